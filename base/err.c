@@ -1,0 +1,53 @@
+/* err.c - see err.h. */
+#include "base/err.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+void (*check_last_words)(const char *sentence);
+
+int
+err_set(struct err *e, int code, const char *fmt, ...)
+{
+    check(code < 0);
+    if (e) {
+        va_list ap;
+
+        e->code = code;
+        va_start(ap, fmt);
+        vsnprintf(e->text, sizeof e->text, fmt, ap);
+        va_end(ap);
+    }
+    return code;
+}
+
+int
+err_while(struct err *e, int code, const char *fmt, ...)
+{
+    if (e) {
+        char inner[sizeof e->text];
+        size_t n;
+        va_list ap;
+
+        memcpy(inner, e->text, sizeof inner);
+        va_start(ap, fmt);
+        vsnprintf(e->text, sizeof e->text, fmt, ap);
+        va_end(ap);
+        n = strlen(e->text);
+        snprintf(e->text + n, sizeof e->text - n, ": %s", inner);
+    }
+    return code;
+}
+
+void
+check_failed(const char *cond, const char *file, int line)
+{
+    char text[240];
+
+    snprintf(text, sizeof text, "check failed: %s (%s:%d)", cond, file, line);
+    fprintf(stderr, "<2>%s\n", text);
+    if (check_last_words) check_last_words(text);
+    abort();
+}

@@ -1,0 +1,64 @@
+/* opt.h - a table of options: parser, --help, config keys and manual text from one row each.
+ *
+ * A program's settings are one plain struct; a row says where in it a value lives, how it is
+ * written, what it may be and one sentence for people. The same rows read the command line
+ * (--key=value, --key value, --flag), a configuration file's keys and --set KEY=VALUE, print
+ * --help, the merged configuration with where each value came from, and the manual's text.
+ *
+ * Spelling: keys are lower case with '.' and '_' ("kv.tokens_per_block"); on the command line '-'
+ * may stand for '_'. Values: BYTES take 512, 64KiB, 1.5GiB, 64MB; NSEC take 250ms, 3s, 10min;
+ * BOOL takes true|false|yes|no|1|0; ENUM the words of its choices, separated by '|'.
+ *
+ * Every error names where ("lagan.yaml:12", "--set"), the key, the value and what would be right.
+ */
+#ifndef BASE_OPT_H
+#define BASE_OPT_H
+
+#include "base/base.h"
+#include "base/err.h"
+
+#include <stdio.h>
+
+enum opt_type { OPT_BOOL, OPT_U32, OPT_U64, OPT_F64, OPT_BYTES, OPT_NSEC, OPT_ENUM, OPT_STR };
+/* where they live: bool · uint32_t · uint64_t · double · uint64_t · nsec · uint32_t (index of the
+ * choice) · char[size], copied, always ended with NUL */
+
+enum { OPT_RESTART = 1 /* needs a worker restart */, OPT_HIDDEN = 2 };
+
+struct opt {
+    const char *key; /* NULL ends the table */
+    enum opt_type type;
+    size_t offset, size; /* size: OPT_STR's array */
+    const char *def;     /* as written; NULL: "" or 0 */
+    const char *choices; /* OPT_ENUM: "off|auto|fixed" */
+    double min, max;     /* numbers, both inclusive; max 0: the type's own */
+    unsigned flags;
+    const char *arg; /* "N", "DIR", "KEY=VALUE" in --help */
+    const char *sentence;
+};
+
+/* Rows: OPT(struct, field, OPT_U32, "max_num_seqs", "256", min, max, "N", "sentence"). */
+#define OPT_AT(s, field) offsetof(struct s, field), sizeof(((struct s *)0)->field)
+
+const struct opt *opt_find(const struct opt *table, const char *key, size_t len);
+
+/* Write every default into *to. The table's defaults parse, or this checks. */
+void opt_defaults(const struct opt *table, void *to);
+
+/* Set one key. -ENOENT: no such key (the sentence names the nearest one). -EINVAL: the value. */
+int opt_set(const struct opt *table, void *to, const char *key, const char *value,
+            const char *where, struct err *e) MUST_USE;
+
+/* Read argv from index *at on, as long as arguments begin with "--"; "--" ends it. Leaves *at at the
+ * first operand. -EINVAL, -ENOENT with the sentence. --help and --version are the caller's rows. */
+int opt_argv(const struct opt *table, void *to, int argc, char **argv, int *at,
+             struct err *e) MUST_USE;
+
+/* A value as it would be written, into buf; returns buf. */
+const char *opt_text(const struct opt *o, const void *from, char *buf, size_t n);
+
+void opt_help(const struct opt *table, FILE *out); /* aligned at 80 columns */
+void opt_manual(const struct opt *table,
+                FILE *out); /* mdoc list: key, type, default, range, sentence */
+
+#endif

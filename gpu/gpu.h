@@ -1,0 +1,230 @@
+/* gpu.h - one compute device, as the models see it: the waist.
+ *
+ * A struct gpu is one open device. A struct lane is one queue of work on a share of it (SMs, or
+ * threads); every op takes a lane, appends to its queue and returns at once. Ops of a lane run in
+ * the order they were queued; lanes wait for each other with lane_after() only. What an op is given
+ * by pointer (tensors' data, struct rows' arrays) must stay as it is until a later lane_mark() of
+ * that lane is done; structs passed by value or by const pointer are copied.
+ *
+ * Memory comes from arenas only: one fd, one mapping, made at start and never grown. Two
+ * implementations: gpu/cpu is what correct means and a real backend; gpu/cuda is what fast means.
+ *
+ * THE CONTRACT OF EVERY OP ON THE CPU: a row's result depends on that row and its own history alone,
+ * not on batch size, place, threads, chunk, block size or lane, bit for bit; scalar and AVX2 give the
+ * same bits. Rules (DECISIONS 13): matmul adds over K in one fixed order for every M; attention sums
+ * over fixed tiles of 64 absolute positions; own exp, tanh, erf, log; statistics, softmax and logits
+ * in fp32.
+ *
+ * Activations are fp32 on the CPU device; weights fp32, bf16 or fp16; KV fp32 or bf16.
+ *
+ * Failure: 0, or negative: -EINVAL for shapes that disagree (checked in gpu.c, once, for both
+ * devices, with the sentence in gpu_why()), -ENOMEM, -EIO for anything the device said; after -EIO
+ * the device is finished. Queueing: one thread a lane.
+ */
+#ifndef GPU_GPU_H
+#define GPU_GPU_H
+
+#include "base/base.h"
+#include "base/err.h"
+
+enum dtype { DT_F32, DT_BF16, DT_F16, DT_I32, DT_I8, DT_U8, DT_E4M3, DT_E5M2, DT_MXFP4, DT_COUNT };
+enum act { ACT_RELU, ACT_SILU, ACT_GELU, ACT_GELU_TANH };
+
+/* A view of device memory, row-major; unused dims are 1. Passed by value; owns nothing. */
+struct tensor {
+    void *data;
+    const float *scale; /* NULL, or one a scale_run elements of a row; MXFP4: e8m0 bytes, run 32 */
+    uint32_t scale_run; /* 0 = one for the tensor, dim of a row = per row */
+    enum dtype dtype;
+    uint32_t dim[4];
+    uint32_t
+        stride; /* elements from one row (dim[0]) to the next; a column slice keeps its parent's */
+};
+#define NO_TENSOR ((struct tensor){ 0 })
+
+size_t dtype_bytes(enum dtype t, size_t n); /* of n elements; MXFP4 counts its nibbles */
+const char *dtype_name(enum dtype t);
+struct tensor tensor_2d(void *data, enum dtype t, uint32_t rows, uint32_t cols);
+struct tensor tensor_cols(struct tensor t, uint32_t first, uint32_t n); /* a column slice */
+struct tensor tensor_rows(struct tensor t, uint32_t first, uint32_t n);
+
+struct arena {
+    void *base; /* host address on the CPU, device address elsewhere */
+    uint64_t bytes;
+    int fd;
+};
+
+/* One layer of one group of the KV arena, as kernels see it (worker/kv/kv.h):
+ * K of (seat, pos, head): base + table[seat * table_stride + pos / tpb] * slice_bytes
+ *                          + (head * tpb + pos % tpb) * head_dim * element size;   V: + slice_bytes */
+struct kv_view {
+    void *base;            /* arena + layer_in_group * n_parts * slice_bytes */
+    const slice_id *table; /* [n_seats][table_stride] on the device; SLICE_NONE: not there */
+    uint32_t table_stride, slice_bytes, n_parts, tokens_per_block, n_kv_heads, head_dim;
+    enum dtype dtype;
+    float k_scale, v_scale; /* fp8; 1 otherwise */
+};
+
+/* One seat's rows in a step, in position order. */
+struct run {
+    uint32_t seat, first_row, n_rows;
+    int32_t first_pos; /* of its first row */
+    uint32_t kv_len;   /* keys there are once the step's are written; cross: tokens of the source */
+};
+
+/* A step's rows, on the device. A row whose seat is SEAT_NONE is padding: it writes nothing. */
+#define SEAT_NONE UINT32_MAX
+struct rows {
+    uint32_t n_rows, n_runs;
+    int32_t *token;        /* [n_rows]; op tokens() replaces -1 by the seat's last token */
+    const int32_t *pos;    /* [n_rows] */
+    const uint32_t *seat;  /* [n_rows] */
+    const struct run *run; /* [n_runs] */
+};
+
+struct rope_store {
+    struct tensor q, k, v;        /* [n, heads * head_dim] views; q is changed in place */
+    struct tensor q_norm, k_norm; /* [head_dim] or NO_TENSOR; applied before rotation */
+    float norm_eps, norm_plus;    /* weight used: w + norm_plus (Gemma 3: 1) */
+    struct tensor cos_sin; /* fp32 [max_pos, rot_dim]: cos of rot_dim/2, then sin; or NO_TENSOR */
+    uint32_t n_heads, n_kv_heads, head_dim;
+    struct kv_view kv; /* k and v go to (seat, pos); kv.base NULL: nothing is stored */
+};
+
+struct attend {
+    struct tensor out, q; /* [n, n_heads * head_dim] */
+    struct kv_view kv;    /* kv.table set: paged. NULL: k and v below, rows of the same runs */
+    struct tensor k, v;   /* encoder self-attention: [n, n_kv_heads * head_dim] */
+    uint32_t n_heads, n_kv_heads, head_dim;
+    uint32_t window;    /* key j is visible to query i iff i - window < j; 0 = all */
+    bool causal;        /* j <= i; false: encoder and cross attention, keys 0 .. kv_len */
+    float scale;        /* multiplies q.k; T5 uses 1 */
+    float softcap;      /* s -> cap * tanh(s / cap), 0 = off */
+    const float *sinks; /* [n_heads] or NULL */
+    /* T5: added to q.k: bias[head * (2 * bias_reach + 1) + clamp(j - i, +-bias_reach) + bias_reach] */
+    const float *bias;
+    uint32_t bias_reach;
+};
+
+/* One row of logits to turn into a token and log-probabilities. On the device. */
+struct sample_row {
+    uint32_t seat; /* whose last token is written (and seen[]), or SEAT_NONE */
+    uint64_t seed;
+    uint32_t output,
+        position;      /* noise is keyed by (seed, output, position of the generated token) */
+    float temperature; /* 0: argmax, lowest id on ties */
+    float top_p, min_p, repetition; /* 1, 0, 1: off */
+    uint32_t top_k;                 /* 0: off */
+    int32_t force;                  /* >= 0: this token, whatever the logits (forced BOS, EOS) */
+    int32_t target;                 /* >= 0: sample nothing, report this token's log-probability */
+    uint32_t first_ban, n_ban;      /* into ban[]: -inf (end tokens before min_tokens) */
+    uint32_t n_top, first_top; /* log-probabilities wanted; 0 with logprob still computed if want */
+    bool want_logprob;
+    uint8_t pad[3];
+};
+struct top {
+    int32_t id;
+    float logprob;
+};
+struct sample {
+    struct tensor logits;         /* fp32 [n, vocab]; may be changed in place */
+    const struct sample_row *row; /* [n] */
+    const int32_t *ban;
+    uint32_t n;
+    const uint32_t *seen; /* [n_seats][seen_words] bits of tokens in the history, for repetition */
+    uint32_t seen_words;
+    int32_t *last;  /* [n_seats] */
+    int32_t *token; /* [n] out: sampled, forced, or target */
+    float *logprob; /* [n] out: of that token, natural log, after penalties, before temperature */
+    struct top
+        *top; /* out: row i's n_top best from row[i].first_top on, best first, low id on ties */
+};
+
+struct table_edit {
+    uint32_t table; /* group */
+    uint32_t seat, entry;
+    slice_id at; /* SLICE_NONE: evicted */
+};
+struct tables {
+    uint32_t n, stride[8]; /* groups, at most 8; entries a row */
+    slice_id *table[8];    /* [n_seats][stride] */
+};
+
+struct gpu;
+struct lane;
+
+struct gpu_options {
+    const char *device; /* "cpu", "cuda", "cuda:N" */
+    const char *isa;    /* CPU: "auto", "scalar", "avx2" */
+};
+
+struct gpu_ops {
+    const char *name; /* "cpu", "cuda" */
+
+    /* Memory that outlives us: one allocation, one fd, mapped once. Never grown while serving. */
+    int (*arena_make)(struct gpu *g, const char *name, uint64_t bytes, struct arena *ret,
+                      struct err *e);
+    int (*arena_adopt)(struct gpu *g, int fd, uint64_t bytes, struct arena *ret, struct err *e);
+    void (*arena_drop)(struct gpu *g, struct arena *a); /* unmap and close */
+    int (*host_pin)(struct gpu *g, void *p, size_t bytes);
+
+    int (*lane_open)(struct gpu *g, uint32_t units, struct lane **ret,
+                     struct err *e);                 /* SMs, threads */
+    void (*lane_close)(struct lane *l);              /* waits for what is queued */
+    int (*lane_mark)(struct lane *l, uint64_t step); /* queued: lane_done() becomes step */
+    uint64_t (*lane_done)(const struct lane *l);     /* no system call */
+    int (*lane_after)(struct lane *l, const struct lane *other, uint64_t step); /* queued wait */
+    int (*lane_fd)(const struct lane *l); /* CPU: eventfd, readable after a mark; CUDA: -1, poll */
+    int (*lane_error)(const struct lane *l); /* 0, or -EIO once the device has failed */
+
+    /* Queued copies. dst, src: arena memory; host: any memory that stays until done. */
+    int (*put)(struct lane *l, void *dst, const void *host, size_t bytes);
+    int (*get)(struct lane *l, void *host, const void *src, size_t bytes);
+    int (*copy)(struct lane *l, void *dst, const void *src, size_t bytes);
+    /* N(0, std) in t, element i from (seed, i): the same on every device. */
+    int (*fill_random)(struct lane *l, struct tensor t, uint64_t seed, float std);
+
+    /* Tables of the KV manager, on the device: applied in order. */
+    int (*edit)(struct lane *l, struct tables t, const struct table_edit *edit, uint32_t n);
+    /* r.token[i] = last[r.seat[i]] where it is -1. */
+    int (*tokens)(struct lane *l, struct rows r, const int32_t *last);
+    /* seen[seat] |= the tokens of these runs; a run at position 0 clears the seat first. */
+    int (*see)(struct lane *l, uint32_t *seen, uint32_t seen_words, struct rows r,
+               const struct run *run, uint32_t n_runs);
+
+    /* Rows in, rows out. n is x.dim[0]; [n, ...] everywhere. */
+    int (*embed)(struct lane *l, struct tensor x, struct tensor table, const int32_t *token,
+                 float scale);
+    int (*rms_norm)(
+        struct lane *l, struct tensor y, struct tensor x, struct tensor w, float eps,
+        float plus); /* y = x / sqrt(mean(x^2) + eps) * (w + plus); w may be NO_TENSOR */
+    int (*layer_norm)(struct lane *l, struct tensor y, struct tensor x, struct tensor w,
+                      struct tensor bias, float eps);
+    int (*matmul)(struct lane *l, struct tensor y, struct tensor x, struct tensor w,
+                  struct tensor bias, float beta); /* y = x w^T + bias + beta y; w [out, in] */
+    int (*add)(struct lane *l, struct tensor y, struct tensor x); /* y += x */
+    int (*act)(struct lane *l, struct tensor y, struct tensor x, enum act a);
+    int (*gate)(struct lane *l, struct tensor y, struct tensor gate_up,
+                enum act a); /* [n, 2f]: act(first) * last */
+    int (*scale)(struct lane *l, struct tensor x, float factor,
+                 float softcap); /* cap tanh(factor x / cap) */
+    int (*rows)(struct lane *l, struct tensor y, struct tensor x,
+                const uint32_t *which); /* y[i] = x[which[i]] */
+    int (*rope_store)(struct lane *l, const struct rope_store *s, struct rows r);
+    int (*attend)(struct lane *l, const struct attend *a, struct rows r);
+    int (*sample)(struct lane *l, const struct sample *s);
+
+    /* ranks of a group; with one rank they queue nothing */
+    int (*all_reduce)(struct lane *l, struct tensor x);
+    int (*all_gather)(struct lane *l, struct tensor out, struct tensor x);
+};
+
+/* Open a device by name. ops: every call goes through it; it checks shapes and then calls the device. */
+int gpu_open(struct gpu **ret, const struct gpu_options *o, struct err *e) MUST_USE;
+void gpu_close(struct gpu *g);
+const struct gpu_ops *gpu_ops(const struct gpu *g);
+const char *gpu_why(const struct gpu *g);      /* the last failure's sentence */
+uint32_t gpu_units(const struct gpu *g);       /* SMs, or cores we may use */
+const char *gpu_describe(const struct gpu *g); /* "cpu (2 cores, avx2)" */
+
+#endif

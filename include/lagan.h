@@ -1,0 +1,106 @@
+/* lagan.h - talk to lagand: open, submit, next event, cancel, close.
+ *
+ * One struct lagan is one connection and one thread's; open several for several threads. Nothing here
+ * blocks but lagan_next() with a timeout and lagan_call(). lagan_fd() is for event loops: when it is
+ * readable, call lagan_next() with timeout 0 until it returns 0.
+ *
+ *     struct lagan *c;
+ *     struct lagan_event ev;
+ *     if (lagan_open(&c, NULL, 1000) < 0) ...
+ *     struct lagan_request *r = lagan_request_new();
+ *     lagan_set_str(r, "text", "12 = ", 5); lagan_set_int(r, "max_tokens", 32);
+ *     uint64_t id; lagan_submit(c, r, &id);
+ *     while (lagan_next(c, &ev, -1) > 0 && ev.kind == LAGAN_EVENT_TOKENS) fwrite(ev.text, 1, ev.text_len, stdout);
+ *
+ * Errors are negative errno values; lagan_why() has the sentence. Compatibility: additions only within
+ * one soname; structs that the library fills carry their size in lagan_event.size and grow at the end.
+ */
+#ifndef LAGAN_H
+#define LAGAN_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define LAGAN_API_VERSION 1
+#define LAGAN_EXPORT __attribute__((visibility("default")))
+
+struct lagan;
+struct lagan_request;
+
+enum lagan_event_kind {
+    LAGAN_EVENT_TOKENS = 1, /* new tokens and text of one output */
+    LAGAN_EVENT_PROMPT,     /* prompt log-probabilities, before the first tokens */
+    LAGAN_EVENT_OUTPUT,     /* one output is finished */
+    LAGAN_EVENT_DONE,       /* the request is over: its last event */
+    LAGAN_EVENT_ERROR,      /* the request is over, with code and message: its last event */
+    LAGAN_EVENT_LOST        /* the connection: every open request gets one ERROR before it */
+};
+
+struct lagan_top {
+    int32_t id;
+    float logprob;
+};
+
+struct lagan_event { /* pointers are valid until the next call on the connection */
+    size_t size;
+    enum lagan_event_kind kind;
+    uint64_t id;     /* as lagan_submit() gave it */
+    uint32_t output; /* 0 .. n - 1 */
+    uint32_t
+        first; /* position of ids[0] among the generated (TOKENS) or the prompt's tokens (PROMPT) */
+    uint32_t n_ids;
+    const int32_t *ids;
+    const char *text; /* whole characters, not NUL-ended */
+    size_t text_len;
+    const float *logprob;        /* [n_ids], or NULL */
+    uint32_t n_top;              /* tops of each token */
+    const struct lagan_top *top; /* [n_ids][n_top], best first */
+    uint32_t reason;             /* OUTPUT, ERROR: enum lagan_reason of lagan_wire.h */
+    const char *word;            /* OUTPUT: "eos", "length", ...; ERROR: "too_long", ... */
+    const char *message;
+    int retryable;
+    float score;
+    uint64_t seed;
+    uint32_t n_tokens, cached, resumed, adopted, recomputed;
+};
+
+/* endpoint NULL: ipc:///run/lagan/api.sock. Returns at once when timeout_ms is 0 (the connection is
+ * made behind the scenes), else waits for WELCOME: -ETIMEDOUT. */
+LAGAN_EXPORT int lagan_open(struct lagan **ret, const char *endpoint, int timeout_ms);
+LAGAN_EXPORT void lagan_close(struct lagan *c); /* NULL is nothing; open requests are cancelled */
+LAGAN_EXPORT int lagan_fd(const struct lagan *c);
+LAGAN_EXPORT const char *lagan_why(const struct lagan *c);
+LAGAN_EXPORT const char *lagan_version(void);
+
+/* A request is a set of keys, named as in the manual: text, ids, max_tokens, temperature ... A key set
+ * twice keeps the last. -EINVAL: the key is too long. Lists are copied. */
+LAGAN_EXPORT struct lagan_request *lagan_request_new(void);
+LAGAN_EXPORT void lagan_request_free(struct lagan_request *r);
+LAGAN_EXPORT int lagan_set_int(struct lagan_request *r, const char *key, int64_t v);
+LAGAN_EXPORT int lagan_set_float(struct lagan_request *r, const char *key, double v);
+LAGAN_EXPORT int lagan_set_bool(struct lagan_request *r, const char *key, int v);
+LAGAN_EXPORT int lagan_set_str(struct lagan_request *r, const char *key, const char *s, size_t n);
+LAGAN_EXPORT int lagan_set_ids(struct lagan_request *r, const char *key, const int32_t *ids,
+                               size_t n);
+LAGAN_EXPORT int lagan_set_strs(struct lagan_request *r, const char *key, const char *const *s,
+                                size_t n);
+
+LAGAN_EXPORT int lagan_submit(struct lagan *c, const struct lagan_request *r, uint64_t *id);
+LAGAN_EXPORT int lagan_cancel(struct lagan *c, uint64_t id); /* its ERROR event still comes */
+/* 1 and *ev (size set by the caller), 0 nothing within timeout_ms (-1: for ever), negative: broken. */
+LAGAN_EXPORT int lagan_next(struct lagan *c, struct lagan_event *ev, int timeout_ms);
+
+/* Everything but generate: verb and arguments as a JSON object (or NULL), the answer as JSON text in
+ * *reply (free() it). -ETIMEDOUT; an ERROR answer is -EREMOTEIO with its code in *code, words in lagan_why(). */
+LAGAN_EXPORT int lagan_call(struct lagan *c, const char *verb, const char *args, char **reply,
+                            uint32_t *code, int timeout_ms);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

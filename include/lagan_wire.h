@@ -1,0 +1,99 @@
+/* lagan_wire.h - what travels: version, message types, request fields, error codes, limits.
+ *
+ * Every number and name here is a contract with programs outside this tree: additions only, a
+ * number never changes its meaning. One message is one ZeroMQ frame, a MessagePack array
+ *
+ *     [version: uint, type: uint, rid: uint64, {map}]
+ *
+ * Keys are strings of at most 16 bytes; unknown keys are ignored, keys that begin with '!' must be
+ * understood. Tables carry their sentences: the manual, --help and the error texts come from here.
+ */
+#ifndef LAGAN_WIRE_H
+#define LAGAN_WIRE_H
+
+#define LAGAN_WIRE_VERSION 1
+
+/* Message types. C: client, D: lagand. */
+#define LAGAN_MESSAGES(X) \
+    X(1, HELLO, "C: protocol range {min, max}, client, session (16 bytes, optional), win") \
+    X(2, WELCOME, \
+      "D: proto, instance (16 bytes, new at each start), session, limits, models, state") \
+    X(3, SUBMIT, "C: a request; the keys of LAGAN_FIELDS, flat in the map") \
+    X(4, ACCEPT, "D: key, pos in the queue; from here exactly one DONE or ERROR follows") \
+    X(5, CHUNK, \
+      "D: o output, i first position, t tokens (i32 LE bin), s text, n chunk number, lp") \
+    X(6, ACK, "C: n cumulative chunk number, win") \
+    X(7, DONE, \
+      "D: outputs, each {o, reason, n_tok, score, cached, seed, resumed, adopted, recomputed}") \
+    X(8, ERROR, "D: code, message, retryable, delivered") \
+    X(9, CANCEL, "C: rids, a list; {} cancels the rid of the envelope") \
+    X(10, RESUME, "C: rids and the positions it has") \
+    X(11, QUERY, "C: rids; answered with their states") \
+    X(12, PING, "both: t") \
+    X(13, PONG, "both: t as it came") \
+    X(14, BYE, "both: reason, retry_after_ms") \
+    X(15, CALL, "C: verb, args") \
+    X(16, REPLY, "D: result") \
+    X(17, EVENT, "D: verb, body: a line of a followed CALL")
+
+enum lagan_message {
+#define X(number, name, sentence) LAGAN_MSG_##name = number,
+    LAGAN_MESSAGES(X)
+#undef X
+};
+
+/* How an output ends without an error. */
+#define LAGAN_FINISHES(X) \
+    X(1, EOS, "eos", "an end-of-sequence token") \
+    X(2, LENGTH, "length", "max_tokens, or the model's length") \
+    X(3, STOP, "stop", "a stop token or stop string of the request") \
+    X(4, CANCELLED, "cancelled", "cancelled by the client or an operator") \
+    X(5, ERROR, "error", "an error; see its code")
+
+/* Errors a request or call can end with: number, name, word, retry makes sense, sentence. */
+#define LAGAN_ERRORS(X) \
+    X(32, INVALID_REQUEST, "invalid_request", 0, \
+      "the request is not valid; the message says where") \
+    X(33, TOO_LONG, "too_long", 0, "longer than the model, the pool or a limit can ever hold") \
+    X(34, QUEUE_FULL, "queue_full", 1, "admission limits are reached; try again later") \
+    X(35, DEADLINE, "deadline", 0, "the deadline passed before the request was done") \
+    X(36, CANCELLED, "cancelled", 0, "cancelled by the client or an operator") \
+    X(37, DRAINING, "draining", 1, "the service takes no new requests: it drains or stops") \
+    X(38, MODEL_NOT_FOUND, "model_not_found", 0, "no such model is served here") \
+    X(39, UNAUTHORIZED, "unauthorized", 0, "this connection may not do that") \
+    X(40, SLOW_READER, "slow_reader", 0, "the client stopped reading") \
+    X(41, WORKER_LOST, "worker_lost", 1, "the worker died and the request could not be resumed") \
+    X(42, POISONED, "poisoned", 0, "this request has killed workers and is not run again") \
+    X(43, OUT_OF_MEMORY, "out_of_memory", 1, "memory ran out") \
+    X(44, DEVICE_LOST, "device_lost", 1, "the device is gone") \
+    X(45, INTERNAL, "internal", 1, "a fault of lagan; the journal has more") \
+    X(46, UNSUPPORTED, "unsupported", 0, "known, but not served by this version or model") \
+    X(47, NOT_FOUND, "not_found", 0, "no such request, worker or verb")
+
+/* One number space: a rec_finish's reason, DONE's reason and ERROR's code. */
+enum lagan_reason {
+    LAGAN_NONE = 0,
+#define X(number, name, word, sentence) LAGAN_FINISH_##name = number,
+    LAGAN_FINISHES(X)
+#undef X
+#define X(number, name, word, retry, sentence) LAGAN_E_##name = number,
+        LAGAN_ERRORS(X)
+#undef X
+};
+
+/* Limits on one frame; held by one pass before MessagePack-C unpacks. */
+#define LAGAN_MAX_FRAME (16u << 20)
+#define LAGAN_MAX_DEPTH 8
+#define LAGAN_MAX_NODES 4096 /* and one more for every element of a token list */
+#define LAGAN_MAX_KEYS 64
+#define LAGAN_MAX_KEY 64
+#define LAGAN_MAX_STR (1u << 20)
+#define LAGAN_MAX_IDS (4u << 20) /* tokens in one list */
+#define LAGAN_MAX_STOPS 16       /* stop strings, stop ids, eos ids: each */
+#define LAGAN_MAX_STOP 256       /* bytes of one stop string */
+#define LAGAN_MAX_TOP 1024       /* logprobs, prompt_logprobs */
+#define LAGAN_MAX_BEAMS 16
+#define LAGAN_MAX_WIN 256
+#define LAGAN_DEFAULT_WIN 32
+
+#endif

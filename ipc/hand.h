@@ -1,0 +1,28 @@
+/* hand.h - arenas' descriptors between worker and lagand, on a socket of its own.
+ *
+ * An AF_UNIX SOCK_SEQPACKET pair; one message is one struct hand_note and exactly one fd
+ * (SCM_RIGHTS), both ways. A malformed message (wrong size, no fd, several fds, name not ended) is
+ * -EBADMSG and its fds are closed. Never blocks.
+ */
+#ifndef IPC_HAND_H
+#define IPC_HAND_H
+
+#include "base/base.h"
+#include "base/err.h"
+
+struct hand_note {
+    char name[32]; /* "weights", "kv", "manifest", "host": NUL-ended */
+    uint64_t bytes;
+    uint64_t fingerprint[2];
+    uint32_t version, flags; /* HAND_COMPLETE */
+};
+enum { HAND_COMPLETE = 1 };
+_Static_assert(sizeof(struct hand_note) == 64, "hand_note");
+
+int hand_pair(int ret[2], struct err *e) MUST_USE;
+int hand_give(int sock, const struct hand_note *note, int fd,
+              struct err *e) MUST_USE; /* fd stays ours */
+/* 1: *note and *fd (ours now, close-on-exec). 0: nothing there. -EPIPE: closed. -EBADMSG. */
+int hand_take(int sock, struct hand_note *note, int *fd, struct err *e) MUST_USE;
+
+#endif

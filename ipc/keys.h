@@ -1,0 +1,36 @@
+/* keys.h - the settings of one model's section: what lagand reads from the configuration and a
+ * worker gets at exec.
+ *
+ * One table (opt.h) for both programs: lagand validates the section before it spawns anything and
+ * hands each key that differs from its default on as --set key=value.
+ */
+#ifndef IPC_KEYS_H
+#define IPC_KEYS_H
+
+#include "base/base.h"
+#include "base/opt.h"
+
+enum { DTYPE_AUTO, DTYPE_FP32, DTYPE_BF16, DTYPE_FP16 };
+enum { SPLIT_OFF, SPLIT_AUTO, SPLIT_FIXED };
+
+struct model_keys {
+    char path[1024];
+    char name[64];
+    char device[64];  /* auto | cpu | cuda | cuda:N */
+    char weights[64]; /* checkpoint | random:SEED */
+    uint32_t dtype, workers, tensor_parallel, standby;
+    uint32_t max_num_seqs, max_num_batched_tokens, max_source_tokens, max_model_len;
+    uint32_t policy, numerics;
+    uint64_t kv_memory, kv_reserve, kv_host_memory; /* kv_memory 0: auto */
+    uint32_t kv_tokens_per_block, kv_sink_tokens, kv_dtype;
+    uint32_t split_mode;
+    char split_context_sm[16];
+    int32_t split_context_max_tokens, split_context_max_seqs;
+    uint32_t threads; /* CPU: all lanes together; 0: every core we may use */
+    char isa[16];     /* CPU: auto | scalar | avx2 */
+    uint64_t graphs_memory;
+};
+
+extern const struct opt model_opts[];
+
+#endif

@@ -1,0 +1,31 @@
+/* link.h - a worker's pair of rings with its bell: both ends of it.
+ *
+ *            D: request ring   lagand -> worker
+ *            W: response ring  worker -> lagand
+ */
+#ifndef IPC_LINK_H
+#define IPC_LINK_H
+
+#include "base/base.h"
+#include "ipc/bell.h"
+#include "ipc/ring.h"
+#include "ipc/shm.h"
+
+struct link {
+    struct shm d, w;
+    struct ring out, in; /* as this side sees them */
+    struct bell bell;
+    uint64_t epoch;
+};
+
+/* lagand: make D, W and the bell. *worker_bell is the end to pass on; the caller closes it after
+ * spawn. ring_log2 0: the defaults. */
+int link_make(struct link *l, uint32_t worker_idx, uint64_t epoch, const uint8_t daemon_id[16],
+              uint32_t ring_log2_d, uint32_t ring_log2_w, int *worker_bell, struct err *e) MUST_USE;
+/* worker: take the inherited fds. */
+int link_attach(struct link *l, int d, int w, int bell, uint64_t epoch, struct err *e) MUST_USE;
+void link_close(struct link *l);
+
+bool link_ready(void *l); /* for bell_sleep(): something to read, or room we waited for */
+
+#endif

@@ -1,0 +1,75 @@
+/* ring.h - a queue of byte records between two processes that do not trust each other.
+ *
+ * One writer, one reader. The ring's bytes and its tail lie in the writer's memfd (ipc/shm.h), the
+ * head in the reader's. A record is a 16-byte header and len payload bytes, 32-byte aligned, never
+ * split across the wrap; the gap is filled with a RING_PAD record (len = room - 16, no seq).
+ *
+ *    0 len u32   4 type u16   6 flags u16   8 epoch u32   12 seq u32
+ *
+ * The one commit point is ring_publish(): a kill before it and the records never existed, after it
+ * they are complete. Publish once for many records.
+ *
+ * The reader takes tail and header once into locals, validates them (bounds, alignment, epoch, seq,
+ * type, length by type), copies the payload out and only then lets anyone look. A violation is proof
+ * of corruption: -EBADMSG, nothing is read after it, the peer is finished. ring_why() says which.
+ */
+#ifndef IPC_RING_H
+#define IPC_RING_H
+
+#include "base/base.h"
+#include "ipc/shm.h"
+
+enum {
+    RING_HEADER = 16,
+    RING_ALIGN = 32,
+    RING_PAD = 0,
+    RING_MORE = 1 /* flags: a fragment follows */
+};
+
+struct ring_header {
+    uint32_t len;
+    uint16_t type, flags;
+    uint32_t epoch, seq;
+};
+
+struct ring_record {
+    uint16_t type, flags;
+    uint32_t len;
+    const void *data; /* private copy, 8-aligned, valid until the next ring_peek() */
+};
+
+struct ring {              /* process-private; every field trusted */
+    struct shm_ctl *w, *r; /* the writer's (tail) and the reader's (head) control page */
+    uint8_t *data;
+    uint64_t cap, pos, published; /* writer: tail, last stored · reader: head, last released */
+    uint64_t peer;                /* the peer's index as last seen: head_cache or tail_cache */
+    uint32_t epoch, seq, max_rec;
+    uint32_t n_types;        /* reader: types 1 .. n_types - 1 are known */
+    const uint32_t *max_len; /* reader: [n_types] longest payload; 0: unknown type */
+    void *copy;              /* reader: max_rec bytes for the record being looked at */
+    char why[96];            /* reader: what was broken */
+};
+
+/* Writer's end: mine holds tail and bytes, peer holds head. */
+void ring_writer(struct ring *r, const struct shm *mine, const struct shm *peer);
+/* Reader's end: peer holds tail and bytes, mine holds head. max_len is kept. -ENOMEM. */
+int ring_reader(struct ring *r, const struct shm *mine, const struct shm *peer,
+                const uint32_t *max_len, uint32_t n_types) MUST_USE;
+void ring_done(struct ring *r);
+
+/* Reserve room for one record; *ret is its payload, 8-aligned. Invisible until published. Several
+ * may be reserved before one publish. -EAGAIN: full for now. -EMSGSIZE: longer than max_rec - 16 for
+ * ever. -EBADMSG: the reader's head is impossible. spare: bytes that must stay free after it. */
+int ring_reserve(struct ring *r, uint16_t type, uint16_t flags, uint32_t len, uint64_t spare,
+                 void **ret) MUST_USE;
+void ring_publish(struct ring *r); /* store-release of tail; then bell_ring() */
+
+/* The oldest record not yet looked at: 1 and *ret, 0 none, -EBADMSG corrupt (for good). */
+int ring_peek(struct ring *r, struct ring_record *ret) MUST_USE;
+void ring_release(struct ring *r); /* gives room back for all looked at; then bell_ring() */
+
+bool ring_empty(const struct ring *r); /* reader: nothing published beyond what was looked at */
+uint64_t ring_room(struct ring *r);    /* writer: free bytes now */
+const char *ring_why(const struct ring *r);
+
+#endif

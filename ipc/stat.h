@@ -1,0 +1,54 @@
+/* stat.h - counters and gauges of a worker, in W's seqlock: one table of name, unit and sentence.
+ *
+ * The worker's engine thread adds to its private copy and publishes once a turn; lagand reads a
+ * consistent copy or none. The same rows give laganctl's tables and the metrics' HELP lines.
+ */
+#ifndef IPC_STAT_H
+#define IPC_STAT_H
+
+#include "base/base.h"
+#include "ipc/shm.h"
+
+/* clang-format off */
+#define STATS(X)                                                                          \
+    X(COUNTER, requests,       "",       "requests taken from the ring")                  \
+    X(COUNTER, finished,       "",       "outputs ended, for whatever reason")            \
+    X(COUNTER, tokens_in,      "tokens", "prompt tokens computed")                        \
+    X(COUNTER, tokens_out,     "tokens", "tokens sampled and sent")                       \
+    X(COUNTER, steps,          "",       "steps finished, all lanes")                     \
+    X(GAUGE,   running,        "",       "sequences with a seat")                         \
+    X(GAUGE,   waiting,        "",       "sequences without one")                         \
+    X(GAUGE,   blocks,         "blocks", "blocks the arena can hold, all pools")          \
+    X(GAUGE,   blocks_used,    "blocks", "blocks held by sequences")                      \
+    X(GAUGE,   blocks_cached,  "blocks", "free blocks that still hold reusable content")  \
+    X(GAUGE,   step_rows,      "rows",   "token rows in the last step")                   \
+    X(GAUGE,   step_ns,        "ns",     "duration of the last step")                     \
+    X(COUNTER, preemptions,    "",       "sequences put back because blocks ran out")     \
+    X(COUNTER, ring_full,      "",       "times the response ring was full")              \
+    X(GAUGE,   load_done,      "bytes",  "weights loaded so far")                         \
+    X(GAUGE,   load_total,     "bytes",  "weights to load")
+/* clang-format on */
+
+enum stat_kind { STAT_COUNTER, STAT_GAUGE };
+enum stat {
+#define X(kind, name, unit, sentence) STAT_##name,
+    STATS(X)
+#undef X
+        STAT_COUNT
+};
+_Static_assert((int)STAT_COUNT <= (int)SHM_MAX_STATS, "stats");
+
+struct stat_row {
+    enum stat_kind kind;
+    const char *name, *unit, *sentence;
+};
+extern const struct stat_row stat_rows[STAT_COUNT];
+
+struct stats {
+    uint64_t v[STAT_COUNT];
+};
+void stat_publish(struct shm_ctl *mine, const struct stats *s);
+bool stat_read(const struct shm_ctl *peer,
+               struct stats *ret); /* false: written meanwhile, thrice */
+
+#endif

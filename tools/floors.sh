@@ -1,0 +1,40 @@
+#!/bin/sh
+# floors.sh - no file includes a file from its own height or above, except beside itself.
+#
+# The table is the architecture: one line a folder, lowest first, then what it may include besides
+# itself. Change it on purpose or not at all.
+cd "${srcdir:-$(dirname "$0")/..}" || exit 99
+table=$(mktemp) || exit 99
+trap 'rm -f "$table"' EXIT
+cat >"$table" <<'TABLE'
+include
+base
+ipc            include base
+gpu            base
+worker/kv      base
+worker/sched   include base worker/kv
+worker/text    base
+worker/model   base gpu worker/kv
+worker/arch    base gpu worker/kv worker/model
+worker/exec    base gpu worker/kv worker/model worker/sched
+worker         include base ipc gpu worker/kv worker/sched worker/text worker/model worker/arch worker/exec
+route          base
+daemon         include base ipc route
+client         include base ipc
+ctl            include base client
+TABLE
+find include base ipc gpu worker route daemon client ctl \
+  \( -name '*.[ch]' -o -name '*.cu' -o -name '*.cuh' \) 2>/dev/null |
+while read -r f; do sed -n 's|^#include "\(.*\)"|'"$f"' \1|p' "$f"; done |
+awk '
+function home(path,   d) {                       # the deepest folder of the table that holds path
+    for (d = path; sub(/\/[^\/]*$/, "", d); ) if (d in may) return d
+    return ""
+}
+NR == FNR { may[$1] = " " $0 " "; next }
+$2 == "config.h" { next }
+{
+    h = home($1); t = home($2); n++
+    if (t == "" || index(may[h], " " t " ") == 0) { print $1 ": may not include " $2; bad = 1 }
+}
+END { if (!n) { print "no includes found"; bad = 1 } exit bad }' "$table" -

@@ -1,0 +1,58 @@
+/* exec.h - do a batch: upload its arrays, queue the model's ops, sample; decides nothing.
+ *
+ * exec_start() queues a step on its lane and returns; the lane's fd (exec_fd) becomes readable when a
+ * step is done; exec_finish() then hands its result out. Two steps of a lane may be out at once; they
+ * finish in order. One thread calls all of it. Nothing is allocated after exec_open().
+ */
+#ifndef EXEC_EXEC_H
+#define EXEC_EXEC_H
+
+#include "base/base.h"
+#include "base/err.h"
+#include "gpu/gpu.h"
+#include "worker/kv/kv.h"
+#include "worker/model/model.h"
+#include "worker/sched/batch.h"
+
+struct exec;
+
+struct exec_config {
+    uint32_t max_rows, max_seqs, max_enc_rows; /* as the scheduler's limits */
+    uint32_t n_lanes;
+    uint32_t lane_units[MAX_LANES]; /* threads or SMs of each; 0: an equal share */
+};
+
+/* How a seat's tokens are chosen. Copied by exec_seat(); prompt is kept until the seat ends. */
+struct sampling {
+    uint64_t seed;
+    float temperature, top_p, min_p, repetition;
+    uint32_t top_k;
+    uint32_t n_logprobs, n_prompt_logprobs;
+    bool want_logprobs; /* of the sampled token, even with n_logprobs 0 */
+    uint32_t output;
+    uint32_t n_prompt; /* token[0 .. n_prompt) of the sequence, for prompt_logprobs */
+    const token_id *prompt;
+    uint32_t
+        first_new; /* position (in the sequence) of generated token 0: n_prompt less delivered */
+    uint32_t min_new, max_new;      /* generated tokens, delivered ones included */
+    int32_t forced_bos, forced_eos; /* at generated token 0, at the last; -1 off */
+    uint32_t n_eos;                 /* banned before min_new */
+    token_id eos[48];
+};
+
+/* kv: groups as model_groups() filled them, kv_arena: the blocks. Scratch comes from an arena of its
+ * own. Everything is sized here; -ENOMEM with the numbers. */
+int exec_open(struct exec **ret, const struct exec_config *c, struct gpu *g, const struct model *m,
+              const struct kv_config *kv, const struct arena *kv_arena, struct err *e) MUST_USE;
+struct exec *exec_close(struct exec *x); /* waits for steps that are out */
+
+void exec_seat(struct exec *x, uint32_t seat, const struct sampling *s); /* before its first step */
+int exec_start(struct exec *x, const struct batch *b, struct err *e) MUST_USE;
+int exec_fd(const struct exec *x, unsigned lane);
+uint64_t exec_done(const struct exec *x, unsigned lane); /* the last step that is done */
+/* The oldest step of the lane that is out and done: *r is ours, valid until two more exec_start() of the
+ * lane. 0, or -EAGAIN: none is done. A device failure is r->status. */
+int exec_finish(struct exec *x, unsigned lane, const struct batch_result **r) MUST_USE;
+uint64_t exec_scratch_bytes(const struct exec *x);
+
+#endif

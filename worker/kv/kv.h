@@ -1,0 +1,85 @@
+/* kv.h - every block of the KV arena: which sequence holds it, and what must change on the device.
+ *
+ * Pure: offsets and counts, no device, no clock, no allocation after kv_init(). The bytes lie in the
+ * KV arena; kv hands out names. What changed goes out as struct kv_edit, in order, and that is the
+ * only way the device's tables, the manifest and tensor-parallel ranks learn anything.
+ */
+#ifndef KV_KV_H
+#define KV_KV_H
+
+#include "base/base.h"
+#include "base/err.h"
+
+enum { MAX_GROUPS = 8 };
+enum kv_kind { KV_FULL, KV_WINDOW, KV_CROSS, KV_STATE };
+
+/* A group: layers equal in (kind, window, kv heads, head dim, dtype). It has one table row a seat.
+ *   slice = one layer's K (or V, or state) of one block: [n_kv_heads][tokens][head_dim], then block
+ *           scales if the dtype has them, rounded up to 128 B
+ *   block = n_layers x n_parts slices, layer-major, K before V, contiguous; its name in tables, edits
+ *           and manifest is the index of its first slice, counted from the arena's base (slice_id)
+ *   entry = position / tokens_per_block
+ * KV_STATE: a block is one layer's state; entries [layer] live, then [n_layers] a snapshot */
+struct kv_group {
+    enum kv_kind kind;
+    uint32_t window, n_layers, n_parts; /* n_parts: 2 = K and V, 1 = state, or K = V kept once */
+    uint32_t slice_bytes, max_entries;
+    uint32_t max_blocks; /* hard cap, 0 = elastic; scenario files and tests set it */
+    float share;         /* soft target, 0 = none */
+    uint8_t pool;        /* out: groups of equal block bytes share a pool */
+};
+
+struct kv_config {
+    uint32_t n_groups, n_seats, n_lanes;
+    uint32_t tokens_per_block; /* one for all groups: they share one reuse tree */
+    struct kv_group group[MAX_GROUPS];
+    uint64_t arena_bytes, host_bytes;
+    uint32_t slab_bytes; /* 0: kv_slab_bytes() */
+    bool fifo;           /* scenarios: victims strictly in release order */
+    uint64_t hash_secret[4];
+};
+
+/* The smallest multiple of lcm(slice_bytes) that holds the largest block and wastes <= 5 % in every pool. */
+uint32_t kv_slab_bytes(const struct kv_config *c);
+
+/* What changed. The only way tables, the manifest and TP followers learn anything. In order. */
+enum edit_op { EDIT_SET, EDIT_ROW, EDIT_END, EDIT_UNLABEL, EDIT_LABEL /* with committed */ };
+struct kv_edit {
+    uint8_t op, group;
+    uint16_t n_tokens; /* LABEL: tokens the block holds */
+    uint32_t seat;     /* SET, ROW, END */
+    uint32_t entry;    /* SET: index.  ROW: source seat (beam reorder, fork) */
+    slice_id at;       /* SET, LABEL, UNLABEL: the block; SLICE_NONE = evicted */
+    uint64_t key[2];   /* LABEL: XXH3-128 of (parent, salt, tokens) */
+};
+
+struct kv_row { /* one seat of a predecessor's manifest: copied out, bounded, not yet believed */
+    req_id id;
+    uint32_t seat, committed, cross_tokens; /* committed: positions whose K/V are written */
+    const slice_id *entry[MAX_GROUPS];
+    uint32_t n_entries[MAX_GROUPS];
+};
+
+struct kv_count {                        /* of one pool */
+    uint32_t blocks, used, cached, free; /* blocks: what the pool holds and could still draw */
+    uint64_t block_bytes;
+};
+
+struct kv;
+size_t kv_bytes(const struct kv_config *c);
+/* caller's memory (kv_bytes(), zeroed), offsets only; fills c's out fields. NULL: the arena cannot hold
+ * one block of each group. */
+struct kv *kv_init(void *mem, struct kv_config *c, struct err *e);
+uint32_t kv_n_pools(const struct kv *kv);
+void kv_count(const struct kv *kv, uint32_t pool, struct kv_count *ret);
+/* Positions one sequence could ever have, alone in the arena, with a source of n_source tokens. */
+uint64_t kv_longest(const struct kv *kv, uint32_t n_source);
+void kv_check(const struct kv *kv); /* every block is in exactly one place; stops the program */
+
+/* -EBADMSG: not provable (out of range, owned twice, wrong pool, too short); nothing is changed. */
+int kv_adopt(struct kv *kv, const struct kv_row *r) MUST_USE;
+void kv_adopt_end(struct kv *kv); /* everything not adopted is free */
+
+/* The scheduler's side (reserve, grow, trim, drop, fences) is in kv_seat.h. */
+
+#endif

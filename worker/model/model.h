@@ -1,0 +1,79 @@
+/* model.h - a loaded model, and one step over it.
+ *
+ * model_open() reads config.json and generation_config.json, picks the family, plans where each
+ * tensor goes, and fills the weights arena: from safetensors (single or sharded; a tensor whose dtype
+ * and layout are as stored is used in place from the mapped file), from a predecessor's arena, or
+ * from a counter (weights=random:SEED). Every error names file, tensor and both shapes.
+ */
+#ifndef MODEL_MODEL_H
+#define MODEL_MODEL_H
+
+#include "base/base.h"
+#include "base/err.h"
+#include "gpu/gpu.h"
+#include "worker/kv/kv.h"
+#include "worker/model/arch.h"
+
+enum { MAX_EOS = 16, MAX_TABLES = 8 };
+
+struct model {
+    struct gpu *gpu;
+    const struct gpu_ops *op;
+    const struct arch *arch;
+    struct model_shape shape;
+    void *cfg, *top, *layer, *encoder; /* layer, encoder: [n] of the family's layer structs */
+    struct tensor table[MAX_TABLES];   /* prepare()'s: rope cos/sin by kind, T5 bias tables */
+    struct arena weights;              /* fd -1: everything is used in place */
+    uint64_t fingerprint[2];           /* checkpoint digest, dtype, packing version, family */
+    uint64_t weight_bytes;
+    bool adopted;
+
+    /* generation_config.json, then config.json. -1: none. */
+    int32_t bos, pad, decoder_start, forced_bos, forced_eos;
+    uint32_t n_eos;
+    token_id eos[MAX_EOS];
+    uint32_t private_n; /* of the loader */
+    void *private_p;
+};
+
+struct model_source {
+    const char *dir;
+    enum dtype dtype; /* DT_COUNT: as stored */
+    bool random;
+    uint64_t seed;
+    uint32_t max_len; /* 0: the model's */
+    int weights_fd;   /* a predecessor's arena, or -1 */
+    uint64_t weights_bytes, weights_fingerprint[2];
+    void (*progress)(void *arg, uint64_t done, uint64_t total); /* may be NULL */
+    void *arg;
+};
+
+/* families: NULL-ended; handed down so that this floor never names worker/arch. */
+int model_open(struct model **ret, const struct model_source *src, struct gpu *g,
+               const struct arch *const *families, struct err *e) MUST_USE;
+struct model *model_close(struct model *m);
+CLEAN_FUNC(struct model, model_close)
+
+/* Fill c's groups (kind, window, layers, parts, slice bytes, max_entries) and each layer's group and
+ * in_group from the shape. tokens_per_block 0: the default of DECISIONS 5. */
+int model_groups(struct model *m, enum dtype kv_dtype, uint32_t tokens_per_block,
+                 struct kv_config *c, struct err *e) MUST_USE;
+
+/* Device views of one batch, plus scratch. Rows are [n_rows, ...]. Filled by worker/exec. */
+struct step {
+    struct lane *lane;
+    struct rows rows;              /* the decoder's rows */
+    struct rows enc;               /* the encoder's: runs are sources */
+    struct rows cross;             /* the same decoder rows; runs' kv_len is the source's */
+    struct rows project;           /* rows of enc_state to project: pos, seat; no runs needed */
+    struct kv_view kv[MAX_LAYERS]; /* self attention, by layer */
+    struct kv_view cross_kv[MAX_LAYERS];
+    struct tensor x;          /* [n, hidden]: in layers' hands; after the last: normed */
+    struct tensor enc_x;      /* [enc rows, hidden]: a slice's sources, in and out */
+    struct tensor project_x;  /* [project rows, hidden]: finished encoder states */
+    struct tensor scratch[8]; /* [max rows, model_scratch() columns], for families to slice */
+};
+/* Columns of scratch[i] a family needs, from its shape; 0: not used. */
+void model_scratch(const struct model *m, uint32_t cols[8]);
+
+#endif

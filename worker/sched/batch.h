@@ -1,0 +1,102 @@
+/* batch.h - one step of work, as plain arrays: what the scheduler decided, what the executor does.
+ *
+ * This is the seam of the worker. The scheduler writes a batch and never touches a device; the
+ * executor reads it and never decides anything. Both sides are tested with batches made by hand.
+ *
+ *     run      A (prefill chunk)   B (decode)   C (decode)   | encode: D (whole source)
+ *     row      0   1   2   3       4            5            | 6   7   8
+ *     token    91  17  4   220     FROM_LAST    FROM_LAST    | 8   3   1
+ *     pos      64  65  66  67      812          39           | 0   1   2
+ *
+ * Decoder rows come first, in the order of run[]; then encoder rows, in the order of encode[].
+ * All host memory with fixed capacity, allocated once by batch_new().
+ */
+#ifndef SCHED_BATCH_H
+#define SCHED_BATCH_H
+
+#include "base/base.h"
+#include "base/err.h"
+#include "worker/kv/kv.h"
+
+#define TOKEN_FROM_LAST (-1) /* last_token[seat] on the device, whichever lane wrote it */
+enum { MAX_BEAMS = 16, MAX_DRAFT = 8, MAX_LANES = 3 };
+enum work { WORK_ENCODER = 1, WORK_CONTEXT = 2, WORK_GENERATION = 4 };
+enum { RUN_SAMPLE = 1, RUN_PROMPT_LOGPROBS = 2, RUN_FIRST_CHUNK = 4, RUN_BEAM = 8 };
+
+/* Rows of one seat, in position order. A seat is one row of every table: one beam or sample. */
+struct batch_run {
+    uint32_t seat, first_row, n_rows;
+    int32_t first_pos;
+    uint8_t work, flags;
+    uint16_t n_draft;     /* the last n_draft rows are guesses: n_draft + 1 rows of logits */
+    uint32_t first_logit; /* its first row of logits, if any: RUN_SAMPLE 1 + n_draft,
+                             RUN_PROMPT_LOGPROBS n_rows (the last one is also the sampled one) */
+    uint32_t enc_row;  /* RUN_FIRST_CHUNK, encoder-decoder: its states, to project into cross KV */
+    uint32_t enc_rows; /* 0: cross KV is there already (running, or reused) */
+    uint32_t cross_tokens; /* tokens of its source: keys of its cross attention; 0: decoder-only */
+};
+
+/* Encoder work comes in layer slices: rows are a source's, whole; hidden states stay on the device
+ * in enc_state[enc_row ..]. token[] and pos[] are read when first_layer == 0. */
+struct batch_encode {
+    uint32_t seat, first_row, n_rows, enc_row;
+    uint16_t first_layer, n_layers;
+};
+
+enum tier { TIER_DEVICE, TIER_HOST };
+struct batch_copy {
+    uint8_t group, from_tier, to_tier,
+        after;         /* after = 1: once the step is done (snapshot, offload) */
+    uint16_t n_tokens; /* 0: the whole block */
+    slice_id from, to;
+};
+/* Not before that lane has finished that step: hand-over of a seat, or a block another lane last read. */
+struct batch_wait {
+    uint8_t lane;
+    uint64_t step;
+};
+
+struct batch {
+    uint64_t step; /* of this lane, from 1 */
+    uint8_t lane, rung, work;
+    uint32_t
+        bucket; /* rows the graph runs (>= n_rows), 0 = no graph; rows beyond n_rows: scratch seat */
+    uint32_t n_rows; /* decoder and encoder rows together */
+    uint32_t n_runs, n_logits, n_encode, n_edits, n_copies, n_waits;
+    token_id *token;             /* [n_rows] */
+    int32_t *pos;                /* [n_rows] */
+    struct batch_run *run;       /* [n_runs]; the beams of a request are neighbours */
+    struct batch_encode *encode; /* [n_encode] */
+    struct kv_edit *edit;        /* [n_edits] applied first */
+    struct batch_copy *copy;     /* [n_copies] */
+    struct batch_wait *wait;     /* [n_waits] */
+    uint32_t max_rows, max_runs, max_encode, max_edits, max_copies, max_waits; /* capacities */
+};
+
+struct batch *batch_new(uint32_t max_rows, uint32_t max_runs, uint32_t max_edits) MUST_USE;
+struct batch *batch_free(struct batch *b);
+CLEAN_FUNC(struct batch, batch_free)
+
+/* Flat bytes for a ring record: traces, the black box, tensor-parallel followers. */
+int batch_pack(const struct batch *b, void *buf, size_t cap) MUST_USE;
+int batch_unpack(struct batch *b, const void *buf, size_t n, struct err *e) MUST_USE;
+
+struct batch_top {
+    token_id id;
+    float logprob;
+};
+struct batch_result { /* capacity as the batch; by run unless said otherwise */
+    uint64_t step;
+    uint8_t lane;
+    int status;        /* 0, or -EIO: nothing of this step counts */
+    uint8_t *n_tokens; /* 0 .. 1 + n_draft */
+    token_id *token;   /* [n_runs][1 + MAX_DRAFT] */
+    uint8_t *parent;   /* RUN_BEAM: which of the request's beams this one continues */
+    float *score;      /* RUN_BEAM: sum of log-probabilities */
+    float *logprob;    /* [n_logits] of the token sampled, or of the prompt's next token */
+    uint32_t
+        *first_top; /* [n_logits + 1] row i's tops are top[first_top[i]] .. [first_top[i + 1]] */
+    struct batch_top *top;
+};
+
+#endif

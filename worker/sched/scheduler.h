@@ -1,0 +1,71 @@
+/* scheduler.h - which sequences run in the next step, and on which blocks.
+ *
+ * Pure: no clock, no I/O, no device, no thread, no allocation after scheduler_new(). Time and results
+ * come in as arguments, decisions go out as a struct batch; the same calls in the same order give the
+ * same batches.
+ *
+ *     scheduler_add     a request arrived                    -> waiting
+ *     scheduler_plan    a lane's next step                   waiting -> running
+ *     scheduler_commit  the tokens that step sampled         running -> running, ended
+ *     scheduler_cancel  client gone, or a stop string seen   any     -> ended
+ *     scheduler_reap    what has ended, one at a time        ended   -> gone, blocks given back
+ *
+ * Two steps of a lane may be out at once: plan n + 1 is asked for before commit n (TOKEN_FROM_LAST).
+ * A sequence that turns out to have ended at step n has its row of step n + 1 computed all the same;
+ * commit throws that token away. Progress: when something waits and nothing runs, plan returns a
+ * step, or the head of the queue ends with LAGAN_E_TOO_LONG. It never returns "nothing" for ever.
+ */
+#ifndef SCHED_SCHEDULER_H
+#define SCHED_SCHEDULER_H
+
+#include "base/base.h"
+#include "base/err.h"
+#include "worker/kv/kv.h"
+#include "worker/sched/batch.h"
+#include "worker/sched/seq.h"
+
+struct scheduler;
+enum policy { POLICY_NO_EVICT, POLICY_MAX_UTILIZATION, POLICY_STATIC, POLICY_MAX_REQUESTS };
+struct scheduler_limits {
+    enum policy policy;
+    uint32_t max_seqs; /* seats in one step, all lanes */
+    uint32_t max_rows; /* decoder rows in one step: the chunk budget; sources are not counted */
+    uint32_t max_len, max_enc_rows; /* max_enc_rows: rows of enc_state, all sources there at once */
+    uint32_t chunk_unit; /* non-final chunks are multiples of it; 0: block if <= max_rows, else 1 */
+    uint8_t n_lanes, lane_work[MAX_LANES];
+    uint32_t bucket[64], n_buckets;
+    uint16_t enc_layers;   /* encoder layers a step, 0 = all */
+    uint16_t n_enc_layers; /* of the model; 0: decoder-only */
+};
+
+/* -ENOTSUP: a policy that is not there yet, by name. kv is kept, not owned. */
+int scheduler_new(struct scheduler **ret, const struct scheduler_limits *l, struct kv *kv,
+                  struct err *e) MUST_USE;
+struct scheduler *scheduler_free(struct scheduler *s);
+CLEAN_FUNC(struct scheduler, scheduler_free)
+
+/* Keeps seq until scheduler_reap(). -EMSGSIZE: never fits (length, source, pools), with the sentence. */
+int scheduler_add(struct scheduler *s, struct seq *seq, nsec now, struct err *e) MUST_USE;
+/* reason: enum lagan_reason. Unknown and already ended ids are no error. */
+void scheduler_cancel(struct scheduler *s, req_id id, uint16_t reason);
+/* 1: *b is the lane's next step. 0: nothing until an add, commit, copied, cancel or scheduler_wake().
+ * At most two steps of a lane are out at once. */
+int scheduler_plan(struct scheduler *s, unsigned lane, nsec now, struct batch *b) MUST_USE;
+nsec scheduler_wake(
+    const struct scheduler *s); /* next deadline or batching wait; NSEC_NEVER: none */
+/* Appends each sampled token to its seq->token[] (n_tokens grows) unless the sequence had ended. After
+ * it, seq->n_tokens tells the caller what is new. status -EIO: all of the step's sequences end with
+ * LAGAN_E_INTERNAL. */
+void scheduler_commit(struct scheduler *s, const struct batch *b, const struct batch_result *r,
+                      nsec now);
+void scheduler_copied(struct scheduler *s, unsigned lane,
+                      uint64_t step);                    /* copies with after = 1 are done */
+void scheduler_rung(struct scheduler *s, unsigned rung); /* operator or controller; next step on */
+struct seq *scheduler_reap(struct scheduler *s);         /* reason set; NULL: none */
+struct seq *scheduler_seat(const struct scheduler *s, uint32_t seat); /* who sits there, or NULL */
+uint32_t scheduler_n_running(const struct scheduler *s);
+uint32_t scheduler_n_waiting(const struct scheduler *s);
+void scheduler_check(
+    const struct scheduler *s); /* every invariant, from scratch; stops the program */
+
+#endif

@@ -1,0 +1,56 @@
+/* seq.h - one request as the scheduler sees it: tokens, position, limits, state.
+ *
+ * Intake fills in the first part and hands the struct to scheduler_add(); it comes back from
+ * scheduler_reap() with the reason. The middle part is the scheduler's; the last is for whoever owns
+ * the struct (text state, ledger row) and is never looked at here.
+ */
+#ifndef SCHED_SEQ_H
+#define SCHED_SEQ_H
+
+#include "base/base.h"
+
+enum seq_state {
+    SEQ_NEW,     /* not the scheduler's */
+    SEQ_WAITING, /* no seat */
+    SEQ_ENCODER, /* seat; encoder steps planned or running */
+    SEQ_CONTEXT, /* seat; decoder prompt being computed */
+    SEQ_GENERATION,
+    SEQ_LAST, /* its last step by length is launched: plan no more */
+    SEQ_ENDED /* waits for steps in flight, then for scheduler_reap() */
+};
+
+struct seq {
+    /* Intake's: constant while the scheduler has it. */
+    req_id id;
+    const token_id *source; /* encoder-decoder: [n_source], kept by the owner; NULL: decoder-only */
+    uint32_t n_source;
+    token_id *token;         /* [cap]: n_prompt given (delivered ones included), then generated */
+    uint32_t n_prompt, cap;  /* cap >= n_prompt + max_new */
+    uint32_t max_new;        /* tokens still to generate, at least 1 */
+    uint32_t n_end;          /* end ids: the first n_eos are end-of-sequence, the rest stop ids */
+    uint32_t n_eos, min_new; /* before min_new generated tokens no end id counts */
+    token_id end_id[48];
+    float priority; /* 0 .. 1 */
+    nsec deadline;  /* NSEC_NEVER: none */
+    bool prompt_logprobs;
+
+    /* The scheduler's. */
+    enum seq_state state;
+    uint32_t seat;      /* while it has one */
+    uint32_t n_tokens;  /* token[]: known, prompt included */
+    uint32_t n_planned; /* positions in launched or finished steps */
+    uint32_t n_out;     /* generated tokens, including those in flight */
+    uint32_t in_flight; /* steps launched and not committed that carry it */
+    uint32_t enc_row;
+    uint32_t n_enc_layers; /* encoder layers planned so far */
+    uint8_t lane;          /* of its last step */
+    uint64_t lane_step;
+    uint16_t reason; /* enum lagan_reason, once ended */
+    nsec arrived;
+    struct seq *next, *prev;
+
+    /* The owner's. */
+    void *owner;
+};
+
+#endif
