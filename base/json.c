@@ -1,0 +1,413 @@
+/* json.c - see json.h.
+ *
+ * One state says what may come next; the stack says only what kind of container each level is.
+ * A key's colon is read with the key and a comma with what follows it, so between two calls p stands
+ * behind a whole event. p moves on success only: a document that is broken fails at the same place
+ * however often it is asked. Lines and columns are counted when something is wrong, not before.
+ */
+#include "base/json.h"
+
+#include <errno.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum expect {
+    VALUE,        /* the document's, or one after a key or a comma */
+    VALUE_OR_END, /* after '[' */
+    KEY_OR_END,   /* after '{' */
+    COMMA_OR_END, /* after a value inside a container */
+    NOTHING       /* after the document's value */
+};
+
+/* Line and column count from 1, columns in characters. */
+static int MUST_USE
+broken(const struct json *j, const char *at, struct err *e, const char *what)
+{
+    size_t line = 1, column = 1;
+
+    for (const char *p = j->start; p < at; p++) {
+        if (*p == '\n') {
+            line++;
+            column = 1;
+        } else if (((unsigned char)*p & 0xc0) != 0x80) {
+            column++;
+        }
+    }
+    return err_set(e, -EBADMSG, "line %zu, column %zu: %s", line, column,
+                   at == j->end ? "the text ends in the middle" : what);
+}
+
+static const char *
+skip_space(const char *p, const char *end)
+{
+    while (p < end && (*p == ' ' || *p == '\n' || *p == '\r' || *p == '\t')) p++;
+    return p;
+}
+
+static bool
+is_digit(const char *p, const char *end)
+{
+    return p < end && *p >= '0' && *p <= '9';
+}
+
+/* Bytes of the character at p, 0 when it is not well-formed UTF-8 (Unicode 15, table 3-7). */
+static size_t
+utf8_len(const char *at, const char *end)
+{
+    const unsigned char *p = (const unsigned char *)at;
+    size_t left = (size_t)(end - at), n;
+    unsigned char lo = 0x80, hi = 0xbf;
+
+    if (p[0] < 0x80) return 1;
+    if (p[0] < 0xc2 || p[0] > 0xf4) return 0;
+    n = p[0] < 0xe0 ? 2 : p[0] < 0xf0 ? 3 : 4;
+    if (left < n) return 0;
+    if (p[0] == 0xe0) lo = 0xa0;
+    if (p[0] == 0xed) hi = 0x9f;
+    if (p[0] == 0xf0) lo = 0x90;
+    if (p[0] == 0xf4) hi = 0x8f;
+    if (p[1] < lo || p[1] > hi) return 0;
+    for (size_t i = 2; i < n; i++)
+        if ((p[i] & 0xc0) != 0x80) return 0;
+    return n;
+}
+
+/* Four hex digits at p, or -1. */
+static int32_t
+hex4(const char *p, const char *end)
+{
+    int32_t v = 0;
+
+    if (end - p < 4) return -1;
+    for (int i = 0; i < 4; i++) {
+        char c = p[i];
+
+        if (c >= '0' && c <= '9')
+            v = v * 16 + (c - '0');
+        else if ((c | 32) >= 'a' && (c | 32) <= 'f')
+            v = v * 16 + ((c | 32) - 'a' + 10);
+        else
+            return -1;
+    }
+    return v;
+}
+
+/* The character of the escape at *p, which stands on the backslash and is left behind it; -1 when it
+ * is none of RFC 8259's. A lone surrogate is no character and is refused. */
+static int32_t
+escape(const char **p, const char *end)
+{
+    static const char names[] = "\"\\/bfnrt", values[] = "\"\\/\b\f\n\r\t";
+    const char *q = *p + 1, *name;
+    int32_t c, low;
+
+    if (q == end) return -1;
+    if (*q != 'u') {
+        if (!*q || !(name = strchr(names, *q))) return -1;
+        *p = q + 1;
+        return values[name - names];
+    }
+    c = hex4(++q, end);
+    if (c < 0 || (c >= 0xdc00 && c <= 0xdfff)) return -1;
+    q += 4;
+    if (c >= 0xd800 && c <= 0xdbff) {
+        if (end - q < 2 || q[0] != '\\' || q[1] != 'u') return -1;
+        low = hex4(q + 2, end);
+        if (low < 0xdc00 || low > 0xdfff) return -1;
+        c = 0x10000 + ((c - 0xd800) << 10) + (low - 0xdc00);
+        q += 6;
+    }
+    *p = q;
+    return c;
+}
+
+static size_t
+utf8_put(int32_t c, char out[4])
+{
+    if (c < 0x80) {
+        out[0] = (char)c;
+        return 1;
+    }
+    if (c < 0x800) {
+        out[0] = (char)(0xc0 | (c >> 6));
+        out[1] = (char)(0x80 | (c & 0x3f));
+        return 2;
+    }
+    if (c < 0x10000) {
+        out[0] = (char)(0xe0 | (c >> 12));
+        out[1] = (char)(0x80 | ((c >> 6) & 0x3f));
+        out[2] = (char)(0x80 | (c & 0x3f));
+        return 3;
+    }
+    out[0] = (char)(0xf0 | (c >> 18));
+    out[1] = (char)(0x80 | ((c >> 12) & 0x3f));
+    out[2] = (char)(0x80 | ((c >> 6) & 0x3f));
+    out[3] = (char)(0x80 | (c & 0x3f));
+    return 4;
+}
+
+/* *p stands on the opening quote and is left behind the closing one. */
+static int MUST_USE
+read_string(struct json *j, const char **at, struct err *e)
+{
+    const char *p = *at + 1;
+    bool escaped = false;
+
+    for (;;) {
+        while (p < j->end && (unsigned char)(*p - 0x20) < 0x60 && *p != '"' && *p != '\\') p++;
+        if (p == j->end) return broken(j, p, e, "");
+        if (*p == '"') break;
+        if (*p == '\\') {
+            if (escape(&p, j->end) < 0) return broken(j, p, e, "not an escape sequence");
+            escaped = true;
+        } else {
+            size_t n = (unsigned char)*p < 0x20 ? 0 : utf8_len(p, j->end);
+
+            if (n == 0)
+                return broken(j, p, e,
+                              (unsigned char)*p < 0x20 ? "a control character inside a string"
+                                                       : "not valid UTF-8");
+            p += n;
+        }
+    }
+    j->text = *at + 1;
+    j->text_len = (size_t)(p - j->text);
+    j->escaped = escaped;
+    *at = p + 1;
+    return 0;
+}
+
+static int MUST_USE
+read_number(struct json *j, const char **at, struct err *e)
+{
+    const char *p = *at, *end = j->end;
+
+    if (*p == '-') p++;
+    if (!is_digit(p, end)) return broken(j, p, e, "a number has a digit here");
+    if (*p == '0')
+        p++;
+    else
+        while (is_digit(p, end)) p++;
+    if (is_digit(p, end)) return broken(j, p, e, "a number does not begin with 0");
+    if (p < end && *p == '.') {
+        if (!is_digit(++p, end)) return broken(j, p, e, "a number has a digit here");
+        while (is_digit(p, end)) p++;
+    }
+    if (p < end && (*p == 'e' || *p == 'E')) {
+        p++;
+        if (p < end && (*p == '+' || *p == '-')) p++;
+        if (!is_digit(p, end)) return broken(j, p, e, "a number has a digit here");
+        while (is_digit(p, end)) p++;
+    }
+    j->text = *at;
+    j->text_len = (size_t)(p - *at);
+    *at = p;
+    return 0;
+}
+
+static int MUST_USE
+read_word(struct json *j, const char **at, const char *word, struct err *e)
+{
+    size_t n = strlen(word);
+
+    if ((size_t)(j->end - *at) < n || memcmp(*at, word, n) != 0)
+        return broken(j, *at, e, "expected a value");
+    *at += n;
+    return 0;
+}
+
+static void
+after_value(struct json *j)
+{
+    j->expect = j->depth ? COMMA_OR_END : NOTHING;
+}
+
+static int MUST_USE
+enter(struct json *j, enum json_kind kind, const char *at, struct err *e)
+{
+    if (j->depth == JSON_MAX_DEPTH) return broken(j, at, e, "nested more than 32 deep");
+    j->stack[j->depth++] = (uint8_t)kind;
+    j->kind = kind;
+    j->expect = kind == JSON_OBJECT ? KEY_OR_END : VALUE_OR_END;
+    j->p = at + 1;
+    return 0;
+}
+
+static int MUST_USE
+read_value(struct json *j, const char *p, struct err *e)
+{
+    enum json_kind kind;
+
+    if (p == j->end) return broken(j, p, e, "");
+    switch (*p) {
+    case '{':
+        return enter(j, JSON_OBJECT, p, e);
+    case '[':
+        return enter(j, JSON_ARRAY, p, e);
+    case '"':
+        kind = JSON_STRING;
+        TRY(read_string(j, &p, e));
+        break;
+    case 't':
+        kind = JSON_TRUE;
+        TRY(read_word(j, &p, "true", e));
+        break;
+    case 'f':
+        kind = JSON_FALSE;
+        TRY(read_word(j, &p, "false", e));
+        break;
+    case 'n':
+        kind = JSON_NULL;
+        TRY(read_word(j, &p, "null", e));
+        break;
+    default:
+        if (*p != '-' && !is_digit(p, j->end)) return broken(j, p, e, "expected a value");
+        kind = JSON_NUMBER;
+        TRY(read_number(j, &p, e));
+        break;
+    }
+    j->kind = kind;
+    j->p = p;
+    after_value(j);
+    return 0;
+}
+
+static int MUST_USE
+read_key(struct json *j, const char *p, struct err *e)
+{
+    if (p == j->end || *p != '"') return broken(j, p, e, "expected a key in quotes");
+    TRY(read_string(j, &p, e));
+    p = skip_space(p, j->end);
+    if (p == j->end || *p != ':') return broken(j, p, e, "expected ':' after the key");
+    j->kind = JSON_KEY;
+    j->p = p + 1;
+    j->expect = VALUE;
+    return 0;
+}
+
+void
+json_open(struct json *j, const char *text, size_t n)
+{
+    *j = (struct json){ .p = text, .end = text + n, .start = text, .expect = VALUE };
+}
+
+int
+json_next(struct json *j, struct err *e)
+{
+    const char *p = skip_space(j->p, j->end);
+    bool in_object = j->depth && j->stack[j->depth - 1] == JSON_OBJECT;
+
+    if (j->expect == NOTHING) {
+        if (p != j->end) return broken(j, p, e, "more text after the document");
+        j->kind = JSON_END;
+        return 0;
+    }
+    if (j->expect == VALUE) return read_value(j, p, e);
+    if (p < j->end && *p == (in_object ? '}' : ']')) {
+        j->kind = in_object ? JSON_OBJECT_END : JSON_ARRAY_END;
+        j->depth--;
+        j->p = p + 1;
+        after_value(j);
+        return 0;
+    }
+    if (j->expect == COMMA_OR_END) {
+        if (p == j->end || *p != ',')
+            return broken(j, p, e, in_object ? "expected ',' or '}'" : "expected ',' or ']'");
+        p = skip_space(p + 1, j->end);
+    }
+    return in_object ? read_key(j, p, e) : read_value(j, p, e);
+}
+
+int
+json_skip(struct json *j, struct err *e)
+{
+    uint32_t outside;
+
+    if (j->kind == JSON_KEY) TRY(json_next(j, e));
+    if (j->kind != JSON_OBJECT && j->kind != JSON_ARRAY) return 0;
+    outside = j->depth - 1;
+    while (j->depth > outside) TRY(json_next(j, e));
+    return 0;
+}
+
+int
+json_string(const struct json *j, char *buf, size_t n)
+{
+    const char *p = j->text, *end = p + j->text_len;
+    size_t len = 0;
+
+    check(j->kind == JSON_KEY || j->kind == JSON_STRING);
+    while (p < end) {
+        char c[4] = { *p };
+        size_t k = 1;
+
+        if (*p == '\\')
+            k = utf8_put(escape(&p, end), c);
+        else
+            p++;
+        if (n - len <= k || n <= len) return -EMSGSIZE;
+        memcpy(buf + len, c, k);
+        len += k;
+    }
+    if (len >= n || len > INT32_MAX) return -EMSGSIZE;
+    buf[len] = '\0';
+    return (int)len;
+}
+
+bool
+json_is(const struct json *j, const char *s)
+{
+    const char *p = j->text, *end = p + j->text_len;
+
+    check(j->kind == JSON_KEY || j->kind == JSON_STRING);
+    if (!j->escaped) return strlen(s) == j->text_len && memcmp(s, p, j->text_len) == 0;
+    while (p < end) {
+        char c[4] = { *p };
+        size_t k = 1;
+
+        if (*p == '\\')
+            k = utf8_put(escape(&p, end), c);
+        else
+            p++;
+        /* A NUL in the text differs from s's own end, which strncmp alone would let pass. */
+        if (c[0] == '\0' || strncmp(s, c, k) != 0) return false;
+        s += k;
+    }
+    return *s == '\0';
+}
+
+int
+json_u64(const struct json *j, uint64_t *ret)
+{
+    uint64_t v = 0;
+
+    check(j->kind == JSON_NUMBER);
+    for (size_t i = j->text[0] == '-'; i < j->text_len; i++)
+        if (j->text[i] < '0' || j->text[i] > '9') return -EINVAL;
+    if (j->text[0] == '-') return -ERANGE;
+    for (size_t i = 0; i < j->text_len; i++)
+        if (__builtin_mul_overflow(v, 10, &v) ||
+            __builtin_add_overflow(v, (uint64_t)(j->text[i] - '0'), &v))
+            return -ERANGE;
+    *ret = v;
+    return 0;
+}
+
+int
+json_f64(const struct json *j, double *ret)
+{
+    char text[512]; /* a double's longest exact decimal in print is under 340 digits in front */
+    char *end;
+    double v;
+
+    check(j->kind == JSON_NUMBER);
+    if (j->text_len >= sizeof text) return -ERANGE;
+    memcpy(text, j->text, j->text_len);
+    text[j->text_len] = '\0';
+    v = strtod(text, &end);
+    check(*end == '\0'); /* the grammar is strtod's as long as no program sets LC_NUMERIC */
+    if (isinf(v)) return -ERANGE;
+    *ret = v;
+    return 0;
+}
