@@ -45,9 +45,10 @@ struct rec_submit { /* D 1; fragments with MORE concatenate to this */
     /* then, each padded to 8: prompt, decoder, done, text, done's text, eos, stop_ids,
      * stop (u32 len + bytes, padded together), bias (i32 id, f32)*, grammar, salt */
 };
-enum { SUBMIT_IGNORE_EOS = 1 /* flags */ };
+/* flags. LOGPROBS: each token's log-probability is wanted, even with logprobs = 0 tops. */
+enum { SUBMIT_IGNORE_EOS = 1, SUBMIT_LOGPROBS = 2, SUBMIT_PROMPT_LOGPROBS = 4 };
 
-struct rec_row { /* D 2, D 4 */
+struct rec_row { /* D 2 (flags: the reason to end with, 0 cancelled), D 4 (flags: 1 pause, 0 go on) */
     uint32_t row, gen, flags, pad;
 };
 
