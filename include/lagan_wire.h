@@ -11,6 +11,8 @@
 #ifndef LAGAN_WIRE_H
 #define LAGAN_WIRE_H
 
+#include <stdint.h>
+
 #define LAGAN_WIRE_VERSION 1
 
 /* Message types. C: client, D: lagand. */
@@ -81,14 +83,55 @@ enum lagan_reason {
 #undef X
 };
 
+/* What SUBMIT and a line of `laganctl generate --requests` may carry: kind, key, least, most, default,
+ * served now, sentence. OVER excludes its least value. A key that is not served now is refused by
+ * name unless it has its default. */
+/* clang-format off */
+#define LAGAN_FIELDS(X) \
+    X(IDS,   ids,                 1, LAGAN_MAX_IDS, 0, 1, "the prompt as token ids, used as they are; encoder-decoder: the encoder's input") \
+    X(STR,   text,                1, LAGAN_MAX_STR, 0, 1, "the prompt as text, in place of ids; the model's template tokens are added") \
+    X(IDS,   decoder_ids,         1, LAGAN_MAX_IDS, 0, 1, "encoder-decoder: the decoder's prefix; default [decoder_start_token_id]") \
+    X(STR,   model,               1, 256,      0,  1, "which of the served models; may be left out when there is one") \
+    X(STR,   key,                 1, LAGAN_MAX_KEY, 0, 1, "idempotency key: a second SUBMIT with it is the first one") \
+    X(U32,   max_tokens,          1, 1 << 24,  16, 1, "at most this many new tokens") \
+    X(U32,   min_tokens,          0, 1 << 24,  0,  1, "no end-of-sequence token before this many") \
+    X(F64,   temperature,         0, 100,      0,  1, "0 is greedy") \
+    X(U32,   top_k,               0, 1 << 20,  0,  1, "sample from the K most likely; 0 is all") \
+    X(OVER,  top_p,               0, 1,        1,  1, "sample from the fewest tokens that hold this probability") \
+    X(F64,   min_p,               0, 1,        0,  1, "drop tokens below this share of the most likely one") \
+    X(U64,   seed,                0, 0,        0,  1, "makes sampling repeatable; default: one is chosen and reported") \
+    X(OVER,  repetition_penalty,  0, 10,       1,  1, "over 1 makes tokens already present less likely") \
+    X(IDS,   stop_ids,            0, LAGAN_MAX_STOPS, 0, 1, "token ids that end the output") \
+    X(STOPS, stop,                0, LAGAN_MAX_STOPS, 0, 1, "strings that end the output; the text stops before them") \
+    X(BOOL,  ignore_eos,          0, 1,        0,  1, "do not end at the model's end-of-sequence tokens") \
+    X(IDS,   eos_ids,             0, LAGAN_MAX_STOPS, 0, 1, "end-of-sequence tokens, an empty list is none; default: the model's") \
+    X(I32,   forced_bos,         -1, INT32_MAX, -2, 1, "the first new token; -1 is none; default: the model's") \
+    X(I32,   forced_eos,         -1, INT32_MAX, -2, 1, "the last token at max_tokens; -1 is none; default: the model's") \
+    X(U32,   logprobs,            0, LAGAN_MAX_TOP, 0, 1, "log-probabilities of new tokens and of the K most likely beside them") \
+    X(U32,   prompt_logprobs,     0, LAGAN_MAX_TOP, 0, 1, "the same for the prompt's tokens") \
+    X(F64,   priority,            0, 1,        0.5, 1, "higher goes first") \
+    X(U64,   deadline_ms,         0, 0,        0,  1, "give up after so many milliseconds; 0 is never") \
+    X(U32,   win,                 1, LAGAN_MAX_WIN, LAGAN_DEFAULT_WIN, 1, "chunks that may be under way before an ACK") \
+    X(BOOL,  resume,              0, 1,        1,  1, "go on with another worker when one is lost") \
+    X(U32,   beams,               1, LAGAN_MAX_BEAMS, 1, 0, "beam search with so many beams") \
+    X(F64,   length_penalty,   -100, 100,      1,  0, "beam search: over 0 favours long outputs") \
+    X(EARLY, early_stopping,      0, 2,        0,  0, "beam search: true, false or \"never\"") \
+    X(U32,   no_repeat_ngram,     0, 1024,     0,  0, "no sequence of so many tokens comes twice; 0 is off") \
+    X(U32,   n,                   1, 64,       1,  0, "outputs for one prompt") \
+    X(BOOL,  model_defaults,      0, 1,        0,  0, "take what is absent from generation_config.json") \
+    X(BOOL,  return_encoder_output, 0, 1,      0,  0, "send the encoder's states") \
+    X(BOOL,  return_logits,       0, 1,        0,  0, "send the logits of the new tokens") \
+    X(ANY,   encoder_features,    0, 0,        0,  0, "a tensor in place of ids, for models that take features")
+/* clang-format on */
+
 /* Limits on one frame; held by one pass before MessagePack-C unpacks. */
 #define LAGAN_MAX_FRAME (16u << 20)
 #define LAGAN_MAX_DEPTH 8
-#define LAGAN_MAX_NODES 4096 /* and one more for every element of a token list */
+#define LAGAN_MAX_NODES 4096 /* and one more for every integer that stands in a list */
 #define LAGAN_MAX_KEYS 64
 #define LAGAN_MAX_KEY 64
 #define LAGAN_MAX_STR (1u << 20)
-#define LAGAN_MAX_IDS (4u << 20) /* tokens in one list */
+#define LAGAN_MAX_IDS (4u << 20) /* tokens in one list; integers in all lists of a frame */
 #define LAGAN_MAX_STOPS 16       /* stop strings, stop ids, eos ids: each */
 #define LAGAN_MAX_STOP 256       /* bytes of one stop string */
 #define LAGAN_MAX_TOP 1024       /* logprobs, prompt_logprobs */

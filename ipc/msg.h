@@ -22,10 +22,12 @@ struct msg { /* an envelope */
 };
 
 /* -EBADMSG: not MessagePack, a limit broken (which, where), not [version, type, rid, {map}].
- * -EPROTO: another protocol version. The frame must outlive *ret. */
+ * -EPROTO: another protocol version. After a failure ret->type and ret->rid hold what could be read
+ * (else 0), so that the answer can name the request. The frame must outlive *ret. */
 int msg_decode(struct msg *ret, const void *frame, size_t n, struct err *e) MUST_USE;
 void msg_done(struct msg *m);
 int msg_check(const void *frame, size_t n, struct err *e) MUST_USE; /* the bounded pass alone */
+bool msg_utf8(const void *s, size_t n); /* RFC 3629: no overlong forms, no surrogates */
 
 struct msg_span {
     const char *p;
@@ -50,12 +52,13 @@ struct msg_request {
     uint64_t seed;
     int32_t forced_bos, forced_eos; /* -1 off, -2 the model's */
     uint64_t deadline_ms;           /* 0: none */
-    /* accepted by name, refused by lagand for now unless at their default: */
-    uint32_t beams, n, no_repeat_ngram, early_stopping;
+    /* known by name, refused for now unless at their default: */
+    uint32_t beams, n, no_repeat_ngram, early_stopping; /* early_stopping: 0, 1, 2 never */
     double length_penalty;
+    bool model_defaults, return_encoder_output, return_logits, encoder_features;
     char refused[32]; /* a key of CONTRACT 3 that is not served yet; "" none */
 };
-/* -EINVAL: the sentence names key, value and what would be right. */
+/* -EINVAL: the sentence names key, value and what would be right. *ret is written on success only. */
 int msg_request(struct msg_request *ret, const struct msg *m, struct err *e) MUST_USE;
 
 /* Read one key of a map. -ENOENT absent, -EINVAL wrong type. */
@@ -63,16 +66,23 @@ int msg_u64(const msgpack_object *map, const char *key, uint64_t *ret);
 int msg_i64(const msgpack_object *map, const char *key, int64_t *ret);
 int msg_f64(const msgpack_object *map, const char *key, double *ret);
 int msg_str(const msgpack_object *map, const char *key, struct msg_span *ret); /* str or bin */
-const msgpack_object *msg_get(const msgpack_object *map, const char *key);
+int msg_bool(const msgpack_object *map, const char *key, bool *ret);
+const msgpack_object *msg_get(const msgpack_object *map, const char *key); /* NULL: absent */
+/* A list of token ids under key: a bin of i32 LE or an array. *ret as for an absent key on -ENOENT. */
+int msg_ids(const msgpack_object *map, const char *key, struct msg_ids *ret, struct err *e);
+/* -EINVAL: a key begins with '!' (must be understood) and is none of ours. For every message type. */
+int msg_understood(const msgpack_object *map, struct err *e) MUST_USE;
 
 /* Encode: begin an envelope with n map entries, then the caller packs them with MessagePack-C. */
 void msg_begin(msgpack_packer *p, uint32_t type, uint64_t rid, uint32_t n_keys);
 void msg_key(msgpack_packer *p, const char *key);
 void msg_text(msgpack_packer *p, const char *s);            /* NUL-ended string value */
 void msg_bytes(msgpack_packer *p, const char *s, size_t n); /* str value of n bytes */
+void msg_bin(msgpack_packer *p, const void *b, size_t n);   /* bin value of n bytes */
 
 /* Words of the closed lists: "eos", "too_long"; NULL: unknown. retry: may be NULL. */
 const char *msg_reason(uint32_t reason, bool *retry);
 const char *msg_reason_sentence(uint32_t reason);
+uint32_t msg_reason_number(const char *word); /* of LAGAN_ERRORS; 0: unknown */
 
 #endif
