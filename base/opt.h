@@ -19,11 +19,27 @@
 
 #include <stdio.h>
 
-enum opt_type { OPT_BOOL, OPT_U32, OPT_U64, OPT_F64, OPT_BYTES, OPT_NSEC, OPT_ENUM, OPT_STR };
+enum opt_type {
+    OPT_BOOL,
+    OPT_U32,
+    OPT_U64,
+    OPT_F64,
+    OPT_BYTES,
+    OPT_NSEC,
+    OPT_ENUM,
+    OPT_STR,
+    OPT_I32
+};
 /* where they live: bool · uint32_t · uint64_t · double · uint64_t · nsec · uint32_t (index of the
- * choice) · char[size], copied, always ended with NUL */
+ * choice) · char[size], copied, always ended with NUL · int32_t */
 
-enum { OPT_RESTART = 1 /* needs a worker restart */, OPT_HIDDEN = 2 };
+enum {
+    OPT_RESTART = 1, /* needs a worker restart */
+    OPT_HIDDEN = 2,  /* in no help, no manual, no suggestion */
+    OPT_AUTO = 4,    /* numbers: the word "auto" is 0, and 0 is allowed whatever min says */
+    OPT_POW2 = 8,    /* numbers: a power of two */
+    OPT_REPEAT = 16  /* STR: may be given again; the values are joined by newlines */
+};
 
 struct opt {
     const char *key; /* NULL ends the table */
@@ -31,7 +47,7 @@ struct opt {
     size_t offset, size; /* size: OPT_STR's array */
     const char *def;     /* as written; NULL: "" or 0 */
     const char *choices; /* OPT_ENUM: "off|auto|fixed" */
-    double min, max;     /* numbers, both inclusive; max 0: the type's own */
+    double min, max; /* numbers, both inclusive; both 0: the type's own; max 0: no upper limit */
     unsigned flags;
     const char *arg; /* "N", "DIR", "KEY=VALUE" in --help */
     const char *sentence;
@@ -45,7 +61,8 @@ const struct opt *opt_find(const struct opt *table, const char *key, size_t len)
 /* Write every default into *to. The table's defaults parse, or this checks. */
 void opt_defaults(const struct opt *table, void *to);
 
-/* Set one key. -ENOENT: no such key (the sentence names the nearest one). -EINVAL: the value. */
+/* Set one key. -ENOENT: no such key (the sentence names the nearest one, if one is near). -EINVAL: the
+ * value. On failure *to is as it was. */
 int opt_set(const struct opt *table, void *to, const char *key, const char *value,
             const char *where, struct err *e) MUST_USE;
 

@@ -29,7 +29,9 @@ void bell_ring(struct bell *b); /* after ring_publish() and ring_release() */
 /* Announce sleep; false: something came meanwhile (ready() was true), do not block. */
 bool bell_sleep(struct bell *b, bool (*ready)(void *), void *arg);
 void bell_wake(struct bell *b); /* after blocking, or not: wait_seq even again */
-/* Empty the socket. Bytes taken, 0 none, -EPIPE: the peer is gone. */
+/* Empty the socket, after bell_wake() and before the next bell_sleep(): a byte may belong to the sleep
+ * just announced. At most a few KiB a call, so that a peer in a storm cannot hold us here. Bytes taken,
+ * 0 none, -EPIPE: the peer is gone. */
 int bell_drain(struct bell *b);
 
 #endif

@@ -12,7 +12,7 @@
 #include "base/base.h"
 #include "base/err.h"
 
-enum { HERITAGE_FIRST = 3, HERITAGE_MAX = 32 };
+enum { HERITAGE_FIRST = 3, HERITAGE_MAX = 32, HERITAGE_ENV_MAX = 16 + HERITAGE_MAX * 16 };
 
 struct heritage {
     uint64_t epoch;
@@ -27,7 +27,8 @@ struct heritage {
  * by hand (no variables) is -ENOENT. */
 int heritage_take(struct heritage *h, struct err *e) MUST_USE;
 int heritage_fd(const struct heritage *h, const char *name); /* -1: not passed */
-/* "LAGAN_FDNAMES=..." into buf for the child's environment; fds go to 3, 4, ... in this order. */
+/* "LAGAN_FDNAMES=..." into buf for the child's environment; fds go to 3, 4, ... in this order. 0, or
+ * -EMSGSIZE when n is too small; HERITAGE_ENV_MAX never is. */
 int heritage_env(const struct heritage *h, char *buf, size_t n) MUST_USE;
 
 #endif

@@ -19,10 +19,10 @@ struct link {
 };
 
 /* lagand: make D, W and the bell. *worker_bell is the end to pass on; the caller closes it after
- * spawn. ring_log2 0: the defaults. */
+ * spawn. ring_log2 0: the defaults. What was made is undone on failure. */
 int link_make(struct link *l, uint32_t worker_idx, uint64_t epoch, const uint8_t daemon_id[16],
               uint32_t ring_log2_d, uint32_t ring_log2_w, int *worker_bell, struct err *e) MUST_USE;
-/* worker: take the inherited fds. */
+/* worker: take the inherited fds; on failure they are closed. */
 int link_attach(struct link *l, int d, int w, int bell, uint64_t epoch, struct err *e) MUST_USE;
 void link_close(struct link *l);
 

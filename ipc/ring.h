@@ -23,7 +23,7 @@ enum {
     RING_HEADER = 16,
     RING_ALIGN = 32,
     RING_PAD = 0,
-    RING_MORE = 1 /* flags: a fragment follows */
+    RING_MORE = 1 /* flags: a fragment follows; the other bits are reserved and zero */
 };
 
 struct ring_header {
@@ -47,7 +47,8 @@ struct ring {              /* process-private; every field trusted */
     uint32_t n_types;        /* reader: types 1 .. n_types - 1 are known */
     const uint32_t *max_len; /* reader: [n_types] longest payload; 0: unknown type */
     void *copy;              /* reader: max_rec bytes for the record being looked at */
-    char why[96];            /* reader: what was broken */
+    bool full;               /* writer: the last reserve found no room */
+    char why[160];           /* what the peer broke; not empty: for good */
 };
 
 /* Writer's end: mine holds tail and bytes, peer holds head. */
@@ -59,7 +60,8 @@ void ring_done(struct ring *r);
 
 /* Reserve room for one record; *ret is its payload, 8-aligned. Invisible until published. Several
  * may be reserved before one publish. -EAGAIN: full for now. -EMSGSIZE: longer than max_rec - 16 for
- * ever. -EBADMSG: the reader's head is impossible. spare: bytes that must stay free after it. */
+ * ever. -EBADMSG: the reader's head is impossible. spare: bytes that must stay free after it, at most
+ * half the ring. A record and its padding take at most a quarter of the ring, so full is transient. */
 int ring_reserve(struct ring *r, uint16_t type, uint16_t flags, uint32_t len, uint64_t spare,
                  void **ret) MUST_USE;
 void ring_publish(struct ring *r); /* store-release of tail; then bell_ring() */
@@ -69,7 +71,8 @@ int ring_peek(struct ring *r, struct ring_record *ret) MUST_USE;
 void ring_release(struct ring *r); /* gives room back for all looked at; then bell_ring() */
 
 bool ring_empty(const struct ring *r); /* reader: nothing published beyond what was looked at */
-uint64_t ring_room(struct ring *r);    /* writer: free bytes now */
+uint64_t ring_room(struct ring *r); /* writer: free bytes now; 0 also when the head is impossible */
+bool ring_gave_room(const struct ring *r); /* writer: it was full, and the reader has moved since */
 const char *ring_why(const struct ring *r);
 
 #endif

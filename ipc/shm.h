@@ -22,7 +22,7 @@
 #include <stdatomic.h>
 
 #define SHM_MAGIC "LAGANSH\1"
-enum { SHM_ABI_MAJOR = 1, SHM_ABI_MINOR = 0, SHM_PAGE = 4096 };
+enum { SHM_ABI_MAJOR = 1, SHM_ABI_MINOR = 0, SHM_PAGE = 4096, SHM_REC_ALIGN = 32 };
 enum shm_kind { SHM_D = 1, SHM_W = 2 };
 enum {
     SHM_CTL_OFF = 4096,
@@ -32,6 +32,8 @@ enum {
     SHM_RING_OFF_W = 131072,
     SHM_RING_LOG2_D = 23,
     SHM_RING_LOG2_W = 22,
+    SHM_RING_LOG2_MIN = 12,
+    SHM_RING_LOG2_MAX = 28,
 };
 
 struct shm_hdr {
@@ -121,14 +123,15 @@ struct shm {
     struct shm_hdr hdr; /* private copy, validated; the mapped one is never read again */
 };
 
-/* Create, size (fallocate, so that no later touch is SIGBUS), map, write the header and seal.
- * kind D: also F_SEAL_FUTURE_WRITE, ours is the only writable mapping there will ever be. */
+/* lagand: create, size (fallocate, so that no later touch is SIGBUS), map, write the header, seal.
+ * kind D: also F_SEAL_FUTURE_WRITE, ours is the only writable mapping there will ever be.
+ * kind W: mapped read-only here; the worker will be its only writer. ring_log2 0: the kind's default. */
 int shm_make(struct shm *ret, enum shm_kind kind, uint32_t worker_idx, uint64_t epoch,
              const uint8_t daemon_id[16], uint32_t ring_log2, struct err *e) MUST_USE;
-/* lagand's read-only view of the W it has made, before the worker starts. (shm_make maps W read-only.) */
 
 /* The worker's side: map an inherited fd (D read-only, W writable) and validate seals, size and every
- * field of the header. -EBADMSG with the field's name. */
+ * field of the header. -EBADMSG with the field's name. On success the fd is the shm's, on failure
+ * still the caller's. */
 int shm_attach(struct shm *ret, int fd, enum shm_kind kind, uint64_t epoch, struct err *e) MUST_USE;
 void shm_close(struct shm *s); /* unmaps and closes; idempotent */
 
@@ -139,5 +142,8 @@ struct step_trace *shm_trace(const struct shm *s); /* W only */
 
 /* Copy bytes another process may be changing: each read once, no data race by definition. */
 void shm_copy_in(void *to, const void *from, size_t n);
+
+/* CRC-32C (Castagnoli) as in iSCSI, of hdr_crc32c. */
+uint32_t shm_crc32c(const void *p, size_t n);
 
 #endif

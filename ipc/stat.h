@@ -30,7 +30,7 @@
 /* clang-format on */
 
 enum stat_kind { STAT_COUNTER, STAT_GAUGE };
-enum stat {
+enum stat_id {
 #define X(kind, name, unit, sentence) STAT_##name,
     STATS(X)
 #undef X

@@ -1,0 +1,148 @@
+/* log.c - see log.h.
+ *
+ * A message is one write() of one line, so that lines of several threads and processes on one pipe
+ * never mix; what was formatted is cleaned of line breaks and control bytes, because half of it may
+ * come from outside.
+ */
+#include "base/log.h"
+
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+#define SD_JOURNAL_SUPPRESS_LOCATION
+#include <systemd/sd-journal.h>
+
+enum { MAX_TEXT = 2048, MAX_FIELDS = 16 };
+
+static struct {
+    char subject[32];
+    _Atomic int most;
+    bool journal, terminal;
+} out = { .subject = "lagan", .most = LOG_LEVEL_INFO };
+
+/* Is standard error the stream that systemd connected to the journal? It says which one it means by
+ * device and inode, because the variable is inherited by processes whose stderr went elsewhere. */
+static bool
+stderr_is_journal(void)
+{
+    const char *s = getenv("JOURNAL_STREAM");
+    unsigned long long dev, ino;
+    struct stat st;
+    int end = 0;
+
+    if (!s || sscanf(s, "%llu:%llu%n", &dev, &ino, &end) != 2 || s[end]) return false;
+    return fstat(STDERR_FILENO, &st) == 0 && st.st_dev == dev && st.st_ino == ino;
+}
+
+void
+log_open(const char *subject, enum log_level most)
+{
+    snprintf(out.subject, sizeof out.subject, "%s", subject);
+    out.journal = stderr_is_journal();
+    out.terminal = isatty(STDERR_FILENO);
+    log_level_set(most);
+}
+
+void
+log_level_set(enum log_level most)
+{
+    atomic_store_explicit(&out.most, (int)most, memory_order_relaxed);
+}
+
+static void
+to_journal(enum log_level level, const char *const *fields, const char *text)
+{
+    char message[MAX_TEXT + 16], priority[16], identifier[64];
+    struct iovec v[3 + MAX_FIELDS];
+    int n = 0;
+
+    snprintf(message, sizeof message, "MESSAGE=%s", text);
+    snprintf(priority, sizeof priority, "PRIORITY=%d", (int)level);
+    snprintf(identifier, sizeof identifier, "SYSLOG_IDENTIFIER=%s", out.subject);
+    v[n++] = (struct iovec){ message, strlen(message) };
+    v[n++] = (struct iovec){ priority, strlen(priority) };
+    v[n++] = (struct iovec){ identifier, strlen(identifier) };
+    for (; fields && *fields && n < 3 + MAX_FIELDS; fields++, n++) {
+        memcpy(&v[n].iov_base, fields, sizeof v[n].iov_base); /* iovec has no const */
+        v[n].iov_len = strlen(*fields);
+    }
+    sd_journal_sendv(v, n);
+}
+
+static void
+to_stderr(enum log_level level, const char *text)
+{
+    char line[MAX_TEXT + 64];
+    int n;
+
+    if (out.terminal) {
+        n = snprintf(line, sizeof line, "%s: %s\n", out.subject, text);
+    } else {
+        n = snprintf(line, sizeof line, "<%d>%s: %s\n", (int)level, out.subject, text);
+    }
+    /* A log that cannot be written has nobody to be reported to. */
+    if (write(STDERR_FILENO, line, (size_t)n) < 0) return;
+}
+
+static void
+say(enum log_level level, const char *const *fields, const char *fmt, va_list ap)
+{
+    char text[MAX_TEXT];
+
+    if ((int)level > atomic_load_explicit(&out.most, memory_order_relaxed)) return;
+    vsnprintf(text, sizeof text, fmt, ap);
+    for (char *p = text; *p; p++) {
+        if ((unsigned char)*p < ' ' || *p == 0x7f) *p = ' ';
+    }
+    if (out.journal) {
+        to_journal(level, fields, text);
+    } else {
+        to_stderr(level, text);
+    }
+}
+
+#define SAY(level) \
+    va_list ap; \
+    va_start(ap, fmt); \
+    say(level, NULL, fmt, ap); \
+    va_end(ap)
+
+void
+log_err(const char *fmt, ...)
+{
+    SAY(LOG_LEVEL_ERR);
+}
+
+void
+log_warn(const char *fmt, ...)
+{
+    SAY(LOG_LEVEL_WARN);
+}
+
+void
+log_info(const char *fmt, ...)
+{
+    SAY(LOG_LEVEL_INFO);
+}
+
+void
+log_debug(const char *fmt, ...)
+{
+    SAY(LOG_LEVEL_DEBUG);
+}
+
+void
+log_fields(enum log_level level, const char *const *fields, const char *fmt, ...)
+{
+    va_list ap;
+
+    va_start(ap, fmt);
+    say(level, fields, fmt, ap);
+    va_end(ap);
+}

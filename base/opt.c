@@ -1,0 +1,554 @@
+/* opt.c - see opt.h.
+ *
+ * Parsing first, then the ways in (one key, argv), then the ways out (text, help, manual). Numbers of
+ * every type are parsed into a double and a uint64_t or int64_t at once: the integer is what is
+ * stored, the double is what limits are compared with.
+ */
+#include "base/opt.h"
+
+#include "base/clock.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct unit {
+    const char *word;
+    double times;
+};
+
+static const struct unit byte_units[] = {
+    { "", 1 },         { "B", 1 },        { "KiB", 0x1p10 }, { "MiB", 0x1p20 },
+    { "GiB", 0x1p30 }, { "TiB", 0x1p40 }, { "kB", 1e3 },     { "KB", 1e3 },
+    { "MB", 1e6 },     { "GB", 1e9 },     { "TB", 1e12 },
+};
+
+static const struct unit time_units[] = {
+    { "ns", 1 }, { "us", 1e3 }, { "ms", 1e6 }, { "s", 1e9 }, { "min", 60e9 }, { "h", 3600e9 },
+};
+
+/* What a value of this type looks like, for error sentences and the manual. */
+static const char *
+form_of(const struct opt *o)
+{
+    switch (o->type) {
+    case OPT_BOOL:
+        return "true or false";
+    case OPT_U32:
+    case OPT_U64:
+        return "a whole number of 0 or more";
+    case OPT_I32:
+        return "a whole number";
+    case OPT_F64:
+        return "a number";
+    case OPT_BYTES:
+        return "a size such as 512, 64KiB or 1.5GiB";
+    case OPT_NSEC:
+        return "a time such as 250ms, 3s or 10min";
+    case OPT_ENUM:
+        return o->choices;
+    case OPT_STR:
+        return "text";
+    }
+    check(!"an opt_type of ours");
+    return NULL;
+}
+
+/* Digits only, so that " 1", "+1", "0x10" and "1e3" are all refused the same way everywhere. */
+static bool
+parse_u64(const char *s, size_t n, uint64_t *ret)
+{
+    uint64_t v = 0;
+
+    if (n == 0) return false;
+    for (size_t i = 0; i < n; i++) {
+        uint64_t digit = (uint64_t)(s[i] - '0');
+
+        if (s[i] < '0' || s[i] > '9') return false;
+        if (v > (UINT64_MAX - digit) / 10) return false;
+        v = v * 10 + digit;
+    }
+    *ret = v;
+    return true;
+}
+
+static bool
+parse_double(const char *s, double *ret)
+{
+    char *end;
+
+    if (!(*s >= '0' && *s <= '9') && *s != '-' && *s != '.') return false;
+    if (strpbrk(s, "xXpP")) return false;
+    *ret = strtod(s, &end);
+    return *end == 0 && isfinite(*ret);
+}
+
+/* "1.5GiB" against a table of units. Whole numbers stay exact to 2^64; fractions are rounded. */
+static bool
+parse_units(const char *s, const struct unit *u, size_t n_units, uint64_t *ret)
+{
+    size_t whole = strspn(s, "0123456789"), all = strspn(s, "0123456789.");
+    char number[32];
+    double v;
+
+    if (strcmp(s, "0") == 0) {
+        *ret = 0; /* zero needs no unit */
+        return true;
+    }
+    if (all == 0 || all >= sizeof number) return false;
+    for (; n_units; u++, n_units--) {
+        if (strcmp(s + all, u->word) == 0) break;
+    }
+    if (!n_units) return false;
+    if (whole == all) {
+        uint64_t times = (uint64_t)u->times, v64;
+
+        if (!parse_u64(s, whole, &v64) || v64 > UINT64_MAX / times) return false;
+        *ret = v64 * times;
+        return true;
+    }
+    memcpy(number, s, all);
+    number[all] = 0;
+    if (!parse_double(number, &v) || v * u->times >= 0x1p63) return false;
+    *ret = (uint64_t)llround(v * u->times);
+    return true;
+}
+
+static bool
+parse_bool(const char *s, bool *ret)
+{
+    static const char *const words[] = { "false", "true", "no", "yes", "0", "1" };
+
+    for (size_t i = 0; i < ARRAY_LEN(words); i++) {
+        if (strcmp(s, words[i]) == 0) {
+            *ret = i & 1;
+            return true;
+        }
+    }
+    return false;
+}
+
+/* The word's place in "off|auto|fixed". */
+static bool
+parse_choice(const char *choices, const char *s, uint32_t *ret)
+{
+    size_t len = strlen(s);
+
+    for (uint32_t i = 0;; i++) {
+        size_t n = strcspn(choices, "|");
+
+        if (n == len && memcmp(choices, s, n) == 0) {
+            *ret = i;
+            return true;
+        }
+        if (!choices[n]) return false;
+        choices += n + 1;
+    }
+}
+
+static bool
+power_of_two(double v)
+{
+    int e;
+
+    return v > 0 && frexp(v, &e) == 0.5;
+}
+
+/* "from 1 to 128", "at least 1", or "" where the type itself is the limit. */
+static const char *
+range_of(const struct opt *o, char *buf, size_t n)
+{
+    const char *pow2 = o->flags & OPT_POW2 ? "a power of two " : "";
+
+    *buf = 0;
+    if (o->min == 0 && o->max == 0) {
+        snprintf(buf, n, "%s", pow2);
+    } else if (o->max == 0) {
+        snprintf(buf, n, "%sat least %.15g", pow2, o->min);
+    } else {
+        snprintf(buf, n, "%sfrom %.15g to %.15g", pow2, o->min, o->max);
+    }
+    return buf;
+}
+
+static bool
+in_range(const struct opt *o, double v)
+{
+    if (v == 0 && o->flags & OPT_AUTO) return true;
+    if (o->flags & OPT_POW2 && !power_of_two(v)) return false;
+    if (o->min == 0 && o->max == 0) return true;
+    return v >= o->min && (o->max == 0 || v <= o->max);
+}
+
+static int
+set_str(const struct opt *o, char *to, const char *value, const char *where, struct err *e)
+{
+    size_t used = o->flags & OPT_REPEAT ? strlen(to) : 0;
+    size_t n = strlen(value), joint = used > 0;
+
+    if (used + joint + n >= o->size) {
+        return err_set(e, -EINVAL, "%s: %s: %zu bytes are too long; at most %zu fit", where, o->key,
+                       used + joint + n, o->size - 1);
+    }
+    if (joint) to[used] = '\n';
+    memcpy(to + used + joint, value, n + 1);
+    return 0;
+}
+
+static int
+set_value(const struct opt *o, void *base, const char *value, const char *where, struct err *e)
+{
+    char *to = (char *)base + o->offset;
+    char range[96];
+    uint64_t u = 0;
+    int64_t i = 0;
+    double v = 0;
+    uint32_t choice = 0;
+    bool ok, b = false;
+
+    if (o->type == OPT_STR) return set_str(o, to, value, where, e);
+    if (o->flags & OPT_AUTO && strcmp(value, "auto") == 0) value = "0";
+    switch (o->type) {
+    case OPT_BOOL:
+        ok = parse_bool(value, &b);
+        break;
+    case OPT_ENUM:
+        ok = parse_choice(o->choices, value, &choice);
+        break;
+    case OPT_F64:
+        ok = parse_double(value, &v);
+        break;
+    case OPT_BYTES:
+        ok = parse_units(value, byte_units, ARRAY_LEN(byte_units), &u);
+        v = (double)u;
+        break;
+    case OPT_NSEC:
+        ok = parse_units(value, time_units, ARRAY_LEN(time_units), &u) && u <= INT64_MAX;
+        v = (double)u;
+        break;
+    case OPT_I32:
+        ok = parse_u64(value + (*value == '-'), strlen(value + (*value == '-')), &u) &&
+             u <= (uint64_t)INT32_MAX + (*value == '-');
+        i = *value == '-' ? -(int64_t)u : (int64_t)u;
+        v = (double)i;
+        break;
+    default:
+        ok = parse_u64(value, strlen(value), &u) && (o->type == OPT_U64 || u <= UINT32_MAX);
+        v = (double)u;
+    }
+    if (!ok) {
+        return err_set(e, -EINVAL, "%s: %s: \"%.60s\" is not %s%s%s", where, o->key, value,
+                       o->type == OPT_ENUM ? "one of " : "", form_of(o),
+                       o->flags & OPT_AUTO ? ", or auto" : "");
+    }
+    if (!in_range(o, v)) {
+        return err_set(e, -EINVAL, "%s: %s: %.60s is out of range; it is %s%s", where, o->key,
+                       value, range_of(o, range, sizeof range),
+                       o->flags & OPT_AUTO ? ", or auto" : "");
+    }
+    switch (o->type) {
+    case OPT_BOOL:
+        memcpy(to, &b, sizeof b);
+        break;
+    case OPT_ENUM:
+        memcpy(to, &choice, sizeof choice);
+        break;
+    case OPT_U32:
+        memcpy(to, &(uint32_t){ (uint32_t)u }, 4);
+        break;
+    case OPT_I32:
+        memcpy(to, &(int32_t){ (int32_t)i }, 4);
+        break;
+    case OPT_F64:
+        memcpy(to, &v, sizeof v);
+        break;
+    default:
+        memcpy(to, &u, sizeof u);
+    }
+    return 0;
+}
+
+const struct opt *
+opt_find(const struct opt *table, const char *key, size_t len)
+{
+    for (const struct opt *o = table; o->key; o++) {
+        if (strlen(o->key) == len && memcmp(o->key, key, len) == 0) return o;
+    }
+    return NULL;
+}
+
+/* Levenshtein's distance of a (at most 63 bytes) and b. */
+static uint32_t
+distance(const char *a, size_t n, const char *b)
+{
+    uint8_t row[64];
+
+    check(n < ARRAY_LEN(row));
+    for (size_t i = 0; i <= n; i++) row[i] = (uint8_t)i;
+    for (size_t j = 0; b[j] && j < 200; j++) {
+        uint8_t diagonal = row[0];
+
+        row[0] = (uint8_t)(j + 1);
+        for (size_t i = 1; i <= n; i++) {
+            uint8_t up = row[i];
+            uint8_t best = (uint8_t)(diagonal + (a[i - 1] != b[j]));
+
+            uint8_t side = MIN(up, row[i - 1]);
+
+            row[i] = (uint8_t)MIN(best, side + 1);
+            diagonal = up;
+        }
+    }
+    return row[n];
+}
+
+static int
+no_such_key(const struct opt *table, const char *key, size_t len, const char *where, struct err *e)
+{
+    const struct opt *near = NULL;
+    uint32_t least = UINT32_MAX;
+
+    for (const struct opt *o = table; o->key && len < 64; o++) {
+        uint32_t d = o->flags & OPT_HIDDEN ? UINT32_MAX : distance(key, len, o->key);
+
+        if (d < least) {
+            least = d;
+            near = o;
+        }
+    }
+    if (!near || least > (len + 1) / 2) {
+        return err_set(e, -ENOENT, "%s: there is no key \"%.*s\"", where, (int)MIN(len, 60u), key);
+    }
+    return err_set(e, -ENOENT, "%s: there is no key \"%.*s\"; did you mean %s?", where,
+                   (int)MIN(len, 60u), key, near->key);
+}
+
+void
+opt_defaults(const struct opt *table, void *to)
+{
+    for (const struct opt *o = table; o->key; o++) {
+        struct err e = { 0 };
+        size_t size = o->type == OPT_STR    ? o->size
+                      : o->type == OPT_BOOL ? sizeof(bool)
+                      : o->type == OPT_U32 || o->type == OPT_I32 || o->type == OPT_ENUM ? 4
+                                                                                        : 8;
+
+        check(o->size == size); /* the row's type is the field's */
+        memset((char *)to + o->offset, 0, size);
+        if (o->def) check(set_value(o, to, o->def, "default", &e) == 0);
+    }
+}
+
+int
+opt_set(const struct opt *table, void *to, const char *key, const char *value, const char *where,
+        struct err *e)
+{
+    const struct opt *o = opt_find(table, key, strlen(key));
+
+    if (!o) return no_such_key(table, key, strlen(key), where, e);
+    return set_value(o, to, value, where, e);
+}
+
+int
+opt_argv(const struct opt *table, void *to, int argc, char **argv, int *at, struct err *e)
+{
+    static const char where[] = "command line";
+
+    for (; *at < argc && strncmp(argv[*at], "--", 2) == 0; ++*at) {
+        const char *arg = argv[*at] + 2, *value;
+        size_t len = strcspn(arg, "=");
+        char key[64];
+        const struct opt *o;
+
+        if (!*arg) { /* "--" */
+            ++*at;
+            break;
+        }
+        if (len >= sizeof key) return no_such_key(table, arg, len, where, e);
+        for (size_t i = 0; i < len; i++) key[i] = arg[i] == '-' ? '_' : arg[i];
+        o = opt_find(table, key, len);
+        if (!o) return no_such_key(table, key, len, where, e);
+        if (arg[len] == '=') {
+            value = arg + len + 1;
+        } else if (o->type == OPT_BOOL) {
+            value = "true";
+        } else if (*at + 1 < argc) {
+            value = argv[++*at];
+        } else {
+            return err_set(e, -EINVAL, "%s: --%s needs a value: %s", where, o->key, form_of(o));
+        }
+        TRY(set_value(o, to, value, where, e));
+    }
+    return 0;
+}
+
+/* The largest unit that divides v, so that what is printed parses to the same number. */
+static void
+print_units(char *buf, size_t n, uint64_t v, const struct unit *u, size_t n_units, double base)
+{
+    const struct unit *best = NULL;
+
+    for (; n_units; u++, n_units--) {
+        uint64_t times = (uint64_t)u->times;
+
+        if (base == 2 && times > 1 && (times & (times - 1))) continue;
+        if (v % times == 0 && v >= times && (!best || u->times >= best->times)) best = u;
+    }
+    if (best) {
+        snprintf(buf, n, "%" PRIu64 "%s", v / (uint64_t)best->times,
+                 strcmp(best->word, "B") ? best->word : "");
+    } else {
+        snprintf(buf, n, "0%s", base == 2 ? "" : "s");
+    }
+}
+
+const char *
+opt_text(const struct opt *o, const void *from, char *buf, size_t n)
+{
+    const char *at = (const char *)from + o->offset;
+    uint32_t u32 = 0;
+    uint64_t u64 = 0;
+    double f64;
+    const char *choice = o->choices;
+
+    if (o->type == OPT_U32 || o->type == OPT_I32 || o->type == OPT_ENUM) {
+        memcpy(&u32, at, 4);
+        u64 = u32;
+    } else if (o->type != OPT_STR && o->type != OPT_BOOL) {
+        memcpy(&u64, at, 8);
+    }
+    if (o->flags & OPT_AUTO && u64 == 0) {
+        snprintf(buf, n, "auto");
+        return buf;
+    }
+    switch (o->type) {
+    case OPT_BOOL:
+        snprintf(buf, n, "%s", *(const bool *)at ? "true" : "false");
+        break;
+    case OPT_STR:
+        snprintf(buf, n, "%s", at);
+        break;
+    case OPT_I32:
+        snprintf(buf, n, "%d", (int32_t)u32);
+        break;
+    case OPT_BYTES:
+        print_units(buf, n, u64, byte_units, ARRAY_LEN(byte_units), 2);
+        break;
+    case OPT_NSEC:
+        print_units(buf, n, u64, time_units, ARRAY_LEN(time_units), 10);
+        break;
+    case OPT_F64:
+        memcpy(&f64, at, 8);
+        snprintf(buf, n, "%.17g", f64);
+        /* 0.1 and not 0.10000000000000001, where that reads back as the same number. */
+        for (int digits = 1; digits < 17; digits++) {
+            snprintf(buf, n, "%.*g", digits, f64);
+            if (strtod(buf, NULL) == f64) break;
+        }
+        break;
+    case OPT_ENUM:
+        for (; u32 && *choice; u32--) choice += strcspn(choice, "|") + 1;
+        snprintf(buf, n, "%.*s", (int)strcspn(choice, "|"), choice);
+        break;
+    default:
+        snprintf(buf, n, "%" PRIu64, u64);
+    }
+    return buf;
+}
+
+/* Words of text, broken before column 80; continuation lines begin at column indent. */
+static void
+print_wrapped(FILE *out, const char *text, size_t indent, size_t column)
+{
+    while (*text) {
+        size_t n = strcspn(text, " ");
+
+        if (column > indent && column + 1 + n > 79) {
+            fprintf(out, "\n%*s", (int)indent, "");
+            column = indent;
+        }
+        if (column > indent) {
+            fputc(' ', out);
+            column++;
+        }
+        fprintf(out, "%.*s", (int)n, text);
+        column += n;
+        text += n + (text[n] == ' ');
+    }
+    fputc('\n', out);
+}
+
+static const char *
+arg_of(const struct opt *o)
+{
+    return o->arg ? o->arg : o->type == OPT_ENUM ? o->choices : "";
+}
+
+void
+opt_help(const struct opt *table, FILE *out)
+{
+    enum { SENTENCE_AT = 30 };
+
+    for (const struct opt *o = table; o->key; o++) {
+        char text[512];
+        size_t left;
+
+        if (o->flags & OPT_HIDDEN) continue;
+        left = (size_t)fprintf(out, "  --%s%s%s", o->key, *arg_of(o) ? " " : "", arg_of(o));
+        if (left > SENTENCE_AT - 2) {
+            fputc('\n', out);
+            left = 0;
+        }
+        fprintf(out, "%*s", (int)(SENTENCE_AT - left), "");
+        snprintf(text, sizeof text, "%s%s%s%s", o->sentence, o->def && *o->def ? " [" : "",
+                 o->def ? o->def : "", o->def && *o->def ? "]" : "");
+        print_wrapped(out, text, SENTENCE_AT, SENTENCE_AT);
+    }
+}
+
+/* Text in which roff sees nothing but text. */
+static void
+print_roff(FILE *out, const char *s)
+{
+    if (*s == '.' || *s == '\'') fputs("\\&", out);
+    for (; *s; s++) {
+        if (*s == '\\') {
+            fputs("\\e", out);
+        } else if (*s == '-') {
+            fputs("\\-", out);
+        } else {
+            fputc(*s, out);
+        }
+    }
+}
+
+void
+opt_manual(const struct opt *table, FILE *out)
+{
+    fputs(".Bl -tag -width Ds\n", out);
+    for (const struct opt *o = table; o->key; o++) {
+        char range[96];
+
+        if (o->flags & OPT_HIDDEN) continue;
+        fprintf(out, ".It Cm %s", o->key);
+        if (*arg_of(o)) fprintf(out, " Ar %s", arg_of(o));
+        fputc('\n', out);
+        print_roff(out, o->sentence);
+        fputs(".\nThe value is ", out);
+        print_roff(out, form_of(o));
+        if (*range_of(o, range, sizeof range)) {
+            fputs(", ", out);
+            print_roff(out, range);
+        }
+        if (o->flags & OPT_AUTO) fputs(", or auto", out);
+        if (o->def && *o->def) {
+            fputs("; the default is ", out);
+            print_roff(out, o->def);
+        }
+        fprintf(out, ".%s\n",
+                o->flags & OPT_RESTART ? "\nA change needs a restart of the worker." : "");
+    }
+    fputs(".El\n", out);
+}

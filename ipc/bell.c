@@ -1,0 +1,76 @@
+/* bell.c - see bell.h. */
+#include "ipc/bell.h"
+
+#include <errno.h>
+#include <string.h>
+#include <sys/socket.h>
+
+int
+bell_pair(int ret[2], struct err *e)
+{
+    if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, ret) < 0) {
+        return err_set(e, -errno, "bell: %s", strerror(errno));
+    }
+    return 0;
+}
+
+void
+bell_init(struct bell *b, int fd, const struct shm *mine, const struct shm *peer)
+{
+    *b = (struct bell){ .fd = fd, .mine = shm_ctl(mine), .peer = shm_ctl(peer) };
+}
+
+void
+bell_ring(struct bell *b)
+{
+    uint64_t seq;
+
+    /* Our publish before this load, their wait_seq before their re-check: with both fences one of the
+     * two sides sees the other. */
+    atomic_thread_fence(memory_order_seq_cst); /* pair: bell_sleep() */
+    seq = atomic_load_explicit(&b->peer->wait_seq, memory_order_relaxed);
+    if (seq % 2 == 0 || seq == b->last_kick) return;
+    b->last_kick = seq;
+    b->n_rung++;
+    /* A full socket already wakes the peer, and a closed one is told by bell_drain(). */
+    if (send(b->fd, "", 1, MSG_DONTWAIT | MSG_NOSIGNAL) < 0) return;
+}
+
+bool
+bell_sleep(struct bell *b, bool (*ready)(void *), void *arg)
+{
+    uint64_t seq = atomic_load_explicit(&b->mine->wait_seq, memory_order_relaxed);
+
+    /* Odd already: a loop that was woken by something else and goes to sleep again. */
+    if (seq % 2 == 0) {
+        atomic_store_explicit(&b->mine->wait_seq, seq + 1, memory_order_relaxed);
+    }
+    atomic_thread_fence(memory_order_seq_cst); /* pair: bell_ring() */
+    return !ready(arg);
+}
+
+void
+bell_wake(struct bell *b)
+{
+    uint64_t seq = atomic_load_explicit(&b->mine->wait_seq, memory_order_relaxed);
+
+    if (seq % 2) atomic_store_explicit(&b->mine->wait_seq, seq + 1, memory_order_relaxed);
+}
+
+int
+bell_drain(struct bell *b)
+{
+    char bytes[256];
+    int total = 0;
+
+    for (int i = 0; i < 16; i++) {
+        ssize_t n = recv(b->fd, bytes, sizeof bytes, MSG_DONTWAIT);
+
+        if (n == 0 || (n < 0 && errno != EAGAIN && errno != EINTR)) return total ? total : -EPIPE;
+        if (n < 0) break;
+        total += (int)n;
+        b->n_heard += (uint64_t)n;
+        if ((size_t)n < sizeof bytes) break;
+    }
+    return total;
+}

@@ -1,0 +1,108 @@
+/* link.c - see link.h. */
+#include "ipc/link.h"
+
+#include "ipc/records.h"
+
+#include <errno.h>
+#include <string.h>
+#include <unistd.h>
+
+/* The longest payload of each type; LONG is bounded by the ring alone. A record without payload has one
+ * word of room, because 0 here is "unknown". */
+#define LONG UINT32_MAX
+static const uint32_t d_types[] = {
+    [REC_SUBMIT] = LONG, [REC_CANCEL] = sizeof(struct rec_row),
+    [REC_DRAIN] = 8,     [REC_PAUSE] = sizeof(struct rec_row),
+    [REC_TEXT] = LONG,   [REC_STATE] = 8,
+};
+static const uint32_t w_types[] = {
+    [REC_READY] = sizeof(struct rec_ready) + 256,
+    [REC_STEP] = LONG,
+    [REC_FINISH] = sizeof(struct rec_finish),
+    [REC_REJECT] = sizeof(struct rec_reject) + UINT16_MAX,
+    [REC_PHASE] = sizeof(struct rec_phase),
+    [REC_PROMPT_LOGPROBS] = LONG,
+    [REC_TEXT_DONE] = LONG,
+    [REC_KV_EVENTS] = LONG,
+};
+
+static const struct link closed = { .d.fd = -1, .w.fd = -1, .bell.fd = -1 };
+
+int
+link_make(struct link *l, uint32_t worker_idx, uint64_t epoch, const uint8_t daemon_id[16],
+          uint32_t ring_log2_d, uint32_t ring_log2_w, int *worker_bell, struct err *e)
+{
+    int bell[2], r;
+
+    *l = closed;
+    l->epoch = epoch;
+    r = shm_make(&l->d, SHM_D, worker_idx, epoch, daemon_id, ring_log2_d, e);
+    if (r == 0) r = shm_make(&l->w, SHM_W, worker_idx, epoch, daemon_id, ring_log2_w, e);
+    if (r == 0) {
+        ring_writer(&l->out, &l->d, &l->w);
+        r = ring_reader(&l->in, &l->d, &l->w, w_types, ARRAY_LEN(w_types));
+        if (r < 0) err_set(e, r, "response ring of worker %u: %s", worker_idx, strerror(-r));
+    }
+    if (r == 0) r = bell_pair(bell, e);
+    if (r < 0) {
+        link_close(l);
+        return r;
+    }
+    bell_init(&l->bell, bell[0], &l->d, &l->w);
+    *worker_bell = bell[1];
+    return 0;
+}
+
+int
+link_attach(struct link *l, int d, int w, int bell, uint64_t epoch, struct err *e)
+{
+    int r;
+
+    *l = closed;
+    l->epoch = epoch;
+    l->bell.fd = bell;
+    r = shm_attach(&l->d, d, SHM_D, epoch, e);
+    if (r < 0) {
+        close(d);
+        close(w);
+        link_close(l);
+        return r;
+    }
+    r = shm_attach(&l->w, w, SHM_W, epoch, e);
+    if (r < 0) close(w);
+    if (r == 0 && (l->d.hdr.worker_idx != l->w.hdr.worker_idx ||
+                   memcmp(l->d.hdr.daemon_id, l->w.hdr.daemon_id, sizeof l->d.hdr.daemon_id))) {
+        r = err_set(e, -EBADMSG, "D and W are not a pair: worker %u and %u", l->d.hdr.worker_idx,
+                    l->w.hdr.worker_idx);
+    }
+    if (r == 0) {
+        ring_writer(&l->out, &l->w, &l->d);
+        r = ring_reader(&l->in, &l->w, &l->d, d_types, ARRAY_LEN(d_types));
+        if (r < 0) err_set(e, r, "request ring: %s", strerror(-r));
+    }
+    if (r < 0) {
+        link_close(l);
+        return r;
+    }
+    bell_init(&l->bell, bell, &l->w, &l->d);
+    return 0;
+}
+
+void
+link_close(struct link *l)
+{
+    ring_done(&l->in);
+    ring_done(&l->out);
+    shm_close(&l->d);
+    shm_close(&l->w);
+    if (l->bell.fd >= 0) close(l->bell.fd);
+    *l = closed;
+}
+
+bool
+link_ready(void *l)
+{
+    const struct link *k = l;
+
+    return !ring_empty(&k->in) || ring_gave_room(&k->out);
+}

@@ -1,0 +1,243 @@
+/* ring.c - see ring.h for the record and the rules.
+ *
+ * Writer half first, reader half second; they share the helpers on top, so either half can be read
+ * alone. What the peer stores is loaded once into a local, compared with what this side knows by
+ * itself, and only the local is used. A peer that breaks a rule stays broken: r->why is never cleared.
+ */
+#include "ipc/ring.h"
+
+#include <errno.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+_Static_assert(sizeof(struct ring_header) == RING_HEADER, "part of the format");
+_Static_assert((int)RING_ALIGN == (int)SHM_REC_ALIGN, "one alignment");
+
+static uint64_t
+record_bytes(uint32_t len)
+{
+    return ROUND_UP((uint64_t)RING_HEADER + len, RING_ALIGN);
+}
+
+static uint64_t
+to_end(const struct ring *r, uint64_t pos)
+{
+    return r->cap - (pos & (r->cap - 1));
+}
+
+static uint8_t *
+data_at(const struct ring *r, uint64_t pos)
+{
+    return r->data + (pos & (r->cap - 1));
+}
+
+static int PRINTF_LIKE(2, 3) broken(struct ring *r, const char *fmt, ...)
+{
+    va_list ap;
+
+    va_start(ap, fmt);
+    vsnprintf(r->why, sizeof r->why, fmt, ap);
+    va_end(ap);
+    return -EBADMSG;
+}
+
+static void
+init(struct ring *r, const struct shm *bytes, const struct shm *head)
+{
+    *r = (struct ring){
+        .w = shm_ctl(bytes),
+        .r = shm_ctl(head),
+        .data = shm_ring(bytes),
+        .cap = UINT64_C(1) << bytes->hdr.ring_log2,
+        .epoch = (uint32_t)bytes->hdr.epoch,
+        .max_rec = bytes->hdr.max_rec,
+    };
+}
+
+/* ---- the writer */
+
+void
+ring_writer(struct ring *r, const struct shm *mine, const struct shm *peer)
+{
+    init(r, mine, peer);
+}
+
+/* Read the reader's head. It lies between where it was and what we have published. */
+static int
+see_head(struct ring *r)
+{
+    uint64_t head = atomic_load_explicit(&r->r->head, memory_order_acquire);
+
+    if (head - r->peer > r->published - r->peer || head % RING_ALIGN) {
+        return broken(r, "head %#llx: was %#llx, published %#llx", (unsigned long long)head,
+                      (unsigned long long)r->peer, (unsigned long long)r->published);
+    }
+    r->peer = head;
+    return 0;
+}
+
+int
+ring_reserve(struct ring *r, uint16_t type, uint16_t flags, uint32_t len, uint64_t spare,
+             void **ret)
+{
+    uint64_t bytes = record_bytes(len), left = to_end(r, r->pos), pad = bytes > left ? left : 0;
+    struct ring_header h;
+
+    check(type != RING_PAD && (flags & ~RING_MORE) == 0 && spare <= r->cap / 2);
+    if (*r->why) return -EBADMSG;
+    if (len > r->max_rec - RING_HEADER) return -EMSGSIZE;
+    if (r->cap - (r->pos - r->peer) < pad + bytes + spare) {
+        TRY(see_head(r));
+        r->full = r->cap - (r->pos - r->peer) < pad + bytes + spare;
+        if (r->full) return -EAGAIN;
+    }
+    r->full = false;
+    if (pad) {
+        h = (struct ring_header){ (uint32_t)(pad - RING_HEADER), RING_PAD, 0, r->epoch, 0 };
+        memcpy(data_at(r, r->pos), &h, sizeof h);
+    }
+    h = (struct ring_header){ len, type, flags, r->epoch, r->seq++ };
+    memcpy(data_at(r, r->pos + pad), &h, sizeof h);
+    *ret = data_at(r, r->pos + pad) + RING_HEADER;
+    r->pos += pad + bytes;
+    return 0;
+}
+
+void
+ring_publish(struct ring *r)
+{
+    if (r->pos == r->published) return;
+    r->published = r->pos;
+    atomic_store_explicit(&r->w->tail, r->pos, memory_order_release); /* pair: see_tail() */
+}
+
+uint64_t
+ring_room(struct ring *r)
+{
+    if (*r->why || see_head(r) < 0) return 0;
+    return r->cap - (r->pos - r->peer);
+}
+
+bool
+ring_gave_room(const struct ring *r)
+{
+    /* A relaxed load: only the difference matters here, see_head() reads it again to use it. */
+    return r->full && atomic_load_explicit(&r->r->head, memory_order_relaxed) != r->peer;
+}
+
+/* ---- the reader */
+
+int
+ring_reader(struct ring *r, const struct shm *mine, const struct shm *peer, const uint32_t *max_len,
+            uint32_t n_types)
+{
+    init(r, peer, mine);
+    r->max_len = max_len;
+    r->n_types = n_types;
+    r->copy = malloc(r->max_rec);
+    return r->copy ? 0 : -ENOMEM;
+}
+
+void
+ring_done(struct ring *r)
+{
+    free(r->copy);
+    *r = (struct ring){ .cap = 0 };
+}
+
+/* Read the writer's tail. It never goes back, and never passes what we have not given back yet. */
+static int
+see_tail(struct ring *r)
+{
+    uint64_t tail = atomic_load_explicit(&r->w->tail, memory_order_acquire);
+
+    if (tail - r->published > r->cap || tail - r->published < r->pos - r->published ||
+        tail % RING_ALIGN) {
+        return broken(r, "tail %#llx: released %#llx, read to %#llx", (unsigned long long)tail,
+                      (unsigned long long)r->published, (unsigned long long)r->pos);
+    }
+    r->peer = tail;
+    return 0;
+}
+
+/* The sentence names the rule and shows the header as it was read. */
+static int
+broken_header(struct ring *r, const char *rule, const struct ring_header *h)
+{
+    return broken(
+        r, "%s at %#llx: len %u type %u flags %#x epoch %u seq %u; expected epoch %u seq %u", rule,
+        (unsigned long long)r->pos, h->len, h->type, h->flags, h->epoch, h->seq, r->epoch, r->seq);
+}
+
+/* Validate one header against everything this side knows. */
+static int
+check_header(struct ring *r, const struct ring_header *h)
+{
+    uint64_t bytes = record_bytes(h->len), left = to_end(r, r->pos);
+
+    if (bytes > r->peer - r->pos) return broken_header(r, "record longer than published", h);
+    if (bytes > left) return broken_header(r, "record across the wrap", h);
+    if (h->epoch != r->epoch) return broken_header(r, "epoch", h);
+    if (h->type == RING_PAD) {
+        /* Our writer pads only in front of a record that did not fit: less than one record, to the
+         * end. It also bounds the work here, for a pad never follows a pad. */
+        if (bytes != left || h->len != left - RING_HEADER) return broken_header(r, "pad length", h);
+        if (bytes >= r->max_rec) return broken_header(r, "pad longer than any record", h);
+        if (h->seq) return broken_header(r, "pad with a sequence number", h);
+        if (h->flags) return broken_header(r, "pad with flags", h);
+        return 0;
+    }
+    if (h->seq != r->seq) return broken_header(r, "sequence", h);
+    if (h->type >= r->n_types || r->max_len[h->type] == 0)
+        return broken_header(r, "unknown type", h);
+    if (h->len > r->max_len[h->type] || h->len > r->max_rec - RING_HEADER) {
+        return broken_header(r, "too long for its type", h);
+    }
+    if (h->flags & ~RING_MORE) return broken_header(r, "reserved flags", h);
+    return 0;
+}
+
+int
+ring_peek(struct ring *r, struct ring_record *ret)
+{
+    struct ring_header h;
+
+    if (*r->why) return -EBADMSG;
+    for (;;) {
+        if (r->pos == r->peer) {
+            TRY(see_tail(r));
+            if (r->pos == r->peer) return 0;
+        }
+        shm_copy_in(&h, data_at(r, r->pos), sizeof h);
+        TRY(check_header(r, &h));
+        if (h.type != RING_PAD) break;
+        r->pos += record_bytes(h.len);
+    }
+    shm_copy_in(r->copy, data_at(r, r->pos) + RING_HEADER, h.len);
+    r->pos += record_bytes(h.len);
+    r->seq++;
+    *ret = (struct ring_record){ h.type, h.flags, h.len, r->copy };
+    return 1;
+}
+
+void
+ring_release(struct ring *r)
+{
+    if (r->pos == r->published) return;
+    r->published = r->pos;
+    atomic_store_explicit(&r->r->head, r->pos, memory_order_release); /* pair: see_head() */
+}
+
+bool
+ring_empty(const struct ring *r)
+{
+    return r->pos == r->peer && atomic_load_explicit(&r->w->tail, memory_order_relaxed) == r->pos;
+}
+
+const char *
+ring_why(const struct ring *r)
+{
+    return r->why;
+}

@@ -1,0 +1,254 @@
+/* shm.c - see shm.h.
+ *
+ * Order of making, each step for a reason: size before mapping, fallocate before anyone writes (a full
+ * /dev/shm must fail here and not as SIGBUS in the middle of a record), our mapping before the seal that
+ * forbids new writable ones, the seals before the fd leaves the process.
+ */
+#include "ipc/shm.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#ifndef MFD_NOEXEC_SEAL
+#define MFD_NOEXEC_SEAL 0x0008U /* Linux 6.3 */
+#endif
+#ifndef F_SEAL_FUTURE_WRITE
+#define F_SEAL_FUTURE_WRITE 0x0010 /* Linux 5.1 */
+#endif
+
+enum { SEALS = F_SEAL_SEAL | F_SEAL_SHRINK | F_SEAL_GROW };
+
+/* CRC-32C, four bits at a time: 4 KiB twice in a worker's life is not worth a larger table. */
+uint32_t
+shm_crc32c(const void *p, size_t n)
+{
+    static const uint32_t nibble[16] = {
+        0x00000000, 0x105ec76f, 0x20bd8ede, 0x30e349b1, 0x417b1dbc, 0x5125dad3,
+        0x61c69362, 0x7198540d, 0x82f63b78, 0x92a8fc17, 0xa24bb5a6, 0xb21572c9,
+        0xc38d26c4, 0xd3d3e1ab, 0xe330a81a, 0xf36e6f75,
+    };
+    const uint8_t *b = p;
+    uint32_t crc = ~UINT32_C(0);
+
+    for (; n; n--, b++) {
+        crc = nibble[(crc ^ *b) & 15] ^ crc >> 4;
+        crc = nibble[(crc ^ *b >> 4) & 15] ^ crc >> 4;
+    }
+    return ~crc;
+}
+
+static uint64_t
+ring_off(enum shm_kind kind)
+{
+    return kind == SHM_D ? SHM_RING_OFF_D : SHM_RING_OFF_W;
+}
+
+/* Prompts lie in the ring: they stay out of core files. */
+static void
+map_ready(struct shm *s)
+{
+    madvise((uint8_t *)s->base + s->hdr.ring_off, s->bytes - s->hdr.ring_off, MADV_DONTDUMP);
+}
+
+static int
+memfd(const char *name, struct err *e)
+{
+    int fd = memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING | MFD_NOEXEC_SEAL);
+
+    if (fd < 0 && errno == EINVAL) fd = memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING);
+    if (fd < 0) return err_set(e, -errno, "memfd %s: %s", name, strerror(errno));
+    return fd;
+}
+
+static int
+fill(struct shm *s, enum shm_kind kind, const char *name, struct err *e)
+{
+    if (ftruncate(s->fd, (off_t)s->bytes) < 0 || fallocate(s->fd, 0, 0, (off_t)s->bytes) < 0) {
+        return err_set(e, -errno, "memfd %s: %llu bytes: %s", name, (unsigned long long)s->bytes,
+                       strerror(errno));
+    }
+    s->base = mmap(NULL, s->bytes, PROT_READ | PROT_WRITE, MAP_SHARED, s->fd, 0);
+    if (s->base == MAP_FAILED) s->base = NULL;
+    if (!s->base) return err_set(e, -errno, "memfd %s: map: %s", name, strerror(errno));
+    memcpy(s->base, &s->hdr, sizeof s->hdr);
+    if (kind == SHM_W && mprotect(s->base, s->bytes, PROT_READ) < 0) {
+        return err_set(e, -errno, "memfd %s: map read-only: %s", name, strerror(errno));
+    }
+    if (fcntl(s->fd, F_ADD_SEALS, SEALS | (kind == SHM_D ? F_SEAL_FUTURE_WRITE : 0)) < 0) {
+        return err_set(e, -errno, "memfd %s: seal: %s", name, strerror(errno));
+    }
+    map_ready(s);
+    return 0;
+}
+
+int
+shm_make(struct shm *ret, enum shm_kind kind, uint32_t worker_idx, uint64_t epoch,
+         const uint8_t daemon_id[16], uint32_t ring_log2, struct err *e)
+{
+    struct shm s = { .fd = -1, .mine = kind == SHM_D };
+    char name[64];
+    int r;
+
+    if (ring_log2 == 0) ring_log2 = kind == SHM_D ? SHM_RING_LOG2_D : SHM_RING_LOG2_W;
+    check(ring_log2 >= SHM_RING_LOG2_MIN && ring_log2 <= SHM_RING_LOG2_MAX && epoch > 0);
+    s.bytes = ring_off(kind) + (UINT64_C(1) << ring_log2);
+    s.hdr = (struct shm_hdr){
+        .magic = { 'L', 'A', 'G', 'A', 'N', 'S', 'H', 1 },
+        .abi_major = SHM_ABI_MAJOR,
+        .abi_minor = SHM_ABI_MINOR,
+        .hdr_size = sizeof s.hdr,
+        .epoch = epoch,
+        .kind = kind,
+        .worker_idx = worker_idx,
+        .total_size = s.bytes,
+        .ctl_off = SHM_CTL_OFF,
+        .ring_off = ring_off(kind),
+        .ring_log2 = ring_log2,
+        .rec_align = SHM_REC_ALIGN,
+        .max_rec = (1u << ring_log2) / 8,
+    };
+    memcpy(s.hdr.daemon_id, daemon_id, sizeof s.hdr.daemon_id);
+    s.hdr.hdr_crc32c = shm_crc32c(&s.hdr, offsetof(struct shm_hdr, hdr_crc32c));
+    snprintf(name, sizeof name, "lagand:%c:w%u:e%llu", kind == SHM_D ? 'D' : 'W', worker_idx,
+             (unsigned long long)epoch);
+    s.fd = memfd(name, e);
+    if (s.fd < 0) return s.fd;
+    r = fill(&s, kind, name, e);
+    if (r < 0) {
+        shm_close(&s);
+        return r;
+    }
+    *ret = s;
+    return 0;
+}
+
+/* The name of the first field that is not what this side can work with, or NULL. */
+static const char *
+wrong_field(const struct shm_hdr *h, enum shm_kind kind, uint64_t epoch, uint64_t bytes)
+{
+    if (memcmp(h->magic, SHM_MAGIC, sizeof h->magic)) return "magic";
+    if (h->abi_major != SHM_ABI_MAJOR) return "abi_major";
+    if (h->hdr_size != sizeof *h) return "hdr_size";
+    if (h->epoch != epoch) return "epoch";
+    if (h->kind != (uint32_t)kind) return "kind";
+    if (h->total_size != bytes) return "total_size";
+    if (h->ctl_off != SHM_CTL_OFF) return "ctl_off";
+    if (h->ring_off != ring_off(kind)) return "ring_off";
+    if (h->ring_log2 < SHM_RING_LOG2_MIN || h->ring_log2 > SHM_RING_LOG2_MAX) return "ring_log2";
+    if (h->ring_off + (UINT64_C(1) << h->ring_log2) != bytes) return "ring_log2";
+    if (h->rec_align != SHM_REC_ALIGN) return "rec_align";
+    if (h->max_rec != (1u << h->ring_log2) / 8) return "max_rec";
+    if (h->feature_bits) return "feature_bits"; /* each must be understood, and we know none */
+    for (size_t i = 0; i < sizeof h->zero; i++) {
+        if (h->zero[i]) return "zero";
+    }
+    /* Last, so that the fields above are told by name; it holds worker_idx, daemon_id, abi_minor. */
+    if (h->hdr_crc32c != shm_crc32c(h, offsetof(struct shm_hdr, hdr_crc32c))) return "hdr_crc32c";
+    return NULL;
+}
+
+int
+shm_attach(struct shm *ret, int fd, enum shm_kind kind, uint64_t epoch, struct err *e)
+{
+    const char *name = kind == SHM_D ? "D" : "W", *wrong;
+    struct shm s = { .fd = fd, .mine = kind == SHM_W };
+    int seals = fcntl(fd, F_GET_SEALS);
+    int want = SEALS | (kind == SHM_D ? F_SEAL_FUTURE_WRITE : 0);
+    struct stat st;
+
+    if (seals < 0) return err_set(e, -EBADMSG, "%s: fd %d is not a memfd", name, fd);
+    if ((seals & want) != want || (kind == SHM_W && seals & (F_SEAL_WRITE | F_SEAL_FUTURE_WRITE))) {
+        return err_set(e, -EBADMSG, "%s: seals are %#x, wanted %#x", name, (unsigned)seals,
+                       (unsigned)want);
+    }
+    if (fstat(fd, &st) < 0) return err_set(e, -errno, "%s: %s", name, strerror(errno));
+    s.bytes = (uint64_t)st.st_size;
+    if (s.bytes < ring_off(kind)) {
+        return err_set(e, -EBADMSG, "%s: %llu bytes, less than its fixed part", name,
+                       (unsigned long long)s.bytes);
+    }
+    s.base = mmap(NULL, s.bytes, kind == SHM_D ? PROT_READ : PROT_READ | PROT_WRITE, MAP_SHARED, fd,
+                  0);
+    if (s.base == MAP_FAILED) return err_set(e, -errno, "%s: map: %s", name, strerror(errno));
+    shm_copy_in(&s.hdr, s.base, sizeof s.hdr);
+    wrong = wrong_field(&s.hdr, kind, epoch, s.bytes);
+    if (wrong) {
+        munmap(s.base, s.bytes);
+        return err_set(e, -EBADMSG, "%s: header field %s is wrong", name, wrong);
+    }
+    /* A helper that some library forks must not hold the rings of a worker that is gone. */
+    madvise(s.base, s.bytes, MADV_DONTFORK);
+    map_ready(&s);
+    *ret = s;
+    return 0;
+}
+
+void
+shm_close(struct shm *s)
+{
+    if (s->base) munmap(s->base, s->bytes);
+    if (s->fd >= 0) close(s->fd);
+    s->base = NULL;
+    s->fd = -1;
+}
+
+struct shm_ctl *
+shm_ctl(const struct shm *s)
+{
+    return (struct shm_ctl *)((uint8_t *)s->base + SHM_CTL_OFF);
+}
+
+uint8_t *
+shm_ring(const struct shm *s)
+{
+    return (uint8_t *)s->base + s->hdr.ring_off;
+}
+
+struct last_words *
+shm_words(const struct shm *s)
+{
+    check(s->hdr.kind == SHM_W);
+    return (struct last_words *)((uint8_t *)s->base + SHM_WORDS_OFF);
+}
+
+struct step_trace *
+shm_trace(const struct shm *s)
+{
+    check(s->hdr.kind == SHM_W);
+    return (struct step_trace *)((uint8_t *)s->base + SHM_TRACE_OFF);
+}
+
+/* memcpy() may read a byte twice, and a plain read of what another process writes is a data race even
+ * when the result is checked afterwards. */
+void
+shm_copy_in(void *to, const void *from, size_t n)
+{
+    uint8_t *t = to;
+    const uint8_t *f = from;
+
+    if (((uintptr_t)f & 7) == 0) {
+        const uint64_t *w = from;
+
+        for (; n >= 32; n -= 32, t += 32, w += 4) {
+            uint64_t v[4] = {
+                __atomic_load_n(w, __ATOMIC_RELAXED),
+                __atomic_load_n(w + 1, __ATOMIC_RELAXED),
+                __atomic_load_n(w + 2, __ATOMIC_RELAXED),
+                __atomic_load_n(w + 3, __ATOMIC_RELAXED),
+            };
+            memcpy(t, v, sizeof v);
+        }
+        for (; n >= 8; n -= 8, t += 8, w++) {
+            uint64_t v = __atomic_load_n(w, __ATOMIC_RELAXED);
+
+            memcpy(t, &v, sizeof v);
+        }
+        f = (const uint8_t *)w;
+    }
+    for (; n; n--, t++, f++) *t = __atomic_load_n(f, __ATOMIC_RELAXED);
+}

@@ -1,0 +1,46 @@
+/* stat.c - see stat.h. */
+#include "ipc/stat.h"
+
+/* clang-format off */
+const struct stat_row stat_rows[STAT_COUNT] = {
+#define X(kind, name, unit, sentence) { STAT_##kind, #name, unit, sentence },
+    STATS(X)
+#undef X
+};
+/* clang-format on */
+
+void
+stat_publish(struct shm_ctl *mine, const struct stats *s)
+{
+    uint32_t seq = atomic_load_explicit(&mine->stat_seq, memory_order_relaxed);
+
+    atomic_store_explicit(&mine->stat_seq, seq + 1, memory_order_relaxed);
+    atomic_thread_fence(
+        memory_order_release); /* odd before the values; pair: stat_read()'s fence */
+    for (uint32_t i = 0; i < STAT_COUNT; i++) {
+        atomic_store_explicit(&mine->stat[i], s->v[i], memory_order_relaxed);
+    }
+    atomic_store_explicit(&mine->stat_seq, seq + 2, memory_order_release); /* pair: acquire below */
+}
+
+bool
+stat_read(const struct shm_ctl *peer, struct stats *ret)
+{
+    /* A writer that died inside leaves the number odd for ever: three looks, then the caller shows
+     * what it read before. */
+    for (int i = 0; i < 3; i++) {
+        uint32_t seq = atomic_load_explicit(&peer->stat_seq, memory_order_acquire);
+        struct stats s;
+
+        if (seq % 2) continue;
+        for (uint32_t k = 0; k < STAT_COUNT; k++) {
+            s.v[k] = atomic_load_explicit(&peer->stat[k], memory_order_relaxed);
+        }
+        atomic_thread_fence(memory_order_acquire);
+        if (atomic_load_explicit(&peer->stat_seq, memory_order_relaxed) == seq) {
+            *ret = s;
+            return true;
+        }
+    }
+    return false;
+}
