@@ -496,7 +496,12 @@ opt_help(const struct opt *table, FILE *out)
         size_t left;
 
         if (o->flags & OPT_HIDDEN) continue;
-        left = (size_t)fprintf(out, "  --%s%s%s", o->key, *arg_of(o) ? " " : "", arg_of(o));
+        left = (size_t)snprintf(text, sizeof text, "  --%s%s%s", o->key, *arg_of(o) ? " " : "",
+                                arg_of(o));
+        for (size_t i = 4; i < 4 + strlen(o->key); i++) {
+            if (text[i] == '_') text[i] = '-'; /* as people type it; opt_argv() takes both */
+        }
+        fputs(text, out);
         if (left > SENTENCE_AT - 2) {
             fputc('\n', out);
             left = 0;

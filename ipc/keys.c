@@ -35,7 +35,7 @@ const struct opt model_opts[] = {
       "who is admitted: only what surely fits, what fits now, whole batches, or a count" },
     { "numerics", OPT_ENUM, AT(numerics), "fast", "fast|invariant", 0, 0, RESTART, NULL,
       "invariant: a row's bits never depend on its neighbours; the CPU always computes so" },
-    { "kv.memory", OPT_BYTES, AT(kv_memory), "auto", NULL, 1 << 20, 0, RESTART | OPT_AUTO, "SIZE",
+    { "kv.memory", OPT_BYTES, AT(kv_memory), "auto", NULL, 1 << 16, 0, RESTART | OPT_AUTO, "SIZE",
       "memory of the KV cache; auto: what the weights leave, less kv.reserve" },
     { "kv.reserve", OPT_BYTES, AT(kv_reserve), "1GiB", NULL, 0, 0, RESTART, "SIZE",
       "device memory left for others when kv.memory is auto" },
