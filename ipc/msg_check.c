@@ -187,7 +187,7 @@ take_node(struct pass *c, struct err *e)
     kind = first_byte(*c->p, &len_bytes, &n);
     if (kind == INVALID) return bad(c, e, "0xc1 is not MessagePack");
     if (kind == EXT) return bad(c, e, "an ext type, which no message has");
-    if (kind == INTEGER && up && !up->map) {
+    if (kind == INTEGER && c->depth > 1 && !up->map) { /* not those of the envelope */
         if (++c->ids > LAGAN_MAX_IDS) return bad(c, e, "more than 4194304 integers in lists");
     } else if (++c->nodes > LAGAN_MAX_NODES) {
         return bad(c, e, "more than 4096 nodes");
