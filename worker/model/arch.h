@@ -90,6 +90,8 @@ struct arch {
                          uint32_t n); /* new sources' K/V */
     /* Rows of normed hidden states to fp32 logits, with the family's cap or scale. */
     int (*logits)(const struct model *m, struct step *s, struct tensor out, struct tensor x);
+    /* model_scratch(): the columns of step.scratch[i] for the widest layer; 0: not used. NULL: none. */
+    void (*scratch)(const struct model *m, uint32_t cols[8]);
 };
 
 #endif

@@ -54,6 +54,11 @@ int model_open(struct model **ret, const struct model_source *src, struct gpu *g
 struct model *model_close(struct model *m);
 CLEAN_FUNC(struct model, model_close)
 
+/* For prepare(): m->table[which] becomes a copy of host, fp32 [rows, cols], on the device. It lives as
+ * long as the model. */
+int model_table(struct model *m, uint32_t which, const float *host, uint32_t rows, uint32_t cols,
+                struct err *e) MUST_USE;
+
 /* Fill c's groups (kind, window, layers, parts, slice bytes, max_entries) and each layer's group and
  * in_group from the shape. tokens_per_block 0: the default of DECISIONS 5. */
 int model_groups(struct model *m, enum dtype kv_dtype, uint32_t tokens_per_block,

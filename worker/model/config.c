@@ -1,0 +1,446 @@
+/* config.c - see config.h. In order: files, the two nestings, values, rotary parameters. */
+#include "worker/model/config.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+static void
+free_at(char **p)
+{
+    free(*p);
+}
+
+static void
+close_at(const int *fd)
+{
+    if (*fd >= 0) close(*fd);
+}
+
+int
+config_bytes(char **ret, size_t *n, const char *dir, const char *name, struct err *e)
+{
+    char path[4096];
+    CLEAN(close_at) int fd = -1;
+    CLEAN(free_at) char *text = NULL;
+    struct stat st;
+    size_t have = 0;
+
+    if ((size_t)snprintf(path, sizeof path, "%s/%s", dir, name) >= sizeof path)
+        return err_set(e, -ENAMETOOLONG, "%s: the path is too long", name);
+    fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0 || fstat(fd, &st) < 0) return err_set(e, -errno, "%s: %s", path, strerror(errno));
+    if (!S_ISREG(st.st_mode)) return err_set(e, -EINVAL, "%s is not a file", path);
+    if (st.st_size > CFG_MAX_BYTES)
+        return err_set(e, -EFBIG, "%s is %lld bytes, at most %d are read", path,
+                       (long long)st.st_size, CFG_MAX_BYTES);
+    text = malloc((size_t)st.st_size + 1);
+    if (!text) return err_set(e, -ENOMEM, "%s: no memory for its text", path);
+    while (have < (size_t)st.st_size) {
+        ssize_t got = read(fd, text + have, (size_t)st.st_size - have);
+
+        if (got < 0 && errno == EINTR) continue;
+        if (got < 0) return err_set(e, -errno, "%s: %s", path, strerror(errno));
+        if (got == 0) break; /* it became shorter: the parser will say so */
+        have += (size_t)got;
+    }
+    text[have] = 0;
+    *n = have;
+    *ret = TAKE(text);
+    return 0;
+}
+
+/* The length of a bare Infinity, -Infinity or NaN at p, or 0. */
+static size_t
+bare_float(const char *p, const char *end)
+{
+    static const char *const word[] = { "-Infinity", "Infinity", "NaN" };
+
+    for (size_t i = 0; i < ARRAY_LEN(word); i++) {
+        size_t len = strlen(word[i]);
+
+        if ((size_t)(end - p) >= len && memcmp(p, word[i], len) == 0) return len;
+    }
+    return 0;
+}
+
+/* Copy text, writing bare floats as {"__float__":"..."}. out NULL: only count. Returns the length. */
+static size_t
+spell_floats(const char *text, size_t n, char *out)
+{
+    static const char before[] = "{\"__float__\":\"", after[] = "\"}";
+    const char *p = text, *end = text + n;
+    bool in_string = false;
+    size_t len = 0;
+
+    while (p < end) {
+        size_t word = in_string ? 0 : bare_float(p, end);
+        size_t take = word ? word : in_string && *p == '\\' && end - p > 1 ? 2 : 1;
+
+        if (*p == '"') in_string = !in_string;
+        if (word && out) {
+            memcpy(out + len, before, sizeof before - 1);
+            memcpy(out + len + sizeof before - 1, p, take);
+            memcpy(out + len + sizeof before - 1 + take, after, sizeof after - 1);
+        } else if (out)
+            memcpy(out + len, p, take);
+        len += take + (word ? sizeof before - 1 + sizeof after - 1 : 0);
+        p += take;
+    }
+    return len;
+}
+
+int
+config_parse(json_t **ret, const char *text, size_t n, const char *name, struct err *e)
+{
+    size_t len = spell_floats(text, n, NULL);
+    CLEAN(free_at) char *spelt = malloc(len + 1);
+    json_error_t why;
+    json_t *j;
+
+    if (!spelt) return err_set(e, -ENOMEM, "%s: no memory for its text", name);
+    spell_floats(text, n, spelt);
+    j = json_loadb(spelt, len, JSON_REJECT_DUPLICATES, &why);
+    if (!j)
+        return err_set(e, -EBADMSG, "%s: line %d, column %d: %s", name, why.line, why.column,
+                       why.text);
+    if (!json_is_object(j)) {
+        json_decref(j);
+        return err_set(e, -EBADMSG, "%s is not a JSON object", name);
+    }
+    *ret = j;
+    return 0;
+}
+
+int
+config_read(json_t **ret, const char *dir, const char *name, struct err *e)
+{
+    CLEAN(free_at) char *text = NULL;
+    size_t n;
+
+    TRY(config_bytes(&text, &n, dir, name, e));
+    return config_parse(ret, text, n, name, e);
+}
+
+int
+config_text(json_t **ret, json_t *whole, struct err *e)
+{
+    static const char *const outside[] = {
+        "dtype",
+        "torch_dtype",
+        "bos_token_id",
+        "eos_token_id",
+        "pad_token_id",
+        "forced_bos_token_id",
+        "forced_eos_token_id",
+        "decoder_start_token_id",
+        "quantization_config",
+        "tie_word_embeddings",
+    };
+    json_t *text = json_object_get(whole, "text_config");
+
+    if (!text || json_is_null(text)) {
+        *ret = json_incref(whole);
+        return 0;
+    }
+    if (!json_is_object(text)) return err_set(e, -EINVAL, "text_config is not an object");
+    text = json_copy(text);
+    if (!text) return err_set(e, -ENOMEM, "no memory for text_config");
+    if (!json_object_get(text, "model_type"))
+        json_object_set(text, "model_type", json_object_get(whole, "model_type"));
+    for (size_t i = 0; i < ARRAY_LEN(outside); i++)
+        if (cfg_state(text, outside[i]) != CFG_SET && cfg_state(whole, outside[i]) == CFG_SET)
+            json_object_set(text, outside[i], json_object_get(whole, outside[i]));
+    *ret = text;
+    return 0;
+}
+
+enum cfg_state
+cfg_state(const json_t *config, const char *key)
+{
+    const json_t *v = json_object_get(config, key);
+
+    return !v ? CFG_ABSENT : json_is_null(v) ? CFG_NULL : CFG_SET;
+}
+
+/* What a value is, for "... is a string, want an integer". */
+static const char *
+kind_of(const json_t *v)
+{
+    switch (json_typeof(v)) {
+    case JSON_OBJECT:
+        return "an object";
+    case JSON_ARRAY:
+        return "a list";
+    case JSON_STRING:
+        return "a string";
+    case JSON_INTEGER:
+        return "an integer";
+    case JSON_REAL:
+        return "a fraction";
+    case JSON_TRUE:
+    case JSON_FALSE:
+        return "a truth value";
+    default:
+        return "null";
+    }
+}
+
+/* The value of key, or NULL when it is absent or null. */
+static const json_t *
+value(const json_t *config, const char *key)
+{
+    const json_t *v = json_object_get(config, key);
+
+    return v && !json_is_null(v) ? v : NULL;
+}
+
+static int
+unset(struct err *e, const char *key)
+{
+    return err_set(e, -EINVAL, "%s is not set, and it has no default", key);
+}
+
+int
+cfg_u32(const json_t *config, const char *key, int64_t otherwise, uint32_t min, uint32_t max,
+        uint32_t *ret, struct err *e)
+{
+    const json_t *v = value(config, key);
+    json_int_t n;
+
+    if (!v && otherwise == CFG_REQUIRED) return unset(e, key);
+    if (!v) {
+        check(otherwise >= 0 && otherwise <= UINT32_MAX);
+        *ret = (uint32_t)otherwise;
+        return 0;
+    }
+    if (!json_is_integer(v))
+        return err_set(e, -EINVAL, "%s is %s, want an integer", key, kind_of(v));
+    n = json_integer_value(v);
+    if (n < (json_int_t)min || n > (json_int_t)max)
+        return err_set(e, -EINVAL, "%s is %lld, want %u to %u", key, (long long)n, min, max);
+    *ret = (uint32_t)n;
+    return 0;
+}
+
+/* A number of either spelling; -EINVAL when it is none. */
+static int
+number(const json_t *v, double *ret)
+{
+    const char *word = json_string_value(json_object_get(v, "__float__"));
+
+    if (json_is_number(v)) {
+        *ret = json_number_value(v);
+        return 0;
+    }
+    if (!word || json_object_size(v) != 1) return -EINVAL;
+    if (strcmp(word, "Infinity") == 0)
+        *ret = INFINITY;
+    else if (strcmp(word, "-Infinity") == 0)
+        *ret = -INFINITY;
+    else if (strcmp(word, "NaN") == 0)
+        *ret = NAN;
+    else
+        return -EINVAL;
+    return 0;
+}
+
+static int
+f64(const json_t *config, const char *key, double otherwise, double min, double max, double *ret,
+    struct err *e)
+{
+    const json_t *v = value(config, key);
+    double d;
+
+    if (!v && isnan(otherwise)) return unset(e, key);
+    if (!v) {
+        *ret = otherwise;
+        return 0;
+    }
+    if (number(v, &d) < 0) return err_set(e, -EINVAL, "%s is %s, want a number", key, kind_of(v));
+    if (!(d >= min && d <= max)) /* so that NaN is outside */
+        return err_set(e, -EINVAL, "%s is %g, want %g to %g", key, d, min, max);
+    *ret = d;
+    return 0;
+}
+
+int
+cfg_f32(const json_t *config, const char *key, double otherwise, double min, double max, float *ret,
+        struct err *e)
+{
+    double d;
+
+    TRY(f64(config, key, otherwise, min, max, &d, e));
+    *ret = (float)d;
+    return 0;
+}
+
+int
+cfg_bool(const json_t *config, const char *key, bool otherwise, bool *ret, struct err *e)
+{
+    const json_t *v = value(config, key);
+
+    if (v && !json_is_boolean(v))
+        return err_set(e, -EINVAL, "%s is %s, want true or false", key, kind_of(v));
+    *ret = v ? json_is_true(v) : otherwise;
+    return 0;
+}
+
+int
+cfg_str(const json_t *config, const char *key, const char *otherwise, const char **ret,
+        struct err *e)
+{
+    const json_t *v = value(config, key);
+
+    if (v && !json_is_string(v))
+        return err_set(e, -EINVAL, "%s is %s, want a string", key, kind_of(v));
+    if (!v && !otherwise) return unset(e, key);
+    *ret = v ? json_string_value(v) : otherwise;
+    return 0;
+}
+
+int
+cfg_want_bool(const json_t *config, const char *key, bool want, struct err *e)
+{
+    bool is;
+
+    TRY(cfg_bool(config, key, want, &is, e));
+    if (is != want)
+        return err_set(e, -ENOTSUP, "%s is %s, only %s is implemented", key, is ? "true" : "false",
+                       want ? "true" : "false");
+    return 0;
+}
+
+int
+cfg_str_at(const json_t *config, const char *key, uint32_t layer, uint32_t n_layers,
+           const char **ret, struct err *e)
+{
+    const json_t *list = value(config, key), *v;
+
+    if (!list) return unset(e, key);
+    if (!json_is_array(list))
+        return err_set(e, -EINVAL, "%s is %s, want a list", key, kind_of(list));
+    if (json_array_size(list) != n_layers)
+        return err_set(e, -EINVAL, "%s has %zu entries for %u layers", key, json_array_size(list),
+                       n_layers);
+    v = json_array_get(list, layer);
+    if (!json_is_string(v))
+        return err_set(e, -EINVAL, "%s[%u] is %s, want a string", key, layer, kind_of(v));
+    *ret = json_string_value(v);
+    return 0;
+}
+
+int
+cfg_dtype(const json_t *config, const char **ret, struct err *e)
+{
+    const char *name;
+
+    TRY(cfg_str(config, value(config, "dtype") ? "dtype" : "torch_dtype", "", &name, e));
+    if (strncmp(name, "torch.", 6) == 0) name += 6;
+    *ret = *name ? name : NULL;
+    return 0;
+}
+
+/* rope_type as spelt, to ours. */
+static int
+rope_type(const char *name, enum rope_type *ret, struct err *e)
+{
+    static const char *const names[] = { "default", "linear", "llama3", "yarn", "proportional" };
+
+    for (unsigned i = 0; i < ARRAY_LEN(names); i++)
+        if (strcmp(name, names[i]) == 0) {
+            *ret = (enum rope_type)i;
+            return 0;
+        }
+    return err_set(
+        e, -ENOTSUP,
+        "rope_type is %s; default, linear, llama3, yarn and proportional are implemented", name);
+}
+
+/* The object that holds the parameters of this kind of layer, or NULL: none, all defaults. *in: what it
+ * is called. */
+static int
+rope_object(const json_t *config, const char *kind, const json_t **ret, const char **in,
+            struct err *e)
+{
+    const json_t *p = value(config, "rope_parameters"), *full = NULL;
+
+    *in = p ? "rope_parameters" : "rope_scaling";
+    if (!p) p = value(config, "rope_scaling");
+    if (p && !json_is_object(p))
+        return err_set(e, -EINVAL, "%s is %s, want an object", *in, kind_of(p));
+    full = value(p, "full_attention");
+    if (full && !kind)
+        return err_set(e, -ENOTSUP, "%s differ by layer kind, which is not implemented here", *in);
+    if (full) {
+        p = value(p, kind);
+        if (!json_is_object(p))
+            return err_set(e, -EINVAL, "%s: %s is not set, or no object", *in, kind);
+    } else if (kind && strcmp(kind, "sliding_attention") == 0)
+        p = NULL;
+    *ret = p;
+    return 0;
+}
+
+/* What each type reads besides theta. */
+static int
+rope_details(const json_t *config, const json_t *p, struct rope_params *r, struct err *e)
+{
+    bool stretched = r->type == ROPE_LINEAR || r->type == ROPE_LLAMA3 || r->type == ROPE_YARN;
+
+    TRY(f64(p, "factor", stretched ? NAN : 1, 1e-3, 1e6, &r->factor, e));
+    if (r->type == ROPE_LLAMA3) {
+        TRY(f64(p, "low_freq_factor", NAN, 1e-3, 1e6, &r->low, e));
+        TRY(f64(p, "high_freq_factor", NAN, 1e-3, 1e6, &r->high, e));
+        if (r->low >= r->high)
+            return err_set(e, -EINVAL, "low_freq_factor is %g, want less than high_freq_factor, %g",
+                           r->low, r->high);
+        TRY(f64(p, "original_max_position_embeddings", NAN, 1, CFG_MAX_POSITIONS, &r->original_max,
+                e));
+    }
+    if (r->type == ROPE_YARN) {
+        double all;
+
+        TRY(f64(p, "beta_fast", 32, 1e-3, 1e6, &r->beta_fast, e));
+        TRY(f64(p, "beta_slow", 1, 1e-3, 1e6, &r->beta_slow, e));
+        if (value(p, "attention_factor"))
+            TRY(f64(p, "attention_factor", 1, 1e-3, 1e3, &r->attention_factor, e));
+        if (value(p, "mscale") || value(p, "mscale_all_dim"))
+            return err_set(e, -ENOTSUP, "mscale is set, which is not implemented");
+        TRY(cfg_bool(p, "truncate", true, &r->truncate, e));
+        TRY(f64(config, "max_position_embeddings", 0, 0, CFG_MAX_POSITIONS, &all, e));
+        TRY(f64(p, "original_max_position_embeddings", all > 0 ? all : NAN, 1, CFG_MAX_POSITIONS,
+                &r->original_max, e));
+    }
+    return 0;
+}
+
+int
+cfg_rope(const json_t *config, const char *kind, double theta, struct rope_params *ret,
+         struct err *e)
+{
+    struct rope_params r = { .attention_factor = NAN };
+    const char *in, *type, *outer = "rope_theta";
+    const json_t *p = NULL;
+    double partial;
+    int code;
+
+    check(theta > 1);
+    TRY(rope_object(config, kind, &p, &in, e));
+    if (kind && strcmp(kind, "sliding_attention") == 0) outer = "rope_local_base_freq";
+    /* 1 itself would divide by log 1; above 1e12 every angle but the first is 0. */
+    TRY(f64(config, outer, theta, 1.001, 1e12, &r.theta, e));
+    TRY(f64(config, "partial_rotary_factor", 1, 1e-3, 1, &partial, e));
+    code = cfg_str(p, value(p, "rope_type") ? "rope_type" : "type", "default", &type, e);
+    if (code == 0) code = rope_type(type, &r.type, e);
+    if (code == 0) code = f64(p, "rope_theta", r.theta, 1.001, 1e12, &r.theta, e);
+    if (code == 0) code = f64(p, "partial_rotary_factor", partial, 1e-3, 1, &r.partial, e);
+    if (code == 0) code = rope_details(config, p, &r, e);
+    if (code < 0) return err_while(e, code, "%s", in);
+    *ret = r;
+    return 0;
+}
