@@ -1,0 +1,15 @@
+/* fuzz.h - what every fuzzer is: one function that takes hostile bytes and returns 0, or dies.
+ *
+ * Built with --enable-fuzzing (CC=clang) each fuzz_NAME.c is a libFuzzer program. Otherwise it is
+ * linked with replay.c and is a test: it replays tests/data/fuzz_NAME/ and then 20,000 mutations of
+ * those files. tools/fuzz.sh and tools/planted.sh build and judge them; see tests/fuzz/README.md.
+ */
+#ifndef TESTS_FUZZ_FUZZ_H
+#define TESTS_FUZZ_FUZZ_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
+#endif
