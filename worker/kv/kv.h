@@ -10,7 +10,7 @@
 #include "base/base.h"
 #include "base/err.h"
 
-enum { MAX_GROUPS = 8 };
+enum { MAX_GROUPS = 8, MAX_LANES = 3 };
 enum kv_kind { KV_FULL, KV_WINDOW, KV_CROSS, KV_STATE };
 
 /* A group: layers equal in (kind, window, kv heads, head dim, dtype). It has one table row a seat.
@@ -28,6 +28,9 @@ struct kv_group {
     float share;         /* soft target, 0 = none */
     uint8_t pool;        /* out: groups of equal block bytes share a pool */
 };
+/* KV_STATE, share and the fields of the reuse tree (fifo, host_bytes, hash_secret) have no reader
+ * yet: kv_init() refuses a KV_STATE group and host_bytes by name, the others change nothing while
+ * no block is kept for reuse. */
 
 struct kv_config {
     uint32_t n_groups, n_seats, n_lanes;
@@ -53,13 +56,6 @@ struct kv_edit {
     uint64_t key[2];   /* LABEL: XXH3-128 of (parent, salt, tokens) */
 };
 
-struct kv_row { /* one seat of a predecessor's manifest: copied out, bounded, not yet believed */
-    req_id id;
-    uint32_t seat, committed, cross_tokens; /* committed: positions whose K/V are written */
-    const slice_id *entry[MAX_GROUPS];
-    uint32_t n_entries[MAX_GROUPS];
-};
-
 struct kv_count {                        /* of one pool */
     uint32_t blocks, used, cached, free; /* blocks: what the pool holds and could still draw */
     uint64_t block_bytes;
@@ -67,18 +63,19 @@ struct kv_count {                        /* of one pool */
 
 struct kv;
 size_t kv_bytes(const struct kv_config *c);
-/* caller's memory (kv_bytes(), zeroed), offsets only; fills c's out fields. NULL: the arena cannot hold
- * one block of each group. */
+/* caller's memory (kv_bytes(), zeroed), offsets only: the memory may move. Fills c's out fields and
+ * slab_bytes. NULL: the arena cannot hold one block of each group beside its scratch block, or c is
+ * not a configuration; the sentence says which. No groups at all is one: nothing is ever drawn. */
 struct kv *kv_init(void *mem, struct kv_config *c, struct err *e);
+const struct kv_config *kv_config(const struct kv *kv); /* as kv_init() left it */
 uint32_t kv_n_pools(const struct kv *kv);
 void kv_count(const struct kv *kv, uint32_t pool, struct kv_count *ret);
-/* Positions one sequence could ever have, alone in the arena, with a source of n_source tokens. */
+/* The group's block for padding rows of a graph: held from the start, in no count. */
+slice_id kv_scratch(const struct kv *kv, uint32_t group);
+/* Positions one sequence could ever have, alone in the arena, with a source of n_source tokens and
+ * chunks of at most a block. */
 uint64_t kv_longest(const struct kv *kv, uint32_t n_source);
 void kv_check(const struct kv *kv); /* every block is in exactly one place; stops the program */
-
-/* -EBADMSG: not provable (out of range, owned twice, wrong pool, too short); nothing is changed. */
-int kv_adopt(struct kv *kv, const struct kv_row *r) MUST_USE;
-void kv_adopt_end(struct kv *kv); /* everything not adopted is free */
 
 /* The scheduler's side (reserve, grow, trim, drop, fences) is in kv_seat.h. */
 

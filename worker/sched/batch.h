@@ -19,7 +19,7 @@
 #include "worker/kv/kv.h"
 
 #define TOKEN_FROM_LAST (-1) /* last_token[seat] on the device, whichever lane wrote it */
-enum { MAX_BEAMS = 16, MAX_DRAFT = 8, MAX_LANES = 3 };
+enum { MAX_BEAMS = 16, MAX_DRAFT = 8 }; /* MAX_LANES: kv.h */
 enum work { WORK_ENCODER = 1, WORK_CONTEXT = 2, WORK_GENERATION = 4 };
 enum { RUN_SAMPLE = 1, RUN_PROMPT_LOGPROBS = 2, RUN_FIRST_CHUNK = 4, RUN_BEAM = 8 };
 

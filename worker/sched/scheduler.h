@@ -44,11 +44,15 @@ int scheduler_new(struct scheduler **ret, const struct scheduler_limits *l, stru
 struct scheduler *scheduler_free(struct scheduler *s);
 CLEAN_FUNC(struct scheduler, scheduler_free)
 
-/* Keeps seq until scheduler_reap(). -EMSGSIZE: never fits (length, source, pools), with the sentence. */
+/* What its plans need at most, as capacities: every batch given to scheduler_plan() has them. */
+struct batch *scheduler_batch(const struct scheduler *s) MUST_USE;
+
+/* Keeps seq until scheduler_reap(). -EMSGSIZE: never fits (length, source, pools), -EINVAL: no prompt,
+ * or a source where none belongs, -EEXIST: the id is here already; each with the sentence. */
 int scheduler_add(struct scheduler *s, struct seq *seq, nsec now, struct err *e) MUST_USE;
 /* reason: enum lagan_reason. Unknown and already ended ids are no error. */
 void scheduler_cancel(struct scheduler *s, req_id id, uint16_t reason);
-/* 1: *b is the lane's next step. 0: nothing until an add, commit, copied, cancel or scheduler_wake().
+/* 1: *b is the lane's next step. 0: nothing until an add, commit, cancel or scheduler_wake().
  * At most two steps of a lane are out at once. */
 int scheduler_plan(struct scheduler *s, unsigned lane, nsec now, struct batch *b) MUST_USE;
 nsec scheduler_wake(
@@ -58,8 +62,6 @@ nsec scheduler_wake(
  * LAGAN_E_INTERNAL. */
 void scheduler_commit(struct scheduler *s, const struct batch *b, const struct batch_result *r,
                       nsec now);
-void scheduler_copied(struct scheduler *s, unsigned lane,
-                      uint64_t step);                    /* copies with after = 1 are done */
 void scheduler_rung(struct scheduler *s, unsigned rung); /* operator or controller; next step on */
 struct seq *scheduler_reap(struct scheduler *s);         /* reason set; NULL: none */
 struct seq *scheduler_seat(const struct scheduler *s, uint32_t seat); /* who sits there, or NULL */

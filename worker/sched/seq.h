@@ -47,10 +47,25 @@ struct seq {
     uint64_t lane_step;
     uint16_t reason; /* enum lagan_reason, once ended */
     nsec arrived;
+    uint64_t ticket; /* order of arrival among equal priorities */
     struct seq *next, *prev;
 
     /* The owner's. */
     void *owner;
 };
+
+/* The only function that changes a sequence's state; stops the program at a step that no life has. */
+void seq_move(struct seq *q, enum seq_state to);
+const char *seq_state_name(enum seq_state state);
+
+/* Lists are in the scheduler's order: priority first, then arrival. */
+struct seq_list {
+    struct seq *first, *last;
+    uint32_t n;
+};
+bool seq_before(const struct seq *a, const struct seq *b);
+void seq_insert(struct seq_list *l, struct seq *q);
+void seq_append(struct seq_list *l, struct seq *q); /* at the end, whatever the order */
+void seq_remove(struct seq_list *l, struct seq *q);
 
 #endif

@@ -1,0 +1,277 @@
+/* kv.c - see kv.h: laying out struct kv, counting it, checking it. */
+#include "worker/kv/kv.h"
+
+#include "worker/kv/kv_core.h"
+#include "worker/kv/kv_kind.h"
+#include "worker/kv/kv_pool.h"
+#include "worker/kv/kv_seat.h"
+#include "worker/kv/kv_slab.h"
+
+#include <errno.h>
+
+static uint64_t
+take_bytes(uint64_t *at, uint64_t n, uint64_t each)
+{
+    uint64_t here = ROUND_UP(*at, (uint64_t)CACHE_LINE);
+
+    *at = here + n * each;
+    return here;
+}
+
+/* Pools, slabs and offsets, which kv_bytes() and kv_init() must agree on. Bytes, 0: no slab size. */
+static uint64_t
+lay_out(struct kv *kv, const struct kv_config *c)
+{
+    uint64_t at = sizeof *kv, n_blocks;
+
+    *kv = (struct kv){ .c = *c };
+    if (!kv->c.slab_bytes) kv->c.slab_bytes = kv_slab_bytes(c);
+    if (c->n_groups > 0 && !kv->c.slab_bytes) return 0;
+    kv->stride = 1;
+    for (uint32_t g = 0; g < c->n_groups; g++) {
+        uint64_t bytes = kv_block_bytes(&c->group[g]);
+        uint32_t p = 0;
+
+        if (bytes == 0 || bytes > kv->c.slab_bytes) return 0;
+        while (p < kv->n_pools && kv->pool[p].block_bytes != bytes) p++;
+        kv->c.group[g].pool = (uint8_t)p;
+        if (p < kv->n_pools) continue;
+        kv->pool[kv->n_pools++] = (struct kv_pool){
+            .block_bytes = bytes, .per_slab = (uint32_t)(kv->c.slab_bytes / bytes)
+        };
+        kv->stride = MAX(kv->stride, kv->pool[p].per_slab);
+    }
+    if (c->n_groups > 0) kv->n_slabs = (uint32_t)MIN(c->arena_bytes / kv->c.slab_bytes, UINT32_MAX);
+    n_blocks = (uint64_t)kv->n_slabs * kv->stride;
+    kv->block_at = take_bytes(&at, n_blocks, sizeof(struct kv_block));
+    kv->slab_at = take_bytes(&at, kv->n_slabs, sizeof(struct kv_slab));
+    kv->seat_at = take_bytes(&at, c->n_seats, sizeof(struct kv_seat));
+    kv->end_at = take_bytes(&at, c->n_seats, sizeof(uint32_t));
+    for (uint32_t g = 0; g < c->n_groups; g++)
+        kv->table_at[g] = take_bytes(&at, (uint64_t)c->n_seats * c->group[g].max_entries, 4);
+    return at;
+}
+
+static int
+refuse(const struct kv_config *c, struct err *e)
+{
+    if (c->n_groups > MAX_GROUPS || c->n_lanes == 0 || c->n_lanes > MAX_LANES || c->n_seats == 0)
+        return err_set(e, -EINVAL, "KV cache of %u groups, %u lanes and %u seats", c->n_groups,
+                       c->n_lanes, c->n_seats);
+    if (c->tokens_per_block == 0 || c->tokens_per_block > UINT16_MAX)
+        return err_set(e, -EINVAL, "KV blocks of %u tokens", c->tokens_per_block);
+    if (c->host_bytes > 0)
+        return err_set(e, -ENOTSUP, "kv.host_memory: this version keeps no KV blocks on the host");
+    for (uint32_t i = 0; i < c->n_groups; i++) {
+        const struct kv_group *g = &c->group[i];
+
+        if (g->kind == KV_STATE)
+            return err_set(e, -ENOTSUP, "KV group %u holds recurrent state: not served yet", i);
+        if (g->n_layers == 0 || g->n_parts == 0 || g->slice_bytes == 0 || g->max_entries == 0)
+            return err_set(e, -EINVAL,
+                           "KV group %u: %u layers of %u slices of %u bytes, %u entries", i,
+                           g->n_layers, g->n_parts, g->slice_bytes, g->max_entries);
+        if (g->kind == KV_WINDOW && g->window == 0)
+            return err_set(e, -EINVAL, "KV group %u has a window of 0 tokens", i);
+        if (c->arena_bytes / g->slice_bytes >= SLICE_NONE)
+            return err_set(e, -EINVAL, "%llu bytes hold more slices of %u bytes than have a number",
+                           (unsigned long long)c->arena_bytes, g->slice_bytes);
+    }
+    return 0;
+}
+
+size_t
+kv_bytes(const struct kv_config *c)
+{
+    struct kv kv;
+
+    if (refuse(c, NULL) < 0) return sizeof kv; /* kv_init() says why */
+    return MAX((size_t)lay_out(&kv, c), sizeof kv);
+}
+
+struct kv *
+kv_init(void *mem, struct kv_config *c, struct err *e)
+{
+    struct kv *kv = mem;
+    uint64_t wait[MAX_LANES] = { 0 }, slabs = 0, lcm;
+
+    if (refuse(c, e) < 0) return NULL;
+    if (lay_out(kv, c) == 0) {
+        err_set(e, -EINVAL, "no slab of less than 4 GiB fits the blocks of all %u KV groups",
+                c->n_groups);
+        return NULL;
+    }
+    lcm = kv_slice_lcm(c);
+    if (c->n_groups > 0 && (lcm == 0 || kv->c.slab_bytes % lcm != 0)) {
+        err_set(e, -EINVAL, "a slab of %u bytes is no whole number of every group's slices",
+                kv->c.slab_bytes);
+        return NULL;
+    }
+    for (uint32_t g = 0; g < c->n_groups; g++) kv->pool[kv->c.group[g].pool].n_scratch++;
+    for (uint32_t p = 0; p < kv->n_pools; p++)
+        slabs += CEIL_DIV(2 * kv->pool[p].n_scratch, kv->pool[p].per_slab);
+    if (slabs > kv->n_slabs) {
+        err_set(e, -ENOMEM,
+                "kv.memory is %llu bytes; two blocks of each KV group take %llu: %llu slabs of %u",
+                (unsigned long long)c->arena_bytes, (unsigned long long)slabs * kv->c.slab_bytes,
+                (unsigned long long)slabs, kv->c.slab_bytes);
+        return NULL;
+    }
+    for (uint32_t g = 0; g < c->n_groups; g++) {
+        kv->scratch[g] = kv_pool_take(kv, g, c->n_seats, 0, 0, wait);
+        kv_blocks(kv)[kv->scratch[g]].state = BLOCK_SCRATCH;
+        kv->pool[kv->c.group[g].pool].n_used--;
+    }
+    *c = kv->c;
+    return kv;
+}
+
+const struct kv_config *
+kv_config(const struct kv *kv)
+{
+    return &kv->c;
+}
+
+uint32_t
+kv_n_pools(const struct kv *kv)
+{
+    return kv->n_pools;
+}
+
+void
+kv_count(const struct kv *kv, uint32_t pool, struct kv_count *ret)
+{
+    const struct kv_pool *p = &kv->pool[pool];
+    uint64_t blocks, capped = 0;
+    bool all_capped = true;
+
+    check(pool < kv->n_pools);
+    blocks = (uint64_t)(p->n_slabs + kv->n_slabs - kv->n_drawn) * p->per_slab - p->n_scratch;
+    for (uint32_t g = 0; g < kv->c.n_groups; g++) {
+        if (kv->c.group[g].pool != pool) continue;
+        capped += kv->c.group[g].max_blocks;
+        all_capped = all_capped && kv->c.group[g].max_blocks > 0;
+    }
+    if (all_capped) blocks = MIN(blocks, capped);
+    *ret = (struct kv_count){
+        .blocks = (uint32_t)MIN(blocks, UINT32_MAX),
+        .used = p->n_used,
+        .free = (uint32_t)MIN(blocks - p->n_used, UINT32_MAX),
+        .block_bytes = p->block_bytes,
+    };
+}
+
+slice_id
+kv_scratch(const struct kv *kv, uint32_t group)
+{
+    check(group < kv->c.n_groups);
+    return kv_slice(kv, group, kv->scratch[group]);
+}
+
+uint64_t
+kv_longest(const struct kv *kv, uint32_t n_source)
+{
+    uint64_t low = 0, high = UINT32_MAX; /* low fits, or is 0; beyond high nothing does */
+
+    while (low < high) {
+        uint32_t len = (uint32_t)((low + high + 1) / 2);
+        struct kv_need n = kv_need(kv, len, n_source, kv->c.tokens_per_block);
+
+        if (kv_fits_alone(kv, &n, len, n_source, NULL) == 0) {
+            low = len;
+        } else {
+            high = len - 1;
+        }
+    }
+    return low;
+}
+
+static void
+check_slab(const struct kv *kv, uint32_t slab)
+{
+    const struct kv_slab *s = &kv_slabs(kv)[slab];
+    const struct kv_block *b = &kv_blocks(kv)[(size_t)slab * kv->stride];
+    uint32_t per_slab = kv->pool[s->pool - 1].per_slab, used = 0, on_list = 0;
+
+    for (uint32_t i = 0; i < s->n_fresh; i++) used += b[i].state != BLOCK_FREE;
+    for (uint32_t i = s->first_free; i; i = b[i - 1].next) {
+        check(i <= s->n_fresh && b[i - 1].state == BLOCK_FREE);
+        check(++on_list <= per_slab);
+        check(b[i - 1].next || s->last_free == i);
+    }
+    check(s->n_fresh <= per_slab && used == s->n_used && used + on_list == s->n_fresh);
+    check(used > 0); /* an empty one is given back at once */
+}
+
+void
+kv_check(const struct kv *kv)
+{
+    uint64_t used[MAX_GROUPS] = { 0 }, reserved[MAX_GROUPS] = { 0 }, needed = 0;
+    uint32_t drawn = 0, given_back = 0, ending = 0;
+
+    for (uint32_t slab = 0; slab < kv->n_fresh; slab++) {
+        if (kv_slabs(kv)[slab].pool == 0) continue;
+        check_slab(kv, slab);
+        drawn++;
+    }
+    for (uint32_t i = kv->first_slab; i; i = kv_slabs(kv)[i - 1].next) {
+        check(i <= kv->n_fresh && kv_slabs(kv)[i - 1].pool == 0 && ++given_back <= kv->n_slabs);
+        check(kv_slabs(kv)[i - 1].next || kv->last_slab == i);
+    }
+    check(drawn == kv->n_drawn && drawn + given_back == kv->n_fresh && kv->n_fresh <= kv->n_slabs);
+
+    for (uint32_t seat = 0; seat < kv->c.n_seats; seat++) {
+        const struct kv_seat *s = &kv_seats(kv)[seat];
+
+        ending += s->ending;
+        for (uint32_t g = 0; g < kv->c.n_groups; g++) {
+            const uint32_t *row = kv_table(kv, g, seat);
+
+            check(s->first[g] <= s->end[g] && s->end[g] - s->first[g] <= s->reserved[g]);
+            check(s->live || s->reserved[g] == 0);
+            for (uint32_t i = s->first[g]; i < s->end[g]; i++) {
+                const struct kv_block *b;
+
+                check(row[i] > 0);
+                b = &kv_blocks(kv)[row[i] - 1];
+                check(b->state == BLOCK_HELD && b->seat == seat && b->group == g && b->entry == i);
+                check(kv_slabs(kv)[(row[i] - 1) / kv->stride].pool == kv->c.group[g].pool + 1);
+            }
+            used[g] += s->end[g] - s->first[g];
+            reserved[g] += s->reserved[g];
+        }
+    }
+    check(ending == kv->n_ends);
+
+    for (uint32_t p = 0; p < kv->n_pools; p++) {
+        const struct kv_pool *pool = &kv->pool[p];
+        uint64_t in_slabs = 0, in_seats = 0, promised = 0;
+        uint32_t slabs = 0, open = 0, listed = 0;
+
+        for (uint32_t slab = 0; slab < kv->n_fresh; slab++) {
+            const struct kv_slab *s = &kv_slabs(kv)[slab];
+
+            if (s->pool != p + 1) continue;
+            slabs++;
+            in_slabs += s->n_used;
+            open += s->n_used < pool->per_slab;
+        }
+        for (uint32_t i = pool->first_open; i; i = kv_slabs(kv)[i - 1].next) {
+            check(kv_slabs(kv)[i - 1].pool == p + 1 && ++listed <= open);
+            check(kv_slabs(kv)[i - 1].next || pool->last_open == i);
+        }
+        for (uint32_t g = 0; g < kv->c.n_groups; g++) {
+            if (kv->c.group[g].pool != p) continue;
+            check(kv_blocks(kv)[kv->scratch[g]].state == BLOCK_SCRATCH);
+            check(used[g] == kv->used[g] && reserved[g] == kv->reserved[g]);
+            check(!kv->c.group[g].max_blocks || reserved[g] <= kv->c.group[g].max_blocks);
+            in_seats += used[g];
+            promised += reserved[g];
+        }
+        check(slabs == pool->n_slabs && listed == open);
+        check(in_slabs == in_seats + pool->n_scratch && in_seats == pool->n_used);
+        check(promised == pool->n_reserved);
+        needed += kv_pool_slabs(kv, p, 0);
+    }
+    check(needed <= kv->n_slabs); /* what is reserved can be had: kv_core.h */
+}

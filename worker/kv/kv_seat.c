@@ -1,0 +1,264 @@
+/* kv_seat.c - see kv_seat.h. */
+#include "worker/kv/kv_seat.h"
+
+#include "worker/kv/kv_core.h"
+#include "worker/kv/kv_kind.h"
+#include "worker/kv/kv_pool.h"
+
+#include <errno.h>
+
+static void
+add_edit(struct kv_out *out, enum edit_op op, uint32_t group, uint32_t seat, uint32_t entry,
+         slice_id at)
+{
+    check(out->n_edits < out->max_edits);
+    out->edit[out->n_edits++] = (struct kv_edit){
+        .op = (uint8_t)op, .group = (uint8_t)group, .seat = seat, .entry = entry, .at = at
+    };
+}
+
+/* The row itself may have been touched by another lane: the seat's last step, or the one that
+ * carried its predecessor's EDIT_END. */
+static void
+wait_for_row(const struct kv *kv, unsigned lane, uint32_t seat, struct kv_out *out)
+{
+    const struct kv_seat *s = &kv_seats(kv)[seat];
+
+    if (s->lane != lane && s->step > kv->done[s->lane])
+        out->wait[s->lane] = MAX(out->wait[s->lane], s->step);
+}
+
+struct kv_need
+kv_need(const struct kv *kv, uint32_t len, uint32_t n_source, uint32_t chunk)
+{
+    struct kv_need n = { { 0 } };
+
+    for (uint32_t g = 0; g < kv->c.n_groups; g++)
+        n.n_blocks[g] = kv_kind_need(&kv->c.group[g], kv->c.tokens_per_block, len, n_source, chunk);
+    return n;
+}
+
+int
+kv_fits_alone(const struct kv *kv, const struct kv_need *n, uint32_t len, uint32_t n_source,
+              struct err *e)
+{
+    uint64_t blocks[MAX_GROUPS] = { 0 }, slabs = 0, bytes = 0;
+
+    for (uint32_t i = 0; i < kv->c.n_groups; i++) {
+        const struct kv_group *g = &kv->c.group[i];
+        uint32_t entries = kv_kind_entries(g, kv->c.tokens_per_block, len, n_source);
+
+        if (entries > g->max_entries)
+            return err_set(e, -EMSGSIZE,
+                           "%u %s are more than the %llu that the model's tables hold",
+                           g->kind == KV_CROSS ? n_source : len,
+                           g->kind == KV_CROSS ? "source tokens" : "tokens",
+                           (unsigned long long)g->max_entries * kv->c.tokens_per_block);
+        if (g->max_blocks && n->n_blocks[i] > g->max_blocks)
+            return err_set(e, -EMSGSIZE, "%u blocks of KV group %u are needed, it is limited to %u",
+                           n->n_blocks[i], i, g->max_blocks);
+        blocks[g->pool] += n->n_blocks[i];
+        bytes += n->n_blocks[i] * kv->pool[g->pool].block_bytes;
+    }
+    for (uint32_t p = 0; p < kv->n_pools; p++)
+        slabs += CEIL_DIV(blocks[p] + kv->pool[p].n_scratch, kv->pool[p].per_slab);
+    if (slabs <= kv->n_slabs) return 0;
+    return err_set(e, -EMSGSIZE,
+                   "%u tokens%s need %llu bytes of KV cache, more than the arena of %llu bytes can "
+                   "give to one request",
+                   len, n_source ? " and their source" : "", (unsigned long long)bytes,
+                   (unsigned long long)kv->c.arena_bytes);
+}
+
+int
+kv_reserve(struct kv *kv, uint32_t seat, const struct kv_need *n)
+{
+    struct kv_seat *s = &kv_seats(kv)[seat];
+    uint64_t blocks[MAX_GROUPS] = { 0 }, slabs = 0;
+
+    check(seat < kv->c.n_seats && !s->live);
+    for (uint32_t i = 0; i < kv->c.n_groups; i++) {
+        const struct kv_group *g = &kv->c.group[i];
+
+        if (g->max_blocks && kv->reserved[i] + (uint64_t)n->n_blocks[i] > g->max_blocks)
+            return -EAGAIN;
+        blocks[g->pool] += n->n_blocks[i];
+    }
+    for (uint32_t p = 0; p < kv->n_pools; p++) slabs += kv_pool_slabs(kv, p, blocks[p]);
+    if (slabs > kv->n_slabs) return -EAGAIN;
+
+    s->live = true;
+    for (uint32_t i = 0; i < kv->c.n_groups; i++) {
+        s->reserved[i] = n->n_blocks[i];
+        s->first[i] = s->end[i] = 0;
+        kv->reserved[i] += n->n_blocks[i];
+        kv->pool[kv->c.group[i].pool].n_reserved += n->n_blocks[i];
+    }
+    return 0;
+}
+
+static void
+set_reserved(struct kv *kv, struct kv_seat *s, uint32_t group, uint32_t n)
+{
+    uint32_t less = s->reserved[group] - n;
+
+    check(n <= s->reserved[group]);
+    s->reserved[group] = n;
+    kv->reserved[group] -= less;
+    kv->pool[kv->c.group[group].pool].n_reserved -= less;
+}
+
+void
+kv_lower(struct kv *kv, uint32_t seat, const struct kv_need *n)
+{
+    struct kv_seat *s = &kv_seats(kv)[seat];
+
+    check(s->live);
+    for (uint32_t g = 0; g < kv->c.n_groups; g++) {
+        uint32_t want = MAX(n->n_blocks[g], s->end[g] - s->first[g]);
+
+        if (want < s->reserved[g]) set_reserved(kv, s, g, want);
+    }
+}
+
+static void
+grow_group(struct kv *kv, unsigned lane, uint32_t seat, uint32_t group, uint32_t end,
+           struct kv_out *out)
+{
+    struct kv_seat *s = &kv_seats(kv)[seat];
+    uint32_t *row = kv_table(kv, group, seat);
+
+    check(end <= kv->c.group[group].max_entries);
+    while (s->end[group] < end) {
+        uint32_t entry = s->end[group]++, block;
+
+        check(s->end[group] - s->first[group] <= s->reserved[group]);
+        block = kv_pool_take(kv, group, seat, entry, lane, out->wait);
+        kv->used[group]++;
+        row[entry] = block + 1;
+        add_edit(out, EDIT_SET, group, seat, entry, kv_slice(kv, group, block));
+    }
+}
+
+void
+kv_cross(struct kv *kv, unsigned lane, uint32_t seat, uint32_t n_source, struct kv_out *out)
+{
+    check(kv_seats(kv)[seat].live);
+    wait_for_row(kv, lane, seat, out);
+    for (uint32_t g = 0; g < kv->c.n_groups; g++)
+        if (kv->c.group[g].kind == KV_CROSS)
+            grow_group(kv, lane, seat, g, CEIL_DIV(n_source, kv->c.tokens_per_block), out);
+}
+
+void
+kv_trim(struct kv *kv, uint32_t seat, uint32_t first_pos, struct kv_out *out)
+{
+    struct kv_seat *s = &kv_seats(kv)[seat];
+
+    check(s->live);
+    for (uint32_t g = 0; g < kv->c.n_groups; g++) {
+        uint32_t first, *row;
+
+        if (kv->c.group[g].kind != KV_WINDOW) continue;
+        first = MIN(kv_kind_first(&kv->c.group[g], kv->c.tokens_per_block, first_pos), s->end[g]);
+        row = kv_table(kv, g, seat);
+        for (; s->first[g] < first; s->first[g]++) {
+            kv_pool_give(kv, row[s->first[g]] - 1, s->lane, s->step);
+            kv->used[g]--;
+            row[s->first[g]] = 0;
+            add_edit(out, EDIT_SET, g, seat, s->first[g], SLICE_NONE);
+        }
+    }
+}
+
+void
+kv_grow(struct kv *kv, unsigned lane, uint32_t seat, uint32_t end_pos, struct kv_out *out)
+{
+    check(kv_seats(kv)[seat].live);
+    wait_for_row(kv, lane, seat, out);
+    for (uint32_t g = 0; g < kv->c.n_groups; g++)
+        if (kv->c.group[g].kind != KV_CROSS)
+            grow_group(kv, lane, seat, g, CEIL_DIV(end_pos, kv->c.tokens_per_block), out);
+}
+
+void
+kv_fence(struct kv *kv, uint32_t seat, unsigned lane, uint64_t step)
+{
+    struct kv_seat *s = &kv_seats(kv)[seat];
+
+    check(lane < kv->c.n_lanes && step > kv->done[lane]);
+    s->lane = (uint8_t)lane;
+    s->step = step;
+}
+
+void
+kv_drop(struct kv *kv, uint32_t seat)
+{
+    struct kv_seat *s = &kv_seats(kv)[seat];
+
+    if (!s->live) return;
+    for (uint32_t g = 0; g < kv->c.n_groups; g++) {
+        uint32_t *row = kv_table(kv, g, seat);
+
+        for (; s->first[g] < s->end[g]; s->first[g]++) {
+            kv_pool_give(kv, row[s->first[g]] - 1, s->lane, s->step);
+            kv->used[g]--;
+            row[s->first[g]] = 0;
+        }
+        set_reserved(kv, s, g, 0);
+        s->first[g] = s->end[g] = 0;
+    }
+    s->live = false;
+    if (s->ending) return;
+    s->ending = true;
+    kv_end_ring(kv)[(kv->first_end + kv->n_ends++) % kv->c.n_seats] = seat;
+}
+
+void
+kv_ends(const struct kv *kv, unsigned lane, struct kv_out *out)
+{
+    for (uint32_t i = 0; i < kv->n_ends; i++) {
+        uint32_t seat = kv_end_ring(kv)[(kv->first_end + i) % kv->c.n_seats];
+
+        wait_for_row(kv, lane, seat, out);
+        add_edit(out, EDIT_END, 0, seat, 0, SLICE_NONE);
+    }
+}
+
+void
+kv_ends_sent(struct kv *kv, unsigned lane, uint64_t step)
+{
+    while (kv->n_ends > 0) {
+        uint32_t seat = kv_end_ring(kv)[kv->first_end];
+
+        kv_seats(kv)[seat].ending = false;
+        kv_fence(kv, seat, lane, step);
+        kv->first_end = (kv->first_end + 1) % kv->c.n_seats;
+        kv->n_ends--;
+    }
+}
+
+void
+kv_done(struct kv *kv, unsigned lane, uint64_t step)
+{
+    check(lane < kv->c.n_lanes && step >= kv->done[lane]);
+    kv->done[lane] = step;
+}
+
+uint32_t
+kv_held(const struct kv *kv, uint32_t seat, uint32_t group, uint32_t *first)
+{
+    const struct kv_seat *s = &kv_seats(kv)[seat];
+
+    check(seat < kv->c.n_seats && group < kv->c.n_groups);
+    *first = s->first[group];
+    return s->end[group] - s->first[group];
+}
+
+slice_id
+kv_entry(const struct kv *kv, uint32_t seat, uint32_t group, uint32_t entry)
+{
+    uint32_t block = kv_table(kv, group, seat)[entry];
+
+    return block ? kv_slice(kv, group, block - 1) : SLICE_NONE;
+}

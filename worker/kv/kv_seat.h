@@ -1,0 +1,60 @@
+/* kv_seat.h - the scheduler's side of the KV manager: reserve, grow, trim, drop.
+ *
+ * A seat is one row of every group's table. Its life:
+ *
+ *     kv_reserve   all blocks it will ever hold at once, in every group, or nothing
+ *     kv_cross     its source's blocks, at its first decoder chunk
+ *     kv_trim      window blocks that no later query sees; before kv_grow(), every step
+ *     kv_grow      blocks for the rows of the next step; never fails after kv_reserve()
+ *     kv_fence     the step that carries it
+ *     kv_drop      everything back, fenced by that step; EDIT_END with the next step of any lane
+ *
+ * What changes goes to a struct kv_out, which is a view of the batch being planned.
+ */
+#ifndef KV_SEAT_H
+#define KV_SEAT_H
+
+#include "worker/kv/kv.h"
+
+struct kv_need {
+    uint32_t n_blocks[MAX_GROUPS]; /* at once, at most */
+};
+
+struct kv_out {
+    struct kv_edit *edit;
+    uint32_t n_edits, max_edits;
+    uint64_t wait[MAX_LANES]; /* the step of that lane to wait for; 0: none */
+};
+
+/* For len positions in chunks of at most chunk rows, with a source of n_source tokens. */
+struct kv_need kv_need(const struct kv *kv, uint32_t len, uint32_t n_source, uint32_t chunk);
+/* 0, or -EMSGSIZE with the numbers: not even alone in the arena, or longer than a table row. */
+int kv_fits_alone(const struct kv *kv, const struct kv_need *n, uint32_t len, uint32_t n_source,
+                  struct err *e) MUST_USE;
+
+/* Counted over every group of every pool, whole slabs included. -EAGAIN: not now; nothing changed. */
+int kv_reserve(struct kv *kv, uint32_t seat, const struct kv_need *n) MUST_USE;
+/* It will never need more than n again (or than it holds now); the rest may be promised to others. */
+void kv_lower(struct kv *kv, uint32_t seat, const struct kv_need *n);
+
+/* lane: of the step being planned. Edits are EDIT_SET; a dropped entry is set to SLICE_NONE. */
+void kv_cross(struct kv *kv, unsigned lane, uint32_t seat, uint32_t n_source, struct kv_out *out);
+void kv_trim(struct kv *kv, uint32_t seat, uint32_t first_pos, struct kv_out *out);
+void kv_grow(struct kv *kv, unsigned lane, uint32_t seat, uint32_t end_pos, struct kv_out *out);
+
+/* That step reads or writes the seat's blocks and rows. Steps of a seat are fenced in order. */
+void kv_fence(struct kv *kv, uint32_t seat, unsigned lane, uint64_t step);
+void kv_drop(struct kv *kv, uint32_t seat); /* a seat without a reservation: nothing happens */
+
+/* EDIT_END of seats dropped since the last kv_ends_sent(); to come before the step's other edits.
+ * Sent only when the step is really launched. */
+void kv_ends(const struct kv *kv, unsigned lane, struct kv_out *out);
+void kv_ends_sent(struct kv *kv, unsigned lane, uint64_t step);
+
+void kv_done(struct kv *kv, unsigned lane, uint64_t step); /* that step of the lane is over */
+
+/* Blocks the seat holds of a group: entries first .. first + n. For tests and dumps. */
+uint32_t kv_held(const struct kv *kv, uint32_t seat, uint32_t group, uint32_t *first);
+slice_id kv_entry(const struct kv *kv, uint32_t seat, uint32_t group, uint32_t entry);
+
+#endif

@@ -1,0 +1,136 @@
+/* kv_slab.c - see kv_slab.h. */
+#include "worker/kv/kv_slab.h"
+
+#include "worker/kv/kv_core.h"
+
+uint64_t
+kv_block_bytes(const struct kv_group *g)
+{
+    if (g->kind == KV_STATE) return g->slice_bytes; /* one layer's state */
+    return (uint64_t)g->n_layers * g->n_parts * g->slice_bytes;
+}
+
+uint64_t
+kv_slice_lcm(const struct kv_config *c)
+{
+    uint64_t lcm = 1;
+
+    for (uint32_t g = 0; g < c->n_groups; g++) {
+        uint64_t a = lcm, b = c->group[g].slice_bytes;
+
+        if (b == 0) return 0;
+        while (b) {
+            uint64_t rest = a % b;
+
+            a = b;
+            b = rest;
+        }
+        lcm = lcm / a * c->group[g].slice_bytes;
+        if (lcm > UINT32_MAX) return 0;
+    }
+    return lcm;
+}
+
+uint32_t
+kv_slab_bytes(const struct kv_config *c)
+{
+    uint64_t lcm = kv_slice_lcm(c), largest = 0, slab;
+
+    for (uint32_t g = 0; g < c->n_groups; g++) largest = MAX(largest, kv_block_bytes(&c->group[g]));
+    if (lcm == 0 || largest == 0) return 0;
+    /* Ends: a slab of 20 largest blocks wastes less than a block, which is 5 %. */
+    for (slab = ROUND_UP(largest, lcm); slab <= UINT32_MAX; slab += lcm) {
+        bool fits = true;
+
+        for (uint32_t g = 0; g < c->n_groups; g++)
+            fits = fits && slab % kv_block_bytes(&c->group[g]) * 20 <= slab;
+        if (fits) return (uint32_t)slab;
+    }
+    return 0;
+}
+
+void
+kv_slab_open_first(struct kv *kv, uint32_t slab)
+{
+    struct kv_slab *all = kv_slabs(kv), *s = &all[slab];
+    struct kv_pool *p = &kv->pool[s->pool - 1];
+
+    s->prev = 0;
+    s->next = p->first_open;
+    if (s->next) all[s->next - 1].prev = slab + 1;
+    p->first_open = slab + 1;
+    if (!p->last_open) p->last_open = slab + 1;
+}
+
+void
+kv_slab_close(struct kv *kv, uint32_t slab)
+{
+    struct kv_slab *all = kv_slabs(kv), *s = &all[slab];
+    struct kv_pool *p = &kv->pool[s->pool - 1];
+
+    if (s->prev) {
+        all[s->prev - 1].next = s->next;
+    } else {
+        p->first_open = s->next;
+    }
+    if (s->next) {
+        all[s->next - 1].prev = s->prev;
+    } else {
+        p->last_open = s->prev;
+    }
+    s->prev = s->next = 0;
+}
+
+static bool
+must_wait(const struct kv *kv, const struct kv_slab *s, unsigned lane)
+{
+    for (unsigned l = 0; l < kv->c.n_lanes; l++)
+        if (l != lane && s->before[l] > kv->done[l]) return true;
+    return false;
+}
+
+uint32_t
+kv_slab_draw(struct kv *kv, uint32_t pool, unsigned lane)
+{
+    struct kv_slab *all = kv_slabs(kv), *s;
+    uint32_t slab = kv->first_slab - 1;
+
+    if (!kv->first_slab || (kv->n_fresh < kv->n_slabs && must_wait(kv, &all[slab], lane))) {
+        check(kv->n_fresh < kv->n_slabs); /* what was reserved can always be had */
+        slab = kv->n_fresh++;
+        s = &all[slab];
+    } else {
+        s = &all[slab];
+        kv->first_slab = s->next;
+        if (!kv->first_slab) kv->last_slab = 0;
+    }
+    check(s->pool == 0 && s->n_used == 0);
+    s->pool = (uint8_t)(pool + 1);
+    s->n_fresh = s->first_free = s->last_free = 0;
+    kv->n_drawn++;
+    kv->pool[pool].n_slabs++;
+    kv_slab_open_first(kv, slab);
+    return slab;
+}
+
+void
+kv_slab_return(struct kv *kv, uint32_t slab)
+{
+    struct kv_slab *all = kv_slabs(kv), *s = &all[slab];
+
+    check(s->n_used == 0);
+    kv_slab_close(kv, slab);
+    kv->pool[s->pool - 1].n_slabs--;
+    kv->n_drawn--;
+    s->pool = 0;
+    for (unsigned l = 0; l < MAX_LANES; l++) {
+        s->before[l] = MAX(s->before[l], s->freed[l]);
+        s->freed[l] = 0;
+    }
+    if (kv->last_slab) {
+        all[kv->last_slab - 1].next = slab + 1;
+    } else {
+        kv->first_slab = slab + 1;
+    }
+    kv->last_slab = slab + 1;
+}

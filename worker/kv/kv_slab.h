@@ -1,0 +1,21 @@
+/* kv_slab.h - slabs: equal pieces of the arena that pools draw when they are full and give back when
+ * they are empty. Elasticity between pools is this and nothing else.
+ */
+#ifndef KV_SLAB_H
+#define KV_SLAB_H
+
+#include "worker/kv/kv.h"
+
+uint64_t kv_block_bytes(const struct kv_group *g);
+uint64_t kv_slice_lcm(const struct kv_config *c); /* of all slice_bytes; 0: beyond 32 bits */
+
+/* A slab for the pool, linked into its list of slabs with a free block. The caller has made sure that
+ * there is one. lane: one that needs no wait there is preferred. */
+uint32_t kv_slab_draw(struct kv *kv, uint32_t pool, unsigned lane);
+void kv_slab_return(struct kv *kv, uint32_t slab); /* its last block is free */
+
+/* The pool's list of slabs with a free block: fill a nearly full one first, so that others empty. */
+void kv_slab_open_first(struct kv *kv, uint32_t slab);
+void kv_slab_close(struct kv *kv, uint32_t slab);
+
+#endif

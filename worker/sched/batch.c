@@ -1,0 +1,255 @@
+/* batch.c - see batch.h.
+ *
+ * Packed: a head of fixed size, then the arrays one after another, each as in memory; structs with
+ * padding are written through ones without, so that equal batches are equal bytes.
+ */
+#include "worker/sched/batch.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define BATCH_MAGIC 0x68637462u
+
+struct head {
+    uint32_t magic, bytes; /* bytes: of the whole */
+    uint64_t step;
+    uint8_t lane, rung, work, zero;
+    uint32_t bucket, n_rows, n_runs, n_logits, n_encode, n_edits, n_copies, n_waits;
+    uint32_t zero2;
+};
+struct packed_copy {
+    uint8_t group, from_tier, to_tier, after;
+    uint16_t n_tokens, zero;
+    slice_id from, to;
+};
+struct packed_wait {
+    uint64_t step;
+    uint32_t lane, zero;
+};
+_Static_assert(sizeof(struct head) == 56, "no padding");
+_Static_assert(sizeof(struct batch_run) == 36, "no padding");
+_Static_assert(sizeof(struct batch_encode) == 20, "no padding");
+_Static_assert(sizeof(struct kv_edit) == 32, "no padding");
+_Static_assert(sizeof(struct packed_copy) == 16, "no padding");
+_Static_assert(sizeof(struct packed_wait) == 16, "no padding");
+
+static size_t
+packed_bytes(const struct head *h)
+{
+    return sizeof *h + (size_t)h->n_rows * (sizeof(token_id) + sizeof(int32_t)) +
+           (size_t)h->n_runs * sizeof(struct batch_run) +
+           (size_t)h->n_encode * sizeof(struct batch_encode) +
+           (size_t)h->n_edits * sizeof(struct kv_edit) +
+           (size_t)h->n_copies * sizeof(struct packed_copy) +
+           (size_t)h->n_waits * sizeof(struct packed_wait);
+}
+
+struct batch *
+batch_new(uint32_t max_rows, uint32_t max_runs, uint32_t max_edits)
+{
+    CLEAN(batch_free_at) struct batch *b = calloc(1, sizeof *b);
+
+    if (!b) return NULL;
+    b->max_rows = max_rows;
+    b->max_runs = b->max_encode = b->max_copies = max_runs;
+    b->max_edits = max_edits;
+    b->max_waits = MAX_LANES;
+    b->token = calloc(MAX(max_rows, 1u), sizeof b->token[0]);
+    b->pos = calloc(MAX(max_rows, 1u), sizeof b->pos[0]);
+    b->run = calloc(MAX(max_runs, 1u), sizeof b->run[0]);
+    b->encode = calloc(MAX(max_runs, 1u), sizeof b->encode[0]);
+    b->copy = calloc(MAX(max_runs, 1u), sizeof b->copy[0]);
+    b->edit = calloc(MAX(max_edits, 1u), sizeof b->edit[0]);
+    b->wait = calloc(b->max_waits, sizeof b->wait[0]);
+    if (!b->token || !b->pos || !b->run || !b->encode || !b->copy || !b->edit || !b->wait)
+        return NULL;
+    return TAKE(b);
+}
+
+struct batch *
+batch_free(struct batch *b)
+{
+    if (b) {
+        free(b->token);
+        free(b->pos);
+        free(b->run);
+        free(b->encode);
+        free(b->copy);
+        free(b->edit);
+        free(b->wait);
+    }
+    free(b);
+    return NULL;
+}
+
+static uint8_t *
+put(uint8_t *to, const void *from, size_t bytes)
+{
+    if (bytes > 0) memcpy(to, from, bytes);
+    return to + bytes;
+}
+
+int
+batch_pack(const struct batch *b, void *buf, size_t cap)
+{
+    struct head h = { .magic = BATCH_MAGIC,
+                      .step = b->step,
+                      .lane = b->lane,
+                      .rung = b->rung,
+                      .work = b->work,
+                      .bucket = b->bucket,
+                      .n_rows = b->n_rows,
+                      .n_runs = b->n_runs,
+                      .n_logits = b->n_logits,
+                      .n_encode = b->n_encode,
+                      .n_edits = b->n_edits,
+                      .n_copies = b->n_copies,
+                      .n_waits = b->n_waits };
+    size_t bytes = packed_bytes(&h);
+    uint8_t *to = buf;
+
+    if (bytes > cap || bytes > INT32_MAX) return -ENOSPC;
+    h.bytes = (uint32_t)bytes;
+    to = put(to, &h, sizeof h);
+    to = put(to, b->token, b->n_rows * sizeof b->token[0]);
+    to = put(to, b->pos, b->n_rows * sizeof b->pos[0]);
+    to = put(to, b->run, b->n_runs * sizeof b->run[0]);
+    to = put(to, b->encode, b->n_encode * sizeof b->encode[0]);
+    to = put(to, b->edit, b->n_edits * sizeof b->edit[0]);
+    for (uint32_t i = 0; i < b->n_copies; i++) {
+        const struct batch_copy *c = &b->copy[i];
+        struct packed_copy p = { .group = c->group,
+                                 .from_tier = c->from_tier,
+                                 .to_tier = c->to_tier,
+                                 .after = c->after,
+                                 .n_tokens = c->n_tokens,
+                                 .from = c->from,
+                                 .to = c->to };
+
+        to = put(to, &p, sizeof p);
+    }
+    for (uint32_t i = 0; i < b->n_waits; i++) {
+        struct packed_wait p = { .step = b->wait[i].step, .lane = b->wait[i].lane };
+
+        to = put(to, &p, sizeof p);
+    }
+    check(to == (uint8_t *)buf + bytes);
+    return (int)bytes;
+}
+
+static const uint8_t *
+get(void *to, const uint8_t *from, size_t bytes)
+{
+    if (bytes > 0) memcpy(to, from, bytes);
+    return from + bytes;
+}
+
+/* What every reader of a batch relies on, whoever wrote it: rows lie where they should. */
+static int
+check_rows(const struct batch *b, struct err *e)
+{
+    uint64_t row = 0, logits = 0;
+
+    for (uint32_t i = 0; i < b->n_runs; i++) {
+        const struct batch_run *r = &b->run[i];
+        uint32_t want = r->flags & RUN_PROMPT_LOGPROBS ? r->n_rows
+                        : r->flags & RUN_SAMPLE        ? 1u + r->n_draft
+                                                       : 0;
+
+        if (r->first_row != row || r->n_rows == 0 || r->first_pos < 0 || r->n_draft >= r->n_rows)
+            return err_set(e, -EBADMSG, "run %u: rows %u to %u where %llu is next", i, r->first_row,
+                           r->first_row + r->n_rows, (unsigned long long)row);
+        if (want > 0 && r->first_logit != logits)
+            return err_set(e, -EBADMSG, "run %u: logits from %u where %llu is next", i,
+                           r->first_logit, (unsigned long long)logits);
+        row += r->n_rows;
+        logits += want;
+    }
+    for (uint32_t i = 0; i < b->n_encode; i++) {
+        const struct batch_encode *c = &b->encode[i];
+
+        if (c->first_row != row || c->n_rows == 0 || c->n_layers == 0)
+            return err_set(e, -EBADMSG, "source %u: rows %u to %u where %llu is next", i,
+                           c->first_row, c->first_row + c->n_rows, (unsigned long long)row);
+        row += c->n_rows;
+    }
+    if (row != b->n_rows || logits != b->n_logits)
+        return err_set(e, -EBADMSG,
+                       "a batch of %u rows and %u logits, its parts have %llu and %llu", b->n_rows,
+                       b->n_logits, (unsigned long long)row, (unsigned long long)logits);
+    for (uint32_t i = 0; i < b->n_edits; i++)
+        if (b->edit[i].op > EDIT_LABEL || b->edit[i].group >= MAX_GROUPS)
+            return err_set(e, -EBADMSG, "edit %u: operation %u on group %u", i, b->edit[i].op,
+                           b->edit[i].group);
+    for (uint32_t i = 0; i < b->n_waits; i++)
+        if (b->wait[i].lane >= MAX_LANES)
+            return err_set(e, -EBADMSG, "wait %u is for lane %u", i, b->wait[i].lane);
+    return 0;
+}
+
+int
+batch_unpack(struct batch *b, const void *buf, size_t n, struct err *e)
+{
+    const uint8_t *from = buf;
+    struct head h;
+    int r;
+
+    if (n < sizeof h) return err_set(e, -EBADMSG, "a batch of %zu bytes has no head", n);
+    from = get(&h, from, sizeof h);
+    if (h.magic != BATCH_MAGIC || h.zero || h.zero2 || h.lane >= MAX_LANES)
+        return err_set(e, -EBADMSG, "not a batch: magic %08x, lane %u", h.magic, h.lane);
+    if (h.n_rows > b->max_rows || h.n_runs > b->max_runs || h.n_encode > b->max_encode ||
+        h.n_edits > b->max_edits || h.n_copies > b->max_copies || h.n_waits > b->max_waits ||
+        h.n_logits > h.n_rows)
+        return err_set(
+            e, -EMSGSIZE,
+            "a batch of %u rows, %u runs, %u sources, %u edits, %u copies, %u waits; room "
+            "for %u, %u, %u, %u, %u, %u",
+            h.n_rows, h.n_runs, h.n_encode, h.n_edits, h.n_copies, h.n_waits, b->max_rows,
+            b->max_runs, b->max_encode, b->max_edits, b->max_copies, b->max_waits);
+    if (h.bytes != n || packed_bytes(&h) != n)
+        return err_set(e, -EBADMSG, "a batch of %zu bytes says it has %u and counts %zu", n,
+                       h.bytes, packed_bytes(&h));
+    b->step = h.step;
+    b->lane = h.lane;
+    b->rung = h.rung;
+    b->work = h.work;
+    b->bucket = h.bucket;
+    b->n_rows = h.n_rows;
+    b->n_runs = h.n_runs;
+    b->n_logits = h.n_logits;
+    b->n_encode = h.n_encode;
+    b->n_edits = h.n_edits;
+    b->n_copies = h.n_copies;
+    b->n_waits = h.n_waits;
+    from = get(b->token, from, b->n_rows * sizeof b->token[0]);
+    from = get(b->pos, from, b->n_rows * sizeof b->pos[0]);
+    from = get(b->run, from, b->n_runs * sizeof b->run[0]);
+    from = get(b->encode, from, b->n_encode * sizeof b->encode[0]);
+    from = get(b->edit, from, b->n_edits * sizeof b->edit[0]);
+    for (uint32_t i = 0; i < b->n_copies; i++) {
+        struct packed_copy p;
+
+        from = get(&p, from, sizeof p);
+        b->copy[i] = (struct batch_copy){ .group = p.group,
+                                          .from_tier = p.from_tier,
+                                          .to_tier = p.to_tier,
+                                          .after = p.after,
+                                          .n_tokens = p.n_tokens,
+                                          .from = p.from,
+                                          .to = p.to };
+    }
+    for (uint32_t i = 0; i < b->n_waits; i++) {
+        struct packed_wait p;
+
+        from = get(&p, from, sizeof p);
+        b->wait[i] = (struct batch_wait){ .lane = (uint8_t)MIN(p.lane, (uint32_t)UINT8_MAX),
+                                          .step = p.step };
+    }
+    r = check_rows(b, e);
+    if (r < 0) /* half a batch is none */
+        b->n_rows = b->n_runs = b->n_logits = b->n_encode = b->n_edits = b->n_copies = b->n_waits =
+            0;
+    return r;
+}

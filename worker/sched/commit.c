@@ -1,0 +1,70 @@
+/* commit.c - what a step sampled, applied: see scheduler.h.
+ *
+ * The one consequence of planning a step ahead is here: a row computed for a sequence that has ended
+ * meanwhile is thrown away, and the sequence leaves its seat with the last step that carried it.
+ */
+#include "worker/sched/core.h"
+
+#include "include/lagan_wire.h"
+
+static void
+append_token(struct scheduler *s, struct seq *q, token_id t)
+{
+    uint32_t before = q->n_tokens - q->n_prompt;
+
+    check(t >= 0 && q->n_tokens < q->cap && before < q->n_out);
+    q->token[q->n_tokens++] = t;
+    if (before >= q->min_new) {
+        for (uint32_t i = 0; i < q->n_end; i++) {
+            if (q->end_id[i] != t) continue;
+            end_seq(s, q, i < q->n_eos ? LAGAN_FINISH_EOS : LAGAN_FINISH_STOP);
+            return;
+        }
+    }
+    if (before + 1 == q->max_new) end_seq(s, q, LAGAN_FINISH_LENGTH);
+}
+
+/* A step that carried the sequence in that seat is over. */
+static struct seq *
+put_down(struct scheduler *s, uint32_t seat)
+{
+    struct seq *q;
+
+    check(seat < s->n_seats);
+    q = s->seat[seat].seq;
+    check(q && q->in_flight > 0);
+    q->in_flight--;
+    return q;
+}
+
+void
+scheduler_commit(struct scheduler *s, const struct batch *b, const struct batch_result *r, nsec now)
+{
+    check(b->lane < s->l.n_lanes && b->lane == r->lane && b->step == r->step);
+    check(b->step == s->done[b->lane] + 1 && b->step <= s->planned[b->lane]);
+    s->done[b->lane] = b->step;
+    kv_done(s->kv, b->lane, b->step);
+
+    for (uint32_t i = 0; i < b->n_runs; i++) {
+        const struct batch_run *run = &b->run[i];
+        struct seq *q = put_down(s, run->seat);
+
+        if (run->enc_rows > 0) free_enc_rows(s, run->seat); /* projected: nobody reads them again */
+        if (r->status < 0) {
+            end_seq(s, q, LAGAN_E_INTERNAL);
+        } else if (q->state != SEQ_ENDED && (run->flags & RUN_SAMPLE)) {
+            check(r->n_tokens[i] == 1);
+            append_token(s, q, r->token[(size_t)i * (1 + MAX_DRAFT)]);
+        }
+        if (q->state == SEQ_ENDED && q->in_flight == 0 && s->seat[run->seat].seq == q)
+            leave_seat(s, q);
+    }
+    for (uint32_t i = 0; i < b->n_encode; i++) {
+        struct seq *q = put_down(s, b->encode[i].seat);
+
+        if (r->status < 0) end_seq(s, q, LAGAN_E_INTERNAL);
+        if (q->state == SEQ_ENDED && q->in_flight == 0 && s->seat[b->encode[i].seat].seq == q)
+            leave_seat(s, q);
+    }
+    expire(s, now);
+}

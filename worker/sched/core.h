@@ -1,0 +1,60 @@
+/* core.h - the inside of struct scheduler. For the files of worker/sched/ alone.
+ *
+ *     scheduler.c  new, add, cancel, reap, check
+ *     admit.c      may it run, does it fit: the one predicate, seats, encoder rows
+ *     plan.c       the next step of a lane
+ *     commit.c     what a step sampled
+ */
+#ifndef SCHED_CORE_H
+#define SCHED_CORE_H
+
+#include "worker/kv/kv_seat.h"
+#include "worker/sched/scheduler.h"
+
+struct seat {
+    struct seq *seq; /* NULL: free */
+    uint32_t chunk;  /* decoder rows a step, at most */
+    bool reserved;   /* its KV blocks are */
+    bool encoded;    /* it holds rows of enc_state */
+};
+
+struct enc_rows { /* a source's rows of enc_state */
+    uint32_t first, n, seat;
+};
+
+struct scheduler {
+    struct scheduler_limits l;
+    struct kv *kv;
+    uint32_t max_running; /* sequences with a seat: each may need a row of a step */
+    uint32_t unit;        /* of chunks that are not a prompt's last */
+    bool unit_strict;     /* asked for: no chunk of less, however small the budget */
+    uint64_t planned[MAX_LANES], done[MAX_LANES];
+
+    struct seq_list waiting, running, ended; /* running: has a seat, ended ones in flight too */
+    struct seat *seat;                       /* [n_seats] */
+    uint32_t n_seats, *free_seat, first_free, n_free; /* ring: the one free longest is next */
+    struct enc_rows *enc;                             /* [n_enc] by first row */
+    uint32_t n_enc;
+    nsec next_deadline; /* nothing expires before it */
+    uint64_t ticket;
+    unsigned rung;
+};
+
+/* admit.c */
+
+/* The one answer to "may it be in the lane's next step, and as what": an enum work, or 0. Everything
+ * that plans asks here. */
+unsigned runnable(const struct scheduler *s, const struct seq *q, unsigned lane, nsec now);
+/* What it needs until it is over, and the largest chunk it is computed in. -EMSGSIZE: never. */
+int admission(const struct scheduler *s, const struct seq *q, struct kv_need *need, uint32_t *chunk,
+              struct err *e) MUST_USE;
+bool admit_kv(struct scheduler *s, struct seq *q);  /* it has a seat, or gets one */
+bool admit_enc(struct scheduler *s, struct seq *q); /* a seat and rows of enc_state */
+void free_enc_rows(struct scheduler *s, uint32_t seat);
+
+/* scheduler.c */
+void end_seq(struct scheduler *s, struct seq *q, uint16_t reason); /* ended already: nothing */
+void leave_seat(struct scheduler *s, struct seq *q);               /* ended, nothing in flight */
+void expire(struct scheduler *s, nsec now);
+
+#endif

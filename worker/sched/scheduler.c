@@ -1,0 +1,312 @@
+/* scheduler.c - see scheduler.h: a sequence comes in, is found, ends, leaves. */
+#include "worker/sched/scheduler.h"
+
+#include "include/lagan_wire.h"
+#include "worker/sched/core.h"
+
+#include <errno.h>
+#include <stdlib.h>
+
+static int
+check_limits(const struct scheduler_limits *l, const struct kv_config *kv, struct err *e)
+{
+    static const char *const policies[] = { "guaranteed_no_evict", "max_utilization",
+                                            "static_batch", "max_requests" };
+    unsigned work = 0, want = WORK_CONTEXT | WORK_GENERATION;
+
+    if (l->policy != POLICY_NO_EVICT)
+        return err_set(e, -ENOTSUP, "policy %s is not served by this version, only %s",
+                       l->policy < ARRAY_LEN(policies) ? policies[l->policy] : "?", policies[0]);
+    if (l->max_seqs == 0 || l->max_rows == 0 || l->max_len == 0)
+        return err_set(e, -EINVAL,
+                       "max_num_seqs %u, max_num_batched_tokens %u, max_len %u: none may be 0",
+                       l->max_seqs, l->max_rows, l->max_len);
+    if (l->max_seqs > kv->n_seats)
+        return err_set(e, -EINVAL, "max_num_seqs is %u, the block tables have %u rows", l->max_seqs,
+                       kv->n_seats);
+    if (l->chunk_unit > l->max_rows)
+        return err_set(e, -EINVAL,
+                       "chunks of a multiple of %u tokens never fit into max_num_batched_tokens %u",
+                       l->chunk_unit, l->max_rows);
+    if (l->n_enc_layers > 0) want |= WORK_ENCODER;
+    if (l->n_enc_layers > 0 && l->max_enc_rows == 0)
+        return err_set(e, -EINVAL, "max_source_tokens is 0, and the model has an encoder");
+    if (l->n_buckets > ARRAY_LEN(l->bucket))
+        return err_set(e, -EINVAL, "%u graph sizes, at most 64", l->n_buckets);
+    for (uint32_t i = 1; i < l->n_buckets; i++)
+        if (l->bucket[i] <= l->bucket[i - 1])
+            return err_set(e, -EINVAL, "graph sizes must grow: %u after %u", l->bucket[i],
+                           l->bucket[i - 1]);
+    if (l->n_lanes == 0 || l->n_lanes > kv->n_lanes)
+        return err_set(e, -EINVAL, "%u lanes, the block tables are shared by %u", l->n_lanes,
+                       kv->n_lanes);
+    for (unsigned i = 0; i < l->n_lanes; i++) {
+        if (l->lane_work[i] & work)
+            return err_set(e, -EINVAL, "lane %u does work that another lane does", i);
+        work |= l->lane_work[i];
+    }
+    if (want & ~work) return err_set(e, -EINVAL, "work %x is on no lane", want & ~work);
+    return 0;
+}
+
+int
+scheduler_new(struct scheduler **ret, const struct scheduler_limits *l, struct kv *kv,
+              struct err *e)
+{
+    CLEAN(scheduler_free_at) struct scheduler *s = NULL;
+    uint32_t tokens = kv_config(kv)->tokens_per_block;
+
+    TRY(check_limits(l, kv_config(kv), e));
+    s = calloc(1, sizeof *s);
+    if (!s) return err_set(e, -ENOMEM, "scheduler");
+    s->l = *l;
+    s->kv = kv;
+    s->n_seats = kv_config(kv)->n_seats;
+    s->max_running = MIN(l->max_seqs, l->max_rows); /* every decoding sequence has its row */
+    s->unit = l->chunk_unit ? l->chunk_unit : tokens <= l->max_rows ? tokens : 1;
+    s->unit_strict = l->chunk_unit > 0;
+    s->next_deadline = NSEC_NEVER;
+    s->seat = calloc(s->n_seats, sizeof s->seat[0]);
+    s->free_seat = calloc(s->n_seats, sizeof s->free_seat[0]);
+    s->enc = calloc(s->n_seats, sizeof s->enc[0]);
+    if (!s->seat || !s->free_seat || !s->enc)
+        return err_set(e, -ENOMEM, "scheduler of %u seats", s->n_seats);
+    for (uint32_t i = 0; i < s->n_seats; i++) s->free_seat[i] = i;
+    s->n_free = s->n_seats;
+    *ret = TAKE(s);
+    return 0;
+}
+
+struct scheduler *
+scheduler_free(struct scheduler *s)
+{
+    if (s) {
+        free(s->seat);
+        free(s->free_seat);
+        free(s->enc);
+    }
+    free(s);
+    return NULL;
+}
+
+struct batch *
+scheduler_batch(const struct scheduler *s)
+{
+    const struct kv_config *c = kv_config(s->kv);
+    uint64_t chunk = s->l.max_rows / c->tokens_per_block + 2, edits = c->n_seats;
+
+    for (uint32_t g = 0; g < c->n_groups; g++) {
+        uint64_t rows = c->group[g].kind == KV_CROSS ? s->l.max_enc_rows : s->l.max_rows;
+
+        edits += rows / c->tokens_per_block + 2 * (uint64_t)s->max_running;
+        /* behind the window: what the chunk before pushed out, for everyone */
+        if (c->group[g].kind == KV_WINDOW) edits += s->max_running * chunk;
+    }
+    if (edits > UINT32_MAX) return NULL;
+    return batch_new(s->l.max_rows + s->l.max_enc_rows, s->max_running, (uint32_t)edits);
+}
+
+static struct seq *
+find(const struct scheduler *s, req_id id)
+{
+    for (struct seq *q = s->running.first; q; q = q->next)
+        if (q->id == id) return q;
+    for (struct seq *q = s->waiting.first; q; q = q->next)
+        if (q->id == id) return q;
+    return NULL;
+}
+
+static int
+check_seq(const struct scheduler *s, const struct seq *q, struct err *e)
+{
+    struct kv_need need;
+    uint32_t chunk;
+
+    check(q->state == SEQ_NEW && q->max_new > 0 && q->n_eos <= q->n_end);
+    check(q->n_end <= ARRAY_LEN(q->end_id));
+    check(q->cap >= (uint64_t)q->n_prompt + q->max_new);
+    if (find(s, q->id))
+        return err_set(e, -EEXIST, "request %llu is here already", (unsigned long long)q->id);
+    if (q->n_prompt == 0) return err_set(e, -EINVAL, "the prompt is empty");
+    if (s->l.n_enc_layers == 0 && q->n_source > 0)
+        return err_set(e, -EINVAL, "the model has no encoder, the request has a source");
+    if (s->l.n_enc_layers > 0 && (q->n_source == 0 || !q->source))
+        return err_set(e, -EINVAL, "the model has an encoder, the request has no source");
+    if (q->n_source > 0 && q->n_source > s->l.max_enc_rows)
+        return err_set(e, -EMSGSIZE, "the source has %u tokens, max_source_tokens is %u",
+                       q->n_source, s->l.max_enc_rows);
+    if ((uint64_t)q->n_prompt + q->max_new > s->l.max_len)
+        return err_set(e, -EMSGSIZE,
+                       "a prompt of %u tokens and %u new ones are more than the %u tokens that one "
+                       "sequence may have",
+                       q->n_prompt, q->max_new, s->l.max_len);
+    return admission(s, q, &need, &chunk, e);
+}
+
+int
+scheduler_add(struct scheduler *s, struct seq *q, nsec now, struct err *e)
+{
+    TRY(check_seq(s, q, e));
+    q->seat = UINT32_MAX;
+    q->n_tokens = q->n_prompt;
+    q->n_planned = q->n_out = q->in_flight = 0;
+    q->enc_row = q->n_enc_layers = 0;
+    q->lane = 0;
+    q->lane_step = 0;
+    q->reason = LAGAN_NONE;
+    q->arrived = now;
+    q->ticket = s->ticket++;
+    seq_move(q, SEQ_WAITING);
+    seq_insert(&s->waiting, q);
+    s->next_deadline = MIN(s->next_deadline, q->deadline);
+    return 0;
+}
+
+void
+leave_seat(struct scheduler *s, struct seq *q)
+{
+    check(q->state == SEQ_ENDED && q->in_flight == 0 && s->seat[q->seat].seq == q);
+    free_enc_rows(s, q->seat);
+    kv_drop(s->kv, q->seat);
+    s->seat[q->seat] = (struct seat){ 0 };
+    s->free_seat[(s->first_free + s->n_free++) % s->n_seats] = q->seat;
+    seq_remove(&s->running, q);
+    seq_append(&s->ended, q);
+}
+
+void
+end_seq(struct scheduler *s, struct seq *q, uint16_t reason)
+{
+    bool waited = q->state == SEQ_WAITING;
+
+    if (q->state == SEQ_ENDED) return;
+    q->reason = reason;
+    seq_move(q, SEQ_ENDED);
+    if (waited) {
+        seq_remove(&s->waiting, q);
+        seq_append(&s->ended, q);
+    } else if (q->in_flight == 0) {
+        leave_seat(s, q);
+    }
+}
+
+static void
+expire_list(struct scheduler *s, const struct seq_list *l, nsec now)
+{
+    for (struct seq *q = l->first, *next; q; q = next) {
+        next = q->next;
+        if (q->state == SEQ_ENDED) continue;
+        if (q->deadline <= now) {
+            end_seq(s, q, LAGAN_E_DEADLINE);
+        } else {
+            s->next_deadline = MIN(s->next_deadline, q->deadline);
+        }
+    }
+}
+
+void
+expire(struct scheduler *s, nsec now)
+{
+    if (now < s->next_deadline) return;
+    s->next_deadline = NSEC_NEVER;
+    expire_list(s, &s->running, now);
+    expire_list(s, &s->waiting, now);
+}
+
+void
+scheduler_cancel(struct scheduler *s, req_id id, uint16_t reason)
+{
+    struct seq *q = find(s, id);
+
+    if (q) end_seq(s, q, reason);
+}
+
+nsec
+scheduler_wake(const struct scheduler *s)
+{
+    return s->next_deadline;
+}
+
+void
+scheduler_rung(struct scheduler *s, unsigned rung)
+{
+    s->rung = rung;
+}
+
+struct seq *
+scheduler_reap(struct scheduler *s)
+{
+    struct seq *q = s->ended.first;
+
+    if (!q) return NULL;
+    seq_remove(&s->ended, q);
+    seq_move(q, SEQ_NEW);
+    return q;
+}
+
+struct seq *
+scheduler_seat(const struct scheduler *s, uint32_t seat)
+{
+    check(seat < s->n_seats);
+    return s->seat[seat].seq;
+}
+
+uint32_t
+scheduler_n_running(const struct scheduler *s)
+{
+    return s->running.n;
+}
+
+uint32_t
+scheduler_n_waiting(const struct scheduler *s)
+{
+    return s->waiting.n;
+}
+
+static void
+check_list(const struct seq_list *l, bool ordered)
+{
+    const struct seq *prev = NULL;
+    uint32_t n = 0;
+
+    for (const struct seq *q = l->first; q; prev = q, q = q->next) {
+        check(q->prev == prev && ++n <= l->n);
+        check(!ordered || !prev || seq_before(prev, q));
+    }
+    check(l->last == prev && n == l->n);
+}
+
+void
+scheduler_check(const struct scheduler *s)
+{
+    uint32_t seated = 0, end = 0;
+
+    check_list(&s->waiting, true);
+    check_list(&s->running, true);
+    check_list(&s->ended, false);
+    for (const struct seq *q = s->waiting.first; q; q = q->next)
+        check(q->state == SEQ_WAITING && q->in_flight == 0 && q->n_planned == 0);
+    for (const struct seq *q = s->ended.first; q; q = q->next)
+        check(q->state == SEQ_ENDED && q->in_flight == 0 && q->reason != LAGAN_NONE);
+    for (const struct seq *q = s->running.first; q; q = q->next) {
+        check(q->seat < s->n_seats && s->seat[q->seat].seq == q);
+        check(q->state >= SEQ_ENCODER && (q->state != SEQ_ENDED || q->in_flight > 0));
+        check(q->state != SEQ_LAST || (q->in_flight > 0 && q->n_out == q->max_new));
+        check(q->in_flight <= 2u * s->l.n_lanes && q->n_out <= q->max_new);
+        check(q->n_planned == 0 || s->seat[q->seat].reserved);
+        check(q->n_planned == (q->n_out ? q->n_prompt + q->n_out - 1 : q->n_planned));
+        check(q->n_tokens <= q->n_prompt + q->n_out);
+        check(q->state != SEQ_ENCODER || s->seat[q->seat].encoded);
+    }
+    for (uint32_t i = 0; i < s->n_seats; i++) seated += s->seat[i].seq != NULL;
+    check(seated == s->running.n && seated + s->n_free == s->n_seats);
+    check(seated <= s->max_running);
+    for (uint32_t i = 0; i < s->n_enc; i++) {
+        check(s->enc[i].n > 0 && s->enc[i].first >= end && s->seat[s->enc[i].seat].encoded);
+        end = s->enc[i].first + s->enc[i].n;
+    }
+    check(end <= s->l.max_enc_rows);
+    for (unsigned l = 0; l < s->l.n_lanes; l++)
+        check(s->done[l] <= s->planned[l] && s->planned[l] - s->done[l] <= 2);
+    kv_check(s->kv);
+}
