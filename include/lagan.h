@@ -5,14 +5,17 @@
  * readable, call lagan_next() with timeout 0 until it returns 0.
  *
  *     struct lagan *c;
- *     struct lagan_event ev;
+ *     struct lagan_event ev = { sizeof ev };
  *     if (lagan_open(&c, NULL, 1000) < 0) ...
  *     struct lagan_request *r = lagan_request_new();
  *     lagan_set_str(r, "text", "12 = ", 5); lagan_set_int(r, "max_tokens", 32);
  *     uint64_t id; lagan_submit(c, r, &id);
  *     while (lagan_next(c, &ev, -1) > 0 && ev.kind == LAGAN_EVENT_TOKENS) fwrite(ev.text, 1, ev.text_len, stdout);
  *
- * Errors are negative errno values; lagan_why() has the sentence. Compatibility: additions only within
+ * Call lagan_next() at least every few seconds (or watch lagan_fd(), which also wakes for that): it
+ * answers for the connection's life. A connection that is lost is made again behind the scenes.
+ *
+ * Errors are negative errno values; lagan_why() has the sentence, for lagan_open() as lagan_why(NULL). Compatibility: additions only within
  * one soname; structs that the library fills carry their size in lagan_event.size and grow at the end.
  */
 #ifndef LAGAN_H
@@ -50,11 +53,10 @@ struct lagan_event { /* pointers are valid until the next call on the connection
     enum lagan_event_kind kind;
     uint64_t id;     /* as lagan_submit() gave it */
     uint32_t output; /* 0 .. n - 1 */
-    uint32_t
-        first; /* position of ids[0] among the generated (TOKENS) or the prompt's tokens (PROMPT) */
+    uint32_t first;  /* position of ids[0] among the generated (TOKENS) or the prompt's (PROMPT) */
     uint32_t n_ids;
-    const int32_t *ids;
-    const char *text; /* whole characters, not NUL-ended */
+    const int32_t *ids; /* PROMPT: may be NULL */
+    const char *text;   /* whole characters, not NUL-ended */
     size_t text_len;
     const float *logprob;        /* [n_ids], or NULL */
     uint32_t n_top;              /* tops of each token */
@@ -73,7 +75,7 @@ struct lagan_event { /* pointers are valid until the next call on the connection
 LAGAN_EXPORT int lagan_open(struct lagan **ret, const char *endpoint, int timeout_ms);
 LAGAN_EXPORT void lagan_close(struct lagan *c); /* NULL is nothing; open requests are cancelled */
 LAGAN_EXPORT int lagan_fd(const struct lagan *c);
-LAGAN_EXPORT const char *lagan_why(const struct lagan *c);
+LAGAN_EXPORT const char *lagan_why(const struct lagan *c); /* NULL: this thread's lagan_open() */
 LAGAN_EXPORT const char *lagan_version(void);
 
 /* A request is a set of keys, named as in the manual: text, ids, max_tokens, temperature ... A key set
@@ -95,7 +97,8 @@ LAGAN_EXPORT int lagan_cancel(struct lagan *c, uint64_t id); /* its ERROR event 
 LAGAN_EXPORT int lagan_next(struct lagan *c, struct lagan_event *ev, int timeout_ms);
 
 /* Everything but generate: verb and arguments as a JSON object (or NULL), the answer as JSON text in
- * *reply (free() it). -ETIMEDOUT; an ERROR answer is -EREMOTEIO with its code in *code, words in lagan_why(). */
+ * *reply (free() it; lists of ids are lists of numbers). -ETIMEDOUT; -ECONNRESET: the connection was
+ * lost; an ERROR answer is -EREMOTEIO with its code in *code, words in lagan_why(). */
 LAGAN_EXPORT int lagan_call(struct lagan *c, const char *verb, const char *args, char **reply,
                             uint32_t *code, int timeout_ms);
 

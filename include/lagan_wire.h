@@ -5,7 +5,7 @@
  *
  *     [version: uint, type: uint, rid: uint64, {map}]
  *
- * Keys are strings of at most 16 bytes; unknown keys are ignored, keys that begin with '!' must be
+ * Keys are strings of at most LAGAN_MAX_KEY bytes; unknown keys are ignored, keys that begin with '!' must be
  * understood. Tables carry their sentences: the manual, --help and the error texts come from here.
  */
 #ifndef LAGAN_WIRE_H
@@ -23,11 +23,13 @@
     X(3, SUBMIT, "C: a request; the keys of LAGAN_FIELDS, flat in the map") \
     X(4, ACCEPT, "D: key, pos in the queue; from here exactly one DONE or ERROR follows") \
     X(5, CHUNK, \
-      "D: o output, i first position, t tokens (i32 LE bin), s text, n chunk number, lp") \
+      "D: n chunk number; o output, i first position, t tokens (i32 LE bin), s text, lp (f32 LE " \
+      "bin), tp {k, d: bin of i32, f32}; or pl {i, lp, k, d, t}: the prompt's log-probabilities") \
     X(6, ACK, "C: n cumulative chunk number, win") \
     X(7, DONE, \
-      "D: outputs, each {o, reason, n_tok, score, cached, seed, resumed, adopted, recomputed}") \
-    X(8, ERROR, "D: code, message, retryable, delivered") \
+      "D: outputs, each {o, reason, word, n_tok, score, cached, seed, resumed, adopted, " \
+      "recomputed}") \
+    X(8, ERROR, "D: code, word, message, retryable, delivered; rid 0: the frame had none") \
     X(9, CANCEL, "C: rids, a list; {} cancels the rid of the envelope") \
     X(10, RESUME, "C: rids and the positions it has") \
     X(11, QUERY, "C: rids; answered with their states") \

@@ -37,14 +37,14 @@ envelope(struct msg *ret, const msgpack_object *o, struct err *e)
 }
 
 int
-msg_decode(struct msg *ret, const void *frame, size_t n, struct err *e)
+msg_decode_long(struct msg *ret, const void *frame, size_t n, uint32_t max_nodes, struct err *e)
 {
     msgpack_object o;
     size_t off = 0;
     int r;
 
     memset(ret, 0, sizeof *ret);
-    TRY(msg_check(frame, n, e));
+    TRY(msg_check_long(frame, n, max_nodes, e));
     ret->zone = msgpack_zone_new(MSGPACK_ZONE_CHUNK_SIZE);
     if (!ret->zone) return err_set(e, -ENOMEM, "no memory for a message");
     if (msgpack_unpack(frame, n, &off, ret->zone, &o) != MSGPACK_UNPACK_SUCCESS)
@@ -53,6 +53,12 @@ msg_decode(struct msg *ret, const void *frame, size_t n, struct err *e)
         r = envelope(ret, &o, e);
     if (r < 0) msg_done(ret);
     return r;
+}
+
+int
+msg_decode(struct msg *ret, const void *frame, size_t n, struct err *e)
+{
+    return msg_decode_long(ret, frame, n, LAGAN_MAX_NODES, e);
 }
 
 void

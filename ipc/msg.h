@@ -27,6 +27,10 @@ struct msg { /* an envelope */
 int msg_decode(struct msg *ret, const void *frame, size_t n, struct err *e) MUST_USE;
 void msg_done(struct msg *m);
 int msg_check(const void *frame, size_t n, struct err *e) MUST_USE; /* the bounded pass alone */
+/* The same with another budget of nodes: a client takes longer answers than it may send requests. */
+int msg_decode_long(struct msg *ret, const void *frame, size_t n, uint32_t max_nodes,
+                    struct err *e) MUST_USE;
+int msg_check_long(const void *frame, size_t n, uint32_t max_nodes, struct err *e) MUST_USE;
 bool msg_utf8(const void *s, size_t n); /* RFC 3629: no overlong forms, no surrogates */
 
 struct msg_span {

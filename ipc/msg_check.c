@@ -28,7 +28,7 @@ struct level {       /* one open container */
 
 struct pass {
     const uint8_t *start, *p, *end;
-    uint32_t nodes, ids, depth;
+    uint32_t nodes, max_nodes, ids, depth;
     struct level level[LAGAN_MAX_DEPTH];
 };
 
@@ -189,8 +189,9 @@ take_node(struct pass *c, struct err *e)
     if (kind == EXT) return bad(c, e, "an ext type, which no message has");
     if (kind == INTEGER && c->depth > 1 && !up->map) { /* not those of the envelope */
         if (++c->ids > LAGAN_MAX_IDS) return bad(c, e, "more than 4194304 integers in lists");
-    } else if (++c->nodes > LAGAN_MAX_NODES) {
-        return bad(c, e, "more than 4096 nodes");
+    } else if (++c->nodes > c->max_nodes) {
+        return err_set(e, -EBADMSG, "byte %zu of the frame: more than %u nodes",
+                       (size_t)(c->p - c->start), c->max_nodes);
     }
     if (key && kind != STR) return bad(c, e, "a key that is not a string");
     if (up) up->left--;
@@ -211,13 +212,14 @@ take_node(struct pass *c, struct err *e)
 }
 
 int
-msg_check(const void *frame, size_t n, struct err *e)
+msg_check_long(const void *frame, size_t n, uint32_t max_nodes, struct err *e)
 {
     struct pass c;
 
     c.start = c.p = frame;
     c.end = c.start + n;
     c.nodes = c.ids = c.depth = 0;
+    c.max_nodes = max_nodes;
     if (n > LAGAN_MAX_FRAME)
         return err_set(e, -EBADMSG, "a frame of %zu bytes, at most %u are taken", n,
                        LAGAN_MAX_FRAME);
@@ -227,4 +229,10 @@ msg_check(const void *frame, size_t n, struct err *e)
     } while (c.depth);
     if (c.p != c.end) return bad(&c, e, "bytes after the message");
     return 0;
+}
+
+int
+msg_check(const void *frame, size_t n, struct err *e)
+{
+    return msg_check_long(frame, n, LAGAN_MAX_NODES, e);
 }

@@ -1,0 +1,312 @@
+/* call.c - lagan_call(): a verb with JSON arguments, answered with JSON; see lagan.h.
+ *
+ * On the wire both are MessagePack. JSON becomes MessagePack in one walk; a container's count, which
+ * MessagePack wants first, is found by a walk ahead with a copy of the scanner.
+ */
+#include "client/client.h"
+
+#include "base/json.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- JSON to MessagePack */
+
+/* Values of the container that j has just entered (pairs for an object). */
+static int
+count_members(struct json j, uint32_t *ret, struct err *e)
+{
+    enum json_kind end = j.kind == JSON_OBJECT ? JSON_OBJECT_END : JSON_ARRAY_END;
+
+    *ret = 0;
+    for (;;) {
+        TRY(json_next(&j, e));
+        if (j.kind == end) return 0;
+        TRY(json_skip(&j, e));
+        ++*ret;
+    }
+}
+
+static int
+pack_string(msgpack_packer *p, const struct json *j)
+{
+    char *s = malloc(j->text_len + 1); /* an escape is never shorter than what it stands for */
+    int n;
+
+    if (!s) return -ENOMEM;
+    n = json_string(j, s, j->text_len + 1);
+    if (n >= 0) msg_bytes(p, s, (size_t)n);
+    free(s);
+    return MIN(n, 0);
+}
+
+static int
+pack_number(msgpack_packer *p, const struct json *j, struct err *e)
+{
+    char buf[32], *end;
+    uint64_t u;
+    double d;
+
+    if (json_u64(j, &u) == 0) return msgpack_pack_uint64(p, u);
+    if (j->text_len < sizeof buf && !memchr(j->text, '.', j->text_len) &&
+        !memchr(j->text, 'e', j->text_len) && !memchr(j->text, 'E', j->text_len)) {
+        long long i;
+
+        memcpy(buf, j->text, j->text_len);
+        buf[j->text_len] = '\0';
+        errno = 0;
+        i = strtoll(buf, &end, 10);
+        if (!errno && !*end) return msgpack_pack_int64(p, i);
+    }
+    if (json_f64(j, &d) < 0)
+        return err_set(e, -EINVAL, "the number %.*s is too large", (int)MIN(j->text_len, 40u),
+                       j->text);
+    return msgpack_pack_double(p, d);
+}
+
+int
+json_pack(msgpack_packer *p, const char *text, size_t n, struct err *e)
+{
+    struct json j;
+    uint32_t members;
+
+    json_open(&j, text, n);
+    for (;;) {
+        TRY(json_next(&j, e));
+        switch (j.kind) {
+        case JSON_END:
+            return 0;
+        case JSON_OBJECT_END:
+        case JSON_ARRAY_END:
+            break;
+        case JSON_OBJECT:
+            TRY(count_members(j, &members, e));
+            msgpack_pack_map(p, members);
+            break;
+        case JSON_ARRAY:
+            TRY(count_members(j, &members, e));
+            msgpack_pack_array(p, members);
+            break;
+        case JSON_KEY:
+        case JSON_STRING:
+            if (pack_string(p, &j) < 0) return err_set(e, -ENOMEM, "no memory for a string");
+            break;
+        case JSON_NUMBER:
+            TRY(pack_number(p, &j, e));
+            break;
+        case JSON_TRUE:
+            msgpack_pack_true(p);
+            break;
+        case JSON_FALSE:
+            msgpack_pack_false(p);
+            break;
+        case JSON_NULL:
+            msgpack_pack_nil(p);
+            break;
+        }
+    }
+}
+
+/* ---- MessagePack to JSON */
+
+static void
+write_string(FILE *out, const char *s, uint32_t n)
+{
+    uint32_t i;
+
+    putc('"', out);
+    for (i = 0; i < n; i++) {
+        unsigned char ch = (unsigned char)s[i];
+
+        if (ch == '"' || ch == '\\')
+            fprintf(out, "\\%c", ch);
+        else if (ch == '\n')
+            fputs("\\n", out);
+        else if (ch < 0x20)
+            fprintf(out, "\\u%04x", ch);
+        else
+            putc(ch, out);
+    }
+    putc('"', out);
+}
+
+/* The shortest decimal that reads back as the same double. */
+static void
+write_float(FILE *out, double d)
+{
+    char buf[32];
+    int digits;
+
+    for (digits = 6; digits <= 17; digits++) {
+        snprintf(buf, sizeof buf, "%.*g", digits, d);
+        if (strtod(buf, NULL) == d) break;
+    }
+    fputs(buf, out);
+}
+
+static void
+write_value(FILE *out, const msgpack_object *o)
+{
+    uint32_t i;
+
+    switch (o->type) {
+    case MSGPACK_OBJECT_BOOLEAN:
+        fputs(o->via.boolean ? "true" : "false", out);
+        return;
+    case MSGPACK_OBJECT_POSITIVE_INTEGER:
+        fprintf(out, "%" PRIu64, o->via.u64);
+        return;
+    case MSGPACK_OBJECT_NEGATIVE_INTEGER:
+        fprintf(out, "%" PRId64, o->via.i64);
+        return;
+    case MSGPACK_OBJECT_FLOAT32:
+    case MSGPACK_OBJECT_FLOAT64:
+        write_float(out, o->via.f64);
+        return;
+    case MSGPACK_OBJECT_STR:
+        write_string(out, o->via.str.ptr, o->via.str.size);
+        return;
+    case MSGPACK_OBJECT_BIN: /* a list of ids */
+        putc('[', out);
+        for (i = 0; i + 4 <= o->via.bin.size; i += 4) {
+            const struct msg_ids ids = { .o = o, .n = o->via.bin.size / 4 };
+
+            fprintf(out, "%s%d", i ? "," : "", msg_id(&ids, i / 4));
+        }
+        putc(']', out);
+        return;
+    case MSGPACK_OBJECT_ARRAY:
+        putc('[', out);
+        for (i = 0; i < o->via.array.size; i++) {
+            if (i) putc(',', out);
+            write_value(out, &o->via.array.ptr[i]);
+        }
+        putc(']', out);
+        return;
+    case MSGPACK_OBJECT_MAP:
+        putc('{', out);
+        for (i = 0; i < o->via.map.size; i++) {
+            const msgpack_object_kv *kv = &o->via.map.ptr[i];
+
+            if (i) putc(',', out);
+            write_string(out, kv->key.via.str.ptr, kv->key.via.str.size);
+            putc(':', out);
+            write_value(out, &kv->val);
+        }
+        putc('}', out);
+        return;
+    default:
+        fputs("null", out);
+    }
+}
+
+char *
+json_text(const msgpack_object *o)
+{
+    char *text = NULL;
+    size_t n;
+    FILE *out = open_memstream(&text, &n);
+
+    if (!out) return NULL;
+    write_value(out, o); /* recursive: LAGAN_MAX_DEPTH bounds it */
+    if (fclose(out)) {
+        free(text);
+        return NULL;
+    }
+    return text;
+}
+
+/* ---- the call */
+
+static int
+send_call(struct lagan *c, const char *verb, const char *args)
+{
+    msgpack_sbuffer b;
+    msgpack_packer p;
+    struct err e;
+    int r = 0;
+
+    msgpack_sbuffer_init(&b);
+    msgpack_packer_init(&p, &b, msgpack_sbuffer_write);
+    msg_begin(&p, LAGAN_MSG_CALL, ++c->next_rid, 2);
+    msg_key(&p, "verb"), msg_text(&p, verb);
+    msg_key(&p, "args");
+    if (args && json_pack(&p, args, strlen(args), &e) < 0)
+        r = client_fail(c, -EINVAL, "arguments of %s: %s", verb, e.text);
+    else if (!args)
+        msgpack_pack_map(&p, 0);
+    if (r == 0 && b.size > LAGAN_MAX_FRAME)
+        r = client_fail(c, -EMSGSIZE, "arguments of %s: %zu bytes, at most %u are taken", verb,
+                        b.size, LAGAN_MAX_FRAME);
+    if (r == 0) r = client_send(c, &b);
+    msgpack_sbuffer_destroy(&b);
+    return r;
+}
+
+static int
+take_answer(struct lagan *c, const struct frame *f, const char *verb, char **reply, uint32_t *code)
+{
+    const msgpack_object *result = msg_get(&f->m.map, "result");
+    uint64_t number = LAGAN_E_INTERNAL;
+    struct msg_span s;
+
+    if (f->m.type == LAGAN_MSG_REPLY) {
+        *reply = json_text(result ? result : &f->m.map);
+        return *reply ? 0 : client_fail(c, -ENOMEM, "no memory for the answer to %s", verb);
+    }
+    msg_u64(&f->m.map, "code", &number);
+    if (code) *code = (uint32_t)MIN(number, (uint64_t)UINT32_MAX);
+    if (msg_str(&f->m.map, "message", &s) < 0) {
+        const char *sentence = msg_reason_sentence((uint32_t)number);
+
+        s.p = sentence ? sentence : "an error without words";
+        s.n = (uint32_t)strlen(s.p);
+    }
+    return client_fail(c, -EREMOTEIO, "%.*s", (int)MIN(s.n, 300u), s.p);
+}
+
+static int
+wait_answer(struct lagan *c, const char *verb, int timeout_ms)
+{
+    nsec until = timeout_ms < 0 ? NSEC_NEVER : clock_after(clock_now(), timeout_ms * (nsec)NSEC_MS);
+
+    while (!c->call_frame) {
+        struct frame *f;
+        int r = client_step(c, &f, until);
+
+        if (r < 0) return r;
+        if (r == 0)
+            return client_fail(c, -ETIMEDOUT, "lagand at %s did not answer %s within %d ms",
+                               c->endpoint, verb, timeout_ms);
+        if (f) { /* for lagan_next(), in order */
+            f->next = NULL;
+            *c->last = f;
+            c->last = &f->next;
+        }
+        if (c->losing) return client_fail(c, -ECONNRESET, "%s", c->lost_why);
+    }
+    return 0;
+}
+
+int
+lagan_call(struct lagan *c, const char *verb, const char *args, char **reply, uint32_t *code,
+           int timeout_ms)
+{
+    int r;
+
+    if (c->losing && !c->n_rows) c->losing = false; /* nobody waits to hear of that loss */
+    if (c->losing) return client_fail(c, -ECONNRESET, "%s", c->lost_why);
+    r = send_call(c, verb, args);
+    if (r < 0) return r;
+    c->call_rid = c->next_rid;
+    r = wait_answer(c, verb, timeout_ms);
+    if (r == 0) r = take_answer(c, c->call_frame, verb, reply, code);
+    if (c->call_frame) frame_free(c->call_frame);
+    c->call_frame = NULL;
+    c->call_rid = 0;
+    client_rearm(c);
+    return r;
+}

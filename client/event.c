@@ -1,0 +1,281 @@
+/* event.c - frames to events: lagan_next(); see lagan.h.
+ *
+ * A frame stays c->now until the next call, because the event's text points into it. Lists come as
+ * bytes and are copied where alignment is known.
+ */
+#include "client/client.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Room for n elements of bytes each in *p, which grows and never shrinks. */
+static int
+room(void **p, size_t *max, size_t n, size_t bytes)
+{
+    void *more;
+
+    if (n <= *max) return 0;
+    more = realloc(*p, n * bytes);
+    if (!more) return -ENOMEM;
+    *p = more;
+    *max = n;
+    return 0;
+}
+
+static uint32_t
+le32(const char *p)
+{
+    const uint8_t *b = (const uint8_t *)p;
+
+    return (uint32_t)b[0] | (uint32_t)b[1] << 8 | (uint32_t)b[2] << 16 | (uint32_t)b[3] << 24;
+}
+
+/* lp and tp of a map into the event; n is the number of tokens they must be of. */
+static int
+take_logprobs(struct lagan *c, const msgpack_object *map, uint32_t n, struct lagan_event *ev)
+{
+    const msgpack_object *tp = msg_get(map, "tp");
+    struct msg_span s;
+    uint64_t k = 0;
+    size_t i;
+    uint32_t bits;
+
+    if (msg_str(map, "lp", &s) == 0) {
+        if (s.n != 4 * (size_t)n) return -EBADMSG;
+        TRY(room((void **)&c->logprob, &c->max_logprob, n, sizeof *c->logprob));
+        for (i = 0; i < n; i++) bits = le32(s.p + 4 * i), memcpy(&c->logprob[i], &bits, 4);
+        ev->logprob = c->logprob;
+    }
+    if (!tp && msg_get(map, "d")) tp = map; /* prompt log-probabilities have k and d beside lp */
+    if (!tp) return 0;
+    if (msg_u64(tp, "k", &k) < 0 || msg_str(tp, "d", &s) < 0) return -EBADMSG;
+    if (k > LAGAN_MAX_TOP || s.n != 8 * (size_t)n * k) return -EBADMSG;
+    if (!k) return 0;
+    TRY(room((void **)&c->top, &c->max_top, (size_t)n * k, sizeof *c->top));
+    for (i = 0; i < (size_t)n * k; i++) {
+        c->top[i].id = (int32_t)le32(s.p + 8 * i);
+        bits = le32(s.p + 8 * i + 4);
+        memcpy(&c->top[i].logprob, &bits, 4);
+    }
+    ev->n_top = (uint32_t)k;
+    ev->top = c->top;
+    return 0;
+}
+
+static int
+take_ids(struct lagan *c, const msgpack_object *map, struct lagan_event *ev)
+{
+    struct msg_ids ids;
+    uint32_t i;
+    int r = msg_ids(map, "t", &ids, NULL);
+
+    if (r == -ENOENT) return 0;
+    if (r < 0) return -EBADMSG;
+    TRY(room((void **)&c->ids, &c->max_ids, ids.n, sizeof *c->ids));
+    for (i = 0; i < ids.n; i++) c->ids[i] = msg_id(&ids, i);
+    ev->n_ids = ids.n;
+    ev->ids = c->ids;
+    return 0;
+}
+
+static int
+take_prompt(struct lagan *c, const msgpack_object *pl, struct lagan_event *ev)
+{
+    struct msg_span s;
+    uint64_t first = 0;
+
+    if (pl->type != MSGPACK_OBJECT_MAP || msg_str(pl, "lp", &s) < 0 || s.n % 4) return -EBADMSG;
+    if (msg_u64(pl, "i", &first) == -EINVAL || first > UINT32_MAX) return -EBADMSG;
+    TRY(take_ids(c, pl, ev));
+    if (ev->ids && ev->n_ids != s.n / 4) return -EBADMSG;
+    ev->kind = LAGAN_EVENT_PROMPT;
+    ev->first = (uint32_t)first;
+    ev->n_ids = s.n / 4;
+    return take_logprobs(c, pl, ev->n_ids, ev);
+}
+
+static int
+take_chunk(struct lagan *c, struct row *row, const struct msg *m, struct lagan_event *ev)
+{
+    const msgpack_object *pl = msg_get(&m->map, "pl");
+    uint64_t o = 0, first = 0, n = row->taken + 1;
+    struct msg_span s = { "", 0 };
+
+    if (msg_u64(&m->map, "n", &n) == -EINVAL || n < row->taken) return -EBADMSG;
+    row->taken = n;
+    if (!c->ack_at) c->ack_at = clock_now() + CLIENT_ACK_AFTER;
+    if (pl) return take_prompt(c, pl, ev);
+    if (msg_u64(&m->map, "o", &o) == -EINVAL || msg_u64(&m->map, "i", &first) == -EINVAL ||
+        msg_str(&m->map, "s", &s) == -EINVAL || o > UINT32_MAX || first > UINT32_MAX)
+        return -EBADMSG;
+    ev->kind = LAGAN_EVENT_TOKENS;
+    ev->output = (uint32_t)o;
+    ev->first = (uint32_t)first;
+    ev->text = s.p;
+    ev->text_len = s.n;
+    TRY(take_ids(c, &m->map, ev));
+    return take_logprobs(c, &m->map, ev->n_ids, ev);
+}
+
+static uint32_t
+small(const msgpack_object *map, const char *key)
+{
+    uint64_t v = 0;
+
+    msg_u64(map, key, &v);
+    return (uint32_t)MIN(v, (uint64_t)UINT32_MAX);
+}
+
+/* One output of DONE. */
+static int
+take_output(const msgpack_object *o, struct lagan_event *ev)
+{
+    double score = 0;
+
+    if (o->type != MSGPACK_OBJECT_MAP) return -EBADMSG;
+    ev->kind = LAGAN_EVENT_OUTPUT;
+    ev->output = small(o, "o");
+    ev->reason = small(o, "reason");
+    ev->word = msg_reason(ev->reason, NULL);
+    if (!ev->word) ev->word = "error";
+    ev->n_tokens = small(o, "n_tok");
+    msg_f64(o, "score", &score);
+    ev->score = (float)score;
+    ev->cached = small(o, "cached");
+    msg_u64(o, "seed", &ev->seed);
+    ev->resumed = small(o, "resumed");
+    ev->adopted = small(o, "adopted");
+    ev->recomputed = small(o, "recomputed");
+    return 0;
+}
+
+/* The next output of the DONE that is c->now, or DONE itself. */
+static int
+take_done(struct lagan *c, struct lagan_event *ev)
+{
+    const msgpack_object *outputs = msg_get(&c->now->m.map, "outputs");
+    uint32_t n = 0;
+
+    if (outputs && outputs->type != MSGPACK_OBJECT_ARRAY) return -EBADMSG;
+    if (outputs) n = outputs->via.array.size;
+    if (c->next_output < n) return take_output(&outputs->via.array.ptr[c->next_output++], ev);
+    c->next_output = 0;
+    ev->kind = LAGAN_EVENT_DONE;
+    client_close_row(c, c->now->m.rid);
+    return 0;
+}
+
+static void
+take_error(struct lagan *c, const struct msg *m, struct lagan_event *ev)
+{
+    struct msg_span s;
+    bool retry = false;
+
+    ev->kind = LAGAN_EVENT_ERROR;
+    ev->reason = small(&m->map, "code");
+    ev->word = msg_reason(ev->reason, &retry);
+    if (!ev->word) ev->word = "internal";
+    msg_bool(&m->map, "retryable", &retry);
+    ev->retryable = retry;
+    ev->n_tokens = small(&m->map, "delivered");
+    ev->message = msg_reason_sentence(ev->reason);
+    if (msg_str(&m->map, "message", &s) == 0) {
+        client_fail(c, 0, "%.*s", (int)MIN(s.n, 300u), s.p);
+        ev->message = c->why;
+    }
+    if (!ev->message) ev->message = "";
+    client_close_row(c, m->rid);
+}
+
+/* The connection is lost: an ERROR for each request that was open, then LOST once. */
+static void
+take_loss(struct lagan *c, struct lagan_event *ev)
+{
+    ev->reason = c->lost_code;
+    ev->word = msg_reason(c->lost_code, NULL);
+    if (!ev->word) ev->word = "internal";
+    ev->message = c->lost_why;
+    ev->retryable = 1;
+    if (c->n_rows) {
+        ev->kind = LAGAN_EVENT_ERROR;
+        ev->id = c->rows[0].rid;
+        client_close_row(c, ev->id);
+        return;
+    }
+    ev->kind = LAGAN_EVENT_LOST;
+    c->losing = false;
+}
+
+static int
+take_event(struct lagan *c, struct lagan_event *ev)
+{
+    const struct msg *m = &c->now->m;
+    struct row *row = client_row(c, m->rid);
+
+    if (!row) return 0; /* answered while the frame waited */
+    ev->id = m->rid;
+    switch (m->type) {
+    case LAGAN_MSG_CHUNK:
+        TRY(take_chunk(c, row, m, ev));
+        break;
+    case LAGAN_MSG_DONE:
+        TRY(take_done(c, ev));
+        break;
+    default:
+        take_error(c, m, ev);
+    }
+    return 1;
+}
+
+static int
+next_event(struct lagan *c, struct lagan_event *ev, nsec until)
+{
+    int r = 0;
+
+    client_ack(c, /* all= */ false);
+    for (;;) {
+        if (!c->next_output) { /* else c->now is a DONE with outputs left */
+            if (c->now) frame_free(c->now);
+            c->now = c->first;
+            if (c->now) {
+                c->first = c->now->next;
+                if (!c->first) c->last = &c->first;
+            } else if (c->losing) {
+                return take_loss(c, ev), 1;
+            } else {
+                r = client_step(c, &c->now, until);
+                if (r <= 0) return r;
+                if (!c->now) continue;
+            }
+        }
+        r = take_event(c, ev);
+        if (r > 0) return r;
+        c->next_output = 0;
+        memset(ev, 0, sizeof *ev);
+        if (r == -ENOMEM) return client_fail(c, r, "no memory for a frame's tokens");
+        if (r < 0) client_lose(c, LAGAN_E_INTERNAL, "lagand sent a message with impossible values");
+    }
+}
+
+int
+lagan_next(struct lagan *c, struct lagan_event *ev, int timeout_ms)
+{
+    struct lagan_event full;
+    size_t size = ev->size;
+    int r;
+
+    if (size < offsetof(struct lagan_event, output) || size > 4096)
+        return client_fail(c, -EINVAL, "lagan_event.size is %zu, it is set by the caller", size);
+    memset(&full, 0, sizeof full);
+    r = next_event(c, &full,
+                   timeout_ms < 0 ? NSEC_NEVER
+                                  : clock_after(clock_now(), timeout_ms * (nsec)NSEC_MS));
+    if (r > 0) {
+        memset(ev, 0, size);
+        memcpy(ev, &full, MIN(size, sizeof full));
+        ev->size = size;
+    }
+    client_rearm(c);
+    return r;
+}

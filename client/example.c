@@ -1,0 +1,49 @@
+/* example.c - ask lagand one question and print the answer as it comes.
+ *
+ *     cc example.c $(pkg-config --cflags --libs liblagan) -o example && ./example "12 = "
+ */
+#include <lagan.h>
+#include <stdio.h>
+#include <string.h>
+
+int
+main(int argc, char **argv)
+{
+    const char *prompt = argc > 1 ? argv[1] : "12 = ";
+    const char *endpoint = argc > 2 ? argv[2] : NULL; /* NULL: the system's lagand */
+    struct lagan_event ev = { sizeof ev };
+    struct lagan_request *r = lagan_request_new();
+    struct lagan *c;
+    uint64_t id;
+    int over = 0, failed = 1;
+
+    if (!r || lagan_open(&c, endpoint, 1000) < 0) {
+        fprintf(stderr, "%s\n", lagan_why(NULL));
+        return 3;
+    }
+    lagan_set_str(r, "text", prompt, strlen(prompt));
+    lagan_set_int(r, "max_tokens", 64);
+    if (lagan_submit(c, r, &id) < 0) over = fprintf(stderr, "%s\n", lagan_why(c));
+    while (!over && lagan_next(c, &ev, -1) > 0) {
+        switch (ev.kind) {
+        case LAGAN_EVENT_TOKENS:
+            fwrite(ev.text, 1, ev.text_len, stdout);
+            fflush(stdout);
+            break;
+        case LAGAN_EVENT_DONE:
+            putchar('\n');
+            failed = 0;
+            over = 1;
+            break;
+        case LAGAN_EVENT_ERROR:
+            fprintf(stderr, "%s: %s\n", ev.word, ev.message);
+            over = 1;
+            break;
+        default:
+            break; /* PROMPT, OUTPUT, and kinds of later versions */
+        }
+    }
+    lagan_request_free(r);
+    lagan_close(c);
+    return failed;
+}

@@ -1,0 +1,189 @@
+/* submit.c - requests as sets of keys, SUBMIT and CANCEL; see lagan.h. */
+#include "client/client.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct entry { /* one key and its value, already packed */
+    char key[LAGAN_MAX_KEY + 1];
+    msgpack_sbuffer value;
+};
+
+struct lagan_request {
+    struct entry entry[LAGAN_MAX_KEYS];
+    uint32_t n;
+    uint32_t win;
+};
+
+struct lagan_request *
+lagan_request_new(void)
+{
+    struct lagan_request *r = calloc(1, sizeof *r);
+
+    if (r) r->win = LAGAN_DEFAULT_WIN;
+    return r;
+}
+
+void
+lagan_request_free(struct lagan_request *r)
+{
+    uint32_t i;
+
+    if (!r) return;
+    for (i = 0; i < r->n; i++) msgpack_sbuffer_destroy(&r->entry[i].value);
+    free(r);
+}
+
+/* A packer over the empty value of key. -EINVAL: the key is too long. -E2BIG: too many keys. */
+static int
+begin_value(struct lagan_request *r, const char *key, msgpack_packer *p)
+{
+    size_t n = strlen(key);
+    uint32_t i;
+
+    if (!n || n > LAGAN_MAX_KEY) return -EINVAL;
+    for (i = 0; i < r->n && strcmp(r->entry[i].key, key); i++) continue;
+    if (i == LAGAN_MAX_KEYS) return -E2BIG;
+    if (i == r->n) {
+        memcpy(r->entry[i].key, key, n + 1);
+        msgpack_sbuffer_init(&r->entry[i].value);
+        r->n++;
+    }
+    msgpack_sbuffer_clear(&r->entry[i].value);
+    msgpack_packer_init(p, &r->entry[i].value, msgpack_sbuffer_write);
+    return 0;
+}
+
+int
+lagan_set_int(struct lagan_request *r, const char *key, int64_t v)
+{
+    msgpack_packer p;
+
+    TRY(begin_value(r, key, &p));
+    if (!strcmp(key, "win") && v >= 1 && v <= LAGAN_MAX_WIN) r->win = (uint32_t)v;
+    return msgpack_pack_int64(&p, v) < 0 ? -ENOMEM : 0;
+}
+
+int
+lagan_set_float(struct lagan_request *r, const char *key, double v)
+{
+    msgpack_packer p;
+
+    TRY(begin_value(r, key, &p));
+    return msgpack_pack_double(&p, v) < 0 ? -ENOMEM : 0;
+}
+
+int
+lagan_set_bool(struct lagan_request *r, const char *key, int v)
+{
+    msgpack_packer p;
+
+    TRY(begin_value(r, key, &p));
+    return (v ? msgpack_pack_true(&p) : msgpack_pack_false(&p)) < 0 ? -ENOMEM : 0;
+}
+
+int
+lagan_set_str(struct lagan_request *r, const char *key, const char *s, size_t n)
+{
+    msgpack_packer p;
+
+    TRY(begin_value(r, key, &p));
+    return msgpack_pack_str_with_body(&p, s, n) < 0 ? -ENOMEM : 0;
+}
+
+int
+lagan_set_ids(struct lagan_request *r, const char *key, const int32_t *ids, size_t n)
+{
+    msgpack_packer p;
+    size_t i;
+
+    if (n > LAGAN_MAX_IDS) return -E2BIG;
+    TRY(begin_value(r, key, &p));
+    if (msgpack_pack_bin(&p, 4 * n) < 0) return -ENOMEM;
+    for (i = 0; i < n; i++) {
+        uint32_t v = (uint32_t)ids[i];
+        const uint8_t le[4] = { (uint8_t)v, (uint8_t)(v >> 8), (uint8_t)(v >> 16),
+                                (uint8_t)(v >> 24) };
+
+        if (msgpack_pack_bin_body(&p, le, 4) < 0) return -ENOMEM;
+    }
+    return 0;
+}
+
+int
+lagan_set_strs(struct lagan_request *r, const char *key, const char *const *s, size_t n)
+{
+    msgpack_packer p;
+    size_t i;
+
+    TRY(begin_value(r, key, &p));
+    if (msgpack_pack_array(&p, n) < 0) return -ENOMEM;
+    for (i = 0; i < n; i++)
+        if (msgpack_pack_str_with_body(&p, s[i], strlen(s[i])) < 0) return -ENOMEM;
+    return 0;
+}
+
+static int
+add_row(struct lagan *c, uint32_t win)
+{
+    if (c->n_rows == c->max_rows) {
+        uint32_t max = c->max_rows ? 2 * c->max_rows : 16;
+        struct row *rows = realloc(c->rows, max * sizeof *rows);
+
+        if (!rows) return -ENOMEM;
+        c->rows = rows;
+        c->max_rows = max;
+    }
+    if (!c->n_rows && !c->welcome) c->apart_since = clock_now();
+    c->rows[c->n_rows++] = (struct row){ .rid = ++c->next_rid, .win = win };
+    return 0;
+}
+
+int
+lagan_submit(struct lagan *c, const struct lagan_request *r, uint64_t *id)
+{
+    msgpack_sbuffer b;
+    msgpack_packer p;
+    uint32_t i;
+    int k;
+
+    if (add_row(c, r->win) < 0) return client_fail(c, -ENOMEM, "no memory for a request");
+    msgpack_sbuffer_init(&b);
+    msgpack_packer_init(&p, &b, msgpack_sbuffer_write);
+    msg_begin(&p, LAGAN_MSG_SUBMIT, c->next_rid, r->n);
+    for (i = 0; i < r->n; i++) {
+        msg_key(&p, r->entry[i].key);
+        msgpack_sbuffer_write(&b, r->entry[i].value.data, r->entry[i].value.size);
+    }
+    if (b.size > LAGAN_MAX_FRAME)
+        k = client_fail(c, -EMSGSIZE, "the request is %zu bytes long, at most %u are taken", b.size,
+                        LAGAN_MAX_FRAME);
+    else
+        k = client_send(c, &b);
+    msgpack_sbuffer_destroy(&b);
+    if (k < 0)
+        client_close_row(c, c->next_rid);
+    else
+        *id = c->next_rid;
+    client_rearm(c);
+    return k;
+}
+
+int
+lagan_cancel(struct lagan *c, uint64_t id)
+{
+    msgpack_sbuffer b;
+    msgpack_packer p;
+    int k;
+
+    if (!client_row(c, id))
+        return client_fail(c, -ENOENT, "request %llu is not open", (unsigned long long)id);
+    msgpack_sbuffer_init(&b);
+    msgpack_packer_init(&p, &b, msgpack_sbuffer_write);
+    msg_begin(&p, LAGAN_MSG_CANCEL, id, 0);
+    k = client_send(c, &b);
+    msgpack_sbuffer_destroy(&b);
+    client_rearm(c);
+    return k;
+}
