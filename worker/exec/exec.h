@@ -18,8 +18,10 @@ struct exec;
 
 struct exec_config {
     uint32_t max_rows, max_seqs, max_enc_rows; /* as the scheduler's limits */
+    uint32_t max_edits;                        /* as batch_new()'s; 0: 4,096 */
     uint32_t n_lanes;
     uint32_t lane_units[MAX_LANES]; /* threads or SMs of each; 0: an equal share */
+    enum dtype kv_dtype;            /* as model_groups() was given */
 };
 
 /* How a seat's tokens are chosen. Copied by exec_seat(); prompt is kept until the seat ends. */
@@ -44,10 +46,15 @@ struct sampling {
  * own. Everything is sized here; -ENOMEM with the numbers. */
 int exec_open(struct exec **ret, const struct exec_config *c, struct gpu *g, const struct model *m,
               const struct kv_config *kv, const struct arena *kv_arena, struct err *e) MUST_USE;
-struct exec *exec_close(struct exec *x); /* waits for steps that are out */
+struct exec *exec_close(struct exec *x); /* waits for steps that are out; NULL in, NULL out */
+CLEAN_FUNC(struct exec, exec_close)
 
 void exec_seat(struct exec *x, uint32_t seat, const struct sampling *s); /* before its first step */
+/* b is read and may be used again at once. -ENOTSUP: the batch asks for what is not there yet, by name;
+ * -EINVAL, -EIO: the device's sentence, and the worker is finished. */
 int exec_start(struct exec *x, const struct batch *b, struct err *e) MUST_USE;
+/* Readable while exec_finish() may have something; call it until -EAGAIN, which empties the fd. -1: the
+ * device has none, look at exec_done(). */
 int exec_fd(const struct exec *x, unsigned lane);
 uint64_t exec_done(const struct exec *x, unsigned lane); /* the last step that is done */
 /* The oldest step of the lane that is out and done: *r is ours, valid until two more exec_start() of the

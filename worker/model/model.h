@@ -21,10 +21,11 @@ struct model {
     const struct gpu_ops *op;
     const struct arch *arch;
     struct model_shape shape;
-    void *cfg, *top, *layer, *encoder; /* layer, encoder: [n] of the family's layer structs */
-    struct tensor table[MAX_TABLES];   /* prepare()'s: rope cos/sin by kind, T5 bias tables */
-    struct arena weights;              /* fd -1: everything is used in place */
-    uint64_t fingerprint[2];           /* checkpoint digest, dtype, packing version, family */
+    void *cfg, *top, *layer, *encoder;    /* layer, encoder: [n] of the family's layer structs */
+    struct tensor table[MAX_TABLES];      /* prepare()'s: rope cos/sin by kind, T5 bias tables */
+    struct arena table_arena[MAX_TABLES]; /* where they lie: table.h */
+    struct arena weights;                 /* fd -1: everything is used in place */
+    uint64_t fingerprint[2];              /* checkpoint digest, dtype, packing version, family */
     uint64_t weight_bytes;
     bool adopted;
 

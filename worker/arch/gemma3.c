@@ -1,0 +1,275 @@
+/* gemma3.c - Gemma 3, text only: the language model of gemma3_text and of gemma3's text_config.
+ *
+ * Norms before and after each sublayer, all of them 1 + w; q and k are normed per head before they
+ * are rotated; five layers of six slide over a window with rotary base 1e4, the sixth sees everything
+ * with base 1e6. The score's scale comes from query_pre_attn_scalar, not from the head's size.
+ * Source: Gemma3ForCausalLM of transformers 5.17.
+ */
+#include "worker/arch/registry.h"
+#include "worker/model/blocks.h"
+#include "worker/model/config.h"
+#include "worker/model/model.h"
+#include "worker/model/table.h"
+
+#include <errno.h>
+#include <math.h>
+#include <string.h>
+
+struct gemma3 {
+    struct tensor embed; /* [vocab, hidden]; the head as well */
+    struct tensor norm;  /* [hidden] */
+};
+
+struct gemma3_layer {
+    struct tensor attn_norm, attn_post; /* [hidden] */
+    struct tensor qkv;                  /* [q + kv + kv, hidden] */
+    struct tensor q_norm, k_norm;       /* [head_dim] */
+    struct tensor o;                    /* [hidden, q] */
+    struct tensor ff_norm, ff_post;     /* [hidden] */
+    struct tensor gate_up;              /* [2 ff, hidden], gate rows first */
+    struct tensor down;                 /* [hidden, ff] */
+};
+
+struct gemma3_cfg {
+    float eps;
+    float scale;               /* query_pre_attn_scalar ^ -0.5 */
+    float embed_scale;         /* sqrt(hidden) */
+    float attn_cap, logit_cap; /* 0: none */
+    struct rope_params rope[2];
+};
+enum { TABLE_FULL, TABLE_WINDOW }; /* m->table[], cfg->rope[] */
+
+#define TOP(f) IN_TOP, offsetof(struct gemma3, f)
+#define LAYER(f) IN_LAYER, offsetof(struct gemma3_layer, f)
+
+/* clang-format off */
+static const struct weight_rule weights[] = {
+    /* in the checkpoint                           goes to           rows        cols        */
+    { "embed_tokens.weight",                       TOP(embed),       DIM_VOCAB,  DIM_HIDDEN, 0 },
+    { "norm.weight",                               TOP(norm),        DIM_1,      DIM_HIDDEN, W_FP32 },
+    { "layers.%u.input_layernorm.weight",          LAYER(attn_norm), DIM_1,      DIM_HIDDEN, W_FP32 },
+    { "layers.%u.self_attn.q_proj.weight",         LAYER(qkv),       DIM_Q,      DIM_HIDDEN, W_SPLIT_ROWS },
+    { "layers.%u.self_attn.k_proj.weight",         LAYER(qkv),       DIM_KV,     DIM_HIDDEN, W_SPLIT_ROWS | W_BELOW },
+    { "layers.%u.self_attn.v_proj.weight",         LAYER(qkv),       DIM_KV,     DIM_HIDDEN, W_SPLIT_ROWS | W_BELOW },
+    { "layers.%u.self_attn.q_norm.weight",         LAYER(q_norm),    DIM_1,      DIM_HEAD,   W_FP32 },
+    { "layers.%u.self_attn.k_norm.weight",         LAYER(k_norm),    DIM_1,      DIM_HEAD,   W_FP32 },
+    { "layers.%u.self_attn.o_proj.weight",         LAYER(o),         DIM_HIDDEN, DIM_Q,      W_SPLIT_COLS },
+    { "layers.%u.post_attention_layernorm.weight", LAYER(attn_post), DIM_1,      DIM_HIDDEN, W_FP32 },
+    { "layers.%u.pre_feedforward_layernorm.weight", LAYER(ff_norm),  DIM_1,      DIM_HIDDEN, W_FP32 },
+    { "layers.%u.mlp.gate_proj.weight",            LAYER(gate_up),   DIM_FF,     DIM_HIDDEN, W_SPLIT_ROWS },
+    { "layers.%u.mlp.up_proj.weight",              LAYER(gate_up),   DIM_FF,     DIM_HIDDEN, W_SPLIT_ROWS | W_BELOW },
+    { "layers.%u.mlp.down_proj.weight",            LAYER(down),      DIM_HIDDEN, DIM_FF,     W_SPLIT_COLS },
+    { "layers.%u.post_feedforward_layernorm.weight", LAYER(ff_post), DIM_1,      DIM_HIDDEN, W_FP32 },
+    { 0 },
+};
+/* clang-format on */
+
+/* layer_types says each layer's kind; before it, every sliding_window_pattern-th layer saw it all. */
+static int
+read_window(const json_t *config, uint32_t layer, uint32_t n_layers, uint32_t window, uint32_t *ret,
+            struct err *e)
+{
+    uint32_t pattern;
+    const char *kind;
+
+    *ret = window;
+    if (cfg_state(config, "layer_types") != CFG_SET) {
+        TRY(cfg_u32(config, "sliding_window_pattern", 6, 1, MAX_LAYERS, &pattern, e));
+        if ((layer + 1) % pattern == 0) *ret = 0;
+        return 0;
+    }
+    TRY(cfg_str_at(config, "layer_types", layer, n_layers, &kind, e));
+    if (!strcmp(kind, "full_attention"))
+        *ret = 0;
+    else if (strcmp(kind, "sliding_attention"))
+        return err_set(e, -ENOTSUP,
+                       "layer_types[%u] is \"%s\"; full_attention and sliding_attention are there",
+                       layer, kind);
+    return 0;
+}
+
+static int
+read_rope(const json_t *config, const char *kind, double theta, struct rope_params *ret,
+          struct err *e)
+{
+    TRY(cfg_rope(config, kind, theta, ret, e));
+    if (ret->type != ROPE_DEFAULT && ret->type != ROPE_LINEAR)
+        return err_set(e, -ENOTSUP, "rope_type of %s is neither default nor linear", kind);
+    if (ret->partial != 1)
+        return err_set(e, -ENOTSUP, "partial_rotary_factor of %s is %g, only 1 is implemented",
+                       kind, ret->partial);
+    return 0;
+}
+
+static int
+read_layers(const json_t *config, struct model_shape *s, struct err *e)
+{
+    struct layer_shape l = { .mixer = MIX_ATTENTION, .kv_parts = 2 };
+    uint32_t window;
+
+    TRY(cfg_u32(config, "intermediate_size", 9216, 1, CFG_MAX_FF, &l.n_ff, e));
+    TRY(cfg_u32(config, "num_attention_heads", 8, 1, CFG_MAX_HEADS, &l.n_heads, e));
+    TRY(cfg_u32(config, "num_key_value_heads", 4, 1, l.n_heads, &l.n_kv_heads, e));
+    TRY(cfg_u32(config, "head_dim", 256, 2, CFG_MAX_HEAD_DIM, &l.head_dim, e));
+    TRY(cfg_u32(config, "sliding_window", 4096, 1, CFG_MAX_POSITIONS, &window, e));
+    if (l.n_heads % l.n_kv_heads)
+        return err_set(e, -EINVAL,
+                       "num_attention_heads is %u, not a multiple of num_key_value_heads, %u",
+                       l.n_heads, l.n_kv_heads);
+    if (l.head_dim % 2)
+        return err_set(e, -EINVAL, "head_dim is %u; rotary positions need an even one", l.head_dim);
+    for (uint32_t i = 0; i < s->n_layers; i++) {
+        TRY(read_window(config, i, s->n_layers, window, &l.window, e));
+        l.kv = l.window ? KV_WINDOW : KV_FULL;
+        l.kv_from = (uint16_t)i;
+        s->layer[i] = l;
+    }
+    s->dim[DIM_FF] = l.n_ff;
+    s->dim[DIM_HEAD] = l.head_dim;
+    s->dim[DIM_Q] = l.n_heads * l.head_dim;
+    s->dim[DIM_KV] = l.n_kv_heads * l.head_dim;
+    return 0;
+}
+
+static int
+configure(json_t *config, struct model_shape *s, void *out, struct err *e)
+{
+    struct gemma3_cfg *cfg = out;
+    const char *act;
+    float scalar;
+
+    TRY(cfg_str(config, "hidden_activation", "gelu_pytorch_tanh", &act, e));
+    if (strcmp(act, "gelu_pytorch_tanh"))
+        return err_set(e, -ENOTSUP,
+                       "hidden_activation is \"%s\", only \"gelu_pytorch_tanh\" is implemented",
+                       act);
+    TRY(cfg_want_bool(config, "attention_bias", false, e));
+    TRY(cfg_want_bool(config, "use_bidirectional_attention", false, e));
+    TRY(cfg_want_bool(config, "tie_word_embeddings", true, e));
+    TRY(cfg_u32(config, "num_hidden_layers", 26, 1, MAX_LAYERS, &s->n_layers, e));
+    TRY(cfg_u32(config, "hidden_size", 2304, 1, CFG_MAX_HIDDEN, &s->hidden, e));
+    TRY(cfg_u32(config, "vocab_size", 262208, 1, CFG_MAX_VOCAB, &s->vocab, e));
+    TRY(cfg_u32(config, "max_position_embeddings", 131072, 1, CFG_MAX_POSITIONS, &s->max_len, e));
+    TRY(cfg_f32(config, "rms_norm_eps", 1e-6, 0, 1, &cfg->eps, e));
+    TRY(cfg_f32(config, "query_pre_attn_scalar", 256, 1e-6, 1e6, &scalar, e));
+    TRY(cfg_f32(config, "attn_logit_softcapping", 0, 0, 1e6, &cfg->attn_cap, e));
+    TRY(cfg_f32(config, "final_logit_softcapping", 0, 0, 1e6, &cfg->logit_cap, e));
+    TRY(read_rope(config, "full_attention", 1e6, &cfg->rope[TABLE_FULL], e));
+    TRY(read_rope(config, "sliding_attention", 1e4, &cfg->rope[TABLE_WINDOW], e));
+    TRY(read_layers(config, s, e));
+    cfg->scale = (float)(1 / sqrt((double)scalar));
+    /* differs: a bf16 run of transformers rounds it to bf16; activations here are fp32, as they are
+     * when transformers loads the same file in fp32, which is what we are held to. */
+    cfg->embed_scale = sqrtf((float)s->hidden);
+    s->dim[DIM_HIDDEN] = s->hidden;
+    s->dim[DIM_VOCAB] = s->vocab;
+    return 0;
+}
+
+static int
+prepare(struct model *m, struct err *e)
+{
+    const struct gemma3_cfg *cfg = m->cfg;
+
+    for (uint32_t i = TABLE_FULL; i <= TABLE_WINDOW; i++)
+        TRY(table_rope(m, i, &cfg->rope[i], m->shape.dim[DIM_HEAD], e));
+    return 0;
+}
+
+/* x += norm(in w^T): the norm stands between the sum over ranks and the residual. */
+static int
+add_normed(const struct model *m, struct step *s, struct tensor in, struct tensor w,
+           struct tensor norm)
+{
+    const struct gemma3_cfg *cfg = m->cfg;
+    struct tensor y = block_scratch(s, BLOCK_OUT, s->x.dim[0], s->x.dim[1]);
+
+    TRY(block_row_split(m, s, y, in, w));
+    TRY(m->op->rms_norm(s->lane, y, y, norm, cfg->eps, 1));
+    return m->op->add(s->lane, s->x, y);
+}
+
+static int
+forward(const struct model *m, struct step *s, uint32_t first, uint32_t n)
+{
+    const struct gpu_ops *op = m->op;
+    const struct gemma3_cfg *cfg = m->cfg;
+    const struct gemma3 *top = m->top;
+    const struct gemma3_layer *w = (const struct gemma3_layer *)m->layer + first;
+    const struct layer_shape *shape = &m->shape.layer[first];
+    uint32_t rows = s->rows.n_rows, q = m->shape.dim[DIM_Q], kv = m->shape.dim[DIM_KV];
+    uint32_t ff = m->shape.dim[DIM_FF];
+    struct tensor h = block_scratch(s, BLOCK_NORMED, rows, m->shape.hidden);
+    struct tensor qkv = block_scratch(s, BLOCK_QKV, rows, q + 2 * kv);
+    struct tensor heads = block_scratch(s, BLOCK_HEADS, rows, q);
+    struct tensor gate_up = block_scratch(s, BLOCK_GATE_UP, rows, 2 * ff);
+    struct tensor inner = block_scratch(s, BLOCK_INNER, rows, ff);
+
+    if (first == 0) TRY(op->embed(s->lane, s->x, top->embed, s->rows.token, cfg->embed_scale));
+    for (uint32_t l = first; l < first + n; l++, w++, shape++) {
+        struct rope_store rope = {
+            .q = tensor_cols(qkv, 0, q),
+            .k = tensor_cols(qkv, q, kv),
+            .v = tensor_cols(qkv, q + kv, kv),
+            .q_norm = w->q_norm,
+            .k_norm = w->k_norm,
+            .norm_eps = cfg->eps,
+            .norm_plus = 1,
+            .cos_sin = m->table[shape->window ? TABLE_WINDOW : TABLE_FULL],
+            .n_heads = shape->n_heads,
+            .n_kv_heads = shape->n_kv_heads,
+            .head_dim = shape->head_dim,
+            .kv = s->kv[l],
+        };
+        struct attend a = {
+            .out = heads,
+            .q = rope.q,
+            .kv = s->kv[l],
+            .n_heads = shape->n_heads,
+            .n_kv_heads = shape->n_kv_heads,
+            .head_dim = shape->head_dim,
+            .window = shape->window,
+            .causal = true,
+            .scale = cfg->scale,
+            .softcap = cfg->attn_cap,
+        };
+
+        TRY(op->rms_norm(s->lane, h, s->x, w->attn_norm, cfg->eps, 1));
+        TRY(op->matmul(s->lane, qkv, h, w->qkv, NO_TENSOR, 0));
+        TRY(op->rope_store(s->lane, &rope, s->rows));
+        TRY(op->attend(s->lane, &a, s->rows));
+        TRY(add_normed(m, s, heads, w->o, w->attn_post));
+
+        TRY(op->rms_norm(s->lane, h, s->x, w->ff_norm, cfg->eps, 1));
+        TRY(op->matmul(s->lane, gate_up, h, w->gate_up, NO_TENSOR, 0));
+        TRY(op->gate(s->lane, inner, gate_up, ACT_GELU_TANH));
+        TRY(add_normed(m, s, inner, w->down, w->ff_post));
+    }
+    if (first + n < m->shape.n_layers) return 0;
+    return op->rms_norm(s->lane, s->x, s->x, top->norm, cfg->eps, 1);
+}
+
+static int
+logits(const struct model *m, struct step *s, struct tensor out, struct tensor x)
+{
+    const struct gemma3_cfg *cfg = m->cfg;
+    const struct gemma3 *top = m->top;
+
+    TRY(m->op->matmul(s->lane, out, x, top->embed, NO_TENSOR, 0));
+    return cfg->logit_cap > 0 ? m->op->scale(s->lane, out, 1, cfg->logit_cap) : 0;
+}
+
+const struct arch arch_gemma3 = {
+    .name = "gemma3",
+    .hf_types = (const char *const[]){ "gemma3_text", "gemma3", NULL },
+    .cfg_bytes = sizeof(struct gemma3_cfg),
+    .top_bytes = sizeof(struct gemma3),
+    .layer_bytes = sizeof(struct gemma3_layer),
+    .weights = weights,
+    .prefixes = (const char *const[]){ "model.", "language_model.model.", "model.language_model.",
+                                       NULL },
+    .configure = configure,
+    .prepare = prepare,
+    .forward = forward,
+    .logits = logits,
+};

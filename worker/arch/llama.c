@@ -1,0 +1,210 @@
+/* llama.c - Llama 2, 3 and 3.1, and Mistral, which is Llama with a window.
+ *
+ * Pre-norm decoder: rms norm, grouped-query attention with rotary positions, rms norm, SwiGLU.
+ * Source: LlamaForCausalLM and MistralForCausalLM of transformers 5.17, whose tensor names this file
+ * follows.
+ */
+#include "worker/arch/registry.h"
+#include "worker/model/blocks.h"
+#include "worker/model/config.h"
+#include "worker/model/model.h"
+#include "worker/model/table.h"
+
+#include <errno.h>
+#include <math.h>
+#include <string.h>
+
+struct llama {           /* the whole model's tensors */
+    struct tensor embed; /* [vocab, hidden] */
+    struct tensor norm;  /* [hidden] */
+    struct tensor head;  /* [vocab, hidden], embed itself when tied */
+};
+
+struct llama_layer {
+    struct tensor attn_norm; /* [hidden] */
+    struct tensor qkv;       /* [q + kv + kv, hidden] */
+    struct tensor o;         /* [hidden, q] */
+    struct tensor ff_norm;   /* [hidden] */
+    struct tensor gate_up;   /* [2 ff, hidden], gate rows first */
+    struct tensor down;      /* [hidden, ff] */
+};
+
+struct llama_cfg {
+    float eps;
+    float scale; /* 1 / sqrt(head_dim) */
+    struct rope_params rope;
+};
+
+#define TOP(f) IN_TOP, offsetof(struct llama, f)
+#define LAYER(f) IN_LAYER, offsetof(struct llama_layer, f)
+
+/* clang-format off */
+static const struct weight_rule weights[] = {
+    /* in the checkpoint                                 goes to           rows        cols        */
+    { "model.embed_tokens.weight",                       TOP(embed),       DIM_VOCAB,  DIM_HIDDEN, 0 },
+    { "model.norm.weight",                               TOP(norm),        DIM_1,      DIM_HIDDEN, W_FP32 },
+    { "lm_head.weight",                                  TOP(head),        DIM_VOCAB,  DIM_HIDDEN, W_TIED },
+    { "model.layers.%u.input_layernorm.weight",          LAYER(attn_norm), DIM_1,      DIM_HIDDEN, W_FP32 },
+    { "model.layers.%u.self_attn.q_proj.weight",         LAYER(qkv),       DIM_Q,      DIM_HIDDEN, W_SPLIT_ROWS },
+    { "model.layers.%u.self_attn.k_proj.weight",         LAYER(qkv),       DIM_KV,     DIM_HIDDEN, W_SPLIT_ROWS | W_BELOW },
+    { "model.layers.%u.self_attn.v_proj.weight",         LAYER(qkv),       DIM_KV,     DIM_HIDDEN, W_SPLIT_ROWS | W_BELOW },
+    { "model.layers.%u.self_attn.o_proj.weight",         LAYER(o),         DIM_HIDDEN, DIM_Q,      W_SPLIT_COLS },
+    { "model.layers.%u.post_attention_layernorm.weight", LAYER(ff_norm),   DIM_1,      DIM_HIDDEN, W_FP32 },
+    { "model.layers.%u.mlp.gate_proj.weight",            LAYER(gate_up),   DIM_FF,     DIM_HIDDEN, W_SPLIT_ROWS },
+    { "model.layers.%u.mlp.up_proj.weight",              LAYER(gate_up),   DIM_FF,     DIM_HIDDEN, W_SPLIT_ROWS | W_BELOW },
+    { "model.layers.%u.mlp.down_proj.weight",            LAYER(down),      DIM_HIDDEN, DIM_FF,     W_SPLIT_COLS },
+    { 0 },
+};
+/* clang-format on */
+
+enum { MISTRAL_WINDOW = 4096 /* MistralConfig's default */ };
+
+/* Llama's config has no window; Mistral's null means none, and absent means the default. */
+static int
+read_window(const json_t *config, uint32_t *ret, struct err *e)
+{
+    const char *type;
+
+    *ret = 0;
+    TRY(cfg_str(config, "model_type", NULL, &type, e));
+    if (strcmp(type, "mistral") || cfg_state(config, "sliding_window") == CFG_NULL) return 0;
+    return cfg_u32(config, "sliding_window", MISTRAL_WINDOW, 1, CFG_MAX_POSITIONS, ret, e);
+}
+
+static int
+read_rope(const json_t *config, struct rope_params *ret, struct err *e)
+{
+    TRY(cfg_rope(config, NULL, 1e4, ret, e));
+    if (ret->type != ROPE_DEFAULT && ret->type != ROPE_LINEAR && ret->type != ROPE_LLAMA3)
+        return err_set(e, -ENOTSUP, "rope_type is none of default, linear and llama3");
+    if (ret->partial != 1)
+        return err_set(e, -ENOTSUP, "partial_rotary_factor is %g, only 1 is implemented",
+                       ret->partial);
+    return 0;
+}
+
+static int
+configure(json_t *config, struct model_shape *s, void *out, struct err *e)
+{
+    struct llama_cfg *cfg = out;
+    struct layer_shape l = { .mixer = MIX_ATTENTION, .kv_parts = 2 };
+    const char *act;
+
+    TRY(cfg_str(config, "hidden_act", "silu", &act, e));
+    if (strcmp(act, "silu"))
+        return err_set(e, -ENOTSUP, "hidden_act is \"%s\", only \"silu\" is implemented", act);
+    TRY(cfg_want_bool(config, "attention_bias", false, e));
+    TRY(cfg_want_bool(config, "mlp_bias", false, e));
+    TRY(cfg_u32(config, "num_hidden_layers", CFG_REQUIRED, 1, MAX_LAYERS, &s->n_layers, e));
+    TRY(cfg_u32(config, "hidden_size", CFG_REQUIRED, 1, CFG_MAX_HIDDEN, &s->hidden, e));
+    TRY(cfg_u32(config, "vocab_size", CFG_REQUIRED, 1, CFG_MAX_VOCAB, &s->vocab, e));
+    TRY(cfg_u32(config, "intermediate_size", CFG_REQUIRED, 1, CFG_MAX_FF, &l.n_ff, e));
+    TRY(cfg_u32(config, "num_attention_heads", CFG_REQUIRED, 1, CFG_MAX_HEADS, &l.n_heads, e));
+    TRY(cfg_u32(config, "num_key_value_heads", l.n_heads, 1, l.n_heads, &l.n_kv_heads, e));
+    TRY(cfg_u32(config, "head_dim", s->hidden / l.n_heads, 2, CFG_MAX_HEAD_DIM, &l.head_dim, e));
+    TRY(cfg_u32(config, "max_position_embeddings", 2048, 1, CFG_MAX_POSITIONS, &s->max_len, e));
+    TRY(cfg_f32(config, "rms_norm_eps", 1e-6, 0, 1, &cfg->eps, e));
+    TRY(read_window(config, &l.window, e));
+    TRY(read_rope(config, &cfg->rope, e));
+    if (l.n_heads % l.n_kv_heads)
+        return err_set(e, -EINVAL,
+                       "num_attention_heads is %u, not a multiple of num_key_value_heads, %u",
+                       l.n_heads, l.n_kv_heads);
+    if (l.head_dim % 2)
+        return err_set(e, -EINVAL, "head_dim is %u; rotary positions need an even one", l.head_dim);
+
+    cfg->scale = 1 / sqrtf((float)l.head_dim);
+    s->dim[DIM_HIDDEN] = s->hidden;
+    s->dim[DIM_VOCAB] = s->vocab;
+    s->dim[DIM_FF] = l.n_ff;
+    s->dim[DIM_Q] = l.n_heads * l.head_dim;
+    s->dim[DIM_KV] = l.n_kv_heads * l.head_dim;
+    l.kv = l.window ? KV_WINDOW : KV_FULL;
+    for (; l.kv_from < s->n_layers; l.kv_from++) s->layer[l.kv_from] = l;
+    return 0;
+}
+
+static int
+prepare(struct model *m, struct err *e)
+{
+    const struct llama_cfg *cfg = m->cfg;
+
+    return table_rope(m, 0, &cfg->rope, m->shape.layer[0].head_dim, e);
+}
+
+static int
+forward(const struct model *m, struct step *s, uint32_t first, uint32_t n)
+{
+    const struct gpu_ops *op = m->op;
+    const struct llama_cfg *cfg = m->cfg;
+    const struct llama *top = m->top;
+    const struct llama_layer *w = (const struct llama_layer *)m->layer + first;
+    const struct layer_shape *shape = &m->shape.layer[first];
+    uint32_t rows = s->rows.n_rows, q = m->shape.dim[DIM_Q], kv = m->shape.dim[DIM_KV];
+    uint32_t ff = m->shape.dim[DIM_FF];
+    struct tensor h = block_scratch(s, BLOCK_NORMED, rows, m->shape.hidden);
+    struct tensor qkv = block_scratch(s, BLOCK_QKV, rows, q + 2 * kv);
+    struct tensor heads = block_scratch(s, BLOCK_HEADS, rows, q);
+    struct tensor gate_up = block_scratch(s, BLOCK_GATE_UP, rows, 2 * ff);
+    struct tensor inner = block_scratch(s, BLOCK_INNER, rows, ff);
+
+    if (first == 0) TRY(op->embed(s->lane, s->x, top->embed, s->rows.token, 1));
+    for (uint32_t l = first; l < first + n; l++, w++, shape++) {
+        struct rope_store rope = {
+            .q = tensor_cols(qkv, 0, q),
+            .k = tensor_cols(qkv, q, kv),
+            .v = tensor_cols(qkv, q + kv, kv),
+            .cos_sin = m->table[0],
+            .n_heads = shape->n_heads,
+            .n_kv_heads = shape->n_kv_heads,
+            .head_dim = shape->head_dim,
+            .kv = s->kv[l],
+        };
+        struct attend a = {
+            .out = heads,
+            .q = rope.q,
+            .kv = s->kv[l],
+            .n_heads = shape->n_heads,
+            .n_kv_heads = shape->n_kv_heads,
+            .head_dim = shape->head_dim,
+            .window = shape->window,
+            .causal = true,
+            .scale = cfg->scale,
+        };
+
+        TRY(op->rms_norm(s->lane, h, s->x, w->attn_norm, cfg->eps, 0));
+        TRY(op->matmul(s->lane, qkv, h, w->qkv, NO_TENSOR, 0));
+        TRY(op->rope_store(s->lane, &rope, s->rows));
+        TRY(op->attend(s->lane, &a, s->rows));
+        TRY(block_residual(m, s, s->x, heads, w->o));
+
+        TRY(op->rms_norm(s->lane, h, s->x, w->ff_norm, cfg->eps, 0));
+        TRY(op->matmul(s->lane, gate_up, h, w->gate_up, NO_TENSOR, 0));
+        TRY(op->gate(s->lane, inner, gate_up, ACT_SILU));
+        TRY(block_residual(m, s, s->x, inner, w->down));
+    }
+    if (first + n < m->shape.n_layers) return 0;
+    return op->rms_norm(s->lane, s->x, s->x, top->norm, cfg->eps, 0);
+}
+
+static int
+logits(const struct model *m, struct step *s, struct tensor out, struct tensor x)
+{
+    const struct llama *top = m->top;
+
+    return m->op->matmul(s->lane, out, x, top->head, NO_TENSOR, 0);
+}
+
+const struct arch arch_llama = {
+    .name = "llama",
+    .hf_types = (const char *const[]){ "llama", "mistral", NULL },
+    .cfg_bytes = sizeof(struct llama_cfg),
+    .top_bytes = sizeof(struct llama),
+    .layer_bytes = sizeof(struct llama_layer),
+    .weights = weights,
+    .prefixes = (const char *const[]){ "", NULL },
+    .configure = configure,
+    .prepare = prepare,
+    .forward = forward,
+    .logits = logits,
+};

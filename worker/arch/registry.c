@@ -1,0 +1,9 @@
+/* registry.c - the list: one line a family. */
+#include "worker/arch/registry.h"
+
+const struct arch *const arch_families[] = {
+    &arch_llama,
+    &arch_gemma3,
+    &arch_t5,
+    NULL,
+};

@@ -1,0 +1,10 @@
+/* registry.h - the families we serve; handed down to model_open(). */
+#ifndef ARCH_REGISTRY_H
+#define ARCH_REGISTRY_H
+
+#include "worker/model/arch.h"
+
+extern const struct arch arch_llama, arch_gemma3, arch_t5;
+extern const struct arch *const arch_families[]; /* NULL-ended */
+
+#endif

@@ -1,0 +1,410 @@
+/* t5.c - T5: version 1.0 (relu, tied head), 1.1 and Flan (gated gelu, untied head).
+ *
+ * Pre-norm encoder and decoder without absolute positions: self-attention adds a bias that depends
+ * on the distance, from one table a stack, kept in block 0 and used by all. Scores are not scaled.
+ * Source: T5ForConditionalGeneration of transformers 5.17.
+ */
+#include "worker/arch/registry.h"
+#include "worker/arch/t5_bias.h"
+#include "worker/model/blocks.h"
+#include "worker/model/config.h"
+#include "worker/model/model.h"
+#include "worker/model/table.h"
+
+#include <errno.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct t5 {
+    struct tensor shared; /* [vocab, hidden] */
+    struct tensor head;   /* [vocab, hidden]; shared itself where the file has none */
+    struct tensor encoder_norm, decoder_norm; /* [hidden] */
+};
+
+/* plain or gate_up, as the model's feed-forward is. */
+struct t5_layer {                    /* of the decoder */
+    struct tensor bias;              /* [buckets, heads], block 0 */
+    struct tensor self_norm;         /* [hidden] */
+    struct tensor qkv;               /* [3 q, hidden] */
+    struct tensor o;                 /* [hidden, q] */
+    struct tensor cross_norm;        /* [hidden] */
+    struct tensor cross_q, cross_kv; /* [q, hidden], [2 q, hidden] */
+    struct tensor cross_o;           /* [hidden, q] */
+    struct tensor ff_norm;           /* [hidden] */
+    struct tensor plain, gate_up;    /* [ff, hidden], [2 ff, hidden] gate rows first */
+    struct tensor down;              /* [hidden, ff] */
+};
+
+struct t5_encoder {
+    struct tensor bias, self_norm, qkv, o, ff_norm, plain, gate_up, down;
+};
+
+struct t5_cfg {
+    float eps;
+    float head_scale; /* of hidden states before the head; 1: none */
+    enum act act;
+    bool gated;
+    uint32_t buckets, max_distance;
+    uint32_t reach[2]; /* of m->table[] */
+};
+enum { TABLE_ENCODER, TABLE_DECODER };
+
+#define TOP(f) IN_TOP, offsetof(struct t5, f)
+#define ENC(f) IN_ENCODER, offsetof(struct t5_encoder, f)
+#define DEC(f) IN_LAYER, offsetof(struct t5_layer, f)
+#define DIM_PLAIN DIM_OWN_0 /* ff, or 0 where the feed-forward is gated; DIM_GATED the other way */
+#define DIM_GATED DIM_OWN_1
+#define E "encoder.block.%u.layer."
+#define D "decoder.block.%u.layer."
+
+/* clang-format off */
+static const struct weight_rule weights[] = {
+    /* in the checkpoint                     goes to            rows         cols        */
+    { "shared.weight",                       TOP(shared),       DIM_VOCAB,   DIM_HIDDEN, 0 },
+    { "lm_head.weight",                      TOP(head),         DIM_VOCAB,   DIM_HIDDEN, W_TIED },
+    { "encoder.final_layer_norm.weight",     TOP(encoder_norm), DIM_1,       DIM_HIDDEN, W_FP32 },
+    { "decoder.final_layer_norm.weight",     TOP(decoder_norm), DIM_1,       DIM_HIDDEN, W_FP32 },
+
+    { E "0.SelfAttention.relative_attention_bias.weight", ENC(bias), DIM_BUCKETS, DIM_HEADS, W_FIRST | W_FP32 },
+    { E "0.layer_norm.weight",               ENC(self_norm),    DIM_1,       DIM_HIDDEN, W_FP32 },
+    { E "0.SelfAttention.q.weight",          ENC(qkv),          DIM_Q,       DIM_HIDDEN, W_SPLIT_ROWS },
+    { E "0.SelfAttention.k.weight",          ENC(qkv),          DIM_Q,       DIM_HIDDEN, W_SPLIT_ROWS | W_BELOW },
+    { E "0.SelfAttention.v.weight",          ENC(qkv),          DIM_Q,       DIM_HIDDEN, W_SPLIT_ROWS | W_BELOW },
+    { E "0.SelfAttention.o.weight",          ENC(o),            DIM_HIDDEN,  DIM_Q,      W_SPLIT_COLS },
+    { E "1.layer_norm.weight",               ENC(ff_norm),      DIM_1,       DIM_HIDDEN, W_FP32 },
+    { E "1.DenseReluDense.wi.weight",        ENC(plain),        DIM_PLAIN,   DIM_HIDDEN, W_SPLIT_ROWS },
+    { E "1.DenseReluDense.wi_0.weight",      ENC(gate_up),      DIM_GATED,   DIM_HIDDEN, W_SPLIT_ROWS },
+    { E "1.DenseReluDense.wi_1.weight",      ENC(gate_up),      DIM_GATED,   DIM_HIDDEN, W_SPLIT_ROWS | W_BELOW },
+    { E "1.DenseReluDense.wo.weight",        ENC(down),         DIM_HIDDEN,  DIM_FF,     W_SPLIT_COLS },
+
+    { D "0.SelfAttention.relative_attention_bias.weight", DEC(bias), DIM_BUCKETS, DIM_HEADS, W_FIRST | W_FP32 },
+    { D "0.layer_norm.weight",               DEC(self_norm),    DIM_1,       DIM_HIDDEN, W_FP32 },
+    { D "0.SelfAttention.q.weight",          DEC(qkv),          DIM_Q,       DIM_HIDDEN, W_SPLIT_ROWS },
+    { D "0.SelfAttention.k.weight",          DEC(qkv),          DIM_Q,       DIM_HIDDEN, W_SPLIT_ROWS | W_BELOW },
+    { D "0.SelfAttention.v.weight",          DEC(qkv),          DIM_Q,       DIM_HIDDEN, W_SPLIT_ROWS | W_BELOW },
+    { D "0.SelfAttention.o.weight",          DEC(o),            DIM_HIDDEN,  DIM_Q,      W_SPLIT_COLS },
+    { D "1.layer_norm.weight",               DEC(cross_norm),   DIM_1,       DIM_HIDDEN, W_FP32 },
+    { D "1.EncDecAttention.q.weight",        DEC(cross_q),      DIM_Q,       DIM_HIDDEN, W_SPLIT_ROWS },
+    { D "1.EncDecAttention.k.weight",        DEC(cross_kv),     DIM_Q,       DIM_HIDDEN, W_SPLIT_ROWS },
+    { D "1.EncDecAttention.v.weight",        DEC(cross_kv),     DIM_Q,       DIM_HIDDEN, W_SPLIT_ROWS | W_BELOW },
+    { D "1.EncDecAttention.o.weight",        DEC(cross_o),      DIM_HIDDEN,  DIM_Q,      W_SPLIT_COLS },
+    { D "2.layer_norm.weight",               DEC(ff_norm),      DIM_1,       DIM_HIDDEN, W_FP32 },
+    { D "2.DenseReluDense.wi.weight",        DEC(plain),        DIM_PLAIN,   DIM_HIDDEN, W_SPLIT_ROWS },
+    { D "2.DenseReluDense.wi_0.weight",      DEC(gate_up),      DIM_GATED,   DIM_HIDDEN, W_SPLIT_ROWS },
+    { D "2.DenseReluDense.wi_1.weight",      DEC(gate_up),      DIM_GATED,   DIM_HIDDEN, W_SPLIT_ROWS | W_BELOW },
+    { D "2.DenseReluDense.wo.weight",        DEC(down),         DIM_HIDDEN,  DIM_FF,     W_SPLIT_COLS },
+    { 0 },
+};
+/* clang-format on */
+
+/* T5 has no longest sequence: distances saturate. Block tables need one. */
+enum { T5_POSITIONS = 4096 };
+
+static int
+read_feed_forward(const json_t *config, struct t5_cfg *cfg, struct err *e)
+{
+    static const struct {
+        const char *name;
+        bool gated;
+        enum act act;
+    } known[] = {
+        { "relu", false, ACT_RELU },
+        { "gated-gelu", true, ACT_GELU_TANH }, /* the tanh form, whatever the name says */
+        { "gated-silu", true, ACT_SILU },
+    };
+    const char *name;
+
+    TRY(cfg_str(config, "feed_forward_proj", "relu", &name, e));
+    for (unsigned i = 0; i < ARRAY_LEN(known); i++)
+        if (!strcmp(name, known[i].name)) {
+            cfg->gated = known[i].gated;
+            cfg->act = known[i].act;
+            return 0;
+        }
+    return err_set(e, -ENOTSUP,
+                   "feed_forward_proj is \"%s\"; relu, gated-gelu and gated-silu are implemented",
+                   name);
+}
+
+static int
+read_buckets(const json_t *config, struct t5_cfg *cfg, struct err *e)
+{
+    TRY(cfg_u32(config, "relative_attention_num_buckets", 32, 4, 4096, &cfg->buckets, e));
+    TRY(cfg_u32(config, "relative_attention_max_distance", 128, 1, 1 << 20, &cfg->max_distance, e));
+    if (cfg->buckets % 4)
+        return err_set(e, -ENOTSUP, "relative_attention_num_buckets is %u, not a multiple of 4",
+                       cfg->buckets);
+    if (cfg->max_distance <= cfg->buckets / 2)
+        return err_set(
+            e, -EINVAL,
+            "relative_attention_max_distance is %u; %u buckets reach further by themselves",
+            cfg->max_distance, cfg->buckets);
+    return 0;
+}
+
+/* What the flag says, whether or not the file holds a head of its own. */
+static int
+read_head_scale(const json_t *config, uint32_t hidden, float *ret, struct err *e)
+{
+    bool tied, scaled;
+
+    TRY(cfg_bool(config, "tie_word_embeddings", true, &tied, e));
+    TRY(cfg_bool(config, "scale_decoder_outputs", tied, &scaled, e));
+    *ret = scaled ? (float)(1 / sqrt((double)hidden)) : 1;
+    return 0;
+}
+
+static int
+configure(json_t *config, struct model_shape *s, void *out, struct err *e)
+{
+    struct t5_cfg *cfg = out;
+    struct layer_shape l = { .mixer = MIX_ATTENTION, .kv = KV_FULL, .kv_parts = 2 };
+
+    TRY(read_feed_forward(config, cfg, e));
+    TRY(read_buckets(config, cfg, e));
+    TRY(cfg_u32(config, "d_model", 512, 1, CFG_MAX_HIDDEN, &s->hidden, e));
+    TRY(cfg_u32(config, "vocab_size", 32128, 1, CFG_MAX_VOCAB, &s->vocab, e));
+    TRY(cfg_u32(config, "num_layers", 6, 1, MAX_LAYERS, &s->n_encoder_layers, e));
+    TRY(cfg_u32(config, "num_decoder_layers", s->n_encoder_layers, 1, MAX_LAYERS, &s->n_layers, e));
+    TRY(cfg_u32(config, "d_ff", 2048, 1, CFG_MAX_FF, &l.n_ff, e));
+    TRY(cfg_u32(config, "num_heads", 8, 1, CFG_MAX_HEADS, &l.n_heads, e));
+    TRY(cfg_u32(config, "d_kv", 64, 1, CFG_MAX_HEAD_DIM, &l.head_dim, e));
+    TRY(cfg_f32(config, "layer_norm_epsilon", 1e-6, 0, 1, &cfg->eps, e));
+    TRY(read_head_scale(config, s->hidden, &cfg->head_scale, e));
+
+    l.n_kv_heads = l.n_heads;
+    s->max_len = s->max_source = T5_POSITIONS;
+    s->dim[DIM_HIDDEN] = s->hidden;
+    s->dim[DIM_VOCAB] = s->vocab;
+    s->dim[DIM_Q] = l.n_heads * l.head_dim;
+    s->dim[DIM_HEADS] = l.n_heads;
+    s->dim[DIM_BUCKETS] = cfg->buckets;
+    s->dim[DIM_FF] = l.n_ff;
+    s->dim[DIM_PLAIN] = cfg->gated ? 0 : l.n_ff;
+    s->dim[DIM_GATED] = cfg->gated ? l.n_ff : 0;
+    for (uint32_t i = 0; i < s->n_layers; i++) {
+        s->layer[i] = l;
+        s->layer[i].kv_from = (uint16_t)i;
+    }
+    for (uint32_t i = 0; i < s->n_encoder_layers; i++) s->encoder[i] = l;
+    s->cross = l;
+    s->cross.kv = KV_CROSS;
+    return 0;
+}
+
+static int
+make_bias(struct model *m, uint32_t which, struct tensor weight, struct t5_buckets b, struct err *e)
+{
+    struct t5_cfg *cfg = m->cfg;
+    uint32_t heads = m->shape.dim[DIM_HEADS], reach = t5_reach(b), cols = 2 * reach + 1;
+    float *w = malloc(sizeof *w * b.n * heads), *out = malloc(sizeof *out * heads * cols);
+    int r = w && out ? table_read(m, w, weight, e)
+                     : err_set(e, -ENOMEM, "position biases of %u heads x %u", heads, cols);
+
+    cfg->reach[which] = reach;
+    if (r >= 0) {
+        t5_bias(out, w, heads, b);
+        r = table_make(m, which, heads, cols, out, e);
+    }
+    free(w);
+    free(out);
+    return r;
+}
+
+static int
+prepare(struct model *m, struct err *e)
+{
+    const struct t5_cfg *cfg = m->cfg;
+    struct t5_buckets b = { cfg->buckets, cfg->max_distance, .both = true };
+
+    TRY(make_bias(m, TABLE_ENCODER, ((const struct t5_encoder *)m->encoder)->bias, b, e));
+    b.both = false;
+    return make_bias(m, TABLE_DECODER, ((const struct t5_layer *)m->layer)->bias, b, e);
+}
+
+/* x += wo(act(wi h)), or wo(act(wi_0 h) * wi_1 h); h = norm(x). */
+static int
+feed_forward(const struct model *m, struct step *s, struct tensor x, struct tensor norm,
+             struct tensor plain, struct tensor gate_up, struct tensor down)
+{
+    const struct t5_cfg *cfg = m->cfg;
+    uint32_t rows = x.dim[0], ff = m->shape.dim[DIM_FF];
+    struct tensor h = block_scratch(s, BLOCK_NORMED, rows, m->shape.hidden);
+    struct tensor wide = block_scratch(s, BLOCK_GATE_UP, rows, 2 * ff);
+    struct tensor inner = block_scratch(s, BLOCK_INNER, rows, ff);
+
+    TRY(m->op->rms_norm(s->lane, h, x, norm, cfg->eps, 0));
+    if (cfg->gated) {
+        TRY(m->op->matmul(s->lane, wide, h, gate_up, NO_TENSOR, 0));
+        TRY(m->op->gate(s->lane, inner, wide, cfg->act));
+    } else {
+        TRY(m->op->matmul(s->lane, inner, h, plain, NO_TENSOR, 0));
+        TRY(m->op->act(s->lane, inner, inner, cfg->act));
+    }
+    return block_residual(m, s, x, inner, down);
+}
+
+static int
+encode(const struct model *m, struct step *s, uint32_t first, uint32_t n)
+{
+    const struct gpu_ops *op = m->op;
+    const struct t5_cfg *cfg = m->cfg;
+    const struct t5 *top = m->top;
+    const struct t5_encoder *w = (const struct t5_encoder *)m->encoder + first;
+    uint32_t rows = s->enc.n_rows, q = m->shape.dim[DIM_Q];
+    struct tensor h = block_scratch(s, BLOCK_NORMED, rows, m->shape.hidden);
+    struct tensor qkv = block_scratch(s, BLOCK_QKV, rows, 3 * q);
+    struct tensor heads = block_scratch(s, BLOCK_HEADS, rows, q);
+    struct attend a = {
+        .out = heads,
+        .q = tensor_cols(qkv, 0, q),
+        .k = tensor_cols(qkv, q, q),
+        .v = tensor_cols(qkv, 2 * q, q),
+        .n_heads = m->shape.encoder[0].n_heads,
+        .n_kv_heads = m->shape.encoder[0].n_heads,
+        .head_dim = m->shape.encoder[0].head_dim,
+        .scale = 1,
+        .bias = m->table[TABLE_ENCODER].data,
+        .bias_reach = cfg->reach[TABLE_ENCODER],
+    };
+
+    if (first == 0) TRY(op->embed(s->lane, s->enc_x, top->shared, s->enc.token, 1));
+    for (uint32_t l = first; l < first + n; l++, w++) {
+        TRY(op->rms_norm(s->lane, h, s->enc_x, w->self_norm, cfg->eps, 0));
+        TRY(op->matmul(s->lane, qkv, h, w->qkv, NO_TENSOR, 0));
+        TRY(op->attend(s->lane, &a, s->enc));
+        TRY(block_residual(m, s, s->enc_x, heads, w->o));
+        TRY(feed_forward(m, s, s->enc_x, w->ff_norm, w->plain, w->gate_up, w->down));
+    }
+    if (first + n < m->shape.n_encoder_layers) return 0;
+    return op->rms_norm(s->lane, s->enc_x, s->enc_x, top->encoder_norm, cfg->eps, 0);
+}
+
+static int
+project_cross(const struct model *m, struct step *s, uint32_t first, uint32_t n)
+{
+    const struct t5_layer *w = (const struct t5_layer *)m->layer + first;
+    uint32_t q = m->shape.dim[DIM_Q];
+    struct tensor kv = block_scratch(s, BLOCK_QKV, s->project.n_rows, 2 * q);
+
+    for (uint32_t l = first; l < first + n; l++, w++) {
+        struct rope_store store = {
+            .k = tensor_cols(kv, 0, q),
+            .v = tensor_cols(kv, q, q),
+            .n_kv_heads = m->shape.cross.n_kv_heads,
+            .head_dim = m->shape.cross.head_dim,
+            .kv = s->cross_kv[l],
+        };
+
+        TRY(m->op->matmul(s->lane, kv, s->project_x, w->cross_kv, NO_TENSOR, 0));
+        TRY(m->op->rope_store(s->lane, &store, s->project));
+    }
+    return 0;
+}
+
+static int
+self_attention(const struct model *m, struct step *s, const struct t5_layer *w, uint32_t l)
+{
+    const struct gpu_ops *op = m->op;
+    const struct t5_cfg *cfg = m->cfg;
+    const struct layer_shape *shape = &m->shape.layer[l];
+    uint32_t rows = s->rows.n_rows, q = m->shape.dim[DIM_Q];
+    struct tensor h = block_scratch(s, BLOCK_NORMED, rows, m->shape.hidden);
+    struct tensor qkv = block_scratch(s, BLOCK_QKV, rows, 3 * q);
+    struct rope_store store = {
+        .q = tensor_cols(qkv, 0, q),
+        .k = tensor_cols(qkv, q, q),
+        .v = tensor_cols(qkv, 2 * q, q),
+        .n_heads = shape->n_heads,
+        .n_kv_heads = shape->n_kv_heads,
+        .head_dim = shape->head_dim,
+        .kv = s->kv[l],
+    };
+    struct attend a = {
+        .out = block_scratch(s, BLOCK_HEADS, rows, q),
+        .q = store.q,
+        .kv = s->kv[l],
+        .n_heads = shape->n_heads,
+        .n_kv_heads = shape->n_kv_heads,
+        .head_dim = shape->head_dim,
+        .causal = true,
+        .scale = 1,
+        .bias = m->table[TABLE_DECODER].data,
+        .bias_reach = cfg->reach[TABLE_DECODER],
+    };
+
+    TRY(op->rms_norm(s->lane, h, s->x, w->self_norm, cfg->eps, 0));
+    TRY(op->matmul(s->lane, qkv, h, w->qkv, NO_TENSOR, 0));
+    TRY(op->rope_store(s->lane, &store, s->rows));
+    TRY(op->attend(s->lane, &a, s->rows));
+    return block_residual(m, s, s->x, a.out, w->o);
+}
+
+static int
+cross_attention(const struct model *m, struct step *s, const struct t5_layer *w, uint32_t l)
+{
+    const struct gpu_ops *op = m->op;
+    const struct t5_cfg *cfg = m->cfg;
+    const struct layer_shape *shape = &m->shape.cross;
+    uint32_t rows = s->rows.n_rows, q = m->shape.dim[DIM_Q];
+    struct tensor h = block_scratch(s, BLOCK_NORMED, rows, m->shape.hidden);
+    struct attend a = {
+        .out = block_scratch(s, BLOCK_HEADS, rows, q),
+        .q = block_scratch(s, BLOCK_QKV, rows, q),
+        .kv = s->cross_kv[l],
+        .n_heads = shape->n_heads,
+        .n_kv_heads = shape->n_kv_heads,
+        .head_dim = shape->head_dim,
+        .scale = 1,
+    };
+
+    TRY(op->rms_norm(s->lane, h, s->x, w->cross_norm, cfg->eps, 0));
+    TRY(op->matmul(s->lane, a.q, h, w->cross_q, NO_TENSOR, 0));
+    TRY(op->attend(s->lane, &a, s->cross));
+    return block_residual(m, s, s->x, a.out, w->cross_o);
+}
+
+static int
+forward(const struct model *m, struct step *s, uint32_t first, uint32_t n)
+{
+    const struct t5_cfg *cfg = m->cfg;
+    const struct t5 *top = m->top;
+    const struct t5_layer *w = (const struct t5_layer *)m->layer + first;
+
+    if (first == 0) TRY(m->op->embed(s->lane, s->x, top->shared, s->rows.token, 1));
+    for (uint32_t l = first; l < first + n; l++, w++) {
+        TRY(self_attention(m, s, w, l));
+        TRY(cross_attention(m, s, w, l));
+        TRY(feed_forward(m, s, s->x, w->ff_norm, w->plain, w->gate_up, w->down));
+    }
+    if (first + n < m->shape.n_layers) return 0;
+    return m->op->rms_norm(s->lane, s->x, s->x, top->decoder_norm, cfg->eps, 0);
+}
+
+static int
+logits(const struct model *m, struct step *s, struct tensor out, struct tensor x)
+{
+    const struct t5_cfg *cfg = m->cfg;
+    const struct t5 *top = m->top;
+
+    if (cfg->head_scale != 1) TRY(m->op->scale(s->lane, x, cfg->head_scale, 0));
+    return m->op->matmul(s->lane, out, x, top->head, NO_TENSOR, 0);
+}
+
+const struct arch arch_t5 = {
+    .name = "t5",
+    .hf_types = (const char *const[]){ "t5", NULL },
+    .cfg_bytes = sizeof(struct t5_cfg),
+    .top_bytes = sizeof(struct t5),
+    .layer_bytes = sizeof(struct t5_layer),
+    .encoder_bytes = sizeof(struct t5_encoder),
+    .weights = weights,
+    .prefixes = (const char *const[]){ "", NULL },
+    .configure = configure,
+    .prepare = prepare,
+    .forward = forward,
+    .encode = encode,
+    .project_cross = project_cross,
+    .logits = logits,
+};

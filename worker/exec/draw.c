@@ -1,0 +1,165 @@
+/* draw.c - rows of logits: which they are, how a token is drawn from each, what comes back.
+ *
+ * A run has either one row of logits, its last row's, or one for each of its rows, when the request
+ * wants the log-probabilities of its prompt: row at position p then reports token p + 1 of the
+ * prompt, and only the last row draws.
+ */
+#include "worker/exec/inside.h"
+
+#include <errno.h>
+#include <string.h>
+
+/* Results go to the host as the device wrote them. */
+_Static_assert(sizeof(struct top) == sizeof(struct batch_top) &&
+                   offsetof(struct top, id) == offsetof(struct batch_top, id) &&
+                   offsetof(struct top, logprob) == offsetof(struct batch_top, logprob),
+               "top on both sides");
+
+struct draw {
+    uint32_t *which;
+    struct sample_row *row;
+    int32_t *ban;
+    uint32_t n_ban, n_top;
+};
+
+static struct sample_row
+sampled_row(struct draw *d, const struct sampling *s, uint32_t seat, uint32_t position)
+{
+    uint32_t made = position - s->first_new; /* generated tokens before this one */
+    struct sample_row row = {
+        .seat = seat,
+        .seed = s->seed,
+        .output = s->output,
+        .position = position,
+        .temperature = s->temperature,
+        .top_p = s->top_p,
+        .min_p = s->min_p,
+        .repetition = s->repetition,
+        .top_k = s->top_k,
+        .force = -1,
+        .target = -1,
+        .first_ban = d->n_ban,
+        .n_top = s->n_logprobs,
+        .want_logprob = s->want_logprobs || s->n_logprobs,
+    };
+
+    if (s->forced_bos >= 0 && made == 0) row.force = s->forced_bos;
+    if (s->forced_eos >= 0 && made + 1 == s->max_new)
+        row.force = s->forced_eos; /* the later rule */
+    if (made < s->min_new) {
+        memcpy(d->ban + d->n_ban, s->eos, s->n_eos * sizeof *s->eos);
+        row.n_ban = s->n_eos;
+        d->n_ban += s->n_eos;
+    }
+    return row;
+}
+
+/* Token at position, which the request gave: nothing is drawn and no seat is touched. Past the prompt
+ * (tokens delivered before a restart) nobody asks for the number. */
+static struct sample_row
+prompt_row(const struct sampling *s, uint32_t position)
+{
+    bool asked = position < s->n_prompt;
+
+    return (struct sample_row){
+        .seat = SEAT_NONE,
+        .top_p = 1,
+        .repetition = 1,
+        .force = -1,
+        .target = asked ? s->prompt[position] : 0,
+        .n_top = asked ? s->n_prompt_logprobs : 0,
+        .want_logprob = asked,
+    };
+}
+
+static void
+draw_run(const struct exec *x, const struct batch_run *r, struct draw *d, struct outcome *o)
+{
+    const struct sampling *s = &x->seat[r->seat];
+    bool all = r->flags & RUN_PROMPT_LOGPROBS, sample = r->flags & RUN_SAMPLE;
+    uint32_t n = all ? r->n_rows : 1;
+
+    for (uint32_t i = 0; i < n; i++) {
+        uint32_t k = r->n_rows - n + i; /* of the run's rows */
+        uint32_t position = (uint32_t)r->first_pos + k + 1;
+        struct sample_row *row = &d->row[r->first_logit + i];
+
+        *row = sample && i + 1 == n ? sampled_row(d, s, r->seat, position)
+                                    : prompt_row(s, position);
+        row->n_top = MIN(row->n_top, x->top_most);
+        row->first_top = d->n_top;
+        o->r.first_top[r->first_logit + i] = d->n_top;
+        d->n_top += row->n_top;
+        d->which[r->first_logit + i] = r->first_row + k;
+    }
+}
+
+void
+draw_stage(struct exec *x, struct stage *st, const struct batch *b, struct outcome *o,
+           struct todo *t)
+{
+    struct draw d = { 0 };
+    uint32_t next = 0;
+
+    check(b->n_logits <= x->c.max_rows);
+    d.which = TAKE_ARRAY(st, uint32_t, b->n_logits, &t->which);
+    d.row = TAKE_ARRAY(st, struct sample_row, b->n_logits, &t->row);
+    d.ban = TAKE_ARRAY(st, int32_t, b->n_runs * ARRAY_LEN(x->seat->eos), &t->ban);
+    o->n_runs = b->n_runs;
+    o->n_logits = b->n_logits;
+    for (uint32_t i = 0; i < b->n_runs; i++) {
+        const struct batch_run *r = &b->run[i];
+
+        o->run_logit[i] = NO_LOGIT;
+        if (!(r->flags & (RUN_SAMPLE | RUN_PROMPT_LOGPROBS))) continue;
+        check(r->first_logit == next);
+        draw_run(x, r, &d, o);
+        next += r->flags & RUN_PROMPT_LOGPROBS ? r->n_rows : 1;
+        if (r->flags & RUN_SAMPLE) o->run_logit[i] = next - 1;
+    }
+    check(next == b->n_logits);
+    o->r.first_top[next] = d.n_top;
+    t->n_logits = b->n_logits;
+    t->n_top = d.n_top;
+}
+
+int
+draw_queue(struct exec *x, struct exec_lane *l, const struct todo *t, struct outcome *o)
+{
+    const struct gpu_ops *op = x->op;
+
+    for (uint32_t i = 0; i < t->n_logits; i += x->piece) {
+        uint32_t n = MIN(t->n_logits - i, x->piece);
+        struct tensor picked = tensor_rows(l->picked, 0, n);
+        struct sample s = {
+            .logits = tensor_rows(l->logits, 0, n),
+            .row = t->row + i,
+            .ban = t->ban,
+            .n = n,
+            .seen = x->seen,
+            .seen_words = x->seen_words,
+            .last = x->last,
+            .token = l->token + i,
+            .logprob = l->logprob + i,
+            .top = l->top,
+        };
+
+        TRY(op->rows(l->lane, picked, l->step.x, t->which + i));
+        TRY(x->m->arch->logits(x->m, &l->step, s.logits, picked));
+        TRY(op->sample(l->lane, &s));
+    }
+    if (!t->n_logits) return 0;
+    TRY(op->get(l->lane, o->drawn, l->token, t->n_logits * sizeof *o->drawn));
+    TRY(op->get(l->lane, o->r.logprob, l->logprob, t->n_logits * sizeof *o->r.logprob));
+    if (t->n_top) TRY(op->get(l->lane, o->r.top, l->top, t->n_top * sizeof *o->r.top));
+    return 0;
+}
+
+void
+draw_finish(struct outcome *o)
+{
+    for (uint32_t i = 0; i < o->n_runs; i++) {
+        o->r.n_tokens[i] = o->run_logit[i] != NO_LOGIT;
+        if (o->r.n_tokens[i]) o->r.token[i * (1 + MAX_DRAFT)] = o->drawn[o->run_logit[i]];
+    }
+}

@@ -1,0 +1,265 @@
+/* exec.c - see exec.h.
+ *
+ * One step, in the order it is queued: what must be waited for, the step's arrays, table edits,
+ * tokens sampled by the step before, encoder slices, cross projections of new sources, the decoder,
+ * logits and sampling, results, the mark.
+ */
+#include "worker/exec/exec.h"
+
+#include "worker/exec/inside.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { DEFAULT_EDITS = 4096, LOGITS_BYTES = 32 << 20, LEAST_PIECE = 64 };
+
+/* What a layer's views must agree on, so that a wrong dtype is a sentence and not wrong tokens. */
+static int
+kv_view(struct kv_view *ret, const struct exec *x, const struct kv_config *kv,
+        const struct arena *arena, const struct layer_shape *s, uint32_t in_group, struct err *e)
+{
+    const struct kv_group *g = &kv->group[s->group];
+    uint64_t bytes = dtype_bytes(x->c.kv_dtype,
+                                 (size_t)s->n_kv_heads * kv->tokens_per_block * s->head_dim);
+
+    check(s->group < kv->n_groups && in_group < g->n_layers);
+    if (ROUND_UP(bytes, 128) != g->slice_bytes)
+        return err_set(
+            e, -EINVAL,
+            "KV group %u has slices of %u bytes; %u heads of %u x %u tokens in %s need %llu",
+            s->group, g->slice_bytes, s->n_kv_heads, s->head_dim, kv->tokens_per_block,
+            dtype_name(x->c.kv_dtype), (unsigned long long)ROUND_UP(bytes, 128));
+    *ret = (struct kv_view){
+        .base = (char *)arena->base + (uint64_t)in_group * g->n_parts * g->slice_bytes,
+        .table = x->tables.table[s->group],
+        .table_stride = g->max_entries,
+        .slice_bytes = g->slice_bytes,
+        .n_parts = g->n_parts,
+        .tokens_per_block = kv->tokens_per_block,
+        .n_kv_heads = s->n_kv_heads,
+        .head_dim = s->head_dim,
+        .dtype = x->c.kv_dtype,
+        .k_scale = 1,
+        .v_scale = 1,
+    };
+    return 0;
+}
+
+static int
+lane_views(struct exec *x, struct exec_lane *l, const struct kv_config *kv,
+           const struct arena *arena, struct err *e)
+{
+    const struct model_shape *s = &x->m->shape;
+
+    for (uint32_t i = 0; i < s->n_layers; i++) {
+        TRY(kv_view(&l->step.kv[i], x, kv, arena, &s->layer[i], s->layer[i].in_group, e));
+        if (s->n_encoder_layers)
+            TRY(kv_view(&l->step.cross_kv[i], x, kv, arena, &s->cross, s->cross.in_group + i, e));
+    }
+    memcpy(l->step.scratch, l->scratch, sizeof l->step.scratch);
+    l->step.lane = l->lane;
+    return 0;
+}
+
+int
+exec_open(struct exec **ret, const struct exec_config *c, struct gpu *g, const struct model *m,
+          const struct kv_config *kv, const struct arena *kv_arena, struct err *e)
+{
+    CLEAN(exec_close_at) struct exec *x = calloc(1, sizeof *x);
+    const struct model_shape *s = &m->shape;
+
+    if (!x) return err_set(e, -ENOMEM, "executor");
+    check(c->n_lanes && c->n_lanes <= MAX_LANES && c->max_rows && kv->n_seats);
+    x->gpu = g;
+    x->op = gpu_ops(g);
+    x->m = m;
+    x->c = *c;
+    if (!c->max_edits) x->c.max_edits = DEFAULT_EDITS;
+    if (!s->n_encoder_layers) x->c.max_enc_rows = 0;
+    x->n_seats = kv->n_seats;
+    x->scratch_rows = MAX(x->c.max_rows, x->c.max_enc_rows);
+    x->piece = (uint32_t)(LOGITS_BYTES / (sizeof(float) * s->vocab));
+    x->piece = MIN(MAX(x->piece, (uint32_t)LEAST_PIECE), x->c.max_rows);
+    x->top_most = MIN(s->vocab, (uint32_t)MAX_TOP);
+    x->seen_words = CEIL_DIV(s->vocab, 32);
+    TRY(scratch_open(x, kv, e));
+    for (uint32_t i = 0; i < c->n_lanes; i++) {
+        uint32_t units = c->lane_units[i] ? c->lane_units[i] : gpu_units(g) / c->n_lanes;
+
+        TRY(x->op->lane_open(g, MAX(units, 1u), &x->lane[i].lane, e));
+        TRY(lane_views(x, &x->lane[i], kv, kv_arena, e));
+    }
+    *ret = TAKE(x);
+    return 0;
+}
+
+struct exec *
+exec_close(struct exec *x)
+{
+    if (!x) return NULL;
+    for (unsigned i = 0; i < MAX_LANES; i++)
+        if (x->lane[i].lane) x->op->lane_close(x->lane[i].lane);
+    scratch_close(x);
+    free(x);
+    return NULL;
+}
+
+void
+exec_seat(struct exec *x, uint32_t seat, const struct sampling *s)
+{
+    check(seat < x->n_seats && s->n_eos <= ARRAY_LEN(s->eos));
+    x->seat[seat] = *s;
+}
+
+static int
+queue_encoders(struct exec *x, struct exec_lane *l, const struct batch *b, const struct todo *t)
+{
+    struct step *s = &l->step;
+    uint32_t row = 0;
+
+    for (uint32_t i = 0, n; i < b->n_encode; i += n) {
+        const struct batch_encode *a = &b->encode[i];
+        uint32_t n_rows = a->n_rows;
+
+        for (n = 1; i + n < b->n_encode && stage_follows(b, i + n); n++)
+            n_rows += b->encode[i + n].n_rows;
+        s->enc = (struct rows){
+            .n_rows = n_rows,
+            .n_runs = n,
+            .token = t->enc_token + row,
+            .pos = t->enc_pos + row,
+            .seat = t->enc_seat + row,
+            .run = t->enc_run + i,
+        };
+        s->enc_x = tensor_rows(x->enc_state, a->enc_row, n_rows);
+        TRY(x->m->arch->encode(x->m, s, a->first_layer, a->n_layers));
+        row += n_rows;
+    }
+    return 0;
+}
+
+static int
+queue_projections(struct exec *x, struct exec_lane *l, const struct batch *b, const struct todo *t)
+{
+    struct step *s = &l->step;
+    uint32_t row = 0;
+
+    for (uint32_t i = 0; i < b->n_runs; i++) {
+        uint32_t n = b->run[i].enc_rows;
+
+        if (!n) continue;
+        s->project = (struct rows){ .n_rows = n,
+                                    .pos = t->project_pos + row,
+                                    .seat = t->project_seat + row };
+        s->project_x = tensor_rows(x->enc_state, b->run[i].enc_row, n);
+        TRY(x->m->arch->project_cross(x->m, s, 0, x->m->shape.n_layers));
+        row += n;
+    }
+    return 0;
+}
+
+static int
+queue_step(struct exec *x, struct exec_lane *l, const struct stage *st, const struct batch *b,
+           const struct todo *t, struct outcome *o)
+{
+    const struct gpu_ops *op = x->op;
+    struct step *s = &l->step;
+
+    for (uint32_t i = 0; i < b->n_waits; i++)
+        if (b->wait[i].lane != b->lane)
+            TRY(op->lane_after(l->lane, x->lane[b->wait[i].lane].lane, b->wait[i].step));
+    if (st->used) TRY(op->put(l->lane, st->dev, st->host, st->used));
+    if (t->n_edits) TRY(op->edit(l->lane, x->tables, t->edit, t->n_edits));
+    TRY(queue_encoders(x, l, b, t));
+    if (s->rows.n_rows) {
+        s->x = tensor_rows(l->x, 0, s->rows.n_rows);
+        TRY(op->tokens(l->lane, s->rows, x->last));
+        if (t->n_see) TRY(op->see(l->lane, x->seen, x->seen_words, s->rows, t->see, t->n_see));
+        TRY(queue_projections(x, l, b, t));
+        TRY(x->m->arch->forward(x->m, s, 0, x->m->shape.n_layers));
+        TRY(draw_queue(x, l, t, o));
+    }
+    return op->lane_mark(l->lane, b->step);
+}
+
+int
+exec_start(struct exec *x, const struct batch *b, struct err *e)
+{
+    struct exec_lane *l = &x->lane[b->lane];
+    struct stage *st = &l->stage[l->started % STAGES];
+    struct outcome *o = &l->outcome[l->started % OUTCOMES];
+    struct todo t = { 0 };
+    int r;
+
+    check(b->lane < x->c.n_lanes && l->started - l->finished < STAGES);
+    TRY(stage_refuse(x, b, e));
+    st->used = 0;
+    stage_batch(x, l, st, b, &t);
+    draw_stage(x, st, b, o, &t);
+    o->r.step = b->step;
+    o->r.lane = b->lane;
+    r = queue_step(x, l, st, b, &t, o);
+    if (r < 0)
+        return err_set(e, r, "step %llu of lane %u: %s", (unsigned long long)b->step, b->lane,
+                       gpu_why(x->gpu));
+    l->started++;
+    return 0;
+}
+
+int
+exec_fd(const struct exec *x, unsigned lane)
+{
+    return x->op->lane_fd(x->lane[lane].lane);
+}
+
+uint64_t
+exec_done(const struct exec *x, unsigned lane)
+{
+    return x->op->lane_done(x->lane[lane].lane);
+}
+
+static bool
+is_done(const struct exec *x, const struct exec_lane *l)
+{
+    return l->finished < l->started &&
+           (x->op->lane_done(l->lane) >= l->outcome[l->finished % OUTCOMES].r.step ||
+            x->op->lane_error(l->lane) < 0);
+}
+
+/* A mark that comes after the first look makes the fd readable; the second look, after the fd was
+ * emptied, sees that step. So no step is ever done and unannounced. */
+static bool
+is_done_or_fd_empty(const struct exec *x, const struct exec_lane *l)
+{
+    struct pollfd p = { .fd = x->op->lane_fd(l->lane), .events = POLLIN };
+    uint64_t n;
+
+    if (is_done(x, l)) return true;
+    if (p.fd >= 0 && poll(&p, 1, 0) == 1 && read(p.fd, &n, sizeof n) == sizeof n)
+        return is_done(x, l);
+    return false;
+}
+
+int
+exec_finish(struct exec *x, unsigned lane, const struct batch_result **r)
+{
+    struct exec_lane *l = &x->lane[lane];
+    struct outcome *o;
+
+    check(lane < x->c.n_lanes);
+    if (!is_done_or_fd_empty(x, l)) return -EAGAIN;
+    o = &l->outcome[l->finished++ % OUTCOMES];
+    o->r.status = x->op->lane_error(l->lane) < 0 ? -EIO : 0;
+    if (!o->r.status) draw_finish(o);
+    *r = &o->r;
+    return 0;
+}
+
+uint64_t
+exec_scratch_bytes(const struct exec *x)
+{
+    return x->arena.bytes;
+}

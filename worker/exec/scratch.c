@@ -1,0 +1,164 @@
+/* scratch.c - where everything of an exec lies.
+ *
+ * lay_out() hands out every piece in order; it runs twice, first against no memory to learn the
+ * sizes, then against the arena and the host mapping. So a size is written in one place, and what is
+ * not touched (log-probabilities nobody asks for) costs address space only.
+ */
+#include "worker/exec/inside.h"
+
+#include <errno.h>
+#include <string.h>
+#include <sys/mman.h>
+
+struct plan {
+    char *dev, *host; /* NULL: only counting */
+    uint64_t dev_used, host_used;
+};
+
+enum { PIECE_ALIGN = 256 }; /* what copies and vector loads of any device like */
+
+static void *
+take(char *base, uint64_t *used, uint64_t bytes)
+{
+    char *at = base ? base + *used : NULL;
+
+    *used += ROUND_UP(bytes, PIECE_ALIGN);
+    return at;
+}
+
+static void *
+on_dev(struct plan *p, uint64_t n, uint64_t each)
+{
+    return take(p->dev, &p->dev_used, n * each);
+}
+
+static void *
+on_host(struct plan *p, uint64_t n, uint64_t each)
+{
+    return take(p->host, &p->host_used, n * each);
+}
+
+static struct tensor
+floats(struct plan *p, uint32_t rows, uint32_t cols)
+{
+    return tensor_2d(on_dev(p, (uint64_t)rows * cols, sizeof(float)), DT_F32, rows, cols);
+}
+
+/* The most that stage_batch() and draw_stage() take for one step. */
+static size_t
+stage_bytes(const struct exec *x)
+{
+    size_t rows = x->c.max_rows, enc = x->c.max_enc_rows, seats = x->n_seats;
+
+    return rows * (3 * sizeof(int32_t) + sizeof(uint32_t) + sizeof(struct sample_row)) +
+           enc * 5 * sizeof(int32_t) +
+           seats * (4 * sizeof(struct run) + sizeof(((struct sampling *)0)->eos)) +
+           x->c.max_edits * sizeof(struct table_edit) + (size_t)32 * CACHE_LINE;
+}
+
+static void
+lay_out_lane(struct exec *x, struct exec_lane *l, struct plan *p)
+{
+    uint32_t hidden = x->m->shape.hidden, rows = x->c.max_rows, cols[8];
+
+    l->x = floats(p, rows, hidden);
+    model_scratch(x->m, cols);
+    for (unsigned i = 0; i < ARRAY_LEN(cols); i++)
+        l->scratch[i] = cols[i] ? floats(p, x->scratch_rows, cols[i]) : NO_TENSOR;
+    l->picked = floats(p, x->piece, hidden);
+    l->logits = floats(p, x->piece, x->m->shape.vocab);
+    l->token = on_dev(p, rows, sizeof *l->token);
+    l->logprob = on_dev(p, rows, sizeof *l->logprob);
+    l->top = on_dev(p, (uint64_t)rows * x->top_most, sizeof *l->top);
+    for (unsigned i = 0; i < STAGES; i++) {
+        struct stage *st = &l->stage[i];
+
+        st->bytes = stage_bytes(x);
+        st->dev = on_dev(p, st->bytes, 1);
+        st->host = on_host(p, st->bytes, 1);
+    }
+    for (unsigned i = 0; i < OUTCOMES; i++) {
+        struct outcome *o = &l->outcome[i];
+
+        o->drawn = on_host(p, rows, sizeof *o->drawn);
+        o->run_logit = on_host(p, x->n_seats, sizeof *o->run_logit);
+        o->r.n_tokens = on_host(p, x->n_seats, sizeof *o->r.n_tokens);
+        o->r.token = on_host(p, (uint64_t)x->n_seats * (1 + MAX_DRAFT), sizeof *o->r.token);
+        o->r.parent = on_host(p, x->n_seats, sizeof *o->r.parent);
+        o->r.score = on_host(p, x->n_seats, sizeof *o->r.score);
+        o->r.logprob = on_host(p, rows, sizeof *o->r.logprob);
+        o->r.first_top = on_host(p, (uint64_t)rows + 1, sizeof *o->r.first_top);
+        o->r.top = on_host(p, (uint64_t)rows * x->top_most, sizeof *o->r.top);
+    }
+}
+
+static void
+lay_out(struct exec *x, const struct kv_config *kv, struct plan *p)
+{
+    x->tables.n = kv->n_groups;
+    for (uint32_t g = 0; g < kv->n_groups; g++) {
+        x->tables.stride[g] = kv->group[g].max_entries;
+        x->tables.table[g] = on_dev(p, (uint64_t)x->n_seats * kv->group[g].max_entries,
+                                    sizeof(slice_id));
+    }
+    x->last = on_dev(p, x->n_seats, sizeof *x->last);
+    x->seen = on_dev(p, (uint64_t)x->n_seats * x->seen_words, sizeof *x->seen);
+    x->enc_state = floats(p, x->c.max_enc_rows, x->m->shape.hidden);
+    x->seat = on_host(p, x->n_seats, sizeof *x->seat);
+    for (uint32_t i = 0; i < x->c.n_lanes; i++) lay_out_lane(x, &x->lane[i], p);
+}
+
+/* Every entry of every table is SLICE_NONE until an edit says otherwise. The lane is closed again
+ * because closing is what waits. */
+static int
+clear_tables(struct exec *x, struct err *e)
+{
+    static const slice_id none[4096] = { [0 ... 4095] = SLICE_NONE };
+    struct lane *lane;
+    int r = 0;
+
+    TRY(x->op->lane_open(x->gpu, 1, &lane, e));
+    for (uint32_t g = 0; g < x->tables.n && r >= 0; g++) {
+        uint64_t n = (uint64_t)x->n_seats * x->tables.stride[g];
+
+        for (uint64_t i = 0; i < n && r >= 0; i += ARRAY_LEN(none))
+            r = x->op->put(lane, x->tables.table[g] + i, none,
+                           MIN(n - i, ARRAY_LEN(none)) * sizeof none[0]);
+    }
+    x->op->lane_close(lane);
+    return r < 0 ? err_set(e, r, "clear block tables: %s", gpu_why(x->gpu)) : 0;
+}
+
+int
+scratch_open(struct exec *x, const struct kv_config *kv, struct err *e)
+{
+    struct plan p = { 0 };
+    int r;
+
+    lay_out(x, kv, &p);
+    r = x->op->arena_make(x->gpu, "scratch", p.dev_used, &x->arena, e);
+    if (r < 0)
+        return err_while(
+            e, r, "scratch of %llu MiB for %u lanes of %u rows and sources of %u tokens",
+            (unsigned long long)(p.dev_used >> 20), x->c.n_lanes, x->c.max_rows, x->c.max_enc_rows);
+    x->host_bytes = p.host_used;
+    x->host = mmap(NULL, x->host_bytes, PROT_READ | PROT_WRITE,
+                   MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (x->host == MAP_FAILED) {
+        x->host = NULL;
+        return err_set(e, -ENOMEM, "staging of %llu MiB for %u seats",
+                       (unsigned long long)(x->host_bytes >> 20), x->n_seats);
+    }
+    r = x->op->host_pin(x->gpu, x->host, x->host_bytes);
+    if (r < 0) return err_set(e, r, "pin staging memory: %s", gpu_why(x->gpu));
+    p = (struct plan){ .dev = x->arena.base, .host = x->host };
+    lay_out(x, kv, &p);
+    return clear_tables(x, e);
+}
+
+void
+scratch_close(struct exec *x)
+{
+    if (x->host) munmap(x->host, x->host_bytes);
+    if (x->arena.base) x->op->arena_drop(x->gpu, &x->arena);
+}

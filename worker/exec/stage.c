@@ -1,0 +1,181 @@
+/* stage.c - a batch as the arrays that ops read.
+ *
+ * Everything of a step lies in one image and goes to the device in one copy. What the batch promises
+ * (batch.h) is checked here: it comes from the scheduler beside us, not from the world.
+ */
+#include "worker/exec/inside.h"
+
+#include <errno.h>
+#include <string.h>
+
+void *
+stage_take(struct stage *st, size_t bytes, void **dev)
+{
+    size_t at = ROUND_UP(st->used, CACHE_LINE);
+
+    check(at + bytes <= st->bytes);
+    st->used = at + bytes;
+    *dev = st->dev + at;
+    return st->host + at;
+}
+
+int
+stage_refuse(const struct exec *x, const struct batch *b, struct err *e)
+{
+    if (b->bucket)
+        return err_set(e, -ENOTSUP,
+                       "batch has a bucket of %u rows: captured graphs are not there yet",
+                       b->bucket);
+    if (b->n_copies)
+        return err_set(e, -ENOTSUP, "batch copies %u blocks: block copies are not there yet",
+                       b->n_copies);
+    for (uint32_t i = 0; i < b->n_edits; i++)
+        if (b->edit[i].op == EDIT_ROW)
+            return err_set(e, -ENOTSUP,
+                           "batch copies the table row of seat %u: EDIT_ROW is not there yet",
+                           b->edit[i].entry);
+    for (uint32_t i = 0; i < b->n_runs; i++) {
+        if (b->run[i].flags & RUN_BEAM)
+            return err_set(e, -ENOTSUP, "seat %u asks for a beam step: beams are not there yet",
+                           b->run[i].seat);
+        if (b->run[i].n_draft)
+            return err_set(e, -ENOTSUP, "seat %u has %u draft tokens: drafts are not there yet",
+                           b->run[i].seat, b->run[i].n_draft);
+    }
+    if (b->n_edits > x->c.max_edits)
+        return err_set(e, -ENOTSUP, "batch has %u edits, there is room for %u", b->n_edits,
+                       x->c.max_edits);
+    return 0;
+}
+
+/* Only SET reaches the device: what a block holds and whose it is matters to the manifest alone. */
+static void
+stage_edits(const struct exec *x, struct stage *st, const struct batch *b, struct todo *t)
+{
+    struct table_edit *to = TAKE_ARRAY(st, struct table_edit, b->n_edits, &t->edit);
+
+    for (uint32_t i = 0; i < b->n_edits; i++) {
+        const struct kv_edit *from = &b->edit[i];
+
+        if (from->op != EDIT_SET) continue;
+        check(from->group < x->tables.n && from->seat < x->n_seats);
+        check(from->entry < x->tables.stride[from->group]);
+        to[t->n_edits++] = (struct table_edit){
+            .table = from->group, .seat = from->seat, .entry = from->entry, .at = from->at
+        };
+    }
+}
+
+static uint32_t
+stage_decoder(const struct exec *x, struct exec_lane *l, struct stage *st, const struct batch *b,
+              struct todo *t)
+{
+    uint32_t n = 0, n_project = 0;
+    struct rows *rows = &l->step.rows, *cross = &l->step.cross;
+    struct run *run, *cross_run, *see;
+    int32_t *token, *pos;
+    uint32_t *seat;
+
+    for (uint32_t i = 0; i < b->n_runs; i++) n += b->run[i].n_rows;
+    check(n <= x->c.max_rows && n <= b->n_rows && b->n_runs <= x->n_seats);
+    token = TAKE_ARRAY(st, int32_t, n, &rows->token);
+    pos = TAKE_ARRAY(st, int32_t, n, &rows->pos);
+    seat = TAKE_ARRAY(st, uint32_t, n, &rows->seat);
+    run = TAKE_ARRAY(st, struct run, b->n_runs, &rows->run);
+    cross_run = TAKE_ARRAY(st, struct run, b->n_runs, &cross->run);
+    see = TAKE_ARRAY(st, struct run, b->n_runs, &t->see);
+    rows->n_rows = n;
+    rows->n_runs = b->n_runs;
+
+    memcpy(token, b->token, n * sizeof *token);
+    memcpy(pos, b->pos, n * sizeof *pos);
+    n = 0;
+    for (uint32_t i = 0; i < b->n_runs; i++) {
+        const struct batch_run *r = &b->run[i];
+
+        check(r->first_row == n && r->seat < x->n_seats && r->n_rows);
+        for (uint32_t k = 0; k < r->n_rows; k++) seat[n + k] = r->seat;
+        run[i] = (struct run){ .seat = r->seat,
+                               .first_row = n,
+                               .n_rows = r->n_rows,
+                               .first_pos = r->first_pos,
+                               .kv_len = (uint32_t)r->first_pos + r->n_rows };
+        cross_run[i] = run[i];
+        cross_run[i].kv_len = r->cross_tokens;
+        if (x->seat[r->seat].repetition != 1) see[t->n_see++] = run[i];
+        n += r->n_rows;
+        n_project += r->enc_rows;
+    }
+    cross->n_rows = n;
+    cross->n_runs = b->n_runs;
+    cross->token = rows->token;
+    cross->pos = rows->pos;
+    cross->seat = rows->seat;
+    check(n_project <= x->c.max_enc_rows);
+    return n_project;
+}
+
+static void
+stage_project(struct stage *st, const struct batch *b, uint32_t n, struct todo *t)
+{
+    int32_t *pos = TAKE_ARRAY(st, int32_t, n, &t->project_pos);
+    uint32_t *seat = TAKE_ARRAY(st, uint32_t, n, &t->project_seat);
+
+    for (uint32_t i = 0, at = 0; i < b->n_runs; i++)
+        for (uint32_t k = 0; k < b->run[i].enc_rows; k++, at++) {
+            pos[at] = (int32_t)k;
+            seat[at] = b->run[i].seat;
+        }
+}
+
+bool
+stage_follows(const struct batch *b, uint32_t i)
+{
+    const struct batch_encode *s = &b->encode[i], *before = s - 1;
+
+    return i && s->first_layer == before->first_layer && s->n_layers == before->n_layers &&
+           s->enc_row == before->enc_row + before->n_rows;
+}
+
+static void
+stage_encoder(const struct exec *x, struct stage *st, const struct batch *b, uint32_t first,
+              struct todo *t)
+{
+    uint32_t n = b->n_rows - first, at = 0;
+    int32_t *token = TAKE_ARRAY(st, int32_t, n, &t->enc_token);
+    int32_t *pos = TAKE_ARRAY(st, int32_t, n, &t->enc_pos);
+    uint32_t *seat = TAKE_ARRAY(st, uint32_t, n, &t->enc_seat);
+    struct run *run = TAKE_ARRAY(st, struct run, b->n_encode, &t->enc_run);
+
+    check(n <= x->c.max_enc_rows && b->n_encode <= x->n_seats);
+    memcpy(token, b->token + first, n * sizeof *token);
+    memcpy(pos, b->pos + first, n * sizeof *pos);
+    for (uint32_t i = 0; i < b->n_encode; i++) {
+        const struct batch_encode *s = &b->encode[i];
+
+        check(s->first_row == first + at && s->n_rows);
+        check(s->enc_row <= x->c.max_enc_rows && s->n_rows <= x->c.max_enc_rows - s->enc_row);
+        check(s->first_layer + s->n_layers <= x->m->shape.n_encoder_layers);
+        for (uint32_t k = 0; k < s->n_rows; k++) seat[at + k] = s->seat;
+        run[i] = (struct run){
+            .seat = s->seat,
+            .first_row = stage_follows(b, i) ? run[i - 1].first_row + run[i - 1].n_rows : 0,
+            .n_rows = s->n_rows,
+            .kv_len = s->n_rows,
+        };
+        at += s->n_rows;
+    }
+    check(at == n);
+}
+
+void
+stage_batch(struct exec *x, struct exec_lane *l, struct stage *st, const struct batch *b,
+            struct todo *t)
+{
+    uint32_t n_project;
+
+    stage_edits(x, st, b, t);
+    n_project = stage_decoder(x, l, st, b, t);
+    stage_project(st, b, n_project, t);
+    stage_encoder(x, st, b, l->step.rows.n_rows, t);
+}

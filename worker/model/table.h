@@ -1,0 +1,21 @@
+/* table.h - numbers made on the host that ops read: cos and sin, T5's position biases.
+ *
+ * Before serving only: each call opens a lane and waits for it.
+ */
+#ifndef MODEL_TABLE_H
+#define MODEL_TABLE_H
+
+#include "worker/model/model.h"
+#include "worker/model/rope_table.h"
+
+/* m->table[which] = from, [rows, cols] fp32, in an arena of its own. */
+int table_make(struct model *m, uint32_t which, uint32_t rows, uint32_t cols, const float *from,
+               struct err *e) MUST_USE;
+/* The same with cos and sin of every position up to the model's max_len. */
+int table_rope(struct model *m, uint32_t which, const struct rope_params *p, uint32_t head_dim,
+               struct err *e) MUST_USE;
+/* A dense fp32 tensor's elements to the host. */
+int table_read(const struct model *m, float *to, struct tensor t, struct err *e) MUST_USE;
+void table_drop_all(struct model *m);
+
+#endif
