@@ -126,6 +126,24 @@ enum lagan_reason {
     X(ANY,   encoder_features,    0, 0,        0,  0, "a tensor in place of ids, for models that take features")
 /* clang-format on */
 
+/* What CALL may ask for: verb, needs ctl.sock, args, result. Verbs are the words of laganctl's commands.
+ * A worker: {name, pid, device, model, state, running, waiting, restarts, arenas: [{name, bytes}],
+ * kv: [{pool, blocks, used, cached, free}], load: {phase, done, total} while it loads, why: a sentence
+ * when it is not well}. Ids are lists of numbers or a bin of i32 LE, both ways. */
+/* clang-format off */
+#define LAGAN_VERBS(X) \
+    X("status",        0, "",                    "{version, pid, uptime_s, state: starting|ready|degraded|draining, models: [name], requests, max_requests, workers: [a worker]}") \
+    X("workers list",  0, "",                    "[a worker]") \
+    X("requests list", 0, "",                    "[{id, client, model, worker, state, prompt, generated, age_ms}]; the caller's own on api.sock, all on ctl.sock") \
+    X("cancel",        0, "id of requests list", "{}; the caller's own on api.sock, any on ctl.sock") \
+    X("tokenize",      0, "text, bare, model",   "{ids}") \
+    X("detokenize",    0, "ids, keep_special, model", "{text}") \
+    X("config show",   0, "",                    "[{key, value, from}]") \
+    X("kv stats",      0, "",                    "[{worker, pool, blocks, used, cached, free, bytes}]") \
+    X("drain",         1, "worker",              "{requests: how many it still has}; it finishes them and takes no more") \
+    X("restart",       1, "worker",              "{requests}; it finishes them and is started anew")
+/* clang-format on */
+
 /* Limits on one frame; held by one pass before MessagePack-C unpacks. */
 #define LAGAN_MAX_FRAME (16u << 20)
 #define LAGAN_MAX_DEPTH 8
