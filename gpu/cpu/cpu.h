@@ -11,7 +11,7 @@
 #include "gpu/gpu.h"
 
 enum cpu_isa { ISA_SCALAR, ISA_AVX2 }; /* AVX2 means AVX2, FMA and F16C */
-enum { CPU_ARGS = 384, CPU_ROOM = 1 << 20 };
+enum { CPU_ARGS = 512, CPU_ROOM = 1 << 20 };
 
 /* room: CPU_ROOM bytes of this thread's own, 64-byte aligned, content undefined. */
 typedef void (*cpu_run)(const void *args, uint32_t part, uint32_t parts, enum cpu_isa isa,

@@ -1,0 +1,448 @@
+/* check.c - the checking table: every op's shapes, once for all devices, then the device's op.
+ *
+ * What is checked is what the host can see: dimensions, dtypes, strides, NULLs. What lies on the
+ * device (tokens, positions, tables) is the caller's promise. A failure is -EINVAL, and the sentence
+ * in gpu_why() names the op, the tensor and both shapes. No rows: nothing is queued.
+ */
+#include "gpu/device.h"
+
+#include <errno.h>
+#include <string.h>
+
+#define REFUSE(...) return err_set(&l->gpu->why, -EINVAL, __VA_ARGS__)
+
+enum { MAX_TOP_TABLES = 8 };
+
+/* A matrix of these dtypes, any size. */
+static int
+want(struct lane *l, const char *what, const struct tensor *t, unsigned dtypes)
+{
+    if (!t->data) REFUSE("%s has no data", what);
+    if ((unsigned)t->dtype >= DT_COUNT || !(dtypes >> t->dtype & 1))
+        REFUSE("%s is %s, which %s does not take there", what, dtype_name(t->dtype),
+               l->gpu->describe);
+    if (t->scale) REFUSE("%s has scales, which %s does not take", what, l->gpu->describe);
+    if (t->dim[2] > 1 || t->dim[3] > 1)
+        REFUSE("%s is [%u, %u, %u, %u], a matrix is wanted", what, t->dim[0], t->dim[1], t->dim[2],
+               t->dim[3]);
+    if (t->dim[0] > 1 && t->stride < t->dim[1])
+        REFUSE("%s is [%u, %u] with a stride of %u: its rows overlap", what, t->dim[0], t->dim[1],
+               t->stride);
+    return 0;
+}
+
+static int
+want_2d(struct lane *l, const char *what, const struct tensor *t, uint32_t rows, uint32_t cols,
+        unsigned dtypes)
+{
+    TRY(want(l, what, t, dtypes));
+    if (t->dim[0] != rows || t->dim[1] != cols)
+        REFUSE("%s is [%u, %u], it should be [%u, %u]", what, t->dim[0], t->dim[1], rows, cols);
+    return 0;
+}
+
+/* n values in one piece, as [1, n] or [n]; or nothing. */
+static int
+want_vector(struct lane *l, const char *what, const struct tensor *t, uint32_t n)
+{
+    bool column = t->dim[1] <= 1 && t->dim[0] == n && t->stride <= 1;
+
+    if (!t->data) return 0;
+    if (!column) return want_2d(l, what, t, 1, n, l->gpu->weights);
+    if (!(l->gpu->weights >> t->dtype & 1) || t->scale)
+        REFUSE("%s is %s, which %s does not take there", what, dtype_name(t->dtype),
+               l->gpu->describe);
+    return 0;
+}
+
+static int
+want_rows(struct lane *l, const char *op, const struct rows *r, bool runs)
+{
+    if (!r->pos || !r->seat) REFUSE("%s: rows have no positions or seats", op);
+    if (runs && r->n_runs && !r->run) REFUSE("%s: %u runs, but no array of them", op, r->n_runs);
+    return 0;
+}
+
+static int
+want_kv(struct lane *l, const char *op, const struct kv_view *v, uint32_t heads, uint32_t dim)
+{
+    uint32_t tpb = v->tokens_per_block;
+    uint64_t bytes;
+
+    if (!v->base || !v->table) REFUSE("%s: the KV view has no base or no table", op);
+    if ((unsigned)v->dtype >= DT_COUNT || !(l->gpu->kvs >> v->dtype & 1))
+        REFUSE("%s: KV is %s, which %s does not take", op, dtype_name(v->dtype), l->gpu->describe);
+    if (tpb == 0 || (tpb & (tpb - 1)) != 0)
+        REFUSE("%s: %u tokens a block is no power of two", op, tpb);
+    if (v->n_kv_heads != heads || v->head_dim != dim)
+        REFUSE("%s: KV has %u heads of %u, the op %u of %u", op, v->n_kv_heads, v->head_dim, heads,
+               dim);
+    bytes = dtype_bytes(v->dtype, (size_t)heads * tpb * dim);
+    if (v->slice_bytes < bytes)
+        REFUSE("%s: a slice of %u bytes does not hold %llu", op, v->slice_bytes,
+               (unsigned long long)bytes);
+    if (v->table_stride == 0 || v->n_parts == 0 || v->n_parts > 2)
+        REFUSE("%s: table stride %u, %u parts", op, v->table_stride, v->n_parts);
+    return 0;
+}
+
+static int
+checked_arena_make(struct gpu *g, const char *name, uint64_t bytes, struct arena *ret,
+                   struct err *e)
+{
+    int r = bytes ? g->device->arena_make(g, name, bytes, ret, e)
+                  : err_set(e, -EINVAL, "arena %s of 0 bytes", name);
+
+    if (r < 0 && e) g->why = *e;
+    return r;
+}
+
+static int
+checked_arena_adopt(struct gpu *g, int fd, uint64_t bytes, struct arena *ret, struct err *e)
+{
+    int r = bytes ? g->device->arena_adopt(g, fd, bytes, ret, e)
+                  : err_set(e, -EINVAL, "adopt fd %d: an arena of 0 bytes", fd);
+
+    if (r < 0 && e) g->why = *e;
+    return r;
+}
+
+static void
+checked_arena_drop(struct gpu *g, struct arena *a)
+{
+    g->device->arena_drop(g, a);
+}
+
+static int
+checked_host_pin(struct gpu *g, void *p, size_t bytes)
+{
+    return g->device->host_pin(g, p, bytes);
+}
+
+static int
+checked_lane_open(struct gpu *g, uint32_t units, struct lane **ret, struct err *e)
+{
+    int r = units >= 1 && units <= 4096 ? g->device->lane_open(g, units, ret, e)
+                                        : err_set(e, -EINVAL, "a lane of %u units; %s has %u",
+                                                  units, g->describe, g->units);
+
+    if (r < 0 && e) g->why = *e;
+    return r;
+}
+
+static void
+checked_lane_close(struct lane *l)
+{
+    if (l) l->gpu->device->lane_close(l);
+}
+
+static int
+checked_lane_mark(struct lane *l, uint64_t step)
+{
+    return l->gpu->device->lane_mark(l, step);
+}
+
+static uint64_t
+checked_lane_done(const struct lane *l)
+{
+    return l->gpu->device->lane_done(l);
+}
+
+static int
+checked_lane_after(struct lane *l, const struct lane *other, uint64_t step)
+{
+    if (!other || other->gpu != l->gpu) REFUSE("lane_after: the other lane is of another device");
+    return l->gpu->device->lane_after(l, other, step);
+}
+
+static int
+checked_lane_fd(const struct lane *l)
+{
+    return l->gpu->device->lane_fd(l);
+}
+
+static int
+checked_lane_error(const struct lane *l)
+{
+    return l->gpu->device->lane_error(l);
+}
+
+static int
+checked_put(struct lane *l, void *dst, const void *host, size_t bytes)
+{
+    if (bytes == 0) return 0;
+    if (!dst || !host) REFUSE("put: %zu bytes from or to nowhere", bytes);
+    return l->gpu->device->put(l, dst, host, bytes);
+}
+
+static int
+checked_get(struct lane *l, void *host, const void *src, size_t bytes)
+{
+    if (bytes == 0) return 0;
+    if (!host || !src) REFUSE("get: %zu bytes from or to nowhere", bytes);
+    return l->gpu->device->get(l, host, src, bytes);
+}
+
+static int
+checked_copy(struct lane *l, void *dst, const void *src, size_t bytes)
+{
+    const char *d = dst, *s = src;
+
+    if (bytes == 0) return 0;
+    if (!dst || !src) REFUSE("copy: %zu bytes from or to nowhere", bytes);
+    if (d < s + bytes && s < d + bytes) REFUSE("copy: the %zu bytes overlap", bytes);
+    return l->gpu->device->copy(l, dst, src, bytes);
+}
+
+static int
+checked_fill_random(struct lane *l, struct tensor t, uint64_t seed, float std)
+{
+    TRY(want(l, "fill_random: t", &t, l->gpu->acts | l->gpu->weights));
+    if (t.dim[0] == 0 || t.dim[1] == 0) return 0;
+    return l->gpu->device->fill_random(l, t, seed, std);
+}
+
+static int
+checked_edit(struct lane *l, struct tables t, const struct table_edit *edit, uint32_t n)
+{
+    if (n == 0) return 0;
+    if (t.n > MAX_TOP_TABLES) REFUSE("edit: %u tables, 8 at most", t.n);
+    if (!edit) REFUSE("edit: %u edits, but no array of them", n);
+    for (uint32_t i = 0; i < t.n; i++)
+        if (!t.table[i]) REFUSE("edit: table %u is nowhere", i);
+    return l->gpu->device->edit(l, t, edit, n);
+}
+
+static int
+checked_tokens(struct lane *l, struct rows r, const int32_t *last)
+{
+    if (r.n_rows == 0) return 0;
+    if (!r.token || !r.seat || !last) REFUSE("tokens: no tokens, no seats or no last tokens");
+    return l->gpu->device->tokens(l, r, last);
+}
+
+static int
+checked_see(struct lane *l, uint32_t *seen, uint32_t seen_words, struct rows r,
+            const struct run *run, uint32_t n_runs)
+{
+    if (n_runs == 0) return 0;
+    if (!seen || !seen_words || !run || !r.token) REFUSE("see: no bits, no runs or no tokens");
+    return l->gpu->device->see(l, seen, seen_words, r, run, n_runs);
+}
+
+static int
+checked_embed(struct lane *l, struct tensor x, struct tensor table, const int32_t *token,
+              float scale)
+{
+    if (x.dim[0] == 0) return 0;
+    TRY(want(l, "embed: table", &table, l->gpu->weights));
+    TRY(want_2d(l, "embed: x", &x, x.dim[0], table.dim[1], l->gpu->acts));
+    if (!token) REFUSE("embed: no tokens");
+    return l->gpu->device->embed(l, x, table, token, scale);
+}
+
+static int
+checked_rms_norm(struct lane *l, struct tensor y, struct tensor x, struct tensor w, float eps,
+                 float plus)
+{
+    if (x.dim[0] == 0) return 0;
+    TRY(want(l, "rms_norm: x", &x, l->gpu->acts));
+    TRY(want_2d(l, "rms_norm: y", &y, x.dim[0], x.dim[1], 1u << x.dtype));
+    TRY(want_vector(l, "rms_norm: w", &w, x.dim[1]));
+    return l->gpu->device->rms_norm(l, y, x, w, eps, plus);
+}
+
+static int
+checked_layer_norm(struct lane *l, struct tensor y, struct tensor x, struct tensor w,
+                   struct tensor bias, float eps)
+{
+    if (x.dim[0] == 0) return 0;
+    TRY(want(l, "layer_norm: x", &x, l->gpu->acts));
+    TRY(want_2d(l, "layer_norm: y", &y, x.dim[0], x.dim[1], 1u << x.dtype));
+    TRY(want_vector(l, "layer_norm: w", &w, x.dim[1]));
+    TRY(want_vector(l, "layer_norm: bias", &bias, x.dim[1]));
+    return l->gpu->device->layer_norm(l, y, x, w, bias, eps);
+}
+
+static bool
+overlap(const struct tensor *a, const struct tensor *b)
+{
+    const char *p = a->data, *q = b->data;
+    size_t n = dtype_bytes(a->dtype, (size_t)(a->dim[0] - 1) * a->stride + a->dim[1]);
+    size_t m = dtype_bytes(b->dtype, (size_t)(b->dim[0] - 1) * b->stride + b->dim[1]);
+
+    return p < q + m && q < p + n;
+}
+
+static int
+checked_matmul(struct lane *l, struct tensor y, struct tensor x, struct tensor w,
+               struct tensor bias, float beta)
+{
+    if (x.dim[0] == 0) return 0;
+    TRY(want(l, "matmul: x", &x, l->gpu->acts));
+    TRY(want(l, "matmul: w", &w, l->gpu->weights));
+    if (w.dim[1] != x.dim[1])
+        REFUSE("matmul: x is [%u, %u], w is [%u, %u]: their columns differ", x.dim[0], x.dim[1],
+               w.dim[0], w.dim[1]);
+    if (w.dim[0] == 0 || w.dim[1] == 0) REFUSE("matmul: w is [%u, %u]", w.dim[0], w.dim[1]);
+    TRY(want_2d(l, "matmul: y", &y, x.dim[0], w.dim[0], l->gpu->acts | 1u << DT_F32));
+    TRY(want_vector(l, "matmul: bias", &bias, w.dim[0]));
+    /* Column slices of one buffer interleave without overlapping; only the same start is refused. */
+    if (y.data == x.data || (y.stride != x.stride && overlap(&y, &x)))
+        REFUSE("matmul: y lies on x");
+    return l->gpu->device->matmul(l, y, x, w, bias, beta);
+}
+
+static int
+checked_add(struct lane *l, struct tensor y, struct tensor x)
+{
+    if (y.dim[0] == 0) return 0;
+    TRY(want(l, "add: y", &y, l->gpu->acts));
+    TRY(want_2d(l, "add: x", &x, y.dim[0], y.dim[1], 1u << y.dtype));
+    return l->gpu->device->add(l, y, x);
+}
+
+static int
+checked_act(struct lane *l, struct tensor y, struct tensor x, enum act a)
+{
+    if (x.dim[0] == 0) return 0;
+    if ((unsigned)a > ACT_GELU_TANH) REFUSE("act: there is no activation %d", (int)a);
+    TRY(want(l, "act: x", &x, l->gpu->acts));
+    TRY(want_2d(l, "act: y", &y, x.dim[0], x.dim[1], 1u << x.dtype));
+    return l->gpu->device->act(l, y, x, a);
+}
+
+static int
+checked_gate(struct lane *l, struct tensor y, struct tensor gate_up, enum act a)
+{
+    if (y.dim[0] == 0) return 0;
+    if ((unsigned)a > ACT_GELU_TANH) REFUSE("gate: there is no activation %d", (int)a);
+    TRY(want(l, "gate: y", &y, l->gpu->acts));
+    TRY(want_2d(l, "gate: gate_up", &gate_up, y.dim[0], 2 * y.dim[1], 1u << y.dtype));
+    return l->gpu->device->gate(l, y, gate_up, a);
+}
+
+static int
+checked_scale(struct lane *l, struct tensor x, float factor, float softcap)
+{
+    if (x.dim[0] == 0) return 0;
+    TRY(want(l, "scale: x", &x, l->gpu->acts | 1u << DT_F32));
+    if (!(softcap >= 0)) REFUSE("scale: a softcap of %g", (double)softcap);
+    return l->gpu->device->scale(l, x, factor, softcap);
+}
+
+static int
+checked_rows(struct lane *l, struct tensor y, struct tensor x, const uint32_t *which)
+{
+    if (y.dim[0] == 0) return 0;
+    TRY(want(l, "rows: x", &x, l->gpu->acts | l->gpu->weights));
+    TRY(want_2d(l, "rows: y", &y, y.dim[0], x.dim[1], 1u << x.dtype));
+    if (!which) REFUSE("rows: nobody says which");
+    return l->gpu->device->rows(l, y, x, which);
+}
+
+static int
+checked_rope_store(struct lane *l, const struct rope_store *s, struct rows r)
+{
+    uint32_t d = s->head_dim;
+
+    if (r.n_rows == 0) return 0;
+    TRY(want_rows(l, "rope_store", &r, false));
+    if (d == 0) REFUSE("rope_store: heads of 0");
+    if (s->q.data) TRY(want_2d(l, "rope_store: q", &s->q, r.n_rows, s->n_heads * d, l->gpu->acts));
+    if (s->k.data) {
+        TRY(want_2d(l, "rope_store: k", &s->k, r.n_rows, s->n_kv_heads * d, l->gpu->acts));
+        if (s->v.data || (s->kv.base && s->kv.n_parts != 1))
+            TRY(want_2d(l, "rope_store: v", &s->v, r.n_rows, s->n_kv_heads * d, l->gpu->acts));
+    }
+    TRY(want_vector(l, "rope_store: q_norm", &s->q_norm, d));
+    TRY(want_vector(l, "rope_store: k_norm", &s->k_norm, d));
+    if (s->cos_sin.data) {
+        TRY(want(l, "rope_store: cos_sin", &s->cos_sin, 1u << DT_F32));
+        if (s->cos_sin.dim[1] > d || s->cos_sin.dim[1] % 2)
+            REFUSE("rope_store: %u elements are to rotate in heads of %u", s->cos_sin.dim[1], d);
+    }
+    if (s->k.data && s->kv.base) TRY(want_kv(l, "rope_store", &s->kv, s->n_kv_heads, d));
+    return l->gpu->device->rope_store(l, s, r);
+}
+
+static int
+checked_attend(struct lane *l, const struct attend *a, struct rows r)
+{
+    uint32_t d = a->head_dim, n = a->q.dim[0];
+
+    if (r.n_runs == 0) return 0;
+    TRY(want_rows(l, "attend", &r, true));
+    if (d == 0 || a->n_kv_heads == 0 || a->n_heads % a->n_kv_heads)
+        REFUSE("attend: %u heads of %u share %u K/V heads", a->n_heads, d, a->n_kv_heads);
+    if (n < r.n_rows) REFUSE("attend: q has %u rows, the step %u", n, r.n_rows);
+    TRY(want_2d(l, "attend: q", &a->q, n, a->n_heads * d, l->gpu->acts));
+    TRY(want_2d(l, "attend: out", &a->out, n, a->n_heads * d, l->gpu->acts));
+    if (a->kv.table) {
+        TRY(want_kv(l, "attend", &a->kv, a->n_kv_heads, d));
+    } else {
+        TRY(want_2d(l, "attend: k", &a->k, n, a->n_kv_heads * d, l->gpu->acts));
+        TRY(want_2d(l, "attend: v", &a->v, n, a->n_kv_heads * d, l->gpu->acts));
+    }
+    if (!(a->softcap >= 0)) REFUSE("attend: a softcap of %g", (double)a->softcap);
+    return l->gpu->device->attend(l, a, r);
+}
+
+static int
+checked_sample(struct lane *l, const struct sample *s)
+{
+    if (s->n == 0) return 0;
+    TRY(want(l, "sample: logits", &s->logits, 1u << DT_F32));
+    if (s->logits.dim[0] < s->n || s->logits.dim[1] == 0)
+        REFUSE("sample: logits are [%u, %u], %u rows are to sample", s->logits.dim[0],
+               s->logits.dim[1], s->n);
+    if (!s->row || !s->token) REFUSE("sample: no rows, or nowhere to put tokens");
+    return l->gpu->device->sample(l, s);
+}
+
+static int
+checked_all_reduce(struct lane *l, struct tensor x)
+{
+    return l->gpu->device->all_reduce(l, x);
+}
+
+static int
+checked_all_gather(struct lane *l, struct tensor out, struct tensor x)
+{
+    return l->gpu->device->all_gather(l, out, x);
+}
+
+const struct gpu_ops gpu_checked = {
+    .arena_make = checked_arena_make,
+    .arena_adopt = checked_arena_adopt,
+    .arena_drop = checked_arena_drop,
+    .host_pin = checked_host_pin,
+    .lane_open = checked_lane_open,
+    .lane_close = checked_lane_close,
+    .lane_mark = checked_lane_mark,
+    .lane_done = checked_lane_done,
+    .lane_after = checked_lane_after,
+    .lane_fd = checked_lane_fd,
+    .lane_error = checked_lane_error,
+    .put = checked_put,
+    .get = checked_get,
+    .copy = checked_copy,
+    .fill_random = checked_fill_random,
+    .edit = checked_edit,
+    .tokens = checked_tokens,
+    .see = checked_see,
+    .embed = checked_embed,
+    .rms_norm = checked_rms_norm,
+    .layer_norm = checked_layer_norm,
+    .matmul = checked_matmul,
+    .add = checked_add,
+    .act = checked_act,
+    .gate = checked_gate,
+    .scale = checked_scale,
+    .rows = checked_rows,
+    .rope_store = checked_rope_store,
+    .attend = checked_attend,
+    .sample = checked_sample,
+    .all_reduce = checked_all_reduce,
+    .all_gather = checked_all_gather,
+};

@@ -1,0 +1,183 @@
+/* cpu.c - the CPU device: its memory, its table of ops, and which instruction set it uses.
+ *
+ * An arena is a sealed memfd, mapped shared and touched only as it is used: a KV arena of many GiB
+ * costs what is in it. Whoever holds the fd holds the memory; nobody can truncate it under us.
+ */
+#include "gpu/cpu/cpu_ops.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+static int
+map_arena(int fd, uint64_t bytes, struct arena *ret)
+{
+    void *base = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, fd, 0);
+
+    if (base == MAP_FAILED) return -errno;
+    *ret = (struct arena){ .base = base, .bytes = bytes, .fd = fd };
+    return 0;
+}
+
+static int
+arena_make(struct gpu *g, const char *name, uint64_t bytes, struct arena *ret, struct err *e)
+{
+    char full[64];
+    int fd, r = 0;
+
+    (void)g;
+    snprintf(full, sizeof full, "lagan:%s", name);
+    fd = memfd_create(full, MFD_CLOEXEC | MFD_ALLOW_SEALING);
+    if (fd < 0) return err_set(e, -errno, "arena %s: memfd: %m", name);
+    if (ftruncate(fd, (off_t)bytes) < 0 || fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW) < 0)
+        r = -errno;
+    if (r == 0) r = map_arena(fd, bytes, ret);
+    if (r == 0) return 0;
+    close(fd);
+    return err_set(e, r, "arena %s of %llu bytes: %s", name, (unsigned long long)bytes,
+                   strerror(-r));
+}
+
+static int
+arena_adopt(struct gpu *g, int fd, uint64_t bytes, struct arena *ret, struct err *e)
+{
+    struct stat st;
+    int r;
+
+    (void)g;
+    if (fstat(fd, &st) < 0) return err_set(e, -errno, "adopt fd %d: %m", fd);
+    if (st.st_size < 0 || (uint64_t)st.st_size != bytes)
+        return err_set(e, -EINVAL, "adopt fd %d: it has %lld bytes, %llu were promised", fd,
+                       (long long)st.st_size, (unsigned long long)bytes);
+    r = map_arena(fd, bytes, ret);
+    return r < 0 ? err_set(e, r, "adopt fd %d: map %llu bytes: %s", fd, (unsigned long long)bytes,
+                           strerror(-r))
+                 : 0;
+}
+
+static void
+arena_drop(struct gpu *g, struct arena *a)
+{
+    (void)g;
+    if (!a->base) return;
+    munmap(a->base, a->bytes);
+    close(a->fd);
+    *a = (struct arena){ .fd = -1 };
+}
+
+/* Nothing copies by DMA here: any memory will do. */
+static int
+host_pin(struct gpu *g, void *p, size_t bytes)
+{
+    (void)g, (void)p, (void)bytes;
+    return 0;
+}
+
+/* One rank: what would be reduced or gathered is complete. */
+static int
+all_reduce(struct lane *l, struct tensor x)
+{
+    (void)l, (void)x;
+    return 0;
+}
+
+static int
+all_gather(struct lane *l, struct tensor out, struct tensor x)
+{
+    (void)l, (void)out, (void)x;
+    return 0;
+}
+
+static const struct gpu_ops ops = {
+    .name = "cpu",
+    .arena_make = arena_make,
+    .arena_adopt = arena_adopt,
+    .arena_drop = arena_drop,
+    .host_pin = host_pin,
+    .lane_open = cpu_lane_open,
+    .lane_close = cpu_lane_close,
+    .lane_mark = cpu_lane_mark,
+    .lane_done = cpu_lane_done,
+    .lane_after = cpu_lane_after,
+    .lane_fd = cpu_lane_fd,
+    .lane_error = cpu_lane_error,
+    .put = cpu_put,
+    .get = cpu_get,
+    .copy = cpu_copy,
+    .fill_random = cpu_fill_random,
+    .edit = cpu_edit,
+    .tokens = cpu_tokens,
+    .see = cpu_see,
+    .embed = cpu_embed,
+    .rms_norm = cpu_rms_norm,
+    .layer_norm = cpu_layer_norm,
+    .matmul = cpu_matmul,
+    .add = cpu_add,
+    .act = cpu_act,
+    .gate = cpu_gate,
+    .scale = cpu_scale,
+    .rows = cpu_rows,
+    .rope_store = cpu_rope_store,
+    .attend = cpu_attend,
+    .sample = cpu_sample,
+    .all_reduce = all_reduce,
+    .all_gather = all_gather,
+};
+
+static bool
+has_avx2(void)
+{
+#ifdef __x86_64__
+    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
+           __builtin_cpu_supports("f16c");
+#else
+    return false;
+#endif
+}
+
+static uint32_t
+cores(void)
+{
+    cpu_set_t set;
+
+    if (sched_getaffinity(0, sizeof set, &set) == 0) return (uint32_t)CPU_COUNT(&set);
+    return (uint32_t)MAX(sysconf(_SC_NPROCESSORS_ONLN), 1L);
+}
+
+static void
+cpu_close(struct gpu *g)
+{
+    free(g);
+}
+
+int
+cpu_open(struct gpu **ret, const struct gpu_options *o, struct err *e)
+{
+    const char *isa = o->isa ? o->isa : "auto";
+    bool avx2 = strcmp(isa, "avx2") == 0, scalar = strcmp(isa, "scalar") == 0;
+    struct cpu *c;
+
+    if (!avx2 && !scalar && strcmp(isa, "auto") != 0)
+        return err_set(e, -EINVAL, "instruction set \"%s\" is not auto, scalar or avx2", isa);
+    if (avx2 && !has_avx2())
+        return err_set(e, -ENOTSUP, "this processor has not all of AVX2, FMA and F16C");
+    c = calloc(1, sizeof *c);
+    if (!c) return err_set(e, -ENOMEM, "cpu device: no memory");
+    c->isa = scalar || !has_avx2() ? ISA_SCALAR : ISA_AVX2;
+    c->gpu.device = &ops;
+    c->gpu.close = cpu_close;
+    c->gpu.acts = 1 << DT_F32;
+    c->gpu.weights = 1 << DT_F32 | 1 << DT_BF16 | 1 << DT_F16;
+    c->gpu.kvs = 1 << DT_F32 | 1 << DT_BF16;
+    c->gpu.units = cores();
+    snprintf(c->gpu.describe, sizeof c->gpu.describe, "cpu (%u core%s, %s)", c->gpu.units,
+             c->gpu.units == 1 ? "" : "s", c->isa == ISA_AVX2 ? "avx2" : "scalar");
+    *ret = &c->gpu;
+    return 0;
+}

@@ -1,0 +1,170 @@
+/* cpu_act.c - element by element: add, act, gate, scale: gpu.h. */
+#include "gpu/cpu/cpu_math.h"
+#include "gpu/cpu/cpu_ops.h"
+
+CPU_LOOP(add);
+CPU_LOOP(act);
+CPU_LOOP(gate);
+CPU_LOOP(scale);
+
+struct act_args {
+    struct tensor y, x;
+    enum act act;
+    float factor, softcap;
+};
+
+ALWAYS v8
+activate(v8 x, enum act act)
+{
+    v8 one = v8_set(1.0f), half = v8_set(0.5f), t;
+
+    switch (act) {
+    case ACT_RELU:
+        return v8_if_less(x, v8_set(0), v8_set(0), x);
+    case ACT_SILU:
+        return v8_div(x, v8_add(one, v8_exp(v8_neg(x))));
+    case ACT_GELU:
+        t = v8_erf(v8_mul(x, v8_set(0.707106781f)));
+        return v8_mul(v8_mul(half, x), v8_add(one, t));
+    case ACT_GELU_TANH:
+        t = v8_mul(v8_mul(x, x), x);
+        t = v8_mul(v8_set(0.797884561f), v8_fma(v8_set(0.044715f), t, x));
+        return v8_mul(v8_mul(half, x), v8_add(one, v8_tanh(t)));
+    }
+    return x;
+}
+
+/* One row for every activation, so that the switch is outside of the loop. */
+ALWAYS void
+act_row(float *y, const float *x, const float *times, uint32_t n, enum act act)
+{
+    V8_ROW(n, at, width, {
+        v8 v = activate(v8_at(x, at, width), act);
+
+        if (times) v = v8_mul(v, v8_at(times, at, width));
+        v8_put(y, at, width, v);
+    });
+}
+
+static void
+act_any(float *y, const float *x, const float *times, uint32_t n, enum act act)
+{
+    switch (act) {
+    case ACT_RELU:
+        act_row(y, x, times, n, ACT_RELU);
+        break;
+    case ACT_SILU:
+        act_row(y, x, times, n, ACT_SILU);
+        break;
+    case ACT_GELU:
+        act_row(y, x, times, n, ACT_GELU);
+        break;
+    case ACT_GELU_TANH:
+        act_row(y, x, times, n, ACT_GELU_TANH);
+        break;
+    }
+}
+
+void
+ISA(act)(const void *args, uint32_t part, uint32_t parts, void *room)
+{
+    const struct act_args *a = args;
+    uint32_t first, end;
+
+    (void)room;
+    cpu_share(a->y.dim[0], part, parts, &first, &end);
+    for (uint32_t i = first; i < end; i++)
+        act_any(row_of(&a->y, i), row_of(&a->x, i), NULL, a->y.dim[1], a->act);
+}
+
+void
+ISA(gate)(const void *args, uint32_t part, uint32_t parts, void *room)
+{
+    const struct act_args *a = args;
+    uint32_t first, end, n = a->y.dim[1];
+
+    (void)room;
+    cpu_share(a->y.dim[0], part, parts, &first, &end);
+    for (uint32_t i = first; i < end; i++) {
+        const float *gate = row_of(&a->x, i);
+
+        act_any(row_of(&a->y, i), gate, gate + n, n, a->act);
+    }
+}
+
+void
+ISA(add)(const void *args, uint32_t part, uint32_t parts, void *room)
+{
+    const struct act_args *a = args;
+    uint32_t first, end;
+
+    (void)room;
+    cpu_share(a->y.dim[0], part, parts, &first, &end);
+    for (uint32_t i = first; i < end; i++) {
+        const float *x = row_of(&a->x, i);
+        float *y = row_of(&a->y, i);
+
+        V8_ROW(a->y.dim[1], at, width,
+               v8_put(y, at, width, v8_add(v8_at(y, at, width), v8_at(x, at, width))));
+    }
+}
+
+void
+ISA(scale)(const void *args, uint32_t part, uint32_t parts, void *room)
+{
+    const struct act_args *a = args;
+    v8 factor = v8_set(a->factor), cap = v8_set(a->softcap);
+    uint32_t first, end;
+
+    (void)room;
+    cpu_share(a->y.dim[0], part, parts, &first, &end);
+    for (uint32_t i = first; i < end; i++) {
+        float *y = row_of(&a->y, i);
+
+        V8_ROW(a->y.dim[1], at, width, {
+            v8 v = v8_mul(v8_at(y, at, width), factor);
+
+            if (a->softcap != 0) v = v8_mul(cap, v8_tanh(v8_div(v, cap)));
+            v8_put(y, at, width, v);
+        });
+    }
+}
+
+#ifdef CPU_OPS
+
+enum { ACT_PART = 8 << 10 }; /* elements that are worth another thread */
+
+static int
+queue(struct lane *l, cpu_run run, const struct act_args *a)
+{
+    uint32_t n = a->y.dim[0];
+
+    return cpu_queue(l, run, a, sizeof *a,
+                     (uint32_t)MIN((uint64_t)n, 1 + (uint64_t)n * a->y.dim[1] / ACT_PART));
+}
+
+int
+cpu_add(struct lane *l, struct tensor y, struct tensor x)
+{
+    return queue(l, run_add, &(struct act_args){ .y = y, .x = x });
+}
+
+int
+cpu_act(struct lane *l, struct tensor y, struct tensor x, enum act a)
+{
+    return queue(l, run_act, &(struct act_args){ .y = y, .x = x, .act = a });
+}
+
+int
+cpu_gate(struct lane *l, struct tensor y, struct tensor gate_up, enum act a)
+{
+    return queue(l, run_gate, &(struct act_args){ .y = y, .x = gate_up, .act = a });
+}
+
+int
+cpu_scale(struct lane *l, struct tensor x, float factor, float softcap)
+{
+    return queue(l, run_scale, &(struct act_args){ .y = x, .factor = factor, .softcap = softcap });
+}
+
+#endif

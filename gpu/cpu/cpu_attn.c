@@ -1,0 +1,244 @@
+/* cpu_attn.c - attend: gpu.h.
+ *
+ * For each (row, head) the keys are taken in tiles of 64 absolute positions, [64 t, 64 t + 64), in
+ * ascending order, and only the row's visible keys are touched. So what a row gets depends on its
+ * visible keys alone: not on the block size, on how its prompt was cut into chunks, on which rows ride
+ * along, nor on where a window begins inside a tile.
+ *
+ *     per tile:  s_j = scale q.k_j (+ cap, + bias)   m' = max(m, s_j)   p_j = exp(s_j - m')
+ *                sum = sum exp(m - m') + sum p_j      acc = acc exp(m - m') + p_j v_j, j ascending
+ *     at last:   out = acc / sum, a sink counted into sum as one more key without a value
+ *
+ * A part takes whole (row, head) pairs; heads that share a K/V head follow each other, so that the
+ * tile's keys are in cache for all of them.
+ */
+#include "gpu/cpu/cpu_dot.h"
+#include "gpu/cpu/cpu_kv.h"
+#include "gpu/cpu/cpu_math.h"
+#include "gpu/cpu/cpu_ops.h"
+
+CPU_LOOP(attend);
+
+enum { TILE = 64 };
+
+struct attend_args {
+    struct attend a;
+    struct rows r;
+};
+
+/* The row's state between tiles; acc is [head_dim] in the thread's room. */
+struct soft {
+    float max, sum;
+    float *acc;
+};
+
+struct tile {
+    const void *k[TILE], *v[TILE];
+    uint32_t first, n; /* positions first .. first + n */
+};
+
+static void
+find_tile(struct tile *t, const struct attend *a, const struct run *run, uint32_t kv_head,
+          uint32_t first, uint32_t end)
+{
+    t->first = first;
+    t->n = end - first;
+    for (uint32_t j = first; j < end; j++) {
+        uint32_t i = j - first;
+
+        if (a->kv.table) {
+            t->k[i] = kv_key(&a->kv, run->seat, j, kv_head);
+            check(t->k[i]); /* the manager evicts only what no row sees */
+            t->v[i] = (const char *)t->k[i] + kv_value_offset(&a->kv);
+        } else {
+            uint32_t row = run->first_row + (j - (uint32_t)run->first_pos);
+
+            t->k[i] = (const float *)row_of(&a->k, row) + (size_t)kv_head * a->head_dim;
+            t->v[i] = (const float *)row_of(&a->v, row) + (size_t)kv_head * a->head_dim;
+        }
+    }
+}
+
+ALWAYS void
+score_tile(enum dtype t, const float *q, const struct tile *tile, uint32_t d, float *s)
+{
+    uint32_t j = 0;
+
+    for (; j + 4 <= tile->n; j += 4) dot_1x4(t, q, &tile->k[j], d, s + j);
+    for (; j < tile->n; j++) s[j] = dot_1x1(t, q, tile->k[j], d);
+}
+
+/* acc = acc keep + p v, key by key. */
+ALWAYS void
+gather_tile(enum dtype t, float *acc, float keep, const float *p, const struct tile *tile,
+            uint32_t d)
+{
+    uint32_t at = 0;
+
+    for (; at + 32 <= d; at += 32) {
+        v8 a[4];
+
+#pragma GCC unroll 4
+        for (int i = 0; i < 4; i++) a[i] = v8_mul(v8_load(acc + at + 8 * i), v8_set(keep));
+        for (uint32_t j = 0; j < tile->n; j++) {
+            v8 pj = v8_set(p[j]);
+
+#pragma GCC unroll 4
+            for (int i = 0; i < 4; i++)
+                a[i] = v8_fma(pj, v8_load_as(t, tile->v[j], at + 8 * (uint32_t)i), a[i]);
+        }
+#pragma GCC unroll 4
+        for (int i = 0; i < 4; i++) v8_store(acc + at + 8 * i, a[i]);
+    }
+    for (; at < d; at += 8) {
+        uint32_t width = MIN(8u, d - at);
+        v8 a = v8_mul(v8_at(acc, at, width), v8_set(keep));
+
+        for (uint32_t j = 0; j < tile->n; j++)
+            a = v8_fma(v8_set(p[j]), v8_at_as(t, tile->v[j], at, width), a);
+        v8_put(acc, at, width, a);
+    }
+}
+
+/* Raw q.k to what the softmax sees; s is padded to TILE. */
+ALWAYS void
+shape_scores(const struct attend *a, uint32_t head, uint32_t pos, const struct tile *tile, float *s)
+{
+    v8 scale = v8_set(a->scale), cap = v8_set(a->softcap);
+    int64_t reach = a->bias_reach;
+
+    for (uint32_t j = 0; j < tile->n; j += 8) {
+        v8 v = v8_mul(v8_load(s + j), scale);
+
+        if (a->softcap != 0) v = v8_mul(cap, v8_tanh(v8_div(v, cap)));
+        v8_store(s + j, v);
+    }
+    for (uint32_t j = 0; a->bias && j < tile->n; j++) {
+        int64_t far = (int64_t)(tile->first + j) - pos;
+
+        far = far > reach ? reach : far < -reach ? -reach : far;
+        s[j] += a->bias[(size_t)head * (2 * a->bias_reach + 1) + (size_t)(far + reach)];
+    }
+}
+
+ALWAYS void
+add_tile(const struct attend *a, enum dtype t, const float *q, uint32_t head, uint32_t pos,
+         const struct tile *tile, struct soft *o)
+{
+    float s[TILE] = { 0 }, max = o->max, keep;
+    v8 sum[2] = { v8_set(0), v8_set(0) };
+    uint32_t off = tile->first % TILE;
+
+    score_tile(t, q, tile, a->head_dim, s);
+    shape_scores(a, head, pos, tile, s);
+    for (uint32_t j = 0; j < tile->n; j++) max = s[j] > max ? s[j] : max;
+    keep = exp_1(o->max - max);
+    /* Each key stands at its place in the tile, so that the sum's order is its position's. */
+    float p[TILE + 8] = { 0 };
+
+    for (uint32_t j = 0; j < tile->n; j += 8)
+        v8_store(p + off + j, v8_exp(v8_sub(v8_load(s + j), v8_set(max))));
+    memset(p + off + tile->n, 0, (TILE + 8 - off - tile->n) * sizeof *p);
+    for (uint32_t j = 0; j < TILE; j += 8) sum[j / 8 % 2] = v8_add(sum[j / 8 % 2], v8_load(p + j));
+    o->sum = fma_1(o->sum, keep, v8_sum(v8_add(sum[0], sum[1])));
+    o->max = max;
+    gather_tile(t, o->acc, keep, p + off, tile, a->head_dim);
+}
+
+/* The keys a row sees: [*first, *end). */
+static void
+visible(const struct attend *a, const struct run *run, uint32_t pos, uint32_t *first, uint32_t *end)
+{
+    uint32_t low = 0, high = run->kv_len;
+
+    if (!a->kv.table) {
+        low = (uint32_t)run->first_pos;
+        high = low + run->n_rows;
+    }
+    if (a->causal) high = pos + 1;
+    if (a->window && pos + 1 > a->window) low = MAX(low, pos + 1 - a->window);
+    *first = MIN(low, high);
+    *end = high;
+}
+
+/* Heads [head, head + n) of one row; they share a K/V head. */
+static void
+attend_heads(const struct attend *a, const struct run *run, uint32_t row, uint32_t head, uint32_t n,
+             float *room)
+{
+    uint32_t d = a->head_dim, pos = (uint32_t)run->first_pos + (row - run->first_row);
+    uint32_t kv_head = head / (a->n_heads / a->n_kv_heads), first, end;
+    enum dtype type = a->kv.table ? a->kv.dtype : DT_F32;
+    struct soft o[64];
+
+    check(n <= ARRAY_LEN(o));
+    visible(a, run, pos, &first, &end);
+    for (uint32_t h = 0; h < n; h++)
+        o[h] = (struct soft){ .max = -INFINITY, .acc = room + (size_t)h * d };
+    memset(room, 0, (size_t)n * d * sizeof *room);
+    for (uint32_t j = first, to; j < end; j = to) {
+        struct tile tile;
+
+        to = MIN(ROUND_UP(j + 1, (uint32_t)TILE), end);
+        find_tile(&tile, a, run, kv_head, j, to);
+        for (uint32_t h = 0; h < n; h++) {
+            const float *q = (const float *)row_of(&a->q, row) + (size_t)(head + h) * d;
+
+            if (type == DT_F32)
+                add_tile(a, DT_F32, q, head + h, pos, &tile, &o[h]);
+            else
+                add_tile(a, DT_BF16, q, head + h, pos, &tile, &o[h]);
+        }
+    }
+    for (uint32_t h = 0; h < n; h++) {
+        float *out = (float *)row_of(&a->out, row) + (size_t)(head + h) * d, keep = 1;
+
+        if (a->sinks) {
+            float sink = a->sinks[head + h], max = MAX(o[h].max, sink);
+
+            keep = exp_1(o[h].max - max);
+            o[h].sum = fma_1(o[h].sum, keep, exp_1(sink - max));
+        }
+        /* A row that sees nothing (a source of no tokens) gets zeros. */
+        for (uint32_t i = 0; i < d; i++) out[i] = o[h].sum > 0 ? o[h].acc[i] * keep / o[h].sum : 0;
+    }
+}
+
+void
+ISA(attend)(const void *args, uint32_t part, uint32_t parts, void *room)
+{
+    const struct attend_args *g = args;
+    const struct attend *a = &g->a;
+    uint32_t group = a->n_heads / a->n_kv_heads, rows = 0, first, end, before = 0;
+    uint32_t most = MIN(CPU_ROOM / (a->head_dim * (uint32_t)sizeof(float)), 64u);
+
+    for (uint32_t i = 0; i < g->r.n_runs; i++) rows += g->r.run[i].n_rows;
+    cpu_share(rows * a->n_heads, part, parts, &first, &end); /* pairs (row, head), head by head */
+    for (uint32_t i = 0; i < g->r.n_runs; i++) {
+        const struct run *run = &g->r.run[i];
+        uint32_t last = before + run->n_rows * a->n_heads, stop = MIN(end, last);
+
+        for (uint32_t at = MAX(first, before), n; at < stop; at += n) {
+            uint32_t head = (at - before) % a->n_heads;
+
+            n = MIN(group - head % group, most);
+            n = MIN(n, stop - at);
+            if (run->seat == SEAT_NONE && a->kv.table) continue;
+            attend_heads(a, run, run->first_row + (at - before) / a->n_heads, head, n, room);
+        }
+        before = last;
+    }
+}
+
+#ifdef CPU_OPS
+
+int
+cpu_attend(struct lane *l, const struct attend *a, struct rows r)
+{
+    struct attend_args g = { *a, r };
+
+    _Static_assert(sizeof g <= CPU_ARGS, "attend's arguments fit a job");
+    return cpu_queue(l, run_attend, &g, sizeof g, r.n_rows * a->n_heads);
+}
+
+#endif

@@ -1,0 +1,161 @@
+/* cpu_copy.c - ops that move bytes and compute nothing: copies, rows, tables, tokens, histories. */
+#include "gpu/cpu/cpu_ops.h"
+
+#include <string.h>
+
+enum { COPY_PART = 256 << 10 }; /* bytes that are worth another thread */
+
+struct copy {
+    char *dst;
+    const char *src;
+    size_t bytes;
+};
+
+static void
+run_copy(const void *args, uint32_t part, uint32_t parts, enum cpu_isa isa, void *room)
+{
+    const struct copy *c = args;
+    size_t first = c->bytes * part / parts, end = c->bytes * (part + 1) / parts;
+
+    (void)isa, (void)room;
+    memmove(c->dst + first, c->src + first, end - first);
+}
+
+int
+cpu_copy(struct lane *l, void *dst, const void *src, size_t bytes)
+{
+    struct copy c = { dst, src, bytes };
+
+    return cpu_queue(l, run_copy, &c, sizeof c, (uint32_t)MIN(bytes / COPY_PART + 1, 64u));
+}
+
+int
+cpu_put(struct lane *l, void *dst, const void *host, size_t bytes)
+{
+    return cpu_copy(l, dst, host, bytes);
+}
+
+int
+cpu_get(struct lane *l, void *host, const void *src, size_t bytes)
+{
+    return cpu_copy(l, host, src, bytes);
+}
+
+struct rows_args {
+    struct tensor y, x;
+    const uint32_t *which;
+};
+
+static void
+run_rows(const void *args, uint32_t part, uint32_t parts, enum cpu_isa isa, void *room)
+{
+    const struct rows_args *a = args;
+    size_t bytes = dtype_bytes(a->x.dtype, a->x.dim[1]);
+    uint32_t first, end;
+
+    (void)isa, (void)room;
+    cpu_share(a->y.dim[0], part, parts, &first, &end);
+    for (uint32_t i = first; i < end; i++) {
+        check(a->which[i] < a->x.dim[0]);
+        memcpy((char *)a->y.data + dtype_bytes(a->y.dtype, (size_t)i * a->y.stride),
+               (char *)a->x.data + dtype_bytes(a->x.dtype, (size_t)a->which[i] * a->x.stride),
+               bytes);
+    }
+}
+
+int
+cpu_rows(struct lane *l, struct tensor y, struct tensor x, const uint32_t *which)
+{
+    struct rows_args a = { y, x, which };
+    size_t bytes = dtype_bytes(x.dtype, x.dim[1]) * y.dim[0];
+
+    return cpu_queue(l, run_rows, &a, sizeof a, (uint32_t)MIN(bytes / COPY_PART + 1, y.dim[0]));
+}
+
+struct edit_args {
+    struct tables t;
+    const struct table_edit *edit;
+    uint32_t n;
+};
+
+static void
+run_edit(const void *args, uint32_t part, uint32_t parts, enum cpu_isa isa, void *room)
+{
+    const struct edit_args *a = args;
+
+    (void)part, (void)parts, (void)isa, (void)room;
+    for (uint32_t i = 0; i < a->n; i++) {
+        const struct table_edit *e = &a->edit[i];
+
+        check(e->table < a->t.n && e->entry < a->t.stride[e->table]);
+        a->t.table[e->table][(size_t)e->seat * a->t.stride[e->table] + e->entry] = e->at;
+    }
+}
+
+int
+cpu_edit(struct lane *l, struct tables t, const struct table_edit *edit, uint32_t n)
+{
+    struct edit_args a = { t, edit, n };
+
+    return cpu_queue(l, run_edit, &a, sizeof a, 1);
+}
+
+struct tokens_args {
+    struct rows r;
+    const int32_t *last;
+};
+
+static void
+run_tokens(const void *args, uint32_t part, uint32_t parts, enum cpu_isa isa, void *room)
+{
+    const struct tokens_args *a = args;
+
+    (void)part, (void)parts, (void)isa, (void)room;
+    for (uint32_t i = 0; i < a->r.n_rows; i++)
+        if (a->r.token[i] == -1 && a->r.seat[i] != SEAT_NONE) a->r.token[i] = a->last[a->r.seat[i]];
+}
+
+int
+cpu_tokens(struct lane *l, struct rows r, const int32_t *last)
+{
+    struct tokens_args a = { r, last };
+
+    return cpu_queue(l, run_tokens, &a, sizeof a, 1);
+}
+
+struct see_args {
+    uint32_t *seen;
+    struct rows r;
+    const struct run *run;
+    uint32_t seen_words, n_runs;
+};
+
+static void
+run_see(const void *args, uint32_t part, uint32_t parts, enum cpu_isa isa, void *room)
+{
+    const struct see_args *a = args;
+
+    (void)part, (void)parts, (void)isa, (void)room;
+    for (uint32_t i = 0; i < a->n_runs; i++) {
+        const struct run *run = &a->run[i];
+        uint32_t *seen;
+
+        if (run->seat == SEAT_NONE) continue;
+        seen = a->seen + (size_t)run->seat * a->seen_words;
+        if (run->first_pos == 0) memset(seen, 0, a->seen_words * sizeof *seen);
+        for (uint32_t k = 0; k < run->n_rows; k++) {
+            uint32_t t = (uint32_t)a->r.token[run->first_row + k];
+
+            if (t / 32 < a->seen_words) seen[t / 32] |= 1u << t % 32;
+        }
+    }
+}
+
+int
+cpu_see(struct lane *l, uint32_t *seen, uint32_t seen_words, struct rows r, const struct run *run,
+        uint32_t n_runs)
+{
+    struct see_args a = { seen, r, run, seen_words, n_runs };
+
+    return cpu_queue(l, run_see, &a, sizeof a, 1);
+}

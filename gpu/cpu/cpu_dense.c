@@ -1,0 +1,178 @@
+/* cpu_dense.c - embed and matmul: gpu.h.
+ *
+ * matmul reads each weight row once when there are few rows of x, which is all that counts then; with
+ * more rows it converts a panel of weight rows to fp32 in the thread's room and passes all of x over
+ * it, two rows by three at a time (cpu_dot.h). Parts are ranges of weight rows.
+ */
+#include "gpu/cpu/cpu_dot.h"
+#include "gpu/cpu/cpu_ops.h"
+
+CPU_LOOP(embed);
+CPU_LOOP(matmul);
+
+enum {
+    FEW_ROWS = 4, /* below, converting a panel costs more than it saves */
+    PANEL = 24,   /* weight rows of a panel: with K = 4,096 in fp32, 384 KiB of a core's L2 */
+    WORK_PART = 64 << 10, /* multiply-adds that are worth another thread */
+};
+
+struct embed_args {
+    struct tensor x, table;
+    const int32_t *token;
+    float scale;
+};
+
+void
+ISA(embed)(const void *args, uint32_t part, uint32_t parts, void *room)
+{
+    const struct embed_args *a = args;
+    uint32_t first, end, n = a->x.dim[1];
+    v8 scale = v8_set(a->scale);
+
+    (void)room;
+    cpu_share(a->x.dim[0], part, parts, &first, &end);
+    for (uint32_t i = first; i < end; i++) {
+        float *x = row_of(&a->x, i);
+        int32_t token = a->token[i];
+
+        check(token < (int32_t)a->table.dim[0]);
+        if (token < 0) { /* a padding row that nobody gave a token */
+            memset(x, 0, n * sizeof *x);
+            continue;
+        }
+        const void *row = row_of(&a->table, (uint32_t)token);
+        V8_ROW(n, at, width,
+               v8_put(x, at, width, v8_mul(v8_at_as(a->table.dtype, row, at, width), scale)));
+    }
+}
+
+struct matmul_args {
+    struct tensor y, x, w, bias;
+    float beta;
+};
+
+/* What follows the sum, the same for every way of getting it. */
+ALWAYS void
+finish(const struct matmul_args *a, uint32_t row, uint32_t col, float sum)
+{
+    float *y = (float *)row_of(&a->y, row) + col;
+
+    if (a->bias.data) {
+        size_t at = col;
+
+        sum += a->bias.dtype == DT_F32    ? ((const float *)a->bias.data)[at]
+               : a->bias.dtype == DT_BF16 ? float_of_bf16(((const uint16_t *)a->bias.data)[at])
+                                          : float_of_f16(((const uint16_t *)a->bias.data)[at]);
+    }
+    *y = a->beta == 0 ? sum : fma_1(a->beta, *y, sum);
+}
+
+ALWAYS void
+few_rows(const struct matmul_args *a, enum dtype t, uint32_t first, uint32_t end)
+{
+    uint32_t k = a->x.dim[1], n = a->x.dim[0], col = first;
+
+    for (; col + 4 <= end; col += 4) {
+        const void *w[4] = { row_of(&a->w, col), row_of(&a->w, col + 1), row_of(&a->w, col + 2),
+                             row_of(&a->w, col + 3) };
+
+        for (uint32_t i = 0; i < n; i++) {
+            float sum[4];
+
+            dot_1x4(t, row_of(&a->x, i), w, k, sum);
+            for (uint32_t j = 0; j < 4; j++) finish(a, i, col + j, sum[j]);
+        }
+    }
+    for (; col < end; col++)
+        for (uint32_t i = 0; i < n; i++)
+            finish(a, i, col, dot_1x1(t, row_of(&a->x, i), row_of(&a->w, col), k));
+}
+
+/* All rows of x over weight rows [first, first + n), given in fp32. */
+static void
+panel(const struct matmul_args *a, const float *const *w, uint32_t first, uint32_t n)
+{
+    uint32_t k = a->x.dim[1], rows = a->x.dim[0], i = 0, j;
+
+    for (; i + 2 <= rows; i += 2) {
+        const float *x[2] = { row_of(&a->x, i), row_of(&a->x, i + 1) };
+
+        for (j = 0; j + 3 <= n; j += 3) {
+            const void *three[3] = { w[j], w[j + 1], w[j + 2] };
+            float sum[6];
+
+            dot_2x3(DT_F32, x, three, k, sum, 3);
+            for (uint32_t s = 0; s < 6; s++) finish(a, i + s / 3, first + j + s % 3, sum[s]);
+        }
+        for (; j < n; j++) {
+            finish(a, i, first + j, dot_1x1(DT_F32, x[0], w[j], k));
+            finish(a, i + 1, first + j, dot_1x1(DT_F32, x[1], w[j], k));
+        }
+    }
+    for (j = 0; i < rows && j < n; j++)
+        finish(a, i, first + j, dot_1x1(DT_F32, row_of(&a->x, i), w[j], k));
+}
+
+static void
+many_rows(const struct matmul_args *a, uint32_t first, uint32_t end, float *room)
+{
+    uint32_t k = a->x.dim[1], pitch = ROUND_UP(k, 16u);
+    uint32_t fits = (uint32_t)(CPU_ROOM / sizeof *room) / MAX(pitch, 1u);
+    uint32_t size = MIN(MAX(fits, 1u), (uint32_t)PANEL);
+    const float *w[PANEL];
+
+    for (uint32_t col = first; col < end; col += size) {
+        uint32_t n = MIN(size, end - col);
+
+        for (uint32_t j = 0; j < n; j++) {
+            const void *row = row_of(&a->w, col + j);
+            float *to = room + (size_t)j * pitch;
+
+            w[j] = a->w.dtype == DT_F32 ? row : to;
+            if (a->w.dtype == DT_F32) continue;
+            V8_ROW(k, at, width, v8_put(to, at, width, v8_at_as(a->w.dtype, row, at, width)));
+        }
+        panel(a, w, col, n);
+    }
+}
+
+void
+ISA(matmul)(const void *args, uint32_t part, uint32_t parts, void *room)
+{
+    const struct matmul_args *a = args;
+    bool too_long = a->w.dtype != DT_F32 && a->x.dim[1] > CPU_ROOM / sizeof(float);
+    uint32_t first, end;
+
+    cpu_share(a->w.dim[0], part, parts, &first, &end);
+    if (a->x.dim[0] >= FEW_ROWS && !too_long)
+        many_rows(a, first, end, room);
+    else if (a->w.dtype == DT_F32)
+        few_rows(a, DT_F32, first, end);
+    else if (a->w.dtype == DT_BF16)
+        few_rows(a, DT_BF16, first, end);
+    else
+        few_rows(a, DT_F16, first, end);
+}
+
+#ifdef CPU_OPS
+
+int
+cpu_embed(struct lane *l, struct tensor x, struct tensor table, const int32_t *token, float scale)
+{
+    struct embed_args a = { x, table, token, scale };
+
+    return cpu_queue(l, run_embed, &a, sizeof a,
+                     MIN(x.dim[0], 1 + x.dim[0] * x.dim[1] / WORK_PART));
+}
+
+int
+cpu_matmul(struct lane *l, struct tensor y, struct tensor x, struct tensor w, struct tensor bias,
+           float beta)
+{
+    struct matmul_args a = { y, x, w, bias, beta };
+    uint64_t work = (uint64_t)x.dim[0] * w.dim[0] * w.dim[1];
+
+    return cpu_queue(l, run_matmul, &a, sizeof a, (uint32_t)MIN(1 + work / WORK_PART, w.dim[0]));
+}
+
+#endif

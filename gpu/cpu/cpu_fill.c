@@ -1,0 +1,99 @@
+/* cpu_fill.c - fill_random: normal numbers from a seed and an element's index: gpu.h.
+ *
+ * Element i is made from pair i / 2: Philox's words 2 (i / 2 % 2) and the next, of counter i / 4, are
+ * two uniforms u and t; sqrt(-2 log u) times cos(2 pi t) for the even element, sin for the odd one
+ * (Box and Muller, 1958). u is (word / 256 + 1) / 2^24, never 0; t is word / 256 / 2^24, and 2 pi t
+ * is folded into [-pi/4, pi/4] and a quadrant, exactly.
+ */
+#include "gpu/cpu/cpu_math.h"
+#include "gpu/cpu/cpu_ops.h"
+#include "gpu/cpu/cpu_random.h"
+
+CPU_LOOP(fill);
+
+struct fill_args {
+    struct tensor t;
+    uint64_t seed;
+    float std;
+};
+
+/* Sixteen elements from index 16 n on. */
+ALWAYS void
+normals(uint64_t seed, uint64_t n, float out[16])
+{
+    float u[8], t[8], cosine[8], sine[8];
+    uint32_t quadrant[8];
+    v8 r, x;
+
+    for (uint32_t i = 0; i < 4; i++) {
+        uint64_t at = 4 * n + i;
+        uint32_t counter[4] = { (uint32_t)at, (uint32_t)(at >> 32), 0, 0 }, w[4];
+
+        philox(seed, counter, w);
+        for (uint32_t j = 0; j < 2; j++) {
+            uint32_t turn = w[2 * j + 1] >> 8; /* 24 bits of a whole turn */
+            uint32_t q = (turn + (1u << 21)) >> 22;
+
+            u[2 * i + j] = (float)((w[2 * j] >> 8) + 1) * 0x1p-24f;
+            t[2 * i + j] = (float)((int32_t)turn - (int32_t)(q << 22)) * 0x1p-23f;
+            quadrant[2 * i + j] = q & 3;
+        }
+    }
+    x = v8_load(t);
+    v8_store(cosine, v8_cospi_small(x));
+    v8_store(sine, v8_sinpi_small(x));
+    r = v8_sqrt(v8_mul(v8_set(-2.0f), v8_log(v8_load(u))));
+    v8_store(u, r);
+    for (uint32_t i = 0; i < 8; i++) {
+        float c = cosine[i], s = sine[i], k = u[i];
+
+        out[2 * i] = k * (quadrant[i] == 0 ? c : quadrant[i] == 1 ? -s : quadrant[i] == 2 ? -c : s);
+        out[2 * i + 1] = k * (quadrant[i] == 0   ? s
+                              : quadrant[i] == 1 ? c
+                              : quadrant[i] == 2 ? -s
+                                                 : -c);
+    }
+}
+
+static void
+put(const struct tensor *t, void *row, uint32_t col, float x)
+{
+    if (t->dtype == DT_F32)
+        ((float *)row)[col] = x;
+    else
+        ((uint16_t *)row)[col] = t->dtype == DT_BF16 ? bf16_of_float(x) : f16_of_float(x);
+}
+
+void
+ISA(fill)(const void *args, uint32_t part, uint32_t parts, void *room)
+{
+    const struct fill_args *a = args;
+    uint32_t first, end, n = a->t.dim[1];
+    uint64_t have = UINT64_MAX;
+    float value[16];
+
+    (void)room;
+    cpu_share(a->t.dim[0], part, parts, &first, &end);
+    for (uint32_t i = first; i < end; i++) {
+        void *row = row_of(&a->t, i);
+
+        for (uint32_t j = 0; j < n; j++) {
+            uint64_t at = (uint64_t)i * n + j;
+
+            if (at / 16 != have) normals(a->seed, have = at / 16, value);
+            put(&a->t, row, j, value[at % 16] * a->std);
+        }
+    }
+}
+
+#ifdef CPU_OPS
+
+int
+cpu_fill_random(struct lane *l, struct tensor t, uint64_t seed, float std)
+{
+    struct fill_args a = { t, seed, std };
+
+    return cpu_queue(l, run_fill, &a, sizeof a, t.dim[0]);
+}
+
+#endif

@@ -1,0 +1,29 @@
+/* cpu_kv.h - where a key or a value of the paged cache lies: the formula of gpu.h's kv_view. */
+#ifndef CPU_CPU_KV_H
+#define CPU_CPU_KV_H
+
+#include "gpu/gpu.h"
+
+/* K of (seat, pos, head); NULL where the table has no block. */
+static inline void *
+kv_key(const struct kv_view *v, uint32_t seat, uint32_t pos, uint32_t head)
+{
+    uint32_t entry = pos / v->tokens_per_block;
+    slice_id at;
+
+    check(entry < v->table_stride);
+    at = v->table[(size_t)seat * v->table_stride + entry];
+    if (at == SLICE_NONE) return NULL;
+    return (char *)v->base + (size_t)at * v->slice_bytes +
+           dtype_bytes(v->dtype, ((size_t)head * v->tokens_per_block + pos % v->tokens_per_block) *
+                                     v->head_dim);
+}
+
+/* From a key to its value: the next slice, or the key itself where K = V is kept once. */
+static inline size_t
+kv_value_offset(const struct kv_view *v)
+{
+    return v->n_parts == 1 ? 0 : v->slice_bytes;
+}
+
+#endif

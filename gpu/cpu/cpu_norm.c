@@ -1,0 +1,106 @@
+/* cpu_norm.c - rms_norm and layer_norm: gpu.h. Statistics over a row in cpu_dot.h's order. */
+#include "gpu/cpu/cpu_norm.h"
+#include "gpu/cpu/cpu_dot.h"
+#include "gpu/cpu/cpu_ops.h"
+
+CPU_LOOP(rms_norm);
+CPU_LOOP(layer_norm);
+
+struct norm_args {
+    struct tensor y, x, w, bias;
+    float eps, plus;
+};
+
+void
+ISA(rms_norm)(const void *args, uint32_t part, uint32_t parts, void *room)
+{
+    const struct norm_args *a = args;
+    uint32_t first, end;
+
+    (void)room;
+    cpu_share(a->x.dim[0], part, parts, &first, &end);
+    for (uint32_t i = first; i < end; i++)
+        rms_row(row_of(&a->y, i), row_of(&a->x, i), a->x.dim[1], &a->w, a->eps, a->plus);
+}
+
+/* Sum of the row, and of the squares of what is left when mean is taken off. */
+ALWAYS float
+sum_of(const float *x, uint32_t n)
+{
+    v8 sum[2] = { v8_set(0), v8_set(0) };
+
+    V8_ROW(n, at, width, sum[at / 8 % 2] = v8_add(sum[at / 8 % 2], v8_at(x, at, width)));
+    return v8_sum(v8_add(sum[0], sum[1]));
+}
+
+ALWAYS float
+sum_of_squares(const float *x, uint32_t n, float mean)
+{
+    v8 sum[2] = { v8_set(0), v8_set(0) }, m = v8_set(mean);
+
+    for (uint32_t at = 0; at < n; at += 8) {
+        v8 *to = &sum[at / 8 % 2], d;
+
+        if (at + 8 <= n) {
+            d = v8_sub(v8_load(x + at), m);
+        } else { /* the padding must stay zero */
+            float part[8] = { 0 };
+
+            for (uint32_t i = at; i < n; i++) part[i - at] = x[i] - mean;
+            d = v8_load(part);
+        }
+        *to = v8_fma(d, d, *to);
+    }
+    return v8_sum(v8_add(sum[0], sum[1]));
+}
+
+void
+ISA(layer_norm)(const void *args, uint32_t part, uint32_t parts, void *room)
+{
+    const struct norm_args *a = args;
+    uint32_t first, end, n = a->x.dim[1];
+
+    (void)room;
+    cpu_share(a->x.dim[0], part, parts, &first, &end);
+    for (uint32_t i = first; i < end; i++) {
+        const float *x = row_of(&a->x, i);
+        float *y = row_of(&a->y, i);
+        float mean = sum_of(x, n) / (float)n;
+        float inv = 1.0f / __builtin_sqrtf(sum_of_squares(x, n, mean) / (float)n + a->eps);
+        v8 m = v8_set(mean), k = v8_set(inv);
+
+        V8_ROW(n, at, width, {
+            v8 v = v8_mul(v8_sub(v8_at(x, at, width), m), k);
+            v8 w = a->w.data ? v8_at_as(a->w.dtype, a->w.data, at, width) : v8_set(1);
+            v8 b = a->bias.data ? v8_at_as(a->bias.dtype, a->bias.data, at, width) : v8_set(0);
+
+            v8_put(y, at, width, v8_fma(v, w, b));
+        });
+    }
+}
+
+#ifdef CPU_OPS
+
+enum { NORM_PART = 16 << 10 }; /* elements that are worth another thread */
+
+int
+cpu_rms_norm(struct lane *l, struct tensor y, struct tensor x, struct tensor w, float eps,
+             float plus)
+{
+    struct norm_args a = { y, x, w, NO_TENSOR, eps, plus };
+
+    return cpu_queue(l, run_rms_norm, &a, sizeof a,
+                     MIN(x.dim[0], 1 + x.dim[0] * x.dim[1] / NORM_PART));
+}
+
+int
+cpu_layer_norm(struct lane *l, struct tensor y, struct tensor x, struct tensor w,
+               struct tensor bias, float eps)
+{
+    struct norm_args a = { y, x, w, bias, eps, 0 };
+
+    return cpu_queue(l, run_layer_norm, &a, sizeof a,
+                     MIN(x.dim[0], 1 + x.dim[0] * x.dim[1] / NORM_PART));
+}
+
+#endif

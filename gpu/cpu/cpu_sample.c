@@ -1,0 +1,357 @@
+/* cpu_sample.c - sample: a row of logits to a token and log-probabilities: gpu.h.
+ *
+ * In the order of transformers' processors and warpers: repetition penalty, bans, forced token; here
+ * the log-probabilities are taken; then temperature, top_k, top_p, min_p, and the draw. Everything is
+ * done in place in the row of logits, in passes over the vocabulary; nothing is sorted. A cut (the
+ * top k, the top p) is found by radix: a histogram of the highest bits of the value, then of the next
+ * bits of those in the deciding bucket.
+ *
+ * Differs from transformers: of equal logits at the edge of top_k the lowest ids stay, exactly k of
+ * them; there all of them stay. A NaN is never chosen.
+ */
+#include "gpu/cpu/cpu_math.h"
+#include "gpu/cpu/cpu_ops.h"
+#include "gpu/cpu/cpu_random.h"
+
+#include <float.h>
+
+CPU_LOOP(sample);
+
+/* BLOCK: the draw adds weights up in blocks, so that it walks one block a second time and not all. */
+enum { BUCKETS = 2048, BLOCK = 1024, MAX_BLOCKS = 1024 };
+
+struct sample_args {
+    struct lane *lane;
+    struct sample s;
+};
+
+struct room {
+    double mass[BUCKETS];
+    uint32_t count[BUCKETS];
+    struct top heap[1024];
+    double block[MAX_BLOCKS];
+    float weight[8];
+};
+_Static_assert(sizeof(struct room) <= CPU_ROOM, "fits a thread's room");
+
+/* Larger floats have larger keys. */
+static uint32_t
+key_of(float f)
+{
+    uint32_t u = bits_of_float(f);
+
+    return u & 0x80000000 ? ~u : u | 0x80000000;
+}
+
+/* What stays: values whose key is above cut, and the first n_ties of those at it. */
+struct cut {
+    uint32_t key, n_ties;
+};
+
+/* The k best of x[n], n > k. */
+static struct cut
+cut_count(const float *x, uint32_t n, uint32_t k, struct room *room)
+{
+    static const uint32_t shift[3] = { 21, 10, 0 };
+    uint32_t prefix = 0, known = 0; /* bits of the key decided so far */
+
+    for (int level = 0; level < 3; level++) {
+        uint32_t mask = level == 2 ? 1023 : BUCKETS - 1, b = mask;
+
+        memset(room->count, 0, sizeof room->count);
+        for (uint32_t i = 0; i < n; i++) {
+            uint32_t key = key_of(x[i]);
+
+            if ((key & known) == prefix) room->count[key >> shift[level] & mask]++;
+        }
+        while (room->count[b] < k) k -= room->count[b--];
+        prefix |= b << shift[level];
+        known |= mask << shift[level];
+    }
+    return (struct cut){ prefix, k };
+}
+
+/* Whether value i of the row, met in ascending order, stays. */
+static inline bool
+stays(struct cut *c, float x)
+{
+    uint32_t key = key_of(x);
+
+    if (key > c->key) return true;
+    if (key < c->key || c->n_ties == 0) return false;
+    c->n_ties--;
+    return true;
+}
+
+/* A candidate's weight, exp((x - max) / temperature): eight, or the same bits one by one. */
+struct heat {
+    float max, temperature;
+};
+
+ALWAYS v8
+weigh(struct heat h, v8 x)
+{
+    return v8_exp(v8_div(v8_sub(x, v8_set(h.max)), v8_set(h.temperature)));
+}
+
+/* The bucket that fills what is left, from the top; the last one with anything, at the latest. */
+static uint32_t
+fill_bucket(const struct room *room, uint32_t last, double *left)
+{
+    uint32_t lowest = 0;
+
+    for (uint32_t b = last + 1; b-- > 0;) {
+        if (!room->count[b]) continue;
+        lowest = b;
+        if (room->mass[b] >= *left) return b;
+        *left -= room->mass[b];
+    }
+    *left = room->mass[lowest];
+    return lowest;
+}
+
+/* Of what stays behind k, the fewest best that hold the share of its weight: transformers' top_p. */
+ALWAYS struct cut
+cut_mass(const float *x, uint32_t n, struct cut k, struct heat h, double share, struct room *room)
+{
+    static const uint32_t shift[3] = { 21, 10, 0 };
+    uint32_t prefix = 0, known = 0, ties = 0, need = 1;
+    double left = 0;
+    float value = 0;
+
+    for (int level = 0; level < 3; level++) {
+        uint32_t mask = level == 2 ? 1023 : BUCKETS - 1, b;
+        struct cut inner = k;
+
+        memset(room->mass, 0, sizeof room->mass);
+        memset(room->count, 0, sizeof room->count);
+        for (uint32_t i = 0; i < n; i++) {
+            uint32_t key = key_of(x[i]);
+
+            /* The weights of a whole eight at once in the pass that needs them all. */
+            if (level == 0 && i % 8 == 0)
+                v8_store(room->weight, weigh(h, v8_at(x, i, MIN(n - i, 8u))));
+            if (!stays(&inner, x[i]) || (key & known) != prefix) continue;
+            value = level == 0 ? room->weight[i % 8] : v8_first(weigh(h, v8_set(x[i])));
+            room->mass[key >> shift[level] & mask] += value;
+            room->count[key >> shift[level] & mask]++;
+        }
+        if (level == 0) {
+            for (uint32_t i = 0; i < BUCKETS; i++) left += room->mass[i];
+            left *= share;
+        }
+        b = fill_bucket(room, mask, &left);
+        ties = room->count[b];
+        value = ties ? (float)(room->mass[b] / ties) : 0;
+        prefix |= b << shift[level];
+        known |= mask << shift[level];
+    }
+    /* Ties all weigh the same: as many of them as it takes, one at least. */
+    while (need < ties && (double)value * need < left) need++;
+    return (struct cut){ prefix, need };
+}
+
+static void
+penalise(const struct sample *s, const struct sample_row *r, float *x, uint32_t n)
+{
+    const uint32_t *seen;
+
+    if (r->repetition == 1 || r->repetition == 0 || r->seat == SEAT_NONE || !s->seen) return;
+    seen = s->seen + (size_t)r->seat * s->seen_words;
+    for (uint32_t w = 0; w < s->seen_words; w++)
+        for (uint32_t bits = seen[w]; bits; bits &= bits - 1) {
+            uint32_t i = 32 * w + (uint32_t)__builtin_ctz(bits);
+
+            if (i < n) x[i] = x[i] > 0 ? x[i] / r->repetition : x[i] * r->repetition;
+        }
+}
+
+/* Logits as the processors leave them: no NaN, no +inf. Returns the best id, -1 if there is none. */
+static int32_t
+process(const struct sample *s, const struct sample_row *r, float *x, uint32_t n)
+{
+    int32_t best = -1;
+
+    penalise(s, r, x, n);
+    for (uint32_t i = 0; i < r->n_ban; i++) {
+        uint32_t id = (uint32_t)s->ban[r->first_ban + i];
+
+        if (id < n) x[id] = -INFINITY;
+    }
+    if (r->force >= 0 && r->target < 0) {
+        for (uint32_t i = 0; i < n; i++) x[i] = -INFINITY;
+        if ((uint32_t)r->force < n) x[r->force] = 0;
+    }
+    for (uint32_t i = 0; i < n; i++) {
+        if (!(x[i] == x[i])) x[i] = -INFINITY;
+        if (x[i] > FLT_MAX) x[i] = FLT_MAX;
+        if (x[i] > -INFINITY && (best < 0 || x[i] > x[best])) best = (int32_t)i;
+    }
+    return best;
+}
+
+/* log(sum(exp(x - max))). */
+ALWAYS float
+log_sum(const float *x, uint32_t n, float max)
+{
+    v8 sum[2] = { v8_set(0), v8_set(0) }, m = v8_set(max);
+
+    for (uint32_t at = 0; at + 8 <= n; at += 8)
+        sum[at / 8 % 2] = v8_add(sum[at / 8 % 2], v8_exp(v8_sub(v8_load(x + at), m)));
+    if (n % 8) { /* the padding must stay zero */
+        float part[8] = { 0 };
+
+        v8_store_n(part, v8_exp(v8_sub(v8_load_n(x + n - n % 8, n % 8), m)), n % 8);
+        sum[n / 8 % 2] = v8_add(sum[n / 8 % 2], v8_load(part));
+    }
+    return log_1(v8_sum(v8_add(sum[0], sum[1])));
+}
+
+/* a comes after b in the list of the best. */
+static inline bool
+worse(struct top a, struct top b)
+{
+    return a.logprob < b.logprob || (a.logprob == b.logprob && a.id > b.id);
+}
+
+/* The k entries h, worst first at the root: put e in the root's place. */
+static void
+sift(struct top *h, uint32_t k, uint32_t at, struct top e)
+{
+    for (uint32_t child; (child = 2 * at + 1) < k; at = child) {
+        if (child + 1 < k && worse(h[child + 1], h[child])) child++;
+        if (!worse(h[child], e)) break;
+        h[at] = h[child];
+    }
+    h[at] = e;
+}
+
+static void
+find_top(const float *x, uint32_t n, uint32_t k, float max, float log_total, struct top *out,
+         struct room *room)
+{
+    struct top *h = room->heap;
+    uint32_t have = MIN(k, n);
+
+    for (uint32_t i = 0; i < have; i++) h[i] = (struct top){ (int32_t)i, x[i] };
+    for (uint32_t i = have / 2; i-- > 0;) sift(h, have, i, h[i]);
+    for (uint32_t i = have; have && i < n; i++)
+        if (x[i] > h[0].logprob) sift(h, have, 0, (struct top){ (int32_t)i, x[i] });
+    for (uint32_t left = have; left > 0; left--) {
+        out[left - 1] = (struct top){ h[0].id, h[0].logprob - max - log_total };
+        sift(h, left - 1, 0, h[left - 1]);
+    }
+    for (uint32_t i = have; i < k; i++) out[i] = (struct top){ -1, -INFINITY };
+}
+
+/* In [0, 1), 53 bits of it. */
+static double
+uniform(const struct sample_row *r)
+{
+    uint32_t counter[4] = { r->output, r->position, 0, 0 }, w[4];
+
+    philox(r->seed, counter, w);
+    return (double)(((uint64_t)w[0] << 32 | w[1]) >> 11) * 0x1p-53;
+}
+
+/* The weights of eight candidates from at on; of those that do not stay, zero. */
+ALWAYS void
+weigh_eight(const struct sample_row *r, struct heat h, struct cut *c, const float *x, uint32_t at,
+            uint32_t n, float w[8])
+{
+    uint32_t width = MIN(n - at, 8u);
+
+    v8_store(w, weigh(h, v8_at(x, at, width)));
+    for (uint32_t i = 0; i < 8; i++)
+        if (i >= width || !stays(c, x[at + i]) || w[i] < r->min_p) w[i] = 0;
+}
+
+ALWAYS int32_t
+draw(const struct sample_row *r, const float *x, uint32_t n, int32_t best, struct room *room)
+{
+    struct heat h = { x[best], r->temperature };
+    struct cut all = { 0, UINT32_MAX }, c;
+    uint32_t size = MAX((uint32_t)BLOCK, ROUND_UP(CEIL_DIV(n, (uint32_t)MAX_BLOCKS), 8u)), b = 0;
+    double total = 0, target, sum = 0, before = 0;
+    int32_t id = best;
+    float w[8];
+
+    if (r->top_k && r->top_k < n) all = cut_count(x, n, r->top_k, room);
+    if (r->top_p < 1) all = cut_mass(x, n, all, h, MAX(r->top_p, 0.0f), room);
+    c = all;
+    for (uint32_t at = 0; at < n; at += 8) {
+        if (at % size == 0) room->block[at / size] = 0;
+        weigh_eight(r, h, &c, x, at, n, w);
+        for (uint32_t i = 0; i < 8; i++) room->block[at / size] += w[i];
+    }
+    for (uint32_t i = 0; i * size < n; i++) total += room->block[i];
+    target = uniform(r) * total;
+    /* The block that holds the target, or the last one with anything in it. */
+    for (uint32_t i = 0; i * size < n && before + sum <= target; i++) {
+        if (room->block[i] == 0) continue;
+        b = i;
+        before += sum;
+        sum = room->block[i];
+    }
+    c = all; /* what stays is met in ascending order again, up to the block */
+    for (uint32_t i = 0; i < b * size; i++) stays(&c, x[i]);
+    sum = before;
+    for (uint32_t at = b * size; at < MIN(n, (b + 1) * size); at += 8) {
+        weigh_eight(r, h, &c, x, at, n, w);
+        for (uint32_t i = 0; i < 8; i++) {
+            if (w[i] == 0) continue;
+            id = (int32_t)(at + i); /* the last one, should rounding leave the target unreached */
+            sum += w[i];
+            if (sum > target) return id;
+        }
+    }
+    return id;
+}
+
+ALWAYS void
+sample_one(const struct sample_args *a, uint32_t i, struct room *room)
+{
+    const struct sample *s = &a->s;
+    const struct sample_row *r = &s->row[i];
+    float *x = row_of(&s->logits, i), log_total = 0;
+    uint32_t n = s->logits.dim[1];
+    int32_t best = process(s, r, x, n), id = r->target;
+
+    check(r->target < (int32_t)n);
+    if (best < 0) {
+        cpu_lane_fail(a->lane);
+        best = 0;
+    }
+    if (r->want_logprob || r->n_top || r->target >= 0) log_total = log_sum(x, n, x[best]);
+    if (r->n_top)
+        find_top(x, n, MIN(r->n_top, (uint32_t)ARRAY_LEN(room->heap)), x[best], log_total,
+                 s->top + r->first_top, room);
+    if (r->target < 0) {
+        id = r->temperature > 0 && x[best] > -INFINITY ? draw(r, x, n, best, room) : best;
+        if (r->seat != SEAT_NONE && s->last) s->last[r->seat] = id;
+    }
+    if (s->token) s->token[i] = id;
+    if (s->logprob) s->logprob[i] = x[id] - x[best] - log_total;
+}
+
+void
+ISA(sample)(const void *args, uint32_t part, uint32_t parts, void *room)
+{
+    const struct sample_args *a = args;
+    uint32_t first, end;
+
+    cpu_share(a->s.n, part, parts, &first, &end);
+    for (uint32_t i = first; i < end; i++) sample_one(a, i, room);
+}
+
+#ifdef CPU_OPS
+
+int
+cpu_sample(struct lane *l, const struct sample *s)
+{
+    struct sample_args a = { l, *s };
+
+    return cpu_queue(l, run_sample, &a, sizeof a, s->n);
+}
+
+#endif

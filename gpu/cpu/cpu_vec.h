@@ -1,0 +1,280 @@
+/* cpu_vec.h - eight floats at once, in two forms that give the same bits.
+ *
+ * Every file of loops is compiled twice: as it is (the scalar twin: arrays and plain C) and with
+ * CPU_AVX2 defined and the compiler's AVX2, FMA and F16C on. A loop is written once over v8, so the
+ * order of its sums cannot differ; what could differ is each operation below, and those are IEEE's.
+ * No function of the C library's mathematics is called: fma_1() is our own.
+ *
+ * ISA(name) names a function of this pass; CPU_LOOP(name) makes the dispatcher that cpu_queue() gets,
+ * and what stands under #ifdef CPU_OPS is compiled in the first pass only.
+ */
+#ifndef CPU_CPU_VEC_H
+#define CPU_CPU_VEC_H
+
+#include "gpu/cpu/cpu.h"
+#include "gpu/fp.h"
+
+#include <math.h>
+#include <string.h>
+
+#define ALWAYS static inline __attribute__((always_inline))
+
+#ifdef CPU_AVX2
+#include <immintrin.h>
+#define ISA(name) name##_avx2
+#else
+#define ISA(name) name##_scalar
+#define CPU_OPS
+#endif
+
+typedef void (*cpu_loop)(const void *args, uint32_t part, uint32_t parts, void *room);
+
+#ifdef __x86_64__
+#define CPU_PICK(name, isa) ((isa) == ISA_AVX2 ? name##_avx2 : name##_scalar)
+#else
+#define CPU_PICK(name, isa) ((void)(isa), name##_scalar)
+#endif
+
+/* Both passes' prototypes, and run_name() in front of them. */
+#define CPU_LOOP_PROTOTYPES(name) \
+    void name##_scalar(const void *args, uint32_t part, uint32_t parts, void *room); \
+    void name##_avx2(const void *args, uint32_t part, uint32_t parts, void *room)
+#ifdef CPU_OPS
+#define CPU_LOOP(name) \
+    CPU_LOOP_PROTOTYPES(name); \
+    static void run_##name(const void *args, uint32_t part, uint32_t parts, enum cpu_isa isa, \
+                           void *room) \
+    { \
+        CPU_PICK(name, isa)(args, part, parts, room); \
+    } \
+    _Static_assert(1, "a semicolon")
+#else
+#define CPU_LOOP(name) CPU_LOOP_PROTOTYPES(name)
+#endif
+
+#ifdef CPU_AVX2
+
+typedef __m256 v8;
+typedef __m256i n8; /* eight int32 */
+
+/* clang-format off */
+ALWAYS v8 v8_set(float x) { return _mm256_set1_ps(x); }
+ALWAYS v8 v8_load(const float *p) { return _mm256_loadu_ps(p); }
+ALWAYS void v8_store(float *p, v8 a) { _mm256_storeu_ps(p, a); }
+ALWAYS v8 v8_add(v8 a, v8 b) { return _mm256_add_ps(a, b); }
+ALWAYS v8 v8_sub(v8 a, v8 b) { return _mm256_sub_ps(a, b); }
+ALWAYS v8 v8_mul(v8 a, v8 b) { return _mm256_mul_ps(a, b); }
+ALWAYS v8 v8_div(v8 a, v8 b) { return _mm256_div_ps(a, b); }
+ALWAYS v8 v8_fma(v8 a, v8 b, v8 c) { return _mm256_fmadd_ps(a, b, c); }
+ALWAYS v8 v8_sqrt(v8 a) { return _mm256_sqrt_ps(a); }
+ALWAYS v8 v8_max(v8 a, v8 b) { return _mm256_max_ps(a, b); } /* a > b ? a : b: b where one is NaN */
+ALWAYS v8 v8_min(v8 a, v8 b) { return _mm256_min_ps(a, b); }
+ALWAYS n8 n8_of_bits(v8 a) { return _mm256_castps_si256(a); }
+ALWAYS v8 v8_of_bits(n8 a) { return _mm256_castsi256_ps(a); }
+ALWAYS n8 n8_set(int32_t x) { return _mm256_set1_epi32(x); }
+ALWAYS n8 n8_add(n8 a, n8 b) { return _mm256_add_epi32(a, b); }
+ALWAYS n8 n8_sub(n8 a, n8 b) { return _mm256_sub_epi32(a, b); }
+ALWAYS n8 n8_and(n8 a, n8 b) { return _mm256_and_si256(a, b); }
+ALWAYS n8 n8_or(n8 a, n8 b) { return _mm256_or_si256(a, b); }
+ALWAYS v8 v8_of_int(n8 a) { return _mm256_cvtepi32_ps(a); }
+#define n8_shl(a, n) _mm256_slli_epi32(a, n)
+#define n8_shr(a, n) _mm256_srai_epi32(a, n)
+/* clang-format on */
+
+/* a < b ? x : y, lane by lane. */
+ALWAYS v8
+v8_if_less(v8 a, v8 b, v8 x, v8 y)
+{
+    return _mm256_blendv_ps(y, x, _mm256_cmp_ps(a, b, _CMP_LT_OQ));
+}
+
+ALWAYS v8
+v8_load_bf16(const uint16_t *p)
+{
+    __m256i u = _mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)p));
+
+    return _mm256_castsi256_ps(_mm256_slli_epi32(u, 16));
+}
+
+ALWAYS v8
+v8_load_f16(const uint16_t *p)
+{
+    return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)p));
+}
+
+/* The tree of every sum: lanes i and i + 4, then i and i + 2, then the last two. */
+ALWAYS float
+v8_sum(v8 a)
+{
+    __m128 s = _mm_add_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps(a, 1));
+
+    s = _mm_add_ps(s, _mm_movehl_ps(s, s));
+    s = _mm_add_ss(s, _mm_shuffle_ps(s, s, 1));
+    return _mm_cvtss_f32(s);
+}
+
+#else
+
+typedef struct {
+    float f[8];
+} v8;
+typedef struct {
+    int32_t i[8];
+} n8;
+
+#define V8_EACH(expr) \
+    ({ \
+        v8 each_r; \
+        for (int i = 0; i < 8; i++) each_r.f[i] = (expr); \
+        each_r; \
+    })
+#define N8_EACH(expr) \
+    ({ \
+        n8 each_r; \
+        for (int i = 0; i < 8; i++) each_r.i[i] = (int32_t)(expr); \
+        each_r; \
+    })
+
+/* clang-format off */
+ALWAYS v8 v8_set(float x) { return V8_EACH(x); }
+ALWAYS v8 v8_load(const float *p) { return V8_EACH(p[i]); }
+ALWAYS void v8_store(float *p, v8 a) { memcpy(p, a.f, sizeof a.f); }
+ALWAYS v8 v8_add(v8 a, v8 b) { return V8_EACH(a.f[i] + b.f[i]); }
+ALWAYS v8 v8_sub(v8 a, v8 b) { return V8_EACH(a.f[i] - b.f[i]); }
+ALWAYS v8 v8_mul(v8 a, v8 b) { return V8_EACH(a.f[i] * b.f[i]); }
+ALWAYS v8 v8_div(v8 a, v8 b) { return V8_EACH(a.f[i] / b.f[i]); }
+ALWAYS v8 v8_fma(v8 a, v8 b, v8 c) { return V8_EACH(fma_1(a.f[i], b.f[i], c.f[i])); }
+ALWAYS v8 v8_sqrt(v8 a) { return V8_EACH(__builtin_sqrtf(a.f[i])); }
+ALWAYS v8 v8_max(v8 a, v8 b) { return V8_EACH(a.f[i] > b.f[i] ? a.f[i] : b.f[i]); }
+ALWAYS v8 v8_min(v8 a, v8 b) { return V8_EACH(a.f[i] < b.f[i] ? a.f[i] : b.f[i]); }
+ALWAYS n8 n8_of_bits(v8 a) { return N8_EACH(bits_of_float(a.f[i])); }
+ALWAYS v8 v8_of_bits(n8 a) { return V8_EACH(float_of_bits((uint32_t)a.i[i])); }
+ALWAYS n8 n8_set(int32_t x) { return N8_EACH(x); }
+ALWAYS n8 n8_add(n8 a, n8 b) { return N8_EACH((uint32_t)a.i[i] + (uint32_t)b.i[i]); }
+ALWAYS n8 n8_sub(n8 a, n8 b) { return N8_EACH((uint32_t)a.i[i] - (uint32_t)b.i[i]); }
+ALWAYS n8 n8_and(n8 a, n8 b) { return N8_EACH(a.i[i] & b.i[i]); }
+ALWAYS n8 n8_or(n8 a, n8 b) { return N8_EACH(a.i[i] | b.i[i]); }
+ALWAYS n8 n8_shl(n8 a, int n) { return N8_EACH((uint32_t)a.i[i] << n); }
+ALWAYS n8 n8_shr(n8 a, int n) { return N8_EACH(a.i[i] >> n); }
+ALWAYS v8 v8_of_int(n8 a) { return V8_EACH((float)a.i[i]); }
+ALWAYS v8 v8_if_less(v8 a, v8 b, v8 x, v8 y) { return V8_EACH(a.f[i] < b.f[i] ? x.f[i] : y.f[i]); }
+ALWAYS v8 v8_load_bf16(const uint16_t *p) { return V8_EACH(float_of_bf16(p[i])); }
+ALWAYS v8 v8_load_f16(const uint16_t *p) { return V8_EACH(float_of_f16(p[i])); }
+/* clang-format on */
+
+ALWAYS float
+v8_sum(v8 a)
+{
+    float s0 = a.f[0] + a.f[4], s1 = a.f[1] + a.f[5], s2 = a.f[2] + a.f[6], s3 = a.f[3] + a.f[7];
+
+    return (s0 + s2) + (s1 + s3);
+}
+
+#endif
+
+/* n < 8 of them; the rest are zeros, which add nothing to a sum of products. */
+ALWAYS v8
+v8_load_n(const float *p, uint32_t n)
+{
+    float part[8] = { 0 };
+
+    memcpy(part, p, n * sizeof *p);
+    return v8_load(part);
+}
+
+ALWAYS void
+v8_store_n(float *p, v8 a, uint32_t n)
+{
+    float part[8];
+
+    v8_store(part, a);
+    memcpy(p, part, n * sizeof *p);
+}
+
+/* Eight values from element at of p, of any float dtype. */
+ALWAYS v8
+v8_load_as(enum dtype t, const void *p, size_t at)
+{
+    if (t == DT_BF16) return v8_load_bf16((const uint16_t *)p + at);
+    if (t == DT_F16) return v8_load_f16((const uint16_t *)p + at);
+    return v8_load((const float *)p + at);
+}
+
+ALWAYS v8
+v8_load_as_n(enum dtype t, const void *p, size_t at, uint32_t n)
+{
+    uint16_t part[8] = { 0 };
+
+    if (t == DT_F32) return v8_load_n((const float *)p + at, n);
+    memcpy(part, (const uint16_t *)p + at, n * sizeof part[0]);
+    return t == DT_BF16 ? v8_load_bf16(part) : v8_load_f16(part);
+}
+
+ALWAYS v8
+v8_neg(v8 a)
+{
+    return v8_of_bits(n8_add(n8_of_bits(a), n8_set(INT32_MIN)));
+}
+
+ALWAYS v8
+v8_abs(v8 a)
+{
+    return v8_of_bits(n8_and(n8_of_bits(a), n8_set(INT32_MAX)));
+}
+
+/* a's magnitude, b's sign. */
+ALWAYS v8
+v8_copysign(v8 a, v8 b)
+{
+    n8 sign = n8_and(n8_of_bits(b), n8_set(INT32_MIN));
+
+    return v8_of_bits(n8_or(n8_and(n8_of_bits(a), n8_set(INT32_MAX)), sign));
+}
+
+ALWAYS float
+v8_first(v8 a)
+{
+    float f[8];
+
+    v8_store(f, a);
+    return f[0];
+}
+
+/* Row i of a tensor. */
+ALWAYS void *
+row_of(const struct tensor *t, uint32_t i)
+{
+    return (char *)t->data + dtype_bytes(t->dtype, (size_t)i * t->stride);
+}
+
+/* y[at ..] = a over a row of n, eight at a time: the body sees v8s whole and the tail padded. */
+#define V8_ROW(n, at, width, body) \
+    do { \
+        uint32_t at = 0, width = 8; \
+        for (; at + 8 <= (n); at += 8) body; \
+        width = (n)-at; \
+        if (width) body; \
+    } while (0)
+
+ALWAYS v8
+v8_at(const float *p, uint32_t at, uint32_t width)
+{
+    return width == 8 ? v8_load(p + at) : v8_load_n(p + at, width);
+}
+
+ALWAYS v8
+v8_at_as(enum dtype t, const void *p, uint32_t at, uint32_t width)
+{
+    return width == 8 ? v8_load_as(t, p, at) : v8_load_as_n(t, p, at, width);
+}
+
+ALWAYS void
+v8_put(float *p, uint32_t at, uint32_t width, v8 a)
+{
+    if (width == 8)
+        v8_store(p + at, a);
+    else
+        v8_store_n(p + at, a, width);
+}
+
+#endif

@@ -1,0 +1,34 @@
+/* device.h - what gpu.c and the devices agree on, and nobody else sees.
+ *
+ * A device's own struct begins with struct gpu, its lane's with struct lane: so the checking table
+ * finds from a lane the device, its table and the place for a failure's sentence.
+ */
+#ifndef GPU_DEVICE_H
+#define GPU_DEVICE_H
+
+#include "gpu/gpu.h"
+
+struct gpu {
+    const struct gpu_ops *device; /* unchecked */
+    struct gpu_ops checked;       /* what gpu_ops() hands out */
+    void (*close)(struct gpu *g);
+    struct err why;
+    unsigned acts, weights, kvs; /* dtypes it takes, a bit each: 1 << DT_x */
+    uint32_t units;
+    char describe[64];
+};
+
+struct lane {
+    struct gpu *gpu;
+};
+
+int cpu_open(struct gpu **ret, const struct gpu_options *o, struct err *e) MUST_USE;
+
+/* The one symbol of the module lagan-cuda.so, looked up by this name. */
+#define CUDA_OPEN "lagan_cuda_open"
+typedef int (*cuda_open)(struct gpu **ret, uint32_t ordinal, struct err *e);
+
+/* The checking table (check.c), the same for every device. */
+extern const struct gpu_ops gpu_checked;
+
+#endif

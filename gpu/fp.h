@@ -1,0 +1,73 @@
+/* fp.h - the two 16-bit floats, to and from float; exact one way, nearest even the other. */
+#ifndef GPU_FP_H
+#define GPU_FP_H
+
+#include "base/base.h"
+
+#include <string.h>
+
+static inline float
+float_of_bits(uint32_t u)
+{
+    float f;
+
+    memcpy(&f, &u, sizeof f);
+    return f;
+}
+
+static inline uint32_t
+bits_of_float(float f)
+{
+    uint32_t u;
+
+    memcpy(&u, &f, sizeof u);
+    return u;
+}
+
+static inline float
+float_of_bf16(uint16_t h)
+{
+    return float_of_bits((uint32_t)h << 16);
+}
+
+/* Nearest, ties to even; a NaN stays one. */
+static inline uint16_t
+bf16_of_float(float f)
+{
+    uint32_t u = bits_of_float(f);
+
+    if ((u & 0x7fffffff) > 0x7f800000) return (uint16_t)(u >> 16 | 0x40);
+    return (uint16_t)((u + 0x7fff + (u >> 16 & 1)) >> 16);
+}
+
+static inline double
+double_of_bits(uint64_t u)
+{
+    double d;
+
+    memcpy(&d, &u, sizeof d);
+    return d;
+}
+
+/* a b + c with one rounding, as the instruction does it. Without the instruction: the product is
+ * exact in double, the sum is rounded to odd there (Boldo and Melquiond, 2008), and 53 bits to odd
+ * round to 24 as the exact value would. */
+static inline float
+fma_1(float a, float b, float c)
+{
+#ifdef __FMA__
+    return __builtin_fmaf(a, b, c);
+#else
+    double p = (double)a * b, s = p + c, t = s - p, lost = (p - (s - t)) + (c - t);
+    uint64_t u;
+
+    memcpy(&u, &s, sizeof u);
+    if (lost != 0 && (u & 1) == 0 && s - s == 0) u += (lost > 0) == (s > 0) ? 1 : UINT64_MAX;
+    return (float)double_of_bits(u);
+#endif
+}
+
+float float_of_f16(uint16_t h); /* a signalling NaN becomes quiet, as F16C does */
+uint16_t f16_of_float(float f); /* nearest even; too large: infinity */
+
+#endif

@@ -1,0 +1,121 @@
+/* gpu.c - open a device by its name: gpu.h.
+ *
+ * The CPU device is linked in; CUDA is a module beside the program, so that one binary serves hosts
+ * with and without a GPU. A host that asks for CUDA and has none is told what is missing: the CPU is
+ * never used unasked.
+ */
+#include "gpu/device.h"
+
+#include <dlfcn.h>
+#include <errno.h>
+#include <limits.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#define MODULE "lagan-cuda.so"
+
+/* "cuda" or "cuda:N"; -1 when it is neither. */
+static int
+ordinal_of(const char *device)
+{
+    unsigned n = 0;
+    char end;
+
+    if (strcmp(device, "cuda") == 0) return 0;
+    if (sscanf(device, "cuda:%3u%c", &n, &end) != 1) return -1;
+    return (int)n;
+}
+
+/* Beside the program (installed elsewhere as one tree, or not installed), else where it is installed.
+ * Uninstalled programs keep libtool's modules in .libs/. */
+static void *
+load_module(struct err *e)
+{
+    static const char *const beside[] = { "", ".libs/", "../lib/lagan/" };
+    char exe[PATH_MAX], path[PATH_MAX + 64], *slash;
+    ssize_t n = readlink("/proc/self/exe", exe, sizeof exe - 1);
+    void *so;
+
+    if (n > 0) {
+        exe[n] = '\0';
+        slash = strrchr(exe, '/');
+        if (slash) slash[1] = '\0';
+        for (size_t i = 0; slash && i < ARRAY_LEN(beside); i++) {
+            snprintf(path, sizeof path, "%s%s%s", exe, beside[i], MODULE);
+            if (access(path, R_OK) != 0) continue;
+            so = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+            if (!so) err_set(e, -ENODEV, "%s does not load: %s", path, dlerror());
+            return so;
+        }
+    }
+    so = dlopen(GPU_MODULE_DIR "/" MODULE, RTLD_NOW | RTLD_LOCAL);
+    if (!so)
+        err_set(e, -ENODEV,
+                "there is no " MODULE " beside this program nor in " GPU_MODULE_DIR
+                ": build with --with-cuda, or use device cpu");
+    return so;
+}
+
+static int
+open_cuda(struct gpu **ret, const char *device, struct err *e)
+{
+    int ordinal = ordinal_of(device), r;
+    cuda_open open;
+    void *so;
+
+    if (ordinal < 0) return err_set(e, -EINVAL, "device \"%s\" is not cpu, cuda or cuda:N", device);
+    so = load_module(e); /* stays loaded: a driver does not like to be unloaded */
+    if (!so) return err_while(e, -ENODEV, "open device %s", device);
+    *(void **)&open = dlsym(so, CUDA_OPEN);
+    if (!open) return err_set(e, -ENODEV, MODULE " has no " CUDA_OPEN "()");
+    r = open(ret, (uint32_t)ordinal, e);
+    return r < 0 ? err_while(e, r, "open device %s", device) : r;
+}
+
+int
+gpu_open(struct gpu **ret, const struct gpu_options *o, struct err *e)
+{
+    struct gpu *g = NULL;
+    int r;
+
+    if (!o->device || strcmp(o->device, "cpu") == 0)
+        r = cpu_open(&g, o, e);
+    else
+        r = open_cuda(&g, o->device, e);
+    if (r < 0) return r;
+    g->checked = gpu_checked;
+    g->checked.name = g->device->name;
+    *ret = g;
+    return 0;
+}
+
+void
+gpu_close(struct gpu *g)
+{
+    if (g) g->close(g);
+}
+
+const struct gpu_ops *
+gpu_ops(const struct gpu *g)
+{
+    return &g->checked;
+}
+
+const char *
+gpu_why(const struct gpu *g)
+{
+    return g->why.text;
+}
+
+uint32_t
+gpu_units(const struct gpu *g)
+{
+    return g->units;
+}
+
+const char *
+gpu_describe(const struct gpu *g)
+{
+    return g->describe;
+}
