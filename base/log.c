@@ -90,8 +90,8 @@ to_stderr(enum log_level level, const char *text)
     if (write(STDERR_FILENO, line, (size_t)n) < 0) return;
 }
 
-static void
-say(enum log_level level, const char *const *fields, const char *fmt, va_list ap)
+static void PRINTF_LIKE(3, 0)
+    say(enum log_level level, const char *const *fields, const char *fmt, va_list ap)
 {
     char text[MAX_TEXT];
 

@@ -1,0 +1,103 @@
+/* test_err.c - the promises of base/err.h and of check(). */
+#include "tests/test.h"
+
+#include "base/err.h"
+
+#include <errno.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+static void
+an_error_yields_its_code_and_keeps_its_sentence(void **state)
+{
+    struct err e = { 0 };
+
+    (void)state;
+    assert_int_equal(err_set(&e, -EINVAL, "layer %d has no %s", 3, "q_proj"), -EINVAL);
+    assert_int_equal(e.code, -EINVAL);
+    assert_string_equal(e.text, "layer 3 has no q_proj");
+}
+
+static void
+a_caller_puts_what_it_was_doing_in_front(void **state)
+{
+    struct err e = { 0 };
+
+    (void)state;
+    err_set(&e, -EINVAL, "config.json: no hidden_size");
+    assert_int_equal(err_while(&e, -EINVAL, "load %s", "/m/llama"), -EINVAL);
+    assert_string_equal(e.text, "load /m/llama: config.json: no hidden_size");
+}
+
+static void
+who_wants_only_the_code_passes_no_err(void **state)
+{
+    (void)state;
+    assert_int_equal(err_set(NULL, -EIO, "x"), -EIO);
+    assert_int_equal(err_while(NULL, -EIO, "y"), -EIO);
+}
+
+static void
+a_sentence_too_long_is_cut_and_ended(void **state)
+{
+    struct err e = { 0 };
+    char x[400];
+
+    (void)state;
+    memset(x, 'x', sizeof x);
+    x[sizeof x - 1] = 0;
+    err_set(&e, -EIO, "%s", x);
+    assert_int_equal(strlen(e.text), sizeof e.text - 1);
+    err_while(&e, -EIO, "%s", x);
+    assert_int_equal(strlen(e.text), sizeof e.text - 1);
+}
+
+static int words_to;
+
+static void
+to_pipe(const char *sentence)
+{
+    if (write(words_to, sentence, strlen(sentence)) < 0) _exit(1);
+}
+
+static void
+a_failed_check_leaves_last_words_and_aborts(void **state)
+{
+    int p[2], status;
+    char text[300] = { 0 };
+    pid_t pid;
+
+    (void)state;
+    assert_int_equal(pipe(p), 0);
+    pid = fork();
+    if (pid == 0) {
+        dup2(p[1], STDERR_FILENO);
+        words_to = p[1];
+        check_last_words = to_pipe;
+        check(1 + 1 == 3);
+        _exit(0);
+    }
+    assert_int_equal(waitpid(pid, &status, 0), pid);
+    assert_true(WIFSIGNALED(status));
+    assert_int_equal(WTERMSIG(status), SIGABRT);
+    assert_true(read(p[0], text, sizeof text - 1) > 0);
+    assert_memory_equal(text, "<2>check failed: 1 + 1 == 3 (", 29);
+    assert_non_null(strstr(text, ")\ncheck failed: 1 + 1 == 3 ("));
+    close(p[0]);
+    close(p[1]);
+}
+
+int
+main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(an_error_yields_its_code_and_keeps_its_sentence),
+        cmocka_unit_test(a_caller_puts_what_it_was_doing_in_front),
+        cmocka_unit_test(who_wants_only_the_code_passes_no_err),
+        cmocka_unit_test(a_sentence_too_long_is_cut_and_ended),
+        cmocka_unit_test(a_failed_check_leaves_last_words_and_aborts),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
