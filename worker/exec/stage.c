@@ -66,6 +66,13 @@ stage_edits(const struct exec *x, struct stage *st, const struct batch *b, struc
     }
 }
 
+/* 0 and 1 are no penalty. */
+static bool
+wants_history(const struct sampling *s)
+{
+    return s->repetition != 0 && s->repetition != 1;
+}
+
 static uint32_t
 stage_decoder(const struct exec *x, struct exec_lane *l, struct stage *st, const struct batch *b,
               struct todo *t)
@@ -102,7 +109,7 @@ stage_decoder(const struct exec *x, struct exec_lane *l, struct stage *st, const
                                .kv_len = (uint32_t)r->first_pos + r->n_rows };
         cross_run[i] = run[i];
         cross_run[i].kv_len = r->cross_tokens;
-        if (x->seat[r->seat].repetition != 1) see[t->n_see++] = run[i];
+        if (wants_history(&x->seat[r->seat])) see[t->n_see++] = run[i];
         n += r->n_rows;
         n_project += r->enc_rows;
     }

@@ -1,0 +1,183 @@
+/* test_configure.c - what a family reads from config.json, and what it refuses by name. */
+#include "tests/test.h"
+#include "worker/arch/registry.h"
+#include "worker/model/config.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+static struct model_shape shape;
+
+/* configure() of family on base with the keys of more put in; the error's text in *e. */
+static int
+configure(const struct arch *family, const char *base, const char *more, struct err *e)
+{
+    json_t *config, *extra;
+    void *cfg = calloc(1, family->cfg_bytes);
+    int r;
+
+    memset(e, 0, sizeof *e);
+    memset(&shape, 0, sizeof shape);
+    assert_int_equal(config_parse(&config, base, strlen(base), "config.json", e), 0);
+    assert_int_equal(config_parse(&extra, more, strlen(more), "more", e), 0);
+    json_object_update(config, extra);
+    r = family->configure(config, &shape, cfg, e);
+    json_decref(config);
+    json_decref(extra);
+    free(cfg);
+    return r;
+}
+
+struct refusal {
+    const char *more, *key;
+    int code;
+};
+
+static void
+refuses(const struct arch *family, const char *base, const struct refusal *list, size_t n)
+{
+    struct err e;
+
+    assert_int_equal(configure(family, base, "{}", &e), 0);
+    for (size_t i = 0; i < n; i++) {
+        int r = configure(family, base, list[i].more, &e);
+
+        if (r != list[i].code) fail_msg("%s: %d, %s", list[i].more, r, e.text);
+        if (!strstr(e.text, list[i].key)) fail_msg("%s: \"%s\"", list[i].more, e.text);
+    }
+}
+
+static const char LLAMA[] = "{\"model_type\": \"llama\", \"vocab_size\": 320, \"hidden_size\": 64,"
+                            " \"intermediate_size\": 128, \"num_hidden_layers\": 2,"
+                            " \"num_attention_heads\": 4}";
+static const char MISTRAL[] = "{\"model_type\": \"mistral\", \"vocab_size\": 320,"
+                              " \"hidden_size\": 64, \"intermediate_size\": 128,"
+                              " \"num_hidden_layers\": 2, \"num_attention_heads\": 4}";
+static const char GEMMA[] = "{\"model_type\": \"gemma3_text\", \"num_hidden_layers\": 12}";
+static const char T5[] = "{\"model_type\": \"t5\", \"num_layers\": 4}";
+
+static void
+llama_refuses_by_name_what_it_does_not_do(void **state)
+{
+    static const struct refusal list[] = {
+        { "{\"hidden_act\": \"gelu\"}", "hidden_act", -ENOTSUP },
+        { "{\"attention_bias\": true}", "attention_bias", -ENOTSUP },
+        { "{\"mlp_bias\": true}", "mlp_bias", -ENOTSUP },
+        { "{\"num_key_value_heads\": 3}", "num_key_value_heads", -EINVAL },
+        { "{\"head_dim\": 15}", "head_dim", -EINVAL },
+        { "{\"num_hidden_layers\": 129}", "num_hidden_layers", -EINVAL },
+        { "{\"hidden_size\": \"64\"}", "hidden_size", -EINVAL },
+        { "{\"rope_scaling\": {\"rope_type\": \"yarn\", \"factor\": 4,"
+          " \"original_max_position_embeddings\": 64}}",
+          "rope_type", -ENOTSUP },
+        { "{\"rope_parameters\": {\"rope_type\": \"default\", \"rope_theta\": 1e4,"
+          " \"partial_rotary_factor\": 0.5}}",
+          "partial_rotary_factor", -ENOTSUP },
+    };
+
+    (void)state;
+    refuses(&arch_llama, LLAMA, list, ARRAY_LEN(list));
+}
+
+static void
+mistral_has_a_window_unless_its_config_says_null(void **state)
+{
+    struct err e;
+
+    (void)state;
+    assert_int_equal(configure(&arch_llama, MISTRAL, "{}", &e), 0);
+    assert_int_equal(shape.layer[1].window, 4096);
+    assert_int_equal(shape.layer[1].kv, KV_WINDOW);
+    assert_int_equal(configure(&arch_llama, MISTRAL, "{\"sliding_window\": 8}", &e), 0);
+    assert_int_equal(shape.layer[0].window, 8);
+    assert_int_equal(configure(&arch_llama, MISTRAL, "{\"sliding_window\": null}", &e), 0);
+    assert_int_equal(shape.layer[0].window, 0);
+    assert_int_equal(shape.layer[0].kv, KV_FULL);
+    assert_int_equal(configure(&arch_llama, LLAMA, "{\"sliding_window\": 8}", &e), 0);
+    assert_int_equal(shape.layer[0].window, 0);
+}
+
+static void
+gemma3_slides_in_all_layers_but_every_sixth_or_as_its_list_says(void **state)
+{
+    struct err e;
+
+    (void)state;
+    assert_int_equal(configure(&arch_gemma3, GEMMA, "{\"sliding_window\": 9}", &e), 0);
+    for (uint32_t i = 0; i < 12; i++) assert_int_equal(shape.layer[i].window, (i + 1) % 6 ? 9 : 0);
+    assert_int_equal(configure(&arch_gemma3, GEMMA, "{\"sliding_window_pattern\": 2}", &e), 0);
+    for (uint32_t i = 0; i < 12; i++) assert_int_equal(shape.layer[i].window, i % 2 ? 0 : 4096);
+    assert_int_equal(configure(&arch_gemma3, GEMMA,
+                               "{\"num_hidden_layers\": 3, \"layer_types\": [\"full_attention\","
+                               " \"sliding_attention\", \"full_attention\"]}",
+                               &e),
+                     0);
+    assert_int_equal(shape.layer[0].window, 0);
+    assert_int_equal(shape.layer[1].window, 4096);
+    assert_int_equal(shape.layer[2].window, 0);
+}
+
+static void
+gemma3_refuses_by_name_what_it_does_not_do(void **state)
+{
+    static const struct refusal list[] = {
+        { "{\"hidden_activation\": \"silu\"}", "hidden_activation", -ENOTSUP },
+        { "{\"attention_bias\": true}", "attention_bias", -ENOTSUP },
+        { "{\"use_bidirectional_attention\": true}", "use_bidirectional_attention", -ENOTSUP },
+        { "{\"tie_word_embeddings\": false}", "tie_word_embeddings", -ENOTSUP },
+        { "{\"num_hidden_layers\": 1, \"layer_types\": [\"chunked_attention\"]}", "layer_types",
+          -ENOTSUP },
+        { "{\"num_hidden_layers\": 2, \"layer_types\": [\"full_attention\"]}", "layer_types",
+          -EINVAL },
+        { "{\"sliding_window\": 0}", "sliding_window", -EINVAL },
+        { "{\"rope_scaling\": {\"rope_type\": \"llama3\", \"factor\": 8, \"low_freq_factor\": 1,"
+          " \"high_freq_factor\": 4, \"original_max_position_embeddings\": 64}}",
+          "full_attention", -ENOTSUP },
+    };
+
+    (void)state;
+    refuses(&arch_gemma3, GEMMA, list, ARRAY_LEN(list));
+}
+
+static void
+t5_refuses_by_name_what_it_does_not_do(void **state)
+{
+    static const struct refusal list[] = {
+        { "{\"feed_forward_proj\": \"gelu\"}", "feed_forward_proj", -ENOTSUP },
+        { "{\"feed_forward_proj\": 3}", "feed_forward_proj", -EINVAL },
+        { "{\"relative_attention_num_buckets\": 30}", "relative_attention_num_buckets", -ENOTSUP },
+        { "{\"relative_attention_max_distance\": 16}", "relative_attention_max_distance", -EINVAL },
+        { "{\"d_kv\": 0}", "d_kv", -EINVAL },
+    };
+
+    (void)state;
+    refuses(&arch_t5, T5, list, ARRAY_LEN(list));
+    assert_int_equal(shape.n_encoder_layers, 4);
+    assert_int_equal(shape.n_layers, 4); /* the decoder is as deep when nothing is said */
+}
+
+static void
+a_config_without_its_sizes_is_refused_by_name(void **state)
+{
+    struct err e;
+
+    (void)state;
+    assert_int_equal(configure(&arch_llama, "{\"model_type\": \"llama\"}", "{}", &e), -EINVAL);
+    assert_non_null(strstr(e.text, "num_hidden_layers"));
+}
+
+int
+main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(llama_refuses_by_name_what_it_does_not_do),
+        cmocka_unit_test(mistral_has_a_window_unless_its_config_says_null),
+        cmocka_unit_test(gemma3_slides_in_all_layers_but_every_sixth_or_as_its_list_says),
+        cmocka_unit_test(gemma3_refuses_by_name_what_it_does_not_do),
+        cmocka_unit_test(t5_refuses_by_name_what_it_does_not_do),
+        cmocka_unit_test(a_config_without_its_sizes_is_refused_by_name),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
