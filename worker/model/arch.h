@@ -51,7 +51,7 @@ struct model_shape {
 enum weight_home { IN_TOP, IN_LAYER, IN_ENCODER };
 enum {
     W_BELOW = 1,    /* stack under the line above, in the same field: k under q, v under k */
-    W_TIED = 2,     /* when absent, the field is the embedding itself */
+    W_TIED = 2,     /* when absent, the field is the embedding itself: the table's first line */
     W_OPTIONAL = 4, /* when absent, data stays NULL and forward() looks */
     W_LOCAL = 8,    /* only in layers with a window */
     W_GLOBAL = 16,  /* only in layers without */
@@ -66,7 +66,7 @@ struct weight_rule {
     const char *name; /* %u is the layer; NULL ends the table; prefixes are tried by the loader */
     enum weight_home home;
     uint32_t field;      /* offsetof a struct tensor in the family's struct for that home */
-    enum dim rows, cols; /* as stored; rows DIM_1: a vector */
+    enum dim rows, cols; /* as stored; rows DIM_1: a vector, [1, cols]. A size of 0: no such line */
     unsigned flags;
 };
 
@@ -90,8 +90,6 @@ struct arch {
                          uint32_t n); /* new sources' K/V */
     /* Rows of normed hidden states to fp32 logits, with the family's cap or scale. */
     int (*logits)(const struct model *m, struct step *s, struct tensor out, struct tensor x);
-    /* model_scratch(): the columns of step.scratch[i] for the widest layer; 0: not used. NULL: none. */
-    void (*scratch)(const struct model *m, uint32_t cols[8]);
 };
 
 #endif

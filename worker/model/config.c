@@ -1,57 +1,15 @@
-/* config.c - see config.h. In order: files, the two nestings, values, rotary parameters. */
+/* config.c - see config.h: text to JSON, the two nestings, values. Files are config_file.c's, rotary
+ * parameters config_rope.c's. */
 #include "worker/model/config.h"
 
 #include <errno.h>
-#include <fcntl.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 static void
 free_at(char **p)
 {
     free(*p);
-}
-
-static void
-close_at(const int *fd)
-{
-    if (*fd >= 0) close(*fd);
-}
-
-int
-config_bytes(char **ret, size_t *n, const char *dir, const char *name, struct err *e)
-{
-    char path[4096];
-    CLEAN(close_at) int fd = -1;
-    CLEAN(free_at) char *text = NULL;
-    struct stat st;
-    size_t have = 0;
-
-    if ((size_t)snprintf(path, sizeof path, "%s/%s", dir, name) >= sizeof path)
-        return err_set(e, -ENAMETOOLONG, "%s: the path is too long", name);
-    fd = open(path, O_RDONLY | O_CLOEXEC);
-    if (fd < 0 || fstat(fd, &st) < 0) return err_set(e, -errno, "%s: %s", path, strerror(errno));
-    if (!S_ISREG(st.st_mode)) return err_set(e, -EINVAL, "%s is not a file", path);
-    if (st.st_size > CFG_MAX_BYTES)
-        return err_set(e, -EFBIG, "%s is %lld bytes, at most %d are read", path,
-                       (long long)st.st_size, CFG_MAX_BYTES);
-    text = malloc((size_t)st.st_size + 1);
-    if (!text) return err_set(e, -ENOMEM, "%s: no memory for its text", path);
-    while (have < (size_t)st.st_size) {
-        ssize_t got = read(fd, text + have, (size_t)st.st_size - have);
-
-        if (got < 0 && errno == EINTR) continue;
-        if (got < 0) return err_set(e, -errno, "%s: %s", path, strerror(errno));
-        if (got == 0) break; /* it became shorter: the parser will say so */
-        have += (size_t)got;
-    }
-    text[have] = 0;
-    *n = have;
-    *ret = TAKE(text);
-    return 0;
 }
 
 /* The length of a bare Infinity, -Infinity or NaN at p, or 0. */
@@ -114,16 +72,6 @@ config_parse(json_t **ret, const char *text, size_t n, const char *name, struct 
     }
     *ret = j;
     return 0;
-}
-
-int
-config_read(json_t **ret, const char *dir, const char *name, struct err *e)
-{
-    CLEAN(free_at) char *text = NULL;
-    size_t n;
-
-    TRY(config_bytes(&text, &n, dir, name, e));
-    return config_parse(ret, text, n, name, e);
 }
 
 int
@@ -249,9 +197,9 @@ number(const json_t *v, double *ret)
     return 0;
 }
 
-static int
-f64(const json_t *config, const char *key, double otherwise, double min, double max, double *ret,
-    struct err *e)
+int
+cfg_f64(const json_t *config, const char *key, double otherwise, double min, double max,
+        double *ret, struct err *e)
 {
     const json_t *v = value(config, key);
     double d;
@@ -274,7 +222,7 @@ cfg_f32(const json_t *config, const char *key, double otherwise, double min, dou
 {
     double d;
 
-    TRY(f64(config, key, otherwise, min, max, &d, e));
+    TRY(cfg_f64(config, key, otherwise, min, max, &d, e));
     *ret = (float)d;
     return 0;
 }
@@ -342,105 +290,5 @@ cfg_dtype(const json_t *config, const char **ret, struct err *e)
     TRY(cfg_str(config, value(config, "dtype") ? "dtype" : "torch_dtype", "", &name, e));
     if (strncmp(name, "torch.", 6) == 0) name += 6;
     *ret = *name ? name : NULL;
-    return 0;
-}
-
-/* rope_type as spelt, to ours. */
-static int
-rope_type(const char *name, enum rope_type *ret, struct err *e)
-{
-    static const char *const names[] = { "default", "linear", "llama3", "yarn", "proportional" };
-
-    for (unsigned i = 0; i < ARRAY_LEN(names); i++)
-        if (strcmp(name, names[i]) == 0) {
-            *ret = (enum rope_type)i;
-            return 0;
-        }
-    return err_set(
-        e, -ENOTSUP,
-        "rope_type is %s; default, linear, llama3, yarn and proportional are implemented", name);
-}
-
-/* The object that holds the parameters of this kind of layer, or NULL: none, all defaults. *in: what it
- * is called. */
-static int
-rope_object(const json_t *config, const char *kind, const json_t **ret, const char **in,
-            struct err *e)
-{
-    const json_t *p = value(config, "rope_parameters"), *full = NULL;
-
-    *in = p ? "rope_parameters" : "rope_scaling";
-    if (!p) p = value(config, "rope_scaling");
-    if (p && !json_is_object(p))
-        return err_set(e, -EINVAL, "%s is %s, want an object", *in, kind_of(p));
-    full = value(p, "full_attention");
-    if (full && !kind)
-        return err_set(e, -ENOTSUP, "%s differ by layer kind, which is not implemented here", *in);
-    if (full) {
-        p = value(p, kind);
-        if (!json_is_object(p))
-            return err_set(e, -EINVAL, "%s: %s is not set, or no object", *in, kind);
-    } else if (kind && strcmp(kind, "sliding_attention") == 0)
-        p = NULL;
-    *ret = p;
-    return 0;
-}
-
-/* What each type reads besides theta. */
-static int
-rope_details(const json_t *config, const json_t *p, struct rope_params *r, struct err *e)
-{
-    bool stretched = r->type == ROPE_LINEAR || r->type == ROPE_LLAMA3 || r->type == ROPE_YARN;
-
-    TRY(f64(p, "factor", stretched ? NAN : 1, 1e-3, 1e6, &r->factor, e));
-    if (r->type == ROPE_LLAMA3) {
-        TRY(f64(p, "low_freq_factor", NAN, 1e-3, 1e6, &r->low, e));
-        TRY(f64(p, "high_freq_factor", NAN, 1e-3, 1e6, &r->high, e));
-        if (r->low >= r->high)
-            return err_set(e, -EINVAL, "low_freq_factor is %g, want less than high_freq_factor, %g",
-                           r->low, r->high);
-        TRY(f64(p, "original_max_position_embeddings", NAN, 1, CFG_MAX_POSITIONS, &r->original_max,
-                e));
-    }
-    if (r->type == ROPE_YARN) {
-        double all;
-
-        TRY(f64(p, "beta_fast", 32, 1e-3, 1e6, &r->beta_fast, e));
-        TRY(f64(p, "beta_slow", 1, 1e-3, 1e6, &r->beta_slow, e));
-        if (value(p, "attention_factor"))
-            TRY(f64(p, "attention_factor", 1, 1e-3, 1e3, &r->attention_factor, e));
-        if (value(p, "mscale") || value(p, "mscale_all_dim"))
-            return err_set(e, -ENOTSUP, "mscale is set, which is not implemented");
-        TRY(cfg_bool(p, "truncate", true, &r->truncate, e));
-        TRY(f64(config, "max_position_embeddings", 0, 0, CFG_MAX_POSITIONS, &all, e));
-        TRY(f64(p, "original_max_position_embeddings", all > 0 ? all : NAN, 1, CFG_MAX_POSITIONS,
-                &r->original_max, e));
-    }
-    return 0;
-}
-
-int
-cfg_rope(const json_t *config, const char *kind, double theta, struct rope_params *ret,
-         struct err *e)
-{
-    struct rope_params r = { .attention_factor = NAN };
-    const char *in, *type, *outer = "rope_theta";
-    const json_t *p = NULL;
-    double partial;
-    int code;
-
-    check(theta > 1);
-    TRY(rope_object(config, kind, &p, &in, e));
-    if (kind && strcmp(kind, "sliding_attention") == 0) outer = "rope_local_base_freq";
-    /* 1 itself would divide by log 1; above 1e12 every angle but the first is 0. */
-    TRY(f64(config, outer, theta, 1.001, 1e12, &r.theta, e));
-    TRY(f64(config, "partial_rotary_factor", 1, 1e-3, 1, &partial, e));
-    code = cfg_str(p, value(p, "rope_type") ? "rope_type" : "type", "default", &type, e);
-    if (code == 0) code = rope_type(type, &r.type, e);
-    if (code == 0) code = f64(p, "rope_theta", r.theta, 1.001, 1e12, &r.theta, e);
-    if (code == 0) code = f64(p, "partial_rotary_factor", partial, 1e-3, 1, &r.partial, e);
-    if (code == 0) code = rope_details(config, p, &r, e);
-    if (code < 0) return err_while(e, code, "%s", in);
-    *ret = r;
     return 0;
 }

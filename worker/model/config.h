@@ -51,6 +51,8 @@ int cfg_u32(const json_t *config, const char *key, int64_t otherwise, uint32_t m
             uint32_t *ret, struct err *e) MUST_USE;
 int cfg_f32(const json_t *config, const char *key, double otherwise, double min, double max,
             float *ret, struct err *e) MUST_USE; /* infinities only where the range holds them */
+int cfg_f64(const json_t *config, const char *key, double otherwise, double min, double max,
+            double *ret, struct err *e) MUST_USE;
 int cfg_bool(const json_t *config, const char *key, bool otherwise, bool *ret,
              struct err *e) MUST_USE;
 /* The string is the config's own, valid as long as it. */

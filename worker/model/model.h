@@ -16,6 +16,8 @@
 
 enum { MAX_EOS = 16, MAX_TABLES = 8 };
 
+struct safetensors;
+
 struct model {
     struct gpu *gpu;
     const struct gpu_ops *op;
@@ -33,8 +35,12 @@ struct model {
     int32_t bos, pad, decoder_start, forced_bos, forced_eos;
     uint32_t n_eos;
     token_id eos[MAX_EOS];
-    uint32_t private_n; /* of the loader */
-    void *private_p;
+
+    /* Tensors of the checkpoint that no line of the weight table reads and that are not known to be of
+     * no use here (a vision tower, rotary frequencies): worth a warning. */
+    uint32_t n_unused;
+    const char **unused;
+    struct safetensors *files; /* what is used in place points into them */
 };
 
 struct model_source {
@@ -43,22 +49,19 @@ struct model_source {
     bool random;
     uint64_t seed;
     uint32_t max_len; /* 0: the model's */
-    int weights_fd;   /* a predecessor's arena, or -1 */
+    int weights_fd;   /* a predecessor's arena, or -1; model_open() keeps or closes it, always */
     uint64_t weights_bytes, weights_fingerprint[2];
     void (*progress)(void *arg, uint64_t done, uint64_t total); /* may be NULL */
     void *arg;
 };
 
-/* families: NULL-ended; handed down so that this floor never names worker/arch. */
+/* families: NULL-ended; handed down so that this floor never names worker/arch. -ENOTSUP: the model asks
+ * for what is not implemented, by name; -EINVAL, -EBADMSG: a file is wrong. Reads all weights: minutes for
+ * the largest, with src->progress every 16 MiB. */
 int model_open(struct model **ret, const struct model_source *src, struct gpu *g,
                const struct arch *const *families, struct err *e) MUST_USE;
 struct model *model_close(struct model *m);
 CLEAN_FUNC(struct model, model_close)
-
-/* For prepare(): m->table[which] becomes a copy of host, fp32 [rows, cols], on the device. It lives as
- * long as the model. */
-int model_table(struct model *m, uint32_t which, const float *host, uint32_t rows, uint32_t cols,
-                struct err *e) MUST_USE;
 
 /* Fill c's groups (kind, window, layers, parts, slice bytes, max_entries) and each layer's group and
  * in_group from the shape. tokens_per_block 0: the default of DECISIONS 5. */

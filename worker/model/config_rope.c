@@ -1,0 +1,111 @@
+/* config_rope.c - config.h: rotary parameters, of one kind of layer, in either dialect. */
+#include "worker/model/config.h"
+
+#include <errno.h>
+#include <string.h>
+
+/* The value of key, or NULL when it is absent or null. */
+static const json_t *
+value(const json_t *config, const char *key)
+{
+    return cfg_state(config, key) == CFG_SET ? json_object_get(config, key) : NULL;
+}
+
+/* rope_type as spelt, to ours. */
+static int
+rope_type(const char *name, enum rope_type *ret, struct err *e)
+{
+    static const char *const names[] = { "default", "linear", "llama3", "yarn", "proportional" };
+
+    for (unsigned i = 0; i < ARRAY_LEN(names); i++)
+        if (strcmp(name, names[i]) == 0) {
+            *ret = (enum rope_type)i;
+            return 0;
+        }
+    return err_set(
+        e, -ENOTSUP,
+        "rope_type is %s; default, linear, llama3, yarn and proportional are implemented", name);
+}
+
+/* The object that holds the parameters of this kind of layer, or NULL: none, all defaults. *in: what it
+ * is called. */
+static int
+rope_object(const json_t *config, const char *kind, const json_t **ret, const char **in,
+            struct err *e)
+{
+    const json_t *p = value(config, "rope_parameters"), *full = NULL;
+
+    *in = p ? "rope_parameters" : "rope_scaling";
+    if (!p) p = value(config, "rope_scaling");
+    if (p && !json_is_object(p)) return err_set(e, -EINVAL, "%s is not an object", *in);
+    full = value(p, "full_attention");
+    if (full && !kind)
+        return err_set(e, -ENOTSUP, "%s differ by layer kind, which is not implemented here", *in);
+    if (full) {
+        p = value(p, kind);
+        if (!json_is_object(p))
+            return err_set(e, -EINVAL, "%s: %s is not set, or no object", *in, kind);
+    } else if (kind && strcmp(kind, "sliding_attention") == 0)
+        p = NULL;
+    *ret = p;
+    return 0;
+}
+
+/* What each type reads besides theta. */
+static int
+rope_details(const json_t *config, const json_t *p, struct rope_params *r, struct err *e)
+{
+    bool stretched = r->type == ROPE_LINEAR || r->type == ROPE_LLAMA3 || r->type == ROPE_YARN;
+
+    TRY(cfg_f64(p, "factor", stretched ? NAN : 1, 1e-3, 1e6, &r->factor, e));
+    if (r->type == ROPE_LLAMA3) {
+        TRY(cfg_f64(p, "low_freq_factor", NAN, 1e-3, 1e6, &r->low, e));
+        TRY(cfg_f64(p, "high_freq_factor", NAN, 1e-3, 1e6, &r->high, e));
+        if (r->low >= r->high)
+            return err_set(e, -EINVAL, "low_freq_factor is %g, want less than high_freq_factor, %g",
+                           r->low, r->high);
+        TRY(cfg_f64(p, "original_max_position_embeddings", NAN, 1, CFG_MAX_POSITIONS,
+                    &r->original_max, e));
+    }
+    if (r->type == ROPE_YARN) {
+        double all;
+
+        TRY(cfg_f64(p, "beta_fast", 32, 1e-3, 1e6, &r->beta_fast, e));
+        TRY(cfg_f64(p, "beta_slow", 1, 1e-3, 1e6, &r->beta_slow, e));
+        if (value(p, "attention_factor"))
+            TRY(cfg_f64(p, "attention_factor", 1, 1e-3, 1e3, &r->attention_factor, e));
+        if (value(p, "mscale") || value(p, "mscale_all_dim"))
+            return err_set(e, -ENOTSUP, "mscale is set, which is not implemented");
+        TRY(cfg_bool(p, "truncate", true, &r->truncate, e));
+        TRY(cfg_f64(config, "max_position_embeddings", 0, 0, CFG_MAX_POSITIONS, &all, e));
+        TRY(cfg_f64(p, "original_max_position_embeddings", all > 0 ? all : NAN, 1,
+                    CFG_MAX_POSITIONS, &r->original_max, e));
+    }
+    return 0;
+}
+
+int
+cfg_rope(const json_t *config, const char *kind, double theta, struct rope_params *ret,
+         struct err *e)
+{
+    struct rope_params r = { .attention_factor = NAN };
+    const char *in, *type, *outer = "rope_theta";
+    const json_t *p = NULL;
+    double partial;
+    int code;
+
+    check(theta > 1);
+    TRY(rope_object(config, kind, &p, &in, e));
+    if (kind && strcmp(kind, "sliding_attention") == 0) outer = "rope_local_base_freq";
+    /* 1 itself would divide by log 1; above 1e12 every angle but the first is 0. */
+    TRY(cfg_f64(config, outer, theta, 1.001, 1e12, &r.theta, e));
+    TRY(cfg_f64(config, "partial_rotary_factor", 1, 1e-3, 1, &partial, e));
+    code = cfg_str(p, value(p, "rope_type") ? "rope_type" : "type", "default", &type, e);
+    if (code == 0) code = rope_type(type, &r.type, e);
+    if (code == 0) code = cfg_f64(p, "rope_theta", r.theta, 1.001, 1e12, &r.theta, e);
+    if (code == 0) code = cfg_f64(p, "partial_rotary_factor", partial, 1e-3, 1, &r.partial, e);
+    if (code == 0) code = rope_details(config, p, &r, e);
+    if (code < 0) return err_while(e, code, "%s", in);
+    *ret = r;
+    return 0;
+}

@@ -1,0 +1,69 @@
+/* fingerprint.c - see fingerprint.h. */
+#include "worker/model/fingerprint.h"
+
+#include <errno.h>
+#include <string.h>
+#include <xxhash.h>
+
+/* LAYOUT: counted up when the same table would lie differently in the arena. WHOLE: a file this small is
+ * read in a few ms. SAMPLE: of a tensor's start and of its middle; two fine-tunings of one model differ in
+ * every tensor they touched, and a page of each costs less than a second even cold. */
+enum { LAYOUT = 1, SAMPLE = 4096 };
+#define WHOLE (UINT64_C(64) << 20)
+
+static void
+add(XXH3_state_t *x, const void *p, size_t n)
+{
+    uint64_t len = n; /* in front, so that two pieces cannot be cut elsewhere and agree */
+
+    XXH3_128bits_update(x, &len, sizeof len);
+    XXH3_128bits_update(x, p, n);
+}
+
+static void
+add_sample(XXH3_state_t *x, const struct st_tensor *t)
+{
+    const char *data = t->data;
+    uint64_t n = MIN(t->bytes, (uint64_t)SAMPLE), middle = (t->bytes - n) / 2;
+
+    add(x, data, n);
+    add(x, data + middle, n);
+}
+
+static void
+add_files(XXH3_state_t *x, struct safetensors *files)
+{
+    for (uint32_t i = 0; i < safetensors_n_shards(files); i++) {
+        const struct st_shard *f = safetensors_shard(files, i);
+
+        add(x, &f->bytes, sizeof f->bytes);
+        add(x, f->map, f->bytes <= WHOLE ? f->bytes : f->header_bytes);
+    }
+    for (uint32_t i = 0; i < safetensors_n(files); i++) {
+        const struct st_tensor *t = safetensors_at(files, i);
+
+        if (safetensors_shard(files, t->shard)->bytes > WHOLE) add_sample(x, t);
+    }
+}
+
+int
+fingerprint_make(struct model *m, const struct weights_from *from, struct err *e)
+{
+    uint64_t number[] = { LAYOUT,          from->src->dtype, from->src->random,
+                          from->src->seed, from->stored,     from->tied };
+    XXH3_state_t *x = XXH3_createState();
+    XXH128_hash_t h;
+
+    if (!x) return err_set(e, -ENOMEM, "no memory for a fingerprint");
+    if (!from->src->random) memset(number + 3, 0, sizeof number - 3 * sizeof *number);
+    XXH3_128bits_reset(x);
+    add(x, number, sizeof number);
+    add(x, m->arch->name, strlen(m->arch->name));
+    add(x, from->config, from->config_bytes);
+    if (m->files) add_files(x, m->files);
+    h = XXH3_128bits_digest(x);
+    XXH3_freeState(x);
+    m->fingerprint[0] = h.low64;
+    m->fingerprint[1] = h.high64;
+    return 0;
+}

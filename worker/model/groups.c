@@ -1,0 +1,121 @@
+/* groups.c - model_groups(): which layers share a block table.
+ *
+ * Layers equal in kind, window, heads and parts share one, in the order in which the model first has
+ * them; the cross caches of all decoder layers are one more, the last.
+ */
+#include "worker/model/model.h"
+
+#include <errno.h>
+
+enum { ALIGN = 128, MIN_TOKENS = 4, MAX_TOKENS = 128, MAX_BLOCK = 16 << 20 };
+
+/* Groups being made: like[g] is a layer that stands for the group. */
+struct making {
+    const struct model_shape *shape;
+    enum dtype dtype;
+    uint32_t n;
+    const struct layer_shape *like[MAX_GROUPS];
+    uint32_t layers[MAX_GROUPS];
+};
+
+static bool
+alike(const struct layer_shape *a, const struct layer_shape *b)
+{
+    return a->kv == b->kv && a->window == b->window && a->n_kv_heads == b->n_kv_heads &&
+           a->head_dim == b->head_dim && a->kv_parts == b->kv_parts;
+}
+
+/* Put a layer that owns its blocks into its group. */
+static int
+join(struct making *g, struct layer_shape *l, uint32_t n_layers, struct err *e)
+{
+    uint32_t i = 0;
+
+    while (i < g->n && !alike(g->like[i], l)) i++;
+    if (i == MAX_GROUPS)
+        return err_set(e, -ENOTSUP, "the layers are of more than %d kinds", MAX_GROUPS);
+    if (i == g->n) {
+        g->like[g->n] = l;
+        g->layers[g->n++] = 0;
+    }
+    l->group = (uint8_t)i;
+    l->in_group = (uint8_t)g->layers[i];
+    g->layers[i] += n_layers;
+    return 0;
+}
+
+static int
+place_layers(struct making *g, struct model_shape *s, struct err *e)
+{
+    for (uint32_t i = 0; i < s->n_layers; i++) {
+        struct layer_shape *l = &s->layer[i];
+
+        if (l->mixer == MIX_STATE)
+            return err_set(e, -ENOTSUP, "layer %u keeps recurrent state, which is not implemented",
+                           i);
+        if (l->mixer == MIX_ATTENTION && l->kv_from == i) TRY(join(g, l, 1, e));
+    }
+    for (uint32_t i = 0; i < s->n_layers; i++) {
+        struct layer_shape *l = &s->layer[i], *from = &s->layer[l->kv_from];
+
+        if (l->mixer != MIX_ATTENTION || l->kv_from == i) continue;
+        check(l->kv_from < i && from->kv_from == l->kv_from && from->mixer == MIX_ATTENTION);
+        l->group = from->group;
+        l->in_group = from->in_group;
+    }
+    if (!s->n_encoder_layers) return 0;
+    s->cross.kv = KV_CROSS;
+    return join(g, &s->cross, s->n_layers, e);
+}
+
+static uint64_t
+slice_bytes(const struct making *g, const struct layer_shape *l, uint32_t tokens)
+{
+    uint64_t bytes = dtype_bytes(g->dtype, (uint64_t)l->n_kv_heads * tokens * l->head_dim);
+
+    return ROUND_UP(bytes, (uint64_t)ALIGN);
+}
+
+static uint64_t
+largest_block(const struct making *g, uint32_t tokens)
+{
+    uint64_t most = 0;
+
+    for (uint32_t i = 0; i < g->n; i++)
+        most = MAX(most, slice_bytes(g, g->like[i], tokens) * g->layers[i] * g->like[i]->kv_parts);
+    return most;
+}
+
+int
+model_groups(struct model *m, enum dtype kv_dtype, uint32_t tokens, struct kv_config *c,
+             struct err *e)
+{
+    struct making g = { .shape = &m->shape, .dtype = kv_dtype };
+
+    if (tokens && (tokens < MIN_TOKENS || tokens > MAX_TOKENS || (tokens & (tokens - 1))))
+        return err_set(e, -EINVAL, "kv.tokens_per_block is %u, want a power of two from %d to %d",
+                       tokens, MIN_TOKENS, MAX_TOKENS);
+    TRY(place_layers(&g, &m->shape, e));
+    for (uint32_t t = 64; !tokens; t /= 2)
+        if (t == 16 || largest_block(&g, t) <= MAX_BLOCK) tokens = t;
+    if (largest_block(&g, tokens) > UINT32_MAX)
+        return err_set(e, -EINVAL,
+                       "kv.tokens_per_block is %u: a block is %llu bytes, at most 4 GiB", tokens,
+                       (unsigned long long)largest_block(&g, tokens));
+    c->tokens_per_block = tokens;
+    c->n_groups = g.n;
+    for (uint32_t i = 0; i < g.n; i++) {
+        const struct layer_shape *l = g.like[i];
+        uint32_t reach = l->kv == KV_CROSS ? m->shape.max_source : m->shape.max_len;
+
+        c->group[i] = (struct kv_group){
+            .kind = l->kv,
+            .window = l->window,
+            .n_layers = g.layers[i],
+            .n_parts = l->kv_parts,
+            .slice_bytes = (uint32_t)slice_bytes(&g, l, tokens),
+            .max_entries = CEIL_DIV(reach, tokens),
+        };
+    }
+    return 0;
+}

@@ -1,0 +1,222 @@
+/* model.c - see model.h: config, family, token ids, files, weights, tables, in this order, so that what is
+ * cheap to find wrong is found first. */
+#include "worker/model/model.h"
+
+#include "worker/model/config.h"
+#include "worker/model/generation.h"
+#include "worker/model/safetensors.h"
+#include "worker/model/table.h"
+#include "worker/model/weights.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define CONFIG "config.json"
+
+/* What model_open() reads and lets go of. */
+struct reading {
+    char *bytes;
+    size_t n;
+    json_t *whole, *config, *generation;
+    int fd; /* a predecessor's arena */
+};
+
+static void
+reading_done(struct reading *r)
+{
+    free(r->bytes);
+    json_decref(r->whole);
+    json_decref(r->config);
+    json_decref(r->generation);
+    if (r->fd >= 0) close(r->fd);
+}
+
+static int
+read_files(struct reading *r, const char *dir, struct err *e)
+{
+    int code;
+
+    TRY(config_bytes(&r->bytes, &r->n, dir, CONFIG, e));
+    TRY(config_parse(&r->whole, r->bytes, r->n, CONFIG, e));
+    code = config_text(&r->config, r->whole, e);
+    if (code < 0) return err_while(e, code, CONFIG);
+    code = config_read(&r->generation, dir, "generation_config.json", e);
+    return code == -ENOENT ? 0 : code;
+}
+
+static const struct arch *
+family_of(const struct arch *const *families, const char *type)
+{
+    for (; *families; families++)
+        for (const char *const *t = (*families)->hf_types; *t; t++)
+            if (strcmp(*t, type) == 0) return *families;
+    return NULL;
+}
+
+/* The text model's type decides, then the whole model's. */
+static int
+pick_family(struct model *m, const struct reading *r, const struct arch *const *families,
+            struct err *e)
+{
+    const char *type, *outer;
+    char known[160] = "";
+    size_t len = 0;
+
+    TRY(cfg_str(r->config, "model_type", NULL, &type, e));
+    TRY(cfg_str(r->whole, "model_type", "", &outer, e));
+    m->arch = family_of(families, type);
+    if (!m->arch) m->arch = family_of(families, outer);
+    if (m->arch) return 0;
+    for (; *families; families++)
+        for (const char *const *t = (*families)->hf_types; *t && len < sizeof known; t++)
+            len += (size_t)snprintf(known + len, sizeof known - len, "%s%s", len ? ", " : "", *t);
+    return err_set(e, -ENOTSUP, "model_type is \"%.40s\"; %s are implemented", type, known);
+}
+
+/* A family states sizes within the limits of config.h; what follows relies on these. */
+static void
+check_shape(const struct model_shape *s)
+{
+    check(s->n_layers >= 1 && s->n_layers <= MAX_LAYERS && s->n_encoder_layers <= MAX_LAYERS);
+    check(s->hidden >= 1 && s->hidden <= CFG_MAX_HIDDEN);
+    check(s->vocab >= 1 && s->vocab <= CFG_MAX_VOCAB);
+    check(s->max_len >= 1 && s->max_len <= CFG_MAX_POSITIONS);
+    check(!s->n_encoder_layers || (s->max_source >= 1 && s->max_source <= CFG_MAX_POSITIONS));
+    for (uint32_t i = 0; i < s->n_layers; i++) {
+        const struct layer_shape *l = &s->layer[i];
+
+        check(l->kv_from < s->n_layers && l->head_dim <= CFG_MAX_HEAD_DIM);
+        check(l->n_heads <= CFG_MAX_HEADS && l->n_kv_heads <= CFG_MAX_HEADS);
+    }
+}
+
+static int
+configure(struct model *m, const struct reading *r, const struct arch *const *families,
+          struct err *e)
+{
+    const struct arch *a;
+
+    TRY(pick_family(m, r, families, e));
+    if (cfg_state(r->config, "quantization_config") == CFG_SET)
+        return err_set(e, -ENOTSUP,
+                       "quantization_config is set; quantised checkpoints are not "
+                       "implemented");
+    a = m->arch;
+    m->cfg = calloc(1, MAX(a->cfg_bytes, (size_t)1));
+    m->top = calloc(1, MAX(a->top_bytes, (size_t)1));
+    if (!m->cfg || !m->top) return err_set(e, -ENOMEM, "no memory for the model");
+    TRY(a->configure(r->config, &m->shape, m->cfg, e));
+    check_shape(&m->shape);
+    m->layer = calloc(m->shape.n_layers, MAX(a->layer_bytes, (size_t)1));
+    m->encoder = calloc(m->shape.n_encoder_layers + 1, MAX(a->encoder_bytes, (size_t)1));
+    if (!m->layer || !m->encoder) return err_set(e, -ENOMEM, "no memory for the model");
+    return 0;
+}
+
+static int
+limit_len(struct model *m, uint32_t max_len, struct err *e)
+{
+    if (max_len > m->shape.max_len)
+        return err_set(e, -EINVAL, "max_len is %u, the model reaches %u positions", max_len,
+                       m->shape.max_len);
+    if (max_len) m->shape.max_len = max_len;
+    return 0;
+}
+
+/* The dtype that config.json states; what transformers takes when it states none is fp32. */
+static int
+stated_dtype(const json_t *config, enum dtype *ret, struct err *e)
+{
+    static const struct {
+        const char *name;
+        enum dtype dtype;
+    } names[] = { { "float32", DT_F32 }, { "bfloat16", DT_BF16 }, { "float16", DT_F16 } };
+    const char *name;
+
+    TRY(cfg_dtype(config, &name, e));
+    *ret = DT_F32;
+    if (!name) return 0;
+    for (size_t i = 0; i < ARRAY_LEN(names); i++)
+        if (strcmp(name, names[i].name) == 0) {
+            *ret = names[i].dtype;
+            return 0;
+        }
+    return err_set(e, -ENOTSUP, "dtype is \"%.40s\"; float32, bfloat16 and float16 are implemented",
+                   name);
+}
+
+static int
+load(struct model *m, const struct model_source *src, struct reading *r, struct err *e)
+{
+    struct weights_from from = {
+        .src = src, .config = r->bytes, .config_bytes = r->n, .stored = DT_F32, .fd = &r->fd
+    };
+    int code;
+
+    if (src->random) {
+        code = stated_dtype(r->config, &from.stored, e);
+        if (code == 0) code = cfg_bool(r->config, "tie_word_embeddings", true, &from.tied, e);
+        if (code < 0) return err_while(e, code, CONFIG);
+    } else
+        TRY(safetensors_open(&m->files, src->dir, e));
+    return weights_load(m, &from, e);
+}
+
+static int
+build(struct model *m, const struct model_source *src, struct reading *r,
+      const struct arch *const *families, struct err *e)
+{
+    int code;
+
+    TRY(read_files(r, src->dir, e));
+    code = configure(m, r, families, e);
+    if (code < 0) return err_while(e, code, CONFIG);
+    TRY(limit_len(m, src->max_len, e));
+    TRY(generation_read(m, r->generation, r->config, e));
+    TRY(load(m, src, r, e));
+    if (!m->arch->prepare) return 0;
+    return m->arch->prepare(m, e);
+}
+
+int
+model_open(struct model **ret, const struct model_source *src, struct gpu *g,
+           const struct arch *const *families, struct err *e)
+{
+    CLEAN(model_close_at) struct model *m = calloc(1, sizeof *m);
+    struct reading r = { .fd = src->weights_fd };
+    int code;
+
+    check(src->dtype == DT_F32 || src->dtype == DT_BF16 || src->dtype == DT_F16 ||
+          src->dtype == DT_COUNT);
+    if (m) {
+        m->gpu = g;
+        m->op = gpu_ops(g);
+        m->weights.fd = -1;
+        code = build(m, src, &r, families, e);
+        if (code < 0) code = err_while(e, code, "load %.60s", src->dir);
+    } else
+        code = err_set(e, -ENOMEM, "load %.60s: no memory", src->dir);
+    reading_done(&r);
+    if (code < 0) return code;
+    *ret = TAKE(m);
+    return 0;
+}
+
+struct model *
+model_close(struct model *m)
+{
+    if (!m) return NULL;
+    table_drop_all(m);
+    if (m->weights.base) m->op->arena_drop(m->gpu, &m->weights);
+    safetensors_close(m->files);
+    free(m->unused);
+    free(m->encoder);
+    free(m->layer);
+    free(m->top);
+    free(m->cfg);
+    free(m);
+    return NULL;
+}

@@ -1,0 +1,224 @@
+/* safetensors.c - see safetensors.h: files, shards and their index; a header's content is st_header.c's. */
+#include "worker/model/safetensors.h"
+
+#include "worker/model/config.h"
+#include "worker/model/st_header.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#define ONE_FILE "model.safetensors"
+#define INDEX "model.safetensors.index.json"
+
+struct safetensors {
+    struct st_table table;
+    uint32_t n_shards;
+    struct st_shard *shard; /* [n_shards]; names and maps are ours */
+};
+
+struct safetensors *
+safetensors_close(struct safetensors *s)
+{
+    if (!s) return NULL;
+    st_table_done(&s->table);
+    for (uint32_t i = 0; i < s->n_shards; i++) {
+        if (s->shard[i].map) munmap((void *)(uintptr_t)s->shard[i].map, s->shard[i].bytes);
+        free((void *)(uintptr_t)s->shard[i].name);
+    }
+    free(s->shard);
+    free(s);
+    return NULL;
+}
+
+static struct safetensors *
+new_with_shards(uint32_t n)
+{
+    struct safetensors *s = calloc(1, sizeof *s);
+
+    if (s) s->shard = calloc(n, sizeof *s->shard);
+    return s && s->shard ? s : safetensors_close(s);
+}
+
+/* A shard of that name, without bytes yet. */
+static struct st_shard *
+add_shard(struct safetensors *s, const char *name)
+{
+    struct st_shard *f = &s->shard[s->n_shards];
+
+    f->name = strdup(name);
+    if (!f->name) return NULL;
+    s->n_shards++;
+    return f;
+}
+
+static int
+map_shard(struct st_shard *f, const char *dir, struct err *e)
+{
+    char path[4096];
+    struct stat st;
+    void *map;
+    int fd;
+
+    if ((size_t)snprintf(path, sizeof path, "%s/%s", dir, f->name) >= sizeof path)
+        return err_set(e, -ENAMETOOLONG, "%.80s: the path is too long", f->name);
+    fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0) return err_set(e, -errno, "%.180s: %s", path, strerror(errno));
+    if (fstat(fd, &st) < 0 || !S_ISREG(st.st_mode)) {
+        close(fd);
+        return err_set(e, -EINVAL, "%.180s is not a file", path);
+    }
+    f->bytes = (uint64_t)st.st_size;
+    /* A length of 0 cannot be mapped; st_header_read() says that it is too short. */
+    map = f->bytes ? mmap(NULL, f->bytes, PROT_READ, MAP_SHARED, fd, 0) : NULL;
+    close(fd);
+    if (map == MAP_FAILED) return err_set(e, -errno, "map %.180s: %s", path, strerror(errno));
+    f->map = map;
+    return 0;
+}
+
+static int
+open_shard(struct safetensors *s, const char *dir, const char *name, struct err *e)
+{
+    struct st_shard *f = add_shard(s, name);
+
+    if (!f) return err_set(e, -ENOMEM, "%s: no memory for its name", name);
+    TRY(map_shard(f, dir, e));
+    return st_header_read(&s->table, f, s->n_shards - 1, e);
+}
+
+static int
+open_single(struct safetensors **ret, const char *dir, struct err *e)
+{
+    CLEAN(safetensors_close_at) struct safetensors *s = new_with_shards(1);
+
+    if (!s) return err_set(e, -ENOMEM, "no memory for a checkpoint");
+    TRY(open_shard(s, dir, ONE_FILE, e));
+    TRY(st_table_sort(&s->table, e));
+    *ret = TAKE(s);
+    return 0;
+}
+
+static uint32_t
+find_shard(const struct safetensors *s, const char *name)
+{
+    for (uint32_t i = 0; i < s->n_shards; i++)
+        if (strcmp(s->shard[i].name, name) == 0) return i;
+    return UINT32_MAX;
+}
+
+/* Open every file that weight_map names. */
+static int
+open_shards(struct safetensors *s, const char *dir, const json_t *weight_map, struct err *e)
+{
+    const char *name;
+    json_t *file;
+
+    json_object_foreach((json_t *)(uintptr_t)weight_map, name, file)
+    {
+        const char *f = json_string_value(file);
+
+        if (!f || !*f || strchr(f, '/'))
+            return err_set(e, -EBADMSG, INDEX ": %.80s: its file is no plain name", name);
+        if (find_shard(s, f) != UINT32_MAX) continue;
+        if (s->n_shards == ST_MAX_SHARDS)
+            return err_set(e, -E2BIG, INDEX " names more than %d files", ST_MAX_SHARDS);
+        TRY(open_shard(s, dir, f, e));
+    }
+    return 0;
+}
+
+/* Every tensor is where weight_map says. */
+static int
+check_index(struct safetensors *s, const json_t *weight_map, struct err *e)
+{
+    const char *name;
+    json_t *file;
+
+    json_object_foreach((json_t *)(uintptr_t)weight_map, name, file)
+    {
+        const struct st_tensor *t = safetensors_find(s, name);
+        const char *f = json_string_value(file);
+
+        if (!t || strcmp(t->file, f))
+            return err_set(e, -EBADMSG, "%.80s has no %.80s, which " INDEX " puts there", f, name);
+    }
+    return 0;
+}
+
+static int
+open_index(struct safetensors **ret, const char *dir, const json_t *index, struct err *e)
+{
+    CLEAN(safetensors_close_at) struct safetensors *s = new_with_shards(ST_MAX_SHARDS);
+    const json_t *weight_map = json_object_get(index, "weight_map");
+
+    if (!s) return err_set(e, -ENOMEM, "no memory for a checkpoint");
+    if (!json_is_object(weight_map)) return err_set(e, -EBADMSG, INDEX " has no weight_map");
+    TRY(open_shards(s, dir, weight_map, e));
+    TRY(st_table_sort(&s->table, e));
+    TRY(check_index(s, weight_map, e));
+    *ret = TAKE(s);
+    return 0;
+}
+
+static bool
+there(const char *dir, const char *name)
+{
+    char path[4096];
+
+    return (size_t)snprintf(path, sizeof path, "%s/%s", dir, name) < sizeof path &&
+           access(path, F_OK) == 0;
+}
+
+int
+safetensors_open(struct safetensors **ret, const char *dir, struct err *e)
+{
+    json_t *index;
+    int code;
+
+    if (there(dir, ONE_FILE)) return open_single(ret, dir, e);
+    if (!there(dir, INDEX))
+        return err_set(e, -ENOENT, "%.150s has neither " ONE_FILE " nor " INDEX "%s", dir,
+                       there(dir, "pytorch_model.bin") ? "; pytorch_model.bin is not read" : "");
+    TRY(config_read(&index, dir, INDEX, e));
+    code = open_index(ret, dir, index, e);
+    json_decref(index);
+    return code;
+}
+
+struct st_tensor *
+safetensors_find(struct safetensors *s, const char *name)
+{
+    return st_table_find(&s->table, name);
+}
+
+uint32_t
+safetensors_n(const struct safetensors *s)
+{
+    return s->table.n;
+}
+
+struct st_tensor *
+safetensors_at(struct safetensors *s, uint32_t i)
+{
+    check(i < s->table.n);
+    return &s->table.tensor[i];
+}
+
+uint32_t
+safetensors_n_shards(const struct safetensors *s)
+{
+    return s->n_shards;
+}
+
+const struct st_shard *
+safetensors_shard(const struct safetensors *s, uint32_t i)
+{
+    check(i < s->n_shards);
+    return &s->shard[i];
+}
