@@ -1,0 +1,69 @@
+/* naive.c - see naive.h. */
+#include "tests/gpu/naive.h"
+
+#include "gpu/fp.h"
+
+#include <math.h>
+
+double
+naive_kv(const struct kv_view *v, uint32_t part, uint32_t seat, uint32_t pos, uint32_t head,
+         uint32_t d)
+{
+    uint32_t tpb = v->tokens_per_block;
+    slice_id block = v->table[seat * v->table_stride + pos / tpb];
+    const char *slice = (const char *)v->base + ((size_t)block + part) * v->slice_bytes;
+    size_t n = ((size_t)head * tpb + pos % tpb) * v->head_dim + d;
+
+    return v->dtype == DT_F32 ? (double)((const float *)slice)[n]
+                              : (double)float_of_bf16(((const uint16_t *)slice)[n]);
+}
+
+static double
+key_or_value(const struct attend *a, const struct run *run, uint32_t part, uint32_t j,
+             uint32_t head, uint32_t d)
+{
+    if (a->kv.table) return naive_kv(&a->kv, part, run->seat, j, head, d);
+    return at(part ? a->v : a->k, run->first_row + j - (uint32_t)run->first_pos,
+              head * a->head_dim + d);
+}
+
+double
+naive_attend(const struct attend *a, const struct run *run, uint32_t row, uint32_t head, uint32_t d)
+{
+    int64_t i = run->first_pos + (int64_t)(row - run->first_row);
+    int64_t keys = a->kv.table ? run->kv_len : run->first_pos + (int64_t)run->n_rows;
+    uint32_t kv_head = head * a->n_kv_heads / a->n_heads;
+    double max = -INFINITY, sum = 0, out = 0;
+
+    /* Twice over the keys: the largest score, then the sums. */
+    for (int pass = 0; pass < 2; pass++) {
+        if (pass && a->sinks) {
+            max = fmax(max, (double)a->sinks[head]);
+            sum = exp(a->sinks[head] - max);
+        }
+        for (int64_t j = a->kv.table ? 0 : run->first_pos; j < keys; j++) {
+            double s = 0;
+
+            if (a->causal && j > i) continue;
+            if (a->window && j <= i - (int64_t)a->window) continue;
+            for (uint32_t e = 0; e < a->head_dim; e++)
+                s += at(a->q, row, head * a->head_dim + e) *
+                     key_or_value(a, run, 0, (uint32_t)j, kv_head, e);
+            s *= a->scale;
+            if (a->softcap != 0) s = a->softcap * tanh(s / a->softcap);
+            if (a->bias) {
+                int64_t reach = a->bias_reach, far = j - i;
+
+                far = far > reach ? reach : far < -reach ? -reach : far;
+                s += a->bias[head * (2 * a->bias_reach + 1) + (uint32_t)(far + reach)];
+            }
+            if (pass == 0) {
+                max = fmax(max, s);
+            } else {
+                sum += exp(s - max);
+                out += exp(s - max) * key_or_value(a, run, 1, (uint32_t)j, kv_head, d);
+            }
+        }
+    }
+    return sum > 0 ? out / sum : 0;
+}

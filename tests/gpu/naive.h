@@ -1,0 +1,14 @@
+/* naive.h - attention and rope_store in double, written from gpu.h and nothing else. */
+#ifndef TESTS_GPU_NAIVE_H
+#define TESTS_GPU_NAIVE_H
+
+#include "tests/gpu/rig.h"
+
+/* Element d of K (part 0) or V (part 1) of a paged cache. */
+double naive_kv(const struct kv_view *v, uint32_t part, uint32_t seat, uint32_t pos, uint32_t head,
+                uint32_t d);
+/* What attend() should write to element d of a head of a row. */
+double naive_attend(const struct attend *a, const struct run *run, uint32_t row, uint32_t head,
+                    uint32_t d);
+
+#endif

@@ -1,0 +1,152 @@
+/* test_fp.c - what gpu/fp.h promises, over all 2^16 patterns of both types. */
+#include "gpu/fp.h"
+
+#include "tests/gpu/rig.h"
+#include "tests/test.h"
+
+#include <math.h>
+
+/* A half by its definition. */
+static double
+half(uint32_t h)
+{
+    int exp = (int)(h >> 10 & 31), man = (int)(h & 0x3ff);
+    double v = exp == 31 ? (man ? NAN : INFINITY)
+               : exp     ? ldexp(1024 + man, exp - 25)
+                         : ldexp(man, -24);
+
+    return h & 0x8000 ? -v : v;
+}
+
+static void
+every_fp16_is_the_float_it_stands_for(void **state)
+{
+    (void)state;
+    for (uint32_t h = 0; h < 65536; h++) {
+        float f = float_of_f16((uint16_t)h);
+        double want = half(h);
+
+        if (want != want)
+            assert_true(f != f);
+        else
+            assert_true((double)f == want && !signbit(f) == !signbit(want));
+    }
+}
+
+static void
+every_fp16_comes_back_and_a_nan_stays_one(void **state)
+{
+    (void)state;
+    for (uint32_t h = 0; h < 65536; h++) {
+        float f = float_of_f16((uint16_t)h);
+        uint16_t back = f16_of_float(f);
+
+        if (f != f)
+            assert_true((back & 0x7c00) == 0x7c00 && (back & 0x3ff));
+        else
+            assert_int_equal(back, h);
+    }
+}
+
+/* Between two neighbours: the nearer one, the even one from the middle. */
+static void
+fp16_rounds_to_nearest_even(void **state)
+{
+    (void)state;
+    for (uint32_t h = 0; h < 0x7c00; h++) {
+        double low = half(h), high = h == 0x7bff ? 65536 : half(h + 1);
+        float mid = (float)((low + high) / 2);
+
+        assert_int_equal(f16_of_float(mid), h & 1 ? h + 1 : h);
+        assert_int_equal(f16_of_float(nextafterf(mid, 0)), h);
+        assert_int_equal(f16_of_float(nextafterf(mid, INFINITY)), h + 1);
+        assert_int_equal(f16_of_float(-mid), 0x8000 | (h & 1 ? h + 1 : h));
+    }
+    assert_int_equal(f16_of_float(1e30f), 0x7c00);
+    assert_int_equal(f16_of_float(1e-30f), 0);
+}
+
+static void
+every_bf16_comes_back_and_rounds_to_nearest_even(void **state)
+{
+    (void)state;
+    for (uint32_t h = 0; h < 65536; h++) {
+        float f = float_of_bf16((uint16_t)h), mid = float_of_bits(h << 16 | 0x8000);
+        uint16_t back = bf16_of_float(f);
+
+        assert_int_equal(bits_of_float(f), h << 16);
+        if (f != f) {
+            assert_true((back & 0x7f80) == 0x7f80 && (back & 0x7f));
+            continue;
+        }
+        assert_int_equal(back, h);
+        if ((h & 0x7f80) == 0x7f80) continue;
+        assert_int_equal(bf16_of_float(mid), h & 1 ? h + 1 : h);
+        assert_int_equal(bf16_of_float(float_of_bits(h << 16 | 0x7fff)), h);
+        assert_int_equal(bf16_of_float(float_of_bits(h << 16 | 0x8001)), h + 1);
+    }
+}
+
+/* Through embed(), which converts eight at a time, with either instruction set. */
+static void
+weights_are_converted_exactly_by_both_instruction_sets(void **state)
+{
+    static const char *const isa[] = { "scalar", "auto" };
+    static const enum dtype type[] = { DT_BF16, DT_F16 };
+
+    (void)state;
+    for (int n = 0; n < 4; n++) {
+        struct rig r;
+        struct tensor x, table;
+        int32_t *token;
+
+        rig_open(&r, isa[n % 2], 1);
+        table = tensor_2d(rig_bytes(&r, 2 * 65536), type[n / 2], 8192, 8);
+        x = rig_output(&r, 8192, 8, 8);
+        token = rig_bytes(&r, 8192 * sizeof *token);
+        for (int32_t i = 0; i < 8192; i++) token[i] = i;
+        for (uint32_t h = 0; h < 65536; h++) ((uint16_t *)table.data)[h] = (uint16_t)h;
+        assert_int_equal(r.op->embed(r.lane, x, table, token, 1), 0);
+        rig_wait(&r);
+        assert_true(same_bits(x, table));
+        rig_close(&r);
+    }
+}
+
+static void
+fma_rounds_once(void **state)
+{
+    (void)state;
+    test_seed();
+    for (int i = 0; i < 2000000; i++) {
+        uint32_t u[3];
+        float a, b, c, want, got;
+
+        for (int j = 0; j < 3; j++) u[j] = test_below(UINT32_MAX);
+        /* Every second time the sum nearly cancels, which is where a second rounding shows. */
+        a = float_of_bits(u[0]);
+        b = float_of_bits(u[1]);
+        c = i % 2 ? float_of_bits(u[2]) : -a * b * (1 + (float)(u[2] % 64) * 0x1p-23f);
+        want = fmaf(a, b, c);
+        got = fma_1(a, b, c);
+        if (want != want)
+            assert_true(got != got);
+        else
+            assert_int_equal(bits_of_float(got), bits_of_float(want));
+    }
+}
+
+int
+main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_fp16_is_the_float_it_stands_for),
+        cmocka_unit_test(every_fp16_comes_back_and_a_nan_stays_one),
+        cmocka_unit_test(fp16_rounds_to_nearest_even),
+        cmocka_unit_test(every_bf16_comes_back_and_rounds_to_nearest_even),
+        cmocka_unit_test(weights_are_converted_exactly_by_both_instruction_sets),
+        cmocka_unit_test(fma_rounds_once),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
