@@ -2,8 +2,9 @@
  *
  * Byte-level BPE (GPT-2, Llama 3, o200k patterns through PCRE2) for now; any other kind is refused by
  * name. Added tokens are cut out of the raw text first (longest, leftmost); template tokens are added
- * unless bare. Pure: no thread, no I/O after tokenizer_open(); one struct may be used by several
- * threads as long as each has its own struct tokenizer_room.
+ * unless bare. Pure: no thread, no I/O after tokenizer_open(). tokenizer_encode() works in room that t
+ * holds, so one thread encodes; the functions that take t as const may run beside it in any other.
+ * The room grows for a longer word than any before, and for nothing else.
  */
 #ifndef TEXT_TOKENIZER_H
 #define TEXT_TOKENIZER_H
@@ -18,9 +19,11 @@ int tokenizer_open(struct tokenizer **ret, const char *dir, struct err *e) MUST_
 struct tokenizer *tokenizer_close(struct tokenizer *t);
 CLEAN_FUNC(struct tokenizer, tokenizer_close)
 
-uint32_t tokenizer_size(const struct tokenizer *t); /* ids are below it */
+uint32_t tokenizer_size(const struct tokenizer *t);    /* ids are below it */
+uint32_t tokenizer_longest(const struct tokenizer *t); /* bytes of the longest piece */
 
-/* Tokens of text into ids[cap]. Number written, -EMSGSIZE: cap is too small, -EILSEQ: not UTF-8. */
+/* Tokens of text into ids[cap]. Number written. -EMSGSIZE: cap is too small. -EILSEQ: not
+ * UTF-8. -ENOMEM, -EINVAL (a pattern gave up): no text of sane size. Each with its sentence. */
 int tokenizer_encode(struct tokenizer *t, const char *text, size_t n, bool bare, token_id *ids,
                      uint32_t cap, struct err *e) MUST_USE;
 
@@ -28,7 +31,8 @@ int tokenizer_encode(struct tokenizer *t, const char *text, size_t n, bool bare,
  * such id. Valid as long as t. */
 const char *tokenizer_piece(const struct tokenizer *t, token_id id, uint32_t *n, bool *special);
 
-/* All of ids as text, NUL-ended, into buf[cap]; ill-formed bytes become U+FFFD. Length, or -EMSGSIZE. */
+/* All of ids as text, NUL-ended, into buf[cap]; ill-formed bytes become U+FFFD, ids that
+ * are none nothing. Length, or -EMSGSIZE. */
 int tokenizer_decode(const struct tokenizer *t, const token_id *ids, uint32_t n, bool keep_special,
                      char *buf, size_t cap) MUST_USE;
 

@@ -1,0 +1,119 @@
+/* detok.c - see detok.h.
+ *
+ * Text goes byte by byte through held: a byte is added, a stop that ends with it ends everything, and
+ * what can no longer begin a stop goes out. So held is always the longest end of the text that begins
+ * some stop, and a stop is found whole inside it wherever tokens were cut.
+ */
+#include "worker/text/detok.h"
+
+#include <errno.h>
+#include <string.h>
+
+enum { STOP_MAX = 256 };
+
+_Static_assert((int)DETOK_HELD > (int)STOP_MAX + 6, "held takes the longest stop and a character");
+
+void
+detok_init(struct detok *d, const struct tokenizer *t, bool keep_special)
+{
+    *d = (struct detok){ .t = t, .keep_special = keep_special };
+}
+
+int
+detok_stop(struct detok *d, const char *s, uint32_t n)
+{
+    if (n == 0 || n > STOP_MAX) return -EINVAL;
+    for (uint32_t i = 0; i < n;) {
+        int k = utf8_at(s + i, n - i);
+
+        if (k <= 0) return -EINVAL;
+        i += (uint32_t)k;
+    }
+    if (d->n_stop == DETOK_MAX_STOPS) return -ENOSPC;
+    d->stop[d->n_stop] = s;
+    d->stop_len[d->n_stop++] = n;
+    return 0;
+}
+
+/* Where the longest stop that ends held begins, or n_held when none does. */
+static uint32_t
+stop_at(const struct detok *d)
+{
+    uint32_t at = d->n_held;
+
+    for (uint32_t i = 0; i < d->n_stop; i++) {
+        uint32_t n = d->stop_len[i];
+
+        if (n <= d->n_held && memcmp(d->held + d->n_held - n, d->stop[i], n) == 0)
+            at = MIN(at, d->n_held - n);
+    }
+    return at;
+}
+
+/* Does held from `from` on begin a stop? */
+static bool
+may_stop(const struct detok *d, uint32_t from)
+{
+    uint32_t n = d->n_held - from;
+
+    for (uint32_t i = 0; i < d->n_stop; i++)
+        if (n < d->stop_len[i] && memcmp(d->held + from, d->stop[i], n) == 0) return true;
+    return false;
+}
+
+/* Append text to what is held and what thereby is ready to buf; bytes written there. */
+static uint32_t
+pass(struct detok *d, const char *text, uint32_t n, char *buf)
+{
+    uint32_t len = 0;
+
+    for (uint32_t i = 0; i < n && !d->stopped; i++) {
+        uint32_t out = 0;
+
+        d->held[d->n_held++] = text[i];
+        d->stopped = stop_at(d) < d->n_held;
+        if (d->stopped)
+            out = stop_at(d);
+        else
+            while (out < d->n_held && !may_stop(d, out)) out++;
+        memcpy(buf + len, d->held, out);
+        len += out;
+        d->n_held = d->stopped ? 0 : d->n_held - out;
+        memmove(d->held, d->held + out, d->n_held);
+    }
+    return len;
+}
+
+int
+detok_add(struct detok *d, token_id id, char *buf, size_t cap, bool *stopped)
+{
+    uint32_t bytes, len = 0;
+    bool special;
+    const char *p = tokenizer_piece(d->t, id, &bytes, &special);
+
+    if (cap < DETOK_HELD + 3 * (size_t)tokenizer_longest(d->t)) return -EMSGSIZE;
+    if (p && (!special || d->keep_special)) {
+        for (uint32_t i = 0; i < bytes && !d->stopped; i++) {
+            char out[6];
+
+            len += pass(d, out, utf8_feed(&d->part, p[i], out), buf + len);
+        }
+    }
+    *stopped = d->stopped;
+    return (int)len;
+}
+
+int
+detok_end(struct detok *d, char *buf, size_t cap)
+{
+    uint32_t len = 0;
+    char out[6];
+
+    if (cap < DETOK_HELD) return -EMSGSIZE;
+    if (d->stopped) return 0;
+    len = pass(d, out, utf8_end(&d->part, out), buf);
+    memcpy(buf + len, d->held, d->n_held);
+    len += d->n_held;
+    d->n_held = 0;
+    return (int)len;
+}

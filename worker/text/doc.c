@@ -1,0 +1,72 @@
+/* doc.c - see doc.h. */
+#include "worker/text/doc.h"
+
+#include <errno.h>
+
+static int
+not_a(const char *where, const char *what, struct err *e)
+{
+    return err_set(e, -EBADMSG, "%s is not %s", where, what);
+}
+
+int
+doc_object(const struct json *j, const char *where, struct err *e)
+{
+    return j->kind == JSON_OBJECT ? 0 : not_a(where, "an object", e);
+}
+
+int
+doc_array(const struct json *j, const char *where, struct err *e)
+{
+    return j->kind == JSON_ARRAY ? 0 : not_a(where, "an array", e);
+}
+
+int
+doc_key(struct json *j, struct err *e)
+{
+    TRY(json_next(j, e));
+    return j->kind == JSON_KEY;
+}
+
+int
+doc_element(struct json *j, struct err *e)
+{
+    TRY(json_next(j, e));
+    return j->kind != JSON_ARRAY_END;
+}
+
+int
+doc_text(struct json *j, const char *where, char *buf, size_t n, struct err *e)
+{
+    TRY(json_next(j, e));
+    if (j->kind == JSON_NULL) {
+        buf[0] = '\0';
+        return 0;
+    }
+    if (j->kind != JSON_STRING) return not_a(where, "a string", e);
+    if (json_string(j, buf, n) < 0)
+        return err_set(e, -EMSGSIZE, "%s is longer than %zu bytes", where, n - 1);
+    return 0;
+}
+
+int
+doc_bool(struct json *j, const char *where, bool *ret, struct err *e)
+{
+    TRY(json_next(j, e));
+    if (j->kind != JSON_TRUE && j->kind != JSON_FALSE && j->kind != JSON_NULL)
+        return not_a(where, "true or false", e);
+    *ret = j->kind == JSON_TRUE;
+    return 0;
+}
+
+int
+doc_id(struct json *j, const char *where, token_id *ret, struct err *e)
+{
+    uint64_t v;
+
+    TRY(json_next(j, e));
+    if (j->kind != JSON_NUMBER || json_u64(j, &v) < 0 || v > INT32_MAX)
+        return not_a(where, "a token id", e);
+    *ret = (token_id)v;
+    return 0;
+}

@@ -1,0 +1,173 @@
+/* vocab.c - see vocab.h.
+ *
+ * Pieces are appended to one block of bytes and found through one open-addressed table of ids. Both
+ * grow while tokenizer.json is read and never after.
+ */
+#include "worker/text/vocab.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* GPT-2's table backwards: the byte that character c (below 0x144) stands for, or -1. Printable Latin-1
+ * stands for itself; the other 68 bytes follow in order from U+0100. */
+static int
+byte_of(uint32_t c)
+{
+    if ((c >= 0x21 && c <= 0x7e) || (c >= 0xa1 && c <= 0xac) || (c >= 0xae && c <= 0xff))
+        return (int)c;
+    if (c < 0x100 || c > 0x143) return -1;
+    c -= 0x100;
+    if (c < 0x21) return (int)c;
+    c -= 0x21;
+    if (c < 0xa1 - 0x7f) return (int)(c + 0x7f);
+    return 0xad;
+}
+
+int
+vocab_unwrite(char *s, size_t n)
+{
+    int len = 0;
+
+    /* All 256 characters take one or two bytes, so longer ones are outside without a decoder. */
+    for (int pass = 0; pass < 2; pass++) {
+        len = 0;
+        for (size_t i = 0; i < n; len++) {
+            unsigned char a = (unsigned char)s[i];
+            uint32_t c = a;
+
+            if (a >= 0xe0) return -1;
+            if (a >= 0xc0) c = (uint32_t)(a & 0x1f) << 6 | ((unsigned char)s[i + 1] & 0x3f);
+            if (byte_of(c) < 0) return -1;
+            i += a >= 0xc0 ? 2 : 1;
+            if (pass) s[len] = (char)byte_of(c);
+        }
+    }
+    return len;
+}
+
+static uint64_t
+hash(const char *s, size_t n)
+{
+    uint64_t h = UINT64_C(0xcbf29ce484222325); /* FNV-1a, then mixed so that low bits are good */
+
+    for (size_t i = 0; i < n; i++) h = (h ^ (unsigned char)s[i]) * UINT64_C(0x100000001b3);
+    return h ^ h >> 29;
+}
+
+static uint32_t
+slot_of(const struct vocab *v, const char *s, size_t n)
+{
+    uint32_t i = (uint32_t)hash(s, n) & (v->n_slots - 1);
+
+    for (; v->slot[i]; i = (i + 1) & (v->n_slots - 1)) {
+        const struct piece *p = &v->piece[v->slot[i] - 1];
+
+        if (p->len == n && memcmp(v->bytes + p->at, s, n) == 0) break;
+    }
+    return i;
+}
+
+static int MUST_USE
+more_slots(struct vocab *v)
+{
+    uint32_t *old = v->slot, n = v->n_slots;
+
+    if (v->n_used < n / 2) return 0;
+    v->n_slots = n ? n * 2 : 1024;
+    v->slot = calloc(v->n_slots, sizeof *v->slot);
+    if (!v->slot) {
+        v->slot = old;
+        v->n_slots = n;
+        return -ENOMEM;
+    }
+    for (uint32_t i = 0; i < n; i++) {
+        const struct piece *p;
+
+        if (!old[i]) continue;
+        p = &v->piece[old[i] - 1];
+        v->slot[slot_of(v, v->bytes + p->at, p->len)] = old[i];
+    }
+    free(old);
+    return 0;
+}
+
+static int MUST_USE
+more_room(struct vocab *v, uint32_t id, size_t n)
+{
+    if (v->n_bytes + n > v->cap_bytes) {
+        size_t cap = MAX(v->cap_bytes * 2, v->n_bytes + n + 4096);
+        char *b = realloc(v->bytes, cap);
+
+        if (!b) return -ENOMEM;
+        v->bytes = b;
+        v->cap_bytes = cap;
+    }
+    if (id >= v->cap) {
+        uint32_t cap = MAX(v->cap * 2, id + 512);
+        struct piece *p = realloc(v->piece, cap * sizeof *p);
+
+        if (!p) return -ENOMEM;
+        memset(p + v->cap, 0, (cap - v->cap) * sizeof *p);
+        v->piece = p;
+        v->cap = cap;
+    }
+    return more_slots(v);
+}
+
+int
+vocab_add(struct vocab *v, token_id id, const char *s, size_t n, struct err *e)
+{
+    struct piece *p;
+    int len;
+
+    if (id < 0 || id >= VOCAB_MAX_ID)
+        return err_set(e, -EBADMSG, "token id %d is beyond %d", id, VOCAB_MAX_ID - 1);
+    if (more_room(v, (uint32_t)id, n) < 0) return err_set(e, -ENOMEM, "vocabulary");
+    p = &v->piece[id];
+    if (p->there)
+        return err_set(e, -EBADMSG, "token id %d is given to \"%.*s\" and to another", id,
+                       (int)MIN(n, (size_t)64), s);
+    *p = (struct piece){ .at = v->n_bytes, .len = (uint32_t)n, .there = true };
+    memcpy(v->bytes + p->at, s, n);
+    len = vocab_unwrite(v->bytes + p->at, n);
+    if (len >= 0) {
+        uint32_t slot = slot_of(v, v->bytes + p->at, (size_t)len);
+
+        if (v->slot[slot]) {
+            p->there = false;
+            return err_set(e, -EBADMSG, "\"%.*s\" is token %u and %d", (int)MIN(n, (size_t)64), s,
+                           v->slot[slot] - 1, id);
+        }
+        p->len = (uint32_t)len;
+        p->by_bytes = true;
+        v->slot[slot] = (uint32_t)id + 1;
+        v->n_used++;
+    }
+    v->n_bytes += p->len;
+    v->n = MAX(v->n, (uint32_t)id + 1);
+    v->longest = MAX(v->longest, p->len);
+    return 0;
+}
+
+token_id
+vocab_find(const struct vocab *v, const char *bytes, size_t n)
+{
+    return v->n_slots ? (token_id)v->slot[slot_of(v, bytes, n)] - 1 : -1;
+}
+
+const struct piece *
+vocab_piece(const struct vocab *v, token_id id)
+{
+    if (id < 0 || (uint32_t)id >= v->n || !v->piece[id].there) return NULL;
+    return &v->piece[id];
+}
+
+void
+vocab_free(struct vocab *v)
+{
+    free(v->bytes);
+    free(v->piece);
+    free(v->slot);
+    *v = (struct vocab){ 0 };
+}
