@@ -398,10 +398,9 @@ help_is_aligned_and_never_wider_than_80(void **state)
         p += n + 1;
     }
     assert_non_null(strstr(text, "  --max-seqs N                sequences at once [256]\n"));
-    assert_non_null(
-        strstr(text, "  --kv.block N                tokens in a block, a sentence that is long\n"
-                     "                              enough to be broken in two lines of help "
-                     "[auto]\n"));
+    assert_non_null(strstr(
+        text, "  --kv.block N                tokens in a block, a sentence that is long enough\n"
+              "                              to be broken in two lines of help [auto]\n"));
     assert_non_null(strstr(text, "  --split.mode off|auto|fixed\n"
                                  "                              how to split [auto]\n"));
     assert_null(strstr(text, "hidden"));

@@ -1,0 +1,248 @@
+/* test_bell.c - the peer wakes when it sleeps, and costs nothing while it does not. */
+#include "tests/test.h"
+
+#include "base/clock.h"
+#include "ipc/link.h"
+#include "ipc/records.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+static const uint8_t id[16] = { 2 };
+static struct link a, b; /* lagand's end and the worker's, both here */
+
+static int
+setup(void **state)
+{
+    struct err e;
+    int bell;
+
+    (void)state;
+    assert_int_equal(link_make(&a, 0, 1, id, 12, 12, &bell, &e), 0);
+    assert_int_equal(link_attach(&b, dup(a.d.fd), dup(a.w.fd), bell, 1, &e), 0);
+    return 0;
+}
+
+static int
+teardown(void **state)
+{
+    (void)state;
+    link_close(&a);
+    link_close(&b);
+    return 0;
+}
+
+static void
+send_one(struct link *l, uint16_t type)
+{
+    void *p;
+
+    assert_int_equal(ring_reserve(&l->out, type, 0, 8, 0, &p), 0);
+    memset(p, 1, 8);
+    ring_publish(&l->out);
+}
+
+static void
+who_is_awake_is_not_rung(void **state)
+{
+    (void)state;
+    for (int i = 0; i < 5; i++) {
+        send_one(&a, REC_CANCEL);
+        bell_ring(&a.bell);
+    }
+    assert_int_equal(a.bell.n_rung, 0);
+    assert_int_equal(bell_drain(&b.bell), 0);
+}
+
+static void
+who_sleeps_is_rung_once_for_each_sleep(void **state)
+{
+    (void)state;
+    for (int i = 1; i < 4; i++) {
+        assert_true(bell_sleep(&b.bell, link_ready, &b));
+        for (int k = 0; k < 3; k++) {
+            send_one(&a, REC_CANCEL);
+            bell_ring(&a.bell);
+        }
+        assert_int_equal(a.bell.n_rung, i);
+        bell_wake(&b.bell);
+        assert_int_equal(bell_drain(&b.bell), 1);
+        assert_int_equal(b.bell.n_heard, i);
+        for (struct ring_record rec; ring_peek(&b.in, &rec) == 1;) continue;
+    }
+}
+
+static void
+who_has_something_to_read_does_not_sleep(void **state)
+{
+    struct ring_record rec;
+
+    (void)state;
+    send_one(&a, REC_CANCEL);
+    assert_false(bell_sleep(&b.bell, link_ready, &b));
+    bell_wake(&b.bell);
+    assert_int_equal(ring_peek(&b.in, &rec), 1);
+    assert_true(bell_sleep(&b.bell, link_ready, &b));
+}
+
+static void
+who_waited_for_room_is_woken_by_a_release(void **state)
+{
+    struct ring_record rec;
+    void *p;
+
+    (void)state;
+    while (ring_reserve(&a.out, REC_SUBMIT, 0, 100, 0, &p) == 0) continue;
+    ring_publish(&a.out);
+    assert_true(bell_sleep(&a.bell, link_ready, &a));
+    assert_int_equal(ring_peek(&b.in, &rec), 1);
+    ring_release(&b.in);
+    bell_ring(&b.bell);
+    assert_int_equal(b.bell.n_rung, 1);
+    assert_true(link_ready(&a));
+    bell_wake(&a.bell);
+    assert_int_equal(bell_drain(&a.bell), 1);
+    assert_int_equal(ring_reserve(&a.out, REC_SUBMIT, 0, 100, 0, &p), 0);
+    assert_false(link_ready(&a));
+}
+
+static void
+the_peers_end_is_told_after_its_last_byte(void **state)
+{
+    (void)state;
+    bell_sleep(&a.bell, link_ready, &a);
+    bell_ring(&b.bell);
+    assert_int_equal(b.bell.n_rung, 1);
+    link_close(&b);
+    bell_wake(&a.bell);
+    assert_int_equal(bell_drain(&a.bell), 1);
+    assert_int_equal(bell_drain(&a.bell), -EPIPE);
+    assert_int_equal(bell_drain(&a.bell), -EPIPE);
+    bell_ring(&a.bell); /* no signal, no error */
+}
+
+static void
+a_peer_that_rings_in_a_storm_holds_nobody(void **state)
+{
+    char bytes[4096] = { 0 };
+    uint32_t calls = 0;
+
+    (void)state;
+    while (send(b.bell.fd, bytes, sizeof bytes, MSG_DONTWAIT) > 0) continue;
+    for (int n; (n = bell_drain(&a.bell)) > 0; calls++) assert_true(n <= 4096);
+    assert_true(calls > 10);
+    /* And who cannot send because nobody reads does not block. */
+    while (send(a.bell.fd, bytes, sizeof bytes, MSG_DONTWAIT) > 0) continue;
+    bell_sleep(&b.bell, link_ready, &b);
+    bell_ring(&a.bell);
+}
+
+static void
+both_ends_are_nonblocking_and_pass_no_exec(void **state)
+{
+    (void)state;
+    assert_true(fcntl(a.bell.fd, F_GETFL) & O_NONBLOCK);
+    assert_true(fcntl(b.bell.fd, F_GETFL) & O_NONBLOCK);
+    assert_int_equal(fcntl(a.bell.fd, F_GETFD), FD_CLOEXEC);
+    assert_int_equal(fcntl(b.bell.fd, F_GETFD), FD_CLOEXEC);
+}
+
+/* Wait for the next record as both programs do; the time-out only turns a lost wake-up into a failure. */
+static bool
+next_record(struct link *l)
+{
+    struct ring_record rec;
+    int r;
+
+    while ((r = ring_peek(&l->in, &rec)) == 0) {
+        if (bell_sleep(&l->bell, link_ready, l)) {
+            struct pollfd p = { .fd = l->bell.fd, .events = POLLIN };
+
+            if (poll(&p, 1, 5000) == 0) {
+                print_error("a wake-up was lost\n");
+                return false;
+            }
+        }
+        bell_wake(&l->bell);
+        if (bell_drain(&l->bell) < 0) return false;
+    }
+    if (r == 1) ring_release(&l->in); /* the answer's bell tells of the room too */
+    return r == 1;
+}
+
+/* A moment of our own, of a different length each time, so that all interleavings come up. */
+static void
+dawdle(uint32_t n)
+{
+    for (volatile uint32_t i = (n * 2654435761u) >> 24; i; i--) continue;
+}
+
+static void
+no_wake_up_is_lost_in_a_second_of_round_trips(void **state)
+{
+    uint32_t trips = 0;
+    nsec end;
+    pid_t pid;
+    int status;
+
+    (void)state;
+    pid = fork();
+    if (pid == 0) {
+        int d = dup(a.d.fd), w = dup(a.w.fd), bell = dup(b.bell.fd);
+
+        prctl(PR_SET_PDEATHSIG, SIGKILL);
+        /* The other end's copies here would hide the hang-up. */
+        close(a.bell.fd);
+        close(b.bell.fd);
+        if (link_attach(&b, d, w, bell, 1, NULL) < 0) _exit(1);
+        for (uint32_t n = 0; next_record(&b); n++) {
+            void *p;
+
+            dawdle(n);
+            if (ring_reserve(&b.out, REC_PHASE, 0, 8, 0, &p) < 0) _exit(2);
+            memset(p, 0, 8);
+            ring_publish(&b.out);
+            bell_ring(&b.bell);
+        }
+        _exit(0);
+    }
+    link_close(&b);
+    end = clock_now() + NSEC_S;
+    for (; clock_now() < end; trips++) {
+        dawdle(trips ^ 0x5a5a);
+        send_one(&a, REC_CANCEL);
+        bell_ring(&a.bell);
+        assert_true(next_record(&a));
+    }
+    link_close(&a);
+    assert_int_equal(waitpid(pid, &status, 0), pid);
+    assert_true(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+    print_message("%u round trips\n", trips);
+    assert_true(trips > 500);
+}
+
+int
+main(void)
+{
+#define T(f) cmocka_unit_test_setup_teardown(f, setup, teardown)
+    const struct CMUnitTest tests[] = {
+        T(who_is_awake_is_not_rung),
+        T(who_sleeps_is_rung_once_for_each_sleep),
+        T(who_has_something_to_read_does_not_sleep),
+        T(who_waited_for_room_is_woken_by_a_release),
+        T(the_peers_end_is_told_after_its_last_byte),
+        T(a_peer_that_rings_in_a_storm_holds_nobody),
+        T(both_ends_are_nonblocking_and_pass_no_exec),
+        T(no_wake_up_is_lost_in_a_second_of_round_trips),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,309 @@
+/* test_shm.c - the segments: sealed, private to their writer, and refused when anything is wrong. */
+#include "tests/test.h"
+
+#include "ipc/shm.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+enum { LOG2 = 12, EPOCH = 17 };
+static const uint8_t id[16] = "0123456789abcde";
+static struct shm d, w;
+static struct err e;
+
+static int
+setup(void **state)
+{
+    (void)state;
+    assert_int_equal(shm_make(&d, SHM_D, 3, EPOCH, id, LOG2, &e), 0);
+    assert_int_equal(shm_make(&w, SHM_W, 3, EPOCH, id, LOG2, &e), 0);
+    return 0;
+}
+
+static int
+teardown(void **state)
+{
+    (void)state;
+    shm_close(&d);
+    shm_close(&w);
+    shm_close(&w); /* twice is nothing */
+    return 0;
+}
+
+/* May this process write at p? Asked of the kernel, which answers EFAULT instead of a signal. */
+static bool
+writable(void *p)
+{
+    int fd = open("/dev/zero", O_RDONLY);
+    ssize_t n = read(fd, p, 1);
+
+    close(fd);
+    return n == 1;
+}
+
+static void
+the_checksum_is_crc32c(void **state)
+{
+    (void)state;
+    assert_int_equal(shm_crc32c("123456789", 9), 0xe3069283);
+    assert_int_equal(shm_crc32c("", 0), 0);
+}
+
+static void
+the_header_says_what_was_asked_for(void **state)
+{
+    const struct shm_hdr *h = w.base;
+
+    (void)state;
+    assert_memory_equal(h, &w.hdr, sizeof *h);
+    assert_memory_equal(h->magic, SHM_MAGIC, 8);
+    assert_int_equal(h->epoch, EPOCH);
+    assert_int_equal(h->kind, SHM_W);
+    assert_int_equal(h->worker_idx, 3);
+    assert_int_equal(h->total_size, SHM_RING_OFF_W + (1 << LOG2));
+    assert_int_equal(h->max_rec, (1 << LOG2) / 8);
+    assert_memory_equal(h->daemon_id, id, 16);
+    assert_ptr_equal(shm_ring(&w), (uint8_t *)w.base + SHM_RING_OFF_W);
+    assert_ptr_equal(shm_ring(&d), (uint8_t *)d.base + SHM_RING_OFF_D);
+}
+
+static void
+every_page_is_there_from_the_start(void **state)
+{
+    struct stat st;
+
+    (void)state;
+    assert_int_equal(fstat(d.fd, &st), 0);
+    assert_true((uint64_t)st.st_blocks * 512 >= d.bytes);
+}
+
+static void
+d_is_written_by_its_maker_only(void **state)
+{
+    struct shm worker;
+    char path[64];
+    int fd;
+
+    (void)state;
+    assert_true(writable(shm_ctl(&d)));
+    assert_int_equal(shm_attach(&worker, dup(d.fd), SHM_D, EPOCH, &e), 0);
+    assert_false(writable(shm_ctl(&worker)));
+    assert_int_equal(mprotect(worker.base, worker.bytes, PROT_READ | PROT_WRITE), -1);
+    assert_ptr_equal(mmap(NULL, d.bytes, PROT_WRITE, MAP_SHARED, d.fd, 0), MAP_FAILED);
+    assert_int_equal(errno, EPERM);
+    assert_int_equal(pwrite(d.fd, "x", 1, 0), -1);
+    assert_int_equal(errno, EPERM);
+    snprintf(path, sizeof path, "/proc/self/fd/%d", d.fd);
+    fd = open(path, O_RDWR | O_CLOEXEC);
+    if (fd >= 0) {
+        assert_ptr_equal(mmap(NULL, d.bytes, PROT_WRITE, MAP_SHARED, fd, 0), MAP_FAILED);
+        close(fd);
+    }
+    shm_close(&worker);
+}
+
+static void
+w_is_written_by_the_worker_only(void **state)
+{
+    struct shm worker;
+
+    (void)state;
+    assert_false(writable(shm_ctl(&w)));
+    assert_int_equal(shm_attach(&worker, dup(w.fd), SHM_W, EPOCH, &e), 0);
+    assert_true(writable(shm_ctl(&worker)));
+    atomic_store(&shm_ctl(&worker)->hb_count, 5);
+    assert_int_equal(atomic_load(&shm_ctl(&w)->hb_count), 5);
+    shm_close(&worker);
+}
+
+static void
+nobody_can_resize_or_unseal(void **state)
+{
+    const struct shm *both[] = { &d, &w };
+
+    (void)state;
+    for (int i = 0; i < 2; i++) {
+        assert_int_equal(ftruncate(both[i]->fd, 4096), -1);
+        assert_int_equal(errno, EPERM);
+        assert_int_equal(ftruncate(both[i]->fd, (off_t)both[i]->bytes * 2), -1);
+        assert_int_equal(errno, EPERM);
+        assert_int_equal(fcntl(both[i]->fd, F_ADD_SEALS, F_SEAL_WRITE), -1);
+        assert_int_equal(errno, EPERM);
+    }
+}
+
+static void
+descriptors_do_not_pass_an_exec(void **state)
+{
+    (void)state;
+    assert_int_equal(fcntl(d.fd, F_GETFD), FD_CLOEXEC);
+    assert_int_equal(fcntl(w.fd, F_GETFD), FD_CLOEXEC);
+}
+
+#define FIELD(name, by) \
+    { \
+#name, by, offsetof(struct shm_hdr, name), sizeof w.hdr.name \
+    }
+static const struct field {
+    const char *name, *by; /* by: what refuses it when the checksum fits; NULL: nothing does */
+    size_t off, size;
+} fields[] = {
+    FIELD(magic, "magic"),         FIELD(abi_major, "abi_major"),
+    FIELD(abi_minor, NULL),        FIELD(hdr_size, "hdr_size"),
+    FIELD(epoch, "epoch"),         FIELD(kind, "kind"),
+    FIELD(worker_idx, NULL),       FIELD(total_size, "total_size"),
+    FIELD(ctl_off, "ctl_off"),     FIELD(ring_off, "ring_off"),
+    FIELD(ring_log2, "ring_log2"), FIELD(rec_align, "rec_align"),
+    FIELD(max_rec, "max_rec"),     FIELD(feature_bits, "feature_bits"),
+    FIELD(daemon_id, NULL),        FIELD(zero, "zero"),
+};
+
+static int
+attach_w(void)
+{
+    struct shm worker;
+    int fd = dup(w.fd), r = shm_attach(&worker, fd, SHM_W, EPOCH, &e);
+
+    if (r < 0) {
+        assert_int_equal(close(fd), 0); /* still ours */
+    } else {
+        shm_close(&worker);
+    }
+    return r;
+}
+
+static void
+a_header_changed_in_any_field_is_refused_by_name(void **state)
+{
+    char want[64];
+
+    (void)state;
+    for (size_t i = 0; i < ARRAY_LEN(fields); i++) {
+        for (size_t at = 0; at < fields[i].size; at += at < 16 ? 1 : 331) {
+            struct shm_hdr h = w.hdr;
+
+            ((uint8_t *)&h)[fields[i].off + at] ^= 0x55;
+            assert_int_equal(pwrite(w.fd, &h, sizeof h, 0), sizeof h);
+            assert_int_equal(attach_w(), -EBADMSG);
+            snprintf(want, sizeof want, "W: header field %s is wrong",
+                     fields[i].by ? fields[i].by : "hdr_crc32c");
+            assert_string_equal(e.text, want);
+            /* A liar would also make the checksum fit. */
+            h.hdr_crc32c = shm_crc32c(&h, offsetof(struct shm_hdr, hdr_crc32c));
+            assert_int_equal(pwrite(w.fd, &h, sizeof h, 0), sizeof h);
+            assert_int_equal(attach_w(), fields[i].by ? -EBADMSG : 0);
+        }
+    }
+    assert_int_equal(pwrite(w.fd, &w.hdr, sizeof w.hdr, 0), sizeof w.hdr);
+    assert_int_equal(attach_w(), 0);
+}
+
+static void
+another_epoch_or_kind_is_refused(void **state)
+{
+    struct shm worker;
+
+    (void)state;
+    assert_int_equal(shm_attach(&worker, w.fd, SHM_W, EPOCH + 1, &e), -EBADMSG);
+    assert_string_equal(e.text, "W: header field epoch is wrong");
+    assert_int_equal(shm_attach(&worker, w.fd, SHM_D, EPOCH, &e), -EBADMSG);
+    assert_int_equal(shm_attach(&worker, d.fd, SHM_W, EPOCH, &e), -EBADMSG);
+}
+
+/* A memfd as a forger would make it: this header, this size, these seals. */
+static int
+forged(const struct shm_hdr *h, uint64_t bytes, int seals)
+{
+    int fd = memfd_create("forged", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+
+    assert_int_equal(ftruncate(fd, (off_t)bytes), 0);
+    assert_int_equal(pwrite(fd, h, sizeof *h, 0), sizeof *h);
+    assert_int_equal(fcntl(fd, F_ADD_SEALS, seals), 0);
+    return fd;
+}
+
+static void
+a_segment_without_its_seals_or_size_is_refused(void **state)
+{
+    enum { ALL = F_SEAL_SEAL | F_SEAL_SHRINK | F_SEAL_GROW, FUTURE = 0x10 };
+    static const struct {
+        enum shm_kind kind;
+        int seals;
+        int64_t more;
+        const char *why;
+    } bad[] = {
+        { SHM_W, ALL & ~F_SEAL_SHRINK, 0, "seals" },
+        { SHM_W, ALL & ~F_SEAL_GROW, 0, "seals" },
+        { SHM_W, F_SEAL_SHRINK | F_SEAL_GROW, 0, "seals" },
+        { SHM_W, ALL | FUTURE, 0, "seals" },
+        { SHM_D, ALL, 0, "seals" },
+        { SHM_W, ALL, 4096, "total_size" },
+        { SHM_W, ALL, -4096, "total_size" },
+        { SHM_W, ALL, -2 * 4096, "fixed part" },
+    };
+
+    (void)state;
+    for (size_t i = 0; i < ARRAY_LEN(bad); i++) {
+        const struct shm *s = bad[i].kind == SHM_D ? &d : &w;
+        int fd = forged(&s->hdr, s->bytes + (uint64_t)bad[i].more, bad[i].seals);
+        struct shm worker;
+
+        assert_int_equal(shm_attach(&worker, fd, bad[i].kind, EPOCH, &e), -EBADMSG);
+        assert_non_null(strstr(e.text, bad[i].why));
+        close(fd);
+    }
+    {
+        int fd = open("/dev/null", O_RDONLY);
+        struct shm worker;
+
+        assert_int_equal(shm_attach(&worker, fd, SHM_D, EPOCH, &e), -EBADMSG);
+        assert_non_null(strstr(e.text, "not a memfd"));
+        close(fd);
+    }
+}
+
+static void
+copying_in_is_memcpy_at_every_alignment_and_length(void **state)
+{
+    _Alignas(8) uint8_t from[160], to[160];
+
+    (void)state;
+    for (size_t i = 0; i < sizeof from; i++) from[i] = (uint8_t)(i * 7 + 1);
+    for (size_t off = 0; off < 9; off++) {
+        for (size_t to_off = 0; to_off < 9; to_off++) {
+            for (size_t n = 0; n < 140; n++) {
+                memset(to, 0xaa, sizeof to);
+                shm_copy_in(to + to_off, from + off, n);
+                assert_memory_equal(to + to_off, from + off, n);
+                assert_int_equal(to[to_off + n], 0xaa);
+            }
+        }
+    }
+}
+
+int
+main(void)
+{
+#define T(f) cmocka_unit_test_setup_teardown(f, setup, teardown)
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(the_checksum_is_crc32c),
+        T(the_header_says_what_was_asked_for),
+        T(every_page_is_there_from_the_start),
+        T(d_is_written_by_its_maker_only),
+        T(w_is_written_by_the_worker_only),
+        T(nobody_can_resize_or_unseal),
+        T(descriptors_do_not_pass_an_exec),
+        T(a_header_changed_in_any_field_is_refused_by_name),
+        T(another_epoch_or_kind_is_refused),
+        T(a_segment_without_its_seals_or_size_is_refused),
+        cmocka_unit_test(copying_in_is_memcpy_at_every_alignment_and_length),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

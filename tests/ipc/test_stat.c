@@ -1,0 +1,120 @@
+/* test_stat.c - the counters are read whole or not at all. */
+#include "tests/test.h"
+
+#include "ipc/stat.h"
+
+#include <pthread.h>
+#include <string.h>
+
+static struct shm_ctl ctl;
+static _Atomic bool stop;
+
+static int
+setup(void **state)
+{
+    (void)state;
+    memset(&ctl, 0, sizeof ctl);
+    atomic_store(&stop, false);
+    return 0;
+}
+
+static struct stats
+all(uint64_t v)
+{
+    struct stats s;
+
+    for (int i = 0; i < STAT_COUNT; i++) s.v[i] = v + (uint64_t)i;
+    return s;
+}
+
+static void
+what_was_published_is_read(void **state)
+{
+    struct stats s = all(1000), got;
+
+    (void)state;
+    stat_publish(&ctl, &s);
+    assert_true(stat_read(&ctl, &got));
+    assert_memory_equal(&got, &s, sizeof s);
+}
+
+static void
+before_the_first_publish_everything_is_zero(void **state)
+{
+    struct stats got = all(1);
+
+    (void)state;
+    assert_true(stat_read(&ctl, &got));
+    for (int i = 0; i < STAT_COUNT; i++) assert_int_equal(got.v[i], 0);
+}
+
+static void
+a_writer_that_died_inside_leaves_the_old_copy(void **state)
+{
+    struct stats s = all(5), got = all(7);
+
+    (void)state;
+    stat_publish(&ctl, &s);
+    atomic_fetch_add(&ctl.stat_seq, 1); /* killed between odd and even */
+    assert_false(stat_read(&ctl, &got));
+    assert_int_equal(got.v[0], 7);
+}
+
+static void *
+publish(void *arg)
+{
+    for (uint64_t v = 0; !atomic_load(&stop); v++) {
+        struct stats s = all(v);
+
+        stat_publish(&ctl, &s);
+    }
+    return arg;
+}
+
+static void
+a_copy_is_never_torn(void **state)
+{
+    uint32_t read = 0;
+    pthread_t t;
+
+    (void)state;
+    assert_int_equal(pthread_create(&t, NULL, publish, NULL), 0);
+    for (uint32_t i = 0; i < 300000; i++) {
+        struct stats got;
+
+        if (!stat_read(&ctl, &got)) continue;
+        read++;
+        for (uint64_t k = 0; k < STAT_COUNT && got.v[0]; k++) {
+            if (got.v[k] != got.v[0] + k) fail();
+        }
+    }
+    atomic_store(&stop, true);
+    assert_int_equal(pthread_join(t, NULL), 0);
+    assert_true(read > 100);
+}
+
+static void
+every_row_has_name_and_sentence(void **state)
+{
+    (void)state;
+    for (int i = 0; i < STAT_COUNT; i++) {
+        assert_true(strlen(stat_rows[i].name) > 0);
+        assert_true(strlen(stat_rows[i].sentence) > 5);
+    }
+    assert_string_equal(stat_rows[STAT_steps].name, "steps");
+    assert_int_equal(stat_rows[STAT_running].kind, STAT_GAUGE);
+}
+
+int
+main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup(what_was_published_is_read, setup),
+        cmocka_unit_test_setup(before_the_first_publish_everything_is_zero, setup),
+        cmocka_unit_test_setup(a_writer_that_died_inside_leaves_the_old_copy, setup),
+        cmocka_unit_test_setup(a_copy_is_never_torn, setup),
+        cmocka_unit_test_setup(every_row_has_name_and_sentence, setup),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
