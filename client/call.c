@@ -68,7 +68,7 @@ pack_number(msgpack_packer *p, const struct json *j, struct err *e)
 }
 
 int
-json_pack(msgpack_packer *p, const char *text, size_t n, struct err *e)
+client_pack_json(msgpack_packer *p, const char *text, size_t n, struct err *e)
 {
     struct json j;
     uint32_t members;
@@ -204,7 +204,7 @@ write_value(FILE *out, const msgpack_object *o)
 }
 
 char *
-json_text(const msgpack_object *o)
+client_json_text(const msgpack_object *o)
 {
     char *text = NULL;
     size_t n;
@@ -234,7 +234,7 @@ send_call(struct lagan *c, const char *verb, const char *args)
     msg_begin(&p, LAGAN_MSG_CALL, ++c->next_rid, 2);
     msg_key(&p, "verb"), msg_text(&p, verb);
     msg_key(&p, "args");
-    if (args && json_pack(&p, args, strlen(args), &e) < 0)
+    if (args && client_pack_json(&p, args, strlen(args), &e) < 0)
         r = client_fail(c, -EINVAL, "arguments of %s: %s", verb, e.text);
     else if (!args)
         msgpack_pack_map(&p, 0);
@@ -254,7 +254,7 @@ take_answer(struct lagan *c, const struct frame *f, const char *verb, char **rep
     struct msg_span s;
 
     if (f->m.type == LAGAN_MSG_REPLY) {
-        *reply = json_text(result ? result : &f->m.map);
+        *reply = client_json_text(result ? result : &f->m.map);
         return *reply ? 0 : client_fail(c, -ENOMEM, "no memory for the answer to %s", verb);
     }
     msg_u64(&f->m.map, "code", &number);

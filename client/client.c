@@ -291,7 +291,7 @@ take_farewell(struct lagan *c, const struct msg *m)
 {
     struct msg_span s = { "", 0 };
     char why[240];
-    uint64_t code = LAGAN_E_INTERNAL;
+    uint64_t code = m->type == LAGAN_MSG_BYE ? LAGAN_E_DRAINING : LAGAN_E_INTERNAL;
 
     msg_u64(&m->map, "code", &code);
     if (msg_str(&m->map, "message", &s) < 0) msg_str(&m->map, "reason", &s);

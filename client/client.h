@@ -95,7 +95,7 @@ void client_ack(struct lagan *c, bool all); /* send what is due; all: whatever w
 void client_lose(struct lagan *c, uint32_t code, const char *why);
 
 /* call.c */
-int json_pack(msgpack_packer *p, const char *text, size_t n, struct err *e);
-char *json_text(const msgpack_object *o); /* NULL: no memory; free() it */
+int client_pack_json(msgpack_packer *p, const char *text, size_t n, struct err *e);
+char *client_json_text(const msgpack_object *o); /* NULL: no memory; free() it */
 
 #endif

@@ -1,0 +1,507 @@
+/* commands.c - the command table, and every command but generate.
+ *
+ * A command asks lagand with one verb; with --json the answer is printed as it came, else as a table.
+ */
+#include "ctl/ctl.h"
+#include "ctl/lines.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+struct plain_opts {
+    bool json, help;
+};
+
+static const char *
+word(const json_t *o, const char *key)
+{
+    const char *s = json_string_value(json_object_get(o, key));
+
+    return s ? s : "-";
+}
+
+static long long
+number(const json_t *o, const char *key)
+{
+    const json_t *v = json_object_get(o, key);
+
+    return json_is_real(v) ? (long long)json_real_value(v) : json_integer_value(v);
+}
+
+/* Read the options, ask, and print JSON if that is wanted. *ret: the answer otherwise, to be freed; NULL
+ * when all is done and the exit code is final. n_operands: how many the command takes. */
+static int
+ask(struct ctl *ctl, const char *words, int argc, char **argv, int n_operands, const char *operand,
+    bool privileged, json_t **ret)
+{
+    const struct command *c = commands;
+    struct plain_opts o;
+    json_t *args = json_object();
+    char *reply = NULL;
+    int n, r;
+
+    *ret = NULL;
+    while (strcmp(c->words, words)) c++;
+    n = command_args(c, &o, argc, argv);
+    if (n < 0) return json_decref(args), n == -2 ? 0 : CTL_USAGE;
+    if (n != n_operands) {
+        json_decref(args);
+        return ctl_fail(CTL_USAGE, "usage: laganctl %s %s", c->words, c->operands);
+    }
+    if (n_operands && !strcmp(operand, "id")) {
+        char *end;
+        long long id = strtoll(argv[0], &end, 10);
+
+        if (!*argv[0] || *end || id < 0) {
+            json_decref(args);
+            return ctl_fail(CTL_USAGE, "'%s' is no request id; `laganctl requests list` has them",
+                            argv[0]);
+        }
+        json_object_set_new(args, operand, json_integer(id));
+    } else if (n_operands) {
+        json_object_set_new(args, operand, json_string(argv[0]));
+    }
+    r = ctl_call(ctl, words, args, privileged, &reply);
+    if (r) return r;
+    if (o.json)
+        puts(reply);
+    else
+        *ret = json_loads(reply, JSON_DECODE_ANY, NULL);
+    free(reply);
+    if (!o.json && !*ret) return ctl_fail(CTL_FAILED, "lagand's answer to %s is not JSON", words);
+    return 0;
+}
+
+/* ---- workers */
+
+/* "62% / 48%": used of each pool. */
+static const char *
+kv_shares(const json_t *worker, char *buf, size_t n)
+{
+    json_t *pools = json_object_get(worker, "kv"), *p;
+    size_t i, at = 0;
+
+    snprintf(buf, n, "-");
+    json_array_foreach(pools, i, p)
+    {
+        long long blocks = number(p, "blocks");
+
+        at += (size_t)snprintf(buf + at, n - at, "%s%lld%%", i ? " / " : "",
+                               blocks ? 100 * number(p, "used") / blocks : 0);
+        if (at + 16 > n) break;
+    }
+    return buf;
+}
+
+static long long
+arena_bytes(const json_t *worker)
+{
+    json_t *a;
+    long long sum = 0;
+    size_t i;
+
+    json_array_foreach(json_object_get(worker, "arenas"), i, a) sum += number(a, "bytes");
+    return sum;
+}
+
+static void
+print_workers(const json_t *workers)
+{
+    static const char *const heads[] = { "WORKER",  "PID",     "MODEL",   "DEVICE", "STATE",
+                                         "RUNNING", "WAITING", "KV USED", "ARENAS", "RESTARTS" };
+    struct table *t = table_new(heads, ARRAY_LEN(heads));
+    json_t *w;
+    size_t i;
+
+    json_array_foreach(workers, i, w)
+    {
+        char kv[64], bytes[32];
+
+        table_cell(t, false, "%s", word(w, "name"));
+        table_cell(t, true, "%lld", number(w, "pid"));
+        table_cell(t, false, "%s", word(w, "model"));
+        table_cell(t, false, "%s", word(w, "device"));
+        table_cell(t, false, "%s", word(w, "state"));
+        table_cell(t, true, "%lld", number(w, "running"));
+        table_cell(t, true, "%lld", number(w, "waiting"));
+        table_cell(t, true, "%s", kv_shares(w, kv, sizeof kv));
+        table_cell(t, true, "%s", text_bytes(bytes, sizeof bytes, (double)arena_bytes(w)));
+        table_cell(t, true, "%lld", number(w, "restarts"));
+    }
+    table_print(t, stdout);
+    json_array_foreach(workers, i, w)
+    {
+        const char *why = json_string_value(json_object_get(w, "why"));
+
+        if (why && *why) printf("%s: %s\n", word(w, "name"), why);
+    }
+}
+
+static int
+cmd_workers(struct ctl *ctl, int argc, char **argv)
+{
+    json_t *workers;
+    int r = ask(ctl, "workers list", argc, argv, 0, NULL, false, &workers);
+
+    if (!workers) return r;
+    print_workers(workers);
+    json_decref(workers);
+    return 0;
+}
+
+static int
+cmd_status(struct ctl *ctl, int argc, char **argv)
+{
+    json_t *s, *workers, *w;
+    size_t i, n_ready = 0;
+    char up[32];
+    const char *state;
+    int r;
+
+    /* The exit code says more than 0, also with --json: so the answer is needed in both cases. */
+    struct plain_opts o;
+    const struct command *c = commands;
+    char *reply = NULL;
+
+    while (strcmp(c->words, "status")) c++;
+    r = command_args(c, &o, argc, argv);
+    if (r) return r == -2 ? 0 : r > 0 ? ctl_fail(CTL_USAGE, "status takes no operand") : CTL_USAGE;
+    r = ctl_call(ctl, "status", NULL, false, &reply);
+    if (r) return r;
+    s = json_loads(reply, 0, NULL);
+    if (o.json) puts(reply);
+    free(reply);
+    if (!s) return ctl_fail(CTL_FAILED, "lagand's answer to status is not JSON");
+    state = word(s, "state");
+    workers = json_object_get(s, "workers");
+    json_array_foreach(workers, i, w) n_ready += !strcmp(word(w, "state"), "ready");
+    if (!o.json) {
+        printf("lagand %s  pid %lld  up %s  %s  %zu of %zu workers ready\n", word(s, "version"),
+               number(s, "pid"),
+               text_duration(up, sizeof up, json_number_value(json_object_get(s, "uptime_s"))),
+               state, n_ready, json_array_size(workers));
+        printf("requests %lld of %lld\n\n", number(s, "requests"), number(s, "max_requests"));
+        print_workers(workers);
+    }
+    r = !strcmp(state, "degraded")   ? CTL_DEGRADED
+        : !strcmp(state, "draining") ? CTL_UNAVAILABLE
+                                     : 0;
+    json_decref(s);
+    return r;
+}
+
+/* ---- requests */
+
+static int
+cmd_requests(struct ctl *ctl, int argc, char **argv)
+{
+    static const char *const heads[] = { "ID",    "CLIENT", "MODEL",     "WORKER",
+                                         "STATE", "PROMPT", "GENERATED", "AGE" };
+    struct table *t;
+    json_t *list, *q;
+    size_t i;
+    int r = ask(ctl, "requests list", argc, argv, 0, NULL, /* privileged= */ true, &list);
+
+    if (!list) return r;
+    t = table_new(heads, ARRAY_LEN(heads));
+    json_array_foreach(list, i, q)
+    {
+        char age[32];
+
+        table_cell(t, true, "%lld", number(q, "id"));
+        table_cell(t, false, "%s", word(q, "client"));
+        table_cell(t, false, "%s", word(q, "model"));
+        table_cell(t, false, "%s", word(q, "worker"));
+        table_cell(t, false, "%s", word(q, "state"));
+        table_cell(t, true, "%lld", number(q, "prompt"));
+        table_cell(t, true, "%lld", number(q, "generated"));
+        table_cell(t, true, "%s",
+                   text_duration(age, sizeof age, (double)number(q, "age_ms") / 1e3));
+    }
+    table_print(t, stdout);
+    json_decref(list);
+    return 0;
+}
+
+static int
+cmd_cancel(struct ctl *ctl, int argc, char **argv)
+{
+    json_t *done;
+    int r = ask(ctl, "cancel", argc, argv, 1, "id", /* privileged= */ true, &done);
+
+    if (done) printf("request %s cancelled\n", argv[0]);
+    json_decref(done);
+    return r;
+}
+
+/* ---- kv, config */
+
+static int
+cmd_kv_stats(struct ctl *ctl, int argc, char **argv)
+{
+    static const char *const heads[] = { "WORKER", "POOL", "BLOCKS", "USED",
+                                         "CACHED", "FREE", "BYTES" };
+    struct table *t;
+    json_t *list, *p;
+    size_t i;
+    int r = ask(ctl, "kv stats", argc, argv, 0, NULL, false, &list);
+
+    if (!list) return r;
+    t = table_new(heads, ARRAY_LEN(heads));
+    json_array_foreach(list, i, p)
+    {
+        char bytes[32];
+
+        table_cell(t, false, "%s", word(p, "worker"));
+        if (json_is_string(json_object_get(p, "pool")))
+            table_cell(t, false, "%s", word(p, "pool"));
+        else
+            table_cell(t, false, "%lld", number(p, "pool"));
+        table_cell(t, true, "%lld", number(p, "blocks"));
+        table_cell(t, true, "%lld", number(p, "used"));
+        table_cell(t, true, "%lld", number(p, "cached"));
+        table_cell(t, true, "%lld", number(p, "free"));
+        table_cell(t, true, "%s", text_bytes(bytes, sizeof bytes, (double)number(p, "bytes")));
+    }
+    table_print(t, stdout);
+    json_decref(list);
+    return 0;
+}
+
+static int
+cmd_config_show(struct ctl *ctl, int argc, char **argv)
+{
+    static const char *const heads[] = { "KEY", "VALUE", "FROM" };
+    struct table *t;
+    json_t *list, *row;
+    size_t i;
+    int r = ask(ctl, "config show", argc, argv, 0, NULL, false, &list);
+
+    if (!list) return r;
+    t = table_new(heads, ARRAY_LEN(heads));
+    json_array_foreach(list, i, row)
+    {
+        json_t *v = json_object_get(row, "value");
+        char *text = json_is_string(v) ? NULL : json_dumps(v, JSON_ENCODE_ANY);
+
+        table_cell(t, false, "%s", word(row, "key"));
+        table_cell(t, false, "%s", text ? text : word(row, "value"));
+        table_cell(t, false, "%s", word(row, "from"));
+        free(text);
+    }
+    table_print(t, stdout);
+    json_decref(list);
+    return 0;
+}
+
+static int
+cmd_config_check(struct ctl *ctl, int argc, char **argv)
+{
+    static char program[1024];
+    char *args[5] = { program, (char *)(uintptr_t) "--check" };
+    const struct command *c = commands;
+    struct plain_opts o;
+    int n, status;
+    pid_t pid;
+
+    (void)ctl;
+    while (strcmp(c->words, "config check")) c++;
+    n = command_args(c, &o, argc, argv);
+    if (n < 0) return n == -2 ? 0 : CTL_USAGE;
+    if (n > 1) return ctl_fail(CTL_USAGE, "usage: laganctl config check [FILE]");
+    if (sibling_path(program, sizeof program, "lagand") < 0)
+        return ctl_fail(CTL_FAILED, "no lagand beside laganctl to check with");
+    if (n) {
+        args[2] = (char *)(uintptr_t) "--config";
+        args[3] = argv[0];
+    }
+    pid = fork();
+    if (pid == 0) {
+        execv(program, args);
+        _exit(CTL_FAILED);
+    }
+    if (pid < 0 || waitpid(pid, &status, 0) < 0)
+        return ctl_fail(CTL_FAILED, "start %s: %s", program, strerror(errno));
+    n = WIFEXITED(status) ? WEXITSTATUS(status) : CTL_FAILED;
+    if (o.json) printf("{\"ok\":%s,\"exit\":%d}\n", n ? "false" : "true", n);
+    return n;
+}
+
+/* ---- workers come and go */
+
+static int
+steer(struct ctl *ctl, const char *words, const char *says, int argc, char **argv)
+{
+    json_t *done;
+    int r = ask(ctl, words, argc, argv, 1, "worker", /* privileged= */ true, &done);
+
+    if (done) printf("%s  %s, %lld requests to finish\n", argv[0], says, number(done, "requests"));
+    json_decref(done);
+    return r;
+}
+
+static int
+cmd_drain(struct ctl *ctl, int argc, char **argv)
+{
+    return steer(ctl, "drain", "draining", argc, argv);
+}
+
+static int
+cmd_restart(struct ctl *ctl, int argc, char **argv)
+{
+    return steer(ctl, "restart", "restarting", argc, argv);
+}
+
+/* ---- text */
+
+struct text_opts {
+    bool json, help, bare, keep_special;
+    char ids[131072], text[131072], requests[4096];
+};
+
+/* clang-format off */
+static const struct opt tokenize_opts[] = {
+    { "text", OPT_STR, OPT_AT(text_opts, text), .arg = "TEXT", .sentence = "what to tokenize" },
+    { "requests", OPT_STR, OPT_AT(text_opts, requests), .arg = "FILE.jsonl",
+      .sentence = "one {\"text\": ...} a line; - is standard input" },
+    { "bare", OPT_BOOL, OPT_AT(text_opts, bare),
+      .sentence = "without the tokens that the model's template adds" },
+    { 0 }
+};
+static const struct opt detokenize_opts[] = {
+    { "ids", OPT_STR, OPT_AT(text_opts, ids), .arg = "1,2,3", .sentence = "token ids" },
+    { "requests", OPT_STR, OPT_AT(text_opts, requests), .arg = "FILE.jsonl",
+      .sentence = "one {\"ids\": [...]} a line; - is standard input" },
+    { "keep_special", OPT_BOOL, OPT_AT(text_opts, keep_special),
+      .sentence = "print special tokens too" },
+    { 0 }
+};
+/* clang-format on */
+
+static int
+text_call(struct ctl *ctl, const char *verb, const struct text_opts *o, json_t *args)
+{
+    char *reply = NULL;
+    int r;
+
+    json_object_del(args, "tag");
+    if (o->bare) json_object_set_new(args, "bare", json_true());
+    if (o->keep_special) json_object_set_new(args, "keep_special", json_true());
+    r = ctl_call(ctl, verb, args, false, &reply);
+    if (r == 0) puts(reply);
+    free(reply);
+    return r;
+}
+
+static int
+text_lines(struct ctl *ctl, const char *verb, const struct text_opts *o)
+{
+    struct lines l;
+    struct err e = { 0 };
+    char *line;
+    int r, worst = 0;
+
+    if (lines_open(&l, o->requests, &e) < 0) return ctl_fail(CTL_USAGE, "%s", e.text);
+    while (!ctl_signal) {
+        json_error_t je;
+        json_t *args;
+
+        if (!lines_next(&l, &line)) {
+            if (l.eof) break;
+            if (lines_fill(&l, &e) < 0) {
+                worst = ctl_fail(CTL_FAILED, "%s: %s", o->requests, e.text);
+                break;
+            }
+            continue;
+        }
+        if (!line[strspn(line, " \t\r")]) continue;
+        args = json_loads(line, 0, &je);
+        if (json_is_object(args)) {
+            r = text_call(ctl, verb, o, args);
+        } else {
+            json_decref(args);
+            r = ctl_fail(CTL_FAILED, "%s: line %zu: %s", o->requests, l.number,
+                         args ? "not a JSON object" : je.text);
+        }
+        if (r) worst = worst && worst != r ? CTL_FAILED : r;
+    }
+    lines_close(&l);
+    return ctl_signal ? 128 + ctl_signal : worst;
+}
+
+static int
+text_command(struct ctl *ctl, const char *verb, int argc, char **argv)
+{
+    static struct text_opts o;
+    const struct command *c = commands;
+    bool to_ids = !strcmp(verb, "tokenize");
+    int n;
+
+    while (strcmp(c->words, verb)) c++;
+    n = command_args(c, &o, argc, argv);
+    if (n < 0) return n == -2 ? 0 : CTL_USAGE;
+    if (n)
+        return ctl_fail(CTL_USAGE, "'%s': the text is --text TEXT, ids are --ids 1,2,3", argv[0]);
+    if (*o.requests) return text_lines(ctl, verb, &o);
+    if (to_ids) return text_call(ctl, verb, &o, json_pack("{s:s}", "text", o.text));
+
+    struct err e;
+    int32_t *ids;
+    size_t n_ids, i;
+    json_t *list = json_array();
+
+    if (parse_ids(o.ids, &ids, &n_ids, &e) < 0) {
+        json_decref(list);
+        return ctl_fail(CTL_USAGE, "--ids: %s", e.text);
+    }
+    for (i = 0; i < n_ids; i++) json_array_append_new(list, json_integer(ids[i]));
+    free(ids);
+    return text_call(ctl, verb, &o, json_pack("{s:o}", "ids", list));
+}
+
+static int
+cmd_tokenize(struct ctl *ctl, int argc, char **argv)
+{
+    return text_command(ctl, "tokenize", argc, argv);
+}
+
+static int
+cmd_detokenize(struct ctl *ctl, int argc, char **argv)
+{
+    return text_command(ctl, "detokenize", argc, argv);
+}
+
+/* clang-format off */
+const struct command commands[] = {
+    { "generate", "", "ask a model and print its answer as it comes",
+      "  laganctl generate --text \"12 = \" --max-tokens 32\n"
+      "  laganctl generate --ids 1,2,3 --temperature 0.8 --seed 7 --json\n"
+      "  laganctl generate --requests prompts.jsonl --concurrency 16 --json > answers.jsonl\n",
+      generate_opts, cmd_generate, .alone = false },
+    { "tokenize", "", "text to token ids, as the model would",
+      "  laganctl tokenize --text \"hello\"\n", tokenize_opts, cmd_tokenize, .alone = false },
+    { "detokenize", "", "token ids to text",
+      "  laganctl detokenize --ids 104,105\n", detokenize_opts, cmd_detokenize, .alone = false },
+    { "status", "", "one screen: lagand, its workers, its load; exit code 7 when degraded",
+      "  laganctl status && echo all is well\n", NULL, cmd_status, .alone = false },
+    { "workers list", "", "each worker: state, load, memory, restarts",
+      "  laganctl workers list --json\n", NULL, cmd_workers, .alone = false },
+    { "requests list", "", "every open request", NULL, NULL, cmd_requests, .alone = false },
+    { "cancel", "ID", "end a request of `requests list`",
+      "  laganctl cancel 17\n", NULL, cmd_cancel, .alone = false },
+    { "drain", "WORKER", "let a worker finish and take no more",
+      "  laganctl drain w0\n", NULL, cmd_drain, .alone = false },
+    { "restart", "WORKER", "let a worker finish, then start it anew",
+      "  laganctl restart w0\n", NULL, cmd_restart, .alone = false },
+    { "kv stats", "", "blocks of each pool of the KV cache", NULL, NULL, cmd_kv_stats, .alone = false },
+    { "config show", "", "the merged configuration and where each value came from", NULL, NULL,
+      cmd_config_show, .alone = false },
+    { "config check", "[FILE]", "check a configuration file; exit code 78 when it is wrong",
+      "  laganctl config check /etc/lagan/lagan.yaml\n", NULL, cmd_config_check, .alone = true },
+    { 0 }
+};
+/* clang-format on */

@@ -1,0 +1,132 @@
+/* connect.c - ways to lagand: its two sockets, calls, exit codes; see ctl.h. */
+#include "ctl/ctl.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+enum { OPEN_MS = 5000, CALL_MS = 30000 };
+
+int
+ctl_exit_of(uint32_t reason)
+{
+    switch (reason) {
+    case LAGAN_E_QUEUE_FULL:
+        return CTL_QUEUE_FULL;
+    case LAGAN_E_UNAUTHORIZED:
+        return CTL_NO_PERMISSION;
+    case LAGAN_E_NOT_FOUND:
+    case LAGAN_E_MODEL_NOT_FOUND:
+        return CTL_NOT_FOUND;
+    case LAGAN_E_DRAINING:
+    case LAGAN_E_DEVICE_LOST:
+        return CTL_UNAVAILABLE;
+    case LAGAN_E_DEADLINE:
+        return CTL_TIMEOUT;
+    case LAGAN_E_UNSUPPORTED:
+        return CTL_REFUSED;
+    default:
+        return CTL_FAILED;
+    }
+}
+
+int
+sibling_path(char *buf, size_t n, const char *program)
+{
+    static const char *const places[] = { "", "../sbin/", "../bin/" };
+    char self[1024], *slash;
+    ssize_t len = readlink("/proc/self/exe", self, sizeof self - 1);
+    size_t i;
+
+    if (len < 0) return -ENOENT;
+    self[len] = '\0';
+    slash = strrchr(self, '/');
+    if (!slash) return -ENOENT;
+    *slash = '\0';
+    for (i = 0; i < ARRAY_LEN(places); i++) {
+        if ((size_t)snprintf(buf, n, "%s/%s%s", self, places[i], program) >= n) return -ENOENT;
+        if (!access(buf, X_OK)) return 0;
+    }
+    return -ENOENT;
+}
+
+/* Ask the kernel, which answers at once, before libzmq, which would go on trying. */
+static int
+probe(const char *endpoint)
+{
+    struct sockaddr_un at = { .sun_family = AF_UNIX };
+    int fd, r;
+
+    if (strncmp(endpoint, "ipc://", 6) || endpoint[6] == '@') return 0;
+    if (strlen(endpoint + 6) >= sizeof at.sun_path) return -ENAMETOOLONG;
+    strcpy(at.sun_path, endpoint + 6);
+    fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    if (fd < 0) return -errno;
+    r = connect(fd, (struct sockaddr *)&at, sizeof at) < 0 && errno != EAGAIN ? -errno : 0;
+    close(fd);
+    return r;
+}
+
+/* ipc://DIR/api.sock to ipc://DIR/ctl.sock; anything else has no second socket. */
+static bool
+ctl_endpoint(const char *api, char *buf, size_t n)
+{
+    size_t len = strlen(api);
+
+    if (len < 9 || strcmp(api + len - 9, "/api.sock")) return false;
+    return (size_t)snprintf(buf, n, "%.*s/ctl.sock", (int)(len - 9), api) < n;
+}
+
+int
+ctl_connect(struct ctl *ctl, struct lagan **ret, bool privileged)
+{
+    char endpoint[sizeof ctl->endpoint];
+    int r;
+
+    snprintf(endpoint, sizeof endpoint, "%s", ctl->endpoint);
+    if (privileged && !ctl_endpoint(ctl->endpoint, endpoint, sizeof endpoint))
+        return ctl_fail(CTL_REFUSED, "%s has no control socket beside it; connect to .../api.sock",
+                        ctl->endpoint);
+    r = probe(endpoint);
+    if (r == -EACCES || r == -EPERM)
+        return ctl_fail(CTL_NO_PERMISSION, "no permission for %s; its group may use it: %s",
+                        endpoint, privileged ? "lagan-admin" : "lagan");
+    if (r < 0)
+        return ctl_fail(CTL_UNREACHABLE,
+                        "no lagand at %s: %s; start one, name its socket with --connect, or use "
+                        "--spawn MODEL_DIR",
+                        endpoint, strerror(-r));
+    r = lagan_open(ret, endpoint, OPEN_MS);
+    return r < 0 ? ctl_fail(CTL_UNREACHABLE, "%s", lagan_why(NULL)) : 0;
+}
+
+int
+ctl_call(struct ctl *ctl, const char *verb, json_t *args, bool privileged, char **reply)
+{
+    char *text = args ? json_dumps(args, JSON_COMPACT) : NULL;
+    struct lagan *c = ctl->api, *own = NULL;
+    uint32_t code = 0;
+    int r = 0;
+
+    json_decref(args);
+    if (privileged) {
+        r = ctl_connect(ctl, &own, /* privileged= */ true);
+        c = own;
+    }
+    if (r == 0) {
+        r = lagan_call(c, verb, text, reply, &code, CALL_MS);
+        if (r == -EREMOTEIO)
+            r = ctl_fail(ctl_exit_of(code), "%s", lagan_why(c));
+        else if (r == -ETIMEDOUT)
+            r = ctl_fail(CTL_TIMEOUT, "%s", lagan_why(c));
+        else if (r < 0)
+            r = ctl_fail(r == -ECONNRESET ? CTL_UNREACHABLE : CTL_FAILED, "%s", lagan_why(c));
+    }
+    lagan_close(own);
+    free(text);
+    return r;
+}

@@ -1,0 +1,96 @@
+/* ctl.h - laganctl: what the commands share.
+ *
+ * main.c reads the command line and finds the command; a command talks to lagand through liblagan
+ * and returns an exit code. Every failure is one sentence on standard error, said where it is known.
+ */
+#ifndef CTL_CTL_H
+#define CTL_CTL_H
+
+#include "base/clock.h"
+#include "base/err.h"
+#include "base/opt.h"
+#include "include/lagan.h"
+#include "include/lagan_wire.h"
+
+#include <jansson.h>
+#include <signal.h>
+
+/* CONTRACT of every lagan program; systemd and scripts rely on the numbers. */
+#define EXIT_CODES(X) \
+    X(0, OK, "ok") \
+    X(1, FAILED, "it failed; the message says why") \
+    X(2, USAGE, "the command line is wrong") \
+    X(3, UNREACHABLE, "no lagand answers there") \
+    X(4, NOT_FOUND, "no such worker, model or request") \
+    X(5, REFUSED, "known, but not done: policy, state or version") \
+    X(6, TIMEOUT, "it took too long") \
+    X(7, DEGRADED, "it works, but something is wrong") \
+    X(69, UNAVAILABLE, "lagand takes no requests: it drains, or a device is gone") \
+    X(75, QUEUE_FULL, "too much to do; try again later") \
+    X(77, NO_PERMISSION, "this user may not do that") \
+    X(78, CONFIG, "the configuration is wrong")
+
+enum ctl_exit {
+#define X(number, name, sentence) CTL_##name = number,
+    EXIT_CODES(X)
+#undef X
+};
+
+struct ctl_opts { /* before the command */
+    char connect[256], spawn[1024], device[64];
+    char set[16384]; /* one a line */
+    bool help, version;
+};
+
+struct ctl {
+    struct ctl_opts o;
+    struct lagan *api; /* open while a command runs that wants it */
+    char endpoint[256];
+};
+
+struct command {
+    const char *words; /* "workers list" */
+    const char *operands, *sentence, *examples;
+    const struct opt *opts;                             /* NULL: only --json and --help */
+    int (*run)(struct ctl *ctl, int argc, char **argv); /* argv[0]: the last word of the command */
+    bool alone;                                         /* needs no lagand */
+};
+extern const struct command commands[]; /* ended by words NULL */
+
+/* main.c */
+extern volatile sig_atomic_t ctl_signal;                        /* SIGINT or SIGTERM came; 0 none */
+int ctl_fail(int code, const char *fmt, ...) PRINTF_LIKE(2, 3); /* says it, returns code */
+void command_help(const struct command *c);
+/* Options and operands in any order; operands move to the front of argv, their number is returned, or
+ * -1 after the sentence was said. help is printed, and then -2 returned. */
+int command_args(const struct command *c, void *to, int argc, char **argv);
+
+/* connect.c */
+int ctl_connect(struct ctl *ctl, struct lagan **ret, bool privileged); /* 0 or an exit code */
+int ctl_call(struct ctl *ctl, const char *verb, json_t *args, bool privileged, char **reply);
+int ctl_exit_of(uint32_t reason);                           /* an error's number to an exit code */
+int sibling_path(char *buf, size_t n, const char *program); /* 0, -ENOENT */
+
+/* spawn.c: a private lagand around a command. */
+int spawn_run(struct ctl *ctl, int (*run)(struct ctl *ctl, void *arg), void *arg);
+
+/* generate.c */
+extern struct opt generate_opts[]; /* filled by generate_start() */
+void generate_start(void);
+int cmd_generate(struct ctl *ctl, int argc, char **argv);
+
+/* print.c */
+struct table; /* columns that line up */
+struct table *table_new(const char *const *heads, size_t n_columns);
+void table_cell(struct table *t, bool right, const char *fmt, ...) PRINTF_LIKE(3, 4);
+void table_print(struct table *t, FILE *out); /* frees it */
+void print_json_string(FILE *out, const char *s, size_t n);
+void print_float(FILE *out, float v); /* shortest that reads back as the same float */
+const char *text_bytes(char *buf, size_t n, double bytes);
+const char *text_duration(char *buf, size_t n, double seconds);
+void progress(const char *what, double done, double total, nsec since); /* total 0: over */
+
+/* print.c: also the other way, comma separated ids */
+int parse_ids(const char *s, int32_t **ret, size_t *n, struct err *e) MUST_USE; /* free(*ret) */
+
+#endif

@@ -1,0 +1,429 @@
+/* generate.c - laganctl generate: requests out, events in, lines printed.
+ *
+ * One loop serves one request and a file of them: submit while fewer than --concurrency are open and a
+ * line is at hand, take every event that came, then sleep until either side has more. So a program
+ * that feeds lines to standard input one by one gets each answer as it is done.
+ */
+#include "ctl/job.h"
+#include "ctl/lines.h"
+#include "ctl/request.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct own_opts {
+    bool json, help, stream;
+    uint32_t concurrency;
+    char requests[4096];
+};
+
+/* clang-format off */
+static const struct opt own_opts[] = {
+    { "requests", OPT_STR, OPT_AT(own_opts, requests), .arg = "FILE.jsonl",
+      .sentence = "one request a line, keys as above with '_' and \"tag\"; options above are their defaults; - is standard input" },
+    { "concurrency", OPT_U32, OPT_AT(own_opts, concurrency), "1", .min = 1, .max = 1024, .arg = "N",
+      .sentence = "requests of the file under way at once" },
+    { "stream", OPT_BOOL, OPT_AT(own_opts, stream),
+      .sentence = "print a line of JSON for each batch of tokens, before the final line" },
+    { 0 }
+};
+/* clang-format on */
+
+struct generate {
+    struct lagan *c;
+    struct own_opts o;
+    struct request_args args;
+    struct lines lines;
+    bool from_file, more; /* more: requests may still come */
+    struct job **jobs;    /* open ones */
+    size_t n_jobs, n_requests, n_failed, n_tokens;
+    double *ttft; /* seconds, one for each request that had tokens */
+    size_t n_ttft;
+    nsec start, first, last;
+    const char *finish; /* of the last output */
+    int code;           /* of the failures: their exit code when they agree */
+    bool cancelled, lost;
+};
+
+/* ---- what is printed */
+
+static void
+note_failure(struct generate *g, struct job *j, int code)
+{
+    if (j->failed) return;
+    j->failed = true;
+    g->code = g->n_failed++ && g->code != code ? CTL_FAILED : code;
+}
+
+static void
+print_plain(const struct generate *g, const struct job *j, const struct lagan_event *ev)
+{
+    const struct job_output *o = ev->output < j->n_outputs ? &j->output[ev->output] : NULL;
+    size_t i;
+
+    if (g->from_file) { /* alone it was printed as it came */
+        printf("[%zu] ", j->request);
+        if (o) fwrite(o->text, 1, o->n_text, stdout);
+    }
+    if (o && !o->n_text) /* a model without a tokenizer */
+        for (i = 0; i < o->n_ids; i++) printf("%s%d", i ? "," : "", o->ids[i]);
+    putchar('\n');
+    fflush(stdout);
+}
+
+static void
+finish_output(struct generate *g, struct job *j, const struct lagan_event *ev)
+{
+    struct job_output *o = job_output(j, ev->output);
+
+    if (!o || o->over) return;
+    o->over = true;
+    g->finish = ev->word;
+    if (g->o.json || g->o.stream)
+        job_print_final(j, ev, stdout);
+    else
+        print_plain(g, j, ev);
+}
+
+static void
+say_failed(struct generate *g, struct job *j, const struct lagan_event *ev)
+{
+    note_failure(g, j, ctl_exit_of(ev->reason));
+    if (g->o.json || g->o.stream) {
+        job_print_final(j, ev, stdout);
+    } else {
+        if (j->n_tokens && !g->from_file) putchar('\n');
+        if (g->from_file)
+            ctl_fail(0, "request %zu: %s: %s", j->request, ev->word, ev->message);
+        else if (!g->cancelled)
+            ctl_fail(0, "%s: %s", ev->word, ev->message);
+    }
+}
+
+static int
+by_value(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+
+    return (x > y) - (x < y);
+}
+
+/* ok  ttft 4.1 ms · 11 tokens · 1870 tok/s · stop: eos */
+static void
+print_summary(struct generate *g)
+{
+    double seconds = (double)(g->last - g->first) / (double)NSEC_S;
+    const char *middle = g->from_file ? " (median)" : "";
+
+    if (g->o.json || g->o.stream) return;
+    fprintf(stderr, "%s", g->cancelled ? "cancelled" : g->n_failed ? "failed" : "ok");
+    if (g->from_file) fprintf(stderr, "  %zu requests · %zu failed", g->n_requests, g->n_failed);
+    if (g->n_ttft) {
+        qsort(g->ttft, g->n_ttft, sizeof *g->ttft, by_value);
+        fprintf(stderr, "%sttft %.1f ms%s", g->from_file ? " · " : "  ",
+                g->ttft[g->n_ttft / 2] * 1000, middle);
+        fprintf(stderr, " · %zu token%s", g->n_tokens, g->n_tokens == 1 ? "" : "s");
+        /* The first token took the prompt; what came after it shows the pace. */
+        if (seconds > 0 && g->n_tokens > 1)
+            fprintf(stderr, " · %.0f tok/s", (double)(g->n_tokens - 1) / seconds);
+    }
+    if (!g->from_file && g->finish && !g->n_failed) fprintf(stderr, " · stop: %s", g->finish);
+    fputc('\n', stderr);
+}
+
+/* ---- requests */
+
+static void
+drop_job(struct generate *g, size_t i)
+{
+    struct job *j = g->jobs[i];
+
+    if (j->first) {
+        g->ttft = realloc(g->ttft, (g->n_ttft + 1) * sizeof *g->ttft);
+        check(g->ttft);
+        g->ttft[g->n_ttft++] = (double)(j->first - j->start) / (double)NSEC_S;
+        if (!g->first || j->first < g->first) g->first = j->first;
+        g->last = MAX(g->last, j->last);
+    }
+    g->n_tokens += j->n_tokens;
+    job_free(j);
+    g->jobs[i] = g->jobs[--g->n_jobs];
+}
+
+/* Prompt log-probabilities come without ids: they are those of the request, where it had ids. */
+static void
+note_prompt_ids(struct job *j, const struct generate *g, const json_t *line)
+{
+    static const struct {
+        const char *key;
+        enum request_field field;
+    } places[] = { { "decoder_ids", FIELD_decoder_ids }, { "ids", FIELD_ids } };
+    size_t i, k;
+
+    for (i = 0; i < ARRAY_LEN(places) && !j->prompt.n_ids; i++) {
+        const json_t *list = json_object_get(line, places[i].key), *x;
+        const char *text = g->args.given[places[i].field];
+
+        if (list && json_is_array(list)) {
+            j->prompt.max_ids = json_array_size(list) + 1;
+            j->prompt.ids = malloc(j->prompt.max_ids * sizeof *j->prompt.ids);
+            check(j->prompt.ids);
+            json_array_foreach(list, k, x) j->prompt.ids[k] = (int32_t)json_integer_value(x);
+            j->prompt.n_ids = json_array_size(list);
+        } else if (text && parse_ids(text, &j->prompt.ids, &j->prompt.n_ids, NULL) == 0) {
+            j->prompt.max_ids = j->prompt.n_ids;
+        }
+    }
+}
+
+static void
+refuse_line(struct generate *g, struct job *j, const char *sentence)
+{
+    struct lagan_event ev = { .kind = LAGAN_EVENT_ERROR,
+                              .reason = LAGAN_E_INVALID_REQUEST,
+                              .word = "invalid_request",
+                              .message = sentence };
+
+    say_failed(g, j, &ev);
+    job_free(j);
+}
+
+/* Submit what the options and line (NULL: none) say. */
+static int
+submit(struct generate *g, const json_t *line, const char *why_not)
+{
+    struct lagan_request *r = lagan_request_new();
+    struct job *j = job_new(g->n_requests++);
+    const json_t *tag = json_object_get(line, "tag");
+    struct err e = { 0 };
+    int k = 0;
+
+    check(r);
+    if (tag) j->tag = json_dumps(tag, JSON_COMPACT | JSON_ENCODE_ANY);
+    j->want_logprobs = g->args.given[FIELD_logprobs] || json_object_get(line, "logprobs");
+    j->want_prompt_logprobs = g->args.given[FIELD_prompt_logprobs] ||
+                              json_object_get(line, "prompt_logprobs");
+    note_prompt_ids(j, g, line);
+    if (why_not) k = err_set(&e, -EINVAL, "%s", why_not);
+    if (k == 0) k = request_from_args(r, &g->args, &e);
+    if (k < 0 && !g->from_file) {
+        job_free(j);
+        lagan_request_free(r);
+        return ctl_fail(CTL_USAGE, "%s", e.text);
+    }
+    if (k == 0 && line) k = request_from_json(r, line, &e);
+    if (k == 0) {
+        j->start = clock_now();
+        k = lagan_submit(g->c, r, &j->id);
+        if (k < 0) err_set(&e, k, "%s", lagan_why(g->c));
+    }
+    lagan_request_free(r);
+    if (k < 0) {
+        char sentence[300];
+
+        if (g->from_file)
+            snprintf(sentence, sizeof sentence, "%.80s: line %zu: %.200s", g->o.requests,
+                     g->lines.number, e.text);
+        else
+            snprintf(sentence, sizeof sentence, "%s", e.text);
+        refuse_line(g, j, sentence);
+        return 0;
+    }
+    g->jobs[g->n_jobs++] = j;
+    return 0;
+}
+
+static int
+submit_lines(struct generate *g)
+{
+    char *text;
+
+    while (g->more && g->n_jobs < g->o.concurrency && lines_next(&g->lines, &text)) {
+        json_error_t je;
+        char why[256];
+        json_t *line;
+        int r;
+
+        if (!text[strspn(text, " \t\r")]) continue;
+        line = json_loads(text, JSON_REJECT_DUPLICATES, &je);
+        if (!line) snprintf(why, sizeof why, "column %d: %.200s", je.column, je.text);
+        r = submit(g, line, line ? NULL : why);
+        json_decref(line);
+        if (r) return r;
+    }
+    if (g->lines.eof && g->lines.at == g->lines.n) g->more = false;
+    return 0;
+}
+
+/* ---- events */
+
+static void
+take_event(struct generate *g, const struct lagan_event *ev)
+{
+    struct job *j = NULL;
+    size_t i;
+    int r;
+
+    if (ev->kind == LAGAN_EVENT_LOST) {
+        g->lost = true;
+        return;
+    }
+    for (i = 0; i < g->n_jobs && g->jobs[i]->id != ev->id; i++) continue;
+    if (i == g->n_jobs) return;
+    j = g->jobs[i];
+    switch (ev->kind) {
+    case LAGAN_EVENT_TOKENS:
+    case LAGAN_EVENT_PROMPT:
+        r = job_take(j, ev);
+        if (r < 0) {
+            note_failure(g, j, CTL_FAILED);
+            ctl_fail(0, "request %zu, output %u: %s at %u, a fault of lagand", j->request,
+                     ev->output, r == -EPROTO ? "tokens skip or repeat" : "impossible tokens",
+                     ev->first);
+            return;
+        }
+        if (ev->kind == LAGAN_EVENT_TOKENS && g->o.stream && ev->n_ids)
+            job_print_chunk(j, ev, stdout);
+        if (ev->kind == LAGAN_EVENT_TOKENS && !g->from_file && !g->o.json && !g->o.stream &&
+            !ev->output) {
+            fwrite(ev->text, 1, ev->text_len, stdout);
+            fflush(stdout);
+        }
+        return;
+    case LAGAN_EVENT_OUTPUT:
+        finish_output(g, j, ev);
+        return;
+    case LAGAN_EVENT_ERROR:
+        say_failed(g, j, ev);
+        drop_job(g, i);
+        return;
+    default:
+        drop_job(g, i);
+    }
+}
+
+static void
+cancel_all(struct generate *g)
+{
+    size_t i;
+
+    g->cancelled = true;
+    g->more = false;
+    for (i = 0; i < g->n_jobs; i++) lagan_cancel(g->c, g->jobs[i]->id);
+}
+
+static int
+loop(struct generate *g)
+{
+    nsec give_up = NSEC_NEVER;
+    struct err e = { 0 };
+
+    while ((g->more || g->n_jobs) && !g->lost) {
+        struct lagan_event ev = { sizeof ev };
+        struct pollfd fds[2] = { { lagan_fd(g->c), POLLIN, 0 }, { -1, POLLIN, 0 } };
+        int r;
+
+        if (ctl_signal && !g->cancelled) {
+            cancel_all(g);
+            give_up = clock_after(clock_now(), 2 * NSEC_S);
+        }
+        if (clock_now() > give_up) break;
+        if (g->more && (r = submit_lines(g))) return r;
+        while ((r = lagan_next(g->c, &ev, 0)) > 0) take_event(g, &ev);
+        if (r < 0 && r != -EINTR) return ctl_fail(CTL_FAILED, "%s", lagan_why(g->c));
+        if (!g->more && !g->n_jobs) break;
+        if (g->more && g->n_jobs < g->o.concurrency) fds[1].fd = g->lines.fd;
+        if (poll(fds, 2, g->cancelled ? 100 : -1) < 0) continue; /* a signal */
+        if (fds[1].fd >= 0 && fds[1].revents && lines_fill(&g->lines, &e) < 0)
+            return ctl_fail(CTL_FAILED, "%s: %s", g->o.requests, e.text);
+    }
+    return 0;
+}
+
+static int
+generate(struct generate *g)
+{
+    struct err e = { 0 };
+    int r = 0;
+
+    g->from_file = *g->o.requests;
+    if (g->from_file && lines_open(&g->lines, g->o.requests, &e) < 0)
+        return ctl_fail(CTL_USAGE, "%s", e.text);
+    g->more = g->from_file;
+    g->jobs = calloc(g->o.concurrency, sizeof *g->jobs);
+    check(g->jobs);
+    g->start = clock_now();
+    if (!g->from_file) r = submit(g, NULL, NULL);
+    if (r == 0) r = loop(g);
+    if (r == 0) print_summary(g);
+    while (g->n_jobs) drop_job(g, 0);
+    free(g->jobs);
+    free(g->ttft);
+    if (g->from_file) lines_close(&g->lines);
+    if (ctl_signal) return 128 + ctl_signal;
+    if (r) return r;
+    if (g->lost && g->code != CTL_UNAVAILABLE) return CTL_UNREACHABLE;
+    return g->n_failed ? g->code : 0;
+}
+
+/* ---- the command line */
+
+struct opt generate_opts[REQUEST_OPTS_MAX];
+
+void
+generate_start(void)
+{
+    request_opts(generate_opts, own_opts);
+}
+
+static int
+usage(const char *sentence)
+{
+    return ctl_fail(CTL_USAGE, "%s (`laganctl generate --help` says more)", sentence);
+}
+
+int
+cmd_generate(struct ctl *ctl, int argc, char **argv)
+{
+    struct generate g = { .c = ctl->api };
+    struct err e = { 0 };
+    int at = 0, r;
+
+    opt_defaults(own_opts, &g.o);
+    g.o.json = false;
+    while (at < argc) {
+        if (!strcmp(argv[at], "--json")) {
+            g.o.json = true, at++;
+            continue;
+        }
+        if (strncmp(argv[at], "--", 2) || !argv[at][2]) {
+            err_set(&e, -EINVAL, "'%.60s' is no option; a prompt is --text or --ids", argv[at]);
+            return usage(e.text);
+        }
+        r = request_arg(&g.args, argc, argv, &at, &e);
+        if (r == 0) {
+            char name[64];
+
+            snprintf(name, sizeof name, "%.*s", (int)strcspn(argv[at] + 2, "="), argv[at] + 2);
+            for (char *p = name; *p; p++) *p = *p == '-' ? '_' : *p;
+            if (opt_find(own_opts, name, strlen(name))) {
+                int one = MIN(at + 2, argc);
+
+                if (!strcmp(name, "stream") || strchr(argv[at], '=')) one = at + 1;
+                r = opt_argv(own_opts, &g.o, one, argv, &at, &e);
+            } else {
+                static struct own_opts scratch;
+
+                r = opt_set(generate_opts, &scratch, name, "", "command line", &e);
+                if (r >= 0) r = err_set(&e, -EINVAL, "no option '%.60s'", argv[at]);
+            }
+        }
+        if (r < 0) return usage(e.text);
+    }
+    if (!*g.o.requests && !g.args.given[FIELD_ids] && !g.args.given[FIELD_text])
+        return usage("there is no prompt: give --text, --ids or --requests");
+    return generate(&g);
+}

@@ -1,0 +1,240 @@
+/* main.c - laganctl: the command line, --help, and the exit code; see ctl.h. */
+#include "ctl/ctl.h"
+
+#include "config.h"
+
+#include <errno.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+volatile sig_atomic_t ctl_signal;
+
+/* clang-format off */
+static const struct opt global_opts[] = {
+    { "connect", OPT_STR, OPT_AT(ctl_opts, connect), "ipc:///run/lagan/api.sock", .arg = "ENDPOINT",
+      .sentence = "socket of the lagand to talk to" },
+    { "spawn", OPT_STR, OPT_AT(ctl_opts, spawn), .arg = "MODEL_DIR",
+      .sentence = "start a private lagand with this model, run the command, stop it" },
+    { "device", OPT_STR, OPT_AT(ctl_opts, device), .arg = "DEVICE",
+      .sentence = "with --spawn: cpu, cuda or cuda:N[,N...]" },
+    { "set", OPT_STR, OPT_AT(ctl_opts, set), .flags = OPT_REPEAT, .arg = "KEY=VALUE",
+      .sentence = "with --spawn: any configuration key, for example kv.memory=64MiB; may be repeated" },
+    { "help", OPT_BOOL, OPT_AT(ctl_opts, help), .sentence = "say what there is" },
+    { "version", OPT_BOOL, OPT_AT(ctl_opts, version), .sentence = "print the version" },
+    { 0 }
+};
+/* clang-format on */
+
+int
+ctl_fail(int code, const char *fmt, ...)
+{
+    va_list ap;
+
+    fflush(stdout);
+    fputs("laganctl: ", stderr);
+    va_start(ap, fmt);
+    vfprintf(stderr, fmt, ap);
+    va_end(ap);
+    fputc('\n', stderr);
+    return code;
+}
+
+static void
+print_exit_codes(void)
+{
+    puts("\nExit codes:");
+#define X(number, name, sentence) printf("  %3d  %s\n", number, sentence);
+    EXIT_CODES(X)
+#undef X
+    puts("  130  interrupted (requests under way are cancelled)");
+}
+
+static void
+help(void)
+{
+    const struct command *c;
+
+    puts("Usage: laganctl [OPTION]... COMMAND [ARGUMENT]...\n"
+         "Talk to lagand: ask a model, see what runs, steer it.\n\nCommands:");
+    for (c = commands; c->words; c++) {
+        char left[64];
+
+        snprintf(left, sizeof left, "%s%s%s", c->words, *c->operands ? " " : "", c->operands);
+        printf("  %-26s  %s\n", left, c->sentence);
+    }
+    puts("\nOptions, before the command:");
+    opt_help(global_opts, stdout);
+    puts("\nExamples:\n"
+         "  laganctl --spawn models/gemma generate --text \"a=1;b=2;a?\"\n"
+         "  laganctl generate --ids 1,2,3 --max-tokens 8 --json\n"
+         "  laganctl status\n\n"
+         "`laganctl COMMAND --help` says more about one command.");
+    print_exit_codes();
+}
+
+void
+command_help(const struct command *c)
+{
+    static const struct opt common[] = {
+        { "json", OPT_BOOL, 0, 0, .sentence = "print JSON, one document a line" },
+        { "help", OPT_BOOL, 0, 0, .sentence = "this text" },
+        { 0 },
+    };
+
+    printf("Usage: laganctl [--connect ENDPOINT | --spawn MODEL_DIR] %s%s%s%s\n%c%s.\n", c->words,
+           c->opts ? " [OPTION]..." : "", *c->operands ? " " : "", c->operands,
+           c->sentence[0] & ~0x20, c->sentence + 1);
+    puts("\nOptions:");
+    if (c->opts) opt_help(c->opts, stdout);
+    opt_help(common, stdout);
+    if (c->examples) printf("\nExamples:\n%s", c->examples);
+    print_exit_codes();
+}
+
+/* How many arguments the words of a command take up at the front of argv; 0: it is not this one. */
+static int
+words_match(const char *words, int argc, char **argv)
+{
+    int n = 0;
+
+    while (*words) {
+        size_t len = strcspn(words, " ");
+
+        if (n == argc || strlen(argv[n]) != len || memcmp(argv[n], words, len)) return 0;
+        words += len + (words[len] == ' ');
+        n++;
+    }
+    return n;
+}
+
+static int
+no_such_command(int argc, char **argv)
+{
+    const struct command *c;
+    size_t len = strlen(argv[0]);
+    bool group = false;
+
+    for (c = commands; c->words; c++) {
+        if (strncmp(c->words, argv[0], len) || c->words[len] != ' ') continue;
+        if (!group) fprintf(stderr, "laganctl: '%s' goes with one of:", argv[0]);
+        fprintf(stderr, " %s", c->words + len + 1);
+        group = true;
+    }
+    if (group) return fputc('\n', stderr), CTL_USAGE;
+    (void)argc;
+    return ctl_fail(CTL_USAGE, "no command '%s'; `laganctl --help` lists them", argv[0]);
+}
+
+int
+command_args(const struct command *c, void *to, int argc, char **argv)
+{
+    struct common { /* every command's options begin with these; see command_opts() */
+        bool json, help;
+    } *common = to;
+    int i = 0, n = 0;
+    struct err e;
+
+    if (c->opts) opt_defaults(c->opts, to);
+    common->json = common->help = false;
+    while (i < argc) {
+        if (!strcmp(argv[i], "--json")) {
+            common->json = true, i++;
+        } else if (!strcmp(argv[i], "--help") || !strcmp(argv[i], "-h")) {
+            command_help(c);
+            return -2;
+        } else if (c->opts && !strncmp(argv[i], "--", 2)) {
+            int until = i + 1;
+
+            while (until < argc && strcmp(argv[until], "--json") && strcmp(argv[until], "--help"))
+                until++;
+            if (opt_argv(c->opts, to, until, argv, &i, &e) < 0) break;
+        } else if (argv[i][0] == '-' && argv[i][1]) {
+            err_set(&e, -EINVAL, "no option '%s'", argv[i]);
+            break;
+        } else {
+            argv[n++] = argv[i++];
+        }
+    }
+    if (i == argc) return n;
+    ctl_fail(CTL_USAGE, "%s (`laganctl %s --help` says more)", e.text, c->words);
+    return -1;
+}
+
+static void
+on_signal(int sig)
+{
+    if (ctl_signal) _exit(128 + sig); /* the second time: at once; a private lagand sees us die */
+    ctl_signal = sig;
+}
+
+struct run {
+    const struct command *command;
+    int argc;
+    char **argv;
+};
+
+static int
+run_command(struct ctl *ctl, void *arg)
+{
+    struct run *run = arg;
+
+    return run->command->run(ctl, run->argc, run->argv);
+}
+
+/* --help of a command needs no lagand; so it is looked for before one is reached or started. */
+static bool
+asks_help(int argc, char **argv)
+{
+    int i;
+
+    for (i = 0; i < argc; i++)
+        if (!strcmp(argv[i], "--help") || !strcmp(argv[i], "-h")) return true;
+    return false;
+}
+
+static int
+run(struct ctl *ctl, const struct command *c, int argc, char **argv)
+{
+    struct run run = { c, argc, argv };
+    int r;
+
+    if (asks_help(argc, argv)) return command_help(c), 0;
+    if (c->alone) return c->run(ctl, argc, argv);
+    if (*ctl->o.spawn) return spawn_run(ctl, run_command, &run);
+    snprintf(ctl->endpoint, sizeof ctl->endpoint, "%s", ctl->o.connect);
+    r = ctl_connect(ctl, &ctl->api, /* privileged= */ false);
+    if (r == 0) r = c->run(ctl, argc, argv);
+    lagan_close(ctl->api);
+    return r;
+}
+
+int
+main(int argc, char **argv)
+{
+    static struct ctl ctl;
+    struct sigaction act = { .sa_handler = on_signal };
+    const struct command *c;
+    struct err e;
+    int at = 1, n;
+
+    generate_start();
+    sigaction(SIGINT, &act, NULL);
+    sigaction(SIGTERM, &act, NULL);
+    opt_defaults(global_opts, &ctl.o);
+    if (opt_argv(global_opts, &ctl.o, argc, argv, &at, &e) < 0)
+        return ctl_fail(CTL_USAGE, "%s; options of a command follow it", e.text);
+    if (ctl.o.version) return puts("laganctl " PACKAGE_VERSION), 0;
+    if (ctl.o.help) return help(), 0;
+    if (at == argc) return help(), CTL_USAGE;
+    if (!*ctl.o.spawn && (*ctl.o.device || *ctl.o.set))
+        return ctl_fail(CTL_USAGE, "--device and --set go with --spawn; a running lagand has its "
+                                   "configuration");
+    for (c = commands; c->words; c++) {
+        n = words_match(c->words, argc - at, argv + at);
+        if (n) return run(&ctl, c, argc - at - n, argv + at + n);
+    }
+    return no_such_command(argc - at, argv + at);
+}

@@ -1,0 +1,209 @@
+/* print.c - tables for people, numbers for programs; see ctl.h. */
+#include "ctl/ctl.h"
+
+#include <errno.h>
+#include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { TABLE_MAX_COLUMNS = 16 };
+
+struct table {
+    size_t n_columns, n_cells, max_cells;
+    size_t width[TABLE_MAX_COLUMNS];
+    bool right[TABLE_MAX_COLUMNS];
+    char **cell;
+};
+
+/* Characters, not bytes: UTF-8 continuation bytes take no column. */
+static size_t
+columns_of(const char *s)
+{
+    size_t n = 0;
+
+    for (; *s; s++) n += (*s & 0xc0) != 0x80;
+    return n;
+}
+
+static void
+add_cell(struct table *t, char *text)
+{
+    size_t column = t->n_cells % t->n_columns;
+
+    if (t->n_cells == t->max_cells) {
+        t->max_cells = 2 * t->max_cells + 64;
+        t->cell = realloc(t->cell, t->max_cells * sizeof *t->cell);
+        check(t->cell);
+    }
+    check(text);
+    t->width[column] = MAX(t->width[column], columns_of(text));
+    t->cell[t->n_cells++] = text;
+}
+
+struct table *
+table_new(const char *const *heads, size_t n_columns)
+{
+    struct table *t = calloc(1, sizeof *t);
+    size_t i;
+
+    check(t && n_columns <= TABLE_MAX_COLUMNS);
+    t->n_columns = n_columns;
+    for (i = 0; i < n_columns; i++) add_cell(t, strdup(heads[i]));
+    return t;
+}
+
+void
+table_cell(struct table *t, bool right, const char *fmt, ...)
+{
+    char *text = NULL;
+    va_list ap;
+
+    va_start(ap, fmt);
+    check(vasprintf(&text, fmt, ap) >= 0);
+    va_end(ap);
+    t->right[t->n_cells % t->n_columns] = right;
+    add_cell(t, text);
+}
+
+void
+table_print(struct table *t, FILE *out)
+{
+    size_t i;
+
+    for (i = 0; i < t->n_cells; i++) {
+        size_t column = i % t->n_columns, pad = t->width[column] - columns_of(t->cell[i]);
+        bool last = column + 1 == t->n_columns;
+
+        if (t->right[column]) fprintf(out, "%*s", (int)pad, "");
+        fputs(t->cell[i], out);
+        if (!last && !t->right[column]) fprintf(out, "%*s", (int)pad, "");
+        fputs(last ? "\n" : "  ", out);
+        free(t->cell[i]);
+    }
+    free(t->cell);
+    free(t);
+}
+
+void
+print_json_string(FILE *out, const char *s, size_t n)
+{
+    size_t i;
+
+    putc('"', out);
+    for (i = 0; i < n; i++) {
+        unsigned char ch = (unsigned char)s[i];
+
+        if (ch == '"' || ch == '\\')
+            fprintf(out, "\\%c", ch);
+        else if (ch == '\n')
+            fputs("\\n", out);
+        else if (ch < 0x20 || ch == 0x7f)
+            fprintf(out, "\\u%04x", ch);
+        else
+            putc(ch, out);
+    }
+    putc('"', out);
+}
+
+void
+print_float(FILE *out, float v)
+{
+    char buf[32];
+    int digits;
+
+    if (!isfinite(v)) { /* JSON has no word for it */
+        fputs("null", out);
+        return;
+    }
+    for (digits = 6; digits <= 9; digits++) {
+        snprintf(buf, sizeof buf, "%.*g", digits, (double)v);
+        if (strtof(buf, NULL) == v) break;
+    }
+    fputs(buf, out);
+}
+
+const char *
+text_bytes(char *buf, size_t n, double bytes)
+{
+    static const char *const units[] = { "B", "KiB", "MiB", "GiB", "TiB" };
+    size_t u = 0;
+
+    while (bytes >= 1024 && u + 1 < ARRAY_LEN(units)) bytes /= 1024, u++;
+    snprintf(buf, n, u && bytes < 100 ? "%.1f %s" : "%.0f %s", bytes, units[u]);
+    return buf;
+}
+
+const char *
+text_duration(char *buf, size_t n, double seconds)
+{
+    long s = (long)seconds;
+
+    if (seconds < 1)
+        snprintf(buf, n, "%.0f ms", seconds * 1000);
+    else if (s < 60)
+        snprintf(buf, n, "%.1f s", seconds);
+    else if (s < 3600)
+        snprintf(buf, n, "%ldm%02lds", s / 60, s % 60);
+    else if (s < 86400)
+        snprintf(buf, n, "%ldh%02ldm", s / 3600, s / 60 % 60);
+    else
+        snprintf(buf, n, "%ldd%02ldh", s / 86400, s / 3600 % 24);
+    return buf;
+}
+
+/* On a terminal one bar that is drawn over itself; elsewhere a line each tenth. */
+void
+progress(const char *what, double done, double total, nsec since)
+{
+    static int tenth = -1;
+    static bool drawn;
+    char have[32], all[32], rate[32];
+    double seconds = (double)(clock_now() - since) / (double)NSEC_S;
+    int part;
+
+    if (total <= 0) {
+        if (drawn && isatty(2)) fprintf(stderr, "\r\033[K");
+        return;
+    }
+    part = (int)(MIN(done / total, 1.0) * 30);
+    text_bytes(have, sizeof have, done);
+    text_bytes(all, sizeof all, total);
+    text_bytes(rate, sizeof rate, seconds > 0 ? done / seconds : 0);
+    if (isatty(2)) {
+        fprintf(stderr, "\rloading %s  [%.*s%*s] %s of %s  %s/s \033[K", what, part,
+                "##############################", 30 - part, "", have, all, rate);
+        drawn = true;
+    } else if (part / 3 > tenth) {
+        tenth = part / 3;
+        fprintf(stderr, "loading %s: %d %%, %s of %s, %s/s\n", what, tenth * 10, have, all, rate);
+    }
+}
+
+int
+parse_ids(const char *s, int32_t **ret, size_t *n, struct err *e)
+{
+    int32_t *ids = malloc((strlen(s) / 2 + 1) * sizeof *ids); /* an id and its comma: two bytes */
+    size_t at = 0;
+    const char *p = s;
+
+    if (!ids) return err_set(e, -ENOMEM, "no memory for %zu bytes of ids", strlen(s));
+    while (*p) {
+        char *end;
+        long v = strtol(p, &end, 10);
+
+        if (end == p || (*end && *end != ',') || (*end == ',' && !end[1]) || v < INT32_MIN ||
+            v > INT32_MAX) {
+            free(ids);
+            return err_set(e, -EINVAL,
+                           "'%.20s' is not a token id; ids are numbers with commas between", p);
+        }
+        ids[at++] = (int32_t)v;
+        p = *end ? end + 1 : end;
+    }
+    *ret = ids;
+    *n = at;
+    return 0;
+}

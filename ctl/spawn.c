@@ -1,0 +1,318 @@
+/* spawn.c - laganctl --spawn: a private lagand around one command.
+ *
+ * lagand runs in a directory of its own, which it removes when it ends (--remove-runtime-dir). It gets
+ * SIGTERM from the kernel when we die, however we die; the signal is blocked from before exec until
+ * lagand's own loop takes it, so that it is never lost. What lagand logs goes to a memfd and is shown
+ * when it could not start, and its warnings when something failed.
+ */
+#include "ctl/ctl.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/un.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#define ASK_EVERY (2 * NSEC_MS)   /* --spawn to first token is to be under half a second */
+#define STOP_WITHIN (10 * NSEC_S) /* after SIGTERM */
+enum { MAX_ARGS = 256, SHOW_LINES = 20 };
+
+struct spawn {
+    char dir[80]; /* a socket's path fits in 107 bytes with it */
+    pid_t pid;
+    int pidfd, log;
+    int status; /* of waitpid(), when gone */
+    bool gone;
+};
+
+/* ---- its directory */
+
+static int
+make_dir(struct spawn *s)
+{
+    const char *places[] = { getenv("XDG_RUNTIME_DIR"), getenv("TMPDIR"), "/tmp" };
+    size_t i;
+
+    for (i = 0; i < ARRAY_LEN(places); i++) {
+        if (!places[i] || strlen(places[i]) > 60) continue;
+        snprintf(s->dir, sizeof s->dir, "%s/lagan-XXXXXX", places[i]);
+        if (mkdtemp(s->dir)) return 0;
+    }
+    *s->dir = '\0';
+    return ctl_fail(CTL_FAILED, "no directory for a private lagand: /tmp: %s", strerror(errno));
+}
+
+/* lagand removes it; this is for a lagand that was killed. It holds files only. */
+static void
+remove_dir(const struct spawn *s)
+{
+    DIR *d = opendir(s->dir);
+    struct dirent *f;
+
+    if (!d) return;
+    while ((f = readdir(d)))
+        if (strcmp(f->d_name, ".") && strcmp(f->d_name, "..")) unlinkat(dirfd(d), f->d_name, 0);
+    closedir(d);
+    rmdir(s->dir);
+}
+
+/* ---- what it said */
+
+/* Lines of the log whose priority is at most most, the last of them, without "<n>". */
+static void
+show_log(const struct spawn *s, int most)
+{
+    struct stat st;
+    char *text, *from, *end;
+    int skip = -SHOW_LINES;
+
+    if (fstat(s->log, &st) < 0 || !st.st_size) return;
+    text = mmap(NULL, (size_t)st.st_size, PROT_READ, MAP_PRIVATE, s->log, 0);
+    if (text == MAP_FAILED) return;
+    end = text + st.st_size;
+    for (int pass = 0; pass < 2; pass++) {
+        int level = 3;
+
+        for (from = text; from < end;) {
+            char *eol = memchr(from, '\n', (size_t)(end - from));
+            bool marked = end - from > 3 && from[0] == '<' && from[2] == '>';
+
+            if (!eol) eol = end;
+            level = marked ? from[1] - '0' : 3; /* without a priority it is not of our logger */
+            if (level <= most) {
+                if (!pass)
+                    skip++;
+                else if (skip-- <= 0)
+                    fprintf(stderr, "%.*s\n", (int)(eol - from) - 3 * marked, from + 3 * marked);
+            }
+            from = eol + 1;
+        }
+    }
+    munmap(text, (size_t)st.st_size);
+}
+
+/* ---- its life */
+
+_Noreturn static void
+become_lagand(const struct spawn *s, char **argv, pid_t parent)
+{
+    int null = open("/dev/null", O_RDWR);
+    sigset_t mask;
+
+    setpgid(0, 0); /* Ctrl-C is for laganctl, which cancels first */
+    sigemptyset(&mask);
+    sigaddset(&mask, SIGTERM);
+    sigprocmask(SIG_SETMASK, &mask, NULL);
+    signal(SIGINT, SIG_DFL);
+    signal(SIGTERM, SIG_DFL);
+    prctl(PR_SET_PDEATHSIG, SIGTERM);
+    if (getppid() != parent) _exit(CTL_FAILED); /* it died before we asked */
+    dup2(null, 0);
+    dup2(s->log, 1);
+    dup2(s->log, 2);
+    execv(argv[0], argv);
+    dprintf(2, "%s: %s\n", argv[0], strerror(errno));
+    _exit(CTL_FAILED);
+}
+
+static int
+start(struct spawn *s, const struct ctl *ctl)
+{
+    static char program[1024], set[sizeof ctl->o.set];
+    char *argv[MAX_ARGS] = { program,
+                             (char *)(uintptr_t) "--foreground",
+                             (char *)(uintptr_t) "--runtime-dir",
+                             s->dir,
+                             (char *)(uintptr_t) "--remove-runtime-dir",
+                             (char *)(uintptr_t) "--model",
+                             (char *)(uintptr_t)ctl->o.spawn };
+    int n = 7;
+    pid_t parent = getpid();
+    char *line, *rest;
+
+    if (sibling_path(program, sizeof program, "lagand") < 0)
+        return ctl_fail(CTL_FAILED, "no lagand beside laganctl to start");
+    if (*ctl->o.device) {
+        argv[n++] = (char *)(uintptr_t) "--device";
+        argv[n++] = (char *)(uintptr_t)ctl->o.device;
+    }
+    strcpy(set, ctl->o.set);
+    for (line = strtok_r(set, "\n", &rest); line; line = strtok_r(NULL, "\n", &rest)) {
+        if (n + 3 > MAX_ARGS) return ctl_fail(CTL_USAGE, "more --set than %d", (MAX_ARGS - 10) / 2);
+        argv[n++] = (char *)(uintptr_t) "--set";
+        argv[n++] = line;
+    }
+    s->log = memfd_create("lagand-log", MFD_CLOEXEC);
+    if (s->log < 0) return ctl_fail(CTL_FAILED, "memfd_create: %s", strerror(errno));
+    if (make_dir(s)) return CTL_FAILED;
+    s->pid = fork();
+    if (s->pid == 0) become_lagand(s, argv, parent);
+    if (s->pid < 0) {
+        rmdir(s->dir);
+        return ctl_fail(CTL_FAILED, "fork: %s", strerror(errno));
+    }
+    s->pidfd = (int)syscall(SYS_pidfd_open, s->pid, 0);
+    return 0;
+}
+
+/* Has it ended? Waits so long for it. */
+static bool
+ended(struct spawn *s, nsec wait)
+{
+    struct pollfd p = { s->pidfd, POLLIN, 0 };
+
+    if (s->gone) return true;
+    poll(&p, s->pidfd >= 0, (int)CEIL_DIV(wait, NSEC_MS));
+    s->gone = waitpid(s->pid, &s->status, WNOHANG) == s->pid;
+    return s->gone;
+}
+
+static void
+stop(struct spawn *s)
+{
+    nsec until = clock_after(clock_now(), STOP_WITHIN);
+
+    if (!s->gone) kill(s->pid, SIGTERM);
+    while (!ended(s, 10 * NSEC_MS)) {
+        if (clock_now() < until && ctl_signal != SIGTERM) continue;
+        kill(s->pid, SIGKILL); /* its workers see their bell hang up and go as well */
+        waitpid(s->pid, &s->status, 0);
+        s->gone = true;
+        ctl_fail(0, "the private lagand did not stop within 10 s and was killed");
+        break;
+    }
+    remove_dir(s);
+    if (s->pidfd >= 0) close(s->pidfd);
+    close(s->log);
+}
+
+/* ---- until it is ready */
+
+static bool
+socket_there(const struct spawn *s)
+{
+    struct sockaddr_un at = { .sun_family = AF_UNIX };
+    int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0), r;
+
+    snprintf(at.sun_path, sizeof at.sun_path, "%s/api.sock", s->dir);
+    r = connect(fd, (struct sockaddr *)&at, sizeof at);
+    close(fd);
+    return r == 0;
+}
+
+static int
+could_not_start(const struct spawn *s, const char *why)
+{
+    int code = CTL_FAILED;
+
+    show_log(s, 4);
+    if (s->gone && WIFEXITED(s->status) && WEXITSTATUS(s->status) == CTL_CONFIG) code = CTL_CONFIG;
+    if (s->gone && WIFSIGNALED(s->status))
+        return ctl_fail(code, "lagand was killed by signal %d while it started",
+                        WTERMSIG(s->status));
+    if (s->gone && !why)
+        return ctl_fail(code, "lagand could not start (exit code %d)", WEXITSTATUS(s->status));
+    return ctl_fail(code, "%s", why);
+}
+
+/* 1 ready, 0 not yet, -1 never: then why says so. */
+static int
+look(const json_t *status, const char *model, nsec since, char *why, size_t n)
+{
+    json_t *workers = json_object_get(status, "workers"), *w, *load;
+    const char *state = json_string_value(json_object_get(status, "state"));
+    size_t i, n_ready = 0;
+
+    json_array_foreach(workers, i, w)
+    {
+        const char *is = json_string_value(json_object_get(w, "state"));
+        const char *because = json_string_value(json_object_get(w, "why"));
+
+        if (!is) continue;
+        n_ready += !strcmp(is, "ready");
+        if (!strcmp(is, "failed") || !strcmp(is, "lost")) {
+            snprintf(why, n, "worker %s: %s", json_string_value(json_object_get(w, "name")),
+                     because && *because ? because : "it could not start");
+            return -1;
+        }
+        load = json_object_get(w, "load");
+        if (load && strcmp(is, "ready"))
+            progress(model, json_number_value(json_object_get(load, "done")),
+                     json_number_value(json_object_get(load, "total")), since);
+    }
+    if (n_ready && n_ready == json_array_size(workers)) return 1;
+    return state && !strcmp(state, "ready");
+}
+
+static int
+wait_ready(struct spawn *s, struct ctl *ctl)
+{
+    const char *slash = strrchr(ctl->o.spawn, '/');
+    const char *model = slash && slash[1] ? slash + 1 : ctl->o.spawn;
+    nsec since = clock_now(), pause = ASK_EVERY;
+    char why[512];
+    int r = 0;
+
+    while (!socket_there(s)) {
+        if (ended(s, ASK_EVERY)) return could_not_start(s, NULL);
+        if (ctl_signal) return 128 + ctl_signal;
+    }
+    snprintf(ctl->endpoint, sizeof ctl->endpoint, "ipc://%s/api.sock", s->dir);
+    if (lagan_open(&ctl->api, ctl->endpoint, 10000) < 0) {
+        ended(s, 0);
+        return could_not_start(s, lagan_why(NULL));
+    }
+    while (r == 0) {
+        json_t *status;
+        char *text = NULL;
+        int k = lagan_call(ctl->api, "status", NULL, &text, NULL, 10000);
+
+        if (ctl_signal) return free(text), 128 + ctl_signal;
+        if (k < 0) {
+            if (ended(s, NSEC_S)) return could_not_start(s, NULL);
+            return could_not_start(s, lagan_why(ctl->api));
+        }
+        status = json_loads(text, 0, NULL);
+        r = look(status, model, since, why, sizeof why);
+        json_decref(status);
+        free(text);
+        if (r == 0 && ended(s, pause)) return could_not_start(s, NULL);
+        /* Tiny models are ready at once; large ones need no 500 questions a second. */
+        if (clock_now() - since > NSEC_S) pause = 50 * NSEC_MS;
+    }
+    progress(model, 0, 0, since);
+    if (r < 0) {
+        int code = could_not_start(s, why);
+
+        return strstr(why, "config") ? CTL_CONFIG : code;
+    }
+    return 0;
+}
+
+int
+spawn_run(struct ctl *ctl, int (*run)(struct ctl *ctl, void *arg), void *arg)
+{
+    struct spawn s = { .pidfd = -1, .log = -1 };
+    int r = start(&s, ctl);
+
+    if (r) return r;
+    r = wait_ready(&s, ctl);
+    if (r == 0) {
+        r = run(ctl, arg);
+        if (r && r < 128) show_log(&s, 4);
+    }
+    lagan_close(ctl->api);
+    ctl->api = NULL;
+    stop(&s);
+    return r;
+}

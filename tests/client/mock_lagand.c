@@ -1,0 +1,415 @@
+/* mock_lagand.c - a lagand that speaks the wire and has no worker: mock_lagand DIR.
+ *
+ * It serves DIR/api.sock and DIR/ctl.sock. What a request's text says decides the answer:
+ *
+ *     echo TEXT      TEXT back, a byte a token, ids = bytes; a chunk each, within the window
+ *     many N         N chunks of one token
+ *     error CODE     an ERROR with that code
+ *     hang           ACCEPT and nothing more; it can be cancelled
+ *     late CODE      one chunk, then an ERROR
+ *     raw HEX        these bytes as a frame
+ *     logprobs       two tokens with log-probabilities and tops; prompt ones before, when asked
+ *     badlp          log-probabilities of a wrong size
+ *     skip           tokens at 0, then at 5
+ *     bye            BYE
+ *     lp             like echo "ab"
+ * A prompt of ids is answered with the same ids. The CALL "verb" args come back for the verb "echo".
+ */
+#include "ipc/msg.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#include <zmq.h>
+
+enum { MAX_ROWS = 256 };
+
+struct peer {
+    char id[256];
+    size_t n;
+};
+
+struct row { /* a stream under way */
+    bool used, hang;
+    struct peer peer;
+    uint64_t rid, sent, acked;
+    uint32_t win, at, n;
+    unsigned char *text;
+};
+
+static void *sock, *api_sock, *ctl_sock;
+static struct row rows[MAX_ROWS];
+static uint8_t instance[16];
+static msgpack_sbuffer b;
+static msgpack_packer p;
+
+static void
+begin(uint32_t type, uint64_t rid, uint32_t n_keys)
+{
+    msgpack_sbuffer_clear(&b);
+    msgpack_packer_init(&p, &b, msgpack_sbuffer_write);
+    msg_begin(&p, type, rid, n_keys);
+}
+
+static void
+send_raw(const struct peer *to, const void *bytes, size_t n)
+{
+    zmq_send(sock, to->id, to->n, ZMQ_SNDMORE | ZMQ_DONTWAIT);
+    zmq_send(sock, bytes, n, ZMQ_DONTWAIT);
+}
+
+static void
+send_out(const struct peer *to)
+{
+    send_raw(to, b.data, b.size);
+}
+
+static void
+send_error(const struct peer *to, uint64_t rid, uint32_t code, const char *message)
+{
+    bool retry;
+    const char *word = msg_reason(code, &retry);
+
+    begin(LAGAN_MSG_ERROR, rid, 5);
+    msg_key(&p, "code"), msgpack_pack_uint32(&p, code);
+    msg_key(&p, "word"), msg_text(&p, word ? word : "?");
+    msg_key(&p, "message"), msg_text(&p, message);
+    msg_key(&p, "retryable"), retry ? msgpack_pack_true(&p) : msgpack_pack_false(&p);
+    msg_key(&p, "delivered"), msgpack_pack_int(&p, 0);
+    send_out(to);
+}
+
+static void
+send_done(const struct peer *to, uint64_t rid, uint32_t n_tokens)
+{
+    begin(LAGAN_MSG_DONE, rid, 1);
+    msg_key(&p, "outputs"), msgpack_pack_array(&p, 1), msgpack_pack_map(&p, 6);
+    msg_key(&p, "o"), msgpack_pack_int(&p, 0);
+    msg_key(&p, "reason"), msgpack_pack_int(&p, LAGAN_FINISH_EOS);
+    msg_key(&p, "n_tok"), msgpack_pack_uint32(&p, n_tokens);
+    msg_key(&p, "score"), msgpack_pack_double(&p, -0.5);
+    msg_key(&p, "seed"), msgpack_pack_int(&p, 99);
+    msg_key(&p, "cached"), msgpack_pack_int(&p, 3);
+    send_out(to);
+}
+
+static void
+send_chunk(const struct peer *to, uint64_t rid, uint64_t n, uint32_t at, int32_t id, const char *s)
+{
+    begin(LAGAN_MSG_CHUNK, rid, 5);
+    msg_key(&p, "o"), msgpack_pack_int(&p, 0);
+    msg_key(&p, "i"), msgpack_pack_uint32(&p, at);
+    msg_key(&p, "n"), msgpack_pack_uint64(&p, n);
+    msg_key(&p, "t"), msg_bin(&p, &id, 4);
+    msg_key(&p, "s"), msg_text(&p, s);
+    send_out(to);
+}
+
+static void
+advance(struct row *r)
+{
+    while (!r->hang && r->at < r->n && r->sent - r->acked < r->win) {
+        char s[2] = { r->text && r->text[r->at] < 0x80 ? (char)r->text[r->at] : 'x', 0 };
+
+        send_chunk(&r->peer, r->rid, ++r->sent, r->at, r->text ? r->text[r->at] : 7, s);
+        r->at++;
+    }
+    if (r->hang || r->at < r->n) return;
+    send_done(&r->peer, r->rid, r->n);
+    free(r->text);
+    r->used = false;
+}
+
+static struct row *
+new_row(const struct peer *from, uint64_t rid, uint32_t win)
+{
+    int i;
+
+    for (i = 0; i < MAX_ROWS && rows[i].used; i++) continue;
+    check(i < MAX_ROWS);
+    rows[i] = (struct row){ .used = true, .peer = *from, .rid = rid, .win = win };
+    return &rows[i];
+}
+
+static void
+send_logprobs(const struct peer *to, uint64_t rid, const struct msg_request *q, bool bad)
+{
+    const int32_t ids[2] = { 'h', 'i' };
+    const float lp[2] = { -0.25f, -1.5f }, prompt[3] = { 0.0f / 1.0f, -2.0f, -0.1f };
+    const struct {
+        int32_t id;
+        float lp;
+    } top[4] = { { 'h', -0.25f }, { 'x', -2.5f }, { 'j', -1.25f }, { 'i', -1.5f } };
+    uint64_t n = 0;
+
+    if (q->want_prompt_logprobs) {
+        begin(LAGAN_MSG_CHUNK, rid, 2);
+        msg_key(&p, "n"), msgpack_pack_uint64(&p, ++n);
+        msg_key(&p, "pl"), msgpack_pack_map(&p, 2);
+        msg_key(&p, "i"), msgpack_pack_int(&p, 0);
+        msg_key(&p, "lp"), msg_bin(&p, prompt, sizeof prompt);
+        send_out(to);
+    }
+    begin(LAGAN_MSG_CHUNK, rid, 7);
+    msg_key(&p, "o"), msgpack_pack_int(&p, 0);
+    msg_key(&p, "i"), msgpack_pack_int(&p, 0);
+    msg_key(&p, "n"), msgpack_pack_uint64(&p, ++n);
+    msg_key(&p, "t"), msg_bin(&p, ids, sizeof ids);
+    msg_key(&p, "s"), msg_text(&p, "hi");
+    msg_key(&p, "lp"), msg_bin(&p, lp, bad ? 5 : sizeof lp);
+    msg_key(&p, "tp"), msgpack_pack_map(&p, 2);
+    msg_key(&p, "k"), msgpack_pack_int(&p, 2);
+    msg_key(&p, "d"), msg_bin(&p, top, sizeof top);
+    send_out(to);
+    send_done(to, rid, 2);
+}
+
+static void
+send_hex(const struct peer *to, const char *hex)
+{
+    char raw[512];
+    size_t n = 0;
+    unsigned v;
+
+    while (n < sizeof raw && sscanf(hex + 2 * n, "%2x", &v) == 1) raw[n++] = (char)v;
+    send_raw(to, raw, n);
+}
+
+static void
+take_submit(const struct peer *from, const struct msg *m)
+{
+    struct msg_request q;
+    struct err e;
+    char text[512], rest[512] = "";
+    struct row *r;
+    uint32_t i;
+    int n = 0;
+
+    if (msg_request(&q, m, &e) < 0) {
+        send_error(from, m->rid, LAGAN_E_INVALID_REQUEST, e.text);
+        return;
+    }
+    if (*q.refused) {
+        snprintf(text, sizeof text, "%s is not served by this version", q.refused);
+        send_error(from, m->rid, LAGAN_E_INVALID_REQUEST, text);
+        return;
+    }
+    begin(LAGAN_MSG_ACCEPT, m->rid, 0);
+    send_out(from);
+    if (!q.has_text) {
+        r = new_row(from, m->rid, q.win);
+        r->n = MIN(q.ids.n, q.max_tokens);
+        r->text = malloc(r->n + 1);
+        for (i = 0; i < r->n; i++) r->text[i] = (unsigned char)msg_id(&q.ids, i);
+        advance(r);
+        return;
+    }
+    snprintf(text, sizeof text, "%.*s", (int)MIN(q.text.n, 511u), q.text.p);
+    snprintf(rest, sizeof rest, "%s", strchr(text, ' ') ? strchr(text, ' ') + 1 : "");
+    if (!strncmp(text, "echo ", 5) || !strcmp(text, "lp")) {
+        if (!*rest) strcpy(rest, "ab");
+        r = new_row(from, m->rid, q.win);
+        r->n = MIN((uint32_t)strlen(rest), q.max_tokens);
+        r->text = (unsigned char *)strdup(rest);
+        advance(r);
+    } else if (sscanf(text, "many %d", &n) == 1) {
+        r = new_row(from, m->rid, q.win);
+        r->n = (uint32_t)n;
+        advance(r);
+    } else if (sscanf(text, "error %d", &n) == 1) {
+        send_error(from, m->rid, (uint32_t)n, "as the test wished");
+    } else if (sscanf(text, "late %d", &n) == 1) {
+        send_chunk(from, m->rid, 1, 0, 'a', "a");
+        send_error(from, m->rid, (uint32_t)n, "after a token");
+    } else if (!strcmp(text, "hang")) {
+        new_row(from, m->rid, q.win)->hang = true;
+    } else if (!strncmp(text, "raw ", 4)) {
+        new_row(from, m->rid, q.win)->hang = true;
+        send_hex(from, rest);
+    } else if (!strcmp(text, "logprobs") || !strcmp(text, "badlp")) {
+        send_logprobs(from, m->rid, &q, *text == 'b');
+    } else if (!strcmp(text, "skip")) {
+        send_chunk(from, m->rid, 1, 0, 'a', "a");
+        send_chunk(from, m->rid, 2, 5, 'b', "b");
+        send_done(from, m->rid, 2);
+    } else if (!strcmp(text, "bye")) {
+        begin(LAGAN_MSG_BYE, 0, 1);
+        msg_key(&p, "reason"), msg_text(&p, "draining");
+        send_out(from);
+    } else {
+        send_error(from, m->rid, LAGAN_E_INVALID_REQUEST, "the mock does not know this text");
+    }
+}
+
+static void
+pack_worker(void)
+{
+    msgpack_pack_map(&p, 9);
+    msg_key(&p, "name"), msg_text(&p, "w0");
+    msg_key(&p, "pid"), msgpack_pack_int(&p, 4711);
+    msg_key(&p, "device"), msg_text(&p, "cpu");
+    msg_key(&p, "model"), msg_text(&p, "mock");
+    msg_key(&p, "state"), msg_text(&p, "ready");
+    msg_key(&p, "running"), msgpack_pack_int(&p, 3);
+    msg_key(&p, "waiting"), msgpack_pack_int(&p, 12);
+    msg_key(&p, "restarts"), msgpack_pack_int(&p, 0);
+    msg_key(&p, "kv"), msgpack_pack_array(&p, 1), msgpack_pack_map(&p, 5);
+    msg_key(&p, "pool"), msgpack_pack_int(&p, 0);
+    msg_key(&p, "blocks"), msgpack_pack_int(&p, 100);
+    msg_key(&p, "used"), msgpack_pack_int(&p, 62);
+    msg_key(&p, "cached"), msgpack_pack_int(&p, 0);
+    msg_key(&p, "free"), msgpack_pack_int(&p, 38);
+}
+
+static void
+take_call(const struct peer *from, const struct msg *m)
+{
+    const msgpack_object *args = msg_get(&m->map, "args");
+    struct msg_span verb = { "", 0 };
+    struct msg_ids ids;
+    struct err e;
+    uint64_t id;
+
+    msg_str(&m->map, "verb", &verb);
+#define IS(word) (verb.n == strlen(word) && !memcmp(verb.p, word, verb.n))
+    begin(LAGAN_MSG_REPLY, m->rid, 1);
+    msg_key(&p, "result");
+    if (IS("echo")) {
+        msgpack_pack_object(&p, *args);
+    } else if (IS("silent")) {
+        return;
+    } else if (IS("status")) {
+        msgpack_pack_map(&p, 7);
+        msg_key(&p, "version"), msg_text(&p, "0.1.0");
+        msg_key(&p, "pid"), msgpack_pack_int(&p, 42);
+        msg_key(&p, "uptime_s"), msgpack_pack_double(&p, 273840.5);
+        msg_key(&p, "state"), msg_text(&p, getenv("MOCK_STATE") ? getenv("MOCK_STATE") : "ready");
+        msg_key(&p, "requests"), msgpack_pack_int(&p, 15);
+        msg_key(&p, "max_requests"), msgpack_pack_int(&p, 1024);
+        msg_key(&p, "workers"), msgpack_pack_array(&p, 1), pack_worker();
+    } else if (IS("workers list")) {
+        msgpack_pack_array(&p, 1), pack_worker();
+    } else if (IS("requests list") && sock == ctl_sock) {
+        msgpack_pack_array(&p, 1), msgpack_pack_map(&p, 5);
+        msg_key(&p, "id"), msgpack_pack_int(&p, 17);
+        msg_key(&p, "state"), msg_text(&p, "running");
+        msg_key(&p, "prompt"), msgpack_pack_int(&p, 120);
+        msg_key(&p, "generated"), msgpack_pack_int(&p, 9);
+        msg_key(&p, "age_ms"), msgpack_pack_int(&p, 1500);
+    } else if (IS("cancel") && msg_u64(args, "id", &id) == 0) {
+        if (id != 17) {
+            send_error(from, m->rid, LAGAN_E_NOT_FOUND, "no request has the id asked for");
+            return;
+        }
+        msgpack_pack_map(&p, 0);
+    } else if (IS("tokenize")) {
+        struct msg_span text = { "", 0 };
+
+        msg_str(args, "text", &text);
+        msgpack_pack_map(&p, 1);
+        msg_key(&p, "ids"), msg_bin(&p, "\x68\0\0\0\x69\0\0\0", text.n ? 8 : 0);
+    } else if (IS("detokenize") && msg_ids(args, "ids", &ids, &e) == 0) {
+        msgpack_pack_map(&p, 1);
+        msg_key(&p, "text"), msg_text(&p, "a \"quoted\" line\n");
+    } else {
+        send_error(from, m->rid, LAGAN_E_UNSUPPORTED, "the mock has no such verb");
+        return;
+    }
+    send_out(from);
+}
+
+static void
+take(const struct peer *from, const void *frame, size_t n)
+{
+    struct msg m;
+    struct err e;
+    uint64_t v;
+    int64_t t = 0;
+    int i;
+
+    if (msg_decode(&m, frame, n, &e) < 0) {
+        send_error(from, m.rid, LAGAN_E_INVALID_REQUEST, e.text);
+        return;
+    }
+    switch (m.type) {
+    case LAGAN_MSG_HELLO:
+        begin(LAGAN_MSG_WELCOME, 0, 3);
+        msg_key(&p, "proto"), msgpack_pack_int(&p, 1);
+        msg_key(&p, "instance"), msg_bin(&p, instance, 16);
+        msg_key(&p, "state"), msg_text(&p, "ready");
+        send_out(from);
+        break;
+    case LAGAN_MSG_SUBMIT:
+        take_submit(from, &m);
+        break;
+    case LAGAN_MSG_CALL:
+        take_call(from, &m);
+        break;
+    case LAGAN_MSG_PING:
+        msg_i64(&m.map, "t", &t);
+        begin(LAGAN_MSG_PONG, 0, 1);
+        msg_key(&p, "t"), msgpack_pack_int64(&p, t);
+        send_out(from);
+        break;
+    case LAGAN_MSG_ACK:
+    case LAGAN_MSG_CANCEL:
+        for (i = 0; i < MAX_ROWS; i++) {
+            if (!rows[i].used || rows[i].rid != m.rid || rows[i].peer.n != from->n ||
+                memcmp(rows[i].peer.id, from->id, from->n))
+                continue;
+            if (m.type == LAGAN_MSG_CANCEL) {
+                rows[i].used = false;
+                send_error(from, m.rid, LAGAN_E_CANCELLED, "cancelled");
+            } else if (msg_u64(&m.map, "n", &v) == 0) {
+                rows[i].acked = v;
+                advance(&rows[i]);
+            }
+        }
+    }
+    msg_done(&m);
+}
+
+static void
+receive(void *from_sock)
+{
+    static char frame[LAGAN_MAX_FRAME];
+    struct peer from;
+    int n;
+
+    sock = from_sock;
+    for (;;) {
+        n = zmq_recv(sock, from.id, sizeof from.id, ZMQ_DONTWAIT);
+        if (n < 0) return;
+        from.n = (size_t)n;
+        n = zmq_recv(sock, frame, sizeof frame, ZMQ_DONTWAIT);
+        if (n >= 0) take(&from, frame, MIN((size_t)n, sizeof frame));
+    }
+}
+
+int
+main(int argc, char **argv)
+{
+    void *ctx = zmq_ctx_new();
+    char at[256];
+    FILE *random = fopen("/dev/urandom", "rb");
+
+    if (argc < 2 || !random || fread(instance, 1, 16, random) != 16) return 2;
+    fclose(random);
+    msgpack_sbuffer_init(&b);
+    api_sock = zmq_socket(ctx, ZMQ_ROUTER);
+    ctl_sock = zmq_socket(ctx, ZMQ_ROUTER);
+    snprintf(at, sizeof at, "ipc://%s/api.sock", argv[1]);
+    if (zmq_bind(api_sock, at) < 0) return perror(at), 1;
+    snprintf(at, sizeof at, "ipc://%s/ctl.sock", argv[1]);
+    if (zmq_bind(ctl_sock, at) < 0) return perror(at), 1;
+    for (;;) {
+        zmq_pollitem_t items[2] = { { api_sock, 0, ZMQ_POLLIN, 0 },
+                                    { ctl_sock, 0, ZMQ_POLLIN, 0 } };
+
+        if (zmq_poll(items, 2, -1) < 0 && errno != EINTR) return 1;
+        receive(api_sock);
+        receive(ctl_sock);
+    }
+}
