@@ -1,0 +1,303 @@
+/* test_lanes.c - lanes and arenas of the CPU device: order, marks, waits, sleep, memory by fd. */
+#include "tests/gpu/rig.h"
+#include "tests/test.h"
+
+#include "base/clock.h"
+#include "gpu/cpu/cpu.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+static void
+sleep_ms(long ms)
+{
+    struct timespec t = { ms / 1000, ms % 1000 * 1000000 };
+
+    nanosleep(&t, NULL);
+}
+
+/* Jobs that are not ops: what a lane does with any. */
+struct note {
+    atomic_uint *word;
+    uint32_t expect, set;
+};
+
+static void
+wait_and_set(const void *args, uint32_t part, uint32_t parts, enum cpu_isa isa, void *room)
+{
+    const struct note *n = args;
+
+    (void)parts, (void)isa, (void)room;
+    if (part) return;
+    while (atomic_load(n->word) != n->expect) sleep_ms(1);
+    atomic_store(n->word, n->set);
+}
+
+static void
+two_lanes_run_at_the_same_time(void **state)
+{
+    atomic_uint word = 0;
+    struct note first = { &word, 1, 2 }, second = { &word, 0, 1 };
+    struct rig r;
+    struct lane *other;
+    struct err e;
+
+    (void)state;
+    rig_open(&r, "auto", 1);
+    assert_int_equal(r.op->lane_open(r.gpu, 1, &other, &e), 0);
+    /* Lane A's job ends only if lane B's runs meanwhile. */
+    assert_int_equal(cpu_queue(r.lane, wait_and_set, &first, sizeof first, 1), 0);
+    assert_int_equal(cpu_queue(other, wait_and_set, &second, sizeof second, 1), 0);
+    rig_wait(&r);
+    assert_int_equal(word, 2);
+    r.op->lane_close(other);
+    rig_close(&r);
+}
+
+static void
+a_lane_waits_for_another_ones_step_and_not_for_less(void **state)
+{
+    (void)state;
+    for (int n = 0; n < 50; n++) {
+        atomic_uint word = 0;
+        struct note gate = { &word, 10, 11 }, end = { &word, 11, 12 }, after = { &word, 12, 13 };
+        struct rig r;
+        struct lane *other;
+        struct err e;
+
+        rig_open(&r, "auto", 1 + n % 3);
+        assert_int_equal(r.op->lane_open(r.gpu, 2, &other, &e), 0);
+        assert_int_equal(cpu_queue(other, wait_and_set, &gate, sizeof gate, 2), 0);
+        assert_int_equal(r.op->lane_mark(other, 4), 0);
+        assert_int_equal(cpu_queue(other, wait_and_set, &end, sizeof end, 2), 0);
+        assert_int_equal(r.op->lane_mark(other, 5), 0);
+        assert_int_equal(r.op->lane_after(r.lane, other, 5), 0);
+        assert_int_equal(cpu_queue(r.lane, wait_and_set, &after, sizeof after, 1), 0);
+        assert_int_equal(r.op->lane_mark(r.lane, 1), 0);
+        if (n % 10 == 0) sleep_ms(3);
+        assert_int_equal(r.op->lane_done(r.lane), 0);
+        assert_int_equal(r.op->lane_done(other), 0);
+        atomic_store(&word, 10);
+        r.step = 1;
+        rig_wait(&r);
+        assert_int_equal(word, 13);
+        assert_int_equal(r.op->lane_done(other), 5);
+        r.op->lane_close(other);
+        rig_close(&r);
+    }
+}
+
+static void
+the_fd_is_readable_after_a_mark_and_not_before(void **state)
+{
+    struct rig r;
+    atomic_uint word = 0;
+    struct note n = { &word, 1, 2 };
+    struct pollfd p;
+    uint64_t count;
+
+    (void)state;
+    rig_open(&r, "auto", 2);
+    p = (struct pollfd){ .fd = r.op->lane_fd(r.lane), .events = POLLIN };
+    assert_true(fcntl(p.fd, F_GETFD) & FD_CLOEXEC);
+    assert_true(fcntl(p.fd, F_GETFL) & O_NONBLOCK);
+    assert_int_equal(cpu_queue(r.lane, wait_and_set, &n, sizeof n, 1), 0);
+    assert_int_equal(r.op->lane_mark(r.lane, 3), 0);
+    assert_int_equal(poll(&p, 1, 10), 0);
+    atomic_store(&word, 1);
+    assert_int_equal(poll(&p, 1, 10000), 1);
+    assert_int_equal(r.op->lane_done(r.lane), 3);
+    assert_int_equal(read(p.fd, &count, sizeof count), sizeof count);
+    assert_int_equal(poll(&p, 1, 0), 0);
+    rig_close(&r);
+}
+
+struct tally {
+    atomic_uint *parts, *order;
+    uint32_t turn;
+};
+
+static void
+count_parts(const void *args, uint32_t part, uint32_t parts, enum cpu_isa isa, void *room)
+{
+    const struct tally *t = args;
+
+    (void)isa;
+    memset(room, (int)part, CPU_ROOM); /* each thread's own: nobody else's changes */
+    check(part < parts);
+    check(atomic_load(t->order) == t->turn); /* the job before is done, the next one not begun */
+    if (atomic_fetch_add(t->parts, 1) + 1 == parts) {
+        atomic_store(t->parts, 0);
+        atomic_store(t->order, t->turn + 1);
+    }
+    check(((unsigned char *)room)[CPU_ROOM - 1] == (unsigned char)part);
+}
+
+static void
+ops_run_in_order_every_part_once_and_a_full_queue_only_waits(void **state)
+{
+    enum { JOBS = 3000 }; /* more than a queue holds */
+
+    (void)state;
+    for (uint32_t threads = 1; threads <= 4; threads++) {
+        atomic_uint parts = 0, order = 0;
+        struct rig r;
+
+        rig_open(&r, "auto", threads);
+        for (uint32_t i = 0; i < JOBS; i++) {
+            struct tally t = { &parts, &order, i };
+
+            if (i % 100 == 0 || i % 7 == 0)
+                assert_int_equal(cpu_queue(r.lane, count_parts, &t, sizeof t, 1 + i % 6), 0);
+            else
+                assert_int_equal(cpu_queue(r.lane, count_parts, &t, sizeof t, 1), 0);
+        }
+        rig_wait(&r);
+        assert_int_equal(order, JOBS);
+        rig_close(&r);
+    }
+}
+
+static void
+an_idle_lane_burns_no_time(void **state)
+{
+    struct rig r;
+    clock_t before;
+
+    (void)state;
+    rig_open(&r, "auto", 4);
+    rig_wait(&r);
+    sleep_ms(20);
+    before = clock();
+    sleep_ms(300);
+    /* Five threads idle for 300 ms: a hundredth of one of them at most. */
+    assert_true((double)(clock() - before) / CLOCKS_PER_SEC < 0.003);
+    rig_close(&r);
+}
+
+static void
+closing_a_lane_finishes_what_is_queued(void **state)
+{
+    atomic_uint word = 0;
+    struct rig r;
+
+    (void)state;
+    rig_open(&r, "auto", 3);
+    for (uint32_t i = 0; i < 100; i++) {
+        struct note n = { &word, i, i + 1 };
+
+        assert_int_equal(cpu_queue(r.lane, wait_and_set, &n, sizeof n, 3), 0);
+    }
+    rig_close(&r);
+    assert_int_equal(word, 100);
+}
+
+static void
+an_arena_outlives_its_maker_by_fd_and_cannot_be_truncated(void **state)
+{
+    uint64_t bytes = (uint64_t)3 << 30; /* never touched but for two bytes */
+    struct arena a, b;
+    struct rig r;
+    struct err e = { 0 };
+    struct stat st;
+    int fd;
+
+    (void)state;
+    rig_open(&r, "auto", 1);
+    assert_int_equal(r.op->arena_make(r.gpu, "test", bytes, &a, &e), 0);
+    assert_int_equal(ftruncate(a.fd, 4096), -1);
+    assert_int_equal(ftruncate(a.fd, (off_t)bytes + 4096), -1);
+    assert_true(fcntl(a.fd, F_GETFD) & FD_CLOEXEC);
+    ((char *)a.base)[5] = 55;
+    ((char *)a.base)[bytes - 1] = 56;
+    fd = dup(a.fd);
+    assert_int_equal(fstat(fd, &st), 0);
+    assert_true(st.st_blocks < 100); /* touched lazily */
+    r.op->arena_drop(r.gpu, &a);
+    assert_int_equal(a.fd, -1);
+    assert_int_equal(r.op->arena_adopt(r.gpu, fd, bytes - 1, &b, &e), -EINVAL);
+    assert_non_null(strstr(e.text, "bytes"));
+    assert_int_equal(r.op->arena_adopt(r.gpu, fd, bytes, &b, &e), 0);
+    assert_int_equal(((char *)b.base)[5], 55);
+    assert_int_equal(((char *)b.base)[bytes - 1], 56);
+    r.op->arena_drop(r.gpu, &b);
+    rig_close(&r);
+}
+
+/* The library's calls of the allocator come by here (the linker's --wrap, Makefile.am). */
+static atomic_uint allocations;
+void *__real_malloc(size_t n);
+void *__wrap_malloc(size_t n);
+void *__real_calloc(size_t n, size_t each);
+void *__wrap_calloc(size_t n, size_t each);
+void *__real_aligned_alloc(size_t to, size_t n);
+void *__wrap_aligned_alloc(size_t to, size_t n);
+
+void *
+__wrap_malloc(size_t n)
+{
+    atomic_fetch_add(&allocations, 1);
+    return __real_malloc(n);
+}
+
+void *
+__wrap_calloc(size_t n, size_t each)
+{
+    atomic_fetch_add(&allocations, 1);
+    return __real_calloc(n, each);
+}
+
+void *
+__wrap_aligned_alloc(size_t to, size_t n)
+{
+    atomic_fetch_add(&allocations, 1);
+    return __real_aligned_alloc(to, n);
+}
+
+static void
+serving_allocates_nothing_after_a_lane_is_open(void **state)
+{
+    struct rig r;
+    struct tensor x, w, y;
+    unsigned before;
+
+    (void)state;
+    rig_open(&r, "auto", 2);
+    assert_true(allocations > 0);
+    x = rig_tensor(&r, DT_F32, 16, 256, 256, 1);
+    w = rig_tensor(&r, DT_BF16, 256, 256, 256, 1);
+    y = rig_output(&r, 16, 256, 256);
+    before = allocations;
+    for (int i = 0; i < 1500; i++) {
+        assert_int_equal(r.op->matmul(r.lane, y, x, w, NO_TENSOR, 0), 0);
+        assert_int_equal(r.op->rms_norm(r.lane, y, y, NO_TENSOR, 1e-6f, 0), 0);
+    }
+    rig_wait(&r);
+    assert_int_equal(allocations, before);
+    rig_close(&r);
+}
+
+int
+main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(two_lanes_run_at_the_same_time),
+        cmocka_unit_test(a_lane_waits_for_another_ones_step_and_not_for_less),
+        cmocka_unit_test(the_fd_is_readable_after_a_mark_and_not_before),
+        cmocka_unit_test(ops_run_in_order_every_part_once_and_a_full_queue_only_waits),
+        cmocka_unit_test(an_idle_lane_burns_no_time),
+        cmocka_unit_test(closing_a_lane_finishes_what_is_queued),
+        cmocka_unit_test(an_arena_outlives_its_maker_by_fd_and_cannot_be_truncated),
+        cmocka_unit_test(serving_allocates_nothing_after_a_lane_is_open),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,414 @@
+/* test_sample.c - sample() and see(): penalties, bans, cuts, draws, log-probabilities; against a naive
+ * sampler that sorts the whole vocabulary in double.
+ */
+#include "tests/gpu/rig.h"
+#include "tests/test.h"
+
+#include "gpu/fp.h"
+
+#include <errno.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { MAX_VOCAB = 5000 };
+
+static const struct sample_row plain = {
+    .seat = SEAT_NONE, .top_p = 1, .repetition = 1, .force = -1, .target = -1
+};
+
+/* One call of sample() over rows of logits; what comes out. */
+struct drawn {
+    int32_t token[64], last[64];
+    float logprob[64];
+    struct top top[64 * 8];
+    int error;
+};
+
+static struct drawn
+sample_with(const char *isa, uint32_t threads, struct tensor logits, const struct sample_row *row,
+            const int32_t *ban, const uint32_t *seen, uint32_t seen_words)
+{
+    struct drawn d;
+    struct rig r;
+    struct tensor copy;
+    struct sample s;
+    uint32_t n = logits.dim[0];
+
+    assert_true(n <= 64);
+    memset(&d, 0x7f, sizeof d);
+    rig_open(&r, isa, threads);
+    copy = rig_output(&r, n, logits.dim[1], logits.dim[1] + 3);
+    for (uint32_t i = 0; i < n; i++)
+        memcpy((float *)copy.data + (size_t)i * copy.stride,
+               (float *)logits.data + (size_t)i * logits.stride, logits.dim[1] * sizeof(float));
+    s = (struct sample){ .logits = copy,
+                         .row = row,
+                         .ban = ban,
+                         .n = n,
+                         .seen = seen,
+                         .seen_words = seen_words,
+                         .last = d.last,
+                         .token = d.token,
+                         .logprob = d.logprob,
+                         .top = d.top };
+    assert_int_equal(r.op->sample(r.lane, &s), 0);
+    rig_wait(&r);
+    d.error = r.op->lane_error(r.lane);
+    rig_close(&r);
+    return d;
+}
+
+static struct drawn
+sample(struct tensor logits, const struct sample_row *row, const int32_t *ban)
+{
+    return sample_with("auto", 2, logits, row, ban, NULL, 0);
+}
+
+static const float *order_by;
+
+static int
+better_first(const void *a, const void *b)
+{
+    uint32_t i = *(const uint32_t *)a, j = *(const uint32_t *)b;
+
+    if (order_by[i] != order_by[j]) return order_by[i] > order_by[j] ? -1 : 1;
+    return i < j ? -1 : 1;
+}
+
+/* Which ids transformers' warpers leave, best first; returns how many. p[id]: probability among them. */
+static uint32_t
+naive_candidates(const float *x, uint32_t n, const struct sample_row *r, uint32_t *id, double *p)
+{
+    double total = 0, before = 0;
+    uint32_t left = r->top_k && r->top_k < n ? r->top_k : n, keep = 0;
+
+    for (uint32_t i = 0; i < n; i++) id[i] = i, p[i] = 0;
+    order_by = x;
+    qsort(id, n, sizeof *id, better_first);
+    for (uint32_t i = 0; i < left; i++) {
+        p[id[i]] = exp(((double)x[id[i]] - x[id[0]]) / r->temperature);
+        total += p[id[i]];
+    }
+    for (; keep < left; keep++) { /* what is better already fills top_p: cut here */
+        if (keep && r->top_p < 1 && before >= r->top_p * total) break;
+        before += p[id[keep]];
+    }
+    while (keep > 1 && p[id[keep - 1]] < r->min_p) keep--;
+    total = 0;
+    for (uint32_t i = 0; i < keep; i++) total += p[id[i]];
+    for (uint32_t i = 0; i < n; i++) p[id[i]] = i < keep ? p[id[i]] / total : 0;
+    return keep;
+}
+
+static void
+temperature_zero_takes_the_best_and_the_lowest_id_of_equals(void **state)
+{
+    struct rig r;
+    struct tensor x;
+    struct sample_row row[3] = { plain, plain, plain };
+    struct drawn d;
+    float *f;
+
+    (void)state;
+    rig_open(&r, "auto", 1);
+    x = rig_tensor(&r, DT_F32, 3, 1001, 1001, 1);
+    f = x.data;
+    f[700] = f[300] = f[900] = 50;
+    f[1001 + 1000] = 50;
+    f[2002] = 50;
+    row[0].seat = 5;
+    d = sample(x, row, NULL);
+    assert_int_equal(d.token[0], 300);
+    assert_int_equal(d.token[1], 1000);
+    assert_int_equal(d.token[2], 0);
+    assert_int_equal(d.last[5], 300);
+    assert_int_equal(d.last[0], 0x7f7f7f7f); /* no seat: nobody's last token */
+    rig_close(&r);
+}
+
+static void
+a_nan_is_never_chosen_and_nothing_but_nan_is_an_error(void **state)
+{
+    struct rig r;
+    struct tensor x;
+    struct sample_row row[2] = { plain, plain };
+    struct drawn d;
+    float *f;
+
+    (void)state;
+    rig_open(&r, "auto", 1);
+    x = rig_tensor(&r, DT_F32, 2, 100, 100, 1);
+    f = x.data;
+    for (int i = 0; i < 200; i++)
+        if (i != 41 && i != 143) f[i] = NAN;
+    row[1].temperature = 1;
+    d = sample(x, row, NULL);
+    assert_int_equal(d.token[0], 41);
+    assert_int_equal(d.token[1], 43);
+    assert_int_equal(d.error, 0);
+    f[143] = -NAN;
+    d = sample(x, row, NULL);
+    assert_int_equal(d.token[0], 41);
+    assert_int_equal(d.error, -EIO);
+    rig_close(&r);
+}
+
+static void
+the_repetition_penalty_divides_positive_and_multiplies_negative_logits_of_seen_tokens(void **state)
+{
+    struct rig r;
+    struct tensor x;
+    struct sample_row row[2] = { plain, plain };
+    uint32_t *seen;
+    int32_t token[] = { 3, 9, 40, 64, 5 };
+    uint32_t seat[5] = { 0 };
+    int32_t pos[5] = { 0 };
+    struct run run[] = { { .seat = 1, .first_row = 0, .n_rows = 4, .first_pos = 0 },
+                         { .seat = 0, .first_row = 4, .n_rows = 1, .first_pos = 7 } };
+    struct rows rows = { .n_rows = 5, .token = token, .pos = pos, .seat = seat };
+    struct drawn d;
+    float *f;
+
+    (void)state;
+    rig_open(&r, "auto", 1);
+    seen = rig_bytes(&r, 2 * 3 * sizeof *seen);
+    memset(seen, 0, 12);
+    assert_int_equal(r.op->see(r.lane, seen, 3, rows, run, 2), 0);
+    rig_wait(&r);
+    assert_int_equal(seen[0], 1 << 5);          /* from position 7 on: added */
+    assert_int_equal(seen[3], 1 << 3 | 1 << 9); /* from position 0: what was there is forgotten */
+    assert_int_equal(seen[4], 1 << 8);
+    assert_int_equal(seen[5], 1);
+    x = rig_tensor(&r, DT_F32, 2, 90, 90, 0.1f);
+    f = x.data;
+    for (int i = 0; i < 90; i++) f[i] = f[90 + i] = -5;
+    f[9] = 6, f[10] = 5;                  /* 6 / 1.5 falls behind 5 */
+    f[90 + 64] = -1, f[90 + 65] = -1.25f; /* -1 * 1.5 falls behind -1.25 */
+    row[0].seat = row[1].seat = 1;
+    row[0].repetition = row[1].repetition = 1.5f;
+    row[0].want_logprob = true;
+    d = sample_with("auto", 2, x, row, NULL, seen, 3);
+    assert_int_equal(d.token[0], 10);
+    assert_int_equal(d.token[1], 65);
+    row[1].repetition = 1;
+    row[0].seat = SEAT_NONE;
+    d = sample_with("auto", 2, x, row, NULL, seen, 3);
+    assert_int_equal(d.token[0], 9);
+    assert_int_equal(d.token[1], 64);
+    rig_close(&r);
+}
+
+static void
+banned_tokens_are_not_chosen_and_forced_ones_are_whatever_the_logits(void **state)
+{
+    int32_t ban[] = { 1, 7, 50, 49 };
+    struct sample_row row[3] = { plain, plain, plain };
+    struct rig r;
+    struct tensor x;
+    struct drawn d;
+    float *f;
+
+    (void)state;
+    rig_open(&r, "auto", 1);
+    x = rig_tensor(&r, DT_F32, 3, 51, 51, 0.1f);
+    f = x.data;
+    f[50] = 30, f[7] = 20, f[20] = 10;
+    f[51 + 3] = NAN;
+    row[0].first_ban = 1;
+    row[0].n_ban = 2;
+    row[0].n_top = 3;
+    row[1].force = 3;
+    row[1].want_logprob = true;
+    row[1].temperature = 1;
+    row[1].seat = 4;
+    row[2].first_ban = 2;
+    row[2].n_ban = 2;
+    row[2].force = 50; /* being last, the forced end beats the ban: transformers' order */
+    d = sample(x, row, ban);
+    assert_int_equal(d.token[0], 20);
+    assert_int_equal(d.top[0].id, 20);
+    assert_true(d.top[0].logprob > -0.01f);
+    assert_int_equal(d.token[1], 3);
+    assert_true(d.logprob[1] == 0); /* a forced token adds nothing to a score */
+    assert_int_equal(d.last[4], 3);
+    assert_int_equal(d.token[2], 50);
+    rig_close(&r);
+}
+
+static void
+logprobs_are_of_the_softmax_best_first_and_the_lowest_id_of_equals_first(void **state)
+{
+    (void)state;
+    for (int n = 0; n < 30; n++) {
+        uint32_t vocab = 1 + test_below(n % 2 ? 12 : MAX_VOCAB), id[MAX_VOCAB];
+        struct sample_row row[2] = { plain, plain };
+        double total = 0;
+        struct rig r;
+        struct tensor x;
+        struct drawn d;
+        float *f;
+
+        rig_open(&r, "auto", 1);
+        x = rig_tensor(&r, DT_F32, 2, vocab, vocab, 3);
+        f = x.data;
+        for (uint32_t i = 0; i < vocab; i++) { /* many ties */
+            if (n % 3 == 0) f[i] = roundf(f[i]);
+            f[vocab + i] = f[i];
+        }
+        row[0].n_top = 8;
+        row[0].temperature = 0.7f;
+        row[1].target = (int32_t)test_below(vocab);
+        row[1].n_top = 1;
+        row[1].first_top = 8;
+        row[1].seat = 2;
+        d = sample(x, row, NULL);
+        for (uint32_t i = 0; i < vocab; i++) id[i] = i, total += exp(f[i]);
+        order_by = f;
+        qsort(id, vocab, sizeof *id, better_first);
+        for (uint32_t i = 0; i < 8 && i < vocab; i++) {
+            assert_int_equal(d.top[i].id, id[i]);
+            assert_true(fabs(d.top[i].logprob - (f[id[i]] - log(total))) < 2e-5);
+        }
+        for (uint32_t i = vocab; i < 8; i++) assert_int_equal(d.top[i].id, -1);
+        assert_true(fabs(d.logprob[0] - (f[d.token[0]] - log(total))) < 2e-5);
+        assert_int_equal(d.top[8].id, id[0]);
+        /* A target is reported and sampled for nobody. */
+        assert_int_equal(d.token[1], row[1].target);
+        assert_true(fabs(d.logprob[1] - (f[row[1].target] - log(total))) < 2e-5);
+        assert_int_equal(d.last[2], 0x7f7f7f7f);
+        rig_close(&r);
+    }
+}
+
+/* Draws of one row with ever new positions: none outside the naive candidates, and as often as their
+ * probabilities say (chi-square over the candidates that are expected five times or more). */
+static void
+draws_follow_top_k_top_p_and_min_p_as_transformers_cuts_them(void **state)
+{
+    enum { DRAWS = 6400 };
+
+    (void)state;
+    for (int n = 0; n < 24; n++) {
+        uint32_t vocab = 2 + test_below(n % 2 ? 40 : 3000), id[MAX_VOCAB], count[MAX_VOCAB] = { 0 };
+        struct sample_row row[64], r1 = plain;
+        double p[MAX_VOCAB], chi = 0, free_terms = 0, rest = 0, rest_seen = 0;
+        struct rig r;
+        struct tensor x;
+
+        rig_open(&r, "auto", 1);
+        x = rig_tensor(&r, DT_F32, 64, vocab, vocab, 2);
+        if (n % 3 == 0)
+            for (uint32_t i = 0; i < vocab; i++)
+                ((float *)x.data)[i] = roundf(((float *)x.data)[i]);
+        for (uint32_t i = 1; i < 64; i++)
+            memcpy((float *)x.data + i * vocab, x.data, vocab * sizeof(float));
+        r1.temperature = 0.5f + (float)test_below(100) / 60;
+        if (n % 2) r1.top_k = 1 + test_below(vocab);
+        if (n / 2 % 2) r1.top_p = (float)(1 + test_below(999)) / 1000;
+        if (n / 4 % 2) r1.min_p = (float)test_below(300) / 1000;
+        r1.seed = test_below(1000);
+        naive_candidates(x.data, vocab, &r1, id, p);
+        for (uint32_t i = 0; i < DRAWS; i += 64) {
+            struct drawn d;
+
+            for (uint32_t j = 0; j < 64; j++) {
+                row[j] = r1;
+                row[j].position = i + j;
+            }
+            d = sample(x, row, NULL);
+            for (uint32_t j = 0; j < 64; j++) {
+                uint32_t t = (uint32_t)d.token[j];
+
+                assert_true(t < vocab);
+                if (p[t] == 0)
+                    fail_msg("case %d: token %u of %u (top_k %u top_p %g min_p %g) was cut", n, t,
+                             vocab, r1.top_k, (double)r1.top_p, (double)r1.min_p);
+                count[t]++;
+            }
+        }
+        for (uint32_t i = 0; i < vocab; i++) {
+            double want = p[i] * DRAWS;
+
+            if (want < 5) {
+                rest += want, rest_seen += count[i];
+                continue;
+            }
+            chi += (count[i] - want) * (count[i] - want) / want;
+            free_terms++;
+        }
+        if (rest >= 5) chi += (rest_seen - rest) * (rest_seen - rest) / rest, free_terms++;
+        /* Beyond five standard deviations of a chi-square with so many terms. */
+        if (chi > free_terms + 5 * sqrt(2 * free_terms) + 10)
+            fail_msg("case %d: chi-square %.1f over %.0f terms", n, chi, free_terms);
+        rig_close(&r);
+    }
+}
+
+static void
+the_same_seed_output_and_position_draw_the_same_token_in_any_batch(void **state)
+{
+    enum { VOCAB = 2777 };
+    struct sample_row row[64];
+    struct rig r;
+    struct tensor x;
+    struct drawn all, twin, alone;
+    uint32_t same_seed = 0;
+
+    (void)state;
+    rig_open(&r, "auto", 1);
+    x = rig_tensor(&r, DT_F32, 64, VOCAB, VOCAB, 1);
+    for (uint32_t i = 0; i < 64; i++) {
+        row[i] = plain;
+        row[i].temperature = 1 + (float)test_below(10) / 10;
+        row[i].top_k = test_below(2) ? 500 : 0;
+        row[i].top_p = test_below(2) ? 0.9f : 1;
+        row[i].seed = i;
+        row[i].output = test_below(4);
+        row[i].position = test_below(1000);
+        row[i].n_top = 4;
+        row[i].first_top = 4 * i;
+    }
+    all = sample_with("auto", 4, x, row, NULL, NULL, 0);
+    twin = sample_with("scalar", 1, x, row, NULL, NULL, 0);
+    assert_memory_equal(&all, &twin, sizeof all);
+    for (uint32_t i = 0; i < 64; i++) {
+        struct sample_row one = row[i];
+
+        one.first_top = 0;
+        alone = sample_with("auto", 1, tensor_rows(x, i, 1), &one, NULL, NULL, 0);
+        assert_int_equal(alone.token[0], all.token[i]);
+        assert_int_equal(bits_of_float(alone.logprob[0]), bits_of_float(all.logprob[i]));
+        assert_memory_equal(alone.top, all.top + 4 * i, 4 * sizeof *all.top);
+        one.output += 4; /* another stream of the same request */
+        alone = sample_with("auto", 1, tensor_rows(x, i, 1), &one, NULL, NULL, 0);
+        same_seed += alone.token[0] == all.token[i];
+    }
+    assert_true(same_seed < 8);
+    rig_close(&r);
+}
+
+static int
+seed(void **state)
+{
+    (void)state;
+    test_seed();
+    return 0;
+}
+
+int
+main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(temperature_zero_takes_the_best_and_the_lowest_id_of_equals),
+        cmocka_unit_test(a_nan_is_never_chosen_and_nothing_but_nan_is_an_error),
+        cmocka_unit_test(
+            the_repetition_penalty_divides_positive_and_multiplies_negative_logits_of_seen_tokens),
+        cmocka_unit_test(banned_tokens_are_not_chosen_and_forced_ones_are_whatever_the_logits),
+        cmocka_unit_test(logprobs_are_of_the_softmax_best_first_and_the_lowest_id_of_equals_first),
+        cmocka_unit_test(draws_follow_top_k_top_p_and_min_p_as_transformers_cuts_them),
+        cmocka_unit_test(the_same_seed_output_and_position_draw_the_same_token_in_any_batch),
+    };
+
+    return cmocka_run_group_tests(tests, seed, NULL);
+}

@@ -1,0 +1,284 @@
+/* test_shapes.c - what does not fit is refused before it is queued, with a sentence that names it. */
+#include "tests/gpu/rig.h"
+#include "tests/test.h"
+
+#include "gpu/device.h"
+
+#include <errno.h>
+#include <string.h>
+
+static float memory[4096];
+static struct rig r;
+
+static struct tensor
+f32(uint32_t rows, uint32_t cols)
+{
+    return tensor_2d(memory, DT_F32, rows, cols);
+}
+
+static struct tensor
+elsewhere(uint32_t rows, uint32_t cols)
+{
+    return tensor_2d(memory + 2048, DT_F32, rows, cols);
+}
+
+static struct tensor
+typed(struct tensor t, enum dtype type)
+{
+    t.dtype = type;
+    return t;
+}
+
+/* The call failed, and why says so in these words. */
+static void
+refused(int ret, const char *words)
+{
+    if (ret != -EINVAL) fail_msg("returned %d where \"%s\" was expected", ret, words);
+    if (!strstr(gpu_why(r.gpu), words))
+        fail_msg("\"%s\" does not say \"%s\"", gpu_why(r.gpu), words);
+    memset(&r.gpu->why, 0, sizeof r.gpu->why);
+}
+
+static void
+matmul_refuses_what_does_not_multiply(void **state)
+{
+    struct tensor y = elsewhere(3, 5), x = f32(3, 8), w = f32(5, 8), scaled = w;
+
+    (void)state;
+    assert_int_equal(r.op->matmul(r.lane, y, x, w, NO_TENSOR, 0), 0);
+    assert_int_equal(r.op->matmul(r.lane, elsewhere(0, 5), f32(0, 8), w, NO_TENSOR, 0), 0);
+    refused(r.op->matmul(r.lane, y, f32(3, 7), w, NO_TENSOR, 0),
+            "x is [3, 7], w is [5, 8]: their columns differ");
+    refused(r.op->matmul(r.lane, elsewhere(3, 6), x, w, NO_TENSOR, 0), "y is [3, 6]");
+    refused(r.op->matmul(r.lane, elsewhere(2, 5), x, w, NO_TENSOR, 0), "y is [2, 5]");
+    refused(r.op->matmul(r.lane, y, x, NO_TENSOR, NO_TENSOR, 0), "w has no data");
+    refused(r.op->matmul(r.lane, y, x, w, f32(1, 6), 0), "bias is [1, 6]");
+    refused(r.op->matmul(r.lane, y, typed(x, DT_BF16), w, NO_TENSOR, 0), "x is bf16");
+    refused(r.op->matmul(r.lane, y, x, typed(w, DT_I8), NO_TENSOR, 0), "w is i8");
+    refused(r.op->matmul(r.lane, f32(3, 5), x, w, NO_TENSOR, 0), "y lies on x");
+    scaled.scale = memory;
+    refused(r.op->matmul(r.lane, y, x, scaled, NO_TENSOR, 0), "w has scales");
+    x.stride = 7;
+    refused(r.op->matmul(r.lane, y, x, w, NO_TENSOR, 0), "its rows overlap");
+    x = f32(3, 8);
+    x.dim[2] = 2;
+    refused(r.op->matmul(r.lane, y, x, w, NO_TENSOR, 0), "a matrix is wanted");
+}
+
+static void
+row_ops_refuse_rows_that_disagree(void **state)
+{
+    struct tensor x = f32(4, 10), y = elsewhere(4, 10);
+    int32_t token[4] = { 0 };
+
+    (void)state;
+    refused(r.op->embed(r.lane, f32(4, 9), x, token, 1), "embed: x is [4, 9]");
+    refused(r.op->embed(r.lane, y, x, NULL, 1), "no tokens");
+    refused(r.op->embed(r.lane, y, typed(x, DT_MXFP4), token, 1), "table is mxfp4");
+    refused(r.op->rms_norm(r.lane, f32(4, 9), x, NO_TENSOR, 0, 0), "rms_norm: y is [4, 9]");
+    refused(r.op->rms_norm(r.lane, y, x, f32(1, 9), 0, 0), "rms_norm: w is [1, 9]");
+    refused(r.op->layer_norm(r.lane, y, x, f32(1, 10), f32(2, 10), 0), "bias is [2, 10]");
+    refused(r.op->add(r.lane, y, f32(3, 10)), "add: x is [3, 10]");
+    refused(r.op->act(r.lane, y, f32(4, 11), ACT_SILU), "act: y is [4, 10]");
+    refused(r.op->act(r.lane, y, x, (enum act)9), "no activation 9");
+    refused(r.op->gate(r.lane, y, x, ACT_SILU), "gate_up is [4, 10], it should be [4, 20]");
+    refused(r.op->scale(r.lane, typed(x, DT_I32), 1, 0), "scale: x is i32");
+    refused(r.op->scale(r.lane, x, 1, -3), "softcap of -3");
+    refused(r.op->rows(r.lane, elsewhere(4, 9), x, (uint32_t[4]){ 0 }), "rows: y is [4, 9]");
+    refused(r.op->rows(r.lane, y, x, NULL), "nobody says which");
+    refused(r.op->fill_random(r.lane, NO_TENSOR, 1, 1), "fill_random: t has no data");
+    /* A vector may lie as a row or as a column. */
+    assert_int_equal(r.op->rms_norm(r.lane, y, x, f32(1, 10), 0, 0), 0);
+    assert_int_equal(r.op->rms_norm(r.lane, y, x, f32(10, 1), 0, 0), 0);
+}
+
+static void
+copies_refuse_nowhere_and_overlap(void **state)
+{
+    struct tables t = { .n = 9 };
+    struct table_edit edit = { 0 };
+    struct rows rows = { .n_rows = 1 };
+    int32_t last = 0;
+    uint32_t seen = 0;
+    struct run run = { 0 };
+
+    (void)state;
+    refused(r.op->put(r.lane, NULL, memory, 4), "put: 4 bytes");
+    refused(r.op->get(r.lane, memory, NULL, 4), "get: 4 bytes");
+    refused(r.op->copy(r.lane, memory, memory + 1, 8), "overlap");
+    assert_int_equal(r.op->copy(r.lane, NULL, NULL, 0), 0);
+    refused(r.op->edit(r.lane, t, &edit, 1), "9 tables");
+    t.n = 1;
+    refused(r.op->edit(r.lane, t, &edit, 1), "table 0 is nowhere");
+    refused(r.op->tokens(r.lane, rows, &last), "tokens:");
+    refused(r.op->see(r.lane, &seen, 0, rows, &run, 1), "see:");
+    refused(r.op->lane_after(r.lane, NULL, 1), "lane_after");
+}
+
+static void
+rope_store_and_attend_refuse_heads_and_caches_that_disagree(void **state)
+{
+    int32_t pos[4] = { 0 };
+    uint32_t seat[4] = { 0 };
+    slice_id table[4] = { 0, 2, 4, 6 };
+    struct run run = { 0, 0, 4, 0, 4 };
+    struct rows rows = { .n_rows = 4, .n_runs = 1, .pos = pos, .seat = seat, .run = &run };
+    struct kv_view kv = { .base = memory,
+                          .table = table,
+                          .table_stride = 4,
+                          .slice_bytes = 2 * 4 * 6 * 4,
+                          .n_parts = 2,
+                          .tokens_per_block = 4,
+                          .n_kv_heads = 2,
+                          .head_dim = 6,
+                          .dtype = DT_F32 };
+    const struct rope_store good = { .q = f32(4, 24),
+                                     .k = elsewhere(4, 12),
+                                     .v = elsewhere(4, 12),
+                                     .n_heads = 4,
+                                     .n_kv_heads = 2,
+                                     .head_dim = 6,
+                                     .kv = kv };
+    const struct attend fine = { .out = f32(4, 24),
+                                 .q = elsewhere(4, 24),
+                                 .kv = kv,
+                                 .n_heads = 4,
+                                 .n_kv_heads = 2,
+                                 .head_dim = 6,
+                                 .causal = true,
+                                 .scale = 1 };
+    struct rope_store s = good;
+    struct attend a = fine;
+
+    (void)state;
+    assert_int_equal(r.op->rope_store(r.lane, &s, rows), 0);
+    s.n_heads = 3;
+    refused(r.op->rope_store(r.lane, &s, rows), "q is [4, 24], it should be [4, 18]");
+    s = good, s.k = elsewhere(4, 13);
+    refused(r.op->rope_store(r.lane, &s, rows), "k is [4, 13]");
+    s = good, s.v = NO_TENSOR;
+    refused(r.op->rope_store(r.lane, &s, rows), "v has no data");
+    s = good, s.cos_sin = f32(10, 8);
+    refused(r.op->rope_store(r.lane, &s, rows), "8 elements are to rotate in heads of 6");
+    s = good, s.kv.head_dim = 8;
+    refused(r.op->rope_store(r.lane, &s, rows), "KV has 2 heads of 8, the op 2 of 6");
+    s = good, s.kv.slice_bytes = 190;
+    refused(r.op->rope_store(r.lane, &s, rows), "a slice of 190 bytes does not hold 192");
+    s = good, s.kv.dtype = DT_E4M3;
+    refused(r.op->rope_store(r.lane, &s, rows), "KV is fp8_e4m3");
+    s = good, s.kv.tokens_per_block = 3;
+    refused(r.op->rope_store(r.lane, &s, rows), "no power of two");
+    s = good, rows.seat = NULL;
+    refused(r.op->rope_store(r.lane, &s, rows), "no positions or seats");
+    rows.seat = seat;
+
+    assert_int_equal(r.op->attend(r.lane, &a, rows), 0);
+    a.n_kv_heads = 3;
+    refused(r.op->attend(r.lane, &a, rows), "4 heads of 6 share 3 K/V heads");
+    a = fine, a.q = f32(3, 24);
+    refused(r.op->attend(r.lane, &a, rows), "q has 3 rows, the step 4");
+    a = fine, a.out = f32(4, 23);
+    refused(r.op->attend(r.lane, &a, rows), "out is [4, 23]");
+    a = fine, a.kv.table = NULL, a.causal = false;
+    refused(r.op->attend(r.lane, &a, rows), "k has no data");
+    a = fine, a.softcap = -1;
+    refused(r.op->attend(r.lane, &a, rows), "softcap of -1");
+    rig_wait(&r); /* the two that were fine read our arrays */
+}
+
+static void
+sample_refuses_logits_of_another_type_or_too_few(void **state)
+{
+    struct sample_row row = { 0 };
+    int32_t token;
+    struct sample s = {
+        .logits = typed(f32(1, 10), DT_BF16), .row = &row, .n = 1, .token = &token
+    };
+
+    (void)state;
+    refused(r.op->sample(r.lane, &s), "logits is bf16");
+    s.logits = f32(0, 10);
+    refused(r.op->sample(r.lane, &s), "logits are [0, 10], 1 rows");
+    s.logits = f32(1, 10), s.token = NULL;
+    refused(r.op->sample(r.lane, &s), "nowhere to put tokens");
+}
+
+static void
+devices_lanes_and_arenas_are_opened_by_names_and_sizes_that_exist(void **state)
+{
+    struct gpu_options o = { .device = "cpu", .isa = "sse9" };
+    struct err e = { 0 };
+    struct gpu *g;
+    struct lane *l;
+    struct arena a;
+
+    (void)state;
+    assert_int_equal(gpu_open(&g, &o, &e), -EINVAL);
+    assert_non_null(strstr(e.text, "sse9"));
+    o = (struct gpu_options){ .device = "cuda:x" };
+    assert_int_equal(gpu_open(&g, &o, &e), -EINVAL);
+    assert_non_null(strstr(e.text, "\"cuda:x\" is not cpu, cuda or cuda:N"));
+    o.device = "gpu";
+    assert_int_equal(gpu_open(&g, &o, &e), -EINVAL);
+    /* Asked for a GPU, we say what is missing and never fall back. */
+    o.device = "cuda:0";
+    assert_int_equal(gpu_open(&g, &o, &e), -ENODEV);
+    assert_non_null(strstr(e.text, "cuda:0"));
+    assert_int_equal(r.op->lane_open(r.gpu, 0, &l, &e), -EINVAL);
+    assert_non_null(strstr(e.text, "0 units"));
+    assert_int_equal(r.op->arena_make(r.gpu, "none", 0, &a, &e), -EINVAL);
+    assert_string_equal(r.op->name, "cpu");
+    assert_non_null(strstr(gpu_describe(r.gpu), "cpu ("));
+    assert_true(gpu_units(r.gpu) >= 1);
+}
+
+static void
+slices_keep_their_parents_stride_and_sizes_count_bits(void **state)
+{
+    struct tensor t = tensor_2d(memory, DT_BF16, 6, 10), c = tensor_cols(t, 4, 3);
+    struct tensor s = tensor_rows(c, 2, 3);
+
+    (void)state;
+    assert_ptr_equal(c.data, (char *)memory + 8);
+    assert_int_equal(c.stride, 10);
+    assert_int_equal(c.dim[1], 3);
+    assert_ptr_equal(s.data, (char *)memory + 8 + 40);
+    assert_int_equal(s.dim[0], 3);
+    assert_int_equal(dtype_bytes(DT_F32, 3), 12);
+    assert_int_equal(dtype_bytes(DT_F16, 3), 6);
+    assert_int_equal(dtype_bytes(DT_E4M3, 3), 3);
+    assert_int_equal(dtype_bytes(DT_MXFP4, 32), 16);
+    assert_string_equal(dtype_name(DT_BF16), "bf16");
+}
+
+static int
+open_rig(void **state)
+{
+    (void)state;
+    rig_open(&r, "auto", 1);
+    return 0;
+}
+
+static int
+close_rig(void **state)
+{
+    (void)state;
+    rig_close(&r);
+    return 0;
+}
+
+int
+main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(matmul_refuses_what_does_not_multiply),
+        cmocka_unit_test(row_ops_refuse_rows_that_disagree),
+        cmocka_unit_test(copies_refuse_nowhere_and_overlap),
+        cmocka_unit_test(rope_store_and_attend_refuse_heads_and_caches_that_disagree),
+        cmocka_unit_test(sample_refuses_logits_of_another_type_or_too_few),
+        cmocka_unit_test(devices_lanes_and_arenas_are_opened_by_names_and_sizes_that_exist),
+        cmocka_unit_test(slices_keep_their_parents_stride_and_sizes_count_bits),
+    };
+
+    return cmocka_run_group_tests(tests, open_rig, close_rig);
+}
