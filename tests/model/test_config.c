@@ -1,0 +1,414 @@
+/* config.json as people publish it: both dialects, and sentences that name the key. */
+#include "tests/model/ckpt.h"
+#include "tests/test.h"
+#include "worker/model/config.h"
+
+#include <errno.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+static struct err e;
+
+static json_t *
+parse(const char *text)
+{
+    json_t *j = NULL;
+
+    if (config_parse(&j, text, strlen(text), "config.json", &e) < 0) fail_msg("%s", e.text);
+    return j;
+}
+
+static json_t *
+read_data(const char *dir, const char *name)
+{
+    const char *srcdir = getenv("srcdir");
+    char path[512];
+    json_t *j = NULL;
+
+    snprintf(path, sizeof path, "%s/tests/data/config/%s", srcdir ? srcdir : ".", dir);
+    if (config_read(&j, path, name, &e) < 0) fail_msg("%s", e.text);
+    return j;
+}
+
+#define REFUSED(call, code, sentence) \
+    do { \
+        assert_int_equal(call, code); \
+        assert_string_equal(e.text, sentence); \
+    } while (0)
+
+static void
+a_value_of_the_wrong_kind_is_named_with_what_it_is(void **state)
+{
+    json_t *j = parse("{\"n\":\"32\",\"f\":[],\"b\":1,\"s\":{},\"r\":8.5}");
+    const char *s;
+    uint32_t n;
+    float f;
+    bool b;
+
+    (void)state;
+    REFUSED(cfg_u32(j, "n", CFG_REQUIRED, 1, 9, &n, &e), -EINVAL, "n is a string, want an integer");
+    REFUSED(cfg_u32(j, "r", CFG_REQUIRED, 1, 9, &n, &e), -EINVAL,
+            "r is a fraction, want an integer");
+    REFUSED(cfg_f32(j, "f", NAN, 0, 1, &f, &e), -EINVAL, "f is a list, want a number");
+    REFUSED(cfg_f32(j, "s", NAN, 0, 1, &f, &e), -EINVAL, "s is an object, want a number");
+    REFUSED(cfg_bool(j, "b", true, &b, &e), -EINVAL, "b is an integer, want true or false");
+    REFUSED(cfg_str(j, "s", NULL, &s, &e), -EINVAL, "s is an object, want a string");
+    json_decref(j);
+}
+
+static void
+a_value_out_of_range_is_named_with_the_range(void **state)
+{
+    json_t *j = parse("{\"n\":0,\"m\":-5,\"big\":4294967297,\"f\":1.5,\"i\":Infinity}");
+    uint32_t n;
+    float f;
+
+    (void)state;
+    REFUSED(cfg_u32(j, "n", CFG_REQUIRED, 1, 128, &n, &e), -EINVAL, "n is 0, want 1 to 128");
+    REFUSED(cfg_u32(j, "m", CFG_REQUIRED, 0, 128, &n, &e), -EINVAL, "m is -5, want 0 to 128");
+    REFUSED(cfg_u32(j, "big", CFG_REQUIRED, 0, UINT32_MAX, &n, &e), -EINVAL,
+            "big is 4294967297, want 0 to 4294967295");
+    REFUSED(cfg_f32(j, "f", NAN, 0, 1, &f, &e), -EINVAL, "f is 1.5, want 0 to 1");
+    REFUSED(cfg_f32(j, "i", NAN, 0, 1, &f, &e), -EINVAL, "i is inf, want 0 to 1");
+    json_decref(j);
+}
+
+static void
+the_ends_of_a_range_belong_to_it(void **state)
+{
+    json_t *j = parse("{\"a\":1,\"b\":128,\"c\":0.0,\"d\":1}");
+    uint32_t n;
+    float f;
+
+    (void)state;
+    assert_int_equal(cfg_u32(j, "a", CFG_REQUIRED, 1, 128, &n, &e), 0);
+    assert_int_equal(cfg_u32(j, "b", CFG_REQUIRED, 1, 128, &n, &e), 0);
+    assert_int_equal(n, 128);
+    assert_int_equal(cfg_f32(j, "c", NAN, 0, 1, &f, &e), 0);
+    assert_int_equal(cfg_f32(j, "d", NAN, 0, 1, &f, &e), 0);
+    assert_true(f == 1);
+    json_decref(j);
+}
+
+static void
+an_absent_key_takes_its_default_or_is_asked_for(void **state)
+{
+    json_t *j = parse("{\"null\":null}");
+    const char *s;
+    uint32_t n;
+    float f;
+    bool b;
+
+    (void)state;
+    assert_int_equal(cfg_u32(j, "n", 7, 1, 9, &n, &e), 0);
+    assert_int_equal(n, 7);
+    assert_int_equal(cfg_u32(j, "null", 7, 1, 9, &n, &e), 0);
+    assert_int_equal(n, 7);
+    assert_int_equal(cfg_f32(j, "f", 0.5, 0, 1, &f, &e), 0);
+    assert_true(f == 0.5f);
+    assert_int_equal(cfg_bool(j, "b", true, &b, &e), 0);
+    assert_true(b);
+    assert_int_equal(cfg_str(j, "s", "silu", &s, &e), 0);
+    assert_string_equal(s, "silu");
+    REFUSED(cfg_u32(j, "null", CFG_REQUIRED, 1, 9, &n, &e), -EINVAL,
+            "null is not set, and it has no default");
+    REFUSED(cfg_f32(j, "f", NAN, 0, 1, &f, &e), -EINVAL, "f is not set, and it has no default");
+    REFUSED(cfg_str(j, "s", NULL, &s, &e), -EINVAL, "s is not set, and it has no default");
+    json_decref(j);
+}
+
+static void
+null_and_absent_are_told_apart_on_request(void **state)
+{
+    json_t *j = parse("{\"null\":null,\"set\":false}");
+
+    (void)state;
+    assert_int_equal(cfg_state(j, "none"), CFG_ABSENT);
+    assert_int_equal(cfg_state(j, "null"), CFG_NULL);
+    assert_int_equal(cfg_state(j, "set"), CFG_SET);
+    json_decref(j);
+}
+
+static void
+a_flag_that_is_not_implemented_is_refused_by_name(void **state)
+{
+    json_t *j = parse("{\"attention_bias\":true}");
+
+    (void)state;
+    REFUSED(cfg_want_bool(j, "attention_bias", false, &e), -ENOTSUP,
+            "attention_bias is true, only false is implemented");
+    assert_int_equal(cfg_want_bool(j, "attention_bias", true, &e), 0);
+    assert_int_equal(cfg_want_bool(j, "mlp_bias", false, &e), 0);
+    json_decref(j);
+}
+
+static void
+a_list_has_an_entry_for_every_layer(void **state)
+{
+    json_t *j = parse("{\"t\":[\"a\",\"b\",3],\"u\":\"a\"}");
+    const char *s;
+
+    (void)state;
+    assert_int_equal(cfg_str_at(j, "t", 1, 3, &s, &e), 0);
+    assert_string_equal(s, "b");
+    REFUSED(cfg_str_at(j, "t", 2, 3, &s, &e), -EINVAL, "t[2] is an integer, want a string");
+    REFUSED(cfg_str_at(j, "t", 0, 4, &s, &e), -EINVAL, "t has 3 entries for 4 layers");
+    REFUSED(cfg_str_at(j, "u", 0, 1, &s, &e), -EINVAL, "u is a string, want a list");
+    REFUSED(cfg_str_at(j, "v", 0, 1, &s, &e), -EINVAL, "v is not set, and it has no default");
+    json_decref(j);
+}
+
+static void
+infinity_is_read_bare_and_spelt_but_not_in_strings(void **state)
+{
+    json_t *j = parse("{\"a\":Infinity,\"b\":[-Infinity,NaN],\"c\":{\"__float__\":\"Infinity\"},"
+                      "\"d\":\"Infinity \\\" NaN\",\"NaN\":1}");
+    const char *s;
+    uint32_t n;
+    float f;
+
+    (void)state;
+    assert_int_equal(cfg_f32(j, "a", NAN, 0, INFINITY, &f, &e), 0);
+    assert_true(isinf(f));
+    assert_int_equal(cfg_f32(j, "c", NAN, 0, INFINITY, &f, &e), 0);
+    assert_true(isinf(f));
+    assert_int_equal(cfg_str(j, "d", NULL, &s, &e), 0);
+    assert_string_equal(s, "Infinity \" NaN");
+    assert_int_equal(cfg_u32(j, "NaN", CFG_REQUIRED, 1, 1, &n, &e), 0);
+    json_decref(j);
+    j = parse("{\"a\":{\"__float__\":\"NaN\"},\"b\":{\"__float__\":\"Info\"},\"c\":-Infinity}");
+    REFUSED(cfg_f32(j, "a", NAN, -INFINITY, INFINITY, &f, &e), -EINVAL,
+            "a is nan, want -inf to inf");
+    REFUSED(cfg_f32(j, "b", NAN, 0, 1, &f, &e), -EINVAL, "b is an object, want a number");
+    assert_int_equal(cfg_f32(j, "c", NAN, -INFINITY, INFINITY, &f, &e), 0);
+    assert_true(f == -INFINITY);
+    json_decref(j);
+}
+
+static int
+parse_code(const char *text)
+{
+    json_t *j = NULL;
+    int code = config_parse(&j, text, strlen(text), "config.json", &e);
+
+    json_decref(j);
+    return code;
+}
+
+static void
+what_is_not_one_object_is_refused(void **state)
+{
+    (void)state;
+    assert_int_equal(parse_code("{\"a\":1,\"a\":2}"), -EBADMSG);
+    assert_non_null(strstr(e.text, "config.json: line 1, column"));
+    assert_non_null(strstr(e.text, "duplicate"));
+    assert_int_equal(parse_code("{\"a\":1}\n{"), -EBADMSG);
+    assert_non_null(strstr(e.text, "config.json: line 2"));
+    assert_int_equal(parse_code("[1]"), -EBADMSG);
+    assert_string_equal(e.text, "config.json is not a JSON object");
+    assert_int_equal(parse_code(""), -EBADMSG);
+    assert_int_equal(parse_code("{\"a\":Infinityx}"), -EBADMSG);
+}
+
+static void
+a_multimodal_file_yields_its_language_model(void **state)
+{
+    json_t *whole = parse(
+        "{\"model_type\":\"gemma3\",\"torch_dtype\":\"bfloat16\",\"eos_token_id\":"
+        "[1,106],\"hidden_size\":9,\"text_config\":{\"model_type\":"
+        "\"gemma3_text\",\"hidden_size\":2560,\"eos_token_id\":null}}");
+    json_t *plain = parse("{\"hidden_size\":7}"), *text;
+    const char *s;
+    uint32_t n;
+
+    (void)state;
+    assert_int_equal(config_text(&text, whole, &e), 0);
+    assert_int_equal(cfg_str(text, "model_type", NULL, &s, &e), 0);
+    assert_string_equal(s, "gemma3_text");
+    assert_int_equal(cfg_u32(text, "hidden_size", CFG_REQUIRED, 1, 9999, &n, &e), 0);
+    assert_int_equal(n, 2560);
+    assert_int_equal(json_array_size(json_object_get(text, "eos_token_id")), 2);
+    assert_int_equal(cfg_dtype(text, &s, &e), 0);
+    assert_string_equal(s, "bfloat16");
+    assert_int_equal(cfg_state(json_object_get(whole, "text_config"), "torch_dtype"), CFG_ABSENT);
+    json_decref(text);
+    json_decref(whole);
+
+    assert_int_equal(config_text(&text, plain, &e), 0);
+    assert_ptr_equal(text, plain);
+    json_decref(text);
+    json_decref(plain);
+
+    whole = parse("{\"text_config\":3}");
+    REFUSED(config_text(&text, whole, &e), -EINVAL, "text_config is not an object");
+    json_decref(whole);
+}
+
+static void
+dtype_is_read_in_both_dialects(void **state)
+{
+    static const char *const text[] = { "{\"dtype\":\"float16\"}", "{\"torch_dtype\":\"float16\"}",
+                                        "{\"torch_dtype\":\"torch.float16\"}",
+                                        "{\"dtype\":\"float16\",\"torch_dtype\":\"float32\"}" };
+    const char *s;
+    json_t *j;
+
+    (void)state;
+    for (size_t i = 0; i < ARRAY_LEN(text); i++) {
+        j = parse(text[i]);
+        assert_int_equal(cfg_dtype(j, &s, &e), 0);
+        assert_string_equal(s, "float16");
+        json_decref(j);
+    }
+    j = parse("{\"dtype\":null}");
+    assert_int_equal(cfg_dtype(j, &s, &e), 0);
+    assert_null(s);
+    json_decref(j);
+}
+
+static void
+both_dialects_give_the_same_rotary_parameters(void **state)
+{
+    static const struct {
+        const char *dir, *kind;
+        enum rope_type type;
+        double theta;
+    } want[] = {
+        { "llama2", NULL, ROPE_DEFAULT, 1e4 },
+        { "llama3", NULL, ROPE_LLAMA3, 5000 },
+        { "mistral", NULL, ROPE_DEFAULT, 1e4 },
+        { "gemma3", "full_attention", ROPE_LINEAR, 1e6 },
+        { "gemma3", "sliding_attention", ROPE_DEFAULT, 1e4 },
+    };
+
+    (void)state;
+    for (size_t i = 0; i < ARRAY_LEN(want); i++) {
+        json_t *new = read_data(want[i].dir, "config.json");
+        json_t *old = read_data(want[i].dir, "config_legacy.json");
+        struct rope_params a, b;
+
+        /* Another default than the files' own, so that one that is not read shows. */
+        assert_int_equal(cfg_rope(new, want[i].kind, 77, &a, &e), 0);
+        assert_int_equal(cfg_rope(old, want[i].kind, 77, &b, &e), 0);
+        assert_int_equal(a.type, want[i].type);
+        assert_true(a.theta == want[i].theta);
+        assert_int_equal(a.type, b.type);
+        assert_true(a.theta == b.theta && a.factor == b.factor && a.low == b.low);
+        assert_true(a.high == b.high && a.original_max == b.original_max && a.partial == b.partial);
+        if (a.type != ROPE_DEFAULT) assert_true(a.factor == 8);
+        if (a.type == ROPE_LLAMA3) assert_true(a.low == 1 && a.high == 4 && a.original_max == 64);
+        json_decref(new);
+        json_decref(old);
+    }
+}
+
+static int
+rope(const char *text, const char *kind, struct rope_params *r)
+{
+    json_t *j = parse(text);
+    int code = cfg_rope(j, kind, 1e4, r, &e);
+
+    json_decref(j);
+    return code;
+}
+
+static void
+rotary_parameters_are_refused_by_name(void **state)
+{
+    struct rope_params r;
+
+    (void)state;
+    REFUSED(rope("{\"rope_scaling\":{\"type\":\"dynamic\",\"factor\":2}}", NULL, &r), -ENOTSUP,
+            "rope_scaling: rope_type is dynamic; default, linear, llama3, yarn and proportional "
+            "are implemented");
+    REFUSED(rope("{\"rope_parameters\":{\"rope_type\":\"linear\"}}", NULL, &r), -EINVAL,
+            "rope_parameters: factor is not set, and it has no default");
+    REFUSED(
+        rope("{\"rope_parameters\":{\"rope_type\":\"llama3\",\"factor\":8,\"low_freq_factor\":4,"
+             "\"high_freq_factor\":4}}",
+             NULL, &r),
+        -EINVAL, "rope_parameters: low_freq_factor is 4, want less than high_freq_factor, 4");
+    REFUSED(rope("{\"rope_scaling\":3}", NULL, &r), -EINVAL, "rope_scaling is not an object");
+    REFUSED(rope("{\"rope_theta\":1}", NULL, &r), -EINVAL, "rope_theta is 1, want 1.001 to 1e+12");
+    REFUSED(rope("{\"rope_parameters\":{\"full_attention\":{}}}", NULL, &r), -ENOTSUP,
+            "rope_parameters differ by layer kind, which is not implemented here");
+    REFUSED(rope("{\"rope_parameters\":{\"full_attention\":{}}}", "sliding_attention", &r), -EINVAL,
+            "rope_parameters: sliding_attention is not set, or no object");
+    REFUSED(rope("{\"rope_scaling\":{\"type\":\"yarn\",\"factor\":2,\"mscale\":1,"
+                 "\"original_max_position_embeddings\":4}}",
+                 NULL, &r),
+            -ENOTSUP, "rope_scaling: mscale is set, which is not implemented");
+}
+
+static void
+rotary_parameters_have_defaults(void **state)
+{
+    struct rope_params r;
+
+    (void)state;
+    assert_int_equal(rope("{\"rope_scaling\":null}", NULL, &r), 0);
+    assert_true(r.type == ROPE_DEFAULT && r.theta == 1e4 && r.partial == 1 && r.factor == 1);
+    assert_int_equal(rope("{\"rope_theta\":7,\"partial_rotary_factor\":0.5}", NULL, &r), 0);
+    assert_true(r.theta == 7 && r.partial == 0.5);
+    assert_int_equal(
+        rope("{\"max_position_embeddings\":99,\"rope_scaling\":{\"rope_type\":\"yarn\","
+             "\"factor\":4,\"truncate\":false}}",
+             NULL, &r),
+        0);
+    assert_true(r.beta_fast == 32 && r.beta_slow == 1 && r.original_max == 99 && !r.truncate);
+    assert_true(isnan(r.attention_factor));
+    /* The older dialect never scales sliding layers. */
+    assert_int_equal(rope("{\"rope_scaling\":{\"rope_type\":\"linear\",\"factor\":8},"
+                          "\"rope_theta\":1e6}",
+                          "sliding_attention", &r),
+                     0);
+    assert_true(r.type == ROPE_DEFAULT && r.theta == 1e4);
+}
+
+static void
+a_file_that_cannot_be_read_is_named(void **state)
+{
+    struct ckpt c;
+    json_t *j;
+    char path[512], want[600];
+
+    (void)state;
+    ckpt_open(&c);
+    snprintf(want, sizeof want, "%s/config.json: No such file or directory", c.dir);
+    REFUSED(config_read(&j, c.dir, "config.json", &e), -ENOENT, want);
+    snprintf(want, sizeof want, "%s/. is not a file", c.dir);
+    REFUSED(config_read(&j, c.dir, ".", &e), -EINVAL, want);
+    ckpt_text(&c, "config.json", "{");
+    snprintf(path, sizeof path, "%s/config.json", c.dir);
+    assert_int_equal(truncate(path, CFG_MAX_BYTES + 1), 0);
+    snprintf(want, sizeof want, "%s is 16777217 bytes, at most 16777216 are read", path);
+    REFUSED(config_read(&j, c.dir, "config.json", &e), -EFBIG, want);
+    ckpt_close(&c);
+}
+
+int
+main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_value_of_the_wrong_kind_is_named_with_what_it_is),
+        cmocka_unit_test(a_value_out_of_range_is_named_with_the_range),
+        cmocka_unit_test(the_ends_of_a_range_belong_to_it),
+        cmocka_unit_test(an_absent_key_takes_its_default_or_is_asked_for),
+        cmocka_unit_test(null_and_absent_are_told_apart_on_request),
+        cmocka_unit_test(a_flag_that_is_not_implemented_is_refused_by_name),
+        cmocka_unit_test(a_list_has_an_entry_for_every_layer),
+        cmocka_unit_test(infinity_is_read_bare_and_spelt_but_not_in_strings),
+        cmocka_unit_test(what_is_not_one_object_is_refused),
+        cmocka_unit_test(a_multimodal_file_yields_its_language_model),
+        cmocka_unit_test(dtype_is_read_in_both_dialects),
+        cmocka_unit_test(both_dialects_give_the_same_rotary_parameters),
+        cmocka_unit_test(rotary_parameters_are_refused_by_name),
+        cmocka_unit_test(rotary_parameters_have_defaults),
+        cmocka_unit_test(a_file_that_cannot_be_read_is_named),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,339 @@
+/* Checkpoint files from people we do not know: what is right is found, what is wrong is named. */
+#include "tests/model/ckpt.h"
+#include "tests/test.h"
+#include "worker/model/safetensors.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define T(name, dtype, shape, first, end) \
+    "\"" name "\":{\"dtype\":\"" dtype "\",\"shape\":" shape ",\"data_offsets\":[" #first "," #end \
+    "]}"
+
+static struct err e;
+
+/* Read a header with n bytes of data behind it. */
+static int
+read_header(const char *header, size_t n, struct st_table *t, uint8_t **bytes)
+{
+    struct st_shard f = { .name = "m.safetensors" };
+    int code;
+
+    memset(t, 0, sizeof *t);
+    f.map = *bytes = ckpt_raw(header, n, &f.bytes);
+    code = st_header_read(t, &f, 0, &e);
+    return code < 0 ? code : st_table_sort(t, &e);
+}
+
+static void
+refused(const char *header, size_t n, const char *sentence)
+{
+    struct st_table t;
+    uint8_t *bytes;
+
+    assert_int_equal(read_header(header, n, &t, &bytes), -EBADMSG);
+    assert_string_equal(e.text, sentence);
+    st_table_done(&t);
+    free(bytes);
+}
+
+static void
+taken(const char *header, size_t n, uint32_t n_tensors)
+{
+    struct st_table t;
+    uint8_t *bytes;
+
+    assert_int_equal(read_header(header, n, &t, &bytes), 0);
+    assert_int_equal(t.n, n_tensors);
+    st_table_done(&t);
+    free(bytes);
+}
+
+static void
+tensors_are_found_by_name_with_type_shape_and_place(void **state)
+{
+    struct st_table t;
+    struct st_tensor *x;
+    uint8_t *bytes;
+
+    (void)state;
+    assert_int_equal(
+        read_header("{\"__metadata__\":{\"format\":\"pt\"}," T("b", "BF16", "[2,3]", 0, 12) "," T(
+                        "a", "F32", "[2]", 16,
+                        24) "," T("c", "I64", "[]", 24, 32) "," T("d", "U8", "[0,7]", 32, 32) "}  ",
+                    32, &t, &bytes),
+        0);
+    assert_int_equal(t.n, 4);
+    x = st_table_find(&t, "b");
+    assert_non_null(x);
+    assert_int_equal(x->dtype, DT_BF16);
+    assert_int_equal(x->n_dims, 2);
+    assert_int_equal(x->dim[1], 3);
+    assert_int_equal(x->bytes, 12);
+    assert_string_equal(x->file, "m.safetensors");
+    x = st_table_find(&t, "a");
+    assert_ptr_equal(x->data, (const uint8_t *)st_table_find(&t, "b")->data + 16);
+    assert_int_equal(st_table_find(&t, "c")->dtype, DT_COUNT);
+    assert_int_equal(st_table_find(&t, "d")->bytes, 0);
+    assert_null(st_table_find(&t, "e"));
+    st_table_done(&t);
+    free(bytes);
+}
+
+static void
+a_header_length_nobody_means_is_refused(void **state)
+{
+    uint8_t bytes[64] = { 0 };
+    struct st_shard f = { .name = "m", .map = bytes, .bytes = sizeof bytes };
+    struct st_table t = { 0 };
+    uint64_t len = 1;
+
+    (void)state;
+    memcpy(bytes, &len, 8);
+    assert_int_equal(st_header_read(&t, &f, 0, &e), -EBADMSG);
+    assert_string_equal(e.text, "m: header length 1 is outside 2 to 100000000: not safetensors");
+    len = 100000001;
+    memcpy(bytes, &len, 8);
+    assert_int_equal(st_header_read(&t, &f, 0, &e), -EBADMSG);
+    len = 100;
+    memcpy(bytes, &len, 8);
+    assert_int_equal(st_header_read(&t, &f, 0, &e), -EBADMSG);
+    assert_string_equal(e.text, "m: cut short: 44 bytes of the header are missing");
+    f.bytes = 7;
+    assert_int_equal(st_header_read(&t, &f, 0, &e), -EBADMSG);
+    assert_string_equal(e.text, "m is 7 bytes, too short for a safetensors file");
+    st_table_done(&t);
+}
+
+static void
+a_half_copied_file_says_how_many_bytes_are_missing(void **state)
+{
+    (void)state;
+    refused("{" T("b", "F32", "[8]", 8, 40) "," T("a", "F32", "[2]", 0, 8) "}", 24,
+            "m.safetensors: cut short: 16 bytes are missing, up to b's end");
+}
+
+static void
+a_tensor_whose_shape_is_not_its_bytes_is_refused(void **state)
+{
+    (void)state;
+    refused("{" T("a", "BF16", "[2,3]", 0, 10) "}", 10,
+            "m.safetensors: a: BF16 [2, 3] is 12 bytes, data_offsets say 0 to 10");
+    refused("{" T("a", "BF16", "[2,3]", 12, 0) "}", 12,
+            "m.safetensors: a: BF16 [2, 3] is 12 bytes, data_offsets say 12 to 0");
+    refused("{" T("a", "U8", "[4294967295,4294967295,4294967295]", 0, 1) "}", 1,
+            "m.safetensors: a: shape [4294967295, 4294967295, 4294967295] is larger than any file");
+    refused("{" T("a", "U8", "[4294967296,0]", 0, 0) "}", 0,
+            "m.safetensors: a: shape [4294967296, 0] is larger than any file");
+}
+
+static void
+tensors_that_share_a_byte_are_refused_and_both_named(void **state)
+{
+    (void)state;
+    refused("{" T("b", "U8", "[4]", 3, 7) "," T("a", "U8", "[4]", 0, 4) "}", 8,
+            "m.safetensors: a and b overlap");
+    refused("{" T("b", "U8", "[4]", 0, 4) "," T("a", "U8", "[4]", 0, 4) "}", 8,
+            "m.safetensors: b and a overlap");
+    taken("{" T("b", "U8", "[4]", 0, 4) "," T("a", "U8", "[0]", 4, 4) "," T("c", "U8", "[1]", 4,
+                                                                            5) "}",
+          8, 3);
+}
+
+static void
+holes_between_tensors_are_accepted(void **state)
+{
+    (void)state;
+    taken("{" T("b", "U8", "[1]", 7, 8) "," T("a", "U8", "[1]", 1, 2) "}", 100, 2);
+}
+
+static void
+a_name_that_is_there_twice_is_refused(void **state)
+{
+    (void)state;
+    refused("{" T("a", "U8", "[1]", 0, 1) "," T("a", "U8", "[1]", 1, 2) "}", 8,
+            "m.safetensors: a is there twice");
+    /* escaped otherwise, still the same name */
+    refused("{" T("a", "U8", "[1]", 0, 1) "," T("\\u0061", "U8", "[1]", 1, 2) "}", 8,
+            "m.safetensors: a is there twice");
+}
+
+static void
+fields_that_are_missing_or_foreign_or_twice_are_refused(void **state)
+{
+    (void)state;
+    refused("{\"a\":{\"dtype\":\"U8\",\"shape\":[]}}", 8, "m.safetensors: a: has no data_offsets");
+    refused("{\"a\":{\"dtype\":\"U8\",\"data_offsets\":[0,1]}}", 8,
+            "m.safetensors: a: has no shape");
+    refused("{\"a\":{\"shape\":[],\"data_offsets\":[0,1]}}", 8, "m.safetensors: a: has no dtype");
+    refused("{\"a\":{\"dtype\":\"U8\",\"dtype\":\"U8\"}}", 8,
+            "m.safetensors: a: has a field twice");
+    refused("{\"a\":{\"scale\":1}}", 8,
+            "m.safetensors: a: has a field that is none of dtype, shape, data_offsets");
+    refused("{\"a\":3}", 8, "m.safetensors: a: is not an object");
+    refused("{" T("a", "U7", "[1]", 0, 1) "}", 8, "m.safetensors: a: dtype \"U7\" is not known");
+    refused("{" T("a", "U8", "[-1]", 0, 1) "}", 8,
+            "m.safetensors: a: a dimension is not a whole number below 2^64");
+    refused("{" T("a", "U8", "[1,1,1,1,1,1,1,1,1]", 0, 1) "}", 8,
+            "m.safetensors: a: shape has more than 8 dimensions");
+    refused("{\"a\":{\"dtype\":\"U8\",\"shape\":[],\"data_offsets\":[0,1,2]}}", 8,
+            "m.safetensors: a: data_offsets has more than two entries");
+    refused("{" T("", "U8", "[1]", 0, 1) "}", 8,
+            "m.safetensors: a tensor's name is empty or holds a zero byte");
+    refused("{" T("a\\u0000b", "U8", "[1]", 0, 1) "}", 8,
+            "m.safetensors: a tensor's name is empty or holds a zero byte");
+    refused("[]", 8, "m.safetensors: header: the header is not a JSON object");
+}
+
+static void
+a_header_that_is_no_json_says_where(void **state)
+{
+    struct st_table t;
+    uint8_t *bytes;
+
+    (void)state;
+    assert_int_equal(read_header("{\"a\":{\"shape\":[1 2]}}", 8, &t, &bytes), -EBADMSG);
+    assert_non_null(strstr(e.text, "m.safetensors: a: line 1, column"));
+    st_table_done(&t);
+    free(bytes);
+    assert_int_equal(read_header("{} x", 8, &t, &bytes), -EBADMSG);
+    assert_non_null(strstr(e.text, "m.safetensors: header: line 1, column"));
+    st_table_done(&t);
+    free(bytes);
+}
+
+static int
+open_dir(struct ckpt *c, struct safetensors **s)
+{
+    *s = NULL;
+    return safetensors_open(s, c->dir, &e);
+}
+
+static void
+a_single_file_is_opened_and_mapped(void **state)
+{
+    struct safetensors *s;
+    struct st_tensor *t;
+    struct ckpt c;
+    float f;
+
+    (void)state;
+    ckpt_open(&c);
+    ckpt_add(&c, "x.weight", "F32", 2, 3);
+    ckpt_add(&c, "y.weight", "F32", 0, 3);
+    ckpt_write(&c, "model.safetensors", 0);
+    assert_int_equal(open_dir(&c, &s), 0);
+    assert_int_equal(safetensors_n(s), 2);
+    t = safetensors_find(s, "y.weight");
+    memcpy(&f, (const char *)t->data + 4, 4);
+    assert_true(f == ckpt_value("y.weight", 1));
+    safetensors_close(s);
+    ckpt_close(&c);
+}
+
+#define INDEX(map) "{\"metadata\":{\"total_size\":1},\"weight_map\":{" map "}}"
+
+static void
+shards_are_opened_by_their_index(void **state)
+{
+    struct safetensors *s;
+    struct ckpt c;
+
+    (void)state;
+    ckpt_open(&c);
+    ckpt_add(&c, "a", "F32", 2, 3);
+    ckpt_write(&c, "m-1.safetensors", 8);
+    ckpt_add(&c, "b", "F32", 2, 3);
+    ckpt_write(&c, "m-2.safetensors", 8);
+    ckpt_text(&c, "model.safetensors.index.json",
+              INDEX("\"a\":\"m-1.safetensors\",\"b\":\"m-2.safetensors\""));
+    assert_int_equal(open_dir(&c, &s), 0);
+    assert_int_equal(safetensors_n_shards(s), 2);
+    assert_string_equal(safetensors_find(s, "b")->file, "m-2.safetensors");
+    safetensors_close(s);
+
+    ckpt_text(&c, "model.safetensors.index.json",
+              INDEX("\"a\":\"m-1.safetensors\",\"b\":\"m-1.safetensors\""));
+    assert_int_equal(open_dir(&c, &s), -EBADMSG);
+    assert_string_equal(e.text,
+                        "m-1.safetensors has no b, which model.safetensors.index.json puts there");
+
+    ckpt_text(&c, "model.safetensors.index.json",
+              INDEX("\"a\":\"m-1.safetensors\",\"b\":\"m-3.safetensors\""));
+    assert_int_equal(open_dir(&c, &s), -ENOENT);
+    assert_non_null(strstr(e.text, "m-3.safetensors: No such file"));
+
+    ckpt_text(&c, "model.safetensors.index.json", INDEX("\"a\":\"../m-1.safetensors\""));
+    assert_int_equal(open_dir(&c, &s), -EBADMSG);
+    assert_string_equal(e.text, "model.safetensors.index.json: a: its file is no plain name");
+
+    ckpt_text(&c, "model.safetensors.index.json", "{\"weight_map\":[]}");
+    assert_int_equal(open_dir(&c, &s), -EBADMSG);
+    assert_string_equal(e.text, "model.safetensors.index.json has no weight_map");
+    ckpt_close(&c);
+}
+
+static void
+a_tensor_in_two_shards_is_refused(void **state)
+{
+    struct safetensors *s;
+    struct ckpt c;
+
+    (void)state;
+    ckpt_open(&c);
+    ckpt_add(&c, "a", "F32", 2, 3);
+    ckpt_write(&c, "m-1", 8);
+    ckpt_add(&c, "b", "F32", 2, 3);
+    ckpt_add(&c, "a", "F32", 2, 3);
+    ckpt_write(&c, "m-2", 8);
+    ckpt_text(&c, "model.safetensors.index.json", INDEX("\"a\":\"m-1\",\"b\":\"m-2\""));
+    assert_int_equal(open_dir(&c, &s), -EBADMSG);
+    assert_non_null(strstr(e.text, "a is in both m-"));
+    ckpt_close(&c);
+}
+
+static void
+a_directory_without_weights_says_what_was_looked_for(void **state)
+{
+    char want[256];
+    struct safetensors *s;
+    struct ckpt c;
+
+    (void)state;
+    ckpt_open(&c);
+    assert_int_equal(open_dir(&c, &s), -ENOENT);
+    snprintf(want, sizeof want, "%s has neither model.safetensors nor model.safetensors.index.json",
+             c.dir);
+    assert_string_equal(e.text, want);
+    ckpt_text(&c, "pytorch_model.bin", "x");
+    assert_int_equal(open_dir(&c, &s), -ENOENT);
+    assert_non_null(strstr(e.text, "pytorch_model.bin is not read"));
+    ckpt_text(&c, "model.safetensors", "");
+    assert_int_equal(open_dir(&c, &s), -EBADMSG);
+    assert_string_equal(e.text, "model.safetensors is 0 bytes, too short for a safetensors file");
+    ckpt_close(&c);
+}
+
+int
+main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(tensors_are_found_by_name_with_type_shape_and_place),
+        cmocka_unit_test(a_header_length_nobody_means_is_refused),
+        cmocka_unit_test(a_half_copied_file_says_how_many_bytes_are_missing),
+        cmocka_unit_test(a_tensor_whose_shape_is_not_its_bytes_is_refused),
+        cmocka_unit_test(tensors_that_share_a_byte_are_refused_and_both_named),
+        cmocka_unit_test(holes_between_tensors_are_accepted),
+        cmocka_unit_test(a_name_that_is_there_twice_is_refused),
+        cmocka_unit_test(fields_that_are_missing_or_foreign_or_twice_are_refused),
+        cmocka_unit_test(a_header_that_is_no_json_says_where),
+        cmocka_unit_test(a_single_file_is_opened_and_mapped),
+        cmocka_unit_test(shards_are_opened_by_their_index),
+        cmocka_unit_test(a_tensor_in_two_shards_is_refused),
+        cmocka_unit_test(a_directory_without_weights_says_what_was_looked_for),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,669 @@
+/* Checkpoints of a toy family: every flag of a weight table, every way the bytes come to lie. */
+#include "gpu/fp.h"
+#include "tests/model/toy.h"
+#include "tests/test.h"
+#include "worker/model/weights.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+static struct gpu *gpu;
+static struct err e;
+
+static int
+open_gpu(void **state)
+{
+    struct gpu_options o = { .device = "cpu", .isa = "auto" };
+
+    (void)state;
+    return gpu_open(&gpu, &o, &e);
+}
+
+static int
+close_gpu(void **state)
+{
+    (void)state;
+    gpu_close(gpu);
+    return 0;
+}
+
+static struct model_source
+source(const struct ckpt *c)
+{
+    return (struct model_source){ .dir = c->dir, .dtype = DT_COUNT, .weights_fd = -1 };
+}
+
+static struct model *
+opened(const struct model_source *s)
+{
+    struct model *m = NULL;
+
+    if (model_open(&m, s, gpu, toy_families, &e) < 0) fail_msg("%s", e.text);
+    return m;
+}
+
+static void
+refused(const struct ckpt *c, int code, const char *sentence)
+{
+    struct model_source s = source(c);
+    struct model *m = NULL;
+    int r = model_open(&m, &s, gpu, toy_families, &e);
+    char want[256];
+
+    snprintf(want, sizeof want, "load %.60s: %s", c->dir, sentence);
+    assert_string_equal(r < 0 ? e.text : "it was opened", want);
+    assert_int_equal(r, code);
+}
+
+static float
+element(struct tensor t, uint32_t row, uint32_t col)
+{
+    size_t i = (size_t)row * t.stride + col;
+    uint16_t half = t.dtype == DT_F32 ? 0 : ((const uint16_t *)t.data)[i];
+
+    if (t.dtype == DT_F32) return ((const float *)t.data)[i];
+    return t.dtype == DT_BF16 ? float_of_bf16(half) : float_of_f16(half);
+}
+
+/* Rows [first, first + rows) of t are the checkpoint's tensor of that name. */
+static void
+holds(struct tensor t, uint32_t first, uint32_t rows, const char *name)
+{
+    assert_non_null(t.data);
+    assert_int_equal(t.stride, t.dim[1]);
+    for (uint32_t i = 0; i < rows; i++)
+        for (uint32_t j = 0; j < t.dim[1]; j++)
+            if (element(t, first + i, j) != ckpt_value(name, (size_t)i * t.dim[1] + j))
+                fail_msg("%s[%u, %u] is %g", name, i, j, (double)element(t, first + i, j));
+}
+
+static void
+holds_all(const struct model *m, enum dtype dtype)
+{
+    const struct toy *t = m->top;
+    const struct toy_layer *l = m->layer;
+
+    holds(t->embed, 0, TOY_VOCAB, "embed.weight");
+    holds(t->norm, 0, 1, "norm.weight");
+    assert_int_equal(t->embed.dtype, dtype);
+    assert_int_equal(t->norm.dtype, DT_F32);
+    assert_int_equal(t->norm.dim[0], 1);
+    for (unsigned i = 0; i < TOY_LAYERS; i++) {
+        char name[32];
+
+        assert_int_equal(l[i].qkv.dtype, dtype);
+        assert_int_equal(l[i].qkv.dim[0], 4 * TOY_KV);
+        snprintf(name, sizeof name, "layers.%u.q", i);
+        holds(l[i].qkv, 0, 2 * TOY_KV, name);
+        snprintf(name, sizeof name, "layers.%u.k", i);
+        holds(l[i].qkv, 2 * TOY_KV, TOY_KV, name);
+        snprintf(name, sizeof name, "layers.%u.v", i);
+        holds(l[i].qkv, 3 * TOY_KV, TOY_KV, name);
+        snprintf(name, sizeof name, "layers.%u.norm", i);
+        holds(l[i].norm, 0, 1, name);
+        assert_int_equal(l[i].norm.dtype, DT_F32);
+    }
+}
+
+static bool
+in_arena(const struct model *m, struct tensor t)
+{
+    const char *base = m->weights.base, *at = t.data;
+
+    return base && at >= base && at < base + m->weights.bytes;
+}
+
+static void
+lines_are_stacked_and_placed_by_their_flags(void **state)
+{
+    struct model_source s;
+    struct toy_layer *l;
+    struct model *m;
+    struct toy *t;
+    struct ckpt c;
+
+    (void)state;
+    ckpt_open(&c);
+    toy_config(&c, "");
+    toy_add(&c, "", "BF16", "BF16", NULL);
+    ckpt_write(&c, "model.safetensors", 8);
+    s = source(&c);
+    m = opened(&s);
+    t = m->top;
+    l = m->layer;
+    holds_all(m, DT_BF16);
+    holds(l[0].wide, 0, TOY_HIDDEN, "layers.0.wide");
+    holds(l[1].local, 0, TOY_HIDDEN, "layers.1.local");
+    holds(l[0].first, 0, 1, "layers.0.first");
+    assert_null(l[1].wide.data);
+    assert_null(l[0].local.data);
+    assert_null(l[1].first.data);
+    assert_null(l[0].gated.data);                  /* no rows: no such line */
+    assert_null(t->extra.data);                    /* W_OPTIONAL and absent */
+    assert_ptr_equal(t->head.data, t->embed.data); /* W_TIED and absent */
+    assert_int_equal(m->n_unused, 0);
+    assert_true(toy_prepared);
+    model_close(m);
+    ckpt_close(&c);
+}
+
+static void
+lines_that_may_be_absent_are_used_when_they_are_there(void **state)
+{
+    struct model_source s;
+    struct model *m;
+    struct toy *t;
+    struct ckpt c;
+
+    (void)state;
+    ckpt_open(&c);
+    toy_config(&c, ",\"gated\":4");
+    toy_add(&c, "", "F32", "F32", NULL);
+    ckpt_add(&c, "head.weight", "F32", TOY_VOCAB, TOY_HIDDEN);
+    ckpt_add(&c, "extra.weight", "F32", TOY_HIDDEN, TOY_HIDDEN);
+    for (unsigned i = 0; i < TOY_LAYERS; i++) {
+        char name[32];
+
+        snprintf(name, sizeof name, "layers.%u.gated", i);
+        ckpt_add(&c, name, "F32", 4, TOY_HIDDEN);
+    }
+    ckpt_write(&c, "model.safetensors", 8);
+    s = source(&c);
+    m = opened(&s);
+    t = m->top;
+    holds(t->head, 0, TOY_VOCAB, "head.weight");
+    holds(t->extra, 0, TOY_HIDDEN, "extra.weight");
+    holds(((struct toy_layer *)m->layer)[2].gated, 0, 4, "layers.2.gated");
+    model_close(m);
+    ckpt_close(&c);
+}
+
+static void
+a_prefix_is_tried_before_every_name(void **state)
+{
+    struct model_source s;
+    struct model *m;
+    struct ckpt c;
+
+    (void)state;
+    ckpt_open(&c);
+    toy_config(&c, "");
+    toy_add(&c, "model.", "F32", "F32", NULL);
+    ckpt_write(&c, "model.safetensors", 8);
+    s = source(&c);
+    m = opened(&s);
+    assert_true(element(((struct toy *)m->top)->embed, 1, 2) ==
+                ckpt_value("model.embed.weight", TOY_HIDDEN + 2));
+    model_close(m);
+    ckpt_close(&c);
+}
+
+static void
+a_missing_tensor_is_named(void **state)
+{
+    struct ckpt c;
+
+    (void)state;
+    ckpt_open(&c);
+    toy_config(&c, "");
+    toy_add(&c, "", "BF16", "BF16", "layers.2.k");
+    ckpt_write(&c, "model.safetensors", 8);
+    refused(&c, -ENOENT, "layers.2.k is not in the checkpoint");
+    toy_add(&c, "", "BF16", "BF16", "layers.0.first");
+    ckpt_write(&c, "model.safetensors", 8);
+    refused(&c, -ENOENT, "layers.0.first is not in the checkpoint");
+    ckpt_close(&c);
+}
+
+static void
+a_wrong_shape_is_named_with_both(void **state)
+{
+    struct ckpt c;
+
+    (void)state;
+    ckpt_open(&c);
+    toy_config(&c, "");
+    toy_add(&c, "", "BF16", "BF16", "layers.1.q");
+    ckpt_add(&c, "layers.1.q", "BF16", TOY_HIDDEN, 16);
+    ckpt_write(&c, "model.safetensors", 8);
+    refused(&c, -EINVAL, "model.safetensors: layers.1.q is [32, 16], config.json says [32, 32]");
+    toy_add(&c, "", "BF16", "BF16", "norm.weight");
+    ckpt_add(&c, "norm.weight", "BF16", 0, TOY_HIDDEN + 1);
+    ckpt_write(&c, "model.safetensors", 8);
+    refused(&c, -EINVAL, "model.safetensors: norm.weight is [33], config.json says [32]");
+    toy_add(&c, "", "BF16", "BF16", "norm.weight");
+    ckpt_add(&c, "norm.weight", "BF16", 2, TOY_HIDDEN / 2);
+    ckpt_write(&c, "model.safetensors", 8);
+    refused(&c, -EINVAL, "model.safetensors: norm.weight is [2, 16], config.json says [32]");
+    ckpt_close(&c);
+}
+
+static void
+a_vector_may_be_stored_as_one_row(void **state)
+{
+    struct model_source s;
+    struct model *m;
+    struct ckpt c;
+
+    (void)state;
+    ckpt_open(&c);
+    toy_config(&c, "");
+    toy_add(&c, "", "BF16", "BF16", "norm.weight");
+    ckpt_add(&c, "norm.weight", "BF16", 1, TOY_HIDDEN);
+    ckpt_write(&c, "model.safetensors", 8);
+    s = source(&c);
+    m = opened(&s);
+    holds_all(m, DT_BF16);
+    model_close(m);
+    ckpt_close(&c);
+}
+
+static void
+a_dtype_no_op_takes_is_refused_by_name(void **state)
+{
+    static const char head[] = "{\"embed.weight\":{\"dtype\":\"I8\",\"shape\":[48,32],"
+                               "\"data_offsets\":[0,1536]}}";
+    struct ckpt c;
+    uint8_t *raw;
+    size_t n;
+
+    (void)state;
+    ckpt_open(&c);
+    toy_config(&c, "");
+    raw = ckpt_raw(head, 1536, &n);
+    ckpt_bytes(&c, "model.safetensors", raw, n);
+    free(raw);
+    refused(&c, -ENOTSUP,
+            "model.safetensors: embed.weight is stored as I8, which is not implemented");
+    ckpt_close(&c);
+}
+
+static void
+what_lies_well_is_used_where_it_is_mapped(void **state)
+{
+    struct model_source s;
+    struct model *m;
+    struct toy *t;
+    struct ckpt c;
+
+    (void)state;
+    ckpt_open(&c);
+    toy_config(&c, "");
+    toy_add(&c, "", "F32", "F32", NULL);
+    ckpt_write(&c, "model.safetensors", 0);
+    s = source(&c);
+    m = opened(&s);
+    t = m->top;
+    holds_all(m, DT_F32);
+    assert_ptr_equal(t->embed.data, safetensors_find(m->files, "embed.weight")->data);
+    assert_ptr_equal(t->norm.data, safetensors_find(m->files, "norm.weight")->data);
+    assert_true(in_arena(m, ((struct toy_layer *)m->layer)->qkv)); /* stacked */
+    model_close(m);
+
+    /* The same, eight bytes further on: everything is laid out anew, on 128 bytes. */
+    toy_add(&c, "", "F32", "F32", NULL);
+    ckpt_write(&c, "model.safetensors", 8);
+    m = opened(&s);
+    t = m->top;
+    holds_all(m, DT_F32);
+    assert_true(in_arena(m, t->embed) && in_arena(m, t->norm));
+    for (unsigned i = 0; i < TOY_LAYERS; i++)
+        assert_int_equal((uintptr_t)((struct toy_layer *)m->layer)[i].norm.data % 128, 0);
+    model_close(m);
+    ckpt_close(&c);
+}
+
+static void
+weights_are_converted_to_the_dtype_asked_for(void **state)
+{
+    static const char *const stored[] = { "F32", "BF16", "F16" };
+    static const enum dtype want[] = { DT_F32, DT_BF16, DT_F16 };
+    struct ckpt c;
+
+    (void)state;
+    ckpt_open(&c);
+    toy_config(&c, "");
+    for (size_t i = 0; i < 3; i++)
+        for (size_t j = 0; j < 3; j++) {
+            struct model_source s = source(&c);
+            struct model *m;
+
+            s.dtype = want[j];
+            toy_add(&c, "", stored[i], stored[2 - i], NULL);
+            ckpt_write(&c, "model.safetensors", 8 * i);
+            m = opened(&s);
+            holds_all(m, want[j]);
+            model_close(m);
+        }
+    ckpt_close(&c);
+}
+
+static void
+parts_stored_differently_meet_in_fp32(void **state)
+{
+    struct model_source s;
+    struct toy_layer *l;
+    struct model *m;
+    struct ckpt c;
+
+    (void)state;
+    ckpt_open(&c);
+    toy_config(&c, "");
+    toy_add(&c, "", "BF16", "F32", "layers.1.k");
+    ckpt_add(&c, "layers.1.k", "F16", TOY_KV, TOY_HIDDEN);
+    ckpt_write(&c, "model.safetensors", 8);
+    s = source(&c);
+    m = opened(&s);
+    l = m->layer;
+    assert_int_equal(l[0].qkv.dtype, DT_BF16);
+    assert_int_equal(l[1].qkv.dtype, DT_F32);
+    holds(l[1].qkv, 2 * TOY_KV, TOY_KV, "layers.1.k");
+    holds(l[1].qkv, 3 * TOY_KV, TOY_KV, "layers.1.v");
+    model_close(m);
+    ckpt_close(&c);
+}
+
+static void
+a_value_that_fp16_cannot_hold_is_an_error(void **state)
+{
+    static const float big[] = { 1, 65520, -3 };
+    static const float most[] = { 65519, INFINITY, -INFINITY };
+    uint16_t half[3];
+    float back[3];
+
+    (void)state;
+    assert_int_equal(weights_convert(half, DT_F16, big, DT_F32, 3), -ERANGE);
+    assert_int_equal(weights_convert(half, DT_F16, most, DT_F32, 3), 0);
+    assert_int_equal(weights_convert(back, DT_F32, half, DT_F16, 3), 0);
+    assert_true(back[0] == 65504 && isinf(back[1]) && back[2] == -INFINITY);
+    assert_int_equal(weights_convert(half, DT_BF16, big, DT_F32, 3), 0);
+}
+
+static void
+what_nobody_reads_is_listed_unless_it_is_known(void **state)
+{
+    struct model_source s;
+    struct model *m;
+    struct ckpt c;
+
+    (void)state;
+    ckpt_open(&c);
+    toy_config(&c, "");
+    toy_add(&c, "", "BF16", "BF16", NULL);
+    ckpt_add(&c, "layers.3.q", "BF16", 4, 4);
+    ckpt_add(&c, "model.layers.0.self_attn.rotary_emb.inv_freq", "F32", 0, 8);
+    ckpt_add(&c, "vision_tower.patch.weight", "BF16", 4, 4);
+    ckpt_add(&c, "layers.0.local", "BF16", TOY_HIDDEN, TOY_HIDDEN);
+    ckpt_write(&c, "model.safetensors", 8);
+    s = source(&c);
+    m = opened(&s);
+    assert_int_equal(m->n_unused, 2);
+    assert_string_equal(m->unused[0], "layers.0.local");
+    assert_string_equal(m->unused[1], "layers.3.q");
+    model_close(m);
+    ckpt_close(&c);
+}
+
+struct told {
+    uint64_t done, total;
+    unsigned n;
+};
+
+static void
+tell(void *arg, uint64_t done, uint64_t total)
+{
+    struct told *t = arg;
+
+    assert_true(done > t->done && done <= total);
+    *t = (struct told){ done, total, t->n + 1 };
+}
+
+static void
+progress_ends_at_the_total(void **state)
+{
+    struct model_source s;
+    struct told told = { 0 };
+    struct model *m;
+    struct ckpt c;
+
+    (void)state;
+    ckpt_open(&c);
+    toy_config(&c, "");
+    toy_add(&c, "", "BF16", "BF16", NULL);
+    ckpt_write(&c, "model.safetensors", 8);
+    s = source(&c);
+    s.progress = tell;
+    s.arg = &told;
+    m = opened(&s);
+    assert_true(told.n >= 1 && told.done == told.total);
+    assert_int_equal(told.total, m->weights.bytes);
+    model_close(m);
+    ckpt_close(&c);
+}
+
+static void
+a_predecessors_arena_is_adopted_and_nothing_is_copied(void **state)
+{
+    struct told told = { 0 };
+    struct model_source s;
+    struct model *a, *b;
+    struct ckpt c;
+
+    (void)state;
+    ckpt_open(&c);
+    toy_config(&c, "");
+    toy_add(&c, "", "BF16", "BF16", NULL);
+    ckpt_write(&c, "model.safetensors", 8);
+    s = source(&c);
+    a = opened(&s);
+    assert_false(a->adopted);
+    ((uint16_t *)((struct toy *)a->top)->embed.data)[5] = 0x4242; /* what no file has */
+    s.weights_fd = dup(a->weights.fd);
+    s.weights_bytes = a->weights.bytes;
+    memcpy(s.weights_fingerprint, a->fingerprint, sizeof a->fingerprint);
+    s.progress = tell;
+    s.arg = &told;
+    model_close(a);
+    b = opened(&s);
+    assert_true(b->adopted);
+    assert_int_equal(told.n, 0);
+    assert_int_equal(((uint16_t *)((struct toy *)b->top)->embed.data)[5], 0x4242);
+    assert_true(toy_prepared);
+    model_close(b);
+    assert_int_equal(fcntl(s.weights_fd, F_GETFD), -1); /* it went with the model */
+    ckpt_close(&c);
+}
+
+/* Open with a's arena on offer; true when it was taken. The fd is gone in any case. */
+static bool
+adopts(struct model_source s, const struct model *a)
+{
+    struct model *b;
+    bool adopted;
+
+    s.weights_fd = dup(a->weights.fd);
+    s.weights_bytes = a->weights.bytes;
+    memcpy(s.weights_fingerprint, a->fingerprint, sizeof a->fingerprint);
+    b = opened(&s);
+    adopted = b->adopted;
+    if (!adopted && s.dtype == DT_COUNT && !s.random) holds_all(b, DT_BF16);
+    model_close(b);
+    assert_int_equal(fcntl(s.weights_fd, F_GETFD), -1);
+    return adopted;
+}
+
+static void
+an_arena_of_another_checkpoint_is_not_adopted(void **state)
+{
+    struct model_source s, other;
+    struct model *a, *b;
+    struct ckpt c;
+    uint64_t before[2];
+
+    (void)state;
+    ckpt_open(&c);
+    toy_config(&c, "");
+    toy_add(&c, "", "BF16", "BF16", NULL);
+    ckpt_write(&c, "model.safetensors", 8);
+    s = source(&c);
+    a = opened(&s);
+    assert_true(adopts(s, a));
+    other = s;
+    other.dtype = DT_F16; /* as many bytes */
+    assert_false(adopts(other, a));
+    a->weights.bytes -= 128; /* a size that is not ours */
+    assert_false(adopts(s, a));
+    a->weights.bytes += 128;
+
+    memcpy(before, a->fingerprint, sizeof before);
+    toy_config(&c, ",\"eos_token_id\":1");
+    assert_false(adopts(s, a));
+    toy_config(&c, "");
+    assert_true(adopts(s, a));
+
+    /* One value of one tensor is another: same header, same size. */
+    toy_add(&c, "", "BF16", "BF16", NULL);
+    c.data[77] ^= 1;
+    ckpt_write(&c, "model.safetensors", 8);
+    b = opened(&s);
+    assert_true(memcmp(before, b->fingerprint, sizeof before) != 0);
+    assert_false(b->adopted);
+    model_close(b);
+    model_close(a);
+    ckpt_close(&c);
+}
+
+static void
+a_copied_checkpoint_is_the_same_checkpoint(void **state)
+{
+    struct model *m[2];
+    struct ckpt c[2];
+
+    (void)state;
+    for (int i = 0; i < 2; i++) {
+        struct model_source s;
+
+        ckpt_open(&c[i]);
+        toy_config(&c[i], "");
+        toy_add(&c[i], "", "BF16", "BF16", NULL);
+        ckpt_write(&c[i], "model.safetensors", 8);
+        s = source(&c[i]);
+        m[i] = opened(&s);
+    }
+    assert_memory_equal(m[0]->fingerprint, m[1]->fingerprint, sizeof m[0]->fingerprint);
+    for (int i = 0; i < 2; i++) {
+        model_close(m[i]);
+        ckpt_close(&c[i]);
+    }
+}
+
+/* The whole arena's bytes of random weights from that seed. */
+static struct model *
+random_model(struct ckpt *c, uint64_t seed)
+{
+    struct model_source s = source(c);
+
+    s.random = true;
+    s.seed = seed;
+    return opened(&s);
+}
+
+static void
+random_weights_need_config_json_alone_and_are_their_seeds(void **state)
+{
+    struct model *a, *b, *other;
+    struct toy *t;
+    struct ckpt c;
+    double sum = 0, squares = 0;
+    uint32_t n = TOY_VOCAB * TOY_HIDDEN;
+
+    (void)state;
+    ckpt_open(&c);
+    toy_config(&c, ",\"dtype\":\"bfloat16\",\"tie_word_embeddings\":false");
+    a = random_model(&c, 7);
+    b = random_model(&c, 7);
+    other = random_model(&c, 8);
+    assert_int_equal(a->weights.bytes, b->weights.bytes);
+    assert_memory_equal(a->weights.base, b->weights.base, a->weights.bytes);
+    assert_memory_equal(a->fingerprint, b->fingerprint, sizeof a->fingerprint);
+    assert_true(memcmp(a->weights.base, other->weights.base, a->weights.bytes) != 0);
+    assert_true(memcmp(a->fingerprint, other->fingerprint, sizeof a->fingerprint) != 0);
+
+    t = a->top;
+    assert_int_equal(t->embed.dtype, DT_BF16);
+    assert_int_equal(t->norm.dtype, DT_F32);
+    assert_true(t->head.data && t->head.data != t->embed.data);
+    /* Each tensor has a seed of its own. */
+    assert_true(memcmp(t->head.data, t->embed.data, 64) != 0);
+    for (uint32_t i = 0; i < n; i++) {
+        double x = (double)element(t->embed, i / TOY_HIDDEN, i % TOY_HIDDEN);
+
+        sum += x;
+        squares += x * x;
+    }
+    assert_true(fabs(sum / n) < 0.002);
+    assert_true(fabs(sqrt(squares / n) - 0.02) < 0.002);
+    model_close(a);
+    model_close(b);
+    model_close(other);
+
+    toy_config(&c, ",\"dtype\":\"bfloat16\"");
+    a = random_model(&c, 7);
+    t = a->top;
+    assert_ptr_equal(t->head.data, t->embed.data); /* tied unless config.json says otherwise */
+    model_close(a);
+    ckpt_close(&c);
+}
+
+static void
+random_weights_are_adopted_like_others(void **state)
+{
+    struct model_source s;
+    struct model *a;
+    struct ckpt c;
+
+    (void)state;
+    ckpt_open(&c);
+    toy_config(&c, "");
+    s = source(&c);
+    s.random = true;
+    s.seed = 3;
+    a = opened(&s);
+    assert_true(adopts(s, a));
+    s.seed = 4;
+    assert_false(adopts(s, a));
+    model_close(a);
+    ckpt_close(&c);
+}
+
+int
+main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(lines_are_stacked_and_placed_by_their_flags),
+        cmocka_unit_test(lines_that_may_be_absent_are_used_when_they_are_there),
+        cmocka_unit_test(a_prefix_is_tried_before_every_name),
+        cmocka_unit_test(a_missing_tensor_is_named),
+        cmocka_unit_test(a_wrong_shape_is_named_with_both),
+        cmocka_unit_test(a_vector_may_be_stored_as_one_row),
+        cmocka_unit_test(a_dtype_no_op_takes_is_refused_by_name),
+        cmocka_unit_test(what_lies_well_is_used_where_it_is_mapped),
+        cmocka_unit_test(weights_are_converted_to_the_dtype_asked_for),
+        cmocka_unit_test(parts_stored_differently_meet_in_fp32),
+        cmocka_unit_test(a_value_that_fp16_cannot_hold_is_an_error),
+        cmocka_unit_test(what_nobody_reads_is_listed_unless_it_is_known),
+        cmocka_unit_test(progress_ends_at_the_total),
+        cmocka_unit_test(a_predecessors_arena_is_adopted_and_nothing_is_copied),
+        cmocka_unit_test(an_arena_of_another_checkpoint_is_not_adopted),
+        cmocka_unit_test(a_copied_checkpoint_is_the_same_checkpoint),
+        cmocka_unit_test(random_weights_need_config_json_alone_and_are_their_seeds),
+        cmocka_unit_test(random_weights_are_adopted_like_others),
+    };
+
+    return cmocka_run_group_tests(tests, open_gpu, close_gpu);
+}
