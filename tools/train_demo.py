@@ -178,7 +178,8 @@ def recall_chunk(args):
 
 
 def unseen_recalls(seed, n):
-    """Prompts whose wanted value begins 1 to 512 bytes before the end, spread evenly."""
+    """Prompts with 512 bytes of pairs whose wanted value begins 15 to 512 bytes before the end,
+    spread evenly."""
     rng = random.Random(seed)
     out = []
     while len(out) < n:
@@ -535,7 +536,8 @@ def measure_recall(path, seed, device, o, figures):
         "parameters": sum(p.numel() for p in model.parameters()), "unseen": len(cases),
         "right": sum(ok) / len(ok), "by_distance": {k: v[0] / v[1] for k, v in sorted(bands.items())},
         "farthest": max(c[2] for c in cases), "nearest": min(c[2] for c in cases)}
-    demo = cases[::max(1, len(cases) // 12)][:12]
+    demo = [("k3=blue;q7=stone;m1=river;q7?", "stone", 18), ("a1=north;b2=south;c3=lagan;a1?", "north", 27)]
+    demo += [cases[i * (len(cases) - 1) // 11] for i in range(12)]
     dgot = answers(model, [[2] + ids_of(q, first) for q, _, _ in demo], first, 8, 1)
     some = range(0, len(cases), max(1, len(cases) // o.cut_cases))
     for how in ("zero", "window"):
@@ -548,6 +550,16 @@ def measure_recall(path, seed, device, o, figures):
     return {"dir": "recall-gemma3", "max_tokens": 16, "questions": [
         {"text": q, "ids": [2] + ids_of(q, first), "answer": text_of(g, first), "answer_ids": g,
          "distance": far} for (q, _, far), g in zip(demo, dgot)]}
+
+
+def write_demo(f, head, demo):
+    """A line a question, so that people can read it and diffs are short."""
+    f.write('{"seed": %d,\n"figures": %s,\n"models": [' % (head["seed"], json.dumps(head["figures"])))
+    for i, m in enumerate(demo):
+        f.write("%s\n{\"dir\": %s, \"max_tokens\": %d, \"questions\": [\n" %
+                ("," if i else "", json.dumps(m["dir"]), m["max_tokens"]))
+        f.write(",\n".join(json.dumps(q) for q in m["questions"]) + "\n]}")
+    f.write("\n]}\n")
 
 
 def main():
@@ -579,8 +591,7 @@ def main():
     print(json.dumps(figures, indent=1), flush=True)
     name = "demo.json" if not o.only else "demo-%s.json" % o.only
     with open(os.path.join(o.out, name), "w", encoding="utf-8") as f:
-        json.dump({"seed": o.seed, "figures": figures, "models": demo}, f, indent=1)
-        f.write("\n")
+        write_demo(f, {"seed": o.seed, "figures": figures}, demo)
 
 
 if __name__ == "__main__":

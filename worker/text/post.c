@@ -113,7 +113,7 @@ read_template(struct post *p, struct json single, struct json table, struct err 
     TRY(doc_array(&single, "post_processor: single", e));
     while ((more = doc_element(&single, e)) > 0) {
         char id[256];
-        bool special;
+        bool special = false;
 
         TRY(read_piece(&single, &special, id, sizeof id, e));
         if (!special) {

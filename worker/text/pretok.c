@@ -276,7 +276,7 @@ static int
 run_step(const struct walk *w, uint32_t i, const char *text, size_t n)
 {
     struct pretok_step *s;
-    size_t done = 0, from = 0, start, end;
+    size_t done = 0, from = 0, start = 0, end = 0;
     int found = 0;
 
     if (i == w->p->n) return w->word(w->arg, text, n, w->e);

@@ -233,7 +233,7 @@ tokenizer_open(struct tokenizer **ret, const char *dir, struct err *e)
     CLEAN(tokenizer_close_at) struct tokenizer *t = calloc(1, sizeof *t);
     CLEAN(free_text) char *text = NULL;
     char path[4096];
-    size_t n;
+    size_t n = 0;
     int r;
 
     if (!t) return err_set(e, -ENOMEM, "tokenizer");

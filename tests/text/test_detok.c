@@ -1,0 +1,353 @@
+#include "worker/text/detok.h"
+
+#include "tests/test.h"
+#include "tests/text/golden.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { ROOM = 4096, MAX_IDS = 256 };
+
+static struct tokenizer *t; /* bpe_bart: 512 pieces, 256 of them single bytes */
+static token_id byte_id[256];
+
+static int
+open_bart(void **state)
+{
+    (void)state;
+    if (tokenizer_open(&t, golden_path("tests/data/tokenizers/bpe_bart"), NULL) < 0) return -1;
+    for (token_id id = 0; (uint32_t)id < tokenizer_size(t); id++) {
+        uint32_t n;
+        bool special;
+        const char *p = tokenizer_piece(t, id, &n, &special);
+
+        if (p && n == 1) byte_id[(unsigned char)*p] = id;
+    }
+    return 0;
+}
+
+static int
+close_bart(void **state)
+{
+    (void)state;
+    t = tokenizer_close(t);
+    return 0;
+}
+
+static bool
+is_utf8(const char *s, size_t n)
+{
+    for (size_t i = 0; i < n;) {
+        int k = utf8_at(s + i, n - i);
+
+        if (k <= 0) return false;
+        i += (size_t)k;
+    }
+    return true;
+}
+
+/* Feed ids one by one; each part that comes out must be whole characters. Length of all of it. */
+static int
+stream(struct detok *d, const token_id *ids, int n, char *text, bool *stopped)
+{
+    int len = 0;
+
+    *stopped = false;
+    for (int i = 0; i < n && !*stopped; i++) {
+        char buf[ROOM];
+        int k = detok_add(d, ids[i], buf, sizeof buf, stopped);
+
+        assert_true(k >= 0);
+        assert_true(is_utf8(buf, (size_t)k));
+        memcpy(text + len, buf, (size_t)k);
+        len += k;
+    }
+    return len;
+}
+
+static int
+finish(struct detok *d, char *text)
+{
+    char buf[ROOM];
+    int k = detok_end(d, buf, sizeof buf);
+
+    assert_true(k >= 0);
+    memcpy(text, buf, (size_t)k);
+    return k;
+}
+
+static int
+ids_of_bytes(const char *s, token_id *ids)
+{
+    int n = (int)strlen(s);
+
+    for (int i = 0; i < n; i++) ids[i] = byte_id[(unsigned char)s[i]];
+    return n;
+}
+
+static void
+a_character_comes_out_whole_or_not_yet(void **state)
+{
+    static const char text[] = "a\xc3\xa9\xe2\x82\xac\xf0\x9f\x98\x80z";
+    static const int ready[] = { 1, 0, 2, 0, 0, 3, 0, 0, 0, 4, 1 };
+    token_id ids[16];
+    struct detok d;
+    bool stopped;
+
+    (void)state;
+    detok_init(&d, t, false);
+    for (int i = 0, n = ids_of_bytes(text, ids); i < n; i++) {
+        char buf[ROOM];
+
+        assert_int_equal(detok_add(&d, ids[i], buf, sizeof buf, &stopped), ready[i]);
+        assert_memory_equal(buf, text + i + 1 - ready[i], (size_t)ready[i]);
+    }
+    assert_int_equal(finish(&d, (char[ROOM]){ 0 }), 0);
+}
+
+static void
+bytes_that_are_no_character_become_one_sign_per_maximal_part(void **state)
+{
+    static const struct {
+        const char *bytes, *text;
+    } cases[] = {
+        { "a\xff"
+          "b",
+          "a\xef\xbf\xbd"
+          "b" },
+        { "\xe2\x82"
+          "b",
+          "\xef\xbf\xbd"
+          "b" },
+        { "\xe2\x82\xe2\x82\xac", "\xef\xbf\xbd\xe2\x82\xac" },
+        { "\xf0\x9f\x98\xff", "\xef\xbf\xbd\xef\xbf\xbd" },
+        { "\xc0\x80", "\xef\xbf\xbd\xef\xbf\xbd" },
+        { "\xed\xa0\x80", "\xef\xbf\xbd\xef\xbf\xbd\xef\xbf\xbd" },
+        { "x\xf0\x9f", "x\xef\xbf\xbd" },
+        { "\xc3", "\xef\xbf\xbd" },
+    };
+
+    (void)state;
+    for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
+        token_id ids[16];
+        char text[ROOM], whole[64];
+        struct detok d;
+        bool stopped;
+        int n = ids_of_bytes(cases[i].bytes, ids), len;
+
+        detok_init(&d, t, false);
+        len = stream(&d, ids, n, text, &stopped);
+        len += finish(&d, text + len);
+        assert_int_equal(len, strlen(cases[i].text));
+        assert_memory_equal(text, cases[i].text, (size_t)len);
+        assert_int_equal(tokenizer_decode(t, ids, (uint32_t)n, false, whole, sizeof whole), len);
+        assert_memory_equal(text, whole, (size_t)len);
+    }
+}
+
+static void
+special_tokens_are_left_out_unless_they_are_to_be_kept(void **state)
+{
+    const token_id ids[] = { byte_id['a'], 2, byte_id['b'], -1, 100000 };
+    char text[ROOM];
+    struct detok d;
+    bool stopped;
+
+    (void)state;
+    detok_init(&d, t, false);
+    assert_int_equal(stream(&d, ids, 5, text, &stopped), 2);
+    assert_memory_equal(text, "ab", 2);
+    detok_init(&d, t, true);
+    assert_int_equal(stream(&d, ids, 5, text, &stopped), 6);
+    assert_memory_equal(text, "a</s>b", 6);
+}
+
+static void
+text_that_may_begin_a_stop_is_held_until_it_does_not(void **state)
+{
+    token_id ids[32];
+    char buf[ROOM];
+    struct detok d;
+    bool stopped;
+
+    (void)state;
+    detok_init(&d, t, false);
+    assert_int_equal(detok_stop(&d, "STOP", 4), 0);
+    for (int i = 0, n = ids_of_bytes("aSTxSSTOPb", ids); i < n; i++) {
+        static const char *const out[] = { "a", "", "", "STx", "", "S", "", "", "", "" };
+        int k = detok_add(&d, ids[i], buf, sizeof buf, &stopped);
+
+        assert_int_equal(k, strlen(out[i]));
+        assert_memory_equal(buf, out[i], (size_t)k);
+        assert_int_equal(stopped, i >= 8);
+    }
+    assert_int_equal(finish(&d, buf), 0);
+}
+
+static void
+what_is_held_at_the_end_is_given_out(void **state)
+{
+    token_id ids[8];
+    char text[ROOM];
+    struct detok d;
+    bool stopped;
+
+    (void)state;
+    detok_init(&d, t, false);
+    assert_int_equal(detok_stop(&d, "\n\nEnd", 5), 0);
+    assert_int_equal(stream(&d, ids, ids_of_bytes("a\n\nE\xc3", ids), text, &stopped), 1);
+    assert_int_equal(finish(&d, text), 6);
+    assert_memory_equal(text, "\n\nE\xef\xbf\xbd", 6);
+    assert_int_equal(finish(&d, text), 0);
+}
+
+static void
+stops_that_cannot_be_are_refused(void **state)
+{
+    char longest[257];
+    struct detok d;
+
+    (void)state;
+    memset(longest, 'x', sizeof longest);
+    detok_init(&d, t, false);
+    assert_int_equal(detok_stop(&d, "", 0), -EINVAL);
+    assert_int_equal(detok_stop(&d, longest, 257), -EINVAL);
+    assert_int_equal(detok_stop(&d, "\x80", 1), -EINVAL);
+    assert_int_equal(detok_stop(&d, "\xc3", 1), -EINVAL);
+    for (int i = 0; i < DETOK_MAX_STOPS; i++) assert_int_equal(detok_stop(&d, longest, 256), 0);
+    assert_int_equal(detok_stop(&d, "x", 1), -ENOSPC);
+}
+
+static void
+too_small_a_room_changes_nothing(void **state)
+{
+    char buf[ROOM];
+    struct detok d, was;
+    bool stopped;
+
+    (void)state;
+    detok_init(&d, t, false);
+    was = d;
+    assert_int_equal(detok_add(&d, byte_id['a'], buf, DETOK_HELD, &stopped), -EMSGSIZE);
+    assert_int_equal(detok_end(&d, buf, DETOK_HELD - 1), -EMSGSIZE);
+    assert_memory_equal(&d, &was, sizeof d);
+}
+
+/* The naive twin: everything decoded, then searched. */
+static int
+decode_and_search(const struct detok *stops, const token_id *ids, int n, char *text, bool *stopped)
+{
+    int len = tokenizer_decode(t, ids, (uint32_t)n, stops->keep_special, text, ROOM);
+
+    assert_true(len >= 0);
+    *stopped = false;
+    for (int end = 1; end <= len; end++)
+        for (int begin = 0; begin < end; begin++)
+            for (uint32_t i = 0; i < stops->n_stop; i++)
+                if (stops->stop_len[i] == (uint32_t)(end - begin) &&
+                    memcmp(text + begin, stops->stop[i], (size_t)(end - begin)) == 0) {
+                    *stopped = true;
+                    return begin;
+                }
+    return len;
+}
+
+static int
+random_ids(token_id *ids)
+{
+    static const char letters[] = "aabbc \xc3\xa9\xe2\x82\xac";
+    int n = (int)test_below(40);
+
+    for (int i = 0; i < n; i++)
+        ids[i] = test_below(8) ? byte_id[(unsigned char)letters[test_below(sizeof letters - 1)]]
+                               : (token_id)test_below(tokenizer_size(t));
+    return n;
+}
+
+static void
+random_stops(struct detok *d, char stop[4][16])
+{
+    static const char *const parts[] = { "a",           "b", "c", " ", "\xc3\xa9", "\xe2\x82\xac",
+                                         "\xef\xbf\xbd" };
+
+    detok_init(d, t, test_below(2));
+    for (uint32_t i = test_below(5); i > 0; i--) {
+        char *s = stop[i - 1];
+
+        *s = '\0';
+        for (uint32_t k = 1 + test_below(4); k > 0; k--)
+            strcat(s, parts[test_below(ARRAY_LEN(parts))]);
+        assert_int_equal(detok_stop(d, s, (uint32_t)strlen(s)), 0);
+    }
+}
+
+static void
+any_stream_is_the_decoded_text_up_to_its_first_stop(void **state)
+{
+    int n_stopped = 0;
+
+    (void)state;
+    test_seed();
+    for (int round = 0; round < 20000; round++) {
+        token_id ids[MAX_IDS];
+        char stop[4][16], got[ROOM], want[ROOM];
+        struct detok d;
+        bool stopped, want_stopped;
+        int n = random_ids(ids), len, want_len;
+
+        random_stops(&d, stop);
+        want_len = decode_and_search(&d, ids, n, want, &want_stopped);
+        len = stream(&d, ids, n, got, &stopped);
+        len += finish(&d, got + len);
+        assert_int_equal(len, want_len);
+        assert_memory_equal(got, want, (size_t)len);
+        /* A stop may also be completed by what half a character at the end turns into. */
+        assert_true(stopped == want_stopped || (d.stopped && want_stopped));
+        n_stopped += stopped;
+    }
+    assert_in_range(n_stopped, 2000, 18000); /* both kinds are met */
+}
+
+static void
+replaying_what_was_delivered_goes_on_as_if_undisturbed(void **state)
+{
+    (void)state;
+    test_seed();
+    for (int round = 0; round < 5000; round++) {
+        token_id ids[MAX_IDS];
+        char stop[4][16], whole[ROOM], lost[ROOM], rest[ROOM];
+        struct detok d, again;
+        bool stopped, lost_stopped;
+        int n = random_ids(ids), cut = (int)test_below((uint32_t)n + 1), len, before, after;
+
+        random_stops(&d, stop);
+        again = d;
+        len = stream(&d, ids, n, whole, &stopped);
+        before = stream(&again, ids, cut, lost, &lost_stopped);
+        after = lost_stopped ? 0 : stream(&again, ids + cut, n - cut, rest, &lost_stopped);
+        assert_int_equal(before + after, len);
+        assert_int_equal(lost_stopped, stopped);
+        assert_memory_equal(whole, lost, (size_t)before);
+        assert_memory_equal(whole + before, rest, (size_t)after);
+    }
+}
+
+int
+main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_character_comes_out_whole_or_not_yet),
+        cmocka_unit_test(bytes_that_are_no_character_become_one_sign_per_maximal_part),
+        cmocka_unit_test(special_tokens_are_left_out_unless_they_are_to_be_kept),
+        cmocka_unit_test(text_that_may_begin_a_stop_is_held_until_it_does_not),
+        cmocka_unit_test(what_is_held_at_the_end_is_given_out),
+        cmocka_unit_test(stops_that_cannot_be_are_refused),
+        cmocka_unit_test(too_small_a_room_changes_nothing),
+        cmocka_unit_test(any_stream_is_the_decoded_text_up_to_its_first_stop),
+        cmocka_unit_test(replaying_what_was_delivered_goes_on_as_if_undisturbed),
+    };
+
+    return cmocka_run_group_tests(tests, open_bart, close_bart);
+}

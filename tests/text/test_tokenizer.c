@@ -1,0 +1,575 @@
+#include "worker/text/tokenizer.h"
+
+#include "base/json.h"
+#include "tests/test.h"
+#include "tests/text/golden.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+enum { BIG = 1 << 17 };
+
+static const char *const goldens[] = { "bpe_bart", "bpe_llama3", "bpe_o200k" };
+
+static struct tokenizer *
+open_golden(const char *name)
+{
+    struct tokenizer *t = NULL;
+    struct err e = { 0 };
+    char below[256];
+
+    snprintf(below, sizeof below, "tests/data/tokenizers/%s", name);
+    if (tokenizer_open(&t, golden_path(below), &e) < 0) fail_msg("%s", e.text);
+    return t;
+}
+
+static void
+same_ids(const char *text, const token_id *got, int n_got, const token_id *want, int n_want)
+{
+    if (n_got == n_want && (n_want == 0 || memcmp(got, want, (size_t)n_want * sizeof *got) == 0))
+        return;
+    for (int i = 0; i < n_got; i++) fprintf(stderr, "%s%d", i ? "," : "got ", got[i]);
+    fail_msg("\"%s\": %d tokens, wanted %d", text, n_got, n_want);
+}
+
+static void
+case_encodes(const struct golden_case *c, void *arg)
+{
+    static token_id ids[GOLDEN_IDS];
+    int n = tokenizer_encode(arg, c->text, (size_t)c->text_len, false, ids, GOLDEN_IDS, NULL);
+
+    same_ids(c->text, ids, n, c->ids, c->n_ids);
+    n = tokenizer_encode(arg, c->text, (size_t)c->text_len, true, ids, GOLDEN_IDS, NULL);
+    same_ids(c->text, ids, n, c->ids_bare, c->n_bare);
+}
+
+static void
+case_decodes(const struct golden_case *c, void *arg)
+{
+    char buf[GOLDEN_TEXT];
+    int n = tokenizer_decode(arg, c->ids, (uint32_t)c->n_ids, false, buf, sizeof buf);
+
+    assert_int_equal(n, c->decoded_len);
+    assert_memory_equal(buf, c->decoded, (size_t)n + 1);
+    n = tokenizer_decode(arg, c->ids_bare, (uint32_t)c->n_bare, true, buf, sizeof buf);
+    assert_int_equal(n, c->decoded_keep_len);
+    assert_memory_equal(buf, c->decoded_keep, (size_t)n + 1);
+}
+
+static void
+every_golden_text_encodes_to_the_reference_s_tokens(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < ARRAY_LEN(goldens); i++) {
+        struct tokenizer *t = open_golden(goldens[i]);
+
+        assert_int_equal(golden_each(goldens[i], case_encodes, t), 200);
+        tokenizer_close(t);
+    }
+}
+
+static void
+every_golden_list_of_tokens_decodes_to_the_reference_s_text(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < ARRAY_LEN(goldens); i++) {
+        struct tokenizer *t = open_golden(goldens[i]);
+
+        assert_int_equal(golden_each(goldens[i], case_decodes, t), 200);
+        tokenizer_close(t);
+    }
+}
+
+/* text with the first find replaced; the caller frees it. */
+static char *
+patched(const char *text, const char *find, const char *replace)
+{
+    const char *at = strstr(text, find);
+    size_t before, n = strlen(text) + strlen(replace) + 1;
+    char *to = malloc(n);
+
+    assert_non_null(to);
+    if (!at) fail_msg("the file has no \"%s\"", find);
+    before = (size_t)(at - text);
+    snprintf(to, n, "%.*s%s%s", (int)before, text, replace, at + strlen(find));
+    return to;
+}
+
+static char *
+golden_json(const char *base)
+{
+    char below[256];
+    size_t n;
+
+    snprintf(below, sizeof below, "tests/data/tokenizers/%s/tokenizer.json", base);
+    return golden_read(golden_path(below), &n);
+}
+
+static int
+open_text(struct tokenizer **t, const char *text, size_t n, struct err *e)
+{
+    char dir[64];
+    int r;
+
+    golden_make(dir, text, n);
+    r = tokenizer_open(t, dir, e);
+    golden_remove(dir);
+    return r;
+}
+
+static void
+next(struct json *j)
+{
+    assert_int_equal(json_next(j, NULL), 0);
+}
+
+/* One variant: {"name", "base", "patch": [[find, replace]...], "cases": [{"text", "ids"}...]} in this
+ * order. */
+static void
+check_variant(struct json *j)
+{
+    struct tokenizer *t = NULL;
+    struct err e = { 0 };
+    char base[64], find[4096], replace[4096], *text;
+    int n_cases = 0;
+
+    next(j), next(j); /* "name" and its value */
+    next(j), next(j);
+    assert_true(json_string(j, base, sizeof base) > 0);
+    text = golden_json(base);
+    next(j), next(j);
+    for (next(j); j->kind == JSON_ARRAY; next(j)) {
+        char *was = text;
+
+        next(j);
+        assert_true(json_string(j, find, sizeof find) > 0);
+        next(j);
+        assert_true(json_string(j, replace, sizeof replace) >= 0);
+        next(j);
+        text = patched(was, find, replace);
+        free(was);
+    }
+    if (open_text(&t, text, strlen(text), &e) < 0) fail_msg("%s", e.text);
+    free(text);
+    next(j), next(j);
+    for (next(j); j->kind == JSON_OBJECT; next(j), n_cases++) {
+        token_id want[256], got[256];
+        int n_want = 0, n;
+
+        next(j), next(j);
+        n = json_string(j, find, sizeof find);
+        next(j), next(j);
+        for (next(j); j->kind == JSON_NUMBER; next(j)) {
+            uint64_t id;
+
+            assert_int_equal(json_u64(j, &id), 0);
+            want[n_want++] = (token_id)id;
+        }
+        next(j);
+        n = tokenizer_encode(t, find, (size_t)n, false, got, ARRAY_LEN(got), NULL);
+        same_ids(find, got, n, want, n_want);
+    }
+    assert_true(n_cases > 0);
+    next(j);
+    tokenizer_close(t);
+}
+
+static void
+every_switch_of_the_file_does_what_it_does_in_the_reference(void **state)
+{
+    struct json j;
+    size_t n;
+    char *text = golden_read(golden_path("tests/data/tokenizers/variants.json"), &n);
+    int n_variants = 0;
+
+    (void)state;
+    json_open(&j, text, n);
+    next(&j);
+    for (next(&j); j.kind == JSON_OBJECT; next(&j), n_variants++) check_variant(&j);
+    assert_int_equal(n_variants, 12);
+    free(text);
+}
+
+static void
+a_kind_that_is_not_served_is_refused_by_name(void **state)
+{
+    static const struct {
+        const char *base, *find, *replace;
+        int code;
+        const char *said;
+    } cases[] = {
+        { "bpe_bart", "\"type\": \"BPE\"", "\"type\": \"Unigram\"", -ENOTSUP,
+          "tokenizer.json: model type Unigram is not served yet" },
+        { "bpe_bart", "\"type\": \"BPE\"", "\"type\": \"WordPiece\"", -ENOTSUP, "WordPiece" },
+        { "bpe_bart", "\"normalizer\": null", "\"normalizer\": {\"type\": \"NFC\"}", -ENOTSUP,
+          "normalizer NFC" },
+        { "bpe_bart", "\"type\": \"ByteLevel\"", "\"type\": \"Metaspace\"", -ENOTSUP,
+          "pre_tokenizer type Metaspace" },
+        { "bpe_bart", "\"pre_tokenizer\": {", "\"pre_tokenizer\": null, \"was\": {", -ENOTSUP,
+          "does not end with ByteLevel" },
+        { "bpe_llama3", "\"type\": \"ByteLevel\"", "\"type\": \"Digits\"", -ENOTSUP,
+          "type Digits" },
+        { "bpe_llama3", "\"behavior\": \"Isolated\"", "\"behavior\": \"Contiguous\"", -ENOTSUP,
+          "behavior Contiguous" },
+        { "bpe_llama3", "\"Regex\": ", "\"String\": ", -ENOTSUP, "Split by a String" },
+        { "bpe_llama3", "\"Regex\": \"", "\"Regex\": \"(", -ENOTSUP, "parenthesis" },
+        { "bpe_llama3", "\"Regex\": \"", "\"Regex\": \"[a[bc]]|", -ENOTSUP,
+          "class within a class" },
+        { "bpe_llama3", "\"type\": \"TemplateProcessing\"", "\"type\": \"Other\"", -ENOTSUP,
+          "post_processor type Other" },
+        { "bpe_bart", "\"decoder\": {\n    \"type\": \"ByteLevel\"",
+          "\"decoder\": {\n    \"type\": \"WordPiece\"", -ENOTSUP, "decoder WordPiece" },
+        { "bpe_bart", "\"decoder\": {", "\"decoder\": null, \"was\": {", -ENOTSUP, "decoder null" },
+        { "bpe_bart", "\"end_of_word_suffix\": null", "\"end_of_word_suffix\": \"</w>\"", -ENOTSUP,
+          "end_of_word_suffix" },
+        { "bpe_bart", "\"single_word\": false", "\"single_word\": true", -ENOTSUP, "single_word" },
+        { "bpe_bart", "\"vocab\": {", "\"vocab\": {\"aa!\": 4194304, ", -EBADMSG, "beyond" },
+        { "bpe_bart", "\"vocab\": {", "\"vocab\": {\"a!a!a\": 0, ", -EBADMSG, "token id 0" },
+        { "bpe_bart", "\"vocab\": {", "\"vocab\": {\"!\": 700, ", -EBADMSG, "\"!\" is token" },
+        { "bpe_bart", "\"vocab\": {", "\"vocab\": {\"q!\": -1, ", -EBADMSG, "not a token id" },
+        { "bpe_bart", "\"vocab\": {", "\"vocab\": {\"q!\": \"1\", ", -EBADMSG, "not a token id" },
+        { "bpe_bart", "\"id\": 511", "\"id\": 3", -EBADMSG, "\"<mask>\" has id 3" },
+        { "bpe_bart", "\"merges\": [", "\"merges\": [[\"zq\", \"q\"], ", -EBADMSG, "merge 0" },
+        { "bpe_bart", "\"merges\": [", "\"merges\": [[\"a\"], ", -EBADMSG, "merge 0" },
+        { "bpe_bart", "\"merges\": [", "\"merges\": [[\"a\", \"b\", \"c\"], ", -EBADMSG,
+          "merge 0" },
+        { "bpe_bart", "\"merges\": [", "\"merges\": [\"ab\", ", -EBADMSG, "merge 0" },
+        { "bpe_bart", "\"merges\": [", "\"merges\": [7, ", -EBADMSG, "not an array" },
+        { "bpe_bart", "\"merges\": [", "\"merges_was\": [", -EBADMSG, "no merges" },
+        { "bpe_bart", "\"vocab\": {", "\"vocab\": [], \"was\": {", -EBADMSG, "not an object" },
+        { "bpe_bart", "\"sep\": [", "\"sep\": [7, ", -EBADMSG, "not a string" },
+        { "bpe_bart", "\"cls\": [\n      \"<s>\",\n      0", "\"cls\": [\"<s>\", 900", -EBADMSG,
+          "no token 900" },
+        { "bpe_bart", "\"model\": {", "\"model\": {,", -EBADMSG, "line " },
+    };
+
+    (void)state;
+    for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
+        struct tokenizer *t = NULL;
+        struct err e = { 0 };
+        char *was = golden_json(cases[i].base),
+             *text = patched(was, cases[i].find, cases[i].replace);
+        int r = open_text(&t, text, strlen(text), &e);
+
+        if (r != cases[i].code || !strstr(e.text, cases[i].said))
+            fail_msg("case %zu: %d, \"%s\", wanted \"%s\"", i, r, e.text, cases[i].said);
+        free(was);
+        free(text);
+    }
+}
+
+static void
+a_vocabulary_that_lacks_a_byte_is_refused(void **state)
+{
+    struct tokenizer *t = NULL;
+    struct err e = { 0 };
+    char *was = golden_json("bpe_bart"),
+         *text = patched(was, "\"\xc3\xb5\": ", "\"\xc3\xb5\xc3\xb5\": ");
+
+    (void)state;
+    assert_int_equal(open_text(&t, text, strlen(text), &e), -ENOTSUP);
+    assert_non_null(strstr(e.text, "byte 0xf5"));
+    free(was);
+    free(text);
+}
+
+static void
+a_missing_file_says_its_path(void **state)
+{
+    struct tokenizer *t = NULL;
+    struct err e = { 0 };
+
+    (void)state;
+    assert_int_equal(tokenizer_open(&t, "/nowhere/at/all", &e), -ENOENT);
+    assert_non_null(strstr(e.text, "/nowhere/at/all/tokenizer.json"));
+}
+
+static void
+a_file_cut_off_anywhere_is_refused(void **state)
+{
+    char *text = golden_json("bpe_llama3");
+    size_t n = strlen(text);
+
+    (void)state;
+    while (text[n - 1] != '}') n--;
+    for (size_t cut = 0; cut < n; cut += 641) {
+        struct tokenizer *t = NULL;
+
+        assert_int_equal(open_text(&t, text, cut, NULL), -EBADMSG);
+    }
+    free(text);
+}
+
+static void
+merges_written_as_pairs_or_with_a_space_are_the_same(void **state)
+{
+    struct tokenizer *t = NULL;
+    struct err e = { 0 };
+    char *text = golden_json("bpe_bart"), *to = malloc(strlen(text) + 1);
+    const char *begin = strstr(text, "\"merges\": [");
+    struct json j;
+    int n;
+
+    (void)state;
+    assert_true(to && begin);
+    begin += strlen("\"merges\": ");
+    n = sprintf(to, "%.*s", (int)(begin - text), text);
+    json_open(&j, begin, strlen(begin));
+    next(&j);
+    for (next(&j); j.kind == JSON_ARRAY; next(&j)) {
+        next(&j);
+        n += sprintf(to + n, "%c\"%.*s ", to[n - 1] == ' ' ? '[' : ',', (int)j.text_len, j.text);
+        next(&j);
+        n += sprintf(to + n, "%.*s\"", (int)j.text_len, j.text);
+        next(&j);
+    }
+    n += sprintf(to + n, "]%s", j.p);
+    if (open_text(&t, to, (size_t)n, &e) < 0) fail_msg("%s", e.text);
+    assert_int_equal(golden_each("bpe_bart", case_encodes, t), 200);
+    tokenizer_close(t);
+    free(text);
+    free(to);
+}
+
+static void
+text_that_is_not_utf8_is_refused_with_its_place(void **state)
+{
+    static const char *const bad[] = { "abc\xff",         "abc\xc3",     "abc\xe2\x82",
+                                       "abc\xed\xa0\x80", "abc\xc0\x80", "abc\xf5\x80\x80\x80" };
+    struct tokenizer *t = open_golden("bpe_bart");
+    struct err e = { 0 };
+    token_id ids[16];
+
+    (void)state;
+    for (size_t i = 0; i < ARRAY_LEN(bad); i++) {
+        assert_int_equal(tokenizer_encode(t, bad[i], strlen(bad[i]), false, ids, 16, &e), -EILSEQ);
+        assert_non_null(strstr(e.text, "byte 3"));
+    }
+    tokenizer_close(t);
+}
+
+static void
+case_fits_exactly(const struct golden_case *c, void *arg)
+{
+    for (int cap = 0; cap <= c->n_ids; cap += cap + 4 < c->n_ids ? 1 + c->n_ids / 4 : 1) {
+        token_id *ids = malloc(sizeof *ids * (size_t)MAX(cap, 1)); /* a sanitizer sees one beyond */
+        int n = tokenizer_encode(arg, c->text, (size_t)c->text_len, false, ids, (uint32_t)cap,
+                                 NULL);
+
+        assert_int_equal(n, cap < c->n_ids ? -EMSGSIZE : c->n_ids);
+        free(ids);
+    }
+    for (int cap = 0; cap <= c->decoded_len + 1; cap += cap + 4 < c->decoded_len ? 1 + cap : 1) {
+        char *buf = malloc((size_t)MAX(cap, 1));
+        int n = tokenizer_decode(arg, c->ids, (uint32_t)c->n_ids, false, buf, (size_t)cap);
+
+        assert_int_equal(n, cap <= c->decoded_len ? -EMSGSIZE : c->decoded_len);
+        free(buf);
+    }
+}
+
+static void
+room_that_is_one_too_small_is_refused_and_never_overrun(void **state)
+{
+    struct tokenizer *t = open_golden("bpe_llama3");
+
+    (void)state;
+    golden_each("bpe_llama3", case_fits_exactly, t);
+    tokenizer_close(t);
+}
+
+static void
+ids_that_are_none_have_no_piece_and_decode_to_nothing(void **state)
+{
+    struct tokenizer *t = open_golden("bpe_bart");
+    const token_id ids[] = { -1, INT32_MAX, INT32_MIN, 512, 43 };
+    uint32_t n;
+    bool special;
+    char buf[16];
+
+    (void)state;
+    assert_int_equal(tokenizer_size(t), 512);
+    for (int i = 0; i < 4; i++) assert_null(tokenizer_piece(t, ids[i], &n, &special));
+    assert_int_equal(tokenizer_decode(t, ids, 5, true, buf, sizeof buf), 1);
+    assert_non_null(tokenizer_piece(t, 2, &n, &special));
+    assert_true(special);
+    assert_non_null(tokenizer_piece(t, 43, &n, &special));
+    assert_false(special);
+    tokenizer_close(t);
+}
+
+/* 128 KiB a run. Looking at every pair again after every merge would take minutes. */
+static void
+a_long_run_without_a_break_takes_no_longer_than_other_text(void **state)
+{
+    static const char *const units[] = { "a", "ab", " ", "\n", "A", "\xe4\xb8\x80", "!", "0" };
+    char *text = malloc(BIG);
+    token_id *ids = malloc(sizeof *ids * (BIG + 8));
+
+    (void)state;
+    for (size_t g = 0; g < ARRAY_LEN(goldens); g++) {
+        struct tokenizer *t = open_golden(goldens[g]);
+
+        for (size_t u = 0; u < ARRAY_LEN(units); u++) {
+            size_t n = 0, step = strlen(units[u]);
+            clock_t begin = clock();
+            struct err e = { 0 };
+
+            for (; n + step <= BIG; n += step) memcpy(text + n, units[u], step);
+            if (tokenizer_encode(t, text, n, false, ids, BIG + 8, &e) < 0) fail_msg("%s", e.text);
+            assert_true(clock() - begin < 5 * CLOCKS_PER_SEC);
+        }
+        tokenizer_close(t);
+    }
+    free(text);
+    free(ids);
+}
+
+/* Random text through encode and back: what comes out is what went in, as long as no added token eats
+ * the space before it (bpe_bart's <mask> does). */
+static void
+any_text_comes_back_from_its_tokens(void **state)
+{
+    static const char *const words[] = { "a",
+                                         "the",
+                                         " ",
+                                         "  ",
+                                         "\n",
+                                         "1",
+                                         "23",
+                                         "\xc3\xa9",
+                                         "e\xcc\x81",
+                                         "\xe4\xb8\xad",
+                                         "\xf0\x9f\x98\x80",
+                                         "'s",
+                                         "<|eot_id|>",
+                                         "_",
+                                         "\t" };
+    struct tokenizer *t = open_golden("bpe_llama3");
+
+    (void)state;
+    test_seed();
+    for (int round = 0; round < 2000; round++) {
+        char text[256], back[256];
+        token_id ids[256];
+        int n = 0, n_ids;
+
+        for (uint32_t i = test_below(20); i > 0; i--)
+            n += sprintf(text + n, "%s", words[test_below(ARRAY_LEN(words))]);
+        n_ids = tokenizer_encode(t, text, (size_t)n, true, ids, 256, NULL);
+        assert_true(n_ids >= 0);
+        assert_int_equal(tokenizer_decode(t, ids, (uint32_t)n_ids, true, back, sizeof back), n);
+        assert_memory_equal(text, back, (size_t)n);
+    }
+    tokenizer_close(t);
+}
+
+static int
+read_ids(struct json *j, token_id *ids)
+{
+    int n = 0;
+
+    next(j);
+    for (next(j); j->kind == JSON_NUMBER; next(j)) {
+        uint64_t id;
+
+        assert_int_equal(json_u64(j, &id), 0);
+        ids[n++] = (token_id)id;
+    }
+    return n;
+}
+
+/* A question: its text gives the ids, its answer's ids give the answer. The number of them. */
+static int
+check_question(struct json *j, struct tokenizer *t)
+{
+    char text[1024] = "", answer[1024] = "", back[1024];
+    token_id ids[1024], answer_ids[1024], got[1024];
+    int n_ids = 0, n_answer = 0, n;
+
+    for (next(j); j->kind == JSON_KEY; next(j)) {
+        if (json_is(j, "text")) {
+            next(j);
+            assert_true(json_string(j, text, sizeof text) > 0);
+        } else if (json_is(j, "answer")) {
+            next(j);
+            assert_true(json_string(j, answer, sizeof answer) > 0);
+        } else if (json_is(j, "ids")) {
+            n_ids = read_ids(j, ids);
+        } else if (json_is(j, "answer_ids")) {
+            n_answer = read_ids(j, answer_ids);
+        } else {
+            assert_int_equal(json_skip(j, NULL), 0);
+        }
+    }
+    n = tokenizer_encode(t, text, strlen(text), false, got, ARRAY_LEN(got), NULL);
+    same_ids(text, got, n, ids, n_ids);
+    n = tokenizer_encode(t, text, strlen(text), true, got, ARRAY_LEN(got), NULL);
+    assert_int_equal(n, strlen(text)); /* a token a byte */
+    n = tokenizer_decode(t, answer_ids, (uint32_t)n_answer, false, back, sizeof back);
+    assert_int_equal(n, strlen(answer));
+    assert_string_equal(back, answer);
+    return 1;
+}
+
+static void
+the_demo_models_questions_and_answers_are_their_tokens(void **state)
+{
+    struct json j;
+    size_t n;
+    char *text = golden_read(golden_path("models/demo.json"), &n), below[128] = "models/";
+    int questions = 0, models = 0;
+
+    (void)state;
+    json_open(&j, text, n);
+    for (next(&j); j.kind != JSON_KEY || !json_is(&j, "models"); next(&j)) {
+    }
+    next(&j);
+    for (next(&j); j.kind == JSON_OBJECT; next(&j), models++) {
+        struct tokenizer *t = NULL;
+        struct err e = { 0 };
+
+        for (next(&j); j.kind == JSON_KEY; next(&j)) {
+            if (json_is(&j, "dir")) {
+                next(&j);
+                assert_true(json_string(&j, below + 7, sizeof below - 7) > 0);
+                if (tokenizer_open(&t, golden_path(below), &e) < 0) fail_msg("%s", e.text);
+            } else if (json_is(&j, "questions")) {
+                next(&j);
+                for (next(&j); j.kind == JSON_OBJECT; next(&j)) questions += check_question(&j, t);
+            } else {
+                assert_int_equal(json_skip(&j, NULL), 0);
+            }
+        }
+        tokenizer_close(t);
+    }
+    assert_int_equal(models, 2);
+    assert_true(questions >= 24);
+    free(text);
+}
+
+int
+main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_golden_text_encodes_to_the_reference_s_tokens),
+        cmocka_unit_test(every_golden_list_of_tokens_decodes_to_the_reference_s_text),
+        cmocka_unit_test(every_switch_of_the_file_does_what_it_does_in_the_reference),
+        cmocka_unit_test(a_kind_that_is_not_served_is_refused_by_name),
+        cmocka_unit_test(a_vocabulary_that_lacks_a_byte_is_refused),
+        cmocka_unit_test(a_missing_file_says_its_path),
+        cmocka_unit_test(a_file_cut_off_anywhere_is_refused),
+        cmocka_unit_test(merges_written_as_pairs_or_with_a_space_are_the_same),
+        cmocka_unit_test(text_that_is_not_utf8_is_refused_with_its_place),
+        cmocka_unit_test(room_that_is_one_too_small_is_refused_and_never_overrun),
+        cmocka_unit_test(ids_that_are_none_have_no_piece_and_decode_to_nothing),
+        cmocka_unit_test(a_long_run_without_a_break_takes_no_longer_than_other_text),
+        cmocka_unit_test(any_text_comes_back_from_its_tokens),
+        cmocka_unit_test(the_demo_models_questions_and_answers_are_their_tokens),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
