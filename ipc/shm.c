@@ -234,14 +234,18 @@ shm_copy_in(void *to, const void *from, size_t n)
     if (((uintptr_t)f & 7) == 0) {
         const uint64_t *w = from;
 
+        /* Each word goes straight to its place: gathered on the stack first, the compiler reads them
+         * back in wider pieces, and the processor stalls on that. */
         for (; n >= 32; n -= 32, t += 32, w += 4) {
-            uint64_t v[4] = {
-                __atomic_load_n(w, __ATOMIC_RELAXED),
-                __atomic_load_n(w + 1, __ATOMIC_RELAXED),
-                __atomic_load_n(w + 2, __ATOMIC_RELAXED),
-                __atomic_load_n(w + 3, __ATOMIC_RELAXED),
-            };
-            memcpy(t, v, sizeof v);
+            uint64_t a = __atomic_load_n(w, __ATOMIC_RELAXED);
+            uint64_t b = __atomic_load_n(w + 1, __ATOMIC_RELAXED);
+            uint64_t c = __atomic_load_n(w + 2, __ATOMIC_RELAXED);
+            uint64_t d = __atomic_load_n(w + 3, __ATOMIC_RELAXED);
+
+            memcpy(t, &a, 8);
+            memcpy(t + 8, &b, 8);
+            memcpy(t + 16, &c, 8);
+            memcpy(t + 24, &d, 8);
         }
         for (; n >= 8; n -= 8, t += 8, w++) {
             uint64_t v = __atomic_load_n(w, __ATOMIC_RELAXED);
