@@ -102,7 +102,8 @@ take_chunk(struct lagan *c, struct row *row, const struct msg *m, struct lagan_e
     uint64_t o = 0, first = 0, n = row->taken + 1;
     struct msg_span s = { "", 0 };
 
-    if (msg_u64(&m->map, "n", &n) == -EINVAL || n < row->taken) return -EBADMSG;
+    /* Chunks are numbered from 1 without a gap: one that is lost on the way is not passed over. */
+    if (msg_u64(&m->map, "n", &n) == -EINVAL || n != row->taken + 1) return -EBADMSG;
     row->taken = n;
     if (!c->ack_at) c->ack_at = clock_now() + CLIENT_ACK_AFTER;
     if (pl) return take_prompt(c, pl, ev);

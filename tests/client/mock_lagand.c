@@ -1,4 +1,4 @@
-/* mock_lagand.c - a lagand that speaks the wire and has no worker: mock_lagand DIR.
+/* mock_lagand.c - a lagand that speaks the wire and has no worker: mock_lagand DIR [PROTO].
  *
  * It serves DIR/api.sock and DIR/ctl.sock. What a request's text says decides the answer:
  *
@@ -11,6 +11,7 @@
  *     logprobs       two tokens with log-probabilities and tops; prompt ones before, when asked
  *     badlp          log-probabilities of a wrong size
  *     skip           tokens at 0, then at 5
+ *     gap            chunk 1, then chunk 3
  *     bye            BYE
  *     lp             like echo "ab"
  * A prompt of ids is answered with the same ids. The CALL "verb" args come back for the verb "echo".
@@ -42,6 +43,7 @@ struct row { /* a stream under way */
 static void *sock, *api_sock, *ctl_sock;
 static struct row rows[MAX_ROWS];
 static uint8_t instance[16];
+static int proto = 1;
 static msgpack_sbuffer b;
 static msgpack_packer p;
 
@@ -234,6 +236,9 @@ take_submit(const struct peer *from, const struct msg *m)
         send_chunk(from, m->rid, 1, 0, 'a', "a");
         send_chunk(from, m->rid, 2, 5, 'b', "b");
         send_done(from, m->rid, 2);
+    } else if (!strcmp(text, "gap")) {
+        send_chunk(from, m->rid, 1, 0, 'a', "a");
+        send_chunk(from, m->rid, 3, 2, 'c', "c");
     } else if (!strcmp(text, "bye")) {
         begin(LAGAN_MSG_BYE, 0, 1);
         msg_key(&p, "reason"), msg_text(&p, "draining");
@@ -336,7 +341,7 @@ take(const struct peer *from, const void *frame, size_t n)
     switch (m.type) {
     case LAGAN_MSG_HELLO:
         begin(LAGAN_MSG_WELCOME, 0, 3);
-        msg_key(&p, "proto"), msgpack_pack_int(&p, 1);
+        msg_key(&p, "proto"), msgpack_pack_int(&p, proto);
         msg_key(&p, "instance"), msg_bin(&p, instance, 16);
         msg_key(&p, "state"), msg_text(&p, "ready");
         send_out(from);
@@ -393,13 +398,16 @@ main(int argc, char **argv)
 {
     void *ctx = zmq_ctx_new();
     char at[256];
+    int none = 0;
     FILE *random = fopen("/dev/urandom", "rb");
 
     if (argc < 2 || !random || fread(instance, 1, 16, random) != 16) return 2;
     fclose(random);
+    if (argc > 2) proto = atoi(argv[2]);
     msgpack_sbuffer_init(&b);
     api_sock = zmq_socket(ctx, ZMQ_ROUTER);
     ctl_sock = zmq_socket(ctx, ZMQ_ROUTER);
+    zmq_setsockopt(api_sock, ZMQ_SNDHWM, &none, sizeof none); /* windows bound what is sent */
     snprintf(at, sizeof at, "ipc://%s/api.sock", argv[1]);
     if (zmq_bind(api_sock, at) < 0) return perror(at), 1;
     snprintf(at, sizeof at, "ipc://%s/ctl.sock", argv[1]);

@@ -1,0 +1,634 @@
+/* test_client.c - the promises of lagan.h, against a lagand that is only wire (mock_lagand.c). */
+#include "client/client.h"
+#include "tests/client/mock.h"
+#include "tests/test.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+static struct mock mock;
+
+static int
+setup(void **state)
+{
+    (void)state;
+    mock_dir(&mock);
+    mock_start(&mock, "1");
+    return 0;
+}
+
+static int
+teardown(void **state)
+{
+    (void)state;
+    mock_done(&mock);
+    return 0;
+}
+
+static struct lagan *
+connect_mock(void)
+{
+    struct lagan *c = NULL;
+
+    if (lagan_open(&c, mock.endpoint, 5000) < 0) fail_msg("%s", lagan_why(NULL));
+    return c;
+}
+
+static uint64_t
+ask(struct lagan *c, const char *text)
+{
+    struct lagan_request *r = lagan_request_new();
+    uint64_t id = 0;
+
+    assert_int_equal(lagan_set_str(r, "text", text, strlen(text)), 0);
+    assert_int_equal(lagan_set_int(r, "max_tokens", 100000), 0);
+    assert_int_equal(lagan_submit(c, r, &id), 0);
+    lagan_request_free(r);
+    return id;
+}
+
+static struct lagan_event
+next(struct lagan *c, enum lagan_event_kind kind)
+{
+    struct lagan_event ev = { sizeof ev };
+    int r = lagan_next(c, &ev, 5000);
+
+    if (r != 1) fail_msg("%d instead of an event: %s", r, lagan_why(c));
+    if (ev.kind != kind)
+        fail_msg("event %d instead of %d: %s", ev.kind, kind, ev.message ? ev.message : "");
+    return ev;
+}
+
+static void
+tokens_come_in_order_with_their_positions(void **state)
+{
+    struct lagan *c = connect_mock();
+    uint64_t id = ask(c, "echo hello");
+    struct lagan_event ev;
+    uint32_t i;
+
+    (void)state;
+    for (i = 0; i < 5; i++) {
+        ev = next(c, LAGAN_EVENT_TOKENS);
+        assert_int_equal(ev.id, id);
+        assert_int_equal(ev.first, i);
+        assert_int_equal(ev.n_ids, 1);
+        assert_int_equal(ev.ids[0], "hello"[i]);
+        assert_int_equal(ev.text_len, 1);
+        assert_int_equal(ev.text[0], "hello"[i]);
+        assert_null(ev.logprob);
+    }
+    ev = next(c, LAGAN_EVENT_OUTPUT);
+    assert_string_equal(ev.word, "eos");
+    assert_int_equal(ev.n_tokens, 5);
+    assert_int_equal(ev.seed, 99);
+    assert_int_equal(ev.cached, 3);
+    assert_true(ev.score == -0.5f);
+    assert_int_equal(next(c, LAGAN_EVENT_DONE).id, id);
+    ev.size = sizeof ev;
+    assert_int_equal(lagan_next(c, &ev, 0), 0);
+    lagan_close(c);
+}
+
+static void
+a_stream_longer_than_its_window_goes_on_while_it_is_read(void **state)
+{
+    struct lagan *c = connect_mock();
+    uint32_t i;
+
+    (void)state;
+    ask(c, "many 1000");
+    for (i = 0; i < 1000; i++) assert_int_equal(next(c, LAGAN_EVENT_TOKENS).first, i);
+    next(c, LAGAN_EVENT_OUTPUT);
+    next(c, LAGAN_EVENT_DONE);
+    lagan_close(c);
+}
+
+static void
+chunks_that_are_few_are_acknowledged_within_a_second(void **state)
+{
+    struct lagan *c = connect_mock();
+    struct lagan_event ev = { sizeof ev };
+
+    (void)state;
+    ask(c, "late 45"); /* one chunk */
+    next(c, LAGAN_EVENT_TOKENS);
+    assert_true(c->ack_at && c->ack_at <= clock_now() + NSEC_S);
+    c->rows[0].taken = 2; /* as if another had come */
+    c->ack_at = clock_now() - 1;
+    client_lose(c, LAGAN_E_INTERNAL, "over"); /* the row is there until its ERROR is taken */
+    client_ack(c, /* all= */ true);
+    assert_int_equal(c->rows[0].acked, 2);
+    assert_int_equal(c->ack_at, 0);
+    assert_int_equal(lagan_next(c, &ev, 100), 1);
+    lagan_close(c);
+}
+
+static void
+log_probabilities_come_with_their_tokens_and_the_prompts_before(void **state)
+{
+    struct lagan *c = connect_mock();
+    struct lagan_request *r = lagan_request_new();
+    struct lagan_event ev;
+    uint64_t id;
+
+    (void)state;
+    lagan_set_str(r, "text", "logprobs", 8);
+    lagan_set_int(r, "prompt_logprobs", 0);
+    assert_int_equal(lagan_submit(c, r, &id), 0);
+    lagan_request_free(r);
+    ev = next(c, LAGAN_EVENT_PROMPT);
+    assert_int_equal(ev.n_ids, 3);
+    assert_null(ev.ids);
+    assert_true(ev.logprob[1] == -2.0f);
+    ev = next(c, LAGAN_EVENT_TOKENS);
+    assert_int_equal(ev.n_ids, 2);
+    assert_int_equal(ev.n_top, 2);
+    assert_true(ev.logprob[1] == -1.5f);
+    assert_int_equal(ev.top[2].id, 'j');
+    assert_true(ev.top[3].logprob == -1.5f);
+    next(c, LAGAN_EVENT_OUTPUT);
+    next(c, LAGAN_EVENT_DONE);
+    lagan_close(c);
+}
+
+static void
+an_error_is_the_last_event_and_has_word_and_sentence(void **state)
+{
+    struct lagan *c = connect_mock();
+    struct lagan_event ev;
+
+    (void)state;
+    ask(c, "error 34");
+    ev = next(c, LAGAN_EVENT_ERROR);
+    assert_string_equal(ev.word, "queue_full");
+    assert_string_equal(ev.message, "as the test wished");
+    assert_int_equal(ev.retryable, 1);
+    ask(c, "late 33");
+    next(c, LAGAN_EVENT_TOKENS);
+    ev = next(c, LAGAN_EVENT_ERROR);
+    assert_string_equal(ev.word, "too_long");
+    assert_int_equal(ev.retryable, 0);
+    ev.size = sizeof ev;
+    assert_int_equal(lagan_next(c, &ev, 20), 0);
+    lagan_close(c);
+}
+
+static void
+every_request_of_many_ends_once(void **state)
+{
+    enum { N = 100 };
+    struct lagan *c = connect_mock();
+    uint32_t tokens[N + 1] = { 0 }, ends[N + 1] = { 0 }, open = N, i;
+
+    (void)state;
+    for (i = 0; i < N; i++) assert_int_equal(ask(c, i % 3 ? "many 40" : "error 35"), i + 1);
+    while (open) {
+        struct lagan_event ev = { sizeof ev };
+
+        assert_int_equal(lagan_next(c, &ev, 5000), 1);
+        assert_in_range(ev.id, 1, N);
+        assert_int_equal(ends[ev.id], 0);
+        if (ev.kind == LAGAN_EVENT_TOKENS) assert_int_equal(ev.first, tokens[ev.id]++);
+        if (ev.kind == LAGAN_EVENT_DONE || ev.kind == LAGAN_EVENT_ERROR) ends[ev.id]++, open--;
+    }
+    for (i = 0; i < N; i++) assert_int_equal(tokens[i + 1], i % 3 ? 40 : 0);
+    lagan_close(c);
+}
+
+static void
+a_cancelled_request_ends_with_its_error(void **state)
+{
+    struct lagan *c = connect_mock();
+    uint64_t id = ask(c, "hang");
+    struct lagan_event ev = { sizeof ev };
+
+    (void)state;
+    assert_int_equal(lagan_next(c, &ev, 50), 0);
+    assert_int_equal(lagan_cancel(c, id), 0);
+    assert_string_equal(next(c, LAGAN_EVENT_ERROR).word, "cancelled");
+    assert_int_equal(lagan_cancel(c, id), -ENOENT);
+    assert_non_null(strstr(lagan_why(c), "not open"));
+    lagan_close(c);
+}
+
+static void
+a_request_may_be_submitted_before_there_is_a_lagand(void **state)
+{
+    struct mock later;
+    struct lagan *c;
+    uint64_t id;
+
+    (void)state;
+    mock_dir(&later);
+    assert_int_equal(lagan_open(&c, later.endpoint, 0), 0);
+    id = ask(c, "echo x");
+    mock_start(&later, "1");
+    assert_int_equal(next(c, LAGAN_EVENT_TOKENS).id, id);
+    lagan_close(c);
+    mock_done(&later);
+}
+
+static void
+a_lagand_that_is_not_there_is_a_timeout_with_words(void **state)
+{
+    struct lagan *c = NULL;
+    char longer[400];
+
+    (void)state;
+    assert_int_equal(lagan_open(&c, "ipc:///tmp/lagan-no-such/api.sock", 30), -ETIMEDOUT);
+    assert_non_null(strstr(lagan_why(NULL), "/tmp/lagan-no-such/api.sock within 30 ms"));
+    memset(longer, 'a', sizeof longer);
+    memcpy(longer, "ipc:///", 7);
+    longer[sizeof longer - 1] = '\0';
+    assert_int_equal(lagan_open(&c, longer, 30), -ENAMETOOLONG);
+    longer[200] = '\0'; /* fits us, not a socket's address */
+    assert_true(lagan_open(&c, longer, 30) < 0);
+    assert_int_equal(lagan_open(&c, "nonsense", 30), -EINVAL);
+    assert_null(c);
+}
+
+static void
+another_protocol_is_refused_with_both_numbers(void **state)
+{
+    struct mock other;
+    struct lagan *c = NULL;
+
+    (void)state;
+    mock_dir(&other);
+    mock_start(&other, "2");
+    assert_int_equal(lagan_open(&c, other.endpoint, 5000), -EPROTO);
+    assert_non_null(strstr(lagan_why(NULL), "speaks protocol 2, this library 1"));
+    mock_done(&other);
+}
+
+static void
+when_lagand_dies_each_open_request_fails_once_and_then_it_is_said(void **state)
+{
+    struct mock own;
+    struct lagan *c;
+    uint64_t a, b;
+    struct lagan_event ev;
+
+    (void)state;
+    mock_dir(&own);
+    mock_start(&own, "1");
+    assert_int_equal(lagan_open(&c, own.endpoint, 5000), 0);
+    ask(c, "echo x");
+    next(c, LAGAN_EVENT_TOKENS), next(c, LAGAN_EVENT_OUTPUT), next(c, LAGAN_EVENT_DONE);
+    a = ask(c, "hang");
+    b = ask(c, "hang");
+    ev.size = sizeof ev;
+    assert_int_equal(lagan_next(c, &ev, 50), 0);
+    mock_kill(&own);
+    ev = next(c, LAGAN_EVENT_ERROR);
+    assert_int_equal(ev.id, a);
+    assert_string_equal(ev.word, "internal");
+    assert_int_equal(ev.retryable, 1);
+    assert_int_equal(next(c, LAGAN_EVENT_ERROR).id, b);
+    assert_non_null(strstr(next(c, LAGAN_EVENT_LOST).message, "closed the connection"));
+
+    /* and the next lagand is found without a word from us */
+    mock_start(&own, "1");
+    a = ask(c, "echo y");
+    assert_int_equal(next(c, LAGAN_EVENT_TOKENS).id, a);
+    lagan_close(c);
+    mock_done(&own);
+}
+
+static void
+a_lagand_that_is_silent_is_asked_and_then_lost(void **state)
+{
+    struct mock own;
+    struct lagan *c;
+    uint64_t id;
+    struct lagan_event ev = { sizeof ev };
+
+    (void)state;
+    mock_dir(&own);
+    mock_start(&own, "1");
+    assert_int_equal(lagan_open(&c, own.endpoint, 5000), 0);
+    id = ask(c, "hang");
+    assert_int_equal(lagan_next(c, &ev, 50), 0);
+    c->sent -= 3 * NSEC_S; /* as if nothing had been said for three seconds */
+    assert_int_equal(lagan_next(c, &ev, 100), 0);
+    assert_int_equal(c->ping_at, 0); /* the PONG is here */
+    assert_true(c->heard > clock_now() - NSEC_S);
+
+    kill(own.pid, SIGSTOP);
+    c->sent -= 3 * NSEC_S;
+    assert_int_equal(lagan_next(c, &ev, 20), 0);
+    assert_true(c->ping_at != 0);
+    c->ping_at -= 9 * NSEC_S; /* nine seconds later */
+    assert_int_equal(next(c, LAGAN_EVENT_ERROR).id, id);
+    assert_non_null(strstr(next(c, LAGAN_EVENT_LOST).message, "said nothing"));
+    kill(own.pid, SIGCONT);
+    lagan_close(c);
+    mock_done(&own);
+}
+
+static void
+a_caller_who_was_away_finds_the_answer_before_the_clock_is_asked(void **state)
+{
+    struct lagan *c = connect_mock();
+    struct lagan_event ev = { sizeof ev };
+
+    (void)state;
+    c->sent -= 3 * NSEC_S;
+    lagan_next(c, &ev, 0); /* PING */
+    assert_true(c->ping_at != 0);
+    usleep(50000);
+    c->ping_at -= 60 * NSEC_S; /* a minute passes; the PONG came at once */
+    assert_int_equal(lagan_next(c, &ev, 0), 0);
+    assert_int_equal(c->ping_at, 0);
+    lagan_close(c);
+}
+
+static bool
+readable(int fd, int ms)
+{
+    struct pollfd p = { fd, POLLIN, 0 };
+
+    return poll(&p, 1, ms) == 1;
+}
+
+static void
+the_descriptor_is_readable_until_everything_was_taken(void **state)
+{
+    struct lagan *c = connect_mock();
+    int fd = lagan_fd(c);
+    uint32_t taken = 0, wakeups = 0;
+    bool done = false;
+
+    (void)state;
+    ask(c, "many 300");
+    ask(c, "many 300");
+    while (taken < 604) { /* 300 TOKENS, OUTPUT and DONE, twice */
+        struct lagan_event ev = { sizeof ev };
+
+        if (!readable(fd, 5000)) fail_msg("asleep after %u events", taken);
+        wakeups++;
+        taken += lagan_next(c, &ev, 0) == 1; /* one a wake-up, though more may be there */
+        assert_true(wakeups < 5000);
+    }
+    while (!done) { /* what woke us without an event is used up by a look */
+        struct lagan_event ev = { sizeof ev };
+
+        assert_int_equal(lagan_next(c, &ev, 0), 0);
+        done = !readable(fd, 20);
+    }
+    lagan_close(c);
+}
+
+static void
+the_descriptor_wakes_for_pings(void **state)
+{
+    struct lagan *c = connect_mock();
+    struct lagan_event ev = { sizeof ev };
+    int fd = lagan_fd(c);
+
+    (void)state;
+    while (readable(fd, 20)) assert_int_equal(lagan_next(c, &ev, 0), 0);
+    c->sent -= 2 * NSEC_S - 30 * NSEC_MS; /* 30 ms before a PING is due */
+    client_rearm(c);
+    assert_true(readable(fd, 1000));
+    assert_int_equal(lagan_next(c, &ev, 0), 0);
+    assert_true(clock_now() - c->sent < NSEC_S);
+    lagan_close(c);
+}
+
+static void
+json_goes_to_lagand_and_comes_back(void **state)
+{
+    static const char args[] = "{\"a\":[1,-2,3.5,true,false,null,\"\\u00e9\\\"\\n\"],\"b\":{},"
+                               "\"c\":[],\"d\":18446744073709551615,\"e\":-9223372036854775808,"
+                               "\"f\":{\"g\":{\"h\":[[\"x\"]]}},\"i\":0.1}";
+    static const char want[] = "{\"a\":[1,-2,3.5,true,false,null,\"\xc3\xa9\\\"\\n\"],\"b\":{},"
+                               "\"c\":[],\"d\":18446744073709551615,\"e\":-9223372036854775808,"
+                               "\"f\":{\"g\":{\"h\":[[\"x\"]]}},\"i\":0.1}";
+    struct lagan *c = connect_mock();
+    char *reply = NULL;
+    uint32_t code = 0;
+
+    (void)state;
+    assert_int_equal(lagan_call(c, "echo", args, &reply, &code, 5000), 0);
+    assert_string_equal(reply, want);
+    free(reply);
+    assert_int_equal(lagan_call(c, "tokenize", "{\"text\":\"hi\"}", &reply, &code, 5000), 0);
+    assert_string_equal(reply, "{\"ids\":[104,105]}");
+    free(reply);
+    assert_int_equal(lagan_call(c, "echo", "{\"a\":", &reply, &code, 5000), -EINVAL);
+    assert_int_equal(lagan_call(c, "echo", "{\"a\":1e999}", &reply, &code, 5000), -EINVAL);
+    assert_int_equal(lagan_call(c, "nonsense", NULL, &reply, &code, 5000), -EREMOTEIO);
+    assert_int_equal(code, LAGAN_E_UNSUPPORTED);
+    assert_string_equal(lagan_why(c), "the mock has no such verb");
+    assert_int_equal(lagan_call(c, "silent", NULL, &reply, &code, 30), -ETIMEDOUT);
+    lagan_close(c);
+}
+
+static void
+events_that_come_during_a_call_are_kept_in_order(void **state)
+{
+    struct lagan *c = connect_mock();
+    char *reply = NULL;
+    uint32_t i;
+
+    (void)state;
+    ask(c, "echo abcdef");
+    assert_int_equal(lagan_call(c, "echo", NULL, &reply, NULL, 5000), 0);
+    free(reply);
+    for (i = 0; i < 6; i++) assert_int_equal(next(c, LAGAN_EVENT_TOKENS).text[0], "abcdef"[i]);
+    next(c, LAGAN_EVENT_OUTPUT);
+    next(c, LAGAN_EVENT_DONE);
+    lagan_close(c);
+}
+
+static void
+a_call_on_a_connection_that_breaks_ends(void **state)
+{
+    struct mock own;
+    struct lagan *c;
+    char *reply;
+
+    (void)state;
+    mock_dir(&own);
+    mock_start(&own, "1");
+    assert_int_equal(lagan_open(&c, own.endpoint, 5000), 0);
+    mock_kill(&own);
+    assert_int_equal(lagan_call(c, "echo", NULL, &reply, NULL, 5000), -ECONNRESET);
+    lagan_close(c);
+    mock_done(&own);
+}
+
+static void
+nonsense_from_lagand_fails_the_request_and_no_more(void **state)
+{
+    /* not MessagePack; empty; an announcement of 4 GiB; another version; a CHUNK of rid 1 whose
+     * tokens are three bytes; one whose position is a string; DONE whose outputs are a number */
+    static const char *const frames[] = {
+        "raw c1",
+        "raw ",
+        "raw dfffffffff",
+        "raw 9402050180",
+        "raw 9401050181a174c403010203",
+        "raw 9401050181a169a178",
+        "raw 9401070181a76f75747075747305",
+    };
+    size_t i;
+
+    (void)state;
+    for (i = 0; i < ARRAY_LEN(frames); i++) {
+        struct lagan *c = connect_mock();
+        struct lagan_event ev;
+
+        assert_int_equal(ask(c, frames[i]), 1);
+        ev = next(c, LAGAN_EVENT_ERROR);
+        assert_string_equal(ev.word, "internal");
+        next(c, LAGAN_EVENT_LOST);
+        ask(c, "echo z"); /* and the connection still serves */
+        assert_int_equal(next(c, LAGAN_EVENT_TOKENS).text[0], 'z');
+        lagan_close(c);
+    }
+}
+
+static void
+log_probabilities_of_a_wrong_size_are_not_read(void **state)
+{
+    struct lagan *c = connect_mock();
+
+    (void)state;
+    ask(c, "badlp");
+    assert_non_null(strstr(next(c, LAGAN_EVENT_ERROR).message, "impossible"));
+    lagan_close(c);
+}
+
+static void
+a_chunk_that_is_missing_is_noticed(void **state)
+{
+    struct lagan *c = connect_mock();
+
+    (void)state;
+    ask(c, "gap");
+    next(c, LAGAN_EVENT_TOKENS);
+    next(c, LAGAN_EVENT_ERROR);
+    lagan_close(c);
+}
+
+static void
+a_key_set_twice_keeps_the_last_and_a_long_key_is_refused(void **state)
+{
+    struct lagan *c = connect_mock();
+    struct lagan_request *r = lagan_request_new();
+    char key[66];
+    uint64_t id;
+    int i;
+
+    (void)state;
+    lagan_set_int(r, "text", 5);
+    lagan_set_str(r, "text", "echo q", 6);
+    lagan_set_float(r, "temperature", 0.5);
+    lagan_set_bool(r, "ignore_eos", 1);
+    assert_int_equal(lagan_submit(c, r, &id), 0);
+    assert_int_equal(next(c, LAGAN_EVENT_TOKENS).text[0], 'q');
+    memset(key, 'k', 65);
+    key[65] = '\0';
+    assert_int_equal(lagan_set_int(r, key, 1), -EINVAL);
+    assert_int_equal(lagan_set_int(r, "", 1), -EINVAL);
+    for (i = 0; i < 61; i++) {
+        snprintf(key, sizeof key, "k%d", i);
+        assert_int_equal(lagan_set_int(r, key, 1), 0);
+    }
+    assert_int_equal(lagan_set_int(r, "one more", 1), -E2BIG);
+    lagan_request_free(r);
+    lagan_close(c);
+}
+
+static void
+a_request_over_the_frame_limit_is_refused_here(void **state)
+{
+    struct lagan *c = connect_mock();
+    struct lagan_request *r = lagan_request_new();
+    int32_t *ids = calloc(LAGAN_MAX_IDS, sizeof *ids);
+    uint64_t id = 77;
+
+    (void)state;
+    assert_int_equal(lagan_set_ids(r, "ids", ids, LAGAN_MAX_IDS), 0);
+    assert_int_equal(lagan_submit(c, r, &id), -EMSGSIZE);
+    assert_int_equal(id, 77);
+    assert_int_equal(c->n_rows, 0);
+    free(ids);
+    lagan_request_free(r);
+    lagan_close(c);
+}
+
+static void
+an_older_program_gets_no_more_than_the_event_it_knows(void **state)
+{
+    struct lagan *c = connect_mock();
+    struct {
+        struct lagan_event ev;
+        char after[16];
+    } old;
+
+    (void)state;
+    memset(&old, 0x5a, sizeof old);
+    old.ev.size = offsetof(struct lagan_event, n_top);
+    ask(c, "echo a");
+    assert_int_equal(lagan_next(c, &old.ev, 5000), 1);
+    assert_int_equal(old.ev.text[0], 'a');
+    assert_int_equal(((unsigned char *)&old)[offsetof(struct lagan_event, n_top)], 0x5a);
+    old.ev.size = 0;
+    assert_int_equal(lagan_next(c, &old.ev, 0), -EINVAL);
+    lagan_close(c);
+}
+
+static void
+goodbye_fails_what_is_open_with_draining(void **state)
+{
+    struct lagan *c = connect_mock();
+
+    (void)state;
+    ask(c, "bye");
+    assert_string_equal(next(c, LAGAN_EVENT_ERROR).word, "draining");
+    next(c, LAGAN_EVENT_LOST);
+    lagan_close(c);
+}
+
+int
+main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(tokens_come_in_order_with_their_positions),
+        cmocka_unit_test(a_stream_longer_than_its_window_goes_on_while_it_is_read),
+        cmocka_unit_test(chunks_that_are_few_are_acknowledged_within_a_second),
+        cmocka_unit_test(log_probabilities_come_with_their_tokens_and_the_prompts_before),
+        cmocka_unit_test(an_error_is_the_last_event_and_has_word_and_sentence),
+        cmocka_unit_test(every_request_of_many_ends_once),
+        cmocka_unit_test(a_cancelled_request_ends_with_its_error),
+        cmocka_unit_test(a_request_may_be_submitted_before_there_is_a_lagand),
+        cmocka_unit_test(a_lagand_that_is_not_there_is_a_timeout_with_words),
+        cmocka_unit_test(another_protocol_is_refused_with_both_numbers),
+        cmocka_unit_test(when_lagand_dies_each_open_request_fails_once_and_then_it_is_said),
+        cmocka_unit_test(a_lagand_that_is_silent_is_asked_and_then_lost),
+        cmocka_unit_test(a_caller_who_was_away_finds_the_answer_before_the_clock_is_asked),
+        cmocka_unit_test(the_descriptor_is_readable_until_everything_was_taken),
+        cmocka_unit_test(the_descriptor_wakes_for_pings),
+        cmocka_unit_test(json_goes_to_lagand_and_comes_back),
+        cmocka_unit_test(events_that_come_during_a_call_are_kept_in_order),
+        cmocka_unit_test(a_call_on_a_connection_that_breaks_ends),
+        cmocka_unit_test(nonsense_from_lagand_fails_the_request_and_no_more),
+        cmocka_unit_test(log_probabilities_of_a_wrong_size_are_not_read),
+        cmocka_unit_test(a_chunk_that_is_missing_is_noticed),
+        cmocka_unit_test(a_key_set_twice_keeps_the_last_and_a_long_key_is_refused),
+        cmocka_unit_test(a_request_over_the_frame_limit_is_refused_here),
+        cmocka_unit_test(an_older_program_gets_no_more_than_the_event_it_knows),
+        cmocka_unit_test(goodbye_fails_what_is_open_with_draining),
+    };
+
+    return cmocka_run_group_tests_name("client", tests, setup, teardown);
+}
