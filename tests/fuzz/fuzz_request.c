@@ -1,0 +1,520 @@
+/* fuzz_request.c - a client's frame against naive twins: the bounded pass, and SUBMIT's keys.
+ *
+ * The first byte of an input chooses: an odd one is followed by a frame as it is, an even one by a recipe
+ * for a SUBMIT whose keys exist and whose values are of any kind, because bytes at random spell no key.
+ * The twins are written from lagan_wire.h and msg.h alone: one recursive walk that is not afraid of the
+ * stack, and one if for each key. Both must give the verdict of the real code, for every input.
+ */
+#include "tests/fuzz/fuzz.h"
+
+#include "ipc/msg.h"
+
+#include <errno.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- the twin of msg_check() */
+
+struct walk {
+    const uint8_t *p, *end;
+    uint64_t nodes, ids;
+};
+
+static uint64_t
+take(struct walk *w, uint32_t n, bool *ok)
+{
+    uint64_t v = 0;
+
+    if ((uint64_t)(w->end - w->p) < n) {
+        *ok = false;
+        return 0;
+    }
+    while (n--) v = v * 256 + *w->p++;
+    return v;
+}
+
+/* Code points, the slow way. */
+static bool
+twin_utf8(const uint8_t *s, uint64_t n)
+{
+    uint64_t i = 0;
+
+    while (i < n) {
+        uint32_t len = s[i] < 0x80       ? 1
+                       : s[i] >> 5 == 6  ? 2
+                       : s[i] >> 4 == 14 ? 3
+                       : s[i] >> 3 == 30 ? 4
+                                         : 0;
+        uint32_t v, k;
+
+        if (!len || i + len > n) return false;
+        v = len == 1 ? s[i] : s[i] & (0x7fu >> len);
+        for (k = 1; k < len; k++) {
+            if (s[i + k] < 0x80 || s[i + k] > 0xbf) return false;
+            v = v * 64 + (s[i + k] - 0x80u);
+        }
+        if ((len == 2 && v < 0x80) || (len == 3 && v < 0x800) || (len == 4 && v < 0x10000))
+            return false;
+        if (v > 0x10ffff || (v >= 0xd800 && v < 0xe000)) return false;
+        i += len;
+    }
+    return true;
+}
+
+struct key {
+    const uint8_t *p;
+    uint64_t n;
+};
+
+static bool twin_value(struct walk *w, int depth, bool in_list, struct key *as_key);
+
+static bool
+twin_list(struct walk *w, uint64_t n, int depth)
+{
+    if (depth > 8) return false;
+    while (n--)
+        if (!twin_value(w, depth, /* in_list= */ true, NULL)) return false;
+    return true;
+}
+
+static bool
+twin_map(struct walk *w, uint64_t n, int depth)
+{
+    struct key keys[64];
+    uint64_t i, k;
+
+    if (n > 64 || depth > 8) return false;
+    for (i = 0; i < n; i++) {
+        if (!twin_value(w, depth, false, &keys[i]) || keys[i].n > 64) return false;
+        for (k = 0; k < i; k++)
+            if (keys[k].n == keys[i].n && !memcmp(keys[k].p, keys[i].p, keys[i].n)) return false;
+        if (!twin_value(w, depth, false, NULL)) return false;
+    }
+    return true;
+}
+
+/* depth: containers that are open around this value. */
+static bool
+twin_value(struct walk *w, int depth, bool in_list, struct key *as_key)
+{
+    bool ok = true;
+    uint8_t b = (uint8_t)take(w, 1, &ok);
+    uint64_t n = 0, bits;
+
+    if (!ok) return false;
+    if (b < 0x80 || b >= 0xe0 || (b >= 0xcc && b <= 0xd3)) { /* an integer */
+        if (b >= 0xcc && b <= 0xd3) take(w, 1u << (b & 3), &ok);
+        if (in_list && depth > 1)
+            w->ids++;
+        else
+            w->nodes++;
+        return ok && !as_key;
+    }
+    w->nodes++;
+    if (b == 0xc0 || b == 0xc2 || b == 0xc3) return !as_key;
+    if (b == 0xca || b == 0xcb) {
+        bits = take(w, b == 0xca ? 4 : 8, &ok);
+        if (b == 0xca) {
+            float f;
+            uint32_t low = (uint32_t)bits;
+
+            memcpy(&f, &low, 4);
+            return ok && isfinite(f) && !as_key;
+        }
+        double d;
+
+        memcpy(&d, &bits, 8);
+        return ok && isfinite(d) && !as_key;
+    }
+    if ((b & 0xe0) == 0xa0 || (b >= 0xd9 && b <= 0xdb)) { /* a string */
+        n = b < 0xc0 ? b & 31 : take(w, 1u << (b - 0xd9), &ok);
+        if (!ok || n > (uint64_t)(w->end - w->p) || n > 1048576 || !twin_utf8(w->p, n))
+            return false;
+        if (as_key) *as_key = (struct key){ w->p, n };
+        w->p += n;
+        return true;
+    }
+    if (as_key) return false;
+    if (b >= 0xc4 && b <= 0xc6) { /* bytes */
+        n = take(w, 1u << (b - 0xc4), &ok);
+        if (!ok || n > (uint64_t)(w->end - w->p)) return false;
+        w->p += n;
+        return true;
+    }
+    if ((b & 0xf0) == 0x90) return twin_list(w, b & 15, depth + 1);
+    if (b == 0xdc || b == 0xdd) {
+        n = take(w, b == 0xdc ? 2 : 4, &ok);
+        return ok && twin_list(w, n, depth + 1);
+    }
+    if ((b & 0xf0) == 0x80) return twin_map(w, b & 15, depth + 1);
+    if (b == 0xde || b == 0xdf) {
+        n = take(w, b == 0xde ? 2 : 4, &ok);
+        return ok && twin_map(w, n, depth + 1);
+    }
+    return false; /* 0xc1, ext */
+}
+
+static bool
+twin_check(const uint8_t *p, size_t n)
+{
+    struct walk w = { p, p + n, 0, 0 };
+
+    return n <= 16 * 1024 * 1024 && twin_value(&w, 0, false, NULL) && w.p == w.end &&
+           w.nodes <= 4096 && w.ids <= 4 * 1024 * 1024;
+}
+
+/* ---- the twin of msg_request(): what a key may be, one if each */
+
+#define POSITIVE MSGPACK_OBJECT_POSITIVE_INTEGER
+#define NEGATIVE MSGPACK_OBJECT_NEGATIVE_INTEGER
+
+static bool
+whole(const msgpack_object *o, double least, double most)
+{
+    double v = o->type == NEGATIVE ? (double)o->via.i64 : (double)o->via.u64;
+
+    return (o->type == POSITIVE || o->type == NEGATIVE) && v >= least && v <= most;
+}
+
+static bool
+real(const msgpack_object *o, double least, double most)
+{
+    if (o->type == MSGPACK_OBJECT_FLOAT32 || o->type == MSGPACK_OBJECT_FLOAT64)
+        return o->via.f64 >= least && o->via.f64 <= most;
+    return whole(o, least, most);
+}
+
+static bool
+is_zero(const msgpack_object *o)
+{
+    return real(o, 0, 0);
+}
+
+static bool
+string(const msgpack_object *o, uint32_t most)
+{
+    if (o->type == MSGPACK_OBJECT_STR) return o->via.str.size >= 1 && o->via.str.size <= most;
+    return o->type == MSGPACK_OBJECT_BIN && o->via.bin.size >= 1 && o->via.bin.size <= most &&
+           twin_utf8((const uint8_t *)o->via.bin.ptr, o->via.bin.size);
+}
+
+static bool
+ids(const msgpack_object *o, uint32_t least, uint32_t most)
+{
+    uint32_t i, n;
+
+    if (o->type == MSGPACK_OBJECT_BIN) {
+        if (o->via.bin.size % 4) return false;
+        n = o->via.bin.size / 4;
+        for (i = 0; i < n; i++)
+            if ((uint8_t)o->via.bin.ptr[4 * i + 3] >= 0x80) return false;
+    } else if (o->type == MSGPACK_OBJECT_ARRAY) {
+        n = o->via.array.size;
+        for (i = 0; i < n; i++)
+            if (!whole(&o->via.array.ptr[i], 0, 2147483647)) return false;
+    } else {
+        return false;
+    }
+    return n >= least && n <= most;
+}
+
+static bool
+stop(const msgpack_object *o)
+{
+    uint32_t i;
+
+    if (o->type == MSGPACK_OBJECT_STR) return o->via.str.size >= 1 && o->via.str.size <= 256;
+    if (o->type != MSGPACK_OBJECT_ARRAY || o->via.array.size > 16) return false;
+    for (i = 0; i < o->via.array.size; i++)
+        if (o->via.array.ptr[i].type != MSGPACK_OBJECT_STR || !stop(&o->via.array.ptr[i]))
+            return false;
+    return true;
+}
+
+static bool
+value_ok(const char *k, uint32_t n, const msgpack_object *v)
+{
+    bool truth = v->type == MSGPACK_OBJECT_BOOLEAN;
+
+#define KEY(word) (n == sizeof word - 1 && !memcmp(k, word, n))
+    if (KEY("ids")) return ids(v, 1, 4194304);
+    if (KEY("decoder_ids")) return ids(v, 1, 4194304);
+    if (KEY("eos_ids") || KEY("stop_ids")) return ids(v, 0, 16);
+    if (KEY("text")) return string(v, 1048576);
+    if (KEY("model")) return string(v, 256);
+    if (KEY("key")) return string(v, 64);
+    if (KEY("stop")) return stop(v);
+    if (KEY("max_tokens")) return whole(v, 1, 16777216);
+    if (KEY("min_tokens")) return whole(v, 0, 16777216);
+    if (KEY("top_k")) return whole(v, 0, 1048576);
+    if (KEY("logprobs") || KEY("prompt_logprobs")) return whole(v, 0, 1024);
+    if (KEY("seed") || KEY("deadline_ms")) return v->type == POSITIVE;
+    if (KEY("forced_bos") || KEY("forced_eos")) return whole(v, -1, 2147483647);
+    if (KEY("temperature")) return real(v, 0, 100);
+    if (KEY("top_p")) return real(v, 0, 1) && !is_zero(v);
+    if (KEY("min_p") || KEY("priority")) return real(v, 0, 1);
+    if (KEY("repetition_penalty")) return real(v, 0, 10) && !is_zero(v);
+    if (KEY("ignore_eos") || KEY("resume")) return truth;
+    if (KEY("win")) return whole(v, 1, 256);
+    if (KEY("beams")) return whole(v, 1, 16);
+    if (KEY("n")) return whole(v, 1, 64);
+    if (KEY("no_repeat_ngram")) return whole(v, 0, 1024);
+    if (KEY("length_penalty")) return real(v, -100, 100);
+    if (KEY("early_stopping"))
+        return truth || (v->type == MSGPACK_OBJECT_STR && v->via.str.size == 5 &&
+                         !memcmp(v->via.str.ptr, "never", 5));
+    if (KEY("model_defaults") || KEY("return_encoder_output") || KEY("return_logits")) return truth;
+    return !n || k[0] != '!';
+}
+
+static uint64_t
+whole_or(const msgpack_object *map, const char *key, uint64_t absent)
+{
+    uint64_t v = absent;
+
+    msg_u64(map, key, &v);
+    return v;
+}
+
+static bool
+twin_request(const msgpack_object *map)
+{
+    bool has_ids = msg_get(map, "ids"), has_text = msg_get(map, "text");
+    uint32_t i;
+
+    for (i = 0; i < map->via.map.size; i++) {
+        const msgpack_object_kv *kv = &map->via.map.ptr[i];
+
+        if (!value_ok(kv->key.via.str.ptr, kv->key.via.str.size, &kv->val)) return false;
+    }
+    if (has_ids && has_text) return false;
+    if (!has_ids && !has_text && !msg_get(map, "encoder_features")) return false;
+    return whole_or(map, "min_tokens", 0) <= whole_or(map, "max_tokens", 16);
+}
+
+/* A key that is not served yet and is not at its default. */
+static bool
+twin_refuses(const msgpack_object *map)
+{
+    const msgpack_object *early = msg_get(map, "early_stopping");
+    double penalty = 1;
+    bool b = false, any = false;
+
+    msg_f64(map, "length_penalty", &penalty);
+    msg_bool(map, "model_defaults", &b), any |= b;
+    msg_bool(map, "return_logits", &b), any |= b;
+    msg_bool(map, "return_encoder_output", &b), any |= b;
+    if (early) any |= early->type == MSGPACK_OBJECT_STR || early->via.boolean;
+    return any || penalty != 1 || whole_or(map, "beams", 1) != 1 || whole_or(map, "n", 1) != 1 ||
+           whole_or(map, "no_repeat_ngram", 0) != 0 || msg_get(map, "encoder_features");
+}
+
+/* ---- both */
+
+static void
+look_at(const uint8_t *frame, size_t n)
+{
+    struct msg_request q;
+    struct msg m;
+    struct err e = { 0 };
+    bool fine = twin_check(frame, n);
+    int r = msg_check(frame, n, &e);
+    uint32_t i;
+
+    check((r == 0) == fine && (r == 0 || (r == -EBADMSG && *e.text)));
+    r = msg_decode(&m, frame, n, &e);
+    check(r == 0 || r == -EBADMSG || r == -EPROTO);
+    check(fine || r < 0);
+    if (r < 0) return;
+    check(m.version == 1 && m.map.type == MSGPACK_OBJECT_MAP);
+    r = msg_request(&q, &m, &e);
+    check((r == 0) == twin_request(&m.map));
+    if (r == 0) {
+        check((*q.refused != 0) == twin_refuses(&m.map));
+        for (i = 0; i < q.ids.n; i++) check(msg_id(&q.ids, i) >= 0);
+        for (i = 0; i < q.decoder_ids.n; i++) check(msg_id(&q.decoder_ids, i) >= 0);
+        for (i = 0; i < q.n_stop; i++)
+            check((const uint8_t *)q.stop[i].p >= frame &&
+                  (const uint8_t *)q.stop[i].p + q.stop[i].n <= frame + n);
+        check(q.has_seed == (msg_get(&m.map, "seed") != NULL));
+        check(q.max_tokens == whole_or(&m.map, "max_tokens", 16));
+        check(q.seed == whole_or(&m.map, "seed", 0));
+        check(q.has_eos == (msg_get(&m.map, "eos_ids") != NULL));
+        check(!q.has_text || q.text.n > 0);
+    } else {
+        check(r == -EINVAL && *e.text);
+    }
+    msg_done(&m);
+}
+
+/* ---- a recipe for a SUBMIT */
+
+struct in {
+    const uint8_t *p, *end;
+};
+
+static uint32_t
+byte(struct in *in)
+{
+    return in->p < in->end ? *in->p++ : 0;
+}
+
+static uint64_t
+word(struct in *in, int n)
+{
+    uint64_t v = 0;
+
+    while (n--) v = v << 8 | byte(in);
+    return v;
+}
+
+static void
+pack_string(struct in *in, msgpack_packer *p, bool bin)
+{
+    static char long_text[1 << 21];
+    uint32_t n = byte(in), i;
+    char s[512];
+
+    if (n == 255) { /* about the longest that is taken */
+        if (!*long_text) memset(long_text, 'a', sizeof long_text);
+        n = (1u << 20) - 1 + byte(in) % 3;
+        if (bin)
+            msg_bin(p, long_text, n);
+        else
+            msg_bytes(p, long_text, n);
+        return;
+    }
+    if (n > 200) n += 50; /* about 256, a stop string's longest */
+    for (i = 0; i < n; i++) s[i] = in->p < in->end ? (char)byte(in) : 'b';
+    if (bin)
+        msg_bin(p, s, n);
+    else
+        msg_bytes(p, s, n);
+}
+
+static void
+pack_value(struct in *in, msgpack_packer *p, int depth)
+{
+    static const double edges[] = {
+        0, 0.5, 1, 1.0000001, -1, 10, 10.5, 100, 101, -100, -101, 1e300
+    };
+    uint32_t kind = byte(in) % 16, n, i;
+    double d;
+    uint64_t bits;
+
+    switch (kind) {
+    case 0:
+    case 1:
+        msgpack_pack_uint64(p, byte(in));
+        return;
+    case 2:
+        msgpack_pack_int64(p, -(int64_t)byte(in) - 1);
+        return;
+    case 3:
+        msgpack_pack_uint64(p, (UINT64_C(1) << byte(in) % 64) + byte(in) - 128);
+        return;
+    case 4:
+        msgpack_pack_double(p, edges[byte(in) % ARRAY_LEN(edges)]);
+        return;
+    case 5:
+        bits = word(in, 8);
+        memcpy(&d, &bits, 8);
+        msgpack_pack_double(p, d); /* NaN too */
+        return;
+    case 6:
+        msgpack_pack_float(p, (float)edges[byte(in) % ARRAY_LEN(edges)]);
+        return;
+    case 7:
+        if (byte(in) & 1)
+            msgpack_pack_true(p);
+        else
+            msgpack_pack_false(p);
+        return;
+    case 8:
+        msgpack_pack_nil(p);
+        return;
+    case 9:
+        pack_string(in, p, /* bin= */ true);
+        return;
+    case 10: /* a list of ids */
+    case 11:
+        n = byte(in) % 20;
+        msgpack_pack_array(p, n);
+        for (i = 0; i < n; i++) {
+            if (kind == 10)
+                msgpack_pack_uint64(p, byte(in));
+            else
+                pack_value(in, p, 99);
+        }
+        return;
+    case 12: /* many nodes */
+        n = 4000 + byte(in);
+        msgpack_pack_array(p, n);
+        while (n--) msgpack_pack_nil(p);
+        return;
+    case 13:
+        if (depth > 9) break;
+        n = byte(in) % 3;
+        msgpack_pack_array(p, n);
+        while (n--) pack_value(in, p, depth + 1);
+        return;
+    case 14:
+        if (depth > 9) break;
+        msgpack_pack_map(p, 1);
+        pack_string(in, p, false);
+        pack_value(in, p, depth + 1);
+        return;
+    default:
+        break;
+    }
+    if (byte(in) % 4 == 0)
+        msg_text(p, "never");
+    else
+        pack_string(in, p, false);
+}
+
+static void
+cook(struct in *in, msgpack_sbuffer *b)
+{
+    static const char *const keys[] = {
+#define X(kind, name, least, most, preset, served, sentence) #name,
+        LAGAN_FIELDS(X)
+#undef X
+            "!must",
+        "",
+        "other",
+    };
+    uint32_t n = byte(in) % 68, i;
+    msgpack_packer p;
+
+    msgpack_packer_init(&p, b, msgpack_sbuffer_write);
+    msg_begin(&p, LAGAN_MSG_SUBMIT, byte(in), n);
+    for (i = 0; i < n; i++) {
+        uint32_t which = byte(in);
+        char name[16] = { 'k', (char)('0' + i / 10), (char)('0' + i % 10), 0 };
+
+        if (which >= 200 && i) /* a key of no meaning, so that there may be many */
+            msg_key(&p, name);
+        else
+            msg_key(&p, keys[which % ARRAY_LEN(keys)]);
+        pack_value(in, &p, 0);
+    }
+}
+
+int
+LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+    struct in in = { data, data + size };
+    msgpack_sbuffer b;
+
+    if (byte(&in) & 1) {
+        look_at(in.p, (size_t)(in.end - in.p));
+        return 0;
+    }
+    msgpack_sbuffer_init(&b);
+    cook(&in, &b);
+    look_at((const uint8_t *)b.data, b.size);
+    msgpack_sbuffer_destroy(&b);
+    return 0;
+}
