@@ -42,7 +42,8 @@ int
 kv_fits_alone(const struct kv *kv, const struct kv_need *n, uint32_t len, uint32_t n_source,
               struct err *e)
 {
-    uint64_t blocks[MAX_GROUPS] = { 0 }, slabs = 0, bytes = 0;
+    uint64_t blocks[MAX_GROUPS] = { 0 }, slabs = 0;
+    bool fits = true;
 
     for (uint32_t i = 0; i < kv->c.n_groups; i++) {
         const struct kv_group *g = &kv->c.group[i];
@@ -54,20 +55,19 @@ kv_fits_alone(const struct kv *kv, const struct kv_need *n, uint32_t len, uint32
                            g->kind == KV_CROSS ? n_source : len,
                            g->kind == KV_CROSS ? "source tokens" : "tokens",
                            (unsigned long long)g->max_entries * kv->c.tokens_per_block);
-        if (g->max_blocks && n->n_blocks[i] > g->max_blocks)
-            return err_set(e, -EMSGSIZE, "%u blocks of KV group %u are needed, it is limited to %u",
-                           n->n_blocks[i], i, g->max_blocks);
+        fits = fits && (!g->max_blocks || n->n_blocks[i] <= g->max_blocks);
         blocks[g->pool] += n->n_blocks[i];
-        bytes += n->n_blocks[i] * kv->pool[g->pool].block_bytes;
     }
     for (uint32_t p = 0; p < kv->n_pools; p++)
         slabs += CEIL_DIV(blocks[p] + kv->pool[p].n_scratch, kv->pool[p].per_slab);
-    if (slabs <= kv->n_slabs) return 0;
-    return err_set(e, -EMSGSIZE,
-                   "%u tokens%s need %llu bytes of KV cache, more than the arena of %llu bytes can "
-                   "give to one request",
-                   len, n_source ? " and their source" : "", (unsigned long long)bytes,
-                   (unsigned long long)kv->c.arena_bytes);
+    if (fits && slabs <= kv->n_slabs) return 0;
+    if (!e) return -EMSGSIZE;
+    return err_set(
+        e, -EMSGSIZE,
+        "%u tokens with a source of %u do not fit the KV cache: alone in its %llu bytes a "
+        "request can have %llu",
+        len, n_source, (unsigned long long)kv->c.arena_bytes,
+        (unsigned long long)kv_longest(kv, n_source));
 }
 
 int

@@ -37,11 +37,20 @@ put_down(struct scheduler *s, uint32_t seat)
     return q;
 }
 
+unsigned
+scheduler_turn(const struct scheduler *s, const struct batch *b)
+{
+    for (uint32_t i = 0; i < b->n_waits; i++)
+        if (b->wait[i].step > s->done[b->wait[i].lane]) return b->wait[i].lane;
+    return b->lane;
+}
+
 void
 scheduler_commit(struct scheduler *s, const struct batch *b, const struct batch_result *r, nsec now)
 {
     check(b->lane < s->l.n_lanes && b->lane == r->lane && b->step == r->step);
     check(b->step == s->done[b->lane] + 1 && b->step <= s->planned[b->lane]);
+    check(scheduler_turn(s, b) == b->lane);
     s->done[b->lane] = b->step;
     kv_done(s->kv, b->lane, b->step);
 

@@ -57,7 +57,11 @@ void scheduler_cancel(struct scheduler *s, req_id id, uint16_t reason);
 int scheduler_plan(struct scheduler *s, unsigned lane, nsec now, struct batch *b) MUST_USE;
 nsec scheduler_wake(
     const struct scheduler *s); /* next deadline or batching wait; NSEC_NEVER: none */
-/* Appends each sampled token to its seq->token[] (n_tokens grows) unless the sequence had ended. After
+/* A lane found done may hide another that was done before it. The lane whose oldest step is to be
+ * committed before b, a step that waited for it; b->lane: it is b's turn. */
+unsigned scheduler_turn(const struct scheduler *s, const struct batch *b);
+/* b: as planned, the oldest of its lane, when it is its turn.
+ * Appends each sampled token to its seq->token[] (n_tokens grows) unless the sequence had ended. After
  * it, seq->n_tokens tells the caller what is new. status -EIO: all of the step's sequences end with
  * LAGAN_E_INTERNAL. */
 void scheduler_commit(struct scheduler *s, const struct batch *b, const struct batch_result *r,

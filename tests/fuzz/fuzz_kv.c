@@ -1,0 +1,378 @@
+/* fuzz_kv.c - the KV manager against a naive twin: any geometry, any order of calls.
+ *
+ * The first bytes choose groups, blocks, arena and lanes; then every few bytes are one call. The twin
+ * knows the arena as plain units of 128 bytes: whose they are, and which step of which lane used them
+ * last. It says what a seat must hold from positions alone, whether a reservation must be granted from
+ * the slabs that have something in them, and that no step is given memory that another may still use.
+ */
+#include "tests/fuzz/fuzz.h"
+
+#include "worker/kv/kv_kind.h"
+#include "worker/kv/kv_seat.h"
+#include "worker/kv/kv_slab.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { SEATS = 6, ENTRIES = 64, UNIT = 128, MAX_UNITS = 1 << 14, EDITS = 4096, STEPS = 256 };
+
+struct seat {
+    bool live, fresh; /* fresh: no step yet */
+    uint32_t len, source, chunk, pos;
+    struct kv_need need;
+    slice_id at[MAX_GROUPS][ENTRIES];
+    uint32_t n[MAX_GROUPS];
+    uint64_t row[MAX_LANES]; /* steps that used its rows of the tables */
+};
+struct twin {
+    struct kv_config c;
+    void *mem;
+    struct kv *kv;
+    uint32_t n_slabs, n_units, block_units[MAX_GROUPS];
+    int16_t owner[MAX_UNITS]; /* seat, -1 free, -2 scratch */
+    uint64_t used[MAX_UNITS][MAX_LANES];
+    struct seat seat[SEATS];
+    uint64_t planned[MAX_LANES], done[MAX_LANES];
+    uint64_t clock[MAX_LANES][STEPS][MAX_LANES]; /* what is over before that step of that lane */
+    struct kv_edit edit[EDITS];
+};
+struct in {
+    const uint8_t *p, *end;
+};
+
+static uint32_t
+byte(struct in *in)
+{
+    return in->p < in->end ? *in->p++ : 0;
+}
+
+static uint32_t
+first_unit(const struct twin *t, uint32_t group, slice_id at)
+{
+    uint64_t unit = (uint64_t)at * t->c.group[group].slice_bytes / UNIT;
+
+    check(at != SLICE_NONE && unit + t->block_units[group] <= t->n_units);
+    check(unit / (t->c.slab_bytes / UNIT) ==
+          (unit + t->block_units[group] - 1) / (t->c.slab_bytes / UNIT));
+    return (uint32_t)unit;
+}
+
+static bool
+begin(struct twin *t, struct in *in)
+{
+    struct err e;
+
+    t->c = (struct kv_config){ .n_groups = byte(in) % 5,
+                               .n_seats = SEATS,
+                               .n_lanes = 1 + byte(in) % MAX_LANES,
+                               .tokens_per_block = 1 + byte(in) % 9 };
+    for (uint32_t g = 0; g < t->c.n_groups; g++)
+        t->c.group[g] = (struct kv_group){ .kind = (enum kv_kind)(byte(in) % 3),
+                                           .window = 1 + byte(in) % 24,
+                                           .n_layers = 1 + byte(in) % 5,
+                                           .n_parts = 1 + byte(in) % 2,
+                                           .slice_bytes = UNIT * (1 + byte(in) % 4),
+                                           .max_entries = ENTRIES,
+                                           .max_blocks = byte(in) % 40 };
+    t->n_slabs = 2 + byte(in) % 24;
+    t->c.arena_bytes = (uint64_t)t->n_slabs * kv_slab_bytes(&t->c);
+    t->n_units = (uint32_t)(t->c.arena_bytes / UNIT);
+    check(t->n_units <= MAX_UNITS);
+    t->mem = calloc(1, kv_bytes(&t->c));
+    t->kv = kv_init(t->mem, &t->c, &e);
+    if (!t->kv) return false;
+    memset(t->owner, 0xff, sizeof t->owner);
+    for (uint32_t g = 0; g < t->c.n_groups; g++) {
+        uint32_t unit;
+
+        t->block_units[g] = (uint32_t)(kv_block_bytes(&t->c.group[g]) / UNIT);
+        unit = first_unit(t, g, kv_scratch(t->kv, g));
+        for (uint32_t i = 0; i < t->block_units[g]; i++) {
+            check(t->owner[unit + i] == -1);
+            t->owner[unit + i] = -2;
+        }
+    }
+    return true;
+}
+
+/* Slabs that the groups of `like`'s pool need for n blocks more, counted from the units themselves. */
+static uint64_t
+slabs_of_pool(const struct twin *t, uint32_t like, const struct kv_need *n)
+{
+    uint32_t slab_units = t->c.slab_bytes / UNIT, begun = 0;
+    uint64_t blocks = 0, per_slab = slab_units / t->block_units[like];
+    bool has[64] = { false };
+
+    for (uint32_t g = 0; g < t->c.n_groups; g++) {
+        if (t->block_units[g] != t->block_units[like]) continue;
+        blocks += 1 + n->n_blocks[g]; /* 1: scratch */
+        has[first_unit(t, g, kv_scratch(t->kv, g)) / slab_units] = true;
+        for (uint32_t s = 0; s < SEATS; s++) {
+            if (!t->seat[s].live) continue;
+            blocks += t->seat[s].need.n_blocks[g];
+            for (uint32_t i = 0; i < t->seat[s].n[g]; i++)
+                if (t->seat[s].at[g][i] != SLICE_NONE)
+                    has[first_unit(t, g, t->seat[s].at[g][i]) / slab_units] = true;
+        }
+    }
+    for (uint32_t i = 0; i < ARRAY_LEN(has); i++) begun += has[i];
+    return MAX((blocks + per_slab - 1) / per_slab, begun);
+}
+
+static bool
+must_grant(const struct twin *t, const struct kv_need *n)
+{
+    uint64_t slabs = 0;
+
+    for (uint32_t g = 0; g < t->c.n_groups; g++) {
+        uint64_t in_group = n->n_blocks[g];
+        bool counted = false;
+
+        for (uint32_t s = 0; s < SEATS; s++)
+            if (t->seat[s].live) in_group += t->seat[s].need.n_blocks[g];
+        if (t->c.group[g].max_blocks && in_group > t->c.group[g].max_blocks) return false;
+        for (uint32_t i = 0; i < g; i++) counted |= t->block_units[i] == t->block_units[g];
+        if (!counted) slabs += slabs_of_pool(t, g, n);
+    }
+    return slabs <= t->n_slabs;
+}
+
+static void
+reserve(struct twin *t, struct in *in)
+{
+    uint32_t seat = byte(in) % SEATS;
+    struct seat *s = &t->seat[seat];
+    uint32_t len = 1 + byte(in) % 63, source = byte(in) % 40, chunk = 1 + byte(in) % 40;
+    struct kv_need n = kv_need(t->kv, len, source, chunk);
+    bool fits;
+    struct err e;
+
+    if (s->live || kv_fits_alone(t->kv, &n, len, source, &e) < 0) return;
+    fits = must_grant(t, &n);
+    check(kv_reserve(t->kv, seat, &n) == (fits ? 0 : -EAGAIN));
+    if (!fits) return;
+    s->live = s->fresh = true;
+    s->len = len;
+    s->source = source;
+    s->chunk = chunk;
+    s->pos = 0;
+    s->need = n;
+}
+
+/* The memory is this step's: everybody else's use is over before it. */
+static void
+use(struct twin *t, unsigned lane, uint64_t step, uint64_t used[MAX_LANES])
+{
+    for (unsigned l = 0; l < t->c.n_lanes; l++)
+        check(l == lane || used[l] <= t->clock[lane][step % STEPS][l]);
+    used[lane] = step;
+}
+
+static void
+release(struct twin *t, uint32_t group, slice_id at, int seat)
+{
+    uint32_t unit = first_unit(t, group, at);
+
+    for (uint32_t i = 0; i < t->block_units[group]; i++) {
+        check(t->owner[unit + i] == seat);
+        t->owner[unit + i] = -1;
+    }
+}
+
+static void
+apply(struct twin *t, const struct kv_edit *e, unsigned lane, uint64_t step)
+{
+    struct seat *s = &t->seat[e->seat];
+    uint32_t unit;
+
+    use(t, lane, step, s->row);
+    if (e->op == EDIT_END) {
+        for (uint32_t g = 0; g < t->c.n_groups; g++) check(s->n[g] == 0); /* drop() saw to it */
+        return;
+    }
+    check(e->op == EDIT_SET && e->entry < ENTRIES);
+    if (e->at == SLICE_NONE) {
+        check(e->entry < s->n[e->group] && t->c.group[e->group].kind == KV_WINDOW);
+        release(t, e->group, s->at[e->group][e->entry], (int)e->seat);
+        s->at[e->group][e->entry] = SLICE_NONE;
+        return;
+    }
+    check(e->entry == s->n[e->group]); /* in order, none left out */
+    s->at[e->group][s->n[e->group]++] = e->at;
+    unit = first_unit(t, e->group, e->at);
+    for (uint32_t i = 0; i < t->block_units[e->group]; i++) {
+        check(t->owner[unit + i] == -1);
+        t->owner[unit + i] = (int16_t)e->seat;
+        use(t, lane, step, t->used[unit + i]);
+    }
+}
+
+static void
+lower(struct twin *t, uint32_t seat)
+{
+    struct seat *s = &t->seat[seat];
+
+    s->need = kv_need(t->kv, s->len, s->source, 1);
+    kv_lower(t->kv, seat, &s->need);
+    for (uint32_t g = 0; g < t->c.n_groups; g++) {
+        uint32_t first, held = kv_held(t->kv, seat, g, &first);
+
+        s->need.n_blocks[g] = MAX(s->need.n_blocks[g], held);
+    }
+}
+
+/* A step of the seat's next rows on some lane: ends first, then its own edits, as the scheduler does. */
+static void
+plan(struct twin *t, struct in *in)
+{
+    uint32_t seat = byte(in) % SEATS, rows = 1 + byte(in) % 40;
+    unsigned lane = byte(in) % t->c.n_lanes;
+    struct seat *s = &t->seat[seat];
+    struct kv_out out = { .edit = t->edit, .max_edits = EDITS };
+    uint64_t step = t->planned[lane] + 1, *clock = t->clock[lane][step % STEPS];
+    bool launch = s->live && s->pos < s->len;
+
+    if (step - t->done[lane] > 2) return;
+    kv_ends(t->kv, lane, &out);
+    if (!launch && out.n_edits % 2 == 0) return; /* an empty step is not launched, or is */
+    if (launch) {
+        uint32_t end = MIN(s->pos + MIN(rows, s->chunk), s->len);
+
+        if (s->fresh) kv_cross(t->kv, lane, seat, s->source, &out);
+        s->fresh = false;
+        if (rows % 4 != 1) kv_trim(t->kv, seat, s->pos, &out);
+        if (rows % 2) { /* a prompt that is over: chunks of one from here on */
+            s->chunk = 1;
+            end = s->pos + 1;
+            lower(t, seat);
+        }
+        kv_trim(t->kv, seat, s->pos, &out);
+        kv_grow(t->kv, lane, seat, end, &out);
+        kv_fence(t->kv, seat, lane, step);
+        s->pos = end;
+    }
+    kv_ends_sent(t->kv, lane, step);
+    t->planned[lane] = step;
+    memcpy(clock, t->clock[lane][(step - 1) % STEPS], sizeof t->clock[0][0]);
+    for (unsigned l = 0; l < MAX_LANES; l++) {
+        check(out.wait[l] == 0 || (l != lane && out.wait[l] <= t->planned[l]));
+        clock[l] = MAX(clock[l], t->done[l]);
+        clock[l] = MAX(clock[l], out.wait[l]);
+        for (unsigned k = 0; out.wait[l] && k < MAX_LANES; k++)
+            clock[k] = MAX(clock[k], t->clock[l][out.wait[l] % STEPS][k]);
+    }
+    for (uint32_t i = 0; i < out.n_edits; i++) apply(t, &t->edit[i], lane, step);
+    if (!launch) return;
+    use(t, lane, step, s->row);
+    for (uint32_t g = 0; g < t->c.n_groups; g++)
+        for (uint32_t i = 0; i < s->n[g]; i++)
+            if (s->at[g][i] != SLICE_NONE)
+                for (uint32_t u = 0; u < t->block_units[g]; u++)
+                    use(t, lane, step, t->used[first_unit(t, g, s->at[g][i]) + u]);
+}
+
+/* The oldest step of a lane is over, if what it waits for is. */
+static void
+finish(struct twin *t, struct in *in)
+{
+    unsigned lane = byte(in) % t->c.n_lanes;
+    uint64_t step = t->done[lane] + 1;
+
+    if (step > t->planned[lane]) return;
+    for (unsigned l = 0; l < t->c.n_lanes; l++)
+        if (l != lane && t->clock[lane][step % STEPS][l] > t->done[l]) return;
+    t->done[lane] = step;
+    kv_done(t->kv, lane, step);
+}
+
+static void
+drop(struct twin *t, struct in *in)
+{
+    uint32_t seat = byte(in) % SEATS;
+    struct seat *s = &t->seat[seat];
+
+    kv_drop(t->kv, seat);
+    if (!s->live) return;
+    for (uint32_t g = 0; g < t->c.n_groups; g++) {
+        for (uint32_t i = 0; i < s->n[g]; i++)
+            if (s->at[g][i] != SLICE_NONE) release(t, g, s->at[g][i], (int)seat);
+        s->n[g] = 0;
+    }
+    s->live = false;
+}
+
+/* What each seat holds, from its positions alone; and the counts, from the units alone. */
+static void
+compare(const struct twin *t)
+{
+    uint64_t units = 0, counted = 0;
+
+    for (uint32_t seat = 0; seat < SEATS; seat++) {
+        const struct seat *s = &t->seat[seat];
+
+        for (uint32_t g = 0; g < t->c.n_groups; g++) {
+            const struct kv_group *k = &t->c.group[g];
+            uint32_t tokens = t->c.tokens_per_block, end = 0, first, n, held = 0;
+
+            if (s->live && !s->fresh)
+                end = CEIL_DIV(k->kind == KV_CROSS ? s->source : s->pos, tokens);
+            n = kv_held(t->kv, seat, g, &first);
+            check(s->n[g] == end && (n == 0 || first + n == end) && n <= s->need.n_blocks[g]);
+            for (uint32_t i = 0; i < s->n[g]; i++) {
+                held += s->at[g][i] != SLICE_NONE;
+                check(kv_entry(t->kv, seat, g, i) == s->at[g][i]);
+                /* the last row computed sees it: it must be there */
+                if (k->kind != KV_WINDOW || (i + 1) * tokens + k->window > s->pos)
+                    check(s->at[g][i] != SLICE_NONE);
+            }
+            check(held == n);
+            if (k->kind == KV_WINDOW && n > 0) /* and nothing that no row of the step saw */
+                check(n <= CEIL_DIV(k->window + s->chunk, tokens) + 1 || s->chunk == 1);
+        }
+    }
+    for (uint32_t i = 0; i < t->n_units; i++) units += t->owner[i] >= 0;
+    for (uint32_t p = 0; p < kv_n_pools(t->kv); p++) {
+        struct kv_count n;
+
+        kv_count(t->kv, p, &n);
+        counted += n.used * n.block_bytes / UNIT;
+        check(n.used + n.free == n.blocks);
+    }
+    check(units == counted);
+}
+
+int
+LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+    struct twin *t = calloc(1, sizeof *t);
+    struct in in = { data, data + size };
+
+    check(t);
+    if (begin(t, &in)) {
+        while (in.p < in.end) {
+            switch (byte(&in) % 8) {
+            case 0:
+            case 1:
+                reserve(t, &in);
+                break;
+            case 2:
+            case 3:
+            case 4:
+                plan(t, &in);
+                break;
+            case 5:
+            case 6:
+                finish(t, &in);
+                break;
+            default:
+                drop(t, &in);
+            }
+            kv_check(t->kv);
+            compare(t);
+        }
+    }
+    free(t->mem);
+    free(t);
+    return 0;
+}

@@ -1,0 +1,264 @@
+/* fuzz_sched.c - the scheduler on a pretended device that believes nothing (tests/sched/run.h).
+ *
+ * The first bytes choose groups, limits and lanes; then every few bytes are one call: add, plan,
+ * commit, cancel, fail, let time pass. The device checks each step it is handed. Here: every request
+ * ends once, with the tokens that its length, end ids and fate say; everything comes back in the end,
+ * within as many steps as there is work; and a second run of the same calls gives the same batches.
+ */
+#include "tests/fuzz/fuzz.h"
+
+#include "tests/sched/run.h"
+
+#include "include/lagan_wire.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { MAX_REQUESTS = 48 };
+
+struct request {
+    struct seq *seq;
+    bool open, meddled; /* cancelled, late or failed: any length will do */
+    uint32_t n_seen;    /* tokens at the last look: they only grow */
+};
+struct world {
+    struct run r;
+    struct request request[MAX_REQUESTS];
+    uint32_t n;
+    uint64_t trace; /* of every batch */
+};
+struct in {
+    const uint8_t *p, *end;
+};
+
+static uint32_t
+byte(struct in *in)
+{
+    return in->p < in->end ? *in->p++ : 0;
+}
+
+static void
+begin(struct world *w, struct in *in)
+{
+    struct run *r = &w->r;
+    uint32_t shape = byte(in), n = 1 + shape % 3;
+    bool encoder = shape & 8;
+
+    run_defaults(r);
+    r->c.tokens_per_block = 1 + byte(in) % 12;
+    r->c.n_seats = 1 + byte(in) % 9;
+    for (uint32_t g = 0; g < n; g++)
+        r->c.group[g] = run_group(g > 0 ? KV_WINDOW : KV_FULL, 1 + byte(in) % 20,
+                                  128u << byte(in) % 3, byte(in) % 3 ? 0 : 20 + byte(in) % 30);
+    if (encoder) {
+        r->c.group[n++] = run_group(KV_CROSS, 0, 128u << byte(in) % 3, 0);
+        r->l.n_enc_layers = (uint16_t)(1 + byte(in) % 5);
+        r->l.enc_layers = (uint16_t)(byte(in) % 4);
+        r->l.max_enc_rows = 1 + byte(in) % 60;
+    }
+    r->c.n_groups = n;
+    r->c.arena_bytes = (uint64_t)(2 * n + byte(in) % 40) * kv_slab_bytes(&r->c);
+    r->l.max_seqs = 1 + byte(in) % r->c.n_seats;
+    r->l.max_rows = 1 + byte(in) % 50;
+    r->l.chunk_unit = byte(in) % 3 ? 0 : 1 + byte(in) % r->l.max_rows;
+    r->l.max_len = 20 + byte(in);
+    switch (byte(in) % 4) {
+    case 0: /* one lane, as the defaults have it */
+        break;
+    case 1:
+        r->l.n_lanes = 2;
+        r->l.lane_work[0] = WORK_ENCODER | WORK_CONTEXT;
+        r->l.lane_work[1] = WORK_GENERATION;
+        break;
+    case 2:
+        r->l.n_lanes = 2;
+        r->l.lane_work[0] = WORK_CONTEXT | WORK_GENERATION;
+        r->l.lane_work[1] = WORK_ENCODER;
+        break;
+    default:
+        r->l.n_lanes = 3;
+        r->l.lane_work[0] = WORK_GENERATION;
+        r->l.lane_work[1] = WORK_CONTEXT;
+        r->l.lane_work[2] = WORK_ENCODER;
+    }
+    r->c.n_lanes = r->l.n_lanes;
+    run_open(r);
+}
+
+static void
+add(struct world *w, struct in *in)
+{
+    struct run *r = &w->r;
+    uint32_t n_prompt = 1 + byte(in) % 60, max_new = 1 + byte(in) % 40, what = byte(in);
+    uint32_t n_source = r->l.n_enc_layers ? 1 + byte(in) % 60 : 0;
+    struct request *q = &w->request[w->n];
+    struct err e;
+
+    if (w->n == MAX_REQUESTS) return;
+    q->seq = seq_new(w->n, n_prompt, max_new, n_source);
+    q->seq->priority = (float)(what % 3) / 2;
+    q->seq->min_new = what / 3 % 5;
+    q->seq->prompt_logprobs = what & 64;
+    if (what & 32) q->seq->deadline = r->now + 1 + byte(in);
+    if (what & 128) {
+        q->seq->n_end = 2;
+        q->seq->n_eos = 1;
+        q->seq->end_id[0] = fake_token(w->n, n_prompt + byte(in) % 40);
+        q->seq->end_id[1] = fake_token(w->n, n_prompt + byte(in) % 40);
+    }
+    if (scheduler_add(r->s, q->seq, r->now, &e) < 0) {
+        check(e.text[0] && q->seq->state == SEQ_NEW);
+        seq_free(q->seq);
+        q->seq = NULL;
+        w->n++; /* ids are not used twice */
+        return;
+    }
+    q->open = true;
+    w->n++;
+}
+
+/* Tokens a request has when nobody meddles: up to the first end id that counts, or all. */
+static uint32_t
+natural_end(const struct seq *q, uint16_t *reason)
+{
+    for (uint32_t i = 0; i < q->max_new; i++) {
+        token_id t = fake_token(q->id, q->n_prompt + i);
+
+        if (i < q->min_new) continue;
+        for (uint32_t k = 0; k < q->n_end; k++) {
+            if (q->end_id[k] != t) continue;
+            *reason = k < q->n_eos ? LAGAN_FINISH_EOS : LAGAN_FINISH_STOP;
+            return q->n_prompt + i + 1;
+        }
+    }
+    *reason = LAGAN_FINISH_LENGTH;
+    return q->n_prompt + q->max_new;
+}
+
+static void
+reap(struct world *w)
+{
+    for (struct seq *q; (q = scheduler_reap(w->r.s));) {
+        struct request *k = &w->request[q->id];
+        uint16_t reason;
+        uint32_t n = natural_end(q, &reason);
+
+        check(k->open && k->seq == q && q->reason != LAGAN_NONE);
+        check(q->n_tokens <= n && q->n_tokens >= k->n_seen);
+        if (q->reason == reason && !k->meddled) check(q->n_tokens == n);
+        if (!k->meddled && q->deadline == NSEC_NEVER) check(q->reason == reason);
+        if (q->reason == LAGAN_E_DEADLINE) check(q->deadline <= w->r.now);
+        check(q->reason != LAGAN_E_TOO_LONG); /* add() knows */
+        run_check_tokens(q);
+        k->open = false;
+        seq_free(q);
+        k->seq = NULL;
+    }
+}
+
+static void
+look(struct world *w)
+{
+    for (uint32_t i = 0; i < w->n; i++) {
+        struct request *k = &w->request[i];
+
+        if (!k->open) continue;
+        check(k->seq->n_tokens >= k->n_seen);
+        k->n_seen = k->seq->n_tokens;
+    }
+}
+
+static const struct batch *
+plan(struct world *w, unsigned lane)
+{
+    static uint8_t bytes[1 << 18];
+    const struct batch *b = run_plan(&w->r, lane);
+    int n = b ? batch_pack(b, bytes, sizeof bytes) : 0;
+
+    check(n >= 0);
+    for (int i = 0; i < n; i++) w->trace = (w->trace ^ bytes[i]) * UINT64_C(0x100000001b3);
+    return b;
+}
+
+static void
+call(struct world *w, struct in *in)
+{
+    struct run *r = &w->r;
+    uint32_t what = byte(in);
+
+    switch (what % 16) {
+    case 0:
+    case 1:
+    case 2:
+        add(w, in);
+        break;
+    case 3:
+        if (w->n == 0) break;
+        what = byte(in) % w->n;
+        w->request[what].meddled = true;
+        scheduler_cancel(r->s, what, LAGAN_E_CANCELLED);
+        break;
+    case 4:
+        r->now += byte(in);
+        break;
+    case 5:
+        r->failing = byte(in) % 8 == 0;
+        for (uint32_t i = 0; r->failing && i < w->n; i++) /* whoever is in it */
+            if (w->request[i].open && w->request[i].seq->in_flight > 0)
+                w->request[i].meddled = true;
+        run_commit(r, what / 16 % r->l.n_lanes);
+        r->failing = false;
+        break;
+    case 6:
+    case 7:
+    case 8:
+    case 9:
+    case 10:
+        plan(w, what / 16 % r->l.n_lanes);
+        break;
+    default:
+        run_commit(r, what / 16 % r->l.n_lanes);
+    }
+    scheduler_check(r->s);
+    look(w);
+    if (what & 16) reap(w);
+}
+
+/* Everything ends: each round moves somebody on. */
+static void
+drain(struct world *w)
+{
+    uint32_t rounds = 0;
+
+    for (bool more = true; more;) {
+        more = false;
+        for (unsigned l = 0; l < w->r.l.n_lanes; l++) more = plan(w, l) != NULL || more;
+        for (unsigned l = 0; l < w->r.l.n_lanes; l++) more = run_commit(&w->r, l) || more;
+        check(++rounds < 200 * MAX_REQUESTS);
+    }
+    reap(w);
+    for (uint32_t i = 0; i < w->n; i++) check(!w->request[i].open);
+    check(scheduler_n_running(w->r.s) == 0 && scheduler_n_waiting(w->r.s) == 0);
+    check(run_used(&w->r) == 0);
+}
+
+int
+LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+    uint64_t trace = 0;
+
+    for (int round = 0; round < 2; round++) {
+        struct world *w = calloc(1, sizeof *w);
+        struct in in = { data, data + size };
+
+        check(w);
+        begin(w, &in);
+        while (in.p < in.end) call(w, &in);
+        drain(w);
+        run_close(&w->r);
+        check(round == 0 || trace == w->trace);
+        trace = w->trace;
+        free(w);
+    }
+    return 0;
+}

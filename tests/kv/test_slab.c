@@ -1,0 +1,265 @@
+/* test_slab.c - slabs: their size, and how pools share them (DECISIONS 5 and 6). */
+#include "tests/test.h"
+
+#include "worker/kv/kv_seat.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define KIB 1024u
+#define MIB (1024u * 1024u)
+
+struct shape {
+    uint32_t n_layers, n_kv_heads, head_dim, window;
+};
+
+/* bf16 groups of a model, in blocks of the default size: the largest of 64, 32, 16 tokens that keeps
+ * every block at or under 16 MiB. */
+static struct kv_config
+model(const struct shape *shape, uint32_t n)
+{
+    struct kv_config c = { .n_groups = n, .n_seats = 4, .n_lanes = 1, .arena_bytes = 1u << 30 };
+    bool fits;
+
+    for (c.tokens_per_block = 64;; c.tokens_per_block /= 2) {
+        fits = true;
+        for (uint32_t g = 0; g < n; g++) {
+            c.group[g] = (struct kv_group){
+                .kind = shape[g].window ? KV_WINDOW : KV_FULL,
+                .window = shape[g].window,
+                .n_layers = shape[g].n_layers,
+                .n_parts = 2,
+                .slice_bytes = shape[g].n_kv_heads * shape[g].head_dim * c.tokens_per_block * 2,
+                .max_entries = 100,
+            };
+            fits = fits && (uint64_t)shape[g].n_layers * 2 * c.group[g].slice_bytes <= 16 * MIB;
+        }
+        if (fits || c.tokens_per_block == 16) return c;
+    }
+}
+
+static void
+a_slab_is_as_large_as_the_listed_models_say(void **state)
+{
+    static const struct {
+        const char *name;
+        struct shape shape[2];
+        uint32_t n, tokens, slab_kib;
+    } row[] = {
+        { "Llama-8B", { { 32, 8, 128, 0 } }, 1, 64, 8 * KIB },
+        { "Llama-70B", { { 80, 8, 128, 0 } }, 1, 32, 10 * KIB },
+        { "Llama-2-13B", { { 40, 40, 128, 0 } }, 1, 16, 12800 },
+        { "Gemma-3-27B", { { 52, 16, 128, 1024 }, { 10, 16, 128, 0 } }, 2, 32, 13 * KIB },
+        { "Gemma-4-26B", { { 25, 8, 256, 1024 }, { 5, 2, 512, 0 } }, 2, 64, 12800 },
+        { "gpt-oss-20b", { { 12, 8, 64, 128 }, { 12, 8, 64, 0 } }, 2, 64, 1536 },
+        { "T5-large", { { 24, 16, 64, 0 }, { 24, 16, 64, 0 } }, 2, 64, 6 * KIB },
+    };
+
+    (void)state;
+    for (size_t i = 0; i < ARRAY_LEN(row); i++) {
+        struct kv_config c = model(row[i].shape, row[i].n);
+
+        if (kv_slab_bytes(&c) != row[i].slab_kib * KIB) print_error("%s: ", row[i].name);
+        assert_int_equal(c.tokens_per_block, row[i].tokens);
+        assert_int_equal(kv_slab_bytes(&c), row[i].slab_kib * KIB);
+    }
+}
+
+static void
+a_slab_wastes_at_most_a_twentieth_in_every_pool_and_holds_whole_slices(void **state)
+{
+    (void)state;
+    test_seed();
+    for (int round = 0; round < 300; round++) {
+        struct kv_config c = { .n_groups = 1 + test_below(4) };
+        uint32_t slab;
+
+        for (uint32_t g = 0; g < c.n_groups; g++)
+            c.group[g] = (struct kv_group){ .n_layers = 1 + test_below(40),
+                                            .n_parts = 1 + test_below(2),
+                                            .slice_bytes = 128u << test_below(8) };
+        slab = kv_slab_bytes(&c);
+        assert_int_not_equal(slab, 0);
+        for (uint32_t g = 0; g < c.n_groups; g++) {
+            uint32_t block = c.group[g].n_layers * c.group[g].n_parts * c.group[g].slice_bytes;
+
+            assert_true(slab >= block && slab % c.group[g].slice_bytes == 0);
+            assert_true(slab % block * 20 <= slab);
+        }
+    }
+}
+
+static void
+sizes_that_have_no_slab_are_told_apart(void **state)
+{
+    struct kv_config c = { .n_groups = 2 };
+
+    (void)state;
+    c.group[0] = (struct kv_group){ .n_layers = 1, .n_parts = 2, .slice_bytes = 128 * 65537u };
+    c.group[1] = (struct kv_group){ .n_layers = 1, .n_parts = 2, .slice_bytes = 128 * 65539u };
+    assert_int_equal(kv_slab_bytes(&c), 0); /* their lcm is beyond 4 GiB */
+    c.group[1].slice_bytes = 0;
+    assert_int_equal(kv_slab_bytes(&c), 0);
+}
+
+/* Two pools: blocks of 1 KiB, eight a slab, and blocks of a slab each. */
+static struct kv *
+two_pools(struct kv_config *c, uint32_t n_slabs)
+{
+    struct err e;
+
+    *c = (struct kv_config){ .n_groups = 2,
+                             .n_seats = 64,
+                             .n_lanes = 2,
+                             .tokens_per_block = 4,
+                             .arena_bytes = n_slabs * (uint64_t)(8 * KIB) };
+    c->group[0] = (struct kv_group){
+        .kind = KV_FULL, .n_layers = 1, .n_parts = 2, .slice_bytes = 512, .max_entries = 64
+    };
+    c->group[1] = (struct kv_group){
+        .kind = KV_CROSS, .n_layers = 8, .n_parts = 2, .slice_bytes = 512, .max_entries = 64
+    };
+    return kv_init(calloc(1, kv_bytes(c)), c, &e);
+}
+
+static void
+groups_of_equal_block_bytes_share_a_pool(void **state)
+{
+    static const struct shape t5[] = { { 24, 16, 64, 0 }, { 24, 16, 64, 0 } };
+    struct kv_config c = model(t5, 2);
+    struct kv *kv;
+    struct err e;
+
+    (void)state;
+    c.group[1].kind = KV_CROSS;
+    kv = kv_init(calloc(1, kv_bytes(&c)), &c, &e);
+    assert_non_null(kv);
+    assert_int_equal(kv_n_pools(kv), 1);
+    assert_int_equal(c.group[1].pool, 0);
+    free(kv);
+    kv = two_pools(&c, 8);
+    assert_int_equal(kv_n_pools(kv), 2);
+    assert_int_equal(c.group[1].pool, 1);
+    assert_int_equal(c.slab_bytes, 8 * KIB);
+    free(kv);
+}
+
+static void
+a_pool_gives_a_slab_back_when_its_last_block_is_free(void **state)
+{
+    struct kv_config c;
+    struct kv *kv = two_pools(&c, 10);
+    struct kv_out out = { .edit = calloc(200, sizeof *out.edit), .max_edits = 200 };
+    struct kv_need need = { { 20, 0 } };
+    struct kv_count n;
+
+    (void)state;
+    assert_non_null(kv);
+    kv_count(kv, 1, &n);
+    assert_int_equal(n.blocks,
+                     8); /* ten slabs: one begun by pool 0's scratch, one of 1's scratch */
+    assert_int_equal(kv_reserve(kv, 3, &need), 0);
+    kv_grow(kv, 0, 3, 80, &out);
+    kv_check(kv);
+    kv_count(kv, 1, &n);
+    assert_int_equal(n.blocks, 6); /* 21 small blocks lie in three slabs: two fewer to draw */
+    kv_drop(kv, 3);
+    kv_check(kv);
+    kv_count(kv, 1, &n);
+    assert_int_equal(n.blocks, 8);
+    free(out.edit);
+    free(kv);
+}
+
+static void
+a_reservation_counts_whole_slabs_of_every_pool(void **state)
+{
+    struct kv_config c;
+    struct kv *kv = two_pools(&c, 5);
+    struct kv_need small = { { 8, 0 } }, both = { { 8, 2 } }, large = { { 0, 2 } };
+
+    /* Five slabs. Scratch has one (begun, seven blocks left) and one (full). Three are free. */
+    (void)state;
+    assert_int_equal(kv_reserve(kv, 0, &both), 0); /* 9 small: 2 slabs; 3 large: 3 slabs */
+    assert_int_equal(kv_reserve(kv, 1, &large), -EAGAIN);
+    assert_int_equal(kv_reserve(kv, 1, &small), -EAGAIN); /* 17 small would be 3 slabs */
+    small.n_blocks[0] = 7;
+    assert_int_equal(kv_reserve(kv, 1, &small), 0); /* 16 still lie in 2 */
+    kv_check(kv);
+    free(kv);
+}
+
+static void
+a_slab_half_used_by_another_pool_is_not_promised(void **state)
+{
+    struct kv_config c;
+    struct kv *kv = two_pools(&c, 6);
+    struct kv_out out = { .edit = calloc(200, sizeof *out.edit), .max_edits = 200 };
+    struct kv_need small = { { 8, 0 } }, large = { { 0, 4 } };
+
+    /* Blocks of seats 0, 1 and 2 interleave over four slabs; then only seat 2's few remain. */
+    (void)state;
+    for (uint32_t seat = 0; seat < 3; seat++) assert_int_equal(kv_reserve(kv, seat, &small), 0);
+    for (uint32_t pos = 4; pos <= 32; pos += 4)
+        for (uint32_t seat = 0; seat < 3; seat++) kv_grow(kv, 0, seat, pos, &out);
+    kv_check(kv);
+    kv_drop(kv, 0);
+    kv_drop(kv, 1);
+    /* 9 small blocks would fill two slabs, but lie in four: one is free, for one large block. */
+    assert_int_equal(kv_reserve(kv, 3, &large), -EAGAIN);
+    large.n_blocks[1] = 2;
+    assert_int_equal(kv_reserve(kv, 3, &large), -EAGAIN);
+    large.n_blocks[1] = 1;
+    assert_int_equal(kv_reserve(kv, 3, &large), 0);
+    kv_cross(kv, 0, 3, 4, &out);
+    kv_check(kv);
+    free(out.edit);
+    free(kv);
+}
+
+static void
+a_nearly_full_slab_is_filled_before_another(void **state)
+{
+    static const uint32_t blocks[] = { 7, 7, 1, 1 };
+    struct kv_config c;
+    struct kv *kv = two_pools(&c, 6);
+    struct kv_out out = { .edit = calloc(200, sizeof *out.edit), .max_edits = 200 };
+    struct kv_need need = { { 0 } };
+    struct kv_count n;
+
+    /* Seat 0 fills up the scratch block's slab, seats 1 and 2 the next, seat 3 begins a third. */
+    (void)state;
+    for (uint32_t seat = 0; seat < 4; seat++) {
+        need.n_blocks[0] = blocks[seat];
+        assert_int_equal(kv_reserve(kv, seat, &need), 0);
+        kv_grow(kv, 0, seat, 4 * blocks[seat], &out);
+    }
+    kv_drop(kv, 2); /* a hole in the second */
+    need.n_blocks[0] = 1;
+    assert_int_equal(kv_reserve(kv, 4, &need), 0);
+    kv_grow(kv, 0, 4, 4, &out);
+    kv_drop(kv, 3); /* so the third is empty, if seat 4 sits in the hole */
+    kv_check(kv);
+    kv_count(kv, 1, &n);
+    assert_int_equal(n.blocks, 3);
+    free(out.edit);
+    free(kv);
+}
+
+int
+main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_slab_is_as_large_as_the_listed_models_say),
+        cmocka_unit_test(a_slab_wastes_at_most_a_twentieth_in_every_pool_and_holds_whole_slices),
+        cmocka_unit_test(sizes_that_have_no_slab_are_told_apart),
+        cmocka_unit_test(groups_of_equal_block_bytes_share_a_pool),
+        cmocka_unit_test(a_pool_gives_a_slab_back_when_its_last_block_is_free),
+        cmocka_unit_test(a_reservation_counts_whole_slabs_of_every_pool),
+        cmocka_unit_test(a_slab_half_used_by_another_pool_is_not_promised),
+        cmocka_unit_test(a_nearly_full_slab_is_filled_before_another),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,477 @@
+/* run.c - see run.h.
+ *
+ * The device keeps a vector clock a lane: which steps of other lanes are ordered before its next one,
+ * by waits or because they are done. A write needs every earlier use of the thing ordered before it, a
+ * read needs every earlier write; a thing is a 128-byte unit of the arena, a seat's table rows, or a
+ * row of encoder states. So a race between lanes is found whether or not it would have bitten.
+ */
+#include "tests/sched/run.h"
+
+#include "worker/kv/kv_slab.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { UNIT = 128, CLOCKS = 4 };
+
+struct use { /* the last step of each lane that wrote, and that read or wrote */
+    uint64_t wrote[MAX_LANES], used[MAX_LANES];
+};
+struct unit {
+    struct use use;
+    bool listed, scratch; /* in a table */
+    req_id id;            /* whose K/V it holds: of group, entry, positions below filled */
+    uint32_t group, entry, filled;
+};
+struct row { /* of a seat, in all tables */
+    struct use use;
+    req_id id;
+    uint32_t next_pos;
+    slice_id at[MAX_GROUPS][RUN_ENTRIES];
+};
+struct enc {
+    struct use use;
+    req_id id;
+    uint32_t layers;
+};
+struct fake {
+    struct unit *unit;
+    uint32_t n_units, n_enc;
+    struct enc *enc;
+    struct row *row;                                /* [n_seats] */
+    uint64_t clock[MAX_LANES][MAX_LANES];           /* of the lane's last step */
+    uint64_t of_step[MAX_LANES][CLOCKS][MAX_LANES]; /* of its last few steps */
+};
+
+token_id
+fake_token(req_id id, uint32_t pos)
+{
+    uint64_t x = (id * 1000003 + pos) * UINT64_C(0x9e3779b97f4a7c15);
+
+    return (token_id)((x >> 33) % 1000);
+}
+
+struct kv_group
+run_group(enum kv_kind kind, uint32_t window, uint32_t slice_bytes, uint32_t max_blocks)
+{
+    return (struct kv_group){ .kind = kind,
+                              .window = window,
+                              .n_layers = 1,
+                              .n_parts = 2,
+                              .slice_bytes = slice_bytes,
+                              .max_entries = RUN_ENTRIES,
+                              .max_blocks = max_blocks };
+}
+
+void
+run_defaults(struct run *r)
+{
+    memset(r, 0, sizeof *r);
+    r->c = (struct kv_config){
+        .n_groups = 1,
+        .n_seats = RUN_SEATS,
+        .n_lanes = 1,
+        .tokens_per_block = 10,
+        .arena_bytes = 1 << 20,
+    };
+    r->c.group[0] = run_group(KV_FULL, 0, UNIT, 0);
+    r->l = (struct scheduler_limits){
+        .max_seqs = RUN_SEATS,
+        .max_rows = 100000,
+        .max_len = 5000,
+        .chunk_unit = 1,
+        .n_lanes = 1,
+        .lane_work = { WORK_ENCODER | WORK_CONTEXT | WORK_GENERATION },
+    };
+}
+
+static uint32_t
+block_units(const struct run *r, uint32_t group)
+{
+    return (uint32_t)(kv_block_bytes(&r->c.group[group]) / UNIT);
+}
+
+static struct unit *
+units_at(const struct run *r, uint32_t group, slice_id at)
+{
+    uint64_t first = (uint64_t)at * r->c.group[group].slice_bytes / UNIT;
+
+    check(at != SLICE_NONE && first + block_units(r, group) <= r->fake->n_units);
+    return &r->fake->unit[first];
+}
+
+void
+run_open(struct run *r)
+{
+    struct err e;
+
+    check(r->c.n_seats <= RUN_SEATS);
+    r->mem = calloc(1, kv_bytes(&r->c));
+    r->kv = kv_init(r->mem, &r->c, &e);
+    check(r->kv);
+    check(scheduler_new(&r->s, &r->l, r->kv, &e) == 0);
+    for (unsigned l = 0; l < r->l.n_lanes; l++)
+        for (unsigned i = 0; i < RUN_OUT; i++) check((r->batch[l][i] = scheduler_batch(r->s)));
+    r->fake = calloc(1, sizeof *r->fake);
+    r->fake->n_units = (uint32_t)(r->c.arena_bytes / UNIT);
+    r->fake->unit = calloc(r->fake->n_units + 1, sizeof r->fake->unit[0]);
+    r->fake->n_enc = r->l.max_enc_rows;
+    r->fake->enc = calloc(r->fake->n_enc + 1, sizeof r->fake->enc[0]);
+    r->fake->row = calloc(r->c.n_seats, sizeof r->fake->row[0]);
+    for (uint32_t i = 0; i < r->c.n_seats; i++)
+        memset(r->fake->row[i].at, 0xff, r->c.n_groups * sizeof r->fake->row[i].at[0]);
+    for (uint32_t g = 0; g < r->c.n_groups; g++)
+        for (uint32_t i = 0; i < block_units(r, g); i++)
+            units_at(r, g, kv_scratch(r->kv, g))[i].scratch = true;
+}
+
+void
+run_close(struct run *r)
+{
+    scheduler_check(r->s);
+    r->s = scheduler_free(r->s);
+    for (unsigned l = 0; l < MAX_LANES; l++)
+        for (unsigned i = 0; i < RUN_OUT; i++) batch_free(r->batch[l][i]);
+    free(r->fake->unit);
+    free(r->fake->enc);
+    free(r->fake->row);
+    free(r->fake);
+    free(r->mem);
+}
+
+struct seq *
+seq_new(req_id id, uint32_t n_prompt, uint32_t max_new, uint32_t n_source)
+{
+    struct seq *q = calloc(1, sizeof *q);
+    token_id *source = calloc(n_source + 1, sizeof *source);
+
+    q->id = id;
+    q->cap = n_prompt + max_new;
+    q->token = calloc(q->cap, sizeof q->token[0]);
+    for (uint32_t i = 0; i < n_prompt; i++) q->token[i] = fake_token(id, i);
+    for (uint32_t i = 0; i < n_source; i++) source[i] = fake_token(id, 100000 + i);
+    q->source = source;
+    q->n_source = n_source;
+    q->n_prompt = n_prompt;
+    q->max_new = max_new;
+    q->priority = 0.5f;
+    q->deadline = NSEC_NEVER;
+    return q;
+}
+
+void
+seq_free(struct seq *q)
+{
+    union {
+        const token_id *in;
+        void *out;
+    } source = { .in = q->source };
+
+    free(source.out);
+    free(q->token);
+    free(q);
+}
+
+void
+run_add(struct run *r, struct seq *q)
+{
+    struct err e;
+
+    check(scheduler_add(r->s, q, r->now, &e) == 0);
+}
+
+static bool
+ordered(const struct run *r, const uint64_t clock[MAX_LANES], unsigned lane,
+        const uint64_t step[MAX_LANES])
+{
+    for (unsigned l = 0; l < MAX_LANES; l++)
+        if (l != lane && step[l] > clock[l] && step[l] > r->done[l]) return false;
+    return true;
+}
+
+static void
+write_to(const struct run *r, const struct batch *b, struct use *u)
+{
+    check(ordered(r, r->fake->clock[b->lane], b->lane, u->used));
+    u->wrote[b->lane] = u->used[b->lane] = b->step;
+}
+
+static void
+read_from(const struct run *r, const struct batch *b, struct use *u)
+{
+    check(ordered(r, r->fake->clock[b->lane], b->lane, u->wrote));
+    u->used[b->lane] = b->step;
+}
+
+static void
+advance_clock(struct run *r, const struct batch *b)
+{
+    uint64_t *clock = r->fake->clock[b->lane];
+
+    for (uint32_t i = 0; i < b->n_waits; i++) {
+        const struct batch_wait *w = &b->wait[i];
+
+        check(w->lane != b->lane && w->step <= r->planned[w->lane] && w->step > 0);
+        clock[w->lane] = MAX(clock[w->lane], w->step);
+        if (w->step <= r->done[w->lane]) continue;
+        for (unsigned l = 0; l < MAX_LANES; l++)
+            clock[l] = MAX(clock[l], r->fake->of_step[w->lane][w->step % CLOCKS][l]);
+    }
+    memcpy(r->fake->of_step[b->lane][b->step % CLOCKS], clock, sizeof r->fake->clock[0]);
+}
+
+/* The block a table entry names now is in no table any more. */
+static void
+unlist(struct run *r, uint32_t group, struct row *row, uint32_t entry)
+{
+    struct unit *u;
+
+    if (row->at[group][entry] == SLICE_NONE) return;
+    u = units_at(r, group, row->at[group][entry]);
+    for (uint32_t i = 0; i < block_units(r, group); i++) u[i].listed = false;
+    row->at[group][entry] = SLICE_NONE;
+}
+
+static void
+apply_edits(struct run *r, const struct batch *b)
+{
+    for (uint32_t i = 0; i < b->n_edits; i++) {
+        const struct kv_edit *e = &b->edit[i];
+        struct row *row = &r->fake->row[e->seat];
+
+        check(e->seat < r->c.n_seats);
+        write_to(r, b, &row->use);
+        if (e->op == EDIT_END) {
+            for (uint32_t g = 0; g < r->c.n_groups; g++)
+                for (uint32_t n = 0; n < RUN_ENTRIES; n++) unlist(r, g, row, n);
+            row->next_pos = 0;
+            continue;
+        }
+        check(e->op == EDIT_SET && e->group < r->c.n_groups && e->entry < RUN_ENTRIES);
+        if (e->at == SLICE_NONE) {
+            check(row->at[e->group][e->entry] != SLICE_NONE);
+            unlist(r, e->group, row, e->entry);
+        } else {
+            struct unit *u = units_at(r, e->group, e->at);
+
+            check(row->at[e->group][e->entry] == SLICE_NONE);
+            row->at[e->group][e->entry] = e->at;
+            for (uint32_t n = 0; n < block_units(r, e->group); n++) {
+                check(!u[n].listed && !u[n].scratch); /* in exactly one place */
+                u[n].listed = true;
+                u[n].filled = 0;
+                u[n].id = UINT64_MAX;
+            }
+        }
+    }
+}
+
+static void
+fill(struct run *r, const struct batch *b, uint32_t group, const struct row *row, req_id id,
+     uint32_t pos)
+{
+    uint32_t tokens = r->c.tokens_per_block, entry = pos / tokens;
+    struct unit *u = units_at(r, group, row->at[group][entry]);
+
+    for (uint32_t i = 0; i < block_units(r, group); i++) {
+        write_to(r, b, &u[i].use);
+        check(pos % tokens == 0 || (u[i].id == id && u[i].filled == pos % tokens));
+        u[i].id = id;
+        u[i].group = group;
+        u[i].entry = entry;
+        u[i].filled = pos % tokens + 1;
+    }
+}
+
+static void
+see(struct run *r, const struct batch *b, uint32_t group, const struct row *row, req_id id,
+    uint32_t first, uint32_t end)
+{
+    uint32_t tokens = r->c.tokens_per_block;
+
+    for (uint32_t entry = first / tokens; entry <= (end - 1) / tokens; entry++) {
+        struct unit *u = units_at(r, group, row->at[group][entry]);
+
+        for (uint32_t i = 0; i < block_units(r, group); i++) {
+            read_from(r, b, &u[i].use);
+            check(u[i].id == id && u[i].group == group && u[i].entry == entry);
+            check(u[i].filled >= MIN(end - entry * tokens, tokens));
+        }
+    }
+}
+
+static void
+do_run(struct run *r, const struct batch *b, const struct batch_run *run)
+{
+    struct row *row = &r->fake->row[run->seat];
+    const struct seq *q = scheduler_seat(r->s, run->seat);
+    uint32_t last = (uint32_t)run->first_pos + run->n_rows - 1;
+
+    check(q && q->n_source == run->cross_tokens);
+    read_from(r, b, &row->use);
+    row->use.wrote[b->lane] = b->step; /* the seat's last token */
+    check(run->first_pos == (int32_t)row->next_pos);
+    check(((run->flags & RUN_FIRST_CHUNK) != 0) == (run->first_pos == 0));
+    check(((run->flags & RUN_SAMPLE) != 0) == (last + 1 >= q->n_prompt));
+    check(run->work == (last + 1 > q->n_prompt ? WORK_GENERATION : WORK_CONTEXT));
+    row->id = q->id;
+    for (uint32_t i = 0; i < run->n_rows; i++, row->next_pos++) {
+        token_id t = b->token[run->first_row + i];
+
+        check(b->pos[run->first_row + i] == (int32_t)row->next_pos);
+        check(t ==
+              (row->next_pos < q->n_prompt ? fake_token(q->id, row->next_pos) : TOKEN_FROM_LAST));
+    }
+    if (run->enc_rows > 0) {
+        check(run->enc_rows == q->n_source && (run->flags & RUN_FIRST_CHUNK));
+        for (uint32_t i = 0; i < run->enc_rows; i++) {
+            struct enc *e = &r->fake->enc[run->enc_row + i];
+
+            read_from(r, b, &e->use);
+            check(e->id == q->id && e->layers == r->l.n_enc_layers);
+        }
+    }
+    for (uint32_t g = 0; g < r->c.n_groups; g++) {
+        const struct kv_group *k = &r->c.group[g];
+
+        if (k->kind == KV_CROSS) {
+            for (uint32_t i = 0; i < run->enc_rows; i++) fill(r, b, g, row, q->id, i);
+            see(r, b, g, row, q->id, 0, q->n_source);
+            continue;
+        }
+        for (uint32_t i = 0; i < run->n_rows; i++)
+            fill(r, b, g, row, q->id, (uint32_t)run->first_pos + i);
+        for (uint32_t pos = (uint32_t)run->first_pos; pos <= last; pos++) {
+            uint32_t first = k->kind == KV_WINDOW && pos >= k->window ? pos - k->window + 1 : 0;
+
+            if (pos == (uint32_t)run->first_pos || pos == last)
+                see(r, b, g, row, q->id, first, pos + 1);
+        }
+    }
+}
+
+static void
+do_encode(struct run *r, const struct batch *b, const struct batch_encode *c)
+{
+    const struct seq *q = scheduler_seat(r->s, c->seat);
+
+    check(q && c->n_rows == q->n_source && c->enc_row + c->n_rows <= r->fake->n_enc);
+    for (uint32_t i = 0; i < c->n_rows; i++) {
+        struct enc *e = &r->fake->enc[c->enc_row + i];
+
+        write_to(r, b, &e->use);
+        check(c->first_layer == 0 || (e->id == q->id && e->layers == c->first_layer));
+        e->id = q->id;
+        e->layers = c->first_layer + c->n_layers;
+        check(b->token[c->first_row + i] == q->source[i]);
+        check(b->pos[c->first_row + i] == (int32_t)i);
+    }
+}
+
+const struct batch *
+run_plan(struct run *r, unsigned lane)
+{
+    struct batch *b = r->batch[lane][(r->planned[lane] + 1) % RUN_OUT];
+    uint32_t row = 0, decoder = 0, logits = 0;
+    bool taken[RUN_SEATS] = { false };
+
+    if (r->planned[lane] - r->done[lane] == RUN_OUT) return NULL; /* its batch is in use */
+    if (scheduler_plan(r->s, lane, r->now, b) == 0) return NULL;
+    check(b->lane == lane && b->step == r->planned[lane] + 1 && b->n_rows > 0);
+    r->planned[lane] = b->step;
+    advance_clock(r, b);
+    apply_edits(r, b);
+    for (uint32_t i = 0; i < b->n_runs; i++) {
+        const struct batch_run *run = &b->run[i];
+
+        check(run->first_row == row && run->n_rows > 0 && !taken[run->seat]);
+        check(run->work & r->l.lane_work[lane]);
+        taken[run->seat] = true;
+        row += run->n_rows;
+        if (run->flags & (RUN_SAMPLE | RUN_PROMPT_LOGPROBS)) check(run->first_logit == logits);
+        if (run->flags & RUN_PROMPT_LOGPROBS) {
+            logits += run->n_rows;
+        } else if (run->flags & RUN_SAMPLE) {
+            logits++;
+        }
+        do_run(r, b, run);
+    }
+    decoder = row;
+    check(decoder <= r->l.max_rows && logits == b->n_logits);
+    for (uint32_t i = 0; i < b->n_encode; i++) {
+        check(b->encode[i].first_row == row && !taken[b->encode[i].seat]);
+        check(r->l.lane_work[lane] & WORK_ENCODER);
+        taken[b->encode[i].seat] = true;
+        row += b->encode[i].n_rows;
+        do_encode(r, b, &b->encode[i]);
+    }
+    check(row == b->n_rows && row - decoder <= r->l.max_enc_rows);
+    check(b->bucket == 0 || b->bucket >= b->n_rows);
+    return b;
+}
+
+bool
+run_commit(struct run *r, unsigned lane)
+{
+    const struct batch *b = r->batch[lane][(r->done[lane] + 1) % RUN_OUT];
+    struct batch_result res = { .lane = (uint8_t)lane, .status = r->failing ? -5 : 0 };
+    uint8_t n_tokens[RUN_SEATS] = { 0 };
+    token_id token[RUN_SEATS * (1 + MAX_DRAFT)];
+
+    if (r->planned[lane] == r->done[lane]) return false;
+    for (uint32_t i = 0; i < b->n_waits; i++) /* it cannot be done before them */
+        while (r->done[b->wait[i].lane] < b->wait[i].step) check(run_commit(r, b->wait[i].lane));
+    for (uint32_t i = 0; i < b->n_runs; i++) {
+        const struct seq *q = scheduler_seat(r->s, b->run[i].seat);
+
+        if (!(b->run[i].flags & RUN_SAMPLE)) continue;
+        n_tokens[i] = 1;
+        token[i * (1 + MAX_DRAFT)] = fake_token(q->id,
+                                                (uint32_t)b->run[i].first_pos + b->run[i].n_rows);
+    }
+    res.step = b->step;
+    res.n_tokens = n_tokens;
+    res.token = token;
+    r->done[lane] = b->step;
+    scheduler_commit(r->s, b, &res, r->now);
+    return true;
+}
+
+const struct batch *
+run_step(struct run *r, unsigned lane)
+{
+    const struct batch *b = run_plan(r, lane);
+
+    if (b) check(run_commit(r, lane));
+    return b;
+}
+
+void
+run_check_tokens(const struct seq *q)
+{
+    for (uint32_t i = 0; i < q->n_tokens; i++) check(q->token[i] == fake_token(q->id, i));
+}
+
+uint32_t
+run_used(const struct run *r)
+{
+    uint32_t used = 0;
+
+    for (uint32_t p = 0; p < kv_n_pools(r->kv); p++) {
+        struct kv_count n;
+
+        kv_count(r->kv, p, &n);
+        used += n.used;
+    }
+    return used;
+}
+
+bool
+in_batch(const struct batch *b, const struct seq *q)
+{
+    for (uint32_t i = 0; b && i < b->n_runs; i++)
+        if (b->run[i].seat == q->seat) return true;
+    for (uint32_t i = 0; b && i < b->n_encode; i++)
+        if (b->encode[i].seat == q->seat) return true;
+    return false;
+}

@@ -1,0 +1,56 @@
+/* run.h - a scheduler with a KV manager under it and a pretended device, for tests.
+ *
+ * The pretended device holds what the real one would: tables, changed by nothing but edits; and it is
+ * strict: it stops the program when a step is handed a block, a row or a token that is not in order.
+ * The token after position p of request id is fake_token(id, p), so that streams can be compared.
+ */
+#ifndef TESTS_SCHED_RUN_H
+#define TESTS_SCHED_RUN_H
+
+#include "worker/kv/kv_seat.h"
+#include "worker/sched/scheduler.h"
+
+enum { RUN_SEATS = 64, RUN_ENTRIES = 512, RUN_OUT = 2 };
+
+struct fake; /* what the device knows */
+
+struct run {
+    struct kv_config c;
+    struct scheduler_limits l;
+    void *mem;
+    struct kv *kv;
+    struct scheduler *s;
+    struct batch *batch[MAX_LANES][RUN_OUT]; /* ring: step % RUN_OUT */
+    uint64_t planned[MAX_LANES], done[MAX_LANES];
+    struct fake *fake;
+    nsec now;
+    bool failing; /* steps end with -EIO */
+};
+
+/* One full group, blocks of 10 tokens, one lane; change what the test is about, then run_open(). */
+void run_defaults(struct run *r);
+/* A group with `blocks` blocks at most (0: elastic). */
+struct kv_group run_group(enum kv_kind kind, uint32_t window, uint32_t slice_bytes,
+                          uint32_t max_blocks);
+void run_open(struct run *r);
+void run_close(struct run *r);
+
+/* Filled in, not added. The tokens are the test's to free with seq_free(). */
+struct seq *seq_new(req_id id, uint32_t n_prompt, uint32_t max_new, uint32_t n_source);
+void seq_free(struct seq *q);
+void run_add(struct run *r, struct seq *q); /* must succeed */
+
+/* The lane's next step, checked against the device and "launched": its batch, or NULL. */
+const struct batch *run_plan(struct run *r, unsigned lane);
+/* The lane's oldest step is done; false: none is out. */
+bool run_commit(struct run *r, unsigned lane);
+/* Plan and commit one step of the lane; the batch, or NULL. */
+const struct batch *run_step(struct run *r, unsigned lane);
+token_id fake_token(req_id id, uint32_t pos); /* 0 .. 999 */
+/* What the request's tokens must be now: prompt untouched, then fake_token()s. */
+void run_check_tokens(const struct seq *q);
+/* Blocks held, over all pools. */
+uint32_t run_used(const struct run *r);
+bool in_batch(const struct batch *b, const struct seq *q);
+
+#endif

@@ -1,0 +1,200 @@
+/* test_batch.c - a batch as bytes, and what other people's bytes may not do. */
+#include "tests/test.h"
+
+#include "worker/sched/batch.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { ROWS = 64, RUNS = 8, EDITS = 16, BYTES = 8192 };
+
+/* A step with one of everything. */
+static struct batch *
+full_batch(void)
+{
+    struct batch *b = batch_new(ROWS, RUNS, EDITS);
+
+    assert_non_null(b);
+    b->step = 77;
+    b->lane = 1;
+    b->rung = 2;
+    b->work = WORK_CONTEXT | WORK_GENERATION | WORK_ENCODER;
+    b->bucket = 32;
+    b->n_rows = 9;
+    b->n_runs = 2;
+    b->n_logits = 5;
+    b->n_encode = b->n_edits = b->n_copies = b->n_waits = 1;
+    for (int i = 0; i < 9; i++) {
+        b->token[i] = i == 4 ? TOKEN_FROM_LAST : 100 + i;
+        b->pos[i] = i;
+    }
+    b->run[0] = (struct batch_run){ .seat = 3,
+                                    .n_rows = 4,
+                                    .first_pos = 64,
+                                    .work = WORK_CONTEXT,
+                                    .flags = RUN_PROMPT_LOGPROBS | RUN_FIRST_CHUNK,
+                                    .enc_row = 5,
+                                    .enc_rows = 7,
+                                    .cross_tokens = 7 };
+    b->run[1] = (struct batch_run){ .seat = 4,
+                                    .first_row = 4,
+                                    .n_rows = 1,
+                                    .first_pos = 812,
+                                    .work = WORK_GENERATION,
+                                    .flags = RUN_SAMPLE,
+                                    .first_logit = 4 };
+    b->encode[0] = (struct batch_encode){
+        .seat = 6, .first_row = 5, .n_rows = 4, .enc_row = 8, .first_layer = 2, .n_layers = 3
+    };
+    b->edit[0] = (struct kv_edit){ .op = EDIT_LABEL, .group = 1, .n_tokens = 16, .key = { 1, 2 } };
+    b->copy[0] = (struct batch_copy){ .group = 1, .to_tier = TIER_HOST, .after = 1, .from = 8 };
+    b->wait[0] = (struct batch_wait){ .lane = 0, .step = 76 };
+    return b;
+}
+
+static void
+packed_and_unpacked_is_the_same_batch(void **state)
+{
+    struct batch *b = full_batch(), *c = batch_new(ROWS, RUNS, EDITS);
+    uint8_t one[BYTES], two[BYTES];
+    int n = batch_pack(b, one, sizeof one);
+    struct err e;
+
+    (void)state;
+    assert_true(n > 0);
+    assert_int_equal(batch_unpack(c, one, (size_t)n, &e), 0);
+    assert_int_equal(c->step, 77);
+    assert_int_equal(c->run[1].first_pos, 812);
+    assert_int_equal(c->token[4], TOKEN_FROM_LAST);
+    assert_int_equal(c->encode[0].enc_row, 8);
+    assert_int_equal(c->copy[0].after, 1);
+    assert_int_equal(c->edit[0].key[1], 2);
+    assert_int_equal(c->wait[0].step, 76);
+    assert_int_equal(batch_pack(c, two, sizeof two), n);
+    assert_memory_equal(one, two, (size_t)n);
+    batch_free(b);
+    batch_free(c);
+}
+
+static void
+a_buffer_one_byte_too_small_is_told(void **state)
+{
+    struct batch *b = full_batch();
+    uint8_t buf[BYTES];
+    int n = batch_pack(b, buf, sizeof buf);
+
+    (void)state;
+    assert_int_equal(batch_pack(b, buf, (size_t)n - 1), -ENOSPC);
+    assert_int_equal(batch_pack(b, buf, (size_t)n), n);
+    batch_free(b);
+}
+
+static void
+a_batch_beyond_the_readers_room_is_refused_with_the_numbers(void **state)
+{
+    struct batch *b = full_batch(), *small = batch_new(8, RUNS, EDITS);
+    uint8_t buf[BYTES];
+    int n = batch_pack(b, buf, sizeof buf);
+    struct err e;
+
+    (void)state;
+    assert_int_equal(batch_unpack(small, buf, (size_t)n, &e), -EMSGSIZE);
+    assert_non_null(strstr(e.text, "9 rows"));
+    batch_free(b);
+    batch_free(small);
+}
+
+static void
+every_truncation_is_refused(void **state)
+{
+    struct batch *b = full_batch(), *c = batch_new(ROWS, RUNS, EDITS);
+    uint8_t buf[BYTES];
+    int n = batch_pack(b, buf, sizeof buf);
+    struct err e;
+
+    (void)state;
+    for (int i = 0; i < n; i++) {
+        uint8_t *exact = malloc((size_t)i + 1);
+
+        memcpy(exact, buf, (size_t)i);
+        assert_true(batch_unpack(c, exact, (size_t)i, &e) < 0);
+        free(exact);
+    }
+    assert_int_equal(batch_unpack(c, buf, (size_t)n + 1, &e), -EBADMSG);
+    batch_free(b);
+    batch_free(c);
+}
+
+static void
+rows_that_do_not_follow_one_another_are_refused(void **state)
+{
+    (void)state;
+    for (int what = 0; what < 10; what++) {
+        struct batch *b = full_batch(), *c = batch_new(ROWS, RUNS, EDITS);
+        uint8_t buf[BYTES];
+        struct err e;
+        int n;
+
+        if (what == 0) b->run[1].first_row = 3;
+        if (what == 1) b->run[0].n_rows = 0;
+        if (what == 2) b->run[1].first_logit = 3;
+        if (what == 3) b->n_logits = 6;
+        if (what == 4) b->encode[0].first_row = 4;
+        if (what == 5) b->n_rows = 10;
+        if (what == 6) b->edit[0].op = 9;
+        if (what == 7) b->edit[0].group = MAX_GROUPS;
+        if (what == 8) b->run[1].n_draft = 1;
+        if (what == 9) b->wait[0].lane = MAX_LANES;
+        n = batch_pack(b, buf, sizeof buf);
+        assert_true(n > 0);
+        assert_int_equal(batch_unpack(c, buf, (size_t)n, &e), -EBADMSG);
+        assert_int_equal(c->n_rows + c->n_runs + c->n_edits, 0); /* half a batch is none */
+        batch_free(b);
+        batch_free(c);
+    }
+}
+
+static void
+no_bytes_make_it_read_or_write_outside(void **state)
+{
+    struct batch *b = full_batch(), *c = batch_new(ROWS, RUNS, EDITS);
+    uint8_t buf[BYTES];
+    int n = batch_pack(b, buf, sizeof buf);
+    struct err e;
+
+    (void)state;
+    test_seed();
+    for (int round = 0; round < 20000; round++) {
+        uint8_t *exact = malloc((size_t)n);
+
+        memcpy(exact, buf, (size_t)n);
+        for (uint32_t i = 0; i <= test_below(4); i++)
+            exact[test_below((uint32_t)n)] = (uint8_t)test_below(256);
+        if (batch_unpack(c, exact, (size_t)n, &e) == 0) {
+            uint64_t rows = 0;
+
+            for (uint32_t i = 0; i < c->n_runs; i++) rows += c->run[i].n_rows;
+            for (uint32_t i = 0; i < c->n_encode; i++) rows += c->encode[i].n_rows;
+            assert_int_equal(rows, c->n_rows);
+        }
+        free(exact);
+    }
+    batch_free(b);
+    batch_free(c);
+}
+
+int
+main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(packed_and_unpacked_is_the_same_batch),
+        cmocka_unit_test(a_buffer_one_byte_too_small_is_told),
+        cmocka_unit_test(a_batch_beyond_the_readers_room_is_refused_with_the_numbers),
+        cmocka_unit_test(every_truncation_is_refused),
+        cmocka_unit_test(rows_that_do_not_follow_one_another_are_refused),
+        cmocka_unit_test(no_bytes_make_it_read_or_write_outside),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,294 @@
+/* test_encoder.c - sources: encoded whole, in layer slices, projected once, forgotten in time (G). */
+#include "tests/sched/run.h"
+#include "tests/test.h"
+
+#include "include/lagan_wire.h"
+
+#include <errno.h>
+#include <string.h>
+
+static struct run r;
+
+static void
+defaults(uint32_t max_enc_rows)
+{
+    run_defaults(&r);
+    r.c.n_groups = 2;
+    r.c.group[1] = run_group(KV_CROSS, 0, 128, 0);
+    r.l.n_enc_layers = 6;
+    r.l.max_enc_rows = max_enc_rows;
+}
+
+static void
+run_out(void)
+{
+    for (;;)
+        if (!run_plan(&r, 0) && !run_commit(&r, 0)) return;
+}
+
+static void
+close_all(struct seq **q, int n)
+{
+    for (int i = 0; i < n; i++) {
+        run_check_tokens(q[i]);
+        seq_free(q[i]);
+    }
+    assert_int_equal(run_used(&r), 0);
+    run_close(&r);
+}
+
+static void
+the_decoder_starts_the_step_after_its_encoder(void **state) /* G1, B4 */
+{
+    struct seq *q = seq_new(1, 1, 5, 33);
+    const struct batch *b;
+
+    (void)state;
+    defaults(100);
+    run_open(&r);
+    run_add(&r, q);
+    b = run_plan(&r, 0);
+    assert_int_equal(b->n_runs, 0);
+    assert_int_equal(b->n_encode, 1);
+    assert_int_equal(b->n_rows, 33);
+    assert_int_equal(b->encode[0].n_layers, 6);
+    assert_int_equal(b->work, WORK_ENCODER);
+    b = run_plan(&r, 0); /* launched behind it, not waiting for its result */
+    assert_int_equal(b->n_encode, 0);
+    assert_int_equal(b->n_runs, 1);
+    assert_int_equal(b->run[0].flags, RUN_FIRST_CHUNK | RUN_SAMPLE);
+    assert_int_equal(b->run[0].enc_rows, 33);
+    assert_int_equal(b->run[0].cross_tokens, 33);
+    assert_int_equal(b->n_waits, 0);
+    run_commit(&r, 0);
+    b = run_plan(&r, 0);
+    assert_int_equal(b->run[0].enc_rows, 0); /* projected once */
+    assert_int_equal(b->run[0].cross_tokens, 33);
+    run_out();
+    assert_ptr_equal(scheduler_reap(r.s), q);
+    close_all(&q, 1);
+}
+
+static void
+an_encoder_runs_a_few_layers_a_step_beside_decoding(void **state) /* DECISIONS 11, 12 */
+{
+    static const uint32_t first[] = { 0, 4 }, n[] = { 4, 2 };
+    struct seq *q[2] = { seq_new(1, 1, 20, 10), seq_new(2, 1, 5, 40) };
+    const struct batch *b;
+
+    (void)state;
+    defaults(100);
+    r.l.enc_layers = 4;
+    run_open(&r);
+    run_add(&r, q[0]);
+    for (int i = 0; i < 3; i++) run_step(&r, 0);
+    run_add(&r, q[1]);
+    for (int i = 0; i < 2; i++) {
+        b = run_step(&r, 0);
+        assert_int_equal(b->n_runs, 1);
+        assert_int_equal(b->n_encode, 1);
+        assert_int_equal(b->encode[0].first_layer, first[i]);
+        assert_int_equal(b->encode[0].n_layers, n[i]);
+        assert_int_equal(b->encode[0].first_row, 1); /* decoder rows first */
+        assert_int_equal(b->bucket, 0);
+    }
+    b = run_step(&r, 0);
+    assert_int_equal(b->n_runs, 2);
+    run_out();
+    for (int i = 0; i < 2; i++) assert_non_null(scheduler_reap(r.s));
+    close_all(q, 2);
+}
+
+static void
+encoder_rows_are_bounded_and_used_again_once_projected(void **state) /* G3 */
+{
+    struct seq *q[5];
+
+    (void)state;
+    defaults(50);
+    run_open(&r);
+    for (int i = 0; i < 5; i++) run_add(&r, q[i] = seq_new((req_id)i, 1, 3, 20));
+    assert_int_equal(run_plan(&r, 0)->n_encode, 2); /* 40 of 50 rows */
+    assert_int_equal(run_plan(&r, 0)->n_runs, 2);   /* both project */
+    run_commit(&r, 0);
+    scheduler_check(r.s);
+    assert_int_equal(run_plan(&r, 0)->n_encode, 0); /* which is not done yet */
+    run_commit(&r, 0);
+    assert_int_equal(run_plan(&r, 0)->n_encode, 2);
+    run_out();
+    for (int i = 0; i < 5; i++) assert_non_null(scheduler_reap(r.s));
+    close_all(q, 5);
+}
+
+static void
+a_gap_in_the_encoder_rows_is_filled_by_who_fits(void **state)
+{
+    struct seq *q[4];
+    const struct batch *b;
+
+    (void)state;
+    defaults(50);
+    run_open(&r);
+    run_add(&r, q[0] = seq_new(0, 1, 3, 10));
+    run_add(&r, q[1] = seq_new(1, 1, 3, 40));
+    run_plan(&r, 0);
+    assert_int_equal(q[1]->enc_row, 10);
+    scheduler_cancel(r.s, 0, LAGAN_E_CANCELLED);
+    run_commit(&r, 0);
+    run_add(&r, q[2] = seq_new(2, 1, 3, 11)); /* one row too many; and who is behind it waits */
+    run_add(&r, q[3] = seq_new(3, 1, 3, 10));
+    b = run_plan(&r, 0);
+    assert_int_equal(b->n_encode, 0);
+    scheduler_cancel(r.s, 2, LAGAN_E_CANCELLED);
+    b = run_plan(&r, 0);
+    assert_int_equal(b->n_encode, 1);
+    assert_int_equal(q[3]->enc_row, 0);
+    run_out();
+    for (int i = 0; i < 4; i++) assert_non_null(scheduler_reap(r.s));
+    close_all(q, 4);
+}
+
+static void
+a_decoder_prompt_in_chunks_projects_with_its_first(void **state) /* G2 */
+{
+    struct seq *q = seq_new(1, 25, 4, 12);
+    uint32_t projected = 0;
+
+    (void)state;
+    defaults(50);
+    r.l.max_rows = r.l.chunk_unit = 10;
+    run_open(&r);
+    run_add(&r, q);
+    for (const struct batch *b; (b = run_step(&r, 0));)
+        for (uint32_t i = 0; i < b->n_runs; i++) {
+            projected += b->run[i].enc_rows;
+            assert_int_equal(b->run[i].enc_rows > 0, b->run[i].first_pos == 0);
+        }
+    assert_int_equal(projected, 12);
+    assert_ptr_equal(scheduler_reap(r.s), q);
+    close_all(&q, 1);
+}
+
+static void
+a_new_source_and_a_running_one_share_a_step(void **state) /* */
+{
+    struct seq *q[2] = { seq_new(1, 1, 20, 5), seq_new(2, 1, 20, 7) };
+    const struct batch *b;
+
+    (void)state;
+    defaults(50);
+    run_open(&r);
+    run_add(&r, q[0]);
+    run_step(&r, 0);
+    run_step(&r, 0);
+    run_add(&r, q[1]);
+    run_step(&r, 0);
+    b = run_step(&r, 0);
+    assert_int_equal(b->n_runs, 2);
+    assert_int_equal(b->run[0].enc_rows, 0);
+    assert_int_equal(b->run[0].cross_tokens, 5);
+    assert_int_equal(b->run[1].enc_rows, 7); /* rows projected: 7, the new one's */
+    assert_int_equal(b->run[1].cross_tokens, 7);
+    run_out();
+    for (int i = 0; i < 2; i++) assert_non_null(scheduler_reap(r.s));
+    close_all(q, 2);
+}
+
+static void
+whatever_ends_a_source_gives_back_both_pools_and_its_rows(void **state) /* */
+{
+    (void)state;
+    for (int when = 0; when < 5; when++) {
+        struct seq *q = seq_new(1, 1, 9, 50), *next = seq_new(2, 1, 2, 50);
+        struct seq *both[2] = { q, next };
+
+        defaults(50);
+        r.l.enc_layers = 2;
+        run_open(&r);
+        run_add(&r, q);
+        if (when == 0) run_out();       /* finished */
+        if (when == 1) run_plan(&r, 0); /* cancelled while the encoder runs */
+        for (int i = 0; when == 2 && i < 3; i++) run_step(&r, 0); /* between the two */
+        for (int i = 0; when >= 3 && i < 5; i++) run_step(&r, 0); /* in generation */
+        if (when == 4) {
+            r.failing = true;
+            run_step(&r, 0); /* errored */
+            r.failing = false;
+        }
+        scheduler_cancel(r.s, 1, LAGAN_E_CANCELLED);
+        run_out();
+        assert_ptr_equal(scheduler_reap(r.s), q);
+        assert_int_equal(run_used(&r), 0);
+        run_add(&r, next); /* needs every encoder row */
+        run_out();
+        assert_ptr_equal(scheduler_reap(r.s), next);
+        close_all(both, 2);
+    }
+}
+
+static void
+pending_encoders_go_at_once_when_nothing_decodes(void **state) /* M-38 */
+{
+    struct seq *q[4];
+
+    (void)state;
+    defaults(100);
+    run_open(&r);
+    for (int i = 0; i < 4; i++) run_add(&r, q[i] = seq_new((req_id)i, 1, 3, 20));
+    assert_int_equal(run_plan(&r, 0)->n_encode, 4);
+    run_out();
+    for (int i = 0; i < 4; i++) assert_non_null(scheduler_reap(r.s));
+    close_all(q, 4);
+}
+
+static void
+a_source_longer_than_the_buffer_is_refused_with_the_numbers(void **state) /* L-05 */
+{
+    struct seq *q = seq_new(1, 1, 5, 51), *none = seq_new(2, 1, 5, 0);
+    struct err e;
+
+    (void)state;
+    defaults(50);
+    run_open(&r);
+    assert_int_equal(scheduler_add(r.s, q, 0, &e), -EMSGSIZE);
+    assert_non_null(strstr(e.text, "51"));
+    assert_non_null(strstr(e.text, "50"));
+    assert_int_equal(scheduler_add(r.s, none, 0, &e), -EINVAL);
+    assert_non_null(strstr(e.text, "no source"));
+    seq_free(none);
+    close_all(&q, 1);
+}
+
+static void
+a_source_that_fits_the_buffer_and_no_pool_is_refused(void **state)
+{
+    struct seq *q = seq_new(1, 1, 5, 41);
+    struct err e;
+
+    (void)state;
+    defaults(100);
+    r.c.group[1].max_blocks = 4;
+    run_open(&r);
+    assert_int_equal(scheduler_add(r.s, q, 0, &e), -EMSGSIZE);
+    assert_non_null(strstr(e.text, "source of 41"));
+    close_all(&q, 1);
+}
+
+int
+main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(the_decoder_starts_the_step_after_its_encoder),
+        cmocka_unit_test(an_encoder_runs_a_few_layers_a_step_beside_decoding),
+        cmocka_unit_test(encoder_rows_are_bounded_and_used_again_once_projected),
+        cmocka_unit_test(a_gap_in_the_encoder_rows_is_filled_by_who_fits),
+        cmocka_unit_test(a_decoder_prompt_in_chunks_projects_with_its_first),
+        cmocka_unit_test(a_new_source_and_a_running_one_share_a_step),
+        cmocka_unit_test(whatever_ends_a_source_gives_back_both_pools_and_its_rows),
+        cmocka_unit_test(pending_encoders_go_at_once_when_nothing_decodes),
+        cmocka_unit_test(a_source_longer_than_the_buffer_is_refused_with_the_numbers),
+        cmocka_unit_test(a_source_that_fits_the_buffer_and_no_pool_is_refused),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,647 @@
+/* test_scheduler.c - a sequence's life in one lane: added, planned a step ahead, ended, reaped. */
+#include "tests/sched/run.h"
+#include "tests/test.h"
+
+#include "include/lagan_wire.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+static struct run r;
+
+static void
+begin(void)
+{
+    run_defaults(&r);
+    run_open(&r);
+}
+
+static void
+end(struct seq *q)
+{
+    run_check_tokens(q);
+    seq_free(q);
+    assert_int_equal(run_used(&r), 0);
+    run_close(&r);
+}
+
+/* The commit that makes q end, with steps planned one ahead throughout. */
+static void
+run_ahead(void)
+{
+    do {
+        if (run_plan(&r, 0)) continue;
+    } while (run_commit(&r, 0));
+}
+
+static void
+a_step_is_planned_before_the_one_ahead_is_committed(void **state)
+{
+    struct seq *q = seq_new(1, 12, 3, 0);
+    const struct batch *b;
+
+    (void)state;
+    begin();
+    run_add(&r, q);
+    b = run_plan(&r, 0);
+    assert_int_equal(b->n_rows, 12);
+    assert_int_equal(b->run[0].flags, RUN_SAMPLE | RUN_FIRST_CHUNK);
+    b = run_plan(&r, 0);
+    assert_int_equal(b->n_rows, 1);
+    assert_int_equal(b->token[0], TOKEN_FROM_LAST);
+    assert_int_equal(b->pos[0], 12);
+    assert_null(run_plan(&r, 0)); /* at most two are out */
+    run_commit(&r, 0);
+    assert_int_equal(q->n_tokens, 13);
+    assert_non_null(run_plan(&r, 0));
+    run_ahead();
+    assert_ptr_equal(scheduler_reap(r.s), q);
+    assert_int_equal(q->reason, LAGAN_FINISH_LENGTH);
+    assert_int_equal(q->n_tokens, 15);
+    end(q);
+}
+
+static void
+a_length_known_ahead_costs_no_extra_row(void **state) /* A1: nothing after the last step */
+{
+    struct seq *q = seq_new(1, 4, 6, 0);
+    uint32_t rows = 0;
+
+    (void)state;
+    begin();
+    run_add(&r, q);
+    for (;;) {
+        const struct batch *b = run_plan(&r, 0);
+
+        if (b) rows += b->n_rows;
+        if (!b && !run_commit(&r, 0)) break;
+    }
+    assert_int_equal(rows, 4 + 5);
+    assert_int_equal(q->state, SEQ_ENDED);
+    assert_ptr_equal(scheduler_reap(r.s), q);
+    end(q);
+}
+
+static void
+an_end_id_throws_the_row_in_flight_away(void **state) /* L-03 */
+{
+    struct seq *q = seq_new(1, 4, 50, 0);
+
+    (void)state;
+    begin();
+    q->end_id[0] = fake_token(1, 9);
+    q->n_end = q->n_eos = 1;
+    run_add(&r, q);
+    for (int i = 0; i < 6; i++) {
+        assert_non_null(run_plan(&r, 0)); /* the sixth samples position 9 */
+        if (i > 0) run_commit(&r, 0);
+    }
+    assert_non_null(run_plan(&r, 0)); /* one too many, it will turn out */
+    run_commit(&r, 0);
+    assert_int_equal(q->state, SEQ_ENDED);
+    assert_null(scheduler_reap(r.s)); /* a step that carries it is out */
+    assert_int_not_equal(run_used(&r), 0);
+    assert_null(run_plan(&r, 0));
+    run_commit(&r, 0);
+    assert_ptr_equal(scheduler_reap(r.s), q);
+    assert_null(scheduler_reap(r.s));
+    assert_int_equal(q->reason, LAGAN_FINISH_EOS);
+    assert_int_equal(q->n_tokens, 10); /* the end id is the last, nothing after it */
+    end(q);
+}
+
+static void
+a_stop_id_is_told_from_an_end_of_sequence(void **state)
+{
+    struct seq *q = seq_new(1, 4, 50, 0);
+
+    (void)state;
+    begin();
+    q->end_id[0] = 1001; /* never sampled */
+    q->end_id[1] = fake_token(1, 6);
+    q->n_eos = 1;
+    q->n_end = 2;
+    run_add(&r, q);
+    run_ahead();
+    assert_ptr_equal(scheduler_reap(r.s), q);
+    assert_int_equal(q->reason, LAGAN_FINISH_STOP);
+    assert_int_equal(q->n_tokens, 7);
+    end(q);
+}
+
+static void
+no_end_id_counts_before_min_new_tokens(void **state)
+{
+    for (uint32_t min_new = 0; min_new < 6; min_new++) {
+        struct seq *q = seq_new(1, 4, 8, 0);
+
+        (void)state;
+        begin();
+        q->min_new = min_new;
+        q->end_id[0] = fake_token(1, 6); /* the third generated: two came before it */
+        q->n_end = q->n_eos = 1;
+        run_add(&r, q);
+        run_ahead();
+        assert_ptr_equal(scheduler_reap(r.s), q);
+        assert_int_equal(q->n_tokens, min_new <= 2 ? 7 : 12);
+        assert_int_equal(q->reason, min_new <= 2 ? LAGAN_FINISH_EOS : LAGAN_FINISH_LENGTH);
+        end(q);
+    }
+}
+
+static void
+an_end_id_as_the_last_token_is_an_end_of_sequence(void **state)
+{
+    struct seq *q = seq_new(1, 4, 3, 0);
+
+    (void)state;
+    begin();
+    q->end_id[0] = fake_token(1, 6);
+    q->n_end = q->n_eos = 1;
+    run_add(&r, q);
+    run_ahead();
+    assert_ptr_equal(scheduler_reap(r.s), q);
+    assert_int_equal(q->reason, LAGAN_FINISH_EOS);
+    end(q);
+}
+
+static void
+cancelling_ends_at_once_what_waits_and_later_what_runs(void **state) /* */
+{
+    struct seq *q = seq_new(1, 4, 50, 0);
+
+    (void)state;
+    begin();
+    run_add(&r, q);
+    scheduler_cancel(r.s, 1, LAGAN_E_CANCELLED);
+    assert_ptr_equal(scheduler_reap(r.s), q);
+    assert_int_equal(q->reason, LAGAN_E_CANCELLED);
+
+    run_add(&r, q);
+    run_plan(&r, 0);
+    run_plan(&r, 0);
+    scheduler_cancel(r.s, 1, LAGAN_FINISH_STOP);
+    scheduler_cancel(r.s, 1, LAGAN_E_CANCELLED); /* already ended: no error, no change */
+    scheduler_cancel(r.s, 77, LAGAN_E_CANCELLED);
+    assert_null(run_plan(&r, 0));
+    run_commit(&r, 0);
+    assert_null(scheduler_reap(r.s));
+    run_commit(&r, 0);
+    assert_ptr_equal(scheduler_reap(r.s), q);
+    assert_int_equal(q->reason, LAGAN_FINISH_STOP);
+    assert_int_equal(q->n_tokens, 4);
+    end(q);
+}
+
+static void
+a_cancelled_chunk_gives_everything_back(void **state)
+{
+    struct seq *q = seq_new(1, 45, 5, 0);
+
+    (void)state;
+    run_defaults(&r);
+    r.l.max_rows = r.l.chunk_unit = 10;
+    run_open(&r);
+    run_add(&r, q);
+    run_plan(&r, 0);
+    run_plan(&r, 0);
+    run_commit(&r, 0);
+    scheduler_cancel(r.s, 1, LAGAN_E_CANCELLED);
+    assert_true(run_used(&r) > 0);
+    run_commit(&r, 0);
+    assert_int_equal(run_used(&r), 0);
+    assert_ptr_equal(scheduler_reap(r.s), q);
+    end(q);
+}
+
+static void
+a_deadline_ends_what_waits_and_what_runs(void **state)
+{
+    struct seq *q = seq_new(1, 4, 50, 0), *w = seq_new(2, 4, 50, 0);
+
+    (void)state;
+    run_defaults(&r);
+    r.l.max_seqs = 1;
+    run_open(&r);
+    assert_int_equal(scheduler_wake(r.s), NSEC_NEVER);
+    q->deadline = 300;
+    w->deadline = 200;
+    run_add(&r, q);
+    run_add(&r, w);
+    assert_int_equal(scheduler_wake(r.s), 200);
+    assert_non_null(run_step(&r, 0));
+    r.now = 200;
+    assert_non_null(run_plan(&r, 0));
+    assert_ptr_equal(scheduler_reap(r.s), w);
+    assert_int_equal(w->reason, LAGAN_E_DEADLINE);
+    assert_int_equal(scheduler_wake(r.s), 300);
+    r.now = 299;
+    run_commit(&r, 0);
+    assert_non_null(run_plan(&r, 0));
+    r.now = 300;
+    run_commit(&r, 0); /* its token counts, then it is late */
+    assert_ptr_equal(scheduler_reap(r.s), q);
+    assert_int_equal(q->reason, LAGAN_E_DEADLINE);
+    assert_int_equal(q->n_tokens, 7);
+    assert_int_equal(scheduler_wake(r.s), NSEC_NEVER);
+    seq_free(w);
+    end(q);
+}
+
+static void
+a_failed_step_ends_every_sequence_it_carried_and_no_other(void **state)
+{
+    struct seq *q[3] = { seq_new(1, 4, 9, 0), seq_new(2, 4, 9, 0), seq_new(3, 4, 9, 0) };
+
+    (void)state;
+    run_defaults(&r);
+    r.l.max_seqs = 2;
+    run_open(&r);
+    for (int i = 0; i < 3; i++) run_add(&r, q[i]);
+    run_plan(&r, 0);
+    r.failing = true;
+    run_commit(&r, 0);
+    r.failing = false;
+    for (int i = 0; i < 2; i++) {
+        struct seq *s = scheduler_reap(r.s);
+
+        assert_ptr_equal(s, q[i]);
+        assert_int_equal(s->reason, LAGAN_E_INTERNAL);
+        assert_int_equal(s->n_tokens, 4);
+        seq_free(s);
+    }
+    run_ahead();
+    assert_ptr_equal(scheduler_reap(r.s), q[2]);
+    assert_int_equal(q[2]->reason, LAGAN_FINISH_LENGTH);
+    end(q[2]);
+}
+
+static void
+decoding_comes_first_and_prompts_take_what_is_left(void **state)
+{
+    struct seq *q[4];
+    const struct batch *b;
+
+    (void)state;
+    run_defaults(&r);
+    r.l.max_rows = 20;
+    r.l.chunk_unit = 0;
+    run_open(&r);
+    for (int i = 0; i < 3; i++) run_add(&r, q[i] = seq_new((req_id)i, 6, 30, 0));
+    run_step(&r, 0);
+    run_add(&r, q[3] = seq_new(3, 100, 5, 0));
+    q[3]->priority = 1; /* even so */
+    b = run_step(&r, 0);
+    assert_int_equal(b->n_runs, 4);
+    for (int i = 0; i < 3; i++) assert_int_equal(b->run[i].work, WORK_GENERATION);
+    assert_int_equal(b->run[3].n_rows, 10); /* of 17 left: a whole block */
+    assert_int_equal(b->work, WORK_GENERATION | WORK_CONTEXT);
+    for (int i = 0; i < 4; i++) {
+        scheduler_cancel(r.s, (req_id)i, LAGAN_E_CANCELLED);
+        seq_free(scheduler_reap(r.s));
+    }
+    run_close(&r);
+}
+
+static void
+a_budget_below_the_unit_still_moves_the_first_prompt(void **state) /* DECISIONS 12 */
+{
+    struct seq *q[6];
+    const struct batch *b;
+    uint32_t at = 0;
+
+    (void)state;
+    run_defaults(&r);
+    r.l.max_rows = 12; /* blocks of 10 */
+    r.l.chunk_unit = 0;
+    run_open(&r);
+    for (int i = 0; i < 4; i++) run_add(&r, q[i] = seq_new((req_id)i, 3, 40, 0));
+    run_step(&r, 0);
+    run_add(&r, q[4] = seq_new(4, 33, 1, 0));
+    run_add(&r, q[5] = seq_new(5, 33, 1, 0));
+    for (int i = 0; at < 33; i++) {
+        b = run_step(&r, 0);
+        assert_int_equal(b->n_runs, 5); /* four decode, one prompt: no crumbs for the second */
+        at += b->run[4].n_rows;
+        if (i == 0) assert_int_equal(at, 8);
+        if (i == 1) assert_int_equal(at, 10); /* back to whole blocks */
+        if (i == 2) assert_int_equal(at, 18);
+        assert_true(i < 10);
+    }
+    for (int i = 0; i < 6; i++) scheduler_cancel(r.s, (req_id)i, LAGAN_E_CANCELLED);
+    for (int i = 0; i < 6; i++) seq_free(scheduler_reap(r.s));
+    run_close(&r);
+}
+
+static void
+never_more_sequences_than_rows_to_decode_them(void **state)
+{
+    struct seq *q[8];
+
+    (void)state;
+    run_defaults(&r);
+    r.l.max_rows = 5; /* 16 requests at 5 tokens a step are a golden case */
+    r.l.chunk_unit = 0;
+    run_open(&r);
+    for (int i = 0; i < 8; i++) run_add(&r, q[i] = seq_new((req_id)i, 7, 20, 0));
+    for (const struct batch *b; (b = run_step(&r, 0));) {
+        assert_true(b->n_rows <= 5);
+        assert_true(scheduler_n_running(r.s) <= 5);
+    }
+    for (int i = 0; i < 8; i++) seq_free(scheduler_reap(r.s));
+    assert_int_equal(run_used(&r), 0);
+    run_close(&r);
+}
+
+static void
+prompt_logprobs_ask_for_logits_of_every_prompt_row(void **state)
+{
+    struct seq *q = seq_new(1, 25, 3, 0);
+    const struct batch *b;
+
+    (void)state;
+    run_defaults(&r);
+    r.l.max_rows = 10;
+    r.l.chunk_unit = 10;
+    run_open(&r);
+    q->prompt_logprobs = true;
+    run_add(&r, q);
+    for (int i = 0; i < 2; i++) {
+        b = run_step(&r, 0);
+        assert_int_equal(b->run[0].flags, RUN_PROMPT_LOGPROBS | (i == 0 ? RUN_FIRST_CHUNK : 0));
+        assert_int_equal(b->n_logits, 10);
+    }
+    b = run_step(&r, 0);
+    assert_int_equal(b->run[0].flags, RUN_PROMPT_LOGPROBS | RUN_SAMPLE);
+    assert_int_equal(b->n_logits, 5); /* the last is also the sampled one */
+    b = run_step(&r, 0);
+    assert_int_equal(b->run[0].flags, RUN_SAMPLE);
+    assert_int_equal(b->n_logits, 1);
+    run_ahead();
+    assert_ptr_equal(scheduler_reap(r.s), q);
+    end(q);
+}
+
+static void
+a_step_takes_the_smallest_graph_that_holds_its_rows(void **state)
+{
+    struct seq *q = seq_new(1, 9, 5, 0);
+    const struct batch *b;
+
+    (void)state;
+    run_defaults(&r);
+    r.l.n_buckets = 3;
+    r.l.bucket[0] = 1;
+    r.l.bucket[1] = 4;
+    r.l.bucket[2] = 8;
+    run_open(&r);
+    scheduler_rung(r.s, 3);
+    run_add(&r, q);
+    b = run_step(&r, 0);
+    assert_int_equal(b->bucket, 0); /* nine rows: none holds them */
+    assert_int_equal(b->rung, 3);
+    b = run_step(&r, 0);
+    assert_int_equal(b->bucket, 1);
+    run_ahead();
+    assert_ptr_equal(scheduler_reap(r.s), q);
+    end(q);
+}
+
+static void
+what_can_never_fit_is_refused_with_the_numbers(void **state) /* D-07 */
+{
+    struct err e;
+    struct seq *q;
+
+    (void)state;
+    run_defaults(&r);
+    r.c.group[0].max_blocks = 10;
+    r.l.max_len = 150;
+    run_open(&r);
+    q = seq_new(1, 140, 11, 0);
+    assert_int_equal(scheduler_add(r.s, q, 0, &e), -EMSGSIZE);
+    assert_non_null(strstr(e.text, "140"));
+    assert_non_null(strstr(e.text, "150"));
+    seq_free(q);
+    q = seq_new(1, 90, 11, 0);
+    assert_int_equal(scheduler_add(r.s, q, 0, &e), -EMSGSIZE);
+    assert_non_null(strstr(e.text, "101 tokens"));
+    assert_non_null(strstr(e.text, "can have 100"));
+    assert_int_equal(q->state, SEQ_NEW);
+    seq_free(q);
+    q = seq_new(1, 90, 10, 0); /* exactly */
+    run_add(&r, q);
+    run_ahead();
+    assert_ptr_equal(scheduler_reap(r.s), q);
+    end(q);
+
+    run_defaults(&r);
+    r.c.arena_bytes = 256 * 11; /* scratch and ten */
+    run_open(&r);
+    q = seq_new(1, 90, 11, 0);
+    assert_int_equal(scheduler_add(r.s, q, 0, &e), -EMSGSIZE);
+    assert_non_null(strstr(e.text, "2816 bytes"));
+    assert_non_null(strstr(e.text, "can have 100"));
+    end(q);
+}
+
+static void
+a_request_that_is_none_is_refused_by_name(void **state)
+{
+    struct seq *q = seq_new(1, 4, 4, 0), *twin = seq_new(1, 4, 4, 0), *empty = seq_new(2, 0, 4, 0),
+               *source = seq_new(3, 4, 4, 5);
+    struct err e;
+
+    (void)state;
+    begin();
+    run_add(&r, q);
+    assert_int_equal(scheduler_add(r.s, twin, 0, &e), -EEXIST);
+    assert_int_equal(scheduler_add(r.s, empty, 0, &e), -EINVAL);
+    assert_int_equal(scheduler_add(r.s, source, 0, &e), -EINVAL);
+    assert_non_null(strstr(e.text, "no encoder"));
+    assert_int_equal(scheduler_n_waiting(r.s), 1);
+    run_ahead();
+    assert_ptr_equal(scheduler_reap(r.s), q);
+    seq_free(twin);
+    seq_free(empty);
+    seq_free(source);
+    end(q);
+}
+
+static void
+who_cannot_start_although_nothing_runs_ends_too_long(void **state) /* E5 */
+{
+    struct seq *q[2] = { seq_new(1, 50, 10, 0), seq_new(2, 10, 10, 0) };
+    struct kv_need held = { { 6 } };
+
+    (void)state;
+    run_defaults(&r);
+    r.c.group[0].max_blocks = 10;
+    run_open(&r);
+    run_add(&r, q[0]);
+    run_add(&r, q[1]);
+    assert_int_equal(kv_reserve(r.kv, 63, &held),
+                     0);              /* somebody else's: not the scheduler's doing */
+    assert_non_null(run_plan(&r, 0)); /* the second fits */
+    assert_ptr_equal(scheduler_reap(r.s), q[0]);
+    assert_int_equal(q[0]->reason, LAGAN_E_TOO_LONG);
+    run_ahead();
+    assert_ptr_equal(scheduler_reap(r.s), q[1]);
+    kv_drop(r.kv, 63);
+    seq_free(q[0]);
+    end(q[1]);
+}
+
+static void
+policies_that_are_not_there_are_refused_by_name(void **state)
+{
+    static const struct {
+        enum policy policy;
+        const char *name;
+    } row[] = { { POLICY_MAX_UTILIZATION, "max_utilization" },
+                { POLICY_STATIC, "static_batch" },
+                { POLICY_MAX_REQUESTS, "max_requests" } };
+    struct scheduler *s;
+    struct err e;
+
+    (void)state;
+    begin();
+    for (size_t i = 0; i < ARRAY_LEN(row); i++) {
+        struct scheduler_limits l = r.l;
+
+        l.policy = row[i].policy;
+        assert_int_equal(scheduler_new(&s, &l, r.kv, &e), -ENOTSUP);
+        assert_non_null(strstr(e.text, row[i].name));
+    }
+    run_close(&r);
+}
+
+static void
+limits_that_could_never_work_are_refused_by_name(void **state)
+{
+    static const char *const words[] = { "max_num_seqs", "64 rows",   "100 tokens",
+                                         "another lane", "no lane",   "max_source_tokens",
+                                         "shared by 1",  "must grow", "65 graph sizes" };
+    struct scheduler *s;
+    struct err e;
+
+    (void)state;
+    begin();
+    for (int i = 0; i < (int)ARRAY_LEN(words); i++) {
+        struct scheduler_limits l = r.l;
+
+        if (i == 0) l.max_seqs = 0;
+        if (i == 1) l.max_seqs = 65;
+        if (i == 2) l.chunk_unit = 100, l.max_rows = 50; /* M-12: stuck for ever */
+        if (i == 3) r.c.n_lanes = 2;
+        if (i == 4) l.lane_work[0] = WORK_CONTEXT;
+        if (i == 5) l.n_enc_layers = 3;
+        if (i == 6) l.n_lanes = 2;
+        if (i == 7) l.n_buckets = 2, l.bucket[0] = l.bucket[1] = 4;
+        if (i == 8) l.n_buckets = 65;
+        if (i == 3) { /* needs a manager of two lanes */
+            run_close(&r);
+            run_defaults(&r);
+            r.c.n_lanes = 2;
+            run_open(&r);
+            l.n_lanes = 2;
+            l.lane_work[1] = WORK_GENERATION;
+        }
+        assert_int_equal(scheduler_new(&s, &l, r.kv, &e), -EINVAL);
+        if (!strstr(e.text, words[i])) print_error("%s: %s\n", words[i], e.text);
+        assert_non_null(strstr(e.text, words[i]));
+        if (i == 3) {
+            run_close(&r);
+            begin();
+        }
+    }
+    run_close(&r);
+}
+
+static void
+a_window_too_large_for_a_whole_chunk_is_served_in_smaller_ones(void **state)
+{
+    struct seq *q = seq_new(1, 200, 20, 0);
+    const struct batch *b;
+
+    (void)state;
+    run_defaults(&r);
+    r.c.group[0] = run_group(KV_WINDOW, 20, 128, 6); /* window 20 and one-block chunks: 4 blocks */
+    r.l.chunk_unit = 0;
+    run_open(&r);
+    run_add(&r, q);
+    b = run_plan(&r, 0);
+    assert_int_equal(b->n_rows, 10);
+    run_ahead();
+    assert_ptr_equal(scheduler_reap(r.s), q);
+    assert_int_equal(q->n_tokens, 220);
+    end(q);
+}
+
+static void
+the_same_calls_give_the_same_batches(void **state)
+{
+    static uint8_t bytes[2][200][4096];
+    static int n[2][200];
+
+    (void)state;
+    for (int round = 0; round < 2; round++) {
+        run_defaults(&r);
+        r.c.n_groups = 2;
+        r.c.group[1] = run_group(KV_WINDOW, 15, 256, 0);
+        r.l.max_rows = 40;
+        r.l.max_seqs = 5;
+        run_open(&r);
+        for (req_id i = 0; i < 12; i++)
+            run_add(&r, seq_new(i, 5 + 13 * (uint32_t)i % 70, 8 + (uint32_t)i, 0));
+        for (int i = 0; i < 200; i++) {
+            const struct batch *b = i % 3 == 2 ? NULL : run_plan(&r, 0);
+
+            n[round][i] = b ? batch_pack(b, bytes[round][i], sizeof bytes[round][i]) : 0;
+            assert_true(n[round][i] >= 0);
+            if (i % 3 == 2) {
+                run_commit(&r, 0);
+                run_commit(&r, 0);
+            }
+        }
+        for (req_id i = 0; i < 12; i++) scheduler_cancel(r.s, i, LAGAN_E_CANCELLED);
+        while (run_commit(&r, 0)) {
+        }
+        for (struct seq *q; (q = scheduler_reap(r.s));) seq_free(q);
+        run_close(&r);
+    }
+    assert_memory_equal(n[0], n[1], sizeof n[0]);
+    for (int i = 0; i < 200; i++) assert_memory_equal(bytes[0][i], bytes[1][i], (size_t)n[0][i]);
+}
+
+int
+main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_step_is_planned_before_the_one_ahead_is_committed),
+        cmocka_unit_test(a_length_known_ahead_costs_no_extra_row),
+        cmocka_unit_test(an_end_id_throws_the_row_in_flight_away),
+        cmocka_unit_test(a_stop_id_is_told_from_an_end_of_sequence),
+        cmocka_unit_test(no_end_id_counts_before_min_new_tokens),
+        cmocka_unit_test(an_end_id_as_the_last_token_is_an_end_of_sequence),
+        cmocka_unit_test(cancelling_ends_at_once_what_waits_and_later_what_runs),
+        cmocka_unit_test(a_cancelled_chunk_gives_everything_back),
+        cmocka_unit_test(a_deadline_ends_what_waits_and_what_runs),
+        cmocka_unit_test(a_failed_step_ends_every_sequence_it_carried_and_no_other),
+        cmocka_unit_test(decoding_comes_first_and_prompts_take_what_is_left),
+        cmocka_unit_test(a_budget_below_the_unit_still_moves_the_first_prompt),
+        cmocka_unit_test(never_more_sequences_than_rows_to_decode_them),
+        cmocka_unit_test(prompt_logprobs_ask_for_logits_of_every_prompt_row),
+        cmocka_unit_test(a_step_takes_the_smallest_graph_that_holds_its_rows),
+        cmocka_unit_test(what_can_never_fit_is_refused_with_the_numbers),
+        cmocka_unit_test(a_request_that_is_none_is_refused_by_name),
+        cmocka_unit_test(who_cannot_start_although_nothing_runs_ends_too_long),
+        cmocka_unit_test(policies_that_are_not_there_are_refused_by_name),
+        cmocka_unit_test(limits_that_could_never_work_are_refused_by_name),
+        cmocka_unit_test(a_window_too_large_for_a_whole_chunk_is_served_in_smaller_ones),
+        cmocka_unit_test(the_same_calls_give_the_same_batches),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
