@@ -1,0 +1,290 @@
+/* admission.c - see admission.h.
+ *
+ * Everything that can be said without the model is said before ACCEPT. What READY tells of a model is
+ * held against the request as soon as it is known: at once, or when a worker is there.
+ */
+#include "daemon/admission.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+
+/* err_set() for a code of the wire. */
+#define REFUSED(e, code, ...) (err_set(e, -EINVAL, __VA_ARGS__), LAGAN_E_##code)
+
+/* ---- the record */
+
+struct tail {
+    char *at;
+};
+
+static void
+put(struct tail *t, const void *p, size_t n)
+{
+    if (n) memcpy(t->at, p, n);
+    t->at += ROUND_UP(n, (size_t)8);
+}
+
+static void
+put_ids(struct tail *t, const struct msg_ids *ids)
+{
+    for (uint32_t i = 0; i < ids->n; i++) {
+        token_id id = msg_id(ids, i);
+
+        memcpy(t->at + 4 * (size_t)i, &id, 4);
+    }
+    t->at += ROUND_UP((size_t)ids->n * 4, (size_t)8);
+}
+
+static size_t
+stop_bytes(const struct msg_request *q)
+{
+    size_t n = 0;
+
+    for (uint32_t i = 0; i < q->n_stop; i++) n += 4 + q->stop[i].n;
+    return ROUND_UP(n, (size_t)8);
+}
+
+static size_t
+ids_bytes(const struct msg_ids *ids)
+{
+    return ROUND_UP((size_t)ids->n * 4, (size_t)8);
+}
+
+struct rec_submit *
+admission_record(const struct msg_request *q, uint64_t seed, uint32_t *bytes)
+{
+    size_t n = sizeof(struct rec_submit) + ids_bytes(&q->ids) + ids_bytes(&q->decoder_ids) +
+               ROUND_UP((size_t)q->text.n, (size_t)8) + ids_bytes(&q->eos_ids) +
+               ids_bytes(&q->stop_ids) + stop_bytes(q);
+    struct rec_submit *s = calloc(1, n);
+    struct tail t;
+
+    if (!s) return NULL;
+    *s = (struct rec_submit){
+        .seed = seed,
+        .n_prompt = q->ids.n,
+        .n_decoder = q->decoder_ids.n,
+        .text_bytes = q->text.n,
+        .max_tokens = q->max_tokens,
+        .min_tokens = q->min_tokens,
+        .top_k = q->top_k,
+        .n = 1,
+        .beams = 1,
+        .logprobs = q->logprobs,
+        .prompt_logprobs = q->prompt_logprobs,
+        .temperature = (float)q->temperature,
+        .top_p = (float)q->top_p,
+        .min_p = (float)q->min_p,
+        .repetition = (float)q->repetition_penalty,
+        .length_penalty = 1,
+        .priority = (float)q->priority,
+        .forced_bos = q->forced_bos,
+        .forced_eos = q->forced_eos,
+        .n_eos = q->has_eos ? (uint16_t)q->eos_ids.n : 0xffff,
+        .n_stop_ids = (uint16_t)q->stop_ids.n,
+        .n_stop = (uint16_t)q->n_stop,
+        .flags = (uint8_t)((q->ignore_eos ? SUBMIT_IGNORE_EOS : 0) |
+                           (q->want_logprobs ? SUBMIT_LOGPROBS : 0) |
+                           (q->want_prompt_logprobs ? SUBMIT_PROMPT_LOGPROBS : 0)),
+    };
+    t.at = (char *)(s + 1);
+    put_ids(&t, &q->ids);
+    put_ids(&t, &q->decoder_ids);
+    put(&t, q->text.p, q->text.n);
+    put_ids(&t, &q->eos_ids);
+    put_ids(&t, &q->stop_ids);
+    for (uint32_t i = 0; i < q->n_stop; i++) {
+        memcpy(t.at, &q->stop[i].n, 4);
+        memcpy(t.at + 4, q->stop[i].p, q->stop[i].n);
+        t.at += 4 + q->stop[i].n;
+    }
+    *bytes = (uint32_t)n;
+    return s;
+}
+
+/* ---- against the model */
+
+static int
+in_vocabulary(const struct model_facts *f, const char *key, const void *ids, uint32_t n,
+              struct err *e)
+{
+    const char *p = ids;
+
+    for (uint32_t i = 0; i < n; i++) {
+        uint32_t id;
+
+        memcpy(&id, p + 4 * (size_t)i, 4);
+        if (id >= f->vocab) {
+            return REFUSED(e, INVALID_REQUEST, "%s[%u] is %u, the vocabulary has %u tokens", key, i,
+                           id, f->vocab);
+        }
+    }
+    return 0;
+}
+
+int
+admission_fits(const struct model_facts *f, const struct rec_submit *s, struct err *e)
+{
+    const char *p = (const char *)(s + 1);
+    uint32_t n_eos = s->n_eos == 0xffff ? 0 : s->n_eos;
+    int k;
+
+    if (!f->known) return 0;
+    if (s->n_decoder && !f->max_source) {
+        return REFUSED(e, INVALID_REQUEST,
+                       "decoder_ids is given, but %s is decoder-only: its prompt is ids or text",
+                       f->family);
+    }
+    if ((s->text_bytes || s->n_stop) && !f->has_text) {
+        return REFUSED(e, UNSUPPORTED, "%s: the model has no tokenizer, give ids",
+                       s->text_bytes ? "text" : "stop");
+    }
+    if (f->max_source && s->n_prompt > f->max_source) {
+        return REFUSED(e, TOO_LONG, "the encoder's input is %u tokens, at most %u are taken",
+                       s->n_prompt, f->max_source);
+    }
+    if (!f->max_source && s->n_prompt >= f->max_len) {
+        return REFUSED(
+            e, TOO_LONG,
+            "the prompt is %u tokens, the model's length is %u with at least one to come",
+            s->n_prompt, f->max_len);
+    }
+    if (f->max_source && s->n_decoder >= f->max_len) {
+        return REFUSED(e, TOO_LONG,
+                       "decoder_ids is %u tokens, the model's length is %u with one to come",
+                       s->n_decoder, f->max_len);
+    }
+    if (!f->max_source && f->max_tokens && s->n_prompt >= f->max_tokens) {
+        return REFUSED(e, TOO_LONG,
+                       "the prompt is %u tokens, the KV cache can never hold more than %llu",
+                       s->n_prompt, (unsigned long long)f->max_tokens);
+    }
+    k = in_vocabulary(f, "ids", p, s->n_prompt, e);
+    p += ROUND_UP((size_t)s->n_prompt * 4, (size_t)8);
+    if (k == 0) k = in_vocabulary(f, "decoder_ids", p, s->n_decoder, e);
+    p += ROUND_UP((size_t)s->n_decoder * 4, (size_t)8) + ROUND_UP((size_t)s->text_bytes, (size_t)8);
+    if (k == 0) k = in_vocabulary(f, "eos_ids", p, n_eos, e);
+    p += ROUND_UP((size_t)n_eos * 4, (size_t)8);
+    if (k == 0) k = in_vocabulary(f, "stop_ids", p, s->n_stop_ids, e);
+    if (k) return k;
+    if (s->forced_bos >= 0 && (uint32_t)s->forced_bos >= f->vocab) {
+        return REFUSED(e, INVALID_REQUEST, "forced_bos is %d, the vocabulary has %u tokens",
+                       s->forced_bos, f->vocab);
+    }
+    if (s->forced_eos >= 0 && (uint32_t)s->forced_eos >= f->vocab) {
+        return REFUSED(e, INVALID_REQUEST, "forced_eos is %d, the vocabulary has %u tokens",
+                       s->forced_eos, f->vocab);
+    }
+    return 0;
+}
+
+/* ---- a SUBMIT */
+
+/* Which of our models; MAX_MODELS and the sentence: none. */
+static uint32_t
+model_of(const struct config *c, const struct msg_request *q, int *code, struct err *e)
+{
+    *code = 0;
+    if (!q->model.p && c->n_models == 1) return 0;
+    if (!q->model.p) {
+        *code = REFUSED(e, INVALID_REQUEST, "model is missing: %u models are served here",
+                        c->n_models);
+        return MAX_MODELS;
+    }
+    for (uint32_t i = 0; i < c->n_models; i++) {
+        const char *name = c->model[i].keys.name;
+
+        if (strlen(name) == q->model.n && !memcmp(name, q->model.p, q->model.n)) return i;
+    }
+    *code = REFUSED(e, MODEL_NOT_FOUND, "model \"%.*s\" is not served here",
+                    (int)MIN(q->model.n, 100u), q->model.p);
+    return MAX_MODELS;
+}
+
+/* Limits that do not depend on what is asked. */
+static int
+room(struct daemon *d, struct client *c, struct err *e)
+{
+    const struct options *o = &d->config->o;
+
+    if (d->draining)
+        return REFUSED(e, DRAINING, "the service is stopping and takes no new requests");
+    if (c->n_open >= o->max_inflight) {
+        return REFUSED(e, QUEUE_FULL, "this client has %u open requests, api.max_inflight is %u",
+                       c->n_open, o->max_inflight);
+    }
+    if (ledger_n_queued(d->ledger) >= o->max_queued_reqs) {
+        return REFUSED(e, QUEUE_FULL, "%u requests wait, scheduler.max_num_queued_reqs is %u",
+                       ledger_n_queued(d->ledger), o->max_queued_reqs);
+    }
+    return 0;
+}
+
+static uint64_t
+any_seed(void)
+{
+    uint64_t seed;
+
+    if (getrandom(&seed, sizeof seed, GRND_NONBLOCK) != sizeof seed) seed = (uint64_t)clock_now();
+    return seed >> 1; /* also an int64_t for languages that have no other */
+}
+
+int
+admission_take(struct daemon *d, struct client *c, const struct msg *m, struct row **ret,
+               struct err *e)
+{
+    struct msg_request q;
+    struct rec_submit *s;
+    uint32_t model, bytes;
+    uint64_t cost;
+    int code, r;
+
+    /* Before the limits: this is an answer about an open request, not about room. */
+    if (ledger_find(d->ledger, c->handle, m->rid)) {
+        return REFUSED(e, INVALID_REQUEST, "two requests with one id: %llu is still open",
+                       (unsigned long long)m->rid);
+    }
+    if (msg_request(&q, m, e) < 0) return LAGAN_E_INVALID_REQUEST;
+    if (*q.refused) {
+        return REFUSED(e, INVALID_REQUEST, "%s is not served by this version", q.refused);
+    }
+    model = model_of(d->config, &q, &code, e);
+    if (!code) code = room(d, c, e);
+    if (code) return code;
+
+    s = admission_record(&q, q.has_seed ? q.seed : any_seed(), &bytes);
+    if (!s) return REFUSED(e, OUT_OF_MEMORY, "lagand has no memory for another request");
+    code = admission_fits(&d->facts[model], s, e);
+    cost = ledger_prompt_cost(s);
+    /* One request alone always fits, however long it is. */
+    if (!code && ledger_n_queued(d->ledger) &&
+        ledger_queued_tokens(d->ledger) + cost > d->config->o.max_queued_tokens) {
+        code = REFUSED(e, QUEUE_FULL,
+                       "%llu prompt tokens wait, scheduler.max_num_queued_tokens is %llu",
+                       (unsigned long long)ledger_queued_tokens(d->ledger),
+                       (unsigned long long)d->config->o.max_queued_tokens);
+    }
+    if (code) {
+        free(s);
+        return code;
+    }
+    r = ledger_take(d->ledger, c->handle, m->rid, s, bytes, ret);
+    if (r < 0) {
+        free(s);
+        return REFUSED(e, QUEUE_FULL, "all %u places for requests are taken",
+                       ledger_capacity(d->ledger));
+    }
+    (*ret)->model = model;
+    (*ret)->accepted = d->now;
+    (*ret)->win = q.win;
+    if (q.deadline_ms) {
+        nsec wait = q.deadline_ms > (uint64_t)(NSEC_NEVER / NSEC_MS)
+                        ? NSEC_NEVER
+                        : (nsec)q.deadline_ms * NSEC_MS;
+
+        (*ret)->deadline = clock_after(d->now, wait);
+    }
+    return 0;
+}

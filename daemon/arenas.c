@@ -1,0 +1,79 @@
+/* arenas.c - see arenas.h. */
+#include "daemon/arenas.h"
+
+#include "base/clock.h"
+
+#include <errno.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+static const nsec STRIKE_TIME = 60 * NSEC_S;
+
+void
+arenas_drop(struct arenas *a, const char *name)
+{
+    for (uint32_t i = 0; i < a->n;) {
+        if (name && strcmp(a->at[i].note.name, name)) {
+            i++;
+            continue;
+        }
+        close(a->at[i].fd);
+        a->at[i] = a->at[--a->n];
+    }
+}
+
+int
+arenas_take(struct arenas *a, int sock, struct err *e)
+{
+    for (;;) {
+        struct hand_note note;
+        struct stat st;
+        int fd, r = hand_take(sock, &note, &fd, e);
+
+        if (r <= 0) return r;
+        /* A device's memory has no size that fstat knows; a file's must be what the note says. */
+        if (fstat(fd, &st) == 0 && S_ISREG(st.st_mode) && (uint64_t)st.st_size < note.bytes) {
+            close(fd);
+            return err_set(e, -EBADMSG, "hand: arena %s has %llu bytes, not %llu", note.name,
+                           (unsigned long long)st.st_size, (unsigned long long)note.bytes);
+        }
+        arenas_drop(a, note.name);
+        if (a->n == MAX_ARENAS) {
+            close(fd);
+            return err_set(e, -EBADMSG, "hand: more than %d arenas", MAX_ARENAS);
+        }
+        a->at[a->n++] = (struct kept_arena){ note, fd };
+    }
+}
+
+int
+arenas_give(struct arenas *a, int sock, nsec now, struct err *e)
+{
+    int n = 0;
+
+    for (uint32_t i = 0; i < a->n; i++) {
+        if (!(a->at[i].note.flags & HAND_COMPLETE)) continue;
+        TRY(hand_give(sock, &a->at[i].note, a->at[i].fd, e));
+        n++;
+    }
+    a->adopted = n > 0;
+    a->adopted_at = now;
+    return n;
+}
+
+void
+arenas_after_death(struct arenas *a, bool adopt_kv, bool counts, nsec now)
+{
+    if (counts && a->adopted && now - a->adopted_at <= STRIKE_TIME) {
+        a->strikes++;
+    } else if (counts) {
+        a->strikes = 1;
+    }
+    if (!adopt_kv || a->strikes >= 2) {
+        arenas_drop(a, "kv");
+        arenas_drop(a, "manifest");
+        arenas_drop(a, "host");
+    }
+    if (a->strikes >= 3) arenas_drop(a, NULL);
+}

@@ -1,0 +1,30 @@
+/* arenas.h - the memory a worker leaves behind: descriptors by name, kept for its successor. */
+#ifndef DAEMON_ARENAS_H
+#define DAEMON_ARENAS_H
+
+#include "base/base.h"
+#include "base/err.h"
+#include "ipc/hand.h"
+
+enum { MAX_ARENAS = 16 };
+
+struct arenas {
+    uint32_t n;
+    struct kept_arena {
+        struct hand_note note;
+        int fd;
+    } at[MAX_ARENAS];
+    bool adopted; /* the present worker was given some */
+    nsec adopted_at;
+    uint32_t strikes; /* counted deaths within a minute of an adoption */
+};
+
+/* Take all that the worker has sent up by now. 0; -EPIPE: it has closed; -EBADMSG. */
+int arenas_take(struct arenas *a, int sock, struct err *e) MUST_USE;
+/* Send all that are whole to the next worker; it finds them when it looks. How many. */
+int arenas_give(struct arenas *a, int sock, nsec now, struct err *e) MUST_USE;
+/* A worker has died: what may its successor have? DECISIONS 1. */
+void arenas_after_death(struct arenas *a, bool adopt_kv, bool counts, nsec now);
+void arenas_drop(struct arenas *a, const char *name); /* NULL: all */
+
+#endif

@@ -1,0 +1,237 @@
+/* calls.c - see calls.h. */
+#include "daemon/calls.h"
+
+#include "base/log.h"
+#include "daemon/frontend.h"
+#include "ipc/records.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const nsec CALL_TIME = 10 * NSEC_S;
+enum { SPARE = 64 * SHM_REC_ALIGN };
+
+struct call {
+    bool used;
+    uint8_t op; /* TEXT_, or 0: of a control channel */
+    uint32_t gen, client, worker;
+    uint64_t rid;
+    nsec deadline;
+};
+
+struct calls {
+    struct call call[MAX_CALLS];
+    uint32_t n;
+};
+
+struct calls *
+calls_new(void)
+{
+    return calloc(1, sizeof(struct calls));
+}
+
+struct calls *
+calls_free(struct calls *c)
+{
+    free(c);
+    return NULL;
+}
+
+static void
+refuse(struct daemon *d, uint32_t client, uint64_t rid, uint32_t code, const char *why)
+{
+    struct client *c = session_find(d->sessions, client);
+
+    if (c && front_error(d, c, rid, code, 0, "%s", why) < 0) {
+        log_debug("an answer was not taken by its client");
+    }
+}
+
+static struct call *
+take(struct daemon *d, struct client *c, uint64_t rid, struct worker *w, uint8_t op)
+{
+    struct calls *t = d->calls;
+
+    for (uint32_t i = 0; i < MAX_CALLS; i++) {
+        struct call *k = &t->call[i];
+
+        if (k->used) continue;
+        *k = (struct call){
+            .used = true,
+            .op = op,
+            .gen = k->gen + 1,
+            .client = c->handle,
+            .worker = w->index,
+            .rid = rid,
+            .deadline = d->now + CALL_TIME,
+        };
+        t->n++;
+        return k;
+    }
+    refuse(d, c->handle, rid, LAGAN_E_QUEUE_FULL, "too many commands wait for workers");
+    return NULL;
+}
+
+static void
+give(struct daemon *d, struct call *k)
+{
+    k->used = false;
+    d->calls->n--;
+}
+
+void
+calls_text(struct daemon *d, struct client *c, uint64_t rid, struct worker *w, uint8_t op,
+           uint8_t flags, const struct msg_ids *ids, const struct msg_span *text)
+{
+    size_t n = sizeof(struct rec_text) + (size_t)ids->n * 4 + text->n;
+    struct call *k = take(d, c, rid, w, op);
+    struct rec_text rec;
+    void *to;
+    int r;
+
+    if (!k) return;
+    rec = (struct rec_text){ .row = (uint32_t)(k - d->calls->call),
+                             .gen = k->gen,
+                             .op = op,
+                             .flags = flags,
+                             .n_ids = ids->n,
+                             .text_bytes = text->n };
+    r = n > UINT32_MAX / 2 ? -EMSGSIZE
+                           : ring_reserve(&w->link.out, REC_TEXT, 0, (uint32_t)n, SPARE, &to);
+    if (r < 0) {
+        refuse(d, c->handle, rid, r == -EMSGSIZE ? LAGAN_E_TOO_LONG : LAGAN_E_QUEUE_FULL,
+               r == -EMSGSIZE ? "longer than a command may be" : "the worker's ring is full");
+        give(d, k);
+        return;
+    }
+    memcpy(to, &rec, sizeof rec);
+    to = (char *)to + sizeof rec;
+    for (uint32_t i = 0; i < ids->n; i++) {
+        token_id id = msg_id(ids, i);
+
+        memcpy((char *)to + 4 * (size_t)i, &id, 4);
+    }
+    if (text->n) memcpy((char *)to + 4 * (size_t)ids->n, text->p, text->n);
+    ring_publish(&w->link.out);
+    bell_ring(&w->link.bell);
+}
+
+uint64_t
+calls_control(struct daemon *d, struct client *c, uint64_t rid, struct worker *w)
+{
+    struct call *k = take(d, c, rid, w, 0);
+
+    return k ? (uint64_t)k->gen << 32 | (uint32_t)(k - d->calls->call) : 0;
+}
+
+/* The call a worker answers; NULL: it has been answered already, which is nobody's fault. */
+static struct call *
+named(struct worker *w, uint32_t index, uint32_t gen, bool text)
+{
+    struct call *k = index < MAX_CALLS ? &w->d->calls->call[index] : NULL;
+
+    if (!k || !k->used || k->gen != gen || k->worker != w->index || (k->op != 0) != text)
+        return NULL;
+    return k;
+}
+
+void
+calls_control_done(struct worker *w, uint64_t number, uint32_t code)
+{
+    struct daemon *d = w->d;
+    struct call *k = named(w, (uint32_t)number, (uint32_t)(number >> 32), /* text= */ false);
+    struct client *c = k ? session_find(d->sessions, k->client) : NULL;
+    msgpack_packer p;
+
+    if (!k) return;
+    if (c && code) {
+        refuse(d, k->client, k->rid, msg_reason(code, NULL) ? code : LAGAN_E_INTERNAL,
+               "the worker does not do that");
+    } else if (c) {
+        front_reply(d, k->rid, &p);
+        msgpack_pack_map(&p, 0);
+        front_reply_end(d, c);
+    }
+    give(d, k);
+}
+
+int
+calls_text_done(struct worker *w, const void *data, size_t n, struct err *e)
+{
+    struct daemon *d = w->d;
+    const char *ids = (const char *)data + sizeof(struct rec_text_done), *text;
+    struct rec_text_done t;
+    struct call *k;
+    struct client *c;
+    msgpack_packer p;
+    char why[200];
+
+    if (n < sizeof t) return err_set(e, -EBADMSG, "TEXT_DONE is shorter than its header");
+    memcpy(&t, data, sizeof t);
+    n -= sizeof t;
+    if ((uint64_t)t.n_ids * 4 + t.text_bytes > n || n - (uint64_t)t.n_ids * 4 - t.text_bytes > 7) {
+        return err_set(e, -EBADMSG, "TEXT_DONE's length is not what it says");
+    }
+    text = ids + (size_t)t.n_ids * 4;
+    if (t.reason && !msg_reason(t.reason, NULL)) {
+        return err_set(e, -EBADMSG, "TEXT_DONE: there is no reason %u", t.reason);
+    }
+    if (!msg_utf8(text, t.text_bytes)) {
+        return err_set(e, -EBADMSG, "TEXT_DONE: its text is not UTF-8");
+    }
+    k = named(w, t.row, t.gen, /* text= */ true);
+    if (!k) return 0;
+    c = session_find(d->sessions, k->client);
+    if (c && t.reason) {
+        snprintf(why, sizeof why, "%.*s", (int)MIN(t.text_bytes, (uint32_t)sizeof why - 1), text);
+        refuse(d, k->client, k->rid, t.reason, why);
+    } else if (c) {
+        front_reply(d, k->rid, &p);
+        msgpack_pack_map(&p, 1);
+        if (k->op == TEXT_TOKENIZE) {
+            msg_key(&p, "ids");
+            msgpack_pack_array(&p, t.n_ids);
+            for (uint32_t i = 0; i < t.n_ids; i++) {
+                int32_t id;
+
+                memcpy(&id, ids + 4 * (size_t)i, 4);
+                msgpack_pack_int32(&p, id);
+            }
+        } else {
+            msg_key(&p, "text");
+            msg_bytes(&p, text, t.text_bytes);
+        }
+        front_reply_end(d, c);
+    }
+    give(d, k);
+    return 0;
+}
+
+void
+calls_lost(struct worker *w)
+{
+    struct calls *t = w->d->calls;
+
+    for (uint32_t i = 0; t->n && i < MAX_CALLS; i++) {
+        struct call *k = &t->call[i];
+
+        if (!k->used || k->worker != w->index) continue;
+        refuse(w->d, k->client, k->rid, LAGAN_E_WORKER_LOST, "the worker died over this command");
+        give(w->d, k);
+    }
+}
+
+void
+calls_tick(struct daemon *d, nsec now)
+{
+    struct calls *t = d->calls;
+
+    for (uint32_t i = 0; t->n && i < MAX_CALLS; i++) {
+        struct call *k = &t->call[i];
+
+        if (!k->used || now < k->deadline) continue;
+        refuse(d, k->client, k->rid, LAGAN_E_DEADLINE, "the worker did not answer in 10 s");
+        give(d, k);
+    }
+}

@@ -1,0 +1,503 @@
+/* commands.c - see commands.h.
+ *
+ * One row a verb: which door it is for and what answers it. Shapes are CONTRACT's: what `laganctl
+ * --json` prints is what is packed here.
+ */
+#include "daemon/commands.h"
+
+#include "base/log.h"
+#include "daemon/calls.h"
+#include "daemon/control.h"
+#include "daemon/deliver.h"
+#include "daemon/frontend.h"
+#include "daemon/worker.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#ifndef PACKAGE_VERSION
+#include "config.h"
+#endif
+
+struct ask { /* one CALL */
+    struct daemon *d;
+    struct client *c;
+    uint64_t rid;
+    const msgpack_object *args; /* a map; NULL: none given */
+};
+
+#define REFUSE(a, code, ...) \
+    do { \
+        if (front_error((a)->d, (a)->c, (a)->rid, code, 0, __VA_ARGS__) < 0) \
+            log_debug("a refusal was not taken"); \
+    } while (0)
+
+static void
+put_u64(msgpack_packer *p, const char *key, uint64_t v)
+{
+    msg_key(p, key);
+    msgpack_pack_uint64(p, v);
+}
+
+static void
+put_text(msgpack_packer *p, const char *key, const char *v)
+{
+    msg_key(p, key);
+    /* Paths and a worker's words are bytes; the wire is UTF-8. */
+    msg_text(p, msg_utf8(v, strlen(v)) ? v : "(not UTF-8)");
+}
+
+static bool
+is(const struct msg_span *s, const char *word)
+{
+    return s->n == strlen(word) && !memcmp(s->p, word, s->n);
+}
+
+const char *
+command_state(const struct daemon *d)
+{
+    uint32_t n_ready = 0;
+
+    for (uint32_t i = 0; i < d->n_workers; i++) n_ready += worker_open(d->worker[i]);
+    if (d->draining) return "draining";
+    if (n_ready == d->n_workers) return "ready";
+    if (n_ready) return "degraded";
+    return d->was_ready ? "degraded" : "starting";
+}
+
+/* ---- what there is to see */
+
+static void
+put_pool(msgpack_packer *p, const struct worker *w, bool with_name)
+{
+    const uint64_t *v = w->stats.v;
+    uint64_t blocks = v[STAT_blocks], used = MIN(v[STAT_blocks_used], blocks);
+    uint64_t cached = MIN(v[STAT_blocks_cached], blocks - used);
+
+    msgpack_pack_map(p, with_name ? 7 : 5);
+    if (with_name) put_text(p, "worker", w->name);
+    put_text(p, "pool", "all");
+    put_u64(p, "blocks", blocks);
+    put_u64(p, "used", used);
+    put_u64(p, "cached", cached);
+    put_u64(p, "free", blocks - used - cached);
+    if (with_name) put_u64(p, "bytes", w->d->facts[w->model].kv_bytes);
+}
+
+static void
+put_worker(msgpack_packer *p, const struct worker *w)
+{
+    const struct model_keys *k = &w->d->config->model[w->model].keys;
+    bool has_kv = w->stats.v[STAT_blocks] > 0;
+
+    msgpack_pack_map(p, 13);
+    put_text(p, "name", w->name);
+    put_u64(p, "pid", (uint64_t)w->pid);
+    put_text(p, "device", k->device);
+    put_text(p, "model", k->name);
+    put_text(p, "state", super_state_word(w->super.state));
+    put_u64(p, "running", w->stats.v[STAT_running]);
+    put_u64(p, "waiting", w->stats.v[STAT_waiting]);
+    put_u64(p, "restarts", w->restarts);
+    put_u64(p, "epoch", w->epoch);
+    put_text(p, "why", w->why);
+    msg_key(p, "load");
+    msgpack_pack_map(p, 2);
+    put_u64(p, "done", w->load_done);
+    put_u64(p, "total", w->load_total);
+    msg_key(p, "arenas");
+    msgpack_pack_array(p, w->arenas.n);
+    for (uint32_t i = 0; i < w->arenas.n; i++) {
+        msgpack_pack_map(p, 2);
+        put_text(p, "name", w->arenas.at[i].note.name);
+        put_u64(p, "bytes", w->arenas.at[i].note.bytes);
+    }
+    msg_key(p, "kv");
+    msgpack_pack_array(p, has_kv);
+    if (has_kv) put_pool(p, w, /* with_name= */ false);
+}
+
+static void
+put_workers(msgpack_packer *p, struct daemon *d)
+{
+    msgpack_pack_array(p, d->n_workers);
+    for (uint32_t i = 0; i < d->n_workers; i++) {
+        struct worker *w = d->worker[i];
+
+        if (w->alive) stat_read(shm_ctl(&w->link.w), &w->stats);
+        put_worker(p, w);
+    }
+}
+
+static void
+cmd_status(struct ask *a)
+{
+    struct daemon *d = a->d;
+    msgpack_packer p;
+
+    front_reply(d, a->rid, &p);
+    msgpack_pack_map(&p, 15);
+    put_text(&p, "version", PACKAGE_VERSION);
+    put_u64(&p, "pid", (uint64_t)getpid());
+    msg_key(&p, "uptime_s");
+    msgpack_pack_double(&p, (double)(d->now - d->started) / NSEC_S);
+    put_text(&p, "state", command_state(d));
+    put_text(&p, "runtime_dir", d->runtime.dir);
+    put_text(&p, "config", d->config->has_file ? d->config->o.config : "");
+    put_u64(&p, "clients", session_n(d->sessions));
+    put_u64(&p, "requests", ledger_n(d->ledger));
+    put_u64(&p, "max_requests", ledger_capacity(d->ledger));
+    put_u64(&p, "queued", ledger_n_queued(d->ledger));
+    put_u64(&p, "accepted", d->n_requests);
+    put_u64(&p, "refused", d->n_refused);
+    put_u64(&p, "finished", d->n_finished);
+    put_u64(&p, "failed", d->n_failed);
+    msg_key(&p, "workers");
+    put_workers(&p, d);
+    front_reply_end(d, a->c);
+}
+
+static void
+cmd_workers(struct ask *a)
+{
+    msgpack_packer p;
+
+    front_reply(a->d, a->rid, &p);
+    put_workers(&p, a->d);
+    front_reply_end(a->d, a->c);
+}
+
+static void
+cmd_kv(struct ask *a)
+{
+    struct daemon *d = a->d;
+    msgpack_packer p;
+
+    front_reply(d, a->rid, &p);
+    msgpack_pack_array(&p, d->n_workers);
+    for (uint32_t i = 0; i < d->n_workers; i++) {
+        struct worker *w = d->worker[i];
+
+        if (w->alive) stat_read(shm_ctl(&w->link.w), &w->stats);
+        put_pool(&p, w, /* with_name= */ true);
+    }
+    front_reply_end(d, a->c);
+}
+
+/* Of all clients at the operators' door, else the asker's own. */
+static void
+cmd_requests(struct ask *a)
+{
+    static const char *const words[] = { [ROW_QUEUED] = "queued",
+                                         [ROW_DISPATCHED] = "dispatched",
+                                         [ROW_STREAMING] = "streaming",
+                                         [ROW_ENDED] = "ended" };
+    struct daemon *d = a->d;
+    uint32_t n = 0;
+    msgpack_packer p;
+
+    for (int pass = 0; pass < 2; pass++) {
+        if (pass) {
+            front_reply(d, a->rid, &p);
+            msgpack_pack_array(&p, n);
+        }
+        for (uint32_t i = 0; i < ledger_capacity(d->ledger); i++) {
+            struct row *r = ledger_row(d->ledger, i);
+            char client[16];
+
+            if (!r || (a->c->door != DOOR_CTL && r->client != a->c->handle)) continue;
+            n += !pass;
+            if (!pass) continue;
+            snprintf(client, sizeof client, "c%u", r->client);
+            msgpack_pack_map(&p, 8);
+            put_u64(&p, "id", r->id);
+            put_text(&p, "client", client);
+            put_text(&p, "model", d->config->model[r->model].keys.name);
+            put_text(&p, "worker", r->held ? d->worker[r->worker]->name : "");
+            put_text(&p, "state", words[r->state]);
+            put_u64(&p, "prompt", r->prompt_cost);
+            put_u64(&p, "generated", row_n_tokens(r));
+            put_u64(&p, "age_ms", (uint64_t)((d->now - r->accepted) / NSEC_MS));
+        }
+    }
+    front_reply_end(d, a->c);
+}
+
+static void
+put_table(msgpack_packer *p, const struct config *c, const struct opt *table, const void *values,
+          const int *from, const char *prefix)
+{
+    for (const struct opt *o = table; o->key; o++) {
+        char key[96], value[4200], where[1200];
+
+        if (o->flags & OPT_HIDDEN) continue;
+        snprintf(key, sizeof key, "%s%s", prefix, o->key);
+        msgpack_pack_map(p, 3);
+        put_text(p, "key", key);
+        put_text(p, "value", opt_text(o, values, value, sizeof value));
+        put_text(p, "from", config_from(c, from[o - table], where, sizeof where));
+    }
+}
+
+static uint32_t
+n_shown(const struct opt *table)
+{
+    uint32_t n = 0;
+
+    for (const struct opt *o = table; o->key; o++) n += !(o->flags & OPT_HIDDEN);
+    return n;
+}
+
+static void
+cmd_config(struct ask *a)
+{
+    struct config *c = a->d->config;
+    msgpack_packer p;
+
+    front_reply(a->d, a->rid, &p);
+    msgpack_pack_array(&p, n_shown(daemon_opts) + c->n_models * n_shown(model_opts));
+    put_table(&p, c, daemon_opts, &c->o, c->from, "");
+    for (uint32_t i = 0; i < c->n_models; i++) {
+        char prefix[32];
+
+        snprintf(prefix, sizeof prefix, "models[%u].", i);
+        put_table(&p, c, model_opts, &c->model[i].keys, c->model[i].from, prefix);
+    }
+    front_reply_end(a->d, a->c);
+}
+
+static void
+cmd_version(struct ask *a)
+{
+    msgpack_packer p;
+
+    front_reply(a->d, a->rid, &p);
+    msgpack_pack_map(&p, 2);
+    put_text(&p, "version", PACKAGE_VERSION);
+    put_u64(&p, "protocol", LAGAN_WIRE_VERSION);
+    front_reply_end(a->d, a->c);
+}
+
+/* ---- what there is to do */
+
+static void
+nothing_to_say(struct ask *a)
+{
+    msgpack_packer p;
+
+    front_reply(a->d, a->rid, &p);
+    msgpack_pack_map(&p, 0);
+    front_reply_end(a->d, a->c);
+}
+
+static void
+cmd_cancel(struct ask *a)
+{
+    uint64_t id = 0;
+    struct row *r;
+
+    if (!a->args || msg_u64(a->args, "id", &id) < 0) {
+        REFUSE(a, LAGAN_E_INVALID_REQUEST, "cancel: id is the number of a request");
+        return;
+    }
+    r = ledger_find_id(a->d->ledger, id);
+    if (!r || r->state == ROW_ENDED) {
+        REFUSE(a, LAGAN_E_NOT_FOUND, "there is no open request %llu", (unsigned long long)id);
+    } else if (r->client != a->c->handle && a->c->door != DOOR_CTL) {
+        REFUSE(a, LAGAN_E_UNAUTHORIZED, "request %llu is another client's; ask at ctl.sock",
+               (unsigned long long)id);
+    } else {
+        row_cancel(a->d, r, LAGAN_E_CANCELLED, "cancelled by an operator");
+        nothing_to_say(a);
+    }
+}
+
+/* The worker that args name; NULL: answered. */
+static struct worker *
+worker_named(struct ask *a)
+{
+    struct msg_span name = { 0 };
+
+    if (!a->args || msg_str(a->args, "worker", &name) < 0) {
+        REFUSE(a, LAGAN_E_INVALID_REQUEST, "worker is missing: a name of `laganctl workers list`");
+        return NULL;
+    }
+    for (uint32_t i = 0; i < a->d->n_workers; i++) {
+        if (is(&name, a->d->worker[i]->name)) return a->d->worker[i];
+    }
+    REFUSE(a, LAGAN_E_NOT_FOUND, "there is no worker %.*s", (int)MIN(name.n, 60u), name.p);
+    return NULL;
+}
+
+static void
+steer(struct ask *a, enum super_event ev)
+{
+    struct worker *w = worker_named(a);
+    uint32_t n;
+    msgpack_packer p;
+
+    if (!w) return;
+    n = w->n_rows;
+    worker_event(w, ev);
+    front_reply(a->d, a->rid, &p);
+    msgpack_pack_map(&p, 2);
+    put_u64(&p, "requests", n);
+    put_text(&p, "state", super_state_word(w->super.state));
+    front_reply_end(a->d, a->c);
+}
+
+static void
+cmd_drain(struct ask *a)
+{
+    steer(a, EV_STOP);
+}
+
+static void
+cmd_restart(struct ask *a)
+{
+    steer(a, EV_AGAIN);
+}
+
+static void
+cmd_loglevel(struct ask *a)
+{
+    static const struct {
+        const char *word;
+        enum log_level level;
+    } levels[] = { { "err", LOG_LEVEL_ERR },
+                   { "warn", LOG_LEVEL_WARN },
+                   { "info", LOG_LEVEL_INFO },
+                   { "debug", LOG_LEVEL_DEBUG } };
+    struct msg_span level = { 0 };
+    size_t i = 0;
+    uint64_t number;
+
+    if (a->args) msg_str(a->args, "level", &level);
+    while (i < ARRAY_LEN(levels) && !is(&level, levels[i].word)) i++;
+    if (i == ARRAY_LEN(levels)) {
+        REFUSE(a, LAGAN_E_INVALID_REQUEST, "level is one of err, warn, info, debug");
+        return;
+    }
+    if (msg_get(a->args, "worker")) {
+        struct worker *w = worker_named(a);
+
+        if (!w) return;
+        number = calls_control(a->d, a->c, a->rid, w);
+        if (number && control_loglevel(w->control, number, levels[i].word) < 0) {
+            calls_control_done(w, number, LAGAN_E_WORKER_LOST);
+        }
+        return;
+    }
+    log_level_set(levels[i].level);
+    nothing_to_say(a);
+}
+
+/* Some worker with the model's tokenizer; NULL: answered. */
+static struct worker *
+reader(struct ask *a)
+{
+    struct daemon *d = a->d;
+    struct msg_span model = { 0 };
+    bool named = a->args && msg_str(a->args, "model", &model) == 0, known = !named;
+
+    for (uint32_t i = 0; i < d->n_workers; i++) {
+        struct worker *w = d->worker[i];
+
+        if (named && !is(&model, d->config->model[w->model].keys.name)) continue;
+        known = true;
+        if (worker_open(w)) return w;
+    }
+    if (!known) {
+        REFUSE(a, LAGAN_E_MODEL_NOT_FOUND, "model \"%.*s\" is not served here",
+               (int)MIN(model.n, 100u), model.p);
+    } else {
+        REFUSE(a, LAGAN_E_WORKER_LOST, "no worker is ready");
+    }
+    return NULL;
+}
+
+static void
+ask_text(struct ask *a, uint8_t op, const char *flag, const struct msg_ids *ids,
+         const struct msg_span *text)
+{
+    struct worker *w = reader(a);
+    bool set = false;
+
+    if (!w) return;
+    msg_bool(a->args, flag, &set);
+    calls_text(a->d, a->c, a->rid, w, op, set ? TEXT_FLAG : 0, ids, text);
+}
+
+static void
+cmd_tokenize(struct ask *a)
+{
+    struct msg_ids none = { NULL, 0 };
+    struct msg_span text = { 0 };
+
+    if (!a->args || msg_str(a->args, "text", &text) < 0 || !msg_utf8(text.p, text.n)) {
+        REFUSE(a, LAGAN_E_INVALID_REQUEST, "tokenize: text is missing, or not UTF-8");
+        return;
+    }
+    ask_text(a, TEXT_TOKENIZE, "bare", &none, &text);
+}
+
+static void
+cmd_detokenize(struct ask *a)
+{
+    struct msg_span none = { 0 };
+    struct msg_ids ids;
+    struct err e = { .text = "ids are missing" };
+
+    if (!a->args || msg_ids(a->args, "ids", &ids, &e) < 0) {
+        REFUSE(a, LAGAN_E_INVALID_REQUEST, "detokenize: %s", e.text);
+        return;
+    }
+    ask_text(a, TEXT_DETOKENIZE, "keep_special", &ids, &none);
+}
+
+/* ---- the table */
+
+static const struct command {
+    const char *verb;
+    enum front_door door; /* DOOR_CTL: for operators only */
+    void (*run)(struct ask *a);
+} commands[] = {
+    { "status", DOOR_API, cmd_status },
+    { "workers list", DOOR_API, cmd_workers },
+    { "requests list", DOOR_API, cmd_requests },
+    { "kv stats", DOOR_API, cmd_kv },
+    { "config show", DOOR_API, cmd_config },
+    { "version", DOOR_API, cmd_version },
+    { "tokenize", DOOR_API, cmd_tokenize },
+    { "detokenize", DOOR_API, cmd_detokenize },
+    { "cancel", DOOR_API, cmd_cancel }, /* its own; at the other door any */
+    { "drain", DOOR_CTL, cmd_drain },
+    { "restart", DOOR_CTL, cmd_restart },
+    { "loglevel", DOOR_CTL, cmd_loglevel },
+};
+
+void
+command_call(struct daemon *d, struct client *c, const struct msg *m)
+{
+    struct ask a = { d, c, m->rid, msg_get(&m->map, "args") };
+    struct msg_span verb = { 0 };
+
+    if (a.args && a.args->type != MSGPACK_OBJECT_MAP) a.args = NULL;
+    if (msg_str(&m->map, "verb", &verb) < 0) {
+        REFUSE(&a, LAGAN_E_INVALID_REQUEST, "CALL: verb is missing");
+        return;
+    }
+    for (size_t i = 0; i < ARRAY_LEN(commands); i++) {
+        if (!is(&verb, commands[i].verb)) continue;
+        if (commands[i].door == DOOR_CTL && c->door != DOOR_CTL) {
+            REFUSE(&a, LAGAN_E_UNAUTHORIZED, "%s is for operators: ask at %s/ctl.sock",
+                   commands[i].verb, d->runtime.dir);
+        } else {
+            commands[i].run(&a);
+        }
+        return;
+    }
+    REFUSE(&a, LAGAN_E_NOT_FOUND, "there is no verb \"%.*s\"", (int)MIN(verb.n, 60u), verb.p);
+}

@@ -1,0 +1,177 @@
+/* control.c - see control.h. */
+#include "daemon/control.h"
+
+#include "base/log.h"
+#include "daemon/calls.h"
+#include "daemon/session.h"
+#include "ipc/msg.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include <zmq.h>
+
+enum { TURN_FRAMES = 16, MAX_FRAME = 1 << 16 };
+
+struct control {
+    struct worker *w;
+    void *socket;
+    sd_event_source *source;
+    char endpoint[340], token[33];
+    uint8_t id[MAX_ROUTING_ID];
+    int id_len; /* 0: the worker has not come yet */
+};
+
+static int
+on_ready(sd_event_source *s, int fd, uint32_t revents, void *arg)
+{
+    (void)s;
+    (void)fd;
+    (void)revents;
+    (void)arg;
+    return 0; /* the turn that follows pumps */
+}
+
+static int
+bind_it(struct control *c)
+{
+    int mandatory = 1, linger = 0, hwm = 64, fd, r;
+    int64_t most = MAX_FRAME;
+    size_t size = sizeof fd;
+    mode_t mask;
+
+    c->socket = zmq_socket(c->w->d->zmq, ZMQ_ROUTER);
+    if (!c->socket) return -errno;
+    zmq_setsockopt(c->socket, ZMQ_ROUTER_MANDATORY, &mandatory, sizeof mandatory);
+    zmq_setsockopt(c->socket, ZMQ_LINGER, &linger, sizeof linger);
+    zmq_setsockopt(c->socket, ZMQ_SNDHWM, &hwm, sizeof hwm);
+    zmq_setsockopt(c->socket, ZMQ_RCVHWM, &hwm, sizeof hwm);
+    zmq_setsockopt(c->socket, ZMQ_MAXMSGSIZE, &most, sizeof most);
+    mask = umask(0177);
+    r = zmq_bind(c->socket, c->endpoint) < 0 ? -errno : 0;
+    umask(mask);
+    if (r < 0) return r;
+    if (zmq_getsockopt(c->socket, ZMQ_FD, &fd, &size) < 0) return -errno;
+    return sd_event_add_io(c->w->d->event, &c->source, fd, EPOLLIN, on_ready, NULL);
+}
+
+struct control *
+control_open(struct worker *w, const char **endpoint, const char **token)
+{
+    struct control *c = calloc(1, sizeof *c);
+    uint8_t secret[16];
+    int r = c ? 0 : -ENOMEM;
+
+    if (c && getrandom(secret, sizeof secret, 0) != sizeof secret) r = -EIO;
+    if (r == 0) {
+        c->w = w;
+        for (size_t i = 0; i < sizeof secret; i++) {
+            snprintf(c->token + 2 * i, 3, "%02x", secret[i]);
+        }
+        snprintf(c->endpoint, sizeof c->endpoint, "ipc://%s/w/%u.%llu", w->d->runtime.dir, w->index,
+                 (unsigned long long)w->epoch);
+        r = bind_it(c);
+    }
+    if (r < 0) {
+        log_warn("worker %s: no control channel: %s, going on without", w->name, zmq_strerror(-r));
+        return control_close(c);
+    }
+    *endpoint = c->endpoint;
+    *token = c->token;
+    return c;
+}
+
+struct control *
+control_close(struct control *c)
+{
+    if (!c) return NULL;
+    sd_event_source_disable_unref(c->source);
+    if (c->socket) zmq_close(c->socket);
+    unlink(c->endpoint + strlen("ipc://"));
+    free(c);
+    return NULL;
+}
+
+static bool
+same_token(const struct control *c, const struct msg *m)
+{
+    struct msg_span t;
+    unsigned differ = 0;
+
+    if (msg_str(&m->map, "token", &t) < 0 || t.n != sizeof c->token - 1) return false;
+    for (uint32_t i = 0; i < t.n; i++) differ |= (uint8_t)t.p[i] ^ (uint8_t)c->token[i];
+    return differ == 0;
+}
+
+static void
+take(struct control *c, const uint8_t *id, int id_len, const void *frame, size_t n)
+{
+    uint64_t code = LAGAN_E_INTERNAL;
+    struct msg m;
+
+    if (msg_decode(&m, frame, n, NULL) < 0) return;
+    if (m.type == LAGAN_MSG_HELLO && same_token(c, &m)) {
+        memcpy(c->id, id, (size_t)id_len);
+        c->id_len = id_len;
+    } else if (c->id_len == id_len && !memcmp(c->id, id, (size_t)id_len)) {
+        if (m.type == LAGAN_MSG_REPLY) calls_control_done(c->w, m.rid, 0);
+        if (m.type == LAGAN_MSG_ERROR) {
+            msg_u64(&m.map, "code", &code);
+            calls_control_done(c->w, m.rid, (uint32_t)MIN(code, (uint64_t)UINT32_MAX));
+        }
+    }
+    msg_done(&m);
+}
+
+bool
+control_pump(struct control *c)
+{
+    int events = 0;
+    size_t size = sizeof events;
+
+    if (!c) return false;
+    for (int i = 0; i < TURN_FRAMES; i++) {
+        uint8_t id[MAX_ROUTING_ID + 1];
+        int id_len = zmq_recv(c->socket, id, sizeof id, ZMQ_DONTWAIT), more = 0, n = 0;
+        size_t more_size = sizeof more;
+        zmq_msg_t frame;
+
+        if (id_len < 0) break;
+        while (zmq_getsockopt(c->socket, ZMQ_RCVMORE, &more, &more_size) == 0 && more) {
+            zmq_msg_init(&frame);
+            if (zmq_msg_recv(&frame, c->socket, ZMQ_DONTWAIT) >= 0 && n++ == 0 &&
+                id_len <= MAX_ROUTING_ID) {
+                take(c, id, id_len, zmq_msg_data(&frame), zmq_msg_size(&frame));
+            }
+            zmq_msg_close(&frame);
+        }
+    }
+    return zmq_getsockopt(c->socket, ZMQ_EVENTS, &events, &size) == 0 && events & ZMQ_POLLIN;
+}
+
+int
+control_loglevel(struct control *c, uint64_t number, const char *level)
+{
+    msgpack_sbuffer b;
+    msgpack_packer p;
+    int r;
+
+    if (!c || !c->id_len) return -ENOTCONN;
+    msgpack_sbuffer_init(&b);
+    msgpack_packer_init(&p, &b, msgpack_sbuffer_write);
+    msg_begin(&p, LAGAN_MSG_CALL, number, 2);
+    msg_key(&p, "verb");
+    msg_text(&p, "loglevel");
+    msg_key(&p, "args");
+    msgpack_pack_map(&p, 1);
+    msg_key(&p, "level");
+    msg_text(&p, level);
+    r = zmq_send(c->socket, c->id, (size_t)c->id_len, ZMQ_SNDMORE | ZMQ_DONTWAIT);
+    if (r >= 0) r = zmq_send(c->socket, b.data, b.size, ZMQ_DONTWAIT);
+    msgpack_sbuffer_destroy(&b);
+    return r < 0 ? -ENOTCONN : 0;
+}

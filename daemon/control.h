@@ -1,0 +1,21 @@
+/* control.h - the control channel of one incarnation: a ROUTER here, the worker's DEALER there.
+ *
+ * For operators' commands to a worker and nothing else: no request and no death waits for it. The
+ * worker proves itself with the token that it got in its environment; other peers are not heard.
+ */
+#ifndef DAEMON_CONTROL_H
+#define DAEMON_CONTROL_H
+
+#include "base/base.h"
+#include "daemon/worker.h"
+
+struct control;
+
+/* NULL: it could not be had (said in the journal), the worker does without. */
+struct control *control_open(struct worker *w, const char **endpoint, const char **token);
+struct control *control_close(struct control *c); /* NULL in, NULL out */
+bool control_pump(struct control *c);             /* true: there is more; NULL: nothing */
+/* CALL loglevel under this number; calls_control_done() hears the answer. -ENOTCONN. */
+int control_loglevel(struct control *c, uint64_t number, const char *level) MUST_USE;
+
+#endif

@@ -1,0 +1,63 @@
+/* daemon.h - what the files of lagand share: one struct, one thread.
+ *
+ *     clients -> frontend.c -> admission.c -> ledger.c -> relay.c -> request ring
+ *     clients <- frontend.c <- deliver.c   <- ledger.c <- relay.c <- response ring
+ *
+ * serve.c turns: after every event the rings are drained, requests are given to workers and what is due
+ * goes to clients. Nothing blocks, and nothing that a client or a worker sends is believed.
+ */
+#ifndef DAEMON_DAEMON_H
+#define DAEMON_DAEMON_H
+
+#include "base/base.h"
+#include "base/clock.h"
+#include "daemon/ledger.h"
+#include "daemon/options.h"
+#include "daemon/runtime.h"
+#include "include/lagan_wire.h"
+
+#include <msgpack.h>
+#include <systemd/sd-event.h>
+
+struct worker;
+struct frontend;
+struct sessions;
+struct calls;
+
+/* What a worker's READY said of a model; kept when the worker is gone. */
+struct model_facts {
+    bool known;
+    uint32_t vocab, max_len, max_source, n_seats, has_text;
+    uint64_t max_tokens, weight_bytes, kv_bytes;
+    char family[64];
+};
+
+struct daemon {
+    struct config *config;
+    sd_event *event;
+    struct runtime runtime;
+    uint8_t id[16]; /* of this start: WELCOME's instance, the rings' daemon_id */
+    nsec started, now;
+    void *zmq;
+    struct frontend *front;
+    struct sessions *sessions;
+    struct ledger *ledger;
+    struct calls *calls;
+    struct worker *worker[MAX_WORKERS];
+    uint32_t n_workers;
+    struct model_facts facts[MAX_MODELS];
+    char worker_path[1024];
+
+    uint32_t due_first, due_last; /* deliver.c: rows with something for their client */
+    nsec retry_at;                /* deliver.c: a client's queue was full */
+
+    bool announced; /* READY=1 has been said */
+    bool was_ready; /* a worker has served in this life */
+    bool draining, leaving;
+    nsec drain_until;
+    int exit_code;
+    msgpack_sbuffer out; /* the message being made */
+    uint64_t n_requests, n_refused, n_finished, n_failed;
+};
+
+#endif

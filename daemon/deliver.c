@@ -1,0 +1,390 @@
+/* deliver.c - see deliver.h. Encoding first, then the order of things, then the clock. */
+#include "daemon/deliver.h"
+
+#include "base/log.h"
+#include "daemon/frontend.h"
+#include "daemon/relay.h"
+#include "ipc/msg.h"
+
+#include <errno.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+/* A chunk's payload: well under LAGAN_MAX_FRAME and, for its text, under LAGAN_MAX_STR. */
+enum { CHUNK_BYTES = 512 << 10, CHUNK_TEXT = 256 << 10, IDLE_LEASES = 6 };
+static const nsec RETRY = 10 * NSEC_MS;
+
+static msgpack_packer
+begin(struct daemon *d, uint32_t type, uint64_t rid, uint32_t n_keys)
+{
+    msgpack_packer p;
+
+    d->out.size = 0;
+    msgpack_packer_init(&p, &d->out, msgpack_sbuffer_write);
+    msg_begin(&p, type, rid, n_keys);
+    return p;
+}
+
+static void
+put_u64(msgpack_packer *p, const char *key, uint64_t v)
+{
+    msg_key(p, key);
+    msgpack_pack_uint64(p, v);
+}
+
+/* ---- encoding */
+
+/* {k: tops a token, d: bin of {i32, f32}} of the first n tokens of a list. */
+static void
+put_tops(msgpack_packer *p, uint32_t n, uint32_t n_top, const struct bytes *top)
+{
+    put_u64(p, "k", n_top);
+    msg_key(p, "d");
+    msg_bin(p, top->p ? top->p : "", (size_t)n * n_top * 8);
+}
+
+static uint32_t
+put_prompt_chunk(struct daemon *d, struct row *r)
+{
+    uint32_t n_top = r->submit->prompt_logprobs, each = 4 + 8 * n_top;
+    uint32_t n = MIN((uint32_t)(r->p_logprob.n / 4), MAX(CHUNK_BYTES / each, 1u));
+    msgpack_packer p = begin(d, LAGAN_MSG_CHUNK, r->rid, 6);
+
+    put_u64(&p, "o", 0);
+    put_u64(&p, "i", 0);
+    msg_key(&p, "t");
+    msg_bin(&p, "", 0);
+    msg_key(&p, "s");
+    msg_bytes(&p, "", 0);
+    put_u64(&p, "n", r->n_chunks + 1);
+    msg_key(&p, "pl");
+    msgpack_pack_map(&p, 4);
+    put_u64(&p, "i", r->n_prompt_sent);
+    msg_key(&p, "lp");
+    msg_bin(&p, r->p_logprob.p, (size_t)n * 4);
+    put_tops(&p, n, n_top, &r->p_top);
+    return n;
+}
+
+/* Where to cut text that is too long for one chunk: not inside a character. */
+static uint32_t
+cut(const char *s, size_t n)
+{
+    uint32_t at = CHUNK_TEXT;
+
+    if (n <= CHUNK_TEXT) return (uint32_t)n;
+    while (((uint8_t)s[at] & 0xc0) == 0x80) at--;
+    return at;
+}
+
+static void
+put_chunk(struct daemon *d, const struct row *r, uint32_t n, uint32_t n_text)
+{
+    bool lp = r->submit->flags & SUBMIT_LOGPROBS, top = lp && r->submit->logprobs;
+    msgpack_packer p = begin(d, LAGAN_MSG_CHUNK, r->rid, 5 + (uint32_t)lp + (uint32_t)top);
+
+    put_u64(&p, "o", 0);
+    put_u64(&p, "i", r->n_sent);
+    msg_key(&p, "t");
+    msg_bin(&p, n ? r->token.p + (size_t)r->n_sent * 4 : "", (size_t)n * 4);
+    msg_key(&p, "s");
+    msg_bytes(&p, n_text ? r->text.p + r->n_text_sent : "", n_text);
+    put_u64(&p, "n", r->n_chunks + 1);
+    if (lp) {
+        msg_key(&p, "lp");
+        msg_bin(&p, n ? r->logprob.p : "", (size_t)n * 4);
+    }
+    if (top) {
+        msg_key(&p, "tp");
+        msgpack_pack_map(&p, 2);
+        put_tops(&p, n, r->submit->logprobs, &r->top);
+    }
+}
+
+static void
+put_done(struct daemon *d, const struct row *r)
+{
+    msgpack_packer p = begin(d, LAGAN_MSG_DONE, r->rid, 1);
+
+    msg_key(&p, "outputs");
+    msgpack_pack_array(&p, 1);
+    msgpack_pack_map(&p, 10);
+    put_u64(&p, "o", 0);
+    put_u64(&p, "reason", r->reason);
+    msg_key(&p, "word");
+    msg_text(&p, msg_reason(r->reason, NULL));
+    put_u64(&p, "n_tok", row_n_tokens(r));
+    msg_key(&p, "score");
+    msgpack_pack_double(&p, (double)r->score);
+    put_u64(&p, "cached", r->cached);
+    put_u64(&p, "seed", r->submit->seed);
+    put_u64(&p, "resumed", r->resumed);
+    put_u64(&p, "adopted", r->adopted);
+    put_u64(&p, "recomputed", r->recomputed);
+}
+
+/* ---- one request */
+
+static bool
+is_error(const struct row *r)
+{
+    return r->reason >= LAGAN_E_INVALID_REQUEST;
+}
+
+static uint32_t
+credit(const struct row *r)
+{
+    uint32_t out = r->n_chunks - r->n_acked;
+
+    return out >= r->win ? 0 : r->win - out;
+}
+
+static bool
+has_chunk(const struct row *r)
+{
+    return r->p_logprob.n || row_n_tokens(r) > r->n_sent || r->text.n > r->n_text_sent;
+}
+
+static int
+send_chunk(struct daemon *d, struct client *c, struct row *r)
+{
+    uint32_t n_top = r->submit->logprobs, n, n_text = 0;
+    bool prompt = r->p_logprob.n > 0;
+    int k;
+
+    if (prompt) {
+        n = put_prompt_chunk(d, r);
+    } else {
+        n = row_n_tokens(r) - r->n_sent;
+        n = MIN(n, MAX((uint32_t)CHUNK_BYTES / (8 + 8 * n_top), 1u));
+        n_text = cut(r->text.p + r->n_text_sent, r->text.n - r->n_text_sent);
+        put_chunk(d, r, n, n_text);
+    }
+    k = front_send(d, c, d->out.data, d->out.size);
+    if (k < 0) return k;
+    r->n_chunks++;
+    if (prompt) {
+        r->n_prompt_sent += n;
+        bytes_drop(&r->p_logprob, (size_t)n * 4);
+        bytes_drop(&r->p_top, (size_t)n * r->submit->prompt_logprobs * 8);
+        return 0;
+    }
+    r->n_sent += n;
+    r->n_text_sent += n_text;
+    if (r->submit->flags & SUBMIT_LOGPROBS) {
+        bytes_drop(&r->logprob, (size_t)n * 4);
+        bytes_drop(&r->top, (size_t)n * n_top * 8);
+    }
+    return 0;
+}
+
+static int
+send_last(struct daemon *d, struct client *c, struct row *r)
+{
+    int k;
+
+    if (is_error(r)) {
+        k = front_error(d, c, r->rid, r->reason, r->n_sent, "%s", r->why);
+    } else {
+        put_done(d, r);
+        k = front_send(d, c, d->out.data, d->out.size);
+    }
+    if (k < 0) return k;
+    r->told = true;
+    c->n_open--;
+    if (is_error(r)) {
+        d->n_failed++;
+    } else {
+        d->n_finished++;
+    }
+    return 0;
+}
+
+/* What can go now: 1, and more can go in the next turn; 0 nothing more for now; -EAGAIN. */
+static int
+deliver(struct daemon *d, struct row *r)
+{
+    struct client *c = session_find(d->sessions, r->client);
+    int k;
+
+    if (r->told) return 0;
+    if (!c) {
+        deliver_client_gone(d, r->client);
+        return 0;
+    }
+    if (has_chunk(r) && credit(r)) {
+        k = send_chunk(d, c, r);
+        if (k == 0 && has_chunk(r) && credit(r)) return 1;
+        if (k == 0 && !has_chunk(r) && r->state == ROW_ENDED) k = send_last(d, c, r);
+    } else if (r->state == ROW_ENDED && (!has_chunk(r) || is_error(r))) {
+        k = send_last(d, c, r);
+    } else {
+        if (has_chunk(r) && !r->stalled) r->stalled = d->now;
+        return 0;
+    }
+    if (k == -EHOSTUNREACH) {
+        deliver_client_gone(d, r->client);
+        return 0;
+    }
+    return k;
+}
+
+void
+row_settle(struct daemon *d, struct row *r)
+{
+    if (r->state == ROW_ENDED && r->told && !r->held && !r->due) ledger_give(d->ledger, r);
+}
+
+void
+row_due(struct daemon *d, struct row *r)
+{
+    if (r->due || r->told) return;
+    r->due = true;
+    r->next_due = ROW_NONE;
+    if (d->due_last == ROW_NONE) {
+        d->due_first = r->index;
+    } else {
+        ledger_row(d->ledger, d->due_last)->next_due = r->index;
+    }
+    d->due_last = r->index;
+}
+
+bool
+deliver_flush(struct daemon *d)
+{
+    uint32_t i = d->due_first;
+    bool more = false;
+
+    if (d->retry_at > d->now) return false;
+    d->retry_at = 0;
+    d->due_first = d->due_last = ROW_NONE;
+    while (i != ROW_NONE) {
+        struct row *r = ledger_row(d->ledger, i);
+        int k;
+
+        i = r->next_due;
+        r->due = false;
+        k = deliver(d, r);
+        if (k > 0 || k == -EAGAIN) row_due(d, r);
+        if (k > 0) more = true;
+        /* There is no event for room in one client's queue: look again soon. */
+        if (k == -EAGAIN) d->retry_at = d->now + RETRY;
+        if (k < 0 && k != -EAGAIN) {
+            log_err("request %llu: cannot be answered: %s", (unsigned long long)r->id,
+                    strerror(-k));
+            deliver_client_gone(d, r->client);
+        }
+        row_settle(d, r);
+    }
+    return more && !d->retry_at;
+}
+
+static void
+end_with(struct daemon *d, struct row *r, uint16_t reason, const char *fmt, va_list ap)
+{
+    if (r->state == ROW_ENDED) return;
+    r->reason = reason;
+    vsnprintf(r->why, sizeof r->why, fmt, ap);
+    row_move(d->ledger, r, ROW_ENDED);
+    if (reason == LAGAN_E_WORKER_LOST || reason == LAGAN_E_SLOW_READER) {
+        log_info("request %llu: ended with %s: %s", (unsigned long long)r->id,
+                 msg_reason(reason, NULL), r->why);
+    }
+    row_due(d, r);
+    row_settle(d, r);
+}
+
+void
+row_end(struct daemon *d, struct row *r, uint16_t reason, const char *fmt, ...)
+{
+    va_list ap;
+
+    va_start(ap, fmt);
+    end_with(d, r, reason, fmt, ap);
+    va_end(ap);
+}
+
+void
+row_cancel(struct daemon *d, struct row *r, uint16_t reason, const char *fmt, ...)
+{
+    va_list ap;
+
+    if (r->state == ROW_ENDED) return;
+    if (r->held) {
+        relay_cancel(d->worker[r->worker], r, reason == LAGAN_E_DEADLINE ? reason : 0);
+    }
+    va_start(ap, fmt);
+    end_with(d, r, reason, fmt, ap);
+    va_end(ap);
+}
+
+void
+deliver_acked(struct daemon *d, struct row *r, uint32_t n, uint32_t win)
+{
+    if (win) r->win = MIN(win, (uint32_t)LAGAN_MAX_WIN);
+    /* Cumulative: older ones say nothing, and none can be ahead of what was sent. */
+    if (n - r->n_acked > r->n_chunks - r->n_acked) return;
+    if (n != r->n_acked) r->stalled = 0;
+    r->n_acked = n;
+    if (has_chunk(r) || r->state == ROW_ENDED) row_due(d, r);
+}
+
+void
+deliver_client_gone(struct daemon *d, uint32_t handle)
+{
+    struct client *c = session_find(d->sessions, handle);
+
+    for (uint32_t i = 0; i < ledger_capacity(d->ledger); i++) {
+        struct row *r = ledger_row(d->ledger, i);
+
+        if (!r || r->client != handle || r->told) continue;
+        r->told = true;
+        row_cancel(d, r, LAGAN_E_CANCELLED, "its client is gone");
+        row_settle(d, r);
+    }
+    if (c) session_drop(d->sessions, c);
+}
+
+/* Nothing was acknowledged with the window shut: its tokens are given up, finished or not. */
+static void
+give_up_reader(struct daemon *d, struct row *r, nsec now)
+{
+    double seconds = (double)(now - r->stalled) / NSEC_S;
+
+    row_cancel(d, r, LAGAN_E_SLOW_READER, "no ACK for %.1f s with %u chunks on the way", seconds,
+               r->n_chunks - r->n_acked);
+    if (!is_error(r)) {
+        r->reason = LAGAN_E_SLOW_READER;
+        snprintf(r->why, sizeof r->why, "no ACK for %.1f s, %u tokens were not taken", seconds,
+                 row_n_tokens(r) - r->n_sent);
+    }
+    row_due(d, r);
+}
+
+void
+deliver_tick(struct daemon *d, nsec now)
+{
+    const struct options *o = &d->config->o;
+    struct client *c;
+
+    for (uint32_t i = 0; ledger_n(d->ledger) && i < ledger_capacity(d->ledger); i++) {
+        struct row *r = ledger_row(d->ledger, i);
+
+        if (!r || r->told) continue;
+        if (r->state != ROW_ENDED && now >= r->deadline) {
+            row_cancel(d, r, LAGAN_E_DEADLINE, "deadline_ms passed after %u tokens",
+                       row_n_tokens(r));
+        } else if (r->stalled && now - r->stalled >= o->ack_timeout) {
+            give_up_reader(d, r, now);
+        }
+    }
+    for (uint32_t at = 0; (c = session_next(d->sessions, &at));) {
+        nsec silent = now - c->heard;
+
+        /* One that has nothing open may be silent, but does not keep its place for ever. */
+        if (silent < (c->n_open ? o->lease : o->lease * IDLE_LEASES)) continue;
+        if (c->n_open) log_info("a client with %u requests is silent, dropping it", c->n_open);
+        deliver_client_gone(d, c->handle);
+    }
+}

@@ -1,0 +1,32 @@
+/* deliver.h - what a request's client is owed: chunks within its window, then one last message.
+ *
+ * At most `win` chunks are unacknowledged; beyond that tokens wait in the ledger row and leave as one
+ * chunk when credit returns. At most one chunk a request a turn, so that a backlog makes larger
+ * messages and not more of them. The last message waits for the tokens, but an error only as long as
+ * there is credit.
+ */
+#ifndef DAEMON_DELIVER_H
+#define DAEMON_DELIVER_H
+
+#include "base/base.h"
+#include "daemon/daemon.h"
+#include "daemon/session.h"
+
+void row_due(struct daemon *d, struct row *r); /* it has something for its client */
+/* The request is over for lagand: reason of enum lagan_reason, and the sentence of an error. Its
+ * client hears of it when its tokens are out; a worker that holds it is not told by this. */
+void row_end(struct daemon *d, struct row *r, uint16_t reason, const char *fmt, ...)
+    PRINTF_LIKE(4, 5);
+/* End it and make the worker end it too. */
+void row_cancel(struct daemon *d, struct row *r, uint16_t reason, const char *fmt, ...)
+    PRINTF_LIKE(4, 5);
+void row_settle(struct daemon *d, struct row *r); /* give it back if nobody needs it any more */
+
+void deliver_acked(struct daemon *d, struct row *r, uint32_t n, uint32_t win);
+/* Send what is due. true: more could go at once. */
+bool deliver_flush(struct daemon *d);
+void deliver_client_gone(struct daemon *d, uint32_t handle);
+/* A second has passed: deadlines, slow readers, leases. */
+void deliver_tick(struct daemon *d, nsec now);
+
+#endif

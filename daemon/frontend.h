@@ -1,0 +1,35 @@
+/* frontend.h - the two doors: ZeroMQ ROUTER sockets at DIR/api.sock and DIR/ctl.sock.
+ *
+ * Bytes in: bounded, decoded, refused or passed on. Bytes out: never blocking. A frame that cannot be
+ * understood is answered, not punished; a client that is gone is noticed when it is written to, or by
+ * its silence.
+ */
+#ifndef DAEMON_FRONTEND_H
+#define DAEMON_FRONTEND_H
+
+#include "base/base.h"
+#include "base/err.h"
+#include "daemon/daemon.h"
+#include "daemon/session.h"
+#include "ipc/msg.h"
+
+/* Bind both. -EADDRINUSE, -EEXIST, -EACCES: where and why. */
+int front_open(struct daemon *d, struct err *e) MUST_USE;
+void front_close(struct daemon *d);
+
+/* Take what has come, within a budget. true: there is more. */
+bool front_pump(struct daemon *d);
+
+/* One frame to a client. 0, -EAGAIN: its queue is full; -EHOSTUNREACH: it is gone. */
+int front_send(struct daemon *d, struct client *c, const void *frame, size_t n) MUST_USE;
+/* An ERROR message: code of enum lagan_reason. Result as front_send(). */
+int front_error(struct daemon *d, struct client *c, uint64_t rid, uint32_t code, uint32_t delivered,
+                const char *fmt, ...) PRINTF_LIKE(6, 7);
+/* REPLY {result: ...}: begin, then the caller packs one value into *p, then end. */
+void front_reply(struct daemon *d, uint64_t rid, msgpack_packer *p);
+void front_reply_end(struct daemon *d, struct client *c);
+
+/* What one frame of a client leads to; the frame has been received whole. */
+void front_frame(struct daemon *d, struct client *c, const void *frame, size_t n);
+
+#endif

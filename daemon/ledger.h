@@ -1,0 +1,96 @@
+/* ledger.h - every request that was accepted and not yet answered for good: the truth about them.
+ *
+ * A fixed table of rows, private to lagand. A row holds the request as it will go to a worker, what
+ * the worker has produced so far and how much of that the client has. Each ends in exactly one
+ * terminal message (DONE or ERROR); a row is given back when its client has that and no worker can
+ * speak of it any more. Workers name rows by (index, generation), so an old record cannot hit a new
+ * request.
+ *
+ *     QUEUED -> DISPATCHED -> STREAMING -> ENDED -> (free)      row_move() is the only way
+ */
+#ifndef DAEMON_LEDGER_H
+#define DAEMON_LEDGER_H
+
+#include "base/base.h"
+#include "ipc/records.h"
+
+#define ROW_NONE UINT32_MAX
+
+enum row_state { ROW_FREE, ROW_QUEUED, ROW_DISPATCHED, ROW_STREAMING, ROW_ENDED, ROW_N_STATES };
+
+struct bytes { /* grows at the end, shrinks at the front */
+    char *p;
+    size_t n, cap;
+};
+/* -ENOMEM. NULL from: room only. */
+int bytes_add(struct bytes *b, const void *from, size_t n) MUST_USE;
+void bytes_drop(struct bytes *b, size_t n); /* the first n */
+void bytes_done(struct bytes *b);
+
+struct row {
+    enum row_state state;
+    uint32_t index, gen;
+    uint32_t next, prev; /* queue, or free list */
+    uint32_t next_due;   /* in deliver.c's list */
+    req_id id;
+    uint64_t rid; /* the client's own number */
+    uint32_t client, model, worker;
+    bool held;       /* a worker may still speak of it */
+    bool told;       /* its client has the terminal message, or is gone */
+    bool due;        /* in deliver.c's list */
+    bool cancel_due; /* the worker must be told, cancel_reason; the ring was full */
+    uint16_t cancel_reason;
+    nsec accepted, deadline; /* deadline: NSEC_NEVER without */
+    nsec stalled;            /* since when the window is shut; 0: open */
+    uint32_t win, n_chunks, n_acked;
+    uint64_t prompt_cost; /* its prompt in tokens; of a text a guess */
+    uint64_t cost;        /* with the answer: tokens it may take */
+
+    struct rec_submit *submit; /* the record with its tails, submit_bytes long */
+    uint32_t submit_bytes;
+
+    uint32_t n_said, n_text_said; /* tokens and text bytes the worker has sent */
+    uint32_t n_prompt_said;       /* prompt positions with log-probabilities */
+    uint32_t n_sent;              /* tokens the client has */
+    uint32_t n_prompt_sent;
+    struct bytes token; /* i32: all of them, sent or not: what a resume needs */
+    struct bytes text;  /* likewise */
+    size_t n_text_sent;
+    struct bytes logprob, top;     /* of tokens not sent yet */
+    struct bytes p_logprob, p_top; /* of prompt positions not sent yet */
+
+    uint16_t reason; /* enum lagan_reason, from ROW_ENDED on */
+    float score;
+    uint32_t cached, adopted, recomputed, resumed;
+    char why[200];
+};
+
+struct ledger;
+
+struct ledger *ledger_new(uint32_t capacity, uint64_t seed) MUST_USE; /* NULL: no memory */
+struct ledger *ledger_free(struct ledger *l);
+CLEAN_FUNC(struct ledger, ledger_free)
+
+uint32_t ledger_n(const struct ledger *l);             /* rows in use */
+uint32_t ledger_n_queued(const struct ledger *l);      /* of them in ROW_QUEUED */
+uint64_t ledger_queued_tokens(const struct ledger *l); /* of their prompts */
+uint64_t ledger_prompt_cost(const struct rec_submit *s);
+uint32_t ledger_capacity(const struct ledger *l);
+
+/* A row in ROW_QUEUED for this client's rid. -EEXIST: that client has an open one with it. -ENOSPC.
+ * submit (from malloc) becomes the row's on success. */
+int ledger_take(struct ledger *l, uint32_t client, uint64_t rid, struct rec_submit *submit,
+                uint32_t submit_bytes, struct row **ret) MUST_USE;
+void ledger_give(struct ledger *l, struct row *r); /* ENDED, told, not held */
+
+struct row *ledger_row(struct ledger *l, uint32_t index); /* NULL: out of range, or free */
+struct row *ledger_find(struct ledger *l, uint32_t client, uint64_t rid); /* NULL */
+struct row *ledger_find_id(struct ledger *l, req_id id);                  /* NULL; looks at all */
+/* The first queued row at or after one: ROW_NONE begins. NULL: no more. */
+struct row *ledger_next_queued(struct ledger *l, const struct row *after);
+
+void row_move(struct ledger *l, struct row *r, enum row_state to);
+uint32_t row_n_tokens(const struct row *r);
+void ledger_check(const struct ledger *l);
+
+#endif

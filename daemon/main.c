@@ -1,0 +1,89 @@
+/* main.c - lagand: read the settings, serve, say in the exit code how it went.
+ *
+ * Exit codes: 0 stopped as asked, or the configuration is right · 1 failed · 2 usage · 69 no worker
+ * could be started · 77 no permission · 78 configuration.
+ */
+#include "base/log.h"
+#include "daemon/options.h"
+#include "daemon/serve.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "config.h"
+
+enum { EXIT_USAGE = 2, EXIT_NO_PERMISSION = 77, EXIT_CONFIG = 78 };
+
+static void
+help(void)
+{
+    puts("lagand - serve language models: start workers, replace those that die, talk to clients.\n"
+         "\n"
+         "  lagand --runtime-dir /tmp/l --model models/tiny-gemma --device cpu\n"
+         "  laganctl --connect ipc:///tmp/l/api.sock generate --text \"hello\"\n"
+         "\n"
+         "Options; those with a dot are also keys of the configuration file:");
+    opt_help(daemon_opts, stdout);
+    puts("\nSettings of a model, for --set and for the entries of models: in the file:");
+    opt_help(model_opts, stdout);
+}
+
+static void
+say(const struct problems *p)
+{
+    for (uint32_t i = 0; i < p->n; i++) log_err("%s", p->text[i]);
+    if (p->n_more) log_err("and %u more", p->n_more);
+}
+
+static int
+exit_code(int r)
+{
+    switch (r) {
+    case -EACCES:
+    case -EPERM:
+    case -EROFS:
+        return EXIT_NO_PERMISSION;
+    case -ENAMETOOLONG:
+        return EXIT_CONFIG;
+    default:
+        return r < 0 ? EXIT_FAILURE : r;
+    }
+}
+
+int
+main(int argc, char **argv)
+{
+    static const enum log_level levels[] = { LOG_LEVEL_ERR, LOG_LEVEL_WARN, LOG_LEVEL_INFO,
+                                             LOG_LEVEL_DEBUG };
+    static struct config config;
+    static struct problems problems;
+    struct err e = { 0 };
+    bool usage;
+    int r;
+
+    log_open("lagand", LOG_LEVEL_INFO);
+    r = config_read(&config, argc, argv, &problems, &usage);
+    if (r < 0) {
+        say(&problems);
+        if (usage) log_err("lagand --help lists the options");
+        return usage ? EXIT_USAGE : EXIT_CONFIG;
+    }
+    if (config.o.help) {
+        help();
+        return 0;
+    }
+    if (config.o.version) {
+        puts(PACKAGE_STRING);
+        return 0;
+    }
+    if (config.o.check) {
+        log_info("the configuration is right: %u models, %u workers", config.n_models,
+                 config_n_workers(&config));
+        return 0;
+    }
+    log_level_set(levels[config.o.log_level]);
+    r = serve(&config, &e);
+    if (r < 0) log_err("%s", e.text);
+    return exit_code(r);
+}

@@ -1,0 +1,389 @@
+/* relay_up.c - what a worker says: see relay.h.
+ *
+ * ring_peek() has copied the record out and held its header to the rules; here every field of the
+ * payload is, before anything of it is used. The first thing that cannot be true ends the worker.
+ */
+#include "daemon/calls.h"
+#include "daemon/deliver.h"
+#include "daemon/relay.h"
+#include "ipc/msg.h"
+#include "ipc/records.h"
+
+#include <errno.h>
+#include <string.h>
+
+enum { TURN_RECORDS = 1024, TURN_BYTES = 256 << 10, MAX_PENDING = 16 << 20, MAX_ENTRIES = 65536 };
+
+/* The unread rest of a payload; every step is 8-aligned where the format says so. */
+struct rest {
+    const char *p;
+    size_t n;
+};
+
+static const void *
+next(struct rest *b, size_t n)
+{
+    const void *p = b->p;
+
+    if (n > b->n) return NULL;
+    b->p += n;
+    b->n -= n;
+    return p;
+}
+
+static int
+wrong(struct err *e, const char *what, uint32_t got, uint32_t want)
+{
+    return err_set(e, -EBADMSG, "%s is %u, not %u", what, got, want);
+}
+
+/* The row a worker speaks of. NULL with the sentence: it has no such request. */
+static struct row *
+named(struct worker *w, uint32_t index, uint32_t gen, struct err *e)
+{
+    struct row *r = ledger_row(w->d->ledger, index);
+
+    if (!r || r->gen != gen || !r->held || r->worker != w->index) {
+        err_set(e, -EBADMSG, "it speaks of row %u, generation %u, which it does not have", index,
+                gen);
+        return NULL;
+    }
+    if (w->sending == index) {
+        err_set(e, -EBADMSG, "it speaks of row %u, which it has not got whole", index);
+        return NULL;
+    }
+    return r;
+}
+
+/* The worker has said its last word about it. */
+static void
+let_go(struct worker *w, struct row *r)
+{
+    r->held = false;
+    w->n_rows--;
+    w->tokens -= r->cost;
+    if (r->cancel_due) {
+        r->cancel_due = false;
+        w->n_cancels_due--;
+    }
+}
+
+/* Memory of ours ran out for what it said: this request ends, nothing else does. */
+static void
+starve(struct worker *w, struct row *r)
+{
+    relay_cancel(w, r, LAGAN_E_OUT_OF_MEMORY);
+    row_end(w->d, r, LAGAN_E_OUT_OF_MEMORY, "lagand has no memory for its tokens");
+}
+
+static int
+keep_out(struct worker *w, struct row *r, const struct rec_out *o, const char *tokens,
+         const char *lps, const char *tops, const char *text)
+{
+    size_t n = o->n_tokens;
+
+    if (bytes_add(&r->token, tokens, n * 4) < 0 || bytes_add(&r->text, text, o->text_bytes) < 0 ||
+        (o->has_logprobs && (bytes_add(&r->logprob, lps, n * 4) < 0 ||
+                             bytes_add(&r->top, tops, n * o->n_top * 8) < 0))) {
+        starve(w, r);
+        return 0;
+    }
+    if (r->logprob.n + r->top.n > MAX_PENDING) {
+        relay_cancel(w, r, LAGAN_E_SLOW_READER);
+        row_end(w->d, r, LAGAN_E_SLOW_READER,
+                "%zu MiB of log-probabilities wait for the client to read",
+                (r->logprob.n + r->top.n) >> 20);
+        return 0;
+    }
+    if (r->state == ROW_DISPATCHED) row_move(w->d->ledger, r, ROW_STREAMING);
+    row_due(w->d, r);
+    return 0;
+}
+
+/* One output's tokens of a step. */
+static int
+take_out(struct worker *w, struct rest *b, struct err *e)
+{
+    uint32_t vocab = w->d->facts[w->model].vocab;
+    const char *tokens, *lps = NULL, *tops = NULL, *text;
+    struct rec_out o;
+    const void *p = next(b, sizeof o);
+    struct row *r;
+    size_t n, tails;
+
+    if (!p) return err_set(e, -EBADMSG, "STEP ends inside an entry");
+    memcpy(&o, p, sizeof o);
+    n = o.n_tokens;
+    if (!n) return err_set(e, -EBADMSG, "STEP has an entry without tokens");
+    if (o.has_logprobs > 1 || (!o.has_logprobs && o.n_top)) {
+        return err_set(e, -EBADMSG, "STEP: has_logprobs is %u with %u tops", o.has_logprobs,
+                       o.n_top);
+    }
+    if (o.n_top > LAGAN_MAX_TOP) return wrong(e, "STEP: n_top", o.n_top, LAGAN_MAX_TOP);
+    tails = n * 4 + (o.has_logprobs ? n * 4 + n * o.n_top * 8 : 0) + (size_t)o.text_bytes;
+    if (ROUND_UP(tails, (size_t)8) > b->n) return err_set(e, -EBADMSG, "STEP ends inside an entry");
+    tokens = next(b, n * 4);
+    if (o.has_logprobs) {
+        lps = next(b, n * 4);
+        tops = next(b, n * o.n_top * 8);
+    }
+    text = next(b, o.text_bytes);
+    next(b, ROUND_UP(tails, (size_t)8) - tails);
+
+    r = named(w, o.row, o.gen, e);
+    if (!r) return -EBADMSG;
+    if (o.output) return wrong(e, "STEP: output", o.output, 0);
+    if (o.first != r->n_said) return wrong(e, "STEP: first", o.first, r->n_said);
+    if (o.text_first != r->n_text_said) {
+        return wrong(e, "STEP: text_first", o.text_first, r->n_text_said);
+    }
+    if (n > r->submit->max_tokens - r->n_said) {
+        return err_set(e, -EBADMSG, "STEP: row %u gets more than its %u tokens", o.row,
+                       r->submit->max_tokens);
+    }
+    if (o.has_logprobs != ((r->submit->flags & SUBMIT_LOGPROBS) != 0) ||
+        (o.has_logprobs && o.n_top != r->submit->logprobs)) {
+        return err_set(e, -EBADMSG, "STEP: row %u has other log-probabilities than it asked for",
+                       o.row);
+    }
+    for (size_t i = 0; i < n; i++) {
+        uint32_t id;
+
+        memcpy(&id, tokens + 4 * i, 4);
+        if (id >= vocab) {
+            return err_set(e, -EBADMSG, "STEP: token %u of a vocabulary of %u", id, vocab);
+        }
+    }
+    if (!msg_utf8(text, o.text_bytes)) {
+        return err_set(e, -EBADMSG, "STEP: the text of row %u is not UTF-8", o.row);
+    }
+    r->n_said += (uint32_t)n;
+    r->n_text_said += o.text_bytes;
+    return r->state == ROW_ENDED ? 0 : keep_out(w, r, &o, tokens, lps, tops, text);
+}
+
+static int
+take_step(struct worker *w, struct rest *b, struct err *e)
+{
+    struct rec_step s;
+    const void *p = next(b, sizeof s);
+
+    if (!p) return err_set(e, -EBADMSG, "STEP is shorter than its header");
+    memcpy(&s, p, sizeof s);
+    if (s.n_ent > MAX_ENTRIES) return wrong(e, "STEP: n_ent", s.n_ent, MAX_ENTRIES);
+    for (uint32_t i = 0; i < s.n_ent; i++) TRY(take_out(w, b, e));
+    return b->n ? err_set(e, -EBADMSG, "STEP is %zu bytes longer than its entries", b->n) : 0;
+}
+
+static int
+take_prompt(struct worker *w, struct rest *b, struct err *e)
+{
+    struct rec_prompt s;
+    const void *p = next(b, sizeof s), *lps, *tops;
+    struct row *r;
+
+    if (!p) return err_set(e, -EBADMSG, "PROMPT is shorter than its header");
+    memcpy(&s, p, sizeof s);
+    if (s.n_top > LAGAN_MAX_TOP || s.n > LAGAN_MAX_IDS) {
+        return err_set(e, -EBADMSG, "PROMPT: %u positions with %u tops", s.n, s.n_top);
+    }
+    lps = next(b, (size_t)s.n * 4);
+    tops = lps ? next(b, (size_t)s.n * s.n_top * 8) : NULL;
+    if (!tops || b->n > 7) return err_set(e, -EBADMSG, "PROMPT's length is not what it says");
+    r = named(w, s.row, s.gen, e);
+    if (!r) return -EBADMSG;
+    if (!(r->submit->flags & SUBMIT_PROMPT_LOGPROBS) || s.n_top != r->submit->prompt_logprobs) {
+        return err_set(e, -EBADMSG, "PROMPT: row %u did not ask for that", s.row);
+    }
+    if (r->n_said) return err_set(e, -EBADMSG, "PROMPT: row %u has tokens already", s.row);
+    if (s.first != r->n_prompt_said || s.n > LAGAN_MAX_IDS - s.first) {
+        return wrong(e, "PROMPT: first", s.first, r->n_prompt_said);
+    }
+    r->n_prompt_said += s.n;
+    if (r->state == ROW_ENDED) return 0;
+    if (bytes_add(&r->p_logprob, lps, (size_t)s.n * 4) < 0 ||
+        bytes_add(&r->p_top, tops, (size_t)s.n * s.n_top * 8) < 0) {
+        starve(w, r);
+    } else if (r->p_logprob.n + r->p_top.n > MAX_PENDING) {
+        relay_cancel(w, r, LAGAN_E_SLOW_READER);
+        row_end(w->d, r, LAGAN_E_SLOW_READER,
+                "more than %d MiB of prompt log-probabilities wait for the client to read",
+                MAX_PENDING >> 20);
+    } else {
+        row_due(w->d, r);
+    }
+    return 0;
+}
+
+static int
+take_finish(struct worker *w, struct rest *b, struct err *e)
+{
+    struct rec_finish f;
+    const void *p = next(b, sizeof f);
+    struct row *r;
+
+    if (!p || b->n) return err_set(e, -EBADMSG, "FINISH has not its size");
+    memcpy(&f, p, sizeof f);
+    r = named(w, f.row, f.gen, e);
+    if (!r) return -EBADMSG;
+    if (f.output) return wrong(e, "FINISH: output", f.output, 0);
+    if (!msg_reason(f.reason, NULL)) {
+        return err_set(e, -EBADMSG, "FINISH: there is no reason %u", f.reason);
+    }
+    if (f.n_tokens != r->n_said) return wrong(e, "FINISH: n_tokens", f.n_tokens, r->n_said);
+    let_go(w, r);
+    if (r->state == ROW_ENDED) {
+        row_settle(w->d, r);
+        return 0;
+    }
+    r->score = f.score == f.score ? f.score : 0; /* no NaN on the wire */
+    r->cached = f.cached;
+    r->adopted = f.adopted;
+    r->recomputed = f.recomputed;
+    row_end(w->d, r, f.reason == LAGAN_FINISH_CANCELLED ? LAGAN_E_CANCELLED : f.reason, "%s",
+            msg_reason_sentence(f.reason));
+    return 0;
+}
+
+static int
+take_reject(struct worker *w, struct rest *b, struct err *e)
+{
+    struct rec_reject j;
+    const void *p = next(b, sizeof j);
+    struct row *r;
+    int n;
+
+    if (!p) return err_set(e, -EBADMSG, "REJECT is shorter than its header");
+    memcpy(&j, p, sizeof j);
+    if (ROUND_UP((size_t)j.text_bytes, (size_t)8) < b->n || j.text_bytes > b->n) {
+        return err_set(e, -EBADMSG, "REJECT's length is not what it says");
+    }
+    r = named(w, j.row, j.gen, e);
+    if (!r) return -EBADMSG;
+    if (r->n_said) return err_set(e, -EBADMSG, "REJECT: row %u has tokens already", j.row);
+    if (j.reason < LAGAN_E_INVALID_REQUEST || !msg_reason(j.reason, NULL)) {
+        return err_set(e, -EBADMSG, "REJECT: there is no error %u", j.reason);
+    }
+    let_go(w, r);
+    if (r->state == ROW_ENDED) {
+        row_settle(w->d, r);
+        return 0;
+    }
+    n = msg_utf8(b->p, j.text_bytes) ? j.text_bytes : 0;
+    row_end(w->d, r, j.reason, "%.*s", n, b->p);
+    return 0;
+}
+
+static int
+take_ready(struct worker *w, struct rest *b, struct err *e)
+{
+    struct model_facts *f = &w->d->facts[w->model];
+    struct rec_ready y;
+    const void *p = next(b, sizeof y);
+
+    if (!p) return err_set(e, -EBADMSG, "READY is shorter than its header");
+    memcpy(&y, p, sizeof y);
+    if (w->super.state != SUPER_LOADING && w->super.state != SUPER_STOPPING &&
+        w->super.state != SUPER_DYING) {
+        return err_set(e, -EBADMSG, "READY comes twice");
+    }
+    if (!y.vocab || y.vocab > INT32_MAX || !y.max_len || !y.n_seats || y.n_seats > 65536 ||
+        y.name_bytes > b->n || y.name_bytes >= sizeof f->family || b->n - y.name_bytes > 7) {
+        return err_set(e, -EBADMSG, "READY: vocabulary %u, length %u, %u seats, name of %u bytes",
+                       y.vocab, y.max_len, y.n_seats, y.name_bytes);
+    }
+    *f = (struct model_facts){
+        .known = true,
+        .vocab = y.vocab,
+        .max_len = y.max_len,
+        .max_source = y.max_source,
+        .n_seats = y.n_seats,
+        .has_text = y.has_text != 0,
+        .max_tokens = y.max_tokens,
+        .weight_bytes = y.weight_bytes,
+        .kv_bytes = y.kv_bytes,
+    };
+    if (msg_utf8(b->p, y.name_bytes)) memcpy(f->family, b->p, y.name_bytes);
+    w->ready_at = w->d->now;
+    worker_event(w, EV_READY);
+    return 0;
+}
+
+int
+relay_record(struct worker *w, const struct ring_record *rec, struct err *e)
+{
+    struct rest b = { rec->data, rec->len };
+    struct rec_phase phase;
+
+    if (rec->flags) return err_set(e, -EBADMSG, "a response in fragments");
+    switch (rec->type) {
+    case REC_READY:
+        return take_ready(w, &b, e);
+    case REC_STEP:
+        return take_step(w, &b, e);
+    case REC_FINISH:
+        return take_finish(w, &b, e);
+    case REC_REJECT:
+        return take_reject(w, &b, e);
+    case REC_PROMPT_LOGPROBS:
+        return take_prompt(w, &b, e);
+    case REC_TEXT_DONE:
+        return calls_text_done(w, rec->data, rec->len, e);
+    case REC_PHASE:
+        if (rec->len != sizeof phase) return wrong(e, "PHASE: length", rec->len, sizeof phase);
+        memcpy(&phase, rec->data, sizeof phase);
+        w->load_done = MIN(phase.done, phase.total);
+        w->load_total = phase.total;
+        return 0;
+    default: /* KV_EVENTS have no reader yet */
+        return 0;
+    }
+}
+
+/* -EBADMSG: nothing after it is read. */
+static int
+drain(struct worker *w, uint32_t records, size_t n_bytes, struct err *e)
+{
+    struct ring_record rec;
+    size_t bytes = 0;
+    uint32_t n = 0;
+    int r = 0;
+
+    while (n < records && bytes < n_bytes && (r = ring_peek(&w->link.in, &rec)) > 0) {
+        n++;
+        w->n_records++;
+        bytes += rec.len;
+        r = relay_record(w, &rec, e);
+        if (r < 0) break;
+    }
+    if (r == -EBADMSG && *ring_why(&w->link.in)) {
+        err_set(e, r, "response ring: %s", ring_why(&w->link.in));
+    }
+    if (n) {
+        ring_release(&w->link.in);
+        bell_ring(&w->link.bell); /* it may wait for room */
+    }
+    return r;
+}
+
+bool
+relay_drain(struct worker *w)
+{
+    struct err e;
+
+    if (!w->alive || w->super.suspect == DEATH_CORRUPTION) return false;
+    if (drain(w, TURN_RECORDS, TURN_BYTES, &e) < 0) {
+        worker_broken(w, DEATH_CORRUPTION, "%s", e.text);
+        return false;
+    }
+    return !ring_empty(&w->link.in);
+}
+
+void
+relay_drain_dead(struct worker *w)
+{
+    struct err e;
+
+    /* What it said before it broke a rule stands; the rest is not looked at. */
+    if (drain(w, UINT32_MAX, SIZE_MAX, &e) < 0) return;
+}

@@ -1,0 +1,365 @@
+/* serve.c - see serve.h.
+ *
+ * sd-event waits; after every event one turn looks at everything that may have become possible:
+ *
+ *     drain the response rings -> take clients' frames -> give requests to workers -> send what is due
+ *
+ * and the loop sleeps only when the turn says that nothing is left and every bell is armed. Time that
+ * has no event of its own (heartbeats, deadlines, leases) is looked at every quarter of a second.
+ */
+#include "daemon/serve.h"
+
+#include "base/log.h"
+#include "daemon/calls.h"
+#include "daemon/control.h"
+#include "daemon/deliver.h"
+#include "daemon/frontend.h"
+#include "daemon/relay.h"
+#include "daemon/spawn.h"
+#include "daemon/worker.h"
+
+#include <errno.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+#include <systemd/sd-daemon.h>
+#include <unistd.h>
+#include <zmq.h>
+
+static const nsec TICK = 250 * NSEC_MS;
+static const nsec LATE = NSEC_S; /* a tick so late means that we stood still */
+enum { LEDGER_ROWS = 8192, EXIT_UNAVAILABLE = 69, EXIT_CONFIG = 78, WORKER_MODEL_FILES = 72 };
+
+struct clockwork {
+    struct daemon *d;
+    sd_event_source *timer;
+    nsec last, status_at;
+};
+
+/* ---- leaving */
+
+static uint32_t
+n_over(const struct daemon *d)
+{
+    uint32_t n = 0;
+
+    for (uint32_t i = 0; i < d->n_workers; i++) n += worker_over(d->worker[i]);
+    return n;
+}
+
+/* Requests that are open get until drain_until; then the workers may go. */
+static void
+go_on_leaving(struct daemon *d)
+{
+    bool late = d->now >= d->drain_until;
+
+    if (!d->draining || d->leaving) {
+        if (d->leaving && n_over(d) == d->n_workers) sd_event_exit(d->event, d->exit_code);
+        return;
+    }
+    if (ledger_n(d->ledger) && !late && n_over(d) < d->n_workers) return;
+    for (uint32_t i = 0; i < ledger_capacity(d->ledger); i++) {
+        struct row *r = ledger_row(d->ledger, i);
+
+        if (r) row_cancel(d, r, LAGAN_E_DRAINING, "lagand stops, after %u tokens", row_n_tokens(r));
+    }
+    deliver_flush(d);
+    d->leaving = true;
+    for (uint32_t i = 0; i < d->n_workers; i++) {
+        struct worker *w = d->worker[i];
+
+        /* What has nothing to finish any more needs no time for it. */
+        w->super.drain_timeout = late ? 0 : NSEC_S;
+        worker_event(w, EV_STOP);
+    }
+}
+
+static int
+on_signal(sd_event_source *s, const struct signalfd_siginfo *si, void *arg)
+{
+    struct daemon *d = arg;
+
+    (void)s;
+    d->now = clock_now();
+    if (d->draining) {
+        log_warn("signal %u again, leaving at once", si->ssi_signo);
+        sd_event_exit(d->event, d->exit_code);
+        return 0;
+    }
+    log_info("signal %u: stopping, %u open requests have %.0f s to finish", si->ssi_signo,
+             ledger_n(d->ledger), (double)d->config->o.shutdown_timeout / NSEC_S);
+    sd_notify(0, "STOPPING=1\nSTATUS=stopping");
+    d->draining = true;
+    d->drain_until = clock_after(d->now, d->config->o.shutdown_timeout);
+    return 0;
+}
+
+/* ---- what systemd is told */
+
+static void
+tell_status(struct clockwork *k)
+{
+    struct daemon *d = k->d;
+    uint32_t n_ready = 0, loading = MAX_WORKERS;
+
+    if (d->now < k->status_at || d->draining) return;
+    k->status_at = d->now + NSEC_S;
+    for (uint32_t i = 0; i < d->n_workers; i++) {
+        n_ready += worker_open(d->worker[i]);
+        if (d->worker[i]->super.state == SUPER_LOADING) loading = i;
+    }
+    if (loading < MAX_WORKERS && !d->announced) {
+        const struct worker *w = d->worker[loading];
+
+        sd_notifyf(0, "EXTEND_TIMEOUT_USEC=30000000\nSTATUS=%s loading weights, %llu of %llu MiB",
+                   w->name, (unsigned long long)(w->load_done >> 20),
+                   (unsigned long long)(w->load_total >> 20));
+        return;
+    }
+    sd_notifyf(0, "STATUS=%u of %u workers ready, %u requests, %u of them queued", n_ready,
+               d->n_workers, ledger_n(d->ledger), ledger_n_queued(d->ledger));
+}
+
+/* Every worker has failed: before the first READY there is nothing to serve for, and the reason is
+ * most likely ours to fix, so that lagand says it and leaves. */
+static void
+all_failed(struct daemon *d)
+{
+    const struct death *last = &d->worker[d->n_workers - 1]->super.death;
+    bool config = last->cause == DEATH_CONFIG || last->status == WORKER_MODEL_FILES;
+
+    if (d->was_ready || d->draining) return;
+    d->exit_code = config ? EXIT_CONFIG : EXIT_UNAVAILABLE;
+    log_err("no worker could be started, giving up: %s", d->worker[d->n_workers - 1]->why);
+    sd_notifyf(0, "STATUS=no worker could be started: %s\nEXIT_STATUS=%d",
+               d->worker[d->n_workers - 1]->why, d->exit_code);
+    d->draining = true;
+    d->drain_until = d->now;
+}
+
+/* Requests that wait for a model whose last worker is gone for good would wait for ever. */
+static void
+end_orphans(struct daemon *d, uint32_t model, const char *why)
+{
+    for (uint32_t i = 0; i < d->n_workers; i++) {
+        if (d->worker[i]->model == model && !worker_over(d->worker[i])) return;
+    }
+    for (uint32_t i = 0; i < ledger_capacity(d->ledger); i++) {
+        struct row *r = ledger_row(d->ledger, i);
+
+        if (r && r->state == ROW_QUEUED && r->model == model) {
+            row_end(d, r, LAGAN_E_WORKER_LOST, "no worker runs this model: %.150s", why);
+        }
+    }
+}
+
+void
+serve_worker_moved(struct daemon *d, struct worker *w, enum super_state from, enum super_state to)
+{
+    uint32_t failed = 0;
+
+    log_debug("worker %s: %s -> %s", w->name, super_state_word(from), super_state_word(to));
+    if (to == SUPER_READY) {
+        d->was_ready = true;
+        if (!d->announced) sd_notify(0, "READY=1");
+        d->announced = true;
+    }
+    if (!worker_over(w)) return;
+    for (uint32_t i = 0; i < d->n_workers; i++) {
+        failed += d->worker[i]->super.state == SUPER_FAILED;
+    }
+    end_orphans(d, w->model, *w->why ? w->why : super_state_word(to));
+    if (failed == d->n_workers) all_failed(d);
+}
+
+/* ---- the clock */
+
+static nsec
+next_wake(const struct daemon *d)
+{
+    nsec at = d->now + TICK;
+
+    for (uint32_t i = 0; i < d->n_workers; i++) at = MIN(at, worker_timer(d->worker[i]));
+    if (d->retry_at) at = MIN(at, d->retry_at);
+    return MAX(at, d->now + NSEC_MS);
+}
+
+static int
+on_time(sd_event_source *s, uint64_t usec, void *arg)
+{
+    struct clockwork *k = arg;
+    struct daemon *d = k->d;
+    nsec late;
+
+    (void)s;
+    (void)usec;
+    d->now = clock_now();
+    late = d->now - k->last > TICK + LATE ? d->now - k->last - TICK : 0;
+    if (late) log_warn("stood still for %.1f s", (double)late / NSEC_S);
+    k->last = d->now;
+    for (uint32_t i = 0; i < d->n_workers; i++) worker_tick(d->worker[i], d->now, late);
+    deliver_tick(d, d->now);
+    calls_tick(d, d->now);
+    tell_status(k);
+    return 0;
+}
+
+static void
+set_timer(struct clockwork *k)
+{
+    sd_event_source_set_time(k->timer, (uint64_t)(next_wake(k->d) / NSEC_US));
+    sd_event_source_set_enabled(k->timer, SD_EVENT_ONESHOT);
+}
+
+/* ---- the loop */
+
+static bool
+turn(struct daemon *d)
+{
+    bool more = false;
+
+    for (uint32_t i = 0; i < d->n_workers; i++) {
+        more |= relay_drain(d->worker[i]);
+        more |= control_pump(d->worker[i]->control);
+    }
+    more |= front_pump(d);
+    relay_dispatch(d);
+    more |= deliver_flush(d);
+    /* Sending may have made ZeroMQ take something in, without another edge on its descriptor. */
+    more |= front_pump(d);
+    if (d->draining) go_on_leaving(d);
+    return more;
+}
+
+/* Tell every worker that we are about to sleep; false: one has said something meanwhile. */
+static bool
+sleep_all(struct daemon *d)
+{
+    bool may = true;
+
+    for (uint32_t i = 0; i < d->n_workers; i++) {
+        struct worker *w = d->worker[i];
+
+        if (w->alive && w->super.suspect != DEATH_CORRUPTION) {
+            may &= bell_sleep(&w->link.bell, link_ready, &w->link);
+        }
+    }
+    return may;
+}
+
+static int
+loop(struct daemon *d)
+{
+    struct clockwork k = { .d = d, .last = d->now };
+    bool more = true;
+    int r;
+
+    r = sd_event_add_time(d->event, &k.timer, CLOCK_MONOTONIC, 0, NSEC_MS / NSEC_US, on_time, &k);
+    if (r < 0) return r;
+    while (sd_event_get_state(d->event) != SD_EVENT_FINISHED) {
+        if (!more) more = !sleep_all(d);
+        set_timer(&k);
+        r = sd_event_run(d->event, more ? 0 : UINT64_MAX);
+        if (r < 0) break;
+        for (uint32_t i = 0; i < d->n_workers; i++) {
+            if (d->worker[i]->alive) bell_wake(&d->worker[i]->link.bell);
+        }
+        d->now = clock_now();
+        more = turn(d);
+    }
+    sd_event_source_unref(k.timer);
+    return r < 0 ? r : 0;
+}
+
+/* ---- up and down */
+
+static int
+open_event(struct daemon *d, struct err *e)
+{
+    sigset_t mask;
+    int r;
+
+    /* SIGTERM may have come blocked from whoever started us: it is in the queue, and is not lost. */
+    sigemptyset(&mask);
+    sigaddset(&mask, SIGTERM);
+    sigaddset(&mask, SIGINT);
+    sigaddset(&mask, SIGCHLD);
+    sigprocmask(SIG_BLOCK, &mask, NULL);
+    signal(SIGPIPE, SIG_IGN);
+    r = sd_event_new(&d->event);
+    if (r >= 0) r = sd_event_add_signal(d->event, NULL, SIGTERM, on_signal, d);
+    if (r >= 0) r = sd_event_add_signal(d->event, NULL, SIGINT, on_signal, d);
+    /* systemd's watchdog is fed by the loop itself, at half its period. */
+    if (r >= 0) r = sd_event_set_watchdog(d->event, true);
+    return r < 0 ? err_set(e, r, "event loop: %s", strerror(-r)) : 0;
+}
+
+static int
+open_daemon(struct daemon *d, struct err *e)
+{
+    uint64_t seed[2];
+
+    if (getrandom(d->id, sizeof d->id, 0) < 0 || getrandom(seed, sizeof seed, 0) < 0) {
+        return err_set(e, -errno, "getrandom: %s", strerror(errno));
+    }
+    d->due_first = d->due_last = ROW_NONE;
+    d->now = d->started = clock_now();
+    msgpack_sbuffer_init(&d->out);
+    TRY(open_event(d, e));
+    if (*d->config->o.worker) {
+        memcpy(d->worker_path, d->config->o.worker, sizeof d->worker_path);
+    } else {
+        TRY(spawn_find(d->worker_path, sizeof d->worker_path, e));
+    }
+    d->ledger = ledger_new(LEDGER_ROWS, seed[0]);
+    d->sessions = sessions_new(seed[1]);
+    d->calls = calls_new();
+    d->zmq = zmq_ctx_new();
+    if (!d->ledger || !d->sessions || !d->calls || !d->zmq) {
+        return err_set(e, -ENOMEM, "no memory for the tables");
+    }
+    TRY(front_open(d, e));
+    for (uint32_t m = 0; m < d->config->n_models; m++) {
+        for (uint32_t i = 0; i < d->config->model[m].keys.workers; i++) {
+            TRY(worker_make(d, d->n_workers, m, e));
+            d->n_workers++;
+        }
+    }
+    return 0;
+}
+
+static void
+close_daemon(struct daemon *d)
+{
+    for (uint32_t i = 0; i < d->n_workers; i++) d->worker[i] = worker_free(d->worker[i]);
+    front_close(d);
+    if (d->zmq) zmq_ctx_term(d->zmq); /* its sockets have no linger: at once */
+    d->sessions = sessions_free(d->sessions);
+    d->ledger = ledger_free(d->ledger);
+    d->calls = calls_free(d->calls);
+    d->event = sd_event_unref(d->event);
+    msgpack_sbuffer_destroy(&d->out);
+}
+
+int
+serve(struct config *c, struct err *e)
+{
+    static struct daemon d;
+    int r;
+
+    d.config = c;
+    r = runtime_open(&d.runtime, c->o.runtime_dir, e);
+    if (r < 0) return r;
+    d.runtime.made_dir |= c->o.remove_runtime_dir;
+    r = open_daemon(&d, e);
+    if (r == 0) {
+        log_info("serving at ipc://%s/api.sock, %u workers", d.runtime.dir, d.n_workers);
+        for (uint32_t i = 0; i < d.n_workers; i++) worker_event(d.worker[i], EV_START);
+        r = loop(&d);
+        if (r < 0) err_set(e, r, "event loop: %s", strerror(-r));
+    }
+    close_daemon(&d);
+    runtime_close(&d.runtime);
+    return r < 0 ? r : d.exit_code;
+}

@@ -1,0 +1,133 @@
+/* session.c - see session.h. */
+#include "daemon/session.h"
+
+#include "base/map.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { INDEX_BITS = 10, INDEX_MASK = MAX_CLIENTS - 1 };
+_Static_assert(MAX_CLIENTS == 1 << INDEX_BITS, "an index is part of the handle");
+
+struct sessions {
+    struct client client[MAX_CLIENTS];
+    struct map *by_id;
+    uint32_t n, n_ever; /* used now; places touched so far */
+    uint64_t seed;
+};
+
+struct sessions *
+sessions_new(uint64_t seed)
+{
+    struct sessions *s = calloc(1, sizeof *s);
+
+    if (!s) return NULL;
+    s->seed = seed;
+    s->by_id = map_new(MAX_CLIENTS);
+    return s->by_id ? s : sessions_free(s);
+}
+
+struct sessions *
+sessions_free(struct sessions *s)
+{
+    if (!s) return NULL;
+    map_free(s->by_id);
+    free(s);
+    return NULL;
+}
+
+/* FNV-1a over door and id from a secret start: clients may choose their ids. */
+static uint64_t
+key_of(const struct sessions *s, enum front_door door, const uint8_t *id, size_t n)
+{
+    uint64_t h = s->seed ^ (uint64_t)door;
+
+    for (size_t i = 0; i < n; i++) h = (h ^ id[i]) * UINT64_C(0x100000001b3);
+    h = (h ^ h >> 31) * UINT64_C(0xd6e8feb86659fd93);
+    return h ^ h >> 32;
+}
+
+static struct client *
+place(struct sessions *s, uint32_t *gone)
+{
+    struct client *oldest = NULL;
+
+    if (s->n_ever < MAX_CLIENTS) return &s->client[s->n_ever++];
+    for (uint32_t i = 0; i < MAX_CLIENTS; i++) {
+        struct client *c = &s->client[i];
+
+        if (!c->used) return c;
+        if (!c->n_open && (!oldest || c->heard < oldest->heard)) oldest = c;
+    }
+    if (!oldest) return NULL;
+    *gone = oldest->handle;
+    session_drop(s, oldest);
+    return oldest;
+}
+
+struct client *
+session_of(struct sessions *s, enum front_door door, const void *id, size_t id_len, nsec now,
+           uint32_t *gone)
+{
+    uint64_t key = key_of(s, door, id, id_len);
+    uint32_t i = map_find(s->by_id, key);
+    struct client *c;
+
+    *gone = CLIENT_NONE;
+    if (id_len > MAX_ROUTING_ID) return NULL;
+    if (i != MAP_NONE) {
+        c = &s->client[i];
+        /* Two ids with one key: the second is not served. It cannot be had on purpose. */
+        if (c->door != door || c->id_len != id_len || memcmp(c->id, id, id_len)) return NULL;
+        c->heard = now;
+        return c;
+    }
+    c = place(s, gone);
+    if (!c) return NULL;
+    i = (uint32_t)(c - s->client);
+    check(map_put(s->by_id, key, i) == 0);
+    *c = (struct client){
+        .handle = ((c->handle >> INDEX_BITS) + 1) << INDEX_BITS | i,
+        .used = true,
+        .door = door,
+        .id_len = (uint8_t)id_len,
+        .heard = now,
+    };
+    memcpy(c->id, id, id_len);
+    s->n++;
+    return c;
+}
+
+struct client *
+session_find(struct sessions *s, uint32_t handle)
+{
+    struct client *c = &s->client[handle & INDEX_MASK];
+
+    return c->used && c->handle == handle ? c : NULL;
+}
+
+void
+session_drop(struct sessions *s, struct client *c)
+{
+    check(c->used);
+    check(map_take(s->by_id, key_of(s, c->door, c->id, c->id_len)) != MAP_NONE);
+    c->used = false;
+    s->n--;
+}
+
+uint32_t
+session_n(const struct sessions *s)
+{
+    return s->n;
+}
+
+struct client *
+session_next(struct sessions *s, uint32_t *at)
+{
+    while (*at < s->n_ever) {
+        struct client *c = &s->client[(*at)++];
+
+        if (c->used) return c;
+    }
+    return NULL;
+}

@@ -1,0 +1,516 @@
+/* worker.c - see worker.h.
+ *
+ * The hands of supervisor.c: making the process and its memory, hearing its end, burying it. Below
+ * that its log pipe, its hand socket and the quarter-second look at its heart.
+ */
+#include "daemon/worker.h"
+
+#include "base/log.h"
+#include "daemon/calls.h"
+#include "daemon/control.h"
+#include "daemon/relay.h"
+#include "daemon/serve.h"
+#include "daemon/spawn.h"
+
+#include <errno.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+static const nsec BELL_GRACE = NSEC_S; /* from a shut bell to an end of the process */
+static const nsec STORM_TIME = NSEC_S;
+enum { STORM_FACTOR = 10, STORM_LEAST = 2000, LOG_READS = 16 };
+
+static void
+say(const struct worker *w, enum log_level level, const char *text)
+{
+    char name[32], epoch[40];
+    const char *const fields[] = { name, epoch, NULL };
+
+    snprintf(name, sizeof name, "WORKER=%s", w->name);
+    snprintf(epoch, sizeof epoch, "EPOCH=%llu", (unsigned long long)w->epoch);
+    log_fields(level, fields, "%s", text);
+}
+
+static void PRINTF_LIKE(3, 4)
+    tell(const struct worker *w, enum log_level level, const char *fmt, ...)
+{
+    char text[1200];
+    va_list ap;
+
+    va_start(ap, fmt);
+    vsnprintf(text, sizeof text, fmt, ap);
+    va_end(ap);
+    say(w, level, text);
+}
+
+/* ---- what it prints */
+
+static void
+take_line(struct worker *w)
+{
+    const char *text = w->line;
+    enum log_level level = LOG_LEVEL_INFO;
+
+    w->line[w->n_line] = 0;
+    w->n_line = 0;
+    if (text[0] == '<' && text[1] >= '0' && text[1] <= '7' && text[2] == '>') {
+        level = (enum log_level)(text[1] - '0');
+        text += 3;
+    }
+    if (!*text) return;
+    snprintf(w->last_line[w->n_lines++ % LOG_LINES], LOG_LINE, "%s", text);
+    if (level <= LOG_LEVEL_ERR) snprintf(w->why, sizeof w->why, "%.239s", text);
+    say(w, level, text);
+}
+
+/* Everything there is, within a budget: a worker that prints for ever may not keep us here. */
+static int
+drain_log(struct worker *w, int budget)
+{
+    char buf[2048];
+    ssize_t n = 0;
+
+    while (budget-- > 0 && (n = read(w->log, buf, sizeof buf)) > 0) {
+        for (ssize_t i = 0; i < n; i++) {
+            if (buf[i] == '\n' || w->n_line == sizeof w->line - 1) take_line(w);
+            if (buf[i] != '\n') w->line[w->n_line++] = buf[i];
+        }
+    }
+    if (n == 0) return -EPIPE;
+    return n < 0 && errno != EAGAIN && errno != EINTR ? -errno : 0;
+}
+
+static int
+on_log(sd_event_source *s, int fd, uint32_t revents, void *arg)
+{
+    struct worker *w = arg;
+
+    (void)fd;
+    (void)revents;
+    if (drain_log(w, LOG_READS) < 0) sd_event_source_set_enabled(s, SD_EVENT_OFF);
+    return 0;
+}
+
+/* ---- what it hands up */
+
+static int
+on_hand(sd_event_source *s, int fd, uint32_t revents, void *arg)
+{
+    struct worker *w = arg;
+    struct err e;
+    int r;
+
+    (void)revents;
+    r = arenas_take(&w->arenas, fd, &e);
+    if (r == 0) return 0;
+    sd_event_source_set_enabled(s, SD_EVENT_OFF);
+    if (r != -EPIPE) worker_broken(w, DEATH_CORRUPTION, "%s", e.text);
+    return 0;
+}
+
+/* ---- its bell: the turn that follows reads the rings */
+
+static int
+on_bell(sd_event_source *s, int fd, uint32_t revents, void *arg)
+{
+    struct worker *w = arg;
+
+    (void)fd;
+    (void)revents;
+    if (bell_drain(&w->link.bell) == -EPIPE) {
+        sd_event_source_set_enabled(s, SD_EVENT_OFF);
+        w->bell_lost = w->d->now;
+    }
+    return 0;
+}
+
+/* ---- its end */
+
+static int
+on_exit_(sd_event_source *s, const siginfo_t *si, void *arg)
+{
+    struct worker *w = arg;
+    const struct last_words *words = shm_words(&w->link.w);
+
+    (void)s;
+    w->d->now = clock_now();
+    w->alive = false;
+    super_died(&w->super, si->si_code, si->si_status,
+               atomic_load_explicit(&words->state, memory_order_acquire) == 2 &&
+                   words->text_bytes > 0);
+    worker_event(w, EV_EXIT);
+    return 0;
+}
+
+/* The black box of the dead: bounded, and cleaned like any bytes from outside by the log. */
+static void
+read_last_words(struct worker *w)
+{
+    struct last_words *words = shm_words(&w->link.w);
+    uint32_t state = atomic_load_explicit(&words->state, memory_order_acquire);
+    char text[400], frames[400];
+    uint32_t n, n_frames;
+    size_t used = 0;
+
+    if (state == 0) return;
+    n = MIN(words->text_bytes, (uint32_t)sizeof text - 1);
+    shm_copy_in(text, words->text, n);
+    text[n] = 0;
+    n_frames = MIN(words->n_frames, (uint32_t)12);
+    frames[0] = 0;
+    for (uint32_t i = 0; i < n_frames && used < sizeof frames; i++) {
+        uint64_t f;
+
+        shm_copy_in(&f, &words->frame[i], sizeof f);
+        used += (size_t)snprintf(frames + used, sizeof frames - used, " %#llx",
+                                 (unsigned long long)f);
+    }
+    tell(w, LOG_LEVEL_ERR, "worker %s: last words%s: signal %d, step %llu: %s; frames%s", w->name,
+         state == 2 ? "" : " (cut off)", words->signal, (unsigned long long)words->step,
+         n ? text : "none", frames);
+    if (n) snprintf(w->why, sizeof w->why, "%.239s", text);
+}
+
+static void
+describe(const struct death *d, char *buf, size_t n)
+{
+    if (d->signal) {
+        snprintf(buf, n, "signal %d (%s)", d->signal, strsignal(d->signal));
+    } else {
+        snprintf(buf, n, "exit status %d", d->status);
+    }
+}
+
+static void
+release(struct worker *w)
+{
+    w->on_exit = sd_event_source_disable_unref(w->on_exit);
+    w->on_bell = sd_event_source_disable_unref(w->on_bell);
+    w->on_hand = sd_event_source_disable_unref(w->on_hand);
+    w->on_log = sd_event_source_disable_unref(w->on_log);
+    w->control = control_close(w->control);
+    link_close(&w->link);
+    if (w->hand >= 0) close(w->hand);
+    if (w->log >= 0) close(w->log);
+    w->hand = w->log = -1;
+    w->alive = false;
+    w->pid = 0;
+    w->n_line = 0;
+    w->bell_lost = 0;
+}
+
+/* The worker is reaped: no stray write of it lands any more. Read what is whole, answer the rest. */
+static void
+bury(void *arg, const struct death *d)
+{
+    struct worker *w = arg;
+    bool wanted = d->cause == DEATH_DRAINED || d->cause == DEATH_OPERATOR;
+    char how[96];
+    struct err e;
+
+    /* Complete records of before count; beyond a violation nothing does. */
+    if (d->cause != DEATH_CORRUPTION) relay_drain_dead(w);
+    if (w->hand >= 0 && arenas_take(&w->arenas, w->hand, &e) == -EBADMSG) {
+        tell(w, LOG_LEVEL_WARN, "worker %s: %s, ignoring", w->name, e.text);
+    }
+    while (w->log >= 0 && drain_log(w, LOG_READS) == 0 && w->n_line == sizeof w->line) {
+    }
+    if (w->n_line) take_line(w);
+    describe(d, how, sizeof how);
+    if (wanted) {
+        tell(w, LOG_LEVEL_INFO, "worker %s: pid %d ended, %s", w->name, (int)w->pid,
+             death_sentence(d->cause));
+    } else {
+        tell(w, LOG_LEVEL_ERR, "worker %s: pid %d died of %s: %s, %s; %u requests lost", w->name,
+             (int)w->pid, death_word(d->cause), how, death_sentence(d->cause), w->n_rows);
+        read_last_words(w);
+        for (uint32_t i = w->n_lines > LOG_LINES ? w->n_lines - LOG_LINES : 0; i < w->n_lines;
+             i++) {
+            log_debug("worker %s: said before: %s", w->name, w->last_line[i % LOG_LINES]);
+        }
+    }
+    if (!*w->why) snprintf(w->why, sizeof w->why, "%s: %s", death_word(d->cause), how);
+    relay_lost(w, death_word(d->cause));
+    calls_lost(w);
+    arenas_after_death(&w->arenas, d->adopt_kv, d->counts, w->d->now);
+    release(w);
+    if (!wanted) w->restarts++;
+}
+
+/* ---- the supervisor's hands */
+
+static int
+watch(struct worker *w, struct err *e)
+{
+    sd_event *ev = w->d->event;
+    int r = sd_event_add_child(ev, &w->on_exit, w->pid, WEXITED, on_exit_, w);
+
+    if (r >= 0) r = sd_event_add_io(ev, &w->on_bell, w->link.bell.fd, EPOLLIN, on_bell, w);
+    if (r >= 0) r = sd_event_add_io(ev, &w->on_hand, w->hand, EPOLLIN, on_hand, w);
+    if (r >= 0) r = sd_event_add_io(ev, &w->on_log, w->log, EPOLLIN, on_log, w);
+    /* Its last words and records first, then its end. */
+    if (r >= 0) r = sd_event_source_set_priority(w->on_exit, SD_EVENT_PRIORITY_NORMAL + 10);
+    return r < 0 ? err_set(e, r, "cannot be watched: %s", strerror(-r)) : 0;
+}
+
+static int
+start(struct worker *w, struct err *e)
+{
+    static const char *const levels[] = { "err", "warn", "info", "debug" };
+    struct config *c = w->d->config;
+    struct spawn s = {
+        .path = w->d->worker_path,
+        .name = w->name,
+        .log_level = levels[c->o.log_level],
+        .keys = &c->model[w->model].keys,
+        .heritage = { .epoch = ++w->epoch, .n = 4 },
+    };
+    static const char *const names[] = { "d", "w", "bell", "hand" };
+    int bell = -1, hand[2] = { -1, -1 }, r;
+
+    r = link_make(&w->link, w->index, w->epoch, w->d->id, 0, 0, &bell, e);
+    if (r < 0) return r;
+    r = hand_pair(hand, e);
+    /* What the predecessor left waits in the socket before the worker can look. */
+    if (r == 0) r = arenas_give(&w->arenas, hand[0], w->d->now, e);
+    if (r >= 0) {
+        const int fds[] = { w->link.d.fd, w->link.w.fd, bell, hand[1] };
+
+        for (uint32_t i = 0; i < ARRAY_LEN(fds); i++) {
+            snprintf(s.heritage.at[i].name, sizeof s.heritage.at[i].name, "%s", names[i]);
+            s.heritage.at[i].fd = fds[i];
+        }
+        w->control = control_open(w, &s.control, &s.token);
+        r = spawn_worker(&s, &w->pid, &w->log, e);
+    }
+    close(bell);
+    if (hand[1] >= 0) close(hand[1]);
+    w->hand = hand[0];
+    if (r < 0) return r;
+    w->alive = true;
+    r = watch(w, e);
+    if (r < 0) {
+        kill(w->pid, SIGKILL);
+        waitpid(w->pid, NULL, 0);
+    }
+    return r;
+}
+
+static int
+op_spawn(void *arg)
+{
+    struct worker *w = arg;
+    struct err e = { 0 };
+    int r;
+
+    w->n_lines = 0;
+    w->why[0] = 0;
+    w->load_done = w->load_total = 0;
+    w->sending = ROW_NONE;
+    w->n_rows = w->n_cancels_due = 0;
+    w->tokens = 0;
+    w->warned = w->asked = w->full = false;
+    w->n_records = w->storm_bells = w->storm_records = 0;
+    w->spawned_at = w->beat_at = w->storm_at = clock_now();
+    w->beat = 0;
+    memset(&w->stats, 0, sizeof w->stats);
+    r = start(w, &e);
+    if (r < 0) {
+        tell(w, LOG_LEVEL_ERR, "worker %s: %s", w->name, e.text);
+        snprintf(w->why, sizeof w->why, "%s", e.text);
+        release(w);
+        return r;
+    }
+    tell(w, LOG_LEVEL_INFO, "worker %s: started, pid %d, epoch %llu, model %s", w->name,
+         (int)w->pid, (unsigned long long)w->epoch, w->d->config->model[w->model].keys.name);
+    return 0;
+}
+
+static void
+op_tell_drain(void *arg)
+{
+    relay_drain_request(arg);
+}
+
+static void
+op_kill(void *arg, int sig)
+{
+    struct worker *w = arg;
+
+    /* Unreaped, so that the number is still its own. */
+    if (w->alive && kill(w->pid, sig) < 0) {
+        tell(w, LOG_LEVEL_WARN, "worker %s: kill %d: %s", w->name, sig, strerror(errno));
+    }
+}
+
+static void
+op_moved(void *arg, enum super_state from, enum super_state to)
+{
+    struct worker *w = arg;
+    nsec wait = w->super.timer - w->d->now;
+
+    if (to == SUPER_BACKOFF) {
+        tell(w, LOG_LEVEL_WARN, "worker %s: starting again in %.2f s", w->name,
+             (double)wait / NSEC_S);
+    } else if (to == SUPER_FAILED) {
+        tell(w, LOG_LEVEL_ERR, "worker %s: failed for good: %s", w->name, w->why);
+    } else if (to == SUPER_LOST) {
+        tell(w, LOG_LEVEL_ERR, "worker %s: pid %d cannot be killed; its device is not used again",
+             w->name, (int)w->pid);
+        /* Its requests will hear nothing more from it. */
+        relay_lost(w, "lost");
+        calls_lost(w);
+    }
+    serve_worker_moved(w->d, w, from, to);
+}
+
+static const struct super_ops ops = { op_spawn, op_tell_drain, op_kill, bury, op_moved };
+
+int
+worker_make(struct daemon *d, uint32_t index, uint32_t model, struct err *e)
+{
+    struct worker *w = calloc(1, sizeof *w);
+    uint64_t seed;
+
+    if (!w) return err_set(e, -ENOMEM, "worker %u", index);
+    if (getrandom(&seed, sizeof seed, GRND_NONBLOCK) < 0) seed = (uint64_t)clock_now();
+    w->d = d;
+    w->index = index;
+    w->model = model;
+    w->hand = w->log = -1;
+    w->link.d.fd = w->link.w.fd = w->link.bell.fd = -1;
+    w->sending = ROW_NONE;
+    snprintf(w->name, sizeof w->name, "w%u", index);
+    super_init(&w->super, &ops, w, seed);
+    w->super.start_timeout = d->config->o.start_timeout;
+    w->super.drain_timeout = d->config->o.shutdown_timeout;
+    d->worker[index] = w;
+    return 0;
+}
+
+struct worker *
+worker_free(struct worker *w)
+{
+    if (!w) return NULL;
+    if (w->alive) {
+        kill(w->pid, SIGKILL);
+        while (waitpid(w->pid, NULL, 0) < 0 && errno == EINTR) {
+        }
+    }
+    release(w);
+    arenas_drop(&w->arenas, NULL);
+    free(w);
+    return NULL;
+}
+
+void
+worker_event(struct worker *w, enum super_event ev)
+{
+    super_event(&w->super, ev, w->d->now);
+}
+
+void
+worker_broken(struct worker *w, enum death_cause cause, const char *fmt, ...)
+{
+    char text[400];
+    va_list ap;
+
+    va_start(ap, fmt);
+    vsnprintf(text, sizeof text, fmt, ap);
+    va_end(ap);
+    if (w->super.suspect == DEATH_NONE) {
+        tell(w, LOG_LEVEL_ERR, "worker %s: %s, killing pid %d", w->name, text, (int)w->pid);
+        snprintf(w->why, sizeof w->why, "%.239s", text);
+    }
+    super_broken(&w->super, cause, w->d->now);
+}
+
+/* ---- its heart */
+
+static void
+check_beat(struct worker *w, nsec now)
+{
+    struct shm_ctl *c = shm_ctl(&w->link.w);
+    uint64_t beat = atomic_load_explicit(&c->hb_count, memory_order_relaxed);
+    nsec deadline = atomic_load_explicit(&c->phase_deadline_ns, memory_order_relaxed);
+    nsec stall = w->d->config->o.stall_timeout, silent;
+
+    if (beat != w->beat) {
+        if (w->warned) tell(w, LOG_LEVEL_WARN, "worker %s: beats again", w->name);
+        w->beat = beat;
+        w->beat_at = now;
+        w->warned = w->asked = false;
+    }
+    silent = now - w->beat_at;
+    /* A step that holds the loop up is overdue first, if it is both. */
+    if (deadline && now > deadline) {
+        worker_broken(w, DEATH_OVERDUE, "its step is %.1f s past its deadline",
+                      (double)(now - deadline) / NSEC_S);
+    } else if (silent >= stall) {
+        worker_broken(w, DEATH_SILENT, "has not beaten for %.1f s (%u requests)",
+                      (double)silent / NSEC_S, w->n_rows);
+    } else if (silent >= stall * 5 / 6 && !w->asked) {
+        w->asked = true;
+        op_kill(w, SIGUSR2);
+    } else if (silent >= stall / 2 && !w->warned) {
+        w->warned = true;
+        tell(w, LOG_LEVEL_WARN, "worker %s: has not beaten for %.1f s, killing it at %.1f s",
+             w->name, (double)silent / NSEC_S, (double)stall / NSEC_S);
+    }
+}
+
+static void
+check_storm(struct worker *w, nsec now)
+{
+    uint64_t bells = w->link.bell.n_heard - w->storm_bells;
+    uint64_t records = w->n_records - w->storm_records;
+
+    if (now - w->storm_at < STORM_TIME) return;
+    w->storm_at = now;
+    w->storm_bells += bells;
+    w->storm_records += records;
+    if (bells > STORM_LEAST && bells > STORM_FACTOR * records) {
+        worker_broken(w, DEATH_STORM, "rang the bell %llu times in a second for %llu records",
+                      (unsigned long long)bells, (unsigned long long)records);
+    }
+}
+
+void
+worker_tick(struct worker *w, nsec now, nsec late)
+{
+    if (now >= w->super.timer) worker_event(w, EV_TIMER);
+    if (!w->alive || w->super.state == SUPER_DYING || w->super.state == SUPER_LOST) return;
+    /* We stood still, so that we cannot say that it did. */
+    w->beat_at += late;
+    stat_read(shm_ctl(&w->link.w), &w->stats);
+    check_beat(w, now);
+    if (w->alive) check_storm(w, now);
+    if (w->bell_lost && now - w->bell_lost > BELL_GRACE) {
+        worker_broken(w, DEATH_CORRUPTION, "has shut its bell and lives");
+    }
+}
+
+nsec
+worker_timer(const struct worker *w)
+{
+    return w->super.timer;
+}
+
+bool
+worker_open(const struct worker *w)
+{
+    return w->super.state == SUPER_READY && w->alive && w->super.suspect == DEATH_NONE;
+}
+
+bool
+worker_over(const struct worker *w)
+{
+    return w->super.state == SUPER_DOWN || w->super.state == SUPER_FAILED ||
+           w->super.state == SUPER_LOST;
+}

@@ -1,0 +1,74 @@
+/* worker.h - one worker as lagand sees it: process, rings, health, what it has in hand. */
+#ifndef DAEMON_WORKER_H
+#define DAEMON_WORKER_H
+
+#include "base/base.h"
+#include "daemon/arenas.h"
+#include "daemon/daemon.h"
+#include "daemon/supervisor.h"
+#include "ipc/link.h"
+#include "ipc/stat.h"
+
+#include <sys/types.h>
+
+enum { LOG_LINES = 20, LOG_LINE = 400 };
+
+struct control;
+
+struct worker {
+    struct daemon *d;
+    char name[16]; /* "w0" */
+    uint32_t index, model;
+    struct super super;
+    struct arenas arenas;
+    uint64_t epoch; /* of the present or last incarnation; 0: none yet */
+
+    /* while there is a process */
+    bool alive;
+    pid_t pid;
+    struct link link;
+    int hand, log;
+    sd_event_source *on_exit, *on_bell, *on_hand, *on_log;
+    struct control *control;
+    nsec spawned_at, beat_at;
+    uint64_t beat;      /* hb_count when it last moved, at beat_at */
+    bool warned, asked; /* silent: told people; asked for its last words */
+    nsec bell_lost;     /* since when its end of the bell is shut; 0: open */
+    uint64_t storm_bells, storm_records, n_records; /* at the last look; records ever */
+    nsec storm_at;
+
+    /* what it has in hand */
+    uint32_t n_rows;
+    uint64_t tokens;
+    uint32_t sending;    /* row whose SUBMIT is under way, ROW_NONE */
+    uint32_t sent_bytes; /* of it */
+    uint32_t n_cancels_due;
+    bool full; /* its request ring had no room this turn */
+
+    uint64_t load_done, load_total;
+    uint32_t restarts;
+    nsec ready_at;
+    char why[240]; /* the last thing it said at level error, or why it ended */
+    struct stats stats;
+
+    char line[LOG_LINE]; /* being read from its pipe */
+    size_t n_line;
+    char last_line[LOG_LINES][LOG_LINE];
+    uint32_t n_lines;
+};
+
+int worker_make(struct daemon *d, uint32_t index, uint32_t model, struct err *e) MUST_USE;
+struct worker *worker_free(struct worker *w);
+
+void worker_event(struct worker *w, enum super_event ev);
+/* It cannot be believed, or does not answer: said in one line, killed. */
+void worker_broken(struct worker *w, enum death_cause cause, const char *fmt, ...)
+    PRINTF_LIKE(3, 4);
+/* A quarter of a second has passed: heartbeat, deadlines, timers, bell storms. late: so much more than
+ * that, because we or the machine stood still. */
+void worker_tick(struct worker *w, nsec now, nsec late);
+nsec worker_timer(const struct worker *w); /* of its supervisor */
+bool worker_open(const struct worker *w);  /* may be given requests */
+bool worker_over(const struct worker *w);  /* down, failed or lost: nothing is to be awaited */
+
+#endif

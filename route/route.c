@@ -1,0 +1,21 @@
+/* route.c - see route.h. */
+#include "route/route.h"
+
+static bool
+better(const struct route_worker *a, const struct route_worker *b)
+{
+    if (a->tokens != b->tokens) return a->tokens < b->tokens;
+    return a->rows < b->rows;
+}
+
+uint32_t
+route_pick(const struct route_worker *w, uint32_t n, uint32_t model)
+{
+    uint32_t best = ROUTE_NONE;
+
+    for (uint32_t i = 0; i < n; i++) {
+        if (!w[i].open || w[i].model != model || w[i].rows >= w[i].max_rows) continue;
+        if (best == ROUTE_NONE || better(&w[i], &w[best])) best = i;
+    }
+    return best;
+}

@@ -1,0 +1,387 @@
+/* fake_worker.c - a worker without a model: what lagand's tests run in lagan-worker's place.
+ *
+ * It speaks the rings as the real one does. A request's token at a position is a hash of both, so that
+ * a test knows every answer; it ends at max_tokens. The name of the "model" directory says how it
+ * misbehaves: good, slow, segv, check, hang, overdue, storm, exit, bad-token, bad-row, bad-first,
+ * bad-text, bad-finish, bad-seq, bad-hand, shut-bell, die-config, die-model, die-once.
+ */
+#include "base/clock.h"
+#include "include/lagan_wire.h"
+#include "ipc/hand.h"
+#include "ipc/heritage.h"
+#include "ipc/link.h"
+#include "ipc/records.h"
+#include "ipc/stat.h"
+#include "tests/daemon/fake.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+enum { MAX_ACTIVE = 1024, MISBEHAVE_AT = 3 };
+
+struct active {
+    bool used;
+    struct rec_submit s;
+    uint32_t n;
+    bool prompt_said;
+};
+
+static struct link l;
+static struct active active[MAX_ACTIVE];
+static struct stats stats;
+static const char *mode = "good";
+static char *whole;
+static size_t n_whole;
+static uint64_t n_steps;
+static bool draining;
+
+static bool
+is(const char *word)
+{
+    return strcmp(mode, word) == 0;
+}
+
+/* Room in a ring that nobody reads does not come: the test's lagand does. */
+static void *
+room(uint16_t type, uint32_t len)
+{
+    void *p;
+
+    while (ring_reserve(&l.out, type, 0, len, 0, &p) == -EAGAIN) {
+        ring_publish(&l.out);
+        bell_ring(&l.bell);
+        poll(NULL, 0, 1);
+    }
+    memset(p, 0, len);
+    return p;
+}
+
+static void
+say_ready(void)
+{
+    struct rec_ready *r = room(REC_READY, sizeof *r + 8);
+
+    *r = (struct rec_ready){ .vocab = FAKE_VOCAB,
+                             .max_len = FAKE_MAX_LEN,
+                             .n_seats = 64,
+                             .tokens_per_block = 16,
+                             .n_groups = 1,
+                             .name_bytes = 4,
+                             .has_text = 1,
+                             .max_tokens = FAKE_MAX_LEN };
+    memcpy(r + 1, "fake", 4);
+    ring_publish(&l.out);
+    bell_ring(&l.bell);
+}
+
+static void
+say_phase(void)
+{
+    struct rec_phase *p = room(REC_PHASE, sizeof *p);
+
+    *p = (struct rec_phase){ .phase = PHASE_LOAD, .done = 1 << 20, .total = 2 << 20 };
+    ring_publish(&l.out);
+    bell_ring(&l.bell);
+}
+
+static void
+finish(struct active *a, uint16_t reason)
+{
+    struct rec_finish *f = room(REC_FINISH, sizeof *f);
+
+    *f = (struct rec_finish){ .row = a->s.row,
+                              .gen = a->s.gen,
+                              .reason = reason,
+                              .score = -1.5f,
+                              .n_tokens = is("bad-finish") ? a->n + 1 : a->n,
+                              .cached = 4 };
+    a->used = false;
+}
+
+static void
+say_prompt(struct active *a)
+{
+    uint32_t n = a->s.n_prompt, k = a->s.prompt_logprobs;
+    struct rec_prompt *p = room(REC_PROMPT_LOGPROBS, (uint32_t)sizeof *p + n * 4 + n * k * 8);
+    float *lp = (float *)(p + 1);
+
+    *p = (struct rec_prompt){ .row = a->s.row, .gen = a->s.gen, .n = n, .n_top = k };
+    for (uint32_t i = 0; i < n; i++) lp[i] = i ? -(float)i : 0.0f / 1.0f;
+    a->prompt_said = true;
+}
+
+/* One token of one request as a STEP record of its own. */
+static void
+say_token(struct active *a)
+{
+    bool lp = a->s.flags & SUBMIT_LOGPROBS, bad = a->n == MISBEHAVE_AT;
+    uint32_t k = lp ? a->s.logprobs : 0;
+    uint32_t tails = 4 + (lp ? 4 + 8 * k : 0) + 1;
+    struct rec_step *s = room(REC_STEP,
+                              (uint32_t)(sizeof *s + sizeof(struct rec_out)) + ROUND_UP(tails, 8u));
+    struct rec_out *o = (struct rec_out *)(s + 1);
+    char *to = (char *)(o + 1);
+    token_id t = fake_token(a->s.seed, a->n);
+    float f = fake_logprob(a->n);
+
+    *s = (struct rec_step){ .step = ++n_steps, .n_ent = 1 };
+    *o = (struct rec_out){ .row = a->s.row,
+                           .gen = a->s.gen,
+                           .n_tokens = 1,
+                           .has_logprobs = lp,
+                           .first = a->n,
+                           .text_bytes = 1,
+                           .text_first = a->n,
+                           .n_top = k };
+    if (bad && is("bad-token")) t = FAKE_VOCAB;
+    if (bad && is("bad-row")) o->row = 4000000;
+    if (bad && is("bad-first")) o->first++;
+    memcpy(to, &t, 4);
+    to += 4;
+    if (lp) {
+        memcpy(to, &f, 4);
+        to += 4;
+        for (uint32_t i = 0; i < k; i++, to += 8) {
+            token_id id = (token_id)i;
+
+            memcpy(to, &id, 4);
+            memcpy(to + 4, &f, 4);
+        }
+    }
+    *to = bad && is("bad-text") ? (char)0xff : fake_letter(t);
+    a->n++;
+    if (bad && is("bad-seq")) {
+        struct ring_header *h = (struct ring_header *)((char *)s - RING_HEADER);
+
+        h->seq++;
+    }
+}
+
+static void
+misbehave(void)
+{
+    struct shm_ctl *c = shm_ctl(&l.w);
+    struct last_words *words = shm_words(&l.w);
+
+    ring_publish(&l.out);
+    if (is("segv")) raise(SIGSEGV);
+    if (is("exit")) _exit(3);
+    if (is("check")) {
+        words->signal = SIGABRT;
+        words->text_bytes = (uint32_t)snprintf(words->text, sizeof words->text,
+                                               "fake.c:7: check(sky is blue) failed");
+        atomic_store(&words->state, 2);
+        raise(SIGABRT);
+    }
+    if (is("hang")) pause();
+    if (is("overdue")) {
+        atomic_store(&c->phase_deadline_ns, clock_now() + 100 * NSEC_MS);
+        for (;;) {
+            atomic_fetch_add(&c->hb_count, 1);
+            poll(NULL, 0, 10);
+        }
+    }
+    if (is("storm")) {
+        for (;;) {
+            atomic_fetch_add(&c->hb_count, 1);
+            if (send(l.bell.fd, "", 1, MSG_NOSIGNAL | MSG_DONTWAIT) < 0) sched_yield();
+        }
+    }
+    if (is("shut-bell")) {
+        shutdown(l.bell.fd, SHUT_RDWR);
+        for (;;) {
+            atomic_fetch_add(&c->hb_count, 1);
+            poll(NULL, 0, 10);
+        }
+    }
+}
+
+static void
+text_call(const char *data)
+{
+    const struct rec_text *t = (const struct rec_text *)data;
+    const char *p = data + sizeof *t;
+    uint32_t n_ids = t->op == 1 ? t->text_bytes : 0, n_text = t->op == 1 ? 0 : t->n_ids;
+    struct rec_text_done *d = room(REC_TEXT_DONE,
+                                   (uint32_t)sizeof *d + ROUND_UP(n_ids * 4 + n_text, 8u));
+    char *to = (char *)(d + 1);
+
+    *d = (struct rec_text_done){
+        .row = t->row, .gen = t->gen, .n_ids = n_ids, .text_bytes = n_text
+    };
+    for (uint32_t i = 0; i < n_ids; i++) ((int32_t *)(void *)to)[i] = (uint8_t)p[i];
+    for (uint32_t i = 0; i < n_text; i++) to[i] = (char)p[4 * i];
+}
+
+static void
+submit(const struct ring_record *rec)
+{
+    whole = realloc(whole, n_whole + rec->len);
+    memcpy(whole + n_whole, rec->data, rec->len);
+    n_whole += rec->len;
+    if (rec->flags & RING_MORE) return;
+    n_whole = 0;
+    for (uint32_t i = 0; i < MAX_ACTIVE; i++) {
+        struct active *a = &active[i];
+
+        if (a->used) continue;
+        *a = (struct active){ .used = true };
+        memcpy(&a->s, whole, sizeof a->s);
+        stats.v[STAT_requests]++;
+        if (a->s.n_prompt && *(int32_t *)(void *)(whole + sizeof a->s) == FAKE_REJECT) {
+            struct rec_reject *j = room(REC_REJECT, sizeof *j + 16);
+
+            *j = (struct rec_reject){ a->s.row, a->s.gen, LAGAN_E_TOO_LONG, 13, 0 };
+            memcpy(j + 1, "fake says no.", 13);
+            a->used = false;
+        }
+        return;
+    }
+    abort();
+}
+
+static void
+intake(void)
+{
+    struct ring_record rec;
+    int n = 0;
+
+    while (ring_peek(&l.in, &rec) > 0) {
+        const struct rec_row *c = rec.data;
+
+        n++;
+        if (rec.type == REC_SUBMIT) submit(&rec);
+        if (rec.type == REC_TEXT) text_call(rec.data);
+        if (rec.type == REC_DRAIN) draining = true;
+        for (uint32_t i = 0; rec.type == REC_CANCEL && i < MAX_ACTIVE; i++) {
+            struct active *a = &active[i];
+
+            if (a->used && a->s.row == c->row && a->s.gen == c->gen) {
+                finish(a, c->flags ? (uint16_t)c->flags : LAGAN_FINISH_CANCELLED);
+            }
+        }
+    }
+    if (!n) return;
+    ring_release(&l.in);
+    bell_ring(&l.bell);
+}
+
+static uint32_t
+step(void)
+{
+    uint32_t n = 0;
+
+    for (uint32_t i = 0; i < MAX_ACTIVE; i++) {
+        struct active *a = &active[i];
+
+        if (!a->used) continue;
+        n++;
+        if ((a->s.flags & SUBMIT_PROMPT_LOGPROBS) && !a->prompt_said) say_prompt(a);
+        say_token(a);
+        if (a->n == MISBEHAVE_AT + 1) misbehave();
+        if (a->n == a->s.max_tokens) finish(a, LAGAN_FINISH_LENGTH);
+    }
+    stats.v[STAT_running] = n;
+    stats.v[STAT_blocks] = 100;
+    stats.v[STAT_blocks_used] = n;
+    return n;
+}
+
+static void
+give_weights(int hand, uint64_t epoch)
+{
+    struct hand_note note = {
+        .name = "weights", .bytes = 4096, .version = 1, .flags = HAND_COMPLETE
+    };
+    int fd = memfd_create("fake weights", MFD_CLOEXEC);
+    struct hand_note got;
+    int have = -1;
+
+    if (hand_take(hand, &got, &have, NULL) == 1) {
+        char byte = 0;
+
+        /* Adopted: the predecessor's byte is still in it. */
+        check(pread(have, &byte, 1, 0) == 1);
+        fprintf(stderr, "<6>fake: adopted %s of epoch %d\n", got.name, byte);
+        close(have);
+    }
+    check(fd >= 0 && ftruncate(fd, 4096) == 0);
+    check(pwrite(fd, &(char){ (char)epoch }, 1, 0) == 1);
+    check(hand_give(hand, &note, fd, NULL) == 0);
+    close(fd);
+    if (is("bad-hand")) check(send(hand, "nonsense", 8, 0) == 8);
+}
+
+static void
+die_early(const char *path)
+{
+    char once[1100];
+    FILE *f;
+
+    if (is("die-config")) {
+        fprintf(stderr, "<3>fake: kv.memory is not what it should be\n");
+        exit(78);
+    }
+    if (is("die-model")) {
+        fprintf(stderr, "<3>fake: %s/config.json: no such file\n", path);
+        exit(72);
+    }
+    if (!is("die-once")) return;
+    snprintf(once, sizeof once, "%s/died", path);
+    if (access(once, F_OK) == 0) return;
+    f = fopen(once, "w");
+    check(f);
+    fclose(f);
+    exit(70);
+}
+
+int
+main(int argc, char **argv)
+{
+    const char *path = "";
+    struct heritage h;
+    struct shm_ctl *c;
+
+    for (int i = 1; i < argc; i++) {
+        if (strncmp(argv[i], "--path=", 7) == 0) path = argv[i] + 7;
+    }
+    if (strrchr(path, '/')) mode = strrchr(path, '/') + 1;
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    check(heritage_take(&h, NULL) == 0);
+    check(link_attach(&l, heritage_fd(&h, "d"), heritage_fd(&h, "w"), heritage_fd(&h, "bell"),
+                      h.epoch, NULL) == 0);
+    fprintf(stderr, "<6>fake: mode %s, epoch %llu\n", mode, (unsigned long long)h.epoch);
+    c = shm_ctl(&l.w);
+    atomic_fetch_add(&c->hb_count, 1);
+    say_phase();
+    die_early(path);
+    give_weights(heritage_fd(&h, "hand"), h.epoch);
+    say_ready();
+    for (;;) {
+        struct pollfd p = { .fd = l.bell.fd, .events = POLLIN };
+        uint32_t busy;
+
+        atomic_fetch_add(&c->hb_count, 1);
+        intake();
+        busy = step();
+        stat_publish(c, &stats);
+        ring_publish(&l.out);
+        bell_ring(&l.bell);
+        if (draining && !busy) return 0;
+        if (busy && is("slow")) poll(NULL, 0, 20);
+        if (busy) continue;
+        if (bell_sleep(&l.bell, link_ready, &l)) poll(&p, 1, 200);
+        bell_wake(&l.bell);
+        if (bell_drain(&l.bell) == -EPIPE) return 0;
+    }
+}
