@@ -3,10 +3,11 @@
  *     bench_ring [RUNS] [RECORDS]
  *
  * A forked writer sends records of one size; the time runs until the reader has the last one. Ring: one
- * publish for a batch of 32 records, or one for each; who has nothing to do looks for 50 us and then
- * sleeps on the bell. (A reader that sleeps at once is woken for nearly every single record, and then
- * what is measured is the wake-up: 5 to 20 us.) Pipe: a write() and a read() a record. The cases are
- * taken in turn, RUNS times, so that whatever else the machine does falls on all of them.
+ * publish for a batch of 32 records, or one for each; who has nothing to do sleeps on the bell at once, as
+ * lagand does on few cores. (A reader faster than the writer is then woken for nearly every publish: that
+ * is what "single" costs.) Pipe: a write() and a read() a record. Beside the time there is the processor
+ * time of both processes, which says more on a machine that others use too. The cases are taken in turn,
+ * RUNS times, so that whatever else the machine does falls on all of them.
  */
 #include "base/clock.h"
 #include "ipc/link.h"
@@ -17,11 +18,11 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 enum { MAX_RUNS = 101, MAX_LEN = 1024 };
-#define SPIN (50 * NSEC_US) /* about ten times what waking a sleeper costs */
 
 static void
 die(const char *what)
@@ -30,17 +31,10 @@ die(const char *what)
     exit(1);
 }
 
-/* Wait until the peer publishes or gives room back: a moment awake, then asleep. */
+/* Sleep until the peer publishes or gives room back. */
 static void
 wait_for_peer(struct link *l)
 {
-    nsec until = clock_now() + SPIN;
-
-    do {
-        for (int i = 0; i < 64; i++) {
-            if (link_ready(l)) return;
-        }
-    } while (clock_now() < until);
     if (bell_sleep(&l->bell, link_ready, l)) {
         struct pollfd p = { .fd = l->bell.fd, .events = POLLIN };
 
@@ -145,6 +139,21 @@ run_pipe(uint32_t n, uint32_t len)
     return (double)t0 / n;
 }
 
+/* Processor time of this process and of those it has waited for, in ns. */
+static double
+cpu_time(void)
+{
+    struct rusage u;
+    double us = 0;
+
+    for (int who = 0; who < 2; who++) {
+        getrusage(who ? RUSAGE_CHILDREN : RUSAGE_SELF, &u);
+        us += 1e6 * (double)(u.ru_utime.tv_sec + u.ru_stime.tv_sec);
+        us += (double)(u.ru_utime.tv_usec + u.ru_stime.tv_usec);
+    }
+    return us * 1e3;
+}
+
 static int
 by_value(const void *a, const void *b)
 {
@@ -153,15 +162,13 @@ by_value(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-static double
-report(const char *name, double *v, int n, const char *unit)
+static void
+report(const char *name, const char *what, double *v, int n, const char *unit)
 {
     qsort(v, (size_t)n, sizeof *v, by_value);
-    printf(
-        "{\"bench\":\"ring\",\"case\":\"%s\",\"value\":%.4g,\"unit\":\"%s\",\"n\":%d,\"min\":%.4g,"
-        "\"median\":%.4g,\"max\":%.4g}\n",
-        name, v[n / 2], unit, n, v[0], v[n / 2], v[n - 1]);
-    return v[n / 2];
+    printf("{\"bench\":\"ring\",\"case\":\"%s%s\",\"value\":%.4g,\"unit\":\"%s\",\"n\":%d,"
+           "\"min\":%.4g,\"median\":%.4g,\"max\":%.4g}\n",
+           name, what, v[n / 2], unit, n, v[0], v[n / 2], v[n - 1]);
 }
 
 int
@@ -174,7 +181,8 @@ main(int argc, char **argv)
         { "batched_64", 64, 32 },     { "single_64", 64, 1 },     { "pipe_64", 64, 0 },
         { "batched_1024", 1024, 32 }, { "single_1024", 1024, 1 }, { "pipe_1024", 1024, 0 },
     };
-    static double v[ARRAY_LEN(cases)][MAX_RUNS], ratio[MAX_RUNS];
+    static double v[2][ARRAY_LEN(cases)][MAX_RUNS], ratio[MAX_RUNS];
+    static const char *const what[] = { "", "_cpu" };
     int runs = argc > 1 ? atoi(argv[1]) : 9;
     int n = argc > 2 ? atoi(argv[2]) : 200000;
 
@@ -184,19 +192,26 @@ main(int argc, char **argv)
     }
     for (int i = 0; i < runs; i++) {
         for (size_t c = 0; c < ARRAY_LEN(cases); c++) {
-            v[c][i] = cases[c].batch ? run_ring((uint32_t)n, cases[c].len, cases[c].batch)
-                                     : run_pipe((uint32_t)n, cases[c].len);
+            double cpu = cpu_time();
+
+            v[0][c][i] = cases[c].batch ? run_ring((uint32_t)n, cases[c].len, cases[c].batch)
+                                        : run_pipe((uint32_t)n, cases[c].len);
+            v[1][c][i] = (cpu_time() - cpu) / n;
         }
     }
-    for (size_t c = 0; c < ARRAY_LEN(cases); c++) {
-        size_t peer = c / 3 * 3 + 2;
-        char name[64];
+    for (int k = 0; k < 2; k++) {
+        for (size_t c = 0; c < ARRAY_LEN(cases); c++) {
+            size_t peer = c / 3 * 3 + 2;
 
-        if (c == peer) continue;
-        for (int i = 0; i < runs; i++) ratio[i] = v[peer][i] / v[c][i];
-        snprintf(name, sizeof name, "%s_vs_pipe", cases[c].name);
-        report(name, ratio, runs, "x");
+            if (c == peer) continue;
+            for (int i = 0; i < runs; i++) ratio[i] = v[k][peer][i] / v[k][c][i];
+            report(cases[c].name, k ? "_vs_pipe_cpu" : "_vs_pipe", ratio, runs, "x");
+        }
     }
-    for (size_t c = 0; c < ARRAY_LEN(cases); c++) report(cases[c].name, v[c], runs, "ns/record");
+    for (int k = 0; k < 2; k++) {
+        for (size_t c = 0; c < ARRAY_LEN(cases); c++) {
+            report(cases[c].name, what[k], v[k][c], runs, "ns/record");
+        }
+    }
     return 0;
 }
