@@ -1,0 +1,35 @@
+/* golden.h - a fixture of tests/data/golden: prompts, and what transformers computed from them. */
+#ifndef TESTS_ARCH_GOLDEN_H
+#define TESTS_ARCH_GOLDEN_H
+
+#include "base/base.h"
+
+#include <jansson.h>
+
+enum { GOLDEN_PROMPTS = 8, GOLDEN_NEW = 32 };
+
+struct golden_prompt {
+    token_id *input, *decoder; /* decoder: NULL in a decoder-only model */
+    uint32_t n_input, n_decoder;
+    token_id greedy[GOLDEN_NEW];
+    double margin[GOLDEN_NEW], logprob[GOLDEN_NEW];
+    const float *last, *all; /* logits [vocab], [n_input or n_decoder][vocab] or NULL */
+};
+
+struct golden {
+    char dir[400];
+    uint32_t n, vocab;
+    struct golden_prompt prompt[GOLDEN_PROMPTS];
+    json_t *expected, *header;
+    char *tensors;
+};
+
+/* Fails the test when the fixture cannot be read. */
+void golden_open(struct golden *g, const char *name);
+void golden_close(struct golden *g);
+
+/* A directory with the same checkpoint and another of its configs as config.json; ret: where. */
+void golden_with_config(const struct golden *g, const char *config, char ret[64]);
+void golden_remove(const char *dir);
+
+#endif

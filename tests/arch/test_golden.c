@@ -1,0 +1,292 @@
+/* test_golden.c - each family against transformers, from the checkpoint's files to tokens.
+ *
+ * Fixtures: tests/data/golden (transformers 5.17, float32; see its README.md). Log-probabilities over
+ * the whole vocabulary are compared row by row: max |a - b| / max |logit| <= 1e-4; greedy tokens one by
+ * one, excused only from a step on whose margin is below 1e-3. How a model is run (blocks, chunks,
+ * company, lanes, instruction set) may not change one bit.
+ */
+#include "tests/arch/golden.h"
+#include "tests/exec/by_hand.h"
+#include "tests/test.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const double TOLERANCE = 1e-4, MARGIN = 1e-3;
+
+struct way {
+    const char *isa;
+    uint32_t tokens_per_block, max_rows, n_lanes, enc_layers;
+    bool alone, drop, twice;
+};
+static const struct way PLAIN = { "auto", 16, 512, 1, 0, .drop = true };
+
+/* What a run of all prompts gave: tokens and log-probabilities after each position. */
+struct taken {
+    uint32_t n_rows[GOLDEN_PROMPTS];
+    token_id token[GOLDEN_PROMPTS][HAND_LEN];
+    float *lp[GOLDEN_PROMPTS]; /* [n_rows][vocab] */
+};
+
+static struct hand h;
+
+static void
+sit(const struct golden *g, uint32_t i, bool prefilled)
+{
+    const struct golden_prompt *p = &g->prompt[i];
+    struct hand_seat *s = &h.seat[i];
+    uint32_t n = p->decoder ? prefilled ? p->n_decoder : 1 : p->n_input;
+
+    memset(s, 0, sizeof *s);
+    if (p->decoder) {
+        s->source = p->input;
+        s->n_source = p->n_input;
+    }
+    memcpy(s->token, p->decoder ? p->decoder : p->input, n * sizeof *s->token);
+    s->n_prompt = n;
+    s->n_new = prefilled ? 1 : GOLDEN_NEW;
+    s->all = true;
+    s->how = (struct sampling){ .top_p = 1,
+                                .repetition = 1,
+                                .n_logprobs = g->vocab,
+                                .n_prompt_logprobs = g->vocab,
+                                .want_logprobs = true,
+                                .forced_bos = -1,
+                                .forced_eos = -1 };
+    s->lp = calloc((size_t)(n + s->n_new) * g->vocab, sizeof *s->lp);
+    s->active = true;
+}
+
+static void
+take(struct taken *t, uint32_t i)
+{
+    struct hand_seat *s = &h.seat[i];
+    uint32_t vocab = h.m->shape.vocab;
+
+    t->n_rows[i] = s->n_prompt + s->n_new - 1;
+    t->lp[i] = s->lp;
+    memcpy(t->token[i], s->token, sizeof s->token);
+    /* what is reported for a token is its place in the list of all: prompt and generated alike */
+    for (uint32_t k = 1; k <= t->n_rows[i]; k++)
+        assert_true(s->logprob[k] == s->lp[(size_t)(k - 1) * vocab + (uint32_t)s->token[k]]);
+    s->active = false;
+}
+
+static void
+run(struct taken *t, const struct golden *g, const char *dir, struct way w, bool prefilled)
+{
+    struct hand_options o = {
+        .dir = dir,
+        .isa = w.isa,
+        .tokens_per_block = w.tokens_per_block,
+        .max_rows = w.max_rows,
+        .n_lanes = w.n_lanes,
+        .enc_layers = w.enc_layers,
+        .drop = w.drop,
+        .twice = w.twice,
+    };
+
+    memset(t, 0, sizeof *t);
+    hand_open(&h, &o);
+    assert_int_equal(h.m->shape.vocab, g->vocab);
+    for (uint32_t i = 0; i < g->n; i++) {
+        sit(g, i, prefilled);
+        if (!w.alone) continue;
+        hand_run(&h);
+        take(t, i);
+    }
+    if (!w.alone) {
+        hand_run(&h);
+        for (uint32_t i = 0; i < g->n; i++) take(t, i);
+    }
+    hand_close(&h);
+}
+
+static void
+drop(struct taken *t)
+{
+    for (unsigned i = 0; i < GOLDEN_PROMPTS; i++) free(t->lp[i]);
+}
+
+/* Of one row: max |ours - log_softmax(logits)| / max |logit|. */
+static double
+row_error(const float *lp, const float *logits, uint32_t vocab)
+{
+    double sum = 0, most = 0, worst = 0;
+
+    for (uint32_t i = 0; i < vocab; i++) sum += exp((double)logits[i]);
+    for (uint32_t i = 0; i < vocab; i++) {
+        double d = fabs((double)lp[i] - ((double)logits[i] - log(sum)));
+
+        most = fmax(most, fabs((double)logits[i]));
+        if (!(d <= worst)) worst = d; /* NaN sticks */
+    }
+    return worst / most;
+}
+
+static void
+check_tokens(const struct golden_prompt *p, const token_id *token, const float *lp,
+             uint32_t n_prompt, uint32_t vocab, uint32_t index)
+{
+    for (uint32_t k = 0; k < GOLDEN_NEW; k++) {
+        token_id got = token[n_prompt + k];
+
+        if (got != p->greedy[k] && p->margin[k] < MARGIN) return;
+        if (got != p->greedy[k])
+            fail_msg("prompt %u, token %u is %d, want %d (margin %g)", index, k, got, p->greedy[k],
+                     p->margin[k]);
+        assert_true(fabs((double)lp[(size_t)(n_prompt - 1 + k) * vocab + (uint32_t)got] -
+                         p->logprob[k]) < 1e-3);
+    }
+}
+
+static void
+check_rows(const struct golden_prompt *p, const float *lp, uint32_t vocab, uint32_t index,
+           double *worst)
+{
+    uint32_t n = p->decoder ? p->n_decoder : p->n_input;
+    double r = row_error(lp + (size_t)(n - 1) * vocab, p->last, vocab);
+
+    for (uint32_t k = 0; p->all && k < n; k++)
+        r = fmax(r, row_error(lp + (size_t)k * vocab, p->all + (size_t)k * vocab, vocab));
+    if (!(r <= TOLERANCE)) fail_msg("prompt %u: log-probabilities are off by %.2g", index, r);
+    *worst = fmax(*worst, r);
+}
+
+static void
+computes_what_transformers_does(const char *name)
+{
+    struct golden g;
+    struct taken t;
+    double worst = 0;
+
+    golden_open(&g, name);
+    run(&t, &g, g.dir, PLAIN, false);
+    for (uint32_t i = 0; i < g.n; i++) {
+        const struct golden_prompt *p = &g.prompt[i];
+
+        check_tokens(p, t.token[i], t.lp[i], p->decoder ? 1 : p->n_input, g.vocab, i);
+        check_rows(p, t.lp[i], g.vocab, i, &worst);
+    }
+    print_message("%s: largest relative error %.2g\n", name, worst);
+    drop(&t);
+    golden_close(&g);
+}
+
+static void
+assert_same_bits(const struct golden *g, const struct taken *a, const struct taken *b)
+{
+    for (uint32_t i = 0; i < g->n; i++) {
+        uint32_t n = MIN(a->n_rows[i], b->n_rows[i]);
+
+        for (uint32_t k = 0; k < n; k++)
+            if (memcmp(a->lp[i] + (size_t)k * g->vocab, b->lp[i] + (size_t)k * g->vocab,
+                       g->vocab * sizeof(float)))
+                fail_msg("prompt %u: other log-probabilities after position %u", i, k);
+        assert_memory_equal(a->token[i], b->token[i], (n + 1) * sizeof(token_id));
+    }
+}
+
+static void
+gives_the_same_bits_however_it_is_run(const char *name)
+{
+    /* Pairs of values meet over the axes; the scalar twin, which takes most of the time, is in two. */
+    static const struct way other[] = {
+        { "auto", 4, 5, 2, 1, .twice = true, .drop = true },
+        { "auto", 64, 512, 2, 0, .alone = true },
+        { "auto", 16, 5, 1, 2, .alone = true, .twice = true },
+        { "scalar", 64, 5, 1, 0, .drop = true },
+        { "scalar", 4, 512, 2, 1, .alone = true, .drop = true, .twice = true },
+    };
+    struct golden g;
+    struct taken t, u;
+
+    golden_open(&g, name);
+    run(&t, &g, g.dir, PLAIN, false);
+    for (unsigned i = 0; i < ARRAY_LEN(other); i++) {
+        run(&u, &g, g.dir, other[i], false);
+        assert_same_bits(&g, &t, &u);
+        drop(&u);
+    }
+    if (g.prompt[0].decoder) { /* the decoder's tokens given instead of generated */
+        run(&u, &g, g.dir, PLAIN, true);
+        assert_same_bits(&g, &t, &u);
+        drop(&u);
+    }
+    drop(&t);
+    golden_close(&g);
+}
+
+static void
+is_the_same_in_the_other_dialect(const char *name, const char *config)
+{
+    struct golden g;
+    struct taken t, u;
+    char dir[64];
+
+    golden_open(&g, name);
+    golden_with_config(&g, config, dir);
+    run(&t, &g, g.dir, PLAIN, false);
+    run(&u, &g, dir, PLAIN, false);
+    assert_same_bits(&g, &t, &u);
+    drop(&t);
+    drop(&u);
+    golden_remove(dir);
+    golden_close(&g);
+}
+
+#define MODEL(name) \
+    static void name##_computes_what_transformers_does(void **state) \
+    { \
+        (void)state; \
+        computes_what_transformers_does(#name); \
+    } \
+    static void name##_gives_the_same_bits_however_it_is_run(void **state) \
+    { \
+        (void)state; \
+        gives_the_same_bits_however_it_is_run(#name); \
+    }
+#define DIALECT(name, config) \
+    static void name##_is_the_same_in_the_other_dialect(void **state) \
+    { \
+        (void)state; \
+        is_the_same_in_the_other_dialect(#name, config); \
+    }
+MODEL(llama2)
+MODEL(llama3)
+MODEL(mistral)
+MODEL(gemma3)
+MODEL(t5_relu)
+MODEL(t5_gated)
+DIALECT(llama2, "config_legacy.json")
+DIALECT(llama3, "config_legacy.json")
+DIALECT(mistral, "config_legacy.json")
+DIALECT(gemma3, "config_legacy.json")
+DIALECT(t5_gated, "config_v5.json")
+
+int
+main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(llama2_computes_what_transformers_does),
+        cmocka_unit_test(llama3_computes_what_transformers_does),
+        cmocka_unit_test(mistral_computes_what_transformers_does),
+        cmocka_unit_test(gemma3_computes_what_transformers_does),
+        cmocka_unit_test(t5_relu_computes_what_transformers_does),
+        cmocka_unit_test(t5_gated_computes_what_transformers_does),
+        cmocka_unit_test(llama2_is_the_same_in_the_other_dialect),
+        cmocka_unit_test(llama3_is_the_same_in_the_other_dialect),
+        cmocka_unit_test(mistral_is_the_same_in_the_other_dialect),
+        cmocka_unit_test(gemma3_is_the_same_in_the_other_dialect),
+        cmocka_unit_test(t5_gated_is_the_same_in_the_other_dialect),
+        cmocka_unit_test(llama2_gives_the_same_bits_however_it_is_run),
+        cmocka_unit_test(llama3_gives_the_same_bits_however_it_is_run),
+        cmocka_unit_test(mistral_gives_the_same_bits_however_it_is_run),
+        cmocka_unit_test(gemma3_gives_the_same_bits_however_it_is_run),
+        cmocka_unit_test(t5_relu_gives_the_same_bits_however_it_is_run),
+        cmocka_unit_test(t5_gated_gives_the_same_bits_however_it_is_run),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,299 @@
+/* by_hand.c - see by_hand.h. */
+#include "tests/exec/by_hand.h"
+
+#include "tests/test.h"
+#include "worker/arch/registry.h"
+
+#include <errno.h>
+#include <math.h>
+#include <poll.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { MAX_EDITS = 8192, ENC_ROWS = 1024 };
+
+#define OK(call) \
+    do { \
+        struct err ok_e = { .text = "no sentence" }, *e = &ok_e; \
+        if ((call) < 0) fail_msg("%s: %s", #call, ok_e.text); \
+    } while (0)
+
+static void
+open_kv(struct hand *h, struct err *e)
+{
+    uint64_t bytes = 0;
+
+    if (model_groups(h->m, DT_F32, h->o.tokens_per_block, &h->kv, e) < 0) fail_msg("%s", e->text);
+    h->kv.n_seats = HAND_SEATS;
+    h->kv.n_lanes = h->o.n_lanes;
+    for (uint32_t g = 0; g < h->kv.n_groups; g++) {
+        const struct kv_group *k = &h->kv.group[g];
+
+        bytes = ROUND_UP(bytes, (uint64_t)k->slice_bytes);
+        h->at[g] = bytes;
+        bytes += (uint64_t)HAND_SEATS * k->max_entries * k->n_layers * k->n_parts * k->slice_bytes;
+    }
+    if (gpu_ops(h->gpu)->arena_make(h->gpu, "kv", bytes, &h->arena, e) < 0) fail_msg("%s", e->text);
+}
+
+void
+hand_open(struct hand *h, const struct hand_options *o)
+{
+    struct gpu_options go = { .device = "cpu", .isa = o->isa ? o->isa : "auto" };
+    struct model_source src = { .dir = o->dir,
+                                .dtype = DT_COUNT,
+                                .random = o->random != 0,
+                                .seed = o->random,
+                                .weights_fd = -1 };
+    struct exec_config c = { .max_rows = o->max_rows,
+                             .max_seqs = HAND_SEATS,
+                             .max_enc_rows = ENC_ROWS,
+                             .max_edits = MAX_EDITS,
+                             .n_lanes = o->n_lanes };
+    struct batch *b = &h->b;
+    struct err err = { 0 };
+
+    memset(h, 0, sizeof *h);
+    h->o = *o;
+    OK(gpu_open(&h->gpu, &go, e));
+    OK(model_open(&h->m, &src, h->gpu, arch_families, e));
+    open_kv(h, &err);
+    OK(exec_open(&h->x, &c, h->gpu, h->m, &h->kv, &h->arena, e));
+    b->max_rows = o->max_rows + ENC_ROWS;
+    b->max_runs = b->max_encode = HAND_SEATS;
+    b->max_edits = MAX_EDITS;
+    b->token = calloc(b->max_rows, sizeof *b->token);
+    b->pos = calloc(b->max_rows, sizeof *b->pos);
+    b->run = calloc(HAND_SEATS, sizeof *b->run);
+    b->encode = calloc(HAND_SEATS, sizeof *b->encode);
+    b->edit = calloc(MAX_EDITS, sizeof *b->edit);
+    b->copy = calloc(1, sizeof *b->copy);
+    b->wait = calloc(MAX_LANES, sizeof *b->wait);
+}
+
+void
+hand_close(struct hand *h)
+{
+    struct batch *b = &h->b;
+    void *const parts[] = { b->token, b->pos, b->run, b->encode, b->edit, b->copy, b->wait };
+
+    exec_close(h->x);
+    gpu_ops(h->gpu)->arena_drop(h->gpu, &h->arena);
+    model_close(h->m);
+    gpu_close(h->gpu);
+    for (unsigned i = 0; i < ARRAY_LEN(parts); i++) free(parts[i]);
+}
+
+struct batch *
+hand_batch(struct hand *h, unsigned lane)
+{
+    struct batch *b = &h->b;
+
+    b->step = h->started[lane] + 1;
+    b->lane = (uint8_t)lane;
+    b->bucket = b->n_rows = b->n_runs = b->n_logits = 0;
+    b->n_encode = b->n_edits = b->n_copies = b->n_waits = 0;
+    return b;
+}
+
+/* Blocks of a group run backwards over the arena: last seat's last entry first. */
+static slice_id
+block_at(const struct hand *h, uint32_t g, uint32_t seat, uint32_t entry)
+{
+    const struct kv_group *k = &h->kv.group[g];
+    uint32_t n = HAND_SEATS * k->max_entries, at = n - 1 - (seat * k->max_entries + entry);
+
+    return (slice_id)(h->at[g] / k->slice_bytes) + at * k->n_layers * k->n_parts;
+}
+
+static void
+edit(struct batch *b, uint32_t g, uint32_t seat, uint32_t entry, slice_id at)
+{
+    check(b->n_edits < b->max_edits);
+    b->edit[b->n_edits++] = (struct kv_edit){
+        .op = EDIT_SET, .group = (uint8_t)g, .seat = seat, .entry = entry, .at = at
+    };
+}
+
+void
+hand_edits(struct hand *h, struct batch *b, uint32_t seat, uint32_t end)
+{
+    struct hand_seat *s = &h->seat[seat];
+    uint32_t tpb = h->kv.tokens_per_block;
+
+    for (uint32_t g = 0; g < h->kv.n_groups; g++) {
+        const struct kv_group *k = &h->kv.group[g];
+        uint32_t n = CEIL_DIV(k->kind == KV_CROSS ? s->n_source : end, tpb);
+
+        for (; s->set[g] < n; s->set[g]++)
+            edit(b, g, seat, s->set[g], block_at(h, g, seat, s->set[g]));
+        if (k->kind != KV_WINDOW || !h->o.drop) continue;
+        for (; (s->gone[g] + 1) * tpb + k->window <= s->planned + 1; s->gone[g]++)
+            edit(b, g, seat, s->gone[g], SLICE_NONE);
+    }
+}
+
+/* The next rows of one seat, if there are any and they fit; its encoder first. */
+static void
+add_run(struct hand *h, struct batch *b, uint32_t seat)
+{
+    struct hand_seat *s = &h->seat[seat];
+    uint32_t room = h->o.max_rows - b->n_rows, left;
+    struct batch_run *r = &b->run[b->n_runs];
+
+    if (!s->active || !room) return;
+    if (s->n_source && s->enc_done < h->m->shape.n_encoder_layers) return;
+    left = s->planned < s->n_prompt ? s->n_prompt - s->planned
+                                    : s->planned + 1 < s->n_prompt + s->n_new;
+    if (!left) return;
+    hand_edits(h, b, seat, s->planned + MIN(left, room));
+    *r = (struct batch_run){ .seat = seat,
+                             .first_row = b->n_rows,
+                             .n_rows = MIN(left, room),
+                             .first_pos = (int32_t)s->planned,
+                             .first_logit = b->n_logits,
+                             .cross_tokens = s->n_source };
+    if (s->planned + r->n_rows >= s->n_prompt) r->flags |= RUN_SAMPLE;
+    if (s->planned < s->n_prompt && s->all) r->flags |= RUN_PROMPT_LOGPROBS;
+    if (s->planned == 0 && s->n_source) {
+        r->flags |= RUN_FIRST_CHUNK;
+        r->enc_row = s->enc_row;
+        r->enc_rows = s->n_source;
+    }
+    for (uint32_t i = 0; i < r->n_rows; i++, b->n_rows++, s->planned++) {
+        b->token[b->n_rows] = s->planned < s->n_prompt ? s->token[s->planned] : TOKEN_FROM_LAST;
+        b->pos[b->n_rows] = (int32_t)s->planned;
+    }
+    if (r->flags & RUN_PROMPT_LOGPROBS)
+        b->n_logits += r->n_rows;
+    else
+        b->n_logits += r->flags & RUN_SAMPLE ? 1 : 0;
+    b->n_runs++;
+}
+
+/* Which seats encode in this step is known before the decoder's rows; where, only after them. */
+static void
+take_encoder(struct hand *h, struct batch *b, uint32_t seat)
+{
+    struct hand_seat *s = &h->seat[seat];
+    uint32_t all = h->m->shape.n_encoder_layers, n = h->o.enc_layers ? h->o.enc_layers : all;
+
+    if (!s->active || !s->n_source || s->enc_done == all) return;
+    n = MIN(n, all - s->enc_done);
+    b->encode[b->n_encode++] = (struct batch_encode){ .seat = seat,
+                                                      .n_rows = s->n_source,
+                                                      .enc_row = s->enc_row,
+                                                      .first_layer = (uint16_t)s->enc_done,
+                                                      .n_layers = (uint16_t)n };
+    s->enc_done += n;
+}
+
+static void
+place_encoders(struct hand *h, struct batch *b)
+{
+    for (uint32_t i = 0; i < b->n_encode; i++) {
+        const struct hand_seat *s = &h->seat[b->encode[i].seat];
+
+        b->encode[i].first_row = b->n_rows;
+        for (uint32_t k = 0; k < s->n_source; k++, b->n_rows++) {
+            b->token[b->n_rows] = s->source[k];
+            b->pos[b->n_rows] = (int32_t)k;
+        }
+    }
+}
+
+static bool
+plan(struct hand *h, unsigned lane)
+{
+    struct batch *b = hand_batch(h, lane);
+    uint64_t n = h->started[lane];
+
+    for (uint32_t i = lane; i < HAND_SEATS; i += h->o.n_lanes) take_encoder(h, b, i);
+    for (uint32_t i = lane; i < HAND_SEATS; i += h->o.n_lanes) add_run(h, b, i);
+    place_encoders(h, b);
+    if (!b->n_rows) return false;
+    OK(exec_start(h->x, b, e));
+    memcpy(h->out[lane][n % 2], b->run, b->n_runs * sizeof *b->run);
+    h->n_out[lane][n % 2] = b->n_runs;
+    h->started[lane]++;
+    return true;
+}
+
+const struct batch_result *
+hand_finish(struct hand *h, unsigned lane)
+{
+    const struct batch_result *r = NULL;
+    struct pollfd p = { .fd = exec_fd(h->x, lane), .events = POLLIN };
+
+    while (exec_finish(h->x, lane, &r) == -EAGAIN)
+        if (poll(&p, 1, 60000) != 1) fail_msg("a step does not end");
+    assert_int_equal(r->status, 0);
+    h->finished[lane]++;
+    assert_int_equal(r->step, h->finished[lane]);
+    return r;
+}
+
+/* Row of logits i reports the token at position. */
+static void
+keep_row(const struct hand *h, struct hand_seat *s, const struct batch_result *r, uint32_t i,
+         uint32_t position)
+{
+    uint32_t vocab = h->m->shape.vocab;
+
+    s->logprob[position] = r->logprob[i];
+    if (!s->lp) return;
+    assert_int_equal(r->first_top[i + 1] - r->first_top[i], vocab);
+    for (uint32_t k = r->first_top[i]; k < r->first_top[i + 1]; k++)
+        s->lp[(size_t)(position - 1) * vocab + (uint32_t)r->top[k].id] = r->top[k].logprob;
+}
+
+static void
+finish(struct hand *h, unsigned lane)
+{
+    uint64_t n = h->finished[lane];
+    const struct batch_result *r = hand_finish(h, lane);
+
+    for (uint32_t i = 0; i < h->n_out[lane][n % 2]; i++) {
+        const struct batch_run *run = &h->out[lane][n % 2][i];
+        struct hand_seat *s = &h->seat[run->seat];
+        uint32_t end = (uint32_t)run->first_pos + run->n_rows;
+        bool all = run->flags & RUN_PROMPT_LOGPROBS;
+
+        assert_int_equal(r->n_tokens[i], run->flags & RUN_SAMPLE ? 1 : 0);
+        for (uint32_t k = 0; all && k < run->n_rows; k++)
+            keep_row(h, s, r, run->first_logit + k, (uint32_t)run->first_pos + k + 1);
+        if (!(run->flags & RUN_SAMPLE)) continue;
+        if (!all) keep_row(h, s, r, run->first_logit, end);
+        s->token[end] = r->token[i * (1 + MAX_DRAFT)];
+    }
+}
+
+void
+hand_run(struct hand *h)
+{
+    uint32_t enc_row = 0;
+    bool more = true;
+
+    for (uint32_t i = 0; i < HAND_SEATS; i++) {
+        struct hand_seat *s = &h->seat[i];
+
+        if (!s->active) continue;
+        check(s->n_prompt + s->n_new <= HAND_LEN && enc_row + s->n_source <= ENC_ROWS);
+        s->planned = s->enc_done = 0;
+        memset(s->set, 0, sizeof s->set);
+        memset(s->gone, 0, sizeof s->gone);
+        s->enc_row = enc_row;
+        enc_row += s->n_source;
+        s->how.prompt = s->token;
+        s->how.n_prompt = s->how.first_new = s->n_prompt;
+        s->how.max_new = s->n_new;
+        exec_seat(h->x, i, &s->how);
+    }
+    while (more) {
+        more = false;
+        for (unsigned l = 0; l < h->o.n_lanes; l++)
+            if (plan(h, l)) more = true;
+        for (unsigned l = 0; l < h->o.n_lanes; l++)
+            while (h->started[l] - h->finished[l] > (more && h->o.twice ? 1u : 0u)) finish(h, l);
+    }
+}

@@ -1,0 +1,66 @@
+/* by_hand.h - batches without a scheduler: seats walk through their prompts and generate.
+ *
+ * Block tables are filled by plain edits, one block after another, in an order that is not the
+ * positions'. Two steps of a lane are kept out at once, so every generated token is TOKEN_FROM_LAST
+ * to the row that continues it.
+ */
+#ifndef TESTS_EXEC_BY_HAND_H
+#define TESTS_EXEC_BY_HAND_H
+
+#include "worker/exec/exec.h"
+
+enum { HAND_SEATS = 16, HAND_LEN = 512 };
+
+struct hand_options {
+    const char *dir, *isa;
+    uint64_t random; /* not 0: weights=random:SEED */
+    uint32_t tokens_per_block, max_rows, n_lanes;
+    uint32_t enc_layers; /* a step; 0: all at once, in the step of the decoder's first chunk */
+    bool drop;           /* blocks behind a window leave the table */
+    bool twice;          /* two steps of a lane out at once */
+};
+
+struct hand_seat {
+    const token_id *source;
+    uint32_t n_source;
+    token_id token[HAND_LEN]; /* n_prompt given, n_new generated */
+    uint32_t n_prompt, n_new;
+    struct sampling how;
+    bool all;                /* log-probabilities of every prompt row */
+    float *lp;               /* [n_prompt + n_new][vocab] by position of the row, or NULL */
+    float logprob[HAND_LEN]; /* by position of the token: as reported */
+
+    bool active;
+    uint32_t planned, enc_row, enc_done, set[MAX_GROUPS], gone[MAX_GROUPS];
+};
+
+struct hand {
+    struct hand_options o;
+    struct gpu *gpu;
+    struct model *m;
+    struct kv_config kv;
+    struct arena arena;
+    uint64_t at[MAX_GROUPS]; /* where a group's blocks begin, in bytes */
+    struct exec *x;
+    struct batch b;
+    struct batch_run out[MAX_LANES][2][HAND_SEATS]; /* runs of the steps that are out */
+    uint32_t n_out[MAX_LANES][2];
+    uint64_t started[MAX_LANES], finished[MAX_LANES];
+    struct hand_seat seat[HAND_SEATS];
+};
+
+/* Fails the test with the sentence when something cannot be opened. */
+void hand_open(struct hand *h, const struct hand_options *o);
+void hand_close(struct hand *h);
+
+/* Empty b, ready to be filled. */
+struct batch *hand_batch(struct hand *h, unsigned lane);
+/* Table entries for positions up to end (cross: source tokens) of one seat. */
+void hand_edits(struct hand *h, struct batch *b, uint32_t seat, uint32_t end);
+/* Wait for the oldest step of the lane. */
+const struct batch_result *hand_finish(struct hand *h, unsigned lane);
+
+/* Run every active seat to its end. */
+void hand_run(struct hand *h);
+
+#endif

@@ -1,0 +1,494 @@
+/* test_exec.c - batches made by hand against small models with random weights. */
+#include "tests/exec/by_hand.h"
+#include "tests/test.h"
+
+#include <errno.h>
+#include <math.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+/* The linker sends every allocation of this program here (--wrap); libraries keep theirs. */
+static _Atomic bool counting;
+static _Atomic unsigned n_allocations;
+void *__real_malloc(size_t n);
+void *__real_calloc(size_t n, size_t each);
+void *__real_realloc(void *p, size_t n);
+void *__wrap_malloc(size_t n);
+void *__wrap_calloc(size_t n, size_t each);
+void *__wrap_realloc(void *p, size_t n);
+
+void *
+__wrap_malloc(size_t n)
+{
+    if (counting) n_allocations++;
+    return __real_malloc(n);
+}
+
+void *
+__wrap_calloc(size_t n, size_t each)
+{
+    if (counting) n_allocations++;
+    return __real_calloc(n, each);
+}
+
+void *
+__wrap_realloc(void *p, size_t n)
+{
+    if (counting) n_allocations++;
+    return __real_realloc(p, n);
+}
+
+static const char LLAMA[] =
+    "{\"model_type\": \"llama\", \"vocab_size\": 300, \"hidden_size\": 32, \"intermediate_size\": "
+    "64,"
+    " \"num_hidden_layers\": 1, \"num_attention_heads\": 4, \"num_key_value_heads\": 2,"
+    " \"max_position_embeddings\": 512}";
+static const char WIDE[] =
+    "{\"model_type\": \"llama\", \"vocab_size\": 131072, \"hidden_size\": 8,"
+    " \"intermediate_size\": 8, \"num_hidden_layers\": 1, \"num_attention_heads\": 1,"
+    " \"max_position_embeddings\": 512}";
+static const char T5[] =
+    "{\"model_type\": \"t5\", \"vocab_size\": 200, \"d_model\": 24, \"d_kv\": 8, \"num_heads\": 2,"
+    " \"d_ff\": 40, \"num_layers\": 3, \"num_decoder_layers\": 1,"
+    " \"feed_forward_proj\": \"gated-gelu\", \"decoder_start_token_id\": 0}";
+
+static struct hand h;
+static char dir[64];
+
+/* A model directory of a config alone. */
+static void
+open_model(const char *config, struct hand_options o)
+{
+    char path[128];
+    FILE *f;
+
+    snprintf(dir, sizeof dir, "/tmp/lagan-exec-XXXXXX");
+    assert_non_null(mkdtemp(dir));
+    snprintf(path, sizeof path, "%s/config.json", dir);
+    f = fopen(path, "w");
+    assert_non_null(f);
+    fputs(config, f);
+    fclose(f);
+    o.dir = dir;
+    o.random = 7;
+    if (!o.tokens_per_block) o.tokens_per_block = 16;
+    if (!o.n_lanes) o.n_lanes = 1;
+    if (!o.max_rows) o.max_rows = 64;
+    hand_open(&h, &o);
+    unlink(path);
+    rmdir(dir);
+}
+
+/* Seat i: n given tokens, some pattern of its own, then n_new to generate. */
+static struct hand_seat *
+sit(uint32_t i, uint32_t n, uint32_t n_new)
+{
+    struct hand_seat *s = &h.seat[i];
+
+    memset(s, 0, sizeof *s);
+    for (uint32_t k = 0; k < n; k++) s->token[k] = (token_id)((i * 37 + k * k * 11 + 5) % 200);
+    s->n_prompt = n;
+    s->n_new = n_new;
+    s->active = true;
+    s->how = (struct sampling){
+        .top_p = 1, .repetition = 1, .want_logprobs = true, .forced_bos = -1, .forced_eos = -1
+    };
+    return s;
+}
+
+/* What was generated and how likely it was; then the model is closed. */
+struct made {
+    token_id token[HAND_SEATS][HAND_LEN];
+    float logprob[HAND_SEATS][HAND_LEN];
+};
+
+static void
+take(struct made *m)
+{
+    memset(m, 0, sizeof *m);
+    for (uint32_t i = 0; i < HAND_SEATS; i++) {
+        const struct hand_seat *s = &h.seat[i];
+
+        memcpy(m->token[i], s->token, sizeof s->token);
+        memcpy(m->logprob[i], s->logprob, sizeof s->logprob);
+    }
+    hand_close(&h);
+}
+
+static struct made a, b;
+
+static void
+two_steps_out_give_what_one_at_a_time_gives(void **state)
+{
+    (void)state;
+    for (int twice = 0; twice < 2; twice++) {
+        open_model(LLAMA, (struct hand_options){ .twice = twice, .max_rows = 7 });
+        for (uint32_t i = 0; i < 5; i++) sit(i, 3 + 9 * i, 20);
+        hand_run(&h);
+        take(twice ? &b : &a);
+    }
+    assert_memory_equal(&a, &b, sizeof a);
+}
+
+static const token_id SOURCE[] = { 5, 9, 100, 42, 42, 7, 199, 3, 77, 61, 12, 1 };
+
+static void
+an_encoder_in_layer_slices_gives_what_it_gives_whole(void **state)
+{
+    (void)state;
+    for (uint32_t layers = 0; layers < 3; layers++) {
+        open_model(T5, (struct hand_options){ .enc_layers = layers });
+        for (uint32_t i = 0; i < 4; i++) {
+            struct hand_seat *s = sit(i, 1 + i, 12);
+
+            s->source = SOURCE;
+            s->n_source = 3 * (i + 1);
+        }
+        hand_run(&h);
+        take(layers ? &b : &a);
+        if (layers) assert_memory_equal(&a, &b, sizeof a);
+    }
+}
+
+static void
+another_source_gives_other_tokens(void **state)
+{
+    (void)state;
+    open_model(T5, (struct hand_options){ 0 });
+    for (uint32_t i = 0; i < 2; i++) {
+        struct hand_seat *s = sit(i, 1, 12);
+
+        s->token[0] = 0;
+        s->source = SOURCE + i;
+        s->n_source = 6;
+    }
+    hand_run(&h);
+    take(&a);
+    assert_memory_not_equal(a.logprob[0], a.logprob[1], sizeof a.logprob[0]);
+}
+
+static void
+forced_tokens_come_first_and_last_whatever_the_logits(void **state)
+{
+    (void)state;
+    open_model(LLAMA, (struct hand_options){ 0 });
+    sit(0, 6, 5);
+    sit(1, 6, 5)->how.forced_bos = 250;
+    sit(2, 6, 5)->how.forced_eos = 251;
+    sit(3, 6, 1)->how.forced_bos = 250;
+    h.seat[3].how.forced_eos = 251;
+    for (uint32_t i = 1; i < 4; i++) memcpy(h.seat[i].token, h.seat[0].token, 6 * sizeof(token_id));
+    hand_run(&h);
+    take(&a);
+    assert_int_not_equal(a.token[0][6], 250);
+    assert_int_equal(a.token[1][6], 250);
+    assert_int_equal(a.token[2][6], a.token[0][6]);
+    assert_int_not_equal(a.token[2][9], 251);
+    assert_int_equal(a.token[2][10], 251);
+    assert_int_equal(a.token[3][6], 251); /* both at once: the end wins */
+}
+
+static void
+end_tokens_do_not_come_before_the_minimum(void **state)
+{
+    enum { VOCAB = 300, NEW = 6, MIN = 3 };
+    static float lp[(6 + NEW) * VOCAB];
+    struct hand_seat *s;
+
+    (void)state;
+    open_model(LLAMA, (struct hand_options){ 0 });
+    sit(0, 6, 1);
+    hand_run(&h);
+    h.seat[0].active = false;
+    s = sit(1, 6, NEW);
+    memcpy(s->token, h.seat[0].token, 6 * sizeof(token_id));
+    s->lp = lp;
+    s->how.n_logprobs = VOCAB;
+    s->how.eos[0] = 299;
+    s->how.eos[1] = h.seat[0].token[6]; /* it would come at once */
+    s->how.n_eos = 2;
+    s->how.min_new = MIN;
+    hand_run(&h);
+    for (uint32_t k = 0; k < NEW; k++)
+        for (uint32_t i = 0; i < VOCAB; i++)
+            assert_int_equal(isinf(lp[(5 + k) * VOCAB + i]) != 0,
+                             k < MIN && (i == 299 || i == (uint32_t)s->how.eos[1]));
+    assert_int_not_equal(s->token[6], s->how.eos[1]);
+    hand_close(&h);
+}
+
+static void
+a_repetition_penalty_counts_prompt_and_generated_tokens(void **state)
+{
+    struct hand_seat *s;
+
+    (void)state;
+    open_model(LLAMA, (struct hand_options){ .twice = true, .max_rows = 5 });
+    s = sit(3, 12, 40);
+    s->how.repetition = 1e6f;
+    sit(4, 12, 40);
+    hand_run(&h);
+    for (uint32_t i = 12; i < 52; i++)
+        for (uint32_t k = 0; k < i; k++) assert_int_not_equal(s->token[i], s->token[k]);
+    /* the next request in the seat begins with a clean history */
+    memcpy(a.token[0], s->token, sizeof s->token);
+    s->planned = 0;
+    hand_run(&h);
+    assert_memory_equal(a.token[0], s->token, sizeof s->token);
+    hand_close(&h);
+}
+
+static void
+a_drawn_token_depends_on_seed_output_and_position_alone(void **state)
+{
+    (void)state;
+    open_model(LLAMA, (struct hand_options){ 0 });
+    for (uint32_t i = 0; i < 4; i++) {
+        struct hand_seat *s = sit(i, 9, 30);
+
+        memcpy(s->token, h.seat[0].token, 9 * sizeof(token_id));
+        s->how.temperature = 1;
+        s->how.seed = 1234 + (i == 2);
+        s->how.output = i == 3;
+    }
+    hand_run(&h);
+    take(&a);
+    assert_memory_equal(a.token[0], a.token[1], sizeof a.token[0]);
+    assert_memory_not_equal(a.token[0], a.token[2], sizeof a.token[0]);
+    assert_memory_not_equal(a.token[0], a.token[3], sizeof a.token[0]);
+    open_model(LLAMA, (struct hand_options){ .max_rows = 2, .twice = true });
+    sit(7, 9, 30)->how.temperature = 1;
+    memcpy(h.seat[7].token, a.token[0], 9 * sizeof(token_id));
+    h.seat[7].how.seed = 1234;
+    hand_run(&h);
+    take(&b);
+    assert_memory_equal(a.token[0], b.token[7], sizeof a.token[0]);
+}
+
+/* So hot that every token is as likely as the next: what differs from draw to draw is the noise. */
+static void
+noise_is_another_at_every_position(void **state)
+{
+    struct hand_seat *s;
+    uint32_t same = 0;
+
+    (void)state;
+    open_model(LLAMA, (struct hand_options){ 0 });
+    s = sit(0, 9, 40);
+    s->how.temperature = 1e9f;
+    hand_run(&h);
+    for (uint32_t k = 10; k < 49; k++) same += s->token[k] == s->token[k - 1];
+    assert_true(same < 5);
+    hand_close(&h);
+}
+
+/* More rows of logits than are held at once: this vocabulary allows 64. */
+static void
+log_probabilities_of_a_long_prompt_come_in_pieces(void **state)
+{
+    (void)state;
+    for (int i = 0; i < 2; i++) {
+        struct hand_seat *s;
+
+        open_model(WIDE, (struct hand_options){ .max_rows = i ? 50 : 200 });
+        s = sit(0, 150, 2);
+        s->all = true;
+        s->how.n_prompt_logprobs = 5;
+        hand_run(&h);
+        take(i ? &b : &a);
+    }
+    assert_memory_equal(&a, &b, sizeof a);
+    for (uint32_t k = 1; k < 152; k++) assert_true(a.logprob[0][k] < 0);
+}
+
+static void
+a_seat_moves_to_another_lane_behind_the_step_it_waits_for(void **state)
+{
+    enum { N = 400 }; /* long enough for the other lane to overtake */
+    const struct batch_result *r;
+    struct err e = { 0 };
+    struct batch *t;
+
+    (void)state;
+    open_model(LLAMA, (struct hand_options){ .max_rows = N });
+    sit(0, N, 3);
+    hand_run(&h);
+    take(&a);
+    open_model(LLAMA, (struct hand_options){ .n_lanes = 2, .max_rows = N });
+    sit(0, N, 3);
+    exec_seat(h.x, 0, &h.seat[0].how);
+    /* the prompt on lane 0, then a token on lane 1, then one on lane 0 */
+    for (uint32_t k = 0; k < 3; k++) {
+        unsigned lane = k % 2;
+
+        t = hand_batch(&h, lane);
+        hand_edits(&h, t, 0, N + k);
+        t->n_rows = k ? 1 : N;
+        for (uint32_t i = 0; i < t->n_rows; i++) {
+            t->token[i] = k ? TOKEN_FROM_LAST : h.seat[0].token[i];
+            t->pos[i] = (int32_t)(k ? N - 1 + k : i);
+        }
+        t->run[0] =
+            (struct batch_run){ .n_rows = t->n_rows, .first_pos = t->pos[0], .flags = RUN_SAMPLE };
+        t->n_runs = t->n_logits = 1;
+        if (k) {
+            t->wait[0] = (struct batch_wait){ .lane = (uint8_t)(1 - lane),
+                                              .step = h.started[1 - lane] };
+            t->n_waits = 1;
+        }
+        assert_int_equal(exec_start(h.x, t, &e), 0);
+        h.started[lane]++;
+    }
+    r = hand_finish(&h, 0);
+    assert_int_equal(r->token[0], a.token[0][N]);
+    r = hand_finish(&h, 1);
+    assert_int_equal(r->token[0], a.token[0][N + 1]);
+    r = hand_finish(&h, 0);
+    assert_int_equal(r->token[0], a.token[0][N + 2]);
+    hand_close(&h);
+}
+
+static void
+a_result_stays_through_one_more_start(void **state)
+{
+    const struct batch_result *r;
+    struct err e = { 0 };
+    token_id token;
+
+    (void)state;
+    open_model(LLAMA, (struct hand_options){ 0 });
+    sit(0, 1, 1);
+    exec_seat(h.x, 0, &h.seat[0].how);
+    for (uint32_t k = 0; k < 4; k++) {
+        struct batch *t = hand_batch(&h, 0);
+
+        hand_edits(&h, t, 0, 1 + k);
+        t->token[0] = k ? TOKEN_FROM_LAST : 4;
+        t->pos[0] = (int32_t)k;
+        t->run[0] = (struct batch_run){ .n_rows = 1, .first_pos = t->pos[0], .flags = RUN_SAMPLE };
+        t->n_rows = t->n_runs = t->n_logits = 1;
+        if (k == 2) {
+            r = hand_finish(&h, 0);
+            token = r->token[0];
+        }
+        if (k == 3) hand_finish(&h, 0);
+        assert_int_equal(exec_start(h.x, t, &e), 0);
+        h.started[0]++;
+        if (k == 2) {
+            assert_int_equal(r->step, 1);
+            assert_int_equal(r->token[0], token);
+        }
+    }
+    hand_finish(&h, 0);
+    hand_finish(&h, 0);
+    assert_int_equal(exec_finish(h.x, 0, &r), -EAGAIN);
+    hand_close(&h);
+}
+
+static void
+refuses(struct batch *t, const char *word)
+{
+    struct err e = { 0 };
+
+    assert_int_equal(exec_start(h.x, t, &e), -ENOTSUP);
+    if (!strstr(e.text, word)) fail_msg("\"%s\" does not speak of %s", e.text, word);
+}
+
+static void
+what_is_not_there_yet_is_refused_by_name(void **state)
+{
+    struct batch *t;
+
+    (void)state;
+    open_model(LLAMA, (struct hand_options){ 0 });
+    t = hand_batch(&h, 0);
+    t->n_rows = t->n_runs = t->n_logits = 1;
+    t->token[0] = t->pos[0] = 0;
+    t->run[0] = (struct batch_run){ .n_rows = 1, .flags = RUN_SAMPLE | RUN_BEAM };
+    refuses(t, "beam");
+    t->run[0].flags = RUN_SAMPLE;
+    t->run[0].n_draft = 1;
+    refuses(t, "draft");
+    t->run[0].n_draft = 0;
+    t->bucket = 8;
+    refuses(t, "graphs");
+    t->bucket = 0;
+    t->n_copies = 1;
+    refuses(t, "copies");
+    t->n_copies = 0;
+    t->n_edits = 1;
+    t->edit[0] = (struct kv_edit){ .op = EDIT_ROW, .entry = 3 };
+    refuses(t, "EDIT_ROW");
+    hand_close(&h);
+}
+
+static void
+another_kv_dtype_than_the_groups_were_made_for_is_a_sentence(void **state)
+{
+    struct exec_config c = { .max_rows = 4, .max_seqs = 1, .n_lanes = 1, .kv_dtype = DT_BF16 };
+    struct exec *x = NULL;
+    struct err e = { 0 };
+
+    (void)state;
+    open_model(LLAMA, (struct hand_options){ 0 });
+    assert_int_equal(exec_open(&x, &c, h.gpu, h.m, &h.kv, &h.arena, &e), -EINVAL);
+    assert_non_null(strstr(e.text, "bf16"));
+    hand_close(&h);
+}
+
+static void
+stepping_allocates_nothing(void **state)
+{
+    void *volatile seen;
+
+    (void)state;
+    open_model(T5, (struct hand_options){ .twice = true, .n_lanes = 2, .enc_layers = 2 });
+    for (uint32_t i = 0; i < 6; i++) {
+        struct hand_seat *s = sit(i, 20, 20);
+
+        s->source = SOURCE;
+        s->n_source = 5;
+        s->all = i == 3;
+        s->how.n_prompt_logprobs = s->how.n_logprobs = 4;
+        s->how.repetition = 1.5f;
+        s->how.temperature = 0.7f;
+        s->how.top_p = 0.9f;
+        s->how.top_k = 20;
+    }
+    counting = true;
+    hand_run(&h);
+    counting = false;
+    assert_int_equal(n_allocations, 0);
+    counting = true;
+    seen = malloc(1);
+    counting = false;
+    free(seen);
+    assert_int_equal(n_allocations, 1); /* so it would have been seen */
+    hand_close(&h);
+}
+
+int
+main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(two_steps_out_give_what_one_at_a_time_gives),
+        cmocka_unit_test(an_encoder_in_layer_slices_gives_what_it_gives_whole),
+        cmocka_unit_test(another_source_gives_other_tokens),
+        cmocka_unit_test(forced_tokens_come_first_and_last_whatever_the_logits),
+        cmocka_unit_test(end_tokens_do_not_come_before_the_minimum),
+        cmocka_unit_test(a_repetition_penalty_counts_prompt_and_generated_tokens),
+        cmocka_unit_test(a_drawn_token_depends_on_seed_output_and_position_alone),
+        cmocka_unit_test(noise_is_another_at_every_position),
+        cmocka_unit_test(log_probabilities_of_a_long_prompt_come_in_pieces),
+        cmocka_unit_test(a_seat_moves_to_another_lane_behind_the_step_it_waits_for),
+        cmocka_unit_test(a_result_stays_through_one_more_start),
+        cmocka_unit_test(what_is_not_there_yet_is_refused_by_name),
+        cmocka_unit_test(another_kv_dtype_than_the_groups_were_made_for_is_a_sentence),
+        cmocka_unit_test(stepping_allocates_nothing),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
