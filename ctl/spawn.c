@@ -1,6 +1,6 @@
 /* spawn.c - laganctl --spawn: a private lagand around one command.
  *
- * lagand runs in a directory of its own, which it removes when it ends (--remove-runtime-dir). It gets
+ * lagand runs in a directory of its own that it makes, and therefore removes when it ends. It gets
  * SIGTERM from the kernel when we die, however we die; the signal is blocked from before exec until
  * lagand's own loop takes it, so that it is never lost. What lagand logs goes to a memfd and is shown
  * when it could not start, and its warnings when something failed.
@@ -16,6 +16,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
+#include <sys/random.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -37,33 +38,48 @@ struct spawn {
 
 /* ---- its directory */
 
+/* A name that nobody can guess and nobody has: lagand makes the directory, for its own user. */
 static int
-make_dir(struct spawn *s)
+choose_dir(struct spawn *s)
 {
     const char *places[] = { getenv("XDG_RUNTIME_DIR"), getenv("TMPDIR"), "/tmp" };
+    uint64_t random;
     size_t i;
 
+    if (getrandom(&random, sizeof random, 0) != sizeof random)
+        return ctl_fail(CTL_FAILED, "getrandom: %s", strerror(errno));
     for (i = 0; i < ARRAY_LEN(places); i++) {
-        if (!places[i] || strlen(places[i]) > 60) continue;
-        snprintf(s->dir, sizeof s->dir, "%s/lagan-XXXXXX", places[i]);
-        if (mkdtemp(s->dir)) return 0;
+        if (!places[i] || strlen(places[i]) > 60 || access(places[i], W_OK | X_OK)) continue;
+        snprintf(s->dir, sizeof s->dir, "%s/lagan-%013llx", places[i],
+                 (unsigned long long)random >> 12);
+        return 0;
     }
-    *s->dir = '\0';
-    return ctl_fail(CTL_FAILED, "no directory for a private lagand: /tmp: %s", strerror(errno));
+    return ctl_fail(CTL_FAILED, "no directory for a private lagand: /tmp is not writable");
 }
 
-/* lagand removes it; this is for a lagand that was killed. It holds files only. */
+/* Files of a directory, then itself. */
 static void
-remove_dir(const struct spawn *s)
+remove_flat(const char *path)
 {
-    DIR *d = opendir(s->dir);
+    DIR *d = opendir(path);
     struct dirent *f;
 
     if (!d) return;
     while ((f = readdir(d)))
         if (strcmp(f->d_name, ".") && strcmp(f->d_name, "..")) unlinkat(dirfd(d), f->d_name, 0);
     closedir(d);
-    rmdir(s->dir);
+    rmdir(path);
+}
+
+/* For a lagand that was killed: its sockets, its lock, and the sockets of its workers in w/. */
+static void
+remove_dir(const struct spawn *s)
+{
+    char path[sizeof s->dir + 2];
+
+    snprintf(path, sizeof path, "%s/w", s->dir);
+    remove_flat(path);
+    remove_flat(s->dir);
 }
 
 /* ---- what it said */
@@ -129,14 +145,11 @@ static int
 start(struct spawn *s, const struct ctl *ctl)
 {
     static char program[1024], set[sizeof ctl->o.set];
-    char *argv[MAX_ARGS] = { program,
-                             (char *)(uintptr_t) "--foreground",
-                             (char *)(uintptr_t) "--runtime-dir",
-                             s->dir,
-                             (char *)(uintptr_t) "--remove-runtime-dir",
-                             (char *)(uintptr_t) "--model",
-                             (char *)(uintptr_t)ctl->o.spawn };
-    int n = 7;
+    char *argv[MAX_ARGS] = {
+        program, (char *)(uintptr_t) "--foreground", (char *)(uintptr_t) "--runtime-dir",
+        s->dir,  (char *)(uintptr_t) "--model",      (char *)(uintptr_t)ctl->o.spawn
+    };
+    int n = 6;
     pid_t parent = getpid();
     char *line, *rest;
 
@@ -154,13 +167,10 @@ start(struct spawn *s, const struct ctl *ctl)
     }
     s->log = memfd_create("lagand-log", MFD_CLOEXEC);
     if (s->log < 0) return ctl_fail(CTL_FAILED, "memfd_create: %s", strerror(errno));
-    if (make_dir(s)) return CTL_FAILED;
+    if (choose_dir(s)) return CTL_FAILED;
     s->pid = fork();
     if (s->pid == 0) become_lagand(s, argv, parent);
-    if (s->pid < 0) {
-        rmdir(s->dir);
-        return ctl_fail(CTL_FAILED, "fork: %s", strerror(errno));
-    }
+    if (s->pid < 0) return ctl_fail(CTL_FAILED, "fork: %s", strerror(errno));
     s->pidfd = (int)syscall(SYS_pidfd_open, s->pid, 0);
     return 0;
 }

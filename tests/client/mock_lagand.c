@@ -19,9 +19,11 @@
 #include "ipc/msg.h"
 
 #include <errno.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 #include <zmq.h>
 
@@ -393,17 +395,45 @@ receive(void *from_sock)
     }
 }
 
+static volatile sig_atomic_t stopped;
+
+static void
+on_stop(int sig)
+{
+    (void)sig;
+    stopped = 1;
+}
+
+/* Made at start, so removed at the end: what laganctl --spawn expects of a lagand. */
+static void
+leave(const char *dir)
+{
+    char path[300];
+
+    snprintf(path, sizeof path, "%s/api.sock", dir);
+    unlink(path);
+    snprintf(path, sizeof path, "%s/ctl.sock", dir);
+    unlink(path);
+    rmdir(dir);
+}
+
 int
 main(int argc, char **argv)
 {
     void *ctx = zmq_ctx_new();
     char at[256];
     int none = 0;
+    struct sigaction act = { .sa_handler = on_stop };
+    sigset_t none_blocked;
     FILE *random = fopen("/dev/urandom", "rb");
 
     if (argc < 2 || !random || fread(instance, 1, 16, random) != 16) return 2;
     fclose(random);
     if (argc > 2) proto = atoi(argv[2]);
+    sigaction(SIGTERM, &act, NULL);
+    sigemptyset(&none_blocked);
+    sigprocmask(SIG_SETMASK, &none_blocked, NULL);
+    mkdir(argv[1], 0700);
     msgpack_sbuffer_init(&b);
     api_sock = zmq_socket(ctx, ZMQ_ROUTER);
     ctl_sock = zmq_socket(ctx, ZMQ_ROUTER);
@@ -412,7 +442,7 @@ main(int argc, char **argv)
     if (zmq_bind(api_sock, at) < 0) return perror(at), 1;
     snprintf(at, sizeof at, "ipc://%s/ctl.sock", argv[1]);
     if (zmq_bind(ctl_sock, at) < 0) return perror(at), 1;
-    for (;;) {
+    while (!stopped) {
         zmq_pollitem_t items[2] = { { api_sock, 0, ZMQ_POLLIN, 0 },
                                     { ctl_sock, 0, ZMQ_POLLIN, 0 } };
 
@@ -420,4 +450,6 @@ main(int argc, char **argv)
         receive(api_sock);
         receive(ctl_sock);
     }
+    leave(argv[1]);
+    return 0;
 }

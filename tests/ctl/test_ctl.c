@@ -1,0 +1,500 @@
+/* test_ctl.c - what laganctl prints and returns, against a lagand that is only wire.
+ *
+ * --spawn is tried with a copy of laganctl beside a script named lagand, which does what $FAKE says.
+ */
+#include "tests/client/mock.h"
+#include "tests/test.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <jansson.h>
+#include <signal.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+static struct mock mock;
+static char out[1 << 16], err[1 << 16]; /* of the last run */
+
+static void
+slurp(const char *name, char *to)
+{
+    char path[128];
+    FILE *f;
+    size_t n;
+
+    snprintf(path, sizeof path, "%s/%s", mock.dir, name);
+    f = fopen(path, "r");
+    if (!f) fail_msg("%s is missing", path);
+    n = fread(to, 1, (1 << 16) - 1, f);
+    to[n] = '\0';
+    fclose(f);
+    unlink(path);
+}
+
+/* Run a line of shell; $L is laganctl at the mock, $D the mock's directory. Its exit code. */
+static int
+sh(const char *line)
+{
+    char *command = NULL;
+    int status, n;
+
+    n = asprintf(&command, "L='./laganctl --connect %s'; D=%s; { %s\n} >%s/out 2>%s/err",
+                 mock.endpoint, mock.dir, line, mock.dir, mock.dir);
+    assert_true(n > 0);
+    status = system(command);
+    free(command);
+    slurp("out", out);
+    slurp("err", err);
+    return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+}
+
+#define assert_has(text, words) \
+    do { \
+        if (!strstr(text, words)) fail_msg("'%s' does not say '%s'", text, words); \
+    } while (0)
+
+static int
+setup(void **state)
+{
+    char path[256];
+    FILE *f;
+
+    (void)state;
+    mock_dir(&mock);
+    mock_start(&mock, "1");
+    snprintf(path, sizeof path, "mkdir %s/bin && cp laganctl %s/bin/", mock.dir, mock.dir);
+    assert_int_equal(system(path), 0);
+    snprintf(path, sizeof path, "%s/bin/lagand", mock.dir);
+    f = fopen(path, "w");
+    assert_non_null(f);
+    fprintf(
+        f,
+        "#!/bin/sh\n"
+        "dir=; while [ $# -gt 0 ]; do [ $1 = --runtime-dir ] && dir=$2; args=\"$args $1\"; shift; "
+        "done\n"
+        "echo $args >%s/args; echo $dir >%s/rundir\n"
+        "case $FAKE in\n"
+        "config) echo '<3>lagand: lagan.yaml:3: no such key \"colour\"' >&2; exit 78 ;;\n"
+        "crash) echo '<3>lagand: something broke' >&2; kill -SEGV $$ ;;\n"
+        "deaf) mkdir $dir; echo '<4>lagand: about to hang' >&2; sleep 600 ;;\n"
+        "*) exec tests/client/mock_lagand $dir ;;\n"
+        "esac\n",
+        mock.dir, mock.dir);
+    fclose(f);
+    chmod(path, 0755);
+    return 0;
+}
+
+static int
+teardown(void **state)
+{
+    char command[128];
+
+    (void)state;
+    mock_kill(&mock);
+    snprintf(command, sizeof command, "rm -rf %s", mock.dir);
+    return system(command);
+}
+
+/* The JSON of line i of out. */
+static json_t *
+line_of(int i)
+{
+    char *p = out;
+    json_t *o;
+
+    while (i-- && p) p = strchr(p, '\n') ? strchr(p, '\n') + 1 : NULL;
+    o = p ? json_loadb(p, strcspn(p, "\n"), 0, NULL) : NULL;
+    if (!o) fail_msg("no such line in '%s'", out);
+    return o;
+}
+
+static void
+text_streams_to_standard_output_and_one_line_sums_up(void **state)
+{
+    (void)state;
+    assert_int_equal(sh("$L generate --text 'echo hello world' --max-tokens 64"), 0);
+    assert_string_equal(out, "hello world\n");
+    assert_has(err, "ok  ttft ");
+    assert_has(err, " · 11 tokens · ");
+    assert_has(err, " tok/s · stop: eos\n");
+    assert_int_equal(sh("$L generate --ids 104,105"), 0);
+    assert_string_equal(out, "hi\n");
+}
+
+static void
+json_has_every_key_of_the_contract(void **state)
+{
+    static const char *const keys[] = { "request", "output",          "ids",    "text",
+                                        "finish",  "score",           "cached", "logprobs",
+                                        "error",   "prompt_logprobs", "seed",   "resumed",
+                                        "adopted", "recomputed" };
+    json_t *o, *lp;
+    size_t i;
+
+    (void)state;
+    assert_int_equal(sh("$L generate --text logprobs --logprobs 2 --prompt-logprobs 0 --json"), 0);
+    assert_string_equal(err, "");
+    o = line_of(0);
+    for (i = 0; i < sizeof keys / sizeof *keys; i++)
+        if (!json_object_get(o, keys[i])) fail_msg("no %s", keys[i]);
+    assert_int_equal(json_object_size(o), sizeof keys / sizeof *keys);
+    assert_string_equal(json_string_value(json_object_get(o, "finish")), "eos");
+    assert_int_equal(json_integer_value(json_object_get(o, "seed")), 99);
+    assert_int_equal(json_integer_value(json_object_get(o, "cached")), 3);
+    assert_true(json_is_null(json_object_get(o, "error")));
+    lp = json_array_get(json_object_get(o, "logprobs"), 1);
+    assert_int_equal(json_integer_value(json_object_get(lp, "id")), 'i');
+    assert_true(json_real_value(json_object_get(lp, "logprob")) == -1.5);
+    lp = json_array_get(json_object_get(lp, "top"), 0);
+    assert_int_equal(json_integer_value(json_array_get(lp, 0)), 'j');
+    assert_true(json_real_value(json_array_get(lp, 1)) == -1.25);
+    lp = json_object_get(o, "prompt_logprobs");
+    assert_int_equal(json_array_size(lp), 3);
+    assert_true(json_is_null(json_array_get(lp, 0)));
+    json_decref(o);
+}
+
+static void
+stream_prints_each_batch_and_then_the_final_line(void **state)
+{
+    json_t *o;
+    int i;
+
+    (void)state;
+    assert_int_equal(sh("$L generate --text 'echo abc' --stream"), 0);
+    for (i = 0; i < 3; i++) {
+        o = line_of(i);
+        assert_int_equal(json_integer_value(json_object_get(o, "first")), i);
+        assert_int_equal(json_integer_value(json_array_get(json_object_get(o, "ids"), 0)), 'a' + i);
+        json_decref(o);
+    }
+    o = line_of(3);
+    assert_string_equal(json_string_value(json_object_get(o, "text")), "abc");
+    json_decref(o);
+}
+
+static void
+tokens_that_skip_are_a_failure(void **state)
+{
+    (void)state;
+    assert_int_equal(sh("$L generate --text skip"), 1);
+    assert_has(err, "tokens skip or repeat at 5");
+}
+
+static void
+a_file_of_requests_repeats_tags_and_goes_on_after_a_bad_line(void **state)
+{
+    bool seen[4] = { false };
+    int i;
+
+    (void)state;
+    assert_int_equal(sh("printf '%s\\n' '{\"text\":\"echo one\",\"tag\":\"a\"}' "
+                        "'{\"text\":\"echo two\",\"tag\":{\"x\":1},\"max_tokens\":2}' '{bad' '' "
+                        "'{\"ids\":[104,105]}' | $L generate --requests - --concurrency 4 --json"),
+                     1);
+    for (i = 0; i < 4; i++) {
+        json_t *o = line_of(i), *tag = json_object_get(o, "tag");
+        long long q = json_integer_value(json_object_get(o, "request"));
+        const char *text = json_string_value(json_object_get(o, "text"));
+
+        assert_in_range(q, 0, 3);
+        assert_false(seen[q]);
+        seen[q] = true;
+        if (q == 0) assert_string_equal(json_string_value(tag), "a");
+        if (q == 1) assert_true(json_is_object(tag));
+        if (q == 1) assert_string_equal(text, "tw");
+        if (q == 2)
+            assert_has(json_string_value(json_object_get(json_object_get(o, "error"), "message")),
+                       "line 3: column");
+        if (q == 3) assert_string_equal(text, "hi");
+        json_decref(o);
+    }
+}
+
+static void
+a_program_that_feeds_lines_gets_each_answer_before_the_next(void **state)
+{
+    (void)state;
+    assert_int_equal(
+        sh("mkfifo $D/in $D/answers; $L generate --requests $D/in --concurrency 8 --json "
+           ">$D/answers & exec 4<$D/answers 3>$D/in; rm $D/in $D/answers; for i in 1 2 3; do "
+           "echo \"{\\\"text\\\":\\\"echo $i\\\"}\" >&3; read answer <&4; echo \"$answer\"; done; "
+           "exec 3>&-; wait $!"),
+        0);
+    assert_has(out, "\"text\":\"3\"");
+}
+
+static void
+every_error_has_its_exit_code(void **state)
+{
+    static const struct {
+        const char *line;
+        int code;
+        const char *words;
+    } cases[] = {
+        { "$L generate --text 'error 34'", 75, "queue_full: as the test wished" },
+        { "$L generate --text 'error 39'", 77, "unauthorized" },
+        { "$L generate --text 'error 38'", 4, "model_not_found" },
+        { "$L generate --text 'error 37'", 69, "draining" },
+        { "$L generate --text 'error 35'", 6, "deadline" },
+        { "$L generate --text 'error 33'", 1, "too_long" },
+        { "$L generate --text 'error 45'", 1, "internal" },
+        { "$L generate --text x --max-tokens 0", 1, "max_tokens is 0" },
+        { "$L generate --text x --max-tokens 2147483648", 1, "max_tokens is 2147483648" },
+        { "$L generate --text x --ids 1", 1, "both ids and text" },
+        { "$L generate --text ''", 1, "text is empty" },
+        { "$L generate --ids ''", 1, "ids is empty" },
+        { "$L generate --text x --beams 4", 1, "beams is not served" },
+        { "$L generate --text bye", 69, "draining" },
+        { "$L generate --text 'raw c1'", 3, "not understood" },
+        { "$L generate --text x --max-tokens y", 2, "'y' is not a whole number" },
+        { "$L generate --text x --temperature nan", 2, "not a number" },
+        { "$L generate --ids 1,,2", 2, "not a token id" },
+        { "$L generate --text x --max-tokes 3", 2, "did you mean max_tokens?" },
+        { "$L generate --text", 2, "needs a value" },
+        { "$L generate", 2, "there is no prompt" },
+        { "$L generate hello", 2, "'hello' is no option" },
+        { "$L generate --requests /no/such/file", 2, "/no/such/file: No such file" },
+        { "$L nonsense", 2, "no command 'nonsense'" },
+        { "$L workers", 2, "'workers' goes with one of: list" },
+        { "$L cancel x", 2, "no request id" },
+        { "$L cancel", 2, "usage: laganctl cancel ID" },
+        { "$L cancel 18", 4, "no request has the id" },
+        { "$L kv stats", 5, "no such verb" },
+        { "$L --colour status", 2, "there is no key" },
+        { "$L --set a=b status", 2, "go with --spawn" },
+        { "./laganctl --connect ipc:///tmp/lagan-no-such/api.sock status", 3, "no lagand at" },
+        { "./laganctl --connect nonsense status", 3, "connect to nonsense" },
+    };
+    size_t i;
+
+    (void)state;
+    for (i = 0; i < sizeof cases / sizeof *cases; i++) {
+        int code = sh(cases[i].line);
+
+        if (code != cases[i].code || !strstr(err, cases[i].words))
+            fail_msg("%s: exit code %d, '%s'", cases[i].line, code, err);
+    }
+}
+
+static void
+an_error_in_json_is_a_line_with_its_word(void **state)
+{
+    json_t *o, *e;
+
+    (void)state;
+    assert_int_equal(sh("$L generate --text 'late 45' --json"), 1);
+    o = line_of(0);
+    e = json_object_get(o, "error");
+    assert_string_equal(json_string_value(json_object_get(o, "finish")), "error");
+    assert_string_equal(json_string_value(json_object_get(o, "text")), "a");
+    assert_string_equal(json_string_value(json_object_get(e, "code")), "internal");
+    assert_string_equal(json_string_value(json_object_get(e, "message")), "after a token");
+    assert_true(json_is_true(json_object_get(e, "retryable")));
+    json_decref(o);
+}
+
+static void
+an_interrupt_cancels_and_exits_with_130(void **state)
+{
+    json_t *o;
+
+    (void)state;
+    /* A shell makes its background jobs deaf to SIGINT; so the signal is SIGINT by another way. */
+    assert_int_equal(sh("timeout --preserve-status -s INT 0.3 $L generate --text hang --json"),
+                     130);
+    o = line_of(0);
+    assert_string_equal(json_string_value(json_object_get(o, "finish")), "cancelled");
+    json_decref(o);
+}
+
+static void
+tables_line_up_and_json_is_the_answer(void **state)
+{
+    (void)state;
+    assert_int_equal(sh("$L workers list"), 0);
+    assert_string_equal(
+        out, "WORKER   PID  MODEL  DEVICE  STATE  RUNNING  WAITING  KV USED  ARENAS  RESTARTS\n"
+             "w0      4711  mock   cpu     ready        3       12      62%     0 B         0\n");
+    assert_int_equal(sh("$L workers list --json"), 0);
+    assert_int_equal(out[0], '[');
+    assert_int_equal(sh("$L status"), 0);
+    assert_has(out, "lagand 0.1.0  pid 42  up 3d04h  ready  1 of 1 workers ready\n");
+    assert_has(out, "requests 15 of 1024\n");
+    assert_int_equal(sh("$L requests list"), 0);
+    assert_has(out, "17");
+    assert_has(out, "1.5 s\n");
+    assert_int_equal(sh("$L cancel 17"), 0);
+    assert_string_equal(out, "request 17 cancelled\n");
+}
+
+static void
+tokenize_and_detokenize_print_json(void **state)
+{
+    (void)state;
+    assert_int_equal(sh("$L tokenize --text hi"), 0);
+    assert_string_equal(out, "{\"ids\":[104,105]}\n");
+    assert_int_equal(sh("$L detokenize --ids 104,105"), 0);
+    assert_string_equal(out, "{\"text\":\"a \\\"quoted\\\" line\\n\"}\n");
+    assert_int_equal(sh("printf '{\"text\":\"a\"}\\n{\"text\":\"b\"}' | $L tokenize --requests -"),
+                     0);
+    assert_string_equal(out, "{\"ids\":[104,105]}\n{\"ids\":[104,105]}\n");
+}
+
+static void
+help_names_every_command_option_and_exit_code(void **state)
+{
+    static const char *const commands[] = { "generate",      "tokenize",     "detokenize",
+                                            "status",        "workers list", "cancel",
+                                            "requests list", "kv stats",     "drain",
+                                            "restart",       "config show",  "config check" };
+    size_t i;
+
+    (void)state;
+    assert_int_equal(sh("./laganctl --help"), 0);
+    for (i = 0; i < sizeof commands / sizeof *commands; i++) assert_has(out, commands[i]);
+    assert_has(out, "--spawn MODEL_DIR");
+    assert_has(out, " 75  ");
+    for (i = 0; i < sizeof commands / sizeof *commands; i++) {
+        char line[64];
+
+        snprintf(line, sizeof line, "./laganctl %s --help", commands[i]);
+        assert_int_equal(sh(line), 0); /* and no lagand is needed for it */
+        assert_has(out, "Usage: laganctl");
+        assert_has(out, "--json");
+        assert_has(out, "Exit codes:");
+        for (char *p = out; *p; p += strcspn(p, "\n") + 1)
+            if (strcspn(p, "\n") > 99) fail_msg("%s: a line is too long: %.110s", line, p);
+    }
+    assert_int_equal(sh("./laganctl generate --help"), 0);
+    assert_has(out, "--repetition-penalty");
+    assert_int_equal(sh("./laganctl"), 2);
+    assert_int_equal(sh("./laganctl --version"), 0);
+    assert_has(out, "laganctl 0.1.0\n");
+}
+
+static void
+the_example_program_prints_the_answer(void **state)
+{
+    char line[200];
+
+    (void)state;
+    snprintf(line, sizeof line, "client/example 'echo yes' %s", mock.endpoint);
+    assert_int_equal(sh(line), 0);
+    assert_string_equal(out, "yes\n");
+    assert_int_equal(sh("client/example x ipc:///tmp/lagan-no-such/api.sock"), 3);
+}
+
+/* ---- --spawn */
+
+static bool
+run_dir_is_gone(void)
+{
+    char dir[128];
+    struct stat st;
+    FILE *f;
+
+    snprintf(dir, sizeof dir, "%s/rundir", mock.dir);
+    f = fopen(dir, "r");
+    if (!f || fscanf(f, "%127s", dir) != 1) fail_msg("no run directory was noted");
+    fclose(f);
+    return stat(dir, &st) < 0;
+}
+
+static void
+spawn_starts_a_lagand_runs_the_command_and_leaves_nothing(void **state)
+{
+    (void)state;
+    assert_int_equal(sh("$D/bin/laganctl --spawn models/x --device cpu --set kv.memory=64MiB --set "
+                        "max_num_seqs=8 generate --text 'echo hello' && cat $D/args"),
+                     0);
+    assert_has(out, "hello\n");
+    assert_has(out, "--model models/x --device cpu --set kv.memory=64MiB --set max_num_seqs=8");
+    assert_true(run_dir_is_gone());
+    assert_int_equal(sh("$D/bin/laganctl --spawn models/x generate --text 'error 34'"), 75);
+    assert_true(run_dir_is_gone());
+}
+
+static void
+a_lagand_that_cannot_start_says_why(void **state)
+{
+    (void)state;
+    assert_int_equal(sh("FAKE=config $D/bin/laganctl --spawn models/x status"), 78);
+    assert_has(err, "lagand: lagan.yaml:3: no such key \"colour\"\n");
+    assert_has(err, "lagand could not start (exit code 78)");
+    assert_int_equal(sh("FAKE=crash $D/bin/laganctl --spawn models/x status"), 1);
+    assert_has(err, "something broke");
+    assert_has(err, "killed by signal 11");
+}
+
+static void
+nothing_is_left_when_laganctl_is_killed(void **state)
+{
+    int tries = 200;
+
+    (void)state;
+    assert_int_equal(sh("$D/bin/laganctl --spawn models/x generate --text hang & p=$!; sleep 0.3; "
+                        "test -e $(cat $D/rundir)/api.sock && kill -9 $p; wait $p"),
+                     128 + SIGKILL);
+    while (!run_dir_is_gone() && --tries) usleep(10000);
+    assert_true(tries > 0);
+}
+
+static void
+an_interrupt_while_lagand_starts_stops_it(void **state)
+{
+    (void)state;
+    assert_int_equal(sh("FAKE=deaf timeout --preserve-status -s INT 0.3 $D/bin/laganctl --spawn "
+                        "models/x status"),
+                     130);
+    assert_true(run_dir_is_gone());
+}
+
+static void
+spawn_answers_fast(void **state)
+{
+    struct timespec a, b;
+    double seconds;
+
+    (void)state;
+    clock_gettime(CLOCK_MONOTONIC, &a);
+    assert_int_equal(sh("$D/bin/laganctl --spawn models/x generate --text 'echo hello'"), 0);
+    clock_gettime(CLOCK_MONOTONIC, &b);
+    seconds = (double)(b.tv_sec - a.tv_sec) + (double)(b.tv_nsec - a.tv_nsec) / 1e9;
+    fprintf(stderr, "spawn to the end: %.0f ms\n", seconds * 1000);
+    assert_true(seconds < 2); /* some tens of milliseconds on an idle machine */
+}
+
+int
+main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(text_streams_to_standard_output_and_one_line_sums_up),
+        cmocka_unit_test(json_has_every_key_of_the_contract),
+        cmocka_unit_test(stream_prints_each_batch_and_then_the_final_line),
+        cmocka_unit_test(tokens_that_skip_are_a_failure),
+        cmocka_unit_test(a_file_of_requests_repeats_tags_and_goes_on_after_a_bad_line),
+        cmocka_unit_test(a_program_that_feeds_lines_gets_each_answer_before_the_next),
+        cmocka_unit_test(every_error_has_its_exit_code),
+        cmocka_unit_test(an_error_in_json_is_a_line_with_its_word),
+        cmocka_unit_test(an_interrupt_cancels_and_exits_with_130),
+        cmocka_unit_test(tables_line_up_and_json_is_the_answer),
+        cmocka_unit_test(tokenize_and_detokenize_print_json),
+        cmocka_unit_test(help_names_every_command_option_and_exit_code),
+        cmocka_unit_test(the_example_program_prints_the_answer),
+        cmocka_unit_test(spawn_starts_a_lagand_runs_the_command_and_leaves_nothing),
+        cmocka_unit_test(a_lagand_that_cannot_start_says_why),
+        cmocka_unit_test(nothing_is_left_when_laganctl_is_killed),
+        cmocka_unit_test(an_interrupt_while_lagand_starts_stops_it),
+        cmocka_unit_test(spawn_answers_fast),
+    };
+
+    return cmocka_run_group_tests_name("ctl", tests, setup, teardown);
+}
