@@ -5,8 +5,12 @@
 #include "include/lagan_wire.h"
 
 #include <errno.h>
+#include <malloc.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 static struct run r;
 
@@ -615,6 +619,53 @@ the_same_calls_give_the_same_batches(void **state)
     for (int i = 0; i < 200; i++) assert_memory_equal(bytes[0][i], bytes[1][i], (size_t)n[0][i]);
 }
 
+static void
+planning_and_committing_allocate_nothing(void **state)
+{
+    struct mallinfo2 before, after;
+    struct seq *q[8];
+
+    (void)state;
+    run_defaults(&r);
+    r.c.n_groups = 2;
+    r.c.group[1] = run_group(KV_WINDOW, 15, 256, 0);
+    r.l.max_rows = 40;
+    r.l.max_seqs = 5;
+    run_open(&r);
+    for (int i = 0; i < 8; i++) q[i] = seq_new((req_id)i, 30, 40, 0);
+    before = mallinfo2();
+    for (int i = 0; i < 8; i++) run_add(&r, q[i]);
+    run_ahead();
+    for (int i = 0; i < 8; i++) assert_non_null(scheduler_reap(r.s));
+    after = mallinfo2();
+    assert_int_equal(before.uordblks, after.uordblks);
+    assert_int_equal(before.hblkhd, after.hblkhd);
+    for (int i = 0; i < 8; i++) seq_free(q[i]);
+    run_close(&r);
+}
+
+static void
+a_change_of_state_that_no_life_has_stops_the_program(void **state)
+{
+    (void)state;
+    for (int from = SEQ_NEW; from <= SEQ_ENDED; from++) {
+        pid_t child = fork();
+        int status;
+
+        assert_true(child >= 0);
+        if (child == 0) {
+            struct seq q = { .state = (enum seq_state)from };
+
+            close(STDERR_FILENO);
+            seq_move(&q, (enum seq_state)from); /* no state follows itself */
+            _exit(0);
+        }
+        assert_int_equal(waitpid(child, &status, 0), child);
+        assert_true(WIFSIGNALED(status) && WTERMSIG(status) == SIGABRT);
+        assert_string_not_equal(seq_state_name((enum seq_state)from), "?");
+    }
+}
+
 int
 main(void)
 {
@@ -641,6 +692,8 @@ main(void)
         cmocka_unit_test(limits_that_could_never_work_are_refused_by_name),
         cmocka_unit_test(a_window_too_large_for_a_whole_chunk_is_served_in_smaller_ones),
         cmocka_unit_test(the_same_calls_give_the_same_batches),
+        cmocka_unit_test(planning_and_committing_allocate_nothing),
+        cmocka_unit_test(a_change_of_state_that_no_life_has_stops_the_program),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

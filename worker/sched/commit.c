@@ -76,4 +76,5 @@ scheduler_commit(struct scheduler *s, const struct batch *b, const struct batch_
             leave_seat(s, q);
     }
     expire(s, now);
+    costly_check((scheduler_check(s), true));
 }
