@@ -188,12 +188,12 @@ the_repetition_penalty_divides_positive_and_multiplies_negative_logits_of_seen_t
     row[0].seat = row[1].seat = 1;
     row[0].repetition = row[1].repetition = 1.5f;
     row[0].want_logprob = true;
-    d = sample_with("auto", 2, x, row, NULL, seen, 3);
+    d = sample_with("auto", 1, x, row, NULL, seen, 3);
     assert_int_equal(d.token[0], 10);
     assert_int_equal(d.token[1], 65);
     row[1].repetition = 1;
     row[0].seat = SEAT_NONE;
-    d = sample_with("auto", 2, x, row, NULL, seen, 3);
+    d = sample_with("auto", 1, x, row, NULL, seen, 3);
     assert_int_equal(d.token[0], 9);
     assert_int_equal(d.token[1], 64);
     rig_close(&r);

@@ -222,7 +222,7 @@ devices_lanes_and_arenas_are_opened_by_names_and_sizes_that_exist(void **state)
     assert_int_equal(gpu_open(&g, &o, &e), -EINVAL);
     /* Asked for a GPU, we say what is missing and never fall back. */
     o.device = "cuda:0";
-    assert_int_equal(gpu_open(&g, &o, &e), -ENODEV);
+    assert_true(gpu_open(&g, &o, &e) < 0);
     assert_non_null(strstr(e.text, "cuda:0"));
     assert_int_equal(r.op->lane_open(r.gpu, 0, &l, &e), -EINVAL);
     assert_non_null(strstr(e.text, "0 units"));
