@@ -237,8 +237,9 @@ plan(struct twin *t, struct in *in)
     kv_ends(t->kv, lane, &out);
     if (!launch && out.n_edits % 2 == 0) return; /* an empty step is not launched, or is */
     if (launch) {
-        uint32_t end = MIN(s->pos + MIN(rows, s->chunk), s->len);
+        uint32_t end = s->pos + MIN(rows, s->chunk);
 
+        end = MIN(end, s->len);
         if (s->fresh) kv_cross(t->kv, lane, seat, s->source, &out);
         s->fresh = false;
         if (rows % 4 != 1) kv_trim(t->kv, seat, s->pos, &out);
