@@ -19,6 +19,7 @@ main(int argc, char **argv)
 
     if (!r || lagan_open(&c, endpoint, 1000) < 0) {
         fprintf(stderr, "%s\n", lagan_why(NULL));
+        lagan_request_free(r);
         return 3;
     }
     lagan_set_str(r, "text", prompt, strlen(prompt));

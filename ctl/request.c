@@ -10,11 +10,10 @@ enum kind { IDS, STR, U32, I32, U64, F64, OVER, BOOL, EARLY, STOPS, ANY };
 static const struct field {
     const char *key;
     enum kind kind;
-    double least, most, preset;
-    const char *sentence;
+    const char *preset, *sentence;
 } fields[] = {
 #define X(kind, name, least, most, preset, served, sentence) \
-    { #name, kind, least, most, preset, sentence },
+    { #name, kind, #preset, served ? sentence : sentence "; not served yet" },
     LAGAN_FIELDS(X)
 #undef X
 };
@@ -47,6 +46,16 @@ arg_word(const struct field *f)
     }
 }
 
+/* As people would write it; what is off or the model's when absent has none. */
+static const char *
+default_word(const struct field *f)
+{
+    bool number = f->kind == U32 || f->kind == F64 || f->kind == OVER;
+
+    return number && strncmp(f->key, "logprobs", 8) && strncmp(f->key, "prompt_", 7) ? f->preset
+                                                                                     : NULL;
+}
+
 void
 request_opts(struct opt *table, const struct opt *rest)
 {
@@ -59,6 +68,7 @@ request_opts(struct opt *table, const struct opt *rest)
         table[n++] = (struct opt){ .key = f->key,
                                    .type = f->kind == BOOL ? OPT_BOOL : OPT_STR,
                                    .arg = arg_word(f),
+                                   .def = default_word(f),
                                    .sentence = f->sentence };
     }
     for (; rest->key; rest++) table[n++] = *rest;

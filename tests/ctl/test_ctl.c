@@ -82,7 +82,7 @@ setup(void **state)
         "case $FAKE in\n"
         "config) echo '<3>lagand: lagan.yaml:3: no such key \"colour\"' >&2; exit 78 ;;\n"
         "crash) echo '<3>lagand: something broke' >&2; kill -SEGV $$ ;;\n"
-        "deaf) mkdir $dir; echo '<4>lagand: about to hang' >&2; sleep 600 ;;\n"
+        "deaf) mkdir $dir; echo '<4>lagand: about to hang' >&2; exec sleep 600 ;;\n"
         "*) exec tests/client/mock_lagand $dir ;;\n"
         "esac\n",
         mock.dir, mock.dir);

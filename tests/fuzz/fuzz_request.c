@@ -369,6 +369,35 @@ word(struct in *in, int n)
     return v;
 }
 
+/* Text at the edges of UTF-8: the first and last of each length, and what is just outside. */
+static void
+pack_edges(struct in *in, msgpack_packer *p)
+{
+    static const char *const pieces[] = {
+        "a",
+        "\x7f",
+        "\xc2\x80",
+        "\xdf\xbf",
+        "\xe0\xa0\x80",
+        "\xed\x9f\xbf",
+        "\xee\x80\x80",
+        "\xf0\x90\x80\x80",
+        "\xf4\x8f\xbf\xbf",
+        "\xc1\xbf",
+        "\xe0\x9f\xbf",
+        "\xed\xa0\x80",
+        "\xed\xbf\xbf",
+        "\xf0\x8f\xbf\xbf",
+        "\xf4\x90\x80\x80",
+        "\x80",
+    };
+    char s[16] = "";
+    uint32_t n = 1 + byte(in) % 3;
+
+    while (n--) strcat(s, pieces[byte(in) % ARRAY_LEN(pieces)]);
+    msg_text(p, s);
+}
+
 static void
 pack_string(struct in *in, msgpack_packer *p, bool bin)
 {
@@ -376,7 +405,7 @@ pack_string(struct in *in, msgpack_packer *p, bool bin)
     uint32_t n = byte(in), i;
     char s[512];
 
-    if (n == 255) { /* about the longest that is taken */
+    if (n == 255 && byte(in) == 77) { /* about the longest that is taken: rarely, it is slow */
         if (!*long_text) memset(long_text, 'a', sizeof long_text);
         n = (1u << 20) - 1 + byte(in) % 3;
         if (bin)
@@ -385,7 +414,10 @@ pack_string(struct in *in, msgpack_packer *p, bool bin)
             msg_bytes(p, long_text, n);
         return;
     }
-    if (n > 200) n += 50; /* about 256, a stop string's longest */
+    if (n > 180) {
+        pack_edges(in, p);
+        return;
+    }
     for (i = 0; i < n; i++) s[i] = in->p < in->end ? (char)byte(in) : 'b';
     if (bin)
         msg_bin(p, s, n);
@@ -474,31 +506,114 @@ pack_value(struct in *in, msgpack_packer *p, int depth)
         pack_string(in, p, false);
 }
 
+enum kind { IDS, STR, U32, I32, U64, F64, OVER, BOOL, EARLY, STOPS, ANY };
+
+static const struct field {
+    const char *key;
+    enum kind kind;
+    double least, most;
+} fields[] = {
+#define X(kind, name, least, most, preset, served, sentence) { #name, kind, least, most },
+    LAGAN_FIELDS(X)
+#undef X
+};
+
+/* A number in, at and outside the range; also one that is in range when cut to 32 bits. */
+static void
+pack_number(struct in *in, msgpack_packer *p, const struct field *f)
+{
+    bool real = f->kind == F64 || f->kind == OVER;
+    uint32_t which = byte(in) % 8;
+    int64_t v;
+
+    if (real && which < 4) {
+        const double edge[4] = { f->least, f->most, f->least - 1e-9, f->most + 1e-9 };
+
+        msgpack_pack_double(p, edge[which]);
+        return;
+    }
+    v = which == 0   ? (int64_t)f->least
+        : which == 1 ? (int64_t)f->most
+        : which == 2 ? (int64_t)f->least - 1
+        : which == 3 ? (int64_t)f->most + 1
+        : which == 4 ? (INT64_C(1) << 32) + byte(in)
+        : which == 5 ? byte(in) - (INT64_C(1) << 32)
+        : which == 6 ? -(int64_t)byte(in)
+                     : (int64_t)byte(in);
+    msgpack_pack_int64(p, v);
+}
+
+/* A value of the key's own kind, mostly one that is taken. */
+static void
+pack_typed(struct in *in, msgpack_packer *p, const struct field *f)
+{
+    static const uint32_t lengths[] = { 1, 2, 255, 256, 257, 0 };
+    char s[300];
+    uint32_t n, i;
+
+    memset(s, 's', sizeof s);
+    switch (f->kind) {
+    case IDS: /* as bytes; a list is a wild value */
+        n = byte(in) % 24;
+        for (i = 0; i < 4 * n; i++) s[i] = i % 4 ? 0 : (char)byte(in);
+        if (n && byte(in) % 16 == 0) s[4 * n - 1] = (char)byte(in);
+        msg_bin(p, s, 4 * n + (byte(in) % 4 ? 0 : byte(in) % 4));
+        return;
+    case STR:
+        n = byte(in);
+        msg_bytes(p, s, n % 4 ? 1 + n % 3 : MIN((uint32_t)f->most + n % 3, 299u));
+        return;
+    case STOPS:
+        n = byte(in) % 18;
+        msgpack_pack_array(p, n);
+        while (n--) msg_bytes(p, s, lengths[MIN(byte(in), 160u) / 32 % ARRAY_LEN(lengths)]);
+        return;
+    case BOOL:
+    case EARLY:
+        n = byte(in) % 4;
+        if (n == 3)
+            msg_text(p, byte(in) % 4 ? "never" : "nevel");
+        else if (n)
+            msgpack_pack_true(p);
+        else
+            msgpack_pack_false(p);
+        return;
+    case ANY:
+        pack_value(in, p, 0);
+        return;
+    default:
+        pack_number(in, p, f);
+    }
+}
+
+/* A prompt, unless the recipe is without one, then keys that differ, so that many recipes are taken. */
 static void
 cook(struct in *in, msgpack_sbuffer *b)
 {
-    static const char *const keys[] = {
-#define X(kind, name, least, most, preset, served, sentence) #name,
-        LAGAN_FIELDS(X)
-#undef X
-            "!must",
-        "",
-        "other",
-    };
-    uint32_t n = byte(in) % 68, i;
+    uint32_t n = byte(in) % 68, i, at = byte(in);
+    bool prompt = byte(in) % 8;
     msgpack_packer p;
 
+    if (n > 40) n = n % 8; /* few are many enough, mostly; and sometimes 41 and over: */
+    if (n == 7) n = 61 + byte(in) % 6;
     msgpack_packer_init(&p, b, msgpack_sbuffer_write);
-    msg_begin(&p, LAGAN_MSG_SUBMIT, byte(in), n);
+    msg_begin(&p, LAGAN_MSG_SUBMIT, at, n + prompt);
+    if (prompt) msg_key(&p, "text"), msg_text(&p, "x");
     for (i = 0; i < n; i++) {
         uint32_t which = byte(in);
+        const struct field *f = &fields[which % ARRAY_LEN(fields)];
         char name[16] = { 'k', (char)('0' + i / 10), (char)('0' + i % 10), 0 };
 
-        if (which >= 200 && i) /* a key of no meaning, so that there may be many */
-            msg_key(&p, name);
-        else
-            msg_key(&p, keys[which % ARRAY_LEN(keys)]);
-        pack_value(in, &p, 0);
+        if (which < 5 * ARRAY_LEN(fields)) {
+            msg_key(&p, f->key);
+            pack_typed(in, &p, f);
+        } else if (which < 6 * ARRAY_LEN(fields)) {
+            msg_key(&p, f->key);
+            pack_value(in, &p, 0);
+        } else { /* a key of no meaning, so that there may be many */
+            msg_key(&p, which % 16 == 0 ? "!must" : which % 16 == 1 ? "" : name);
+            pack_value(in, &p, 0);
+        }
     }
 }
 
