@@ -269,6 +269,7 @@ cfg_str_at(const json_t *config, const char *key, uint32_t layer, uint32_t n_lay
 {
     const json_t *list = value(config, key), *v;
 
+    check(layer < n_layers);
     if (!list) return unset(e, key);
     if (!json_is_array(list))
         return err_set(e, -EINVAL, "%s is %s, want a list", key, kind_of(list));

@@ -214,19 +214,20 @@ by_place(const void *a, const void *b)
     const struct st_tensor *const *x = a, *const *y = b;
 
     if ((*x)->offset != (*y)->offset) return (*x)->offset < (*y)->offset ? -1 : 1;
-    return (*x)->bytes < (*y)->bytes ? -1 : (*x)->bytes > (*y)->bytes; /* empty ones first */
+    return (*x)->bytes < (*y)->bytes ? -1 : (*x)->bytes > (*y)->bytes;
 }
 
 /* No two tensors of the shard, tensor[first .. n), share a byte. */
 static int
 check_overlaps(const struct st_table *s, uint32_t first, struct err *e)
 {
-    uint32_t n = s->n - first;
-    const struct st_tensor **order = calloc(n + 1, sizeof *order);
+    const struct st_tensor **order = calloc(s->n - first + 1, sizeof *order);
+    uint32_t n = 0;
     int code = 0;
 
-    if (!order) return err_set(e, -ENOMEM, "no memory to check %u tensors", n);
-    for (uint32_t i = 0; i < n; i++) order[i] = &s->tensor[first + i];
+    if (!order) return err_set(e, -ENOMEM, "no memory to check %u tensors", s->n - first);
+    for (uint32_t i = first; i < s->n; i++)
+        if (s->tensor[i].bytes) order[n++] = &s->tensor[i];
     qsort(order, n, sizeof *order, by_place);
     for (uint32_t i = 1; i < n && code == 0; i++)
         if (order[i - 1]->offset + order[i - 1]->bytes > order[i]->offset)
