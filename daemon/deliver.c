@@ -191,7 +191,7 @@ send_last(struct daemon *d, struct client *c, struct row *r)
         k = front_send(d, c, d->out.data, d->out.size);
     }
     if (k < 0) return k;
-    r->told = true;
+    ledger_told(d->ledger, r);
     c->n_open--;
     if (is_error(r)) {
         d->n_failed++;
@@ -305,17 +305,30 @@ row_end(struct daemon *d, struct row *r, uint16_t reason, const char *fmt, ...)
     va_end(ap);
 }
 
+/* Finished, but its tokens wait for credit: they are given up. */
+static void
+give_up(struct daemon *d, struct row *r, uint16_t reason, const char *fmt, va_list ap)
+{
+    if (r->told || is_error(r)) return;
+    r->reason = reason;
+    vsnprintf(r->why, sizeof r->why, fmt, ap);
+    row_due(d, r);
+}
+
 void
 row_cancel(struct daemon *d, struct row *r, uint16_t reason, const char *fmt, ...)
 {
     va_list ap;
 
-    if (r->state == ROW_ENDED) return;
-    if (r->held) {
-        relay_cancel(d->worker[r->worker], r, reason == LAGAN_E_DEADLINE ? reason : 0);
-    }
     va_start(ap, fmt);
-    end_with(d, r, reason, fmt, ap);
+    if (r->state == ROW_ENDED) {
+        give_up(d, r, reason, fmt, ap);
+    } else {
+        if (r->held) {
+            relay_cancel(d->worker[r->worker], r, reason == LAGAN_E_DEADLINE ? reason : 0);
+        }
+        end_with(d, r, reason, fmt, ap);
+    }
     va_end(ap);
 }
 
@@ -339,27 +352,11 @@ deliver_client_gone(struct daemon *d, uint32_t handle)
         struct row *r = ledger_row(d->ledger, i);
 
         if (!r || r->client != handle || r->told) continue;
-        r->told = true;
+        ledger_told(d->ledger, r);
         row_cancel(d, r, LAGAN_E_CANCELLED, "its client is gone");
         row_settle(d, r);
     }
     if (c) session_drop(d->sessions, c);
-}
-
-/* Nothing was acknowledged with the window shut: its tokens are given up, finished or not. */
-static void
-give_up_reader(struct daemon *d, struct row *r, nsec now)
-{
-    double seconds = (double)(now - r->stalled) / NSEC_S;
-
-    row_cancel(d, r, LAGAN_E_SLOW_READER, "no ACK for %.1f s with %u chunks on the way", seconds,
-               r->n_chunks - r->n_acked);
-    if (!is_error(r)) {
-        r->reason = LAGAN_E_SLOW_READER;
-        snprintf(r->why, sizeof r->why, "no ACK for %.1f s, %u tokens were not taken", seconds,
-                 row_n_tokens(r) - r->n_sent);
-    }
-    row_due(d, r);
 }
 
 void
@@ -372,11 +369,14 @@ deliver_tick(struct daemon *d, nsec now)
         struct row *r = ledger_row(d->ledger, i);
 
         if (!r || r->told) continue;
-        if (r->state != ROW_ENDED && now >= r->deadline) {
+        if (now >= r->deadline && !is_error(r)) {
             row_cancel(d, r, LAGAN_E_DEADLINE, "deadline_ms passed after %u tokens",
                        row_n_tokens(r));
         } else if (r->stalled && now - r->stalled >= o->ack_timeout) {
-            give_up_reader(d, r, now);
+            row_cancel(d, r, LAGAN_E_SLOW_READER,
+                       "no ACK for %.1f s with %u chunks on the way, %u tokens were not taken",
+                       (double)(now - r->stalled) / NSEC_S, r->n_chunks - r->n_acked,
+                       row_n_tokens(r) - r->n_sent);
         }
     }
     for (uint32_t at = 0; (c = session_next(d->sessions, &at));) {

@@ -17,7 +17,7 @@ void row_due(struct daemon *d, struct row *r); /* it has something for its clien
  * client hears of it when its tokens are out; a worker that holds it is not told by this. */
 void row_end(struct daemon *d, struct row *r, uint16_t reason, const char *fmt, ...)
     PRINTF_LIKE(4, 5);
-/* End it and make the worker end it too. */
+/* End it and make the worker end it too. One that has ended well and waits for credit ends so. */
 void row_cancel(struct daemon *d, struct row *r, uint16_t reason, const char *fmt, ...)
     PRINTF_LIKE(4, 5);
 void row_settle(struct daemon *d, struct row *r); /* give it back if nobody needs it any more */

@@ -204,10 +204,17 @@ ledger_take(struct ledger *l, uint32_t client, uint64_t rid, struct rec_submit *
 }
 
 void
+ledger_told(struct ledger *l, struct row *r)
+{
+    check(!r->told);
+    check(map_take(l->by_rid, key_of(l, r->client, r->rid)) == r->index);
+    r->told = true;
+}
+
+void
 ledger_give(struct ledger *l, struct row *r)
 {
     check(r->state == ROW_ENDED && r->told && !r->held && !r->due);
-    check(map_take(l->by_rid, key_of(l, r->client, r->rid)) == r->index);
     empty(r);
     r->state = ROW_FREE;
     r->next = l->free;
@@ -273,7 +280,7 @@ row_n_tokens(const struct row *r)
 void
 ledger_check(const struct ledger *l)
 {
-    uint32_t n = 0, queued = 0, in_queue = 0;
+    uint32_t n = 0, named = 0, queued = 0, in_queue = 0;
     uint64_t tokens = 0;
 
     for (uint32_t i = 0; i < l->n_ever; i++) {
@@ -282,13 +289,14 @@ ledger_check(const struct ledger *l)
         if (r->state == ROW_FREE) continue;
         n++;
         check(r->index == i && r->submit);
-        check(map_find(l->by_rid, key_of(l, r->client, r->rid)) == i);
+        named += !r->told;
+        check(r->told || map_find(l->by_rid, key_of(l, r->client, r->rid)) == i);
         if (r->state != ROW_QUEUED) continue;
         queued++;
         tokens += r->prompt_cost;
         check(!r->held && !r->told);
     }
     for (uint32_t i = l->first; i != ROW_NONE; i = l->row[i].next) in_queue++;
-    check(n == l->n && n == map_n(l->by_rid));
+    check(n == l->n && named == map_n(l->by_rid));
     check(queued == l->n_queued && in_queue == queued && tokens == l->queued_tokens);
 }

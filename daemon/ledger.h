@@ -81,11 +81,14 @@ uint32_t ledger_capacity(const struct ledger *l);
  * submit (from malloc) becomes the row's on success. */
 int ledger_take(struct ledger *l, uint32_t client, uint64_t rid, struct rec_submit *submit,
                 uint32_t submit_bytes, struct row **ret) MUST_USE;
+/* Its client has the terminal message, or is gone: the client's number is free again. */
+void ledger_told(struct ledger *l, struct row *r);
 void ledger_give(struct ledger *l, struct row *r); /* ENDED, told, not held */
 
 struct row *ledger_row(struct ledger *l, uint32_t index); /* NULL: out of range, or free */
-struct row *ledger_find(struct ledger *l, uint32_t client, uint64_t rid); /* NULL */
-struct row *ledger_find_id(struct ledger *l, req_id id);                  /* NULL; looks at all */
+/* Of rows whose client has not been told: NULL, there is none. */
+struct row *ledger_find(struct ledger *l, uint32_t client, uint64_t rid);
+struct row *ledger_find_id(struct ledger *l, req_id id); /* NULL; looks at all */
 /* The first queued row at or after one: ROW_NONE begins. NULL: no more. */
 struct row *ledger_next_queued(struct ledger *l, const struct row *after);
 

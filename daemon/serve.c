@@ -175,14 +175,16 @@ serve_worker_moved(struct daemon *d, struct worker *w, enum super_state from, en
 
 /* ---- the clock */
 
+/* Counted from the last tick and not from now: a loop that events keep busy must tick too. */
 static nsec
-next_wake(const struct daemon *d)
+next_wake(const struct clockwork *k)
 {
-    nsec at = d->now + TICK;
+    const struct daemon *d = k->d;
+    nsec at = k->last + TICK;
 
     for (uint32_t i = 0; i < d->n_workers; i++) at = MIN(at, worker_timer(d->worker[i]));
     if (d->retry_at) at = MIN(at, d->retry_at);
-    return MAX(at, d->now + NSEC_MS);
+    return MAX(at, k->last + NSEC_MS);
 }
 
 static int
@@ -208,7 +210,7 @@ on_time(sd_event_source *s, uint64_t usec, void *arg)
 static void
 set_timer(struct clockwork *k)
 {
-    sd_event_source_set_time(k->timer, (uint64_t)(next_wake(k->d) / NSEC_US));
+    sd_event_source_set_time(k->timer, (uint64_t)(next_wake(k) / NSEC_US));
     sd_event_source_set_enabled(k->timer, SD_EVENT_ONESHOT);
 }
 

@@ -141,6 +141,10 @@ on_exit_(sd_event_source *s, const siginfo_t *si, void *arg)
     (void)s;
     w->d->now = clock_now();
     w->alive = false;
+    /* It was asked for its last words before it could listen. */
+    if (w->asked && si->si_status == SIGUSR2 && w->super.suspect == DEATH_NONE) {
+        w->super.suspect = DEATH_SILENT;
+    }
     super_died(&w->super, si->si_code, si->si_status,
                atomic_load_explicit(&words->state, memory_order_acquire) == 2 &&
                    words->text_bytes > 0);

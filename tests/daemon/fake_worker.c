@@ -2,8 +2,8 @@
  *
  * It speaks the rings as the real one does. A request's token at a position is a hash of both, so that
  * a test knows every answer; it ends at max_tokens. The name of the "model" directory says how it
- * misbehaves: good, slow, segv, check, hang, overdue, storm, exit, bad-token, bad-row, bad-first,
- * bad-text, bad-finish, bad-seq, bad-hand, shut-bell, die-config, die-model, die-once.
+ * misbehaves: good, slow, segv, check, hang, deaf, overdue, storm, exit, bad-token, bad-row, bad-first,
+ * bad-text, bad-finish, bad-seq, bad-hand, shut-bell, loading, die-config, die-model, die-once.
  */
 #include "base/clock.h"
 #include "include/lagan_wire.h"
@@ -34,6 +34,7 @@ struct active {
     struct rec_submit s;
     uint32_t n;
     bool prompt_said;
+    uint32_t last_id; /* of the prompt: shows that all of it has come */
 };
 
 static struct link l;
@@ -104,7 +105,7 @@ finish(struct active *a, uint16_t reason)
                               .reason = reason,
                               .score = -1.5f,
                               .n_tokens = is("bad-finish") ? a->n + 1 : a->n,
-                              .cached = 4 };
+                              .cached = a->last_id };
     a->used = false;
 }
 
@@ -183,7 +184,8 @@ misbehave(void)
         atomic_store(&words->state, 2);
         raise(SIGABRT);
     }
-    if (is("hang")) pause();
+    if (is("hang")) signal(SIGUSR2, SIG_IGN);
+    if (is("hang") || is("deaf")) pause();
     if (is("overdue")) {
         atomic_store(&c->phase_deadline_ns, clock_now() + 100 * NSEC_MS);
         for (;;) {
@@ -238,6 +240,8 @@ submit(const struct ring_record *rec)
         *a = (struct active){ .used = true };
         memcpy(&a->s, whole, sizeof a->s);
         stats.v[STAT_requests]++;
+        if (a->s.n_prompt)
+            memcpy(&a->last_id, whole + sizeof a->s + 4 * (size_t)(a->s.n_prompt - 1), 4);
         if (a->s.n_prompt && *(int32_t *)(void *)(whole + sizeof a->s) == FAKE_REJECT) {
             struct rec_reject *j = room(REC_REJECT, sizeof *j + 16);
 
@@ -366,6 +370,10 @@ main(int argc, char **argv)
     say_phase();
     die_early(path);
     give_weights(heritage_fd(&h, "hand"), h.epoch);
+    while (is("loading")) {
+        atomic_fetch_add(&c->hb_count, 1);
+        poll(NULL, 0, 20);
+    }
     say_ready();
     for (;;) {
         struct pollfd p = { .fd = l.bell.fd, .events = POLLIN };

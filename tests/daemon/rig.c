@@ -1,0 +1,455 @@
+/* rig.c - see rig.h. */
+#include "tests/daemon/rig.h"
+
+#include "base/clock.h"
+#include "tests/daemon/fake.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <sys/wait.h>
+#include <unistd.h>
+#include <zmq.h>
+
+enum { MAX_ARGS = 32 };
+
+static void
+beside(char *buf, size_t n, const char *up, const char *name)
+{
+    char self[512];
+    ssize_t len = readlink("/proc/self/exe", self, sizeof self - 1);
+
+    assert_true(len > 0);
+    self[len] = 0;
+    *strrchr(self, '/') = 0;
+    snprintf(buf, n, "%s/%s%s", self, up, name);
+}
+
+static void
+open_notify(struct rig *r)
+{
+    struct sockaddr_un a = { .sun_family = AF_UNIX };
+
+    snprintf(a.sun_path, sizeof a.sun_path, "%s/notify", r->dir);
+    r->notify = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    assert_int_equal(bind(r->notify, (struct sockaddr *)&a, sizeof a), 0);
+    setenv("NOTIFY_SOCKET", a.sun_path, 1);
+}
+
+static void
+become_lagand(const struct rig *r, const char *const *args)
+{
+    char lagand[600], worker[600];
+    const char *argv[MAX_ARGS] = { lagand,    "--foreground", "--runtime-dir", r->run,
+                                   "--model", r->model,       "--worker",      worker };
+    int n = 8, log = open(r->log, O_WRONLY | O_CREAT | O_APPEND, 0600);
+    char *plain[MAX_ARGS];
+
+    beside(lagand, sizeof lagand, "../../", "lagand");
+    beside(worker, sizeof worker, "", "fake_worker");
+    while (args && *args && n < MAX_ARGS - 1) argv[n++] = *args++;
+    argv[n] = NULL;
+    memcpy(plain, argv, sizeof plain);
+    prctl(PR_SET_PDEATHSIG, SIGTERM);
+    dup2(log, 1);
+    dup2(log, 2);
+    execv(lagand, plain);
+    _exit(126);
+}
+
+void
+rig_start(struct rig *r, const char *mode, const char *const *args)
+{
+    if (!*r->dir) {
+        strcpy(r->dir, "/tmp/lagand-test-XXXXXX");
+        assert_non_null(mkdtemp(r->dir));
+        snprintf(r->run, sizeof r->run, "%s/run", r->dir);
+        snprintf(r->log, sizeof r->log, "%s/log", r->dir);
+        open_notify(r);
+        r->zmq = zmq_ctx_new();
+    }
+    snprintf(r->model, sizeof r->model, "%s/%s", r->dir, mode);
+    mkdir(r->model, 0700);
+    r->told[0] = 0;
+    r->pid = fork();
+    assert_true(r->pid >= 0);
+    if (r->pid == 0) become_lagand(r, args);
+}
+
+bool
+rig_told(struct rig *r, const char *word, int ms)
+{
+    nsec until = clock_now() + ms * NSEC_MS;
+
+    for (;;) {
+        struct pollfd p = { .fd = r->notify, .events = POLLIN };
+        size_t used = strlen(r->told);
+        ssize_t n;
+
+        if (strstr(r->told, word)) return true;
+        if (clock_now() >= until || waitpid(r->pid, NULL, WNOHANG | WNOWAIT) > 0) return false;
+        if (poll(&p, 1, 20) <= 0) continue;
+        if (used > sizeof r->told - 512) used = 0; /* old words are not asked for again */
+        n = recv(r->notify, r->told + used, 500, 0);
+        if (n < 0) continue;
+        r->told[used + (size_t)n] = '\n';
+        r->told[used + (size_t)n + 1] = 0;
+    }
+}
+
+bool
+rig_logged(struct rig *r, const char *words, int ms)
+{
+    static char text[1 << 20];
+    nsec until = clock_now() + ms * NSEC_MS;
+
+    do {
+        FILE *f = fopen(r->log, "r");
+
+        if (f) {
+            text[fread(text, 1, sizeof text - 1, f)] = 0;
+            fclose(f);
+            if (strstr(text, words)) return true;
+        }
+        poll(NULL, 0, 10);
+    } while (clock_now() < until);
+    return false;
+}
+
+static void
+print_log(struct rig *r)
+{
+    char line[512];
+    FILE *f = fopen(r->log, "r");
+
+    while (f && fgets(line, sizeof line, f)) fprintf(stderr, "    %s", line);
+    if (f) fclose(f);
+}
+
+void
+rig_ready(struct rig *r)
+{
+    if (rig_told(r, "READY=1", 8000)) return;
+    print_log(r);
+    fail_msg("lagand is not ready");
+}
+
+int
+rig_wait(struct rig *r, int ms)
+{
+    nsec until = clock_now() + ms * NSEC_MS;
+    int status;
+
+    while (waitpid(r->pid, &status, WNOHANG) != r->pid) {
+        if (clock_now() >= until) return -1;
+        poll(NULL, 0, 5);
+    }
+    r->pid = 0;
+    return WIFEXITED(status) ? WEXITSTATUS(status) : 256 + WTERMSIG(status);
+}
+
+uint32_t
+rig_n_workers(const struct rig *r)
+{
+    DIR *d = opendir("/proc");
+    uint32_t n = 0;
+
+    for (struct dirent *f; (f = readdir(d));) {
+        char path[300], line[4096] = "";
+        FILE *c;
+
+        if (*f->d_name < '0' || *f->d_name > '9') continue;
+        snprintf(path, sizeof path, "/proc/%s/cmdline", f->d_name);
+        c = fopen(path, "r");
+        if (!c) continue;
+        for (size_t i = 0, k = fread(line, 1, sizeof line - 1, c); i < k; i++) {
+            if (!line[i]) line[i] = ' ';
+        }
+        fclose(c);
+        n += strstr(line, "fake_worker --worker") && strstr(line, r->dir);
+    }
+    closedir(d);
+    return n;
+}
+
+int
+rig_stop(struct rig *r)
+{
+    char path[128];
+    int code;
+
+    assert_int_equal(kill(r->pid, SIGTERM), 0);
+    code = rig_wait(r, 10000);
+    if (code) print_log(r);
+    assert_int_equal(rig_n_workers(r), 0);
+    snprintf(path, sizeof path, "%s/api.sock", r->run);
+    assert_int_not_equal(access(path, F_OK), 0);
+    assert_int_not_equal(access(r->run, F_OK), 0); /* lagand made it */
+    return code;
+}
+
+void
+rig_clean(struct rig *r)
+{
+    char command[128];
+
+    if (!*r->dir) return;
+    if (r->pid > 0) {
+        print_log(r);
+        kill(r->pid, SIGKILL);
+        waitpid(r->pid, NULL, 0);
+    }
+    close(r->notify);
+    hang_up_all();
+    zmq_ctx_term(r->zmq);
+    snprintf(command, sizeof command, "rm -rf '%s'", r->dir);
+    if (system(command)) fprintf(stderr, "%s: not removed\n", r->dir);
+    memset(r, 0, sizeof *r);
+}
+
+/* ---- clients */
+
+enum { MAX_DEALERS = 64 };
+static struct dealer *dealers[MAX_DEALERS]; /* open ones, so that a test that fails leaves none */
+
+struct dealer {
+    void *socket;
+    zmq_msg_t frame;
+    bool has_frame;
+    struct msg msg;
+};
+
+struct dealer *
+dial(struct rig *r, const char *door)
+{
+    struct dealer *c = calloc(1, sizeof *c);
+    char endpoint[160];
+    int zero = 0;
+
+    assert_non_null(c);
+    snprintf(endpoint, sizeof endpoint, "ipc://%s/%s", r->run, door);
+    c->socket = zmq_socket(r->zmq, ZMQ_DEALER);
+    zmq_setsockopt(c->socket, ZMQ_LINGER, &zero, sizeof zero);
+    zmq_setsockopt(c->socket, ZMQ_SNDHWM, &zero, sizeof zero);
+    zmq_setsockopt(c->socket, ZMQ_RCVHWM, &zero, sizeof zero);
+    assert_int_equal(zmq_connect(c->socket, endpoint), 0);
+    for (int i = 0; i < MAX_DEALERS; i++) {
+        if (dealers[i]) continue;
+        dealers[i] = c;
+        return c;
+    }
+    fail_msg("more than %d clients", MAX_DEALERS);
+    return NULL;
+}
+
+static void
+forget(struct dealer *c)
+{
+    if (!c->has_frame) return;
+    msg_done(&c->msg);
+    zmq_msg_close(&c->frame);
+    c->has_frame = false;
+}
+
+void
+hang_up(struct dealer *c)
+{
+    for (int i = 0; i < MAX_DEALERS; i++) {
+        if (dealers[i] == c) dealers[i] = NULL;
+    }
+    forget(c);
+    zmq_close(c->socket);
+    free(c);
+}
+
+void
+hang_up_all(void)
+{
+    for (int i = 0; i < MAX_DEALERS; i++) {
+        if (dealers[i]) hang_up(dealers[i]);
+    }
+}
+
+void
+send_bytes(struct dealer *c, const void *p, size_t n)
+{
+    assert_int_equal(zmq_send(c->socket, p, n, 0), n);
+}
+
+void
+say(struct dealer *c, uint32_t type, uint64_t rid, const struct key *keys, uint32_t n)
+{
+    msgpack_sbuffer b;
+    msgpack_packer p;
+
+    msgpack_sbuffer_init(&b);
+    msgpack_packer_init(&p, &b, msgpack_sbuffer_write);
+    msg_begin(&p, type, rid, n);
+    for (uint32_t i = 0; i < n; i++) {
+        msg_key(&p, keys[i].key);
+        if (!strcmp(keys[i].key, "ids")) {
+            int32_t *ids = calloc((size_t)keys[i].v + 1, 4);
+
+            for (int64_t k = 0; k < keys[i].v; k++) ids[k] = (int32_t)(k % (FAKE_VOCAB - 1));
+            msg_bin(&p, ids, (size_t)keys[i].v * 4);
+            free(ids);
+        } else {
+            msgpack_pack_int64(&p, keys[i].v);
+        }
+    }
+    send_bytes(c, b.data, b.size);
+    msgpack_sbuffer_destroy(&b);
+}
+
+void
+call(struct dealer *c, uint64_t rid, const char *verb, const char *key, const char *value)
+{
+    msgpack_sbuffer b;
+    msgpack_packer p;
+
+    msgpack_sbuffer_init(&b);
+    msgpack_packer_init(&p, &b, msgpack_sbuffer_write);
+    msg_begin(&p, LAGAN_MSG_CALL, rid, 2);
+    msg_key(&p, "verb");
+    msg_text(&p, verb);
+    msg_key(&p, "args");
+    msgpack_pack_map(&p, key ? 1 : 0);
+    if (key) {
+        msg_key(&p, key);
+        msg_text(&p, value);
+    }
+    send_bytes(c, b.data, b.size);
+    msgpack_sbuffer_destroy(&b);
+}
+
+bool
+silent(struct dealer *c, int ms)
+{
+    zmq_pollitem_t p = { .socket = c->socket, .events = ZMQ_POLLIN };
+
+    return zmq_poll(&p, 1, ms) == 0;
+}
+
+const struct msg *
+hear(struct dealer *c, int ms)
+{
+    struct err e;
+
+    forget(c);
+    if (silent(c, ms)) fail_msg("nothing came within %d ms", ms);
+    zmq_msg_init(&c->frame);
+    assert_true(zmq_msg_recv(&c->frame, c->socket, 0) >= 0);
+    if (msg_decode(&c->msg, zmq_msg_data(&c->frame), zmq_msg_size(&c->frame), &e) < 0) {
+        fail_msg("lagand sent what is no message: %s", e.text);
+    }
+    c->has_frame = true;
+    return &c->msg;
+}
+
+const struct msg *
+hear_type(struct dealer *c, uint32_t type, int ms)
+{
+    const struct msg *m = hear(c, ms);
+
+    if (m->type != type) {
+        fail_msg("type %u came, not %u: %s", m->type, type, text_of(&m->map, "message"));
+    }
+    return m;
+}
+
+uint64_t
+number(const msgpack_object *map, const char *key)
+{
+    uint64_t v;
+
+    if (msg_u64(map, key, &v) < 0) fail_msg("there is no number %s", key);
+    return v;
+}
+
+const char *
+text_of(const msgpack_object *map, const char *key)
+{
+    static char text[4][512];
+    static unsigned at;
+    struct msg_span s = { "", 0 };
+
+    at = (at + 1) % 4;
+    msg_str(map, key, &s);
+    snprintf(text[at], sizeof text[at], "%.*s", (int)MIN(s.n, 500u), s.p);
+    return text[at];
+}
+
+void
+hear_error(struct dealer *c, uint64_t rid, uint32_t code, const char *words, int ms)
+{
+    const struct msg *m = hear_type(c, LAGAN_MSG_ERROR, ms);
+
+    if (m->rid != rid || number(&m->map, "code") != code ||
+        !strstr(text_of(&m->map, "message"), words)) {
+        fail_msg("rid %llu, %s: \"%s\"; not rid %llu, %s: \"%s\"", (unsigned long long)m->rid,
+                 text_of(&m->map, "word"), text_of(&m->map, "message"), (unsigned long long)rid,
+                 msg_reason(code, NULL), words);
+    }
+    assert_string_equal(text_of(&m->map, "word"), msg_reason(code, NULL));
+}
+
+/* SUBMIT of n ids and so many tokens, and its ACCEPT. */
+void
+submit(struct dealer *c, uint64_t rid, uint32_t n_ids, uint32_t max_tokens, uint64_t seed)
+{
+    SAY(c, LAGAN_MSG_SUBMIT, rid, { "ids", n_ids }, { "max_tokens", max_tokens },
+        { "seed", (int64_t)seed });
+    assert_int_equal(hear_type(c, LAGAN_MSG_ACCEPT, 5000)->rid, rid);
+}
+
+/* Check one CHUNK against what the stand-in says; the position after it. */
+uint32_t
+take_chunk(const struct msg *m, uint32_t at, uint64_t seed)
+{
+    struct msg_span t, s;
+    uint32_t n;
+
+    assert_int_equal(number(&m->map, "i"), at);
+    assert_int_equal(number(&m->map, "o"), 0);
+    assert_int_equal(msg_str(&m->map, "t", &t), 0);
+    assert_int_equal(msg_str(&m->map, "s", &s), 0);
+    n = t.n / 4;
+    assert_int_equal(s.n, n);
+    for (uint32_t i = 0; i < n; i++) {
+        int32_t id;
+
+        memcpy(&id, t.p + 4 * i, 4);
+        assert_int_equal(id, fake_token(seed, at + i));
+        assert_int_equal(s.p[i], fake_letter(id));
+    }
+    return at + n;
+}
+
+/* Chunks, acknowledged, until DONE; how many chunks. */
+uint32_t
+take_all(struct dealer *c, uint64_t rid, uint32_t max_tokens, uint64_t seed)
+{
+    uint32_t at = 0, n = 0;
+
+    for (;;) {
+        const struct msg *m = hear(c, 5000);
+
+        assert_int_equal(m->rid, rid);
+        if (m->type == LAGAN_MSG_DONE) break;
+        if (m->type != LAGAN_MSG_CHUNK) fail_msg("%s", text_of(&m->map, "message"));
+        assert_int_equal(number(&m->map, "n"), ++n);
+        at = take_chunk(m, at, seed);
+        SAY(c, LAGAN_MSG_ACK, rid, { "n", n });
+    }
+    assert_int_equal(at, max_tokens);
+    return n;
+}

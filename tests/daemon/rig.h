@@ -1,0 +1,62 @@
+/* rig.h - the real lagand with a worker that has no model, and clients that speak frames. */
+#ifndef TESTS_DAEMON_RIG_H
+#define TESTS_DAEMON_RIG_H
+
+#include "base/base.h"
+#include "ipc/msg.h"
+#include "tests/test.h"
+
+#include <sys/types.h>
+
+struct rig {
+    char dir[64], run[80], model[160], log[96]; /* everything lies below dir */
+    pid_t pid;
+    int notify;      /* the socket that lagand takes for systemd's */
+    char told[8192]; /* what has come there, one datagram a line */
+    void *zmq;
+};
+
+/* lagand with a worker of that mode (fake_worker.c); args: up to a NULL, or NULL. Not waited for. */
+void rig_start(struct rig *r, const char *mode, const char *const *args);
+void rig_ready(struct rig *r);                          /* wait for READY=1 */
+bool rig_told(struct rig *r, const char *word, int ms); /* has a datagram said that by then? */
+bool rig_logged(struct rig *r, const char *words, int ms);
+int rig_wait(struct rig *r, int ms);         /* lagand's exit code; 256 + signal; -1: lives */
+int rig_stop(struct rig *r);                 /* SIGTERM and wait; checks that nothing is left */
+void rig_clean(struct rig *r);               /* the directory and all in it */
+uint32_t rig_n_workers(const struct rig *r); /* processes of its run, by their parent */
+
+struct dealer; /* one client */
+
+struct dealer *dial(struct rig *r, const char *door);
+void hang_up(struct dealer *c);
+void hang_up_all(void); /* rig_clean() does */
+void send_bytes(struct dealer *c, const void *p, size_t n);
+
+/* A frame with up to 8 integer keys; "ids" makes a prompt of so many ids from 0 on, capped at vocab. */
+struct key {
+    const char *key;
+    int64_t v;
+};
+void say(struct dealer *c, uint32_t type, uint64_t rid, const struct key *keys, uint32_t n);
+#define SAY(c, type, rid, ...) \
+    say(c, type, rid, (const struct key[]){ __VA_ARGS__ }, \
+        sizeof((const struct key[]){ __VA_ARGS__ }) / sizeof(struct key))
+void call(struct dealer *c, uint64_t rid, const char *verb, const char *key, const char *value);
+
+/* The next frame within so long; fails the test when there is none. Valid until the next hear(). */
+const struct msg *hear(struct dealer *c, int ms);
+bool silent(struct dealer *c, int ms);                                /* nothing came for so long */
+const struct msg *hear_type(struct dealer *c, uint32_t type, int ms); /* this type, or it fails */
+/* An ERROR with that code and words in its message. */
+void hear_error(struct dealer *c, uint64_t rid, uint32_t code, const char *words, int ms);
+/* SUBMIT of n ids and so many tokens, and its ACCEPT. */
+void submit(struct dealer *c, uint64_t rid, uint32_t n_ids, uint32_t max_tokens, uint64_t seed);
+/* Check one CHUNK against what the stand-in says; the position after it. */
+uint32_t take_chunk(const struct msg *m, uint32_t at, uint64_t seed);
+/* Chunks, acknowledged, until DONE; how many chunks. */
+uint32_t take_all(struct dealer *c, uint64_t rid, uint32_t max_tokens, uint64_t seed);
+uint64_t number(const msgpack_object *map, const char *key);
+const char *text_of(const msgpack_object *map, const char *key); /* NUL-ended; static */
+
+#endif

@@ -1,0 +1,259 @@
+/* test_admission.c - the promises of admission.h: limits, the model's bounds, the record. */
+#include "daemon/admission.h"
+
+#include "ipc/records.h"
+#include "tests/test.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static struct config config;
+static struct daemon d;
+static struct client *client;
+
+static int
+set_up(void **state)
+{
+    uint32_t gone;
+
+    (void)state;
+    memset(&d, 0, sizeof d);
+    opt_defaults(daemon_opts, &config.o);
+    config.n_models = 1;
+    strcpy(config.model[0].keys.name, "m");
+    d.config = &config;
+    d.ledger = ledger_new(16, 1);
+    d.sessions = sessions_new(1);
+    d.now = NSEC_S;
+    client = session_of(d.sessions, DOOR_API, "c", 1, 1, &gone);
+    return 0;
+}
+
+static int
+tear_down(void **state)
+{
+    (void)state;
+    d.ledger = ledger_free(d.ledger);
+    d.sessions = sessions_free(d.sessions);
+    return 0;
+}
+
+/* A SUBMIT of ids 0 .. n-1, or text, and further keys packed by `more`. */
+struct extra {
+    const char *key;
+    int64_t v;
+};
+
+static int
+submit(uint64_t rid, uint32_t n_ids, const char *text, const struct extra *more, uint32_t n_more,
+       struct row **ret, struct err *e)
+{
+    msgpack_sbuffer b;
+    msgpack_packer p;
+    struct msg m;
+    int r;
+
+    msgpack_sbuffer_init(&b);
+    msgpack_packer_init(&p, &b, msgpack_sbuffer_write);
+    msg_begin(&p, LAGAN_MSG_SUBMIT, rid, 1 + n_more);
+    msg_key(&p, text ? "text" : "ids");
+    if (text) {
+        msg_text(&p, text);
+    } else {
+        msgpack_pack_array(&p, n_ids);
+        for (uint32_t i = 0; i < n_ids; i++) msgpack_pack_uint32(&p, i);
+    }
+    for (uint32_t i = 0; i < n_more; i++) {
+        msg_key(&p, more[i].key);
+        if (strstr(more[i].key, "_ids")) {
+            msgpack_pack_array(&p, 1);
+            msgpack_pack_int64(&p, more[i].v);
+        } else {
+            msgpack_pack_int64(&p, more[i].v);
+        }
+    }
+    assert_int_equal(msg_decode(&m, b.data, b.size, e), 0);
+    r = admission_take(&d, client, &m, ret, e);
+    msg_done(&m);
+    msgpack_sbuffer_destroy(&b);
+    return r;
+}
+
+static void
+refused(uint32_t code, const char *words, uint64_t rid, uint32_t n_ids, const char *text,
+        const char *key, int64_t v)
+{
+    const struct extra more = { key, v };
+    struct err e = { .text = "" };
+    struct row *r;
+    int got = submit(rid, n_ids, text, &more, key != NULL, &r, &e);
+
+    if (got != (int)code || !strstr(e.text, words)) {
+        fail_msg("%d \"%s\", not %u \"%s\"", got, e.text, code, words);
+    }
+}
+
+static void
+the_record_has_every_tail_in_its_place(void **state)
+{
+    const struct extra more[] = { { "max_tokens", 9 },  { "stop_ids", 7 }, { "eos_ids", 8 },
+                                  { "decoder_ids", 6 }, { "logprobs", 0 }, { "seed", 77 },
+                                  { "win", 3 } };
+    struct err e;
+    struct row *r;
+    const struct rec_submit *s;
+    const int32_t *p;
+
+    (void)state;
+    assert_int_equal(submit(1, 3, NULL, more, ARRAY_LEN(more), &r, &e), 0);
+    s = r->submit;
+    p = (const int32_t *)(const void *)(s + 1);
+    assert_int_equal(r->submit_bytes, sizeof *s + 16 + 8 + 8 + 8);
+    assert_int_equal(s->n_prompt, 3);
+    assert_int_equal(p[2], 2);
+    assert_int_equal(p[4], 6);
+    assert_int_equal(p[6], 8);
+    assert_int_equal(p[8], 7);
+    assert_int_equal(s->max_tokens, 9);
+    assert_int_equal(s->seed, 77);
+    assert_int_equal(s->flags, SUBMIT_LOGPROBS);
+    assert_int_equal(s->forced_bos, -2);
+    assert_int_equal(r->win, 3);
+    assert_int_equal(r->deadline, NSEC_NEVER);
+}
+
+static void
+without_eos_ids_the_models_are_asked_for_and_a_seed_is_chosen(void **state)
+{
+    struct err e;
+    struct row *a, *b;
+
+    (void)state;
+    assert_int_equal(submit(1, 3, NULL, NULL, 0, &a, &e), 0);
+    assert_int_equal(submit(2, 3, NULL, NULL, 0, &b, &e), 0);
+    assert_int_equal(a->submit->n_eos, 0xffff);
+    assert_true(a->submit->seed != b->submit->seed);
+    assert_int_equal(a->submit->max_tokens, 16);
+}
+
+static void
+what_is_wrong_without_knowing_the_model_is_refused_before_it_is_there(void **state)
+{
+    (void)state;
+    refused(LAGAN_E_INVALID_REQUEST, "ids is empty", 1, 0, NULL, NULL, 0);
+}
+
+static void
+limits_of_max_tokens_are_named(void **state)
+{
+    (void)state;
+    refused(LAGAN_E_INVALID_REQUEST, "max_tokens is 0", 1, 1, NULL, "max_tokens", 0);
+    refused(LAGAN_E_INVALID_REQUEST, "max_tokens is 2147483648", 1, 1, NULL, "max_tokens",
+            INT64_C(1) << 31);
+}
+
+static void
+keys_not_served_yet_are_refused_by_name_unless_at_their_default(void **state)
+{
+    struct extra one = { "beams", 1 };
+    struct err e;
+    struct row *r;
+
+    (void)state;
+    refused(LAGAN_E_INVALID_REQUEST, "beams", 1, 1, NULL, "beams", 4);
+    refused(LAGAN_E_INVALID_REQUEST, "n is not served", 1, 1, NULL, "n", 2);
+    assert_int_equal(submit(1, 1, NULL, &one, 1, &r, &e), 0);
+}
+
+static void
+two_requests_with_one_id_are_told_apart_from_everything_else(void **state)
+{
+    struct err e;
+    struct row *r;
+
+    (void)state;
+    assert_int_equal(submit(5, 1, NULL, NULL, 0, &r, &e), 0);
+    refused(LAGAN_E_INVALID_REQUEST, "two requests with one id", 5, 1, NULL, NULL, 0);
+}
+
+static void
+queue_and_client_limits_refuse_before_accept(void **state)
+{
+    struct err e;
+    struct row *r;
+
+    (void)state;
+    config.o.max_queued_reqs = 2;
+    config.o.max_queued_tokens = 10;
+    assert_int_equal(submit(1, 50, NULL, NULL, 0, &r, &e), 0); /* alone it may be any length */
+    refused(LAGAN_E_QUEUE_FULL, "scheduler.max_num_queued_tokens", 2, 1, NULL, NULL, 0);
+    config.o.max_queued_tokens = 100;
+    assert_int_equal(submit(2, 1, NULL, NULL, 0, &r, &e), 0);
+    refused(LAGAN_E_QUEUE_FULL, "scheduler.max_num_queued_reqs", 3, 1, NULL, NULL, 0);
+    client->n_open = config.o.max_inflight = 2;
+    refused(LAGAN_E_QUEUE_FULL, "api.max_inflight", 3, 1, NULL, NULL, 0);
+    d.draining = true;
+    refused(LAGAN_E_DRAINING, "stopping", 3, 1, NULL, NULL, 0);
+}
+
+static void
+a_known_decoder_bounds_its_requests(void **state)
+{
+    (void)state;
+    d.facts[0] = (struct model_facts){
+        .known = true, .vocab = 40, .max_len = 100, .max_tokens = 60, .family = "gemma3"
+    };
+    refused(LAGAN_E_INVALID_REQUEST, "ids[40] is 40, the vocabulary has 40", 1, 41, NULL, NULL, 0);
+    refused(LAGAN_E_INVALID_REQUEST, "decoder_ids", 1, 1, NULL, "decoder_ids", 1);
+    refused(LAGAN_E_INVALID_REQUEST, "stop_ids[0] is 40", 1, 1, NULL, "stop_ids", 40);
+    refused(LAGAN_E_INVALID_REQUEST, "eos_ids[0] is 41", 1, 1, NULL, "eos_ids", 41);
+    refused(LAGAN_E_INVALID_REQUEST, "forced_bos is 40", 1, 1, NULL, "forced_bos", 40);
+    refused(LAGAN_E_UNSUPPORTED, "no tokenizer", 1, 0, "hello", NULL, 0);
+    refused(LAGAN_E_TOO_LONG, "the model's length is 100", 1, 100, NULL, NULL, 0);
+    refused(LAGAN_E_TOO_LONG, "never hold more than 60", 1, 60, NULL, NULL, 0);
+}
+
+static void
+a_known_encoder_bounds_its_source_and_its_prefix(void **state)
+{
+    struct extra prefix = { "decoder_ids", 3 };
+    struct err e;
+    struct row *r;
+
+    (void)state;
+    d.facts[0] =
+        (struct model_facts){ .known = true, .vocab = 40, .max_len = 100, .max_source = 20 };
+    refused(LAGAN_E_TOO_LONG, "the encoder's input is 21 tokens", 1, 21, NULL, NULL, 0);
+    refused(LAGAN_E_INVALID_REQUEST, "decoder_ids[0] is 40", 1, 1, NULL, "decoder_ids", 40);
+    assert_int_equal(submit(1, 20, NULL, &prefix, 1, &r, &e), 0);
+}
+
+static void
+a_model_that_is_not_served_is_not_found(void **state)
+{
+    (void)state;
+    config.n_models = 2;
+    strcpy(config.model[1].keys.name, "other");
+    refused(LAGAN_E_INVALID_REQUEST, "model is missing", 1, 1, NULL, NULL, 0);
+    config.n_models = 1;
+}
+
+int
+main(void)
+{
+#define T(f) cmocka_unit_test_setup_teardown(f, set_up, tear_down)
+    const struct CMUnitTest tests[] = {
+        T(the_record_has_every_tail_in_its_place),
+        T(without_eos_ids_the_models_are_asked_for_and_a_seed_is_chosen),
+        T(what_is_wrong_without_knowing_the_model_is_refused_before_it_is_there),
+        T(limits_of_max_tokens_are_named),
+        T(keys_not_served_yet_are_refused_by_name_unless_at_their_default),
+        T(two_requests_with_one_id_are_told_apart_from_everything_else),
+        T(queue_and_client_limits_refuse_before_accept),
+        T(a_known_decoder_bounds_its_requests),
+        T(a_known_encoder_bounds_its_source_and_its_prefix),
+        T(a_model_that_is_not_served_is_not_found),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,147 @@
+/* test_arenas.c - the promises of arenas.h. */
+#include "daemon/arenas.h"
+
+#include "base/clock.h"
+#include "tests/test.h"
+
+#include <errno.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+static void
+send_arena(int sock, const char *name, uint64_t says, uint64_t is, uint32_t flags)
+{
+    struct hand_note note = { .bytes = says, .flags = flags };
+    int fd = memfd_create(name, MFD_CLOEXEC);
+
+    strcpy(note.name, name);
+    assert_int_equal(ftruncate(fd, (off_t)is), 0);
+    assert_int_equal(hand_give(sock, &note, fd, NULL), 0);
+    close(fd);
+}
+
+static void
+pair(int s[2])
+{
+    assert_int_equal(hand_pair(s, NULL), 0);
+}
+
+static void
+what_one_worker_hands_up_the_next_one_gets(void **state)
+{
+    struct arenas a = { 0 };
+    struct hand_note note;
+    int up[2], down[2], fd;
+    struct stat first, second;
+
+    (void)state;
+    pair(up);
+    pair(down);
+    send_arena(up[1], "weights", 4096, 4096, HAND_COMPLETE);
+    send_arena(up[1], "kv", 8192, 8192, 0); /* not whole: kept, and not given on */
+    assert_int_equal(arenas_take(&a, up[0], NULL), 0);
+    assert_int_equal(a.n, 2);
+    assert_int_equal(fstat(a.at[0].fd, &first), 0);
+    assert_int_equal(arenas_give(&a, down[0], 0, NULL), 1);
+    assert_int_equal(hand_take(down[1], &note, &fd, NULL), 1);
+    assert_string_equal(note.name, "weights");
+    assert_int_equal(fstat(fd, &second), 0);
+    assert_int_equal(first.st_ino, second.st_ino);
+    close(fd);
+    assert_int_equal(hand_take(down[1], &note, &fd, NULL), 0);
+    arenas_drop(&a, NULL);
+    assert_int_equal(a.n, 0);
+    close(up[0]), close(up[1]), close(down[0]), close(down[1]);
+}
+
+static void
+a_name_given_again_replaces_the_old_arena(void **state)
+{
+    struct arenas a = { 0 };
+    int up[2];
+
+    (void)state;
+    pair(up);
+    send_arena(up[1], "kv", 4096, 4096, HAND_COMPLETE);
+    send_arena(up[1], "kv", 8192, 8192, HAND_COMPLETE);
+    assert_int_equal(arenas_take(&a, up[0], NULL), 0);
+    assert_int_equal(a.n, 1);
+    assert_int_equal(a.at[0].note.bytes, 8192);
+    arenas_drop(&a, NULL);
+    close(up[0]), close(up[1]);
+}
+
+static void
+an_arena_smaller_than_it_says_is_refused(void **state)
+{
+    struct arenas a = { 0 };
+    int up[2];
+
+    (void)state;
+    pair(up);
+    send_arena(up[1], "kv", 8192, 4096, HAND_COMPLETE);
+    assert_int_equal(arenas_take(&a, up[0], NULL), -EBADMSG);
+    assert_int_equal(a.n, 0);
+    close(up[0]), close(up[1]);
+}
+
+static void
+more_arenas_than_there_are_names_for_are_refused(void **state)
+{
+    struct arenas a = { 0 };
+    int up[2], r = 0;
+
+    (void)state;
+    pair(up);
+    for (int i = 0; i <= MAX_ARENAS && r == 0; i++) {
+        send_arena(up[1], (char[]){ 'a', (char)('a' + i), 0 }, 4096, 4096, 0);
+        r = arenas_take(&a, up[0], NULL);
+    }
+    assert_int_equal(r, -EBADMSG);
+    assert_int_equal(a.n, MAX_ARENAS);
+    arenas_drop(&a, NULL);
+    close(up[0]), close(up[1]);
+}
+
+static void
+kv_goes_with_a_worker_that_may_have_spoilt_it_and_all_after_three_strikes(void **state)
+{
+    struct arenas a = { 0 };
+    int up[2], down[2];
+
+    (void)state;
+    pair(up);
+    pair(down);
+    send_arena(up[1], "weights", 4096, 4096, HAND_COMPLETE);
+    send_arena(up[1], "kv", 4096, 4096, HAND_COMPLETE);
+    assert_int_equal(arenas_take(&a, up[0], NULL), 0);
+
+    arenas_after_death(&a, /* adopt_kv= */ true, /* counts= */ false, 0);
+    assert_int_equal(a.n, 2);
+    arenas_after_death(&a, /* adopt_kv= */ false, /* counts= */ true, 0);
+    assert_int_equal(a.n, 1);
+    assert_string_equal(a.at[0].note.name, "weights");
+    for (int i = 0; i < 2; i++) {
+        assert_int_equal(a.n, 1);
+        assert_int_equal(arenas_give(&a, down[0], i * NSEC_S, NULL), 1);
+        arenas_after_death(&a, true, true, i * NSEC_S + NSEC_MS);
+    }
+    assert_int_equal(a.n, 0);
+    close(up[0]), close(up[1]), close(down[0]), close(down[1]);
+}
+
+int
+main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(what_one_worker_hands_up_the_next_one_gets),
+        cmocka_unit_test(a_name_given_again_replaces_the_old_arena),
+        cmocka_unit_test(an_arena_smaller_than_it_says_is_refused),
+        cmocka_unit_test(more_arenas_than_there_are_names_for_are_refused),
+        cmocka_unit_test(kv_goes_with_a_worker_that_may_have_spoilt_it_and_all_after_three_strikes),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

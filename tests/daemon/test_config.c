@@ -1,0 +1,206 @@
+/* test_config.c - the promises of options.h and yaml.h: every fault is told, all at once, with its place. */
+#include "daemon/options.h"
+#include "daemon/yaml.h"
+#include "tests/test.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+static struct config c;
+static struct problems p;
+static char dir[64], file[96];
+
+static int
+set_up(void **state)
+{
+    (void)state;
+    strcpy(dir, "/tmp/lagan-config-XXXXXX");
+    assert_non_null(mkdtemp(dir));
+    snprintf(file, sizeof file, "%s/lagan.yaml", dir);
+    return 0;
+}
+
+static int
+tear_down(void **state)
+{
+    (void)state;
+    unlink(file);
+    return rmdir(dir);
+}
+
+/* @ stands for the directory. */
+static void
+write_file(const char *text)
+{
+    FILE *f = fopen(file, "w");
+
+    assert_non_null(f);
+    for (; *text; text++) {
+        if (*text == '@') {
+            fputs(dir, f);
+        } else {
+            fputc(*text, f);
+        }
+    }
+    fclose(f);
+}
+
+#define READ(...) read_args((char *[]){ (char *)(uintptr_t) "lagand", __VA_ARGS__, NULL })
+#define A (char *)(uintptr_t)
+
+static int
+read_args(char **argv)
+{
+    int argc = 0;
+    bool usage;
+
+    while (argv[argc]) argc++;
+    return config_read(&c, argc, argv, &p, &usage);
+}
+
+static void
+says(const char *words)
+{
+    for (uint32_t i = 0; i < p.n; i++) {
+        if (strstr(p.text[i], words)) return;
+    }
+    for (uint32_t i = 0; i < p.n; i++) fprintf(stderr, "problem: %s\n", p.text[i]);
+    fail_msg("nobody says '%s'", words);
+}
+
+static void
+a_model_on_the_command_line_is_enough(void **state)
+{
+    char from[64];
+
+    (void)state;
+    assert_int_equal(READ(A "--model", dir, A "--device", A "cpu", A "--set", A "kv.memory=64MiB",
+                          A "--set", A "max_num_seqs=8", A "--runtime-dir", A "/tmp/x/"),
+                     0);
+    assert_int_equal(c.n_models, 1);
+    assert_string_equal(c.model[0].keys.path, dir);
+    assert_string_equal(c.model[0].keys.name, strrchr(dir, '/') + 1);
+    assert_string_equal(c.model[0].keys.device, "cpu");
+    assert_int_equal(c.model[0].keys.kv_memory, 64 << 20);
+    assert_int_equal(c.model[0].keys.max_num_seqs, 8);
+    assert_string_equal(c.o.runtime_dir, "/tmp/x");
+    assert_string_equal(c.o.set, "kv.memory=64MiB\nmax_num_seqs=8");
+    assert_string_equal(config_from(&c, c.model[0].from[2], from, sizeof from), "command line");
+}
+
+static void
+a_file_is_read_and_the_command_line_stands_over_it(void **state)
+{
+    char from[128], want[128];
+
+    (void)state;
+    write_file("scheduler:\n  max_num_queued_reqs: 7\nsupervisor: { stall_timeout: 500ms }\n"
+               "models:\n  - name: a\n    path: @\n    kv:\n      tokens_per_block: 16\n"
+               "  - { name: b, path: @, workers: 3 }\n");
+    assert_int_equal(READ(A "--config", file, A "--supervisor.stall-timeout", A "2s"), 0);
+    assert_int_equal(c.o.max_queued_reqs, 7);
+    assert_int_equal(c.o.stall_timeout, 2000000000);
+    assert_int_equal(c.n_models, 2);
+    assert_int_equal(c.model[0].keys.kv_tokens_per_block, 16);
+    assert_string_equal(c.model[1].keys.name, "b");
+    assert_int_equal(config_n_workers(&c), 4);
+    snprintf(want, sizeof want, "%s:2", file);
+    for (uint32_t i = 0; daemon_opts[i].key; i++) {
+        if (!strcmp(daemon_opts[i].key, "scheduler.max_num_queued_reqs")) {
+            assert_string_equal(config_from(&c, c.from[i], from, sizeof from), want);
+        }
+        if (!strcmp(daemon_opts[i].key, "supervisor.stall_timeout")) {
+            assert_string_equal(config_from(&c, c.from[i], from, sizeof from), "command line");
+        }
+    }
+}
+
+static void
+everything_wrong_with_a_file_is_told_at_once_with_its_place(void **state)
+{
+    (void)state;
+    write_file("scheduler:\n  max_num_queued_reqs: many\n  max_num_queued_rqs: 3\n"
+               "api: [1, 2]\n"
+               "models:\n  - path: @\n    kv: { tokens_per_block: 17 }\n    path: /x\n"
+               "  - path: /nowhere/at/all\n"
+               "log: { level: loud }\nmodel: /x\n");
+    assert_int_equal(READ(A "--config", file), -22);
+    says("lagan.yaml:2:24: scheduler.max_num_queued_reqs");
+    says("lagan.yaml:3:23: there is no key \"scheduler.max_num_queued_rqs\"; did you mean "
+         "scheduler.max_num_queued_reqs?");
+    says("lagan.yaml:4:6: api is one value, not a list");
+    says("lagan.yaml:7:29: kv.tokens_per_block");
+    says("lagan.yaml:8:5: path is given twice; line 6 has it too");
+    says("/nowhere/at/all: No such file or directory");
+    says("lagan.yaml:10:15: log.level");
+    says("lagan.yaml:11:8: model is for the command line only");
+    assert_int_equal(p.n, 8);
+}
+
+static void
+what_is_not_yaml_is_told_with_line_and_column(void **state)
+{
+    static const struct {
+        const char *text, *words;
+    } t[] = {
+        { "a: [1\nb: 2\n", "lagan.yaml:2:" },
+        { "- 1\n", "the file is a mapping" },
+        { "models: 3\n", "models is a list" },
+        { "models: { path: x }\n", "models is a list" },
+        { "models: [ 3 ]\n", "an entry of models is a mapping" },
+        { "models: [ { path: *x } ]\n", "lagan.yaml:1:" },
+        { "log:\n  level:\n", "log.level has no value" },
+        { "? [a]\n: 1\n", "a key is a word" },
+        { "--- { }\n--- { }\n", "a second document" },
+    };
+
+    (void)state;
+    for (size_t i = 0; i < ARRAY_LEN(t); i++) {
+        write_file(t[i].text);
+        assert_int_equal(READ(A "--config", file), -22);
+        says(t[i].words);
+    }
+}
+
+static void
+wrong_command_lines_are_refused_by_name(void **state)
+{
+    (void)state;
+    assert_int_equal(READ(A "--modle", dir), -22);
+    says("did you mean model?");
+    assert_int_equal(READ(A "--model", dir, A "extra"), -22);
+    says("\"extra\" is not an option");
+    assert_int_equal(READ(A "--model", dir, A "--set", A "kv.memroy=1MiB"), -22);
+    says("did you mean kv.memory?");
+    assert_int_equal(READ(A "--model", dir, A "--set", A "kv.memory"), -22);
+    says("KEY=VALUE is expected");
+    assert_int_equal(READ(A "--model", A "/nowhere/at/all"), -22);
+    says("No such file or directory");
+    assert_int_equal(READ(A "--model", file), -22);
+    assert_int_equal(READ(A "--config", A "/nowhere/lagan.yaml"), -22);
+    says("/nowhere/lagan.yaml: No such file or directory");
+    write_file("models:\n  - { name: a, path: @ }\n  - { name: a, path: @ }\n");
+    assert_int_equal(READ(A "--config", file, A "--set", A "dtype=fp32"), -22);
+    says("two are named a");
+    says("speaks of the only model, but there are several");
+    write_file("log: { level: info }\n");
+    assert_int_equal(READ(A "--config", file), -22);
+    says("there is no model to serve");
+}
+
+int
+main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_model_on_the_command_line_is_enough),
+        cmocka_unit_test(a_file_is_read_and_the_command_line_stands_over_it),
+        cmocka_unit_test(everything_wrong_with_a_file_is_told_at_once_with_its_place),
+        cmocka_unit_test(what_is_not_yaml_is_told_with_line_and_column),
+        cmocka_unit_test(wrong_command_lines_are_refused_by_name),
+    };
+
+    return cmocka_run_group_tests(tests, set_up, tear_down);
+}

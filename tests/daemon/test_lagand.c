@@ -1,0 +1,678 @@
+/* test_lagand.c - the real lagand, as clients, operators, systemd and broken workers meet it. */
+#include "base/clock.h"
+#include "tests/daemon/fake.h"
+#include "tests/daemon/rig.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+static struct rig r;
+
+static int
+tear_down(void **state)
+{
+    (void)state;
+    rig_clean(&r);
+    return 0;
+}
+
+static void
+start(const char *mode, const char *const *args)
+{
+    rig_start(&r, mode, args);
+    rig_ready(&r);
+}
+#define ARGS(...) \
+    (const char *const[]) \
+    { \
+        __VA_ARGS__, NULL \
+    }
+
+static void
+a_request_streams_and_ends_with_done(void **state)
+{
+    const msgpack_object *outputs;
+    struct dealer *c;
+    const struct msg *m;
+
+    (void)state;
+    start("good", NULL);
+    c = dial(&r, "api.sock");
+    SAY(c, LAGAN_MSG_HELLO, 1, { "min", 1 }, { "max", 3 });
+    m = hear_type(c, LAGAN_MSG_WELCOME, 2000);
+    assert_int_equal(number(&m->map, "proto"), 1);
+    assert_string_equal(text_of(&m->map, "state"), "ready");
+    submit(c, 2, 5, 40, 77);
+    take_all(c, 2, 40, 77);
+    submit(c, 3, 2, 1, 78);
+    m = hear_type(c, LAGAN_MSG_CHUNK, 2000);
+    take_chunk(m, 0, 78);
+    m = hear_type(c, LAGAN_MSG_DONE, 2000);
+    outputs = msg_get(&m->map, "outputs");
+    assert_int_equal(outputs->via.array.size, 1);
+    assert_int_equal(number(outputs->via.array.ptr, "reason"), LAGAN_FINISH_LENGTH);
+    assert_string_equal(text_of(outputs->via.array.ptr, "word"), "length");
+    assert_int_equal(number(outputs->via.array.ptr, "n_tok"), 1);
+    assert_int_equal(number(outputs->via.array.ptr, "seed"), 78);
+    assert_int_equal(number(outputs->via.array.ptr, "cached"), 1); /* the prompt's last id */
+    hang_up(c);
+    assert_int_equal(rig_stop(&r), 0);
+}
+
+static void
+a_prompt_larger_than_a_record_arrives_whole(void **state)
+{
+    enum { N = 900001 };
+    const msgpack_object *outputs;
+    struct dealer *c;
+
+    (void)state;
+    start("good", NULL);
+    c = dial(&r, "api.sock");
+    submit(c, 1, N, 1, 5);
+    submit(c, 2, 3, 1, 5);
+    take_chunk(hear_type(c, LAGAN_MSG_CHUNK, 5000), 0, 5);
+    outputs = msg_get(&hear_type(c, LAGAN_MSG_DONE, 2000)->map, "outputs");
+    assert_int_equal(number(outputs->via.array.ptr, "cached"), (N - 1) % (FAKE_VOCAB - 1));
+    hang_up(c);
+    assert_int_equal(rig_stop(&r), 0);
+}
+
+static void
+logprobs_travel_with_their_tokens_and_the_prompts_before_them(void **state)
+{
+    const msgpack_object *p;
+    struct msg_span s;
+    struct dealer *c;
+    const struct msg *m;
+    float f;
+
+    (void)state;
+    start("good", NULL);
+    c = dial(&r, "api.sock");
+    SAY(c, LAGAN_MSG_SUBMIT, 1, { "ids", 3 }, { "max_tokens", 2 }, { "logprobs", 2 },
+        { "prompt_logprobs", 1 });
+    hear_type(c, LAGAN_MSG_ACCEPT, 2000);
+    m = hear_type(c, LAGAN_MSG_CHUNK, 2000);
+    p = msg_get(&m->map, "pl");
+    assert_non_null(p);
+    assert_int_equal(number(p, "i"), 0);
+    assert_int_equal(number(p, "k"), 1);
+    assert_int_equal(msg_str(p, "lp", &s), 0);
+    assert_int_equal(s.n, 12);
+    assert_int_equal(msg_str(p, "d", &s), 0);
+    assert_int_equal(s.n, 24);
+    for (uint32_t at = 0; at < 2;) {
+        uint32_t n;
+
+        m = hear_type(c, LAGAN_MSG_CHUNK, 2000);
+        assert_int_equal(msg_str(&m->map, "lp", &s), 0);
+        n = s.n / 4;
+        memcpy(&f, s.p, 4);
+        assert_true(f == fake_logprob(at));
+        p = msg_get(&m->map, "tp");
+        assert_int_equal(number(p, "k"), 2);
+        assert_int_equal(msg_str(p, "d", &s), 0);
+        assert_int_equal(s.n, 16 * n);
+        at += n;
+    }
+    hear_type(c, LAGAN_MSG_DONE, 2000);
+    hang_up(c);
+    assert_int_equal(rig_stop(&r), 0);
+}
+
+static void
+systemd_hears_ready_status_watchdog_and_stopping(void **state)
+{
+    (void)state;
+    setenv("WATCHDOG_USEC", "200000", 1);
+    rig_start(&r, "good", NULL);
+    unsetenv("WATCHDOG_USEC");
+    rig_ready(&r);
+    assert_true(rig_told(&r, "STATUS=1 of 1 workers ready", 3000));
+    assert_true(rig_told(&r, "WATCHDOG=1", 3000));
+    kill(r.pid, SIGTERM);
+    assert_true(rig_told(&r, "STOPPING=1", 2000));
+    assert_int_equal(rig_wait(&r, 5000), 0);
+}
+
+static void
+loading_asks_systemd_for_patience_and_says_how_far_it_is(void **state)
+{
+    struct dealer *c;
+
+    (void)state;
+    rig_start(&r, "loading", NULL);
+    assert_true(rig_told(&r, "EXTEND_TIMEOUT_USEC", 3000));
+    assert_true(rig_told(&r, "w0 loading weights, 1 of 2 MiB", 3000));
+    assert_null(strstr(r.told, "READY=1"));
+    c = dial(&r, "api.sock");
+    SAY(c, LAGAN_MSG_HELLO, 1, { "min", 1 }, { "max", 1 });
+    assert_string_equal(text_of(&hear_type(c, LAGAN_MSG_WELCOME, 2000)->map, "state"), "starting");
+    hang_up(c);
+    assert_int_equal(rig_stop(&r), 0);
+}
+
+static void
+tokens_wait_for_credit_and_leave_as_one_chunk(void **state)
+{
+    const struct msg *m;
+    struct dealer *c;
+    uint32_t at = 0;
+
+    (void)state;
+    start("slow", NULL);
+    c = dial(&r, "api.sock");
+    SAY(c, LAGAN_MSG_SUBMIT, 1, { "ids", 3 }, { "max_tokens", 20 }, { "win", 2 }, { "seed", 4 });
+    hear_type(c, LAGAN_MSG_ACCEPT, 2000);
+    for (uint32_t n = 1; n <= 2; n++) {
+        m = hear_type(c, LAGAN_MSG_CHUNK, 2000);
+        assert_int_equal(number(&m->map, "n"), n);
+        at = take_chunk(m, at, 4);
+    }
+    assert_true(silent(c, 700)); /* 20 tokens have been made, the window is shut */
+    SAY(c, LAGAN_MSG_ACK, 1, { "n", 1 });
+    m = hear_type(c, LAGAN_MSG_CHUNK, 2000);
+    assert_int_equal(number(&m->map, "n"), 3);
+    assert_int_equal(take_chunk(m, at, 4), 20);
+    hear_type(c, LAGAN_MSG_DONE, 2000);
+    hang_up(c);
+    assert_int_equal(rig_stop(&r), 0);
+}
+
+static void
+a_client_that_stops_reading_is_a_slow_reader_and_the_others_go_on(void **state)
+{
+    struct dealer *slow, *quick;
+
+    (void)state;
+    start("good", ARGS("--api.ack-timeout", "400ms"));
+    slow = dial(&r, "api.sock");
+    quick = dial(&r, "api.sock");
+    SAY(slow, LAGAN_MSG_SUBMIT, 1, { "ids", 3 }, { "max_tokens", 1000000 }, { "win", 1 });
+    hear_type(slow, LAGAN_MSG_ACCEPT, 2000);
+    hear_type(slow, LAGAN_MSG_CHUNK, 2000);
+    submit(quick, 1, 3, 50, 8);
+    take_all(quick, 1, 50, 8);
+    hear_error(slow, 1, LAGAN_E_SLOW_READER, "no ACK for", 3000);
+    hang_up(slow);
+    hang_up(quick);
+    assert_int_equal(rig_stop(&r), 0);
+}
+
+static uint32_t
+n_requests(struct dealer *c, uint64_t rid)
+{
+    call(c, rid, "status", NULL, NULL);
+    return (uint32_t)number(msg_get(&hear_type(c, LAGAN_MSG_REPLY, 2000)->map, "result"),
+                            "requests");
+}
+
+static void
+a_client_that_falls_silent_or_hangs_up_loses_its_requests(void **state)
+{
+    struct dealer *gone, *here;
+    int tries = 0;
+
+    (void)state;
+    start("slow", ARGS("--api.lease", "500ms"));
+    here = dial(&r, "api.sock");
+    gone = dial(&r, "api.sock");
+    submit(gone, 1, 3, 100000, 1);
+    submit(gone, 2, 3, 100000, 1);
+    assert_int_equal(n_requests(here, 1), 2);
+    while (n_requests(here, 2) && tries++ < 200) poll(NULL, 0, 10);
+    assert_int_equal(n_requests(here, 3), 0);
+    hang_up(gone);
+    gone = dial(&r, "api.sock");
+    submit(gone, 1, 3, 100000, 1);
+    hang_up(gone);
+    for (tries = 0; n_requests(here, 2) && tries < 200; tries++) poll(NULL, 0, 10);
+    assert_int_equal(n_requests(here, 3), 0);
+    hang_up(here);
+    assert_int_equal(rig_stop(&r), 0);
+}
+
+static void
+cancel_ends_a_request_and_says_when_there_is_none(void **state)
+{
+    struct dealer *c;
+
+    (void)state;
+    start("slow", NULL);
+    c = dial(&r, "api.sock");
+    submit(c, 1, 3, 100000, 1);
+    hear_type(c, LAGAN_MSG_CHUNK, 2000);
+    say(c, LAGAN_MSG_CANCEL, 1, NULL, 0);
+    for (;;) {
+        const struct msg *m = hear(c, 2000);
+
+        if (m->type == LAGAN_MSG_CHUNK) continue;
+        assert_int_equal(m->type, LAGAN_MSG_ERROR);
+        assert_int_equal(number(&m->map, "code"), LAGAN_E_CANCELLED);
+        assert_true(number(&m->map, "delivered") >= 1);
+        break;
+    }
+    say(c, LAGAN_MSG_CANCEL, 1, NULL, 0);
+    hear_error(c, 1, LAGAN_E_NOT_FOUND, "no open request 1", 2000);
+    for (int i = 0; n_requests(c, 7) && i < 100; i++) poll(NULL, 0, 10);
+    assert_int_equal(n_requests(c, 8), 0); /* the worker has let it go too */
+    hang_up(c);
+    assert_int_equal(rig_stop(&r), 0);
+}
+
+static void
+a_deadline_ends_a_request_wherever_it_is(void **state)
+{
+    struct dealer *c;
+    const struct msg *m;
+
+    (void)state;
+    start("slow", NULL);
+    c = dial(&r, "api.sock");
+    SAY(c, LAGAN_MSG_SUBMIT, 1, { "ids", 3 }, { "max_tokens", 1000 }, { "deadline_ms", 300 });
+    hear_type(c, LAGAN_MSG_ACCEPT, 2000);
+    do m = hear(c, 3000);
+    while (m->type == LAGAN_MSG_CHUNK);
+    assert_int_equal(number(&m->map, "code"), LAGAN_E_DEADLINE);
+    hang_up(c);
+    assert_int_equal(rig_stop(&r), 0);
+    rig_clean(&r);
+
+    rig_start(&r, "loading", NULL);
+    assert_true(rig_told(&r, "EXTEND_TIMEOUT_USEC", 3000));
+    c = dial(&r, "api.sock");
+    SAY(c, LAGAN_MSG_SUBMIT, 1, { "ids", 3 }, { "deadline_ms", 200 });
+    hear_type(c, LAGAN_MSG_ACCEPT, 2000);
+    hear_error(c, 1, LAGAN_E_DEADLINE, "deadline_ms passed", 3000);
+    hang_up(c);
+    assert_int_equal(rig_stop(&r), 0);
+}
+
+static void
+wrong_requests_are_refused_by_name(void **state)
+{
+    struct dealer *c;
+
+    (void)state;
+    start("slow", NULL);
+    c = dial(&r, "api.sock");
+    SAY(c, LAGAN_MSG_SUBMIT, 1, { "max_tokens", 3 });
+    hear_error(c, 1, LAGAN_E_INVALID_REQUEST, "there is no prompt", 2000);
+    SAY(c, LAGAN_MSG_SUBMIT, 2, { "ids", 3 }, { "max_tokens", 0 });
+    hear_error(c, 2, LAGAN_E_INVALID_REQUEST, "max_tokens is 0", 2000);
+    SAY(c, LAGAN_MSG_SUBMIT, 3, { "ids", 3 }, { "max_tokens", INT64_C(1) << 31 });
+    hear_error(c, 3, LAGAN_E_INVALID_REQUEST, "max_tokens", 2000);
+    SAY(c, LAGAN_MSG_SUBMIT, 4, { "ids", 3 }, { "stop_ids", 3 });
+    hear_error(c, 4, LAGAN_E_INVALID_REQUEST, "stop_ids", 2000);
+    SAY(c, LAGAN_MSG_SUBMIT, 5, { "ids", FAKE_MAX_LEN });
+    hear_error(c, 5, LAGAN_E_TOO_LONG, "the model's length", 2000);
+    SAY(c, LAGAN_MSG_SUBMIT, 6, { "ids", 3 }, { "forced_bos", 1000 });
+    hear_error(c, 6, LAGAN_E_INVALID_REQUEST, "forced_bos is 1000", 2000);
+    submit(c, 7, 3, 1000, 1);
+    SAY(c, LAGAN_MSG_SUBMIT, 7, { "ids", 3 });
+    for (;;) {
+        const struct msg *m = hear(c, 2000);
+
+        if (m->type == LAGAN_MSG_CHUNK) continue;
+        assert_int_equal(m->type, LAGAN_MSG_ERROR);
+        assert_non_null(strstr(text_of(&m->map, "message"), "two requests with one id"));
+        break;
+    }
+    hear_type(c, LAGAN_MSG_CHUNK, 2000); /* the first goes on */
+    hang_up(c);
+    assert_int_equal(rig_stop(&r), 0);
+}
+
+static void
+a_full_queue_refuses_before_it_accepts(void **state)
+{
+    struct dealer *c;
+
+    (void)state;
+    rig_start(&r, "loading", ARGS("--scheduler.max-num-queued-reqs", "2"));
+    assert_true(rig_told(&r, "EXTEND_TIMEOUT_USEC", 3000));
+    c = dial(&r, "api.sock");
+    submit(c, 1, 3, 4, 1);
+    submit(c, 2, 3, 4, 1);
+    SAY(c, LAGAN_MSG_SUBMIT, 3, { "ids", 3 });
+    hear_error(c, 3, LAGAN_E_QUEUE_FULL, "scheduler.max_num_queued_reqs is 2", 2000);
+    hang_up(c);
+    kill(r.pid, SIGTERM);
+    kill(r.pid, SIGINT); /* the second one: now */
+    assert_int_equal(rig_wait(&r, 2000), 0);
+}
+
+static void
+hostile_frames_are_answered_and_nothing_breaks(void **state)
+{
+    static const struct {
+        const char *p;
+        size_t n;
+        uint32_t code;
+    } t[] = {
+        { "", 0, LAGAN_E_INVALID_REQUEST },
+        { "\xc1", 1, LAGAN_E_INVALID_REQUEST },
+        { "\xdd\xff\xff\xff\xff", 5, LAGAN_E_INVALID_REQUEST },
+        { "\xdf\xff\xff\xff\xff", 5, LAGAN_E_INVALID_REQUEST },
+        { "\x94\x01\x0c\x05\x90", 5, LAGAN_E_INVALID_REQUEST },
+        { "\x94\x01\x0c\x05\x80\x00", 6, LAGAN_E_INVALID_REQUEST },
+        { "\x94\x02\x0c\x05\x80", 5, LAGAN_E_UNSUPPORTED },
+        { "\x94\x01\x63\x05\x80", 5, LAGAN_E_UNSUPPORTED },
+        { "\x94\x01\x0a\x05\x80", 5, LAGAN_E_UNSUPPORTED }, /* RESUME */
+        { "\x94\x01\x0c\x05\x81\xa2!x\x01", 9, LAGAN_E_INVALID_REQUEST },
+        { "\x91\x91\x91\x91\x91\x91\x91\x91\x91\x91\x91\x91\x01", 13, LAGAN_E_INVALID_REQUEST },
+    };
+    char *large = calloc(1, 17 << 20);
+    struct dealer *c, *other;
+
+    (void)state;
+    start("good", NULL);
+    c = dial(&r, "api.sock");
+    for (size_t i = 0; i < ARRAY_LEN(t); i++) {
+        const struct msg *m;
+
+        send_bytes(c, t[i].p, t[i].n);
+        m = hear_type(c, LAGAN_MSG_ERROR, 2000);
+        if (number(&m->map, "code") != t[i].code) {
+            fail_msg("frame %zu: %s: %s", i, text_of(&m->map, "word"), text_of(&m->map, "message"));
+        }
+    }
+    test_seed();
+    for (int i = 0; i < 3000; i++) {
+        uint8_t junk[64];
+        uint32_t n = test_below(sizeof junk);
+
+        for (uint32_t k = 0; k < n; k++) junk[k] = (uint8_t)test_below(256);
+        if (n > 3 && test_below(2)) memcpy(junk, "\x94\x01", 2);
+        send_bytes(c, junk, n);
+    }
+    other = dial(&r, "api.sock");
+    send_bytes(other, large, 17 << 20); /* ZeroMQ cuts this connection off */
+    hang_up(other);
+    other = dial(&r, "api.sock");
+    submit(other, 1, 3, 5, 6);
+    take_all(other, 1, 5, 6);
+    SAY(other, LAGAN_MSG_PING, 9, { "t", 1234 });
+    assert_int_equal(number(&hear_type(other, LAGAN_MSG_PONG, 2000)->map, "t"), 1234);
+    hang_up(c);
+    hang_up(other);
+    free(large);
+    assert_int_equal(rig_stop(&r), 0);
+}
+
+static void
+operators_verbs_need_their_own_door(void **state)
+{
+    struct dealer *api, *ctl;
+    int tries = 0;
+
+    (void)state;
+    start("good", NULL);
+    api = dial(&r, "api.sock");
+    ctl = dial(&r, "ctl.sock");
+    call(api, 1, "drain", "worker", "w0");
+    hear_error(api, 1, LAGAN_E_UNAUTHORIZED, "ctl.sock", 2000);
+    call(api, 2, "fly", NULL, NULL);
+    hear_error(api, 2, LAGAN_E_NOT_FOUND, "no verb \"fly\"", 2000);
+    call(ctl, 3, "drain", "worker", "w9");
+    hear_error(ctl, 3, LAGAN_E_NOT_FOUND, "no worker w9", 2000);
+    call(ctl, 4, "drain", "worker", "w0");
+    hear_type(ctl, LAGAN_MSG_REPLY, 2000);
+    while (rig_n_workers(&r) && tries++ < 200) poll(NULL, 0, 10);
+    assert_int_equal(rig_n_workers(&r), 0);
+    call(ctl, 5, "restart", "worker", "w0");
+    hear_type(ctl, LAGAN_MSG_REPLY, 2000);
+    submit(api, 6, 3, 2, 3);
+    take_all(api, 6, 2, 3);
+    call(api, 7, "tokenize", "text", "az");
+    assert_int_equal(msg_get(msg_get(&hear_type(api, LAGAN_MSG_REPLY, 2000)->map, "result"), "ids")
+                         ->via.array.ptr[1]
+                         .via.u64,
+                     'z');
+    hang_up(api);
+    hang_up(ctl);
+    assert_int_equal(rig_stop(&r), 0);
+}
+
+static void
+stopping_lets_open_requests_finish_and_takes_no_new_ones(void **state)
+{
+    struct dealer *c;
+    uint32_t at = 0, n = 0;
+    bool refused = false;
+
+    (void)state;
+    start("slow", NULL);
+    c = dial(&r, "api.sock");
+    submit(c, 1, 3, 40, 2);
+    kill(r.pid, SIGTERM);
+    assert_true(rig_told(&r, "STOPPING=1", 2000));
+    SAY(c, LAGAN_MSG_SUBMIT, 2, { "ids", 3 });
+    for (;;) {
+        const struct msg *m = hear(c, 3000);
+
+        if (m->type == LAGAN_MSG_DONE) break;
+        if (m->type == LAGAN_MSG_ERROR) {
+            assert_int_equal(m->rid, 2);
+            assert_int_equal(number(&m->map, "code"), LAGAN_E_DRAINING);
+            refused = true;
+            continue;
+        }
+        at = take_chunk(m, at, 2);
+        SAY(c, LAGAN_MSG_ACK, 1, { "n", ++n });
+    }
+    assert_int_equal(at, 40);
+    assert_true(refused);
+    assert_int_equal(rig_wait(&r, 3000), 0);
+    hang_up(c);
+}
+
+static void
+stopping_does_not_wait_beyond_its_time(void **state)
+{
+    struct dealer *c;
+    const struct msg *m;
+
+    (void)state;
+    start("slow", ARGS("--supervisor.shutdown-timeout", "300ms"));
+    c = dial(&r, "api.sock");
+    submit(c, 1, 3, 100000, 2);
+    kill(r.pid, SIGTERM);
+    do m = hear(c, 3000);
+    while (m->type == LAGAN_MSG_CHUNK);
+    assert_int_equal(number(&m->map, "code"), LAGAN_E_DRAINING);
+    assert_int_equal(rig_wait(&r, 3000), 0);
+    assert_int_equal(rig_n_workers(&r), 0);
+    hang_up(c);
+}
+
+/* A second lagand in the same rig: its exit code, with its words in the log. */
+static int
+second(const char *dir)
+{
+    struct rig other = r;
+    int code;
+
+    snprintf(other.run, sizeof other.run, "%s", dir);
+    rig_start(&other, "good", NULL);
+    code = rig_wait(&other, 3000);
+    if (code < 0) {
+        kill(other.pid, SIGKILL);
+        rig_wait(&other, 1000);
+    }
+    return code;
+}
+
+static void
+a_runtime_directory_has_one_lagand_and_says_whose_it_is(void **state)
+{
+    char words[64], longer[80];
+
+    (void)state;
+    start("good", NULL);
+    assert_int_equal(second(r.run), 1);
+    snprintf(words, sizeof words, "another lagand (pid %d) runs on", (int)r.pid);
+    assert_true(rig_logged(&r, words, 0));
+
+    memset(longer, 'x', sizeof longer - 1);
+    longer[0] = '/';
+    longer[79] = 0;
+    assert_int_not_equal(second("/proc/lagan"), 0);
+    assert_true(rig_logged(&r, "cannot be made", 0));
+    assert_int_equal(rig_stop(&r), 0);
+}
+
+static void
+a_path_that_is_too_long_is_told_so(void **state)
+{
+    char dir[200];
+
+    (void)state;
+    memset(dir, 'x', sizeof dir - 1);
+    dir[0] = '/';
+    dir[199] = 0;
+    /* The last one given counts. */
+    rig_start(&r, "good", ARGS("--runtime-dir", dir));
+    assert_int_equal(rig_wait(&r, 3000), 78);
+    assert_true(rig_logged(&r, "199 bytes are too long for sockets", 0));
+}
+
+static void
+what_is_at_a_sockets_path_is_looked_at_before_it_is_replaced(void **state)
+{
+    struct sockaddr_un a = { .sun_family = AF_UNIX };
+    char path[160], run[80];
+    int fd;
+
+    (void)state;
+    rig_start(&r, "good", NULL);
+    rig_ready(&r);
+    assert_int_equal(rig_stop(&r), 0);
+    strcpy(run, r.run);
+    assert_int_equal(mkdir(run, 0700), 0);
+    snprintf(path, sizeof path, "%s/api.sock", run);
+
+    /* A file that is no socket is not ours to remove. */
+    close(open(path, O_CREAT | O_WRONLY, 0600));
+    assert_int_equal(second(run), 1);
+    assert_true(rig_logged(&r, "exists and is not a socket", 0));
+    unlink(path);
+
+    /* A socket that somebody listens on. */
+    fd = socket(AF_UNIX, SOCK_STREAM, 0);
+    strcpy(a.sun_path, path);
+    assert_int_equal(bind(fd, (struct sockaddr *)&a, sizeof a), 0);
+    assert_int_equal(listen(fd, 1), 0);
+    assert_int_equal(second(run), 1);
+    assert_true(rig_logged(&r, "is alive", 0));
+    close(fd);
+
+    /* The same, dead: it is replaced. */
+    rig_start(&r, "good", ARGS("--remove-runtime-dir"));
+    rig_ready(&r);
+    assert_int_equal(rig_stop(&r), 0);
+}
+
+static void
+many_requests_of_many_clients_keep_their_order(void **state)
+{
+    enum { CLIENTS = 16, EACH = 20, TOKENS = 30 };
+    struct dealer *c[CLIENTS];
+    uint32_t at[CLIENTS][EACH] = { { 0 } }, n_done = 0;
+
+    (void)state;
+    start("good", NULL);
+    for (uint32_t i = 0; i < CLIENTS; i++) {
+        c[i] = dial(&r, "api.sock");
+        for (uint32_t k = 0; k < EACH; k++) {
+            SAY(c[i], LAGAN_MSG_SUBMIT, k, { "ids", 1 + k }, { "max_tokens", TOKENS },
+                { "seed", 100 * i + k });
+        }
+    }
+    for (uint32_t i = 0; i < CLIENTS; i++) {
+        for (n_done = 0; n_done < EACH;) {
+            const struct msg *m = hear(c[i], 5000);
+            uint64_t k = m->rid;
+
+            assert_true(k < EACH);
+            if (m->type == LAGAN_MSG_ACCEPT) continue;
+            if (m->type == LAGAN_MSG_DONE) {
+                assert_int_equal(at[i][k], TOKENS);
+                n_done++;
+                continue;
+            }
+            assert_int_equal(m->type, LAGAN_MSG_CHUNK);
+            at[i][k] = take_chunk(m, at[i][k], 100 * i + k);
+            SAY(c[i], LAGAN_MSG_ACK, k, { "n", (int64_t)number(&m->map, "n") });
+        }
+        assert_true(silent(c[i], 0));
+    }
+    for (uint32_t i = 0; i < CLIENTS; i++) hang_up(c[i]);
+    assert_int_equal(rig_stop(&r), 0);
+}
+
+static void
+at_rest_lagand_is_small(void **state)
+{
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+    (void)state;
+    skip(); /* their shadow is not ours */
+#else
+    char path[64], line[256];
+    unsigned long kib = 0;
+    FILE *f;
+
+    (void)state;
+    start("good", NULL);
+    snprintf(path, sizeof path, "/proc/%d/status", (int)r.pid);
+    f = fopen(path, "r");
+    while (fgets(line, sizeof line, f)) {
+        if (sscanf(line, "VmRSS: %lu", &kib) == 1) break;
+    }
+    fclose(f);
+    fprintf(stderr, "lagand at rest: %lu KiB\n", kib);
+    assert_in_range(kib, 1, 15 << 10);
+    assert_int_equal(rig_stop(&r), 0);
+#endif
+}
+
+int
+main(void)
+{
+#define T(f) cmocka_unit_test_teardown(f, tear_down)
+    const struct CMUnitTest tests[] = {
+        T(a_request_streams_and_ends_with_done),
+        T(a_prompt_larger_than_a_record_arrives_whole),
+        T(logprobs_travel_with_their_tokens_and_the_prompts_before_them),
+        T(systemd_hears_ready_status_watchdog_and_stopping),
+        T(loading_asks_systemd_for_patience_and_says_how_far_it_is),
+        T(tokens_wait_for_credit_and_leave_as_one_chunk),
+        T(a_client_that_stops_reading_is_a_slow_reader_and_the_others_go_on),
+        T(a_client_that_falls_silent_or_hangs_up_loses_its_requests),
+        T(cancel_ends_a_request_and_says_when_there_is_none),
+        T(a_deadline_ends_a_request_wherever_it_is),
+        T(wrong_requests_are_refused_by_name),
+        T(a_full_queue_refuses_before_it_accepts),
+        T(hostile_frames_are_answered_and_nothing_breaks),
+        T(operators_verbs_need_their_own_door),
+        T(stopping_lets_open_requests_finish_and_takes_no_new_ones),
+        T(stopping_does_not_wait_beyond_its_time),
+        T(a_runtime_directory_has_one_lagand_and_says_whose_it_is),
+        T(a_path_that_is_too_long_is_told_so),
+        T(what_is_at_a_sockets_path_is_looked_at_before_it_is_replaced),
+        T(many_requests_of_many_clients_keep_their_order),
+        T(at_rest_lagand_is_small),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

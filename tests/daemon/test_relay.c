@@ -1,0 +1,446 @@
+/* test_relay.c - every lie of a worker is found before it is used; what is true is kept. */
+#include "daemon/relay.h"
+
+#include "daemon/calls.h"
+#include "daemon/deliver.h"
+#include "tests/test.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { VOCAB = 100, MAX_TOKENS = 8 };
+
+static struct config config;
+static struct daemon d;
+static struct worker w;
+static struct row *row;
+static union {
+    char b[4096];
+    uint64_t align;
+} buf;
+
+static int
+nothing(void *arg)
+{
+    (void)arg;
+    return 0;
+}
+
+static void
+nothing_kill(void *arg, int sig)
+{
+    (void)arg;
+    (void)sig;
+}
+
+static void
+nothing_moved(void *arg, enum super_state from, enum super_state to)
+{
+    (void)arg;
+    (void)from;
+    (void)to;
+}
+
+static const struct super_ops ops = { .spawn = nothing,
+                                      .kill = nothing_kill,
+                                      .moved = nothing_moved };
+
+static struct row *
+dispatched(uint64_t rid, uint32_t logprobs, uint8_t flags)
+{
+    struct rec_submit *s = calloc(1, sizeof *s);
+    struct row *r;
+
+    s->max_tokens = MAX_TOKENS;
+    s->n_prompt = 3;
+    s->logprobs = s->prompt_logprobs = logprobs;
+    s->flags = flags;
+    assert_int_equal(ledger_take(d.ledger, 1, rid, s, sizeof *s, &r), 0);
+    row_move(d.ledger, r, ROW_DISPATCHED);
+    r->held = true;
+    r->win = 4;
+    w.n_rows++;
+    w.tokens += r->cost;
+    return r;
+}
+
+static int
+set_up(void **state)
+{
+    (void)state;
+    memset(&d, 0, sizeof d);
+    memset(&w, 0, sizeof w);
+    opt_defaults(daemon_opts, &config.o);
+    d.config = &config;
+    d.n_workers = 1;
+    d.worker[0] = &w;
+    d.ledger = ledger_new(16, 1);
+    d.sessions = sessions_new(1);
+    d.calls = calls_new();
+    d.due_first = d.due_last = ROW_NONE;
+    d.facts[0] = (struct model_facts){ .known = true, .vocab = VOCAB, .n_seats = 4 };
+    w.d = &d;
+    w.sending = ROW_NONE;
+    super_init(&w.super, &ops, &w, 1);
+    w.super.state = SUPER_READY;
+    row = dispatched(1, 0, 0);
+    return 0;
+}
+
+static int
+tear_down(void **state)
+{
+    (void)state;
+    ledger_check(d.ledger);
+    d.ledger = ledger_free(d.ledger);
+    d.sessions = sessions_free(d.sessions);
+    d.calls = calls_free(d.calls);
+    return 0;
+}
+
+static int
+record(uint16_t type, size_t n, struct err *e)
+{
+    const struct ring_record rec = { type, 0, (uint32_t)n, buf.b };
+
+    return relay_record(&w, &rec, e);
+}
+
+static void
+lies(uint16_t type, size_t n, const char *words)
+{
+    struct err e = { .text = "nothing" };
+
+    if (record(type, n, &e) != -EBADMSG || !strstr(e.text, words)) {
+        fail_msg("\"%s\", not \"%s\"", e.text, words);
+    }
+}
+
+/* A STEP with one entry of `row` in buf; what it says may be spoilt before it is read. */
+static struct rec_out *
+step(const struct row *r, uint8_t n_tokens, const char *text, size_t *bytes)
+{
+    struct rec_step *s = (struct rec_step *)buf.b;
+    struct rec_out *o = (struct rec_out *)(s + 1);
+    bool lp = r->submit->flags & SUBMIT_LOGPROBS;
+    size_t tails = 4u * n_tokens + (lp ? n_tokens * (4 + 8 * (size_t)r->submit->logprobs) : 0);
+
+    memset(&buf, 0, sizeof buf);
+    s->n_ent = 1;
+    *o = (struct rec_out){ .row = r->index,
+                           .gen = r->gen,
+                           .n_tokens = n_tokens,
+                           .has_logprobs = lp,
+                           .first = r->n_said,
+                           .text_bytes = (uint32_t)strlen(text),
+                           .text_first = r->n_text_said,
+                           .n_top = lp ? r->submit->logprobs : 0 };
+    for (int32_t i = 0; i < n_tokens; i++) memcpy((char *)(o + 1) + 4 * i, &(int32_t){ 10 + i }, 4);
+    memcpy((char *)(o + 1) + tails, text, strlen(text));
+    *bytes = sizeof *s + sizeof *o + ROUND_UP(tails + strlen(text), (size_t)8);
+    return o;
+}
+
+static void
+true_steps_are_kept_in_the_row(void **state)
+{
+    size_t n;
+    struct err e;
+    int32_t id;
+
+    (void)state;
+    step(row, 2, "ab", &n);
+    assert_int_equal(record(REC_STEP, n, &e), 0);
+    assert_int_equal(row->state, ROW_STREAMING);
+    step(row, 1, "\xc3\xa4", &n);
+    assert_int_equal(record(REC_STEP, n, &e), 0);
+    assert_int_equal(row_n_tokens(row), 3);
+    memcpy(&id, row->token.p + 4, 4);
+    assert_int_equal(id, 11);
+    assert_int_equal(row->text.n, 4);
+    assert_memory_equal(row->text.p, "ab\xc3\xa4", 4);
+    assert_true(row->due);
+}
+
+static void
+every_lie_of_a_step_is_found(void **state)
+{
+    struct rec_out *o;
+    size_t n;
+
+    (void)state;
+#define LIE(words, ...) \
+    do { \
+        o = step(row, 2, "ab", &n); \
+        __VA_ARGS__; \
+        lies(REC_STEP, n, words); \
+    } while (0)
+    LIE("does not have", o->row = 4000000);
+    LIE("does not have", o->row = row->index + 1);
+    LIE("does not have", o->gen++);
+    LIE("first is 1, not 0", o->first = 1);
+    LIE("text_first is 1", o->text_first = 1);
+    LIE("output", o->output = 1);
+    LIE("without tokens", o->n_tokens = 0);
+    LIE("token 100 of a vocabulary", memcpy(o + 1, &(int32_t){ VOCAB }, 4));
+    LIE("token 4294967295", memcpy(o + 1, &(int32_t){ -1 }, 4));
+    LIE("UTF-8", ((char *)(o + 1))[8] = (char)0xff);
+    LIE("ends inside", o->text_bytes = 4000);
+    LIE("ends inside", o->text_bytes = UINT32_MAX);
+    LIE("has_logprobs", o->has_logprobs = 2);
+    LIE("has_logprobs", o->n_top = 3);
+    LIE("other log-probabilities", o->has_logprobs = 1; o->text_bytes = 0);
+    LIE("shorter", n = 8);
+    LIE("ends inside", n -= 8);
+    LIE("n_ent", ((struct rec_step *)buf.b)->n_ent = UINT32_MAX);
+    LIE("does not have", row->held = false);
+    row->held = true;
+    LIE("not got whole", w.sending = row->index);
+    w.sending = ROW_NONE;
+    assert_int_equal(row_n_tokens(row), 0);
+    /* Entries before the violation stand. */
+    LIE("longer", n += 8);
+    LIE("ends inside", ((struct rec_step *)buf.b)->n_ent = 2);
+    assert_int_equal(row_n_tokens(row), 4);
+}
+
+static void
+more_than_max_tokens_is_a_lie(void **state)
+{
+    struct err e;
+    size_t n;
+
+    (void)state;
+    for (int i = 0; i < MAX_TOKENS / 2; i++) {
+        step(row, 2, "", &n);
+        assert_int_equal(record(REC_STEP, n, &e), 0);
+    }
+    step(row, 1, "", &n);
+    lies(REC_STEP, n, "more than its 8 tokens");
+}
+
+static void
+logprobs_come_as_they_were_asked_for(void **state)
+{
+    struct row *r = dispatched(2, 3, SUBMIT_LOGPROBS);
+    struct rec_out *o;
+    struct err e;
+    size_t n;
+
+    (void)state;
+    step(r, 2, "x", &n);
+    assert_int_equal(record(REC_STEP, n, &e), 0);
+    assert_int_equal(r->logprob.n, 8);
+    assert_int_equal(r->top.n, 48);
+    o = step(r, 2, "x", &n);
+    o->n_top = UINT32_MAX;
+    lies(REC_STEP, n, "n_top");
+    o = step(r, 2, "x", &n);
+    o->n_top = 2;
+    lies(REC_STEP, n, "");
+}
+
+static void
+a_finish_ends_the_row_and_its_numbers_must_agree(void **state)
+{
+    struct rec_finish *f = (struct rec_finish *)buf.b;
+    struct err e;
+    size_t n;
+
+    (void)state;
+    step(row, 2, "", &n);
+    assert_int_equal(record(REC_STEP, n, &e), 0);
+    *f = (struct rec_finish){
+        .row = row->index, .gen = row->gen, .reason = LAGAN_FINISH_EOS, .n_tokens = 3
+    };
+    lies(REC_FINISH, sizeof *f, "n_tokens is 3, not 2");
+    f->n_tokens = 2;
+    lies(REC_FINISH, sizeof *f - 8, "size");
+    f->reason = 7;
+    lies(REC_FINISH, sizeof *f, "no reason 7");
+    f->reason = LAGAN_FINISH_EOS;
+    f->output = 1;
+    lies(REC_FINISH, sizeof *f, "output");
+    f->output = 0;
+    assert_int_equal(record(REC_FINISH, sizeof *f, &e), 0);
+    assert_int_equal(row->state, ROW_ENDED);
+    assert_false(row->held);
+    assert_int_equal(w.n_rows, 0);
+    assert_int_equal(w.tokens, 0);
+    lies(REC_FINISH, sizeof *f, "does not have"); /* once */
+}
+
+static void
+a_reject_comes_before_the_first_token_with_an_error(void **state)
+{
+    struct rec_reject *j = (struct rec_reject *)buf.b;
+    struct err e;
+    size_t n;
+
+    (void)state;
+#define REJECT(why) \
+    *j = (struct rec_reject){ row->index, row->gen, why, 5, 0 }; \
+    memcpy(j + 1, "sorry", 5)
+    REJECT(LAGAN_FINISH_EOS);
+    lies(REC_REJECT, sizeof *j + 8, "no error 1");
+    REJECT(LAGAN_E_TOO_LONG);
+    lies(REC_REJECT, sizeof *j, "length");
+    step(row, 1, "", &n);
+    assert_int_equal(record(REC_STEP, n, &e), 0);
+    REJECT(LAGAN_E_TOO_LONG);
+    lies(REC_REJECT, sizeof *j + 8, "has tokens already");
+    row->n_said = 0;
+    assert_int_equal(record(REC_REJECT, sizeof *j + 8, &e), 0);
+    assert_int_equal(row->reason, LAGAN_E_TOO_LONG);
+    assert_string_equal(row->why, "sorry");
+}
+
+static void
+prompt_logprobs_come_in_order_and_before_tokens(void **state)
+{
+    struct row *r = dispatched(2, 1, SUBMIT_PROMPT_LOGPROBS);
+    struct rec_prompt *p = (struct rec_prompt *)buf.b;
+    struct err e;
+    size_t n;
+
+    (void)state;
+    memset(&buf, 0, sizeof buf);
+    *p = (struct rec_prompt){ .row = r->index, .gen = r->gen, .n = 2, .n_top = 1 };
+    assert_int_equal(record(REC_PROMPT_LOGPROBS, sizeof *p + 24, &e), 0);
+    lies(REC_PROMPT_LOGPROBS, sizeof *p + 24, "first is 0, not 2");
+    p->first = 2;
+    lies(REC_PROMPT_LOGPROBS, sizeof *p + 16, "length");
+    p->n_top = 2;
+    lies(REC_PROMPT_LOGPROBS, sizeof *p + 40, "did not ask");
+    p->n = UINT32_MAX;
+    lies(REC_PROMPT_LOGPROBS, sizeof *p + 40, "positions");
+    step(r, 1, "", &n);
+    assert_int_equal(record(REC_STEP, n, &e), 0);
+    *p = (struct rec_prompt){ .row = r->index, .gen = r->gen, .first = 2, .n = 1, .n_top = 1 };
+    lies(REC_PROMPT_LOGPROBS, sizeof *p + 16, "has tokens already");
+}
+
+static void
+ready_comes_once_and_makes_sense(void **state)
+{
+    struct rec_ready *y = (struct rec_ready *)buf.b;
+    struct err e;
+
+    (void)state;
+    w.super.state = SUPER_LOADING;
+#define READY \
+    *y = (struct rec_ready){ .vocab = 50, .max_len = 9, .n_seats = 2, .name_bytes = 2 }; \
+    memcpy(y + 1, "t5", 2)
+    READY;
+    y->vocab = 0;
+    lies(REC_READY, sizeof *y + 8, "vocabulary 0");
+    READY;
+    y->name_bytes = 200;
+    lies(REC_READY, sizeof *y + 8, "name of 200");
+    READY;
+    y->n_seats = 1 << 20;
+    lies(REC_READY, sizeof *y + 8, "seats");
+    READY;
+    assert_int_equal(record(REC_READY, sizeof *y + 8, &e), 0);
+    assert_int_equal(w.super.state, SUPER_READY);
+    assert_int_equal(d.facts[0].vocab, 50);
+    assert_string_equal(d.facts[0].family, "t5");
+    lies(REC_READY, sizeof *y + 8, "twice");
+}
+
+static void
+what_a_worker_says_of_a_cancelled_request_is_judged_and_dropped(void **state)
+{
+    struct rec_finish *f = (struct rec_finish *)buf.b;
+    struct rec_out *o;
+    struct err e;
+    uint32_t index = row->index;
+    size_t n;
+
+    (void)state;
+    row_end(&d, row, LAGAN_E_CANCELLED, "by the test");
+    step(row, 2, "ab", &n);
+    assert_int_equal(record(REC_STEP, n, &e), 0);
+    assert_int_equal(row_n_tokens(row), 0);
+    o = step(row, 1, "", &n);
+    o->first = 0;
+    lies(REC_STEP, n, "first is 0, not 2");
+    *f = (struct rec_finish){
+        .row = row->index, .gen = row->gen, .reason = LAGAN_FINISH_CANCELLED, .n_tokens = 2
+    };
+    assert_int_equal(record(REC_FINISH, sizeof *f, &e), 0);
+    assert_non_null(ledger_row(d.ledger, index)); /* its client has not been told yet */
+}
+
+static void
+a_lost_workers_requests_end_with_worker_lost(void **state)
+{
+    struct row *other = dispatched(2, 0, 0);
+
+    (void)state;
+    row_end(&d, other, LAGAN_E_CANCELLED, "before");
+    relay_lost(&w, "signal");
+    assert_int_equal(row->reason, LAGAN_E_WORKER_LOST);
+    assert_int_equal(other->reason, LAGAN_E_CANCELLED);
+    assert_false(row->held || other->held);
+}
+
+/* Any bytes in any record: judged, never believed, never past the end (the sanitizers look on). */
+static void
+random_records_do_no_harm(void **state)
+{
+    (void)state;
+    test_seed();
+    for (int i = 0; i < 50000; i++) {
+        static const uint16_t types[] = { REC_STEP,  REC_FINISH,          REC_REJECT,
+                                          REC_READY, REC_PROMPT_LOGPROBS, REC_TEXT_DONE,
+                                          REC_PHASE };
+        uint16_t type = types[test_below(ARRAY_LEN(types))];
+        size_t n = test_below(16) * 8;
+        char *exact = malloc(n + 8);
+        struct ring_record rec = { type, 0, (uint32_t)n, exact };
+        struct err e;
+
+        for (size_t k = 0; k < n; k++) exact[k] = (char)(test_below(3) ? 0 : test_below(256));
+        if (n >= 8 && test_below(2)) {
+            memcpy(exact + (type == REC_STEP && n > 24 ? 16 : 0),
+                   (uint32_t[]){ row->index, row->gen }, 8);
+        }
+        if (type == REC_STEP && n > 16) memcpy(exact + 12, &(uint32_t){ 1 }, 4);
+        w.super.state = SUPER_READY;
+        if (relay_record(&w, &rec, &e) == 0 && row->state == ROW_ENDED) {
+            row->held = false;
+            w.n_rows = 1;
+            row = dispatched(1000 + (uint64_t)i, 0, 0);
+            w.tokens = row->cost;
+            w.n_rows = 1;
+        }
+        free(exact);
+        if (ledger_n(d.ledger) == ledger_capacity(d.ledger)) {
+            tear_down(NULL);
+            set_up(NULL);
+        }
+    }
+}
+
+int
+main(void)
+{
+#define T(f) cmocka_unit_test_setup_teardown(f, set_up, tear_down)
+    const struct CMUnitTest tests[] = {
+        T(true_steps_are_kept_in_the_row),
+        T(every_lie_of_a_step_is_found),
+        T(more_than_max_tokens_is_a_lie),
+        T(logprobs_come_as_they_were_asked_for),
+        T(a_finish_ends_the_row_and_its_numbers_must_agree),
+        T(a_reject_comes_before_the_first_token_with_an_error),
+        T(prompt_logprobs_come_in_order_and_before_tokens),
+        T(ready_comes_once_and_makes_sense),
+        T(what_a_worker_says_of_a_cancelled_request_is_judged_and_dropped),
+        T(a_lost_workers_requests_end_with_worker_lost),
+        T(random_records_do_no_harm),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

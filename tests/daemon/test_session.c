@@ -1,0 +1,80 @@
+/* test_session.c - the promises of session.h. */
+#include "daemon/session.h"
+
+#include "tests/test.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static void
+the_same_id_at_the_same_door_is_the_same_client(void **state)
+{
+    struct sessions *s = sessions_new(1);
+    uint32_t gone;
+    struct client *a = session_of(s, DOOR_API, "\0abcd", 5, 1, &gone);
+
+    (void)state;
+    assert_non_null(a);
+    assert_ptr_equal(session_of(s, DOOR_API, "\0abcd", 5, 2, &gone), a);
+    assert_int_equal(a->heard, 2);
+    assert_ptr_not_equal(session_of(s, DOOR_CTL, "\0abcd", 5, 3, &gone), a);
+    assert_int_equal(session_n(s), 2);
+    sessions_free(s);
+}
+
+static void
+a_handle_is_never_another_clients(void **state)
+{
+    struct sessions *s = sessions_new(1);
+    uint32_t gone, handle;
+    struct client *a = session_of(s, DOOR_API, "a", 1, 1, &gone);
+
+    (void)state;
+    handle = a->handle;
+    assert_ptr_equal(session_find(s, handle), a);
+    session_drop(s, a);
+    assert_null(session_find(s, handle));
+    for (int i = 0; i < 2 * MAX_CLIENTS; i++) {
+        a = session_of(s, DOOR_API, &i, sizeof i, 1, &gone);
+        assert_non_null(a);
+        assert_int_not_equal(a->handle, handle);
+    }
+    assert_null(session_find(s, handle));
+    sessions_free(s);
+}
+
+static void
+a_full_table_gives_up_the_silent_and_never_one_with_requests(void **state)
+{
+    struct sessions *s = sessions_new(1);
+    struct client *busy, *oldest;
+    uint32_t gone, handle;
+
+    (void)state;
+    for (int i = 0; i < MAX_CLIENTS; i++) {
+        session_of(s, DOOR_API, &i, sizeof i, 100 + i, &gone)->n_open = i == 0;
+        assert_int_equal(gone, CLIENT_NONE);
+    }
+    busy = session_of(s, DOOR_API, &(int){ 0 }, sizeof(int), 100, &gone);
+    oldest = session_of(s, DOOR_API, &(int){ 1 }, sizeof(int), 101, &gone);
+    handle = oldest->handle;
+    assert_non_null(session_of(s, DOOR_API, "new", 3, 5000, &gone));
+    assert_int_equal(gone, handle);
+    assert_ptr_equal(session_find(s, busy->handle), busy);
+
+    for (uint32_t at = 0; (oldest = session_next(s, &at));) oldest->n_open = 1;
+    assert_null(session_of(s, DOOR_API, "newer", 5, 5001, &gone));
+    sessions_free(s);
+}
+
+int
+main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(the_same_id_at_the_same_door_is_the_same_client),
+        cmocka_unit_test(a_handle_is_never_another_clients),
+        cmocka_unit_test(a_full_table_gives_up_the_silent_and_never_one_with_requests),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

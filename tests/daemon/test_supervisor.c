@@ -1,0 +1,424 @@
+/* test_supervisor.c - the table of supervisor.h, all cells of it, deaths and backoff; fake clock. */
+#include "daemon/supervisor.h"
+
+#include "base/clock.h"
+#include "tests/test.h"
+
+#include <signal.h>
+#include <string.h>
+#include <sys/wait.h>
+
+struct hands { /* what the table asked for */
+    int spawns, drains, buried, spawn_result;
+    int sig;
+    enum super_state to;
+};
+
+static int
+spawn(void *arg)
+{
+    struct hands *h = arg;
+
+    h->spawns++;
+    return h->spawn_result;
+}
+
+static void
+tell_drain(void *arg)
+{
+    ((struct hands *)arg)->drains++;
+}
+
+static void
+kill_(void *arg, int sig)
+{
+    ((struct hands *)arg)->sig = sig;
+}
+
+static void
+bury(void *arg, const struct death *d)
+{
+    (void)d;
+    ((struct hands *)arg)->buried++;
+}
+
+static void
+moved(void *arg, enum super_state from, enum super_state to)
+{
+    (void)from;
+    ((struct hands *)arg)->to = to;
+}
+
+static const struct super_ops ops = { spawn, tell_drain, kill_, bury, moved };
+
+static void
+start(struct super *s, struct hands *h, nsec now)
+{
+    memset(h, 0, sizeof *h);
+    super_init(s, &ops, h, 1);
+    super_event(s, EV_START, now);
+    assert_int_equal(s->state, SUPER_LOADING);
+}
+
+static void
+die(struct super *s, int code, int status, nsec now)
+{
+    super_died(s, code, status, /* words= */ false);
+    super_event(s, EV_EXIT, now);
+}
+
+/* Every cell: where the event leads from a fresh worker in that state, and what is asked for. */
+static void
+every_state_meets_every_event(void **state)
+{
+    enum { SAME = -1 };
+    /* clang-format off */
+    static const struct cell { int to; char asks; } want[SUPER_N_STATES][EV_N] = {
+    /* START              STOP                 AGAIN                READY               EXIT               TIMER                BROKEN */
+    [SUPER_DOWN] =
+    { {SUPER_LOADING,'s'},{SAME,0},            {SUPER_LOADING,'s'}, {SAME,0},           {SAME,0},          {SAME,0},            {SAME,0} },
+    [SUPER_LOADING] =
+    { {SAME,0},           {SUPER_STOPPING,'t'},{SUPER_STOPPING,'t'},{SUPER_READY,0},    {SUPER_LOADING,'b'},{SUPER_DYING,'k'},  {SUPER_DYING,'k'} },
+    [SUPER_READY] =
+    { {SAME,0},           {SUPER_DRAINING,'d'},{SUPER_DRAINING,'d'},{SAME,0},           {SUPER_LOADING,'b'},{SAME,0},           {SUPER_DYING,'k'} },
+    [SUPER_DRAINING] =
+    { {SAME,0},           {SAME,0},            {SAME,0},            {SAME,0},           {SUPER_DOWN,'b'},  {SUPER_STOPPING,'t'},{SUPER_DYING,'k'} },
+    [SUPER_STOPPING] =
+    { {SAME,0},           {SAME,0},            {SAME,0},            {SAME,0},           {SUPER_DOWN,'b'},  {SUPER_DYING,'k'},   {SUPER_DYING,'k'} },
+    [SUPER_DYING] =
+    { {SAME,0},           {SAME,0},            {SAME,0},            {SAME,0},           {SUPER_DOWN,'b'},  {SUPER_LOST,0},      {SAME,0} },
+    [SUPER_LOST] =
+    { {SAME,0},           {SAME,0},            {SAME,0},            {SAME,0},           {SUPER_FAILED,'b'},{SAME,0},            {SAME,0} },
+    [SUPER_BACKOFF] =
+    { {SUPER_LOADING,'s'},{SUPER_DOWN,0},      {SUPER_LOADING,'s'}, {SAME,0},           {SAME,0},          {SUPER_LOADING,'s'}, {SAME,0} },
+    [SUPER_FAILED] =
+    { {SUPER_LOADING,'s'},{SUPER_DOWN,0},      {SUPER_LOADING,'s'}, {SAME,0},           {SAME,0},          {SAME,0},            {SAME,0} },
+    };
+    /* clang-format on */
+    (void)state;
+    for (int from = 0; from < SUPER_N_STATES; from++) {
+        for (int ev = 0; ev < EV_N; ev++) {
+            const struct cell *c = &want[from][ev];
+            struct hands h = { 0 };
+            struct super s;
+            char asked;
+
+            super_init(&s, &ops, &h, 1);
+            s.state = (enum super_state)from;
+            s.death = (struct death){ .cause = DEATH_KILLED };
+            super_event(&s, (enum super_event)ev, NSEC_S);
+            asked = h.buried           ? 'b'
+                    : h.spawns         ? 's'
+                    : h.drains         ? 'd'
+                    : h.sig == SIGTERM ? 't'
+                    : h.sig == SIGKILL ? 'k'
+                                       : 0;
+            if ((int)s.state != (c->to == SAME ? from : c->to) || asked != c->asks) {
+                fail_msg("%s, event %d: to %s asking '%c'",
+                         super_state_word((enum super_state)from), ev, super_state_word(s.state),
+                         asked ? asked : '-');
+            }
+        }
+    }
+}
+
+static void
+the_first_respawn_is_immediate_and_backoff_begins_at_the_second_counted_death(void **state)
+{
+    struct super s;
+    struct hands h;
+
+    (void)state;
+    start(&s, &h, 0);
+    super_event(&s, EV_READY, NSEC_S);
+    die(&s, CLD_DUMPED, SIGSEGV, 2 * NSEC_S);
+    assert_int_equal(s.state, SUPER_LOADING);
+    assert_int_equal(h.spawns, 2);
+    super_event(&s, EV_READY, 3 * NSEC_S);
+    die(&s, CLD_DUMPED, SIGSEGV, 4 * NSEC_S);
+    assert_int_equal(s.state, SUPER_BACKOFF);
+    assert_in_range(s.timer - 4 * NSEC_S, 75 * NSEC_MS, 125 * NSEC_MS);
+    super_event(&s, EV_TIMER, s.timer);
+    assert_int_equal(s.state, SUPER_LOADING);
+    assert_int_equal(h.spawns, 3);
+}
+
+static void
+a_good_minute_forgives_the_streak(void **state)
+{
+    struct super s;
+    struct hands h;
+    nsec now = 0;
+
+    (void)state;
+    start(&s, &h, now);
+    for (int i = 0; i < 6; i++) {
+        super_event(&s, EV_READY, now);
+        now += 100 * NSEC_S;
+        die(&s, CLD_DUMPED, SIGSEGV, now);
+        assert_int_equal(s.state, SUPER_LOADING);
+    }
+}
+
+static void
+backoff_doubles_to_thirty_seconds_with_a_quarter_of_jitter(void **state)
+{
+    (void)state;
+    assert_int_equal(super_backoff(0, 7), 0);
+    assert_int_equal(super_backoff(1, 7), 0);
+    for (uint32_t k = 2; k < 100; k++) {
+        nsec want = k > 10 ? 30 * NSEC_S : MIN(100 * NSEC_MS << (k - 2), 30 * NSEC_S);
+
+        for (uint64_t r = 0; r < 1000; r++) {
+            nsec got = super_backoff(k, r * 7919 * 104729);
+
+            assert_in_range(got, want * 3 / 4, MIN(want * 5 / 4, 30 * NSEC_S));
+        }
+    }
+}
+
+static void
+a_kill_from_outside_does_not_count_but_spawns_are_spaced(void **state)
+{
+    struct super s;
+    struct hands h;
+    nsec now = 0;
+    int i;
+
+    (void)state;
+    start(&s, &h, now);
+    for (i = 0; i < 100; i++) {
+        super_event(&s, EV_READY, now);
+        now += NSEC_MS;
+        die(&s, CLD_KILLED, SIGKILL, now);
+        assert_int_equal(s.death.cause, DEATH_KILLED);
+        assert_true(s.death.adopt_kv);
+        if (s.state == SUPER_BACKOFF) break;
+        assert_int_equal(s.state, SUPER_LOADING);
+    }
+    assert_in_range(i, 19, 21);
+    assert_int_equal(s.timer - now, 100 * NSEC_MS);
+    assert_int_equal(s.streak, 0);
+}
+
+static void
+five_deaths_before_ready_within_ten_minutes_are_failure(void **state)
+{
+    struct super s;
+    struct hands h;
+
+    (void)state;
+    start(&s, &h, 0);
+    for (int i = 0; i < 4; i++) {
+        die(&s, CLD_EXITED, 70, i * NSEC_S);
+        assert_int_equal(s.death.cause, DEATH_START);
+        if (s.state == SUPER_BACKOFF) super_event(&s, EV_TIMER, s.timer);
+        assert_int_equal(s.state, SUPER_LOADING);
+    }
+    die(&s, CLD_EXITED, 70, 5 * NSEC_S);
+    assert_int_equal(s.state, SUPER_FAILED);
+    assert_int_equal(h.spawns, 5);
+    /* An operator may try again, and old deaths are forgiven. */
+    super_event(&s, EV_START, 6 * NSEC_S);
+    die(&s, CLD_EXITED, 70, 7 * NSEC_S);
+    assert_int_equal(s.state, SUPER_LOADING);
+}
+
+static void
+five_deaths_before_ready_over_an_hour_are_not(void **state)
+{
+    struct super s;
+    struct hands h;
+
+    (void)state;
+    start(&s, &h, 0);
+    for (int i = 1; i < 12; i++) {
+        die(&s, CLD_EXITED, 70, i * 300 * NSEC_S);
+        if (s.state == SUPER_BACKOFF) super_event(&s, EV_TIMER, s.timer);
+        assert_int_equal(s.state, SUPER_LOADING);
+    }
+}
+
+static void
+ten_counted_deaths_within_ten_minutes_are_failure(void **state)
+{
+    struct super s;
+    struct hands h;
+    int n = 0;
+
+    (void)state;
+    start(&s, &h, 0);
+    while (s.state != SUPER_FAILED && n < 50) {
+        nsec now = ++n * NSEC_S;
+
+        if (s.state == SUPER_BACKOFF) super_event(&s, EV_TIMER, now);
+        super_event(&s, EV_READY, now);
+        die(&s, CLD_DUMPED, SIGABRT, now);
+    }
+    assert_int_equal(n, 10);
+}
+
+static void
+a_wrong_configuration_fails_at_once(void **state)
+{
+    static const int codes[] = { 78, 125 };
+
+    (void)state;
+    for (int i = 0; i < 2; i++) {
+        struct super s;
+        struct hands h;
+
+        start(&s, &h, 0);
+        die(&s, CLD_EXITED, codes[i], NSEC_S);
+        assert_int_equal(s.death.cause, DEATH_CONFIG);
+        assert_int_equal(s.state, SUPER_FAILED);
+        assert_int_equal(h.spawns, 1);
+    }
+}
+
+static void
+the_cause_of_a_death_follows_the_closed_list(void **state)
+{
+    static const struct {
+        enum super_state in;
+        enum death_cause suspect;
+        int code, status;
+        bool words;
+        enum death_cause want;
+        bool adopt, counts;
+    } t[] = {
+        { SUPER_READY, DEATH_NONE, CLD_KILLED, SIGKILL, false, DEATH_KILLED, true, false },
+        { SUPER_READY, DEATH_SILENT, CLD_KILLED, SIGKILL, false, DEATH_SILENT, true, true },
+        { SUPER_READY, DEATH_OVERDUE, CLD_KILLED, SIGKILL, false, DEATH_OVERDUE, false, true },
+        { SUPER_READY, DEATH_CORRUPTION, CLD_KILLED, SIGKILL, false, DEATH_CORRUPTION, false,
+          true },
+        { SUPER_READY, DEATH_STORM, CLD_KILLED, SIGKILL, false, DEATH_STORM, false, true },
+        { SUPER_READY, DEATH_NONE, CLD_DUMPED, SIGSEGV, false, DEATH_SIGNAL, false, true },
+        { SUPER_READY, DEATH_NONE, CLD_DUMPED, SIGABRT, true, DEATH_CHECK, false, true },
+        { SUPER_READY, DEATH_NONE, CLD_EXITED, 74, false, DEATH_DEVICE, false, true },
+        { SUPER_READY, DEATH_NONE, CLD_EXITED, 0, false, DEATH_EXITED, false, true },
+        { SUPER_LOADING, DEATH_NONE, CLD_EXITED, 72, false, DEATH_START, false, true },
+        { SUPER_LOADING, DEATH_NONE, CLD_EXITED, 78, false, DEATH_CONFIG, false, true },
+        { SUPER_DRAINING, DEATH_NONE, CLD_EXITED, 0, false, DEATH_DRAINED, true, false },
+        { SUPER_STOPPING, DEATH_NONE, CLD_KILLED, SIGTERM, false, DEATH_OPERATOR, true, false },
+    };
+
+    (void)state;
+    for (size_t i = 0; i < ARRAY_LEN(t); i++) {
+        struct hands h = { 0 };
+        struct super s;
+
+        super_init(&s, &ops, &h, 1);
+        s.state = t[i].in;
+        s.suspect = t[i].suspect;
+        s.was_ready = t[i].in != SUPER_LOADING;
+        super_died(&s, t[i].code, t[i].status, t[i].words);
+        assert_string_equal(death_word(s.death.cause), death_word(t[i].want));
+        assert_int_equal(s.death.adopt_kv, t[i].adopt);
+        assert_int_equal(s.death.counts, t[i].counts);
+    }
+}
+
+static void
+a_spawn_that_fails_is_tried_again_and_not_at_once(void **state)
+{
+    struct hands h = { .spawn_result = -12 };
+    struct super s;
+    nsec now = 0;
+
+    (void)state;
+    super_init(&s, &ops, &h, 1);
+    super_event(&s, EV_START, 0);
+    for (int i = 0; i < 4; i++) {
+        assert_int_equal(s.state, SUPER_BACKOFF);
+        assert_int_equal(h.spawns, i + 1);
+        assert_true(s.timer > now);
+        now = s.timer;
+        super_event(&s, EV_TIMER, now);
+    }
+    assert_int_equal(s.state, SUPER_FAILED);
+}
+
+static void
+a_restart_drains_and_starts_anew(void **state)
+{
+    struct super s;
+    struct hands h;
+
+    (void)state;
+    start(&s, &h, 0);
+    super_event(&s, EV_READY, 0);
+    super_event(&s, EV_AGAIN, NSEC_S);
+    assert_int_equal(s.state, SUPER_DRAINING);
+    assert_int_equal(h.drains, 1);
+    die(&s, CLD_EXITED, 0, 2 * NSEC_S);
+    assert_int_equal(s.state, SUPER_LOADING);
+    assert_int_equal(h.spawns, 2);
+}
+
+static void
+a_worker_killed_for_hanging_comes_back_one_that_was_leaving_does_not(void **state)
+{
+    struct super s;
+    struct hands h;
+
+    (void)state;
+    start(&s, &h, 0);
+    super_event(&s, EV_READY, 0);
+    super_broken(&s, DEATH_SILENT, NSEC_S);
+    super_broken(&s, DEATH_CORRUPTION, NSEC_S); /* the first cause stands */
+    die(&s, CLD_KILLED, SIGKILL, 2 * NSEC_S);
+    assert_int_equal(s.death.cause, DEATH_SILENT);
+    assert_int_equal(s.state, SUPER_LOADING);
+
+    super_event(&s, EV_READY, 2 * NSEC_S);
+    super_event(&s, EV_STOP, 3 * NSEC_S);
+    super_broken(&s, DEATH_SILENT, 4 * NSEC_S);
+    assert_int_equal(s.state, SUPER_DYING);
+    die(&s, CLD_KILLED, SIGKILL, 5 * NSEC_S);
+    assert_int_equal(s.state, SUPER_DOWN);
+}
+
+static void
+a_drain_that_takes_too_long_ends_with_term_then_kill_then_lost(void **state)
+{
+    struct super s;
+    struct hands h;
+
+    (void)state;
+    start(&s, &h, 0);
+    super_event(&s, EV_READY, 0);
+    super_event(&s, EV_STOP, 0);
+    assert_int_equal(s.timer, s.drain_timeout);
+    super_event(&s, EV_TIMER, s.timer);
+    assert_int_equal(h.sig, SIGTERM);
+    super_event(&s, EV_TIMER, s.timer);
+    assert_int_equal(h.sig, SIGKILL);
+    super_event(&s, EV_TIMER, s.timer);
+    assert_int_equal(s.state, SUPER_LOST);
+    assert_int_equal(s.timer, NSEC_NEVER);
+}
+
+int
+main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_state_meets_every_event),
+        cmocka_unit_test(
+            the_first_respawn_is_immediate_and_backoff_begins_at_the_second_counted_death),
+        cmocka_unit_test(a_good_minute_forgives_the_streak),
+        cmocka_unit_test(backoff_doubles_to_thirty_seconds_with_a_quarter_of_jitter),
+        cmocka_unit_test(a_kill_from_outside_does_not_count_but_spawns_are_spaced),
+        cmocka_unit_test(five_deaths_before_ready_within_ten_minutes_are_failure),
+        cmocka_unit_test(five_deaths_before_ready_over_an_hour_are_not),
+        cmocka_unit_test(ten_counted_deaths_within_ten_minutes_are_failure),
+        cmocka_unit_test(a_wrong_configuration_fails_at_once),
+        cmocka_unit_test(the_cause_of_a_death_follows_the_closed_list),
+        cmocka_unit_test(a_spawn_that_fails_is_tried_again_and_not_at_once),
+        cmocka_unit_test(a_restart_drains_and_starts_anew),
+        cmocka_unit_test(a_worker_killed_for_hanging_comes_back_one_that_was_leaving_does_not),
+        cmocka_unit_test(a_drain_that_takes_too_long_ends_with_term_then_kill_then_lost),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
