@@ -63,7 +63,7 @@ ask(struct ctl *ctl, const char *words, int argc, char **argv, int n_operands, c
         }
         json_object_set_new(args, operand, json_integer(id));
     } else if (n_operands) {
-        json_object_set_new(args, operand, json_string(argv[0]));
+        json_object_set_new(args, operand, json_stringn(argv[0], strlen(argv[0])));
     }
     r = ctl_call(ctl, words, args, privileged, &reply);
     if (r) return r;

@@ -119,7 +119,9 @@ ctl_call(struct ctl *ctl, const char *verb, json_t *args, bool privileged, char 
     }
     if (r == 0) {
         r = lagan_call(c, verb, text, reply, &code, CALL_MS);
-        if (r == -EREMOTEIO)
+        if (r < 0 && ctl_signal)
+            r = 128 + ctl_signal;
+        else if (r == -EREMOTEIO)
             r = ctl_fail(ctl_exit_of(code), "%s", lagan_why(c));
         else if (r == -ETIMEDOUT)
             r = ctl_fail(CTL_TIMEOUT, "%s", lagan_why(c));

@@ -126,9 +126,12 @@ print_summary(struct generate *g)
         fprintf(stderr, "%sttft %.1f ms%s", g->from_file ? " · " : "  ",
                 g->ttft[g->n_ttft / 2] * 1000, middle);
         fprintf(stderr, " · %zu token%s", g->n_tokens, g->n_tokens == 1 ? "" : "s");
-        /* The first token took the prompt; what came after it shows the pace. */
+        /* The first token took the prompt; what came after it shows the pace, if it came apart. */
         if (seconds > 0 && g->n_tokens > 1)
             fprintf(stderr, " · %.0f tok/s", (double)(g->n_tokens - 1) / seconds);
+        else if (g->last > g->start)
+            fprintf(stderr, " · %.0f tok/s",
+                    (double)g->n_tokens * (double)NSEC_S / (double)(g->last - g->start));
     }
     if (!g->from_file && g->finish && !g->n_failed) fprintf(stderr, " · stop: %s", g->finish);
     fputc('\n', stderr);

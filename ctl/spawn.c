@@ -26,7 +26,8 @@
 
 #define ASK_EVERY (2 * NSEC_MS)   /* --spawn to first token is to be under half a second */
 #define STOP_WITHIN (10 * NSEC_S) /* after SIGTERM */
-enum { MAX_ARGS = 256, SHOW_LINES = 20 };
+#define SILENT_FOR (10 * NSEC_S)  /* without one answer while it starts: it hangs */
+enum { ANSWER_MS = 50, MAX_ARGS = 256, SHOW_LINES = 20 };
 
 struct spawn {
     char dir[80]; /* a socket's path fits in 107 bytes with it */
@@ -194,7 +195,7 @@ stop(struct spawn *s)
 
     if (!s->gone) kill(s->pid, SIGTERM);
     while (!ended(s, 10 * NSEC_MS)) {
-        if (clock_now() < until && ctl_signal != SIGTERM) continue;
+        if (clock_now() < until) continue;
         kill(s->pid, SIGKILL); /* its workers see their bell hang up and go as well */
         waitpid(s->pid, &s->status, 0);
         s->gone = true;
@@ -264,12 +265,13 @@ look(const json_t *status, const char *model, nsec since, char *why, size_t n)
     return state && !strcmp(state, "ready");
 }
 
+/* Ask until it is ready, and look between the questions whether it is still there. */
 static int
 wait_ready(struct spawn *s, struct ctl *ctl)
 {
     const char *slash = strrchr(ctl->o.spawn, '/');
     const char *model = slash && slash[1] ? slash + 1 : ctl->o.spawn;
-    nsec since = clock_now(), pause = ASK_EVERY;
+    nsec since = clock_now(), heard = since, pause = ASK_EVERY;
     char why[512];
     int r = 0;
 
@@ -278,35 +280,29 @@ wait_ready(struct spawn *s, struct ctl *ctl)
         if (ctl_signal) return 128 + ctl_signal;
     }
     snprintf(ctl->endpoint, sizeof ctl->endpoint, "ipc://%s/api.sock", s->dir);
-    if (lagan_open(&ctl->api, ctl->endpoint, 10000) < 0) {
-        ended(s, 0);
-        return could_not_start(s, lagan_why(NULL));
-    }
+    if (lagan_open(&ctl->api, ctl->endpoint, 0) < 0) return could_not_start(s, lagan_why(NULL));
     while (r == 0) {
         json_t *status;
         char *text = NULL;
-        int k = lagan_call(ctl->api, "status", NULL, &text, NULL, 10000);
+        int k = lagan_call(ctl->api, "status", NULL, &text, NULL, ANSWER_MS);
 
         if (ctl_signal) return free(text), 128 + ctl_signal;
+        if (k == -ETIMEDOUT && clock_now() - heard < SILENT_FOR && !ended(s, 0)) continue;
         if (k < 0) {
             if (ended(s, NSEC_S)) return could_not_start(s, NULL);
             return could_not_start(s, lagan_why(ctl->api));
         }
+        heard = clock_now();
         status = json_loads(text, 0, NULL);
         r = look(status, model, since, why, sizeof why);
         json_decref(status);
         free(text);
         if (r == 0 && ended(s, pause)) return could_not_start(s, NULL);
         /* Tiny models are ready at once; large ones need no 500 questions a second. */
-        if (clock_now() - since > NSEC_S) pause = 50 * NSEC_MS;
+        if (heard - since > NSEC_S) pause = 50 * NSEC_MS;
     }
     progress(model, 0, 0, since);
-    if (r < 0) {
-        int code = could_not_start(s, why);
-
-        return strstr(why, "config") ? CTL_CONFIG : code;
-    }
-    return 0;
+    return r < 0 ? could_not_start(s, ended(s, NSEC_S) ? NULL : why) : 0;
 }
 
 int

@@ -93,7 +93,8 @@ LAGAN_EXPORT int lagan_set_strs(struct lagan_request *r, const char *key, const 
 
 LAGAN_EXPORT int lagan_submit(struct lagan *c, const struct lagan_request *r, uint64_t *id);
 LAGAN_EXPORT int lagan_cancel(struct lagan *c, uint64_t id); /* its ERROR event still comes */
-/* 1 and *ev (size set by the caller), 0 nothing within timeout_ms (-1: for ever), negative: broken. */
+/* 1 and *ev (size set by the caller), 0 nothing within timeout_ms (-1: for ever). -EINTR: a signal came;
+ * -ENOMEM; -EINVAL: no size. A connection that breaks is no failure here but an event. */
 LAGAN_EXPORT int lagan_next(struct lagan *c, struct lagan_event *ev, int timeout_ms);
 
 /* Everything but generate: verb and arguments as a JSON object (or NULL), the answer as JSON text in

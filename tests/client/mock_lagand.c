@@ -274,7 +274,7 @@ static void
 take_call(const struct peer *from, const struct msg *m)
 {
     const msgpack_object *args = msg_get(&m->map, "args");
-    struct msg_span verb = { "", 0 };
+    struct msg_span verb = { "", 0 }, name;
     struct msg_ids ids;
     struct err e;
     uint64_t id;
@@ -305,6 +305,13 @@ take_call(const struct peer *from, const struct msg *m)
         msg_key(&p, "prompt"), msgpack_pack_int(&p, 120);
         msg_key(&p, "generated"), msgpack_pack_int(&p, 9);
         msg_key(&p, "age_ms"), msgpack_pack_int(&p, 1500);
+    } else if (IS("drain") && sock == ctl_sock && msg_str(args, "worker", &name) == 0) {
+        if (name.n != 2 || memcmp(name.p, "w0", 2)) {
+            send_error(from, m->rid, LAGAN_E_NOT_FOUND, "there is no such worker");
+            return;
+        }
+        msgpack_pack_map(&p, 1);
+        msg_key(&p, "requests"), msgpack_pack_int(&p, 2);
     } else if (IS("cancel") && msg_u64(args, "id", &id) == 0) {
         if (id != 17) {
             send_error(from, m->rid, LAGAN_E_NOT_FOUND, "no request has the id asked for");

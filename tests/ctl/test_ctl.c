@@ -333,6 +333,9 @@ tables_line_up_and_json_is_the_answer(void **state)
     assert_has(out, "1.5 s\n");
     assert_int_equal(sh("$L cancel 17"), 0);
     assert_string_equal(out, "request 17 cancelled\n");
+    assert_int_equal(sh("$L drain w0"), 0);
+    assert_string_equal(out, "w0  draining, 2 requests to finish\n");
+    assert_int_equal(sh("$L drain w9"), 4);
 }
 
 static void

@@ -594,8 +594,7 @@ cook(struct in *in, msgpack_sbuffer *b)
     bool prompt = byte(in) % 8;
     msgpack_packer p;
 
-    if (n > 40) n = n % 8; /* few are many enough, mostly; and sometimes 41 and over: */
-    if (n == 7) n = 61 + byte(in) % 6;
+    n = n > 55 ? 64 + n % 2 - prompt : n % 8; /* few, or as many as there may be, or one more */
     msgpack_packer_init(&p, b, msgpack_sbuffer_write);
     msg_begin(&p, LAGAN_MSG_SUBMIT, at, n + prompt);
     if (prompt) msg_key(&p, "text"), msg_text(&p, "x");
@@ -604,7 +603,10 @@ cook(struct in *in, msgpack_sbuffer *b)
         const struct field *f = &fields[which % ARRAY_LEN(fields)];
         char name[16] = { 'k', (char)('0' + i / 10), (char)('0' + i % 10), 0 };
 
-        if (which < 5 * ARRAY_LEN(fields)) {
+        if (in->p == in->end) { /* the rest are keys of no meaning */
+            msg_key(&p, name);
+            msgpack_pack_nil(&p);
+        } else if (which < 5 * ARRAY_LEN(fields)) {
             msg_key(&p, f->key);
             pack_typed(in, &p, f);
         } else if (which < 6 * ARRAY_LEN(fields)) {
