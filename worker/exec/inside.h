@@ -79,9 +79,9 @@ struct exec {
     const struct model *m;
     struct exec_config c;
     uint32_t n_seats, scratch_rows;
-    uint32_t
-        piece; /* rows of logits at a time: prompt log-probabilities of a whole chunk must not */
-    uint32_t top_most; /* need chunk * vocab floats */
+    /* Rows of logits at a time: prompt log-probabilities of a chunk must not need chunk * vocab floats. */
+    uint32_t piece;
+    uint32_t top_most; /* log-probabilities a row may ask for */
     struct arena arena;
     char *host;
     uint64_t host_bytes;
