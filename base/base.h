@@ -27,17 +27,15 @@ typedef uint64_t req_id; /* unique over the daemon's life, never reused */
 #define CACHE_LINE 64
 
 #define ARRAY_LEN(a) (sizeof(a) / sizeof((a)[0]))
-#define MIN(a, b) \
+/* Each use has names of its own, so that one may stand inside another. */
+#define MIN(a, b) LESS_OF(a, b, <, __COUNTER__)
+#define MAX(a, b) LESS_OF(a, b, >, __COUNTER__)
+#define LESS_OF(a, b, op, n) LESS_OF_AS(a, b, op, n)
+#define LESS_OF_AS(a, b, op, n) \
     ({ \
-        __typeof__(a) min_a = (a); \
-        __typeof__(b) min_b = (b); \
-        min_a < min_b ? min_a : min_b; \
-    })
-#define MAX(a, b) \
-    ({ \
-        __typeof__(a) max_a = (a); \
-        __typeof__(b) max_b = (b); \
-        max_a > max_b ? max_a : max_b; \
+        __typeof__(a) of_a##n = (a); \
+        __typeof__(b) of_b##n = (b); \
+        of_a##n op of_b##n ? of_a##n : of_b##n; \
     })
 /* n rounded up to a multiple of unit, and the number of units that takes. */
 #define ROUND_UP(n, unit) (((n) + (unit)-1) / (unit) * (unit))

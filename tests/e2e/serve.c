@@ -1,0 +1,179 @@
+/* serve.c - see serve.h. */
+#include "tests/e2e/serve.h"
+
+#include "tests/test.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <jansson.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+enum { MAX_ARGS = 64, STOP_SECONDS = 20 };
+
+const char *
+source_path(const char *below)
+{
+    static char path[4][1024];
+    static unsigned at;
+    const char *top = getenv("srcdir");
+    char *p = path[at++ % 4];
+
+    if (below[0] == '/') return below;
+    snprintf(p, sizeof path[0], "%s/%s", top ? top : ".", below);
+    return p;
+}
+
+const char *
+program_path(const char *name)
+{
+    static char path[1024];
+    char self[900];
+    ssize_t n = readlink("/proc/self/exe", self, sizeof self - 1);
+    char *tests;
+
+    assert_true(n > 0);
+    self[n] = 0;
+    tests = strstr(self, "/tests/");
+    assert_non_null(tests);
+    *tests = 0;
+    snprintf(path, sizeof path, "%s/%s", self, name);
+    return path;
+}
+
+static void
+sleep_ms(int ms)
+{
+    const struct timespec t = { .tv_sec = ms / 1000, .tv_nsec = ms % 1000 * 1000000L };
+
+    nanosleep(&t, NULL);
+}
+
+void
+serve_launch(struct serve *s, const char *model, const char *const *set)
+{
+    char *argv[MAX_ARGS];
+    char exe[1024], dir[1024];
+    int n = 0;
+
+    strcpy(s->dir, "/tmp/lagan-e2e-XXXXXX");
+    assert_non_null(mkdtemp(s->dir));
+    snprintf(s->endpoint, sizeof s->endpoint, "ipc://%s/api.sock", s->dir);
+    snprintf(s->log, sizeof s->log, "%s.log", s->dir);
+    snprintf(exe, sizeof exe, "%s", program_path("lagand"));
+    snprintf(dir, sizeof dir, "%s", source_path(model));
+    argv[n++] = exe;
+    argv[n++] = (char *)(uintptr_t) "--foreground";
+    argv[n++] = (char *)(uintptr_t) "--runtime-dir";
+    argv[n++] = s->dir;
+    argv[n++] = (char *)(uintptr_t) "--model";
+    argv[n++] = dir;
+    argv[n++] = (char *)(uintptr_t) "--device";
+    argv[n++] = (char *)(uintptr_t) "cpu";
+    for (; set && *set; set++) {
+        assert_true(n + 3 < MAX_ARGS);
+        argv[n++] = (char *)(uintptr_t) "--set";
+        argv[n++] = (char *)(uintptr_t)*set;
+    }
+    argv[n] = NULL;
+    s->pid = fork();
+    assert_true(s->pid >= 0);
+    if (s->pid == 0) {
+        int fd = open(s->log, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+
+        prctl(PR_SET_PDEATHSIG, SIGTERM);
+        dup2(fd, 1);
+        dup2(fd, 2);
+        execv(exe, argv);
+        _exit(127);
+    }
+}
+
+static void
+print_log(const struct serve *s)
+{
+    char line[512];
+    FILE *f = fopen(s->log, "re");
+
+    if (!f) return;
+    while (fgets(line, sizeof line, f)) fprintf(stderr, "  lagand: %s", line);
+    fclose(f);
+}
+
+bool
+serve_wait_ready(const struct serve *s, int seconds)
+{
+    for (int i = 0; i < seconds * 50; i++) {
+        struct lagan *c;
+        char *reply = NULL;
+        bool up = false;
+
+        if (waitpid(s->pid, NULL, WNOHANG) == s->pid) break;
+        if (lagan_open(&c, s->endpoint, 500) == 0) {
+            if (lagan_call(c, "workers list", NULL, &reply, NULL, 1000) == 0)
+                up = strstr(reply, "\"ready\"") != NULL || strstr(reply, "\"READY\"") != NULL;
+            free(reply);
+            lagan_close(c);
+        }
+        if (up) return true;
+        sleep_ms(20);
+    }
+    print_log(s);
+    return false;
+}
+
+bool
+serve_start(struct serve *s, const char *model, const char *const *set)
+{
+    serve_launch(s, model, set);
+    return serve_wait_ready(s, 20);
+}
+
+void
+serve_stop(struct serve *s)
+{
+    char command[256];
+    int status = -1;
+
+    kill(s->pid, SIGTERM);
+    for (int i = 0; i < STOP_SECONDS * 100; i++) {
+        if (waitpid(s->pid, &status, WNOHANG) == s->pid) break;
+        if (i == STOP_SECONDS * 100 - 1) {
+            print_log(s);
+            kill(s->pid, SIGKILL);
+            waitpid(s->pid, &status, 0);
+            fail_msg("lagand did not stop within %d s", STOP_SECONDS);
+        }
+        sleep_ms(10);
+    }
+    if (!WIFEXITED(status) || WEXITSTATUS(status) != 0) print_log(s);
+    snprintf(command, sizeof command, "rm -rf '%s' '%s'", s->dir, s->log);
+    assert_int_equal(system(command), 0);
+    assert_true(WIFEXITED(status));
+    assert_int_equal(WEXITSTATUS(status), 0);
+}
+
+pid_t
+serve_worker(const struct serve *s)
+{
+    struct lagan *c;
+    char *reply = NULL;
+    json_t *list;
+    pid_t pid;
+
+    assert_int_equal(lagan_open(&c, s->endpoint, 2000), 0);
+    assert_int_equal(lagan_call(c, "workers list", NULL, &reply, NULL, 2000), 0);
+    lagan_close(c);
+    list = json_loads(reply, 0, NULL);
+    assert_non_null(list);
+    pid = (pid_t)json_integer_value(json_object_get(json_array_get(list, 0), "pid"));
+    json_decref(list);
+    free(reply);
+    return pid;
+}

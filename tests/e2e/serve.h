@@ -1,0 +1,35 @@
+/* serve.h - a real lagand with a real worker in a temporary directory, for the length of a test.
+ *
+ * Programs are found beside the test's own build directory. Whatever happens, serve_stop() leaves no
+ * process and no file; it fails the test when lagand did not exit with 0.
+ */
+#ifndef TESTS_E2E_SERVE_H
+#define TESTS_E2E_SERVE_H
+
+#include "include/lagan.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+struct serve {
+    pid_t pid;
+    char dir[64], endpoint[96], log[80];
+};
+
+/* model: a directory below tests/data or models (srcdir is put before it), or absolute. set: KEY=VALUE
+ * strings, NULL-ended, or NULL. Waits until the worker is ready; false after 20 s (the log is printed). */
+bool serve_start(struct serve *s, const char *model, const char *const *set);
+/* The same without waiting, and with other arguments before --model. */
+void serve_launch(struct serve *s, const char *model, const char *const *set);
+bool serve_wait_ready(const struct serve *s, int seconds);
+void serve_stop(struct serve *s);
+/* Pid of the only worker, from `laganctl workers list`. */
+pid_t serve_worker(const struct serve *s);
+
+/* A path below the source tree. Static storage, four at a time. */
+const char *source_path(const char *below);
+/* The program of that name in the build tree. */
+const char *program_path(const char *name);
+
+#endif

@@ -1,0 +1,351 @@
+/* test_golden.c - what transformers computes is what a client gets, through every process.
+ *
+ * Each checkpoint is served by a real lagand and worker, in settings that cover block size, chunk
+ * budget and lanes pairwise; each prompt runs alone and all run at once. Ids must be equal, the
+ * distributions within the tolerance stated with the data (1e-4 of the largest logit), and the bits
+ * of every log-probability the same in all of it.
+ */
+#include "tests/e2e/serve.h"
+#include "tests/test.h"
+
+#include <jansson.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { MAX_PROMPTS = 16, N_NEW = 32, MAX_VOCAB = 1024, AT_ONCE = 16 };
+
+struct prompt {
+    uint32_t n_ids, n_decoder, n_greedy;
+    int32_t *ids, *decoder;
+    int32_t greedy[N_NEW];
+    double margin[N_NEW];
+    float *last, *all; /* logits: [vocab]; [n_all][vocab] or NULL */
+    uint32_t n_all;
+    uint64_t bits[2]; /* of the first run, without and with prefix: every later one has the same */
+};
+
+struct golden {
+    uint32_t n, vocab;
+    struct prompt p[MAX_PROMPTS];
+    char *tensors;
+    double worst;
+};
+
+static char *
+read_file(const char *path, size_t *n)
+{
+    FILE *f = fopen(path, "re");
+    char *text;
+
+    if (!f) fail_msg("%s cannot be opened", path);
+    fseek(f, 0, SEEK_END);
+    *n = (size_t)ftell(f);
+    rewind(f);
+    text = malloc(*n + 1);
+    assert_int_equal(fread(text, 1, *n, f), *n);
+    text[*n] = 0;
+    fclose(f);
+    return text;
+}
+
+static int32_t *
+ids_of(json_t *list, uint32_t *n)
+{
+    int32_t *ids;
+
+    *n = (uint32_t)json_array_size(list);
+    ids = malloc((*n + 1) * sizeof *ids);
+    for (uint32_t i = 0; i < *n; i++) ids[i] = (int32_t)json_integer_value(json_array_get(list, i));
+    return ids;
+}
+
+static float *
+tensor(json_t *header, char *data, const char *name, uint32_t *rows, uint32_t *cols)
+{
+    json_t *t = json_object_get(header, name), *shape;
+
+    if (!t) return NULL;
+    assert_string_equal(json_string_value(json_object_get(t, "dtype")), "F32");
+    shape = json_object_get(t, "shape");
+    *rows = json_array_size(shape) == 2 ? (uint32_t)json_integer_value(json_array_get(shape, 0))
+                                        : 1;
+    *cols = (uint32_t)json_integer_value(json_array_get(shape, json_array_size(shape) - 1));
+    return (float *)(void *)(data + json_integer_value(
+                                        json_array_get(json_object_get(t, "data_offsets"), 0)));
+}
+
+static void
+golden_read(struct golden *g, const char *model)
+{
+    char path[256];
+    size_t n;
+    char *text;
+    uint64_t header_bytes;
+    json_t *doc, *header, *list;
+
+    memset(g, 0, sizeof *g);
+    snprintf(path, sizeof path, "tests/data/golden/%s/expected.safetensors", model);
+    g->tensors = read_file(source_path(path), &n);
+    memcpy(&header_bytes, g->tensors, 8);
+    header = json_loadb(g->tensors + 8, header_bytes, 0, NULL);
+    assert_non_null(header);
+    /* Floats want to be aligned: shift the data behind the header. */
+    memmove(g->tensors, g->tensors + 8 + header_bytes, n - 8 - header_bytes);
+
+    snprintf(path, sizeof path, "tests/data/golden/%s/expected.json", model);
+    text = read_file(source_path(path), &n);
+    doc = json_loadb(text, n, 0, NULL);
+    assert_non_null(doc);
+    list = json_object_get(doc, "prompts");
+    g->n = (uint32_t)json_array_size(list);
+    assert_true(g->n > 0 && g->n <= MAX_PROMPTS);
+    for (uint32_t i = 0; i < g->n; i++) {
+        json_t *o = json_array_get(list, i), *greedy = json_object_get(o, "greedy");
+        struct prompt *p = &g->p[i];
+        json_t *tokens = json_is_object(greedy) ? json_object_get(greedy, "ids") : greedy;
+        uint32_t rows;
+        char name[32];
+
+        if (json_is_object(greedy) && !tokens) tokens = json_object_get(greedy, "tokens");
+        p->ids = ids_of(json_object_get(o, "input_ids"), &p->n_ids);
+        p->decoder = ids_of(json_object_get(o, "decoder_input_ids"), &p->n_decoder);
+        p->n_greedy = (uint32_t)json_array_size(tokens);
+        assert_int_equal(p->n_greedy, N_NEW);
+        for (uint32_t k = 0; k < N_NEW; k++) {
+            json_t *margins = json_object_get(json_is_object(greedy) ? greedy : o, "margin");
+
+            p->greedy[k] = (int32_t)json_integer_value(json_array_get(tokens, k));
+            p->margin[k] = margins ? json_number_value(json_array_get(margins, k)) : 1;
+        }
+        snprintf(name, sizeof name, "p%u.logits_last", i);
+        p->last = tensor(header, g->tensors, name, &rows, &g->vocab);
+        assert_non_null(p->last);
+        snprintf(name, sizeof name, "p%u.logits_all", i);
+        p->all = tensor(header, g->tensors, name, &p->n_all, &g->vocab);
+    }
+    assert_true(g->vocab <= MAX_VOCAB);
+    json_decref(doc);
+    json_decref(header);
+    free(text);
+}
+
+static void
+golden_free(struct golden *g)
+{
+    for (uint32_t i = 0; i < g->n; i++) {
+        free(g->p[i].ids);
+        free(g->p[i].decoder);
+    }
+    free(g->tensors);
+}
+
+/* Largest error of a whole distribution, as a part of the largest logit. */
+static double
+distribution_error(const float *logits, const struct lagan_top *top, uint32_t n, uint32_t vocab)
+{
+    double most = 0, sum = 0, biggest = logits[0], worst = 0;
+
+    assert_int_equal(n, vocab);
+    for (uint32_t i = 0; i < vocab; i++) {
+        biggest = fmax(biggest, logits[i]);
+        most = fmax(most, fabs(logits[i]));
+    }
+    for (uint32_t i = 0; i < vocab; i++) sum += exp(logits[i] - biggest);
+    for (uint32_t i = 0; i < n; i++) {
+        double want;
+
+        assert_true(top[i].id >= 0 && (uint32_t)top[i].id < vocab);
+        want = logits[top[i].id] - biggest - log(sum);
+        assert_true(isfinite(top[i].logprob));
+        worst = fmax(worst, fabs(want - top[i].logprob));
+    }
+    return worst / most;
+}
+
+/* An encoder-decoder prompt is asked twice: its distributions are over decoder_input_ids, its greedy
+ * tokens follow the start token alone. */
+struct answer {
+    uint64_t id, bits;
+    struct prompt *p;
+    bool prefix;
+    uint32_t n, n_prompt;
+    int32_t ids[N_NEW];
+    bool over;
+};
+
+static uint64_t
+mix(uint64_t h, const void *bytes, size_t n)
+{
+    const uint8_t *b = bytes;
+
+    for (size_t i = 0; i < n; i++) h = (h ^ b[i]) * UINT64_C(0x100000001b3);
+    return h;
+}
+
+static void
+ask(struct lagan *c, struct golden *g, struct prompt *p, bool prefix, struct answer *a)
+{
+    struct lagan_request *r = lagan_request_new();
+
+    *a = (struct answer){ .p = p, .prefix = prefix, .bits = UINT64_C(0xcbf29ce484222325) };
+    assert_int_equal(lagan_set_ids(r, "ids", p->ids, p->n_ids), 0);
+    if (prefix) assert_int_equal(lagan_set_ids(r, "decoder_ids", p->decoder, p->n_decoder), 0);
+    assert_int_equal(lagan_set_int(r, "max_tokens", N_NEW), 0);
+    assert_int_equal(lagan_set_bool(r, "ignore_eos", 1), 0);
+    assert_int_equal(lagan_set_int(r, "forced_bos", -1), 0);
+    assert_int_equal(lagan_set_int(r, "forced_eos", -1), 0);
+    assert_int_equal(lagan_set_int(r, "logprobs", g->vocab), 0);
+    assert_int_equal(lagan_set_int(r, "prompt_logprobs", g->vocab), 0);
+    assert_int_equal(lagan_submit(c, r, &a->id), 0);
+    lagan_request_free(r);
+}
+
+static void
+take_event(struct golden *g, struct answer *a, const struct lagan_event *ev)
+{
+    struct prompt *p = a->p;
+    double err;
+
+    switch (ev->kind) {
+    case LAGAN_EVENT_PROMPT:
+        assert_int_equal(a->n, 0);
+        assert_int_equal(ev->first, a->n_prompt);
+        assert_int_equal(ev->n_top, g->vocab);
+        for (uint32_t i = 0; i < ev->n_ids; i++, a->n_prompt++) {
+            if (a->n_prompt == 0) continue;
+            a->bits = mix(a->bits, &ev->top[(size_t)i * ev->n_top], ev->n_top * sizeof *ev->top);
+            if (!p->all || (p->n_decoder && !a->prefix)) continue;
+            err = distribution_error(p->all + (size_t)(a->n_prompt - 1) * g->vocab,
+                                     &ev->top[(size_t)i * ev->n_top], ev->n_top, g->vocab);
+            g->worst = fmax(g->worst, err);
+        }
+        break;
+    case LAGAN_EVENT_TOKENS:
+        assert_int_equal(ev->first, a->n);
+        assert_true(a->n + ev->n_ids <= N_NEW);
+        assert_int_equal(ev->n_top, g->vocab);
+        for (uint32_t i = 0; i < ev->n_ids; i++, a->n++) {
+            a->ids[a->n] = ev->ids[i];
+            a->bits = mix(a->bits, &ev->logprob[i], 4);
+            a->bits = mix(a->bits, &ev->top[(size_t)i * ev->n_top], ev->n_top * sizeof *ev->top);
+            if (a->n == 0 && (a->prefix || !p->n_decoder))
+                g->worst = fmax(g->worst,
+                                distribution_error(p->last, &ev->top[(size_t)i * ev->n_top],
+                                                   ev->n_top, g->vocab));
+        }
+        break;
+    case LAGAN_EVENT_OUTPUT:
+        assert_string_equal(ev->word, "length");
+        break;
+    case LAGAN_EVENT_DONE:
+        a->over = true;
+        break;
+    default:
+        fail_msg("%s: %s", ev->word ? ev->word : "?", ev->message ? ev->message : "?");
+    }
+}
+
+static void
+collect(struct lagan *c, struct golden *g, struct answer *a, uint32_t n)
+{
+    uint32_t over = 0;
+
+    while (over < n) {
+        struct lagan_event ev = { .size = sizeof ev };
+        uint32_t i = 0;
+        int r = lagan_next(c, &ev, 30000);
+
+        if (r <= 0) fail_msg("nothing for 30 s: %s", lagan_why(c));
+        while (i < n && a[i].id != ev.id) i++;
+        assert_true(i < n);
+        assert_false(a[i].over);
+        take_event(g, &a[i], &ev);
+        over += a[i].over;
+    }
+    for (uint32_t i = 0; i < n; i++) {
+        struct prompt *p = a[i].p;
+        uint32_t prompt = a[i].prefix ? p->n_decoder : p->n_decoder ? 1 : p->n_ids;
+
+        assert_int_equal(a[i].n, N_NEW);
+        assert_int_equal(a[i].n_prompt, prompt);
+        for (uint32_t k = 0; !a[i].prefix && k < N_NEW && p->margin[k] >= 1e-3; k++)
+            assert_int_equal(a[i].ids[k], p->greedy[k]);
+        if (!p->bits[a[i].prefix]) p->bits[a[i].prefix] = a[i].bits;
+        assert_true(p->bits[a[i].prefix] == a[i].bits);
+    }
+}
+
+static void
+golden_run(const char *model)
+{
+    static const char *const settings[][8] = {
+        /* pairwise over blocks {4, 16, 64}, budget {5, 512}, lanes {one, two} */
+        { "kv.tokens_per_block=4", "max_num_batched_tokens=5", "split.mode=off" },
+        { "kv.tokens_per_block=16", "max_num_batched_tokens=512", "split.mode=off" },
+        { "kv.tokens_per_block=64", "max_num_batched_tokens=5", "split.mode=fixed" },
+        { "kv.tokens_per_block=4", "max_num_batched_tokens=512", "split.mode=fixed" },
+        { "kv.tokens_per_block=16", "max_num_batched_tokens=5", "split.mode=fixed" },
+        { "kv.tokens_per_block=64", "max_num_batched_tokens=512", "split.mode=off" },
+    };
+    struct golden g;
+    char dir[128];
+
+    golden_read(&g, model);
+    snprintf(dir, sizeof dir, "tests/data/golden/%s", model);
+    for (size_t k = 0; k < sizeof settings / sizeof *settings; k++) {
+        const char *set[8] = { settings[k][0],    settings[k][1],    settings[k][2], "dtype=fp32",
+                               "max_num_seqs=16", "kv.memory=64MiB", "threads=2",    NULL };
+        struct answer a[AT_ONCE];
+        struct serve s;
+        struct lagan *c;
+
+        assert_true(serve_start(&s, dir, set));
+        assert_int_equal(lagan_open(&c, s.endpoint, 5000), 0);
+        for (uint32_t i = 0; i < g.n; i++)
+            for (int prefix = 0; prefix <= (g.p[i].n_decoder > 0); prefix++) {
+                ask(c, &g, &g.p[i], prefix, &a[0]);
+                collect(c, &g, a, 1);
+            }
+        for (uint32_t i = 0; i < AT_ONCE; i++) {
+            struct prompt *p = &g.p[i % g.n];
+
+            ask(c, &g, p, p->n_decoder && i >= g.n, &a[i]);
+        }
+        collect(c, &g, a, AT_ONCE);
+        lagan_close(c);
+        serve_stop(&s);
+    }
+    print_message("%s: largest error %.2g of the largest logit\n", model, g.worst);
+    assert_true(g.worst <= 1e-4);
+    golden_free(&g);
+}
+
+#define GOLDEN(model) \
+    static void model##_as_transformers_in_every_setting(void **state) \
+    { \
+        (void)state; \
+        golden_run(#model); \
+    }
+GOLDEN(llama2)
+GOLDEN(llama3)
+GOLDEN(mistral)
+GOLDEN(gemma3)
+GOLDEN(t5_relu)
+GOLDEN(t5_gated)
+
+int
+main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(llama2_as_transformers_in_every_setting),
+        cmocka_unit_test(llama3_as_transformers_in_every_setting),
+        cmocka_unit_test(mistral_as_transformers_in_every_setting),
+        cmocka_unit_test(gemma3_as_transformers_in_every_setting),
+        cmocka_unit_test(t5_relu_as_transformers_in_every_setting),
+        cmocka_unit_test(t5_gated_as_transformers_in_every_setting),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,399 @@
+/* test_service.c - one real lagand and worker, as clients meet them: answers, refusals, cancels, deaths.
+ *
+ * The inputs here are those that only a real model can judge; frames, credit and supervision with a
+ * worker that lies are in tests/daemon.
+ */
+#include "tests/e2e/serve.h"
+#include "tests/test.h"
+
+#include <errno.h>
+#include <jansson.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#define LLAMA "tests/data/golden/llama2"
+#define T5 "tests/data/golden/t5_relu"
+
+static const char *const small[] = { "max_num_seqs=8", "kv.memory=16MiB", "max_source_tokens=64",
+                                     "threads=2", NULL };
+
+static struct lagan *
+connect_to(const struct serve *s)
+{
+    struct lagan *c;
+
+    assert_int_equal(lagan_open(&c, s->endpoint, 5000), 0);
+    return c;
+}
+
+/* A request from a JSON object: lists of numbers are ids, lists of strings strings. */
+static struct lagan_request *
+request(const char *text)
+{
+    struct lagan_request *r = lagan_request_new();
+    json_t *o = json_loads(text, 0, NULL), *v;
+    const char *key;
+
+    if (!o) fail_msg("not JSON: %s", text);
+    json_object_foreach(o, key, v)
+    {
+        if (json_is_integer(v)) lagan_set_int(r, key, json_integer_value(v));
+        if (json_is_real(v)) lagan_set_float(r, key, json_real_value(v));
+        if (json_is_boolean(v)) lagan_set_bool(r, key, json_is_true(v));
+        if (json_is_string(v)) lagan_set_str(r, key, json_string_value(v), json_string_length(v));
+        if (json_is_array(v) && json_is_string(json_array_get(v, 0))) {
+            const char *s[32];
+            size_t n = json_array_size(v);
+
+            for (size_t i = 0; i < n; i++) s[i] = json_string_value(json_array_get(v, i));
+            lagan_set_strs(r, key, s, n);
+        } else if (json_is_array(v)) {
+            size_t n = json_array_size(v);
+            int32_t *ids = calloc(n + 1, sizeof *ids);
+
+            for (size_t i = 0; i < n; i++)
+                ids[i] = (int32_t)json_integer_value(json_array_get(v, i));
+            lagan_set_ids(r, key, ids, n);
+            free(ids);
+        }
+    }
+    json_decref(o);
+    return r;
+}
+
+static uint64_t
+submit(struct lagan *c, const char *text)
+{
+    struct lagan_request *r = request(text);
+    uint64_t id = 0;
+
+    assert_int_equal(lagan_submit(c, r, &id), 0);
+    lagan_request_free(r);
+    return id;
+}
+
+/* Read one request to its end. word: how it ended; message: the error's sentence. */
+static uint32_t
+finish(struct lagan *c, uint64_t id, char word[32], char message[256])
+{
+    uint32_t n = 0;
+
+    word[0] = message[0] = 0;
+    for (;;) {
+        struct lagan_event ev = { .size = sizeof ev };
+        int r = lagan_next(c, &ev, 20000);
+
+        if (r <= 0) fail_msg("nothing for 20 s: %s", lagan_why(c));
+        if (ev.id != id) continue;
+        if (ev.kind == LAGAN_EVENT_TOKENS) {
+            assert_int_equal(ev.first, n);
+            n += ev.n_ids;
+        }
+        if (ev.kind == LAGAN_EVENT_OUTPUT) snprintf(word, 32, "%s", ev.word);
+        if (ev.kind == LAGAN_EVENT_ERROR) {
+            snprintf(word, 32, "%s", ev.word);
+            snprintf(message, 256, "%s", ev.message ? ev.message : "");
+        }
+        if (ev.kind == LAGAN_EVENT_ERROR || ev.kind == LAGAN_EVENT_DONE) return n;
+    }
+}
+
+struct input {
+    const char *json, *word, *says;
+};
+
+static void
+inputs_get_their_words(const char *model, const struct input *in, size_t n)
+{
+    char word[32], message[256];
+    struct serve s;
+    struct lagan *c;
+
+    assert_true(serve_start(&s, model, small));
+    c = connect_to(&s);
+    for (size_t i = 0; i < n; i++) {
+        finish(c, submit(c, in[i].json), word, message);
+        if (strcmp(word, in[i].word) || (in[i].says && !strstr(message, in[i].says)))
+            fail_msg("%s: %s: %s", in[i].json, word, message);
+    }
+    lagan_close(c);
+    serve_stop(&s);
+}
+
+static void
+a_decoder_answers_every_wrong_request_by_name(void **state)
+{
+    static const struct input in[] = {
+        { "{\"ids\":[1,2,3],\"max_tokens\":4,\"ignore_eos\":true}", "length", NULL },
+        { "{\"ids\":[]}", "invalid_request", "empty" },
+        { "{\"max_tokens\":4}", "invalid_request", "ids" },
+        { "{\"ids\":[1],\"text\":\"a\"}", "invalid_request", "text" },
+        { "{\"text\":\"a\"}", "unsupported", "tokenizer" },
+        { "{\"ids\":[1],\"decoder_ids\":[1]}", "invalid_request", "decoder_ids" },
+        { "{\"ids\":[1,320]}", "invalid_request", "320" },
+        { "{\"ids\":[1,-4]}", "invalid_request", "ids" },
+        { "{\"ids\":[1],\"max_tokens\":0}", "invalid_request", "max_tokens" },
+        { "{\"ids\":[1],\"max_tokens\":2147483648}", "invalid_request", "max_tokens" },
+        { "{\"ids\":[1],\"temperature\":-1}", "invalid_request", "temperature" },
+        { "{\"ids\":[1],\"top_p\":0.0}", "invalid_request", "top_p" },
+        { "{\"ids\":[1],\"logprobs\":1025}", "invalid_request", "logprobs" },
+        { "{\"ids\":[1],\"beams\":4}", "invalid_request", "beams" },
+        { "{\"ids\":[1],\"n\":2}", "invalid_request", "n" },
+        { "{\"ids\":[1],\"return_logits\":true}", "invalid_request", "return_logits" },
+        { "{\"ids\":[1],\"no_such_key\":1,\"max_tokens\":2}", "length", NULL },
+        { "{\"ids\":[1],\"model\":\"other\"}", "model_not_found", "other" },
+    };
+
+    (void)state;
+    inputs_get_their_words(LLAMA, in, sizeof in / sizeof *in);
+}
+
+static void
+an_encoder_decoder_bounds_its_source_and_its_prefix(void **state)
+{
+    static char longer[512] = "{\"ids\":[9";
+    static const struct input in[] = {
+        { "{\"ids\":[8,1],\"max_tokens\":3,\"ignore_eos\":true}", "length", NULL },
+        { "{\"ids\":[8,1],\"decoder_ids\":[0,5],\"max_tokens\":3,\"ignore_eos\":true}", "length",
+          NULL },
+        { "{\"ids\":[8,1],\"decoder_ids\":[999]}", "invalid_request", "999" },
+        { "{\"ids\":[8,1],\"decoder_ids\":[]}", "invalid_request", "decoder_ids" },
+        { "{\"ids\":[]}", "invalid_request", "empty" },
+        { longer, "too_long", "64" },
+    };
+
+    (void)state;
+    for (int i = 0; i < 64; i++) strcat(longer, ",9");
+    strcat(longer, "]}");
+    inputs_get_their_words(T5, in, sizeof in / sizeof *in);
+}
+
+static void
+a_prompt_longer_than_the_model_or_the_pool_is_too_long(void **state)
+{
+    static const char *const tiny[] = { "max_num_seqs=2", "kv.memory=256KiB", "threads=1",
+                                        "kv.tokens_per_block=16", NULL };
+    char text[4096] = "{\"max_tokens\":4,\"ids\":[1", word[32], message[256];
+    struct serve s;
+    struct lagan *c;
+
+    (void)state;
+    for (int i = 0; i < 255; i++) strcat(text, ",2");
+    strcat(text, "]}");
+    assert_true(serve_start(&s, LLAMA, small));
+    c = connect_to(&s);
+    finish(c, submit(c, text), word, message);
+    assert_string_equal(word, "too_long");
+    lagan_close(c);
+    serve_stop(&s);
+
+    strcpy(text, "{\"max_tokens\":100,\"ids\":[1");
+    for (int i = 0; i < 140; i++) strcat(text, ",2");
+    strcat(text, "]}");
+    assert_true(serve_start(&s, LLAMA, tiny));
+    c = connect_to(&s);
+    finish(c, submit(c, text), word, message);
+    assert_string_equal(word, "too_long");
+    finish(c, submit(c, "{\"ids\":[1],\"max_tokens\":4,\"ignore_eos\":true}"), word, message);
+    assert_string_equal(word, "length");
+    lagan_close(c);
+    serve_stop(&s);
+}
+
+static void
+a_cancelled_request_ends_as_cancelled_and_the_next_one_runs(void **state)
+{
+    char word[32], message[256];
+    struct serve s;
+    struct lagan *c;
+    uint64_t id;
+
+    (void)state;
+    assert_true(serve_start(&s, LLAMA, small));
+    c = connect_to(&s);
+    for (int i = 0; i < 20; i++) {
+        id = submit(c, "{\"ids\":[1,5],\"max_tokens\":250,\"ignore_eos\":true}");
+        assert_int_equal(lagan_cancel(c, id), 0);
+        assert_int_equal(lagan_cancel(c, id + 1000), -ENOENT);
+        assert_true(finish(c, id, word, message) < 250);
+        assert_string_equal(word, "cancelled");
+    }
+    id = submit(c, "{\"ids\":[1,5],\"max_tokens\":9,\"ignore_eos\":true}");
+    assert_int_equal(finish(c, id, word, message), 9);
+    lagan_close(c);
+    serve_stop(&s);
+}
+
+static void
+a_deadline_that_passes_ends_the_request(void **state)
+{
+    char word[32], message[256];
+    struct serve s;
+    struct lagan *c;
+
+    (void)state;
+    assert_true(serve_start(&s, LLAMA, small));
+    c = connect_to(&s);
+    finish(c, submit(c, "{\"ids\":[1,5],\"max_tokens\":250,\"ignore_eos\":true,\"deadline_ms\":1}"),
+           word, message);
+    assert_string_equal(word, "deadline");
+    lagan_close(c);
+    serve_stop(&s);
+}
+
+static void
+a_killed_worker_is_replaced_and_its_requests_end_with_worker_lost(void **state)
+{
+    char word[32], message[256];
+    struct serve s;
+    struct lagan *c;
+
+    (void)state;
+    assert_true(serve_start(&s, LLAMA, small));
+    c = connect_to(&s);
+    for (int i = 0; i < 5; i++) {
+        uint64_t id = submit(c, "{\"ids\":[1,5],\"max_tokens\":250,\"ignore_eos\":true}");
+        struct lagan_event ev = { .size = sizeof ev };
+        pid_t worker = serve_worker(&s);
+
+        while (ev.kind != LAGAN_EVENT_TOKENS) assert_int_equal(lagan_next(c, &ev, 10000), 1);
+        assert_true(worker > 0);
+        assert_int_equal(kill(worker, SIGKILL), 0);
+        while (ev.kind != LAGAN_EVENT_ERROR && ev.kind != LAGAN_EVENT_DONE)
+            assert_int_equal(lagan_next(c, &ev, 10000), 1);
+        assert_int_equal(ev.id, id);
+        if (ev.kind == LAGAN_EVENT_ERROR) assert_string_equal(ev.word, "worker_lost");
+        assert_true(serve_wait_ready(&s, 10));
+        id = submit(c, "{\"ids\":[1,5],\"max_tokens\":9,\"ignore_eos\":true}");
+        assert_int_equal(finish(c, id, word, message), 9);
+        assert_int_not_equal(serve_worker(&s), worker);
+    }
+    lagan_close(c);
+    serve_stop(&s);
+}
+
+static void
+the_same_seed_draws_the_same_tokens_alone_and_in_company(void **state)
+{
+    static const char draw[] =
+        "{\"ids\":[1,5,9],\"max_tokens\":40,\"ignore_eos\":true,\"temperature\":1.2,"
+        "\"top_k\":50,\"top_p\":0.95,\"min_p\":0.01,\"repetition_penalty\":1.1,"
+        "\"seed\":42}";
+    int32_t alone[40], ids[8][40];
+    uint32_t n[8] = { 0 }, over = 0;
+    uint64_t id[8];
+    struct serve s;
+    struct lagan *c;
+
+    (void)state;
+    assert_true(serve_start(&s, LLAMA, small));
+    c = connect_to(&s);
+    for (int round = 0; round < 2; round++) {
+        uint32_t k = round ? 8 : 1;
+
+        over = 0;
+        for (uint32_t i = 0; i < k; i++) {
+            id[i] = submit(c, draw);
+            n[i] = 0;
+        }
+        while (over < k) {
+            struct lagan_event ev = { .size = sizeof ev };
+
+            assert_int_equal(lagan_next(c, &ev, 20000), 1);
+            for (uint32_t i = 0; i < k; i++) {
+                if (ev.id != id[i]) continue;
+                if (ev.kind == LAGAN_EVENT_TOKENS) {
+                    memcpy(ids[i] + n[i], ev.ids, ev.n_ids * sizeof *ev.ids);
+                    n[i] += ev.n_ids;
+                }
+                if (ev.kind == LAGAN_EVENT_DONE) {
+                    assert_int_equal(n[i], 40);
+                    over++;
+                }
+                assert_true(ev.kind != LAGAN_EVENT_ERROR);
+            }
+        }
+        if (!round) memcpy(alone, ids[0], sizeof alone);
+        for (uint32_t i = 0; i < k; i++) assert_memory_equal(ids[i], alone, sizeof alone);
+    }
+    lagan_close(c);
+    serve_stop(&s);
+}
+
+/* CLIENTS connections for LAGAN_SOAK_SECONDS (default 3): positions follow each other, every request
+ * ends once, and the worker's memory does not grow between the first half and the end. */
+static void
+many_clients_stream_at_once_and_nothing_is_lost(void **state)
+{
+    enum { CLIENTS = 64 };
+    struct client {
+        struct lagan *c;
+        uint64_t id;
+        uint32_t n, done;
+    } *k = calloc(CLIENTS, sizeof *k);
+    const char *seconds = getenv("LAGAN_SOAK_SECONDS");
+    time_t end = time(NULL) + (seconds ? atoi(seconds) : 3);
+    bool open = true;
+    struct serve s;
+    uint32_t all = 0;
+
+    (void)state;
+    assert_true(serve_start(&s, LLAMA, small));
+    for (int i = 0; i < CLIENTS; i++) k[i].c = connect_to(&s);
+    while (open) {
+        bool more = time(NULL) < end;
+
+        open = false;
+        for (int i = 0; i < CLIENTS; i++) {
+            struct lagan_event ev = { .size = sizeof ev };
+
+            if (!k[i].id && more) {
+                k[i].id = submit(k[i].c, "{\"ids\":[1,5,7],\"max_tokens\":20,\"ignore_eos\":true}");
+                k[i].n = 0;
+            }
+            open |= more || k[i].id;
+            while (k[i].id && lagan_next(k[i].c, &ev, 0) > 0) {
+                assert_int_equal(ev.id, k[i].id);
+                assert_true(ev.kind != LAGAN_EVENT_ERROR && ev.kind != LAGAN_EVENT_LOST);
+                if (ev.kind == LAGAN_EVENT_TOKENS) {
+                    assert_int_equal(ev.first, k[i].n);
+                    k[i].n += ev.n_ids;
+                }
+                if (ev.kind == LAGAN_EVENT_DONE) {
+                    assert_int_equal(k[i].n, 20);
+                    k[i].id = 0;
+                    k[i].done++;
+                    all++;
+                }
+            }
+        }
+        assert_true(time(NULL) < end + 20);
+    }
+    print_message("%u requests of %d clients\n", all, CLIENTS);
+    for (int i = 0; i < CLIENTS; i++) {
+        assert_true(k[i].done > 0);
+        lagan_close(k[i].c);
+    }
+    free(k);
+    serve_stop(&s);
+}
+
+int
+main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_decoder_answers_every_wrong_request_by_name),
+        cmocka_unit_test(an_encoder_decoder_bounds_its_source_and_its_prefix),
+        cmocka_unit_test(a_prompt_longer_than_the_model_or_the_pool_is_too_long),
+        cmocka_unit_test(a_cancelled_request_ends_as_cancelled_and_the_next_one_runs),
+        cmocka_unit_test(a_deadline_that_passes_ends_the_request),
+        cmocka_unit_test(a_killed_worker_is_replaced_and_its_requests_end_with_worker_lost),
+        cmocka_unit_test(the_same_seed_draws_the_same_tokens_alone_and_in_company),
+        cmocka_unit_test(many_clients_stream_at_once_and_nothing_is_lost),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,112 @@
+/* test_outbox.c - what outbox.h promises: records wait, move whole, in order, and never grow past it. */
+#include "worker/outbox.h"
+
+#include "tests/test.h"
+
+#include <errno.h>
+#include <string.h>
+
+enum { LOG2 = 12, TYPES = 3 };
+
+struct ends {
+    struct shm mine, peer; /* the writer's memfd, the reader's */
+    struct ring w, r;
+    struct outbox o;
+};
+
+static const uint32_t max_len[TYPES] = { 0, 4096, 4096 };
+
+static int
+setup(void **state)
+{
+    static struct ends s;
+    const uint8_t id[16] = { 1 };
+    struct err e;
+
+    memset(&s, 0, sizeof s);
+    *state = &s;
+    if (shm_make(&s.mine, SHM_D, 0, 1, id, LOG2, &e) < 0) return -1;
+    if (shm_make(&s.peer, SHM_D, 0, 1, id, LOG2, &e) < 0) return -1;
+    ring_writer(&s.w, &s.mine, &s.peer);
+    if (ring_reader(&s.r, &s.peer, &s.mine, max_len, TYPES) < 0) return -1;
+    return outbox_open(&s.o, 64 << 10, &e);
+}
+
+static int
+teardown(void **state)
+{
+    struct ends *s = *state;
+
+    outbox_close(&s->o);
+    ring_done(&s->r);
+    ring_done(&s->w);
+    shm_close(&s->mine);
+    shm_close(&s->peer);
+    return 0;
+}
+
+static void
+a_record_of_parts_arrives_whole_and_padded(void **state)
+{
+    struct ends *s = *state;
+    struct ring_record rec;
+
+    outbox_begin(&s->o, 1);
+    outbox_add(&s->o, "abc", 3);
+    assert_int_equal(outbox_size(&s->o), 8);
+    outbox_add(&s->o, "12345678", 8);
+    outbox_end(&s->o);
+    assert_int_equal(outbox_flush(&s->o, &s->w), 1);
+    assert_true(outbox_empty(&s->o));
+    assert_int_equal(ring_peek(&s->r, &rec), 0); /* not before it is published */
+    ring_publish(&s->w);
+    assert_int_equal(ring_peek(&s->r, &rec), 1);
+    assert_int_equal(rec.type, 1);
+    assert_int_equal(rec.len, 16);
+    assert_memory_equal(rec.data, "abc\0\0\0\0\00012345678", 16);
+}
+
+static void
+what_does_not_fit_waits_and_keeps_its_order(void **state)
+{
+    struct ends *s = *state;
+    struct ring_record rec;
+    uint32_t want = 0, sent = 0;
+    char bytes[400] = { 0 };
+
+    for (uint32_t i = 0; i < 40; i++) {
+        memcpy(bytes, &i, sizeof i);
+        outbox_put(&s->o, 2, bytes, sizeof bytes);
+    }
+    assert_int_equal(outbox_flush(&s->o, &s->w), 1);
+    assert_false(outbox_empty(&s->o));
+    assert_int_equal(outbox_flush(&s->o, &s->w), 0); /* full: nothing moves */
+    assert_true(outbox_need(&s->o) > ring_room(&s->w) || outbox_need(&s->o) >= sizeof bytes);
+    while (want < 40) {
+        ring_publish(&s->w);
+        while (ring_peek(&s->r, &rec) == 1) {
+            uint32_t got;
+
+            memcpy(&got, rec.data, sizeof got);
+            assert_int_equal(got, want++);
+        }
+        ring_release(&s->r);
+        assert_true(outbox_flush(&s->o, &s->w) >= 0);
+        assert_true(++sent < 100);
+    }
+    assert_true(outbox_empty(&s->o));
+    assert_int_equal(outbox_need(&s->o), 0);
+}
+
+int
+main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(a_record_of_parts_arrives_whole_and_padded, setup,
+                                        teardown),
+        cmocka_unit_test_setup_teardown(what_does_not_fit_waits_and_keeps_its_order, setup,
+                                        teardown),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

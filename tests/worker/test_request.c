@@ -1,0 +1,108 @@
+/* test_request.c - what request.h promises: a fixed number of slots, each with room of its own. */
+#include "worker/request.h"
+
+#include "tests/test.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { N = 8, IDS = 1 << 20, TEXT = 1 << 20 };
+
+/* Pages of this process that are in memory. */
+static long
+resident(void)
+{
+    long all = 0, here = 0;
+    FILE *f = fopen("/proc/self/statm", "re");
+
+    assert_non_null(f);
+    assert_int_equal(fscanf(f, "%ld %ld", &all, &here), 2);
+    fclose(f);
+    return here * (sysconf(_SC_PAGESIZE) / 1024);
+}
+
+static void
+every_slot_is_taken_once_and_comes_back(void **state)
+{
+    struct requests q;
+    struct request *r[N];
+    struct err e;
+
+    (void)state;
+    assert_int_equal(requests_open(&q, N, IDS, TEXT, &e), 0);
+    for (int i = 0; i < N; i++) {
+        r[i] = request_take(&q);
+        assert_non_null(r[i]);
+        for (int k = 0; k < i; k++) assert_ptr_not_equal(r[i], r[k]);
+        r[i]->state = REQUEST_LIVE;
+        r[i]->row = (uint32_t)i;
+        r[i]->gen = 7;
+        assert_ptr_equal(r[i]->seq.owner, r[i]);
+    }
+    assert_null(request_take(&q));
+    assert_ptr_equal(request_find(&q, 3, 7), r[3]);
+    assert_null(request_find(&q, 3, 8));
+    request_give(&q, r[3]);
+    assert_null(request_find(&q, 3, 7));
+    assert_ptr_equal(request_take(&q), r[3]);
+    assert_int_equal(r[3]->row, 0); /* nothing of the last one is left */
+    requests_close(&q);
+}
+
+static void
+rooms_do_not_touch_each_other(void **state)
+{
+    struct requests q;
+    struct request *a, *b;
+    struct err e;
+
+    (void)state;
+    assert_int_equal(requests_open(&q, N, IDS, TEXT, &e), 0);
+    a = request_take(&q);
+    b = request_take(&q);
+    memset(a->ids, 1, IDS * sizeof *a->ids);
+    memset(a->text, 2, TEXT);
+    memset(a->stops, 3, REQUEST_STOPS_BYTES);
+    memset(b->ids, 4, IDS * sizeof *b->ids);
+    assert_int_equal(a->ids[IDS - 1], 0x01010101);
+    assert_int_equal(a->text[TEXT - 1], 2);
+    assert_int_equal(a->stops[REQUEST_STOPS_BYTES - 1], 3);
+    assert_int_equal(b->ids[0], 0x04040404);
+    a->state = b->state = REQUEST_LIVE;
+    requests_close(&q);
+}
+
+static void
+a_long_request_gives_its_memory_back(void **state)
+{
+    struct requests q;
+    struct request *r;
+    struct err e;
+    long before, during;
+
+    (void)state;
+    assert_int_equal(requests_open(&q, N, IDS, TEXT, &e), 0);
+    before = resident();
+    r = request_take(&q);
+    r->state = REQUEST_LIVE;
+    memset(r->ids, 1, IDS * sizeof *r->ids);
+    r->n_ids = IDS;
+    during = resident();
+    assert_true(during - before > 3000); /* KiB of its 4 MiB */
+    request_give(&q, r);
+    assert_true(resident() < during - 3000);
+    requests_close(&q);
+}
+
+int
+main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_slot_is_taken_once_and_comes_back),
+        cmocka_unit_test(rooms_do_not_touch_each_other),
+        cmocka_unit_test(a_long_request_gives_its_memory_back),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

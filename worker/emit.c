@@ -1,0 +1,247 @@
+/* emit.c - sampled tokens to records: text as it comes, stop strings, log-probabilities, ends.
+ *
+ * One STEP record an engine step where it fits; prompt log-probabilities go out before a request's
+ * first token. Everything goes through the outbox; loop.c publishes and rings once a turn.
+ */
+#include "include/lagan_wire.h"
+#include "ipc/records.h"
+#include "worker/worker.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+void
+emit_ready(struct worker *w)
+{
+    const struct engine *n = &w->e;
+    const char *name = n->model->arch->name;
+    struct rec_ready r = {
+        .vocab = n->model->shape.vocab,
+        .max_len = n->model->shape.max_len,
+        .max_source = n->max_source,
+        .n_seats = n->limits.max_seqs,
+        .tokens_per_block = n->kv_config.tokens_per_block,
+        .n_groups = n->kv_config.n_groups,
+        .name_bytes = (uint32_t)strlen(name),
+        .has_text = n->tokenizer != NULL,
+        .kv_bytes = n->kv_arena.bytes,
+        .weight_bytes = n->model->weight_bytes,
+        .max_tokens = kv_longest(n->kv, n->max_source),
+        .load_ns = n->load_ns,
+        .adopted = n->model->adopted,
+    };
+
+    outbox_begin(&w->outbox, REC_READY);
+    outbox_add(&w->outbox, &r, sizeof r);
+    outbox_add(&w->outbox, name, r.name_bytes);
+    outbox_end(&w->outbox);
+}
+
+void
+emit_phase(struct worker *w)
+{
+    struct rec_phase p = {
+        .phase = PHASE_LOAD,
+        .done = atomic_load_explicit(&w->load_done, memory_order_relaxed),
+        .total = atomic_load_explicit(&w->load_total, memory_order_relaxed),
+    };
+
+    outbox_put(&w->outbox, REC_PHASE, &p, sizeof p);
+    w->stats.v[STAT_load_done] = p.done;
+    w->stats.v[STAT_load_total] = p.total;
+}
+
+void
+emit_reject(struct worker *w, uint32_t row, uint32_t gen, uint16_t reason, const char *why)
+{
+    struct rec_reject r = { .row = row, .gen = gen, .reason = reason };
+
+    r.text_bytes = (uint16_t)strlen(why);
+    outbox_begin(&w->outbox, REC_REJECT);
+    outbox_add(&w->outbox, &r, sizeof r);
+    outbox_add(&w->outbox, why, r.text_bytes);
+    outbox_end(&w->outbox);
+    w->stats.v[STAT_finished]++;
+}
+
+static void
+finish(struct worker *w, struct request *r, uint16_t reason)
+{
+    struct rec_finish f = {
+        .row = r->row, .gen = r->gen, .reason = reason, .score = r->score, .n_tokens = r->n_sent
+    };
+
+    check(!r->finished && reason);
+    r->finished = true;
+    outbox_put(&w->outbox, REC_FINISH, &f, sizeof f);
+    w->stats.v[STAT_finished]++;
+}
+
+void
+emit_ended(struct worker *w, struct request *r)
+{
+    if (!r->finished) finish(w, r, r->seq.reason ? r->seq.reason : r->cancelled);
+}
+
+/* Rows of a prompt's chunk: row at position p speaks of token p + 1; position 0 has none. */
+static void
+emit_prompt(struct worker *w, const struct batch_run *run, const struct batch_result *res,
+            struct request *r)
+{
+    uint32_t n = run->n_rows - (run->flags & RUN_SAMPLE ? 1 : 0);
+    bool start = run->first_pos == 0;
+    uint32_t max = (w->link.out.max_rec - 256) / (4 + 8 * (r->n_prompt_top + 1));
+
+    for (uint32_t at = 0; at < n + start;) {
+        uint32_t k = MIN(max, n + start - at);
+        struct rec_prompt p = {
+            .row = r->row,
+            .gen = r->gen,
+            .first = (uint32_t)run->first_pos + at + !start,
+            .n = k,
+            .n_top = r->n_prompt_top,
+        };
+        struct batch_top none = { -1, NAN };
+        float no_logprob = NAN;
+        char *lp, *top;
+
+        outbox_begin(&w->outbox, REC_PROMPT_LOGPROBS);
+        outbox_add(&w->outbox, &p, sizeof p);
+        lp = outbox_add(&w->outbox, NULL, k * sizeof(float) + (size_t)k * p.n_top * sizeof none);
+        top = lp + k * sizeof(float); /* packed: not aligned when k is odd */
+        for (uint32_t i = 0; i < k; i++, at++, lp += sizeof(float)) {
+            bool known = !(start && at == 0);
+            uint32_t row = known ? run->first_logit + at - start : 0;
+
+            memcpy(lp, known ? &res->logprob[row] : &no_logprob, sizeof(float));
+            for (uint32_t j = 0; j < p.n_top; j++, top += sizeof none) {
+                uint32_t from = known ? res->first_top[row] + j : 0;
+                bool there = known && from < res->first_top[row + 1];
+
+                memcpy(top, there ? &res->top[from] : &none, sizeof none);
+            }
+        }
+        outbox_end(&w->outbox);
+    }
+}
+
+/* The text that token makes ready, and what was held when the output ends with it. */
+static uint32_t
+text_of(struct worker *w, struct request *r, token_id token, bool ended, bool *stopped)
+{
+    char *text = w->text_buf;
+    int len;
+
+    *stopped = false;
+    if (!r->has_text) return 0;
+    len = detok_add(&r->detok, token, text, w->text_cap, stopped);
+    check(len >= 0);
+    if (ended && !*stopped) {
+        int held = detok_end(&r->detok, text + len, w->text_cap - (size_t)len);
+
+        check(held >= 0);
+        len += held;
+    }
+    return (uint32_t)len;
+}
+
+static void
+begin_step(struct worker *w, const struct batch *b, struct rec_step **head)
+{
+    struct rec_step s = { .step = b->step, .lane = b->lane };
+
+    outbox_begin(&w->outbox, REC_STEP);
+    *head = outbox_add(&w->outbox, &s, sizeof s);
+}
+
+/* One token of one output, with its text and log-probabilities, into the open STEP record. */
+static void
+emit_token(struct worker *w, struct rec_step **head, const struct batch *b,
+           const struct batch_result *res, const struct batch_run *run, uint32_t i,
+           struct request *r)
+{
+    uint32_t row = run->first_logit + (run->flags & RUN_PROMPT_LOGPROBS ? run->n_rows - 1 : 0);
+    token_id token = res->token[(size_t)i * (1 + MAX_DRAFT)];
+    bool ended = r->seq.state == SEQ_ENDED, stopped;
+    uint32_t len = text_of(w, r, token, ended, &stopped);
+    struct rec_out o = {
+        .row = r->row,
+        .gen = r->gen,
+        .n_tokens = 1,
+        .has_logprobs = r->want_logprobs,
+        .first = r->n_sent,
+        .text_bytes = len,
+        .text_first = r->n_text_sent,
+        .n_top = r->want_logprobs ? r->n_top : 0,
+    };
+    size_t need = sizeof o + 16 + 8 * (size_t)o.n_top + len + 16;
+
+    if (outbox_size(&w->outbox) + need > w->link.out.max_rec - RING_HEADER) {
+        outbox_end(&w->outbox);
+        begin_step(w, b, head);
+    }
+    outbox_add(&w->outbox, &o, sizeof o);
+    /* The tails are packed, then padded together: token, logprob, tops, text. */
+    {
+        size_t bytes = sizeof token + (o.has_logprobs ? 4 + 8 * (size_t)o.n_top : 0) + len;
+        char *to = outbox_add(&w->outbox, NULL, bytes);
+
+        memcpy(to, &token, sizeof token);
+        to += sizeof token;
+        if (o.has_logprobs) {
+            memcpy(to, &res->logprob[row], 4);
+            to += 4;
+            for (uint32_t j = 0; j < o.n_top; j++, to += 8) {
+                uint32_t from = res->first_top[row] + j;
+                struct batch_top none = { -1, NAN };
+
+                memcpy(to, from < res->first_top[row + 1] ? &res->top[from] : &none, 8);
+            }
+        }
+        if (len) memcpy(to, w->text_buf, len);
+    }
+    (*head)->n_ent++;
+    r->n_sent++;
+    r->n_text_sent += len;
+    r->score += res->logprob[row];
+    w->stats.v[STAT_tokens_out]++;
+    if (stopped && !ended) scheduler_cancel(w->e.sched, r->seq.id, LAGAN_FINISH_STOP);
+    if (stopped) r->cancelled = LAGAN_FINISH_STOP;
+}
+
+void
+emit_step(struct worker *w, const struct batch *b, const struct batch_result *res,
+          struct seq *const *seq, const uint32_t *n_before)
+{
+    struct rec_step *head;
+    bool any = false;
+
+    for (uint32_t i = 0; i < b->n_runs; i++) {
+        struct request *r = seq[i] ? seq[i]->owner : NULL;
+
+        if (r && !r->finished && (b->run[i].flags & RUN_PROMPT_LOGPROBS) && res->status == 0)
+            emit_prompt(w, &b->run[i], res, r);
+        any |= r && !r->finished && seq[i]->n_tokens > n_before[i];
+        if (b->run[i].work == WORK_CONTEXT) w->stats.v[STAT_tokens_in] += b->run[i].n_rows;
+    }
+    if (any) {
+        begin_step(w, b, &head);
+        for (uint32_t i = 0; i < b->n_runs; i++) {
+            struct request *r = seq[i] ? seq[i]->owner : NULL;
+
+            if (r && !r->finished && seq[i]->n_tokens > n_before[i])
+                emit_token(w, &head, b, res, &b->run[i], i, r);
+        }
+        outbox_end(&w->outbox);
+    }
+    for (uint32_t i = 0; i < b->n_runs; i++) {
+        struct request *r = seq[i] ? seq[i]->owner : NULL;
+
+        if (!r || r->finished || seq[i]->n_tokens == n_before[i]) continue;
+        if (r->cancelled == LAGAN_FINISH_STOP)
+            finish(w, r, LAGAN_FINISH_STOP);
+        else if (seq[i]->state == SEQ_ENDED)
+            finish(w, r, seq[i]->reason);
+    }
+}

@@ -1,0 +1,446 @@
+/* intake.c - request ring to sequences: decode, bound, admit; the only reader of that ring.
+ *
+ *     SUBMIT fragments -> one buffer -> a slot -> [text thread] -> admit() -> scheduler
+ *
+ * A slot's ids: the source in [0, max_source), the decoder's tokens from max_source on; decoder-only
+ * models have no source. What lagand wrote is believed only as far as it is bounded here: a record
+ * that does not add up is ring corruption and ends the worker; a request the model cannot serve gets
+ * REJECT with the sentence for its client.
+ */
+#include "base/clock.h"
+#include "base/log.h"
+#include "include/lagan_wire.h"
+#include "ipc/records.h"
+#include "worker/text_thread.h"
+#include "worker/worker.h"
+
+#include <errno.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { BUDGET_RECORDS = 256, MAX_SUBMIT = 24 << 20 };
+
+/* The bytes of one SUBMIT that have not been looked at. */
+struct tail {
+    const char *p;
+    size_t left;
+    bool broken;
+};
+
+static const void *
+take(struct tail *t, size_t n)
+{
+    const void *at = t->p;
+    size_t padded = ROUND_UP(n, (size_t)8);
+
+    if (n > t->left || padded > t->left) {
+        t->broken = true;
+        return NULL;
+    }
+    t->p += padded;
+    t->left -= padded;
+    return at;
+}
+
+static int
+corrupt(struct err *e, const char *what)
+{
+    return err_set(e, -EBADMSG, "request ring: %s", what);
+}
+
+PRINTF_LIKE(4, 5)
+static void
+refuse(struct worker *w, struct request *r, uint16_t reason, const char *fmt, ...)
+{
+    char why[240];
+    va_list ap;
+
+    va_start(ap, fmt);
+    vsnprintf(why, sizeof why, fmt, ap);
+    va_end(ap);
+    emit_reject(w, r->row, r->gen, reason, why);
+    request_give(&w->requests, r);
+}
+
+/* -1 in a record is off, -2 the model's own. */
+static int32_t
+forced(int32_t asked, int32_t model)
+{
+    return asked == -2 ? model : asked;
+}
+
+static bool
+ids_in_range(const token_id *ids, uint32_t n, uint32_t vocab, uint32_t *bad)
+{
+    for (uint32_t i = 0; i < n; i++)
+        if (ids[i] < 0 || (uint32_t)ids[i] >= vocab) {
+            *bad = i;
+            return false;
+        }
+    return true;
+}
+
+/* All tokens of r are in place: n_source, n_decoder (delivered ones included). Hand it over. */
+static void
+admit(struct worker *w, struct request *r, nsec now)
+{
+    const struct model_shape *shape = &w->e.model->shape;
+    uint32_t first = w->e.max_source, done = r->n_sent, bad;
+    struct seq *s = &r->seq;
+    struct err e;
+
+    if (first && !r->n_source) return refuse(w, r, LAGAN_E_INVALID_REQUEST, "the prompt is empty");
+    if (!r->n_decoder) return refuse(w, r, LAGAN_E_INVALID_REQUEST, "the prompt is empty");
+    if (!ids_in_range(r->ids, r->n_source, shape->vocab, &bad))
+        return refuse(w, r, LAGAN_E_INVALID_REQUEST, "ids[%u] is %d, the vocabulary has %u", bad,
+                      r->ids[bad], shape->vocab);
+    if (!ids_in_range(r->ids + first, r->n_decoder, shape->vocab, &bad))
+        return refuse(w, r, LAGAN_E_INVALID_REQUEST, "%s[%u] is %d, the vocabulary has %u",
+                      first ? "decoder_ids" : "ids", bad, r->ids[first + bad], shape->vocab);
+    if (r->n_source > w->e.max_source)
+        return refuse(w, r, LAGAN_E_TOO_LONG, "the source is %u tokens, at most %u are taken",
+                      r->n_source, w->e.max_source);
+    if (r->n_decoder >= shape->max_len)
+        return refuse(w, r, LAGAN_E_TOO_LONG, "the prompt is %u tokens, the model ends at %u",
+                      r->n_decoder, shape->max_len);
+
+    s->source = first ? r->ids : NULL;
+    s->n_source = r->n_source;
+    s->token = r->ids + first;
+    s->n_prompt = r->n_decoder;
+    s->cap = shape->max_len;
+    s->max_new = MIN(r->max_tokens - done, shape->max_len - r->n_decoder);
+    r->sampling.prompt = s->token;
+    r->sampling.n_prompt = s->n_prompt;
+    r->sampling.first_new = s->n_prompt - done;
+    r->sampling.max_new = done + s->max_new;
+    r->n_ids = first + r->n_decoder + s->max_new;
+    r->state = REQUEST_LIVE;
+    if (scheduler_add(w->e.sched, s, now, &e) < 0)
+        return refuse(w, r, LAGAN_E_TOO_LONG, "%s", e.text);
+    w->stats.v[STAT_requests]++;
+}
+
+/* The decoder's prefix was put behind max_source; without one a model that has a source starts with
+ * its own start token. */
+static void
+admit_ids(struct worker *w, struct request *r, uint32_t n_prompt, nsec now)
+{
+    if (!w->e.max_source) {
+        r->n_decoder = n_prompt + r->n_sent;
+    } else {
+        r->n_source = n_prompt;
+        if (!r->n_decoder) {
+            if (w->e.model->decoder_start < 0)
+                return refuse(w, r, LAGAN_E_INVALID_REQUEST,
+                              "the model names no decoder_start_token_id: give decoder_ids");
+            r->ids[w->e.max_source] = w->e.model->decoder_start;
+            r->n_decoder = 1 + r->n_sent;
+        }
+    }
+    admit(w, r, now);
+}
+
+void
+intake_text_done(struct worker *w, struct request *r, nsec now)
+{
+    if (r->kind != REQUEST_GENERATE) {
+        struct rec_text_done d = { .row = r->row, .gen = r->gen, .reason = r->reason };
+        bool decode = r->kind == REQUEST_DETOKENIZE;
+
+        if (!d.reason) {
+            d.n_ids = decode ? 0 : r->n_ids;
+            d.text_bytes = decode ? r->n_text : 0;
+            if (d.n_ids * sizeof(token_id) + d.text_bytes + sizeof d >
+                w->link.out.max_rec - RING_HEADER) {
+                d.reason = LAGAN_E_TOO_LONG;
+                d.n_ids = d.text_bytes = 0;
+                snprintf(r->why, sizeof r->why, "the answer does not fit into one message");
+            }
+        }
+        if (d.reason) d.text_bytes = (uint32_t)strlen(r->why);
+        outbox_begin(&w->outbox, REC_TEXT_DONE);
+        outbox_add(&w->outbox, &d, sizeof d);
+        outbox_add(&w->outbox, r->ids, d.n_ids * sizeof(token_id));
+        outbox_add(&w->outbox, d.reason ? r->why : r->text, d.text_bytes);
+        outbox_end(&w->outbox);
+        request_give(&w->requests, r);
+        return;
+    }
+    if (r->cancelled) {
+        emit_ended(w, r);
+        request_give(&w->requests, r);
+        return;
+    }
+    if (r->reason) return refuse(w, r, r->reason, "%s", r->why);
+    if (!w->e.max_source && r->n_sent) /* delivered tokens wait behind the room's prompt part */
+        memmove(r->ids + r->n_ids, r->ids + w->requests.room_ids - r->n_sent,
+                r->n_sent * sizeof(token_id));
+    admit_ids(w, r, r->n_ids, now);
+}
+
+/* End ids, bans and stop strings of a record, into the slot. */
+static int
+read_ends(struct worker *w, struct request *r, const struct rec_submit *s, struct tail *t,
+          struct err *e)
+{
+    const struct model *m = w->e.model;
+    uint32_t n_eos = s->n_eos == 0xffff ? 0 : s->n_eos;
+    const token_id *eos = take(t, n_eos * sizeof *eos);
+    const token_id *ids = take(t, s->n_stop_ids * sizeof *ids);
+    size_t used = 0;
+
+    if (t->broken || n_eos > LAGAN_MAX_STOPS || s->n_stop_ids > LAGAN_MAX_STOPS ||
+        s->n_stop > LAGAN_MAX_STOPS)
+        return corrupt(e, "SUBMIT has too many end ids or stop strings");
+    if (s->n_eos == 0xffff) {
+        eos = m->eos;
+        n_eos = m->n_eos;
+    }
+    r->sampling.n_eos = n_eos;
+    if (n_eos) memcpy(r->sampling.eos, eos, n_eos * sizeof *eos);
+    if (!(s->flags & SUBMIT_IGNORE_EOS)) r->seq.n_eos = n_eos;
+    if (r->seq.n_eos) memcpy(r->seq.end_id, eos, r->seq.n_eos * sizeof *eos);
+    if (s->n_stop_ids) memcpy(r->seq.end_id + r->seq.n_eos, ids, s->n_stop_ids * sizeof *ids);
+    r->seq.n_end = r->seq.n_eos + s->n_stop_ids;
+
+    for (uint32_t i = 0; i < s->n_stop; i++) {
+        uint32_t len;
+
+        if (t->left < sizeof len) return corrupt(e, "SUBMIT ends inside a stop string");
+        memcpy(&len, t->p, sizeof len);
+        if (len > LAGAN_MAX_STOP || len > t->left - sizeof len || used + len > REQUEST_STOPS_BYTES)
+            return corrupt(e, "SUBMIT has a stop string that is too long");
+        memcpy(r->stops + used, t->p + sizeof len, len);
+        if (r->has_text && detok_stop(&r->detok, r->stops + used, len) < 0)
+            return corrupt(e, "SUBMIT has a stop string that cannot be one");
+        used += len;
+        t->p += sizeof len + len;
+        t->left -= sizeof len + len;
+    }
+    return 0;
+}
+
+static void
+read_numbers(struct worker *w, struct request *r, const struct rec_submit *s)
+{
+    const struct model *m = w->e.model;
+
+    r->row = s->row;
+    r->gen = s->gen;
+    r->max_tokens = s->max_tokens;
+    r->want_logprobs = s->flags & SUBMIT_LOGPROBS;
+    r->n_top = s->logprobs;
+    r->n_prompt_top = s->prompt_logprobs;
+    r->seq.id = s->id;
+    r->seq.priority = s->priority;
+    r->seq.deadline = s->deadline_ns ? s->deadline_ns : NSEC_NEVER;
+    r->seq.min_new = s->min_tokens;
+    r->seq.prompt_logprobs = s->flags & SUBMIT_PROMPT_LOGPROBS;
+    r->sampling = (struct sampling){
+        .seed = s->seed,
+        .temperature = s->temperature,
+        .top_p = s->top_p,
+        .min_p = s->min_p,
+        .repetition = s->repetition,
+        .top_k = s->top_k,
+        .n_logprobs = s->logprobs,
+        .n_prompt_logprobs = s->prompt_logprobs,
+        .want_logprobs = true, /* a request's score is the sum of them */
+        .min_new = s->min_tokens,
+        .forced_bos = forced(s->forced_bos, m->forced_bos),
+        .forced_eos = forced(s->forced_eos, m->forced_eos),
+    };
+}
+
+static int
+submit(struct worker *w, const char *data, size_t n, nsec now, struct err *e)
+{
+    struct rec_submit s;
+    struct tail t = { .p = data, .left = n };
+    const void *p = take(&t, sizeof s);
+    const token_id *prompt, *decoder, *done;
+    const char *text, *done_text;
+    uint32_t first = w->e.max_source, room = w->requests.room_ids;
+    struct request *r;
+
+    if (!p) return corrupt(e, "SUBMIT is shorter than its header");
+    memcpy(&s, p, sizeof s);
+    prompt = take(&t, (size_t)s.n_prompt * sizeof *prompt);
+    decoder = take(&t, (size_t)s.n_decoder * sizeof *decoder);
+    done = take(&t, (size_t)s.n_done * sizeof *done);
+    text = take(&t, s.text_bytes);
+    done_text = take(&t, s.done_text);
+    if (t.broken) return corrupt(e, "SUBMIT is shorter than its counts say");
+    (void)done_text; /* text delivered so far is rebuilt from the tokens */
+    if (!s.max_tokens || s.n_done >= s.max_tokens) return corrupt(e, "SUBMIT asks for no token");
+
+    r = request_take(&w->requests);
+    if (!r) {
+        emit_reject(w, s.row, s.gen, LAGAN_E_QUEUE_FULL,
+                    "the worker's request slots are all taken");
+        return 0;
+    }
+    r->state = REQUEST_TEXT; /* ours still, and not free */
+    read_numbers(w, r, &s);
+    r->has_text = w->e.tokenizer != NULL;
+    if (r->has_text) detok_init(&r->detok, w->e.tokenizer, false);
+    TRY(read_ends(w, r, &s, &t, e));
+
+    if ((s.text_bytes || s.n_stop) && !w->e.tokenizer) {
+        refuse(w, r, LAGAN_E_UNSUPPORTED, "%s: %s", s.text_bytes ? "text" : "stop",
+               w->e.why_no_text);
+        return 0;
+    }
+    if (s.n_decoder && !first) {
+        refuse(w, r, LAGAN_E_INVALID_REQUEST, "decoder_ids: the model has no encoder");
+        return 0;
+    }
+    if (s.text_bytes > w->requests.room_text || s.n_decoder + (uint64_t)s.n_done > room - first ||
+        (uint64_t)s.n_prompt + s.n_done > (first ? (uint64_t)first + s.n_done : room)) {
+        refuse(w, r, LAGAN_E_TOO_LONG, "the prompt is %u tokens, at most %u are taken",
+               first && s.n_prompt <= first ? s.n_decoder : s.n_prompt, first ? first : room);
+        return 0;
+    }
+    r->n_sent = s.n_done;
+    for (uint32_t i = 0; r->has_text && i < s.n_done; i++) {
+        bool stopped;
+        int len = detok_add(&r->detok, done[i], w->text_buf, w->text_cap, &stopped);
+
+        if (len > 0) r->n_text_sent += (uint32_t)len;
+    }
+    if (first && s.n_decoder) {
+        memcpy(r->ids + first, decoder, s.n_decoder * sizeof *decoder);
+        r->n_decoder = s.n_decoder;
+    }
+    if (first && s.n_done) {
+        if (!r->n_decoder) {
+            r->ids[first] = w->e.model->decoder_start;
+            r->n_decoder = 1;
+        }
+        memcpy(r->ids + first + r->n_decoder, done, s.n_done * sizeof *done);
+        r->n_decoder += s.n_done;
+    }
+    if (s.text_bytes) {
+        memcpy(r->text, text, s.text_bytes);
+        r->n_text = s.text_bytes;
+        if (!first && s.n_done) memcpy(r->ids + room - s.n_done, done, s.n_done * sizeof *done);
+        text_thread_give(w->text, r);
+        return 0;
+    }
+    memcpy(r->ids, prompt, s.n_prompt * sizeof *prompt);
+    if (!first) memcpy(r->ids + s.n_prompt, done, s.n_done * sizeof *done);
+    admit_ids(w, r, s.n_prompt, now);
+    return 0;
+}
+
+static int
+text_call(struct worker *w, const char *data, size_t n, struct err *e)
+{
+    struct rec_text c;
+    struct tail t = { .p = data, .left = n };
+    const void *p = take(&t, sizeof c);
+    const token_id *ids;
+    const char *text;
+    struct request *r;
+
+    if (!p) return corrupt(e, "TEXT is shorter than its header");
+    memcpy(&c, p, sizeof c);
+    ids = take(&t, (size_t)c.n_ids * sizeof *ids);
+    text = take(&t, c.text_bytes);
+    if (t.broken || c.op < 1 || c.op > 2) return corrupt(e, "TEXT is not what its counts say");
+    r = request_take(&w->requests);
+    if (!r) {
+        struct rec_text_done d = { .row = c.row, .gen = c.gen, .reason = LAGAN_E_QUEUE_FULL };
+
+        outbox_put(&w->outbox, REC_TEXT_DONE, &d, sizeof d);
+        return 0;
+    }
+    r->state = REQUEST_TEXT;
+    r->kind = c.op == 1 ? REQUEST_TOKENIZE : REQUEST_DETOKENIZE;
+    r->row = c.row;
+    r->gen = c.gen;
+    r->bare = c.flags & 1;
+    if (!w->e.tokenizer) {
+        r->reason = LAGAN_E_UNSUPPORTED;
+        snprintf(r->why, sizeof r->why, "%s", w->e.why_no_text);
+        intake_text_done(w, r, 0);
+        return 0;
+    }
+    if (c.n_ids > w->requests.room_ids || c.text_bytes > w->requests.room_text) {
+        r->reason = LAGAN_E_TOO_LONG;
+        snprintf(r->why, sizeof r->why, "at most %u ids or %u bytes of text are taken",
+                 w->requests.room_ids, w->requests.room_text);
+        intake_text_done(w, r, 0);
+        return 0;
+    }
+    if (c.n_ids) memcpy(r->ids, ids, c.n_ids * sizeof *ids);
+    if (c.text_bytes) memcpy(r->text, text, c.text_bytes);
+    r->n_ids = c.n_ids;
+    r->n_text = c.text_bytes;
+    text_thread_give(w->text, r);
+    return 0;
+}
+
+static int
+cancel(struct worker *w, const char *data, size_t n, struct err *e)
+{
+    struct rec_row c;
+    struct request *r;
+
+    if (n < sizeof c) return corrupt(e, "CANCEL is shorter than its header");
+    memcpy(&c, data, sizeof c);
+    r = request_find(&w->requests, c.row, c.gen);
+    if (!r) return 0; /* its end crossed the cancel */
+    r->cancelled = (uint16_t)(c.flags ? c.flags : LAGAN_FINISH_CANCELLED);
+    if (r->state == REQUEST_LIVE) scheduler_cancel(w->e.sched, r->seq.id, r->cancelled);
+    return 0;
+}
+
+int
+intake_drain(struct worker *w, nsec now, struct err *e)
+{
+    struct ring_record rec;
+    int taken = 0, r = 0;
+
+    while (taken < BUDGET_RECORDS && (r = ring_peek(&w->link.in, &rec)) > 0) {
+        const char *data = rec.data;
+        size_t n = rec.len;
+
+        taken++;
+        if (rec.type == REC_SUBMIT && (w->n_fragments || (rec.flags & RING_MORE))) {
+            if (w->n_fragments + n > MAX_SUBMIT)
+                return corrupt(e, "SUBMIT is longer than any request");
+            if (!w->fragments && !(w->fragments = malloc(MAX_SUBMIT)))
+                return err_set(e, -ENOMEM, "memory for a request of several records");
+            memcpy(w->fragments + w->n_fragments, data, n);
+            w->n_fragments += n;
+            if (rec.flags & RING_MORE) continue;
+            data = w->fragments;
+            n = w->n_fragments;
+            w->n_fragments = 0;
+        }
+        switch (rec.type) {
+        case REC_SUBMIT:
+            r = submit(w, data, n, now, e);
+            break;
+        case REC_CANCEL:
+            r = cancel(w, data, n, e);
+            break;
+        case REC_TEXT:
+            r = text_call(w, data, n, e);
+            break;
+        case REC_DRAIN:
+            w->draining = true;
+            break;
+        default:
+            break; /* PAUSE and STATE ask nothing of this worker */
+        }
+        if (r < 0) return r;
+    }
+    if (r < 0) return err_set(e, r, "request ring: %s", ring_why(&w->link.in));
+    if (taken) ring_release(&w->link.in);
+    return taken;
+}

@@ -1,0 +1,303 @@
+/* loop.c - the worker's whole life, one turn after another.
+ *
+ *     load (beating) -> READY -> { retire finished steps -> take requests -> plan and launch for every
+ *     idle lane -> publish, ring once -> sleep until a lane finishes or a bell rings } -> drained
+ *
+ * One thread, one loop, nothing else moves a sequence. There is no timer that hides a lost wake-up:
+ * the longest sleep is half a second, and only because the supervisor wants to see us beat.
+ */
+#include "base/clock.h"
+#include "base/log.h"
+#include "include/lagan_wire.h"
+#include "ipc/records.h"
+#include "worker/control.h"
+#include "worker/health.h"
+#include "worker/text_thread.h"
+#include "worker/worker.h"
+
+#include <errno.h>
+#include <limits.h>
+#include <poll.h>
+#include <stdlib.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+enum {
+    LOAD_TURN_MS = 5,
+    IDLE_TURN_MS = 500,
+    OVERDUE_FACTOR = 20,
+    MIN_SLOTS = 256,
+    QUEUE_SLOTS = 2048
+};
+static const nsec OVERDUE_LEAST = 3 * NSEC_S;
+
+static bool
+ready(void *arg)
+{
+    struct worker *w = arg;
+
+    if (!ring_empty(&w->link.in)) return true;
+    return !outbox_empty(&w->outbox) && ring_room(&w->link.out) >= outbox_need(&w->outbox);
+}
+
+/* Publish what the turn has put out: one store, at most one bell. */
+static int
+flush(struct worker *w, struct err *e)
+{
+    int r = outbox_flush(&w->outbox, &w->link.out);
+
+    if (r < 0) return err_set(e, r, "response ring: %s", ring_why(&w->link.out));
+    if (!outbox_empty(&w->outbox)) w->stats.v[STAT_ring_full]++;
+    if (r > 0) {
+        ring_publish(&w->link.out);
+        bell_ring(&w->link.bell);
+    }
+    return 0;
+}
+
+/* Sleep until something happens. -EPIPE: lagand is gone. */
+static int
+rest(struct worker *w, int timeout_ms)
+{
+    struct pollfd p[3 + MAX_LANES];
+    nfds_t n = 0;
+    int r;
+
+    p[n++] = (struct pollfd){ .fd = w->link.bell.fd, .events = POLLIN };
+    p[n++] = (struct pollfd){ .fd = control_fd(w->control), .events = POLLIN };
+    if (w->text) p[n++] = (struct pollfd){ .fd = text_thread_fd(w->text), .events = POLLIN };
+    for (unsigned l = 0; w->loaded && l < w->e.limits.n_lanes; l++)
+        p[n++] = (struct pollfd){ .fd = exec_fd(w->e.exec, l), .events = POLLIN };
+
+    if (bell_sleep(&w->link.bell, ready, w)) {
+        r = poll(p, n, timeout_ms);
+        if (r < 0 && errno != EINTR) check(!"poll");
+    }
+    bell_wake(&w->link.bell);
+    for (nfds_t i = 1; i < n; i++) {
+        uint64_t count;
+
+        while (read(p[i].fd, &count, sizeof count) < 0 && errno == EINTR) {
+        }
+    }
+    return bell_drain(&w->link.bell) == -EPIPE ? -EPIPE : 0;
+}
+
+static int
+load(struct worker *w, struct err *e)
+{
+    uint64_t said = UINT64_MAX;
+    int done;
+
+    health_phase(w, PHASE_LOAD, 0);
+    if (pthread_create(&w->loader, NULL, start_load, w))
+        return err_set(e, -EAGAIN, "a loader thread cannot be started");
+    while (!(done = atomic_load_explicit(&w->start_done, memory_order_acquire))) {
+        uint64_t part = atomic_load_explicit(&w->load_done, memory_order_relaxed) >> 24;
+
+        health_beat(w, clock_now());
+        if (part != said) emit_phase(w);
+        said = part;
+        TRY(flush(w, e));
+        if (rest(w, LOAD_TURN_MS) < 0) return err_set(e, -EPIPE, "lagand is gone");
+    }
+    pthread_join(w->loader, NULL);
+    if (done < 0) {
+        *e = w->start_err;
+        return e->code;
+    }
+    w->loaded = true;
+    return 0;
+}
+
+static int
+open_requests(struct worker *w, struct err *e)
+{
+    const struct model_shape *shape = &w->e.model->shape;
+    const struct scheduler_limits *l = &w->e.limits;
+    uint32_t ids = MAX(w->e.max_source + shape->max_len, 128u << 10);
+    uint32_t prompt = w->e.max_source ? w->e.max_source : shape->max_len;
+    size_t out = (size_t)l->max_rows * (64 + 8 * (LAGAN_MAX_TOP + 1)) +
+                 (size_t)l->max_seqs * (32 << 10) + (8u << 20);
+
+    TRY(requests_open(&w->requests, MAX(l->max_seqs + QUEUE_SLOTS, (uint32_t)MIN_SLOTS), ids,
+                      LAGAN_MAX_STR, e));
+    outbox_close(&w->outbox);
+    TRY(outbox_open(&w->outbox, out, e));
+    if (!w->e.tokenizer) return 0;
+    w->text_cap = 2 * DETOK_HELD + 3 * (size_t)tokenizer_longest(w->e.tokenizer);
+    w->text_buf = malloc(w->text_cap);
+    if (!w->text_buf) return err_set(e, -ENOMEM, "memory for a token's text");
+    return text_thread_start(&w->text, &w->requests, w->e.tokenizer, prompt, e);
+}
+
+/* Until when the steps that are out may take: past it the supervisor ends us. */
+static void
+set_deadline(struct worker *w, nsec now)
+{
+    double rows = 0;
+    bool out = false;
+
+    for (unsigned l = 0; l < w->e.limits.n_lanes; l++)
+        for (uint64_t s = w->lane[l].finished + 1; s <= w->lane[l].started; s++) {
+            rows += w->lane[l].batch[s % STEPS_OUT]->n_rows;
+            out = true;
+        }
+    health_phase(w,
+                 out           ? PHASE_STEP
+                 : w->draining ? PHASE_DRAIN
+                               : PHASE_READY,
+                 out ? now + MAX(OVERDUE_LEAST, (nsec)(OVERDUE_FACTOR * rows * w->ns_per_row)) : 0);
+}
+
+static int
+launch(struct worker *w, unsigned lane, nsec now, struct err *e)
+{
+    struct worker_lane *l = &w->lane[lane];
+    struct batch *b = l->batch[(l->started + 1) % STEPS_OUT];
+    int r;
+
+    if (l->started - l->finished == STEPS_OUT) return 0;
+    r = scheduler_plan(w->e.sched, lane, now, b);
+    if (r <= 0) return r;
+    check(b->step == l->started + 1);
+    for (uint32_t i = 0; i < b->n_runs; i++)
+        if (b->run[i].flags & RUN_FIRST_CHUNK) {
+            struct request *q = scheduler_seat(w->e.sched, b->run[i].seat)->owner;
+
+            exec_seat(w->e.exec, b->run[i].seat, &q->sampling);
+        }
+    if (l->started == l->finished) l->since = now;
+    l->started++;
+    health_launch(w, b);
+    set_deadline(w, now);
+    r = exec_start(w->e.exec, b, e);
+    return r < 0 ? r : 1;
+}
+
+/* The lane's oldest step, if it is done: commit, emit. 1: it was; 0: not yet. A step that waited for
+ * another lane's has that one committed first. */
+static int
+retire(struct worker *w, unsigned lane, nsec now, struct seq **seq, uint32_t *n_before)
+{
+    struct worker_lane *l = &w->lane[lane];
+    const struct batch *b = l->batch[(l->finished + 1) % STEPS_OUT];
+    const struct batch_result *res;
+    unsigned first;
+
+    if (exec_done(w->e.exec, lane) == l->finished) return 0;
+    while ((first = scheduler_turn(w->e.sched, b)) != lane) {
+        int r = retire(w, first, now, seq, n_before);
+
+        if (r <= 0) return r;
+    }
+    if (exec_finish(w->e.exec, lane, &res) < 0) return 0;
+    check(res->step == l->finished + 1);
+    for (uint32_t i = 0; i < b->n_runs; i++) {
+        seq[i] = scheduler_seat(w->e.sched, b->run[i].seat);
+        n_before[i] = seq[i] ? seq[i]->n_tokens : 0;
+    }
+    scheduler_commit(w->e.sched, b, res, now);
+    emit_step(w, b, res, seq, n_before);
+    l->finished = res->step;
+    health_retire(w, lane, res->step);
+    if (b->n_rows) {
+        double ns = (double)(now - l->since) / b->n_rows;
+
+        w->ns_per_row = w->ns_per_row > 0 ? 0.9 * w->ns_per_row + 0.1 * ns : ns;
+    }
+    w->stats.v[STAT_steps]++;
+    w->stats.v[STAT_step_rows] = b->n_rows;
+    w->stats.v[STAT_step_ns] = (uint64_t)(now - l->since);
+    l->since = now;
+    set_deadline(w, now);
+    return res->status < 0 ? res->status : 1;
+}
+
+static void
+reap(struct worker *w)
+{
+    struct seq *s;
+
+    while ((s = scheduler_reap(w->e.sched))) {
+        struct request *r = s->owner;
+
+        emit_ended(w, r);
+        request_give(&w->requests, r);
+    }
+}
+
+static int
+sleep_ms(const struct worker *w, nsec now)
+{
+    nsec wake = scheduler_wake(w->e.sched);
+
+    if (wake == NSEC_NEVER || wake - now > IDLE_TURN_MS * NSEC_MS) return IDLE_TURN_MS;
+    return wake <= now ? 0 : (int)((wake - now + NSEC_MS - 1) / NSEC_MS);
+}
+
+static int
+turn(struct worker *w, struct seq **seq, uint32_t *n_before, struct err *e)
+{
+    nsec now = clock_now();
+    struct request *r;
+    int busy = 0, got;
+
+    health_beat(w, now);
+    /* A full response ring stops the engine here: no step is finished, so none is launched. */
+    for (unsigned l = 0; l < w->e.limits.n_lanes && outbox_empty(&w->outbox); l++) {
+        got = retire(w, l, now, seq, n_before);
+        if (got < 0) return err_set(e, got, "the device failed: %s", gpu_why(w->e.gpu));
+        busy += got;
+    }
+    got = intake_drain(w, now, e);
+    if (got < 0) return got;
+    busy += got;
+    if (got) bell_ring(&w->link.bell); /* lagand may wait for room */
+    while (w->text && (r = text_thread_take(w->text))) {
+        intake_text_done(w, r, now);
+        busy = 1;
+    }
+    for (unsigned l = 0; l < w->e.limits.n_lanes && outbox_empty(&w->outbox); l++)
+        while ((got = launch(w, l, now, e)) > 0) busy = 1;
+    if (got < 0) return got;
+    reap(w);
+    TRY(flush(w, e));
+    if (atomic_load_explicit(&w->drain_asked, memory_order_relaxed)) w->draining = true;
+    if (w->draining && !w->requests.n_used && outbox_empty(&w->outbox)) return 1;
+    if (!busy && rest(w, sleep_ms(w, now)) < 0) return err_set(e, -EPIPE, "lagand is gone");
+    return 0;
+}
+
+int
+loop_run(struct worker *w, struct err *e)
+{
+    struct seq **seq = NULL;
+    uint32_t *n_before = NULL;
+    int r;
+
+    TRY(outbox_open(&w->outbox, 1 << 20, e));
+    TRY(load(w, e));
+    TRY(open_requests(w, e));
+    seq = calloc(w->e.limits.max_seqs, sizeof *seq);
+    n_before = calloc(w->e.limits.max_seqs, sizeof *n_before);
+    if (!seq || !n_before) {
+        free(seq);
+        free(n_before);
+        return err_set(e, -ENOMEM, "memory for a step");
+    }
+    w->control = control_start(w);
+    health_phase(w, PHASE_READY, 0);
+    emit_ready(w);
+    log_info(
+        "ready in %.2f s on %s, %.1f MiB weights%s, %.1f MiB KV in %u groups of %u-token blocks",
+        (double)w->e.load_ns / NSEC_S, gpu_describe(w->e.gpu),
+        (double)w->e.model->weight_bytes / (1 << 20), w->e.model->adopted ? " (adopted)" : "",
+        (double)w->e.kv_arena.bytes / (1 << 20), w->e.kv_config.n_groups,
+        w->e.kv_config.tokens_per_block);
+    do r = turn(w, seq, n_before, e);
+    while (r == 0);
+    free(seq);
+    free(n_before);
+    return r < 0 ? r : 0;
+}

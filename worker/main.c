@@ -1,0 +1,157 @@
+/* main.c - lagan-worker: settings, inherited descriptors, the engine, the loop.
+ *
+ * Started by lagand only. Exit codes: 0 drained, or lagand is gone · 2 usage · 70 a fault of ours ·
+ * 72 the model's files · 74 the device or the rings · 78 settings. A sentence on standard error (which
+ * is lagand's pipe) says why, always.
+ */
+#include "base/log.h"
+#include "worker/control.h"
+#include "worker/health.h"
+#include "worker/text_thread.h"
+#include "worker/worker.h"
+
+#include <errno.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <unistd.h>
+
+enum { EXIT_USAGE = 2, EXIT_INTERNAL = 70, EXIT_MODEL = 72, EXIT_DEVICE = 74, EXIT_SETTINGS = 78 };
+
+struct own_keys {
+    char worker[32], log_level[8];
+    bool help;
+};
+
+static const struct opt own_opts[] = {
+    { "worker", OPT_STR, OPT_AT(own_keys, worker), "w0", NULL, 0, 0, 0, "NAME",
+      "this worker's name in the journal" },
+    { "log_level", OPT_STR, OPT_AT(own_keys, log_level), "info", NULL, 0, 0, 0, "LEVEL",
+      "err, warn, info or debug" },
+    { "help", OPT_BOOL, OPT_AT(own_keys, help), "false", NULL, 0, 0, 0, NULL, "print this" },
+    { 0 },
+};
+
+static void
+help(void)
+{
+    puts(
+        "lagan-worker - one device's engine; lagand starts it and passes it its memory and rings.\n"
+        "\n"
+        "There is nothing to run by hand: see lagand --help, or laganctl --spawn MODEL_DIR "
+        "generate.\n"
+        "\n"
+        "Options of the program:");
+    opt_help(own_opts, stdout);
+    puts("\nOptions of the model, as in the configuration file:");
+    opt_help(model_opts, stdout);
+}
+
+/* Own options and the model's may come in any order; each belongs to one table. */
+static int
+read_argv(struct worker *w, struct own_keys *own, int argc, char **argv, struct err *e)
+{
+    opt_defaults(own_opts, own);
+    opt_defaults(model_opts, &w->keys);
+    for (int i = 1; i < argc; i++) {
+        const char *key = argv[i] + 2, *eq = strchr(argv[i], '=');
+        size_t n = eq ? (size_t)(eq - key) : strlen(argv[i]) - 2;
+        char name[64];
+
+        if (strncmp(argv[i], "--", 2) || n >= sizeof name)
+            return err_set(e, -EINVAL, "\"%s\" is not an option: every one is --key=value",
+                           argv[i]);
+        memcpy(name, key, n);
+        name[n] = 0;
+        if (opt_find(own_opts, name, n))
+            TRY(opt_set(own_opts, own, name, eq ? eq + 1 : "true", "command line", e));
+        else
+            TRY(opt_set(model_opts, &w->keys, name, eq ? eq + 1 : "true", "command line", e));
+    }
+    return 0;
+}
+
+static enum log_level
+level(const char *word)
+{
+    if (!strcmp(word, "err")) return LOG_LEVEL_ERR;
+    if (!strcmp(word, "warn")) return LOG_LEVEL_WARN;
+    return strcmp(word, "debug") ? LOG_LEVEL_INFO : LOG_LEVEL_DEBUG;
+}
+
+static int
+attach(struct worker *w, struct err *e)
+{
+    int d, rw, bell;
+
+    TRY(heritage_take(&w->heritage, e));
+    d = heritage_fd(&w->heritage, "d");
+    rw = heritage_fd(&w->heritage, "w");
+    bell = heritage_fd(&w->heritage, "bell");
+    w->hand = heritage_fd(&w->heritage, "hand");
+    if (d < 0 || rw < 0 || bell < 0 || w->hand < 0)
+        return err_set(e, -EBADMSG, "LAGAN_FDNAMES lacks one of d, w, bell, hand");
+    return link_attach(&w->link, d, rw, bell, w->heritage.epoch, e);
+}
+
+/* What a failure to start means to the supervisor. */
+static int
+exit_code(int r, bool loaded)
+{
+    if (r == -EPIPE) return 0;
+    if (loaded) return r == -EBADMSG || r == -EIO ? EXIT_DEVICE : EXIT_INTERNAL;
+    if (r == -ENOMEM) return EXIT_INTERNAL;
+    return r == -EINVAL ? EXIT_SETTINGS : EXIT_MODEL;
+}
+
+int
+main(int argc, char **argv)
+{
+    static struct worker w;
+    struct own_keys own;
+    struct err e = { 0 };
+    int r;
+
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    log_open("worker", LOG_LEVEL_INFO);
+    r = read_argv(&w, &own, argc, argv, &e);
+    if (r < 0) {
+        log_err("%s", e.text);
+        return EXIT_USAGE;
+    }
+    if (own.help) {
+        help();
+        return 0;
+    }
+    snprintf(w.name, sizeof w.name, "worker %.20s", own.worker);
+    log_open(w.name, level(own.log_level));
+    r = attach(&w, &e);
+    if (r == -ENOENT) {
+        log_err("this program is started by lagand: see lagan-worker --help");
+        return EXIT_USAGE;
+    }
+    if (r < 0) {
+        log_err("%s", e.text);
+        return EXIT_DEVICE;
+    }
+    health_arm(&w.link.w);
+    r = loop_run(&w, &e);
+    health_phase(&w, PHASE_EXIT, 0);
+    if (r < 0 && r != -EPIPE) log_err("%s", e.text);
+    if (r < 0)
+        _exit(exit_code(r, w.loaded)); /* threads may be anywhere; nothing here must be saved */
+
+    control_stop(w.control);
+    text_thread_stop(w.text);
+    for (unsigned l = 0; l < MAX_LANES; l++)
+        for (unsigned i = 0; i < STEPS_OUT; i++) batch_free(w.lane[l].batch[i]);
+    start_free(&w.e);
+    requests_close(&w.requests);
+    outbox_close(&w.outbox);
+    free(w.fragments);
+    free(w.text_buf);
+    link_close(&w.link);
+    return 0;
+}

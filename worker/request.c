@@ -1,0 +1,90 @@
+/* request.c - see request.h. */
+#include "worker/request.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+enum { KEEP_BYTES = 64 << 10 }; /* of a room: what ordinary requests touch stays resident */
+
+int
+requests_open(struct requests *q, uint32_t n, uint32_t ids, uint32_t text, struct err *e)
+{
+    size_t room = (size_t)ids * sizeof(token_id) + text + REQUEST_STOPS_BYTES;
+
+    room = ROUND_UP(room, (size_t)4096);
+    *q = (struct requests){ .n = n, .room_ids = ids, .room_text = text, .room_bytes = room };
+    q->slot = calloc(n, sizeof *q->slot);
+    if (!q->slot) return err_set(e, -ENOMEM, "memory for %u requests", n);
+    q->room = mmap(NULL, room * n, PROT_READ | PROT_WRITE,
+                   MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (q->room == MAP_FAILED) {
+        free(q->slot);
+        q->slot = NULL;
+        return err_set(e, -ENOMEM, "address space for %u requests of %zu KiB", n, room >> 10);
+    }
+    for (uint32_t i = 0; i < n; i++) {
+        struct request *r = &q->slot[i];
+
+        r->slot = i;
+        r->next_free = i + 1;
+        r->ids = (token_id *)(void *)(q->room + room * i);
+        r->text = q->room + room * i + (size_t)ids * sizeof(token_id);
+        r->stops = r->text + text;
+    }
+    return 0;
+}
+
+void
+requests_close(struct requests *q)
+{
+    if (!q->slot) return;
+    munmap(q->room, q->room_bytes * q->n);
+    free(q->slot);
+    q->slot = NULL;
+}
+
+struct request *
+request_take(struct requests *q)
+{
+    struct request *r;
+
+    if (q->first_free == q->n) return NULL;
+    r = &q->slot[q->first_free];
+    check(r->state == REQUEST_FREE);
+    q->first_free = r->next_free;
+    q->n_used++;
+    *r = (struct request){
+        .slot = r->slot, .ids = r->ids, .text = r->text, .stops = r->stops, .kind = r->kind
+    };
+    r->seq.owner = r;
+    return r;
+}
+
+void
+request_give(struct requests *q, struct request *r)
+{
+    size_t touched = MAX((size_t)r->n_ids * sizeof(token_id), (size_t)r->n_text);
+
+    check(r->state != REQUEST_FREE);
+    if (touched > KEEP_BYTES)
+        madvise(q->room + q->room_bytes * r->slot, q->room_bytes, MADV_DONTNEED);
+    r->state = REQUEST_FREE;
+    r->next_free = q->first_free;
+    q->first_free = r->slot;
+    q->n_used--;
+}
+
+struct request *
+request_find(struct requests *q, uint32_t row, uint32_t gen)
+{
+    for (uint32_t i = 0, seen = 0; i < q->n && seen < q->n_used; i++) {
+        struct request *r = &q->slot[i];
+
+        if (r->state == REQUEST_FREE) continue;
+        if (r->row == row && r->gen == gen && r->kind == REQUEST_GENERATE) return r;
+        seen++;
+    }
+    return NULL;
+}

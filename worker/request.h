@@ -1,0 +1,73 @@
+/* request.h - the worker's memory for requests: a fixed number of slots, each with room of its own.
+ *
+ * A slot's room (ids, prompt text, stop strings) is a part of one large mapping that costs nothing
+ * until it is touched and is given back to the system when a long request ends. So a request of any
+ * legal length is one contiguous array, and serving allocates nothing.
+ *
+ * While state is REQUEST_TEXT the slot belongs to the text thread; else to the engine.
+ */
+#ifndef WORKER_REQUEST_H
+#define WORKER_REQUEST_H
+
+#include "base/base.h"
+#include "base/err.h"
+#include "worker/exec/exec.h"
+#include "worker/sched/seq.h"
+#include "worker/text/detok.h"
+
+enum request_state {
+    REQUEST_FREE,
+    REQUEST_TEXT, /* with the text thread */
+    REQUEST_LIVE  /* with the scheduler */
+};
+enum request_kind { REQUEST_GENERATE, REQUEST_TOKENIZE, REQUEST_DETOKENIZE };
+
+struct request {
+    struct seq seq;           /* seq.owner is this struct */
+    struct sampling sampling; /* what exec_seat() gets when the sequence gets its seat */
+    struct detok detok;
+    enum request_state state;
+    enum request_kind kind;
+    uint32_t slot, row, gen;
+    uint32_t next_free;
+
+    token_id *ids; /* room.ids of them: source first, then the decoder's tokens */
+    char *text;    /* prompt text, or what a call is about */
+    char *stops;
+    uint32_t n_ids, n_text;
+    bool bare;       /* calls: no template tokens; detokenize: keep special ones */
+    uint16_t reason; /* set by the text thread on failure: enum lagan_reason */
+    char why[200];
+    uint16_t cancelled; /* reason to end with as soon as it is ours again; 0: go on */
+
+    bool has_text; /* detok is in use: text goes out with the tokens */
+    bool finished; /* its FINISH has been sent */
+    bool want_logprobs;
+    uint32_t n_top, n_prompt_top;
+    uint32_t max_tokens;          /* asked for, delivered ones included */
+    uint32_t n_source, n_decoder; /* of ids, once known */
+    uint32_t n_sent,
+        n_text_sent; /* generated tokens and text bytes sent, delivered ones included */
+    float score;     /* sum of log-probabilities */
+};
+
+struct requests {
+    struct request *slot; /* [n] */
+    uint32_t n, n_used, first_free;
+    uint32_t room_ids, room_text;
+    size_t room_bytes;
+    char *room; /* [n] rooms */
+};
+
+enum { REQUEST_STOPS_BYTES = 16 * 260 };
+
+/* ids: a slot's tokens, source and decoder together; text: bytes of its prompt text. */
+int requests_open(struct requests *q, uint32_t n, uint32_t ids, uint32_t text,
+                  struct err *e) MUST_USE;
+void requests_close(struct requests *q);
+struct request *request_take(struct requests *q); /* NULL: none free */
+void request_give(struct requests *q, struct request *r);
+/* The slot of (row, gen), or NULL. Linear in slots: for cancels, which are rare. */
+struct request *request_find(struct requests *q, uint32_t row, uint32_t gen);
+
+#endif

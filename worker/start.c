@@ -1,0 +1,283 @@
+/* start.c - the loader: from settings and inherited arenas to an engine that can take requests.
+ *
+ * Runs on a thread of its own, so that the engine thread beats and reports progress meanwhile. What it
+ * makes is the engine's once start_done is set; on failure the sentence says which file, key or number.
+ */
+#include "base/clock.h"
+#include "base/log.h"
+#include "worker/arch/registry.h"
+#include "worker/worker.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum {
+    AUTO_KV_SHARE = 4, /* automatic KV memory: at most a quarter of what is available */
+};
+
+static void
+on_progress(void *arg, uint64_t done, uint64_t total)
+{
+    struct worker *w = arg;
+
+    atomic_store_explicit(&w->load_done, done, memory_order_relaxed);
+    atomic_store_explicit(&w->load_total, total, memory_order_relaxed);
+}
+
+/* Arenas of our predecessor: lagand has queued all of them on the hand socket before it made us. */
+static int
+take_arenas(struct worker *w, struct model_source *src, struct err *e)
+{
+    for (;;) {
+        struct hand_note note;
+        int fd;
+        int r = hand_take(w->hand, &note, &fd, e);
+
+        if (r <= 0) return r;
+        if (!strcmp(note.name, "weights") && (note.flags & HAND_COMPLETE) && src->weights_fd < 0) {
+            src->weights_fd = fd;
+            src->weights_bytes = note.bytes;
+            memcpy(src->weights_fingerprint, note.fingerprint, sizeof note.fingerprint);
+        } else {
+            close(fd);
+        }
+    }
+}
+
+static int
+give_arena(struct worker *w, const char *name, const struct arena *a, const uint64_t fingerprint[2],
+           struct err *e)
+{
+    struct hand_note note = { .bytes = a->bytes, .version = 1, .flags = HAND_COMPLETE };
+
+    if (a->fd < 0) return 0;
+    snprintf(note.name, sizeof note.name, "%s", name);
+    memcpy(note.fingerprint, fingerprint, sizeof note.fingerprint);
+    return hand_give(w->hand, &note, a->fd, e);
+}
+
+static int
+read_source(struct worker *w, struct model_source *src, struct err *e)
+{
+    const char *weights = w->keys.weights;
+    static const enum dtype dtypes[] = { DT_COUNT, DT_F32, DT_BF16, DT_F16 };
+
+    *src = (struct model_source){
+        .dir = w->keys.path,
+        .dtype = dtypes[w->keys.dtype],
+        .max_len = w->keys.max_model_len,
+        .weights_fd = -1,
+        .progress = on_progress,
+        .arg = w,
+    };
+    if (!strncmp(weights, "random:", 7)) {
+        char *end;
+
+        errno = 0;
+        src->seed = strtoull(weights + 7, &end, 10);
+        if (errno || *end || end == weights + 7)
+            return err_set(e, -EINVAL, "weights: \"%s\" is not random:SEED with a number", weights);
+        src->random = true;
+    } else if (weights[0] && strcmp(weights, "checkpoint")) {
+        return err_set(e, -EINVAL, "weights: \"%s\" is neither checkpoint nor random:SEED",
+                       weights);
+    }
+    return take_arenas(w, src, e);
+}
+
+/* Memory we may use without pushing others out, from /proc/meminfo; 1 GiB when it cannot be read. */
+static uint64_t
+memory_available(void)
+{
+    FILE *f = fopen("/proc/meminfo", "re");
+    unsigned long long kib = 1 << 20;
+    char line[128];
+
+    if (!f) return (uint64_t)kib << 10;
+    while (fgets(line, sizeof line, f))
+        if (sscanf(line, "MemAvailable: %llu kB", &kib) == 1) break;
+    fclose(f);
+    return (uint64_t)kib << 10;
+}
+
+/* Bytes for which every seat could reach the model's length: more would never be used. */
+static uint64_t
+kv_most(const struct kv_config *c)
+{
+    uint64_t bytes = 0;
+
+    for (uint32_t i = 0; i < c->n_groups; i++) {
+        const struct kv_group *g = &c->group[i];
+        uint64_t block = (uint64_t)g->slice_bytes * g->n_layers * g->n_parts;
+
+        bytes += block * g->max_entries * c->n_seats;
+    }
+    return bytes + (uint64_t)c->slab_bytes * (c->n_groups + 1);
+}
+
+static int
+open_kv(struct worker *w, struct err *e)
+{
+    struct engine *n = &w->e;
+    struct kv_config *c = &n->kv_config;
+    static const uint64_t none[2];
+
+    if (w->keys.kv_memory) {
+        c->arena_bytes = w->keys.kv_memory;
+    } else {
+        uint64_t room = memory_available() / AUTO_KV_SHARE;
+
+        c->arena_bytes = MIN(kv_most(c), MAX(room, (uint64_t)c->slab_bytes * 2));
+    }
+    n->kv_memory = calloc(1, kv_bytes(c));
+    if (!n->kv_memory) return err_set(e, -ENOMEM, "memory for the KV manager");
+    n->kv = kv_init(n->kv_memory, c, e);
+    if (!n->kv) return err_while(e, -ENOMEM, "kv.memory");
+    TRY(gpu_ops(n->gpu)->arena_make(n->gpu, "kv", c->arena_bytes, &n->kv_arena, e));
+    return give_arena(w, "kv", &n->kv_arena, none, e);
+}
+
+/* Lanes: one for everything, or context and generation apart on a share of the threads each. */
+static int
+set_lanes(struct worker *w, struct exec_config *x, struct err *e)
+{
+    struct scheduler_limits *l = &w->e.limits;
+    uint32_t units = w->keys.threads ? w->keys.threads : gpu_units(w->e.gpu);
+
+    if (w->keys.split_mode == SPLIT_OFF) {
+        l->n_lanes = 1;
+        l->lane_work[0] = WORK_ENCODER | WORK_CONTEXT | WORK_GENERATION;
+        x->lane_units[0] = units;
+    } else {
+        char *end;
+        double share = w->keys.split_context_sm[0] ? strtod(w->keys.split_context_sm, &end) : 0.5;
+        uint32_t context = share < 1 ? (uint32_t)(units * share + 0.5) : (uint32_t)share;
+
+        if (share < 0) return err_set(e, -EINVAL, "split.context_sm: %g is below 0", share);
+        l->n_lanes = 2;
+        l->lane_work[0] = WORK_ENCODER | WORK_CONTEXT;
+        l->lane_work[1] = WORK_GENERATION;
+        x->lane_units[0] = MAX(1u, MIN(context, MAX(units, 2u) - 1));
+        x->lane_units[1] = MAX(1u, units > x->lane_units[0] ? units - x->lane_units[0] : 1);
+    }
+    x->n_lanes = l->n_lanes;
+    return 0;
+}
+
+/* Settings that the table knows and this worker does not serve are refused by name, never ignored. */
+static int
+check_keys(const struct model_keys *k, struct err *e)
+{
+    if (k->tensor_parallel > 1)
+        return err_set(e, -EINVAL, "tensor_parallel: %u ranks are not served yet, only 1",
+                       k->tensor_parallel);
+    if (k->standby) return err_set(e, -EINVAL, "standby: not served yet, only 0");
+    if (k->kv_host_memory) return err_set(e, -EINVAL, "kv.host_memory: not served yet, only 0");
+    if (k->kv_sink_tokens) return err_set(e, -EINVAL, "kv.sink_tokens: not served yet, only 0");
+    if (k->kv_dtype > DTYPE_BF16)
+        return err_set(e, -EINVAL, "kv.dtype: the CPU device keeps fp32 or bf16");
+    if (k->split_context_max_tokens > 0 || k->split_context_max_seqs > 0)
+        return err_set(e, -EINVAL, "split.context_max_*: not served yet, only 0");
+    if (k->split_mode == SPLIT_AUTO)
+        return err_set(e, -EINVAL, "split.mode: auto is not served yet, only off and fixed");
+    return 0;
+}
+
+/* auto: a host that has a GPU never falls back to the CPU unasked. */
+static const char *
+device_name(const struct model_keys *k)
+{
+    if (strcmp(k->device, "auto")) return k->device;
+    return access("/dev/nvidiactl", F_OK) == 0 ? "cuda" : "cpu";
+}
+
+static int
+open_engine(struct worker *w, struct err *e)
+{
+    struct engine *n = &w->e;
+    const struct model_keys *k = &w->keys;
+    const struct gpu_options device = { .device = device_name(k), .isa = k->isa };
+    struct model_source src;
+    struct exec_config x = { 0 };
+    const enum dtype kv_dtype = k->kv_dtype == DTYPE_BF16 ? DT_BF16 : DT_F32;
+
+    TRY(check_keys(k, e));
+    TRY(read_source(w, &src, e));
+    TRY(gpu_open(&n->gpu, &device, e));
+    TRY(model_open(&n->model, &src, n->gpu, arch_families, e));
+    TRY(give_arena(w, "weights", &n->model->weights, n->model->fingerprint, e));
+
+    n->max_source = n->model->shape.n_encoder_layers
+                        ? MIN(k->max_source_tokens, n->model->shape.max_source)
+                        : 0;
+    n->model->shape.max_source = n->max_source;
+    n->kv_config.n_seats = k->max_num_seqs;
+    TRY(model_groups(n->model, kv_dtype, k->kv_tokens_per_block, &n->kv_config, e));
+    n->limits = (struct scheduler_limits){
+        .policy = (enum policy)k->policy,
+        .max_seqs = k->max_num_seqs,
+        .max_rows = k->max_num_batched_tokens,
+        .max_len = n->model->shape.max_len,
+        .max_enc_rows = n->max_source,
+        .n_enc_layers = (uint16_t)n->model->shape.n_encoder_layers,
+    };
+    TRY(set_lanes(w, &x, e));
+    n->kv_config.n_lanes = x.n_lanes;
+    if (!n->kv_config.slab_bytes) n->kv_config.slab_bytes = kv_slab_bytes(&n->kv_config);
+    TRY(open_kv(w, e));
+    TRY(scheduler_new(&n->sched, &n->limits, n->kv, e));
+
+    for (uint32_t l = 0; l < x.n_lanes; l++)
+        for (uint32_t i = 0; i < STEPS_OUT; i++) {
+            w->lane[l].batch[i] = scheduler_batch(n->sched);
+            if (!w->lane[l].batch[i]) return err_set(e, -ENOMEM, "memory for a batch");
+        }
+    x.max_rows = n->limits.max_rows;
+    x.max_seqs = n->limits.max_seqs;
+    x.max_enc_rows = n->limits.max_enc_rows;
+    x.max_edits = w->lane[0].batch[0]->max_edits;
+    x.kv_dtype = kv_dtype;
+    TRY(exec_open(&n->exec, &x, n->gpu, n->model, &n->kv_config, &n->kv_arena, e));
+    return 0;
+}
+
+/* Without a tokenizer a model serves ids; text then gets this reason as its answer. */
+static void
+open_text(struct worker *w)
+{
+    struct err e = { 0 };
+    int r = tokenizer_open(&w->e.tokenizer, w->keys.path, &e);
+
+    if (r == 0) return;
+    snprintf(w->e.why_no_text, sizeof w->e.why_no_text, "%.*s", (int)sizeof w->e.why_no_text - 1,
+             e.text);
+    log_info("%s: serving token ids only", w->e.why_no_text);
+}
+
+void *
+start_load(void *arg)
+{
+    struct worker *w = arg;
+    nsec since = clock_now();
+    int r = open_engine(w, &w->start_err);
+
+    if (r == 0) open_text(w);
+    w->e.load_ns = clock_now() - since;
+    atomic_store_explicit(&w->start_done, r < 0 ? -1 : 1, memory_order_release);
+    return NULL;
+}
+
+void
+start_free(struct engine *n)
+{
+    if (n->exec) exec_close(n->exec);
+    scheduler_free(n->sched);
+    if (n->kv_arena.base) gpu_ops(n->gpu)->arena_drop(n->gpu, &n->kv_arena);
+    free(n->kv_memory);
+    tokenizer_close(n->tokenizer);
+    model_close(n->model);
+    if (n->gpu) gpu_close(n->gpu);
+}

@@ -1,0 +1,109 @@
+/* worker.h - one worker process: what its files share.
+ *
+ * One struct, made in main.c, filled by the loader (start.c), turned by the engine thread (loop.c).
+ * The engine thread is the sole writer of W and the sole reader of D. Fields say which other thread
+ * may touch them and when; everything else is the engine's.
+ */
+#ifndef WORKER_WORKER_H
+#define WORKER_WORKER_H
+
+#include "base/base.h"
+#include "base/err.h"
+#include "gpu/gpu.h"
+#include "ipc/hand.h"
+#include "ipc/heritage.h"
+#include "ipc/keys.h"
+#include "ipc/link.h"
+#include "ipc/stat.h"
+#include "worker/exec/exec.h"
+#include "worker/model/model.h"
+#include "worker/outbox.h"
+#include "worker/request.h"
+#include "worker/sched/scheduler.h"
+#include "worker/text/tokenizer.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+
+enum { STEPS_OUT = 2 }; /* of a lane at once: one runs, one is queued behind it */
+
+struct worker_lane {
+    struct batch *batch[STEPS_OUT]; /* by step % STEPS_OUT */
+    uint64_t started, finished;     /* steps */
+    nsec since;                     /* when the oldest step that is out was launched */
+};
+
+/* What the loader leaves behind: complete before start_done is set, the engine's afterwards. */
+struct engine {
+    struct gpu *gpu;
+    struct model *model;
+    struct tokenizer *tokenizer; /* NULL: none; why_no_text says why */
+    char why_no_text[200];
+    struct kv_config kv_config;
+    void *kv_memory;
+    struct kv *kv;
+    struct arena kv_arena;
+    struct exec *exec;
+    struct scheduler *sched;
+    struct scheduler_limits limits;
+    uint32_t max_source;
+    nsec load_ns;
+};
+
+struct text_thread;
+struct control;
+
+struct worker {
+    struct model_keys keys;
+    char name[32];
+    struct heritage heritage;
+    struct link link;
+    int hand;
+
+    /* Loader: reads keys and hand until start_done; the engine reads load_* meanwhile. */
+    pthread_t loader;
+    struct engine e;
+    struct err start_err;
+    _Atomic int start_done; /* release by the loader, acquire by the engine: 1 ready, -1 failed */
+    _Atomic uint64_t load_done, load_total; /* relaxed */
+
+    struct worker_lane lane[MAX_LANES];
+    struct requests requests;
+    struct outbox outbox;
+    struct text_thread *text;
+    char *fragments; /* a SUBMIT of several records, as far as it has come */
+    size_t n_fragments;
+    char *text_buf; /* [text_cap] of one token: what was held, and the longest piece */
+    size_t text_cap;
+    struct control *control;
+
+    struct stats stats;
+    double ns_per_row; /* fitted to finished steps: predicts the next one's deadline */
+    bool loaded; /* e is the engine's */
+    bool draining;
+    _Atomic bool drain_asked; /* set by the control thread */
+};
+
+/* start.c: the loader thread's function; *arg is the worker. */
+void *start_load(void *arg);
+/* Join what start_load() made; for sanitizers and for drains. */
+void start_free(struct engine *e);
+
+/* intake.c: take what the request ring holds, within a budget. Records taken, or -EBADMSG: the ring
+ * is corrupt. */
+int intake_drain(struct worker *w, nsec now, struct err *e);
+/* intake.c: a request whose text has been worked on, back from the text thread. */
+void intake_text_done(struct worker *w, struct request *r, nsec now);
+
+/* emit.c */
+void emit_ready(struct worker *w);
+void emit_phase(struct worker *w);
+void emit_reject(struct worker *w, uint32_t row, uint32_t gen, uint16_t reason, const char *why);
+void emit_step(struct worker *w, const struct batch *b, const struct batch_result *r,
+               struct seq *const *seq, const uint32_t *n_before);
+void emit_ended(struct worker *w, struct request *r); /* its FINISH, once */
+
+/* loop.c: turns until drained (0) or the daemon is gone or the device failed (negative). */
+int loop_run(struct worker *w, struct err *e);
+
+#endif
