@@ -82,6 +82,9 @@ struct rows {
     const struct run *run; /* [n_runs] */
 };
 
+/* q, or k and v, may be NO_TENSOR: layers that read another's cache, and the projection of encoder states.
+ * Where nothing is stored (kv.base NULL) k is changed in place like q; else k stays as it was and v is
+ * read before it, so that v may be k (K = V). */
 struct rope_store {
     struct tensor q, k, v;        /* [n, heads * head_dim] views; q is changed in place */
     struct tensor q_norm, k_norm; /* [head_dim] or NO_TENSOR; applied before rotation */
@@ -91,6 +94,7 @@ struct rope_store {
     struct kv_view kv; /* k and v go to (seat, pos); kv.base NULL: nothing is stored */
 };
 
+/* A row that sees no key gets zeros. Rows outside of all runs, and runs of SEAT_NONE, are left alone. */
 struct attend {
     struct tensor out, q; /* [n, n_heads * head_dim] */
     struct kv_view kv;    /* kv.table set: paged. NULL: k and v below, rows of the same runs */
@@ -106,7 +110,9 @@ struct attend {
     uint32_t bias_reach;
 };
 
-/* One row of logits to turn into a token and log-probabilities. On the device. */
+/* One row of logits to turn into a token and log-probabilities. On the device. A seat has one sampled row
+ * in a call (and any number of targets). Forced: log-probability 0, as transformers scores it. A NaN is
+ * never chosen; a row of nothing but NaN and bans makes lane_error() -EIO. top_k keeps exactly k. */
 struct sample_row {
     uint32_t seat; /* whose last token is written (and seen[]), or SEAT_NONE */
     uint64_t seed;
@@ -137,7 +143,8 @@ struct sample {
     int32_t *token; /* [n] out: sampled, forced, or target */
     float *logprob; /* [n] out: of that token, natural log, after penalties, before temperature */
     struct top
-        *top; /* out: row i's n_top best from row[i].first_top on, best first, low id on ties */
+        *top; /* out: row i's n_top (<= 1,024) best from row[i].first_top on, best first, low id
+                 on ties; id -1 beyond the vocabulary */
 };
 
 struct table_edit {
@@ -164,6 +171,7 @@ struct gpu_ops {
     /* Memory that outlives us: one allocation, one fd, mapped once. Never grown while serving. */
     int (*arena_make)(struct gpu *g, const char *name, uint64_t bytes, struct arena *ret,
                       struct err *e);
+    /* The file must have exactly those bytes. On success the fd is the arena's, to close too. */
     int (*arena_adopt)(struct gpu *g, int fd, uint64_t bytes, struct arena *ret, struct err *e);
     void (*arena_drop)(struct gpu *g, struct arena *a); /* unmap and close */
     int (*host_pin)(struct gpu *g, void *p, size_t bytes);
@@ -173,6 +181,7 @@ struct gpu_ops {
     void (*lane_close)(struct lane *l);              /* waits for what is queued */
     int (*lane_mark)(struct lane *l, uint64_t step); /* queued: lane_done() becomes step */
     uint64_t (*lane_done)(const struct lane *l);     /* no system call */
+    /* The other lane must not be closed before this wait is over. */
     int (*lane_after)(struct lane *l, const struct lane *other, uint64_t step); /* queued wait */
     int (*lane_fd)(const struct lane *l); /* CPU: eventfd, readable after a mark; CUDA: -1, poll */
     int (*lane_error)(const struct lane *l); /* 0, or -EIO once the device has failed */

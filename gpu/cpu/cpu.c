@@ -5,6 +5,9 @@
  */
 #include "gpu/cpu/cpu_ops.h"
 
+#ifdef __x86_64__
+#include <cpuid.h>
+#endif
 #include <errno.h>
 #include <fcntl.h>
 #include <sched.h>
@@ -134,8 +137,10 @@ static bool
 has_avx2(void)
 {
 #ifdef __x86_64__
+    unsigned a, b, c, d;
+
     return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
-           __builtin_cpu_supports("f16c");
+           __get_cpuid(1, &a, &b, &c, &d) && c & bit_F16C;
 #else
     return false;
 #endif

@@ -60,7 +60,8 @@ dot_2x3(enum dtype t, const float *const x[2], const void *const w[3], uint32_t 
 #define HALF(acc, from) \
     do { \
         v8 a = v8_load(x[0] + (from)), b = v8_load(x[1] + (from)); \
-        for (int i = 0; i < 3; i++) { \
+        _Pragma("GCC unroll 3") for (int i = 0; i < 3; i++) \
+        { \
             v8 c = v8_load_as(t, w[i], from); \
             acc[i] = v8_fma(a, c, acc[i]); \
             acc[3 + i] = v8_fma(b, c, acc[3 + i]); \
