@@ -94,7 +94,7 @@ struct rope_store {
     struct kv_view kv; /* k and v go to (seat, pos); kv.base NULL: nothing is stored */
 };
 
-/* A row that sees no key gets zeros. Rows outside of all runs, and runs of SEAT_NONE, are left alone. */
+/* A row that sees no key gets zeros. Rows outside of all runs, and paged runs of SEAT_NONE, are left alone. */
 struct attend {
     struct tensor out, q; /* [n, n_heads * head_dim] */
     struct kv_view kv;    /* kv.table set: paged. NULL: k and v below, rows of the same runs */
