@@ -1,0 +1,53 @@
+#!/bin/bash
+# demo.sh BUILDDIR - ask the bundled models and check what they say; called by ./bootstrap demo.
+#
+# The real way: a private lagand, its worker, rings, ZeroMQ. The first question of each model streams as
+# a person would see it; the others go at once. The exit code says whether every answer was right.
+set -u
+build=$1
+top=$(cd "$(dirname "$0")/.." && pwd)
+ctl=$build/laganctl
+tmp=$(mktemp -d) || exit 1
+trap 'rm -rf "$tmp"' EXIT
+asked=0 right=0 tokens=0
+since=$(date +%s%N)
+
+# questions DIR: "question<TAB>answer" a line, from the one place where they are written down.
+questions() {
+  sed -n "/\"dir\": \"$1\"/,/^\]}/p" "$top/models/demo.json" |
+    sed -n 's/^{"text": "\([^"]*\)".*"answer": "\([^"]*\)".*/\1\t\2/p'
+}
+
+short() { # a long prompt in one line
+  if [ ${#1} -gt 60 ]; then printf '%s … %s' "${1:0:24}" "${1: -24}"; else printf '%s' "$1"; fi
+}
+
+"$build/lagand" --version
+for dir in numbers-t5 recall-gemma3; do
+  printf '\n%s\n' "$dir"
+  questions "$dir" >"$tmp/questions"
+  IFS=$'\t' read -r question answer <"$tmp/questions"
+  printf '> %s\n< ' "$(short "$question")"
+  "$ctl" --spawn "$top/models/$dir" --device cpu generate --max-tokens 128 --text "$question" \
+    2>"$tmp/line" | tee "$tmp/said"
+  sed 's/^/  /' "$tmp/line"
+  asked=$((asked + 1))
+  if [ "$(cat "$tmp/said")" = "$answer" ]; then right=$((right + 1)); else echo "  expected: $answer"; fi
+
+  tail -n +2 "$tmp/questions" | sed 's/\t.*//; s/.*/{"text":"&","max_tokens":128}/' >"$tmp/requests"
+  "$ctl" --spawn "$top/models/$dir" --device cpu generate --requests "$tmp/requests" --concurrency 8 \
+    --json >"$tmp/answers" || exit 1
+  n=0
+  while IFS=$'\t' read -r question answer; do
+    said=$(sed -n "s/^{\"request\":$n,.*\"text\":\"\([^\"]*\)\",\"finish\".*/\1/p" "$tmp/answers")
+    printf '> %s\n< %s\n' "$(short "$question")" "$said"
+    asked=$((asked + 1)) n=$((n + 1))
+    if [ "$said" = "$answer" ]; then right=$((right + 1)); else echo "  expected: $answer"; fi
+  done < <(tail -n +2 "$tmp/questions")
+  tokens=$((tokens + $(grep -o '"ids":\[[^]]*' "$tmp/answers" | tr -cd ',\n' | wc -c)))
+done
+ms=$((($(date +%s%N) - since) / 1000000))
+if [ "$right" -eq "$asked" ]; then verdict=ok; else verdict=FAILED; fi
+printf '\n%s  %d of %d answers match golden · %d tokens · %d ms, four services started and stopped\n' \
+  "$verdict" "$right" "$asked" "$tokens" "$ms"
+[ "$right" -eq "$asked" ]
