@@ -332,7 +332,7 @@ json_skip(struct json *j, struct err *e)
 }
 
 int
-json_string(const struct json *j, char *buf, size_t n)
+json_unescape(const struct json *j, char *buf, size_t n)
 {
     const char *p = j->text, *end = p + j->text_len;
     size_t len = 0;

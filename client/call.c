@@ -37,7 +37,7 @@ pack_string(msgpack_packer *p, const struct json *j)
     int n;
 
     if (!s) return -ENOMEM;
-    n = json_string(j, s, j->text_len + 1);
+    n = json_unescape(j, s, j->text_len + 1);
     if (n >= 0) msg_bytes(p, s, (size_t)n);
     free(s);
     return MIN(n, 0);

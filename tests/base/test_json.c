@@ -22,7 +22,7 @@ walk_n(const char *text, size_t n, struct err *e)
         r = json_next(&j, e);
         if (r == 0 && (j.kind == JSON_KEY || j.kind == JSON_STRING)) {
             char buf[256];
-            int len = json_string(&j, buf, sizeof buf);
+            int len = json_unescape(&j, buf, sizeof buf);
 
             assert_in_range(len, 0, sizeof buf - 1);
             assert_true(json_is(&j, buf) || memchr(buf, 0, (size_t)len));
@@ -341,7 +341,7 @@ strings_are_unescaped_to_utf8_and_their_room_is_kept(void **state)
     assert_true(j.escaped);
     for (size_t room = 0; room <= sizeof want; room++) {
         char *buf = malloc(room ? room : 1); /* exactly as much as we say */
-        int n = json_string(&j, buf, room);
+        int n = json_unescape(&j, buf, room);
 
         assert_int_equal(n, room < sizeof want ? -EMSGSIZE : (int)sizeof want - 1);
         if (n >= 0) assert_memory_equal(buf, want, sizeof want);

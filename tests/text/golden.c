@@ -71,7 +71,7 @@ read_text(struct json *j, char *text)
     int n;
 
     next(j);
-    n = json_string(j, text, GOLDEN_TEXT);
+    n = json_unescape(j, text, GOLDEN_TEXT);
     assert_true(n >= 0);
     return n;
 }

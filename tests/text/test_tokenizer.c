@@ -138,16 +138,16 @@ check_variant(struct json *j)
 
     next(j), next(j); /* "name" and its value */
     next(j), next(j);
-    assert_true(json_string(j, base, sizeof base) > 0);
+    assert_true(json_unescape(j, base, sizeof base) > 0);
     text = golden_json(base);
     next(j), next(j);
     for (next(j); j->kind == JSON_ARRAY; next(j)) {
         char *was = text;
 
         next(j);
-        assert_true(json_string(j, find, sizeof find) > 0);
+        assert_true(json_unescape(j, find, sizeof find) > 0);
         next(j);
-        assert_true(json_string(j, replace, sizeof replace) >= 0);
+        assert_true(json_unescape(j, replace, sizeof replace) >= 0);
         next(j);
         text = patched(was, find, replace);
         free(was);
@@ -160,7 +160,7 @@ check_variant(struct json *j)
         int n_want = 0, n;
 
         next(j), next(j);
-        n = json_string(j, find, sizeof find);
+        n = json_unescape(j, find, sizeof find);
         next(j), next(j);
         for (next(j); j->kind == JSON_NUMBER; next(j)) {
             uint64_t id;
@@ -493,10 +493,10 @@ check_question(struct json *j, struct tokenizer *t)
     for (next(j); j->kind == JSON_KEY; next(j)) {
         if (json_is(j, "text")) {
             next(j);
-            assert_true(json_string(j, text, sizeof text) > 0);
+            assert_true(json_unescape(j, text, sizeof text) > 0);
         } else if (json_is(j, "answer")) {
             next(j);
-            assert_true(json_string(j, answer, sizeof answer) > 0);
+            assert_true(json_unescape(j, answer, sizeof answer) > 0);
         } else if (json_is(j, "ids")) {
             n_ids = read_ids(j, ids);
         } else if (json_is(j, "answer_ids")) {
@@ -535,7 +535,7 @@ the_demo_models_questions_and_answers_are_their_tokens(void **state)
         for (next(&j); j.kind == JSON_KEY; next(&j)) {
             if (json_is(&j, "dir")) {
                 next(&j);
-                assert_true(json_string(&j, below + 7, sizeof below - 7) > 0);
+                assert_true(json_unescape(&j, below + 7, sizeof below - 7) > 0);
                 if (tokenizer_open(&t, golden_path(below), &e) < 0) fail_msg("%s", e.text);
             } else if (json_is(&j, "questions")) {
                 next(&j);

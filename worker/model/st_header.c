@@ -88,7 +88,7 @@ read_dtype(struct reading *r, struct st_tensor *t, uint32_t *bytes, struct err *
             *bytes = stored_types[i].bytes;
             return 0;
         }
-    if (json_string(&r->j, name, sizeof name) < 0) name[0] = '\0';
+    if (json_unescape(&r->j, name, sizeof name) < 0) name[0] = '\0';
     return err_set(e, -EBADMSG, "dtype \"%s\" is not known", name);
 }
 
@@ -251,7 +251,7 @@ read_header(struct reading *r, struct err *e)
             if (code == 0) code = json_skip(&r->j, e);
             continue;
         }
-        len = json_string(&r->j, r->name, sizeof r->name);
+        len = json_unescape(&r->j, r->name, sizeof r->name);
         if (len < 0)
             return err_set(e, -EBADMSG, "%s: a tensor's name is longer than %d bytes",
                            r->shard->name, ST_MAX_NAME - 1);

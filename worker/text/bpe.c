@@ -73,7 +73,7 @@ read_merge(struct bpe *b, const struct vocab *v, struct json *j, char *s, size_t
     char *gap;
 
     if (j->kind == JSON_STRING) {
-        n = json_string(j, s, room);
+        n = json_unescape(j, s, room);
         gap = n < 0 ? NULL : memchr(s, ' ', (size_t)n);
         if (!gap) return err_set(e, -EBADMSG, "merge %u is not two pieces", b->n_merges);
         m = (int)(s + n - gap - 1);
@@ -83,10 +83,10 @@ read_merge(struct bpe *b, const struct vocab *v, struct json *j, char *s, size_t
     }
     TRY(doc_array(j, "an element of model.merges", e));
     TRY(json_next(j, e));
-    if (j->kind != JSON_STRING || (n = json_string(j, s, room)) < 0)
+    if (j->kind != JSON_STRING || (n = json_unescape(j, s, room)) < 0)
         return err_set(e, -EBADMSG, "merge %u is not two pieces", b->n_merges);
     TRY(json_next(j, e));
-    if (j->kind != JSON_STRING || (m = json_string(j, s + n, room - (size_t)n)) < 0)
+    if (j->kind != JSON_STRING || (m = json_unescape(j, s + n, room - (size_t)n)) < 0)
         return err_set(e, -EBADMSG, "merge %u is not two pieces", b->n_merges);
     TRY(json_next(j, e));
     if (j->kind != JSON_ARRAY_END)

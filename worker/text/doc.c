@@ -44,7 +44,7 @@ doc_text(struct json *j, const char *where, char *buf, size_t n, struct err *e)
         return 0;
     }
     if (j->kind != JSON_STRING) return not_a(where, "a string", e);
-    if (json_string(j, buf, n) < 0)
+    if (json_unescape(j, buf, n) < 0)
         return err_set(e, -EMSGSIZE, "%s is longer than %zu bytes", where, n - 1);
     return 0;
 }

@@ -152,7 +152,7 @@ read_vocab(struct vocab *v, struct json j, struct err *e)
 
     TRY(doc_object(&j, "model.vocab", e));
     while ((more = doc_key(&j, e)) > 0) {
-        int n = json_string(&j, piece, sizeof piece);
+        int n = json_unescape(&j, piece, sizeof piece);
 
         if (n < 0)
             return err_set(e, -EBADMSG, "model.vocab has a piece of over %zu bytes",
