@@ -49,7 +49,7 @@ struct daemon {
     char worker_path[1024];
 
     uint32_t due_first, due_last; /* deliver.c: rows with something for their client */
-    nsec retry_at;                /* deliver.c: a client's queue was full */
+    nsec retry_at;                /* deliver.c: when blocked rows are tried again; 0: none */
 
     bool announced; /* READY=1 has been said */
     bool was_ready; /* a worker has served in this life */

@@ -163,6 +163,7 @@ send_chunk(struct daemon *d, struct client *c, struct row *r)
     }
     k = front_send(d, c, d->out.data, d->out.size);
     if (k < 0) return k;
+    r->stalled = 0;
     r->n_chunks++;
     if (prompt) {
         r->n_prompt_sent += n;
@@ -223,11 +224,9 @@ deliver(struct daemon *d, struct row *r)
         if (has_chunk(r) && !r->stalled) r->stalled = d->now;
         return 0;
     }
-    if (k == -EHOSTUNREACH) {
-        deliver_client_gone(d, r->client);
-        return 0;
-    }
-    return k;
+    if (k == -EAGAIN || k == 0) return k;
+    deliver_client_gone(d, r->client);
+    return 0;
 }
 
 void
@@ -250,14 +249,36 @@ row_due(struct daemon *d, struct row *r)
     d->due_last = r->index;
 }
 
+/* There is no event for room in one client's queue, and the others may not wait for it. */
+static void
+block(struct daemon *d, struct row *r)
+{
+    r->blocked = true;
+    if (!r->stalled) r->stalled = d->now;
+    if (!d->retry_at) d->retry_at = d->now + RETRY;
+}
+
+static void
+try_again(struct daemon *d)
+{
+    d->retry_at = 0;
+    for (uint32_t i = 0; i < ledger_capacity(d->ledger); i++) {
+        struct row *r = ledger_row(d->ledger, i);
+
+        if (!r || !r->blocked) continue;
+        r->blocked = false;
+        row_due(d, r);
+    }
+}
+
 bool
 deliver_flush(struct daemon *d)
 {
-    uint32_t i = d->due_first;
     bool more = false;
+    uint32_t i;
 
-    if (d->retry_at > d->now) return false;
-    d->retry_at = 0;
+    if (d->retry_at && d->now >= d->retry_at) try_again(d);
+    i = d->due_first;
     d->due_first = d->due_last = ROW_NONE;
     while (i != ROW_NONE) {
         struct row *r = ledger_row(d->ledger, i);
@@ -265,19 +286,16 @@ deliver_flush(struct daemon *d)
 
         i = r->next_due;
         r->due = false;
-        k = deliver(d, r);
-        if (k > 0 || k == -EAGAIN) row_due(d, r);
-        if (k > 0) more = true;
-        /* There is no event for room in one client's queue: look again soon. */
-        if (k == -EAGAIN) d->retry_at = d->now + RETRY;
-        if (k < 0 && k != -EAGAIN) {
-            log_err("request %llu: cannot be answered: %s", (unsigned long long)r->id,
-                    strerror(-k));
-            deliver_client_gone(d, r->client);
+        k = r->blocked ? 0 : deliver(d, r);
+        if (k > 0) {
+            row_due(d, r);
+            more = true;
+        } else if (k == -EAGAIN) {
+            block(d, r);
         }
         row_settle(d, r);
     }
-    return more && !d->retry_at;
+    return more;
 }
 
 static void
@@ -369,7 +387,11 @@ deliver_tick(struct daemon *d, nsec now)
         struct row *r = ledger_row(d->ledger, i);
 
         if (!r || r->told) continue;
-        if (now >= r->deadline && !is_error(r)) {
+        if (r->blocked && now - r->stalled >= o->ack_timeout) {
+            log_warn("a client has not read for %.1f s, dropping it",
+                     (double)(now - r->stalled) / NSEC_S);
+            deliver_client_gone(d, r->client);
+        } else if (now >= r->deadline && !is_error(r)) {
             row_cancel(d, r, LAGAN_E_DEADLINE, "deadline_ms passed after %u tokens",
                        row_n_tokens(r));
         } else if (r->stalled && now - r->stalled >= o->ack_timeout) {

@@ -38,10 +38,11 @@ struct row {
     bool held;       /* a worker may still speak of it */
     bool told;       /* its client has the terminal message, or is gone */
     bool due;        /* in deliver.c's list */
+    bool blocked;    /* its client's queue in ZeroMQ is full: tried again by time */
     bool cancel_due; /* the worker must be told, cancel_reason; the ring was full */
     uint16_t cancel_reason;
     nsec accepted, deadline; /* deadline: NSEC_NEVER without */
-    nsec stalled;            /* since when the window is shut; 0: open */
+    nsec stalled; /* since when nothing could go: window shut or queue full; 0: it could */
     uint32_t win, n_chunks, n_acked;
     uint64_t prompt_cost; /* its prompt in tokens; of a text a guess */
     uint64_t cost;        /* with the answer: tokens it may take */

@@ -20,6 +20,7 @@
 
 #include <errno.h>
 #include <signal.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
@@ -35,6 +36,7 @@ struct clockwork {
     struct daemon *d;
     sd_event_source *timer;
     nsec last, status_at;
+    char status[160]; /* as last told: an idle service says nothing */
 };
 
 /* ---- leaving */
@@ -102,6 +104,7 @@ tell_status(struct clockwork *k)
 {
     struct daemon *d = k->d;
     uint32_t n_ready = 0, loading = MAX_WORKERS;
+    char text[sizeof k->status];
 
     if (d->now < k->status_at || d->draining) return;
     k->status_at = d->now + NSEC_S;
@@ -117,8 +120,10 @@ tell_status(struct clockwork *k)
                    (unsigned long long)(w->load_total >> 20));
         return;
     }
-    sd_notifyf(0, "STATUS=%u of %u workers ready, %u requests, %u of them queued", n_ready,
-               d->n_workers, ledger_n(d->ledger), ledger_n_queued(d->ledger));
+    snprintf(text, sizeof text, "STATUS=%u of %u workers ready, %u requests, %u of them queued",
+             n_ready, d->n_workers, ledger_n(d->ledger), ledger_n_queued(d->ledger));
+    if (strcmp(text, k->status)) sd_notify(0, text);
+    memcpy(k->status, text, sizeof text);
 }
 
 /* Every worker has failed: before the first READY there is nothing to serve for, and the reason is

@@ -323,6 +323,7 @@ op_spawn(void *arg)
     w->n_records = w->storm_bells = w->storm_records = 0;
     w->spawned_at = w->beat_at = w->storm_at = clock_now();
     w->beat = 0;
+    w->deadline = w->excuse = 0;
     memset(&w->stats, 0, sizeof w->stats);
     r = start(w, &e);
     if (r < 0) {
@@ -438,7 +439,7 @@ worker_broken(struct worker *w, enum death_cause cause, const char *fmt, ...)
 /* ---- its heart */
 
 static void
-check_beat(struct worker *w, nsec now)
+check_beat(struct worker *w, nsec now, nsec late)
 {
     struct shm_ctl *c = shm_ctl(&w->link.w);
     uint64_t beat = atomic_load_explicit(&c->hb_count, memory_order_relaxed);
@@ -451,11 +452,16 @@ check_beat(struct worker *w, nsec now)
         w->beat_at = now;
         w->warned = w->asked = false;
     }
+    /* We stood still, so that we cannot say that it did. */
+    if (deadline != w->deadline) w->excuse = 0;
+    w->deadline = deadline;
+    w->excuse += late;
+    w->beat_at += late;
     silent = now - w->beat_at;
     /* A step that holds the loop up is overdue first, if it is both. */
-    if (deadline && now > deadline) {
+    if (deadline && now - w->excuse > deadline) {
         worker_broken(w, DEATH_OVERDUE, "its step is %.1f s past its deadline",
-                      (double)(now - deadline) / NSEC_S);
+                      (double)(now - w->excuse - deadline) / NSEC_S);
     } else if (silent >= stall) {
         worker_broken(w, DEATH_SILENT, "has not beaten for %.1f s (%u requests)",
                       (double)silent / NSEC_S, w->n_rows);
@@ -490,10 +496,8 @@ worker_tick(struct worker *w, nsec now, nsec late)
 {
     if (now >= w->super.timer) worker_event(w, EV_TIMER);
     if (!w->alive || w->super.state == SUPER_DYING || w->super.state == SUPER_LOST) return;
-    /* We stood still, so that we cannot say that it did. */
-    w->beat_at += late;
     stat_read(shm_ctl(&w->link.w), &w->stats);
-    check_beat(w, now);
+    check_beat(w, now, late);
     if (w->alive) check_storm(w, now);
     if (w->bell_lost && now - w->bell_lost > BELL_GRACE) {
         worker_broken(w, DEATH_CORRUPTION, "has shut its bell and lives");

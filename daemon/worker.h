@@ -31,9 +31,10 @@ struct worker {
     sd_event_source *on_exit, *on_bell, *on_hand, *on_log;
     struct control *control;
     nsec spawned_at, beat_at;
-    uint64_t beat;      /* hb_count when it last moved, at beat_at */
-    bool warned, asked; /* silent: told people; asked for its last words */
-    nsec bell_lost;     /* since when its end of the bell is shut; 0: open */
+    uint64_t beat;         /* hb_count when it last moved, at beat_at */
+    nsec deadline, excuse; /* of its step; time that passed while we stood still */
+    bool warned, asked;    /* silent: told people; asked for its last words */
+    nsec bell_lost;        /* since when its end of the bell is shut; 0: open */
     uint64_t storm_bells, storm_records, n_records; /* at the last look; records ever */
     nsec storm_at;
 

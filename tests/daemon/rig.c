@@ -229,18 +229,19 @@ struct dealer {
 };
 
 struct dealer *
-dial(struct rig *r, const char *door)
+dial_narrow(struct rig *r, const char *door, int frames)
 {
     struct dealer *c = calloc(1, sizeof *c);
     char endpoint[160];
-    int zero = 0;
+    int zero = 0, bytes = frames * 64;
 
     assert_non_null(c);
     snprintf(endpoint, sizeof endpoint, "ipc://%s/%s", r->run, door);
     c->socket = zmq_socket(r->zmq, ZMQ_DEALER);
     zmq_setsockopt(c->socket, ZMQ_LINGER, &zero, sizeof zero);
     zmq_setsockopt(c->socket, ZMQ_SNDHWM, &zero, sizeof zero);
-    zmq_setsockopt(c->socket, ZMQ_RCVHWM, &zero, sizeof zero);
+    zmq_setsockopt(c->socket, ZMQ_RCVHWM, &frames, sizeof frames);
+    if (frames) zmq_setsockopt(c->socket, ZMQ_RCVBUF, &bytes, sizeof bytes);
     assert_int_equal(zmq_connect(c->socket, endpoint), 0);
     for (int i = 0; i < MAX_DEALERS; i++) {
         if (dealers[i]) continue;
@@ -258,6 +259,12 @@ forget(struct dealer *c)
     msg_done(&c->msg);
     zmq_msg_close(&c->frame);
     c->has_frame = false;
+}
+
+struct dealer *
+dial(struct rig *r, const char *door)
+{
+    return dial_narrow(r, door, 0);
 }
 
 void

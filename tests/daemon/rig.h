@@ -29,6 +29,8 @@ uint32_t rig_n_workers(const struct rig *r); /* processes of its run, by their p
 struct dealer; /* one client */
 
 struct dealer *dial(struct rig *r, const char *door);
+/* One that takes so many frames and no more until it hears them. */
+struct dealer *dial_narrow(struct rig *r, const char *door, int frames);
 void hang_up(struct dealer *c);
 void hang_up_all(void); /* rig_clean() does */
 void send_bytes(struct dealer *c, const void *p, size_t n);
