@@ -1,8 +1,8 @@
 /* main.c - lagan-worker: settings, inherited descriptors, the engine, the loop.
  *
  * Started by lagand only. Exit codes: 0 drained, or lagand is gone · 2 usage · 70 a fault of ours ·
- * 72 the model's files · 74 the device or the rings · 78 settings. A sentence on standard error (which
- * is lagand's pipe) says why, always.
+ * 74 the device or the rings · 78 settings or the model's files, which no second try would mend. A
+ * sentence on standard error (which is lagand's pipe) says why, always.
  */
 #include "base/log.h"
 #include "worker/control.h"
@@ -18,7 +18,7 @@
 #include <sys/prctl.h>
 #include <unistd.h>
 
-enum { EXIT_USAGE = 2, EXIT_INTERNAL = 70, EXIT_MODEL = 72, EXIT_DEVICE = 74, EXIT_SETTINGS = 78 };
+enum { EXIT_USAGE = 2, EXIT_INTERNAL = 70, EXIT_DEVICE = 74, EXIT_CONFIG = 78 };
 
 struct own_keys {
     char worker[32], log_level[8];
@@ -102,8 +102,7 @@ exit_code(int r, bool loaded)
 {
     if (r == -EPIPE) return 0;
     if (loaded) return r == -EBADMSG || r == -EIO ? EXIT_DEVICE : EXIT_INTERNAL;
-    if (r == -ENOMEM) return EXIT_INTERNAL;
-    return r == -EINVAL ? EXIT_SETTINGS : EXIT_MODEL;
+    return r == -ENOMEM || r == -EIO ? EXIT_INTERNAL : EXIT_CONFIG;
 }
 
 int

@@ -13,6 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+#include <unistd.h>
 
 #define LLAMA "tests/data/golden/llama2"
 #define T5 "tests/data/golden/t5_relu"
@@ -323,60 +324,100 @@ the_same_seed_draws_the_same_tokens_alone_and_in_company(void **state)
     serve_stop(&s);
 }
 
-/* CLIENTS connections for LAGAN_SOAK_SECONDS (default 3): positions follow each other, every request
- * ends once, and the worker's memory does not grow between the first half and the end. */
+/* Resident KiB of a process. */
+static long
+resident(pid_t pid)
+{
+    char path[64];
+    long all = 0, here = 0;
+    FILE *f;
+
+    snprintf(path, sizeof path, "/proc/%d/statm", (int)pid);
+    f = fopen(path, "re");
+    assert_non_null(f);
+    assert_int_equal(fscanf(f, "%ld %ld", &all, &here), 2);
+    fclose(f);
+    return here * 4;
+}
+
+struct client {
+    struct lagan *c;
+    uint64_t id;
+    uint32_t n, done;
+};
+
+/* What has come for one client: positions follow each other, every request ends once. */
 static void
-many_clients_stream_at_once_and_nothing_is_lost(void **state)
+read_client(struct client *k)
+{
+    struct lagan_event ev = { .size = sizeof ev };
+
+    while (k->id && lagan_next(k->c, &ev, 0) > 0) {
+        assert_int_equal(ev.id, k->id);
+        assert_true(ev.kind != LAGAN_EVENT_ERROR && ev.kind != LAGAN_EVENT_LOST);
+        if (ev.kind == LAGAN_EVENT_TOKENS) {
+            assert_int_equal(ev.first, k->n);
+            k->n += ev.n_ids;
+        }
+        if (ev.kind != LAGAN_EVENT_DONE) continue;
+        assert_int_equal(k->n, 20);
+        k->id = 0;
+        k->done++;
+    }
+}
+
+/* 64 connections for LAGAN_SOAK_SECONDS, 3 by default. */
+static void
+many_clients_stream_at_once_nothing_is_lost_and_memory_stays(void **state)
 {
     enum { CLIENTS = 64 };
-    struct client {
-        struct lagan *c;
-        uint64_t id;
-        uint32_t n, done;
-    } *k = calloc(CLIENTS, sizeof *k);
+    static const char *const set[] = { "max_num_seqs=64", "kv.memory=64MiB", "threads=2", NULL };
+    static const char ask[] = "{\"text\":\"k3=blue;q7=stone;m1=river;q7?\",\"max_tokens\":20,"
+                              "\"ignore_eos\":true}";
     const char *seconds = getenv("LAGAN_SOAK_SECONDS");
-    time_t end = time(NULL) + (seconds ? atoi(seconds) : 3);
+    time_t start = time(NULL), end = start + (seconds ? atoi(seconds) : 3);
+    struct client *k = calloc(CLIENTS, sizeof *k);
+    long daemon = 0, worker = 0;
     bool open = true;
     struct serve s;
     uint32_t all = 0;
+    pid_t pid;
 
     (void)state;
-    assert_true(serve_start(&s, LLAMA, small));
+    assert_true(serve_start(&s, "models/recall-gemma3", set));
+    pid = serve_worker(&s);
     for (int i = 0; i < CLIENTS; i++) k[i].c = connect_to(&s);
     while (open) {
-        bool more = time(NULL) < end;
+        time_t now = time(NULL);
 
-        open = false;
+        open = now < end;
         for (int i = 0; i < CLIENTS; i++) {
-            struct lagan_event ev = { .size = sizeof ev };
-
-            if (!k[i].id && more) {
-                k[i].id = submit(k[i].c, "{\"ids\":[1,5,7],\"max_tokens\":20,\"ignore_eos\":true}");
+            if (!k[i].id && now < end) {
+                k[i].id = submit(k[i].c, ask);
                 k[i].n = 0;
             }
-            open |= more || k[i].id;
-            while (k[i].id && lagan_next(k[i].c, &ev, 0) > 0) {
-                assert_int_equal(ev.id, k[i].id);
-                assert_true(ev.kind != LAGAN_EVENT_ERROR && ev.kind != LAGAN_EVENT_LOST);
-                if (ev.kind == LAGAN_EVENT_TOKENS) {
-                    assert_int_equal(ev.first, k[i].n);
-                    k[i].n += ev.n_ids;
-                }
-                if (ev.kind == LAGAN_EVENT_DONE) {
-                    assert_int_equal(k[i].n, 20);
-                    k[i].id = 0;
-                    k[i].done++;
-                    all++;
-                }
-            }
+            read_client(&k[i]);
+            open |= k[i].id != 0;
         }
-        assert_true(time(NULL) < end + 20);
+        if (!daemon && now > start + (end - start) / 3) {
+            daemon = resident(s.pid);
+            worker = resident(pid);
+        }
+        assert_true(now < end + 20);
+        usleep(500);
     }
-    print_message("%u requests of %d clients\n", all, CLIENTS);
+    daemon = resident(s.pid) - daemon;
+    worker = resident(pid) - worker;
     for (int i = 0; i < CLIENTS; i++) {
         assert_true(k[i].done > 0);
+        all += k[i].done;
         lagan_close(k[i].c);
     }
+    print_message(
+        "%u requests of %d clients; since a third of the time lagand grew %ld KiB, its worker "
+        "%ld\n",
+        all, CLIENTS, daemon, worker);
+    assert_true(daemon < 2048 && worker < 4096);
     free(k);
     serve_stop(&s);
 }
@@ -392,7 +433,7 @@ main(void)
         cmocka_unit_test(a_deadline_that_passes_ends_the_request),
         cmocka_unit_test(a_killed_worker_is_replaced_and_its_requests_end_with_worker_lost),
         cmocka_unit_test(the_same_seed_draws_the_same_tokens_alone_and_in_company),
-        cmocka_unit_test(many_clients_stream_at_once_and_nothing_is_lost),
+        cmocka_unit_test(many_clients_stream_at_once_nothing_is_lost_and_memory_stays),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
