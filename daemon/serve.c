@@ -30,7 +30,7 @@
 
 static const nsec TICK = 250 * NSEC_MS;
 static const nsec LATE = NSEC_S; /* a tick so late means that we stood still */
-enum { LEDGER_ROWS = 8192, EXIT_UNAVAILABLE = 69, EXIT_CONFIG = 78, WORKER_MODEL_FILES = 72 };
+enum { LEDGER_ROWS = 8192, EXIT_UNAVAILABLE = 69, EXIT_CONFIG = 78 };
 
 struct clockwork {
     struct daemon *d;
@@ -132,7 +132,7 @@ static void
 all_failed(struct daemon *d)
 {
     const struct death *last = &d->worker[d->n_workers - 1]->super.death;
-    bool config = last->cause == DEATH_CONFIG || last->status == WORKER_MODEL_FILES;
+    bool config = last->cause == DEATH_CONFIG;
 
     if (d->was_ready || d->draining) return;
     d->exit_code = config ? EXIT_CONFIG : EXIT_UNAVAILABLE;

@@ -48,7 +48,8 @@ struct rec_submit { /* D 1; fragments with MORE concatenate to this */
 /* flags. LOGPROBS: each token's log-probability is wanted, even with logprobs = 0 tops. */
 enum { SUBMIT_IGNORE_EOS = 1, SUBMIT_LOGPROBS = 2, SUBMIT_PROMPT_LOGPROBS = 4 };
 
-struct rec_row { /* D 2 (flags: the reason to end with, 0 cancelled), D 4 (flags: 1 pause, 0 go on) */
+struct
+    rec_row { /* D 2 (flags: the reason to end with, 0 cancelled), D 4 (flags: 1 pause, 0 go on) */
     uint32_t row, gen, flags, pad;
 };
 
@@ -58,7 +59,7 @@ struct rec_text { /* D 5: row names lagand's call slot */
     uint8_t flags; /* 1: bare (tokenize), keep special (detokenize) */
     uint16_t pad;
     uint32_t n_ids, text_bytes, pad2;
-    /* i32 id[n_ids], text */
+    /* i32 id[n_ids], text, packed */
 };
 
 struct rec_ready {                                             /* W 1 */
@@ -118,7 +119,7 @@ struct rec_text_done { /* W 7 */
     uint32_t row, gen;
     uint32_t reason; /* 0, or enum lagan_reason; then text is the sentence */
     uint32_t n_ids, text_bytes, pad;
-    /* i32 id[n_ids], text */
+    /* i32 id[n_ids], text, packed; the whole padded to 8 */
 };
 
 _Static_assert(sizeof(struct rec_submit) == 152, "rec_submit");

@@ -348,9 +348,10 @@ text_call(struct worker *w, const char *data, size_t n, struct err *e)
 
     if (!p) return corrupt(e, "TEXT is shorter than its header");
     memcpy(&c, p, sizeof c);
-    ids = take(&t, (size_t)c.n_ids * sizeof *ids);
-    text = take(&t, c.text_bytes);
-    if (t.broken || c.op < 1 || c.op > 2) return corrupt(e, "TEXT is not what its counts say");
+    if ((uint64_t)c.n_ids * sizeof *ids + c.text_bytes > t.left || c.op < 1 || c.op > 2)
+        return corrupt(e, "TEXT is not what its counts say");
+    ids = (const token_id *)(const void *)t.p;
+    text = t.p + (size_t)c.n_ids * sizeof *ids;
     r = request_take(&w->requests);
     if (!r) {
         struct rec_text_done d = { .row = c.row, .gen = c.gen, .reason = LAGAN_E_QUEUE_FULL };

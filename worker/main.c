@@ -1,7 +1,7 @@
 /* main.c - lagan-worker: settings, inherited descriptors, the engine, the loop.
  *
- * Started by lagand only. Exit codes: 0 drained, or lagand is gone · 2 usage · 70 a fault of ours ·
- * 74 the device or the rings · 78 settings or the model's files, which no second try would mend. A
+ * Started by lagand only. Exit codes: 0 drained, or lagand is gone · 2 usage · 70 a fault of ours, or
+ * a corrupt ring · 74 the device · 78 settings or the model's files, which no second try would mend. A
  * sentence on standard error (which is lagand's pipe) says why, always.
  */
 #include "base/log.h"
@@ -101,7 +101,7 @@ static int
 exit_code(int r, bool loaded)
 {
     if (r == -EPIPE) return 0;
-    if (loaded) return r == -EBADMSG || r == -EIO ? EXIT_DEVICE : EXIT_INTERNAL;
+    if (loaded) return r == -EIO ? EXIT_DEVICE : EXIT_INTERNAL;
     return r == -ENOMEM || r == -EIO ? EXIT_INTERNAL : EXIT_CONFIG;
 }
 
@@ -133,7 +133,7 @@ main(int argc, char **argv)
     }
     if (r < 0) {
         log_err("%s", e.text);
-        return EXIT_DEVICE;
+        return EXIT_INTERNAL;
     }
     health_arm(&w.link.w);
     r = loop_run(&w, &e);

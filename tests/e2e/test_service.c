@@ -204,6 +204,37 @@ a_prompt_longer_than_the_model_or_the_pool_is_too_long(void **state)
     serve_stop(&s);
 }
 
+/* A call's answer holds this. */
+static void
+call(struct lagan *c, const char *verb, const char *args, const char *holds)
+{
+    char *reply = NULL;
+    int r = lagan_call(c, verb, args, &reply, NULL, 5000);
+
+    if (r < 0) fail_msg("%s %s: %s", verb, args, lagan_why(c));
+    if (!strstr(reply, holds)) fail_msg("%s %s: %s", verb, args, reply);
+    free(reply);
+}
+
+static void
+text_of_any_length_goes_to_ids_and_back(void **state)
+{
+    struct serve s;
+    struct lagan *c;
+
+    (void)state;
+    assert_true(serve_start(&s, "models/recall-gemma3", small));
+    c = connect_to(&s);
+    call(c, "tokenize", "{\"text\":\"k\",\"bare\":true}", "[111]");
+    call(c, "tokenize", "{\"text\":\"k3\",\"bare\":true}", "[111,55]");
+    call(c, "tokenize", "{\"text\":\"k3=\",\"bare\":true}", "[111,55,65]");
+    call(c, "tokenize", "{\"text\":\"k3=\"}", "[2,111,55,65]");
+    call(c, "detokenize", "{\"ids\":[111,55,65]}", "\"k3=\"");
+    call(c, "detokenize", "{\"ids\":[111,55]}", "\"k3\"");
+    lagan_close(c);
+    serve_stop(&s);
+}
+
 static void
 a_cancelled_request_ends_as_cancelled_and_the_next_one_runs(void **state)
 {
@@ -429,6 +460,7 @@ main(void)
         cmocka_unit_test(a_decoder_answers_every_wrong_request_by_name),
         cmocka_unit_test(an_encoder_decoder_bounds_its_source_and_its_prefix),
         cmocka_unit_test(a_prompt_longer_than_the_model_or_the_pool_is_too_long),
+        cmocka_unit_test(text_of_any_length_goes_to_ids_and_back),
         cmocka_unit_test(a_cancelled_request_ends_as_cancelled_and_the_next_one_runs),
         cmocka_unit_test(a_deadline_that_passes_ends_the_request),
         cmocka_unit_test(a_killed_worker_is_replaced_and_its_requests_end_with_worker_lost),

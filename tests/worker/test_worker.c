@@ -250,7 +250,7 @@ a_corrupt_request_ring_ends_the_worker_and_says_so(void **state)
     submit(&p, 1, ids, 1, 0); /* no token asked for: lagand never writes that */
     status = wait_exit(&p);
     assert_true(WIFEXITED(status));
-    assert_int_equal(WEXITSTATUS(status), 74);
+    assert_int_equal(WEXITSTATUS(status), 70);
     close(p.hand);
     link_close(&p.link);
 }
