@@ -79,7 +79,7 @@ struct worker {
 
     struct stats stats;
     double ns_per_row; /* fitted to finished steps: predicts the next one's deadline */
-    bool loaded; /* e is the engine's */
+    bool loaded;       /* e is the engine's */
     bool draining;
     _Atomic bool drain_asked; /* set by the control thread */
 };
