@@ -20,13 +20,42 @@ help(void)
 {
     puts("lagand - serve language models: start workers, replace those that die, talk to clients.\n"
          "\n"
-         "  lagand --runtime-dir /tmp/l --model models/tiny-gemma --device cpu\n"
-         "  laganctl --connect ipc:///tmp/l/api.sock generate --text \"hello\"\n"
+         "  lagand --runtime-dir /tmp/l --model models/recall-gemma3 --device cpu\n"
+         "  laganctl --connect ipc:///tmp/l/api.sock generate --text \"k3=blue;q7=stone;k3?\"\n"
          "\n"
          "Options; those with a dot are also keys of the configuration file:");
     opt_help(daemon_opts, stdout);
     puts("\nSettings of a model, for --set and for the entries of models: in the file:");
     opt_help(model_opts, stdout);
+}
+
+/* lagand(8), in mdoc: what the tables know, and what they do not. */
+static void
+manual(void)
+{
+    puts(".Dd 2026\n.Dt LAGAND 8\n.Os lagan\n"
+         ".Sh NAME\n.Nm lagand\n.Nd serve language models\n"
+         ".Sh SYNOPSIS\n.Nm\n.Op Fl -foreground\n.Op Fl -runtime-dir Ar DIR\n"
+         ".Op Fl -model Ar DIR\n.Op Fl -device Ar DEVICE\n.Op Fl -set Ar KEY=VALUE\n"
+         ".Op Fl -config Ar FILE\n.Op Fl -check\n"
+         ".Sh DESCRIPTION\n.Nm\n"
+         "starts a worker for each device of each model, replaces those that die, and passes "
+         "requests\n"
+         "of clients to them. It has no thread that can block and believes nothing a worker says.\n"
+         "Clients speak ZeroMQ at\n.Pa api.sock ,\noperators also at\n.Pa ctl.sock ,\n"
+         "both in the runtime directory.\n"
+         ".Sh OPTIONS\nEvery name with a dot is also a key of the configuration file.");
+    opt_manual(daemon_opts, stdout);
+    puts(".Sh SETTINGS OF A MODEL\nFor\n.Fl -set\nand for the entries of\n.Cm models:\nin the "
+         "file.");
+    opt_manual(model_opts, stdout);
+    puts(".Sh FILES\n.Bl -tag -width Ds\n"
+         ".It Pa /etc/lagan/lagan.yaml\nThe configuration.\n"
+         ".It Pa /run/lagan\nThe runtime directory under systemd.\n.El\n"
+         ".Sh EXIT STATUS\n0 stopped as asked, or the configuration is right; 1 failed; 2 usage; "
+         "69 no\n"
+         "worker could be started; 77 no permission; 78 configuration or model files.\n"
+         ".Sh SEE ALSO\n.Ql laganctl --help");
 }
 
 static void
@@ -71,6 +100,10 @@ main(int argc, char **argv)
     }
     if (config.o.help) {
         help();
+        return 0;
+    }
+    if (config.o.manual) {
+        manual();
         return 0;
     }
     if (config.o.version) {

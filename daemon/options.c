@@ -55,6 +55,7 @@ const struct opt daemon_opts[] = {
       "the worker program" },
     { "help", OPT_BOOL, AT(help), "false", NULL, 0, 0, 0, NULL, "print this" },
     { "version", OPT_BOOL, AT(version), "false", NULL, 0, 0, 0, NULL, "print the version" },
+    { "manual", OPT_BOOL, AT(manual), "false", NULL, 0, 0, OPT_HIDDEN, NULL, "print lagand(8)" },
     { NULL },
 };
 /* clang-format on */
@@ -78,8 +79,8 @@ static bool
 only_on_command_line(const char *key)
 {
     static const char *const keys[] = {
-        "model", "device", "set",     "config", "foreground",
-        "check", "help",   "version", "worker", "remove_runtime_dir"
+        "model", "device",  "set",    "config", "foreground",        "check",
+        "help",  "version", "manual", "worker", "remove_runtime_dir"
     };
 
     for (size_t i = 0; i < ARRAY_LEN(keys); i++) {
@@ -251,7 +252,7 @@ config_read(struct config *c, int argc, char **argv, struct problems *p, bool *u
         return -EINVAL;
     }
     *usage = false;
-    if (c->o.help || c->o.version) return 0;
+    if (c->o.help || c->o.version || c->o.manual) return 0;
 
     /* The file first, the command line over it. */
     snprintf(file, sizeof file, "%s", *c->o.config ? c->o.config : DEFAULT_FILE);
