@@ -443,11 +443,11 @@ nothing_is_left_when_laganctl_is_killed(void **state)
     int tries = 2000;
 
     (void)state;
-    assert_int_equal(
-        sh("$D/bin/laganctl --spawn models/x generate --text hang & p=$!; "
-           "until test -e \"$(cat $D/rundir 2>/dev/null)/api.sock\"; do sleep 0.02; done; "
-           "kill -9 $p; wait $p"),
-        128 + SIGKILL);
+    assert_int_equal(sh("$D/bin/laganctl --spawn models/x generate --text hang & p=$!; "
+                        "until test -e \"$(cat $D/rundir 2>/dev/null)/api.sock\"; do sleep 0.02; "
+                        "done; sleep 0.3; "
+                        "kill -9 $p; wait $p"),
+                     128 + SIGKILL);
     while (!run_dir_is_gone() && --tries) usleep(10000);
     assert_true(tries > 0);
 }
