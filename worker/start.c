@@ -208,6 +208,9 @@ open_engine(struct worker *w, struct err *e)
     TRY(read_source(w, &src, e));
     TRY(gpu_open(&n->gpu, &device, e));
     TRY(model_open(&n->model, &src, n->gpu, arch_families, e));
+    if (n->model->n_unused)
+        log_warn("%u tensors of the checkpoint are not used, the first is %s", n->model->n_unused,
+                 n->model->unused[0]);
     TRY(give_arena(w, "weights", &n->model->weights, n->model->fingerprint, e));
 
     n->max_source = n->model->shape.n_encoder_layers

@@ -277,9 +277,9 @@ a_deadline_that_passes_ends_the_request(void **state)
 }
 
 static void
-a_killed_worker_is_replaced_and_its_requests_end_with_worker_lost(void **state)
+a_killed_worker_is_replaced_takes_its_weights_and_its_requests_end_with_worker_lost(void **state)
 {
-    char word[32], message[256];
+    char word[32], message[256], command[160];
     struct serve s;
     struct lagan *c;
 
@@ -303,6 +303,9 @@ a_killed_worker_is_replaced_and_its_requests_end_with_worker_lost(void **state)
         assert_int_equal(finish(c, id, word, message), 9);
         assert_int_not_equal(serve_worker(&s), worker);
     }
+    /* The first loaded them, each of the five after it adopted them. */
+    snprintf(command, sizeof command, "test $(grep -c 'weights (adopted)' %s) -eq 5", s.log);
+    assert_int_equal(system(command), 0);
     lagan_close(c);
     serve_stop(&s);
 }
@@ -465,7 +468,8 @@ main(void)
         cmocka_unit_test(text_of_any_length_goes_to_ids_and_back),
         cmocka_unit_test(a_cancelled_request_ends_as_cancelled_and_the_next_one_runs),
         cmocka_unit_test(a_deadline_that_passes_ends_the_request),
-        cmocka_unit_test(a_killed_worker_is_replaced_and_its_requests_end_with_worker_lost),
+        cmocka_unit_test(
+            a_killed_worker_is_replaced_takes_its_weights_and_its_requests_end_with_worker_lost),
         cmocka_unit_test(the_same_seed_draws_the_same_tokens_alone_and_in_company),
         cmocka_unit_test(many_clients_stream_at_once_nothing_is_lost_and_memory_stays),
     };
