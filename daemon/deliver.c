@@ -59,8 +59,10 @@ put_prompt_chunk(struct daemon *d, struct row *r)
     msg_bytes(&p, "", 0);
     put_u64(&p, "n", r->n_chunks + 1);
     msg_key(&p, "pl");
-    msgpack_pack_map(&p, 4);
+    msgpack_pack_map(&p, 5);
     put_u64(&p, "i", r->n_prompt_sent);
+    msg_key(&p, "t");
+    msg_bin(&p, r->p_id.p, (size_t)n * 4);
     msg_key(&p, "lp");
     msg_bin(&p, r->p_logprob.p, (size_t)n * 4);
     put_tops(&p, n, n_top, &r->p_top);
@@ -167,6 +169,7 @@ send_chunk(struct daemon *d, struct client *c, struct row *r)
     r->n_chunks++;
     if (prompt) {
         r->n_prompt_sent += n;
+        bytes_drop(&r->p_id, (size_t)n * 4);
         bytes_drop(&r->p_logprob, (size_t)n * 4);
         bytes_drop(&r->p_top, (size_t)n * r->submit->prompt_logprobs * 8);
         return 0;

@@ -86,6 +86,7 @@ empty(struct row *r)
     bytes_done(&r->text);
     bytes_done(&r->logprob);
     bytes_done(&r->top);
+    bytes_done(&r->p_id);
     bytes_done(&r->p_logprob);
     bytes_done(&r->p_top);
 }

@@ -57,8 +57,8 @@ struct row {
     struct bytes token; /* i32: all of them, sent or not: what a resume needs */
     struct bytes text;  /* likewise */
     size_t n_text_sent;
-    struct bytes logprob, top;     /* of tokens not sent yet */
-    struct bytes p_logprob, p_top; /* of prompt positions not sent yet */
+    struct bytes logprob, top;           /* of tokens not sent yet */
+    struct bytes p_id, p_logprob, p_top; /* of prompt positions not sent yet */
 
     uint16_t reason; /* enum lagan_reason, from ROW_ENDED on */
     float score;

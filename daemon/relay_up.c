@@ -179,7 +179,7 @@ static int
 take_prompt(struct worker *w, struct rest *b, struct err *e)
 {
     struct rec_prompt s;
-    const void *p = next(b, sizeof s), *lps, *tops;
+    const void *p = next(b, sizeof s), *ids, *lps, *tops;
     struct row *r;
 
     if (!p) return err_set(e, -EBADMSG, "PROMPT is shorter than its header");
@@ -187,7 +187,8 @@ take_prompt(struct worker *w, struct rest *b, struct err *e)
     if (s.n_top > LAGAN_MAX_TOP || s.n > LAGAN_MAX_IDS) {
         return err_set(e, -EBADMSG, "PROMPT: %u positions with %u tops", s.n, s.n_top);
     }
-    lps = next(b, (size_t)s.n * 4);
+    ids = next(b, (size_t)s.n * 4);
+    lps = ids ? next(b, (size_t)s.n * 4) : NULL;
     tops = lps ? next(b, (size_t)s.n * s.n_top * 8) : NULL;
     if (!tops || b->n > 7) return err_set(e, -EBADMSG, "PROMPT's length is not what it says");
     r = named(w, s.row, s.gen, e);
@@ -201,7 +202,8 @@ take_prompt(struct worker *w, struct rest *b, struct err *e)
     }
     r->n_prompt_said += s.n;
     if (r->state == ROW_ENDED) return 0;
-    if (bytes_add(&r->p_logprob, lps, (size_t)s.n * 4) < 0 ||
+    if (bytes_add(&r->p_id, ids, (size_t)s.n * 4) < 0 ||
+        bytes_add(&r->p_logprob, lps, (size_t)s.n * 4) < 0 ||
         bytes_add(&r->p_top, tops, (size_t)s.n * s.n_top * 8) < 0) {
         starve(w, r);
     } else if (r->p_logprob.n + r->p_top.n > MAX_PENDING) {

@@ -112,7 +112,8 @@ struct rec_phase {  /* W 5: what the worker is doing while it starts */
 struct rec_prompt { /* W 6: positions [first, first + n) of the prompt; may come in several */
     uint32_t row, gen;
     uint32_t first, n, n_top, pad;
-    /* f32 logprob[n] of the prompt's own tokens (position 0: NaN), {i32, f32} top[n][n_top], packed;
+    /* i32 id[n], the prompt's own tokens; f32 logprob[n] of them (position 0: NaN);
+     * {i32, f32} top[n][n_top]; packed,
      * the whole padded to 8 */
 };
 struct rec_text_done { /* W 7 */

@@ -91,7 +91,7 @@ emit_prompt(struct worker *w, const struct batch_run *run, const struct batch_re
 {
     uint32_t n = run->n_rows - (run->flags & RUN_SAMPLE ? 1 : 0);
     bool start = run->first_pos == 0;
-    uint32_t max = (w->link.out.max_rec - 256) / (4 + 8 * (r->n_prompt_top + 1));
+    uint32_t max = (w->link.out.max_rec - 256) / (8 + 8 * (r->n_prompt_top + 1));
 
     for (uint32_t at = 0; at < n + start;) {
         uint32_t k = MIN(max, n + start - at);
@@ -104,11 +104,14 @@ emit_prompt(struct worker *w, const struct batch_run *run, const struct batch_re
         };
         struct batch_top none = { -1, NAN };
         float no_logprob = NAN;
-        char *lp, *top;
+        char *id, *lp, *top;
 
         outbox_begin(&w->outbox, REC_PROMPT_LOGPROBS);
         outbox_add(&w->outbox, &p, sizeof p);
-        lp = outbox_add(&w->outbox, NULL, k * sizeof(float) + (size_t)k * p.n_top * sizeof none);
+        id = outbox_add(&w->outbox, NULL,
+                        (size_t)k * (sizeof(token_id) + sizeof(float) + p.n_top * sizeof none));
+        memcpy(id, r->seq.token + p.first, k * sizeof(token_id));
+        lp = id + k * sizeof(token_id);
         top = lp + k * sizeof(float); /* packed: not aligned when k is odd */
         for (uint32_t i = 0; i < k; i++, at++, lp += sizeof(float)) {
             bool known = !(start && at == 0);

@@ -113,8 +113,8 @@ static void
 say_prompt(struct active *a)
 {
     uint32_t n = a->s.n_prompt, k = a->s.prompt_logprobs;
-    struct rec_prompt *p = room(REC_PROMPT_LOGPROBS, (uint32_t)sizeof *p + n * 4 + n * k * 8);
-    float *lp = (float *)(p + 1);
+    struct rec_prompt *p = room(REC_PROMPT_LOGPROBS, (uint32_t)sizeof *p + n * 8 + n * k * 8);
+    float *lp = (float *)(p + 1) + n;
 
     *p = (struct rec_prompt){ .row = a->s.row, .gen = a->s.gen, .n = n, .n_top = k };
     for (uint32_t i = 0; i < n; i++) lp[i] = i ? -(float)i : 0.0f / 1.0f;

@@ -307,12 +307,12 @@ prompt_logprobs_come_in_order_and_before_tokens(void **state)
     (void)state;
     memset(&buf, 0, sizeof buf);
     *p = (struct rec_prompt){ .row = r->index, .gen = r->gen, .n = 2, .n_top = 1 };
-    assert_int_equal(record(REC_PROMPT_LOGPROBS, sizeof *p + 24, &e), 0);
-    lies(REC_PROMPT_LOGPROBS, sizeof *p + 24, "first is 0, not 2");
+    assert_int_equal(record(REC_PROMPT_LOGPROBS, sizeof *p + 32, &e), 0);
+    lies(REC_PROMPT_LOGPROBS, sizeof *p + 32, "first is 0, not 2");
     p->first = 2;
     lies(REC_PROMPT_LOGPROBS, sizeof *p + 16, "length");
     p->n_top = 2;
-    lies(REC_PROMPT_LOGPROBS, sizeof *p + 40, "did not ask");
+    lies(REC_PROMPT_LOGPROBS, sizeof *p + 48, "did not ask");
     p->n = UINT32_MAX;
     lies(REC_PROMPT_LOGPROBS, sizeof *p + 40, "positions");
     step(r, 1, "", &n);

@@ -217,6 +217,27 @@ call(struct lagan *c, const char *verb, const char *args, const char *holds)
 }
 
 static void
+prompt_log_probabilities_of_a_text_name_its_tokens(void **state)
+{
+    struct lagan_event ev = { .size = sizeof ev };
+    const int32_t want[] = { 2, 111, 55, 65 };
+    struct serve s;
+    struct lagan *c;
+
+    (void)state;
+    assert_true(serve_start(&s, "models/recall-gemma3", small));
+    c = connect_to(&s);
+    submit(c, "{\"text\":\"k3=\",\"max_tokens\":2,\"prompt_logprobs\":0}");
+    while (ev.kind != LAGAN_EVENT_PROMPT) assert_int_equal(lagan_next(c, &ev, 5000), 1);
+    assert_int_equal(ev.first, 0);
+    assert_int_equal(ev.n_ids, 4);
+    assert_memory_equal(ev.ids, want, sizeof want);
+    assert_true(ev.logprob[1] < 0);
+    lagan_close(c);
+    serve_stop(&s);
+}
+
+static void
 text_of_any_length_goes_to_ids_and_back(void **state)
 {
     struct serve s;
@@ -468,6 +489,7 @@ main(void)
         cmocka_unit_test(a_decoder_answers_every_wrong_request_by_name),
         cmocka_unit_test(an_encoder_decoder_bounds_its_source_and_its_prefix),
         cmocka_unit_test(a_prompt_longer_than_the_model_or_the_pool_is_too_long),
+        cmocka_unit_test(prompt_log_probabilities_of_a_text_name_its_tokens),
         cmocka_unit_test(text_of_any_length_goes_to_ids_and_back),
         cmocka_unit_test(a_cancelled_request_ends_as_cancelled_and_the_next_one_runs),
         cmocka_unit_test(a_deadline_that_passes_ends_the_request),
