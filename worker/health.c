@@ -23,7 +23,8 @@ say(const char *text)
     words->text_bytes = n;
 }
 
-/* A sentence, a signal or both; the first to come keeps the page. */
+/* A sentence, a signal or both. The first to come keeps the page, but for a report that was asked for:
+ * that one gives way to how we really ended. */
 static void
 report(int sig, const void *address, const char *sentence)
 {
@@ -33,8 +34,10 @@ report(int sig, const void *address, const char *sentence)
 
     if (!words) return;
     if (!atomic_compare_exchange_strong_explicit(&words->state, &none, 1, memory_order_acq_rel,
-                                                 memory_order_relaxed))
+                                                 memory_order_relaxed) &&
+        (none != 2 || words->signal != SIGUSR2 || sig == SIGUSR2))
         return;
+    atomic_store_explicit(&words->state, 1, memory_order_relaxed);
     words->signal = sig;
     words->address = (uint64_t)(uintptr_t)address;
     words->text_bytes = 0;
