@@ -5,6 +5,8 @@
  */
 #include "daemon/admission.h"
 
+#include "daemon/worker.h"
+
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -222,6 +224,26 @@ room(struct daemon *d, struct client *c, struct err *e)
     return 0;
 }
 
+/* Will some worker of the model take requests, now or once it is up again? Not when an operator drained
+ * the last one, or all have failed for good: a request would wait for ever. */
+static bool
+will_be_served(const struct daemon *d, uint32_t model)
+{
+    uint32_t n = 0;
+
+    for (uint32_t i = 0; i < d->n_workers; i++) {
+        const struct super *s = &d->worker[i]->super;
+        bool leaves = s->state == SUPER_DRAINING || s->state == SUPER_STOPPING;
+
+        if (d->worker[i]->model != model) continue;
+        n++;
+        if (s->state != SUPER_DOWN && s->state != SUPER_FAILED && s->state != SUPER_LOST &&
+            !(leaves && !s->again))
+            return true;
+    }
+    return n == 0;
+}
+
 static uint64_t
 any_seed(void)
 {
@@ -252,6 +274,11 @@ admission_take(struct daemon *d, struct client *c, const struct msg *m, struct r
     }
     model = model_of(d->config, &q, &code, e);
     if (!code) code = room(d, c, e);
+    if (!code && !will_be_served(d, model)) {
+        code = REFUSED(e, DRAINING,
+                       "every worker of the model is drained or has failed; "
+                       "`laganctl workers list` says why, `laganctl restart` starts one");
+    }
     if (code) return code;
 
     s = admission_record(&q, q.has_seed ? q.seed : any_seed(), &bytes);

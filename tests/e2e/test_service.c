@@ -238,6 +238,30 @@ prompt_log_probabilities_of_a_text_name_its_tokens(void **state)
 }
 
 static void
+a_request_to_a_drained_service_is_refused_and_does_not_wait(void **state)
+{
+    char word[32], message[256], ctl[128];
+    struct serve s;
+    struct lagan *c, *operator;
+
+    (void)state;
+    assert_true(serve_start(&s, LLAMA, small));
+    c = connect_to(&s);
+    snprintf(ctl, sizeof ctl, "ipc://%s/ctl.sock", s.dir);
+    assert_int_equal(lagan_open(&operator, ctl, 5000), 0);
+    call(operator, "drain", "{\"worker\":\"w0\"}", "requests");
+    finish(c, submit(c, "{\"ids\":[1],\"max_tokens\":4,\"ignore_eos\":true}"), word, message);
+    assert_string_equal(word, "draining");
+    call(operator, "restart", "{\"worker\":\"w0\"}", "requests");
+    assert_true(serve_wait_ready(&s, 10));
+    finish(c, submit(c, "{\"ids\":[1],\"max_tokens\":4,\"ignore_eos\":true}"), word, message);
+    assert_string_equal(word, "length");
+    lagan_close(operator);
+    lagan_close(c);
+    serve_stop(&s);
+}
+
+static void
 text_of_any_length_goes_to_ids_and_back(void **state)
 {
     struct serve s;
@@ -490,6 +514,7 @@ main(void)
         cmocka_unit_test(an_encoder_decoder_bounds_its_source_and_its_prefix),
         cmocka_unit_test(a_prompt_longer_than_the_model_or_the_pool_is_too_long),
         cmocka_unit_test(prompt_log_probabilities_of_a_text_name_its_tokens),
+        cmocka_unit_test(a_request_to_a_drained_service_is_refused_and_does_not_wait),
         cmocka_unit_test(text_of_any_length_goes_to_ids_and_back),
         cmocka_unit_test(a_cancelled_request_ends_as_cancelled_and_the_next_one_runs),
         cmocka_unit_test(a_deadline_that_passes_ends_the_request),
