@@ -453,7 +453,8 @@ main(int argc, char **argv)
         zmq_pollitem_t items[2] = { { api_sock, 0, ZMQ_POLLIN, 0 },
                                     { ctl_sock, 0, ZMQ_POLLIN, 0 } };
 
-        if (zmq_poll(items, 2, -1) < 0 && errno != EINTR) return 1;
+        /* Not for ever: a signal that comes between the test above and this would be forgotten. */
+        if (zmq_poll(items, 2, 50) < 0 && errno != EINTR) return 1;
         receive(api_sock);
         receive(ctl_sock);
     }
