@@ -15,17 +15,6 @@
 enum { CHUNK_BYTES = 512 << 10, CHUNK_TEXT = 256 << 10, IDLE_LEASES = 6 };
 static const nsec RETRY = 10 * NSEC_MS;
 
-static msgpack_packer
-begin(struct daemon *d, uint32_t type, uint64_t rid, uint32_t n_keys)
-{
-    msgpack_packer p;
-
-    d->out.size = 0;
-    msgpack_packer_init(&p, &d->out, msgpack_sbuffer_write);
-    msg_begin(&p, type, rid, n_keys);
-    return p;
-}
-
 static void
 put_u64(msgpack_packer *p, const char *key, uint64_t v)
 {
@@ -49,7 +38,7 @@ put_prompt_chunk(struct daemon *d, struct row *r)
 {
     uint32_t n_top = r->submit->prompt_logprobs, each = 4 + 8 * n_top;
     uint32_t n = MIN((uint32_t)(r->p_logprob.n / 4), MAX(CHUNK_BYTES / each, 1u));
-    msgpack_packer p = begin(d, LAGAN_MSG_CHUNK, r->rid, 6);
+    msgpack_packer p = front_begin(d, LAGAN_MSG_CHUNK, r->rid, 6);
 
     put_u64(&p, "o", 0);
     put_u64(&p, "i", 0);
@@ -84,7 +73,7 @@ static void
 put_chunk(struct daemon *d, const struct row *r, uint32_t n, uint32_t n_text)
 {
     bool lp = r->submit->flags & SUBMIT_LOGPROBS, top = lp && r->submit->logprobs;
-    msgpack_packer p = begin(d, LAGAN_MSG_CHUNK, r->rid, 5 + (uint32_t)lp + (uint32_t)top);
+    msgpack_packer p = front_begin(d, LAGAN_MSG_CHUNK, r->rid, 5 + (uint32_t)lp + (uint32_t)top);
 
     put_u64(&p, "o", 0);
     put_u64(&p, "i", r->n_sent);
@@ -107,7 +96,7 @@ put_chunk(struct daemon *d, const struct row *r, uint32_t n, uint32_t n_text)
 static void
 put_done(struct daemon *d, const struct row *r)
 {
-    msgpack_packer p = begin(d, LAGAN_MSG_DONE, r->rid, 1);
+    msgpack_packer p = front_begin(d, LAGAN_MSG_DONE, r->rid, 1);
 
     msg_key(&p, "outputs");
     msgpack_pack_array(&p, 1);

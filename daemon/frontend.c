@@ -158,8 +158,8 @@ front_send(struct daemon *d, struct client *c, const void *frame, size_t n)
     return r < 0 ? -EHOSTUNREACH : 0;
 }
 
-static msgpack_packer
-begin(struct daemon *d, uint32_t type, uint64_t rid, uint32_t n_keys)
+msgpack_packer
+front_begin(struct daemon *d, uint32_t type, uint64_t rid, uint32_t n_keys)
 {
     msgpack_packer p;
 
@@ -182,7 +182,7 @@ int
 front_error(struct daemon *d, struct client *c, uint64_t rid, uint32_t code, uint32_t delivered,
             const char *fmt, ...)
 {
-    msgpack_packer p = begin(d, LAGAN_MSG_ERROR, rid, 5);
+    msgpack_packer p = front_begin(d, LAGAN_MSG_ERROR, rid, 5);
     char text[400];
     bool retry;
     va_list ap;
@@ -211,7 +211,7 @@ front_error(struct daemon *d, struct client *c, uint64_t rid, uint32_t code, uin
 void
 front_reply(struct daemon *d, uint64_t rid, msgpack_packer *p)
 {
-    *p = begin(d, LAGAN_MSG_REPLY, rid, 1);
+    *p = front_begin(d, LAGAN_MSG_REPLY, rid, 1);
     msg_key(p, "result");
 }
 
@@ -247,7 +247,7 @@ hello(struct daemon *d, struct client *c, const struct msg *m)
         return;
     }
     msg_str(&m->map, "session", &session);
-    p = begin(d, LAGAN_MSG_WELCOME, m->rid, 6);
+    p = front_begin(d, LAGAN_MSG_WELCOME, m->rid, 6);
     msg_key(&p, "proto");
     msgpack_pack_uint32(&p, LAGAN_WIRE_VERSION);
     msg_key(&p, "instance");
@@ -284,7 +284,7 @@ submit(struct daemon *d, struct client *c, const struct msg *m)
     }
     d->n_requests++;
     c->n_open++;
-    p = begin(d, LAGAN_MSG_ACCEPT, m->rid, 2);
+    p = front_begin(d, LAGAN_MSG_ACCEPT, m->rid, 2);
     msg_key(&p, "pos");
     msgpack_pack_uint32(&p, ledger_n_queued(d->ledger));
     msg_key(&p, "id");
@@ -380,7 +380,7 @@ static void
 ping(struct daemon *d, struct client *c, const struct msg *m)
 {
     const msgpack_object *t = msg_get(&m->map, "t");
-    msgpack_packer p = begin(d, LAGAN_MSG_PONG, m->rid, 1);
+    msgpack_packer p = front_begin(d, LAGAN_MSG_PONG, m->rid, 1);
 
     msg_key(&p, "t");
     if (t && (t->type == MSGPACK_OBJECT_POSITIVE_INTEGER || t->type == MSGPACK_OBJECT_FLOAT64 ||

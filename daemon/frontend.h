@@ -20,6 +20,8 @@ void front_close(struct daemon *d);
 /* Take what has come, within a budget. true: there is more. */
 bool front_pump(struct daemon *d);
 
+/* Begin a message in d->out: the caller packs n_keys entries and sends before the next one begins. */
+msgpack_packer front_begin(struct daemon *d, uint32_t type, uint64_t rid, uint32_t n_keys);
 /* One frame to a client. 0, -EAGAIN: its queue is full; -EHOSTUNREACH: it is gone. */
 int front_send(struct daemon *d, struct client *c, const void *frame, size_t n) MUST_USE;
 /* An ERROR message: code of enum lagan_reason. Result as front_send(). */
