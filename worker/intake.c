@@ -232,8 +232,6 @@ read_numbers(struct worker *w, struct request *r, const struct rec_submit *s)
     r->gen = s->gen;
     r->max_tokens = s->max_tokens;
     r->want_logprobs = s->flags & SUBMIT_LOGPROBS;
-    r->n_top = s->logprobs;
-    r->n_prompt_top = s->prompt_logprobs;
     r->seq.id = s->id;
     r->seq.priority = s->priority;
     r->seq.deadline = s->deadline_ns ? s->deadline_ns : NSEC_NEVER;
