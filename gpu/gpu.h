@@ -15,7 +15,14 @@
  * over fixed tiles of 64 absolute positions; own exp, tanh, erf, log; statistics, softmax and logits
  * in fp32.
  *
- * Activations are fp32 on the CPU device; weights fp32, bf16 or fp16; KV fp32 or bf16.
+ * What a model adds to, the residual stream, is fp32 on every device, and so are logits. What lies
+ * between (normed rows, heads, gates: activations) is fp32 on the CPU and the weights' dtype on a GPU
+ * (gpu_act_dtype()); a step's matrices of weights have one dtype there. KV is fp32 or bf16 on the CPU,
+ * fp32, bf16 or fp16 on a GPU. Weights of norms and biases may be fp32 beside any of them.
+ *
+ * ON A GPU the contract above holds with gpu_options.invariant; without it a row's last bits may depend
+ * on its company. Every kernel reads lengths, positions and tables on the device, never on the host: so
+ * a captured graph stays right when they change.
  *
  * Failure: 0, or negative: -EINVAL for shapes that disagree (checked in gpu.c, once, for both
  * devices, with the sentence in gpu_why()), -ENOMEM, -EIO for anything the device said; after -EIO
@@ -76,7 +83,9 @@ struct run {
 #define SEAT_NONE UINT32_MAX
 struct rows {
     uint32_t n_rows, n_runs;
-    int32_t *token;        /* [n_rows]; op tokens() replaces -1 by the seat's last token */
+    uint32_t
+        n_single;   /* at least this many of the first runs have one row each: 0 is always true */
+    int32_t *token; /* [n_rows]; op tokens() replaces -1 by the seat's last token */
     const int32_t *pos;    /* [n_rows] */
     const uint32_t *seat;  /* [n_rows] */
     const struct run *run; /* [n_runs] */
@@ -108,6 +117,27 @@ struct attend {
     /* T5: added to q.k: bias[head * (2 * bias_reach + 1) + clamp(j - i, +-bias_reach) + bias_reach] */
     const float *bias;
     uint32_t bias_reach;
+    /* Drafts' trees: bit j % 32 of mask[row * mask_words + j / 32]: the row sees key run.first_pos + j.
+     * Keys before first_pos are seen as ever; the mask stands for causal among the run's own. NULL: none */
+    const uint32_t *mask;
+    uint32_t mask_words;
+};
+
+/* x += in, or x += rms_norm(in); then y = rms_norm(x). One pass over the rows; the same bits as the ops
+ * one by one (add, rms_norm), because x is fp32. */
+struct residual {
+    struct tensor x;       /* fp32 [n, d], in and out */
+    struct tensor in;      /* [n, d], or NO_TENSOR: nothing is added */
+    struct tensor in_norm; /* [d], or NO_TENSOR: in is added as it is */
+    struct tensor y;       /* [n, d], or NO_TENSOR: only x is wanted */
+    struct tensor y_norm;  /* [d], or NO_TENSOR: weight 1 */
+    float eps, plus;       /* of both norms, as rms_norm() */
+};
+
+/* One block's way: device memory or pinned host memory on either side, 16-byte aligned. */
+struct block_copy {
+    void *to;
+    const void *from;
 };
 
 /* One row of logits to turn into a token and log-probabilities. On the device. A seat has one sampled row
@@ -159,10 +189,16 @@ struct tables {
 
 struct gpu;
 struct lane;
+struct graph; /* a captured piece of a step */
 
 struct gpu_options {
     const char *device; /* "cpu", "cuda", "cuda:N" */
     const char *isa;    /* CPU: "auto", "scalar", "avx2" */
+    /* CUDA; each may be NULL */
+    const char *libs;  /* folder of cuBLASLt; NULL: CUDA_PATH, /usr/local/cuda, the loader's path */
+    const char *tuned; /* file of measured matmul algorithms (laganctl tune); absent: heuristics */
+    const char *kernels; /* "attend=any,matmul=blas": only these candidates, for bisecting */
+    bool invariant;      /* a row's bits do not depend on its company */
 };
 
 struct gpu_ops {
@@ -186,10 +222,30 @@ struct gpu_ops {
     int (*lane_fd)(const struct lane *l); /* CPU: eventfd, readable after a mark; CUDA: -1, poll */
     int (*lane_error)(const struct lane *l); /* 0, or -EIO once the device has failed */
 
-    /* Queued copies. dst, src: arena memory; host: any memory that stays until done. */
+    /* What is queued between begin and end is recorded, not run; run queues it again as one piece.
+     * Device addresses and sizes are fixed then, contents are not. put and get may not be recorded. One
+     * graph a lane at a time is being recorded. CPU: -ENOTSUP, and gpu_graphs() says so. */
+    int (*graph_begin)(struct lane *l);
+    int (*graph_end)(struct lane *l, struct graph **ret,
+                     uint64_t *bytes); /* bytes: device memory it takes */
+    int (*graph_run)(struct lane *l, struct graph *g);
+    void (*graph_drop)(struct lane *l, struct graph *g); /* not while it may be running */
+
+    /* Named stretches of host time for a profiler; nest. CPU: nothing. */
+    void (*range_begin)(struct lane *l, const char *name);
+    void (*range_end)(struct lane *l);
+
+    /* Queued copies. dst, src: arena memory; host: any memory that stays until done, pinned if the copy
+     * is not to hold up the caller. */
     int (*put)(struct lane *l, void *dst, const void *host, size_t bytes);
     int (*get)(struct lane *l, void *host, const void *src, size_t bytes);
     int (*copy)(struct lane *l, void *dst, const void *src, size_t bytes);
+    /* n blocks of that many bytes (a multiple of 16), each one contiguous piece; copy is device memory. */
+    int (*copy_blocks)(struct lane *l, const struct block_copy *copy, uint32_t n, size_t bytes);
+    /* *sum (device memory, 8-byte aligned) = a checksum of the bytes, the same on every device: the sum
+     * modulo 2^64, over 8-byte words (the last padded with zeros), of mix64(word + golden * (i + 1)),
+     * golden = 0x9e3779b97f4a7c15 and mix64 as in splitmix64. p is 16-byte aligned. */
+    int (*checksum)(struct lane *l, uint64_t *sum, const void *p, size_t bytes);
     /* N(0, std) in t, element i from (seed, i): the same on every device. */
     int (*fill_random)(struct lane *l, struct tensor t, uint64_t seed, float std);
 
@@ -206,12 +262,17 @@ struct gpu_ops {
                  float scale);
     int (*rms_norm)(
         struct lane *l, struct tensor y, struct tensor x, struct tensor w, float eps,
-        float plus); /* y = x / sqrt(mean(x^2) + eps) * (w + plus); w may be NO_TENSOR */
+        float
+            plus); /* y = x / sqrt(mean(x^2) + eps) * (w + plus); w may be NO_TENSOR; x fp32 or as y */
+    int (*residual)(struct lane *l, const struct residual *r);
     int (*layer_norm)(struct lane *l, struct tensor y, struct tensor x, struct tensor w,
                       struct tensor bias, float eps);
     int (*matmul)(struct lane *l, struct tensor y, struct tensor x, struct tensor w,
                   struct tensor bias, float beta); /* y = x w^T + bias + beta y; w [out, in] */
-    int (*add)(struct lane *l, struct tensor y, struct tensor x); /* y += x */
+    /* y = act(x w1^T) * (x w2^T); w [2f, k], w1 its first f rows. both [n, 2f] may be used on the way. */
+    int (*gate_matmul)(struct lane *l, struct tensor y, struct tensor both, struct tensor x,
+                       struct tensor w, enum act a);
+    int (*add)(struct lane *l, struct tensor y, struct tensor x); /* y += x; y fp32 or as x */
     int (*act)(struct lane *l, struct tensor y, struct tensor x, enum act a);
     int (*gate)(struct lane *l, struct tensor y, struct tensor gate_up,
                 enum act a); /* [n, 2f]: act(first) * last */
@@ -232,8 +293,14 @@ struct gpu_ops {
 int gpu_open(struct gpu **ret, const struct gpu_options *o, struct err *e) MUST_USE;
 void gpu_close(struct gpu *g);
 const struct gpu_ops *gpu_ops(const struct gpu *g);
-const char *gpu_why(const struct gpu *g);      /* the last failure's sentence */
-uint32_t gpu_units(const struct gpu *g);       /* SMs, or cores we may use */
+const char *gpu_why(const struct gpu *g); /* the last failure's sentence */
+uint32_t gpu_units(const struct gpu *g);  /* SMs, or cores we may use */
+/* Of activations between matrices of that dtype. */
+enum dtype gpu_act_dtype(const struct gpu *g, enum dtype weights);
+bool gpu_graphs(const struct gpu *g);
+/* Device memory now: what is free, what this process could not give back (context, modules, libraries),
+ * and all there is. CPU: MemAvailable, 0, MemTotal. */
+int gpu_memory(const struct gpu *g, uint64_t *free, uint64_t *own, uint64_t *total);
 const char *gpu_describe(const struct gpu *g); /* "cpu (2 cores, avx2)" */
 
 #endif
