@@ -168,6 +168,43 @@ checked_lane_error(const struct lane *l)
 }
 
 static int
+checked_graph_begin(struct lane *l)
+{
+    return l->gpu->device->graph_begin(l);
+}
+
+static int
+checked_graph_end(struct lane *l, struct graph **ret, uint64_t *bytes)
+{
+    return l->gpu->device->graph_end(l, ret, bytes);
+}
+
+static int
+checked_graph_run(struct lane *l, struct graph *g)
+{
+    if (!g) REFUSE("graph_run: no graph");
+    return l->gpu->device->graph_run(l, g);
+}
+
+static void
+checked_graph_drop(struct lane *l, struct graph *g)
+{
+    if (g) l->gpu->device->graph_drop(l, g);
+}
+
+static void
+checked_range_begin(struct lane *l, const char *name)
+{
+    l->gpu->device->range_begin(l, name);
+}
+
+static void
+checked_range_end(struct lane *l)
+{
+    l->gpu->device->range_end(l);
+}
+
+static int
 checked_put(struct lane *l, void *dst, const void *host, size_t bytes)
 {
     if (bytes == 0) return 0;
@@ -192,6 +229,23 @@ checked_copy(struct lane *l, void *dst, const void *src, size_t bytes)
     if (!dst || !src) REFUSE("copy: %zu bytes from or to nowhere", bytes);
     if (d < s + bytes && s < d + bytes) REFUSE("copy: the %zu bytes overlap", bytes);
     return l->gpu->device->copy(l, dst, src, bytes);
+}
+
+static int
+checked_copy_blocks(struct lane *l, const struct block_copy *copy, uint32_t n, size_t bytes)
+{
+    if (n == 0 || bytes == 0) return 0;
+    if (!copy) REFUSE("copy_blocks: %u blocks, but no array of them", n);
+    if (bytes % 16) REFUSE("copy_blocks: blocks of %zu bytes, a multiple of 16 is wanted", bytes);
+    return l->gpu->device->copy_blocks(l, copy, n, bytes);
+}
+
+static int
+checked_checksum(struct lane *l, uint64_t *sum, const void *p, size_t bytes)
+{
+    if (!sum || (bytes && !p)) REFUSE("checksum: %zu bytes from or to nowhere", bytes);
+    if ((uintptr_t)p % 16) REFUSE("checksum: %p is not on 16 bytes", p);
+    return l->gpu->device->checksum(l, sum, p, bytes);
 }
 
 static int
@@ -241,15 +295,39 @@ checked_embed(struct lane *l, struct tensor x, struct tensor table, const int32_
     return l->gpu->device->embed(l, x, table, token, scale);
 }
 
+/* What may come of fp32 rows, or of rows of another dtype: any activation, or that dtype alone. */
+static unsigned
+from(const struct lane *l, enum dtype t)
+{
+    return t == DT_F32 ? l->gpu->acts : 1u << t;
+}
+
 static int
 checked_rms_norm(struct lane *l, struct tensor y, struct tensor x, struct tensor w, float eps,
                  float plus)
 {
     if (x.dim[0] == 0) return 0;
     TRY(want(l, "rms_norm: x", &x, l->gpu->acts));
-    TRY(want_2d(l, "rms_norm: y", &y, x.dim[0], x.dim[1], 1u << x.dtype));
+    TRY(want_2d(l, "rms_norm: y", &y, x.dim[0], x.dim[1], from(l, x.dtype)));
     TRY(want_vector(l, "rms_norm: w", &w, x.dim[1]));
     return l->gpu->device->rms_norm(l, y, x, w, eps, plus);
+}
+
+static int
+checked_residual(struct lane *l, const struct residual *r)
+{
+    uint32_t n = r->x.dim[0], d = r->x.dim[1];
+
+    if (n == 0) return 0;
+    TRY(want(l, "residual: x", &r->x, 1u << DT_F32));
+    if (r->in.data) TRY(want_2d(l, "residual: in", &r->in, n, d, l->gpu->acts));
+    if (r->y.data) TRY(want_2d(l, "residual: y", &r->y, n, d, l->gpu->acts));
+    if (r->in.data == r->x.data || r->y.data == r->x.data) REFUSE("residual: in or y lies on x");
+    TRY(want_vector(l, "residual: in_norm", &r->in_norm, d));
+    TRY(want_vector(l, "residual: y_norm", &r->y_norm, d));
+    if (r->in_norm.data && !r->in.data) REFUSE("residual: a norm of nothing");
+    if (!r->in.data && !r->y.data) return 0;
+    return l->gpu->device->residual(l, r);
 }
 
 static int
@@ -298,7 +376,7 @@ checked_add(struct lane *l, struct tensor y, struct tensor x)
 {
     if (y.dim[0] == 0) return 0;
     TRY(want(l, "add: y", &y, l->gpu->acts));
-    TRY(want_2d(l, "add: x", &x, y.dim[0], y.dim[1], 1u << y.dtype));
+    TRY(want_2d(l, "add: x", &x, y.dim[0], y.dim[1], from(l, y.dtype)));
     return l->gpu->device->add(l, y, x);
 }
 
@@ -320,6 +398,25 @@ checked_gate(struct lane *l, struct tensor y, struct tensor gate_up, enum act a)
     TRY(want(l, "gate: y", &y, l->gpu->acts));
     TRY(want_2d(l, "gate: gate_up", &gate_up, y.dim[0], 2 * y.dim[1], 1u << y.dtype));
     return l->gpu->device->gate(l, y, gate_up, a);
+}
+
+static int
+checked_gate_matmul(struct lane *l, struct tensor y, struct tensor both, struct tensor x,
+                    struct tensor w, enum act a)
+{
+    uint32_t n = x.dim[0];
+
+    if (n == 0) return 0;
+    if ((unsigned)a > ACT_GELU_TANH) REFUSE("gate_matmul: there is no activation %d", (int)a);
+    TRY(want(l, "gate_matmul: x", &x, l->gpu->acts));
+    TRY(want(l, "gate_matmul: w", &w, l->gpu->weights));
+    if (w.dim[0] == 0 || w.dim[0] % 2 || w.dim[1] != x.dim[1] || w.dim[1] == 0)
+        REFUSE("gate_matmul: x is [%u, %u], w is [%u, %u]", n, x.dim[1], w.dim[0], w.dim[1]);
+    TRY(want_2d(l, "gate_matmul: y", &y, n, w.dim[0] / 2, 1u << x.dtype));
+    TRY(want_2d(l, "gate_matmul: both", &both, n, w.dim[0], 1u << x.dtype));
+    if (overlap(&y, &x) || overlap(&both, &x) || overlap(&y, &both))
+        REFUSE("gate_matmul: y, both and x lie on each other");
+    return l->gpu->device->gate_matmul(l, y, both, x, w, a);
 }
 
 static int
@@ -424,17 +521,27 @@ const struct gpu_ops gpu_checked = {
     .lane_after = checked_lane_after,
     .lane_fd = checked_lane_fd,
     .lane_error = checked_lane_error,
+    .graph_begin = checked_graph_begin,
+    .graph_end = checked_graph_end,
+    .graph_run = checked_graph_run,
+    .graph_drop = checked_graph_drop,
+    .range_begin = checked_range_begin,
+    .range_end = checked_range_end,
     .put = checked_put,
     .get = checked_get,
     .copy = checked_copy,
+    .copy_blocks = checked_copy_blocks,
+    .checksum = checked_checksum,
     .fill_random = checked_fill_random,
     .edit = checked_edit,
     .tokens = checked_tokens,
     .see = checked_see,
     .embed = checked_embed,
     .rms_norm = checked_rms_norm,
+    .residual = checked_residual,
     .layer_norm = checked_layer_norm,
     .matmul = checked_matmul,
+    .gate_matmul = checked_gate_matmul,
     .add = checked_add,
     .act = checked_act,
     .gate = checked_gate,

@@ -12,9 +12,11 @@ struct gpu {
     const struct gpu_ops *device; /* unchecked */
     struct gpu_ops checked;       /* what gpu_ops() hands out */
     void (*close)(struct gpu *g);
+    int (*memory)(const struct gpu *g, uint64_t *free, uint64_t *own, uint64_t *total);
     struct err why;
     unsigned acts, weights, kvs; /* dtypes it takes, a bit each: 1 << DT_x */
     uint32_t units;
+    bool graphs;
     char describe[64];
 };
 

@@ -113,6 +113,24 @@ gpu_units(const struct gpu *g)
     return g->units;
 }
 
+enum dtype
+gpu_act_dtype(const struct gpu *g, enum dtype weights)
+{
+    return g->acts >> weights & 1 ? weights : DT_F32;
+}
+
+bool
+gpu_graphs(const struct gpu *g)
+{
+    return g->graphs;
+}
+
+int
+gpu_memory(const struct gpu *g, uint64_t *free, uint64_t *own, uint64_t *total)
+{
+    return g->memory(g, free, own, total);
+}
+
 const char *
 gpu_describe(const struct gpu *g)
 {

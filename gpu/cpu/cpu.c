@@ -97,6 +97,46 @@ all_gather(struct lane *l, struct tensor out, struct tensor x)
     return 0;
 }
 
+/* A step is run as it is queued: there is nothing to record (gpu_graphs() is false). */
+static int
+graph_begin(struct lane *l)
+{
+    (void)l;
+    return -ENOTSUP;
+}
+
+static int
+graph_end(struct lane *l, struct graph **ret, uint64_t *bytes)
+{
+    (void)l, (void)ret, (void)bytes;
+    return -ENOTSUP;
+}
+
+static int
+graph_run(struct lane *l, struct graph *g)
+{
+    (void)l, (void)g;
+    return -ENOTSUP;
+}
+
+static void
+graph_drop(struct lane *l, struct graph *g)
+{
+    (void)l, (void)g;
+}
+
+static void
+range_begin(struct lane *l, const char *name)
+{
+    (void)l, (void)name;
+}
+
+static void
+range_end(struct lane *l)
+{
+    (void)l;
+}
+
 static const struct gpu_ops ops = {
     .name = "cpu",
     .arena_make = arena_make,
@@ -110,17 +150,27 @@ static const struct gpu_ops ops = {
     .lane_after = cpu_lane_after,
     .lane_fd = cpu_lane_fd,
     .lane_error = cpu_lane_error,
+    .graph_begin = graph_begin,
+    .graph_end = graph_end,
+    .graph_run = graph_run,
+    .graph_drop = graph_drop,
+    .range_begin = range_begin,
+    .range_end = range_end,
     .put = cpu_put,
     .get = cpu_get,
     .copy = cpu_copy,
+    .copy_blocks = cpu_copy_blocks,
+    .checksum = cpu_checksum,
     .fill_random = cpu_fill_random,
     .edit = cpu_edit,
     .tokens = cpu_tokens,
     .see = cpu_see,
     .embed = cpu_embed,
     .rms_norm = cpu_rms_norm,
+    .residual = cpu_residual,
     .layer_norm = cpu_layer_norm,
     .matmul = cpu_matmul,
+    .gate_matmul = cpu_gate_matmul,
     .add = cpu_add,
     .act = cpu_act,
     .gate = cpu_gate,
@@ -155,6 +205,34 @@ cores(void)
     return (uint32_t)MAX(sysconf(_SC_NPROCESSORS_ONLN), 1L);
 }
 
+/* A line of /proc/meminfo, in bytes; -EIO when it is not there. */
+static int
+meminfo(const char *name, uint64_t *ret)
+{
+    FILE *f = fopen("/proc/meminfo", "re");
+    size_t len = strlen(name);
+    char line[128];
+    int r = -EIO;
+
+    if (!f) return -errno;
+    while (r < 0 && fgets(line, sizeof line, f))
+        if (strncmp(line, name, len) == 0) {
+            *ret = strtoull(line + len, NULL, 10) << 10;
+            r = 0;
+        }
+    fclose(f);
+    return r;
+}
+
+static int
+cpu_memory(const struct gpu *g, uint64_t *free, uint64_t *own, uint64_t *total)
+{
+    (void)g;
+    *own = 0;
+    TRY(meminfo("MemAvailable:", free));
+    return meminfo("MemTotal:", total);
+}
+
 static void
 cpu_close(struct gpu *g)
 {
@@ -177,6 +255,7 @@ cpu_open(struct gpu **ret, const struct gpu_options *o, struct err *e)
     c->isa = scalar || !has_avx2() ? ISA_SCALAR : ISA_AVX2;
     c->gpu.device = &ops;
     c->gpu.close = cpu_close;
+    c->gpu.memory = cpu_memory;
     c->gpu.acts = 1 << DT_F32;
     c->gpu.weights = 1 << DT_F32 | 1 << DT_BF16 | 1 << DT_F16;
     c->gpu.kvs = 1 << DT_F32 | 1 << DT_BF16;

@@ -1,4 +1,4 @@
-/* cpu_act.c - element by element: add, act, gate, scale: gpu.h. */
+/* cpu_act.c - element by element: add, act, gate (and the product before it), scale: gpu.h. */
 #include "gpu/cpu/cpu_math.h"
 #include "gpu/cpu/cpu_ops.h"
 
@@ -159,6 +159,15 @@ int
 cpu_gate(struct lane *l, struct tensor y, struct tensor gate_up, enum act a)
 {
     return queue(l, run_gate, &(struct act_args){ .y = y, .x = gate_up, .act = a });
+}
+
+/* The product first, whole: then the gate, whose two halves other threads made. */
+int
+cpu_gate_matmul(struct lane *l, struct tensor y, struct tensor both, struct tensor x,
+                struct tensor w, enum act a)
+{
+    TRY(cpu_matmul(l, both, x, w, NO_TENSOR, 0));
+    return cpu_gate(l, y, both, a);
 }
 
 int

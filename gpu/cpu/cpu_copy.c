@@ -1,4 +1,4 @@
-/* cpu_copy.c - ops that move bytes and compute nothing: copies, rows, tables, tokens, histories. */
+/* cpu_copy.c - ops on bytes: copies, checksums, rows, tables, tokens, histories. */
 #include "gpu/cpu/cpu_ops.h"
 
 #include <string.h>
@@ -39,6 +39,84 @@ int
 cpu_get(struct lane *l, void *host, const void *src, size_t bytes)
 {
     return cpu_copy(l, host, src, bytes);
+}
+
+struct blocks_args {
+    const struct block_copy *copy;
+    uint32_t n;
+    size_t bytes;
+};
+
+static void
+run_copy_blocks(const void *args, uint32_t part, uint32_t parts, enum cpu_isa isa, void *room)
+{
+    const struct blocks_args *a = args;
+    uint32_t first, end;
+
+    (void)isa, (void)room;
+    cpu_share(a->n, part, parts, &first, &end);
+    for (uint32_t i = first; i < end; i++) memcpy(a->copy[i].to, a->copy[i].from, a->bytes);
+}
+
+int
+cpu_copy_blocks(struct lane *l, const struct block_copy *copy, uint32_t n, size_t bytes)
+{
+    struct blocks_args a = { copy, n, bytes };
+    uint64_t all = (uint64_t)n * bytes;
+
+    return cpu_queue(l, run_copy_blocks, &a, sizeof a, (uint32_t)MIN(all / COPY_PART + 1, n));
+}
+
+struct checksum_args {
+    uint64_t *sum;
+    const char *p;
+    size_t bytes;
+};
+
+/* As in splitmix64. Source: Steele, Lea and Flood, OOPSLA 2014. */
+static uint64_t
+mix64(uint64_t z)
+{
+    z = (z ^ z >> 30) * UINT64_C(0xbf58476d1ce4e5b9);
+    z = (z ^ z >> 27) * UINT64_C(0x94d049bb133111eb);
+    return z ^ z >> 31;
+}
+
+static void
+run_clear(const void *args, uint32_t part, uint32_t parts, enum cpu_isa isa, void *room)
+{
+    const struct checksum_args *a = args;
+
+    (void)part, (void)parts, (void)isa, (void)room;
+    *a->sum = 0;
+}
+
+/* Sums modulo 2^64 of the parts: their order does not matter. */
+static void
+run_checksum(const void *args, uint32_t part, uint32_t parts, enum cpu_isa isa, void *room)
+{
+    const struct checksum_args *a = args;
+    const uint64_t golden = UINT64_C(0x9e3779b97f4a7c15);
+    size_t words = CEIL_DIV(a->bytes, sizeof(uint64_t)), end = words * (part + 1) / parts;
+    uint64_t sum = 0;
+
+    (void)isa, (void)room;
+    for (size_t i = words * part / parts; i < end; i++) {
+        uint64_t word = 0;
+
+        memcpy(&word, a->p + i * sizeof word, MIN(sizeof word, a->bytes - i * sizeof word));
+        sum += mix64(word + golden * (i + 1));
+    }
+    __atomic_fetch_add(a->sum, sum, __ATOMIC_RELAXED);
+}
+
+int
+cpu_checksum(struct lane *l, uint64_t *sum, const void *p, size_t bytes)
+{
+    struct checksum_args a = { sum, p, bytes };
+
+    TRY(cpu_queue(l, run_clear, &a, sizeof a, 1));
+    return cpu_queue(l, run_checksum, &a, sizeof a, (uint32_t)MIN(bytes / COPY_PART + 1, 64u));
 }
 
 struct rows_args {

@@ -1,9 +1,10 @@
-/* cpu_norm.c - rms_norm and layer_norm: gpu.h. Statistics over a row in cpu_dot.h's order. */
+/* cpu_norm.c - rms_norm, residual and layer_norm: gpu.h. Statistics over a row in cpu_dot.h's order. */
 #include "gpu/cpu/cpu_norm.h"
 #include "gpu/cpu/cpu_dot.h"
 #include "gpu/cpu/cpu_ops.h"
 
 CPU_LOOP(rms_norm);
+CPU_LOOP(residual);
 CPU_LOOP(layer_norm);
 
 struct norm_args {
@@ -21,6 +22,36 @@ ISA(rms_norm)(const void *args, uint32_t part, uint32_t parts, void *room)
     cpu_share(a->x.dim[0], part, parts, &first, &end);
     for (uint32_t i = first; i < end; i++)
         rms_row(row_of(&a->y, i), row_of(&a->x, i), a->x.dim[1], &a->w, a->eps, a->plus);
+}
+
+/* x += in, or x += rms_norm(in): what a norm would have stored is added before it is. */
+ALWAYS void
+add_row(float *x, const float *in, uint32_t n, const struct residual *r)
+{
+    v8 inverse = r->in_norm.data ? rms_inverse(in, n, r->eps) : v8_set(1), plus = v8_set(r->plus);
+
+    V8_ROW(n, at, width, {
+        v8 v = r->in_norm.data ? rms_at(in, inverse, &r->in_norm, plus, at, width)
+                               : v8_at(in, at, width);
+
+        v8_put(x, at, width, v8_add(v8_at(x, at, width), v));
+    });
+}
+
+void
+ISA(residual)(const void *args, uint32_t part, uint32_t parts, void *room)
+{
+    const struct residual *r = args;
+    uint32_t first, end, n = r->x.dim[1];
+
+    (void)room;
+    cpu_share(r->x.dim[0], part, parts, &first, &end);
+    for (uint32_t i = first; i < end; i++) {
+        float *x = row_of(&r->x, i);
+
+        if (r->in.data) add_row(x, row_of(&r->in, i), n, r);
+        if (r->y.data) rms_row(row_of(&r->y, i), x, n, &r->y_norm, r->eps, r->plus);
+    }
 }
 
 /* Sum of the row, and of the squares of what is left when mean is taken off. */
@@ -91,6 +122,13 @@ cpu_rms_norm(struct lane *l, struct tensor y, struct tensor x, struct tensor w, 
 
     return cpu_queue(l, run_rms_norm, &a, sizeof a,
                      MIN(x.dim[0], 1 + x.dim[0] * x.dim[1] / NORM_PART));
+}
+
+int
+cpu_residual(struct lane *l, const struct residual *r)
+{
+    return cpu_queue(l, run_residual, r, sizeof *r,
+                     MIN(r->x.dim[0], 1 + r->x.dim[0] * r->x.dim[1] / NORM_PART));
 }
 
 int

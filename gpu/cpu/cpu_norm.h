@@ -1,22 +1,35 @@
-/* cpu_norm.h - the rms norm of one row, for rms_norm() and for the heads in rope_store(). */
+/* cpu_norm.h - the rms norm of one row, for rms_norm(), residual() and for the heads in rope_store(). */
 #ifndef CPU_CPU_NORM_H
 #define CPU_CPU_NORM_H
 
 #include "gpu/cpu/cpu_dot.h"
 
-/* y = x / sqrt(mean(x^2) + eps) * (w + plus); y may be x; w may have no data. */
+/* 1 / sqrt(mean(x^2) + eps) */
+ALWAYS v8
+rms_inverse(const float *x, uint32_t n, float eps)
+{
+    float mean = dot_1x1(DT_F32, x, x, n) / (float)n;
+
+    return v8_set(1.0f / __builtin_sqrtf(mean + eps));
+}
+
+/* Eight elements: x * inverse * (w + plus); w may have no data. */
+ALWAYS v8
+rms_at(const float *x, v8 inverse, const struct tensor *w, v8 plus, uint32_t at, uint32_t width)
+{
+    v8 v = v8_mul(v8_at(x, at, width), inverse);
+
+    if (!w->data) return v;
+    return v8_mul(v, v8_add(v8_at_as(w->dtype, w->data, at, width), plus));
+}
+
+/* y = x / sqrt(mean(x^2) + eps) * (w + plus); y may be x. */
 ALWAYS void
 rms_row(float *y, const float *x, uint32_t n, const struct tensor *w, float eps, float plus)
 {
-    float mean = dot_1x1(DT_F32, x, x, n) / (float)n;
-    v8 inv = v8_set(1.0f / __builtin_sqrtf(mean + eps)), p = v8_set(plus);
+    v8 inverse = rms_inverse(x, n, eps), p = v8_set(plus);
 
-    V8_ROW(n, at, width, {
-        v8 v = v8_mul(v8_at(x, at, width), inv);
-
-        if (w->data) v = v8_mul(v, v8_add(v8_at_as(w->dtype, w->data, at, width), p));
-        v8_put(y, at, width, v);
-    });
+    V8_ROW(n, at, width, v8_put(y, at, width, rms_at(x, inverse, w, p, at, width)));
 }
 
 #endif

@@ -26,6 +26,8 @@ void cpu_lane_fail(struct lane *l);
 int cpu_put(struct lane *l, void *dst, const void *host, size_t bytes);
 int cpu_get(struct lane *l, void *host, const void *src, size_t bytes);
 int cpu_copy(struct lane *l, void *dst, const void *src, size_t bytes);
+int cpu_copy_blocks(struct lane *l, const struct block_copy *copy, uint32_t n, size_t bytes);
+int cpu_checksum(struct lane *l, uint64_t *sum, const void *p, size_t bytes);
 int cpu_edit(struct lane *l, struct tables t, const struct table_edit *edit, uint32_t n);
 int cpu_tokens(struct lane *l, struct rows r, const int32_t *last);
 int cpu_see(struct lane *l, uint32_t *seen, uint32_t seen_words, struct rows r,
@@ -44,12 +46,15 @@ int cpu_matmul(struct lane *l, struct tensor y, struct tensor x, struct tensor w
 /* cpu_norm.c */
 int cpu_rms_norm(struct lane *l, struct tensor y, struct tensor x, struct tensor w, float eps,
                  float plus);
+int cpu_residual(struct lane *l, const struct residual *r);
 int cpu_layer_norm(struct lane *l, struct tensor y, struct tensor x, struct tensor w,
                    struct tensor bias, float eps);
 
 /* cpu_act.c */
 int cpu_add(struct lane *l, struct tensor y, struct tensor x);
 int cpu_act(struct lane *l, struct tensor y, struct tensor x, enum act a);
+int cpu_gate_matmul(struct lane *l, struct tensor y, struct tensor both, struct tensor x,
+                    struct tensor w, enum act a);
 int cpu_gate(struct lane *l, struct tensor y, struct tensor gate_up, enum act a);
 int cpu_scale(struct lane *l, struct tensor x, float factor, float softcap);
 

@@ -171,6 +171,169 @@ activations_have_the_same_bits_scalar_and_avx2_over_all_magnitudes(void **state)
     rig_close(&r);
 }
 
+/* ---- two ops in one: the bits of the ops one by one ---- */
+
+static const uint32_t in_order[] = { 0, 1, 2, 3, 4, 5, 6, 7, 8 };
+static bool fused; /* one op, or what it stands for */
+static bool with_norm;
+
+/* out: x as it became, then y beside it. in: x, what is added, the norms of both. */
+static void
+do_residual(struct rig *r, const struct tensor *in, struct tensor out, uint32_t first, uint32_t n)
+{
+    uint32_t d = in[0].dim[1];
+    struct tensor x = tensor_cols(tensor_rows(out, first, n), 0, d);
+    struct tensor y = tensor_cols(tensor_rows(out, first, n), d, d);
+    struct residual a = { .x = x,
+                          .in = tensor_rows(in[1], first, n),
+                          .in_norm = with_norm ? in[2] : NO_TENSOR,
+                          .y = y,
+                          .y_norm = in[3],
+                          .eps = 1e-6f,
+                          .plus = 1 };
+
+    assert_int_equal(r->op->rows(r->lane, x, tensor_rows(in[0], first, n), in_order), 0);
+    if (fused) {
+        assert_int_equal(r->op->residual(r->lane, &a), 0);
+        return;
+    }
+    if (with_norm) assert_int_equal(r->op->rms_norm(r->lane, y, a.in, in[2], 1e-6f, 1), 0);
+    assert_int_equal(r->op->add(r->lane, x, with_norm ? y : a.in), 0);
+    assert_int_equal(r->op->rms_norm(r->lane, y, x, in[3], 1e-6f, 1), 0);
+}
+
+static void
+do_gate_matmul(struct rig *r, const struct tensor *in, struct tensor out, uint32_t first,
+               uint32_t n)
+{
+    uint32_t f = out.dim[1];
+    struct tensor x = tensor_rows(in[0], first, n), y = tensor_rows(out, first, n);
+    struct tensor both = rig_output(r, n, 2 * f, 2 * f);
+
+    if (fused) {
+        assert_int_equal(r->op->gate_matmul(r->lane, y, both, x, in[1], which_act), 0);
+        return;
+    }
+    assert_int_equal(r->op->matmul(r->lane, both, x, in[1], NO_TENSOR, 0), 0);
+    assert_int_equal(r->op->gate(r->lane, y, both, which_act), 0);
+}
+
+/* The same in every manner, and the one op as the several. */
+static void
+same_fused(const char *name, op_on_rows op, const struct tensor *in, uint32_t rows, uint32_t cols)
+{
+    struct tensor out[2];
+    struct rig r;
+
+    rig_open(&r, "auto", 2);
+    for (int i = 0; i < 2; i++) {
+        fused = i == 1;
+        out[i] = rig_output(&r, rows, cols, cols);
+        op(&r, in, out[i], 0, rows);
+        rig_wait(&r);
+    }
+    if (!same_bits(out[0], out[1])) fail_msg("%s differs from the ops one by one", name);
+    rig_close(&r);
+    same_in_every_manner(name, op, in, rows, cols);
+}
+
+static void
+fused_ops_have_the_bits_of_the_ops_one_by_one(void **state)
+{
+    (void)state;
+    for (uint32_t d = 1; d < 300; d += 1 + test_below(60)) {
+        uint32_t rows = 1 + test_below(9);
+        struct rig r;
+        struct tensor in[4];
+
+        rig_open(&r, "scalar", 1);
+        in[0] = rig_tensor(&r, DT_F32, rows, d, d + 2, 5);
+        in[1] = rig_tensor(&r, DT_F32, rows, d, d + test_below(9), 2);
+        in[2] = rig_tensor(&r, DT_BF16, 1, d, d, 1);
+        in[3] = rig_tensor(&r, DT_F32, 1, d, d, 1);
+        with_norm = false;
+        same_fused("residual", do_residual, in, rows, 2 * d);
+        with_norm = true;
+        same_fused("residual of a norm", do_residual, in, rows, 2 * d);
+        in[1] = rig_tensor(&r, d % 2 ? DT_BF16 : DT_F32, 2 * (d + 3), d, d, 1);
+        which_act = d % 2 ? ACT_SILU : ACT_GELU_TANH;
+        same_fused("gate_matmul", do_gate_matmul, in, rows, d + 3);
+        rig_close(&r);
+    }
+}
+
+/* ---- bytes ---- */
+
+/* gpu.h's formula, word by word. */
+static uint64_t
+checksum_of(const uint8_t *p, size_t bytes)
+{
+    uint64_t sum = 0;
+
+    for (size_t i = 0; i * 8 < bytes; i++) {
+        uint64_t z = 0;
+
+        for (size_t k = 0; k < 8 && i * 8 + k < bytes; k++) z |= (uint64_t)p[i * 8 + k] << 8 * k;
+        z += 0x9e3779b97f4a7c15u * (i + 1);
+        z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u;
+        z = (z ^ z >> 27) * 0x94d049bb133111ebu;
+        sum += z ^ z >> 31;
+    }
+    return sum;
+}
+
+static void
+checksums_do_not_depend_on_threads_and_notice_every_byte(void **state)
+{
+    static const size_t size[] = { 0, 1, 8, 9, 4095, 4096, (3 << 20) + 5 };
+
+    (void)state;
+    for (size_t i = 0; i < ARRAY_LEN(size); i++)
+        for (uint32_t threads = 1; threads <= 4; threads++) {
+            struct rig r;
+            uint64_t *sum;
+            uint8_t *p;
+
+            rig_open(&r, "auto", threads);
+            p = rig_bytes(&r, size[i] + 16);
+            sum = rig_bytes(&r, 2 * sizeof *sum);
+            for (size_t k = 0; k < size[i]; k++) p[k] = (uint8_t)test_below(256);
+            assert_int_equal(r.op->checksum(r.lane, sum, p, size[i]), 0);
+            rig_wait(&r);
+            assert_true(sum[0] == checksum_of(p, size[i]));
+            if (size[i]) {
+                p[test_below((uint32_t)size[i])] ^= 1;
+                assert_int_equal(r.op->checksum(r.lane, sum + 1, p, size[i]), 0);
+                rig_wait(&r);
+                assert_true(sum[0] != sum[1]);
+            }
+            rig_close(&r);
+        }
+}
+
+static void
+blocks_are_copied_each_in_one_piece(void **state)
+{
+    enum { BLOCKS = 40, BYTES = 48 << 10 };
+    struct rig r;
+    struct block_copy *copy;
+    char *from, *to;
+
+    (void)state;
+    rig_open(&r, "auto", 3);
+    from = rig_bytes(&r, BLOCKS * BYTES);
+    to = rig_bytes(&r, BLOCKS * BYTES);
+    copy = rig_bytes(&r, BLOCKS * sizeof *copy);
+    for (size_t i = 0; i < BLOCKS * BYTES; i++) from[i] = (char)test_below(256);
+    for (int i = 0; i < BLOCKS; i++) /* backwards */
+        copy[i] = (struct block_copy){ to + (size_t)(BLOCKS - 1 - i) * BYTES,
+                                       from + (size_t)i * BYTES };
+    assert_int_equal(r.op->copy_blocks(r.lane, copy, BLOCKS, BYTES), 0);
+    rig_wait(&r);
+    for (int i = 0; i < BLOCKS; i++) assert_memory_equal(copy[i].to, copy[i].from, BYTES);
+    rig_close(&r);
+}
+
 static int32_t embed_token[64];
 
 static void
@@ -447,6 +610,9 @@ main(void)
         cmocka_unit_test(matmul_gives_a_row_the_same_bits_in_any_batch),
         cmocka_unit_test(norms_give_a_row_the_same_bits_in_any_batch),
         cmocka_unit_test(activations_have_the_same_bits_scalar_and_avx2_over_all_magnitudes),
+        cmocka_unit_test(fused_ops_have_the_bits_of_the_ops_one_by_one),
+        cmocka_unit_test(checksums_do_not_depend_on_threads_and_notice_every_byte),
+        cmocka_unit_test(blocks_are_copied_each_in_one_piece),
         cmocka_unit_test(embed_and_fill_random_have_the_same_bits_everywhere),
         cmocka_unit_test(
             attention_rows_have_the_same_bits_for_any_chunk_block_size_isa_and_threads),

@@ -79,6 +79,13 @@ row_ops_refuse_rows_that_disagree(void **state)
     refused(r.op->rms_norm(r.lane, y, x, f32(1, 9), 0, 0), "rms_norm: w is [1, 9]");
     refused(r.op->layer_norm(r.lane, y, x, f32(1, 10), f32(2, 10), 0), "bias is [2, 10]");
     refused(r.op->add(r.lane, y, f32(3, 10)), "add: x is [3, 10]");
+    refused(r.op->residual(r.lane, &(struct residual){ .x = x, .y = f32(4, 9) }),
+            "residual: y is [4, 9]");
+    refused(r.op->residual(r.lane, &(struct residual){ .x = x, .in = x, .y = y }), "lies on x");
+    refused(r.op->residual(r.lane, &(struct residual){ .x = x, .y = y, .in_norm = f32(1, 10) }),
+            "a norm of nothing");
+    refused(r.op->gate_matmul(r.lane, y, y, x, f32(8, 9), ACT_SILU), "w is [8, 9]");
+    refused(r.op->gate_matmul(r.lane, y, y, x, f32(20, 10), ACT_SILU), "both is [4, 10]");
     refused(r.op->act(r.lane, y, f32(4, 11), ACT_SILU), "act: y is [4, 10]");
     refused(r.op->act(r.lane, y, x, (enum act)9), "no activation 9");
     refused(r.op->gate(r.lane, y, x, ACT_SILU), "gate_up is [4, 10], it should be [4, 20]");
