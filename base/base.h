@@ -68,7 +68,7 @@ typedef uint64_t req_id; /* unique over the daemon's life, never reused */
  * restart a worker, nobody can restart a wrong answer. It is never for what a client, a peer
  * process or a file may get wrong; that is an error and returns. */
 #define check(cond) ((cond) ? (void)0 : check_failed(#cond, __FILE__, __LINE__))
-_Noreturn void check_failed(const char *cond, const char *file, int line);
+void check_failed(const char *cond, const char *file, int line) __attribute__((noreturn));
 
 /* What check_failed() calls before it aborts: a worker leaves its last words there. NULL: nothing. */
 extern void (*check_last_words)(const char *sentence);
