@@ -482,6 +482,7 @@ checked_attend(struct lane *l, const struct attend *a, struct rows r)
         TRY(want_2d(l, "attend: v", &a->v, n, a->n_kv_heads * d, l->gpu->acts));
     }
     if (!(a->softcap >= 0)) REFUSE("attend: a softcap of %g", (double)a->softcap);
+    if (a->mask && a->mask_words == 0) REFUSE("attend: a mask of no words");
     return l->gpu->device->attend(l, a, r);
 }
 

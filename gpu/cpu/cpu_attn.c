@@ -32,29 +32,42 @@ struct soft {
     float *acc;
 };
 
+/* The keys of one tile that a row sees, in ascending order. */
 struct tile {
     const void *k[TILE], *v[TILE];
-    uint32_t first, n; /* positions first .. first + n */
+    uint32_t pos[TILE], n;
 };
 
-static void
-find_tile(struct tile *t, const struct attend *a, const struct run *run, uint32_t kv_head,
-          uint32_t first, uint32_t end)
+/* Whether a row sees key j of its run's own: the mask's word on it. */
+static bool
+unmasked(const struct attend *a, const struct run *run, uint32_t row, uint32_t j)
 {
-    t->first = first;
-    t->n = end - first;
-    for (uint32_t j = first; j < end; j++) {
-        uint32_t i = j - first;
+    uint32_t own = j - (uint32_t)run->first_pos;
 
+    if (!a->mask || j < (uint32_t)run->first_pos) return true;
+    return own / 32 < a->mask_words &&
+           (a->mask[(size_t)row * a->mask_words + own / 32] >> own % 32 & 1);
+}
+
+static void
+find_tile(struct tile *t, const struct attend *a, const struct run *run, uint32_t row,
+          uint32_t kv_head, uint32_t first, uint32_t end)
+{
+    t->n = 0;
+    for (uint32_t j = first; j < end; j++) {
+        uint32_t i = t->n;
+
+        if (!unmasked(a, run, row, j)) continue;
+        t->pos[t->n++] = j;
         if (a->kv.table) {
             t->k[i] = kv_key(&a->kv, run->seat, j, kv_head);
             check(t->k[i]); /* the manager evicts only what no row sees */
             t->v[i] = (const char *)t->k[i] + kv_value_offset(&a->kv);
         } else {
-            uint32_t row = run->first_row + (j - (uint32_t)run->first_pos);
+            uint32_t at = run->first_row + (j - (uint32_t)run->first_pos);
 
-            t->k[i] = (const float *)row_of(&a->k, row) + (size_t)kv_head * a->head_dim;
-            t->v[i] = (const float *)row_of(&a->v, row) + (size_t)kv_head * a->head_dim;
+            t->k[i] = (const float *)row_of(&a->k, at) + (size_t)kv_head * a->head_dim;
+            t->v[i] = (const float *)row_of(&a->v, at) + (size_t)kv_head * a->head_dim;
         }
     }
 }
@@ -114,7 +127,7 @@ shape_scores(const struct attend *a, uint32_t head, uint32_t pos, const struct t
         v8_store(s + j, v);
     }
     for (uint32_t j = 0; a->bias && j < tile->n; j++) {
-        int64_t far = (int64_t)(tile->first + j) - pos;
+        int64_t far = (int64_t)tile->pos[j] - pos;
 
         far = far > reach ? reach : far < -reach ? -reach : far;
         s[j] += a->bias[(size_t)head * (2 * a->bias_reach + 1) + (size_t)(far + reach)];
@@ -127,22 +140,21 @@ add_tile(const struct attend *a, enum dtype t, const float *q, uint32_t head, ui
 {
     float s[TILE] = { 0 }, max = o->max, keep;
     v8 sum[2] = { v8_set(0), v8_set(0) };
-    uint32_t off = tile->first % TILE;
 
     score_tile(t, q, tile, a->head_dim, s);
     shape_scores(a, head, pos, tile, s);
     for (uint32_t j = 0; j < tile->n; j++) max = s[j] > max ? s[j] : max;
     keep = exp_1(o->max - max);
-    /* Each key stands at its place in the tile, so that the sum's order is its position's. */
-    float p[TILE + 8] = { 0 };
-
     for (uint32_t j = 0; j < tile->n; j += 8)
-        v8_store(p + off + j, v8_exp(v8_sub(v8_load(s + j), v8_set(max))));
-    memset(p + off + tile->n, 0, (TILE + 8 - off - tile->n) * sizeof *p);
+        v8_store(s + j, v8_exp(v8_sub(v8_load(s + j), v8_set(max))));
+    /* Each key stands at its place in the tile, so that the sum's order is its position's. */
+    float p[TILE] = { 0 };
+
+    for (uint32_t j = 0; j < tile->n; j++) p[tile->pos[j] % TILE] = s[j];
     for (uint32_t j = 0; j < TILE; j += 8) sum[j / 8 % 2] = v8_add(sum[j / 8 % 2], v8_load(p + j));
     o->sum = fma_1(o->sum, keep, v8_sum(v8_add(sum[0], sum[1])));
     o->max = max;
-    gather_tile(t, o->acc, keep, p + off, tile, a->head_dim);
+    gather_tile(t, o->acc, keep, s, tile, a->head_dim);
 }
 
 /* The keys a row sees: [*first, *end). */
@@ -155,7 +167,7 @@ visible(const struct attend *a, const struct run *run, uint32_t pos, uint32_t *f
         low = (uint32_t)run->first_pos;
         high = low + run->n_rows;
     }
-    if (a->causal) high = pos + 1;
+    if (a->causal && !a->mask) high = pos + 1;
     if (a->window && pos + 1 > a->window) low = MAX(low, pos + 1 - a->window);
     *first = MIN(low, high);
     *end = high;
@@ -180,7 +192,8 @@ attend_heads(const struct attend *a, const struct run *run, uint32_t row, uint32
         struct tile tile;
 
         to = MIN(ROUND_UP(j + 1, (uint32_t)TILE), end);
-        find_tile(&tile, a, run, kv_head, j, to);
+        find_tile(&tile, a, run, row, kv_head, j, to);
+        if (tile.n == 0) continue;
         for (uint32_t h = 0; h < n; h++) {
             const float *q = (const float *)row_of(&a->q, row) + (size_t)(head + h) * d;
 

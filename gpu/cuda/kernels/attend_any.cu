@@ -1,0 +1,260 @@
+/* attend_any.cu - see attend_any.h.
+ *
+ * One block a (row, head). It takes the row's keys in tiles of 64 absolute positions, ascending:
+ *
+ *     score    warp w takes keys w, w + 4, ...; its lanes share out head_dim; one tree of shuffles a key
+ *     soften   every warp works out the tile's maximum and sum for itself, in the same order
+ *     gather   thread t owns elements t, t + 128, ... of the head and goes through the keys one by one
+ *
+ * Where a tile is cut by the row's window or end, the keys keep their place in it: so the order of every
+ * sum follows from positions, and chunks and companions do not show.
+ */
+#include "gpu/cuda/kernels/attend_any.h"
+
+#include "gpu/cuda/kernels/kv.cuh"
+#include "gpu/cuda/kernels/launch.cuh"
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+namespace {
+
+constexpr uint32_t THREADS = 128;
+constexpr uint32_t WARPS = THREADS / 32;
+constexpr uint32_t TILE = 64; /* two keys a lane where a warp softens it */
+constexpr uint32_t MAX_DIM = 512;
+constexpr uint32_t OWNED = MAX_DIM / THREADS; /* elements of the head a thread gathers, at most */
+
+__device__ __forceinline__ float
+to_float(float x)
+{
+    return x;
+}
+
+__device__ __forceinline__ float
+to_float(__nv_bfloat16 x)
+{
+    return __bfloat162float(x);
+}
+
+__device__ __forceinline__ float
+to_float(__half x)
+{
+    return __half2float(x);
+}
+
+__device__ float
+load(const struct tensor &t, size_t i)
+{
+    if (t.dtype == DT_F32) return ((const float *)t.data)[i];
+    if (t.dtype == DT_BF16) return to_float(((const __nv_bfloat16 *)t.data)[i]);
+    return to_float(((const __half *)t.data)[i]);
+}
+
+__device__ void
+store(const struct tensor &t, size_t i, float x)
+{
+    if (t.dtype == DT_F32)
+        ((float *)t.data)[i] = x;
+    else if (t.dtype == DT_BF16)
+        ((__nv_bfloat16 *)t.data)[i] = __float2bfloat16(x);
+    else
+        ((__half *)t.data)[i] = __float2half(x);
+}
+
+/* The index of the run a row belongs to, or -1. */
+__device__ int
+find_run(const struct rows &r, uint32_t row)
+{
+    __shared__ int found;
+
+    if (threadIdx.x == 0) found = -1;
+    __syncthreads();
+    for (uint32_t i = threadIdx.x; i < r.n_runs; i += THREADS)
+        if (row - r.run[i].first_row < r.run[i].n_rows) found = (int)i;
+    __syncthreads();
+    return found;
+}
+
+/* One (row, head), and the keys it may see: positions [low, high). */
+struct seeing {
+    struct run run;
+    uint32_t row, head, kv_head;
+    int32_t pos, low, high;
+};
+
+__device__ struct seeing
+look(const struct attend &a, const struct run &run, uint32_t row, uint32_t head)
+{
+    struct seeing s = { run, row, head, head / (a.n_heads / a.n_kv_heads) };
+
+    s.pos = run.first_pos + (int32_t)(row - run.first_row);
+    s.low = a.kv.table ? 0 : run.first_pos;
+    s.high = a.kv.table ? (int32_t)run.kv_len : run.first_pos + (int32_t)run.n_rows;
+    if (a.causal && !a.mask) s.high = min(s.high, s.pos + 1);
+    if (a.window) s.low = max((int64_t)s.low, (int64_t)s.pos + 1 - a.window);
+    return s;
+}
+
+/* Where key j and its value begin; NULL where the mask hides it. */
+template <typename T>
+__device__ const T *
+key(const struct attend &a, const struct seeing &s, int32_t j, const T **value)
+{
+    uint32_t own = (uint32_t)(j - s.run.first_pos);
+
+    if (a.mask && j >= s.run.first_pos &&
+        (own / 32 >= a.mask_words ||
+         !(a.mask[(size_t)s.row * a.mask_words + own / 32] >> own % 32 & 1)))
+        return NULL;
+    if (a.kv.table) {
+        const T *k = kv_key<const T>(a.kv, kv_slice(a.kv, s.run.seat, (uint32_t)j), (uint32_t)j,
+                                     s.kv_head);
+
+        *value = (const T *)((const char *)k + kv_value_offset(a.kv));
+        return k;
+    }
+    size_t at = s.run.first_row + own;
+
+    *value = (const T *)a.v.data + at * a.v.stride + (size_t)s.kv_head * a.head_dim;
+    return (const T *)a.k.data + at * a.k.stride + (size_t)s.kv_head * a.head_dim;
+}
+
+/* Raw q.k to what the softmax sees. */
+__device__ float
+shape_score(const struct attend &a, const struct seeing &s, int32_t j, float dot)
+{
+    float x = dot * a.scale;
+
+    if (a.softcap != 0) x = a.softcap * tanhf(x / a.softcap);
+    if (a.bias) {
+        int32_t reach = (int32_t)a.bias_reach, far = max(-reach, min(reach, j - s.pos));
+
+        x += a.bias[(size_t)s.head * (2 * a.bias_reach + 1) + (uint32_t)(far + reach)];
+    }
+    return x;
+}
+
+template <typename T>
+__global__ void __launch_bounds__(THREADS)
+attend_any(const struct attend a, const struct rows r)
+{
+    __shared__ float q[MAX_DIM], score[TILE], weight[TILE];
+    __shared__ const T *value[TILE];
+    uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32, d = a.head_dim;
+    float max = -INFINITY, sum = 0, acc[OWNED] = { 0 };
+
+    after_previous();
+    next_may_start();
+
+    int i = find_run(r, blockIdx.x);
+
+    if (i < 0 || (a.kv.table && r.run[i].seat == SEAT_NONE)) return;
+    const struct seeing s = look(a, r.run[i], blockIdx.x, blockIdx.y);
+
+    for (uint32_t e = threadIdx.x; e < d; e += THREADS)
+        q[e] = load(a.q, (size_t)s.row * a.q.stride + (size_t)s.head * d + e);
+
+    for (int32_t first = s.low / (int32_t)TILE * (int32_t)TILE; first < s.high;
+         first += (int32_t)TILE) {
+        __syncthreads(); /* q is there; the last tile's weights have been used */
+#pragma unroll 4
+        for (uint32_t n = warp; n < TILE; n += WARPS) {
+            int32_t j = first + (int32_t)n;
+            const T *v = NULL, *k = j >= s.low && j < s.high ? key(a, s, j, &v) : NULL;
+            float dot = 0;
+
+            for (uint32_t e = lane; k && e < d; e += 32) dot = fmaf(q[e], to_float(k[e]), dot);
+            for (int step = 16; step > 0; step /= 2) dot += __shfl_xor_sync(~0u, dot, step);
+            if (lane == 0) {
+                score[n] = k ? shape_score(a, s, j, dot) : -INFINITY;
+                value[n] = v;
+            }
+        }
+        __syncthreads();
+
+        float one = score[lane], two = score[lane + 32], most = fmaxf(one, two);
+
+        for (int step = 16; step > 0; step /= 2)
+            most = fmaxf(most, __shfl_xor_sync(~0u, most, step));
+        most = fmaxf(most, max);
+        if (most == -INFINITY) continue; /* the mask hides the whole tile, and all before it */
+
+        float keep = expf(max - most), add;
+
+        one = expf(one - most);
+        two = expf(two - most);
+        add = one + two;
+        for (int step = 16; step > 0; step /= 2) add += __shfl_xor_sync(~0u, add, step);
+        if (warp == 0) {
+            weight[lane] = one;
+            weight[lane + 32] = two;
+        }
+        sum = fmaf(sum, keep, add);
+        max = most;
+        __syncthreads();
+
+        for (uint32_t o = 0; o < OWNED; o++) acc[o] *= keep;
+#pragma unroll 4
+        for (uint32_t n = 0; n < TILE; n++) {
+            const T *v = value[n];
+
+            if (!v) continue;
+#pragma unroll
+            for (uint32_t o = 0; o < OWNED; o++) {
+                uint32_t e = threadIdx.x + o * THREADS;
+
+                if (e < d) acc[o] = fmaf(weight[n], to_float(v[e]), acc[o]);
+            }
+        }
+    }
+
+    /* A sink is one more key without a value. */
+    float keep = 1;
+
+    if (a.sinks) {
+        float most = fmaxf(max, a.sinks[s.head]);
+
+        keep = expf(max - most);
+        sum = fmaf(sum, keep, expf(a.sinks[s.head] - most));
+    }
+#pragma unroll
+    for (uint32_t o = 0; o < OWNED; o++) {
+        uint32_t e = threadIdx.x + o * THREADS;
+
+        if (e < d)
+            store(a.out, (size_t)s.row * a.out.stride + (size_t)s.head * d + e,
+                  sum > 0 ? acc[o] * keep / sum : 0);
+    }
+}
+
+bool
+is_float(enum dtype t)
+{
+    return t == DT_F32 || t == DT_BF16 || t == DT_F16;
+}
+
+} /* namespace */
+
+cudaError_t
+k_attend_any(const struct k_lane *l, const struct attend *a, struct rows r)
+{
+    enum dtype t = a->kv.table ? a->kv.dtype : a->k.dtype;
+    dim3 grid(r.n_rows, a->n_heads);
+
+    if (a->head_dim == 0 || a->head_dim > MAX_DIM || a->n_heads > 65535)
+        return cudaErrorInvalidValue;
+    if (!is_float(a->q.dtype) || !is_float(a->out.dtype)) return cudaErrorInvalidValue;
+    if (!a->kv.table && a->v.dtype != t) return cudaErrorInvalidValue;
+    if (r.n_rows == 0 || r.n_runs == 0) return cudaSuccess;
+    switch (t) {
+    case DT_F32:
+        return launch(attend_any<float>, grid, THREADS, 0, l->st, *a, r);
+    case DT_BF16:
+        return launch(attend_any<__nv_bfloat16>, grid, THREADS, 0, l->st, *a, r);
+    case DT_F16:
+        return launch(attend_any<__half>, grid, THREADS, 0, l->st, *a, r);
+    default:
+        return cudaErrorInvalidValue;
+    }
+}

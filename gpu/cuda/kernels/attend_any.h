@@ -1,0 +1,18 @@
+/* attend_any.h - attention for every variant, in one simple kernel: the second opinion. */
+#ifndef CUDA_KERNELS_ATTEND_ANY_H
+#define CUDA_KERNELS_ATTEND_ANY_H
+
+#include "gpu/cuda/kernels/kernel.h"
+
+/* gpu.h's attend, all of it: paged, cross and encoder attention, window, softcap, bias, sinks, masks.
+ *
+ *   head_dim  at most 512
+ *   q, out    fp32, bf16 or fp16; any strides
+ *   k, v, kv  fp32, bf16 or fp16; need not be q's dtype
+ *
+ * Scores, softmax and sums are fp32 with expf and tanhf; one rounding, at out. For fp32 inputs the error
+ * is that of fp32 sums. A row's bits depend on its own visible keys alone. Keys that no row sees are
+ * not read. Cost: every (row, head) reads its keys for itself, about 1 TB/s of them. */
+K_API cudaError_t k_attend_any(const struct k_lane *l, const struct attend *a, struct rows r);
+
+#endif
