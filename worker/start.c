@@ -202,7 +202,7 @@ open_engine(struct worker *w, struct err *e)
     const struct gpu_options device = { .device = device_name(k), .isa = k->isa };
     struct model_source src;
     struct exec_config x = { 0 };
-    const enum dtype kv_dtype = k->kv_dtype == DTYPE_BF16 ? DT_BF16 : DT_F32;
+    enum dtype kv_dtype;
 
     TRY(check_keys(k, e));
     TRY(read_source(w, &src, e));
@@ -213,6 +213,9 @@ open_engine(struct worker *w, struct err *e)
                  n->model->unused[0]);
     TRY(give_arena(w, "weights", &n->model->weights, n->model->fingerprint, e));
 
+    kv_dtype = k->kv_dtype == DTYPE_BF16   ? DT_BF16
+               : k->kv_dtype == DTYPE_FP32 ? DT_F32
+                                           : n->model->act;
     n->max_source = n->model->shape.n_encoder_layers
                         ? MIN(k->max_source_tokens, n->model->shape.max_source)
                         : 0;

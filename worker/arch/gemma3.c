@@ -176,17 +176,23 @@ prepare(struct model *m, struct err *e)
     return 0;
 }
 
-/* x += norm(in w^T): the norm stands between the sum over ranks and the residual. */
-static int
-add_normed(const struct model *m, struct step *s, struct tensor in, struct tensor w,
-           struct tensor norm)
+/* What layer l's second sum goes into: the next layer's norm, the model's, or none where a slice ends. */
+static struct residual
+layer_end(const struct model *m, const struct step *s, struct tensor h, uint32_t l, uint32_t end)
 {
     const struct gemma3_cfg *cfg = m->cfg;
-    struct tensor y = block_scratch(s, BLOCK_OUT, s->x.dim[0], s->x.dim[1]);
+    const struct gemma3 *top = m->top;
+    const struct gemma3_layer *layer = m->layer;
+    struct residual r = { .x = s->x, .in_norm = layer[l].ff_post, .eps = cfg->eps, .plus = 1 };
 
-    TRY(block_row_split(m, s, y, in, w));
-    TRY(m->op->rms_norm(s->lane, y, y, norm, cfg->eps, 1));
-    return m->op->add(s->lane, s->x, y);
+    if (l + 1 < end) {
+        r.y = h;
+        r.y_norm = layer[l + 1].attn_norm;
+    } else if (end == m->shape.n_layers) {
+        r.y = s->normed;
+        r.y_norm = top->norm;
+    }
+    return r;
 }
 
 static int
@@ -206,6 +212,7 @@ forward(const struct model *m, struct step *s, uint32_t first, uint32_t n)
     struct tensor inner = block_scratch(s, BLOCK_INNER, rows, ff);
 
     if (first == 0) TRY(op->embed(s->lane, s->x, top->embed, s->rows.token, cfg->embed_scale));
+    TRY(op->rms_norm(s->lane, h, s->x, w->attn_norm, cfg->eps, 1));
     for (uint32_t l = first; l < first + n; l++, w++, shape++) {
         struct rope_store rope = {
             .q = tensor_cols(qkv, 0, q),
@@ -234,19 +241,25 @@ forward(const struct model *m, struct step *s, uint32_t first, uint32_t n)
             .softcap = cfg->attn_cap,
         };
 
-        TRY(op->rms_norm(s->lane, h, s->x, w->attn_norm, cfg->eps, 1));
+        /* The norm after a sublayer stands between the sum over ranks and the residual. */
+        struct residual middle = {
+            .x = s->x,
+            .in_norm = w->attn_post,
+            .y = h,
+            .y_norm = w->ff_norm,
+            .eps = cfg->eps,
+            .plus = 1,
+        };
+
         TRY(op->matmul(s->lane, qkv, h, w->qkv, NO_TENSOR, 0));
         TRY(op->rope_store(s->lane, &rope, s->rows));
         TRY(op->attend(s->lane, &a, s->rows));
-        TRY(add_normed(m, s, heads, w->o, w->attn_post));
+        TRY(block_residual(m, s, heads, w->o, middle));
 
-        TRY(op->rms_norm(s->lane, h, s->x, w->ff_norm, cfg->eps, 1));
-        TRY(op->matmul(s->lane, gate_up, h, w->gate_up, NO_TENSOR, 0));
-        TRY(op->gate(s->lane, inner, gate_up, ACT_GELU_TANH));
-        TRY(add_normed(m, s, inner, w->down, w->ff_post));
+        TRY(op->gate_matmul(s->lane, inner, gate_up, h, w->gate_up, ACT_GELU_TANH));
+        TRY(block_residual(m, s, inner, w->down, layer_end(m, s, h, l, first + n)));
     }
-    if (first + n < m->shape.n_layers) return 0;
-    return op->rms_norm(s->lane, s->x, s->x, top->norm, cfg->eps, 1);
+    return 0;
 }
 
 static int

@@ -132,6 +132,25 @@ prepare(struct model *m, struct err *e)
     return table_rope(m, 0, &cfg->rope, m->shape.layer[0].head_dim, e);
 }
 
+/* What layer l's second sum goes into: the next layer's norm, the model's, or none where a slice ends. */
+static struct residual
+layer_end(const struct model *m, const struct step *s, struct tensor h, uint32_t l, uint32_t end)
+{
+    const struct llama_cfg *cfg = m->cfg;
+    const struct llama *top = m->top;
+    const struct llama_layer *layer = m->layer;
+    struct residual r = { .x = s->x, .eps = cfg->eps };
+
+    if (l + 1 < end) {
+        r.y = h;
+        r.y_norm = layer[l + 1].attn_norm;
+    } else if (end == m->shape.n_layers) {
+        r.y = s->normed;
+        r.y_norm = top->norm;
+    }
+    return r;
+}
+
 static int
 forward(const struct model *m, struct step *s, uint32_t first, uint32_t n)
 {
@@ -149,6 +168,7 @@ forward(const struct model *m, struct step *s, uint32_t first, uint32_t n)
     struct tensor inner = block_scratch(s, BLOCK_INNER, rows, ff);
 
     if (first == 0) TRY(op->embed(s->lane, s->x, top->embed, s->rows.token, 1));
+    TRY(op->rms_norm(s->lane, h, s->x, w->attn_norm, cfg->eps, 0));
     for (uint32_t l = first; l < first + n; l++, w++, shape++) {
         struct rope_store rope = {
             .q = tensor_cols(qkv, 0, q),
@@ -172,19 +192,17 @@ forward(const struct model *m, struct step *s, uint32_t first, uint32_t n)
             .scale = cfg->scale,
         };
 
-        TRY(op->rms_norm(s->lane, h, s->x, w->attn_norm, cfg->eps, 0));
+        struct residual middle = { .x = s->x, .y = h, .y_norm = w->ff_norm, .eps = cfg->eps };
+
         TRY(op->matmul(s->lane, qkv, h, w->qkv, NO_TENSOR, 0));
         TRY(op->rope_store(s->lane, &rope, s->rows));
         TRY(op->attend(s->lane, &a, s->rows));
-        TRY(block_residual(m, s, s->x, heads, w->o));
+        TRY(block_residual(m, s, heads, w->o, middle));
 
-        TRY(op->rms_norm(s->lane, h, s->x, w->ff_norm, cfg->eps, 0));
-        TRY(op->matmul(s->lane, gate_up, h, w->gate_up, NO_TENSOR, 0));
-        TRY(op->gate(s->lane, inner, gate_up, ACT_SILU));
-        TRY(block_residual(m, s, s->x, inner, w->down));
+        TRY(op->gate_matmul(s->lane, inner, gate_up, h, w->gate_up, ACT_SILU));
+        TRY(block_residual(m, s, inner, w->down, layer_end(m, s, h, l, first + n)));
     }
-    if (first + n < m->shape.n_layers) return 0;
-    return op->rms_norm(s->lane, s->x, s->x, top->norm, cfg->eps, 0);
+    return 0;
 }
 
 static int

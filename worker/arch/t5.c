@@ -223,26 +223,32 @@ prepare(struct model *m, struct err *e)
     return make_bias(m, TABLE_DECODER, ((const struct t5_layer *)m->layer)->bias, b, e);
 }
 
-/* x += wo(act(wi h)), or wo(act(wi_0 h) * wi_1 h); h = norm(x). */
+/* end.x += wo(act(wi h)), or wo(act(wi_0 h) * wi_1 h). */
 static int
-feed_forward(const struct model *m, struct step *s, struct tensor x, struct tensor norm,
-             struct tensor plain, struct tensor gate_up, struct tensor down)
+feed_forward(const struct model *m, struct step *s, struct tensor h, struct tensor plain,
+             struct tensor gate_up, struct tensor down, struct residual end)
 {
     const struct t5_cfg *cfg = m->cfg;
-    uint32_t rows = x.dim[0], ff = m->shape.dim[DIM_FF];
-    struct tensor h = block_scratch(s, BLOCK_NORMED, rows, m->shape.hidden);
-    struct tensor wide = block_scratch(s, BLOCK_GATE_UP, rows, 2 * ff);
+    uint32_t rows = h.dim[0], ff = m->shape.dim[DIM_FF];
+    struct tensor both = block_scratch(s, BLOCK_GATE_UP, rows, 2 * ff);
     struct tensor inner = block_scratch(s, BLOCK_INNER, rows, ff);
 
-    TRY(m->op->rms_norm(s->lane, h, x, norm, cfg->eps, 0));
     if (cfg->gated) {
-        TRY(m->op->matmul(s->lane, wide, h, gate_up, NO_TENSOR, 0));
-        TRY(m->op->gate(s->lane, inner, wide, cfg->act));
+        TRY(m->op->gate_matmul(s->lane, inner, both, h, gate_up, cfg->act));
     } else {
         TRY(m->op->matmul(s->lane, inner, h, plain, NO_TENSOR, 0));
         TRY(m->op->act(s->lane, inner, inner, cfg->act));
     }
-    return block_residual(m, s, x, inner, down);
+    return block_residual(m, s, inner, down, end);
+}
+
+/* x += the sublayer's output, then y = norm(x). */
+static struct residual
+then(const struct model *m, struct tensor x, struct tensor y, struct tensor norm)
+{
+    const struct t5_cfg *cfg = m->cfg;
+
+    return (struct residual){ .x = x, .y = y, .y_norm = norm, .eps = cfg->eps };
 }
 
 static int
@@ -270,15 +276,20 @@ encode(const struct model *m, struct step *s, uint32_t first, uint32_t n)
     };
 
     if (first == 0) TRY(op->embed(s->lane, s->enc_x, top->shared, s->enc.token, 1));
+    TRY(op->rms_norm(s->lane, h, s->enc_x, w->self_norm, cfg->eps, 0));
     for (uint32_t l = first; l < first + n; l++, w++) {
-        TRY(op->rms_norm(s->lane, h, s->enc_x, w->self_norm, cfg->eps, 0));
+        struct residual end = then(m, s->enc_x, NO_TENSOR, NO_TENSOR);
+
+        if (l + 1 < first + n)
+            end = then(m, s->enc_x, h, w[1].self_norm);
+        else if (l + 1 == m->shape.n_encoder_layers)
+            end = then(m, s->enc_x, s->enc_out, top->encoder_norm);
         TRY(op->matmul(s->lane, qkv, h, w->qkv, NO_TENSOR, 0));
         TRY(op->attend(s->lane, &a, s->enc));
-        TRY(block_residual(m, s, s->enc_x, heads, w->o));
-        TRY(feed_forward(m, s, s->enc_x, w->ff_norm, w->plain, w->gate_up, w->down));
+        TRY(block_residual(m, s, heads, w->o, then(m, s->enc_x, h, w->ff_norm)));
+        TRY(feed_forward(m, s, h, w->plain, w->gate_up, w->down, end));
     }
-    if (first + n < m->shape.n_encoder_layers) return 0;
-    return op->rms_norm(s->lane, s->enc_x, s->enc_x, top->encoder_norm, cfg->eps, 0);
+    return 0;
 }
 
 static int
@@ -303,14 +314,15 @@ project_cross(const struct model *m, struct step *s, uint32_t first, uint32_t n)
     return 0;
 }
 
+/* h: x normed for what comes next, at the beginning and at the end. */
 static int
-self_attention(const struct model *m, struct step *s, const struct t5_layer *w, uint32_t l)
+self_attention(const struct model *m, struct step *s, const struct t5_layer *w, uint32_t l,
+               struct tensor h)
 {
     const struct gpu_ops *op = m->op;
     const struct t5_cfg *cfg = m->cfg;
     const struct layer_shape *shape = &m->shape.layer[l];
     uint32_t rows = s->rows.n_rows, q = m->shape.dim[DIM_Q];
-    struct tensor h = block_scratch(s, BLOCK_NORMED, rows, m->shape.hidden);
     struct tensor qkv = block_scratch(s, BLOCK_QKV, rows, 3 * q);
     struct rope_store store = {
         .q = tensor_cols(qkv, 0, q),
@@ -334,21 +346,19 @@ self_attention(const struct model *m, struct step *s, const struct t5_layer *w, 
         .bias_reach = cfg->reach[TABLE_DECODER],
     };
 
-    TRY(op->rms_norm(s->lane, h, s->x, w->self_norm, cfg->eps, 0));
     TRY(op->matmul(s->lane, qkv, h, w->qkv, NO_TENSOR, 0));
     TRY(op->rope_store(s->lane, &store, s->rows));
     TRY(op->attend(s->lane, &a, s->rows));
-    return block_residual(m, s, s->x, a.out, w->o);
+    return block_residual(m, s, a.out, w->o, then(m, s->x, h, w->cross_norm));
 }
 
 static int
-cross_attention(const struct model *m, struct step *s, const struct t5_layer *w, uint32_t l)
+cross_attention(const struct model *m, struct step *s, const struct t5_layer *w, uint32_t l,
+                struct tensor h)
 {
     const struct gpu_ops *op = m->op;
-    const struct t5_cfg *cfg = m->cfg;
     const struct layer_shape *shape = &m->shape.cross;
     uint32_t rows = s->rows.n_rows, q = m->shape.dim[DIM_Q];
-    struct tensor h = block_scratch(s, BLOCK_NORMED, rows, m->shape.hidden);
     struct attend a = {
         .out = block_scratch(s, BLOCK_HEADS, rows, q),
         .q = block_scratch(s, BLOCK_QKV, rows, q),
@@ -359,10 +369,9 @@ cross_attention(const struct model *m, struct step *s, const struct t5_layer *w,
         .scale = 1,
     };
 
-    TRY(op->rms_norm(s->lane, h, s->x, w->cross_norm, cfg->eps, 0));
     TRY(op->matmul(s->lane, a.q, h, w->cross_q, NO_TENSOR, 0));
     TRY(op->attend(s->lane, &a, s->cross));
-    return block_residual(m, s, s->x, a.out, w->cross_o);
+    return block_residual(m, s, a.out, w->cross_o, then(m, s->x, h, w->ff_norm));
 }
 
 static int
@@ -371,15 +380,22 @@ forward(const struct model *m, struct step *s, uint32_t first, uint32_t n)
     const struct t5_cfg *cfg = m->cfg;
     const struct t5 *top = m->top;
     const struct t5_layer *w = (const struct t5_layer *)m->layer + first;
+    struct tensor h = block_scratch(s, BLOCK_NORMED, s->rows.n_rows, m->shape.hidden);
 
     if (first == 0) TRY(m->op->embed(s->lane, s->x, top->shared, s->rows.token, 1));
+    TRY(m->op->rms_norm(s->lane, h, s->x, w->self_norm, cfg->eps, 0));
     for (uint32_t l = first; l < first + n; l++, w++) {
-        TRY(self_attention(m, s, w, l));
-        TRY(cross_attention(m, s, w, l));
-        TRY(feed_forward(m, s, s->x, w->ff_norm, w->plain, w->gate_up, w->down));
+        struct residual end = then(m, s->x, NO_TENSOR, NO_TENSOR);
+
+        if (l + 1 < first + n)
+            end = then(m, s->x, h, w[1].self_norm);
+        else if (l + 1 == m->shape.n_layers)
+            end = then(m, s->x, s->normed, top->decoder_norm);
+        TRY(self_attention(m, s, w, l, h));
+        TRY(cross_attention(m, s, w, l, h));
+        TRY(feed_forward(m, s, h, w->plain, w->gate_up, w->down, end));
     }
-    if (first + n < m->shape.n_layers) return 0;
-    return m->op->rms_norm(s->lane, s->x, s->x, top->decoder_norm, cfg->eps, 0);
+    return 0;
 }
 
 static int

@@ -144,7 +144,7 @@ draw_queue(struct exec *x, struct exec_lane *l, const struct todo *t, struct out
             .top = l->top,
         };
 
-        TRY(op->rows(l->lane, picked, l->step.x, t->which + i));
+        TRY(op->rows(l->lane, picked, l->step.normed, t->which + i));
         TRY(x->m->arch->logits(x->m, &l->step, s.logits, picked));
         TRY(op->sample(l->lane, &s));
     }

@@ -135,6 +135,7 @@ queue_encoders(struct exec *x, struct exec_lane *l, const struct batch *b, const
             .run = t->enc_run + i,
         };
         s->enc_x = tensor_rows(x->enc_state, a->enc_row, n_rows);
+        s->enc_out = tensor_rows(x->enc_out, a->enc_row, n_rows);
         TRY(x->m->arch->encode(x->m, s, a->first_layer, a->n_layers));
         row += n_rows;
     }
@@ -154,7 +155,7 @@ queue_projections(struct exec *x, struct exec_lane *l, const struct batch *b, co
         s->project = (struct rows){ .n_rows = n,
                                     .pos = t->project_pos + row,
                                     .seat = t->project_seat + row };
-        s->project_x = tensor_rows(x->enc_state, b->run[i].enc_row, n);
+        s->project_x = tensor_rows(x->enc_out, b->run[i].enc_row, n);
         TRY(x->m->arch->project_cross(x->m, s, 0, x->m->shape.n_layers));
         row += n;
     }
@@ -176,6 +177,7 @@ queue_step(struct exec *x, struct exec_lane *l, const struct stage *st, const st
     TRY(queue_encoders(x, l, b, t));
     if (s->rows.n_rows) {
         s->x = tensor_rows(l->x, 0, s->rows.n_rows);
+        s->normed = tensor_rows(l->normed, 0, s->rows.n_rows);
         TRY(op->tokens(l->lane, s->rows, x->last));
         if (t->n_see) TRY(op->see(l->lane, x->seen, x->seen_words, s->rows, t->see, t->n_see));
         TRY(queue_projections(x, l, b, t));

@@ -62,7 +62,7 @@ struct exec_lane {
     struct lane *lane;
     uint64_t started, finished; /* steps, counted */
     struct step step;           /* views; kv and scratch are set once */
-    struct tensor x;            /* [max_rows, hidden] */
+    struct tensor x, normed;    /* [max_rows, hidden] */
     struct tensor scratch[8];   /* [max(max_rows, max_enc_rows), model_scratch()] */
     struct tensor picked;       /* [piece, hidden] rows whose logits are wanted */
     struct tensor logits;       /* [piece, vocab] */
@@ -90,8 +90,8 @@ struct exec {
     int32_t *last;  /* [n_seats] */
     uint32_t *seen; /* [n_seats][seen_words] */
     uint32_t seen_words;
-    struct tensor enc_state; /* [max_enc_rows, hidden] */
-    struct sampling *seat;   /* [n_seats], host */
+    struct tensor enc_state, enc_out; /* [max_enc_rows, hidden]: between layers, after the last */
+    struct sampling *seat;            /* [n_seats], host */
     struct exec_lane lane[MAX_LANES];
 };
 

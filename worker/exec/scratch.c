@@ -38,10 +38,15 @@ on_host(struct plan *p, uint64_t n, uint64_t each)
     return take(p->host, &p->host_used, n * each);
 }
 
+/* Rows begin on 16 bytes in any dtype, whatever their length: vector loads want that. */
 static struct tensor
-floats(struct plan *p, uint32_t rows, uint32_t cols)
+matrix(struct plan *p, enum dtype t, uint32_t rows, uint32_t cols)
 {
-    return tensor_2d(on_dev(p, (uint64_t)rows * cols, sizeof(float)), DT_F32, rows, cols);
+    uint32_t stride = ROUND_UP(cols, 8u);
+    struct tensor m = tensor_2d(on_dev(p, (uint64_t)rows * stride, dtype_bytes(t, 1)), t, rows,
+                                stride);
+
+    return tensor_cols(m, 0, cols);
 }
 
 /* The most that stage_batch() and draw_stage() take for one step. */
@@ -60,13 +65,15 @@ static void
 lay_out_lane(struct exec *x, struct exec_lane *l, struct plan *p)
 {
     uint32_t hidden = x->m->shape.hidden, rows = x->c.max_rows, cols[8];
+    enum dtype act = x->m->act;
 
-    l->x = floats(p, rows, hidden);
+    l->x = matrix(p, DT_F32, rows, hidden);
+    l->normed = matrix(p, act, rows, hidden);
     model_scratch(x->m, cols);
     for (unsigned i = 0; i < ARRAY_LEN(cols); i++)
-        l->scratch[i] = cols[i] ? floats(p, x->scratch_rows, cols[i]) : NO_TENSOR;
-    l->picked = floats(p, x->piece, hidden);
-    l->logits = floats(p, x->piece, x->m->shape.vocab);
+        l->scratch[i] = cols[i] ? matrix(p, act, x->scratch_rows, cols[i]) : NO_TENSOR;
+    l->picked = matrix(p, act, x->piece, hidden);
+    l->logits = matrix(p, DT_F32, x->piece, x->m->shape.vocab);
     l->token = on_dev(p, rows, sizeof *l->token);
     l->logprob = on_dev(p, rows, sizeof *l->logprob);
     l->top = on_dev(p, (uint64_t)rows * x->top_most, sizeof *l->top);
@@ -103,7 +110,8 @@ lay_out(struct exec *x, const struct kv_config *kv, struct plan *p)
     }
     x->last = on_dev(p, x->n_seats, sizeof *x->last);
     x->seen = on_dev(p, (uint64_t)x->n_seats * x->seen_words, sizeof *x->seen);
-    x->enc_state = floats(p, x->c.max_enc_rows, x->m->shape.hidden);
+    x->enc_state = matrix(p, DT_F32, x->c.max_enc_rows, x->m->shape.hidden);
+    x->enc_out = matrix(p, x->m->act, x->c.max_enc_rows, x->m->shape.hidden);
     x->seat = on_host(p, x->n_seats, sizeof *x->seat);
     for (uint32_t i = 0; i < x->c.n_lanes; i++) lay_out_lane(x, &x->lane[i], p);
 }

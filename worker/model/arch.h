@@ -83,7 +83,8 @@ struct arch {
     int (*prepare)(struct model *m, struct err *e);
 
     /* Queue layers [first, first + n); 0 also embeds, the last also norms. So a lane can be launched
-     * in slices of 100 us, captured in pieces, and an encoder can run a few layers a step. */
+     * in slices of 100 us, captured in pieces, and an encoder can run a few layers a step. However it is
+     * cut, the bits are the same: nothing but x goes from one slice to the next. */
     int (*forward)(const struct model *m, struct step *s, uint32_t first, uint32_t n);
     int (*encode)(const struct model *m, struct step *s, uint32_t first, uint32_t n);
     int (*project_cross)(const struct model *m, struct step *s, uint32_t first,

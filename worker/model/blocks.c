@@ -33,19 +33,11 @@ block_scratch(const struct step *s, enum block_scratch which, uint32_t rows, uin
 }
 
 int
-block_row_split(const struct model *m, struct step *s, struct tensor y, struct tensor in,
-                struct tensor w)
+block_residual(const struct model *m, struct step *s, struct tensor in, struct tensor w,
+               struct residual r)
 {
-    TRY(m->op->matmul(s->lane, y, in, w, NO_TENSOR, 0));
-    return m->op->all_reduce(s->lane, y);
-}
-
-int
-block_residual(const struct model *m, struct step *s, struct tensor x, struct tensor in,
-               struct tensor w)
-{
-    struct tensor y = block_scratch(s, BLOCK_OUT, x.dim[0], x.dim[1]);
-
-    TRY(block_row_split(m, s, y, in, w));
-    return m->op->add(s->lane, x, y);
+    r.in = block_scratch(s, BLOCK_OUT, r.x.dim[0], r.x.dim[1]);
+    TRY(m->op->matmul(s->lane, r.in, in, w, NO_TENSOR, 0));
+    TRY(m->op->all_reduce(s->lane, r.in));
+    return m->op->residual(s->lane, &r);
 }

@@ -1,6 +1,7 @@
 /* blocks.h - what families do to the letter alike: scratch by purpose, and a product with its sum.
  *
- * Anything that differs between two families by so much as a norm stays in their own files.
+ * Anything that differs between two families by so much as a norm stays in their own files. A sublayer
+ * ends with one pass over its rows: the sum, and the norm that the next one reads.
  */
 #ifndef MODEL_BLOCKS_H
 #define MODEL_BLOCKS_H
@@ -21,11 +22,9 @@ enum block_scratch {
 struct tensor block_scratch(const struct step *s, enum block_scratch which, uint32_t rows,
                             uint32_t cols);
 
-/* y = in w^T, summed over the ranks: w's columns are split among them, so each has a part of the sum. */
-int block_row_split(const struct model *m, struct step *s, struct tensor y, struct tensor in,
-                    struct tensor w);
-/* x += in w^T, summed over the ranks. */
-int block_residual(const struct model *m, struct step *s, struct tensor x, struct tensor in,
-                   struct tensor w);
+/* The end of a sublayer: in w^T, summed over the ranks (w's columns are split among them, so each has a
+ * part of the sum), is r.in; r's other fields are the caller's. */
+int block_residual(const struct model *m, struct step *s, struct tensor in, struct tensor w,
+                   struct residual r);
 
 #endif

@@ -23,7 +23,8 @@ struct model {
     const struct gpu_ops *op;
     const struct arch *arch;
     struct model_shape shape;
-    void *cfg, *top, *layer, *encoder;    /* layer, encoder: [n] of the family's layer structs */
+    void *cfg, *top, *layer, *encoder; /* layer, encoder: [n] of the family's layer structs */
+    enum dtype dtype, act; /* of matrices (CPU: of the first), and of activations between them */
     struct tensor table[MAX_TABLES];      /* prepare()'s: rope cos/sin by kind, T5 bias tables */
     struct arena table_arena[MAX_TABLES]; /* where they lie: table.h */
     struct arena weights;                 /* fd -1: everything is used in place */
@@ -68,7 +69,8 @@ CLEAN_FUNC(struct model, model_close)
 int model_groups(struct model *m, enum dtype kv_dtype, uint32_t tokens_per_block,
                  struct kv_config *c, struct err *e) MUST_USE;
 
-/* Device views of one batch, plus scratch. Rows are [n_rows, ...]. Filled by worker/exec. */
+/* Device views of one batch, plus scratch. Rows are [n_rows, ...]; what is not said to be fp32 has the
+ * dtype of activations. Filled by worker/exec. */
 struct step {
     struct lane *lane;
     struct rows rows;              /* the decoder's rows */
@@ -77,9 +79,11 @@ struct step {
     struct rows project;           /* rows of enc_state to project: pos, seat; no runs needed */
     struct kv_view kv[MAX_LAYERS]; /* self attention, by layer */
     struct kv_view cross_kv[MAX_LAYERS];
-    struct tensor x;          /* [n, hidden]: in layers' hands; after the last: normed */
-    struct tensor enc_x;      /* [enc rows, hidden]: a slice's sources, in and out */
-    struct tensor project_x;  /* [project rows, hidden]: finished encoder states */
+    struct tensor x;          /* fp32 [n, hidden]: what layers add to */
+    struct tensor normed;     /* [n, hidden]: x after the last layer, normed */
+    struct tensor enc_x;      /* fp32 [enc rows, hidden]: a slice's sources, in and out */
+    struct tensor enc_out;    /* [enc rows, hidden]: enc_x after the last layer, normed */
+    struct tensor project_x;  /* [project rows, hidden]: rows of enc_out, of this step or before */
     struct tensor scratch[8]; /* [max rows, model_scratch() columns], for families to slice */
 };
 /* Columns of scratch[i] a family needs, from its shape; 0: not used. */

@@ -169,8 +169,15 @@ check_shape(const struct part *p, struct err *e)
                    shape, p->rows, p->cols);
 }
 
+static bool
+on_cpu(const struct model *m)
+{
+    return strcmp(m->op->name, "cpu") == 0;
+}
+
 /* What a field is kept as: fp32 where its lines say so, else what was asked for, else as stored; parts
- * stored differently meet in fp32. */
+ * stored differently meet in fp32. A GPU's matrices all have the first one's dtype, because that is what
+ * activations have (gpu.h). */
 static int
 field_dtype(const struct plan *p, struct field *f, struct err *e)
 {
@@ -187,7 +194,10 @@ field_dtype(const struct plan *p, struct field *f, struct err *e)
         if (q->stored && q->stored->dtype != t) t = DT_F32;
         fp32 |= (q->rule->flags & W_FP32) != 0;
     }
-    f->dtype = fp32 ? DT_F32 : p->from->src->dtype != DT_COUNT ? p->from->src->dtype : t;
+    if (p->from->src->dtype != DT_COUNT) t = p->from->src->dtype;
+    if (p->n_fields == 0) p->m->dtype = t; /* the embedding's */
+    if (!on_cpu(p->m)) t = p->m->dtype;
+    f->dtype = fp32 ? DT_F32 : t;
     return 0;
 }
 
@@ -198,7 +208,7 @@ lies_well(const struct plan *p, const struct field *f)
     const struct st_tensor *t = p->part[f->first].stored;
 
     return f->n_parts == 1 && t && t->dtype == f->dtype && (uintptr_t)t->data % IN_PLACE == 0 &&
-           strcmp(p->m->op->name, "cpu") == 0;
+           on_cpu(p->m);
 }
 
 /* Sizes and place of the field whose parts are [f->first, p->n_parts). */
@@ -512,6 +522,7 @@ static int
 plan_run(struct plan *p, struct err *e)
 {
     TRY(plan_make(p, e));
+    p->m->act = gpu_act_dtype(p->m->gpu, p->m->dtype);
     TRY(list_unused(p->m, e));
     TRY(fingerprint_make(p->m, p->from, e));
     if (p->arena_bytes) {
