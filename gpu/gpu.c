@@ -27,11 +27,12 @@ ordinal_of(const char *device)
     return (int)n;
 }
 
-/* Beside the program (not installed), in the same tree (moved as a whole), else where it was installed. */
+/* Beside the program or above it (not installed), in the same tree (moved as a whole), else where it was
+ * installed. */
 static void *
 load_module(struct err *e)
 {
-    static const char *const beside[] = { "", "../lib/lagan/", "../../lib/lagan/" };
+    static const char *const beside[] = { "", "../../", "../lib/lagan/", "../../lib/lagan/" };
     char exe[PATH_MAX], path[PATH_MAX + 64], *slash;
     ssize_t n = readlink("/proc/self/exe", exe, sizeof exe - 1);
     void *so;

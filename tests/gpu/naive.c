@@ -1,8 +1,6 @@
 /* naive.c - see naive.h. */
 #include "tests/gpu/naive.h"
 
-#include "gpu/fp.h"
-
 #include <math.h>
 
 double
@@ -10,12 +8,11 @@ naive_kv(const struct kv_view *v, uint32_t part, uint32_t seat, uint32_t pos, ui
          uint32_t d)
 {
     uint32_t tpb = v->tokens_per_block;
-    slice_id block = v->table[seat * v->table_stride + pos / tpb];
-    const char *slice = (const char *)v->base + ((size_t)block + part) * v->slice_bytes;
-    size_t n = ((size_t)head * tpb + pos % tpb) * v->head_dim + d;
+    slice_id block = HOST(v->table)[seat * v->table_stride + pos / tpb];
+    char *slice = (char *)v->base + ((size_t)block + part) * v->slice_bytes;
 
-    return v->dtype == DT_F32 ? (double)((const float *)slice)[n]
-                              : (double)float_of_bf16(((const uint16_t *)slice)[n]);
+    return at(tensor_2d(slice, v->dtype, v->n_kv_heads * tpb, v->head_dim), head * tpb + pos % tpb,
+              d);
 }
 
 static double
@@ -27,24 +24,34 @@ key_or_value(const struct attend *a, const struct run *run, uint32_t part, uint3
               head * a->head_dim + d);
 }
 
+static bool
+in_mask(const struct attend *a, const struct run *run, uint32_t row, int64_t j)
+{
+    uint32_t n = (uint32_t)(j - run->first_pos);
+
+    return HOST(a->mask)[row * a->mask_words + n / 32] >> n % 32 & 1;
+}
+
 double
-naive_attend(const struct attend *a, const struct run *run, uint32_t row, uint32_t head, uint32_t d)
+naive_attend(const struct attend *a, const struct run *run, uint32_t row, uint32_t head, uint32_t d,
+             double *size)
 {
     int64_t i = run->first_pos + (int64_t)(row - run->first_row);
     int64_t keys = a->kv.table ? run->kv_len : run->first_pos + (int64_t)run->n_rows;
     uint32_t kv_head = head * a->n_kv_heads / a->n_heads;
-    double max = -INFINITY, sum = 0, out = 0;
+    double max = -INFINITY, sum = 0, out = 0, all = 0;
 
     /* Twice over the keys: the largest score, then the sums. */
     for (int pass = 0; pass < 2; pass++) {
         if (pass && a->sinks) {
-            max = fmax(max, (double)a->sinks[head]);
-            sum = exp(a->sinks[head] - max);
+            max = fmax(max, (double)HOST(a->sinks)[head]);
+            sum = exp(HOST(a->sinks)[head] - max);
         }
         for (int64_t j = a->kv.table ? 0 : run->first_pos; j < keys; j++) {
             double s = 0;
 
-            if (a->causal && j > i) continue;
+            if (a->mask && j >= run->first_pos ? !in_mask(a, run, row, j) : a->causal && j > i)
+                continue;
             if (a->window && j <= i - (int64_t)a->window) continue;
             for (uint32_t e = 0; e < a->head_dim; e++)
                 s += at(a->q, row, head * a->head_dim + e) *
@@ -55,15 +62,19 @@ naive_attend(const struct attend *a, const struct run *run, uint32_t row, uint32
                 int64_t reach = a->bias_reach, far = j - i;
 
                 far = far > reach ? reach : far < -reach ? -reach : far;
-                s += a->bias[head * (2 * a->bias_reach + 1) + (uint32_t)(far + reach)];
+                s += HOST(a->bias)[head * (2 * a->bias_reach + 1) + (uint32_t)(far + reach)];
             }
             if (pass == 0) {
                 max = fmax(max, s);
             } else {
+                double part = exp(s - max) * key_or_value(a, run, 1, (uint32_t)j, kv_head, d);
+
                 sum += exp(s - max);
-                out += exp(s - max) * key_or_value(a, run, 1, (uint32_t)j, kv_head, d);
+                out += part;
+                all += fabs(part);
             }
         }
     }
+    *size = sum > 0 ? all / sum : 0;
     return sum > 0 ? out / sum : 0;
 }

@@ -7,8 +7,9 @@
 /* Element d of K (part 0) or V (part 1) of a paged cache. */
 double naive_kv(const struct kv_view *v, uint32_t part, uint32_t seat, uint32_t pos, uint32_t head,
                 uint32_t d);
-/* What attend() should write to element d of a head of a row. */
+/* What attend() should write to element d of a head of a row; size: the sum of the magnitudes that it is
+ * the sum of. */
 double naive_attend(const struct attend *a, const struct run *run, uint32_t row, uint32_t head,
-                    uint32_t d);
+                    uint32_t d, double *size);
 
 #endif

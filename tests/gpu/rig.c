@@ -1,6 +1,11 @@
-/* rig.c - see rig.h. */
+/* rig.c - see rig.h.
+ *
+ * On a GPU buffers are cut from one arena, one after another with poison between them, and the arena's
+ * twin is one pinned piece at the same offsets. It begins anew when no rig is open.
+ */
 #include "tests/gpu/rig.h"
 
+#include "base/clock.h"
 #include "gpu/fp.h"
 #include "tests/test.h"
 
@@ -8,15 +13,133 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <unistd.h>
+
+/* The largest test has 300 MiB in its rigs; twice that for the gaps and its successors. */
+enum { GAP = 256, MAX_PIECES = 1 << 16 };
+#define ARENA_BYTES ((uint64_t)1 << 30)
+#define PATIENCE (60 * NSEC_S) /* for whatever is queued: a wrong kernel may never end */
+
+static struct gpu_options options = { .device = "cpu" };
+static int only_dtype = -1;
+
+/* What rigs share on a GPU. */
+static struct {
+    struct gpu *gpu;
+    struct lane *lane;
+    struct arena arena;
+    char *twin;
+    uint64_t used;
+    uint64_t end[MAX_PIECES], next[MAX_PIECES]; /* a gap lies from a piece's end to the next */
+    unsigned n_pieces, n_open;
+    uint64_t step;
+    enum dtype act;
+} one;
+
+static const enum dtype float_type[] = { DT_F32, DT_BF16, DT_F16 };
+
+static const char *
+value_of(int argc, char **argv, int *i)
+{
+    if (*i + 1 < argc) return argv[++*i];
+    fprintf(stderr, "%s: %s needs a value\n", argv[0], argv[*i]);
+    exit(2);
+}
+
+void
+rig_args(int argc, char **argv)
+{
+    for (int i = 1; i < argc; i++) {
+        const char *a = argv[i];
+
+        if (strcmp(a, "--device") == 0) {
+            options.device = value_of(argc, argv, &i);
+        } else if (strcmp(a, "--kernel") == 0) {
+            options.kernels = value_of(argc, argv, &i);
+        } else if (strcmp(a, "--libs") == 0) {
+            options.libs = value_of(argc, argv, &i);
+        } else if (strcmp(a, "--invariant") == 0) {
+            options.invariant = true;
+        } else if (strcmp(a, "--only") == 0) {
+            cmocka_set_test_filter(value_of(argc, argv, &i));
+        } else if (strcmp(a, "--dtype") == 0) {
+            const char *name = value_of(argc, argv, &i);
+
+            for (size_t j = 0; j < ARRAY_LEN(float_type); j++)
+                if (strcmp(name, dtype_name(float_type[j])) == 0) only_dtype = float_type[j];
+        } else {
+            fprintf(stderr,
+                    "usage: %s [--device cpu|cuda|cuda:N] [--dtype fp32|bf16|fp16] "
+                    "[--kernel op=name,...] [--invariant] [--libs DIR] [--only PATTERN]\n",
+                    argv[0]);
+            exit(2);
+        }
+    }
+}
+
+bool
+rig_cuda(void)
+{
+    return strcmp(options.device, "cpu") != 0;
+}
+
+void
+rig_invariant(void)
+{
+    options.invariant = true;
+}
+
+static void
+open_shared(void)
+{
+    const struct gpu_ops *op;
+    struct err e = { 0 };
+
+    if (gpu_open(&one.gpu, &options, &e) < 0) fail_msg("%s", e.text);
+    op = gpu_ops(one.gpu);
+    if (op->lane_open(one.gpu, gpu_units(one.gpu), &one.lane, &e) < 0) fail_msg("%s", e.text);
+    if (op->arena_make(one.gpu, "test", ARENA_BYTES, &one.arena, &e) < 0) fail_msg("%s", e.text);
+    one.step = 0;
+    if (one.twin) return;
+    one.twin = mmap(NULL, ARENA_BYTES, PROT_READ | PROT_WRITE,
+                    MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    assert_true(one.twin != MAP_FAILED);
+    if (op->host_pin(one.gpu, one.twin, ARENA_BYTES) < 0) fail_msg("%s", gpu_why(one.gpu));
+}
+
+/* A device that has failed is finished: the next rig gets another. */
+static void
+close_shared(void)
+{
+    const struct gpu_ops *op = gpu_ops(one.gpu);
+
+    op->lane_close(one.lane);
+    op->arena_drop(one.gpu, &one.arena);
+    gpu_close(one.gpu);
+    one.gpu = NULL;
+}
 
 void
 rig_open(struct rig *r, const char *isa, uint32_t threads)
 {
-    struct gpu_options o = { .device = "cpu", .isa = isa };
+    struct gpu_options o = options;
     struct err e = { 0 };
 
     memset(r, 0, sizeof *r);
+    if (rig_cuda()) {
+        if (!one.gpu) open_shared();
+        if (one.n_open++ == 0) {
+            one.used = one.n_pieces = 0;
+            one.act = only_dtype >= 0 ? (enum dtype)only_dtype : float_type[test_below(3)];
+        }
+        r->gpu = one.gpu;
+        r->lane = one.lane;
+        r->op = gpu_ops(r->gpu);
+        r->act = one.act;
+        return;
+    }
+    o.isa = isa;
     if (gpu_open(&r->gpu, &o, &e) < 0) fail_msg("%s", e.text);
     r->op = gpu_ops(r->gpu);
     if (r->op->lane_open(r->gpu, threads, &r->lane, &e) < 0) fail_msg("%s", e.text);
@@ -25,14 +148,18 @@ rig_open(struct rig *r, const char *isa, uint32_t threads)
 void
 rig_close(struct rig *r)
 {
-    r->op->lane_close(r->lane);
-    gpu_close(r->gpu);
+    if (rig_cuda()) {
+        if (--one.n_open == 0 && r->op->lane_error(r->lane) < 0) close_shared();
+    } else {
+        r->op->lane_close(r->lane);
+        gpu_close(r->gpu);
+    }
     for (unsigned i = 0; i < r->n_owned; i++) free(r->owned[i]);
     memset(r, 0, sizeof *r);
 }
 
-void
-rig_wait(struct rig *r)
+static void
+wait_for_fd(struct rig *r)
 {
     struct pollfd p = { .fd = r->op->lane_fd(r->lane), .events = POLLIN };
 
@@ -45,15 +172,88 @@ rig_wait(struct rig *r)
     }
 }
 
+static void
+wait_polling(struct rig *r)
+{
+    nsec until = clock_now() + PATIENCE;
+
+    one.step = MAX(one.step, r->step) + 1;
+    r->step = one.step;
+    if (r->op->lane_mark(r->lane, one.step) < 0) fail_msg("%s", gpu_why(r->gpu));
+    while (r->op->lane_done(r->lane) < one.step) {
+        if (r->op->lane_error(r->lane) < 0) return;
+        if (clock_now() > until) {
+            fprintf(stderr, "the device is still busy after a minute\n");
+            _exit(124); /* nothing that is queued behind it would end either */
+        }
+    }
+}
+
+void
+rig_send(struct rig *r)
+{
+    if (!rig_cuda() || !one.used) return;
+    if (r->op->put(r->lane, one.arena.base, one.twin, one.used) < 0)
+        fail_msg("%s", gpu_why(r->gpu));
+}
+
+void
+rig_wait(struct rig *r)
+{
+    if (!rig_cuda()) {
+        wait_for_fd(r);
+        return;
+    }
+    wait_polling(r);
+    if (!one.used) return;
+    if (r->op->get(r->lane, one.twin, one.arena.base, one.used) < 0)
+        fail_msg("%s", gpu_why(r->gpu));
+    wait_polling(r);
+    for (unsigned i = 0; i < one.n_pieces; i++)
+        for (uint64_t j = one.end[i]; j < one.next[i]; j++)
+            if ((unsigned char)one.twin[j] != 0xff)
+                fail_msg("buffer %u: something was written %llu bytes behind its end", i,
+                         (unsigned long long)(j - one.end[i]));
+}
+
 void *
 rig_bytes(struct rig *r, size_t bytes)
 {
-    void *p = malloc(bytes + 1);
+    void *p;
 
+    if (rig_cuda()) {
+        uint64_t first = one.used;
+
+        one.used = ROUND_UP(first + bytes + GAP, GAP);
+        assert_true(one.used <= ARENA_BYTES && one.n_pieces < MAX_PIECES);
+        memset(one.twin + first, 0xff, one.used - first);
+        one.end[one.n_pieces] = first + bytes;
+        one.next[one.n_pieces++] = one.used;
+        return (char *)one.arena.base + first;
+    }
+    p = malloc(bytes + 1);
     assert_non_null(p);
     assert_true(r->n_owned < ARRAY_LEN(r->owned));
     memset(p, 0xff, bytes + 1);
     return r->owned[r->n_owned++] = p;
+}
+
+void *
+rig_copy(struct rig *r, const void *from, size_t bytes)
+{
+    void *p = rig_bytes(r, bytes);
+
+    memcpy(rig_host(p), from, bytes);
+    return p;
+}
+
+void *
+rig_host(const void *p)
+{
+    const char *c = p, *base = one.arena.base;
+
+    if (one.gpu && c >= base && c < base + ARENA_BYTES) return one.twin + (c - base);
+    return (void *)(uintptr_t)p;
 }
 
 float
@@ -65,43 +265,81 @@ rig_normal(void)
     return (float)sum / 37837.0f; /* 4 uniforms' standard deviation */
 }
 
-struct tensor
-rig_output(struct rig *r, uint32_t rows, uint32_t cols, uint32_t stride)
+enum dtype
+rig_weight(const struct rig *r)
 {
-    struct tensor t = tensor_2d(rig_bytes(r, (size_t)rows * stride * 4), DT_F32, rows, cols);
+    return rig_cuda() ? r->act : float_type[test_below(3)];
+}
+
+enum dtype
+rig_vector(const struct rig *r)
+{
+    if (!rig_cuda()) return float_type[test_below(3)];
+    return test_below(2) ? DT_F32 : r->act;
+}
+
+struct tensor
+rig_empty(struct rig *r, enum dtype type, uint32_t rows, uint32_t cols, uint32_t stride)
+{
+    struct tensor t = tensor_2d(rig_bytes(r, dtype_bytes(type, (size_t)rows * stride)), type, rows,
+                                cols);
 
     t.stride = stride;
     return t;
 }
 
 struct tensor
+rig_output(struct rig *r, uint32_t rows, uint32_t cols, uint32_t stride)
+{
+    return rig_empty(r, r->act, rows, cols, stride);
+}
+
+struct tensor
 rig_tensor(struct rig *r, enum dtype type, uint32_t rows, uint32_t cols, uint32_t stride, float std)
 {
-    struct tensor t = tensor_2d(rig_bytes(r, dtype_bytes(type, (size_t)rows * stride)), type, rows,
-                                cols);
+    struct tensor t = rig_empty(r, type, rows, cols, stride);
 
-    t.stride = stride;
     for (uint32_t i = 0; i < rows; i++)
-        for (uint32_t j = 0; j < cols; j++) {
-            size_t n = (size_t)i * stride + j;
-            float x = rig_normal() * std;
-
-            if (type == DT_F32)
-                ((float *)t.data)[n] = x;
-            else
-                ((uint16_t *)t.data)[n] = type == DT_BF16 ? bf16_of_float(x) : f16_of_float(x);
-        }
+        for (uint32_t j = 0; j < cols; j++) set(t, i, j, rig_normal() * std);
     return t;
+}
+
+struct tensor
+rig_twice(struct rig *r, struct tensor t)
+{
+    struct tensor copy = t;
+
+    copy.data = rig_copy(r, rig_host(t.data), dtype_bytes(t.dtype, (size_t)t.dim[0] * t.stride));
+    return copy;
 }
 
 double
 at(struct tensor t, uint32_t row, uint32_t col)
 {
     size_t n = (size_t)row * t.stride + col;
+    const void *data = rig_host(t.data);
 
-    if (t.dtype == DT_F32) return ((const float *)t.data)[n];
-    return t.dtype == DT_BF16 ? float_of_bf16(((const uint16_t *)t.data)[n])
-                              : float_of_f16(((const uint16_t *)t.data)[n]);
+    if (t.dtype == DT_F32) return ((const float *)data)[n];
+    return t.dtype == DT_BF16 ? float_of_bf16(((const uint16_t *)data)[n])
+                              : float_of_f16(((const uint16_t *)data)[n]);
+}
+
+void
+set(struct tensor t, uint32_t row, uint32_t col, float x)
+{
+    size_t n = (size_t)row * t.stride + col;
+    void *data = rig_host(t.data);
+
+    if (t.dtype == DT_F32)
+        ((float *)data)[n] = x;
+    else
+        ((uint16_t *)data)[n] = t.dtype == DT_BF16 ? bf16_of_float(x) : f16_of_float(x);
+}
+
+double
+rounding(enum dtype t)
+{
+    return t == DT_BF16 ? 0x1p-8 : t == DT_F16 ? 0x1p-11 : 0x1p-24;
 }
 
 bool
@@ -126,10 +364,12 @@ rig_paged(struct rig *r, struct paged *p, enum dtype t, uint32_t n_seats, uint32
 {
     uint32_t n_entries = CEIL_DIV(max_pos, tpb), n = n_seats * n_entries;
     uint32_t bytes = (uint32_t)ROUND_UP(dtype_bytes(t, (size_t)n_kv_heads * tpb * head_dim), 128);
+    slice_id *table;
 
     p->n_seats = n_seats;
     p->n_entries = n_entries;
     p->table = rig_bytes(r, n * sizeof(slice_id));
+    table = HOST(p->table);
     p->view = (struct kv_view){ .base = rig_bytes(r, (size_t)bytes * 2 * n),
                                 .table = p->table,
                                 .table_stride = n_entries,
@@ -141,12 +381,29 @@ rig_paged(struct rig *r, struct paged *p, enum dtype t, uint32_t n_seats, uint32
                                 .dtype = t,
                                 .k_scale = 1,
                                 .v_scale = 1 };
-    for (uint32_t i = 0; i < n; i++) p->table[i] = 2 * i;
+    for (uint32_t i = 0; i < n; i++) table[i] = 2 * i;
     for (uint32_t i = n; i > 1; i--) {
         uint32_t j = test_below(i);
-        slice_id s = p->table[i - 1];
+        slice_id s = table[i - 1];
 
-        p->table[i - 1] = p->table[j];
-        p->table[j] = s;
+        table[i - 1] = table[j];
+        table[j] = s;
     }
+}
+
+void
+rig_fill_kv(struct paged *p, uint32_t seat, uint32_t first, uint32_t n)
+{
+    const struct kv_view *v = &p->view;
+    uint32_t tpb = v->tokens_per_block, d = v->head_dim;
+
+    for (uint32_t part = 0; part < 2; part++)
+        for (uint32_t head = 0; head < v->n_kv_heads; head++)
+            for (uint32_t j = first; j < first + n; j++) {
+                slice_id block = HOST(p->table)[seat * p->n_entries + j / tpb];
+                char *slice = (char *)v->base + ((size_t)block + part) * v->slice_bytes;
+                struct tensor t = tensor_2d(slice, v->dtype, v->n_kv_heads * tpb, d);
+
+                for (uint32_t e = 0; e < d; e++) set(t, head * tpb + j % tpb, e, rig_normal());
+            }
 }

@@ -286,7 +286,7 @@ serving_allocates_nothing_after_a_lane_is_open(void **state)
 }
 
 int
-main(void)
+main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(two_lanes_run_at_the_same_time),
@@ -299,5 +299,7 @@ main(void)
         cmocka_unit_test(serving_allocates_nothing_after_a_lane_is_open),
     };
 
+    rig_args(argc, argv);
+    if (rig_cuda()) return 77; /* lanes of threads; test_device is both devices' */
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,5 +1,9 @@
 /* test_ops.c - every op against a naive reference in double: random shapes, odd strides, outputs
- * poisoned with NaN first. The bound is a few roundings of fp32, scaled by what was summed.
+ * poisoned with NaN first. The bound is a few roundings of fp32, scaled by what was summed, and where
+ * activations have 16 bits one rounding of the result, and twice those of the steps in between.
+ *
+ * On a GPU every other shape is one that kernels for whole tiles take; of large outputs a sample is looked
+ * at, since the reference is one core.
  */
 #include "tests/gpu/naive.h"
 #include "tests/test.h"
@@ -12,28 +16,35 @@
 
 enum { ROUNDS = 40 };
 
-static const enum dtype weight_type[] = { DT_F32, DT_BF16, DT_F16 };
-
 static uint32_t
 between(uint32_t low, uint32_t high)
 {
     return low + test_below(high - low + 1);
 }
 
-static enum dtype
-some_weight(void)
-{
-    return weight_type[test_below(3)];
-}
-
-/* size: the sum of the magnitudes that went in. */
+/* size: the sum of the magnitudes that went in. type: of the result, which is rounded once. between: the
+ * magnitude of what was rounded to that type on the way. */
 static void
-near(double got, double want, double size)
+near_steps(double got, double want, double size, enum dtype type, double on_the_way)
 {
-    double bound = size * 4e-6 + 1e-30;
+    double tiny = type == DT_F16 ? 3.1e-8 : 1e-30; /* half of its smallest number */
+    double bound = size * 4e-6 + (1.01 * fabs(want) + 2 * on_the_way) * rounding(type) + tiny;
 
     if (fabs(got - want) <= bound) return; /* false for a NaN */
-    fail_msg("%.9g, but should be %.9g within %.2g", got, want, bound);
+    fail_msg("%s: %.9g, but should be %.9g within %.2g", dtype_name(type), got, want, bound);
+}
+
+static void
+near(double got, double want, double size, enum dtype type)
+{
+    near_steps(got, want, size, type, 0);
+}
+
+/* Whether this time the shape is one for whole tiles. */
+static bool
+wide(void)
+{
+    return rig_cuda() && test_below(2);
 }
 
 static void
@@ -47,23 +58,28 @@ embed_is_the_scaled_row_of_each_token(void **state)
 {
     (void)state;
     for (int n = 0; n < ROUNDS; n++) {
-        uint32_t rows = between(1, 9), d = between(1, 70), vocab = between(1, 50);
+        bool w = wide();
+        uint32_t rows = between(1, 9), d = w ? 64 * between(1, 40) : between(1, 70);
+        uint32_t vocab = between(1, 50);
         struct rig r;
         struct tensor table, x;
         int32_t *token;
 
         open_any(&r);
-        table = rig_tensor(&r, some_weight(), vocab, d, d + test_below(5), 1);
-        x = rig_output(&r, rows, d, d + test_below(5));
+        table = rig_tensor(&r, rig_weight(&r), vocab, d, w ? d : d + test_below(5), 1);
+        /* What it fills is the residual stream: fp32 on every device. */
+        x = rig_empty(&r, DT_F32, rows, d, w ? d : d + test_below(5));
         token = rig_bytes(&r, rows * sizeof *token);
-        for (uint32_t i = 0; i < rows; i++) token[i] = (int32_t)test_below(vocab + 1) - 1;
+        for (uint32_t i = 0; i < rows; i++) HOST(token)[i] = (int32_t)test_below(vocab + 1) - 1;
+        rig_send(&r);
         assert_int_equal(r.op->embed(r.lane, x, table, token, 3.5f), 0);
         rig_wait(&r);
         for (uint32_t i = 0; i < rows; i++)
             for (uint32_t j = 0; j < d; j++) {
-                double want = token[i] < 0 ? 0 : at(table, (uint32_t)token[i], j) * 3.5;
+                int32_t t = HOST(token)[i];
+                double want = t < 0 ? 0 : at(table, (uint32_t)t, j) * 3.5;
 
-                near(at(x, i, j), want, fabs(want));
+                near(at(x, i, j), want, fabs(want), DT_F32);
             }
         rig_close(&r);
     }
@@ -74,36 +90,45 @@ matmul_is_x_w_transposed_plus_bias_plus_beta_y(void **state)
 {
     (void)state;
     for (int n = 0; n < 3 * ROUNDS; n++) {
-        uint32_t rows = between(1, 9), k = between(1, 100), out = between(1, 60);
+        bool whole = wide();
+        uint32_t rows = between(1, 9), k = between(1, 100), out = between(1, 60), pad = 9, look;
         float beta = test_below(3) ? 0 : 0.75f;
         struct rig r;
         struct tensor x, w, bias = NO_TENSOR, y, old;
+        enum dtype type;
 
+        if (whole) {
+            rows = test_below(2) ? between(1, 16) : between(1, 300);
+            k = 64 * between(1, 32);
+            out = 64 * between(1, 16);
+            pad = 1;
+        }
         open_any(&r);
-        x = rig_tensor(&r, DT_F32, rows, k, k + test_below(9), 1);
-        w = rig_tensor(&r, some_weight(), out, k, k + test_below(9), 1);
-        if (test_below(2)) bias = rig_tensor(&r, some_weight(), 1, out, out, 1);
-        y = rig_output(&r, rows, out, out + test_below(9));
-        if (beta != 0) y = rig_tensor(&r, DT_F32, rows, out, y.stride, 1);
-        old = y;
-        old.data = rig_bytes(&r, (size_t)rows * y.stride * 4);
-        memcpy(old.data, y.data, (size_t)rows * y.stride * 4);
+        type = test_below(3) ? r.act : DT_F32;
+        x = rig_tensor(&r, r.act, rows, k, k + test_below(pad), 1);
+        w = rig_tensor(&r, rig_weight(&r), out, k, k + test_below(pad), 1);
+        if (test_below(2)) bias = rig_tensor(&r, rig_vector(&r), 1, out, out, 1);
+        y = rig_empty(&r, type, rows, out, out + test_below(pad));
+        if (beta != 0) y = rig_tensor(&r, type, rows, out, y.stride, 1);
+        old = rig_twice(&r, y);
+        rig_send(&r);
         assert_int_equal(r.op->matmul(r.lane, y, x, w, bias, beta), 0);
         rig_wait(&r);
-        for (uint32_t i = 0; i < rows; i++)
-            for (uint32_t j = 0; j < out; j++) {
-                double sum = bias.data ? at(bias, 0, j) : 0, size = fabs(sum);
+        look = whole ? 500 : rows * out;
+        for (uint32_t l = 0; l < look; l++) {
+            uint32_t i = whole ? test_below(rows) : l / out, j = whole ? test_below(out) : l % out;
+            double sum = bias.data ? at(bias, 0, j) : 0, size = fabs(sum);
 
-                for (uint32_t e = 0; e < k; e++) {
-                    sum += at(x, i, e) * at(w, j, e);
-                    size += fabs(at(x, i, e) * at(w, j, e));
-                }
-                if (beta != 0) {
-                    sum += beta * at(old, i, j);
-                    size += fabs(beta * at(old, i, j));
-                }
-                near(at(y, i, j), sum, size);
+            for (uint32_t e = 0; e < k; e++) {
+                sum += at(x, i, e) * at(w, j, e);
+                size += fabs(at(x, i, e) * at(w, j, e));
             }
+            if (beta != 0) {
+                sum += beta * at(old, i, j);
+                size += fabs(beta * at(old, i, j));
+            }
+            near(at(y, i, j), sum, size, type);
+        }
         rig_close(&r);
     }
 }
@@ -113,15 +138,18 @@ rms_norm_divides_by_the_root_mean_square(void **state)
 {
     (void)state;
     for (int n = 0; n < ROUNDS; n++) {
-        uint32_t rows = between(1, 9), d = between(1, 90);
+        bool whole = wide();
+        uint32_t rows = between(1, 9), d = whole ? 64 * between(1, 90) : between(1, 90);
         float plus = test_below(2) ? 1 : 0;
         struct rig r;
         struct tensor x, y, w = NO_TENSOR;
 
         open_any(&r);
-        x = rig_tensor(&r, DT_F32, rows, d, d + test_below(9), 3);
-        y = rig_output(&r, rows, d, d + test_below(9));
-        if (test_below(3)) w = rig_tensor(&r, some_weight(), 1, d, d, 1);
+        x = rig_tensor(&r, test_below(2) ? DT_F32 : r.act, rows, d, whole ? d : d + test_below(9),
+                       3);
+        y = rig_output(&r, rows, d, whole ? d : d + test_below(9));
+        if (test_below(3)) w = rig_tensor(&r, rig_vector(&r), 1, d, d, 1);
+        rig_send(&r);
         assert_int_equal(r.op->rms_norm(r.lane, y, x, w, 1e-5f, plus), 0);
         rig_wait(&r);
         for (uint32_t i = 0; i < rows; i++) {
@@ -132,7 +160,7 @@ rms_norm_divides_by_the_root_mean_square(void **state)
                 double v = at(x, i, j) / sqrt(sum / d + 1e-5f);
 
                 if (w.data) v *= at(w, 0, j) + plus;
-                near(at(y, i, j), v, fabs(v));
+                near(at(y, i, j), v, fabs(v), y.dtype);
             }
         }
         rig_close(&r);
@@ -144,15 +172,17 @@ layer_norm_takes_the_mean_off_first(void **state)
 {
     (void)state;
     for (int n = 0; n < ROUNDS; n++) {
-        uint32_t rows = between(1, 9), d = between(2, 90);
+        bool whole = wide();
+        uint32_t rows = between(1, 9), d = whole ? 64 * between(1, 90) : between(2, 90);
         struct rig r;
         struct tensor x, y, w = NO_TENSOR, b = NO_TENSOR;
 
         open_any(&r);
-        x = rig_tensor(&r, DT_F32, rows, d, d + test_below(9), 3);
-        y = rig_output(&r, rows, d, d + test_below(9));
-        if (test_below(3)) w = rig_tensor(&r, some_weight(), 1, d, d, 1);
-        if (test_below(3)) b = rig_tensor(&r, some_weight(), 1, d, d, 1);
+        x = rig_tensor(&r, r.act, rows, d, whole ? d : d + test_below(9), 3);
+        y = rig_output(&r, rows, d, whole ? d : d + test_below(9));
+        if (test_below(3)) w = rig_tensor(&r, rig_vector(&r), 1, d, d, 1);
+        if (test_below(3)) b = rig_tensor(&r, rig_vector(&r), 1, d, d, 1);
+        rig_send(&r);
         assert_int_equal(r.op->layer_norm(r.lane, y, x, w, b, 1e-5f), 0);
         rig_wait(&r);
         for (uint32_t i = 0; i < rows; i++) {
@@ -166,7 +196,7 @@ layer_norm_takes_the_mean_off_first(void **state)
 
                 /* The mean's own rounding is felt as far as the values are large. */
                 near(at(y, i, j), (at(x, i, j) - mean) * inv * weight + add,
-                     fabs(add) + fabs(weight) * (3 + 10 * inv));
+                     fabs(add) + fabs(weight) * (3 + 10 * inv), y.dtype);
             }
         }
         rig_close(&r);
@@ -194,25 +224,24 @@ act_gate_add_and_scale_are_what_they_say(void **state)
 {
     (void)state;
     for (int n = 0; n < 2 * ROUNDS; n++) {
-        uint32_t rows = between(1, 5), d = between(1, 70);
+        bool whole = wide();
+        uint32_t rows = between(1, 5), d = whole ? 64 * between(1, 40) : between(1, 70);
+        uint32_t pad = whole ? 1 : 9;
         enum act a = (enum act)(n % 4);
         float cap = test_below(2) ? 30 : 0;
         struct rig r;
-        struct tensor x, y, pair, gated, sum, scaled;
+        struct tensor x, y, pair, gated, sum, sum_old, scaled, scaled_old;
 
         open_any(&r);
-        x = rig_tensor(&r, DT_F32, rows, d, d + test_below(9), 3);
-        y = rig_output(&r, rows, d, d + test_below(9));
-        pair = rig_tensor(&r, DT_F32, rows, 2 * d, 2 * d + test_below(9), 3);
-        gated = rig_output(&r, rows, d, d + test_below(9));
-        sum = rig_output(&r, rows, d, d);
-        scaled = rig_output(&r, rows, d, d);
-        for (uint32_t i = 0; i < rows * d; i++) {
-            ((float *)sum.data)[i] = rig_normal();
-            ((float *)scaled.data)[i] = rig_normal();
-        }
-        double before = at(sum, 0, d - 1), unscaled = at(scaled, 0, d - 1);
-
+        x = rig_tensor(&r, r.act, rows, d, d + test_below(pad), 3);
+        y = rig_output(&r, rows, d, d + test_below(pad));
+        pair = rig_tensor(&r, r.act, rows, 2 * d, 2 * d + test_below(pad), 3);
+        gated = rig_output(&r, rows, d, d + test_below(pad));
+        sum = rig_tensor(&r, test_below(2) ? DT_F32 : r.act, rows, d, d, 1);
+        scaled = rig_tensor(&r, test_below(2) ? DT_F32 : r.act, rows, d, d, 1);
+        sum_old = rig_twice(&r, sum);
+        scaled_old = rig_twice(&r, scaled);
+        rig_send(&r);
         assert_int_equal(r.op->act(r.lane, y, x, a), 0);
         assert_int_equal(r.op->gate(r.lane, gated, pair, a), 0);
         assert_int_equal(r.op->add(r.lane, sum, x), 0);
@@ -221,12 +250,105 @@ act_gate_add_and_scale_are_what_they_say(void **state)
         for (uint32_t i = 0; i < rows; i++)
             for (uint32_t j = 0; j < d; j++) {
                 double v = at(x, i, j), g = at(pair, i, j), up = at(pair, i, d + j);
+                double was = at(scaled_old, i, j) * 20;
 
-                near(at(y, i, j), activation(v, a), fabs(v));
-                near(at(gated, i, j), activation(g, a) * up, fabs(g * up));
+                near(at(y, i, j), activation(v, a), fabs(v), r.act);
+                near(at(gated, i, j), activation(g, a) * up, fabs(g * up), r.act);
+                near(at(sum, i, j), at(sum_old, i, j) + v, fabs(v) + 1, sum.dtype);
+                near(at(scaled, i, j), cap != 0 ? cap * tanh(was / cap) : was, 60, scaled.dtype);
             }
-        near(at(sum, 0, d - 1), before + at(x, 0, d - 1), 10);
-        near(at(scaled, 0, d - 1), cap != 0 ? cap * tanh(20 * unscaled / cap) : 20 * unscaled, 60);
+        rig_close(&r);
+    }
+}
+
+static void
+residual_adds_and_norms_what_it_added(void **state)
+{
+    (void)state;
+    for (int n = 0; n < 2 * ROUNDS; n++) {
+        bool whole = wide();
+        uint32_t rows = between(1, 9), d = whole ? 64 * between(1, 90) : between(1, 90);
+        uint32_t pad = whole ? 1 : 9;
+        bool adds = test_below(4), norms = test_below(4) || !adds;
+        struct rig r;
+        struct tensor x, old;
+        struct residual a = { .eps = 1e-5f, .plus = test_below(2) ? 1 : 0 };
+
+        open_any(&r);
+        x = rig_tensor(&r, DT_F32, rows, d, d + test_below(pad), 3);
+        old = rig_twice(&r, x);
+        a.x = x;
+        if (adds)
+            a.in = rig_tensor(&r, test_below(2) ? r.act : DT_F32, rows, d, d + test_below(pad), 2);
+        if (adds && test_below(2)) a.in_norm = rig_tensor(&r, rig_vector(&r), 1, d, d, 1);
+        if (norms) a.y = rig_output(&r, rows, d, d + test_below(pad));
+        if (norms && test_below(3)) a.y_norm = rig_tensor(&r, rig_vector(&r), 1, d, d, 1);
+        rig_send(&r);
+        assert_int_equal(r.op->residual(r.lane, &a), 0);
+        rig_wait(&r);
+        for (uint32_t i = 0; i < rows; i++) {
+            double squares = 0, in_squares = 0;
+
+            for (uint32_t j = 0; adds && j < d; j++) in_squares += pow(at(a.in, i, j), 2);
+            for (uint32_t j = 0; j < d; j++) {
+                double in = adds ? at(a.in, i, j) : 0;
+
+                if (a.in_norm.data)
+                    in *= (at(a.in_norm, 0, j) + a.plus) / sqrt(in_squares / d + a.eps);
+                near(at(x, i, j), at(old, i, j) + in, fabs(at(old, i, j)) + fabs(in), DT_F32);
+                squares += pow(at(x, i, j), 2);
+            }
+            for (uint32_t j = 0; norms && j < d; j++) {
+                double v = at(x, i, j) / sqrt(squares / d + a.eps);
+
+                if (a.y_norm.data) v *= at(a.y_norm, 0, j) + a.plus;
+                near(at(a.y, i, j), v, fabs(v), r.act);
+            }
+        }
+        rig_close(&r);
+    }
+}
+
+static void
+gate_matmul_gates_one_half_of_a_product_with_the_other(void **state)
+{
+    (void)state;
+    for (int n = 0; n < 2 * ROUNDS; n++) {
+        bool whole = wide();
+        uint32_t rows = between(1, 9), k = between(1, 100), f = between(1, 40), pad = 9, look;
+        enum act a = (enum act)(n % 4);
+        struct rig r;
+        struct tensor x, w, y, both;
+
+        if (whole) {
+            rows = test_below(2) ? between(1, 16) : between(1, 300);
+            k = 64 * between(1, 32);
+            f = 64 * between(1, 10);
+            pad = 1;
+        }
+        open_any(&r);
+        x = rig_tensor(&r, r.act, rows, k, k + test_below(pad), 1);
+        w = rig_tensor(&r, rig_weight(&r), 2 * f, k, k + test_below(pad), 3 / sqrtf((float)k));
+        y = rig_output(&r, rows, f, f + test_below(pad));
+        both = rig_output(&r, rows, 2 * f, 2 * f);
+        rig_send(&r);
+        assert_int_equal(r.op->gate_matmul(r.lane, y, both, x, w, a), 0);
+        rig_wait(&r);
+        look = whole ? 300 : rows * f;
+        for (uint32_t l = 0; l < look; l++) {
+            uint32_t i = whole ? test_below(rows) : l / f, j = whole ? test_below(f) : l % f;
+            double g = 0, up = 0, g_size = 0, up_size = 0;
+
+            for (uint32_t e = 0; e < k; e++) {
+                g += at(x, i, e) * at(w, j, e);
+                g_size += fabs(at(x, i, e) * at(w, j, e));
+                up += at(x, i, e) * at(w, f + j, e);
+                up_size += fabs(at(x, i, e) * at(w, f + j, e));
+            }
+            /* An activation is nowhere steeper than 1.13. */
+            near_steps(at(y, i, j), activation(g, a) * up,
+                       1.2 * (g_size * fabs(up) + up_size * fabs(g)), r.act, 1.13 * fabs(g * up));
+        }
         rig_close(&r);
     }
 }
@@ -234,33 +356,33 @@ act_gate_add_and_scale_are_what_they_say(void **state)
 static void
 rows_copies_are_bytes(void **state)
 {
-    struct rig r;
-    struct tensor x, y;
-    uint32_t *which;
-
     (void)state;
-    open_any(&r);
-    x = rig_tensor(&r, DT_BF16, 20, 33, 40, 1);
-    y = x;
-    y.data = rig_bytes(&r, 50 * 37 * 2);
-    y.dim[0] = 50;
-    y.stride = 37;
-    which = rig_bytes(&r, 50 * sizeof *which);
-    for (int i = 0; i < 50; i++) which[i] = test_below(20);
-    assert_int_equal(r.op->rows(r.lane, y, x, which), 0);
-    rig_wait(&r);
-    for (uint32_t i = 0; i < 50; i++)
-        for (uint32_t j = 0; j < 33; j++) assert_true(at(y, i, j) == at(x, which[i], j));
-    rig_close(&r);
+    for (int n = 0; n < 6; n++) {
+        uint32_t d = n % 2 ? 33 : 256;
+        struct rig r;
+        struct tensor x, y;
+        uint32_t *which;
+
+        open_any(&r);
+        x = rig_tensor(&r, rig_weight(&r), 20, d, d + 7 * (n % 2), 1);
+        y = rig_empty(&r, x.dtype, 50, d, d + 4 * (n % 2));
+        which = rig_bytes(&r, 50 * sizeof *which);
+        for (int i = 0; i < 50; i++) HOST(which)[i] = test_below(20);
+        rig_send(&r);
+        assert_int_equal(r.op->rows(r.lane, y, x, which), 0);
+        rig_wait(&r);
+        for (uint32_t i = 0; i < 50; i++)
+            for (uint32_t j = 0; j < d; j++) assert_true(at(y, i, j) == at(x, HOST(which)[i], j));
+        rig_close(&r);
+    }
 }
 
 static void
 copies_edits_and_tokens_land_where_they_should(void **state)
 {
-    struct rig r;
-    uint32_t n = 3 << 20, *a, *b, *c;
-    slice_id table[2][6] = { { 0 } };
-    struct table_edit edit[] = {
+    enum { N = 3 << 18 };
+    static uint32_t host[N], back[N];
+    const struct table_edit edit[] = {
         { .table = 1, .seat = 1, .entry = 2, .at = 7 },
         { .table = 0, .seat = 2, .entry = 1, .at = 9 },
         { .table = 1,
@@ -268,35 +390,55 @@ copies_edits_and_tokens_land_where_they_should(void **state)
           .entry = 2,
           .at = SLICE_NONE }, /* in order: the later one stands */
     };
-    int32_t token[] = { 5, -1, -1, 8 }, last[] = { 100, 101, 102 };
-    uint32_t seat[] = { 0, 2, SEAT_NONE, 1 };
-    int32_t pos[] = { 0, 0, 0, 0 };
-    struct rows rows = { .n_rows = 4, .token = token, .pos = pos, .seat = seat };
+    const int32_t token[] = { 5, -1, -1, 8 }, last[] = { 100, 101, 102 }, pos[] = { 0, 0, 0, 0 };
+    const uint32_t seat[] = { 0, 2, SEAT_NONE, 1 };
+    const slice_id table[6] = { 0 };
+    struct rig r;
+    uint32_t *a, *b;
+    slice_id *t0, *t1;
+    struct rows rows;
 
     (void)state;
     open_any(&r);
-    a = rig_bytes(&r, n);
-    b = rig_bytes(&r, n);
-    c = rig_bytes(&r, n);
-    for (uint32_t i = 0; i < n / 4; i++) a[i] = i;
-    assert_int_equal(r.op->put(r.lane, b, a, n), 0);
+    a = rig_bytes(&r, sizeof host);
+    b = rig_bytes(&r, sizeof host);
+    t0 = rig_copy(&r, table, sizeof table);
+    t1 = rig_copy(&r, table, sizeof table);
+    rows = (struct rows){ .n_rows = 4,
+                          .token = rig_copy(&r, token, sizeof token),
+                          .pos = rig_copy(&r, pos, sizeof pos),
+                          .seat = rig_copy(&r, seat, sizeof seat) };
+    const struct table_edit *edits = rig_copy(&r, edit, sizeof edit);
+    const int32_t *lasts = rig_copy(&r, last, sizeof last);
+
+    for (uint32_t i = 0; i < N; i++) host[i] = HOST(a)[i] = i;
+    rig_send(&r);
+    assert_int_equal(r.op->put(r.lane, b, host, sizeof host), 0);
     assert_int_equal(r.op->copy(r.lane, b + 1, a, 64), 0);
-    assert_int_equal(r.op->get(r.lane, c, b, n), 0);
-    assert_int_equal(
-        r.op->edit(r.lane,
-                   (struct tables){ .n = 2, .stride = { 2, 3 }, .table = { table[0], table[1] } },
-                   edit, 3),
-        0);
-    assert_int_equal(r.op->tokens(r.lane, rows, last), 0);
+    assert_int_equal(r.op->get(r.lane, back, b, sizeof back), 0);
+    assert_int_equal(r.op->edit(r.lane,
+                                (struct tables){ .n = 2, .stride = { 2, 3 }, .table = { t0, t1 } },
+                                edits, 3),
+                     0);
+    assert_int_equal(r.op->tokens(r.lane, rows, lasts), 0);
     rig_wait(&r);
-    for (uint32_t i = 0; i < n / 4; i++) assert_int_equal(c[i], i >= 1 && i <= 16 ? i - 1 : i);
-    assert_int_equal(table[0][5], 9);
-    assert_int_equal(table[1][5], SLICE_NONE);
-    assert_int_equal(token[0], 5);
-    assert_int_equal(token[1], 102);
-    assert_int_equal(token[2], -1);
-    assert_int_equal(token[3], 8);
+    for (uint32_t i = 0; i < N; i++)
+        if (back[i] != (i >= 1 && i <= 16 ? i - 1 : i)) fail_msg("word %u is %u", i, back[i]);
+    assert_int_equal(HOST(t0)[5], 9);
+    assert_int_equal(HOST(t1)[5], SLICE_NONE);
+    assert_int_equal(HOST(rows.token)[0], 5);
+    assert_int_equal(HOST(rows.token)[1], 102);
+    assert_int_equal(HOST(rows.token)[2], -1);
+    assert_int_equal(HOST(rows.token)[3], 8);
     rig_close(&r);
+}
+
+/* A GPU keeps KV as its activations are. */
+static enum dtype
+some_kv(const struct rig *r)
+{
+    if (rig_cuda()) return r->act;
+    return test_below(2) ? DT_F32 : DT_BF16;
 }
 
 static void
@@ -304,7 +446,9 @@ rope_store_norms_rotates_and_stores(void **state)
 {
     (void)state;
     for (int n = 0; n < 2 * ROUNDS; n++) {
-        uint32_t d = 2 * between(1, 40), rot = 2 * between(1, d / 2), rows = between(1, 9);
+        bool whole = wide();
+        uint32_t d = whole ? 64u << test_below(3) : 2 * between(1, 40);
+        uint32_t rot = whole ? d : 2 * between(1, d / 2), rows = between(1, 9), pad = whole ? 1 : 9;
         uint32_t n_kv = between(1, 3), n_heads = n_kv * between(1, 3), max_pos = 40;
         bool norms = test_below(2), rotates = test_below(3), stores = test_below(4);
         struct rig r;
@@ -315,25 +459,20 @@ rope_store_norms_rotates_and_stores(void **state)
         uint32_t *seat;
 
         open_any(&r);
-        rig_paged(&r, &p, test_below(2) ? DT_F32 : DT_BF16, 2, max_pos, 1u << test_below(5), n_kv,
-                  d);
-        q = rig_tensor(&r, DT_F32, rows, n_heads * d, n_heads * d + test_below(9), 1);
-        k = rig_tensor(&r, DT_F32, rows, n_kv * d, n_kv * d + test_below(9), 1);
-        v = rig_tensor(&r, DT_F32, rows, n_kv * d, n_kv * d + test_below(9), 1);
-        q_old = q;
-        q_old.data = memcpy(rig_bytes(&r, (size_t)rows * q.stride * 4), q.data,
-                            (size_t)rows * q.stride * 4);
-        k_old = k;
-        k_old.data = memcpy(rig_bytes(&r, (size_t)rows * k.stride * 4), k.data,
-                            (size_t)rows * k.stride * 4);
+        rig_paged(&r, &p, some_kv(&r), 2, max_pos, 1u << test_below(5), n_kv, d);
+        q = rig_tensor(&r, r.act, rows, n_heads * d, n_heads * d + test_below(pad), 1);
+        k = rig_tensor(&r, r.act, rows, n_kv * d, n_kv * d + test_below(pad), 1);
+        v = rig_tensor(&r, r.act, rows, n_kv * d, n_kv * d + test_below(pad), 1);
+        q_old = rig_twice(&r, q);
+        k_old = rig_twice(&r, k);
         cs = rig_tensor(&r, DT_F32, max_pos, rot, rot, 1);
-        qn = rig_tensor(&r, some_weight(), 1, d, d, 1);
-        kn = rig_tensor(&r, some_weight(), 1, d, d, 1);
+        qn = rig_tensor(&r, rig_vector(&r), 1, d, d, 1);
+        kn = rig_tensor(&r, rig_vector(&r), 1, d, d, 1);
         pos = rig_bytes(&r, rows * sizeof *pos);
         seat = rig_bytes(&r, rows * sizeof *seat);
         for (uint32_t i = 0; i < rows; i++) {
-            pos[i] = (int32_t)(i < 5 ? 3 * i : 7 * (i - 5) + 1); /* no two of a seat alike */
-            seat[i] = i == 2 ? SEAT_NONE : i < 5 ? 0 : 1;
+            HOST(pos)[i] = (int32_t)(i < 5 ? 3 * i : 7 * (i - 5) + 1); /* no two of a seat alike */
+            HOST(seat)[i] = i == 2 ? SEAT_NONE : i < 5 ? 0 : 1;
         }
         s = (struct rope_store){ .q = q,
                                  .k = k,
@@ -347,6 +486,7 @@ rope_store_norms_rotates_and_stores(void **state)
                                  .n_kv_heads = n_kv,
                                  .head_dim = d };
         if (stores) s.kv = p.view;
+        rig_send(&r);
         assert_int_equal(
             r.op->rope_store(r.lane, &s, (struct rows){ .n_rows = rows, .pos = pos, .seat = seat }),
             0);
@@ -356,7 +496,8 @@ rope_store_norms_rotates_and_stores(void **state)
                 bool is_k = h >= n_heads;
                 uint32_t head = is_k ? h - n_heads : h;
                 struct tensor from = is_k ? k_old : q_old, w = is_k ? kn : qn;
-                double x[80], sum = 0;
+                double x[256], sum = 0;
+                uint32_t here = (uint32_t)HOST(pos)[i], whose = HOST(seat)[i];
 
                 for (uint32_t e = 0; e < d; e++) {
                     x[e] = at(from, i, head * d + e);
@@ -369,25 +510,25 @@ rope_store_norms_rotates_and_stores(void **state)
                     double want = x[e], size = fabs(x[e]) + 1e-3, got;
 
                     if (rotates && e < rot) {
-                        double c = at(cs, (uint32_t)pos[i], e % half);
-                        double sn = at(cs, (uint32_t)pos[i], half + e % half);
+                        double c = at(cs, here, e % half);
+                        double sn = at(cs, here, half + e % half);
 
                         want = e < half ? x[e] * c - x[pair] * sn : x[e] * c + x[pair] * sn;
                         size = fabs(x[e] * c) + fabs(x[pair] * sn) + 1e-3;
                     }
                     if (is_k && stores) {
-                        if (seat[i] == SEAT_NONE) continue;
-                        got = naive_kv(&p.view, 0, seat[i], (uint32_t)pos[i], head, e);
-                        if (p.view.dtype == DT_BF16) size *= 1200;
+                        if (whose == SEAT_NONE) continue;
+                        got = naive_kv(&p.view, 0, whose, here, head, e);
                         assert_true(at(k, i, head * d + e) == at(k_old, i, head * d + e));
                     } else {
                         got = at(is_k ? k : q, i, head * d + e);
                     }
-                    near(got, want, size);
+                    near_steps(got, want, size, is_k && stores ? p.view.dtype : r.act,
+                               rotates ? size : 0);
                     if (is_k && stores) {
-                        got = naive_kv(&p.view, 1, seat[i], (uint32_t)pos[i], head, e);
+                        got = naive_kv(&p.view, 1, whose, here, head, e);
                         want = at(v, i, head * d + e);
-                        near(got, want, fabs(want) * (p.view.dtype == DT_BF16 ? 1200 : 1));
+                        near(got, want, fabs(want), p.view.dtype);
                     }
                 }
             }
@@ -395,80 +536,138 @@ rope_store_norms_rotates_and_stores(void **state)
     }
 }
 
+/* The CPU device has no masks yet. */
+static bool
+has_mask(void)
+{
+    return rig_cuda();
+}
+
+static const uint32_t fast_dim[] = { 64, 128, 256 };
+
+/* A tree of drafts: every row sees itself and some of the rows before it. */
+static void
+some_mask(struct rig *r, struct attend *a, const struct run *run, uint32_t n_runs, uint32_t rows)
+{
+    uint32_t *bits;
+
+    a->mask_words = 2;
+    a->mask = bits = rig_bytes(r, rows * 2 * sizeof *bits);
+    for (uint32_t i = 0; i < n_runs; i++)
+        for (uint32_t j = 0; j < run[i].n_rows; j++) {
+            uint32_t *row = HOST(bits) + (run[i].first_row + j) * 2;
+
+            for (uint32_t w = 0; w < 2; w++) row[w] = test_below(1u << 31) & test_below(1u << 31);
+            row[0] &= j < 31 ? (2u << j) - 1 : UINT32_MAX;
+            row[1] = 0;
+            row[0] |= 1u << j;
+        }
+}
+
 /* A random mix of every variant; K and V outside the visible keys are NaN. */
 static void
 attend_is_softmax_over_the_visible_keys(void **state)
 {
+    enum { SEATS = 4 };
+
     (void)state;
     for (int n = 0; n < 4 * ROUNDS; n++) {
-        uint32_t n_kv = between(1, 3), n_heads = n_kv * between(1, 4), d = between(1, 12) * 6;
-        uint32_t tpb = 4u << test_below(5), kind = test_below(4), rows = 0;
-        struct run run[3] = { { 0 } };
+        bool whole = wide();
+        uint32_t n_kv = between(1, 3), n_heads = n_kv * between(1, whole ? 8 : 4);
+        uint32_t d = whole ? fast_dim[test_below(3)] : between(rig_cuda() ? 3 : 1, 12) * 6;
+        uint32_t tpb = whole ? 16u << test_below(3) : 4u << test_below(5);
+        uint32_t kind = test_below(4), rows = 0, pad = whole ? 1 : 9, far = whole ? 900 : 180;
+        struct run run[SEATS] = { { 0 } };
         struct rig r;
         struct paged p;
         struct attend a = {
             .n_heads = n_heads, .n_kv_heads = n_kv, .head_dim = d, .scale = 0.2f, .causal = kind < 2
         };
+        struct rows step = { .n_runs = SEATS };
         float *sinks, *bias;
+        int32_t *pos;
+        uint32_t *seat;
 
         open_any(&r);
-        rig_paged(&r, &p, test_below(2) ? DT_F32 : DT_BF16, 3, 300, tpb, n_kv, d);
-        for (uint32_t i = 0; i < 3; i++) {
-            run[i].seat = (i + 1) % 3;
+        rig_paged(&r, &p, some_kv(&r), SEATS, far + 120, tpb, n_kv, d);
+        for (uint32_t i = 0; i < SEATS; i++) {
+            run[i].seat = (i + 1) % SEATS;
             run[i].first_row = rows;
-            run[i].n_rows = between(1, test_below(2) ? 1 : 20);
-            run[i].first_pos = kind == 3 ? 0 : (int32_t)test_below(180);
-            run[i].kv_len = kind == 2 ? test_below(200)
+            run[i].n_rows = between(1, test_below(2) ? 1 : whole && test_below(2) ? 120 : 20);
+            run[i].first_pos = kind == 3 ? 0 : (int32_t)test_below(far);
+            run[i].kv_len = kind == 2 ? test_below(far)
                                       : (uint32_t)run[i].first_pos + run[i].n_rows;
             rows += run[i].n_rows;
         }
-        a.q = rig_tensor(&r, DT_F32, rows, n_heads * d, n_heads * d + test_below(9), 1);
-        a.out = rig_output(&r, rows, n_heads * d, n_heads * d + test_below(9));
+        while (step.n_single < SEATS && run[step.n_single].n_rows == 1) step.n_single++;
+        step.n_single = test_below(step.n_single + 1);
+        a.q = rig_tensor(&r, r.act, rows, n_heads * d, n_heads * d + test_below(pad), 1);
+        a.out = rig_output(&r, rows, n_heads * d, n_heads * d + test_below(pad));
         if (kind == 3) { /* encoder: keys are rows */
-            a.k = rig_tensor(&r, DT_F32, rows, n_kv * d, n_kv * d + test_below(9), 1);
-            a.v = rig_tensor(&r, DT_F32, rows, n_kv * d, n_kv * d + test_below(9), 1);
+            a.k = rig_tensor(&r, r.act, rows, n_kv * d, n_kv * d + test_below(pad), 1);
+            a.v = rig_tensor(&r, r.act, rows, n_kv * d, n_kv * d + test_below(pad), 1);
         } else {
             a.kv = p.view;
         }
-        sinks = rig_bytes(&r, n_heads * sizeof *sinks);
-        for (uint32_t i = 0; i < n_heads; i++) sinks[i] = rig_normal();
+        sinks = rig_tensor(&r, DT_F32, 1, n_heads, n_heads, 1).data;
         a.bias_reach = between(1, 150);
-        bias = rig_bytes(&r, (size_t)n_heads * (2 * a.bias_reach + 1) * sizeof *bias);
-        for (uint32_t i = 0; i < n_heads * (2 * a.bias_reach + 1); i++) bias[i] = rig_normal();
+        bias = rig_tensor(&r, DT_F32, n_heads, 2 * a.bias_reach + 1, 2 * a.bias_reach + 1, 1).data;
         if (test_below(3) == 0) a.window = between(1, 150);
         if (test_below(3) == 0) a.softcap = 2;
         if (test_below(3) == 0) a.sinks = sinks;
         if (test_below(3) == 0) a.bias = bias;
-        for (uint32_t i = 0; kind != 3 && i < 3; i++)
-            for (uint32_t j = 0; j < run[i].kv_len; j++)
-                for (uint32_t e = 0; e < 2 * n_kv * d; e++) {
-                    uint32_t part = e / (n_kv * d), head = e / d % n_kv;
-                    size_t at_slice = (size_t)p.table[run[i].seat * p.n_entries + j / tpb] + part;
-                    char *slice = (char *)p.view.base + at_slice * p.view.slice_bytes;
-                    size_t to = ((size_t)head * tpb + j % tpb) * d + e % d;
-
-                    if (p.view.dtype == DT_F32)
-                        ((float *)slice)[to] = rig_normal();
-                    else
-                        ((uint16_t *)slice)[to] = bf16_of_float(rig_normal());
-                }
-        assert_int_equal(r.op->attend(r.lane, &a,
-                                      (struct rows){ .n_rows = rows,
-                                                     .n_runs = 3,
-                                                     .run = run,
-                                                     .pos = (const int32_t *)run,
-                                                     .seat = (const uint32_t *)run }),
-                         0);
+        for (uint32_t i = 0; kind != 3 && i < SEATS; i++)
+            rig_fill_kv(&p, run[i].seat, 0, run[i].kv_len);
+        if (has_mask() && kind < 2 && !a.window && test_below(3) == 0) {
+            for (uint32_t i = 0; i < SEATS; i++) assert_true(run[i].n_rows <= 120);
+            if (MAX(MAX(run[0].n_rows, run[1].n_rows), MAX(run[2].n_rows, run[3].n_rows)) <= 32)
+                some_mask(&r, &a, run, SEATS, rows);
+        }
+        pos = rig_bytes(&r, rows * sizeof *pos);
+        seat = rig_bytes(&r, rows * sizeof *seat);
+        for (uint32_t i = 0; i < SEATS; i++)
+            for (uint32_t j = 0; j < run[i].n_rows; j++) {
+                HOST(pos)[run[i].first_row + j] = run[i].first_pos + (int32_t)j;
+                HOST(seat)[run[i].first_row + j] = run[i].seat;
+            }
+        step.n_rows = rows;
+        step.run = rig_copy(&r, run, sizeof run);
+        step.pos = pos;
+        step.seat = seat;
+        rig_send(&r);
+        assert_int_equal(r.op->attend(r.lane, &a, step), 0);
         rig_wait(&r);
-        for (uint32_t i = 0; i < 3; i++)
-            for (uint32_t s = 0; s < 30; s++) {
+        for (uint32_t i = 0; i < SEATS; i++)
+            for (uint32_t l = 0; l < (whole ? 8 : 30); l++) {
                 uint32_t row = run[i].first_row + test_below(run[i].n_rows);
                 uint32_t head = test_below(n_heads), e = test_below(d);
+                double size, want = naive_attend(&a, &run[i], row, head, e, &size);
 
-                near(at(a.out, row, head * d + e), naive_attend(&a, &run[i], row, head, e), 8);
+                near_steps(at(a.out, row, head * d + e), want, 8, r.act, size);
             }
         rig_close(&r);
     }
+}
+
+/* What 42 and 0.02 fill a tensor with on the CPU device. */
+static void
+same_on_the_cpu(struct tensor t)
+{
+    struct gpu_options o = { .device = "cpu" };
+    struct tensor here = t;
+    struct err e = { 0 };
+    struct lane *lane;
+    struct gpu *cpu;
+
+    assert_int_equal(gpu_open(&cpu, &o, &e), 0);
+    assert_int_equal(gpu_ops(cpu)->lane_open(cpu, 1, &lane, &e), 0);
+    here.data = malloc(dtype_bytes(t.dtype, (size_t)t.dim[0] * t.stride));
+    assert_non_null(here.data);
+    assert_int_equal(gpu_ops(cpu)->fill_random(lane, here, 42, 0.02f), 0);
+    gpu_ops(cpu)->lane_close(lane);
+    gpu_close(cpu);
+    assert_true(same_bits(here, t));
+    free(here.data);
 }
 
 static void
@@ -482,17 +681,18 @@ random_weights_are_normal_and_depend_on_seed_and_index_alone(void **state)
 
     (void)state;
     open_any(&r);
-    a = rig_output(&r, N, COLS, COLS);
-    b = rig_output(&r, N, COLS, COLS + 5);
-    c = rig_output(&r, N, COLS, COLS);
-    h = tensor_2d(rig_bytes(&r, N * COLS * 2), DT_BF16, N, COLS);
+    a = rig_empty(&r, DT_F32, N, COLS, COLS);
+    b = rig_empty(&r, DT_F32, N, COLS, COLS + 5);
+    c = rig_empty(&r, DT_F32, N, COLS, COLS);
+    h = rig_empty(&r, DT_BF16, N, COLS, COLS);
+    rig_send(&r);
     assert_int_equal(r.op->fill_random(r.lane, a, 42, 0.02f), 0);
     assert_int_equal(r.op->fill_random(r.lane, b, 42, 0.02f), 0);
     assert_int_equal(r.op->fill_random(r.lane, c, 43, 0.02f), 0);
     assert_int_equal(r.op->fill_random(r.lane, h, 42, 0.02f), 0);
     rig_wait(&r);
     assert_true(same_bits(a, b));
-    assert_int_not_equal(memcmp(a.data, c.data, 64), 0);
+    assert_int_not_equal(memcmp(HOST(a.data), HOST(c.data), 64), 0);
     for (uint32_t i = 0; i < N; i++)
         for (uint32_t j = 0; j < COLS; j++) {
             double x = at(a, i, j) / 0.02;
@@ -510,6 +710,7 @@ random_weights_are_normal_and_depend_on_seed_and_index_alone(void **state)
     assert_true(fabs(cubes / (N * COLS)) < 0.064);
     assert_true(fabs(next / (N * COLS)) < 0.0165);
     assert_true(fabs(beyond_2 / (double)(N * COLS) - 0.0455) < 0.0035);
+    if (rig_cuda()) same_on_the_cpu(a);
     rig_close(&r);
 }
 
@@ -522,7 +723,7 @@ seed(void **state)
 }
 
 int
-main(void)
+main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(embed_is_the_scaled_row_of_each_token),
@@ -530,6 +731,8 @@ main(void)
         cmocka_unit_test(rms_norm_divides_by_the_root_mean_square),
         cmocka_unit_test(layer_norm_takes_the_mean_off_first),
         cmocka_unit_test(act_gate_add_and_scale_are_what_they_say),
+        cmocka_unit_test(residual_adds_and_norms_what_it_added),
+        cmocka_unit_test(gate_matmul_gates_one_half_of_a_product_with_the_other),
         cmocka_unit_test(rows_copies_are_bytes),
         cmocka_unit_test(copies_edits_and_tokens_land_where_they_should),
         cmocka_unit_test(rope_store_norms_rotates_and_stores),
@@ -537,5 +740,6 @@ main(void)
         cmocka_unit_test(random_weights_are_normal_and_depend_on_seed_and_index_alone),
     };
 
+    rig_args(argc, argv);
     return cmocka_run_group_tests(tests, seed, NULL);
 }

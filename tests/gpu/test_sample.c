@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MAX_VOCAB = 5000 };
+enum { MAX_VOCAB = 5000, N_BAN = 4 };
 
 static const struct sample_row plain = {
     .seat = SEAT_NONE, .top_p = 1, .repetition = 1, .force = -1, .target = -1
@@ -25,11 +25,12 @@ struct drawn {
     int error;
 };
 
+/* logits: of some rig; row and ban: the host's; seen: a rig's, or NULL. */
 static struct drawn
 sample_with(const char *isa, uint32_t threads, struct tensor logits, const struct sample_row *row,
             const int32_t *ban, const uint32_t *seen, uint32_t seen_words)
 {
-    struct drawn d;
+    struct drawn d, *there;
     struct rig r;
     struct tensor copy;
     struct sample s;
@@ -38,22 +39,26 @@ sample_with(const char *isa, uint32_t threads, struct tensor logits, const struc
     assert_true(n <= 64);
     memset(&d, 0x7f, sizeof d);
     rig_open(&r, isa, threads);
-    copy = rig_output(&r, n, logits.dim[1], logits.dim[1] + 3);
+    there = rig_copy(&r, &d, sizeof d);
+    copy = rig_empty(&r, DT_F32, n, logits.dim[1], logits.dim[1] + 3);
     for (uint32_t i = 0; i < n; i++)
-        memcpy((float *)copy.data + (size_t)i * copy.stride,
-               (float *)logits.data + (size_t)i * logits.stride, logits.dim[1] * sizeof(float));
+        memcpy((float *)HOST(copy.data) + (size_t)i * copy.stride,
+               (float *)HOST(logits.data) + (size_t)i * logits.stride,
+               logits.dim[1] * sizeof(float));
     s = (struct sample){ .logits = copy,
-                         .row = row,
-                         .ban = ban,
+                         .row = rig_copy(&r, row, n * sizeof *row),
+                         .ban = ban ? rig_copy(&r, ban, N_BAN * sizeof *ban) : NULL,
                          .n = n,
                          .seen = seen,
                          .seen_words = seen_words,
-                         .last = d.last,
-                         .token = d.token,
-                         .logprob = d.logprob,
-                         .top = d.top };
+                         .last = there->last,
+                         .token = there->token,
+                         .logprob = there->logprob,
+                         .top = there->top };
+    rig_send(&r);
     assert_int_equal(r.op->sample(r.lane, &s), 0);
     rig_wait(&r);
+    d = *HOST(there);
     d.error = r.op->lane_error(r.lane);
     rig_close(&r);
     return d;
@@ -113,7 +118,7 @@ temperature_zero_takes_the_best_and_the_lowest_id_of_equals(void **state)
     (void)state;
     rig_open(&r, "auto", 1);
     x = rig_tensor(&r, DT_F32, 3, 1001, 1001, 1);
-    f = x.data;
+    f = HOST(x.data);
     f[700] = f[300] = f[900] = 50;
     f[1001 + 1000] = 50;
     f[2002] = 50;
@@ -139,7 +144,7 @@ a_nan_is_never_chosen_and_nothing_but_nan_is_an_error(void **state)
     (void)state;
     rig_open(&r, "auto", 1);
     x = rig_tensor(&r, DT_F32, 2, 100, 100, 1);
-    f = x.data;
+    f = HOST(x.data);
     for (int i = 0; i < 200; i++)
         if (i != 41 && i != 143) f[i] = NAN;
     row[1].temperature = 1;
@@ -166,22 +171,28 @@ the_repetition_penalty_divides_positive_and_multiplies_negative_logits_of_seen_t
     int32_t pos[5] = { 0 };
     struct run run[] = { { .seat = 1, .first_row = 0, .n_rows = 4, .first_pos = 0 },
                          { .seat = 0, .first_row = 4, .n_rows = 1, .first_pos = 7 } };
-    struct rows rows = { .n_rows = 5, .token = token, .pos = pos, .seat = seat };
+    struct rows rows = { .n_rows = 5 };
     struct drawn d;
     float *f;
 
     (void)state;
     rig_open(&r, "auto", 1);
+    rows.token = rig_copy(&r, token, sizeof token);
+    rows.pos = rig_copy(&r, pos, sizeof pos);
+    rows.seat = rig_copy(&r, seat, sizeof seat);
     seen = rig_bytes(&r, 2 * 3 * sizeof *seen);
-    memset(seen, 0, 12);
-    assert_int_equal(r.op->see(r.lane, seen, 3, rows, run, 2), 0);
+    memset(HOST(seen), 0, 12);
+    const struct run *runs = rig_copy(&r, run, sizeof run);
+
+    rig_send(&r);
+    assert_int_equal(r.op->see(r.lane, seen, 3, rows, runs, 2), 0);
     rig_wait(&r);
-    assert_int_equal(seen[0], 1 << 5);          /* from position 7 on: added */
-    assert_int_equal(seen[3], 1 << 3 | 1 << 9); /* from position 0: what was there is forgotten */
-    assert_int_equal(seen[4], 1 << 8);
-    assert_int_equal(seen[5], 1);
+    assert_int_equal(HOST(seen)[0], 1 << 5);          /* from position 7 on: added */
+    assert_int_equal(HOST(seen)[3], 1 << 3 | 1 << 9); /* from position 0: the rest is forgotten */
+    assert_int_equal(HOST(seen)[4], 1 << 8);
+    assert_int_equal(HOST(seen)[5], 1);
     x = rig_tensor(&r, DT_F32, 2, 90, 90, 0.1f);
-    f = x.data;
+    f = HOST(x.data);
     for (int i = 0; i < 90; i++) f[i] = f[90 + i] = -5;
     f[9] = 6, f[10] = 5;                  /* 6 / 1.5 falls behind 5 */
     f[90 + 64] = -1, f[90 + 65] = -1.25f; /* -1 * 1.5 falls behind -1.25 */
@@ -202,7 +213,7 @@ the_repetition_penalty_divides_positive_and_multiplies_negative_logits_of_seen_t
 static void
 banned_tokens_are_not_chosen_and_forced_ones_are_whatever_the_logits(void **state)
 {
-    int32_t ban[] = { 1, 7, 50, 49 };
+    int32_t ban[N_BAN] = { 1, 7, 50, 49 };
     struct sample_row row[3] = { plain, plain, plain };
     struct rig r;
     struct tensor x;
@@ -212,7 +223,7 @@ banned_tokens_are_not_chosen_and_forced_ones_are_whatever_the_logits(void **stat
     (void)state;
     rig_open(&r, "auto", 1);
     x = rig_tensor(&r, DT_F32, 3, 51, 51, 0.1f);
-    f = x.data;
+    f = HOST(x.data);
     f[50] = 30, f[7] = 20, f[20] = 10;
     f[51 + 3] = NAN;
     row[0].first_ban = 1;
@@ -251,7 +262,7 @@ logprobs_are_of_the_softmax_best_first_and_the_lowest_id_of_equals_first(void **
 
         rig_open(&r, "auto", 1);
         x = rig_tensor(&r, DT_F32, 2, vocab, vocab, 3);
-        f = x.data;
+        f = HOST(x.data);
         for (uint32_t i = 0; i < vocab; i++) { /* many ties */
             if (n % 3 == 0) f[i] = roundf(f[i]);
             f[vocab + i] = f[i];
@@ -295,20 +306,20 @@ draws_follow_top_k_top_p_and_min_p_as_transformers_cuts_them(void **state)
         double p[MAX_VOCAB], chi = 0, free_terms = 0, rest = 0, rest_seen = 0;
         struct rig r;
         struct tensor x;
+        float *f;
 
         rig_open(&r, "auto", 1);
         x = rig_tensor(&r, DT_F32, 64, vocab, vocab, 2);
+        f = HOST(x.data);
         if (n % 3 == 0)
-            for (uint32_t i = 0; i < vocab; i++)
-                ((float *)x.data)[i] = roundf(((float *)x.data)[i]);
-        for (uint32_t i = 1; i < 64; i++)
-            memcpy((float *)x.data + i * vocab, x.data, vocab * sizeof(float));
+            for (uint32_t i = 0; i < vocab; i++) f[i] = roundf(f[i]);
+        for (uint32_t i = 1; i < 64; i++) memcpy(f + i * vocab, f, vocab * sizeof(float));
         r1.temperature = 0.5f + (float)test_below(100) / 60;
         if (n % 2) r1.top_k = 1 + test_below(vocab);
         if (n / 2 % 2) r1.top_p = (float)(1 + test_below(999)) / 1000;
         if (n / 4 % 2) r1.min_p = (float)test_below(300) / 1000;
         r1.seed = test_below(1000);
-        naive_candidates(x.data, vocab, &r1, id, p);
+        naive_candidates(f, vocab, &r1, id, p);
         for (uint32_t i = 0; i < DRAWS; i += 64) {
             struct drawn d;
 
@@ -397,7 +408,7 @@ seed(void **state)
 }
 
 int
-main(void)
+main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(temperature_zero_takes_the_best_and_the_lowest_id_of_equals),
@@ -410,5 +421,6 @@ main(void)
         cmocka_unit_test(the_same_seed_output_and_position_draw_the_same_token_in_any_batch),
     };
 
+    rig_args(argc, argv);
     return cmocka_run_group_tests(tests, seed, NULL);
 }

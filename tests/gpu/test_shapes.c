@@ -7,7 +7,7 @@
 #include <errno.h>
 #include <string.h>
 
-static float memory[4096];
+static float *memory; /* 4,096 of them, on the device */
 static struct rig r;
 
 static struct tensor
@@ -53,7 +53,9 @@ matmul_refuses_what_does_not_multiply(void **state)
     refused(r.op->matmul(r.lane, elsewhere(2, 5), x, w, NO_TENSOR, 0), "y is [2, 5]");
     refused(r.op->matmul(r.lane, y, x, NO_TENSOR, NO_TENSOR, 0), "w has no data");
     refused(r.op->matmul(r.lane, y, x, w, f32(1, 6), 0), "bias is [1, 6]");
-    refused(r.op->matmul(r.lane, y, typed(x, DT_BF16), w, NO_TENSOR, 0), "x is bf16");
+    refused(r.op->matmul(r.lane, y, typed(x, DT_I32), w, NO_TENSOR, 0), "x is i32");
+    if (!rig_cuda())
+        refused(r.op->matmul(r.lane, y, typed(x, DT_BF16), w, NO_TENSOR, 0), "x is bf16");
     refused(r.op->matmul(r.lane, y, x, typed(w, DT_I8), NO_TENSOR, 0), "w is i8");
     refused(r.op->matmul(r.lane, f32(3, 5), x, w, NO_TENSOR, 0), "y lies on x");
     scaled.scale = memory;
@@ -125,67 +127,73 @@ copies_refuse_nowhere_and_overlap(void **state)
 static void
 rope_store_and_attend_refuse_heads_and_caches_that_disagree(void **state)
 {
-    int32_t pos[4] = { 0 };
-    uint32_t seat[4] = { 0 };
-    slice_id table[4] = { 0, 2, 4, 6 };
-    struct run run = { 0, 0, 4, 0, 4 };
-    struct rows rows = { .n_rows = 4, .n_runs = 1, .pos = pos, .seat = seat, .run = &run };
-    struct kv_view kv = { .base = memory,
-                          .table = table,
+    const int32_t pos[4] = { 0, 1, 2, 3 };
+    const uint32_t seat[4] = { 0 };
+    const slice_id table[4] = { 0, 2, 4, 6 };
+    const struct run run = { 0, 0, 4, 0, 4 };
+    uint32_t *const seats = rig_copy(&r, seat, sizeof seat);
+    struct rows rows = { .n_rows = 4,
+                         .n_runs = 1,
+                         .pos = rig_copy(&r, pos, sizeof pos),
+                         .seat = seats,
+                         .run = rig_copy(&r, &run, sizeof run) };
+    struct kv_view kv = { .base = memory + 1024,
+                          .table = rig_copy(&r, table, sizeof table),
                           .table_stride = 4,
-                          .slice_bytes = 2 * 4 * 6 * 4,
+                          .slice_bytes = 2 * 4 * 16 * 4,
                           .n_parts = 2,
                           .tokens_per_block = 4,
                           .n_kv_heads = 2,
-                          .head_dim = 6,
+                          .head_dim = 16,
                           .dtype = DT_F32 };
-    const struct rope_store good = { .q = f32(4, 24),
-                                     .k = elsewhere(4, 12),
-                                     .v = elsewhere(4, 12),
+    const struct rope_store good = { .q = f32(4, 64),
+                                     .k = elsewhere(4, 32),
+                                     .v = elsewhere(4, 32),
                                      .n_heads = 4,
                                      .n_kv_heads = 2,
-                                     .head_dim = 6,
+                                     .head_dim = 16,
                                      .kv = kv };
-    const struct attend fine = { .out = f32(4, 24),
-                                 .q = elsewhere(4, 24),
+    const struct attend fine = { .out = f32(4, 64),
+                                 .q = elsewhere(4, 64),
                                  .kv = kv,
                                  .n_heads = 4,
                                  .n_kv_heads = 2,
-                                 .head_dim = 6,
+                                 .head_dim = 16,
                                  .causal = true,
                                  .scale = 1 };
     struct rope_store s = good;
     struct attend a = fine;
 
     (void)state;
+    rig_send(&r);
     assert_int_equal(r.op->rope_store(r.lane, &s, rows), 0);
     s.n_heads = 3;
-    refused(r.op->rope_store(r.lane, &s, rows), "q is [4, 24], it should be [4, 18]");
-    s = good, s.k = elsewhere(4, 13);
-    refused(r.op->rope_store(r.lane, &s, rows), "k is [4, 13]");
+    refused(r.op->rope_store(r.lane, &s, rows), "q is [4, 64], it should be [4, 48]");
+    s = good, s.k = elsewhere(4, 33);
+    refused(r.op->rope_store(r.lane, &s, rows), "k is [4, 33]");
     s = good, s.v = NO_TENSOR;
     refused(r.op->rope_store(r.lane, &s, rows), "v has no data");
-    s = good, s.cos_sin = f32(10, 8);
-    refused(r.op->rope_store(r.lane, &s, rows), "8 elements are to rotate in heads of 6");
-    s = good, s.kv.head_dim = 8;
-    refused(r.op->rope_store(r.lane, &s, rows), "KV has 2 heads of 8, the op 2 of 6");
-    s = good, s.kv.slice_bytes = 190;
-    refused(r.op->rope_store(r.lane, &s, rows), "a slice of 190 bytes does not hold 192");
+    s = good, s.cos_sin = f32(10, 18);
+    refused(r.op->rope_store(r.lane, &s, rows), "18 elements are to rotate in heads of 16");
+    s = good, s.kv.head_dim = 24;
+    refused(r.op->rope_store(r.lane, &s, rows), "KV has 2 heads of 24, the op 2 of 16");
+    s = good, s.kv.slice_bytes = 510;
+    refused(r.op->rope_store(r.lane, &s, rows), "a slice of 510 bytes does not hold 512");
     s = good, s.kv.dtype = DT_E4M3;
     refused(r.op->rope_store(r.lane, &s, rows), "KV is fp8_e4m3");
     s = good, s.kv.tokens_per_block = 3;
     refused(r.op->rope_store(r.lane, &s, rows), "no power of two");
     s = good, rows.seat = NULL;
     refused(r.op->rope_store(r.lane, &s, rows), "no positions or seats");
-    rows.seat = seat;
+    rows.seat = seats;
 
     assert_int_equal(r.op->attend(r.lane, &a, rows), 0);
     a.n_kv_heads = 3;
-    refused(r.op->attend(r.lane, &a, rows), "4 heads of 6 share 3 K/V heads");
-    a = fine, a.q = f32(3, 24);
+    refused(r.op->attend(r.lane, &a, rows), "4 heads of 16 share 3 K/V heads");
+    a = fine, a.q = f32(3, 64);
     refused(r.op->attend(r.lane, &a, rows), "q has 3 rows, the step 4");
-    a = fine, a.out = f32(4, 23);
-    refused(r.op->attend(r.lane, &a, rows), "out is [4, 23]");
+    a = fine, a.out = f32(4, 63);
+    refused(r.op->attend(r.lane, &a, rows), "out is [4, 63]");
     a = fine, a.kv.table = NULL, a.causal = false;
     refused(r.op->attend(r.lane, &a, rows), "k has no data");
     a = fine, a.softcap = -1;
@@ -228,14 +236,19 @@ devices_lanes_and_arenas_are_opened_by_names_and_sizes_that_exist(void **state)
     o.device = "gpu";
     assert_int_equal(gpu_open(&g, &o, &e), -EINVAL);
     /* Asked for a GPU, we say what is missing and never fall back. */
-    o.device = "cuda:0";
-    assert_true(gpu_open(&g, &o, &e) < 0);
-    assert_non_null(strstr(e.text, "cuda:0"));
+    o.device = rig_cuda() ? "cuda:63" : "cuda:0";
+    if (!rig_cuda() && gpu_open(&g, &o, &e) == 0) { /* there is one here */
+        assert_string_equal(gpu_ops(g)->name, "cuda");
+        gpu_close(g);
+    } else {
+        assert_true(!rig_cuda() || gpu_open(&g, &o, &e) < 0);
+        assert_non_null(strstr(e.text, o.device));
+    }
     assert_int_equal(r.op->lane_open(r.gpu, 0, &l, &e), -EINVAL);
     assert_non_null(strstr(e.text, "0 units"));
     assert_int_equal(r.op->arena_make(r.gpu, "none", 0, &a, &e), -EINVAL);
-    assert_string_equal(r.op->name, "cpu");
-    assert_non_null(strstr(gpu_describe(r.gpu), "cpu ("));
+    assert_string_equal(r.op->name, rig_cuda() ? "cuda" : "cpu");
+    assert_non_null(strstr(gpu_describe(r.gpu), rig_cuda() ? "cuda" : "cpu ("));
     assert_true(gpu_units(r.gpu) >= 1);
 }
 
@@ -263,6 +276,7 @@ open_rig(void **state)
 {
     (void)state;
     rig_open(&r, "auto", 1);
+    memory = rig_bytes(&r, 4096 * sizeof *memory);
     return 0;
 }
 
@@ -275,7 +289,7 @@ close_rig(void **state)
 }
 
 int
-main(void)
+main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(matmul_refuses_what_does_not_multiply),
@@ -287,5 +301,6 @@ main(void)
         cmocka_unit_test(slices_keep_their_parents_stride_and_sizes_count_bits),
     };
 
+    rig_args(argc, argv);
     return cmocka_run_group_tests(tests, open_rig, close_rig);
 }

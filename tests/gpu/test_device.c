@@ -1,0 +1,322 @@
+/* test_device.c - memory, copies, marks and graphs of any device: what lanes and arenas promise (gpu.h). */
+#include "tests/gpu/rig.h"
+#include "tests/test.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <string.h>
+#include <unistd.h>
+
+/* gpu.h's formula, word by word. */
+static uint64_t
+checksum_of(const uint8_t *p, size_t bytes)
+{
+    uint64_t sum = 0;
+
+    for (size_t i = 0; i * 8 < bytes; i++) {
+        uint64_t z = 0;
+
+        for (size_t k = 0; k < 8 && i * 8 + k < bytes; k++) z |= (uint64_t)p[i * 8 + k] << 8 * k;
+        z += 0x9e3779b97f4a7c15u * (i + 1);
+        z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u;
+        z = (z ^ z >> 27) * 0x94d049bb133111ebu;
+        sum += z ^ z >> 31;
+    }
+    return sum;
+}
+
+static void
+checksums_do_not_depend_on_threads_and_notice_every_byte(void **state)
+{
+    static const size_t size[] = { 0, 1, 8, 9, 4095, 4096, (3 << 20) + 5 };
+
+    (void)state;
+    for (size_t i = 0; i < ARRAY_LEN(size); i++)
+        for (uint32_t threads = 1; threads <= 4; threads++) {
+            struct rig r;
+            uint64_t *sum, first;
+            uint8_t *p;
+
+            rig_open(&r, "auto", threads);
+            p = rig_bytes(&r, size[i] + 16);
+            sum = rig_bytes(&r, 2 * sizeof *sum);
+            for (size_t k = 0; k < size[i]; k++) HOST(p)[k] = (uint8_t)test_below(256);
+            rig_send(&r);
+            assert_int_equal(r.op->checksum(r.lane, sum, p, size[i]), 0);
+            rig_wait(&r);
+            first = HOST(sum)[0];
+            assert_true(first == checksum_of(HOST(p), size[i]));
+            if (size[i]) {
+                HOST(p)[test_below((uint32_t)size[i])] ^= 1;
+                rig_send(&r);
+                assert_int_equal(r.op->checksum(r.lane, sum + 1, p, size[i]), 0);
+                rig_wait(&r);
+                assert_true(first != HOST(sum)[1]);
+            }
+            rig_close(&r);
+        }
+}
+
+static void
+blocks_are_copied_each_in_one_piece(void **state)
+{
+    enum { BLOCKS = 40 };
+    static const size_t size[] = { 16, 4096, 48 << 10, (48 << 10) + 16 };
+
+    (void)state;
+    for (size_t k = 0; k < ARRAY_LEN(size); k++) {
+        size_t bytes = size[k];
+        struct block_copy copy[BLOCKS], *there;
+        char *from, *to;
+        struct rig r;
+
+        rig_open(&r, "auto", 3);
+        from = rig_bytes(&r, BLOCKS * bytes);
+        to = rig_bytes(&r, BLOCKS * bytes);
+        for (size_t i = 0; i < BLOCKS * bytes; i++) HOST(from)[i] = (char)test_below(256);
+        for (size_t i = 0; i < BLOCKS; i++) /* backwards; not the last one */
+            copy[i] = (struct block_copy){ to + (BLOCKS - 1 - i) * bytes, from + i * bytes };
+        there = rig_copy(&r, copy, sizeof copy);
+        rig_send(&r);
+        assert_int_equal(r.op->copy_blocks(r.lane, there, BLOCKS - 1, bytes), 0);
+        rig_wait(&r);
+        for (int i = 0; i < BLOCKS - 1; i++)
+            assert_memory_equal(HOST(copy[i].to), HOST(copy[i].from), bytes);
+        for (size_t i = 0; i < bytes; i++) assert_int_equal((unsigned char)HOST(to)[i], 0xff);
+        rig_close(&r);
+    }
+}
+
+/* Blocks go to pinned memory and come back: the host tier. */
+static void
+blocks_travel_to_the_host_and_back(void **state)
+{
+    enum { BLOCKS = 9, BYTES = 128 << 10 };
+    static char host[BLOCKS][BYTES] __attribute__((aligned(4096)));
+    static bool pinned;
+    struct block_copy out[BLOCKS], in[BLOCKS], *outs, *ins;
+    char *a, *b;
+    struct rig r;
+
+    (void)state;
+    rig_open(&r, "auto", 2);
+    if (!pinned) assert_int_equal(r.op->host_pin(r.gpu, host, sizeof host), 0);
+    pinned = true;
+    a = rig_bytes(&r, sizeof host);
+    b = rig_bytes(&r, sizeof host);
+    for (size_t i = 0; i < sizeof host; i++) HOST(a)[i] = (char)test_below(256);
+    for (int i = 0; i < BLOCKS; i++) {
+        out[i] = (struct block_copy){ host[BLOCKS - 1 - i], a + i * BYTES };
+        in[i] = (struct block_copy){ b + i * BYTES, host[BLOCKS - 1 - i] };
+    }
+    outs = rig_copy(&r, out, sizeof out);
+    ins = rig_copy(&r, in, sizeof in);
+    rig_send(&r);
+    assert_int_equal(r.op->copy_blocks(r.lane, outs, BLOCKS, BYTES), 0);
+    assert_int_equal(r.op->copy_blocks(r.lane, ins, BLOCKS, BYTES), 0);
+    rig_wait(&r);
+    assert_memory_equal(HOST(a), HOST(b), sizeof host);
+    assert_memory_equal(HOST(a), host[BLOCKS - 1], BYTES);
+    rig_close(&r);
+}
+
+static void
+an_arena_is_known_by_its_fd_and_adopted_with_what_is_in_it(void **state)
+{
+    uint64_t bytes = (uint64_t)48 << 20;
+    struct arena a, b;
+    struct rig r;
+    struct err e = { 0 };
+    uint64_t *sum;
+    int fd;
+
+    (void)state;
+    rig_open(&r, "auto", 1);
+    sum = rig_bytes(&r, 2 * sizeof *sum);
+    assert_int_equal(r.op->arena_make(r.gpu, "test", bytes, &a, &e), 0);
+    assert_true(a.bytes == bytes);
+    assert_true(fcntl(a.fd, F_GETFD) & FD_CLOEXEC);
+    rig_send(&r);
+    assert_int_equal(r.op->fill_random(r.lane, tensor_2d(a.base, DT_F32, 1 << 10, 12 << 10), 7, 1),
+                     0);
+    assert_int_equal(r.op->checksum(r.lane, sum, a.base, bytes), 0);
+    rig_wait(&r);
+    fd = dup(a.fd);
+    r.op->arena_drop(r.gpu, &a);
+    assert_int_equal(a.fd, -1);
+    assert_int_equal(r.op->arena_adopt(r.gpu, fd, bytes, &b, &e), 0);
+    assert_int_equal(r.op->checksum(r.lane, sum + 1, b.base, bytes), 0);
+    rig_wait(&r);
+    assert_true(HOST(sum)[0] == HOST(sum)[1]);
+    assert_int_equal(b.fd, fd);
+    r.op->arena_drop(r.gpu, &b);
+    rig_close(&r);
+}
+
+static void
+memory_that_an_arena_takes_is_free_again_after_it(void **state)
+{
+    uint64_t free_1, free_2, free_3, own, total, bytes = (uint64_t)1 << 30;
+    struct arena a;
+    struct rig r;
+    struct err e = { 0 };
+
+    (void)state;
+    if (!rig_cuda()) skip(); /* a memfd takes what is touched, and others use this host */
+    rig_open(&r, "auto", 1);
+    assert_int_equal(gpu_memory(r.gpu, &free_1, &own, &total), 0);
+    assert_true(own > 0 && free_1 + own <= total);
+    assert_int_equal(r.op->arena_make(r.gpu, "test", bytes, &a, &e), 0);
+    assert_int_equal(gpu_memory(r.gpu, &free_2, &own, &total), 0);
+    assert_true(free_2 + bytes <= free_1 + (16 << 20));
+    r.op->arena_drop(r.gpu, &a);
+    assert_int_equal(gpu_memory(r.gpu, &free_3, &own, &total), 0);
+    assert_true(free_3 + (16 << 20) >= free_1);
+    assert_true(r.op->arena_make(r.gpu, "too large", total + bytes, &a, &e) < 0);
+    assert_non_null(strstr(e.text, "too large"));
+    rig_close(&r);
+}
+
+static struct lane *
+another_lane(struct rig *r)
+{
+    struct lane *other;
+    struct err e = { 0 };
+
+    if (r->op->lane_open(r->gpu, rig_cuda() ? gpu_units(r->gpu) : 2, &other, &e) < 0)
+        fail_msg("%s", e.text);
+    return other;
+}
+
+/* Two lanes hand one buffer to and fro, each waiting for the other's mark. */
+static void
+a_lane_sees_what_another_one_wrote_before_the_mark_it_waits_for(void **state)
+{
+    enum { TIMES = 60, N = 1 << 18 };
+    struct rig r;
+    struct lane *lane[2];
+    struct tensor x, one;
+
+    (void)state;
+    rig_open(&r, "auto", 1);
+    lane[0] = r.lane;
+    lane[1] = another_lane(&r);
+    x = rig_empty(&r, DT_F32, 64, N / 64, N / 64);
+    one = rig_empty(&r, DT_F32, 64, N / 64, N / 64);
+    for (uint32_t i = 0; i < N; i++) HOST((float *)x.data)[i] = 0, HOST((float *)one.data)[i] = 1;
+    rig_send(&r);
+    rig_wait(&r);
+    for (uint64_t i = 1; i <= TIMES; i++) {
+        struct lane *l = lane[i % 2], *other = lane[(i + 1) % 2];
+
+        assert_int_equal(r.op->add(l, x, one), 0);
+        assert_int_equal(r.op->lane_mark(l, 1000000 + i), 0);
+        assert_int_equal(r.op->lane_after(other, l, 1000000 + i), 0);
+    }
+    r.step = 2000000;
+    rig_wait(&r);
+    for (uint32_t i = 0; i < N; i++) assert_true(HOST((float *)x.data)[i] == TIMES);
+    r.op->lane_close(lane[1]);
+    rig_close(&r);
+}
+
+static void
+marks_count_up_and_a_step_is_done_when_its_mark_is(void **state)
+{
+    struct rig r;
+    struct tensor x;
+
+    (void)state;
+    rig_open(&r, "auto", 1);
+    x = rig_tensor(&r, DT_F32, 512, 4096, 4096, 1);
+    rig_send(&r);
+    rig_wait(&r);
+    for (uint64_t i = 1; i <= 200; i++) {
+        uint64_t last = 0;
+
+        assert_int_equal(r.op->scale(r.lane, x, 1.0f, 0), 0);
+        assert_int_equal(r.op->lane_mark(r.lane, 3000000 + i), 0);
+        while (i % 20 == 0 && r.op->lane_done(r.lane) < 3000000 + i) {
+            uint64_t now = r.op->lane_done(r.lane);
+
+            assert_true(now >= last && now <= 3000000 + i);
+            last = now;
+        }
+    }
+    r.step = 4000000;
+    rig_wait(&r);
+    assert_int_equal(r.op->lane_error(r.lane), 0);
+    rig_close(&r);
+}
+
+/* A graph runs on what its buffers hold by then. */
+static void
+a_graph_queues_the_same_work_again_on_other_contents(void **state)
+{
+    enum { ROWS = 7, K = 192, OUT = 320 };
+    struct rig r;
+    struct tensor x, w, y, plain, norm;
+    struct graph *g;
+    uint64_t bytes = 1;
+
+    (void)state;
+    rig_open(&r, "auto", 1);
+    if (!gpu_graphs(r.gpu)) {
+        assert_int_equal(r.op->graph_begin(r.lane), -ENOTSUP);
+        rig_close(&r);
+        skip();
+    }
+    x = rig_tensor(&r, r.act, ROWS, K, K, 1);
+    w = rig_tensor(&r, r.act, OUT, K, K, 1);
+    norm = rig_tensor(&r, DT_F32, 1, K, K, 1);
+    y = rig_output(&r, ROWS, OUT, OUT);
+    plain = rig_output(&r, ROWS, OUT, OUT);
+    rig_send(&r);
+    rig_wait(&r);
+    assert_int_equal(r.op->graph_begin(r.lane), 0);
+    assert_int_equal(r.op->rms_norm(r.lane, x, x, norm, 1e-6f, 1), 0);
+    assert_int_equal(r.op->matmul(r.lane, y, x, w, NO_TENSOR, 0), 0);
+    assert_int_equal(r.op->graph_end(r.lane, &g, &bytes), 0);
+    rig_wait(&r);
+    assert_true(at(y, 0, 0) != at(y, 0, 0)); /* recorded, not run: still poison */
+    for (int n = 0; n < 5; n++) {
+        struct tensor again = rig_tensor(&r, r.act, ROWS, K, K, 1);
+
+        for (uint32_t i = 0; i < ROWS; i++)
+            for (uint32_t j = 0; j < K; j++) set(x, i, j, (float)at(again, i, j));
+        rig_send(&r);
+        assert_int_equal(r.op->graph_run(r.lane, g), 0);
+        assert_int_equal(r.op->rms_norm(r.lane, again, again, norm, 1e-6f, 1), 0);
+        assert_int_equal(r.op->matmul(r.lane, plain, again, w, NO_TENSOR, 0), 0);
+        rig_wait(&r);
+        assert_true(same_bits(plain, y));
+    }
+    r.op->graph_drop(r.lane, g);
+    rig_close(&r);
+}
+
+static int
+seed(void **state)
+{
+    (void)state;
+    test_seed();
+    return 0;
+}
+
+int
+main(int argc, char **argv)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(checksums_do_not_depend_on_threads_and_notice_every_byte),
+        cmocka_unit_test(blocks_are_copied_each_in_one_piece),
+        cmocka_unit_test(blocks_travel_to_the_host_and_back),
+        cmocka_unit_test(an_arena_is_known_by_its_fd_and_adopted_with_what_is_in_it),
+        cmocka_unit_test(memory_that_an_arena_takes_is_free_again_after_it),
+        cmocka_unit_test(a_lane_sees_what_another_one_wrote_before_the_mark_it_waits_for),
+        cmocka_unit_test(marks_count_up_and_a_step_is_done_when_its_mark_is),
+        cmocka_unit_test(a_graph_queues_the_same_work_again_on_other_contents),
+    };
+
+    rig_args(argc, argv);
+    return cmocka_run_group_tests(tests, seed, NULL);
+}
