@@ -1,0 +1,53 @@
+#!/bin/bash
+# check_gpu.sh ROOT [NAME...] - the tests that a GPU can run, on the first GPU: ROOT is a build tree or a
+# bundle. NAMEs pick some of them (a part of the name will do).
+#
+# One line a test, and of a failing one the sentences; the exit code says whether all passed. A test that
+# takes longer than its limit has failed: a wrong kernel may never end.
+set -u
+root=$(cd "${1:-.}" && pwd) || exit 2
+shift
+export srcdir=${srcdir:-$root}
+
+# seconds, program, arguments after --device cuda
+tests='
+60  tests/gpu/test_device
+60  tests/gpu/test_shapes
+120 tests/gpu/test_ops
+120 tests/gpu/test_ops --invariant
+120 tests/gpu/test_sample
+120 tests/gpu/test_bits
+300 tests/e2e/test_golden
+'
+
+wanted() {
+  [ $# -gt 1 ] || return 0
+  name=$1
+  shift
+  for n; do case $name in *"$n"*) return 0 ;; esac; done
+  return 1
+}
+
+out=$(mktemp) || exit 2
+trap 'rm -f "$out"' EXIT
+failed=0
+ran=0
+while read -r limit program args; do
+  [ -n "$limit" ] && wanted "$program $args" "$@" || continue
+  since=$(date +%s%N)
+  # shellcheck disable=SC2086 # args are words
+  timeout -k 5 "$limit" "$root/$program" --device cuda $args >"$out" 2>&1 </dev/null
+  code=$?
+  took=$((($(date +%s%N) - since) / 1000000))
+  ran=$((ran + 1))
+  if [ $code = 0 ]; then
+    printf 'ok      %6d ms  %s %s\n' "$took" "$program" "$args"
+  else
+    failed=$((failed + 1))
+    printf 'FAILED  %6d ms  %s %s (exit %d)\n' "$took" "$program" "$args" $code
+    grep -avE '^\[ +(RUN|OK|SKIPPED) +\]|^\[==|^\[  PASSED' "$out" | head -n "${LINES_OF_A_FAILURE:-24}" | cut -c1-220 |
+      sed 's/^/        /'
+  fi
+done <<<"$tests"
+printf '%d of %d passed\n' $((ran - failed)) $ran
+[ $failed = 0 ] && [ $ran -gt 0 ]
