@@ -6,6 +6,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "worker/arch/registry.h"
+#include "worker/exec/graphs.h"
 #include "worker/worker.h"
 
 #include <errno.h>
@@ -230,6 +231,9 @@ open_engine(struct worker *w, struct err *e)
         .max_enc_rows = n->max_source,
         .n_enc_layers = (uint16_t)n->model->shape.n_encoder_layers,
     };
+    if (gpu_graphs(n->gpu) && k->graphs_memory)
+        n->limits.n_buckets = graphs_buckets(n->limits.bucket,
+                                             MIN(k->max_num_seqs, k->max_num_batched_tokens));
     TRY(set_lanes(w, &x, e));
     n->kv_config.n_lanes = x.n_lanes;
     if (!n->kv_config.slab_bytes) n->kv_config.slab_bytes = kv_slab_bytes(&n->kv_config);
@@ -246,6 +250,7 @@ open_engine(struct worker *w, struct err *e)
     x.max_enc_rows = n->limits.max_enc_rows;
     x.max_edits = w->lane[0].batch[0]->max_edits;
     x.kv_dtype = kv_dtype;
+    x.graphs_memory = k->graphs_memory;
     TRY(exec_open(&n->exec, &x, n->gpu, n->model, &n->kv_config, &n->kv_arena, e));
     return 0;
 }

@@ -3,6 +3,7 @@
 
 #include "tests/test.h"
 #include "worker/arch/registry.h"
+#include "worker/exec/graphs.h"
 
 #include <errno.h>
 #include <math.h>
@@ -49,13 +50,15 @@ hand_open(struct hand *h, const struct hand_options *o)
                              .max_seqs = HAND_SEATS,
                              .max_enc_rows = ENC_ROWS,
                              .max_edits = MAX_EDITS,
-                             .n_lanes = o->n_lanes };
+                             .n_lanes = o->n_lanes,
+                             .graphs_memory = o->graphs_memory };
     struct batch *b = &h->b;
     struct err err = { 0 };
 
     memset(h, 0, sizeof *h);
     h->o = *o;
     OK(gpu_open(&h->gpu, &go, e));
+    if (o->opened) o->opened(h->gpu);
     OK(model_open(&h->m, &src, h->gpu, arch_families, e));
     open_kv(h, &err);
     OK(exec_open(&h->x, &c, h->gpu, h->m, &h->kv, &h->arena, e));
@@ -202,6 +205,15 @@ place_encoders(struct hand *h, struct batch *b)
     }
 }
 
+static uint32_t
+bucket_of(uint32_t rows)
+{
+    uint32_t bucket[GRAPHS_MOST], n = graphs_buckets(bucket, HAND_SEATS), i = 0;
+
+    while (i < n && bucket[i] < rows) i++;
+    return i < n ? bucket[i] : 0;
+}
+
 static bool
 plan(struct hand *h, unsigned lane)
 {
@@ -212,6 +224,7 @@ plan(struct hand *h, unsigned lane)
     for (uint32_t i = lane; i < HAND_SEATS; i += h->o.n_lanes) add_run(h, b, i);
     place_encoders(h, b);
     if (!b->n_rows) return false;
+    if (h->o.buckets) b->bucket = bucket_of(b->n_rows);
     OK(exec_start(h->x, b, e));
     memcpy(h->out[lane][n % 2], b->run, b->n_runs * sizeof *b->run);
     h->n_out[lane][n % 2] = b->n_runs;

@@ -18,6 +18,9 @@ struct hand_options {
     uint32_t enc_layers; /* a step; 0: all at once, in the step of the decoder's first chunk */
     bool drop;           /* blocks behind a window leave the table */
     bool twice;          /* two steps of a lane out at once */
+    bool buckets;        /* batches say how many rows a graph of theirs would have */
+    uint64_t graphs_memory;
+    void (*opened)(struct gpu *g); /* a test's own changes to the device; may be NULL */
 };
 
 struct hand_seat {

@@ -1,4 +1,6 @@
 /* test_exec.c - batches made by hand against small models with random weights. */
+#include "gpu/cpu/cpu.h"
+#include "gpu/device.h"
 #include "tests/exec/by_hand.h"
 #include "tests/test.h"
 
@@ -39,6 +41,84 @@ __wrap_realloc(void *p, size_t n)
 {
     if (counting) n_allocations++;
     return __real_realloc(p, n);
+}
+
+/* A device that captures, on the CPU: what is queued while a graph is recorded is kept, and queued again
+ * when the graph is run. Anything that such a graph needs and that is not where it was shows. */
+struct graph {
+    uint32_t n;
+    struct recorded {
+        cpu_run run;
+        unsigned char args[CPU_ARGS];
+        size_t bytes;
+        uint32_t parts;
+    } op[200];
+};
+static struct graph *recording;
+static unsigned n_captured, n_replayed, n_dropped;
+static uint64_t graph_bytes;
+int __real_cpu_queue(struct lane *l, cpu_run run, const void *args, size_t bytes, uint32_t parts);
+int __wrap_cpu_queue(struct lane *l, cpu_run run, const void *args, size_t bytes, uint32_t parts);
+
+int
+__wrap_cpu_queue(struct lane *l, cpu_run run, const void *args, size_t bytes, uint32_t parts)
+{
+    struct recorded *r;
+
+    if (!recording) return __real_cpu_queue(l, run, args, bytes, parts);
+    assert_true(recording->n < ARRAY_LEN(recording->op));
+    r = &recording->op[recording->n++];
+    *r = (struct recorded){ .run = run, .bytes = bytes, .parts = parts };
+    memcpy(r->args, args, bytes);
+    return 0;
+}
+
+static int
+graph_begin(struct lane *l)
+{
+    (void)l;
+    assert_null(recording);
+    recording = calloc(1, sizeof *recording);
+    return 0;
+}
+
+static int
+graph_end(struct lane *l, struct graph **ret, uint64_t *bytes)
+{
+    (void)l;
+    *ret = recording;
+    *bytes = graph_bytes;
+    recording = NULL;
+    n_captured++;
+    return 0;
+}
+
+static int
+graph_run(struct lane *l, struct graph *g)
+{
+    for (uint32_t i = 0; i < g->n; i++)
+        TRY(__real_cpu_queue(l, g->op[i].run, g->op[i].args, g->op[i].bytes, g->op[i].parts));
+    n_replayed++;
+    return 0;
+}
+
+static void
+graph_drop(struct lane *l, struct graph *g)
+{
+    (void)l;
+    free(g);
+    n_dropped++;
+}
+
+static void
+captures(struct gpu *g)
+{
+    g->graphs = true;
+    g->checked.graph_begin = graph_begin;
+    g->checked.graph_end = graph_end;
+    g->checked.graph_run = graph_run;
+    g->checked.graph_drop = graph_drop;
+    n_captured = n_replayed = n_dropped = 0;
 }
 
 static const char LLAMA[] =
@@ -388,6 +468,86 @@ a_result_stays_through_one_more_start(void **state)
     hand_close(&h);
 }
 
+/* Seats that come and go: prompts of many lengths, ends at many steps, drawn and penalised ones, bans. */
+static void
+sit_mixed(bool encoder)
+{
+    for (uint32_t i = 0; i < 11; i++) {
+        struct hand_seat *s = sit(i, 1 + 2 * i % 7, 5 + 4 * i);
+
+        if (encoder) {
+            s->source = SOURCE;
+            s->n_source = 1 + i;
+        }
+        s->how.seed = i;
+        s->how.temperature = i % 3 ? 0 : 0.8f;
+        s->how.repetition = i % 4 ? 1 : 1.3f;
+        s->how.n_logprobs = i % 5 ? 0 : 3;
+        s->how.first_new = s->n_prompt;
+        s->how.min_new = i % 2 ? 6 : 0;
+        s->how.n_eos = 2;
+        s->how.eos[0] = 3;
+        s->how.eos[1] = (int32_t)(i + 50);
+    }
+}
+
+static void
+a_captured_step_gives_what_a_plain_one_gives(void **state)
+{
+    static const char *const config[] = { LLAMA, T5 };
+
+    (void)state;
+    for (int c = 0; c < 2; c++)
+        for (int lanes = 1; lanes <= 2; lanes++) {
+            struct hand_options o = { .twice = true, .n_lanes = (uint32_t)lanes };
+
+            open_model(config[c], o);
+            sit_mixed(c == 1);
+            hand_run(&h);
+            take(&a);
+
+            o.buckets = true;
+            o.opened = captures;
+            o.graphs_memory = 1 << 20;
+            graph_bytes = 1000;
+            open_model(config[c], o);
+            sit_mixed(c == 1);
+            hand_run(&h);
+            take(&b);
+            assert_memory_equal(&a, &b, sizeof a);
+            assert_true(n_captured >= 4 && n_replayed > 20);
+            assert_int_equal(n_dropped, n_captured);
+        }
+}
+
+static void
+graphs_that_do_not_fit_together_take_no_turns(void **state)
+{
+    struct hand_options o = {
+        .twice = true, .buckets = true, .opened = captures, .graphs_memory = 2500
+    };
+
+    (void)state;
+    graph_bytes = 1000;
+    open_model(LLAMA, o);
+    sit_mixed(false);
+    hand_run(&h);
+    take(&b);
+    assert_true(n_captured >= 2 && n_captured < 8 && n_replayed > 10);
+    assert_int_equal(n_dropped, n_captured);
+}
+
+static void
+no_memory_for_graphs_means_none(void **state)
+{
+    (void)state;
+    open_model(LLAMA, (struct hand_options){ .buckets = true, .opened = captures });
+    sit_mixed(false);
+    hand_run(&h);
+    hand_close(&h);
+    assert_int_equal(n_captured + n_replayed, 0);
+}
+
 static void
 refuses(struct batch *t, const char *word)
 {
@@ -413,9 +573,6 @@ what_is_not_there_yet_is_refused_by_name(void **state)
     t->run[0].n_draft = 1;
     refuses(t, "draft");
     t->run[0].n_draft = 0;
-    t->bucket = 8;
-    refuses(t, "graphs");
-    t->bucket = 0;
     t->n_copies = 1;
     refuses(t, "copies");
     t->n_copies = 0;
@@ -485,6 +642,9 @@ main(void)
         cmocka_unit_test(log_probabilities_of_a_long_prompt_come_in_pieces),
         cmocka_unit_test(a_seat_moves_to_another_lane_behind_the_step_it_waits_for),
         cmocka_unit_test(a_result_stays_through_one_more_start),
+        cmocka_unit_test(a_captured_step_gives_what_a_plain_one_gives),
+        cmocka_unit_test(graphs_that_do_not_fit_together_take_no_turns),
+        cmocka_unit_test(no_memory_for_graphs_means_none),
         cmocka_unit_test(what_is_not_there_yet_is_refused_by_name),
         cmocka_unit_test(another_kv_dtype_than_the_groups_were_made_for_is_a_sentence),
         cmocka_unit_test(stepping_allocates_nothing),

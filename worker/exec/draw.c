@@ -20,6 +20,7 @@ struct draw {
     struct sample_row *row;
     int32_t *ban;
     uint32_t n_ban, n_top;
+    bool in_order; /* so far, row i of logits is the decoder's row i */
 };
 
 static struct sample_row
@@ -91,6 +92,7 @@ draw_run(const struct exec *x, const struct batch_run *r, struct draw *d, struct
         o->r.first_top[r->first_logit + i] = d->n_top;
         d->n_top += row->n_top;
         d->which[r->first_logit + i] = r->first_row + k;
+        if (r->first_logit + i != r->first_row + k) d->in_order = false;
     }
 }
 
@@ -98,13 +100,18 @@ void
 draw_stage(struct exec *x, struct stage *st, const struct batch *b, struct outcome *o,
            struct todo *t)
 {
-    struct draw d = { 0 };
+    /* Padding: the token is forced, so that nobody looks at such a row's logits. */
+    static const struct sample_row none = {
+        .seat = SEAT_NONE, .top_p = 1, .repetition = 1, .force = 0, .target = -1
+    };
+    struct draw d = { .ban = st->ban, .in_order = true };
     uint32_t next = 0;
 
     check(b->n_logits <= x->c.max_rows);
-    d.which = TAKE_ARRAY(st, uint32_t, b->n_logits, &t->which);
-    d.row = TAKE_ARRAY(st, struct sample_row, b->n_logits, &t->row);
-    d.ban = TAKE_ARRAY(st, int32_t, b->n_runs * ARRAY_LEN(x->seat->eos), &t->ban);
+    t->n_logits = b->n_logits;
+    t->draw_rows = t->bucket ? t->bucket : b->n_logits;
+    d.which = TAKE_ARRAY(st, uint32_t, t->draw_rows, &t->which);
+    d.row = TAKE_ARRAY(st, struct sample_row, t->draw_rows, &t->row);
     o->n_runs = b->n_runs;
     o->n_logits = b->n_logits;
     for (uint32_t i = 0; i < b->n_runs; i++) {
@@ -119,40 +126,48 @@ draw_stage(struct exec *x, struct stage *st, const struct batch *b, struct outco
     }
     check(next == b->n_logits);
     o->r.first_top[next] = d.n_top;
-    t->n_logits = b->n_logits;
+    o->r.logprob = (float *)o->drawn + t->draw_rows;
+    for (; next < t->draw_rows; next++) d.row[next] = none;
+    if (d.in_order) t->which = NULL;
     t->n_top = d.n_top;
+    t->n_ban = d.n_ban;
 }
 
 int
-draw_queue(struct exec *x, struct exec_lane *l, const struct todo *t, struct outcome *o)
+draw_queue(struct exec *x, struct exec_lane *l, const struct todo *t)
 {
     const struct gpu_ops *op = x->op;
 
-    for (uint32_t i = 0; i < t->n_logits; i += x->piece) {
-        uint32_t n = MIN(t->n_logits - i, x->piece);
-        struct tensor picked = tensor_rows(l->picked, 0, n);
+    for (uint32_t i = 0; i < t->draw_rows; i += x->piece) {
+        uint32_t n = MIN(t->draw_rows - i, x->piece);
+        struct tensor picked = t->which ? tensor_rows(l->picked, 0, n)
+                                        : tensor_rows(l->step.normed, i, n);
         struct sample s = {
             .logits = tensor_rows(l->logits, 0, n),
             .row = t->row + i,
-            .ban = t->ban,
+            .ban = l->ban,
             .n = n,
             .seen = x->seen,
             .seen_words = x->seen_words,
             .last = x->last,
-            .token = l->token + i,
-            .logprob = l->logprob + i,
+            .token = l->drawn + i,
+            .logprob = (float *)l->drawn + t->draw_rows + i,
             .top = l->top,
         };
 
-        TRY(op->rows(l->lane, picked, l->step.normed, t->which + i));
+        if (t->which) TRY(op->rows(l->lane, picked, l->step.normed, t->which + i));
         TRY(x->m->arch->logits(x->m, &l->step, s.logits, picked));
         TRY(op->sample(l->lane, &s));
     }
-    if (!t->n_logits) return 0;
-    TRY(op->get(l->lane, o->drawn, l->token, t->n_logits * sizeof *o->drawn));
-    TRY(op->get(l->lane, o->r.logprob, l->logprob, t->n_logits * sizeof *o->r.logprob));
-    if (t->n_top) TRY(op->get(l->lane, o->r.top, l->top, t->n_top * sizeof *o->r.top));
     return 0;
+}
+
+int
+draw_get(struct exec *x, struct exec_lane *l, const struct todo *t, struct outcome *o)
+{
+    if (!t->n_logits) return 0;
+    TRY(x->op->get(l->lane, o->drawn, l->drawn, (t->draw_rows + t->n_logits) * sizeof *o->drawn));
+    return t->n_top ? x->op->get(l->lane, o->r.top, l->top, t->n_top * sizeof *o->r.top) : 0;
 }
 
 void

@@ -1,11 +1,13 @@
 /* exec.c - see exec.h.
  *
  * One step, in the order it is queued: what must be waited for, the step's arrays, table edits,
- * tokens sampled by the step before, encoder slices, cross projections of new sources, the decoder,
- * logits and sampling, results, the mark.
+ * encoder slices, tokens sampled by the step before, cross projections of new sources, the decoder,
+ * logits and sampling, results, the mark. A graph holds tokens, decoder, logits and sampling.
  */
 #include "worker/exec/exec.h"
 
+#include "base/clock.h"
+#include "base/log.h"
 #include "worker/exec/inside.h"
 
 #include <errno.h>
@@ -14,7 +16,9 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { DEFAULT_EDITS = 4096, LOGITS_BYTES = 32 << 20, LEAST_PIECE = 64 };
+/* LOGITS_BYTES: of a piece's rows. The head is read once a piece: so a piece has a row for every seat, if
+ * that is not more than a device's memory would notice. */
+enum { DEFAULT_EDITS = 4096, LOGITS_BYTES = 512 << 20, LEAST_PIECE = 64 };
 
 /* What a layer's views must agree on, so that a wrong dtype is a sentence and not wrong tokens. */
 static int
@@ -64,44 +68,74 @@ lane_views(struct exec *x, struct exec_lane *l, const struct kv_config *kv,
     return 0;
 }
 
-int
-exec_open(struct exec **ret, const struct exec_config *c, struct gpu *g, const struct model *m,
-          const struct kv_config *kv, const struct arena *kv_arena, struct err *e)
+static void
+set_sizes(struct exec *x, const struct exec_config *c, const struct model *m,
+          const struct kv_config *kv)
 {
-    CLEAN(exec_close_at) struct exec *x = calloc(1, sizeof *x);
     const struct model_shape *s = &m->shape;
+    uint32_t most = (uint32_t)(LOGITS_BYTES / (sizeof(float) * s->vocab));
 
-    if (!x) return err_set(e, -ENOMEM, "executor");
     check(c->n_lanes && c->n_lanes <= MAX_LANES && c->max_rows && kv->n_seats);
-    x->gpu = g;
-    x->op = gpu_ops(g);
     x->m = m;
     x->c = *c;
     if (!c->max_edits) x->c.max_edits = DEFAULT_EDITS;
     if (!s->n_encoder_layers) x->c.max_enc_rows = 0;
     x->n_seats = kv->n_seats;
     x->scratch_rows = MAX(x->c.max_rows, x->c.max_enc_rows);
-    x->piece = (uint32_t)(LOGITS_BYTES / (sizeof(float) * s->vocab));
-    x->piece = MIN(MAX(x->piece, (uint32_t)LEAST_PIECE), x->c.max_rows);
+    x->piece = MIN(MAX(MIN(most, x->n_seats), (uint32_t)LEAST_PIECE), x->c.max_rows);
     x->top_most = MIN(s->vocab, (uint32_t)MAX_TOP);
     x->seen_words = CEIL_DIV(s->vocab, 32);
+}
+
+uint64_t
+exec_needs(const struct exec_config *c, const struct model *m, const struct kv_config *kv)
+{
+    struct exec x = { 0 };
+
+    set_sizes(&x, c, m, kv);
+    return scratch_bytes(&x, kv);
+}
+
+int
+exec_open(struct exec **ret, const struct exec_config *c, struct gpu *g, const struct model *m,
+          const struct kv_config *kv, const struct arena *kv_arena, struct err *e)
+{
+    CLEAN(exec_close_at) struct exec *x = calloc(1, sizeof *x);
+
+    if (!x) return err_set(e, -ENOMEM, "executor");
+    x->gpu = g;
+    x->op = gpu_ops(g);
+    set_sizes(x, c, m, kv);
     TRY(scratch_open(x, kv, e));
     for (uint32_t i = 0; i < c->n_lanes; i++) {
         uint32_t units = c->lane_units[i] ? c->lane_units[i] : gpu_units(g) / c->n_lanes;
 
         TRY(x->op->lane_open(g, MAX(units, 1u), &x->lane[i].lane, e));
         TRY(lane_views(x, &x->lane[i], kv, kv_arena, e));
+        if (gpu_graphs(g)) x->lane[i].graphs.room = c->graphs_memory / c->n_lanes;
     }
     *ret = TAKE(x);
     return 0;
+}
+
+/* Graphs are dropped by their lane, once none of them may be running. */
+static void
+lane_end(struct exec *x, struct exec_lane *l)
+{
+    if (!l->lane) return;
+    while (l->graphs.bytes && l->finished < l->started && x->op->lane_error(l->lane) == 0 &&
+           x->op->lane_done(l->lane) < l->outcome[(l->started - 1) % OUTCOMES].r.step)
+        usleep(50);
+    for (uint32_t i = 0; i < l->graphs.n; i++)
+        if (l->graphs.slot[i].graph) x->op->graph_drop(l->lane, l->graphs.slot[i].graph);
+    x->op->lane_close(l->lane);
 }
 
 struct exec *
 exec_close(struct exec *x)
 {
     if (!x) return NULL;
-    for (unsigned i = 0; i < MAX_LANES; i++)
-        if (x->lane[i].lane) x->op->lane_close(x->lane[i].lane);
+    for (unsigned i = 0; i < MAX_LANES; i++) lane_end(x, &x->lane[i]);
     scratch_close(x);
     free(x);
     return NULL;
@@ -162,29 +196,137 @@ queue_projections(struct exec *x, struct exec_lane *l, const struct batch *b, co
     return 0;
 }
 
+/* What a graph holds. */
+static int
+queue_decoder(struct exec *x, struct exec_lane *l, const struct todo *t)
+{
+    const struct gpu_ops *op = x->op;
+
+    op->range_begin(l->lane, "forward");
+    TRY(op->tokens(l->lane, l->step.rows, x->last));
+    TRY(x->m->arch->forward(x->m, &l->step, 0, x->m->shape.n_layers));
+    op->range_end(l->lane);
+    op->range_begin(l->lane, "sample");
+    TRY(draw_queue(x, l, t));
+    op->range_end(l->lane);
+    return 0;
+}
+
+/* How long the steps that are out will still take, as far as can be told. */
+static nsec
+busy(const struct exec_lane *l, nsec now)
+{
+    if (l->started == l->finished) return 0;
+    return MAX(l->since + l->step_ns - now, (nsec)0);
+}
+
+/* Queue the decoder's part as a graph, captured now if that is due. 0: it runs plain. */
+static int
+run_graph(struct exec *x, struct exec_lane *l, const struct todo *t)
+{
+    const struct gpu_ops *op = x->op;
+    struct graphs_slot *s = t->graph;
+    struct graph *graph = NULL, *drop;
+    uint64_t bytes = 0;
+    nsec began = clock_now();
+    int r, end;
+
+    if (!s) return 0;
+    if (!s->graph) {
+        if (!graphs_may_capture(&l->graphs, s, busy(l, began))) return 0;
+        r = op->graph_begin(l->lane);
+        if (r == 0) {
+            r = queue_decoder(x, l, t);
+            end = op->graph_end(l->lane, &graph, &bytes);
+            if (r == 0) r = end;
+        }
+        if (r < 0) {
+            log_debug("steps of %u rows cannot be captured, running them plain: %s", s->rows,
+                      gpu_why(x->gpu));
+            graphs_never(s);
+            return op->lane_error(l->lane);
+        }
+        do {
+            r = graphs_keep(&l->graphs, s, graph, bytes, clock_now() - began,
+                            op->lane_done(l->lane), &drop);
+            if (drop) op->graph_drop(l->lane, drop);
+        } while (r == -EAGAIN);
+        if (r < 0) {
+            op->graph_drop(l->lane, graph);
+            return 0;
+        }
+    }
+    TRY(op->graph_run(l->lane, s->graph));
+    return 1;
+}
+
+static int
+queue_rows(struct exec *x, struct exec_lane *l, const struct batch *b, const struct todo *t)
+{
+    const struct gpu_ops *op = x->op;
+    struct step *s = &l->step;
+    int r;
+
+    s->x = tensor_rows(l->x, 0, s->rows.n_rows);
+    s->normed = tensor_rows(l->normed, 0, s->rows.n_rows);
+    if (t->n_see) {
+        TRY(op->tokens(l->lane, s->rows, x->last));
+        TRY(op->see(l->lane, x->seen, x->seen_words, s->rows, t->see, t->n_see));
+    }
+    TRY(queue_projections(x, l, b, t));
+    r = run_graph(x, l, t);
+    if (r == 0) r = queue_decoder(x, l, t);
+    return r < 0 ? r : 0;
+}
+
 static int
 queue_step(struct exec *x, struct exec_lane *l, const struct stage *st, const struct batch *b,
            const struct todo *t, struct outcome *o)
 {
     const struct gpu_ops *op = x->op;
-    struct step *s = &l->step;
 
     for (uint32_t i = 0; i < b->n_waits; i++)
         if (b->wait[i].lane != b->lane)
             TRY(op->lane_after(l->lane, x->lane[b->wait[i].lane].lane, b->wait[i].step));
     if (st->used) TRY(op->put(l->lane, st->dev, st->host, st->used));
+    if (t->n_ban) TRY(op->put(l->lane, l->ban, st->ban, t->n_ban * sizeof *st->ban));
     if (t->n_edits) TRY(op->edit(l->lane, x->tables, t->edit, t->n_edits));
-    TRY(queue_encoders(x, l, b, t));
-    if (s->rows.n_rows) {
-        s->x = tensor_rows(l->x, 0, s->rows.n_rows);
-        s->normed = tensor_rows(l->normed, 0, s->rows.n_rows);
-        TRY(op->tokens(l->lane, s->rows, x->last));
-        if (t->n_see) TRY(op->see(l->lane, x->seen, x->seen_words, s->rows, t->see, t->n_see));
-        TRY(queue_projections(x, l, b, t));
-        TRY(x->m->arch->forward(x->m, s, 0, x->m->shape.n_layers));
-        TRY(draw_queue(x, l, t, o));
+    if (b->n_encode) {
+        op->range_begin(l->lane, "encode");
+        TRY(queue_encoders(x, l, b, t));
+        op->range_end(l->lane);
     }
+    if (l->step.rows.n_rows) TRY(queue_rows(x, l, b, t));
+    TRY(draw_get(x, l, t, o));
     return op->lane_mark(l->lane, b->step);
+}
+
+/* Whether the step only generates: a row, and a row of logits, for every run. */
+static bool
+generates(const struct batch *b)
+{
+    if (b->n_encode || b->n_runs != b->n_rows || b->n_logits != b->n_rows) return false;
+    for (uint32_t i = 0; i < b->n_runs; i++)
+        if (b->run[i].enc_rows) return false;
+    return true;
+}
+
+/* The step's arrays, padded to its bucket where it may be a graph. */
+static void
+stage_step(struct exec *x, struct exec_lane *l, struct stage *st, const struct batch *b,
+           struct outcome *o, struct todo *t)
+{
+    check(!b->bucket || b->bucket >= b->n_rows);
+    if (b->bucket && l->graphs.room && generates(b)) {
+        t->graph = graphs_use(&l->graphs, b->bucket, b->step);
+        if (t->graph) t->bucket = b->bucket;
+    }
+    st->used = 0;
+    stage_decoder(x, l, st, b, t);
+    draw_stage(x, st, b, o, t);
+    stage_rest(x, st, b, t);
+    o->r.step = b->step;
+    o->r.lane = b->lane;
 }
 
 int
@@ -198,12 +340,13 @@ exec_start(struct exec *x, const struct batch *b, struct err *e)
 
     check(b->lane < x->c.n_lanes && l->started - l->finished < STAGES);
     TRY(stage_refuse(x, b, e));
-    st->used = 0;
-    stage_batch(x, l, st, b, &t);
-    draw_stage(x, st, b, o, &t);
-    o->r.step = b->step;
-    o->r.lane = b->lane;
+    x->op->range_begin(l->lane, "step");
+    x->op->range_begin(l->lane, "stage");
+    stage_step(x, l, st, b, o, &t);
+    x->op->range_end(l->lane);
+    if (l->started == l->finished) l->since = clock_now();
     r = queue_step(x, l, st, b, &t, o);
+    x->op->range_end(l->lane);
     if (r < 0)
         return err_set(e, r, "step %llu of lane %u: %s", (unsigned long long)b->step, b->lane,
                        gpu_why(x->gpu));
@@ -250,10 +393,14 @@ exec_finish(struct exec *x, unsigned lane, const struct batch_result **r)
 {
     struct exec_lane *l = &x->lane[lane];
     struct outcome *o;
+    nsec now;
 
     check(lane < x->c.n_lanes);
     if (!is_done_or_fd_empty(x, l)) return -EAGAIN;
     o = &l->outcome[l->finished++ % OUTCOMES];
+    now = clock_now();
+    l->step_ns = l->step_ns ? (7 * l->step_ns + (now - l->since)) / 8 : now - l->since;
+    l->since = now;
     o->r.status = x->op->lane_error(l->lane) < 0 ? -EIO : 0;
     if (!o->r.status) draw_finish(o);
     *r = &o->r;

@@ -1,5 +1,8 @@
 /* exec.h - do a batch: upload its arrays, queue the model's ops, sample; decides nothing.
  *
+ * Where the device captures (gpu_graphs()), a batch with a bucket that only generates, one row of logits a
+ * row and no source, runs as a graph once its bucket was captured (graphs.h).
+ *
  * exec_start() queues a step on its lane and returns; the lane's fd (exec_fd) becomes readable when a
  * step is done; exec_finish() then hands its result out. Two steps of a lane may be out at once; they
  * finish in order. One thread calls all of it. Nothing is allocated after exec_open().
@@ -22,6 +25,7 @@ struct exec_config {
     uint32_t n_lanes;
     uint32_t lane_units[MAX_LANES]; /* threads or SMs of each; 0: an equal share */
     enum dtype kv_dtype;            /* as model_groups() was given */
+    uint64_t graphs_memory; /* device memory that captured steps may take, all lanes; 0: none */
 };
 
 /* How a seat's tokens are chosen. Copied by exec_seat(); prompt is kept until the seat ends. */
@@ -61,5 +65,7 @@ uint64_t exec_done(const struct exec *x, unsigned lane); /* the last step that i
  * lane. 0, or -EAGAIN: none is done. A device failure is r->status. */
 int exec_finish(struct exec *x, unsigned lane, const struct batch_result **r) MUST_USE;
 uint64_t exec_scratch_bytes(const struct exec *x);
+/* What exec_open() will take of the device's memory, graphs apart. */
+uint64_t exec_needs(const struct exec_config *c, const struct model *m, const struct kv_config *kv);
 
 #endif

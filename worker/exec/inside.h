@@ -3,23 +3,30 @@
  *     scratch.c   where everything lies: one device arena, one host mapping, laid out once
  *     stage.c     batch -> the arrays that ops read, and what is refused
  *     draw.c      rows of logits: which, how they are sampled, what comes back
+ *     graphs.c    which steps run as captured graphs
  *     exec.c      the queue of one step, and its end
  *
- * A lane alternates between two staging images (a step's arrays must stay until it is done, and two
- * steps may be out) and three outcomes (a result must also outlast one more start after it was
- * handed out). Tables, last tokens, seen bits and encoder states belong to all lanes.
+ * A lane has one staging image on the device, because graphs keep addresses and because the copy into it
+ * comes after the step before in the lane's queue; two on the host, because a copy's source must stay
+ * until it is done and two steps may be out; and three outcomes, because a result must also outlast one
+ * more start after it was handed out. Tables, last tokens, seen bits and encoder states belong to all
+ * lanes.
  */
 #ifndef EXEC_INSIDE_H
 #define EXEC_INSIDE_H
 
 #include "worker/exec/exec.h"
+#include "worker/exec/graphs.h"
 
 enum { STAGES = 2, OUTCOMES = 3, MAX_TOP = 1024 /* DECISIONS 17 */ };
+enum { MAX_BAN = ARRAY_LEN(((struct sampling *)0)->eos) }; /* of a row */
 
-/* The arrays of one step: written on the host, copied in one piece, read on the device. */
+/* The arrays of one step: written on the host, copied in one piece, read on the device. What a graph reads
+ * comes first and has a bucket's size: so it lies where it lay when the graph was captured. */
 struct stage {
     char *host, *dev;
     size_t bytes, used;
+    int32_t *ban; /* [n_seats * MAX_BAN], apart: few steps have any */
 };
 /* bytes of it: the host's address, and *dev the device's. */
 void *stage_take(struct stage *st, size_t bytes, void **dev);
@@ -35,7 +42,7 @@ void *stage_take(struct stage *st, size_t bytes, void **dev);
 /* One step's way back. r's arrays lie in the host mapping. */
 struct outcome {
     struct batch_result r;
-    int32_t *drawn;      /* [max_rows] token by row of logits */
+    int32_t *drawn;      /* [2 * max_rows] token by row of logits, then r.logprob */
     uint32_t *run_logit; /* [n_seats] row of logits that a run sampled from, or NO_LOGIT */
     uint32_t n_runs, n_logits;
 };
@@ -43,11 +50,13 @@ struct outcome {
 
 /* What one step queues, as device addresses: stage.c and draw.c fill it, exec.c queues it. */
 struct todo {
+    uint32_t bucket;           /* rows and runs it is padded to; 0: none */
+    struct graphs_slot *graph; /* of that bucket */
     const struct table_edit *edit;
     const struct run *see;
-    const uint32_t *which; /* [n_logits] decoder row of each row of logits */
+    const uint32_t
+        *which; /* [draw_rows] decoder row of each row of logits; NULL: row by row the same */
     const struct sample_row *row;
-    const int32_t *ban;
     const int32_t *enc_pos; /* arrays of all encoder rows of the batch */
     const uint32_t *enc_seat;
     int32_t *enc_token;
@@ -55,20 +64,24 @@ struct todo {
         *enc_run; /* [n_encode] first_row: from the first of the slices queued together */
     const int32_t *project_pos;
     const uint32_t *project_seat;
-    uint32_t n_edits, n_see, n_logits, n_top;
+    uint32_t n_edits, n_see, n_logits, n_top, n_ban;
+    uint32_t draw_rows; /* n_logits, or bucket */
 };
 
 struct exec_lane {
     struct lane *lane;
     uint64_t started, finished; /* steps, counted */
-    struct step step;           /* views; kv and scratch are set once */
-    struct tensor x, normed;    /* [max_rows, hidden] */
-    struct tensor scratch[8];   /* [max(max_rows, max_enc_rows), model_scratch()] */
-    struct tensor picked;       /* [piece, hidden] rows whose logits are wanted */
-    struct tensor logits;       /* [piece, vocab] */
-    int32_t *token;             /* [max_rows] on the device, by row of logits */
-    float *logprob;
+    nsec since,
+        step_ns; /* when the oldest step that is out began, and how long they take of late */
+    struct graphs graphs;
+    struct step step;         /* views; kv and scratch are set once */
+    struct tensor x, normed;  /* [max_rows, hidden] */
+    struct tensor scratch[8]; /* [max(max_rows, max_enc_rows), model_scratch()] */
+    struct tensor picked;     /* [piece, hidden] rows whose logits are wanted */
+    struct tensor logits;     /* [piece, vocab] */
+    int32_t *drawn;           /* [2 * max_rows] as in struct outcome */
     struct top *top;
+    int32_t *ban;
     struct stage stage[STAGES];
     struct outcome outcome[OUTCOMES];
 };
@@ -96,13 +109,17 @@ struct exec {
 };
 
 /* scratch.c: sizes, then memory, then addresses. x's numbers are set. */
+uint64_t scratch_bytes(struct exec *x, const struct kv_config *kv);
 int scratch_open(struct exec *x, const struct kv_config *kv, struct err *e) MUST_USE;
 void scratch_close(struct exec *x);
 
 /* stage.c */
 int stage_refuse(const struct exec *x, const struct batch *b, struct err *e) MUST_USE;
-void stage_batch(struct exec *x, struct exec_lane *l, struct stage *st, const struct batch *b,
-                 struct todo *t);
+/* Rows, positions, seats and runs of the decoder: first, because graphs read them. */
+void stage_decoder(struct exec *x, struct exec_lane *l, struct stage *st, const struct batch *b,
+                   const struct todo *t);
+/* What graphs do not read. */
+void stage_rest(struct exec *x, struct stage *st, const struct batch *b, struct todo *t);
 
 /* Encoder slice i goes through its layers together with the one before it: they are side by side in
  * the batch and in enc_state. */
@@ -111,8 +128,8 @@ bool stage_follows(const struct batch *b, uint32_t i);
 /* draw.c */
 void draw_stage(struct exec *x, struct stage *st, const struct batch *b, struct outcome *o,
                 struct todo *t);
-int draw_queue(struct exec *x, struct exec_lane *l, const struct todo *t,
-               struct outcome *o) MUST_USE;
+int draw_queue(struct exec *x, struct exec_lane *l, const struct todo *t) MUST_USE;
+int draw_get(struct exec *x, struct exec_lane *l, const struct todo *t, struct outcome *o) MUST_USE;
 void draw_finish(struct outcome *o);
 
 #endif

@@ -49,15 +49,14 @@ matrix(struct plan *p, enum dtype t, uint32_t rows, uint32_t cols)
     return tensor_cols(m, 0, cols);
 }
 
-/* The most that stage_batch() and draw_stage() take for one step. */
+/* The most that stage.c and draw.c take for one step. */
 static size_t
 stage_bytes(const struct exec *x)
 {
     size_t rows = x->c.max_rows, enc = x->c.max_enc_rows, seats = x->n_seats;
 
     return rows * (3 * sizeof(int32_t) + sizeof(uint32_t) + sizeof(struct sample_row)) +
-           enc * 5 * sizeof(int32_t) +
-           seats * (4 * sizeof(struct run) + sizeof(((struct sampling *)0)->eos)) +
+           enc * 5 * sizeof(int32_t) + seats * 4 * sizeof(struct run) +
            x->c.max_edits * sizeof(struct table_edit) + (size_t)32 * CACHE_LINE;
 }
 
@@ -74,26 +73,26 @@ lay_out_lane(struct exec *x, struct exec_lane *l, struct plan *p)
         l->scratch[i] = cols[i] ? matrix(p, act, x->scratch_rows, cols[i]) : NO_TENSOR;
     l->picked = matrix(p, act, x->piece, hidden);
     l->logits = matrix(p, DT_F32, x->piece, x->m->shape.vocab);
-    l->token = on_dev(p, rows, sizeof *l->token);
-    l->logprob = on_dev(p, rows, sizeof *l->logprob);
+    l->drawn = on_dev(p, 2 * (uint64_t)rows, sizeof *l->drawn);
+    l->ban = on_dev(p, (uint64_t)x->n_seats * MAX_BAN, sizeof *l->ban);
     l->top = on_dev(p, (uint64_t)rows * x->top_most, sizeof *l->top);
     for (unsigned i = 0; i < STAGES; i++) {
         struct stage *st = &l->stage[i];
 
         st->bytes = stage_bytes(x);
-        st->dev = on_dev(p, st->bytes, 1);
+        st->dev = i == 0 ? on_dev(p, st->bytes, 1) : l->stage[0].dev;
         st->host = on_host(p, st->bytes, 1);
+        st->ban = on_host(p, (uint64_t)x->n_seats * MAX_BAN, sizeof *st->ban);
     }
     for (unsigned i = 0; i < OUTCOMES; i++) {
         struct outcome *o = &l->outcome[i];
 
-        o->drawn = on_host(p, rows, sizeof *o->drawn);
+        o->drawn = on_host(p, 2 * (uint64_t)rows, sizeof *o->drawn);
         o->run_logit = on_host(p, x->n_seats, sizeof *o->run_logit);
         o->r.n_tokens = on_host(p, x->n_seats, sizeof *o->r.n_tokens);
         o->r.token = on_host(p, (uint64_t)x->n_seats * (1 + MAX_DRAFT), sizeof *o->r.token);
         o->r.parent = on_host(p, x->n_seats, sizeof *o->r.parent);
         o->r.score = on_host(p, x->n_seats, sizeof *o->r.score);
-        o->r.logprob = on_host(p, rows, sizeof *o->r.logprob);
         o->r.first_top = on_host(p, (uint64_t)rows + 1, sizeof *o->r.first_top);
         o->r.top = on_host(p, (uint64_t)rows * x->top_most, sizeof *o->r.top);
     }
@@ -135,6 +134,15 @@ clear_tables(struct exec *x, struct err *e)
     }
     x->op->lane_close(lane);
     return r < 0 ? err_set(e, r, "clear block tables: %s", gpu_why(x->gpu)) : 0;
+}
+
+uint64_t
+scratch_bytes(struct exec *x, const struct kv_config *kv)
+{
+    struct plan p = { 0 };
+
+    lay_out(x, kv, &p);
+    return p.dev_used;
 }
 
 int

@@ -22,10 +22,6 @@ stage_take(struct stage *st, size_t bytes, void **dev)
 int
 stage_refuse(const struct exec *x, const struct batch *b, struct err *e)
 {
-    if (b->bucket)
-        return err_set(e, -ENOTSUP,
-                       "batch has a bucket of %u rows: captured graphs are not there yet",
-                       b->bucket);
     if (b->n_copies)
         return err_set(e, -ENOTSUP, "batch copies %u blocks: block copies are not there yet",
                        b->n_copies);
@@ -73,26 +69,29 @@ wants_history(const struct sampling *s)
     return s->repetition != 0 && s->repetition != 1;
 }
 
-static uint32_t
-stage_decoder(const struct exec *x, struct exec_lane *l, struct stage *st, const struct batch *b,
-              struct todo *t)
+void
+stage_decoder(struct exec *x, struct exec_lane *l, struct stage *st, const struct batch *b,
+              const struct todo *t)
 {
-    uint32_t n = 0, n_project = 0;
+    uint32_t n = 0, n_rows, n_runs;
     struct rows *rows = &l->step.rows, *cross = &l->step.cross;
-    struct run *run, *cross_run, *see;
+    struct run *run, *cross_run;
     int32_t *token, *pos;
     uint32_t *seat;
 
     for (uint32_t i = 0; i < b->n_runs; i++) n += b->run[i].n_rows;
-    check(n <= x->c.max_rows && n <= b->n_rows && b->n_runs <= x->n_seats);
-    token = TAKE_ARRAY(st, int32_t, n, &rows->token);
-    pos = TAKE_ARRAY(st, int32_t, n, &rows->pos);
-    seat = TAKE_ARRAY(st, uint32_t, n, &rows->seat);
-    run = TAKE_ARRAY(st, struct run, b->n_runs, &rows->run);
-    cross_run = TAKE_ARRAY(st, struct run, b->n_runs, &cross->run);
-    see = TAKE_ARRAY(st, struct run, b->n_runs, &t->see);
-    rows->n_rows = n;
-    rows->n_runs = b->n_runs;
+    check(n <= b->n_rows && (!t->bucket || n <= t->bucket));
+    n_rows = t->bucket ? t->bucket : n;
+    n_runs = t->bucket ? t->bucket : b->n_runs;
+    check(n_rows <= x->c.max_rows && n_runs <= x->n_seats);
+    token = TAKE_ARRAY(st, int32_t, n_rows, &rows->token);
+    pos = TAKE_ARRAY(st, int32_t, n_rows, &rows->pos);
+    seat = TAKE_ARRAY(st, uint32_t, n_rows, &rows->seat);
+    run = TAKE_ARRAY(st, struct run, n_runs, &rows->run);
+    cross_run = TAKE_ARRAY(st, struct run, n_runs, &cross->run);
+    rows->n_rows = cross->n_rows = n_rows;
+    rows->n_runs = cross->n_runs = n_runs;
+    rows->n_single = 0;
 
     memcpy(token, b->token, n * sizeof *token);
     memcpy(pos, b->pos, n * sizeof *pos);
@@ -109,26 +108,48 @@ stage_decoder(const struct exec *x, struct exec_lane *l, struct stage *st, const
                                .kv_len = (uint32_t)r->first_pos + r->n_rows };
         cross_run[i] = run[i];
         cross_run[i].kv_len = r->cross_tokens;
-        if (wants_history(&x->seat[r->seat])) see[t->n_see++] = run[i];
         n += r->n_rows;
-        n_project += r->enc_rows;
+        if (n == i + 1) rows->n_single = n;
     }
-    cross->n_rows = n;
-    cross->n_runs = b->n_runs;
+    for (uint32_t i = b->n_runs; i < n_runs; i++) { /* one row of padding each */
+        token[i] = pos[i] = 0;
+        seat[i] = SEAT_NONE;
+        run[i] = cross_run[i] = (struct run){ .seat = SEAT_NONE, .first_row = i, .n_rows = 1 };
+    }
+    if (t->bucket) rows->n_single = n_runs;
+    cross->n_single = rows->n_single;
     cross->token = rows->token;
     cross->pos = rows->pos;
     cross->seat = rows->seat;
-    check(n_project <= x->c.max_enc_rows);
-    return n_project;
 }
 
 static void
-stage_project(struct stage *st, const struct batch *b, uint32_t n, struct todo *t)
+stage_history(const struct exec *x, struct stage *st, const struct batch *b, struct todo *t)
 {
-    int32_t *pos = TAKE_ARRAY(st, int32_t, n, &t->project_pos);
-    uint32_t *seat = TAKE_ARRAY(st, uint32_t, n, &t->project_seat);
+    struct run *see = TAKE_ARRAY(st, struct run, b->n_runs, &t->see);
 
-    for (uint32_t i = 0, at = 0; i < b->n_runs; i++)
+    for (uint32_t i = 0; i < b->n_runs; i++) {
+        const struct batch_run *r = &b->run[i];
+
+        if (!wants_history(&x->seat[r->seat])) continue;
+        see[t->n_see++] = (struct run){ .seat = r->seat,
+                                        .first_row = r->first_row,
+                                        .n_rows = r->n_rows,
+                                        .first_pos = r->first_pos };
+    }
+}
+
+static void
+stage_project(const struct exec *x, struct stage *st, const struct batch *b, struct todo *t)
+{
+    uint32_t n = 0, at = 0, *seat;
+    int32_t *pos;
+
+    for (uint32_t i = 0; i < b->n_runs; i++) n += b->run[i].enc_rows;
+    check(n <= x->c.max_enc_rows);
+    pos = TAKE_ARRAY(st, int32_t, n, &t->project_pos);
+    seat = TAKE_ARRAY(st, uint32_t, n, &t->project_seat);
+    for (uint32_t i = 0; i < b->n_runs; i++)
         for (uint32_t k = 0; k < b->run[i].enc_rows; k++, at++) {
             pos[at] = (int32_t)k;
             seat[at] = b->run[i].seat;
@@ -176,13 +197,13 @@ stage_encoder(const struct exec *x, struct stage *st, const struct batch *b, uin
 }
 
 void
-stage_batch(struct exec *x, struct exec_lane *l, struct stage *st, const struct batch *b,
-            struct todo *t)
+stage_rest(struct exec *x, struct stage *st, const struct batch *b, struct todo *t)
 {
-    uint32_t n_project;
+    uint32_t first = 0; /* of the encoder's rows */
 
+    for (uint32_t i = 0; i < b->n_runs; i++) first += b->run[i].n_rows;
+    stage_history(x, st, b, t);
     stage_edits(x, st, b, t);
-    n_project = stage_decoder(x, l, st, b, t);
-    stage_project(st, b, n_project, t);
-    stage_encoder(x, st, b, l->step.rows.n_rows, t);
+    stage_project(x, st, b, t);
+    stage_encoder(x, st, b, first, t);
 }

@@ -1,0 +1,160 @@
+/* test_graphs.c - which steps are captured, and which graphs go: graphs.h without a device. */
+#include "tests/test.h"
+#include "worker/exec/graphs.h"
+
+#include <errno.h>
+
+/* Graphs are told apart by their addresses and never looked into. */
+static char mark[GRAPHS_MOST];
+
+static struct graph *
+graph_no(uint32_t i)
+{
+    return (struct graph *)(void *)&mark[i];
+}
+
+/* Use a bucket in a step and capture it if that is due; whether it was. */
+static bool
+use(struct graphs *g, uint32_t rows, uint64_t step, uint64_t bytes, uint64_t done,
+    struct graph **dropped)
+{
+    struct graphs_slot *s = graphs_use(g, rows, step);
+    struct graph *drop;
+    int r;
+
+    assert_non_null(s);
+    if (s->graph || !graphs_may_capture(g, s, 0)) return false;
+    do {
+        r = graphs_keep(g, s, graph_no((uint32_t)(s - g->slot)), bytes, 1000, done, &drop);
+        if (drop && dropped) *dropped = drop;
+    } while (r == -EAGAIN);
+    return r == 0;
+}
+
+static void
+buckets_grow_and_end_at_the_largest_step(void **state)
+{
+    uint32_t bucket[GRAPHS_MOST];
+
+    (void)state;
+    for (uint32_t most = 1; most < 400; most++) {
+        uint32_t n = graphs_buckets(bucket, most);
+
+        assert_in_range(n, 1, GRAPHS_MOST);
+        assert_int_equal(bucket[0], 1);
+        assert_int_equal(bucket[n - 1], MIN(most, (uint32_t)GRAPHS_ROWS));
+        for (uint32_t i = 1; i < n; i++) {
+            assert_true(bucket[i] > bucket[i - 1]);
+            assert_true(bucket[i] <= 2 * bucket[i - 1]);
+        }
+    }
+    assert_int_equal(graphs_buckets(bucket, 0), 0);
+}
+
+static void
+a_bucket_runs_plain_once_and_is_captured_at_its_second_use(void **state)
+{
+    struct graphs g = { .room = 1000 };
+
+    (void)state;
+    assert_false(use(&g, 8, 1, 10, 0, NULL));
+    assert_false(use(&g, 16, 2, 10, 0, NULL));
+    assert_true(use(&g, 8, 3, 10, 0, NULL));
+    assert_true(graphs_use(&g, 8, 4)->graph == graph_no(0));
+    assert_int_equal(g.bytes, 10);
+}
+
+static void
+the_least_recently_used_graph_goes_and_waits_before_it_is_captured_again(void **state)
+{
+    struct graphs g = { .room = 100 };
+    struct graph *dropped = NULL;
+    uint64_t step = 0;
+
+    (void)state;
+    for (uint32_t rows = 1; rows <= 3; rows++)
+        for (int i = 0; i < 2; i++, step++) use(&g, rows, step, 30, step, NULL);
+    assert_int_equal(g.bytes, 90);
+    assert_non_null(graphs_use(&g, 1, ++step)->graph); /* now 2 is the oldest */
+    step++;
+    use(&g, 4, step, 30, step - 1, &dropped);
+    assert_true(use(&g, 4, step + 1, 30, step, &dropped));
+    assert_true(dropped == graph_no(1));
+    assert_int_equal(g.bytes, 90);
+    for (int i = 0; i < GRAPHS_AGAIN; i++) assert_false(use(&g, 2, 90, 30, 89, NULL));
+    assert_true(use(&g, 2, 90, 30, 89, NULL));
+}
+
+static void
+a_graph_that_may_be_running_is_not_dropped(void **state)
+{
+    struct graphs g = { .room = 50 };
+    struct graph *dropped = NULL;
+
+    (void)state;
+    use(&g, 1, 1, 30, 0, NULL);
+    assert_true(use(&g, 1, 2, 30, 1, NULL));
+    use(&g, 2, 3, 30, 1, NULL);
+    assert_false(use(&g, 2, 4, 30, 1, &dropped)); /* step 2 is not done */
+    assert_null(dropped);
+    assert_int_equal(g.bytes, 30);
+    for (uint64_t step = 5; step < 5 + GRAPHS_AGAIN; step++)
+        assert_false(use(&g, 2, step, 30, 4, NULL));
+    assert_true(use(&g, 2, 100, 30, 99, &dropped));
+    assert_true(dropped == graph_no(0));
+}
+
+static void
+a_graph_larger_than_all_room_is_not_tried_again(void **state)
+{
+    struct graphs g = { .room = 50 };
+
+    (void)state;
+    for (uint64_t step = 1; step < 300; step++) assert_false(use(&g, 4, step, 51, step, NULL));
+    assert_int_equal(g.bytes, 0);
+    assert_int_equal(g.slot[0].wait, UINT32_MAX);
+}
+
+static void
+a_capture_hides_behind_what_the_device_is_busy_with(void **state)
+{
+    struct graphs g = { .room = 1000 };
+    struct graph *drop;
+    struct graphs_slot *s = graphs_use(&g, 1, 1);
+
+    (void)state;
+    assert_false(graphs_may_capture(&g, s, 0));
+    assert_true(graphs_may_capture(&g, s, 0)); /* nothing is known yet */
+    assert_int_equal(graphs_keep(&g, s, graph_no(0), 1, 2 * GRAPHS_DELAY, 1, &drop), 0);
+    s = graphs_use(&g, 2, 2);
+    assert_false(graphs_may_capture(&g, s, NSEC_NEVER));
+    assert_false(graphs_may_capture(&g, s, GRAPHS_DELAY / 2));
+    assert_true(graphs_may_capture(&g, s, GRAPHS_DELAY));
+}
+
+static void
+more_buckets_than_slots_run_plain(void **state)
+{
+    struct graphs g = { .room = 1000 };
+
+    (void)state;
+    for (uint32_t i = 1; i <= GRAPHS_MOST; i++) assert_non_null(graphs_use(&g, i, i));
+    assert_null(graphs_use(&g, GRAPHS_MOST + 1, 99));
+    assert_non_null(graphs_use(&g, GRAPHS_MOST, 100));
+}
+
+int
+main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(buckets_grow_and_end_at_the_largest_step),
+        cmocka_unit_test(a_bucket_runs_plain_once_and_is_captured_at_its_second_use),
+        cmocka_unit_test(the_least_recently_used_graph_goes_and_waits_before_it_is_captured_again),
+        cmocka_unit_test(a_graph_that_may_be_running_is_not_dropped),
+        cmocka_unit_test(a_graph_larger_than_all_room_is_not_tried_again),
+        cmocka_unit_test(a_capture_hides_behind_what_the_device_is_busy_with),
+        cmocka_unit_test(more_buckets_than_slots_run_plain),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

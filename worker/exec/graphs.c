@@ -1,0 +1,95 @@
+/* graphs.c - see graphs.h. */
+#include "worker/exec/graphs.h"
+
+#include <errno.h>
+
+/* Steps of a doubling would run a third of their rows for nothing at worst; these a fifth from 16 on. */
+static const uint32_t bucket_rows[GRAPHS_MOST - 1] = { 1,  2,  4,   8,   16,  24,  32, 48,
+                                                       64, 96, 128, 160, 192, 224, 256 };
+
+uint32_t
+graphs_buckets(uint32_t bucket[GRAPHS_MOST], uint32_t most)
+{
+    uint32_t n = 0;
+
+    for (; n < ARRAY_LEN(bucket_rows) && bucket_rows[n] <= most; n++) bucket[n] = bucket_rows[n];
+    if (n < ARRAY_LEN(bucket_rows) && n > 0 && bucket[n - 1] < most) bucket[n++] = most;
+    return n;
+}
+
+struct graphs_slot *
+graphs_use(struct graphs *g, uint32_t rows, uint64_t step)
+{
+    struct graphs_slot *s = g->slot;
+
+    while (s < g->slot + g->n && s->rows != rows) s++;
+    if (s == g->slot + GRAPHS_MOST) return NULL;
+    if (s == g->slot + g->n) {
+        *s = (struct graphs_slot){ .rows = rows, .wait = 1 };
+        g->n++;
+    }
+    s->turn = ++g->turn;
+    s->step = step;
+    return s;
+}
+
+bool
+graphs_may_capture(struct graphs *g, struct graphs_slot *s, nsec busy)
+{
+    if (s->wait > 0) {
+        if (s->wait != UINT32_MAX) s->wait--;
+        return false;
+    }
+    return g->cost - busy <= GRAPHS_DELAY;
+}
+
+/* The least recently used graph that no step after done runs, or NULL. */
+static struct graphs_slot *
+oldest(struct graphs *g, uint64_t done)
+{
+    struct graphs_slot *old = NULL;
+
+    for (uint32_t i = 0; i < g->n; i++) {
+        struct graphs_slot *s = &g->slot[i];
+
+        if (s->graph && s->step <= done && (!old || s->turn < old->turn)) old = s;
+    }
+    return old;
+}
+
+int
+graphs_keep(struct graphs *g, struct graphs_slot *s, struct graph *graph, uint64_t bytes, nsec took,
+            uint64_t done, struct graph **drop)
+{
+    struct graphs_slot *old = NULL;
+
+    check(!s->graph);
+    *drop = NULL;
+    g->cost = MAX(g->cost, took);
+    if (bytes > g->room) {
+        graphs_never(s);
+        return -ENOSPC;
+    }
+    if (g->bytes + bytes > g->room) {
+        old = oldest(g, done);
+        if (!old) {
+            s->wait = GRAPHS_AGAIN;
+            return -ENOSPC;
+        }
+        *drop = old->graph;
+        g->bytes -= old->bytes;
+        old->graph = NULL;
+        old->wait = GRAPHS_AGAIN; /* so that two that do not fit together do not take turns */
+        return -EAGAIN;
+    }
+    s->graph = graph;
+    s->bytes = bytes;
+    g->bytes += bytes;
+    return 0;
+}
+
+void
+graphs_never(struct graphs_slot *s)
+{
+    s->wait = UINT32_MAX;
+}
