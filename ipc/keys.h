@@ -12,6 +12,7 @@
 
 enum { DTYPE_AUTO, DTYPE_FP32, DTYPE_BF16, DTYPE_FP16 };
 enum { SPLIT_OFF, SPLIT_AUTO, SPLIT_FIXED };
+enum { NUMERICS_FAST, NUMERICS_INVARIANT };
 
 struct model_keys {
     char path[1024];
@@ -29,6 +30,8 @@ struct model_keys {
     uint32_t threads; /* CPU: all lanes together; 0: every core we may use */
     char isa[16];     /* CPU: auto | scalar | avx2 */
     uint64_t graphs_memory;
+    char kernels[256];                      /* CUDA: op=name,... */
+    char cuda_libs[1024], cuda_tuned[1024]; /* a folder, a file; empty: where they are looked for */
 };
 
 extern const struct opt model_opts[];

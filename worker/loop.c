@@ -4,7 +4,9 @@
  *     idle lane -> publish, ring once -> sleep until a lane finishes or a bell rings } -> drained
  *
  * One thread, one loop, nothing else moves a sequence. There is no timer that hides a lost wake-up:
- * the longest sleep is half a second, and only because the supervisor wants to see us beat.
+ * the longest sleep is half a second, and only because the supervisor wants to see us beat. A device
+ * whose lanes have an fd wakes us; of one without we predict when a step will be done, sleep until
+ * shortly before and then look (predict.h). With nothing out nothing is looked at.
  */
 #include "base/clock.h"
 #include "base/log.h"
@@ -20,20 +22,25 @@
 #include <poll.h>
 #include <stdlib.h>
 #include <sys/eventfd.h>
+#include <sys/prctl.h>
 #include <unistd.h>
 
-enum {
-    LOAD_TURN_MS = 5,
-    IDLE_TURN_MS = 500,
-    OVERDUE_FACTOR = 20,
-    MIN_SLOTS = 256,
-    QUEUE_SLOTS = 2048
-};
-static const nsec OVERDUE_LEAST = 3 * NSEC_S;
+enum { OVERDUE_FACTOR = 20, MIN_SLOTS = 256, QUEUE_SLOTS = 2048 };
+static const nsec OVERDUE_LEAST = 3 * NSEC_S, LOAD_TURN = 5 * NSEC_MS, IDLE_TURN = 500 * NSEC_MS;
+/* Looking at the device, we take what the other threads have for us this often. */
+static const nsec LOOK_TURN = 100 * NSEC_US;
 
 /* Weight bytes a nanosecond that a row is taken to cost until a step has been measured: 30 GFLOP/s at
  * two bytes a weight. Without it a large model's first prompt would be overdue before it is done. */
 enum { FIRST_GUESS = 30 };
+
+static inline void
+cpu_relax(void)
+{
+#ifdef __x86_64__
+    __builtin_ia32_pause();
+#endif
+}
 
 static bool
 ready(void *arg)
@@ -59,28 +66,74 @@ flush(struct worker *w, struct err *e)
     return 0;
 }
 
-/* Sleep until something happens. -EPIPE: lagand is gone. */
-static int
-rest(struct worker *w, int timeout_ms)
+/* Whose step is out on a device without an fd: when to look. */
+static struct predict_wait
+next_look(const struct worker *w, nsec now)
 {
+    struct predict_wait first = { .until = NSEC_NEVER };
+
+    for (unsigned l = 0; w->loaded && l < w->e.limits.n_lanes; l++) {
+        const struct worker_lane *lane = &w->lane[l];
+        const struct batch *b = lane->batch[(lane->finished + 1) % STEPS_OUT];
+        struct predict_wait here;
+
+        if (lane->started == lane->finished || exec_fd(w->e.exec, l) >= 0) continue;
+        here = predict_wait(&lane->predict, b->work, b->n_rows, lane->since, now);
+        if (here.look && !first.look) first = here;
+        if (here.look == first.look && here.until < first.until) first = here;
+    }
+    return first;
+}
+
+/* No system call: until a step is done, a record has come, or then. */
+static void
+look(struct worker *w, nsec until)
+{
+    for (unsigned n = 1;; n++) {
+        for (unsigned l = 0; l < w->e.limits.n_lanes; l++)
+            if (exec_done(w->e.exec, l) != w->lane[l].finished) {
+                w->seen = true;
+                return;
+            }
+        if (!ring_empty(&w->link.in)) return;
+        if (n % 16 == 0 && clock_now() >= until) return;
+        cpu_relax();
+    }
+}
+
+/* Sleep until something happens, or as long as that. -EPIPE: lagand is gone. */
+static int
+rest(struct worker *w, nsec now, nsec most)
+{
+    struct predict_wait next = next_look(w, now);
     struct pollfd p[3 + MAX_LANES];
     nfds_t n = 0;
     int r;
 
+    w->seen = false;
+    if (next.look) {
+        look(w, MIN(next.until, now + LOOK_TURN));
+        return 0;
+    }
+    if (next.until != NSEC_NEVER) most = MIN(most, next.until - now);
     p[n++] = (struct pollfd){ .fd = w->link.bell.fd, .events = POLLIN };
     p[n++] = (struct pollfd){ .fd = control_fd(w->control), .events = POLLIN };
     if (w->text) p[n++] = (struct pollfd){ .fd = text_thread_fd(w->text), .events = POLLIN };
     for (unsigned l = 0; w->loaded && l < w->e.limits.n_lanes; l++)
-        p[n++] = (struct pollfd){ .fd = exec_fd(w->e.exec, l), .events = POLLIN };
+        if (exec_fd(w->e.exec, l) >= 0)
+            p[n++] = (struct pollfd){ .fd = exec_fd(w->e.exec, l), .events = POLLIN };
 
     if (bell_sleep(&w->link.bell, ready, w)) {
-        r = poll(p, n, timeout_ms);
+        const struct timespec t = { .tv_sec = most / NSEC_S, .tv_nsec = most % NSEC_S };
+
+        r = ppoll(p, n, &t, NULL);
         if (r < 0 && errno != EINTR) check(!"poll");
     }
     bell_wake(&w->link.bell);
     for (nfds_t i = 1; i < n; i++) {
         uint64_t count;
 
+        if (!p[i].revents) continue;
         while (read(p[i].fd, &count, sizeof count) < 0 && errno == EINTR) {
         }
     }
@@ -103,7 +156,7 @@ load(struct worker *w, struct err *e)
         if (part != said) emit_phase(w);
         said = part;
         TRY(flush(w, e));
-        if (rest(w, LOAD_TURN_MS) < 0) return err_set(e, -EPIPE, "lagand is gone");
+        if (rest(w, clock_now(), LOAD_TURN) < 0) return err_set(e, -EPIPE, "lagand is gone");
     }
     pthread_join(w->loader, NULL);
     if (done < 0) {
@@ -189,7 +242,9 @@ retire(struct worker *w, unsigned lane, nsec now, struct seq **seq, uint32_t *n_
     const struct batch_result *res;
     unsigned first;
 
-    if (exec_done(w->e.exec, lane) == l->finished) return 0;
+    if (l->started == l->finished) return 0;
+    /* Without an fd a failed device is noticed only by asking for a step. */
+    if (exec_done(w->e.exec, lane) == l->finished && exec_fd(w->e.exec, lane) >= 0) return 0;
     while ((first = scheduler_turn(w->e.sched, b)) != lane) {
         int r = retire(w, first, now, seq, n_before);
 
@@ -205,6 +260,7 @@ retire(struct worker *w, unsigned lane, nsec now, struct seq **seq, uint32_t *n_
     emit_step(w, b, res, seq, n_before);
     l->finished = res->step;
     health_retire(w, lane, res->step);
+    predict_learn(&l->predict, b->work, b->n_rows, now - l->since, w->seen);
     if (b->n_rows) {
         double ns = (double)(now - l->since) / b->n_rows;
 
@@ -231,13 +287,13 @@ reap(struct worker *w)
     }
 }
 
-static int
-sleep_ms(const struct worker *w, nsec now)
+static nsec
+may_sleep(const struct worker *w, nsec now)
 {
     nsec wake = scheduler_wake(w->e.sched);
 
-    if (wake == NSEC_NEVER || wake - now > IDLE_TURN_MS * NSEC_MS) return IDLE_TURN_MS;
-    return wake <= now ? 0 : (int)((wake - now + NSEC_MS - 1) / NSEC_MS);
+    if (wake == NSEC_NEVER || wake - now > IDLE_TURN) return IDLE_TURN;
+    return MAX(wake - now, (nsec)0);
 }
 
 static int
@@ -269,7 +325,7 @@ turn(struct worker *w, struct seq **seq, uint32_t *n_before, struct err *e)
     TRY(flush(w, e));
     if (atomic_load_explicit(&w->drain_asked, memory_order_relaxed)) w->draining = true;
     if (w->draining && !w->requests.n_used && outbox_empty(&w->outbox)) return 1;
-    if (!busy && rest(w, sleep_ms(w, now)) < 0) return err_set(e, -EPIPE, "lagand is gone");
+    if (!busy && rest(w, now, may_sleep(w, now)) < 0) return err_set(e, -EPIPE, "lagand is gone");
     return 0;
 }
 
@@ -291,6 +347,7 @@ loop_run(struct worker *w, struct err *e)
         return err_set(e, -ENOMEM, "memory for a step");
     }
     w->ns_per_row = (double)w->e.model->weight_bytes / FIRST_GUESS;
+    prctl(PR_SET_TIMERSLACK, 1000ul); /* 50 us by default: a sleep ends when it says */
     w->control = control_start(w);
     health_phase(w, PHASE_READY, 0);
     emit_ready(w);

@@ -101,8 +101,8 @@ static int
 exit_code(int r, bool loaded)
 {
     if (r == -EPIPE) return 0;
-    if (loaded) return r == -EIO ? EXIT_DEVICE : EXIT_INTERNAL;
-    return r == -ENOMEM || r == -EIO ? EXIT_INTERNAL : EXIT_CONFIG;
+    if (r == -EIO) return EXIT_DEVICE;
+    return loaded || r == -ENOMEM ? EXIT_INTERNAL : EXIT_CONFIG;
 }
 
 int

@@ -16,8 +16,14 @@
 #include <unistd.h>
 
 enum {
-    AUTO_KV_SHARE = 4, /* automatic KV memory: at most a quarter of what is available */
+    AUTO_KV_SHARE = 4, /* a host's automatic KV memory: at most a quarter of what is available */
+    CPU_ROWS = 512,
+    GPU_ROWS = 8192 /* of a step, unless the settings say otherwise */
 };
+/* What a GPU's lane takes beside its scratch (a library's handle, its workspace), and a standby process
+ * (its context). */
+static const uint64_t LANE_BYTES = 256 << 20, STANDBY_BYTES = 512 << 20;
+#define GIB(bytes) ((double)(bytes) / (1 << 30))
 
 static void
 on_progress(void *arg, uint64_t done, uint64_t total)
@@ -89,19 +95,10 @@ read_source(struct worker *w, struct model_source *src, struct err *e)
     return take_arenas(w, src, e);
 }
 
-/* Memory we may use without pushing others out, from /proc/meminfo; 1 GiB when it cannot be read. */
-static uint64_t
-memory_available(void)
+static bool
+on_gpu(const struct engine *n)
 {
-    FILE *f = fopen("/proc/meminfo", "re");
-    unsigned long long kib = 1 << 20;
-    char line[128];
-
-    if (!f) return (uint64_t)kib << 10;
-    while (fgets(line, sizeof line, f))
-        if (sscanf(line, "MemAvailable: %llu kB", &kib) == 1) break;
-    fclose(f);
-    return (uint64_t)kib << 10;
+    return strcmp(gpu_ops(n->gpu)->name, "cpu") != 0;
 }
 
 /* Bytes for which every seat could reach the model's length: more would never be used. */
@@ -119,20 +116,52 @@ kv_most(const struct kv_config *c)
     return bytes + (uint64_t)c->slab_bytes * (c->n_groups + 1);
 }
 
+/* On a GPU: all that is free now but what is still to come. */
 static int
-open_kv(struct worker *w, struct err *e)
+gpu_room(struct worker *w, const struct exec_config *x, uint64_t free, uint64_t total,
+         uint64_t *ret, struct err *e)
+{
+    const struct model_keys *k = &w->keys;
+    uint64_t steps = exec_needs(x, w->e.model, &w->e.kv_config) + x->n_lanes * LANE_BYTES;
+    uint64_t graphs = gpu_graphs(w->e.gpu) ? k->graphs_memory : 0;
+    uint64_t standby = k->standby * STANDBY_BYTES;
+    uint64_t taken = steps + graphs + standby + k->kv_reserve;
+
+    if (free < taken + 2 * (uint64_t)w->e.kv_config.slab_bytes)
+        return err_set(
+            e, -ENOMEM,
+            "kv.memory: auto finds no room: of %.2f GiB of GPU memory %.2f are free beside %.2f of "
+            "weights; steps of %u rows need %.2f, graphs.memory %.2f, standby %.2f, kv.reserve "
+            "%.2f",
+            GIB(total), GIB(free), GIB(w->e.model->weight_bytes), x->max_rows, GIB(steps),
+            GIB(graphs), GIB(standby), GIB(k->kv_reserve));
+    *ret = free - taken;
+    return 0;
+}
+
+static int
+auto_kv(struct worker *w, const struct exec_config *x, uint64_t *ret, struct err *e)
+{
+    struct engine *n = &w->e;
+    uint64_t free, own, total, room;
+
+    if (gpu_memory(n->gpu, &free, &own, &total) < 0)
+        return err_set(e, -EIO, "kv.memory: auto: %s", gpu_why(n->gpu));
+    room = free / AUTO_KV_SHARE;
+    if (on_gpu(n)) TRY(gpu_room(w, x, free, total, &room, e));
+    *ret = MIN(kv_most(&n->kv_config), MAX(room, (uint64_t)n->kv_config.slab_bytes * 2));
+    return 0;
+}
+
+static int
+open_kv(struct worker *w, const struct exec_config *x, struct err *e)
 {
     struct engine *n = &w->e;
     struct kv_config *c = &n->kv_config;
     static const uint64_t none[2];
 
-    if (w->keys.kv_memory) {
-        c->arena_bytes = w->keys.kv_memory;
-    } else {
-        uint64_t room = memory_available() / AUTO_KV_SHARE;
-
-        c->arena_bytes = MIN(kv_most(c), MAX(room, (uint64_t)c->slab_bytes * 2));
-    }
+    c->arena_bytes = w->keys.kv_memory;
+    if (!c->arena_bytes) TRY(auto_kv(w, x, &c->arena_bytes, e));
     n->kv_memory = calloc(1, kv_bytes(c));
     if (!n->kv_memory) return err_set(e, -ENOMEM, "memory for the KV manager");
     n->kv = kv_init(n->kv_memory, c, e);
@@ -146,7 +175,7 @@ static int
 set_lanes(struct worker *w, struct exec_config *x, struct err *e)
 {
     struct scheduler_limits *l = &w->e.limits;
-    uint32_t units = w->keys.threads ? w->keys.threads : gpu_units(w->e.gpu);
+    uint32_t units = w->keys.threads && !on_gpu(&w->e) ? w->keys.threads : gpu_units(w->e.gpu);
 
     if (w->keys.split_mode == SPLIT_OFF) {
         l->n_lanes = 1;
@@ -178,8 +207,8 @@ check_keys(const struct model_keys *k, struct err *e)
     if (k->standby) return err_set(e, -EINVAL, "standby: not served yet, only 0");
     if (k->kv_host_memory) return err_set(e, -EINVAL, "kv.host_memory: not served yet, only 0");
     if (k->kv_sink_tokens) return err_set(e, -EINVAL, "kv.sink_tokens: not served yet, only 0");
-    if (k->kv_dtype > DTYPE_BF16)
-        return err_set(e, -EINVAL, "kv.dtype: the CPU device keeps fp32 or bf16");
+    if (k->kv_dtype > DTYPE_FP16)
+        return err_set(e, -EINVAL, "kv.dtype: fp8 is not served yet, only fp32, bf16 and fp16");
     if (k->split_context_max_tokens > 0 || k->split_context_max_seqs > 0)
         return err_set(e, -EINVAL, "split.context_max_*: not served yet, only 0");
     if (k->split_mode == SPLIT_AUTO)
@@ -200,10 +229,19 @@ open_engine(struct worker *w, struct err *e)
 {
     struct engine *n = &w->e;
     const struct model_keys *k = &w->keys;
-    const struct gpu_options device = { .device = device_name(k), .isa = k->isa };
+    static const enum dtype kv_dtypes[] = { DT_COUNT, DT_F32, DT_BF16, DT_F16 };
+    const struct gpu_options device = {
+        .device = device_name(k),
+        .isa = k->isa,
+        .libs = k->cuda_libs[0] ? k->cuda_libs : NULL,
+        .tuned = k->cuda_tuned[0] ? k->cuda_tuned : NULL,
+        .kernels = k->kernels[0] ? k->kernels : NULL,
+        .invariant = k->numerics == NUMERICS_INVARIANT,
+    };
     struct model_source src;
     struct exec_config x = { 0 };
     enum dtype kv_dtype;
+    uint32_t max_rows;
 
     TRY(check_keys(k, e));
     TRY(read_source(w, &src, e));
@@ -214,9 +252,12 @@ open_engine(struct worker *w, struct err *e)
                  n->model->unused[0]);
     TRY(give_arena(w, "weights", &n->model->weights, n->model->fingerprint, e));
 
-    kv_dtype = k->kv_dtype == DTYPE_BF16   ? DT_BF16
-               : k->kv_dtype == DTYPE_FP32 ? DT_F32
-                                           : n->model->act;
+    kv_dtype = k->kv_dtype == DTYPE_AUTO ? n->model->act : kv_dtypes[k->kv_dtype];
+    if (kv_dtype == DT_F16 && !on_gpu(n))
+        return err_set(e, -EINVAL, "kv.dtype: the CPU device keeps fp32 or bf16");
+    max_rows = k->max_num_batched_tokens ? k->max_num_batched_tokens
+               : on_gpu(n)               ? GPU_ROWS
+                                         : CPU_ROWS;
     n->max_source = n->model->shape.n_encoder_layers
                         ? MIN(k->max_source_tokens, n->model->shape.max_source)
                         : 0;
@@ -226,18 +267,22 @@ open_engine(struct worker *w, struct err *e)
     n->limits = (struct scheduler_limits){
         .policy = (enum policy)k->policy,
         .max_seqs = k->max_num_seqs,
-        .max_rows = k->max_num_batched_tokens,
+        .max_rows = max_rows,
         .max_len = n->model->shape.max_len,
         .max_enc_rows = n->max_source,
         .n_enc_layers = (uint16_t)n->model->shape.n_encoder_layers,
     };
     if (gpu_graphs(n->gpu) && k->graphs_memory)
-        n->limits.n_buckets = graphs_buckets(n->limits.bucket,
-                                             MIN(k->max_num_seqs, k->max_num_batched_tokens));
+        n->limits.n_buckets = graphs_buckets(n->limits.bucket, MIN(k->max_num_seqs, max_rows));
     TRY(set_lanes(w, &x, e));
     n->kv_config.n_lanes = x.n_lanes;
     if (!n->kv_config.slab_bytes) n->kv_config.slab_bytes = kv_slab_bytes(&n->kv_config);
-    TRY(open_kv(w, e));
+    x.max_rows = n->limits.max_rows;
+    x.max_seqs = n->limits.max_seqs;
+    x.max_enc_rows = n->limits.max_enc_rows;
+    x.kv_dtype = kv_dtype;
+    x.graphs_memory = k->graphs_memory;
+    TRY(open_kv(w, &x, e));
     TRY(scheduler_new(&n->sched, &n->limits, n->kv, e));
 
     for (uint32_t l = 0; l < x.n_lanes; l++)
@@ -245,12 +290,7 @@ open_engine(struct worker *w, struct err *e)
             w->lane[l].batch[i] = scheduler_batch(n->sched);
             if (!w->lane[l].batch[i]) return err_set(e, -ENOMEM, "memory for a batch");
         }
-    x.max_rows = n->limits.max_rows;
-    x.max_seqs = n->limits.max_seqs;
-    x.max_enc_rows = n->limits.max_enc_rows;
     x.max_edits = w->lane[0].batch[0]->max_edits;
-    x.kv_dtype = kv_dtype;
-    x.graphs_memory = k->graphs_memory;
     TRY(exec_open(&n->exec, &x, n->gpu, n->model, &n->kv_config, &n->kv_arena, e));
     return 0;
 }

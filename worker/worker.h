@@ -18,6 +18,7 @@
 #include "worker/exec/exec.h"
 #include "worker/model/model.h"
 #include "worker/outbox.h"
+#include "worker/predict.h"
 #include "worker/request.h"
 #include "worker/sched/scheduler.h"
 #include "worker/text/tokenizer.h"
@@ -31,6 +32,7 @@ struct worker_lane {
     struct batch *batch[STEPS_OUT]; /* by step % STEPS_OUT */
     uint64_t started, finished;     /* steps */
     nsec since;                     /* when the oldest step that is out was launched */
+    struct predict predict;
 };
 
 /* What the loader leaves behind: complete before start_done is set, the engine's afterwards. */
@@ -79,6 +81,7 @@ struct worker {
 
     struct stats stats;
     double ns_per_row; /* fitted to finished steps: predicts the next one's deadline */
+    bool seen;         /* we looked on while a step ended */
     bool loaded;       /* e is the engine's */
     bool draining;
     _Atomic bool drain_asked; /* set by the control thread */

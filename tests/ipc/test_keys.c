@@ -29,7 +29,7 @@ defaults_are_those_of_the_manual(void **state)
 {
     (void)state;
     assert_int_equal(k.max_num_seqs, 256);
-    assert_int_equal(k.max_num_batched_tokens, 512);
+    assert_int_equal(k.max_num_batched_tokens, 0); /* auto */
     assert_int_equal(k.max_source_tokens, 4096);
     assert_int_equal(k.max_model_len, 0);
     assert_true(k.kv_memory == 0);

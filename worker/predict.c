@@ -1,0 +1,68 @@
+/* predict.c - see predict.h. */
+#include "worker/predict.h"
+
+#include "base/clock.h"
+
+/* A timer wakes us this late at most, mostly: the sleep ends that much before the margin. */
+static const nsec WAKE = 30 * NSEC_US;
+/* Looking: at least so long, at most a fifth of the step. Of a step of 6 ms 1.2: the worker's other work
+ * and that stay below 40 % of a core. */
+static const nsec LEAST_MARGIN = 20 * NSEC_US;
+enum { MOST_PART = 5 };
+/* Late, or unknown: an eighth of what it is late. */
+static const nsec LEAST_NAP = 20 * NSEC_US, MOST_NAP = NSEC_MS;
+enum { NAP_PART = 8 };
+/* What was done when we came is taken to have been done so much earlier. */
+enum { UNSEEN_PART = 8 };
+
+static uint32_t
+size_of(uint32_t n_rows)
+{
+    uint32_t octave, quarter;
+
+    if (n_rows < 4) return n_rows;
+    octave = 31 - (uint32_t)__builtin_clz(n_rows);
+    quarter = (n_rows >> (octave - 2)) & 3;
+    return MIN(4 * octave - 4 + quarter, (uint32_t)PREDICT_SIZES - 1);
+}
+
+static const struct predict_cell *
+find(const struct predict *p, uint8_t work, uint32_t n_rows)
+{
+    return &p->cell[work % PREDICT_WORK][size_of(n_rows)];
+}
+
+/* A quarter of the news: contexts grow slowly, a clock or a neighbour changes at once. */
+void
+predict_learn(struct predict *p, uint8_t work, uint32_t n_rows, nsec took, bool seen)
+{
+    struct predict_cell *c = &p->cell[work % PREDICT_WORK][size_of(n_rows)];
+    bool early = !seen && took < (nsec)c->ns; /* done before we first looked */
+    float ns = (float)MAX(early ? took - took / UNSEEN_PART : took, (nsec)1);
+    float off = ns > c->ns ? ns - c->ns : c->ns - ns;
+
+    if (c->ns == 0) {
+        c->ns = ns;
+        c->off = ns / 10;
+    } else {
+        c->off += (MIN(off, c->ns) - c->off) / 4;
+        c->ns += (ns - c->ns) / 4;
+    }
+}
+
+struct predict_wait
+predict_wait(const struct predict *p, uint8_t work, uint32_t n_rows, nsec since, nsec now)
+{
+    const struct predict_cell *c = find(p, work, n_rows);
+    nsec end = since + (nsec)c->ns, off = (nsec)c->off, late = now - end;
+    nsec margin = MIN(MAX(LEAST_MARGIN, 2 * off), (nsec)c->ns / (2 * MOST_PART));
+    nsec first = end - MAX(margin, MIN(2 * off, (nsec)c->ns / 2)) - WAKE;
+    nsec look = end - margin - WAKE;
+
+    if (now < first) return (struct predict_wait){ .until = first };
+    /* Between first and look only an unsteady step ends: naps will do. */
+    if (now < look)
+        return (struct predict_wait){ .until = MIN(look, now + MAX(LEAST_NAP, off / NAP_PART)) };
+    if (now < end + margin) return (struct predict_wait){ .until = end + margin, .look = true };
+    return (struct predict_wait){ .until = now + MIN(MAX(LEAST_NAP, late / NAP_PART), MOST_NAP) };
+}

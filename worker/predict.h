@@ -1,0 +1,43 @@
+/* predict.h - when will a lane's step be done: how long to sleep, when to look.
+ *
+ * A device without an fd does not wake us: somebody has to look. Looking all the time costs a core,
+ * sleeping past the end costs latency. So one struct predict a lane keeps, by kind of work and number of
+ * rows, how long steps took of late and by how much that was wrong; predict_wait() turns it into "sleep
+ * until" or "look from now on until". The longer a step is overdue the more seldom it is looked at: a wrong
+ * prediction, or none, never burns the core. Pure: no clock, no device.
+ *
+ *     |<--- sleep --->|<-- naps -->|<- look ->|<- late: naps of an eighth of what it is late ->
+ *   since       end - 2 off   end - margin  end + margin
+ *
+ * off is how far predictions are off of late; the margin is as much, but a tenth of the step at most.
+ */
+#ifndef WORKER_PREDICT_H
+#define WORKER_PREDICT_H
+
+#include "base/base.h"
+
+/* Kinds of work: any mask of WORK_*. Sizes: four an octave of rows. */
+enum { PREDICT_WORK = 8, PREDICT_SIZES = 80 };
+
+struct predict_cell {
+    float ns,
+        off; /* running means: duration, and how far it was from what was predicted; 0: no step yet */
+};
+
+struct predict {
+    struct predict_cell cell[PREDICT_WORK][PREDICT_SIZES];
+};
+
+/* A step of such work and rows took so long. seen: we looked while it ended; else, where it is less than was
+ * predicted, it was done when we came, perhaps long since, and the next one is looked for earlier. */
+void predict_learn(struct predict *p, uint8_t work, uint32_t n_rows, nsec took, bool seen);
+
+struct predict_wait {
+    nsec until; /* sleep, or look, until then; a look that found nothing asks again */
+    bool look;
+};
+/* The oldest step of the lane began at since. */
+struct predict_wait predict_wait(const struct predict *p, uint8_t work, uint32_t n_rows, nsec since,
+                                 nsec now);
+
+#endif
