@@ -28,7 +28,8 @@ int cpu_open(struct gpu **ret, const struct gpu_options *o, struct err *e) MUST_
 
 /* The one symbol of the module lagan-cuda.so, looked up by this name. */
 #define CUDA_OPEN "lagan_cuda_open"
-typedef int (*cuda_open)(struct gpu **ret, uint32_t ordinal, struct err *e);
+typedef int (*cuda_open)(struct gpu **ret, uint32_t ordinal, const struct gpu_options *o,
+                         struct err *e);
 
 /* The checking table (check.c), the same for every device. */
 extern const struct gpu_ops gpu_checked;

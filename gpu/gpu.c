@@ -58,8 +58,9 @@ load_module(struct err *e)
 }
 
 static int
-open_cuda(struct gpu **ret, const char *device, struct err *e)
+open_cuda(struct gpu **ret, const struct gpu_options *o, struct err *e)
 {
+    const char *device = o->device;
     int ordinal = ordinal_of(device), r;
     cuda_open open;
     void *so;
@@ -69,7 +70,7 @@ open_cuda(struct gpu **ret, const char *device, struct err *e)
     if (!so) return err_while(e, -ENODEV, "open device %s", device);
     *(void **)&open = dlsym(so, CUDA_OPEN);
     if (!open) return err_set(e, -ENODEV, MODULE " has no " CUDA_OPEN "()");
-    r = open(ret, (uint32_t)ordinal, e);
+    r = open(ret, (uint32_t)ordinal, o, e);
     return r < 0 ? err_while(e, r, "open device %s", device) : r;
 }
 
@@ -82,7 +83,7 @@ gpu_open(struct gpu **ret, const struct gpu_options *o, struct err *e)
     if (!o->device || strcmp(o->device, "cpu") == 0)
         r = cpu_open(&g, o, e);
     else
-        r = open_cuda(&g, o->device, e);
+        r = open_cuda(&g, o, e);
     if (r < 0) return r;
     g->checked = gpu_checked;
     g->checked.name = g->device->name;

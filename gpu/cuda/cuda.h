@@ -1,0 +1,160 @@
+/* cuda.h - inside the CUDA device: its structs, and the way from an op to a kernel.
+ *
+ * cuda.c opens the device, cuda_arena.c has its memory, cuda_lane.c its queues, cuda_graph.c recorded
+ * pieces of a step, cuda_copy.c what travels, cuda_pick.c an adapter and the
+ * candidates of every op, cuda_choice.c the option that restricts them.
+ *
+ * A CUDA error becomes a sentence and a code in one place each: err_set() where a struct err is at hand
+ * (open, arenas, lanes), cuda_failed() on a lane, which is finished from then on.
+ */
+#ifndef CUDA_CUDA_H
+#define CUDA_CUDA_H
+
+#include "gpu/cuda/kernels/kernel.h"
+#include "gpu/device.h"
+
+#include <cudaTypedefs.h>
+
+/* Of a lane: what kernels keep between their passes (partial results of split sums, sampling) ... */
+#define CUDA_WORK ((size_t)64 << 20)
+/* ... and marks that another lane may still be told to wait for; older ones: the oldest kept. */
+enum { CUDA_EVENTS = 64, CUDA_CANDIDATES = 8 };
+
+/* Of the driver, found at run time: we are linked with the runtime alone. */
+#define DRIVER_CALLS(X) \
+    X(cuGetErrorString, 6000) \
+    X(cuMemAddressFree, 10020) \
+    X(cuMemAddressReserve, 10020) \
+    X(cuMemCreate, 10020) \
+    X(cuMemExportToShareableHandle, 10020) \
+    X(cuMemGetAllocationGranularity, 10020) \
+    X(cuMemImportFromShareableHandle, 10020) \
+    X(cuMemMap, 10020) \
+    X(cuMemRelease, 10020) \
+    X(cuMemSetAccess, 10020) \
+    X(cuMemUnmap, 10020) \
+    X(cuStreamWriteValue64, 11070)
+
+struct driver {
+#define X(name, version) PFN_##name##_v##version name;
+    DRIVER_CALLS(X)
+#undef X
+};
+
+enum cuda_op {
+    OP_COPY_BLOCKS,
+    OP_CHECKSUM,
+    OP_FILL_RANDOM,
+    OP_EDIT,
+    OP_TOKENS,
+    OP_SEE,
+    OP_EMBED,
+    OP_RMS_NORM,
+    OP_RESIDUAL,
+    OP_LAYER_NORM,
+    OP_MATMUL,
+    OP_GATE_MATMUL,
+    OP_ADD,
+    OP_ACT,
+    OP_GATE,
+    OP_SCALE,
+    OP_ROWS,
+    OP_ROPE_STORE,
+    OP_ATTEND,
+    OP_SAMPLE,
+    OP_COUNT
+};
+
+struct cuda {
+    struct gpu gpu;
+    struct driver driver;
+    int ordinal;
+    uint32_t sm; /* 90: compute capability 9.0 */
+    bool invariant;
+    size_t grain;               /* arenas' sizes on the device are multiples of it */
+    uint64_t own;               /* see gpu_memory() */
+    uint32_t allowed[OP_COUNT]; /* candidates, a bit each */
+    void *blas;                 /* cuda_blas.c */
+};
+
+/* What kernels and the device's front end write for the host, in one pinned page. */
+struct cuda_words {
+    uint64_t done;
+    uint32_t fault __attribute__((aligned(CACHE_LINE)));
+};
+
+struct cuda_lane {
+    struct lane lane;
+    struct k_lane k;
+    void *blas; /* cuda_blas.c: handle and workspace */
+    struct cuda_words *words;
+    uint64_t done_at; /* the device's address of words->done */
+    struct {
+        cudaEvent_t event;
+        uint64_t step;
+    } mark[CUDA_EVENTS]; /* a ring: the last n_marks */
+    uint64_t n_marks;
+    nsec next_look; /* when lane_error() asks the driver again */
+    bool recording;
+    int error;
+};
+
+static inline struct cuda *
+cuda_of(const struct lane *l)
+{
+    return (struct cuda *)l->gpu;
+}
+
+/* Candidates are given the k_lane; those that need more of the lane find it. */
+static inline struct cuda_lane *
+cuda_lane_of(const struct k_lane *k)
+{
+    return (struct cuda_lane *)((char *)(uintptr_t)k - offsetof(struct cuda_lane, k));
+}
+
+/* The calling thread's current device is ours. Every entry that calls the runtime says so first: lanes
+ * may be used by another thread than the one that opened the device. */
+void cuda_enter(const struct cuda *c);
+
+/* The sentence is kept, the lane is finished: -EIO. For cudaSuccess 0. */
+int cuda_failed(struct lane *l, cudaError_t r, const char *what);
+const char *cuda_driver_says(const struct cuda *c, CUresult r);
+/* On this process's descriptors of the driver: a child must not hold the device (ARCHITECTURE 2). */
+void cuda_close_on_exec(void);
+
+/* cuda_arena.c */
+int cuda_arena_open(struct cuda *c, struct err *e);
+int cuda_arena_make(struct gpu *g, const char *name, uint64_t bytes, struct arena *ret,
+                    struct err *e);
+int cuda_arena_adopt(struct gpu *g, int fd, uint64_t bytes, struct arena *ret, struct err *e);
+void cuda_arena_drop(struct gpu *g, struct arena *a);
+int cuda_host_pin(struct gpu *g, void *p, size_t bytes);
+
+/* cuda_lane.c */
+int cuda_lane_open(struct gpu *g, uint32_t units, struct lane **ret, struct err *e);
+void cuda_lane_close(struct lane *l);
+int cuda_lane_mark(struct lane *l, uint64_t step);
+uint64_t cuda_lane_done(const struct lane *l);
+int cuda_lane_after(struct lane *l, const struct lane *other, uint64_t step);
+int cuda_lane_fd(const struct lane *l);
+int cuda_lane_error(const struct lane *l);
+
+/* cuda_graph.c */
+int cuda_graph_begin(struct lane *l);
+int cuda_graph_end(struct lane *l, struct graph **ret, uint64_t *bytes);
+int cuda_graph_run(struct lane *l, struct graph *g);
+void cuda_graph_drop(struct lane *l, struct graph *g);
+void cuda_range_begin(struct lane *l, const char *name);
+void cuda_range_end(struct lane *l);
+
+/* cuda_copy.c */
+enum { CUDA_PIECE = 64 << 20 }; /* host memory is pinned in pieces that end at multiples of it */
+int cuda_put(struct lane *l, void *dst, const void *host, size_t bytes);
+int cuda_get(struct lane *l, void *host, const void *src, size_t bytes);
+int cuda_copy(struct lane *l, void *dst, const void *src, size_t bytes);
+
+/* cuda_pick.c */
+extern const struct gpu_ops cuda_ops;
+int cuda_pick_open(struct cuda *c, const char *kernels, struct err *e);
+
+#endif

@@ -1,0 +1,181 @@
+/* cuda_arena.c - memory that outlives the process: VMM allocations known by a file descriptor.
+ *
+ *     cuMemCreate (bytes, rounded up to the grain)  ->  handle  --export-->  fd   ours to keep and to give away
+ *     cuMemAddressReserve                           ->  base                      one mapping, read and write
+ *
+ * The handle is let go at once: the mapping and the fd hold the memory. Whoever has the fd imports it and
+ * maps the same bytes; with the last fd and mapping it is free again.
+ */
+#include "gpu/cuda/cuda.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <unistd.h>
+
+static CUmemAllocationProp
+kind_of(const struct cuda *c)
+{
+    return (CUmemAllocationProp){ .type = CU_MEM_ALLOCATION_TYPE_PINNED,
+                                  .requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR,
+                                  .location = { .type = CU_MEM_LOCATION_TYPE_DEVICE,
+                                                .id = c->ordinal } };
+}
+
+int
+cuda_arena_open(struct cuda *c, struct err *e)
+{
+    CUmemAllocationProp prop = kind_of(c);
+    CUresult r = c->driver.cuMemGetAllocationGranularity(&c->grain, &prop,
+                                                         CU_MEM_ALLOC_GRANULARITY_RECOMMENDED);
+
+    if (r == CUDA_SUCCESS && c->grain) return 0;
+    return err_set(e, -ENOTSUP, "%s: its memory cannot be shared by file descriptor: %s",
+                   c->gpu.describe, cuda_driver_says(c, r));
+}
+
+static CUresult
+map(const struct cuda *c, CUmemGenericAllocationHandle handle, uint64_t size, CUdeviceptr *ret)
+{
+    const struct driver *d = &c->driver;
+    CUmemAccessDesc access = { .location = { .type = CU_MEM_LOCATION_TYPE_DEVICE,
+                                             .id = c->ordinal },
+                               .flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE };
+    CUdeviceptr base = 0;
+    CUresult r = d->cuMemAddressReserve(&base, size, 0, 0, 0);
+
+    if (r != CUDA_SUCCESS) return r;
+    r = d->cuMemMap(base, size, 0, handle, 0);
+    if (r == CUDA_SUCCESS) {
+        r = d->cuMemSetAccess(base, size, &access, 1);
+        if (r != CUDA_SUCCESS) d->cuMemUnmap(base, size);
+    }
+    if (r != CUDA_SUCCESS)
+        d->cuMemAddressFree(base, size);
+    else
+        *ret = base;
+    return r;
+}
+
+static void
+unmap(const struct cuda *c, CUdeviceptr base, uint64_t size)
+{
+    c->driver.cuMemUnmap(base, size);
+    c->driver.cuMemAddressFree(base, size);
+}
+
+static int
+no_room(const struct cuda *c, const char *name, uint64_t bytes, CUresult r, struct err *e)
+{
+    size_t free = 0, total = 0;
+
+    if (r != CUDA_ERROR_OUT_OF_MEMORY)
+        return err_set(e, -EIO, "arena %s of %llu bytes: %s", name, (unsigned long long)bytes,
+                       cuda_driver_says(c, r));
+    cudaMemGetInfo(&free, &total);
+    return err_set(e, -ENOMEM,
+                   "arena %s: %s has no room for %.2f GiB (%llu bytes): %.2f of %.2f GiB are free",
+                   name, c->gpu.describe, (double)bytes / 0x1p30, (unsigned long long)bytes,
+                   (double)free / 0x1p30, (double)total / 0x1p30);
+}
+
+int
+cuda_arena_make(struct gpu *g, const char *name, uint64_t bytes, struct arena *ret, struct err *e)
+{
+    const struct cuda *c = (struct cuda *)g;
+    const struct driver *d = &c->driver;
+    CUmemAllocationProp prop = kind_of(c);
+    uint64_t size = ROUND_UP(bytes, c->grain);
+    CUmemGenericAllocationHandle handle;
+    CUdeviceptr base = 0;
+    CUresult r;
+    int fd = -1;
+
+    cuda_enter(c);
+    if (size < bytes) return no_room(c, name, bytes, CUDA_ERROR_OUT_OF_MEMORY, e);
+    r = d->cuMemCreate(&handle, size, &prop, 0);
+    if (r != CUDA_SUCCESS) return no_room(c, name, bytes, r, e);
+    r = d->cuMemExportToShareableHandle(&fd, handle, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0);
+    if (r == CUDA_SUCCESS) {
+        fcntl(fd, F_SETFD, FD_CLOEXEC);
+        r = map(c, handle, size, &base);
+        if (r != CUDA_SUCCESS) close(fd);
+    }
+    d->cuMemRelease(handle);
+    if (r != CUDA_SUCCESS) return no_room(c, name, bytes, r, e);
+    *ret = (struct arena){ .base = (void *)(uintptr_t)base, .bytes = bytes, .fd = fd };
+    return 0;
+}
+
+/* No call tells an allocation's size, but only its whole can be mapped: one grain more must fail. */
+static bool
+is_larger(const struct cuda *c, CUmemGenericAllocationHandle handle, uint64_t size)
+{
+    CUdeviceptr base;
+
+    if (map(c, handle, size + c->grain, &base) != CUDA_SUCCESS) return false;
+    unmap(c, base, size + c->grain);
+    return true;
+}
+
+int
+cuda_arena_adopt(struct gpu *g, int fd, uint64_t bytes, struct arena *ret, struct err *e)
+{
+    const struct cuda *c = (struct cuda *)g;
+    uint64_t size = ROUND_UP(bytes, c->grain);
+    CUmemGenericAllocationHandle handle;
+    CUdeviceptr base = 0;
+    CUresult r;
+
+    cuda_enter(c);
+    r = c->driver.cuMemImportFromShareableHandle(&handle, (void *)(intptr_t)fd,
+                                                 CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
+    if (r != CUDA_SUCCESS)
+        return err_set(e, -EINVAL, "adopt fd %d: it is no memory of %s: %s", fd, g->describe,
+                       cuda_driver_says(c, r));
+    r = is_larger(c, handle, size) ? CUDA_ERROR_INVALID_VALUE : map(c, handle, size, &base);
+    c->driver.cuMemRelease(handle);
+    if (r == CUDA_ERROR_INVALID_VALUE)
+        return err_set(e, -EINVAL, "adopt fd %d: it has not the %llu bytes that were promised", fd,
+                       (unsigned long long)bytes);
+    if (r != CUDA_SUCCESS)
+        return err_set(e, -EIO, "adopt fd %d: map %llu bytes: %s", fd, (unsigned long long)bytes,
+                       cuda_driver_says(c, r));
+    *ret = (struct arena){ .base = (void *)(uintptr_t)base, .bytes = bytes, .fd = fd };
+    return 0;
+}
+
+void
+cuda_arena_drop(struct gpu *g, struct arena *a)
+{
+    const struct cuda *c = (struct cuda *)g;
+
+    if (!a->base) return;
+    cuda_enter(c);
+    unmap(c, (CUdeviceptr)(uintptr_t)a->base, ROUND_UP(a->bytes, c->grain));
+    close(a->fd);
+    *a = (struct arena){ .fd = -1 };
+}
+
+/* In pieces, because a pin holds a lock of the kernel while it works: no piece takes longer than
+ * about 5 ms. */
+int
+cuda_host_pin(struct gpu *g, void *p, size_t bytes)
+{
+    char *at = p, *end = at + bytes;
+
+    cuda_enter((struct cuda *)g);
+    while (at < end) {
+        size_t n = MIN((size_t)(end - at), CUDA_PIECE - (uintptr_t)at % CUDA_PIECE);
+        cudaError_t r = cudaHostRegister(at, n, cudaHostRegisterPortable | cudaHostRegisterMapped);
+
+        if (r != cudaSuccess) {
+            cudaGetLastError();
+            return err_set(&g->why, r == cudaErrorMemoryAllocation ? -ENOMEM : -EIO,
+                           "pin %zu bytes of host memory at %p: %s (is there a limit on locked "
+                           "memory?)",
+                           n, (void *)at, cudaGetErrorString(r));
+        }
+        at += n;
+    }
+    return 0;
+}

@@ -1,0 +1,112 @@
+/* cuda_graph.c - pieces of a step, recorded once and queued as one; names for a profiler.
+ *
+ * A lane's stream is captured (thread-local: what other threads do meanwhile is theirs), made executable
+ * and sent to the device at once, so that the first run costs what every run costs.
+ */
+#include "gpu/cuda/cuda.h"
+
+#include <errno.h>
+#include <nvtx3/nvToolsExt.h>
+#include <stdlib.h>
+
+struct graph {
+    cudaGraphExec_t exec;
+};
+
+static uint64_t
+free_now(void)
+{
+    size_t n = 0, total;
+
+    return cudaMemGetInfo(&n, &total) == cudaSuccess ? n : 0;
+}
+
+int
+cuda_graph_begin(struct lane *lane)
+{
+    struct cuda_lane *l = (struct cuda_lane *)lane;
+
+    if (l->recording)
+        return err_set(&lane->gpu->why, -EINVAL, "graph_begin: a graph is being recorded already");
+    cuda_enter(cuda_of(lane));
+    TRY(cuda_failed(lane, cudaStreamBeginCapture(l->k.st, cudaStreamCaptureModeThreadLocal),
+                    "graph_begin"));
+    l->recording = true;
+    return 0;
+}
+
+/* The driver takes memory for graphs in pieces and keeps some: bytes is by how much free memory went
+ * down meanwhile, so 0 for many a graph and a piece for one; over all of a device's graphs it adds up. */
+int
+cuda_graph_end(struct lane *lane, struct graph **ret, uint64_t *bytes)
+{
+    struct cuda_lane *l = (struct cuda_lane *)lane;
+    uint64_t before, after;
+    cudaGraph_t graph = NULL;
+    struct graph *g;
+    cudaError_t r;
+
+    if (!l->recording)
+        return err_set(&lane->gpu->why, -EINVAL, "graph_end: no graph is being recorded");
+    cuda_enter(cuda_of(lane));
+    l->recording = false;
+    r = cudaStreamEndCapture(l->k.st, &graph);
+    if (r != cudaSuccess) return cuda_failed(lane, r, "graph_end");
+    g = calloc(1, sizeof *g);
+    if (!g) {
+        cudaGraphDestroy(graph);
+        return err_set(&lane->gpu->why, -ENOMEM, "graph_end: no memory");
+    }
+    before = free_now();
+    r = cudaGraphInstantiate(&g->exec, graph, 0);
+    if (r == cudaSuccess) r = cudaGraphUpload(g->exec, l->k.st);
+    after = free_now();
+    cudaGraphDestroy(graph);
+    if (r == cudaErrorMemoryAllocation) {
+        cudaGetLastError();
+        cuda_graph_drop(lane, g);
+        return err_set(&lane->gpu->why, -ENOMEM,
+                       "graph_end: a graph does not fit, %llu bytes are free",
+                       (unsigned long long)after);
+    }
+    if (r != cudaSuccess) {
+        cuda_graph_drop(lane, g);
+        return cuda_failed(lane, r, "graph_end");
+    }
+    *ret = g;
+    *bytes = before > after ? before - after : 0;
+    return 0;
+}
+
+int
+cuda_graph_run(struct lane *lane, struct graph *g)
+{
+    struct cuda_lane *l = (struct cuda_lane *)lane;
+
+    if (l->recording)
+        return err_set(&lane->gpu->why, -EINVAL, "graph_run: not while a graph is being recorded");
+    cuda_enter(cuda_of(lane));
+    return cuda_failed(lane, cudaGraphLaunch(g->exec, l->k.st), "graph_run");
+}
+
+void
+cuda_graph_drop(struct lane *l, struct graph *g)
+{
+    cuda_enter(cuda_of(l));
+    if (g->exec) cudaGraphExecDestroy(g->exec);
+    free(g);
+}
+
+void
+cuda_range_begin(struct lane *l, const char *name)
+{
+    (void)l;
+    nvtxRangePushA(name);
+}
+
+void
+cuda_range_end(struct lane *l)
+{
+    (void)l;
+    nvtxRangePop();
+}

@@ -1,0 +1,174 @@
+/* cuda_lane.c - a lane: a stream, what its kernels work in, its marks and its failures.
+ *
+ * A mark is written by the device's front end into pinned host memory, behind everything queued before
+ * it: lane_done() is a load. Waiting for another lane goes by an event that every mark leaves: an event
+ * is of work already queued, so no order of lane_after() can block for ever.
+ *
+ * Nobody blocks here but lane_close().
+ */
+#include "gpu/cuda/cuda.h"
+
+#include "base/clock.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* How often lane_error() asks the driver: an illegal access shows nowhere else. */
+#define LOOK NSEC_MS
+
+static void
+end(struct cuda_lane *l)
+{
+    cuda_enter(cuda_of(&l->lane));
+    if (l->k.st) {
+        cudaGraph_t half = NULL;
+
+        if (l->recording && cudaStreamEndCapture(l->k.st, &half) == cudaSuccess && half)
+            cudaGraphDestroy(half);
+        cudaStreamSynchronize(l->k.st);
+    }
+    for (size_t i = 0; i < ARRAY_LEN(l->mark); i++)
+        if (l->mark[i].event) cudaEventDestroy(l->mark[i].event);
+    if (l->k.st) cudaStreamDestroy(l->k.st);
+    cudaFree(l->k.work);
+    cudaFree(l->k.count);
+    cudaFreeHost(l->words);
+    cudaGetLastError(); /* of a failed device; the next lane begins without it */
+    free(l);
+}
+CLEAN_FUNC(struct cuda_lane, end)
+
+static int
+said(cudaError_t r, const char *what, struct err *e)
+{
+    size_t free = 0, total = 0;
+
+    if (r == cudaSuccess) return 0;
+    if (r != cudaErrorMemoryAllocation)
+        return err_set(e, -EIO, "a lane's %s: %s", what, cudaGetErrorString(r));
+    cudaGetLastError();
+    cudaMemGetInfo(&free, &total);
+    return err_set(
+        e, -ENOMEM,
+        "a lane's %s: the GPU has no room for it (work area %zu MiB; %zu MiB free of %zu)", what,
+        CUDA_WORK >> 20, free >> 20, total >> 20);
+}
+
+int
+cuda_lane_open(struct gpu *g, uint32_t units, struct lane **ret, struct err *e)
+{
+    CLEAN(end_at) struct cuda_lane *l = calloc(1, sizeof *l);
+    void *words;
+
+    if (!l) return err_set(e, -ENOMEM, "a lane: no memory");
+    l->lane.gpu = g;
+    cuda_enter((struct cuda *)g);
+    /* A share of the SMs is a number the kernels size themselves by, until lanes have partitions. */
+    l->k.sms = MIN(units, g->units);
+    l->k.invariant = ((struct cuda *)g)->invariant;
+    l->k.work_bytes = CUDA_WORK;
+    TRY(said(cudaStreamCreateWithFlags(&l->k.st, cudaStreamNonBlocking), "stream", e));
+    TRY(said(cudaMalloc(&l->k.work, CUDA_WORK), "work area", e));
+    TRY(said(cudaMalloc((void **)&l->k.count, K_COUNTERS * sizeof *l->k.count), "counters", e));
+    TRY(said(cudaMemsetAsync(l->k.count, 0, K_COUNTERS * sizeof *l->k.count, l->k.st), "counters",
+             e));
+    TRY(said(cudaHostAlloc((void **)&l->words, sizeof *l->words,
+                           cudaHostAllocMapped | cudaHostAllocPortable),
+             "words for the host", e));
+    memset(l->words, 0, sizeof *l->words);
+    TRY(said(cudaHostGetDevicePointer(&words, l->words, 0), "words for the host", e));
+    l->done_at = (uint64_t)(uintptr_t)words + offsetof(struct cuda_words, done);
+    l->k.fault = (uint32_t *)((char *)words + offsetof(struct cuda_words, fault));
+    for (size_t i = 0; i < ARRAY_LEN(l->mark); i++)
+        TRY(said(cudaEventCreateWithFlags(&l->mark[i].event, cudaEventDisableTiming), "marks", e));
+    TRY(said(cudaStreamSynchronize(l->k.st), "counters", e));
+    cuda_close_on_exec();
+    *ret = &TAKE(l)->lane;
+    return 0;
+}
+
+void
+cuda_lane_close(struct lane *l)
+{
+    end((struct cuda_lane *)l);
+}
+
+int
+cuda_lane_mark(struct lane *lane, uint64_t step)
+{
+    struct cuda_lane *l = (struct cuda_lane *)lane;
+    const struct cuda *c = cuda_of(lane);
+    CUresult d;
+
+    if (l->recording)
+        return err_set(&lane->gpu->why, -EINVAL, "lane_mark: not while a graph is being recorded");
+    cuda_enter(c);
+    TRY(cuda_failed(lane, cudaEventRecord(l->mark[l->n_marks % CUDA_EVENTS].event, l->k.st),
+                    "lane_mark"));
+    l->mark[l->n_marks++ % CUDA_EVENTS].step = step;
+    d = c->driver.cuStreamWriteValue64(l->k.st, l->done_at, step, CU_STREAM_WRITE_VALUE_DEFAULT);
+    if (d == CUDA_SUCCESS) return 0;
+    l->error = -EIO;
+    return err_set(&lane->gpu->why, -EIO, "lane_mark: %s", cuda_driver_says(c, d));
+}
+
+uint64_t
+cuda_lane_done(const struct lane *l)
+{
+    return __atomic_load_n(&((const struct cuda_lane *)l)->words->done, __ATOMIC_ACQUIRE);
+}
+
+int
+cuda_lane_after(struct lane *lane, const struct lane *other, uint64_t step)
+{
+    struct cuda_lane *l = (struct cuda_lane *)lane;
+    const struct cuda_lane *o = (const struct cuda_lane *)other;
+    uint64_t first = o->n_marks > CUDA_EVENTS ? o->n_marks - CUDA_EVENTS : 0;
+
+    if (lane == other || cuda_lane_done(other) >= step) return 0;
+    if (l->recording)
+        return err_set(&lane->gpu->why, -EINVAL, "lane_after: not while a graph is being recorded");
+    for (uint64_t i = first; i < o->n_marks; i++) {
+        if (o->mark[i % CUDA_EVENTS].step < step) continue;
+        cuda_enter(cuda_of(lane));
+        return cuda_failed(lane, cudaStreamWaitEvent(l->k.st, o->mark[i % CUDA_EVENTS].event, 0),
+                           "lane_after");
+    }
+    return err_set(&lane->gpu->why, -EINVAL,
+                   "lane_after: the other lane has not been told to mark step %llu",
+                   (unsigned long long)step);
+}
+
+int
+cuda_lane_fd(const struct lane *l)
+{
+    (void)l;
+    return -1;
+}
+
+int
+cuda_lane_error(const struct lane *lane)
+{
+    struct cuda_lane *l = (struct cuda_lane *)(uintptr_t)lane;
+    struct gpu *g = lane->gpu;
+    cudaError_t r;
+    nsec now;
+
+    if (l->error) return l->error;
+    if (__atomic_load_n(&l->words->fault, __ATOMIC_ACQUIRE)) {
+        l->error = -EIO;
+        return err_set(&g->why, -EIO,
+                       "a kernel was given what cannot be (a row of logits that is "
+                       "NaN or forbidden throughout, or a wrong table)");
+    }
+    if (l->recording || l->n_marks == 0 ||
+        cuda_lane_done(lane) == l->mark[(l->n_marks - 1) % CUDA_EVENTS].step)
+        return 0;
+    now = clock_now();
+    if (now < l->next_look) return 0;
+    l->next_look = now + LOOK;
+    cuda_enter(cuda_of(lane));
+    r = cudaStreamQuery(l->k.st);
+    return r == cudaErrorNotReady ? 0 : cuda_failed(&l->lane, r, "a step");
+}

@@ -1,0 +1,295 @@
+/* cuda_pick.c - every op's candidates, in the order they are asked, and the table of ops.
+ *
+ * An op goes to the first candidate that does not refuse: a k_ function that returns
+ * cudaErrorInvalidValue has queued nothing. gpu_options.kernels leaves only those it names. To add a
+ * candidate: its header above, its line in its op's list, its .cu in Makefile.am.
+ *
+ * A line is name, lowest and highest sm (0: any), function.
+ */
+#include "gpu/cuda/cuda_choice.h"
+
+#include "gpu/cuda/cuda.h"
+#include "gpu/cuda/kernels/attend_any.h"
+
+#include <errno.h>
+#include <stdio.h>
+
+/* A list of one op's candidates; the function's type is the op's, so that a wrong one does not compile. */
+#define LIST(op, ...) \
+    typedef cudaError_t k_##op##_fn(const struct k_lane *l, __VA_ARGS__); \
+    static const struct { \
+        struct candidate c; \
+        k_##op##_fn *run; \
+    } op##_by[CUDA_CANDIDATES + 1]
+
+LIST(copy_blocks, const struct block_copy *copy, uint32_t n, size_t bytes) = { 0 };
+LIST(checksum, uint64_t *sum, const void *p, size_t bytes) = { 0 };
+LIST(fill_random, struct tensor t, uint64_t seed, float std) = { 0 };
+LIST(edit, struct tables t, const struct table_edit *edit, uint32_t n) = { 0 };
+LIST(tokens, struct rows r, const int32_t *last) = { 0 };
+LIST(see, uint32_t *seen, uint32_t seen_words, struct rows r, const struct run *run,
+     uint32_t n_runs) = { 0 };
+LIST(embed, struct tensor x, struct tensor table, const int32_t *token, float scale) = { 0 };
+LIST(rms_norm, struct tensor y, struct tensor x, struct tensor w, float eps, float plus) = { 0 };
+LIST(residual, const struct residual *r) = { 0 };
+LIST(layer_norm, struct tensor y, struct tensor x, struct tensor w, struct tensor bias,
+     float eps) = { 0 };
+LIST(matmul, struct tensor y, struct tensor x, struct tensor w, struct tensor bias,
+     float beta) = { 0 };
+LIST(gate_matmul, struct tensor y, struct tensor both, struct tensor x, struct tensor w,
+     enum act a) = { 0 };
+LIST(add, struct tensor y, struct tensor x) = { 0 };
+LIST(act, struct tensor y, struct tensor x, enum act a) = { 0 };
+LIST(gate, struct tensor y, struct tensor gate_up, enum act a) = { 0 };
+LIST(scale, struct tensor x, float factor, float softcap) = { 0 };
+LIST(rows, struct tensor y, struct tensor x, const uint32_t *which) = { 0 };
+LIST(rope_store, const struct rope_store *s, struct rows r) = { 0 };
+LIST(attend, const struct attend *a, struct rows r) = {
+    { { "any", 0, 0 }, k_attend_any },
+};
+LIST(sample, const struct sample *s) = { 0 };
+
+#define CHOICE(name) \
+    { \
+#name, name##_by, sizeof name##_by[0] \
+    }
+static const struct choice choice[OP_COUNT] = {
+    [OP_COPY_BLOCKS] = CHOICE(copy_blocks),
+    [OP_CHECKSUM] = CHOICE(checksum),
+    [OP_FILL_RANDOM] = CHOICE(fill_random),
+    [OP_EDIT] = CHOICE(edit),
+    [OP_TOKENS] = CHOICE(tokens),
+    [OP_SEE] = CHOICE(see),
+    [OP_EMBED] = CHOICE(embed),
+    [OP_RMS_NORM] = CHOICE(rms_norm),
+    [OP_RESIDUAL] = CHOICE(residual),
+    [OP_LAYER_NORM] = CHOICE(layer_norm),
+    [OP_MATMUL] = CHOICE(matmul),
+    [OP_GATE_MATMUL] = CHOICE(gate_matmul),
+    [OP_ADD] = CHOICE(add),
+    [OP_ACT] = CHOICE(act),
+    [OP_GATE] = CHOICE(gate),
+    [OP_SCALE] = CHOICE(scale),
+    [OP_ROWS] = CHOICE(rows),
+    [OP_ROPE_STORE] = CHOICE(rope_store),
+    [OP_ATTEND] = CHOICE(attend),
+    [OP_SAMPLE] = CHOICE(sample),
+};
+
+int
+cuda_pick_open(struct cuda *c, const char *kernels, struct err *e)
+{
+    return cuda_choose(kernels, choice, OP_COUNT, c->sm, c->allowed, e);
+}
+
+/* Nobody took it: a shape or dtype that no kernel has, or one that was left out by hand. */
+static int
+refused(struct lane *l, enum cuda_op op)
+{
+    bool any = ((const struct candidate *)choice[op].first)->name;
+
+    return err_set(&l->gpu->why, -ENOTSUP, "%s: %s", choice[op].op,
+                   any ? "no kernel takes these shapes and dtypes"
+                       : "this device has no kernel for it");
+}
+
+/* The first allowed candidate that does not refuse. */
+#define PICK(lane, op, which, ...) \
+    do { \
+        const struct cuda *pick_c = cuda_of(lane); \
+        struct cuda_lane *pick_l = (struct cuda_lane *)(lane); \
+        cuda_enter(pick_c); \
+        for (uint32_t pick_i = 0; op##_by[pick_i].run; pick_i++) { \
+            cudaError_t pick_r; \
+            if (!(pick_c->allowed[which] >> pick_i & 1)) continue; \
+            pick_r = op##_by[pick_i].run(&pick_l->k, __VA_ARGS__); \
+            if (pick_r == cudaSuccess) return 0; \
+            if (pick_r != cudaErrorInvalidValue) return cuda_failed(lane, pick_r, #op); \
+        } \
+        return refused(lane, which); \
+    } while (0)
+
+static int
+copy_blocks(struct lane *l, const struct block_copy *copy, uint32_t n, size_t bytes)
+{
+    PICK(l, copy_blocks, OP_COPY_BLOCKS, copy, n, bytes);
+}
+
+static int
+checksum(struct lane *l, uint64_t *sum, const void *p, size_t bytes)
+{
+    PICK(l, checksum, OP_CHECKSUM, sum, p, bytes);
+}
+
+static int
+fill_random(struct lane *l, struct tensor t, uint64_t seed, float std)
+{
+    PICK(l, fill_random, OP_FILL_RANDOM, t, seed, std);
+}
+
+static int
+edit(struct lane *l, struct tables t, const struct table_edit *edits, uint32_t n)
+{
+    PICK(l, edit, OP_EDIT, t, edits, n);
+}
+
+static int
+tokens(struct lane *l, struct rows r, const int32_t *last)
+{
+    PICK(l, tokens, OP_TOKENS, r, last);
+}
+
+static int
+see(struct lane *l, uint32_t *seen, uint32_t seen_words, struct rows r, const struct run *run,
+    uint32_t n_runs)
+{
+    PICK(l, see, OP_SEE, seen, seen_words, r, run, n_runs);
+}
+
+static int
+embed(struct lane *l, struct tensor x, struct tensor table, const int32_t *token, float factor)
+{
+    PICK(l, embed, OP_EMBED, x, table, token, factor);
+}
+
+static int
+rms_norm(struct lane *l, struct tensor y, struct tensor x, struct tensor w, float eps, float plus)
+{
+    PICK(l, rms_norm, OP_RMS_NORM, y, x, w, eps, plus);
+}
+
+static int
+residual(struct lane *l, const struct residual *r)
+{
+    PICK(l, residual, OP_RESIDUAL, r);
+}
+
+static int
+layer_norm(struct lane *l, struct tensor y, struct tensor x, struct tensor w, struct tensor bias,
+           float eps)
+{
+    PICK(l, layer_norm, OP_LAYER_NORM, y, x, w, bias, eps);
+}
+
+static int
+matmul(struct lane *l, struct tensor y, struct tensor x, struct tensor w, struct tensor bias,
+       float beta)
+{
+    PICK(l, matmul, OP_MATMUL, y, x, w, bias, beta);
+}
+
+static int
+gate(struct lane *l, struct tensor y, struct tensor gate_up, enum act a)
+{
+    PICK(l, gate, OP_GATE, y, gate_up, a);
+}
+
+static int
+gate_matmul(struct lane *l, struct tensor y, struct tensor both, struct tensor x, struct tensor w,
+            enum act a)
+{
+    PICK(l, gate_matmul, OP_GATE_MATMUL, y, both, x, w, a);
+}
+
+static int
+add(struct lane *l, struct tensor y, struct tensor x)
+{
+    PICK(l, add, OP_ADD, y, x);
+}
+
+static int
+act(struct lane *l, struct tensor y, struct tensor x, enum act a)
+{
+    PICK(l, act, OP_ACT, y, x, a);
+}
+
+static int
+scale(struct lane *l, struct tensor x, float factor, float softcap)
+{
+    PICK(l, scale, OP_SCALE, x, factor, softcap);
+}
+
+static int
+rows(struct lane *l, struct tensor y, struct tensor x, const uint32_t *which)
+{
+    PICK(l, rows, OP_ROWS, y, x, which);
+}
+
+static int
+rope_store(struct lane *l, const struct rope_store *s, struct rows r)
+{
+    PICK(l, rope_store, OP_ROPE_STORE, s, r);
+}
+
+static int
+attend(struct lane *l, const struct attend *a, struct rows r)
+{
+    PICK(l, attend, OP_ATTEND, a, r);
+}
+
+static int
+sample(struct lane *l, const struct sample *s)
+{
+    PICK(l, sample, OP_SAMPLE, s);
+}
+
+/* One rank: what would be reduced or gathered is complete. */
+static int
+all_reduce(struct lane *l, struct tensor x)
+{
+    (void)l, (void)x;
+    return 0;
+}
+
+static int
+all_gather(struct lane *l, struct tensor out, struct tensor x)
+{
+    (void)l, (void)out, (void)x;
+    return 0;
+}
+
+const struct gpu_ops cuda_ops = {
+    .name = "cuda",
+    .arena_make = cuda_arena_make,
+    .arena_adopt = cuda_arena_adopt,
+    .arena_drop = cuda_arena_drop,
+    .host_pin = cuda_host_pin,
+    .lane_open = cuda_lane_open,
+    .lane_close = cuda_lane_close,
+    .lane_mark = cuda_lane_mark,
+    .lane_done = cuda_lane_done,
+    .lane_after = cuda_lane_after,
+    .lane_fd = cuda_lane_fd,
+    .lane_error = cuda_lane_error,
+    .graph_begin = cuda_graph_begin,
+    .graph_end = cuda_graph_end,
+    .graph_run = cuda_graph_run,
+    .graph_drop = cuda_graph_drop,
+    .range_begin = cuda_range_begin,
+    .range_end = cuda_range_end,
+    .put = cuda_put,
+    .get = cuda_get,
+    .copy = cuda_copy,
+    .copy_blocks = copy_blocks,
+    .checksum = checksum,
+    .fill_random = fill_random,
+    .edit = edit,
+    .tokens = tokens,
+    .see = see,
+    .embed = embed,
+    .rms_norm = rms_norm,
+    .residual = residual,
+    .layer_norm = layer_norm,
+    .matmul = matmul,
+    .gate_matmul = gate_matmul,
+    .add = add,
+    .act = act,
+    .gate = gate,
+    .scale = scale,
+    .rows = rows,
+    .rope_store = rope_store,
+    .attend = attend,
+    .sample = sample,
+    .all_reduce = all_reduce,
+    .all_gather = all_gather,
+};
