@@ -15,7 +15,36 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { MAX_ARGS = 64, STOP_SECONDS = 20 };
+enum { MAX_ARGS = 64, STOP_SECONDS = 20, MAX_EXTRA = 8 };
+
+static const char *device = "cpu";
+static const char *extra[MAX_EXTRA];
+static unsigned n_extra;
+
+void
+serve_args(int argc, char **argv)
+{
+    for (int i = 1; i < argc; i += 2) {
+        if (i + 1 < argc && strcmp(argv[i], "--device") == 0) {
+            device = argv[i + 1];
+        } else if (i + 1 < argc && strcmp(argv[i], "--set") == 0 && n_extra < MAX_EXTRA) {
+            extra[n_extra++] = argv[i + 1];
+        } else if (i + 1 < argc && strcmp(argv[i], "--only") == 0) {
+            cmocka_set_test_filter(argv[i + 1]);
+        } else {
+            fprintf(stderr,
+                    "usage: %s [--device cpu|cuda|cuda:N] [--set KEY=VALUE]... [--only PATTERN]\n",
+                    argv[0]);
+            exit(2);
+        }
+    }
+}
+
+bool
+serve_on_gpu(void)
+{
+    return strcmp(device, "cpu") != 0;
+}
 
 const char *
 source_path(const char *below)
@@ -75,11 +104,15 @@ serve_launch(struct serve *s, const char *model, const char *const *set)
     argv[n++] = (char *)(uintptr_t) "--model";
     argv[n++] = dir;
     argv[n++] = (char *)(uintptr_t) "--device";
-    argv[n++] = (char *)(uintptr_t) "cpu";
+    argv[n++] = (char *)(uintptr_t)device;
     for (; set && *set; set++) {
-        assert_true(n + 3 < MAX_ARGS);
+        assert_true(n + 3 + 2 * MAX_EXTRA < MAX_ARGS);
         argv[n++] = (char *)(uintptr_t) "--set";
         argv[n++] = (char *)(uintptr_t)*set;
+    }
+    for (unsigned i = 0; i < n_extra; i++) {
+        argv[n++] = (char *)(uintptr_t) "--set";
+        argv[n++] = (char *)(uintptr_t)extra[i];
     }
     argv[n] = NULL;
     s->pid = fork();
@@ -132,7 +165,7 @@ bool
 serve_start(struct serve *s, const char *model, const char *const *set)
 {
     serve_launch(s, model, set);
-    return serve_wait_ready(s, 20);
+    return serve_wait_ready(s, serve_on_gpu() ? 60 : 20);
 }
 
 void

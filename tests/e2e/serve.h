@@ -17,6 +17,11 @@ struct serve {
     char dir[64], endpoint[96], log[80];
 };
 
+/* --device DEVICE (cpu), --set KEY=VALUE for every server, --only PATTERN of a test's name. Anything else ends
+ * the program. */
+void serve_args(int argc, char **argv);
+bool serve_on_gpu(void);
+
 /* model: a directory below tests/data or models (srcdir is put before it), or absolute. set: KEY=VALUE
  * strings, NULL-ended, or NULL. Waits until the worker is ready; false after 20 s (the log is printed). */
 bool serve_start(struct serve *s, const char *model, const char *const *set);
