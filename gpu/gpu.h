@@ -142,7 +142,8 @@ struct block_copy {
 
 /* One row of logits to turn into a token and log-probabilities. On the device. A seat has one sampled row
  * in a call (and any number of targets). Forced: log-probability 0, as transformers scores it. A NaN is
- * never chosen; a row of nothing but NaN and bans makes lane_error() -EIO. top_k keeps exactly k. */
+ * never chosen; a row of nothing but NaN and bans makes lane_error() -EIO, unless it has neither seat nor
+ * target: padding. top_k keeps exactly k. */
 struct sample_row {
     uint32_t seat; /* whose last token is written (and seen[]), or SEAT_NONE */
     uint64_t seed;

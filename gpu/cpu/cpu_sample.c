@@ -6,6 +6,10 @@
  * top k, the top p) is found by radix: a histogram of the highest bits of the value, then of the next
  * bits of those in the deciding bucket.
  *
+ * A draw goes by whole numbers: weights are cut down to multiples of a unit, sums are exact in any order,
+ * and so every device draws the same token from the same logits. What weighs less than a unit, 2^-30 of
+ * the best of its block or 2^-42 of the best of the row, is never drawn.
+ *
  * Differs from transformers: of equal logits at the edge of top_k the lowest ids stay, exactly k of
  * them; there all of them stay. A NaN is never chosen.
  */
@@ -17,7 +21,8 @@
 
 CPU_LOOP(sample);
 
-/* BLOCK: the draw adds weights up in blocks, so that it walks one block a second time and not all. */
+/* BLOCK: the draw adds weights up in blocks, each against its own best value: so a device that reads the
+ * row once, in pieces, comes to the same sums. */
 enum { BUCKETS = 2048, BLOCK = 1024, MAX_BLOCKS = 1024 };
 
 struct sample_args {
@@ -26,10 +31,10 @@ struct sample_args {
 };
 
 struct room {
-    double mass[BUCKETS];
+    uint64_t mass[BUCKETS];
     uint32_t count[BUCKETS];
     struct top heap[1024];
-    double block[MAX_BLOCKS];
+    uint64_t block[MAX_BLOCKS];
     float weight[8];
 };
 _Static_assert(sizeof(struct room) <= CPU_ROOM, "fits a thread's room");
@@ -83,20 +88,104 @@ stays(struct cut *c, float x)
     return true;
 }
 
-/* A candidate's weight, exp((x - max) / temperature): eight, or the same bits one by one. */
+/* A candidate's weight, exp((x - best) * rate): eight, or the same bits one by one. */
 struct heat {
-    float max, temperature;
+    float best, rate; /* rate: 1 / temperature */
 };
 
 ALWAYS v8
 weigh(struct heat h, v8 x)
 {
-    return v8_exp(v8_div(v8_sub(x, v8_set(h.max)), v8_set(h.temperature)));
+    return v8_exp(v8_mul(v8_sub(x, v8_set(h.best)), v8_set(h.rate)));
+}
+
+static inline uint64_t
+units(float weight, float a_unit)
+{
+    return (uint64_t)(int64_t)(weight * a_unit);
+}
+
+/* What may be drawn and how it is weighed. One that cuts nothing weighs block by block. */
+struct lot {
+    struct heat heat;
+    struct cut cut;
+    float min_p;
+    bool cuts;
+};
+
+/* A block's weights are units; times factor they are the row's. */
+struct scale {
+    struct heat heat;
+    float unit;
+    double factor;
+};
+
+ALWAYS struct scale
+scale_of(const struct lot *l, const float *x, uint32_t n)
+{
+    struct heat h = l->heat;
+    v8 best = v8_set(-INFINITY);
+    float part[8];
+
+    if (l->cuts) return (struct scale){ h, 0x1p42f, 1 };
+    for (uint32_t at = 0; at + 8 <= n; at += 8) best = v8_max(best, v8_load(x + at));
+    v8_store(part, best);
+    h.best = part[0];
+    for (uint32_t i = 1; i < 8; i++) h.best = MAX(h.best, part[i]);
+    for (uint32_t i = n - n % 8; i < n; i++) h.best = MAX(h.best, x[i]);
+    return (struct scale){ h, 0x1p30f, (double)exp_1((h.best - l->heat.best) * h.rate) * 0x1p12 };
+}
+
+/* The weights of eight candidates from at on, in units; of those that do not stay, zero. */
+ALWAYS void
+weigh_eight(const struct lot *l, const struct scale *s, struct cut *c, const float *x, uint32_t at,
+            uint32_t n, uint64_t w[8])
+{
+    uint32_t width = MIN(n - at, 8u);
+    float f[8];
+
+    v8_store(f, weigh(s->heat, v8_at(x, at, width)));
+    for (uint32_t i = 0; i < 8; i++)
+        w[i] = i < width && (!l->cuts || (stays(c, x[at + i]) && f[i] >= l->min_p))
+                   ? units(f[i], s->unit)
+                   : 0;
+}
+
+/* How many values a block holds. */
+static inline uint32_t
+block_of(uint32_t n)
+{
+    return MAX((uint32_t)BLOCK, ROUND_UP(CEIL_DIV(n, (uint32_t)MAX_BLOCKS), 8u));
+}
+
+/* Every block's weight into room->block; their sum. */
+ALWAYS uint64_t
+weigh_blocks(const struct lot *l, const float *x, uint32_t n, struct room *room)
+{
+    uint32_t size = block_of(n);
+    struct cut c = l->cut;
+    uint64_t total = 0, w[8];
+
+    for (uint32_t from = 0, b = 0; from < n; from += size, b++) {
+        uint32_t end = MIN(n, from + size);
+        struct scale s = scale_of(l, x + from, end - from);
+        uint64_t sum = 0;
+
+        room->block[b] = 0;
+        if (s.heat.best == -INFINITY) continue; /* nothing in it */
+        for (uint32_t at = from; at < end; at += 8) {
+            weigh_eight(l, &s, &c, x, at, end, w);
+            for (uint32_t i = 0; i < 8; i++) sum += w[i];
+        }
+        room->block[b] = (uint64_t)((double)sum * s.factor);
+        total += room->block[b];
+    }
+    return total;
 }
 
 /* The bucket that fills what is left, from the top; the last one with anything, at the latest. */
 static uint32_t
-fill_bucket(const struct room *room, uint32_t last, double *left)
+fill_bucket(const struct room *room, uint32_t last, uint64_t *left)
 {
     uint32_t lowest = 0;
 
@@ -110,14 +199,15 @@ fill_bucket(const struct room *room, uint32_t last, double *left)
     return lowest;
 }
 
-/* Of what stays behind k, the fewest best that hold the share of its weight: transformers' top_p. */
+/* Of what stays behind k, the fewest best that hold the share of its weight: transformers' top_p. total:
+ * that weight; 0 if it is still to be summed. */
 ALWAYS struct cut
-cut_mass(const float *x, uint32_t n, struct cut k, struct heat h, double share, struct room *room)
+cut_mass(const float *x, uint32_t n, struct cut k, struct heat h, double share, uint64_t total,
+         struct room *room)
 {
     static const uint32_t shift[3] = { 21, 10, 0 };
-    uint32_t prefix = 0, known = 0, ties = 0, need = 1;
-    double left = 0;
-    float value = 0;
+    uint32_t prefix = 0, known = 0, ties = 0;
+    uint64_t left = 0, each = 0;
 
     for (int level = 0; level < 3; level++) {
         uint32_t mask = level == 2 ? 1023 : BUCKETS - 1, b;
@@ -127,28 +217,28 @@ cut_mass(const float *x, uint32_t n, struct cut k, struct heat h, double share, 
         memset(room->count, 0, sizeof room->count);
         for (uint32_t i = 0; i < n; i++) {
             uint32_t key = key_of(x[i]);
+            float w;
 
             /* The weights of a whole eight at once in the pass that needs them all. */
             if (level == 0 && i % 8 == 0)
                 v8_store(room->weight, weigh(h, v8_at(x, i, MIN(n - i, 8u))));
             if (!stays(&inner, x[i]) || (key & known) != prefix) continue;
-            value = level == 0 ? room->weight[i % 8] : v8_first(weigh(h, v8_set(x[i])));
-            room->mass[key >> shift[level] & mask] += value;
+            w = level == 0 ? room->weight[i % 8] : v8_first(weigh(h, v8_set(x[i])));
+            room->mass[key >> shift[level] & mask] += units(w, 0x1p42f);
             room->count[key >> shift[level] & mask]++;
         }
         if (level == 0) {
-            for (uint32_t i = 0; i < BUCKETS; i++) left += room->mass[i];
-            left *= share;
+            for (uint32_t i = 0; !total && i < BUCKETS; i++) left += room->mass[i];
+            left = (uint64_t)(share * (double)(total ? total : left));
         }
         b = fill_bucket(room, mask, &left);
         ties = room->count[b];
-        value = ties ? (float)(room->mass[b] / ties) : 0;
+        each = ties ? room->mass[b] / ties : 0;
         prefix |= b << shift[level];
         known |= mask << shift[level];
     }
     /* Ties all weigh the same: as many of them as it takes, one at least. */
-    while (need < ties && (double)value * need < left) need++;
-    return (struct cut){ prefix, need };
+    return (struct cut){ prefix, each ? MAX((uint32_t)CEIL_DIV(left, each), 1u) : 1 };
 }
 
 static void
@@ -183,7 +273,7 @@ process(const struct sample *s, const struct sample_row *r, float *x, uint32_t n
         if ((uint32_t)r->force < n) x[r->force] = 0;
     }
     for (uint32_t i = 0; i < n; i++) {
-        if (!(x[i] == x[i])) x[i] = -INFINITY;
+        x[i] = x[i] == x[i] ? x[i] + 0.0f : -INFINITY; /* -0 is 0: one key for both */
         if (x[i] > FLT_MAX) x[i] = FLT_MAX;
         if (x[i] > -INFINITY && (best < 0 || x[i] > x[best])) best = (int32_t)i;
     }
@@ -244,68 +334,49 @@ find_top(const float *x, uint32_t n, uint32_t k, float max, float log_total, str
     for (uint32_t i = have; i < k; i++) out[i] = (struct top){ -1, -INFINITY };
 }
 
-/* In [0, 1), 53 bits of it. */
-static double
-uniform(const struct sample_row *r)
+/* A whole number below total, each as likely as any. */
+static uint64_t
+noise(const struct sample_row *r, uint64_t total)
 {
     uint32_t counter[4] = { r->output, r->position, 0, 0 }, w[4];
 
     philox(r->seed, counter, w);
-    return (double)(((uint64_t)w[0] << 32 | w[1]) >> 11) * 0x1p-53;
+    return (uint64_t)((unsigned __int128)((uint64_t)w[0] << 32 | w[1]) * total >> 64);
 }
 
-/* The weights of eight candidates from at on; of those that do not stay, zero. */
-ALWAYS void
-weigh_eight(const struct sample_row *r, struct heat h, struct cut *c, const float *x, uint32_t at,
-            uint32_t n, float w[8])
-{
-    uint32_t width = MIN(n - at, 8u);
-
-    v8_store(w, weigh(h, v8_at(x, at, width)));
-    for (uint32_t i = 0; i < 8; i++)
-        if (i >= width || !stays(c, x[at + i]) || w[i] < r->min_p) w[i] = 0;
-}
-
+/* In ascending order of ids, the first at which the weights so far exceed the noise. */
 ALWAYS int32_t
 draw(const struct sample_row *r, const float *x, uint32_t n, int32_t best, struct room *room)
 {
-    struct heat h = { x[best], r->temperature };
-    struct cut all = { 0, UINT32_MAX }, c;
-    uint32_t size = MAX((uint32_t)BLOCK, ROUND_UP(CEIL_DIV(n, (uint32_t)MAX_BLOCKS), 8u)), b = 0;
-    double total = 0, target, sum = 0, before = 0;
-    int32_t id = best;
-    float w[8];
+    struct lot l = {
+        { x[best], MIN(1 / r->temperature, FLT_MAX) }, { 0, UINT32_MAX }, r->min_p, false
+    };
+    uint32_t size = block_of(n), b = 0;
+    uint64_t total, left, sum = 0, w[8];
+    struct scale s;
+    struct cut c;
 
-    if (r->top_k && r->top_k < n) all = cut_count(x, n, r->top_k, room);
-    if (r->top_p < 1) all = cut_mass(x, n, all, h, MAX(r->top_p, 0.0f), room);
-    c = all;
-    for (uint32_t at = 0; at < n; at += 8) {
-        if (at % size == 0) room->block[at / size] = 0;
-        weigh_eight(r, h, &c, x, at, n, w);
-        for (uint32_t i = 0; i < 8; i++) room->block[at / size] += w[i];
+    if (r->top_k && r->top_k < n) l.cut = cut_count(x, n, r->top_k, room);
+    if (r->top_p < 1) {
+        total = l.cut.key ? 0 : weigh_blocks(&l, x, n, room);
+        l.cut = cut_mass(x, n, l.cut, l.heat, MAX(r->top_p, 0.0f), total, room);
     }
-    for (uint32_t i = 0; i * size < n; i++) total += room->block[i];
-    target = uniform(r) * total;
-    /* The block that holds the target, or the last one with anything in it. */
-    for (uint32_t i = 0; i * size < n && before + sum <= target; i++) {
-        if (room->block[i] == 0) continue;
-        b = i;
-        before += sum;
-        sum = room->block[i];
-    }
-    c = all; /* what stays is met in ascending order again, up to the block */
+    l.cuts = l.cut.key || l.min_p > 0;
+    total = weigh_blocks(&l, x, n, room);
+    left = noise(r, total);
+    for (; room->block[b] <= left; b++) left -= room->block[b];
+    c = l.cut; /* what stays is met in ascending order again, up to the block */
     for (uint32_t i = 0; i < b * size; i++) stays(&c, x[i]);
-    sum = before;
-    for (uint32_t at = b * size; at < MIN(n, (b + 1) * size); at += 8) {
-        weigh_eight(r, h, &c, x, at, n, w);
+    n = MIN(n, (b + 1) * size);
+    s = scale_of(&l, x + b * size, n - b * size);
+    for (uint32_t at = b * size; at < n; at += 8) {
+        weigh_eight(&l, &s, &c, x, at, n, w);
         for (uint32_t i = 0; i < 8; i++) {
-            if (w[i] == 0) continue;
-            id = (int32_t)(at + i); /* the last one, should rounding leave the target unreached */
             sum += w[i];
-            if (sum > target) return id;
+            if ((uint64_t)((double)sum * s.factor) > left) return (int32_t)(at + i);
         }
     }
-    return id;
+    return best; /* not reached: the block's own sum exceeds what is left */
 }
 
 ALWAYS void
@@ -319,7 +390,7 @@ sample_one(const struct sample_args *a, uint32_t i, struct room *room)
 
     check(r->target < (int32_t)n);
     if (best < 0) {
-        cpu_lane_fail(a->lane);
+        if (r->seat != SEAT_NONE || r->target >= 0) cpu_lane_fail(a->lane);
         best = 0;
     }
     if (r->want_logprob || r->n_top || r->target >= 0) log_total = log_sum(x, n, x[best]);

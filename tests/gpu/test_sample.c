@@ -10,6 +10,7 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 enum { MAX_VOCAB = 5000, N_BAN = 4 };
 
@@ -153,6 +154,9 @@ a_nan_is_never_chosen_and_nothing_but_nan_is_an_error(void **state)
     assert_int_equal(d.token[1], 43);
     assert_int_equal(d.error, 0);
     f[143] = -NAN;
+    d = sample(x, row, NULL); /* a row that nobody asked for: a graph's padding */
+    assert_int_equal(d.error, 0);
+    row[1].seat = 3;
     d = sample(x, row, NULL);
     assert_int_equal(d.token[0], 41);
     assert_int_equal(d.error, -EIO);
@@ -399,6 +403,132 @@ the_same_seed_output_and_position_draw_the_same_token_in_any_batch(void **state)
     rig_close(&r);
 }
 
+/* Anything a row may ask for, of logits with ties, plateaus, NaN and infinities. */
+static void
+random_row(float *x, uint32_t vocab, struct sample_row *row, uint32_t n_ban)
+{
+    static const float temperature[] = { 0, 1, 0.7f, 0.01f, 5, 1e-20f };
+    static const float top_p[] = { 1, 1, 0.9f, 0.5f, 0.999999f, 0 };
+    static const float min_p[] = { 0, 0, 0, 0.05f, 1e-4f, 1 };
+    float std = (float)(1 + test_below(80)) / 8;
+    uint32_t kind = test_below(9), step = test_below(3);
+
+    for (uint32_t i = 0; i < vocab; i++) {
+        x[i] = std * rig_normal();
+        if (step == 1) x[i] = roundf(x[i]);
+        if (kind == 0) x[i] = 1.5f;
+        if (kind == 1 && test_below(2)) x[i] = -0.0f;
+        if (kind == 2 && i && test_below(3)) x[i] = NAN;
+        if (kind == 3) x[i] = -(float)i / 100;
+        if (kind == 4 && i % 1024 != 5) x[i] -= 1000;
+    }
+    if (kind == 5) x[test_below(vocab)] = INFINITY;
+    if (kind == 6) x[test_below(vocab)] = 200;
+    row->temperature = temperature[test_below(ARRAY_LEN(temperature))];
+    row->top_p = top_p[test_below(ARRAY_LEN(top_p))];
+    row->min_p = min_p[test_below(ARRAY_LEN(min_p))];
+    row->top_k = test_below(2) ? 0 : 1 + test_below(test_below(2) ? 64 : vocab);
+    row->repetition = test_below(3) ? 1 : 1.3f;
+    row->force = test_below(12) ? -1 : (int32_t)test_below(vocab);
+    row->target = test_below(8) ? -1 : (int32_t)test_below(vocab);
+    row->n_ban = vocab < 100 ? 0 : test_below(n_ban + 1);
+    row->want_logprob = test_below(2);
+    row->seed = test_below(UINT32_MAX);
+    row->output = test_below(4);
+    row->position = test_below(100000);
+}
+
+static void
+a_token_is_the_same_on_every_device_whatever_a_row_asks_for(void **state)
+{
+    enum { ROWS = 16, WIDEST = 40000, WORDS = WIDEST / 32 + 1 };
+    static const uint32_t width[] = { 1, 7, 100, 1000, 1024, 1025, 5000, 8192, 32128, WIDEST };
+    static float x[ROWS * WIDEST];
+    static struct top top[2][ROWS * 1024];
+    static uint32_t seen[ROWS * WORDS];
+    struct gpu *cpu;
+    struct lane *lane;
+    struct err e;
+
+    (void)state;
+    assert_int_equal(gpu_open(&cpu, &(struct gpu_options){ .device = "cpu", .isa = "scalar" }, &e),
+                     0);
+    assert_int_equal(gpu_ops(cpu)->lane_open(cpu, 1, &lane, &e), 0);
+    for (uint64_t n = 0; n < 60; n++) {
+        uint32_t vocab = width[n % 6 ? test_below(8) : test_below(ARRAY_LEN(width))];
+        uint32_t stride = vocab + test_below(5), n_top = 0;
+        struct sample_row row[ROWS];
+        int32_t ban[N_BAN], token[ROWS], last[ROWS];
+        float logprob[ROWS];
+        struct rig r;
+        struct sample s, t;
+
+        memset(top, 0x7f, sizeof top);
+        memset(last, 0x7f, sizeof last);
+        for (uint32_t i = 0; i < N_BAN; i++) ban[i] = (int32_t)test_below(vocab + 2);
+        for (uint32_t i = 0; i < ROWS * WORDS; i++)
+            seen[i] = test_below(3) ? 0 : test_below(UINT32_MAX) & test_below(UINT32_MAX);
+        for (uint32_t i = 0; i < ROWS; i++) {
+            row[i] = plain;
+            random_row(x + i * stride, vocab, &row[i], N_BAN);
+            if (test_below(5)) row[i].seat = i;
+            row[i].n_top = test_below(2) ? 0 : test_below(test_below(2) ? 20 : 1025);
+            row[i].first_top = n_top;
+            n_top += row[i].n_top;
+        }
+        rig_open(&r, "auto", 2);
+        s = (struct sample){ .logits = { .data = rig_copy(&r, x, sizeof(float) * ROWS * stride),
+                                         .dtype = DT_F32,
+                                         .dim = { ROWS, vocab, 1, 1 },
+                                         .stride = stride },
+                             .row = rig_copy(&r, row, sizeof row),
+                             .ban = rig_copy(&r, ban, sizeof ban),
+                             .n = ROWS,
+                             .seen = rig_copy(&r, seen, sizeof seen),
+                             .seen_words = WORDS,
+                             .last = rig_copy(&r, last, sizeof last),
+                             .token = rig_bytes(&r, sizeof token),
+                             .logprob = rig_bytes(&r, sizeof logprob),
+                             .top = rig_copy(&r, top[0], sizeof top[0]) };
+        t = s;
+        t.logits.data = x;
+        t.row = row, t.ban = ban, t.seen = seen, t.last = last, t.token = token;
+        t.logprob = logprob, t.top = top[1];
+        rig_send(&r);
+        assert_int_equal(r.op->sample(r.lane, &s), 0);
+        rig_wait(&r);
+        assert_int_equal(gpu_ops(cpu)->sample(lane, &t), 0);
+        assert_int_equal(gpu_ops(cpu)->lane_mark(lane, n + 1), 0);
+        while (gpu_ops(cpu)->lane_done(lane) < n + 1) usleep(50);
+        assert_int_equal(r.op->lane_error(r.lane), 0);
+        for (uint32_t i = 0; i < ROWS; i++) {
+            const struct top *a = HOST(s.top) + row[i].first_top, *b = top[1] + row[i].first_top;
+
+            if (HOST(s.token)[i] != token[i])
+                fail_msg(
+                    "case %u row %u of %u wide: token %d, the CPU's %d (temperature %g top_k %u "
+                    "top_p %g min_p %g)",
+                    (unsigned)n, i, vocab, HOST(s.token)[i], token[i], (double)row[i].temperature,
+                    row[i].top_k, (double)row[i].top_p, (double)row[i].min_p);
+            assert_true(HOST(s.logprob)[i] == logprob[i] ||
+                        fabsf(HOST(s.logprob)[i] - logprob[i]) <=
+                            2e-5f + 3e-7f * fabsf(logprob[i]));
+            for (uint32_t j = 0; j < row[i].n_top; j++) {
+                assert_int_equal(a[j].id, b[j].id);
+                assert_true(a[j].logprob == b[j].logprob ||
+                            fabsf(a[j].logprob - b[j].logprob) <=
+                                2e-5f + 3e-7f * fabsf(b[j].logprob));
+            }
+        }
+        assert_memory_equal(HOST(s.last), last, sizeof last);
+        assert_memory_equal(HOST(s.top) + n_top, top[1] + n_top,
+                            sizeof *s.top * (ROWS * 1024 - n_top));
+        rig_close(&r);
+    }
+    gpu_ops(cpu)->lane_close(lane);
+    gpu_close(cpu);
+}
+
 static int
 seed(void **state)
 {
@@ -419,6 +549,7 @@ main(int argc, char **argv)
         cmocka_unit_test(logprobs_are_of_the_softmax_best_first_and_the_lowest_id_of_equals_first),
         cmocka_unit_test(draws_follow_top_k_top_p_and_min_p_as_transformers_cuts_them),
         cmocka_unit_test(the_same_seed_output_and_position_draw_the_same_token_in_any_batch),
+        cmocka_unit_test(a_token_is_the_same_on_every_device_whatever_a_row_asks_for),
     };
 
     rig_args(argc, argv);
