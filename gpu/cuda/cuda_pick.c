@@ -10,6 +10,14 @@
 
 #include "gpu/cuda/cuda.h"
 #include "gpu/cuda/kernels/attend_any.h"
+#include "gpu/cuda/kernels/blocks.h"
+#include "gpu/cuda/kernels/checksum.h"
+#include "gpu/cuda/kernels/embed.h"
+#include "gpu/cuda/kernels/fill.h"
+#include "gpu/cuda/kernels/gate.h"
+#include "gpu/cuda/kernels/norm.h"
+#include "gpu/cuda/kernels/rope_store.h"
+#include "gpu/cuda/kernels/rows.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -22,28 +30,60 @@
         k_##op##_fn *run; \
     } op##_by[CUDA_CANDIDATES + 1]
 
-LIST(copy_blocks, const struct block_copy *copy, uint32_t n, size_t bytes) = { 0 };
-LIST(checksum, uint64_t *sum, const void *p, size_t bytes) = { 0 };
-LIST(fill_random, struct tensor t, uint64_t seed, float std) = { 0 };
-LIST(edit, struct tables t, const struct table_edit *edit, uint32_t n) = { 0 };
-LIST(tokens, struct rows r, const int32_t *last) = { 0 };
+LIST(copy_blocks, const struct block_copy *copy, uint32_t n, size_t bytes) = {
+    { { "any", 0, 0 }, k_copy_blocks },
+};
+LIST(checksum, uint64_t *sum, const void *p, size_t bytes) = {
+    { { "any", 0, 0 }, k_checksum },
+};
+LIST(fill_random, struct tensor t, uint64_t seed, float std) = {
+    { { "any", 0, 0 }, k_fill_random },
+};
+LIST(edit, struct tables t, const struct table_edit *edit, uint32_t n) = {
+    { { "any", 0, 0 }, k_edit },
+};
+LIST(tokens, struct rows r, const int32_t *last) = {
+    { { "any", 0, 0 }, k_tokens },
+};
 LIST(see, uint32_t *seen, uint32_t seen_words, struct rows r, const struct run *run,
-     uint32_t n_runs) = { 0 };
-LIST(embed, struct tensor x, struct tensor table, const int32_t *token, float scale) = { 0 };
-LIST(rms_norm, struct tensor y, struct tensor x, struct tensor w, float eps, float plus) = { 0 };
-LIST(residual, const struct residual *r) = { 0 };
+     uint32_t n_runs) = {
+    { { "any", 0, 0 }, k_see },
+};
+LIST(embed, struct tensor x, struct tensor table, const int32_t *token, float scale) = {
+    { { "any", 0, 0 }, k_embed },
+};
+LIST(rms_norm, struct tensor y, struct tensor x, struct tensor w, float eps, float plus) = {
+    { { "any", 0, 0 }, k_rms_norm },
+};
+LIST(residual, const struct residual *r) = {
+    { { "any", 0, 0 }, k_residual },
+};
 LIST(layer_norm, struct tensor y, struct tensor x, struct tensor w, struct tensor bias,
-     float eps) = { 0 };
+     float eps) = {
+    { { "any", 0, 0 }, k_layer_norm },
+};
 LIST(matmul, struct tensor y, struct tensor x, struct tensor w, struct tensor bias,
      float beta) = { 0 };
 LIST(gate_matmul, struct tensor y, struct tensor both, struct tensor x, struct tensor w,
      enum act a) = { 0 };
-LIST(add, struct tensor y, struct tensor x) = { 0 };
-LIST(act, struct tensor y, struct tensor x, enum act a) = { 0 };
-LIST(gate, struct tensor y, struct tensor gate_up, enum act a) = { 0 };
-LIST(scale, struct tensor x, float factor, float softcap) = { 0 };
-LIST(rows, struct tensor y, struct tensor x, const uint32_t *which) = { 0 };
-LIST(rope_store, const struct rope_store *s, struct rows r) = { 0 };
+LIST(add, struct tensor y, struct tensor x) = {
+    { { "any", 0, 0 }, k_add },
+};
+LIST(act, struct tensor y, struct tensor x, enum act a) = {
+    { { "any", 0, 0 }, k_act },
+};
+LIST(gate, struct tensor y, struct tensor gate_up, enum act a) = {
+    { { "any", 0, 0 }, k_gate },
+};
+LIST(scale, struct tensor x, float factor, float softcap) = {
+    { { "any", 0, 0 }, k_scale },
+};
+LIST(rows, struct tensor y, struct tensor x, const uint32_t *which) = {
+    { { "any", 0, 0 }, k_rows },
+};
+LIST(rope_store, const struct rope_store *s, struct rows r) = {
+    { { "any", 0, 0 }, k_rope_store },
+};
 LIST(attend, const struct attend *a, struct rows r) = {
     { { "any", 0, 0 }, k_attend_any },
 };

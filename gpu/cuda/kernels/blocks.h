@@ -1,0 +1,15 @@
+/* blocks.h - copies of blocks within the device and between it and pinned host memory: gpu.h.
+ *
+ *   copy    [n] in device memory; each side device memory or mapped host memory, 16-byte aligned
+ *
+ * It keeps to COPY_SMS SMs, so that a step goes on beside it: that is enough for the bus, and a
+ * tenth of the device's own bandwidth. */
+#ifndef CUDA_KERNELS_BLOCKS_H
+#define CUDA_KERNELS_BLOCKS_H
+
+#include "gpu/cuda/kernels/kernel.h"
+
+K_API cudaError_t k_copy_blocks(const struct k_lane *l, const struct block_copy *copy, uint32_t n,
+                                size_t bytes);
+
+#endif

@@ -1,0 +1,295 @@
+/* norm.cu - see norm.h.
+ *
+ * One block a row. A row is cut into fours; thread t has fours t, t + threads, ... and keeps them in
+ * registers from the first sum to the last store:
+ *
+ *     d        threads   fours a thread
+ *     1,024    64        4
+ *     4,096    256       4
+ *     5,376    352       4 (some 3)
+ *     8,192    512       4       <- KEEP: longer rows are read again (LONG)
+ *
+ * Fours, because x is fp32: 16 bytes of it and 8 of a 16-bit type, both without gaps between lanes.
+ * Rows that are not aligned have the same fours, loaded one element at a time.
+ */
+#include "gpu/cuda/kernels/norm.h"
+
+#include "gpu/cuda/kernels/launch.cuh"
+#include "gpu/cuda/kernels/vec.cuh"
+
+namespace {
+
+constexpr uint32_t KEEP = 4; /* fours a thread */
+constexpr uint32_t THREADS = 512;
+constexpr uint32_t WARPS = THREADS / 32;
+
+/* rms_norm: in is what to norm and x is nothing. */
+struct norm_args {
+    struct tensor x, in, in_norm, y, y_norm;
+    float eps, plus;
+    uint32_t d;
+};
+
+/* Four elements from at on of a row of d; beyond its end zeros. WHOLE: aligned and d % 4 == 0. */
+template <bool WHOLE, typename T>
+__device__ __forceinline__ void
+get(float (&v)[4], const T *p, uint32_t at, uint32_t d)
+{
+    if constexpr (WHOLE) {
+        load<4>(v, p + at);
+    } else {
+#pragma unroll
+        for (uint32_t j = 0; j < 4; j++) v[j] = at + j < d ? to_float(p[at + j]) : 0.0f;
+    }
+}
+
+template <bool WHOLE, typename T>
+__device__ __forceinline__ void
+put(T *p, uint32_t at, uint32_t d, const float (&v)[4])
+{
+    if constexpr (WHOLE) {
+        store<4>(p + at, v);
+    } else {
+#pragma unroll
+        for (uint32_t j = 0; j < 4; j++)
+            if (at + j < d) p[at + j] = of_float<T>(v[j]);
+    }
+}
+
+template <bool WHOLE>
+__device__ __forceinline__ void
+get_as(float (&v)[4], enum dtype t, const void *p, uint32_t at, uint32_t d)
+{
+    if (t == DT_F32)
+        get<WHOLE>(v, (const float *)p, at, d);
+    else if (t == DT_BF16)
+        get<WHOLE>(v, (const __nv_bfloat16 *)p, at, d);
+    else
+        get<WHOLE>(v, (const __half *)p, at, d);
+}
+
+template <bool WHOLE>
+__device__ __forceinline__ void
+put_as(enum dtype t, void *p, uint32_t at, uint32_t d, const float (&v)[4])
+{
+    if (t == DT_F32)
+        put<WHOLE>((float *)p, at, d, v);
+    else if (t == DT_BF16)
+        put<WHOLE>((__nv_bfloat16 *)p, at, d, v);
+    else
+        put<WHOLE>((__half *)p, at, d, v);
+}
+
+__device__ __forceinline__ float
+inverse(float squares, uint32_t d, float eps)
+{
+    return 1.0f / __fsqrt_rn(add_rn(squares / (float)d, eps));
+}
+
+__device__ __forceinline__ void
+add_squares(float *sum, const float (&v)[4])
+{
+#pragma unroll
+    for (int j = 0; j < 4; j++) *sum = fmaf(v[j], v[j], *sum);
+}
+
+/* v * k, times w + plus where there are weights. */
+__device__ __forceinline__ void
+normed(float (&v)[4], float k, bool weights, const float (&w)[4], float plus)
+{
+#pragma unroll
+    for (int j = 0; j < 4; j++) {
+        v[j] = mul_rn(v[j], k);
+        if (weights) v[j] = mul_rn(v[j], add_rn(w[j], plus));
+    }
+}
+
+/* A thread's fours of a row of d: i counts those it keeps, at is the first element. */
+#define EACH_FOUR(i, at) \
+    _Pragma("unroll") for (uint32_t i = 0, at = threadIdx.x * 4; LONG ? at < d : i < KEEP; \
+                           i++, at += blockDim.x * 4) if (at < d)
+
+template <typename IN, bool WHOLE, bool LONG>
+__global__ void
+__launch_bounds__(THREADS) norm(struct norm_args a)
+{
+    __shared__ float part_in[WARPS], part[WARPS];
+    constexpr uint32_t KEPT = LONG ? 1 : KEEP;
+    float v[KEPT][4], w[KEPT][4], sum = 0;
+    const uint32_t d = a.d;
+    const IN *in = (const IN *)row_at(a.in, blockIdx.x);
+    float *x = (float *)row_at(a.x, blockIdx.x);
+    void *y = row_at(a.y, blockIdx.x);
+
+    if (!LONG && a.y_norm.data)
+        EACH_FOUR(i, at) get_as<WHOLE>(w[LONG ? 0 : i], a.y_norm.dtype, a.y_norm.data, at, d);
+    after_previous();
+    next_may_start();
+
+    if (a.x.data) {
+        float u[KEPT][4], k = 1;
+
+        if (!LONG) {
+            EACH_FOUR(i, at) get<WHOLE>(u[LONG ? 0 : i], in, at, d);
+            EACH_FOUR(i, at) get<WHOLE>(v[LONG ? 0 : i], x, at, d);
+        }
+        if (a.in_norm.data) {
+            EACH_FOUR(i, at)
+            {
+                if (LONG) get<WHOLE>(u[0], in, at, d);
+                add_squares(&sum, u[LONG ? 0 : i]);
+            }
+            k = inverse(block_sum(sum, part_in), d, a.eps);
+        }
+        EACH_FOUR(i, at)
+        {
+            float(&vi)[4] = v[LONG ? 0 : i], (&ui)[4] = u[LONG ? 0 : i], wi[4];
+
+            if (LONG) get<WHOLE>(ui, in, at, d);
+            if (LONG) get<WHOLE>(vi, x, at, d);
+            if (a.in_norm.data) {
+                get_as<WHOLE>(wi, a.in_norm.dtype, a.in_norm.data, at, d);
+                normed(ui, k, true, wi, a.plus);
+            }
+#pragma unroll
+            for (int j = 0; j < 4; j++) vi[j] = add_rn(vi[j], ui[j]);
+            put<WHOLE>(x, at, d, vi);
+        }
+    } else if (!LONG) {
+        EACH_FOUR(i, at) get<WHOLE>(v[LONG ? 0 : i], in, at, d);
+    }
+    if (!a.y.data) return;
+
+    sum = 0;
+    EACH_FOUR(i, at)
+    {
+        if (LONG && a.x.data) get<WHOLE>(v[0], x, at, d);
+        if (LONG && !a.x.data) get<WHOLE>(v[0], in, at, d);
+        add_squares(&sum, v[LONG ? 0 : i]);
+    }
+    float k = inverse(block_sum(sum, part), d, a.eps);
+
+    EACH_FOUR(i, at)
+    {
+        if (LONG && a.x.data) get<WHOLE>(v[0], x, at, d);
+        if (LONG && !a.x.data) get<WHOLE>(v[0], in, at, d);
+        if (LONG && a.y_norm.data) get_as<WHOLE>(w[0], a.y_norm.dtype, a.y_norm.data, at, d);
+        normed(v[LONG ? 0 : i], k, a.y_norm.data, w[LONG ? 0 : i], a.plus);
+        put_as<WHOLE>(a.y.dtype, y, at, d, v[LONG ? 0 : i]);
+    }
+}
+
+/* y_norm is the weight and in_norm the bias. */
+template <typename IN, bool WHOLE, bool LONG>
+__global__ void
+__launch_bounds__(THREADS) layer_norm(struct norm_args a)
+{
+    __shared__ float part_mean[WARPS], part[WARPS];
+    float v[LONG ? 1 : KEEP][4], sum = 0;
+    const uint32_t d = a.d;
+    const IN *in = (const IN *)row_at(a.in, blockIdx.x);
+    void *y = row_at(a.y, blockIdx.x);
+
+    after_previous();
+    next_may_start();
+    EACH_FOUR(i, at)
+    {
+        get<WHOLE>(v[LONG ? 0 : i], in, at, d);
+#pragma unroll
+        for (int j = 0; j < 4; j++) sum = add_rn(sum, v[LONG ? 0 : i][j]);
+    }
+    float mean = block_sum(sum, part_mean) / (float)d;
+
+    sum = 0;
+    EACH_FOUR(i, at)
+    {
+        if (LONG) get<WHOLE>(v[0], in, at, d);
+#pragma unroll
+        for (uint32_t j = 0; j < 4; j++) {
+            float off = add_rn(v[LONG ? 0 : i][j], -mean);
+
+            if (WHOLE || at + j < d) sum = fmaf(off, off, sum);
+        }
+    }
+    float k = inverse(block_sum(sum, part), d, a.eps);
+
+    EACH_FOUR(i, at)
+    {
+        float(&vi)[4] = v[LONG ? 0 : i], w[4] = { 1, 1, 1, 1 }, b[4] = { 0 };
+
+        if (LONG) get<WHOLE>(vi, in, at, d);
+        if (a.y_norm.data) get_as<WHOLE>(w, a.y_norm.dtype, a.y_norm.data, at, d);
+        if (a.in_norm.data) get_as<WHOLE>(b, a.in_norm.dtype, a.in_norm.data, at, d);
+#pragma unroll
+        for (int j = 0; j < 4; j++) vi[j] = fmaf(mul_rn(add_rn(vi[j], -mean), k), w[j], b[j]);
+        put_as<WHOLE>(a.y.dtype, y, at, d, vi);
+    }
+}
+
+/* The three choices that are compiled. */
+#define PICK(kernel, whole, is_long) \
+    (is_long) ? ((whole) ? kernel<T, true, true> : kernel<T, false, true>) \
+              : ((whole) ? kernel<T, true, false> : kernel<T, false, false>)
+
+cudaError_t
+queue(const struct k_lane *l, const struct norm_args &a, bool centred)
+{
+    const struct tensor *all[] = { &a.x, &a.in, &a.in_norm, &a.y, &a.y_norm };
+    uint32_t n = a.in.dim[0], warps = (a.d + 32 * 4 * KEEP - 1) / (32 * 4 * KEEP);
+    bool whole = a.d % 4 == 0, is_long = warps > WARPS;
+
+    for (const struct tensor *t : all) {
+        if (t->data && !is_float(t->dtype)) return cudaErrorInvalidValue;
+        whole = whole && rows_fit(*t, 4);
+    }
+    if (n == 0 || a.d == 0) return cudaSuccess;
+    WITH_FLOAT(T, a.in.dtype, {
+        void (*kernel)(struct norm_args) = centred ? PICK(layer_norm, whole, is_long)
+                                                   : PICK(norm, whole, is_long);
+
+        return launch(kernel, n, 32 * (is_long ? WARPS : warps), 0, l->st, a);
+    });
+    return cudaSuccess;
+}
+
+/* A vector of weights may be [d] or [1, d]: a row either way. */
+struct tensor
+as_row(struct tensor w)
+{
+    w.dim[0] = 1;
+    return w;
+}
+
+} /* namespace */
+
+cudaError_t
+k_rms_norm(const struct k_lane *l, struct tensor y, struct tensor x, struct tensor w, float eps,
+           float plus)
+{
+    struct norm_args a = { NO_TENSOR, x, NO_TENSOR, y, as_row(w), eps, plus, x.dim[1] };
+
+    return queue(l, a, false);
+}
+
+cudaError_t
+k_residual(const struct k_lane *l, const struct residual *r)
+{
+    struct norm_args a = { r->x,   r->in,   as_row(r->in_norm), r->y, as_row(r->y_norm),
+                           r->eps, r->plus, r->x.dim[1] };
+
+    if (r->x.dtype != DT_F32) return cudaErrorInvalidValue;
+    if (!r->in.data) { /* x stays as it is */
+        a.in = r->x;
+        a.x = NO_TENSOR;
+    }
+    return queue(l, a, false);
+}
+
+cudaError_t
+k_layer_norm(const struct k_lane *l, struct tensor y, struct tensor x, struct tensor w,
+             struct tensor bias, float eps)
+{
+    struct norm_args a = { NO_TENSOR, x, as_row(bias), y, as_row(w), eps, 0, x.dim[1] };
+
+    return queue(l, a, true);
+}

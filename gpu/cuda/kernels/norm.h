@@ -1,0 +1,22 @@
+/* norm.h - rms_norm, layer_norm, and the residual stream's add and norms in one pass: gpu.h.
+ *
+ *   x, in, y    [n, d] fp32, bf16 or fp16 each (residual's x: fp32), any strides; y may be x
+ *   weights     [d] fp32, bf16 or fp16
+ *
+ * Statistics and arithmetic in fp32, one rounding where a value is stored; what residual adds after
+ * in_norm is not rounded first. The sums of a row have an order that d alone decides, the same in every
+ * function here: a row has the same bits in any batch, and a residual those of add, then rms_norm.
+ * Cost: each byte read and written once for d up to 8,192; longer rows are read again for each sum.
+ * Source: Zhang and Sennrich, Root Mean Square Layer Normalization, 2019. */
+#ifndef CUDA_KERNELS_NORM_H
+#define CUDA_KERNELS_NORM_H
+
+#include "gpu/cuda/kernels/kernel.h"
+
+K_API cudaError_t k_rms_norm(const struct k_lane *l, struct tensor y, struct tensor x,
+                             struct tensor w, float eps, float plus);
+K_API cudaError_t k_residual(const struct k_lane *l, const struct residual *r);
+K_API cudaError_t k_layer_norm(const struct k_lane *l, struct tensor y, struct tensor x,
+                               struct tensor w, struct tensor bias, float eps);
+
+#endif

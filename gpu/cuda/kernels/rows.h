@@ -1,0 +1,21 @@
+/* rows.h - what a step does to rows, tokens and tables without arithmetic: gpu.h.
+ *
+ *   rows      y[i] = x[which[i]], any dtype of whole bytes; which[i] beyond x: the row is left alone and
+ *             the lane fails
+ *   tokens    r.token is changed in place
+ *   see       a seat has one run in a call
+ *   edit      in order: of edits of one entry the last stands. Beyond a table: the lane fails */
+#ifndef CUDA_KERNELS_ROWS_H
+#define CUDA_KERNELS_ROWS_H
+
+#include "gpu/cuda/kernels/kernel.h"
+
+K_API cudaError_t k_rows(const struct k_lane *l, struct tensor y, struct tensor x,
+                         const uint32_t *which);
+K_API cudaError_t k_tokens(const struct k_lane *l, struct rows r, const int32_t *last);
+K_API cudaError_t k_see(const struct k_lane *l, uint32_t *seen, uint32_t seen_words, struct rows r,
+                        const struct run *run, uint32_t n_runs);
+K_API cudaError_t k_edit(const struct k_lane *l, struct tables t, const struct table_edit *edit,
+                         uint32_t n);
+
+#endif
