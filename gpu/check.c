@@ -60,6 +60,8 @@ want_rows(struct lane *l, const char *op, const struct rows *r, bool runs)
 {
     if (!r->pos || !r->seat) REFUSE("%s: rows have no positions or seats", op);
     if (runs && r->n_runs && !r->run) REFUSE("%s: %u runs, but no array of them", op, r->n_runs);
+    if (runs && r->n_single > r->n_runs)
+        REFUSE("%s: %u runs of one row among %u runs", op, r->n_single, r->n_runs);
     return 0;
 }
 
@@ -84,6 +86,20 @@ want_kv(struct lane *l, const char *op, const struct kv_view *v, uint32_t heads,
     if (v->table_stride == 0 || v->n_parts == 0 || v->n_parts > 2)
         REFUSE("%s: table stride %u, %u parts", op, v->table_stride, v->n_parts);
     return 0;
+}
+
+/* What may come of fp32 rows, or of rows of another dtype: any activation, or that dtype alone. */
+static unsigned
+from(const struct lane *l, enum dtype t)
+{
+    return t == DT_F32 ? l->gpu->acts : 1u << t;
+}
+
+/* Of the rows that meet that matrix: gpu.h. */
+static unsigned
+rows_for(const struct lane *l, const struct tensor *w)
+{
+    return 1u << gpu_act_dtype(l->gpu, w->dtype);
 }
 
 static int
@@ -295,13 +311,6 @@ checked_embed(struct lane *l, struct tensor x, struct tensor table, const int32_
     return l->gpu->device->embed(l, x, table, token, scale);
 }
 
-/* What may come of fp32 rows, or of rows of another dtype: any activation, or that dtype alone. */
-static unsigned
-from(const struct lane *l, enum dtype t)
-{
-    return t == DT_F32 ? l->gpu->acts : 1u << t;
-}
-
 static int
 checked_rms_norm(struct lane *l, struct tensor y, struct tensor x, struct tensor w, float eps,
                  float plus)
@@ -336,7 +345,7 @@ checked_layer_norm(struct lane *l, struct tensor y, struct tensor x, struct tens
 {
     if (x.dim[0] == 0) return 0;
     TRY(want(l, "layer_norm: x", &x, l->gpu->acts));
-    TRY(want_2d(l, "layer_norm: y", &y, x.dim[0], x.dim[1], 1u << x.dtype));
+    TRY(want_2d(l, "layer_norm: y", &y, x.dim[0], x.dim[1], from(l, x.dtype)));
     TRY(want_vector(l, "layer_norm: w", &w, x.dim[1]));
     TRY(want_vector(l, "layer_norm: bias", &bias, x.dim[1]));
     return l->gpu->device->layer_norm(l, y, x, w, bias, eps);
@@ -357,13 +366,13 @@ checked_matmul(struct lane *l, struct tensor y, struct tensor x, struct tensor w
                struct tensor bias, float beta)
 {
     if (x.dim[0] == 0) return 0;
-    TRY(want(l, "matmul: x", &x, l->gpu->acts));
     TRY(want(l, "matmul: w", &w, l->gpu->weights));
+    TRY(want(l, "matmul: x", &x, rows_for(l, &w)));
     if (w.dim[1] != x.dim[1])
         REFUSE("matmul: x is [%u, %u], w is [%u, %u]: their columns differ", x.dim[0], x.dim[1],
                w.dim[0], w.dim[1]);
     if (w.dim[0] == 0 || w.dim[1] == 0) REFUSE("matmul: w is [%u, %u]", w.dim[0], w.dim[1]);
-    TRY(want_2d(l, "matmul: y", &y, x.dim[0], w.dim[0], l->gpu->acts | 1u << DT_F32));
+    TRY(want_2d(l, "matmul: y", &y, x.dim[0], w.dim[0], 1u << x.dtype | 1u << DT_F32));
     TRY(want_vector(l, "matmul: bias", &bias, w.dim[0]));
     /* Column slices of one buffer interleave without overlapping; only the same start is refused. */
     if (y.data == x.data || (y.stride != x.stride && overlap(&y, &x)))
@@ -408,8 +417,8 @@ checked_gate_matmul(struct lane *l, struct tensor y, struct tensor both, struct 
 
     if (n == 0) return 0;
     if ((unsigned)a > ACT_GELU_TANH) REFUSE("gate_matmul: there is no activation %d", (int)a);
-    TRY(want(l, "gate_matmul: x", &x, l->gpu->acts));
     TRY(want(l, "gate_matmul: w", &w, l->gpu->weights));
+    TRY(want(l, "gate_matmul: x", &x, rows_for(l, &w)));
     if (w.dim[0] == 0 || w.dim[0] % 2 || w.dim[1] != x.dim[1] || w.dim[1] == 0)
         REFUSE("gate_matmul: x is [%u, %u], w is [%u, %u]", n, x.dim[1], w.dim[0], w.dim[1]);
     TRY(want_2d(l, "gate_matmul: y", &y, n, w.dim[0] / 2, 1u << x.dtype));
@@ -474,7 +483,7 @@ checked_attend(struct lane *l, const struct attend *a, struct rows r)
         REFUSE("attend: %u heads of %u share %u K/V heads", a->n_heads, d, a->n_kv_heads);
     if (n < r.n_rows) REFUSE("attend: q has %u rows, the step %u", n, r.n_rows);
     TRY(want_2d(l, "attend: q", &a->q, n, a->n_heads * d, l->gpu->acts));
-    TRY(want_2d(l, "attend: out", &a->out, n, a->n_heads * d, l->gpu->acts));
+    TRY(want_2d(l, "attend: out", &a->out, n, a->n_heads * d, 1u << a->q.dtype));
     if (a->kv.table) {
         TRY(want_kv(l, "attend", &a->kv, a->n_kv_heads, d));
     } else {

@@ -11,6 +11,7 @@ export srcdir=${srcdir:-$root}
 
 # seconds, program, arguments after --device cuda
 tests='
+60  tests/gpu/test_memory
 60  tests/gpu/test_device
 60  tests/gpu/test_shapes
 120 tests/gpu/test_ops

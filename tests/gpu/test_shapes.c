@@ -56,6 +56,12 @@ matmul_refuses_what_does_not_multiply(void **state)
     refused(r.op->matmul(r.lane, y, typed(x, DT_I32), w, NO_TENSOR, 0), "x is i32");
     if (!rig_cuda())
         refused(r.op->matmul(r.lane, y, typed(x, DT_BF16), w, NO_TENSOR, 0), "x is bf16");
+    if (rig_cuda()) /* rows of the weights' dtype; the result that, or fp32 */
+        refused(r.op->matmul(r.lane, y, x, typed(w, DT_BF16), NO_TENSOR, 0), "x is fp32");
+    if (rig_cuda())
+        refused(r.op->matmul(r.lane, typed(y, DT_F16), typed(x, DT_BF16), typed(w, DT_BF16),
+                             NO_TENSOR, 0),
+                "y is fp16");
     refused(r.op->matmul(r.lane, y, x, typed(w, DT_I8), NO_TENSOR, 0), "w is i8");
     refused(r.op->matmul(r.lane, f32(3, 5), x, w, NO_TENSOR, 0), "y lies on x");
     scaled.scale = memory;
@@ -198,6 +204,9 @@ rope_store_and_attend_refuse_heads_and_caches_that_disagree(void **state)
     refused(r.op->attend(r.lane, &a, rows), "k has no data");
     a = fine, a.softcap = -1;
     refused(r.op->attend(r.lane, &a, rows), "softcap of -1");
+    a = fine, rows.n_single = rows.n_runs + 1;
+    refused(r.op->attend(r.lane, &a, rows), "runs of one row among");
+    rows.n_single = 0;
     rig_wait(&r); /* the two that were fine read our arrays */
 }
 

@@ -1,0 +1,514 @@
+/* test_memory.c - what of a device outlives a process or a failure, and what is said when it cannot be had.
+ *
+ * Uses no kernel: only arenas, copies, marks and graphs of copies. Every process that is killed here is
+ * this program once more, started with a descriptor's number instead of options.
+ */
+#include "base/clock.h"
+#include "tests/gpu/rig.h"
+#include "tests/test.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+enum { MAKE = 2 }; /* arguments of the other process: "--child", what it does, descriptor, device */
+#define BYTES ((uint64_t)200 << 20)
+#define ODD (BYTES + 12345) /* no multiple of anything */
+
+static const char *device = "cpu";
+
+static uint64_t
+word_of(uint64_t i)
+{
+    uint64_t z = (i + 1) * 0x9e3779b97f4a7c15u;
+
+    return z ^ z >> 29;
+}
+
+static void
+must(int r, const char *what, const char *why)
+{
+    if (r >= 0) return;
+    fprintf(stderr, "%s: %s (%s)\n", what, why, strerror(-r));
+    _exit(3);
+}
+
+/* ---- the other process */
+
+static void
+send_fd(int to, int fd)
+{
+    char control[CMSG_SPACE(sizeof fd)] = { 0 }, byte = 1;
+    struct iovec v = { &byte, 1 };
+    struct msghdr m = {
+        .msg_iov = &v, .msg_iovlen = 1, .msg_control = control, .msg_controllen = sizeof control
+    };
+    struct cmsghdr *c = CMSG_FIRSTHDR(&m);
+
+    c->cmsg_level = SOL_SOCKET;
+    c->cmsg_type = SCM_RIGHTS;
+    c->cmsg_len = CMSG_LEN(sizeof fd);
+    memcpy(CMSG_DATA(c), &fd, sizeof fd);
+    must(sendmsg(to, &m, 0) == 1 ? 0 : -errno, "send the fd", "sendmsg");
+}
+
+static int
+take_fd(int from)
+{
+    char control[CMSG_SPACE(sizeof(int))], byte;
+    struct iovec v = { &byte, 1 };
+    struct msghdr m = {
+        .msg_iov = &v, .msg_iovlen = 1, .msg_control = control, .msg_controllen = sizeof control
+    };
+    int fd;
+
+    if (recvmsg(from, &m, MSG_CMSG_CLOEXEC) != 1 || !CMSG_FIRSTHDR(&m)) return -1;
+    memcpy(&fd, CMSG_DATA(CMSG_FIRSTHDR(&m)), sizeof fd);
+    return fd;
+}
+
+static void
+wait_done(const struct gpu_ops *op, struct lane *l, uint64_t step)
+{
+    must(op->lane_mark(l, step), "mark", "");
+    while (op->lane_done(l) < step && op->lane_error(l) == 0) usleep(100);
+}
+
+/* "make": an arena full of words, its fd sent, then copies without end into the middle of a second one;
+ * "fault": the same, then a copy from an address that is nobody's. */
+static int
+child(const char *what, int to, const char *on)
+{
+    struct gpu_options o = { .device = on };
+    struct arena a, b;
+    struct err e = { 0 };
+    const struct gpu_ops *op;
+    struct lane *l;
+    struct gpu *g;
+    uint64_t *host = malloc(ODD + 8);
+
+    must(gpu_open(&g, &o, &e), "open", e.text);
+    op = gpu_ops(g);
+    must(op->lane_open(g, 1, &l, &e), "lane", e.text);
+    must(op->arena_make(g, "words", ODD, &a, &e), "make", e.text);
+    must(op->arena_make(g, "others", BYTES, &b, &e), "make", e.text);
+    for (uint64_t i = 0; i * 8 < ODD; i++) host[i] = word_of(i);
+    must(op->put(l, a.base, host, ODD), "put", gpu_why(g));
+    wait_done(op, l, 1);
+    send_fd(to, a.fd);
+    if (strcmp(what, "fault") == 0) {
+        int r = op->copy(l, b.base, (char *)a.base + ((uint64_t)1 << 40), 4096), n = 0;
+
+        while (r == 0 && op->lane_error(l) == 0 && n++ < 20000) {
+            if (op->lane_mark(l, 2) < 0) break;
+            usleep(100);
+        }
+        fprintf(stderr, "    said: %s\n", gpu_why(g));
+        return op->lane_error(l) == -EIO && *gpu_why(g) ? 0 : 4;
+    }
+    for (uint64_t step = 2;; step++) {
+        op->copy(l, b.base, (char *)b.base + BYTES / 2, BYTES / 2);
+        if (step % 8 == 0) wait_done(op, l, step);
+    }
+}
+
+static pid_t
+start(const char *what, int *from)
+{
+    int pair[2];
+    char number[16];
+    pid_t pid;
+
+    assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair), 0);
+    pid = fork();
+    assert_true(pid >= 0);
+    if (pid == 0) {
+        int to = dup(pair[1]);
+
+        snprintf(number, sizeof number, "%d", to);
+        execl("/proc/self/exe", "test_memory", "--child", what, number, device, (char *)NULL);
+        _exit(127);
+    }
+    close(pair[1]);
+    *from = pair[0];
+    return pid;
+}
+
+/* Every word of an arena that the other process filled. */
+static void
+expect_words(struct rig *r, const struct arena *a)
+{
+    uint64_t *back = rig_bytes(r, 0), wrong = 0;
+
+    back = mmap(NULL, ODD + 8, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    assert_true(back != MAP_FAILED);
+    assert_int_equal(r->op->get(r->lane, back, a->base, ODD), 0);
+    rig_wait(r);
+    for (uint64_t i = 0; i < ODD / 8; i++) wrong += back[i] != word_of(i);
+    assert_int_equal(wrong, 0);
+    munmap(back, ODD + 8);
+}
+
+/* ---- tests */
+
+static void
+an_arena_is_whole_after_its_maker_was_killed_at_work(void **state)
+{
+    (void)state;
+    for (int n = 0; n < 3; n++) {
+        nsec killed, reaped, adopted;
+        struct err e = { 0 };
+        struct arena a;
+        struct rig r;
+        int from, fd, status;
+        pid_t pid;
+
+        rig_open(&r, "auto", 1); /* alive beside the maker, as a standby is */
+        pid = start("make", &from);
+        fd = take_fd(from);
+        if (fd < 0) fail_msg("the maker sent no descriptor");
+        usleep(20000);
+        killed = clock_now();
+        assert_int_equal(kill(pid, SIGKILL), 0);
+        assert_int_equal(waitpid(pid, &status, 0), pid);
+        assert_true(WIFSIGNALED(status));
+        reaped = clock_now();
+        if (r.op->arena_adopt(r.gpu, fd, ODD, &a, &e) < 0) fail_msg("%s", e.text);
+        adopted = clock_now();
+        assert_true(a.fd == fd && a.bytes == ODD);
+        expect_words(&r, &a);
+        print_message("    killed to reaped %lld us, adopted %lld us later\n",
+                      (long long)(reaped - killed) / 1000, (long long)(adopted - reaped) / 1000);
+        r.op->arena_drop(r.gpu, &a);
+        close(from);
+        rig_close(&r);
+    }
+}
+
+static void
+an_arena_is_whole_after_its_makers_device_failed(void **state)
+{
+    struct err e = { 0 };
+    struct arena a;
+    struct rig r;
+    int from, fd, status;
+    pid_t pid;
+
+    (void)state;
+    if (!rig_cuda()) skip(); /* a wrong address ends a CPU's process: the test above */
+    rig_open(&r, "auto", 1);
+    pid = start("fault", &from);
+    fd = take_fd(from);
+    if (fd < 0) fail_msg("the maker sent no descriptor");
+    assert_int_equal(waitpid(pid, &status, 0), pid);
+    assert_true(WIFEXITED(status));
+    assert_int_equal(WEXITSTATUS(status), 0);
+    if (r.op->arena_adopt(r.gpu, fd, ODD, &a, &e) < 0) fail_msg("%s", e.text);
+    expect_words(&r, &a);
+    r.op->arena_drop(r.gpu, &a);
+    close(from);
+    rig_close(&r);
+}
+
+static void
+what_is_adopted_must_be_an_arena_of_that_size(void **state)
+{
+    uint64_t wrong[] = { BYTES - ((uint64_t)8 << 20), BYTES + ((uint64_t)8 << 20) };
+    struct err e = { 0 };
+    struct arena a, b;
+    struct rig r;
+    int fd;
+
+    (void)state;
+    rig_open(&r, "auto", 1);
+    assert_int_equal(r.op->arena_make(r.gpu, "test", BYTES, &a, &e), 0);
+    for (size_t i = 0; i < ARRAY_LEN(wrong); i++) {
+        e.text[0] = '\0';
+        assert_int_equal(r.op->arena_adopt(r.gpu, a.fd, wrong[i], &b, &e), -EINVAL);
+        assert_non_null(strstr(e.text, "bytes"));
+    }
+    fd = open("/dev/null", O_RDWR | O_CLOEXEC);
+    assert_int_equal(r.op->arena_adopt(r.gpu, fd, BYTES, &b, &e), -EINVAL);
+    close(fd);
+    r.op->arena_drop(r.gpu, &a);
+    rig_close(&r);
+}
+
+static void
+no_room_is_said_with_what_was_asked_and_what_is_free(void **state)
+{
+    uint64_t free, own, total;
+    struct err e = { 0 };
+    struct arena a;
+    struct rig r;
+
+    (void)state;
+    if (!rig_cuda()) skip(); /* a memfd may have any size */
+    rig_open(&r, "auto", 1);
+    assert_int_equal(gpu_memory(r.gpu, &free, &own, &total), 0);
+    print_message("    free %.2f, own %.2f, total %.2f GiB\n", (double)free / 0x1p30,
+                  (double)own / 0x1p30, (double)total / 0x1p30);
+    assert_int_equal(r.op->arena_make(r.gpu, "kv", total, &a, &e), -ENOMEM);
+    print_message("    %s\n", e.text);
+    assert_non_null(strstr(e.text, "arena kv"));
+    assert_non_null(strstr(e.text, "are free"));
+    assert_int_equal(r.op->arena_make(r.gpu, "kv", BYTES, &a, &e), 0); /* and goes on */
+    r.op->arena_drop(r.gpu, &a);
+    rig_close(&r);
+}
+
+static void
+no_child_inherits_the_device(void **state)
+{
+    struct rig r;
+    int n = 0;
+
+    (void)state;
+    rig_open(&r, "auto", 1);
+    for (int fd = 3; fd < 1024; fd++) {
+        char name[32], target[256];
+        ssize_t len;
+
+        snprintf(name, sizeof name, "/proc/self/fd/%d", fd);
+        len = readlink(name, target, sizeof target - 1);
+        if (len < 0) continue;
+        target[len] = '\0';
+        if (strncmp(target, "/dev/nvidia", 11) != 0) continue;
+        n++;
+        if (!(fcntl(fd, F_GETFD) & FD_CLOEXEC)) fail_msg("%d (%s) stays open", fd, target);
+    }
+    assert_true(n > 0 || !rig_cuda());
+    rig_close(&r);
+}
+
+static void
+a_device_that_cannot_be_had_is_named(void **state)
+{
+    static const struct {
+        const char *device, *kernels, *says;
+    } c[] = {
+        { "cuda:999", NULL, NULL },
+        { "gpu", NULL, "is not cpu, cuda or cuda:N" },
+        { "cuda:", NULL, "is not cpu, cuda or cuda:N" },
+        { "cuda", "attend=none", "only any" },
+        { "cuda", "atend=any", "there is no op \"atend\"" },
+        { "cuda", "attend", "is not op=candidate" },
+    };
+
+    (void)state;
+    for (size_t i = 0; i < ARRAY_LEN(c); i++) {
+        struct gpu_options o = { .device = c[i].device, .kernels = c[i].kernels };
+        struct err e = { 0 };
+        struct gpu *g;
+
+        assert_true(gpu_open(&g, &o, &e) < 0);
+        assert_true(strlen(e.text) > 20);
+        print_message("    %s\n", e.text);
+        if (c[i].says && (rig_cuda() || !c[i].kernels)) assert_non_null(strstr(e.text, c[i].says));
+    }
+}
+
+/* 150 MiB, from the middle of a page: over the places where pins meet. */
+static void
+pinned_memory_is_copied_in_one_piece(void **state)
+{
+    size_t n = (size_t)150 << 20, from = 4096 + 24;
+    static unsigned char *host;
+    struct err e = { 0 };
+    struct arena a;
+    struct rig r;
+
+    (void)state;
+    rig_open(&r, "auto", 1);
+    if (!host) {
+        host = mmap(NULL, 3 * n, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        assert_true(host != MAP_FAILED);
+        assert_int_equal(r.op->host_pin(r.gpu, host, 3 * n), 0);
+    }
+    assert_int_equal(r.op->arena_make(r.gpu, "test", n, &a, &e), 0);
+    for (size_t i = 0; i < n / 8 - 1024; i++) {
+        uint64_t w = word_of(i);
+        memcpy(host + from + 8 * i, &w, 8);
+    }
+    n -= 8192;
+    assert_int_equal(r.op->put(r.lane, a.base, host + from, n), 0);
+    assert_int_equal(r.op->get(r.lane, host + 2 * from + n, a.base, n), 0);
+    rig_wait(&r);
+    assert_memory_equal(host + from, host + 2 * from + n, n);
+    for (int way = 0; way < 2; way++) {
+        nsec t = clock_now();
+
+        for (int i = 0; i < 10; i++)
+            assert_int_equal(
+                way ? r.op->get(r.lane, host, a.base, n) : r.op->put(r.lane, a.base, host, n), 0);
+        if (rig_cuda())
+            print_message("    %s: queued in %lld us", way ? "get" : "put",
+                          (long long)(clock_now() - t) / 1000);
+        r.step += 10;
+        assert_int_equal(r.op->lane_mark(r.lane, r.step), 0);
+        while (r.op->lane_done(r.lane) < r.step)
+            ;
+        if (rig_cuda())
+            print_message(", %.1f GB/s\n", 10.0 * (double)n / (double)(clock_now() - t));
+    }
+    rig_wait(&r);
+    r.op->arena_drop(r.gpu, &a);
+    rig_close(&r);
+}
+
+/* A graph of copies; put and get may not be in it, and saying so does not spoil it. */
+static void
+a_recording_takes_no_host_copies_and_stays_good(void **state)
+{
+    enum { N = 1 << 16, GRAPHS = 20 };
+    struct graph *g[GRAPHS];
+    struct rig r;
+    char *a, *b;
+    uint64_t bytes, sum = 0;
+    nsec t;
+
+    (void)state;
+    rig_open(&r, "auto", 1);
+    if (!gpu_graphs(r.gpu)) {
+        rig_close(&r);
+        skip();
+    }
+    a = rig_bytes(&r, N * (GRAPHS + 1));
+    b = rig_bytes(&r, 64);
+    for (int i = 0; i < N * (GRAPHS + 1); i++) HOST(a)[i] = (char)test_below(256);
+    rig_send(&r);
+    rig_wait(&r);
+    t = clock_now();
+    for (int k = 0; k < GRAPHS; k++) {
+        assert_int_equal(r.op->graph_begin(r.lane), 0);
+        assert_int_equal(r.op->graph_begin(r.lane), -EINVAL);
+        assert_int_equal(r.op->copy(r.lane, a + (k + 1) * N, a + k * N, N), 0);
+        assert_int_equal(r.op->put(r.lane, b, HOST(b), 64), -EINVAL);
+        assert_int_equal(r.op->get(r.lane, HOST(b), b, 64), -EINVAL);
+        assert_int_equal(r.op->lane_mark(r.lane, r.step + 1), -EINVAL);
+        assert_int_equal(r.op->lane_error(r.lane), 0);
+        assert_int_equal(r.op->graph_end(r.lane, &g[k], &bytes), 0);
+        sum += bytes;
+    }
+    assert_int_equal(r.op->graph_end(r.lane, &g[0], &bytes), -EINVAL);
+    print_message("    a graph: %lld us, %llu bytes\n",
+                  (long long)(clock_now() - t) / 1000 / GRAPHS, (unsigned long long)sum / GRAPHS);
+    for (int k = 0; k < GRAPHS; k++) assert_int_equal(r.op->graph_run(r.lane, g[k]), 0);
+    rig_wait(&r);
+    for (int k = 0; k < GRAPHS; k++) {
+        assert_memory_equal(HOST(a), HOST(a) + (k + 1) * N, N);
+        r.op->graph_drop(r.lane, g[k]);
+    }
+    rig_close(&r);
+}
+
+/* One lane runs far behind; the other waits for its mark and not for more. */
+static void
+a_wait_is_for_a_mark_that_was_asked_for(void **state)
+{
+    enum { N = 64 << 20, TIMES = 100 };
+    struct err e = { 0 };
+    struct lane *other;
+    struct arena a;
+    struct rig r;
+    uint32_t *end, last = 0;
+
+    (void)state;
+    rig_open(&r, "auto", 1);
+    assert_int_equal(r.op->lane_open(r.gpu, 1, &other, &e), 0);
+    assert_int_equal(r.op->arena_make(r.gpu, "test", 2 * (uint64_t)N, &a, &e), 0);
+    end = rig_bytes(&r, 2 * TIMES * sizeof *end);
+    for (uint32_t i = 0; i < TIMES; i++) HOST(end)[i] = i + 1, HOST(end)[TIMES + i] = 0;
+    rig_send(&r);
+    rig_wait(&r);
+    if (rig_cuda()) assert_int_equal(r.op->lane_after(r.lane, other, 1), -EINVAL);
+    for (uint32_t i = 0; i < TIMES; i++) {
+        char *word = (char *)a.base + N - 4;
+
+        /* A long copy before the word: who does not wait reads the word before. */
+        assert_int_equal(r.op->copy(other, (char *)a.base + N, a.base, N), 0);
+        assert_int_equal(r.op->copy(other, word, end + i, 4), 0);
+        assert_int_equal(r.op->lane_mark(other, i + 1), 0);
+        assert_int_equal(r.op->lane_after(r.lane, other, i + 1), 0);
+        assert_int_equal(r.op->copy(r.lane, end + TIMES + i, word, 4), 0);
+        assert_int_equal(r.op->lane_mark(r.lane, r.step + 1 + i), 0);
+        assert_int_equal(r.op->lane_after(other, r.lane, r.step + 1 + i), 0);
+    }
+    r.step += TIMES;
+    rig_wait(&r);
+    for (uint32_t i = 0; i < TIMES; i++) {
+        if (HOST(end)[TIMES + i] != i + 1)
+            fail_msg("wait %u saw the word of step %u", i + 1, HOST(end)[TIMES + i]);
+        last = i;
+    }
+    assert_int_equal(last, TIMES - 1);
+    r.op->lane_close(other);
+    r.op->arena_drop(r.gpu, &a);
+    rig_close(&r);
+}
+
+/* What a step pays for marks, and how long after the work its mark is seen. */
+static void
+a_mark_is_seen_soon_and_asking_is_cheap(void **state)
+{
+    enum { N = 2000 };
+    struct rig r;
+    nsec t, queued, asked;
+    char *p;
+
+    (void)state;
+    rig_open(&r, "auto", 1);
+    p = rig_bytes(&r, 4096);
+    rig_wait(&r);
+    t = clock_now();
+    for (int i = 0; i < N; i++) {
+        assert_int_equal(r.op->lane_mark(r.lane, ++r.step), 0);
+        while (r.op->lane_done(r.lane) < r.step)
+            ;
+    }
+    t = clock_now() - t;
+    queued = clock_now();
+    for (int i = 0; i < 50; i++) r.op->lane_mark(r.lane, ++r.step);
+    queued = clock_now() - queued;
+    asked = clock_now();
+    for (int i = 0; i < N; i++) assert_int_equal(r.op->lane_error(r.lane), 0);
+    asked = clock_now() - asked;
+    print_message("    mark to seen %lld ns, to queue one %lld ns, lane_error %lld ns\n",
+                  (long long)t / N, (long long)queued / 50, (long long)asked / N);
+    assert_int_equal(r.op->copy(r.lane, p, p + 2048, 2048), 0);
+    rig_wait(&r);
+    rig_close(&r);
+}
+
+int
+main(int argc, char **argv)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_device_that_cannot_be_had_is_named),
+        cmocka_unit_test(an_arena_is_whole_after_its_maker_was_killed_at_work),
+        cmocka_unit_test(an_arena_is_whole_after_its_makers_device_failed),
+        cmocka_unit_test(what_is_adopted_must_be_an_arena_of_that_size),
+        cmocka_unit_test(no_room_is_said_with_what_was_asked_and_what_is_free),
+        cmocka_unit_test(no_child_inherits_the_device),
+        cmocka_unit_test(pinned_memory_is_copied_in_one_piece),
+        cmocka_unit_test(a_recording_takes_no_host_copies_and_stays_good),
+        cmocka_unit_test(a_wait_is_for_a_mark_that_was_asked_for),
+        cmocka_unit_test(a_mark_is_seen_soon_and_asking_is_cheap),
+    };
+
+    if (argc == MAKE + 3 && strcmp(argv[1], "--child") == 0)
+        return child(argv[MAKE], atoi(argv[MAKE + 1]), argv[MAKE + 2]);
+    for (int i = 1; i + 1 < argc; i++)
+        if (strcmp(argv[i], "--device") == 0) device = argv[i + 1];
+    rig_args(argc, argv);
+    test_seed();
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
