@@ -135,6 +135,12 @@ checked_host_pin(struct gpu *g, void *p, size_t bytes)
     return g->device->host_pin(g, p, bytes);
 }
 
+static void
+checked_host_unpin(struct gpu *g, void *p, size_t bytes)
+{
+    if (p) g->device->host_unpin(g, p, bytes);
+}
+
 static int
 checked_lane_open(struct gpu *g, uint32_t units, struct lane **ret, struct err *e)
 {
@@ -524,6 +530,7 @@ const struct gpu_ops gpu_checked = {
     .arena_adopt = checked_arena_adopt,
     .arena_drop = checked_arena_drop,
     .host_pin = checked_host_pin,
+    .host_unpin = checked_host_unpin,
     .lane_open = checked_lane_open,
     .lane_close = checked_lane_close,
     .lane_mark = checked_lane_mark,

@@ -212,6 +212,8 @@ struct gpu_ops {
     int (*arena_adopt)(struct gpu *g, int fd, uint64_t bytes, struct arena *ret, struct err *e);
     void (*arena_drop)(struct gpu *g, struct arena *a); /* unmap and close */
     int (*host_pin)(struct gpu *g, void *p, size_t bytes);
+    void (*host_unpin)(struct gpu *g, void *p,
+                       size_t bytes); /* before it is unmapped; no copy is out */
 
     int (*lane_open)(struct gpu *g, uint32_t units, struct lane **ret,
                      struct err *e);                 /* SMs, threads */

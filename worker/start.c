@@ -250,6 +250,9 @@ open_engine(struct worker *w, struct err *e)
     if (n->model->n_unused)
         log_warn("%u tensors of the checkpoint are not used, the first is %s", n->model->n_unused,
                  n->model->unused[0]);
+    if (n->model->n_rebuilt)
+        log_warn("%u tensors of the adopted weights were damaged, rebuilt them",
+                 n->model->n_rebuilt);
     TRY(give_arena(w, "weights", &n->model->weights, n->model->fingerprint, e));
 
     kv_dtype = k->kv_dtype == DTYPE_AUTO ? n->model->act : kv_dtypes[k->kv_dtype];

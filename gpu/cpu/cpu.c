@@ -82,6 +82,12 @@ host_pin(struct gpu *g, void *p, size_t bytes)
     return 0;
 }
 
+static void
+host_unpin(struct gpu *g, void *p, size_t bytes)
+{
+    (void)g, (void)p, (void)bytes;
+}
+
 /* One rank: what would be reduced or gathered is complete. */
 static int
 all_reduce(struct lane *l, struct tensor x)
@@ -143,6 +149,7 @@ static const struct gpu_ops ops = {
     .arena_adopt = arena_adopt,
     .arena_drop = arena_drop,
     .host_pin = host_pin,
+    .host_unpin = host_unpin,
     .lane_open = cpu_lane_open,
     .lane_close = cpu_lane_close,
     .lane_mark = cpu_lane_mark,

@@ -129,6 +129,7 @@ int cuda_arena_make(struct gpu *g, const char *name, uint64_t bytes, struct aren
 int cuda_arena_adopt(struct gpu *g, int fd, uint64_t bytes, struct arena *ret, struct err *e);
 void cuda_arena_drop(struct gpu *g, struct arena *a);
 int cuda_host_pin(struct gpu *g, void *p, size_t bytes);
+void cuda_host_unpin(struct gpu *g, void *p, size_t bytes);
 
 /* cuda_lane.c */
 int cuda_lane_open(struct gpu *g, uint32_t units, struct lane **ret, struct err *e);

@@ -179,3 +179,16 @@ cuda_host_pin(struct gpu *g, void *p, size_t bytes)
     }
     return 0;
 }
+
+/* The same pieces; one that was never pinned is nothing. */
+void
+cuda_host_unpin(struct gpu *g, void *p, size_t bytes)
+{
+    char *at = p, *end = at + bytes;
+
+    cuda_enter((struct cuda *)g);
+    while (at < end) {
+        if (cudaHostUnregister(at) != cudaSuccess) cudaGetLastError();
+        at += MIN((size_t)(end - at), CUDA_PIECE - (uintptr_t)at % CUDA_PIECE);
+    }
+}

@@ -294,6 +294,7 @@ const struct gpu_ops cuda_ops = {
     .arena_adopt = cuda_arena_adopt,
     .arena_drop = cuda_arena_drop,
     .host_pin = cuda_host_pin,
+    .host_unpin = cuda_host_unpin,
     .lane_open = cuda_lane_open,
     .lane_close = cuda_lane_close,
     .lane_mark = cuda_lane_mark,

@@ -165,6 +165,7 @@ draw_queue(struct exec *x, struct exec_lane *l, const struct todo *t)
 int
 draw_get(struct exec *x, struct exec_lane *l, const struct todo *t, struct outcome *o)
 {
+    o->r.top = t->n_top > NEAR_TOPS ? o->far : o->near;
     if (!t->n_logits) return 0;
     TRY(x->op->get(l->lane, o->drawn, l->drawn, (t->draw_rows + t->n_logits) * sizeof *o->drawn));
     return t->n_top ? x->op->get(l->lane, o->r.top, l->top, t->n_top * sizeof *o->r.top) : 0;

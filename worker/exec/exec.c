@@ -123,7 +123,7 @@ static void
 lane_end(struct exec *x, struct exec_lane *l)
 {
     if (!l->lane) return;
-    while (l->graphs.bytes && l->finished < l->started && x->op->lane_error(l->lane) == 0 &&
+    while (l->graphs.n && l->finished < l->started && x->op->lane_error(l->lane) == 0 &&
            x->op->lane_done(l->lane) < l->outcome[(l->started - 1) % OUTCOMES].r.step)
         usleep(50);
     for (uint32_t i = 0; i < l->graphs.n; i++)

@@ -19,6 +19,9 @@
 #include "worker/exec/graphs.h"
 
 enum { STAGES = 2, OUTCOMES = 3, MAX_TOP = 1024 /* DECISIONS 17 */ };
+/* What a step of generation wants at most with good manners. More come into memory that is not pinned, and
+ * hold up the caller: so pinning does not take a second of every start. */
+enum { NEAR_TOPS = 128 << 10 };
 enum { MAX_BAN = ARRAY_LEN(((struct sampling *)0)->eos) }; /* of a row */
 
 /* The arrays of one step: written on the host, copied in one piece, read on the device. What a graph reads
@@ -42,7 +45,9 @@ void *stage_take(struct stage *st, size_t bytes, void **dev);
 /* One step's way back. r's arrays lie in the host mapping. */
 struct outcome {
     struct batch_result r;
-    int32_t *drawn;      /* [2 * max_rows] token by row of logits, then r.logprob */
+    int32_t *drawn; /* [2 * max_rows] token by row of logits, then r.logprob */
+    struct batch_top *near,
+        *far;            /* [MIN(rows * top_most, NEAR_TOPS)] pinned; all of them, not pinned */
     uint32_t *run_logit; /* [n_seats] row of logits that a run sampled from, or NO_LOGIT */
     uint32_t n_runs, n_logits;
 };
@@ -96,8 +101,8 @@ struct exec {
     uint32_t piece;
     uint32_t top_most; /* log-probabilities a row may ask for */
     struct arena arena;
-    char *host;
-    uint64_t host_bytes;
+    char *host, *far; /* pinned, and not */
+    uint64_t host_bytes, far_bytes;
 
     struct tables tables;
     int32_t *last;  /* [n_seats] */

@@ -11,8 +11,8 @@
 #include <sys/mman.h>
 
 struct plan {
-    char *dev, *host; /* NULL: only counting */
-    uint64_t dev_used, host_used;
+    char *dev, *host, *far; /* NULL: only counting */
+    uint64_t dev_used, host_used, far_used;
 };
 
 enum { PIECE_ALIGN = 256 }; /* what copies and vector loads of any device like */
@@ -64,6 +64,7 @@ static void
 lay_out_lane(struct exec *x, struct exec_lane *l, struct plan *p)
 {
     uint32_t hidden = x->m->shape.hidden, rows = x->c.max_rows, cols[8];
+    uint64_t tops = (uint64_t)rows * x->top_most;
     enum dtype act = x->m->act;
 
     l->x = matrix(p, DT_F32, rows, hidden);
@@ -75,7 +76,7 @@ lay_out_lane(struct exec *x, struct exec_lane *l, struct plan *p)
     l->logits = matrix(p, DT_F32, x->piece, x->m->shape.vocab);
     l->drawn = on_dev(p, 2 * (uint64_t)rows, sizeof *l->drawn);
     l->ban = on_dev(p, (uint64_t)x->n_seats * MAX_BAN, sizeof *l->ban);
-    l->top = on_dev(p, (uint64_t)rows * x->top_most, sizeof *l->top);
+    l->top = on_dev(p, tops, sizeof *l->top);
     for (unsigned i = 0; i < STAGES; i++) {
         struct stage *st = &l->stage[i];
 
@@ -94,7 +95,8 @@ lay_out_lane(struct exec *x, struct exec_lane *l, struct plan *p)
         o->r.parent = on_host(p, x->n_seats, sizeof *o->r.parent);
         o->r.score = on_host(p, x->n_seats, sizeof *o->r.score);
         o->r.first_top = on_host(p, (uint64_t)rows + 1, sizeof *o->r.first_top);
-        o->r.top = on_host(p, (uint64_t)rows * x->top_most, sizeof *o->r.top);
+        o->near = on_host(p, MIN(tops, (uint64_t)NEAR_TOPS), sizeof *o->near);
+        o->far = take(p->far, &p->far_used, tops > NEAR_TOPS ? tops * sizeof *o->far : 0);
     }
 }
 
@@ -136,6 +138,16 @@ clear_tables(struct exec *x, struct err *e)
     return r < 0 ? err_set(e, r, "clear block tables: %s", gpu_why(x->gpu)) : 0;
 }
 
+/* What nobody touches takes no memory. */
+static char *
+map(uint64_t bytes)
+{
+    void *p = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE,
+                   -1, 0);
+
+    return p == MAP_FAILED ? NULL : p;
+}
+
 uint64_t
 scratch_bytes(struct exec *x, const struct kv_config *kv)
 {
@@ -158,16 +170,15 @@ scratch_open(struct exec *x, const struct kv_config *kv, struct err *e)
             e, r, "scratch of %llu MiB for %u lanes of %u rows and sources of %u tokens",
             (unsigned long long)(p.dev_used >> 20), x->c.n_lanes, x->c.max_rows, x->c.max_enc_rows);
     x->host_bytes = p.host_used;
-    x->host = mmap(NULL, x->host_bytes, PROT_READ | PROT_WRITE,
-                   MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (x->host == MAP_FAILED) {
-        x->host = NULL;
+    x->far_bytes = p.far_used;
+    x->host = map(x->host_bytes);
+    x->far = map(x->far_bytes);
+    if (!x->host || (x->far_bytes && !x->far))
         return err_set(e, -ENOMEM, "staging of %llu MiB for %u seats",
-                       (unsigned long long)(x->host_bytes >> 20), x->n_seats);
-    }
+                       (unsigned long long)((x->host_bytes + x->far_bytes) >> 20), x->n_seats);
     r = x->op->host_pin(x->gpu, x->host, x->host_bytes);
     if (r < 0) return err_set(e, r, "pin staging memory: %s", gpu_why(x->gpu));
-    p = (struct plan){ .dev = x->arena.base, .host = x->host };
+    p = (struct plan){ .dev = x->arena.base, .host = x->host, .far = x->far };
     lay_out(x, kv, &p);
     return clear_tables(x, e);
 }
@@ -175,6 +186,8 @@ scratch_open(struct exec *x, const struct kv_config *kv, struct err *e)
 void
 scratch_close(struct exec *x)
 {
+    if (x->host) x->op->host_unpin(x->gpu, x->host, x->host_bytes);
     if (x->host) munmap(x->host, x->host_bytes);
+    if (x->far) munmap(x->far, x->far_bytes);
     if (x->arena.base) x->op->arena_drop(x->gpu, &x->arena);
 }

@@ -8,7 +8,7 @@
 /* LAYOUT: counted up when the same table would lie differently in the arena. WHOLE: a file this small is
  * read in a few ms. SAMPLE: of a tensor's start and of its middle; two fine-tunings of one model differ in
  * every tensor they touched, and a page of each costs less than a second even cold. */
-enum { LAYOUT = 1, SAMPLE = 4096 };
+enum { LAYOUT = 2, SAMPLE = 4096 };
 #define WHOLE (UINT64_C(64) << 20)
 
 static void

@@ -4,6 +4,7 @@
 
 #include "worker/model/config.h"
 #include "worker/model/generation.h"
+#include "worker/model/load_lane.h"
 #include "worker/model/safetensors.h"
 #include "worker/model/table.h"
 #include "worker/model/weights.h"
@@ -176,6 +177,7 @@ build(struct model *m, const struct model_source *src, struct reading *r,
     if (code < 0) return err_while(e, code, CONFIG);
     TRY(limit_len(m, src->max_len, e));
     TRY(generation_read(m, r->generation, r->config, e));
+    TRY(load_lane_open(m, e));
     TRY(load(m, src, r, e));
     if (!m->arch->prepare) return 0;
     return m->arch->prepare(m, e);
@@ -196,6 +198,7 @@ model_open(struct model **ret, const struct model_source *src, struct gpu *g,
         m->op = gpu_ops(g);
         m->weights.fd = -1;
         code = build(m, src, &r, families, e);
+        load_lane_close(m);
         if (code < 0) code = err_while(e, code, "load %.60s", src->dir);
     } else
         code = err_set(e, -ENOMEM, "load %.60s: no memory", src->dir);

@@ -2,8 +2,9 @@
  *
  * model_open() reads config.json and generation_config.json, picks the family, plans where each
  * tensor goes, and fills the weights arena: from safetensors (single or sharded; a tensor whose dtype
- * and layout are as stored is used in place from the mapped file), from a predecessor's arena, or
- * from a counter (weights=random:SEED). Every error names file, tensor and both shapes.
+ * and layout are as stored is used in place from the mapped file), from a predecessor's arena (what is
+ * damaged there is rebuilt, tensor by tensor), or from a counter (weights=random:SEED). Every error names
+ * file, tensor and both shapes.
  */
 #ifndef MODEL_MODEL_H
 #define MODEL_MODEL_H
@@ -31,6 +32,9 @@ struct model {
     uint64_t fingerprint[2];              /* checkpoint digest, dtype, packing version, family */
     uint64_t weight_bytes;
     bool adopted;
+    uint32_t n_rebuilt; /* of the adopted arena's fields: their checksums were wrong */
+    struct lane *lane;  /* load_lane.h; NULL once the model is open */
+    uint64_t lane_step;
 
     /* generation_config.json, then config.json. -1: none. */
     int32_t bos, pad, decoder_start, forced_bos, forced_eos;

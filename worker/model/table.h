@@ -1,6 +1,6 @@
 /* table.h - numbers made on the host that ops read: cos and sin, T5's position biases.
  *
- * Before serving only: each call opens a lane and waits for it.
+ * While a model is loaded only: each call waits for the model's lane.
  */
 #ifndef MODEL_TABLE_H
 #define MODEL_TABLE_H
@@ -15,7 +15,7 @@ int table_make(struct model *m, uint32_t which, uint32_t rows, uint32_t cols, co
 int table_rope(struct model *m, uint32_t which, const struct rope_params *p, uint32_t head_dim,
                struct err *e) MUST_USE;
 /* A dense fp32 tensor's elements to the host. */
-int table_read(const struct model *m, float *to, struct tensor t, struct err *e) MUST_USE;
+int table_read(struct model *m, float *to, struct tensor t, struct err *e) MUST_USE;
 void table_drop_all(struct model *m);
 
 #endif

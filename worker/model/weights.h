@@ -1,7 +1,7 @@
 /* weights.h - from a family's weight table to tensors on the device.
  *
  *     weight table + shape -> plan: fields, each of one or more stacked tensors of the checkpoint
- *     plan -> fingerprint -> a predecessor's arena is taken over, or one is made and filled
+ *     plan -> fingerprint -> a predecessor's arena is taken over and looked through, or one is made and filled
  *
  * A field of one tensor whose dtype is as wanted and whose bytes lie well in the mapped file is used
  * there (CPU). All others lie in one arena, in the order of the plan, each on 128 bytes: the layout follows

@@ -1,0 +1,180 @@
+/* weights_fill.c - see weights_fill.h. */
+#include "worker/model/weights_fill.h"
+
+#include "worker/model/load_lane.h"
+#include "worker/model/weights_read.h"
+#include "worker/model/weights_seal.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <xxhash.h>
+
+#define RANDOM_STD 0.02f
+
+/* One piece's way: where it goes, and what comes after it. */
+struct move {
+    char *to;
+    size_t bytes;
+    uint32_t field;
+    bool last;    /* of its field */
+    int64_t mark; /* once it is queued */
+};
+
+struct filling {
+    const struct weights_plan *plan;
+    struct read_piece *piece; /* [n] */
+    struct move *move;        /* [n] */
+    uint32_t n;
+    uint64_t done, total, told;
+};
+
+static void
+tell(struct filling *w, uint64_t bytes)
+{
+    const struct model_source *src = w->plan->from->src;
+
+    w->done += bytes;
+    if (!src->progress || w->done == w->told) return;
+    if (w->done - w->told < READ_PIECE && w->done < w->total) return;
+    w->told = w->done;
+    src->progress(src->arg, w->done, w->total);
+}
+
+static int
+failed(const struct filling *w, int r, struct err *e)
+{
+    return r < 0 ? err_set(e, r, "fill weights: %s", gpu_why(w->plan->m->gpu)) : 0;
+}
+
+/* Elements of a piece: as many as keep it within READ_PIECE on both sides. */
+static size_t
+piece_elements(const struct field *f, const struct part *q)
+{
+    return READ_PIECE / MAX(dtype_bytes(f->dtype, 1), dtype_bytes(q->stored->dtype, 1));
+}
+
+/* Every piece of every stale field, in the arena's order; only their number while there is no memory. */
+static void
+list_pieces(struct filling *w)
+{
+    const struct weights_plan *p = w->plan;
+
+    w->n = 0;
+    for (uint32_t i = 0; i < p->n_fields; i++) {
+        const struct field *f = &p->field[i];
+        char *to = (char *)p->m->weights.base + f->offset;
+
+        for (uint32_t j = 0; f->stale && j < f->n_parts; j++) {
+            const struct part *q = &p->part[f->first + j];
+            size_t all = (size_t)q->rows * q->cols, each = piece_elements(f, q);
+
+            for (size_t at = 0; at < all; at += each, w->n++) {
+                size_t n = MIN(each, all - at), bytes = dtype_bytes(f->dtype, n);
+
+                if (w->piece) {
+                    w->piece[w->n] = (struct read_piece){ q->stored, at, n, f->dtype };
+                    w->move[w->n] = (struct move){
+                        .to = to,
+                        .bytes = bytes,
+                        .field = i,
+                        .last = j + 1 == f->n_parts && at + n == all,
+                    };
+                }
+                to += bytes;
+            }
+        }
+    }
+}
+
+/* The pieces before `end` have been copied: their slots are free, and are told of. */
+static int
+retire(struct filling *w, struct reading *r, uint32_t *done, uint32_t end, struct err *e)
+{
+    if (*done >= end) return 0;
+    TRY(load_lane_wait(w->plan->m, w->move[end - 1].mark, "fill weights", e));
+    for (; *done < end; (*done)++) tell(w, w->move[*done].bytes);
+    weights_read_release(r, end);
+    return 0;
+}
+
+static int
+copy_pieces(struct filling *w, struct reading *r, struct err *e)
+{
+    struct model *m = w->plan->m;
+    uint32_t done = 0;
+
+    for (uint32_t i = 0; i < w->n; i++) {
+        struct move *s = &w->move[i];
+        const void *host;
+
+        if (i >= READ_BEHIND) TRY(retire(w, r, &done, i + 1 - READ_BEHIND, e));
+        TRY(weights_read_next(r, &host, e));
+        TRY(failed(w, m->op->put(m->lane, s->to, host, s->bytes), e));
+        if (s->last) TRY(failed(w, weights_seal_field(w->plan, s->field), e));
+        s->mark = load_lane_mark(m);
+    }
+    return retire(w, r, &done, w->n, e);
+}
+
+static int
+fill_stored(struct filling *w, struct err *e)
+{
+    struct model *m = w->plan->m;
+    struct reading *r = NULL;
+    int code;
+
+    list_pieces(w); /* counts */
+    if (w->n == 0) return 0;
+    w->piece = malloc(w->n * sizeof *w->piece);
+    w->move = malloc(w->n * sizeof *w->move);
+    if (!w->piece || !w->move) return err_set(e, -ENOMEM, "no memory for %u pieces", w->n);
+    list_pieces(w);
+    TRY(weights_read_start(&r, m, w->plan->from->src->dir, w->piece, w->n, e));
+    code = copy_pieces(w, r, e);
+    if (code < 0) load_lane_drain(m); /* nobody reads the slots when they go */
+    weights_read_stop(r);
+    return code;
+}
+
+/* Each tensor has a seed of its own: from its name. */
+static int
+fill_random(struct filling *w, struct err *e)
+{
+    const struct weights_plan *p = w->plan;
+    struct model *m = p->m;
+
+    for (uint32_t i = 0; i < p->n_fields; i++) {
+        const struct field *f = &p->field[i];
+        char *to = (char *)m->weights.base + f->offset;
+
+        if (!f->stale) continue;
+        for (uint32_t j = 0; j < f->n_parts; j++) {
+            const struct part *q = &p->part[f->first + j];
+            uint64_t seed = XXH3_64bits_withSeed(q->name, strlen(q->name), p->from->src->seed);
+
+            TRY(failed(w,
+                       m->op->fill_random(m->lane, tensor_2d(to, f->dtype, q->rows, q->cols), seed,
+                                          RANDOM_STD),
+                       e));
+            to += dtype_bytes(f->dtype, (size_t)q->rows * q->cols);
+        }
+        TRY(load_lane_end(m, weights_seal_field(p, i), "fill weights", e));
+        tell(w, f->bytes);
+    }
+    return 0;
+}
+
+int
+weights_fill(const struct weights_plan *p, struct err *e)
+{
+    struct filling w = { .plan = p };
+    int code;
+
+    for (uint32_t i = 0; i < p->n_fields; i++)
+        if (p->field[i].stale) w.total += p->field[i].bytes;
+    code = p->m->files ? fill_stored(&w, e) : fill_random(&w, e);
+    free(w.piece);
+    free(w.move);
+    return code;
+}

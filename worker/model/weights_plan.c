@@ -1,0 +1,228 @@
+/* weights_plan.c - see weights_plan.h. */
+#include "worker/model/weights_plan.h"
+
+#include "worker/model/weights_seal.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* IN_PLACE: a cache line, so that no vector load of a row's start crosses two. FIELD: the same for any
+ * device's widest load. */
+enum { IN_PLACE = 64, FIELD = 128 };
+
+static bool
+is_float(enum dtype t)
+{
+    return t == DT_F32 || t == DT_BF16 || t == DT_F16;
+}
+
+static uint32_t
+size_of(const struct model *m, enum dim d)
+{
+    return d == DIM_1 ? 1 : m->shape.dim[d];
+}
+
+/* Whether this line stands for a tensor in this layer at all. */
+static bool
+applies(const struct model *m, const struct weight_rule *r, uint32_t layer)
+{
+    bool local = r->home == IN_LAYER && m->shape.layer[layer].window > 0;
+
+    if ((r->flags & W_FIRST) && layer > 0) return false;
+    if ((r->flags & W_LOCAL) && !local) return false;
+    if ((r->flags & W_GLOBAL) && local) return false;
+    return size_of(m, r->rows) > 0 && size_of(m, r->cols) > 0;
+}
+
+/* The tensor under the first prefix that has it, or NULL. */
+static struct st_tensor *
+find(const struct model *m, const char *name)
+{
+    static const char *const none[] = { "", NULL };
+    const char *const *prefix = m->arch->prefixes ? m->arch->prefixes : none;
+    char full[2 * ST_MAX_NAME];
+
+    for (; *prefix; prefix++) {
+        struct st_tensor *t;
+
+        snprintf(full, sizeof full, "%s%s", *prefix, name);
+        t = safetensors_find(m->files, full);
+        if (t) return t;
+    }
+    return NULL;
+}
+
+static int
+check_shape(const struct part *p, struct err *e)
+{
+    const struct st_tensor *t = p->stored;
+    uint64_t rest = 1;
+    bool vector = p->rule->rows == DIM_1, good;
+    char shape[128];
+
+    for (uint32_t i = vector ? 0 : 1; i < t->n_dims; i++) rest *= t->dim[i];
+    good = rest == p->cols && (vector || (t->n_dims >= 2 && t->dim[0] == p->rows));
+    if (vector && t->n_dims > 1 && t->dim[0] != 1) good = false;
+    if (good) return 0;
+    st_shape(t, shape, sizeof shape);
+    if (vector)
+        return err_set(e, -EINVAL, "%.60s: %.80s is %s, config.json says [%u]", t->file, t->name,
+                       shape, p->cols);
+    return err_set(e, -EINVAL, "%.60s: %.80s is %s, config.json says [%u, %u]", t->file, t->name,
+                   shape, p->rows, p->cols);
+}
+
+static bool
+on_cpu(const struct model *m)
+{
+    return strcmp(m->op->name, "cpu") == 0;
+}
+
+/* What a field is kept as: fp32 where its lines say so, else what was asked for, else as stored; parts
+ * stored differently meet in fp32. A GPU's matrices all have the first one's dtype, because that is what
+ * activations have (gpu.h). */
+static int
+field_dtype(const struct weights_plan *p, struct field *f, struct err *e)
+{
+    bool fp32 = false;
+    enum dtype t = p->from->stored;
+
+    for (uint32_t i = 0; i < f->n_parts; i++) {
+        const struct part *q = &p->part[f->first + i];
+
+        if (q->stored && !is_float(q->stored->dtype))
+            return err_set(e, -ENOTSUP, "%.60s: %.80s is stored as %s, which is not implemented",
+                           q->stored->file, q->stored->name, q->stored->stored);
+        if (q->stored && i == 0) t = q->stored->dtype;
+        if (q->stored && q->stored->dtype != t) t = DT_F32;
+        fp32 |= (q->rule->flags & W_FP32) != 0;
+    }
+    if (p->from->src->dtype != DT_COUNT) t = p->from->src->dtype;
+    if (p->n_fields == 0) p->m->dtype = t; /* the embedding's */
+    if (!on_cpu(p->m)) t = p->m->dtype;
+    f->dtype = fp32 ? DT_F32 : t;
+    return 0;
+}
+
+/* The CPU reads the mapped file as its own memory. */
+static bool
+lies_well(const struct weights_plan *p, const struct field *f)
+{
+    const struct st_tensor *t = p->part[f->first].stored;
+
+    return f->n_parts == 1 && t && t->dtype == f->dtype && (uintptr_t)t->data % IN_PLACE == 0 &&
+           on_cpu(p->m);
+}
+
+/* Sizes and place of the field whose parts are [f->first, p->n_parts). */
+static int
+close_field(struct weights_plan *p, struct field *f, struct err *e)
+{
+    f->n_parts = p->n_parts - f->first;
+    f->cols = p->part[f->first].cols;
+    for (uint32_t i = f->first; i < p->n_parts; i++) {
+        check(p->part[i].cols == f->cols); /* stacked lines agree in the table */
+        f->rows += p->part[i].rows;
+    }
+    TRY(field_dtype(p, f, e));
+    f->in_place = lies_well(p, f);
+    p->m->weight_bytes += dtype_bytes(f->dtype, (size_t)f->rows * f->cols);
+    if (f->in_place) return 0;
+    f->offset = p->arena_bytes;
+    f->bytes = dtype_bytes(f->dtype, (uint64_t)f->rows * f->cols);
+    p->arena_bytes += ROUND_UP(f->bytes, (uint64_t)FIELD);
+    return 0;
+}
+
+/* One line and those stacked under it, in one layer: a field, or none. */
+static int
+plan_field(struct weights_plan *p, const struct weight_rule *r, uint32_t layer, void *home,
+           struct err *e)
+{
+    struct field f = { .to = (struct tensor *)(void *)((char *)home + r->field),
+                       .first = p->n_parts };
+    const struct weight_rule *line = r;
+    uint32_t found = 0;
+    const char *missing = NULL;
+
+    do {
+        struct part *q = &p->part[p->n_parts];
+
+        check(line->home == r->home && line->field == r->field);
+        if (!applies(p->m, line, layer)) continue;
+        *q = (struct part){ .rule = line,
+                            .rows = size_of(p->m, line->rows),
+                            .cols = size_of(p->m, line->cols) };
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored \
+    "-Wformat-nonliteral" /* the table's own names, with at most one %u */
+        snprintf(q->name, sizeof q->name, line->name, layer);
+#pragma GCC diagnostic pop
+        if (p->m->files) q->stored = find(p->m, q->name);
+        if (p->m->files && !q->stored && !missing) missing = q->name;
+        if (q->stored) {
+            found++;
+            TRY(check_shape(q, e));
+        }
+        p->n_parts++;
+    } while ((++line)->name && (line->flags & W_BELOW));
+
+    if (p->n_parts == f.first) return 0;
+    if (!p->m->files && (r->flags & (W_OPTIONAL | W_TIED))) {
+        if ((r->flags & W_OPTIONAL) || p->from->tied) missing = p->part[f.first].name;
+    }
+    if (missing && found == 0 && (r->flags & (W_TIED | W_OPTIONAL))) {
+        p->n_parts = f.first;
+        if (r->flags & W_TIED) p->field[p->n_fields++] = f;
+        return 0;
+    }
+    if (missing) return err_set(e, -ENOENT, "%.120s is not in the checkpoint", missing);
+    for (uint32_t i = f.first; i < p->n_parts; i++)
+        if (p->part[i].stored) p->part[i].stored->used = true;
+    TRY(close_field(p, &f, e));
+    p->field[p->n_fields++] = f;
+    return 0;
+}
+
+static int
+plan_home(struct weights_plan *p, enum weight_home home, uint32_t n, char *base, size_t each,
+          struct err *e)
+{
+    for (uint32_t layer = 0; layer < n; layer++)
+        for (const struct weight_rule *r = p->m->arch->weights; r->name; r++)
+            if (r->home == home && !(r->flags & W_BELOW))
+                TRY(plan_field(p, r, layer, base + layer * each, e));
+    return 0;
+}
+
+int
+weights_plan_make(struct weights_plan *p, struct err *e)
+{
+    const struct model_shape *s = &p->m->shape;
+    const struct arch *a = p->m->arch;
+    size_t lines = 0, most;
+
+    while (a->weights[lines].name) lines++;
+    check(lines > 0 && a->weights[0].home == IN_TOP);
+    most = lines * (1 + (size_t)s->n_layers + s->n_encoder_layers);
+    p->part = calloc(most, sizeof *p->part);
+    p->field = calloc(most, sizeof *p->field);
+    if (!p->part || !p->field) return err_set(e, -ENOMEM, "no memory to plan %zu tensors", most);
+    TRY(plan_home(p, IN_TOP, 1, p->m->top, a->top_bytes, e));
+    TRY(plan_home(p, IN_ENCODER, s->n_encoder_layers, p->m->encoder, a->encoder_bytes, e));
+    TRY(plan_home(p, IN_LAYER, s->n_layers, p->m->layer, a->layer_bytes, e));
+    p->m->act = gpu_act_dtype(p->m->gpu, p->m->dtype);
+    if (p->arena_bytes == 0) return 0;
+    p->seal_at = p->arena_bytes;
+    p->arena_bytes += ROUND_UP(weights_seal_bytes(p->n_fields), (uint64_t)FIELD);
+    return 0;
+}
+
+void
+weights_plan_done(struct weights_plan *p)
+{
+    free(p->part);
+    free(p->field);
+}

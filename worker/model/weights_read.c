@@ -1,0 +1,318 @@
+/* weights_read.c - see weights_read.h.
+ *
+ *     piece   0   1   2 | 3   4   5   6 | 7   8   9 ...
+ *             released  | out, or there | being read, slot = piece % n_slots
+ *
+ * One lock, two conditions: a slot is free for its next piece, a piece is there. Nobody holds the lock
+ * while reading.
+ */
+#include "worker/model/weights_read.h"
+
+#include "worker/model/weights.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+enum { ALIGN = 4096, MOST_READERS = 8 };
+
+struct slot {
+    char *room;       /* [slot_bytes] */
+    const void *data; /* in room, once piece `there` - 1 is */
+    uint32_t there;   /* 1 + the last piece that came to lie here; 0: none */
+};
+
+struct reading {
+    struct model *m;
+    const char *dir;
+    const struct read_piece *piece;
+    uint32_t n, n_slots, n_readers;
+    size_t slot_bytes;
+    char *rooms;
+    struct slot *slot;
+
+    pthread_mutex_t lock;
+    pthread_cond_t freed, came;
+    uint32_t taken, handed, released; /* pieces: by readers, to the caller, by the caller */
+    bool stop;
+    struct err failed; /* code 0: nothing has */
+    pthread_t thread[MOST_READERS];
+};
+
+/* What a reader has open: the shard of its last piece, and room for bytes to convert. */
+struct reader {
+    struct reading *r;
+    uint32_t shard;
+    int fd, direct; /* direct -1: the file system cannot */
+    char *raw;
+};
+
+static void
+close_shard(struct reader *a)
+{
+    if (a->fd >= 0) close(a->fd);
+    if (a->direct >= 0) close(a->direct);
+    a->fd = a->direct = -1;
+}
+
+static int
+open_shard(struct reader *a, uint32_t index, struct err *e)
+{
+    const struct st_shard *f = safetensors_shard(a->r->m->files, index);
+    char path[4096];
+    struct stat st;
+
+    if (a->fd >= 0 && a->shard == index) return 0;
+    close_shard(a);
+    a->shard = index;
+    if ((size_t)snprintf(path, sizeof path, "%s/%s", a->r->dir, f->name) >= sizeof path)
+        return err_set(e, -ENAMETOOLONG, "%.80s: the path is too long", f->name);
+    a->fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (a->fd < 0) return err_set(e, -errno, "%.180s: %s", path, strerror(errno));
+    if (fstat(a->fd, &st) < 0 || (uint64_t)st.st_size != f->bytes)
+        return err_set(e, -EBADMSG, "%.180s changed while it was read", path);
+    a->direct = open(path, O_RDONLY | O_CLOEXEC | O_DIRECT);
+    return 0;
+}
+
+/* All n bytes at off from the page cache, or false. Where a file system cannot say, it reads. */
+static bool
+read_cached(const struct reader *a, char *to, size_t n, off_t off)
+{
+    int flags = a->direct >= 0 ? RWF_NOWAIT : 0;
+    size_t at = 0;
+
+    while (at < n) {
+        struct iovec v = { to + at, n - at };
+        ssize_t k = preadv2(a->fd, &v, 1, off + (off_t)at, flags);
+
+        if (k < 0 && errno == EOPNOTSUPP && flags) {
+            flags = 0;
+            continue;
+        }
+        if (k < 0 && errno == EINTR) continue;
+        if (k <= 0) return false;
+        at += (size_t)k;
+    }
+    return true;
+}
+
+/* At least n bytes from off, both multiples of ALIGN but for the file's end. */
+static bool
+read_direct(const struct reader *a, char *to, size_t n, size_t enough, off_t off)
+{
+    size_t at = 0;
+
+    while (at < enough) {
+        ssize_t k = pread(a->direct, to + at, n - at, off + (off_t)at);
+
+        if (k < 0 && errno == EINTR) continue;
+        if (k <= 0) return false;
+        at += (size_t)k / ALIGN * ALIGN;
+        if (k % ALIGN && at + (size_t)k % ALIGN < enough) return false;
+        if (k % ALIGN) break;
+    }
+    return true;
+}
+
+static int
+read_plain(const struct reader *a, char *to, size_t n, off_t off)
+{
+    for (size_t at = 0; at < n;) {
+        ssize_t k = pread(a->fd, to + at, n - at, off + (off_t)at);
+
+        if (k < 0 && errno != EINTR) return -errno;
+        if (k == 0) return -EIO;
+        if (k > 0) at += (size_t)k;
+    }
+    return 0;
+}
+
+/* n bytes of the shard from off into room, which has 2 * ALIGN bytes more. NULL: errno says why. */
+static const char *
+read_bytes(const struct reader *a, char *room, size_t n, uint64_t off)
+{
+    size_t before = off % ALIGN;
+    char *to = room + before;
+    int r;
+
+    if (read_cached(a, to, n, (off_t)off)) return to;
+    if (a->direct >= 0 && read_direct(a, room, ROUND_UP(before + n, (size_t)ALIGN), before + n,
+                                      (off_t)(off - before)))
+        return to;
+    r = read_plain(a, to, n, (off_t)off);
+    if (r == 0) return to;
+    errno = -r;
+    return NULL;
+}
+
+static int
+read_piece(struct reader *a, const struct read_piece *p, struct slot *s, struct err *e)
+{
+    const struct st_tensor *t = p->t;
+    size_t each = dtype_bytes(t->dtype, 1);
+    const char *from, *map = (const char *)safetensors_shard(a->r->m->files, t->shard)->map;
+    bool same = t->dtype == p->dtype;
+
+    TRY(open_shard(a, t->shard, e));
+    from = read_bytes(a, same ? s->room : a->raw, p->n * each,
+                      (uint64_t)((const char *)t->data - map) + p->first * each);
+    if (!from) return err_set(e, -errno, "%.60s: %.80s: %s", t->file, t->name, strerror(errno));
+    s->data = from;
+    if (same) return 0;
+    s->data = s->room;
+    if (weights_convert(s->room, p->dtype, from, t->dtype, p->n) == -ERANGE)
+        return err_set(e, -ERANGE,
+                       "%.60s: %.80s has values beyond fp16's range; use dtype=bf16 or fp32",
+                       t->file, t->name);
+    return 0;
+}
+
+static void *
+read_ahead(void *arg)
+{
+    struct reading *r = arg;
+    struct reader a = { .r = r, .fd = -1, .direct = -1 };
+    struct err e = { 0 };
+
+    if (posix_memalign((void **)&a.raw, ALIGN, r->slot_bytes))
+        err_set(&e, -ENOMEM, "no memory to convert weights in");
+    pthread_mutex_lock(&r->lock);
+    while (e.code == 0 && !r->stop && r->taken < r->n) {
+        uint32_t i = r->taken;
+        struct slot *s = &r->slot[i % r->n_slots];
+
+        if (i >= r->released + r->n_slots) {
+            pthread_cond_wait(&r->freed, &r->lock);
+            continue;
+        }
+        r->taken++;
+        pthread_mutex_unlock(&r->lock);
+        read_piece(&a, &r->piece[i], s, &e);
+        pthread_mutex_lock(&r->lock);
+        s->there = i + 1;
+        pthread_cond_signal(&r->came);
+    }
+    if (e.code < 0 && r->failed.code == 0) r->failed = e;
+    if (e.code < 0) pthread_cond_signal(&r->came);
+    pthread_mutex_unlock(&r->lock);
+    close_shard(&a);
+    free(a.raw);
+    return NULL;
+}
+
+static size_t
+largest(const struct read_piece *piece, uint32_t n)
+{
+    size_t most = 0;
+
+    for (uint32_t i = 0; i < n; i++) {
+        most = MAX(most, dtype_bytes(piece[i].dtype, piece[i].n));
+        most = MAX(most, dtype_bytes(piece[i].t->dtype, piece[i].n));
+    }
+    check(most <= READ_PIECE);
+    return ROUND_UP(most, (size_t)ALIGN) + 2 * ALIGN;
+}
+
+static int
+make_slots(struct reading *r, struct err *e)
+{
+    size_t bytes = r->slot_bytes * r->n_slots;
+    int code;
+
+    r->slot = calloc(r->n_slots, sizeof *r->slot);
+    r->rooms = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (r->rooms == MAP_FAILED) r->rooms = NULL;
+    if (!r->slot || !r->rooms)
+        return err_set(e, -ENOMEM, "no memory to read weights in: %zu MiB", bytes >> 20);
+    code = r->m->op->host_pin(r->m->gpu, r->rooms, bytes);
+    if (code < 0)
+        return err_set(e, code, "pin %zu MiB to read weights in: %s", bytes >> 20,
+                       gpu_why(r->m->gpu));
+    for (uint32_t i = 0; i < r->n_slots; i++) r->slot[i].room = r->rooms + i * r->slot_bytes;
+    return 0;
+}
+
+int
+weights_read_start(struct reading **ret, struct model *m, const char *dir,
+                   const struct read_piece *piece, uint32_t n, struct err *e)
+{
+    struct reading *made = calloc(1, sizeof *made);
+    CLEAN(weights_read_stop_at) struct reading *r = made;
+    uint32_t want = (uint32_t)MIN(MAX(sysconf(_SC_NPROCESSORS_ONLN), 1L), (long)MOST_READERS);
+
+    if (!r) return err_set(e, -ENOMEM, "no memory to read weights");
+    pthread_mutex_init(&r->lock, NULL);
+    pthread_cond_init(&r->freed, NULL);
+    pthread_cond_init(&r->came, NULL);
+    r->m = m;
+    r->dir = dir;
+    r->piece = piece;
+    r->n = n;
+    want = MIN(want, n);
+    r->n_slots = MIN(want + READ_BEHIND, n);
+    r->slot_bytes = largest(piece, n);
+    TRY(make_slots(r, e));
+    for (; r->n_readers < want; r->n_readers++)
+        if (pthread_create(&r->thread[r->n_readers], NULL, read_ahead, r)) break;
+    if (r->n_readers == 0) return err_set(e, -EAGAIN, "no thread to read weights with");
+    *ret = TAKE(r);
+    return 0;
+}
+
+int
+weights_read_next(struct reading *r, const void **host, struct err *e)
+{
+    const struct slot *s = &r->slot[r->handed % r->n_slots];
+    int code;
+
+    check(r->handed < r->n && r->handed < r->released + r->n_slots);
+    pthread_mutex_lock(&r->lock);
+    while (s->there != r->handed + 1 && r->failed.code == 0) pthread_cond_wait(&r->came, &r->lock);
+    code = r->failed.code;
+    pthread_mutex_unlock(&r->lock);
+    if (code < 0) {
+        return err_set(e, code, "%s", r->failed.text);
+    }
+    r->handed++;
+    *host = s->data;
+    return 0;
+}
+
+void
+weights_read_release(struct reading *r, uint32_t n)
+{
+    check(n <= r->handed);
+    pthread_mutex_lock(&r->lock);
+    r->released = MAX(r->released, n);
+    pthread_cond_broadcast(&r->freed);
+    pthread_mutex_unlock(&r->lock);
+}
+
+struct reading *
+weights_read_stop(struct reading *r)
+{
+    if (!r) return NULL;
+    pthread_mutex_lock(&r->lock);
+    r->stop = true;
+    pthread_cond_broadcast(&r->freed);
+    pthread_mutex_unlock(&r->lock);
+    for (uint32_t i = 0; i < r->n_readers; i++) pthread_join(r->thread[i], NULL);
+    if (r->rooms) {
+        r->m->op->host_unpin(r->m->gpu, r->rooms, r->slot_bytes * r->n_slots);
+        munmap(r->rooms, r->slot_bytes * r->n_slots);
+    }
+    pthread_cond_destroy(&r->freed);
+    pthread_cond_destroy(&r->came);
+    pthread_mutex_destroy(&r->lock);
+    free(r->slot);
+    free(r);
+    return NULL;
+}

@@ -1,0 +1,136 @@
+/* weights_seal.c - see weights_seal.h. */
+#include "worker/model/weights_seal.h"
+
+#include "worker/model/load_lane.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define SEAL_MAGIC UINT64_C(0x6c616573676c)
+enum { SEAL_VERSION = 1 };
+
+struct entry {
+    uint64_t offset, bytes, sum, found;
+};
+
+/* As it lies in the arena. */
+struct seal {
+    uint64_t magic;
+    uint32_t version, n;
+    uint64_t complete, fingerprint[2];
+    uint64_t zero[3];
+    struct entry entry[];
+};
+_Static_assert(sizeof(struct seal) == 64 && sizeof(struct entry) == 32, "no padding");
+
+uint64_t
+weights_seal_bytes(uint32_t n_fields)
+{
+    return sizeof(struct seal) + (uint64_t)n_fields * sizeof(struct entry);
+}
+
+/* On the device. */
+static struct seal *
+seal_at(const struct weights_plan *p)
+{
+    return (struct seal *)((char *)p->m->weights.base + p->seal_at);
+}
+
+/* What the arena of this plan says before anything is filled. NULL: no memory. */
+static struct seal *
+seal_new(const struct weights_plan *p)
+{
+    struct seal *s = calloc(1, weights_seal_bytes(p->n_fields));
+
+    if (!s) return NULL;
+    s->magic = SEAL_MAGIC;
+    s->version = SEAL_VERSION;
+    s->n = p->n_fields;
+    memcpy(s->fingerprint, p->m->fingerprint, sizeof s->fingerprint);
+    for (uint32_t i = 0; i < p->n_fields; i++) {
+        s->entry[i].offset = p->field[i].offset;
+        s->entry[i].bytes = p->field[i].bytes;
+    }
+    return s;
+}
+
+int
+weights_seal_begin(const struct weights_plan *p, struct err *e)
+{
+    struct seal *s = seal_new(p);
+    int r;
+
+    if (!s) return err_set(e, -ENOMEM, "no memory to seal %u tensors", p->n_fields);
+    r = p->m->op->put(p->m->lane, seal_at(p), s, weights_seal_bytes(p->n_fields));
+    r = load_lane_end(p->m, r, "seal weights", e);
+    free(s);
+    return r;
+}
+
+int
+weights_seal_field(const struct weights_plan *p, uint32_t field)
+{
+    const struct field *f = &p->field[field];
+
+    return p->m->op->checksum(p->m->lane, &seal_at(p)->entry[field].sum,
+                              (char *)p->m->weights.base + f->offset, f->bytes);
+}
+
+int
+weights_seal_end(const struct weights_plan *p, struct err *e)
+{
+    static const uint64_t complete = 1;
+    int r = p->m->op->put(p->m->lane, &seal_at(p)->complete, &complete, sizeof complete);
+
+    return load_lane_end(p->m, r, "seal weights", e);
+}
+
+/* All but the sums is what we would have written. */
+static bool
+is_ours(const struct seal *s, const struct seal *want)
+{
+    if (s->magic != want->magic || s->version != want->version || s->n != want->n) return false;
+    if (s->complete != 1 || memcmp(s->fingerprint, want->fingerprint, sizeof s->fingerprint))
+        return false;
+    for (uint32_t i = 0; i < s->n; i++)
+        if (s->entry[i].offset != want->entry[i].offset ||
+            s->entry[i].bytes != want->entry[i].bytes)
+            return false;
+    return true;
+}
+
+static int
+read_fields(struct weights_plan *p, struct seal *s, struct err *e)
+{
+    const struct gpu_ops *op = p->m->op;
+    int r = 0;
+
+    for (uint32_t i = 0; i < p->n_fields && r == 0; i++)
+        if (p->field[i].bytes)
+            r = op->checksum(p->m->lane, &seal_at(p)->entry[i].found,
+                             (char *)p->m->weights.base + p->field[i].offset, p->field[i].bytes);
+    if (r == 0) r = op->get(p->m->lane, s, seal_at(p), weights_seal_bytes(p->n_fields));
+    return load_lane_end(p->m, r, "check adopted weights", e);
+}
+
+int
+weights_seal_check(struct weights_plan *p, struct err *e)
+{
+    struct seal *want = seal_new(p), *s = seal_new(p);
+    int r = want && s ? read_fields(p, s, e)
+                      : err_set(e, -ENOMEM, "no memory to check %u tensors", p->n_fields);
+
+    if (r == 0) {
+        p->seal_bad = !is_ours(s, want);
+        for (uint32_t i = 0; i < p->n_fields; i++) {
+            struct field *f = &p->field[i];
+
+            f->stale = f->bytes && (p->seal_bad || s->entry[i].sum != s->entry[i].found);
+            r += f->stale;
+        }
+    }
+    free(want);
+    free(s);
+    return r;
+}
