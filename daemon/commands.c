@@ -92,7 +92,7 @@ put_worker(msgpack_packer *p, const struct worker *w)
     const struct model_keys *k = &w->d->config->model[w->model].keys;
     bool has_kv = w->stats.v[STAT_blocks] > 0;
 
-    msgpack_pack_map(p, 13);
+    msgpack_pack_map(p, 14);
     put_text(p, "name", w->name);
     put_u64(p, "pid", (uint64_t)w->pid);
     put_text(p, "device", k->device);
@@ -114,6 +114,9 @@ put_worker(msgpack_packer *p, const struct worker *w)
         put_text(p, "name", w->arenas.at[i].note.name);
         put_u64(p, "bytes", w->arenas.at[i].note.bytes);
     }
+    msg_key(p, "stats");
+    msgpack_pack_map(p, STAT_COUNT);
+    for (uint32_t i = 0; i < STAT_COUNT; i++) put_u64(p, stat_rows[i].name, w->stats.v[i]);
     msg_key(p, "kv");
     msgpack_pack_array(p, has_kv);
     if (has_kv) put_pool(p, w, /* with_name= */ false);

@@ -6,8 +6,8 @@
 # NCCL, which are opened at run time (DECISIONS 19). OUT may be moved anywhere:
 #
 #   OUT/lagand, laganctl          start here: they find the rest by their own path
-#   OUT/check-gpu                 the tests
-#   OUT/bin, lib, tests, tools    what these run
+#   OUT/check-gpu, bench-gpu      the tests and the benchmarks
+#   OUT/bin, lib, tests, bench    what these run
 #   OUT/models                    two small models: laganctl --spawn models/numbers-t5 generate --text ...
 set -eu
 src=$(cd "$1" && pwd)
@@ -44,7 +44,8 @@ ldd "$@" .libs/liblagan.so.0 | awk '$2 == "=>" && $3 ~ /^\// { print $3 }' | sor
 cp -r "$src/models" "$out/models"
 mkdir -p "$out/tests/data" "$out/tools" "$out/bench"
 cp -rL "$src/tests/data/golden" "$src/tests/data/tokenizers" "$out/tests/data/"
-cp "$src/tools/check_gpu.sh" "$out/tools/"
+cp "$src/tools/check_gpu.sh" "$src/tools/bench_gpu.sh" "$out/tools/"
+cp -r "$src/bench/configs" "$src/bench/hf_bench.py" "$src/bench/traces.py" "$out/bench/"
 
 # A program of bin/ that knows its libraries. LD_LIBRARY_PATH reaches the workers too: lagand passes it on.
 start() { # start NAME COMMAND
@@ -55,6 +56,7 @@ start() { # start NAME COMMAND
 }
 for p in lagand laganctl lagan-worker; do start $p "\"\$top/bin/$p\" \"\$@\""; done
 start check-gpu '"$top/tools/check_gpu.sh" "$top" "$@"'
+start bench-gpu '"$top/tools/bench_gpu.sh" "$top" "$@"'
 
 tar -C "$(dirname "$out")" -czf "$out.tar.gz" "$(basename "$out")"
 printf 'bundle: %s (%s), %s.tar.gz (%s)\n' "$out" "$(du -sh "$out" | cut -f1)" "$out" \

@@ -1,0 +1,389 @@
+/* bench_serve.c - what a client gets from a model of real shape: through ZeroMQ, lagand, ring and worker.
+ *
+ *     bench_serve --model DIR [--device cuda] [--set KEY=VALUE]... [--runs N] CASE...
+ *
+ *     decode=B:CONTEXT      B sequences at once, from when the last has its first token to when the first ends
+ *     batch=B:IN:OUT        B requests at once, until the last has ended: requests and tokens a second
+ *     serve=B:IN:OUT:N      N requests, B of them always in flight
+ *     prefill=N:IN          N prompts at once, one token each: prompt tokens a second
+ *     kill=B:CONTEXT        SIGKILL of the worker while B sequences decode: until one is ready again, and until
+ *                           a request sent then has its first token
+ *     trace=FILE[:MOST]     all requests of a file of traces.py at once, at most so many tokens each
+ *
+ * DIR needs a config.json only (bench/configs): the weights are random, so are the prompts, lengths are
+ * forced. lagand is started for the run and stopped after it. Each case runs once to warm up, then N
+ * times. A case's line ends with what the worker did meanwhile: share of a core, time of a step, and where
+ * the device knows it, how long it was idle between two steps.
+ */
+#include "base/clock.h"
+#include "bench/serve.h"
+
+#include <jansson.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { MAX_REQUESTS = 4096, MAX_RUNS = 99, MAX_CASES = 32, DECODE_STEPS = 160 };
+
+struct request {
+    uint64_t id;
+    uint32_t in, out, got;
+    nsec sent, first, last;
+    bool over;
+};
+
+struct bench {
+    struct bench_serve s;
+    uint32_t vocab;
+    uint64_t random;
+    struct request q[MAX_REQUESTS];
+    uint32_t n, n_sent, n_first, n_over;
+    bool kill;   /* the worker, once all have begun; their end is an error then */
+    nsec killed; /* when */
+    struct bench_worker at_began, at_ended; /* all have their first token; the first one its last */
+};
+
+/* What one run of a case gives. */
+struct figure {
+    double value, more; /* more: beside it */
+    double ttft_ms, core, step_us, idle_us;
+};
+
+static uint32_t
+below(struct bench *b, uint32_t n)
+{
+    b->random = b->random * UINT64_C(6364136223846793005) + UINT64_C(1442695040888963407);
+    return (uint32_t)(((b->random >> 32) * n) >> 32);
+}
+
+static void
+submit(struct bench *b, struct request *q)
+{
+    struct lagan_request *r = lagan_request_new();
+    int32_t *ids = malloc(q->in * sizeof *ids);
+
+    if (!r || !ids) bench_die("no memory for a prompt of %u", q->in);
+    for (uint32_t i = 0; i < q->in; i++) ids[i] = (int32_t)(10 + below(b, b->vocab - 20));
+    lagan_set_ids(r, "ids", ids, q->in);
+    lagan_set_int(r, "max_tokens", q->out);
+    lagan_set_bool(r, "ignore_eos", 1);
+    lagan_set_int(r, "forced_eos", -1);
+    q->sent = clock_now();
+    if (lagan_submit(b->s.client, r, &q->id) < 0) bench_die("%s", lagan_why(b->s.client));
+    lagan_request_free(r);
+    free(ids);
+    b->n_sent++;
+}
+
+static void
+take(struct bench *b, const struct lagan_event *ev)
+{
+    struct request *q = b->q;
+    bool began;
+
+    while (q < b->q + b->n && q->id != ev->id) q++;
+    if (q == b->q + b->n) return; /* of the run before */
+    switch (ev->kind) {
+    case LAGAN_EVENT_TOKENS:
+        q->last = clock_now();
+        began = !q->got;
+        q->got += ev->n_ids;
+        if (!began) break;
+        q->first = q->last;
+        if (++b->n_first < b->n) break;
+        bench_worker(&b->s, &b->at_began);
+        if (!b->kill) break;
+        kill(b->s.worker, SIGKILL);
+        b->killed = clock_now();
+        break;
+    case LAGAN_EVENT_DONE:
+        if (q->got != q->out) bench_die("%u tokens where %u were asked for", q->got, q->out);
+        q->over = true;
+        if (b->n_over++ == 0) bench_worker(&b->s, &b->at_ended);
+        break;
+    case LAGAN_EVENT_ERROR:
+        if (b->kill && b->killed) {
+            q->over = true;
+            b->n_over++;
+            break;
+        }
+        bench_die("%s: %s", ev->word ? ev->word : "?", ev->message ? ev->message : "?");
+    case LAGAN_EVENT_LOST:
+        bench_die("%s: %s", ev->word ? ev->word : "lost", ev->message ? ev->message : "");
+    default:
+        break;
+    }
+}
+
+/* All of q[0 .. n), so many of them in flight; how long it took. */
+static nsec
+play(struct bench *b, uint32_t in_flight)
+{
+    nsec since = clock_now(), end = since;
+
+    b->n_sent = b->n_first = b->n_over = 0;
+    for (uint32_t i = 0; i < b->n; i++)
+        b->q[i].id = UINT64_MAX, b->q[i].got = 0, b->q[i].over = false;
+    while (b->n_over < b->n) {
+        struct lagan_event ev = { .size = sizeof ev };
+        int r;
+
+        while (b->n_sent < b->n && b->n_sent - b->n_over < in_flight) submit(b, &b->q[b->n_sent]);
+        r = lagan_next(b->s.client, &ev, 120000);
+        if (r <= 0) bench_die("nothing for two minutes: %s", lagan_why(b->s.client));
+        take(b, &ev);
+    }
+    for (uint32_t i = 0; i < b->n; i++) end = MAX(end, b->q[i].last);
+    return end - since;
+}
+
+static void
+alike(struct bench *b, uint32_t n, uint32_t in, uint32_t out)
+{
+    if (n > MAX_REQUESTS) bench_die("%u requests, %d at most", n, MAX_REQUESTS);
+    b->n = n;
+    for (uint32_t i = 0; i < n; i++) b->q[i] = (struct request){ .in = in, .out = out };
+}
+
+/* What the worker did between two looks at it. */
+static void
+account(struct figure *f, const struct bench_worker *from, const struct bench_worker *to)
+{
+    double steps = (double)(to->steps - from->steps), wall = (double)(to->at - from->at);
+
+    f->core = wall > 0 ? (double)(to->cpu - from->cpu) / wall : 0;
+    f->step_us = steps > 0 ? wall / steps / NSEC_US : 0;
+    f->idle_us = to->gaps > from->gaps ? (double)(to->idle_ns - from->idle_ns) /
+                                             (double)(to->gaps - from->gaps) / NSEC_US
+                                       : -1;
+}
+
+static int
+by_value(const void *a, const void *b)
+{
+    const double *x = a, *y = b;
+
+    return (*x > *y) - (*x < *y);
+}
+
+static double
+median(double *v, uint32_t n)
+{
+    qsort(v, n, sizeof *v, by_value);
+    return n % 2 ? v[n / 2] : (v[n / 2 - 1] + v[n / 2]) / 2;
+}
+
+static double
+median_ttft(const struct bench *b)
+{
+    static double v[MAX_REQUESTS];
+
+    for (uint32_t i = 0; i < b->n; i++) v[i] = (double)(b->q[i].first - b->q[i].sent) / NSEC_MS;
+    return median(v, b->n);
+}
+
+static void
+run_decode(struct bench *b, const uint32_t *arg, struct figure *f)
+{
+    alike(b, arg[0], arg[1], DECODE_STEPS);
+    play(b, b->n);
+    account(f, &b->at_began, &b->at_ended);
+    f->more = (double)(b->at_ended.at - b->at_began.at) / NSEC_S;
+    f->value = (double)(b->at_ended.tokens - b->at_began.tokens) / f->more;
+}
+
+static void
+run_kill(struct bench *b, const uint32_t *arg, struct figure *f)
+{
+    nsec ready;
+
+    alike(b, arg[0], arg[1], DECODE_STEPS);
+    b->kill = true;
+    b->killed = 0;
+    play(b, b->n);
+    b->kill = false;
+    ready = bench_again(&b->s);
+    alike(b, 1, arg[1], 1);
+    play(b, 1);
+    f->value = (double)(ready - b->killed) / NSEC_MS;
+    f->more = (double)(b->q[0].first - b->killed) / NSEC_MS;
+    f->idle_us = -1;
+}
+
+static void
+run_batch(struct bench *b, const uint32_t *arg, struct figure *f)
+{
+    struct bench_worker from, to;
+    double seconds;
+
+    alike(b, arg[0], arg[1], arg[2]);
+    bench_worker(&b->s, &from);
+    seconds = (double)play(b, b->n) / NSEC_S;
+    bench_worker(&b->s, &to);
+    account(f, &from, &to);
+    f->value = b->n / seconds;
+    f->more = (double)b->n * arg[2] / seconds;
+}
+
+static void
+run_serve(struct bench *b, const uint32_t *arg, struct figure *f)
+{
+    struct bench_worker from, to;
+    double seconds;
+
+    alike(b, arg[3], arg[1], arg[2]);
+    bench_worker(&b->s, &from);
+    seconds = (double)play(b, arg[0]) / NSEC_S;
+    bench_worker(&b->s, &to);
+    account(f, &from, &to);
+    f->value = (double)b->n * arg[2] / seconds;
+    f->more = b->n / seconds;
+}
+
+static void
+run_prefill(struct bench *b, const uint32_t *arg, struct figure *f)
+{
+    struct bench_worker from, to;
+    double seconds;
+
+    alike(b, arg[0], arg[1], 1);
+    bench_worker(&b->s, &from);
+    seconds = (double)play(b, b->n) / NSEC_S;
+    bench_worker(&b->s, &to);
+    account(f, &from, &to);
+    f->value = (double)b->n * arg[1] / seconds;
+    f->more = b->n / seconds;
+}
+
+static void
+read_trace(struct bench *b, const char *name, uint32_t most)
+{
+    FILE *file = fopen(name, "re");
+    char line[1024];
+
+    if (!file) bench_die("%s cannot be opened", name);
+    for (b->n = 0; fgets(line, sizeof line, file); b->n++) {
+        json_t *o = json_loads(line, 0, NULL);
+
+        if (!o || b->n == MAX_REQUESTS) bench_die("%s: line %u", name, b->n + 1);
+        b->q[b->n] = (struct request){
+            .in = (uint32_t)json_integer_value(json_object_get(o, "isl")),
+            .out = (uint32_t)json_integer_value(json_object_get(o, "osl")),
+        };
+        b->q[b->n].out = MIN(b->q[b->n].out, most);
+        json_decref(o);
+    }
+    fclose(file);
+}
+
+static void
+run_trace(struct bench *b, const char *name, uint32_t most, struct figure *f)
+{
+    struct bench_worker from, to;
+    double seconds, out = 0;
+
+    read_trace(b, name, most);
+    bench_worker(&b->s, &from);
+    seconds = (double)play(b, b->n) / NSEC_S;
+    bench_worker(&b->s, &to);
+    account(f, &from, &to);
+    for (uint32_t i = 0; i < b->n; i++) out += b->q[i].out;
+    f->value = out / seconds;
+    f->more = b->n / seconds;
+}
+
+static const struct kind {
+    const char *name, *unit, *more;
+    uint32_t n_args;
+    void (*run)(struct bench *b, const uint32_t *arg, struct figure *f);
+} kinds[] = {
+    { "decode", "tok/s", "window_s", 2, run_decode },
+    { "batch", "req/s", "tok_s", 3, run_batch },
+    { "serve", "tok/s", "req_s", 4, run_serve },
+    { "prefill", "tok/s", "req_s", 2, run_prefill },
+    { "kill", "ms", "first_token_ms", 2, run_kill },
+    { "trace", "tok/s", "req_s", 0, NULL },
+};
+
+static void
+run_case(struct bench *b, const char *word, uint32_t runs)
+{
+    const char *eq = strchr(word, '=');
+    const struct kind *k = kinds;
+    uint32_t arg[4] = { 0 }, n = 0, most = UINT32_MAX;
+    double value[MAX_RUNS], ttft[MAX_RUNS];
+    struct figure f[MAX_RUNS + 1];
+    char file[512] = "";
+
+    while (k < kinds + ARRAY_LEN(kinds) &&
+           (!eq || strncmp(word, k->name, (size_t)(eq - word)) || k->name[eq - word]))
+        k++;
+    if (k == kinds + ARRAY_LEN(kinds)) bench_die("%s is no case", word);
+    if (!k->run) {
+        snprintf(file, sizeof file, "%s", eq + 1);
+        if (strrchr(file, ':')) {
+            most = (uint32_t)strtoul(strrchr(file, ':') + 1, NULL, 10);
+            *strrchr(file, ':') = 0;
+        }
+    } else {
+        for (const char *p = eq + 1; n < k->n_args && *p; n++) {
+            char *end;
+
+            arg[n] = (uint32_t)strtoul(p, &end, 10);
+            p = *end == ':' ? end + 1 : end;
+        }
+        if (n != k->n_args || !arg[0] || !arg[1])
+            bench_die("%s: %u numbers are wanted", word, k->n_args);
+    }
+    for (uint32_t i = 0; i <= runs; i++) {
+        memset(&f[i], 0, sizeof f[i]);
+        if (k->run)
+            k->run(b, arg, &f[i]);
+        else
+            run_trace(b, file, most, &f[i]);
+        f[i].ttft_ms = median_ttft(b);
+    }
+    for (uint32_t i = 0; i < runs; i++) value[i] = f[i + 1].value, ttft[i] = f[i + 1].ttft_ms;
+    median(value, runs);
+    printf("{\"bench\":\"serve\",\"case\":\"%s %s\",\"value\":%.5g,\"unit\":\"%s\",\"n\":%u,"
+           "\"min\":%.5g,\"median\":%.5g,\"max\":%.5g,\"%s\":%.5g,\"ttft_ms\":%.4g,\"core\":%.3f,"
+           "\"step_us\":%.5g",
+           b->s.name, word, median(value, runs), k->unit, runs, value[0], median(value, runs),
+           value[runs - 1], k->more, f[runs].more, median(ttft, runs), f[runs].core,
+           f[runs].step_us);
+    if (f[runs].idle_us >= 0) printf(",\"idle_us\":%.3g", f[runs].idle_us);
+    printf("}\n");
+    fflush(stdout);
+}
+
+int
+main(int argc, char **argv)
+{
+    static struct bench b = { .random = 20261121 };
+    const char *cases[MAX_CASES];
+    uint32_t n_cases = 0, runs = 3;
+
+    for (int i = 1; i < argc; i++) {
+        bool more = i + 1 < argc;
+
+        if (more && !strcmp(argv[i], "--model"))
+            b.s.model = argv[++i];
+        else if (more && !strcmp(argv[i], "--device"))
+            b.s.device = argv[++i];
+        else if (more && !strcmp(argv[i], "--set") && b.s.n_set < BENCH_SETS)
+            b.s.set[b.s.n_set++] = argv[++i];
+        else if (more && !strcmp(argv[i], "--runs"))
+            runs = MIN((uint32_t)strtoul(argv[++i], NULL, 10), (uint32_t)MAX_RUNS);
+        else if (argv[i][0] != '-' && n_cases < MAX_CASES)
+            cases[n_cases++] = argv[i];
+        else
+            bench_die("%s: see the head of bench/bench_serve.c", argv[i]);
+    }
+    if (!b.s.model || !n_cases || !runs) bench_die("--model DIR and a case are wanted");
+    bench_start(&b.s);
+    b.vocab = b.s.vocab;
+    for (uint32_t i = 0; i < n_cases; i++) run_case(&b, cases[i], runs);
+    bench_stop(&b.s);
+    return 0;
+}

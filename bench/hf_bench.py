@@ -1,0 +1,151 @@
+#!/usr/bin/env python3
+"""hf_bench.py - transformers on the same GPU, the same shapes, the same lengths: the peer of bench_serve.
+
+    hf_bench.py [llama] [burst] [t5]      JSON lines as of every benchmark
+
+Random weights N(0, 0.02^2) in bf16, random prompts, lengths forced. llama: generate(), eager, a dynamic cache:
+decode is the time of 129 new tokens less that of one. burst: continuous batching over paged KV, the 192
+requests of `traces.py openorca`, at most 512 tokens each. t5: generate(), encoder included. Everything runs once
+before it is timed.
+"""
+import gc
+import json
+import os
+import statistics
+import sys
+import time
+
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
+import torch
+import transformers
+from transformers import AutoConfig
+
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+from traces import trace
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+
+
+def say(case, values, unit):
+    v = sorted(values)
+    m = statistics.median(v)
+    print(json.dumps({"bench": "hf", "case": case, "value": m, "unit": unit, "n": len(v),
+                      "min": v[0], "median": m, "max": v[-1]}), flush=True)
+
+
+def build(name):
+    config = AutoConfig.from_pretrained(os.path.join(HERE, "configs", name))
+    config._attn_implementation = "sdpa"
+    cls = getattr(transformers, config.architectures[0])
+    torch.set_default_dtype(torch.bfloat16)
+    with torch.device("cuda"):
+        model = cls(config)
+    with torch.no_grad():
+        for parameter_name, p in model.named_parameters():
+            if p.dim() > 1:
+                p.normal_(0, 0.02)
+    torch.set_default_dtype(torch.float32)
+    model.eval()
+    g = model.generation_config
+    g.eos_token_id = g.forced_bos_token_id = g.forced_eos_token_id = None
+    g.pad_token_id = 0
+    return model
+
+
+def seconds(f, n):
+    out = []
+    for _ in range(n):
+        torch.cuda.synchronize()
+        since = time.perf_counter()
+        f()
+        torch.cuda.synchronize()
+        out.append(time.perf_counter() - since)
+    return out
+
+
+def prompts(batch, length, vocab):
+    return torch.randint(10, vocab - 10, (batch, length), device="cuda")
+
+
+def generate(model, ids, n):
+    return model.generate(ids, attention_mask=torch.ones_like(ids), do_sample=False,
+                          max_new_tokens=n, min_new_tokens=n)
+
+
+def llama():
+    model = build("llama-3.1-8b")
+    for batch in (1, 64):
+        ids = prompts(batch, 1024, model.config.vocab_size)
+        generate(model, ids, 8)
+        first = seconds(lambda: generate(model, ids, 1), 3)
+        whole = seconds(lambda: generate(model, ids, 129), 3 if batch > 1 else 2)
+        decode = [batch * 128 / (w - statistics.median(first)) for w in whole]
+        say(f"llama-3.1-8b decode={batch}:1024", decode, "tok/s")
+        if batch > 1:
+            say(f"llama-3.1-8b prefill={batch}:1024", [batch * 1024 / f for f in first], "tok/s")
+
+
+def varlen(module, q, k, v, attention_mask, cache=None, cu_seq_lens_q=None, cu_seq_lens_k=None,
+           max_seqlen_q=None, max_seqlen_k=None, **more):
+    """Paged attention for continuous batching by PyTorch's own flash attention."""
+    kind = lambda x: x["full_attention"] if isinstance(x, dict) else x
+    k, v = cache.update(key_states=k, value_states=v, layer_idx=module.layer_idx,
+                        read_index=more["read_index"], write_index=more["write_index"])
+    out = torch.ops.aten._flash_attention_forward(
+        q.transpose(1, 2).squeeze(0).contiguous(), k.contiguous(), v.contiguous(),
+        kind(cu_seq_lens_q).to(torch.int32), kind(cu_seq_lens_k).to(torch.int32),
+        int(kind(max_seqlen_q)), int(kind(max_seqlen_k)), 0.0, True, False, scale=module.scaling)[0]
+    return out.unsqueeze(0), None
+
+
+def burst():
+    from transformers import ContinuousBatchingConfig, GenerationConfig
+    from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+
+    ALL_ATTENTION_FUNCTIONS.register("paged|varlen", varlen)
+    model = build("llama-3.1-8b")
+    model.config._attn_implementation = "paged|varlen"
+    requests = list(trace("openorca", 192))
+    rates = []
+    for run in range(3):
+        batching = ContinuousBatchingConfig(
+            block_size=256, max_requests_per_batch=192, allow_block_sharing=False, num_blocks=512,
+            max_batch_tokens=2048, use_cuda_graph=(True, False), use_async_batching=True)
+        config = GenerationConfig(max_new_tokens=512, do_sample=False, eos_token_id=-1, pad_token_id=0)
+        with model.continuous_batching_context_manager(
+                generation_config=config, continuous_batching_config=batching, timeout=5) as manager:
+            since, tokens, done = time.perf_counter(), 0, 0
+            for q in requests:
+                ids = prompts(1, q["isl"], model.config.vocab_size)[0].tolist()
+                manager.add_request(ids, max_new_tokens=min(q["osl"], 512))
+            while done < len(requests) and time.perf_counter() - since < 60:
+                result = manager.get_result(timeout=1)
+                if result is not None and result.is_finished():
+                    done += 1
+                    tokens += len(result.generated_tokens)
+            took = time.perf_counter() - since
+        if done < len(requests):
+            raise RuntimeError(f"{done} of {len(requests)} finished")
+        if run:
+            rates.append(tokens / took)
+    say("llama-3.1-8b trace=openorca-192:512", rates, "tok/s")
+
+
+def t5():
+    model = build("t5-large")
+    for batch in (1, 32, 128):
+        ids = prompts(batch, 512, model.config.vocab_size)
+        generate(model, ids, 8)
+        took = seconds(lambda: generate(model, ids, 64), 2)
+        say(f"t5-large batch={batch}:512:64", [batch / t for t in took], "req/s")
+
+
+with torch.no_grad():
+    for section in sys.argv[1:] or ["llama", "burst", "t5"]:
+        try:
+            {"llama": llama, "burst": burst, "t5": t5}[section]()
+        except Exception as why:  # one peer that fails does not hide the others
+            print(f"hf_bench {section}: {why!r}"[:500], file=sys.stderr, flush=True)
+        gc.collect()
+        torch.cuda.empty_cache()

@@ -1,0 +1,37 @@
+/* serve.h - a private lagand around a benchmark, and what its worker has done so far. */
+#ifndef BENCH_SERVE_H
+#define BENCH_SERVE_H
+
+#include "base/base.h"
+#include "include/lagan.h"
+
+#include <sys/types.h>
+
+enum { BENCH_SETS = 24 };
+
+struct bench_serve {
+    const char *model, *device; /* device NULL: cpu */
+    const char *set[BENCH_SETS];
+    uint32_t n_set;
+    /* made by bench_start() */
+    const char *name; /* the model directory's */
+    uint32_t vocab;
+    pid_t pid, worker;
+    char dir[64];
+    nsec ready; /* from start to READY */
+    struct lagan *client;
+};
+
+struct bench_worker {
+    nsec at, cpu; /* when this was read; processor time of all its threads */
+    uint64_t steps, tokens;
+    uint64_t gaps, idle_ns; /* between steps that were queued: how many, how long; 0: not known */
+};
+
+_Noreturn void bench_die(const char *format, ...) PRINTF_LIKE(1, 2); /* stops lagand too */
+void bench_start(struct bench_serve *s);
+void bench_stop(struct bench_serve *s);
+nsec bench_again(struct bench_serve *s); /* the worker was killed: when another one is ready */
+void bench_worker(struct bench_serve *s, struct bench_worker *ret);
+
+#endif

@@ -1,0 +1,46 @@
+#!/bin/bash
+# bench_gpu.sh ROOT [PART...] - the benchmarks of a GPU: ROOT is a build tree or a bundle.
+#
+# PARTs: check llama t5 restart peers; all by default. check first: what is timed computes what it should. JSON
+# lines as of every benchmark; peers (bench/hf_bench.py) need PyTorch and transformers and are left out
+# without. BENCH_SET holds more --set KEY=VALUE.
+set -u
+root=$(cd "${1:-.}" && pwd) || exit 2
+shift
+export srcdir=${srcdir:-$root}
+parts=${*:-check llama t5 restart peers}
+trace=$(mktemp) || exit 2
+trap 'rm -f "$trace"' EXIT
+failed=0
+
+serve() { # serve MODEL ARGUMENT...: with random weights
+  model=$1
+  shift
+  # shellcheck disable=SC2086 # BENCH_SET is words
+  timeout -k 20 "${BENCH_SECONDS:-300}" "$root/bench/bench_serve" --model "$srcdir/bench/configs/$model" --device cuda \
+    --set weights=random:1 --set dtype=bf16 ${BENCH_SET:-} "$@" || failed=1
+}
+
+for part in $parts; do
+  case $part in
+    check)
+      for model in llama3 t5_relu; do
+        timeout -k 5 120 "$root/tests/e2e/test_golden" --device cuda --only "$model*" >"$trace" 2>&1 || {
+          failed=1
+          tail -n 20 "$trace"
+        }
+        grep -a 'largest error' "$trace"
+      done ;;
+    llama)
+      python3 "$srcdir/bench/traces.py" openorca 192 >"$trace" || failed=1
+      serve llama-3.1-8b decode=1:1024 decode=64:1024 decode=256:1024 serve=256:1024:256:512 prefill=64:1024 \
+        "trace=$trace:512" ;;
+    t5) serve t5-large batch=1:512:64 batch=32:512:64 batch=128:512:64 ;;
+    restart) serve llama-3.1-8b kill=8:1024 ;;
+    peers) python3 "$srcdir/bench/hf_bench.py" || failed=1 ;;
+    *)
+      echo "bench_gpu.sh: there is no part $part" >&2
+      failed=1 ;;
+  esac
+done
+exit $failed
