@@ -10,6 +10,7 @@
 
 #include "gpu/cuda/cuda.h"
 #include "gpu/cuda/kernels/attend_any.h"
+#include "gpu/cuda/kernels/attend_mma.h"
 #include "gpu/cuda/kernels/blocks.h"
 #include "gpu/cuda/kernels/checksum.h"
 #include "gpu/cuda/kernels/embed.h"
@@ -85,6 +86,7 @@ LIST(rope_store, const struct rope_store *s, struct rows r) = {
     { { "any", 0, 0 }, k_rope_store },
 };
 LIST(attend, const struct attend *a, struct rows r) = {
+    { { "mma", 80, 0 }, k_attend_mma },
     { { "any", 0, 0 }, k_attend_any },
 };
 LIST(sample, const struct sample *s) = { 0 };

@@ -136,8 +136,8 @@ shape_score(const struct attend &a, const struct seeing &s, int32_t j, float dot
 }
 
 template <typename T>
-__global__ void __launch_bounds__(THREADS)
-attend_any(const struct attend a, const struct rows r)
+__global__ void
+__launch_bounds__(THREADS) attend_any(const struct attend a, const struct rows r)
 {
     __shared__ float q[MAX_DIM], score[TILE], weight[TILE];
     __shared__ const T *value[TILE];
