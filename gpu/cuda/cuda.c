@@ -5,6 +5,7 @@
  * operator can act on.
  */
 #include "gpu/cuda/cuda.h"
+#include "gpu/cuda/cuda_blas.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -207,6 +208,7 @@ memory(const struct gpu *g, uint64_t *free, uint64_t *own, uint64_t *total)
 static void
 close_device(struct gpu *g)
 {
+    cuda_blas_close((struct cuda *)g);
     free(g);
 }
 CLEAN_FUNC(struct gpu, close_device)
@@ -231,6 +233,9 @@ lagan_cuda_open(struct gpu **ret, uint32_t ordinal, const struct gpu_options *o,
     TRY(start(c, e));
     TRY(find_driver(c, e));
     TRY(cuda_arena_open(c, e));
+    /* A server without the library would be ten times slower: it says so unless that is what was asked for. */
+    if (cuda_pick_may(c, OP_MATMUL, "blas") || cuda_pick_may(c, OP_GATE_MATMUL, "blas"))
+        TRY(cuda_blas_open(c, o, e));
     cudaMemGetInfo(&free, &total);
     c->own = total - free;
     g->device = &cuda_ops;

@@ -157,5 +157,7 @@ int cuda_copy(struct lane *l, void *dst, const void *src, size_t bytes);
 /* cuda_pick.c */
 extern const struct gpu_ops cuda_ops;
 int cuda_pick_open(struct cuda *c, const char *kernels, struct err *e);
+/* Whether that candidate may run on this device. */
+bool cuda_pick_may(const struct cuda *c, enum cuda_op op, const char *name);
 
 #endif

@@ -7,6 +7,7 @@
  * Nobody blocks here but lane_close().
  */
 #include "gpu/cuda/cuda.h"
+#include "gpu/cuda/cuda_blas.h"
 
 #include "base/clock.h"
 
@@ -30,6 +31,7 @@ end(struct cuda_lane *l)
     }
     for (size_t i = 0; i < ARRAY_LEN(l->mark); i++)
         if (l->mark[i].event) cudaEventDestroy(l->mark[i].event);
+    cuda_blas_lane_close(l);
     if (l->k.st) cudaStreamDestroy(l->k.st);
     cudaFree(l->k.work);
     cudaFree(l->k.count);
@@ -83,6 +85,7 @@ cuda_lane_open(struct gpu *g, uint32_t units, struct lane **ret, struct err *e)
     for (size_t i = 0; i < ARRAY_LEN(l->mark); i++)
         TRY(said(cudaEventCreateWithFlags(&l->mark[i].event, cudaEventDisableTiming), "marks", e));
     TRY(said(cudaStreamSynchronize(l->k.st), "counters", e));
+    TRY(cuda_blas_lane_open(l, e));
     cuda_close_on_exec();
     *ret = &TAKE(l)->lane;
     return 0;

@@ -9,6 +9,7 @@
 #include "gpu/cuda/cuda_choice.h"
 
 #include "gpu/cuda/cuda.h"
+#include "gpu/cuda/cuda_blas.h"
 #include "gpu/cuda/kernels/attend_any.h"
 #include "gpu/cuda/kernels/attend_mma.h"
 #include "gpu/cuda/kernels/blocks.h"
@@ -16,12 +17,15 @@
 #include "gpu/cuda/kernels/embed.h"
 #include "gpu/cuda/kernels/fill.h"
 #include "gpu/cuda/kernels/gate.h"
+#include "gpu/cuda/kernels/matmul_any.h"
+#include "gpu/cuda/kernels/matmul_small.h"
 #include "gpu/cuda/kernels/norm.h"
 #include "gpu/cuda/kernels/rope_store.h"
 #include "gpu/cuda/kernels/rows.h"
 
 #include <errno.h>
 #include <stdio.h>
+#include <string.h>
 
 /* A list of one op's candidates; the function's type is the op's, so that a wrong one does not compile. */
 #define LIST(op, ...) \
@@ -63,10 +67,17 @@ LIST(layer_norm, struct tensor y, struct tensor x, struct tensor w, struct tenso
      float eps) = {
     { { "any", 0, 0 }, k_layer_norm },
 };
-LIST(matmul, struct tensor y, struct tensor x, struct tensor w, struct tensor bias,
-     float beta) = { 0 };
+LIST(matmul, struct tensor y, struct tensor x, struct tensor w, struct tensor bias, float beta) = {
+    { { "small", 80, 0 }, k_matmul_small },
+    { { "blas", 0, 0 }, cuda_blas_matmul },
+    { { "any", 0, 0 }, k_matmul_any },
+};
 LIST(gate_matmul, struct tensor y, struct tensor both, struct tensor x, struct tensor w,
-     enum act a) = { 0 };
+     enum act a) = {
+    { { "small", 80, 0 }, k_gate_matmul_small },
+    { { "blas", 0, 0 }, cuda_blas_gate_matmul },
+    { { "any", 0, 0 }, k_gate_matmul_any },
+};
 LIST(add, struct tensor y, struct tensor x) = {
     { { "any", 0, 0 }, k_add },
 };
@@ -122,6 +133,16 @@ int
 cuda_pick_open(struct cuda *c, const char *kernels, struct err *e)
 {
     return cuda_choose(kernels, choice, OP_COUNT, c->sm, c->allowed, e);
+}
+
+bool
+cuda_pick_may(const struct cuda *c, enum cuda_op op, const char *name)
+{
+    const char *at = choice[op].first;
+
+    for (uint32_t i = 0; ((const struct candidate *)at)->name; i++, at += choice[op].stride)
+        if (strcmp(((const struct candidate *)at)->name, name) == 0) return c->allowed[op] >> i & 1;
+    return false;
 }
 
 /* Nobody took it: a shape or dtype that no kernel has, or one that was left out by hand. */

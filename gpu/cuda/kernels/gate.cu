@@ -5,6 +5,7 @@
  */
 #include "gpu/cuda/kernels/gate.h"
 
+#include "gpu/cuda/kernels/act.cuh"
 #include "gpu/cuda/kernels/launch.cuh"
 #include "gpu/cuda/kernels/vec.cuh"
 
@@ -12,31 +13,6 @@ namespace {
 
 constexpr uint32_t THREADS = 256;
 constexpr uint32_t MAX_ROWS = 65535; /* of a grid's y */
-
-template <bool EXACT>
-__device__ __forceinline__ float
-sigmoid_times(float x, float u)
-{
-    if (EXACT) return x / (1.0f + expf(-u));
-    return __fdividef(x, 1.0f + __expf(-u));
-}
-
-template <bool EXACT>
-__device__ __forceinline__ float
-activate(float x, enum act act)
-{
-    switch (act) {
-    case ACT_RELU:
-        return x < 0.0f ? 0.0f : x;
-    case ACT_SILU:
-        return sigmoid_times<EXACT>(x, x);
-    case ACT_GELU:
-        return 0.5f * x * (1.0f + erff(x * 0.707106781f));
-    case ACT_GELU_TANH:
-        return sigmoid_times<EXACT>(x, 1.59576912f * fmaf(0.044715f * x * x, x, x));
-    }
-    return x;
-}
 
 /* y = act(x), times what stands times elements further on unless times is 0. */
 template <typename T, int N>

@@ -1,0 +1,483 @@
+/* cuda_blas.c - see cuda_blas.h.
+ *
+ * The library counts columns first. Its A is w ([K, N] to it, transposed), its B x ([K, M]) and its D y
+ * ([N, M]): a bias along N is what it calls a bias of D's rows, and M is a number of columns, which no
+ * algorithm's alignment depends on. So one algorithm serves every M, and those of a bucket share one.
+ */
+#include "gpu/cuda/cuda_blas.h"
+
+#include "gpu/cuda/cuda_tuned.h"
+#include "gpu/cuda/kernels/gate.h"
+#include "gpu/cuda/kernels/matmul_any.h"
+#include "gpu/cuda/kernels/matmul_small.h"
+
+#include <cublasLt.h>
+#include <dlfcn.h>
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define CALLS(X) \
+    X(cublasLtCreate) \
+    X(cublasLtDestroy) \
+    X(cublasLtGetVersion) \
+    X(cublasLtMatmul) \
+    X(cublasLtMatmulAlgoConfigGetAttribute) \
+    X(cublasLtMatmulAlgoGetHeuristic) \
+    X(cublasLtMatmulDescInit_internal) \
+    X(cublasLtMatmulDescSetAttribute) \
+    X(cublasLtMatmulPreferenceInit_internal) \
+    X(cublasLtMatmulPreferenceSetAttribute) \
+    X(cublasLtMatrixLayoutInit_internal)
+
+#define TEXT_OF(x) #x
+#define TEXT(x) TEXT_OF(x)
+#define LIBRARY "libcublasLt.so." TEXT(CUBLAS_VER_MAJOR)
+
+_Static_assert(sizeof(cublasLtMatmulAlgo_t) == TUNED_BYTES, "the table holds an algorithm whole");
+
+enum {
+    PLANS = 2048, /* shapes and buckets a lane remembers; beyond, some are asked for again */
+    PROBES = 8,
+    FLAT = 256, /* the rows an invariant algorithm is asked for: between a step's and a prompt's */
+    ASKED = 32,
+    TIMES = 9, /* a candidate is run when tuning */
+};
+
+struct blas {
+    void *library;
+#define X(name) __typeof__(name) *name;
+    CALLS(X)
+#undef X
+    struct tuned_table *tuned;
+    char *tuned_path;
+};
+
+struct plan {
+    struct tuned_key key; /* n 0: free */
+    bool none;            /* the library has no algorithm: asked once, not in every step */
+    cublasLtMatmulAlgo_t algorithm;
+};
+
+struct blas_lane {
+    const struct blas *b;
+    cublasLtHandle_t handle;
+    struct plan plan[PLANS];
+};
+
+/* One call as the library wants it. */
+struct call {
+    cublasLtMatmulDescOpaque_t op;
+    cublasLtMatrixLayoutOpaque_t w, x, y;
+};
+
+static bool
+find_calls(struct blas *b)
+{
+#define X(name) \
+    if (!(*(void **)&b->name = dlsym(b->library, #name))) return false;
+    CALLS(X)
+#undef X
+    return true;
+}
+
+/* In the folder; NULL: by the loader's own path. */
+static bool
+open_in(struct blas *b, const char *folder, const char *sub)
+{
+    char path[4096];
+
+    if (folder)
+        snprintf(path, sizeof path, "%s%s/%s", folder, sub, LIBRARY);
+    else
+        snprintf(path, sizeof path, "%s", LIBRARY);
+    b->library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+    if (!b->library) return false;
+    if (find_calls(b)) return true;
+    dlclose(b->library);
+    b->library = NULL;
+    return false;
+}
+
+static int
+open_library(struct blas *b, const char *libs, struct err *e)
+{
+    const char *home = getenv("CUDA_PATH");
+
+    if (libs) {
+        if (open_in(b, libs, "")) return 0;
+        return err_set(e, -ENOENT, "there is no %s (or not all of it) in %s", LIBRARY, libs);
+    }
+    if ((home && open_in(b, home, "/lib64")) || open_in(b, "/usr/local/cuda", "/lib64") ||
+        open_in(b, NULL, NULL))
+        return 0;
+    return err_set(e, -ENOENT,
+                   "there is no %s in %s%s/usr/local/cuda/lib64 or where the loader looks", LIBRARY,
+                   home ? home : "", home ? "/lib64, " : "");
+}
+
+void
+cuda_blas_close(struct cuda *c)
+{
+    struct blas *b = c->blas;
+
+    if (!b) return;
+    c->blas = NULL;
+    tuned_close(b->tuned);
+    free(b->tuned_path);
+    if (b->library) dlclose(b->library);
+    free(b);
+}
+
+int
+cuda_blas_open(struct cuda *c, const struct gpu_options *o, struct err *e)
+{
+    struct blas *b = calloc(1, sizeof *b);
+    struct tuned_machine m = { .sms = c->gpu.units };
+    struct cudaDeviceProp p;
+    int r;
+
+    if (!b) return err_set(e, -ENOMEM, "%s: no memory", LIBRARY);
+    c->blas = b;
+    r = open_library(b, o->libs, e);
+    if (r == 0 && cudaGetDeviceProperties(&p, c->ordinal) != cudaSuccess)
+        r = err_set(e, -EIO, "%s: the GPU does not say what it is", LIBRARY);
+    if (r == 0 && o->tuned && !(b->tuned_path = strdup(o->tuned)))
+        r = err_set(e, -ENOMEM, "%s: no memory", LIBRARY);
+    if (r == 0) {
+        snprintf(m.gpu, sizeof m.gpu, "%.63s", p.name);
+        cudaDriverGetVersion(&m.driver);
+        m.library = b->cublasLtGetVersion();
+        r = tuned_open(&b->tuned, o->tuned, &m, e);
+    }
+    if (r < 0) cuda_blas_close(c);
+    return r;
+}
+
+int
+cuda_blas_lane_open(struct cuda_lane *l, struct err *e)
+{
+    const struct blas *b = cuda_of(&l->lane)->blas;
+    struct blas_lane *bl;
+
+    if (!b) return 0;
+    bl = calloc(1, sizeof *bl);
+    if (!bl) return err_set(e, -ENOMEM, "a lane's matmul: no memory");
+    bl->b = b;
+    l->blas = bl;
+    if (b->cublasLtCreate(&bl->handle) == CUBLAS_STATUS_SUCCESS) return 0;
+    bl->handle = NULL;
+    return err_set(e, -EIO, "a lane's matmul: %s does not work with this GPU", LIBRARY);
+}
+
+void
+cuda_blas_lane_close(struct cuda_lane *l)
+{
+    struct blas_lane *bl = l->blas;
+
+    if (!bl) return;
+    if (bl->handle) bl->b->cublasLtDestroy(bl->handle);
+    free(bl);
+    l->blas = NULL;
+}
+
+static cudaDataType_t
+type_of(enum dtype t)
+{
+    return t == DT_F32 ? CUDA_R_32F : t == DT_BF16 ? CUDA_R_16BF : CUDA_R_16F;
+}
+
+static uint32_t
+bucket(uint32_t rows)
+{
+    uint32_t b = 16;
+
+    while (b < rows) {
+        if (rows <= b + b / 2) return b + b / 2;
+        b *= 2;
+    }
+    return b;
+}
+
+/* The largest power of two, at most 16, that every row's address is a multiple of. The stride counts for one
+ * row too: a row must look the same alone and in company. */
+static uint8_t
+alignment(const struct tensor *t)
+{
+    uintptr_t bits = (uintptr_t)t->data | dtype_bytes(t->dtype, MAX(t->stride, t->dim[1])) | 16;
+
+    return (uint8_t)(bits & -bits);
+}
+
+static struct tuned_key
+key_of(const struct k_lane *l, const struct tensor *y, const struct tensor *x,
+       const struct tensor *w, bool bias)
+{
+    return (struct tuned_key){
+        .n = w->dim[0],
+        .k = w->dim[1],
+        .rows = l->invariant ? 0 : bucket(x->dim[0]),
+        .in = (uint8_t)x->dtype,
+        .out = (uint8_t)y->dtype,
+        .align = (uint8_t)MIN(alignment(y), MIN(alignment(x), alignment(w))),
+        .bias = bias,
+        .fixed = l->invariant,
+    };
+}
+
+static bool
+set(const struct blas *b, struct call *c, cublasLtMatmulDescAttributes_t what, const void *value,
+    size_t bytes)
+{
+    return b->cublasLtMatmulDescSetAttribute(&c->op, what, value, bytes) == CUBLAS_STATUS_SUCCESS;
+}
+
+static bool
+lay_out(const struct blas *b, cublasLtMatrixLayoutOpaque_t *to, const struct tensor *t,
+        uint32_t rows)
+{
+    return b->cublasLtMatrixLayoutInit_internal(to, sizeof *to, type_of(t->dtype), t->dim[1], rows,
+                                                MAX(t->stride, t->dim[1])) == CUBLAS_STATUS_SUCCESS;
+}
+
+/* rows: of x and y; an algorithm may be asked for more than there are. */
+static bool
+make_call(const struct k_lane *l, const struct blas *b, struct call *c, const struct tensor *y,
+          const struct tensor *x, const struct tensor *w, const void *bias, uint32_t rows)
+{
+    /* Pedantic fp32 is fp32: neither TF32 nor sums of bf16 in its place. */
+    cublasComputeType_t compute = x->dtype == DT_F32 ? CUBLAS_COMPUTE_32F_PEDANTIC
+                                                     : CUBLAS_COMPUTE_32F;
+    cublasOperation_t transposed = CUBLAS_OP_T;
+    cublasLtEpilogue_t epilogue = CUBLASLT_EPILOGUE_BIAS;
+    int32_t sms = (int32_t)l->sms;
+
+    if (b->cublasLtMatmulDescInit_internal(&c->op, sizeof c->op, compute, CUDA_R_32F) !=
+            CUBLAS_STATUS_SUCCESS ||
+        !set(b, c, CUBLASLT_MATMUL_DESC_TRANSA, &transposed, sizeof transposed))
+        return false;
+    if (bias && (!set(b, c, CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue, sizeof epilogue) ||
+                 !set(b, c, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &bias, sizeof bias)))
+        return false;
+    if (sms < (int32_t)cuda_lane_of(l)->lane.gpu->units &&
+        !set(b, c, CUBLASLT_MATMUL_DESC_SM_COUNT_TARGET, &sms, sizeof sms))
+        return false;
+    return lay_out(b, &c->w, w, w->dim[0]) && lay_out(b, &c->x, x, rows) &&
+           lay_out(b, &c->y, y, rows);
+}
+
+/* At most n algorithms, best guess first; how many. */
+static int
+ask(const struct k_lane *l, const struct blas_lane *bl, const struct tuned_key *k, struct call *c,
+    cublasLtMatmulHeuristicResult_t *ret, int n)
+{
+    const struct blas *b = bl->b;
+    cublasLtMatmulPreferenceOpaque_t p;
+    /* Split sums only through fp32 in the work area: the others round in between. */
+    uint32_t sums = k->fixed ? CUBLASLT_REDUCTION_SCHEME_NONE
+                             : CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
+    uint32_t align = k->align;
+    cublasLtMatmulPreferenceAttributes_t aligned[] = { CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES,
+                                                       CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
+                                                       CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES,
+                                                       CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES };
+    int found = 0, kept = 0;
+
+    if (b->cublasLtMatmulPreferenceInit_internal(&p, sizeof p) != CUBLAS_STATUS_SUCCESS) return 0;
+    b->cublasLtMatmulPreferenceSetAttribute(&p, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES,
+                                            &l->work_bytes, sizeof l->work_bytes);
+    b->cublasLtMatmulPreferenceSetAttribute(&p, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, &sums,
+                                            sizeof sums);
+    for (size_t i = 0; i < ARRAY_LEN(aligned); i++)
+        b->cublasLtMatmulPreferenceSetAttribute(&p, aligned[i], &align, sizeof align);
+    if (b->cublasLtMatmulAlgoGetHeuristic(bl->handle, &c->op, &c->w, &c->x, &c->y, &c->y, &p, n,
+                                          ret, &found) != CUBLAS_STATUS_SUCCESS)
+        return 0;
+    for (int i = 0; i < found; i++) {
+        int32_t parts = 1;
+
+        if (ret[i].state != CUBLAS_STATUS_SUCCESS) continue;
+        b->cublasLtMatmulAlgoConfigGetAttribute(&ret[i].algo, CUBLASLT_ALGO_CONFIG_SPLITK_NUM,
+                                                &parts, sizeof parts, NULL);
+        if (k->fixed && parts != 1 && parts != 0) continue;
+        ret[kept++] = ret[i];
+    }
+    return kept;
+}
+
+static struct plan *
+place_of(struct blas_lane *bl, const struct tuned_key *k)
+{
+    uint64_t hash = 0;
+    uint32_t word[sizeof *k / 4];
+    struct plan *p = NULL;
+
+    memcpy(word, k, sizeof word);
+    for (size_t i = 0; i < ARRAY_LEN(word); i++)
+        hash = (hash ^ word[i]) * 0x9e3779b97f4a7c15 ^ hash >> 29;
+    for (uint64_t i = 0; i < PROBES; i++) {
+        p = &bl->plan[((hash >> 32) + i) % PLANS];
+        if (p->key.n == 0 || memcmp(&p->key, k, sizeof *k) == 0) return p;
+    }
+    p->key.n = 0;
+    return p;
+}
+
+/* The algorithm of that key, from the lane's table or found now. NULL: the library has none. */
+static const cublasLtMatmulAlgo_t *
+algorithm_for(const struct k_lane *l, struct blas_lane *bl, const struct tuned_key *k,
+              const struct tensor *y, const struct tensor *x, const struct tensor *w,
+              const void *bias)
+{
+    struct plan *p = place_of(bl, k);
+    cublasLtMatmulHeuristicResult_t found[ASKED];
+    const struct tuned *row;
+    struct call c;
+
+    if (p->key.n) return p->none ? NULL : &p->algorithm;
+    p->key = *k;
+    p->none = false;
+    row = l->sms == cuda_lane_of(l)->lane.gpu->units ? tuned_find(bl->b->tuned, k) : NULL;
+    if (row) {
+        memcpy(&p->algorithm, row->algorithm, sizeof p->algorithm);
+    } else {
+        p->none = !make_call(l, bl->b, &c, y, x, w, bias, k->rows ? k->rows : FLAT) ||
+                  ask(l, bl, k, &c, found, k->fixed ? ASKED : 1) == 0;
+        if (!p->none) p->algorithm = found[0].algo;
+    }
+    return p->none ? NULL : &p->algorithm;
+}
+
+static bool
+run(const struct k_lane *l, const struct blas_lane *bl, struct call *c,
+    const cublasLtMatmulAlgo_t *algorithm, const struct tensor *y, const struct tensor *x,
+    const struct tensor *w, float beta)
+{
+    float one = 1;
+
+    return bl->b->cublasLtMatmul(bl->handle, &c->op, &one, w->data, &c->w, x->data, &c->x, &beta,
+                                 y->data, &c->y, y->data, &c->y, algorithm, l->work, l->work_bytes,
+                                 l->st) == CUBLAS_STATUS_SUCCESS;
+}
+
+static bool
+takes(const struct k_lane *l, const struct tensor *y, const struct tensor *x,
+      const struct tensor *w)
+{
+    if (!cuda_lane_of(l)->blas) return false;
+    if (x->dtype != w->dtype || (y->dtype != x->dtype && y->dtype != DT_F32)) return false;
+    if (x->dtype != DT_F32 && x->dtype != DT_BF16 && x->dtype != DT_F16) return false;
+    /* One algorithm whatever the bits of the addresses are. */
+    return !l->invariant ||
+           (x->dtype != DT_F32 && alignment(x) == 16 && alignment(w) == 16 && alignment(y) == 16);
+}
+
+cudaError_t
+cuda_blas_matmul(const struct k_lane *l, struct tensor y, struct tensor x, struct tensor w,
+                 struct tensor bias, float beta)
+{
+    struct blas_lane *bl = cuda_lane_of(l)->blas;
+    const void *inside = bias.data && bias.dtype == y.dtype ? bias.data : NULL;
+    const cublasLtMatmulAlgo_t *algorithm;
+    struct tuned_key k;
+    struct call c;
+
+    if (!takes(l, &y, &x, &w)) return cudaErrorInvalidValue;
+    k = key_of(l, &y, &x, &w, inside);
+    algorithm = algorithm_for(l, bl, &k, &y, &x, &w, inside);
+    if (!algorithm || !make_call(l, bl->b, &c, &y, &x, &w, inside, x.dim[0]) ||
+        !run(l, bl, &c, algorithm, &y, &x, &w, beta))
+        return cudaErrorInvalidValue;
+    return bias.data && !inside ? k_add_bias(l, y, bias) : cudaSuccess;
+}
+
+cudaError_t
+cuda_blas_gate_matmul(const struct k_lane *l, struct tensor y, struct tensor both, struct tensor x,
+                      struct tensor w, enum act a)
+{
+    cudaError_t r = cuda_blas_matmul(l, both, x, w, NO_TENSOR, 0);
+
+    return r == cudaSuccess ? k_gate(l, y, both, a) : r;
+}
+
+/* The median of TIMES runs with cold weights, in microseconds; below 0: it does not run. The work area is
+ * written in between, which is more than the L2 holds. */
+static float
+time_of(const struct k_lane *l, const struct blas_lane *bl, struct call *c,
+        const cublasLtMatmulAlgo_t *algorithm, const struct tensor *y, const struct tensor *x,
+        const struct tensor *w, cudaEvent_t first, cudaEvent_t last)
+{
+    float us[TIMES];
+
+    for (int i = 0; i < TIMES; i++) {
+        int at = i;
+
+        cudaMemsetAsync(l->work, 0, l->work_bytes, l->st);
+        cudaEventRecord(first, l->st);
+        if (algorithm ? !run(l, bl, c, algorithm, y, x, w, 0)
+                      : k_matmul_small(l, *y, *x, *w, NO_TENSOR, 0) != cudaSuccess)
+            return -1;
+        cudaEventRecord(last, l->st);
+        if (cudaEventSynchronize(last) != cudaSuccess) return -1;
+        cudaEventElapsedTime(&us[i], first, last);
+        for (float v = us[i]; at > 0 && us[at - 1] > v; at--) {
+            us[at] = us[at - 1];
+            us[at - 1] = v;
+        }
+    }
+    return us[TIMES / 2] * 1000;
+}
+
+int
+cuda_blas_tune(struct lane *lane, struct tensor y, struct tensor x, struct tensor w, char *line,
+               size_t n)
+{
+    struct k_lane *l = &((struct cuda_lane *)lane)->k;
+    struct blas_lane *bl = ((struct cuda_lane *)lane)->blas;
+    struct blas *b = cuda_of(lane)->blas;
+    struct err *e = &lane->gpu->why;
+    cublasLtMatmulHeuristicResult_t found[ASKED];
+    cudaEvent_t first, last;
+    struct tuned row = { .us = -1 };
+    struct call c, asked;
+    int n_found;
+    float ours;
+
+    if (!b || !b->tuned_path)
+        return err_set(e, -EINVAL, "tune: %s", b ? "no file was named" : "there is no " LIBRARY);
+    if (l->sms != lane->gpu->units) return err_set(e, -EINVAL, "tune: not on a share of the GPU");
+    if (!takes(l, &y, &x, &w)) return err_set(e, -EINVAL, "tune: not such a matmul");
+    cuda_enter(cuda_of(lane));
+    row.key = key_of(l, &y, &x, &w, false);
+    if (!make_call(l, b, &asked, &y, &x, &w, NULL, row.key.rows ? row.key.rows : FLAT) ||
+        !make_call(l, b, &c, &y, &x, &w, NULL, x.dim[0]))
+        return err_set(e, -EINVAL, "tune: not such a matmul");
+    n_found = ask(l, bl, &row.key, &asked, found, ASKED);
+    if (cudaEventCreate(&first) != cudaSuccess)
+        return cuda_failed(lane, cudaGetLastError(), "tune");
+    if (cudaEventCreate(&last) != cudaSuccess) {
+        cudaEventDestroy(first);
+        return cuda_failed(lane, cudaGetLastError(), "tune");
+    }
+    for (int i = 0; i < n_found; i++) {
+        float us = time_of(l, bl, &c, &found[i].algo, &y, &x, &w, first, last);
+
+        if (i == 0) row.heuristic_us = us;
+        /* What is not better by a hundredth is noise: the library's own order stands. */
+        if (us <= 0 || (row.us > 0 && us > row.us * 0.99f)) continue;
+        row.us = us;
+        memcpy(row.algorithm, &found[i].algo, sizeof row.algorithm);
+    }
+    ours = time_of(l, bl, &c, NULL, &y, &x, &w, first, last);
+    cudaEventDestroy(first);
+    cudaEventDestroy(last);
+    TRY(cuda_failed(lane, cudaGetLastError(), "tune"));
+    if (row.us <= 0) return err_set(e, -ENOTSUP, "tune: the library has no algorithm");
+    if (tuned_put(b->tuned, &row) < 0) return err_set(e, -ENOSPC, "tune: the table is full");
+    TRY(tuned_save(b->tuned, b->tuned_path, e));
+    place_of(bl, &row.key)->key.n = 0; /* asked for again, and found in the table then */
+    snprintf(line, n, "[%u, %u] x %u rows: %.1f us, first guess %.1f, of %d; ours %.1f", w.dim[0],
+             w.dim[1], x.dim[0], (double)row.us, (double)row.heuristic_us, n_found, (double)ours);
+    return 0;
+}

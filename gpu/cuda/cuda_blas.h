@@ -1,0 +1,36 @@
+/* cuda_blas.h - cuBLASLt, opened at run time: the matmul of many rows.
+ *
+ * The library is looked for when the device is opened; a lane has a handle of its own and its work area.
+ * What a call needs besides is one algorithm, asked for once a shape and bucket of rows (the table that
+ * was measured, else the library's first heuristic: nothing is tried out in a step) and kept in a table
+ * of fixed size. Descriptors are on the stack: a steady step allocates nothing.
+ *
+ * Rows are rounded up to 16, 24, 32, 48, 64, 96, 128 and so on when an algorithm is asked for: two buckets an
+ * octave. With gpu_options.invariant there is one bucket, of all M, and algorithms that split a sum are
+ * left out: then a row's bits do not depend on M or its place. (In 16 bits. In fp32 "any" serves.)
+ * fp32 is fp32: never TF32, never emulated.
+ */
+#ifndef CUDA_CUDA_BLAS_H
+#define CUDA_CUDA_BLAS_H
+
+#include "gpu/cuda/cuda.h"
+
+/* -ENOENT says where the library was looked for; -EBADMSG is the file of measured algorithms. */
+int cuda_blas_open(struct cuda *c, const struct gpu_options *o, struct err *e) MUST_USE;
+void cuda_blas_close(struct cuda *c);
+/* With a device that has no library: nothing, and the candidates refuse. */
+int cuda_blas_lane_open(struct cuda_lane *l, struct err *e) MUST_USE;
+void cuda_blas_lane_close(struct cuda_lane *l);
+
+/* Candidates of cuda_pick.c: x and w of one dtype (fp32, bf16, fp16), y of that or fp32. A bias that is not of y's dtype is added afterwards, rounded once more. */
+cudaError_t cuda_blas_matmul(const struct k_lane *l, struct tensor y, struct tensor x,
+                             struct tensor w, struct tensor bias, float beta);
+/* both = x w^T, then gate: both's rounding is in the result. */
+cudaError_t cuda_blas_gate_matmul(const struct k_lane *l, struct tensor y, struct tensor both,
+                                  struct tensor x, struct tensor w, enum act a);
+
+/* gpu_ops.tune of this device. */
+int cuda_blas_tune(struct lane *l, struct tensor y, struct tensor x, struct tensor w, char *line,
+                   size_t n);
+
+#endif

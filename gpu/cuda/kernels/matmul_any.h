@@ -1,0 +1,19 @@
+/* matmul_any.h - y = x w^T for every float dtype, stride and alignment: simple, and the second opinion. */
+#ifndef CUDA_KERNELS_MATMUL_ANY_H
+#define CUDA_KERNELS_MATMUL_ANY_H
+
+#include "gpu/cuda/kernels/kernel.h"
+
+/* gpu.h matmul(); x, w, bias and y may each be fp32, bf16 or fp16. Exact fp32 arithmetic (no TF32), sums
+ * over K in a fixed order: a row's bits depend on that row and w alone. One rounding at the end.
+ * Cost: no tensor cores; a tenth or so of the fp32 rate. */
+K_API cudaError_t k_matmul_any(const struct k_lane *l, struct tensor y, struct tensor x,
+                               struct tensor w, struct tensor bias, float beta);
+/* gpu.h gate_matmul(): both = x w^T, rounded to its dtype, then gate. */
+K_API cudaError_t k_gate_matmul_any(const struct k_lane *l, struct tensor y, struct tensor both,
+                                    struct tensor x, struct tensor w, enum act a);
+
+/* y [n, d] += bias [d], each a float dtype: for matmuls that cannot take the bias along. */
+K_API cudaError_t k_add_bias(const struct k_lane *l, struct tensor y, struct tensor bias);
+
+#endif
