@@ -226,6 +226,24 @@ checked_range_end(struct lane *l)
     l->gpu->device->range_end(l);
 }
 
+static void
+checked_work_begin(struct lane *l)
+{
+    l->gpu->device->work_begin(l);
+}
+
+static void
+checked_work_end(struct lane *l)
+{
+    l->gpu->device->work_end(l);
+}
+
+static void
+checked_lane_gaps(struct lane *l, uint64_t *n, uint64_t *ns)
+{
+    l->gpu->device->lane_gaps(l, n, ns);
+}
+
 static int
 checked_put(struct lane *l, void *dst, const void *host, size_t bytes)
 {
@@ -544,6 +562,9 @@ const struct gpu_ops gpu_checked = {
     .graph_drop = checked_graph_drop,
     .range_begin = checked_range_begin,
     .range_end = checked_range_end,
+    .work_begin = checked_work_begin,
+    .work_end = checked_work_end,
+    .lane_gaps = checked_lane_gaps,
     .put = checked_put,
     .get = checked_get,
     .copy = checked_copy,

@@ -200,6 +200,7 @@ struct gpu_options {
     const char *tuned; /* file of measured matmul algorithms (laganctl tune); absent: heuristics */
     const char *kernels; /* "attend=any,matmul=blas": only these candidates, for bisecting */
     bool invariant;      /* a row's bits do not depend on its company */
+    bool timing;         /* for benchmarks: lane_gaps() */
 };
 
 struct gpu_ops {
@@ -237,6 +238,11 @@ struct gpu_ops {
     /* Named stretches of host time for a profiler; nest. CPU: nothing. */
     void (*range_begin)(struct lane *l, const char *name);
     void (*range_end)(struct lane *l);
+    /* With gpu_options.timing, stretches of device time: queued. lane_gaps() is what lay between the end of
+     * one and the begin of the next, so far. Without it, and on the CPU: nothing, and zeros. */
+    void (*work_begin)(struct lane *l);
+    void (*work_end)(struct lane *l);
+    void (*lane_gaps)(struct lane *l, uint64_t *n, uint64_t *ns);
 
     /* Queued copies. dst, src: arena memory; host: any memory that stays until done, pinned if the copy
      * is not to hold up the caller. */

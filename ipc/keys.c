@@ -69,6 +69,8 @@ const struct opt model_opts[] = {
       "measured matmul algorithms, from laganctl tune; empty: the library's own guess" },
     { "kernels", OPT_STR, AT(kernels), "", NULL, 0, 0, RESTART | OPT_HIDDEN, "OP=NAME,...",
       "only these candidates of an op, to find out which one is wrong: attend=any,matmul=blas" },
+    { "timing", OPT_BOOL, AT(timing), "false", NULL, 0, 0, RESTART | OPT_HIDDEN, "BOOL",
+      "measure how long a GPU is idle between steps: statistics gaps and idle_ns" },
     { NULL },
 };
 /* clang-format on */

@@ -30,6 +30,7 @@ struct model_keys {
     uint32_t threads; /* CPU: all lanes together; 0: every core we may use */
     char isa[16];     /* CPU: auto | scalar | avx2 */
     uint64_t graphs_memory;
+    bool timing;
     char kernels[256];                      /* CUDA: op=name,... */
     char cuda_libs[1024], cuda_tuned[1024]; /* a folder, a file; empty: where they are looked for */
 };

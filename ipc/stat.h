@@ -23,6 +23,8 @@
     X(GAUGE,   blocks_cached,  "blocks", "free blocks that still hold reusable content")  \
     X(GAUGE,   step_rows,      "rows",   "token rows in the last step")                   \
     X(GAUGE,   step_ns,        "ns",     "duration of the last step")                     \
+    X(COUNTER, gaps,           "",       "times a lane went from one step to the next (with timing)") \
+    X(COUNTER, idle_ns,        "ns",     "what lay between them")                         \
     X(COUNTER, preemptions,    "",       "sequences put back because blocks ran out")     \
     X(COUNTER, ring_full,      "",       "times the response ring was full")              \
     X(GAUGE,   load_done,      "bytes",  "weights loaded so far")                         \

@@ -237,6 +237,7 @@ open_engine(struct worker *w, struct err *e)
         .tuned = k->cuda_tuned[0] ? k->cuda_tuned : NULL,
         .kernels = k->kernels[0] ? k->kernels : NULL,
         .invariant = k->numerics == NUMERICS_INVARIANT,
+        .timing = k->timing,
     };
     struct model_source src;
     struct exec_config x = { 0 };

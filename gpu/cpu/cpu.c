@@ -143,6 +143,20 @@ range_end(struct lane *l)
     (void)l;
 }
 
+/* Stretches of time are a GPU's. */
+static void
+stretch(struct lane *l)
+{
+    (void)l;
+}
+
+static void
+lane_gaps(struct lane *l, uint64_t *n, uint64_t *ns)
+{
+    (void)l;
+    *n = *ns = 0;
+}
+
 static const struct gpu_ops ops = {
     .name = "cpu",
     .arena_make = arena_make,
@@ -163,6 +177,9 @@ static const struct gpu_ops ops = {
     .graph_drop = graph_drop,
     .range_begin = range_begin,
     .range_end = range_end,
+    .work_begin = stretch,
+    .work_end = stretch,
+    .lane_gaps = lane_gaps,
     .put = cpu_put,
     .get = cpu_get,
     .copy = cpu_copy,

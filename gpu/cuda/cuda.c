@@ -228,6 +228,7 @@ lagan_cuda_open(struct gpu **ret, uint32_t ordinal, const struct gpu_options *o,
     TRY(find_device(ordinal, e));
     c->ordinal = (int)ordinal;
     c->invariant = o->invariant;
+    c->timing = o->timing;
     TRY(look_at(c, e));
     TRY(cuda_pick_open(c, o->kernels, e));
     TRY(start(c, e));

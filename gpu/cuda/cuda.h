@@ -18,7 +18,7 @@
 /* Of a lane: what kernels keep between their passes (partial results of split sums, sampling) ... */
 #define CUDA_WORK ((size_t)64 << 20)
 /* ... and marks that another lane may still be told to wait for; older ones: the oldest kept. */
-enum { CUDA_EVENTS = 64, CUDA_CANDIDATES = 8 };
+enum { CUDA_EVENTS = 64, CUDA_CANDIDATES = 8, CUDA_STRETCHES = 16 };
 
 /* Of the driver, found at run time: we are linked with the runtime alone. */
 #define DRIVER_CALLS(X) \
@@ -70,7 +70,7 @@ struct cuda {
     struct driver driver;
     int ordinal;
     uint32_t sm; /* 90: compute capability 9.0 */
-    bool invariant;
+    bool invariant, timing;
     size_t grain;               /* arenas' sizes on the device are multiples of it */
     uint64_t own;               /* see gpu_memory() */
     uint32_t allowed[OP_COUNT]; /* candidates, a bit each */
@@ -94,6 +94,14 @@ struct cuda_lane {
         uint64_t step;
     } mark[CUDA_EVENTS]; /* a ring: the last n_marks */
     uint64_t n_marks;
+    struct {
+        bool on;
+        struct {
+            cudaEvent_t begin, end;
+        } at[CUDA_STRETCHES];
+        uint64_t n, read; /* stretches that were queued, gaps that were read */
+        uint64_t gaps, ns;
+    } clock;
     nsec next_look; /* when lane_error() asks the driver again */
     bool recording;
     int error;
@@ -147,6 +155,13 @@ int cuda_graph_run(struct lane *l, struct graph *g);
 void cuda_graph_drop(struct lane *l, struct graph *g);
 void cuda_range_begin(struct lane *l, const char *name);
 void cuda_range_end(struct lane *l);
+
+/* cuda_clock.c */
+int cuda_clock_open(struct cuda_lane *l);
+void cuda_clock_close(struct cuda_lane *l);
+void cuda_work_begin(struct lane *l);
+void cuda_work_end(struct lane *l);
+void cuda_lane_gaps(struct lane *l, uint64_t *n, uint64_t *ns);
 
 /* cuda_copy.c */
 enum { CUDA_PIECE = 64 << 20 }; /* host memory is pinned in pieces that end at multiples of it */

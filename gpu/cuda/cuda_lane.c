@@ -32,6 +32,7 @@ end(struct cuda_lane *l)
     for (size_t i = 0; i < ARRAY_LEN(l->mark); i++)
         if (l->mark[i].event) cudaEventDestroy(l->mark[i].event);
     cuda_blas_lane_close(l);
+    cuda_clock_close(l);
     if (l->k.st) cudaStreamDestroy(l->k.st);
     cudaFree(l->k.work);
     cudaFree(l->k.count);
@@ -84,6 +85,8 @@ cuda_lane_open(struct gpu *g, uint32_t units, struct lane **ret, struct err *e)
     l->k.fault = (uint32_t *)((char *)words + offsetof(struct cuda_words, fault));
     for (size_t i = 0; i < ARRAY_LEN(l->mark); i++)
         TRY(said(cudaEventCreateWithFlags(&l->mark[i].event, cudaEventDisableTiming), "marks", e));
+    if (((struct cuda *)g)->timing && cuda_clock_open(l) < 0)
+        return err_set(e, -ENOMEM, "a lane's clock: %s", cudaGetErrorString(cudaGetLastError()));
     TRY(said(cudaStreamSynchronize(l->k.st), "counters", e));
     TRY(cuda_blas_lane_open(l, e));
     cuda_close_on_exec();

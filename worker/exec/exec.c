@@ -290,6 +290,7 @@ queue_step(struct exec *x, struct exec_lane *l, const struct stage *st, const st
             TRY(op->lane_after(l->lane, x->lane[b->wait[i].lane].lane, b->wait[i].step));
     if (st->used) TRY(op->put(l->lane, st->dev, st->host, st->used));
     if (t->n_ban) TRY(op->put(l->lane, l->ban, st->ban, t->n_ban * sizeof *st->ban));
+    op->work_begin(l->lane);
     if (t->n_edits) TRY(op->edit(l->lane, x->tables, t->edit, t->n_edits));
     if (b->n_encode) {
         op->range_begin(l->lane, "encode");
@@ -297,6 +298,7 @@ queue_step(struct exec *x, struct exec_lane *l, const struct stage *st, const st
         op->range_end(l->lane);
     }
     if (l->step.rows.n_rows) TRY(queue_rows(x, l, b, t));
+    op->work_end(l->lane);
     TRY(draw_get(x, l, t, o));
     return op->lane_mark(l->lane, b->step);
 }
@@ -358,6 +360,19 @@ int
 exec_fd(const struct exec *x, unsigned lane)
 {
     return x->op->lane_fd(x->lane[lane].lane);
+}
+
+void
+exec_gaps(struct exec *x, uint64_t *n, uint64_t *ns)
+{
+    *n = *ns = 0;
+    for (unsigned i = 0; i < x->c.n_lanes; i++) {
+        uint64_t gaps, of;
+
+        x->op->lane_gaps(x->lane[i].lane, &gaps, &of);
+        *n += gaps;
+        *ns += of;
+    }
 }
 
 uint64_t
