@@ -97,15 +97,16 @@ run_checksum(const void *args, uint32_t part, uint32_t parts, enum cpu_isa isa, 
 {
     const struct checksum_args *a = args;
     const uint64_t golden = UINT64_C(0x9e3779b97f4a7c15);
-    size_t words = CEIL_DIV(a->bytes, sizeof(uint64_t)), end = words * (part + 1) / parts;
-    uint64_t sum = 0;
+    const uint64_t *p = (const uint64_t *)(const void *)a->p; /* 16-byte aligned */
+    size_t words = a->bytes / sizeof *p, rest = a->bytes % sizeof *p;
+    size_t end = words * (part + 1) / parts;
+    uint64_t sum = 0, last = 0;
 
     (void)isa, (void)room;
-    for (size_t i = words * part / parts; i < end; i++) {
-        uint64_t word = 0;
-
-        memcpy(&word, a->p + i * sizeof word, MIN(sizeof word, a->bytes - i * sizeof word));
-        sum += mix64(word + golden * (i + 1));
+    for (size_t i = words * part / parts; i < end; i++) sum += mix64(p[i] + golden * (i + 1));
+    if (rest && part + 1 == parts) {
+        memcpy(&last, p + words, rest);
+        sum += mix64(last + golden * (words + 1));
     }
     __atomic_fetch_add(a->sum, sum, __ATOMIC_RELAXED);
 }

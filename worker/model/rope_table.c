@@ -2,8 +2,13 @@
 #include "worker/model/rope_table.h"
 
 #include <math.h>
+#include <pthread.h>
+#include <unistd.h>
 
 enum { MAX_PAIRS = CFG_MAX_HEAD_DIM / 2 };
+/* A long model's table is 8 million sines: 150 ms that a restarted worker's first token would wait for.
+ * SHARE: positions that are worth another thread. */
+enum { MOST_SHARES = 16, SHARE = 2048 };
 
 uint32_t
 rope_dim(const struct rope_params *p, uint32_t head_dim)
@@ -83,17 +88,53 @@ rope_frequencies(const struct rope_params *p, uint32_t head_dim, float *inv_freq
     return 1;
 }
 
+/* Positions [first, end) of a table. */
+struct share {
+    const float *inv_freq;
+    float factor, *out;
+    uint32_t half, first, end;
+};
+
+static void *
+fill_share(void *arg)
+{
+    const struct share *s = arg;
+
+    for (uint32_t pos = s->first; pos < s->end; pos++) {
+        float *row = s->out + (size_t)2 * s->half * pos;
+
+        for (uint32_t i = 0; i < s->half; i++) {
+            float angle = (float)pos * s->inv_freq[i];
+
+            row[i] = (float)cos(angle) * s->factor;
+            row[s->half + i] = (float)sin(angle) * s->factor;
+        }
+    }
+    return NULL;
+}
+
 void
 rope_table(const struct rope_params *p, uint32_t head_dim, uint32_t n_positions, float *out)
 {
-    uint32_t half = rope_dim(p, head_dim) / 2;
     float inv_freq[MAX_PAIRS], factor = rope_frequencies(p, head_dim, inv_freq);
+    uint32_t cores = (uint32_t)MIN(MAX(sysconf(_SC_NPROCESSORS_ONLN), 1L), (long)MOST_SHARES);
+    uint32_t n = MIN(cores, 1 + n_positions / SHARE);
+    struct share share[MOST_SHARES];
+    pthread_t thread[MOST_SHARES];
+    bool apart[MOST_SHARES];
 
-    for (uint32_t pos = 0; pos < n_positions; pos++, out += (size_t)2 * half)
-        for (uint32_t i = 0; i < half; i++) {
-            float angle = (float)pos * inv_freq[i];
-
-            out[i] = (float)cos(angle) * factor;
-            out[half + i] = (float)sin(angle) * factor;
-        }
+    for (uint32_t i = 0; i < n; i++) {
+        share[i] = (struct share){
+            .inv_freq = inv_freq,
+            .factor = factor,
+            .out = out,
+            .half = rope_dim(p, head_dim) / 2,
+            .first = (uint32_t)((uint64_t)n_positions * i / n),
+            .end = (uint32_t)((uint64_t)n_positions * (i + 1) / n),
+        };
+        apart[i] = i + 1 < n && !pthread_create(&thread[i], NULL, fill_share, &share[i]);
+        if (!apart[i]) fill_share(&share[i]);
+    }
+    for (uint32_t i = 0; i < n; i++)
+        if (apart[i]) pthread_join(thread[i], NULL);
 }
