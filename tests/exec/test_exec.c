@@ -548,6 +548,53 @@ no_memory_for_graphs_means_none(void **state)
     assert_int_equal(n_captured + n_replayed, 0);
 }
 
+static const struct arch *real;
+static struct look {
+    uint32_t n_single, n_runs;
+    struct run run[HAND_SEATS];
+} look[64];
+static unsigned n_looks;
+
+/* The family's, after the runs that it is given were copied to where they can be looked at afterwards. */
+static int
+forward_looking(const struct model *m, struct step *s, uint32_t first, uint32_t n)
+{
+    struct look *k = &look[n_looks++];
+
+    assert_true(n_looks <= ARRAY_LEN(look));
+    k->n_single = s->rows.n_single;
+    k->n_runs = s->rows.n_runs;
+    assert_int_equal(s->cross.n_single, s->rows.n_single);
+    TRY(m->op->get(s->lane, k->run, s->rows.run, k->n_runs * sizeof *k->run));
+    return real->forward(m, s, first, n);
+}
+
+static void
+a_step_says_how_many_runs_of_one_row_come_first(void **state)
+{
+    struct arch looking;
+    unsigned n_mixed = 0;
+
+    (void)state;
+    open_model(LLAMA, (struct hand_options){ .max_rows = 16 });
+    real = h.m->arch;
+    looking = *real;
+    looking.forward = forward_looking;
+    h.m->arch = &looking;
+    for (uint32_t i = 0; i < 6; i++) sit(i, 1 + 7 * i, 12);
+    n_looks = 0;
+    hand_run(&h);
+    hand_close(&h);
+    for (unsigned i = 0; i < n_looks; i++) {
+        const struct look *k = &look[i];
+
+        for (uint32_t r = 0; r < k->n_single; r++) assert_int_equal(k->run[r].n_rows, 1);
+        if (k->n_single < k->n_runs) assert_true(k->run[k->n_single].n_rows > 1);
+        n_mixed += k->n_single && k->n_single < k->n_runs;
+    }
+    assert_true(n_mixed > 3);
+}
+
 static void
 refuses(struct batch *t, const char *word)
 {
@@ -645,6 +692,7 @@ main(void)
         cmocka_unit_test(a_captured_step_gives_what_a_plain_one_gives),
         cmocka_unit_test(graphs_that_do_not_fit_together_take_no_turns),
         cmocka_unit_test(no_memory_for_graphs_means_none),
+        cmocka_unit_test(a_step_says_how_many_runs_of_one_row_come_first),
         cmocka_unit_test(what_is_not_there_yet_is_refused_by_name),
         cmocka_unit_test(another_kv_dtype_than_the_groups_were_made_for_is_a_sentence),
         cmocka_unit_test(stepping_allocates_nothing),

@@ -176,24 +176,21 @@ queue_encoders(struct exec *x, struct exec_lane *l, const struct batch *b, const
     return 0;
 }
 
+/* All new sources at once: a layer's weights are read once, however many there are. */
 static int
-queue_projections(struct exec *x, struct exec_lane *l, const struct batch *b, const struct todo *t)
+queue_projections(struct exec *x, struct exec_lane *l, const struct todo *t)
 {
     struct step *s = &l->step;
-    uint32_t row = 0;
 
-    for (uint32_t i = 0; i < b->n_runs; i++) {
-        uint32_t n = b->run[i].enc_rows;
-
-        if (!n) continue;
-        s->project = (struct rows){ .n_rows = n,
-                                    .pos = t->project_pos + row,
-                                    .seat = t->project_seat + row };
-        s->project_x = tensor_rows(x->enc_out, b->run[i].enc_row, n);
-        TRY(x->m->arch->project_cross(x->m, s, 0, x->m->shape.n_layers));
-        row += n;
-    }
-    return 0;
+    if (!t->n_project) return 0;
+    s->project =
+        (struct rows){ .n_rows = t->n_project, .pos = t->project_pos, .seat = t->project_seat };
+    if (t->project_first == NOT_TOGETHER) {
+        s->project_x = tensor_rows(l->sources, 0, t->n_project);
+        TRY(x->op->rows(l->lane, s->project_x, x->enc_out, t->project_row));
+    } else
+        s->project_x = tensor_rows(x->enc_out, t->project_first, t->n_project);
+    return x->m->arch->project_cross(x->m, s, 0, x->m->shape.n_layers);
 }
 
 /* What a graph holds. */
@@ -261,7 +258,7 @@ run_graph(struct exec *x, struct exec_lane *l, const struct todo *t)
 }
 
 static int
-queue_rows(struct exec *x, struct exec_lane *l, const struct batch *b, const struct todo *t)
+queue_rows(struct exec *x, struct exec_lane *l, const struct todo *t)
 {
     const struct gpu_ops *op = x->op;
     struct step *s = &l->step;
@@ -273,7 +270,7 @@ queue_rows(struct exec *x, struct exec_lane *l, const struct batch *b, const str
         TRY(op->tokens(l->lane, s->rows, x->last));
         TRY(op->see(l->lane, x->seen, x->seen_words, s->rows, t->see, t->n_see));
     }
-    TRY(queue_projections(x, l, b, t));
+    TRY(queue_projections(x, l, t));
     r = run_graph(x, l, t);
     if (r == 0) r = queue_decoder(x, l, t);
     return r < 0 ? r : 0;
@@ -297,7 +294,7 @@ queue_step(struct exec *x, struct exec_lane *l, const struct stage *st, const st
         TRY(queue_encoders(x, l, b, t));
         op->range_end(l->lane);
     }
-    if (l->step.rows.n_rows) TRY(queue_rows(x, l, b, t));
+    if (l->step.rows.n_rows) TRY(queue_rows(x, l, t));
     op->work_end(l->lane);
     TRY(draw_get(x, l, t, o));
     return op->lane_mark(l->lane, b->step);

@@ -52,6 +52,7 @@ struct outcome {
     uint32_t n_runs, n_logits;
 };
 #define NO_LOGIT UINT32_MAX
+#define NOT_TOGETHER UINT32_MAX
 
 /* What one step queues, as device addresses: stage.c and draw.c fill it, exec.c queues it. */
 struct todo {
@@ -67,10 +68,11 @@ struct todo {
     int32_t *enc_token;
     const struct run
         *enc_run; /* [n_encode] first_row: from the first of the slices queued together */
-    const int32_t *project_pos;
-    const uint32_t *project_seat;
-    uint32_t n_edits, n_see, n_logits, n_top, n_ban;
-    uint32_t draw_rows; /* n_logits, or bucket */
+    const int32_t *project_pos; /* arrays of all rows to project */
+    const uint32_t *project_seat, *project_row;
+    uint32_t n_edits, n_see, n_logits, n_top, n_ban, n_project;
+    uint32_t project_first; /* row of enc_out where all of them lie side by side, or NOT_TOGETHER */
+    uint32_t draw_rows;     /* n_logits, or bucket */
 };
 
 struct exec_lane {
@@ -83,8 +85,9 @@ struct exec_lane {
     struct tensor x, normed;  /* [max_rows, hidden] */
     struct tensor scratch[8]; /* [max(max_rows, max_enc_rows), model_scratch()] */
     struct tensor picked;     /* [piece, hidden] rows whose logits are wanted */
-    struct tensor logits;     /* [piece, vocab] */
-    int32_t *drawn;           /* [2 * max_rows] as in struct outcome */
+    struct tensor sources; /* [max_enc_rows, hidden] to project, where they do not lie together */
+    struct tensor logits;  /* [piece, vocab] */
+    int32_t *drawn;        /* [2 * max_rows] as in struct outcome */
     struct top *top;
     int32_t *ban;
     struct stage stage[STAGES];

@@ -56,7 +56,7 @@ stage_bytes(const struct exec *x)
     size_t rows = x->c.max_rows, enc = x->c.max_enc_rows, seats = x->n_seats;
 
     return rows * (3 * sizeof(int32_t) + sizeof(uint32_t) + sizeof(struct sample_row)) +
-           enc * 5 * sizeof(int32_t) + seats * 4 * sizeof(struct run) +
+           enc * 6 * sizeof(int32_t) + seats * 4 * sizeof(struct run) +
            x->c.max_edits * sizeof(struct table_edit) + (size_t)32 * CACHE_LINE;
 }
 
@@ -73,6 +73,7 @@ lay_out_lane(struct exec *x, struct exec_lane *l, struct plan *p)
     for (unsigned i = 0; i < ARRAY_LEN(cols); i++)
         l->scratch[i] = cols[i] ? matrix(p, act, x->scratch_rows, cols[i]) : NO_TENSOR;
     l->picked = matrix(p, act, x->piece, hidden);
+    l->sources = matrix(p, act, x->c.max_enc_rows, hidden);
     l->logits = matrix(p, DT_F32, x->piece, x->m->shape.vocab);
     l->drawn = on_dev(p, 2 * (uint64_t)rows, sizeof *l->drawn);
     l->ban = on_dev(p, (uint64_t)x->n_seats * MAX_BAN, sizeof *l->ban);

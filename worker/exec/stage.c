@@ -142,18 +142,27 @@ stage_history(const struct exec *x, struct stage *st, const struct batch *b, str
 static void
 stage_project(const struct exec *x, struct stage *st, const struct batch *b, struct todo *t)
 {
-    uint32_t n = 0, at = 0, *seat;
+    uint32_t n = 0, at = 0, *seat, *row;
     int32_t *pos;
 
     for (uint32_t i = 0; i < b->n_runs; i++) n += b->run[i].enc_rows;
     check(n <= x->c.max_enc_rows);
+    t->n_project = n;
     pos = TAKE_ARRAY(st, int32_t, n, &t->project_pos);
     seat = TAKE_ARRAY(st, uint32_t, n, &t->project_seat);
-    for (uint32_t i = 0; i < b->n_runs; i++)
-        for (uint32_t k = 0; k < b->run[i].enc_rows; k++, at++) {
+    row = TAKE_ARRAY(st, uint32_t, n, &t->project_row);
+    for (uint32_t i = 0; i < b->n_runs; i++) {
+        const struct batch_run *r = &b->run[i];
+
+        check(!r->enc_rows || r->enc_row + r->enc_rows <= x->c.max_enc_rows);
+        if (r->enc_rows && at == 0) t->project_first = r->enc_row;
+        if (r->enc_rows && r->enc_row != t->project_first + at) t->project_first = NOT_TOGETHER;
+        for (uint32_t k = 0; k < r->enc_rows; k++, at++) {
             pos[at] = (int32_t)k;
-            seat[at] = b->run[i].seat;
+            seat[at] = r->seat;
+            row[at] = r->enc_row + k;
         }
+    }
 }
 
 bool
