@@ -1,7 +1,8 @@
 /* rig.c - see rig.h.
  *
  * On a GPU buffers are cut from one arena, one after another with poison between them, and the arena's
- * twin is one pinned piece at the same offsets. It begins anew when no rig is open.
+ * twin is one pinned piece at the same offsets. It begins anew when no rig is open. What the host has
+ * touched goes over with rig_send(); what the device may have written comes back when it is looked at.
  */
 #include "tests/gpu/rig.h"
 
@@ -16,13 +17,20 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-/* The largest test has 300 MiB in its rigs; twice that for the gaps and its successors. */
+/* The largest test has 300 MiB in its rigs. */
 enum { GAP = 256, MAX_PIECES = 1 << 16 };
-#define ARENA_BYTES ((uint64_t)1 << 30)
+#define ARENA_BYTES ((uint64_t)1 << 29)
 #define PATIENCE (60 * NSEC_S) /* for whatever is queued: a wrong kernel may never end */
 
 static struct gpu_options options = { .device = "cpu" };
 static int only_dtype = -1;
+
+/* A buffer: [first, end) of the arena, then a gap up to next. dirty: the host may have written it since it was
+ * sent; stale: the device may have since it was fetched. */
+struct piece {
+    uint64_t first, end, next;
+    bool dirty, stale;
+};
 
 /* What rigs share on a GPU. */
 static struct {
@@ -31,8 +39,8 @@ static struct {
     struct arena arena;
     char *twin;
     uint64_t used;
-    uint64_t end[MAX_PIECES], next[MAX_PIECES]; /* a gap lies from a piece's end to the next */
-    unsigned n_pieces, n_open;
+    struct piece piece[MAX_PIECES];
+    unsigned n_pieces, n_open, last; /* last: found */
     uint64_t step;
     enum dtype act;
 } one;
@@ -192,9 +200,15 @@ wait_polling(struct rig *r)
 void
 rig_send(struct rig *r)
 {
-    if (!rig_cuda() || !one.used) return;
-    if (r->op->put(r->lane, one.arena.base, one.twin, one.used) < 0)
-        fail_msg("%s", gpu_why(r->gpu));
+    for (unsigned i = 0; rig_cuda() && i < one.n_pieces; i++) {
+        struct piece *p = &one.piece[i];
+
+        if (!p->dirty) continue;
+        if (r->op->put(r->lane, (char *)one.arena.base + p->first, one.twin + p->first,
+                       p->next - p->first) < 0)
+            fail_msg("%s", gpu_why(r->gpu));
+        p->dirty = false;
+    }
 }
 
 void
@@ -205,15 +219,57 @@ rig_wait(struct rig *r)
         return;
     }
     wait_polling(r);
-    if (!one.used) return;
-    if (r->op->get(r->lane, one.twin, one.arena.base, one.used) < 0)
-        fail_msg("%s", gpu_why(r->gpu));
-    wait_polling(r);
-    for (unsigned i = 0; i < one.n_pieces; i++)
-        for (uint64_t j = one.end[i]; j < one.next[i]; j++)
-            if ((unsigned char)one.twin[j] != 0xff)
-                fail_msg("buffer %u: something was written %llu bytes behind its end", i,
-                         (unsigned long long)(j - one.end[i]));
+    for (unsigned i = 0; i < one.n_pieces; i++) one.piece[i].stale = !one.piece[i].dirty;
+}
+
+static struct piece *
+find_piece(uint64_t at)
+{
+    unsigned low = 0, high = one.n_pieces;
+
+    if (one.last < high && at >= one.piece[one.last].first && at < one.piece[one.last].next)
+        return &one.piece[one.last];
+    while (high - low > 1) {
+        unsigned mid = (low + high) / 2;
+
+        if (one.piece[mid].first <= at)
+            low = mid;
+        else
+            high = mid;
+    }
+    assert_true(low < one.n_pieces);
+    one.last = low;
+    return &one.piece[low];
+}
+
+static void
+fetch(struct piece *p)
+{
+    struct rig r = { .gpu = one.gpu, .op = gpu_ops(one.gpu), .lane = one.lane };
+
+    p->stale = false;
+    if (r.op->get(r.lane, one.twin + p->first, (char *)one.arena.base + p->first,
+                  p->next - p->first) < 0)
+        fail_msg("%s", gpu_why(one.gpu));
+    wait_polling(&r);
+    for (uint64_t j = p->end; j < p->next; j++)
+        if ((unsigned char)one.twin[j] != 0xff)
+            fail_msg("a buffer of %llu bytes: something was written %llu bytes behind its end",
+                     (unsigned long long)(p->end - p->first), (unsigned long long)(j - p->end));
+}
+
+/* The twin of an address, as it is now. */
+static void *
+twin(const void *p, bool to_write)
+{
+    const char *c = p, *base = one.arena.base;
+    struct piece *piece;
+
+    if (!one.gpu || c < base || c >= base + ARENA_BYTES) return (void *)(uintptr_t)p;
+    piece = find_piece((uint64_t)(c - base));
+    if (piece->stale) fetch(piece);
+    piece->dirty |= to_write;
+    return one.twin + (c - base);
 }
 
 void *
@@ -227,8 +283,7 @@ rig_bytes(struct rig *r, size_t bytes)
         one.used = ROUND_UP(first + bytes + GAP, GAP);
         assert_true(one.used <= ARENA_BYTES && one.n_pieces < MAX_PIECES);
         memset(one.twin + first, 0xff, one.used - first);
-        one.end[one.n_pieces] = first + bytes;
-        one.next[one.n_pieces++] = one.used;
+        one.piece[one.n_pieces++] = (struct piece){ first, first + bytes, one.used, true, false };
         return (char *)one.arena.base + first;
     }
     p = malloc(bytes + 1);
@@ -250,10 +305,7 @@ rig_copy(struct rig *r, const void *from, size_t bytes)
 void *
 rig_host(const void *p)
 {
-    const char *c = p, *base = one.arena.base;
-
-    if (one.gpu && c >= base && c < base + ARENA_BYTES) return one.twin + (c - base);
-    return (void *)(uintptr_t)p;
+    return twin(p, true);
 }
 
 float
@@ -317,7 +369,7 @@ double
 at(struct tensor t, uint32_t row, uint32_t col)
 {
     size_t n = (size_t)row * t.stride + col;
-    const void *data = rig_host(t.data);
+    const void *data = twin(t.data, false);
 
     if (t.dtype == DT_F32) return ((const float *)data)[n];
     return t.dtype == DT_BF16 ? float_of_bf16(((const uint16_t *)data)[n])

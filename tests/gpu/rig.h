@@ -7,12 +7,12 @@
  *     makes buffers, fills HOST(p)     the twins
  *     rig_send()                       twins -> device; nothing may be queued then
  *     queues ops
- *     rig_wait()                       done; device -> twins
+ *     rig_wait()                       done; what is looked at from now on comes back
  *     looks at at(), HOST(p)
  *
  * Every buffer is poisoned with NaN before it is filled, ends against nothing in particular, and lives
- * until rig_close(). On a GPU the program has one device, lane and arena for all its rigs, and rig_wait()
- * fails the test when something was written between two buffers; on the CPU a rig has its own, and a
+ * until rig_close(). On a GPU the program has one device, lane and arena for all its rigs, and a look
+ * fails the test when something was written behind the buffer; on the CPU a rig has its own, and a
  * sanitizer looks. A failure to open or to queue fails the test.
  */
 #ifndef TESTS_GPU_RIG_H
