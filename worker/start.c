@@ -34,6 +34,12 @@ on_progress(void *arg, uint64_t done, uint64_t total)
     atomic_store_explicit(&w->load_total, total, memory_order_relaxed);
 }
 
+static bool
+on_gpu(const struct engine *n)
+{
+    return strcmp(gpu_ops(n->gpu)->name, "cpu") != 0;
+}
+
 /* Arenas of our predecessor: lagand has queued all of them on the hand socket before it made us. */
 static int
 take_arenas(struct worker *w, struct model_source *src, struct err *e)
@@ -48,6 +54,8 @@ take_arenas(struct worker *w, struct model_source *src, struct err *e)
             src->weights_fd = fd;
             src->weights_bytes = note.bytes;
             memcpy(src->weights_fingerprint, note.fingerprint, sizeof note.fingerprint);
+        } else if (!strcmp(note.name, "kv") && w->e.old_kv.fd < 0) {
+            w->e.old_kv = (struct arena){ .fd = fd, .bytes = note.bytes };
         } else {
             close(fd);
         }
@@ -93,12 +101,6 @@ read_source(struct worker *w, struct model_source *src, struct err *e)
                        weights);
     }
     return take_arenas(w, src, e);
-}
-
-static bool
-on_gpu(const struct engine *n)
-{
-    return strcmp(gpu_ops(n->gpu)->name, "cpu") != 0;
 }
 
 /* Bytes for which every seat could reach the model's length: more would never be used. */
@@ -148,9 +150,33 @@ auto_kv(struct worker *w, const struct exec_config *x, uint64_t *ret, struct err
     if (gpu_memory(n->gpu, &free, &own, &total) < 0)
         return err_set(e, -EIO, "kv.memory: auto: %s", gpu_why(n->gpu));
     room = free / AUTO_KV_SHARE;
-    if (on_gpu(n)) TRY(gpu_room(w, x, free, total, &room, e));
+    if (on_gpu(n)) TRY(gpu_room(w, x, free + n->old_kv.bytes, total, &room, e));
     *ret = MIN(kv_most(&n->kv_config), MAX(room, (uint64_t)n->kv_config.slab_bytes * 2));
     return 0;
+}
+
+/* The predecessor's memory for KV is lagand's until it gets ours: beside it there may be no room for another.
+ * So where it has the size we want (nearly, if auto), it is ours again, as memory alone: what is in it is not
+ * looked at. */
+static int
+make_kv(struct worker *w, struct err *e)
+{
+    struct engine *n = &w->e;
+    struct kv_config *c = &n->kv_config;
+    uint64_t old = n->old_kv.bytes;
+    bool suits = on_gpu(n) &&
+                 (old == c->arena_bytes ||
+                  (!w->keys.kv_memory && old < c->arena_bytes && old >= c->arena_bytes / 4 * 3));
+
+    if (n->old_kv.fd >= 0 && suits &&
+        gpu_ops(n->gpu)->arena_adopt(n->gpu, n->old_kv.fd, old, &n->kv_arena, e) == 0) {
+        n->old_kv.fd = -1;
+        c->arena_bytes = old;
+        return 0;
+    }
+    if (n->old_kv.fd >= 0) close(n->old_kv.fd);
+    n->old_kv.fd = -1;
+    return gpu_ops(n->gpu)->arena_make(n->gpu, "kv", c->arena_bytes, &n->kv_arena, e);
 }
 
 static int
@@ -162,11 +188,11 @@ open_kv(struct worker *w, const struct exec_config *x, struct err *e)
 
     c->arena_bytes = w->keys.kv_memory;
     if (!c->arena_bytes) TRY(auto_kv(w, x, &c->arena_bytes, e));
+    TRY(make_kv(w, e));
     n->kv_memory = calloc(1, kv_bytes(c));
     if (!n->kv_memory) return err_set(e, -ENOMEM, "memory for the KV manager");
     n->kv = kv_init(n->kv_memory, c, e);
     if (!n->kv) return err_while(e, -ENOMEM, "kv.memory");
-    TRY(gpu_ops(n->gpu)->arena_make(n->gpu, "kv", c->arena_bytes, &n->kv_arena, e));
     return give_arena(w, "kv", &n->kv_arena, none, e);
 }
 
@@ -245,6 +271,7 @@ open_engine(struct worker *w, struct err *e)
     uint32_t max_rows;
 
     TRY(check_keys(k, e));
+    n->old_kv.fd = -1;
     TRY(read_source(w, &src, e));
     TRY(gpu_open(&n->gpu, &device, e));
     TRY(model_open(&n->model, &src, n->gpu, arch_families, e));

@@ -45,6 +45,7 @@ struct engine {
     void *kv_memory;
     struct kv *kv;
     struct arena kv_arena;
+    struct arena old_kv; /* the predecessor's, not mapped; fd -1: none */
     struct exec *exec;
     struct scheduler *sched;
     struct scheduler_limits limits;
