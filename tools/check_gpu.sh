@@ -19,6 +19,7 @@ tests='
 120 tests/gpu/test_sample
 120 tests/gpu/test_bits
 300 tests/e2e/test_golden
+300 tests/e2e/test_real
 '
 
 wanted() {

@@ -1,0 +1,159 @@
+/* test_real.c - real shapes on a GPU: random weights, long prompts, many at once, every answer twice.
+ *
+ * Numerics is invariant, so whatever is done differently the second time (chunks, window blocks dropped on the
+ * way or kept to the prompt's end, company) gives the same bits of every log-probability. Gemma-3-27B wants a
+ * GPU of 80 GiB.
+ */
+#include "tests/e2e/serve.h"
+#include "tests/test.h"
+
+#include "base/base.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { MOST = 64, TOP = 8 };
+
+/* What is asked: n prompts of that length, ids drawn from seed and index. */
+struct shape {
+    const char *model; /* below bench/configs */
+    uint32_t vocab, n, length, n_new;
+};
+
+struct answer {
+    uint64_t id, bits;
+    uint32_t n;
+    bool over;
+};
+
+static void
+ask(struct lagan *c, const struct shape *s, uint32_t which, struct answer *a)
+{
+    struct lagan_request *r = lagan_request_new();
+    int32_t *ids = malloc(s->length * sizeof *ids);
+    uint64_t x = 1 + which;
+
+    assert_non_null(ids);
+    for (uint32_t i = 0; i < s->length; i++) {
+        x = x * UINT64_C(6364136223846793005) + UINT64_C(1442695040888963407);
+        ids[i] = (int32_t)(10 + (x >> 33) % (s->vocab - 20));
+    }
+    *a = (struct answer){ .bits = UINT64_C(0xcbf29ce484222325) };
+    assert_int_equal(lagan_set_ids(r, "ids", ids, s->length), 0);
+    assert_int_equal(lagan_set_int(r, "max_tokens", s->n_new), 0);
+    assert_int_equal(lagan_set_bool(r, "ignore_eos", 1), 0);
+    assert_int_equal(lagan_set_int(r, "logprobs", TOP), 0);
+    assert_int_equal(lagan_submit(c, r, &a->id), 0);
+    lagan_request_free(r);
+    free(ids);
+}
+
+static void
+mix(uint64_t *h, const void *bytes, size_t n)
+{
+    const uint8_t *b = bytes;
+
+    for (size_t i = 0; i < n; i++) *h = (*h ^ b[i]) * UINT64_C(0x100000001b3);
+}
+
+static void
+collect(struct lagan *c, const struct shape *s, struct answer *a, uint32_t n)
+{
+    for (uint32_t over = 0; over < n;) {
+        struct lagan_event ev = { .size = sizeof ev };
+        uint32_t i = 0;
+        int r = lagan_next(c, &ev, 120000);
+
+        if (r <= 0) fail_msg("nothing for two minutes: %s", lagan_why(c));
+        while (i < n && a[i].id != ev.id) i++;
+        assert_true(i < n);
+        if (ev.kind == LAGAN_EVENT_ERROR) fail_msg("%s: %s", ev.word, ev.message);
+        if (ev.kind == LAGAN_EVENT_TOKENS) {
+            for (uint32_t k = 0; k < ev.n_ids * ev.n_top; k++)
+                assert_true(isfinite(ev.top[k].logprob) && ev.top[k].logprob <= 0);
+            mix(&a[i].bits, ev.ids, ev.n_ids * sizeof *ev.ids);
+            mix(&a[i].bits, ev.top, (size_t)ev.n_ids * ev.n_top * sizeof *ev.top);
+            a[i].n += ev.n_ids;
+        }
+        if (ev.kind != LAGAN_EVENT_DONE) continue;
+        assert_int_equal(a[i].n, s->n_new);
+        over++;
+    }
+}
+
+/* Every prompt alone or all at once; bits[i]: of prompt i. */
+static void
+run(const struct shape *s, const char *rows, bool at_once, uint64_t bits[MOST])
+{
+    const char *set[] = { "weights=random:7", "dtype=bf16", "numerics=invariant", rows, NULL };
+    struct answer a[MOST];
+    struct serve server;
+    struct lagan *c;
+    char dir[128];
+
+    snprintf(dir, sizeof dir, "bench/configs/%s", s->model);
+    if (!serve_start(&server, dir, set)) fail_msg("no server of %s", s->model);
+    assert_int_equal(lagan_open(&c, server.endpoint, 5000), 0);
+    for (uint32_t i = 0; i < s->n; i++) {
+        ask(c, s, i, &a[i]);
+        if (!at_once) collect(c, s, &a[i], 1);
+    }
+    if (at_once) collect(c, s, a, s->n);
+    for (uint32_t i = 0; i < s->n; i++) bits[i] = a[i].bits;
+    lagan_close(c);
+    serve_stop(&server);
+}
+
+static void
+twice(const struct shape *s, const char *rows, const char *other_rows)
+{
+    uint64_t first[MOST], second[MOST];
+
+    run(s, rows, false, first);
+    run(s, other_rows, true, second);
+    for (uint32_t i = 0; i < s->n; i++)
+        if (first[i] != second[i]) fail_msg("%s: prompt %u has other bits", s->model, i);
+}
+
+static void
+llama_3_1_8b_alone_and_whole_or_among_others_in_chunks(void **state)
+{
+    const struct shape s = { "llama-3.1-8b", 128256, 16, 3001, 24 };
+
+    (void)state;
+    twice(&s, "max_num_batched_tokens=8192", "max_num_batched_tokens=1000");
+}
+
+static void
+t5_large_alone_or_among_others(void **state)
+{
+    const struct shape s = { "t5-large", 32128, 48, 500, 24 };
+
+    (void)state;
+    twice(&s, "max_num_batched_tokens=8192", "max_num_batched_tokens=100");
+}
+
+static void
+gemma_3_27b_at_32k_with_window_blocks_kept_or_dropped(void **state)
+{
+    const struct shape s = { "gemma-3-27b", 262208, 1, 32768, 16 };
+
+    (void)state;
+    twice(&s, "max_num_batched_tokens=32768", "max_num_batched_tokens=2048");
+}
+
+int
+main(int argc, char **argv)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(llama_3_1_8b_alone_and_whole_or_among_others_in_chunks),
+        cmocka_unit_test(t5_large_alone_or_among_others),
+        cmocka_unit_test(gemma_3_27b_at_32k_with_window_blocks_kept_or_dropped),
+    };
+
+    serve_args(argc, argv);
+    if (!serve_on_gpu()) return 77; /* hours on a CPU */
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
