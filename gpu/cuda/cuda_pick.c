@@ -22,6 +22,7 @@
 #include "gpu/cuda/kernels/norm.h"
 #include "gpu/cuda/kernels/rope_store.h"
 #include "gpu/cuda/kernels/rows.h"
+#include "gpu/cuda/kernels/sample.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -100,7 +101,9 @@ LIST(attend, const struct attend *a, struct rows r) = {
     { { "mma", 80, 0 }, k_attend_mma },
     { { "any", 0, 0 }, k_attend_any },
 };
-LIST(sample, const struct sample *s) = { 0 };
+LIST(sample, const struct sample *s) = {
+    { { "split", 0, 0 }, k_sample },
+};
 
 #define CHOICE(name) \
     { \
