@@ -12,6 +12,7 @@
 #include "gpu/cuda/cuda_blas.h"
 #include "gpu/cuda/kernels/attend_any.h"
 #include "gpu/cuda/kernels/attend_mma.h"
+#include "gpu/cuda/kernels/attend_sm90.h"
 #include "gpu/cuda/kernels/blocks.h"
 #include "gpu/cuda/kernels/checksum.h"
 #include "gpu/cuda/kernels/embed.h"
@@ -98,6 +99,7 @@ LIST(rope_store, const struct rope_store *s, struct rows r) = {
     { { "any", 0, 0 }, k_rope_store },
 };
 LIST(attend, const struct attend *a, struct rows r) = {
+    { { "sm90", 90, 90 }, k_attend_sm90 },
     { { "mma", 80, 0 }, k_attend_mma },
     { { "any", 0, 0 }, k_attend_any },
 };
@@ -288,9 +290,24 @@ rope_store(struct lane *l, const struct rope_store *s, struct rows r)
 }
 
 static int
-attend(struct lane *l, const struct attend *a, struct rows r)
+attend_runs(struct lane *l, const struct attend *a, struct rows r)
 {
     PICK(l, attend, OP_ATTEND, a, r);
+}
+
+/* Generation and prefill in one step are two calls: what is best for the one is not for the other. */
+static int
+attend(struct lane *l, const struct attend *a, struct rows r)
+{
+    struct rows single = r, rest = r;
+
+    if (r.n_single == 0 || r.n_single >= r.n_runs) return attend_runs(l, a, r);
+    single.n_runs = r.n_single;
+    rest.run += r.n_single;
+    rest.n_runs -= r.n_single;
+    rest.n_single = 0;
+    TRY(attend_runs(l, a, single));
+    return attend_runs(l, a, rest);
 }
 
 static int

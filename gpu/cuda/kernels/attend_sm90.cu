@@ -1,0 +1,371 @@
+/* attend_sm90.cu - see attend_sm90.h.
+ *
+ * Blocks stay: as many as there are SMs, each takes item after item (attend_items_sm90.cuh). Each of a
+ * block's warpgroups but the first computes 64 of an item's rows (attend_rows_sm90.cuh):
+ *
+ *     fetch    item 1    Q | K 5 | K 4, V 5 | K 3, V 4 | ...         item 2   Q | K 7, V 0 | ...
+ *     rows     S 5 | softmax 5 | S 4, O += P5 V5 | softmax 4 | S 3, O += P4 V4 | ... |
+ *                                ^ queued together; softmax 4 starts when S 4 is there, while P5 V5 runs
+ *
+ * Tiles of keys are taken from the last one down, so that the tiles with a diagonal come first. Where
+ * TURNS is set the warpgroups queue their products in turn: one's softmax runs beside another's products.
+ */
+#include "gpu/cuda/kernels/attend_sm90.h"
+
+#include "gpu/cuda/kernels/attend_items_sm90.cuh"
+#include "gpu/cuda/kernels/attend_rows_sm90.cuh"
+#include "gpu/cuda/kernels/attend_tiles_sm90.h"
+#include "gpu/cuda/kernels/hopper.cuh"
+#include "gpu/cuda/kernels/launch.cuh"
+
+#include <cudaTypedefs.h>
+
+namespace {
+
+/* One stream of tiles over all items: the scores of an item's first tile are computed beside the last
+ * values of the item before. */
+template <class T, int D, bool SHAPED>
+__device__ void
+consume(room<D> &s, const params &p)
+{
+    using tile = attend_tile<D>;
+    constexpr int KEYS = tile::KEYS, GROUPS = room<D>::GROUPS, STAGES = tile::STAGES;
+    const uint32_t group = same(threadIdx.x / 128 - 1), thread = threadIdx.x % 128;
+    const uint32_t lane = thread % 32, row = group * 64 + thread / 32 * 16 + lane / 4;
+    const int column = lane % 4 * 2;
+    const float mult = SHAPED ? 1 : p.scale;
+    const uint32_t turn_mine = TURN + group, turn_next = TURN + (group + 1) % GROUPS;
+    uint32_t n_items = 0, n_q = 0, n_kv = 0; /* items and Qs taken, tiles of K used */
+    uint32_t slot = 0, q_slot = 0;
+    float o[D / 2], x[KEYS / 2], keep[2];
+    uint32_t y[KEYS / 4];
+    struct item i;
+    int t;
+    soft f;
+
+    /* The next item that has keys, and its Q. */
+    auto take = [&] {
+        for (;; barrier_arrive_warp(smem(&s.item_empty[slot]))) {
+            slot = n_items % 2;
+            barrier_wait(smem(&s.item_full[slot]), n_items++ / 2 % 2);
+            i = s.item[slot];
+            i.n_tiles = same(i.n_tiles);
+            if (i.n_tiles != 0) break;
+            store_zeros<D>(p, i, group * 64, thread);
+        }
+        if (i.n_tiles < 0) return false;
+        q_slot = n_q % tile::Q_SLOTS;
+        barrier_wait(smem(&s.q_full[q_slot]), n_q++ / tile::Q_SLOTS % 2);
+        return true;
+    };
+    auto start_scores = [&] {
+        uint32_t stage = n_kv % STAGES;
+
+        queue_scores<T, D>(x, tile_desc(same(smem(s.t.q[q_slot]) + group * 64 * 128), 16),
+                           tile_desc(same(smem(s.t.k[stage])), 16));
+    };
+    /* The tile's products are in x: shape, hide, soften. */
+    auto finish_scores = [&] {
+        const int base = t * KEYS, pos = i.pos + row, low_row = i.pos + group * 64;
+        int first[2], end[2];
+
+        if (SHAPED) {
+            float *diagonal = s.diagonal[n_kv % 2][group];
+
+            if (p.bias) {
+                int reach = p.bias_reach;
+
+                for (int j = thread; j < KEYS + 63; j += 128)
+                    diagonal[j] =
+                        s.bias[slot][reach + min(max(base + j - 63 - low_row, -reach), reach)];
+                named_sync(WG_SYNC + group, 128);
+            }
+            shape_scores<KEYS>(x, p, diagonal + 63 + column - (int)(row - group * 64));
+        }
+#pragma unroll
+        for (int r = 0; r < 2; r++) {
+            end[r] = (p.causal ? min(pos + 8 * r + 1, i.n_keys) : i.n_keys) - base - column;
+            first[r] = p.window ? pos + 8 * r + 1 - (int)p.window - base - column : 0;
+        }
+        hide<KEYS>(x, first, end, p.window && low_row + 64 - (int)p.window > base,
+                   base + KEYS > (p.causal ? min(low_row + 1, i.n_keys) : i.n_keys));
+        soften<KEYS>(x, f, keep, mult);
+    };
+    /* o += y v; seen: the part of the tile that any row sees. */
+    auto start_values = [&](uint32_t at, int seen_first, int seen_end) {
+        uint32_t stage = at % STAGES;
+
+        barrier_wait(smem(&s.v_full[stage]), at / STAGES % 2);
+        if (seen_first > 0 || seen_end < KEYS)
+            clear_hidden<D>(s.t.v[stage], seen_first, seen_end, thread);
+        queue_values<T, D>(o, y, tile_desc(same(smem(s.t.v[stage])), KEYS * 128));
+    };
+
+    /* Values of tile t (K's number n_kv), beside the scores of the tile after it: of this item, or, where
+     * that was its last, of the next one. false: there is none. */
+    auto step = [&](auto last) {
+        const int seen_first = i.first - t * KEYS, seen_end = i.end - t * KEYS;
+        const uint32_t v = n_kv++, stage = n_kv % STAGES;
+        const output at = { i.row, i.n_rows, i.head };
+        const soft old = f;
+
+        t--;
+        if constexpr (decltype(last)::value) {
+            barrier_arrive_warp(smem(&s.q_empty[q_slot]));
+            barrier_arrive_warp(smem(&s.item_empty[slot]));
+            if (!take()) {
+                start_values(v, seen_first, seen_end);
+                wgmma_wait<0>();
+                pin(o);
+                store<T, D>(o, old, p, at, row, mult);
+                return false;
+            }
+            t = i.last;
+            f = { { -INFINITY, -INFINITY }, { 0, 0 } };
+        }
+        barrier_wait(smem(&s.k_full[stage]), n_kv / STAGES % 2);
+        if (tile::TURNS) named_sync(turn_mine, 256);
+        start_scores();
+        start_values(v, seen_first, seen_end);
+        if (tile::TURNS) named_arrive(turn_next, 256);
+        wgmma_wait<1>();
+        pin(x);
+        barrier_arrive_warp(smem(&s.k_empty[stage]));
+        finish_scores();
+        /* Never so. But ptxas moves the wait up to what it knows to depend on it, before all of the
+         * softmax that is to run meanwhile; it does not move it over a branch. */
+        if (f.sum[0] + f.sum[1] < 0) __nanosleep(0);
+        wgmma_wait<0>();
+        pin(o);
+        pin(y);
+        barrier_arrive_warp(smem(&s.v_empty[v % STAGES]));
+        round_scores<T, KEYS>(y, x);
+        if constexpr (decltype(last)::value) store<T, D>(o, old, p, at, row, mult);
+#pragma unroll
+        for (int j = 0; j < D / 2; j++) o[j] = decltype(last)::value ? 0 : o[j] * keep[j / 2 % 2];
+        return true;
+    };
+
+    if (tile::TURNS && group == GROUPS - 1) named_arrive(turn_next, 256);
+    if (take()) {
+        f = { { -INFINITY, -INFINITY }, { 0, 0 } };
+#pragma unroll
+        for (int j = 0; j < D / 2; j++) o[j] = 0;
+        t = i.last;
+        barrier_wait(smem(&s.k_full[0]), 0);
+        start_scores();
+        wgmma_wait<0>();
+        pin(x);
+        barrier_arrive_warp(smem(&s.k_empty[0]));
+        finish_scores();
+        round_scores<T, KEYS>(y, x);
+        do {
+            for (int left = i.n_tiles; left > 1; left--) step(std::false_type());
+        } while (step(std::true_type()));
+    }
+    /* The turn that the first one would take next was given but not taken. */
+    if (tile::TURNS && group == 0) named_sync(turn_mine, 256);
+}
+
+template <class T, int D, bool SHAPED>
+__global__ void
+__launch_bounds__(room<D>::THREADS, 1)
+    attend(const __grid_constant__ CUtensorMap q, const __grid_constant__ CUtensorMap k,
+           const __grid_constant__ CUtensorMap v, const __grid_constant__ params p)
+{
+    extern __shared__ unsigned char raw[];
+    room<D> &s = *(room<D> *)(raw + (-smem(raw) & 1023));
+    constexpr int GROUPS = room<D>::GROUPS;
+
+    static_assert(GROUPS == 2, "registers are for two");
+    if (threadIdx.x == 0) {
+        for (int j = 0; j < attend_tile<D>::Q_SLOTS; j++) {
+            barrier_init(smem(&s.q_full[j]), 1);
+            barrier_init(smem(&s.q_empty[j]), 4 * GROUPS);
+        }
+        for (int j = 0; j < 2; j++) {
+            barrier_init(smem(&s.item_full[j]), 1);
+            barrier_init(smem(&s.item_empty[j]), 4 * GROUPS + 1);
+        }
+        for (int j = 0; j < attend_tile<D>::STAGES; j++) {
+            barrier_init(smem(&s.k_full[j]), 1);
+            barrier_init(smem(&s.v_full[j]), 1);
+            barrier_init(smem(&s.k_empty[j]), 4 * GROUPS);
+            barrier_init(smem(&s.v_empty[j]), 4 * GROUPS);
+        }
+        asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+        tma_prefetch(&q);
+        tma_prefetch(&k);
+        tma_prefetch(&v);
+    }
+    __syncthreads();
+    after_previous();
+    if (threadIdx.x < 128) {
+        registers_down<56>();
+        if (threadIdx.x < 32)
+            fetch<D>(s, p, &q, &k, &v);
+        else if (threadIdx.x < 64)
+            plan<D>(s, p);
+    } else {
+        registers_up<224>();
+        consume<T, D, SHAPED>(s, p);
+    }
+}
+
+/* ---- the host's side ---- */
+
+/* cuTensorMapEncodeTiled, asked of the driver: libcuda is not linked. */
+PFN_cuTensorMapEncodeTiled_v12000
+encoder()
+{
+    static const PFN_cuTensorMapEncodeTiled_v12000 encode = [] {
+        void *f = NULL;
+        cudaDriverEntryPointQueryResult found;
+
+        if (cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &f, 12000, cudaEnableDefault,
+                                             &found) != cudaSuccess ||
+            found != cudaDriverEntryPointSuccess)
+            f = NULL;
+        return (PFN_cuTensorMapEncodeTiled_v12000)f;
+    }();
+
+    return encode;
+}
+
+bool
+make_map(CUtensorMap *map, enum dtype t, void *data, uint32_t n, const cuuint64_t *dim,
+         const cuuint64_t *stride, const cuuint32_t *box)
+{
+    static const cuuint32_t one[4] = { 1, 1, 1, 1 };
+
+    return encoder()(map,
+                     t == DT_F16 ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16
+                                 : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16,
+                     n, data, dim, stride, box, one, CU_TENSOR_MAP_INTERLEAVE_NONE,
+                     CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+                     CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
+}
+
+template <int D>
+bool
+make_maps(CUtensorMap *q, CUtensorMap *k, CUtensorMap *v, const struct attend *a, uint32_t box)
+{
+    enum dtype t = a->q.dtype;
+    const cuuint64_t q_dim[2] = { (cuuint64_t)a->n_heads * D, a->q.dim[0] };
+    const cuuint64_t q_stride[1] = { (cuuint64_t)a->q.stride * 2 };
+    const cuuint32_t q_box[2] = { 64, attend_tile<D>::ROWS }, kv_box[4] = { 64, box, 1, 1 };
+
+    if (!make_map(q, t, a->q.data, 2, q_dim, q_stride, q_box)) return false;
+    if (a->kv.table) {
+        const struct kv_view *w = &a->kv;
+        /* How many slices there are is the table's affair: every one below 2^31 is inside. */
+        const cuuint64_t dim[4] = { D, w->tokens_per_block, a->n_kv_heads, 1u << 31 };
+        const cuuint64_t stride[3] = { D * 2, (cuuint64_t)w->tokens_per_block * D * 2,
+                                       w->slice_bytes };
+
+        return make_map(k, t, w->base, 4, dim, stride, kv_box) &&
+               make_map(v, t, (char *)w->base + (w->n_parts == 1 ? 0 : w->slice_bytes), 4, dim,
+                        stride, kv_box);
+    }
+    const struct tensor *in[2] = { &a->k, &a->v };
+    CUtensorMap *to[2] = { k, v };
+
+    for (int i = 0; i < 2; i++) {
+        const cuuint64_t row = (cuuint64_t)in[i]->stride * 2;
+        const cuuint64_t dim[4] = { D, in[i]->dim[0], a->n_kv_heads, 1 };
+        const cuuint64_t stride[3] = { row, D * 2, row * in[i]->dim[0] };
+
+        if (!make_map(to[i], t, in[i]->data, 4, dim, stride, kv_box)) return false;
+    }
+    return true;
+}
+
+template <class T, int D, bool SHAPED>
+cudaError_t
+queue(const struct k_lane *l, const struct attend *a, struct rows r)
+{
+    constexpr size_t bytes = sizeof(room<D>) + 1024;
+    static const cudaError_t raised = cudaFuncSetAttribute(
+        attend<T, D, SHAPED>, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
+    constexpr uint32_t ROWS = attend_tile<D>::ROWS, KEYS = attend_tile<D>::KEYS;
+    uint32_t tiles = (r.n_rows - r.n_single) / ROWS + (r.n_runs - r.n_single);
+    struct params p = {};
+    CUtensorMap q, k, v;
+
+    if (raised != cudaSuccess) return raised;
+    p.run = r.run;
+    p.first_run = r.n_single;
+    p.n_runs = r.n_runs;
+    p.table = a->kv.table;
+    p.table_stride = a->kv.table_stride;
+    p.block_tokens = a->kv.table ? a->kv.tokens_per_block : KEYS;
+    p.box_tokens = p.block_tokens < KEYS ? p.block_tokens : KEYS;
+    p.n_heads = a->n_heads;
+    p.group = a->n_heads / a->n_kv_heads;
+    p.window = a->window;
+    p.causal = a->causal;
+    p.out = a->out.data;
+    p.out_stride = a->out.stride;
+    p.scale = a->softcap != 0 ? a->scale : a->scale * LOG2E;
+    p.softcap = a->softcap;
+    p.sinks = a->sinks;
+    p.bias = a->bias;
+    p.bias_reach = a->bias_reach;
+    p.count = l->count;
+    if (!make_maps<D>(&q, &k, &v, a, p.box_tokens)) return cudaErrorInvalidValue;
+    return launch(attend<T, D, SHAPED>, dim3(min((uint64_t)l->sms, (uint64_t)tiles * a->n_heads)),
+                  dim3(room<D>::THREADS), bytes, l->st, q, k, v, p);
+}
+
+template <class T, int D>
+cudaError_t
+queue_kind(const struct k_lane *l, const struct attend *a, struct rows r)
+{
+    return a->bias || a->softcap != 0 ? queue<T, D, true>(l, a, r) : queue<T, D, false>(l, a, r);
+}
+
+template <class T>
+cudaError_t
+queue_dim(const struct k_lane *l, const struct attend *a, struct rows r)
+{
+    switch (a->head_dim) {
+    case 64:
+        return queue_kind<T, 64>(l, a, r);
+    case 128:
+        return queue_kind<T, 128>(l, a, r);
+    case 256:
+        return queue_kind<T, 256>(l, a, r);
+    default:
+        return cudaErrorInvalidValue;
+    }
+}
+
+/* TMA reads rows at multiples of 16 bytes, and so does store() write them. */
+bool
+aligned(const struct tensor *t, enum dtype type)
+{
+    return t->dtype == type && (uintptr_t)t->data % 16 == 0 && t->stride % 8 == 0;
+}
+
+} /* namespace */
+
+cudaError_t
+k_attend_sm90(const struct k_lane *l, const struct attend *a, struct rows r)
+{
+    enum dtype t = a->q.dtype;
+
+    if (l->invariant || a->mask || !(a->scale > 0) || (t != DT_BF16 && t != DT_F16))
+        return cudaErrorInvalidValue;
+    if (!aligned(&a->q, t) || !aligned(&a->out, t)) return cudaErrorInvalidValue;
+    if (a->bias && 2 * (uint64_t)a->bias_reach + 1 > MAX_BIAS) return cudaErrorInvalidValue;
+    if (a->kv.table) {
+        if (a->kv.dtype != t || a->kv.tokens_per_block < 8 || a->kv.slice_bytes % 16 != 0 ||
+            (uintptr_t)a->kv.base % 16 != 0)
+            return cudaErrorInvalidValue;
+    } else if (!aligned(&a->k, t) || !aligned(&a->v, t)) {
+        return cudaErrorInvalidValue;
+    }
+    if (!encoder()) return cudaErrorInvalidValue;
+    if (r.n_runs <= r.n_single || r.n_rows <= r.n_runs) return cudaErrorInvalidValue;
+    return t == DT_F16 ? queue_dim<__half>(l, a, r) : queue_dim<__nv_bfloat16>(l, a, r);
+}
