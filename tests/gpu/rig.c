@@ -128,6 +128,15 @@ close_shared(void)
     one.gpu = NULL;
 }
 
+int
+rig_begin(void **state)
+{
+    (void)state;
+    one.n_open = 0;
+    if (one.gpu && gpu_ops(one.gpu)->lane_error(one.lane) < 0) close_shared();
+    return 0;
+}
+
 void
 rig_open(struct rig *r, const char *isa, uint32_t threads)
 {

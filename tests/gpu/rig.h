@@ -36,6 +36,10 @@ void rig_args(int argc, char **argv);
 bool rig_cuda(void);
 void rig_invariant(void); /* every device opened from now on keeps a row's bits from its company */
 
+/* For every test of a program: what a failed one before it has left open is closed. */
+int rig_begin(void **state);
+#define rig_test(f) cmocka_unit_test_setup(f, rig_begin)
+
 void rig_open(struct rig *r, const char *isa, uint32_t threads); /* both mean the CPU */
 void rig_close(struct rig *r);
 void rig_send(struct rig *r);

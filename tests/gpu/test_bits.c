@@ -600,15 +600,14 @@ int
 main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(matmul_gives_a_row_the_same_bits_in_any_batch),
-        cmocka_unit_test(norms_give_a_row_the_same_bits_in_any_batch),
-        cmocka_unit_test(activations_have_the_same_bits_scalar_and_avx2_over_all_magnitudes),
-        cmocka_unit_test(fused_ops_have_the_bits_of_the_ops_one_by_one),
-        cmocka_unit_test(embed_and_fill_random_have_the_same_bits_everywhere),
-        cmocka_unit_test(
-            attention_rows_have_the_same_bits_for_any_chunk_block_size_isa_and_threads),
-        cmocka_unit_test(encoder_rows_have_the_same_bits_whichever_sources_ride_along),
-        cmocka_unit_test(two_lanes_at_once_give_the_same_bits_as_one),
+        rig_test(matmul_gives_a_row_the_same_bits_in_any_batch),
+        rig_test(norms_give_a_row_the_same_bits_in_any_batch),
+        rig_test(activations_have_the_same_bits_scalar_and_avx2_over_all_magnitudes),
+        rig_test(fused_ops_have_the_bits_of_the_ops_one_by_one),
+        rig_test(embed_and_fill_random_have_the_same_bits_everywhere),
+        rig_test(attention_rows_have_the_same_bits_for_any_chunk_block_size_isa_and_threads),
+        rig_test(encoder_rows_have_the_same_bits_whichever_sources_ride_along),
+        rig_test(two_lanes_at_once_give_the_same_bits_as_one),
     };
 
     rig_args(argc, argv);

@@ -307,14 +307,14 @@ int
 main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(checksums_do_not_depend_on_threads_and_notice_every_byte),
-        cmocka_unit_test(blocks_are_copied_each_in_one_piece),
-        cmocka_unit_test(blocks_travel_to_the_host_and_back),
-        cmocka_unit_test(an_arena_is_known_by_its_fd_and_adopted_with_what_is_in_it),
-        cmocka_unit_test(memory_that_an_arena_takes_is_free_again_after_it),
-        cmocka_unit_test(a_lane_sees_what_another_one_wrote_before_the_mark_it_waits_for),
-        cmocka_unit_test(marks_count_up_and_a_step_is_done_when_its_mark_is),
-        cmocka_unit_test(a_graph_queues_the_same_work_again_on_other_contents),
+        rig_test(checksums_do_not_depend_on_threads_and_notice_every_byte),
+        rig_test(blocks_are_copied_each_in_one_piece),
+        rig_test(blocks_travel_to_the_host_and_back),
+        rig_test(an_arena_is_known_by_its_fd_and_adopted_with_what_is_in_it),
+        rig_test(memory_that_an_arena_takes_is_free_again_after_it),
+        rig_test(a_lane_sees_what_another_one_wrote_before_the_mark_it_waits_for),
+        rig_test(marks_count_up_and_a_step_is_done_when_its_mark_is),
+        rig_test(a_graph_queues_the_same_work_again_on_other_contents),
     };
 
     rig_args(argc, argv);

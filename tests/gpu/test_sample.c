@@ -541,15 +541,15 @@ int
 main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(temperature_zero_takes_the_best_and_the_lowest_id_of_equals),
-        cmocka_unit_test(a_nan_is_never_chosen_and_nothing_but_nan_is_an_error),
-        cmocka_unit_test(
+        rig_test(temperature_zero_takes_the_best_and_the_lowest_id_of_equals),
+        rig_test(a_nan_is_never_chosen_and_nothing_but_nan_is_an_error),
+        rig_test(
             the_repetition_penalty_divides_positive_and_multiplies_negative_logits_of_seen_tokens),
-        cmocka_unit_test(banned_tokens_are_not_chosen_and_forced_ones_are_whatever_the_logits),
-        cmocka_unit_test(logprobs_are_of_the_softmax_best_first_and_the_lowest_id_of_equals_first),
-        cmocka_unit_test(draws_follow_top_k_top_p_and_min_p_as_transformers_cuts_them),
-        cmocka_unit_test(the_same_seed_output_and_position_draw_the_same_token_in_any_batch),
-        cmocka_unit_test(a_token_is_the_same_on_every_device_whatever_a_row_asks_for),
+        rig_test(banned_tokens_are_not_chosen_and_forced_ones_are_whatever_the_logits),
+        rig_test(logprobs_are_of_the_softmax_best_first_and_the_lowest_id_of_equals_first),
+        rig_test(draws_follow_top_k_top_p_and_min_p_as_transformers_cuts_them),
+        rig_test(the_same_seed_output_and_position_draw_the_same_token_in_any_batch),
+        rig_test(a_token_is_the_same_on_every_device_whatever_a_row_asks_for),
     };
 
     rig_args(argc, argv);
