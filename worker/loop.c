@@ -304,7 +304,6 @@ turn(struct worker *w, struct seq **seq, uint32_t *n_before, struct err *e)
     struct request *r;
     int busy = 0, got;
 
-    health_beat(w, now);
     /* A full response ring stops the engine here: no step is finished, so none is launched. */
     for (unsigned l = 0; l < w->e.limits.n_lanes && outbox_empty(&w->outbox); l++) {
         got = retire(w, l, now, seq, n_before);
@@ -324,6 +323,7 @@ turn(struct worker *w, struct seq **seq, uint32_t *n_before, struct err *e)
     if (got < 0) return got;
     reap(w);
     TRY(flush(w, e));
+    health_beat(w, now); /* what the turn has done is there before whoever gets its tokens asks */
     if (atomic_load_explicit(&w->drain_asked, memory_order_relaxed)) w->draining = true;
     if (w->draining && !w->requests.n_used && outbox_empty(&w->outbox)) return 1;
     if (!busy && rest(w, now, may_sleep(w, now)) < 0) return err_set(e, -EPIPE, "lagand is gone");
