@@ -111,6 +111,7 @@ rest(struct worker *w, nsec now, nsec most)
     int r;
 
     w->seen = false;
+    w->idled |= next.until == NSEC_NEVER;
     if (next.look) {
         look(w, MIN(next.until, now + LOOK_TURN));
         return 0;
@@ -226,10 +227,27 @@ launch(struct worker *w, unsigned lane, nsec now, struct err *e)
         }
     if (l->started == l->finished) l->since = now;
     l->started++;
+    if (w->idled) w->after_idle = b->step;
+    w->idled = false;
     health_launch(w, b);
     set_deadline(w, now);
     r = exec_start(w->e.exec, b, e);
     return r < 0 ? r : 1;
+}
+
+/* A device that had nothing to do was not idle between two steps. */
+static void
+count_gaps(struct worker *w, uint64_t step)
+{
+    uint64_t n, ns;
+
+    exec_gaps(w->e.exec, &n, &ns);
+    if (step != w->after_idle) {
+        w->stats.v[STAT_gaps] += n - w->gaps;
+        w->stats.v[STAT_idle_ns] += ns - w->gaps_ns;
+    }
+    w->gaps = n;
+    w->gaps_ns = ns;
 }
 
 /* The lane's oldest step, if it is done: commit, emit. 1: it was; 0: not yet. A step that waited for
@@ -267,7 +285,7 @@ retire(struct worker *w, unsigned lane, nsec now, struct seq **seq, uint32_t *n_
         w->ns_per_row = w->ns_per_row > 0 ? 0.9 * w->ns_per_row + 0.1 * ns : ns;
     }
     w->stats.v[STAT_steps]++;
-    if (w->keys.timing) exec_gaps(w->e.exec, &w->stats.v[STAT_gaps], &w->stats.v[STAT_idle_ns]);
+    if (w->keys.timing) count_gaps(w, res->step);
     w->stats.v[STAT_step_rows] = b->n_rows;
     w->stats.v[STAT_step_ns] = (uint64_t)(now - l->since);
     l->since = now;

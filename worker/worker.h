@@ -83,7 +83,9 @@ struct worker {
     struct stats stats;
     double ns_per_row; /* fitted to finished steps: predicts the next one's deadline */
     bool seen;         /* we looked on while a step ended */
-    bool loaded;       /* e is the engine's */
+    bool idled;        /* with nothing out; after_idle: the step that was launched then */
+    uint64_t after_idle, gaps, gaps_ns; /* gaps: of the device, as last read */
+    bool loaded;                        /* e is the engine's */
     bool draining;
     _Atomic bool drain_asked; /* set by the control thread */
 };
