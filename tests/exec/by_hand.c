@@ -138,13 +138,13 @@ hand_edits(struct hand *h, struct batch *b, uint32_t seat, uint32_t end)
 
 /* The next rows of one seat, if there are any and they fit; its encoder first. */
 static void
-add_run(struct hand *h, struct batch *b, uint32_t seat)
+add_run(struct hand *h, struct batch *b, unsigned lane, uint32_t seat)
 {
     struct hand_seat *s = &h->seat[seat];
     uint32_t room = h->o.max_rows - b->n_rows, left;
     struct batch_run *r = &b->run[b->n_runs];
 
-    if (!s->active || !room) return;
+    if (!s->active || !room || h->started[lane] < s->late) return;
     if (s->n_source && s->enc_done < h->m->shape.n_encoder_layers) return;
     left = s->planned < s->n_prompt ? s->n_prompt - s->planned
                                     : s->planned + 1 < s->n_prompt + s->n_new;
@@ -176,12 +176,13 @@ add_run(struct hand *h, struct batch *b, uint32_t seat)
 
 /* Which seats encode in this step is known before the decoder's rows; where, only after them. */
 static void
-take_encoder(struct hand *h, struct batch *b, uint32_t seat)
+take_encoder(struct hand *h, struct batch *b, unsigned lane, uint32_t seat)
 {
     struct hand_seat *s = &h->seat[seat];
     uint32_t all = h->m->shape.n_encoder_layers, n = h->o.enc_layers ? h->o.enc_layers : all;
 
     if (!s->active || !s->n_source || s->enc_done == all) return;
+    if (h->started[lane] < s->late) return;
     n = MIN(n, all - s->enc_done);
     b->encode[b->n_encode++] = (struct batch_encode){ .seat = seat,
                                                       .n_rows = s->n_source,
@@ -219,12 +220,14 @@ plan(struct hand *h, unsigned lane)
 {
     struct batch *b = hand_batch(h, lane);
     uint64_t n = h->started[lane];
+    uint32_t decoder_rows;
 
-    for (uint32_t i = lane; i < HAND_SEATS; i += h->o.n_lanes) take_encoder(h, b, i);
-    for (uint32_t i = lane; i < HAND_SEATS; i += h->o.n_lanes) add_run(h, b, i);
+    for (uint32_t i = lane; i < HAND_SEATS; i += h->o.n_lanes) take_encoder(h, b, lane, i);
+    for (uint32_t i = lane; i < HAND_SEATS; i += h->o.n_lanes) add_run(h, b, lane, i);
+    decoder_rows = b->n_rows;
     place_encoders(h, b);
     if (!b->n_rows) return false;
-    if (h->o.buckets) b->bucket = bucket_of(b->n_rows);
+    if (h->o.buckets) b->bucket = bucket_of(decoder_rows);
     OK(exec_start(h->x, b, e));
     memcpy(h->out[lane][n % 2], b->run, b->n_runs * sizeof *b->run);
     h->n_out[lane][n % 2] = b->n_runs;

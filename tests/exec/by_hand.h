@@ -33,6 +33,7 @@ struct hand_seat {
     float *lp;               /* [n_prompt + n_new][vocab] by position of the row, or NULL */
     float logprob[HAND_LEN]; /* by position of the token: as reported */
 
+    uint64_t late; /* steps of its lane before it begins */
     bool active;
     uint32_t planned, enc_row, enc_done, set[MAX_GROUPS], gone[MAX_GROUPS];
 };

@@ -475,6 +475,7 @@ sit_mixed(bool encoder)
     for (uint32_t i = 0; i < 11; i++) {
         struct hand_seat *s = sit(i, 1 + 2 * i % 7, 5 + 4 * i);
 
+        s->late = 3 * (i / 2);
         if (encoder) {
             s->source = SOURCE;
             s->n_source = 1 + i;

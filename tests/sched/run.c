@@ -406,7 +406,7 @@ run_plan(struct run *r, unsigned lane)
         do_encode(r, b, &b->encode[i]);
     }
     check(row == b->n_rows && row - decoder <= r->l.max_enc_rows);
-    check(b->bucket == 0 || b->bucket >= b->n_rows);
+    check(b->bucket == 0 || (decoder && b->bucket >= decoder));
     return b;
 }
 

@@ -300,14 +300,14 @@ queue_step(struct exec *x, struct exec_lane *l, const struct stage *st, const st
     return op->lane_mark(l->lane, b->step);
 }
 
-/* Whether the step only generates: a row, and a row of logits, for every run. */
+/* Whether every run of the decoder has one row, and a row of logits. Sources and their projections are
+ * queued in front and in no graph. */
 static bool
 generates(const struct batch *b)
 {
-    if (b->n_encode || b->n_runs != b->n_rows || b->n_logits != b->n_rows) return false;
     for (uint32_t i = 0; i < b->n_runs; i++)
-        if (b->run[i].enc_rows) return false;
-    return true;
+        if (b->run[i].n_rows != 1 || b->run[i].first_logit != i) return false;
+    return b->n_runs && b->n_logits == b->n_runs;
 }
 
 /* The step's arrays, padded to its bucket where it may be a graph. */
@@ -315,7 +315,6 @@ static void
 stage_step(struct exec *x, struct exec_lane *l, struct stage *st, const struct batch *b,
            struct outcome *o, struct todo *t)
 {
-    check(!b->bucket || b->bucket >= b->n_rows);
     if (b->bucket && l->graphs.room && generates(b)) {
         t->graph = graphs_use(&l->graphs, b->bucket, b->step);
         if (t->graph) t->bucket = b->bucket;

@@ -1,6 +1,6 @@
 /* graphs.h - which steps of a lane run as captured graphs, and what capturing may cost.
  *
- * A step that only generates runs a graph of so many rows, its bucket: rows beyond the step's are padding.
+ * A step whose decoder only generates runs a graph of so many rows, its bucket: rows beyond the step's are padding.
  * One struct graphs a lane holds at most one graph a bucket, within its bytes; the least recently used
  * goes. A bucket runs plain first (what is made once, is made then), and is captured at its next use,
  * provided that no step is delayed by more than GRAPHS_DELAY: capturing takes as long as the longest

@@ -60,7 +60,8 @@ struct batch {
     uint64_t step; /* of this lane, from 1 */
     uint8_t lane, rung, work;
     uint32_t
-        bucket; /* rows the graph runs (>= n_rows), 0 = no graph; rows beyond n_rows: scratch seat */
+        bucket; /* decoder rows the graph runs (the batch's or more), 0 = no graph; those beyond the
+                   batch's: no seat */
     uint32_t n_rows; /* decoder and encoder rows together */
     uint32_t n_runs, n_logits, n_encode, n_edits, n_copies, n_waits;
     token_id *token;             /* [n_rows] */

@@ -223,9 +223,11 @@ end_hopeless(struct plan *p)
 static uint32_t
 pick_bucket(const struct scheduler *s, const struct batch *b)
 {
-    if (b->n_encode > 0) return 0;
+    const struct batch_run *last = &b->run[b->n_runs ? b->n_runs - 1 : 0];
+
+    if (b->n_runs == 0) return 0;
     for (uint32_t i = 0; i < s->l.n_buckets; i++)
-        if (s->l.bucket[i] >= b->n_rows) return s->l.bucket[i];
+        if (s->l.bucket[i] >= last->first_row + last->n_rows) return s->l.bucket[i];
     return 0;
 }
 
