@@ -4,7 +4,8 @@
  *     stage.c     batch -> the arrays that ops read, and what is refused
  *     draw.c      rows of logits: which, how they are sampled, what comes back
  *     graphs.c    which steps run as captured graphs
- *     exec.c      the queue of one step, and its end
+ *     queue.c     the queue of one step
+ *     exec.c      before the first step; a step's start and end
  *
  * A lane has one staging image on the device, because graphs keep addresses and because the copy into it
  * comes after the step before in the lane's queue; two on the host, because a copy's source must stay
@@ -132,6 +133,10 @@ void stage_rest(struct exec *x, struct stage *st, const struct batch *b, struct 
 /* Encoder slice i goes through its layers together with the one before it: they are side by side in
  * the batch and in enc_state. */
 bool stage_follows(const struct batch *b, uint32_t i);
+
+/* queue.c */
+int queue_step(struct exec *x, struct exec_lane *l, const struct stage *st, const struct batch *b,
+               const struct todo *t, struct outcome *o) MUST_USE;
 
 /* draw.c */
 void draw_stage(struct exec *x, struct stage *st, const struct batch *b, struct outcome *o,

@@ -1,0 +1,161 @@
+/* queue.c - one step, in the order it is queued: what must be waited for, the step's arrays, table edits,
+ * encoder slices, tokens sampled by the step before, cross projections of new sources, the decoder,
+ * logits and sampling, results, the mark. A graph holds tokens, decoder, logits and sampling.
+ */
+#include "base/clock.h"
+#include "base/log.h"
+#include "worker/exec/inside.h"
+
+#include <errno.h>
+
+static int
+queue_encoders(struct exec *x, struct exec_lane *l, const struct batch *b, const struct todo *t)
+{
+    struct step *s = &l->step;
+    uint32_t row = 0;
+
+    for (uint32_t i = 0, n; i < b->n_encode; i += n) {
+        const struct batch_encode *a = &b->encode[i];
+        uint32_t n_rows = a->n_rows;
+
+        for (n = 1; i + n < b->n_encode && stage_follows(b, i + n); n++)
+            n_rows += b->encode[i + n].n_rows;
+        s->enc = (struct rows){
+            .n_rows = n_rows,
+            .n_runs = n,
+            .token = t->enc_token + row,
+            .pos = t->enc_pos + row,
+            .seat = t->enc_seat + row,
+            .run = t->enc_run + i,
+        };
+        s->enc_x = tensor_rows(x->enc_state, a->enc_row, n_rows);
+        s->enc_out = tensor_rows(x->enc_out, a->enc_row, n_rows);
+        TRY(x->m->arch->encode(x->m, s, a->first_layer, a->n_layers));
+        row += n_rows;
+    }
+    return 0;
+}
+
+/* All new sources at once: a layer's weights are read once, however many there are. */
+static int
+queue_projections(struct exec *x, struct exec_lane *l, const struct todo *t)
+{
+    struct step *s = &l->step;
+
+    if (!t->n_project) return 0;
+    s->project =
+        (struct rows){ .n_rows = t->n_project, .pos = t->project_pos, .seat = t->project_seat };
+    if (t->project_first == NOT_TOGETHER) {
+        s->project_x = tensor_rows(l->sources, 0, t->n_project);
+        TRY(x->op->rows(l->lane, s->project_x, x->enc_out, t->project_row));
+    } else
+        s->project_x = tensor_rows(x->enc_out, t->project_first, t->n_project);
+    return x->m->arch->project_cross(x->m, s, 0, x->m->shape.n_layers);
+}
+
+/* What a graph holds. */
+static int
+queue_decoder(struct exec *x, struct exec_lane *l, const struct todo *t)
+{
+    const struct gpu_ops *op = x->op;
+
+    op->range_begin(l->lane, "forward");
+    TRY(op->tokens(l->lane, l->step.rows, x->last));
+    TRY(x->m->arch->forward(x->m, &l->step, 0, x->m->shape.n_layers));
+    op->range_end(l->lane);
+    op->range_begin(l->lane, "sample");
+    TRY(draw_queue(x, l, t));
+    op->range_end(l->lane);
+    return 0;
+}
+
+/* How long the steps that are out will still take, as far as can be told. */
+static nsec
+busy(const struct exec_lane *l, nsec now)
+{
+    if (l->started == l->finished) return 0;
+    return MAX(l->since + l->step_ns - now, (nsec)0);
+}
+
+/* Queue the decoder's part as a graph, captured now if that is due. 0: it runs plain. */
+static int
+run_graph(struct exec *x, struct exec_lane *l, const struct todo *t)
+{
+    const struct gpu_ops *op = x->op;
+    struct graphs_slot *s = t->graph;
+    struct graph *graph = NULL, *drop;
+    uint64_t bytes = 0;
+    nsec began = clock_now();
+    int r, end;
+
+    if (!s) return 0;
+    if (!s->graph) {
+        if (!graphs_may_capture(&l->graphs, s, busy(l, began))) return 0;
+        r = op->graph_begin(l->lane);
+        if (r == 0) {
+            r = queue_decoder(x, l, t);
+            end = op->graph_end(l->lane, &graph, &bytes);
+            if (r == 0) r = end;
+        }
+        if (r < 0) {
+            log_debug("steps of %u rows cannot be captured, running them plain: %s", s->rows,
+                      gpu_why(x->gpu));
+            graphs_never(s);
+            return op->lane_error(l->lane);
+        }
+        do {
+            r = graphs_keep(&l->graphs, s, graph, bytes, clock_now() - began,
+                            op->lane_done(l->lane), &drop);
+            if (drop) op->graph_drop(l->lane, drop);
+        } while (r == -EAGAIN);
+        if (r < 0) {
+            op->graph_drop(l->lane, graph);
+            return 0;
+        }
+    }
+    TRY(op->graph_run(l->lane, s->graph));
+    return 1;
+}
+
+static int
+queue_rows(struct exec *x, struct exec_lane *l, const struct todo *t)
+{
+    const struct gpu_ops *op = x->op;
+    struct step *s = &l->step;
+    int r;
+
+    s->x = tensor_rows(l->x, 0, s->rows.n_rows);
+    s->normed = tensor_rows(l->normed, 0, s->rows.n_rows);
+    if (t->n_see) {
+        TRY(op->tokens(l->lane, s->rows, x->last));
+        TRY(op->see(l->lane, x->seen, x->seen_words, s->rows, t->see, t->n_see));
+    }
+    TRY(queue_projections(x, l, t));
+    r = run_graph(x, l, t);
+    if (r == 0) r = queue_decoder(x, l, t);
+    return r < 0 ? r : 0;
+}
+
+int
+queue_step(struct exec *x, struct exec_lane *l, const struct stage *st, const struct batch *b,
+           const struct todo *t, struct outcome *o)
+{
+    const struct gpu_ops *op = x->op;
+
+    for (uint32_t i = 0; i < b->n_waits; i++)
+        if (b->wait[i].lane != b->lane)
+            TRY(op->lane_after(l->lane, x->lane[b->wait[i].lane].lane, b->wait[i].step));
+    if (st->used) TRY(op->put(l->lane, st->dev, st->host, st->used));
+    if (t->n_ban) TRY(op->put(l->lane, l->ban, st->ban, t->n_ban * sizeof *st->ban));
+    op->work_begin(l->lane);
+    if (t->n_edits) TRY(op->edit(l->lane, x->tables, t->edit, t->n_edits));
+    if (b->n_encode) {
+        op->range_begin(l->lane, "encode");
+        TRY(queue_encoders(x, l, b, t));
+        op->range_end(l->lane);
+    }
+    if (l->step.rows.n_rows) TRY(queue_rows(x, l, t));
+    op->work_end(l->lane);
+    TRY(draw_get(x, l, t, o));
+    return op->lane_mark(l->lane, b->step);
+}
