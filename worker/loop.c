@@ -30,9 +30,12 @@ static const nsec OVERDUE_LEAST = 3 * NSEC_S, LOAD_TURN = 5 * NSEC_MS, IDLE_TURN
 /* Looking at the device, we take what the other threads have for us this often. */
 static const nsec LOOK_TURN = 100 * NSEC_US;
 
+static const nsec MOST_BEHIND = 500 * NSEC_MS;
+
 /* Weight bytes a nanosecond that a row is taken to cost until a step has been measured: 30 GFLOP/s at
- * two bytes a weight. Without it a large model's first prompt would be overdue before it is done. */
-enum { FIRST_GUESS = 30 };
+ * two bytes a weight, on a GPU 100 TFLOP/s. Without it a large model's first prompt would be overdue before
+ * it is done. */
+enum { FIRST_GUESS = 30, FIRST_GUESS_GPU = 100000 };
 
 static inline void
 cpu_relax(void)
@@ -208,6 +211,22 @@ set_deadline(struct worker *w, nsec now)
                  out ? now + MAX(OVERDUE_LEAST, (nsec)(OVERDUE_FACTOR * rows * w->ns_per_row)) : 0);
 }
 
+/* A driver's queue holds about a thousand launches: queueing behind a step that still has most of its own to
+ * go blocks until they went, and the supervisor takes us for dead. Behind a long step we queue when its end is
+ * near; one of which nothing is known yet is waited for. */
+static bool
+too_early(const struct worker *w, unsigned lane, nsec now)
+{
+    const struct worker_lane *l = &w->lane[lane];
+    const struct batch *b = l->batch[(l->finished + 1) % STEPS_OUT];
+    nsec left;
+
+    if (l->started == l->finished || exec_fd(w->e.exec, lane) >= 0) return false;
+    left = predict_left(&l->predict, b->work, b->n_rows, l->since, now);
+    if (left < 0) left = l->since + (nsec)(b->n_rows * w->ns_per_row) - now;
+    return left > MOST_BEHIND;
+}
+
 static int
 launch(struct worker *w, unsigned lane, nsec now, struct err *e)
 {
@@ -215,7 +234,7 @@ launch(struct worker *w, unsigned lane, nsec now, struct err *e)
     struct batch *b = l->batch[(l->started + 1) % STEPS_OUT];
     int r;
 
-    if (l->started - l->finished == STEPS_OUT) return 0;
+    if (l->started - l->finished == STEPS_OUT || too_early(w, lane, now)) return 0;
     r = scheduler_plan(w->e.sched, lane, now, b);
     if (r <= 0) return r;
     check(b->step == l->started + 1);
@@ -365,7 +384,8 @@ loop_run(struct worker *w, struct err *e)
         free(n_before);
         return err_set(e, -ENOMEM, "memory for a step");
     }
-    w->ns_per_row = (double)w->e.model->weight_bytes / FIRST_GUESS;
+    w->ns_per_row = (double)w->e.model->weight_bytes /
+                    (exec_fd(w->e.exec, 0) >= 0 ? FIRST_GUESS : FIRST_GUESS_GPU);
     prctl(PR_SET_TIMERSLACK, 1000ul); /* 50 us by default: a sleep ends when it says */
     w->control = control_start(w);
     health_phase(w, PHASE_READY, 0);

@@ -50,6 +50,14 @@ predict_learn(struct predict *p, uint8_t work, uint32_t n_rows, nsec took, bool 
     }
 }
 
+nsec
+predict_left(const struct predict *p, uint8_t work, uint32_t n_rows, nsec since, nsec now)
+{
+    nsec took = (nsec)find(p, work, n_rows)->ns;
+
+    return took ? MAX(since + took - now, (nsec)0) : -1;
+}
+
 struct predict_wait
 predict_wait(const struct predict *p, uint8_t work, uint32_t n_rows, nsec since, nsec now)
 {

@@ -32,6 +32,9 @@ struct predict {
  * predicted, it was done when we came, perhaps long since, and the next one is looked for earlier. */
 void predict_learn(struct predict *p, uint8_t work, uint32_t n_rows, nsec took, bool seen);
 
+/* How much longer a step will take that began at since; 0: it should be done; -1: nobody knows. */
+nsec predict_left(const struct predict *p, uint8_t work, uint32_t n_rows, nsec since, nsec now);
+
 struct predict_wait {
     nsec until; /* sleep, or look, until then; a look that found nothing asks again */
     bool look;

@@ -156,8 +156,8 @@ auto_kv(struct worker *w, const struct exec_config *x, uint64_t *ret, struct err
 }
 
 /* The predecessor's memory for KV is lagand's until it gets ours: beside it there may be no room for another.
- * So where it has the size we want (nearly, if auto), it is ours again, as memory alone: what is in it is not
- * looked at. */
+ * So where it has the size we want (nearly, if auto: no two contexts are alike), it is ours again, as memory
+ * alone: what is in it is not looked at. */
 static int
 make_kv(struct worker *w, struct err *e)
 {
@@ -165,8 +165,8 @@ make_kv(struct worker *w, struct err *e)
     struct kv_config *c = &n->kv_config;
     uint64_t old = n->old_kv.bytes;
     bool suits = on_gpu(n) &&
-                 (old == c->arena_bytes ||
-                  (!w->keys.kv_memory && old < c->arena_bytes && old >= c->arena_bytes / 4 * 3));
+                 (old == c->arena_bytes || (!w->keys.kv_memory && old >= c->arena_bytes / 16 * 15 &&
+                                            old <= c->arena_bytes / 16 * 17));
 
     if (n->old_kv.fd >= 0 && suits &&
         gpu_ops(n->gpu)->arena_adopt(n->gpu, n->old_kv.fd, old, &n->kv_arena, e) == 0) {
