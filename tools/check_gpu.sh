@@ -18,6 +18,7 @@ tests='
 120 tests/gpu/test_ops --invariant
 120 tests/gpu/test_sample
 120 tests/gpu/test_bits
+120 tests/gpu/test_whole
 300 tests/e2e/test_golden
 300 tests/e2e/test_real
 '

@@ -20,6 +20,7 @@
 /* The largest test has 300 MiB in its rigs. */
 enum { GAP = 256, MAX_PIECES = 1 << 16 };
 #define ARENA_BYTES ((uint64_t)1 << 29)
+#define BULK_BYTES ((uint64_t)24 << 30)
 #define PATIENCE (60 * NSEC_S) /* for whatever is queued: a wrong kernel may never end */
 
 static struct gpu_options options = { .device = "cpu" };
@@ -36,9 +37,9 @@ struct piece {
 static struct {
     struct gpu *gpu;
     struct lane *lane;
-    struct arena arena;
+    struct arena arena, bulk; /* bulk: without a twin, made when it is first wanted */
     char *twin;
-    uint64_t used;
+    uint64_t used, bulk_used;
     struct piece piece[MAX_PIECES];
     unsigned n_pieces, n_open, last; /* last: found */
     uint64_t step;
@@ -124,6 +125,7 @@ close_shared(void)
 
     op->lane_close(one.lane);
     op->arena_drop(one.gpu, &one.arena);
+    if (one.bulk.base) op->arena_drop(one.gpu, &one.bulk);
     gpu_close(one.gpu);
     one.gpu = NULL;
 }
@@ -148,6 +150,7 @@ rig_open(struct rig *r, const char *isa, uint32_t threads)
         if (!one.gpu) open_shared();
         if (one.n_open++ == 0) {
             one.used = one.n_pieces = 0;
+            one.bulk_used = 0;
             one.act = only_dtype >= 0 ? (enum dtype)only_dtype : float_type[test_below(3)];
         }
         r->gpu = one.gpu;
@@ -350,6 +353,20 @@ rig_empty(struct rig *r, enum dtype type, uint32_t rows, uint32_t cols, uint32_t
 }
 
 struct tensor
+rig_device(struct rig *r, enum dtype type, uint32_t rows, uint32_t cols)
+{
+    uint64_t bytes = ROUND_UP(dtype_bytes(type, (uint64_t)rows * cols), GAP), at = one.bulk_used;
+    struct err e = { 0 };
+
+    assert_true(rig_cuda());
+    if (!one.bulk.base && r->op->arena_make(r->gpu, "bulk", BULK_BYTES, &one.bulk, &e) < 0)
+        fail_msg("%s", e.text);
+    assert_true(at + bytes <= BULK_BYTES);
+    one.bulk_used += bytes;
+    return tensor_2d((char *)one.bulk.base + at, type, rows, cols);
+}
+
+struct tensor
 rig_output(struct rig *r, uint32_t rows, uint32_t cols, uint32_t stride)
 {
     return rig_empty(r, r->act, rows, cols, stride);
@@ -419,9 +436,10 @@ same_bits(struct tensor a, struct tensor b)
     return true;
 }
 
-void
-rig_paged(struct rig *r, struct paged *p, enum dtype t, uint32_t n_seats, uint32_t max_pos,
-          uint32_t tpb, uint32_t n_kv_heads, uint32_t head_dim)
+/* With base, or memory of our own. */
+static void
+page(struct rig *r, struct paged *p, void *base, enum dtype t, uint32_t n_seats, uint32_t max_pos,
+     uint32_t tpb, uint32_t n_kv_heads, uint32_t head_dim)
 {
     uint32_t n_entries = CEIL_DIV(max_pos, tpb), n = n_seats * n_entries;
     uint32_t bytes = (uint32_t)ROUND_UP(dtype_bytes(t, (size_t)n_kv_heads * tpb * head_dim), 128);
@@ -431,7 +449,7 @@ rig_paged(struct rig *r, struct paged *p, enum dtype t, uint32_t n_seats, uint32
     p->n_entries = n_entries;
     p->table = rig_bytes(r, n * sizeof(slice_id));
     table = HOST(p->table);
-    p->view = (struct kv_view){ .base = rig_bytes(r, (size_t)bytes * 2 * n),
+    p->view = (struct kv_view){ .base = base ? base : rig_bytes(r, (size_t)bytes * 2 * n),
                                 .table = p->table,
                                 .table_stride = n_entries,
                                 .slice_bytes = bytes,
@@ -450,6 +468,23 @@ rig_paged(struct rig *r, struct paged *p, enum dtype t, uint32_t n_seats, uint32
         table[i - 1] = table[j];
         table[j] = s;
     }
+}
+
+void
+rig_paged(struct rig *r, struct paged *p, enum dtype t, uint32_t n_seats, uint32_t max_pos,
+          uint32_t tpb, uint32_t n_kv_heads, uint32_t head_dim)
+{
+    page(r, p, NULL, t, n_seats, max_pos, tpb, n_kv_heads, head_dim);
+}
+
+void
+rig_paged_device(struct rig *r, struct paged *p, enum dtype t, uint32_t n_seats, uint32_t max_pos,
+                 uint32_t tpb, uint32_t n_kv_heads, uint32_t head_dim)
+{
+    uint32_t values = (uint32_t)ROUND_UP(n_kv_heads * tpb * head_dim, 128u);
+    struct tensor blocks = rig_device(r, t, 2 * n_seats * CEIL_DIV(max_pos, tpb), values);
+
+    page(r, p, blocks.data, t, n_seats, max_pos, tpb, n_kv_heads, head_dim);
 }
 
 void

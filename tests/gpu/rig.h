@@ -61,7 +61,9 @@ struct tensor rig_empty(struct rig *r, enum dtype t, uint32_t rows, uint32_t col
 struct tensor rig_output(struct rig *r, uint32_t rows, uint32_t cols,
                          uint32_t stride);               /* of activations */
 struct tensor rig_twice(struct rig *r, struct tensor t); /* the same content once more */
-double at(struct tensor t, uint32_t row, uint32_t col);  /* a float tensor's element */
+/* A GPU's alone: no twin, any content, gigabytes of it. */
+struct tensor rig_device(struct rig *r, enum dtype t, uint32_t rows, uint32_t cols);
+double at(struct tensor t, uint32_t row, uint32_t col); /* a float tensor's element */
 void set(struct tensor t, uint32_t row, uint32_t col, float x);
 double rounding(enum dtype t); /* what one rounding to nearest may lose, relative */
 
@@ -76,6 +78,9 @@ struct paged {
 };
 void rig_paged(struct rig *r, struct paged *p, enum dtype t, uint32_t n_seats, uint32_t max_pos,
                uint32_t tpb, uint32_t n_kv_heads, uint32_t head_dim);
+/* The same with blocks that have no twin. */
+void rig_paged_device(struct rig *r, struct paged *p, enum dtype t, uint32_t n_seats,
+                      uint32_t max_pos, uint32_t tpb, uint32_t n_kv_heads, uint32_t head_dim);
 /* Random values for K and V of positions first .. first + n. */
 void rig_fill_kv(struct paged *p, uint32_t seat, uint32_t first, uint32_t n);
 

@@ -1,0 +1,275 @@
+/* test_whole.c - a row's bits at the shapes of whole models, on a GPU in invariant mode.
+ *
+ * test_bits has every op at shapes a CPU can check; what a library picks at thousands of rows and columns is
+ * another matter. Here nothing leaves the device: operands are filled there, the same rows are computed in
+ * one piece, in chunks, among others and alone, and checksums say whether the bits are the same.
+ */
+#include "tests/gpu/rig.h"
+#include "tests/test.h"
+
+#include <stdio.h>
+#include <string.h>
+
+enum { ROWS = 3001 };
+static const uint32_t chunk[] = { 2048, 1000, 257, 256, 129, 128, 100, 64, 33, 17, 16, 8, 5, 1 };
+
+struct shape {
+    const char *name;
+    uint32_t out, k;
+};
+
+static struct tensor
+filled(struct rig *r, enum dtype t, uint32_t rows, uint32_t cols, uint64_t seed, float std)
+{
+    struct tensor x = rig_device(r, t, rows, cols);
+
+    assert_int_equal(r->op->fill_random(r->lane, x, seed, std), 0);
+    return x;
+}
+
+/* The rows [first, first + n) of y, as one number. */
+static uint64_t
+sum_of(struct rig *r, uint64_t *sum, struct tensor y, uint32_t first, uint32_t n)
+{
+    struct tensor t = tensor_rows(y, first, n);
+    size_t bytes = dtype_bytes(y.dtype, (size_t)n * y.stride);
+
+    assert_int_equal(r->op->checksum(r->lane, sum, t.data, bytes), 0);
+    rig_wait(r);
+    return HOST(sum)[0];
+}
+
+typedef void (*on_rows)(struct rig *r, const struct tensor *in, struct tensor y, uint32_t first,
+                        uint32_t n);
+
+/* in[0]'s rows, all at once, then chunk by chunk; of the smallest chunks the first few, of which one begins in
+ * the middle. */
+static void
+same_in_chunks(struct rig *r, const char *what, on_rows op, const struct tensor *in,
+               struct tensor want, struct tensor got)
+{
+    uint64_t *sum = rig_bytes(r, sizeof *sum);
+
+    op(r, in, want, 0, ROWS);
+    for (size_t c = 0; c < ARRAY_LEN(chunk); c++) {
+        uint32_t most = MIN(CEIL_DIV((uint32_t)ROWS, chunk[c]), 6u), step = chunk[c];
+
+        for (uint32_t i = 0; i < most; i++) {
+            uint32_t first = i * step, n = MIN(step, ROWS - first);
+
+            if (i == 5) first = ROWS - n;
+            op(r, in, got, first, n);
+            if (sum_of(r, sum, got, first, n) == sum_of(r, sum, want, first, n)) continue;
+            fail_msg("%s, %s: %u rows from %u on differ from the same among %u", what,
+                     dtype_name(r->act), n, first, ROWS);
+        }
+    }
+}
+
+static void
+do_matmul(struct rig *r, const struct tensor *in, struct tensor y, uint32_t first, uint32_t n)
+{
+    assert_int_equal(r->op->matmul(r->lane, tensor_rows(y, first, n), tensor_rows(in[0], first, n),
+                                   in[1], NO_TENSOR, 0),
+                     0);
+}
+
+static void
+do_gate_matmul(struct rig *r, const struct tensor *in, struct tensor y, uint32_t first, uint32_t n)
+{
+    assert_int_equal(r->op->gate_matmul(r->lane, tensor_rows(y, first, n),
+                                        tensor_rows(in[2], first, n), tensor_rows(in[0], first, n),
+                                        in[1], ACT_SILU),
+                     0);
+}
+
+static void
+matmuls_of_whole_models_give_a_row_the_same_bits_in_any_chunk(void **state)
+{
+    static const struct shape shape[] = {
+        { "8B qkv", 6144, 4096 },    { "8B out", 4096, 4096 },   { "8B down", 4096, 14336 },
+        { "T5 qkv", 3072, 1024 },    { "T5 out", 1024, 1024 },   { "T5 up", 4096, 1024 },
+        { "T5 down", 1024, 4096 },   { "T5 cross", 2048, 1024 }, { "T5 head", 32128, 1024 },
+        { "27B qkv", 8192, 5376 },   { "27B out", 5376, 4096 },  { "27B down", 5376, 21504 },
+        { "8B head", 128256, 4096 },
+    };
+
+    (void)state;
+    for (size_t s = 0; s < ARRAY_LEN(shape); s++) {
+        struct rig r;
+        struct tensor in[2];
+        bool head = shape[s].out > 30000;
+
+        rig_open(&r, NULL, 0);
+        in[0] = filled(&r, r.act, ROWS, shape[s].k, 1, 1);
+        in[1] = filled(&r, r.act, shape[s].out, shape[s].k, 2, 0.02f);
+        for (int fp32 = head; fp32 < 2; fp32++) {
+            enum dtype t = fp32 ? DT_F32 : r.act;
+
+            same_in_chunks(&r, shape[s].name, do_matmul, in, rig_device(&r, t, ROWS, shape[s].out),
+                           rig_device(&r, t, ROWS, shape[s].out));
+            if (r.act == DT_F32) break;
+        }
+        rig_close(&r);
+    }
+}
+
+static void
+gated_matmuls_of_whole_models_give_a_row_the_same_bits_in_any_chunk(void **state)
+{
+    static const struct shape shape[] = { { "8B gate", 14336, 4096 }, { "27B gate", 21504, 5376 } };
+
+    (void)state;
+    for (size_t s = 0; s < ARRAY_LEN(shape); s++) {
+        struct rig r;
+        struct tensor in[3];
+
+        rig_open(&r, NULL, 0);
+        in[0] = filled(&r, r.act, ROWS, shape[s].k, 1, 1);
+        in[1] = filled(&r, r.act, 2 * shape[s].out, shape[s].k, 2, 0.02f);
+        in[2] = rig_device(&r, r.act, ROWS, 2 * shape[s].out);
+        same_in_chunks(&r, shape[s].name, do_gate_matmul, in,
+                       rig_device(&r, r.act, ROWS, shape[s].out),
+                       rig_device(&r, r.act, ROWS, shape[s].out));
+        rig_close(&r);
+    }
+}
+
+/* ---- attention: one sequence's rows, the prompt in chunks or row by row, beside others or alone ---- */
+
+struct heads {
+    const char *name;
+    uint32_t heads, kv_heads, dim, window;
+    bool bias;
+};
+
+static struct heads now; /* the case */
+
+/* Rows [first, first + n) of the sequence in seat 0; others: so many seats beside it, each with one row at its
+ * end, before or behind. */
+static void
+attend_rows(struct rig *r, const struct tensor *in, struct kv_view kv, struct tensor y,
+            uint32_t first, uint32_t n, uint32_t others, bool before)
+{
+    uint32_t cols = now.heads * now.dim, rows = n + others, single = n == 1 || before ? others : 0;
+    struct tensor q = rig_device(r, r->act, rows, cols), out = rig_device(r, r->act, rows, cols);
+    struct run run[64] = { { 0 } }, *runs;
+    int32_t *pos = rig_bytes(r, rows * sizeof *pos);
+    uint32_t *seat = rig_bytes(r, rows * sizeof *seat), at_row = before ? others : 0;
+    struct attend a = { .out = out,
+                        .q = q,
+                        .kv = kv,
+                        .n_heads = now.heads,
+                        .n_kv_heads = now.kv_heads,
+                        .head_dim = now.dim,
+                        .window = now.window,
+                        .causal = true,
+                        .scale = now.bias ? 1 : 0.09f,
+                        .bias = now.bias ? in[2].data : NULL,
+                        .bias_reach = 127 };
+    struct rows step = { .n_rows = rows, .n_runs = others + 1, .pos = pos, .seat = seat };
+
+    for (uint32_t i = 0; i <= others; i++) {
+        bool mine = before ? i == others : i == 0;
+        struct run *it = &run[i];
+
+        it->seat = mine ? 0 : before ? i + 1 : i;
+        it->first_row = mine ? at_row : before ? i : n + i - 1;
+        it->n_rows = mine ? n : 1;
+        it->first_pos = mine ? (int32_t)first : (int32_t)(700 + 31 * it->seat);
+        it->kv_len = (uint32_t)it->first_pos + it->n_rows;
+        for (uint32_t j = 0; j < it->n_rows; j++) {
+            HOST(pos)[it->first_row + j] = it->first_pos + (int32_t)j;
+            HOST(seat)[it->first_row + j] = it->seat;
+        }
+    }
+    if (n == 1) single = others + 1;
+    step.n_single = single;
+    step.run = runs = rig_copy(r, run, (others + 1) * sizeof *run);
+    (void)runs;
+    rig_send(r);
+    assert_int_equal(
+        r->op->copy(r->lane, q.data, in[1].data, dtype_bytes(r->act, (size_t)rows * cols)), 0);
+    assert_int_equal(r->op->copy(r->lane, tensor_rows(q, at_row, n).data,
+                                 tensor_rows(in[0], first, n).data,
+                                 dtype_bytes(r->act, (size_t)n * cols)),
+                     0);
+    assert_int_equal(r->op->attend(r->lane, &a, step), 0);
+    assert_int_equal(r->op->copy(r->lane, tensor_rows(y, first, n).data,
+                                 tensor_rows(out, at_row, n).data,
+                                 dtype_bytes(r->act, (size_t)n * cols)),
+                     0);
+}
+
+static void
+attention_of_whole_models_gives_a_row_the_same_bits_in_any_chunk_and_company(void **state)
+{
+    static const struct heads heads[] = {
+        { "8B", 32, 8, 128, 0, false },        { "T5", 16, 16, 64, 0, true },
+        { "27B full", 32, 16, 128, 0, false }, { "27B window", 32, 16, 128, 1024, false },
+        { "256 wide", 8, 4, 256, 0, false },
+    };
+    enum { SEATS = 40, TPB = 64 };
+
+    (void)state;
+    for (size_t h = 0; h < ARRAY_LEN(heads); h++)
+        for (size_t c = 0; c < ARRAY_LEN(chunk); c++) {
+            struct rig r;
+            struct paged p;
+            struct tensor in[3], want, got;
+            uint64_t *sum;
+            uint32_t cols, step = chunk[c], most = MIN(CEIL_DIV((uint32_t)ROWS, step), 8u);
+
+            rig_open(&r, NULL, 0);
+            now = heads[h];
+            cols = now.heads * now.dim;
+            rig_paged_device(&r, &p, r.act, SEATS, ROWS, TPB, now.kv_heads, now.dim);
+            assert_int_equal(
+                r.op->fill_random(r.lane,
+                                  tensor_2d(p.view.base, r.act, 2 * SEATS * p.n_entries,
+                                            p.view.slice_bytes / (uint32_t)dtype_bytes(r.act, 1)),
+                                  5, 1),
+                0);
+            in[0] = filled(&r, r.act, ROWS, cols, 1, 1);
+            in[1] = filled(&r, r.act, ROWS + SEATS, cols, 3, 1);
+            in[2] = filled(&r, DT_F32, now.heads, 255, 4, 1);
+            want = rig_device(&r, r.act, ROWS, cols);
+            got = rig_device(&r, r.act, ROWS, cols);
+            sum = rig_bytes(&r, sizeof *sum);
+            attend_rows(&r, in, p.view, want, 0, ROWS, 0, false);
+            for (uint32_t i = 0; i < most; i++) {
+                uint32_t first = i == most - 1 ? ROWS - MIN(step, (uint32_t)ROWS) : i * step;
+                uint32_t n = MIN(step, ROWS - first), others = i % 3 * 15;
+
+                attend_rows(&r, in, p.view, got, first, n, others, i % 2);
+                if (sum_of(&r, sum, got, first, n) == sum_of(&r, sum, want, first, n)) continue;
+                fail_msg("%s, %s: %u rows from %u on, %u others %s, differ from the same among %u",
+                         now.name, dtype_name(r.act), n, first, others, i % 2 ? "before" : "behind",
+                         ROWS);
+            }
+            rig_close(&r);
+        }
+}
+
+static int
+seed(void **state)
+{
+    (void)state;
+    test_seed();
+    return 0;
+}
+
+int
+main(int argc, char **argv)
+{
+    const struct CMUnitTest tests[] = {
+        rig_test(matmuls_of_whole_models_give_a_row_the_same_bits_in_any_chunk),
+        rig_test(gated_matmuls_of_whole_models_give_a_row_the_same_bits_in_any_chunk),
+        rig_test(attention_of_whole_models_gives_a_row_the_same_bits_in_any_chunk_and_company),
+    };
+
+    rig_args(argc, argv);
+    if (!rig_cuda()) return 77; /* gigabytes of operands */
+    rig_invariant();
+    return cmocka_run_group_tests(tests, seed, NULL);
+}
