@@ -1,4 +1,5 @@
 /* Checkpoints of a toy family: every flag of a weight table, every way the bytes come to lie. */
+#include "gpu/device.h"
 #include "gpu/fp.h"
 #include "tests/model/toy.h"
 #include "tests/test.h"
@@ -367,6 +368,45 @@ parts_stored_differently_meet_in_fp32(void **state)
     holds(l[1].qkv, 3 * TOY_KV, TOY_KV, "layers.1.v");
     model_close(m);
     ckpt_close(&c);
+}
+
+/* What activations have is what all matrices have there; the CPU converts as it reads. */
+static void
+on_a_gpu_all_matrices_have_the_first_ones_dtype(void **state)
+{
+    const char *const cpu = gpu->checked.name;
+
+    (void)state;
+    for (int other = 0; other < 2; other++) {
+        struct model_source s;
+        struct toy_layer *l;
+        struct model *m;
+        struct ckpt c;
+
+        gpu->checked.name = other ? "not the cpu" : cpu;
+        ckpt_open(&c);
+        toy_config(&c, "");
+        toy_add(&c, "", "BF16", "F16", "layers.1.k");
+        ckpt_add(&c, "layers.1.k", "F16", TOY_KV, TOY_HIDDEN);
+        ckpt_add(&c, "extra.weight", "F32", TOY_HIDDEN, TOY_HIDDEN);
+        ckpt_write(&c, "model.safetensors", 0);
+        s = source(&c);
+        m = opened(&s);
+        l = m->layer;
+        assert_int_equal(m->dtype, DT_BF16);
+        assert_int_equal(l[1].qkv.dtype, other ? DT_BF16 : DT_F32);
+        assert_int_equal(((struct toy *)m->top)->extra.dtype, other ? DT_BF16 : DT_F32);
+        assert_int_equal(l[1].norm.dtype, DT_F32);
+        holds(((struct toy *)m->top)->extra, 0, TOY_HIDDEN, "extra.weight");
+        if (other) { /* nothing is used in place, however it lies */
+            const char *first = m->weights.base, *embed = ((struct toy *)m->top)->embed.data;
+
+            assert_true(embed >= first && embed < first + m->weights.bytes);
+        }
+        model_close(m);
+        ckpt_close(&c);
+    }
+    gpu->checked.name = cpu;
 }
 
 static void
@@ -855,6 +895,7 @@ main(void)
         cmocka_unit_test(what_lies_well_is_used_where_it_is_mapped),
         cmocka_unit_test(weights_are_converted_to_the_dtype_asked_for),
         cmocka_unit_test(parts_stored_differently_meet_in_fp32),
+        cmocka_unit_test(on_a_gpu_all_matrices_have_the_first_ones_dtype),
         cmocka_unit_test(a_value_that_fp16_cannot_hold_is_an_error),
         cmocka_unit_test(what_nobody_reads_is_listed_unless_it_is_known),
         cmocka_unit_test(progress_ends_at_the_total),
