@@ -18,7 +18,10 @@
 enum {
     AUTO_KV_SHARE = 4, /* a host's automatic KV memory: at most a quarter of what is available */
     CPU_ROWS = 512,
-    GPU_ROWS = 8192 /* of a step, unless the settings say otherwise */
+    GPU_ROWS = 8192, /* of a step, unless the settings say otherwise */
+    /* Of sources at once: a burst goes through the encoder together, and the next does not wait until
+     * the first has been projected. */
+    GPU_ENC_ROWS = 16384
 };
 /* What a GPU's lane takes beside its scratch (a library's handle, its workspace), and a standby process
  * (its context). */
@@ -300,7 +303,8 @@ open_engine(struct worker *w, struct err *e)
         .max_seqs = k->max_num_seqs,
         .max_rows = max_rows,
         .max_len = n->model->shape.max_len,
-        .max_enc_rows = n->max_source,
+        .max_enc_rows = n->max_source && on_gpu(n) ? MAX(n->max_source, (uint32_t)GPU_ENC_ROWS)
+                                                   : n->max_source,
         .n_enc_layers = (uint16_t)n->model->shape.n_encoder_layers,
     };
     if (gpu_graphs(n->gpu) && k->graphs_memory)
