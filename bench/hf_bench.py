@@ -36,7 +36,8 @@ def say(case, values, unit):
 
 def build(name):
     config = AutoConfig.from_pretrained(os.path.join(HERE, "configs", name))
-    config._attn_implementation = "sdpa"
+    if name.startswith("llama"):
+        config._attn_implementation = "sdpa"
     cls = getattr(transformers, config.architectures[0])
     torch.set_default_dtype(torch.bfloat16)
     with torch.device("cuda"):

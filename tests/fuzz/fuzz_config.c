@@ -20,14 +20,6 @@
 
 enum { LEAST = 2, MOST = 1000 };
 
-/* table.c, which families link to, would ask a device that there is none of here. */
-const char *
-gpu_why(const struct gpu *g)
-{
-    (void)g;
-    return "";
-}
-
 /* Bare floats may stand where a value does; whatever else is accepted, jansson accepts. */
 static json_t *
 parse(const uint8_t *data, size_t size)
