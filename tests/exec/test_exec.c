@@ -3,6 +3,7 @@
 #include "gpu/device.h"
 #include "tests/exec/by_hand.h"
 #include "tests/test.h"
+#include "worker/exec/graphs.h"
 
 #include <errno.h>
 #include <math.h>
@@ -57,6 +58,7 @@ struct graph {
 static struct graph *recording;
 static unsigned n_captured, n_replayed, n_dropped;
 static uint64_t graph_bytes;
+static bool captures_fail;
 int __real_cpu_queue(struct lane *l, cpu_run run, const void *args, size_t bytes, uint32_t parts);
 int __wrap_cpu_queue(struct lane *l, cpu_run run, const void *args, size_t bytes, uint32_t parts);
 
@@ -86,11 +88,14 @@ static int
 graph_end(struct lane *l, struct graph **ret, uint64_t *bytes)
 {
     (void)l;
+    n_captured++;
     *ret = recording;
     *bytes = graph_bytes;
     recording = NULL;
-    n_captured++;
-    return 0;
+    if (!captures_fail) return 0;
+    free(*ret);
+    *ret = NULL;
+    return -ENOMEM;
 }
 
 static int
@@ -539,6 +544,30 @@ graphs_that_do_not_fit_together_take_no_turns(void **state)
 }
 
 static void
+what_cannot_be_captured_runs_plain_for_good(void **state)
+{
+    struct hand_options o = { .twice = true };
+
+    (void)state;
+    open_model(LLAMA, o);
+    sit_mixed(false);
+    hand_run(&h);
+    take(&a);
+    o.buckets = true;
+    o.opened = captures;
+    o.graphs_memory = 1 << 20;
+    captures_fail = true;
+    open_model(LLAMA, o);
+    sit_mixed(false);
+    hand_run(&h);
+    take(&b);
+    captures_fail = false;
+    assert_memory_equal(&a, &b, sizeof a);
+    assert_true(n_captured >= 1 && n_captured <= GRAPHS_MOST); /* once a bucket */
+    assert_int_equal(n_replayed + n_dropped, 0);
+}
+
+static void
 no_memory_for_graphs_means_none(void **state)
 {
     (void)state;
@@ -711,6 +740,7 @@ main(void)
         cmocka_unit_test(a_result_stays_through_one_more_start),
         cmocka_unit_test(a_captured_step_gives_what_a_plain_one_gives),
         cmocka_unit_test(graphs_that_do_not_fit_together_take_no_turns),
+        cmocka_unit_test(what_cannot_be_captured_runs_plain_for_good),
         cmocka_unit_test(no_memory_for_graphs_means_none),
         cmocka_unit_test(a_step_says_how_many_runs_of_one_row_come_first),
         cmocka_unit_test(what_is_not_there_yet_is_refused_by_name),

@@ -77,44 +77,44 @@ busy(const struct exec_lane *l, nsec now)
     return MAX(l->since + l->step_ns - now, (nsec)0);
 }
 
-/* Queue the decoder's part as a graph, captured now if that is due. 0: it runs plain. */
-static int
-run_graph(struct exec *x, struct exec_lane *l, const struct todo *t)
+/* Record the decoder's part into t's slot, if that is due; it stays empty where it is not, or cannot be. */
+static void
+capture(struct exec *x, struct exec_lane *l, const struct todo *t)
 {
     const struct gpu_ops *op = x->op;
-    struct graphs_slot *s = t->graph;
     struct graph *graph = NULL, *drop;
     uint64_t bytes = 0;
     nsec began = clock_now();
     int r, end;
 
-    if (!s) return 0;
-    if (!s->graph) {
-        if (!graphs_may_capture(&l->graphs, s, busy(l, began))) return 0;
-        r = op->graph_begin(l->lane);
-        if (r == 0) {
-            r = queue_decoder(x, l, t);
-            end = op->graph_end(l->lane, &graph, &bytes);
-            if (r == 0) r = end;
-        }
-        if (r < 0) {
-            log_debug("steps of %u rows cannot be captured, running them plain: %s", s->rows,
-                      gpu_why(x->gpu));
-            graphs_never(s);
-            return op->lane_error(l->lane);
-        }
-        do {
-            r = graphs_keep(&l->graphs, s, graph, bytes, clock_now() - began,
-                            op->lane_done(l->lane), &drop);
-            if (drop) op->graph_drop(l->lane, drop);
-        } while (r == -EAGAIN);
-        if (r < 0) {
-            op->graph_drop(l->lane, graph);
-            return 0;
-        }
+    if (!graphs_may_capture(&l->graphs, t->graph, busy(l, began))) return;
+    r = op->graph_begin(l->lane);
+    if (r == 0) {
+        r = queue_decoder(x, l, t);
+        end = op->graph_end(l->lane, &graph, &bytes);
+        if (r == 0) r = end;
     }
-    TRY(op->graph_run(l->lane, s->graph));
-    return 1;
+    if (r < 0) {
+        log_debug("steps of %u rows cannot be captured, running them plain: %s", t->graph->rows,
+                  gpu_why(x->gpu));
+        graphs_never(t->graph);
+    }
+    while (r == 0 && !t->graph->graph) {
+        r = graphs_keep(&l->graphs, t->graph, graph, bytes, clock_now() - began,
+                        op->lane_done(l->lane), &drop);
+        if (drop) op->graph_drop(l->lane, drop);
+        if (r == -EAGAIN) r = 0;
+    }
+    if (r < 0 && graph) op->graph_drop(l->lane, graph);
+}
+
+/* The decoder's part, as a graph where there is one. */
+static int
+run_decoder(struct exec *x, struct exec_lane *l, const struct todo *t)
+{
+    if (t->graph && !t->graph->graph) capture(x, l, t);
+    if (t->graph && t->graph->graph) return x->op->graph_run(l->lane, t->graph->graph);
+    return queue_decoder(x, l, t);
 }
 
 static int
@@ -122,7 +122,6 @@ queue_rows(struct exec *x, struct exec_lane *l, const struct todo *t)
 {
     const struct gpu_ops *op = x->op;
     struct step *s = &l->step;
-    int r;
 
     s->x = tensor_rows(l->x, 0, s->rows.n_rows);
     s->normed = tensor_rows(l->normed, 0, s->rows.n_rows);
@@ -131,9 +130,7 @@ queue_rows(struct exec *x, struct exec_lane *l, const struct todo *t)
         TRY(op->see(l->lane, x->seen, x->seen_words, s->rows, t->see, t->n_see));
     }
     TRY(queue_projections(x, l, t));
-    r = run_graph(x, l, t);
-    if (r == 0) r = queue_decoder(x, l, t);
-    return r < 0 ? r : 0;
+    return run_decoder(x, l, t);
 }
 
 int
