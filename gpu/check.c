@@ -453,6 +453,19 @@ checked_gate_matmul(struct lane *l, struct tensor y, struct tensor both, struct 
 }
 
 static int
+checked_tune(struct lane *l, struct tensor y, struct tensor x, struct tensor w, char *line,
+             size_t bytes)
+{
+    TRY(want(l, "tune: x", &x, l->gpu->acts));
+    TRY(want(l, "tune: w", &w, l->gpu->weights));
+    if (x.dim[0] == 0 || w.dim[0] == 0 || w.dim[1] == 0 || w.dim[1] != x.dim[1])
+        REFUSE("tune: x is [%u, %u], w is [%u, %u]", x.dim[0], x.dim[1], w.dim[0], w.dim[1]);
+    TRY(want_2d(l, "tune: y", &y, x.dim[0], w.dim[0], l->gpu->acts | 1u << DT_F32));
+    if (overlap(&y, &x)) REFUSE("tune: y lies on x");
+    return l->gpu->device->tune(l, y, x, w, line, bytes);
+}
+
+static int
 checked_scale(struct lane *l, struct tensor x, float factor, float softcap)
 {
     if (x.dim[0] == 0) return 0;
@@ -580,6 +593,7 @@ const struct gpu_ops gpu_checked = {
     .layer_norm = checked_layer_norm,
     .matmul = checked_matmul,
     .gate_matmul = checked_gate_matmul,
+    .tune = checked_tune,
     .add = checked_add,
     .act = checked_act,
     .gate = checked_gate,

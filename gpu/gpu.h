@@ -281,6 +281,11 @@ struct gpu_ops {
     /* y = act(x w1^T) * (x w2^T); w [2f, k], w1 its first f rows. both [n, 2f] may be used on the way. */
     int (*gate_matmul)(struct lane *l, struct tensor y, struct tensor both, struct tensor x,
                        struct tensor w, enum act a);
+    /* Time everything that could run such a matmul and keep the best in the file gpu_options.tuned, for this
+     * process and later ones; line: the outcome in words. y is overwritten. Not queued: it waits, for
+     * milliseconds, and nothing may be queued on any lane. CPU: -ENOTSUP. */
+    int (*tune)(struct lane *l, struct tensor y, struct tensor x, struct tensor w, char *line,
+                size_t bytes);
     int (*add)(struct lane *l, struct tensor y, struct tensor x); /* y += x; y fp32 or as x */
     int (*act)(struct lane *l, struct tensor y, struct tensor x, enum act a);
     int (*gate)(struct lane *l, struct tensor y, struct tensor gate_up,

@@ -103,6 +103,14 @@ all_gather(struct lane *l, struct tensor out, struct tensor x)
     return 0;
 }
 
+/* There is one way to multiply. */
+static int
+tune(struct lane *l, struct tensor y, struct tensor x, struct tensor w, char *line, size_t bytes)
+{
+    (void)y, (void)x, (void)w, (void)line, (void)bytes;
+    return err_set(&l->gpu->why, -ENOTSUP, "tune: the CPU has one way to multiply");
+}
+
 /* A step is run as it is queued: there is nothing to record (gpu_graphs() is false). */
 static int
 graph_begin(struct lane *l)
@@ -195,6 +203,7 @@ static const struct gpu_ops ops = {
     .layer_norm = cpu_layer_norm,
     .matmul = cpu_matmul,
     .gate_matmul = cpu_gate_matmul,
+    .tune = tune,
     .add = cpu_add,
     .act = cpu_act,
     .gate = cpu_gate,

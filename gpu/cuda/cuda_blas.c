@@ -23,6 +23,7 @@
     X(cublasLtDestroy) \
     X(cublasLtGetVersion) \
     X(cublasLtMatmul) \
+    X(cublasLtMatmulAlgoCheck) \
     X(cublasLtMatmulAlgoConfigGetAttribute) \
     X(cublasLtMatmulAlgoGetHeuristic) \
     X(cublasLtMatmulDescInit_internal) \
@@ -44,6 +45,10 @@ enum {
     ASKED = 32,
     TIMES = 9, /* a candidate is run when tuning */
 };
+
+/* The library's part of the work area, at its end; what lies before is for products in fp32. */
+#define BLAS_WORK ((size_t)32 << 20)
+_Static_assert(BLAS_WORK < CUDA_WORK, "no room for products");
 
 struct blas {
     void *library;
@@ -212,7 +217,7 @@ alignment(const struct tensor *t)
 
 static struct tuned_key
 key_of(const struct k_lane *l, const struct tensor *y, const struct tensor *x,
-       const struct tensor *w, bool bias)
+       const struct tensor *w, bool bias, bool beta)
 {
     return (struct tuned_key){
         .n = w->dim[0],
@@ -221,7 +226,7 @@ key_of(const struct k_lane *l, const struct tensor *y, const struct tensor *x,
         .in = (uint8_t)x->dtype,
         .out = (uint8_t)y->dtype,
         .align = (uint8_t)MIN(alignment(y), MIN(alignment(x), alignment(w))),
-        .bias = bias,
+        .epilogue = (uint8_t)(bias | beta << 1),
         .fixed = l->invariant,
     };
 }
@@ -269,15 +274,16 @@ make_call(const struct k_lane *l, const struct blas *b, struct call *c, const st
 
 /* At most n algorithms, best guess first; how many. */
 static int
-ask(const struct k_lane *l, const struct blas_lane *bl, const struct tuned_key *k, struct call *c,
+ask(const struct blas_lane *bl, const struct tuned_key *k, struct call *c,
     cublasLtMatmulHeuristicResult_t *ret, int n)
 {
     const struct blas *b = bl->b;
     cublasLtMatmulPreferenceOpaque_t p;
-    /* Split sums only through fp32 in the work area: the others round in between. */
-    uint32_t sums = k->fixed ? CUBLASLT_REDUCTION_SCHEME_NONE
-                             : CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
+    /* Split sums only through fp32 in the work area, and not with a bias or beta: the others round in between. */
+    bool whole = k->fixed || k->epilogue;
+    uint32_t sums = whole ? CUBLASLT_REDUCTION_SCHEME_NONE : CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
     uint32_t align = k->align;
+    size_t work = BLAS_WORK;
     cublasLtMatmulPreferenceAttributes_t aligned[] = { CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES,
                                                        CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
                                                        CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES,
@@ -285,8 +291,8 @@ ask(const struct k_lane *l, const struct blas_lane *bl, const struct tuned_key *
     int found = 0, kept = 0;
 
     if (b->cublasLtMatmulPreferenceInit_internal(&p, sizeof p) != CUBLAS_STATUS_SUCCESS) return 0;
-    b->cublasLtMatmulPreferenceSetAttribute(&p, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES,
-                                            &l->work_bytes, sizeof l->work_bytes);
+    b->cublasLtMatmulPreferenceSetAttribute(&p, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &work,
+                                            sizeof work);
     b->cublasLtMatmulPreferenceSetAttribute(&p, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, &sums,
                                             sizeof sums);
     for (size_t i = 0; i < ARRAY_LEN(aligned); i++)
@@ -300,7 +306,7 @@ ask(const struct k_lane *l, const struct blas_lane *bl, const struct tuned_key *
         if (ret[i].state != CUBLAS_STATUS_SUCCESS) continue;
         b->cublasLtMatmulAlgoConfigGetAttribute(&ret[i].algo, CUBLASLT_ALGO_CONFIG_SPLITK_NUM,
                                                 &parts, sizeof parts, NULL);
-        if (k->fixed && parts != 1 && parts != 0) continue;
+        if (whole && parts != 1 && parts != 0) continue;
         ret[kept++] = ret[i];
     }
     return kept;
@@ -324,6 +330,21 @@ place_of(struct blas_lane *bl, const struct tuned_key *k)
     return p;
 }
 
+/* From the table, if the library agrees: a file may hold anything. */
+static bool
+measured(const struct k_lane *l, const struct blas_lane *bl, const struct tuned_key *k,
+         struct call *c, cublasLtMatmulAlgo_t *ret)
+{
+    const struct tuned *row = tuned_find(bl->b->tuned, k);
+    cublasLtMatmulHeuristicResult_t r;
+
+    if (!row || l->sms != cuda_lane_of(l)->lane.gpu->units) return false;
+    memcpy(ret, row->algorithm, sizeof *ret);
+    return bl->b->cublasLtMatmulAlgoCheck(bl->handle, &c->op, &c->w, &c->x, &c->y, &c->y, ret,
+                                          &r) == CUBLAS_STATUS_SUCCESS &&
+           r.workspaceSize <= BLAS_WORK;
+}
+
 /* The algorithm of that key, from the lane's table or found now. NULL: the library has none. */
 static const cublasLtMatmulAlgo_t *
 algorithm_for(const struct k_lane *l, struct blas_lane *bl, const struct tuned_key *k,
@@ -332,19 +353,17 @@ algorithm_for(const struct k_lane *l, struct blas_lane *bl, const struct tuned_k
 {
     struct plan *p = place_of(bl, k);
     cublasLtMatmulHeuristicResult_t found[ASKED];
-    const struct tuned *row;
     struct call c;
 
     if (p->key.n) return p->none ? NULL : &p->algorithm;
     p->key = *k;
-    p->none = false;
-    row = l->sms == cuda_lane_of(l)->lane.gpu->units ? tuned_find(bl->b->tuned, k) : NULL;
-    if (row) {
-        memcpy(&p->algorithm, row->algorithm, sizeof p->algorithm);
-    } else {
-        p->none = !make_call(l, bl->b, &c, y, x, w, bias, k->rows ? k->rows : FLAT) ||
-                  ask(l, bl, k, &c, found, k->fixed ? ASKED : 1) == 0;
-        if (!p->none) p->algorithm = found[0].algo;
+    p->none = true;
+    if (!make_call(l, bl->b, &c, y, x, w, bias, k->rows ? k->rows : FLAT)) return NULL;
+    if (measured(l, bl, k, &c, &p->algorithm)) {
+        p->none = false;
+    } else if (ask(bl, k, &c, found, k->fixed || k->epilogue ? ASKED : 1) > 0) {
+        p->algorithm = found[0].algo;
+        p->none = false;
     }
     return p->none ? NULL : &p->algorithm;
 }
@@ -357,7 +376,8 @@ run(const struct k_lane *l, const struct blas_lane *bl, struct call *c,
     float one = 1;
 
     return bl->b->cublasLtMatmul(bl->handle, &c->op, &one, w->data, &c->w, x->data, &c->x, &beta,
-                                 y->data, &c->y, y->data, &c->y, algorithm, l->work, l->work_bytes,
+                                 y->data, &c->y, y->data, &c->y, algorithm,
+                                 (char *)l->work + l->work_bytes - BLAS_WORK, BLAS_WORK,
                                  l->st) == CUBLAS_STATUS_SUCCESS;
 }
 
@@ -373,23 +393,53 @@ takes(const struct k_lane *l, const struct tensor *y, const struct tensor *x,
            (x->dtype != DT_F32 && alignment(x) == 16 && alignment(w) == 16 && alignment(y) == 16);
 }
 
+/* bias: none, or of y's dtype. */
+static bool
+multiply(const struct k_lane *l, const struct tensor *y, const struct tensor *x,
+         const struct tensor *w, const void *bias, float beta)
+{
+    struct blas_lane *bl = cuda_lane_of(l)->blas;
+    struct tuned_key k = key_of(l, y, x, w, bias, beta != 0);
+    const cublasLtMatmulAlgo_t *algorithm = algorithm_for(l, bl, &k, y, x, w, bias);
+    struct call c;
+
+    return algorithm && make_call(l, bl->b, &c, y, x, w, bias, x->dim[0]) &&
+           run(l, bl, &c, algorithm, y, x, w, beta);
+}
+
+/* As many rows at a time as there is room for in fp32; then the bias, and one rounding. */
+static cudaError_t
+multiply_apart(const struct k_lane *l, struct tensor y, struct tensor x, struct tensor w,
+               struct tensor bias, float beta)
+{
+    uint32_t room = (uint32_t)MIN((l->work_bytes - BLAS_WORK) / 4 / y.dim[1] & ~3ul, UINT32_MAX);
+
+    if (room == 0) return cudaErrorInvalidValue;
+    for (uint32_t first = 0; first < y.dim[0]; first += room) {
+        uint32_t n = MIN(room, y.dim[0] - first);
+        struct tensor product = tensor_2d(l->work, DT_F32, n, y.dim[1]);
+        struct tensor part = tensor_rows(x, first, n);
+        cudaError_t r;
+
+        /* An odd number of columns: rows all the same begin where 16 bytes may. */
+        product.stride = ROUND_UP(product.stride, 4);
+        if (!multiply(l, &product, &part, &w, NULL, 0)) {
+            check(first == 0); /* refused at once or not at all */
+            return cudaErrorInvalidValue;
+        }
+        r = k_add_bias(l, tensor_rows(y, first, n), product, bias, beta);
+        if (r != cudaSuccess) return r;
+    }
+    return cudaSuccess;
+}
+
 cudaError_t
 cuda_blas_matmul(const struct k_lane *l, struct tensor y, struct tensor x, struct tensor w,
                  struct tensor bias, float beta)
 {
-    struct blas_lane *bl = cuda_lane_of(l)->blas;
-    const void *inside = bias.data && bias.dtype == y.dtype ? bias.data : NULL;
-    const cublasLtMatmulAlgo_t *algorithm;
-    struct tuned_key k;
-    struct call c;
-
     if (!takes(l, &y, &x, &w)) return cudaErrorInvalidValue;
-    k = key_of(l, &y, &x, &w, inside);
-    algorithm = algorithm_for(l, bl, &k, &y, &x, &w, inside);
-    if (!algorithm || !make_call(l, bl->b, &c, &y, &x, &w, inside, x.dim[0]) ||
-        !run(l, bl, &c, algorithm, &y, &x, &w, beta))
-        return cudaErrorInvalidValue;
-    return bias.data && !inside ? k_add_bias(l, y, bias) : cudaSuccess;
+    if (bias.data && bias.dtype != y.dtype) return multiply_apart(l, y, x, w, bias, beta);
+    return multiply(l, &y, &x, &w, bias.data, beta) ? cudaSuccess : cudaErrorInvalidValue;
 }
 
 cudaError_t
@@ -401,12 +451,13 @@ cuda_blas_gate_matmul(const struct k_lane *l, struct tensor y, struct tensor bot
     return r == cudaSuccess ? k_gate(l, y, both, a) : r;
 }
 
-/* The median of TIMES runs with cold weights, in microseconds; below 0: it does not run. The work area is
- * written in between, which is more than the L2 holds. */
+/* The median of TIMES runs with cold weights, in microseconds; below 0: it does not run, or its second run says
+ * that it is far from best (0: nothing is best yet). The work area is written in between, which is more
+ * than the L2 holds. */
 static float
 time_of(const struct k_lane *l, const struct blas_lane *bl, struct call *c,
         const cublasLtMatmulAlgo_t *algorithm, const struct tensor *y, const struct tensor *x,
-        const struct tensor *w, cudaEvent_t first, cudaEvent_t last)
+        const struct tensor *w, cudaEvent_t first, cudaEvent_t last, float best)
 {
     float us[TIMES];
 
@@ -425,6 +476,7 @@ time_of(const struct k_lane *l, const struct blas_lane *bl, struct call *c,
             us[at] = us[at - 1];
             us[at - 1] = v;
         }
+        if (i == 1 && best > 0 && us[0] * 1000 > 1.2f * best) return -1;
     }
     return us[TIMES / 2] * 1000;
 }
@@ -449,11 +501,11 @@ cuda_blas_tune(struct lane *lane, struct tensor y, struct tensor x, struct tenso
     if (l->sms != lane->gpu->units) return err_set(e, -EINVAL, "tune: not on a share of the GPU");
     if (!takes(l, &y, &x, &w)) return err_set(e, -EINVAL, "tune: not such a matmul");
     cuda_enter(cuda_of(lane));
-    row.key = key_of(l, &y, &x, &w, false);
+    row.key = key_of(l, &y, &x, &w, false, false);
     if (!make_call(l, b, &asked, &y, &x, &w, NULL, row.key.rows ? row.key.rows : FLAT) ||
         !make_call(l, b, &c, &y, &x, &w, NULL, x.dim[0]))
         return err_set(e, -EINVAL, "tune: not such a matmul");
-    n_found = ask(l, bl, &row.key, &asked, found, ASKED);
+    n_found = ask(bl, &row.key, &asked, found, ASKED);
     if (cudaEventCreate(&first) != cudaSuccess)
         return cuda_failed(lane, cudaGetLastError(), "tune");
     if (cudaEventCreate(&last) != cudaSuccess) {
@@ -461,7 +513,7 @@ cuda_blas_tune(struct lane *lane, struct tensor y, struct tensor x, struct tenso
         return cuda_failed(lane, cudaGetLastError(), "tune");
     }
     for (int i = 0; i < n_found; i++) {
-        float us = time_of(l, bl, &c, &found[i].algo, &y, &x, &w, first, last);
+        float us = time_of(l, bl, &c, &found[i].algo, &y, &x, &w, first, last, row.us);
 
         if (i == 0) row.heuristic_us = us;
         /* What is not better by a hundredth is noise: the library's own order stands. */
@@ -469,7 +521,7 @@ cuda_blas_tune(struct lane *lane, struct tensor y, struct tensor x, struct tenso
         row.us = us;
         memcpy(row.algorithm, &found[i].algo, sizeof row.algorithm);
     }
-    ours = time_of(l, bl, &c, NULL, &y, &x, &w, first, last);
+    ours = time_of(l, bl, &c, NULL, &y, &x, &w, first, last, 0);
     cudaEventDestroy(first);
     cudaEventDestroy(last);
     TRY(cuda_failed(lane, cudaGetLastError(), "tune"));

@@ -22,7 +22,8 @@ void cuda_blas_close(struct cuda *c);
 int cuda_blas_lane_open(struct cuda_lane *l, struct err *e) MUST_USE;
 void cuda_blas_lane_close(struct cuda_lane *l);
 
-/* Candidates of cuda_pick.c: x and w of one dtype (fp32, bf16, fp16), y of that or fp32. A bias that is not of y's dtype is added afterwards, rounded once more. */
+/* Candidates of cuda_pick.c: x and w of one dtype (fp32, bf16, fp16), y of that or fp32. With a bias that is not of y's dtype the
+ * product goes by the work area in fp32. */
 cudaError_t cuda_blas_matmul(const struct k_lane *l, struct tensor y, struct tensor x,
                              struct tensor w, struct tensor bias, float beta);
 /* both = x w^T, then gate: both's rounding is in the result. */

@@ -369,6 +369,7 @@ const struct gpu_ops cuda_ops = {
     .layer_norm = layer_norm,
     .matmul = matmul,
     .gate_matmul = gate_matmul,
+    .tune = cuda_blas_tune,
     .add = add,
     .act = act,
     .gate = gate,

@@ -54,22 +54,23 @@ static bool
 is_row(const char *line, struct tuned *r)
 {
     char in[16], out[16], hex[2 * TUNED_BYTES + 1];
-    unsigned align, bias, fixed;
+    unsigned align, epilogue, fixed;
     int in_type, out_type;
 
     memset(r, 0, sizeof *r);
     if (sscanf(line, "%15s %15s %u %u %u %u %u %u %f %f %128[0-9a-f]", in, out, &r->key.n,
-               &r->key.k, &r->key.rows, &align, &bias, &fixed, &r->us, &r->heuristic_us, hex) != 11)
+               &r->key.k, &r->key.rows, &align, &epilogue, &fixed, &r->us, &r->heuristic_us,
+               hex) != 11)
         return false;
     in_type = dtype_of(in);
     out_type = dtype_of(out);
-    if (in_type < 0 || out_type < 0 || align > 16 || bias > 1 || fixed > 1 ||
+    if (in_type < 0 || out_type < 0 || align > 16 || epilogue > 3 || fixed > 1 ||
         strlen(hex) != sizeof hex - 1)
         return false;
     r->key.in = (uint8_t)in_type;
     r->key.out = (uint8_t)out_type;
     r->key.align = (uint8_t)align;
-    r->key.bias = (uint8_t)bias;
+    r->key.epilogue = (uint8_t)epilogue;
     r->key.fixed = (uint8_t)fixed;
     for (int i = 0; i < TUNED_BYTES; i++) {
         unsigned byte;
@@ -188,7 +189,7 @@ tuned_save(const struct tuned_table *t, const char *path, struct err *e)
 
         fprintf(f, "%s %s %u %u %u %u %u %u %.2f %.2f ", dtype_name((enum dtype)r->key.in),
                 dtype_name((enum dtype)r->key.out), r->key.n, r->key.k, r->key.rows, r->key.align,
-                r->key.bias, r->key.fixed, (double)r->us, (double)r->heuristic_us);
+                r->key.epilogue, r->key.fixed, (double)r->us, (double)r->heuristic_us);
         for (int j = 0; j < TUNED_BYTES; j++) fprintf(f, "%02x", r->algorithm[j]);
         fputc('\n', f);
     }

@@ -6,7 +6,7 @@
  *
  *     machine 130101 13000 132 NVIDIA H200
  *     bf16 bf16 6144 4096 64 16 0 0 13.91 15.20 2f00...
- *     in   out  n    k    rows align bias fixed us heuristic_us algorithm
+ *     in   out  n    k    rows align epilogue fixed us heuristic_us algorithm
  *
  * rows is a bucket (cuda_blas.c); 0 stands for every number of rows, where fixed is 1. Not thread-safe:
  * tuned_put() and tuned_save() while nobody looks.
@@ -29,10 +29,10 @@ struct tuned_machine {
 /* A matmul as the library sees it; no padding, so that it can be compared and hashed as bytes. */
 struct tuned_key {
     uint32_t n, k, rows;
-    uint8_t in, out; /* enum dtype */
-    uint8_t align;   /* bytes that every row of every operand is aligned to: 2, 4, 8, 16 */
-    uint8_t bias;    /* 1: with a bias of y's dtype */
-    uint8_t fixed;   /* 1: no split sums, for gpu_options.invariant */
+    uint8_t in, out;  /* enum dtype */
+    uint8_t align;    /* bytes that every row of every operand is aligned to: 2, 4, 8, 16 */
+    uint8_t epilogue; /* 1: a bias of y's dtype; 2: beta; 3: both */
+    uint8_t fixed;    /* 1: no split sums, for gpu_options.invariant */
     uint8_t zero[3];
 };
 _Static_assert(sizeof(struct tuned_key) == 20, "a key has padding");

@@ -91,7 +91,8 @@ __launch_bounds__(THREADS)
 }
 
 __global__ void
-__launch_bounds__(THREADS) add_bias(struct tensor y, struct tensor bias)
+__launch_bounds__(THREADS)
+    add_bias(struct tensor y, struct tensor product, struct tensor bias, float beta)
 {
     uint32_t j = blockIdx.x * THREADS + threadIdx.x;
 
@@ -100,8 +101,9 @@ __launch_bounds__(THREADS) add_bias(struct tensor y, struct tensor bias)
     if (j >= y.dim[1]) return;
     for (uint32_t i = blockIdx.y; i < y.dim[0]; i += gridDim.y) {
         size_t at = (size_t)i * y.stride + j;
-        float v[1] = { add_rn(element(y, at), element(bias, j)) };
+        float v[1] = { add_rn(element(product, (size_t)i * product.stride + j), element(bias, j)) };
 
+        if (beta != 0) v[0] = fmaf(beta, element(y, at), v[0]);
         store_as<1>(y.dtype, y.data, at, v);
     }
 }
@@ -131,11 +133,13 @@ k_gate_matmul_any(const struct k_lane *l, struct tensor y, struct tensor both, s
 }
 
 cudaError_t
-k_add_bias(const struct k_lane *l, struct tensor y, struct tensor bias)
+k_add_bias(const struct k_lane *l, struct tensor y, struct tensor product, struct tensor bias,
+           float beta)
 {
     dim3 grid((y.dim[1] + THREADS - 1) / THREADS, y.dim[0] < 65535 ? y.dim[0] : 65535);
 
-    if (!is_float(y.dtype) || !is_float(bias.dtype)) return cudaErrorInvalidValue;
+    if (!is_float(y.dtype) || !is_float(bias.dtype) || product.dtype != DT_F32)
+        return cudaErrorInvalidValue;
     if (y.dim[0] == 0) return cudaSuccess;
-    return launch(add_bias, grid, THREADS, 0, l->st, y, bias);
+    return launch(add_bias, grid, THREADS, 0, l->st, y, product, bias, beta);
 }

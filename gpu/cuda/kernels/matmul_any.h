@@ -13,7 +13,9 @@ K_API cudaError_t k_matmul_any(const struct k_lane *l, struct tensor y, struct t
 K_API cudaError_t k_gate_matmul_any(const struct k_lane *l, struct tensor y, struct tensor both,
                                     struct tensor x, struct tensor w, enum act a);
 
-/* y [n, d] += bias [d], each a float dtype: for matmuls that cannot take the bias along. */
-K_API cudaError_t k_add_bias(const struct k_lane *l, struct tensor y, struct tensor bias);
+/* y = product + bias + beta y, rounded once: [n, d], bias [d]; product fp32, the others each a float dtype. For
+ * matmuls that cannot take such a bias along. */
+K_API cudaError_t k_add_bias(const struct k_lane *l, struct tensor y, struct tensor product,
+                             struct tensor bias, float beta);
 
 #endif

@@ -23,6 +23,7 @@
 
 #include "gpu/cuda/kernels/act.cuh"
 #include "gpu/cuda/kernels/launch.cuh"
+#include "gpu/cuda/kernels/mma.cuh"
 #include "gpu/cuda/kernels/vec.cuh"
 
 namespace {
@@ -46,27 +47,6 @@ struct args {
     enum act act;
 };
 
-__device__ __forceinline__ void
-copy_16(uint32_t to, const void *from, bool there)
-{
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from),
-                 "r"(there ? 16 : 0)
-                 : "memory");
-}
-
-__device__ __forceinline__ void
-commit()
-{
-    asm volatile("cp.async.commit_group;" ::: "memory");
-}
-
-template <int LEFT>
-__device__ __forceinline__ void
-wait_for_all_but()
-{
-    asm volatile("cp.async.wait_group %0;" ::"n"(LEFT) : "memory");
-}
-
 __device__ __forceinline__ uint4
 fragment(uint32_t at)
 {
@@ -77,26 +57,6 @@ fragment(uint32_t at)
                  : "r"(at)
                  : "memory");
     return v;
-}
-
-__device__ __forceinline__ void
-mma(float (&c)[4], __nv_bfloat16, uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, uint32_t b0,
-    uint32_t b1)
-{
-    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, "
-                 "{%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
-                 : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-                 : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
-}
-
-__device__ __forceinline__ void
-mma(float (&c)[4], __half, uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, uint32_t b0,
-    uint32_t b1)
-{
-    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, "
-                 "{%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
-                 : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-                 : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
 }
 
 /* TILES: 16-row tiles of w a block takes at once; of a gate the first half are rows of w1 and the second
@@ -119,7 +79,7 @@ __launch_bounds__(THREADS) matmul_small(const struct args a)
     extern __shared__ __align__(128) char smem[];
     float *sums = (float *)(smem + S::STAGES * S::STAGE * WARPS);
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
-    const uint32_t ring = (uint32_t)__cvta_generic_to_shared(smem) + warp * S::STAGES * S::STAGE;
+    const uint32_t ring = shared_address(smem) + warp * S::STAGES * S::STAGE;
     const uint32_t steps = a.passes * a.rounds;
     /* What this lane copies: chunk (lane % 8) of every fourth row from (lane / 8) on. */
     const uint32_t c_row = lane / 8, c_k = lane % 8 * 8;
@@ -141,7 +101,8 @@ __launch_bounds__(THREADS) matmul_small(const struct args a)
             bool there = k < a.k && row < a.n;
 
             if (GATE && r >= S::OUT) row += a.n;
-            copy_16(to + r * ROW, (const char *)a.w + (there ? row * a.w_row + k * 2 : 0), there);
+            copy_async_or_zero(to + r * ROW,
+                               (const char *)a.w + (there ? row * a.w_row + k * 2 : 0), there);
         }
     };
     auto copy_x = [&](uint32_t step) {
@@ -153,8 +114,8 @@ __launch_bounds__(THREADS) matmul_small(const struct args a)
             uint32_t row = c_row + i * 4;
             bool there = k < a.k && row < a.m;
 
-            copy_16(to + i * 4 * ROW, (const char *)a.x + (there ? row * a.x_row + k * 2 : 0),
-                    there);
+            copy_async_or_zero(to + i * 4 * ROW,
+                               (const char *)a.x + (there ? row * a.x_row + k * 2 : 0), there);
         }
     };
 
@@ -166,7 +127,7 @@ __launch_bounds__(THREADS) matmul_small(const struct args a)
 #pragma unroll
     for (int s = 0; s < S::STAGES; s++) {
         if (s < steps) copy_x(s);
-        commit();
+        copy_commit();
     }
 
     for (uint32_t step = 0, pass = 0; pass < a.passes; pass++) {
@@ -181,7 +142,7 @@ __launch_bounds__(THREADS) matmul_small(const struct args a)
             uint32_t w_at = ring + step % S::STAGES * S::STAGE + f_at;
             uint32_t x_at = w_at + S::W_ROWS * ROW;
 
-            wait_for_all_but<S::STAGES - 1>();
+            copy_wait<S::STAGES - 1>();
             __syncwarp();
 #pragma unroll
             for (int half = 0; half < 2; half++) {
@@ -194,11 +155,13 @@ __launch_bounds__(THREADS) matmul_small(const struct args a)
                 for (int i = 0; i < TILES; i++) {
                     uint4 lo = fragment((w_at + i * 16 * ROW) ^ half * 64);
                     uint4 hi = fragment((w_at + (i * 16 + 8) * ROW) ^ half * 64);
+                    uint32_t first[4] = { lo.x, hi.x, lo.y, hi.y };
+                    uint32_t last[4] = { lo.z, hi.z, lo.w, hi.w };
 
 #pragma unroll
                     for (int j = 0; j < COLS; j++) {
-                        mma(acc[i][j], T(), lo.x, hi.x, lo.y, hi.y, b[j].x, b[j].y);
-                        mma(acc[i][j], T(), lo.z, hi.z, lo.w, hi.w, b[j].z, b[j].w);
+                        mma<T>(acc[i][j], first, b[j].x, b[j].y);
+                        mma<T>(acc[i][j], last, b[j].z, b[j].w);
                     }
                 }
             }
@@ -207,7 +170,7 @@ __launch_bounds__(THREADS) matmul_small(const struct args a)
                 copy_w(step + S::STAGES);
                 copy_x(step + S::STAGES);
             }
-            commit();
+            copy_commit();
         }
 
         __syncthreads(); /* the sums of the pass before have been read */

@@ -123,8 +123,8 @@ __launch_bounds__(THREADS) norm(struct norm_args a)
 
     if (!LONG && a.y_norm.data)
         EACH_FOUR(i, at) get_as<WHOLE>(w[LONG ? 0 : i], a.y_norm.dtype, a.y_norm.data, at, d);
-    after_previous();
     next_may_start();
+    after_previous();
 
     if (a.x.data) {
         float u[KEPT][4], k = 1;
@@ -190,8 +190,8 @@ __launch_bounds__(THREADS) layer_norm(struct norm_args a)
     const IN *in = (const IN *)row_at(a.in, blockIdx.x);
     void *y = row_at(a.y, blockIdx.x);
 
-    after_previous();
     next_may_start();
+    after_previous();
     EACH_FOUR(i, at)
     {
         get<WHOLE>(v[LONG ? 0 : i], in, at, d);

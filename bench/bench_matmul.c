@@ -1,0 +1,506 @@
+/* bench_matmul.c - the matmuls of an 8B layer and its head, on a GPU: every candidate, in one table.
+ *
+ * Weights are bf16, cold: one copy after another of a matrix out of a pool that no cache holds. A figure
+ * is the median of RUNS runs of a recorded graph of matmuls, by the host's clock, and below it stands the
+ * spread. The candidates take turns, and beyond 64 rows the GPU rests before each run: its power limit would
+ * otherwise favour who comes first. Up to 64 rows it is the rate at which weights are read (TB/s), beyond TFLOP/s.
+ *
+ * Before a candidate is timed its product is compared, element by element, with that of matmul=any,
+ * which is plain fp32 arithmetic; and rows that stand in other batches with each other where bits
+ * are promised. A difference ends the program.
+ *
+ *     bench_matmul [--device cuda:N] [--tuned FILE [--tune]] [--libs DIR] [--brief] [--ways 1111]
+ *
+ * --ways: a digit for each candidate, from the right small, blas, tuned, invariant.
+ */
+#include "base/clock.h"
+#include "gpu/fp.h"
+#include "gpu/gpu.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { RUNS = 9, MAX_ROWS = 8192, MAX_K = 14336, MAX_N = 128256, CHAIN = 8 };
+#define POOL ((uint64_t)7 << 29) /* bytes of weights: CHAIN layers, three heads */
+
+static const struct matrix {
+    const char *name;
+    uint32_t n, k;
+} matrix[] = { { "qkv", 6144, 4096 },
+               { "o", 4096, 4096 },
+               { "gate_up", 28672, 4096 },
+               { "down", 4096, 14336 },
+               { "lm_head", 128256, 4096 } };
+enum { LAYER = 4, MATRICES = 5 };
+
+static const uint32_t row_counts[] = { 1, 2, 4, 8, 16, 32, 64, 256, 1024, 8192 };
+enum { COUNTS = ARRAY_LEN(row_counts) };
+
+/* Ways to multiply: an option of the device each. */
+static const struct way {
+    const char *name, *kernels;
+    uint32_t max_rows;
+    bool tuned, invariant;
+} ways[] = { { "small", "matmul=small,gate_matmul=small", 16, false, false },
+             { "blas", "matmul=blas,gate_matmul=blas", MAX_ROWS, false, false },
+             { "tuned", "matmul=blas,gate_matmul=blas", MAX_ROWS, true, false },
+             { "invariant", "", MAX_ROWS, true, true } };
+enum { WAYS = ARRAY_LEN(ways) };
+
+static struct {
+    struct gpu_options o;
+    const char *tuned;
+    bool tune, brief;
+    struct side {
+        struct gpu *gpu;
+        const struct gpu_ops *op;
+        struct lane *lane;
+        uint64_t step;
+    } any, way[8], *at; /* any has the memory, too; at: whose turn it is */
+    unsigned ways;      /* of ways[], a bit each */
+    struct arena w, acts;
+    char *x, *y, *other, *residual; /* device */
+    char *host, *host_other;
+    struct err e;
+} b;
+
+static void
+must(int r)
+{
+    if (r >= 0) return;
+    fprintf(stderr, "%s\n", b.at->gpu && gpu_why(b.at->gpu)[0] ? gpu_why(b.at->gpu) : b.e.text);
+    exit(1);
+}
+
+static void
+wait_lane(void)
+{
+    must(b.at->op->lane_mark(b.at->lane, ++b.at->step));
+    while (b.at->op->lane_done(b.at->lane) < b.at->step) must(b.at->op->lane_error(b.at->lane));
+}
+
+static uint64_t
+x_bytes(void)
+{
+    return 2ull * MAX_ROWS * MAX_K;
+}
+
+static uint64_t
+y_bytes(void)
+{
+    return 2ull * MAX_ROWS * MAX_N;
+}
+
+static void
+open_side(struct side *s, const char *kernels, bool tuned, bool invariant)
+{
+    nsec from = clock_now(), opened;
+
+    b.at = s;
+    b.o.kernels = kernels;
+    b.o.tuned = tuned ? b.tuned : NULL;
+    b.o.invariant = invariant;
+    must(gpu_open(&s->gpu, &b.o, &b.e));
+    s->op = gpu_ops(s->gpu);
+    s->step = 0;
+    opened = clock_now();
+    must(s->op->lane_open(s->gpu, gpu_units(s->gpu), &s->lane, &b.e));
+    printf("device %.1f ms, lane %.1f ms (%s)\n", (double)(opened - from) / NSEC_MS,
+           (double)(clock_now() - opened) / NSEC_MS, kernels);
+}
+
+static void
+close_side(struct side *s)
+{
+    s->op->lane_close(s->lane);
+    gpu_close(s->gpu);
+    s->gpu = NULL;
+    b.at = &b.any;
+}
+
+static void
+open_memory(void)
+{
+    uint64_t acts = x_bytes() + 2 * y_bytes() + 4ull * MAX_ROWS * 4096;
+    const struct gpu_ops *op = b.any.op;
+
+    must(op->arena_make(b.any.gpu, "weights", POOL, &b.w, &b.e));
+    must(op->arena_make(b.any.gpu, "acts", acts, &b.acts, &b.e));
+    b.x = b.acts.base;
+    b.y = b.x + x_bytes();
+    b.other = b.y + y_bytes();
+    b.residual = b.other + y_bytes();
+    must(
+        op->fill_random(b.any.lane, tensor_2d(b.w.base, DT_BF16, POOL / 2 / 4096, 4096), 1, 0.02f));
+    must(op->fill_random(b.any.lane, tensor_2d(b.x, DT_BF16, MAX_ROWS, MAX_K), 2, 1));
+    must(op->fill_random(b.any.lane, tensor_2d(b.residual, DT_F32, MAX_ROWS, 4096), 3, 1));
+    wait_lane();
+}
+
+static struct tensor
+copy_of(const struct matrix *m, uint32_t i)
+{
+    uint64_t bytes = 2ull * m->n * m->k;
+
+    return tensor_2d((char *)b.w.base + i % (POOL / bytes) * bytes, DT_BF16, m->n, m->k);
+}
+
+/* Layer i of the chain has its four matrices one after another. */
+static struct tensor
+in_layer(uint32_t layer, uint32_t which)
+{
+    uint64_t at = 0, bytes = 0;
+
+    for (uint32_t i = 0; i < LAYER; i++) {
+        if (i == which) at = bytes;
+        bytes += 2ull * matrix[i].n * matrix[i].k;
+    }
+    return tensor_2d((char *)b.w.base + layer * bytes + at, DT_BF16, matrix[which].n,
+                     matrix[which].k);
+}
+
+static struct tensor
+x_of(uint32_t first, uint32_t rows, uint32_t k)
+{
+    return tensor_2d(b.x + 2ull * first * k, DT_BF16, rows, k);
+}
+
+static void
+multiply(char *y, struct tensor x, struct tensor w)
+{
+    must(b.at->op->matmul(b.at->lane, tensor_2d(y, DT_BF16, x.dim[0], w.dim[0]), x, w, NO_TENSOR,
+                          0));
+}
+
+/* How many times that matrix for two milliseconds or more: what starting and waiting take is nothing then. */
+static uint32_t
+times(uint64_t weights, uint32_t rows)
+{
+    double us = (double)weights * (rows <= 64 ? 2 / 4e6 : 2e-6 * rows / 700);
+
+    return (uint32_t)(2000 / us) + 2;
+}
+
+/* What is timed: n matmuls, or n layers. */
+typedef void (*work)(const struct matrix *m, uint32_t rows, uint32_t n);
+
+static void
+matmuls(const struct matrix *m, uint32_t rows, uint32_t n)
+{
+    for (uint32_t i = 0; i < n; i++) multiply(b.y, x_of(0, rows, m->k), copy_of(m, i));
+}
+
+static void
+chain(const struct matrix *m, uint32_t rows, uint32_t n)
+{
+    (void)m;
+    for (uint32_t i = 0; i < n; i++)
+        for (uint32_t j = 0; j < LAYER; j++)
+            multiply(b.y, x_of(0, rows, matrix[j].k), in_layer(i, j));
+}
+
+/* A layer without its attention: what lies between the matmuls is there too. */
+static void
+layers(const struct matrix *m, uint32_t rows, uint32_t n)
+{
+    struct tensor h = x_of(0, rows, 4096), out = tensor_2d(b.y, DT_BF16, rows, 4096);
+    struct tensor f = tensor_2d(b.y, DT_BF16, rows, 14336);
+    struct tensor both = tensor_2d(b.other, DT_BF16, rows, 28672);
+    struct residual r = { .x = tensor_2d(b.residual, DT_F32, rows, 4096), .y = h, .eps = 1e-5f };
+    char *down = b.other + 2ull * MAX_ROWS * 28672;
+
+    (void)m;
+    for (uint32_t i = 0; i < n; i++) {
+        r.in = i ? tensor_2d(down, DT_BF16, rows, 4096) : NO_TENSOR;
+        must(b.at->op->residual(b.at->lane, &r));
+        multiply(b.other, h, in_layer(i, 0));
+        multiply(b.y, tensor_2d(b.other, DT_BF16, rows, 4096), in_layer(i, 1));
+        r.in = out;
+        must(b.at->op->residual(b.at->lane, &r));
+        must(b.at->op->gate_matmul(b.at->lane, f, both, h, in_layer(i, 2), ACT_SILU));
+        multiply(down, f, in_layer(i, 3));
+    }
+}
+
+struct figure {
+    double least, median, most; /* microseconds, of one */
+};
+
+static struct figure figure[WAYS][MATRICES][COUNTS], of_chain[WAYS][COUNTS],
+    of_layers[WAYS][COUNTS];
+
+static bool
+has(uint32_t way, uint32_t rows)
+{
+    return b.ways >> way & 1 && rows <= ways[way].max_rows;
+}
+
+/* to[way * stride] of every way. */
+static void
+measure(work w, const struct matrix *m, uint32_t rows, uint32_t n, struct figure *to, size_t stride)
+{
+    struct graph *g[WAYS];
+    double us[WAYS][RUNS];
+    uint64_t bytes;
+
+    for (uint32_t i = 0; i < WAYS; i++) {
+        if (!has(i, rows)) continue;
+        b.at = &b.way[i];
+        w(m, rows, n); /* whatever is found out once */
+        wait_lane();
+        must(b.at->op->graph_begin(b.at->lane));
+        w(m, rows, n);
+        must(b.at->op->graph_end(b.at->lane, &g[i], &bytes));
+        must(b.at->op->graph_run(b.at->lane, g[i]));
+        wait_lane();
+    }
+    for (int run = 0; run < RUNS; run++)
+        for (uint32_t i = 0; i < WAYS; i++) {
+            nsec from;
+            int at = run;
+            double v;
+
+            if (!has(i, rows)) continue;
+            b.at = &b.way[i];
+            if (rows > 64) usleep(20000);
+            from = clock_now();
+            must(b.at->op->graph_run(b.at->lane, g[i]));
+            wait_lane();
+            v = (double)(clock_now() - from) / 1e3 / n;
+            for (; at > 0 && us[i][at - 1] > v; at--) us[i][at] = us[i][at - 1];
+            us[i][at] = v;
+        }
+    for (uint32_t i = 0; i < WAYS; i++) {
+        if (!has(i, rows)) continue;
+        b.way[i].op->graph_drop(b.way[i].lane, g[i]);
+        to[i * stride] = (struct figure){ us[i][0], us[i][RUNS / 2], us[i][RUNS - 1] };
+    }
+}
+
+static float
+value(const char *p, size_t i)
+{
+    return float_of_bf16(((const uint16_t *)p)[i]);
+}
+
+static uint32_t
+checked_rows(uint32_t rows)
+{
+    return MIN(rows, 300u);
+}
+
+/* What matmul=any makes of it, into b.host. */
+static void
+make_reference(const struct matrix *m, uint32_t rows)
+{
+    struct tensor y = tensor_2d(b.other, DT_F32, checked_rows(rows), m->n);
+    struct side *at = b.at;
+
+    b.at = &b.any;
+    must(b.at->op->matmul(b.at->lane, y, x_of(0, y.dim[0], m->k), copy_of(m, 0), NO_TENSOR, 0));
+    must(b.at->op->get(b.at->lane, b.host, b.other, 4ull * y.dim[0] * m->n));
+    wait_lane();
+    b.at = at;
+}
+
+static void
+fail(const char *way, const struct matrix *m, uint32_t rows, size_t at, const char *what)
+{
+    fprintf(stderr, "%s, %s, %u rows: element [%zu, %zu] %s\n", way, m->name, rows, at / m->n,
+            at % m->n, what);
+    exit(1);
+}
+
+/* Against the reference in b.host: half a step of bf16, and what fp32 sums of k products of standard deviation
+ * 0.02 may lose. */
+static void
+compare(const char *way, const struct matrix *m, uint32_t rows)
+{
+    size_t n = (size_t)checked_rows(rows) * m->n;
+    const float *want = (const float *)b.host;
+    double slack = 1e-6 * 0.02 * m->k;
+
+    must(b.at->op->put(b.at->lane, b.y, b.host_other, 2 * n)); /* NaN */
+    multiply(b.y, x_of(0, rows, m->k), copy_of(m, 0));
+    must(b.at->op->get(b.at->lane, b.host_other, b.y, 2 * n));
+    wait_lane();
+    for (size_t i = 0; i < n; i++) {
+        double bound = fabs((double)want[i]) / 256 + slack;
+
+        if (!(fabs((double)value(b.host_other, i) - (double)want[i]) <= bound))
+            fail(way, m, rows, i, "is wrong");
+    }
+    memset(b.host_other, 0xff, 2 * n);
+}
+
+/* Rows alone and in every company have the same bits. */
+static void
+same_bits(const char *way, const struct matrix *m, uint32_t most)
+{
+    static const uint32_t size[] = { 1, 2, 7, 8, 9, 16, 17, 64, 128, 513 };
+    uint32_t all = MIN(most, 600u);
+    size_t row = 2ull * m->n;
+
+    multiply(b.other, x_of(0, all, m->k), copy_of(m, 0));
+    must(b.at->op->get(b.at->lane, b.host, b.other, row * all));
+    for (size_t i = 0; i < ARRAY_LEN(size) && size[i] <= most; i++)
+        for (uint32_t first = 0; first + size[i] <= all && first < 90; first += 1 + size[i] / 2) {
+            multiply(b.y, x_of(first, size[i], m->k), copy_of(m, 0));
+            must(b.at->op->get(b.at->lane, b.host_other, b.y, row * size[i]));
+            wait_lane();
+            if (memcmp(b.host_other, b.host + row * first, row * size[i]) == 0) continue;
+            fail(way, m, size[i], (size_t)first * m->n, "and on depend on their company");
+        }
+    printf("%s, %s: rows have the same bits in batches of 1 to %u\n", way, m->name, all);
+    memset(b.host_other, 0xff, row * all);
+}
+
+static void
+measure_all(void)
+{
+    for (uint32_t i = 0; i < COUNTS; i++) {
+        uint32_t rows = row_counts[i];
+        bool few = rows <= 64;
+
+        if (b.brief && rows != 1 && rows != 16 && rows != 32 && rows != 64 && rows != 1024)
+            continue;
+        for (uint32_t j = 0; j < MATRICES; j++)
+            measure(matmuls, &matrix[j], rows, times((uint64_t)matrix[j].n * matrix[j].k, rows),
+                    &figure[0][j][i], MATRICES * COUNTS);
+        measure(chain, NULL, rows, few ? CHAIN : 2, &of_chain[0][i], COUNTS);
+        measure(layers, NULL, rows, few ? CHAIN : 2, &of_layers[0][i], COUNTS);
+    }
+}
+
+static void
+check_way(uint32_t w)
+{
+    static const uint32_t some[] = { 1, 8, 16, 24, 32, 64, 300, 2048 };
+
+    b.at = &b.way[w];
+    for (size_t i = 0; i < ARRAY_LEN(some) && has(w, some[i]); i++)
+        for (uint32_t j = 0; j < MATRICES; j++) {
+            if (j == 4 && some[i] > 16) continue;
+            make_reference(&matrix[j], some[i]);
+            compare(ways[w].name, &matrix[j], some[i]);
+        }
+    if (ways[w].invariant || ways[w].max_rows < MAX_ROWS)
+        for (uint32_t j = 0; j < LAYER; j++) same_bits(ways[w].name, &matrix[j], ways[w].max_rows);
+}
+
+/* Every shape and number of rows that is measured; with the one algorithm for all, two that stand for them. */
+static void
+tune(bool invariant)
+{
+    char line[200];
+
+    open_side(&b.way[0], "", true, invariant);
+    for (uint32_t j = 0; j < MATRICES; j++)
+        for (uint32_t i = 4; i < COUNTS; i++) {
+            struct tensor w = copy_of(&matrix[j], 0), x = x_of(0, row_counts[i], matrix[j].k);
+
+            if (invariant && row_counts[i] != 64) continue;
+            must(b.way[0].op->tune(b.way[0].lane, tensor_2d(b.y, DT_BF16, x.dim[0], w.dim[0]), x, w,
+                                   line, sizeof line));
+            printf("tune%s: %s\n", invariant ? " invariant" : "", line);
+        }
+    close_side(&b.way[0]);
+}
+
+static void
+row_of(const char *name, const struct figure *f, double bytes, double flops_a_row, bool spread)
+{
+    printf("%-20s", name);
+    for (uint32_t i = 0; i < COUNTS; i++) {
+        double done = row_counts[i] <= 64 ? bytes / 1e6 : flops_a_row * row_counts[i] / 1e6;
+        double us = spread ? f[i].most : f[i].median;
+
+        if (f[i].median == 0)
+            printf("        ");
+        else if (spread)
+            printf("  %4.1f %%", 100 * (f[i].most - f[i].least) / f[i].median);
+        else
+            printf("  %6.*f", row_counts[i] <= 64 ? 3 : 1, done / us);
+    }
+    printf("\n");
+}
+
+static void
+print_all(void)
+{
+    double bytes = 0;
+    char name[64];
+
+    for (uint32_t j = 0; j < LAYER; j++) bytes += 2.0 * matrix[j].n * matrix[j].k;
+    printf("%-20s", "rows");
+    for (uint32_t i = 0; i < COUNTS; i++) printf("  %6u", row_counts[i]);
+    printf("\n");
+    for (uint32_t j = 0; j < MATRICES + 2; j++)
+        for (uint32_t w = 0; w < WAYS; w++) {
+            double n = j < MATRICES ? 2.0 * matrix[j].n * matrix[j].k : bytes;
+            const char *what = j < MATRICES ? matrix[j].name : j == MATRICES ? "chain" : "layer";
+            const struct figure *f;
+
+            if (!(b.ways >> w & 1)) continue;
+            f = j < MATRICES ? figure[w][j] : j == MATRICES ? of_chain[w] : of_layers[w];
+
+            snprintf(name, sizeof name, "%s %s", what, ways[w].name);
+            row_of(name, f, n, n, false);
+            if (w == 0 || j >= MATRICES) row_of("", f, n, n, true);
+        }
+}
+
+int
+main(int argc, char **argv)
+{
+    b.o.device = "cuda";
+    b.at = &b.any;
+    b.ways = (1 << WAYS) - 1;
+    for (int i = 1; i < argc; i++) {
+        if (strcmp(argv[i], "--device") == 0 && i + 1 < argc)
+            b.o.device = argv[++i];
+        else if (strcmp(argv[i], "--libs") == 0 && i + 1 < argc)
+            b.o.libs = argv[++i];
+        else if (strcmp(argv[i], "--tuned") == 0 && i + 1 < argc)
+            b.tuned = argv[++i];
+        else if (strcmp(argv[i], "--ways") == 0 && i + 1 < argc)
+            b.ways = (unsigned)strtoul(argv[++i], NULL, 2);
+        else if (strcmp(argv[i], "--tune") == 0)
+            b.tune = true;
+        else if (strcmp(argv[i], "--brief") == 0)
+            b.brief = true;
+        else
+            return fprintf(stderr, "bench_matmul [--device cuda:N] [--tuned FILE [--tune]] "
+                                   "[--libs DIR] [--brief] [--ways BITS]\n"),
+                   2;
+    }
+    b.host = malloc(4ull * 300 * MAX_N);
+    b.host_other = malloc(4ull * 300 * MAX_N);
+    if (!b.host || !b.host_other) return 1;
+    memset(b.host_other, 0xff, 4ull * 300 * MAX_N);
+    open_side(&b.any, "matmul=any,gate_matmul=any", false, false);
+    open_memory();
+    if (b.tuned && b.tune) {
+        tune(false);
+        tune(true);
+    }
+    for (uint32_t w = 0; w < WAYS; w++) {
+        if (ways[w].tuned && !ways[w].invariant && !b.tuned) b.ways &= ~(1u << w);
+        if (!(b.ways >> w & 1)) continue;
+        open_side(&b.way[w], ways[w].kernels, ways[w].tuned, ways[w].invariant);
+        check_way(w);
+    }
+    measure_all();
+    print_all();
+    for (uint32_t w = 0; w < WAYS; w++)
+        if (b.ways >> w & 1) close_side(&b.way[w]);
+    b.any.op->arena_drop(b.any.gpu, &b.w);
+    b.any.op->arena_drop(b.any.gpu, &b.acts);
+    close_side(&b.any);
+    free(b.host);
+    free(b.host_other);
+    return 0;
+}

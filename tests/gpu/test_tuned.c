@@ -1,0 +1,181 @@
+/* test_tuned.c - the table of measured matmul algorithms on disk. Needs no GPU. */
+#include "gpu/cuda/cuda_tuned.h"
+#include "tests/test.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+static const struct tuned_machine here = { 130101, 13000, 132, "NVIDIA H200" };
+static char path[64];
+
+static int
+new_file(void **state)
+{
+    int fd;
+
+    (void)state;
+    strcpy(path, "/tmp/lagan-tuned-XXXXXX");
+    fd = mkstemp(path);
+    assert_true(fd >= 0);
+    close(fd);
+    return 0;
+}
+
+static int
+drop_file(void **state)
+{
+    (void)state;
+    unlink(path);
+    return 0;
+}
+
+static struct tuned
+row(uint32_t n, uint32_t rows, float us)
+{
+    struct tuned r = { .key = { .n = n,
+                                .k = 4096,
+                                .rows = rows,
+                                .in = DT_BF16,
+                                .out = DT_F32,
+                                .align = 16,
+                                .epilogue = 1 },
+                       .us = us,
+                       .heuristic_us = 2 * us };
+
+    for (int i = 0; i < TUNED_BYTES; i++) r.algorithm[i] = (uint8_t)(n + rows + 7 * (uint32_t)i);
+    return r;
+}
+
+static struct tuned_table *
+open_for(const struct tuned_machine *m)
+{
+    struct tuned_table *t = NULL;
+    struct err e = { 0 };
+
+    if (tuned_open(&t, path, m, &e) < 0) fail_msg("%s", e.text);
+    return t;
+}
+
+static void
+add(const struct tuned_machine *m, struct tuned r)
+{
+    struct tuned_table *t = open_for(m);
+    struct err e = { 0 };
+
+    assert_int_equal(tuned_put(t, &r), 0);
+    if (tuned_save(t, path, &e) < 0) fail_msg("%s", e.text);
+    tuned_close(t);
+}
+
+static void
+expect(const struct tuned_machine *m, struct tuned r)
+{
+    struct tuned_table *t = open_for(m);
+    const struct tuned *found = tuned_find(t, &r.key);
+
+    assert_non_null(found);
+    assert_memory_equal(found->algorithm, r.algorithm, TUNED_BYTES);
+    assert_true(found->us == r.us && found->heuristic_us == r.heuristic_us);
+    tuned_close(t);
+}
+
+static void
+what_was_saved_is_found_again(void **state)
+{
+    (void)state;
+    add(&here, row(6144, 64, 13.5f));
+    add(&here, row(6144, 256, 20));
+    expect(&here, row(6144, 64, 13.5f));
+    expect(&here, row(6144, 256, 20));
+}
+
+static void
+a_shape_measured_again_has_one_row(void **state)
+{
+    struct tuned_table *t;
+
+    (void)state;
+    add(&here, row(6144, 64, 13.5f));
+    add(&here, row(6144, 64, 12));
+    expect(&here, row(6144, 64, 12));
+    t = open_for(&here);
+    assert_int_equal(tuned_count(t), 1);
+    tuned_close(t);
+}
+
+static void
+what_another_machine_measured_stays_and_is_not_used(void **state)
+{
+    struct tuned_machine other = here, newer = here, share = here;
+    struct tuned r = row(6144, 64, 13.5f);
+    struct tuned_table *t;
+
+    (void)state;
+    strcpy(other.gpu, "NVIDIA H200 NVL");
+    newer.library++;
+    share.sms = 64;
+    add(&other, row(6144, 64, 1));
+    add(&newer, row(6144, 64, 2));
+    add(&share, row(6144, 64, 3));
+    t = open_for(&here);
+    assert_null(tuned_find(t, &r.key));
+    tuned_close(t);
+    add(&here, r);
+    expect(&other, row(6144, 64, 1));
+    expect(&newer, row(6144, 64, 2));
+    expect(&share, row(6144, 64, 3));
+    expect(&here, r);
+}
+
+static void
+no_file_is_an_empty_table(void **state)
+{
+    struct tuned_table *t = NULL;
+    struct err e = { 0 };
+
+    (void)state;
+    unlink(path);
+    t = open_for(&here);
+    assert_int_equal(tuned_count(t), 0);
+    tuned_close(t);
+    assert_int_equal(tuned_open(&t, NULL, &here, &e), 0);
+    tuned_close(t);
+}
+
+static void
+a_line_that_is_no_row_is_named(void **state)
+{
+    static const char *const bad[] = { "bf16", "bf16 bf16 1 2 3 16 0 0 1.0 2.0 00",
+                                       "bf17 bf16 1 2 3 16 0 0 1.0 2.0 ", "machine x", "\x01\x02" };
+
+    (void)state;
+    for (size_t i = 0; i < ARRAY_LEN(bad); i++) {
+        struct tuned_table *t = NULL;
+        FILE *f = fopen(path, "w");
+        struct err e = { 0 };
+
+        assert_non_null(f);
+        fprintf(f, "# a comment\n\n%s\n", bad[i]);
+        fclose(f);
+        assert_int_equal(tuned_open(&t, path, &here, &e), -EBADMSG);
+        assert_non_null(strstr(e.text, "line 3"));
+    }
+}
+
+int
+main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(what_was_saved_is_found_again, new_file, drop_file),
+        cmocka_unit_test_setup_teardown(a_shape_measured_again_has_one_row, new_file, drop_file),
+        cmocka_unit_test_setup_teardown(what_another_machine_measured_stays_and_is_not_used,
+                                        new_file, drop_file),
+        cmocka_unit_test_setup_teardown(no_file_is_an_empty_table, new_file, drop_file),
+        cmocka_unit_test_setup_teardown(a_line_that_is_no_row_is_named, new_file, drop_file),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
