@@ -153,13 +153,13 @@ a_nan_is_never_chosen_and_nothing_but_nan_is_an_error(void **state)
     assert_int_equal(d.token[0], 41);
     assert_int_equal(d.token[1], 43);
     assert_int_equal(d.error, 0);
-    f[143] = -NAN;
+    ((float *)HOST(x.data))[143] = -NAN;
     d = sample(x, row, NULL); /* a row that nobody asked for: a graph's padding */
     assert_int_equal(d.error, 0);
     row[1].seat = 3;
     d = sample(x, row, NULL);
-    assert_int_equal(d.token[0], 41);
     assert_int_equal(d.error, -EIO);
+    if (!rig_cuda()) assert_int_equal(d.token[0], 41); /* a GPU is finished then */
     rig_close(&r);
 }
 

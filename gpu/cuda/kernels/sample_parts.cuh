@@ -1,6 +1,6 @@
 /* sample_parts.cuh - what the two kernels of sample share: weights, noise, walks, and where they meet.
  *
- * The numbers here are those of cpu_sample.c, operation by operation: a weight is exp() by the same
+ * The numbers here are those of cpu_sample.c, operation by operation: a weight comes of the same
  * polynomial with the same roundings, cut down to a whole number of units, so that sums are exact and
  * their order is free. What has to have the CPU's bits is written with __f..._rn(), which nvcc leaves as
  * it stands.
@@ -41,7 +41,7 @@ struct room {
 /* What a row is about. */
 struct wish {
     bool draw, cuts, list, sum;
-    float rate; /* 1 / temperature */
+    float rate; /* log2(e) / temperature */
 };
 
 __device__ __forceinline__ struct wish
@@ -53,7 +53,7 @@ wish_of(const struct sample_row &r, uint32_t n)
     w.cuts = w.draw && ((r.top_k && r.top_k < n) || r.top_p < 1 || r.min_p > 0);
     w.list = w.cuts || r.n_top;
     w.sum = r.n_top || r.want_logprob || r.target >= 0;
-    w.rate = w.draw ? fminf(__frcp_rn(r.temperature), FLT_MAX) : 0;
+    w.rate = w.draw ? fminf(__fdiv_rn(1.44269504f, r.temperature), FLT_MAX) : 0;
     return w;
 }
 
@@ -79,45 +79,40 @@ of_key(uint32_t key)
     return __uint_as_float(key & 0x80000000 ? key & 0x7fffffff : ~key);
 }
 
-/* exp(t) * 2^SHIFT for t <= 0, with the bits of v8_exp() from FLOOR on, and something as small below. A NaN
- * is far below: a block of nothing but -inf weighs nothing. */
+/* 2^y * 2^SHIFT for y <= 0, with the bits of weigh() in cpu_sample.c from FLOOR on, and something as small
+ * below. A NaN is far below: a block of nothing but -inf weighs nothing. */
 template <int SHIFT, int FLOOR>
 __device__ __forceinline__ float
-exp_bits(float t)
+power(float y)
 {
-    const float round = 12582912.0f;
-    float shifted, n, r, p;
+    const float round = 12582912.0f + SHIFT; /* the nearest integer, plus SHIFT, in the low bits */
+    float shifted, f, p;
 
-    t = fmaxf(t, (float)FLOOR);
-    shifted = __fmaf_rn(t, 1.44269504f, round);
-    n = __fsub_rn(shifted, round);
-    r = __fmaf_rn(n, -0.693359375f, t);
-    r = __fmaf_rn(n, 2.12194440e-4f, r);
-    p = 1.9875691500e-4f;
-    p = __fmaf_rn(p, r, 1.3981999507e-3f);
-    p = __fmaf_rn(p, r, 8.3334519073e-3f);
-    p = __fmaf_rn(p, r, 4.1665795894e-2f);
-    p = __fmaf_rn(p, r, 1.6666665459e-1f);
-    p = __fmaf_rn(p, r, 5.0000001201e-1f);
-    p = __fmaf_rn(p, __fmul_rn(r, r), r);
-    p = __fadd_rn(p, 1.0f);
-    return __uint_as_float(__float_as_uint(p) + (__float_as_uint(shifted) << 23) + (SHIFT << 23));
+    y = fmaxf(y, (float)FLOOR);
+    shifted = __fadd_rn(y, round);
+    f = __fsub_rn(y, __fsub_rn(shifted, round));
+    p = __fmaf_rn(0x1.5bba18p-10f, f, 0x1.3cea88p-7f);
+    p = __fmaf_rn(p, f, 0x1.c6b752p-5f);
+    p = __fmaf_rn(p, f, 0x1.ebf9bcp-3f);
+    p = __fmaf_rn(p, f, 0x1.62e42ap-1f);
+    p = __fmaf_rn(p, f, 1.0f);
+    return __uint_as_float(__float_as_uint(p) + (__float_as_uint(shifted) << 23));
 }
 
-/* A logit's weight beside the best of its block, as a float of whole and broken units. From -30 on down
+/* A logit's weight beside the best of its block, as a float of whole and broken units. From -44 on down
  * it is less than one of either kind. */
 template <int UNIT>
 __device__ __forceinline__ float
 weigh(float x, float best, float rate)
 {
-    return exp_bits<UNIT, -30>(__fmul_rn(__fsub_rn(x, best), rate));
+    return power<UNIT, -44>(__fmul_rn(__fsub_rn(x, best), rate));
 }
 
 /* What turns a block's units into the row's. */
 __device__ __forceinline__ double
 factor_of(float block_best, float best, float rate)
 {
-    return (double)exp_bits<0, -80>(__fmul_rn(__fsub_rn(block_best, best), rate)) * 0x1p12;
+    return (double)power<0, -115>(__fmul_rn(__fsub_rn(block_best, best), rate)) * 0x1p12;
 }
 
 __device__ __forceinline__ u64
@@ -231,7 +226,7 @@ walk(const float *x, uint32_t block, uint32_t n, double factor, u64 left, F weig
     auto weight_at = [&](uint32_t i, uint32_t c) {
         uint32_t id = block * BLOCK + i * 128 + lane * 4 + c;
 
-        return id < n ? (u64)weight(clean(v[i * 4 + c]), id) : 0;
+        return (u64)weight(clean(v[i * 4 + c]), id); /* beyond n: -inf */
     };
 #pragma unroll
     for (uint32_t i = 0; i < 8; i++) {
@@ -251,7 +246,7 @@ walk(const float *x, uint32_t block, uint32_t n, double factor, u64 left, F weig
 
 #pragma unroll
         for (uint32_t i = 0; i < 8; i++) mine = it == i ? v[i * 4 + c] : mine;
-        w[c] = at + c < n ? (u64)weight(clean(mine), at + c) : 0;
+        w[c] = weight(clean(mine), at + c);
         with += w[c];
     }
     with = before + warp_scan(with, lane) - with;

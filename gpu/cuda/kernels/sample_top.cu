@@ -191,7 +191,7 @@ __device__ u64
 find_cut(struct shared &sh, const struct row &r, bool by_count, u64 goal, double share, u64 limit)
 {
     static const uint32_t shift[3] = { 21, 10, 0 };
-    float per = by_count ? r.per : fminf(64 * r.rate, 1e30f);
+    float per = by_count ? r.per : fminf(48 * r.rate, 1e30f);
     u64 before, total, weight[LIST / THREADS], sum = 0, at;
     uint32_t deciding, prefix = 0, known = 0;
     bool fits;
