@@ -245,7 +245,7 @@ struct gpu_ops {
     void (*lane_gaps)(struct lane *l, uint64_t *n, uint64_t *ns);
 
     /* Queued copies. dst, src: arena memory; host: any memory that stays until done, pinned if the copy
-     * is not to hold up the caller. */
+     * is not to hold up the caller. A put may read its host memory before earlier ops are done. */
     int (*put)(struct lane *l, void *dst, const void *host, size_t bytes);
     int (*get)(struct lane *l, void *host, const void *src, size_t bytes);
     int (*copy)(struct lane *l, void *dst, const void *src, size_t bytes);

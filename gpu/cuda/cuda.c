@@ -34,12 +34,16 @@ cuda_driver_says(const struct cuda *c, CUresult r)
 }
 
 int
-cuda_failed(struct lane *l, cudaError_t r, const char *what)
+cuda_failed(struct lane *lane, cudaError_t r, const char *what)
 {
+    struct cuda_lane *l = (struct cuda_lane *)lane;
+
     if (r == cudaSuccess) return 0;
-    ((struct cuda_lane *)l)->error = -EIO;
     cudaGetLastError();
-    return err_set(&l->gpu->why, -EIO, "%s: %s: %s", l->gpu->describe, what, cudaGetErrorString(r));
+    /* What cannot be recorded is no failure of the device: it may still be run. */
+    if (!l->recording) l->error = -EIO;
+    return err_set(&lane->gpu->why, -EIO, "%s: %s: %s", lane->gpu->describe, what,
+                   cudaGetErrorString(r));
 }
 
 void
@@ -192,16 +196,18 @@ start(struct cuda *c, struct err *e)
     return err_set(e, -EIO, "%s does not start: %s", c->gpu.describe, cudaGetErrorString(r));
 }
 
+/* What is neither free nor in our arenas: ours, on a card that we have to ourselves. */
 static int
 memory(const struct gpu *g, uint64_t *free, uint64_t *own, uint64_t *total)
 {
+    const struct cuda *c = (const struct cuda *)g;
     size_t f = 0, t = 0;
 
-    cuda_enter((const struct cuda *)g);
+    cuda_enter(c);
     if (cudaMemGetInfo(&f, &t) != cudaSuccess) return -EIO;
     *free = f;
     *total = t;
-    *own = ((const struct cuda *)g)->own;
+    *own = t - MIN(f + c->mapped, t);
     return 0;
 }
 
@@ -222,9 +228,9 @@ lagan_cuda_open(struct gpu **ret, uint32_t ordinal, const struct gpu_options *o,
 {
     CLEAN(close_device_at) struct gpu *g = calloc(1, sizeof(struct cuda));
     struct cuda *c = (struct cuda *)g;
-    size_t free = 0, total = 0;
 
     if (!c) return err_set(e, -ENOMEM, "cuda device: no memory");
+    pthread_mutex_init(&c->pin_lock, NULL);
     TRY(find_device(ordinal, e));
     c->ordinal = (int)ordinal;
     c->invariant = o->invariant;
@@ -237,8 +243,6 @@ lagan_cuda_open(struct gpu **ret, uint32_t ordinal, const struct gpu_options *o,
     /* A server without the library would be ten times slower: it says so unless that is what was asked for. */
     if (cuda_pick_may(c, OP_MATMUL, "blas") || cuda_pick_may(c, OP_GATE_MATMUL, "blas"))
         TRY(cuda_blas_open(c, o, e));
-    cudaMemGetInfo(&free, &total);
-    c->own = total - free;
     g->device = &cuda_ops;
     g->close = close_device;
     g->memory = memory;

@@ -14,11 +14,12 @@
 #include "gpu/device.h"
 
 #include <cudaTypedefs.h>
+#include <pthread.h>
 
 /* Of a lane: what kernels keep between their passes (partial results of split sums, sampling) ... */
 #define CUDA_WORK ((size_t)64 << 20)
 /* ... and marks that another lane may still be told to wait for; older ones: the oldest kept. */
-enum { CUDA_EVENTS = 64, CUDA_CANDIDATES = 8, CUDA_STRETCHES = 16 };
+enum { CUDA_EVENTS = 64, CUDA_CANDIDATES = 8, CUDA_STRETCHES = 16, CUDA_PINS = 64 };
 
 /* Of the driver, found at run time: we are linked with the runtime alone. */
 #define DRIVER_CALLS(X) \
@@ -32,8 +33,7 @@ enum { CUDA_EVENTS = 64, CUDA_CANDIDATES = 8, CUDA_STRETCHES = 16 };
     X(cuMemMap, 10020) \
     X(cuMemRelease, 10020) \
     X(cuMemSetAccess, 10020) \
-    X(cuMemUnmap, 10020) \
-    X(cuStreamWriteValue64, 11070)
+    X(cuMemUnmap, 10020)
 
 struct driver {
 #define X(name, version) PFN_##name##_v##version name;
@@ -71,13 +71,19 @@ struct cuda {
     int ordinal;
     uint32_t sm; /* 90: compute capability 9.0 */
     bool invariant, timing;
-    size_t grain;               /* arenas' sizes on the device are multiples of it */
-    uint64_t own;               /* see gpu_memory() */
+    size_t grain;    /* arenas' sizes on the device are multiples of it */
+    uint64_t mapped; /* bytes of arenas */
+    pthread_mutex_t pin_lock;
+    struct cuda_pin {
+        const char *from, *to;
+    } pin[CUDA_PINS]; /* host memory that kernels may reach; beyond this many the copy engines do */
+    uint32_t n_pins;
+    bool failed;                /* one of its lanes has */
     uint32_t allowed[OP_COUNT]; /* candidates, a bit each */
     void *blas;                 /* cuda_blas.c */
 };
 
-/* What kernels and the device's front end write for the host, in one pinned page. */
+/* What kernels write for the host, in one pinned page. */
 struct cuda_words {
     uint64_t done;
     uint32_t fault __attribute__((aligned(CACHE_LINE)));
@@ -88,7 +94,7 @@ struct cuda_lane {
     struct k_lane k;
     void *blas; /* cuda_blas.c: handle and workspace */
     struct cuda_words *words;
-    uint64_t done_at; /* the device's address of words->done */
+    uint64_t *done_at; /* the device's address of words->done */
     struct {
         cudaEvent_t event;
         uint64_t step;
@@ -124,7 +130,7 @@ cuda_lane_of(const struct k_lane *k)
  * may be used by another thread than the one that opened the device. */
 void cuda_enter(const struct cuda *c);
 
-/* The sentence is kept, the lane is finished: -EIO. For cudaSuccess 0. */
+/* The sentence is kept and, but for a recording, the lane is finished: -EIO. For cudaSuccess 0. */
 int cuda_failed(struct lane *l, cudaError_t r, const char *what);
 const char *cuda_driver_says(const struct cuda *c, CUresult r);
 /* On this process's descriptors of the driver: a child must not hold the device (ARCHITECTURE 2). */

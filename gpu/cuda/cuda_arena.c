@@ -81,7 +81,7 @@ no_room(const struct cuda *c, const char *name, uint64_t bytes, CUresult r, stru
 int
 cuda_arena_make(struct gpu *g, const char *name, uint64_t bytes, struct arena *ret, struct err *e)
 {
-    const struct cuda *c = (struct cuda *)g;
+    struct cuda *c = (struct cuda *)g;
     const struct driver *d = &c->driver;
     CUmemAllocationProp prop = kind_of(c);
     uint64_t size = ROUND_UP(bytes, c->grain);
@@ -102,6 +102,7 @@ cuda_arena_make(struct gpu *g, const char *name, uint64_t bytes, struct arena *r
     }
     d->cuMemRelease(handle);
     if (r != CUDA_SUCCESS) return no_room(c, name, bytes, r, e);
+    c->mapped += size;
     *ret = (struct arena){ .base = (void *)(uintptr_t)base, .bytes = bytes, .fd = fd };
     return 0;
 }
@@ -120,7 +121,7 @@ is_larger(const struct cuda *c, CUmemGenericAllocationHandle handle, uint64_t si
 int
 cuda_arena_adopt(struct gpu *g, int fd, uint64_t bytes, struct arena *ret, struct err *e)
 {
-    const struct cuda *c = (struct cuda *)g;
+    struct cuda *c = (struct cuda *)g;
     uint64_t size = ROUND_UP(bytes, c->grain);
     CUmemGenericAllocationHandle handle;
     CUdeviceptr base = 0;
@@ -134,12 +135,13 @@ cuda_arena_adopt(struct gpu *g, int fd, uint64_t bytes, struct arena *ret, struc
                        cuda_driver_says(c, r));
     r = is_larger(c, handle, size) ? CUDA_ERROR_INVALID_VALUE : map(c, handle, size, &base);
     c->driver.cuMemRelease(handle);
-    if (r == CUDA_ERROR_INVALID_VALUE)
+    if (r == CUDA_ERROR_INVALID_VALUE || r == CUDA_ERROR_NOT_SUPPORTED) /* too much; a part of it */
         return err_set(e, -EINVAL, "adopt fd %d: it has not the %llu bytes that were promised", fd,
                        (unsigned long long)bytes);
     if (r != CUDA_SUCCESS)
         return err_set(e, -EIO, "adopt fd %d: map %llu bytes: %s", fd, (unsigned long long)bytes,
                        cuda_driver_says(c, r));
+    c->mapped += size;
     *ret = (struct arena){ .base = (void *)(uintptr_t)base, .bytes = bytes, .fd = fd };
     return 0;
 }
@@ -147,11 +149,12 @@ cuda_arena_adopt(struct gpu *g, int fd, uint64_t bytes, struct arena *ret, struc
 void
 cuda_arena_drop(struct gpu *g, struct arena *a)
 {
-    const struct cuda *c = (struct cuda *)g;
+    struct cuda *c = (struct cuda *)g;
 
     if (!a->base) return;
     cuda_enter(c);
     unmap(c, (CUdeviceptr)(uintptr_t)a->base, ROUND_UP(a->bytes, c->grain));
+    c->mapped -= ROUND_UP(a->bytes, c->grain);
     close(a->fd);
     *a = (struct arena){ .fd = -1 };
 }
@@ -161,9 +164,11 @@ cuda_arena_drop(struct gpu *g, struct arena *a)
 int
 cuda_host_pin(struct gpu *g, void *p, size_t bytes)
 {
+    struct cuda *c = (struct cuda *)g;
     char *at = p, *end = at + bytes;
+    int same = 0;
 
-    cuda_enter((struct cuda *)g);
+    cuda_enter(c);
     while (at < end) {
         size_t n = MIN((size_t)(end - at), CUDA_PIECE - (uintptr_t)at % CUDA_PIECE);
         cudaError_t r = cudaHostRegister(at, n, cudaHostRegisterPortable | cudaHostRegisterMapped);
@@ -177,6 +182,10 @@ cuda_host_pin(struct gpu *g, void *p, size_t bytes)
         }
         at += n;
     }
+    cudaDeviceGetAttribute(&same, cudaDevAttrCanUseHostPointerForRegisteredMem, c->ordinal);
+    pthread_mutex_lock(&c->pin_lock);
+    if (same && c->n_pins < CUDA_PINS) c->pin[c->n_pins++] = (struct cuda_pin){ p, end };
+    pthread_mutex_unlock(&c->pin_lock);
     return 0;
 }
 
@@ -184,9 +193,14 @@ cuda_host_pin(struct gpu *g, void *p, size_t bytes)
 void
 cuda_host_unpin(struct gpu *g, void *p, size_t bytes)
 {
+    struct cuda *c = (struct cuda *)g;
     char *at = p, *end = at + bytes;
 
-    cuda_enter((struct cuda *)g);
+    cuda_enter(c);
+    pthread_mutex_lock(&c->pin_lock);
+    for (uint32_t i = c->n_pins; i-- > 0;)
+        if (c->pin[i].from < end && at < c->pin[i].to) c->pin[i] = c->pin[--c->n_pins];
+    pthread_mutex_unlock(&c->pin_lock);
     while (at < end) {
         if (cudaHostUnregister(at) != cudaSuccess) cudaGetLastError();
         at += MIN((size_t)(end - at), CUDA_PIECE - (uintptr_t)at % CUDA_PIECE);

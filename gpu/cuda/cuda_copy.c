@@ -1,50 +1,88 @@
-/* cuda_copy.c - put, get and copy: the copy engines' work.
+/* cuda_copy.c - put, get and copy: what is small and pinned by a kernel, the rest by the copy engines.
  *
- * Host memory is pinned in pieces that end at multiples of CUDA_PIECE (cuda_host_pin()), and one copy may
- * not cross from one pin into the next: so host copies are cut there.
+ * Host memory is pinned in pieces that end at multiples of CUDA_PIECE (cuda_host_pin()), and one copy of an
+ * engine may not cross from one pin into the next: so host copies are cut there.
  */
 #include "gpu/cuda/cuda.h"
+#include "gpu/cuda/kernels/travel.h"
 
 #include <errno.h>
 
-static int
-travel(struct lane *lane, char *dst, const char *src, size_t bytes, enum cudaMemcpyKind kind)
+static bool
+pinned(struct cuda *c, const char *p, size_t bytes)
 {
-    struct cuda_lane *l = (struct cuda_lane *)lane;
-    const char *host = kind == cudaMemcpyHostToDevice ? src : dst, *what = "put";
+    bool all = false;
+
+    pthread_mutex_lock(&c->pin_lock);
+    for (uint32_t i = 0; i < c->n_pins && !all; i++)
+        all = p >= c->pin[i].from && p < c->pin[i].to && bytes <= (size_t)(c->pin[i].to - p);
+    pthread_mutex_unlock(&c->pin_lock);
+    return all;
+}
+
+/* By a kernel, if it can be: false when it cannot. */
+static bool
+by_kernel(struct lane *lane, void *dst, const void *src, size_t bytes, const void *host, bool ready,
+          cudaError_t *r)
+{
+    if (bytes > K_TRAVEL || (host && !pinned(cuda_of(lane), host, bytes))) return false;
+    *r = k_travel(&((struct cuda_lane *)lane)->k, dst, src, bytes, ready);
+    return *r != cudaErrorInvalidValue;
+}
+
+static int
+engine(struct lane *lane, char *dst, const char *src, size_t bytes, enum cudaMemcpyKind kind,
+       const char *what)
+{
+    const char *host = kind == cudaMemcpyHostToDevice ? src : dst;
     cudaError_t r = cudaSuccess;
 
-    if (kind == cudaMemcpyDeviceToHost) what = "get";
-    if (l->recording)
-        return err_set(&lane->gpu->why, -EINVAL, "%s: not while a graph is being recorded", what);
-    cuda_enter(cuda_of(lane));
     while (bytes && r == cudaSuccess) {
         size_t n = MIN(bytes, CUDA_PIECE - (uintptr_t)host % CUDA_PIECE);
 
-        r = cudaMemcpyAsync(dst, src, n, kind, l->k.st);
+        r = cudaMemcpyAsync(dst, src, n, kind, ((struct cuda_lane *)lane)->k.st);
         dst += n, src += n, host += n, bytes -= n;
     }
     return cuda_failed(lane, r, what);
 }
 
+static int
+refuse_recording(struct lane *lane, const char *what)
+{
+    if (!((struct cuda_lane *)lane)->recording) return 0;
+    return err_set(&lane->gpu->why, -EINVAL, "%s: not while a graph is being recorded", what);
+}
+
 int
 cuda_put(struct lane *l, void *dst, const void *host, size_t bytes)
 {
-    return travel(l, dst, host, bytes, cudaMemcpyHostToDevice);
+    cudaError_t r;
+
+    TRY(refuse_recording(l, "put"));
+    cuda_enter(cuda_of(l));
+    if (by_kernel(l, dst, host, bytes, host, true, &r)) return cuda_failed(l, r, "put");
+    return engine(l, dst, host, bytes, cudaMemcpyHostToDevice, "put");
 }
 
 int
 cuda_get(struct lane *l, void *host, const void *src, size_t bytes)
 {
-    return travel(l, host, src, bytes, cudaMemcpyDeviceToHost);
+    cudaError_t r;
+
+    TRY(refuse_recording(l, "get"));
+    cuda_enter(cuda_of(l));
+    if (by_kernel(l, host, src, bytes, host, false, &r)) return cuda_failed(l, r, "get");
+    return engine(l, host, src, bytes, cudaMemcpyDeviceToHost, "get");
 }
 
 int
 cuda_copy(struct lane *l, void *dst, const void *src, size_t bytes)
 {
+    cudaError_t r;
+
     cuda_enter(cuda_of(l));
-    return cuda_failed(
-        l,
-        cudaMemcpyAsync(dst, src, bytes, cudaMemcpyDeviceToDevice, ((struct cuda_lane *)l)->k.st),
-        "copy");
+    if (!by_kernel(l, dst, src, bytes, NULL, false, &r))
+        r = cudaMemcpyAsync(dst, src, bytes, cudaMemcpyDeviceToDevice,
+                            ((struct cuda_lane *)l)->k.st);
+    return cuda_failed(l, r, "copy");
 }

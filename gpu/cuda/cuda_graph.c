@@ -45,13 +45,16 @@ cuda_graph_end(struct lane *lane, struct graph **ret, uint64_t *bytes)
     cudaGraph_t graph = NULL;
     struct graph *g;
     cudaError_t r;
+    int failed;
 
     if (!l->recording)
         return err_set(&lane->gpu->why, -EINVAL, "graph_end: no graph is being recorded");
     cuda_enter(cuda_of(lane));
-    l->recording = false;
     r = cudaStreamEndCapture(l->k.st, &graph);
-    if (r != cudaSuccess) return cuda_failed(lane, r, "graph_end");
+    if (r == cudaSuccess && !graph) r = cudaErrorStreamCaptureInvalidated;
+    failed = cuda_failed(lane, r, "graph_end");
+    l->recording = false;
+    if (failed) return failed;
     g = calloc(1, sizeof *g);
     if (!g) {
         cudaGraphDestroy(graph);

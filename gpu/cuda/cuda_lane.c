@@ -1,7 +1,7 @@
 /* cuda_lane.c - a lane: a stream, what its kernels work in, its marks and its failures.
  *
- * A mark is written by the device's front end into pinned host memory, behind everything queued before
- * it: lane_done() is a load. Waiting for another lane goes by an event that every mark leaves: an event
+ * A mark is written by a kernel into pinned host memory, behind everything queued before it: lane_done()
+ * is a load. Waiting for another lane goes by an event that every mark leaves: an event
  * is of work already queued, so no order of lane_after() can block for ever.
  *
  * Nobody blocks here but lane_close().
@@ -10,6 +10,7 @@
 #include "gpu/cuda/cuda_blas.h"
 
 #include "base/clock.h"
+#include "gpu/cuda/kernels/travel.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -81,7 +82,7 @@ cuda_lane_open(struct gpu *g, uint32_t units, struct lane **ret, struct err *e)
              "words for the host", e));
     memset(l->words, 0, sizeof *l->words);
     TRY(said(cudaHostGetDevicePointer(&words, l->words, 0), "words for the host", e));
-    l->done_at = (uint64_t)(uintptr_t)words + offsetof(struct cuda_words, done);
+    l->done_at = (uint64_t *)((char *)words + offsetof(struct cuda_words, done));
     l->k.fault = (uint32_t *)((char *)words + offsetof(struct cuda_words, fault));
     for (size_t i = 0; i < ARRAY_LEN(l->mark); i++)
         TRY(said(cudaEventCreateWithFlags(&l->mark[i].event, cudaEventDisableTiming), "marks", e));
@@ -104,19 +105,14 @@ int
 cuda_lane_mark(struct lane *lane, uint64_t step)
 {
     struct cuda_lane *l = (struct cuda_lane *)lane;
-    const struct cuda *c = cuda_of(lane);
-    CUresult d;
 
     if (l->recording)
         return err_set(&lane->gpu->why, -EINVAL, "lane_mark: not while a graph is being recorded");
-    cuda_enter(c);
+    cuda_enter(cuda_of(lane));
     TRY(cuda_failed(lane, cudaEventRecord(l->mark[l->n_marks % CUDA_EVENTS].event, l->k.st),
                     "lane_mark"));
     l->mark[l->n_marks++ % CUDA_EVENTS].step = step;
-    d = c->driver.cuStreamWriteValue64(l->k.st, l->done_at, step, CU_STREAM_WRITE_VALUE_DEFAULT);
-    if (d == CUDA_SUCCESS) return 0;
-    l->error = -EIO;
-    return err_set(&lane->gpu->why, -EIO, "lane_mark: %s", cuda_driver_says(c, d));
+    return cuda_failed(lane, k_mark(&l->k, l->done_at, step), "lane_mark");
 }
 
 uint64_t

@@ -1,6 +1,6 @@
 /* test_memory.c - what of a device outlives a process or a failure, and what is said when it cannot be had.
  *
- * Uses no kernel: only arenas, copies, marks and graphs of copies. Every process that is killed here is
+ * Arenas, copies, marks and graphs of copies, and one kernel that is given a wrong address. Every process that is killed here is
  * this program once more, started with a descriptor's number instead of options.
  */
 #include "base/clock.h"
@@ -82,8 +82,8 @@ wait_done(const struct gpu_ops *op, struct lane *l, uint64_t step)
     while (op->lane_done(l) < step && op->lane_error(l) == 0) usleep(100);
 }
 
-/* "make": an arena full of words, its fd sent, then copies without end into the middle of a second one;
- * "fault": the same, then a copy from an address that is nobody's. */
+/* "make": an arena full of words, its fd sent, then copies without end inside a second one;
+ * "fault": the same, then a kernel that reads an address that is nobody's. */
 static int
 child(const char *what, int to, const char *on)
 {
@@ -105,12 +105,12 @@ child(const char *what, int to, const char *on)
     wait_done(op, l, 1);
     send_fd(to, a.fd);
     if (strcmp(what, "fault") == 0) {
-        int r = op->copy(l, b.base, (char *)a.base + ((uint64_t)1 << 40), 4096), n = 0;
+        struct block_copy wrong = { b.base, (char *)a.base + ((uint64_t)1 << 40) };
 
-        while (r == 0 && op->lane_error(l) == 0 && n++ < 20000) {
-            if (op->lane_mark(l, 2) < 0) break;
-            usleep(100);
-        }
+        must(op->put(l, b.base, &wrong, sizeof wrong), "put", gpu_why(g));
+        must(op->copy_blocks(l, b.base, 1, 4096), "copy_blocks", gpu_why(g));
+        must(op->lane_mark(l, 2), "mark", gpu_why(g));
+        for (int n = 0; n < 20000 && op->lane_error(l) == 0; n++) usleep(100);
         fprintf(stderr, "    said: %s\n", gpu_why(g));
         return op->lane_error(l) == -EIO && *gpu_why(g) ? 0 : 4;
     }
@@ -146,7 +146,7 @@ start(const char *what, int *from)
 static void
 expect_words(struct rig *r, const struct arena *a)
 {
-    uint64_t *back = rig_bytes(r, 0), wrong = 0;
+    uint64_t *back, wrong = 0;
 
     back = mmap(NULL, ODD + 8, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     assert_true(back != MAP_FAILED);
@@ -232,11 +232,14 @@ what_is_adopted_must_be_an_arena_of_that_size(void **state)
     assert_int_equal(r.op->arena_make(r.gpu, "test", BYTES, &a, &e), 0);
     for (size_t i = 0; i < ARRAY_LEN(wrong); i++) {
         e.text[0] = '\0';
-        assert_int_equal(r.op->arena_adopt(r.gpu, a.fd, wrong[i], &b, &e), -EINVAL);
+        if (r.op->arena_adopt(r.gpu, a.fd, wrong[i], &b, &e) != -EINVAL)
+            fail_msg("%llu of %llu bytes: %s", (unsigned long long)wrong[i],
+                     (unsigned long long)BYTES, e.text);
         assert_non_null(strstr(e.text, "bytes"));
     }
     fd = open("/dev/null", O_RDWR | O_CLOEXEC);
-    assert_int_equal(r.op->arena_adopt(r.gpu, fd, BYTES, &b, &e), -EINVAL);
+    if (r.op->arena_adopt(r.gpu, fd, BYTES, &b, &e) != -EINVAL) fail_msg("/dev/null: %s", e.text);
+    print_message("    %s\n", e.text);
     close(fd);
     r.op->arena_drop(r.gpu, &a);
     rig_close(&r);
@@ -298,7 +301,7 @@ a_device_that_cannot_be_had_is_named(void **state)
         { "cuda:999", NULL, NULL },
         { "gpu", NULL, "is not cpu, cuda or cuda:N" },
         { "cuda:", NULL, "is not cpu, cuda or cuda:N" },
-        { "cuda", "attend=none", "only any" },
+        { "cuda", "attend=none", "has no candidate \"none\"" },
         { "cuda", "atend=any", "there is no op \"atend\"" },
         { "cuda", "attend", "is not op=candidate" },
     };
@@ -364,6 +367,50 @@ pinned_memory_is_copied_in_one_piece(void **state)
     rig_close(&r);
 }
 
+/* Sizes and places of every alignment, small ones (by a kernel) and just too large for it. */
+static void
+copies_of_any_size_and_place_touch_nothing_else(void **state)
+{
+    enum { ROOM = 1 << 20, TIMES = 300 };
+    static unsigned char *host;
+    struct rig r;
+    unsigned char *dev, *dev2;
+
+    (void)state;
+    rig_open(&r, "auto", 1);
+    if (!host) {
+        host = mmap(NULL, 2 * ROOM, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        assert_true(host != MAP_FAILED);
+        assert_int_equal(r.op->host_pin(r.gpu, host, 2 * ROOM), 0);
+    }
+    dev = rig_bytes(&r, ROOM);
+    dev2 = rig_bytes(&r, ROOM);
+    for (int i = 0; i < TIMES; i++) {
+        uint32_t align = 1u << test_below(6), n = test_below(i % 10 ? 4000 : ROOM / 2);
+        uint32_t a = test_below(ROOM / 4) / align * align, b = test_below(ROOM / 4) / align * align;
+        uint32_t c = test_below(ROOM / 4) / align * align;
+
+        if (i % 3) n = n / align * align;
+        for (uint32_t k = 0; k < ROOM; k++) host[k] = (unsigned char)(k * 7 + (uint32_t)i);
+        memset(host + ROOM, 0xff, ROOM);
+        rig_send(&r); /* all 0xff */
+        assert_int_equal(r.op->put(r.lane, dev + a, host + b, n), 0);
+        assert_int_equal(r.op->copy(r.lane, dev2 + c, dev + a, n), 0);
+        assert_int_equal(r.op->get(r.lane, host + ROOM + b, dev2 + c, n), 0);
+        rig_wait(&r);
+        assert_memory_equal(host + ROOM + b, host + b, n);
+        assert_memory_equal(HOST(dev) + a, host + b, n);
+        for (uint32_t k = 0; k < ROOM; k++) {
+            assert_true((k >= a && k < a + n) || HOST(dev)[k] == 0xff);
+            assert_true((k >= c && k < c + n) || HOST(dev2)[k] == 0xff);
+            assert_true((k >= b && k < b + n) || host[ROOM + k] == 0xff);
+        }
+        memset(HOST(dev), 0xff, ROOM);
+        memset(HOST(dev2), 0xff, ROOM);
+    }
+    rig_close(&r);
+}
+
 /* A graph of copies; put and get may not be in it, and saying so does not spoil it. */
 static void
 a_recording_takes_no_host_copies_and_stays_good(void **state)
@@ -371,7 +418,7 @@ a_recording_takes_no_host_copies_and_stays_good(void **state)
     enum { N = 1 << 16, GRAPHS = 20 };
     struct graph *g[GRAPHS];
     struct rig r;
-    char *a, *b;
+    char *a, *b, host[64];
     uint64_t bytes, sum = 0;
     nsec t;
 
@@ -391,8 +438,8 @@ a_recording_takes_no_host_copies_and_stays_good(void **state)
         assert_int_equal(r.op->graph_begin(r.lane), 0);
         assert_int_equal(r.op->graph_begin(r.lane), -EINVAL);
         assert_int_equal(r.op->copy(r.lane, a + (k + 1) * N, a + k * N, N), 0);
-        assert_int_equal(r.op->put(r.lane, b, HOST(b), 64), -EINVAL);
-        assert_int_equal(r.op->get(r.lane, HOST(b), b, 64), -EINVAL);
+        assert_int_equal(r.op->put(r.lane, b, host, 64), -EINVAL);
+        assert_int_equal(r.op->get(r.lane, host, b, 64), -EINVAL);
         assert_int_equal(r.op->lane_mark(r.lane, r.step + 1), -EINVAL);
         assert_int_equal(r.op->lane_error(r.lane), 0);
         assert_int_equal(r.op->graph_end(r.lane, &g[k], &bytes), 0);
@@ -467,6 +514,7 @@ a_mark_is_seen_soon_and_asking_is_cheap(void **state)
     (void)state;
     rig_open(&r, "auto", 1);
     p = rig_bytes(&r, 4096);
+    rig_send(&r);
     rig_wait(&r);
     t = clock_now();
     for (int i = 0; i < N; i++) {
@@ -499,6 +547,7 @@ main(int argc, char **argv)
         cmocka_unit_test(no_room_is_said_with_what_was_asked_and_what_is_free),
         cmocka_unit_test(no_child_inherits_the_device),
         cmocka_unit_test(pinned_memory_is_copied_in_one_piece),
+        cmocka_unit_test(copies_of_any_size_and_place_touch_nothing_else),
         cmocka_unit_test(a_recording_takes_no_host_copies_and_stays_good),
         cmocka_unit_test(a_wait_is_for_a_mark_that_was_asked_for),
         cmocka_unit_test(a_mark_is_seen_soon_and_asking_is_cheap),
