@@ -16,6 +16,7 @@ tests='
 60  tests/gpu/test_shapes
 120 tests/gpu/test_ops
 120 tests/gpu/test_ops --invariant
+60  tests/gpu/test_rows
 120 tests/gpu/test_sample
 120 tests/gpu/test_bits
 120 tests/gpu/test_whole

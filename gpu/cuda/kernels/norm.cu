@@ -23,6 +23,13 @@ constexpr uint32_t KEEP = 4; /* fours a thread */
 constexpr uint32_t THREADS = 512;
 constexpr uint32_t WARPS = THREADS / 32;
 
+enum how { NORM, ADD, ADD_NORMED };
+
+/* What a thread has in registers: with few rows the weights too, which are there before the row is. With
+ * more rows than the SMs hold at once they would only cost places for other rows. */
+enum keep { NOTHING, ROW, ROW_AND_WEIGHTS };
+constexpr uint32_t FEW = 4; /* rows an SM */
+
 /* rms_norm: in is what to norm and x is nothing. */
 struct norm_args {
     struct tensor x, in, in_norm, y, y_norm;
@@ -104,109 +111,114 @@ normed(float (&v)[4], float k, bool weights, const float (&w)[4], float plus)
     }
 }
 
-/* A thread's fours of a row of d: i counts those it keeps, at is the first element. */
+/* A thread's fours of a row of d: at is the first element, i where it keeps the four (LONG: nowhere, each
+ * four is loaded again into place 0). */
 #define EACH_FOUR(i, at) \
     _Pragma("unroll") for (uint32_t i = 0, at = threadIdx.x * 4; LONG ? at < d : i < KEEP; \
-                           i++, at += blockDim.x * 4) if (at < d)
+                           i += LONG ? 0 : 1, at += blockDim.x * 4) if (at < d)
 
-template <typename IN, bool WHOLE, bool LONG>
+/* A vector of weights, if there is one. Nobody writes weights while serving: so this may come first. */
+#define GET_WEIGHTS(w, t) \
+    if (!LATE && (t).data) EACH_FOUR(i, at) get_as<WHOLE>(w[i], (t).dtype, (t).data, at, d)
+
+template <typename IN, enum how HOW, bool WHOLE, enum keep KEPT>
 __global__ void
 __launch_bounds__(THREADS) norm(struct norm_args a)
 {
     __shared__ float part_in[WARPS], part[WARPS];
-    constexpr uint32_t KEPT = LONG ? 1 : KEEP;
-    float v[KEPT][4], w[KEPT][4], sum = 0;
+    constexpr bool LONG = KEPT == NOTHING, LATE = KEPT != ROW_AND_WEIGHTS;
+    constexpr uint32_t FOURS = LONG ? 1 : KEEP;
+    float v[FOURS][4], w[FOURS][4], w_in[FOURS][4], sum = 0;
     const uint32_t d = a.d;
     const IN *in = (const IN *)row_at(a.in, blockIdx.x);
     float *x = (float *)row_at(a.x, blockIdx.x);
     void *y = row_at(a.y, blockIdx.x);
 
-    if (!LONG && a.y_norm.data)
-        EACH_FOUR(i, at) get_as<WHOLE>(w[LONG ? 0 : i], a.y_norm.dtype, a.y_norm.data, at, d);
+    GET_WEIGHTS(w, a.y_norm);
+    if (HOW == ADD_NORMED) GET_WEIGHTS(w_in, a.in_norm);
     next_may_start();
     after_previous();
 
-    if (a.x.data) {
-        float u[KEPT][4], k = 1;
+    if (HOW == NORM) {
+        if (!LONG) EACH_FOUR(i, at) get<WHOLE>(v[i], in, at, d);
+    } else {
+        float u[FOURS][4], k = 1;
 
-        if (!LONG) {
-            EACH_FOUR(i, at) get<WHOLE>(u[LONG ? 0 : i], in, at, d);
-            EACH_FOUR(i, at) get<WHOLE>(v[LONG ? 0 : i], x, at, d);
-        }
-        if (a.in_norm.data) {
+        if (!LONG) EACH_FOUR(i, at) get<WHOLE>(u[i], in, at, d);
+        if (!LONG) EACH_FOUR(i, at) get<WHOLE>(v[i], x, at, d);
+        if (HOW == ADD_NORMED) {
             EACH_FOUR(i, at)
             {
-                if (LONG) get<WHOLE>(u[0], in, at, d);
-                add_squares(&sum, u[LONG ? 0 : i]);
+                if (LONG) get<WHOLE>(u[i], in, at, d);
+                add_squares(&sum, u[i]);
             }
             k = inverse(block_sum(sum, part_in), d, a.eps);
         }
         EACH_FOUR(i, at)
         {
-            float(&vi)[4] = v[LONG ? 0 : i], (&ui)[4] = u[LONG ? 0 : i], wi[4];
-
-            if (LONG) get<WHOLE>(ui, in, at, d);
-            if (LONG) get<WHOLE>(vi, x, at, d);
-            if (a.in_norm.data) {
-                get_as<WHOLE>(wi, a.in_norm.dtype, a.in_norm.data, at, d);
-                normed(ui, k, true, wi, a.plus);
-            }
+            if (LONG) get<WHOLE>(u[i], in, at, d);
+            if (LONG) get<WHOLE>(v[i], x, at, d);
+            if (LATE && HOW == ADD_NORMED)
+                get_as<WHOLE>(w_in[i], a.in_norm.dtype, a.in_norm.data, at, d);
+            if (HOW == ADD_NORMED) normed(u[i], k, true, w_in[i], a.plus);
 #pragma unroll
-            for (int j = 0; j < 4; j++) vi[j] = add_rn(vi[j], ui[j]);
-            put<WHOLE>(x, at, d, vi);
+            for (int j = 0; j < 4; j++) v[i][j] = add_rn(v[i][j], u[i][j]);
+            put<WHOLE>(x, at, d, v[i]);
         }
-    } else if (!LONG) {
-        EACH_FOUR(i, at) get<WHOLE>(v[LONG ? 0 : i], in, at, d);
     }
     if (!a.y.data) return;
 
     sum = 0;
     EACH_FOUR(i, at)
     {
-        if (LONG && a.x.data) get<WHOLE>(v[0], x, at, d);
-        if (LONG && !a.x.data) get<WHOLE>(v[0], in, at, d);
-        add_squares(&sum, v[LONG ? 0 : i]);
+        if (LONG && HOW == NORM) get<WHOLE>(v[i], in, at, d);
+        if (LONG && HOW != NORM) get<WHOLE>(v[i], x, at, d);
+        add_squares(&sum, v[i]);
     }
     float k = inverse(block_sum(sum, part), d, a.eps);
 
     EACH_FOUR(i, at)
     {
-        if (LONG && a.x.data) get<WHOLE>(v[0], x, at, d);
-        if (LONG && !a.x.data) get<WHOLE>(v[0], in, at, d);
-        if (LONG && a.y_norm.data) get_as<WHOLE>(w[0], a.y_norm.dtype, a.y_norm.data, at, d);
-        normed(v[LONG ? 0 : i], k, a.y_norm.data, w[LONG ? 0 : i], a.plus);
-        put_as<WHOLE>(a.y.dtype, y, at, d, v[LONG ? 0 : i]);
+        if (LONG && HOW == NORM) get<WHOLE>(v[i], in, at, d);
+        if (LONG && HOW != NORM) get<WHOLE>(v[i], x, at, d);
+        if (LATE && a.y_norm.data) get_as<WHOLE>(w[i], a.y_norm.dtype, a.y_norm.data, at, d);
+        normed(v[i], k, a.y_norm.data, w[i], a.plus);
+        put_as<WHOLE>(a.y.dtype, y, at, d, v[i]);
     }
 }
 
 /* y_norm is the weight and in_norm the bias. */
-template <typename IN, bool WHOLE, bool LONG>
+template <typename IN, bool WHOLE, enum keep KEPT>
 __global__ void
 __launch_bounds__(THREADS) layer_norm(struct norm_args a)
 {
     __shared__ float part_mean[WARPS], part[WARPS];
-    float v[LONG ? 1 : KEEP][4], sum = 0;
+    constexpr bool LONG = KEPT == NOTHING, LATE = KEPT != ROW_AND_WEIGHTS;
+    constexpr uint32_t FOURS = LONG ? 1 : KEEP;
+    float v[FOURS][4], w[FOURS][4], b[FOURS][4], sum = 0;
     const uint32_t d = a.d;
     const IN *in = (const IN *)row_at(a.in, blockIdx.x);
     void *y = row_at(a.y, blockIdx.x);
 
+    GET_WEIGHTS(w, a.y_norm);
+    GET_WEIGHTS(b, a.in_norm);
     next_may_start();
     after_previous();
     EACH_FOUR(i, at)
     {
-        get<WHOLE>(v[LONG ? 0 : i], in, at, d);
+        get<WHOLE>(v[i], in, at, d);
 #pragma unroll
-        for (int j = 0; j < 4; j++) sum = add_rn(sum, v[LONG ? 0 : i][j]);
+        for (int j = 0; j < 4; j++) sum = add_rn(sum, v[i][j]);
     }
     float mean = block_sum(sum, part_mean) / (float)d;
 
     sum = 0;
     EACH_FOUR(i, at)
     {
-        if (LONG) get<WHOLE>(v[0], in, at, d);
+        if (LONG) get<WHOLE>(v[i], in, at, d);
 #pragma unroll
         for (uint32_t j = 0; j < 4; j++) {
-            float off = add_rn(v[LONG ? 0 : i][j], -mean);
+            float off = add_rn(v[i][j], -mean);
 
             if (WHOLE || at + j < d) sum = fmaf(off, off, sum);
         }
@@ -215,21 +227,39 @@ __launch_bounds__(THREADS) layer_norm(struct norm_args a)
 
     EACH_FOUR(i, at)
     {
-        float(&vi)[4] = v[LONG ? 0 : i], w[4] = { 1, 1, 1, 1 }, b[4] = { 0 };
-
-        if (LONG) get<WHOLE>(vi, in, at, d);
-        if (a.y_norm.data) get_as<WHOLE>(w, a.y_norm.dtype, a.y_norm.data, at, d);
-        if (a.in_norm.data) get_as<WHOLE>(b, a.in_norm.dtype, a.in_norm.data, at, d);
+        if (LONG) get<WHOLE>(v[i], in, at, d);
+        if (LATE && a.y_norm.data) get_as<WHOLE>(w[i], a.y_norm.dtype, a.y_norm.data, at, d);
+        if (LATE && a.in_norm.data) get_as<WHOLE>(b[i], a.in_norm.dtype, a.in_norm.data, at, d);
 #pragma unroll
-        for (int j = 0; j < 4; j++) vi[j] = fmaf(mul_rn(add_rn(vi[j], -mean), k), w[j], b[j]);
-        put_as<WHOLE>(a.y.dtype, y, at, d, vi);
+        for (int j = 0; j < 4; j++) {
+            float off = mul_rn(add_rn(v[i][j], -mean), k);
+
+            if (a.y_norm.data) off = mul_rn(off, w[i][j]);
+            v[i][j] = a.in_norm.data ? add_rn(off, b[i][j]) : off;
+        }
+        put_as<WHOLE>(a.y.dtype, y, at, d, v[i]);
     }
 }
 
-/* The three choices that are compiled. */
-#define PICK(kernel, whole, is_long) \
-    (is_long) ? ((whole) ? kernel<T, true, true> : kernel<T, false, true>) \
-              : ((whole) ? kernel<T, true, false> : kernel<T, false, false>)
+typedef void kernel(struct norm_args);
+
+template <typename T, bool WHOLE, enum keep KEPT>
+kernel *
+pick_as(const struct norm_args &a, bool centred)
+{
+    if (centred) return layer_norm<T, WHOLE, KEPT>;
+    if (!a.x.data) return norm<T, NORM, WHOLE, KEPT>;
+    return a.in_norm.data ? norm<T, ADD_NORMED, WHOLE, KEPT> : norm<T, ADD, WHOLE, KEPT>;
+}
+
+template <typename T, enum keep KEPT>
+kernel *
+pick(const struct norm_args &a, bool centred, bool whole)
+{
+    constexpr enum keep PLAIN = KEPT == NOTHING ? NOTHING : ROW; /* ragged rows: fewer kernels */
+
+    return whole ? pick_as<T, true, KEPT>(a, centred) : pick_as<T, false, PLAIN>(a, centred);
+}
 
 cudaError_t
 queue(const struct k_lane *l, const struct norm_args &a, bool centred)
@@ -244,10 +274,13 @@ queue(const struct k_lane *l, const struct norm_args &a, bool centred)
     }
     if (n == 0 || a.d == 0) return cudaSuccess;
     WITH_FLOAT(T, a.in.dtype, {
-        void (*kernel)(struct norm_args) = centred ? PICK(layer_norm, whole, is_long)
-                                                   : PICK(norm, whole, is_long);
+        kernel *k = pick<T, ROW_AND_WEIGHTS>(a, centred, whole);
 
-        return launch(kernel, n, 32 * (is_long ? WARPS : warps), 0, l->st, a);
+        if (is_long)
+            k = pick<T, NOTHING>(a, centred, whole);
+        else if (n > FEW * l->sms)
+            k = pick<T, ROW>(a, centred, whole);
+        return launch(k, n, 32 * (is_long ? WARPS : warps), 0, l->st, a);
     });
     return cudaSuccess;
 }

@@ -8,6 +8,8 @@ namespace {
 
 constexpr uint32_t THREADS = 256;
 constexpr uint32_t WORDS = 4; /* of a row that a thread copies */
+constexpr uint32_t EDITS = 1024;
+constexpr uint32_t PLACES = 2 * EDITS; /* half of them free: short ways to a place */
 
 /* A block takes THREADS * WORDS words of one row. */
 template <typename W>
@@ -19,8 +21,8 @@ __launch_bounds__(THREADS)
     uint32_t first = blockIdx.y * THREADS * WORDS + threadIdx.x;
     W w[WORDS];
 
-    after_previous();
     next_may_start();
+    after_previous();
     uint32_t from = which[blockIdx.x];
 
     if (from >= x_rows) {
@@ -43,8 +45,8 @@ __launch_bounds__(THREADS)
 {
     uint32_t i = blockIdx.x * THREADS + threadIdx.x;
 
-    after_previous();
     next_may_start();
+    after_previous();
     if (i < n && token[i] == -1 && seat[i] != SEAT_NONE) token[i] = last[seat[i]];
 }
 
@@ -53,8 +55,8 @@ __global__ void
 __launch_bounds__(THREADS)
     see(uint32_t *seen, uint32_t seen_words, const int32_t *token, const struct run *all)
 {
-    after_previous();
     next_may_start();
+    after_previous();
     struct run run = all[blockIdx.x];
 
     if (run.seat == SEAT_NONE) return;
@@ -70,19 +72,23 @@ __launch_bounds__(THREADS)
     }
 }
 
-/* One warp, 32 edits at a time: of those to one entry the last lane's is written, and what the next 32
- * write comes after. A step has tens of edits; 8,192 (a prompt of 128k tokens) take some 20 us. */
-__global__ void __launch_bounds__(32)
-    edit(const __grid_constant__ struct tables t, const struct table_edit *edit, uint32_t n,
-         uint32_t *fault)
+/* One block, EDITS edits at a time. Threads meet at their entry's place in a table in shared memory, which
+ * keeps the last edit's index: that one is written. What the next EDITS write comes after. */
+__global__ void
+__launch_bounds__(EDITS) edit(const __grid_constant__ struct tables t,
+                              const struct table_edit *edit, uint32_t n, uint32_t *fault)
 {
-    after_previous();
+    __shared__ unsigned long long entry[PLACES];
+    __shared__ uint32_t last[PLACES];
+
     next_may_start();
-    for (uint32_t first = 0; first < n; first += 32) {
-        uint32_t i = first + threadIdx.x;
+    after_previous();
+    for (uint32_t first = 0; first < n; first += blockDim.x) {
+        uint32_t i = first + threadIdx.x, at = 0;
         slice_id *to = NULL;
         struct table_edit e;
 
+        for (uint32_t p = threadIdx.x; p < PLACES; p += blockDim.x) entry[p] = last[p] = 0;
         if (i < n) {
             e = edit[i];
             if (e.table < t.n && e.entry < t.stride[e.table])
@@ -90,10 +96,21 @@ __global__ void __launch_bounds__(32)
             else
                 *fault = 1;
         }
-        uint32_t same = __match_any_sync(~0u, (unsigned long long)to);
+        __syncthreads();
+        if (to) {
+            unsigned long long mine = (unsigned long long)to;
 
-        if (to && threadIdx.x == 31 - __clz((int)same)) *to = e.at;
-        __syncwarp();
+            for (at = (uint32_t)(mine / sizeof *to * 2654435761u) % PLACES;;
+                 at = (at + 1) % PLACES) {
+                unsigned long long was = atomicCAS(&entry[at], 0ull, mine);
+
+                if (was == 0 || was == mine) break;
+            }
+            atomicMax(&last[at], i);
+        }
+        __syncthreads();
+        if (to && last[at] == i) *to = e.at;
+        __syncthreads();
     }
 }
 
@@ -169,5 +186,5 @@ k_edit(const struct k_lane *l, struct tables t, const struct table_edit *e, uint
 {
     if (n == 0) return cudaSuccess;
     if (t.n > 8) return cudaErrorInvalidValue;
-    return launch(edit, 1, 32, 0, l->st, t, e, n, l->fault);
+    return launch(edit, 1, n <= THREADS ? THREADS : EDITS, 0, l->st, t, e, n, l->fault);
 }
