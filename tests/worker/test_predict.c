@@ -143,6 +143,43 @@ a_step_that_became_shorter_is_found_out(void **state)
     assert_true(c.looked / 20 < 400 * NSEC_US);
 }
 
+/* The first step of a kind loads kernels and makes plans: sixty times as long as the others. Nobody sleeps
+ * as long again because of it. What is learned is when we noticed, as the engine does. */
+static void
+a_first_step_that_took_long_says_nothing_of_the_next(void **state)
+{
+    struct predict p = { 0 };
+    nsec late = 0;
+
+    (void)state;
+    predict_learn(&p, GENERATION, 1, 60 * NSEC_MS, false);
+    for (int i = 0; i < 10; i++) {
+        struct cost c = run(&p, GENERATION, 1, NSEC_MS, 20 * NSEC_US);
+
+        late += c.late;
+        predict_learn(&p, GENERATION, 1, NSEC_MS + c.late, c.seen);
+    }
+    assert_true(late < 2 * NSEC_MS);
+}
+
+/* From one step to the next they are an eighth as long: found out in a few. */
+static void
+a_step_that_became_much_shorter_is_found_out_soon(void **state)
+{
+    struct predict p = { 0 };
+    nsec late = 0;
+
+    (void)state;
+    series(&p, 100, 50, 16 * NSEC_MS, 1000, 0);
+    for (int i = 0; i < 8; i++) {
+        struct cost c = run(&p, GENERATION, 100, 2 * NSEC_MS, 20 * NSEC_US);
+
+        late = c.late;
+        predict_learn(&p, GENERATION, 100, 2 * NSEC_MS + c.late, c.seen);
+    }
+    assert_true(late < NSEC_MS / 2);
+}
+
 static void
 kinds_and_sizes_of_work_are_kept_apart(void **state)
 {
@@ -183,6 +220,8 @@ main(void)
         cmocka_unit_test(a_device_that_hangs_is_looked_at_a_thousand_times_a_second),
         cmocka_unit_test(a_new_length_is_learned_in_a_few_steps),
         cmocka_unit_test(a_step_that_became_shorter_is_found_out),
+        cmocka_unit_test(a_first_step_that_took_long_says_nothing_of_the_next),
+        cmocka_unit_test(a_step_that_became_much_shorter_is_found_out_soon),
         cmocka_unit_test(kinds_and_sizes_of_work_are_kept_apart),
     };
 
