@@ -9,7 +9,8 @@ static const nsec WAKE = 30 * NSEC_US;
  * and that stay below 40 % of a core. */
 static const nsec LEAST_MARGIN = 20 * NSEC_US;
 enum { MOST_PART = 5 };
-/* Late, or unknown: an eighth of what it is late. */
+/* Late, or unknown: an eighth of what it is late. No sleep is longer than the longest nap: a step may end
+ * long before what is predicted, as the next one of a kind does whose first brought kernels to the device. */
 static const nsec LEAST_NAP = 20 * NSEC_US, MOST_NAP = NSEC_MS;
 enum { NAP_PART = 8 };
 /* What was done when we came is taken to have been done so much earlier: an eighth, then a quarter, then
@@ -72,7 +73,7 @@ predict_wait(const struct predict *p, uint8_t work, uint32_t n_rows, nsec since,
     nsec first = end - MAX(margin, MIN(2 * off, (nsec)c->ns / 2)) - WAKE;
     nsec look = end - margin - WAKE;
 
-    if (now < first) return (struct predict_wait){ .until = first };
+    if (now < first) return (struct predict_wait){ .until = MIN(first, now + MOST_NAP) };
     /* Between first and look only an unsteady step ends: naps will do. */
     if (now < look)
         return (struct predict_wait){ .until = MIN(look, now + MAX(LEAST_NAP, off / NAP_PART)) };

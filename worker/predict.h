@@ -9,6 +9,8 @@
  *     |<--- sleep --->|<-- naps -->|<- look ->|<- late: naps of an eighth of what it is late ->
  *   since       end - 2 off   end - margin  end + margin
  *
+ * No sleep or nap is longer than a millisecond, a hundredth of a core: predictions may be wrong.
+ *
  * off is how far predictions are off of late; the margin is as much, but a tenth of the step at most.
  */
 #ifndef WORKER_PREDICT_H

@@ -106,7 +106,12 @@ exec_open(struct exec **ret, const struct exec_config *c, struct gpu *g, const s
 
         TRY(x->op->lane_open(g, MAX(units, 1u), &x->lane[i].lane, e));
         TRY(lane_views(x, &x->lane[i], kv, kv_arena, e));
-        if (gpu_graphs(g)) x->lane[i].graphs.room = c->graphs_memory / c->n_lanes;
+        if (gpu_graphs(g)) {
+            int r = warm_up(x, &x->lane[i]);
+
+            if (r < 0) return err_set(e, r, "warm up: %s", gpu_why(g));
+            x->lane[i].graphs.room = c->graphs_memory / c->n_lanes;
+        }
     }
     *ret = TAKE(x);
     return 0;

@@ -5,6 +5,7 @@
  *     draw.c      rows of logits: which, how they are sampled, what comes back
  *     graphs.c    which steps run as captured graphs
  *     queue.c     the queue of one step
+ *     warmup.c    a pass over padding, before the first step
  *     exec.c      before the first step; a step's start and end
  *
  * A lane has one staging image on the device, because graphs keep addresses and because the copy into it
@@ -137,6 +138,9 @@ bool stage_follows(const struct batch *b, uint32_t i);
 /* queue.c */
 int queue_step(struct exec *x, struct exec_lane *l, const struct stage *st, const struct batch *b,
                const struct todo *t, struct outcome *o) MUST_USE;
+
+/* warmup.c */
+int warm_up(struct exec *x, struct exec_lane *l) MUST_USE;
 
 /* draw.c */
 void draw_stage(struct exec *x, struct stage *st, const struct batch *b, struct outcome *o,

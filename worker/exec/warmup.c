@@ -1,0 +1,101 @@
+/* warmup.c - a first pass before there is a request: a driver brings a kernel to the device when it is
+ * first launched, and waits for all that runs before it does. In a step of seconds that wait would be taken
+ * for a hang, and the first request would pay for all of it.
+ *
+ * One layer of each end, the logits and a draw, twice: rows of a prompt, and one of generation. All rows are
+ * padding: no table is read and no block is written.
+ */
+#include "worker/exec/inside.h"
+
+#include <unistd.h>
+
+enum { ROWS = 64 };
+
+/* n rows of padding in one run; a source too, where the model has them. */
+static void
+stage_padding(struct exec_lane *l, struct stage *st, uint32_t n, struct todo *t)
+{
+    struct step *s = &l->step;
+    int32_t *token, *pos;
+    uint32_t *seat, *which;
+    struct run *run;
+    struct sample_row *row;
+
+    st->used = 0;
+    token = TAKE_ARRAY(st, int32_t, n, &s->rows.token);
+    pos = TAKE_ARRAY(st, int32_t, n, &s->rows.pos);
+    seat = TAKE_ARRAY(st, uint32_t, n, &s->rows.seat);
+    run = TAKE_ARRAY(st, struct run, 1, &s->rows.run);
+    which = TAKE_ARRAY(st, uint32_t, 1, &t->which);
+    row = TAKE_ARRAY(st, struct sample_row, 1, &t->row);
+    for (uint32_t i = 0; i < n; i++) {
+        token[i] = pos[i] = 0;
+        seat[i] = SEAT_NONE;
+    }
+    *run = (struct run){ .seat = SEAT_NONE, .n_rows = n, .kv_len = n };
+    *which = n - 1;
+    *row = (struct sample_row){
+        .seat = SEAT_NONE, .top_p = 1, .repetition = 1, .force = 0, .target = -1
+    };
+    s->rows.n_rows = n;
+    s->rows.n_runs = 1;
+    s->rows.n_single = n == 1;
+    s->cross = s->enc = s->project = s->rows;
+    s->x = tensor_rows(l->x, 0, n);
+    s->normed = tensor_rows(l->normed, 0, n);
+    t->draw_rows = t->n_logits = 1;
+}
+
+static int
+queue_source(struct exec *x, struct exec_lane *l, uint32_t n)
+{
+    const struct model_shape *shape = &x->m->shape;
+    struct step *s = &l->step;
+
+    s->enc_x = tensor_rows(x->enc_state, 0, n);
+    s->enc_out = s->project_x = tensor_rows(x->enc_out, 0, n);
+    TRY(x->m->arch->encode(x->m, s, 0, 1));
+    TRY(x->m->arch->encode(x->m, s, shape->n_encoder_layers - 1, 1));
+    return x->m->arch->project_cross(x->m, s, 0, 1);
+}
+
+static int
+queue_pass(struct exec *x, struct exec_lane *l, const struct stage *st, uint32_t n,
+           const struct todo *t)
+{
+    const struct model_shape *shape = &x->m->shape;
+
+    TRY(x->op->put(l->lane, st->dev, st->host, st->used));
+    if (shape->n_encoder_layers && n > 1) TRY(queue_source(x, l, n));
+    TRY(x->m->arch->forward(x->m, &l->step, 0, 1));
+    TRY(x->m->arch->forward(x->m, &l->step, shape->n_layers - 1, 1));
+    return draw_queue(x, l, t);
+}
+
+static int
+wait_for_mark(struct exec *x, struct exec_lane *l, uint64_t mark)
+{
+    TRY(x->op->lane_mark(l->lane, mark));
+    while (x->op->lane_done(l->lane) != mark) {
+        TRY(x->op->lane_error(l->lane));
+        usleep(50);
+    }
+    return 0;
+}
+
+int
+warm_up(struct exec *x, struct exec_lane *l)
+{
+    uint32_t most = MIN(x->c.max_rows,
+                        x->m->shape.n_encoder_layers ? x->c.max_enc_rows : UINT32_MAX);
+    uint32_t n[] = { MIN(most, (uint32_t)ROWS), 1 };
+
+    for (unsigned i = 0; i < ARRAY_LEN(n); i++) {
+        struct todo t = { 0 };
+
+        stage_padding(l, &l->stage[i], n[i], &t);
+        TRY(queue_pass(x, l, &l->stage[i], n[i], &t));
+    }
+    TRY(wait_for_mark(x, l, 1));
+    return wait_for_mark(x, l, 0); /* steps count from 1 */
+}
