@@ -7,6 +7,7 @@
 #include "base/log.h"
 #include "worker/arch/registry.h"
 #include "worker/exec/graphs.h"
+#include "worker/health.h"
 #include "worker/worker.h"
 
 #include <errno.h>
@@ -41,6 +42,13 @@ static bool
 on_gpu(const struct engine *n)
 {
     return strcmp(gpu_ops(n->gpu)->name, "cpu") != 0;
+}
+
+/* While a long step is queued: by the engine thread, as every beat. */
+static void
+on_beat(void *arg)
+{
+    health_beat(arg, clock_now());
 }
 
 /* Arenas of our predecessor: lagand has queued all of them on the hand socket before it made us. */
@@ -317,6 +325,8 @@ open_engine(struct worker *w, struct err *e)
     x.max_enc_rows = n->limits.max_enc_rows;
     x.kv_dtype = kv_dtype;
     x.graphs_memory = k->graphs_memory;
+    x.beat = on_beat;
+    x.beat_arg = w;
     TRY(open_kv(w, &x, e));
     TRY(scheduler_new(&n->sched, &n->limits, n->kv, e));
 

@@ -25,6 +25,9 @@ struct exec_config {
     uint32_t n_lanes;
     uint32_t lane_units[MAX_LANES]; /* threads or SMs of each; 0: an equal share */
     enum dtype kv_dtype;            /* as model_groups() was given */
+    /* Called now and then while a step is queued: that may take longer than a turn should. Or NULL. */
+    void (*beat)(void *arg);
+    void *beat_arg;
     uint64_t graphs_memory; /* device memory that captured steps may take, all lanes; 0: none */
 };
 

@@ -8,6 +8,8 @@
 
 #include <errno.h>
 
+enum { SLICE_ROWS = 2048, SLICE_LAYERS = 4 };
+
 static int
 queue_encoders(struct exec *x, struct exec_lane *l, const struct batch *b, const struct todo *t)
 {
@@ -53,6 +55,20 @@ queue_projections(struct exec *x, struct exec_lane *l, const struct todo *t)
     return x->m->arch->project_cross(x->m, s, 0, x->m->shape.n_layers);
 }
 
+/* A step of many rows in slices: the driver's queue fills up and then takes launches only as fast as the
+ * device gets rid of them. */
+static int
+queue_layers(struct exec *x, struct exec_lane *l)
+{
+    uint32_t n = x->m->shape.n_layers, slice = l->step.rows.n_rows > SLICE_ROWS ? SLICE_LAYERS : n;
+
+    for (uint32_t first = 0; first < n; first += slice) {
+        TRY(x->m->arch->forward(x->m, &l->step, first, MIN(slice, n - first)));
+        if (x->c.beat) x->c.beat(x->c.beat_arg);
+    }
+    return 0;
+}
+
 /* What a graph holds. */
 static int
 queue_decoder(struct exec *x, struct exec_lane *l, const struct todo *t)
@@ -61,7 +77,7 @@ queue_decoder(struct exec *x, struct exec_lane *l, const struct todo *t)
 
     op->range_begin(l->lane, "forward");
     TRY(op->tokens(l->lane, l->step.rows, x->last));
-    TRY(x->m->arch->forward(x->m, &l->step, 0, x->m->shape.n_layers));
+    TRY(queue_layers(x, l));
     op->range_end(l->lane);
     op->range_begin(l->lane, "sample");
     TRY(draw_queue(x, l, t));
