@@ -25,6 +25,8 @@
     X(GAUGE,   step_ns,        "ns",     "duration of the last step")                     \
     X(COUNTER, gaps,           "",       "times a lane went from one step to the next (with timing)") \
     X(COUNTER, idle_ns,        "ns",     "what lay between them")                         \
+    X(GAUGE,   graphs,         "",       "captured steps, all lanes")                     \
+    X(GAUGE,   graph_bytes,    "bytes",  "device memory that they take")                  \
     X(COUNTER, preemptions,    "",       "sequences put back because blocks ran out")     \
     X(COUNTER, ring_full,      "",       "times the response ring was full")              \
     X(GAUGE,   load_done,      "bytes",  "weights loaded so far")                         \

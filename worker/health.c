@@ -126,6 +126,7 @@ health_beat(struct worker *w, nsec now)
             w->stats.v[STAT_blocks_used] += n.used;
             w->stats.v[STAT_blocks_cached] += n.cached;
         }
+        exec_graphs(w->e.exec, &w->stats.v[STAT_graphs], &w->stats.v[STAT_graph_bytes]);
     }
     stat_publish(c, &w->stats);
 }

@@ -506,6 +506,7 @@ a_captured_step_gives_what_a_plain_one_gives(void **state)
     for (int c = 0; c < 2; c++)
         for (int lanes = 1; lanes <= 2; lanes++) {
             struct hand_options o = { .twice = true, .n_lanes = (uint32_t)lanes };
+            uint64_t n, bytes;
 
             open_model(config[c], o);
             sit_mixed(c == 1);
@@ -519,6 +520,9 @@ a_captured_step_gives_what_a_plain_one_gives(void **state)
             open_model(config[c], o);
             sit_mixed(c == 1);
             hand_run(&h);
+            exec_graphs(h.x, &n, &bytes);
+            assert_int_equal(n, n_captured);
+            assert_int_equal(bytes, n_captured * graph_bytes);
             take(&b);
             assert_memory_equal(&a, &b, sizeof a);
             assert_true(n_captured >= 4 && n_replayed > 20);

@@ -270,3 +270,15 @@ exec_scratch_bytes(const struct exec *x)
 {
     return x->arena.bytes;
 }
+
+void
+exec_graphs(const struct exec *x, uint64_t *n, uint64_t *bytes)
+{
+    *n = *bytes = 0;
+    for (uint32_t i = 0; i < x->c.n_lanes; i++) {
+        const struct graphs *g = &x->lane[i].graphs;
+
+        *bytes += g->bytes;
+        for (uint32_t k = 0; k < g->n; k++) *n += g->slot[k].graph != NULL;
+    }
+}

@@ -65,6 +65,8 @@ int exec_start(struct exec *x, const struct batch *b, struct err *e) MUST_USE;
 int exec_fd(const struct exec *x, unsigned lane);
 /* How often and how long lanes had nothing to do between two steps, with gpu_options.timing. */
 void exec_gaps(struct exec *x, uint64_t *n, uint64_t *ns);
+/* Captured steps of all lanes, and what they take of the device's memory. */
+void exec_graphs(const struct exec *x, uint64_t *n, uint64_t *bytes);
 uint64_t exec_done(const struct exec *x, unsigned lane); /* the last step that is done */
 /* The oldest step of the lane that is out and done: *r is ours, valid until two more exec_start() of the
  * lane. 0, or -EAGAIN: none is done. A device failure is r->status. */
