@@ -23,6 +23,7 @@ constexpr uint32_t THREADS = 128;
 constexpr uint32_t WARPS = THREADS / 32;
 constexpr uint32_t TILE = 64; /* two keys a lane where a warp softens it */
 constexpr uint32_t MAX_DIM = 512;
+constexpr uint32_t AT_ONCE = 8;               /* keys a warp scores side by side */
 constexpr uint32_t OWNED = MAX_DIM / THREADS; /* elements of the head a thread gathers, at most */
 
 __device__ __forceinline__ float
@@ -96,17 +97,22 @@ look(const struct attend &a, const struct run &run, uint32_t row, uint32_t head)
     return s;
 }
 
-/* Where key j and its value begin; NULL where the mask hides it. */
-template <typename T>
-__device__ const T *
-key(const struct attend &a, const struct seeing &s, int32_t j, const T **value)
+__device__ bool
+masked(const struct attend &a, const struct seeing &s, int32_t j)
 {
     uint32_t own = (uint32_t)(j - s.run.first_pos);
 
-    if (a.mask && j >= s.run.first_pos &&
-        (own / 32 >= a.mask_words ||
-         !(a.mask[(size_t)s.row * a.mask_words + own / 32] >> own % 32 & 1)))
-        return NULL;
+    return a.mask && j >= s.run.first_pos &&
+           (own / 32 >= a.mask_words ||
+            !(a.mask[(size_t)s.row * a.mask_words + own / 32] >> own % 32 & 1));
+}
+
+/* Where key j and its value begin; NULL where the row does not see it. */
+template <typename T>
+__device__ const T *
+find_key(const struct attend &a, const struct seeing &s, int32_t j, const T **value)
+{
+    if (j < s.low || j >= s.high || masked(a, s, j)) return *value = NULL;
     if (a.kv.table) {
         const T *k = kv_key<const T>(a.kv, kv_slice(a.kv, s.run.seat, (uint32_t)j), (uint32_t)j,
                                      s.kv_head);
@@ -114,7 +120,7 @@ key(const struct attend &a, const struct seeing &s, int32_t j, const T **value)
         *value = (const T *)((const char *)k + kv_value_offset(a.kv));
         return k;
     }
-    size_t at = s.run.first_row + own;
+    size_t at = s.run.first_row + (uint32_t)(j - s.run.first_pos);
 
     *value = (const T *)a.v.data + at * a.v.stride + (size_t)s.kv_head * a.head_dim;
     return (const T *)a.k.data + at * a.k.stride + (size_t)s.kv_head * a.head_dim;
@@ -137,10 +143,11 @@ shape_score(const struct attend &a, const struct seeing &s, int32_t j, float dot
 
 template <typename T>
 __global__ void
-__launch_bounds__(THREADS) attend_any(const struct attend a, const struct rows r)
+__launch_bounds__(THREADS, 8) attend_any(const struct attend a, const struct rows r)
 {
     __shared__ float q[MAX_DIM], score[TILE], weight[TILE];
-    __shared__ const T *value[TILE];
+    __shared__ const T *key[TILE], *value[TILE];
+    __shared__ uint32_t seen[2];
     uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32, d = a.head_dim;
     float max = -INFINITY, sum = 0, acc[OWNED] = { 0 };
 
@@ -157,18 +164,43 @@ __launch_bounds__(THREADS) attend_any(const struct attend a, const struct rows r
 
     for (int32_t first = s.low / (int32_t)TILE * (int32_t)TILE; first < s.high;
          first += (int32_t)TILE) {
-        __syncthreads(); /* q is there; the last tile's weights have been used */
-#pragma unroll 4
-        for (uint32_t n = warp; n < TILE; n += WARPS) {
-            int32_t j = first + (int32_t)n;
-            const T *v = NULL, *k = j >= s.low && j < s.high ? key(a, s, j, &v) : NULL;
-            float dot = 0;
+        /* q is there; the last tile's weights have been used. */
+        __syncthreads();
+        if (threadIdx.x < TILE) {
+            const T *k = find_key(a, s, first + (int32_t)threadIdx.x, &value[threadIdx.x]);
+            uint32_t warps = __ballot_sync(~0u, k != NULL);
 
-            for (uint32_t e = lane; k && e < d; e += 32) dot = fmaf(q[e], to_float(k[e]), dot);
-            for (int step = 16; step > 0; step /= 2) dot += __shfl_xor_sync(~0u, dot, step);
-            if (lane == 0) {
-                score[n] = k ? shape_score(a, s, j, dot) : -INFINITY;
-                value[n] = v;
+            key[threadIdx.x] = k;
+            score[threadIdx.x] = -INFINITY;
+            if (lane == 0) seen[warp] = warps;
+        }
+        __syncthreads();
+        if (!(seen[0] | seen[1])) continue;
+
+        /* For a key that is not seen one that is stands in, with weight 0: no branch among the loads. */
+        int some = seen[0] ? __ffs((int)seen[0]) - 1 : __ffs((int)seen[1]) + 31;
+
+        if (threadIdx.x < TILE && !key[threadIdx.x]) value[threadIdx.x] = value[some];
+        for (uint32_t n = warp; n < TILE; n += AT_ONCE * WARPS) {
+            const T *k[AT_ONCE];
+            float dot[AT_ONCE] = { 0 };
+
+#pragma unroll
+            for (uint32_t i = 0; i < AT_ONCE; i++) {
+                k[i] = key[n + i * WARPS];
+                if (!k[i]) k[i] = key[some];
+            }
+            for (uint32_t e = lane; e < d; e += 32)
+#pragma unroll
+                for (uint32_t i = 0; i < AT_ONCE; i++)
+                    dot[i] = fmaf(q[e], to_float(k[i][e]), dot[i]);
+#pragma unroll
+            for (uint32_t i = 0; i < AT_ONCE; i++) {
+                for (int step = 16; step > 0; step /= 2)
+                    dot[i] += __shfl_xor_sync(~0u, dot[i], step);
+                if (lane == i && key[n + i * WARPS])
+                    score[n + i * WARPS] = shape_score(a, s, first + (int32_t)(n + i * WARPS),
+                                                       dot[i]);
             }
         }
         __syncthreads();
@@ -178,7 +210,6 @@ __launch_bounds__(THREADS) attend_any(const struct attend a, const struct rows r
         for (int step = 16; step > 0; step /= 2)
             most = fmaxf(most, __shfl_xor_sync(~0u, most, step));
         most = fmaxf(most, max);
-        if (most == -INFINITY) continue; /* the mask hides the whole tile, and all before it */
 
         float keep = expf(max - most), add;
 
@@ -194,18 +225,15 @@ __launch_bounds__(THREADS) attend_any(const struct attend a, const struct rows r
         max = most;
         __syncthreads();
 
-        for (uint32_t o = 0; o < OWNED; o++) acc[o] *= keep;
-#pragma unroll 4
-        for (uint32_t n = 0; n < TILE; n++) {
-            const T *v = value[n];
-
-            if (!v) continue;
 #pragma unroll
-            for (uint32_t o = 0; o < OWNED; o++) {
-                uint32_t e = threadIdx.x + o * THREADS;
+        for (uint32_t o = 0; o < OWNED; o++) {
+            uint32_t e = threadIdx.x + o * THREADS;
 
-                if (e < d) acc[o] = fmaf(weight[n], to_float(v[e]), acc[o]);
-            }
+            if (e >= d) break;
+            acc[o] *= keep;
+#pragma unroll 16
+            for (uint32_t n = 0; n < TILE; n++)
+                acc[o] = fmaf(weight[n], to_float(value[n][e]), acc[o]);
         }
     }
 

@@ -7,10 +7,9 @@
  *
  *     per tile    m' = max(m, scores)   p = 2^(score - m'), rounded to T   o = o 2^(m - m') + p v
  *                 the sum of p is one more column of v, all ones
- *     per split   into the total, as if the split were a tile of its own; splits begin at absolute
- *                 positions, so the order of every sum is known from the keys alone. Where several
- *                 blocks share a unit, each writes its splits to memory and the last one to be done
- *                 adds them up, in the same order by the same arithmetic.
+ *     per split   into the total, as if the split were a tile of its own. Where several blocks share a
+ *                 unit, each writes its splits to memory and the last one to be done adds them up, in
+ *                 order, by the same arithmetic.
  *
  * A tile that a row does not see changes none of its bits: p = 0, m' = m.
  *
@@ -41,9 +40,10 @@ namespace {
 constexpr float LOG2E = 1.4426950408889634f;
 constexpr int PAD = 8; /* floats after a row of scores: 4 rows on 32 banks */
 
-template <typename T_, int D_, int WM_, int WN_, int STAGES_> struct shape {
+template <typename T_, int D_, int WM_, int WN_, int STAGES_, bool SINGLE_> struct shape {
     using T = T_;
     static constexpr int D = D_, WM = WM_, WN = WN_, STAGES = STAGES_;
+    static constexpr bool SINGLE = SINGLE_; /* runs of one row, shared out */
     static constexpr int ROWS = 16 * WM, WARPS = WM * WN, THREADS = 32 * WARPS;
     static constexpr int KEYS = TILE / WN;                         /* of a warp, when it scores */
     static constexpr int COLS = D / WN;                            /* of a warp, when it gathers */
@@ -56,111 +56,105 @@ template <typename T_, int D_, int WM_, int WN_, int STAGES_> struct shape {
 
 /* Where a tile's keys lie. Its keys outside [first, first + n) are not read. */
 struct source {
-    int32_t pos;
-    uint32_t first, n;
-    uint32_t head, row; /* row: of key 0, unpaged */
-    slice_id at;        /* of the tile; blocks of fewer than 64 tokens: lane i holds the i-th's */
+    int32_t block; /* of key 0; blocks of fewer than 64 tokens: lane i holds the i-th */
+    uint32_t offset, first, n;
 };
 
 __device__ __forceinline__ struct source
 find_source(const struct job &j, const struct walk &w)
 {
-    const struct kv_view &kv = j.a.kv;
     struct source s;
-    int32_t low = max(w.low, w.tile * TILE), high = min(w.high, w.tile * TILE + TILE);
+    int32_t pos = w.tile * TILE, low = max(w.low, pos), high = min(w.high, pos + TILE);
 
-    s.pos = w.tile * TILE;
-    s.first = (uint32_t)(low - s.pos);
+    s.first = (uint32_t)(low - pos);
     s.n = (uint32_t)max(high - low, 0);
-    s.head = w.kv_head;
-    s.row = w.run.first_row + (uint32_t)(s.pos - w.run.first_pos);
-    s.at = SLICE_NONE;
-    if (kv.table) {
-        uint32_t shift = kv_block_shift(kv);
-        int32_t pos = shift >= 6 ? low : s.pos + (int32_t)((threadIdx.x % 32) << shift);
-
-        if (shift < 6) pos = max(pos, low);
-        if (pos < high &&
-            (shift >= 6 || pos >> shift == (s.pos >> shift) + (int32_t)(threadIdx.x % 32)))
-            s.at = kv_slice(kv, w.run.seat, (uint32_t)pos);
+    if (!j.a.kv.table) {
+        s.block = (int32_t)w.run.first_row + pos - w.run.first_pos;
+        s.offset = w.kv_head * j.a.head_dim * 2;
+        return s;
     }
+    if (j.shift < 6) { /* the part of our block that is in the tile, and seen */
+        low = max(low, pos + (int32_t)((threadIdx.x % 32) << j.shift));
+        high = min(high, pos + (int32_t)((threadIdx.x % 32 + 1) << j.shift));
+    }
+    s.block = low < high ? (int32_t)kv_slice(j.a.kv, w.run.seat, (uint32_t)low) : 0;
+    s.offset = ((w.kv_head << j.shift) + ((uint32_t)pos & ((1u << j.shift) - 1))) * j.key_bytes;
     return s;
 }
 
-/* A thread copies chunk threadIdx.x % CHUNKS of every ROWS-th key. Whole tiles, nearly all, have each
- * address in an instruction or two; cut ones are asked key by key. */
-template <class S>
-__device__ __forceinline__ void
-copy_tile(const struct job &j, const struct source &s, bool values, uint32_t to)
-{
-    constexpr uint32_t KEY = S::D * 2, CHUNKS = S::D / 8, ROWS = S::THREADS / CHUNKS;
-    constexpr uint32_t PASSES = TILE / ROWS;
-    const struct kv_view &kv = j.a.kv;
-    uint32_t chunk = threadIdx.x % CHUNKS, row = threadIdx.x / CHUNKS;
-    uint32_t pitch = KEY, shift = kv.table ? kv_block_shift(kv) : 31;
-    const char *base;
-
-    /* row < ROWS and ROWS is a power of two: row + i ROWS has the low bits of row ^ i ROWS. */
-    to += row * KEY + ((chunk ^ (row & 7)) << 4);
-    if (kv.table) {
-        base = (const char *)kv.base + (values ? kv_value_offset(kv) : 0) + chunk * 16 +
-               (size_t)((s.head << shift) + (s.pos & (kv.tokens_per_block - 1))) * KEY;
-    } else {
-        const struct tensor &t = values ? j.a.v : j.a.k;
-
-        pitch = t.stride * 2;
-        base = (const char *)t.data + chunk * 16 +
-               ((int64_t)(int32_t)s.row * t.stride + s.head * S::D) * 2;
-    }
-    if (s.n == TILE && shift >= 6) {
-        if (kv.table) base += (size_t)s.at * kv.slice_bytes;
-        base += row * pitch;
-#pragma unroll
-        for (uint32_t i = 0; i < PASSES; i++)
-            copy_async((to ^ (i * ROWS % 8 << 4)) + i * ROWS * KEY, base + i * (ROWS * pitch));
-    } else if (s.n == TILE) {
-        uint32_t in_block = (1u << shift) - 1;
-
-#pragma unroll
-        for (uint32_t i = 0; i < PASSES; i++) {
-            slice_id at = __shfl_sync(~0u, s.at, (i * ROWS + row) >> shift);
-
-            copy_async((to ^ (i * ROWS % 8 << 4)) + i * ROWS * KEY,
-                       base + (size_t)at * kv.slice_bytes + ((i * ROWS + row) & in_block) * KEY);
-        }
-    } else {
-#pragma unroll 1
-        for (uint32_t i = 0; i < PASSES; i++) {
-            uint32_t k = i * ROWS + row, in_block = shift >= 6 ? k : k & ((1u << shift) - 1);
-            slice_id at = __shfl_sync(~0u, s.at, shift >= 6 ? 0 : k >> shift);
-            const char *from = base + in_block * pitch;
-
-            if (kv.table) from += (size_t)at * kv.slice_bytes;
-            copy_async_or_zero((to ^ (i * ROWS % 8 << 4)) + i * ROWS * KEY, from,
-                               k - s.first < s.n);
-        }
-    }
-}
-
-/* What runs ahead: the next copies to queue. */
+/* What runs ahead. A thread copies chunk threadIdx.x % CHUNKS of every ROWS-th key. Whole tiles, nearly
+ * all, have each address in an instruction or two; cut ones are asked key by key. */
 template <class S> struct copies {
-    struct walk w;
-    struct source k, v;
+    static constexpr uint32_t KEY = S::D * 2, CHUNKS = S::D / 8, ROWS = S::THREADS / CHUNKS;
+    static constexpr uint32_t PASSES = TILE / ROWS;
+
+    struct walk w;      /* of k's tile */
+    struct source k, v; /* what queue() copies next */
     bool more_v;
+    const char *base;    /* our chunk of block 0 */
+    uint32_t row, to_us; /* our first key; our first chunk in a tile of the ring */
 
     __device__ __forceinline__ copies(const struct job &j, const struct walk &from)
-        : w(from), k(find_source(j, from)), v(k), more_v(false)
+        : w(from), k(find_source(j, from)), more_v(false), row(threadIdx.x / CHUNKS)
     {
+        uint32_t chunk = threadIdx.x % CHUNKS;
+
+        base = j.base + chunk * 16;
+        to_us = row * KEY + ((chunk ^ (row & 7)) << 4);
     }
 
+    /* row < ROWS, a power of two: so row + i ROWS has the low bits of row ^ i ROWS. */
+    static __device__ __forceinline__ uint32_t place(uint32_t to, uint32_t i)
+    {
+        return (to ^ (i * ROWS % 8 << 4)) + i * ROWS * KEY;
+    }
+
+    __device__ __forceinline__ void copy(const struct job &j, const struct source &s,
+                                         const char *from, uint32_t to) const
+    {
+        from += s.offset;
+        to += to_us;
+        if (s.n == TILE && j.shift >= 6) {
+            from += (int64_t)s.block * j.block_bytes + row * j.key_bytes;
+#pragma unroll
+            for (uint32_t i = 0; i < PASSES; i++)
+                copy_async(place(to, i), from + i * (ROWS * j.key_bytes));
+        } else if (s.n == TILE) {
+            uint32_t in_block = (1u << j.shift) - 1;
+
+#pragma unroll
+            for (uint32_t i = 0; i < PASSES; i++) {
+                uint32_t key = i * ROWS + row;
+                int32_t block = __shfl_sync(~0u, s.block, key >> j.shift);
+
+                copy_async(place(to, i),
+                           from + (int64_t)block * j.block_bytes + (key & in_block) * KEY);
+            }
+        } else {
+            uint32_t in_block = j.shift < 6 ? (1u << j.shift) - 1 : TILE - 1;
+
+#pragma unroll 1
+            for (uint32_t i = 0; i < PASSES; i++) {
+                uint32_t key = i * ROWS + row;
+                int32_t block = __shfl_sync(~0u, s.block, j.shift < 6 ? key >> j.shift : 0);
+
+                copy_async_or_zero(place(to, i),
+                                   from + (int64_t)block * j.block_bytes +
+                                       (key & in_block) * j.key_bytes,
+                                   key - s.first < s.n);
+            }
+        }
+    }
+
+    /* V of one tile and K of the next, into a pair of the ring. */
     __device__ __forceinline__ void queue(const struct job &j, uint32_t to)
     {
-        if (more_v) copy_tile<S>(j, v, true, to + S::HALF);
+        if (more_v) copy(j, v, base + j.value_at, to + S::HALF);
         more_v = w.left > 0;
         if (more_v) {
-            copy_tile<S>(j, k, false, to);
+            copy(j, k, base, to);
             v = k;
-            step<S::ROWS>(j, w);
+            step<S::ROWS, S::SINGLE>(j, w);
             if (w.left > 0) k = find_source(j, w);
         }
         copy_commit();
@@ -185,12 +179,12 @@ find_rows(const struct job &j, const struct walk &w)
 
 #pragma unroll
     for (int h = 0; h < 2; h++, p += 8) {
-        uint32_t row = p / j.group;
+        uint32_t row = S::SINGLE ? 0 : p / j.group;
 
-        r.real[h] = row < w.run.n_rows;
+        r.real[h] = S::SINGLE ? p < j.group : row < w.run.n_rows;
         r.sees[h] = seen_by(j.a, w.run, row);
         r.row[h] = w.run.first_row + row;
-        r.head[h] = w.kv_head * j.group + p % j.group;
+        r.head[h] = r.real[h] ? w.kv_head * j.group + p - row * j.group : 0;
         if (!r.real[h]) r.sees[h].high = r.sees[h].low;
     }
     return r;
@@ -243,8 +237,8 @@ score(const struct job &j, const struct walk &w, const struct lane_rows &r,
         for (int n = 0; n < S::KEYS / 16; n++) {
             uint32_t b[4];
 
-            load_matrices(b,
-                          keys + (row + 16 * n) * (S::D * 2) + (((2 * k + half) ^ (row & 7)) << 4));
+            load_matrices(b, keys + (row + 16 * n) * (S::D * 2) +
+                                 (((2 * k + half) ^ (row & 7)) << 4));
             mma<typename S::T>(s[2 * n], q[k], b[0], b[1]);
             mma<typename S::T>(s[2 * n + 1], q[k], b[2], b[3]);
         }
@@ -457,26 +451,58 @@ store_split(const struct job &j, uint32_t slot, const struct state<S> &st)
     }
 }
 
-/* The n splits from that slot on are a unit: four elements a thread, split by split in order. */
+/* The splits of a unit that blocks share: n of them, and where the i-th lies. */
+struct splits {
+    uint32_t n, first;
+    bool numbered; /* one by one; else two a share: a unit's end, another's beginning */
+
+    __device__ __forceinline__ splits(const struct job &j, const struct walk &w,
+                                      const struct shares &shares)
+        : numbered(j.split != 0)
+    {
+        if (numbered) {
+            n = (uint32_t)((w.end - 1) / SPLIT - w.begin / SPLIT + 1);
+            first = w.slot - (uint32_t)(w.tile / SPLIT - w.begin / SPLIT);
+        } else {
+            first = shares.of(w.first_tile);
+            n = shares.of(w.first_tile + (uint32_t)(w.end - w.begin) - 1) - first + 1;
+        }
+    }
+
+    __device__ __forceinline__ uint32_t slot(uint32_t i) const
+    {
+        return numbered ? first + i : 2 * (first + i) + (i == 0);
+    }
+};
+
+/* Where we put the split that w ends. */
+__device__ __forceinline__ uint32_t
+own_slot(const struct job &j, const struct walk &w, const struct shares &shares)
+{
+    if (j.split) return w.slot;
+    return 2 * blockIdx.x + (shares.begin(blockIdx.x) <= w.first_tile);
+}
+
+/* A unit from its splits: four elements a thread, split by split in order. */
 template <class S>
 __device__ __forceinline__ void
-combine(const struct job &j, const struct walk &w, uint32_t slot, uint32_t n)
+combine(const struct job &j, const struct walk &w, const struct shares &shares)
 {
-    constexpr uint32_t QUADS = S::D / 4, AHEAD = 8;
+    constexpr uint32_t QUADS = S::D / 4, AHEAD = S::D == 64 ? 8 : 16;
     size_t pitch = (size_t)j.slot_rows * (S::D + 2);
+    const struct splits splits(j, w, shares);
 
     for (uint32_t i = threadIdx.x; i < j.slot_rows * QUADS; i += S::THREADS) {
         uint32_t row = i / QUADS, p = w.first + row;
-        const float *o = j.slot + slot * pitch + i * 4;
-        const float *ends = j.slot + slot * pitch + j.slot_rows * S::D + row;
+        const float *o = j.slot + i * 4, *ends = j.slot + j.slot_rows * S::D + row;
         float max = -INFINITY, sum = 0, total[4] = { 0 };
 
-        for (uint32_t first = 0; first < n; first += AHEAD) {
+        for (uint32_t first = 0; first < splits.n; first += AHEAD) {
             float2 part[AHEAD][2], end[AHEAD];
 
 #pragma unroll
             for (uint32_t k = 0; k < AHEAD; k++) {
-                size_t at = min(first + k, n - 1) * pitch;
+                size_t at = splits.slot(min(first + k, splits.n - 1)) * pitch;
 
                 part[k][0] = __ldcg((const float2 *)(o + at));
                 part[k][1] = __ldcg((const float2 *)(o + at) + 1);
@@ -487,7 +513,7 @@ combine(const struct job &j, const struct walk &w, uint32_t slot, uint32_t n)
             for (uint32_t k = 0; k < AHEAD; k++) {
                 float keep, take;
 
-                if (first + k >= n) break;
+                if (first + k >= splits.n) break;
                 add_split(max, sum, end[k].x, end[k].y, keep, take);
                 total[0] = __fmaf_rn(total[0], keep, __fmul_rn(part[k][0].x, take));
                 total[1] = __fmaf_rn(total[1], keep, __fmul_rn(part[k][0].y, take));
@@ -495,48 +521,60 @@ combine(const struct job &j, const struct walk &w, uint32_t slot, uint32_t n)
                 total[3] = __fmaf_rn(total[3], keep, __fmul_rn(part[k][1].y, take));
             }
         }
-        if (p >= w.run.n_rows * j.group) continue;
+        if (p >= j.group) continue;
 
-        uint32_t head = w.kv_head * j.group + p % j.group;
+        uint32_t head = w.kv_head * j.group + p;
         float factor = last_factor(j.a, head, max, sum);
-        uint32_t *to = (uint32_t *)((char *)j.a.out.data +
-                                    ((size_t)(w.run.first_row + p / j.group) * j.a.out.stride +
-                                     (size_t)head * S::D + i % QUADS * 4) *
-                                        2);
+        uint32_t *to =
+            (uint32_t *)((char *)j.a.out.data + ((size_t)w.run.first_row * j.a.out.stride +
+                                                 (size_t)head * S::D + i % QUADS * 4) *
+                                                    2);
 
         to[0] = pack<typename S::T>(__fmul_rn(total[0], factor), __fmul_rn(total[1], factor));
         to[1] = pack<typename S::T>(__fmul_rn(total[2], factor), __fmul_rn(total[3], factor));
     }
 }
 
-/* Our n splits of a unit that others share are in memory. The last block to say so finishes it. */
+/* The state of a split to where it belongs. */
 template <class S>
 __device__ __forceinline__ void
-arrive(const struct job &j, const struct walk &w, uint32_t n)
+end_split(const struct job &j, const struct walk &w, const struct shares &shares,
+          struct state<S> &split, struct state<S> &total)
+{
+    if (!S::SINGLE || w.whole)
+        total.add(split);
+    else
+        store_split<S>(j, own_slot(j, w, shares), split);
+    split.clear();
+}
+
+/* Our n tiles of a unit that others share are in memory. The last block to say so finishes it. */
+template <class S>
+__device__ __forceinline__ void
+arrive(const struct job &j, const struct walk &w, const struct shares &shares, uint32_t n)
 {
     __shared__ bool last;
-    uint32_t all = (uint32_t)((w.end - 1) / SPLIT - w.begin / SPLIT + 1);
 
     __syncthreads();
     if (threadIdx.x == 0) {
-        uint32_t *count = j.count + (size_t)w.run_index * w.n_units + w.unit;
+        uint32_t *count = j.count + (w.run_index * j.a.n_kv_heads + w.kv_head) * j.parts + w.part;
 
         /* What all our threads stored before the barrier is seen by whom this lets go on. */
-        last = add_in_order(count, n) + n == all;
+        last = add_in_order(count, n) + n == (uint32_t)(w.end - w.begin);
         if (last) *count = 0;
     }
     __syncthreads();
-    if (last) combine<S>(j, w, w.slot - (uint32_t)(w.tile / SPLIT - w.begin / SPLIT), all);
+    if (last) combine<S>(j, w, shares);
 }
 
 /* ---- the kernels ---- */
 
-template <class S, bool SHARED>
+template <class S>
 __device__ __forceinline__ void
-attend_stretch(const struct job &j, struct walk w)
+attend_stretch(const struct job &j, struct walk w, const struct shares &shares)
 {
     extern __shared__ __align__(128) char room[];
-    uint32_t ring = shared_address(room), lane = threadIdx.x % 32, n_done = 0;
+    uint32_t ring = shared_address(room), lane = threadIdx.x % 32, n_tiles = 0;
     float *scores = (float *)(room + S::STAGES * 2 * S::HALF);
     float *mine = scores + (threadIdx.x / 32 / S::WN * 16 + lane / 4) * (TILE + PAD) + lane % 4 * 2;
     struct copies<S> ahead(j, w);
@@ -544,8 +582,7 @@ attend_stretch(const struct job &j, struct walk w)
     uint32_t q[S::D / 16][4];
     float s[S::KEYS / 8][4];
     struct state<S> part, total;
-    struct walk now = w;
-    bool upper = !SHARED || j.slot_rows > 8; /* whether rows 8 .. 15 are anybody's */
+    bool upper = !S::SINGLE || j.slot_rows > 8; /* whether rows 8 .. 15 are anybody's */
 
     ahead.queue(j, ring + (S::STAGES - 1) * 2 * S::HALF);
     for (int i = 0; i < S::STAGES - 1; i++) ahead.queue(j, ring + i * 2 * S::HALF);
@@ -558,7 +595,6 @@ attend_stretch(const struct job &j, struct walk w)
     uint32_t keys = ring + (S::STAGES - 1) * 2 * S::HALF;
 
     for (uint32_t t = 0;; t++) {
-        /* Scores of w's tile, of step t; then all of this step lies in `now`. */
         float *buffer = mine + t % 2 * S::SCORES;
 
         score<S>(j, w, rows, q, keys, s);
@@ -570,8 +606,19 @@ attend_stretch(const struct job &j, struct walk w)
                 *(float2 *)to = make_float2(s[n][0], s[n][1]);
                 *(float2 *)(to + 8 * (TILE + PAD)) = make_float2(s[n][2], s[n][3]);
             }
-        now = w;
-        step<S::ROWS>(j, w);
+
+        /* The next unit's q comes while we gather. */
+        bool split = ends_split(j, w), unit = w.tile + 1 == w.end || w.left == 1;
+        struct walk now;
+
+        if (unit) {
+            now = w;
+            step<S::ROWS, S::SINGLE>(j, w);
+            if (w.left > 0) {
+                rows = find_rows<S>(j, w);
+                load_q<S>(j, rows, q);
+            }
+        }
 
         uint32_t pair = ring + t % S::STAGES * 2 * S::HALF;
 
@@ -599,28 +646,21 @@ attend_stretch(const struct job &j, struct walk w)
         } else {
             gather<S>(part, s, pair + S::HALF, true);
         }
-
-        if (ends_split(now)) {
-            if (!SHARED || now.whole) {
-                total.add(part);
-            } else {
-                store_split<S>(j, now.slot, part);
-                n_done++;
-            }
-            part.clear();
+        n_tiles++;
+        if (!unit) {
+            if (split) end_split<S>(j, w, shares, part, total);
+            step<S::ROWS, S::SINGLE>(j, w);
+            continue;
         }
-        if (now.tile + 1 == now.end || now.left == 1) {
-            if (!SHARED || now.whole) {
-                finish<S>(j, now, total);
-                total.clear();
-            } else {
-                arrive<S>(j, now, n_done);
-                n_done = 0;
-            }
-            if (now.left == 1) break;
-            rows = find_rows<S>(j, w);
-            load_q<S>(j, rows, q);
+        end_split<S>(j, now, shares, part, total);
+        if (!S::SINGLE || now.whole) {
+            finish<S>(j, now, total);
+            total.clear();
+        } else {
+            arrive<S>(j, now, shares, n_tiles);
         }
+        if (now.left == 1) break;
+        n_tiles = 0;
     }
     copy_wait<0>();
 }
@@ -629,12 +669,14 @@ template <class S, int BLOCKS>
 __global__ void
 __launch_bounds__(S::THREADS, BLOCKS) attend_shares(const __grid_constant__ struct job j)
 {
+    struct shares shares;
+
     after_previous();
     next_may_start();
 
-    struct walk w = find_share<S::ROWS, S::THREADS>(j);
+    struct walk w = find_share<S::ROWS>(j, shares);
 
-    if (w.left > 0) attend_stretch<S, true>(j, w);
+    if (w.left > 0) attend_stretch<S>(j, w, shares);
 }
 
 template <class S>
@@ -644,9 +686,9 @@ __launch_bounds__(S::THREADS) attend_units(const __grid_constant__ struct job j)
     after_previous();
     next_may_start();
 
-    struct walk w = find_unit<S::ROWS, S::THREADS>(j);
+    struct walk w = find_unit<S::ROWS>(j);
 
-    if (w.left > 0) attend_stretch<S, false>(j, w);
+    if (w.left > 0) attend_stretch<S>(j, w, {});
 }
 
 /* Room for a kernel's shared memory, then the kernel. */
@@ -665,21 +707,20 @@ template <typename T, int D>
 cudaError_t
 attend(const struct k_lane *l, struct job j)
 {
-    using one = shape<T, D, 1, 4, D == 64 ? 4 : 3>;
-    using many = shape<T, D, D == 256 ? 2 : 4, D / 64, D == 256 ? 2 : 3>;
+    using one = shape<T, D, 1, 4, D == 64 ? 4 : 3, true>;
+    using many = shape<T, D, D == 256 ? 2 : 4, D / 64, D == 256 ? 2 : 3, false>;
     constexpr int BLOCKS = D == 64 ? 3 : 256 / D;
     struct rows all = j.r;
     cudaError_t r = cudaSuccess;
 
+    j.parts = CEIL_DIV(j.group, 16u);
     j.r.n_runs = MIN(all.n_single, all.n_runs);
     if (j.r.n_runs) {
-        uint32_t units = j.a.n_kv_heads * CEIL_DIV(j.group, 16u);
-
         j.slot = (float *)l->work;
         j.count = l->count;
         j.slot_rows = MIN(j.group, 16u);
         j.n_slots = (uint32_t)MIN(l->work_bytes / (j.slot_rows * (D + 2) * 4), (size_t)UINT32_MAX);
-        if ((uint64_t)j.r.n_runs * units > K_COUNTERS) j.n_slots = 0;
+        if ((uint64_t)j.r.n_runs * j.a.n_kv_heads * j.parts > K_COUNTERS) j.n_slots = 0;
         r = start<one>(attend_shares<one, BLOCKS>, BLOCKS * l->sms, l, j);
     }
     j.r.run += j.r.n_runs;
@@ -729,14 +770,26 @@ k_attend_mma(const struct k_lane *l, const struct attend *a, struct rows r)
         if (a->kv.dtype != t || (uintptr_t)a->kv.base % 16 || a->kv.slice_bytes % 16 ||
             a->kv.tokens_per_block < 2)
             return cudaErrorInvalidValue;
-    } else if (a->k.dtype != t || a->v.dtype != t || !aligned(a->k, 16) || !aligned(a->v, 16)) {
-        return cudaErrorInvalidValue;
+        j.base = (const char *)a->kv.base;
+        j.value_at = a->kv.n_parts == 1 ? 0 : a->kv.slice_bytes;
+        j.block_bytes = a->kv.slice_bytes;
+        j.key_bytes = a->head_dim * 2;
+        while (2u << j.shift <= a->kv.tokens_per_block) j.shift++;
+    } else {
+        if (a->k.dtype != t || a->v.dtype != t || a->k.stride != a->v.stride ||
+            !aligned(a->k, 16) || !aligned(a->v, 16))
+            return cudaErrorInvalidValue;
+        j.base = (const char *)a->k.data;
+        j.value_at = (const char *)a->v.data - (const char *)a->k.data;
+        j.block_bytes = j.key_bytes = a->k.stride * 2;
+        j.shift = 31;
     }
     if (a->head_dim != 64 && a->head_dim != 128 && a->head_dim != 256) return cudaErrorInvalidValue;
     if (t != DT_BF16 && t != DT_F16) return cudaErrorInvalidValue;
     if (r.n_runs == 0 || r.n_rows == 0) return cudaSuccess;
     j.a = *a;
     j.r = r;
+    j.split = l->invariant ? SPLIT : 0;
     j.group = a->n_heads / a->n_kv_heads;
     j.before = a->softcap != 0 ? a->scale / a->softcap : a->scale * LOG2E;
     j.after = a->softcap * LOG2E;

@@ -2,8 +2,12 @@
  *
  * A run's rows and the heads that share a K/V head are packed: packed row p is head p % group of row
  * p / group. A unit is up to ROWS packed rows of one (run, K/V head); it sees keys [low, high), which
- * lie in tiles of 64 absolute positions; SPLIT tiles, also by absolute position, are a split. A block is
- * given a stretch of consecutive tiles: a whole unit, or several units and the split ends of others.
+ * lie in tiles of 64 absolute positions. A block is given a stretch of consecutive tiles of all units in
+ * order: a whole unit, or the end of one, several, the beginning of another.
+ *
+ * What a unit's tiles add up to is kept split by split. With job.split, a split is that many tiles,
+ * begins at an absolute position and lies within one block, so that the order of sums is the same for
+ * any grid and company. Without, it is what one block has of a unit.
  */
 #ifndef CUDA_KERNELS_ATTEND_WALK_CUH
 #define CUDA_KERNELS_ATTEND_WALK_CUH
@@ -13,16 +17,23 @@
 namespace attend_mma {
 
 constexpr int32_t TILE = 64;
-constexpr int32_t SPLIT = 4; /* tiles: 256 tokens. Fixed: it shows in the bits */
+constexpr int32_t SPLIT = 4; /* tiles of a split where bits are to be the same: it shows in them */
 
 /* The parameter of every kernel. */
 struct job {
     struct attend a;
     struct rows r;
     float before, after; /* score, in powers of two: dot * before, or after * tanh(dot * before) */
-    uint32_t group;      /* heads that share a K/V head */
-    uint32_t slot_rows;  /* of a partial result */
-    uint32_t n_slots;    /* partial results there is room for; 0: no unit may be cut */
+    /* Key of head h in token t of block b: base + b block_bytes + ((h << shift) + t) key_bytes, its value
+     * value_at bytes on. Unpaged: a block is a row, a head lies in it. */
+    const char *base;
+    int64_t value_at;
+    uint32_t block_bytes, key_bytes, shift;
+    uint32_t group;     /* heads that share a K/V head */
+    uint32_t parts;     /* units they make where a run has one row */
+    uint32_t slot_rows; /* of a partial result */
+    uint32_t n_slots;   /* partial results there is room for; 0: no unit may be cut */
+    int32_t split;      /* SPLIT, or 0 */
     float *slot;
     uint32_t *count;
 };
@@ -53,44 +64,53 @@ is_padding(const struct attend &a, const struct run &run)
     return run.n_rows == 0 || (a.kv.table && run.seat == SEAT_NONE);
 }
 
+/* An even division of n tiles among at most as many blocks, the first `rest` get one more. */
+struct shares {
+    uint32_t n_tiles, n, each, rest;
+
+    __device__ __forceinline__ uint32_t begin(uint32_t share) const
+    {
+        return share * each + min(share, rest);
+    }
+
+    /* The share that tile x lies in. */
+    __device__ __forceinline__ uint32_t of(uint32_t x) const
+    {
+        uint32_t longer = rest * (each + 1);
+
+        return x < longer ? x / (each + 1) : rest + (x - longer) / each;
+    }
+};
+
 struct walk {
     struct run run;
-    uint32_t run_index, unit, n_units; /* units of a run: K/V head by K/V head */
-    uint32_t kv_head, first;           /* the unit's first packed row */
-    int32_t low, high;                 /* what any of its rows sees */
-    int32_t sure_low, sure_high;       /* what all of them see */
-    int32_t tile, begin, end;          /* now, and the unit's */
-    uint32_t left;                     /* tiles to go, this one included */
-    uint32_t slot;                     /* of the split we are in: all splits are numbered */
-    bool whole;                        /* the unit is ours alone */
+    uint32_t run_index, kv_head, part;
+    uint32_t first;              /* the unit's first packed row */
+    int32_t low, high;           /* what any of its rows sees */
+    int32_t sure_low, sure_high; /* what all of them see */
+    int32_t tile, begin, end;    /* now, and the unit's */
+    uint32_t left;               /* tiles to go, this one included */
+    uint32_t first_tile;         /* the unit's first, among all */
+    uint32_t slot;               /* with job.split: all splits are numbered, this is ours */
+    bool whole;                  /* the unit is ours alone */
 };
 
 __device__ __forceinline__ bool
-ends_split(const struct walk &w)
+ends_split(const struct job &j, const struct walk &w)
 {
-    return w.tile + 1 == w.end || (w.tile + 1) % SPLIT == 0;
+    return w.tile + 1 == w.end || w.left == 1 || (j.split && (w.tile + 1) % SPLIT == 0);
 }
 
-template <int ROWS>
-__device__ __forceinline__ uint32_t
-units_a_head(const struct job &j, const struct run &run)
-{
-    return (run.n_rows * j.group + ROWS - 1) / ROWS;
-}
-
-/* Stand at tile `skip` of the unit w.unit of w.run. */
-template <int ROWS>
+/* Stand at tile `skip` of the unit of w.run that is w.part of w.kv_head. SINGLE: the run has one row. */
+template <int ROWS, bool SINGLE>
 __device__ __forceinline__ void
 open_unit(const struct job &j, struct walk &w, int32_t skip)
 {
-    uint32_t m = units_a_head<ROWS>(j, w.run);
-
-    w.kv_head = w.unit / m;
-    w.first = w.unit % m * ROWS;
+    w.first = w.part * ROWS;
 
     uint32_t last = min(w.first + ROWS, w.run.n_rows * j.group) - 1;
-    struct seen top = seen_by(j.a, w.run, w.first / j.group);
-    struct seen bottom = seen_by(j.a, w.run, last / j.group);
+    struct seen top = seen_by(j.a, w.run, SINGLE ? 0 : w.first / j.group);
+    struct seen bottom = SINGLE ? top : seen_by(j.a, w.run, last / j.group);
 
     w.low = top.low;
     w.high = bottom.high;
@@ -102,35 +122,92 @@ open_unit(const struct job &j, struct walk &w, int32_t skip)
     w.whole = skip == 0 && w.left >= (uint32_t)(w.end - w.begin);
 }
 
-template <int ROWS>
+/* w.run is the first from w.run_index on that is there. */
 __device__ __forceinline__ void
 open_run(const struct job &j, struct walk &w)
 {
     while (is_padding(j.a, w.run = j.r.run[w.run_index])) w.run_index++;
-    w.n_units = units_a_head<ROWS>(j, w.run) * j.a.n_kv_heads;
 }
 
-template <int ROWS>
+/* The next tile of a share; where a block has one unit of longer runs, of that. */
+template <int ROWS, bool SINGLE>
 __device__ __forceinline__ void
 step(const struct job &j, struct walk &w)
 {
-    if (--w.left == 0) return;
-    w.slot += ends_split(w);
-    if (++w.tile < w.end) return;
-    if (++w.unit == w.n_units) {
-        w.unit = 0;
-        w.run_index++;
-        open_run<ROWS>(j, w);
+    w.slot += ends_split(j, w);
+    if (--w.left == 0 || ++w.tile < w.end || !SINGLE) return;
+    w.first_tile += (uint32_t)(w.end - w.begin);
+    if (++w.part == j.parts) {
+        w.part = 0;
+        if (++w.kv_head == j.a.n_kv_heads) {
+            w.kv_head = 0;
+            w.run_index++;
+            open_run(j, w);
+        }
     }
-    open_unit<ROWS>(j, w, 0);
+    open_unit<ROWS, SINGLE>(j, w, 0);
+}
+
+/* ---- finding one's place among the runs: every warp for itself ---- */
+
+/* Of one run or of many: tiles and splits, or units. */
+struct amount {
+    uint32_t n, splits;
+};
+
+/* Lane i has looked at n_each runs from i * n_each on. */
+struct survey {
+    uint32_t n_runs, n_each;
+    struct amount own, before, all;
+};
+
+template <class Of>
+__device__ __forceinline__ struct survey
+survey_runs(const struct rows &r, Of of)
+{
+    uint32_t lane = threadIdx.x % 32;
+    struct survey s = { r.n_runs, (r.n_runs + 31) / 32 };
+
+    for (uint32_t i = lane * s.n_each; i < min((lane + 1) * s.n_each, s.n_runs); i++) {
+        struct amount a = of(r.run[i]);
+
+        s.own = { s.own.n + a.n, s.own.splits + a.splits };
+    }
+    s.before = s.own;
+    for (uint32_t d = 1; d < 32; d *= 2) {
+        uint32_t n = __shfl_up_sync(~0u, s.before.n, d);
+        uint32_t splits = __shfl_up_sync(~0u, s.before.splits, d);
+
+        if (lane >= d) s.before = { s.before.n + n, s.before.splits + splits };
+    }
+    s.all.n = __shfl_sync(~0u, s.before.n, 31);
+    s.all.splits = __shfl_sync(~0u, s.before.splits, 31);
+    s.before = { s.before.n - s.own.n, s.before.splits - s.own.splits };
+    return s;
+}
+
+/* The run that holds the x-th of all, x < all.n, and what the runs before it amount to. */
+template <class Of>
+__device__ __forceinline__ uint32_t
+seek(const struct rows &r, const struct survey &s, Of of, uint32_t x, struct amount &before)
+{
+    uint32_t lane = threadIdx.x % 32, i = lane * s.n_each;
+    bool mine = x - s.before.n < s.own.n;
+    int from = __ffs((int)__ballot_sync(~0u, mine)) - 1;
+
+    before = s.before;
+    while (mine) {
+        struct amount a = of(r.run[i]);
+
+        if (x - before.n < a.n) break;
+        before = { before.n + a.n, before.splits + a.splits };
+        i++;
+    }
+    before = { __shfl_sync(~0u, before.n, from), __shfl_sync(~0u, before.splits, from) };
+    return __shfl_sync(~0u, i, from);
 }
 
 /* ---- even shares of the tiles of all runs; each run has one row ---- */
-
-/* Tiles and splits, of one run or of many. */
-struct amount {
-    uint32_t tiles, splits;
-};
 
 __device__ __forceinline__ struct amount
 a_unit_of(const struct job &j, const struct run &run)
@@ -142,117 +219,76 @@ a_unit_of(const struct job &j, const struct run &run)
     return { (uint32_t)(end - begin), (uint32_t)((end - 1) / SPLIT - begin / SPLIT + 1) };
 }
 
-/* A place among all tiles, at the beginning of a split. */
-struct place {
+/* A share's edge: a place among all tiles. */
+struct edge {
     uint32_t run, unit, skip; /* unit may be one too far: the next run's first */
-    uint32_t tile, slot;      /* before it, of all */
+    uint32_t tile, slot;      /* tiles and splits before it, of all */
 };
 
-/* The first place a block may begin at, from tile x of a run on; before: of the runs before. */
-__device__ __forceinline__ struct place
-place_from(const struct job &j, uint32_t run, struct amount unit, struct amount before, uint32_t x,
-           bool cut)
+/* Tile x, or where a share may begin first behind it. */
+__device__ __forceinline__ struct edge
+edge_at(const struct job &j, uint32_t run, struct amount before, uint32_t x, bool cut)
 {
-    struct seen s = seen_by(j.a, j.r.run[run], 0);
-    int32_t begin = s.low / TILE, at = begin + (int32_t)(x % unit.tiles);
-    struct place p = { run, x / unit.tiles };
+    struct amount unit = a_unit_of(j, j.r.run[run]);
+    int32_t begin = seen_by(j.a, j.r.run[run], 0).low / TILE, at;
+    struct edge e = { run, (x - before.n) / unit.n };
 
-    if (at > begin) at = cut ? (at + SPLIT - 1) / SPLIT * SPLIT : begin + (int32_t)unit.tiles;
-    p.skip = min((uint32_t)(at - begin), unit.tiles);
-    p.tile = before.tiles + p.unit * unit.tiles + p.skip;
-    p.slot = before.splits + p.unit * unit.splits;
-    if (p.skip == unit.tiles) {
-        p.unit++;
-        p.slot += unit.splits;
-        p.skip = 0;
+    e.skip = x - before.n - e.unit * unit.n;
+    at = begin + (int32_t)e.skip;
+    if (e.skip && j.split) at = (at + SPLIT - 1) / SPLIT * SPLIT;
+    e.skip = e.skip && !cut ? unit.n : min((uint32_t)(at - begin), unit.n);
+    e.tile = before.n + e.unit * unit.n + e.skip;
+    e.slot = before.splits + e.unit * unit.splits;
+    if (e.skip == unit.n) {
+        e.unit++;
+        e.slot += unit.splits;
+        e.skip = 0;
     } else {
-        p.slot += (uint32_t)(at / SPLIT - begin / SPLIT);
+        e.slot += (uint32_t)(at / SPLIT - begin / SPLIT);
     }
-    return p;
+    return e;
 }
 
-/* Share blockIdx.x of gridDim.x; left 0: nothing. All threads call it. */
-template <int ROWS, int THREADS>
-__device__ struct walk
-find_share(const struct job &j)
+/* Share blockIdx.x; left 0: nothing. All threads call it. */
+template <int ROWS>
+__device__ __forceinline__ struct walk
+find_share(const struct job &j, struct shares &shares)
 {
-    constexpr uint32_t WARPS = THREADS / 32;
-    __shared__ struct amount part[2][WARPS];
-    __shared__ struct place edge[2];
-    uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32, buffer = 0;
-    uint32_t units = (j.group + ROWS - 1) / ROWS * j.a.n_kv_heads;
-    struct amount all = { 0, 0 }, mine = { 0, 0 };
+    uint32_t units = j.parts * j.a.n_kv_heads;
+    auto of = [&](const struct run &run) {
+        struct amount a = a_unit_of(j, run);
+
+        return amount{ a.n * units, a.splits * units };
+    };
+    struct survey s = survey_runs(j.r, of);
+    bool cut = (j.split ? s.all.splits : 2 * gridDim.x) <= j.n_slots;
+    struct amount before;
     struct walk w;
 
-    for (uint32_t i = threadIdx.x; i < j.r.n_runs; i += THREADS) {
-        mine = a_unit_of(j, j.r.run[i]);
-        all.tiles += mine.tiles * units;
-        all.splits += mine.splits * units;
-    }
-    for (int s = 16; s > 0; s /= 2) {
-        all.tiles += __shfl_xor_sync(~0u, all.tiles, s);
-        all.splits += __shfl_xor_sync(~0u, all.splits, s);
-    }
-    if (lane == 0) part[buffer][warp] = all;
-    __syncthreads();
-    all = { 0, 0 };
-    for (uint32_t i = 0; i < WARPS; i++) {
-        all.tiles += part[buffer][i].tiles;
-        all.splits += part[buffer][i].splits;
-    }
-
-    bool cut = all.splits <= j.n_slots;
-    uint32_t want[2] = { (uint32_t)((uint64_t)all.tiles * blockIdx.x / gridDim.x),
-                         (uint32_t)((uint64_t)all.tiles * (blockIdx.x + 1) / gridDim.x) };
-    struct amount before = { 0, 0 };
-
     w.left = 0;
-    if (want[0] == want[1]) return w;
-    if (threadIdx.x == 0) edge[1].tile = all.tiles; /* where nothing is found: the last share */
-    for (uint32_t c = 0; c < j.r.n_runs; c += THREADS) {
-        uint32_t i = c + threadIdx.x;
+    shares.n_tiles = s.all.n;
+    shares.n = min(gridDim.x, s.all.n);
+    if (blockIdx.x >= shares.n) return w;
+    shares.each = s.all.n / shares.n;
+    shares.rest = s.all.n - shares.each * shares.n;
 
-        if (j.r.n_runs > THREADS) mine = i < j.r.n_runs ? a_unit_of(j, j.r.run[i]) : amount{ 0, 0 };
+    uint32_t x = shares.begin(blockIdx.x), end = shares.begin(blockIdx.x + 1);
+    uint32_t run = seek(j.r, s, of, x, before);
+    struct edge e = edge_at(j, run, before, x, cut);
 
-        struct amount sum = { mine.tiles * units, mine.splits * units }, own = sum;
-
-        for (uint32_t s = 1; s < 32; s *= 2) {
-            uint32_t tiles = __shfl_up_sync(~0u, sum.tiles, s);
-            uint32_t splits = __shfl_up_sync(~0u, sum.splits, s);
-
-            if (lane >= s) sum = { sum.tiles + tiles, sum.splits + splits };
-        }
-        buffer ^= 1;
-        if (lane == 31) part[buffer][warp] = sum;
-        __syncthreads();
-        sum = { before.tiles + sum.tiles - own.tiles, before.splits + sum.splits - own.splits };
-        for (uint32_t k = 0; k < WARPS; k++) {
-            if (k < warp) {
-                sum.tiles += part[buffer][k].tiles;
-                sum.splits += part[buffer][k].splits;
-            }
-            before.tiles += part[buffer][k].tiles;
-            before.splits += part[buffer][k].splits;
-        }
-        for (int e = 0; e < 2; e++)
-            if (want[e] - sum.tiles < own.tiles)
-                edge[e] = place_from(j, i, mine, sum, want[e] - sum.tiles, cut);
+    if (end < s.all.n && (j.split || !cut)) {
+        run = seek(j.r, s, of, end, before);
+        end = edge_at(j, run, before, end, cut).tile;
     }
-    __syncthreads();
-
-    struct place p = edge[0];
-
-    w.left = edge[1].tile - p.tile;
+    w.left = end - e.tile;
     if (w.left == 0) return w;
-    w.run_index = p.run;
-    w.unit = p.unit;
-    w.slot = p.slot;
-    if (p.unit == units) {
-        w.run_index++;
-        w.unit = 0;
-    }
-    open_run<ROWS>(j, w);
-    open_unit<ROWS>(j, w, (int32_t)p.skip);
+    w.first_tile = e.tile - e.skip;
+    w.slot = e.slot;
+    w.run_index = e.run + (e.unit == units);
+    w.kv_head = e.unit == units ? 0 : e.unit / j.parts;
+    w.part = e.unit == units ? 0 : e.unit - w.kv_head * j.parts;
+    open_run(j, w);
+    open_unit<ROWS, true>(j, w, (int32_t)e.skip);
     return w;
 }
 
@@ -260,62 +296,28 @@ find_share(const struct job &j)
 
 /* Unit blockIdx.x: K/V heads fastest, then packed rows, the last ones first, because those of a prompt
  * have the most keys. left 0: there are fewer. All threads call it. */
-template <int ROWS, int THREADS>
-__device__ struct walk
+template <int ROWS>
+__device__ __forceinline__ struct walk
 find_unit(const struct job &j)
 {
-    constexpr uint32_t WARPS = THREADS / 32;
-    __shared__ uint32_t part[2][WARPS], total[WARPS];
-    __shared__ uint32_t found[2];
-    uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32, buffer = 0, all = 0, before = 0;
+    auto of = [&](const struct run &run) {
+        return amount{ is_padding(j.a, run) ? 0 : (run.n_rows * j.group + ROWS - 1) / ROWS, 0 };
+    };
+    struct survey s = survey_runs(j.r, of);
+    uint32_t x = blockIdx.x / j.a.n_kv_heads;
+    struct amount before;
     struct walk w;
 
-    for (uint32_t i = threadIdx.x; i < j.r.n_runs; i += THREADS)
-        if (!is_padding(j.a, j.r.run[i])) all += units_a_head<ROWS>(j, j.r.run[i]);
-    for (int s = 16; s > 0; s /= 2) all += __shfl_xor_sync(~0u, all, s);
-    if (lane == 0) total[warp] = all;
-    __syncthreads();
-    all = 0;
-    for (uint32_t i = 0; i < WARPS; i++) all += total[i];
-
-    uint32_t want = blockIdx.x / j.a.n_kv_heads;
-
     w.left = 0;
-    if (want >= all) return w;
-    want = all - 1 - want;
-    for (uint32_t c = 0; c < j.r.n_runs; c += THREADS) {
-        uint32_t i = c + threadIdx.x, own = 0;
-
-        if (i < j.r.n_runs && !is_padding(j.a, j.r.run[i])) own = units_a_head<ROWS>(j, j.r.run[i]);
-
-        uint32_t sum = own;
-
-        for (uint32_t s = 1; s < 32; s *= 2) {
-            uint32_t n = __shfl_up_sync(~0u, sum, s);
-
-            if (lane >= s) sum += n;
-        }
-        buffer ^= 1;
-        if (lane == 31) part[buffer][warp] = sum;
-        __syncthreads();
-        sum += before - own;
-        for (uint32_t k = 0; k < WARPS; k++) {
-            if (k < warp) sum += part[buffer][k];
-            before += part[buffer][k];
-        }
-        if (want - sum < own) {
-            found[0] = i;
-            found[1] = want - sum;
-        }
-    }
-    __syncthreads();
-    w.run_index = found[0];
+    if (x >= s.all.n) return w;
+    x = s.all.n - 1 - x;
+    w.run_index = seek(j.r, s, of, x, before);
     w.run = j.r.run[w.run_index];
-    w.n_units = units_a_head<ROWS>(j, w.run) * j.a.n_kv_heads;
-    w.unit = blockIdx.x % j.a.n_kv_heads * units_a_head<ROWS>(j, w.run) + found[1];
-    w.slot = 0;
+    w.kv_head = blockIdx.x % j.a.n_kv_heads;
+    w.part = x - before.n;
+    w.slot = w.first_tile = 0;
     w.left = UINT32_MAX;
-    open_unit<ROWS>(j, w, 0);
+    open_unit<ROWS, false>(j, w, 0);
     w.left = (uint32_t)(w.end - w.begin);
     return w;
 }
