@@ -135,6 +135,131 @@ gated_matmuls_of_whole_models_give_a_row_the_same_bits_in_any_chunk(void **state
     }
 }
 
+/* y: x as it became, in fp32; then its norm, in the room of an fp32 row. */
+static void
+do_residual(struct rig *r, const struct tensor *in, struct tensor y, uint32_t first, uint32_t n)
+{
+    uint32_t d = in[0].dim[1];
+    struct tensor x = tensor_cols(tensor_rows(y, first, n), 0, d);
+    struct residual a = { .x = x,
+                          .in = tensor_rows(in[0], first, n),
+                          .in_norm = in[3].data ? in[2] : NO_TENSOR,
+                          .y = tensor_cols(tensor_rows(y, first, n), d, d),
+                          .y_norm = in[2],
+                          .eps = 1e-5f };
+
+    a.y.dtype = r->act;
+    a.y.stride *= (uint32_t)(4 / dtype_bytes(r->act, 1));
+    assert_int_equal(r->op->copy(r->lane, tensor_rows(y, first, n).data,
+                                 tensor_rows(in[1], first, n).data, (size_t)n * y.stride * 4),
+                     0);
+    assert_int_equal(r->op->residual(r->lane, &a), 0);
+}
+
+static void
+do_rms(struct rig *r, const struct tensor *in, struct tensor y, uint32_t first, uint32_t n)
+{
+    assert_int_equal(r->op->rms_norm(r->lane, tensor_rows(y, first, n),
+                                     tensor_rows(in[1], first, n), in[2], 1e-5f, 1),
+                     0);
+}
+
+static void
+residuals_and_norms_of_whole_models_give_a_row_the_same_bits_in_any_chunk(void **state)
+{
+    static const uint32_t width[] = { 1024, 4096, 5376 };
+
+    (void)state;
+    for (size_t w = 0; w < ARRAY_LEN(width); w++)
+        for (int norm = 0; norm < 2; norm++) {
+            uint32_t d = width[w];
+            struct rig r;
+            struct tensor in[4] = { 0 };
+            char name[32];
+
+            rig_open(&r, NULL, 0);
+            in[0] = filled(&r, r.act, ROWS, d, 1, 1);
+            in[1] = filled(&r, DT_F32, ROWS, 2 * d, 2, 3);
+            in[2] = filled(&r, r.act, 1, d, 3, 1);
+            if (norm) in[3] = in[2];
+            snprintf(name, sizeof name, "residual of %u", d);
+            same_in_chunks(&r, name, do_residual, in, rig_device(&r, DT_F32, ROWS, 2 * d),
+                           rig_device(&r, DT_F32, ROWS, 2 * d));
+            in[1] = filled(&r, DT_F32, ROWS, d, 2, 3);
+            snprintf(name, sizeof name, "rms_norm of %u", d);
+            same_in_chunks(&r, name, do_rms, in, rig_device(&r, r.act, ROWS, d),
+                           rig_device(&r, r.act, ROWS, d));
+            rig_close(&r);
+        }
+}
+
+/* Log-probabilities of a row among 64, and among fewer. */
+static void
+draws_of_whole_vocabularies_have_the_same_bits_in_any_company(void **state)
+{
+    static const uint32_t vocab[] = { 32128, 128256, 262208 }, company[] = { 1, 2, 9, 33, 64 };
+    enum { N = 64, TOPS = 8 };
+
+    (void)state;
+    for (size_t v = 0; v < ARRAY_LEN(vocab); v++) {
+        struct sample_row row[N];
+        struct rig r;
+        struct tensor logits, copy;
+        struct sample_row *rows;
+        struct top *top, want[N][TOPS];
+        int32_t *token, wanted[N];
+        float *logprob, wanted_logprob[N];
+
+        rig_open(&r, NULL, 0);
+        for (uint32_t i = 0; i < N; i++)
+            row[i] = (struct sample_row){ .seat = SEAT_NONE,
+                                          .top_p = i % 3 ? 1 : 0.9f,
+                                          .temperature = i % 4 ? 0 : 1,
+                                          .repetition = 1,
+                                          .force = -1,
+                                          .target = -1,
+                                          .n_top = TOPS,
+                                          .first_top = TOPS * i,
+                                          .seed = i,
+                                          .want_logprob = true };
+        logits = filled(&r, DT_F32, N, vocab[v], 1, 3);
+        copy = rig_device(&r, DT_F32, N, vocab[v]);
+        rows = rig_copy(&r, row, sizeof row);
+        token = rig_bytes(&r, N * sizeof *token);
+        logprob = rig_bytes(&r, N * sizeof *logprob);
+        top = rig_bytes(&r, N * TOPS * sizeof *top);
+        rig_send(&r);
+        for (size_t c = ARRAY_LEN(company); c-- > 0;)
+            for (uint32_t first = 0; first < N; first += company[c]) {
+                uint32_t n = MIN(company[c], N - first);
+                struct sample s = { .logits = tensor_rows(copy, first, n),
+                                    .row = rows + first,
+                                    .n = n,
+                                    .token = token + first,
+                                    .logprob = logprob + first,
+                                    .top = top };
+
+                assert_int_equal(r.op->copy(r.lane, s.logits.data,
+                                            tensor_rows(logits, first, n).data,
+                                            (size_t)n * vocab[v] * 4),
+                                 0);
+                assert_int_equal(r.op->sample(r.lane, &s), 0);
+                rig_wait(&r);
+                if (c == ARRAY_LEN(company) - 1) {
+                    memcpy(want, HOST(top), sizeof want);
+                    memcpy(wanted, HOST(token), sizeof wanted);
+                    memcpy(wanted_logprob, HOST(logprob), sizeof wanted_logprob);
+                }
+                if (memcmp(want[first], HOST(top) + TOPS * first, n * sizeof want[0]) ||
+                    memcmp(wanted + first, HOST(token) + first, n * sizeof *token) ||
+                    memcmp(wanted_logprob + first, HOST(logprob) + first, n * sizeof *logprob))
+                    fail_msg("vocabulary of %u: rows %u .. %u alone differ from the same among %d",
+                             vocab[v], first, first + n, N);
+            }
+        rig_close(&r);
+    }
+}
+
 /* ---- attention: one sequence's rows, the prompt in chunks or row by row, beside others or alone ---- */
 
 struct heads {
@@ -265,6 +390,8 @@ main(int argc, char **argv)
     const struct CMUnitTest tests[] = {
         rig_test(matmuls_of_whole_models_give_a_row_the_same_bits_in_any_chunk),
         rig_test(gated_matmuls_of_whole_models_give_a_row_the_same_bits_in_any_chunk),
+        rig_test(residuals_and_norms_of_whole_models_give_a_row_the_same_bits_in_any_chunk),
+        rig_test(draws_of_whole_vocabularies_have_the_same_bits_in_any_company),
         rig_test(attention_of_whole_models_gives_a_row_the_same_bits_in_any_chunk_and_company),
     };
 
