@@ -70,7 +70,7 @@ open_cuda(struct gpu **ret, const struct gpu_options *o, struct err *e)
     if (!so) return err_while(e, -ENODEV, "open device %s", device);
     *(void **)&open = dlsym(so, CUDA_OPEN);
     if (!open) return err_set(e, -ENODEV, MODULE " has no " CUDA_OPEN "()");
-    r = open(ret, (uint32_t)ordinal, o, e);
+    r = open(ret, (uint32_t)ordinal, o, check_last_words, e);
     return r < 0 ? err_while(e, r, "open device %s", device) : r;
 }
 
