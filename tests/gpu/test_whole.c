@@ -270,14 +270,31 @@ struct heads {
 
 static struct heads now; /* the case */
 
+/* Tables have room for the model's longest sequence, whatever these sequences have. */
+static void
+widen(struct rig *r, struct paged *p, uint32_t entries)
+{
+    slice_id *table = rig_bytes(r, (size_t)p->n_seats * entries * sizeof *table); /* SLICE_NONE */
+
+    for (uint32_t i = 0; i < p->n_seats; i++)
+        memcpy(HOST(table) + (size_t)i * entries, HOST(p->table) + (size_t)i * p->n_entries,
+               p->n_entries * sizeof *table);
+    p->table = table;
+    p->n_entries = entries;
+    p->view.table = table;
+    p->view.table_stride = entries;
+}
+
 /* Rows [first, first + n) of the sequence in seat 0; others: so many seats beside it, each with one row at its
  * end, before or behind. */
 static void
-attend_rows(struct rig *r, const struct tensor *in, struct kv_view kv, struct tensor y,
-            uint32_t first, uint32_t n, uint32_t others, bool before)
+attend_rows(struct rig *r, const struct tensor *in, struct kv_view kv, const uint32_t *which,
+            struct tensor y, uint32_t first, uint32_t n, uint32_t others, bool before)
 {
     uint32_t cols = now.heads * now.dim, rows = n + others, single = n == 1 || before ? others : 0;
-    struct tensor q = rig_device(r, r->act, rows, cols), out = rig_device(r, r->act, rows, cols);
+    /* q is the first columns of q, k and v, as a model has it. */
+    struct tensor qkv = rig_device(r, r->act, rows, cols + 2 * now.kv_heads * now.dim);
+    struct tensor q = tensor_cols(qkv, 0, cols), out = rig_device(r, r->act, rows, cols);
     struct run run[64] = { { 0 } }, *runs;
     int32_t *pos = rig_bytes(r, rows * sizeof *pos);
     uint32_t *seat = rig_bytes(r, rows * sizeof *seat), at_row = before ? others : 0;
@@ -313,12 +330,8 @@ attend_rows(struct rig *r, const struct tensor *in, struct kv_view kv, struct te
     step.run = runs = rig_copy(r, run, (others + 1) * sizeof *run);
     (void)runs;
     rig_send(r);
-    assert_int_equal(
-        r->op->copy(r->lane, q.data, in[1].data, dtype_bytes(r->act, (size_t)rows * cols)), 0);
-    assert_int_equal(r->op->copy(r->lane, tensor_rows(q, at_row, n).data,
-                                 tensor_rows(in[0], first, n).data,
-                                 dtype_bytes(r->act, (size_t)n * cols)),
-                     0);
+    assert_int_equal(r->op->rows(r->lane, q, in[1], which), 0);
+    assert_int_equal(r->op->rows(r->lane, tensor_rows(q, at_row, n), in[0], which + first), 0);
     assert_int_equal(r->op->attend(r->lane, &a, step), 0);
     assert_int_equal(r->op->copy(r->lane, tensor_rows(y, first, n).data,
                                  tensor_rows(out, at_row, n).data,
@@ -334,7 +347,7 @@ attention_of_whole_models_gives_a_row_the_same_bits_in_any_chunk_and_company(voi
         { "27B full", 32, 16, 128, 0, false }, { "27B window", 32, 16, 128, 1024, false },
         { "256 wide", 8, 4, 256, 0, false },
     };
-    enum { SEATS = 40, TPB = 64 };
+    enum { SEATS = 40, TPB = 64, MODEL_LENGTH = 131072 };
 
     (void)state;
     for (size_t h = 0; h < ARRAY_LEN(heads); h++)
@@ -343,6 +356,7 @@ attention_of_whole_models_gives_a_row_the_same_bits_in_any_chunk_and_company(voi
             struct paged p;
             struct tensor in[3], want, got;
             uint64_t *sum;
+            uint32_t *which;
             uint32_t cols, step = chunk[c], most = MIN(CEIL_DIV((uint32_t)ROWS, step), 8u);
 
             rig_open(&r, NULL, 0);
@@ -351,22 +365,25 @@ attention_of_whole_models_gives_a_row_the_same_bits_in_any_chunk_and_company(voi
             rig_paged_device(&r, &p, r.act, SEATS, ROWS, TPB, now.kv_heads, now.dim);
             assert_int_equal(
                 r.op->fill_random(r.lane,
-                                  tensor_2d(p.view.base, r.act, 2 * SEATS * p.n_entries,
+                                  tensor_2d(p.view.base, r.act, 2 * SEATS * CEIL_DIV(ROWS, TPB),
                                             p.view.slice_bytes / (uint32_t)dtype_bytes(r.act, 1)),
                                   5, 1),
                 0);
+            widen(&r, &p, MODEL_LENGTH / TPB);
+            which = rig_bytes(&r, (ROWS + SEATS) * sizeof *which);
+            for (uint32_t i = 0; i < ROWS + SEATS; i++) HOST(which)[i] = i;
             in[0] = filled(&r, r.act, ROWS, cols, 1, 1);
             in[1] = filled(&r, r.act, ROWS + SEATS, cols, 3, 1);
             in[2] = filled(&r, DT_F32, now.heads, 255, 4, 1);
             want = rig_device(&r, r.act, ROWS, cols);
             got = rig_device(&r, r.act, ROWS, cols);
             sum = rig_bytes(&r, sizeof *sum);
-            attend_rows(&r, in, p.view, want, 0, ROWS, 0, false);
+            attend_rows(&r, in, p.view, which, want, 0, ROWS, 0, false);
             for (uint32_t i = 0; i < most; i++) {
                 uint32_t first = i == most - 1 ? ROWS - MIN(step, (uint32_t)ROWS) : i * step;
                 uint32_t n = MIN(step, ROWS - first), others = i % 3 * 15;
 
-                attend_rows(&r, in, p.view, got, first, n, others, i % 2);
+                attend_rows(&r, in, p.view, which, got, first, n, others, i % 2);
                 if (sum_of(&r, sum, got, first, n) == sum_of(&r, sum, want, first, n)) continue;
                 fail_msg("%s, %s: %u rows from %u on, %u others %s, differ from the same among %u",
                          now.name, dtype_name(r.act), n, first, others, i % 2 ? "before" : "behind",
