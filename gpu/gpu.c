@@ -32,7 +32,8 @@ ordinal_of(const char *device)
 static void *
 load_module(struct err *e)
 {
-    static const char *const beside[] = { "", "../../", "../lib/lagan/", "../../lib/lagan/" };
+    static const char *const beside[] = { "", "../", "../../", "../lib/lagan/",
+                                          "../../lib/lagan/" };
     char exe[PATH_MAX], path[PATH_MAX + 64], *slash;
     ssize_t n = readlink("/proc/self/exe", exe, sizeof exe - 1);
     void *so;

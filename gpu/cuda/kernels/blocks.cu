@@ -21,8 +21,8 @@ __launch_bounds__(THREADS)
 {
     uint32_t lane = threadIdx.x % 32, warps = gridDim.x * (THREADS / 32);
 
-    next_may_start();
     after_previous();
+    next_may_start();
     for (uint64_t i = blockIdx.x * (THREADS / 32) + threadIdx.x / 32; i < n; i += warps) {
         uint64_t block = i / n_pieces, at = (i % n_pieces) * PIECE;
         const uint4 *from = (const uint4 *)((const char *)copy[block].from + at) + lane;

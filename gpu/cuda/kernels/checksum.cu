@@ -39,8 +39,8 @@ __launch_bounds__(THREADS)
              at = (uint64_t)blockIdx.x * THREADS + threadIdx.x;
     uint64_t mine = 0, key = GOLDEN * (2 * at + 1), key_step = GOLDEN * (2 * step);
 
-    next_may_start();
     after_previous();
+    next_may_start();
     for (; at + (UNROLL - 1) * step < n_loads; at += UNROLL * step) {
         uint4 v[UNROLL];
 

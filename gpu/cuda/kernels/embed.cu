@@ -17,8 +17,8 @@ __launch_bounds__(THREADS)
     uint32_t row = blockIdx.x, at = (blockIdx.y * THREADS + threadIdx.x) * N;
     float v[N] = { 0 };
 
-    next_may_start();
     after_previous();
+    next_may_start();
     if (at >= x.dim[1]) return;
     int32_t t = token[row];
 

@@ -101,8 +101,7 @@ __launch_bounds__(THREADS) fill(struct tensor t, uint64_t seed, float std, uint6
     uint32_t w[4];
     float v[4];
 
-    next_may_start();
-    after_previous();
+    after_previous(); /* no next_may_start(): what it writes are weights, which others read early */
     if (first >= n) return;
     philox(seed, first / 4, w);
     normals(w[0], w[1], std, &v[0], &v[1]);

@@ -21,8 +21,8 @@ __launch_bounds__(THREADS) act(struct tensor y, struct tensor x, uint32_t times,
 {
     uint32_t at = (blockIdx.x * THREADS + threadIdx.x) * N;
 
-    next_may_start();
     after_previous();
+    next_may_start();
     if (at >= y.dim[1]) return;
     for (uint32_t i = blockIdx.y; i < y.dim[0]; i += gridDim.y) {
         const T *from = (const T *)row_at(x, i) + at;
@@ -45,8 +45,8 @@ __launch_bounds__(THREADS) add(struct tensor y, struct tensor x)
 {
     uint32_t at = (blockIdx.x * THREADS + threadIdx.x) * N;
 
-    next_may_start();
     after_previous();
+    next_may_start();
     if (at >= y.dim[1]) return;
     for (uint32_t i = blockIdx.y; i < y.dim[0]; i += gridDim.y) {
         Y *to = (Y *)row_at(y, i) + at;
@@ -66,8 +66,8 @@ __launch_bounds__(THREADS) scale(struct tensor x, float factor, float softcap)
 {
     uint32_t at = (blockIdx.x * THREADS + threadIdx.x) * N;
 
-    next_may_start();
     after_previous();
+    next_may_start();
     if (at >= x.dim[1]) return;
     for (uint32_t i = blockIdx.y; i < x.dim[0]; i += gridDim.y) {
         T *to = (T *)row_at(x, i) + at;

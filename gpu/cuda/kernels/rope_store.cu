@@ -78,8 +78,8 @@ __launch_bounds__(THREADS) rope_store(const __grid_constant__ struct rope_args a
     bool mine[PIECES][2];
     slice_id at = SLICE_NONE;
 
-    next_may_start();
     after_previous();
+    next_may_start();
     bool there = row < a.n_rows;
     T *head_of_row = there ? (T *)row_at(from, row) + (size_t)head * d : NULL;
 

@@ -21,8 +21,8 @@ __launch_bounds__(THREADS)
     uint32_t first = blockIdx.y * THREADS * WORDS + threadIdx.x;
     W w[WORDS];
 
-    next_may_start();
     after_previous();
+    next_may_start();
     uint32_t from = which[blockIdx.x];
 
     if (from >= x_rows) {
@@ -45,8 +45,8 @@ __launch_bounds__(THREADS)
 {
     uint32_t i = blockIdx.x * THREADS + threadIdx.x;
 
-    next_may_start();
     after_previous();
+    next_may_start();
     if (i < n && token[i] == -1 && seat[i] != SEAT_NONE) token[i] = last[seat[i]];
 }
 
@@ -55,8 +55,8 @@ __global__ void
 __launch_bounds__(THREADS)
     see(uint32_t *seen, uint32_t seen_words, const int32_t *token, const struct run *all)
 {
-    next_may_start();
     after_previous();
+    next_may_start();
     struct run run = all[blockIdx.x];
 
     if (run.seat == SEAT_NONE) return;
@@ -81,8 +81,8 @@ __launch_bounds__(EDITS) edit(const __grid_constant__ struct tables t,
     __shared__ unsigned long long entry[PLACES];
     __shared__ uint32_t last[PLACES];
 
-    next_may_start();
     after_previous();
+    next_may_start();
     for (uint32_t first = 0; first < n; first += blockDim.x) {
         uint32_t i = first + threadIdx.x, at = 0;
         slice_id *to = NULL;
