@@ -8,15 +8,18 @@
  * Items of a run come longest first; heads that share K and V follow each other, and as many K/V heads
  * are taken together as stay in L2. Runs follow each other.
  *
- * K and V are read through tensor maps {dim, token, head, slice}: one copy brings 64 columns of the
- * tokens that a block and the tile share, in the 128-byte swizzle. What must not be read has slice -1,
- * which lies outside of the tensor and so arrives as zeros.
+ * K and V are read through tensor maps {64 columns, 8 tokens, columns / 64, head * tokens / 8, slice}: one
+ * copy brings what a block and the tile share of a head, as atoms of the 128-byte swizzle, those of the
+ * same 8 tokens one behind the other. K and V that are not paged are {64 columns, row, columns / 64, head,
+ * 1}: there a copy brings 8 rows, or, of heads of 64, the tile. What must not be read has slice -1, which
+ * lies outside of the tensor and so arrives as zeros.
  */
 #ifndef CUDA_KERNELS_ATTEND_ITEMS_SM90_CUH
 #define CUDA_KERNELS_ATTEND_ITEMS_SM90_CUH
 
 #include "gpu/cuda/kernels/attend_tiles_sm90.h"
 #include "gpu/cuda/kernels/hopper.cuh"
+#include "gpu/cuda/kernels/launch.cuh"
 #include "gpu/gpu.h"
 
 namespace {
@@ -24,7 +27,7 @@ namespace {
 using namespace hopper;
 
 constexpr float LOG2E = 1.4426950408889634f;
-constexpr uint32_t MAX_BIAS = 1025;       /* values of a head: bias_reach up to 512 */
+constexpr uint32_t MAX_REACH = 512;       /* of a bias */
 constexpr uint64_t L2_KEEP = 32 << 20;    /* of K and V at a time: about half of L2 */
 constexpr uint32_t TURN = 1, WG_SYNC = 5; /* named barriers: one a consumer warpgroup each */
 
@@ -64,15 +67,14 @@ template <int D> struct room {
     };
     struct alignas(1024) {
         unsigned char q[tile::Q_SLOTS][Q_BYTES]; /* [D / 64][ROWS][64], swizzled */
-        unsigned char k[tile::STAGES][KV_BYTES]; /* [D / 64][KEYS][64], swizzled */
+        unsigned char k[tile::STAGES][KV_BYTES]; /* [KEYS / 8][D / 64][8][64], swizzled */
         unsigned char v[tile::STAGES][KV_BYTES];
     } t;
     uint64_t item_full[2], item_empty[2], q_full[tile::Q_SLOTS], q_empty[tile::Q_SLOTS];
     uint64_t k_full[tile::STAGES], k_empty[tile::STAGES], v_full[tile::STAGES],
         v_empty[tile::STAGES];
     struct item item[2];
-    float bias[2][MAX_BIAS];                    /* the head's, times log2 e */
-    float diagonal[2][GROUPS][64 + tile::KEYS]; /* by j - i of a tile, tiles in turn */
+    float bias[2][2 * MAX_REACH + 2 * tile::KEYS + 127]; /* fill_bias() */
 };
 
 /* 32 runs in view, one a lane, and where their items begin. It moves only forwards. */
@@ -162,9 +164,9 @@ make_item(const params &p, const place &r)
     return i;
 }
 
-/* A lane's copy of a tile of keys: where its tokens are. */
+/* One lane's copy of a tile of keys: coordinates in the maps of K and V. */
 struct box {
-    int token, slice;
+    int row, group, slice;
 };
 
 template <int D>
@@ -172,20 +174,48 @@ __device__ box
 find_box(const params &p, const struct item &i, int tile, uint32_t part)
 {
     int first = tile * attend_tile<D>::KEYS + part * p.box_tokens;
-    box b = { 0, -1 };
+    uint32_t kv_head = i.head / p.group;
+    box b = { 0, 0, -1 };
 
     if (first >= i.end || first + (int)p.box_tokens <= i.first) return b;
     if (p.table) {
         b.slice = p.table[(size_t)i.seat * p.table_stride + first / p.block_tokens];
-        b.token = first % p.block_tokens;
+        b.group = (kv_head * p.block_tokens + first % p.block_tokens) / 8;
     } else {
         b.slice = 0;
-        b.token = i.key_row + first;
+        b.group = kv_head;
+        b.row = i.key_row + first;
     }
     return b;
 }
 
-/* The planning warp: takes items, one ahead of the one that is computed. */
+/* A head's biases times log2 e, by j - i from -(reach + KEYS + 63) on: so far beyond reach to both sides
+ * that a tile of 64 rows finds all of its own in a row, wherever it is (find_bias). */
+template <int D>
+__device__ void
+fill_bias(const params &p, float *to, uint32_t head)
+{
+    constexpr int KEYS = attend_tile<D>::KEYS;
+    const int reach = p.bias_reach;
+    const float *from = p.bias + (size_t)head * (2 * reach + 1) + reach;
+
+#pragma unroll 8
+    for (int j = threadIdx.x % 32; j < 2 * reach + 2 * KEYS + 127; j += 32)
+        to[j] = from[min(max(j - reach - KEYS - 63, -reach), reach)] * LOG2E;
+}
+
+/* Where the bias of the tile's first column and its row 0 lies; far: that column's position less the row's. */
+template <int D>
+__device__ const float *
+find_bias(const params &p, const float *bias, int far)
+{
+    constexpr int KEYS = attend_tile<D>::KEYS;
+    const int reach = p.bias_reach;
+
+    return bias + min(max(far, -reach - KEYS), reach + 64) + reach + KEYS + 63;
+}
+
+/* The planning warp: while an item is computed the next one lies ready and the one after it is looked up. */
 template <int D>
 __device__ void
 plan(room<D> &s, const params &p)
@@ -193,36 +223,27 @@ plan(room<D> &s, const params &p)
     const uint32_t lane = threadIdx.x % 32;
     cursor c = { p.first_run, 0 };
     uint32_t at = blockIdx.x;
+    bool there = true;
     place r;
 
     look_at_runs<attend_tile<D>::ROWS>(p, c);
-    for (uint32_t n = 0;; n++) {
-        uint32_t slot = n % 2;
-        bool there;
+    for (uint32_t n = 0; there; n++) {
+        const uint32_t slot = n % 2;
+        struct item i = {};
 
+        if (n > 0 && lane == 0) at = gridDim.x + atomicAdd(&p.count[0], 1);
+        there = find_item<attend_tile<D>::ROWS>(p, c, same(at), r);
+        if (there)
+            i = make_item<D>(p, r);
+        else
+            i.n_tiles = -1;
         barrier_wait(smem(&s.item_empty[slot]), n / 2 % 2 ^ 1);
-        if (n > 0) {
-            if (lane == 0) at = gridDim.x + atomicAdd(&p.count[0], 1);
-            at = same(at);
-        }
-        there = find_item<attend_tile<D>::ROWS>(p, c, at, r);
-        if (there) {
-            struct item i = make_item<D>(p, r);
-
-            if (p.bias) {
-                uint32_t width = 2 * p.bias_reach + 1;
-
-                for (uint32_t j = lane; j < width; j += 32)
-                    s.bias[slot][j] = p.bias[(size_t)i.head * width + j] * LOG2E;
-            }
-            if (lane == 0) s.item[slot] = i;
-        } else if (lane == 0) {
-            s.item[slot].n_tiles = -1;
-        }
+        if (there && p.bias) fill_bias<D>(p, s.bias[slot], i.head);
+        if (lane == 0) s.item[slot] = i;
         __syncwarp();
         barrier_arrive_warp(smem(&s.item_full[slot]));
-        if (!there) break;
     }
+    next_may_start();
     if (lane == 0 && atomicAdd(&p.count[1], 1) == gridDim.x - 1) p.count[0] = p.count[1] = 0;
 }
 
@@ -232,16 +253,16 @@ __device__ void
 fetch(room<D> &s, const params &p, const CUtensorMap *q, const CUtensorMap *k, const CUtensorMap *v)
 {
     using tile = attend_tile<D>;
-    const uint32_t lane = threadIdx.x % 32, parts = tile::KEYS / p.box_tokens;
-    const uint32_t part = lane % parts, column = lane / parts;
-    const uint32_t to = column * tile::KEYS * 128 + part * p.box_tokens * 128;
-    uint32_t n_q = 0, n_k = 0, n_v = 0, kv_head;
+    const uint32_t lane = threadIdx.x % 32;
+    const bool brings = lane < tile::KEYS / p.box_tokens;
+    uint32_t n_q = 0, n_k = 0, n_v = 0;
 
     auto load = [&](const CUtensorMap *map, unsigned char *at, uint32_t bar, box b) {
         if (lane == 0) barrier_expect(bar, room<D>::KV_BYTES);
         __syncwarp();
-        if (column < D / 64)
-            tma_load(smem(at) + to, map, bar, column * 64, b.token, kv_head, b.slice);
+        if (brings)
+            tma_load(smem(at) + lane * p.box_tokens * D * 2, map, bar, 0, b.row, 0, b.group,
+                     b.slice);
     };
     auto load_k = [&](box b) {
         uint32_t stage = n_k % tile::STAGES;
@@ -264,11 +285,10 @@ fetch(room<D> &s, const params &p, const CUtensorMap *q, const CUtensorMap *k, c
         if (i.n_tiles < 0) break;
         if (i.n_tiles > 0) {
             int t = i.last, left = i.n_tiles;
-            box old = find_box<D>(p, i, t--, part), b = old;
+            box old = find_box<D>(p, i, t--, lane), b = old;
             uint32_t q_slot = n_q % tile::Q_SLOTS, full = smem(&s.q_full[q_slot]);
 
-            if (left > 1) b = find_box<D>(p, i, t--, part);
-            kv_head = i.head / p.group;
+            if (left > 1) b = find_box<D>(p, i, t--, lane);
             barrier_wait(smem(&s.q_empty[q_slot]), n_q++ / tile::Q_SLOTS % 2 ^ 1);
             if (lane == 0) barrier_expect(full, room<D>::Q_BYTES);
             __syncwarp();
@@ -279,7 +299,7 @@ fetch(room<D> &s, const params &p, const CUtensorMap *q, const CUtensorMap *k, c
             for (; left > 1; left--) {
                 box ahead = b; /* looked up before we wait */
 
-                if (left > 2) ahead = find_box<D>(p, i, t--, part);
+                if (left > 2) ahead = find_box<D>(p, i, t--, lane);
                 load_k(b);
                 load_v(old);
                 old = b;

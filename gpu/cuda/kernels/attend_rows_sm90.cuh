@@ -18,17 +18,13 @@ namespace {
 /* Columns (counted from the thread's first one in the tile) outside of [first, end) are not seen. */
 template <int KEYS>
 __device__ __forceinline__ void
-hide(float (&s)[KEYS / 2], const int (&first)[2], const int (&end)[2], bool low, bool high)
+hide(float (&s)[KEYS / 2], const int (&first)[2], const int (&end)[2])
 {
-    if (high) {
 #pragma unroll
-        for (int j = 0; j < KEYS / 2; j++)
-            if (j / 4 * 8 + j % 2 >= end[j / 2 % 2]) s[j] = -INFINITY;
-    }
-    if (low) {
-#pragma unroll
-        for (int j = 0; j < KEYS / 2; j++)
-            if (j / 4 * 8 + j % 2 < first[j / 2 % 2]) s[j] = -INFINITY;
+    for (int j = 0; j < KEYS / 2; j++) {
+        const int at = j / 4 * 8 + j % 2;
+
+        if (at < first[j / 2 % 2] || at >= end[j / 2 % 2]) s[j] = -INFINITY;
     }
 }
 
@@ -38,18 +34,18 @@ __device__ __forceinline__ void
 clear_hidden(unsigned char *v, int first, int end, uint32_t thread)
 {
     constexpr int KEYS = attend_tile<D>::KEYS;
-    uint4 *row = (uint4 *)v; /* 8 a row of 64 columns; all of them, so the swizzle is no matter */
+    uint4 *vec = (uint4 *)v; /* 8 a row of 64 columns; all of them, so the swizzle is no matter */
 
     for (int j = thread; j < KEYS * D / 8; j += 128) {
-        int key = j / 8 % KEYS;
+        int key = j / D * 8 + j / 8 % 8;
 
-        if (key < first || key >= end) row[j] = make_uint4(0, 0, 0, 0);
+        if (key < first || key >= end) vec[j] = make_uint4(0, 0, 0, 0);
     }
     async_fence();
     named_sync(WG_SYNC + threadIdx.x / 128 - 1, 128);
 }
 
-/* q.k to scores in base 2: cap and bias. diagonal: the tile's biases by j - i, from the thread's place. */
+/* q.k to scores in base 2: cap and bias. diagonal: biases by j - i, from the thread's place in the tile. */
 template <int KEYS>
 __device__ __forceinline__ void
 shape_scores(float (&s)[KEYS / 2], const params &p, const float *diagonal)
@@ -192,7 +188,23 @@ queue_scores(float (&s)[attend_tile<D>::KEYS / 2], uint64_t q, uint64_t k)
 #pragma unroll
     for (int j = 0; j < D / 16; j++)
         wgmma_ss<T, tile::KEYS>(s, q + (j / 4 * tile::ROWS * 128 + j % 4 * 32) / 16,
-                                k + (j / 4 * tile::KEYS * 128 + j % 4 * 32) / 16, j > 0);
+                                k + (j / 4 * 1024 + j % 4 * 32) / 16, j > 0);
+    wgmma_commit();
+}
+
+/* The same, q in registers. */
+template <class T, int D>
+__device__ __forceinline__ void
+queue_scores(float (&s)[attend_tile<D>::KEYS / 2], uint32_t (&q)[D / 4], uint64_t k)
+{
+    using tile = attend_tile<D>;
+
+    pin(s);
+    pin(q);
+    wgmma_begin();
+#pragma unroll
+    for (int j = 0; j < D / 16; j++)
+        wgmma_rs<T, tile::KEYS, false>(s, q + 4 * j, k + (j / 4 * 1024 + j % 4 * 32) / 16, j > 0);
     wgmma_commit();
 }
 
@@ -206,7 +218,7 @@ queue_values(float (&o)[D / 2], uint32_t (&x)[attend_tile<D>::KEYS / 4], uint64_
     wgmma_begin();
 #pragma unroll
     for (int j = 0; j < attend_tile<D>::KEYS / 16; j++)
-        wgmma_rs<T, D>(o, x + 4 * j, v + j * 16 * 128 / 16);
+        wgmma_rs<T, D, true>(o, x + 4 * j, v + j * 2 * D * 16 / 16, true);
     wgmma_commit();
 }
 

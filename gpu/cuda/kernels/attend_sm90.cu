@@ -38,9 +38,10 @@ consume(room<D> &s, const params &p)
     uint32_t n_items = 0, n_q = 0, n_kv = 0; /* items and Qs taken, tiles of K used */
     uint32_t slot = 0, q_slot = 0;
     float o[D / 2], x[KEYS / 2], keep[2];
-    uint32_t y[KEYS / 4];
-    struct item i;
-    int t;
+    uint32_t y[KEYS / 4], z[D / 4]; /* P; Q where it is kept in registers */
+    int t, left;                    /* the tile; of the item, it included */
+    int hide_to,
+        hide_at; /* tiles that begin below, or end beyond, have keys that a row does not see */
     soft f;
 
     /* The next item that has keys, and its Q. */
@@ -48,47 +49,58 @@ consume(room<D> &s, const params &p)
         for (;; barrier_arrive_warp(smem(&s.item_empty[slot]))) {
             slot = n_items % 2;
             barrier_wait(smem(&s.item_full[slot]), n_items++ / 2 % 2);
-            i = s.item[slot];
-            i.n_tiles = same(i.n_tiles);
-            if (i.n_tiles != 0) break;
-            store_zeros<D>(p, i, group * 64, thread);
+            left = same(s.item[slot].n_tiles);
+            if (left != 0) break;
+            store_zeros<D>(p, s.item[slot], group * 64, thread);
         }
-        if (i.n_tiles < 0) return false;
+        if (left < 0) return false;
+        const struct item &i = s.item[slot];
+        const int low_row = i.pos + group * 64;
+
+        t = i.last;
+        hide_to = p.window ? low_row + 64 - (int)p.window : 0;
+        hide_at = p.causal ? min(low_row + 1, i.n_keys) : i.n_keys;
         q_slot = n_q % tile::Q_SLOTS;
         barrier_wait(smem(&s.q_full[q_slot]), n_q++ / tile::Q_SLOTS % 2);
+        if constexpr (tile::Q_REGS) {
+            const uint32_t at = smem(s.t.q[q_slot]) + (row - lane / 4) * 128;
+
+#pragma unroll
+            for (int j = 0; j < D / 16; j++)
+                load_operand(z + 4 * j, at + j / 4 * tile::ROWS * 128, j % 4 * 16);
+            barrier_arrive_warp(smem(&s.q_empty[q_slot]));
+        }
         return true;
     };
     auto start_scores = [&] {
         uint32_t stage = n_kv % STAGES;
 
-        queue_scores<T, D>(x, tile_desc(same(smem(s.t.q[q_slot]) + group * 64 * 128), 16),
-                           tile_desc(same(smem(s.t.k[stage])), 16));
+        if constexpr (tile::Q_REGS)
+            queue_scores<T, D>(x, z, tile_desc(same(smem(s.t.k[stage])), D * 16, 16));
+        else
+            queue_scores<T, D>(x, tile_desc(same(smem(s.t.q[q_slot]) + group * 64 * 128), 1024, 16),
+                               tile_desc(same(smem(s.t.k[stage])), D * 16, 16));
     };
     /* The tile's products are in x: shape, hide, soften. */
     auto finish_scores = [&] {
-        const int base = t * KEYS, pos = i.pos + row, low_row = i.pos + group * 64;
-        int first[2], end[2];
+        const int base = t * KEYS;
 
-        if (SHAPED) {
-            float *diagonal = s.diagonal[n_kv % 2][group];
+        if (SHAPED)
+            shape_scores<KEYS>(x, p,
+                               find_bias<D>(p, s.bias[slot], base - s.item[slot].pos - group * 64) +
+                                   column - (int)(row - group * 64));
+        if (base < hide_to || base + KEYS > hide_at) {
+            const int pos = s.item[slot].pos + row, from = base + column;
+            const int n_keys = s.item[slot].n_keys;
+            int first[2], end[2];
 
-            if (p.bias) {
-                int reach = p.bias_reach;
-
-                for (int j = thread; j < KEYS + 63; j += 128)
-                    diagonal[j] =
-                        s.bias[slot][reach + min(max(base + j - 63 - low_row, -reach), reach)];
-                named_sync(WG_SYNC + group, 128);
-            }
-            shape_scores<KEYS>(x, p, diagonal + 63 + column - (int)(row - group * 64));
-        }
 #pragma unroll
-        for (int r = 0; r < 2; r++) {
-            end[r] = (p.causal ? min(pos + 8 * r + 1, i.n_keys) : i.n_keys) - base - column;
-            first[r] = p.window ? pos + 8 * r + 1 - (int)p.window - base - column : 0;
+            for (int r = 0; r < 2; r++) {
+                end[r] = (p.causal ? min(pos + 8 * r + 1, n_keys) : n_keys) - from;
+                first[r] = p.window ? pos + 8 * r + 1 - (int)p.window - from : 0;
+            }
+            hide<KEYS>(x, first, end);
         }
-        hide<KEYS>(x, first, end, p.window && low_row + 64 - (int)p.window > base,
-                   base + KEYS > (p.causal ? min(low_row + 1, i.n_keys) : i.n_keys));
         soften<KEYS>(x, f, keep, mult);
     };
     /* o += y v; seen: the part of the tile that any row sees. */
@@ -98,20 +110,22 @@ consume(room<D> &s, const params &p)
         barrier_wait(smem(&s.v_full[stage]), at / STAGES % 2);
         if (seen_first > 0 || seen_end < KEYS)
             clear_hidden<D>(s.t.v[stage], seen_first, seen_end, thread);
-        queue_values<T, D>(o, y, tile_desc(same(smem(s.t.v[stage])), KEYS * 128));
+        queue_values<T, D>(o, y, tile_desc(same(smem(s.t.v[stage])), D * 16, 1024));
     };
 
     /* Values of tile t (K's number n_kv), beside the scores of the tile after it: of this item, or, where
      * that was its last, of the next one. false: there is none. */
     auto step = [&](auto last) {
+        const struct item &i = s.item[slot];
         const int seen_first = i.first - t * KEYS, seen_end = i.end - t * KEYS;
         const uint32_t v = n_kv++, stage = n_kv % STAGES;
         const output at = { i.row, i.n_rows, i.head };
         const soft old = f;
 
         t--;
+        left--;
         if constexpr (decltype(last)::value) {
-            barrier_arrive_warp(smem(&s.q_empty[q_slot]));
+            if (!tile::Q_REGS) barrier_arrive_warp(smem(&s.q_empty[q_slot]));
             barrier_arrive_warp(smem(&s.item_empty[slot]));
             if (!take()) {
                 start_values(v, seen_first, seen_end);
@@ -120,7 +134,6 @@ consume(room<D> &s, const params &p)
                 store<T, D>(o, old, p, at, row, mult);
                 return false;
             }
-            t = i.last;
             f = { { -INFINITY, -INFINITY }, { 0, 0 } };
         }
         barrier_wait(smem(&s.k_full[stage]), n_kv / STAGES % 2);
@@ -151,7 +164,6 @@ consume(room<D> &s, const params &p)
         f = { { -INFINITY, -INFINITY }, { 0, 0 } };
 #pragma unroll
         for (int j = 0; j < D / 2; j++) o[j] = 0;
-        t = i.last;
         barrier_wait(smem(&s.k_full[0]), 0);
         start_scores();
         wgmma_wait<0>();
@@ -160,7 +172,7 @@ consume(room<D> &s, const params &p)
         finish_scores();
         round_scores<T, KEYS>(y, x);
         do {
-            for (int left = i.n_tiles; left > 1; left--) step(std::false_type());
+            while (left > 1) step(std::false_type());
         } while (step(std::true_type()));
     }
     /* The turn that the first one would take next was given but not taken. */
@@ -236,7 +248,7 @@ bool
 make_map(CUtensorMap *map, enum dtype t, void *data, uint32_t n, const cuuint64_t *dim,
          const cuuint64_t *stride, const cuuint32_t *box)
 {
-    static const cuuint32_t one[4] = { 1, 1, 1, 1 };
+    static const cuuint32_t one[5] = { 1, 1, 1, 1, 1 };
 
     return encoder()(map,
                      t == DT_F16 ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16
@@ -253,18 +265,19 @@ make_maps(CUtensorMap *q, CUtensorMap *k, CUtensorMap *v, const struct attend *a
     enum dtype t = a->q.dtype;
     const cuuint64_t q_dim[2] = { (cuuint64_t)a->n_heads * D, a->q.dim[0] };
     const cuuint64_t q_stride[1] = { (cuuint64_t)a->q.stride * 2 };
-    const cuuint32_t q_box[2] = { 64, attend_tile<D>::ROWS }, kv_box[4] = { 64, box, 1, 1 };
+    const cuuint32_t q_box[2] = { 64, attend_tile<D>::ROWS };
 
     if (!make_map(q, t, a->q.data, 2, q_dim, q_stride, q_box)) return false;
     if (a->kv.table) {
         const struct kv_view *w = &a->kv;
+        const cuuint64_t tokens = w->tokens_per_block;
         /* How many slices there are is the table's affair: every one below 2^31 is inside. */
-        const cuuint64_t dim[4] = { D, w->tokens_per_block, a->n_kv_heads, 1u << 31 };
-        const cuuint64_t stride[3] = { D * 2, (cuuint64_t)w->tokens_per_block * D * 2,
-                                       w->slice_bytes };
+        const cuuint64_t dim[5] = { 64, 8, D / 64, a->n_kv_heads * tokens / 8, 1u << 31 };
+        const cuuint64_t stride[4] = { D * 2, 128, D * 16, w->slice_bytes };
+        const cuuint32_t kv_box[5] = { 64, 8, D / 64, box / 8, 1 };
 
-        return make_map(k, t, w->base, 4, dim, stride, kv_box) &&
-               make_map(v, t, (char *)w->base + (w->n_parts == 1 ? 0 : w->slice_bytes), 4, dim,
+        return make_map(k, t, w->base, 5, dim, stride, kv_box) &&
+               make_map(v, t, (char *)w->base + (w->n_parts == 1 ? 0 : w->slice_bytes), 5, dim,
                         stride, kv_box);
     }
     const struct tensor *in[2] = { &a->k, &a->v };
@@ -272,10 +285,11 @@ make_maps(CUtensorMap *q, CUtensorMap *k, CUtensorMap *v, const struct attend *a
 
     for (int i = 0; i < 2; i++) {
         const cuuint64_t row = (cuuint64_t)in[i]->stride * 2;
-        const cuuint64_t dim[4] = { D, in[i]->dim[0], a->n_kv_heads, 1 };
-        const cuuint64_t stride[3] = { row, D * 2, row * in[i]->dim[0] };
+        const cuuint64_t dim[5] = { 64, in[i]->dim[0], D / 64, a->n_kv_heads, 1 };
+        const cuuint64_t stride[4] = { row, 128, D * 2, row * in[i]->dim[0] };
+        const cuuint32_t kv_box[5] = { 64, box, D / 64, 1, 1 };
 
-        if (!make_map(to[i], t, in[i]->data, 4, dim, stride, kv_box)) return false;
+        if (!make_map(to[i], t, in[i]->data, 5, dim, stride, kv_box)) return false;
     }
     return true;
 }
@@ -298,8 +312,9 @@ queue(const struct k_lane *l, const struct attend *a, struct rows r)
     p.n_runs = r.n_runs;
     p.table = a->kv.table;
     p.table_stride = a->kv.table_stride;
-    p.block_tokens = a->kv.table ? a->kv.tokens_per_block : KEYS;
-    p.box_tokens = p.block_tokens < KEYS ? p.block_tokens : KEYS;
+    p.block_tokens = a->kv.tokens_per_block;
+    p.box_tokens = a->kv.table ? a->kv.tokens_per_block : D == 64 ? KEYS : 8;
+    if (p.box_tokens > KEYS) p.box_tokens = KEYS;
     p.n_heads = a->n_heads;
     p.group = a->n_heads / a->n_kv_heads;
     p.window = a->window;
@@ -357,7 +372,7 @@ k_attend_sm90(const struct k_lane *l, const struct attend *a, struct rows r)
     if (l->invariant || a->mask || !(a->scale > 0) || (t != DT_BF16 && t != DT_F16))
         return cudaErrorInvalidValue;
     if (!aligned(&a->q, t) || !aligned(&a->out, t)) return cudaErrorInvalidValue;
-    if (a->bias && 2 * (uint64_t)a->bias_reach + 1 > MAX_BIAS) return cudaErrorInvalidValue;
+    if (a->bias && a->bias_reach > MAX_REACH) return cudaErrorInvalidValue;
     if (a->kv.table) {
         if (a->kv.dtype != t || a->kv.tokens_per_block < 8 || a->kv.slice_bytes % 16 != 0 ||
             (uintptr_t)a->kv.base % 16 != 0)

@@ -128,24 +128,24 @@ tma_load(uint32_t to, const CUtensorMap *map, uint32_t bar, int c0, int c1)
 }
 
 __device__ __forceinline__ void
-tma_load(uint32_t to, const CUtensorMap *map, uint32_t bar, int c0, int c1, int c2, int c3)
+tma_load(uint32_t to, const CUtensorMap *map, uint32_t bar, int c0, int c1, int c2, int c3, int c4)
 {
-    asm volatile("cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_tx::bytes"
-                 " [%0], [%1, {%3, %4, %5, %6}], [%2];" ::"r"(to),
-                 "l"(map), "r"(bar), "r"(c0), "r"(c1), "r"(c2), "r"(c3)
+    asm volatile("cp.async.bulk.tensor.5d.shared::cluster.global.tile.mbarrier::complete_tx::bytes"
+                 " [%0], [%1, {%3, %4, %5, %6, %7}], [%2];" ::"r"(to),
+                 "l"(map), "r"(bar), "r"(c0), "r"(c1), "r"(c2), "r"(c3), "r"(c4)
                  : "memory");
 }
 
 /* ---- wgmma ---- */
 
-/* A tile's descriptor (PTX ISA, matrix descriptor format): 128-byte swizzle, atoms of 8 rows follow each
- * other. wide: bytes from one 64-column tile to the next, for operands whose columns are the product's
- * columns (V); 16 where they are what is summed over (Q, K). */
+/* A tile's descriptor (PTX ISA, matrix descriptor format), in the 128-byte swizzle. down: bytes from one
+ * atom of 8 rows to the next; wide: from 64 columns to the next 64, for operands whose columns are the
+ * product's columns (V; any for Q and K, whose columns are summed over). */
 __device__ __forceinline__ uint64_t
-tile_desc(uint32_t at, uint32_t wide)
+tile_desc(uint32_t at, uint32_t down, uint32_t wide)
 {
     return (uint64_t)((at & 0x3ffff) >> 4) | (uint64_t)(wide >> 4) << 16 |
-           (uint64_t)(1024 >> 4) << 32 | (uint64_t)1 << 62;
+           (uint64_t)(down >> 4) << 32 | (uint64_t)1 << 62;
 }
 
 __device__ __forceinline__ void
@@ -229,34 +229,52 @@ wgmma_ss(float (&c)[N / 2], uint64_t a, uint64_t b, bool keep)
         static_assert(N == 64 || N == 128, "a tile of 64 or 128 rows");
 }
 
-/* c [64, N] += a [64, 16] b [16, N]; a in registers, as a 64-row result of wgmma lies there (rounded to
- * 16 bits); b in shared memory, rows along N. */
-#define HOPPER_RS(N, TYPE, LIST, REGS, A, B) \
-    asm volatile("wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." TYPE "." TYPE " {" LIST \
-                 "}, {" A "}, " B ", 1, 1, 1, 1;" \
+/* c [64, N] (+)= a [64, 16] b; a in registers, as a 64-row result of wgmma lies there (rounded to 16 bits).
+ * b in shared memory: [16, N], rows along N, or, not ALONG_N, [N, 16]^T, rows along the sum. */
+#define HOPPER_RS(N, TYPE, LIST, REGS, A, B, KEEP, ALONG) \
+    asm volatile("{\n.reg .pred keep;\nsetp.ne.b32 keep, " KEEP ", 0;\n" \
+                 "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." TYPE "." TYPE " {" LIST \
+                 "}, {" A "}, " B ", keep, 1, 1, " ALONG ";\n}" \
                  : REGS \
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b))
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"((int)keep), \
+                   "n"((int)ALONG_N))
 
-template <class T, int N>
+template <class T, int N, bool ALONG_N>
 __device__ __forceinline__ void
-wgmma_rs(float (&c)[N / 2], const uint32_t *a, uint64_t b)
+wgmma_rs(float (&c)[N / 2], const uint32_t *a, uint64_t b, bool keep)
 {
     constexpr bool bf16 = std::is_same<T, __nv_bfloat16>::value;
 
     if constexpr (N == 64 && bf16)
-        HOPPER_RS(64, "bf16", HOPPER_N32, HOPPER_F32(c, 0), "%32,%33,%34,%35", "%36");
+        HOPPER_RS(64, "bf16", HOPPER_N32, HOPPER_F32(c, 0), "%32,%33,%34,%35", "%36", "%37", "%38");
     else if constexpr (N == 64)
-        HOPPER_RS(64, "f16", HOPPER_N32, HOPPER_F32(c, 0), "%32,%33,%34,%35", "%36");
+        HOPPER_RS(64, "f16", HOPPER_N32, HOPPER_F32(c, 0), "%32,%33,%34,%35", "%36", "%37", "%38");
     else if constexpr (N == 128 && bf16)
-        HOPPER_RS(128, "bf16", HOPPER_N64, HOPPER_F64(c, 0), "%64,%65,%66,%67", "%68");
+        HOPPER_RS(128, "bf16", HOPPER_N64, HOPPER_F64(c, 0), "%64,%65,%66,%67", "%68", "%69",
+                  "%70");
     else if constexpr (N == 128)
-        HOPPER_RS(128, "f16", HOPPER_N64, HOPPER_F64(c, 0), "%64,%65,%66,%67", "%68");
+        HOPPER_RS(128, "f16", HOPPER_N64, HOPPER_F64(c, 0), "%64,%65,%66,%67", "%68", "%69", "%70");
     else if constexpr (N == 256 && bf16)
-        HOPPER_RS(256, "bf16", HOPPER_N128, HOPPER_F128(c, 0), "%128,%129,%130,%131", "%132");
+        HOPPER_RS(256, "bf16", HOPPER_N128, HOPPER_F128(c, 0), "%128,%129,%130,%131", "%132",
+                  "%133", "%134");
     else if constexpr (N == 256)
-        HOPPER_RS(256, "f16", HOPPER_N128, HOPPER_F128(c, 0), "%128,%129,%130,%131", "%132");
+        HOPPER_RS(256, "f16", HOPPER_N128, HOPPER_F128(c, 0), "%128,%129,%130,%131", "%132", "%133",
+                  "%134");
     else
-        static_assert(N == 64 || N == 128 || N == 256, "a head of 64, 128 or 256");
+        static_assert(N == 64 || N == 128 || N == 256, "64, 128 or 256 columns");
+}
+
+/* 16 x 16 values of a tile of 64 columns, as wgmma_rs takes them; at: of the first of the warp's 16 rows
+ * (a multiple of 8 in the tile); column: a multiple of 16 below 64. */
+__device__ __forceinline__ void
+load_operand(uint32_t *a, uint32_t at, uint32_t column)
+{
+    uint32_t lane = threadIdx.x % 32, row = lane % 16, vec = column / 8 + lane / 16;
+
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(a[0]), "=r"(a[1]), "=r"(a[2]), "=r"(a[3])
+                 : "r"(at + row * 128 + (vec ^ row % 8) * 16)
+                 : "memory");
 }
 
 /* Two values of a tensor core's operand; lo is the one of the lower column. */
