@@ -204,6 +204,8 @@ rope_store_and_attend_refuse_heads_and_caches_that_disagree(void **state)
     refused(r.op->attend(r.lane, &a, rows), "k has no data");
     a = fine, a.softcap = -1;
     refused(r.op->attend(r.lane, &a, rows), "softcap of -1");
+    a = fine, a.mask = (const uint32_t *)fine.q.data;
+    refused(r.op->attend(r.lane, &a, rows), "mask of no words");
     a = fine, rows.n_single = rows.n_runs + 1;
     refused(r.op->attend(r.lane, &a, rows), "runs of one row among");
     rows.n_single = 0;
