@@ -443,7 +443,7 @@ a_token_is_the_same_on_every_device_whatever_a_row_asks_for(void **state)
 {
     enum { ROWS = 16, WIDEST = 40000, WORDS = WIDEST / 32 + 1 };
     static const uint32_t width[] = { 1, 7, 100, 1000, 1024, 1025, 5000, 8192, 32128, WIDEST };
-    static float x[ROWS * WIDEST];
+    static float x[ROWS * (WIDEST + 4)];
     static struct top top[2][ROWS * 1024];
     static uint32_t seen[ROWS * WORDS];
     struct gpu *cpu;

@@ -1,0 +1,322 @@
+/* bench_attend.c - attention as generation, encoders and prefill ask for it, on a GPU, in one table.
+ *
+ * Keys and values are bf16, in blocks scattered over a pool, cold: one layer after another of as many as
+ * the pool holds. A figure is the median of RUNS runs of a recorded graph of layers, by the host's clock;
+ * in brackets the least and the most. Beside it the rate at which keys and values are read, or where rows
+ * are many the arithmetic. Before a shape is timed, what it gives is compared with attend=any, element
+ * by element; a difference ends the program.
+ *
+ *     bench_attend [--device cuda:N] [--kernel attend=NAME] [--invariant] [--only PATTERN]
+ */
+#include "base/clock.h"
+#include "gpu/fp.h"
+#include "gpu/gpu.h"
+
+#include <fnmatch.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { RUNS = 9, MAX_LAYERS = 32 };
+#define POOL ((uint64_t)5 << 29) /* bytes of keys and values */
+#define ACTS ((uint64_t)1 << 28) /* of everything else */
+
+static const struct shape {
+    const char *name;
+    uint32_t seqs, len, kv_heads, group, dim, tokens, rows; /* rows: of each sequence */
+    bool causal, bias;
+    uint32_t window;
+} shapes[] = {
+    { "8B, 1 x 1k", 1, 1024, 8, 4, 128, 64, 1, true, false, 0 },
+    { "8B, 1 x 4k", 1, 4096, 8, 4, 128, 64, 1, true, false, 0 },
+    { "8B, 1 x 32k", 1, 32768, 8, 4, 128, 64, 1, true, false, 0 },
+    { "8B, 8 x 1k", 8, 1024, 8, 4, 128, 64, 1, true, false, 0 },
+    { "8B, 8 x 4k", 8, 4096, 8, 4, 128, 64, 1, true, false, 0 },
+    { "8B, 64 x 1k", 64, 1024, 8, 4, 128, 64, 1, true, false, 0 },
+    { "8B, 64 x 4k", 64, 4096, 8, 4, 128, 64, 1, true, false, 0 },
+    { "8B, 64 x 4k, blocks of 16", 64, 4096, 8, 4, 128, 16, 1, true, false, 0 },
+    { "8B, 256 x 1k", 256, 1024, 8, 4, 128, 64, 1, true, false, 0 },
+    { "70B, 64 x 4k", 64, 4096, 8, 8, 128, 64, 1, true, false, 0 },
+    { "gpt-oss, 64 x 4k", 64, 4096, 8, 8, 64, 64, 1, true, false, 0 },
+    { "gpt-oss, window 128 of 4k, 64", 64, 4096, 8, 8, 64, 64, 1, true, false, 128 },
+    { "Gemma 3 27B, 16 x 4k", 16, 4096, 16, 2, 128, 32, 1, true, false, 0 },
+    { "heads of 256, 64 x 4k", 64, 4096, 8, 2, 256, 32, 1, true, false, 0 },
+    { "T5-large, self, 128 x 64", 128, 64, 16, 1, 64, 64, 1, true, true, 0 },
+    { "T5-large, cross, 1 x 512", 1, 512, 16, 1, 64, 64, 1, false, false, 0 },
+    { "T5-large, cross, 32 x 512", 32, 512, 16, 1, 64, 64, 1, false, false, 0 },
+    { "T5-large, cross, 128 x 512", 128, 512, 16, 1, 64, 64, 1, false, false, 0 },
+    { "8B, prefill 4k", 1, 4096, 8, 4, 128, 64, 4096, true, false, 0 },
+    { "8B, 512 rows behind 3.5k", 1, 4096, 8, 4, 128, 64, 512, true, false, 0 },
+    { "heads of 64, prefill 4k", 1, 4096, 8, 8, 64, 64, 4096, true, false, 0 },
+    { "heads of 256, prefill 4k", 1, 4096, 8, 2, 256, 64, 4096, true, false, 0 },
+};
+
+struct side {
+    struct gpu *gpu;
+    const struct gpu_ops *op;
+    struct lane *lane;
+    uint64_t step;
+};
+
+static struct {
+    struct side any, fast; /* any has the memory, too */
+    struct arena kv, acts;
+    char *host; /* twice of out */
+    uint64_t seed;
+    struct err e;
+} b;
+
+static void
+must(const struct side *s, int r)
+{
+    if (r >= 0) return;
+    fprintf(stderr, "%s\n", s->gpu && gpu_why(s->gpu)[0] ? gpu_why(s->gpu) : b.e.text);
+    exit(1);
+}
+
+static void
+wait_lane(struct side *s)
+{
+    must(s, s->op->lane_mark(s->lane, ++s->step));
+    while (s->op->lane_done(s->lane) < s->step) must(s, s->op->lane_error(s->lane));
+}
+
+static void
+open_side(struct side *s, struct gpu_options o)
+{
+    must(s, gpu_open(&s->gpu, &o, &b.e));
+    s->op = gpu_ops(s->gpu);
+    must(s, s->op->lane_open(s->gpu, gpu_units(s->gpu), &s->lane, &b.e));
+}
+
+static uint32_t
+below(uint32_t n)
+{
+    b.seed = b.seed * 6364136223846793005ull + 1442695040888963407ull;
+    return (uint32_t)((b.seed >> 33) % n);
+}
+
+/* What a shape's layers have in common, on the device; kv.base is layer 0's. */
+struct work {
+    const struct shape *s;
+    struct attend a;
+    struct rows r;
+    struct tensor other;
+    uint32_t layers;
+};
+
+static void *
+to_device(char **at, const void *from, size_t bytes)
+{
+    void *to = *at;
+
+    must(&b.any, b.any.op->put(b.any.lane, to, from, bytes));
+    wait_lane(&b.any);
+    *at += ROUND_UP(bytes, 256);
+    return to;
+}
+
+static void
+make_work(struct work *w, const struct shape *s)
+{
+    uint32_t entries = CEIL_DIV(s->len, s->tokens), n = s->seqs * entries, rows = s->seqs * s->rows;
+    uint32_t slice = 2 * s->kv_heads * s->tokens * s->dim, heads = s->kv_heads * s->group;
+    uint64_t layer = 2ull * slice * n;
+    slice_id *table = malloc(n * sizeof *table);
+    struct run *run = malloc(s->seqs * sizeof *run);
+    int32_t *pos = malloc(rows * sizeof *pos);
+    uint32_t *seat = malloc(rows * sizeof *seat), reach = 128;
+    char *at = b.acts.base;
+
+    memset(w, 0, sizeof *w);
+    w->s = s;
+    w->layers = (uint32_t)MIN(POOL / layer, (uint64_t)MAX_LAYERS);
+    for (uint32_t i = 0; i < n; i++) table[i] = 2 * w->layers * i;
+    for (uint32_t i = n; i > 1; i--) {
+        uint32_t j = below(i);
+        slice_id t = table[i - 1];
+
+        table[i - 1] = table[j];
+        table[j] = t;
+    }
+    for (uint32_t i = 0; i < s->seqs; i++) {
+        run[i] = (struct run){ i, i * s->rows, s->rows, (int32_t)(s->len - s->rows), s->len };
+        for (uint32_t j = 0; j < s->rows; j++) {
+            pos[i * s->rows + j] = run[i].first_pos + (int32_t)j;
+            seat[i * s->rows + j] = i;
+        }
+    }
+    w->r = (struct rows){ .n_rows = rows,
+                          .n_runs = s->seqs,
+                          .n_single = s->rows == 1 ? s->seqs : 0,
+                          .pos = to_device(&at, pos, rows * sizeof *pos),
+                          .seat = to_device(&at, seat, rows * sizeof *seat),
+                          .run = to_device(&at, run, s->seqs * sizeof *run) };
+    w->a = (struct attend){ .kv = { .base = b.kv.base,
+                                    .table = to_device(&at, table, n * sizeof *table),
+                                    .table_stride = entries,
+                                    .slice_bytes = slice,
+                                    .n_parts = 2,
+                                    .tokens_per_block = s->tokens,
+                                    .n_kv_heads = s->kv_heads,
+                                    .head_dim = s->dim,
+                                    .dtype = DT_BF16,
+                                    .k_scale = 1,
+                                    .v_scale = 1 },
+                            .n_heads = heads,
+                            .n_kv_heads = s->kv_heads,
+                            .head_dim = s->dim,
+                            .window = s->window,
+                            .causal = s->causal,
+                            .scale = 3 / sqrtf((float)s->dim), /* scores of standard deviation 3 */
+                            .bias_reach = reach };
+    if (s->bias) {
+        w->a.bias = (float *)at;
+        must(&b.any,
+             b.any.op->fill_random(b.any.lane, tensor_2d(at, DT_F32, heads, 2 * reach + 1), 5, 1));
+        at += ROUND_UP(4ull * heads * (2 * reach + 1), 256);
+    }
+    w->a.q = tensor_2d(at, DT_BF16, rows, heads * s->dim);
+    w->a.out = tensor_2d(at + 2ull * rows * heads * s->dim, DT_BF16, rows, heads * s->dim);
+    w->other = tensor_2d(at + 4ull * rows * heads * s->dim, DT_BF16, rows, heads * s->dim);
+    must(&b.any, b.any.op->fill_random(b.any.lane, w->a.q, 4, 1));
+    wait_lane(&b.any);
+    free(table), free(run), free(pos), free(seat);
+}
+
+static void
+attend(struct side *side, const struct work *w, struct tensor out, uint32_t layer)
+{
+    struct attend a = w->a;
+
+    a.out = out;
+    a.kv.base = (char *)a.kv.base + 2ull * (layer % w->layers) * a.kv.slice_bytes;
+    must(side, side->op->attend(side->lane, &a, w->r));
+}
+
+static float
+value(const char *p, size_t i)
+{
+    return float_of_bf16(((const uint16_t *)p)[i]);
+}
+
+/* Weights of p and the result are rounded to bf16; values have standard deviation 1. */
+static void
+compare(const struct work *w)
+{
+    size_t n = (size_t)w->a.out.dim[0] * w->a.out.dim[1];
+    char *got = b.host + 2 * n;
+
+    memset(got, 0xff, 2 * n);
+    must(&b.fast, b.fast.op->put(b.fast.lane, w->a.out.data, got, 2 * n)); /* NaN */
+    attend(&b.fast, w, w->a.out, 0);
+    must(&b.fast, b.fast.op->get(b.fast.lane, got, w->a.out.data, 2 * n));
+    wait_lane(&b.fast);
+    attend(&b.any, w, w->other, 0);
+    must(&b.any, b.any.op->get(b.any.lane, b.host, w->other.data, 2 * n));
+    wait_lane(&b.any);
+    for (size_t i = 0; i < n; i++) {
+        double want = value(b.host, i), off = fabs(value(got, i) - want);
+
+        if (off <= (2 * fabs(want) + 1) / 256) continue; /* false for a NaN */
+        fprintf(stderr, "%s: element [%zu, %zu] is %g, attend=any makes it %g\n", w->s->name,
+                i / w->a.out.dim[1], i % w->a.out.dim[1], (double)value(got, i), want);
+        exit(1);
+    }
+}
+
+static void
+measure(const struct work *w)
+{
+    const struct shape *s = w->s;
+    struct side *side = &b.fast;
+    double keys = s->window ? MIN(s->len, s->window) : s->len, us[RUNS], flop = 0;
+    double bytes = keys * s->seqs * s->kv_heads * s->dim * 4;
+    uint32_t n = MAX(w->layers, (uint32_t)8);
+    struct graph *g;
+    uint64_t taken;
+
+    n *= 1 + (uint32_t)(2e-3 / (bytes / 4e12 * n + 1e-5)); /* two milliseconds or more */
+    if (s->rows > 1) n = 8;
+    must(side, side->op->graph_begin(side->lane));
+    for (uint32_t i = 0; i < n; i++) attend(side, w, w->a.out, i);
+    must(side, side->op->graph_end(side->lane, &g, &taken));
+    for (int run = -2; run < RUNS; run++) {
+        nsec from = clock_now();
+        double v;
+        int at = run;
+
+        must(side, side->op->graph_run(side->lane, g));
+        wait_lane(side);
+        v = (double)(clock_now() - from) / 1e3 / n;
+        if (run < 0) continue;
+        for (; at > 0 && us[at - 1] > v; at--) us[at] = us[at - 1];
+        us[at] = v;
+    }
+    side->op->graph_drop(side->lane, g);
+    for (uint32_t i = 0; i < s->rows; i++) flop += s->len - (s->causal ? s->rows - 1 - i : 0);
+    flop *= 4.0 * s->seqs * s->kv_heads * s->group * s->dim;
+    printf("| %s | %.1f [%.1f .. %.1f] | ", s->name, us[RUNS / 2], us[0], us[RUNS - 1]);
+    if (s->rows == 1)
+        printf("%.2f TB/s |\n", bytes / us[RUNS / 2] / 1e6);
+    else
+        printf("%.0f TFLOP/s |\n", flop / us[RUNS / 2] / 1e6);
+    fflush(stdout);
+}
+
+int
+main(int argc, char **argv)
+{
+    struct gpu_options o = { .device = "cuda" }, any;
+    const char *only = "*";
+
+    for (int i = 1; i < argc; i++) {
+        const char *v = i + 1 < argc ? argv[i + 1] : NULL;
+
+        if (!strcmp(argv[i], "--invariant")) {
+            o.invariant = true;
+            continue;
+        }
+        if (v && !strcmp(argv[i], "--device")) {
+            o.device = v;
+        } else if (v && !strcmp(argv[i], "--kernel")) {
+            o.kernels = v;
+        } else if (v && !strcmp(argv[i], "--only")) {
+            only = v;
+        } else {
+            fprintf(stderr, "bench_attend: what is %s?\n", argv[i]);
+            return 1;
+        }
+        i++;
+    }
+    any = o;
+    any.kernels = "attend=any";
+    open_side(&b.any, any);
+    open_side(&b.fast, o);
+    must(&b.any, b.any.op->arena_make(b.any.gpu, "kv", POOL, &b.kv, &b.e));
+    must(&b.any, b.any.op->arena_make(b.any.gpu, "acts", ACTS, &b.acts, &b.e));
+    must(&b.any,
+         b.any.op->fill_random(b.any.lane, tensor_2d(b.kv.base, DT_BF16, POOL / 8192, 4096), 1, 1));
+    wait_lane(&b.any);
+    b.host = malloc(ACTS);
+    if (!b.host) return 1;
+    printf("%s%s\n\n| shape | us of a layer | |\n|---|--:|--:|\n", gpu_describe(b.any.gpu),
+           o.invariant ? ", invariant" : "");
+    for (uint32_t i = 0; i < ARRAY_LEN(shapes); i++) {
+        struct work w;
+
+        if (fnmatch(only, shapes[i].name, 0) != 0) continue;
+        make_work(&w, &shapes[i]);
+        compare(&w);
+        measure(&w);
+    }
+    b.any.op->arena_drop(b.any.gpu, &b.kv);
+    b.any.op->arena_drop(b.any.gpu, &b.acts);
+    b.fast.op->lane_close(b.fast.lane);
+    b.any.op->lane_close(b.any.lane);
+    gpu_close(b.fast.gpu);
+    gpu_close(b.any.gpu);
+    free(b.host);
+    return 0;
+}
