@@ -365,7 +365,7 @@ measure_all(void)
         uint32_t rows = row_counts[i];
         bool few = rows <= 64;
 
-        if (b.brief && rows != 1 && rows != 16 && rows != 32 && rows != 64 && rows != 1024)
+        if (b.brief && rows != 1 && rows != 16 && rows != 64 && rows != 256 && rows != 1024)
             continue;
         for (uint32_t j = 0; j < MATRICES; j++)
             measure(matmuls, &matrix[j], rows, times((uint64_t)matrix[j].n * matrix[j].k, rows),
@@ -391,22 +391,20 @@ check_way(uint32_t w)
         for (uint32_t j = 0; j < LAYER; j++) same_bits(ways[w].name, &matrix[j], ways[w].max_rows);
 }
 
-/* Every shape and number of rows that is measured; with the one algorithm for all, two that stand for them. */
+/* Every shape and number of rows that is measured. */
 static void
-tune(bool invariant)
+tune(void)
 {
     char line[200];
+    int r;
 
-    open_side(&b.way[0], "", true, invariant);
+    open_side(&b.way[0], "matmul=blas,gate_matmul=blas", true, false);
     for (uint32_t j = 0; j < MATRICES; j++)
-        for (uint32_t i = 4; i < COUNTS; i++) {
-            struct tensor w = copy_of(&matrix[j], 0), x = x_of(0, row_counts[i], matrix[j].k);
-
-            if (invariant && row_counts[i] != 64) continue;
-            must(b.way[0].op->tune(b.way[0].lane, tensor_2d(b.y, DT_BF16, x.dim[0], w.dim[0]), x, w,
-                                   line, sizeof line));
-            printf("tune%s: %s\n", invariant ? " invariant" : "", line);
-        }
+        for (uint32_t i = 0; i < COUNTS; i++)
+            multiply(b.y, x_of(0, row_counts[i], matrix[j].k), copy_of(&matrix[j], 0));
+    wait_lane();
+    while ((r = b.at->op->tune(b.at->lane, line, sizeof line)) > 0) printf("tune: %s\n", line);
+    must(r);
     close_side(&b.way[0]);
 }
 
@@ -483,10 +481,7 @@ main(int argc, char **argv)
     memset(b.host_other, 0xff, 4ull * 300 * MAX_N);
     open_side(&b.any, "matmul=any,gate_matmul=any", false, false);
     open_memory();
-    if (b.tuned && b.tune) {
-        tune(false);
-        tune(true);
-    }
+    if (b.tuned && b.tune) tune();
     for (uint32_t w = 0; w < WAYS; w++) {
         if (ways[w].tuned && !ways[w].invariant && !b.tuned) b.ways &= ~(1u << w);
         if (!(b.ways >> w & 1)) continue;

@@ -1,13 +1,14 @@
 #!/usr/bin/env python3
-"""matmul_torch.py - the matmuls of bench_matmul by PyTorch, in recorded graphs, cold weights: its peer.
+"""matmul_torch.py [ROWS...] - the matmuls of bench_matmul by PyTorch, in recorded graphs, cold weights: its peer.
 
 A line a matrix: TB/s of weights up to 64 rows, TFLOP/s beyond; below it the spread. chain: the four of a layer.
 """
+import sys
 import time
 
 import torch
 
-ROWS = [1, 2, 4, 8, 16, 32, 64, 256, 1024, 8192]
+ROWS = [int(a) for a in sys.argv[1:]] or [1, 2, 4, 8, 16, 32, 64, 256, 1024, 8192]
 MATRIX = {"qkv": (6144, 4096), "o": (4096, 4096), "gate_up": (28672, 4096), "down": (4096, 14336), "lm_head": (128256, 4096)}
 LAYER = ["qkv", "o", "gate_up", "down"]
 CHAIN = 8

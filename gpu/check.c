@@ -453,16 +453,9 @@ checked_gate_matmul(struct lane *l, struct tensor y, struct tensor both, struct 
 }
 
 static int
-checked_tune(struct lane *l, struct tensor y, struct tensor x, struct tensor w, char *line,
-             size_t bytes)
+checked_tune(struct lane *l, char *line, size_t bytes)
 {
-    TRY(want(l, "tune: x", &x, l->gpu->acts));
-    TRY(want(l, "tune: w", &w, l->gpu->weights));
-    if (x.dim[0] == 0 || w.dim[0] == 0 || w.dim[1] == 0 || w.dim[1] != x.dim[1])
-        REFUSE("tune: x is [%u, %u], w is [%u, %u]", x.dim[0], x.dim[1], w.dim[0], w.dim[1]);
-    TRY(want_2d(l, "tune: y", &y, x.dim[0], w.dim[0], l->gpu->acts | 1u << DT_F32));
-    if (overlap(&y, &x)) REFUSE("tune: y lies on x");
-    return l->gpu->device->tune(l, y, x, w, line, bytes);
+    return l->gpu->device->tune(l, line, bytes);
 }
 
 static int

@@ -197,7 +197,7 @@ struct gpu_options {
     const char *isa;    /* CPU: "auto", "scalar", "avx2" */
     /* CUDA; each may be NULL */
     const char *libs;  /* folder of cuBLASLt; NULL: CUDA_PATH, /usr/local/cuda, the loader's path */
-    const char *tuned; /* file of measured matmul algorithms (laganctl tune); absent: heuristics */
+    const char *tuned; /* file of measured matmul algorithms: see tune; absent: heuristics */
     const char *kernels; /* "attend=any,matmul=blas": only these candidates, for bisecting */
     bool invariant;      /* a row's bits do not depend on its company */
     bool timing;         /* for benchmarks: lane_gaps() */
@@ -281,11 +281,11 @@ struct gpu_ops {
     /* y = act(x w1^T) * (x w2^T); w [2f, k], w1 its first f rows. both [n, 2f] may be used on the way. */
     int (*gate_matmul)(struct lane *l, struct tensor y, struct tensor both, struct tensor x,
                        struct tensor w, enum act a);
-    /* Time everything that could run such a matmul and keep the best in the file gpu_options.tuned, for this
-     * process and later ones; line: the outcome in words. y is overwritten. Not queued: it waits, for
-     * milliseconds, and nothing may be queued on any lane. CPU: -ENOTSUP. */
-    int (*tune)(struct lane *l, struct tensor y, struct tensor x, struct tensor w, char *line,
-                size_t bytes);
+    /* Of the matmuls this lane has done, take one shape that gpu_options.tuned has no row of, time every way to do
+     * it on the tensors it had last, and keep the best in that file, for this process and later ones. 1: done, and
+     * line says what came out; 0: nothing is left. What matmuls wrote last is lost. Not queued: it waits, up to
+     * 0.1 s, and nothing may be queued on any lane meanwhile. */
+    int (*tune)(struct lane *l, char *line, size_t bytes);
     int (*add)(struct lane *l, struct tensor y, struct tensor x); /* y += x; y fp32 or as x */
     int (*act)(struct lane *l, struct tensor y, struct tensor x, enum act a);
     int (*gate)(struct lane *l, struct tensor y, struct tensor gate_up,

@@ -66,7 +66,7 @@ const struct opt model_opts[] = {
     { "cuda.libs", OPT_STR, AT(cuda_libs), "", NULL, 0, 0, RESTART, "DIR",
       "folder of cuBLASLt and NCCL; empty: CUDA_PATH, /usr/local/cuda, then the loader's path" },
     { "cuda.tuned", OPT_STR, AT(cuda_tuned), "", NULL, 0, 0, RESTART, "FILE",
-      "measured matmul algorithms, from laganctl tune; empty: the library's own guess" },
+      "measured matmul algorithms; an idle worker adds those it lacks. Empty: the library's own guess" },
     { "kernels", OPT_STR, AT(kernels), "", NULL, 0, 0, RESTART | OPT_HIDDEN, "OP=NAME,...",
       "only these candidates of an op, to find out which one is wrong: attend=any,matmul=blas" },
     { "timing", OPT_BOOL, AT(timing), "false", NULL, 0, 0, RESTART | OPT_HIDDEN, "BOOL",

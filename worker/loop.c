@@ -27,6 +27,8 @@
 
 enum { OVERDUE_FACTOR = 20, MIN_SLOTS = 256, QUEUE_SLOTS = 2048 };
 static const nsec OVERDUE_LEAST = 3 * NSEC_S, LOAD_TURN = 5 * NSEC_MS, IDLE_TURN = 500 * NSEC_MS;
+static const nsec TUNE_AFTER =
+    2 * NSEC_S; /* of idleness; a request then waits for one matmul's measuring */
 /* Looking at the device, we take what the other threads have for us this often. */
 static const nsec LOOK_TURN = 100 * NSEC_US;
 
@@ -334,6 +336,24 @@ may_sleep(const struct worker *w, nsec now)
     return MAX(wake - now, (nsec)0);
 }
 
+/* An idle device measures the matmuls it was asked for, a shape a turn. */
+static bool
+tune(struct worker *w, nsec now)
+{
+    char line[200];
+    int r;
+
+    if (!w->keys.cuda_tuned[0] || w->tunes_not || w->requests.n_used) return false;
+    if (now - w->busy_at < TUNE_AFTER) return false;
+    for (unsigned l = 0; l < w->e.limits.n_lanes; l++)
+        if (w->lane[l].started != w->lane[l].finished) return false;
+    r = exec_tune(w->e.exec, line, sizeof line);
+    if (r > 0) log_info("measured a matmul: %s", line);
+    if (r < 0) log_warn("%s, measuring no more matmuls", gpu_why(w->e.gpu));
+    w->tunes_not = r < 0;
+    return r > 0;
+}
+
 static int
 turn(struct worker *w, struct seq **seq, uint32_t *n_before, struct err *e)
 {
@@ -363,6 +383,8 @@ turn(struct worker *w, struct seq **seq, uint32_t *n_before, struct err *e)
     health_beat(w, now); /* what the turn has done is there before whoever gets its tokens asks */
     if (atomic_load_explicit(&w->drain_asked, memory_order_relaxed)) w->draining = true;
     if (w->draining && !w->requests.n_used && outbox_empty(&w->outbox)) return 1;
+    if (busy) w->busy_at = now;
+    if (!busy && tune(w, now)) return 0;
     if (!busy && rest(w, now, may_sleep(w, now)) < 0) return err_set(e, -EPIPE, "lagand is gone");
     return 0;
 }
@@ -396,6 +418,7 @@ loop_run(struct worker *w, struct err *e)
         (double)w->e.model->weight_bytes / (1 << 20), w->e.model->adopted ? " (adopted)" : "",
         (double)w->e.kv_arena.bytes / (1 << 20), w->e.kv_config.n_groups,
         w->e.kv_config.tokens_per_block);
+    w->busy_at = clock_now();
     do r = turn(w, seq, n_before, e);
     while (r == 0);
     free(seq);

@@ -105,10 +105,10 @@ all_gather(struct lane *l, struct tensor out, struct tensor x)
 
 /* There is one way to multiply. */
 static int
-tune(struct lane *l, struct tensor y, struct tensor x, struct tensor w, char *line, size_t bytes)
+tune(struct lane *l, char *line, size_t bytes)
 {
-    (void)y, (void)x, (void)w, (void)line, (void)bytes;
-    return err_set(&l->gpu->why, -ENOTSUP, "tune: the CPU has one way to multiply");
+    (void)l, (void)line, (void)bytes;
+    return 0;
 }
 
 /* A step is run as it is queued: there is nothing to record (gpu_graphs() is false). */

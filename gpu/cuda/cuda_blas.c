@@ -9,7 +9,6 @@
 #include "gpu/cuda/cuda_tuned.h"
 #include "gpu/cuda/kernels/gate.h"
 #include "gpu/cuda/kernels/matmul_any.h"
-#include "gpu/cuda/kernels/matmul_small.h"
 
 #include <cublasLt.h>
 #include <dlfcn.h>
@@ -23,7 +22,6 @@
     X(cublasLtDestroy) \
     X(cublasLtGetVersion) \
     X(cublasLtMatmul) \
-    X(cublasLtMatmulAlgoCheck) \
     X(cublasLtMatmulAlgoConfigGetAttribute) \
     X(cublasLtMatmulAlgoGetHeuristic) \
     X(cublasLtMatmulDescInit_internal) \
@@ -62,6 +60,9 @@ struct blas {
 struct plan {
     struct tuned_key key; /* n 0: free */
     bool none;            /* the library has no algorithm: asked once, not in every step */
+    bool measured;
+    struct tensor y, x, w; /* of the last call, for tune */
+    const void *bias;
     cublasLtMatmulAlgo_t algorithm;
 };
 
@@ -330,42 +331,27 @@ place_of(struct blas_lane *bl, const struct tuned_key *k)
     return p;
 }
 
-/* From the table, if the library agrees: a file may hold anything. */
-static bool
-measured(const struct k_lane *l, const struct blas_lane *bl, const struct tuned_key *k,
-         struct call *c, cublasLtMatmulAlgo_t *ret)
+static void
+find_algorithm(const struct k_lane *l, const struct blas_lane *bl, struct plan *p,
+               const struct tuned_key *k, const struct tuned *row, const struct tensor *y,
+               const struct tensor *x, const struct tensor *w, const void *bias)
 {
-    const struct tuned *row = tuned_find(bl->b->tuned, k);
-    cublasLtMatmulHeuristicResult_t r;
-
-    if (!row || l->sms != cuda_lane_of(l)->lane.gpu->units) return false;
-    memcpy(ret, row->algorithm, sizeof *ret);
-    return bl->b->cublasLtMatmulAlgoCheck(bl->handle, &c->op, &c->w, &c->x, &c->y, &c->y, ret,
-                                          &r) == CUBLAS_STATUS_SUCCESS &&
-           r.workspaceSize <= BLAS_WORK;
-}
-
-/* The algorithm of that key, from the lane's table or found now. NULL: the library has none. */
-static const cublasLtMatmulAlgo_t *
-algorithm_for(const struct k_lane *l, struct blas_lane *bl, const struct tuned_key *k,
-              const struct tensor *y, const struct tensor *x, const struct tensor *w,
-              const void *bias)
-{
-    struct plan *p = place_of(bl, k);
     cublasLtMatmulHeuristicResult_t found[ASKED];
     struct call c;
 
-    if (p->key.n) return p->none ? NULL : &p->algorithm;
     p->key = *k;
     p->none = true;
-    if (!make_call(l, bl->b, &c, y, x, w, bias, k->rows ? k->rows : FLAT)) return NULL;
-    if (measured(l, bl, k, &c, &p->algorithm)) {
+    p->measured = row != NULL;
+    if (row) {
+        memcpy(&p->algorithm, row->algorithm, sizeof p->algorithm);
         p->none = false;
-    } else if (ask(bl, k, &c, found, k->fixed || k->epilogue ? ASKED : 1) > 0) {
-        p->algorithm = found[0].algo;
-        p->none = false;
+        return;
     }
-    return p->none ? NULL : &p->algorithm;
+    if (!make_call(l, bl->b, &c, y, x, w, bias, k->rows ? k->rows : FLAT) ||
+        ask(bl, k, &c, found, k->fixed || k->epilogue ? ASKED : 1) == 0)
+        return;
+    p->algorithm = found[0].algo;
+    p->none = false;
 }
 
 static bool
@@ -400,11 +386,23 @@ multiply(const struct k_lane *l, const struct tensor *y, const struct tensor *x,
 {
     struct blas_lane *bl = cuda_lane_of(l)->blas;
     struct tuned_key k = key_of(l, y, x, w, bias, beta != 0);
-    const cublasLtMatmulAlgo_t *algorithm = algorithm_for(l, bl, &k, y, x, w, bias);
+    struct plan *p = place_of(bl, &k);
+    bool whole = l->sms == cuda_lane_of(l)->lane.gpu->units;
     struct call c;
 
-    return algorithm && make_call(l, bl->b, &c, y, x, w, bias, x->dim[0]) &&
-           run(l, bl, &c, algorithm, y, x, w, beta);
+    if (p->key.n == 0)
+        find_algorithm(l, bl, p, &k, whole ? tuned_find(bl->b->tuned, &k) : NULL, y, x, w, bias);
+    p->y = *y;
+    p->x = *x;
+    p->w = *w;
+    p->bias = bias;
+    if (p->none || !make_call(l, bl->b, &c, y, x, w, bias, x->dim[0])) return false;
+    if (run(l, bl, &c, &p->algorithm, y, x, w, beta)) return true;
+    if (!p->measured) return false;
+    /* A file may hold anything: what the library does not run was not measured here. */
+    find_algorithm(l, bl, p, &k, NULL, y, x, w, bias);
+    p->measured = true;
+    return !p->none && run(l, bl, &c, &p->algorithm, y, x, w, beta);
 }
 
 /* As many rows at a time as there is room for in fp32; then the bias, and one rounding. */
@@ -423,10 +421,9 @@ multiply_apart(const struct k_lane *l, struct tensor y, struct tensor x, struct 
 
         /* An odd number of columns: rows all the same begin where 16 bytes may. */
         product.stride = ROUND_UP(product.stride, 4);
-        if (!multiply(l, &product, &part, &w, NULL, 0)) {
-            check(first == 0); /* refused at once or not at all */
-            return cudaErrorInvalidValue;
-        }
+        /* Another candidate may begin anew, unless rows of y have been changed by themselves. */
+        if (!multiply(l, &product, &part, &w, NULL, 0))
+            return first == 0 || beta == 0 ? cudaErrorInvalidValue : cudaErrorUnknown;
         r = k_add_bias(l, tensor_rows(y, first, n), product, bias, beta);
         if (r != cudaSuccess) return r;
     }
@@ -437,8 +434,12 @@ cudaError_t
 cuda_blas_matmul(const struct k_lane *l, struct tensor y, struct tensor x, struct tensor w,
                  struct tensor bias, float beta)
 {
+    bool rounds = y.dtype != DT_F32 || (bias.data && bias.dtype != DT_F32);
+
     if (!takes(l, &y, &x, &w)) return cudaErrorInvalidValue;
-    if (bias.data && bias.dtype != y.dtype) return multiply_apart(l, y, x, w, bias, beta);
+    /* The library has been seen to round a 16-bit product before it adds a bias or beta y to it. */
+    if (bias.data && rounds) return multiply_apart(l, y, x, w, bias, beta);
+    if (beta != 0 && rounds) return cudaErrorInvalidValue;
     return multiply(l, &y, &x, &w, bias.data, beta) ? cudaSuccess : cudaErrorInvalidValue;
 }
 
@@ -455,9 +456,8 @@ cuda_blas_gate_matmul(const struct k_lane *l, struct tensor y, struct tensor bot
  * that it is far from best (0: nothing is best yet). The work area is written in between, which is more
  * than the L2 holds. */
 static float
-time_of(const struct k_lane *l, const struct blas_lane *bl, struct call *c,
-        const cublasLtMatmulAlgo_t *algorithm, const struct tensor *y, const struct tensor *x,
-        const struct tensor *w, cudaEvent_t first, cudaEvent_t last, float best)
+time_of(const struct k_lane *l, const struct blas_lane *bl, const struct plan *p, struct call *c,
+        const cublasLtMatmulAlgo_t *algorithm, const cudaEvent_t *event, float best)
 {
     float us[TIMES];
 
@@ -465,13 +465,14 @@ time_of(const struct k_lane *l, const struct blas_lane *bl, struct call *c,
         int at = i;
 
         cudaMemsetAsync(l->work, 0, l->work_bytes, l->st);
-        cudaEventRecord(first, l->st);
-        if (algorithm ? !run(l, bl, c, algorithm, y, x, w, 0)
-                      : k_matmul_small(l, *y, *x, *w, NO_TENSOR, 0) != cudaSuccess)
+        cudaEventRecord(event[0], l->st);
+        if (!run(l, bl, c, algorithm, &p->y, &p->x, &p->w, 0)) {
+            cudaGetLastError(); /* of a launch that was refused */
             return -1;
-        cudaEventRecord(last, l->st);
-        if (cudaEventSynchronize(last) != cudaSuccess) return -1;
-        cudaEventElapsedTime(&us[i], first, last);
+        }
+        cudaEventRecord(event[1], l->st);
+        if (cudaEventSynchronize(event[1]) != cudaSuccess) return -1;
+        cudaEventElapsedTime(&us[i], event[0], event[1]);
         for (float v = us[i]; at > 0 && us[at - 1] > v; at--) {
             us[at] = us[at - 1];
             us[at - 1] = v;
@@ -481,55 +482,64 @@ time_of(const struct k_lane *l, const struct blas_lane *bl, struct call *c,
     return us[TIMES / 2] * 1000;
 }
 
-int
-cuda_blas_tune(struct lane *lane, struct tensor y, struct tensor x, struct tensor w, char *line,
-               size_t n)
+/* Of all algorithms for that plan; row gets the best. How many there are. */
+static int
+time_all(const struct k_lane *l, const struct blas_lane *bl, const struct plan *p,
+         const cudaEvent_t *event, struct tuned *row)
 {
-    struct k_lane *l = &((struct cuda_lane *)lane)->k;
+    cublasLtMatmulHeuristicResult_t found[ASKED];
+    struct call asked, c;
+    int n;
+
+    *row = (struct tuned){ .key = p->key, .us = -1 };
+    if (!make_call(l, bl->b, &asked, &p->y, &p->x, &p->w, p->bias, p->key.rows) ||
+        !make_call(l, bl->b, &c, &p->y, &p->x, &p->w, p->bias, p->x.dim[0]))
+        return 0;
+    n = ask(bl, &p->key, &asked, found, ASKED);
+    for (int i = 0; i < n; i++) {
+        float us = time_of(l, bl, p, &c, &found[i].algo, event, row->us);
+
+        if (i == 0) row->heuristic_us = us;
+        /* What is not better by a hundredth is noise: the library's own order stands. */
+        if (us <= 0 || (row->us > 0 && us > row->us * 0.99f)) continue;
+        row->us = us;
+        memcpy(row->algorithm, &found[i].algo, sizeof row->algorithm);
+    }
+    return n;
+}
+
+int
+cuda_blas_tune(struct lane *lane, char *line, size_t bytes)
+{
+    const struct k_lane *l = &((struct cuda_lane *)lane)->k;
     struct blas_lane *bl = ((struct cuda_lane *)lane)->blas;
     struct blas *b = cuda_of(lane)->blas;
-    struct err *e = &lane->gpu->why;
-    cublasLtMatmulHeuristicResult_t found[ASKED];
-    cudaEvent_t first, last;
-    struct tuned row = { .us = -1 };
-    struct call c, asked;
-    int n_found;
-    float ours;
+    struct plan *p = NULL;
+    cudaEvent_t event[2] = { NULL, NULL };
+    struct tuned row;
+    int n = 0;
 
-    if (!b || !b->tuned_path)
-        return err_set(e, -EINVAL, "tune: %s", b ? "no file was named" : "there is no " LIBRARY);
-    if (l->sms != lane->gpu->units) return err_set(e, -EINVAL, "tune: not on a share of the GPU");
-    if (!takes(l, &y, &x, &w)) return err_set(e, -EINVAL, "tune: not such a matmul");
+    if (!b || !b->tuned_path || l->sms != lane->gpu->units || l->invariant) return 0;
+    for (uint32_t i = 0; i < PLANS && !p; i++)
+        if (bl->plan[i].key.n && !bl->plan[i].none && !bl->plan[i].measured) p = &bl->plan[i];
+    if (!p) return 0;
+    p->measured = true; /* once, whatever comes of it */
     cuda_enter(cuda_of(lane));
-    row.key = key_of(l, &y, &x, &w, false, false);
-    if (!make_call(l, b, &asked, &y, &x, &w, NULL, row.key.rows ? row.key.rows : FLAT) ||
-        !make_call(l, b, &c, &y, &x, &w, NULL, x.dim[0]))
-        return err_set(e, -EINVAL, "tune: not such a matmul");
-    n_found = ask(bl, &row.key, &asked, found, ASKED);
-    if (cudaEventCreate(&first) != cudaSuccess)
-        return cuda_failed(lane, cudaGetLastError(), "tune");
-    if (cudaEventCreate(&last) != cudaSuccess) {
-        cudaEventDestroy(first);
-        return cuda_failed(lane, cudaGetLastError(), "tune");
-    }
-    for (int i = 0; i < n_found; i++) {
-        float us = time_of(l, bl, &c, &found[i].algo, &y, &x, &w, first, last, row.us);
-
-        if (i == 0) row.heuristic_us = us;
-        /* What is not better by a hundredth is noise: the library's own order stands. */
-        if (us <= 0 || (row.us > 0 && us > row.us * 0.99f)) continue;
-        row.us = us;
-        memcpy(row.algorithm, &found[i].algo, sizeof row.algorithm);
-    }
-    ours = time_of(l, bl, &c, NULL, &y, &x, &w, first, last, 0);
-    cudaEventDestroy(first);
-    cudaEventDestroy(last);
+    if (cudaEventCreate(&event[0]) == cudaSuccess && cudaEventCreate(&event[1]) == cudaSuccess)
+        n = time_all(l, bl, p, event, &row);
+    for (int i = 0; i < 2; i++)
+        if (event[i]) cudaEventDestroy(event[i]);
     TRY(cuda_failed(lane, cudaGetLastError(), "tune"));
-    if (row.us <= 0) return err_set(e, -ENOTSUP, "tune: the library has no algorithm");
-    if (tuned_put(b->tuned, &row) < 0) return err_set(e, -ENOSPC, "tune: the table is full");
-    TRY(tuned_save(b->tuned, b->tuned_path, e));
-    place_of(bl, &row.key)->key.n = 0; /* asked for again, and found in the table then */
-    snprintf(line, n, "[%u, %u] x %u rows: %.1f us, first guess %.1f, of %d; ours %.1f", w.dim[0],
-             w.dim[1], x.dim[0], (double)row.us, (double)row.heuristic_us, n_found, (double)ours);
-    return 0;
+    if (n == 0 || row.us <= 0) {
+        snprintf(line, bytes, "nothing to choose from for [%u, %u] x %u rows", p->w.dim[0],
+                 p->w.dim[1], p->x.dim[0]);
+        return 1;
+    }
+    memcpy(&p->algorithm, row.algorithm, sizeof p->algorithm);
+    if (tuned_put(b->tuned, &row) < 0)
+        return err_set(&lane->gpu->why, -ENOSPC, "tune: the table is full");
+    TRY(tuned_save(b->tuned, b->tuned_path, &lane->gpu->why));
+    snprintf(line, bytes, "[%u, %u] x %u rows: %.1f us, the library's first guess %.1f, of %d",
+             p->w.dim[0], p->w.dim[1], p->x.dim[0], (double)row.us, (double)row.heuristic_us, n);
+    return 1;
 }

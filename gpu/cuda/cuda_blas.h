@@ -22,16 +22,16 @@ void cuda_blas_close(struct cuda *c);
 int cuda_blas_lane_open(struct cuda_lane *l, struct err *e) MUST_USE;
 void cuda_blas_lane_close(struct cuda_lane *l);
 
-/* Candidates of cuda_pick.c: x and w of one dtype (fp32, bf16, fp16), y of that or fp32. With a bias that is not of y's dtype the
- * product goes by the work area in fp32. */
+/* Candidates of cuda_pick.c: x and w of one dtype (fp32, bf16, fp16), y of that or fp32. With a bias a
+ * 16-bit product goes by the work area in fp32 and is rounded once; beta without a bias is refused then. */
 cudaError_t cuda_blas_matmul(const struct k_lane *l, struct tensor y, struct tensor x,
                              struct tensor w, struct tensor bias, float beta);
 /* both = x w^T, then gate: both's rounding is in the result. */
 cudaError_t cuda_blas_gate_matmul(const struct k_lane *l, struct tensor y, struct tensor both,
                                   struct tensor x, struct tensor w, enum act a);
 
-/* gpu_ops.tune of this device. */
-int cuda_blas_tune(struct lane *l, struct tensor y, struct tensor x, struct tensor w, char *line,
-                   size_t n);
+/* gpu_ops.tune. Nothing for a lane on a share of the SMs, and nothing in invariant mode: there a row's bits
+ * may not change while it is served. */
+int cuda_blas_tune(struct lane *l, char *line, size_t bytes);
 
 #endif

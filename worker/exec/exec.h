@@ -67,6 +67,8 @@ int exec_fd(const struct exec *x, unsigned lane);
 void exec_gaps(struct exec *x, uint64_t *n, uint64_t *ns);
 /* Captured steps of all lanes, and what they take of the device's memory. */
 void exec_graphs(const struct exec *x, uint64_t *n, uint64_t *bytes);
+/* gpu_ops.tune, of the first lane that has something left. Only while no step is out. */
+int exec_tune(struct exec *x, char *line, size_t bytes);
 uint64_t exec_done(const struct exec *x, unsigned lane); /* the last step that is done */
 /* The oldest step of the lane that is out and done: *r is ours, valid until two more exec_start() of the
  * lane. 0, or -EAGAIN: none is done. A device failure is r->status. */
