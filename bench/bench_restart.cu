@@ -135,12 +135,12 @@ fail(const char *what, int code)
     _exit(1);
 }
 
+/* clang-format off */
 #define DRIVER(X) \
-    X(cuInit) \
-    X(cuDevicePrimaryCtxRetain) \
-    X(cuCtxSetCurrent) \
-    X(cuMemCreate) X(cuMemRelease) X(cuMemExportToShareableHandle) \
-        X(cuMemImportFromShareableHandle) X(cuMemAddressReserve) X(cuMemMap) X(cuMemSetAccess)
+    X(cuInit) X(cuDevicePrimaryCtxRetain) X(cuCtxSetCurrent) X(cuMemCreate) X(cuMemRelease) \
+    X(cuMemExportToShareableHandle) X(cuMemImportFromShareableHandle) X(cuMemAddressReserve) \
+    X(cuMemMap) X(cuMemSetAccess)
+/* clang-format on */
 #define DECLARE(name) static decltype(&name) d_##name;
 DRIVER(DECLARE)
 
