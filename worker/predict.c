@@ -13,9 +13,9 @@ enum { MOST_PART = 5 };
  * long before what is predicted, as the next one of a kind does whose first brought kernels to the device. */
 static const nsec LEAST_NAP = 20 * NSEC_US, MOST_NAP = NSEC_MS;
 enum { NAP_PART = 8 };
-/* What was done when we came is taken to have been done so much earlier: an eighth, then a quarter, then
- * half of what it took. */
-enum { UNSEEN_SHIFT = 4, MOST_EARLY = 3 };
+/* What was done when we came was done so much earlier, as a guess: an eighth of what it took, and not more than
+ * half of the longest nap, by which we come late at most. */
+enum { EARLY_PART = 8 };
 
 static uint32_t
 size_of(uint32_t n_rows)
@@ -40,17 +40,14 @@ predict_learn(struct predict *p, uint8_t work, uint32_t n_rows, nsec took, bool 
 {
     struct predict_cell *c = &p->cell[work % PREDICT_WORK][size_of(n_rows)];
     bool early = !seen && took < (nsec)c->ns; /* done before we first looked */
-    float ns = (float)MAX(took, (nsec)1), off;
+    float ns = (float)MAX(early ? took - MIN(took / EARLY_PART, MOST_NAP / 2) : took, (nsec)1);
+    float off = ns > c->ns ? ns - c->ns : c->ns - ns;
 
-    c->early = early ? (uint8_t)MIN(c->early + 1, MOST_EARLY) : 0;
     if (c->n < 2) {
         c->n++;
         c->ns = c->n < 2 ? 0 : ns;
         c->off = c->ns / 10;
-    } else if (early) {
-        c->ns = ns - ns / (float)(1 << (UNSEEN_SHIFT - c->early));
     } else {
-        off = ns > c->ns ? ns - c->ns : c->ns - ns;
         c->off += (MIN(off, c->ns) - c->off) / 4;
         c->ns += (ns - c->ns) / 4;
     }

@@ -24,7 +24,7 @@ enum { PREDICT_WORK = 8, PREDICT_SIZES = 80 };
 struct predict_cell {
     float ns,
         off; /* running means: duration, and how far it was from what was predicted; 0: no step yet */
-    uint8_t n, early; /* steps so far, up to 2; in a row that were done when we came */
+    uint8_t n; /* steps so far, up to 2 */
 };
 
 struct predict {
@@ -32,8 +32,8 @@ struct predict {
 };
 
 /* A step of such work and rows took so long. seen: we looked while it ended; else, where it is less than was
- * predicted, it was done when we came, perhaps long since, and the next one is looked for earlier: the more
- * so the more often in a row. The first of its kind makes what is made once and says nothing of the next. */
+ * predicted, it was done when we came, up to a nap ago, and is taken for shorter than it seemed. The first of
+ * its kind makes what is made once and says nothing of the next. */
 void predict_learn(struct predict *p, uint8_t work, uint32_t n_rows, nsec took, bool seen);
 
 /* How much longer a step will take that began at since; 0: it should be done; -1: nobody knows. */
