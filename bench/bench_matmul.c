@@ -395,7 +395,7 @@ check_way(uint32_t w)
 static void
 tune(void)
 {
-    char line[200];
+    struct tune_result us;
     int r;
 
     open_side(&b.way[0], "matmul=blas,gate_matmul=blas", true, false);
@@ -403,7 +403,9 @@ tune(void)
         for (uint32_t i = 0; i < COUNTS; i++)
             multiply(b.y, x_of(0, row_counts[i], matrix[j].k), copy_of(&matrix[j], 0));
     wait_lane();
-    while ((r = b.at->op->tune(b.at->lane, line, sizeof line)) > 0) printf("tune: %s\n", line);
+    while ((r = b.at->op->tune(b.at->lane, &us)) > 0)
+        printf("tune: [%u, %u] x %u rows: %.1f us, the library's first guess %.1f, of %u\n", us.n,
+               us.k, us.rows, (double)us.best, (double)us.first, us.n_tried);
     must(r);
     close_side(&b.way[0]);
 }

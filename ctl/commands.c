@@ -1,4 +1,4 @@
-/* commands.c - the command table, and every command but generate.
+/* commands.c - the command table, and every command but generate and tune.
  *
  * A command asks lagand with one verb; with --json the answer is printed as it came, else as a table.
  */
@@ -497,6 +497,16 @@ const struct command commands[] = {
       "  laganctl drain w0\n", NULL, cmd_drain, .alone = false },
     { "restart", "WORKER", "let a worker finish, then start it anew",
       "  laganctl restart w0\n", NULL, cmd_restart, .alone = false },
+    { "tune", "[WORKER]", "measure a GPU worker's matmuls and keep the fastest",
+      "  laganctl tune\n"
+      "  laganctl tune w1 --json > tuned.json\n\n"
+      "Every shape of the model is timed with growing numbers of rows, unless it was before. What is\n"
+      "found is used at once and kept, for this GPU, driver and library, in the file that the model's\n"
+      "key cuda.tuned names; without that key the worker refuses. Any worker with the key measures what\n"
+      "requests bring, while it is idle; this command asks for all shapes now.\n\n"
+      "The worker measures only while it has no request, one matmul at a time: serving goes on, and on\n"
+      "a busy worker this takes as long as it is busy. Ctrl-C ends the watching, not the measuring.\n",
+      NULL, cmd_tune, .alone = false },
     { "kv stats", "", "blocks of each pool of the KV cache", NULL, NULL, cmd_kv_stats, .alone = false },
     { "config show", "", "the merged configuration and where each value came from", NULL, NULL,
       cmd_config_show, .alone = false },

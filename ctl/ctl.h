@@ -79,6 +79,9 @@ extern struct opt generate_opts[]; /* filled by generate_start() */
 void generate_start(void);
 int cmd_generate(struct ctl *ctl, int argc, char **argv);
 
+/* tune.c */
+int cmd_tune(struct ctl *ctl, int argc, char **argv);
+
 /* print.c */
 struct table; /* columns that line up */
 struct table *table_new(const char *const *heads, size_t n_columns);

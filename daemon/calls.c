@@ -137,20 +137,30 @@ named(struct worker *w, uint32_t index, uint32_t gen, bool text)
 }
 
 void
-calls_control_done(struct worker *w, uint64_t number, uint32_t code)
+calls_control_done(struct worker *w, uint64_t number, uint32_t code, const msgpack_object *map)
 {
     struct daemon *d = w->d;
     struct call *k = named(w, (uint32_t)number, (uint32_t)(number >> 32), /* text= */ false);
     struct client *c = k ? session_find(d->sessions, k->client) : NULL;
+    const msgpack_object *result = map ? msg_get(map, "result") : NULL;
+    struct msg_span said = { 0 };
     msgpack_packer p;
+    char why[200];
 
     if (!k) return;
     if (c && code) {
+        bool has = map && msg_str(map, "message", &said) == 0 && said.n < sizeof why &&
+                   msg_utf8(said.p, said.n);
+
+        snprintf(why, sizeof why, "%.*s", has ? (int)said.n : 0, has ? said.p : "");
         refuse(d, k->client, k->rid, msg_reason(code, NULL) ? code : LAGAN_E_INTERNAL,
-               "the worker does not do that");
+               has ? why : "the worker does not do that");
     } else if (c) {
         front_reply(d, k->rid, &p);
-        msgpack_pack_map(&p, 0);
+        if (result)
+            msgpack_pack_object(&p, *result);
+        else
+            msgpack_pack_map(&p, 0);
         front_reply_end(d, c);
     }
     give(d, k);

@@ -1,7 +1,7 @@
 /* calls.h - commands that a worker answers: a place, a generation and a deadline each.
  *
  * Two ways out: a TEXT record in the request ring (tokenize, detokenize), and a message on the
- * worker's control channel (log level). Neither holds anything up: what is not answered in time is
+ * worker's control channel (log level, tuning). Neither holds anything up: what is not answered in time is
  * answered by us.
  */
 #ifndef DAEMON_CALLS_H
@@ -22,8 +22,10 @@ void calls_text(struct daemon *d, struct client *c, uint64_t rid, struct worker 
                 uint8_t flags, const struct msg_ids *ids, const struct msg_span *text);
 /* Register a command given to a control channel: its number there, or 0: no place. */
 uint64_t calls_control(struct daemon *d, struct client *c, uint64_t rid, struct worker *w);
-/* The control channel's answer; code 0: done. */
-void calls_control_done(struct worker *w, uint64_t number, uint32_t code);
+/* The control channel's answer. code 0: done, with the result in that map; else with a message there. map may
+ * be NULL: no worker said it. */
+void calls_control_done(struct worker *w, uint64_t number, uint32_t code,
+                        const msgpack_object *map);
 
 int calls_text_done(struct worker *w, const void *data, size_t n, struct err *e) MUST_USE;
 void calls_lost(struct worker *w); /* the worker is gone */

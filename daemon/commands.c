@@ -363,6 +363,16 @@ cmd_restart(struct ask *a)
     steer(a, EV_AGAIN);
 }
 
+/* The worker answers, over its control channel. */
+static void
+ask_worker(struct ask *a, struct worker *w, const char *verb)
+{
+    uint64_t number = calls_control(a->d, a->c, a->rid, w);
+
+    if (number && control_call(w->control, number, verb, a->args) < 0)
+        calls_control_done(w, number, LAGAN_E_WORKER_LOST, NULL);
+}
+
 static void
 cmd_loglevel(struct ask *a)
 {
@@ -375,7 +385,6 @@ cmd_loglevel(struct ask *a)
                    { "debug", LOG_LEVEL_DEBUG } };
     struct msg_span level = { 0 };
     size_t i = 0;
-    uint64_t number;
 
     if (a->args) msg_str(a->args, "level", &level);
     while (i < ARRAY_LEN(levels) && !is(&level, levels[i].word)) i++;
@@ -387,14 +396,38 @@ cmd_loglevel(struct ask *a)
         struct worker *w = worker_named(a);
 
         if (!w) return;
-        number = calls_control(a->d, a->c, a->rid, w);
-        if (number && control_loglevel(w->control, number, levels[i].word) < 0) {
-            calls_control_done(w, number, LAGAN_E_WORKER_LOST);
-        }
+        ask_worker(a, w, "loglevel");
         return;
     }
     log_level_set(levels[i].level);
     nothing_to_say(a);
+}
+
+/* A worker that stands alone need not be named. */
+static void
+ask_tuner(struct ask *a, const char *verb)
+{
+    bool alone = a->d->n_workers == 1 && !(a->args && msg_get(a->args, "worker"));
+    struct worker *w = alone ? a->d->worker[0] : worker_named(a);
+
+    if (w && !worker_open(w)) {
+        REFUSE(a, LAGAN_E_WORKER_LOST, "worker %s is not ready, it is %s", w->name,
+               super_state_word(w->super.state));
+    } else if (w) {
+        ask_worker(a, w, verb);
+    }
+}
+
+static void
+cmd_tune(struct ask *a)
+{
+    ask_tuner(a, "tune");
+}
+
+static void
+cmd_tune_status(struct ask *a)
+{
+    ask_tuner(a, "tune status");
 }
 
 /* Some worker with the model's tokenizer; NULL: answered. */
@@ -479,6 +512,8 @@ static const struct command {
     { "drain", DOOR_CTL, cmd_drain },
     { "restart", DOOR_CTL, cmd_restart },
     { "loglevel", DOOR_CTL, cmd_loglevel },
+    { "tune", DOOR_CTL, cmd_tune },
+    { "tune status", DOOR_CTL, cmd_tune_status },
 };
 
 void

@@ -118,10 +118,10 @@ take(struct control *c, const uint8_t *id, int id_len, const void *frame, size_t
         memcpy(c->id, id, (size_t)id_len);
         c->id_len = id_len;
     } else if (c->id_len == id_len && !memcmp(c->id, id, (size_t)id_len)) {
-        if (m.type == LAGAN_MSG_REPLY) calls_control_done(c->w, m.rid, 0);
+        if (m.type == LAGAN_MSG_REPLY) calls_control_done(c->w, m.rid, 0, &m.map);
         if (m.type == LAGAN_MSG_ERROR) {
             msg_u64(&m.map, "code", &code);
-            calls_control_done(c->w, m.rid, (uint32_t)MIN(code, (uint64_t)UINT32_MAX));
+            calls_control_done(c->w, m.rid, (uint32_t)MIN(code, (uint64_t)UINT32_MAX), &m.map);
         }
     }
     msg_done(&m);
@@ -154,7 +154,7 @@ control_pump(struct control *c)
 }
 
 int
-control_loglevel(struct control *c, uint64_t number, const char *level)
+control_call(struct control *c, uint64_t number, const char *verb, const msgpack_object *args)
 {
     msgpack_sbuffer b;
     msgpack_packer p;
@@ -165,11 +165,12 @@ control_loglevel(struct control *c, uint64_t number, const char *level)
     msgpack_packer_init(&p, &b, msgpack_sbuffer_write);
     msg_begin(&p, LAGAN_MSG_CALL, number, 2);
     msg_key(&p, "verb");
-    msg_text(&p, "loglevel");
+    msg_text(&p, verb);
     msg_key(&p, "args");
-    msgpack_pack_map(&p, 1);
-    msg_key(&p, "level");
-    msg_text(&p, level);
+    if (args)
+        msgpack_pack_object(&p, *args);
+    else
+        msgpack_pack_map(&p, 0);
     r = zmq_send(c->socket, c->id, (size_t)c->id_len, ZMQ_SNDMORE | ZMQ_DONTWAIT);
     if (r >= 0) r = zmq_send(c->socket, b.data, b.size, ZMQ_DONTWAIT);
     msgpack_sbuffer_destroy(&b);

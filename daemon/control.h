@@ -8,6 +8,7 @@
 
 #include "base/base.h"
 #include "daemon/worker.h"
+#include "ipc/msg.h"
 
 struct control;
 
@@ -15,7 +16,9 @@ struct control;
 struct control *control_open(struct worker *w, const char **endpoint, const char **token);
 struct control *control_close(struct control *c); /* NULL in, NULL out */
 bool control_pump(struct control *c);             /* true: there is more; NULL: nothing */
-/* CALL loglevel under this number; calls_control_done() hears the answer. -ENOTCONN. */
-int control_loglevel(struct control *c, uint64_t number, const char *level) MUST_USE;
+/* CALL a verb under this number, args (a map, or NULL) as they came; calls_control_done() hears the answer.
+ * -ENOTCONN. */
+int control_call(struct control *c, uint64_t number, const char *verb,
+                 const msgpack_object *args) MUST_USE;
 
 #endif

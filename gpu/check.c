@@ -453,9 +453,9 @@ checked_gate_matmul(struct lane *l, struct tensor y, struct tensor both, struct 
 }
 
 static int
-checked_tune(struct lane *l, char *line, size_t bytes)
+checked_tune(struct lane *l, struct tune_result *ret)
 {
-    return l->gpu->device->tune(l, line, bytes);
+    return l->gpu->device->tune(l, ret);
 }
 
 static int

@@ -188,6 +188,13 @@ struct tables {
     slice_id *table[8];    /* [n_seats][stride] */
 };
 
+/* One shape that op tune has measured, in microseconds: with the library's first guess, and with the best. best 0:
+ * there was nothing to choose from. */
+struct tune_result {
+    uint32_t n, k, rows, n_tried;
+    float first, best;
+};
+
 struct gpu;
 struct lane;
 struct graph; /* a captured piece of a step */
@@ -282,10 +289,10 @@ struct gpu_ops {
     int (*gate_matmul)(struct lane *l, struct tensor y, struct tensor both, struct tensor x,
                        struct tensor w, enum act a);
     /* Of the matmuls this lane has done, take one shape that gpu_options.tuned has no row of, time every way to do
-     * it on the tensors it had last, and keep the best in that file, for this process and later ones. 1: done, and
-     * line says what came out; 0: nothing is left. What matmuls wrote last is lost. Not queued: it waits, up to
-     * 0.1 s, and nothing may be queued on any lane meanwhile. */
-    int (*tune)(struct lane *l, char *line, size_t bytes);
+     * it on the tensors it had last, and keep the best in that file, for this process and later ones. 1: done;
+     * 0: nothing is left. What matmuls wrote last is lost. Not queued: it waits, up to 0.1 s, and nothing may be
+     * queued on any other lane meanwhile. */
+    int (*tune)(struct lane *l, struct tune_result *ret);
     int (*add)(struct lane *l, struct tensor y, struct tensor x); /* y += x; y fp32 or as x */
     int (*act)(struct lane *l, struct tensor y, struct tensor x, enum act a);
     int (*gate)(struct lane *l, struct tensor y, struct tensor gate_up,

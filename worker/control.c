@@ -12,6 +12,8 @@
 #include <unistd.h>
 #include <zmq.h>
 
+enum { TUNE_ROWS = 64 }; /* of one answer: lagand takes 64 KiB */
+
 struct control {
     pthread_t thread;
     struct worker *w;
@@ -44,16 +46,20 @@ hello(struct control *c, const char *token)
 }
 
 static void
+put_u64(msgpack_packer *p, const char *key, uint64_t v)
+{
+    msg_key(p, key);
+    msgpack_pack_uint64(p, v);
+}
+
+static void
 pack_stats(struct control *c, msgpack_packer *p)
 {
     struct stats s = { { 0 } };
 
     stat_read(shm_ctl(&c->w->link.w), &s);
     msgpack_pack_map(p, STAT_COUNT);
-    for (uint32_t i = 0; i < STAT_COUNT; i++) {
-        msg_key(p, stat_rows[i].name);
-        msgpack_pack_uint64(p, s.v[i]);
-    }
+    for (uint32_t i = 0; i < STAT_COUNT; i++) put_u64(p, stat_rows[i].name, s.v[i]);
 }
 
 static bool
@@ -63,51 +69,148 @@ is(const struct msg_span *s, const char *word)
 }
 
 static void
-answer(struct control *c, const struct msg *m)
+wake_engine(struct control *c)
 {
-    struct msg_span verb = { 0 }, level = { 0 };
-    const msgpack_object *args = msg_get(&m->map, "args");
+    uint64_t one = 1;
+
+    while (write(c->wake, &one, sizeof one) < 0 && errno == EINTR) {
+    }
+}
+
+/* ---- verbs: each packs its result, or names the error in words: then what it packed is dropped */
+
+static uint32_t
+do_stats(struct control *c, const msgpack_object *args, msgpack_packer *p, struct err *e)
+{
+    (void)args, (void)e;
+    pack_stats(c, p);
+    return 0;
+}
+
+static uint32_t
+do_drain(struct control *c, const msgpack_object *args, msgpack_packer *p, struct err *e)
+{
+    (void)args, (void)e;
+    atomic_store_explicit(&c->w->drain_asked, true, memory_order_relaxed);
+    wake_engine(c);
+    msgpack_pack_map(p, 0);
+    return 0;
+}
+
+static uint32_t
+do_loglevel(struct control *c, const msgpack_object *args, msgpack_packer *p, struct err *e)
+{
     static const char *const names[] = { "err", "warn", "info", "debug" };
     static const enum log_level levels[] = { LOG_LEVEL_ERR, LOG_LEVEL_WARN, LOG_LEVEL_INFO,
                                              LOG_LEVEL_DEBUG };
-    bool known = true;
+    struct msg_span level = { 0 };
+
+    (void)c;
+    if (args) msg_str(args, "level", &level);
+    for (size_t i = 0; i < ARRAY_LEN(names); i++) {
+        if (!is(&level, names[i])) continue;
+        log_level_set(levels[i]);
+        msgpack_pack_map(p, 0);
+        return 0;
+    }
+    err_set(e, -EINVAL, "level is one of err, warn, info, debug");
+    return LAGAN_E_INVALID_REQUEST;
+}
+
+static uint32_t
+do_tune(struct control *c, const msgpack_object *args, msgpack_packer *p, struct err *e)
+{
+    int n = tuning_begin(&c->w->tuning, e);
+
+    (void)args;
+    if (n < 0) return LAGAN_E_UNSUPPORTED;
+    wake_engine(c);
+    msgpack_pack_map(p, 1);
+    put_u64(p, "total", (uint64_t)n);
+    return 0;
+}
+
+static void
+put_us(msgpack_packer *p, const char *key, float us)
+{
+    msg_key(p, key);
+    msgpack_pack_double(p, (double)us);
+}
+
+static uint32_t
+do_tune_status(struct control *c, const msgpack_object *args, msgpack_packer *p, struct err *e)
+{
+    struct tune_result row[TUNE_ROWS];
+    struct tuning_state s;
+    uint64_t from = 0;
+    uint32_t n;
+
+    (void)e;
+    if (args) msg_u64(args, "from", &from);
+    n = tuning_read(&c->w->tuning, &s, (uint32_t)MIN(from, (uint64_t)UINT32_MAX), row, TUNE_ROWS);
+    msgpack_pack_map(p, 5);
+    put_u64(p, "done", s.done);
+    put_u64(p, "total", s.total);
+    msg_key(p, "running");
+    if (s.running)
+        msgpack_pack_true(p);
+    else
+        msgpack_pack_false(p);
+    msg_key(p, "why");
+    msg_text(p, msg_utf8(s.why, strlen(s.why)) ? s.why : "(not UTF-8)");
+    msg_key(p, "rows");
+    msgpack_pack_array(p, n);
+    for (uint32_t i = 0; i < n; i++) {
+        msgpack_pack_map(p, 6);
+        put_u64(p, "n", row[i].n);
+        put_u64(p, "k", row[i].k);
+        put_u64(p, "rows", row[i].rows);
+        put_us(p, "first_us", row[i].first);
+        put_us(p, "best_us", row[i].best);
+        put_u64(p, "tried", row[i].n_tried);
+    }
+    return 0;
+}
+
+static const struct {
+    const char *verb;
+    uint32_t (*run)(struct control *c, const msgpack_object *args, msgpack_packer *p,
+                    struct err *e);
+} verbs[] = {
+    { "stats", do_stats },
+    { "drain", do_drain },
+    { "loglevel", do_loglevel },
+    { "tune", do_tune },
+    { "tune status", do_tune_status },
+};
+
+static void
+answer(struct control *c, const struct msg *m)
+{
+    const msgpack_object *args = msg_get(&m->map, "args");
+    struct msg_span verb = { 0 };
+    struct err e = { 0 };
+    uint32_t code = LAGAN_E_NOT_FOUND;
     msgpack_sbuffer b;
     msgpack_packer p;
 
     msgpack_sbuffer_init(&b);
     msgpack_packer_init(&p, &b, msgpack_sbuffer_write);
     msg_str(&m->map, "verb", &verb);
-    if (is(&verb, "stats")) {
-        msg_begin(&p, LAGAN_MSG_REPLY, m->rid, 1);
-        msg_key(&p, "result");
-        pack_stats(c, &p);
-        send_buffer(c, &b);
-        msgpack_sbuffer_destroy(&b);
-        return;
-    }
-    if (is(&verb, "drain")) {
-        uint64_t one = 1;
-
-        atomic_store_explicit(&c->w->drain_asked, true, memory_order_relaxed);
-        while (write(c->wake, &one, sizeof one) < 0 && errno == EINTR) {
+    msg_begin(&p, LAGAN_MSG_REPLY, m->rid, 1);
+    msg_key(&p, "result");
+    for (size_t i = 0; i < ARRAY_LEN(verbs); i++)
+        if (is(&verb, verbs[i].verb)) code = verbs[i].run(c, args, &p, &e);
+    if (code) {
+        msgpack_sbuffer_clear(&b);
+        msg_begin(&p, LAGAN_MSG_ERROR, m->rid, 1 + (e.text[0] != 0));
+        msg_key(&p, "code");
+        msgpack_pack_uint32(&p, code);
+        if (e.text[0]) {
+            msg_key(&p, "message");
+            msg_text(&p, e.text);
         }
-    } else if (is(&verb, "loglevel")) {
-        known = false;
-        if (args) msg_str(args, "level", &level);
-        for (size_t i = 0; i < ARRAY_LEN(names); i++)
-            if (is(&level, names[i])) {
-                log_level_set(levels[i]);
-                known = true;
-            }
-    } else {
-        known = false;
     }
-    msg_begin(&p, known ? LAGAN_MSG_REPLY : LAGAN_MSG_ERROR, m->rid, 1);
-    msg_key(&p, known ? "result" : "code");
-    if (known)
-        msgpack_pack_map(&p, 0);
-    else
-        msgpack_pack_uint32(&p, LAGAN_E_NOT_FOUND);
     send_buffer(c, &b);
     msgpack_sbuffer_destroy(&b);
 }

@@ -336,19 +336,30 @@ may_sleep(const struct worker *w, nsec now)
     return MAX(wake - now, (nsec)0);
 }
 
+/* No request anywhere in this process, and none that waits to be read. */
+static bool
+nothing_to_do(struct worker *w)
+{
+    for (unsigned l = 0; l < w->e.limits.n_lanes; l++)
+        if (w->lane[l].started != w->lane[l].finished) return false;
+    return !w->requests.n_used && !w->draining && ring_empty(&w->link.in) &&
+           outbox_empty(&w->outbox);
+}
+
 /* An idle device measures the matmuls it was asked for, a shape a turn. */
 static bool
 tune(struct worker *w, nsec now)
 {
-    char line[200];
+    struct tune_result us;
     int r;
 
-    if (!w->keys.cuda_tuned[0] || w->tunes_not || w->requests.n_used) return false;
+    if (!w->keys.cuda_tuned[0] || w->tunes_not || !nothing_to_do(w)) return false;
     if (now - w->busy_at < TUNE_AFTER) return false;
-    for (unsigned l = 0; l < w->e.limits.n_lanes; l++)
-        if (w->lane[l].started != w->lane[l].finished) return false;
-    r = exec_tune(w->e.exec, line, sizeof line);
-    if (r > 0) log_info("measured a matmul: %s", line);
+    r = exec_tune(w->e.exec, &us);
+    if (r > 0)
+        log_info(
+            "measured a matmul: [%u, %u] x %u rows: %.1f us, the library's first guess %.1f, of %u",
+            us.n, us.k, us.rows, (double)us.best, (double)us.first, us.n_tried);
     if (r < 0) log_warn("%s, measuring no more matmuls", gpu_why(w->e.gpu));
     w->tunes_not = r < 0;
     return r > 0;
@@ -384,7 +395,12 @@ turn(struct worker *w, struct seq **seq, uint32_t *n_before, struct err *e)
     if (atomic_load_explicit(&w->drain_asked, memory_order_relaxed)) w->draining = true;
     if (w->draining && !w->requests.n_used && outbox_empty(&w->outbox)) return 1;
     if (busy) w->busy_at = now;
-    if (!busy && tune(w, now)) return 0;
+    if (!busy) {
+        busy = tuning_turn(&w->tuning, nothing_to_do(w), e);
+        if (busy < 0) return busy;
+        if (!busy) busy = tune(w, now);
+        w->idled |= busy > 0;
+    }
     if (!busy && rest(w, now, may_sleep(w, now)) < 0) return err_set(e, -EPIPE, "lagand is gone");
     return 0;
 }
@@ -409,6 +425,7 @@ loop_run(struct worker *w, struct err *e)
     w->ns_per_row = (double)w->e.model->weight_bytes /
                     (exec_fd(w->e.exec, 0) >= 0 ? FIRST_GUESS : FIRST_GUESS_GPU);
     prctl(PR_SET_TIMERSLACK, 1000ul); /* 50 us by default: a sleep ends when it says */
+    TRY(tuning_open(&w->tuning, w->e.exec, start_no_tuning(w), e));
     w->control = control_start(w);
     health_phase(w, PHASE_READY, 0);
     emit_ready(w);

@@ -143,6 +143,7 @@ main(int argc, char **argv)
         _exit(exit_code(r, w.loaded)); /* threads may be anywhere; nothing here must be saved */
 
     control_stop(w.control);
+    tuning_close(&w.tuning);
     text_thread_stop(w.text);
     for (unsigned l = 0; l < MAX_LANES; l++)
         for (unsigned i = 0; i < STEPS_OUT; i++) batch_free(w.lane[l].batch[i]);

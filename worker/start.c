@@ -353,6 +353,20 @@ open_text(struct worker *w)
     log_info("%s: serving token ids only", w->e.why_no_text);
 }
 
+const char *
+start_no_tuning(const struct worker *w)
+{
+    if (!on_gpu(&w->e)) return "the CPU device has nothing to tune";
+    if (!w->keys.cuda_tuned[0])
+        return "there is no file to keep the results in: name one with this model's key cuda.tuned "
+               "and restart the worker";
+    if (w->keys.numerics == NUMERICS_INVARIANT)
+        return "numerics is invariant here: bits may not change while it serves";
+    if (w->e.limits.n_lanes > 1)
+        return "each lane has a share of the GPU: tune in a worker whose split.mode is off";
+    return NULL;
+}
+
 void *
 start_load(void *arg)
 {

@@ -22,6 +22,7 @@
 #include "worker/request.h"
 #include "worker/sched/scheduler.h"
 #include "worker/text/tokenizer.h"
+#include "worker/tuning.h"
 
 #include <pthread.h>
 #include <stdatomic.h>
@@ -79,6 +80,7 @@ struct worker {
     char *text_buf; /* [text_cap] of one token: what was held, and the longest piece */
     size_t text_cap;
     struct control *control;
+    struct tuning tuning; /* shared with the control thread, under its own lock */
 
     struct stats stats;
     double ns_per_row; /* fitted to finished steps: predicts the next one's deadline */
@@ -91,6 +93,9 @@ struct worker {
     bool draining;
     _Atomic bool drain_asked; /* set by the control thread */
 };
+
+/* start.c: why `laganctl tune` has nothing to do here, or NULL. */
+const char *start_no_tuning(const struct worker *w);
 
 /* start.c: the loader thread's function; *arg is the worker. */
 void *start_load(void *arg);

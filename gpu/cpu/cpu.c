@@ -105,9 +105,9 @@ all_gather(struct lane *l, struct tensor out, struct tensor x)
 
 /* There is one way to multiply. */
 static int
-tune(struct lane *l, char *line, size_t bytes)
+tune(struct lane *l, struct tune_result *ret)
 {
-    (void)l, (void)line, (void)bytes;
+    (void)l, (void)ret;
     return 0;
 }
 

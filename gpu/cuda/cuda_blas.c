@@ -509,7 +509,7 @@ time_all(const struct k_lane *l, const struct blas_lane *bl, const struct plan *
 }
 
 int
-cuda_blas_tune(struct lane *lane, char *line, size_t bytes)
+cuda_blas_tune(struct lane *lane, struct tune_result *ret)
 {
     const struct k_lane *l = &((struct cuda_lane *)lane)->k;
     struct blas_lane *bl = ((struct cuda_lane *)lane)->blas;
@@ -530,16 +530,15 @@ cuda_blas_tune(struct lane *lane, char *line, size_t bytes)
     for (int i = 0; i < 2; i++)
         if (event[i]) cudaEventDestroy(event[i]);
     TRY(cuda_failed(lane, cudaGetLastError(), "tune"));
-    if (n == 0 || row.us <= 0) {
-        snprintf(line, bytes, "nothing to choose from for [%u, %u] x %u rows", p->w.dim[0],
-                 p->w.dim[1], p->x.dim[0]);
-        return 1;
-    }
+    *ret = (struct tune_result){
+        .n = p->w.dim[0], .k = p->w.dim[1], .rows = p->x.dim[0], .n_tried = (uint32_t)n
+    };
+    if (n == 0 || row.us <= 0) return 1;
     memcpy(&p->algorithm, row.algorithm, sizeof p->algorithm);
     if (tuned_put(b->tuned, &row) < 0)
         return err_set(&lane->gpu->why, -ENOSPC, "tune: the table is full");
     TRY(tuned_save(b->tuned, b->tuned_path, &lane->gpu->why));
-    snprintf(line, bytes, "[%u, %u] x %u rows: %.1f us, the library's first guess %.1f, of %d",
-             p->w.dim[0], p->w.dim[1], p->x.dim[0], (double)row.us, (double)row.heuristic_us, n);
+    ret->first = row.heuristic_us;
+    ret->best = row.us;
     return 1;
 }

@@ -32,6 +32,6 @@ cudaError_t cuda_blas_gate_matmul(const struct k_lane *l, struct tensor y, struc
 
 /* gpu_ops.tune. Nothing for a lane on a share of the SMs, and nothing in invariant mode: there a row's bits
  * may not change while it is served. */
-int cuda_blas_tune(struct lane *l, char *line, size_t bytes);
+int cuda_blas_tune(struct lane *l, struct tune_result *ret);
 
 #endif

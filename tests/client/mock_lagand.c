@@ -250,6 +250,8 @@ take_submit(const struct peer *from, const struct msg *m)
     }
 }
 
+enum { TUNE_PAIRS = 3 };
+
 static void
 pack_worker(void)
 {
@@ -268,6 +270,27 @@ pack_worker(void)
     msg_key(&p, "used"), msgpack_pack_int(&p, 62);
     msg_key(&p, "cached"), msgpack_pack_int(&p, 0);
     msg_key(&p, "free"), msgpack_pack_int(&p, 38);
+}
+
+/* One row an answer; the last pair gives none, or, full, there is no room for its result. */
+static void
+pack_tuned(uint64_t from, bool full)
+{
+    bool all = from >= TUNE_PAIRS - 1;
+
+    msgpack_pack_map(&p, 5);
+    msg_key(&p, "done"), msgpack_pack_uint64(&p, all ? TUNE_PAIRS : from + 1);
+    msg_key(&p, "total"), msgpack_pack_int(&p, TUNE_PAIRS);
+    msg_key(&p, "running"), all ? msgpack_pack_false(&p) : msgpack_pack_true(&p);
+    msg_key(&p, "why"), msg_text(&p, all && full ? "the disk is full" : "");
+    msg_key(&p, "rows"), msgpack_pack_array(&p, !all);
+    if (all) return;
+    msgpack_pack_map(&p, 5);
+    msg_key(&p, "n"), msgpack_pack_int(&p, 6144);
+    msg_key(&p, "k"), msgpack_pack_int(&p, 4096);
+    msg_key(&p, "rows"), msgpack_pack_uint64(&p, 24 << from);
+    msg_key(&p, "first_us"), msgpack_pack_double(&p, 20.04);
+    msg_key(&p, "best_us"), msgpack_pack_double(&p, from ? 20.04 : 14.5);
 }
 
 static void
@@ -312,6 +335,15 @@ take_call(const struct peer *from, const struct msg *m)
         }
         msgpack_pack_map(&p, 1);
         msg_key(&p, "requests"), msgpack_pack_int(&p, 2);
+    } else if (IS("tune") && sock == ctl_sock) {
+        if (msg_str(args, "worker", &name) == 0 && !memcmp(name.p, "cpu", MIN(name.n, 3u))) {
+            send_error(from, m->rid, LAGAN_E_UNSUPPORTED, "this worker has nothing to tune");
+            return;
+        }
+        msgpack_pack_map(&p, 1);
+        msg_key(&p, "total"), msgpack_pack_int(&p, TUNE_PAIRS);
+    } else if (IS("tune status") && sock == ctl_sock && msg_u64(args, "from", &id) == 0) {
+        pack_tuned(id, msg_str(args, "worker", &name) == 0 && name.n == 4);
     } else if (IS("cancel") && msg_u64(args, "id", &id) == 0) {
         if (id != 17) {
             send_error(from, m->rid, LAGAN_E_NOT_FOUND, "no request has the id asked for");

@@ -339,6 +339,30 @@ tables_line_up_and_json_is_the_answer(void **state)
 }
 
 static void
+tune_waits_for_the_worker_and_prints_what_it_found(void **state)
+{
+    json_t *o;
+
+    (void)state;
+    assert_int_equal(sh("$L tune"), 0);
+    assert_string_equal(out, "MATMUL        ROWS  USED         BEFORE us  AFTER us\n"
+                             "[6144, 4096]    24  measured          20.0      14.5\n"
+                             "[6144, 4096]    48  first guess       20.0      20.0\n"
+                             "1 of 2 are faster than the library's first guess\n");
+    assert_int_equal(sh("$L tune w0 --json"), 0);
+    o = line_of(0);
+    assert_int_equal(json_array_size(json_object_get(o, "rows")), 2);
+    assert_int_equal(json_integer_value(json_object_get(o, "total")), 3);
+    json_decref(o);
+    assert_int_equal(sh("$L tune full"), 1);
+    assert_has(out, "1 of 2 are faster");
+    assert_has(err, "ended after 3 of 3 matmuls: the disk is full");
+    assert_int_equal(sh("$L tune cpu"), 5);
+    assert_has(err, "this worker has nothing to tune");
+    assert_int_equal(sh("$L tune w0 w1"), 2);
+}
+
+static void
 tokenize_and_detokenize_print_json(void **state)
 {
     (void)state;
@@ -357,7 +381,8 @@ help_names_every_command_option_and_exit_code(void **state)
     static const char *const commands[] = { "generate",      "tokenize",     "detokenize",
                                             "status",        "workers list", "cancel",
                                             "requests list", "kv stats",     "drain",
-                                            "restart",       "config show",  "config check" };
+                                            "restart",       "config show",  "config check",
+                                            "tune" };
     size_t i;
 
     (void)state;
@@ -476,6 +501,7 @@ main(void)
         cmocka_unit_test(an_error_in_json_is_a_line_with_its_word),
         cmocka_unit_test(an_interrupt_cancels_and_exits_with_130),
         cmocka_unit_test(tables_line_up_and_json_is_the_answer),
+        cmocka_unit_test(tune_waits_for_the_worker_and_prints_what_it_found),
         cmocka_unit_test(tokenize_and_detokenize_print_json),
         cmocka_unit_test(help_names_every_command_option_and_exit_code),
         cmocka_unit_test(the_example_program_prints_the_answer),

@@ -582,6 +582,88 @@ no_memory_for_graphs_means_none(void **state)
     assert_int_equal(n_captured + n_replayed, 0);
 }
 
+static struct gpu_ops tuner; /* the device's, but for these two */
+static struct tensor tuned_y, tuned_x, tuned_w;
+static bool tune_faster;
+
+static int
+matmul(struct lane *l, struct tensor y, struct tensor x, struct tensor w, struct tensor bias,
+       float beta)
+{
+    (void)l, (void)bias, (void)beta;
+    tuned_y = y;
+    tuned_x = x;
+    tuned_w = w;
+    return 0;
+}
+
+static int
+tune(struct lane *l, struct tune_result *ret)
+{
+    (void)l;
+    *ret = (struct tune_result){ .first = 2, .best = tune_faster ? 1 : 2 };
+    return 1;
+}
+
+static void
+tunes(struct gpu *g)
+{
+    captures(g);
+    tuner = *g->device;
+    tuner.tune = tune;
+    g->device = &tuner;
+}
+
+static void
+every_matmul_is_measured_in_scratch_and_captured_steps_are_let_go_of(void **state)
+{
+    static const char *const config[] = { LLAMA, T5 };
+
+    (void)state;
+    for (size_t c = 0; c < ARRAY_LEN(config); c++) {
+        struct tune_result row;
+        struct tensor last = NO_TENSOR;
+        struct err err;
+        uint64_t n, bytes;
+        uint32_t n_shapes = 0;
+
+        graph_bytes = 1000;
+        open_model(config[c], (struct hand_options){ .twice = true,
+                                                     .buckets = true,
+                                                     .opened = tunes,
+                                                     .max_rows = 100,
+                                                     .graphs_memory = 1 << 20 });
+        sit_mixed(c == 1);
+        hand_run(&h);
+        assert_true(n_captured > 0);
+        assert_true(exec_n_matmuls(h.x) > 0);
+        tuner.matmul = matmul;
+        for (uint32_t i = 0; i < exec_n_matmuls(h.x); i++) {
+            bool more;
+
+            if (exec_matmul(h.x, i, &err) < 0) fail_msg("%s", err.text);
+            more = tuned_w.dim[0] == last.dim[0] && tuned_w.dim[1] == last.dim[1];
+            n_shapes += !more;
+            assert_true(more ? tuned_x.dim[0] > last.dim[2] : tuned_x.dim[0] == 16);
+            assert_true(tuned_x.data != tuned_y.data);
+            last = tuned_w;
+            last.dim[2] = tuned_x.dim[0];
+        }
+        assert_int_equal(n_shapes, c == 0 ? 5 : 7);
+        assert_int_equal(exec_matmul(h.x, exec_n_matmuls(h.x), &err), -EINVAL);
+        tune_faster = false;
+        assert_int_equal(exec_tune(h.x, &row), 1);
+        assert_int_equal(n_dropped, 0);
+        tune_faster = true;
+        assert_int_equal(exec_tune(h.x, &row), 1);
+        exec_graphs(h.x, &n, &bytes);
+        assert_int_equal(n, 0);
+        assert_int_equal(bytes, 0);
+        assert_int_equal(n_dropped, n_captured);
+        hand_close(&h);
+    }
+}
+
 static const struct arch *real;
 static struct look {
     uint32_t n_single, n_runs;
@@ -746,6 +828,7 @@ main(void)
         cmocka_unit_test(graphs_that_do_not_fit_together_take_no_turns),
         cmocka_unit_test(what_cannot_be_captured_runs_plain_for_good),
         cmocka_unit_test(no_memory_for_graphs_means_none),
+        cmocka_unit_test(every_matmul_is_measured_in_scratch_and_captured_steps_are_let_go_of),
         cmocka_unit_test(a_step_says_how_many_runs_of_one_row_come_first),
         cmocka_unit_test(what_is_not_there_yet_is_refused_by_name),
         cmocka_unit_test(another_kv_dtype_than_the_groups_were_made_for_is_a_sentence),

@@ -143,6 +143,23 @@ more_buckets_than_slots_run_plain(void **state)
     assert_non_null(graphs_use(&g, GRAPHS_MOST, 100));
 }
 
+static void
+graphs_that_are_taken_are_captured_anew(void **state)
+{
+    struct graphs g = { .room = 1000 };
+    struct graph *drop;
+
+    (void)state;
+    for (uint32_t i = 1; i <= 2; i++)
+        assert_int_equal(graphs_keep(&g, graphs_use(&g, i, i), graph_no(i), 10, 1, i, &drop), 0);
+    assert_true(graphs_take(&g) == graph_no(1));
+    assert_true(graphs_take(&g) == graph_no(2));
+    assert_null(graphs_take(&g));
+    assert_int_equal(g.bytes, 0);
+    assert_false(graphs_may_capture(&g, graphs_use(&g, 1, 3), 0)); /* plain once, as at first */
+    assert_true(graphs_may_capture(&g, graphs_use(&g, 1, 4), 0));
+}
+
 int
 main(void)
 {
@@ -154,6 +171,7 @@ main(void)
         cmocka_unit_test(a_graph_larger_than_all_room_is_not_tried_again),
         cmocka_unit_test(a_capture_hides_behind_what_the_device_is_busy_with),
         cmocka_unit_test(more_buckets_than_slots_run_plain),
+        cmocka_unit_test(graphs_that_are_taken_are_captured_anew),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

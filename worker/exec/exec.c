@@ -218,16 +218,6 @@ exec_gaps(struct exec *x, uint64_t *n, uint64_t *ns)
     }
 }
 
-int
-exec_tune(struct exec *x, char *line, size_t bytes)
-{
-    int r = 0;
-
-    for (unsigned i = 0; i < x->c.n_lanes && r == 0; i++)
-        r = x->op->tune(x->lane[i].lane, line, bytes);
-    return r;
-}
-
 uint64_t
 exec_done(const struct exec *x, unsigned lane)
 {

@@ -67,13 +67,19 @@ int exec_fd(const struct exec *x, unsigned lane);
 void exec_gaps(struct exec *x, uint64_t *n, uint64_t *ns);
 /* Captured steps of all lanes, and what they take of the device's memory. */
 void exec_graphs(const struct exec *x, uint64_t *n, uint64_t *bytes);
-/* gpu_ops.tune, of the first lane that has something left. Only while no step is out. */
-int exec_tune(struct exec *x, char *line, size_t bytes);
 uint64_t exec_done(const struct exec *x, unsigned lane); /* the last step that is done */
 /* The oldest step of the lane that is out and done: *r is ours, valid until two more exec_start() of the
  * lane. 0, or -EAGAIN: none is done. A device failure is r->status. */
 int exec_finish(struct exec *x, unsigned lane, const struct batch_result **r) MUST_USE;
 uint64_t exec_scratch_bytes(const struct exec *x);
+/* gpu_ops.tune, of the first lane that has something left. Only while no step is out. Captured steps are let go
+ * of where a faster algorithm was found: they hold the one of before. */
+int exec_tune(struct exec *x, struct tune_result *ret) MUST_USE;
+const char *exec_why(const struct exec *x); /* gpu_why() */
+/* Do the model's matmul i, a shape with a number of rows, of exec_n_matmuls(), in scratch, so that exec_tune()
+ * finds it. Only while no step is out. -ENOTSUP: not this one; -EIO: the device has failed. */
+uint32_t exec_n_matmuls(const struct exec *x);
+int exec_matmul(struct exec *x, uint32_t i, struct err *e) MUST_USE;
 /* What exec_open() will take of the device's memory, graphs apart. */
 uint64_t exec_needs(const struct exec_config *c, const struct model *m, const struct kv_config *kv);
 

@@ -88,6 +88,22 @@ graphs_keep(struct graphs *g, struct graphs_slot *s, struct graph *graph, uint64
     return 0;
 }
 
+struct graph *
+graphs_take(struct graphs *g)
+{
+    for (uint32_t i = 0; i < g->n; i++) {
+        struct graphs_slot *s = &g->slot[i];
+        struct graph *graph = s->graph;
+
+        if (!graph) continue;
+        g->bytes -= s->bytes;
+        s->graph = NULL;
+        s->wait = 1;
+        return graph;
+    }
+    return NULL;
+}
+
 void
 graphs_never(struct graphs_slot *s)
 {

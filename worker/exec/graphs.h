@@ -42,6 +42,9 @@ bool graphs_may_capture(struct graphs *g, struct graphs_slot *s, nsec busy);
  * (steps after done), or at all: let go of it and run plain. */
 int graphs_keep(struct graphs *g, struct graphs_slot *s, struct graph *graph, uint64_t bytes,
                 nsec took, uint64_t done, struct graph **drop) MUST_USE;
+/* One of the captured graphs, kept no longer, for the caller to drop; its bucket is captured anew. NULL: there
+ * is none. None may be running. */
+struct graph *graphs_take(struct graphs *g);
 /* The device cannot capture after all: s runs plain for good. */
 void graphs_never(struct graphs_slot *s);
 

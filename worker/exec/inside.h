@@ -6,6 +6,7 @@
  *     graphs.c    which steps run as captured graphs
  *     queue.c     the queue of one step
  *     warmup.c    a pass over padding, before the first step
+ *     tune.c      the model's matmuls measured, while no step is out
  *     exec.c      before the first step; a step's start and end
  *
  * A lane has one staging image on the device, because graphs keep addresses and because the copy into it

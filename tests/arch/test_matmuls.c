@@ -1,0 +1,60 @@
+/* test_matmuls.c - which matmuls a model has, and with how many rows each is measured. */
+#include "tests/test.h"
+#include "worker/arch/registry.h"
+#include "worker/model/matmuls.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+struct shape {
+    uint32_t n, k;
+    bool head;
+};
+
+static void
+has(const char *name, const struct shape *want, uint32_t n)
+{
+    struct gpu_options o = { .device = "cpu", .isa = "auto" };
+    struct model_source s = { .dtype = DT_COUNT, .weights_fd = -1 };
+    const char *srcdir = getenv("srcdir");
+    struct matmul list[MAX_MATMULS];
+    struct gpu *gpu;
+    struct model *m = NULL;
+    struct err e;
+    char dir[256];
+
+    snprintf(dir, sizeof dir, "%s/tests/data/golden/%s", srcdir ? srcdir : ".", name);
+    s.dir = dir;
+    assert_int_equal(gpu_open(&gpu, &o, &e), 0);
+    if (model_open(&m, &s, gpu, arch_families, &e) < 0) fail_msg("%s", e.text);
+    assert_int_equal(model_matmuls(m, list), n);
+    for (uint32_t i = 0; i < n; i++) {
+        assert_int_equal(list[i].w.dim[0], want[i].n);
+        assert_int_equal(list[i].w.dim[1], want[i].k);
+        assert_int_equal(list[i].head, want[i].head);
+        assert_non_null(list[i].w.data);
+    }
+    model_close(m);
+    gpu_close(gpu);
+}
+
+static void
+a_llama_has_its_head_and_four_of_a_layer(void **state)
+{
+    static const struct shape want[] = {
+        { 320, 64, true }, { 192, 64 }, { 64, 64 }, { 352, 64 }, { 64, 176 },
+    };
+
+    (void)state;
+    has("llama2", want, ARRAY_LEN(want));
+}
+
+int
+main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_llama_has_its_head_and_four_of_a_layer),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

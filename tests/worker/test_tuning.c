@@ -1,0 +1,184 @@
+/* test_tuning.c - when the worker measures, what it keeps, and what ends it; the device is pretended. */
+#include "worker/tuning.h"
+
+#include "tests/test.h"
+
+#include <errno.h>
+#include <string.h>
+
+enum { PAIRS = 5 };
+static uint32_t n_asked, n_measured, fails_at,
+    left; /* left: of what was asked for, not measured yet */
+static int fails_with;
+
+uint32_t
+exec_n_matmuls(const struct exec *x)
+{
+    (void)x;
+    return PAIRS;
+}
+
+int
+exec_matmul(struct exec *x, uint32_t i, struct err *e)
+{
+    (void)x;
+    if (fails_with && i == fails_at) return err_set(e, fails_with, "as the test wished");
+    assert_int_equal(i, n_asked % PAIRS);
+    n_asked++;
+    left = i != 1; /* the second is in the table already */
+    return 0;
+}
+
+int
+exec_tune(struct exec *x, struct tune_result *ret)
+{
+    (void)x;
+    if (!left) return 0;
+    left--;
+    n_measured++;
+    *ret = (struct tune_result){ .n = n_asked, .rows = 16, .first = 2, .best = 1 };
+    return 1;
+}
+
+const char *
+exec_why(const struct exec *x)
+{
+    (void)x;
+    return "";
+}
+
+static struct tuning
+opened(const char *refuse)
+{
+    struct tuning t;
+    struct err e;
+
+    n_asked = n_measured = left = 0;
+    fails_with = 0;
+    assert_int_equal(tuning_open(&t, NULL, refuse, &e), 0);
+    return t;
+}
+
+static void
+a_worker_with_nothing_to_tune_says_why(void **state)
+{
+    struct tuning t = opened("there is nothing");
+    struct err e;
+
+    (void)state;
+    assert_int_equal(tuning_begin(&t, &e), -ENOTSUP);
+    assert_string_equal(e.text, "there is nothing");
+    assert_int_equal(tuning_turn(&t, true, &e), 0);
+    assert_int_equal(n_measured, 0);
+    tuning_close(&t);
+}
+
+static void
+one_matmul_a_turn_and_only_while_idle(void **state)
+{
+    struct tuning t = opened(NULL);
+    struct tuning_state s;
+    struct tune_result row[PAIRS];
+    struct err e;
+
+    (void)state;
+    assert_int_equal(tuning_turn(&t, true, &e), 0); /* nobody asked */
+    for (uint32_t pass = 0; pass < 2; pass++) {
+        uint32_t n = 0;
+
+        n_measured = 0;
+        assert_int_equal(tuning_begin(&t, &e), PAIRS);
+        do {
+            assert_int_equal(tuning_turn(&t, false, &e), 0);
+            assert_int_equal(tuning_turn(&t, true, &e), 1);
+            assert_true(n_measured <= n + 1);
+            n = n_measured;
+            tuning_read(&t, &s, 0, row, 0);
+            if (s.running) assert_int_equal(tuning_begin(&t, &e), PAIRS); /* goes on */
+        } while (s.running);
+        assert_int_equal(n_asked, PAIRS * (pass + 1));
+        assert_int_equal(n, PAIRS - 1);
+        assert_int_equal(s.done, PAIRS);
+        assert_int_equal(s.n_rows, PAIRS - 1);
+    }
+    assert_int_equal(tuning_turn(&t, true, &e), 0);
+    tuning_close(&t);
+}
+
+/* Turns until it is over; what the last one returned. */
+static int
+to_the_end(struct tuning *t)
+{
+    struct tuning_state s;
+    struct err e;
+    int r;
+
+    assert_int_equal(tuning_begin(t, &e), PAIRS);
+    do {
+        r = tuning_turn(t, true, &e);
+        tuning_read(t, &s, 0, NULL, 0);
+    } while (s.running);
+    assert_int_equal(tuning_turn(t, true, &e), 0);
+    return r;
+}
+
+static void
+rows_are_read_from_where_the_reader_is(void **state)
+{
+    struct tuning t = opened(NULL);
+    struct tuning_state s;
+    struct tune_result row[PAIRS];
+
+    (void)state;
+    assert_int_equal(to_the_end(&t), 1);
+    assert_int_equal(tuning_read(&t, &s, 1, row, 2), 2);
+    assert_int_equal(row[0].n, 3);
+    assert_int_equal(row[1].n, 4);
+    assert_int_equal(tuning_read(&t, &s, 3, row, PAIRS), 1);
+    assert_int_equal(tuning_read(&t, &s, 4, row, PAIRS), 0);
+    assert_int_equal(tuning_read(&t, &s, UINT32_MAX, row, PAIRS), 0);
+    assert_string_equal(s.why, "");
+    tuning_close(&t);
+}
+
+static void
+what_cannot_be_done_is_passed_over_and_anything_else_ends_it(void **state)
+{
+    static const struct {
+        int fails_with, last;
+        uint32_t done, rows;
+        const char *why;
+    } cases[] = {
+        { -ENOTSUP, 1, PAIRS, PAIRS - 2, "" },
+        { -EACCES, 1, PAIRS - 1, PAIRS - 2, "as the test wished" },
+        { -EIO, -EIO, PAIRS - 1, PAIRS - 2, "as the test wished" },
+    };
+
+    (void)state;
+    for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
+        struct tuning t = opened(NULL);
+        struct tuning_state s;
+        struct tune_result row[PAIRS];
+
+        fails_with = cases[i].fails_with;
+        fails_at = PAIRS - 1;
+        assert_int_equal(to_the_end(&t), cases[i].last);
+        assert_int_equal(tuning_read(&t, &s, 0, row, PAIRS), cases[i].rows);
+        assert_int_equal(s.done, cases[i].done);
+        assert_string_equal(s.why, cases[i].why);
+        tuning_close(&t);
+    }
+}
+
+int
+main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_worker_with_nothing_to_tune_says_why),
+        cmocka_unit_test(one_matmul_a_turn_and_only_while_idle),
+        cmocka_unit_test(rows_are_read_from_where_the_reader_is),
+        cmocka_unit_test(what_cannot_be_done_is_passed_over_and_anything_else_ends_it),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

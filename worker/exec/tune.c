@@ -1,0 +1,121 @@
+/* tune.c - measure the model's matmuls on the device, in scratch memory, while no step is out.
+ *
+ * Shapes are the model's, rows the buckets by which the device keeps algorithms. Both are few: a list of
+ * pairs, walked anew each time, because that is cheaper than to keep it.
+ */
+#include "worker/exec/inside.h"
+#include "worker/model/matmuls.h"
+
+#include <errno.h>
+
+/* A shape's time must stay well below what the supervisor takes for a hang: it is run hundreds of times. LEAST: so
+ * few rows have a kernel of their own, in 16-bit dtypes. */
+enum { LEAST = 16, MOST = 2048, MOST_FP32 = 256 };
+
+static uint32_t
+bucket_after(uint32_t b)
+{
+    return b & (b - 1) ? b / 3 * 4 : b + b / 2;
+}
+
+/* Pair i; false: there are not so many. *n: how many there are, where i is beyond them. */
+static bool
+find(const struct exec *x, uint32_t i, struct matmul *ret, uint32_t *rows, uint32_t *n)
+{
+    struct matmul list[MAX_MATMULS];
+    uint32_t n_shapes = model_matmuls(x->m, list);
+    bool fp32 = x->m->act == DT_F32;
+
+    *n = 0;
+    for (uint32_t j = 0; j < n_shapes; j++) {
+        uint32_t most = MIN(list[j].head ? x->piece : x->scratch_rows,
+                            (uint32_t)(fp32 ? MOST_FP32 : MOST));
+        uint32_t b = fp32 ? LEAST : bucket_after(LEAST), last;
+
+        if (!fp32 && most <= LEAST) continue;
+        do {
+            last = b;
+            *ret = list[j];
+            *rows = MIN(b, most);
+            if ((*n)++ == i) return true;
+            b = bucket_after(b);
+        } while (last < most);
+    }
+    return false;
+}
+
+uint32_t
+exec_n_matmuls(const struct exec *x)
+{
+    struct matmul m;
+    uint32_t rows, n;
+
+    find(x, UINT32_MAX, &m, &rows, &n);
+    return n;
+}
+
+/* The narrowest scratch of so many columns but one. */
+static const struct tensor *
+scratch_for(const struct exec_lane *l, uint32_t cols, const struct tensor *but)
+{
+    const struct tensor *best = NULL;
+
+    for (unsigned i = 0; i < ARRAY_LEN(l->scratch); i++) {
+        const struct tensor *t = &l->scratch[i];
+
+        if (t == but || !t->data || t->dim[1] < cols) continue;
+        if (!best || t->dim[1] < best->dim[1]) best = t;
+    }
+    return best;
+}
+
+/* Captured steps hold the algorithms of before. */
+static void
+forget_graphs(struct exec *x, struct exec_lane *l)
+{
+    struct graph *g;
+
+    while ((g = graphs_take(&l->graphs))) x->op->graph_drop(l->lane, g);
+}
+
+int
+exec_matmul(struct exec *x, uint32_t i, struct err *e)
+{
+    struct exec_lane *l = &x->lane[0];
+    const struct tensor *in, *out;
+    struct matmul m;
+    struct tensor to, from;
+    uint32_t rows, n;
+    int r;
+
+    check(l->started == l->finished);
+    if (!find(x, i, &m, &rows, &n)) return err_set(e, -EINVAL, "there are %u matmuls", n);
+    in = m.head ? &l->picked : scratch_for(l, m.w.dim[1], NULL);
+    out = m.head ? &l->logits : in ? scratch_for(l, m.w.dim[0], in) : NULL;
+    if (!out)
+        return err_set(e, -ENOTSUP, "[%u, %u]: no scratch of so many columns", m.w.dim[0],
+                       m.w.dim[1]);
+    from = tensor_cols(tensor_rows(*in, 0, rows), 0, m.w.dim[1]);
+    to = tensor_cols(tensor_rows(*out, 0, rows), 0, m.w.dim[0]);
+    r = x->op->fill_random(l->lane, from, /* seed= */ i, 1);
+    if (r == 0) r = x->op->matmul(l->lane, to, from, m.w, NO_TENSOR, 0);
+    return r < 0 ? err_set(e, r, "%s", gpu_why(x->gpu)) : 0;
+}
+
+int
+exec_tune(struct exec *x, struct tune_result *ret)
+{
+    int r = 0;
+
+    for (unsigned i = 0; i < x->c.n_lanes && r == 0; i++) {
+        r = x->op->tune(x->lane[i].lane, ret);
+        if (r > 0 && ret->best < ret->first) forget_graphs(x, &x->lane[i]);
+    }
+    return r;
+}
+
+const char *
+exec_why(const struct exec *x)
+{
+    return gpu_why(x->gpu);
+}
