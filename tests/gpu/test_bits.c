@@ -588,14 +588,6 @@ two_lanes_at_once_give_the_same_bits_as_one(void **state)
     rig_close(&r);
 }
 
-static int
-seed(void **state)
-{
-    (void)state;
-    test_seed();
-    return 0;
-}
-
 int
 main(int argc, char **argv)
 {
@@ -612,5 +604,5 @@ main(int argc, char **argv)
 
     rig_args(argc, argv);
     rig_invariant();
-    return cmocka_run_group_tests(tests, seed, NULL);
+    return cmocka_run_group_tests(tests, test_seed_group, NULL);
 }

@@ -295,14 +295,6 @@ a_graph_queues_the_same_work_again_on_other_contents(void **state)
     rig_close(&r);
 }
 
-static int
-seed(void **state)
-{
-    (void)state;
-    test_seed();
-    return 0;
-}
-
 int
 main(int argc, char **argv)
 {
@@ -318,5 +310,5 @@ main(int argc, char **argv)
     };
 
     rig_args(argc, argv);
-    return cmocka_run_group_tests(tests, seed, NULL);
+    return cmocka_run_group_tests(tests, test_seed_group, NULL);
 }

@@ -708,14 +708,6 @@ random_weights_are_normal_and_depend_on_seed_and_index_alone(void **state)
     rig_close(&r);
 }
 
-static int
-seed(void **state)
-{
-    (void)state;
-    test_seed();
-    return 0;
-}
-
 int
 main(int argc, char **argv)
 {
@@ -735,5 +727,5 @@ main(int argc, char **argv)
     };
 
     rig_args(argc, argv);
-    return cmocka_run_group_tests(tests, seed, NULL);
+    return cmocka_run_group_tests(tests, test_seed_group, NULL);
 }

@@ -326,14 +326,6 @@ random_weights_are_those_of_the_cpu(void **state)
     gpu_close(cpu);
 }
 
-static int
-seed(void **state)
-{
-    (void)state;
-    test_seed();
-    return 0;
-}
-
 int
 main(int argc, char **argv)
 {
@@ -346,5 +338,5 @@ main(int argc, char **argv)
     };
 
     rig_args(argc, argv);
-    return cmocka_run_group_tests(tests, seed, NULL);
+    return cmocka_run_group_tests(tests, test_seed_group, NULL);
 }

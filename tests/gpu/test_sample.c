@@ -529,14 +529,6 @@ a_token_is_the_same_on_every_device_whatever_a_row_asks_for(void **state)
     gpu_close(cpu);
 }
 
-static int
-seed(void **state)
-{
-    (void)state;
-    test_seed();
-    return 0;
-}
-
 int
 main(int argc, char **argv)
 {
@@ -553,5 +545,5 @@ main(int argc, char **argv)
     };
 
     rig_args(argc, argv);
-    return cmocka_run_group_tests(tests, seed, NULL);
+    return cmocka_run_group_tests(tests, test_seed_group, NULL);
 }

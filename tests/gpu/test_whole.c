@@ -393,14 +393,6 @@ attention_of_whole_models_gives_a_row_the_same_bits_in_any_chunk_and_company(voi
         }
 }
 
-static int
-seed(void **state)
-{
-    (void)state;
-    test_seed();
-    return 0;
-}
-
 int
 main(int argc, char **argv)
 {
@@ -415,5 +407,5 @@ main(int argc, char **argv)
     rig_args(argc, argv);
     if (!rig_cuda()) return 77; /* gigabytes of operands */
     rig_invariant();
-    return cmocka_run_group_tests(tests, seed, NULL);
+    return cmocka_run_group_tests(tests, test_seed_group, NULL);
 }

@@ -62,6 +62,17 @@ refused(const struct ckpt *c, int code, const char *sentence)
     assert_int_equal(r, code);
 }
 
+/* The toy, whole and in bf16, as a checkpoint of one file. */
+static struct model_source
+whole_ckpt(struct ckpt *c)
+{
+    ckpt_open(c);
+    toy_config(c, "");
+    toy_add(c, "", "BF16", "BF16", NULL);
+    ckpt_write(c, "model.safetensors", 8);
+    return source(c);
+}
+
 static float
 element(struct tensor t, uint32_t row, uint32_t col)
 {
@@ -130,11 +141,7 @@ lines_are_stacked_and_placed_by_their_flags(void **state)
     struct ckpt c;
 
     (void)state;
-    ckpt_open(&c);
-    toy_config(&c, "");
-    toy_add(&c, "", "BF16", "BF16", NULL);
-    ckpt_write(&c, "model.safetensors", 8);
-    s = source(&c);
+    s = whole_ckpt(&c);
     m = opened(&s);
     t = m->top;
     l = m->layer;
@@ -473,11 +480,7 @@ progress_ends_at_the_total(void **state)
     struct ckpt c;
 
     (void)state;
-    ckpt_open(&c);
-    toy_config(&c, "");
-    toy_add(&c, "", "BF16", "BF16", NULL);
-    ckpt_write(&c, "model.safetensors", 8);
-    s = source(&c);
+    s = whole_ckpt(&c);
     s.progress = tell;
     s.arg = &told;
     m = opened(&s);
@@ -496,11 +499,7 @@ a_predecessors_arena_is_adopted_and_nothing_is_copied(void **state)
     struct ckpt c;
 
     (void)state;
-    ckpt_open(&c);
-    toy_config(&c, "");
-    toy_add(&c, "", "BF16", "BF16", NULL);
-    ckpt_write(&c, "model.safetensors", 8);
-    s = source(&c);
+    s = whole_ckpt(&c);
     a = opened(&s);
     assert_false(a->adopted);
     s.weights_fd = dup(a->weights.fd);
@@ -554,11 +553,7 @@ a_damaged_tensor_is_rebuilt_alone(void **state)
         uint8_t *before;
 
         (void)state;
-        ckpt_open(&c);
-        toy_config(&c, "");
-        toy_add(&c, "", "BF16", "BF16", NULL);
-        ckpt_write(&c, "model.safetensors", 8);
-        s = source(&c);
+        s = whole_ckpt(&c);
         s.random = random;
         a = opened(&s);
         before = malloc(a->weights.bytes);
@@ -608,11 +603,7 @@ a_load_that_did_not_end_is_begun_again(void **state)
     uint64_t *word;
 
     (void)state;
-    ckpt_open(&c);
-    toy_config(&c, "");
-    toy_add(&c, "", "BF16", "BF16", NULL);
-    ckpt_write(&c, "model.safetensors", 8);
-    s = source(&c);
+    s = whole_ckpt(&c);
     a = opened(&s);
     for (word = a->weights.base; *word != UINT64_C(0x6c616573676c); word++) {
     }
@@ -746,11 +737,7 @@ an_arena_of_another_checkpoint_is_not_adopted(void **state)
     uint64_t before[2];
 
     (void)state;
-    ckpt_open(&c);
-    toy_config(&c, "");
-    toy_add(&c, "", "BF16", "BF16", NULL);
-    ckpt_write(&c, "model.safetensors", 8);
-    s = source(&c);
+    s = whole_ckpt(&c);
     a = opened(&s);
     assert_true(adopts(s, a));
     other = s;
@@ -786,13 +773,8 @@ a_copied_checkpoint_is_the_same_checkpoint(void **state)
 
     (void)state;
     for (int i = 0; i < 2; i++) {
-        struct model_source s;
+        struct model_source s = whole_ckpt(&c[i]);
 
-        ckpt_open(&c[i]);
-        toy_config(&c[i], "");
-        toy_add(&c[i], "", "BF16", "BF16", NULL);
-        ckpt_write(&c[i], "model.safetensors", 8);
-        s = source(&c[i]);
         m[i] = opened(&s);
     }
     assert_memory_equal(m[0]->fingerprint, m[1]->fingerprint, sizeof m[0]->fingerprint);

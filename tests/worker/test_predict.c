@@ -219,14 +219,6 @@ kinds_and_sizes_of_work_are_kept_apart(void **state)
     assert_int_equal(predict_left(&p, GENERATION, 64, 0, 0), -1);
 }
 
-static int
-seed(void **state)
-{
-    (void)state;
-    test_seed();
-    return 0;
-}
-
 int
 main(void)
 {
@@ -243,5 +235,5 @@ main(void)
         cmocka_unit_test(kinds_and_sizes_of_work_are_kept_apart),
     };
 
-    return cmocka_run_group_tests(tests, seed, NULL);
+    return cmocka_run_group_tests(tests, test_seed_group, NULL);
 }
