@@ -15,6 +15,10 @@ _Static_assert(sizeof(struct top) == sizeof(struct batch_top) &&
                    offsetof(struct top, logprob) == offsetof(struct batch_top, logprob),
                "top on both sides");
 
+const struct sample_row draw_padding = {
+    .seat = SEAT_NONE, .top_p = 1, .repetition = 1, .force = 0, .target = -1
+};
+
 struct draw {
     uint32_t *which;
     struct sample_row *row;
@@ -100,10 +104,6 @@ void
 draw_stage(struct exec *x, struct stage *st, const struct batch *b, struct outcome *o,
            struct todo *t)
 {
-    /* Padding: the token is forced, so that nobody looks at such a row's logits. */
-    static const struct sample_row none = {
-        .seat = SEAT_NONE, .top_p = 1, .repetition = 1, .force = 0, .target = -1
-    };
     struct draw d = { .ban = st->ban, .in_order = true };
     uint32_t next = 0;
 
@@ -127,7 +127,7 @@ draw_stage(struct exec *x, struct stage *st, const struct batch *b, struct outco
     check(next == b->n_logits);
     o->r.first_top[next] = d.n_top;
     o->r.logprob = (float *)o->drawn + t->draw_rows;
-    for (; next < t->draw_rows; next++) d.row[next] = none;
+    for (; next < t->draw_rows; next++) d.row[next] = draw_padding;
     if (d.in_order) t->which = NULL;
     t->n_top = d.n_top;
     t->n_ban = d.n_ban;

@@ -125,8 +125,7 @@ lane_end(struct exec *x, struct exec_lane *l)
     while (l->graphs.n && l->finished < l->started && x->op->lane_error(l->lane) == 0 &&
            x->op->lane_done(l->lane) < l->outcome[(l->started - 1) % OUTCOMES].r.step)
         usleep(50);
-    for (uint32_t i = 0; i < l->graphs.n; i++)
-        if (l->graphs.slot[i].graph) x->op->graph_drop(l->lane, l->graphs.slot[i].graph);
+    drop_graphs(x, l);
     x->op->lane_close(l->lane);
 }
 

@@ -137,6 +137,8 @@ void stage_rest(struct exec *x, struct stage *st, const struct batch *b, struct 
 bool stage_follows(const struct batch *b, uint32_t i);
 
 /* queue.c */
+/* All that were captured, to be captured anew; none may be running. */
+void drop_graphs(struct exec *x, struct exec_lane *l);
 int queue_step(struct exec *x, struct exec_lane *l, const struct stage *st, const struct batch *b,
                const struct todo *t, struct outcome *o) MUST_USE;
 
@@ -144,6 +146,8 @@ int queue_step(struct exec *x, struct exec_lane *l, const struct stage *st, cons
 int warm_up(struct exec *x, struct exec_lane *l) MUST_USE;
 
 /* draw.c */
+/* A row that draws for nobody: its token is forced, so that its logits are not looked at. */
+extern const struct sample_row draw_padding;
 void draw_stage(struct exec *x, struct stage *st, const struct batch *b, struct outcome *o,
                 struct todo *t);
 int draw_queue(struct exec *x, struct exec_lane *l, const struct todo *t) MUST_USE;

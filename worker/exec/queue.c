@@ -93,6 +93,14 @@ busy(const struct exec_lane *l, nsec now)
     return MAX(l->since + l->step_ns - now, (nsec)0);
 }
 
+void
+drop_graphs(struct exec *x, struct exec_lane *l)
+{
+    struct graph *g;
+
+    while ((g = graphs_take(&l->graphs))) x->op->graph_drop(l->lane, g);
+}
+
 /* Record the decoder's part into t's slot, if that is due; it stays empty where it is not, or cannot be. */
 static void
 capture(struct exec *x, struct exec_lane *l, const struct todo *t)

@@ -69,15 +69,6 @@ scratch_for(const struct exec_lane *l, uint32_t cols, const struct tensor *but)
     return best;
 }
 
-/* Captured steps hold the algorithms of before. */
-static void
-forget_graphs(struct exec *x, struct exec_lane *l)
-{
-    struct graph *g;
-
-    while ((g = graphs_take(&l->graphs))) x->op->graph_drop(l->lane, g);
-}
-
 int
 exec_matmul(struct exec *x, uint32_t i, struct err *e)
 {
@@ -109,7 +100,8 @@ exec_tune(struct exec *x, struct tune_result *ret)
 
     for (unsigned i = 0; i < x->c.n_lanes && r == 0; i++) {
         r = x->op->tune(x->lane[i].lane, ret);
-        if (r > 0 && ret->best < ret->first) forget_graphs(x, &x->lane[i]);
+        /* Captured steps hold the algorithm of before. */
+        if (r > 0 && ret->best < ret->first) drop_graphs(x, &x->lane[i]);
     }
     return r;
 }

@@ -34,9 +34,7 @@ stage_padding(struct exec_lane *l, struct stage *st, uint32_t n, struct todo *t)
     }
     *run = (struct run){ .seat = SEAT_NONE, .n_rows = n, .kv_len = n };
     *which = n - 1;
-    *row = (struct sample_row){
-        .seat = SEAT_NONE, .top_p = 1, .repetition = 1, .force = 0, .target = -1
-    };
+    *row = draw_padding;
     s->rows.n_rows = n;
     s->rows.n_runs = 1;
     s->rows.n_single = n == 1;
