@@ -1,6 +1,7 @@
 /* deliver.c - see deliver.h. Encoding first, then the order of things, then the clock. */
 #include "daemon/deliver.h"
 
+#include "base/failpoint.h"
 #include "base/log.h"
 #include "daemon/frontend.h"
 #include "daemon/relay.h"
@@ -154,6 +155,7 @@ send_chunk(struct daemon *d, struct client *c, struct row *r)
     }
     k = front_send(d, c, d->out.data, d->out.size);
     if (k < 0) return k;
+    FP(deliver_chunk);
     r->stalled = 0;
     r->n_chunks++;
     if (prompt) {
@@ -184,6 +186,7 @@ send_last(struct daemon *d, struct client *c, struct row *r)
         k = front_send(d, c, d->out.data, d->out.size);
     }
     if (k < 0) return k;
+    FP(deliver_last);
     ledger_told(d->ledger, r);
     c->n_open--;
     if (is_error(r)) {

@@ -6,6 +6,7 @@
  */
 #include "daemon/frontend.h"
 
+#include "base/failpoint.h"
 #include "base/log.h"
 #include "daemon/admission.h"
 #include "daemon/commands.h"
@@ -282,6 +283,7 @@ submit(struct daemon *d, struct client *c, const struct msg *m)
         REFUSE(d, c, m->rid, (uint32_t)code, "%s", e.text);
         return;
     }
+    FP(front_taken);
     d->n_requests++;
     c->n_open++;
     p = front_begin(d, LAGAN_MSG_ACCEPT, m->rid, 2);
@@ -290,6 +292,7 @@ submit(struct daemon *d, struct client *c, const struct msg *m)
     msg_key(&p, "id");
     msgpack_pack_uint64(&p, r->id);
     send_out(d, c);
+    FP(front_accepted);
 }
 
 static void
@@ -408,6 +411,7 @@ front_frame(struct daemon *d, struct client *c, const void *frame, size_t n)
                e.text);
         return;
     }
+    FP(front_decoded);
     switch (m.type) {
     case LAGAN_MSG_HELLO:
         hello(d, c, &m);

@@ -5,6 +5,7 @@
  */
 #include "daemon/relay.h"
 
+#include "base/failpoint.h"
 #include "base/log.h"
 #include "daemon/admission.h"
 #include "daemon/deliver.h"
@@ -70,6 +71,7 @@ give(struct worker *w, struct row *r)
     w->tokens += r->cost;
     w->sending = r->index;
     w->sent_bytes = 0;
+    FP(relay_giving);
     send_pieces(w, r);
 }
 

@@ -3,6 +3,7 @@
  * ring_peek() has copied the record out and held its header to the rules; here every field of the
  * payload is, before anything of it is used. The first thing that cannot be true ends the worker.
  */
+#include "base/failpoint.h"
 #include "daemon/calls.h"
 #include "daemon/deliver.h"
 #include "daemon/relay.h"
@@ -356,6 +357,7 @@ drain(struct worker *w, uint32_t records, size_t n_bytes, struct err *e)
         w->n_records++;
         bytes += rec.len;
         r = relay_record(w, &rec, e);
+        FP(relay_taken);
         if (r < 0) break;
     }
     if (r == -EBADMSG && *ring_why(&w->link.in)) {

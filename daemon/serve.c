@@ -9,6 +9,7 @@
  */
 #include "daemon/serve.h"
 
+#include "base/failpoint.h"
 #include "base/log.h"
 #include "daemon/calls.h"
 #include "daemon/control.h"
@@ -274,6 +275,7 @@ loop(struct daemon *d)
         }
         d->now = clock_now();
         more = turn(d);
+        FP(turn_done);
     }
     sd_event_source_unref(k.timer);
     return r < 0 ? r : 0;

@@ -5,6 +5,8 @@
  */
 #include "daemon/spawn.h"
 
+#include "base/failpoint.h"
+
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
@@ -65,8 +67,9 @@ static bool
 passes(const char *v)
 {
     static const char *const begins[] = {
-        "PATH=", "HOME=",   "LANG=", "LC_",          "TZ=",           "TMPDIR=",      "LD_LIBRARY_",
-        "CUDA_", "NVIDIA_", "NCCL_", "ASAN_OPTIONS", "UBSAN_OPTIONS", "TSAN_OPTIONS", "LSAN_OPTIONS"
+        "PATH=",        "HOME=",         "LANG=",        "LC_",          "TZ=",
+        "TMPDIR=",      "LD_LIBRARY_",   "CUDA_",        "NVIDIA_",      "NCCL_",
+        "ASAN_OPTIONS", "UBSAN_OPTIONS", "TSAN_OPTIONS", "LSAN_OPTIONS", FP_ENVIRONMENT
     };
 
     for (size_t i = 0; i < ARRAY_LEN(begins); i++) {
@@ -139,12 +142,14 @@ become_worker(const struct spawn *s, struct child *c, pid_t parent, int null, in
     sigset_t none;
 
     sigemptyset(&none);
+    FP(spawn_child);
     setpgid(0, 0); /* a terminal's ^C is for us alone */
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (getppid() != parent) _exit(127); /* we died before that took hold */
     signal(SIGPIPE, SIG_DFL);
     sigprocmask(SIG_SETMASK, &none, NULL);
     *failed = place_fds(&s->heritage, null, out);
+    FP(spawn_exec);
     if (!*failed) {
         execve(s->path, c->argv, c->envp);
         *failed = errno;

@@ -5,6 +5,7 @@
  */
 #include "daemon/worker.h"
 
+#include "base/failpoint.h"
 #include "base/log.h"
 #include "daemon/calls.h"
 #include "daemon/control.h"
@@ -218,6 +219,7 @@ bury(void *arg, const struct death *d)
     char how[96];
     struct err e;
 
+    FP(bury_began);
     /* Complete records of before count; beyond a violation nothing does. */
     if (d->cause != DEATH_CORRUPTION) relay_drain_dead(w);
     if (w->hand >= 0 && arenas_take(&w->arenas, w->hand, &e) == -EBADMSG) {
@@ -240,6 +242,7 @@ bury(void *arg, const struct death *d)
         }
     }
     if (!*w->why) snprintf(w->why, sizeof w->why, "%s: %s", death_word(d->cause), how);
+    FP(bury_drained);
     relay_lost(w, death_word(d->cause));
     calls_lost(w);
     arenas_after_death(&w->arenas, d->adopt_kv, d->counts, w->d->now);
@@ -292,6 +295,7 @@ start(struct worker *w, struct err *e)
         }
         w->control = control_open(w, &s.control, &s.token);
         r = spawn_worker(&s, &w->pid, &w->log, e);
+        FP(spawned);
     }
     close(bell);
     if (hand[1] >= 0) close(hand[1]);

@@ -1,6 +1,8 @@
 /* bell.c - see bell.h. */
 #include "ipc/bell.h"
 
+#include "base/failpoint.h"
+
 #include <errno.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -29,11 +31,13 @@ bell_ring(struct bell *b)
      * two sides sees the other. */
     atomic_thread_fence(memory_order_seq_cst); /* pair: bell_sleep() */
     seq = atomic_load_explicit(&b->peer->wait_seq, memory_order_relaxed);
+    FP(bell_fenced);
     if (seq % 2 == 0 || seq == b->last_kick) return;
     b->last_kick = seq;
     b->n_rung++;
     /* A full socket already wakes the peer, and a closed one is told by bell_drain(). */
     if (send(b->fd, "", 1, MSG_DONTWAIT | MSG_NOSIGNAL) < 0) return;
+    FP(bell_rung);
 }
 
 bool
@@ -45,8 +49,11 @@ bell_sleep(struct bell *b, bool (*ready)(void *), void *arg)
     if (seq % 2 == 0) {
         atomic_store_explicit(&b->mine->wait_seq, seq + 1, memory_order_relaxed);
     }
+    FP(bell_announced);
     atomic_thread_fence(memory_order_seq_cst); /* pair: bell_ring() */
-    return !ready(arg);
+    if (ready(arg)) return false;
+    FP(bell_asleep);
+    return true;
 }
 
 void
@@ -55,6 +62,7 @@ bell_wake(struct bell *b)
     uint64_t seq = atomic_load_explicit(&b->mine->wait_seq, memory_order_relaxed);
 
     if (seq % 2) atomic_store_explicit(&b->mine->wait_seq, seq + 1, memory_order_relaxed);
+    FP(bell_woken);
 }
 
 int

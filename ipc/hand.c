@@ -5,6 +5,8 @@
  */
 #include "ipc/hand.h"
 
+#include "base/failpoint.h"
+
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
@@ -57,6 +59,7 @@ hand_give(int sock, const struct hand_note *note, int fd, struct err *e)
 
         return err_set(e, code, "hand %s over: %s", note->name, strerror(-code));
     }
+    FP(hand_given);
     return 0;
 }
 

@@ -6,6 +6,8 @@
  */
 #include "ipc/ring.h"
 
+#include "base/failpoint.h"
+
 #include <errno.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -101,6 +103,7 @@ ring_reserve(struct ring *r, uint16_t type, uint16_t flags, uint32_t len, uint64
     h = (struct ring_header){ len, type, flags, r->epoch, r->seq++ };
     memcpy(data_at(r, r->pos + pad), &h, sizeof h);
     *ret = data_at(r, r->pos + pad) + RING_HEADER;
+    FP(ring_reserved);
     r->pos += pad + bytes;
     return 0;
 }
@@ -109,8 +112,10 @@ void
 ring_publish(struct ring *r)
 {
     if (r->pos == r->published) return;
+    FP(ring_publishing);
     r->published = r->pos;
     atomic_store_explicit(&r->w->tail, r->pos, memory_order_release); /* pair: see_tail() */
+    FP(ring_published);
 }
 
 uint64_t
@@ -209,6 +214,7 @@ ring_peek(struct ring *r, struct ring_record *ret)
         if (r->pos == r->peer) {
             TRY(see_tail(r));
             if (r->pos == r->peer) return 0;
+            FP(ring_tail_seen);
         }
         shm_copy_in(&h, data_at(r, r->pos), sizeof h);
         TRY(check_header(r, &h));
@@ -219,6 +225,7 @@ ring_peek(struct ring *r, struct ring_record *ret)
     r->pos += record_bytes(h.len);
     r->seq++;
     *ret = (struct ring_record){ h.type, h.flags, h.len, r->copy };
+    FP(ring_copied);
     return 1;
 }
 
@@ -226,8 +233,10 @@ void
 ring_release(struct ring *r)
 {
     if (r->pos == r->published) return;
+    FP(ring_releasing);
     r->published = r->pos;
     atomic_store_explicit(&r->r->head, r->pos, memory_order_release); /* pair: see_head() */
+    FP(ring_released);
 }
 
 bool

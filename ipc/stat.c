@@ -1,6 +1,8 @@
 /* stat.c - see stat.h. */
 #include "ipc/stat.h"
 
+#include "base/failpoint.h"
+
 /* clang-format off */
 const struct stat_row stat_rows[STAT_COUNT] = {
 #define X(kind, name, unit, sentence) { STAT_##kind, #name, unit, sentence },
@@ -17,6 +19,7 @@ stat_publish(struct shm_ctl *mine, const struct stats *s)
     atomic_store_explicit(&mine->stat_seq, seq + 1, memory_order_relaxed);
     atomic_thread_fence(
         memory_order_release); /* odd before the values; pair: stat_read()'s fence */
+    FP(stat_writing);
     for (uint32_t i = 0; i < STAT_COUNT; i++) {
         atomic_store_explicit(&mine->stat[i], s->v[i], memory_order_relaxed);
     }

@@ -1,6 +1,7 @@
 /* control.c - see control.h. */
 #include "worker/control.h"
 
+#include "base/failpoint.h"
 #include "base/log.h"
 #include "ipc/msg.h"
 
@@ -211,6 +212,7 @@ answer(struct control *c, const struct msg *m)
             msg_text(&p, e.text);
         }
     }
+    FP(control_sending);
     send_buffer(c, &b);
     msgpack_sbuffer_destroy(&b);
 }

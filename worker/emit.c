@@ -3,6 +3,7 @@
  * One STEP record an engine step where it fits; prompt log-probabilities go out before a request's
  * first token. Everything goes through the outbox; loop.c publishes and rings once a turn.
  */
+#include "base/failpoint.h"
 #include "include/lagan_wire.h"
 #include "ipc/records.h"
 #include "worker/worker.h"
@@ -75,6 +76,7 @@ finish(struct worker *w, struct request *r, uint16_t reason)
     check(!r->finished && reason);
     r->finished = true;
     outbox_put(&w->outbox, REC_FINISH, &f, sizeof f);
+    FP(finish_said);
     w->stats.v[STAT_finished]++;
 }
 

@@ -5,6 +5,8 @@
  */
 #include "worker/health.h"
 
+#include "base/failpoint.h"
+
 #include <execinfo.h>
 #include <signal.h>
 #include <stdlib.h>
@@ -47,6 +49,7 @@ report(int sig, const void *address, const char *sentence)
         if (i) words->step = trace->entry[(i - 1) % TRACE_ENTRIES].step;
     }
     if (sentence) say(sentence);
+    FP(words_writing);
     n = backtrace(frame, ARRAY_LEN(words->frame));
     for (int i = 0; i < n; i++) words->frame[i] = (uint64_t)(uintptr_t)frame[i];
     words->n_frames = (uint32_t)n;

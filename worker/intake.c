@@ -8,6 +8,7 @@
  * REJECT with the sentence for its client.
  */
 #include "base/clock.h"
+#include "base/failpoint.h"
 #include "base/log.h"
 #include "include/lagan_wire.h"
 #include "ipc/records.h"
@@ -121,6 +122,7 @@ admit(struct worker *w, struct request *r, nsec now)
     if (scheduler_add(w->e.sched, s, now, &e) < 0)
         return refuse(w, r, LAGAN_E_TOO_LONG, "%s", e.text);
     w->stats.v[STAT_requests]++;
+    FP(intake_taken);
 }
 
 /* The decoder's prefix was put behind max_source; without one a model that has a source starts with
@@ -433,6 +435,7 @@ intake_drain(struct worker *w, nsec now, struct err *e)
             break;
         case REC_DRAIN:
             w->draining = true;
+            FP(drain_seen);
             break;
         default:
             break; /* PAUSE and STATE ask nothing of this worker */

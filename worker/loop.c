@@ -9,6 +9,7 @@
  * shortly before and then look (predict.h). With nothing out nothing is looked at.
  */
 #include "base/clock.h"
+#include "base/failpoint.h"
 #include "base/log.h"
 #include "include/lagan_wire.h"
 #include "ipc/records.h"
@@ -66,6 +67,7 @@ flush(struct worker *w, struct err *e)
     if (!outbox_empty(&w->outbox)) w->stats.v[STAT_ring_full]++;
     if (r > 0) {
         ring_publish(&w->link.out);
+        FP(loop_published);
         bell_ring(&w->link.bell);
     }
     return 0;
@@ -252,7 +254,9 @@ launch(struct worker *w, unsigned lane, nsec now, struct err *e)
     w->idled = false;
     health_launch(w, b);
     set_deadline(w, now);
+    FP(step_planned);
     r = exec_start(w->e.exec, b, e);
+    FP(step_launched);
     return r < 0 ? r : 1;
 }
 
@@ -295,8 +299,11 @@ retire(struct worker *w, unsigned lane, nsec now, struct seq **seq, uint32_t *n_
         seq[i] = scheduler_seat(w->e.sched, b->run[i].seat);
         n_before[i] = seq[i] ? seq[i]->n_tokens : 0;
     }
+    FP(step_finished);
     scheduler_commit(w->e.sched, b, res, now);
+    FP(step_committed);
     emit_step(w, b, res, seq, n_before);
+    FP(step_emitted);
     l->finished = res->step;
     health_retire(w, lane, res->step);
     predict_learn(&l->predict, b->work, b->n_rows, now - l->since, w->seen);
@@ -429,6 +436,7 @@ loop_run(struct worker *w, struct err *e)
     w->control = control_start(w);
     health_phase(w, PHASE_READY, 0);
     emit_ready(w);
+    FP(ready_said);
     log_info(
         "ready in %.2f s on %s, %.1f MiB weights%s, %.1f MiB KV in %u groups of %u-token blocks",
         (double)w->e.load_ns / NSEC_S, gpu_describe(w->e.gpu),

@@ -4,6 +4,7 @@
  * a corrupt ring · 74 the device · 78 settings or the model's files, which no second try would mend. A
  * sentence on standard error (which is lagand's pipe) says why, always.
  */
+#include "base/failpoint.h"
 #include "base/log.h"
 #include "worker/control.h"
 #include "worker/health.h"
@@ -113,6 +114,7 @@ main(int argc, char **argv)
     struct err e = { 0 };
     int r;
 
+    FP(worker_main);
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     log_open("worker", LOG_LEVEL_INFO);
     r = read_argv(&w, &own, argc, argv, &e);
@@ -136,12 +138,14 @@ main(int argc, char **argv)
         return EXIT_INTERNAL;
     }
     health_arm(&w.link.w);
+    FP(worker_attached);
     r = loop_run(&w, &e);
     health_phase(&w, PHASE_EXIT, 0);
     if (r < 0 && r != -EPIPE) log_err("%s", e.text);
     if (r < 0)
         _exit(exit_code(r, w.loaded)); /* threads may be anywhere; nothing here must be saved */
 
+    FP(drain_done);
     control_stop(w.control);
     tuning_close(&w.tuning);
     text_thread_stop(w.text);

@@ -1,6 +1,8 @@
 /* outbox.c - see outbox.h: a plain buffer, filled from the front, reset when it has been sent. */
 #include "worker/outbox.h"
 
+#include "base/failpoint.h"
+
 #include <errno.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -96,6 +98,7 @@ outbox_flush(struct outbox *o, struct ring *ring)
         if (r == -EAGAIN) break;
         if (r < 0) return r;
         memcpy(to, h + 1, h->len);
+        FP(outbox_copied);
         o->sent += sizeof *h + h->len;
         moved = 1;
     }

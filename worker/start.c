@@ -4,6 +4,7 @@
  * makes is the engine's once start_done is set; on failure the sentence says which file, key or number.
  */
 #include "base/clock.h"
+#include "base/failpoint.h"
 #include "base/log.h"
 #include "worker/arch/registry.h"
 #include "worker/exec/graphs.h"
@@ -204,6 +205,7 @@ open_kv(struct worker *w, const struct exec_config *x, struct err *e)
     if (!n->kv_memory) return err_set(e, -ENOMEM, "memory for the KV manager");
     n->kv = kv_init(n->kv_memory, c, e);
     if (!n->kv) return err_while(e, -ENOMEM, "kv.memory");
+    FP(load_kv);
     return give_arena(w, "kv", &n->kv_arena, none, e);
 }
 
@@ -292,6 +294,7 @@ open_engine(struct worker *w, struct err *e)
     if (n->model->n_rebuilt)
         log_warn("%u tensors of the adopted weights were damaged, rebuilt them",
                  n->model->n_rebuilt);
+    FP(load_weights);
     TRY(give_arena(w, "weights", &n->model->weights, n->model->fingerprint, e));
 
     kv_dtype = k->kv_dtype == DTYPE_AUTO ? n->model->act : kv_dtypes[k->kv_dtype];
@@ -376,6 +379,7 @@ start_load(void *arg)
 
     if (r == 0) open_text(w);
     w->e.load_ns = clock_now() - since;
+    FP(load_done);
     atomic_store_explicit(&w->start_done, r < 0 ? -1 : 1, memory_order_release);
     return NULL;
 }

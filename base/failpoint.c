@@ -1,0 +1,75 @@
+/* failpoint.c - see failpoint.h. Linked into the programs of tests/torture alone.
+ *
+ * Points stand in signal handlers and between vfork() and exec too: nothing here is more than a few
+ * atomics and a system call, and the file is mapped before main().
+ */
+#include "base/failpoint.h"
+
+#include <fcntl.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <time.h>
+#include <unistd.h>
+
+static struct fp_board *board;
+static enum fp_side side;
+
+static void __attribute__((constructor)) find_board(void)
+{
+    const char *path = getenv("LAGAN_FP");
+    void *at;
+    int fd;
+
+    if (!path) return;
+    fd = open(path, O_RDWR | O_CLOEXEC);
+    if (fd < 0) _exit(127);
+    at = mmap(NULL, sizeof *board, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    close(fd);
+    if (at == MAP_FAILED) _exit(127);
+    side = getenv("LAGAN_EPOCH") ? FP_WORKER : FP_LAGAND;
+    board = at;
+}
+
+/* Is this the time that was asked for? Once, though several processes come by. */
+static bool
+due(struct fp_slot *s)
+{
+    uint32_t left = atomic_load_explicit(&s->left, memory_order_acquire);
+
+    while (left) {
+        if (atomic_compare_exchange_weak(&s->left, &left, left - 1)) return left == 1;
+    }
+    return false;
+}
+
+void
+failpoint(enum failpoint p)
+{
+    const struct timespec pause_for = { .tv_nsec = 20000000 };
+    struct fp_slot *s;
+
+    if (!board) return;
+    s = &board->slot[side][p];
+    atomic_fetch_add_explicit(&s->hits, 1, memory_order_relaxed);
+    if (!due(s)) return;
+    atomic_fetch_add_explicit(&s->fired, 1, memory_order_release);
+    switch ((enum fp_action)atomic_load_explicit(&s->action, memory_order_relaxed)) {
+    case FP_KILL:
+        kill(getpid(), SIGKILL);
+        for (;;) pause();
+    case FP_ABORT:
+        abort();
+    case FP_STOP:
+        kill(getpid(), SIGSTOP);
+        return;
+    case FP_EXIT:
+        _exit(FP_EXIT_STATUS);
+    case FP_DELAY:
+        nanosleep(&pause_for, NULL);
+        return;
+    case FP_ACTIONS:
+        return;
+    }
+}

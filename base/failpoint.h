@@ -1,0 +1,96 @@
+/* failpoint.h - instants at which a test may end, stop or delay the process.
+ *
+ *     FP(ring_reserved);
+ *
+ * is nothing in the programs that are shipped; tests/torture builds lagand and lagan-worker once more
+ * with LAGAN_FAILPOINTS. There the environment's LAGAN_FP names a file that holds a struct fp_board:
+ * the test maps it too, arms a point while the process runs, and reads how often it was passed. What is
+ * armed fires once, in whichever process comes first, so that a successor does not die of it again.
+ *
+ * The column behind the name is the row of the crash tables in ipc.md 3.6 that the point stands for.
+ */
+#ifndef BASE_FAILPOINT_H
+#define BASE_FAILPOINT_H
+
+#include "base/base.h"
+
+/* name, row, the instant */
+/* clang-format off */
+#define FAILPOINTS(X) \
+    X(spawn_child,     "W1",  "forked, not tied to its parent's death yet") \
+    X(spawn_exec,      "W1",  "descriptors placed, not executed yet") \
+    X(worker_main,     "W1",  "executed, nothing done yet") \
+    X(worker_attached, "W2",  "rings mapped") \
+    X(load_weights,    "W2",  "weights complete, not handed up yet") \
+    X(load_kv,         "W2",  "memory for KV made, not handed up yet") \
+    X(load_done,       "W2",  "engine complete, not said yet") \
+    X(hand_given,      "W2",  "a descriptor handed up or down") \
+    X(ready_said,      "W3",  "READY is in the outbox") \
+    X(loop_published,  "W3",  "published, the bell not rung") \
+    X(ring_tail_seen,  "W4",  "tail read, the record not copied") \
+    X(ring_copied,     "W5",  "record copied, head not released") \
+    X(ring_releasing,  "W5",  "all looked at, head about to move") \
+    X(ring_released,   "W6",  "head moved") \
+    X(intake_taken,    "W6",  "a request has become a sequence") \
+    X(step_planned,    "W7",  "step in the trace, not launched") \
+    X(step_launched,   "W7",  "step queued on the device") \
+    X(step_finished,   "W7",  "step done, not committed") \
+    X(step_committed,  "W7",  "step committed, not emitted") \
+    X(step_emitted,    "W8",  "step's tokens in the outbox") \
+    X(ring_reserved,   "W8",  "header written, tail not stored") \
+    X(outbox_copied,   "W8",  "payload written, tail not stored") \
+    X(ring_publishing, "W8",  "records whole, tail about to move") \
+    X(ring_published,  "W9",  "tail moved, no fence yet") \
+    X(bell_fenced,     "W9",  "fence passed, the bell not rung") \
+    X(bell_rung,       "W9",  "a byte sent") \
+    X(bell_announced,  "W10", "wait_seq odd, no fence yet") \
+    X(bell_asleep,     "W10", "nothing came: about to sleep") \
+    X(bell_woken,      "W10", "wait_seq even again") \
+    X(stat_writing,    "W11", "inside the seqlock of the counters") \
+    X(words_writing,   "W12", "inside the last words") \
+    X(finish_said,     "W13", "FINISH is in the outbox") \
+    X(control_sending, "W14", "an answer for the control channel made, not sent") \
+    X(drain_seen,      "W15", "DRAIN read") \
+    X(drain_done,      "W15", "drained, nothing freed yet") \
+    X(front_decoded,   "D2",  "a frame decoded, nothing answered") \
+    X(front_taken,     "D2",  "a request has its row, ACCEPT not sent") \
+    X(front_accepted,  "D3",  "ACCEPT sent") \
+    X(relay_giving,    "D1",  "row marked dispatched, not in the ring") \
+    X(relay_taken,     "D1",  "a worker's record worked in, not released") \
+    X(deliver_chunk,   "D3",  "a chunk sent, not written down") \
+    X(deliver_last,    "D3",  "a terminal message sent, not written down") \
+    X(bury_began,      "D1",  "a worker reaped, its ring not read") \
+    X(bury_drained,    "D1",  "its ring read, its requests not seen to") \
+    X(spawned,         "D1",  "a worker forked, nobody watches it yet") \
+    X(turn_done,       "D1",  "end of a turn of lagand's loop")
+/* clang-format on */
+
+enum failpoint {
+#define X(name, row, instant) FP_##name,
+    FAILPOINTS(X)
+#undef X
+        FP_COUNT
+};
+
+enum fp_side { FP_LAGAND, FP_WORKER, FP_SIDES }; /* a worker is what has LAGAN_EPOCH */
+enum fp_action { FP_KILL = 1, FP_ABORT, FP_STOP, FP_EXIT, FP_DELAY, FP_ACTIONS };
+enum { FP_EXIT_STATUS = 3 };
+
+/* The test stores action, then left; the process counts hits, takes left down to 0 and fires. */
+struct fp_slot {
+    _Atomic uint32_t hits, left, action, fired;
+};
+struct fp_board {
+    struct fp_slot slot[FP_SIDES][FP_COUNT];
+};
+
+#ifdef LAGAN_FAILPOINTS
+void failpoint(enum failpoint p);
+#define FP(name) failpoint(FP_##name)
+#define FP_ENVIRONMENT "LAGAN_FP=", /* what lagand passes on to its workers */
+#else
+#define FP(name) ((void)0)
+#define FP_ENVIRONMENT
+#endif
+
+#endif
