@@ -306,6 +306,7 @@ admission_take(struct daemon *d, struct client *c, const struct msg *m, struct r
     (*ret)->model = model;
     (*ret)->accepted = d->now;
     (*ret)->win = q.win;
+    (*ret)->no_resume = !q.resume;
     if (q.deadline_ms) {
         nsec wait = q.deadline_ms > (uint64_t)(NSEC_NEVER / NSEC_MS)
                         ? NSEC_NEVER

@@ -210,7 +210,7 @@ cmd_requests(struct ask *a)
             struct row *r = ledger_row(d->ledger, i);
             char client[16];
 
-            if (!r || (a->c->door != DOOR_CTL && r->client != a->c->handle)) continue;
+            if (!r || r->kept || (a->c->door != DOOR_CTL && r->client != a->c->handle)) continue;
             n += !pass;
             if (!pass) continue;
             snprintf(client, sizeof client, "c%u", r->client);

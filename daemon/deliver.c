@@ -13,7 +13,12 @@
 #include <string.h>
 
 /* A chunk's payload: well under LAGAN_MAX_FRAME and, for its text, under LAGAN_MAX_STR. */
-enum { CHUNK_BYTES = 512 << 10, CHUNK_TEXT = 256 << 10, IDLE_LEASES = 6 };
+enum {
+    CHUNK_BYTES = 512 << 10,
+    CHUNK_TEXT = 256 << 10,
+    KEPT_BYTES = 1 << 20, /* log-probabilities that were sent and not acked, a request */
+    IDLE_LEASES = 6
+};
 static const nsec RETRY = 10 * NSEC_MS;
 
 static void
@@ -27,11 +32,11 @@ put_u64(msgpack_packer *p, const char *key, uint64_t v)
 
 /* {k: tops a token, d: bin of {i32, f32}} of the first n tokens of a list. */
 static void
-put_tops(msgpack_packer *p, uint32_t n, uint32_t n_top, const struct bytes *top)
+put_tops(msgpack_packer *p, uint32_t n, uint32_t n_top, const char *top)
 {
     put_u64(p, "k", n_top);
     msg_key(p, "d");
-    msg_bin(p, top->p ? top->p : "", (size_t)n * n_top * 8);
+    msg_bin(p, n && n_top ? top : "", (size_t)n * n_top * 8);
 }
 
 static uint32_t
@@ -55,7 +60,7 @@ put_prompt_chunk(struct daemon *d, struct row *r)
     msg_bin(&p, r->p_id.p, (size_t)n * 4);
     msg_key(&p, "lp");
     msg_bin(&p, r->p_logprob.p, (size_t)n * 4);
-    put_tops(&p, n, n_top, &r->p_top);
+    put_tops(&p, n, n_top, r->p_top.p);
     return n;
 }
 
@@ -85,12 +90,14 @@ put_chunk(struct daemon *d, const struct row *r, uint32_t n, uint32_t n_text)
     put_u64(&p, "n", r->n_chunks + 1);
     if (lp) {
         msg_key(&p, "lp");
-        msg_bin(&p, n ? r->logprob.p : "", (size_t)n * 4);
+        msg_bin(&p, n ? r->logprob.p + (size_t)(r->n_sent - r->lp_first) * 4 : "", (size_t)n * 4);
     }
     if (top) {
+        size_t each = (size_t)r->submit->logprobs * 8;
+
         msg_key(&p, "tp");
         msgpack_pack_map(&p, 2);
-        put_tops(&p, n, r->submit->logprobs, &r->top);
+        put_tops(&p, n, r->submit->logprobs, r->top.p + (r->n_sent - r->lp_first) * each);
     }
 }
 
@@ -132,6 +139,28 @@ credit(const struct row *r)
     return out >= r->win ? 0 : r->win - out;
 }
 
+/* Log-probabilities before that token are not sent again. */
+static void
+drop_logprobs(struct row *r, uint32_t before)
+{
+    uint32_t n = before - r->lp_first;
+
+    if (!(r->submit->flags & SUBMIT_LOGPROBS) || !n) return;
+    bytes_drop(&r->logprob, (size_t)n * 4);
+    bytes_drop(&r->top, (size_t)n * r->submit->logprobs * 8);
+    r->lp_first = before;
+}
+
+/* What a client has acked it will not ask for again. */
+static void
+drop_acked(struct row *r)
+{
+    if (r->n_acked < r->mark_chunk) return;
+    drop_logprobs(r, r->mark_token);
+    r->mark_chunk = r->n_chunks;
+    r->mark_token = r->n_sent;
+}
+
 static bool
 has_chunk(const struct row *r)
 {
@@ -167,10 +196,8 @@ send_chunk(struct daemon *d, struct client *c, struct row *r)
     }
     r->n_sent += n;
     r->n_text_sent += n_text;
-    if (r->submit->flags & SUBMIT_LOGPROBS) {
-        bytes_drop(&r->logprob, (size_t)n * 4);
-        bytes_drop(&r->top, (size_t)n * n_top * 8);
-    }
+    /* Kept for one that may come back, within reason. */
+    if (!r->named || r->logprob.n + r->top.n > KEPT_BYTES) drop_logprobs(r, r->n_sent);
     return 0;
 }
 
@@ -187,7 +214,7 @@ send_last(struct daemon *d, struct client *c, struct row *r)
     }
     if (k < 0) return k;
     FP(deliver_last);
-    ledger_told(d->ledger, r);
+    ledger_detach(d->ledger, r);
     c->n_open--;
     if (is_error(r)) {
         d->n_failed++;
@@ -204,9 +231,9 @@ deliver(struct daemon *d, struct row *r)
     struct client *c = session_find(d->sessions, r->client);
     int k;
 
-    if (r->told) return 0;
+    if (!r->attached) return 0;
     if (!c) {
-        deliver_client_gone(d, r->client);
+        deliver_client_lost(d, r->client);
         return 0;
     }
     if (has_chunk(r) && credit(r)) {
@@ -220,20 +247,21 @@ deliver(struct daemon *d, struct row *r)
         return 0;
     }
     if (k == -EAGAIN || k == 0) return k;
-    deliver_client_gone(d, r->client);
+    deliver_client_lost(d, r->client);
     return 0;
 }
 
 void
 row_settle(struct daemon *d, struct row *r)
 {
-    if (r->state == ROW_ENDED && r->told && !r->held && !r->due) ledger_give(d->ledger, r);
+    if (r->state == ROW_ENDED && !r->attached && !r->held && !r->due && !r->kept)
+        ledger_give(d->ledger, r);
 }
 
 void
 row_due(struct daemon *d, struct row *r)
 {
-    if (r->due || r->told) return;
+    if (r->due || !r->attached) return;
     r->due = true;
     r->next_due = ROW_NONE;
     if (d->due_last == ROW_NONE) {
@@ -298,6 +326,7 @@ end_with(struct daemon *d, struct row *r, uint16_t reason, const char *fmt, va_l
 {
     if (r->state == ROW_ENDED) return;
     r->reason = reason;
+    r->ended = d->now;
     vsnprintf(r->why, sizeof r->why, fmt, ap);
     row_move(d->ledger, r, ROW_ENDED);
     if (reason == LAGAN_E_WORKER_LOST || reason == LAGAN_E_SLOW_READER) {
@@ -322,7 +351,7 @@ row_end(struct daemon *d, struct row *r, uint16_t reason, const char *fmt, ...)
 static void
 give_up(struct daemon *d, struct row *r, uint16_t reason, const char *fmt, va_list ap)
 {
-    if (r->told || is_error(r)) return;
+    if (!r->attached || is_error(r)) return;
     r->reason = reason;
     vsnprintf(r->why, sizeof r->why, fmt, ap);
     row_due(d, r);
@@ -353,23 +382,76 @@ deliver_acked(struct daemon *d, struct row *r, uint32_t n, uint32_t win)
     if (n - r->n_acked > r->n_chunks - r->n_acked) return;
     if (n != r->n_acked) r->stalled = 0;
     r->n_acked = n;
+    drop_acked(r);
     if (has_chunk(r) || r->state == ROW_ENDED) row_due(d, r);
 }
 
-void
-deliver_client_gone(struct daemon *d, uint32_t handle)
+/* Nobody listens any more. A row with a name goes on: its client may come back and ask. */
+static void
+leave(struct daemon *d, struct row *r, bool for_good)
+{
+    ledger_detach(d->ledger, r);
+    r->left = d->now;
+    r->blocked = false;
+    r->stalled = 0;
+    if (for_good || !r->named) row_cancel(d, r, LAGAN_E_CANCELLED, "its client is gone");
+    row_settle(d, r);
+}
+
+static void
+drop_client(struct daemon *d, uint32_t handle, bool for_good)
 {
     struct client *c = session_find(d->sessions, handle);
 
     for (uint32_t i = 0; i < ledger_capacity(d->ledger); i++) {
         struct row *r = ledger_row(d->ledger, i);
 
-        if (!r || r->client != handle || r->told) continue;
-        ledger_told(d->ledger, r);
-        row_cancel(d, r, LAGAN_E_CANCELLED, "its client is gone");
-        row_settle(d, r);
+        if (r && r->attached && r->client == handle) leave(d, r, for_good);
     }
     if (c) session_drop(d->sessions, c);
+}
+
+void
+deliver_client_gone(struct daemon *d, uint32_t handle)
+{
+    drop_client(d, handle, true);
+}
+
+void
+deliver_client_lost(struct daemon *d, uint32_t handle)
+{
+    drop_client(d, handle, false);
+}
+
+int
+deliver_resume(struct daemon *d, struct row *r, struct client *c, uint64_t rid, uint32_t n_tokens,
+               uint32_t n_text, uint32_t win)
+{
+    bool lp = r->submit->flags & SUBMIT_LOGPROBS;
+    struct client *old = r->attached ? session_find(d->sessions, r->client) : NULL;
+    uint64_t old_rid = r->rid;
+
+    /* What is gone cannot be sent again. */
+    if (n_tokens > row_n_tokens(r) || n_text > r->text.n || (lp && n_tokens < r->lp_first) ||
+        (!n_tokens && r->n_prompt_sent))
+        return -ENOENT;
+    TRY(ledger_attach(d->ledger, r, c->handle, rid));
+    if (old) old->n_open--;
+    c->n_open++;
+    /* Every number that was accepted gets its last word. */
+    if (old && (old != c || old_rid != rid) &&
+        front_error(d, old, old_rid, LAGAN_E_CANCELLED, r->n_sent,
+                    "another connection of this session has taken the request over") < 0)
+        log_debug("a connection that is gone has not heard that its request goes on");
+    r->n_sent = n_tokens;
+    r->n_text_sent = n_text;
+    r->win = win;
+    r->n_chunks = r->n_acked = r->mark_chunk = 0;
+    r->mark_token = n_tokens;
+    r->stalled = 0;
+    r->blocked = false;
+    row_due(d, r);
+    return 0;
 }
 
 void
@@ -381,14 +463,17 @@ deliver_tick(struct daemon *d, nsec now)
     for (uint32_t i = 0; ledger_n(d->ledger) && i < ledger_capacity(d->ledger); i++) {
         struct row *r = ledger_row(d->ledger, i);
 
-        if (!r || r->told) continue;
-        if (r->blocked && now - r->stalled >= o->ack_timeout) {
+        if (!r || r->kept) continue;
+        if (now >= r->deadline && !is_error(r)) {
+            row_cancel(d, r, LAGAN_E_DEADLINE, "deadline_ms passed after %u tokens",
+                       row_n_tokens(r));
+        } else if (!r->attached) {
+            if (r->state != ROW_ENDED && now - r->left >= o->lease)
+                row_cancel(d, r, LAGAN_E_CANCELLED, "its client has not come back");
+        } else if (r->blocked && now - r->stalled >= o->ack_timeout) {
             log_warn("a client has not read for %.1f s, dropping it",
                      (double)(now - r->stalled) / NSEC_S);
             deliver_client_gone(d, r->client);
-        } else if (now >= r->deadline && !is_error(r)) {
-            row_cancel(d, r, LAGAN_E_DEADLINE, "deadline_ms passed after %u tokens",
-                       row_n_tokens(r));
         } else if (r->stalled && now - r->stalled >= o->ack_timeout) {
             row_cancel(d, r, LAGAN_E_SLOW_READER,
                        "no ACK for %.1f s with %u chunks on the way, %u tokens were not taken",
@@ -402,6 +487,7 @@ deliver_tick(struct daemon *d, nsec now)
         /* One that has nothing open may be silent, but does not keep its place for ever. */
         if (silent < (c->n_open ? o->lease : o->lease * IDLE_LEASES)) continue;
         if (c->n_open) log_info("a client with %u requests is silent, dropping it", c->n_open);
-        deliver_client_gone(d, c->handle);
+        deliver_client_lost(d, c->handle);
     }
+    ledger_expire(d->ledger, now);
 }

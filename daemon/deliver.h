@@ -25,7 +25,15 @@ void row_settle(struct daemon *d, struct row *r); /* give it back if nobody need
 void deliver_acked(struct daemon *d, struct row *r, uint32_t n, uint32_t win);
 /* Send what is due. true: more could go at once. */
 bool deliver_flush(struct daemon *d);
+/* A client has left, or will not be waited for: its requests end. */
 void deliver_client_gone(struct daemon *d, uint32_t handle);
+/* It is not there: requests with a name go on for api.lease, or until it comes back for them. */
+void deliver_client_lost(struct daemon *d, uint32_t handle);
+/* It has come back for r (ledger_find_rid(), ledger_find_key()) and has so many tokens and bytes of
+ * text of it: what follows them is sent, under rid, and at last DONE or ERROR. A connection that had it
+ * until now gets an ERROR. -ENOENT: what it lacks is not kept any more; -EEXIST: see ledger_attach(). */
+int deliver_resume(struct daemon *d, struct row *r, struct client *c, uint64_t rid,
+                   uint32_t n_tokens, uint32_t n_text, uint32_t win) MUST_USE;
 /* A second has passed: deadlines, slow readers, leases. */
 void deliver_tick(struct daemon *d, nsec now);
 

@@ -8,13 +8,19 @@
 #include <stdlib.h>
 #include <string.h>
 
+struct list { /* by row.next and row.prev */
+    uint32_t first, last, n;
+};
+
 struct ledger {
     struct row *row;
-    uint32_t capacity, n, n_queued, n_ever; /* n_ever: rows touched so far */
-    uint32_t free, first, last;             /* free list; queue */
-    uint64_t queued_tokens, seed;
+    uint32_t capacity, n, n_ever; /* n_ever: rows touched so far */
+    uint32_t free;                /* free list */
+    struct list queue, kept;
+    uint64_t queued_tokens, kept_bytes, seed;
     req_id last_id;
-    struct map *by_rid; /* (client, rid) -> row */
+    struct map *by_rid;  /* (client, rid) -> row */
+    struct map *by_name; /* (session, rid) and (session, key) -> row */
 };
 
 int
@@ -70,11 +76,13 @@ ledger_new(uint32_t capacity, uint64_t seed)
     if (!l) return NULL;
     l->capacity = capacity;
     l->seed = seed;
-    l->free = l->first = l->last = ROW_NONE;
+    l->free = ROW_NONE;
+    l->queue = l->kept = (struct list){ ROW_NONE, ROW_NONE, 0 };
     /* Rows are touched when first taken, so that an idle lagand is small. */
     l->row = calloc(capacity, sizeof *l->row);
     l->by_rid = map_new(capacity);
-    return l->row && l->by_rid ? TAKE(l) : NULL;
+    l->by_name = map_new(2 * capacity);
+    return l->row && l->by_rid && l->by_name ? TAKE(l) : NULL;
 }
 
 static void
@@ -97,6 +105,7 @@ ledger_free(struct ledger *l)
     if (!l) return NULL;
     for (uint32_t i = 0; l->row && i < l->n_ever; i++) empty(&l->row[i]);
     map_free(l->by_rid);
+    map_free(l->by_name);
     free(l->row);
     free(l);
     return NULL;
@@ -111,7 +120,7 @@ ledger_n(const struct ledger *l)
 uint32_t
 ledger_n_queued(const struct ledger *l)
 {
-    return l->n_queued;
+    return l->queue.n;
 }
 
 uint64_t
@@ -133,69 +142,223 @@ ledger_prompt_cost(const struct rec_submit *s)
     return (uint64_t)s->n_prompt + s->n_decoder + (s->text_bytes + 3) / 4;
 }
 
+/* ---- lists */
+
+/* Before the row at `at`; ROW_NONE: at the end. */
+static void
+put_in(struct ledger *l, struct list *q, struct row *r, uint32_t at)
+{
+    uint32_t before = at == ROW_NONE ? q->last : l->row[at].prev;
+
+    r->prev = before;
+    r->next = at;
+    *(before == ROW_NONE ? &q->first : &l->row[before].next) = r->index;
+    *(at == ROW_NONE ? &q->last : &l->row[at].prev) = r->index;
+    q->n++;
+}
+
+static void
+take_out(struct ledger *l, struct list *q, struct row *r)
+{
+    *(r->prev == ROW_NONE ? &q->first : &l->row[r->prev].next) = r->next;
+    *(r->next == ROW_NONE ? &q->last : &l->row[r->next].prev) = r->prev;
+    q->n--;
+}
+
+/* In the order they came, also those that a dead worker had. */
 static void
 enqueue(struct ledger *l, struct row *r)
 {
-    r->prev = l->last;
-    r->next = ROW_NONE;
-    if (l->last == ROW_NONE) {
-        l->first = r->index;
-    } else {
-        l->row[l->last].next = r->index;
+    uint32_t at = ROW_NONE;
+
+    if (l->queue.n && l->row[l->queue.last].id > r->id) {
+        at = l->queue.first;
+        while (l->row[at].id < r->id) at = l->row[at].next;
     }
-    l->last = r->index;
-    l->n_queued++;
+    put_in(l, &l->queue, r, at);
     l->queued_tokens += r->prompt_cost;
 }
 
 static void
 dequeue(struct ledger *l, struct row *r)
 {
-    if (r->prev == ROW_NONE) {
-        l->first = r->next;
-    } else {
-        l->row[r->prev].next = r->next;
-    }
-    if (r->next == ROW_NONE) {
-        l->last = r->prev;
-    } else {
-        l->row[r->next].prev = r->prev;
-    }
-    l->n_queued--;
+    take_out(l, &l->queue, r);
     l->queued_tokens -= r->prompt_cost;
+}
+
+/* ---- names */
+
+static uint64_t
+name_of(const struct ledger *l, const struct session_id *session, char kind, const void *p,
+        size_t n)
+{
+    uint64_t h = (l->seed ^ (uint8_t)kind) * UINT64_C(0x9e3779b97f4a7c15);
+
+    /* FNV-1a from a secret start. */
+    for (size_t i = 0; i < sizeof session->b; i++)
+        h = (h ^ session->b[i]) * UINT64_C(0x100000001b3);
+    for (size_t i = 0; i < n; i++) h = (h ^ ((const uint8_t *)p)[i]) * UINT64_C(0x100000001b3);
+    h = (h ^ h >> 31) * UINT64_C(0xd6e8feb86659fd93);
+    return h ^ h >> 32;
+}
+
+static uint64_t
+rid_name(const struct ledger *l, const struct session_id *session, uint64_t rid)
+{
+    return name_of(l, session, 'r', &rid, sizeof rid);
+}
+
+static uint64_t
+key_name(const struct ledger *l, const struct session_id *session, const char *key, uint32_t n)
+{
+    return name_of(l, session, 'k', key, n);
+}
+
+static bool
+same(const struct session_id *a, const struct session_id *b)
+{
+    return !memcmp(a->b, b->b, sizeof a->b);
+}
+
+struct row *
+ledger_find_rid(struct ledger *l, const struct session_id *session, uint64_t rid)
+{
+    uint32_t i = map_find(l->by_name, rid_name(l, session, rid));
+    struct row *r = i == MAP_NONE ? NULL : &l->row[i];
+
+    return r && r->rid == rid && same(&r->session, session) ? r : NULL;
+}
+
+struct row *
+ledger_find_key(struct ledger *l, const struct session_id *session, const char *key, uint32_t n_key)
+{
+    uint32_t i = map_find(l->by_name, key_name(l, session, key, n_key));
+    struct row *r = i == MAP_NONE ? NULL : &l->row[i];
+
+    return r && r->n_key == n_key && !memcmp(r->key, key, n_key) && same(&r->session, session)
+               ? r
+               : NULL;
+}
+
+static void
+unname(struct ledger *l, struct row *r)
+{
+    if (!r->named) return;
+    check(map_take(l->by_name, rid_name(l, &r->session, r->rid)) == r->index);
+    check(!r->n_key ||
+          map_take(l->by_name, key_name(l, &r->session, r->key, r->n_key)) == r->index);
+    r->named = false;
+}
+
+static void
+forget(struct ledger *l, struct row *r)
+{
+    unname(l, r);
+    empty(r);
+    r->state = ROW_FREE;
+    r->next = l->free;
+    l->free = r->index;
+}
+
+static size_t
+kept_bytes(const struct row *r)
+{
+    return sizeof *r + r->submit_bytes + r->token.cap + r->text.cap + r->logprob.cap + r->top.cap;
+}
+
+/* It is not kept any more: another connection reads it, or it goes. */
+static void
+unkeep(struct ledger *l, struct row *r)
+{
+    take_out(l, &l->kept, r);
+    l->kept_bytes -= kept_bytes(r);
+    r->kept = false;
+}
+
+static bool
+drop_oldest(struct ledger *l)
+{
+    struct row *r = l->kept.n ? &l->row[l->kept.first] : NULL;
+
+    if (!r) return false;
+    unkeep(l, r);
+    forget(l, r);
+    return true;
+}
+
+int
+ledger_name(struct ledger *l, struct row *r, const struct session_id *session, const char *key,
+            uint32_t n_key)
+{
+    struct row *old = ledger_find_rid(l, session, r->rid);
+
+    check(!r->named && n_key <= sizeof r->key);
+    if (old && !old->kept) return -EEXIST;
+    if (n_key && ledger_find_key(l, session, key, n_key)) return -EEXIST;
+    if (old) {
+        unkeep(l, old);
+        forget(l, old);
+    }
+    r->session = *session;
+    r->n_key = (uint8_t)n_key;
+    if (n_key) memcpy(r->key, key, n_key);
+    TRY(map_put(l->by_name, rid_name(l, session, r->rid), r->index));
+    if (n_key && map_put(l->by_name, key_name(l, session, key, n_key), r->index) < 0) {
+        map_take(l->by_name, rid_name(l, session, r->rid));
+        return -EEXIST;
+    }
+    r->named = true;
+    return 0;
+}
+
+/* ---- a row's life */
+
+static struct row *
+place(struct ledger *l)
+{
+    uint32_t i = l->free;
+
+    if (i == ROW_NONE && l->n_ever == l->capacity) {
+        if (!drop_oldest(l)) return NULL;
+        i = l->free;
+    }
+    if (i == ROW_NONE) return &l->row[l->n_ever++];
+    l->free = l->row[i].next;
+    return &l->row[i];
 }
 
 int
 ledger_take(struct ledger *l, uint32_t client, uint64_t rid, struct rec_submit *submit,
             uint32_t submit_bytes, struct row **ret)
 {
-    uint32_t i = l->free != ROW_NONE ? l->free : l->n_ever, gen;
     struct row *r;
+    uint32_t gen;
 
     if (ledger_find(l, client, rid)) return -EEXIST;
-    if (i >= l->capacity) return -ENOSPC;
-    if (map_put(l->by_rid, key_of(l, client, rid), i) < 0) return -ENOSPC;
-    r = &l->row[i];
-    if (i == l->free) {
-        l->free = r->next;
-    } else {
-        l->n_ever++;
-    }
+    r = place(l);
+    if (!r) return -ENOSPC;
     gen = r->gen + 1;
     *r = (struct row){
         .state = ROW_QUEUED,
-        .index = i,
+        .index = (uint32_t)(r - l->row),
         .gen = gen ? gen : 1,
         .id = ++l->last_id,
         .rid = rid,
         .client = client,
+        .attached = true,
         .deadline = NSEC_NEVER,
         .submit = submit,
         .submit_bytes = submit_bytes,
         .prompt_cost = ledger_prompt_cost(submit),
     };
+    if (map_put(l->by_rid, key_of(l, client, rid), r->index) < 0) {
+        r->state = ROW_FREE;
+        r->next = l->free;
+        l->free = r->index;
+        return -ENOSPC;
+    }
     r->cost = r->prompt_cost + submit->max_tokens;
-    submit->row = i;
+    submit->row = r->index;
     submit->gen = r->gen;
     submit->id = r->id;
     l->n++;
@@ -205,22 +368,72 @@ ledger_take(struct ledger *l, uint32_t client, uint64_t rid, struct rec_submit *
 }
 
 void
-ledger_told(struct ledger *l, struct row *r)
+ledger_detach(struct ledger *l, struct row *r)
 {
-    check(!r->told);
+    check(r->attached);
     check(map_take(l->by_rid, key_of(l, r->client, r->rid)) == r->index);
-    r->told = true;
+    r->attached = false;
+}
+
+int
+ledger_attach(struct ledger *l, struct row *r, uint32_t client, uint64_t rid)
+{
+    struct row *other = ledger_find(l, client, rid);
+
+    check(r->named);
+    if (other && other != r) return -EEXIST;
+    if (rid != r->rid) {
+        other = ledger_find_rid(l, &r->session, rid);
+        if (other && !other->kept) return -EEXIST;
+        if (other) {
+            unkeep(l, other);
+            forget(l, other);
+        }
+        check(map_take(l->by_name, rid_name(l, &r->session, r->rid)) == r->index);
+        check(map_put(l->by_name, rid_name(l, &r->session, rid), r->index) == 0);
+    }
+    if (r->attached) ledger_detach(l, r);
+    if (r->kept) {
+        unkeep(l, r);
+        l->n++;
+    }
+    r->client = client;
+    r->rid = rid;
+    r->attached = true;
+    check(map_put(l->by_rid, key_of(l, client, rid), r->index) == 0);
+    return 0;
+}
+
+/* A kept row answers and never runs again: of its request the head is enough. */
+static void
+shrink(struct row *r)
+{
+    struct rec_submit *head = realloc(r->submit, sizeof *head);
+
+    if (head) r->submit = head;
+    r->submit_bytes = sizeof *head;
 }
 
 void
 ledger_give(struct ledger *l, struct row *r)
 {
-    check(r->state == ROW_ENDED && r->told && !r->held && !r->due);
-    empty(r);
-    r->state = ROW_FREE;
-    r->next = l->free;
-    l->free = r->index;
+    check(r->state == ROW_ENDED && !r->attached && !r->held && !r->due && !r->kept);
     l->n--;
+    if (!r->named) {
+        forget(l, r);
+        return;
+    }
+    shrink(r);
+    r->kept = true;
+    put_in(l, &l->kept, r, ROW_NONE);
+    l->kept_bytes += kept_bytes(r);
+    while (l->kept_bytes > LEDGER_KEEP_BYTES) drop_oldest(l);
+}
+
+void
+ledger_expire(struct ledger *l, nsec now)
+{
+    while (l->kept.n && now - l->row[l->kept.first].ended >= LEDGER_KEEP_TIME) drop_oldest(l);
 }
 
 struct row *
@@ -251,7 +464,7 @@ ledger_find_id(struct ledger *l, req_id id)
 struct row *
 ledger_next_queued(struct ledger *l, const struct row *after)
 {
-    uint32_t i = after ? after->next : l->first;
+    uint32_t i = after ? after->next : l->queue.first;
 
     return i == ROW_NONE ? NULL : &l->row[i];
 }
@@ -263,13 +476,14 @@ row_move(struct ledger *l, struct row *r, enum row_state to)
     static const bool may[ROW_N_STATES][ROW_N_STATES] = {
         /*                   FREE   QUEUED DISP.  STREAM ENDED */
         [ROW_QUEUED]     = { false, false, true,  false, true  },
-        [ROW_DISPATCHED] = { false, false, false, true,  true  },
-        [ROW_STREAMING]  = { false, false, false, false, true  },
+        [ROW_DISPATCHED] = { false, true,  false, true,  true  },
+        [ROW_STREAMING]  = { false, true,  false, false, true  },
     };
     /* clang-format on */
     check(may[r->state][to]);
     if (r->state == ROW_QUEUED) dequeue(l, r);
     r->state = to;
+    if (to == ROW_QUEUED) enqueue(l, r);
 }
 
 uint32_t
@@ -278,26 +492,91 @@ row_n_tokens(const struct row *r)
     return (uint32_t)(r->token.n / sizeof(token_id));
 }
 
+/* ---- the record that goes on from here */
+
+static size_t
+padded(size_t n)
+{
+    return ROUND_UP(n, (size_t)8);
+}
+
+uint32_t
+row_record_bytes(const struct row *r)
+{
+    return r->submit_bytes + (uint32_t)(padded(r->token.n) + padded(r->text.n));
+}
+
+/* The part of [from, from + n) that lies in [at, end) is copied to `to`; NULL from: zeros. */
+static void
+splice(uint32_t *pos, const void *from, size_t n, uint32_t at, uint32_t end, char *to)
+{
+    uint32_t first = MAX(*pos, at), last = MIN(*pos + (uint32_t)n, end);
+
+    if (first < last && from) {
+        memcpy(to + (first - at), (const char *)from + (first - *pos), last - first);
+    } else if (first < last) {
+        memset(to + (first - at), 0, last - first);
+    }
+    *pos += (uint32_t)n;
+}
+
+void
+row_record(const struct row *r, uint32_t at, void *to, uint32_t n)
+{
+    const char *base = (const char *)r->submit;
+    struct rec_submit head = *r->submit;
+    /* records.h: prompt, decoder | done | text | done's text | the rest */
+    size_t ids = padded((size_t)head.n_prompt * 4) + padded((size_t)head.n_decoder * 4);
+    size_t text = padded(head.text_bytes), before = sizeof head + ids + text;
+    uint32_t pos = 0, end = at + n;
+
+    check(end <= row_record_bytes(r));
+    head.n_done = row_n_tokens(r);
+    head.done_text = (uint32_t)r->text.n;
+    /* Those come before the first token: they are out. */
+    if (head.n_done) head.flags &= (uint8_t)~SUBMIT_PROMPT_LOGPROBS;
+    splice(&pos, &head, sizeof head, at, end, to);
+    splice(&pos, base + sizeof head, ids, at, end, to);
+    splice(&pos, r->token.p, r->token.n, at, end, to);
+    splice(&pos, NULL, padded(r->token.n) - r->token.n, at, end, to);
+    splice(&pos, base + sizeof head + ids, text, at, end, to);
+    splice(&pos, r->text.p, r->text.n, at, end, to);
+    splice(&pos, NULL, padded(r->text.n) - r->text.n, at, end, to);
+    splice(&pos, base + before, r->submit_bytes - before, at, end, to);
+}
+
 void
 ledger_check(const struct ledger *l)
 {
-    uint32_t n = 0, named = 0, queued = 0, in_queue = 0;
-    uint64_t tokens = 0;
+    uint32_t n = 0, attached = 0, names = 0, queued = 0, in_queue = 0, kept = 0, in_kept = 0;
+    uint64_t tokens = 0, bytes = 0;
 
     for (uint32_t i = 0; i < l->n_ever; i++) {
         const struct row *r = &l->row[i];
 
         if (r->state == ROW_FREE) continue;
-        n++;
+        n += !r->kept;
         check(r->index == i && r->submit);
-        named += !r->told;
-        check(r->told || map_find(l->by_rid, key_of(l, r->client, r->rid)) == i);
+        attached += r->attached;
+        names += r->named ? 1 + (r->n_key > 0) : 0;
+        check(!r->attached || map_find(l->by_rid, key_of(l, r->client, r->rid)) == i);
+        check(!r->named || map_find(l->by_name, rid_name(l, &r->session, r->rid)) == i);
+        check(!r->kept || (r->state == ROW_ENDED && r->named && !r->attached && !r->held));
+        kept += r->kept;
+        if (r->kept) bytes += kept_bytes(r);
         if (r->state != ROW_QUEUED) continue;
         queued++;
         tokens += r->prompt_cost;
-        check(!r->held && !r->told);
+        check(!r->held);
     }
-    for (uint32_t i = l->first; i != ROW_NONE; i = l->row[i].next) in_queue++;
-    check(n == l->n && named == map_n(l->by_rid));
-    check(queued == l->n_queued && in_queue == queued && tokens == l->queued_tokens);
+    for (uint32_t i = l->queue.first; i != ROW_NONE; i = l->row[i].next) {
+        uint32_t next = l->row[i].next;
+
+        in_queue++;
+        check(next == ROW_NONE || l->row[i].id < l->row[next].id);
+    }
+    for (uint32_t i = l->kept.first; i != ROW_NONE; i = l->row[i].next) in_kept++;
+    check(n == l->n && attached == map_n(l->by_rid) && names == map_n(l->by_name));
+    check(queued == l->queue.n && in_queue == queued && tokens == l->queued_tokens);
+    check(kept == l->kept.n && in_kept == kept && bytes == l->kept_bytes);
 }

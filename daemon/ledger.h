@@ -1,4 +1,4 @@
-/* ledger.h - every request that was accepted and not yet answered for good: the truth about them.
+/* ledger.h - every request that was accepted: the truth about them.
  *
  * A fixed table of rows, private to lagand. A row holds the request as it will go to a worker, what
  * the worker has produced so far and how much of that the client has. Each ends in exactly one
@@ -7,14 +7,24 @@
  * request.
  *
  *     QUEUED -> DISPATCHED -> STREAMING -> ENDED -> (free)      row_move() is the only way
+ *        ^----------/-------------/                             its worker died
+ *
+ * A client that gave a session is known again after its connection, or lagand, was lost. Its rows have
+ * names, (session, rid) and (session, key); they go on without a connection, and when they have ended
+ * are kept for LEDGER_KEEP_TIME, in at most LEDGER_KEEP_BYTES, so that whoever knows a name gets the
+ * answer and nothing runs twice.
  */
 #ifndef DAEMON_LEDGER_H
 #define DAEMON_LEDGER_H
 
 #include "base/base.h"
+#include "base/clock.h"
+#include "include/lagan_wire.h"
 #include "ipc/records.h"
 
 #define ROW_NONE UINT32_MAX
+#define LEDGER_KEEP_TIME (600 * NSEC_S)
+#define LEDGER_KEEP_BYTES (64u << 20)
 
 enum row_state { ROW_FREE, ROW_QUEUED, ROW_DISPATCHED, ROW_STREAMING, ROW_ENDED, ROW_N_STATES };
 
@@ -27,23 +37,43 @@ int bytes_add(struct bytes *b, const void *from, size_t n) MUST_USE;
 void bytes_drop(struct bytes *b, size_t n); /* the first n */
 void bytes_done(struct bytes *b);
 
+/* Chosen by a client at random and told to nobody: all zero is none. */
+struct session_id {
+    uint8_t b[16];
+};
+
 struct row {
     enum row_state state;
     uint32_t index, gen;
-    uint32_t next, prev; /* queue, or free list */
+    uint32_t next, prev; /* queue, kept rows, or free list */
     uint32_t next_due;   /* in deliver.c's list */
     req_id id;
     uint64_t rid; /* the client's own number */
+    struct session_id session;
+    uint8_t n_key; /* 0: none */
+    char key[LAGAN_MAX_KEY];
     uint32_t client, model, worker;
+    bool attached;   /* `client` is to hear of it; not: it has heard all, or is gone */
+    bool named;      /* it has a session, and is found by its names */
+    bool kept;       /* ended and heard: only its names lead to it */
     bool held;       /* a worker may still speak of it */
-    bool told;       /* its client has the terminal message, or is gone */
     bool due;        /* in deliver.c's list */
     bool blocked;    /* its client's queue in ZeroMQ is full: tried again by time */
     bool cancel_due; /* the worker must be told, cancel_reason; the ring was full */
     uint16_t cancel_reason;
+    bool no_resume;          /* its client wants worker_lost rather than another worker */
     nsec accepted, deadline; /* deadline: NSEC_NEVER without */
+    nsec ended, left;        /* when it ended; when its client went away */
     nsec stalled; /* since when nothing could go: window shut or queue full; 0: it could */
     uint32_t win, n_chunks, n_acked;
+    uint32_t mark_chunk, mark_token; /* when that chunk is acked, tokens before that are safe */
+
+    uint32_t n_vain; /* deaths since its last new token, and how many it had at the last one */
+    uint32_t n_before;
+    uint8_t n_blames;   /* deaths that its own step may have caused */
+    bool acquitted;     /* it got past them alone, once */
+    uint32_t blamed_at; /* tokens it had when it was blamed last */
+
     uint64_t prompt_cost; /* its prompt in tokens; of a text a guess */
     uint64_t cost;        /* with the answer: tokens it may take */
 
@@ -57,7 +87,8 @@ struct row {
     struct bytes token; /* i32: all of them, sent or not: what a resume needs */
     struct bytes text;  /* likewise */
     size_t n_text_sent;
-    struct bytes logprob, top;           /* of tokens not sent yet */
+    uint32_t lp_first;                   /* tokens whose log-probabilities are dropped: acked */
+    struct bytes logprob, top;           /* of the tokens from there on */
     struct bytes p_id, p_logprob, p_top; /* of prompt positions not sent yet */
 
     uint16_t reason; /* enum lagan_reason, from ROW_ENDED on */
@@ -72,22 +103,37 @@ struct ledger *ledger_new(uint32_t capacity, uint64_t seed) MUST_USE; /* NULL: n
 struct ledger *ledger_free(struct ledger *l);
 CLEAN_FUNC(struct ledger, ledger_free)
 
-uint32_t ledger_n(const struct ledger *l);             /* rows in use */
+uint32_t ledger_n(const struct ledger *l);             /* rows in use, without the kept */
 uint32_t ledger_n_queued(const struct ledger *l);      /* of them in ROW_QUEUED */
 uint64_t ledger_queued_tokens(const struct ledger *l); /* of their prompts */
 uint64_t ledger_prompt_cost(const struct rec_submit *s);
 uint32_t ledger_capacity(const struct ledger *l);
 
-/* A row in ROW_QUEUED for this client's rid. -EEXIST: that client has an open one with it. -ENOSPC.
- * submit (from malloc) becomes the row's on success. */
+/* A row in ROW_QUEUED for this client's rid. -EEXIST: that client has an open one with it. -ENOSPC:
+ * also without the kept rows, which make room, there is none. submit (from malloc) becomes the row's on
+ * success. */
 int ledger_take(struct ledger *l, uint32_t client, uint64_t rid, struct rec_submit *submit,
                 uint32_t submit_bytes, struct row **ret) MUST_USE;
+/* Name a row just taken. key: NULL and 0 without. -EEXIST: the session has an open row with that rid,
+ * or any row with that key; look first. A kept row with that rid loses its names. */
+int ledger_name(struct ledger *l, struct row *r, const struct session_id *session, const char *key,
+                uint32_t n_key) MUST_USE;
+/* Open, or ended and kept. NULL: unknown, and it may be run. */
+struct row *ledger_find_rid(struct ledger *l, const struct session_id *session, uint64_t rid);
+struct row *ledger_find_key(struct ledger *l, const struct session_id *session, const char *key,
+                            uint32_t n_key);
+
 /* Its client has the terminal message, or is gone: the client's number is free again. */
-void ledger_told(struct ledger *l, struct row *r);
-void ledger_give(struct ledger *l, struct row *r); /* ENDED, told, not held */
+void ledger_detach(struct ledger *l, struct row *r);
+/* Another connection of its session asks for it, under that number. -EEXIST: it has such a request
+ * open. deliver_resume() is how. */
+int ledger_attach(struct ledger *l, struct row *r, uint32_t client, uint64_t rid) MUST_USE;
+/* ENDED, not attached, held or due: kept if it has names, else gone. */
+void ledger_give(struct ledger *l, struct row *r);
+void ledger_expire(struct ledger *l, nsec now); /* kept rows that are too old, or too many bytes */
 
 struct row *ledger_row(struct ledger *l, uint32_t index); /* NULL: out of range, or free */
-/* Of rows whose client has not been told: NULL, there is none. */
+/* Of rows that are attached. NULL: there is none. */
 struct row *ledger_find(struct ledger *l, uint32_t client, uint64_t rid);
 struct row *ledger_find_id(struct ledger *l, req_id id); /* NULL; looks at all */
 /* The first queued row at or after one: ROW_NONE begins. NULL: no more. */
@@ -95,6 +141,10 @@ struct row *ledger_next_queued(struct ledger *l, const struct row *after);
 
 void row_move(struct ledger *l, struct row *r, enum row_state to);
 uint32_t row_n_tokens(const struct row *r);
+/* The SUBMIT that goes on "from here": the request with the tokens and text of this row. n bytes of it
+ * from `at` on; row_record_bytes() are all. */
+uint32_t row_record_bytes(const struct row *r);
+void row_record(const struct row *r, uint32_t at, void *to, uint32_t n);
 void ledger_check(const struct ledger *l);
 
 #endif

@@ -81,7 +81,7 @@ static int
 keep_out(struct worker *w, struct row *r, const struct rec_out *o, const char *tokens,
          const char *lps, const char *tops, const char *text)
 {
-    size_t n = o->n_tokens;
+    size_t n = o->n_tokens, waits;
 
     if (bytes_add(&r->token, tokens, n * 4) < 0 || bytes_add(&r->text, text, o->text_bytes) < 0 ||
         (o->has_logprobs && (bytes_add(&r->logprob, lps, n * 4) < 0 ||
@@ -89,11 +89,11 @@ keep_out(struct worker *w, struct row *r, const struct rec_out *o, const char *t
         starve(w, r);
         return 0;
     }
-    if (r->logprob.n + r->top.n > MAX_PENDING) {
+    waits = (row_n_tokens(r) - r->n_sent) * (4 + 8 * (size_t)o->n_top);
+    if (o->has_logprobs && waits > MAX_PENDING) {
         relay_cancel(w, r, LAGAN_E_SLOW_READER);
         row_end(w->d, r, LAGAN_E_SLOW_READER,
-                "%zu MiB of log-probabilities wait for the client to read",
-                (r->logprob.n + r->top.n) >> 20);
+                "%zu MiB of log-probabilities wait for the client to read", waits >> 20);
         return 0;
     }
     if (r->state == ROW_DISPATCHED) row_move(w->d->ledger, r, ROW_STREAMING);

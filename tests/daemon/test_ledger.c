@@ -33,7 +33,7 @@ static void
 end(struct ledger *l, struct row *r)
 {
     row_move(l, r, ROW_ENDED);
-    ledger_told(l, r);
+    ledger_detach(l, r);
     r->held = false;
     ledger_give(l, r);
 }
@@ -74,7 +74,7 @@ one_client_has_an_id_once_while_it_is_open_others_may_have_it_too(void **state)
     assert_ptr_equal(ledger_find(l, 2, 7), other);
     row_move(l, r, ROW_ENDED);
     assert_ptr_equal(ledger_find(l, 1, 7), r);
-    ledger_told(l, r); /* a worker may still hold it; its number is free */
+    ledger_detach(l, r); /* a worker may still hold it; its number is free */
     assert_null(ledger_find(l, 1, 7));
     take(l, 1, 7);
     ledger_check(l);
@@ -112,11 +112,170 @@ the_queue_keeps_the_order_and_counts_prompts(void **state)
     assert_int_equal(ledger_queued_tokens(l), 50);
     row_move(l, ledger_find(l, 1, 2), ROW_DISPATCHED);
     row_move(l, ledger_find(l, 1, 0), ROW_ENDED);
+    row_move(l, ledger_find(l, 1, 3), ROW_DISPATCHED);
+    row_move(l, ledger_find(l, 1, 3), ROW_STREAMING);
+    row_move(l, ledger_find(l, 1, 3), ROW_QUEUED); /* its worker died: where it was */
+    ledger_check(l);
     for (uint64_t want = 1; (r = ledger_next_queued(l, r)); want += want == 1 ? 2 : 1) {
         assert_int_equal(r->rid, want);
     }
     assert_int_equal(ledger_n_queued(l), 3);
     assert_int_equal(ledger_queued_tokens(l), 30);
+    ledger_free(l);
+}
+
+static const struct session_id one = { { 1 } }, two = { { 2 } };
+
+/* A row of that session that has ended and whose client has heard it. */
+static struct row *
+kept(struct ledger *l, uint64_t rid, const struct session_id *session, const char *key, nsec ended)
+{
+    struct row *r = take(l, 1, rid);
+
+    assert_int_equal(ledger_name(l, r, session, key, key ? (uint32_t)strlen(key) : 0), 0);
+    assert_int_equal(bytes_add(&r->token, &rid, 4), 0);
+    row_move(l, r, ROW_ENDED);
+    r->ended = ended;
+    ledger_detach(l, r);
+    ledger_give(l, r);
+    return r;
+}
+
+static void
+a_named_row_is_found_by_its_session_and_by_nobody_else(void **state)
+{
+    struct ledger *l = ledger_new(CAPACITY, 1);
+    struct row *r = take(l, 1, 7), *other = take(l, 1, 8);
+
+    (void)state;
+    assert_null(ledger_find_rid(l, &one, 7));
+    assert_int_equal(ledger_name(l, r, &one, "blue", 4), 0);
+    assert_ptr_equal(ledger_find_rid(l, &one, 7), r);
+    assert_ptr_equal(ledger_find_key(l, &one, "blue", 4), r);
+    assert_null(ledger_find_rid(l, &two, 7));
+    assert_null(ledger_find_key(l, &two, "blue", 4));
+    assert_null(ledger_find_key(l, &one, "blu", 3));
+    assert_int_equal(ledger_name(l, other, &one, "blue", 4), -EEXIST);
+    assert_int_equal(ledger_name(l, other, &two, "blue", 4), 0);
+    ledger_check(l);
+    ledger_detach(l, r); /* its connection is lost; it goes on */
+    assert_null(ledger_find(l, 1, 7));
+    assert_int_equal(ledger_attach(l, r, 2, 70), 0);
+    assert_ptr_equal(ledger_find(l, 2, 70), r);
+    assert_ptr_equal(ledger_find_rid(l, &one, 70), r);
+    assert_null(ledger_find_rid(l, &one, 7));
+    ledger_check(l);
+    ledger_free(l);
+}
+
+static void
+a_finished_row_answers_until_it_is_too_old(void **state)
+{
+    struct ledger *l = ledger_new(CAPACITY, 1);
+    struct row *r = kept(l, 7, &one, "blue", NSEC_S);
+
+    (void)state;
+    assert_int_equal(ledger_n(l), 0);
+    assert_true(r->kept);
+    assert_ptr_equal(ledger_find_key(l, &one, "blue", 4), r);
+    ledger_expire(l, NSEC_S + LEDGER_KEEP_TIME - 1);
+    assert_int_equal(ledger_attach(l, r, 3, 7), 0); /* asked for, heard again, kept again */
+    assert_int_equal(ledger_n(l), 1);
+    ledger_expire(l, NSEC_NEVER);
+    assert_ptr_equal(ledger_find(l, 3, 7), r);
+    ledger_detach(l, r);
+    ledger_give(l, r);
+    ledger_check(l);
+    ledger_expire(l, NSEC_S + LEDGER_KEEP_TIME);
+    assert_null(ledger_find_key(l, &one, "blue", 4));
+    assert_null(ledger_find_rid(l, &one, 7));
+    ledger_check(l);
+    ledger_free(l);
+}
+
+static void
+kept_rows_make_room_and_give_their_number_up(void **state)
+{
+    struct ledger *l = ledger_new(CAPACITY, 1);
+    struct row *r;
+
+    (void)state;
+    for (uint32_t i = 0; i < CAPACITY; i++) kept(l, i, &one, NULL, i);
+    r = take(l, 1, 100);
+    assert_null(ledger_find_rid(l, &one, 0));
+    assert_non_null(ledger_find_rid(l, &one, 1));
+    r = take(l, 1, 5); /* the same number again: the old answer is nobody's */
+    assert_int_equal(ledger_name(l, r, &one, NULL, 0), 0);
+    assert_ptr_equal(ledger_find_rid(l, &one, 5), r);
+    assert_int_equal(ledger_name(l, take(l, 2, 5), &one, NULL, 0), -EEXIST);
+    ledger_check(l);
+    ledger_free(l);
+}
+
+static void
+kept_rows_take_no_more_than_their_bytes(void **state)
+{
+    struct ledger *l = ledger_new(CAPACITY, 1);
+
+    (void)state;
+    for (uint32_t i = 0; i < 4; i++) {
+        struct row *r = take(l, 1, i);
+
+        assert_int_equal(ledger_name(l, r, &one, NULL, 0), 0);
+        assert_int_equal(bytes_add(&r->text, NULL, LEDGER_KEEP_BYTES / 3), 0);
+        row_move(l, r, ROW_ENDED);
+        ledger_detach(l, r);
+        ledger_give(l, r);
+    }
+    assert_null(ledger_find_rid(l, &one, 1));
+    assert_non_null(ledger_find_rid(l, &one, 2));
+    assert_non_null(ledger_find_rid(l, &one, 3));
+    ledger_check(l);
+    ledger_free(l);
+}
+
+/* The record of records.h, every part recognisable, read in pieces of every size. */
+static void
+a_resumed_request_goes_on_from_here(void **state)
+{
+    struct ledger *l = ledger_new(CAPACITY, 1);
+    enum { HEAD = sizeof(struct rec_submit), BYTES = HEAD + 16 + 8 + 8 + 8 };
+    struct rec_submit *s = calloc(1, BYTES);
+    char *tail = (char *)(s + 1), whole[BYTES + 16 + 8];
+    struct rec_submit head;
+    struct row *r;
+
+    (void)state;
+    s->n_prompt = 3;
+    s->n_decoder = 1;
+    s->text_bytes = 5;
+    s->n_stop_ids = 1;
+    s->max_tokens = 8;
+    s->flags = SUBMIT_PROMPT_LOGPROBS | SUBMIT_LOGPROBS;
+    memset(tail, 'p', 12);
+    memset(tail + 16, 'd', 4);
+    memset(tail + 24, 't', 5);
+    memset(tail + 32, 's', 4);
+    assert_int_equal(ledger_take(l, 1, 1, s, BYTES, &r), 0);
+    assert_int_equal(row_record_bytes(r), BYTES);
+    row_record(r, 0, whole, BYTES);
+    assert_memory_equal(whole, s, BYTES); /* nothing delivered: as it was taken */
+    assert_int_equal(bytes_add(&r->token, "DDDDDDDDDDDD", 12), 0);
+    assert_int_equal(bytes_add(&r->text, "T", 1), 0);
+    assert_int_equal(row_record_bytes(r), sizeof whole);
+    for (uint32_t piece = 1; piece <= sizeof whole; piece++) {
+        memset(whole, 0xee, sizeof whole);
+        for (uint32_t at = 0; at < sizeof whole; at += piece)
+            row_record(r, at, whole + at, MIN(piece, (uint32_t)sizeof whole - at));
+        memcpy(&head, whole, HEAD);
+        assert_int_equal(head.n_done, 3);
+        assert_int_equal(head.done_text, 1);
+        assert_int_equal(head.flags, SUBMIT_LOGPROBS); /* the prompt's are out */
+        assert_memory_equal(whole + HEAD,
+                            "pppppppppppp\0\0\0\0dddd\0\0\0\0DDDDDDDDDDDD\0\0\0\0ttttt\0\0\0"
+                            "T\0\0\0\0\0\0\0ssss\0\0\0",
+                            sizeof whole - HEAD);
+    }
     ledger_free(l);
 }
 
@@ -148,18 +307,34 @@ any_order_of_lives_keeps_the_books(void **state)
         uint32_t client = test_below(3);
         struct row *r = ledger_find(l, client, rid);
 
+        if (!r && test_below(4) == 0) r = ledger_find_rid(l, &one, rid);
         if (!r) {
             struct rec_submit *s = submit(test_below(100));
+            char key = (char)('a' + test_below(26));
 
-            if (ledger_take(l, client, rid, s, sizeof *s, &r) < 0) free(s);
+            if (ledger_take(l, client, rid, s, sizeof *s, &r) < 0) {
+                free(s);
+            } else if (test_below(2) && ledger_name(l, r, &one, &key, test_below(2)) < 0) {
+                assert_false(r->named);
+            }
+        } else if (!r->attached) {
+            if (ledger_attach(l, r, client, rid) < 0) assert_non_null(ledger_find(l, client, rid));
         } else if (r->state == ROW_ENDED) {
-            ledger_told(l, r);
+            ledger_detach(l, r);
             r->held = false;
+            r->ended = i;
             ledger_give(l, r);
+        } else if (r->named && test_below(4) == 0) {
+            ledger_detach(l, r);
         } else {
+            bool again = r->state != ROW_QUEUED && test_below(3) == 0;
+
             row_move(l, r,
-                     r->state == ROW_STREAMING || test_below(3) == 0 ? ROW_ENDED : r->state + 1);
+                     again                                             ? ROW_QUEUED
+                     : r->state == ROW_STREAMING || test_below(3) == 0 ? ROW_ENDED
+                                                                       : r->state + 1);
         }
+        if (i % 1000 == 0) ledger_expire(l, i - 500 + LEDGER_KEEP_TIME);
         if (i % 100 == 0) ledger_check(l);
     }
     ledger_check(l);
@@ -174,6 +349,11 @@ main(void)
         cmocka_unit_test(one_client_has_an_id_once_while_it_is_open_others_may_have_it_too),
         cmocka_unit_test(a_full_ledger_says_so),
         cmocka_unit_test(the_queue_keeps_the_order_and_counts_prompts),
+        cmocka_unit_test(a_named_row_is_found_by_its_session_and_by_nobody_else),
+        cmocka_unit_test(a_finished_row_answers_until_it_is_too_old),
+        cmocka_unit_test(kept_rows_make_room_and_give_their_number_up),
+        cmocka_unit_test(kept_rows_take_no_more_than_their_bytes),
+        cmocka_unit_test(a_resumed_request_goes_on_from_here),
         cmocka_unit_test(bytes_grow_at_the_end_and_shrink_at_the_front),
         cmocka_unit_test(any_order_of_lives_keeps_the_books),
     };
