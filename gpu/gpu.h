@@ -22,7 +22,8 @@
  *
  * ON A GPU the contract above holds with gpu_options.invariant; without it a row's last bits may depend
  * on its company. Every kernel reads lengths, positions and tables on the device, never on the host: so
- * a captured graph stays right when they change.
+ * a captured graph stays right when they change. Weights (matrices, norms, biases, sinks, rotary tables)
+ * may be read before what was queued earlier has ended: what writes them is waited for by the host first.
  *
  * Failure: 0, or negative: -EINVAL for shapes that disagree (checked in gpu.c, once, for both
  * devices, with the sentence in gpu_why()), -ENOMEM, -EIO for anything the device said; after -EIO
@@ -224,10 +225,11 @@ struct gpu_ops {
                        size_t bytes); /* before it is unmapped; no copy is out */
 
     int (*lane_open)(struct gpu *g, uint32_t units, struct lane **ret,
-                     struct err *e);                 /* SMs, threads */
-    void (*lane_close)(struct lane *l);              /* waits for what is queued */
-    int (*lane_mark)(struct lane *l, uint64_t step); /* queued: lane_done() becomes step */
-    uint64_t (*lane_done)(const struct lane *l);     /* no system call */
+                     struct err *e);    /* SMs, threads */
+    void (*lane_close)(struct lane *l); /* waits for what is queued */
+    /* Queued: lane_done() becomes step. Steps count up, or begin anew once nothing is queued. */
+    int (*lane_mark)(struct lane *l, uint64_t step);
+    uint64_t (*lane_done)(const struct lane *l); /* no system call */
     /* The other lane must not be closed before this wait is over. */
     int (*lane_after)(struct lane *l, const struct lane *other, uint64_t step); /* queued wait */
     int (*lane_fd)(const struct lane *l); /* CPU: eventfd, readable after a mark; CUDA: -1, poll */

@@ -44,6 +44,7 @@ struct golden {
     char *tensors;
     enum precision precision; /* of the server that is asked */
     bool same_bits;           /* it promises them */
+    char way[200];            /* its settings */
     double worst[PRECISIONS]; /* the largest error: a part of what is allowed */
 };
 
@@ -294,8 +295,8 @@ check_greedy(const struct golden *g, const struct prompt *p, const int32_t *ids)
         if (g->precision == FP32 && p->margin[k] < least) return;
         if (ids[k] == p->greedy[k]) continue;
         if (p->margin[k] < least) return;
-        fail_msg("prompt %d: token %u is %d and not %d, whose margin is %.3g", (int)(p - g->p), k,
-                 ids[k], p->greedy[k], p->margin[k]);
+        fail_msg("%s: prompt %d: token %u is %d and not %d, whose margin is %.3g", g->way,
+                 (int)(p - g->p), k, ids[k], p->greedy[k], p->margin[k]);
     }
 }
 
@@ -326,7 +327,8 @@ collect(struct lagan *c, struct golden *g, struct answer *a, uint32_t n)
         if (!g->same_bits) continue;
         if (!p->bits[g->precision][a[i].prefix]) p->bits[g->precision][a[i].prefix] = a[i].bits;
         if (p->bits[g->precision][a[i].prefix] != a[i].bits)
-            fail_msg("prompt %d, %u at once: other bits than the first time", (int)(p - g->p), n);
+            fail_msg("%s: prompt %d, %u at once: other bits than the first time", g->way,
+                     (int)(p - g->p), n);
     }
 }
 
@@ -357,7 +359,8 @@ serve_and_ask(struct golden *g, const char *model, const char *const *set, uint3
     char dir[128];
 
     snprintf(dir, sizeof dir, "tests/data/golden/%s", model);
-    if (!serve_start(&s, dir, set)) fail_msg("no server with %s %s %s", set[0], set[1], set[2]);
+    snprintf(g->way, sizeof g->way, "%s %s %s %s %s", set[0], set[1], set[2], set[3], set[4]);
+    if (!serve_start(&s, dir, set)) fail_msg("no server with %s", g->way);
     assert_int_equal(lagan_open(&c, s.endpoint, 5000), 0);
     ask_all(c, g, at_once);
     lagan_close(c);

@@ -212,6 +212,8 @@ wait_polling(struct rig *r)
 void
 rig_send(struct rig *r)
 {
+    bool sent = false;
+
     for (unsigned i = 0; rig_cuda() && i < one.n_pieces; i++) {
         struct piece *p = &one.piece[i];
 
@@ -220,7 +222,9 @@ rig_send(struct rig *r)
                        p->next - p->first) < 0)
             fail_msg("%s", gpu_why(r->gpu));
         p->dirty = false;
+        sent = true;
     }
+    if (sent) wait_polling(r); /* there may be weights among it */
 }
 
 void

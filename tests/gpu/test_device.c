@@ -220,6 +220,41 @@ a_lane_sees_what_another_one_wrote_before_the_mark_it_waits_for(void **state)
     rig_close(&r);
 }
 
+/* A worker's pass over padding marks steps of its own, and then counts from 1. */
+static void
+a_wait_is_for_a_mark_of_this_count_and_not_of_the_one_before(void **state)
+{
+    enum { TIMES = 300, N = 1 << 20 };
+    struct rig r;
+    struct lane *other;
+    struct tensor x, y, one;
+
+    (void)state;
+    rig_open(&r, "auto", 1);
+    other = another_lane(&r);
+    x = rig_empty(&r, DT_F32, 64, N / 64, N / 64);
+    y = rig_empty(&r, DT_F32, 64, N / 64, N / 64);
+    one = rig_empty(&r, DT_F32, 64, N / 64, N / 64);
+    for (uint32_t i = 0; i < N; i++) {
+        HOST((float *)x.data)[i] = HOST((float *)y.data)[i] = 0;
+        HOST((float *)one.data)[i] = 1;
+    }
+    rig_send(&r);
+    rig_wait(&r);
+    assert_int_equal(r.op->lane_mark(other, 5), 0);
+    while (r.op->lane_done(other) != 5) assert_int_equal(r.op->lane_error(other), 0);
+    assert_int_equal(r.op->lane_mark(other, 0), 0);
+    while (r.op->lane_done(other) != 0) assert_int_equal(r.op->lane_error(other), 0);
+    for (int i = 0; i < TIMES; i++) assert_int_equal(r.op->add(other, x, one), 0);
+    assert_int_equal(r.op->lane_mark(other, 1), 0);
+    assert_int_equal(r.op->lane_after(r.lane, other, 1), 0);
+    assert_int_equal(r.op->add(r.lane, y, x), 0);
+    rig_wait(&r);
+    for (uint32_t i = 0; i < N; i++) assert_true(HOST((float *)y.data)[i] == TIMES);
+    r.op->lane_close(other);
+    rig_close(&r);
+}
+
 static void
 marks_count_up_and_a_step_is_done_when_its_mark_is(void **state)
 {
@@ -305,6 +340,7 @@ main(int argc, char **argv)
         rig_test(an_arena_is_known_by_its_fd_and_adopted_with_what_is_in_it),
         rig_test(memory_that_an_arena_takes_is_free_again_after_it),
         rig_test(a_lane_sees_what_another_one_wrote_before_the_mark_it_waits_for),
+        rig_test(a_wait_is_for_a_mark_of_this_count_and_not_of_the_one_before),
         rig_test(marks_count_up_and_a_step_is_done_when_its_mark_is),
         rig_test(a_graph_queues_the_same_work_again_on_other_contents),
     };
