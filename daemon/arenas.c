@@ -43,6 +43,7 @@ arenas_take(struct arenas *a, int sock, struct err *e)
             close(fd);
             return err_set(e, -EBADMSG, "hand: more than %d arenas", MAX_ARENAS);
         }
+        note.flags &= HAND_COMPLETE;
         a->at[a->n++] = (struct kept_arena){ note, fd };
     }
 }
@@ -53,8 +54,11 @@ arenas_give(struct arenas *a, int sock, nsec now, struct err *e)
     int n = 0;
 
     for (uint32_t i = 0; i < a->n; i++) {
-        if (!(a->at[i].note.flags & HAND_COMPLETE)) continue;
-        TRY(hand_give(sock, &a->at[i].note, a->at[i].fd, e));
+        struct hand_note note = a->at[i].note;
+
+        if (!(note.flags & HAND_COMPLETE)) continue;
+        note.flags |= a->doubtful ? HAND_VERIFY : 0;
+        TRY(hand_give(sock, &note, a->at[i].fd, e));
         n++;
     }
     a->adopted = n > 0;
@@ -63,17 +67,18 @@ arenas_give(struct arenas *a, int sock, nsec now, struct err *e)
 }
 
 void
-arenas_after_death(struct arenas *a, bool adopt_kv, bool counts, nsec now)
+arenas_after_death(struct arenas *a, const struct death *d, nsec now)
 {
-    if (counts && a->adopted && now - a->adopted_at <= STRIKE_TIME) {
-        a->strikes++;
-    } else if (counts) {
-        a->strikes = 1;
+    if (d->fault) {
+        bool soon = a->adopted && now - a->adopted_at <= STRIKE_TIME;
+
+        a->strikes = soon ? a->strikes + 1 : 1;
+        a->doubtful = true;
     }
-    if (!adopt_kv || a->strikes >= 2) {
+    if (!d->adopt_kv || a->strikes >= 2) {
         arenas_drop(a, "kv");
         arenas_drop(a, "manifest");
         arenas_drop(a, "host");
     }
-    if (a->strikes >= 3) arenas_drop(a, NULL);
+    if (a->strikes >= 3 || d->cause == DEATH_LOST) arenas_drop(a, NULL);
 }

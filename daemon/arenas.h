@@ -4,6 +4,7 @@
 
 #include "base/base.h"
 #include "base/err.h"
+#include "daemon/supervisor.h"
 #include "ipc/hand.h"
 
 enum { MAX_ARENAS = 16 };
@@ -16,7 +17,8 @@ struct arenas {
     } at[MAX_ARENAS];
     bool adopted; /* the present worker was given some */
     nsec adopted_at;
-    uint32_t strikes; /* counted deaths within a minute of an adoption */
+    uint32_t strikes; /* faults of its own, each within a minute of an adoption */
+    bool doubtful;    /* somebody wild may have written to them: HAND_VERIFY */
 };
 
 /* Take all that the worker has sent up by now. 0; -EPIPE: it has closed; -EBADMSG. */
@@ -24,7 +26,7 @@ int arenas_take(struct arenas *a, int sock, struct err *e) MUST_USE;
 /* Send all that are whole to the next worker; it finds them when it looks. How many. */
 int arenas_give(struct arenas *a, int sock, nsec now, struct err *e) MUST_USE;
 /* A worker has died: what may its successor have? DECISIONS 1. */
-void arenas_after_death(struct arenas *a, bool adopt_kv, bool counts, nsec now);
+void arenas_after_death(struct arenas *a, const struct death *d, nsec now);
 void arenas_drop(struct arenas *a, const char *name); /* NULL: all */
 
 #endif

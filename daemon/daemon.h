@@ -11,6 +11,7 @@
 
 #include "base/base.h"
 #include "base/clock.h"
+#include "daemon/blame.h"
 #include "daemon/ledger.h"
 #include "daemon/options.h"
 #include "daemon/runtime.h"
@@ -47,6 +48,9 @@ struct daemon {
     uint32_t n_workers;
     struct model_facts facts[MAX_MODELS];
     char worker_path[1024];
+
+    struct poisons poisons;
+    uint32_t n_suspects; /* rows that are to run alone */
 
     uint32_t due_first, due_last; /* deliver.c: rows with something for their client */
     nsec retry_at;                /* deliver.c: when blocked rows are tried again; 0: none */

@@ -143,7 +143,7 @@ credit(const struct row *r)
 static void
 drop_logprobs(struct row *r, uint32_t before)
 {
-    uint32_t n = before - r->lp_first;
+    uint32_t n = before > r->lp_first ? before - r->lp_first : 0;
 
     if (!(r->submit->flags & SUBMIT_LOGPROBS) || !n) return;
     bytes_drop(&r->logprob, (size_t)n * 4);
@@ -325,6 +325,7 @@ static void
 end_with(struct daemon *d, struct row *r, uint16_t reason, const char *fmt, va_list ap)
 {
     if (r->state == ROW_ENDED) return;
+    if (blame_suspect(r)) d->n_suspects--;
     r->reason = reason;
     r->ended = d->now;
     vsnprintf(r->why, sizeof r->why, fmt, ap);

@@ -533,6 +533,7 @@ row_record(const struct row *r, uint32_t at, void *to, uint32_t n)
     check(end <= row_record_bytes(r));
     head.n_done = row_n_tokens(r);
     head.done_text = (uint32_t)r->text.n;
+    head.done_score = r->score;
     /* Those come before the first token: they are out. */
     if (head.n_done) head.flags &= (uint8_t)~SUBMIT_PROMPT_LOGPROBS;
     splice(&pos, &head, sizeof head, at, end, to);

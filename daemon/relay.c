@@ -8,7 +8,9 @@
 #include "base/failpoint.h"
 #include "base/log.h"
 #include "daemon/admission.h"
+#include "daemon/blame.h"
 #include "daemon/deliver.h"
+#include "ipc/msg.h"
 #include "route/route.h"
 
 #include <errno.h>
@@ -40,9 +42,11 @@ send_pieces(struct worker *w, struct row *r)
 {
     uint32_t most = (w->link.out.max_rec - RING_HEADER) & ~(uint32_t)(SHM_REC_ALIGN - 1);
 
-    while (w->sent_bytes < r->submit_bytes) {
-        uint32_t n = MIN(r->submit_bytes - w->sent_bytes, most);
-        bool more = w->sent_bytes + n < r->submit_bytes;
+    uint32_t bytes = row_record_bytes(r);
+
+    while (w->sent_bytes < bytes) {
+        uint32_t n = MIN(bytes - w->sent_bytes, most);
+        bool more = w->sent_bytes + n < bytes;
         void *to;
         int k = ring_reserve(&w->link.out, REC_SUBMIT, more ? RING_MORE : 0, n, CANCEL_SPARE, &to);
 
@@ -50,7 +54,7 @@ send_pieces(struct worker *w, struct row *r)
             ring_the_bell(w);
             return reserved(w, k);
         }
-        memcpy(to, (const char *)r->submit + w->sent_bytes, n);
+        row_record(r, w->sent_bytes, to, n);
         w->sent_bytes += n;
     }
     w->sending = ROW_NONE;
@@ -69,6 +73,7 @@ give(struct worker *w, struct row *r)
     r->submit->deadline_ns = r->deadline == NSEC_NEVER ? 0 : r->deadline;
     w->n_rows++;
     w->tokens += r->cost;
+    if (blame_suspect(r)) w->alone = r->index;
     w->sending = r->index;
     w->sent_bytes = 0;
     FP(relay_giving);
@@ -96,12 +101,66 @@ fill_routes(struct daemon *d, struct route_worker *t)
         struct worker *w = d->worker[i];
 
         t[i] = (struct route_worker){
-            .open = worker_open(w) && w->sending == ROW_NONE && !w->full,
+            .open = worker_open(w) && w->sending == ROW_NONE && w->alone == ROW_NONE && !w->full,
             .model = w->model,
             .rows = w->n_rows,
             .max_rows = d->facts[w->model].n_seats + ROWS_AHEAD,
             .tokens = w->tokens,
         };
+    }
+}
+
+/* May it be run at all? What was accepted before anything was known of the model is looked at again. */
+static bool
+may_run(struct daemon *d, struct row *r)
+{
+    struct err e;
+    int k = admission_fits(&d->facts[r->model], r->submit, &e);
+
+    if (k) {
+        row_end(d, r, (uint16_t)k, "%s", e.text);
+    } else if (poisons_has(&d->poisons, r->submit, d->now)) {
+        row_end(d, r, LAGAN_E_POISONED, "a request with this prompt has killed workers");
+        k = -1;
+    }
+    return k == 0;
+}
+
+static void
+give_to(struct daemon *d, struct route_worker *t, uint32_t i, struct row *r)
+{
+    struct worker *w = d->worker[i];
+
+    give(w, r);
+    t[i].rows = w->n_rows;
+    t[i].tokens = w->tokens;
+    t[i].open = w->sending == ROW_NONE && w->alone == ROW_NONE && worker_open(w);
+}
+
+/* Suspects first, each alone. While one waits and no worker of its model is about to start, the one
+ * with the least to do takes nothing more. */
+static void
+dispatch_suspects(struct daemon *d, struct route_worker *t)
+{
+    struct row *next;
+
+    for (struct row *r = ledger_next_queued(d->ledger, NULL); r; r = next) {
+        uint32_t empty = ROUTE_NONE, i = route_pick(t, d->n_workers, r->model);
+        bool starts = false;
+
+        next = ledger_next_queued(d->ledger, r);
+        if (!blame_suspect(r)) continue;
+        for (uint32_t k = 0; k < d->n_workers; k++) {
+            bool of_model = t[k].model == r->model;
+
+            if (of_model && t[k].open && !t[k].rows) empty = k;
+            starts |= of_model && !worker_open(d->worker[k]) && !worker_over(d->worker[k]);
+        }
+        if (empty != ROUTE_NONE) {
+            if (may_run(d, r)) give_to(d, t, empty, r);
+        } else if (i != ROUTE_NONE && !starts) {
+            t[i].open = false;
+        }
     }
 }
 
@@ -121,28 +180,17 @@ relay_dispatch(struct daemon *d)
     }
     if (!ledger_n_queued(d->ledger)) return;
     fill_routes(d, table);
+    if (d->n_suspects) dispatch_suspects(d, table);
     for (r = ledger_next_queued(d->ledger, NULL); r; r = next) {
         uint32_t i = route_pick(table, d->n_workers, r->model);
-        struct worker *w;
-        struct err e;
-        int k;
 
         next = ledger_next_queued(d->ledger, r);
+        if (blame_suspect(r)) continue;
         if (i == ROUTE_NONE) {
             if (d->n_workers == 1 || d->config->n_models == 1) return;
             continue; /* another model's worker may have room */
         }
-        /* Accepted before anything was known of the model: looked at again now. */
-        k = admission_fits(&d->facts[r->model], r->submit, &e);
-        if (k != 0) {
-            row_end(d, r, (uint16_t)k, "%s", e.text);
-            continue;
-        }
-        w = d->worker[i];
-        give(w, r);
-        table[i].rows = w->n_rows;
-        table[i].tokens = w->tokens;
-        table[i].open = w->sending == ROW_NONE && worker_open(w);
+        if (may_run(d, r)) give_to(d, table, i, r);
     }
 }
 
@@ -183,11 +231,56 @@ relay_drain_request(struct worker *w)
     ring_the_bell(w);
 }
 
-void
-relay_lost(struct worker *w, const char *cause)
+/* Back into the queue, to go on from what has been said. */
+static void
+send_back(struct daemon *d, struct row *r)
+{
+    if (!r->n_said) {
+        /* The next one begins with the prompt again; what the client has of it is not said twice. */
+        bytes_done(&r->p_id);
+        bytes_done(&r->p_logprob);
+        bytes_done(&r->p_top);
+        r->n_prompt_said = 0;
+    }
+    r->resumed++;
+    row_move(d->ledger, r, ROW_QUEUED);
+}
+
+static void
+outlive(struct worker *w, struct row *r, const struct death *death, const struct blame *blame)
 {
     struct daemon *d = w->d;
+    uint32_t n = row_n_tokens(r);
+    bool suspect = blame_suspect(r);
+    enum blame_verdict v = blame_row(r, death->fault, blame_has(blame, r->id));
 
+    d->n_suspects += (uint32_t)blame_suspect(r) - (uint32_t)suspect;
+    if (r->no_resume) {
+        row_end(d, r, LAGAN_E_WORKER_LOST, "worker %s died (%s) after %u tokens of this request",
+                w->name, death_word(death->cause), n);
+    } else if (v == BLAME_POISONED) {
+        log_warn("request %llu: three workers died of it", (unsigned long long)r->id);
+        poisons_note(&d->poisons, r->submit, d->now);
+        row_end(d, r, LAGAN_E_POISONED, "three workers died (%s) working on this request",
+                death_word(death->cause));
+    } else if (v == BLAME_LOST) {
+        row_end(d, r, LAGAN_E_WORKER_LOST, "%u workers died (%s) without another token of it",
+                r->n_vain, death_word(death->cause));
+    } else if (n >= r->submit->max_tokens) {
+        row_end(d, r, LAGAN_FINISH_LENGTH, "%s", msg_reason_sentence(LAGAN_FINISH_LENGTH));
+    } else {
+        send_back(d, r);
+    }
+}
+
+void
+relay_lost(struct worker *w, const struct death *death)
+{
+    static struct blame blame; /* 55 KiB; one thread */
+    struct daemon *d = w->d;
+
+    blame_read(&blame, death->fault && w->link.w.base ? shm_trace(&w->link.w) : NULL);
+    w->alone = ROW_NONE;
     for (uint32_t i = 0; w->n_rows && i < ledger_capacity(d->ledger); i++) {
         struct row *r = ledger_row(d->ledger, i);
 
@@ -196,9 +289,7 @@ relay_lost(struct worker *w, const char *cause)
         w->n_rows--;
         w->tokens -= r->cost;
         if (r->state != ROW_ENDED) {
-            row_end(d, r, LAGAN_E_WORKER_LOST,
-                    "worker %s died (%s) after %u tokens of this request", w->name, cause,
-                    row_n_tokens(r));
+            outlive(w, r, death, &blame);
         } else {
             row_settle(d, r);
         }

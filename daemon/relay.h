@@ -14,8 +14,8 @@ void relay_drain_dead(struct worker *w); /* all that is whole, without a budget 
 /* Tell the worker to end a request it has: reason of enum lagan_reason, 0 cancelled. */
 void relay_cancel(struct worker *w, struct row *r, uint16_t reason);
 void relay_drain_request(struct worker *w); /* REC_DRAIN */
-/* The worker is gone: its requests end with worker_lost. */
-void relay_lost(struct worker *w, const char *cause);
+/* The worker is gone: its requests wait for another one and go on there, except those that may not. */
+void relay_lost(struct worker *w, const struct death *death);
 
 /* One record as if it had been read from the ring: 0, or -EBADMSG with the sentence. For tests and
  * fuzzers too. */

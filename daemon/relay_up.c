@@ -63,6 +63,7 @@ let_go(struct worker *w, struct row *r)
     r->held = false;
     w->n_rows--;
     w->tokens -= r->cost;
+    if (w->alone == r->index) w->alone = ROW_NONE;
     if (r->cancel_due) {
         r->cancel_due = false;
         w->n_cancels_due--;
@@ -97,6 +98,10 @@ keep_out(struct worker *w, struct row *r, const struct rec_out *o, const char *t
         return 0;
     }
     if (r->state == ROW_DISPATCHED) row_move(w->d->ledger, r, ROW_STREAMING);
+    if (blame_past(r)) {
+        w->alone = ROW_NONE;
+        w->d->n_suspects--;
+    }
     row_due(w->d, r);
     return 0;
 }
@@ -160,6 +165,7 @@ take_out(struct worker *w, struct rest *b, struct err *e)
     }
     r->n_said += (uint32_t)n;
     r->n_text_said += o.text_bytes;
+    r->score = o.score == o.score ? o.score : 0; /* no NaN on the wire */
     return r->state == ROW_ENDED ? 0 : keep_out(w, r, &o, tokens, lps, tops, text);
 }
 
@@ -182,6 +188,7 @@ take_prompt(struct worker *w, struct rest *b, struct err *e)
     struct rec_prompt s;
     const void *p = next(b, sizeof s), *ids, *lps, *tops;
     struct row *r;
+    uint32_t out;
 
     if (!p) return err_set(e, -EBADMSG, "PROMPT is shorter than its header");
     memcpy(&s, p, sizeof s);
@@ -201,11 +208,15 @@ take_prompt(struct worker *w, struct rest *b, struct err *e)
     if (s.first != r->n_prompt_said || s.n > LAGAN_MAX_IDS - s.first) {
         return wrong(e, "PROMPT: first", s.first, r->n_prompt_said);
     }
+    /* A predecessor has said some, and they are out. */
+    out = r->n_prompt_sent > s.first ? MIN(r->n_prompt_sent - s.first, s.n) : 0;
     r->n_prompt_said += s.n;
-    if (r->state == ROW_ENDED) return 0;
-    if (bytes_add(&r->p_id, ids, (size_t)s.n * 4) < 0 ||
-        bytes_add(&r->p_logprob, lps, (size_t)s.n * 4) < 0 ||
-        bytes_add(&r->p_top, tops, (size_t)s.n * s.n_top * 8) < 0) {
+    s.n -= out;
+    if (r->state == ROW_ENDED || !s.n) return 0;
+    if (bytes_add(&r->p_id, (const char *)ids + (size_t)out * 4, (size_t)s.n * 4) < 0 ||
+        bytes_add(&r->p_logprob, (const char *)lps + (size_t)out * 4, (size_t)s.n * 4) < 0 ||
+        bytes_add(&r->p_top, (const char *)tops + (size_t)out * s.n_top * 8,
+                  (size_t)s.n * s.n_top * 8) < 0) {
         starve(w, r);
     } else if (r->p_logprob.n + r->p_top.n > MAX_PENDING) {
         relay_cancel(w, r, LAGAN_E_SLOW_READER);
@@ -239,7 +250,7 @@ take_finish(struct worker *w, struct rest *b, struct err *e)
         row_settle(w->d, r);
         return 0;
     }
-    r->score = f.score == f.score ? f.score : 0; /* no NaN on the wire */
+    r->score = f.score == f.score ? f.score : 0;
     r->cached = f.cached;
     r->adopted = f.adopted;
     r->recomputed = f.recomputed;

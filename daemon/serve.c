@@ -146,7 +146,7 @@ all_failed(struct daemon *d)
 
 /* Requests that wait for a model whose last worker is gone for good would wait for ever. */
 static void
-end_orphans(struct daemon *d, uint32_t model, const char *why)
+end_orphans(struct daemon *d, uint32_t model, uint16_t code, const char *why)
 {
     for (uint32_t i = 0; i < d->n_workers; i++) {
         if (d->worker[i]->model == model && !worker_over(d->worker[i])) return;
@@ -155,7 +155,7 @@ end_orphans(struct daemon *d, uint32_t model, const char *why)
         struct row *r = ledger_row(d->ledger, i);
 
         if (r && r->state == ROW_QUEUED && r->model == model) {
-            row_end(d, r, LAGAN_E_WORKER_LOST, "no worker runs this model: %.150s", why);
+            row_end(d, r, code, "no worker runs this model: %.150s", why);
         }
     }
 }
@@ -175,7 +175,9 @@ serve_worker_moved(struct daemon *d, struct worker *w, enum super_state from, en
     for (uint32_t i = 0; i < d->n_workers; i++) {
         failed += d->worker[i]->super.state == SUPER_FAILED;
     }
-    end_orphans(d, w->model, *w->why ? w->why : super_state_word(to));
+    end_orphans(d, w->model,
+                w->super.death.cause == DEATH_LOST ? LAGAN_E_DEVICE_LOST : LAGAN_E_WORKER_LOST,
+                *w->why ? w->why : super_state_word(to));
     if (failed == d->n_workers) all_failed(d);
 }
 

@@ -22,10 +22,10 @@ enum { EXIT_DEVICE = 74, EXIT_CONFIG = 78, EXIT_REFUSED = 125 }; /* a worker's o
 
 static const struct cause_row {
     const char *word;
-    bool adopt, counts;
+    bool adopt, fault, counts;
     const char *sentence;
 } cause_rows[DEATH_N] = {
-#define X(name, word, adopt, counts, sentence) { word, adopt, counts, sentence },
+#define X(name, word, adopt, fault, counts, sentence) { word, adopt, fault, counts, sentence },
     DEATH_CAUSES(X)
 #undef X
 };
@@ -116,7 +116,9 @@ super_died(struct super *s, int code, int status, bool words)
         } else if (d.signal) {
             c = words ? DEATH_CHECK : DEATH_SIGNAL;
         } else if (d.early) {
-            c = status == EXIT_CONFIG || status == EXIT_REFUSED ? DEATH_CONFIG : DEATH_START;
+            c = status == EXIT_CONFIG || status == EXIT_REFUSED ? DEATH_CONFIG
+                : status == EXIT_DEVICE                         ? DEATH_LOST
+                                                                : DEATH_START;
         } else if (status == EXIT_CONFIG || status == EXIT_REFUSED) {
             c = DEATH_CONFIG;
         } else {
@@ -125,6 +127,7 @@ super_died(struct super *s, int code, int status, bool words)
     }
     d.cause = c;
     d.adopt_kv = cause_rows[c].adopt;
+    d.fault = cause_rows[c].fault;
     d.counts = cause_rows[c].counts;
     d.fatal = c == DEATH_CONFIG;
     s->death = d;

@@ -44,25 +44,28 @@ enum super_event {
     EV_N
 };
 
-/* cause, word, adopt KV, counts, sentence: DECISIONS 1. Journal, metrics and `workers list` use it. */
+/* cause, word, adopt KV, its own fault (blames requests, strikes arenas), counts towards backoff and
+ * FAILED, sentence: DECISIONS 1. Journal, metrics and `workers list` use it. */
 #define DEATH_CAUSES(X) \
-    X(NONE, "none", 1, 0, "it has not died") \
-    X(DRAINED, "drained", 1, 0, "it finished what it had and left") \
-    X(OPERATOR, "operator", 1, 0, "stopped on request") \
-    X(KILLED, "killed", 1, 0, "killed from outside (an operator, or the kernel short of memory)") \
-    X(SILENT, "silent", 1, 1, "its loop stopped and nothing was overdue") \
-    X(OVERDUE, "overdue", 0, 1, "a step took longer than it may") \
-    X(SIGNAL, "signal", 0, 1, "ended by a signal of its own making") \
-    X(CHECK, "check", 0, 1, "a promise of its own did not hold") \
-    X(CORRUPTION, "corruption", 0, 1, "what it wrote into its ring cannot be true") \
-    X(STORM, "bell_storm", 0, 1, "it rang the bell without having anything to say") \
-    X(DEVICE, "device", 0, 1, "the device failed") \
-    X(EXITED, "exited", 0, 1, "it left without being asked to") \
-    X(CONFIG, "config", 0, 1, "its configuration is wrong") \
-    X(START, "start", 0, 1, "it could not start")
+    X(NONE, "none", 1, 0, 0, "it has not died") \
+    X(DRAINED, "drained", 1, 0, 0, "it finished what it had and left") \
+    X(OPERATOR, "operator", 1, 0, 0, "stopped on request") \
+    X(KILLED, "killed", 1, 0, 0, \
+      "killed from outside (an operator, or the kernel short of memory)") \
+    X(SILENT, "silent", 1, 0, 1, "its loop stopped and nothing was overdue") \
+    X(OVERDUE, "overdue", 0, 1, 1, "a step took longer than it may") \
+    X(SIGNAL, "signal", 0, 1, 1, "ended by a signal of its own making") \
+    X(CHECK, "check", 0, 1, 1, "a promise of its own did not hold") \
+    X(CORRUPTION, "corruption", 0, 1, 1, "what it wrote into its ring cannot be true") \
+    X(STORM, "bell_storm", 0, 1, 1, "it rang the bell without having anything to say") \
+    X(DEVICE, "device", 0, 1, 1, "the device failed") \
+    X(EXITED, "exited", 0, 1, 1, "it left without being asked to") \
+    X(LOST, "device_lost", 0, 0, 1, "the device does not answer: what was in it is given up") \
+    X(CONFIG, "config", 0, 0, 1, "its configuration is wrong") \
+    X(START, "start", 0, 0, 1, "it could not start")
 
 enum death_cause {
-#define X(name, word, adopt, counts, sentence) DEATH_##name,
+#define X(name, word, adopt, fault, counts, sentence) DEATH_##name,
     DEATH_CAUSES(X)
 #undef X
         DEATH_N
@@ -71,7 +74,8 @@ enum death_cause {
 struct death {
     enum death_cause cause;
     bool adopt_kv;      /* nobody wild has written to it */
-    bool counts;        /* towards backoff, FAILED and strikes on arenas */
+    bool fault;         /* its own: blames requests, strikes arenas, weights are to be verified */
+    bool counts;        /* towards backoff and FAILED */
     bool fatal;         /* the same would happen again: FAILED at once */
     bool early;         /* before it was READY */
     int status, signal; /* exit status, or the signal; the other is 0 */

@@ -233,8 +233,8 @@ bury(void *arg, const struct death *d)
         tell(w, LOG_LEVEL_INFO, "worker %s: pid %d ended, %s", w->name, (int)w->pid,
              death_sentence(d->cause));
     } else {
-        tell(w, LOG_LEVEL_ERR, "worker %s: pid %d died of %s: %s, %s; %u requests lost", w->name,
-             (int)w->pid, death_word(d->cause), how, death_sentence(d->cause), w->n_rows);
+        tell(w, LOG_LEVEL_ERR, "worker %s: pid %d died of %s: %s, %s; %u requests wait for another",
+             w->name, (int)w->pid, death_word(d->cause), how, death_sentence(d->cause), w->n_rows);
         read_last_words(w);
         for (uint32_t i = w->n_lines > LOG_LINES ? w->n_lines - LOG_LINES : 0; i < w->n_lines;
              i++) {
@@ -243,9 +243,9 @@ bury(void *arg, const struct death *d)
     }
     if (!*w->why) snprintf(w->why, sizeof w->why, "%s: %s", death_word(d->cause), how);
     FP(bury_drained);
-    relay_lost(w, death_word(d->cause));
+    relay_lost(w, d);
     calls_lost(w);
-    arenas_after_death(&w->arenas, d->adopt_kv, d->counts, w->d->now);
+    arenas_after_death(&w->arenas, d, w->d->now);
     release(w);
     if (!wanted) w->restarts++;
 }
@@ -320,7 +320,7 @@ op_spawn(void *arg)
     w->n_lines = 0;
     w->why[0] = 0;
     w->load_done = w->load_total = 0;
-    w->sending = ROW_NONE;
+    w->sending = w->alone = ROW_NONE;
     w->n_rows = w->n_cancels_due = 0;
     w->tokens = 0;
     w->warned = w->asked = w->full = false;
@@ -364,7 +364,9 @@ op_moved(void *arg, enum super_state from, enum super_state to)
     struct worker *w = arg;
     nsec wait = w->super.timer - w->d->now;
 
-    if (to == SUPER_BACKOFF) {
+    if (to == SUPER_READY) {
+        w->arenas.doubtful = false; /* it has looked */
+    } else if (to == SUPER_BACKOFF) {
         tell(w, LOG_LEVEL_WARN, "worker %s: starting again in %.2f s", w->name,
              (double)wait / NSEC_S);
     } else if (to == SUPER_FAILED) {
@@ -373,7 +375,7 @@ op_moved(void *arg, enum super_state from, enum super_state to)
         tell(w, LOG_LEVEL_ERR, "worker %s: pid %d cannot be killed; its device is not used again",
              w->name, (int)w->pid);
         /* Its requests will hear nothing more from it. */
-        relay_lost(w, "lost");
+        relay_lost(w, &(struct death){ .cause = w->super.suspect });
         calls_lost(w);
     }
     serve_worker_moved(w->d, w, from, to);
@@ -394,7 +396,7 @@ worker_make(struct daemon *d, uint32_t index, uint32_t model, struct err *e)
     w->model = model;
     w->hand = w->log = -1;
     w->link.d.fd = w->link.w.fd = w->link.bell.fd = -1;
-    w->sending = ROW_NONE;
+    w->sending = w->alone = ROW_NONE;
     snprintf(w->name, sizeof w->name, "w%u", index);
     super_init(&w->super, &ops, w, seed);
     w->super.start_timeout = d->config->o.start_timeout;

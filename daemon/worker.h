@@ -41,6 +41,7 @@ struct worker {
     /* what it has in hand */
     uint32_t n_rows;
     uint64_t tokens;
+    uint32_t alone;      /* a suspect that is to run alone, ROW_NONE */
     uint32_t sending;    /* row whose SUBMIT is under way, ROW_NONE */
     uint32_t sent_bytes; /* of it */
     uint32_t n_cancels_due;

@@ -14,9 +14,10 @@ struct hand_note {
     char name[32]; /* "weights", "kv", "manifest", "host": NUL-ended */
     uint64_t bytes;
     uint64_t fingerprint[2];
-    uint32_t version, flags; /* HAND_COMPLETE */
+    uint32_t version, flags; /* HAND_ */
 };
-enum { HAND_COMPLETE = 1 };
+/* VERIFY, from lagand: its last writer died of a fault of its own; check it against its checksums. */
+enum { HAND_COMPLETE = 1, HAND_VERIFY = 2 };
 _Static_assert(sizeof(struct hand_note) == 64, "hand_note");
 
 int hand_pair(int ret[2], struct err *e) MUST_USE;

@@ -41,7 +41,8 @@ struct rec_submit { /* D 1; fragments with MORE concatenate to this */
     int32_t forced_bos, forced_eos;             /* -1 off, -2 the model's */
     uint16_t n_eos, n_stop_ids, n_stop, n_bias; /* 0xffff eos: the model's */
     uint8_t early_stopping, echo, chat, flags;
-    uint32_t grammar_bytes, salt_bytes, lora, pad;
+    uint32_t grammar_bytes, salt_bytes, lora;
+    float done_score; /* of what was delivered */
     /* then, each padded to 8: prompt, decoder, done, text, done's text, eos, stop_ids,
      * stop (u32 len + bytes, padded together), bias (i32 id, f32)*, grammar, salt */
 };
@@ -86,7 +87,7 @@ struct rec_out { /* n_ent times, each followed by its tails, padded to 8 */
     uint32_t first;                  /* position of the first token among the generated */
     uint32_t text_bytes, text_first; /* whole characters only; text_first: bytes before them */
     uint32_t n_top;                  /* tops a token, at most LAGAN_MAX_TOP */
-    uint32_t pad;
+    float score; /* with these tokens: what the next worker goes on from if this one dies */
     /* i32 token[n_tokens]; with logprobs: f32 logprob[n_tokens]; {i32, f32} top[n_tokens][n_top];
      * text; the whole padded to 8 */
 };

@@ -179,6 +179,7 @@ emit_token(struct worker *w, struct rec_step **head, const struct batch *b,
         .text_bytes = len,
         .text_first = r->n_text_sent,
         .n_top = r->want_logprobs ? r->sampling.n_logprobs : 0,
+        .score = r->score + res->logprob[row],
     };
     size_t need = sizeof o + 16 + 8 * (size_t)o.n_top + len + 16;
 
@@ -209,7 +210,7 @@ emit_token(struct worker *w, struct rec_step **head, const struct batch *b,
     (*head)->n_ent++;
     r->n_sent++;
     r->n_text_sent += len;
-    r->score += res->logprob[row];
+    r->score = o.score;
     w->stats.v[STAT_tokens_out]++;
     if (stopped && !ended) scheduler_cancel(w->e.sched, r->seq.id, LAGAN_FINISH_STOP);
     if (stopped) r->cancelled = LAGAN_FINISH_STOP;

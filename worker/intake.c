@@ -305,6 +305,7 @@ submit(struct worker *w, const char *data, size_t n, nsec now, struct err *e)
         return 0;
     }
     r->n_sent = s.n_done;
+    r->score = s.done_score;
     for (uint32_t i = 0; r->has_text && i < s.n_done; i++) {
         bool stopped;
         int len = detok_add(&r->detok, done[i], w->text_buf, w->text_cap, &stopped);

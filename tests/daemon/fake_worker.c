@@ -3,7 +3,7 @@
  * It speaks the rings as the real one does. A request's token at a position is a hash of both, so that
  * a test knows every answer; it ends at max_tokens. The name of the "model" directory says how it
  * misbehaves: good, slow, segv, check, hang, deaf, overdue, storm, exit, bad-token, bad-row, bad-first,
- * bad-text, bad-finish, bad-seq, bad-hand, shut-bell, loading, die-config, die-model, die-once.
+ * bad-text, bad-finish, bad-seq, bad-hand, shut-bell, loading, die-config, die-model, die-once, poison.
  */
 #include "base/clock.h"
 #include "include/lagan_wire.h"
@@ -43,7 +43,7 @@ static struct stats stats;
 static const char *mode = "good";
 static char *whole;
 static size_t n_whole;
-static uint64_t n_steps;
+static uint64_t n_steps, n_turns;
 static bool draining;
 
 static bool
@@ -242,6 +242,7 @@ submit(const struct ring_record *rec)
         if (a->used) continue;
         *a = (struct active){ .used = true };
         memcpy(&a->s, whole, sizeof a->s);
+        a->n = a->s.n_done;
         stats.v[STAT_requests]++;
         if (a->s.n_prompt)
             memcpy(&a->last_id, whole + sizeof a->s + 4 * (size_t)(a->s.n_prompt - 1), 4);
@@ -283,16 +284,38 @@ intake(void)
     bell_ring(&l.bell);
 }
 
+/* As the real one does: who is in the step, before it is launched. */
+static void
+launch(void)
+{
+    struct step_trace *t = shm_trace(&l.w);
+    struct step_entry *e = &t->entry[n_turns % TRACE_ENTRIES];
+
+    atomic_store(&t->n, n_turns + 1);
+    atomic_store(&e->seq, 2 * n_turns + 1);
+    e->step = n_turns + 1;
+    e->n_ids = 0;
+    for (uint32_t i = 0; i < MAX_ACTIVE; i++) {
+        if (active[i].used && e->n_ids < TRACE_IDS) e->id[e->n_ids++] = active[i].s.id;
+    }
+    atomic_store(&e->seq, 2 * n_turns + 2);
+}
+
 static uint32_t
 step(void)
 {
     uint32_t n = 0;
 
+    launch();
     for (uint32_t i = 0; i < MAX_ACTIVE; i++) {
         struct active *a = &active[i];
 
         if (!a->used) continue;
         n++;
+        if (is("poison") && a->s.n_prompt == FAKE_POISON && a->n == MISBEHAVE_AT) {
+            signal(SIGSEGV, SIG_DFL);
+            raise(SIGSEGV);
+        }
         if ((a->s.flags & SUBMIT_PROMPT_LOGPROBS) && !a->prompt_said) say_prompt(a);
         say_token(a);
         if (a->n == MISBEHAVE_AT + 1) misbehave();
@@ -301,31 +324,40 @@ step(void)
     stats.v[STAT_running] = n;
     stats.v[STAT_blocks] = 100;
     stats.v[STAT_blocks_used] = n;
+    atomic_store(&shm_trace(&l.w)->retired[0], ++n_turns);
     return n;
 }
 
+/* An arena of its own that carries our epoch; the predecessor's is looked at. */
 static void
-give_weights(int hand, uint64_t epoch)
+give(int hand, const char *name, uint64_t epoch)
 {
-    struct hand_note note = {
-        .name = "weights", .bytes = 4096, .version = 1, .flags = HAND_COMPLETE
-    };
-    int fd = memfd_create("fake weights", MFD_CLOEXEC);
-    struct hand_note got;
-    int have = -1;
+    struct hand_note note = { .bytes = 4096, .version = 1, .flags = HAND_COMPLETE };
+    int fd = memfd_create("fake arena", MFD_CLOEXEC);
 
-    if (hand_take(hand, &got, &have, NULL) == 1) {
-        char byte = 0;
-
-        /* Adopted: the predecessor's byte is still in it. */
-        check(pread(have, &byte, 1, 0) == 1);
-        fprintf(stderr, "<6>fake: adopted %s of epoch %d\n", got.name, byte);
-        close(have);
-    }
+    snprintf(note.name, sizeof note.name, "%s", name);
     check(fd >= 0 && ftruncate(fd, 4096) == 0);
     check(pwrite(fd, &(char){ (char)epoch }, 1, 0) == 1);
     check(hand_give(hand, &note, fd, NULL) == 0);
     close(fd);
+}
+
+static void
+exchange_arenas(int hand, uint64_t epoch)
+{
+    struct hand_note got;
+    int have;
+
+    while (hand_take(hand, &got, &have, NULL) == 1) {
+        char byte = 0;
+
+        check(pread(have, &byte, 1, 0) == 1);
+        fprintf(stderr, "<6>fake: adopted %s of epoch %d%s\n", got.name, byte,
+                got.flags & HAND_VERIFY ? ", verified" : "");
+        close(have);
+    }
+    give(hand, "weights", epoch);
+    give(hand, "kv", epoch);
     if (is("bad-hand")) check(send(hand, "nonsense", 8, 0) == 8);
 }
 
@@ -372,7 +404,7 @@ main(int argc, char **argv)
     atomic_fetch_add(&c->hb_count, 1);
     say_phase();
     die_early(path);
-    give_weights(heritage_fd(&h, "hand"), h.epoch);
+    exchange_arenas(heritage_fd(&h, "hand"), h.epoch);
     while (is("loading")) {
         atomic_fetch_add(&c->hb_count, 1);
         poll(NULL, 0, 20);

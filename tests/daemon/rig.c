@@ -309,6 +309,8 @@ say(struct dealer *c, uint32_t type, uint64_t rid, const struct key *keys, uint3
             for (int64_t k = 0; k < keys[i].v; k++) ids[k] = (int32_t)(k % (FAKE_VOCAB - 1));
             msg_bin(&p, ids, (size_t)keys[i].v * 4);
             free(ids);
+        } else if (keys[i].v == FALSE_KEY) {
+            msgpack_pack_false(&p);
         } else {
             msgpack_pack_int64(&p, keys[i].v);
         }

@@ -36,6 +36,7 @@ void hang_up_all(void); /* rig_clean() does */
 void send_bytes(struct dealer *c, const void *p, size_t n);
 
 /* A frame with up to 8 integer keys; "ids" makes a prompt of so many ids from 0 on, capped at vocab. */
+#define FALSE_KEY INT64_MIN /* false, not a number */
 struct key {
     const char *key;
     int64_t v;

@@ -10,6 +10,10 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+static const struct death killed = { .cause = DEATH_KILLED, .adopt_kv = true };
+static const struct death silent = { .cause = DEATH_SILENT, .adopt_kv = true, .counts = true };
+static const struct death fault = { .cause = DEATH_SIGNAL, .fault = true, .counts = true };
+
 static void
 send_arena(int sock, const char *name, uint64_t says, uint64_t is, uint32_t flags)
 {
@@ -109,7 +113,8 @@ static void
 kv_goes_with_a_worker_that_may_have_spoilt_it_and_all_after_three_strikes(void **state)
 {
     struct arenas a = { 0 };
-    int up[2], down[2];
+    struct hand_note note;
+    int up[2], down[2], fd;
 
     (void)state;
     pair(up);
@@ -118,18 +123,65 @@ kv_goes_with_a_worker_that_may_have_spoilt_it_and_all_after_three_strikes(void *
     send_arena(up[1], "kv", 4096, 4096, HAND_COMPLETE);
     assert_int_equal(arenas_take(&a, up[0], NULL), 0);
 
-    arenas_after_death(&a, /* adopt_kv= */ true, /* counts= */ false, 0);
+    arenas_after_death(&a, &killed, 0);
+    arenas_after_death(&a, &silent, 0);
     assert_int_equal(a.n, 2);
-    arenas_after_death(&a, /* adopt_kv= */ false, /* counts= */ true, 0);
+    assert_false(a.doubtful);
+    arenas_after_death(&a, &fault, 0);
     assert_int_equal(a.n, 1);
     assert_string_equal(a.at[0].note.name, "weights");
     for (int i = 0; i < 2; i++) {
         assert_int_equal(a.n, 1);
         assert_int_equal(arenas_give(&a, down[0], i * NSEC_S, NULL), 1);
-        arenas_after_death(&a, true, true, i * NSEC_S + NSEC_MS);
+        assert_int_equal(hand_take(down[1], &note, &fd, NULL), 1);
+        assert_int_equal(note.flags, HAND_COMPLETE | HAND_VERIFY);
+        close(fd);
+        arenas_after_death(&a, &fault, i * NSEC_S + NSEC_MS);
     }
     assert_int_equal(a.n, 0);
     close(up[0]), close(up[1]), close(down[0]), close(down[1]);
+}
+
+static void
+kv_goes_after_two_faults_soon_after_adoption_and_not_after_two_far_apart(void **state)
+{
+    /* A fault of the kind that leaves KV alone does not exist: one that would. */
+    static const struct death mild = { .fault = true, .adopt_kv = true };
+
+    (void)state;
+    for (int late = 0; late < 2; late++) {
+        struct arenas a = { 0 };
+        int up[2], down[2];
+
+        pair(up);
+        pair(down);
+        send_arena(up[1], "weights", 4096, 4096, HAND_COMPLETE);
+        send_arena(up[1], "kv", 4096, 4096, HAND_COMPLETE);
+        assert_int_equal(arenas_take(&a, up[0], NULL), 0);
+        for (int i = 0; i < 2; i++) {
+            assert_int_equal(arenas_give(&a, down[0], 0, NULL), 2);
+            arenas_after_death(&a, &mild, late ? 61 * NSEC_S : NSEC_S);
+        }
+        assert_int_equal(a.n, late ? 2 : 1);
+        arenas_drop(&a, NULL);
+        close(up[0]), close(up[1]), close(down[0]), close(down[1]);
+    }
+}
+
+static void
+nothing_in_a_lost_device_is_kept(void **state)
+{
+    static const struct death lost = { .cause = DEATH_LOST, .counts = true };
+    struct arenas a = { 0 };
+    int up[2];
+
+    (void)state;
+    pair(up);
+    send_arena(up[1], "weights", 4096, 4096, HAND_COMPLETE);
+    assert_int_equal(arenas_take(&a, up[0], NULL), 0);
+    arenas_after_death(&a, &lost, 0);
+    assert_int_equal(a.n, 0);
+    close(up[0]), close(up[1]);
 }
 
 int
@@ -141,6 +193,8 @@ main(void)
         cmocka_unit_test(an_arena_smaller_than_it_says_is_refused),
         cmocka_unit_test(more_arenas_than_there_are_names_for_are_refused),
         cmocka_unit_test(kv_goes_with_a_worker_that_may_have_spoilt_it_and_all_after_three_strikes),
+        cmocka_unit_test(kv_goes_after_two_faults_soon_after_adoption_and_not_after_two_far_apart),
+        cmocka_unit_test(nothing_in_a_lost_device_is_kept),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

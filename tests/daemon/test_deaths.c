@@ -29,8 +29,29 @@ start(const char *mode, const char *const *args)
         __VA_ARGS__, NULL \
     }
 
+/* Chunks from `at` on, acknowledged, until the last word: DONE after all tokens. How often resumed. */
+static uint64_t
+rest(struct dealer *c, uint64_t rid, uint32_t at, uint32_t max_tokens, uint64_t seed)
+{
+    uint32_t n = 0;
+
+    for (;;) {
+        const struct msg *m = hear(c, 8000);
+
+        assert_int_equal(m->rid, rid);
+        if (m->type == LAGAN_MSG_DONE) {
+            assert_int_equal(at, max_tokens);
+            return number(msg_get(&m->map, "outputs")->via.array.ptr, "resumed");
+        }
+        if (m->type != LAGAN_MSG_CHUNK) fail_msg("%s", text_of(&m->map, "message"));
+        at = take_chunk(m, at, seed);
+        n = (uint32_t)number(&m->map, "n");
+        SAY(c, LAGAN_MSG_ACK, rid, { "n", n });
+    }
+}
+
 static void
-a_dead_worker_is_replaced_and_only_its_requests_end_with_worker_lost(void **state)
+a_dead_worker_is_replaced_and_its_requests_go_on(void **state)
 {
     struct dealer *c;
 
@@ -38,13 +59,71 @@ a_dead_worker_is_replaced_and_only_its_requests_end_with_worker_lost(void **stat
     start("segv", NULL);
     c = dial(&r, "api.sock");
     submit(c, 1, 3, 100, 1);
-    take_chunk(hear_type(c, LAGAN_MSG_CHUNK, 2000), 0, 1);
-    while (hear(c, 5000)->type == LAGAN_MSG_CHUNK) {
-    }
-    submit(c, 2, 3, 2, 9); /* short enough not to kill the next one */
-    take_all(c, 2, 2, 9);
+    assert_int_equal(rest(c, 1, 0, 100, 1), 1);
+    submit(c, 2, 3, 2, 9); /* too short to kill another */
+    assert_int_equal(rest(c, 2, 0, 2, 9), 0);
     assert_true(rig_logged(&r, "died of signal: signal 11", 1000));
-    assert_true(rig_logged(&r, "adopted weights of epoch 1", 2000));
+    /* What it wrote last may be anything: not its KV, and its weights looked at. */
+    assert_true(rig_logged(&r, "adopted weights of epoch 1, verified", 2000));
+    assert_false(rig_logged(&r, "adopted kv", 0));
+    hang_up(c);
+    assert_int_equal(rig_stop(&r), 0);
+}
+
+static void
+a_request_that_wants_no_other_worker_ends_with_worker_lost(void **state)
+{
+    const struct msg *m;
+    struct dealer *c;
+
+    (void)state;
+    start("segv", NULL);
+    c = dial(&r, "api.sock");
+    SAY(c, LAGAN_MSG_SUBMIT, 1, { "ids", 3 }, { "max_tokens", 100 }, { "seed", 1 },
+        { "resume", FALSE_KEY });
+    hear_type(c, LAGAN_MSG_ACCEPT, 2000);
+    do m = hear(c, 5000);
+    while (m->type == LAGAN_MSG_CHUNK);
+    assert_int_equal(m->type, LAGAN_MSG_ERROR);
+    assert_int_equal(number(&m->map, "code"), LAGAN_E_WORKER_LOST);
+    hang_up(c);
+    assert_int_equal(rig_stop(&r), 0);
+}
+
+/* The guilty one kills three workers; those beside it are suspects for a while, and then go on. */
+static void
+a_request_that_kills_is_poisoned_and_the_others_finish(void **state)
+{
+    enum { OTHERS = 31, TOKENS = 60 };
+    uint32_t at[OTHERS + 2] = { 0 }, n_done = 0;
+    struct dealer *c;
+
+    (void)state;
+    start("poison", NULL);
+    c = dial(&r, "api.sock");
+    for (uint32_t i = 1; i <= OTHERS + 1; i++) {
+        SAY(c, LAGAN_MSG_SUBMIT, i, { "ids", i == 5 ? FAKE_POISON : 3 }, { "max_tokens", TOKENS },
+            { "seed", i }, { "win", 256 });
+    }
+    while (n_done < OTHERS + 1) {
+        const struct msg *m = hear(c, 10000);
+
+        if (m->type == LAGAN_MSG_CHUNK) {
+            at[m->rid] = take_chunk(m, at[m->rid], m->rid);
+        } else if (m->type == LAGAN_MSG_ERROR) {
+            assert_int_equal(m->rid, 5);
+            assert_int_equal(number(&m->map, "code"), LAGAN_E_POISONED);
+            assert_int_equal(at[5], 3);
+            n_done++;
+        } else if (m->type == LAGAN_MSG_DONE) {
+            assert_int_equal(at[m->rid], TOKENS);
+            n_done++;
+        }
+    }
+    submit(c, 100, FAKE_POISON, 8, 1); /* the same prompt: remembered */
+    hear_error(c, 100, LAGAN_E_POISONED, "this prompt has killed workers", 2000);
+    submit(c, 101, 3, 8, 1);
+    rest(c, 101, 0, 8, 1);
     hang_up(c);
     assert_int_equal(rig_stop(&r), 0);
 }
@@ -70,26 +149,29 @@ a_kill_from_outside_is_told_apart_and_forgiven(void **state)
     }
     assert_true(rig_logged(&r, "died of killed: signal 9", 2000));
     assert_false(rig_logged(&r, "starting again in", 0));
+    assert_true(rig_logged(&r, "adopted kv of epoch 5", 2000));
+    assert_false(rig_logged(&r, "verified", 0));
     hang_up(c);
     assert_int_equal(rig_stop(&r), 0);
 }
 
 static void
-every_lie_of_a_worker_ends_it_and_its_request(void **state)
+every_lie_of_a_worker_ends_it_and_at_last_the_request_that_it_is_about(void **state)
 {
     static const struct {
         const char *mode, *words;
+        uint32_t code; /* 0: it goes on with the next worker */
     } t[] = {
-        { "bad-token", "token 1000 of a vocabulary of 1000" },
-        { "bad-row", "row 4000000" },
-        { "bad-first", "first is 4, not 3" },
-        { "bad-text", "is not UTF-8" },
-        { "bad-finish", "n_tokens is 9, not 8" },
-        { "bad-seq", "sequence" },
-        { "shut-bell", "has shut its bell" },
-        { "storm", "rang the bell" },
-        { "exit", "died of exited: exit status 3" },
-        { "check", "check(sky is blue) failed" },
+        { "bad-token", "token 1000 of a vocabulary of 1000", LAGAN_E_POISONED },
+        { "bad-row", "row 4000000", LAGAN_E_POISONED },
+        { "bad-first", "first is 4, not 3", LAGAN_E_POISONED },
+        { "bad-text", "is not UTF-8", LAGAN_E_POISONED },
+        { "bad-seq", "sequence", LAGAN_E_POISONED },
+        { "bad-finish", "n_tokens is 9, not 8", 0 },
+        { "shut-bell", "has shut its bell", 0 },
+        { "storm", "rang the bell", 0 },
+        { "exit", "died of exited: exit status 3", 0 },
+        { "check", "check(sky is blue) failed", 0 },
     };
 
     (void)state;
@@ -100,9 +182,10 @@ every_lie_of_a_worker_ends_it_and_its_request(void **state)
         start(t[i].mode, NULL);
         c = dial(&r, "api.sock");
         submit(c, 1, 3, 8, 1);
-        do m = hear(c, 6000);
+        do m = hear(c, 8000);
         while (m->type == LAGAN_MSG_CHUNK);
-        if (m->type != LAGAN_MSG_ERROR || number(&m->map, "code") != LAGAN_E_WORKER_LOST) {
+        if (t[i].code ? m->type != LAGAN_MSG_ERROR || number(&m->map, "code") != t[i].code
+                      : m->type != LAGAN_MSG_DONE) {
             fail_msg("%s: type %u, %s", t[i].mode, m->type, text_of(&m->map, "message"));
         }
         if (!rig_logged(&r, t[i].words, 1000)) fail_msg("%s: not '%s'", t[i].mode, t[i].words);
@@ -141,8 +224,7 @@ a_silent_worker_and_an_overdue_step_are_killed_in_time(void **state)
         c = dial(&r, "api.sock");
         submit(c, 1, 3, 8, 1);
         began = clock_now();
-        while (hear(c, 6000)->type == LAGAN_MSG_CHUNK) {
-        }
+        assert_int_equal(rest(c, 1, 0, 8, 1), 1);
         assert_true(clock_now() - began < 3 * NSEC_S);
         assert_true(rig_logged(&r, t[i].words, 1000));
         hang_up(c);
@@ -196,9 +278,11 @@ main(void)
 {
 #define T(f) cmocka_unit_test_teardown(f, tear_down)
     const struct CMUnitTest tests[] = {
-        T(a_dead_worker_is_replaced_and_only_its_requests_end_with_worker_lost),
+        T(a_dead_worker_is_replaced_and_its_requests_go_on),
+        T(a_request_that_wants_no_other_worker_ends_with_worker_lost),
+        T(a_request_that_kills_is_poisoned_and_the_others_finish),
         T(a_kill_from_outside_is_told_apart_and_forgiven),
-        T(every_lie_of_a_worker_ends_it_and_its_request),
+        T(every_lie_of_a_worker_ends_it_and_at_last_the_request_that_it_is_about),
         T(a_worker_that_hands_up_nonsense_never_becomes_ready),
         T(a_silent_worker_and_an_overdue_step_are_killed_in_time),
         T(a_worker_that_cannot_start_says_why_and_lagand_leaves),

@@ -125,6 +125,8 @@ logprobs_travel_with_their_tokens_and_the_prompts_before_them(void **state)
         assert_int_equal(msg_str(p, "d", &s), 0);
         assert_int_equal(s.n, 16 * n);
         at += n;
+        SAY(c, LAGAN_MSG_ACK, 1,
+            { "n", (int64_t)number(&m->map, "n") }); /* dropped once, not twice */
     }
     hear_type(c, LAGAN_MSG_DONE, 2000);
     hang_up(c);

@@ -81,7 +81,7 @@ set_up(void **state)
     d.due_first = d.due_last = ROW_NONE;
     d.facts[0] = (struct model_facts){ .known = true, .vocab = VOCAB, .n_seats = 4 };
     w.d = &d;
-    w.sending = ROW_NONE;
+    w.sending = w.alone = ROW_NONE;
     super_init(&w.super, &ops, &w, 1);
     w.super.state = SUPER_READY;
     row = dispatched(1, 0, 0);
@@ -373,17 +373,69 @@ what_a_worker_says_of_a_cancelled_request_is_judged_and_dropped(void **state)
     assert_non_null(ledger_row(d.ledger, index)); /* its client has not been told yet */
 }
 
+static const struct death from_outside = { .cause = DEATH_KILLED, .adopt_kv = true };
+
 static void
-a_lost_workers_requests_end_with_worker_lost(void **state)
+a_lost_workers_requests_go_on_from_what_was_said(void **state)
 {
-    struct row *other = dispatched(2, 0, 0);
+    struct row *ended = dispatched(2, 0, 0), *mine = dispatched(3, 0, 0), *full;
+    struct rec_submit head;
+    struct err e;
+    size_t n;
 
     (void)state;
-    row_end(&d, other, LAGAN_E_CANCELLED, "before");
-    relay_lost(&w, "signal");
-    assert_int_equal(row->reason, LAGAN_E_WORKER_LOST);
-    assert_int_equal(other->reason, LAGAN_E_CANCELLED);
-    assert_false(row->held || other->held);
+    full = dispatched(4, 0, 0);
+    mine->no_resume = true;
+    row_end(&d, ended, LAGAN_E_CANCELLED, "before");
+    step(row, 2, "ab", &n);
+    assert_int_equal(record(REC_STEP, n, &e), 0);
+    step(full, MAX_TOKENS, "", &n);
+    assert_int_equal(record(REC_STEP, n, &e), 0);
+    relay_lost(&w, &from_outside);
+    assert_int_equal(ended->reason, LAGAN_E_CANCELLED);
+    assert_int_equal(mine->reason, LAGAN_E_WORKER_LOST);
+    assert_int_equal(full->reason, LAGAN_FINISH_LENGTH); /* there was nothing left to say */
+    assert_int_equal(row->state, ROW_QUEUED);
+    assert_int_equal(row->resumed, 1);
+    assert_false(row->held || ended->held || mine->held);
+    row_record(row, 0, &head, sizeof head);
+    assert_int_equal(head.n_done, 2);
+    assert_int_equal(head.done_text, 2);
+    for (int i = 0; i < 100; i++) { /* from outside: without limit */
+        row_move(d.ledger, row, ROW_DISPATCHED);
+        row->held = true;
+        w.n_rows++;
+        w.tokens += row->cost;
+        relay_lost(&w, &from_outside);
+        assert_int_equal(row->state, ROW_QUEUED);
+    }
+}
+
+/* The next worker begins with the prompt again, of which the client has three positions. */
+static void
+prompt_logprobs_are_not_said_twice_to_the_client(void **state)
+{
+    struct row *r = dispatched(2, 0, SUBMIT_PROMPT_LOGPROBS | SUBMIT_LOGPROBS);
+    struct rec_prompt *p = (struct rec_prompt *)buf.b;
+    struct err e;
+    size_t n = sizeof *p + 5 * 8;
+
+    (void)state;
+    memset(&buf, 0, sizeof buf);
+    *p = (struct rec_prompt){ .row = r->index, .gen = r->gen, .n = 5 };
+    assert_int_equal(record(REC_PROMPT_LOGPROBS, n, &e), 0);
+    r->n_prompt_sent = 3;
+    relay_lost(&w, &from_outside);
+    assert_int_equal(r->p_logprob.n, 0);
+    row_move(d.ledger, r, ROW_DISPATCHED);
+    r->held = true;
+    w.n_rows++;
+    w.tokens += r->cost;
+    for (uint32_t i = 0; i < 5; i++) memcpy((char *)(p + 1) + 4 * i, &i, 4);
+    assert_int_equal(record(REC_PROMPT_LOGPROBS, n, &e), 0);
+    assert_int_equal(r->n_prompt_said, 5);
+    assert_int_equal(r->p_logprob.n, 2 * 4);
+    assert_memory_equal(r->p_id.p, (const uint32_t[]){ 3 }, 4);
 }
 
 /* Any bytes in any record: judged, never believed, never past the end (the sanitizers look on). */
@@ -438,7 +490,8 @@ main(void)
         T(prompt_logprobs_come_in_order_and_before_tokens),
         T(ready_comes_once_and_makes_sense),
         T(what_a_worker_says_of_a_cancelled_request_is_judged_and_dropped),
-        T(a_lost_workers_requests_end_with_worker_lost),
+        T(a_lost_workers_requests_go_on_from_what_was_said),
+        T(prompt_logprobs_are_not_said_twice_to_the_client),
         T(random_records_do_no_harm),
     };
 

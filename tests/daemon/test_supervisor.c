@@ -285,22 +285,28 @@ the_cause_of_a_death_follows_the_closed_list(void **state)
         int code, status;
         bool words;
         enum death_cause want;
-        bool adopt, counts;
+        bool adopt, fault, counts;
     } t[] = {
-        { SUPER_READY, DEATH_NONE, CLD_KILLED, SIGKILL, false, DEATH_KILLED, true, false },
-        { SUPER_READY, DEATH_SILENT, CLD_KILLED, SIGKILL, false, DEATH_SILENT, true, true },
-        { SUPER_READY, DEATH_OVERDUE, CLD_KILLED, SIGKILL, false, DEATH_OVERDUE, false, true },
-        { SUPER_READY, DEATH_CORRUPTION, CLD_KILLED, SIGKILL, false, DEATH_CORRUPTION, false,
+        { SUPER_READY, DEATH_NONE, CLD_KILLED, SIGKILL, false, DEATH_KILLED, true, false, false },
+        { SUPER_READY, DEATH_SILENT, CLD_KILLED, SIGKILL, false, DEATH_SILENT, true, false, true },
+        { SUPER_READY, DEATH_OVERDUE, CLD_KILLED, SIGKILL, false, DEATH_OVERDUE, false, true,
           true },
-        { SUPER_READY, DEATH_STORM, CLD_KILLED, SIGKILL, false, DEATH_STORM, false, true },
-        { SUPER_READY, DEATH_NONE, CLD_DUMPED, SIGSEGV, false, DEATH_SIGNAL, false, true },
-        { SUPER_READY, DEATH_NONE, CLD_DUMPED, SIGABRT, true, DEATH_CHECK, false, true },
-        { SUPER_READY, DEATH_NONE, CLD_EXITED, 74, false, DEATH_DEVICE, false, true },
-        { SUPER_READY, DEATH_NONE, CLD_EXITED, 0, false, DEATH_EXITED, false, true },
-        { SUPER_LOADING, DEATH_NONE, CLD_EXITED, 72, false, DEATH_START, false, true },
-        { SUPER_LOADING, DEATH_NONE, CLD_EXITED, 78, false, DEATH_CONFIG, false, true },
-        { SUPER_DRAINING, DEATH_NONE, CLD_EXITED, 0, false, DEATH_DRAINED, true, false },
-        { SUPER_STOPPING, DEATH_NONE, CLD_KILLED, SIGTERM, false, DEATH_OPERATOR, true, false },
+        { SUPER_READY, DEATH_CORRUPTION, CLD_KILLED, SIGKILL, false, DEATH_CORRUPTION, false, true,
+          true },
+        { SUPER_READY, DEATH_STORM, CLD_KILLED, SIGKILL, false, DEATH_STORM, false, true, true },
+        { SUPER_READY, DEATH_NONE, CLD_DUMPED, SIGSEGV, false, DEATH_SIGNAL, false, true, true },
+        { SUPER_READY, DEATH_NONE, CLD_DUMPED, SIGABRT, true, DEATH_CHECK, false, true, true },
+        { SUPER_READY, DEATH_NONE, CLD_EXITED, 74, false, DEATH_DEVICE, false, true, true },
+        { SUPER_READY, DEATH_NONE, CLD_EXITED, 0, false, DEATH_EXITED, false, true, true },
+        { SUPER_LOADING, DEATH_NONE, CLD_EXITED, 72, false, DEATH_START, false, false, true },
+        { SUPER_LOADING, DEATH_NONE, CLD_EXITED, 74, false, DEATH_LOST, false, false, true },
+        { SUPER_LOADING, DEATH_NONE, CLD_DUMPED, SIGSEGV, false, DEATH_SIGNAL, false, true, true },
+        { SUPER_READY, DEATH_NONE, CLD_EXITED, 78, false, DEATH_CONFIG, false, false, true },
+        { SUPER_LOADING, DEATH_NONE, CLD_EXITED, 125, false, DEATH_CONFIG, false, false, true },
+        { SUPER_LOADING, DEATH_NONE, CLD_EXITED, 78, false, DEATH_CONFIG, false, false, true },
+        { SUPER_DRAINING, DEATH_NONE, CLD_EXITED, 0, false, DEATH_DRAINED, true, false, false },
+        { SUPER_STOPPING, DEATH_NONE, CLD_KILLED, SIGTERM, false, DEATH_OPERATOR, true, false,
+          false },
     };
 
     (void)state;
@@ -315,6 +321,7 @@ the_cause_of_a_death_follows_the_closed_list(void **state)
         super_died(&s, t[i].code, t[i].status, t[i].words);
         assert_string_equal(death_word(s.death.cause), death_word(t[i].want));
         assert_int_equal(s.death.adopt_kv, t[i].adopt);
+        assert_int_equal(s.death.fault, t[i].fault);
         assert_int_equal(s.death.counts, t[i].counts);
     }
 }

@@ -1,0 +1,117 @@
+/* blame.c - see blame.h. */
+#include "daemon/blame.h"
+
+#include <string.h>
+
+static const nsec POISON_TIME = 600 * NSEC_S;
+
+/* One entry, copied: every field of it may be anything. false: it cannot be believed. */
+static bool
+read_entry(struct blame *b, const struct step_trace *t, uint64_t i, const uint64_t *retired)
+{
+    struct step_entry e;
+
+    shm_copy_in(&e, &t->entry[i % TRACE_ENTRIES], sizeof e);
+    if (e.seq == 2 * i + 1) return true; /* being written: not launched */
+    /* A full list may be a cut one. */
+    if (e.seq != 2 * i + 2 || e.lane >= ARRAY_LEN(t->retired) || e.n_ids >= TRACE_IDS) return false;
+    if (e.step <= retired[e.lane]) return true;
+    memcpy(b->id + b->n, e.id, e.n_ids * sizeof *e.id);
+    b->n += e.n_ids;
+    return true;
+}
+
+void
+blame_read(struct blame *b, const struct step_trace *trace)
+{
+    uint64_t retired[ARRAY_LEN(trace->retired)], n;
+
+    b->n = 0;
+    b->all = false;
+    if (!trace) return;
+    for (size_t i = 0; i < ARRAY_LEN(retired); i++)
+        retired[i] = atomic_load_explicit(&trace->retired[i], memory_order_relaxed);
+    n = atomic_load_explicit(&trace->n, memory_order_relaxed);
+    for (uint64_t k = 0; k < MIN(n, (uint64_t)TRACE_ENTRIES) && !b->all; k++)
+        b->all = !read_entry(b, trace, n - 1 - k, retired);
+    if (!b->n) b->all = true;
+}
+
+bool
+blame_has(const struct blame *b, req_id id)
+{
+    for (uint32_t i = 0; i < b->n; i++) {
+        if (b->id[i] == id) return true;
+    }
+    return b->all;
+}
+
+enum blame_verdict
+blame_row(struct row *r, bool fault, bool blamed)
+{
+    uint32_t n = row_n_tokens(r);
+
+    if (!fault) return BLAME_AGAIN;
+    r->n_vain = n > r->n_before ? 1 : r->n_vain + 1;
+    r->n_before = n;
+    if (blamed) {
+        r->blamed_at = n;
+        r->n_blames++;
+    }
+    if (r->n_blames > 2) return BLAME_POISONED;
+    return r->n_vain >= BLAME_VAIN ? BLAME_LOST : BLAME_AGAIN;
+}
+
+bool
+blame_suspect(const struct row *r)
+{
+    return r->n_blames == 2;
+}
+
+bool
+blame_past(struct row *r)
+{
+    if (!blame_suspect(r) || r->acquitted || row_n_tokens(r) - r->blamed_at < BLAME_PAST)
+        return false;
+    r->acquitted = true;
+    r->n_blames = 1;
+    return true;
+}
+
+/* Of what is asked and not of how: prompt, decoder prefix, text. */
+static uint64_t
+hash(const struct rec_submit *s)
+{
+    const uint8_t *p = (const uint8_t *)(s + 1);
+    size_t n = ROUND_UP((size_t)s->n_prompt * 4, (size_t)8) +
+               ROUND_UP((size_t)s->n_decoder * 4, (size_t)8) + s->text_bytes;
+    uint64_t h = UINT64_C(0xcbf29ce484222325) ^ s->n_prompt ^ (uint64_t)s->n_decoder << 32;
+
+    for (size_t i = 0; i < n; i++) h = (h ^ p[i]) * UINT64_C(0x100000001b3);
+    return h;
+}
+
+void
+poisons_note(struct poisons *p, const struct rec_submit *s, nsec now)
+{
+    uint32_t i = p->n++ % POISONS;
+
+    p->at[i].hash = hash(s);
+    p->at[i].until = now + POISON_TIME;
+}
+
+bool
+poisons_has(const struct poisons *p, const struct rec_submit *s, nsec now)
+{
+    uint32_t n = MIN(p->n, (uint32_t)POISONS);
+    bool fresh = false;
+    uint64_t h;
+
+    for (uint32_t i = 0; i < n; i++) fresh |= now < p->at[i].until;
+    if (!fresh) return false; /* the usual case costs no hash */
+    h = hash(s);
+    for (uint32_t i = 0; i < n; i++) {
+        if (p->at[i].hash == h && now < p->at[i].until) return true;
+    }
+    return false;
+}

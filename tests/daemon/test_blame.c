@@ -1,0 +1,202 @@
+/* test_blame.c - the promises of blame.h. */
+#include "daemon/blame.h"
+
+#include "tests/test.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static struct step_trace trace;
+static struct blame b;
+
+/* Entry i of the trace, whole: that step of that lane with those requests. */
+static struct step_entry *
+entry(uint64_t i, uint64_t step, uint8_t lane, uint32_t n, const req_id *ids)
+{
+    struct step_entry *e = &trace.entry[i % TRACE_ENTRIES];
+
+    atomic_store(&trace.n, i + 1);
+    atomic_store(&e->seq, 2 * i + 2);
+    e->step = step;
+    e->lane = lane;
+    e->n_ids = n;
+    memcpy(e->id, ids, n * sizeof *ids);
+    return e;
+}
+
+static int
+set_up(void **state)
+{
+    (void)state;
+    memset(&trace, 0, sizeof trace);
+    return 0;
+}
+
+static void
+steps_that_were_launched_and_not_retired_are_to_blame_on_every_lane(void **state)
+{
+    (void)state;
+    entry(0, 10, 0, 2, (const req_id[]){ 1, 2 });
+    entry(1, 11, 1, 1, (const req_id[]){ 3 });
+    entry(2, 12, 0, 1, (const req_id[]){ 4 });
+    atomic_store(&trace.retired[0], 10);
+    blame_read(&b, &trace);
+    assert_false(b.all);
+    assert_false(blame_has(&b, 1) || blame_has(&b, 2) || blame_has(&b, 5));
+    assert_true(blame_has(&b, 3) && blame_has(&b, 4));
+    blame_read(&b, NULL); /* a death from outside */
+    assert_false(blame_has(&b, 3));
+}
+
+static void
+a_step_that_was_being_written_was_not_launched(void **state)
+{
+    (void)state;
+    entry(0, 10, 0, 1, (const req_id[]){ 1 });
+    atomic_store(&entry(1, 11, 0, 1, (const req_id[]){ 2 })->seq, 3);
+    blame_read(&b, &trace);
+    assert_true(blame_has(&b, 1));
+    assert_false(blame_has(&b, 2));
+}
+
+static void
+a_trace_that_names_nobody_or_cannot_be_believed_blames_all(void **state)
+{
+    (void)state;
+    blame_read(&b, &trace);
+    assert_true(b.all);
+    entry(0, 10, 0, 1, (const req_id[]){ 1 });
+    atomic_store(&trace.retired[0], 10);
+    blame_read(&b, &trace);
+    assert_true(b.all);
+    atomic_store(&trace.retired[0], 0);
+    blame_read(&b, &trace);
+    assert_false(b.all);
+#define SPOILT(what) \
+    do { \
+        struct step_entry *e = entry(0, 10, 0, 1, (const req_id[]){ 1 }); \
+        what; \
+        blame_read(&b, &trace); \
+        assert_true(b.all); \
+    } while (0)
+    SPOILT(e->lane = 8);
+    SPOILT(e->n_ids = TRACE_IDS); /* may be cut */
+    SPOILT(e->n_ids = UINT32_MAX);
+    SPOILT(e->seq = 7);
+    SPOILT((void)e; atomic_store(&trace.n, UINT64_MAX));
+    test_seed();
+    for (int i = 0; i < 2000; i++) { /* any bytes at all: the sanitizers look on */
+        uint8_t *p = (uint8_t *)&trace;
+
+        for (int k = 0; k < 64; k++) p[test_below(sizeof trace)] = (uint8_t)test_below(256);
+        blame_read(&b, &trace);
+    }
+}
+
+static struct row *
+row(struct ledger *l, uint64_t rid)
+{
+    struct rec_submit *s = calloc(1, sizeof *s + 16);
+    struct row *r;
+
+    s->n_prompt = 3;
+    s->max_tokens = 1000;
+    memcpy(s + 1, &rid, sizeof rid);
+    assert_int_equal(ledger_take(l, 1, rid, s, sizeof *s + 16, &r), 0);
+    return r;
+}
+
+static void
+grow(struct row *r, uint32_t n)
+{
+    while (n--) assert_int_equal(bytes_add(&r->token, "abc", 4), 0);
+}
+
+static void
+two_blames_make_a_suspect_and_the_third_is_poison(void **state)
+{
+    struct ledger *l = ledger_new(8, 1);
+    struct row *r = row(l, 1);
+
+    (void)state;
+    assert_int_equal(blame_row(r, false, true), BLAME_AGAIN); /* not the worker's own doing */
+    assert_int_equal(r->n_blames, 0);
+    assert_int_equal(blame_row(r, true, true), BLAME_AGAIN);
+    assert_int_equal(blame_row(r, true, false), BLAME_AGAIN); /* it was not in the step */
+    assert_false(blame_suspect(r));
+    assert_int_equal(blame_row(r, true, true), BLAME_AGAIN);
+    assert_true(blame_suspect(r));
+    assert_int_equal(blame_row(r, true, true), BLAME_POISONED);
+    ledger_free(l);
+}
+
+static void
+a_suspect_that_gets_past_the_place_is_acquitted_once(void **state)
+{
+    struct ledger *l = ledger_new(8, 1);
+    struct row *r = row(l, 1);
+
+    (void)state;
+    for (int time = 0; time < 2; time++) {
+        while (!blame_suspect(r)) assert_int_equal(blame_row(r, true, true), BLAME_AGAIN);
+        grow(r, BLAME_PAST - 1);
+        assert_false(blame_past(r));
+        grow(r, 1);
+        assert_int_equal(blame_past(r), time == 0);
+        assert_int_equal(blame_suspect(r), time == 1);
+    }
+    assert_int_equal(blame_row(r, true, true), BLAME_POISONED);
+    ledger_free(l);
+}
+
+static void
+a_request_goes_on_as_long_as_it_grows_and_is_lost_after_twenty_deaths_in_vain(void **state)
+{
+    struct ledger *l = ledger_new(8, 1);
+    struct row *r = row(l, 1);
+
+    (void)state;
+    for (int i = 0; i < 100; i++) {
+        grow(r, 1);
+        assert_int_equal(blame_row(r, true, false), BLAME_AGAIN);
+    }
+    for (int i = 1; i < BLAME_VAIN - 1; i++)
+        assert_int_equal(blame_row(r, true, false), BLAME_AGAIN);
+    for (int i = 0; i < 1000; i++) assert_int_equal(blame_row(r, false, false), BLAME_AGAIN);
+    assert_int_equal(blame_row(r, true, false), BLAME_LOST);
+    ledger_free(l);
+}
+
+static void
+a_poisoned_prompt_is_known_for_ten_minutes_and_no_other(void **state)
+{
+    static struct poisons p;
+    struct ledger *l = ledger_new(8, 1);
+    struct row *bad = row(l, 1), *other = row(l, 2);
+
+    (void)state;
+    poisons_note(&p, bad->submit, NSEC_S);
+    assert_true(poisons_has(&p, bad->submit, 600 * NSEC_S));
+    assert_false(poisons_has(&p, other->submit, 600 * NSEC_S));
+    assert_false(poisons_has(&p, bad->submit, 601 * NSEC_S));
+    for (int i = 0; i < POISONS; i++) poisons_note(&p, other->submit, NSEC_S);
+    assert_false(poisons_has(&p, bad->submit, 2 * NSEC_S)); /* bounded */
+    ledger_free(l);
+}
+
+int
+main(void)
+{
+#define T(f) cmocka_unit_test_setup(f, set_up)
+    const struct CMUnitTest tests[] = {
+        T(steps_that_were_launched_and_not_retired_are_to_blame_on_every_lane),
+        T(a_step_that_was_being_written_was_not_launched),
+        T(a_trace_that_names_nobody_or_cannot_be_believed_blames_all),
+        T(two_blames_make_a_suspect_and_the_third_is_poison),
+        T(a_suspect_that_gets_past_the_place_is_acquitted_once),
+        T(a_request_goes_on_as_long_as_it_grows_and_is_lost_after_twenty_deaths_in_vain),
+        T(a_poisoned_prompt_is_known_for_ten_minutes_and_no_other),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
