@@ -336,7 +336,7 @@ checksum(uint32_t n)
 
 /* n blocks of bytes, scattered over both sides. */
 static void
-copies(size_t bytes, uint32_t n, bool to_host)
+copies(size_t bytes, uint32_t n, bool to_host, bool told)
 {
     static struct block_copy copy[HOST_BYTES / (32 << 10)];
     uint32_t places = (uint32_t)(HOST_BYTES / bytes),
@@ -355,12 +355,13 @@ copies(size_t bytes, uint32_t n, bool to_host)
     for (int run = 0; run < RUNS; run++) {
         nsec from = clock_now();
 
-        for (uint32_t i = 0; i < n_times; i++) must(b.op->copy_blocks(b.lane, b.copy, n, bytes));
+        for (uint32_t i = 0; i < n_times; i++)
+            must(b.op->copy_blocks(b.lane, b.copy, told ? copy : NULL, n, bytes));
         wait_lane();
         seconds[run] = (double)(clock_now() - from) / NSEC_S / n_times;
     }
-    snprintf(detail, sizeof detail, " %s, %u x %zu KiB", to_host ? "to host" : "to device", n,
-             bytes >> 10);
+    snprintf(detail, sizeof detail, " %s, %u x %zu KiB%s", to_host ? "to host" : "to device", n,
+             bytes >> 10, told ? "" : ", by kernel");
     line("copy_blocks", detail, "GB/s", seconds, (double)n * (double)bytes / 1e9);
 }
 
@@ -381,11 +382,14 @@ main(int argc, char **argv)
     line("edit", ", 256 edits", "us", seconds, 0);
     time_rows(&sum, 1, 4, false, seconds);
     line("checksum", ", 1 GiB", "TB/s", seconds, (double)CHECKED / 1e12);
-    for (int to_host = 0; to_host < 2; to_host++) {
-        copies((size_t)32 << 10, 2048, to_host);
-        copies((size_t)1 << 20, 1, to_host);
-        copies((size_t)4 << 20, 1, to_host);
-        copies((size_t)4 << 20, 16, to_host);
+    for (int way = 0; way < 4; way++) {
+        bool to_host = way / 2, told = way % 2;
+
+        if (!told) copies((size_t)32 << 10, 2048, to_host, told);
+        copies((size_t)1 << 20, 1, to_host, told);
+        copies((size_t)1 << 20, 64, to_host, told);
+        copies((size_t)4 << 20, 1, to_host, told);
+        copies((size_t)4 << 20, 16, to_host, told);
     }
     b.op->lane_close(b.lane);
     b.op->arena_drop(b.gpu, &b.arena);

@@ -272,12 +272,13 @@ checked_copy(struct lane *l, void *dst, const void *src, size_t bytes)
 }
 
 static int
-checked_copy_blocks(struct lane *l, const struct block_copy *copy, uint32_t n, size_t bytes)
+checked_copy_blocks(struct lane *l, const struct block_copy *copy, const struct block_copy *same,
+                    uint32_t n, size_t bytes)
 {
     if (n == 0 || bytes == 0) return 0;
     if (!copy) REFUSE("copy_blocks: %u blocks, but no array of them", n);
     if (bytes % 16) REFUSE("copy_blocks: blocks of %zu bytes, a multiple of 16 is wanted", bytes);
-    return l->gpu->device->copy_blocks(l, copy, n, bytes);
+    return l->gpu->device->copy_blocks(l, copy, same, n, bytes);
 }
 
 static int

@@ -258,8 +258,11 @@ struct gpu_ops {
     int (*put)(struct lane *l, void *dst, const void *host, size_t bytes);
     int (*get)(struct lane *l, void *host, const void *src, size_t bytes);
     int (*copy)(struct lane *l, void *dst, const void *src, size_t bytes);
-    /* n blocks of that many bytes (a multiple of 16), each one contiguous piece; copy is device memory. */
-    int (*copy_blocks)(struct lane *l, const struct block_copy *copy, uint32_t n, size_t bytes);
+    /* n blocks of that many bytes (a multiple of 16), each one contiguous piece; copy is device memory. same:
+     * the same list in any memory, read before this returns; with it large blocks may go by copy engines,
+     * beside the kernels of other lanes. NULL: the device alone knows it. */
+    int (*copy_blocks)(struct lane *l, const struct block_copy *copy, const struct block_copy *same,
+                       uint32_t n, size_t bytes);
     /* *sum (device memory, 8-byte aligned) = a checksum of the bytes, the same on every device: the sum
      * modulo 2^64, over 8-byte words (the last padded with zeros), of mix64(word + golden * (i + 1)),
      * golden = 0x9e3779b97f4a7c15 and mix64 as in splitmix64. p is 16-byte aligned. */

@@ -59,11 +59,13 @@ run_copy_blocks(const void *args, uint32_t part, uint32_t parts, enum cpu_isa is
 }
 
 int
-cpu_copy_blocks(struct lane *l, const struct block_copy *copy, uint32_t n, size_t bytes)
+cpu_copy_blocks(struct lane *l, const struct block_copy *copy, const struct block_copy *same,
+                uint32_t n, size_t bytes)
 {
     struct blocks_args a = { copy, n, bytes };
     uint64_t all = (uint64_t)n * bytes;
 
+    (void)same;
     return cpu_queue(l, run_copy_blocks, &a, sizeof a, (uint32_t)MIN(all / COPY_PART + 1, n));
 }
 

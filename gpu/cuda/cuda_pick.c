@@ -37,8 +37,18 @@
         k_##op##_fn *run; \
     } op##_by[CUDA_CANDIDATES + 1]
 
-LIST(copy_blocks, const struct block_copy *copy, uint32_t n, size_t bytes) = {
-    { { "any", 0, 0 }, k_copy_blocks },
+static cudaError_t
+blocks_by_kernel(const struct k_lane *l, const struct block_copy *copy,
+                 const struct block_copy *same, uint32_t n, size_t bytes)
+{
+    (void)same;
+    return k_copy_blocks(l, copy, n, bytes);
+}
+
+LIST(copy_blocks, const struct block_copy *copy, const struct block_copy *same, uint32_t n,
+     size_t bytes) = {
+    { { "engine", 0, 0 }, cuda_blocks_by_engine },
+    { { "any", 0, 0 }, blocks_by_kernel },
 };
 LIST(checksum, uint64_t *sum, const void *p, size_t bytes) = {
     { { "any", 0, 0 }, k_checksum },
@@ -178,9 +188,10 @@ refused(struct lane *l, enum cuda_op op)
     } while (0)
 
 static int
-copy_blocks(struct lane *l, const struct block_copy *copy, uint32_t n, size_t bytes)
+copy_blocks(struct lane *l, const struct block_copy *copy, const struct block_copy *same,
+            uint32_t n, size_t bytes)
 {
-    PICK(l, copy_blocks, OP_COPY_BLOCKS, copy, n, bytes);
+    PICK(l, copy_blocks, OP_COPY_BLOCKS, copy, same, n, bytes);
 }
 
 static int

@@ -4,6 +4,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -78,7 +79,8 @@ blocks_are_copied_each_in_one_piece(void **state)
             copy[i] = (struct block_copy){ to + (BLOCKS - 1 - i) * bytes, from + i * bytes };
         there = rig_copy(&r, copy, sizeof copy);
         rig_send(&r);
-        assert_int_equal(r.op->copy_blocks(r.lane, there, BLOCKS - 1, bytes), 0);
+        assert_int_equal(r.op->copy_blocks(r.lane, there, k % 2 ? NULL : copy, BLOCKS - 1, bytes),
+                         0);
         rig_wait(&r);
         for (int i = 0; i < BLOCKS - 1; i++)
             assert_memory_equal(HOST(copy[i].to), HOST(copy[i].from), bytes);
@@ -87,37 +89,47 @@ blocks_are_copied_each_in_one_piece(void **state)
     }
 }
 
-/* Blocks go to pinned memory and come back: the host tier. */
+/* Blocks go to pinned memory and come back: the host tier. Large ones lie across pins, too. */
 static void
 blocks_travel_to_the_host_and_back(void **state)
 {
-    enum { BLOCKS = 9, BYTES = 128 << 10 };
-    static char host[BLOCKS][BYTES] __attribute__((aligned(4096)));
-    static bool pinned;
+    enum { BLOCKS = 70, MOST = 1 << 20 };
+    static const size_t size[] = { 16, 128 << 10, MOST, MOST - 48 };
     struct block_copy out[BLOCKS], in[BLOCKS], *outs, *ins;
-    char *a, *b;
-    struct rig r;
+    char *host = aligned_alloc(4096, (size_t)BLOCKS * MOST);
 
     (void)state;
-    rig_open(&r, "auto", 2);
-    if (!pinned) assert_int_equal(r.op->host_pin(r.gpu, host, sizeof host), 0);
-    pinned = true;
-    a = rig_bytes(&r, sizeof host);
-    b = rig_bytes(&r, sizeof host);
-    for (size_t i = 0; i < sizeof host; i++) HOST(a)[i] = (char)test_below(256);
-    for (int i = 0; i < BLOCKS; i++) {
-        out[i] = (struct block_copy){ host[BLOCKS - 1 - i], a + i * BYTES };
-        in[i] = (struct block_copy){ b + i * BYTES, host[BLOCKS - 1 - i] };
+    assert_non_null(host);
+    for (size_t k = 0; k < 2 * ARRAY_LEN(size); k++) {
+        size_t bytes = size[k / 2];
+        char *a, *b;
+        struct rig r;
+
+        rig_open(&r, "auto", 2);
+        assert_int_equal(r.op->host_pin(r.gpu, host, (size_t)BLOCKS * MOST), 0);
+        memset(host, 0xaa, (size_t)BLOCKS * MOST);
+        a = rig_bytes(&r, BLOCKS * bytes);
+        b = rig_bytes(&r, BLOCKS * bytes);
+        for (size_t i = 0; i < BLOCKS * bytes / 4; i++)
+            HOST((uint32_t *)a)[i] = test_below(UINT32_MAX);
+        for (int i = 0; i < BLOCKS; i++) {
+            char *between = host + (size_t)(BLOCKS - 1 - i) * bytes;
+
+            out[i] = (struct block_copy){ between, a + (size_t)i * bytes };
+            in[i] = (struct block_copy){ b + (size_t)i * bytes, between };
+        }
+        outs = rig_copy(&r, out, sizeof out);
+        ins = rig_copy(&r, in, sizeof in);
+        rig_send(&r);
+        assert_int_equal(r.op->copy_blocks(r.lane, outs, k % 2 ? out : NULL, BLOCKS, bytes), 0);
+        assert_int_equal(r.op->copy_blocks(r.lane, ins, k % 2 ? in : NULL, BLOCKS, bytes), 0);
+        rig_wait(&r);
+        assert_memory_equal(HOST(a), HOST(b), BLOCKS * bytes);
+        assert_memory_equal(HOST(a), host + (BLOCKS - 1) * bytes, bytes);
+        r.op->host_unpin(r.gpu, host, (size_t)BLOCKS * MOST);
+        rig_close(&r);
     }
-    outs = rig_copy(&r, out, sizeof out);
-    ins = rig_copy(&r, in, sizeof in);
-    rig_send(&r);
-    assert_int_equal(r.op->copy_blocks(r.lane, outs, BLOCKS, BYTES), 0);
-    assert_int_equal(r.op->copy_blocks(r.lane, ins, BLOCKS, BYTES), 0);
-    rig_wait(&r);
-    assert_memory_equal(HOST(a), HOST(b), sizeof host);
-    assert_memory_equal(HOST(a), host[BLOCKS - 1], BYTES);
-    rig_close(&r);
+    free(host);
 }
 
 static void
