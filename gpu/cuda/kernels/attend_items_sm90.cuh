@@ -10,9 +10,10 @@
  *
  * K and V are read through tensor maps {64 columns, 8 tokens, columns / 64, head * tokens / 8, slice}: one
  * copy brings what a block and the tile share of a head, as atoms of the 128-byte swizzle, those of the
- * same 8 tokens one behind the other. K and V that are not paged are {64 columns, row, columns / 64, head,
- * 1}: there a copy brings 8 rows, or, of heads of 64, the tile. What must not be read has slice -1, which
- * lies outside of the tensor and so arrives as zeros.
+ * same 8 tokens one behind the other. For heads of 64 {64 columns, token, 1, head, slice} says the same in
+ * fewer pieces. K and V that are not paged are {64 columns, row, columns / 64, head, 1}: there a copy
+ * brings 8 rows, or, of heads of 64, the tile. What must not be read has slice -1, which lies outside of
+ * the tensor and so arrives as zeros.
  */
 #ifndef CUDA_KERNELS_ATTEND_ITEMS_SM90_CUH
 #define CUDA_KERNELS_ATTEND_ITEMS_SM90_CUH
@@ -43,6 +44,7 @@ struct params {
     float scale, softcap; /* scale: of q.k, in base 2 unless capped */
     const float *sinks, *bias;
     uint32_t bias_reach;
+    float bias_by;   /* what makes it a score as wgmma leaves them, or, capped, one in base 2 */
     uint32_t *count; /* [0] items taken beyond the first ones, [1] blocks that are done */
 };
 
@@ -179,8 +181,11 @@ find_box(const params &p, const struct item &i, int tile, uint32_t part)
 
     if (first >= i.end || first + (int)p.box_tokens <= i.first) return b;
     if (p.table) {
+        uint32_t token = first % p.block_tokens;
+
         b.slice = p.table[(size_t)i.seat * p.table_stride + first / p.block_tokens];
-        b.group = (kv_head * p.block_tokens + first % p.block_tokens) / 8;
+        b.row = D == 64 ? token : 0;
+        b.group = D == 64 ? kv_head : (kv_head * p.block_tokens + token) / 8;
     } else {
         b.slice = 0;
         b.group = kv_head;
@@ -189,7 +194,7 @@ find_box(const params &p, const struct item &i, int tile, uint32_t part)
     return b;
 }
 
-/* A head's biases times log2 e, by j - i from -(reach + KEYS + 63) on: so far beyond reach to both sides
+/* A head's biases times bias_by, by j - i from -(reach + KEYS + 63) on: so far beyond reach to both sides
  * that a tile of 64 rows finds all of its own in a row, wherever it is (find_bias). */
 template <int D>
 __device__ void
@@ -201,7 +206,7 @@ fill_bias(const params &p, float *to, uint32_t head)
 
 #pragma unroll 8
     for (int j = threadIdx.x % 32; j < 2 * reach + 2 * KEYS + 127; j += 32)
-        to[j] = from[min(max(j - reach - KEYS - 63, -reach), reach)] * LOG2E;
+        to[j] = from[min(max(j - reach - KEYS - 63, -reach), reach)] * p.bias_by;
 }
 
 /* Where the bias of the tile's first column and its row 0 lies; far: that column's position less the row's. */

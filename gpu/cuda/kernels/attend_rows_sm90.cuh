@@ -45,6 +45,24 @@ clear_hidden(unsigned char *v, int first, int end, uint32_t thread)
     named_sync(WG_SYNC + threadIdx.x / 128 - 1, 128);
 }
 
+/* Biases to start a tile's products from. diagonal: as in shape_scores(). */
+template <int KEYS>
+__device__ __forceinline__ void
+lay_bias(float (&s)[KEYS / 2], const float *diagonal)
+{
+    float old[2] = { diagonal[-8], diagonal[-7] };
+
+#pragma unroll
+    for (int j = 0; j < KEYS / 2; j += 4) {
+        s[j] = diagonal[2 * j];
+        s[j + 1] = diagonal[2 * j + 1];
+        s[j + 2] = old[0];
+        s[j + 3] = old[1];
+        old[0] = s[j];
+        old[1] = s[j + 1];
+    }
+}
+
 /* q.k to scores in base 2: cap and bias. diagonal: biases by j - i, from the thread's place in the tile. */
 template <int KEYS>
 __device__ __forceinline__ void
@@ -176,8 +194,8 @@ store(const float (&o)[D / 2], soft f, const params &p, output i, uint32_t row, 
     }
 }
 
-/* s = q k^T of 64 rows and a tile of keys, queued. */
-template <class T, int D>
+/* s = q k^T of 64 rows and a tile of keys, or s += it, queued. */
+template <class T, int D, bool ADD>
 __device__ __forceinline__ void
 queue_scores(float (&s)[attend_tile<D>::KEYS / 2], uint64_t q, uint64_t k)
 {
@@ -188,12 +206,12 @@ queue_scores(float (&s)[attend_tile<D>::KEYS / 2], uint64_t q, uint64_t k)
 #pragma unroll
     for (int j = 0; j < D / 16; j++)
         wgmma_ss<T, tile::KEYS>(s, q + (j / 4 * tile::ROWS * 128 + j % 4 * 32) / 16,
-                                k + (j / 4 * 1024 + j % 4 * 32) / 16, j > 0);
+                                k + (j / 4 * 1024 + j % 4 * 32) / 16, ADD || j > 0);
     wgmma_commit();
 }
 
 /* The same, q in registers. */
-template <class T, int D>
+template <class T, int D, bool ADD>
 __device__ __forceinline__ void
 queue_scores(float (&s)[attend_tile<D>::KEYS / 2], uint32_t (&q)[D / 4], uint64_t k)
 {
@@ -204,7 +222,8 @@ queue_scores(float (&s)[attend_tile<D>::KEYS / 2], uint32_t (&q)[D / 4], uint64_
     wgmma_begin();
 #pragma unroll
     for (int j = 0; j < D / 16; j++)
-        wgmma_rs<T, tile::KEYS, false>(s, q + 4 * j, k + (j / 4 * 1024 + j % 4 * 32) / 16, j > 0);
+        wgmma_rs<T, tile::KEYS, false>(s, q + 4 * j, k + (j / 4 * 1024 + j % 4 * 32) / 16,
+                                       ADD || j > 0);
     wgmma_commit();
 }
 

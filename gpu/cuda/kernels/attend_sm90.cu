@@ -7,8 +7,8 @@
  *     rows     S 5 | softmax 5 | S 4, O += P5 V5 | softmax 4 | S 3, O += P4 V4 | ... |
  *                                ^ queued together; softmax 4 starts when S 4 is there, while P5 V5 runs
  *
- * Tiles of keys are taken from the last one down, so that the tiles with a diagonal come first. Where
- * TURNS is set the warpgroups queue their products in turn: one's softmax runs beside another's products.
+ * Tiles of keys are taken from the last one down, so that the tiles with a diagonal come first. The
+ * warpgroups queue their products in turn: one's softmax runs beside the other's products.
  */
 #include "gpu/cuda/kernels/attend_sm90.h"
 
@@ -22,9 +22,13 @@
 
 namespace {
 
+/* What is done to scores beside scale and masks. BIASED: products are added to the biases. CAPPED: cap,
+ * then bias, each if it is there. */
+enum shape { PLAIN, BIASED, CAPPED };
+
 /* One stream of tiles over all items: the scores of an item's first tile are computed beside the last
  * values of the item before. */
-template <class T, int D, bool SHAPED>
+template <class T, int D, shape SHAPE>
 __device__ void
 consume(room<D> &s, const params &p)
 {
@@ -33,7 +37,7 @@ consume(room<D> &s, const params &p)
     const uint32_t group = same(threadIdx.x / 128 - 1), thread = threadIdx.x % 128;
     const uint32_t lane = thread % 32, row = group * 64 + thread / 32 * 16 + lane / 4;
     const int column = lane % 4 * 2;
-    const float mult = SHAPED ? 1 : p.scale;
+    const float mult = SHAPE == CAPPED ? 1 : p.scale;
     const uint32_t turn_mine = TURN + group, turn_next = TURN + (group + 1) % GROUPS;
     uint32_t n_items = 0, n_q = 0, n_kv = 0; /* items and Qs taken, tiles of K used */
     uint32_t slot = 0, q_slot = 0;
@@ -72,23 +76,27 @@ consume(room<D> &s, const params &p)
         }
         return true;
     };
+    /* Those of tile t, from the thread's place on. */
+    auto biases = [&] {
+        return find_bias<D>(p, s.bias[slot], t * KEYS - s.item[slot].pos - group * 64) + column -
+               (int)(row - group * 64);
+    };
     auto start_scores = [&] {
         uint32_t stage = n_kv % STAGES;
 
         if constexpr (tile::Q_REGS)
-            queue_scores<T, D>(x, z, tile_desc(same(smem(s.t.k[stage])), D * 16, 16));
+            queue_scores<T, D, SHAPE == BIASED>(x, z,
+                                                tile_desc(same(smem(s.t.k[stage])), D * 16, 16));
         else
-            queue_scores<T, D>(x, tile_desc(same(smem(s.t.q[q_slot]) + group * 64 * 128), 1024, 16),
-                               tile_desc(same(smem(s.t.k[stage])), D * 16, 16));
+            queue_scores<T, D, SHAPE == BIASED>(
+                x, tile_desc(same(smem(s.t.q[q_slot]) + group * 64 * 128), 1024, 16),
+                tile_desc(same(smem(s.t.k[stage])), D * 16, 16));
     };
     /* The tile's products are in x: shape, hide, soften. */
     auto finish_scores = [&] {
         const int base = t * KEYS;
 
-        if (SHAPED)
-            shape_scores<KEYS>(x, p,
-                               find_bias<D>(p, s.bias[slot], base - s.item[slot].pos - group * 64) +
-                                   column - (int)(row - group * 64));
+        if (SHAPE == CAPPED) shape_scores<KEYS>(x, p, biases());
         if (base < hide_to || base + KEYS > hide_at) {
             const int pos = s.item[slot].pos + row, from = base + column;
             const int n_keys = s.item[slot].n_keys;
@@ -136,11 +144,12 @@ consume(room<D> &s, const params &p)
             }
             f = { { -INFINITY, -INFINITY }, { 0, 0 } };
         }
+        if (SHAPE == BIASED) lay_bias<KEYS>(x, biases());
         barrier_wait(smem(&s.k_full[stage]), n_kv / STAGES % 2);
-        if (tile::TURNS) named_sync(turn_mine, 256);
+        named_sync(turn_mine, 256);
         start_scores();
         start_values(v, seen_first, seen_end);
-        if (tile::TURNS) named_arrive(turn_next, 256);
+        named_arrive(turn_next, 256);
         wgmma_wait<1>();
         pin(x);
         barrier_arrive_warp(smem(&s.k_empty[stage]));
@@ -159,11 +168,12 @@ consume(room<D> &s, const params &p)
         return true;
     };
 
-    if (tile::TURNS && group == GROUPS - 1) named_arrive(turn_next, 256);
+    if (group == GROUPS - 1) named_arrive(turn_next, 256);
     if (take()) {
         f = { { -INFINITY, -INFINITY }, { 0, 0 } };
 #pragma unroll
         for (int j = 0; j < D / 2; j++) o[j] = 0;
+        if (SHAPE == BIASED) lay_bias<KEYS>(x, biases());
         barrier_wait(smem(&s.k_full[0]), 0);
         start_scores();
         wgmma_wait<0>();
@@ -176,10 +186,10 @@ consume(room<D> &s, const params &p)
         } while (step(std::true_type()));
     }
     /* The turn that the first one would take next was given but not taken. */
-    if (tile::TURNS && group == 0) named_sync(turn_mine, 256);
+    if (group == 0) named_sync(turn_mine, 256);
 }
 
-template <class T, int D, bool SHAPED>
+template <class T, int D, shape SHAPE>
 __global__ void
 __launch_bounds__(room<D>::THREADS, 1)
     attend(const __grid_constant__ CUtensorMap q, const __grid_constant__ CUtensorMap k,
@@ -220,7 +230,7 @@ __launch_bounds__(room<D>::THREADS, 1)
             plan<D>(s, p);
     } else {
         registers_up<224>();
-        consume<T, D, SHAPED>(s, p);
+        consume<T, D, SHAPE>(s, p);
     }
 }
 
@@ -272,9 +282,10 @@ make_maps(CUtensorMap *q, CUtensorMap *k, CUtensorMap *v, const struct attend *a
         const struct kv_view *w = &a->kv;
         const cuuint64_t tokens = w->tokens_per_block;
         /* How many slices there are is the table's affair: every one below 2^31 is inside. */
-        const cuuint64_t dim[5] = { 64, 8, D / 64, a->n_kv_heads * tokens / 8, 1u << 31 };
-        const cuuint64_t stride[4] = { D * 2, 128, D * 16, w->slice_bytes };
-        const cuuint32_t kv_box[5] = { 64, 8, D / 64, box / 8, 1 };
+        const cuuint64_t rows = D == 64 ? tokens : 8;
+        const cuuint64_t dim[5] = { 64, rows, D / 64, a->n_kv_heads * tokens / rows, 1u << 31 };
+        const cuuint64_t stride[4] = { D * 2, 128, D * 2 * rows, w->slice_bytes };
+        const cuuint32_t kv_box[5] = { 64, D == 64 ? box : 8, D / 64, D == 64 ? 1 : box / 8, 1 };
 
         return make_map(k, t, w->base, 5, dim, stride, kv_box) &&
                make_map(v, t, (char *)w->base + (w->n_parts == 1 ? 0 : w->slice_bytes), 5, dim,
@@ -294,13 +305,13 @@ make_maps(CUtensorMap *q, CUtensorMap *k, CUtensorMap *v, const struct attend *a
     return true;
 }
 
-template <class T, int D, bool SHAPED>
+template <class T, int D, shape SHAPE>
 cudaError_t
 queue(const struct k_lane *l, const struct attend *a, struct rows r)
 {
     constexpr size_t bytes = sizeof(room<D>) + 1024;
     static const cudaError_t raised = cudaFuncSetAttribute(
-        attend<T, D, SHAPED>, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
+        attend<T, D, SHAPE>, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
     constexpr uint32_t ROWS = attend_tile<D>::ROWS, KEYS = attend_tile<D>::KEYS;
     uint32_t tiles = (r.n_rows - r.n_single) / ROWS + (r.n_runs - r.n_single);
     struct params p = {};
@@ -326,9 +337,10 @@ queue(const struct k_lane *l, const struct attend *a, struct rows r)
     p.sinks = a->sinks;
     p.bias = a->bias;
     p.bias_reach = a->bias_reach;
+    p.bias_by = SHAPE == BIASED ? 1 / a->scale : LOG2E;
     p.count = l->count;
     if (!make_maps<D>(&q, &k, &v, a, p.box_tokens)) return cudaErrorInvalidValue;
-    return launch(attend<T, D, SHAPED>, dim3(min((uint64_t)l->sms, (uint64_t)tiles * a->n_heads)),
+    return launch(attend<T, D, SHAPE>, dim3(min((uint64_t)l->sms, (uint64_t)tiles * a->n_heads)),
                   dim3(room<D>::THREADS), bytes, l->st, q, k, v, p);
 }
 
@@ -336,7 +348,10 @@ template <class T, int D>
 cudaError_t
 queue_kind(const struct k_lane *l, const struct attend *a, struct rows r)
 {
-    return a->bias || a->softcap != 0 ? queue<T, D, true>(l, a, r) : queue<T, D, false>(l, a, r);
+    if (a->softcap == 0 && !a->bias) return queue<T, D, PLAIN>(l, a, r);
+    if constexpr (D <= 128) /* T5's; a bias beside a wider head goes with the caps */
+        if (a->softcap == 0) return queue<T, D, BIASED>(l, a, r);
+    return queue<T, D, CAPPED>(l, a, r);
 }
 
 template <class T>
