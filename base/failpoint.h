@@ -32,6 +32,7 @@
     X(ring_releasing,  "W5",  "all looked at, head about to move") \
     X(ring_released,   "W6",  "head moved") \
     X(intake_taken,    "W6",  "a request has become a sequence") \
+    X(manifest_stored, "W7",  "a word of the manifest stored, the next one not") \
     X(step_planned,    "W7",  "step in the trace, not launched") \
     X(step_launched,   "W7",  "step queued on the device") \
     X(step_finished,   "W7",  "step done, not committed") \

@@ -100,8 +100,8 @@ units_at(const struct run *r, uint32_t group, slice_id at)
     return &r->fake->unit[first];
 }
 
-void
-run_open(struct run *r)
+static void
+open_process(struct run *r)
 {
     struct err e;
 
@@ -109,9 +109,25 @@ run_open(struct run *r)
     r->mem = calloc(1, kv_bytes(&r->c));
     r->kv = kv_init(r->mem, &r->c, &e);
     check(r->kv);
+    if (r->adopt) r->adopt(r);
     check(scheduler_new(&r->s, &r->l, r->kv, &e) == 0);
     for (unsigned l = 0; l < r->l.n_lanes; l++)
         for (unsigned i = 0; i < RUN_OUT; i++) check((r->batch[l][i] = scheduler_batch(r->s)));
+}
+
+static void
+close_process(struct run *r)
+{
+    r->s = scheduler_free(r->s);
+    for (unsigned l = 0; l < MAX_LANES; l++)
+        for (unsigned i = 0; i < RUN_OUT; i++) r->batch[l][i] = batch_free(r->batch[l][i]);
+    free(r->mem);
+}
+
+void
+run_open(struct run *r)
+{
+    open_process(r);
     r->fake = calloc(1, sizeof *r->fake);
     r->fake->n_units = (uint32_t)(r->c.arena_bytes / UNIT);
     r->fake->unit = calloc(r->fake->n_units + 1, sizeof r->fake->unit[0]);
@@ -129,14 +145,81 @@ void
 run_close(struct run *r)
 {
     scheduler_check(r->s);
-    r->s = scheduler_free(r->s);
-    for (unsigned l = 0; l < MAX_LANES; l++)
-        for (unsigned i = 0; i < RUN_OUT; i++) batch_free(r->batch[l][i]);
+    close_process(r);
     free(r->fake->unit);
     free(r->fake->enc);
     free(r->fake->row);
     free(r->fake);
-    free(r->mem);
+}
+
+/* A step's writes did not come to be. */
+static void
+unwrite(struct run *r, const struct row *row, uint32_t group, uint32_t first, uint32_t n)
+{
+    uint32_t tokens = r->c.tokens_per_block;
+
+    for (uint32_t pos = first + n; pos-- > first;) {
+        slice_id at = row->at[group][pos / tokens];
+
+        for (uint32_t i = 0; at != SLICE_NONE && i < block_units(r, group); i++) {
+            struct unit *u = &units_at(r, group, at)[i];
+
+            u->filled = MIN(u->filled, pos % tokens);
+            if (u->filled == 0) u->id = UINT64_MAX;
+        }
+    }
+}
+
+void
+run_die(struct run *r)
+{
+    for (unsigned l = 0; l < r->l.n_lanes; l++)
+        for (; r->planned[l] > r->done[l]; r->planned[l]--) {
+            const struct batch *b = r->batch[l][r->planned[l] % RUN_OUT];
+
+            for (uint32_t i = 0; i < b->n_runs && b->step % 3 == 0; i++)
+                for (uint32_t g = 0; g < r->c.n_groups; g++) {
+                    const struct batch_run *run = &b->run[i];
+
+                    if (r->c.group[g].kind == KV_CROSS) {
+                        unwrite(r, &r->fake->row[run->seat], g, 0, run->enc_rows);
+                    } else {
+                        unwrite(r, &r->fake->row[run->seat], g, (uint32_t)run->first_pos,
+                                run->n_rows);
+                    }
+                }
+        }
+    close_process(r);
+    memset(r->planned, 0, sizeof r->planned);
+    memset(r->done, 0, sizeof r->done);
+    memset(r->fake->clock, 0, sizeof r->fake->clock);
+    memset(r->fake->of_step, 0, sizeof r->fake->of_step);
+    for (uint32_t i = 0; i < r->fake->n_units; i++) {
+        r->fake->unit[i].use = (struct use){ { 0 }, { 0 } };
+        r->fake->unit[i].listed = false;
+    }
+    memset(r->fake->enc, 0, r->fake->n_enc * sizeof r->fake->enc[0]);
+    memset(r->fake->row, 0, r->c.n_seats * sizeof r->fake->row[0]);
+    for (uint32_t i = 0; i < r->c.n_seats; i++)
+        memset(r->fake->row[i].at, 0xff, sizeof r->fake->row[i].at);
+}
+
+void
+run_again(struct run *r)
+{
+    open_process(r);
+}
+
+bool
+run_holds(const struct run *r, uint32_t group, slice_id at, req_id id, uint32_t entry, uint32_t n)
+{
+    for (uint32_t i = 0; i < block_units(r, group); i++) {
+        const struct unit *u = &units_at(r, group, at)[i];
+
+        if (u->scratch || u->id != id || u->group != group || u->entry != entry || u->filled < n)
+            return false;
+    }
+    return true;
 }
 
 struct seq *
@@ -232,6 +315,18 @@ unlist(struct run *r, uint32_t group, struct row *row, uint32_t entry)
     row->at[group][entry] = SLICE_NONE;
 }
 
+/* Tokens that a predecessor wrote into the entry and that are gone on from. */
+static uint32_t
+left_in(const struct run *r, const struct row *row, const struct kv_edit *e)
+{
+    const struct seq *q = scheduler_seat(r->s, e->seat);
+    uint32_t tokens = r->c.tokens_per_block, n, first = e->entry * tokens;
+
+    if (!q->n_adopted || row->next_pos > 0) return 0;
+    n = r->c.group[e->group].kind == KV_CROSS ? q->n_source : q->n_adopted;
+    return n > first ? MIN(n - first, tokens) : 0;
+}
+
 static void
 apply_edits(struct run *r, const struct batch *b)
 {
@@ -254,13 +349,15 @@ apply_edits(struct run *r, const struct batch *b)
         } else {
             struct unit *u = units_at(r, e->group, e->at);
 
+            uint32_t left = left_in(r, row, e);
+
             check(row->at[e->group][e->entry] == SLICE_NONE);
             row->at[e->group][e->entry] = e->at;
             for (uint32_t n = 0; n < block_units(r, e->group); n++) {
                 check(!u[n].listed && !u[n].scratch); /* in exactly one place */
                 u[n].listed = true;
-                u[n].filled = 0;
-                u[n].id = UINT64_MAX;
+                u[n].filled = MIN(u[n].filled, left);
+                if (u[n].filled == 0) u[n].id = UINT64_MAX;
             }
         }
     }
@@ -310,8 +407,9 @@ do_run(struct run *r, const struct batch *b, const struct batch_run *run)
     check(q && q->n_source == run->cross_tokens);
     read_from(r, b, &row->use);
     row->use.wrote[b->lane] = b->step; /* the seat's last token */
+    if (row->next_pos == 0) row->next_pos = q->n_adopted;
     check(run->first_pos == (int32_t)row->next_pos);
-    check(((run->flags & RUN_FIRST_CHUNK) != 0) == (run->first_pos == 0));
+    check(((run->flags & RUN_FIRST_CHUNK) != 0) == (run->first_pos == (int32_t)q->n_adopted));
     check(((run->flags & RUN_SAMPLE) != 0) == (last + 1 >= q->n_prompt));
     check(run->work == (last + 1 > q->n_prompt ? WORK_GENERATION : WORK_CONTEXT));
     row->id = q->id;
@@ -378,6 +476,7 @@ run_plan(struct run *r, unsigned lane)
     if (r->planned[lane] - r->done[lane] == RUN_OUT) return NULL; /* its batch is in use */
     if (scheduler_plan(r->s, lane, r->now, b) == 0) return NULL;
     check(b->lane == lane && b->step == r->planned[lane] + 1 && b->n_rows > 0);
+    if (r->launching) r->launching(r, b);
     r->planned[lane] = b->step;
     advance_clock(r, b);
     apply_edits(r, b);
@@ -407,6 +506,7 @@ run_plan(struct run *r, unsigned lane)
     }
     check(row == b->n_rows && row - decoder <= r->l.max_enc_rows);
     check(b->bucket == 0 || (decoder && b->bucket >= decoder));
+    if (r->launched) r->launched(r, b);
     return b;
 }
 
@@ -433,6 +533,7 @@ run_commit(struct run *r, unsigned lane)
     res.n_tokens = n_tokens;
     res.token = token;
     r->done[lane] = b->step;
+    if (r->finishing) r->finishing(r, b);
     scheduler_commit(r->s, b, &res, r->now);
     return true;
 }

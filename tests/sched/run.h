@@ -25,6 +25,12 @@ struct run {
     struct fake *fake;
     nsec now;
     bool failing; /* steps end with -EIO */
+    /* For who writes a manifest, or NULL: before and after a step is launched, when it is done and not
+     * committed, and what a new process takes over. */
+    void (*launching)(struct run *r, const struct batch *b);
+    void (*launched)(struct run *r, const struct batch *b);
+    void (*finishing)(struct run *r, const struct batch *b);
+    void (*adopt)(struct run *r);
 };
 
 /* One full group, blocks of 10 tokens, one lane; change what the test is about, then run_open(). */
@@ -34,6 +40,14 @@ struct kv_group run_group(enum kv_kind kind, uint32_t window, uint32_t slice_byt
                           uint32_t max_blocks);
 void run_open(struct run *r);
 void run_close(struct run *r);
+
+/* The process is gone, at this instant: of each step that was out, all is written or nothing. Another one
+ * begins, on the same memory. */
+void run_die(struct run *r);
+void run_again(struct run *r);
+/* Whether the block has K and V of that many positions of the request's entry. */
+bool run_holds(const struct run *r, uint32_t group, slice_id at, req_id id, uint32_t entry,
+               uint32_t n);
 
 /* Filled in, not added. The tokens are the test's to free with seq_free(). */
 struct seq *seq_new(req_id id, uint32_t n_prompt, uint32_t max_new, uint32_t n_source);

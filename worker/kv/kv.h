@@ -56,6 +56,13 @@ struct kv_edit {
     uint64_t key[2];   /* LABEL: XXH3-128 of (parent, salt, tokens) */
 };
 
+struct kv_row { /* one seat of a predecessor's manifest: copied out, bounded, not yet believed */
+    req_id id;
+    uint32_t seat, committed, cross_tokens; /* committed: positions whose K/V are written */
+    const slice_id *entry[MAX_GROUPS];      /* leading SLICE_NONE: behind a window */
+    uint32_t n_entries[MAX_GROUPS];
+};
+
 struct kv_count {                        /* of one pool */
     uint32_t blocks, used, cached, free; /* blocks: what the pool holds and could still draw */
     uint64_t block_bytes;
@@ -76,6 +83,12 @@ slice_id kv_scratch(const struct kv *kv, uint32_t group);
  * chunks of at most a block. */
 uint64_t kv_longest(const struct kv *kv, uint32_t n_source);
 void kv_check(const struct kv *kv); /* every block is in exactly one place; stops the program */
+
+/* Take over what a predecessor left in the arena: after kv_init(), before anything else. The seat then
+ * holds those blocks and has reserved no more; kv_seat.h goes on with it or drops it.
+ * -EBADMSG: not provable (out of range, owned twice, wrong pool, a hole, too short); nothing is changed. */
+int kv_adopt(struct kv *kv, const struct kv_row *r) MUST_USE;
+void kv_adopt_end(struct kv *kv); /* everything not adopted is free */
 
 /* The scheduler's side (reserve, grow, trim, drop, fences) is in kv_seat.h. */
 

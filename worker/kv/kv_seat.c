@@ -70,30 +70,63 @@ kv_fits_alone(const struct kv *kv, const struct kv_need *n, uint32_t len, uint32
         (unsigned long long)kv_longest(kv, n_source));
 }
 
+/* Whether every group of every pool can promise that many blocks more. */
+static bool
+can_reserve(const struct kv *kv, const struct kv_need *more)
+{
+    uint64_t blocks[MAX_GROUPS] = { 0 }, slabs = 0;
+
+    for (uint32_t i = 0; i < kv->c.n_groups; i++) {
+        const struct kv_group *g = &kv->c.group[i];
+
+        if (g->max_blocks && kv->reserved[i] + (uint64_t)more->n_blocks[i] > g->max_blocks)
+            return false;
+        blocks[g->pool] += more->n_blocks[i];
+    }
+    for (uint32_t p = 0; p < kv->n_pools; p++) slabs += kv_pool_slabs(kv, p, blocks[p]);
+    return slabs <= kv->n_slabs;
+}
+
+static void
+reserve(struct kv *kv, struct kv_seat *s, const struct kv_need *more)
+{
+    for (uint32_t i = 0; i < kv->c.n_groups; i++) {
+        s->reserved[i] += more->n_blocks[i];
+        kv->reserved[i] += more->n_blocks[i];
+        kv->pool[kv->c.group[i].pool].n_reserved += more->n_blocks[i];
+    }
+}
+
 int
 kv_reserve(struct kv *kv, uint32_t seat, const struct kv_need *n)
 {
     struct kv_seat *s = &kv_seats(kv)[seat];
-    uint64_t blocks[MAX_GROUPS] = { 0 }, slabs = 0;
 
     check(seat < kv->c.n_seats && !s->live);
+    if (!can_reserve(kv, n)) return -EAGAIN;
+    s->live = true;
+    for (uint32_t i = 0; i < kv->c.n_groups; i++) s->first[i] = s->end[i] = 0;
+    reserve(kv, s, n);
+    return 0;
+}
+
+int
+kv_resume(struct kv *kv, uint32_t seat, uint32_t pos, const struct kv_need *n)
+{
+    struct kv_seat *s = &kv_seats(kv)[seat];
+    struct kv_need more = { { 0 } };
+
+    check(seat < kv->c.n_seats && s->live);
     for (uint32_t i = 0; i < kv->c.n_groups; i++) {
         const struct kv_group *g = &kv->c.group[i];
 
-        if (g->max_blocks && kv->reserved[i] + (uint64_t)n->n_blocks[i] > g->max_blocks)
-            return -EAGAIN;
-        blocks[g->pool] += n->n_blocks[i];
+        if (s->first[i] > kv_kind_first(g, kv->c.tokens_per_block, pos)) return -ENODATA;
+        if (g->kind != KV_CROSS && s->end[i] < CEIL_DIV(pos, kv->c.tokens_per_block))
+            return -ENODATA;
+        if (n->n_blocks[i] > s->reserved[i]) more.n_blocks[i] = n->n_blocks[i] - s->reserved[i];
     }
-    for (uint32_t p = 0; p < kv->n_pools; p++) slabs += kv_pool_slabs(kv, p, blocks[p]);
-    if (slabs > kv->n_slabs) return -EAGAIN;
-
-    s->live = true;
-    for (uint32_t i = 0; i < kv->c.n_groups; i++) {
-        s->reserved[i] = n->n_blocks[i];
-        s->first[i] = s->end[i] = 0;
-        kv->reserved[i] += n->n_blocks[i];
-        kv->pool[kv->c.group[i].pool].n_reserved += n->n_blocks[i];
-    }
+    if (!can_reserve(kv, &more)) return -EAGAIN;
+    reserve(kv, s, &more);
     return 0;
 }
 
@@ -140,6 +173,18 @@ grow_group(struct kv *kv, unsigned lane, uint32_t seat, uint32_t group, uint32_t
     }
 }
 
+bool
+kv_room(const struct kv *kv, uint32_t seat, uint32_t end_pos)
+{
+    const struct kv_seat *s = &kv_seats(kv)[seat];
+
+    for (uint32_t g = 0; g < kv->c.n_groups; g++)
+        if (kv->c.group[g].kind != KV_CROSS &&
+            CEIL_DIV(end_pos, kv->c.tokens_per_block) > s->first[g] + s->reserved[g])
+            return false;
+    return true;
+}
+
 void
 kv_cross(struct kv *kv, unsigned lane, uint32_t seat, uint32_t n_source, struct kv_out *out)
 {
@@ -179,6 +224,16 @@ kv_grow(struct kv *kv, unsigned lane, uint32_t seat, uint32_t end_pos, struct kv
     for (uint32_t g = 0; g < kv->c.n_groups; g++)
         if (kv->c.group[g].kind != KV_CROSS)
             grow_group(kv, lane, seat, g, CEIL_DIV(end_pos, kv->c.tokens_per_block), out);
+}
+
+void
+kv_rows(const struct kv *kv, uint32_t seat, struct kv_out *out)
+{
+    const struct kv_seat *s = &kv_seats(kv)[seat];
+
+    for (uint32_t g = 0; g < kv->c.n_groups; g++)
+        for (uint32_t i = s->first[g]; i < s->end[g]; i++)
+            add_edit(out, EDIT_SET, g, seat, i, kv_entry(kv, seat, g, i));
 }
 
 void
@@ -243,6 +298,22 @@ kv_done(struct kv *kv, unsigned lane, uint64_t step)
 {
     check(lane < kv->c.n_lanes && step >= kv->done[lane]);
     kv->done[lane] = step;
+}
+
+bool
+kv_live(const struct kv *kv, uint32_t seat)
+{
+    check(seat < kv->c.n_seats);
+    return kv_seats(kv)[seat].live;
+}
+
+uint32_t
+kv_n_held(const struct kv *kv, uint32_t seat)
+{
+    uint32_t n = 0, first;
+
+    for (uint32_t g = 0; g < kv->c.n_groups; g++) n += kv_held(kv, seat, g, &first);
+    return n;
 }
 
 uint32_t

@@ -9,6 +9,9 @@
  *     kv_fence     the step that carries it
  *     kv_drop      everything back, fenced by that step; EDIT_END with the next step of any lane
  *
+ * A seat that kv_adopt() filled begins with kv_resume() instead of kv_reserve(), and kv_rows() sends what it
+ * holds with its first step.
+ *
  * What changes goes to a struct kv_out, which is a view of the batch being planned.
  */
 #ifndef KV_SEAT_H
@@ -37,10 +40,18 @@ int kv_reserve(struct kv *kv, uint32_t seat, const struct kv_need *n) MUST_USE;
 /* It will never need more than n again (or than it holds now); the rest may be promised to others. */
 void kv_lower(struct kv *kv, uint32_t seat, const struct kv_need *n);
 
+/* A seat that was adopted goes on at position pos: reserve for it what n says. -ENODATA: what pos sees is
+ * not all there; -EAGAIN: no room now. Nothing changed then. */
+int kv_resume(struct kv *kv, uint32_t seat, uint32_t pos, const struct kv_need *n) MUST_USE;
+/* Whether positions up to end_pos can have their blocks without another kv_trim(). */
+bool kv_room(const struct kv *kv, uint32_t seat, uint32_t end_pos);
+
 /* lane: of the step being planned. Edits are EDIT_SET; a dropped entry is set to SLICE_NONE. */
 void kv_cross(struct kv *kv, unsigned lane, uint32_t seat, uint32_t n_source, struct kv_out *out);
 void kv_trim(struct kv *kv, uint32_t seat, uint32_t first_pos, struct kv_out *out);
 void kv_grow(struct kv *kv, unsigned lane, uint32_t seat, uint32_t end_pos, struct kv_out *out);
+/* All that the seat holds, for a device that knows nothing of it yet. */
+void kv_rows(const struct kv *kv, uint32_t seat, struct kv_out *out);
 
 /* That step reads or writes the seat's blocks and rows. Steps of a seat are fenced in order. */
 void kv_fence(struct kv *kv, uint32_t seat, unsigned lane, uint64_t step);
@@ -53,6 +64,8 @@ void kv_ends_sent(struct kv *kv, unsigned lane, uint64_t step);
 
 void kv_done(struct kv *kv, unsigned lane, uint64_t step); /* that step of the lane is over */
 
+bool kv_live(const struct kv *kv, uint32_t seat);       /* reserved or adopted, and not dropped */
+uint32_t kv_n_held(const struct kv *kv, uint32_t seat); /* blocks, of all groups */
 /* Blocks the seat holds of a group: entries first .. first + n. For tests and dumps. */
 uint32_t kv_held(const struct kv *kv, uint32_t seat, uint32_t group, uint32_t *first);
 slice_id kv_entry(const struct kv *kv, uint32_t seat, uint32_t group, uint32_t entry);

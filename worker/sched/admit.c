@@ -44,11 +44,14 @@ admission(const struct scheduler *s, const struct seq *q, struct kv_need *need, 
 {
     uint32_t len = q->n_prompt + q->max_new;
 
+    /* A window keeps the chunk that is planned, and for a successor what is out: another chunk, and tokens
+     * of the lane that generates. */
     *chunk = MIN(s->l.max_rows, q->n_prompt);
+    *need = kv_need(s->kv, len, q->n_source, ROWS_OUT * (*chunk + 1) + UNTOLD_ROWS);
+    if (kv_fits_alone(s->kv, need, len, q->n_source, NULL) == 0) return 0;
     *need = kv_need(s->kv, len, q->n_source, *chunk);
     if (kv_fits_alone(s->kv, need, len, q->n_source, NULL) == 0) return 0;
-    /* A window keeps a whole chunk: smaller ones need less. */
-    *chunk = MIN(s->unit, *chunk);
+    *chunk = MIN(s->unit, *chunk); /* smaller ones need less */
     *need = kv_need(s->kv, len, q->n_source, *chunk);
     return kv_fits_alone(s->kv, need, len, q->n_source, e);
 }
@@ -75,18 +78,45 @@ take_seat(struct scheduler *s, struct seq *q, uint32_t seat, enum seq_state to)
     seq_move(q, to);
 }
 
+/* What is kept gives way, but not in the middle of a plan: its blocks leave every table first. */
+static bool
+no_room(struct scheduler *s)
+{
+    s->cramped = s->n_kept > 0;
+    return false;
+}
+
 bool
 admit_kv(struct scheduler *s, struct seq *q)
 {
     uint32_t seat = seat_for(s, q), chunk;
     struct kv_need need;
 
-    if (seat == SEAT_FULL) return false;
-    if (admission(s, q, &need, &chunk, NULL) < 0 || kv_reserve(s->kv, seat, &need) < 0)
-        return false;
+    if (admission(s, q, &need, &chunk, NULL) < 0) return false;
+    if (seat == SEAT_FULL || kv_reserve(s->kv, seat, &need) < 0) return no_room(s);
     if (q->state == SEQ_WAITING) take_seat(s, q, seat, SEQ_CONTEXT);
     s->seat[seat].reserved = true;
     s->seat[seat].chunk = chunk;
+    return true;
+}
+
+bool
+admit_adopted(struct scheduler *s, struct seq *q)
+{
+    uint32_t seat = q->adopted_seat, chunk;
+    struct kv_need need;
+
+    check(seat < s->n_seats && q->n_adopted < q->n_prompt);
+    if (!s->seat[seat].kept || s->running.n >= s->max_running ||
+        admission(s, q, &need, &chunk, NULL) < 0)
+        return false;
+    if (kv_resume(s->kv, seat, q->n_adopted, &need) < 0) return false;
+    s->n_kept--;
+    s->seat[seat] = (struct seat){ .seq = q, .chunk = chunk, .reserved = true };
+    q->seat = seat;
+    q->n_planned = q->n_done = q->n_adopted;
+    seq_insert(&s->running, q);
+    seq_move(q, SEQ_CONTEXT);
     return true;
 }
 
@@ -95,7 +125,7 @@ admit_enc(struct scheduler *s, struct seq *q)
 {
     uint32_t seat = seat_for(s, q), first = 0, i;
 
-    if (seat == SEAT_FULL) return false;
+    if (seat == SEAT_FULL) return no_room(s);
     for (i = 0; i < s->n_enc && s->enc[i].first - first < q->n_source; i++)
         first = s->enc[i].first + s->enc[i].n;
     if (i == s->n_enc && s->l.max_enc_rows - first < q->n_source) return false;

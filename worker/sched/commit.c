@@ -58,6 +58,7 @@ scheduler_commit(struct scheduler *s, const struct batch *b, const struct batch_
         const struct batch_run *run = &b->run[i];
         struct seq *q = put_down(s, run->seat);
 
+        if (r->status == 0) q->n_done = (uint32_t)run->first_pos + run->n_rows;
         if (run->enc_rows > 0) free_enc_rows(s, run->seat); /* projected: nobody reads them again */
         if (r->status < 0) {
             end_seq(s, q, LAGAN_E_INTERNAL);

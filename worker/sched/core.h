@@ -11,10 +11,17 @@
 #include "worker/kv/kv_seat.h"
 #include "worker/sched/scheduler.h"
 
+/* Rows that a successor may have to compute although they were done: tokens of the last steps, of one lane
+ * and the next, that were not told yet. And those of the two steps of a lane that may be out. */
+enum { UNTOLD_ROWS = 2, ROWS_OUT = 2 };
+
 struct seat {
     struct seq *seq; /* NULL: free */
     uint32_t chunk;  /* decoder rows a step, at most */
     bool reserved;   /* its KV blocks are */
+    bool begun;      /* a decoder chunk of it was planned */
+    bool lowered;    /* its reservation is what generation needs */
+    bool kept;       /* nobody sits there; its blocks are a predecessor's */
     bool encoded;    /* it holds rows of enc_state */
 };
 
@@ -33,7 +40,9 @@ struct scheduler {
     struct seq_list waiting, running, ended; /* running: has a seat, ended ones in flight too */
     struct seat *seat;                       /* [n_seats] */
     uint32_t n_seats, *free_seat, first_free, n_free; /* ring: the one free longest is next */
-    struct enc_rows *enc;                             /* [n_enc] by first row */
+    uint32_t n_kept;
+    bool cramped;         /* somebody found no room, and seats are kept */
+    struct enc_rows *enc; /* [n_enc] by first row */
     uint32_t n_enc;
     nsec next_deadline; /* nothing expires before it */
     uint64_t ticket;
@@ -51,6 +60,8 @@ int admission(const struct scheduler *s, const struct seq *q, struct kv_need *ne
 bool admit_kv(struct scheduler *s, struct seq *q);  /* it has a seat, or gets one */
 bool admit_enc(struct scheduler *s, struct seq *q); /* a seat and rows of enc_state */
 void free_enc_rows(struct scheduler *s, uint32_t seat);
+/* It goes on in the seat that was kept for it: true, and it runs. */
+bool admit_adopted(struct scheduler *s, struct seq *q);
 
 /* scheduler.c */
 void end_seq(struct scheduler *s, struct seq *q, uint16_t reason); /* ended already: nothing */

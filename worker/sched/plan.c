@@ -15,6 +15,7 @@ struct plan {
     nsec now;
     struct kv_out out;
     uint32_t rows_left; /* decoder's */
+    uint32_t adopted;   /* edits left for the rows of adopted seats */
 };
 
 static bool
@@ -40,6 +41,7 @@ add_run(struct plan *p, struct seq *q, unsigned work, uint32_t n_rows)
     struct kv *kv = p->s->kv;
     uint32_t end = q->n_planned + n_rows;
     struct batch_run *r = &b->run[b->n_runs++];
+    struct seat *seat = &p->s->seat[q->seat];
 
     *r = (struct batch_run){
         .seat = q->seat,
@@ -50,9 +52,13 @@ add_run(struct plan *p, struct seq *q, unsigned work, uint32_t n_rows)
         .first_logit = b->n_logits,
         .cross_tokens = q->n_source,
     };
-    if (q->n_planned == 0) {
+    if (!seat->begun) {
         r->flags |= RUN_FIRST_CHUNK;
-        if (q->n_source > 0) {
+        seat->begun = true;
+        if (q->n_adopted) {
+            kv_rows(kv, q->seat, &p->out);
+            p->adopted -= kv_n_held(kv, q->seat);
+        } else if (q->n_source > 0) {
             r->enc_row = q->enc_row;
             r->enc_rows = q->n_source;
             kv_cross(kv, p->lane, q->seat, q->n_source, &p->out);
@@ -62,12 +68,15 @@ add_run(struct plan *p, struct seq *q, unsigned work, uint32_t n_rows)
     if (end >= q->n_prompt) r->flags |= RUN_SAMPLE;
     b->n_logits += r->flags & RUN_PROMPT_LOGPROBS ? n_rows : r->flags & RUN_SAMPLE ? 1 : 0;
 
-    kv_trim(kv, q->seat, q->n_planned, &p->out);
-    if (q->n_planned == q->n_prompt) { /* from here on a row a step */
-        struct kv_need need = kv_need(kv, q->n_prompt + q->max_new, q->n_source, 1);
+    kv_trim(kv, q->seat, q->n_done > UNTOLD_ROWS ? q->n_done - UNTOLD_ROWS : 0, &p->out);
+    if (q->n_done >= q->n_prompt && !seat->lowered) { /* a row a step is out, now and for ever */
+        struct kv_need need = kv_need(kv, q->n_prompt + q->max_new, q->n_source,
+                                      ROWS_OUT + UNTOLD_ROWS);
 
         kv_lower(kv, q->seat, &need);
+        seat->lowered = true;
     }
+    if (!kv_room(kv, q->seat, end)) kv_trim(kv, q->seat, q->n_planned, &p->out);
     kv_grow(kv, p->lane, q->seat, end, &p->out);
     kv_fence(kv, q->seat, p->lane, b->step);
     carry(p, q);
@@ -156,6 +165,8 @@ plan_context(struct plan *p)
             }
         }
         n = chunk_rows(p, q);
+        if (q->n_adopted && !s->seat[q->seat].begun && kv_n_held(s->kv, q->seat) > p->adopted)
+            continue;
         if (n > 0) add_run(p, q, WORK_CONTEXT, n);
     }
 }
@@ -220,6 +231,17 @@ end_hopeless(struct plan *p)
     return true;
 }
 
+/* Of scheduler_batch()'s edits, those that are for what adopted seats hold. */
+static uint32_t
+adopted_edits(const struct scheduler *s)
+{
+    const struct kv_config *c = kv_config(s->kv);
+    uint32_t n = 0;
+
+    for (uint32_t g = 0; g < c->n_groups; g++) n += c->group[g].max_entries;
+    return n;
+}
+
 static uint32_t
 pick_bucket(const struct scheduler *s, const struct batch *b)
 {
@@ -257,8 +279,9 @@ scheduler_plan(struct scheduler *s, unsigned lane, nsec now, struct batch *b)
     check(b->max_rows >= s->l.max_rows + s->l.max_enc_rows && b->max_runs >= s->max_running);
     check(b->max_encode >= s->max_running);
     expire(s, now);
-    if (s->planned[lane] - s->done[lane] >= 2) return 0;
+    if (s->planned[lane] - s->done[lane] >= ROWS_OUT) return 0;
     do {
+        if (s->cramped) scheduler_unkeep_all(s);
         b->step = s->planned[lane] + 1;
         b->lane = (uint8_t)lane;
         b->rung = (uint8_t)s->rung;
@@ -270,7 +293,8 @@ scheduler_plan(struct scheduler *s, unsigned lane, nsec now, struct batch *b)
                            .lane = lane,
                            .now = now,
                            .out = { .edit = b->edit, .max_edits = b->max_edits },
-                           .rows_left = s->l.max_rows };
+                           .rows_left = s->l.max_rows,
+                           .adopted = adopted_edits(s) };
         kv_ends(s->kv, lane, &p.out);
         if (s->l.lane_work[lane] & WORK_GENERATION) plan_generation(&p);
         if (s->l.lane_work[lane] & WORK_CONTEXT) plan_context(&p);
@@ -279,6 +303,6 @@ scheduler_plan(struct scheduler *s, unsigned lane, nsec now, struct batch *b)
             close_batch(&p);
             return 1;
         }
-    } while (end_hopeless(&p));
+    } while (s->cramped || end_hopeless(&p));
     return 0;
 }

@@ -71,8 +71,11 @@ scheduler_new(struct scheduler **ret, const struct scheduler_limits *l, struct k
     s->enc = calloc(s->n_seats, sizeof s->enc[0]);
     if (!s->seat || !s->free_seat || !s->enc)
         return err_set(e, -ENOMEM, "scheduler of %u seats", s->n_seats);
-    for (uint32_t i = 0; i < s->n_seats; i++) s->free_seat[i] = i;
-    s->n_free = s->n_seats;
+    for (uint32_t i = 0; i < s->n_seats; i++) {
+        s->seat[i].kept = kv_live(kv, i);
+        s->n_kept += s->seat[i].kept;
+        if (!s->seat[i].kept) s->free_seat[s->n_free++] = i;
+    }
     *ret = TAKE(s);
     return 0;
 }
@@ -99,8 +102,9 @@ scheduler_batch(const struct scheduler *s)
         uint64_t rows = c->group[g].kind == KV_CROSS ? s->l.max_enc_rows : s->l.max_rows;
 
         edits += rows / c->tokens_per_block + 2 * (uint64_t)s->max_running;
-        /* behind the window: what the chunk before pushed out, for everyone */
-        if (c->group[g].kind == KV_WINDOW) edits += s->max_running * chunk;
+        /* behind the window: what the chunks before pushed out, for everyone */
+        if (c->group[g].kind == KV_WINDOW) edits += ROWS_OUT * s->max_running * chunk;
+        if (s->n_kept) edits += c->group[g].max_entries; /* all that one of them holds */
     }
     if (edits > UINT32_MAX) return NULL;
     return batch_new(s->l.max_rows + s->l.max_enc_rows, s->max_running, (uint32_t)edits);
@@ -149,7 +153,7 @@ scheduler_add(struct scheduler *s, struct seq *q, nsec now, struct err *e)
     TRY(check_seq(s, q, e));
     q->seat = UINT32_MAX;
     q->n_tokens = q->n_prompt;
-    q->n_planned = q->n_out = q->in_flight = 0;
+    q->n_planned = q->n_done = q->n_out = q->in_flight = 0;
     q->enc_row = q->n_enc_layers = 0;
     q->lane = 0;
     q->lane_step = 0;
@@ -157,9 +161,30 @@ scheduler_add(struct scheduler *s, struct seq *q, nsec now, struct err *e)
     q->arrived = now;
     q->ticket = s->ticket++;
     seq_move(q, SEQ_WAITING);
-    seq_insert(&s->waiting, q);
     s->next_deadline = MIN(s->next_deadline, q->deadline);
+    if (q->n_adopted && admit_adopted(s, q)) return 0;
+    if (q->n_adopted) scheduler_unkeep(s, q->adopted_seat);
+    q->n_adopted = 0;
+    seq_insert(&s->waiting, q);
     return 0;
+}
+
+void
+scheduler_unkeep(struct scheduler *s, uint32_t seat)
+{
+    check(seat < s->n_seats);
+    if (!s->seat[seat].kept) return;
+    kv_drop(s->kv, seat);
+    s->seat[seat].kept = false;
+    s->free_seat[(s->first_free + s->n_free++) % s->n_seats] = seat;
+    s->n_kept--;
+}
+
+void
+scheduler_unkeep_all(struct scheduler *s)
+{
+    for (uint32_t i = 0; i < s->n_seats && s->n_kept > 0; i++) scheduler_unkeep(s, i);
+    s->cramped = false;
 }
 
 void
@@ -279,7 +304,7 @@ check_list(const struct seq_list *l, bool ordered)
 void
 scheduler_check(const struct scheduler *s)
 {
-    uint32_t seated = 0, end = 0;
+    uint32_t seated = 0, kept = 0, end = 0;
 
     check_list(&s->waiting, true);
     check_list(&s->running, true);
@@ -295,11 +320,15 @@ scheduler_check(const struct scheduler *s)
         check(q->in_flight <= 2u * s->l.n_lanes && q->n_out <= q->max_new);
         check(q->n_planned == 0 || s->seat[q->seat].reserved);
         check(q->n_planned == (q->n_out ? q->n_prompt + q->n_out - 1 : q->n_planned));
-        check(q->n_tokens <= q->n_prompt + q->n_out);
+        check(q->n_tokens <= q->n_prompt + q->n_out && q->n_done <= q->n_planned);
         check(q->state != SEQ_ENCODER || s->seat[q->seat].encoded);
     }
-    for (uint32_t i = 0; i < s->n_seats; i++) seated += s->seat[i].seq != NULL;
-    check(seated == s->running.n && seated + s->n_free == s->n_seats);
+    for (uint32_t i = 0; i < s->n_seats; i++) {
+        seated += s->seat[i].seq != NULL;
+        kept += s->seat[i].kept;
+        check(!s->seat[i].kept || (!s->seat[i].seq && kv_live(s->kv, i)));
+    }
+    check(seated == s->running.n && seated + s->n_free + kept == s->n_seats && kept == s->n_kept);
     check(seated <= s->max_running);
     for (uint32_t i = 0; i < s->n_enc; i++) {
         check(s->enc[i].n > 0 && s->enc[i].first >= end && s->seat[s->enc[i].seat].encoded);

@@ -33,12 +33,16 @@ struct seq {
     float priority; /* 0 .. 1 */
     nsec deadline;  /* NSEC_NEVER: none */
     bool prompt_logprobs;
+    /* Positions whose K and V a predecessor left in the blocks of that seat, fewer than n_prompt; 0: none.
+     * scheduler_add() makes it 0 where they are of no use. */
+    uint32_t n_adopted, adopted_seat;
 
     /* The scheduler's. */
     enum seq_state state;
     uint32_t seat;      /* while it has one */
     uint32_t n_tokens;  /* token[]: known, prompt included */
     uint32_t n_planned; /* positions in launched or finished steps */
+    uint32_t n_done;    /* positions in finished steps */
     uint32_t n_out;     /* generated tokens, including those in flight */
     uint32_t in_flight; /* steps launched and not committed that carry it */
     uint32_t enc_row;

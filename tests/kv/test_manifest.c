@@ -1,0 +1,340 @@
+/* test_manifest.c - what a predecessor left: what is taken over, and all that is not. */
+#include "tests/test.h"
+
+#include "worker/kv/kv_seat.h"
+#include "worker/kv/manifest.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { SEATS = 4, ENTRIES = 16, BLOCK = 4, EDITS = 256 };
+static const uint64_t print[2] = { 11, 12 }, kv_id[2] = { 21, 22 };
+static const token_id prompt[] = { 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16 };
+static const token_id source[] = { 1, 2, 3, 4, 5 };
+
+/* A full, a windowed and a cross group; the first two have blocks of a size, the third others. */
+struct site {
+    struct kv_config c;
+    struct kv *kv;
+    struct manifest m;
+    void *memory;
+    struct manifest_found found[SEATS];
+    uint32_t refused;
+};
+
+static void
+open_kv(struct site *s)
+{
+    static const struct kv_group groups[] = {
+        { .kind = KV_FULL, .n_layers = 1, .n_parts = 2, .slice_bytes = 128 },
+        { .kind = KV_WINDOW, .window = 6, .n_layers = 1, .n_parts = 2, .slice_bytes = 128 },
+        { .kind = KV_CROSS, .n_layers = 2, .n_parts = 2, .slice_bytes = 128 },
+    };
+    struct err e;
+
+    s->c = (struct kv_config){ .n_groups = ARRAY_LEN(groups),
+                               .n_seats = SEATS,
+                               .n_lanes = 1,
+                               .tokens_per_block = BLOCK,
+                               .slab_bytes = 1024,
+                               .arena_bytes = 64 * 1024 };
+    for (uint32_t g = 0; g < ARRAY_LEN(groups); g++) {
+        s->c.group[g] = groups[g];
+        s->c.group[g].max_entries = ENTRIES;
+    }
+    s->kv = kv_init(calloc(1, kv_bytes(&s->c)), &s->c, &e);
+    assert_non_null(s->kv);
+}
+
+static void
+open_site(struct site *s)
+{
+    memset(s, 0, sizeof *s);
+    open_kv(s);
+    s->memory = calloc(1, manifest_bytes(&s->c));
+    manifest_make(&s->m, s->memory, &s->c, print, kv_id);
+}
+
+static void
+close_site(struct site *s)
+{
+    free(s->kv);
+    free(s->memory);
+}
+
+/* The seat's next step: rows first .. end; committed when `end` says so. */
+static void
+step(struct site *s, uint32_t seat, uint32_t first, uint32_t end, bool done)
+{
+    static struct kv_edit edits[EDITS];
+    struct kv_out out = { .edit = edits, .max_edits = EDITS };
+    struct manifest_owner o = {
+        .seat = seat, .id = 100 + seat, .n_cross = ARRAY_LEN(source), .n_tokens = 4
+    };
+    struct kv_need need = kv_need(s->kv, 40, ARRAY_LEN(source), 12);
+
+    manifest_hash(prompt, o.n_tokens, o.tokens_hash);
+    manifest_hash(source, o.n_cross, o.source_hash);
+    kv_ends(s->kv, 0, &out);
+    kv_ends_sent(s->kv, 0, end);
+    if (first == 0) {
+        assert_int_equal(kv_reserve(s->kv, seat, &need), 0);
+        kv_cross(s->kv, 0, seat, ARRAY_LEN(source), &out);
+    }
+    kv_trim(s->kv, seat, first, &out);
+    kv_grow(s->kv, 0, seat, end, &out);
+    manifest_launch(&s->m, edits, out.n_edits, &o, first == 0);
+    if (done) manifest_commit(&s->m, seat, end);
+}
+
+/* The process is gone: another one opens what it left. How many rows it adopts. */
+static uint32_t
+next_process(struct site *s)
+{
+    slice_id room[3 * ENTRIES + 64];
+    struct err e;
+    uint32_t n;
+
+    free(s->kv);
+    open_kv(s);
+    assert_int_equal(
+        manifest_open(&s->m, s->memory, manifest_bytes(&s->c), &s->c, print, kv_id, &e), 0);
+    n = manifest_adopt(&s->m, s->kv, s->found, room, &s->refused);
+    kv_check(s->kv);
+    return n;
+}
+
+static struct manifest_row *
+row(const struct site *s, uint32_t seat)
+{
+    return (void *)((char *)s->memory + s->m.h.row_at + (size_t)seat * s->m.h.row_bytes);
+}
+
+static _Atomic uint32_t *
+entry(const struct site *s, uint32_t seat, uint32_t group, uint32_t i)
+{
+    return (_Atomic uint32_t *)(void *)((char *)row(s, seat) + s->m.h.group[group].table_at) + i;
+}
+
+static void
+what_a_seat_held_it_holds_again(void **state)
+{
+    struct site s;
+    slice_id before[3][ENTRIES];
+    uint32_t first, resume;
+
+    (void)state;
+    open_site(&s);
+    step(&s, 1, 0, 6, true);
+    step(&s, 3, 0, 9, true);
+    step(&s, 1, 6, 11, true);
+    for (uint32_t g = 0; g < 3; g++)
+        for (uint32_t i = 0; i < ENTRIES; i++) before[g][i] = kv_entry(s.kv, 1, g, i);
+    assert_int_equal(next_process(&s), 2);
+    assert_int_equal(s.refused, 0);
+    for (uint32_t g = 0; g < 3; g++)
+        for (uint32_t i = 0; i < ENTRIES; i++)
+            assert_int_equal(kv_entry(s.kv, 1, g, i), before[g][i]);
+    assert_int_equal(kv_held(s.kv, 1, 0, &first), 3);
+    assert_int_equal(kv_held(s.kv, 1, 2, &first), 2); /* the source's: no encoder needs to run */
+    assert_int_equal(manifest_claim(s.found, SEATS, 101, prompt, 12, source, 5, &resume), 1);
+    assert_int_equal(resume, 11);
+    assert_int_equal(manifest_claim(s.found, SEATS, 101, prompt, 12, source, 5, &resume), -ENOENT);
+    assert_int_equal(manifest_claim(s.found, SEATS, 103, prompt, 8, source, 5, &resume), 3);
+    assert_int_equal(resume, 7); /* more is written than was told: the last token gives logits */
+    close_site(&s);
+}
+
+static void
+a_row_of_other_tokens_or_another_source_is_not_gone_on_with(void **state)
+{
+    static const token_id others[] = { 5, 6, 7, 9, 9, 10 };
+    struct site s;
+    uint32_t resume;
+
+    (void)state;
+    open_site(&s);
+    for (uint32_t seat = 0; seat < SEATS; seat++) step(&s, seat, 0, 6, true);
+    assert_int_equal(next_process(&s), SEATS);
+    assert_int_equal(manifest_claim(s.found, SEATS, 100, others, 6, source, 5, &resume), 0);
+    assert_int_equal(resume, 0);
+    assert_int_equal(manifest_claim(s.found, SEATS, 101, prompt, 6, source, 4, &resume), 1);
+    assert_int_equal(resume, 0);
+    assert_int_equal(manifest_claim(s.found, SEATS, 102, prompt, 3, source, 5, &resume), 2);
+    assert_int_equal(resume, 0);
+    assert_int_equal(manifest_claim(s.found, SEATS, 103, prompt, 4, others, 5, &resume), 3);
+    assert_int_equal(resume, 0);
+    close_site(&s);
+}
+
+static void
+a_half_edited_row_and_one_with_nothing_written_are_free(void **state)
+{
+    struct site s;
+    struct kv_count n;
+
+    (void)state;
+    open_site(&s);
+    step(&s, 0, 0, 6, true);
+    step(&s, 1, 0, 6, false);
+    row(&s, 0)->seq++;
+    assert_int_equal(next_process(&s), 0);
+    assert_int_equal(s.refused, 0);
+    kv_count(s.kv, 0, &n);
+    assert_int_equal(n.used, 0);
+    assert_int_equal(row(&s, 0)->id, 0); /* before anybody else is given its blocks */
+    assert_int_equal(row(&s, 1)->id, 0);
+    assert_int_equal(row(&s, 0)->seq & 1, 0);
+    close_site(&s);
+}
+
+static void
+a_seat_that_was_left_is_out_of_the_manifest_with_the_next_step(void **state)
+{
+    struct site s;
+
+    (void)state;
+    open_site(&s);
+    step(&s, 0, 0, 6, true);
+    kv_drop(s.kv, 0);
+    assert_int_equal(row(&s, 0)->id, 100);
+    step(&s, 2, 0, 2, true);
+    assert_int_equal(row(&s, 0)->id, 0);
+    assert_int_equal(next_process(&s), 1);
+    close_site(&s);
+}
+
+/* Seat 1's row after a change: is it refused, and seat 0's taken over all the same? */
+static void
+refused(struct site *s, const char *what)
+{
+    uint32_t n = next_process(s);
+
+    if (n != 1 || s->refused != 1 || s->found[0].owner.id != 100 || s->found[1].owner.id)
+        fail_msg("%s: %u rows adopted, %u refused", what, n, s->refused);
+    close_site(s);
+    open_site(s);
+    step(s, 0, 0, 10, true);
+    step(s, 1, 0, 10, true);
+}
+
+static void
+what_cannot_be_is_refused_and_nothing_of_it_is_kept(void **state)
+{
+    struct site s;
+    uint32_t at;
+
+    (void)state;
+    open_site(&s);
+    step(&s, 0, 0, 10, true);
+    step(&s, 1, 0, 10, true);
+    *entry(&s, 1, 0, 1) = *entry(&s, 0, 0, 1);
+    refused(&s, "a block that is another row's");
+    *entry(&s, 1, 0, 1) = *entry(&s, 1, 0, 0);
+    refused(&s, "a block that stands twice in a row");
+    *entry(&s, 1, 0, 0) = *entry(&s, 1, 1, 0);
+    refused(&s, "a block that is in two groups");
+    *entry(&s, 1, 0, 2) = (uint32_t)(s.c.arena_bytes / 128);
+    refused(&s, "a block beyond the arena");
+    at = *entry(&s, 1, 0, 2);
+    *entry(&s, 1, 0, 2) = at + 1;
+    refused(&s, "half a block");
+    *entry(&s, 1, 0, 2) = *entry(&s, 1, 2, 0);
+    refused(&s, "a block of another pool's slab");
+    *entry(&s, 1, 0, 2) = SLICE_NONE;
+    refused(&s, "a hole");
+    *entry(&s, 1, 0, 0) = kv_scratch(s.kv, 0);
+    refused(&s, "the block for padding");
+    row(&s, 1)->committed = 13;
+    refused(&s, "more written than there are blocks");
+    row(&s, 1)->end[0] = ENTRIES + 1;
+    refused(&s, "more blocks than a row has");
+    row(&s, 1)->end[1] = 2;
+    refused(&s, "a group that is shorter");
+    row(&s, 1)->first[0] = 1;
+    refused(&s, "a start that only a window may drop");
+    row(&s, 1)->first[1] = 2;
+    refused(&s, "a window that has gone too far");
+    row(&s, 1)->n_cross = 9;
+    refused(&s, "a source without its blocks");
+    close_site(&s);
+}
+
+static void
+a_manifest_of_another_model_arena_or_geometry_is_not_opened(void **state)
+{
+    static const uint64_t other[2] = { 11, 13 };
+    struct site s;
+    struct kv_config c;
+    uint64_t bytes;
+    struct err e;
+
+    (void)state;
+    open_site(&s);
+    bytes = manifest_bytes(&s.c);
+    assert_int_equal(manifest_open(&s.m, s.memory, bytes, &s.c, other, kv_id, &e), -EBADMSG);
+    assert_int_equal(manifest_open(&s.m, s.memory, bytes, &s.c, print, other, &e), -EBADMSG);
+    assert_int_equal(manifest_open(&s.m, s.memory, bytes - 1, &s.c, print, kv_id, &e), -EBADMSG);
+    assert_int_equal(manifest_open(&s.m, s.memory, 100, &s.c, print, kv_id, &e), -EBADMSG);
+    for (int i = 0; i < 5; i++) {
+        c = s.c;
+        if (i == 0) c.arena_bytes += c.slab_bytes;
+        if (i == 1) c.tokens_per_block *= 2;
+        if (i == 2) c.group[1].window++;
+        if (i == 3) c.group[2].n_layers++;
+        if (i == 4) c.n_groups--;
+        assert_int_equal(manifest_open(&s.m, s.memory, bytes, &c, print, kv_id, &e), -EBADMSG);
+    }
+    ((struct manifest_head *)s.memory)->version++;
+    assert_int_equal(manifest_open(&s.m, s.memory, bytes, &s.c, print, kv_id, &e), -EBADMSG);
+    close_site(&s);
+}
+
+static void
+what_was_adopted_grows_and_what_was_not_is_given_to_others(void **state)
+{
+    struct site s;
+    struct kv_need need;
+    static struct kv_edit edits[EDITS];
+    struct kv_out out = { .edit = edits, .max_edits = EDITS };
+
+    (void)state;
+    open_site(&s);
+    step(&s, 0, 0, 10, true);
+    step(&s, 1, 0, 10, true);
+    row(&s, 0)->seq++;
+    assert_int_equal(next_process(&s), 1);
+    need = kv_need(s.kv, 40, 5, 12);
+    assert_int_equal(kv_resume(s.kv, 1, 3, &need), 0); /* the window is whole there */
+    kv_rows(s.kv, 1, &out);
+    assert_int_equal(out.n_edits, kv_n_held(s.kv, 1));
+    kv_trim(s.kv, 1, 10, &out);
+    kv_grow(s.kv, 0, 1, 20, &out);
+    kv_fence(s.kv, 1, 0, 1);
+    manifest_launch(&s.m, edits, out.n_edits, NULL, 0);
+    kv_check(s.kv);
+    step(&s, 0, 0, 12, true);
+    kv_check(s.kv);
+    assert_int_equal(next_process(&s), 2);
+    need = kv_need(s.kv, 40, 5, 12);
+    assert_int_equal(kv_resume(s.kv, 1, 3, &need), -ENODATA); /* and has moved on since */
+    assert_int_equal(kv_resume(s.kv, 1, 10, &need), 0);
+    close_site(&s);
+}
+
+int
+main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(what_a_seat_held_it_holds_again),
+        cmocka_unit_test(a_row_of_other_tokens_or_another_source_is_not_gone_on_with),
+        cmocka_unit_test(a_half_edited_row_and_one_with_nothing_written_are_free),
+        cmocka_unit_test(a_seat_that_was_left_is_out_of_the_manifest_with_the_next_step),
+        cmocka_unit_test(what_cannot_be_is_refused_and_nothing_of_it_is_kept),
+        cmocka_unit_test(a_manifest_of_another_model_arena_or_geometry_is_not_opened),
+        cmocka_unit_test(what_was_adopted_grows_and_what_was_not_is_given_to_others),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,413 @@
+/* test_killed.c - a worker that dies between any two stores into its manifest, and its successor.
+ *
+ * The scheduler runs on run.c's device, with the manifest written around each launch as the engine does. At
+ * every single store a successor looks at a copy: what it would adopt must be what the device holds, and
+ * what has been told must be there to go on from. Then some stores are the last: the process is gone, the
+ * next one adopts, every request is submitted again with what was told, and each step is checked by
+ * the device. The same search finds each of the mistakes that the order of publication is there to prevent.
+ */
+#include "tests/sched/run.h"
+#include "tests/test.h"
+
+#include "base/failpoint.h"
+#include "worker/kv/kv_kind.h"
+#include "worker/kv/manifest.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { SEATS = 5, ENTRIES = 64, JOBS = 24, BLOCK = 4 };
+enum mistake { NONE, LAUNCH_LATE, DROPS_LATE, ENDS_LATE, COMMIT_EARLY, N_MISTAKES };
+
+struct job {
+    struct seq *q;                              /* NULL: not in the scheduler */
+    uint32_t n_prompt, max_new, n_source, told; /* told: prompt and tokens that lagand has */
+};
+
+static struct run r;
+static struct manifest m;
+static void *memory;
+static struct manifest_found found[SEATS];
+static struct job job[JOBS];
+static uint32_t written[SEATS]; /* positions of finished steps */
+static const uint64_t print[2] = { 1, 2 }, kv_id[2] = { 3, 4 };
+static struct {
+    enum mistake mistake;
+    uint32_t kill_in; /* stores; 0: never */
+    jmp_buf dead;
+    bool looking;
+    uint64_t stores, wrong, lost, kills, adopted, again;
+} life;
+
+static struct job *
+job_of(req_id id)
+{
+    check(id > 0 && id <= JOBS);
+    return &job[id - 1];
+}
+
+/* The positions below pos that a query there sees are in the row's blocks. */
+static bool
+is_there(const struct kv *kv, const struct manifest_owner *o, uint32_t pos)
+{
+    for (uint32_t g = 0; g < r.c.n_groups; g++) {
+        const struct kv_group *k = &r.c.group[g];
+        uint32_t n = k->kind == KV_CROSS ? o->n_cross : pos;
+
+        for (uint32_t i = kv_kind_first(k, BLOCK, pos); i * BLOCK < n; i++) {
+            slice_id at = kv_entry(kv, o->seat, g, i);
+
+            if (at == SLICE_NONE ||
+                !run_holds(&r, g, at, o->id, i, MIN(n - i * BLOCK, (uint32_t)BLOCK)))
+                return false;
+        }
+    }
+    return true;
+}
+
+/* What a successor would make of the manifest as it is now. */
+static void
+look(void)
+{
+    struct manifest_found here[SEATS];
+    slice_id room[MAX_GROUPS * ENTRIES + 64];
+    void *copy = malloc(m.h.bytes), *mem = calloc(1, kv_bytes(&r.c));
+    struct manifest seen;
+    struct kv_config c = r.c;
+    struct kv *kv;
+    struct err e;
+    uint32_t refused;
+
+    memcpy(copy, memory, m.h.bytes);
+    kv = kv_init(mem, &c, &e);
+    assert_non_null(kv);
+    assert_int_equal(manifest_open(&seen, copy, m.h.bytes, &c, print, kv_id, &e), 0);
+    manifest_adopt(&seen, kv, here, room, &refused);
+    kv_check(kv);
+    life.wrong += refused;
+    for (uint32_t seat = 0; seat < SEATS; seat++) {
+        const struct manifest_owner *o = &here[seat].owner;
+        const struct manifest_row *row =
+            (void *)((char *)memory + m.h.row_at + (size_t)seat * m.h.row_bytes);
+        const struct seq *q = scheduler_seat(r.s, seat);
+        uint32_t told = q ? job_of(q->id)->told : 0, pos;
+
+        if (o->id) {
+            pos = MIN(here[seat].row.committed, job_of(o->id)->told - 1);
+            if (!is_there(kv, o, pos) || here[seat].row.committed > written[seat]) life.wrong++;
+        }
+        if (!q || q->n_done == 0 || q->state == SEQ_ENDED || (row->seq & 1)) continue;
+        pos = MIN(q->n_done, told - 1);
+        if (o->id != q->id || here[seat].row.committed < pos) life.lost++;
+    }
+    free(mem);
+    free(copy);
+}
+
+void
+failpoint(enum failpoint p)
+{
+    assert_int_equal(p, FP_manifest_stored);
+    if (!r.s || life.looking) return; /* stores of a process that adopts */
+    life.stores++;
+    life.looking = true;
+    look();
+    life.looking = false;
+    if (life.kill_in && --life.kill_in == 0) longjmp(life.dead, 1);
+}
+
+static uint32_t
+owners(const struct batch *b, struct manifest_owner *to)
+{
+    uint32_t n = 0;
+
+    for (uint32_t i = 0; i < b->n_runs; i++) {
+        const struct seq *q = scheduler_seat(r.s, b->run[i].seat);
+        struct manifest_owner *o = &to[n];
+
+        if (!(b->run[i].flags & RUN_FIRST_CHUNK) || q->n_adopted) continue;
+        *o = (struct manifest_owner){
+            .seat = q->seat, .id = q->id, .n_cross = q->n_source, .n_tokens = q->n_prompt
+        };
+        manifest_hash(q->token, q->n_prompt, o->tokens_hash);
+        manifest_hash(q->source, q->n_source, o->source_hash);
+        n++;
+    }
+    return n;
+}
+
+/* Those edits that leave a table, and those that do not, in their order; ends of seats that are taken again
+ * with this step stand first in any case. */
+static uint32_t
+edits_of(const struct batch *b, const struct manifest_owner *o, uint32_t n_owners, uint8_t op,
+         bool want, struct kv_edit *to)
+{
+    uint32_t n = 0;
+
+    for (uint32_t i = 0; i < b->n_edits; i++) {
+        const struct kv_edit *e = &b->edit[i];
+        bool is = e->op == op && e->at == SLICE_NONE;
+
+        for (uint32_t k = 0; k < n_owners; k++) is = is && o[k].seat != e->seat;
+        if (is == want) to[n++] = *e;
+    }
+    return n;
+}
+
+static void
+launching(struct run *run, const struct batch *b)
+{
+    struct manifest_owner o[SEATS];
+    uint32_t n = owners(b, o);
+    struct kv_edit *some = calloc(b->n_edits + 1, sizeof *some);
+
+    (void)run;
+    if (life.mistake == DROPS_LATE || life.mistake == ENDS_LATE) {
+        uint8_t op = life.mistake == ENDS_LATE ? EDIT_END : EDIT_SET;
+
+        manifest_launch(&m, some, edits_of(b, o, n, op, false, some), o, n);
+        manifest_launch(&m, some, edits_of(b, o, n, op, true, some), NULL, 0);
+    } else if (life.mistake != LAUNCH_LATE) {
+        manifest_launch(&m, b->edit, b->n_edits, o, n);
+    }
+    free(some);
+}
+
+static void
+commit(const struct batch *b)
+{
+    for (uint32_t i = 0; i < b->n_runs; i++)
+        manifest_commit(&m, b->run[i].seat, (uint32_t)b->run[i].first_pos + b->run[i].n_rows);
+}
+
+static void
+launched(struct run *run, const struct batch *b)
+{
+    struct manifest_owner o[SEATS];
+    uint32_t n = owners(b, o);
+
+    (void)run;
+    if (life.mistake == LAUNCH_LATE) manifest_launch(&m, b->edit, b->n_edits, o, n);
+    for (uint32_t i = 0; i < n; i++) written[o[i].seat] = 0;
+    if (life.mistake == COMMIT_EARLY) commit(b);
+}
+
+static void
+finishing(struct run *run, const struct batch *b)
+{
+    (void)run;
+    for (uint32_t i = 0; i < b->n_runs; i++)
+        written[b->run[i].seat] = (uint32_t)b->run[i].first_pos + b->run[i].n_rows;
+    if (life.mistake != COMMIT_EARLY) commit(b);
+}
+
+static void
+adopt(struct run *run)
+{
+    slice_id room[MAX_GROUPS * ENTRIES + 64];
+    uint32_t refused;
+    struct err e;
+
+    if (!memory) {
+        memory = calloc(1, manifest_bytes(&run->c));
+        manifest_make(&m, memory, &run->c, print, kv_id);
+        return;
+    }
+    assert_int_equal(manifest_open(&m, memory, m.h.bytes, &run->c, print, kv_id, &e), 0);
+    manifest_adopt(&m, run->kv, found, room, &refused);
+    kv_check(run->kv);
+    assert_int_equal(refused, 0);
+}
+
+static void
+submit(struct job *j)
+{
+    req_id id = (req_id)(j - job) + 1;
+    struct seq *q = seq_new(id, j->told, j->n_prompt + j->max_new - j->told, j->n_source);
+    uint32_t resume;
+    int seat = manifest_claim(found, SEATS, id, q->token, j->told, q->source, j->n_source, &resume);
+
+    if (seat >= 0 && resume > 0) {
+        q->n_adopted = resume;
+        q->adopted_seat = (uint32_t)seat;
+    } else if (seat >= 0) {
+        assert_int_equal(j->told, 1); /* its hash and its source are right */
+        scheduler_unkeep(r.s, (uint32_t)seat);
+    }
+    j->q = q;
+    run_add(&r, q);
+    if (seat < 0) return;
+    if (q->n_adopted) manifest_commit(&m, (uint32_t)seat, resume);
+    life.again++;
+    life.adopted += q->n_adopted > 0;
+}
+
+static void
+begin(uint32_t shape)
+{
+    run_defaults(&r);
+    memset(&life, 0, sizeof life);
+    memset(found, 0, sizeof found);
+    memory = NULL;
+    r.c.n_seats = r.l.max_seqs = SEATS;
+    r.c.tokens_per_block = BLOCK;
+    r.l.max_rows = 9;
+    r.l.max_len = ENTRIES * BLOCK;
+    r.c.n_groups = 1 + (shape & 1) + (shape >> 2 & 1);
+    r.c.group[0] = run_group(KV_FULL, 0, 128, 0);
+    if (shape & 1) r.c.group[1] = run_group(KV_WINDOW, 6, 256, 0);
+    if (shape & 4) {
+        r.c.group[r.c.n_groups - 1] = run_group(KV_CROSS, 0, 128, 0);
+        r.l.max_enc_rows = 40;
+        r.l.n_enc_layers = 2;
+    }
+    for (uint32_t g = 0; g < r.c.n_groups; g++) r.c.group[g].max_entries = ENTRIES;
+    r.c.arena_bytes = (uint64_t)(shape & 8 ? 40 : 90) * 256 * r.c.n_groups;
+    if (shape & 2) {
+        r.c.n_lanes = r.l.n_lanes = 2;
+        r.l.lane_work[0] = WORK_ENCODER | WORK_CONTEXT;
+        r.l.lane_work[1] = WORK_GENERATION;
+    }
+    r.launching = launching;
+    r.launched = launched;
+    r.finishing = finishing;
+    r.adopt = adopt;
+    run_open(&r);
+    for (uint32_t i = 0; i < JOBS; i++) {
+        job[i] = (struct job){ .n_prompt = 1 + test_below(30), .max_new = 1 + test_below(20) };
+        if (shape & 4) job[i].n_source = 1 + test_below(20);
+        job[i].told = job[i].n_prompt;
+    }
+}
+
+static bool
+tell(void)
+{
+    bool all = true;
+    struct seq *q;
+
+    for (uint32_t i = 0; i < JOBS; i++) {
+        if (job[i].q) job[i].told = job[i].q->n_tokens;
+        all = all && job[i].told == job[i].n_prompt + job[i].max_new;
+    }
+    while ((q = scheduler_reap(r.s))) {
+        run_check_tokens(q);
+        job_of(q->id)->q = NULL;
+        seq_free(q);
+    }
+    return all;
+}
+
+static void
+die(void)
+{
+    run_die(&r);
+    life.kills++;
+    for (uint32_t i = 0; i < JOBS; i++)
+        if (job[i].q) seq_free(TAKE(job[i].q));
+    run_again(&r);
+    for (uint32_t i = 0; i < JOBS; i++)
+        if (job[i].told > job[i].n_prompt || (job[i].told == job[i].n_prompt && test_below(3) == 0))
+            if (job[i].told < job[i].n_prompt + job[i].max_new) submit(&job[i]);
+    if (test_below(2)) scheduler_unkeep_all(r.s);
+}
+
+/* One story, until every request has ended; kills of it are a number of stores apart. */
+static void
+live(uint32_t shape, enum mistake mistake, uint32_t apart)
+{
+    volatile bool done = false;
+
+    begin(shape);
+    life.mistake = mistake;
+    life.kill_in = apart ? 1 + test_below(apart) : 0;
+    while (!done) {
+        if (setjmp(life.dead)) {
+            die();
+            life.kill_in = 1 + test_below(apart);
+        }
+        while (!done && !(mistake && life.wrong + life.lost)) {
+            uint32_t i = test_below(JOBS), lane = test_below(r.l.n_lanes);
+
+            if (!job[i].q && job[i].told < job[i].n_prompt + job[i].max_new) submit(&job[i]);
+            if (test_below(2)) run_plan(&r, lane);
+            if (test_below(3) == 0) run_commit(&r, lane);
+            done = tell();
+            scheduler_check(r.s);
+        }
+        if (mistake) break;
+    }
+    life.kill_in = 0;
+    for (uint32_t i = 0; i < JOBS; i++)
+        if (job[i].q) seq_free(TAKE(job[i].q));
+    if (done) {
+        scheduler_unkeep_all(r.s);
+        assert_int_equal(run_used(&r), 0);
+        run_close(&r);
+    }
+    free(memory);
+}
+
+static void
+at_every_store_a_successor_finds_what_is_written_and_all_that_was_told(void **state)
+{
+    uint64_t stores = 0;
+
+    (void)state;
+    test_seed();
+    for (uint32_t shape = 0; shape < 16; shape++) {
+        live(shape, NONE, 0);
+        assert_int_equal(life.wrong, 0);
+        assert_int_equal(life.lost, 0);
+        stores += life.stores;
+    }
+    assert_true(stores > 10000);
+}
+
+static void
+streams_go_on_after_a_kill_at_any_store(void **state)
+{
+    uint64_t kills = 0, again = 0, adopted = 0;
+
+    (void)state;
+    test_seed();
+    for (uint32_t i = 0; i < 4 * 16; i++) {
+        live(i % 16, NONE, 150);
+        assert_int_equal(life.wrong, 0);
+        assert_int_equal(life.lost, 0);
+        kills += life.kills;
+        again += life.again;
+        adopted += life.adopted;
+    }
+    assert_true(kills > 100);
+    assert_true(adopted > again / 2);
+}
+
+static void
+each_mistake_in_the_order_is_caught(void **state)
+{
+    (void)state;
+    test_seed();
+    for (int mistake = NONE + 1; mistake < N_MISTAKES; mistake++) {
+        uint64_t seen = 0;
+
+        for (uint32_t shape = 0; shape < 16 && !seen; shape++) {
+            live(shape, (enum mistake)mistake, 0);
+            seen = life.wrong + life.lost;
+        }
+        if (!seen) fail_msg("mistake %d was not seen", mistake);
+    }
+}
+
+int
+main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(at_every_store_a_successor_finds_what_is_written_and_all_that_was_told),
+        cmocka_unit_test(streams_go_on_after_a_kill_at_any_store),
+        cmocka_unit_test(each_mistake_in_the_order_is_caught),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,155 @@
+/* kv_adopt.c - the only way in for a predecessor's blocks: see kv.h.
+ *
+ * While rows come in, a slab has its pool, its blocks their seats, and everything its counts; the lists
+ * of free blocks and open slabs are as kv_init() left them, and kv_adopt_end() makes them anew.
+ */
+#include "worker/kv/kv_core.h"
+#include "worker/kv/kv_kind.h"
+#include "worker/kv/kv_slab.h"
+
+#include <errno.h>
+
+/* The number of the block that a slice begins, if it can be one of the group's. */
+static int
+block_at(const struct kv *kv, uint32_t group, slice_id at, uint32_t *ret)
+{
+    const struct kv_pool *p = &kv->pool[kv->c.group[group].pool];
+    uint64_t byte = (uint64_t)at * kv->c.group[group].slice_bytes;
+    uint64_t slab = byte / kv->c.slab_bytes, in_slab = byte % kv->c.slab_bytes;
+
+    if (at == SLICE_NONE || slab >= kv->n_slabs) return -EBADMSG;
+    if (in_slab % p->block_bytes || in_slab / p->block_bytes >= p->per_slab) return -EBADMSG;
+    *ret = (uint32_t)(slab * kv->stride + in_slab / p->block_bytes);
+    return 0;
+}
+
+static int
+claim(struct kv *kv, uint32_t group, uint32_t seat, uint32_t entry, slice_id at)
+{
+    uint32_t pool = kv->c.group[group].pool, block;
+    struct kv_slab *s;
+    struct kv_block *b;
+
+    TRY(block_at(kv, group, at, &block));
+    s = &kv_slabs(kv)[block / kv->stride];
+    b = &kv_blocks(kv)[block];
+    if ((s->pool && s->pool != pool + 1) || b->state != BLOCK_FREE) return -EBADMSG;
+    *b = (struct kv_block){
+        .state = BLOCK_HELD, .group = (uint8_t)group, .seat = seat, .entry = entry
+    };
+    if (!s->pool) {
+        s->pool = (uint8_t)(pool + 1);
+        kv->n_drawn++;
+        kv->pool[pool].n_slabs++;
+    }
+    s->n_used++;
+    kv->pool[pool].n_used++;
+    kv->used[group]++;
+    kv_table(kv, group, seat)[entry] = block + 1;
+    return 0;
+}
+
+static void
+unclaim(struct kv *kv, uint32_t group, uint32_t seat, uint32_t entry)
+{
+    uint32_t *row = kv_table(kv, group, seat), block = row[entry] - 1;
+    struct kv_slab *s = &kv_slabs(kv)[block / kv->stride];
+    uint32_t pool = kv->c.group[group].pool;
+
+    row[entry] = 0;
+    kv_blocks(kv)[block] = (struct kv_block){ 0 };
+    kv->used[group]--;
+    kv->pool[pool].n_used--;
+    if (--s->n_used > 0) return;
+    s->pool = 0;
+    kv->n_drawn--;
+    kv->pool[pool].n_slabs--;
+}
+
+/* Entries first .. n of the row are what the group needs for its committed positions. */
+static int
+check_row(const struct kv *kv, const struct kv_row *r, uint32_t group, uint32_t *first)
+{
+    const struct kv_group *g = &kv->c.group[group];
+    uint32_t tokens = kv->c.tokens_per_block, n = r->n_entries[group];
+    uint32_t need = kv_kind_entries(g, tokens, r->committed, r->cross_tokens);
+
+    *first = 0;
+    if (n > g->max_entries || n < need || (g->kind == KV_CROSS && n > need)) return -EBADMSG;
+    while (g->kind == KV_WINDOW && *first < n && r->entry[group][*first] == SLICE_NONE) ++*first;
+    if (*first > kv_kind_first(g, tokens, r->committed)) return -EBADMSG;
+    if (g->max_blocks && kv->reserved[group] + (uint64_t)(n - *first) > g->max_blocks)
+        return -EBADMSG;
+    return 0;
+}
+
+int
+kv_adopt(struct kv *kv, const struct kv_row *r)
+{
+    struct kv_seat *s;
+    uint32_t first[MAX_GROUPS];
+
+    if (r->seat >= kv->c.n_seats || kv_seats(kv)[r->seat].live || !r->committed) return -EBADMSG;
+    for (uint32_t g = 0; g < kv->c.n_groups; g++) TRY(check_row(kv, r, g, &first[g]));
+    s = &kv_seats(kv)[r->seat];
+    for (uint32_t g = 0; g < kv->c.n_groups; g++) {
+        s->first[g] = s->end[g] = first[g];
+        for (; s->end[g] < r->n_entries[g]; s->end[g]++) {
+            if (claim(kv, g, r->seat, s->end[g], r->entry[g][s->end[g]]) == 0) continue;
+            for (g++; g-- > 0;) {
+                while (s->end[g] > s->first[g]) unclaim(kv, g, r->seat, --s->end[g]);
+                s->first[g] = s->end[g] = 0;
+            }
+            return -EBADMSG;
+        }
+    }
+    s->live = true;
+    for (uint32_t g = 0; g < kv->c.n_groups; g++) {
+        s->reserved[g] = s->end[g] - s->first[g];
+        kv->reserved[g] += s->reserved[g];
+        kv->pool[kv->c.group[g].pool].n_reserved += s->reserved[g];
+    }
+    return 0;
+}
+
+/* Blocks below the last one in use that are in no use are its free ones, those above were never taken. */
+static void
+list_free(struct kv *kv, uint32_t slab)
+{
+    struct kv_slab *s = &kv_slabs(kv)[slab];
+    struct kv_block *b = &kv_blocks(kv)[(size_t)slab * kv->stride];
+
+    s->n_fresh = kv->pool[s->pool - 1].per_slab;
+    while (b[s->n_fresh - 1].state == BLOCK_FREE) s->n_fresh--;
+    s->first_free = s->last_free = 0;
+    for (uint32_t i = s->n_fresh; i > 0; i--) {
+        if (b[i - 1].state != BLOCK_FREE) continue;
+        b[i - 1] = (struct kv_block){ .next = s->first_free };
+        s->first_free = i;
+        if (!s->last_free) s->last_free = i;
+    }
+}
+
+void
+kv_adopt_end(struct kv *kv)
+{
+    struct kv_slab *all = kv_slabs(kv);
+
+    for (uint32_t p = 0; p < kv->n_pools; p++) kv->pool[p].first_open = kv->pool[p].last_open = 0;
+    kv->first_slab = kv->last_slab = 0;
+    kv->n_fresh = kv->n_slabs;
+    while (kv->n_fresh > 0 && !all[kv->n_fresh - 1].pool) kv->n_fresh--;
+    for (uint32_t i = kv->n_fresh; i > 0; i--) {
+        struct kv_slab *s = &all[i - 1];
+
+        s->prev = s->next = 0;
+        if (s->pool) {
+            list_free(kv, i - 1);
+            if (s->n_used < kv->pool[s->pool - 1].per_slab) kv_slab_open_first(kv, i - 1);
+        } else {
+            s->next = kv->first_slab;
+            kv->first_slab = i;
+            if (!kv->last_slab) kv->last_slab = i;
+        }
+    }
+}

@@ -1,0 +1,134 @@
+/* manifest.h - what a worker that is killed at any instant leaves of its KV, for the next one.
+ *
+ * An arena of its own, written by the engine thread alone and read only once its writer is dead. The ledger
+ * in lagand is the truth; this is a cache of work done, believed as far as it proves itself. Little-endian:
+ *
+ *     offset          bytes
+ *     0               512                  struct manifest_head: constant
+ *     512 + i * row   192                  struct manifest_row of seat i
+ *       + 192         4 * max_entries      the seat's table row of group 0: slices; valid: first .. end
+ *       + ...         4 * max_entries      of group 1 ...
+ *
+ * Every store leaves a manifest that may be taken over as it is; a row that takes several is odd
+ * meanwhile. The order, which manifest_launch() and manifest_commit() are and nothing else is:
+ *
+ *     manifest_launch()   before a step is launched: the blocks that left their rows since the step
+ *                         before, then those that this step is the first to write
+ *     exec_start()
+ *     ...                 K and V are written
+ *     manifest_commit()   once it is done: so many positions of the row
+ *     STEP record
+ *
+ * So a row never lists a block that a launched step writes for somebody else, and never says committed
+ * of a position that is not written. Tokens that were told are always committed.
+ */
+#ifndef KV_MANIFEST_H
+#define KV_MANIFEST_H
+
+#include "worker/kv/kv.h"
+
+#include <stdatomic.h>
+
+#define MANIFEST_MAGIC UINT64_C(0x3174736566696e6d) /* "mnifest1" */
+enum { MANIFEST_VERSION = 1 };
+
+struct manifest_group {
+    uint32_t kind, window, n_layers, n_parts, slice_bytes, max_entries, table_at, pad;
+};
+struct manifest_head {
+    uint64_t magic;               /* 0 */
+    uint32_t version, head_bytes; /* 8 */
+    uint64_t bytes;               /* 16  of the whole arena */
+    uint64_t print[2];            /* 24  model, precision, device: what K and V depend on */
+    uint64_t kv_id[2];            /* 40  the KV arena that rows name blocks of */
+    uint64_t arena_bytes;         /* 56  of that */
+    uint32_t n_seats, n_groups;   /* 64 */
+    uint32_t tokens_per_block;    /* 72 */
+    uint32_t slab_bytes;          /* 76 */
+    uint32_t row_at, row_bytes;   /* 80 */
+    struct manifest_group group[MAX_GROUPS]; /* 88  table_at: from the row's start */
+    uint8_t zero[168];
+};
+struct manifest_row {
+    _Atomic uint32_t seq;       /* 0   odd: being edited */
+    _Atomic uint32_t committed; /* 4   positions written, in every group; the source's if > 0 */
+    _Atomic uint64_t id;        /* 8   of the request; 0: nobody's */
+    _Atomic uint32_t n_cross;   /* 16  tokens of its source */
+    _Atomic uint32_t n_tokens;  /* 20  decoder tokens that tokens_hash is of */
+    _Atomic uint64_t tokens_hash[2]; /* 24 */
+    _Atomic uint64_t source_hash[2]; /* 40  of what the encoder read */
+    _Atomic uint32_t
+        first[MAX_GROUPS];            /* 56  entries held: first .. end; those below were dropped */
+    _Atomic uint32_t end[MAX_GROUPS]; /* 88 */
+    uint8_t beam[64];                 /* 120 room for a beam search's state; zero, none is served */
+    uint8_t zero[8];                  /* 184 */
+};
+_Static_assert(sizeof(struct manifest_group) == 32, "manifest_group");
+_Static_assert(sizeof(struct manifest_head) == 512, "manifest_head");
+_Static_assert(offsetof(struct manifest_head, print) == 24, "print");
+_Static_assert(offsetof(struct manifest_head, arena_bytes) == 56, "arena_bytes");
+_Static_assert(offsetof(struct manifest_head, row_at) == 80, "row_at");
+_Static_assert(offsetof(struct manifest_head, group) == 88, "group");
+_Static_assert(sizeof(struct manifest_row) == 192, "manifest_row");
+_Static_assert(offsetof(struct manifest_row, id) == 8, "id");
+_Static_assert(offsetof(struct manifest_row, tokens_hash) == 24, "tokens_hash");
+_Static_assert(offsetof(struct manifest_row, first) == 56, "first");
+_Static_assert(offsetof(struct manifest_row, end) == 88, "end");
+_Static_assert(offsetof(struct manifest_row, beam) == 120, "beam");
+
+/* One process's view; sizes and offsets are here, not in the arena. */
+struct manifest {
+    char *base;
+    struct manifest_head h;
+};
+
+/* Whose row it becomes. */
+struct manifest_owner {
+    uint32_t seat;
+    req_id id;
+    uint32_t n_cross, n_tokens;
+    uint64_t tokens_hash[2], source_hash[2];
+};
+
+/* A row as it was found: copied once, bounded, not yet believed. */
+struct manifest_found {
+    struct kv_row row; /* entry[]: in the caller's room */
+    struct manifest_owner owner;
+};
+
+void manifest_hash(const token_id *token, uint32_t n, uint64_t ret[2]);
+
+uint64_t manifest_bytes(const struct kv_config *c); /* c as kv_init() left it */
+/* base: that many zero bytes. */
+void manifest_make(struct manifest *m, void *base, const struct kv_config *c,
+                   const uint64_t print[2], const uint64_t kv_id[2]);
+/* A predecessor's, to go on with. -EBADMSG: not of this model, configuration and KV arena; the sentence says
+ * what differs, and nothing was changed. */
+int manifest_open(struct manifest *m, void *base, uint64_t bytes, const struct kv_config *c,
+                  const uint64_t print[2], const uint64_t kv_id[2], struct err *e) MUST_USE;
+/* Give kv what its rows prove, clear the others, kv_adopt_end(). found: [n_seats], owner.id 0 where nothing
+ * was adopted; room: row_bytes / 4 of them, for its use. Returns how many rows were; *n_refused: whole rows
+ * that kv_adopt() did not take. */
+uint32_t manifest_adopt(struct manifest *m, struct kv *kv, struct manifest_found *found,
+                        slice_id *room, uint32_t *n_refused);
+
+/* What was found of a request that has come again, with the n tokens of its decoder that are known: its
+ * seat, and in *resume the positions to go on from, less than n; 0: none that are its. -ENOENT: no seat. Once:
+ * it is no longer found then. */
+int manifest_claim(struct manifest_found *found, uint32_t n_seats, req_id id, const token_id *token,
+                   uint32_t n, const token_id *source, uint32_t n_source,
+                   uint32_t *resume) MUST_USE;
+
+/* A step that is about to be launched: its edits, and the rows that begin with it. Ends stand first in the
+ * edits, so a seat that changes hands loses its old row before it gets the new one. */
+void manifest_launch(struct manifest *m, const struct kv_edit *edit, uint32_t n_edits,
+                     const struct manifest_owner *owner, uint32_t n_owners);
+/* That many positions of the seat are written, or are what shall be gone on from. */
+void manifest_commit(struct manifest *m, uint32_t seat, uint32_t committed);
+
+/* One row. 1: *ret, its tables in room (as above); 0: nobody's, half edited, or nothing committed;
+ * -EBADMSG: it cannot be. */
+int manifest_read(const struct manifest *m, uint32_t seat, slice_id *room,
+                  struct manifest_found *ret) MUST_USE;
+
+#endif
