@@ -535,6 +535,7 @@ checked_sample(struct lane *l, const struct sample *s)
         REFUSE("sample: logits are [%u, %u], %u rows are to sample", s->logits.dim[0],
                s->logits.dim[1], s->n);
     if (!s->row || !s->token) REFUSE("sample: no rows, or nowhere to put tokens");
+    if (s->allowed && s->allowed_words == 0) REFUSE("sample: bits of what is allowed of no words");
     return l->gpu->device->sample(l, s);
 }
 

@@ -156,10 +156,12 @@ struct sample_row {
     int32_t force;                  /* >= 0: this token, whatever the logits (forced BOS, EOS) */
     int32_t target;                 /* >= 0: sample nothing, report this token's log-probability */
     uint32_t first_ban, n_ban;      /* into ban[]: -inf (end tokens before min_tokens) */
+    uint32_t allowed;               /* row of allowed[] that counts, or ALLOW_ALL */
     uint32_t n_top, first_top; /* log-probabilities wanted; 0 with logprob still computed if want */
     bool want_logprob;
     uint8_t pad[3];
 };
+#define ALLOW_ALL UINT32_MAX
 struct top {
     int32_t id;
     float logprob;
@@ -168,6 +170,10 @@ struct sample {
     struct tensor logits;         /* fp32 [n, vocab]; may be changed in place */
     const struct sample_row *row; /* [n] */
     const int32_t *ban;
+    /* [][allowed_words] bits: a token whose bit is 0, or that has none, is -inf (constrained decoding).
+     * NULL: no row has any */
+    const uint32_t *allowed;
+    uint32_t allowed_words;
     uint32_t n;
     const uint32_t *seen; /* [n_seats][seen_words] bits of tokens in the history, for repetition */
     uint32_t seen_words;
