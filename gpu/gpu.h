@@ -85,7 +85,7 @@ struct run {
 struct rows {
     uint32_t n_rows, n_runs;
     uint32_t
-        n_single;   /* at least this many of the first runs have one row each: 0 is always true */
+        n_single;   /* so many of the first runs, or more, have at most one row: 0 is always true */
     int32_t *token; /* [n_rows]; op tokens() replaces -1 by the seat's last token */
     const int32_t *pos;    /* [n_rows] */
     const uint32_t *seat;  /* [n_rows] */

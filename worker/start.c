@@ -319,7 +319,7 @@ open_engine(struct worker *w, struct err *e)
         .n_enc_layers = (uint16_t)n->model->shape.n_encoder_layers,
     };
     if (gpu_graphs(n->gpu) && k->graphs_memory)
-        n->limits.n_buckets = graphs_buckets(n->limits.bucket, MIN(k->max_num_seqs, max_rows));
+        n->limits.n_buckets = graphs_buckets(n->limits.bucket, max_rows);
     TRY(set_lanes(w, &x, e));
     n->kv_config.n_lanes = x.n_lanes;
     if (!n->kv_config.slab_bytes) n->kv_config.slab_bytes = kv_slab_bytes(&n->kv_config);

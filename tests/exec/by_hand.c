@@ -207,9 +207,9 @@ place_encoders(struct hand *h, struct batch *b)
 }
 
 static uint32_t
-bucket_of(uint32_t rows)
+bucket_of(const struct hand *h, uint32_t rows)
 {
-    uint32_t bucket[GRAPHS_MOST], n = graphs_buckets(bucket, HAND_SEATS), i = 0;
+    uint32_t bucket[GRAPHS_BUCKETS], n = graphs_buckets(bucket, h->o.max_rows), i = 0;
 
     while (i < n && bucket[i] < rows) i++;
     return i < n ? bucket[i] : 0;
@@ -227,7 +227,7 @@ plan(struct hand *h, unsigned lane)
     decoder_rows = b->n_rows;
     place_encoders(h, b);
     if (!b->n_rows) return false;
-    if (h->o.buckets) b->bucket = bucket_of(decoder_rows);
+    if (h->o.buckets) b->bucket = bucket_of(h, decoder_rows);
     OK(exec_start(h->x, b, e));
     memcpy(h->out[lane][n % 2], b->run, b->n_runs * sizeof *b->run);
     h->n_out[lane][n % 2] = b->n_runs;

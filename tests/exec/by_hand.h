@@ -9,7 +9,7 @@
 
 #include "worker/exec/exec.h"
 
-enum { HAND_SEATS = 16, HAND_LEN = 512 };
+enum { HAND_SEATS = 20, HAND_LEN = 512 };
 
 struct hand_options {
     const char *dir, *isa;

@@ -530,6 +530,59 @@ a_captured_step_gives_what_a_plain_one_gives(void **state)
         }
 }
 
+/* Prompts alone, and chunks of them beside rows that generate. */
+static void
+a_step_with_prompts_is_captured_and_gives_what_a_plain_one_gives(void **state)
+{
+    static const char *const config[] = { LLAMA, T5 };
+
+    (void)state;
+    for (int c = 0; c < 2; c++)
+        for (int generates = 0; generates < 2; generates++) {
+            struct hand_options o = { .twice = true, .max_rows = 24 };
+
+            for (int captured = 0; captured < 2; captured++) {
+                if (captured) {
+                    o.buckets = true;
+                    o.opened = captures;
+                    o.graphs_memory = 1 << 20;
+                    graph_bytes = 1000;
+                }
+                open_model(config[c], o);
+                for (uint32_t i = 0; i < 9; i++) {
+                    struct hand_seat *s = sit(i, 30 + 11 * i, generates ? 30 : 1);
+
+                    s->late = 2 * i;
+                    if (c == 1) {
+                        s->source = SOURCE;
+                        s->n_source = 1 + i;
+                    }
+                }
+                hand_run(&h);
+                take(captured ? &b : &a);
+            }
+            assert_memory_equal(&a, &b, sizeof a);
+            assert_true(n_replayed > 20);
+        }
+}
+
+static void
+more_prompts_than_a_graph_has_room_for_run_plain(void **state)
+{
+    struct hand_options o = {
+        .twice = true, .buckets = true, .opened = captures, .graphs_memory = 1 << 20
+    };
+
+    (void)state;
+    for (uint32_t n = GRAPHS_LONGER; n <= GRAPHS_LONGER + 1; n++) {
+        open_model(LLAMA, o);
+        for (uint32_t i = 0; i < n; i++) sit(i, 2, 1);
+        for (int step = 0; step < 3; step++) hand_run(&h);
+        hand_close(&h);
+        assert_int_equal(n_replayed, n <= GRAPHS_LONGER ? 2 : 0);
+    }
+}
+
 static void
 graphs_that_do_not_fit_together_take_no_turns(void **state)
 {
@@ -825,6 +878,8 @@ main(void)
         cmocka_unit_test(a_seat_moves_to_another_lane_behind_the_step_it_waits_for),
         cmocka_unit_test(a_result_stays_through_one_more_start),
         cmocka_unit_test(a_captured_step_gives_what_a_plain_one_gives),
+        cmocka_unit_test(a_step_with_prompts_is_captured_and_gives_what_a_plain_one_gives),
+        cmocka_unit_test(more_prompts_than_a_graph_has_room_for_run_plain),
         cmocka_unit_test(graphs_that_do_not_fit_together_take_no_turns),
         cmocka_unit_test(what_cannot_be_captured_runs_plain_for_good),
         cmocka_unit_test(no_memory_for_graphs_means_none),

@@ -153,7 +153,17 @@ generates(const struct batch *b)
 {
     for (uint32_t i = 0; i < b->n_runs; i++)
         if (b->run[i].n_rows != 1 || b->run[i].first_logit != i) return false;
-    return b->n_runs && b->n_logits == b->n_runs;
+    return b->n_logits == b->n_runs;
+}
+
+/* Runs from the first of more than one row on. */
+static uint32_t
+n_longer(const struct batch *b)
+{
+    uint32_t i = 0;
+
+    while (i < b->n_runs && b->run[i].n_rows == 1) i++;
+    return b->n_runs - i;
 }
 
 /* The step's arrays, padded to its bucket where it may be a graph. */
@@ -161,10 +171,9 @@ static void
 stage_step(struct exec *x, struct exec_lane *l, struct stage *st, const struct batch *b,
            struct outcome *o, struct todo *t)
 {
-    if (b->bucket && l->graphs.room && generates(b)) {
-        t->graph = graphs_use(&l->graphs, b->bucket, b->step);
-        if (t->graph) t->bucket = b->bucket;
-    }
+    if (b->bucket && l->graphs.room && n_longer(b) <= GRAPHS_LONGER)
+        t->graph = graphs_use(&l->graphs, b->bucket, !generates(b), b->step);
+    if (t->graph) t->n_single = MIN(b->bucket, x->n_seats);
     st->used = 0;
     stage_decoder(x, l, st, b, t);
     draw_stage(x, st, b, o, t);

@@ -59,8 +59,8 @@ struct outcome {
 
 /* What one step queues, as device addresses: stage.c and draw.c fill it, exec.c queues it. */
 struct todo {
-    uint32_t bucket;           /* rows and runs it is padded to; 0: none */
-    struct graphs_slot *graph; /* of that bucket */
+    struct graphs_slot *graph; /* what it may run as; NULL: plain */
+    uint32_t n_single;         /* runs of one row, as many as that graph has */
     const struct table_edit *edit;
     const struct run *see;
     const uint32_t
@@ -75,7 +75,7 @@ struct todo {
     const uint32_t *project_seat, *project_row;
     uint32_t n_edits, n_see, n_logits, n_top, n_ban, n_project;
     uint32_t project_first; /* row of enc_out where all of them lie side by side, or NOT_TOGETHER */
-    uint32_t draw_rows;     /* n_logits, or bucket */
+    uint32_t draw_rows;     /* n_logits, or as many as the graph has */
 };
 
 struct exec_lane {

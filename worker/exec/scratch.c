@@ -56,7 +56,7 @@ stage_bytes(const struct exec *x)
     size_t rows = x->c.max_rows, enc = x->c.max_enc_rows, seats = x->n_seats;
 
     return rows * (3 * sizeof(int32_t) + sizeof(uint32_t) + sizeof(struct sample_row)) +
-           enc * 6 * sizeof(int32_t) + seats * 4 * sizeof(struct run) +
+           enc * 6 * sizeof(int32_t) + (4 * seats + 2 * GRAPHS_LONGER) * sizeof(struct run) +
            x->c.max_edits * sizeof(struct table_edit) + (size_t)32 * CACHE_LINE;
 }
 
