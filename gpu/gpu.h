@@ -236,8 +236,9 @@ struct gpu_ops {
     /* Queued: lane_done() becomes step. Steps count up, or begin anew once nothing is queued. */
     int (*lane_mark)(struct lane *l, uint64_t step);
     uint64_t (*lane_done)(const struct lane *l); /* no system call */
-    /* The other lane must not be closed before this wait is over. */
-    int (*lane_after)(struct lane *l, const struct lane *other, uint64_t step); /* queued wait */
+    /* Queued: what follows waits for that step of the other lane, which has been told to mark it (-EINVAL else:
+     * so no order of waits can block for ever), and must not be closed before this wait is over. */
+    int (*lane_after)(struct lane *l, const struct lane *other, uint64_t step);
     int (*lane_fd)(const struct lane *l); /* CPU: eventfd, readable after a mark; CUDA: -1, poll */
     int (*lane_error)(const struct lane *l); /* 0, or -EIO once the device has failed */
 
