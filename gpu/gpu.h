@@ -335,5 +335,8 @@ bool gpu_graphs(const struct gpu *g);
  * and all there is. CPU: MemAvailable, 0, MemTotal. */
 int gpu_memory(const struct gpu *g, uint64_t *free, uint64_t *own, uint64_t *total);
 const char *gpu_describe(const struct gpu *g); /* "cpu (2 cores, avx2)" */
+/* Until lane_done() is one of first .. last, however long that takes: not while serving. -EIO: the device has
+ * failed, before or by then. */
+int gpu_wait(struct lane *l, uint64_t first, uint64_t last);
 
 #endif

@@ -87,8 +87,6 @@ struct worker {
     bool seen;         /* we looked on while a step ended */
     bool idled;        /* with nothing out; after_idle: the step that was launched then */
     uint64_t after_idle, gaps, gaps_ns; /* gaps: of the device, as last read */
-    nsec busy_at;                       /* the last turn with something to do */
-    bool tunes_not;                     /* tried, and will not be again */
     bool loaded;                        /* e is the engine's */
     bool draining;
     _Atomic bool drain_asked; /* set by the control thread */

@@ -122,9 +122,8 @@ static void
 lane_end(struct exec *x, struct exec_lane *l)
 {
     if (!l->lane) return;
-    while (l->graphs.n && l->finished < l->started && x->op->lane_error(l->lane) == 0 &&
-           x->op->lane_done(l->lane) < l->outcome[(l->started - 1) % OUTCOMES].r.step)
-        usleep(50);
+    if (l->graphs.n && l->finished < l->started)
+        gpu_wait(l->lane, l->outcome[(l->started - 1) % OUTCOMES].r.step, UINT64_MAX);
     drop_graphs(x, l);
     x->op->lane_close(l->lane);
 }
