@@ -37,6 +37,9 @@ struct worker_lane {
 };
 
 /* What the loader leaves behind: complete before start_done is set, the engine's afterwards. */
+/* What a start spends its time on, one after another; the tokenizer is opened beside them. */
+enum load_slice { LOAD_DEVICE, LOAD_WEIGHTS, LOAD_KV, LOAD_STEPS, LOAD_SLICES };
+
 struct engine {
     struct gpu *gpu;
     struct model *model;
@@ -51,7 +54,7 @@ struct engine {
     struct scheduler *sched;
     struct scheduler_limits limits;
     uint32_t max_source;
-    nsec load_ns;
+    nsec load_ns, slice_ns[LOAD_SLICES];
 };
 
 struct text_thread;
