@@ -33,7 +33,7 @@ kv_view(struct kv_view *ret, const struct exec *x, const struct kv_config *kv,
     *ret = (struct kv_view){
         .base = (char *)arena->base + (uint64_t)in_group * g->n_parts * g->slice_bytes,
         .table = x->tables.table[s->group],
-        .table_stride = g->max_entries,
+        .table_stride = x->tables.stride[s->group],
         .slice_bytes = g->slice_bytes,
         .n_parts = g->n_parts,
         .tokens_per_block = kv->tokens_per_block,
@@ -101,6 +101,11 @@ exec_open(struct exec **ret, const struct exec_config *c, struct gpu *g, const s
     x->op = gpu_ops(g);
     set_sizes(x, c, m, kv);
     TRY(scratch_open(x, kv, e));
+    x->kv = kv_arena->base;
+    for (uint32_t i = 0; i < kv->n_groups; i++) {
+        x->slice_bytes[i] = kv->group[i].slice_bytes;
+        x->block_bytes[i] = x->slice_bytes[i] * kv->group[i].n_layers * kv->group[i].n_parts;
+    }
     for (uint32_t i = 0; i < c->n_lanes; i++) {
         uint32_t units = c->lane_units[i] ? c->lane_units[i] : gpu_units(g) / c->n_lanes;
 

@@ -1,7 +1,7 @@
 /* queue.c - one step, in the order it is queued: what must be waited for, the step's arrays, table edits,
- * encoder slices, tokens sampled by the step before, cross projections of new sources, the decoder,
- * logits and sampling, results, the mark. A graph holds tokens and decoder, and logits and sampling where
- * the step only generates.
+ * block copies, encoder slices, tokens sampled by the step before, cross projections of new sources, the
+ * decoder, logits and sampling, results, the mark. A graph holds tokens and decoder, and logits and sampling
+ * where the step only generates.
  */
 #include "base/clock.h"
 #include "base/log.h"
@@ -189,13 +189,15 @@ queue_step(struct exec *x, struct exec_lane *l, const struct stage *st, const st
     if (st->used) TRY(op->put(l->lane, st->dev, st->host, st->used));
     if (t->n_ban) TRY(op->put(l->lane, l->ban, st->ban, t->n_ban * sizeof *st->ban));
     op->work_begin(l->lane);
-    if (t->n_edits) TRY(op->edit(l->lane, x->tables, t->edit, t->n_edits));
+    TRY(queue_edits(x, l, b, t));
+    TRY(queue_copies(x, l, b, t, /* after= */ false));
     if (b->n_encode) {
         op->range_begin(l->lane, "encode");
         TRY(queue_encoders(x, l, b, t));
         op->range_end(l->lane);
     }
     if (l->step.rows.n_rows) TRY(queue_rows(x, l, t));
+    TRY(queue_copies(x, l, b, t, /* after= */ true));
     op->work_end(l->lane);
     TRY(draw_get(x, l, t, o));
     return op->lane_mark(l->lane, b->step);

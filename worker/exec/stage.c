@@ -22,14 +22,16 @@ stage_take(struct stage *st, size_t bytes, void **dev)
 int
 stage_refuse(const struct exec *x, const struct batch *b, struct err *e)
 {
-    if (b->n_copies)
-        return err_set(e, -ENOTSUP, "batch copies %u blocks: block copies are not there yet",
-                       b->n_copies);
-    for (uint32_t i = 0; i < b->n_edits; i++)
-        if (b->edit[i].op == EDIT_ROW)
-            return err_set(e, -ENOTSUP,
-                           "batch copies the table row of seat %u: EDIT_ROW is not there yet",
-                           b->edit[i].entry);
+    for (uint32_t i = 0; i < b->n_copies; i++)
+        if (b->copy[i].from_tier != TIER_DEVICE || b->copy[i].to_tier != TIER_DEVICE)
+            return err_set(
+                e, -ENOTSUP,
+                "batch copies a block of group %u from or to host memory: there is no host "
+                "tier yet",
+                b->copy[i].group);
+    if (b->n_copies > x->n_seats)
+        return err_set(e, -ENOTSUP, "batch has %u block copies, there is room for %u", b->n_copies,
+                       x->n_seats);
     for (uint32_t i = 0; i < b->n_runs; i++) {
         if (b->run[i].flags & RUN_BEAM)
             return err_set(e, -ENOTSUP, "seat %u asks for a beam step: beams are not there yet",
@@ -42,24 +44,6 @@ stage_refuse(const struct exec *x, const struct batch *b, struct err *e)
         return err_set(e, -ENOTSUP, "batch has %u edits, there is room for %u", b->n_edits,
                        x->c.max_edits);
     return 0;
-}
-
-/* Only SET reaches the device: what a block holds and whose it is matters to the manifest alone. */
-static void
-stage_edits(const struct exec *x, struct stage *st, const struct batch *b, struct todo *t)
-{
-    struct table_edit *to = TAKE_ARRAY(st, struct table_edit, b->n_edits, &t->edit);
-
-    for (uint32_t i = 0; i < b->n_edits; i++) {
-        const struct kv_edit *from = &b->edit[i];
-
-        if (from->op != EDIT_SET) continue;
-        check(from->group < x->tables.n && from->seat < x->n_seats);
-        check(from->entry < x->tables.stride[from->group]);
-        to[t->n_edits++] = (struct table_edit){
-            .table = from->group, .seat = from->seat, .entry = from->entry, .at = from->at
-        };
-    }
 }
 
 /* 0 and 1 are no penalty. */
@@ -222,7 +206,7 @@ stage_rest(struct exec *x, struct stage *st, const struct batch *b, struct todo 
 
     for (uint32_t i = 0; i < b->n_runs; i++) first += b->run[i].n_rows;
     stage_history(x, st, b, t);
-    stage_edits(x, st, b, t);
+    stage_moves(x, st, b, t);
     stage_project(x, st, b, t);
     stage_encoder(x, st, b, first, t);
 }
