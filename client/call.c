@@ -272,6 +272,7 @@ static int
 wait_answer(struct lagan *c, const char *verb, int timeout_ms)
 {
     nsec until = timeout_ms < 0 ? NSEC_NEVER : clock_after(clock_now(), timeout_ms * (nsec)NSEC_MS);
+    uint32_t n_breaks = c->n_breaks;
 
     while (!c->call_frame) {
         struct frame *f;
@@ -286,7 +287,8 @@ wait_answer(struct lagan *c, const char *verb, int timeout_ms)
             *c->last = f;
             c->last = &f->next;
         }
-        if (c->losing) return client_fail(c, -ECONNRESET, "%s", c->lost_why);
+        if (c->losing || c->n_breaks != n_breaks)
+            return client_fail(c, -ECONNRESET, "%s", c->lost_why);
     }
     return 0;
 }

@@ -2,9 +2,9 @@
  *
  * Frames go out only after WELCOME, so none reaches a lagand that has not said which version it
  * speaks; until then they wait in c->out. HELLO goes out when the socket first becomes writable
- * (ZMQ_IMMEDIATE: only a live connection is writable) and again after each DISCONNECTED of the
- * socket's monitor. A connection that broke is lost for its requests: lagand knows a client by its
- * connection. A lagand that is stopped keeps its connection, so silence is watched for as well.
+ * (ZMQ_IMMEDIATE: only a live connection is writable). After DISCONNECTED of the socket's monitor, and
+ * after silence, the socket is closed and another one made, so that nothing of an old connection is
+ * read behind the WELCOME of a new one; resume.c then takes the requests over.
  */
 #include "client/client.h"
 
@@ -17,11 +17,13 @@
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
+#include <sys/random.h>
 #include <sys/timerfd.h>
 #include <unistd.h>
 
 #define PING_AFTER (2 * NSEC_S)  /* silent for so long: say something; lagand's lease is 10 s */
 #define LOST_AFTER (10 * NSEC_S) /* heard nothing for so long, and asked */
+#define PATIENCE (30 * NSEC_S)   /* lagan_patience() */
 #define DEFAULT_ENDPOINT "ipc:///run/lagan/api.sock"
 
 static _Thread_local char open_why[320];
@@ -69,6 +71,9 @@ client_close_row(struct lagan *c, uint64_t rid)
     struct row *r = client_row(c, rid);
 
     if (!r) return;
+    free(r->body);
+    free(r->ids);
+    msgpack_sbuffer_destroy(&r->end);
     c->n_rows--;
     memmove(r, r + 1, (size_t)(c->rows + c->n_rows - r) * sizeof *r);
 }
@@ -120,6 +125,12 @@ flush_out(struct lagan *c)
     }
 }
 
+bool
+client_apart(const struct lagan *c)
+{
+    return c->was_welcome && !c->welcome;
+}
+
 int
 client_send(struct lagan *c, const msgpack_sbuffer *b)
 {
@@ -148,10 +159,11 @@ send_hello(struct lagan *c)
 
     msgpack_sbuffer_init(&b);
     msgpack_packer_init(&p, &b, msgpack_sbuffer_write);
-    msg_begin(&p, LAGAN_MSG_HELLO, 0, 3);
+    msg_begin(&p, LAGAN_MSG_HELLO, 0, 4);
     msg_key(&p, "min"), msgpack_pack_uint32(&p, LAGAN_WIRE_VERSION);
     msg_key(&p, "max"), msgpack_pack_uint32(&p, LAGAN_WIRE_VERSION);
     msg_key(&p, "client"), msg_text(&p, "liblagan " PACKAGE_VERSION);
+    msg_key(&p, "session"), msg_bin(&p, c->session, sizeof c->session);
     c->hello_sent = send_now(c, b.data, b.size);
     msgpack_sbuffer_destroy(&b);
 }
@@ -176,6 +188,7 @@ client_ack(struct lagan *c, bool all)
 {
     uint32_t i;
 
+    if (client_apart(c)) return; /* RESUME says it all */
     for (i = 0; i < c->n_rows; i++) {
         struct row *r = &c->rows[i];
         msgpack_sbuffer b;
@@ -207,23 +220,31 @@ client_lose(struct lagan *c, uint32_t code, const char *why)
     drop_out(c);
 }
 
-static void
-disconnected(struct lagan *c)
-{
-    bool was = c->welcome;
-    char why[240];
+static int open_socket(struct lagan *c);
+static void close_socket(struct lagan *c);
 
+/* The connection is gone; another one is being made behind the scenes. */
+static void
+apart(struct lagan *c, const char *why)
+{
+    snprintf(c->lost_why, sizeof c->lost_why, "%s", why);
+    if (!c->welcome) return; /* libzmq goes on trying */
     c->hello_sent = c->welcome = false;
     c->apart_since = clock_now();
-    if (!was) return;
-    snprintf(why, sizeof why, "lagand at %.180s closed the connection", c->endpoint);
-    client_lose(c, LAGAN_E_INTERNAL, why);
+    c->ping_at = c->ack_at = 0;
+    c->resume_rid = 0;
+    c->n_breaks++;
+    drop_out(c);
+    close_socket(c);
+    if (open_socket(c) < 0) client_lose(c, LAGAN_E_INTERNAL, "no memory for another connection");
 }
 
 /* Look at the socket's monitor: frames of two parts, the first begins with the event's number. */
 static void
 watch_monitor(struct lagan *c)
 {
+    char why[240];
+
     for (;;) {
         zmq_msg_t z;
         uint16_t event = 0;
@@ -236,7 +257,10 @@ watch_monitor(struct lagan *c)
         if (zmq_msg_size(&z) >= sizeof event) memcpy(&event, zmq_msg_data(&z), sizeof event);
         while (zmq_msg_more(&z) && zmq_msg_recv(&z, c->mon, 0) >= 0) continue;
         zmq_msg_close(&z);
-        if (event == ZMQ_EVENT_DISCONNECTED) disconnected(c);
+        if (event != ZMQ_EVENT_DISCONNECTED) continue;
+        snprintf(why, sizeof why, "lagand at %.180s closed the connection", c->endpoint);
+        c->hello_sent = false;
+        apart(c, why);
     }
 }
 
@@ -256,16 +280,11 @@ take_welcome(struct lagan *c, const struct msg *m)
         client_lose(c, LAGAN_E_UNSUPPORTED, why);
         return;
     }
-    if (msg_str(&m->map, "instance", &s) == 0 && s.n == sizeof c->instance) {
-        if (c->welcome && memcmp(c->instance, s.p, s.n)) {
-            snprintf(why, sizeof why, "lagand at %.180s was started anew", c->endpoint);
-            client_lose(c, LAGAN_E_INTERNAL, why);
-        }
-        memcpy(c->instance, s.p, s.n);
-    }
     if (msg_str(&m->map, "state", &s) == 0)
         snprintf(c->state, sizeof c->state, "%.*s", (int)MIN(s.n, 31u), s.p);
     c->welcome = true;
+    if (c->was_welcome) client_resume(c);
+    c->was_welcome = true;
     flush_out(c);
 }
 
@@ -302,6 +321,18 @@ take_farewell(struct lagan *c, const struct msg *m)
     client_lose(c, (uint32_t)code, why);
 }
 
+/* With the seed that was chosen another lagand makes the same tokens. */
+static void
+take_accept(struct lagan *c, const struct msg *m)
+{
+    struct row *r = client_row(c, m->rid);
+
+    if (!r) return;
+    r->accepted = r->here = true;
+    if (r->gave_seed || r->has_seed) return;
+    r->has_seed = msg_u64(&m->map, "seed", &r->seed) == 0;
+}
+
 /* What the frame means for the connection. True: it is for the caller, who owns it now. */
 static bool
 take_frame(struct lagan *c, struct frame *f)
@@ -320,6 +351,7 @@ take_frame(struct lagan *c, struct frame *f)
         if (!f->m.rid) return take_farewell(c, &f->m), false;
         /* fallthrough */
     case LAGAN_MSG_REPLY:
+        if (c->resume_rid && f->m.rid == c->resume_rid) return client_resumed(c, &f->m), false;
         if (c->call_rid && f->m.rid == c->call_rid) {
             c->call_frame = f;
             return true;
@@ -328,8 +360,11 @@ take_frame(struct lagan *c, struct frame *f)
     case LAGAN_MSG_CHUNK:
     case LAGAN_MSG_DONE:
         return client_row(c, f->m.rid) != NULL;
+    case LAGAN_MSG_ACCEPT:
+        take_accept(c, &f->m);
+        return false;
     default:
-        return false; /* ACCEPT, PONG, EVENT and what later versions may add */
+        return false; /* PONG, EVENT and what later versions may add */
     }
 }
 
@@ -374,7 +409,8 @@ next_deadline(const struct lagan *c)
 
     if (c->welcome) at = c->sent + PING_AFTER;
     if (c->welcome && c->ping_at) at = MIN(at, c->ping_at + LOST_AFTER - PING_AFTER);
-    if (!c->welcome && c->n_rows) at = MIN(at, c->apart_since + LOST_AFTER);
+    if (!c->welcome && c->n_rows) at = MIN(at, clock_after(c->apart_since, c->patience));
+    at = MIN(at, client_retry_at(c));
     if (c->ack_at) at = MIN(at, c->ack_at);
     return at;
 }
@@ -391,13 +427,15 @@ tick(struct lagan *c)
     if (c->welcome && c->ping_at && now >= c->ping_at + LOST_AFTER - PING_AFTER) {
         snprintf(why, sizeof why, "lagand at %.180s has said nothing for %lld s", c->endpoint,
                  (long long)((now - c->heard) / NSEC_S));
-        client_lose(c, LAGAN_E_INTERNAL, why);
-        return;
+        apart(c, why);
     }
     if (c->welcome && now >= c->sent + PING_AFTER) send_ping(c, now);
-    if (!c->welcome && c->n_rows && !c->losing && now >= c->apart_since + LOST_AFTER) {
-        snprintf(why, sizeof why, "no answer from lagand at %.180s for %lld s", c->endpoint,
-                 (long long)((now - c->apart_since) / NSEC_S));
+    client_retry(c, now);
+    if (!c->welcome && c->n_rows && !c->losing && now >= clock_after(c->apart_since, c->patience)) {
+        int n = *c->lost_why ? snprintf(why, sizeof why, "%.120s; ", c->lost_why) : 0;
+
+        snprintf(why + n, sizeof why - (size_t)n, "no answer from lagand at %.80s for %lld s",
+                 c->endpoint, (long long)((now - c->apart_since) / NSEC_S));
         client_lose(c, LAGAN_E_INTERNAL, why);
     }
 }
@@ -405,9 +443,10 @@ tick(struct lagan *c)
 int
 client_step(struct lagan *c, struct frame **ret, nsec until)
 {
+    uint32_t n_breaks = c->n_breaks;
+
     for (;;) {
-        zmq_pollitem_t items[2] = { { .socket = c->sock, .events = ZMQ_POLLIN },
-                                    { .socket = c->mon, .events = ZMQ_POLLIN } };
+        zmq_pollitem_t items[2] = { { .events = ZMQ_POLLIN }, { .events = ZMQ_POLLIN } };
         nsec now, at;
         int events, r;
 
@@ -419,6 +458,8 @@ client_step(struct lagan *c, struct frame **ret, nsec until)
             return 1;
         }
         if (!c->losing) watch_monitor(c);
+        if (c->call_rid && c->n_breaks != n_breaks) return 1;
+        if (c->came) return c->came = false, 1;
         events = writable(c);
         if (!c->losing && events & ZMQ_POLLIN) continue;
         if (!c->losing && events & ZMQ_POLLOUT) {
@@ -430,6 +471,8 @@ client_step(struct lagan *c, struct frame **ret, nsec until)
         now = clock_now();
         if (now >= until) return 0;
         at = MIN(until, next_deadline(c));
+        items[0].socket = c->sock; /* as it is now: it may be another than at the start */
+        items[1].socket = c->mon;
         if (!c->hello_sent || c->out_first) items[0].events |= ZMQ_POLLOUT;
         if (zmq_poll(items, 2, at == NSEC_NEVER ? -1 : (long)CEIL_DIV(MAX(at - now, 0), NSEC_MS)) <
                 0 &&
@@ -482,8 +525,7 @@ client_rearm(struct lagan *c)
 static int
 open_wakeup(struct lagan *c)
 {
-    int fds[4], i;
-    size_t n = sizeof(int);
+    int fds[2], i;
 
     c->more = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     c->timer = timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK);
@@ -492,10 +534,7 @@ open_wakeup(struct lagan *c)
     if (c->more < 0 || c->timer < 0 || c->epoll < 0) return -errno;
     fds[0] = c->more;
     fds[1] = c->timer;
-    if (zmq_getsockopt(c->sock, ZMQ_FD, &fds[2], &n) < 0 ||
-        zmq_getsockopt(c->mon, ZMQ_FD, &fds[3], &n) < 0)
-        return -errno;
-    for (i = 0; i < 4; i++) {
+    for (i = 0; i < 2; i++) {
         struct epoll_event ev = { .events = EPOLLIN, .data.fd = fds[i] };
 
         if (epoll_ctl(c->epoll, EPOLL_CTL_ADD, fds[i], &ev) < 0) return -errno;
@@ -505,15 +544,24 @@ open_wakeup(struct lagan *c)
 
 /* ---- open and close */
 
+/* The descriptor of one of our sockets, in or out of the epoll descriptor. */
+static int
+watch(struct lagan *c, void *sock, int op)
+{
+    struct epoll_event ev = { .events = EPOLLIN };
+    size_t n = sizeof(int);
+
+    if (zmq_getsockopt(sock, ZMQ_FD, &ev.data.fd, &n) < 0) return -errno;
+    return epoll_ctl(c->epoll, op, ev.data.fd, &ev) < 0 ? -errno : 0;
+}
+
 static int
 open_socket(struct lagan *c)
 {
-    int one = 1, fast = 5, slow = 500, linger = 0, hwm = 0, r;
+    int one = 1, fast = 5, slow = 500, linger = 0, hwm = 0;
     int64_t max = 64 << 20; /* an answer may be longer than a request: encoder states, long lists */
     char mon[64];
 
-    c->ctx = zmq_ctx_new();
-    if (!c->ctx) return -errno;
     c->sock = zmq_socket(c->ctx, ZMQ_DEALER);
     c->mon = zmq_socket(c->ctx, ZMQ_PAIR);
     if (!c->sock || !c->mon) return -errno;
@@ -524,12 +572,37 @@ open_socket(struct lagan *c)
     zmq_setsockopt(c->mon, ZMQ_LINGER, &linger, sizeof linger);
     zmq_setsockopt(c->sock, ZMQ_RCVHWM, &hwm, sizeof hwm); /* the windows bound it */
     zmq_setsockopt(c->sock, ZMQ_MAXMSGSIZE, &max, sizeof max);
-    snprintf(mon, sizeof mon, "inproc://monitor-%p", (void *)c);
+    snprintf(mon, sizeof mon, "inproc://monitor-%u", ++c->n_sockets);
     if (zmq_socket_monitor(c->sock, mon, ZMQ_EVENT_DISCONNECTED) < 0) return -errno;
     if (zmq_connect(c->mon, mon) < 0) return -errno;
-    r = open_wakeup(c);
-    if (r < 0) return r;
+    TRY(watch(c, c->sock, EPOLL_CTL_ADD));
+    TRY(watch(c, c->mon, EPOLL_CTL_ADD));
     return zmq_connect(c->sock, c->endpoint) < 0 ? -errno : 0;
+}
+
+static void
+close_socket(struct lagan *c)
+{
+    if (c->sock) {
+        watch(c, c->sock, EPOLL_CTL_DEL);
+        zmq_socket_monitor(c->sock, NULL, 0);
+    }
+    if (c->mon) {
+        watch(c, c->mon, EPOLL_CTL_DEL);
+        zmq_close(c->mon);
+    }
+    if (c->sock) zmq_close(c->sock);
+    c->sock = c->mon = NULL;
+}
+
+static int
+open_all(struct lagan *c)
+{
+    if (getrandom(c->session, sizeof c->session, 0) != sizeof c->session) return -EIO;
+    c->ctx = zmq_ctx_new();
+    if (!c->ctx) return -errno;
+    TRY(open_wakeup(c));
+    return open_socket(c);
 }
 
 int
@@ -547,13 +620,14 @@ lagan_open(struct lagan **ret, const char *endpoint, int timeout_ms)
     c->out_last = &c->out_first;
     c->epoll = c->more = c->timer = -1;
     c->apart_since = c->heard = c->sent = now;
+    c->patience = PATIENCE;
     if (!endpoint) endpoint = DEFAULT_ENDPOINT;
     if (strlen(endpoint) >= sizeof c->endpoint) {
         r = client_fail(c, -ENAMETOOLONG, "the endpoint is %zu bytes long, at most %zu are taken",
                         strlen(endpoint), sizeof c->endpoint - 1);
     } else {
         snprintf(c->endpoint, sizeof c->endpoint, "%s", endpoint);
-        r = open_socket(c);
+        r = open_all(c);
         if (r < 0) client_fail(c, r, "connect to %s: %s", endpoint, zmq_strerror(-r));
     }
     if (r == 0 && timeout_ms) {
@@ -615,18 +689,24 @@ lagan_close(struct lagan *c)
         frame_free(f);
     }
     drop_out(c);
+    close_socket(c);
     if (c->epoll >= 0) close(c->epoll);
     if (c->more >= 0) close(c->more);
     if (c->timer >= 0) close(c->timer);
-    if (c->sock) zmq_socket_monitor(c->sock, NULL, 0);
-    if (c->mon) zmq_close(c->mon);
-    if (c->sock) zmq_close(c->sock);
     if (c->ctx) zmq_ctx_term(c->ctx);
+    while (c->n_rows) client_close_row(c, c->rows[0].rid);
     free(c->rows);
     free(c->ids);
     free(c->logprob);
     free(c->top);
     free(c);
+}
+
+void
+lagan_patience(struct lagan *c, int ms)
+{
+    c->patience = ms < 0 ? NSEC_NEVER : ms * (nsec)NSEC_MS;
+    client_rearm(c);
 }
 
 int

@@ -1,7 +1,8 @@
 /* client.h - inside liblagan: one connection, its open requests, what came and was not taken yet.
  *
  * client.c has the socket: connect, HELLO, send, receive, pings, loss. submit.c has requests going out,
- * event.c turns frames into events, call.c is lagan_call(). Everything runs in the caller's thread,
+ * resume.c takes them over to another connection, event.c turns frames into events, call.c is
+ * lagan_call(). Everything runs in the caller's thread,
  * inside its calls; libzmq's own thread only moves bytes.
  */
 #ifndef CLIENT_CLIENT_H
@@ -38,6 +39,27 @@ struct row { /* an open request; rows are in the order of rid */
     uint64_t rid;
     uint64_t taken, acked; /* chunk numbers: given to the caller, told to lagand */
     uint32_t win;
+
+    /* what it was asked with: the packed keys, prompt_logprobs last; the deadline and, when it has one
+     * from lagand, the seed beside them */
+    char *body;
+    size_t n_plain, n_body;
+    uint32_t n_plain_keys, n_prompt_keys;
+    nsec deadline; /* NSEC_NEVER: none */
+    uint64_t seed; /* the one lagand chose, when none was given */
+    bool gave_seed, has_seed, no_resume;
+
+    /* what the caller has of it: output 0 */
+    int32_t *ids;
+    uint32_t n_ids, max_ids, n_prompt_have;
+    uint64_t n_text; /* since it was submitted last */
+    bool ragged;     /* its tokens and its text do not end together */
+
+    bool accepted, here, cancelled; /* accepted once; by the lagand we talk to */
+    bool over;                      /* its DONE is being given */
+    msgpack_sbuffer end; /* what its DONE will say of the output, once the last token is here */
+    uint32_t n_tries;    /* submitted again without a new token since */
+    nsec retry_at;       /* it was refused then: when to try again; 0: not */
 };
 
 struct lagan {
@@ -53,14 +75,19 @@ struct lagan {
 
     /* the connection's life */
     bool hello_sent, welcome;
+    uint8_t session[16]; /* ours, in every HELLO: lagand knows our requests by it */
     uint8_t instance[16];
     char state[32];   /* of lagand, as WELCOME said */
     nsec heard, sent; /* last frame in, last frame out */
     nsec ping_at;     /* the first PING since something was heard; 0: none */
     nsec apart_since; /* no connection since then, while not welcome */
-    nsec ack_at;      /* when waiting ACKs go out at the latest; 0: none wait */
-    bool losing;      /* give every open request its ERROR, then LOST */
-    bool refused;     /* lagand does not speak with us; why says so */
+    nsec patience;    /* so long may requests wait for a new one */
+    bool was_welcome; /* on some connection */
+    uint32_t n_breaks, n_sockets;
+    uint64_t resume_rid; /* of the RESUME that is not answered yet; 0: none */
+    nsec ack_at;         /* when waiting ACKs go out at the latest; 0: none wait */
+    bool losing;         /* give every open request its ERROR, then LOST */
+    bool refused;        /* lagand does not speak with us; why says so */
     char lost_why[240];
     uint32_t lost_code;
 
@@ -70,7 +97,8 @@ struct lagan {
     uint64_t call_rid; /* lagan_call() waits for this rid; 0: none */
     struct frame *call_frame;
 
-    struct frame *first, **last; /* came while lagan_call() waited */
+    struct frame *first, **last; /* came while lagan_call() waited, or of our own making */
+    bool came;                   /* one of our own has */
     struct out *out_first, **out_last;
     uint32_t n_out;
 
@@ -85,14 +113,25 @@ struct lagan {
 /* client.c */
 int client_fail(struct lagan *c, int code, const char *fmt, ...) PRINTF_LIKE(3, 4);
 int client_send(struct lagan *c, const msgpack_sbuffer *b); /* 0, -EAGAIN, -ENOMEM */
+bool client_apart(const struct lagan *c); /* the connection broke: RESUME will say what is open */
 /* Receive, look after the connection. 1: *ret is a CHUNK, DONE or ERROR for an open request (or NULL:
- * the awaited call is answered or lost, or losing is set). 0: nothing within wait. */
+ * the awaited call is answered or lost, c->first has grown, or losing is set). 0: nothing by then. */
 int client_step(struct lagan *c, struct frame **ret, nsec until);
 void client_rearm(struct lagan *c);
 struct row *client_row(struct lagan *c, uint64_t rid); /* NULL: not open */
 void client_close_row(struct lagan *c, uint64_t rid);
 void client_ack(struct lagan *c, bool all); /* send what is due; all: whatever waits */
 void client_lose(struct lagan *c, uint32_t code, const char *why);
+
+/* resume.c */
+void client_pack_submit(const struct row *r, msgpack_sbuffer *b);
+void client_resume(
+    struct lagan *c); /* WELCOME came on a new connection: tell lagand of every row */
+void client_resumed(struct lagan *c, const struct msg *m); /* its answer */
+/* Was this a refusal of a request that had been accepted before? Then it is tried again later. */
+bool client_retries(struct lagan *c, struct row *r, uint32_t code);
+nsec client_retry_at(const struct lagan *c); /* NSEC_NEVER: nothing waits */
+void client_retry(struct lagan *c, nsec now);
 
 /* call.c */
 int client_pack_json(msgpack_packer *p, const char *text, size_t n, struct err *e);

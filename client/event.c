@@ -79,22 +79,68 @@ take_ids(struct lagan *c, const msgpack_object *map, struct lagan_event *ev)
     return 0;
 }
 
+/* Positions that the caller has already, because the request was submitted again. 0: nothing is left. */
 static int
-take_prompt(struct lagan *c, const msgpack_object *pl, struct lagan_event *ev)
+drop_known(struct lagan_event *ev, uint32_t have)
+{
+    uint32_t n = have > ev->first ? MIN(have - ev->first, ev->n_ids) : 0;
+
+    ev->first += n;
+    ev->n_ids -= n;
+    if (ev->ids) ev->ids += n;
+    if (ev->logprob) ev->logprob += n;
+    if (ev->top) ev->top += (size_t)n * ev->n_top;
+    return ev->n_ids > 0;
+}
+
+static int
+take_prompt(struct lagan *c, struct row *row, const msgpack_object *pl, struct lagan_event *ev)
 {
     struct msg_span s;
     uint64_t first = 0;
 
     if (pl->type != MSGPACK_OBJECT_MAP || msg_str(pl, "lp", &s) < 0 || s.n % 4) return -EBADMSG;
-    if (msg_u64(pl, "i", &first) == -EINVAL || first > UINT32_MAX) return -EBADMSG;
+    if (msg_u64(pl, "i", &first) == -EINVAL || first > row->n_prompt_have) return -EBADMSG;
     TRY(take_ids(c, pl, ev));
     if (ev->ids && ev->n_ids != s.n / 4) return -EBADMSG;
     ev->kind = LAGAN_EVENT_PROMPT;
     ev->first = (uint32_t)first;
     ev->n_ids = s.n / 4;
-    return take_logprobs(c, pl, ev->n_ids, ev);
+    TRY(take_logprobs(c, pl, ev->n_ids, ev));
+    if (!drop_known(ev, row->n_prompt_have)) return 0;
+    row->n_prompt_have = ev->first + ev->n_ids;
+    return 1;
 }
 
+/* What another lagand would need to go on behind this chunk. */
+static int
+keep_tokens(struct row *row, const struct msg *m, const struct lagan_event *ev)
+{
+    const msgpack_object *end = msg_get(&m->map, "end");
+    msgpack_packer p;
+    bool more = false;
+
+    if (ev->first != row->n_ids) return -EBADMSG;
+    if (ev->n_ids > row->max_ids - row->n_ids) {
+        uint32_t max = MAX(2 * row->max_ids, row->n_ids + ev->n_ids + 64);
+        int32_t *ids = realloc(row->ids, max * sizeof *ids);
+
+        if (!ids) return -ENOMEM;
+        row->ids = ids;
+        row->max_ids = max;
+    }
+    if (ev->n_ids) memcpy(row->ids + row->n_ids, ev->ids, ev->n_ids * sizeof *ev->ids);
+    row->n_ids += ev->n_ids;
+    row->n_text += ev->text_len;
+    if (ev->n_ids) row->n_tries = 0;
+    msg_bool(&m->map, "more", &more);
+    row->ragged = more;
+    if (!end || end->type != MSGPACK_OBJECT_MAP || row->end.size) return 0;
+    msgpack_packer_init(&p, &row->end, msgpack_sbuffer_write);
+    return msgpack_pack_object(&p, *end) < 0 ? -ENOMEM : 0;
+}
+
+/* 1: an event. 0: nothing in it that the caller does not have. */
 static int
 take_chunk(struct lagan *c, struct row *row, const struct msg *m, struct lagan_event *ev)
 {
@@ -106,7 +152,7 @@ take_chunk(struct lagan *c, struct row *row, const struct msg *m, struct lagan_e
     if (msg_u64(&m->map, "n", &n) == -EINVAL || n != row->taken + 1) return -EBADMSG;
     row->taken = n;
     if (!c->ack_at) c->ack_at = clock_now() + CLIENT_ACK_AFTER;
-    if (pl) return take_prompt(c, pl, ev);
+    if (pl) return take_prompt(c, row, pl, ev);
     if (msg_u64(&m->map, "o", &o) == -EINVAL || msg_u64(&m->map, "i", &first) == -EINVAL ||
         msg_str(&m->map, "s", &s) == -EINVAL || o > UINT32_MAX || first > UINT32_MAX)
         return -EBADMSG;
@@ -116,7 +162,12 @@ take_chunk(struct lagan *c, struct row *row, const struct msg *m, struct lagan_e
     ev->text = s.p;
     ev->text_len = s.n;
     TRY(take_ids(c, &m->map, ev));
-    return take_logprobs(c, &m->map, ev->n_ids, ev);
+    TRY(take_logprobs(c, &m->map, ev->n_ids, ev));
+    if (o)
+        row->no_resume = true; /* one output can go on, of several we do not know how */
+    else
+        TRY(keep_tokens(row, m, ev));
+    return 1;
 }
 
 static uint32_t
@@ -153,13 +204,14 @@ take_output(const msgpack_object *o, struct lagan_event *ev)
 
 /* The next output of the DONE that is c->now, or DONE itself. */
 static int
-take_done(struct lagan *c, struct lagan_event *ev)
+take_done(struct lagan *c, struct row *row, struct lagan_event *ev)
 {
     const msgpack_object *outputs = msg_get(&c->now->m.map, "outputs");
     uint32_t n = 0;
 
     if (outputs && outputs->type != MSGPACK_OBJECT_ARRAY) return -EBADMSG;
     if (outputs) n = outputs->via.array.size;
+    row->over = true;
     if (c->next_output < n) return take_output(&outputs->via.array.ptr[c->next_output++], ev);
     c->next_output = 0;
     ev->kind = LAGAN_EVENT_DONE;
@@ -218,15 +270,15 @@ take_event(struct lagan *c, struct lagan_event *ev)
     ev->id = m->rid;
     switch (m->type) {
     case LAGAN_MSG_CHUNK:
-        TRY(take_chunk(c, row, m, ev));
-        break;
+        return take_chunk(c, row, m, ev);
     case LAGAN_MSG_DONE:
-        TRY(take_done(c, ev));
-        break;
+        TRY(take_done(c, row, ev));
+        return 1;
     default:
+        if (client_retries(c, row, small(&m->map, "code"))) return 0;
         take_error(c, m, ev);
+        return 1;
     }
-    return 1;
 }
 
 static int

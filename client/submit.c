@@ -14,6 +14,8 @@ struct lagan_request {
     struct entry entry[LAGAN_MAX_KEYS];
     uint32_t n;
     uint32_t win;
+    int64_t deadline_ms;
+    bool no_resume;
 };
 
 struct lagan_request *
@@ -62,6 +64,7 @@ lagan_set_int(struct lagan_request *r, const char *key, int64_t v)
 
     TRY(begin_value(r, key, &p));
     if (!strcmp(key, "win") && v >= 1 && v <= LAGAN_MAX_WIN) r->win = (uint32_t)v;
+    if (!strcmp(key, "deadline_ms")) r->deadline_ms = v;
     return msgpack_pack_int64(&p, v) < 0 ? -ENOMEM : 0;
 }
 
@@ -80,6 +83,7 @@ lagan_set_bool(struct lagan_request *r, const char *key, int v)
     msgpack_packer p;
 
     TRY(begin_value(r, key, &p));
+    if (!strcmp(key, "resume")) r->no_resume = !v;
     return (v ? msgpack_pack_true(&p) : msgpack_pack_false(&p)) < 0 ? -ENOMEM : 0;
 }
 
@@ -124,42 +128,100 @@ lagan_set_strs(struct lagan_request *r, const char *key, const char *const *s, s
     return 0;
 }
 
-static int
-add_row(struct lagan *c, uint32_t win)
+static struct row *
+add_row(struct lagan *c)
 {
     if (c->n_rows == c->max_rows) {
         uint32_t max = c->max_rows ? 2 * c->max_rows : 16;
         struct row *rows = realloc(c->rows, max * sizeof *rows);
 
-        if (!rows) return -ENOMEM;
+        if (!rows) return NULL;
         c->rows = rows;
         c->max_rows = max;
     }
     if (!c->n_rows && !c->welcome) c->apart_since = clock_now();
-    c->rows[c->n_rows++] = (struct row){ .rid = ++c->next_rid, .win = win };
-    return 0;
+    c->rows[c->n_rows] = (struct row){ .rid = ++c->next_rid, .deadline = NSEC_NEVER };
+    return &c->rows[c->n_rows++];
+}
+
+/* Tokens that the caller has from before are like those that came. */
+static int
+take_done(struct row *row, const struct entry *e)
+{
+    msgpack_unpacked u;
+    struct msg_ids ids = { 0 };
+    uint32_t i;
+
+    msgpack_unpacked_init(&u);
+    if (msgpack_unpack_next(&u, e->value.data, e->value.size, NULL) == MSGPACK_UNPACK_SUCCESS &&
+        u.data.type == MSGPACK_OBJECT_BIN)
+        ids = (struct msg_ids){ &u.data, u.data.via.bin.size / 4 };
+    row->ids = ids.n ? malloc(ids.n * sizeof *row->ids) : NULL;
+    if (row->ids) row->n_ids = row->max_ids = ids.n;
+    for (i = 0; i < row->n_ids; i++) row->ids[i] = msg_id(&ids, i);
+    msgpack_unpacked_destroy(&u);
+    return row->n_ids ? 0 : -EINVAL;
+}
+
+/* What a row keeps of a request. deadline_ms is kept as a time, when it is one; prompt_logprobs goes to
+ * the end, so that the keys before it are those of a request whose prompt is done. */
+static int
+keep_body(struct row *row, const struct lagan_request *r)
+{
+    const struct entry *prompt = NULL;
+    msgpack_sbuffer b;
+    msgpack_packer p;
+    uint32_t i;
+
+    msgpack_sbuffer_init(&b);
+    msgpack_packer_init(&p, &b, msgpack_sbuffer_write);
+    for (i = 0; i < r->n; i++) {
+        const struct entry *e = &r->entry[i];
+
+        row->gave_seed |= !strcmp(e->key, "seed");
+        if (!strcmp(e->key, "deadline_ms") && r->deadline_ms > 0) continue;
+        if (!strcmp(e->key, "done") && take_done(row, e) == 0) continue;
+        if (!strcmp(e->key, "prompt_logprobs")) {
+            prompt = e;
+            continue;
+        }
+        msg_key(&p, e->key);
+        msgpack_sbuffer_write(&b, e->value.data, e->value.size);
+        row->n_plain_keys++;
+    }
+    row->n_plain = b.size;
+    if (prompt) {
+        msg_key(&p, prompt->key);
+        msgpack_sbuffer_write(&b, prompt->value.data, prompt->value.size);
+        row->n_prompt_keys = 1;
+    }
+    row->n_body = b.size;
+    row->body = msgpack_sbuffer_release(&b);
+    row->win = r->win;
+    row->no_resume = r->no_resume;
+    if (r->deadline_ms > 0)
+        row->deadline = clock_after(clock_now(),
+                                    MIN(r->deadline_ms, NSEC_NEVER / NSEC_MS) * NSEC_MS);
+    return row->body || !row->n_body ? 0 : -ENOMEM;
 }
 
 int
 lagan_submit(struct lagan *c, const struct lagan_request *r, uint64_t *id)
 {
+    struct row *row = add_row(c);
     msgpack_sbuffer b;
-    msgpack_packer p;
-    uint32_t i;
-    int k;
+    int k = 0;
 
-    if (add_row(c, r->win) < 0) return client_fail(c, -ENOMEM, "no memory for a request");
+    if (!row) return client_fail(c, -ENOMEM, "no memory for a request");
     msgpack_sbuffer_init(&b);
-    msgpack_packer_init(&p, &b, msgpack_sbuffer_write);
-    msg_begin(&p, LAGAN_MSG_SUBMIT, c->next_rid, r->n);
-    for (i = 0; i < r->n; i++) {
-        msg_key(&p, r->entry[i].key);
-        msgpack_sbuffer_write(&b, r->entry[i].value.data, r->entry[i].value.size);
-    }
+    if (keep_body(row, r) < 0)
+        k = client_fail(c, -ENOMEM, "no memory for a request");
+    else
+        client_pack_submit(row, &b);
     if (b.size > LAGAN_MAX_FRAME)
         k = client_fail(c, -EMSGSIZE, "the request is %zu bytes long, at most %u are taken", b.size,
                         LAGAN_MAX_FRAME);
-    else
+    else if (k == 0 && !client_apart(c))
         k = client_send(c, &b);
     msgpack_sbuffer_destroy(&b);
     if (k < 0)
@@ -179,6 +241,8 @@ lagan_cancel(struct lagan *c, uint64_t id)
 
     if (!client_row(c, id))
         return client_fail(c, -ENOENT, "request %llu is not open", (unsigned long long)id);
+    client_row(c, id)->cancelled = true;
+    if (client_apart(c)) return 0; /* it is, when there is a connection again */
     msgpack_sbuffer_init(&b);
     msgpack_packer_init(&p, &b, msgpack_sbuffer_write);
     msg_begin(&p, LAGAN_MSG_CANCEL, id, 0);

@@ -91,7 +91,8 @@ job_take(struct job *j, const struct lagan_event *ev)
     struct job_output *o = prompt ? &j->prompt : job_output(j, ev->output);
 
     if (!o) return -EBADMSG;
-    if (ev->first != (prompt ? o->n_logprob : o->n_ids)) return -EPROTO;
+    if (!prompt && !o->n_ids) o->base = ev->first;
+    if (ev->first != (prompt ? o->n_logprob : o->base + o->n_ids)) return -EPROTO;
     if (prompt && !ev->ids) return take_logprobs(o, ev); /* the ids are those of the request */
     if (prompt && !ev->first) o->n_ids = 0;
     more_ids(o, o->n_ids + ev->n_ids);

@@ -5,6 +5,7 @@
  */
 #include "daemon/admission.h"
 
+#include "daemon/deliver.h"
 #include "daemon/worker.h"
 
 #include <errno.h>
@@ -89,7 +90,8 @@ admission_record(const struct msg_request *q, uint64_t seed, uint32_t *bytes)
         .n_stop = (uint16_t)q->n_stop,
         .flags = (uint8_t)((q->ignore_eos ? SUBMIT_IGNORE_EOS : 0) |
                            (q->want_logprobs ? SUBMIT_LOGPROBS : 0) |
-                           (q->want_prompt_logprobs ? SUBMIT_PROMPT_LOGPROBS : 0)),
+                           /* before the first token, if at all */
+                           (q->want_prompt_logprobs && !q->done.n ? SUBMIT_PROMPT_LOGPROBS : 0)),
     };
     t.at = (char *)(s + 1);
     put_ids(&t, &q->ids);
@@ -182,6 +184,15 @@ admission_fits(const struct model_facts *f, const struct rec_submit *s, struct e
     return 0;
 }
 
+int
+admission_fits_done(const struct model_facts *f, const void *ids, uint32_t n, struct err *e)
+{
+    if (!f->known) return 0;
+    if (n >= f->max_len)
+        return REFUSED(e, TOO_LONG, "done is %u tokens, the model's length is %u", n, f->max_len);
+    return in_vocabulary(f, "done", ids, n, e);
+}
+
 /* ---- a SUBMIT */
 
 /* Which of our models; MAX_MODELS and the sentence: none. */
@@ -244,6 +255,28 @@ will_be_served(const struct daemon *d, uint32_t model)
     return n == 0;
 }
 
+static int
+copy_ids(struct bytes *to, const struct msg_ids *ids)
+{
+    TRY(bytes_add(to, NULL, (size_t)ids->n * 4));
+    for (uint32_t i = 0; i < ids->n; i++) {
+        token_id id = msg_id(ids, i);
+
+        memcpy(to->p + 4 * (size_t)i, &id, 4);
+    }
+    return 0;
+}
+
+/* The answer begins with tokens that the client has. */
+static void
+begin_with(struct row *r, const struct bytes *done)
+{
+    bytes_done(&r->token);
+    r->token = *done;
+    r->n_said = r->n_sent = r->lp_first = r->mark_token = row_n_tokens(r);
+    r->text_unknown = r->n_said > 0;
+}
+
 static uint64_t
 any_seed(void)
 {
@@ -253,15 +286,63 @@ any_seed(void)
     return seed >> 1; /* also an int64_t for languages that have no other */
 }
 
+/* Is this about a request that there is already? A code, or 0: then *ret is the first one with its key,
+ * which this connection now reads, or NULL: it is new. */
+static int
+known(struct daemon *d, struct client *c, uint64_t rid, const struct msg_request *q,
+      struct row **ret, struct err *e)
+{
+    struct row *r;
+
+    *ret = NULL;
+    if (!c->has_session) {
+        return q->key.n ? REFUSED(e, INVALID_REQUEST, "key needs a session, which HELLO gives") : 0;
+    }
+    r = q->key.n ? ledger_find_key(d->ledger, &c->session, q->key.p, q->key.n) : NULL;
+    if (r) {
+        if (q->done.n || deliver_resume(d, r, c, rid, 0, 0, q->win) < 0)
+            return REFUSED(e, INVALID_REQUEST,
+                           "the answer to the first request with this key is not kept whole");
+        *ret = r;
+        return 0;
+    }
+    r = ledger_find_rid(d->ledger, &c->session, rid);
+    if (!r || r->kept) return 0;
+    return REFUSED(
+        e, INVALID_REQUEST,
+        "two requests with one id: %llu is open on another connection; RESUME takes it over",
+        (unsigned long long)rid);
+}
+
+static void
+fill_in(struct daemon *d, struct client *c, const struct msg_request *q, struct row *r)
+{
+    r->accepted = d->now;
+    r->win = q->win;
+    r->no_resume = !q->resume;
+    r->patience = q->on_disconnect * NSEC_MS;
+    if (q->deadline_ms) {
+        nsec wait = q->deadline_ms > (uint64_t)(NSEC_NEVER / NSEC_MS)
+                        ? NSEC_NEVER
+                        : (nsec)q->deadline_ms * NSEC_MS;
+
+        r->deadline = clock_after(d->now, wait);
+    }
+    if (c->has_session) check(ledger_name(d->ledger, r, &c->session, q->key.p, q->key.n) == 0);
+    d->n_requests++;
+    c->n_open++;
+}
+
 int
 admission_take(struct daemon *d, struct client *c, const struct msg *m, struct row **ret,
                struct err *e)
 {
+    struct bytes done = { 0 };
     struct msg_request q;
     struct rec_submit *s;
     uint32_t model, bytes;
     uint64_t cost;
-    int code, r;
+    int code;
 
     /* Before the limits: this is an answer about an open request, not about room. */
     if (ledger_find(d->ledger, c->handle, m->rid)) {
@@ -272,6 +353,8 @@ admission_take(struct daemon *d, struct client *c, const struct msg *m, struct r
     if (*q.refused) {
         return REFUSED(e, INVALID_REQUEST, "%s is not served by this version", q.refused);
     }
+    code = known(d, c, m->rid, &q, ret, e);
+    if (code || *ret) return code;
     model = model_of(d->config, &q, &code, e);
     if (!code) code = room(d, c, e);
     if (!code && !will_be_served(d, model)) {
@@ -282,8 +365,12 @@ admission_take(struct daemon *d, struct client *c, const struct msg *m, struct r
     if (code) return code;
 
     s = admission_record(&q, q.has_seed ? q.seed : any_seed(), &bytes);
-    if (!s) return REFUSED(e, OUT_OF_MEMORY, "lagand has no memory for another request");
+    if (!s || copy_ids(&done, &q.done) < 0) {
+        free(s);
+        return REFUSED(e, OUT_OF_MEMORY, "lagand has no memory for another request");
+    }
     code = admission_fits(&d->facts[model], s, e);
+    if (!code) code = admission_fits_done(&d->facts[model], done.p, q.done.n, e);
     cost = ledger_prompt_cost(s);
     /* One request alone always fits, however long it is. */
     if (!code && ledger_n_queued(d->ledger) &&
@@ -293,26 +380,17 @@ admission_take(struct daemon *d, struct client *c, const struct msg *m, struct r
                        (unsigned long long)ledger_queued_tokens(d->ledger),
                        (unsigned long long)d->config->o.max_queued_tokens);
     }
+    if (!code && ledger_take(d->ledger, c->handle, m->rid, s, bytes, ret) < 0) {
+        code = REFUSED(e, QUEUE_FULL, "all %u places for requests are taken",
+                       ledger_capacity(d->ledger));
+    }
     if (code) {
+        bytes_done(&done);
         free(s);
         return code;
     }
-    r = ledger_take(d->ledger, c->handle, m->rid, s, bytes, ret);
-    if (r < 0) {
-        free(s);
-        return REFUSED(e, QUEUE_FULL, "all %u places for requests are taken",
-                       ledger_capacity(d->ledger));
-    }
     (*ret)->model = model;
-    (*ret)->accepted = d->now;
-    (*ret)->win = q.win;
-    (*ret)->no_resume = !q.resume;
-    if (q.deadline_ms) {
-        nsec wait = q.deadline_ms > (uint64_t)(NSEC_NEVER / NSEC_MS)
-                        ? NSEC_NEVER
-                        : (nsec)q.deadline_ms * NSEC_MS;
-
-        (*ret)->deadline = clock_after(d->now, wait);
-    }
+    begin_with(*ret, &done);
+    fill_in(d, c, &q, *ret);
     return 0;
 }

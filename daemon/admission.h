@@ -8,12 +8,16 @@
 #include "daemon/session.h"
 #include "ipc/msg.h"
 
-/* A SUBMIT of a client into the ledger: 0 and *ret, or a code of enum lagan_reason and the sentence.
+/* A SUBMIT of a client into the ledger, or found there by its key: 0 and *ret, or a code of enum lagan_reason and the sentence.
  * Limits of client and queue first, then the request itself, then what is known of the model. */
 int admission_take(struct daemon *d, struct client *c, const struct msg *m, struct row **ret,
                    struct err *e) MUST_USE;
 /* Can this model run it at all? 0, or the code and the sentence. Nothing known: 0. */
 int admission_fits(const struct model_facts *f, const struct rec_submit *s, struct err *e) MUST_USE;
+
+/* The tokens, i32, that an answer begins with: are they of this model? */
+int admission_fits_done(const struct model_facts *f, const void *ids, uint32_t n,
+                        struct err *e) MUST_USE;
 
 /* A rec_submit with its tails, from malloc; NULL: no memory. */
 struct rec_submit *admission_record(const struct msg_request *q, uint64_t seed, uint32_t *bytes);

@@ -75,11 +75,41 @@ cut(const char *s, size_t n)
     return at;
 }
 
+static bool
+is_error(const struct row *r)
+{
+    return r->reason >= LAGAN_E_INVALID_REQUEST;
+}
+
+/* How the output ended. */
+static void
+put_output(msgpack_packer *p, const struct row *r)
+{
+    msgpack_pack_map(p, 10);
+    put_u64(p, "o", 0);
+    put_u64(p, "reason", r->reason);
+    msg_key(p, "word");
+    msg_text(p, msg_reason(r->reason, NULL));
+    put_u64(p, "n_tok", row_n_tokens(r));
+    msg_key(p, "score");
+    msgpack_pack_double(p, (double)r->score);
+    put_u64(p, "cached", r->cached);
+    put_u64(p, "seed", r->submit->seed);
+    put_u64(p, "resumed", r->resumed);
+    put_u64(p, "adopted", r->adopted);
+    put_u64(p, "recomputed", r->recomputed);
+}
+
 static void
 put_chunk(struct daemon *d, const struct row *r, uint32_t n, uint32_t n_text)
 {
     bool lp = r->submit->flags & SUBMIT_LOGPROBS, top = lp && r->submit->logprobs;
-    msgpack_packer p = front_begin(d, LAGAN_MSG_CHUNK, r->rid, 5 + (uint32_t)lp + (uint32_t)top);
+    bool more = r->n_sent + n < row_n_tokens(r) || r->n_text_sent + n_text < r->text.n;
+    /* With its last token a client knows how its answer ends, whatever becomes of us. */
+    bool end = !more && r->state == ROW_ENDED && !is_error(r);
+    msgpack_packer p =
+        front_begin(d, LAGAN_MSG_CHUNK, r->rid,
+                    5 + (uint32_t)lp + (uint32_t)top + (uint32_t)more + (uint32_t)end);
 
     put_u64(&p, "o", 0);
     put_u64(&p, "i", r->n_sent);
@@ -99,6 +129,14 @@ put_chunk(struct daemon *d, const struct row *r, uint32_t n, uint32_t n_text)
         msgpack_pack_map(&p, 2);
         put_tops(&p, n, r->submit->logprobs, r->top.p + (r->n_sent - r->lp_first) * each);
     }
+    if (more) {
+        msg_key(&p, "more");
+        msgpack_pack_true(&p);
+    }
+    if (end) {
+        msg_key(&p, "end");
+        put_output(&p, r);
+    }
 }
 
 static void
@@ -108,28 +146,10 @@ put_done(struct daemon *d, const struct row *r)
 
     msg_key(&p, "outputs");
     msgpack_pack_array(&p, 1);
-    msgpack_pack_map(&p, 10);
-    put_u64(&p, "o", 0);
-    put_u64(&p, "reason", r->reason);
-    msg_key(&p, "word");
-    msg_text(&p, msg_reason(r->reason, NULL));
-    put_u64(&p, "n_tok", row_n_tokens(r));
-    msg_key(&p, "score");
-    msgpack_pack_double(&p, (double)r->score);
-    put_u64(&p, "cached", r->cached);
-    put_u64(&p, "seed", r->submit->seed);
-    put_u64(&p, "resumed", r->resumed);
-    put_u64(&p, "adopted", r->adopted);
-    put_u64(&p, "recomputed", r->recomputed);
+    put_output(&p, r);
 }
 
 /* ---- one request */
-
-static bool
-is_error(const struct row *r)
-{
-    return r->reason >= LAGAN_E_INVALID_REQUEST;
-}
 
 static uint32_t
 credit(const struct row *r)
@@ -469,8 +489,10 @@ deliver_tick(struct daemon *d, nsec now)
             row_cancel(d, r, LAGAN_E_DEADLINE, "deadline_ms passed after %u tokens",
                        row_n_tokens(r));
         } else if (!r->attached) {
-            if (r->state != ROW_ENDED && now - r->left >= o->lease)
-                row_cancel(d, r, LAGAN_E_CANCELLED, "its client has not come back");
+            if (r->state == ROW_ENDED || now - r->left < r->patience) continue;
+            /* One that comes later finds nothing, and may submit it again. */
+            ledger_unname(d->ledger, r);
+            row_cancel(d, r, LAGAN_E_CANCELLED, "its client has not come back");
         } else if (r->blocked && now - r->stalled >= o->ack_timeout) {
             log_warn("a client has not read for %.1f s, dropping it",
                      (double)(now - r->stalled) / NSEC_S);

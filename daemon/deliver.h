@@ -27,7 +27,7 @@ void deliver_acked(struct daemon *d, struct row *r, uint32_t n, uint32_t win);
 bool deliver_flush(struct daemon *d);
 /* A client has left, or will not be waited for: its requests end. */
 void deliver_client_gone(struct daemon *d, uint32_t handle);
-/* It is not there: requests with a name go on for api.lease, or until it comes back for them. */
+/* It is not there: requests with a name go on for their patience, or until it comes back for them. */
 void deliver_client_lost(struct daemon *d, uint32_t handle);
 /* It has come back for r (ledger_find_rid(), ledger_find_key()) and has so many tokens and bytes of
  * text of it: what follows them is sent, under rid, and at last DONE or ERROR. A connection that had it

@@ -170,9 +170,8 @@ front_begin(struct daemon *d, uint32_t type, uint64_t rid, uint32_t n_keys)
     return p;
 }
 
-/* Answers that nothing waits for: a client that cannot take one has lost it. */
-static void
-send_out(struct daemon *d, struct client *c)
+void
+front_answer(struct daemon *d, struct client *c)
 {
     if (front_send(d, c, d->out.data, d->out.size) < 0) {
         log_debug("an answer was not taken by its client");
@@ -219,230 +218,7 @@ front_reply(struct daemon *d, uint64_t rid, msgpack_packer *p)
 void
 front_reply_end(struct daemon *d, struct client *c)
 {
-    send_out(d, c);
-}
-
-/* A refusal that no request stands behind. */
-#define REFUSE(d, c, rid, code, ...) \
-    do { \
-        (d)->n_refused++; \
-        if (front_error(d, c, rid, code, 0, __VA_ARGS__) < 0) \
-            log_debug("a refusal was not taken"); \
-    } while (0)
-
-/* ---- in: one function a message type */
-
-static void
-hello(struct daemon *d, struct client *c, const struct msg *m)
-{
-    uint64_t min = LAGAN_WIRE_VERSION, max = LAGAN_WIRE_VERSION;
-    struct msg_span session = { 0 };
-    msgpack_packer p;
-
-    msg_u64(&m->map, "min", &min);
-    msg_u64(&m->map, "max", &max);
-    if (min > LAGAN_WIRE_VERSION || max < LAGAN_WIRE_VERSION) {
-        REFUSE(d, c, m->rid, LAGAN_E_UNSUPPORTED,
-               "protocol versions %llu to %llu are offered, version %d is spoken here",
-               (unsigned long long)min, (unsigned long long)max, LAGAN_WIRE_VERSION);
-        return;
-    }
-    msg_str(&m->map, "session", &session);
-    p = front_begin(d, LAGAN_MSG_WELCOME, m->rid, 6);
-    msg_key(&p, "proto");
-    msgpack_pack_uint32(&p, LAGAN_WIRE_VERSION);
-    msg_key(&p, "instance");
-    msg_bin(&p, d->id, sizeof d->id);
-    msg_key(&p, "session");
-    msg_bin(&p, session.p ? session.p : "", session.n <= 16 ? session.n : 0);
-    msg_key(&p, "limits");
-    msgpack_pack_map(&p, 3);
-    msg_key(&p, "frame");
-    msgpack_pack_uint32(&p, LAGAN_MAX_FRAME);
-    msg_key(&p, "win");
-    msgpack_pack_uint32(&p, LAGAN_MAX_WIN);
-    msg_key(&p, "inflight");
-    msgpack_pack_uint32(&p, d->config->o.max_inflight);
-    msg_key(&p, "models");
-    msgpack_pack_array(&p, d->config->n_models);
-    for (uint32_t i = 0; i < d->config->n_models; i++) msg_text(&p, d->config->model[i].keys.name);
-    msg_key(&p, "state");
-    msg_text(&p, command_state(d));
-    send_out(d, c);
-}
-
-static void
-submit(struct daemon *d, struct client *c, const struct msg *m)
-{
-    struct row *r;
-    struct err e;
-    int code = admission_take(d, c, m, &r, &e);
-    msgpack_packer p;
-
-    if (code) {
-        REFUSE(d, c, m->rid, (uint32_t)code, "%s", e.text);
-        return;
-    }
-    FP(front_taken);
-    d->n_requests++;
-    c->n_open++;
-    p = front_begin(d, LAGAN_MSG_ACCEPT, m->rid, 2);
-    msg_key(&p, "pos");
-    msgpack_pack_uint32(&p, ledger_n_queued(d->ledger));
-    msg_key(&p, "id");
-    msgpack_pack_uint64(&p, r->id);
-    send_out(d, c);
-    FP(front_accepted);
-}
-
-static void
-ack(struct daemon *d, struct client *c, const struct msg *m)
-{
-    struct row *r = ledger_find(d->ledger, c->handle, m->rid);
-    uint64_t n, win = 0;
-
-    if (!r) return; /* crossed its DONE */
-    if (msg_u64(&m->map, "n", &n) < 0 || n > UINT32_MAX) {
-        REFUSE(d, c, m->rid, LAGAN_E_INVALID_REQUEST, "ACK: n is the number of a chunk");
-        return;
-    }
-    msg_u64(&m->map, "win", &win);
-    deliver_acked(d, r, (uint32_t)n, win > LAGAN_MAX_WIN ? LAGAN_MAX_WIN : (uint32_t)win);
-}
-
-static void
-cancel_one(struct daemon *d, struct client *c, uint64_t rid)
-{
-    struct row *r = ledger_find(d->ledger, c->handle, rid);
-
-    if (r) {
-        row_cancel(d, r, LAGAN_E_CANCELLED, "cancelled by its client after %u tokens",
-                   row_n_tokens(r));
-    } else {
-        REFUSE(d, c, rid, LAGAN_E_NOT_FOUND, "there is no open request %llu to cancel",
-               (unsigned long long)rid);
-    }
-}
-
-/* The rids of a list, or the envelope's. */
-static const msgpack_object *
-rids_of(const struct msg *m, uint32_t *n)
-{
-    const msgpack_object *o = msg_get(&m->map, "rids");
-
-    *n = 0;
-    if (!o || o->type != MSGPACK_OBJECT_ARRAY) return NULL;
-    *n = o->via.array.size;
-    return o->via.array.ptr;
-}
-
-static void
-cancel(struct daemon *d, struct client *c, const struct msg *m)
-{
-    uint32_t n;
-    const msgpack_object *rid = rids_of(m, &n);
-
-    if (!rid && !msg_get(&m->map, "rids")) {
-        cancel_one(d, c, m->rid);
-        return;
-    }
-    for (uint32_t i = 0; i < n; i++) {
-        if (rid[i].type == MSGPACK_OBJECT_POSITIVE_INTEGER) cancel_one(d, c, rid[i].via.u64);
-    }
-}
-
-static void
-query(struct daemon *d, struct client *c, const struct msg *m)
-{
-    static const char *const words[] = { [ROW_QUEUED] = "queued",
-                                         [ROW_DISPATCHED] = "dispatched",
-                                         [ROW_STREAMING] = "streaming",
-                                         [ROW_ENDED] = "ended" };
-    uint32_t n;
-    const msgpack_object *rid = rids_of(m, &n);
-    msgpack_packer p;
-
-    front_reply(d, m->rid, &p);
-    msgpack_pack_array(&p, n);
-    for (uint32_t i = 0; i < n; i++) {
-        uint64_t id = rid[i].type == MSGPACK_OBJECT_POSITIVE_INTEGER ? rid[i].via.u64 : 0;
-        struct row *r = ledger_find(d->ledger, c->handle, id);
-
-        msgpack_pack_map(&p, 3);
-        msg_key(&p, "rid");
-        msgpack_pack_uint64(&p, id);
-        msg_key(&p, "state");
-        msg_text(&p, r ? words[r->state] : "unknown");
-        msg_key(&p, "n");
-        msgpack_pack_uint32(&p, r ? row_n_tokens(r) : 0);
-    }
-    front_reply_end(d, c);
-}
-
-static void
-ping(struct daemon *d, struct client *c, const struct msg *m)
-{
-    const msgpack_object *t = msg_get(&m->map, "t");
-    msgpack_packer p = front_begin(d, LAGAN_MSG_PONG, m->rid, 1);
-
-    msg_key(&p, "t");
-    if (t && (t->type == MSGPACK_OBJECT_POSITIVE_INTEGER || t->type == MSGPACK_OBJECT_FLOAT64 ||
-              t->type == MSGPACK_OBJECT_NEGATIVE_INTEGER)) {
-        msgpack_pack_object(&p, *t);
-    } else {
-        msgpack_pack_nil(&p);
-    }
-    send_out(d, c);
-}
-
-void
-front_frame(struct daemon *d, struct client *c, const void *frame, size_t n)
-{
-    struct msg m;
-    struct err e = { 0 };
-    int r = msg_decode(&m, frame, n, &e);
-
-    if (r == 0) {
-        r = msg_understood(&m.map, &e);
-        if (r < 0) msg_done(&m);
-    }
-    if (r < 0) {
-        REFUSE(d, c, m.rid, r == -EPROTO ? LAGAN_E_UNSUPPORTED : LAGAN_E_INVALID_REQUEST, "%s",
-               e.text);
-        return;
-    }
-    FP(front_decoded);
-    switch (m.type) {
-    case LAGAN_MSG_HELLO:
-        hello(d, c, &m);
-        break;
-    case LAGAN_MSG_SUBMIT:
-        submit(d, c, &m);
-        break;
-    case LAGAN_MSG_ACK:
-        ack(d, c, &m);
-        break;
-    case LAGAN_MSG_CANCEL:
-        cancel(d, c, &m);
-        break;
-    case LAGAN_MSG_QUERY:
-        query(d, c, &m);
-        break;
-    case LAGAN_MSG_PING:
-        ping(d, c, &m);
-        break;
-    case LAGAN_MSG_PONG:
-        break;
-    case LAGAN_MSG_BYE:
-        deliver_client_gone(d, c->handle);
-        break;
-    case LAGAN_MSG_CALL:
-        command_call(d, c, &m);
-        break;
-    default:
-        REFUSE(d, c, m.rid, LAGAN_E_UNSUPPORTED, "message type %u is not served here", m.type);
-    }
-    msg_done(&m);
+    front_answer(d, c);
 }
 
 /* ---- the pump */
@@ -478,8 +254,8 @@ receive(struct daemon *d, enum front_door door)
     if (!c) {
         log_debug("a client is not served: there are %u", session_n(d->sessions));
     } else if (n_extra) {
-        REFUSE(d, c, 0, LAGAN_E_INVALID_REQUEST, "a message is one frame, this one has %u",
-               n_extra + 1);
+        FRONT_REFUSE(d, c, 0, LAGAN_E_INVALID_REQUEST, "a message is one frame, this one has %u",
+                     n_extra + 1);
     } else {
         front_frame(d, c, zmq_msg_data(&frame), zmq_msg_size(&frame));
     }

@@ -31,6 +31,15 @@ int front_error(struct daemon *d, struct client *c, uint64_t rid, uint32_t code,
 void front_reply(struct daemon *d, uint64_t rid, msgpack_packer *p);
 void front_reply_end(struct daemon *d, struct client *c);
 
+/* d->out as an answer that nothing waits for: a client that cannot take it has lost it. */
+void front_answer(struct daemon *d, struct client *c);
+/* A refusal that no request stands behind. */
+#define FRONT_REFUSE(d, c, rid, code, ...) \
+    do { \
+        (d)->n_refused++; \
+        (void)front_error(d, c, rid, code, 0, __VA_ARGS__); \
+    } while (0)
+
 /* What one frame of a client leads to; the frame has been received whole. */
 void front_frame(struct daemon *d, struct client *c, const void *frame, size_t n);
 

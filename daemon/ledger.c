@@ -275,6 +275,17 @@ unkeep(struct ledger *l, struct row *r)
     r->kept = false;
 }
 
+void
+ledger_unname(struct ledger *l, struct row *r)
+{
+    if (r->kept) {
+        unkeep(l, r);
+        forget(l, r);
+    } else {
+        unname(l, r);
+    }
+}
+
 static bool
 drop_oldest(struct ledger *l)
 {

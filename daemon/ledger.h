@@ -64,6 +64,7 @@ struct row {
     bool no_resume;          /* its client wants worker_lost rather than another worker */
     nsec accepted, deadline; /* deadline: NSEC_NEVER without */
     nsec ended, left;        /* when it ended; when its client went away */
+    nsec patience;           /* so long it goes on without one */
     nsec stalled; /* since when nothing could go: window shut or queue full; 0: it could */
     uint32_t win, n_chunks, n_acked;
     uint32_t mark_chunk, mark_token; /* when that chunk is acked, tokens before that are safe */
@@ -81,8 +82,10 @@ struct row {
     uint32_t submit_bytes;
 
     uint32_t n_said, n_text_said; /* tokens and text bytes the worker has sent */
-    uint32_t n_prompt_said;       /* prompt positions with log-probabilities */
-    uint32_t n_sent;              /* tokens the client has */
+    bool
+        text_unknown; /* it began with tokens of the client's: a worker will say how long their text is */
+    uint32_t n_prompt_said; /* prompt positions with log-probabilities */
+    uint32_t n_sent;        /* tokens the client has */
     uint32_t n_prompt_sent;
     struct bytes token; /* i32: all of them, sent or not: what a resume needs */
     struct bytes text;  /* likewise */
@@ -118,6 +121,8 @@ int ledger_take(struct ledger *l, uint32_t client, uint64_t rid, struct rec_subm
  * or any row with that key; look first. A kept row with that rid loses its names. */
 int ledger_name(struct ledger *l, struct row *r, const struct session_id *session, const char *key,
                 uint32_t n_key) MUST_USE;
+/* It will not be found any more; a kept row is gone with that. */
+void ledger_unname(struct ledger *l, struct row *r);
 /* Open, or ended and kept. NULL: unknown, and it may be run. */
 struct row *ledger_find_rid(struct ledger *l, const struct session_id *session, uint64_t rid);
 struct row *ledger_find_key(struct ledger *l, const struct session_id *session, const char *key,

@@ -117,6 +117,7 @@ may_run(struct daemon *d, struct row *r)
     struct err e;
     int k = admission_fits(&d->facts[r->model], r->submit, &e);
 
+    if (!k) k = admission_fits_done(&d->facts[r->model], r->token.p, row_n_tokens(r), &e);
     if (k) {
         row_end(d, r, (uint16_t)k, "%s", e.text);
     } else if (poisons_has(&d->poisons, r->submit, d->now)) {

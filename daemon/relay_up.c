@@ -140,6 +140,8 @@ take_out(struct worker *w, struct rest *b, struct err *e)
     if (!r) return -EBADMSG;
     if (o.output) return wrong(e, "STEP: output", o.output, 0);
     if (o.first != r->n_said) return wrong(e, "STEP: first", o.first, r->n_said);
+    if (r->text_unknown) r->n_text_said = o.text_first;
+    r->text_unknown = false;
     if (o.text_first != r->n_text_said) {
         return wrong(e, "STEP: text_first", o.text_first, r->n_text_said);
     }
@@ -274,7 +276,9 @@ take_reject(struct worker *w, struct rest *b, struct err *e)
     }
     r = named(w, j.row, j.gen, e);
     if (!r) return -EBADMSG;
-    if (r->n_said) return err_set(e, -EBADMSG, "REJECT: row %u has tokens already", j.row);
+    /* Those of a predecessor do not count. */
+    if (r->state == ROW_STREAMING)
+        return err_set(e, -EBADMSG, "REJECT: row %u has tokens already", j.row);
     if (j.reason < LAGAN_E_INVALID_REQUEST || !msg_reason(j.reason, NULL)) {
         return err_set(e, -EBADMSG, "REJECT: there is no error %u", j.reason);
     }

@@ -3,6 +3,7 @@
 #define DAEMON_SESSION_H
 
 #include "base/base.h"
+#include "daemon/ledger.h"
 
 enum { MAX_CLIENTS = 1024, MAX_ROUTING_ID = 255 };
 enum front_door { DOOR_API, DOOR_CTL, N_DOORS };
@@ -13,7 +14,9 @@ struct client {
     bool used;
     enum front_door door;
     uint8_t id_len, id[MAX_ROUTING_ID];
-    nsec heard;      /* last message of any kind */
+    nsec heard; /* last message of any kind */
+    bool has_session;
+    struct session_id session;
     uint32_t n_open; /* requests not answered for good */
 };
 

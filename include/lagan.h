@@ -13,7 +13,11 @@
  *     while (lagan_next(c, &ev, -1) > 0 && ev.kind == LAGAN_EVENT_TOKENS) fwrite(ev.text, 1, ev.text_len, stdout);
  *
  * Call lagan_next() at least every few seconds (or watch lagan_fd(), which also wakes for that): it
- * answers for the connection's life. A connection that is lost is made again behind the scenes.
+ * answers for the connection's life. A connection that is lost is made again behind the scenes, and its
+ * requests go on, also when lagand itself was started anew: then they are submitted again with the
+ * tokens that came, and no token comes twice or is left out. Of this a caller notices a pause, and the
+ * score, which then is that of the tokens since. Only what cannot go on ends with an ERROR: a request
+ * whose key `resume` is false, and any when there is no lagand for longer than lagan_patience().
  *
  * Errors are negative errno values; lagan_why() has the sentence, for lagan_open() as lagan_why(NULL). Compatibility: additions only within
  * one soname; structs that the library fills carry their size in lagan_event.size and grow at the end.
@@ -40,7 +44,7 @@ enum lagan_event_kind {
     LAGAN_EVENT_OUTPUT,     /* one output is finished */
     LAGAN_EVENT_DONE,       /* the request is over: its last event */
     LAGAN_EVENT_ERROR,      /* the request is over, with code and message: its last event */
-    LAGAN_EVENT_LOST        /* the connection: every open request gets one ERROR before it */
+    LAGAN_EVENT_LOST /* no lagand for too long: every open request gets one ERROR before it */
 };
 
 struct lagan_top {
@@ -74,6 +78,8 @@ struct lagan_event { /* pointers are valid until the next call on the connection
  * made behind the scenes), else waits for WELCOME: -ETIMEDOUT. */
 LAGAN_EXPORT int lagan_open(struct lagan **ret, const char *endpoint, int timeout_ms);
 LAGAN_EXPORT void lagan_close(struct lagan *c); /* NULL is nothing; open requests are cancelled */
+/* How long requests wait for a connection that broke to be made again; -1 for ever. 30,000 at first. */
+LAGAN_EXPORT void lagan_patience(struct lagan *c, int ms);
 LAGAN_EXPORT int lagan_fd(const struct lagan *c);
 LAGAN_EXPORT const char *lagan_why(const struct lagan *c); /* NULL: this thread's lagan_open() */
 LAGAN_EXPORT const char *lagan_version(void);

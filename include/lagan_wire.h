@@ -17,21 +17,29 @@
 
 /* Message types. C: client, D: lagand. */
 #define LAGAN_MESSAGES(X) \
-    X(1, HELLO, "C: protocol range {min, max}, client, session (16 bytes, optional), win") \
+    X(1, HELLO, \
+      "C: protocol range {min, max}, client, session (16 random bytes, optional: whoever knows them " \
+      "is this client, also on another connection)") \
     X(2, WELCOME, \
       "D: proto, instance (16 bytes, new at each start), session, limits, models, state") \
     X(3, SUBMIT, "C: a request; the keys of LAGAN_FIELDS, flat in the map") \
-    X(4, ACCEPT, "D: key, pos in the queue; from here exactly one DONE or ERROR follows") \
+    X(4, ACCEPT, \
+      "D: pos in the queue, id, seed (the one used); from here exactly one DONE or ERROR follows") \
     X(5, CHUNK, \
       "D: n chunk number; o output, i first position, t tokens (i32 LE bin), s text, lp (f32 LE " \
-      "bin), tp {k, d: bin of i32, f32}; or pl {i, lp, k, d, t}: the prompt's log-probabilities") \
+      "bin), tp {k, d: bin of i32, f32}; or pl {i, lp, k, d, t}: the prompt's log-probabilities; " \
+      "more: true when tokens and text do not end together here; end: with the output's last token " \
+      "what DONE will say of it") \
     X(6, ACK, "C: n cumulative chunk number, win") \
     X(7, DONE, \
       "D: outputs, each {o, reason, word, n_tok, score, cached, seed, resumed, adopted, " \
       "recomputed}") \
     X(8, ERROR, "D: code, word, message, retryable, delivered; rid 0: the frame had none") \
     X(9, CANCEL, "C: rids, a list; {} cancels the rid of the envelope") \
-    X(10, RESUME, "C: rids and the positions it has") \
+    X(10, RESUME, \
+      "C: after HELLO with the session of a lost connection, every open request: rids, and of each " \
+      "have (tokens) and text (bytes since its SUBMIT); lists of one length. The answer is REPLY " \
+      "{unknown: rids}; the others go on from there with chunk 1") \
     X(11, QUERY, "C: rids; answered with their states") \
     X(12, PING, "both: t") \
     X(13, PONG, "both: t as it came") \
@@ -95,6 +103,7 @@ enum lagan_reason {
     X(IDS,   decoder_ids,         1, LAGAN_MAX_IDS, 0, 1, "encoder-decoder: the decoder's prefix; default [decoder_start_token_id]") \
     X(STR,   model,               1, 256,      0,  1, "which of the served models; may be left out when there is one") \
     X(STR,   key,                 1, LAGAN_MAX_KEY, 0, 1, "idempotency key: a second SUBMIT with it is the first one") \
+    X(IDS,   done,                0, LAGAN_MAX_IDS, 0, 1, "tokens of the answer that came before: it goes on behind them; with the seed they were made with") \
     X(U32,   max_tokens,          1, 1 << 24,  16, 1, "at most this many new tokens") \
     X(U32,   min_tokens,          0, 1 << 24,  0,  1, "no end-of-sequence token before this many") \
     X(F64,   temperature,         0, 100,      0,  1, "0 is greedy") \
@@ -115,6 +124,7 @@ enum lagan_reason {
     X(U64,   deadline_ms,         0, 0,        0,  1, "give up after so many milliseconds; 0 is never") \
     X(U32,   win,                 1, LAGAN_MAX_WIN, LAGAN_DEFAULT_WIN, 1, "chunks that may be under way before an ACK") \
     X(BOOL,  resume,              0, 1,        1,  1, "go on with another worker when one is lost") \
+    X(U32,   on_disconnect,       0, 600000, 10000, 1, "milliseconds that it goes on without a connection, for the same session to come back") \
     X(U32,   beams,               1, LAGAN_MAX_BEAMS, 1, 0, "beam search with so many beams") \
     X(F64,   length_penalty,   -100, 100,      1,  0, "beam search: over 0 favours long outputs") \
     X(EARLY, early_stopping,      0, 2,        0,  0, "beam search: true, false or \"never\"") \

@@ -45,12 +45,12 @@ token_id msg_id(const struct msg_ids *ids, uint32_t i);
 
 /* SUBMIT: every key of CONTRACT 3, checked for type and range; what is absent has its default. */
 struct msg_request {
-    struct msg_ids ids, decoder_ids, eos_ids, stop_ids;
+    struct msg_ids ids, decoder_ids, done, eos_ids, stop_ids;
     struct msg_span text, model, key;
     bool has_text, has_seed, has_max_tokens, ignore_eos, resume, has_eos;
     uint32_t n_stop;
     struct msg_span stop[LAGAN_MAX_STOPS];
-    uint32_t max_tokens, min_tokens, top_k, logprobs, prompt_logprobs, win;
+    uint32_t max_tokens, min_tokens, top_k, logprobs, prompt_logprobs, win, on_disconnect;
     bool want_logprobs, want_prompt_logprobs; /* the key was given (0 is a value) */
     double temperature, top_p, min_p, repetition_penalty, priority;
     uint64_t seed;
@@ -64,6 +64,13 @@ struct msg_request {
 };
 /* -EINVAL: the sentence names key, value and what would be right. *ret is written on success only. */
 int msg_request(struct msg_request *ret, const struct msg *m, struct err *e) MUST_USE;
+
+/* RESUME: three lists of n unsigned integers. -EINVAL: a list is missing, shorter, or of something else. */
+struct msg_resume {
+    uint32_t n;
+    const msgpack_object *rid, *have, *text;
+};
+int msg_resume(struct msg_resume *ret, const struct msg *m, struct err *e) MUST_USE;
 
 /* Read one key of a map. -ENOENT absent, -EINVAL wrong type. */
 int msg_u64(const msgpack_object *map, const char *key, uint64_t *ret);

@@ -1,4 +1,4 @@
-/* msg_request.c - SUBMIT's map to struct msg_request, see msg.h.
+/* msg_request.c - SUBMIT's map to struct msg_request, and RESUME's lists; see msg.h.
  *
  * One walk over LAGAN_FIELDS of lagan_wire.h: a row's kind picks the reader, its key is also the
  * field's name. What rows cannot say (ids or text, min_tokens beside max_tokens) follows the walk.
@@ -226,9 +226,46 @@ msg_request(struct msg_request *ret, const struct msg *m, struct err *e)
         return err_set(e, -EINVAL, "both ids and text are given, a request has one of them");
     if (!q.ids.o && !q.has_text && !q.encoder_features)
         return err_set(e, -EINVAL, "there is no prompt: give ids or text");
+    if (q.done.n >= q.max_tokens)
+        return err_set(e, -EINVAL, "done has %u tokens, max_tokens of all are %u", q.done.n,
+                       q.max_tokens);
     if (q.min_tokens > q.max_tokens)
         return err_set(e, -EINVAL, "min_tokens is %u, more than max_tokens, which is %u",
                        q.min_tokens, q.max_tokens);
     *ret = q;
+    return 0;
+}
+
+/* ---- RESUME */
+
+/* *n: its length, or, when that is not 0, what it must be. */
+static int
+read_list(const struct msg *m, const char *key, uint32_t *n, const msgpack_object **ret,
+          struct err *e)
+{
+    const msgpack_object *o = msg_get(&m->map, key);
+    uint32_t i;
+
+    if (!o || o->type != MSGPACK_OBJECT_ARRAY || !o->via.array.size)
+        return err_set(e, -EINVAL, "%s is not a list with entries", key);
+    if (*n && o->via.array.size != *n)
+        return err_set(e, -EINVAL, "%s has %u entries, rids has %u", key, o->via.array.size, *n);
+    for (i = 0; i < o->via.array.size; i++)
+        if (o->via.array.ptr[i].type != MSGPACK_OBJECT_POSITIVE_INTEGER)
+            return err_set(e, -EINVAL, "%s[%u] is not an unsigned integer", key, i);
+    *n = o->via.array.size;
+    *ret = o->via.array.ptr;
+    return 0;
+}
+
+int
+msg_resume(struct msg_resume *ret, const struct msg *m, struct err *e)
+{
+    struct msg_resume r = { 0 };
+
+    TRY(read_list(m, "rids", &r.n, &r.rid, e));
+    TRY(read_list(m, "have", &r.n, &r.have, e));
+    TRY(read_list(m, "text", &r.n, &r.text, e));
+    *ret = r;
     return 0;
 }

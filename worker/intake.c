@@ -177,6 +177,9 @@ intake_text_done(struct worker *w, struct request *r, nsec now)
         return;
     }
     if (r->reason) return refuse(w, r, r->reason, "%s", r->why);
+    if (!w->e.max_source && (uint64_t)r->n_ids + r->n_sent > w->requests.room_ids)
+        return refuse(w, r, LAGAN_E_TOO_LONG, "the prompt is %u tokens, and %u more came before",
+                      r->n_ids, r->n_sent);
     if (!w->e.max_source && r->n_sent) /* delivered tokens wait behind the room's prompt part */
         memmove(r->ids + r->n_ids, r->ids + w->requests.room_ids - r->n_sent,
                 r->n_sent * sizeof(token_id));
@@ -298,7 +301,8 @@ submit(struct worker *w, const char *data, size_t n, nsec now, struct err *e)
         refuse(w, r, LAGAN_E_INVALID_REQUEST, "decoder_ids: the model has no encoder");
         return 0;
     }
-    if (s.text_bytes > w->requests.room_text || s.n_decoder + (uint64_t)s.n_done > room - first ||
+    if (s.text_bytes > w->requests.room_text ||
+        MAX(s.n_decoder, (uint32_t)(first > 0)) + (uint64_t)s.n_done > room - first ||
         (uint64_t)s.n_prompt + s.n_done > (first ? (uint64_t)first + s.n_done : room)) {
         refuse(w, r, LAGAN_E_TOO_LONG, "the prompt is %u tokens, at most %u are taken",
                first && s.n_prompt <= first ? s.n_decoder : s.n_prompt, first ? first : room);

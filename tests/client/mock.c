@@ -15,6 +15,7 @@ void
 mock_dir(struct mock *m)
 {
     m->pid = 0;
+    m->refusals = NULL;
     strcpy(m->dir, "/tmp/lagan-mock-XXXXXX");
     if (!mkdtemp(m->dir)) abort();
     snprintf(m->endpoint, sizeof m->endpoint, "ipc://%s/api.sock", m->dir);
@@ -40,7 +41,8 @@ mock_start(struct mock *m, const char *proto)
     m->pid = fork();
     if (m->pid == 0) {
         prctl(PR_SET_PDEATHSIG, SIGKILL);
-        execl("tests/client/mock_lagand", "mock_lagand", m->dir, proto, (char *)NULL);
+        execl("tests/client/mock_lagand", "mock_lagand", m->dir, proto,
+              m->refusals ? m->refusals : "0", (char *)NULL);
         _exit(127);
     }
     while (!listens(m) && --tries) usleep(2000);

@@ -7,7 +7,8 @@
 struct mock {
     pid_t pid;
     char dir[64];
-    char endpoint[96]; /* of its api.sock */
+    char endpoint[96];    /* of its api.sock */
+    const char *refusals; /* NULL: none */
 };
 
 /* A directory for sockets, nobody in it yet. */

@@ -1,4 +1,4 @@
-/* mock_lagand.c - a lagand that speaks the wire and has no worker: mock_lagand DIR [PROTO].
+/* mock_lagand.c - a lagand that speaks the wire and has no worker: mock_lagand DIR [PROTO [REFUSALS]].
  *
  * It serves DIR/api.sock and DIR/ctl.sock. What a request's text says decides the answer:
  *
@@ -14,6 +14,10 @@
  *     gap            chunk 1, then chunk 3
  *     bye            BYE
  *     lp             like echo "ab"
+ *     last           "ab" whose last chunk says how it ends, and no DONE
+ *     prompt         two prompt positions, a chunk each, and nothing more; three when REFUSALS is set
+ * A client that has a session may come back on another connection and RESUME. REFUSALS: so many SUBMITs
+ * that go on behind tokens are refused first.
  * A prompt of ids is answered with the same ids. The CALL "verb" args come back for the verb "echo".
  */
 #include "ipc/msg.h"
@@ -37,6 +41,7 @@ struct peer {
 struct row { /* a stream under way */
     bool used, hang;
     struct peer peer;
+    char session[16];
     uint64_t rid, sent, acked;
     uint32_t win, at, n;
     unsigned char *text;
@@ -44,6 +49,11 @@ struct row { /* a stream under way */
 
 static void *sock, *api_sock, *ctl_sock;
 static struct row rows[MAX_ROWS];
+static struct {
+    struct peer peer;
+    char session[16];
+} sessions[MAX_ROWS];
+static uint32_t n_sessions, n_refusals;
 static uint8_t instance[16];
 static int proto = 1;
 static msgpack_sbuffer b;
@@ -126,6 +136,17 @@ advance(struct row *r)
     r->used = false;
 }
 
+static const char *
+session_of(const struct peer *from)
+{
+    uint32_t i = n_sessions;
+
+    while (i-- > 0)
+        if (sessions[i].peer.n == from->n && !memcmp(sessions[i].peer.id, from->id, from->n))
+            return sessions[i].session;
+    return "no session here";
+}
+
 static struct row *
 new_row(const struct peer *from, uint64_t rid, uint32_t win)
 {
@@ -134,7 +155,81 @@ new_row(const struct peer *from, uint64_t rid, uint32_t win)
     for (i = 0; i < MAX_ROWS && rows[i].used; i++) continue;
     check(i < MAX_ROWS);
     rows[i] = (struct row){ .used = true, .peer = *from, .rid = rid, .win = win };
+    memcpy(rows[i].session, session_of(from), 16);
     return &rows[i];
+}
+
+static uint64_t
+number_at(const struct msg *m, const char *key, uint32_t i)
+{
+    const msgpack_object *list = msg_get(&m->map, key);
+
+    check(list && list->type == MSGPACK_OBJECT_ARRAY && i < list->via.array.size);
+    return list->via.array.ptr[i].via.u64;
+}
+
+static void
+take_resume(const struct peer *from, const struct msg *m)
+{
+    uint32_t n = msg_get(&m->map, "rids")->via.array.size, k = 0, i, j;
+    uint64_t unknown[MAX_ROWS];
+    struct row *known[MAX_ROWS];
+
+    check(n <= MAX_ROWS);
+    for (i = 0; i < n; i++) {
+        known[i] = NULL;
+        for (j = 0; j < MAX_ROWS; j++)
+            if (rows[j].used && rows[j].rid == number_at(m, "rids", i) &&
+                !memcmp(rows[j].session, session_of(from), 16))
+                known[i] = &rows[j];
+        if (!known[i]) unknown[k++] = number_at(m, "rids", i);
+    }
+    begin(LAGAN_MSG_REPLY, m->rid, 1);
+    msg_key(&p, "result"), msgpack_pack_map(&p, 1);
+    msg_key(&p, "unknown"), msgpack_pack_array(&p, k);
+    for (i = 0; i < k; i++) msgpack_pack_uint64(&p, unknown[i]);
+    send_out(from);
+    for (i = 0; i < n; i++) {
+        if (!known[i]) continue;
+        known[i]->peer = *from;
+        known[i]->at = (uint32_t)number_at(m, "have", i);
+        known[i]->sent = known[i]->acked = 0;
+        advance(known[i]);
+    }
+}
+
+static void
+send_last(const struct peer *to, uint64_t rid, bool all)
+{
+    const int32_t ids[2] = { 'a', 'b' };
+
+    begin(LAGAN_MSG_CHUNK, rid, 6);
+    msg_key(&p, "o"), msgpack_pack_int(&p, 0);
+    msg_key(&p, "i"), msgpack_pack_int(&p, 0);
+    msg_key(&p, "n"), msgpack_pack_uint64(&p, 1);
+    msg_key(&p, "t"), msg_bin(&p, ids, sizeof ids);
+    msg_key(&p, "s"), msg_text(&p, "ab");
+    msg_key(&p, "end"), msgpack_pack_map(&p, 3);
+    msg_key(&p, "reason"), msgpack_pack_int(&p, LAGAN_FINISH_STOP);
+    msg_key(&p, "n_tok"), msgpack_pack_int(&p, 2);
+    msg_key(&p, "seed"), msgpack_pack_int(&p, 5);
+    send_out(to);
+    if (all) send_done(to, rid, 2);
+}
+
+static void
+send_prompt(const struct peer *to, uint64_t rid, uint32_t n)
+{
+    const float lp[3] = { 0.0f, -1.0f, -2.0f };
+
+    for (uint32_t i = 0; i < n; i++) {
+        begin(LAGAN_MSG_CHUNK, rid, 2);
+        msg_key(&p, "n"), msgpack_pack_uint64(&p, i + 1);
+        msg_key(&p, "pl"), msgpack_pack_map(&p, 2);
+        msg_key(&p, "i"), msgpack_pack_uint32(&p, i);
+        msg_key(&p, "lp"), msg_bin(&p, lp + i, 4);
+        send_out(to);
+    }
 }
 
 static void
@@ -200,7 +295,13 @@ take_submit(const struct peer *from, const struct msg *m)
         send_error(from, m->rid, LAGAN_E_INVALID_REQUEST, text);
         return;
     }
-    begin(LAGAN_MSG_ACCEPT, m->rid, 0);
+    if (q.done.n && n_refusals) {
+        n_refusals--;
+        send_error(from, m->rid, LAGAN_E_QUEUE_FULL, "not yet");
+        return;
+    }
+    begin(LAGAN_MSG_ACCEPT, m->rid, 1);
+    msg_key(&p, "seed"), msgpack_pack_int(&p, 4711);
     send_out(from);
     if (!q.has_text) {
         r = new_row(from, m->rid, q.win);
@@ -217,11 +318,19 @@ take_submit(const struct peer *from, const struct msg *m)
         r = new_row(from, m->rid, q.win);
         r->n = MIN((uint32_t)strlen(rest), q.max_tokens);
         r->text = (unsigned char *)strdup(rest);
+        r->at = q.done.n;
         advance(r);
     } else if (sscanf(text, "many %d", &n) == 1) {
         r = new_row(from, m->rid, q.win);
         r->n = (uint32_t)n;
+        r->at = q.done.n;
+        check(!q.done.n || q.seed == 4711); /* the one that ACCEPT said */
         advance(r);
+    } else if (!strcmp(text, "last")) {
+        send_last(from, m->rid, /* all= */ false);
+    } else if (!strcmp(text, "prompt")) {
+        send_prompt(from, m->rid, n_refusals ? 3 : 2);
+        new_row(from, m->rid, q.win)->hang = true;
     } else if (sscanf(text, "error %d", &n) == 1) {
         send_error(from, m->rid, (uint32_t)n, "as the test wished");
     } else if (sscanf(text, "late %d", &n) == 1) {
@@ -369,6 +478,7 @@ take_call(const struct peer *from, const struct msg *m)
 static void
 take(const struct peer *from, const void *frame, size_t n)
 {
+    struct msg_span session;
     struct msg m;
     struct err e;
     uint64_t v;
@@ -381,6 +491,11 @@ take(const struct peer *from, const void *frame, size_t n)
     }
     switch (m.type) {
     case LAGAN_MSG_HELLO:
+        if (msg_str(&m.map, "session", &session) == 0 && session.n == 16) {
+            check(n_sessions < MAX_ROWS);
+            sessions[n_sessions].peer = *from;
+            memcpy(sessions[n_sessions++].session, session.p, 16);
+        }
         begin(LAGAN_MSG_WELCOME, 0, 3);
         msg_key(&p, "proto"), msgpack_pack_int(&p, proto);
         msg_key(&p, "instance"), msg_bin(&p, instance, 16);
@@ -389,6 +504,9 @@ take(const struct peer *from, const void *frame, size_t n)
         break;
     case LAGAN_MSG_SUBMIT:
         take_submit(from, &m);
+        break;
+    case LAGAN_MSG_RESUME:
+        take_resume(from, &m);
         break;
     case LAGAN_MSG_CALL:
         take_call(from, &m);
@@ -469,6 +587,7 @@ main(int argc, char **argv)
     if (argc < 2 || !random || fread(instance, 1, 16, random) != 16) return 2;
     fclose(random);
     if (argc > 2) proto = atoi(argv[2]);
+    if (argc > 3) n_refusals = (uint32_t)atoi(argv[3]);
     sigaction(SIGTERM, &act, NULL);
     sigemptyset(&none_blocked);
     sigprocmask(SIG_SETMASK, &none_blocked, NULL);

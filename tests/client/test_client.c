@@ -268,7 +268,7 @@ another_protocol_is_refused_with_both_numbers(void **state)
 }
 
 static void
-when_lagand_dies_each_open_request_fails_once_and_then_it_is_said(void **state)
+when_no_lagand_comes_back_each_request_fails_once_and_then_it_is_said(void **state)
 {
     struct mock own;
     struct lagan *c;
@@ -285,6 +285,7 @@ when_lagand_dies_each_open_request_fails_once_and_then_it_is_said(void **state)
     b = ask(c, "hang");
     ev.size = sizeof ev;
     assert_int_equal(lagan_next(c, &ev, 50), 0);
+    lagan_patience(c, 200);
     mock_kill(&own);
     ev = next(c, LAGAN_EVENT_ERROR);
     assert_int_equal(ev.id, a);
@@ -325,6 +326,7 @@ a_lagand_that_is_silent_is_asked_and_then_lost(void **state)
     assert_int_equal(lagan_next(c, &ev, 20), 0);
     assert_true(c->ping_at != 0);
     c->ping_at -= 9 * NSEC_S; /* nine seconds later */
+    lagan_patience(c, 100);
     assert_int_equal(next(c, LAGAN_EVENT_ERROR).id, id);
     assert_non_null(strstr(next(c, LAGAN_EVENT_LOST).message, "said nothing"));
     kill(own.pid, SIGCONT);
@@ -613,7 +615,7 @@ main(void)
         cmocka_unit_test(a_request_may_be_submitted_before_there_is_a_lagand),
         cmocka_unit_test(a_lagand_that_is_not_there_is_a_timeout_with_words),
         cmocka_unit_test(another_protocol_is_refused_with_both_numbers),
-        cmocka_unit_test(when_lagand_dies_each_open_request_fails_once_and_then_it_is_said),
+        cmocka_unit_test(when_no_lagand_comes_back_each_request_fails_once_and_then_it_is_said),
         cmocka_unit_test(a_lagand_that_is_silent_is_asked_and_then_lost),
         cmocka_unit_test(a_caller_who_was_away_finds_the_answer_before_the_clock_is_asked),
         cmocka_unit_test(the_descriptor_is_readable_until_everything_was_taken),

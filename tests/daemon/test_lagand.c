@@ -399,7 +399,7 @@ hostile_frames_are_answered_and_nothing_breaks(void **state)
         { "\x94\x01\x0c\x05\x80\x00", 6, LAGAN_E_INVALID_REQUEST },
         { "\x94\x02\x0c\x05\x80", 5, LAGAN_E_UNSUPPORTED },
         { "\x94\x01\x63\x05\x80", 5, LAGAN_E_UNSUPPORTED },
-        { "\x94\x01\x0a\x05\x80", 5, LAGAN_E_UNSUPPORTED }, /* RESUME */
+        { "\x94\x01\x0a\x05\x80", 5, LAGAN_E_INVALID_REQUEST }, /* RESUME without a session */
         { "\x94\x01\x0c\x05\x81\xa2!x\x01", 9, LAGAN_E_INVALID_REQUEST },
         { "\x91\x91\x91\x91\x91\x91\x91\x91\x91\x91\x91\x91\x01", 13, LAGAN_E_INVALID_REQUEST },
     };

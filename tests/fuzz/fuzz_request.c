@@ -241,6 +241,8 @@ value_ok(const char *k, uint32_t n, const msgpack_object *v)
     if (KEY("ids")) return ids(v, 1, 4194304);
     if (KEY("decoder_ids")) return ids(v, 1, 4194304);
     if (KEY("eos_ids") || KEY("stop_ids")) return ids(v, 0, 16);
+    if (KEY("done")) return ids(v, 0, 4194304);
+    if (KEY("on_disconnect")) return whole(v, 0, 600000);
     if (KEY("text")) return string(v, 1048576);
     if (KEY("model")) return string(v, 256);
     if (KEY("key")) return string(v, 64);
@@ -277,6 +279,33 @@ whole_or(const msgpack_object *map, const char *key, uint64_t absent)
     return v;
 }
 
+static uint64_t
+n_ids(const msgpack_object *map, const char *key)
+{
+    const msgpack_object *o = msg_get(map, key);
+
+    if (!o) return 0;
+    return o->type == MSGPACK_OBJECT_BIN ? o->via.bin.size / 4 : o->via.array.size;
+}
+
+/* Three lists of one length, of unsigned integers alone. */
+static bool
+twin_resume(const msgpack_object *map)
+{
+    static const char *const keys[] = { "rids", "have", "text" };
+    uint32_t n[3], i, k;
+
+    for (i = 0; i < 3; i++) {
+        const msgpack_object *o = msg_get(map, keys[i]);
+
+        if (!o || o->type != MSGPACK_OBJECT_ARRAY) return false;
+        n[i] = o->via.array.size;
+        for (k = 0; k < n[i]; k++)
+            if (o->via.array.ptr[k].type != POSITIVE) return false;
+    }
+    return n[0] && n[0] == n[1] && n[1] == n[2];
+}
+
 static bool
 twin_request(const msgpack_object *map)
 {
@@ -290,6 +319,7 @@ twin_request(const msgpack_object *map)
     }
     if (has_ids && has_text) return false;
     if (!has_ids && !has_text && !msg_get(map, "encoder_features")) return false;
+    if (n_ids(map, "done") >= whole_or(map, "max_tokens", 16)) return false;
     return whole_or(map, "min_tokens", 0) <= whole_or(map, "max_tokens", 16);
 }
 
@@ -316,6 +346,7 @@ static void
 look_at(const uint8_t *frame, size_t n)
 {
     struct msg_request q;
+    struct msg_resume resume;
     struct msg m;
     struct err e = { 0 };
     bool fine = twin_check(frame, n);
@@ -328,6 +359,13 @@ look_at(const uint8_t *frame, size_t n)
     check(fine || r < 0);
     if (r < 0) return;
     check(m.version == 1 && m.map.type == MSGPACK_OBJECT_MAP);
+    r = msg_resume(&resume, &m, &e);
+    check((r == 0) == twin_resume(&m.map) && (r == 0 || (r == -EINVAL && *e.text)));
+    for (i = 0; r == 0 && i < resume.n; i++) {
+        check(resume.rid[i].via.u64 == msg_get(&m.map, "rids")->via.array.ptr[i].via.u64);
+        check(resume.have[i].via.u64 == msg_get(&m.map, "have")->via.array.ptr[i].via.u64);
+        check(resume.text[i].via.u64 == msg_get(&m.map, "text")->via.array.ptr[i].via.u64);
+    }
     r = msg_request(&q, &m, &e);
     check((r == 0) == twin_request(&m.map));
     if (r == 0) {

@@ -1,0 +1,276 @@
+/* resume.c - requests that outlive their connection; see client.h and lagan.h.
+ *
+ * Every open request keeps what it was asked with and what has come of it. After a WELCOME on a new
+ * connection lagand is told of all of them in one RESUME: which, and how far each has come. It goes on
+ * from there with those that it knows. A lagand that was started anew may know none: those are submitted
+ * again, with the tokens that came as the beginning of the answer, so that the answer goes on behind
+ * them. What cannot go on exactly ends with an error, and that is the only way a caller hears of it.
+ */
+#include "client/client.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { MOST_TRIES = 20 }; /* submitted again so often without a new token */
+#define RETRY_AFTER (100 * NSEC_MS)
+
+/* ---- frames that lagand could not send any more */
+
+/* As if it had come: behind what came. */
+static void
+come(struct lagan *c, const msgpack_sbuffer *b)
+{
+    struct frame *f = calloc(1, sizeof *f);
+
+    if (!f || zmq_msg_init_size(&f->z, b->size) < 0) {
+        free(f);
+        client_lose(c, LAGAN_E_OUT_OF_MEMORY, "no memory for a frame");
+        return;
+    }
+    memcpy(zmq_msg_data(&f->z), b->data, b->size);
+    check(msg_decode(&f->m, zmq_msg_data(&f->z), b->size, NULL) == 0);
+    *c->last = f;
+    c->last = &f->next;
+    c->came = true;
+}
+
+static void
+end_well(struct lagan *c, const struct row *r)
+{
+    msgpack_sbuffer b;
+    msgpack_packer p;
+
+    msgpack_sbuffer_init(&b);
+    msgpack_packer_init(&p, &b, msgpack_sbuffer_write);
+    msg_begin(&p, LAGAN_MSG_DONE, r->rid, 1);
+    msg_key(&p, "outputs"), msgpack_pack_array(&p, 1);
+    msgpack_sbuffer_write(&b, r->end.data, r->end.size);
+    come(c, &b);
+    msgpack_sbuffer_destroy(&b);
+}
+
+static void
+end_badly(struct lagan *c, const struct row *r, uint32_t code, const char *why)
+{
+    msgpack_sbuffer b;
+    msgpack_packer p;
+
+    msgpack_sbuffer_init(&b);
+    msgpack_packer_init(&p, &b, msgpack_sbuffer_write);
+    msg_begin(&p, LAGAN_MSG_ERROR, r->rid, 3);
+    msg_key(&p, "code"), msgpack_pack_uint32(&p, code);
+    msg_key(&p, "message"), msg_text(&p, why);
+    msg_key(&p, "delivered"), msgpack_pack_uint32(&p, r->n_ids);
+    come(c, &b);
+    msgpack_sbuffer_destroy(&b);
+}
+
+/* ---- SUBMIT */
+
+static void
+pack_ids(msgpack_packer *p, const int32_t *ids, uint32_t n)
+{
+    msgpack_pack_bin(p, 4 * (size_t)n);
+    for (uint32_t i = 0; i < n; i++) {
+        uint32_t v = (uint32_t)ids[i];
+        const uint8_t le[4] = { (uint8_t)v, (uint8_t)(v >> 8), (uint8_t)(v >> 16),
+                                (uint8_t)(v >> 24) };
+
+        msgpack_pack_bin_body(p, le, 4);
+    }
+}
+
+/* The request as it was asked, or, when tokens of it have come, what makes it go on behind them: these
+ * tokens, the seed that made them, what is left of its time, and the prompt's log-probabilities no more. */
+void
+client_pack_submit(const struct row *r, msgpack_sbuffer *b)
+{
+    bool seed = r->n_ids && r->has_seed, time = r->deadline != NSEC_NEVER;
+    uint32_t n = r->n_plain_keys + (r->n_ids ? 1 : r->n_prompt_keys) + seed + time;
+    msgpack_packer p;
+
+    msgpack_packer_init(&p, b, msgpack_sbuffer_write);
+    msg_begin(&p, LAGAN_MSG_SUBMIT, r->rid, n);
+    msgpack_sbuffer_write(b, r->body, r->n_ids ? r->n_plain : r->n_body);
+    if (r->n_ids) msg_key(&p, "done"), pack_ids(&p, r->ids, r->n_ids);
+    if (seed) msg_key(&p, "seed"), msgpack_pack_uint64(&p, r->seed);
+    if (!time) return;
+    msg_key(&p, "deadline_ms");
+    msgpack_pack_uint64(&p, (uint64_t)CEIL_DIV(MAX(r->deadline - clock_now(), NSEC_MS), NSEC_MS));
+}
+
+static void
+submit_again(struct lagan *c, struct row *r)
+{
+    msgpack_sbuffer b;
+
+    r->retry_at = 0;
+    r->here = false;
+    r->taken = r->acked = r->n_text = 0;
+    if (++r->n_tries > MOST_TRIES) {
+        end_badly(c, r, LAGAN_E_WORKER_LOST, "lagand was lost again and again under this request");
+        return;
+    }
+    msgpack_sbuffer_init(&b);
+    client_pack_submit(r, &b);
+    if (b.size > LAGAN_MAX_FRAME)
+        end_badly(c, r, LAGAN_E_TOO_LONG,
+                  "lagand was started anew, and prompt and answer are too long to submit again");
+    else if (client_send(c, &b) < 0)
+        end_badly(c, r, LAGAN_E_INTERNAL, c->why);
+    msgpack_sbuffer_destroy(&b);
+}
+
+/* lagand does not know it. */
+static void
+unknown(struct lagan *c, struct row *r)
+{
+    if (r->over) return;
+    if (r->end.size) {
+        end_well(c, r);
+    } else if (r->cancelled) {
+        end_badly(c, r, LAGAN_E_CANCELLED, "cancelled while the connection was lost");
+    } else if (r->no_resume) {
+        end_badly(c, r, LAGAN_E_WORKER_LOST, "lagand was started anew and resume is false");
+    } else if (r->ragged) {
+        end_badly(c, r, LAGAN_E_WORKER_LOST,
+                  "lagand was started anew between some tokens and their text");
+    } else {
+        submit_again(c, r);
+    }
+}
+
+bool
+client_retries(struct lagan *c, struct row *r, uint32_t code)
+{
+    if (!r->accepted || r->here || c->losing) return false;
+    if (code != LAGAN_E_QUEUE_FULL && code != LAGAN_E_DRAINING && code != LAGAN_E_WORKER_LOST)
+        return false;
+    r->n_tries--; /* it was not lagand that died of it */
+    r->retry_at = clock_now() + RETRY_AFTER;
+    return true;
+}
+
+nsec
+client_retry_at(const struct lagan *c)
+{
+    nsec at = NSEC_NEVER;
+
+    for (uint32_t i = 0; i < c->n_rows && c->welcome; i++)
+        if (c->rows[i].retry_at) at = MIN(at, c->rows[i].retry_at);
+    return at;
+}
+
+void
+client_retry(struct lagan *c, nsec now)
+{
+    for (uint32_t i = 0; i < c->n_rows && c->welcome; i++)
+        if (c->rows[i].retry_at && now >= c->rows[i].retry_at) submit_again(c, &c->rows[i]);
+}
+
+/* ---- RESUME */
+
+/* What came on the old connection and was not given to the caller comes again. */
+static void
+drop_frames(struct lagan *c)
+{
+    while (c->first) {
+        struct frame *f = c->first;
+
+        c->first = f->next;
+        frame_free(f);
+    }
+    c->last = &c->first;
+}
+
+static void
+pack_list(msgpack_packer *p, const char *key, const struct lagan *c,
+          uint64_t (*of)(const struct row *))
+{
+    msg_key(p, key);
+    msgpack_pack_array(p, c->n_rows);
+    for (uint32_t i = 0; i < c->n_rows; i++) msgpack_pack_uint64(p, of(&c->rows[i]));
+}
+
+static uint64_t
+of_rid(const struct row *r)
+{
+    return r->rid;
+}
+static uint64_t
+of_have(const struct row *r)
+{
+    return r->n_ids;
+}
+static uint64_t
+of_text(const struct row *r)
+{
+    return r->n_text;
+}
+void
+client_resume(struct lagan *c)
+{
+    msgpack_sbuffer b;
+    msgpack_packer p;
+
+    drop_frames(c);
+    if (!c->n_rows) return;
+    c->resume_rid = ++c->next_rid;
+    msgpack_sbuffer_init(&b);
+    msgpack_packer_init(&p, &b, msgpack_sbuffer_write);
+    msg_begin(&p, LAGAN_MSG_RESUME, c->resume_rid, 3);
+    pack_list(&p, "rids", c, of_rid);
+    pack_list(&p, "have", c, of_have);
+    pack_list(&p, "text", c, of_text);
+    if (client_send(c, &b) < 0) client_lose(c, LAGAN_E_INTERNAL, c->why);
+    msgpack_sbuffer_destroy(&b);
+}
+
+static void
+cancel_again(struct lagan *c, const struct row *r)
+{
+    msgpack_sbuffer b;
+    msgpack_packer p;
+
+    msgpack_sbuffer_init(&b);
+    msgpack_packer_init(&p, &b, msgpack_sbuffer_write);
+    msg_begin(&p, LAGAN_MSG_CANCEL, r->rid, 0);
+    client_send(c, &b);
+    msgpack_sbuffer_destroy(&b);
+}
+
+static bool
+among(const msgpack_object *list, uint64_t rid)
+{
+    for (uint32_t i = 0; i < list->via.array.size; i++) {
+        const msgpack_object *o = &list->via.array.ptr[i];
+
+        if (o->type == MSGPACK_OBJECT_POSITIVE_INTEGER && o->via.u64 == rid) return true;
+    }
+    return false;
+}
+
+void
+client_resumed(struct lagan *c, const struct msg *m)
+{
+    const msgpack_object *result = msg_get(&m->map, "result"), *list = NULL;
+
+    c->resume_rid = 0;
+    if (m->type == LAGAN_MSG_REPLY && result && result->type == MSGPACK_OBJECT_MAP)
+        list = msg_get(result, "unknown");
+    if (list && list->type != MSGPACK_OBJECT_ARRAY) list = NULL;
+    /* Without a list it was refused: nothing is known there. */
+    for (uint32_t i = 0; i < c->n_rows; i++) {
+        struct row *r = &c->rows[i];
+
+        if (r->rid > m->rid) break; /* submitted since */
+        if (!list || among(list, r->rid)) {
+            unknown(c, r);
+        } else {
+            r->accepted = r->here = true;
+            r->taken = r->acked = 0;
+            if (r->cancelled) cancel_again(c, r);
+        }
+    }
+}

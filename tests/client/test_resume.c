@@ -1,0 +1,291 @@
+/* test_resume.c - requests of liblagan when lagand or the connection goes away under them: none ends with
+ * an error that need not, and no token comes twice or is left out. */
+#include "client/client.h"
+#include "tests/client/mock.h"
+#include "tests/test.h"
+
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+static struct mock mock;
+
+static int
+setup(void **state)
+{
+    (void)state;
+    mock_dir(&mock);
+    mock_start(&mock, "1");
+    return 0;
+}
+
+static int
+teardown(void **state)
+{
+    (void)state;
+    mock_done(&mock);
+    return 0;
+}
+
+static struct lagan *
+connect_mock(void)
+{
+    struct lagan *c = NULL;
+
+    if (lagan_open(&c, mock.endpoint, 5000) < 0) fail_msg("%s", lagan_why(NULL));
+    return c;
+}
+
+static uint64_t
+ask(struct lagan *c, const char *text, bool resume)
+{
+    struct lagan_request *r = lagan_request_new();
+    uint64_t id = 0;
+
+    assert_int_equal(lagan_set_str(r, "text", text, strlen(text)), 0);
+    assert_int_equal(lagan_set_int(r, "max_tokens", 100000), 0);
+    if (!strcmp(text, "prompt")) assert_int_equal(lagan_set_int(r, "prompt_logprobs", 0), 0);
+    if (!resume) assert_int_equal(lagan_set_bool(r, "resume", 0), 0);
+    assert_int_equal(lagan_submit(c, r, &id), 0);
+    lagan_request_free(r);
+    return id;
+}
+
+static struct lagan_event
+next(struct lagan *c, enum lagan_event_kind kind)
+{
+    struct lagan_event ev = { sizeof ev };
+    int r = lagan_next(c, &ev, 5000);
+
+    if (r != 1) fail_msg("%d instead of an event: %s", r, lagan_why(c));
+    if (ev.kind != kind)
+        fail_msg("event %d instead of %d: %s", ev.kind, kind, ev.message ? ev.message : "");
+    return ev;
+}
+
+enum { N = 3, TOKENS = 1000 };
+
+/* Take events of N streams of TOKENS until n of them have come, or all are done: each position once. */
+static void
+take(struct lagan *c, uint32_t *at, uint32_t *n_done, uint32_t n)
+{
+    while (n-- > 0 && *n_done < N) {
+        struct lagan_event ev = { sizeof ev };
+        int r = lagan_next(c, &ev, mock.pid ? 5000 : 0);
+
+        if (r == 0 && !mock.pid) return;
+        if (r != 1) fail_msg("%d instead of an event: %s", r, lagan_why(c));
+        if (ev.kind == LAGAN_EVENT_OUTPUT) continue;
+        if (ev.kind == LAGAN_EVENT_DONE) {
+            assert_int_equal(at[ev.id % N], TOKENS);
+            ++*n_done;
+            continue;
+        }
+        if (ev.kind != LAGAN_EVENT_TOKENS) fail_msg("event %d: %s", ev.kind, ev.message);
+        assert_int_equal(ev.first, at[ev.id % N]);
+        assert_int_equal(ev.text_len, ev.n_ids);
+        at[ev.id % N] += ev.n_ids;
+    }
+}
+
+static void
+streams_go_on_with_the_next_lagand_and_no_token_comes_twice(void **state)
+{
+    struct lagan *c = connect_mock();
+    uint32_t at[N] = { 0 }, n_done = 0;
+
+    (void)state;
+    for (int i = 0; i < N; i++) ask(c, "many 1000", true);
+    for (uint32_t i = 0; i < 8; i++) {
+        take(c, at, &n_done, 50 + 61 * i);
+        mock_kill(&mock);
+        take(c, at, &n_done, i); /* what is here already may be taken */
+        mock_start(&mock, "1");
+    }
+    take(c, at, &n_done, UINT32_MAX);
+    assert_int_equal(n_done, N);
+    assert_int_equal(c->n_rows, 0);
+    lagan_close(c);
+}
+
+static void
+a_connection_that_broke_is_made_again_and_its_requests_go_on(void **state)
+{
+    struct lagan *c = connect_mock();
+    uint64_t id = ask(c, "many 300", true);
+    struct lagan_event ev;
+    uint32_t at;
+
+    (void)state;
+    for (at = 0; at < 20; at++) assert_int_equal(next(c, LAGAN_EVENT_TOKENS).first, at);
+    kill(mock.pid, SIGSTOP);
+    c->sent -= 3 * NSEC_S;
+    while (!c->ping_at) at += (uint32_t)lagan_next(c, &(struct lagan_event){ sizeof ev }, 20);
+    c->ping_at -= 9 * NSEC_S;
+    while (c->welcome) at += (uint32_t)lagan_next(c, &(struct lagan_event){ sizeof ev }, 20);
+    assert_int_equal(c->n_breaks, 1);
+    kill(mock.pid, SIGCONT);
+    for (; at < 300; at++) {
+        ev = next(c, LAGAN_EVENT_TOKENS);
+        assert_int_equal(ev.id, id);
+        assert_int_equal(ev.first, at);
+    }
+    assert_int_equal(client_row(c, id)->n_tries, 0); /* resumed, not submitted again */
+    next(c, LAGAN_EVENT_OUTPUT);
+    next(c, LAGAN_EVENT_DONE);
+    lagan_close(c);
+}
+
+static void
+an_answer_whose_last_token_is_here_needs_no_lagand_to_end(void **state)
+{
+    struct lagan *c = connect_mock();
+    struct lagan_event ev;
+    uint64_t id = ask(c, "last", true);
+
+    (void)state;
+    assert_int_equal(next(c, LAGAN_EVENT_TOKENS).n_ids, 2);
+    mock_kill(&mock);
+    mock_start(&mock, "1");
+    ev = next(c, LAGAN_EVENT_OUTPUT);
+    assert_string_equal(ev.word, "stop");
+    assert_int_equal(ev.n_tokens, 2);
+    assert_int_equal(ev.seed, 5);
+    assert_int_equal(next(c, LAGAN_EVENT_DONE).id, id);
+    lagan_close(c);
+}
+
+static void
+a_full_queue_after_the_restart_is_waited_out(void **state)
+{
+    struct lagan *c = connect_mock();
+    uint32_t at[N] = { 0 }, n_done = 0;
+
+    (void)state;
+    for (int i = 0; i < N; i++) ask(c, "many 1000", true);
+    take(c, at, &n_done, 90);
+    mock_kill(&mock);
+    mock.refusals = "5";
+    mock_start(&mock, "1");
+    take(c, at, &n_done, UINT32_MAX);
+    assert_int_equal(n_done, N);
+    lagan_close(c);
+}
+
+static void
+a_request_that_may_not_resume_ends_with_worker_lost(void **state)
+{
+    struct lagan *c = connect_mock();
+    struct lagan_event ev;
+    uint64_t id = ask(c, "hang", false);
+
+    (void)state;
+    ev.size = sizeof ev;
+    assert_int_equal(lagan_next(c, &ev, 50), 0);
+    mock_kill(&mock);
+    mock_start(&mock, "1");
+    ev = next(c, LAGAN_EVENT_ERROR);
+    assert_int_equal(ev.id, id);
+    assert_string_equal(ev.word, "worker_lost");
+    assert_int_equal(ev.retryable, 1);
+    ask(c, "echo x", true);
+    assert_int_equal(next(c, LAGAN_EVENT_TOKENS).text[0],
+                     'x'); /* no LOST: the connection is there */
+    lagan_close(c);
+}
+
+static void
+what_is_cancelled_or_submitted_meanwhile_is_done_with_the_next_one(void **state)
+{
+    struct lagan *c = connect_mock();
+    struct lagan_event ev = { sizeof ev };
+    uint64_t hangs = ask(c, "hang", true), id;
+
+    (void)state;
+    assert_int_equal(lagan_next(c, &ev, 50), 0);
+    mock_kill(&mock);
+    while (c->welcome) lagan_next(c, &ev, 10);
+    assert_int_equal(lagan_cancel(c, hangs), 0);
+    id = ask(c, "echo x", true);
+    mock_start(&mock, "1");
+    ev = next(c, LAGAN_EVENT_ERROR);
+    assert_int_equal(ev.id, hangs);
+    assert_string_equal(ev.word, "cancelled");
+    assert_int_equal(next(c, LAGAN_EVENT_TOKENS).id, id);
+    next(c, LAGAN_EVENT_OUTPUT);
+    next(c, LAGAN_EVENT_DONE);
+    ev.size = sizeof ev;
+    assert_int_equal(lagan_next(c, &ev, 50), 0);
+    lagan_close(c);
+}
+
+static void
+log_probabilities_of_the_prompt_come_once(void **state)
+{
+    struct lagan *c = connect_mock();
+    struct lagan_event ev;
+
+    (void)state;
+    ask(c, "prompt", true);
+    assert_int_equal(next(c, LAGAN_EVENT_PROMPT).first, 0);
+    assert_int_equal(next(c, LAGAN_EVENT_PROMPT).first, 1);
+    mock_kill(&mock);
+    mock.refusals = "1"; /* this one has three */
+    mock_start(&mock, "1");
+    ev = next(c, LAGAN_EVENT_PROMPT);
+    assert_int_equal(ev.first, 2);
+    assert_int_equal(ev.n_ids, 1);
+    assert_true(ev.logprob[0] == -2.0f);
+    lagan_close(c);
+}
+
+static void
+a_descriptor_stays_the_same_over_connections(void **state)
+{
+    struct lagan *c = connect_mock();
+    int fd = lagan_fd(c);
+    uint32_t at[N] = { 0 }, n_done = 0;
+
+    (void)state;
+    for (int i = 0; i < N; i++) ask(c, "many 1000", true);
+    take(c, at, &n_done, 40);
+    mock_kill(&mock);
+    mock_start(&mock, "1");
+    while (n_done < N) {
+        struct timeval five = { 5, 0 };
+        fd_set set;
+
+        FD_ZERO(&set);
+        FD_SET(fd, &set);
+        assert_int_equal(select(fd + 1, &set, NULL, NULL, &five), 1);
+        for (;;) {
+            struct lagan_event ev = { sizeof ev };
+
+            if (lagan_next(c, &ev, 0) != 1) break;
+            if (ev.kind == LAGAN_EVENT_TOKENS) assert_int_equal(ev.first, at[ev.id % N]++);
+            n_done += ev.kind == LAGAN_EVENT_DONE;
+        }
+    }
+    assert_int_equal(lagan_fd(c), fd);
+    lagan_close(c);
+}
+
+int
+main(void)
+{
+#define T(f) cmocka_unit_test_setup_teardown(f, setup, teardown)
+    const struct CMUnitTest tests[] = {
+        T(streams_go_on_with_the_next_lagand_and_no_token_comes_twice),
+        T(a_connection_that_broke_is_made_again_and_its_requests_go_on),
+        T(an_answer_whose_last_token_is_here_needs_no_lagand_to_end),
+        T(a_full_queue_after_the_restart_is_waited_out),
+        T(a_request_that_may_not_resume_ends_with_worker_lost),
+        T(what_is_cancelled_or_submitted_meanwhile_is_done_with_the_next_one),
+        T(log_probabilities_of_the_prompt_come_once),
+        T(a_descriptor_stays_the_same_over_connections),
+    };
+
+    return cmocka_run_group_tests_name("resume", tests, NULL, NULL);
+}

@@ -1,0 +1,348 @@
+/* test_comeback.c - clients that come back for their requests: over another connection, and to a lagand
+ * that was killed under them and started again. What the answers are the stand-in worker says. */
+#include "base/clock.h"
+#include "include/lagan.h"
+#include "tests/daemon/fake.h"
+#include "tests/daemon/rig.h"
+
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+
+enum { CLIENTS = 4, EACH = 12, TOKENS = 400, KILLS = 5 };
+
+static struct rig r;
+
+static int
+tear_down(void **state)
+{
+    (void)state;
+    rig_clean(&r);
+    return 0;
+}
+
+/* ---- liblagan */
+
+struct stream {
+    uint64_t id;
+    int64_t seed; /* -1: lagand chooses */
+    uint32_t at;
+    bool done;
+    int32_t ids[TOKENS];
+};
+
+static struct lagan *clients[CLIENTS];
+static struct stream streams[CLIENTS][EACH];
+static uint32_t n_done;
+
+static struct lagan *
+connect_to(struct rig *rig)
+{
+    char endpoint[160];
+    struct lagan *c = NULL;
+
+    snprintf(endpoint, sizeof endpoint, "ipc://%s/api.sock", rig->run);
+    if (lagan_open(&c, endpoint, 5000) < 0) fail_msg("%s", lagan_why(NULL));
+    return c;
+}
+
+static void
+ask(struct lagan *c, struct stream *s, int64_t seed)
+{
+    static const int32_t ids[3] = { 1, 2, 3 };
+    struct lagan_request *q = lagan_request_new();
+
+    memset(s, 0, sizeof *s);
+    s->seed = seed;
+    lagan_set_ids(q, "ids", ids, 3);
+    lagan_set_int(q, "max_tokens", TOKENS);
+    if (seed >= 0) lagan_set_int(q, "seed", seed);
+    assert_int_equal(lagan_submit(c, q, &s->id), 0);
+    lagan_request_free(q);
+}
+
+static void
+take_event(struct stream *s, const struct lagan_event *ev)
+{
+    switch (ev->kind) {
+    case LAGAN_EVENT_TOKENS:
+        assert_int_equal(ev->first, s->at);
+        assert_int_equal(ev->text_len, ev->n_ids);
+        for (uint32_t i = 0; i < ev->n_ids; i++) {
+            assert_int_equal(ev->text[i], fake_letter(ev->ids[i]));
+            s->ids[s->at++] = ev->ids[i];
+        }
+        break;
+    case LAGAN_EVENT_OUTPUT:
+        assert_string_equal(ev->word, "length");
+        assert_int_equal(ev->n_tokens, TOKENS);
+        if (s->seed >= 0) assert_int_equal(ev->seed, s->seed);
+        for (uint32_t i = 0; i < TOKENS; i++) assert_int_equal(s->ids[i], fake_token(ev->seed, i));
+        break;
+    case LAGAN_EVENT_DONE:
+        assert_false(s->done);
+        assert_int_equal(s->at, TOKENS);
+        s->done = true;
+        n_done++;
+        break;
+    default:
+        fail_msg("%s: %s", ev->word, ev->message);
+    }
+}
+
+/* All clients in turn, until then or until all is done. */
+static void
+serve_clients(nsec until)
+{
+    while (n_done < CLIENTS * EACH && clock_now() < until) {
+        for (uint32_t i = 0; i < CLIENTS; i++) {
+            struct lagan_event ev = { sizeof ev };
+
+            for (int n = 0; n < 64 && lagan_next(clients[i], &ev, 0) == 1; n++)
+                take_event(&streams[i][ev.id % EACH], &ev);
+        }
+        poll(NULL, 0, 1);
+    }
+}
+
+static void
+kill_and_start(const char *mode)
+{
+    static const char *const args[] = { "--remove-runtime-dir", NULL };
+
+    kill(r.pid, SIGKILL);
+    rig_wait(&r, 5000);
+    /* Workers end with their lagand. */
+    for (int i = 0; rig_n_workers(&r) && i < 500; i++) poll(NULL, 0, 10);
+    assert_int_equal(rig_n_workers(&r), 0);
+    rig_start(&r, mode, args);
+}
+
+static void
+requests_outlive_kills_of_lagand_and_no_token_comes_twice(void **state)
+{
+    (void)state;
+    n_done = 0;
+    rig_start(&r, "slow", NULL);
+    rig_ready(&r);
+    for (uint32_t i = 0; i < CLIENTS; i++) {
+        clients[i] = connect_to(&r);
+        for (uint32_t k = 0; k < EACH; k++) {
+            struct stream s;
+
+            ask(clients[i], &s, k % 3 ? (int64_t)(100 * i + k) : -1);
+            streams[i][s.id % EACH] = s;
+        }
+    }
+    for (int i = 0; i < KILLS; i++) {
+        serve_clients(clock_now() + (150 + 50 * i) * NSEC_MS);
+        kill_and_start(i + 1 < KILLS ? "slow" : "good");
+    }
+    serve_clients(clock_now() + 60 * NSEC_S);
+    assert_int_equal(n_done, CLIENTS * EACH);
+    for (uint32_t i = 0; i < CLIENTS; i++) lagan_close(clients[i]);
+    rig_ready(&r);
+    assert_int_equal(rig_stop(&r), 0);
+}
+
+/* ---- frames */
+
+static void
+hello(struct dealer *c, const char *session)
+{
+    msgpack_sbuffer b;
+    msgpack_packer p;
+
+    msgpack_sbuffer_init(&b);
+    msgpack_packer_init(&p, &b, msgpack_sbuffer_write);
+    msg_begin(&p, LAGAN_MSG_HELLO, 0, 3);
+    msg_key(&p, "min"), msgpack_pack_int(&p, 1);
+    msg_key(&p, "max"), msgpack_pack_int(&p, 1);
+    msg_key(&p, "session"), msg_bin(&p, session, strlen(session));
+    send_bytes(c, b.data, b.size);
+    msgpack_sbuffer_destroy(&b);
+}
+
+static struct dealer *
+dial_as(const char *session)
+{
+    struct dealer *c = dial(&r, "api.sock");
+
+    hello(c, session);
+    hear_type(c, LAGAN_MSG_WELCOME, 2000);
+    return c;
+}
+
+/* RESUME of one request; was it known? */
+static bool
+resume(struct dealer *c, uint64_t rid, uint32_t have)
+{
+    const msgpack_object *unknown;
+    msgpack_sbuffer b;
+    msgpack_packer p;
+
+    msgpack_sbuffer_init(&b);
+    msgpack_packer_init(&p, &b, msgpack_sbuffer_write);
+    msg_begin(&p, LAGAN_MSG_RESUME, 99, 3);
+    msg_key(&p, "rids"), msgpack_pack_array(&p, 1), msgpack_pack_uint64(&p, rid);
+    msg_key(&p, "have"), msgpack_pack_array(&p, 1), msgpack_pack_uint32(&p, have);
+    msg_key(&p, "text"), msgpack_pack_array(&p, 1), msgpack_pack_uint32(&p, have);
+    send_bytes(c, b.data, b.size);
+    msgpack_sbuffer_destroy(&b);
+    unknown = msg_get(msg_get(&hear_type(c, LAGAN_MSG_REPLY, 2000)->map, "result"), "unknown");
+    return unknown->via.array.size == 0;
+}
+
+/* Chunks from `at` until DONE. */
+static void
+take_rest(struct dealer *c, uint64_t rid, uint32_t at, uint32_t all, uint64_t seed)
+{
+    for (uint32_t n = 1;; n++) {
+        const struct msg *m = hear(c, 5000);
+
+        assert_int_equal(m->rid, rid);
+        if (m->type == LAGAN_MSG_DONE) break;
+        if (m->type != LAGAN_MSG_CHUNK) fail_msg("%s", text_of(&m->map, "message"));
+        assert_int_equal(number(&m->map, "n"), n);
+        at = take_chunk(m, at, seed);
+        SAY(c, LAGAN_MSG_ACK, rid, { "n", n });
+    }
+    assert_int_equal(at, all);
+}
+
+#define S1 "one and the same"
+#define S2 "another of them."
+
+static void
+a_session_takes_its_request_over_to_another_connection(void **state)
+{
+    struct dealer *a, *b, *other;
+
+    (void)state;
+    rig_start(&r, "slow", NULL);
+    rig_ready(&r);
+    a = dial_as(S1);
+    submit(a, 7, 3, 60, 5);
+    for (uint32_t i = 0; i < 3; i++) {
+        const struct msg *m = hear_type(a, LAGAN_MSG_CHUNK, 2000);
+
+        take_chunk(m, (uint32_t)number(&m->map, "i"), 5);
+    }
+    other = dial_as(S2);
+    assert_false(resume(other, 7, 2)); /* not by its number alone */
+    b = dial_as(S1);
+    assert_true(resume(b, 7, 2));
+    take_rest(b, 7, 2, 60, 5);
+
+    /* It has ended, and its end can be heard again, for a while. */
+    hang_up(b);
+    b = dial_as(S1);
+    assert_true(resume(b, 7, 59));
+    take_rest(b, 7, 59, 60, 5);
+    assert_false(resume(b, 8, 0));
+    for (;;) { /* the connection that had it is told */
+        const struct msg *m = hear(a, 2000);
+
+        if (m->type == LAGAN_MSG_CHUNK) continue;
+        assert_int_equal(m->type, LAGAN_MSG_ERROR);
+        assert_int_equal(number(&m->map, "code"), LAGAN_E_CANCELLED);
+        break;
+    }
+    assert_int_equal(rig_stop(&r), 0);
+}
+
+static uint32_t
+n_requests(struct dealer *c, uint64_t rid)
+{
+    call(c, rid, "status", NULL, NULL);
+    return (uint32_t)number(msg_get(&hear_type(c, LAGAN_MSG_REPLY, 2000)->map, "result"),
+                            "requests");
+}
+
+static void
+a_request_waits_for_its_client_as_long_as_it_was_told(void **state)
+{
+    struct dealer *a, *here;
+    nsec since;
+
+    (void)state;
+    rig_start(&r, "slow", NULL);
+    rig_ready(&r);
+    here = dial(&r, "api.sock");
+    a = dial_as(S1);
+    SAY(a, LAGAN_MSG_SUBMIT, 1, { "ids", 3 }, { "max_tokens", 100000 }, { "on_disconnect", 0 });
+    hear_type(a, LAGAN_MSG_ACCEPT, 2000);
+    SAY(a, LAGAN_MSG_SUBMIT, 2, { "ids", 3 }, { "max_tokens", 100000 },
+        { "on_disconnect", 600000 });
+    assert_int_equal(n_requests(here, 1), 2);
+    hang_up(a);
+    since = clock_now();
+    while (n_requests(here, 1) > 1 && clock_now() < since + 8 * NSEC_S) poll(NULL, 0, 20);
+    assert_int_equal(n_requests(here, 1), 1);
+    a = dial_as(S1);
+    assert_false(resume(a, 1, 0));
+    assert_true(resume(a, 2, 0));
+    hear_type(a, LAGAN_MSG_CHUNK, 2000);
+    say(a, LAGAN_MSG_BYE, 0, NULL, 0); /* which ends it at once */
+    assert_int_equal(rig_stop(&r), 0);
+}
+
+static void
+say_keyed(struct dealer *c, uint64_t rid, const char *key, uint64_t seed)
+{
+    static const int32_t ids[3] = { 1, 2, 3 };
+    msgpack_sbuffer b;
+    msgpack_packer p;
+
+    msgpack_sbuffer_init(&b);
+    msgpack_packer_init(&p, &b, msgpack_sbuffer_write);
+    msg_begin(&p, LAGAN_MSG_SUBMIT, rid, 4);
+    msg_key(&p, "ids"), msg_bin(&p, ids, sizeof ids);
+    msg_key(&p, "max_tokens"), msgpack_pack_int(&p, 20);
+    msg_key(&p, "key"), msg_text(&p, key);
+    msg_key(&p, "seed"), msgpack_pack_uint64(&p, seed);
+    send_bytes(c, b.data, b.size);
+    msgpack_sbuffer_destroy(&b);
+}
+
+static void
+a_second_submit_with_the_key_is_the_first_one(void **state)
+{
+    struct dealer *a, *none;
+
+    (void)state;
+    rig_start(&r, "good", NULL);
+    rig_ready(&r);
+    none = dial(&r, "api.sock");
+    SAY(none, LAGAN_MSG_SUBMIT, 1, { "ids", 3 }, { "key", 5 });
+    hear_error(none, 1, LAGAN_E_INVALID_REQUEST, "key is not a string", 2000);
+    say_keyed(none, 2, "k1", 9);
+    hear_error(none, 2, LAGAN_E_INVALID_REQUEST, "key needs a session", 2000);
+
+    a = dial_as(S1);
+    say_keyed(a, 1, "k1", 9);
+    assert_int_equal(number(&hear_type(a, LAGAN_MSG_ACCEPT, 2000)->map, "seed"), 9);
+    take_all(a, 1, 20, 9);
+    say_keyed(a, 2, "k1", 10); /* its seed is not asked for */
+    assert_int_equal(number(&hear_type(a, LAGAN_MSG_ACCEPT, 2000)->map, "seed"), 9);
+    take_all(a, 2, 20, 9);
+    say_keyed(a, 3, "k2", 10);
+    hear_type(a, LAGAN_MSG_ACCEPT, 2000);
+    take_all(a, 3, 20, 10);
+    assert_int_equal(rig_stop(&r), 0);
+}
+
+int
+main(void)
+{
+#define T(f) cmocka_unit_test_teardown(f, tear_down)
+    const struct CMUnitTest tests[] = {
+        T(requests_outlive_kills_of_lagand_and_no_token_comes_twice),
+        T(a_session_takes_its_request_over_to_another_connection),
+        T(a_request_waits_for_its_client_as_long_as_it_was_told),
+        T(a_second_submit_with_the_key_is_the_first_one),
+    };
+
+    return cmocka_run_group_tests_name("comeback", tests, NULL, NULL);
+}
