@@ -70,7 +70,13 @@ static void
 finish(struct worker *w, struct request *r, uint16_t reason)
 {
     struct rec_finish f = {
-        .row = r->row, .gen = r->gen, .reason = reason, .score = r->score, .n_tokens = r->n_sent
+        .row = r->row,
+        .gen = r->gen,
+        .reason = reason,
+        .score = r->score,
+        .n_tokens = r->n_sent,
+        .adopted = r->adopted,
+        .recomputed = r->recomputed,
     };
 
     check(!r->finished && reason);

@@ -12,6 +12,7 @@
 #include "base/log.h"
 #include "include/lagan_wire.h"
 #include "ipc/records.h"
+#include "worker/legacy.h"
 #include "worker/text_thread.h"
 #include "worker/worker.h"
 
@@ -113,14 +114,17 @@ admit(struct worker *w, struct request *r, nsec now)
     s->n_prompt = r->n_decoder;
     s->cap = shape->max_len;
     s->max_new = MIN(r->max_tokens - done, shape->max_len - r->n_decoder);
+    s->min_new -= MIN(s->min_new, done);
     r->sampling.prompt = s->token;
     r->sampling.n_prompt = s->n_prompt;
     r->sampling.first_new = s->n_prompt - done;
     r->sampling.max_new = done + s->max_new;
     r->n_ids = first + r->n_decoder + s->max_new;
     r->state = REQUEST_LIVE;
+    legacy_claim(w, r);
     if (scheduler_add(w->e.sched, s, now, &e) < 0)
         return refuse(w, r, LAGAN_E_TOO_LONG, "%s", e.text);
+    legacy_claimed(w, r);
     w->stats.v[STAT_requests]++;
     FP(intake_taken);
 }

@@ -15,6 +15,7 @@
 #include "ipc/records.h"
 #include "worker/control.h"
 #include "worker/health.h"
+#include "worker/legacy.h"
 #include "worker/text_thread.h"
 #include "worker/worker.h"
 
@@ -185,6 +186,8 @@ open_requests(struct worker *w, struct err *e)
     size_t out = (size_t)l->max_rows * (64 + 8 * (LAGAN_MAX_TOP + 1)) +
                  (size_t)l->max_seqs * (32 << 10) + (8u << 20);
 
+    w->owner = calloc(l->max_seqs, sizeof *w->owner);
+    if (!w->owner) return err_set(e, -ENOMEM, "memory for a step");
     TRY(requests_open(&w->requests, MAX(l->max_seqs + QUEUE_SLOTS, (uint32_t)MIN_SLOTS), ids,
                       LAGAN_MAX_STR, e));
     outbox_close(&w->outbox);
@@ -247,6 +250,7 @@ launch(struct worker *w, unsigned lane, nsec now, struct err *e)
             struct request *q = scheduler_seat(w->e.sched, b->run[i].seat)->owner;
 
             exec_seat(w->e.exec, b->run[i].seat, &q->sampling);
+            exec_seen(w->e.exec, b->run[i].seat, q->seq.token, q->seq.n_adopted);
         }
     if (l->started == l->finished) l->since = now;
     l->started++;
@@ -254,6 +258,7 @@ launch(struct worker *w, unsigned lane, nsec now, struct err *e)
     w->idled = false;
     health_launch(w, b);
     set_deadline(w, now);
+    legacy_launch(w, b);
     FP(step_planned);
     r = exec_start(w->e.exec, b, e);
     FP(step_launched);
@@ -300,6 +305,7 @@ retire(struct worker *w, unsigned lane, nsec now, struct seq **seq, uint32_t *n_
         n_before[i] = seq[i] ? seq[i]->n_tokens : 0;
     }
     FP(step_finished);
+    if (res->status == 0) legacy_commit(w, b);
     scheduler_commit(w->e.sched, b, res, now);
     FP(step_committed);
     emit_step(w, b, res, seq, n_before);
@@ -397,6 +403,7 @@ turn(struct worker *w, struct seq **seq, uint32_t *n_before, struct err *e)
         while ((got = launch(w, l, now, e)) > 0) busy = 1;
     if (got < 0) return got;
     reap(w);
+    legacy_expire(w, now);
     TRY(flush(w, e));
     health_beat(w, now); /* what the turn has done is there before whoever gets its tokens asks */
     if (atomic_load_explicit(&w->drain_asked, memory_order_relaxed)) w->draining = true;
@@ -443,7 +450,7 @@ loop_run(struct worker *w, struct err *e)
         (double)w->e.model->weight_bytes / (1 << 20), w->e.model->adopted ? " (adopted)" : "",
         (double)w->e.kv_arena.bytes / (1 << 20), w->e.kv_config.n_groups,
         w->e.kv_config.tokens_per_block);
-    w->busy_at = clock_now();
+    w->ready_at = w->busy_at = clock_now();
     do r = turn(w, seq, n_before, e);
     while (r == 0);
     free(seq);

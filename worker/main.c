@@ -156,6 +156,7 @@ main(int argc, char **argv)
     outbox_close(&w.outbox);
     free(w.fragments);
     free(w.text_buf);
+    free(w.owner);
     link_close(&w.link);
     return 0;
 }

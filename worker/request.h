@@ -48,6 +48,8 @@ struct request {
     uint32_t n_sent,
         n_text_sent; /* generated tokens and text bytes sent, delivered ones included */
     float score;     /* sum of log-probabilities */
+    uint32_t adopted,
+        recomputed; /* positions a predecessor wrote: taken over, and computed again */
 };
 
 struct requests {

@@ -9,6 +9,7 @@
 #include "worker/arch/registry.h"
 #include "worker/exec/graphs.h"
 #include "worker/health.h"
+#include "worker/legacy.h"
 #include "worker/worker.h"
 
 #include <errno.h>
@@ -68,6 +69,9 @@ take_arenas(struct worker *w, struct model_source *src, struct err *e)
             memcpy(src->weights_fingerprint, note.fingerprint, sizeof note.fingerprint);
         } else if (!strcmp(note.name, "kv") && w->e.old_kv.fd < 0) {
             w->e.old_kv = (struct arena){ .fd = fd, .bytes = note.bytes };
+            memcpy(w->e.old_kv_id, note.fingerprint, sizeof w->e.old_kv_id);
+        } else if (!strcmp(note.name, "manifest") && w->e.old_manifest.fd < 0) {
+            w->e.old_manifest = (struct arena){ .fd = fd, .bytes = note.bytes };
         } else {
             close(fd);
         }
@@ -168,26 +172,27 @@ auto_kv(struct worker *w, const struct exec_config *x, uint64_t *ret, struct err
 }
 
 /* The predecessor's memory for KV is lagand's until it gets ours: beside it there may be no room for another.
- * So where it has the size we want (nearly, if auto: no two contexts are alike), it is ours again, as memory
- * alone: what is in it is not looked at. */
+ * So where it has the size we want (nearly, if auto: no two contexts are alike), it is ours again. What is in
+ * it is for legacy_open() to say. */
 static int
 make_kv(struct worker *w, struct err *e)
 {
     struct engine *n = &w->e;
     struct kv_config *c = &n->kv_config;
     uint64_t old = n->old_kv.bytes;
-    bool suits = on_gpu(n) &&
-                 (old == c->arena_bytes || (!w->keys.kv_memory && old >= c->arena_bytes / 16 * 15 &&
-                                            old <= c->arena_bytes / 16 * 17));
+    bool suits = old == c->arena_bytes || (!w->keys.kv_memory && old >= c->arena_bytes / 16 * 15 &&
+                                           old <= c->arena_bytes / 16 * 17);
 
     if (n->old_kv.fd >= 0 && suits &&
         gpu_ops(n->gpu)->arena_adopt(n->gpu, n->old_kv.fd, old, &n->kv_arena, e) == 0) {
         n->old_kv.fd = -1;
+        memcpy(n->kv_id, n->old_kv_id, sizeof n->kv_id);
         c->arena_bytes = old;
         return 0;
     }
     if (n->old_kv.fd >= 0) close(n->old_kv.fd);
     n->old_kv.fd = -1;
+    TRY(legacy_number(n->kv_id, e));
     return gpu_ops(n->gpu)->arena_make(n->gpu, "kv", c->arena_bytes, &n->kv_arena, e);
 }
 
@@ -196,7 +201,6 @@ open_kv(struct worker *w, const struct exec_config *x, struct err *e)
 {
     struct engine *n = &w->e;
     struct kv_config *c = &n->kv_config;
-    static const uint64_t none[2];
 
     c->arena_bytes = w->keys.kv_memory;
     if (!c->arena_bytes) TRY(auto_kv(w, x, &c->arena_bytes, e));
@@ -205,8 +209,10 @@ open_kv(struct worker *w, const struct exec_config *x, struct err *e)
     if (!n->kv_memory) return err_set(e, -ENOMEM, "memory for the KV manager");
     n->kv = kv_init(n->kv_memory, c, e);
     if (!n->kv) return err_while(e, -ENOMEM, "kv.memory");
+    TRY(legacy_open(w, x->kv_dtype, e));
     FP(load_kv);
-    return give_arena(w, "kv", &n->kv_arena, none, e);
+    TRY(give_arena(w, "kv", &n->kv_arena, n->kv_id, e));
+    return give_arena(w, "manifest", &n->manifest_arena, n->kv_id, e);
 }
 
 /* Lanes: one for everything, or context and generation apart on a share of the threads each. */
@@ -284,7 +290,7 @@ open_engine(struct worker *w, struct err *e)
     uint32_t max_rows;
 
     TRY(check_keys(k, e));
-    n->old_kv.fd = -1;
+    n->old_kv.fd = n->old_manifest.fd = -1;
     TRY(read_source(w, &src, e));
     TRY(gpu_open(&n->gpu, &device, e));
     TRY(model_open(&n->model, &src, n->gpu, arch_families, e));
@@ -390,6 +396,7 @@ start_free(struct engine *n)
     if (n->exec) exec_close(n->exec);
     scheduler_free(n->sched);
     if (n->kv_arena.base) gpu_ops(n->gpu)->arena_drop(n->gpu, &n->kv_arena);
+    legacy_close(n);
     free(n->kv_memory);
     tokenizer_close(n->tokenizer);
     model_close(n->model);

@@ -16,6 +16,7 @@
 #include "ipc/link.h"
 #include "ipc/stat.h"
 #include "worker/exec/exec.h"
+#include "worker/kv/manifest.h"
 #include "worker/model/model.h"
 #include "worker/outbox.h"
 #include "worker/predict.h"
@@ -46,7 +47,14 @@ struct engine {
     void *kv_memory;
     struct kv *kv;
     struct arena kv_arena;
-    struct arena old_kv; /* the predecessor's, not mapped; fd -1: none */
+    uint64_t kv_id[2]; /* of what is in it: legacy.h */
+    /* The predecessor's, not mapped; fd -1: none. */
+    struct arena old_kv, old_manifest;
+    uint64_t old_kv_id[2];
+    struct arena manifest_arena;
+    struct manifest manifest;
+    struct manifest_found
+        *found; /* [n_seats] what was adopted and not claimed yet; NULL: nothing */
     struct exec *exec;
     struct scheduler *sched;
     struct scheduler_limits limits;
@@ -87,7 +95,8 @@ struct worker {
     bool seen;         /* we looked on while a step ended */
     bool idled;        /* with nothing out; after_idle: the step that was launched then */
     uint64_t after_idle, gaps, gaps_ns; /* gaps: of the device, as last read */
-    nsec busy_at;                       /* the last turn with something to do */
+    nsec ready_at, busy_at;             /* busy_at: the last turn with something to do */
+    struct manifest_owner *owner;       /* [max_seqs] of the step being launched */
     bool tunes_not;                     /* tried, and will not be again */
     bool loaded;                        /* e is the engine's */
     bool draining;

@@ -146,6 +146,17 @@ exec_seat(struct exec *x, uint32_t seat, const struct sampling *s)
     x->seat[seat] = *s;
 }
 
+void
+exec_seen(struct exec *x, uint32_t seat, const token_id *token, uint32_t n)
+{
+    uint32_t *bits = x->recalled + (size_t)seat * x->seen_words;
+
+    x->recall[seat] = n > 0 && wants_history(&x->seat[seat]);
+    if (!x->recall[seat]) return;
+    memset(bits, 0, x->seen_words * sizeof *bits);
+    for (uint32_t i = 0; i < n; i++) bits[(uint32_t)token[i] / 32] |= UINT32_C(1) << token[i] % 32;
+}
+
 /* Whether every run of the decoder has one row, and a row of logits. Sources and their projections are
  * queued in front and in no graph. */
 static bool

@@ -57,6 +57,8 @@ struct exec *exec_close(struct exec *x); /* waits for steps that are out; NULL i
 CLEAN_FUNC(struct exec, exec_close)
 
 void exec_seat(struct exec *x, uint32_t seat, const struct sampling *s); /* before its first step */
+/* After exec_seat(): the first n tokens of its history, which no step will carry. */
+void exec_seen(struct exec *x, uint32_t seat, const token_id *token, uint32_t n);
 /* b is read and may be used again at once. -ENOTSUP: the batch asks for what is not there yet, by name;
  * -EINVAL, -EIO: the device's sentence, and the worker is finished. */
 int exec_start(struct exec *x, const struct batch *b, struct err *e) MUST_USE;

@@ -116,6 +116,8 @@ struct exec {
     uint32_t seen_words;
     struct tensor enc_state, enc_out; /* [max_enc_rows, hidden]: between layers, after the last */
     struct sampling *seat;            /* [n_seats], host */
+    bool *recall;                     /* [n_seats], host: recalled goes out with its next step */
+    uint32_t *recalled;               /* [n_seats][seen_words], host: what exec_seen() was given */
     struct exec_lane lane[MAX_LANES];
 };
 
@@ -129,6 +131,8 @@ int stage_refuse(const struct exec *x, const struct batch *b, struct err *e) MUS
 /* Rows, positions, seats and runs of the decoder: first, because graphs read them. */
 void stage_decoder(struct exec *x, struct exec_lane *l, struct stage *st, const struct batch *b,
                    const struct todo *t);
+/* 0 and 1 are no penalty. */
+bool wants_history(const struct sampling *s);
 /* What graphs do not read. */
 void stage_rest(struct exec *x, struct stage *st, const struct batch *b, struct todo *t);
 

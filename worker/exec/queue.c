@@ -157,6 +157,21 @@ queue_rows(struct exec *x, struct exec_lane *l, const struct todo *t)
     return run_decoder(x, l, t);
 }
 
+/* History of seats that were taken over. */
+static int
+queue_recalls(struct exec *x, struct exec_lane *l, const struct batch *b)
+{
+    for (uint32_t i = 0; i < b->n_runs; i++) {
+        uint32_t seat = b->run[i].seat;
+        size_t at = (size_t)seat * x->seen_words;
+
+        if (!x->recall[seat]) continue;
+        x->recall[seat] = false;
+        TRY(x->op->put(l->lane, x->seen + at, x->recalled + at, x->seen_words * sizeof *x->seen));
+    }
+    return 0;
+}
+
 int
 queue_step(struct exec *x, struct exec_lane *l, const struct stage *st, const struct batch *b,
            const struct todo *t, struct outcome *o)
@@ -167,6 +182,7 @@ queue_step(struct exec *x, struct exec_lane *l, const struct stage *st, const st
         if (b->wait[i].lane != b->lane)
             TRY(op->lane_after(l->lane, x->lane[b->wait[i].lane].lane, b->wait[i].step));
     if (st->used) TRY(op->put(l->lane, st->dev, st->host, st->used));
+    TRY(queue_recalls(x, l, b));
     if (t->n_ban) TRY(op->put(l->lane, l->ban, st->ban, t->n_ban * sizeof *st->ban));
     op->work_begin(l->lane);
     if (t->n_edits) TRY(op->edit(l->lane, x->tables, t->edit, t->n_edits));

@@ -115,6 +115,9 @@ lay_out(struct exec *x, const struct kv_config *kv, struct plan *p)
     x->enc_state = matrix(p, DT_F32, x->c.max_enc_rows, x->m->shape.hidden);
     x->enc_out = matrix(p, x->m->act, x->c.max_enc_rows, x->m->shape.hidden);
     x->seat = on_host(p, x->n_seats, sizeof *x->seat);
+    x->recall = on_host(p, x->n_seats, sizeof *x->recall);
+    x->recalled = take(p->far, &p->far_used,
+                       (uint64_t)x->n_seats * x->seen_words * sizeof *x->recalled);
     for (uint32_t i = 0; i < x->c.n_lanes; i++) lay_out_lane(x, &x->lane[i], p);
 }
 

@@ -62,8 +62,7 @@ stage_edits(const struct exec *x, struct stage *st, const struct batch *b, struc
     }
 }
 
-/* 0 and 1 are no penalty. */
-static bool
+bool
 wants_history(const struct sampling *s)
 {
     return s->repetition != 0 && s->repetition != 1;

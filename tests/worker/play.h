@@ -1,0 +1,41 @@
+/* play.h - the test in lagand's place: it starts lagan-worker, fills its request ring, reads what comes. */
+#ifndef TESTS_WORKER_PLAY_H
+#define TESTS_WORKER_PLAY_H
+
+#include "ipc/hand.h"
+#include "ipc/link.h"
+#include "ipc/records.h"
+
+#include <sys/types.h>
+
+enum { PLAY_ARENAS = 4 };
+
+struct played {
+    struct link link;
+    int hand;
+    pid_t pid;
+    struct ring_record rec;
+};
+/* What a worker left, by fd. */
+struct play_arenas {
+    uint32_t n;
+    struct hand_note note[PLAY_ARENAS];
+    int fd[PLAY_ARENAS];
+};
+
+/* model: a folder under the sources; option: NULL-ended, after --device=cpu --threads=1. left: given to
+ * the worker before it starts, or NULL. */
+void play_start(struct played *p, const char *model, const char *const *option,
+                const struct play_arenas *left);
+/* The next record, whatever it is. NULL: the worker is gone. */
+const struct ring_record *play_next(struct played *p);
+void play_wait_ready(struct played *p, struct rec_ready *ready);
+/* s with its tails in one piece of that many bytes. */
+void play_submit(struct played *p, const struct rec_submit *s, const void *tails, uint32_t bytes);
+int play_wait_exit(struct played *p); /* its status */
+/* kill -9, then what it left; close_left() closes that. Records stay to be read from p, then play_close(). */
+void play_kill(struct played *p, struct play_arenas *left);
+void play_close_left(struct play_arenas *left);
+void play_close(struct played *p);
+
+#endif

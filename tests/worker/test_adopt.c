@@ -1,0 +1,405 @@
+/* test_adopt.c - lagan-worker killed with -9 at any moment, and the next one on what it left.
+ *
+ * The test is lagand: it keeps what was told, hands the arenas on and submits again "from here". Ids, the bits of
+ * every log-probability and the text must be those of a run that nobody disturbed, and KV is adopted, not
+ * computed again: noise where nothing is committed changes nothing, noise where something is changes bits.
+ */
+#include "tests/test.h"
+#include "tests/worker/play.h"
+
+#include "include/lagan_wire.h"
+#include "worker/kv/manifest.h"
+
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+enum { JOBS = 4, MAX_NEW = 40, TEXT = 2048, TAILS = 8192 };
+
+struct stream { /* what lagand has of a request */
+    uint32_t n, n_text, adopted, recomputed, reason;
+    int32_t token[MAX_NEW];
+    uint32_t bits[MAX_NEW];
+    float score;
+    char text[TEXT];
+};
+struct job {
+    uint32_t n_prompt, max_tokens;
+    const char *text, *stop; /* or ids */
+    float temperature, repetition;
+};
+struct setting {
+    const char *model;
+    const char *const *option;
+    struct job job[JOBS];
+};
+
+static const char *const fp32[] = { "--kv.memory=4MiB",
+                                    "--max_num_seqs=4",
+                                    "--dtype=fp32",
+                                    "--kv.tokens_per_block=4",
+                                    "--max_num_batched_tokens=24",
+                                    NULL };
+static const char *const bf16[] = { "--kv.memory=4MiB",
+                                    "--max_num_seqs=4",
+                                    "--dtype=bf16",
+                                    "--kv.tokens_per_block=16",
+                                    "--max_num_batched_tokens=24",
+                                    NULL };
+static const char *const split[] = { "--kv.memory=4MiB",
+                                     "--max_num_seqs=4",
+                                     "--dtype=fp32",
+                                     "--kv.tokens_per_block=4",
+                                     "--max_num_batched_tokens=24",
+                                     "--split.mode=fixed",
+                                     NULL };
+/* Greedy, sampled, sampled with a penalty, and a prompt of several chunks. */
+#define FOUR \
+    { \
+        { 9, 40, NULL, NULL, 0, 1 }, { 5, 33, NULL, NULL, 0.9f, 1 }, \
+            { 17, 40, NULL, NULL, 0.8f, 1.3f }, \
+        { \
+            70, 20, NULL, NULL, 0, 1.2f \
+        } \
+    }
+static const struct setting settings[] = {
+    { "tests/data/golden/llama2", fp32, FOUR },   { "tests/data/golden/llama2", bf16, FOUR },
+    { "tests/data/golden/gemma3", fp32, FOUR },   { "tests/data/golden/gemma3", split, FOUR },
+    { "tests/data/golden/t5_relu", fp32, FOUR },  { "tests/data/golden/t5_gated", bf16, FOUR },
+    { "tests/data/golden/mistral", split, FOUR },
+};
+static const struct setting text = {
+    "models/recall-gemma3",
+    fp32,
+    { { 0, 30, "hello there", NULL, 1.1f, 1 },
+      { 0, 40, "one two three", "e", 1.3f, 1 },
+      { 0, 40, "a", "zzzz", 1.5f, 1.1f },
+      { 0, 25, "the word is", NULL, 0, 1 } },
+};
+
+static void
+put(char *tails, uint32_t *at, const void *from, size_t n)
+{
+    assert_true(*at + n + 8 <= TAILS);
+    memcpy(tails + *at, from, n);
+    memset(tails + *at + n, 0, ROUND_UP(n, (size_t)8) - n);
+    *at += (uint32_t)ROUND_UP(n, (size_t)8);
+}
+
+static void
+submit(struct played *p, uint32_t row, uint32_t gen, const struct job *j, const struct stream *s)
+{
+    struct rec_submit sub = {
+        .row = row,
+        .gen = gen,
+        .id = 1000 + row,
+        .seed = 77 * row + 5,
+        .n_prompt = j->n_prompt,
+        .n_done = s->n,
+        .done_text = s->n_text,
+        .done_score = s->score,
+        .max_tokens = j->max_tokens,
+        .temperature = j->temperature,
+        .top_p = 1,
+        .repetition = j->repetition,
+        .priority = 0.5f,
+        .forced_bos = -2,
+        .forced_eos = -2,
+        .n_eos = 0xffff,
+        .flags = SUBMIT_IGNORE_EOS | SUBMIT_LOGPROBS,
+    };
+    int32_t ids[128];
+    char tails[TAILS], stop[64];
+    uint32_t at = 0;
+
+    for (uint32_t i = 0; i < j->n_prompt; i++) ids[i] = (int32_t)(3 + (i * 37 + row * 11) % 200);
+    if (j->text) sub.text_bytes = (uint32_t)strlen(j->text);
+    put(tails, &at, ids, j->n_prompt * 4);
+    put(tails, &at, s->token, s->n * 4);
+    put(tails, &at, j->text, sub.text_bytes);
+    put(tails, &at, s->text, s->n_text);
+    if (j->stop) {
+        uint32_t len = (uint32_t)strlen(j->stop);
+
+        sub.n_stop = 1;
+        memcpy(stop, &len, 4);
+        memcpy(stop + 4, j->stop, len);
+        put(tails, &at, stop, 4 + len);
+    }
+    play_submit(p, &sub, tails, at);
+}
+
+static const char *
+take_out(const char *at, struct stream *streams, uint32_t gen)
+{
+    struct rec_out o;
+    struct stream *s;
+    const char *tail;
+
+    memcpy(&o, at, sizeof o);
+    tail = at + sizeof o;
+    assert_true(o.row < JOBS && o.gen == gen && o.n_tokens == 1 && o.has_logprobs);
+    s = &streams[o.row];
+    assert_int_equal(o.first, s->n); /* none twice, none left out */
+    assert_int_equal(o.text_first, s->n_text);
+    assert_true(s->n < MAX_NEW && s->n_text + o.text_bytes < TEXT);
+    memcpy(&s->token[s->n], tail, 4);
+    memcpy(&s->bits[s->n++], tail + 4, 4);
+    memcpy(s->text + s->n_text, tail + 8, o.text_bytes);
+    s->n_text += o.text_bytes;
+    s->score = o.score;
+    return tail + ROUND_UP(8 + (size_t)o.text_bytes, (size_t)8);
+}
+
+static void
+take(const struct ring_record *r, struct stream *streams, uint32_t gen)
+{
+    if (r->type == REC_STEP) {
+        const char *at = r->data;
+        struct rec_step s;
+
+        memcpy(&s, at, sizeof s);
+        at += sizeof s;
+        for (uint32_t i = 0; i < s.n_ent; i++) at = take_out(at, streams, gen);
+    } else if (r->type == REC_FINISH) {
+        struct rec_finish f;
+
+        memcpy(&f, r->data, sizeof f);
+        assert_true(f.row < JOBS && f.gen == gen && !streams[f.row].reason);
+        streams[f.row].reason = f.reason;
+        streams[f.row].adopted += f.adopted;
+        streams[f.row].recomputed += f.recomputed;
+    } else if (r->type == REC_REJECT) {
+        fail_msg("rejected: %s", (const char *)r->data + sizeof(struct rec_reject));
+    }
+}
+
+static bool
+all_ended(const struct stream *streams)
+{
+    for (uint32_t i = 0; i < JOBS; i++)
+        if (!streams[i].reason) return false;
+    return true;
+}
+
+/* What a process leaves, changed before the next one sees it. */
+typedef void change(struct play_arenas *left);
+
+static void *
+map(const struct play_arenas *left, const char *name)
+{
+    for (uint32_t i = 0; i < left->n; i++) {
+        void *at = MAP_FAILED;
+
+        if (strcmp(left->note[i].name, name)) continue;
+        at = mmap(NULL, left->note[i].bytes, PROT_READ | PROT_WRITE, MAP_SHARED, left->fd[i], 0);
+        assert_ptr_not_equal(at, MAP_FAILED);
+        return at;
+    }
+    fail_msg("no arena %s was left", name);
+    return NULL;
+}
+
+/* Noise into the blocks with committed positions, or into all others. */
+static void
+noise(struct play_arenas *left, bool committed)
+{
+    const char *at = map(left, "manifest");
+    const struct manifest_head *h = (const void *)at;
+    char *kv = map(left, "kv"), *keep = malloc(h->arena_bytes);
+
+    memset(keep, committed, h->arena_bytes);
+    for (uint32_t seat = 0; seat < h->n_seats; seat++) {
+        const struct manifest_row *r = (const void *)(at + h->row_at + (size_t)seat * h->row_bytes);
+
+        for (uint32_t g = 0; g < h->n_groups && r->id; g++) {
+            const struct manifest_group *k = &h->group[g];
+            const uint32_t *table = (const void *)((const char *)r + k->table_at);
+
+            for (uint32_t i = r->first[g]; i < r->end[g]; i++)
+                if (r->committed && (k->kind == KV_CROSS || i * h->tokens_per_block < r->committed))
+                    memset(keep + (size_t)table[i] * k->slice_bytes, !committed,
+                           (size_t)k->slice_bytes * k->n_layers * k->n_parts);
+        }
+    }
+    for (uint64_t i = 0; i < h->arena_bytes; i++)
+        if (!keep[i]) kv[i] = 0x3c; /* a small number in any precision */
+    munmap(kv, h->arena_bytes);
+    munmap((void *)(uintptr_t)at, h->bytes);
+    free(keep);
+}
+
+static void
+noise_beside(struct play_arenas *left)
+{
+    noise(left, false);
+}
+
+static void
+noise_into(struct play_arenas *left)
+{
+    noise(left, true);
+}
+
+static void
+no_manifest(struct play_arenas *left)
+{
+    for (uint32_t i = 0; i < left->n; i++) {
+        if (strcmp(left->note[i].name, "manifest")) continue;
+        close(left->fd[i]);
+        left->n--;
+        left->fd[i] = left->fd[left->n];
+        left->note[i] = left->note[left->n];
+    }
+}
+
+/* The KV arena of another life: its number is not the manifest's. */
+static void
+other_kv(struct play_arenas *left)
+{
+    for (uint32_t i = 0; i < left->n; i++)
+        if (!strcmp(left->note[i].name, "kv")) left->note[i].fingerprint[0] ^= 1;
+    noise(left, true);
+}
+
+/* All jobs, by one process after another: each tells some records and is killed a moment after. kills 0: one
+ * process, undisturbed. */
+static void
+play(const struct setting *set, uint32_t kills, change *changed, struct stream *streams)
+{
+    struct play_arenas left = { 0 };
+
+    memset(streams, 0, JOBS * sizeof *streams);
+    for (uint32_t gen = 1; !all_ended(streams); gen++) {
+        uint32_t records = gen <= kills ? 1 + test_below(16) : 0;
+        const struct ring_record *r;
+        struct rec_ready ready;
+        struct played p;
+
+        assert_true(gen <= kills + 1);
+        play_start(&p, set->model, set->option, &left);
+        play_close_left(&left);
+        play_wait_ready(&p, &ready);
+        for (uint32_t i = 0; i < JOBS; i++)
+            if (!streams[i].reason) submit(&p, i, gen, &set->job[i], &streams[i]);
+        while (!all_ended(streams) && (r = play_next(&p))) {
+            take(r, streams, gen);
+            if (records && --records == 0) break;
+        }
+        if (test_below(2)) usleep(test_below(1500));
+        play_kill(&p, &left);
+        while (ring_peek(&p.link.in, &p.rec) > 0) take(&p.rec, streams, gen);
+        play_close(&p);
+        if (changed) changed(&left);
+    }
+    play_close_left(&left);
+}
+
+static bool
+same(const struct stream *a, const struct stream *b)
+{
+    for (uint32_t i = 0; i < JOBS; i++)
+        if (a[i].n != b[i].n || a[i].reason != b[i].reason || a[i].n_text != b[i].n_text ||
+            memcmp(a[i].token, b[i].token, a[i].n * 4) ||
+            memcmp(a[i].bits, b[i].bits, a[i].n * 4) || memcmp(a[i].text, b[i].text, a[i].n_text) ||
+            memcmp(&a[i].score, &b[i].score, 4))
+            return false;
+    return true;
+}
+
+static void
+sum(const struct stream *s, uint64_t *adopted, uint64_t *recomputed)
+{
+    for (uint32_t i = 0; i < JOBS; i++) {
+        *adopted += s[i].adopted;
+        *recomputed += s[i].recomputed;
+    }
+}
+
+static void
+streams_go_on_bit_for_bit_after_kills_at_any_moment(void **state)
+{
+    static struct stream quiet[JOBS], killed[JOBS];
+    uint64_t adopted = 0, recomputed = 0;
+
+    (void)state;
+    for (uint32_t i = 0; i < ARRAY_LEN(settings); i++) {
+        play(&settings[i], 0, NULL, quiet);
+        for (int round = 0; round < 3; round++) {
+            play(&settings[i], 1 + test_below(5), NULL, killed);
+            if (!same(quiet, killed)) fail_msg("%s, setting %u", settings[i].model, i);
+            sum(killed, &adopted, &recomputed);
+        }
+    }
+    print_message("%llu positions adopted, %llu computed again\n", (unsigned long long)adopted,
+                  (unsigned long long)recomputed);
+    assert_true(adopted > 50 * recomputed);
+}
+
+static void
+text_goes_on_in_the_middle_of_a_word_and_of_a_stop_string(void **state)
+{
+    static struct stream quiet[JOBS], killed[JOBS];
+
+    (void)state;
+    play(&text, 0, NULL, quiet);
+    assert_int_equal(quiet[1].reason, LAGAN_FINISH_STOP);
+    for (int round = 0; round < 6; round++) {
+        play(&text, 1 + test_below(8), NULL, killed);
+        assert_true(same(quiet, killed));
+    }
+}
+
+static void
+noise_changes_bits_where_it_was_committed_and_nowhere_else(void **state)
+{
+    static struct stream quiet[JOBS], killed[JOBS];
+
+    (void)state;
+    for (uint32_t i = 0; i < ARRAY_LEN(settings); i++) {
+        uint32_t changed = 0;
+
+        play(&settings[i], 0, NULL, quiet);
+        play(&settings[i], 3, noise_beside, killed);
+        if (!same(quiet, killed)) fail_msg("beside: %s, setting %u", settings[i].model, i);
+        for (int round = 0; round < 4; round++) {
+            play(&settings[i], 2, noise_into, killed);
+            changed += !same(quiet, killed);
+        }
+        if (!changed) fail_msg("into: %s, setting %u", settings[i].model, i);
+    }
+}
+
+static void
+without_the_manifest_of_that_memory_all_is_computed_again(void **state)
+{
+    static struct stream quiet[JOBS], killed[JOBS];
+    uint64_t adopted = 0, recomputed = 0;
+
+    (void)state;
+    play(&settings[0], 0, NULL, quiet);
+    play(&settings[0], 2, no_manifest, killed);
+    assert_true(same(quiet, killed));
+    sum(killed, &adopted, &recomputed);
+    play(&settings[0], 2, other_kv, killed);
+    assert_true(same(quiet, killed));
+    sum(killed, &adopted, &recomputed);
+    assert_int_equal(adopted, 0);
+    assert_true(recomputed > 0);
+}
+
+int
+main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(streams_go_on_bit_for_bit_after_kills_at_any_moment),
+        cmocka_unit_test(noise_changes_bits_where_it_was_committed_and_nowhere_else),
+        cmocka_unit_test(without_the_manifest_of_that_memory_all_is_computed_again),
+        cmocka_unit_test(text_goes_on_in_the_middle_of_a_word_and_of_a_stop_string),
+    };
+
+    return cmocka_run_group_tests(tests, test_seed_group, NULL);
+}

@@ -1,0 +1,214 @@
+/* legacy.c - see legacy.h. */
+#include "worker/legacy.h"
+
+#include "base/clock.h"
+#include "base/log.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/random.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include <xxhash.h>
+
+/* lagand submits again in one go once we are READY; what has not come by then will not. */
+static const nsec KEEP = 10 * NSEC_S;
+enum { SEALS = F_SEAL_SHRINK | F_SEAL_GROW };
+
+int
+legacy_number(uint64_t id[2], struct err *e)
+{
+    size_t bytes = 2 * sizeof id[0];
+
+    if (getrandom(id, bytes, 0) == (ssize_t)bytes) return 0;
+    return err_set(e, -EIO, "no random number for the KV arena");
+}
+
+/* What K and V of a token depend on, beside the tokens before it and the geometry. */
+static void
+make_print(const struct worker *w, enum dtype kv_dtype, uint64_t ret[2])
+{
+    struct {
+        uint64_t model[2];
+        uint32_t kv_dtype, numerics;
+        char device[16];
+    } in = { .kv_dtype = kv_dtype, .numerics = w->keys.numerics };
+    XXH128_hash_t h;
+
+    memcpy(in.model, w->e.model->fingerprint, sizeof in.model);
+    strncpy(in.device, gpu_ops(w->e.gpu)->name, sizeof in.device - 1);
+    h = XXH3_128bits(&in, sizeof in);
+    ret[0] = h.low64;
+    ret[1] = h.high64;
+}
+
+static int
+map(struct arena *a, int fd, uint64_t bytes)
+{
+    void *base = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, fd, 0);
+
+    if (base == MAP_FAILED) return -errno;
+    *a = (struct arena){ .base = base, .bytes = bytes, .fd = fd };
+    return 0;
+}
+
+static int
+make(struct engine *n, const uint64_t print[2], struct err *e)
+{
+    uint64_t bytes = manifest_bytes(&n->kv_config);
+    int fd = memfd_create("lagan:manifest", MFD_CLOEXEC | MFD_ALLOW_SEALING), r = 0;
+
+    if (fd < 0 || ftruncate(fd, (off_t)bytes) < 0 || fcntl(fd, F_ADD_SEALS, SEALS) < 0) r = -errno;
+    if (r == 0) r = map(&n->manifest_arena, fd, bytes);
+    if (r < 0) {
+        if (fd >= 0) close(fd);
+        return err_set(e, r, "manifest of %llu bytes: %s", (unsigned long long)bytes, strerror(-r));
+    }
+    manifest_make(&n->manifest, n->manifest_arena.base, &n->kv_config, print, n->kv_id);
+    return 0;
+}
+
+/* Sealed, so that reading it cannot fault, and exactly as long as ours is. */
+static int
+take_over(struct engine *n, const uint64_t print[2], struct err *e)
+{
+    const struct arena *old = &n->old_manifest;
+    int seals = fcntl(old->fd, F_GET_SEALS);
+    struct stat st;
+    int r;
+
+    if (fstat(old->fd, &st) < 0 || seals < 0 || (seals & SEALS) != SEALS ||
+        (uint64_t)st.st_size != manifest_bytes(&n->kv_config))
+        return err_set(e, -EBADMSG, "manifest of other KV groups, seats or sizes");
+    r = map(&n->manifest_arena, old->fd, (uint64_t)st.st_size);
+    if (r < 0) return err_set(e, r, "manifest cannot be mapped: %s", strerror(-r));
+    r = manifest_open(&n->manifest, n->manifest_arena.base, n->manifest_arena.bytes, &n->kv_config,
+                      print, n->kv_id, e);
+    if (r == 0) return 0;
+    munmap(n->manifest_arena.base, n->manifest_arena.bytes);
+    n->manifest_arena = (struct arena){ .fd = -1 };
+    return r;
+}
+
+static int
+adopt(struct engine *n, struct err *e)
+{
+    slice_id *room = malloc(n->manifest.h.row_bytes);
+    uint32_t refused, adopted;
+
+    n->found = calloc(n->kv_config.n_seats, sizeof *n->found);
+    if (!room || !n->found) {
+        free(room);
+        return err_set(e, -ENOMEM, "memory to read the manifest");
+    }
+    adopted = manifest_adopt(&n->manifest, n->kv, n->found, room, &refused);
+    free(room);
+    if (adopted) log_info("took over the KV blocks of %u requests", adopted);
+    if (refused) log_warn("%u rows of the manifest cannot be true, computing those again", refused);
+    return 0;
+}
+
+int
+legacy_open(struct worker *w, enum dtype kv_dtype, struct err *e)
+{
+    struct engine *n = &w->e;
+    uint64_t print[2];
+    struct err why;
+    int r = -ENOENT;
+
+    make_print(w, kv_dtype, print);
+    if (n->old_manifest.fd >= 0) {
+        r = take_over(n, print, &why);
+        if (r == 0) {
+            n->old_manifest.fd = -1;
+            return adopt(n, e);
+        }
+        log_info("%s: computing every request again", why.text);
+        close(n->old_manifest.fd);
+        n->old_manifest.fd = -1;
+    }
+    /* What the arena holds is nobody's from here on. */
+    TRY(legacy_number(n->kv_id, e));
+    return make(n, print, e);
+}
+
+void
+legacy_close(struct engine *n)
+{
+    if (n->manifest_arena.base) munmap(n->manifest_arena.base, n->manifest_arena.bytes);
+    if (n->manifest_arena.base) close(n->manifest_arena.fd);
+    free(n->found);
+}
+
+void
+legacy_claim(struct worker *w, struct request *r)
+{
+    struct engine *n = &w->e;
+    struct seq *s = &r->seq;
+    uint32_t resume, written;
+    int seat;
+
+    /* Told tokens were written, all but the last. */
+    r->recomputed = r->n_sent ? s->n_prompt - 1 : 0;
+    if (!n->found) return;
+    seat = manifest_claim(n->found, n->kv_config.n_seats, s->id, s->token, s->n_prompt, s->source,
+                          s->n_source, &resume);
+    if (seat < 0) return;
+    written = n->found[seat].row.committed;
+    if (resume == 0 || s->prompt_logprobs) {
+        scheduler_unkeep(n->sched, (uint32_t)seat);
+        return;
+    }
+    s->n_adopted = resume;
+    s->adopted_seat = (uint32_t)seat;
+    r->recomputed = MAX(r->recomputed, MIN(written, s->n_prompt));
+}
+
+void
+legacy_claimed(struct worker *w, struct request *r)
+{
+    r->adopted = r->seq.n_adopted;
+    r->recomputed -= MIN(r->recomputed, r->adopted);
+    if (r->adopted) manifest_commit(&w->e.manifest, r->seq.adopted_seat, r->adopted);
+}
+
+void
+legacy_expire(struct worker *w, nsec now)
+{
+    if (!w->e.found || now - w->ready_at < KEEP) return;
+    free(TAKE(w->e.found));
+    scheduler_unkeep_all(w->e.sched);
+}
+
+void
+legacy_launch(struct worker *w, const struct batch *b)
+{
+    uint32_t n = 0;
+
+    for (uint32_t i = 0; i < b->n_runs; i++) {
+        const struct seq *s = scheduler_seat(w->e.sched, b->run[i].seat);
+        struct manifest_owner *o = &w->owner[n];
+
+        if (!(b->run[i].flags & RUN_FIRST_CHUNK) || s->n_adopted) continue;
+        *o = (struct manifest_owner){
+            .seat = s->seat, .id = s->id, .n_cross = s->n_source, .n_tokens = s->n_prompt
+        };
+        manifest_hash(s->token, s->n_prompt, o->tokens_hash);
+        manifest_hash(s->source, s->n_source, o->source_hash);
+        n++;
+    }
+    manifest_launch(&w->e.manifest, b->edit, b->n_edits, w->owner, n);
+}
+
+void
+legacy_commit(struct worker *w, const struct batch *b)
+{
+    for (uint32_t i = 0; i < b->n_runs; i++) {
+        const struct batch_run *r = &b->run[i];
+
+        manifest_commit(&w->e.manifest, r->seat, (uint32_t)r->first_pos + r->n_rows);
+    }
+}

@@ -1,0 +1,28 @@
+/* legacy.h - what this worker leaves to its successor, and what it found of its predecessor's.
+ *
+ * The manifest (worker/kv/manifest.h) in an arena of its own beside the KV arena. Both carry the KV arena's
+ * number, drawn when its content began: so a manifest is never read with another's blocks. lagand hands a
+ * manifest on only where nobody wild can have written to them; KV memory without one is memory alone.
+ */
+#ifndef WORKER_LEGACY_H
+#define WORKER_LEGACY_H
+
+#include "base/base.h"
+#include "base/err.h"
+#include "worker/worker.h"
+
+/* A number for KV memory whose content is nobody's. */
+int legacy_number(uint64_t id[2], struct err *e) MUST_USE;
+/* Loader, between kv_init() and the scheduler: take over what is provable, or begin anew. */
+int legacy_open(struct worker *w, enum dtype kv_dtype, struct err *e) MUST_USE;
+void legacy_close(struct engine *n);
+
+/* A request that has come, all of its tokens in place, to be given to the scheduler: what is left of it. */
+void legacy_claim(struct worker *w, struct request *r);
+void legacy_claimed(struct worker *w, struct request *r); /* the scheduler has taken it */
+void legacy_expire(struct worker *w, nsec now); /* once a turn: nobody comes for the rest */
+
+void legacy_launch(struct worker *w, const struct batch *b); /* right before its launch */
+void legacy_commit(struct worker *w, const struct batch *b); /* done, and nobody was told */
+
+#endif
