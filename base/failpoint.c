@@ -73,3 +73,9 @@ failpoint(enum failpoint p)
         return;
     }
 }
+
+uint32_t
+failpoint_ring(int w)
+{
+    return board ? atomic_load(&board->ring_log2[w]) : 0;
+}

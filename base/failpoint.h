@@ -83,15 +83,19 @@ struct fp_slot {
 };
 struct fp_board {
     struct fp_slot slot[FP_SIDES][FP_COUNT];
+    _Atomic uint32_t ring_log2[2]; /* of D and W, so that rings wrap and fill soon; 0: as ever */
 };
 
 #ifdef LAGAN_FAILPOINTS
 void failpoint(enum failpoint p);
 #define FP(name) failpoint(FP_##name)
-#define FP_ENVIRONMENT "LAGAN_FP=", /* what lagand passes on to its workers */
+uint32_t failpoint_ring(int w);
+#define FP_ENVIRONMENT "LAGAN_FP=",                   /* what lagand passes on to its workers */
+#define FP_RINGS failpoint_ring(0), failpoint_ring(1) /* sizes for link_make() */
 #else
 #define FP(name) ((void)0)
 #define FP_ENVIRONMENT
+#define FP_RINGS 0, 0
 #endif
 
 #endif

@@ -248,6 +248,7 @@ bury(void *arg, const struct death *d)
     arenas_after_death(&w->arenas, d, w->d->now);
     release(w);
     if (!wanted) w->restarts++;
+    relay_dispatch(w->d); /* who is there need not wait until the next one is made */
 }
 
 /* ---- the supervisor's hands */
@@ -261,8 +262,8 @@ watch(struct worker *w, struct err *e)
     if (r >= 0) r = sd_event_add_io(ev, &w->on_bell, w->link.bell.fd, EPOLLIN, on_bell, w);
     if (r >= 0) r = sd_event_add_io(ev, &w->on_hand, w->hand, EPOLLIN, on_hand, w);
     if (r >= 0) r = sd_event_add_io(ev, &w->on_log, w->log, EPOLLIN, on_log, w);
-    /* Its last words and records first, then its end. */
-    if (r >= 0) r = sd_event_source_set_priority(w->on_exit, SD_EVENT_PRIORITY_NORMAL + 10);
+    /* An end first: what it has left behind is read then, and others' bells would never let it be. */
+    if (r >= 0) r = sd_event_source_set_priority(w->on_exit, SD_EVENT_PRIORITY_NORMAL - 10);
     return r < 0 ? err_set(e, r, "cannot be watched: %s", strerror(-r)) : 0;
 }
 
@@ -281,7 +282,7 @@ start(struct worker *w, struct err *e)
     static const char *const names[] = { "d", "w", "bell", "hand" };
     int bell = -1, hand[2] = { -1, -1 }, r;
 
-    r = link_make(&w->link, w->index, w->epoch, w->d->id, 0, 0, &bell, e);
+    r = link_make(&w->link, w->index, w->epoch, w->d->id, FP_RINGS, &bell, e);
     if (r < 0) return r;
     r = hand_pair(hand, e);
     /* What the predecessor left waits in the socket before the worker can look. */

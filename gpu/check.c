@@ -161,7 +161,9 @@ checked_lane_close(struct lane *l)
 static int
 checked_lane_mark(struct lane *l, uint64_t step)
 {
-    return l->gpu->device->lane_mark(l, step);
+    TRY(l->gpu->device->lane_mark(l, step));
+    __atomic_store_n(&l->marked, step, __ATOMIC_RELEASE);
+    return 0;
 }
 
 static uint64_t
@@ -174,6 +176,10 @@ static int
 checked_lane_after(struct lane *l, const struct lane *other, uint64_t step)
 {
     if (!other || other->gpu != l->gpu) REFUSE("lane_after: the other lane is of another device");
+    if (l == other || other->gpu->device->lane_done(other) >= step) return 0;
+    if (__atomic_load_n(&other->marked, __ATOMIC_ACQUIRE) < step)
+        REFUSE("lane_after: the other lane has not been told to mark step %llu",
+               (unsigned long long)step);
     return l->gpu->device->lane_after(l, other, step);
 }
 
@@ -535,6 +541,7 @@ checked_sample(struct lane *l, const struct sample *s)
         REFUSE("sample: logits are [%u, %u], %u rows are to sample", s->logits.dim[0],
                s->logits.dim[1], s->n);
     if (!s->row || !s->token) REFUSE("sample: no rows, or nowhere to put tokens");
+    if (s->allowed && s->allowed_words == 0) REFUSE("sample: bits of what is allowed of no words");
     return l->gpu->device->sample(l, s);
 }
 

@@ -22,6 +22,8 @@ struct gpu {
 
 struct lane {
     struct gpu *gpu;
+    uint64_t
+        marked; /* the last step it was told to mark: check.c's; others read it while it is written */
 };
 
 int cpu_open(struct gpu **ret, const struct gpu_options *o, struct err *e) MUST_USE;

@@ -9,8 +9,10 @@
 #include <dlfcn.h>
 #include <errno.h>
 #include <limits.h>
+#include <poll.h>
 #include <stdio.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 #define MODULE "lagan-cuda.so"
@@ -132,6 +134,25 @@ int
 gpu_memory(const struct gpu *g, uint64_t *free, uint64_t *own, uint64_t *total)
 {
     return g->memory(g, free, own, total);
+}
+
+int
+gpu_wait(struct lane *l, uint64_t first, uint64_t last)
+{
+    const struct gpu_ops *op = &l->gpu->checked;
+    struct timespec nap = { .tv_nsec = 20000 }; /* what is waited for takes a good part of a ms */
+    struct pollfd p = { .fd = op->lane_fd(l), .events = POLLIN };
+    uint64_t done, marks;
+
+    while ((done = op->lane_done(l)) < first || done > last) {
+        TRY(op->lane_error(l));
+        if (p.fd < 0)
+            nanosleep(&nap, NULL);
+        else if (poll(&p, 1, 1000) > 0 && read(p.fd, &marks, sizeof marks) < 0 && errno != EAGAIN &&
+                 errno != EINTR)
+            return -errno;
+    }
+    return op->lane_error(l);
 }
 
 const char *

@@ -85,7 +85,7 @@ struct run {
 struct rows {
     uint32_t n_rows, n_runs;
     uint32_t
-        n_single;   /* at least this many of the first runs have one row each: 0 is always true */
+        n_single;   /* so many of the first runs, or more, have at most one row: 0 is always true */
     int32_t *token; /* [n_rows]; op tokens() replaces -1 by the seat's last token */
     const int32_t *pos;    /* [n_rows] */
     const uint32_t *seat;  /* [n_rows] */
@@ -156,10 +156,12 @@ struct sample_row {
     int32_t force;                  /* >= 0: this token, whatever the logits (forced BOS, EOS) */
     int32_t target;                 /* >= 0: sample nothing, report this token's log-probability */
     uint32_t first_ban, n_ban;      /* into ban[]: -inf (end tokens before min_tokens) */
+    uint32_t allowed;               /* row of allowed[] that counts, or ALLOW_ALL */
     uint32_t n_top, first_top; /* log-probabilities wanted; 0 with logprob still computed if want */
     bool want_logprob;
     uint8_t pad[3];
 };
+#define ALLOW_ALL UINT32_MAX
 struct top {
     int32_t id;
     float logprob;
@@ -168,6 +170,10 @@ struct sample {
     struct tensor logits;         /* fp32 [n, vocab]; may be changed in place */
     const struct sample_row *row; /* [n] */
     const int32_t *ban;
+    /* [][allowed_words] bits: a token whose bit is 0, or that has none, is -inf (constrained decoding).
+     * NULL: no row has any */
+    const uint32_t *allowed;
+    uint32_t allowed_words;
     uint32_t n;
     const uint32_t *seen; /* [n_seats][seen_words] bits of tokens in the history, for repetition */
     uint32_t seen_words;
@@ -230,8 +236,9 @@ struct gpu_ops {
     /* Queued: lane_done() becomes step. Steps count up, or begin anew once nothing is queued. */
     int (*lane_mark)(struct lane *l, uint64_t step);
     uint64_t (*lane_done)(const struct lane *l); /* no system call */
-    /* The other lane must not be closed before this wait is over. */
-    int (*lane_after)(struct lane *l, const struct lane *other, uint64_t step); /* queued wait */
+    /* Queued: what follows waits for that step of the other lane, which has been told to mark it (-EINVAL else:
+     * so no order of waits can block for ever), and must not be closed before this wait is over. */
+    int (*lane_after)(struct lane *l, const struct lane *other, uint64_t step);
     int (*lane_fd)(const struct lane *l); /* CPU: eventfd, readable after a mark; CUDA: -1, poll */
     int (*lane_error)(const struct lane *l); /* 0, or -EIO once the device has failed */
 
@@ -328,5 +335,8 @@ bool gpu_graphs(const struct gpu *g);
  * and all there is. CPU: MemAvailable, 0, MemTotal. */
 int gpu_memory(const struct gpu *g, uint64_t *free, uint64_t *own, uint64_t *total);
 const char *gpu_describe(const struct gpu *g); /* "cpu (2 cores, avx2)" */
+/* Until lane_done() is one of first .. last, however long that takes: not while serving. -EIO: the device has
+ * failed, before or by then. */
+int gpu_wait(struct lane *l, uint64_t first, uint64_t last);
 
 #endif

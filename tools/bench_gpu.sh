@@ -1,14 +1,14 @@
 #!/bin/bash
 # bench_gpu.sh ROOT [PART...] - the benchmarks of a GPU: ROOT is a build tree or a bundle.
 #
-# PARTs: check probe attend rows llama t5 restart peers; all by default. check first: what is timed computes what it should. JSON
-# lines as of every benchmark; peers (bench/hf_bench.py) need PyTorch and transformers and are left out
-# without. BENCH_SET holds more --set KEY=VALUE.
+# PARTs: check probe attend rows steps llama t5 restart peers; all by default. check first: what is timed
+# computes what it should. JSON lines as of every benchmark; peers (bench/hf_bench.py) need PyTorch and
+# transformers and are left out without. BENCH_SET holds more --set KEY=VALUE.
 set -u
 root=$(cd "${1:-.}" && pwd) || exit 2
 shift
 export srcdir=${srcdir:-$root}
-parts=${*:-check probe attend rows llama t5 restart peers}
+parts=${*:-check probe attend rows steps llama t5 restart peers}
 trace=$(mktemp) || exit 2
 trap 'rm -f "$trace"' EXIT
 failed=0
@@ -41,6 +41,10 @@ for part in $parts; do
       [ -e "$module" ] || module=$root/lib/lagan/lagan-cuda.so
       timeout -k 5 120 "$root/bench/bench_restart" "$module" || failed=1
       timeout -k 5 60 "$root/bench/bench_gap" || failed=1 ;;
+    steps)
+      for model in llama-3.1-8b t5-large; do
+        timeout -k 5 60 "$root/bench/bench_step" "$srcdir/bench/configs/$model" || failed=1
+      done ;;
     attend) timeout -k 5 60 "$root/bench/bench_attend" || failed=1 ;;
     rows)
       timeout -k 5 60 "$root/tests/gpu/test_rows" --device cuda >"$trace" 2>&1 &&

@@ -1,5 +1,5 @@
 #!/bin/bash
-# check_long.sh BUILDDIR - what is too long for `make check`: sanitizer builds, planted faults, a soak.
+# check_long.sh BUILDDIR - what is too long for `make check`: sanitizer builds, planted faults, a soak, kills.
 #
 # Each part says what it does before it begins and how it ended; the exit code is the worst of them.
 # Before an issue is called resolved, not in continuous integration.
@@ -35,4 +35,8 @@ part 'address and undefined' sanitized address,undefined
 part 'thread' sanitized thread
 part 'planted faults' "$top/tools/planted.sh" all
 part 'a minute of 64 clients' env LAGAN_SOAK_SECONDS=60 srcdir="$top" "$build/tests/e2e/test_service"
+part 'a million kills' env LAGAN_TORTURE_KILLS=1000000 LAGAN_TORTURE_DAEMONS=10000 LAGAN_TORTURE_ROUNDS=100 \
+  "$build/tests/torture/test_kill"
+part 'ten thousand kills of real workers' env LAGAN_TORTURE_REAL_KILLS=10000 LAGAN_TORTURE_ROUNDS=25 srcdir="$top" \
+  "$build/tests/torture/test_resume"
 exit $worst

@@ -29,8 +29,6 @@
 
 enum { OVERDUE_FACTOR = 20, MIN_SLOTS = 256, QUEUE_SLOTS = 2048 };
 static const nsec OVERDUE_LEAST = 3 * NSEC_S, LOAD_TURN = 5 * NSEC_MS, IDLE_TURN = 500 * NSEC_MS;
-static const nsec TUNE_AFTER =
-    2 * NSEC_S; /* of idleness; a request then waits for one matmul's measuring */
 /* Looking at the device, we take what the other threads have for us this often. */
 static const nsec LOOK_TURN = 100 * NSEC_US;
 
@@ -218,9 +216,9 @@ set_deadline(struct worker *w, nsec now)
                  out ? now + MAX(OVERDUE_LEAST, (nsec)(OVERDUE_FACTOR * rows * w->ns_per_row)) : 0);
 }
 
-/* A driver's queue holds about a thousand launches: queueing behind a step that still has most of its own to
- * go blocks until they went, and the supervisor takes us for dead. Behind a long step we queue when its end is
- * near; one of which nothing is known yet is waited for. */
+/* A driver's queue holds some thousand launches (gpu/cuda/README.md), a step of a large model up to a thousand:
+ * one that queues more than fits blocks until the device has got rid of it, and the supervisor takes us for
+ * dead. So behind a long step we queue when its end is near, and one of which nothing is known yet is waited for. */
 static bool
 too_early(const struct worker *w, unsigned lane, nsec now)
 {
@@ -359,25 +357,6 @@ nothing_to_do(struct worker *w)
            outbox_empty(&w->outbox);
 }
 
-/* An idle device measures the matmuls it was asked for, a shape a turn. */
-static bool
-tune(struct worker *w, nsec now)
-{
-    struct tune_result us;
-    int r;
-
-    if (!w->keys.cuda_tuned[0] || w->tunes_not || !nothing_to_do(w)) return false;
-    if (now - w->busy_at < TUNE_AFTER) return false;
-    r = exec_tune(w->e.exec, &us);
-    if (r > 0)
-        log_info(
-            "measured a matmul: [%u, %u] x %u rows: %.1f us, the library's first guess %.1f, of %u",
-            us.n, us.k, us.rows, (double)us.best, (double)us.first, us.n_tried);
-    if (r < 0) log_warn("%s, measuring no more matmuls", gpu_why(w->e.gpu));
-    w->tunes_not = r < 0;
-    return r > 0;
-}
-
 static int
 turn(struct worker *w, struct seq **seq, uint32_t *n_before, struct err *e)
 {
@@ -408,13 +387,10 @@ turn(struct worker *w, struct seq **seq, uint32_t *n_before, struct err *e)
     health_beat(w, now); /* what the turn has done is there before whoever gets its tokens asks */
     if (atomic_load_explicit(&w->drain_asked, memory_order_relaxed)) w->draining = true;
     if (w->draining && !w->requests.n_used && outbox_empty(&w->outbox)) return 1;
-    if (busy) w->busy_at = now;
-    if (!busy) {
-        busy = tuning_turn(&w->tuning, nothing_to_do(w), e);
-        if (busy < 0) return busy;
-        if (!busy) busy = tune(w, now);
-        w->idled |= busy > 0;
-    }
+    got = tuning_turn(&w->tuning, !busy && nothing_to_do(w), now, e);
+    if (got < 0) return got;
+    w->idled |= got > 0;
+    busy += got;
     if (!busy && rest(w, now, may_sleep(w, now)) < 0) return err_set(e, -EPIPE, "lagand is gone");
     return 0;
 }
@@ -439,18 +415,20 @@ loop_run(struct worker *w, struct err *e)
     w->ns_per_row = (double)w->e.model->weight_bytes /
                     (exec_fd(w->e.exec, 0) >= 0 ? FIRST_GUESS : FIRST_GUESS_GPU);
     prctl(PR_SET_TIMERSLACK, 1000ul); /* 50 us by default: a sleep ends when it says */
-    TRY(tuning_open(&w->tuning, w->e.exec, start_no_tuning(w), e));
+    TRY(tuning_open(&w->tuning, w->e.exec, start_no_tuning(w), clock_now(), e));
     w->control = control_start(w);
     health_phase(w, PHASE_READY, 0);
     emit_ready(w);
     FP(ready_said);
-    log_info(
-        "ready in %.2f s on %s, %.1f MiB weights%s, %.1f MiB KV in %u groups of %u-token blocks",
-        (double)w->e.load_ns / NSEC_S, gpu_describe(w->e.gpu),
-        (double)w->e.model->weight_bytes / (1 << 20), w->e.model->adopted ? " (adopted)" : "",
-        (double)w->e.kv_arena.bytes / (1 << 20), w->e.kv_config.n_groups,
-        w->e.kv_config.tokens_per_block);
-    w->ready_at = w->busy_at = clock_now();
+    log_info("ready in %.2f s (device %.2f, weights %.2f, KV %.2f, steps %.2f) on %s, "
+             "%.1f MiB weights%s, %.1f MiB KV in %u groups of %u-token blocks",
+             (double)w->e.load_ns / NSEC_S, (double)w->e.slice_ns[LOAD_DEVICE] / NSEC_S,
+             (double)w->e.slice_ns[LOAD_WEIGHTS] / NSEC_S, (double)w->e.slice_ns[LOAD_KV] / NSEC_S,
+             (double)w->e.slice_ns[LOAD_STEPS] / NSEC_S, gpu_describe(w->e.gpu),
+             (double)w->e.model->weight_bytes / (1 << 20), w->e.model->adopted ? " (adopted)" : "",
+             (double)w->e.kv_arena.bytes / (1 << 20), w->e.kv_config.n_groups,
+             w->e.kv_config.tokens_per_block);
+    w->ready_at = clock_now();
     do r = turn(w, seq, n_before, e);
     while (r == 0);
     free(seq);

@@ -269,10 +269,20 @@ device_name(const struct model_keys *k)
     return access("/dev/nvidiactl", F_OK) == 0 ? "cuda" : "cpu";
 }
 
+static void
+slice_ends(struct engine *n, enum load_slice which, nsec *since)
+{
+    nsec now = clock_now();
+
+    n->slice_ns[which] = now - *since;
+    *since = now;
+}
+
 static int
 open_engine(struct worker *w, struct err *e)
 {
     struct engine *n = &w->e;
+    nsec since = clock_now();
     const struct model_keys *k = &w->keys;
     static const enum dtype kv_dtypes[] = { DT_COUNT, DT_F32, DT_BF16, DT_F16 };
     const struct gpu_options device = {
@@ -293,6 +303,7 @@ open_engine(struct worker *w, struct err *e)
     n->old_kv.fd = n->old_manifest.fd = -1;
     TRY(read_source(w, &src, e));
     TRY(gpu_open(&n->gpu, &device, e));
+    slice_ends(n, LOAD_DEVICE, &since);
     TRY(model_open(&n->model, &src, n->gpu, arch_families, e));
     if (n->model->n_unused)
         log_warn("%u tensors of the checkpoint are not used, the first is %s", n->model->n_unused,
@@ -302,6 +313,7 @@ open_engine(struct worker *w, struct err *e)
                  n->model->n_rebuilt);
     FP(load_weights);
     TRY(give_arena(w, "weights", &n->model->weights, n->model->fingerprint, e));
+    slice_ends(n, LOAD_WEIGHTS, &since);
 
     kv_dtype = k->kv_dtype == DTYPE_AUTO ? n->model->act : kv_dtypes[k->kv_dtype];
     if (kv_dtype == DT_F16 && !on_gpu(n))
@@ -325,7 +337,7 @@ open_engine(struct worker *w, struct err *e)
         .n_enc_layers = (uint16_t)n->model->shape.n_encoder_layers,
     };
     if (gpu_graphs(n->gpu) && k->graphs_memory)
-        n->limits.n_buckets = graphs_buckets(n->limits.bucket, MIN(k->max_num_seqs, max_rows));
+        n->limits.n_buckets = graphs_buckets(n->limits.bucket, max_rows);
     TRY(set_lanes(w, &x, e));
     n->kv_config.n_lanes = x.n_lanes;
     if (!n->kv_config.slab_bytes) n->kv_config.slab_bytes = kv_slab_bytes(&n->kv_config);
@@ -337,6 +349,7 @@ open_engine(struct worker *w, struct err *e)
     x.beat = on_beat;
     x.beat_arg = w;
     TRY(open_kv(w, &x, e));
+    slice_ends(n, LOAD_KV, &since);
     TRY(scheduler_new(&n->sched, &n->limits, n->kv, e));
 
     for (uint32_t l = 0; l < x.n_lanes; l++)
@@ -346,20 +359,23 @@ open_engine(struct worker *w, struct err *e)
         }
     x.max_edits = w->lane[0].batch[0]->max_edits;
     TRY(exec_open(&n->exec, &x, n->gpu, n->model, &n->kv_config, &n->kv_arena, e));
+    slice_ends(n, LOAD_STEPS, &since);
     return 0;
 }
 
 /* Without a tokenizer a model serves ids; text then gets this reason as its answer. */
-static void
-open_text(struct worker *w)
+static void *
+open_text(void *arg)
 {
+    struct worker *w = arg;
     struct err e = { 0 };
     int r = tokenizer_open(&w->e.tokenizer, w->keys.path, &e);
 
-    if (r == 0) return;
+    if (r == 0) return NULL;
     snprintf(w->e.why_no_text, sizeof w->e.why_no_text, "%.*s", (int)sizeof w->e.why_no_text - 1,
              e.text);
     log_info("%s: serving token ids only", w->e.why_no_text);
+    return NULL;
 }
 
 const char *
@@ -381,9 +397,14 @@ start_load(void *arg)
 {
     struct worker *w = arg;
     nsec since = clock_now();
+    pthread_t text;
+    bool beside = pthread_create(&text, NULL, open_text, w) == 0;
     int r = open_engine(w, &w->start_err);
 
-    if (r == 0) open_text(w);
+    if (beside)
+        pthread_join(text, NULL);
+    else if (r == 0)
+        open_text(w);
     w->e.load_ns = clock_now() - since;
     FP(load_done);
     atomic_store_explicit(&w->start_done, r < 0 ? -1 : 1, memory_order_release);

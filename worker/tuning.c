@@ -1,19 +1,26 @@
 /* tuning.c - see tuning.h. The lock is never held over a measurement. */
 #include "worker/tuning.h"
 
+#include "base/clock.h"
+#include "base/log.h"
+
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 enum { SPARE = 64 }; /* shapes that requests brought, besides the model's list */
+/* Unasked: a request that comes then waits for one matmul. */
+static const nsec UNASKED_AFTER = 2 * NSEC_S;
 
 int
-tuning_open(struct tuning *t, struct exec *x, const char *refuse, struct err *e)
+tuning_open(struct tuning *t, struct exec *x, const char *refuse, nsec now, struct err *e)
 {
     uint32_t n = exec_n_matmuls(x);
 
-    *t = (struct tuning){ .exec = x, .refuse = refuse, .total = n, .room = n + SPARE };
+    *t = (struct tuning){
+        .exec = x, .refuse = refuse, .total = n, .room = n + SPARE, .busy_at = now
+    };
     pthread_mutex_init(&t->lock, NULL);
     if (refuse) return 0;
     if (n == 0) t->refuse = "no step of this model is large enough to have anything to tune";
@@ -43,19 +50,30 @@ tuning_begin(struct tuning *t, struct err *e)
     return (int)t->total;
 }
 
-int
-tuning_turn(struct tuning *t, bool idle, struct err *e)
+/* One of those that requests have brought. */
+static int
+measure_unasked(struct tuning *t)
+{
+    struct tune_result us;
+    int r = exec_tune(t->exec, &us);
+
+    if (r > 0)
+        log_info(
+            "measured a matmul: [%u, %u] x %u rows: %.1f us, the library's first guess %.1f, of %u",
+            us.n, us.k, us.rows, (double)us.best, (double)us.first, us.n_tried);
+    if (r < 0) log_warn("%s, measuring no more matmuls", exec_why(t->exec));
+    t->given_up = r < 0;
+    return r > 0;
+}
+
+/* The pass's next pair. */
+static int
+measure_pair(struct tuning *t, struct err *e)
 {
     struct tune_result row;
     struct err why = { 0 };
-    bool due;
     int r = 0;
 
-    if (!idle || t->refuse) return 0;
-    pthread_mutex_lock(&t->lock);
-    due = t->running;
-    pthread_mutex_unlock(&t->lock);
-    if (!due) return 0;
     if (!t->asked) r = exec_matmul(t->exec, t->done, &why);
     t->asked = r == 0;
     if (r == 0 && (r = exec_tune(t->exec, &row)) < 0) err_set(&why, r, "%s", exec_why(t->exec));
@@ -72,6 +90,20 @@ tuning_turn(struct tuning *t, bool idle, struct err *e)
     if (t->done == t->total) t->running = false;
     pthread_mutex_unlock(&t->lock);
     return r == -EIO ? err_set(e, r, "the device failed: %s", why.text) : 1;
+}
+
+int
+tuning_turn(struct tuning *t, bool idle, nsec now, struct err *e)
+{
+    bool running;
+
+    if (!idle) t->busy_at = now;
+    if (!idle || t->refuse) return 0;
+    pthread_mutex_lock(&t->lock);
+    running = t->running;
+    pthread_mutex_unlock(&t->lock);
+    if (running) return measure_pair(t, e);
+    return now - t->busy_at < UNASKED_AFTER || t->given_up ? 0 : measure_unasked(t);
 }
 
 uint32_t

@@ -38,6 +38,9 @@ struct worker_lane {
 };
 
 /* What the loader leaves behind: complete before start_done is set, the engine's afterwards. */
+/* What a start spends its time on, one after another; the tokenizer is opened beside them. */
+enum load_slice { LOAD_DEVICE, LOAD_WEIGHTS, LOAD_KV, LOAD_STEPS, LOAD_SLICES };
+
 struct engine {
     struct gpu *gpu;
     struct model *model;
@@ -59,7 +62,7 @@ struct engine {
     struct scheduler *sched;
     struct scheduler_limits limits;
     uint32_t max_source;
-    nsec load_ns;
+    nsec load_ns, slice_ns[LOAD_SLICES];
 };
 
 struct text_thread;
@@ -95,10 +98,9 @@ struct worker {
     bool seen;         /* we looked on while a step ended */
     bool idled;        /* with nothing out; after_idle: the step that was launched then */
     uint64_t after_idle, gaps, gaps_ns; /* gaps: of the device, as last read */
-    nsec ready_at, busy_at;             /* busy_at: the last turn with something to do */
-    struct manifest_owner *owner;       /* [max_seqs] of the step being launched */
-    bool tunes_not;                     /* tried, and will not be again */
-    bool loaded;                        /* e is the engine's */
+    nsec ready_at;
+    struct manifest_owner *owner; /* [max_seqs] of the step being launched */
+    bool loaded;                  /* e is the engine's */
     bool draining;
     _Atomic bool drain_asked; /* set by the control thread */
 };

@@ -260,10 +260,8 @@ int
 cpu_lane_after(struct lane *lane, const struct lane *other, uint64_t step)
 {
     struct cpu_lane *l = (struct cpu_lane *)lane;
-    struct job *j;
+    struct job *j = reserve(l);
 
-    if (lane == other || cpu_lane_done(other) >= step) return 0;
-    j = reserve(l);
     j->kind = JOB_AFTER;
     j->step = step;
     j->other = (const struct cpu_lane *)other;

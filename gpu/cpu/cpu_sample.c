@@ -1,6 +1,6 @@
 /* cpu_sample.c - sample: a row of logits to a token and log-probabilities: gpu.h.
  *
- * In the order of transformers' processors and warpers: repetition penalty, bans, forced token; here
+ * In the order of transformers' processors and warpers: repetition penalty, bans and what is not allowed, forced token; here
  * the log-probabilities are taken; then temperature, top_k, top_p, min_p, and the draw. Everything is
  * done in place in the row of logits, in passes over the vocabulary; nothing is sorted. A cut (the
  * top k, the top p) is found by radix: a histogram of the highest bits of the value, then of the next
@@ -271,6 +271,22 @@ penalise(const struct sample *s, const struct sample_row *r, float *x, uint32_t 
         }
 }
 
+static void
+forbid(const struct sample *s, const struct sample_row *r, float *x, uint32_t n)
+{
+    const uint32_t *bits;
+
+    for (uint32_t i = 0; i < r->n_ban; i++) {
+        uint32_t id = (uint32_t)s->ban[r->first_ban + i];
+
+        if (id < n) x[id] = -INFINITY;
+    }
+    if (!s->allowed || r->allowed == ALLOW_ALL) return;
+    bits = s->allowed + (size_t)r->allowed * s->allowed_words;
+    for (uint32_t i = 0; i < n; i++)
+        if (i / 32 >= s->allowed_words || !(bits[i / 32] >> i % 32 & 1)) x[i] = -INFINITY;
+}
+
 /* Logits as the processors leave them: no NaN, no +inf. Returns the best id, -1 if there is none. */
 static int32_t
 process(const struct sample *s, const struct sample_row *r, float *x, uint32_t n)
@@ -278,11 +294,7 @@ process(const struct sample *s, const struct sample_row *r, float *x, uint32_t n
     int32_t best = -1;
 
     penalise(s, r, x, n);
-    for (uint32_t i = 0; i < r->n_ban; i++) {
-        uint32_t id = (uint32_t)s->ban[r->first_ban + i];
-
-        if (id < n) x[id] = -INFINITY;
-    }
+    forbid(s, r, x, n);
     if (r->force >= 0 && r->target < 0) {
         for (uint32_t i = 0; i < n; i++) x[i] = -INFINITY;
         if ((uint32_t)r->force < n) x[r->force] = 0;

@@ -236,6 +236,7 @@ lagan_cuda_open(struct gpu **ret, uint32_t ordinal, const struct gpu_options *o,
 {
     CLEAN(close_device_at) struct gpu *g = calloc(1, sizeof(struct cuda));
     struct cuda *c = (struct cuda *)g;
+    bool blas;
 
     if (!c) return err_set(e, -ENOMEM, "cuda device: no memory");
     pthread_mutex_init(&c->pin_lock, NULL);
@@ -247,12 +248,13 @@ lagan_cuda_open(struct gpu **ret, uint32_t ordinal, const struct gpu_options *o,
     c->timing = o->timing;
     TRY(look_at(c, e));
     TRY(cuda_pick_open(c, o->kernels, e));
+    /* A server without the library would be ten times slower: it says so unless that is what was asked for. */
+    blas = cuda_pick_may(c, OP_MATMUL, "blas") || cuda_pick_may(c, OP_GATE_MATMUL, "blas");
+    if (blas) TRY(cuda_blas_begin(c, o, e));
     TRY(start(c, e));
     TRY(find_driver(c, e));
     TRY(cuda_arena_open(c, e));
-    /* A server without the library would be ten times slower: it says so unless that is what was asked for. */
-    if (cuda_pick_may(c, OP_MATMUL, "blas") || cuda_pick_may(c, OP_GATE_MATMUL, "blas"))
-        TRY(cuda_blas_open(c, o, e));
+    if (blas) TRY(cuda_blas_open(c, o, e));
     g->device = &cuda_ops;
     g->close = close_device;
     g->memory = memory;

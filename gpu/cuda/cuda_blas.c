@@ -50,6 +50,11 @@ _Static_assert(BLAS_WORK < CUDA_WORK, "no room for products");
 
 struct blas {
     void *library;
+    const struct gpu_options *options; /* until cuda_blas_open() has returned */
+    pthread_t opener;
+    bool opening;
+    int opened; /* what open_library() said */
+    struct err why;
 #define X(name) __typeof__(name) *name;
     CALLS(X)
 #undef X
@@ -123,12 +128,43 @@ open_library(struct blas *b, const char *libs, struct err *e)
                    home ? home : "", home ? "/lib64, " : "");
 }
 
+static void *
+opener(void *arg)
+{
+    struct blas *b = arg;
+
+    b->opened = open_library(b, b->options->libs, &b->why);
+    return NULL;
+}
+
+int
+cuda_blas_begin(struct cuda *c, const struct gpu_options *o, struct err *e)
+{
+    struct blas *b = calloc(1, sizeof *b);
+
+    if (!b) return err_set(e, -ENOMEM, "%s: no memory", LIBRARY);
+    c->blas = b;
+    b->options = o;
+    b->opening = pthread_create(&b->opener, NULL, opener, b) == 0;
+    if (!b->opening) opener(b);
+    return 0;
+}
+
+static int
+wait_for_library(struct blas *b, struct err *e)
+{
+    if (b->opening) pthread_join(b->opener, NULL);
+    b->opening = false;
+    return b->opened < 0 ? err_set(e, b->opened, "%s", b->why.text) : 0;
+}
+
 void
 cuda_blas_close(struct cuda *c)
 {
     struct blas *b = c->blas;
 
     if (!b) return;
+    if (b->opening) pthread_join(b->opener, NULL);
     c->blas = NULL;
     tuned_close(b->tuned);
     free(b->tuned_path);
@@ -139,14 +175,11 @@ cuda_blas_close(struct cuda *c)
 int
 cuda_blas_open(struct cuda *c, const struct gpu_options *o, struct err *e)
 {
-    struct blas *b = calloc(1, sizeof *b);
+    struct blas *b = c->blas;
     struct tuned_machine m = { .sms = c->gpu.units };
     struct cudaDeviceProp p;
-    int r;
+    int r = wait_for_library(b, e);
 
-    if (!b) return err_set(e, -ENOMEM, "%s: no memory", LIBRARY);
-    c->blas = b;
-    r = open_library(b, o->libs, e);
     if (r == 0 && cudaGetDeviceProperties(&p, c->ordinal) != cudaSuccess)
         r = err_set(e, -EIO, "%s: the GPU does not say what it is", LIBRARY);
     if (r == 0 && o->tuned && !(b->tuned_path = strdup(o->tuned)))

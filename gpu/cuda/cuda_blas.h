@@ -1,6 +1,7 @@
 /* cuda_blas.h - cuBLASLt, opened at run time: the matmul of many rows.
  *
- * The library is looked for when the device is opened; a lane has a handle of its own and its work area.
+ * The library is looked for when the device is opened, by a thread beside the making of the context: each
+ * takes some 40 ms of a restart. A lane has a handle of its own and its work area.
  * What a call needs besides is one algorithm, asked for once a shape and bucket of rows (the table that
  * was measured, else the library's first heuristic: nothing is tried out in a step) and kept in a table
  * of fixed size. Descriptors are on the stack: a steady step allocates nothing.
@@ -15,7 +16,9 @@
 
 #include "gpu/cuda/cuda.h"
 
-/* -ENOENT says where the library was looked for; -EBADMSG is the file of measured algorithms. */
+/* Begin to look for it; the driver has been started. */
+int cuda_blas_begin(struct cuda *c, const struct gpu_options *o, struct err *e) MUST_USE;
+/* The rest, with the context there. -ENOENT says where the library was looked for; -EBADMSG is the file of measured algorithms. */
 int cuda_blas_open(struct cuda *c, const struct gpu_options *o, struct err *e) MUST_USE;
 void cuda_blas_close(struct cuda *c);
 /* With a device that has no library: nothing, and the candidates refuse. */

@@ -128,15 +128,10 @@ cuda_lane_after(struct lane *lane, const struct lane *other, uint64_t step)
     const struct cuda_lane *o = (const struct cuda_lane *)other;
     uint64_t first = o->n_marks > CUDA_EVENTS ? o->n_marks - CUDA_EVENTS : 0, i = o->n_marks;
 
-    if (lane == other || cuda_lane_done(other) >= step) return 0;
     if (l->recording)
         return err_set(&lane->gpu->why, -EINVAL, "lane_after: not while a graph is being recorded");
-    /* The earliest that will do, but not one of before the count began anew. */
+    /* The earliest that will do, but not one of before the count began anew; the last will: check.c. */
     while (i > first && o->mark[(i - 1) % CUDA_EVENTS].step >= step) i--;
-    if (i == o->n_marks)
-        return err_set(&lane->gpu->why, -EINVAL,
-                       "lane_after: the other lane has not been told to mark step %llu",
-                       (unsigned long long)step);
     cuda_enter(cuda_of(lane));
     return cuda_failed(lane, cudaStreamWaitEvent(l->k.st, o->mark[i % CUDA_EVENTS].event, 0),
                        "lane_after");

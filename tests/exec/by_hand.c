@@ -70,7 +70,7 @@ hand_open(struct hand *h, const struct hand_options *o)
     b->run = calloc(HAND_SEATS, sizeof *b->run);
     b->encode = calloc(HAND_SEATS, sizeof *b->encode);
     b->edit = calloc(MAX_EDITS, sizeof *b->edit);
-    b->copy = calloc(1, sizeof *b->copy);
+    b->copy = calloc(HAND_SEATS, sizeof *b->copy);
     b->wait = calloc(MAX_LANES, sizeof *b->wait);
 }
 
@@ -100,8 +100,8 @@ hand_batch(struct hand *h, unsigned lane)
 }
 
 /* Blocks of a group run backwards over the arena: last seat's last entry first. */
-static slice_id
-block_at(const struct hand *h, uint32_t g, uint32_t seat, uint32_t entry)
+slice_id
+hand_block(const struct hand *h, uint32_t g, uint32_t seat, uint32_t entry)
 {
     const struct kv_group *k = &h->kv.group[g];
     uint32_t n = HAND_SEATS * k->max_entries, at = n - 1 - (seat * k->max_entries + entry);
@@ -129,7 +129,7 @@ hand_edits(struct hand *h, struct batch *b, uint32_t seat, uint32_t end)
         uint32_t n = CEIL_DIV(k->kind == KV_CROSS ? s->n_source : end, tpb);
 
         for (; s->set[g] < n; s->set[g]++)
-            edit(b, g, seat, s->set[g], block_at(h, g, seat, s->set[g]));
+            edit(b, g, seat, s->set[g], hand_block(h, g, seat, s->set[g]));
         if (k->kind != KV_WINDOW || !h->o.drop) continue;
         for (; (s->gone[g] + 1) * tpb + k->window <= s->planned + 1; s->gone[g]++)
             edit(b, g, seat, s->gone[g], SLICE_NONE);
@@ -207,9 +207,9 @@ place_encoders(struct hand *h, struct batch *b)
 }
 
 static uint32_t
-bucket_of(uint32_t rows)
+bucket_of(const struct hand *h, uint32_t rows)
 {
-    uint32_t bucket[GRAPHS_MOST], n = graphs_buckets(bucket, HAND_SEATS), i = 0;
+    uint32_t bucket[GRAPHS_BUCKETS], n = graphs_buckets(bucket, h->o.max_rows), i = 0;
 
     while (i < n && bucket[i] < rows) i++;
     return i < n ? bucket[i] : 0;
@@ -227,7 +227,7 @@ plan(struct hand *h, unsigned lane)
     decoder_rows = b->n_rows;
     place_encoders(h, b);
     if (!b->n_rows) return false;
-    if (h->o.buckets) b->bucket = bucket_of(decoder_rows);
+    if (h->o.buckets) b->bucket = bucket_of(h, decoder_rows);
     OK(exec_start(h->x, b, e));
     memcpy(h->out[lane][n % 2], b->run, b->n_runs * sizeof *b->run);
     h->n_out[lane][n % 2] = b->n_runs;

@@ -9,7 +9,7 @@
 
 #include "worker/exec/exec.h"
 
-enum { HAND_SEATS = 16, HAND_LEN = 512 };
+enum { HAND_SEATS = 20, HAND_LEN = 512 };
 
 struct hand_options {
     const char *dir, *isa;
@@ -59,6 +59,8 @@ void hand_close(struct hand *h);
 
 /* Empty b, ready to be filled. */
 struct batch *hand_batch(struct hand *h, unsigned lane);
+/* The block of a group that a seat's entry is given. */
+slice_id hand_block(const struct hand *h, uint32_t g, uint32_t seat, uint32_t entry);
 /* Table entries for positions up to end (cross: source tokens) of one seat. */
 void hand_edits(struct hand *h, struct batch *b, uint32_t seat, uint32_t end);
 /* Wait for the oldest step of the lane. */

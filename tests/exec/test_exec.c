@@ -436,6 +436,168 @@ a_seat_moves_to_another_lane_behind_the_step_it_waits_for(void **state)
     hand_close(&h);
 }
 
+/* Seat 0's tokens, prompt and generated, are known; now a seat is given one of them at its position. */
+enum { WALKED = 20, WALKED_TO = 26 };
+
+static struct gpu_ops counter; /* the device's, but for copy_blocks */
+static int (*copies)(struct lane *l, const struct block_copy *copy, const struct block_copy *same,
+                     uint32_t n, size_t bytes);
+static unsigned n_launches;
+
+static int
+copy_and_count(struct lane *l, const struct block_copy *copy, const struct block_copy *same,
+               uint32_t n, size_t bytes)
+{
+    n_launches++;
+    return copies(l, copy, same, n, bytes);
+}
+
+static void
+counts_copies(struct gpu *g)
+{
+    counter = *g->device;
+    copies = counter.copy_blocks;
+    counter.copy_blocks = copy_and_count;
+    g->device = &counter;
+    n_launches = 0;
+}
+
+static void
+walk_seat_0(void)
+{
+    open_model(LLAMA, (struct hand_options){ .tokens_per_block = 8, .opened = counts_copies });
+    sit(0, WALKED, WALKED_TO - WALKED);
+    hand_run(&h);
+    for (uint32_t i = 1; i < 4; i++) exec_seat(h.x, i, &h.seat[0].how);
+}
+
+/* The log-probability of what comes next. */
+static float
+next_of(struct batch *t, uint32_t seat, uint32_t position)
+{
+    struct err e = { 0 };
+
+    t->token[0] = h.seat[0].token[position];
+    t->pos[0] = (int32_t)position;
+    t->run[0] = (struct batch_run){
+        .seat = seat, .n_rows = 1, .first_pos = t->pos[0], .flags = RUN_SAMPLE
+    };
+    t->n_rows = t->n_runs = t->n_logits = 1;
+    if (exec_start(h.x, t, &e) < 0) fail_msg("%s", e.text);
+    h.started[0]++;
+    return hand_finish(&h, 0)->logprob[0];
+}
+
+static void
+edit_row(struct batch *t, uint32_t to, uint32_t from)
+{
+    t->edit[t->n_edits++] = (struct kv_edit){ .op = EDIT_ROW, .seat = to, .entry = from };
+}
+
+static void
+edit_entry(struct batch *t, uint32_t seat, uint32_t entry, slice_id at)
+{
+    t->edit[t->n_edits++] =
+        (struct kv_edit){ .op = EDIT_SET, .seat = seat, .entry = entry, .at = at };
+}
+
+static void
+copy_blocks(struct batch *t, uint32_t to, uint32_t from, bool after)
+{
+    for (uint32_t i = 0; i < CEIL_DIV(WALKED_TO, 8); i++)
+        t->copy[t->n_copies++] = (struct batch_copy){ .from = hand_block(&h, 0, from, i),
+                                                      .to = hand_block(&h, 0, to, i),
+                                                      .after = after };
+}
+
+static void
+a_seat_with_a_copied_table_row_reads_the_same_blocks(void **state)
+{
+    struct batch *t;
+    slice_id other;
+
+    (void)state;
+    walk_seat_0();
+    other = hand_block(&h, 0, 3, 0);
+    t = hand_batch(&h, 0);
+    edit_entry(t, 1, 0, other); /* overwritten by the row */
+    edit_row(t, 1, 0);
+    edit_row(t, 2, 1); /* a copy of the copy */
+    edit_row(t, 3, 2);
+    edit_entry(t, 2, 1, other);                                   /* and then one of its own */
+    t->edit[t->n_edits++] = (struct kv_edit){ .op = EDIT_LABEL }; /* the manifest's */
+    edit_entry(t, 2, 2, other);
+    assert_true(next_of(t, 1, WALKED) == h.seat[0].logprob[WALKED + 1]);
+    assert_int_equal(n_launches, 3); /* each reads what the one before it wrote */
+    assert_true(next_of(hand_batch(&h, 0), 3, WALKED + 1) == h.seat[0].logprob[WALKED + 2]);
+    t = hand_batch(&h, 0);
+    edit_row(t, 2, 3);
+    edit_row(t, 3, 1); /* 3 is read before it is written */
+    assert_true(next_of(t, 2, WALKED + 2) == h.seat[0].logprob[WALKED + 3]);
+    hand_close(&h);
+}
+
+static void
+what_is_written_into_a_copied_block_is_not_seen_in_the_other(void **state)
+{
+    struct batch *t;
+    token_id was;
+
+    (void)state;
+    walk_seat_0();
+    t = hand_batch(&h, 0);
+    hand_edits(&h, t, 1, WALKED_TO);
+    copy_blocks(t, 1, 0, /* after= */ false);
+    assert_true(next_of(t, 1, WALKED) == h.seat[0].logprob[WALKED + 1]);
+    assert_int_equal(n_launches, 1); /* all of them at once */
+    was = h.seat[0].token[WALKED];
+    h.seat[0].token[WALKED] = (was + 1) % 200;
+    next_of(hand_batch(&h, 0), 1, WALKED); /* its own block has another token's K and V now */
+    h.seat[0].token[WALKED] = was;
+    assert_true(next_of(hand_batch(&h, 0), 0, WALKED + 1) == h.seat[0].logprob[WALKED + 2]);
+    hand_close(&h);
+}
+
+/* A block may be given back and taken again within a batch: read for one copy, written by the next. */
+static void
+block_copies_are_done_in_order(void **state)
+{
+    struct batch *t;
+
+    (void)state;
+    walk_seat_0();
+    t = hand_batch(&h, 0);
+    hand_edits(&h, t, 1, WALKED_TO);
+    hand_edits(&h, t, 2, WALKED_TO);
+    copy_blocks(t, 1, 0, /* after= */ false);
+    copy_blocks(t, 2, 1, /* after= */ false);
+    copy_blocks(t, 1, 3, /* after= */ false); /* nothing was ever written there */
+    assert_true(next_of(t, 2, WALKED) == h.seat[0].logprob[WALKED + 1]);
+    assert_int_equal(n_launches, 3);
+    hand_close(&h);
+}
+
+static void
+a_copy_that_comes_after_the_step_has_what_the_step_wrote(void **state)
+{
+    struct batch *t;
+    float next;
+
+    (void)state;
+    walk_seat_0();
+    t = hand_batch(&h, 0);
+    hand_edits(&h, t, 1, WALKED_TO);
+    hand_edits(&h, t, 2, WALKED_TO);
+    copy_blocks(t, 2, 1, /* after= */ true);
+    copy_blocks(t, 1, 0, /* after= */ false);
+    h.seat[0].token[WALKED] ^= 1; /* seat 1 writes another one's K and V there */
+    next_of(t, 1, WALKED);
+    next = next_of(hand_batch(&h, 0), 1, WALKED + 1);
+    assert_true(next_of(hand_batch(&h, 0), 2, WALKED + 1) == next);
+    assert_true(next != h.seat[0].logprob[WALKED + 2]);
+    hand_close(&h);
+}
+
 static void
 a_result_stays_through_one_more_start(void **state)
 {
@@ -528,6 +690,59 @@ a_captured_step_gives_what_a_plain_one_gives(void **state)
             assert_true(n_captured >= 4 && n_replayed > 20);
             assert_int_equal(n_dropped, n_captured);
         }
+}
+
+/* Prompts alone, and chunks of them beside rows that generate. */
+static void
+a_step_with_prompts_is_captured_and_gives_what_a_plain_one_gives(void **state)
+{
+    static const char *const config[] = { LLAMA, T5 };
+
+    (void)state;
+    for (int c = 0; c < 2; c++)
+        for (int generates = 0; generates < 2; generates++) {
+            struct hand_options o = { .twice = true, .max_rows = 24 };
+
+            for (int captured = 0; captured < 2; captured++) {
+                if (captured) {
+                    o.buckets = true;
+                    o.opened = captures;
+                    o.graphs_memory = 1 << 20;
+                    graph_bytes = 1000;
+                }
+                open_model(config[c], o);
+                for (uint32_t i = 0; i < 9; i++) {
+                    struct hand_seat *s = sit(i, 30 + 11 * i, generates ? 30 : 1);
+
+                    s->late = 2 * i;
+                    if (c == 1) {
+                        s->source = SOURCE;
+                        s->n_source = 1 + i;
+                    }
+                }
+                hand_run(&h);
+                take(captured ? &b : &a);
+            }
+            assert_memory_equal(&a, &b, sizeof a);
+            assert_true(n_replayed > 20);
+        }
+}
+
+static void
+more_prompts_than_a_graph_has_room_for_run_plain(void **state)
+{
+    struct hand_options o = {
+        .twice = true, .buckets = true, .opened = captures, .graphs_memory = 1 << 20
+    };
+
+    (void)state;
+    for (uint32_t n = GRAPHS_LONGER; n <= GRAPHS_LONGER + 1; n++) {
+        open_model(LLAMA, o);
+        for (uint32_t i = 0; i < n; i++) sit(i, 2, 1);
+        for (int step = 0; step < 3; step++) hand_run(&h);
+        hand_close(&h);
+        assert_int_equal(n_replayed, n <= GRAPHS_LONGER ? 2 : 0);
+    }
 }
 
 static void
@@ -737,11 +952,8 @@ what_is_not_there_yet_is_refused_by_name(void **state)
     refuses(t, "draft");
     t->run[0].n_draft = 0;
     t->n_copies = 1;
-    refuses(t, "copies");
-    t->n_copies = 0;
-    t->n_edits = 1;
-    t->edit[0] = (struct kv_edit){ .op = EDIT_ROW, .entry = 3 };
-    refuses(t, "EDIT_ROW");
+    t->copy[0] = (struct batch_copy){ .to_tier = TIER_HOST };
+    refuses(t, "host tier");
     hand_close(&h);
 }
 
@@ -823,8 +1035,14 @@ main(void)
         cmocka_unit_test(noise_is_another_at_every_position),
         cmocka_unit_test(log_probabilities_of_a_long_prompt_come_in_pieces),
         cmocka_unit_test(a_seat_moves_to_another_lane_behind_the_step_it_waits_for),
+        cmocka_unit_test(a_seat_with_a_copied_table_row_reads_the_same_blocks),
+        cmocka_unit_test(what_is_written_into_a_copied_block_is_not_seen_in_the_other),
+        cmocka_unit_test(block_copies_are_done_in_order),
+        cmocka_unit_test(a_copy_that_comes_after_the_step_has_what_the_step_wrote),
         cmocka_unit_test(a_result_stays_through_one_more_start),
         cmocka_unit_test(a_captured_step_gives_what_a_plain_one_gives),
+        cmocka_unit_test(a_step_with_prompts_is_captured_and_gives_what_a_plain_one_gives),
+        cmocka_unit_test(more_prompts_than_a_graph_has_room_for_run_plain),
         cmocka_unit_test(graphs_that_do_not_fit_together_take_no_turns),
         cmocka_unit_test(what_cannot_be_captured_runs_plain_for_good),
         cmocka_unit_test(no_memory_for_graphs_means_none),

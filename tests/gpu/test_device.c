@@ -268,6 +268,26 @@ a_wait_is_for_a_mark_of_this_count_and_not_of_the_one_before(void **state)
 }
 
 static void
+a_wait_for_a_step_that_nobody_was_told_to_mark_is_refused(void **state)
+{
+    struct rig r;
+    struct lane *other;
+
+    (void)state;
+    rig_open(&r, "auto", 1);
+    other = another_lane(&r);
+    assert_int_equal(r.op->lane_after(r.lane, other, 1), -EINVAL);
+    assert_non_null(strstr(gpu_why(r.gpu), "step 1"));
+    assert_int_equal(r.op->lane_mark(other, 1), 0);
+    assert_int_equal(r.op->lane_after(r.lane, other, 1), 0);
+    assert_int_equal(r.op->lane_after(r.lane, other, 2), -EINVAL);
+    assert_int_equal(r.op->lane_after(r.lane, r.lane, 1 << 20), 0); /* its own order is enough */
+    rig_wait(&r);
+    r.op->lane_close(other);
+    rig_close(&r);
+}
+
+static void
 marks_count_up_and_a_step_is_done_when_its_mark_is(void **state)
 {
     struct rig r;
@@ -353,6 +373,7 @@ main(int argc, char **argv)
         rig_test(memory_that_an_arena_takes_is_free_again_after_it),
         rig_test(a_lane_sees_what_another_one_wrote_before_the_mark_it_waits_for),
         rig_test(a_wait_is_for_a_mark_of_this_count_and_not_of_the_one_before),
+        rig_test(a_wait_for_a_step_that_nobody_was_told_to_mark_is_refused),
         rig_test(marks_count_up_and_a_step_is_done_when_its_mark_is),
         rig_test(a_graph_queues_the_same_work_again_on_other_contents),
     };

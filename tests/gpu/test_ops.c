@@ -558,6 +558,21 @@ some_mask(struct rig *r, struct attend *a, const struct run *run, uint32_t n_run
         }
 }
 
+/* The runs as a graph has them: some of no rows among them. to has room for three of those a run, and three more. */
+static uint32_t
+with_empty_runs(const struct run *run, uint32_t n, struct run *to, uint32_t *n_single)
+{
+    uint32_t single = *n_single, k = 0;
+
+    for (uint32_t i = 0; i <= n; i++) {
+        for (uint32_t empty = test_below(4); empty; empty--)
+            to[k++] = (struct run){ .seat = SEAT_NONE };
+        if (i == single) *n_single = k;
+        if (i < n) to[k++] = run[i];
+    }
+    return k;
+}
+
 /* A random mix of every variant; K and V outside the visible keys are NaN. */
 static void
 attend_is_softmax_over_the_visible_keys(void **state)
@@ -571,7 +586,7 @@ attend_is_softmax_over_the_visible_keys(void **state)
         uint32_t d = whole ? fast_dim[test_below(3)] : between(rig_cuda() ? 3 : 1, 12) * 6;
         uint32_t tpb = whole ? 16u << test_below(3) : 4u << test_below(5);
         uint32_t kind = test_below(4), rows = 0, pad = whole ? 1 : 9, far = whole ? 900 : 180;
-        struct run run[SEATS] = { { 0 } };
+        struct run run[SEATS] = { { 0 } }, all[4 * SEATS + 3] = { { 0 } };
         struct rig r;
         struct paged p;
         struct attend a = {
@@ -625,7 +640,9 @@ attend_is_softmax_over_the_visible_keys(void **state)
                 HOST(seat)[run[i].first_row + j] = run[i].seat;
             }
         step.n_rows = rows;
-        step.run = rig_copy(&r, run, sizeof run);
+        memcpy(all, run, sizeof run);
+        if (test_below(2)) step.n_runs = with_empty_runs(run, SEATS, all, &step.n_single);
+        step.run = rig_copy(&r, all, sizeof all);
         step.pos = pos;
         step.seat = seat;
         rig_send(&r);

@@ -15,7 +15,12 @@
 enum { MAX_VOCAB = 5000, N_BAN = 4 };
 
 static const struct sample_row plain = {
-    .seat = SEAT_NONE, .top_p = 1, .repetition = 1, .force = -1, .target = -1
+    .seat = SEAT_NONE,
+    .top_p = 1,
+    .repetition = 1,
+    .force = -1,
+    .target = -1,
+    .allowed = ALLOW_ALL,
 };
 
 /* One call of sample() over rows of logits; what comes out. */
@@ -251,6 +256,62 @@ banned_tokens_are_not_chosen_and_forced_ones_are_whatever_the_logits(void **stat
     rig_close(&r);
 }
 
+/* Words for 64 of 70 tokens: the last six have no bit. */
+static void
+a_token_that_is_not_allowed_is_not_chosen_and_has_no_probability(void **state)
+{
+    enum { VOCAB = 70, WORDS = 2, ROWS = 5 };
+    const uint32_t bits[3][WORDS] = { { 0, 0 }, { 1u << 4 | 1u << 31, 1u << 9 }, { 0, 1 } };
+    int32_t ban[N_BAN] = { 4 };
+    struct sample_row row[ROWS] = { plain, plain, plain, plain, plain };
+    struct rig r;
+    struct drawn *there;
+    struct sample s;
+    float *f;
+
+    (void)state;
+    rig_open(&r, "auto", 1);
+    there = rig_bytes(&r, sizeof *there);
+    s = (struct sample){ .logits = rig_tensor(&r, DT_F32, ROWS, VOCAB, VOCAB, 0.1f),
+                         .allowed = rig_copy(&r, bits, sizeof bits),
+                         .allowed_words = WORDS,
+                         .ban = rig_copy(&r, ban, sizeof ban),
+                         .n = ROWS,
+                         .token = there->token,
+                         .logprob = there->logprob,
+                         .top = there->top };
+    f = HOST((float *)s.logits.data);
+    for (uint32_t i = 0; i < ROWS; i++) {
+        f[i * VOCAB + 66] = 30, f[i * VOCAB + 5] = 20, f[i * VOCAB + 4] = 10;
+        row[i].allowed = 1;
+        row[i].first_top = 4 * i;
+    }
+    row[0].n_top = 4;
+    row[1].allowed = ALLOW_ALL; /* beside others that are bound */
+    row[2].n_ban = 1;           /* both: 4 is banned, 31 or 41 is left */
+    row[3].allowed = 2;         /* the one that is left, whatever it weighs */
+    row[3].temperature = 1;
+    row[3].top_p = 0.5f;
+    row[3].want_logprob = true;
+    row[4].force = 66; /* being last, a forced token beats what is allowed */
+    s.row = rig_copy(&r, row, sizeof row);
+    rig_send(&r);
+    assert_int_equal(r.op->sample(r.lane, &s), 0);
+    rig_wait(&r);
+    assert_int_equal(r.op->lane_error(r.lane), 0);
+    assert_int_equal(HOST(s.token)[0], 4);
+    assert_int_equal(HOST(s.top)[0].id, 4);
+    assert_true(HOST(s.top)[0].logprob > -0.001f);
+    assert_true(isfinite(HOST(s.top)[2].logprob));
+    assert_true(isinf(HOST(s.top)[3].logprob));
+    assert_int_equal(HOST(s.token)[1], 66);
+    assert_true(HOST(s.token)[2] == 31 || HOST(s.token)[2] == 41);
+    assert_int_equal(HOST(s.token)[3], 32);
+    assert_true(HOST(s.logprob)[3] == 0);
+    assert_int_equal(HOST(s.token)[4], 66);
+    rig_close(&r);
+}
+
 static void
 logprobs_are_of_the_softmax_best_first_and_the_lowest_id_of_equals_first(void **state)
 {
@@ -445,7 +506,7 @@ a_token_is_the_same_on_every_device_whatever_a_row_asks_for(void **state)
     static const uint32_t width[] = { 1, 7, 100, 1000, 1024, 1025, 5000, 8192, 32128, WIDEST };
     static float x[ROWS * (WIDEST + 4)];
     static struct top top[2][ROWS * 1024];
-    static uint32_t seen[ROWS * WORDS];
+    static uint32_t seen[ROWS * WORDS], allowed[3 * WORDS];
     struct gpu *cpu;
     struct lane *lane;
     struct err e;
@@ -456,7 +517,7 @@ a_token_is_the_same_on_every_device_whatever_a_row_asks_for(void **state)
     assert_int_equal(gpu_ops(cpu)->lane_open(cpu, 1, &lane, &e), 0);
     for (uint64_t n = 0; n < 60; n++) {
         uint32_t vocab = width[n % 6 ? test_below(8) : test_below(ARRAY_LEN(width))];
-        uint32_t stride = vocab + test_below(5), n_top = 0;
+        uint32_t stride = vocab + test_below(5), n_top = 0, words = WORDS - test_below(100);
         struct sample_row row[ROWS];
         int32_t ban[N_BAN], token[ROWS], last[ROWS];
         float logprob[ROWS];
@@ -465,13 +526,20 @@ a_token_is_the_same_on_every_device_whatever_a_row_asks_for(void **state)
 
         memset(top, 0x7f, sizeof top);
         memset(last, 0x7f, sizeof last);
-        for (uint32_t i = 0; i < N_BAN; i++) ban[i] = (int32_t)test_below(vocab + 2);
+        for (uint32_t i = 0; i < N_BAN; i++) ban[i] = (int32_t)(1 + test_below(vocab + 1));
         for (uint32_t i = 0; i < ROWS * WORDS; i++)
             seen[i] = test_below(3) ? 0 : test_below(UINT32_MAX) & test_below(UINT32_MAX);
+        /* One that allows all but few, one that has few, and what words there are: one id at least. */
+        for (uint32_t i = 0; i < 3 * words; i++) {
+            allowed[i] = i < words ? ~(1u << test_below(32)) : 1u << test_below(32);
+            if (i >= 2 * words && test_below(2)) allowed[i] = 0;
+            if (i % words == 0) allowed[i] |= 1;
+        }
         for (uint32_t i = 0; i < ROWS; i++) {
             row[i] = plain;
             random_row(x + i * stride, vocab, &row[i], N_BAN);
             if (test_below(5)) row[i].seat = i;
+            if (test_below(3) == 0) row[i].allowed = test_below(3);
             row[i].n_top = test_below(2) ? 0 : test_below(test_below(2) ? 20 : 1025);
             row[i].first_top = n_top;
             n_top += row[i].n_top;
@@ -483,6 +551,8 @@ a_token_is_the_same_on_every_device_whatever_a_row_asks_for(void **state)
                                          .stride = stride },
                              .row = rig_copy(&r, row, sizeof row),
                              .ban = rig_copy(&r, ban, sizeof ban),
+                             .allowed = rig_copy(&r, allowed, sizeof allowed),
+                             .allowed_words = words,
                              .n = ROWS,
                              .seen = rig_copy(&r, seen, sizeof seen),
                              .seen_words = WORDS,
@@ -492,7 +562,8 @@ a_token_is_the_same_on_every_device_whatever_a_row_asks_for(void **state)
                              .top = rig_copy(&r, top[0], sizeof top[0]) };
         t = s;
         t.logits.data = x;
-        t.row = row, t.ban = ban, t.seen = seen, t.last = last, t.token = token;
+        t.row = row, t.ban = ban, t.allowed = allowed, t.seen = seen, t.last = last,
+        t.token = token;
         t.logprob = logprob, t.top = top[1];
         rig_send(&r);
         assert_int_equal(r.op->sample(r.lane, &s), 0);
@@ -538,6 +609,7 @@ main(int argc, char **argv)
         rig_test(
             the_repetition_penalty_divides_positive_and_multiplies_negative_logits_of_seen_tokens),
         rig_test(banned_tokens_are_not_chosen_and_forced_ones_are_whatever_the_logits),
+        rig_test(a_token_that_is_not_allowed_is_not_chosen_and_has_no_probability),
         rig_test(logprobs_are_of_the_softmax_best_first_and_the_lowest_id_of_equals_first),
         rig_test(draws_follow_top_k_top_p_and_min_p_as_transformers_cuts_them),
         rig_test(the_same_seed_output_and_position_draw_the_same_token_in_any_batch),

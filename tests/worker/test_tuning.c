@@ -1,6 +1,7 @@
 /* test_tuning.c - when the worker measures, what it keeps, and what ends it; the device is pretended. */
 #include "worker/tuning.h"
 
+#include "base/clock.h"
 #include "tests/test.h"
 
 #include <errno.h>
@@ -9,7 +10,7 @@
 enum { PAIRS = 5 };
 static uint32_t n_asked, n_measured, fails_at,
     left; /* left: of what was asked for, not measured yet */
-static int fails_with;
+static int fails_with, tunes_with;
 
 uint32_t
 exec_n_matmuls(const struct exec *x)
@@ -33,6 +34,7 @@ int
 exec_tune(struct exec *x, struct tune_result *ret)
 {
     (void)x;
+    if (tunes_with) return tunes_with;
     if (!left) return 0;
     left--;
     n_measured++;
@@ -54,8 +56,8 @@ opened(const char *refuse)
     struct err e;
 
     n_asked = n_measured = left = 0;
-    fails_with = 0;
-    assert_int_equal(tuning_open(&t, NULL, refuse, &e), 0);
+    fails_with = tunes_with = 0;
+    assert_int_equal(tuning_open(&t, NULL, refuse, NSEC_S, &e), 0);
     return t;
 }
 
@@ -68,7 +70,7 @@ a_worker_with_nothing_to_tune_says_why(void **state)
     (void)state;
     assert_int_equal(tuning_begin(&t, &e), -ENOTSUP);
     assert_string_equal(e.text, "there is nothing");
-    assert_int_equal(tuning_turn(&t, true, &e), 0);
+    assert_int_equal(tuning_turn(&t, true, NSEC_S, &e), 0);
     assert_int_equal(n_measured, 0);
     tuning_close(&t);
 }
@@ -82,15 +84,15 @@ one_matmul_a_turn_and_only_while_idle(void **state)
     struct err e;
 
     (void)state;
-    assert_int_equal(tuning_turn(&t, true, &e), 0); /* nobody asked */
+    assert_int_equal(tuning_turn(&t, true, NSEC_S, &e), 0); /* nobody asked */
     for (uint32_t pass = 0; pass < 2; pass++) {
         uint32_t n = 0;
 
         n_measured = 0;
         assert_int_equal(tuning_begin(&t, &e), PAIRS);
         do {
-            assert_int_equal(tuning_turn(&t, false, &e), 0);
-            assert_int_equal(tuning_turn(&t, true, &e), 1);
+            assert_int_equal(tuning_turn(&t, false, NSEC_S, &e), 0);
+            assert_int_equal(tuning_turn(&t, true, NSEC_S, &e), 1);
             assert_true(n_measured <= n + 1);
             n = n_measured;
             tuning_read(&t, &s, 0, row, 0);
@@ -101,7 +103,7 @@ one_matmul_a_turn_and_only_while_idle(void **state)
         assert_int_equal(s.done, PAIRS);
         assert_int_equal(s.n_rows, PAIRS - 1);
     }
-    assert_int_equal(tuning_turn(&t, true, &e), 0);
+    assert_int_equal(tuning_turn(&t, true, NSEC_S, &e), 0);
     tuning_close(&t);
 }
 
@@ -115,10 +117,10 @@ to_the_end(struct tuning *t)
 
     assert_int_equal(tuning_begin(t, &e), PAIRS);
     do {
-        r = tuning_turn(t, true, &e);
+        r = tuning_turn(t, true, NSEC_S, &e);
         tuning_read(t, &s, 0, NULL, 0);
     } while (s.running);
-    assert_int_equal(tuning_turn(t, true, &e), 0);
+    assert_int_equal(tuning_turn(t, true, NSEC_S, &e), 0);
     return r;
 }
 
@@ -170,6 +172,30 @@ what_cannot_be_done_is_passed_over_and_anything_else_ends_it(void **state)
     }
 }
 
+static void
+what_requests_brought_is_measured_after_two_seconds_without_one(void **state)
+{
+    struct tuning t = opened(NULL);
+    nsec now = NSEC_S;
+    struct err e;
+
+    (void)state;
+    left = 3;
+    assert_int_equal(tuning_turn(&t, true, now + 1999 * NSEC_MS, &e), 0);
+    now += 2 * NSEC_S;
+    assert_int_equal(tuning_turn(&t, true, now, &e), 1);
+    assert_int_equal(tuning_turn(&t, true, now, &e), 1);
+    assert_int_equal(tuning_turn(&t, false, now, &e), 0); /* a request */
+    assert_int_equal(tuning_turn(&t, true, now + NSEC_S, &e), 0);
+    assert_int_equal(n_measured, 2);
+    tunes_with = -EINVAL;
+    assert_int_equal(tuning_turn(&t, true, now + 2 * NSEC_S, &e), 0);
+    tunes_with = 0;
+    assert_int_equal(tuning_turn(&t, true, now + 9 * NSEC_S, &e), 0); /* not again */
+    assert_int_equal(n_measured, 2);
+    tuning_close(&t);
+}
+
 int
 main(void)
 {
@@ -177,6 +203,7 @@ main(void)
         cmocka_unit_test(a_worker_with_nothing_to_tune_says_why),
         cmocka_unit_test(one_matmul_a_turn_and_only_while_idle),
         cmocka_unit_test(rows_are_read_from_where_the_reader_is),
+        cmocka_unit_test(what_requests_brought_is_measured_after_two_seconds_without_one),
         cmocka_unit_test(what_cannot_be_done_is_passed_over_and_anything_else_ends_it),
     };
 

@@ -16,7 +16,12 @@ _Static_assert(sizeof(struct top) == sizeof(struct batch_top) &&
                "top on both sides");
 
 const struct sample_row draw_padding = {
-    .seat = SEAT_NONE, .top_p = 1, .repetition = 1, .force = 0, .target = -1
+    .seat = SEAT_NONE,
+    .top_p = 1,
+    .repetition = 1,
+    .force = 0,
+    .target = -1,
+    .allowed = ALLOW_ALL,
 };
 
 struct draw {
@@ -44,6 +49,7 @@ sampled_row(struct draw *d, const struct sampling *s, uint32_t seat, uint32_t po
         .force = -1,
         .target = -1,
         .first_ban = d->n_ban,
+        .allowed = ALLOW_ALL,
         .n_top = s->n_logprobs,
         .want_logprob = s->want_logprobs || s->n_logprobs,
     };
@@ -71,6 +77,7 @@ prompt_row(const struct sampling *s, uint32_t position)
         .top_p = 1,
         .repetition = 1,
         .force = -1,
+        .allowed = ALLOW_ALL,
         .target = asked ? s->prompt[position] : 0,
         .n_top = asked ? s->n_prompt_logprobs : 0,
         .want_logprob = asked,
@@ -109,7 +116,7 @@ draw_stage(struct exec *x, struct stage *st, const struct batch *b, struct outco
 
     check(b->n_logits <= x->c.max_rows);
     t->n_logits = b->n_logits;
-    t->draw_rows = t->bucket ? t->bucket : b->n_logits;
+    t->draw_rows = t->graph && !t->graph->longer ? t->n_single : b->n_logits;
     d.which = TAKE_ARRAY(st, uint32_t, t->draw_rows, &t->which);
     d.row = TAKE_ARRAY(st, struct sample_row, t->draw_rows, &t->row);
     o->n_runs = b->n_runs;

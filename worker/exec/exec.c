@@ -33,7 +33,7 @@ kv_view(struct kv_view *ret, const struct exec *x, const struct kv_config *kv,
     *ret = (struct kv_view){
         .base = (char *)arena->base + (uint64_t)in_group * g->n_parts * g->slice_bytes,
         .table = x->tables.table[s->group],
-        .table_stride = g->max_entries,
+        .table_stride = x->tables.stride[s->group],
         .slice_bytes = g->slice_bytes,
         .n_parts = g->n_parts,
         .tokens_per_block = kv->tokens_per_block,
@@ -101,6 +101,11 @@ exec_open(struct exec **ret, const struct exec_config *c, struct gpu *g, const s
     x->op = gpu_ops(g);
     set_sizes(x, c, m, kv);
     TRY(scratch_open(x, kv, e));
+    x->kv = kv_arena->base;
+    for (uint32_t i = 0; i < kv->n_groups; i++) {
+        x->slice_bytes[i] = kv->group[i].slice_bytes;
+        x->block_bytes[i] = x->slice_bytes[i] * kv->group[i].n_layers * kv->group[i].n_parts;
+    }
     for (uint32_t i = 0; i < c->n_lanes; i++) {
         uint32_t units = c->lane_units[i] ? c->lane_units[i] : gpu_units(g) / c->n_lanes;
 
@@ -122,9 +127,8 @@ static void
 lane_end(struct exec *x, struct exec_lane *l)
 {
     if (!l->lane) return;
-    while (l->graphs.n && l->finished < l->started && x->op->lane_error(l->lane) == 0 &&
-           x->op->lane_done(l->lane) < l->outcome[(l->started - 1) % OUTCOMES].r.step)
-        usleep(50);
+    if (l->graphs.n && l->finished < l->started)
+        gpu_wait(l->lane, l->outcome[(l->started - 1) % OUTCOMES].r.step, UINT64_MAX);
     drop_graphs(x, l);
     x->op->lane_close(l->lane);
 }
@@ -164,7 +168,17 @@ generates(const struct batch *b)
 {
     for (uint32_t i = 0; i < b->n_runs; i++)
         if (b->run[i].n_rows != 1 || b->run[i].first_logit != i) return false;
-    return b->n_runs && b->n_logits == b->n_runs;
+    return b->n_logits == b->n_runs;
+}
+
+/* Runs from the first of more than one row on. */
+static uint32_t
+n_longer(const struct batch *b)
+{
+    uint32_t i = 0;
+
+    while (i < b->n_runs && b->run[i].n_rows == 1) i++;
+    return b->n_runs - i;
 }
 
 /* The step's arrays, padded to its bucket where it may be a graph. */
@@ -172,10 +186,9 @@ static void
 stage_step(struct exec *x, struct exec_lane *l, struct stage *st, const struct batch *b,
            struct outcome *o, struct todo *t)
 {
-    if (b->bucket && l->graphs.room && generates(b)) {
-        t->graph = graphs_use(&l->graphs, b->bucket, b->step);
-        if (t->graph) t->bucket = b->bucket;
-    }
+    if (b->bucket && l->graphs.room && n_longer(b) <= GRAPHS_LONGER)
+        t->graph = graphs_use(&l->graphs, b->bucket, !generates(b), b->step);
+    if (t->graph) t->n_single = MIN(b->bucket, x->n_seats);
     st->used = 0;
     stage_decoder(x, l, st, b, t);
     draw_stage(x, st, b, o, t);

@@ -1,7 +1,7 @@
 /* exec.h - do a batch: upload its arrays, queue the model's ops, sample; decides nothing.
  *
- * Where the device captures (gpu_graphs()), a batch with a bucket whose decoder only generates, a row and
- * a row of logits for every run, runs that part as a graph once its bucket was captured (graphs.h).
+ * Where the device captures (gpu_graphs()), the decoder's part of a batch with a bucket runs as a graph once
+ * that was captured (graphs.h).
  *
  * exec_start() queues a step on its lane and returns; the lane's fd (exec_fd) becomes readable when a
  * step is done; exec_finish() then hands its result out. Two steps of a lane may be out at once; they

@@ -4,11 +4,11 @@
 #include <errno.h>
 
 /* Steps of a doubling would run a third of their rows for nothing at worst; these a fifth from 16 on. */
-static const uint32_t bucket_rows[GRAPHS_MOST - 1] = { 1,  2,  4,   8,   16,  24,  32, 48,
-                                                       64, 96, 128, 160, 192, 224, 256 };
+static const uint32_t bucket_rows[GRAPHS_BUCKETS - 1] = { 1,  2,  4,   8,   16,  24,  32, 48,
+                                                          64, 96, 128, 160, 192, 224, 256 };
 
 uint32_t
-graphs_buckets(uint32_t bucket[GRAPHS_MOST], uint32_t most)
+graphs_buckets(uint32_t bucket[GRAPHS_BUCKETS], uint32_t most)
 {
     uint32_t n = 0;
 
@@ -18,14 +18,14 @@ graphs_buckets(uint32_t bucket[GRAPHS_MOST], uint32_t most)
 }
 
 struct graphs_slot *
-graphs_use(struct graphs *g, uint32_t rows, uint64_t step)
+graphs_use(struct graphs *g, uint32_t rows, bool longer, uint64_t step)
 {
     struct graphs_slot *s = g->slot;
 
-    while (s < g->slot + g->n && s->rows != rows) s++;
+    while (s < g->slot + g->n && (s->rows != rows || s->longer != longer)) s++;
     if (s == g->slot + GRAPHS_MOST) return NULL;
     if (s == g->slot + g->n) {
-        *s = (struct graphs_slot){ .rows = rows, .wait = 1 };
+        *s = (struct graphs_slot){ .rows = rows, .longer = longer, .wait = 1 };
         g->n++;
     }
     s->turn = ++g->turn;

@@ -2,6 +2,7 @@
  *
  *     scratch.c   where everything lies: one device arena, one host mapping, laid out once
  *     stage.c     batch -> the arrays that ops read, and what is refused
+ *     moves.c     table edits, copies of table rows and of blocks
  *     draw.c      rows of logits: which, how they are sampled, what comes back
  *     graphs.c    which steps run as captured graphs
  *     queue.c     the queue of one step
@@ -59,9 +60,11 @@ struct outcome {
 
 /* What one step queues, as device addresses: stage.c and draw.c fill it, exec.c queues it. */
 struct todo {
-    uint32_t bucket;           /* rows and runs it is padded to; 0: none */
-    struct graphs_slot *graph; /* of that bucket */
-    const struct table_edit *edit;
+    struct graphs_slot *graph; /* what it may run as; NULL: plain */
+    uint32_t n_single;         /* runs of one row, as many as that graph has */
+    const struct table_edit *set;
+    const struct block_copy *move; /* rows of tables, blocks before the step, blocks after it */
+    struct block_copy *move_host;  /* the same list */
     const struct run *see;
     const uint32_t
         *which; /* [draw_rows] decoder row of each row of logits; NULL: row by row the same */
@@ -73,9 +76,9 @@ struct todo {
         *enc_run; /* [n_encode] first_row: from the first of the slices queued together */
     const int32_t *project_pos; /* arrays of all rows to project */
     const uint32_t *project_seat, *project_row;
-    uint32_t n_edits, n_see, n_logits, n_top, n_ban, n_project;
+    uint32_t n_row_moves, n_see, n_logits, n_top, n_ban, n_project;
     uint32_t project_first; /* row of enc_out where all of them lie side by side, or NOT_TOGETHER */
-    uint32_t draw_rows;     /* n_logits, or bucket */
+    uint32_t draw_rows;     /* n_logits, or as many as the graph has */
 };
 
 struct exec_lane {
@@ -110,7 +113,9 @@ struct exec {
     char *host, *far; /* pinned, and not */
     uint64_t host_bytes, far_bytes;
 
-    struct tables tables;
+    struct tables tables; /* rows are rounded up to 16 bytes */
+    char *kv;             /* the arena of blocks */
+    size_t slice_bytes[MAX_GROUPS], block_bytes[MAX_GROUPS];
     int32_t *last;  /* [n_seats] */
     uint32_t *seen; /* [n_seats][seen_words] */
     uint32_t seen_words;
@@ -135,6 +140,14 @@ void stage_decoder(struct exec *x, struct exec_lane *l, struct stage *st, const 
 bool wants_history(const struct sampling *s);
 /* What graphs do not read. */
 void stage_rest(struct exec *x, struct stage *st, const struct batch *b, struct todo *t);
+
+/* moves.c */
+void stage_moves(const struct exec *x, struct stage *st, const struct batch *b, struct todo *t);
+int queue_edits(struct exec *x, struct exec_lane *l, const struct batch *b,
+                const struct todo *t) MUST_USE;
+/* Those before the step's work, or those after it. */
+int queue_copies(struct exec *x, struct exec_lane *l, const struct batch *b, const struct todo *t,
+                 bool after) MUST_USE;
 
 /* Encoder slice i goes through its layers together with the one before it: they are side by side in
  * the batch and in enc_state. */

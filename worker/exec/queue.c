@@ -1,6 +1,7 @@
 /* queue.c - one step, in the order it is queued: what must be waited for, the step's arrays, table edits,
- * encoder slices, tokens sampled by the step before, cross projections of new sources, the decoder,
- * logits and sampling, results, the mark. A graph holds tokens, decoder, logits and sampling.
+ * block copies, encoder slices, tokens sampled by the step before, cross projections of new sources, the
+ * decoder, logits and sampling, results, the mark. A graph holds tokens and decoder, and logits and sampling
+ * where the step only generates.
  */
 #include "base/clock.h"
 #include "base/log.h"
@@ -69,9 +70,8 @@ queue_layers(struct exec *x, struct exec_lane *l)
     return 0;
 }
 
-/* What a graph holds. */
 static int
-queue_decoder(struct exec *x, struct exec_lane *l, const struct todo *t)
+queue_forward(struct exec *x, struct exec_lane *l)
 {
     const struct gpu_ops *op = x->op;
 
@@ -79,10 +79,24 @@ queue_decoder(struct exec *x, struct exec_lane *l, const struct todo *t)
     TRY(op->tokens(l->lane, l->step.rows, x->last));
     TRY(queue_layers(x, l));
     op->range_end(l->lane);
-    op->range_begin(l->lane, "sample");
-    TRY(draw_queue(x, l, t));
-    op->range_end(l->lane);
     return 0;
+}
+
+static int
+queue_draw(struct exec *x, struct exec_lane *l, const struct todo *t)
+{
+    x->op->range_begin(l->lane, "sample");
+    TRY(draw_queue(x, l, t));
+    x->op->range_end(l->lane);
+    return 0;
+}
+
+/* What a graph holds. */
+static int
+queue_graph(struct exec *x, struct exec_lane *l, const struct todo *t)
+{
+    TRY(queue_forward(x, l));
+    return t->graph->longer ? 0 : queue_draw(x, l, t);
 }
 
 /* How long the steps that are out will still take, as far as can be told. */
@@ -114,7 +128,7 @@ capture(struct exec *x, struct exec_lane *l, const struct todo *t)
     if (!graphs_may_capture(&l->graphs, t->graph, busy(l, began))) return;
     r = op->graph_begin(l->lane);
     if (r == 0) {
-        r = queue_decoder(x, l, t);
+        r = queue_graph(x, l, t);
         end = op->graph_end(l->lane, &graph, &bytes);
         if (r == 0) r = end;
     }
@@ -136,9 +150,15 @@ capture(struct exec *x, struct exec_lane *l, const struct todo *t)
 static int
 run_decoder(struct exec *x, struct exec_lane *l, const struct todo *t)
 {
+    bool longer = true;
+
     if (t->graph && !t->graph->graph) capture(x, l, t);
-    if (t->graph && t->graph->graph) return x->op->graph_run(l->lane, t->graph->graph);
-    return queue_decoder(x, l, t);
+    if (t->graph && t->graph->graph) {
+        TRY(x->op->graph_run(l->lane, t->graph->graph));
+        longer = t->graph->longer;
+    } else
+        TRY(queue_forward(x, l));
+    return longer ? queue_draw(x, l, t) : 0;
 }
 
 static int
@@ -185,13 +205,15 @@ queue_step(struct exec *x, struct exec_lane *l, const struct stage *st, const st
     TRY(queue_recalls(x, l, b));
     if (t->n_ban) TRY(op->put(l->lane, l->ban, st->ban, t->n_ban * sizeof *st->ban));
     op->work_begin(l->lane);
-    if (t->n_edits) TRY(op->edit(l->lane, x->tables, t->edit, t->n_edits));
+    TRY(queue_edits(x, l, b, t));
+    TRY(queue_copies(x, l, b, t, /* after= */ false));
     if (b->n_encode) {
         op->range_begin(l->lane, "encode");
         TRY(queue_encoders(x, l, b, t));
         op->range_end(l->lane);
     }
     if (l->step.rows.n_rows) TRY(queue_rows(x, l, t));
+    TRY(queue_copies(x, l, b, t, /* after= */ true));
     op->work_end(l->lane);
     TRY(draw_get(x, l, t, o));
     return op->lane_mark(l->lane, b->step);

@@ -15,7 +15,8 @@ struct plan {
     uint64_t dev_used, host_used, far_used;
 };
 
-enum { PIECE_ALIGN = 256 }; /* what copies and vector loads of any device like */
+enum { ROW_ENTRIES = 16 / sizeof(slice_id) }; /* rows of tables are copied as blocks are */
+enum { PIECE_ALIGN = 256 };                   /* what copies and vector loads of any device like */
 
 static void *
 take(char *base, uint64_t *used, uint64_t bytes)
@@ -56,8 +57,9 @@ stage_bytes(const struct exec *x)
     size_t rows = x->c.max_rows, enc = x->c.max_enc_rows, seats = x->n_seats;
 
     return rows * (3 * sizeof(int32_t) + sizeof(uint32_t) + sizeof(struct sample_row)) +
-           enc * 6 * sizeof(int32_t) + seats * 4 * sizeof(struct run) +
-           x->c.max_edits * sizeof(struct table_edit) + (size_t)32 * CACHE_LINE;
+           enc * 6 * sizeof(int32_t) + (4 * seats + 2 * GRAPHS_LONGER) * sizeof(struct run) +
+           x->c.max_edits * MAX(sizeof(struct table_edit), sizeof(struct block_copy)) +
+           seats * sizeof(struct block_copy) + (size_t)32 * CACHE_LINE;
 }
 
 static void
@@ -106,8 +108,8 @@ lay_out(struct exec *x, const struct kv_config *kv, struct plan *p)
 {
     x->tables.n = kv->n_groups;
     for (uint32_t g = 0; g < kv->n_groups; g++) {
-        x->tables.stride[g] = kv->group[g].max_entries;
-        x->tables.table[g] = on_dev(p, (uint64_t)x->n_seats * kv->group[g].max_entries,
+        x->tables.stride[g] = ROUND_UP(kv->group[g].max_entries, (uint32_t)ROW_ENTRIES);
+        x->tables.table[g] = on_dev(p, (uint64_t)x->n_seats * x->tables.stride[g],
                                     sizeof(slice_id));
     }
     x->last = on_dev(p, x->n_seats, sizeof *x->last);

@@ -22,14 +22,16 @@ stage_take(struct stage *st, size_t bytes, void **dev)
 int
 stage_refuse(const struct exec *x, const struct batch *b, struct err *e)
 {
-    if (b->n_copies)
-        return err_set(e, -ENOTSUP, "batch copies %u blocks: block copies are not there yet",
-                       b->n_copies);
-    for (uint32_t i = 0; i < b->n_edits; i++)
-        if (b->edit[i].op == EDIT_ROW)
-            return err_set(e, -ENOTSUP,
-                           "batch copies the table row of seat %u: EDIT_ROW is not there yet",
-                           b->edit[i].entry);
+    for (uint32_t i = 0; i < b->n_copies; i++)
+        if (b->copy[i].from_tier != TIER_DEVICE || b->copy[i].to_tier != TIER_DEVICE)
+            return err_set(
+                e, -ENOTSUP,
+                "batch copies a block of group %u from or to host memory: there is no host "
+                "tier yet",
+                b->copy[i].group);
+    if (b->n_copies > x->n_seats)
+        return err_set(e, -ENOTSUP, "batch has %u block copies, there is room for %u", b->n_copies,
+                       x->n_seats);
     for (uint32_t i = 0; i < b->n_runs; i++) {
         if (b->run[i].flags & RUN_BEAM)
             return err_set(e, -ENOTSUP, "seat %u asks for a beam step: beams are not there yet",
@@ -44,78 +46,70 @@ stage_refuse(const struct exec *x, const struct batch *b, struct err *e)
     return 0;
 }
 
-/* Only SET reaches the device: what a block holds and whose it is matters to the manifest alone. */
-static void
-stage_edits(const struct exec *x, struct stage *st, const struct batch *b, struct todo *t)
-{
-    struct table_edit *to = TAKE_ARRAY(st, struct table_edit, b->n_edits, &t->edit);
-
-    for (uint32_t i = 0; i < b->n_edits; i++) {
-        const struct kv_edit *from = &b->edit[i];
-
-        if (from->op != EDIT_SET) continue;
-        check(from->group < x->tables.n && from->seat < x->n_seats);
-        check(from->entry < x->tables.stride[from->group]);
-        to[t->n_edits++] = (struct table_edit){
-            .table = from->group, .seat = from->seat, .entry = from->entry, .at = from->at
-        };
-    }
-}
-
 bool
 wants_history(const struct sampling *s)
 {
     return s->repetition != 0 && s->repetition != 1;
 }
 
+/* A step that may be a graph has as many rows and runs as that graph: runs of one row in the first
+ * t->n_single places, longer ones in GRAPHS_LONGER behind them, and in places that are left a run of no rows.
+ * So rows follow each other as in the batch, padding last, whatever of them are a prompt's. */
 void
 stage_decoder(struct exec *x, struct exec_lane *l, struct stage *st, const struct batch *b,
               const struct todo *t)
 {
-    uint32_t n = 0, n_rows, n_runs;
+    const struct graphs_slot *graph = t->graph;
+    uint32_t n = 0, n_rows, n_runs = graph ? t->n_single : b->n_runs;
     struct rows *rows = &l->step.rows, *cross = &l->step.cross;
     struct run *run, *cross_run;
     int32_t *token, *pos;
     uint32_t *seat;
 
     for (uint32_t i = 0; i < b->n_runs; i++) n += b->run[i].n_rows;
-    check(n <= b->n_rows && (!t->bucket || n <= t->bucket));
-    n_rows = t->bucket ? t->bucket : n;
-    n_runs = t->bucket ? t->bucket : b->n_runs;
-    check(n_rows <= x->c.max_rows && n_runs <= x->n_seats);
+    if (graph && graph->longer) n_runs += GRAPHS_LONGER;
+    n_rows = graph ? graph->rows : n;
+    check(n <= n_rows && n <= b->n_rows && n_rows <= x->c.max_rows);
+    check(b->n_runs <= x->n_seats);
     token = TAKE_ARRAY(st, int32_t, n_rows, &rows->token);
     pos = TAKE_ARRAY(st, int32_t, n_rows, &rows->pos);
     seat = TAKE_ARRAY(st, uint32_t, n_rows, &rows->seat);
     run = TAKE_ARRAY(st, struct run, n_runs, &rows->run);
     cross_run = TAKE_ARRAY(st, struct run, n_runs, &cross->run);
-    rows->n_rows = cross->n_rows = n_rows;
-    rows->n_runs = cross->n_runs = n_runs;
+    rows->n_rows = n_rows;
+    rows->n_runs = n_runs;
     rows->n_single = 0;
 
     memcpy(token, b->token, n * sizeof *token);
     memcpy(pos, b->pos, n * sizeof *pos);
+    for (uint32_t i = n; i < n_rows; i++) {
+        token[i] = pos[i] = 0;
+        seat[i] = SEAT_NONE;
+    }
+    for (uint32_t i = 0; graph && i < n_runs; i++)
+        run[i] = cross_run[i] = (struct run){ .seat = SEAT_NONE };
     n = 0;
     for (uint32_t i = 0; i < b->n_runs; i++) {
         const struct batch_run *r = &b->run[i];
+        uint32_t at = i;
 
         check(r->first_row == n && r->seat < x->n_seats && r->n_rows);
         for (uint32_t k = 0; k < r->n_rows; k++) seat[n + k] = r->seat;
-        run[i] = (struct run){ .seat = r->seat,
-                               .first_row = n,
-                               .n_rows = r->n_rows,
-                               .first_pos = r->first_pos,
-                               .kv_len = (uint32_t)r->first_pos + r->n_rows };
-        cross_run[i] = run[i];
-        cross_run[i].kv_len = r->cross_tokens;
         n += r->n_rows;
         if (n == i + 1) rows->n_single = n;
+        if (graph && n != i + 1) at += t->n_single - rows->n_single;
+        check(at < n_runs);
+        run[at] = (struct run){ .seat = r->seat,
+                                .first_row = r->first_row,
+                                .n_rows = r->n_rows,
+                                .first_pos = r->first_pos,
+                                .kv_len = (uint32_t)r->first_pos + r->n_rows };
+        cross_run[at] = run[at];
+        cross_run[at].kv_len = r->cross_tokens;
     }
-    for (uint32_t i = b->n_runs; i < n_runs; i++) { /* one row of padding each */
-        token[i] = pos[i] = 0;
-        seat[i] = SEAT_NONE;
-        run[i] = cross_run[i] = (struct run){ .seat = SEAT_NONE, .first_row = i, .n_rows = 1 };
-    }
-    if (t->bucket) rows->n_single = n_runs;
+    if (graph) rows->n_single = t->n_single;
+    cross->n_rows = n_rows;
+    cross->n_runs = n_runs;
     cross->n_single = rows->n_single;
     cross->token = rows->token;
     cross->pos = rows->pos;
@@ -211,7 +205,7 @@ stage_rest(struct exec *x, struct stage *st, const struct batch *b, struct todo 
 
     for (uint32_t i = 0; i < b->n_runs; i++) first += b->run[i].n_rows;
     stage_history(x, st, b, t);
-    stage_edits(x, st, b, t);
+    stage_moves(x, st, b, t);
     stage_project(x, st, b, t);
     stage_encoder(x, st, b, first, t);
 }

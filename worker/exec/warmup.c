@@ -7,8 +7,6 @@
  */
 #include "worker/exec/inside.h"
 
-#include <unistd.h>
-
 enum { ROWS = 64 };
 
 /* n rows of padding in one run; a source too, where the model has them. */
@@ -70,17 +68,6 @@ queue_pass(struct exec *x, struct exec_lane *l, const struct stage *st, uint32_t
     return draw_queue(x, l, t);
 }
 
-static int
-wait_for_mark(struct exec *x, struct exec_lane *l, uint64_t mark)
-{
-    TRY(x->op->lane_mark(l->lane, mark));
-    while (x->op->lane_done(l->lane) != mark) {
-        TRY(x->op->lane_error(l->lane));
-        usleep(50);
-    }
-    return 0;
-}
-
 int
 warm_up(struct exec *x, struct exec_lane *l)
 {
@@ -94,6 +81,9 @@ warm_up(struct exec *x, struct exec_lane *l)
         stage_padding(l, &l->stage[i], n[i], &t);
         TRY(queue_pass(x, l, &l->stage[i], n[i], &t));
     }
-    TRY(wait_for_mark(x, l, 1));
-    return wait_for_mark(x, l, 0); /* steps count from 1 */
+    for (uint64_t mark = 2; mark-- > 0;) { /* 0 at last: steps count from 1 */
+        TRY(x->op->lane_mark(l->lane, mark));
+        TRY(gpu_wait(l->lane, mark, mark));
+    }
+    return 0;
 }

@@ -2,9 +2,9 @@
  *
  *     row  |  CTA: 8 warps, a block of 1,024 logits each  |  CTA  |  ...
  *
- * A warp loads its block into registers, 32 values a lane, applies penalty, bans and force (and writes the
- * row back then, for those who read it again), and leaves the block's best, its sum of exp and its mass of
- * weights. The row's last CTA to finish puts them together: best, total, log-probability, the draw's block,
+ * A warp loads its block into registers, 32 values a lane, applies penalty, bans, what is allowed and force
+ * (and writes the row back then, for those who read it again), and leaves the block's best, its sum of exp
+ * and its mass of weights. The row's last CTA to finish puts them together: best, total, log-probability, the draw's block,
  * and walks that one block a second time. Everything that is added up is either whole numbers or added in
  * the order of the blocks, so it does not matter who comes last.
  */
@@ -38,10 +38,10 @@ mark_bans(struct shared &sh, const struct sample &s, const struct sample_row &r,
     __syncthreads();
 }
 
-/* Penalty, bans, force: in the registers and in the row. */
+/* Penalty, bans, what is not allowed, force: in the registers and in the row. */
 __device__ void
 change(float (&v)[LANE], struct shared &sh, const struct sample &s, const struct sample_row &r,
-       bool penalty, float *x, uint32_t block, uint32_t n)
+       bool penalty, bool masked, float *x, uint32_t block, uint32_t n)
 {
     uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32;
 
@@ -54,6 +54,10 @@ change(float (&v)[LANE], struct shared &sh, const struct sample &s, const struct
         word += block * (BLOCK / 32);
         if (penalty && word < s.seen_words)
             seen = __ldcg(s.seen + (size_t)r.seat * s.seen_words + word) >> shift;
+        if (masked && word < s.allowed_words)
+            ban |= ~__ldcg(s.allowed + (size_t)r.allowed * s.allowed_words + word) >> shift;
+        else if (masked)
+            ban = ~0u;
 #pragma unroll
         for (uint32_t c = 0; c < 4; c++) {
             float &f = v[it * 4 + c];
@@ -190,12 +194,13 @@ __launch_bounds__(THREADS, 4)
              warp = threadIdx.x / 32;
     uint32_t block = blockIdx.x * WARPS + warp;
     float *x = (float *)s.logits.data + (size_t)row * s.logits.stride;
-    bool forced, penalty;
+    bool forced, penalty, masked;
 
     after_previous();
     const struct sample_row r = s.row[row];
     const struct wish w = wish_of(r, n);
     penalty = r.repetition != 1 && r.repetition != 0 && r.seat != SEAT_NONE && s.seen;
+    masked = s.allowed && r.allowed != ALLOW_ALL;
     forced = r.force >= 0 && r.target < 0;
     if (forced && !r.n_top && (uint32_t)r.force < n) { /* no logit matters */
         if (blockIdx.x == 0 && threadIdx.x == 0) put(s, r, row, (uint32_t)r.force, 0);
@@ -207,7 +212,8 @@ __launch_bounds__(THREADS, 4)
         float v[LANE];
 
         load_block<VEC>(v, x, block, n, lane);
-        if (penalty || r.n_ban || forced) change(v, sh, s, r, penalty, x, block, n);
+        if (penalty || r.n_ban || masked || forced)
+            change(v, sh, s, r, penalty, masked, x, block, n);
 #pragma unroll
         for (uint32_t i = 0; i < LANE; i++) stat.best = fmaxf(stat.best, v[i]); /* no NaN */
         if (__any_sync(~0u, stat.best > FLT_MAX)) {

@@ -1,0 +1,265 @@
+/* bench_step.c - steps of the executor, plain and as graphs: the host's time, the device's, what lies between.
+ *
+ *     bench_step DIR [DEVICE]     a model's shape (config.json), random weights in bf16
+ *
+ * S seats generate at a context of 1,024 tokens, and in every step comes a prompt of C tokens beside them, with
+ * encoder-decoders a source. Two steps are out, as in the worker. JSON lines: a step from result to result, the
+ * host in exec_start(), the device idle between two steps; medians of five stretches of 20 steps.
+ */
+#include "base/clock.h"
+#include "worker/arch/registry.h"
+#include "worker/exec/exec.h"
+#include "worker/exec/graphs.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum {
+    SEATS = 40,
+    CONTEXT = 1024,
+    STEPS = 20,
+    STRETCHES = 5,
+    WARM = 20,
+    ROWS = 256,
+    SOURCES = 512
+};
+enum { LONGEST = CONTEXT + WARM + STEPS * STRETCHES + 8 };
+
+static struct err e;
+
+static void
+try(int r, const char *what)
+{
+    if (r >= 0) return;
+    fprintf(stderr, "bench_step: %s: %s\n", what, e.text);
+    exit(1);
+}
+
+struct bench {
+    struct gpu *gpu;
+    struct model *m;
+    struct kv_config kv;
+    struct arena arena;
+    uint64_t at[MAX_GROUPS]; /* slices before a group's blocks */
+    struct exec *x;
+    struct batch *b;
+    uint32_t n_gen, n_prompt;
+    bool encoder, buckets;
+    uint64_t step;
+};
+
+static void
+open_kv(struct bench *k)
+{
+    uint64_t bytes = 0;
+
+    try(model_groups(k->m, DT_BF16, 0, &k->kv, &e), "groups");
+    k->kv.n_seats = SEATS;
+    k->kv.n_lanes = 1;
+    for (uint32_t g = 0; g < k->kv.n_groups; g++) {
+        struct kv_group *group = &k->kv.group[g];
+
+        group->max_entries = CEIL_DIV(MAX((uint32_t)LONGEST, (uint32_t)ROWS),
+                                      k->kv.tokens_per_block);
+        bytes = ROUND_UP(bytes, (uint64_t)group->slice_bytes);
+        k->at[g] = bytes / group->slice_bytes;
+        bytes += (uint64_t)SEATS * group->max_entries * group->n_layers * group->n_parts *
+                 group->slice_bytes;
+    }
+    try(gpu_ops(k->gpu)->arena_make(k->gpu, "kv", bytes, &k->arena, &e), "kv");
+}
+
+/* Every entry of every seat, in steps of as many edits as there is room for. */
+static void
+fill_tables(struct bench *k)
+{
+    for (uint32_t g = 0; g < k->kv.n_groups; g++)
+        for (uint32_t seat = 0; seat < SEATS; seat++)
+            for (uint32_t i = 0; i < k->kv.group[g].max_entries; i++) {
+                const struct kv_group *group = &k->kv.group[g];
+                uint32_t block = seat * group->max_entries + i;
+
+                k->b->edit[k->b->n_edits++] = (struct kv_edit){
+                    .op = EDIT_SET,
+                    .group = (uint8_t)g,
+                    .seat = seat,
+                    .entry = i,
+                    .at = (slice_id)(k->at[g] + (uint64_t)block * group->n_layers * group->n_parts)
+                };
+            }
+}
+
+static void
+add_run(struct bench *k, uint32_t seat, uint32_t n, uint32_t pos, uint32_t source)
+{
+    struct batch *b = k->b;
+
+    b->run[b->n_runs++] = (struct batch_run){
+        .seat = seat,
+        .first_row = b->n_rows,
+        .n_rows = n,
+        .first_pos = (int32_t)pos,
+        .flags = RUN_SAMPLE,
+        .first_logit = b->n_logits++,
+        .cross_tokens = source,
+    };
+    for (uint32_t i = 0; i < n; i++, b->n_rows++) {
+        b->token[b->n_rows] = pos ? TOKEN_FROM_LAST : (token_id)(1 + (seat + i) % 1000);
+        b->pos[b->n_rows] = (int32_t)(pos + i);
+    }
+}
+
+/* Prompts take the last seats in turn. */
+static void
+plan(struct bench *k)
+{
+    uint32_t bucket[GRAPHS_BUCKETS], n = graphs_buckets(bucket, ROWS), i = 0;
+    uint32_t seat = SEATS - 1 - (uint32_t)(k->step % 4), length = k->encoder ? 512 : 0;
+    struct batch *b = k->b;
+
+    b->step = ++k->step;
+    b->bucket = b->n_rows = b->n_runs = b->n_logits = b->n_encode = 0;
+    for (uint32_t s = 0; s < k->n_gen; s++) add_run(k, s, 1, CONTEXT + (uint32_t)k->step, length);
+    if (k->n_prompt) add_run(k, seat, k->encoder ? 1 : k->n_prompt, 0, k->n_prompt);
+    while (k->buckets && i < n && bucket[i] < b->n_rows) i++;
+    if (k->buckets && i < n) b->bucket = bucket[i];
+    if (!k->encoder || !k->n_prompt) return;
+    b->run[b->n_runs - 1].flags |= RUN_FIRST_CHUNK;
+    b->run[b->n_runs - 1].enc_rows = k->n_prompt;
+    b->encode[b->n_encode++] = (struct batch_encode){
+        .seat = seat,
+        .first_row = b->n_rows,
+        .n_rows = k->n_prompt,
+        .n_layers = (uint16_t)k->m->shape.n_encoder_layers,
+    };
+    for (uint32_t r = 0; r < k->n_prompt; r++, b->n_rows++) {
+        b->token[b->n_rows] = (token_id)(1 + r % 1000);
+        b->pos[b->n_rows] = (int32_t)r;
+    }
+}
+
+static void
+finish(struct bench *k)
+{
+    const struct batch_result *r;
+    int got;
+
+    while ((got = exec_finish(k->x, 0, &r)) == -EAGAIN) continue;
+    try(got < 0 ? got : r->status, "a step");
+}
+
+static int
+ascending(const void *a, const void *b)
+{
+    return (*(const double *)a > *(const double *)b) - (*(const double *)a < *(const double *)b);
+}
+
+static double
+median(double v[STRETCHES])
+{
+    qsort(v, STRETCHES, sizeof *v, ascending);
+    return v[STRETCHES / 2];
+}
+
+static void
+report(const struct bench *k, double step[STRETCHES], double host[STRETCHES],
+       double idle[STRETCHES], uint64_t n_graphs, uint64_t bytes)
+{
+    double middle = median(step);
+
+    printf("{\"bench\":\"step\",\"case\":\"%s, %u generate, %s of %u, "
+           "%s\",\"value\":%.1f,\"unit\":\"us\","
+           "\"n\":%d,\"min\":%.1f,\"median\":%.1f,\"max\":%.1f,\"host_us\":%.1f,\"idle_us\":%.1f,"
+           "\"graphs\":%u,\"graph_kib\":%u}\n",
+           k->m->arch->name, k->n_gen, k->encoder ? "source" : "prompt", k->n_prompt,
+           k->buckets ? "graphs" : "plain", middle, STRETCHES, step[0], middle, step[STRETCHES - 1],
+           median(host), median(idle), (unsigned)n_graphs, (unsigned)(bytes >> 10));
+    fflush(stdout);
+}
+
+static void
+measure(struct bench *k)
+{
+    struct exec_config c = { .max_rows = ROWS,
+                             .max_seqs = SEATS,
+                             .max_enc_rows = k->encoder ? SOURCES : 0,
+                             .max_edits = k->b->max_edits,
+                             .n_lanes = 1,
+                             .kv_dtype = DT_BF16,
+                             .graphs_memory = k->buckets ? (uint64_t)2 << 30 : 0 };
+    struct sampling how = {
+        .top_p = 1, .repetition = 1, .forced_bos = -1, .forced_eos = -1, .max_new = LONGEST
+    };
+    double host[STRETCHES], step[STRETCHES], idle[STRETCHES];
+    uint64_t n, bytes;
+
+    try(exec_open(&k->x, &c, k->gpu, k->m, &k->kv, &k->arena, &e), "executor");
+    for (uint32_t s = 0; s < SEATS; s++) exec_seat(k->x, s, &how);
+    k->step = 0;
+    k->b->n_edits = 0;
+    fill_tables(k);
+    for (int i = -1; i < STRETCHES; i++) {
+        uint64_t gaps = 0, gap_ns = 0, gaps_end, ns_end;
+        int steps = i < 0 ? WARM : STEPS;
+        nsec begin = 0, spent = 0;
+
+        for (int j = 0; j < steps; j++) {
+            nsec now;
+
+            if (k->step >= 2) finish(k);
+            now = clock_now();
+            if (j == 0) exec_gaps(k->x, &gaps, &gap_ns);
+            if (j == 0) begin = now;
+            plan(k);
+            try(exec_start(k->x, k->b, &e), "start");
+            k->b->n_edits = 0;
+            spent += clock_now() - now;
+        }
+        exec_gaps(k->x, &gaps_end, &ns_end);
+        if (i < 0) continue;
+        host[i] = (double)spent / steps / 1e3;
+        step[i] = (double)(clock_now() - begin) / steps / 1e3;
+        idle[i] = gaps_end > gaps ? (double)(ns_end - gap_ns) / (double)(gaps_end - gaps) / 1e3 : 0;
+    }
+    exec_graphs(k->x, &n, &bytes);
+    finish(k);
+    finish(k);
+    exec_close(k->x);
+    report(k, step, host, idle, n, bytes);
+}
+
+int
+main(int argc, char **argv)
+{
+    static const uint32_t gen[] = { 1, 32 }, prompt[] = { 0, 16, 64, 128, 192 };
+    struct gpu_options o = { .device = argc > 2 ? argv[2] : "cuda", .isa = "auto", .timing = true };
+    struct model_source src = { .dtype = DT_BF16, .random = true, .seed = 1, .weights_fd = -1 };
+    struct bench k = { 0 };
+
+    if (argc < 2) {
+        fprintf(stderr, "usage: bench_step DIR [DEVICE]\n");
+        return 2;
+    }
+    src.dir = argv[1];
+    try(gpu_open(&k.gpu, &o, &e), "device");
+    try(model_open(&k.m, &src, k.gpu, arch_families, &e), argv[1]);
+    k.encoder = k.m->shape.n_encoder_layers > 0;
+    open_kv(&k);
+    k.b = batch_new(ROWS + SOURCES, SEATS, SEATS * MAX_GROUPS * 1024);
+    if (!k.b) return 1;
+    for (unsigned p = 0; p < ARRAY_LEN(prompt); p++)
+        for (unsigned g = 0; g < ARRAY_LEN(gen); g++)
+            for (int buckets = 0; buckets < 2; buckets++) {
+                k.n_gen = gen[g];
+                k.n_prompt = prompt[p];
+                k.buckets = buckets;
+                if (k.n_gen + k.n_prompt) measure(&k);
+            }
+    batch_free(k.b);
+    gpu_ops(k.gpu)->arena_drop(k.gpu, &k.arena);
+    model_close(k.m);
+    gpu_close(k.gpu);
+    return 0;
+}

@@ -1,0 +1,328 @@
+/* mock_worker.c - a worker without a model, made to be killed: static, small, ready in a millisecond.
+ *
+ * It speaks the rings as lagan-worker does: one STEP a turn for all its requests, a FINISH each. A
+ * request's token at a position is a hash of its seed and the position (mock.h), so that whoever goes
+ * on with it says the same. What lagand hands over as delivered is held against that hash too. It is
+ * built with failpoints: the test kills it from outside, or at any point of the protocol.
+ */
+#include "base/clock.h"
+#include "include/lagan_wire.h"
+#include "ipc/hand.h"
+#include "ipc/heritage.h"
+#include "ipc/link.h"
+#include "ipc/records.h"
+#include "ipc/stat.h"
+#include "tests/torture/mock.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <time.h>
+#include <unistd.h>
+
+struct active {
+    struct rec_submit s;
+    uint32_t n; /* tokens said, those of predecessors too */
+    bool used, poison;
+};
+
+static struct link l;
+static struct mock_board *board;
+static struct stats stats;
+static struct active active[MOCK_ROWS];
+static char *whole; /* a SUBMIT of several records, as far as it has come */
+static size_t n_whole;
+static uint32_t own, n_active; /* our number among the workers; requests we have */
+static uint64_t n_steps, chance;
+static const nsec IDLE = 200 * NSEC_MS;
+static bool draining;
+
+static uint32_t
+below(uint32_t n)
+{
+    chance = chance * UINT64_C(6364136223846793005) + UINT64_C(1442695040888963407);
+    return (uint32_t)((chance >> 33) % n);
+}
+
+static void
+publish(void)
+{
+    ring_publish(&l.out);
+    bell_ring(&l.bell);
+}
+
+/* Room in the response ring; when it is full, once lagand has made some. */
+static void *
+room(uint16_t type, uint32_t len)
+{
+    void *p;
+    int r;
+
+    while ((r = ring_reserve(&l.out, type, 0, len, 0, &p)) == -EAGAIN) {
+        publish();
+        poll(NULL, 0, 1);
+        if (bell_drain(&l.bell) == -EPIPE) exit(0);
+    }
+    check(r == 0);
+    memset(p, 0, len);
+    return p;
+}
+
+static void
+say_ready(void)
+{
+    struct rec_ready *r = room(REC_READY, sizeof *r + 8);
+
+    *r = (struct rec_ready){ .vocab = MOCK_VOCAB,
+                             .max_len = MOCK_MAX_LEN,
+                             .n_seats = MOCK_SEATS,
+                             .tokens_per_block = 16,
+                             .n_groups = 1,
+                             .name_bytes = 4,
+                             .max_tokens = MOCK_MAX_LEN };
+    memcpy(r + 1, "mock", 4);
+    publish();
+}
+
+static void
+finish(struct active *a, uint16_t reason)
+{
+    struct rec_finish *f = room(REC_FINISH, sizeof *f);
+
+    *f =
+        (struct rec_finish){ .row = a->s.row, .gen = a->s.gen, .reason = reason, .n_tokens = a->n };
+    a->used = false;
+    n_active--;
+    atomic_store(&board->owner[a->s.seed % MOCK_OWNERS], 0);
+}
+
+static void
+reject(const struct rec_submit *s, const char *why)
+{
+    size_t n = strlen(why);
+    struct rec_reject *j = room(REC_REJECT, (uint32_t)(sizeof *j + ROUND_UP(n, (size_t)8)));
+
+    *j = (struct rec_reject){ s->row, s->gen, LAGAN_E_INTERNAL, (uint16_t)n, 0 };
+    memcpy(j + 1, why, n);
+}
+
+/* Was it with a worker that was killed? Then how long it took from there to here. */
+static void
+note_owner(const struct rec_submit *s)
+{
+    nsec now = clock_now(), killed;
+    uint64_t before = atomic_exchange(&board->owner[s->seed % MOCK_OWNERS],
+                                      (uint64_t)now * MOCK_WORKERS + own);
+
+    if (s->n_done) atomic_fetch_add(&board->n_resumed, 1);
+    killed = before ? atomic_load(&board->killed[before % MOCK_WORKERS]) : 0;
+    if (!killed || killed < (nsec)(before / MOCK_WORKERS)) return;
+    atomic_store(&board->wait_us[atomic_fetch_add(&board->n_waits, 1) % MOCK_WAITS],
+                 (uint32_t)((now - killed) / NSEC_US));
+}
+
+/* A whole SUBMIT, its tails behind it. */
+static void
+take(const char *bytes)
+{
+    struct rec_submit s;
+    const int32_t *prompt = (const int32_t *)(const void *)(bytes + sizeof s), *done;
+    struct active *a = active;
+
+    memcpy(&s, bytes, sizeof s);
+    done = prompt + ROUND_UP(s.n_prompt, 2u) + ROUND_UP(s.n_decoder, 2u);
+    for (uint32_t i = 0; i < s.n_done; i++) {
+        if (done[i] == mock_token(s.seed, i)) continue;
+        reject(&s, "what was delivered is not what was said");
+        return;
+    }
+    if (s.done_text != s.n_done) {
+        reject(&s, "text was delivered without its tokens");
+        return;
+    }
+    while (a < active + ARRAY_LEN(active) && a->used) a++;
+    if (a == active + ARRAY_LEN(active)) {
+        reject(&s, "there is no seat left");
+        return;
+    }
+    *a = (struct active){ s, s.n_done, true, s.n_prompt && prompt[0] == MOCK_POISON };
+    n_active++;
+    note_owner(&s);
+    stats.v[STAT_requests]++;
+    if (a->n == s.max_tokens) finish(a, LAGAN_FINISH_LENGTH);
+}
+
+static void
+submit(const struct ring_record *rec)
+{
+    whole = realloc(whole, n_whole + rec->len);
+    check(whole);
+    memcpy(whole + n_whole, rec->data, rec->len);
+    n_whole += rec->len;
+    if (rec->flags & RING_MORE) return;
+    n_whole = 0;
+    take(whole);
+}
+
+static void
+cancel(const struct rec_row *c)
+{
+    for (struct active *a = active; a < active + ARRAY_LEN(active); a++)
+        if (a->used && a->s.row == c->row && a->s.gen == c->gen)
+            finish(a, c->flags ? (uint16_t)c->flags : LAGAN_FINISH_CANCELLED);
+}
+
+static void
+intake(void)
+{
+    struct ring_record rec;
+    int n = 0, r;
+
+    while ((r = ring_peek(&l.in, &rec)) > 0) {
+        n++;
+        if (rec.type == REC_SUBMIT) submit(&rec);
+        if (rec.type == REC_CANCEL) cancel(rec.data);
+        if (rec.type == REC_DRAIN) draining = true;
+    }
+    check(r == 0);
+    if (!n) return;
+    ring_release(&l.in);
+    bell_ring(&l.bell);
+}
+
+/* Who is in the step, before it is begun: whom a death in it is blamed on. */
+static void
+trace(void)
+{
+    struct step_trace *t = shm_trace(&l.w);
+    uint64_t i = atomic_load(&t->n);
+    struct step_entry *e = &t->entry[i % TRACE_ENTRIES];
+
+    atomic_store(&t->n, i + 1);
+    atomic_store(&e->seq, 2 * i + 1);
+    e->step = ++n_steps;
+    e->n_ids = 0;
+    for (struct active *a = active; a < active + ARRAY_LEN(active); a++)
+        if (a->used && e->n_ids < TRACE_IDS) e->id[e->n_ids++] = a->s.id;
+    atomic_store(&e->seq, 2 * i + 2);
+}
+
+/* One token each; in one record, as the real one does. */
+static void
+step(void)
+{
+    struct rec_step *s;
+    struct rec_out *o;
+
+    if (!n_active) return;
+    trace();
+    FP(step_planned);
+    s = room(REC_STEP, (uint32_t)(sizeof *s + n_active * (sizeof *o + 8)));
+    *s = (struct rec_step){ .step = n_steps, .n_ent = n_active };
+    o = (struct rec_out *)(s + 1);
+    for (struct active *a = active; a < active + ARRAY_LEN(active); a++) {
+        int32_t t = mock_token(a->s.seed, a->n);
+        char *tail = (char *)(o + 1);
+
+        if (!a->used) continue;
+        if (a->poison && a->n == MOCK_POISON_AT) abort();
+        *o = (struct rec_out){ .row = a->s.row,
+                               .gen = a->s.gen,
+                               .n_tokens = 1,
+                               .first = a->n,
+                               .text_bytes = 1,
+                               .text_first = a->n };
+        memcpy(tail, &t, sizeof t);
+        tail[sizeof t] = mock_letter(t);
+        o = (struct rec_out *)(void *)(tail + 8);
+        a->n++;
+    }
+    for (struct active *a = active; a < active + ARRAY_LEN(active); a++)
+        if (a->used && a->n == a->s.max_tokens) finish(a, LAGAN_FINISH_LENGTH);
+    atomic_store(&shm_trace(&l.w)->retired[0], n_steps);
+    FP(step_emitted);
+}
+
+static void
+map_board(void)
+{
+    int fd = open(getenv("LAGAN_FP"), O_RDWR | O_CLOEXEC);
+
+    check(fd >= 0);
+    board = mmap(NULL, sizeof *board, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    check(board != MAP_FAILED);
+    close(fd);
+}
+
+/* An arena of a page: descriptors travel, and are to be counted. */
+static void
+hand_over(int hand, uint64_t epoch)
+{
+    struct hand_note note = {
+        .name = "weights", .bytes = 4096, .version = 1, .flags = HAND_COMPLETE
+    };
+    struct hand_note got;
+    int fd = memfd_create("lagand:mock", MFD_CLOEXEC), old;
+
+    while (hand_take(hand, &got, &old, NULL) == 1) close(old);
+    check(fd >= 0 && ftruncate(fd, 4096) == 0);
+    note.fingerprint[0] = epoch;
+    check(hand_give(hand, &note, fd, NULL) == 0);
+    close(fd);
+}
+
+/* Until the bell rings, or so long. false: lagand is gone. */
+static bool
+rest(nsec most)
+{
+    const struct timespec t = { .tv_sec = most / NSEC_S, .tv_nsec = most % NSEC_S };
+    struct pollfd p = { .fd = l.bell.fd, .events = POLLIN };
+
+    if (bell_sleep(&l.bell, link_ready, &l)) ppoll(&p, 1, &t, NULL);
+    bell_wake(&l.bell);
+    return bell_drain(&l.bell) != -EPIPE;
+}
+
+int
+main(int argc, char **argv)
+{
+    struct heritage h;
+    struct shm_ctl *c;
+
+    FP(worker_main);
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    for (int i = 1; i < argc; i++)
+        if (sscanf(argv[i], "--worker=w%u", &own) == 1) check(own < MOCK_WORKERS);
+    map_board();
+    check(heritage_take(&h, NULL) == 0);
+    check(link_attach(&l, heritage_fd(&h, "d"), heritage_fd(&h, "w"), heritage_fd(&h, "bell"),
+                      h.epoch, NULL) == 0);
+    FP(worker_attached);
+    chance = h.epoch * 1000 + own;
+    c = shm_ctl(&l.w);
+    atomic_fetch_add(&c->hb_count, 1);
+    hand_over(heritage_fd(&h, "hand"), h.epoch);
+    FP(load_done);
+    atomic_store(&board->pid[own], getpid());
+    say_ready();
+    for (nsec due = 0; !draining || n_active;) {
+        atomic_fetch_add(&c->hb_count, 1);
+        intake();
+        if (clock_now() >= due) {
+            step();
+            due = clock_now() + below(1 + atomic_load(&board->pace_us)) * NSEC_US;
+        }
+        stats.v[STAT_running] = n_active;
+        stat_publish(c, &stats);
+        publish();
+        if (!rest(n_active ? MAX(due - clock_now(), (nsec)0) : IDLE)) return 0;
+    }
+    return 0;
+}

@@ -1,0 +1,53 @@
+/* service.h - a lagand with failpoints and its workers, for tests that kill them; and what may not leak.
+ *
+ * The test process is the reaper of whatever lagand leaves behind (a subreaper), so that an orphan is a
+ * child it can count. Everything lies below one directory, which service_close() removes.
+ */
+#ifndef TESTS_TORTURE_SERVICE_H
+#define TESTS_TORTURE_SERVICE_H
+
+#include "base/base.h"
+#include "tests/torture/mock.h"
+
+#include <sys/types.h>
+
+struct service {
+    char dir[64], run[80], model[96], log[96], endpoint[112]; /* model: or the configuration */
+    uint32_t n_workers;
+    pid_t pid; /* of lagand; 0: none */
+    struct mock_board *board;
+};
+
+/* What is counted when nothing is under way. */
+struct census {
+    uint32_t fds, maps, names, shm; /* lagand's descriptors and rings; below run/; in /dev/shm */
+    uint32_t workers, zombies;
+    uint32_t rss_kib;
+};
+
+void service_open(struct service *s);
+void service_close(struct service *s);
+
+/* lagand with n workers: mock_worker (config NULL), or lagan-worker with failpoints for the models of a
+ * configuration, in which @ is the source tree. args: more of lagand's, up to a NULL. Waits until all
+ * are there; fails the test. */
+void service_start(struct service *s, uint32_t n, const char *config, const char *const *args);
+void service_stop(struct service *s); /* SIGTERM; fails the test unless it ends with 0, and clean */
+/* Reap lagand after it was killed, and what it left: fails the test when one of its workers lives on. */
+int service_reap(struct service *s); /* its status, as waitpid() says */
+void service_print_log(const struct service *s, int lines);
+
+bool service_all_ready(const struct service *s, int ms); /* every worker lives and has said so */
+bool service_quiet(const struct service *s, struct census *c);
+/* Fails the test where b has more than a; rss_kib: so much growth is none. */
+void census_compare(const struct census *a, const struct census *b, uint32_t rss_kib);
+
+/* SIGKILL one of its workers, the time noted for the mocks. false: fewer than least are there, or the
+ * one that was drawn is gone already. */
+bool service_kill_one(struct service *s, uint32_t least);
+void service_arm(struct service *s, enum fp_side side, enum failpoint p, enum fp_action a,
+                 uint32_t nth);
+bool service_disarm(struct service *s, enum fp_side side, enum failpoint p); /* had it fired? */
+const char *failpoint_name(enum failpoint p);
+
+#endif

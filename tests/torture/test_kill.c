@@ -1,0 +1,358 @@
+/* test_kill.c - lagand and its workers, killed at any instant: every stream goes on, nothing is left.
+ *
+ * The real lagand with workers that have no model (mock_worker.c). Kills come from outside at random
+ * times, and from inside at the points of base/failpoint.h; rings are small, so that they wrap and fill.
+ * LAGAN_TORTURE_KILLS and LAGAN_TORTURE_DAEMONS say how many, for check-long.
+ */
+#include "base/clock.h"
+#include "include/lagan_wire.h"
+#include "tests/test.h"
+#include "tests/torture/service.h"
+#include "tests/torture/streams.h"
+
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+
+enum { WORKERS = 48, STREAMS = 128, TOKENS = 64, ROUND = 1000, SETTLE_MS = 30000 };
+enum { PACE_US = 10000, GROWTH_KIB = 1024 };
+#define ARGS(...) \
+    (const char *const[]) \
+    { \
+        __VA_ARGS__, NULL \
+    }
+
+static struct service v;
+static struct streams s;
+
+static uint32_t
+count_from(const char *variable, uint32_t otherwise)
+{
+    const char *n = getenv(variable);
+
+    return n ? (uint32_t)strtoul(n, NULL, 10) : otherwise;
+}
+
+static int
+begin(void **state)
+{
+    (void)state;
+    service_open(&v);
+    atomic_store(&v.board->fp.ring_log2[0], (uint32_t)MOCK_RING_D);
+    atomic_store(&v.board->fp.ring_log2[1], (uint32_t)MOCK_RING_W);
+    atomic_store(&v.board->pace_us, PACE_US);
+    return 0;
+}
+
+static int
+finish(void **state)
+{
+    (void)state;
+    streams_close(&s);
+    if (v.pid > 0) service_print_log(&v, 30);
+    service_close(&v);
+    return 0;
+}
+
+static void
+settle(void)
+{
+    if (streams_settle(&s, SETTLE_MS)) return;
+    service_print_log(&v, 40);
+    for (uint32_t i = 0; i < s.n; i++)
+        if (s.stream[i].id)
+            fail_msg("%u streams have stopped, the first is request %llu", s.n_open,
+                     (unsigned long long)s.stream[i].id);
+}
+
+static void
+run_for(uint32_t us)
+{
+    nsec until = clock_now() + us * NSEC_US;
+
+    do streams_turn(&s, 1, true);
+    while (clock_now() < until);
+}
+
+/* ---- workers */
+
+/* The points a mock passes. */
+static const enum failpoint mocks_points[] = {
+    FP_worker_main,    FP_worker_attached, FP_load_done,     FP_hand_given,     FP_ring_tail_seen,
+    FP_ring_copied,    FP_ring_releasing,  FP_ring_released, FP_ring_reserved,  FP_ring_publishing,
+    FP_ring_published, FP_bell_fenced,     FP_bell_rung,     FP_bell_announced, FP_bell_asleep,
+    FP_bell_woken,     FP_stat_writing,    FP_step_planned,  FP_step_emitted,
+};
+
+static uint32_t
+fired(void)
+{
+    uint32_t n = 0;
+
+    for (uint32_t i = 0; i < ARRAY_LEN(mocks_points); i++)
+        n += atomic_load(&v.board->fp.slot[FP_WORKER][mocks_points[i]].fired);
+    return n;
+}
+
+/* As many as that, as fast as successors come; a third of them at some point of the protocol, in
+ * whichever worker comes there first. */
+static void
+kill_some(uint32_t kills)
+{
+    uint32_t done = 0, before = fired();
+    nsec next = clock_now();
+
+    while (done + fired() - before < kills) {
+        enum failpoint p = mocks_points[test_below(ARRAY_LEN(mocks_points))];
+
+        streams_turn(&s, 1, true);
+        if (clock_now() < next) continue;
+        next = clock_now() + test_below(2000) * NSEC_US;
+        if (test_below(3) == 0) service_arm(&v, FP_WORKER, p, FP_KILL, 1 + test_below(30));
+        done += service_kill_one(&v, WORKERS / 4);
+    }
+    for (uint32_t i = 0; i < ARRAY_LEN(mocks_points); i++)
+        service_disarm(&v, FP_WORKER, mocks_points[i]);
+}
+
+static int
+by_size(const void *a, const void *b)
+{
+    const uint32_t *x = a, *y = b;
+
+    return (*x > *y) - (*x < *y);
+}
+
+static void
+print_waits(void)
+{
+    static uint32_t wait[MOCK_WAITS];
+    uint32_t n = MIN(atomic_load(&v.board->n_waits), (uint32_t)MOCK_WAITS);
+
+    if (!n) return;
+    for (uint32_t i = 0; i < n; i++) wait[i] = atomic_load(&v.board->wait_us[i]);
+    qsort(wait, n, sizeof *wait, by_size);
+    print_message("kill to its requests with another worker: p50 %u us, p99 %u us, of %u\n",
+                  wait[n / 2], wait[n - 1 - n / 100], n);
+}
+
+static void
+no_kill_of_a_worker_loses_repeats_or_reorders_a_token(void **state)
+{
+    uint32_t kills = count_from("LAGAN_TORTURE_KILLS", 20000);
+    struct census before, after;
+    nsec since;
+
+    (void)state;
+    service_start(&v, WORKERS, NULL, NULL);
+    streams_open(&s, v.endpoint, STREAMS, TOKENS);
+    for (int i = 0; i < 200; i++) streams_turn(&s, 1, true);
+    settle();
+    assert_true(service_quiet(&v, &before));
+    since = clock_now();
+    for (uint32_t done = 0; done < kills; done += ROUND) {
+        kill_some(MIN(kills - done, (uint32_t)ROUND));
+        settle();
+        if (!service_all_ready(&v, SETTLE_MS)) fail_msg("workers are missing");
+        if (done == 0) service_quiet(&v, &before); /* warm: buffers have the size they need */
+        assert_true(service_quiet(&v, &after));
+        census_compare(&before, &after, GROWTH_KIB);
+    }
+    print_message("%u kills, %u of them at a failpoint, in %.1f s; %llu requests, %llu tokens, "
+                  "%u resumed\n",
+                  kills, fired(), (double)(clock_now() - since) / NSEC_S,
+                  (unsigned long long)s.history.n_done, (unsigned long long)s.history.n_tokens,
+                  atomic_load(&v.board->n_resumed));
+    print_waits();
+    service_stop(&v);
+}
+
+/* Death to requests handed over, where nothing else is amiss. */
+static void
+a_killed_workers_requests_are_soon_with_another(void **state)
+{
+    enum { KILLS = 200, APART_US = 25000 };
+
+    (void)state;
+    service_start(&v, 16, NULL, NULL);
+    streams_open(&s, v.endpoint, 64, TOKENS);
+    for (uint32_t done = 0; done < KILLS; done += service_kill_one(&v, 1)) run_for(APART_US);
+    settle();
+    print_waits();
+    assert_true(atomic_load(&v.board->n_waits) > KILLS);
+    service_stop(&v);
+}
+
+/* Does that point fire, and does everything go on? Streams are short then, and each is over before the
+ * next death: none is blamed for two. */
+static void
+pass_point(enum failpoint p, enum fp_action a)
+{
+    nsec until = clock_now() + SETTLE_MS * NSEC_MS;
+
+    settle();
+    service_arm(&v, FP_WORKER, p, a, 1 + test_below(3));
+    while (atomic_load(&v.board->fp.slot[FP_WORKER][p].left)) {
+        streams_turn(&s, 2, true);
+        /* Points of a start are passed by those that start. */
+        if (p <= FP_hand_given && test_below(8) == 0) service_kill_one(&v, 2);
+        if (clock_now() >= until) fail_msg("%s is not passed", failpoint_name(p));
+    }
+    settle();
+}
+
+static void
+at_every_point_a_worker_may_be_killed_abort_exit_stop_or_be_slow(void **state)
+{
+    static const char *const words[] = { "", "kill", "abort", "stop", "exit", "delay" };
+    const uint32_t rounds = count_from("LAGAN_TORTURE_ROUNDS", 1);
+
+    (void)state;
+    for (uint32_t round = 0; round < rounds; round++)
+        for (enum fp_action a = FP_KILL; a < FP_ACTIONS; a++) {
+            /* A stopped worker is hung, and soon dead. Each action has a lagand of its own: so many
+             * faults of a worker's own are too many for one. */
+            service_start(&v, 16, NULL, ARGS("--supervisor.stall-timeout", "300ms"));
+            streams_open(&s, v.endpoint, 32, 12);
+            for (uint32_t i = 0; i < ARRAY_LEN(mocks_points); i++) pass_point(mocks_points[i], a);
+            print_message("%s at %zu points: %llu requests\n", words[a], ARRAY_LEN(mocks_points),
+                          (unsigned long long)s.history.n_done);
+            streams_close(&s);
+            service_stop(&v);
+        }
+}
+
+static void
+a_prompt_that_kills_workers_ends_with_poisoned_and_it_alone(void **state)
+{
+    (void)state;
+    service_start(&v, 6, NULL, NULL);
+    streams_open(&s, v.endpoint, 32, TOKENS);
+    for (uint32_t i = 1; i <= 3; i++) {
+        for (uint32_t k = 0; k < 31; k++) streams_submit(&s, false);
+        streams_submit(&s, true);
+        settle();
+        assert_int_equal(s.n_poisoned, i);
+        assert_int_equal(s.history.n_failed, i);
+    }
+    service_stop(&v);
+}
+
+/* ---- lagand */
+
+static void
+a_killed_lagand_leaves_no_orphan_and_no_name(void **state)
+{
+    uint32_t kills = count_from("LAGAN_TORTURE_DAEMONS", 300);
+    struct census first, last;
+
+    (void)state;
+    service_start(&v, 4, NULL, NULL);
+    assert_true(service_quiet(&v, &first));
+    streams_open(&s, v.endpoint, 32, TOKENS);
+    for (uint32_t i = 0; i < kills; i++) {
+        run_for(test_below(20000));
+        kill(v.pid, SIGKILL);
+        assert_true(WIFSIGNALED(service_reap(&v)));
+        streams_reconnect(&s);
+        service_start(&v, 4, NULL, NULL);
+    }
+    settle();
+    assert_true(service_quiet(&v, &last));
+    census_compare(&first, &last, GROWTH_KIB);
+    service_stop(&v);
+}
+
+static const enum failpoint lagands_points[] = {
+    FP_spawn_child,     FP_spawn_exec,     FP_spawned,       FP_hand_given,  FP_ring_tail_seen,
+    FP_ring_copied,     FP_ring_releasing, FP_ring_released, FP_relay_taken, FP_ring_reserved,
+    FP_ring_publishing, FP_ring_published, FP_bell_fenced,   FP_bell_rung,   FP_bell_announced,
+    FP_bell_asleep,     FP_bell_woken,     FP_front_decoded, FP_front_taken, FP_front_accepted,
+    FP_relay_giving,    FP_deliver_chunk,  FP_deliver_last,  FP_bury_began,  FP_bury_drained,
+    FP_turn_done,
+};
+
+/* In the child of a vfork() a point is passed by what is not lagand yet, and lagand waits for it: it
+ * may die there, which is a failed start, but not stand still. */
+static bool
+in_child(enum failpoint p)
+{
+    return p == FP_spawn_child || p == FP_spawn_exec;
+}
+
+static void
+fire_in_lagand(enum failpoint p, enum fp_action a)
+{
+    struct fp_slot *f = &v.board->fp.slot[FP_LAGAND][p];
+    nsec until = clock_now() + SETTLE_MS * NSEC_MS;
+
+    service_arm(&v, FP_LAGAND, p, a, 1 + test_below(8));
+    while (atomic_load(&f->left)) {
+        streams_turn(&s, 2, true);
+        if (test_below(4) == 0) service_kill_one(&v, 2);
+        if (clock_now() >= until) fail_msg("%s is not passed", failpoint_name(p));
+    }
+}
+
+static void
+at_every_point_lagand_may_be_killed_abort_or_exit(void **state)
+{
+    static const enum fp_action actions[] = { FP_KILL, FP_ABORT, FP_EXIT };
+
+    (void)state;
+    service_start(&v, 4, NULL, NULL);
+    streams_open(&s, v.endpoint, 16, 12);
+    for (uint32_t i = 0; i < ARRAY_LEN(lagands_points); i++)
+        for (uint32_t k = 0; k < ARRAY_LEN(actions); k++) {
+            fire_in_lagand(lagands_points[i], actions[k]);
+            if (in_child(lagands_points[i])) {
+                settle();
+                continue;
+            }
+            assert_int_not_equal(service_reap(&v), 0);
+            streams_reconnect(&s);
+            service_start(&v, 4, NULL, NULL);
+        }
+    settle();
+    service_stop(&v);
+}
+
+static void
+a_lagand_that_stood_still_anywhere_goes_on_without_a_loss(void **state)
+{
+    static const enum fp_action actions[] = { FP_STOP, FP_DELAY };
+
+    (void)state;
+    service_start(&v, 8, NULL, NULL);
+    streams_open(&s, v.endpoint, 32, 12);
+    for (uint32_t i = 0; i < ARRAY_LEN(lagands_points); i++)
+        for (uint32_t k = 0; k < ARRAY_LEN(actions); k++) {
+            if (in_child(lagands_points[i])) continue;
+            fire_in_lagand(lagands_points[i], actions[k]);
+            run_for(30000);
+            kill(v.pid, SIGCONT);
+            settle();
+        }
+    service_stop(&v);
+}
+
+int
+main(int argc, char **argv)
+{
+#define T(f) cmocka_unit_test_setup_teardown(f, begin, finish)
+    const struct CMUnitTest tests[] = {
+        T(no_kill_of_a_worker_loses_repeats_or_reorders_a_token),
+        T(a_killed_workers_requests_are_soon_with_another),
+        T(at_every_point_a_worker_may_be_killed_abort_exit_stop_or_be_slow),
+        T(a_prompt_that_kills_workers_ends_with_poisoned_and_it_alone),
+        T(a_killed_lagand_leaves_no_orphan_and_no_name),
+        T(at_every_point_lagand_may_be_killed_abort_or_exit),
+        T(a_lagand_that_stood_still_anywhere_goes_on_without_a_loss),
+    };
+
+    if (argc > 1) cmocka_set_test_filter(argv[1]);
+    return cmocka_run_group_tests(tests, test_seed_group, NULL);
+}

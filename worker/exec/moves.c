@@ -1,0 +1,143 @@
+/* moves.c - what a step moves around the model's work: entries and rows of tables, blocks.
+ *
+ * Edits and copies take effect in the batch's order. A launch does its own in any order, so a list is cut
+ * where one would read or write what another of the same launch has to do with.
+ */
+#include "worker/exec/inside.h"
+
+/* What a block holds and whose it is matters to the manifest alone: other edits do not come so far. */
+static bool
+reaches_device(const struct kv_edit *e)
+{
+    return e->op == EDIT_SET || e->op == EDIT_ROW;
+}
+
+static size_t
+row_bytes(const struct exec *x, uint32_t group)
+{
+    return x->tables.stride[group] * sizeof(slice_id);
+}
+
+static char *
+row_at(const struct exec *x, uint32_t group, uint32_t seat)
+{
+    return (char *)x->tables.table[group] + seat * row_bytes(x, group);
+}
+
+static struct table_edit
+set_of(const struct exec *x, const struct kv_edit *e)
+{
+    check(e->group < x->tables.n && e->seat < x->n_seats);
+    check(e->entry < x->tables.stride[e->group]);
+    return (struct table_edit){ e->group, e->seat, e->entry, e->at };
+}
+
+static struct block_copy
+row_of(const struct exec *x, const struct kv_edit *e)
+{
+    check(e->group < x->tables.n && e->seat < x->n_seats);
+    check(e->entry < x->n_seats && e->entry != e->seat);
+    return (struct block_copy){ row_at(x, e->group, e->seat), row_at(x, e->group, e->entry) };
+}
+
+static struct block_copy
+block_of(const struct exec *x, const struct batch_copy *c)
+{
+    check(c->group < x->tables.n);
+    return (struct block_copy){ x->kv + c->to * x->slice_bytes[c->group],
+                                x->kv + c->from * x->slice_bytes[c->group] };
+}
+
+void
+stage_moves(const struct exec *x, struct stage *st, const struct batch *b, struct todo *t)
+{
+    uint32_t n_rows = 0, n_sets = 0;
+    struct table_edit *set;
+
+    for (uint32_t i = 0; i < b->n_edits; i++) {
+        n_rows += b->edit[i].op == EDIT_ROW;
+        n_sets += b->edit[i].op == EDIT_SET;
+    }
+    set = TAKE_ARRAY(st, struct table_edit, n_sets, &t->set);
+    t->move_host = TAKE_ARRAY(st, struct block_copy, n_rows + b->n_copies, &t->move);
+    t->n_row_moves = n_rows;
+    n_rows = n_sets = 0;
+    for (uint32_t i = 0; i < b->n_edits; i++) {
+        if (b->edit[i].op == EDIT_SET) set[n_sets++] = set_of(x, &b->edit[i]);
+        if (b->edit[i].op == EDIT_ROW) t->move_host[n_rows++] = row_of(x, &b->edit[i]);
+    }
+    for (int after = 0; after < 2; after++)
+        for (uint32_t i = 0; i < b->n_copies; i++)
+            if (b->copy[i].after == after) t->move_host[n_rows++] = block_of(x, &b->copy[i]);
+}
+
+/* How many of these may be done at once. */
+static uint32_t
+at_once(const struct block_copy *c, uint32_t n)
+{
+    for (uint32_t i = 1; i < n; i++)
+        for (uint32_t k = 0; k < i; k++)
+            if (c[i].to == c[k].to || c[i].to == c[k].from || c[i].from == c[k].to) return i;
+    return n;
+}
+
+/* Moves first .. first + n, all of that many bytes. */
+static int
+queue_moves(struct exec *x, struct exec_lane *l, const struct todo *t, uint32_t first, uint32_t n,
+            size_t bytes)
+{
+    for (uint32_t end = first + n, some; first < end; first += some) {
+        some = at_once(t->move_host + first, end - first);
+        TRY(x->op->copy_blocks(l->lane, t->move + first, t->move_host + first, some, bytes));
+    }
+    return 0;
+}
+
+int
+queue_edits(struct exec *x, struct exec_lane *l, const struct batch *b, const struct todo *t)
+{
+    uint32_t n_sets = 0, n_rows = 0;
+
+    for (uint32_t i = 0, end; i < b->n_edits; i = end) {
+        const struct kv_edit *e = &b->edit[i];
+        uint32_t n = 1;
+
+        end = i + 1;
+        if (!reaches_device(e)) continue;
+        for (; end < b->n_edits; end++) {
+            const struct kv_edit *next = &b->edit[end];
+
+            if (!reaches_device(next)) continue;
+            if (next->op != e->op || (e->op == EDIT_ROW && next->group != e->group)) break;
+            n++;
+        }
+        if (e->op == EDIT_ROW) {
+            TRY(queue_moves(x, l, t, n_rows, n, row_bytes(x, e->group)));
+            n_rows += n;
+        } else {
+            TRY(x->op->edit(l->lane, x->tables, t->set + n_sets, n));
+            n_sets += n;
+        }
+    }
+    return 0;
+}
+
+int
+queue_copies(struct exec *x, struct exec_lane *l, const struct batch *b, const struct todo *t,
+             bool after)
+{
+    uint32_t at = t->n_row_moves, n = 0, group = 0;
+
+    for (uint32_t i = 0; after && i < b->n_copies; i++) at += !b->copy[i].after;
+    for (uint32_t i = 0; i < b->n_copies; i++) {
+        if (b->copy[i].after != after) continue;
+        if (n && b->copy[i].group != group) {
+            TRY(queue_moves(x, l, t, at, n, x->block_bytes[group]));
+            at += n;
+            n = 0;
+        }
+        group = b->copy[i].group;
+        n++;
+    }
+    return n ? queue_moves(x, l, t, at, n, x->block_bytes[group]) : 0;
+}
