@@ -43,6 +43,8 @@ struct generate {
     double *ttft; /* seconds, one for each request that had tokens */
     size_t n_ttft;
     nsec start, first, last;
+    size_t n_resumed;   /* outputs that another worker had begun */
+    nsec pause;         /* the longest in one of them */
     const char *finish; /* of the last output */
     int code;           /* of the failures: their exit code when they agree */
     bool cancelled, lost;
@@ -82,6 +84,10 @@ finish_output(struct generate *g, struct job *j, const struct lagan_event *ev)
     if (!o || o->over) return;
     o->over = true;
     g->finish = ev->word;
+    if (ev->resumed) {
+        g->n_resumed++;
+        g->pause = MAX(g->pause, j->pause);
+    }
     if (g->o.json || g->o.stream)
         job_print_final(j, ev, stdout);
     else
@@ -111,7 +117,7 @@ by_value(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* ok  ttft 4.1 ms · 11 tokens · 1870 tok/s · stop: eos */
+/* ok  ttft 4.1 ms · 11 tokens · 1870 tok/s · stop: eos · its worker died: 38 ms without a token */
 static void
 print_summary(struct generate *g)
 {
@@ -134,6 +140,11 @@ print_summary(struct generate *g)
                     (double)g->n_tokens * (double)NSEC_S / (double)(g->last - g->start));
     }
     if (!g->from_file && g->finish && !g->n_failed) fprintf(stderr, " · stop: %s", g->finish);
+    if (g->n_resumed && g->from_file)
+        fprintf(stderr, " · the workers of %zu died: at most %.0f ms without a token", g->n_resumed,
+                (double)g->pause / NSEC_MS);
+    else if (g->n_resumed)
+        fprintf(stderr, " · its worker died: %.0f ms without a token", (double)g->pause / NSEC_MS);
     fputc('\n', stderr);
 }
 

@@ -107,6 +107,7 @@ job_take(struct job *j, const struct lagan_event *ev)
     if (ev->text_len) memcpy(o->text + o->n_text, ev->text, ev->text_len);
     o->n_text += ev->text_len;
     j->n_tokens += ev->n_ids;
+    if (j->first) j->pause = MAX(j->pause, clock_now() - j->last);
     j->last = clock_now();
     if (!j->first) j->first = j->last;
     return take_logprobs(o, ev);

@@ -21,6 +21,7 @@ struct job {
     size_t request;          /* number of the request, from 0 */
     char *tag;               /* JSON text, or NULL */
     nsec start, first, last; /* first, last: 0 until there are tokens */
+    nsec pause;              /* the longest between two batches of tokens */
     size_t n_tokens;
     bool failed;
     bool want_logprobs, want_prompt_logprobs;

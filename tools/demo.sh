@@ -2,13 +2,19 @@
 # demo.sh BUILDDIR - ask the bundled models and check what they say; called by ./bootstrap demo.
 #
 # The real way: a private lagand, its worker, rings, ZeroMQ. The first question of each model streams as
-# a person would see it; the others go at once. The exit code says whether every answer was right.
+# a person would see it; the others go at once. Then the worker is killed in the middle of an answer, which
+# goes on. The exit code says whether every answer was right.
 set -u
 build=$1
 top=$(cd "$(dirname "$0")/.." && pwd)
 ctl=$build/laganctl
 tmp=$(mktemp -d) || exit 1
-trap 'rm -rf "$tmp"' EXIT
+lagand=
+leave() {
+  [ -z "$lagand" ] || { kill "$lagand" && wait "$lagand"; } 2>/dev/null
+  rm -rf "$tmp"
+}
+trap leave EXIT
 asked=0 right=0 tokens=0
 since=$(date +%s%N)
 
@@ -46,8 +52,46 @@ for dir in numbers-t5 recall-gemma3; do
   done < <(tail -n +2 "$tmp/questions")
   tokens=$((tokens + $(grep -o '"ids":\[[^]]*' "$tmp/answers" | tr -cd ',\n' | wc -c)))
 done
+
+# ---- the second act
+printf '\nnumbers-t5, and its worker is killed in the middle of the answer\n'
+"$build/lagand" --foreground --runtime-dir "$tmp/run" --model "$top/models/numbers-t5" --device cpu \
+  2>"$tmp/log" &
+lagand=$!
+ask="$ctl --connect ipc://$tmp/run/api.sock"
+worker() { # its pid, once it is ready
+  for _ in {1..600}; do
+    $ask workers list --json 2>/dev/null | sed -n 's/.*"pid":\([0-9]*\),.*"state":"ready".*/\1/p' >"$tmp/pid"
+    [ ! -s "$tmp/pid" ] || { cat "$tmp/pid"; return; }
+    sleep 0.05
+  done
+  cat "$tmp/log" >&2
+  exit 1
+}
+IFS=$'\t' read -r question answer < <(questions numbers-t5 | grep '^999999999')
+asked=$((asked + 1))
+for _ in {1..20}; do # a busy machine may see the end of the answer before it has read the middle
+  pid=$(worker) || exit 1
+  said=
+  printf '> %s\n< ' "$question"
+  while IFS= read -r -N1 letter; do
+    printf '%s' "$letter"
+    said+=$letter
+    [ ${#said} -ne 30 ] || { kill -KILL "$pid" && printf '[kill -9 %s]' "$pid"; }
+  done < <($ask generate --max-tokens 128 --text "$question" 2>"$tmp/line")
+  sed 's/^/  /' "$tmp/line"
+  ! grep -q 'its worker died' "$tmp/line" || break
+done
+if [ "$said" != "$answer"$'\n' ]; then
+  echo "  expected: $answer"
+elif ! grep -q 'its worker died' "$tmp/line"; then
+  echo '  the worker was not killed in time, twenty times'
+else
+  right=$((right + 1))
+fi
+tokens=$((tokens + ${#answer} + 1)) # a byte is a token, and the end is one
 ms=$((($(date +%s%N) - since) / 1000000))
 if [ "$right" -eq "$asked" ]; then verdict=ok; else verdict=FAILED; fi
-printf '\n%s  %d of %d answers match golden · %d tokens · %d ms, four services started and stopped\n' \
+printf '\n%s  %d of %d answers match golden · %d tokens · %d ms, five services started, a worker killed\n' \
   "$verdict" "$right" "$asked" "$tokens" "$ms"
 [ "$right" -eq "$asked" ]
