@@ -84,6 +84,18 @@ ids_in_range(const token_id *ids, uint32_t n, uint32_t vocab, uint32_t *bad)
     return true;
 }
 
+/* A request that goes on may have nothing left to do: its worker died between its last token and the
+ * word that it was the last. Why it ended, or 0. */
+static uint16_t
+had_ended(const struct request *r, token_id last, uint32_t max_len)
+{
+    if (r->cancelled) return r->cancelled; /* a stop string */
+    for (uint32_t i = 0; i < r->seq.n_end && r->n_sent > r->seq.min_new; i++)
+        if (r->seq.end_id[i] == last)
+            return i < r->seq.n_eos ? LAGAN_FINISH_EOS : LAGAN_FINISH_STOP;
+    return r->n_decoder >= max_len ? LAGAN_FINISH_LENGTH : 0;
+}
+
 /* All tokens of r are in place: n_source, n_decoder (delivered ones included). Hand it over. */
 static void
 admit(struct worker *w, struct request *r, nsec now)
@@ -104,6 +116,12 @@ admit(struct worker *w, struct request *r, nsec now)
     if (r->n_source > w->e.max_source)
         return refuse(w, r, LAGAN_E_TOO_LONG, "the source is %u tokens, at most %u are taken",
                       r->n_source, w->e.max_source);
+    if (done) r->cancelled = had_ended(r, r->ids[first + r->n_decoder - 1], shape->max_len);
+    if (r->cancelled) {
+        emit_ended(w, r);
+        request_give(&w->requests, r);
+        return;
+    }
     if (r->n_decoder >= shape->max_len)
         return refuse(w, r, LAGAN_E_TOO_LONG, "the prompt is %u tokens, the model ends at %u",
                       r->n_decoder, shape->max_len);
@@ -319,6 +337,7 @@ submit(struct worker *w, const char *data, size_t n, nsec now, struct err *e)
         int len = detok_add(&r->detok, done[i], w->text_buf, w->text_cap, &stopped);
 
         if (len > 0) r->n_text_sent += (uint32_t)len;
+        if (stopped) r->cancelled = LAGAN_FINISH_STOP;
     }
     if (first && s.n_decoder) {
         memcpy(r->ids + first, decoder, s.n_decoder * sizeof *decoder);

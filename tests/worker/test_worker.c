@@ -27,28 +27,43 @@ start(struct played *p)
     play_wait_ready(p, &ready);
 }
 
+enum { TAIL_IDS = 264 };
+
+/* n_done of the ids are an answer's beginning, said by a worker that died. eos ends it, -1: nothing. */
 static void
-submit(struct played *p, uint32_t row, const int32_t *ids, uint32_t n, uint32_t max_tokens)
+submit_rest(struct played *p, uint32_t row, const int32_t *ids, uint32_t n, uint32_t n_done,
+            int32_t eos, uint32_t min_tokens, uint32_t max_tokens)
 {
     struct rec_submit s = {
         .row = row,
         .gen = 1,
         .id = 1000 + row,
-        .n_prompt = n,
+        .n_prompt = n - n_done,
+        .n_done = n_done,
+        .min_tokens = min_tokens,
         .max_tokens = max_tokens,
         .top_p = 1,
         .repetition = 1,
         .priority = 0.5f,
         .forced_bos = -2,
         .forced_eos = -2,
-        .n_eos = 0xffff,
-        .flags = SUBMIT_IGNORE_EOS,
+        .n_eos = eos < 0 ? 0xffff : 1,
+        .flags = eos < 0 ? SUBMIT_IGNORE_EOS : 0,
     };
-    int32_t tail[16] = { 0 };
+    uint32_t done_at = ROUND_UP(s.n_prompt, 2u), eos_at = done_at + ROUND_UP(n_done, 2u);
+    int32_t tail[TAIL_IDS] = { 0 };
 
-    assert_true(n <= ARRAY_LEN(tail));
-    memcpy(tail, ids, n * 4);
-    play_submit(p, &s, tail, ROUND_UP(n * 4, 8));
+    assert_true(eos_at + 2 <= TAIL_IDS);
+    memcpy(tail, ids, s.n_prompt * sizeof *ids);
+    memcpy(tail + done_at, ids + s.n_prompt, n_done * sizeof *ids);
+    tail[eos_at] = eos;
+    play_submit(p, &s, tail, (eos_at + (eos < 0 ? 0 : 2)) * (uint32_t)sizeof *tail);
+}
+
+static void
+submit(struct played *p, uint32_t row, const int32_t *ids, uint32_t n, uint32_t max_tokens)
+{
+    submit_rest(p, row, ids, n, 0, -1, 0, max_tokens);
 }
 
 static void
@@ -98,6 +113,44 @@ a_request_gives_its_tokens_in_order_and_one_finish(void **state)
     status = play_wait_exit(&p);
     assert_true(WIFEXITED(status));
     assert_int_equal(WEXITSTATUS(status), 0);
+    play_close(&p);
+}
+
+/* The records of a row up to its FINISH: its reason; how many tokens it says it has. */
+static uint32_t
+finish_of(struct played *p, uint32_t *n_tokens)
+{
+    const struct ring_record *r;
+
+    while ((r = play_next(p)) && r->type == REC_STEP) {
+    }
+    assert_non_null(r);
+    assert_int_equal(r->type, REC_FINISH);
+    *n_tokens = ((const struct rec_finish *)r->data)->n_tokens;
+    return ((const struct rec_finish *)r->data)->reason;
+}
+
+static void
+a_request_whose_worker_died_after_its_last_token_ends_at_once(void **state)
+{
+    int32_t ids[256] = { 1, 5, 9, 7, 8 };
+    struct played p;
+    uint32_t n;
+
+    (void)state;
+    for (uint32_t i = 5; i < ARRAY_LEN(ids); i++) ids[i] = 3;
+    start(&p);
+    submit_rest(&p, 1, ids, 5, 2, 8, 0, 20); /* the end of sequence was said, FINISH was not */
+    assert_int_equal(finish_of(&p, &n), LAGAN_FINISH_EOS);
+    assert_int_equal(n, 2);
+    submit_rest(&p, 2, ids, 5, 2, 8, 2, 6); /* too early to be an end: it goes on */
+    finish_of(&p, &n);
+    assert_true(n > 2);
+    submit_rest(&p, 3, ids, 256, 251, -1, 0, 300); /* at the model's length */
+    assert_int_equal(finish_of(&p, &n), LAGAN_FINISH_LENGTH);
+    assert_int_equal(n, 251);
+    kill(p.pid, SIGKILL);
+    play_wait_exit(&p);
     play_close(&p);
 }
 
@@ -182,6 +235,7 @@ main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_request_gives_its_tokens_in_order_and_one_finish),
+        cmocka_unit_test(a_request_whose_worker_died_after_its_last_token_ends_at_once),
         cmocka_unit_test(arenas_come_up_the_hand_socket_complete),
         cmocka_unit_test(a_corrupt_request_ring_ends_the_worker_and_says_so),
         cmocka_unit_test(a_worker_whose_lagand_is_gone_ends),
