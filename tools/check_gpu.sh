@@ -20,6 +20,7 @@ tests='
 120 tests/gpu/test_sample
 120 tests/gpu/test_bits
 120 tests/gpu/test_whole
+120 tests/worker/test_adopt
 300 tests/e2e/test_golden
 300 tests/e2e/test_real
 '

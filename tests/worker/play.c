@@ -16,6 +16,23 @@
 
 enum { DEADLINE_MS = 20000, MAX_ARGS = 16 };
 
+static const char *device = "cpu";
+
+void
+play_args(int argc, char **argv)
+{
+    for (int i = 1; i + 1 < argc; i += 2) {
+        if (!strcmp(argv[i], "--device")) device = argv[i + 1];
+        if (!strcmp(argv[i], "--only")) cmocka_set_test_filter(argv[i + 1]);
+    }
+}
+
+bool
+play_on_gpu(void)
+{
+    return strcmp(device, "cpu") != 0;
+}
+
 /* lagan-worker beside the tests. */
 static void
 find_worker(char *exe, size_t n)
@@ -36,10 +53,11 @@ play_start(struct played *p, const char *model, const char *const *option,
     const uint8_t id[16] = { 7 };
     struct heritage h = { .epoch = 9, .n = 4 };
     int bell, hand[2], from[4];
-    char names[256], epoch[64], path[1100], exe[1100];
-    char *argv[MAX_ARGS] = { exe, path, (char *)(uintptr_t) "--device=cpu",
-                             (char *)(uintptr_t) "--threads=1" };
-    uint32_t n = 4;
+    char names[256], epoch[64], path[1100], exe[1100], on[64];
+    static const char *const of_gpu[] = { "--numerics=invariant", "--kv.memory=64MiB",
+                                          "--kv.tokens_per_block=16" };
+    char *argv[MAX_ARGS] = { exe, path, on };
+    uint32_t n = 3;
     const char *top = getenv("srcdir");
     struct err e;
 
@@ -62,10 +80,11 @@ play_start(struct played *p, const char *model, const char *const *option,
     assert_true(heritage_env(&h, names, sizeof names) >= 0);
     snprintf(epoch, sizeof epoch, "LAGAN_EPOCH=9");
     snprintf(path, sizeof path, "--path=%s/%s", top ? top : ".", model);
-    for (; *option; option++) {
-        assert_true(n < MAX_ARGS - 1);
-        argv[n++] = (char *)(uintptr_t)*option;
-    }
+    snprintf(on, sizeof on, "--device=%s", device);
+    for (; *option && n < MAX_ARGS - 4; option++) argv[n++] = (char *)(uintptr_t)*option;
+    assert_null(*option);
+    for (uint32_t i = 0; play_on_gpu() && i < ARRAY_LEN(of_gpu); i++)
+        argv[n++] = (char *)(uintptr_t)of_gpu[i];
     find_worker(exe, sizeof exe);
     p->pid = fork();
     assert_true(p->pid >= 0);

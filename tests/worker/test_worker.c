@@ -15,8 +15,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-static const char *const options[] = { "--kv.memory=4MiB", "--max_num_seqs=4", "--dtype=fp32",
-                                       NULL };
+static const char *const options[] = { "--kv.memory=4MiB", "--max_num_seqs=4", "--threads=1",
+                                       "--dtype=fp32", NULL };
 
 static void
 start(struct played *p)
