@@ -249,6 +249,7 @@ plan(struct twin *t, struct in *in)
             lower(t, seat);
         }
         kv_trim(t->kv, seat, s->pos, &out);
+        check(kv_room(t->kv, seat, end));
         kv_grow(t->kv, lane, seat, end, &out);
         kv_fence(t->kv, seat, lane, step);
         s->pos = end;
@@ -308,10 +309,17 @@ static void
 compare(const struct twin *t)
 {
     uint64_t units = 0, counted = 0;
+    static struct kv_edit edit[EDITS];
 
     for (uint32_t seat = 0; seat < SEATS; seat++) {
         const struct seat *s = &t->seat[seat];
+        struct kv_out out = { .edit = edit, .max_edits = EDITS };
 
+        check(kv_live(t->kv, seat) == s->live);
+        kv_rows(t->kv, seat, &out);
+        check(out.n_edits == kv_n_held(t->kv, seat));
+        for (uint32_t i = 0; i < out.n_edits; i++)
+            check(edit[i].seat == seat && edit[i].at == s->at[edit[i].group][edit[i].entry]);
         for (uint32_t g = 0; g < t->c.n_groups; g++) {
             const struct kv_group *k = &t->c.group[g];
             uint32_t tokens = t->c.tokens_per_block, end = 0, first, n, held = 0;

@@ -1,7 +1,7 @@
 /* fuzz_sched.c - the scheduler on a pretended device that believes nothing (tests/sched/run.h).
  *
  * The first bytes choose groups, limits and lanes; then every few bytes are one call: add, plan,
- * commit, cancel, fail, let time pass. The device checks each step it is handed. Here: every request
+ * commit, cancel, fail, let time pass, die and go on with what is left. The device checks each step it is handed. Here: every request
  * ends once, with the tokens that its length, end ids and fate say; everything comes back in the end,
  * within as many steps as there is work; and a second run of the same calls gives the same batches.
  */
@@ -27,6 +27,12 @@ struct world {
     uint32_t n;
     uint64_t trace; /* of every batch */
 };
+struct left { /* a seat of a process that died */
+    struct kv_row row;
+    slice_id entry[MAX_GROUPS][RUN_ENTRIES];
+};
+static struct left left[RUN_SEATS];
+static uint32_t n_left;
 struct in {
     const uint8_t *p, *end;
 };
@@ -180,6 +186,87 @@ plan(struct world *w, unsigned lane)
     return b;
 }
 
+/* What finished steps have written. */
+static void
+leave(struct world *w)
+{
+    struct kv *kv = w->r.kv;
+
+    n_left = 0;
+    for (uint32_t i = 0; i < w->r.c.n_seats; i++) {
+        const struct seq *q = scheduler_seat(w->r.s, i);
+        struct left *l = &left[n_left];
+
+        if (!q || !q->n_done) continue;
+        n_left++;
+        l->row = (struct kv_row){ q->id, i, q->n_done, q->n_source, { 0 }, { 0 } };
+        for (uint32_t g = 0; g < w->r.c.n_groups; g++) {
+            uint32_t first, n = kv_held(kv, i, g, &first);
+
+            l->row.entry[g] = l->entry[g];
+            l->row.n_entries[g] = n ? first + n : 0;
+            for (uint32_t k = 0; k < first + n; k++) l->entry[g][k] = kv_entry(kv, i, g, k);
+        }
+    }
+}
+
+static void
+adopt(struct run *r)
+{
+    for (uint32_t i = 0; i < n_left; i++)
+        if (kv_adopt(r->kv, &left[i].row) < 0) left[i].row.id = UINT64_MAX;
+    kv_adopt_end(r->kv);
+    kv_check(r->kv);
+}
+
+/* With all that it has so far; on its old seat where that was taken over and `claims` says so. */
+static void
+again(struct world *w, struct request *k, bool claims)
+{
+    struct seq *q = seq_new(k->seq->id, k->seq->n_tokens,
+                            k->seq->n_prompt + k->seq->max_new - k->seq->n_tokens,
+                            k->seq->n_source);
+    uint32_t made = k->seq->n_tokens - k->seq->n_prompt;
+    struct err e;
+
+    q->priority = k->seq->priority;
+    q->deadline = k->seq->deadline;
+    q->min_new = k->seq->min_new - MIN(k->seq->min_new, made);
+    q->n_end = k->seq->n_end;
+    q->n_eos = k->seq->n_eos;
+    memcpy(q->end_id, k->seq->end_id, sizeof q->end_id);
+    for (uint32_t i = 0; i < n_left && claims; i++) {
+        if (left[i].row.id != q->id) continue;
+        q->n_adopted = MIN(left[i].row.committed, q->n_prompt - 1);
+        q->adopted_seat = left[i].row.seat;
+    }
+    seq_free(k->seq);
+    k->seq = q;
+    k->open = q->max_new > 0 && scheduler_add(w->r.s, q, w->r.now, &e) == 0;
+    if (k->open) return;
+    seq_free(q); /* a longer prompt in the smallest of pools */
+    k->seq = NULL;
+}
+
+static void
+die(struct world *w, struct in *in)
+{
+    uint32_t claims = byte(in);
+
+    reap(w);
+    leave(w);
+    run_die(&w->r);
+    w->r.adopt = adopt;
+    run_again(&w->r);
+    for (uint32_t i = 0; i < w->n; i++) {
+        struct request *k = &w->request[i];
+
+        if (k->open && k->seq->state == SEQ_ENDED) k->meddled = true; /* nobody was told */
+        if (k->open) again(w, k, (claims >> i % 4 & 1) != 0);
+    }
+    if (claims & 16) scheduler_unkeep_all(w->r.s);
+}
+
 static void
 call(struct world *w, struct in *in)
 {
@@ -216,6 +303,9 @@ call(struct world *w, struct in *in)
     case 10:
         plan(w, what / 16 % r->l.n_lanes);
         break;
+    case 15:
+        if (what / 16 % 4 == 0) die(w, in);
+        break;
     default:
         run_commit(r, what / 16 % r->l.n_lanes);
     }
@@ -237,6 +327,7 @@ drain(struct world *w)
         check(++rounds < 200 * MAX_REQUESTS);
     }
     reap(w);
+    scheduler_unkeep_all(w->r.s);
     for (uint32_t i = 0; i < w->n; i++) check(!w->request[i].open);
     check(scheduler_n_running(w->r.s) == 0 && scheduler_n_waiting(w->r.s) == 0);
     check(run_used(&w->r) == 0);

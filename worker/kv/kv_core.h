@@ -101,6 +101,10 @@ kv_table(const struct kv *kv, uint32_t group, uint32_t seat)
            (size_t)seat * kv->c.group[group].max_entries;
 }
 
+/* kv_seat.c: promise a seat that many blocks more, in every group of every pool at once, or nothing. */
+struct kv_need;
+bool kv_promise(struct kv *kv, uint32_t seat, const struct kv_need *more);
+
 /* What a block is called outside: its first slice, counted in slices of its group. */
 static inline slice_id
 kv_slice(const struct kv *kv, uint32_t group, uint32_t block)

@@ -70,10 +70,10 @@ kv_fits_alone(const struct kv *kv, const struct kv_need *n, uint32_t len, uint32
         (unsigned long long)kv_longest(kv, n_source));
 }
 
-/* Whether every group of every pool can promise that many blocks more. */
-static bool
-can_reserve(const struct kv *kv, const struct kv_need *more)
+bool
+kv_promise(struct kv *kv, uint32_t seat, const struct kv_need *more)
 {
+    struct kv_seat *s = &kv_seats(kv)[seat];
     uint64_t blocks[MAX_GROUPS] = { 0 }, slabs = 0;
 
     for (uint32_t i = 0; i < kv->c.n_groups; i++) {
@@ -84,17 +84,13 @@ can_reserve(const struct kv *kv, const struct kv_need *more)
         blocks[g->pool] += more->n_blocks[i];
     }
     for (uint32_t p = 0; p < kv->n_pools; p++) slabs += kv_pool_slabs(kv, p, blocks[p]);
-    return slabs <= kv->n_slabs;
-}
-
-static void
-reserve(struct kv *kv, struct kv_seat *s, const struct kv_need *more)
-{
+    if (slabs > kv->n_slabs) return false;
     for (uint32_t i = 0; i < kv->c.n_groups; i++) {
         s->reserved[i] += more->n_blocks[i];
         kv->reserved[i] += more->n_blocks[i];
         kv->pool[kv->c.group[i].pool].n_reserved += more->n_blocks[i];
     }
+    return true;
 }
 
 int
@@ -103,30 +99,9 @@ kv_reserve(struct kv *kv, uint32_t seat, const struct kv_need *n)
     struct kv_seat *s = &kv_seats(kv)[seat];
 
     check(seat < kv->c.n_seats && !s->live);
-    if (!can_reserve(kv, n)) return -EAGAIN;
+    if (!kv_promise(kv, seat, n)) return -EAGAIN;
     s->live = true;
     for (uint32_t i = 0; i < kv->c.n_groups; i++) s->first[i] = s->end[i] = 0;
-    reserve(kv, s, n);
-    return 0;
-}
-
-int
-kv_resume(struct kv *kv, uint32_t seat, uint32_t pos, const struct kv_need *n)
-{
-    struct kv_seat *s = &kv_seats(kv)[seat];
-    struct kv_need more = { { 0 } };
-
-    check(seat < kv->c.n_seats && s->live);
-    for (uint32_t i = 0; i < kv->c.n_groups; i++) {
-        const struct kv_group *g = &kv->c.group[i];
-
-        if (s->first[i] > kv_kind_first(g, kv->c.tokens_per_block, pos)) return -ENODATA;
-        if (g->kind != KV_CROSS && s->end[i] < CEIL_DIV(pos, kv->c.tokens_per_block))
-            return -ENODATA;
-        if (n->n_blocks[i] > s->reserved[i]) more.n_blocks[i] = n->n_blocks[i] - s->reserved[i];
-    }
-    if (!can_reserve(kv, &more)) return -EAGAIN;
-    reserve(kv, s, &more);
     return 0;
 }
 

@@ -267,7 +267,11 @@ manifest_read(const struct manifest *m, uint32_t seat, slice_id *room, struct ma
         if (first > end || end > m->h.group[g].max_entries) return -EBADMSG;
         ret->row.entry[g] = room;
         ret->row.n_entries[g] = end;
-        for (uint32_t i = 0; i < end; i++) *room++ = i < first ? SLICE_NONE : get32(&table[i]);
+        for (uint32_t i = 0; i < end; i++) {
+            *room = i < first ? SLICE_NONE : get32(&table[i]);
+            if (i >= first && *room == SLICE_NONE) return -EBADMSG; /* only `first` says dropped */
+            room++;
+        }
     }
     return 1;
 }

@@ -1,0 +1,380 @@
+/* fuzz_manifest.c - a manifest that anything may have written to, against a naive reading of manifest.h.
+ *
+ * The first bytes choose groups, blocks and arena; then every few bytes are one call: steps, ends, and
+ * deaths. Before a death some words of the manifest are changed; the twin, which knows the arena as plain
+ * units of 128 bytes, says from the words alone which rows may be taken over. Those that were go on, so
+ * that manifest and tables must agree from then on, and every row of an untouched manifest must be taken.
+ */
+#include "tests/fuzz/fuzz.h"
+
+#include "worker/kv/kv_seat.h"
+#include "worker/kv/kv_slab.h"
+#include "worker/kv/manifest.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { SEATS = 5, ENTRIES = 24, UNIT = 128, MAX_UNITS = 1 << 13, EDITS = 2048, ROWS = 8 };
+
+struct seat {
+    bool live;
+    uint32_t pos, len, source;
+};
+struct twin {
+    struct kv_config c;
+    void *mem, *memory; /* kv's, the manifest's */
+    struct kv *kv;
+    struct manifest m;
+    struct manifest_found found[SEATS];
+    struct seat seat[SEATS];
+    uint64_t step;
+    uint32_t slab_units, block_units[MAX_GROUPS];
+    uint8_t taken[MAX_UNITS];       /* by a row that was believed, or by scratch */
+    uint32_t slab_block[MAX_UNITS]; /* units a block of the slab's pool has; 0: nobody's */
+    struct kv_edit edit[EDITS];
+};
+struct in {
+    const uint8_t *p, *end;
+};
+static const uint64_t print[2] = { 7, 8 }, kv_id[2] = { 9, 10 };
+
+static uint32_t
+byte(struct in *in)
+{
+    return in->p < in->end ? *in->p++ : 0;
+}
+
+static uint32_t
+word(struct in *in)
+{
+    uint32_t low = byte(in);
+
+    switch (byte(in) % 4) {
+    case 0:
+        return low;
+    case 1:
+        return low << 8 | byte(in);
+    case 2:
+        return SLICE_NONE - low % 3;
+    default:
+        return low << 24 | byte(in) << 16 | byte(in);
+    }
+}
+
+static bool
+open_kv(struct twin *t)
+{
+    struct err e;
+
+    t->mem = calloc(1, kv_bytes(&t->c));
+    t->kv = kv_init(t->mem, &t->c, &e);
+    t->step = 0;
+    return t->kv != NULL;
+}
+
+static bool
+begin(struct twin *t, struct in *in)
+{
+    t->c = (struct kv_config){ .n_groups = 1 + byte(in) % 4,
+                               .n_seats = SEATS,
+                               .n_lanes = 1,
+                               .tokens_per_block = 1 + byte(in) % 5 };
+    for (uint32_t g = 0; g < t->c.n_groups; g++)
+        t->c.group[g] = (struct kv_group){ .kind = (enum kv_kind)(byte(in) % 3),
+                                           .window = 1 + byte(in) % 12,
+                                           .n_layers = 1 + byte(in) % 3,
+                                           .n_parts = 1 + byte(in) % 2,
+                                           .slice_bytes = UNIT * (1 + byte(in) % 3),
+                                           .max_entries = ENTRIES,
+                                           .max_blocks = byte(in) % 2 ? 0 : 20 + byte(in) % 20 };
+    t->c.slab_bytes = kv_slab_bytes(&t->c);
+    t->c.arena_bytes = (uint64_t)(4 + byte(in) % 24) * t->c.slab_bytes;
+    check(t->c.arena_bytes / UNIT <= MAX_UNITS);
+    if (!open_kv(t)) return false;
+    t->slab_units = t->c.slab_bytes / UNIT;
+    for (uint32_t g = 0; g < t->c.n_groups; g++)
+        t->block_units[g] = (uint32_t)(kv_block_bytes(&t->c.group[g]) / UNIT);
+    t->memory = calloc(1, manifest_bytes(&t->c));
+    manifest_make(&t->m, t->memory, &t->c, print, kv_id);
+    return true;
+}
+
+/* A seat's next step, once the one before it is done; its first, if it has none. */
+static void
+step(struct twin *t, struct in *in)
+{
+    uint32_t i = byte(in) % SEATS, rows = 1 + byte(in) % ROWS;
+    struct seat *s = &t->seat[i];
+    struct kv_out out = { .edit = t->edit, .max_edits = EDITS };
+    struct manifest_owner o = { .seat = i, .id = 100 + i, .n_tokens = 3, .n_cross = 0 };
+    bool first = !s->live;
+
+    if (first) {
+        uint32_t most = ENTRIES * t->c.tokens_per_block;
+        struct kv_need need;
+
+        *s = (struct seat){ .len = 1 + byte(in) % most, .source = byte(in) % (most + 1) };
+        need = kv_need(t->kv, s->len, s->source, 2 * ROWS);
+        if (kv_fits_alone(t->kv, &need, s->len, s->source, NULL) < 0) return;
+        if (kv_reserve(t->kv, i, &need) < 0) return;
+        s->live = true;
+        o.n_cross = s->source;
+    }
+    if (s->pos == s->len) return;
+    rows = MIN(rows, s->len - s->pos);
+    kv_ends(t->kv, 0, &out);
+    if (first) kv_cross(t->kv, 0, i, s->source, &out);
+    if (!first) manifest_commit(&t->m, i, s->pos);
+    kv_trim(t->kv, i, s->pos, &out);
+    kv_grow(t->kv, 0, i, s->pos + rows, &out);
+    kv_fence(t->kv, i, 0, ++t->step);
+    kv_ends_sent(t->kv, 0, t->step);
+    manifest_launch(&t->m, t->edit, out.n_edits, &o, first);
+    s->pos += rows;
+    if (byte(in) % 4) manifest_commit(&t->m, i, s->pos); /* done: otherwise it dies while out */
+}
+
+static uint32_t *
+row_word(const struct twin *t, uint32_t seat, uint32_t at)
+{
+    return (uint32_t *)t->memory + (t->m.h.row_at + (size_t)seat * t->m.h.row_bytes) / 4 + at;
+}
+
+static uint32_t *
+table(const struct twin *t, uint32_t seat, uint32_t group)
+{
+    return row_word(t, seat, t->m.h.group[group].table_at / 4);
+}
+
+/* Words of a row by their offsets in manifest.h. */
+static uint32_t
+seq_of(const struct twin *t, uint32_t seat)
+{
+    return *row_word(t, seat, 0);
+}
+
+static uint32_t
+committed_of(const struct twin *t, uint32_t seat)
+{
+    return *row_word(t, seat, 1);
+}
+
+static bool
+poke(struct twin *t, struct in *in)
+{
+    uint32_t seat = byte(in) % SEATS, other = byte(in) % SEATS, g = byte(in) % t->c.n_groups;
+    uint32_t i = byte(in) % ENTRIES, v = word(in), *at;
+
+    if (i % 4) i = (*row_word(t, seat, (56 + 4 * g) / 4) + i % 3) % ENTRIES; /* near its first */
+    switch (byte(in) % 8) {
+    case 0:
+        at = table(t, seat, g) + i;
+        break;
+    case 1: /* another row's block */
+        at = table(t, seat, g) + i;
+        v = table(t, other, byte(in) % t->c.n_groups)[byte(in) % ENTRIES];
+        break;
+    case 2:
+        at = table(t, seat, g) + i;
+        v = *at + 1 - v % 3;
+        break;
+    case 3:
+        at = row_word(t, seat, (56 + 4 * g) / 4); /* first */
+        v = v % 4 ? *at + 1 : v;
+        break;
+    case 4:
+        at = row_word(t, seat, (88 + 4 * g) / 4); /* end */
+        v = v % 4 ? *at - 1 : v;
+        break;
+    case 5:
+        at = row_word(t, seat, 1);
+        v = v % 4 ? *at + v % 16 - 8 : v;
+        break;
+    case 6:
+        at = row_word(t, seat, v % 2 ? 0 : 4); /* seq, n_cross */
+        v = *at + 1;
+        break;
+    default:
+        at = row_word(t, seat, byte(in) % (t->m.h.row_bytes / 4));
+        break;
+    }
+    if (*at == v) return false;
+    *at = v;
+    return true;
+}
+
+/* Take the block's units, if all are free and it lies where a block of its group may. */
+static bool
+take(struct twin *t, uint32_t group, uint32_t at)
+{
+    uint64_t unit = (uint64_t)at * t->c.group[group].slice_bytes / UNIT, n = t->block_units[group];
+    uint64_t slab = unit / t->slab_units;
+
+    if (at == SLICE_NONE || unit + n > t->c.arena_bytes / UNIT) return false;
+    if (unit % t->slab_units % n || unit % t->slab_units + n > t->slab_units) return false;
+    if (t->slab_block[slab] && t->slab_block[slab] != n) return false;
+    for (uint64_t i = 0; i < n; i++)
+        if (t->taken[unit + i]) return false;
+    memset(t->taken + unit, 1, n);
+    t->slab_block[slab] = (uint32_t)n;
+    return true;
+}
+
+/* May this row be taken over, after those before it? */
+static bool
+believable(struct twin *t, uint32_t seat, uint32_t used[MAX_GROUPS])
+{
+    uint32_t committed = committed_of(t, seat), source = *row_word(t, seat, 4);
+
+    for (uint32_t g = 0; g < t->c.n_groups; g++) {
+        const struct kv_group *k = &t->c.group[g];
+        uint32_t first = *row_word(t, seat, (56 + 4 * g) / 4), tokens = t->c.tokens_per_block;
+        uint32_t end = *row_word(t, seat, (88 + 4 * g) / 4);
+        uint64_t need = k->kind == KV_CROSS ? source : committed;
+
+        if (first > end || end > ENTRIES || (uint64_t)end * tokens < need) return false;
+        if (k->kind == KV_CROSS && end > 0 && (uint64_t)(end - 1) * tokens >= need) return false;
+        if (first > 0 && k->kind != KV_WINDOW) return false;
+        /* the last position that is dropped is one that the next query does not see */
+        if (first > 0 && (uint64_t)first * tokens + k->window > (uint64_t)committed + 1)
+            return false;
+        used[g] += end - first;
+        if (k->max_blocks && used[g] > k->max_blocks) return false;
+        for (uint32_t i = first; i < end; i++)
+            if (!take(t, g, table(t, seat, g)[i])) return false;
+    }
+    return true;
+}
+
+static void
+believe(struct twin *t, bool want[SEATS])
+{
+    uint32_t used[MAX_GROUPS] = { 0 };
+
+    memset(t->taken, 0, sizeof t->taken);
+    memset(t->slab_block, 0, sizeof t->slab_block);
+    for (uint32_t g = 0; g < t->c.n_groups; g++) check(take(t, g, kv_scratch(t->kv, g)));
+    for (uint32_t seat = 0; seat < SEATS; seat++) {
+        struct twin *before = malloc(sizeof *before);
+        uint32_t used_before[MAX_GROUPS];
+
+        memcpy(before, t, sizeof *before);
+        memcpy(used_before, used, sizeof used);
+        want[seat] = seq_of(t, seat) % 2 == 0 && committed_of(t, seat) > 0 &&
+                     (*row_word(t, seat, 2) || *row_word(t, seat, 3)) && believable(t, seat, used);
+        if (!want[seat]) {
+            memcpy(t->taken, before->taken, sizeof t->taken);
+            memcpy(t->slab_block, before->slab_block, sizeof t->slab_block);
+            memcpy(used, used_before, sizeof used);
+        }
+        free(before);
+    }
+}
+
+/* The request comes again, or does not. */
+static void
+go_on(struct twin *t, struct in *in, uint32_t i)
+{
+    struct seat *s = &t->seat[i];
+    struct kv_out out = { .edit = t->edit, .max_edits = EDITS };
+    struct kv_need need;
+    int r;
+
+    *s = (struct seat){ .pos = committed_of(t, i), .source = *row_word(t, i, 4) };
+    s->len = s->pos + byte(in) % 30;
+    need = kv_need(t->kv, s->len, s->source, 2 * ROWS);
+    if (byte(in) % 8 && kv_fits_alone(t->kv, &need, s->len, s->source, NULL) == 0) {
+        r = kv_resume(t->kv, i, s->pos, &need);
+        check(r == 0 || r == -EAGAIN);
+        s->live = r == 0;
+    }
+    if (!s->live) {
+        kv_drop(t->kv, i);
+        return;
+    }
+    kv_rows(t->kv, i, &out);
+    check(out.n_edits == kv_n_held(t->kv, i));
+    manifest_launch(&t->m, t->edit, out.n_edits, NULL, 0);
+}
+
+static void
+die(struct twin *t, struct in *in)
+{
+    uint32_t pokes = byte(in) % 5, changed = 0, refused, n = 0, adopted;
+    slice_id *room = malloc(t->m.h.row_bytes);
+    bool want[SEATS], may[SEATS];
+    struct err e;
+
+    for (uint32_t i = 0; i < pokes; i++) changed += poke(t, in);
+    if (pokes == 4) { /* a cap is not of the geometry */
+        changed++;
+        t->c.group[byte(in) % t->c.n_groups].max_blocks = 1 + byte(in) % 30;
+    }
+    free(t->mem);
+    check(open_kv(t));
+    if (byte(in) % 16 == 0) { /* a head that differs in any byte is another manifest's */
+        uint8_t *at = (uint8_t *)t->memory + byte(in) * 2 + byte(in) % 2;
+
+        *at ^= 1;
+        check(manifest_open(&t->m, t->memory, t->m.h.bytes, &t->c, print, kv_id, &e) == -EBADMSG);
+        *at ^= 1;
+    }
+    check(manifest_open(&t->m, t->memory, t->m.h.bytes, &t->c, print, kv_id, &e) == 0);
+    believe(t, want);
+    for (uint32_t i = 0; i < SEATS; i++)
+        may[i] = seq_of(t, i) % 2 == 0 && committed_of(t, i) > 0 &&
+                 (*row_word(t, i, 2) || *row_word(t, i, 3));
+    adopted = manifest_adopt(&t->m, t->kv, t->found, room, &refused);
+    kv_check(t->kv);
+    for (uint32_t i = 0; i < SEATS; i++) {
+        check(kv_live(t->kv, i) == want[i] && (t->found[i].owner.id != 0) == want[i]);
+        check(changed || want[i] == may[i]); /* what nobody touched is all there */
+        n += want[i];
+        t->seat[i].live = false;
+        if (!want[i]) { /* cleared, before its blocks are anybody's */
+            check(*row_word(t, i, 2) == 0 && *row_word(t, i, 3) == 0 && seq_of(t, i) % 2 == 0);
+            continue;
+        }
+        for (uint32_t g = 0; g < t->c.n_groups; g++) {
+            uint32_t first, held = kv_held(t->kv, i, g, &first);
+
+            check(first == *row_word(t, i, (56 + 4 * g) / 4) || held == 0);
+            for (uint32_t k = first; k < first + held; k++)
+                check(kv_entry(t->kv, i, g, k) == table(t, i, g)[k]);
+        }
+    }
+    check(adopted == n);
+    for (uint32_t i = 0; i < SEATS; i++)
+        if (want[i]) go_on(t, in, i);
+    kv_check(t->kv);
+    free(room);
+}
+
+int
+LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+    static struct twin twin;
+    struct twin *t = &twin;
+    struct in in = { data, data + size };
+
+    memset(t, 0, sizeof *t);
+    if (begin(t, &in)) {
+        while (in.p < in.end) {
+            uint32_t op = byte(&in) % 8;
+
+            if (op < 6) step(t, &in);
+            if (op == 6) die(t, &in);
+            if (op == 7) {
+                uint32_t i = byte(&in) % SEATS;
+
+                kv_drop(t->kv, i);
+                t->seat[i].live = false;
+            }
+            kv_check(t->kv);
+        }
+    }
+    free(t->mem);
+    free(t->memory);
+    return 0;
+}
