@@ -1,4 +1,4 @@
-/* client.c - the connection: open, HELLO, send, receive, pings, loss; see client.h and lagan.h.
+/* client.c - the connection: HELLO, send, receive, pings, loss; see client.h and lagan.h.
  *
  * Frames go out only after WELCOME, so none reaches a lagand that has not said which version it
  * speaks; until then they wait in c->out. HELLO goes out when the socket first becomes writable
@@ -15,18 +15,11 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/epoll.h>
-#include <sys/eventfd.h>
-#include <sys/random.h>
 #include <sys/timerfd.h>
 #include <unistd.h>
 
 #define PING_AFTER (2 * NSEC_S)  /* silent for so long: say something; lagand's lease is 10 s */
 #define LOST_AFTER (10 * NSEC_S) /* heard nothing for so long, and asked */
-#define PATIENCE (30 * NSEC_S)   /* lagan_patience() */
-#define DEFAULT_ENDPOINT "ipc:///run/lagan/api.sock"
-
-static _Thread_local char open_why[320];
 
 int
 client_fail(struct lagan *c, int code, const char *fmt, ...)
@@ -91,8 +84,8 @@ writable(struct lagan *c)
     return events;
 }
 
-static void
-drop_out(struct lagan *c)
+void
+client_drop_out(struct lagan *c)
 {
     while (c->out_first) {
         struct out *o = c->out_first;
@@ -217,11 +210,8 @@ client_lose(struct lagan *c, uint32_t code, const char *why)
     c->losing = true;
     c->ping_at = c->ack_at = 0;
     c->apart_since = clock_now();
-    drop_out(c);
+    client_drop_out(c);
 }
-
-static int open_socket(struct lagan *c);
-static void close_socket(struct lagan *c);
 
 /* The connection is gone; another one is being made behind the scenes. */
 static void
@@ -234,9 +224,10 @@ apart(struct lagan *c, const char *why)
     c->ping_at = c->ack_at = 0;
     c->resume_rid = 0;
     c->n_breaks++;
-    drop_out(c);
-    close_socket(c);
-    if (open_socket(c) < 0) client_lose(c, LAGAN_E_INTERNAL, "no memory for another connection");
+    client_drop_out(c);
+    client_close_socket(c);
+    if (client_open_socket(c) < 0)
+        client_lose(c, LAGAN_E_INTERNAL, "no memory for another connection");
 }
 
 /* Look at the socket's monitor: frames of two parts, the first begins with the event's number. */
@@ -257,6 +248,13 @@ watch_monitor(struct lagan *c)
         if (zmq_msg_size(&z) >= sizeof event) memcpy(&event, zmq_msg_data(&z), sizeof event);
         while (zmq_msg_more(&z) && zmq_msg_recv(&z, c->mon, 0) >= 0) continue;
         zmq_msg_close(&z);
+        if (event == ZMQ_EVENT_HANDSHAKE_FAILED_AUTH) {
+            snprintf(why, sizeof why, "lagand at %.100s does not know our key %s", c->endpoint,
+                     c->public_key);
+            c->refused = c->denied = true;
+            client_lose(c, LAGAN_E_UNAUTHORIZED, why);
+            return;
+        }
         if (event != ZMQ_EVENT_DISCONNECTED) continue;
         snprintf(why, sizeof why, "lagand at %.180s closed the connection", c->endpoint);
         c->hello_sent = false;
@@ -520,211 +518,4 @@ client_rearm(struct lagan *c)
 
         if (timerfd_settime(c->timer, 0, &off, NULL) == 0) c->timer_at = NSEC_NEVER;
     }
-}
-
-static int
-open_wakeup(struct lagan *c)
-{
-    int fds[2], i;
-
-    c->more = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    c->timer = timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK);
-    c->epoll = epoll_create1(EPOLL_CLOEXEC);
-    c->timer_at = NSEC_NEVER;
-    if (c->more < 0 || c->timer < 0 || c->epoll < 0) return -errno;
-    fds[0] = c->more;
-    fds[1] = c->timer;
-    for (i = 0; i < 2; i++) {
-        struct epoll_event ev = { .events = EPOLLIN, .data.fd = fds[i] };
-
-        if (epoll_ctl(c->epoll, EPOLL_CTL_ADD, fds[i], &ev) < 0) return -errno;
-    }
-    return 0;
-}
-
-/* ---- open and close */
-
-/* The descriptor of one of our sockets, in or out of the epoll descriptor. */
-static int
-watch(struct lagan *c, void *sock, int op)
-{
-    struct epoll_event ev = { .events = EPOLLIN };
-    size_t n = sizeof(int);
-
-    if (zmq_getsockopt(sock, ZMQ_FD, &ev.data.fd, &n) < 0) return -errno;
-    return epoll_ctl(c->epoll, op, ev.data.fd, &ev) < 0 ? -errno : 0;
-}
-
-static int
-open_socket(struct lagan *c)
-{
-    int one = 1, fast = 5, slow = 500, linger = 0, hwm = 0;
-    int64_t max = 64 << 20; /* an answer may be longer than a request: encoder states, long lists */
-    char mon[64];
-
-    c->sock = zmq_socket(c->ctx, ZMQ_DEALER);
-    c->mon = zmq_socket(c->ctx, ZMQ_PAIR);
-    if (!c->sock || !c->mon) return -errno;
-    zmq_setsockopt(c->sock, ZMQ_IMMEDIATE, &one, sizeof one);
-    zmq_setsockopt(c->sock, ZMQ_RECONNECT_IVL, &fast, sizeof fast);
-    zmq_setsockopt(c->sock, ZMQ_RECONNECT_IVL_MAX, &slow, sizeof slow);
-    zmq_setsockopt(c->sock, ZMQ_LINGER, &linger, sizeof linger);
-    zmq_setsockopt(c->mon, ZMQ_LINGER, &linger, sizeof linger);
-    zmq_setsockopt(c->sock, ZMQ_RCVHWM, &hwm, sizeof hwm); /* the windows bound it */
-    zmq_setsockopt(c->sock, ZMQ_MAXMSGSIZE, &max, sizeof max);
-    snprintf(mon, sizeof mon, "inproc://monitor-%u", ++c->n_sockets);
-    if (zmq_socket_monitor(c->sock, mon, ZMQ_EVENT_DISCONNECTED) < 0) return -errno;
-    if (zmq_connect(c->mon, mon) < 0) return -errno;
-    TRY(watch(c, c->sock, EPOLL_CTL_ADD));
-    TRY(watch(c, c->mon, EPOLL_CTL_ADD));
-    return zmq_connect(c->sock, c->endpoint) < 0 ? -errno : 0;
-}
-
-static void
-close_socket(struct lagan *c)
-{
-    if (c->sock) {
-        watch(c, c->sock, EPOLL_CTL_DEL);
-        zmq_socket_monitor(c->sock, NULL, 0);
-    }
-    if (c->mon) {
-        watch(c, c->mon, EPOLL_CTL_DEL);
-        zmq_close(c->mon);
-    }
-    if (c->sock) zmq_close(c->sock);
-    c->sock = c->mon = NULL;
-}
-
-static int
-open_all(struct lagan *c)
-{
-    if (getrandom(c->session, sizeof c->session, 0) != sizeof c->session) return -EIO;
-    c->ctx = zmq_ctx_new();
-    if (!c->ctx) return -errno;
-    TRY(open_wakeup(c));
-    return open_socket(c);
-}
-
-int
-lagan_open(struct lagan **ret, const char *endpoint, int timeout_ms)
-{
-    struct lagan *c = calloc(1, sizeof *c);
-    struct frame *f;
-    nsec now = clock_now();
-    int r = 0;
-
-    *open_why = '\0';
-    if (!c) return snprintf(open_why, sizeof open_why, "no memory"), -ENOMEM;
-    c->self = c;
-    c->last = &c->first;
-    c->out_last = &c->out_first;
-    c->epoll = c->more = c->timer = -1;
-    c->apart_since = c->heard = c->sent = now;
-    c->patience = PATIENCE;
-    if (!endpoint) endpoint = DEFAULT_ENDPOINT;
-    if (strlen(endpoint) >= sizeof c->endpoint) {
-        r = client_fail(c, -ENAMETOOLONG, "the endpoint is %zu bytes long, at most %zu are taken",
-                        strlen(endpoint), sizeof c->endpoint - 1);
-    } else {
-        snprintf(c->endpoint, sizeof c->endpoint, "%s", endpoint);
-        r = open_all(c);
-        if (r < 0) client_fail(c, r, "connect to %s: %s", endpoint, zmq_strerror(-r));
-    }
-    if (r == 0 && timeout_ms) {
-        nsec until = timeout_ms < 0 ? NSEC_NEVER : clock_after(now, timeout_ms * NSEC_MS);
-
-        while (!c->welcome && !c->refused && clock_now() < until && r >= 0) {
-            r = client_step(c, &f, MIN(until, clock_now() + NSEC_MS));
-            if (f) frame_free(f);
-            if (!c->refused) c->losing = false;
-        }
-        if (r >= 0) r = c->welcome ? 0 : c->refused ? -EPROTO : -ETIMEDOUT;
-        if (r == -ETIMEDOUT)
-            client_fail(c, r, "no answer from lagand at %s within %d ms", c->endpoint, timeout_ms);
-    }
-    if (r < 0) {
-        snprintf(open_why, sizeof open_why, "%s", c->why);
-        lagan_close(c);
-        return r;
-    }
-    *ret = c;
-    return 0;
-}
-
-/* Tell lagand what ends with us, so that it need not find out. */
-static void
-say_goodbye(struct lagan *c)
-{
-    int linger = 200; /* ms, for a lagand that does not read just now */
-    msgpack_sbuffer b;
-    msgpack_packer p;
-    uint32_t i;
-
-    msgpack_sbuffer_init(&b);
-    msgpack_packer_init(&p, &b, msgpack_sbuffer_write);
-    if (c->n_rows) {
-        msg_begin(&p, LAGAN_MSG_CANCEL, c->rows[0].rid, 1);
-        msg_key(&p, "rids"), msgpack_pack_array(&p, c->n_rows);
-        for (i = 0; i < c->n_rows; i++) msgpack_pack_uint64(&p, c->rows[i].rid);
-        send_now(c, b.data, b.size);
-        msgpack_sbuffer_clear(&b);
-    }
-    msg_begin(&p, LAGAN_MSG_BYE, 0, 1);
-    msg_key(&p, "reason"), msg_text(&p, "closed");
-    send_now(c, b.data, b.size);
-    msgpack_sbuffer_destroy(&b);
-    zmq_setsockopt(c->sock, ZMQ_LINGER, &linger, sizeof linger);
-}
-
-void
-lagan_close(struct lagan *c)
-{
-    if (!c) return;
-    if (c->sock && c->welcome) say_goodbye(c);
-    if (c->now) frame_free(c->now);
-    while (c->first) {
-        struct frame *f = c->first;
-
-        c->first = f->next;
-        frame_free(f);
-    }
-    drop_out(c);
-    close_socket(c);
-    if (c->epoll >= 0) close(c->epoll);
-    if (c->more >= 0) close(c->more);
-    if (c->timer >= 0) close(c->timer);
-    if (c->ctx) zmq_ctx_term(c->ctx);
-    while (c->n_rows) client_close_row(c, c->rows[0].rid);
-    free(c->rows);
-    free(c->ids);
-    free(c->logprob);
-    free(c->top);
-    free(c);
-}
-
-void
-lagan_patience(struct lagan *c, int ms)
-{
-    c->patience = ms < 0 ? NSEC_NEVER : ms * (nsec)NSEC_MS;
-    client_rearm(c);
-}
-
-int
-lagan_fd(const struct lagan *c)
-{
-    c->self->watched = true;
-    client_rearm(c->self);
-    return c->epoll;
-}
-
-const char *
-lagan_why(const struct lagan *c)
-{
-    return c ? c->why : open_why;
-}
-
-const char *
-lagan_version(void)
-{
-    return PACKAGE_VERSION;
 }

@@ -1,6 +1,6 @@
 /* client.h - inside liblagan: one connection, its open requests, what came and was not taken yet.
  *
- * client.c has the socket: connect, HELLO, send, receive, pings, loss. submit.c has requests going out,
+ * open.c makes connections, client.c has their life: HELLO, send, receive, pings, loss. submit.c has requests going out,
  * resume.c takes them over to another connection, event.c turns frames into events, call.c is
  * lagan_call(). Everything runs in the caller's thread,
  * inside its calls; libzmq's own thread only moves bytes.
@@ -10,6 +10,7 @@
 
 #include "base/clock.h"
 #include "include/lagan.h"
+#include "ipc/curve.h"
 #include "ipc/msg.h"
 
 #include <zmq.h>
@@ -66,6 +67,7 @@ struct lagan {
     struct lagan *self; /* so that lagan_fd() of a const connection can note that it is watched */
     void *ctx, *sock, *mon;
     char endpoint[256];
+    char server_key[CURVE_KEY + 1], public_key[CURVE_KEY + 1], secret_key[CURVE_KEY + 1];
     char why[320];
 
     /* the wake-up for event loops, see client_rearm() */
@@ -88,6 +90,7 @@ struct lagan {
     nsec ack_at;         /* when waiting ACKs go out at the latest; 0: none wait */
     bool losing;         /* give every open request its ERROR, then LOST */
     bool refused;        /* lagand does not speak with us; why says so */
+    bool denied;         /* because it does not know our key */
     char lost_why[240];
     uint32_t lost_code;
 
@@ -122,6 +125,12 @@ struct row *client_row(struct lagan *c, uint64_t rid); /* NULL: not open */
 void client_close_row(struct lagan *c, uint64_t rid);
 void client_ack(struct lagan *c, bool all); /* send what is due; all: whatever waits */
 void client_lose(struct lagan *c, uint32_t code, const char *why);
+
+void client_drop_out(struct lagan *c);
+
+/* open.c */
+int client_open_socket(struct lagan *c);
+void client_close_socket(struct lagan *c);
 
 /* resume.c */
 void client_pack_submit(const struct row *r, msgpack_sbuffer *b);

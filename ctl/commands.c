@@ -508,6 +508,19 @@ const struct command commands[] = {
       "a busy worker this takes as long as it is busy. Ctrl-C ends the watching, not the measuring.\n",
       NULL, cmd_tune, .alone = false },
     { "kv stats", "", "blocks of each pool of the KV cache", NULL, NULL, cmd_kv_stats, .alone = false },
+    { "keygen", "FILE", "make a pair of keys for tcp, the secret one in a new file",
+      "  laganctl keygen /etc/lagan/keys          # lagand's: api.keys\n"
+      "  laganctl keygen ~/.lagan-keys            # a client's: --keys\n\n"
+      "A keys file has one key a line, behind one word; its mode is 0600. lagand's has its secret and\n"
+      "the public keys of those who may connect, with a name each and limits if they shall have some:\n\n"
+      "  secret KEY\n"
+      "  client KEY alice\n"
+      "  client KEY batch max_inflight=64 max_tokens=100000\n\n"
+      "A client's has its own secret and lagand's public key:\n\n"
+      "  secret KEY\n"
+      "  server KEY\n\n"
+      "lagand reads it at start and at `laganctl reload`.\n",
+      NULL, cmd_keygen, .alone = true },
     { "config show", "", "the merged configuration and where each value came from", NULL, NULL,
       cmd_config_show, .alone = false },
     { "config check", "[FILE]", "check a configuration file; exit code 78 when it is wrong",

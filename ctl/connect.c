@@ -100,7 +100,11 @@ ctl_connect(struct ctl *ctl, struct lagan **ret, bool privileged)
                         "no lagand at %s: %s; start one, name its socket with --connect, or use "
                         "--spawn MODEL_DIR",
                         endpoint, strerror(-r));
-    r = lagan_open(ret, endpoint, OPEN_MS);
+    if (!strncmp(endpoint, "tcp://", 6) && !*ctl->o.keys)
+        return ctl_fail(
+            CTL_USAGE, "%s needs --keys FILE; laganctl keygen --help says what is in it", endpoint);
+    r = lagan_open_keys(ret, endpoint, *ctl->o.keys ? ctl->o.keys : NULL, OPEN_MS);
+    if (r == -EACCES) return ctl_fail(CTL_NO_PERMISSION, "%s", lagan_why(NULL));
     return r < 0 ? ctl_fail(CTL_UNREACHABLE, "%s", lagan_why(NULL)) : 0;
 }
 

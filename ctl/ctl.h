@@ -37,7 +37,7 @@ enum ctl_exit {
 };
 
 struct ctl_opts { /* before the command */
-    char connect[256], spawn[1024], device[64];
+    char connect[256], keys[1024], spawn[1024], device[64];
     char set[16384]; /* one a line */
     bool help, version;
 };
@@ -81,6 +81,7 @@ int cmd_generate(struct ctl *ctl, int argc, char **argv);
 
 /* tune.c */
 int cmd_tune(struct ctl *ctl, int argc, char **argv);
+int cmd_keygen(struct ctl *ctl, int argc, char **argv);
 
 /* print.c */
 struct table; /* columns that line up */

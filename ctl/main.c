@@ -16,6 +16,8 @@ volatile sig_atomic_t ctl_signal;
 static const struct opt global_opts[] = {
     { "connect", OPT_STR, OPT_AT(ctl_opts, connect), "ipc:///run/lagan/api.sock", .arg = "ENDPOINT",
       .sentence = "socket of the lagand to talk to" },
+    { "keys", OPT_STR, OPT_AT(ctl_opts, keys), .arg = "FILE",
+      .sentence = "for tcp://HOST:PORT: the file with our secret and lagand's public key" },
     { "spawn", OPT_STR, OPT_AT(ctl_opts, spawn), .arg = "MODEL_DIR",
       .sentence = "start a private lagand with this model, run the command, stop it" },
     { "device", OPT_STR, OPT_AT(ctl_opts, device), .arg = "DEVICE",

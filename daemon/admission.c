@@ -314,6 +314,77 @@ known(struct daemon *d, struct client *c, uint64_t rid, const struct msg_request
         (unsigned long long)rid);
 }
 
+/* What a request may come to take here: itself, its answer with its text, and what waits to be read. */
+static uint64_t
+most_bytes(const struct daemon *d, uint32_t model, const struct rec_submit *s,
+           uint32_t submit_bytes)
+{
+    enum { TOKEN = 4, TEXT = 12, WAITING = 16 << 20 };
+    const struct model_facts *f = &d->facts[model];
+    uint64_t n = f->known ? MIN(s->max_tokens, f->max_len) : s->max_tokens;
+    uint64_t each = s->flags & SUBMIT_LOGPROBS ? 4 + 8 * (uint64_t)s->logprobs : 0;
+    uint64_t prompt = s->flags & SUBMIT_PROMPT_LOGPROBS ? 8 + 8 * (uint64_t)s->prompt_logprobs : 0;
+
+    return sizeof(struct row) + submit_bytes + n * (TOKEN + TEXT) +
+           MIN(n * each, (uint64_t)WAITING) +
+           MIN(ledger_prompt_cost(s) * prompt, (uint64_t)WAITING);
+}
+
+/* Is there room for it beside what is open? One alone always fits. */
+static int
+afford(const struct daemon *d, const struct client *c, const struct rec_submit *s, uint64_t bytes,
+       struct err *e)
+{
+    const struct options *o = &d->config->o;
+    const struct user *u = c->user;
+    uint64_t prompt = ledger_prompt_cost(s), tokens = prompt + s->max_tokens;
+
+    if (u->n_open >= u->max_open) {
+        return REFUSED(e, QUEUE_FULL, "%s has %u open requests, which is its limit", u->name,
+                       u->n_open);
+    }
+    if (u->max_tokens && u->n_open && u->tokens + tokens > u->max_tokens) {
+        return REFUSED(e, QUEUE_FULL, "%s has requests for %llu tokens, its limit is %llu", u->name,
+                       (unsigned long long)u->tokens, (unsigned long long)u->max_tokens);
+    }
+    if (d->held_bytes && d->held_bytes + bytes > o->memory) {
+        return REFUSED(e, QUEUE_FULL, "open requests may take %llu MiB, api.memory is %llu",
+                       (unsigned long long)d->held_bytes >> 20,
+                       (unsigned long long)o->memory >> 20);
+    }
+    if (ledger_n_queued(d->ledger) &&
+        ledger_queued_tokens(d->ledger) + prompt > o->max_queued_tokens) {
+        return REFUSED(e, QUEUE_FULL,
+                       "%llu prompt tokens wait, scheduler.max_num_queued_tokens is %llu",
+                       (unsigned long long)ledger_queued_tokens(d->ledger),
+                       (unsigned long long)o->max_queued_tokens);
+    }
+    return 0;
+}
+
+static void
+charge(struct daemon *d, const struct client *c, struct row *r, uint64_t bytes)
+{
+    r->user = session_user_number(d->sessions, c->user);
+    r->bytes = bytes;
+    r->charged = true;
+    c->user->n_open++;
+    c->user->tokens += r->cost;
+    d->held_bytes += bytes;
+}
+
+void
+admission_over(struct daemon *d, struct row *r)
+{
+    struct user *u = session_user_at(d->sessions, r->user);
+
+    if (!r->charged) return;
+    r->charged = false;
+    u->n_open--;
+    u->tokens -= r->cost;
+    d->held_bytes -= r->bytes;
+}
+
 static void
 fill_in(struct daemon *d, struct client *c, const struct msg_request *q, struct row *r)
 {
@@ -341,7 +412,7 @@ admission_take(struct daemon *d, struct client *c, const struct msg *m, struct r
     struct msg_request q;
     struct rec_submit *s;
     uint32_t model, bytes;
-    uint64_t cost;
+    uint64_t most;
     int code;
 
     /* Before the limits: this is an answer about an open request, not about room. */
@@ -371,15 +442,8 @@ admission_take(struct daemon *d, struct client *c, const struct msg *m, struct r
     }
     code = admission_fits(&d->facts[model], s, e);
     if (!code) code = admission_fits_done(&d->facts[model], done.p, q.done.n, e);
-    cost = ledger_prompt_cost(s);
-    /* One request alone always fits, however long it is. */
-    if (!code && ledger_n_queued(d->ledger) &&
-        ledger_queued_tokens(d->ledger) + cost > d->config->o.max_queued_tokens) {
-        code = REFUSED(e, QUEUE_FULL,
-                       "%llu prompt tokens wait, scheduler.max_num_queued_tokens is %llu",
-                       (unsigned long long)ledger_queued_tokens(d->ledger),
-                       (unsigned long long)d->config->o.max_queued_tokens);
-    }
+    most = most_bytes(d, model, s, bytes);
+    if (!code) code = afford(d, c, s, most, e);
     if (!code && ledger_take(d->ledger, c->handle, m->rid, s, bytes, ret) < 0) {
         code = REFUSED(e, QUEUE_FULL, "all %u places for requests are taken",
                        ledger_capacity(d->ledger));
@@ -391,6 +455,7 @@ admission_take(struct daemon *d, struct client *c, const struct msg *m, struct r
     }
     (*ret)->model = model;
     begin_with(*ret, &done);
+    charge(d, c, *ret, most);
     fill_in(d, c, &q, *ret);
     return 0;
 }

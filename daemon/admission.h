@@ -12,6 +12,8 @@
  * Limits of client and queue first, then the request itself, then what is known of the model. */
 int admission_take(struct daemon *d, struct client *c, const struct msg *m, struct row **ret,
                    struct err *e) MUST_USE;
+/* It takes nothing any more of what its user and lagand have. */
+void admission_over(struct daemon *d, struct row *r);
 /* Can this model run it at all? 0, or the code and the sentence. Nothing known: 0. */
 int admission_fits(const struct model_facts *f, const struct rec_submit *s, struct err *e) MUST_USE;
 

@@ -62,6 +62,7 @@ struct daemon {
     int exit_code;
     msgpack_sbuffer out; /* the message being made */
     uint64_t n_requests, n_refused, n_finished, n_failed;
+    uint64_t held_bytes; /* that open requests may come to take: api.memory bounds it */
 };
 
 #endif

@@ -3,6 +3,7 @@
 
 #include "base/failpoint.h"
 #include "base/log.h"
+#include "daemon/admission.h"
 #include "daemon/frontend.h"
 #include "daemon/relay.h"
 #include "ipc/msg.h"
@@ -173,10 +174,14 @@ drop_logprobs(struct row *r, uint32_t before)
 
 /* What a client has acked it will not ask for again. */
 static void
-drop_acked(struct row *r)
+drop_acked(struct daemon *d, struct row *r)
 {
+    struct client *c = session_find(d->sessions, r->client);
+
     if (r->n_acked < r->mark_chunk) return;
     drop_logprobs(r, r->mark_token);
+    if (c) front_pong(d, c, r->mark_sent);
+    r->mark_sent = c ? c->sent : 0;
     r->mark_chunk = r->n_chunks;
     r->mark_token = r->n_sent;
 }
@@ -202,7 +207,7 @@ send_chunk(struct daemon *d, struct client *c, struct row *r)
         n_text = cut(r->text.p + r->n_text_sent, r->text.n - r->n_text_sent);
         put_chunk(d, r, n, n_text);
     }
-    k = front_send(d, c, d->out.data, d->out.size);
+    k = front_send_chunk(d, c);
     if (k < 0) return k;
     FP(deliver_chunk);
     r->stalled = 0;
@@ -274,8 +279,9 @@ deliver(struct daemon *d, struct row *r)
 void
 row_settle(struct daemon *d, struct row *r)
 {
-    if (r->state == ROW_ENDED && !r->attached && !r->held && !r->due && !r->kept)
-        ledger_give(d->ledger, r);
+    if (r->state != ROW_ENDED || r->attached || r->held || r->due || r->kept) return;
+    admission_over(d, r);
+    ledger_give(d->ledger, r);
 }
 
 void
@@ -403,7 +409,7 @@ deliver_acked(struct daemon *d, struct row *r, uint32_t n, uint32_t win)
     if (n - r->n_acked > r->n_chunks - r->n_acked) return;
     if (n != r->n_acked) r->stalled = 0;
     r->n_acked = n;
-    drop_acked(r);
+    drop_acked(d, r);
     if (has_chunk(r) || r->state == ROW_ENDED) row_due(d, r);
 }
 
@@ -475,6 +481,22 @@ deliver_resume(struct daemon *d, struct row *r, struct client *c, uint64_t rid, 
     return 0;
 }
 
+/* It takes nothing, and may not hold what it has for ever. Should it come back, it hears why. */
+static void
+drop_slow(struct daemon *d, uint32_t handle, nsec since)
+{
+    double seconds = (double)(d->now - since) / NSEC_S;
+
+    log_warn("a client has not read for %.1f s, dropping it", seconds);
+    for (uint32_t i = 0; i < ledger_capacity(d->ledger); i++) {
+        struct row *r = ledger_row(d->ledger, i);
+
+        if (r && r->attached && r->client == handle)
+            row_cancel(d, r, LAGAN_E_SLOW_READER, "its client has not read for %.1f s", seconds);
+    }
+    deliver_client_lost(d, handle);
+}
+
 void
 deliver_tick(struct daemon *d, nsec now)
 {
@@ -494,9 +516,7 @@ deliver_tick(struct daemon *d, nsec now)
             ledger_unname(d->ledger, r);
             row_cancel(d, r, LAGAN_E_CANCELLED, "its client has not come back");
         } else if (r->blocked && now - r->stalled >= o->ack_timeout) {
-            log_warn("a client has not read for %.1f s, dropping it",
-                     (double)(now - r->stalled) / NSEC_S);
-            deliver_client_gone(d, r->client);
+            drop_slow(d, r->client, r->stalled);
         } else if (r->stalled && now - r->stalled >= o->ack_timeout) {
             row_cancel(d, r, LAGAN_E_SLOW_READER,
                        "no ACK for %.1f s with %u chunks on the way, %u tokens were not taken",
@@ -507,6 +527,10 @@ deliver_tick(struct daemon *d, nsec now)
     for (uint32_t at = 0; (c = session_next(d->sessions, &at));) {
         nsec silent = now - c->heard;
 
+        if (c->hung_up) {
+            c->hung_up = false;
+            if (front_look(d, c)) continue;
+        }
         /* One that has nothing open may be silent, but does not keep its place for ever. */
         if (silent < (c->n_open ? o->lease : o->lease * IDLE_LEASES)) continue;
         if (c->n_open) log_info("a client with %u requests is silent, dropping it", c->n_open);

@@ -1,151 +1,36 @@
-/* frontend.c - see frontend.h.
+/* frontend.c - frames to and from clients; see frontend.h.
  *
  * ZMQ_FD is edge-triggered and says nothing about direction: after every send and receive ZMQ_EVENTS
  * is read again. Here that is front_pump(), called in every turn; serve.c does not sleep while it says
  * that there is more.
+ *
+ * ZeroMQ takes what is sent and does not say when it is read. So we count bytes, and PING with the count:
+ * a client answers it in order, and what was sent before has been read.
  */
 #include "daemon/frontend.h"
 
-#include "base/failpoint.h"
 #include "base/log.h"
-#include "daemon/admission.h"
-#include "daemon/commands.h"
 #include "daemon/deliver.h"
 
 #include <errno.h>
-#include <grp.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
 #include <zmq.h>
 
-enum { TURN_FRAMES = 64, SEND_QUEUE = 4096, RECEIVE_QUEUE = 1024 };
-
-static const struct door {
-    const char *name, *group;
-} doors[N_DOORS] = {
-    [DOOR_API] = { "api.sock", "lagan" }, [DOOR_CTL] = { "ctl.sock", "lagan-admin" }
+enum {
+    TURN_FRAMES = 64, /* and bytes: of one door, in one turn */
+    TURN_BYTES = 4 << 20,
+    UNREAD_CHUNKS =
+        1 << 20,     /* bytes sent to a client and not known to be read: chunks stop here, */
+    UNREAD = 4 << 20 /* and everything here */
 };
-
-struct frontend {
-    void *socket[N_DOORS];
-    sd_event_source *source[N_DOORS];
-};
-
-/* The descriptor only wakes the loop; what there is to do the pump finds. */
-static int
-on_ready(sd_event_source *s, int fd, uint32_t revents, void *arg)
-{
-    (void)s;
-    (void)fd;
-    (void)revents;
-    (void)arg;
-    return 0;
-}
-
-static int
-set(void *socket, int option, int value)
-{
-    return zmq_setsockopt(socket, option, &value, sizeof value);
-}
-
-static int
-configure(void *s)
-{
-    int64_t most = LAGAN_MAX_FRAME;
-    int r = zmq_setsockopt(s, ZMQ_MAXMSGSIZE, &most, sizeof most);
-
-    /* MANDATORY: a full or gone peer is an error of the send, not a message that vanishes. */
-    r |= set(s, ZMQ_ROUTER_MANDATORY, 1);
-    r |= set(s, ZMQ_LINGER, 0);
-    r |= set(s, ZMQ_SNDHWM, SEND_QUEUE);
-    r |= set(s, ZMQ_RCVHWM, RECEIVE_QUEUE);
-    r |= set(s, ZMQ_BACKLOG, 512);
-    r |= set(s, ZMQ_HANDSHAKE_IVL, 5000);
-    r |= set(s, ZMQ_HEARTBEAT_IVL, 2000);
-    r |= set(s, ZMQ_HEARTBEAT_TIMEOUT, 6000);
-    r |= set(s, ZMQ_HEARTBEAT_TTL, 6000);
-    return r;
-}
-
-/* The socket's file: ours, and its group's if there is such a group. */
-static int
-permit(const char *path, const char *group, struct err *e)
-{
-    struct group *g = getgrnam(group);
-
-    if (chmod(path, 0660) < 0) return err_set(e, -errno, "%s: %s", path, strerror(errno));
-    if (g && chown(path, (uid_t)-1, g->gr_gid) < 0 && errno != EPERM) {
-        return err_set(e, -errno, "%s: %s", path, strerror(errno));
-    }
-    return 0;
-}
-
-static int
-open_door(struct daemon *d, enum front_door door, struct err *e)
-{
-    struct frontend *f = d->front;
-    char endpoint[340];
-    const char *path = endpoint + strlen("ipc://");
-    size_t size = sizeof(int);
-    mode_t mask;
-    int fd, r;
-
-    TRY(runtime_vacate(&d->runtime, doors[door].name, e));
-    snprintf(endpoint, sizeof endpoint, "ipc://%s/%s", d->runtime.dir, doors[door].name);
-    f->socket[door] = zmq_socket(d->zmq, ZMQ_ROUTER);
-    if (!f->socket[door] || configure(f->socket[door])) {
-        return err_set(e, -EIO, "%s: %s", endpoint, zmq_strerror(errno));
-    }
-    mask = umask(0117); /* never open wider than it will be */
-    r = zmq_bind(f->socket[door], endpoint) < 0 ? -errno : 0;
-    umask(mask);
-    if (r < 0) return err_set(e, r, "%s: cannot be bound: %s", path, zmq_strerror(-r));
-    TRY(permit(path, doors[door].group, e));
-    if (zmq_getsockopt(f->socket[door], ZMQ_FD, &fd, &size) < 0) {
-        return err_set(e, -errno, "%s: %s", path, zmq_strerror(errno));
-    }
-    r = sd_event_add_io(d->event, &f->source[door], fd, EPOLLIN, on_ready, NULL);
-    return r < 0 ? err_set(e, r, "%s: %s", path, strerror(-r)) : 0;
-}
-
-int
-front_open(struct daemon *d, struct err *e)
-{
-    d->front = calloc(1, sizeof *d->front);
-    if (!d->front) return err_set(e, -ENOMEM, "front end");
-    for (int i = 0; i < N_DOORS; i++) TRY(open_door(d, (enum front_door)i, e));
-    return 0;
-}
-
-void
-front_close(struct daemon *d)
-{
-    struct frontend *f = d->front;
-
-    if (!f) return;
-    for (int i = 0; i < N_DOORS; i++) {
-        sd_event_source_disable_unref(f->source[i]);
-        if (f->socket[i]) {
-            char path[340];
-
-            zmq_close(f->socket[i]);
-            /* ZeroMQ unlinks behind our back, when it gets to it; then it is there no more. */
-            snprintf(path, sizeof path, "%s/%s", d->runtime.dir, doors[i].name);
-            unlink(path);
-        }
-    }
-    free(f);
-    d->front = NULL;
-}
 
 /* ---- out */
 
-int
-front_send(struct daemon *d, struct client *c, const void *frame, size_t n)
+static int
+send_to(struct daemon *d, struct client *c, const void *frame, size_t n)
 {
     void *s = d->front->socket[c->door];
     int r;
@@ -156,7 +41,55 @@ front_send(struct daemon *d, struct client *c, const void *frame, size_t n)
     /* With the id accepted the rest is: ZeroMQ queues messages whole. */
     do r = zmq_send(s, frame, n, ZMQ_DONTWAIT);
     while (r < 0 && errno == EINTR);
-    return r < 0 ? -EHOSTUNREACH : 0;
+    if (r < 0) return -EHOSTUNREACH;
+    c->sent += n;
+    return 0;
+}
+
+int
+front_ping(struct daemon *d, struct client *c)
+{
+    msgpack_sbuffer *b = &d->front->ping;
+    msgpack_packer p;
+
+    b->size = 0;
+    msgpack_packer_init(&p, b, msgpack_sbuffer_write);
+    msg_begin(&p, LAGAN_MSG_PING, 0, 1);
+    msg_key(&p, "t");
+    msgpack_pack_uint64(&p, c->sent);
+    return send_to(d, c, b->data, b->size);
+}
+
+static int
+send_within(struct daemon *d, struct client *c, const void *frame, size_t n, uint64_t most)
+{
+    int r = 0;
+
+    /* Asked at the half, so that a client that reads is never waited for. */
+    if (!c->asked && c->sent - c->read >= UNREAD_CHUNKS / 2) c->asked = front_ping(d, c) == 0;
+    if (c->sent - c->read >= most) r = -EAGAIN;
+    return r == 0 ? send_to(d, c, frame, n) : r;
+}
+
+int
+front_send(struct daemon *d, struct client *c, const void *frame, size_t n)
+{
+    return send_within(d, c, frame, n, UNREAD);
+}
+
+int
+front_send_chunk(struct daemon *d, struct client *c)
+{
+    return send_within(d, c, d->out.data, d->out.size, UNREAD_CHUNKS);
+}
+
+void
+front_pong(struct daemon *d, struct client *c, uint64_t t)
+{
+    if (t > c->sent || t < c->read) return; /* that is no number of ours */
+    c->read = t;
+    c->asked = false;
+    d->retry_at = d->now;
 }
 
 msgpack_packer
@@ -221,26 +154,83 @@ front_reply_end(struct daemon *d, struct client *c)
     front_answer(d, c);
 }
 
-/* ---- the pump */
+/* ---- in */
 
-/* One message: [id][frame], more frames are read and not looked at. 1, 0 none. */
+static void
+turn_away(struct daemon *d, enum front_door door, const void *id, size_t id_len, const char *why)
+{
+    struct client nobody = { .door = door, .id_len = (uint8_t)id_len };
+
+    memcpy(nobody.id, id, id_len);
+    FRONT_REFUSE(d, &nobody, 0, LAGAN_E_QUEUE_FULL, "%s", why);
+}
+
+/* Whom a connection belongs to: the name of its key, or its user on this host. */
+static bool
+identify(struct daemon *d, struct client *c, zmq_msg_t *frame)
+{
+    const char *name = zmq_msg_gets(frame, "User-Id"), *peer = zmq_msg_gets(frame, "Peer-Address");
+    const struct options *o = &d->config->o;
+    const struct curve_peer *key = NULL;
+    char text[USER_NAME + 1];
+    unsigned uid;
+
+    if (c->door == DOOR_TCP) {
+        snprintf(text, sizeof text, "key:%s", name ? name : "");
+        for (uint32_t i = 0; name && i < d->front->keys.n_peers; i++)
+            if (!strcmp(d->front->keys.peer[i].name, name)) key = &d->front->keys.peer[i];
+        if (!key) return false; /* it has been taken out of the file since */
+    } else if (peer && sscanf(peer, "%*[^:]:%u:", &uid) == 1) {
+        snprintf(text, sizeof text, "uid:%u", uid);
+    } else {
+        snprintf(text, sizeof text, "local");
+    }
+    c->user = session_user(d->sessions, text);
+    if (!c->user) return false;
+    c->user->max_open = key && key->max_inflight ? key->max_inflight : o->max_user_inflight;
+    c->user->max_tokens = key && key->max_tokens ? key->max_tokens : o->max_user_tokens;
+    return true;
+}
+
+static struct client *
+client_of(struct daemon *d, enum front_door door, const void *id, size_t id_len, zmq_msg_t *frame)
+{
+    uint32_t gone;
+    struct client *c = session_of(d->sessions, door, id, id_len, d->now, &gone);
+
+    if (!c) {
+        turn_away(d, door, id, id_len, "there are too many clients");
+        return NULL;
+    }
+    if (!c->user && !identify(d, c, frame)) {
+        turn_away(d, door, id, id_len,
+                  "there are too many users, or the key is not known any more");
+        session_drop(d->sessions, c);
+        return NULL;
+    }
+    c->fd = zmq_msg_get(frame, ZMQ_SRCFD);
+    return c;
+}
+
+/* One message: [id][frame], more frames are read and not looked at. How many bytes, -EAGAIN none. */
 static int
 receive(struct daemon *d, enum front_door door)
 {
     void *s = d->front->socket[door];
     uint8_t id[MAX_ROUTING_ID + 1];
-    int id_len = zmq_recv(s, id, sizeof id, ZMQ_DONTWAIT), more;
+    int id_len = zmq_recv(s, id, sizeof id, ZMQ_DONTWAIT), more, bytes;
     size_t size = sizeof more;
     zmq_msg_t frame, extra;
     struct client *c = NULL;
-    uint32_t gone, n_extra = 0;
+    uint32_t n_extra = 0;
 
-    if (id_len < 0) return errno == EINTR ? 1 : 0;
-    if (zmq_getsockopt(s, ZMQ_RCVMORE, &more, &size) < 0 || !more) return 1; /* an id alone */
+    if (id_len < 0) return errno == EINTR ? 0 : -EAGAIN;
+    if (zmq_getsockopt(s, ZMQ_RCVMORE, &more, &size) < 0 || !more) return 0; /* an id alone */
     zmq_msg_init(&frame);
-    if (zmq_msg_recv(&frame, s, ZMQ_DONTWAIT) < 0) {
+    bytes = zmq_msg_recv(&frame, s, ZMQ_DONTWAIT);
+    if (bytes < 0) {
         zmq_msg_close(&frame);
-        return 1;
+        return 0;
     }
     while (zmq_getsockopt(s, ZMQ_RCVMORE, &more, &size) == 0 && more) {
         zmq_msg_init(&extra);
@@ -248,19 +238,43 @@ receive(struct daemon *d, enum front_door door)
         if (zmq_msg_recv(&extra, s, ZMQ_DONTWAIT) < 0) more = 0;
         zmq_msg_close(&extra);
     }
-    if ((size_t)id_len <= MAX_ROUTING_ID) {
-        c = session_of(d->sessions, door, id, (size_t)id_len, d->now, &gone);
-    }
-    if (!c) {
-        log_debug("a client is not served: there are %u", session_n(d->sessions));
-    } else if (n_extra) {
+    if (id_len <= MAX_ROUTING_ID) c = client_of(d, door, id, (size_t)id_len, &frame);
+    if (c && n_extra) {
         FRONT_REFUSE(d, c, 0, LAGAN_E_INVALID_REQUEST, "a message is one frame, this one has %u",
                      n_extra + 1);
-    } else {
-        front_frame(d, c, zmq_msg_data(&frame), zmq_msg_size(&frame));
+    } else if (c) {
+        front_frame(d, c, zmq_msg_data(&frame), (size_t)bytes);
     }
     zmq_msg_close(&frame);
-    return 1;
+    return bytes;
+}
+
+/* A connection has ended. Its number may be another's already, so the client is asked: one that is not
+ * there cannot be. ZeroMQ may learn it a moment later than its monitor: then the next tick finds it. */
+static void
+watch_monitor(struct daemon *d, enum front_door door)
+{
+    uint8_t event[6];
+    char spare[256];
+
+    while (zmq_recv(d->front->monitor[door], event, sizeof event, ZMQ_DONTWAIT) == sizeof event) {
+        struct client *c;
+        uint32_t fd;
+
+        memcpy(&fd, event + 2, sizeof fd);
+        zmq_recv(d->front->monitor[door], spare, sizeof spare, ZMQ_DONTWAIT);
+        c = session_of_fd(d->sessions, door, (int)fd);
+        if (!c) continue;
+        if (!front_look(d, c)) c->hung_up = true;
+    }
+}
+
+bool
+front_look(struct daemon *d, struct client *c)
+{
+    if (front_ping(d, c) != -EHOSTUNREACH) return false;
+    deliver_client_lost(d, c->handle);
+    return true;
 }
 
 bool
@@ -268,12 +282,16 @@ front_pump(struct daemon *d)
 {
     bool more = false;
 
+    zap_pump(d->front->zap);
     for (int i = 0; i < N_DOORS; i++) {
         void *s = d->front->socket[i];
-        int events = 0, taken = 0;
+        int events = 0, n = 0, bytes = 0, r;
         size_t size = sizeof events;
 
-        while (taken < TURN_FRAMES && receive(d, (enum front_door)i)) taken++;
+        if (!s) continue;
+        while (n++ < TURN_FRAMES && bytes < TURN_BYTES && (r = receive(d, (enum front_door)i)) >= 0)
+            bytes += r;
+        watch_monitor(d, (enum front_door)i);
         if (zmq_getsockopt(s, ZMQ_EVENTS, &events, &size) == 0) more |= events & ZMQ_POLLIN;
     }
     return more;

@@ -1,8 +1,10 @@
-/* frontend.h - the two doors: ZeroMQ ROUTER sockets at DIR/api.sock and DIR/ctl.sock.
+/* frontend.h - the doors: ZeroMQ ROUTER sockets at DIR/api.sock and DIR/ctl.sock, and one at api.tcp.
  *
- * Bytes in: bounded, decoded, refused or passed on. Bytes out: never blocking. A frame that cannot be
- * understood is answered, not punished; a client that is gone is noticed when it is written to, or by
- * its silence.
+ * Bytes in: bounded, decoded, refused or passed on. Bytes out: never blocking, and never more under way
+ * to one client than 4 MiB. A frame that cannot be understood is answered, not punished; a client that
+ * is gone is noticed by ZeroMQ's monitor, when it is written to, or by its silence.
+ *
+ * frontend_open.c opens them, frontend.c moves frames, frontend_in.c is what a frame leads to.
  */
 #ifndef DAEMON_FRONTEND_H
 #define DAEMON_FRONTEND_H
@@ -11,10 +13,20 @@
 #include "base/err.h"
 #include "daemon/daemon.h"
 #include "daemon/session.h"
+#include "daemon/zap.h"
 #include "ipc/msg.h"
 
-/* Bind both. -EADDRINUSE, -EEXIST, -EACCES: where and why. */
+struct frontend {
+    void *socket[N_DOORS], *monitor[N_DOORS];
+    sd_event_source *source[N_DOORS], *on_monitor[N_DOORS];
+    struct zap *zap;
+    struct curve_file keys;
+    msgpack_sbuffer ping;
+};
+
+/* Bind all. -EADDRINUSE, -EEXIST, -EACCES: where and why. */
 int front_open(struct daemon *d, struct err *e) MUST_USE;
+int front_keys(struct daemon *d, struct err *e) MUST_USE; /* read api.keys, also once more */
 void front_close(struct daemon *d);
 
 /* Take what has come, within a budget. true: there is more. */
@@ -22,8 +34,14 @@ bool front_pump(struct daemon *d);
 
 /* Begin a message in d->out: the caller packs n_keys entries and sends before the next one begins. */
 msgpack_packer front_begin(struct daemon *d, uint32_t type, uint64_t rid, uint32_t n_keys);
-/* One frame to a client. 0, -EAGAIN: its queue is full; -EHOSTUNREACH: it is gone. */
+/* One frame to a client. 0, -EAGAIN: too much is under way to it; -EHOSTUNREACH: it is gone. */
 int front_send(struct daemon *d, struct client *c, const void *frame, size_t n) MUST_USE;
+/* d->out, of which there may be much: it waits sooner. */
+int front_send_chunk(struct daemon *d, struct client *c) MUST_USE;
+int front_ping(struct daemon *d, struct client *c);
+void front_pong(struct daemon *d, struct client *c, uint64_t t); /* it has read so many bytes */
+/* One whose connection has ended as far as we know. true: it has, and the client is dropped. */
+bool front_look(struct daemon *d, struct client *c);
 /* An ERROR message: code of enum lagan_reason. Result as front_send(). */
 int front_error(struct daemon *d, struct client *c, uint64_t rid, uint32_t code, uint32_t delivered,
                 const char *fmt, ...) PRINTF_LIKE(6, 7);

@@ -228,6 +228,7 @@ front_frame(struct daemon *d, struct client *c, const void *frame, size_t n)
 {
     struct msg m;
     struct err e = { 0 };
+    uint64_t t;
     int r = msg_decode(&m, frame, n, &e);
 
     if (r == 0) {
@@ -263,6 +264,7 @@ front_frame(struct daemon *d, struct client *c, const void *frame, size_t n)
         ping(d, c, &m);
         break;
     case LAGAN_MSG_PONG:
+        if (msg_u64(&m.map, "t", &t) == 0) front_pong(d, c, t);
         break;
     case LAGAN_MSG_BYE:
         deliver_client_gone(d, c->handle);

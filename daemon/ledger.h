@@ -67,7 +67,8 @@ struct row {
     nsec patience;           /* so long it goes on without one */
     nsec stalled; /* since when nothing could go: window shut or queue full; 0: it could */
     uint32_t win, n_chunks, n_acked;
-    uint32_t mark_chunk, mark_token; /* when that chunk is acked, tokens before that are safe */
+    uint32_t mark_chunk, mark_token; /* when that chunk is acked, tokens before that are safe, */
+    uint64_t mark_sent;              /* and so many bytes of its client's are read */
 
     uint32_t n_vain; /* deaths since its last new token, and how many it had at the last one */
     uint32_t n_before;
@@ -77,6 +78,9 @@ struct row {
 
     uint64_t prompt_cost; /* its prompt in tokens; of a text a guess */
     uint64_t cost;        /* with the answer: tokens it may take */
+    bool charged;         /* to its user and to lagand's memory, until it is over */
+    uint32_t user;
+    uint64_t bytes; /* it may come to take */
 
     struct rec_submit *submit; /* the record with its tails, submit_bytes long */
     uint32_t submit_bytes;

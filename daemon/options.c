@@ -2,6 +2,7 @@
 #include "daemon/options.h"
 
 #include "daemon/yaml.h"
+#include "ipc/curve.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -35,6 +36,16 @@ const struct opt daemon_opts[] = {
       "read the configuration, say all that is wrong with it, and leave" },
     { "api.max_inflight", OPT_U32, AT(max_inflight), "1024", NULL, 1, 65536, 0, "N",
       "open requests of one client" },
+    { "api.max_user_inflight", OPT_U32, AT(max_user_inflight), "4096", NULL, 1, 65536, 0, "N",
+      "open requests of all clients of one user: of a uid here, of a key over tcp" },
+    { "api.max_user_tokens", OPT_U64, AT(max_user_tokens), "0", NULL, 0, 0, 0, "N",
+      "tokens of their prompts and answers to come; 0: no limit" },
+    { "api.memory", OPT_BYTES, AT(memory), "4GiB", NULL, 1 << 20, 0, 0, "BYTES",
+      "what open requests with their answers may take in lagand" },
+    { "api.tcp", OPT_STR, AT(tcp), "", NULL, 0, 0, 0, "ENDPOINT",
+      "serve here too, for example tcp://*:7770; needs api.keys" },
+    { "api.keys", OPT_STR, AT(keys), "", NULL, 0, 0, 0, "FILE",
+      "lagand's secret and the keys of those who may connect over tcp; laganctl keygen --help" },
     { "api.ack_timeout", OPT_NSEC, AT(ack_timeout), "30s", NULL, 1e6, 0, 0, "TIME",
       "a client that acknowledges nothing for so long is a slow reader" },
     { "api.lease", OPT_NSEC, AT(lease), "10s", NULL, 1e6, 0, 0, "TIME",
@@ -231,6 +242,27 @@ runtime_dir(struct config *c, struct problems *p)
     c->o.runtime_dir[n] = 0;
 }
 
+/* Nothing is served over a network without keys. */
+static void
+network(struct config *c, struct problems *p)
+{
+    static struct curve_file keys;
+    struct err e;
+
+    if (!*c->o.tcp) return;
+    if (strncmp(c->o.tcp, "tcp://", 6)) {
+        problem(p, "api.tcp %s does not begin with tcp://", c->o.tcp);
+    } else if (!*c->o.keys) {
+        problem(p, "api.tcp is set and api.keys is not: nothing is served over a network without "
+                   "keys; laganctl keygen --help says how to make them");
+    } else if (curve_read(&keys, c->o.keys, &e) < 0) {
+        problem(p, "api.keys: %s", e.text);
+    } else if (!*keys.secret) {
+        problem(p, "api.keys: %s has no line with lagand's secret", c->o.keys);
+    }
+    explicit_bzero(&keys, sizeof keys);
+}
+
 int
 config_read(struct config *c, int argc, char **argv, struct problems *p, bool *usage)
 {
@@ -271,6 +303,7 @@ config_read(struct config *c, int argc, char **argv, struct problems *p, bool *u
     command_line_model(c, p);
     name_models(c, p);
     runtime_dir(c, p);
+    network(c, p);
     if (!c->n_models && !p->n) {
         problem(p, "there is no model to serve: give --model DIR, or models: in %s", file);
     }

@@ -15,9 +15,10 @@ enum { MAX_MODELS = 16, MAX_WORKERS = 64, MAX_ROWS_OF_A_TABLE = 64 };
 
 struct options {
     bool foreground, check, help, version, manual, remove_runtime_dir;
+    char tcp[256], keys[1024];
     char runtime_dir[256], config[1024], model[1024], device[64], set[4096], worker[1024];
-    uint32_t max_inflight, max_queued_reqs;
-    uint64_t max_queued_tokens;
+    uint32_t max_inflight, max_user_inflight, max_queued_reqs;
+    uint64_t max_queued_tokens, max_user_tokens, memory;
     nsec ack_timeout, lease, stall_timeout, shutdown_timeout, start_timeout;
     uint32_t log_level; /* index into "err|warn|info|debug" */
 };

@@ -3,6 +3,7 @@
 
 #include "base/map.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -11,6 +12,7 @@ _Static_assert(MAX_CLIENTS == 1 << INDEX_BITS, "an index is part of the handle")
 
 struct sessions {
     struct client client[MAX_CLIENTS];
+    struct user user[MAX_USERS];
     struct map *by_id;
     uint32_t n, n_ever; /* used now; places touched so far */
     uint64_t seed;
@@ -92,6 +94,7 @@ session_of(struct sessions *s, enum front_door door, const void *id, size_t id_l
         .door = door,
         .id_len = (uint8_t)id_len,
         .heard = now,
+        .fd = -1,
     };
     memcpy(c->id, id, id_len);
     s->n++;
@@ -110,9 +113,52 @@ void
 session_drop(struct sessions *s, struct client *c)
 {
     check(c->used);
+    if (c->user) c->user->n_clients--;
     check(map_take(s->by_id, key_of(s, c->door, c->id, c->id_len)) != MAP_NONE);
     c->used = false;
     s->n--;
+}
+
+struct user *
+session_user(struct sessions *s, const char *name)
+{
+    struct user *empty = NULL;
+
+    for (uint32_t i = 0; i < MAX_USERS; i++) {
+        struct user *u = &s->user[i];
+
+        if (!strcmp(u->name, name)) {
+            u->n_clients++;
+            return u;
+        }
+        if (!empty && !u->n_clients && !u->n_open) empty = u;
+    }
+    if (!empty) return NULL;
+    *empty = (struct user){ .n_clients = 1 };
+    snprintf(empty->name, sizeof empty->name, "%s", name);
+    return empty;
+}
+
+uint32_t
+session_user_number(const struct sessions *s, const struct user *u)
+{
+    return (uint32_t)(u - s->user);
+}
+
+struct user *
+session_user_at(struct sessions *s, uint32_t number)
+{
+    return &s->user[number];
+}
+
+struct client *
+session_of_fd(struct sessions *s, enum front_door door, int fd)
+{
+    struct client *c;
+
+    for (uint32_t at = 0; (c = session_next(s, &at));)
+        if (c->door == door && c->fd == fd) return c;
+    return NULL;
 }
 
 uint32_t

@@ -5,9 +5,16 @@
 #include "base/base.h"
 #include "daemon/ledger.h"
 
-enum { MAX_CLIENTS = 1024, MAX_ROUTING_ID = 255 };
-enum front_door { DOOR_API, DOOR_CTL, N_DOORS };
+enum { MAX_CLIENTS = 1024, MAX_ROUTING_ID = 255, MAX_USERS = 256, USER_NAME = 47 };
+enum front_door { DOOR_API, DOOR_CTL, DOOR_TCP, N_DOORS };
 #define CLIENT_NONE UINT32_MAX
+
+/* Whom clients belong to, and what their open requests may take together. */
+struct user {
+    char name[USER_NAME + 1]; /* "uid:1000", "key:alice" */
+    uint32_t n_clients, n_open, max_open;
+    uint64_t tokens, max_tokens; /* asked and to come; max 0: no limit */
+};
 
 struct client {
     uint32_t handle; /* index and generation: never the same again for another client */
@@ -15,12 +22,23 @@ struct client {
     enum front_door door;
     uint8_t id_len, id[MAX_ROUTING_ID];
     nsec heard; /* last message of any kind */
+    struct user *user;
+    int fd;              /* of its connection, as ZeroMQ numbers it */
+    bool hung_up;        /* that connection has ended: look again */
+    bool asked;          /* a PING is on the way that will tell how much it has read */
+    uint64_t sent, read; /* bytes; read: as far as we know */
     bool has_session;
     struct session_id session;
     uint32_t n_open; /* requests not answered for good */
 };
 
 struct sessions;
+
+/* By name, made when it is new. NULL: there are too many. Rows hold users by number. */
+struct user *session_user(struct sessions *s, const char *name);
+uint32_t session_user_number(const struct sessions *s, const struct user *u);
+struct user *session_user_at(struct sessions *s, uint32_t number);
+struct client *session_of_fd(struct sessions *s, enum front_door door, int fd); /* NULL: none */
 
 struct sessions *sessions_new(uint64_t seed) MUST_USE;
 struct sessions *sessions_free(struct sessions *s);

@@ -77,6 +77,11 @@ struct lagan_event { /* pointers are valid until the next call on the connection
 /* endpoint NULL: ipc:///run/lagan/api.sock. Returns at once when timeout_ms is 0 (the connection is
  * made behind the scenes), else waits for WELCOME: -ETIMEDOUT. */
 LAGAN_EXPORT int lagan_open(struct lagan **ret, const char *endpoint, int timeout_ms);
+/* The same for tcp://HOST:PORT, with a file of keys: lines `secret KEY`, ours, and `server KEY`, lagand's
+ * public one; laganctl keygen makes them. The file's mode is 0600. -EACCES: it is not, or lagand does not
+ * know the key. */
+LAGAN_EXPORT int lagan_open_keys(struct lagan **ret, const char *endpoint, const char *keys,
+                                 int timeout_ms);
 LAGAN_EXPORT void lagan_close(struct lagan *c); /* NULL is nothing; open requests are cancelled */
 /* How long requests wait for a connection that broke to be made again; -1 for ever. 30,000 at first. */
 LAGAN_EXPORT void lagan_patience(struct lagan *c, int ms);

@@ -184,7 +184,7 @@ static void
 tokens_that_skip_are_a_failure(void **state)
 {
     (void)state;
-    assert_int_equal(sh("$L generate --text skip"), 1);
+    assert_int_equal(sh("$L generate --text skip"), 3);
     assert_has(err, "impossible values");
 }
 
@@ -376,6 +376,35 @@ tokenize_and_detokenize_print_json(void **state)
 }
 
 static void
+keygen_makes_a_secret_that_is_nobody_elses_and_says_its_public_key(void **state)
+{
+    char path[] = "/tmp/lagan-keygen-XXXXXX", command[128];
+    struct stat st;
+
+    (void)state;
+    assert_non_null(mkdtemp(path));
+    snprintf(command, sizeof command, "$L keygen %s/k", path);
+    assert_int_equal(sh(command), 0);
+    assert_has(out, "lagand's api.keys gets     client ");
+    strcat(path, "/k");
+    assert_int_equal(stat(path, &st), 0);
+    assert_int_equal(st.st_mode & 07777, 0600);
+    assert_int_equal(sh(command), 1);
+    assert_has(err, "is there already");
+    unlink(path);
+    strcat(command, " --json");
+    assert_int_equal(sh(command), 0);
+    assert_has(out, "\"public\":\"");
+    unlink(path);
+    *strrchr(path, '/') = '\0';
+    rmdir(path);
+    assert_int_equal(sh("$L keygen"), 2);
+    assert_int_equal(sh("$L keygen /no/such/dir/k"), 1);
+    assert_int_equal(sh("$L --connect tcp://localhost:1 status"), 2);
+    assert_has(err, "needs --keys FILE");
+}
+
+static void
 help_names_every_command_option_and_exit_code(void **state)
 {
     static const char *const commands[] = { "generate",      "tokenize",     "detokenize",
@@ -503,6 +532,7 @@ main(void)
         cmocka_unit_test(tables_line_up_and_json_is_the_answer),
         cmocka_unit_test(tune_waits_for_the_worker_and_prints_what_it_found),
         cmocka_unit_test(tokenize_and_detokenize_print_json),
+        cmocka_unit_test(keygen_makes_a_secret_that_is_nobody_elses_and_says_its_public_key),
         cmocka_unit_test(help_names_every_command_option_and_exit_code),
         cmocka_unit_test(the_example_program_prints_the_answer),
         cmocka_unit_test(spawn_starts_a_lagand_runs_the_command_and_leaves_nothing),

@@ -26,6 +26,8 @@ set_up(void **state)
     d.sessions = sessions_new(1);
     d.now = NSEC_S;
     client = session_of(d.sessions, DOOR_API, "c", 1, 1, &gone);
+    client->user = session_user(d.sessions, "uid:7");
+    client->user->max_open = 1000;
     return 0;
 }
 

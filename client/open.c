@@ -1,0 +1,279 @@
+/* open.c - connections made and ended: sockets, keys, the wake-up descriptors; see client.h and lagan.h. */
+#include "client/client.h"
+
+#include "config.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <sys/random.h>
+#include <sys/timerfd.h>
+#include <unistd.h>
+
+#define PATIENCE (30 * NSEC_S) /* lagan_patience() */
+#define DEFAULT_ENDPOINT "ipc:///run/lagan/api.sock"
+
+static _Thread_local char open_why[320];
+
+static int
+open_wakeup(struct lagan *c)
+{
+    int fds[2], i;
+
+    c->more = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    c->timer = timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK);
+    c->epoll = epoll_create1(EPOLL_CLOEXEC);
+    c->timer_at = NSEC_NEVER;
+    if (c->more < 0 || c->timer < 0 || c->epoll < 0) return -errno;
+    fds[0] = c->more;
+    fds[1] = c->timer;
+    for (i = 0; i < 2; i++) {
+        struct epoll_event ev = { .events = EPOLLIN, .data.fd = fds[i] };
+
+        if (epoll_ctl(c->epoll, EPOLL_CTL_ADD, fds[i], &ev) < 0) return -errno;
+    }
+    return 0;
+}
+
+/* The descriptor of one of our sockets, in or out of the epoll descriptor. */
+static int
+watch(struct lagan *c, void *sock, int op)
+{
+    struct epoll_event ev = { .events = EPOLLIN };
+    size_t n = sizeof(int);
+
+    if (zmq_getsockopt(sock, ZMQ_FD, &ev.data.fd, &n) < 0) return -errno;
+    return epoll_ctl(c->epoll, op, ev.data.fd, &ev) < 0 ? -errno : 0;
+}
+
+int
+client_open_socket(struct lagan *c)
+{
+    int one = 1, fast = 5, slow = 500, linger = 0, hwm = 0;
+    int64_t max = 64 << 20; /* an answer may be longer than a request: encoder states, long lists */
+    char mon[64];
+
+    c->sock = zmq_socket(c->ctx, ZMQ_DEALER);
+    c->mon = zmq_socket(c->ctx, ZMQ_PAIR);
+    if (!c->sock || !c->mon) return -errno;
+    zmq_setsockopt(c->sock, ZMQ_IMMEDIATE, &one, sizeof one);
+    zmq_setsockopt(c->sock, ZMQ_RECONNECT_IVL, &fast, sizeof fast);
+    zmq_setsockopt(c->sock, ZMQ_RECONNECT_IVL_MAX, &slow, sizeof slow);
+    zmq_setsockopt(c->sock, ZMQ_LINGER, &linger, sizeof linger);
+    zmq_setsockopt(c->mon, ZMQ_LINGER, &linger, sizeof linger);
+    zmq_setsockopt(c->sock, ZMQ_RCVHWM, &hwm, sizeof hwm); /* the windows bound it */
+    zmq_setsockopt(c->sock, ZMQ_MAXMSGSIZE, &max, sizeof max);
+    if (*c->secret_key) {
+        zmq_setsockopt(c->sock, ZMQ_CURVE_SERVERKEY, c->server_key, CURVE_KEY + 1);
+        zmq_setsockopt(c->sock, ZMQ_CURVE_PUBLICKEY, c->public_key, CURVE_KEY + 1);
+        zmq_setsockopt(c->sock, ZMQ_CURVE_SECRETKEY, c->secret_key, CURVE_KEY + 1);
+    }
+    snprintf(mon, sizeof mon, "inproc://monitor-%u", ++c->n_sockets);
+    if (zmq_socket_monitor(c->sock, mon, ZMQ_EVENT_DISCONNECTED | ZMQ_EVENT_HANDSHAKE_FAILED_AUTH) <
+        0)
+        return -errno;
+    if (zmq_connect(c->mon, mon) < 0) return -errno;
+    TRY(watch(c, c->sock, EPOLL_CTL_ADD));
+    TRY(watch(c, c->mon, EPOLL_CTL_ADD));
+    return zmq_connect(c->sock, c->endpoint) < 0 ? -errno : 0;
+}
+
+void
+client_close_socket(struct lagan *c)
+{
+    if (c->sock) {
+        watch(c, c->sock, EPOLL_CTL_DEL);
+        zmq_socket_monitor(c->sock, NULL, 0);
+    }
+    if (c->mon) {
+        watch(c, c->mon, EPOLL_CTL_DEL);
+        zmq_close(c->mon);
+    }
+    if (c->sock) zmq_close(c->sock);
+    c->sock = c->mon = NULL;
+}
+
+static int
+open_all(struct lagan *c)
+{
+    if (getrandom(c->session, sizeof c->session, 0) != sizeof c->session) return -EIO;
+    c->ctx = zmq_ctx_new();
+    if (!c->ctx) return -errno;
+    TRY(open_wakeup(c));
+    return client_open_socket(c);
+}
+
+/* ---- open */
+
+static int
+take_keys(struct lagan *c, const char *path)
+{
+    struct curve_file *f = malloc(sizeof *f);
+    struct err e = { .text = "no memory for keys" };
+    int r = f ? curve_read(f, path, &e) : -ENOMEM;
+
+    if (r == 0 && (!*f->secret || !*f->server))
+        r = err_set(&e, -EINVAL,
+                    "%s: a client's keys are a line with `secret` and one with `server`", path);
+    if (r == 0 && zmq_curve_public(c->public_key, f->secret) < 0)
+        r = err_set(&e, -ENOTSUP, "this libzmq has no CURVE");
+    if (r == 0) {
+        memcpy(c->secret_key, f->secret, sizeof c->secret_key);
+        memcpy(c->server_key, f->server, sizeof c->server_key);
+    }
+    if (f) explicit_bzero(f, sizeof *f);
+    free(f);
+    return r < 0 ? client_fail(c, r, "%s", e.text) : 0;
+}
+
+static int
+open_endpoint(struct lagan *c, const char *endpoint, const char *keys)
+{
+    bool tcp = !strncmp(endpoint, "tcp://", 6);
+    int r;
+
+    if (strlen(endpoint) >= sizeof c->endpoint)
+        return client_fail(c, -ENAMETOOLONG,
+                           "the endpoint is %zu bytes long, at most %zu are taken",
+                           strlen(endpoint), sizeof c->endpoint - 1);
+    snprintf(c->endpoint, sizeof c->endpoint, "%s", endpoint);
+    if (tcp && !keys)
+        return client_fail(c, -EINVAL, "%s: lagand speaks tcp only with keys", endpoint);
+    if (tcp) TRY(take_keys(c, keys));
+    r = open_all(c);
+    return r < 0 ? client_fail(c, r, "connect to %s: %s", endpoint, zmq_strerror(-r)) : 0;
+}
+
+static int
+wait_welcome(struct lagan *c, int timeout_ms)
+{
+    nsec until = timeout_ms < 0 ? NSEC_NEVER : clock_after(clock_now(), timeout_ms * NSEC_MS);
+    struct frame *f;
+    int r = 0;
+
+    while (!c->welcome && !c->refused && clock_now() < until && r >= 0) {
+        r = client_step(c, &f, MIN(until, clock_now() + NSEC_MS));
+        if (f) frame_free(f);
+        if (!c->refused) c->losing = false;
+    }
+    if (r < 0 || c->welcome) return MIN(r, 0);
+    if (c->refused) return c->denied ? -EACCES : -EPROTO;
+    return client_fail(c, -ETIMEDOUT, "no answer from lagand at %s within %d ms", c->endpoint,
+                       timeout_ms);
+}
+
+int
+lagan_open_keys(struct lagan **ret, const char *endpoint, const char *keys, int timeout_ms)
+{
+    struct lagan *c = calloc(1, sizeof *c);
+    nsec now = clock_now();
+    int r;
+
+    *open_why = '\0';
+    if (!c) return snprintf(open_why, sizeof open_why, "no memory"), -ENOMEM;
+    c->self = c;
+    c->last = &c->first;
+    c->out_last = &c->out_first;
+    c->epoll = c->more = c->timer = -1;
+    c->apart_since = c->heard = c->sent = now;
+    c->patience = PATIENCE;
+    r = open_endpoint(c, endpoint ? endpoint : DEFAULT_ENDPOINT, keys);
+    if (r == 0 && timeout_ms) r = wait_welcome(c, timeout_ms);
+    if (r < 0) {
+        snprintf(open_why, sizeof open_why, "%s", c->why);
+        lagan_close(c);
+        return r;
+    }
+    *ret = c;
+    return 0;
+}
+
+int
+lagan_open(struct lagan **ret, const char *endpoint, int timeout_ms)
+{
+    return lagan_open_keys(ret, endpoint, NULL, timeout_ms);
+}
+
+/* ---- close */
+
+/* Tell lagand what ends with us, so that it need not find out. */
+static void
+say_goodbye(struct lagan *c)
+{
+    int linger = 200; /* ms, for a lagand that does not read just now */
+    msgpack_sbuffer b;
+    msgpack_packer p;
+    uint32_t i;
+
+    msgpack_sbuffer_init(&b);
+    msgpack_packer_init(&p, &b, msgpack_sbuffer_write);
+    if (c->n_rows) {
+        msg_begin(&p, LAGAN_MSG_CANCEL, c->rows[0].rid, 1);
+        msg_key(&p, "rids"), msgpack_pack_array(&p, c->n_rows);
+        for (i = 0; i < c->n_rows; i++) msgpack_pack_uint64(&p, c->rows[i].rid);
+        zmq_send(c->sock, b.data, b.size, ZMQ_DONTWAIT);
+        msgpack_sbuffer_clear(&b);
+    }
+    msg_begin(&p, LAGAN_MSG_BYE, 0, 1);
+    msg_key(&p, "reason"), msg_text(&p, "closed");
+    zmq_send(c->sock, b.data, b.size, ZMQ_DONTWAIT);
+    msgpack_sbuffer_destroy(&b);
+    zmq_setsockopt(c->sock, ZMQ_LINGER, &linger, sizeof linger);
+}
+
+void
+lagan_close(struct lagan *c)
+{
+    if (!c) return;
+    if (c->sock && c->welcome) say_goodbye(c);
+    if (c->now) frame_free(c->now);
+    while (c->first) {
+        struct frame *f = c->first;
+
+        c->first = f->next;
+        frame_free(f);
+    }
+    client_drop_out(c);
+    client_close_socket(c);
+    if (c->epoll >= 0) close(c->epoll);
+    if (c->more >= 0) close(c->more);
+    if (c->timer >= 0) close(c->timer);
+    if (c->ctx) zmq_ctx_term(c->ctx);
+    while (c->n_rows) client_close_row(c, c->rows[0].rid);
+    free(c->rows);
+    free(c->ids);
+    free(c->logprob);
+    free(c->top);
+    explicit_bzero(c->secret_key, sizeof c->secret_key);
+    free(c);
+}
+
+void
+lagan_patience(struct lagan *c, int ms)
+{
+    c->patience = ms < 0 ? NSEC_NEVER : ms * (nsec)NSEC_MS;
+    client_rearm(c);
+}
+
+int
+lagan_fd(const struct lagan *c)
+{
+    c->self->watched = true;
+    client_rearm(c->self);
+    return c->epoll;
+}
+
+const char *
+lagan_why(const struct lagan *c)
+{
+    return c ? c->why : open_why;
+}
+
+const char *
+lagan_version(void)
+{
+    return PACKAGE_VERSION;
+}

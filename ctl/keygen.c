@@ -1,0 +1,64 @@
+/* keygen.c - laganctl keygen: a pair of CURVE keys, the secret one into a file; see ipc/curve.h. */
+#include "ctl/ctl.h"
+#include "ipc/curve.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+#include <zmq.h>
+
+static int
+write_secret(const char *path, const char *secret)
+{
+    int fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600), r;
+
+    if (fd < 0 && errno == EEXIST)
+        return ctl_fail(CTL_FAILED, "%s is there already; a secret is not written over", path);
+    if (fd < 0) {
+        r = errno == EACCES || errno == EPERM || errno == EROFS ? CTL_NO_PERMISSION : CTL_FAILED;
+        return ctl_fail(r, "%s: %s", path, strerror(errno));
+    }
+    r = dprintf(fd, "# lagan keys, made by laganctl keygen\nsecret %s\n", secret) < 0 ? errno : 0;
+    if (fsync(fd) < 0 && !r && errno != EINVAL) r = errno;
+    if (close(fd) < 0 && !r) r = errno;
+    if (!r) return 0;
+    unlink(path);
+    return ctl_fail(CTL_FAILED, "%s: %s", path, strerror(r));
+}
+
+int
+cmd_keygen(struct ctl *ctl, int argc, char **argv)
+{
+    const struct command *c = commands;
+    struct {
+        bool json, help;
+    } o;
+    char public[CURVE_KEY + 1], secret[CURVE_KEY + 1];
+    json_t *answer;
+    int n, r;
+
+    (void)ctl;
+    while (strcmp(c->words, "keygen")) c++;
+    n = command_args(c, &o, argc, argv);
+    if (n < 0) return n == -2 ? 0 : CTL_USAGE;
+    if (n != 1) return ctl_fail(CTL_USAGE, "usage: laganctl keygen FILE");
+    if (zmq_curve_keypair(public, secret) < 0)
+        return ctl_fail(CTL_FAILED, "this libzmq has no CURVE: %s", zmq_strerror(errno));
+    r = write_secret(argv[0], secret);
+    explicit_bzero(secret, sizeof secret);
+    if (r) return r;
+    if (o.json) {
+        answer = json_pack("{s:s,s:s}", "file", argv[0], "public", public);
+        json_dumpf(answer, stdout, JSON_COMPACT);
+        putchar('\n');
+        json_decref(answer);
+        return 0;
+    }
+    printf("%s has a new secret; its public key is\n\n  %s\n\n"
+           "If it is lagand's (api.keys), each client's file gets    server %s\n"
+           "If it is a client's (--keys), lagand's api.keys gets     client %s NAME\n",
+           argv[0], public, public, public);
+    return 0;
+}
