@@ -356,6 +356,29 @@ cmd_restart(struct ctl *ctl, int argc, char **argv)
     return steer(ctl, "restart", "restarting", argc, argv);
 }
 
+static int
+tell(struct ctl *ctl, const char *words, const char *says, int argc, char **argv)
+{
+    json_t *done;
+    int r = ask(ctl, words, argc, argv, 0, NULL, /* privileged= */ true, &done);
+
+    if (done) puts(says);
+    json_decref(done);
+    return r;
+}
+
+static int
+cmd_reload(struct ctl *ctl, int argc, char **argv)
+{
+    return tell(ctl, "reload", "replacing the workers, one after the other", argc, argv);
+}
+
+static int
+cmd_reexec(struct ctl *ctl, int argc, char **argv)
+{
+    return tell(ctl, "daemon reexec", "lagand begins again; requests and memory stay", argc, argv);
+}
+
 /* ---- text */
 
 struct text_opts {
@@ -497,6 +520,14 @@ const struct command commands[] = {
       "  laganctl drain w0\n", NULL, cmd_drain, .alone = false },
     { "restart", "WORKER", "let a worker finish, then start it anew",
       "  laganctl restart w0\n", NULL, cmd_restart, .alone = false },
+    { "reload", "", "replace every worker, one after the other, by the program that lies there now",
+      "  laganctl reload\n\n"
+      "Requests pause and go on with the successor; nothing ends. Weights and KV stay where they are.\n",
+      NULL, cmd_reload, .alone = false },
+    { "daemon reexec", "", "let lagand begin again: a newer program, or a changed configuration",
+      "  laganctl daemon reexec\n\n"
+      "Clients of liblagan connect again by themselves and their requests go on. Weights and KV stay.\n",
+      NULL, cmd_reexec, .alone = false },
     { "tune", "[WORKER]", "measure a GPU worker's matmuls and keep the fastest",
       "  laganctl tune\n"
       "  laganctl tune w1 --json > tuned.json\n\n"

@@ -2,6 +2,7 @@
 #include "daemon/arenas.h"
 
 #include "base/clock.h"
+#include "daemon/store.h"
 
 #include <errno.h>
 #include <string.h>
@@ -13,38 +14,73 @@ static const nsec STRIKE_TIME = 60 * NSEC_S;
 void
 arenas_drop(struct arenas *a, const char *name)
 {
+    char stored[STORE_NAME];
+
     for (uint32_t i = 0; i < a->n;) {
-        if (name && strcmp(a->at[i].note.name, name)) {
+        const struct hand_note *note = &a->at[i].note;
+
+        if (name && strcmp(note->name, name)) {
             i++;
             continue;
         }
+        if ((note->flags & HAND_COMPLETE) && store_arena_name(stored, a->worker, note) == 0)
+            store_drop(stored);
         close(a->at[i].fd);
         a->at[i] = a->at[--a->n];
     }
+}
+
+void
+arenas_drop_kv(struct arenas *a)
+{
+    arenas_drop(a, "kv");
+    arenas_drop(a, "manifest");
+    arenas_drop(a, "host");
+}
+
+void
+arenas_close(struct arenas *a)
+{
+    while (a->n) close(a->at[--a->n].fd);
+}
+
+/* A device's memory has no size that fstat knows; a file's must be what the note says. */
+int
+arenas_keep(struct arenas *a, const struct hand_note *note, int fd, struct err *e)
+{
+    struct stat st;
+
+    if (fstat(fd, &st) == 0 && S_ISREG(st.st_mode) && (uint64_t)st.st_size < note->bytes)
+        return err_set(e, -EBADMSG, "hand: arena %s has %llu bytes, not %llu", note->name,
+                       (unsigned long long)st.st_size, (unsigned long long)note->bytes);
+    arenas_drop(a, note->name);
+    if (a->n == MAX_ARENAS) return err_set(e, -EBADMSG, "hand: more than %d arenas", MAX_ARENAS);
+    a->at[a->n].note = *note;
+    a->at[a->n].note.flags &= HAND_COMPLETE;
+    a->at[a->n++].fd = fd;
+    return 0;
 }
 
 int
 arenas_take(struct arenas *a, int sock, struct err *e)
 {
     for (;;) {
+        char stored[STORE_NAME];
         struct hand_note note;
-        struct stat st;
         int fd, r = hand_take(sock, &note, &fd, e);
 
         if (r <= 0) return r;
-        /* A device's memory has no size that fstat knows; a file's must be what the note says. */
-        if (fstat(fd, &st) == 0 && S_ISREG(st.st_mode) && (uint64_t)st.st_size < note.bytes) {
+        if (a->n_taken++ == MAX_HANDED) {
             close(fd);
-            return err_set(e, -EBADMSG, "hand: arena %s has %llu bytes, not %llu", note.name,
-                           (unsigned long long)st.st_size, (unsigned long long)note.bytes);
+            return err_set(e, -EBADMSG, "hand: more than %d messages", MAX_HANDED);
         }
-        arenas_drop(a, note.name);
-        if (a->n == MAX_ARENAS) {
+        r = arenas_keep(a, &note, fd, e);
+        if (r < 0) {
             close(fd);
-            return err_set(e, -EBADMSG, "hand: more than %d arenas", MAX_ARENAS);
+            return r;
         }
-        note.flags &= HAND_COMPLETE;
-        a->at[a->n++] = (struct kept_arena){ note, fd };
+        if ((note.flags & HAND_COMPLETE) && store_arena_name(stored, a->worker, &note) == 0)
+            store_put(stored, fd);
     }
 }
 
@@ -61,6 +97,7 @@ arenas_give(struct arenas *a, int sock, nsec now, struct err *e)
         TRY(hand_give(sock, &note, a->at[i].fd, e));
         n++;
     }
+    a->n_taken = 0;
     a->adopted = n > 0;
     a->adopted_at = now;
     return n;
@@ -75,10 +112,6 @@ arenas_after_death(struct arenas *a, const struct death *d, nsec now)
         a->strikes = soon ? a->strikes + 1 : 1;
         a->doubtful = true;
     }
-    if (!d->adopt_kv || a->strikes >= 2) {
-        arenas_drop(a, "kv");
-        arenas_drop(a, "manifest");
-        arenas_drop(a, "host");
-    }
+    if (!d->adopt_kv || a->strikes >= 2) arenas_drop_kv(a);
     if (a->strikes >= 3 || d->cause == DEATH_LOST) arenas_drop(a, NULL);
 }

@@ -7,26 +7,33 @@
 #include "daemon/supervisor.h"
 #include "ipc/hand.h"
 
-enum { MAX_ARENAS = 16 };
+enum { MAX_ARENAS = 16, MAX_HANDED = 64 };
 
 struct arenas {
+    uint32_t worker; /* whose: a part of their names in the fd store */
     uint32_t n;
     struct kept_arena {
         struct hand_note note;
         int fd;
     } at[MAX_ARENAS];
-    bool adopted; /* the present worker was given some */
+    uint32_t n_taken; /* messages of the present worker */
+    bool adopted;     /* it was given some */
     nsec adopted_at;
     uint32_t strikes; /* faults of its own, each within a minute of an adoption */
     bool doubtful;    /* somebody wild may have written to them: HAND_VERIFY */
 };
 
+/* Take one that a former lagand kept, from its fd store: fd is ours. -EBADMSG: it is not what its note
+ * says, and stays the caller's. */
+int arenas_keep(struct arenas *a, const struct hand_note *note, int fd, struct err *e) MUST_USE;
 /* Take all that the worker has sent up by now. 0; -EPIPE: it has closed; -EBADMSG. */
 int arenas_take(struct arenas *a, int sock, struct err *e) MUST_USE;
 /* Send all that are whole to the next worker; it finds them when it looks. How many. */
 int arenas_give(struct arenas *a, int sock, nsec now, struct err *e) MUST_USE;
 /* A worker has died: what may its successor have? DECISIONS 1. */
 void arenas_after_death(struct arenas *a, const struct death *d, nsec now);
-void arenas_drop(struct arenas *a, const char *name); /* NULL: all */
+void arenas_drop(struct arenas *a, const char *name); /* out of the store too; NULL: all */
+void arenas_drop_kv(struct arenas *a);                /* with what belongs to it */
+void arenas_close(struct arenas *a); /* what is in the store is found there again */
 
 #endif

@@ -10,6 +10,8 @@
 #include "daemon/control.h"
 #include "daemon/deliver.h"
 #include "daemon/frontend.h"
+#include "daemon/roll.h"
+#include "daemon/serve.h"
 #include "daemon/worker.h"
 
 #include <errno.h>
@@ -363,6 +365,21 @@ cmd_restart(struct ask *a)
     steer(a, EV_AGAIN);
 }
 
+static void
+cmd_reload(struct ask *a)
+{
+    roll_start(a->d);
+    nothing_to_say(a);
+}
+
+/* Answered first: the connection does not outlive it. */
+static void
+cmd_reexec(struct ask *a)
+{
+    nothing_to_say(a);
+    serve_begin_again(a->d);
+}
+
 /* The worker answers, over its control channel. */
 static void
 ask_worker(struct ask *a, struct worker *w, const char *verb)
@@ -511,6 +528,8 @@ static const struct command {
     { "cancel", DOOR_API, cmd_cancel }, /* its own; at the other door any */
     { "drain", DOOR_CTL, cmd_drain },
     { "restart", DOOR_CTL, cmd_restart },
+    { "reload", DOOR_CTL, cmd_reload },
+    { "daemon reexec", DOOR_CTL, cmd_reexec },
     { "loglevel", DOOR_CTL, cmd_loglevel },
     { "tune", DOOR_CTL, cmd_tune },
     { "tune status", DOOR_CTL, cmd_tune_status },

@@ -13,6 +13,7 @@
 #include "base/clock.h"
 #include "daemon/blame.h"
 #include "daemon/ledger.h"
+#include "daemon/mirror.h"
 #include "daemon/options.h"
 #include "daemon/runtime.h"
 #include "include/lagan_wire.h"
@@ -49,6 +50,10 @@ struct daemon {
     struct model_facts facts[MAX_MODELS];
     char worker_path[1024];
 
+    struct mirror mirror; /* recall.c's */
+    uint64_t mirror_most; /* it is written anew when it is longer */
+    bool mirror_void;     /* it did not fit */
+    req_id noted_id;      /* rows up to that were looked at */
     struct poisons poisons;
     uint32_t n_suspects; /* rows that are to run alone */
 
@@ -58,6 +63,9 @@ struct daemon {
     bool announced; /* READY=1 has been said */
     bool was_ready; /* a worker has served in this life */
     bool draining, leaving;
+    bool begin_again;      /* become the program that lies there now */
+    uint32_t rolling;      /* 1 + the worker that is being replaced; 0: no round is under way */
+    uint64_t rolled_epoch; /* of the one before it */
     nsec drain_until;
     int exit_code;
     msgpack_sbuffer out; /* the message being made */

@@ -5,6 +5,7 @@
 #include "base/log.h"
 #include "daemon/admission.h"
 #include "daemon/frontend.h"
+#include "daemon/recall.h"
 #include "daemon/relay.h"
 #include "ipc/msg.h"
 
@@ -356,6 +357,7 @@ end_with(struct daemon *d, struct row *r, uint16_t reason, const char *fmt, va_l
     r->ended = d->now;
     vsnprintf(r->why, sizeof r->why, fmt, ap);
     row_move(d->ledger, r, ROW_ENDED);
+    recall_end(d, r);
     if (reason == LAGAN_E_WORKER_LOST || reason == LAGAN_E_SLOW_READER) {
         log_info("request %llu: ended with %s: %s", (unsigned long long)r->id,
                  msg_reason(reason, NULL), r->why);

@@ -203,6 +203,8 @@ close_door(struct daemon *d, enum front_door door)
     if (f->socket[door]) zmq_socket_monitor(f->socket[door], NULL, 0);
     if (f->monitor[door]) zmq_close(f->monitor[door]);
     if (!f->socket[door]) return;
+    /* Its last answer is to the one who told it to begin again. */
+    if (d->begin_again) set(f->socket[door], ZMQ_LINGER, 200);
     zmq_close(f->socket[door]);
     if (!doors[door].name) return;
     /* ZeroMQ unlinks behind our back, when it gets to it; then it is there no more. */

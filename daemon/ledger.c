@@ -21,6 +21,7 @@ struct ledger {
     req_id last_id;
     struct map *by_rid;  /* (client, rid) -> row */
     struct map *by_name; /* (session, rid) and (session, key) -> row */
+    struct map *by_id;
 };
 
 int
@@ -82,7 +83,8 @@ ledger_new(uint32_t capacity, uint64_t seed)
     l->row = calloc(capacity, sizeof *l->row);
     l->by_rid = map_new(capacity);
     l->by_name = map_new(2 * capacity);
-    return l->row && l->by_rid && l->by_name ? TAKE(l) : NULL;
+    l->by_id = map_new(capacity);
+    return l->row && l->by_rid && l->by_name && l->by_id ? TAKE(l) : NULL;
 }
 
 static void
@@ -106,6 +108,7 @@ ledger_free(struct ledger *l)
     for (uint32_t i = 0; l->row && i < l->n_ever; i++) empty(&l->row[i]);
     map_free(l->by_rid);
     map_free(l->by_name);
+    map_free(l->by_id);
     free(l->row);
     free(l);
     return NULL;
@@ -254,6 +257,7 @@ static void
 forget(struct ledger *l, struct row *r)
 {
     unname(l, r);
+    check(map_take(l->by_id, r->id) == r->index);
     empty(r);
     r->state = ROW_FREE;
     r->next = l->free;
@@ -338,44 +342,73 @@ place(struct ledger *l)
     return &l->row[i];
 }
 
-int
-ledger_take(struct ledger *l, uint32_t client, uint64_t rid, struct rec_submit *submit,
-            uint32_t submit_bytes, struct row **ret)
+/* A row that waits. NULL: all places are taken. */
+static struct row *
+add(struct ledger *l, req_id id, uint64_t rid, struct rec_submit *submit, uint32_t submit_bytes)
 {
-    struct row *r;
+    struct row *r = place(l);
     uint32_t gen;
 
-    if (ledger_find(l, client, rid)) return -EEXIST;
-    r = place(l);
-    if (!r) return -ENOSPC;
+    if (!r) return NULL;
     gen = r->gen + 1;
     *r = (struct row){
         .state = ROW_QUEUED,
         .index = (uint32_t)(r - l->row),
         .gen = gen ? gen : 1,
-        .id = ++l->last_id,
+        .id = id,
         .rid = rid,
-        .client = client,
-        .attached = true,
+        .client = UINT32_MAX,
         .deadline = NSEC_NEVER,
         .submit = submit,
         .submit_bytes = submit_bytes,
         .prompt_cost = ledger_prompt_cost(submit),
     };
-    if (map_put(l->by_rid, key_of(l, client, rid), r->index) < 0) {
-        r->state = ROW_FREE;
-        r->next = l->free;
-        l->free = r->index;
-        return -ENOSPC;
-    }
     r->cost = r->prompt_cost + submit->max_tokens;
     submit->row = r->index;
     submit->gen = r->gen;
     submit->id = r->id;
+    check(map_put(l->by_id, id, r->index) == 0);
+    l->last_id = MAX(l->last_id, id);
     l->n++;
     enqueue(l, r);
+    return r;
+}
+
+int
+ledger_take(struct ledger *l, uint32_t client, uint64_t rid, struct rec_submit *submit,
+            uint32_t submit_bytes, struct row **ret)
+{
+    struct row *r;
+
+    if (ledger_find(l, client, rid)) return -EEXIST;
+    r = add(l, l->last_id + 1, rid, submit, submit_bytes);
+    if (!r) return -ENOSPC;
+    r->client = client;
+    r->attached = true;
+    check(map_put(l->by_rid, key_of(l, client, rid), r->index) == 0);
     *ret = r;
     return 0;
+}
+
+int
+ledger_recall(struct ledger *l, req_id id, uint64_t rid, struct rec_submit *submit,
+              uint32_t submit_bytes, struct row **ret)
+{
+    if (ledger_find_id(l, id)) return -EEXIST;
+    *ret = add(l, id, rid, submit, submit_bytes);
+    return *ret ? 0 : -ENOSPC;
+}
+
+void
+ledger_skip_ids(struct ledger *l, req_id last)
+{
+    l->last_id = MAX(l->last_id, last);
+}
+
+req_id
+ledger_last_id(const struct ledger *l)
+{
+    return l->last_id;
 }
 
 void
@@ -422,6 +455,9 @@ shrink(struct row *r)
     struct rec_submit *head = realloc(r->submit, sizeof *head);
 
     if (head) r->submit = head;
+    head = r->submit;
+    head->n_prompt = head->n_decoder = head->text_bytes = 0;
+    head->n_eos = head->n_stop_ids = head->n_stop = 0;
     r->submit_bytes = sizeof *head;
 }
 
@@ -466,16 +502,23 @@ ledger_find(struct ledger *l, uint32_t client, uint64_t rid)
 struct row *
 ledger_find_id(struct ledger *l, req_id id)
 {
-    for (uint32_t i = 0; i < l->n_ever; i++) {
-        if (l->row[i].state != ROW_FREE && l->row[i].id == id) return &l->row[i];
-    }
-    return NULL;
+    uint32_t i = map_find(l->by_id, id);
+
+    return i == MAP_NONE ? NULL : &l->row[i];
 }
 
 struct row *
 ledger_next_queued(struct ledger *l, const struct row *after)
 {
     uint32_t i = after ? after->next : l->queue.first;
+
+    return i == ROW_NONE ? NULL : &l->row[i];
+}
+
+struct row *
+ledger_last_queued(struct ledger *l, const struct row *before)
+{
+    uint32_t i = before ? before->prev : l->queue.last;
 
     return i == ROW_NONE ? NULL : &l->row[i];
 }
@@ -560,7 +603,8 @@ row_record(const struct row *r, uint32_t at, void *to, uint32_t n)
 void
 ledger_check(const struct ledger *l)
 {
-    uint32_t n = 0, attached = 0, names = 0, queued = 0, in_queue = 0, kept = 0, in_kept = 0;
+    uint32_t n = 0, all = 0, attached = 0, names = 0, queued = 0, in_queue = 0, kept = 0,
+             in_kept = 0;
     uint64_t tokens = 0, bytes = 0;
 
     for (uint32_t i = 0; i < l->n_ever; i++) {
@@ -568,9 +612,11 @@ ledger_check(const struct ledger *l)
 
         if (r->state == ROW_FREE) continue;
         n += !r->kept;
+        all++;
+        check(map_find(l->by_id, r->id) == i);
         check(r->index == i && r->submit);
         attached += r->attached;
-        names += r->named ? 1 + (r->n_key > 0) : 0;
+        names += r->named ? 1u + (r->n_key > 0) : 0;
         check(!r->attached || map_find(l->by_rid, key_of(l, r->client, r->rid)) == i);
         check(!r->named || map_find(l->by_name, rid_name(l, &r->session, r->rid)) == i);
         check(!r->kept || (r->state == ROW_ENDED && r->named && !r->attached && !r->held));
@@ -588,7 +634,8 @@ ledger_check(const struct ledger *l)
         check(next == ROW_NONE || l->row[i].id < l->row[next].id);
     }
     for (uint32_t i = l->kept.first; i != ROW_NONE; i = l->row[i].next) in_kept++;
-    check(n == l->n && attached == map_n(l->by_rid) && names == map_n(l->by_name));
+    check(n == l->n && all == map_n(l->by_id) && attached == map_n(l->by_rid) &&
+          names == map_n(l->by_name));
     check(queued == l->queue.n && in_queue == queued && tokens == l->queued_tokens);
     check(kept == l->kept.n && in_kept == kept && bytes == l->kept_bytes);
 }

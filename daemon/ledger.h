@@ -56,6 +56,7 @@ struct row {
     bool attached;   /* `client` is to hear of it; not: it has heard all, or is gone */
     bool named;      /* it has a session, and is found by its names */
     bool kept;       /* ended and heard: only its names lead to it */
+    bool noted;      /* it is in the mirror */
     bool held;       /* a worker may still speak of it */
     bool due;        /* in deliver.c's list */
     bool blocked;    /* its client's queue in ZeroMQ is full: tried again by time */
@@ -82,7 +83,7 @@ struct row {
     uint32_t user;
     uint64_t bytes; /* it may come to take */
 
-    struct rec_submit *submit; /* the record with its tails, submit_bytes long */
+    struct rec_submit *submit; /* the record with its tails, submit_bytes long; n_done is 0 in it */
     uint32_t submit_bytes;
 
     uint32_t n_said, n_text_said; /* tokens and text bytes the worker has sent */
@@ -121,6 +122,11 @@ uint32_t ledger_capacity(const struct ledger *l);
  * success. */
 int ledger_take(struct ledger *l, uint32_t client, uint64_t rid, struct rec_submit *submit,
                 uint32_t submit_bytes, struct row **ret) MUST_USE;
+/* One that a former lagand took, under its old id: waiting, attached to nobody. -EEXIST, -ENOSPC. */
+int ledger_recall(struct ledger *l, req_id id, uint64_t rid, struct rec_submit *submit,
+                  uint32_t submit_bytes, struct row **ret) MUST_USE;
+req_id ledger_last_id(const struct ledger *l);
+void ledger_skip_ids(struct ledger *l, req_id last); /* up to there they are used */
 /* Name a row just taken. key: NULL and 0 without. -EEXIST: the session has an open row with that rid,
  * or any row with that key; look first. A kept row with that rid loses its names. */
 int ledger_name(struct ledger *l, struct row *r, const struct session_id *session, const char *key,
@@ -144,9 +150,11 @@ void ledger_expire(struct ledger *l, nsec now); /* kept rows that are too old, o
 struct row *ledger_row(struct ledger *l, uint32_t index); /* NULL: out of range, or free */
 /* Of rows that are attached. NULL: there is none. */
 struct row *ledger_find(struct ledger *l, uint32_t client, uint64_t rid);
-struct row *ledger_find_id(struct ledger *l, req_id id); /* NULL; looks at all */
+struct row *ledger_find_id(struct ledger *l, req_id id); /* NULL */
 /* The first queued row at or after one: ROW_NONE begins. NULL: no more. */
 struct row *ledger_next_queued(struct ledger *l, const struct row *after);
+
+struct row *ledger_last_queued(struct ledger *l, const struct row *before); /* backwards */
 
 void row_move(struct ledger *l, struct row *r, enum row_state to);
 uint32_t row_n_tokens(const struct row *r);

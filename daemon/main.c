@@ -116,7 +116,7 @@ main(int argc, char **argv)
         return 0;
     }
     log_level_set(levels[config.o.log_level]);
-    r = serve(&config, &e);
+    r = serve(&config, argv, &e);
     if (r < 0) log_err("%s", e.text);
     return exit_code(r);
 }

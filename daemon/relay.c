@@ -10,6 +10,7 @@
 #include "daemon/admission.h"
 #include "daemon/blame.h"
 #include "daemon/deliver.h"
+#include "daemon/recall.h"
 #include "ipc/msg.h"
 #include "route/route.h"
 
@@ -179,6 +180,7 @@ relay_dispatch(struct daemon *d)
         if (w->n_cancels_due) send_cancels(w);
         if (w->sending != ROW_NONE) send_pieces(w, ledger_row(d->ledger, w->sending));
     }
+    recall_new(d);
     if (!ledger_n_queued(d->ledger)) return;
     fill_routes(d, table);
     if (d->n_suspects) dispatch_suspects(d, table);
@@ -271,6 +273,7 @@ outlive(struct worker *w, struct row *r, const struct death *death, const struct
         row_end(d, r, LAGAN_FINISH_LENGTH, "%s", msg_reason_sentence(LAGAN_FINISH_LENGTH));
     } else {
         send_back(d, r);
+        recall_state(d, r);
     }
 }
 

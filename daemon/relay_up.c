@@ -6,6 +6,7 @@
 #include "base/failpoint.h"
 #include "daemon/calls.h"
 #include "daemon/deliver.h"
+#include "daemon/recall.h"
 #include "daemon/relay.h"
 #include "ipc/msg.h"
 #include "ipc/records.h"
@@ -98,9 +99,11 @@ keep_out(struct worker *w, struct row *r, const struct rec_out *o, const char *t
         return 0;
     }
     if (r->state == ROW_DISPATCHED) row_move(w->d->ledger, r, ROW_STREAMING);
+    recall_tokens(w->d, r, o->n_tokens, o->text_bytes);
     if (blame_past(r)) {
         w->alone = ROW_NONE;
         w->d->n_suspects--;
+        recall_state(w->d, r);
     }
     row_due(w->d, r);
     return 0;

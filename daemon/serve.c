@@ -16,7 +16,9 @@
 #include "daemon/deliver.h"
 #include "daemon/frontend.h"
 #include "daemon/relay.h"
+#include "daemon/roll.h"
 #include "daemon/spawn.h"
+#include "daemon/succeed.h"
 #include "daemon/worker.h"
 
 #include <errno.h>
@@ -30,7 +32,9 @@
 #include <zmq.h>
 
 static const nsec TICK = 250 * NSEC_MS;
-static const nsec LATE = NSEC_S; /* a tick so late means that we stood still */
+static const nsec NSEC_DAY = 86400 * NSEC_S;
+static const nsec STOP_TIME = 15 * NSEC_S; /* workers have, to end after the last request */
+static const nsec LATE = NSEC_S;           /* a tick so late means that we stood still */
 enum { LEDGER_ROWS = 8192, EXIT_UNAVAILABLE = 69, EXIT_CONFIG = 78 };
 
 struct clockwork {
@@ -92,10 +96,31 @@ on_signal(sd_event_source *s, const struct signalfd_siginfo *si, void *arg)
     }
     log_info("signal %u: stopping, %u open requests have %.0f s to finish", si->ssi_signo,
              ledger_n(d->ledger), (double)d->config->o.shutdown_timeout / NSEC_S);
-    sd_notify(0, "STOPPING=1\nSTATUS=stopping");
+    sd_notifyf(
+        0, "STOPPING=1\nSTATUS=stopping\nEXTEND_TIMEOUT_USEC=%llu",
+        (unsigned long long)((MIN(d->config->o.shutdown_timeout, NSEC_DAY) + STOP_TIME) / NSEC_US));
     d->draining = true;
     d->drain_until = clock_after(d->now, d->config->o.shutdown_timeout);
     return 0;
+}
+
+static int
+on_hangup(sd_event_source *s, const struct signalfd_siginfo *si, void *arg)
+{
+    (void)s;
+    (void)si;
+    roll_start(arg);
+    return 0;
+}
+
+void
+serve_begin_again(struct daemon *d)
+{
+    log_info("beginning again: %u requests and the workers' memory are handed on",
+             ledger_n(d->ledger));
+    roll_say_reloading();
+    d->begin_again = true;
+    sd_event_exit(d->event, 0);
 }
 
 /* ---- what systemd is told */
@@ -239,6 +264,7 @@ turn(struct daemon *d)
     /* Sending may have made ZeroMQ take something in, without another edge on its descriptor. */
     more |= front_pump(d);
     if (d->draining) go_on_leaving(d);
+    roll_turn(d);
     return more;
 }
 
@@ -295,12 +321,14 @@ open_event(struct daemon *d, struct err *e)
     sigemptyset(&mask);
     sigaddset(&mask, SIGTERM);
     sigaddset(&mask, SIGINT);
+    sigaddset(&mask, SIGHUP);
     sigaddset(&mask, SIGCHLD);
     sigprocmask(SIG_BLOCK, &mask, NULL);
     signal(SIGPIPE, SIG_IGN);
     r = sd_event_new(&d->event);
     if (r >= 0) r = sd_event_add_signal(d->event, NULL, SIGTERM, on_signal, d);
     if (r >= 0) r = sd_event_add_signal(d->event, NULL, SIGINT, on_signal, d);
+    if (r >= 0) r = sd_event_add_signal(d->event, NULL, SIGHUP, on_hangup, d);
     /* systemd's watchdog is fed by the loop itself, at half its period. */
     if (r >= 0) r = sd_event_set_watchdog(d->event, true);
     return r < 0 ? err_set(e, r, "event loop: %s", strerror(-r)) : 0;
@@ -337,6 +365,7 @@ open_daemon(struct daemon *d, struct err *e)
             d->n_workers++;
         }
     }
+    succeed_take(d);
     return 0;
 }
 
@@ -348,15 +377,17 @@ close_daemon(struct daemon *d)
     if (d->zmq) zmq_ctx_term(d->zmq); /* its sockets have no linger: at once */
     d->sessions = sessions_free(d->sessions);
     d->ledger = ledger_free(d->ledger);
+    mirror_close(&d->mirror);
     d->calls = calls_free(d->calls);
     d->event = sd_event_unref(d->event);
     msgpack_sbuffer_destroy(&d->out);
 }
 
 int
-serve(struct config *c, struct err *e)
+serve(struct config *c, char **argv, struct err *e)
 {
     static struct daemon d;
+    struct heirlooms *heirlooms = NULL;
     int r;
 
     d.config = c;
@@ -370,7 +401,9 @@ serve(struct config *c, struct err *e)
         r = loop(&d);
         if (r < 0) err_set(e, r, "event loop: %s", strerror(-r));
     }
+    if (r == 0 && d.begin_again) heirlooms = succeed_prepare(&d);
     close_daemon(&d);
     runtime_close(&d.runtime);
+    if (heirlooms) return succeed_exec(heirlooms, argv, e);
     return r < 0 ? r : d.exit_code;
 }

@@ -8,8 +8,10 @@
 #include "daemon/supervisor.h"
 
 /* Serve until told to stop. The exit code (CONTRACT 4); failures before serving are in *e with a
- * negative errno. */
-int serve(struct config *c, struct err *e) MUST_USE;
+ * negative errno. argv: what we become again when we are to begin again. */
+int serve(struct config *c, char **argv, struct err *e) MUST_USE;
+/* Hand everything to the program that lies there now, and be it. */
+void serve_begin_again(struct daemon *d);
 
 /* A worker's state has changed: readiness, status line, requests that nobody can take any more. */
 void serve_worker_moved(struct daemon *d, struct worker *w, enum super_state from,

@@ -302,16 +302,16 @@ typedef enum super_state action(struct super *s);
 
 /* clang-format off */
 static action *const table[SUPER_N_STATES][EV_N] = {
-/*                    START      STOP     AGAIN        READY  EXIT     TIMER  BROKEN */
-[SUPER_DOWN]     = {  spawn,     NULL,    spawn,       NULL,  NULL,    NULL,  NULL  },
-[SUPER_LOADING]  = {  NULL,      term,    term_again,  serve, mourn,   kill9, kill9 },
-[SUPER_READY]    = {  NULL,      drain,   drain_again, NULL,  mourn,   NULL,  kill9 },
-[SUPER_DRAINING] = {  once_more, no_more, once_more,   NULL,  reap,    term,  kill9 },
-[SUPER_STOPPING] = {  once_more, no_more, once_more,   NULL,  reap,    kill9, kill9 },
-[SUPER_DYING]    = {  once_more, no_more, once_more,   NULL,  reap,    lose,  NULL  },
-[SUPER_LOST]     = {  NULL,      NULL,    NULL,        NULL,  give_up, NULL,  NULL  },
-[SUPER_BACKOFF]  = {  spawn,     rest,    revive,      NULL,  NULL,    spawn, NULL  },
-[SUPER_FAILED]   = {  revive,    rest,    revive,      NULL,  NULL,    NULL,  NULL  },
+/*                    START      STOP     AGAIN        REPLACE     READY  EXIT     TIMER  BROKEN */
+[SUPER_DOWN]     = {  spawn,     NULL,    spawn,       NULL,       NULL,  NULL,    NULL,  NULL  },
+[SUPER_LOADING]  = {  NULL,      term,    term_again,  term_again, serve, mourn,   kill9, kill9 },
+[SUPER_READY]    = {  NULL,      drain,   drain_again, term_again, NULL,  mourn,   NULL,  kill9 },
+[SUPER_DRAINING] = {  once_more, no_more, once_more,   NULL,       NULL,  reap,    term,  kill9 },
+[SUPER_STOPPING] = {  once_more, no_more, once_more,   NULL,       NULL,  reap,    kill9, kill9 },
+[SUPER_DYING]    = {  once_more, no_more, once_more,   NULL,       NULL,  reap,    lose,  NULL  },
+[SUPER_LOST]     = {  NULL,      NULL,    NULL,        NULL,       NULL,  give_up, NULL,  NULL  },
+[SUPER_BACKOFF]  = {  spawn,     rest,    revive,      revive,     NULL,  NULL,    spawn, NULL  },
+[SUPER_FAILED]   = {  revive,    rest,    revive,      revive,     NULL,  NULL,    NULL,  NULL  },
 };
 /* clang-format on */
 

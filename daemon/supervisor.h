@@ -34,13 +34,14 @@ enum super_state {
 };
 
 enum super_event {
-    EV_START,  /* wanted: at start-up, or by an operator */
-    EV_STOP,   /* not wanted any more: finish what it has */
-    EV_AGAIN,  /* restart: finish, then start anew */
-    EV_READY,  /* the worker says that it serves */
-    EV_EXIT,   /* its pidfd is readable; super_died() first */
-    EV_TIMER,  /* super.timer has come */
-    EV_BROKEN, /* hung or not to be believed; super.suspect says what */
+    EV_START,   /* wanted: at start-up, or by an operator */
+    EV_STOP,    /* not wanted any more: finish what it has */
+    EV_AGAIN,   /* restart: finish, then start anew */
+    EV_REPLACE, /* start anew now: what is open goes on in the next one */
+    EV_READY,   /* the worker says that it serves */
+    EV_EXIT,    /* its pidfd is readable; super_died() first */
+    EV_TIMER,   /* super.timer has come */
+    EV_BROKEN,  /* hung or not to be believed; super.suspect says what */
     EV_N
 };
 

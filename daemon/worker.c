@@ -12,6 +12,7 @@
 #include "daemon/relay.h"
 #include "daemon/serve.h"
 #include "daemon/spawn.h"
+#include "daemon/store.h"
 
 #include <errno.h>
 #include <signal.h>
@@ -20,6 +21,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -210,6 +212,28 @@ release(struct worker *w)
     w->bell_lost = 0;
 }
 
+/* So that a lagand after us can wait for its end, should we not. */
+static void
+note_pid(const struct worker *w)
+{
+    int fd = (int)syscall(SYS_pidfd_open, w->pid, 0);
+    char name[STORE_NAME];
+
+    if (fd < 0) return;
+    snprintf(name, sizeof name, "%s.pid", w->name);
+    store_put(name, fd);
+    close(fd);
+}
+
+static void
+forget_pid(const struct worker *w)
+{
+    char name[STORE_NAME];
+
+    snprintf(name, sizeof name, "%s.pid", w->name);
+    store_drop(name);
+}
+
 /* The worker is reaped: no stray write of it lands any more. Read what is whole, answer the rest. */
 static void
 bury(void *arg, const struct death *d)
@@ -245,6 +269,7 @@ bury(void *arg, const struct death *d)
     FP(bury_drained);
     relay_lost(w, d);
     calls_lost(w);
+    forget_pid(w);
     arenas_after_death(&w->arenas, d, w->d->now);
     release(w);
     if (!wanted) w->restarts++;
@@ -303,6 +328,7 @@ start(struct worker *w, struct err *e)
     w->hand = hand[0];
     if (r < 0) return r;
     w->alive = true;
+    note_pid(w);
     r = watch(w, e);
     if (r < 0) {
         kill(w->pid, SIGKILL);
@@ -393,7 +419,7 @@ worker_make(struct daemon *d, uint32_t index, uint32_t model, struct err *e)
     if (!w) return err_set(e, -ENOMEM, "worker %u", index);
     if (getrandom(&seed, sizeof seed, GRND_NONBLOCK) < 0) seed = (uint64_t)clock_now();
     w->d = d;
-    w->index = index;
+    w->index = w->arenas.worker = index;
     w->model = model;
     w->hand = w->log = -1;
     w->link.d.fd = w->link.w.fd = w->link.bell.fd = -1;
@@ -410,15 +436,27 @@ struct worker *
 worker_free(struct worker *w)
 {
     if (!w) return NULL;
-    if (w->alive) {
-        kill(w->pid, SIGKILL);
-        while (waitpid(w->pid, NULL, 0) < 0 && errno == EINTR) {
-        }
-    }
+    worker_end(w);
     release(w);
-    arenas_drop(&w->arenas, NULL);
+    arenas_close(&w->arenas);
     free(w);
     return NULL;
+}
+
+void
+worker_end(struct worker *w)
+{
+    struct err e;
+
+    if (!w->alive) return;
+    kill(w->pid, SIGKILL);
+    while (waitpid(w->pid, NULL, 0) < 0 && errno == EINTR) {
+    }
+    w->alive = false;
+    forget_pid(w);
+    if (w->super.state != SUPER_LOADING) relay_drain_dead(w);
+    if (arenas_take(&w->arenas, w->hand, &e) == -EBADMSG)
+        tell(w, LOG_LEVEL_WARN, "worker %s: %s, ignoring", w->name, e.text);
 }
 
 void

@@ -62,6 +62,9 @@ struct worker {
 int worker_make(struct daemon *d, uint32_t index, uint32_t model, struct err *e) MUST_USE;
 struct worker *worker_free(struct worker *w);
 
+/* Kill it and hear what it had said; nothing follows from its end. lagand is leaving. */
+void worker_end(struct worker *w);
+
 void worker_event(struct worker *w, enum super_event ev);
 /* It cannot be believed, or does not answer: said in one line, killed. */
 void worker_broken(struct worker *w, enum death_cause cause, const char *fmt, ...)

@@ -152,6 +152,8 @@ enum lagan_reason {
     X("kv stats",      0, "",                    "[{worker, pool, blocks, used, cached, free, bytes}]") \
     X("drain",         1, "worker",              "{requests: how many it still has}; it finishes them and takes no more") \
     X("restart",       1, "worker",              "{requests}; it finishes them and is started anew") \
+    X("reload",        1, "",                    "{}; every worker is replaced, one after the other; requests go on") \
+    X("daemon reexec", 1, "",                    "{}; lagand becomes the program that lies there now; requests and memory stay") \
     X("tune",          1, "worker, if there are several", "{total: matmuls to measure}; begins, or goes on: they are measured while there is no request") \
     X("tune status",   1, "worker, from: rows it has", "{done, total, running, why, rows: [{n, k, rows, first_us, best_us, tried}] from there on, 64 at most}")
 /* clang-format on */

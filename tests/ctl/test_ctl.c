@@ -411,7 +411,7 @@ help_names_every_command_option_and_exit_code(void **state)
                                             "status",        "workers list", "cancel",
                                             "requests list", "kv stats",     "drain",
                                             "restart",       "config show",  "config check",
-                                            "tune" };
+                                            "tune",          "reload",       "daemon reexec" };
     size_t i;
 
     (void)state;

@@ -6,18 +6,35 @@
 #include "ipc/msg.h"
 #include "tests/test.h"
 
+#include <pthread.h>
 #include <sys/types.h>
+
+enum { RIG_STORE = 64 };
 
 struct rig {
     char dir[64], run[80], model[160], log[96]; /* everything lies below dir */
     pid_t pid;
-    int notify;      /* the socket that lagand takes for systemd's */
-    char told[8192]; /* what has come there, one datagram a line */
+    int notify; /* the socket that lagand takes for systemd's; a thread reads it */
+    pthread_t systemd;
+    pthread_mutex_t lock; /* of what follows */
+    char told[8192];      /* what has come there, one datagram a line */
+    struct rig_fd {       /* the fd store */
+        int fd;
+        char name[200];
+    } store[RIG_STORE];
+    uint32_t n_store;
     void *zmq;
 };
 
 /* lagand with a worker of that mode (fake_worker.c); args: up to a NULL, or NULL. Not waited for. */
 void rig_start(struct rig *r, const char *mode, const char *const *args);
+/* kill -9, and start again as systemd would: with what is in the store, once its workers are gone. */
+void rig_crash(struct rig *r, const char *mode, const char *const *args);
+void rig_forget(struct rig *r, const char *name); /* out of the store */
+void rig_keep(struct rig *r, const char *name);   /* an empty memfd into it */
+void rig_untold(struct rig *r);                   /* what has been told so far is not asked for */
+/* How many descriptors in the store begin with that. */
+uint32_t rig_stored(struct rig *r, const char *name);
 void rig_ready(struct rig *r);                          /* wait for READY=1 */
 bool rig_told(struct rig *r, const char *word, int ms); /* has a datagram said that by then? */
 bool rig_logged(struct rig *r, const char *words, int ms);

@@ -110,6 +110,25 @@ more_arenas_than_there_are_names_for_are_refused(void **state)
 }
 
 static void
+a_worker_that_never_stops_handing_up_is_refused(void **state)
+{
+    struct arenas a = { 0 };
+    int up[2], down[2], n = 0;
+
+    (void)state;
+    pair(up);
+    pair(down);
+    do send_arena(up[1], "kv", 4096, 4096, HAND_COMPLETE);
+    while (arenas_take(&a, up[0], NULL) == 0 && n++ < 1000);
+    assert_int_equal(n, MAX_HANDED);
+    assert_int_equal(arenas_give(&a, down[0], 0, NULL), 1); /* its successor may begin anew */
+    send_arena(up[1], "kv", 4096, 4096, HAND_COMPLETE);
+    assert_int_equal(arenas_take(&a, up[0], NULL), 0);
+    arenas_drop(&a, NULL);
+    close(up[0]), close(up[1]), close(down[0]), close(down[1]);
+}
+
+static void
 kv_goes_with_a_worker_that_may_have_spoilt_it_and_all_after_three_strikes(void **state)
 {
     struct arenas a = { 0 };
@@ -191,6 +210,7 @@ main(void)
         cmocka_unit_test(what_one_worker_hands_up_the_next_one_gets),
         cmocka_unit_test(a_name_given_again_replaces_the_old_arena),
         cmocka_unit_test(an_arena_smaller_than_it_says_is_refused),
+        cmocka_unit_test(a_worker_that_never_stops_handing_up_is_refused),
         cmocka_unit_test(more_arenas_than_there_are_names_for_are_refused),
         cmocka_unit_test(kv_goes_with_a_worker_that_may_have_spoilt_it_and_all_after_three_strikes),
         cmocka_unit_test(kv_goes_after_two_faults_soon_after_adoption_and_not_after_two_far_apart),

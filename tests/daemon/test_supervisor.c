@@ -74,25 +74,25 @@ every_state_meets_every_event(void **state)
     enum { SAME = -1 };
     /* clang-format off */
     static const struct cell { int to; char asks; } want[SUPER_N_STATES][EV_N] = {
-    /* START              STOP                 AGAIN                READY               EXIT               TIMER                BROKEN */
+    /* START              STOP                 AGAIN                REPLACE              READY               EXIT               TIMER                BROKEN */
     [SUPER_DOWN] =
-    { {SUPER_LOADING,'s'},{SAME,0},            {SUPER_LOADING,'s'}, {SAME,0},           {SAME,0},          {SAME,0},            {SAME,0} },
+    { {SUPER_LOADING,'s'},{SAME,0},            {SUPER_LOADING,'s'}, {SAME,0},            {SAME,0},           {SAME,0},          {SAME,0},            {SAME,0} },
     [SUPER_LOADING] =
-    { {SAME,0},           {SUPER_STOPPING,'t'},{SUPER_STOPPING,'t'},{SUPER_READY,0},    {SUPER_LOADING,'b'},{SUPER_DYING,'k'},  {SUPER_DYING,'k'} },
+    { {SAME,0},           {SUPER_STOPPING,'t'},{SUPER_STOPPING,'t'},{SUPER_STOPPING,'t'},{SUPER_READY,0},    {SUPER_LOADING,'b'},{SUPER_DYING,'k'},  {SUPER_DYING,'k'} },
     [SUPER_READY] =
-    { {SAME,0},           {SUPER_DRAINING,'d'},{SUPER_DRAINING,'d'},{SAME,0},           {SUPER_LOADING,'b'},{SAME,0},           {SUPER_DYING,'k'} },
+    { {SAME,0},           {SUPER_DRAINING,'d'},{SUPER_DRAINING,'d'},{SUPER_STOPPING,'t'},{SAME,0},           {SUPER_LOADING,'b'},{SAME,0},           {SUPER_DYING,'k'} },
     [SUPER_DRAINING] =
-    { {SAME,0},           {SAME,0},            {SAME,0},            {SAME,0},           {SUPER_DOWN,'b'},  {SUPER_STOPPING,'t'},{SUPER_DYING,'k'} },
+    { {SAME,0},           {SAME,0},            {SAME,0},            {SAME,0},            {SAME,0},           {SUPER_DOWN,'b'},  {SUPER_STOPPING,'t'},{SUPER_DYING,'k'} },
     [SUPER_STOPPING] =
-    { {SAME,0},           {SAME,0},            {SAME,0},            {SAME,0},           {SUPER_DOWN,'b'},  {SUPER_DYING,'k'},   {SUPER_DYING,'k'} },
+    { {SAME,0},           {SAME,0},            {SAME,0},            {SAME,0},            {SAME,0},           {SUPER_DOWN,'b'},  {SUPER_DYING,'k'},   {SUPER_DYING,'k'} },
     [SUPER_DYING] =
-    { {SAME,0},           {SAME,0},            {SAME,0},            {SAME,0},           {SUPER_DOWN,'b'},  {SUPER_LOST,0},      {SAME,0} },
+    { {SAME,0},           {SAME,0},            {SAME,0},            {SAME,0},            {SAME,0},           {SUPER_DOWN,'b'},  {SUPER_LOST,0},      {SAME,0} },
     [SUPER_LOST] =
-    { {SAME,0},           {SAME,0},            {SAME,0},            {SAME,0},           {SUPER_FAILED,'b'},{SAME,0},            {SAME,0} },
+    { {SAME,0},           {SAME,0},            {SAME,0},            {SAME,0},            {SAME,0},           {SUPER_FAILED,'b'},{SAME,0},            {SAME,0} },
     [SUPER_BACKOFF] =
-    { {SUPER_LOADING,'s'},{SUPER_DOWN,0},      {SUPER_LOADING,'s'}, {SAME,0},           {SAME,0},          {SUPER_LOADING,'s'}, {SAME,0} },
+    { {SUPER_LOADING,'s'},{SUPER_DOWN,0},      {SUPER_LOADING,'s'}, {SUPER_LOADING,'s'}, {SAME,0},           {SAME,0},          {SUPER_LOADING,'s'}, {SAME,0} },
     [SUPER_FAILED] =
-    { {SUPER_LOADING,'s'},{SUPER_DOWN,0},      {SUPER_LOADING,'s'}, {SAME,0},           {SAME,0},          {SAME,0},            {SAME,0} },
+    { {SUPER_LOADING,'s'},{SUPER_DOWN,0},      {SUPER_LOADING,'s'}, {SUPER_LOADING,'s'}, {SAME,0},           {SAME,0},          {SAME,0},            {SAME,0} },
     };
     /* clang-format on */
     (void)state;

@@ -1,0 +1,257 @@
+/* mirror.c - see mirror.h. Writing first, then the reader, which believes nothing. */
+#include "daemon/mirror.h"
+
+#include "ipc/shm.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdatomic.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+enum { SEALS = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL };
+#define STEP \
+    (UINT64_C(256) << 10) /* memory is asked for in such pieces, so that no store is a SIGBUS */
+
+static uint8_t *
+half_of(const struct mirror *m, uint32_t i)
+{
+    return m->base + MIRROR_PAGE + i * m->half;
+}
+
+static uint64_t
+padded(uint64_t n)
+{
+    return ROUND_UP(n, (uint64_t)MIRROR_ALIGN);
+}
+
+/* Of everything behind the crc itself. */
+static uint32_t
+checksum(const struct mirror_record *r)
+{
+    return shm_crc32c((const uint8_t *)r + sizeof r->crc, sizeof *r - sizeof r->crc + r->len);
+}
+
+static bool
+back(struct mirror *m, uint64_t bytes)
+{
+    uint64_t want = MIN(ROUND_UP(bytes, STEP), m->half);
+    off_t from = (off_t)(MIRROR_PAGE + m->active * m->half + m->backed);
+
+    if (bytes > m->half) return false;
+    if (want <= m->backed) return true;
+    if (fallocate(m->fd, 0, from, (off_t)(want - m->backed)) < 0) return false;
+    m->backed = want;
+    return true;
+}
+
+static int
+map(struct mirror *m, struct err *e)
+{
+    uint64_t bytes = MIRROR_PAGE + 2 * m->half;
+    void *p = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, m->fd, 0);
+
+    if (p == MAP_FAILED) return err_set(e, -errno, "ledger's mirror: map: %s", strerror(errno));
+    madvise(p, bytes, MADV_DONTDUMP); /* prompts stay out of core files */
+    m->base = p;
+    return 0;
+}
+
+int
+mirror_make(struct mirror *m, uint64_t half, struct err *e)
+{
+    struct mirror_hdr h = { .half = ROUND_UP(half, (uint64_t)MIRROR_PAGE) };
+    int r;
+
+    *m = (struct mirror){ .half = h.half };
+    memcpy(h.magic, MIRROR_MAGIC, sizeof h.magic);
+    m->fd = memfd_create("lagand:ledger", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+    if (m->fd < 0) return err_set(e, -errno, "ledger's mirror: memfd: %s", strerror(errno));
+    r = ftruncate(m->fd, (off_t)(MIRROR_PAGE + 2 * m->half)) < 0 ||
+                fallocate(m->fd, 0, 0, MIRROR_PAGE) < 0 || fcntl(m->fd, F_ADD_SEALS, SEALS) < 0
+            ? err_set(e, -errno, "ledger's mirror: %s", strerror(errno))
+            : map(m, e);
+    if (r == 0 && !back(m, sizeof(struct mirror_half)))
+        r = err_set(e, -ENOMEM, "ledger's mirror: no memory");
+    if (r < 0) {
+        mirror_close(m);
+        return r;
+    }
+    memcpy(m->base, &h, sizeof h);
+    m->active = 1;
+    mirror_turn(m);
+    mirror_turned(m);
+    return 0;
+}
+
+void
+mirror_close(struct mirror *m)
+{
+    if (m->base) munmap(m->base, MIRROR_PAGE + 2 * m->half);
+    if (m->fd >= 0) close(m->fd);
+    *m = (struct mirror){ .fd = -1 };
+}
+
+void *
+mirror_reserve(struct mirror *m, uint16_t type, uint32_t n)
+{
+    struct mirror_record *r = (struct mirror_record *)(void *)(half_of(m, m->active) + m->at);
+
+    if (!back(m, m->at + sizeof *r + padded(n))) return NULL;
+    r->type = type;
+    r->zero = 0;
+    r->len = n;
+    r->turn = (uint32_t)m->turn;
+    return r + 1;
+}
+
+void
+mirror_commit(struct mirror *m)
+{
+    struct mirror_record *r = (struct mirror_record *)(half_of(m, m->active) + m->at);
+
+    /* Last: a kill before it leaves one that does not fit. What an earlier turn left here has another
+     * turn in it. */
+    r->crc = checksum(r);
+    m->at += sizeof *r + padded(r->len);
+}
+
+void
+mirror_turn(struct mirror *m)
+{
+    struct mirror_half *h;
+
+    m->active = !m->active;
+    m->backed = 0;
+    m->at = sizeof *h;
+    m->turn++;
+    m->turning = true;
+    h = (struct mirror_half *)half_of(m, m->active);
+    if (!back(m, sizeof *h)) {
+        m->at = m->half; /* nothing finds room in it either */
+        return;
+    }
+    h->turn = h->not_turn = 0;
+}
+
+void
+mirror_turned(struct mirror *m)
+{
+    struct mirror_half *h = (struct mirror_half *)half_of(m, m->active);
+    off_t other = (off_t)(MIRROR_PAGE + !m->active * m->half);
+
+    check(m->turning);
+    m->turning = false;
+    h->turn = m->turn;
+    atomic_signal_fence(
+        memory_order_seq_cst); /* the records before the number that makes them count */
+    h->not_turn = ~m->turn;
+    /* Its memory goes back; it reads as zeros, a half that was never whole. */
+    fallocate(m->fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, other, (off_t)m->half);
+}
+
+void
+mirror_void(struct mirror *m)
+{
+    fallocate(m->fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, MIRROR_PAGE, (off_t)(2 * m->half));
+    m->backed = 0;
+    m->at = m->half;
+}
+
+uint64_t
+mirror_bytes(const struct mirror *m)
+{
+    return m->at;
+}
+
+/* ---- the reader */
+
+/* Its half that counts, and the turn; NULL: neither does. */
+static const uint8_t *
+present(const uint8_t *base, uint64_t half, uint64_t *turn)
+{
+    const uint8_t *best = NULL;
+
+    *turn = 0;
+    for (uint64_t i = 0; i < 2; i++) {
+        const uint8_t *p = base + MIRROR_PAGE + i * half;
+        struct mirror_half h;
+
+        memcpy(&h, p, sizeof h);
+        if (h.not_turn != ~h.turn || h.turn <= *turn) continue;
+        *turn = h.turn;
+        best = p;
+    }
+    return best;
+}
+
+static int
+find(const void *base, uint64_t bytes, uint64_t *half, struct err *e)
+{
+    struct mirror_hdr h;
+
+    if (bytes < MIRROR_PAGE) return err_set(e, -EBADMSG, "ledger's mirror: it is too short");
+    memcpy(&h, base, sizeof h);
+    if (memcmp(h.magic, MIRROR_MAGIC, sizeof h.magic))
+        return err_set(e, -EBADMSG, "ledger's mirror: magic");
+    if (!h.half || h.half % MIRROR_PAGE || h.half > (bytes - MIRROR_PAGE) / 2)
+        return err_set(e, -EBADMSG, "ledger's mirror: halves of %llu bytes in %llu",
+                       (unsigned long long)h.half, (unsigned long long)bytes);
+    *half = h.half;
+    return 0;
+}
+
+int
+mirror_read(const void *base, uint64_t bytes, mirror_fn *fn, void *arg, struct err *e)
+{
+    uint64_t half, turn, at = sizeof(struct mirror_half);
+    const uint8_t *p;
+    int n = 0;
+
+    TRY(find(base, bytes, &half, e));
+    p = present(base, half, &turn);
+    while (p && half - at >= sizeof(struct mirror_record)) {
+        const struct mirror_record *r = (const struct mirror_record *)(const void *)(p + at);
+
+        if (r->turn != (uint32_t)turn || r->zero || r->len > half - at - sizeof *r) break;
+        if (r->crc != checksum(r)) break;
+        TRY(fn(arg, r->type, r + 1, r->len));
+        at += sizeof *r + padded(r->len);
+        n++;
+        if (at > half) break;
+    }
+    return n;
+}
+
+int
+mirror_open(struct mirror *m, int fd, struct err *e)
+{
+    struct stat st;
+    int seals = fcntl(fd, F_GET_SEALS), r;
+    uint64_t turn, half;
+    const uint8_t *p;
+
+    *m = (struct mirror){ .fd = -1 };
+    /* Without the seals somebody could cut it under our feet. */
+    if (fstat(fd, &st) < 0 || seals < 0 || (seals & F_SEAL_SHRINK) == 0 || st.st_size < MIRROR_PAGE)
+        return err_set(e, -EBADMSG, "ledger's mirror: it is no sealed memfd");
+    m->fd = fd;
+    m->half = ((uint64_t)st.st_size - MIRROR_PAGE) / 2;
+    TRY(map(m, e));
+    r = find(m->base, (uint64_t)st.st_size, &half, e);
+    if (r == 0 && (half != m->half || MIRROR_PAGE + 2 * half != (uint64_t)st.st_size))
+        r = err_set(e, -EBADMSG, "ledger's mirror: its size is not what it says");
+    if (r < 0) {
+        munmap(m->base, MIRROR_PAGE + 2 * m->half);
+        *m = (struct mirror){ .fd = -1 };
+        return r;
+    }
+    p = present(m->base, m->half, &turn);
+    m->active = p && p != half_of(m, 0);
+    m->turn = turn;
+    m->backed = m->half; /* nothing is put into this half any more: the next thing is a turn */
+    m->at = m->half;
+    return 0;
+}

@@ -1,0 +1,51 @@
+/* roll.c - see roll.h. */
+#include "daemon/roll.h"
+
+#include "base/log.h"
+#include "daemon/worker.h"
+
+#include <systemd/sd-daemon.h>
+
+void
+roll_say_reloading(void)
+{
+    sd_notifyf(0, "RELOADING=1\nMONOTONIC_USEC=%llu\nSTATUS=reloading",
+               (unsigned long long)(clock_now() / NSEC_US));
+}
+
+static void
+replace(struct daemon *d)
+{
+    struct worker *w = d->worker[d->rolling - 1];
+
+    d->rolled_epoch = w->epoch;
+    worker_event(w, EV_REPLACE);
+}
+
+void
+roll_start(struct daemon *d)
+{
+    if (d->rolling || d->draining) return;
+    log_info("reload: %u workers, one after the other", d->n_workers);
+    roll_say_reloading();
+    d->rolling = 1;
+    replace(d);
+}
+
+void
+roll_turn(struct daemon *d)
+{
+    while (d->rolling) {
+        const struct worker *w = d->worker[d->rolling - 1];
+        bool anew = w->epoch != d->rolled_epoch, fails = anew && w->super.state == SUPER_BACKOFF;
+
+        if (!fails && !worker_over(w) && !(anew && w->super.state == SUPER_READY)) return;
+        if (fails || w->super.state == SUPER_FAILED)
+            log_err("reload: worker %s does not come up, the others stay as they are", w->name);
+        d->rolling = fails || d->rolling == d->n_workers ? 0 : d->rolling + 1;
+        if (d->rolling)
+            replace(d);
+        else
+            sd_notify(0, "READY=1");
+    }
+}

@@ -1,0 +1,18 @@
+/* roll.h - every worker anew, one after the other: `laganctl reload`, SIGHUP.
+ *
+ * A worker is ended where it is; what it had goes on with its successor, which is the program that lies
+ * there now. The next one goes when that is READY, so that of several at most one is away. One that does
+ * not come up ends the round: the others stay as they are.
+ */
+#ifndef DAEMON_ROLL_H
+#define DAEMON_ROLL_H
+
+#include "base/base.h"
+#include "daemon/daemon.h"
+
+void roll_start(struct daemon *d); /* nothing, if a round is under way */
+void roll_turn(struct daemon *d);
+/* Tell systemd that we reload; it waits for READY=1. */
+void roll_say_reloading(void);
+
+#endif

@@ -1,0 +1,24 @@
+/* succeed.h - one lagand after another: what the next one finds, and becoming it.
+ *
+ * A lagand that dies leaves what it had put into the fd store (store.h); one that is told to begin again
+ * hands the same descriptors to the program that it becomes. Either way the next one waits until the
+ * workers of the former are gone, reads the ledger, and gives their arenas to its own workers. KV without
+ * its ledger belongs to nobody and is closed.
+ */
+#ifndef DAEMON_SUCCEED_H
+#define DAEMON_SUCCEED_H
+
+#include "base/base.h"
+#include "base/err.h"
+#include "daemon/daemon.h"
+
+/* Take over what there is: d's tables and workers are made, none is started. */
+void succeed_take(struct daemon *d);
+
+struct heirlooms;
+/* End the workers, hear what they had said, and set aside what the successor needs. NULL: no memory. */
+struct heirlooms *succeed_prepare(struct daemon *d);
+/* Be it: everything is closed by now. Returns only when that fails. */
+int succeed_exec(struct heirlooms *h, char **argv, struct err *e);
+
+#endif
