@@ -277,22 +277,26 @@ front_look(struct daemon *d, struct client *c)
     return true;
 }
 
-bool
-front_pump(struct daemon *d)
+uint32_t
+front_pump(struct daemon *d, bool *more)
 {
-    bool more = false;
+    uint32_t taken = 0;
 
     zap_pump(d->front->zap);
     for (int i = 0; i < N_DOORS; i++) {
         void *s = d->front->socket[i];
-        int events = 0, n = 0, bytes = 0, r;
+        int events = 0, bytes = 0, r;
+        uint32_t n = 0;
         size_t size = sizeof events;
 
         if (!s) continue;
-        while (n++ < TURN_FRAMES && bytes < TURN_BYTES && (r = receive(d, (enum front_door)i)) >= 0)
+        while (n < TURN_FRAMES && bytes < TURN_BYTES && (r = receive(d, (enum front_door)i)) >= 0) {
+            n++;
             bytes += r;
+        }
+        taken += n;
         watch_monitor(d, (enum front_door)i);
-        if (zmq_getsockopt(s, ZMQ_EVENTS, &events, &size) == 0) more |= events & ZMQ_POLLIN;
+        if (zmq_getsockopt(s, ZMQ_EVENTS, &events, &size) == 0) *more |= events & ZMQ_POLLIN;
     }
-    return more;
+    return taken;
 }

@@ -29,8 +29,8 @@ int front_open(struct daemon *d, struct err *e) MUST_USE;
 int front_keys(struct daemon *d, struct err *e) MUST_USE; /* read api.keys, also once more */
 void front_close(struct daemon *d);
 
-/* Take what has come, within a budget. true: there is more. */
-bool front_pump(struct daemon *d);
+/* Take what has come, within a budget: how many frames. *more: some are left. */
+uint32_t front_pump(struct daemon *d, bool *more);
 
 /* Begin a message in d->out: the caller packs n_keys entries and sends before the next one begins. */
 msgpack_packer front_begin(struct daemon *d, uint32_t type, uint64_t rid, uint32_t n_keys);

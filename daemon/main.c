@@ -10,6 +10,8 @@
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
 
 #include "config.h"
 
@@ -65,6 +67,17 @@ say(const struct problems *p)
     if (p->n_more) log_err("and %u more", p->n_more);
 }
 
+/* Every connection is a descriptor, and the shell's limit is for programs that have a few. */
+static void
+raise_files(void)
+{
+    struct rlimit l;
+
+    if (getrlimit(RLIMIT_NOFILE, &l) < 0) return;
+    l.rlim_cur = l.rlim_max;
+    if (setrlimit(RLIMIT_NOFILE, &l) < 0) log_warn("open files: %s", strerror(errno));
+}
+
 static int
 exit_code(int r)
 {
@@ -116,6 +129,7 @@ main(int argc, char **argv)
         return 0;
     }
     log_level_set(levels[config.o.log_level]);
+    raise_files();
     r = serve(&config, argv, &e);
     if (r < 0) log_err("%s", e.text);
     return exit_code(r);

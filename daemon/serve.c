@@ -258,11 +258,12 @@ turn(struct daemon *d)
         more |= relay_drain(d->worker[i]);
         more |= control_pump(d->worker[i]->control);
     }
-    more |= front_pump(d);
+    front_pump(d, &more);
     relay_dispatch(d);
     more |= deliver_flush(d);
-    /* Sending may have made ZeroMQ take something in, without another edge on its descriptor. */
-    more |= front_pump(d);
+    /* Sending may have made ZeroMQ take something in, without another edge on its descriptor; a request
+     * among it is dispatched by the next turn. */
+    if (front_pump(d, &more)) more = true;
     if (d->draining) go_on_leaving(d);
     roll_turn(d);
     return more;
