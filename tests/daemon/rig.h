@@ -35,7 +35,8 @@ void rig_keep(struct rig *r, const char *name);   /* an empty memfd into it */
 void rig_untold(struct rig *r);                   /* what has been told so far is not asked for */
 /* How many descriptors in the store begin with that. */
 uint32_t rig_stored(struct rig *r, const char *name);
-void rig_ready(struct rig *r);                          /* wait for READY=1 */
+void rig_ready(struct rig *r); /* wait for READY=1 */
+/* Times: 0 is now; what has to come is waited for longer than said, since only a hang is to be caught. */
 bool rig_told(struct rig *r, const char *word, int ms); /* has a datagram said that by then? */
 bool rig_logged(struct rig *r, const char *words, int ms);
 int rig_wait(struct rig *r, int ms);         /* lagand's exit code; 256 + signal; -1: lives */

@@ -225,7 +225,7 @@ a_silent_worker_and_an_overdue_step_are_killed_in_time(void **state)
         submit(c, 1, 3, 8, 1);
         began = clock_now();
         assert_int_equal(rest(c, 1, 0, 8, 1), 1);
-        assert_true(clock_now() - began < 3 * NSEC_S);
+        assert_true(clock_now() - began < 10 * NSEC_S); /* a second here, on a quiet machine */
         assert_true(rig_logged(&r, t[i].words, 1000));
         hang_up(c);
         assert_int_equal(rig_stop(&r), 0);

@@ -1,13 +1,14 @@
 /* test_succeed.c - one lagand after another: killed, told to begin again, its workers replaced. */
 #include "base/clock.h"
+#include "include/lagan.h"
 #include "tests/daemon/fake.h"
 #include "tests/daemon/rig.h"
 
 #include <poll.h>
 #include <signal.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <unistd.h>
 
 static struct rig r;
@@ -148,18 +149,18 @@ lagand_begins_again_under_its_own_pid_and_takes_everything_along(void **state)
 static void
 a_reload_replaces_every_worker_one_after_the_other_and_streams_go_on(void **state)
 {
-    enum { STREAMS = 8, TOKENS = 100 };
-    uint32_t at[STREAMS + 1] = { 0 }, n_done = 0;
+    enum { N = 8, TOKENS = 100 };
+    uint32_t at[N + 1] = { 0 }, n_done = 0;
     struct dealer *c, *ctl;
 
     (void)state;
     start("slow", ARGS("--set", "workers=2"));
     c = dial(&r, "api.sock");
     ctl = dial(&r, "ctl.sock");
-    for (uint64_t i = 1; i <= STREAMS; i++)
+    for (uint64_t i = 1; i <= N; i++)
         SAY(c, LAGAN_MSG_SUBMIT, i, { "ids", 3 }, { "max_tokens", TOKENS }, { "seed", (int64_t)i },
             { "win", 256 });
-    for (int heard = 0; n_done < STREAMS;) {
+    for (int heard = 0; n_done < N;) {
         const struct msg *m = hear(c, 5000);
 
         if (m->type == LAGAN_MSG_CHUNK) at[m->rid] = take_chunk(m, at[m->rid], m->rid);
@@ -202,6 +203,153 @@ a_reload_whose_first_worker_does_not_come_up_leaves_the_others_alone(void **stat
     assert_int_equal(rig_stop(&r), 0);
 }
 
+/* ---- requests */
+
+enum { STREAMS = 32, MOST = 600 };
+
+struct stream {
+    uint64_t id;
+    uint32_t n, resumed, adopted;
+    int32_t ids[MOST];
+    bool done;
+};
+static struct stream streams[STREAMS];
+
+static struct lagan *
+connect_to(void)
+{
+    char endpoint[160];
+    struct lagan *c = NULL;
+
+    snprintf(endpoint, sizeof endpoint, "ipc://%s/api.sock", r.run);
+    if (lagan_open(&c, endpoint, 5000) < 0) fail_msg("%s", lagan_why(NULL));
+    return c;
+}
+
+static void
+ask(struct lagan *c, struct stream *s, uint32_t max_tokens, int64_t seed)
+{
+    static const int32_t ids[3] = { 1, 2, 3 };
+    struct lagan_request *q = lagan_request_new();
+
+    memset(s, 0, sizeof *s);
+    lagan_set_ids(q, "ids", ids, 3);
+    lagan_set_int(q, "max_tokens", max_tokens);
+    lagan_set_int(q, "seed", seed);
+    lagan_set_bool(q, "ignore_eos", 1);
+    lagan_set_float(q, "temperature", 1);
+    assert_int_equal(lagan_submit(c, q, &s->id), 0);
+    lagan_request_free(q);
+}
+
+/* Events of n streams until then, or until all have ended; how many have not. */
+static uint32_t
+take_events(struct lagan *c, uint32_t n, nsec until)
+{
+    uint32_t open = 0;
+
+    for (uint32_t i = 0; i < n; i++) open += !streams[i].done;
+    while (open && clock_now() < until) {
+        struct lagan_event ev = { .size = sizeof ev };
+        struct stream *s = streams;
+
+        if (lagan_next(c, &ev, 20) != 1) continue;
+        while (s->id != ev.id) s++;
+        if (ev.kind == LAGAN_EVENT_ERROR) fail_msg("%s: %s", ev.word, ev.message);
+        if (ev.kind == LAGAN_EVENT_TOKENS) {
+            assert_int_equal(ev.first, s->n);
+            assert_true(s->n + ev.n_ids <= MOST);
+            memcpy(s->ids + s->n, ev.ids, ev.n_ids * sizeof *ev.ids);
+            s->n += ev.n_ids;
+        }
+        if (ev.kind == LAGAN_EVENT_OUTPUT) {
+            s->resumed = ev.resumed;
+            s->adopted = ev.adopted;
+        }
+        open -= ev.kind == LAGAN_EVENT_DONE;
+        s->done |= ev.kind == LAGAN_EVENT_DONE;
+    }
+    return open;
+}
+
+static void
+requests_under_a_killed_lagand_go_on_and_none_is_submitted_again(void **state)
+{
+    enum { KILLS = 10, TOKENS = 160 };
+    struct lagan *c;
+    struct dealer *ctl;
+    const struct msg *m;
+
+    (void)state;
+    start("slow", ARGS("--set", "workers=2"));
+    c = connect_to();
+    for (uint32_t i = 0; i < STREAMS; i++) ask(c, &streams[i], TOKENS, i);
+    take_events(c, STREAMS, clock_now() + 200 * NSEC_MS);
+    for (int i = 0; i < KILLS; i++) {
+        rig_crash(&r, "slow", ARGS("--set", "workers=2", "--remove-runtime-dir"));
+        take_events(c, STREAMS, clock_now() + (nsec)(20 + 40 * i) * NSEC_MS);
+    }
+    rig_ready(&r);
+    assert_int_equal(take_events(c, STREAMS, clock_now() + 30 * NSEC_S), 0);
+    for (uint32_t i = 0; i < STREAMS; i++) {
+        assert_int_equal(streams[i].n, TOKENS);
+        assert_in_range(streams[i].resumed, 1, KILLS);
+        for (uint32_t k = 0; k < TOKENS; k++) assert_int_equal(streams[i].ids[k], fake_token(i, k));
+    }
+    ctl = dial(&r, "api.sock");
+    call(ctl, 1, "status", NULL, NULL);
+    m = hear_type(ctl, LAGAN_MSG_REPLY, 2000);
+    assert_int_equal(number(msg_get(&m->map, "result"), "accepted"), 0);
+    hang_up(ctl);
+    lagan_close(c);
+    assert_int_equal(rig_stop(&r), 0);
+}
+
+/* With a model: weights, KV and the ledger of a lagand that was killed, or that began again. */
+static void
+an_answer_of_a_model_is_the_same_whatever_becomes_of_lagand(void **state)
+{
+    enum { ANSWERS = 4, TOKENS = 500 };
+    const char *top = getenv("srcdir");
+    char model[512];
+    const char *const args[] = { "--worker", "./lagan-worker",       "--model", model, "--device",
+                                 "cpu",      "--remove-runtime-dir", NULL };
+    static struct stream want[ANSWERS];
+    struct dealer *ctl;
+    struct lagan *c;
+
+    (void)state;
+    snprintf(model, sizeof model, "%s/models/recall-gemma3", top ? top : ".");
+    start("good", args);
+    c = connect_to();
+    for (uint32_t i = 0; i < ANSWERS; i++) ask(c, &streams[i], TOKENS, i);
+    assert_int_equal(take_events(c, ANSWERS, clock_now() + 30 * NSEC_S), 0);
+    memcpy(want, streams, sizeof want);
+    for (uint32_t i = 0; i < ANSWERS; i++) ask(c, &streams[i], TOKENS, i);
+    for (int i = 0; i < 4; i++) {
+        take_events(c, ANSWERS, clock_now() + 30 * NSEC_MS);
+        if (i % 2) {
+            rig_crash(&r, "good", args);
+        } else {
+            rig_untold(&r);
+            ctl = dial(&r, "ctl.sock");
+            call(ctl, 1, "daemon reexec", NULL, NULL);
+            hear_type(ctl, LAGAN_MSG_REPLY, 2000);
+            hang_up(ctl);
+        }
+        rig_ready(&r);
+    }
+    assert_int_equal(take_events(c, ANSWERS, clock_now() + 30 * NSEC_S), 0);
+    for (uint32_t i = 0; i < ANSWERS; i++) {
+        assert_int_equal(streams[i].n, TOKENS);
+        assert_memory_equal(streams[i].ids, want[i].ids, sizeof want[i].ids);
+        assert_true(streams[i].resumed > 0 && streams[i].adopted > 0);
+    }
+    assert_true(rig_logged(&r, "weights (adopted)", 0));
+    lagan_close(c);
+    assert_int_equal(rig_stop(&r), 0);
+}
+
 static void
 while_weights_load_systemd_is_asked_for_time(void **state)
 {
@@ -224,6 +372,8 @@ main(void)
         T(lagand_begins_again_under_its_own_pid_and_takes_everything_along),
         T(a_reload_replaces_every_worker_one_after_the_other_and_streams_go_on),
         T(a_reload_whose_first_worker_does_not_come_up_leaves_the_others_alone),
+        T(requests_under_a_killed_lagand_go_on_and_none_is_submitted_again),
+        T(an_answer_of_a_model_is_the_same_whatever_becomes_of_lagand),
         T(while_weights_load_systemd_is_asked_for_time),
     };
 

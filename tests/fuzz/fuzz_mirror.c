@@ -1,0 +1,195 @@
+/* fuzz_mirror.c - the mirror's reader against a naive twin: any bytes, the same records.
+ *
+ * Input is a list of operations: the real writer appends and turns, now and then without an end, a
+ * hostile one pokes bytes and forges records that would fit. Whatever lies there then is read by both.
+ */
+#include "tests/fuzz/fuzz.h"
+
+#include "daemon/mirror.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { HALF = 4096, BYTES = MIRROR_PAGE + 2 * HALF, MAX_RECORDS = 2 * HALF / 16 };
+
+struct in {
+    const uint8_t *p, *end;
+};
+
+static uint32_t
+byte(struct in *in)
+{
+    return in->p < in->end ? *in->p++ : 0;
+}
+
+static uint32_t
+word(struct in *in)
+{
+    uint32_t low = byte(in);
+
+    return low | byte(in) << 8;
+}
+
+/* ---- the twin */
+
+static uint64_t
+number(const uint8_t *p, int n)
+{
+    uint64_t v = 0;
+
+    while (n--) v = v << 8 | p[n];
+    return v;
+}
+
+/* CRC-32C, bit by bit. */
+static uint32_t
+crc(const uint8_t *p, uint64_t n)
+{
+    uint32_t c = ~UINT32_C(0);
+
+    for (; n; n--, p++) {
+        c ^= *p;
+        for (int i = 0; i < 8; i++) c = c >> 1 ^ (c & 1 ? UINT32_C(0x82f63b78) : 0);
+    }
+    return ~c;
+}
+
+struct record {
+    uint32_t type, len;
+    const uint8_t *data;
+};
+
+/* How many; -1: it is no mirror. */
+static int
+twin_read(const uint8_t *b, struct record *out)
+{
+    uint64_t half = number(b + 8, 8), best = 0;
+    const uint8_t *p = NULL;
+    int n = 0;
+
+    if (memcmp(b, "LAGANLG\1", 8) || half == 0 || half % 4096 || half > HALF) return -1;
+    for (int i = 0; i < 2; i++) {
+        const uint8_t *h = b + 4096 + i * (int64_t)half;
+
+        if (number(h, 8) + number(h + 8, 8) != UINT64_MAX || number(h, 8) <= best) continue;
+        best = number(h, 8);
+        p = h;
+    }
+    if (!p) return 0;
+    for (uint64_t at = 16; at + 16 <= half;) {
+        const uint8_t *r = p + at;
+        uint64_t len = number(r + 8, 4);
+
+        if (at + 16 + len > half || number(r + 6, 2) || number(r + 12, 4) != (best & UINT32_MAX) ||
+            number(r, 4) != crc(r + 4, 12 + len))
+            break;
+        out[n++] = (struct record){ (uint32_t)number(r + 4, 2), (uint32_t)len, r + 16 };
+        for (at += 16 + len; at % 8; at++) {
+        }
+    }
+    return n;
+}
+
+struct hearing {
+    const struct record *want;
+    int n, at, stop;
+};
+
+static int
+hear(void *arg, uint16_t type, const void *data, uint32_t n)
+{
+    struct hearing *h = arg;
+
+    check(h->at < h->n);
+    check(type == h->want[h->at].type && n == h->want[h->at].len);
+    check(data == h->want[h->at].data);
+    return ++h->at == h->stop ? -ECANCELED : 0;
+}
+
+static void
+both_read(const uint8_t *b, int stop)
+{
+    static struct record want[MAX_RECORDS];
+    struct hearing h = { .want = want, .n = twin_read(b, want), .stop = stop };
+    struct err e = { .text = "" };
+    int r = mirror_read(b, BYTES, hear, &h, &e);
+
+    if (h.n < 0) {
+        check(r == -EBADMSG && *e.text);
+    } else if (stop && stop <= h.n) {
+        check(r == -ECANCELED && h.at == stop);
+    } else {
+        check(r == h.n && h.at == h.n);
+    }
+}
+
+/* ---- the hostile writer */
+
+static void
+poke(struct in *in, uint8_t *b, uint32_t n)
+{
+    for (uint32_t at = word(in); n && in->p < in->end; n--, at++) b[at % BYTES] = (uint8_t)byte(in);
+}
+
+/* A record as a reader would like it, except for what the bits of op change. */
+static void
+forge(struct in *in, uint8_t *b, uint32_t op, uint32_t half, uint64_t turn, uint64_t at)
+{
+    uint8_t *r = b + MIRROR_PAGE + half * HALF + at;
+    struct mirror_record h = { .type = (uint16_t)byte(in), .turn = (uint32_t)turn };
+
+    if (at + sizeof h > HALF) return;
+    h.len = op & 32 ? word(in) : byte(in) % (uint32_t)(HALF - at - sizeof h + 1);
+    if (op & 64) h.zero = (uint16_t)byte(in);
+    if (op & 128) h.turn += byte(in);
+    memcpy(r, &h, sizeof h);
+    if (h.len > HALF - at - sizeof h) return;
+    h.crc = crc(r + 4, sizeof h - 4 + h.len);
+    memcpy(r, &h, sizeof h);
+}
+
+int
+LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+    struct in in = { data, data + size };
+    struct mirror m;
+
+    check(mirror_make(&m, HALF, NULL) == 0);
+    while (in.p < in.end) {
+        uint32_t op = byte(&in), n;
+        void *p;
+
+        switch (op % 8) {
+        case 0:
+        case 1:
+            n = op & 8 ? word(&in) : byte(&in);
+            p = mirror_reserve(&m, (uint16_t)(op >> 4), n);
+            check(!p || n <= HALF);
+            if (!p) break;
+            memset(p, (int)op, n);
+            if (op % 8 == 0) mirror_commit(&m); /* else it was killed there */
+            break;
+        case 2:
+            if (!m.turning) mirror_turn(&m);
+            break;
+        case 3:
+            if (m.turning) mirror_turned(&m);
+            break;
+        case 4:
+            poke(&in, m.base, op >> 3);
+            break;
+        case 5:
+            forge(&in, m.base, op, op >> 3 & 1, m.turn + (op >> 4 & 1), op & 8 ? m.at : 16);
+            break;
+        case 6:
+            both_read(m.base, (int)(op >> 3));
+            break;
+        default:
+            if (!m.turning) mirror_void(&m);
+        }
+    }
+    both_read(m.base, 0);
+    mirror_close(&m);
+    return 0;
+}

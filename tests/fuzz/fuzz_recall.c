@@ -1,0 +1,290 @@
+/* fuzz_recall.c - records of the mirror against a naive twin: taken or dropped, and what a row then is.
+ *
+ * Input is a list of records in a short form: a type, a few numbers that mean ids, names and lengths, and
+ * bytes to spoil. The twin is written from recall.h and ledger.h alone. What was taken is used as lagand
+ * would use it, so that a count that lies reads where it may not.
+ */
+#include "tests/fuzz/fuzz.h"
+
+#include "daemon/blame.h"
+#include "daemon/recall.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { MAX_ROWS = 300, ROOM = 2048 };
+
+struct in {
+    const uint8_t *p, *end;
+};
+
+static uint32_t
+byte(struct in *in)
+{
+    return in->p < in->end ? *in->p++ : 0;
+}
+
+/* ---- the twin: rows as plain lists */
+
+struct twin_row {
+    bool there, open, lp;
+    uint64_t id, rid;
+    struct session_id session;
+    uint32_t n_key, n, most, tops, n_text;
+    char key[LAGAN_MAX_KEY];
+    int32_t token[ROOM / 4];
+};
+static struct twin_row rows[MAX_ROWS];
+static uint32_t n_rows;
+
+static struct twin_row *
+twin_id(uint64_t id)
+{
+    for (uint32_t i = 0; i < n_rows; i++) {
+        if (rows[i].there && rows[i].id == id) return &rows[i];
+    }
+    return NULL;
+}
+
+static uint64_t
+eights(uint64_t n)
+{
+    while (n % 8) n++;
+    return n;
+}
+
+static bool
+twin_take_row(const struct kept_row *k, const uint8_t *p, uint32_t n)
+{
+    static const struct session_id nobody;
+    struct twin_row *t = &rows[n_rows], *old = NULL;
+    struct rec_submit s;
+    uint64_t need;
+
+    if (n < sizeof *k + sizeof s || n_rows == MAX_ROWS) return false;
+    if (k->submit_bytes != n - sizeof *k || k->n_key > 64) return false;
+    if (k->id == 0 || k->id > INT64_MAX || k->win == 0 || k->win > LAGAN_MAX_WIN) return false;
+    if (strncmp(k->model, "mine", 64)) return false;
+    if (!memcmp(&k->session, &nobody, sizeof nobody)) return false;
+    memcpy(&s, p + sizeof *k, sizeof s);
+    need = sizeof s + eights(4 * (uint64_t)s.n_prompt) + eights(4 * (uint64_t)s.n_decoder) +
+           eights(s.text_bytes) + eights(4 * (uint64_t)(s.n_eos == 0xffff ? 0 : s.n_eos)) +
+           eights(4 * (uint64_t)s.n_stop_ids);
+    if (need > k->submit_bytes || s.n_done || s.done_text || !s.max_tokens ||
+        s.max_tokens > LAGAN_MAX_IDS || s.logprobs > LAGAN_MAX_TOP ||
+        (s.flags & SUBMIT_PROMPT_LOGPROBS) || twin_id(k->id))
+        return false;
+    for (uint32_t i = 0; i < n_rows; i++) {
+        struct twin_row *o = &rows[i];
+
+        if (!o->there || memcmp(&o->session, &k->session, sizeof nobody)) continue;
+        if (k->n_key && o->n_key == k->n_key && !memcmp(o->key, k->key, k->n_key)) return false;
+        if (o->rid == k->rid && o->open) return false;
+        if (o->rid == k->rid) old = o;
+    }
+    if (old) old->there = false;
+    *t = (struct twin_row){ .there = true,
+                            .open = true,
+                            .lp = s.flags & SUBMIT_LOGPROBS,
+                            .id = k->id,
+                            .rid = k->rid,
+                            .session = k->session,
+                            .n_key = k->n_key,
+                            .most = s.max_tokens,
+                            .tops = s.logprobs };
+    memcpy(t->key, k->key, k->n_key);
+    n_rows++;
+    return true;
+}
+
+static bool
+twin_take_tokens(const struct kept_tokens *k, const uint8_t *p, uint32_t n)
+{
+    struct twin_row *t = twin_id(k->id);
+    uint64_t bytes = sizeof *k + 4 * (uint64_t)k->n + k->n_text, lps;
+
+    if (n < sizeof *k || !t || !t->open || k->first != t->n) return false;
+    if ((uint64_t)k->first + k->n > t->most) return false;
+    if (k->lp_first < k->first || k->lp_first > (uint64_t)k->first + k->n) return false;
+    lps = (uint64_t)k->first + k->n - k->lp_first;
+    if (t->lp) bytes += lps * (4 + 8 * (uint64_t)t->tops);
+    if (bytes != n) return false;
+    memcpy(t->token + t->n, p + sizeof *k, 4 * (size_t)k->n);
+    t->n += k->n;
+    t->n_text += k->n_text;
+    return true;
+}
+
+static bool
+twin_take(uint16_t type, const uint8_t *p, uint32_t n)
+{
+    struct kept_row row = { 0 };
+    struct kept_tokens tokens = { 0 };
+    struct kept_end end = { 0 };
+    struct twin_row *t;
+    uint64_t id = 0;
+
+    if (n >= 8) memcpy(&id, p, 8);
+    t = twin_id(id);
+    switch (type) {
+    case KEPT_ROW:
+        memcpy(&row, p, n < sizeof row ? n : sizeof row);
+        return twin_take_row(&row, p, n);
+    case KEPT_TOKENS:
+        memcpy(&tokens, p, n < sizeof tokens ? n : sizeof tokens);
+        return twin_take_tokens(&tokens, p, n);
+    case KEPT_STATE:
+        return n == sizeof(struct kept_state) && t && t->open;
+    case KEPT_END:
+        if (n != sizeof end || !t || !t->open) return false;
+        memcpy(&end, p, sizeof end);
+        if (!((end.reason >= 1 && end.reason <= 5) || (end.reason >= 32 && end.reason <= 47)))
+            return false;
+        t->open = false;
+        return true;
+    case KEPT_IDS:
+        return n == 8 && id <= INT64_MAX;
+    case KEPT_GONE:
+        if (n != 8 || !t || !t->open) return false;
+        t->there = false;
+        return true;
+    default:
+        return false;
+    }
+}
+
+/* ---- records in a short form */
+
+static uint32_t
+make_row(struct in *in, uint8_t *p)
+{
+    struct kept_row k = { .win = 4, .model = "mine" };
+    struct rec_submit s = { .n_eos = 0xffff };
+    uint32_t tail = byte(in) % 128;
+
+    k.id = byte(in) % 32;
+    k.rid = byte(in) % 8;
+    s.max_tokens = byte(in);
+    k.session.b[0] = (uint8_t)(byte(in) % 4);
+    k.n_key = (uint8_t)(byte(in) % 3);
+    memset(k.key, (int)(byte(in) % 3), k.n_key);
+    s.n_prompt = byte(in) % 16;
+    s.n_decoder = byte(in) % 8;
+    s.text_bytes = byte(in) % 32;
+    s.n_stop_ids = (uint16_t)(byte(in) % 8);
+    s.flags = (uint8_t)(byte(in) & SUBMIT_LOGPROBS);
+    s.logprobs = byte(in) % 3;
+    k.submit_bytes = (uint32_t)sizeof s + tail;
+    memcpy(p, &k, sizeof k);
+    memcpy(p + sizeof k, &s, sizeof s);
+    return (uint32_t)(sizeof k + sizeof s) + tail;
+}
+
+static uint32_t
+make_tokens(struct in *in, uint8_t *p)
+{
+    struct kept_tokens k = { .id = byte(in) % 32 };
+    const struct twin_row *t = twin_id(k.id);
+    uint32_t acked = byte(in) % 4, each = t && t->lp ? 4 + 8 * t->tops : 0;
+
+    k.n = byte(in) % 16;
+    k.n_text = byte(in) % 32;
+    k.first = t ? t->n : 0;
+    k.lp_first = k.first + (acked < k.n ? acked : k.n);
+    k.text_said = k.n_text;
+    memcpy(p, &k, sizeof k);
+    for (uint32_t i = 0; i < 4 * k.n; i++) p[sizeof k + i] = (uint8_t)(i * 7 + k.first);
+    return (uint32_t)sizeof k + 4 * k.n + (k.first + k.n - k.lp_first) * each + k.n_text;
+}
+
+static uint32_t
+make(struct in *in, uint16_t type, uint8_t *p)
+{
+    struct kept_end end = { .reason = LAGAN_FINISH_EOS };
+    struct kept_state state = { 0 };
+    uint64_t id;
+
+    memset(p, 0, ROOM);
+    if (type == KEPT_ROW) return make_row(in, p);
+    if (type == KEPT_TOKENS) return make_tokens(in, p);
+    id = byte(in) % 32;
+    end.id = state.id = id;
+    if (type == KEPT_STATE) {
+        state.n_blames = (uint8_t)byte(in);
+        state.blamed_at = byte(in);
+        memcpy(p, &state, sizeof state);
+        return sizeof state;
+    }
+    if (type == KEPT_END) {
+        memcpy(p, &end, sizeof end);
+        return sizeof end;
+    }
+    memcpy(p, &id, sizeof id);
+    return sizeof id;
+}
+
+/* What lagand does with a row that waits: the whole record for a worker, its place among poisons. */
+static void
+use(struct ledger *l)
+{
+    static struct poisons poisons;
+
+    for (uint32_t i = 0; i < ledger_capacity(l); i++) {
+        struct row *r = ledger_row(l, i);
+        const struct twin_row *t = r ? twin_id(r->id) : NULL;
+        uint32_t n;
+        char *whole;
+
+        if (!r) continue;
+        check(t && t->open == !r->kept && t->n == row_n_tokens(r) && t->n_text == r->text.n);
+        check(!t->n || !memcmp(r->token.p, t->token, 4 * (size_t)t->n));
+        check(r->n_blames <= 2 && r->blamed_at <= t->n && r->lp_first <= t->n);
+        check(!t->lp || r->logprob.n == 4 * (size_t)(t->n - r->lp_first));
+        check(!t->lp || r->top.n == 8 * (size_t)t->tops * (t->n - r->lp_first));
+        n = row_record_bytes(r);
+        whole = malloc(n);
+        check(whole);
+        row_record(r, 0, whole, n);
+        free(whole);
+        poisons_note(&poisons, r->submit, 0);
+    }
+}
+
+int
+LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+    static struct config config;
+    struct in in = { data, data + size };
+    struct ledger *l = ledger_new(2 * MAX_ROWS, 1);
+
+    config.n_models = 1;
+    memcpy(config.model[0].keys.name, "mine", 5);
+    n_rows = 0;
+    check(l);
+    while (in.p < in.end && n_rows < MAX_ROWS) {
+        uint32_t op = byte(&in), n;
+        uint16_t type = (uint16_t)(op % 8);
+        uint8_t made[ROOM], *record;
+        struct err e = { .text = "" };
+        bool taken;
+
+        n = make(&in, type, made);
+        for (uint32_t k = op >> 6; k; k--) { /* spoil some of it */
+            uint32_t at = byte(&in);
+
+            made[(at + 256 * (byte(&in) % 4)) % ROOM] ^= (uint8_t)byte(&in);
+        }
+        if (op & 32) n = n - (n < 8 ? n : byte(&in) % 8);
+        record = malloc(n ? n : 1); /* so that a read beyond it is seen */
+        check(record);
+        memcpy(record, made, n);
+        taken = twin_take(type, record, n);
+        check((recall_record(l, &config, type, record, n, &e) == 0) == taken);
+        check(taken || *e.text);
+        free(record);
+        ledger_check(l);
+    }
+    use(l);
+    ledger_free(l);
+    return 0;
+}
