@@ -139,14 +139,30 @@ forge(struct in *in, uint8_t *b, uint32_t op, uint32_t half, uint64_t turn, uint
     uint8_t *r = b + MIRROR_PAGE + half * HALF + at;
     struct mirror_record h = { .type = (uint16_t)byte(in), .turn = (uint32_t)turn };
 
-    if (at + sizeof h > HALF) return;
-    h.len = op & 32 ? word(in) : byte(in) % (uint32_t)(HALF - at - sizeof h + 1);
+    if (r + sizeof h > b + BYTES) return;
+    h.len = op & 32 ? word(in) : byte(in);
     if (op & 64) h.zero = (uint16_t)byte(in);
     if (op & 128) h.turn += byte(in);
     memcpy(r, &h, sizeof h);
-    if (h.len > HALF - at - sizeof h) return;
+    if (h.len > (uint32_t)(b + BYTES - r) - sizeof h) return;
     h.crc = crc(r + 4, sizeof h - 4 + h.len);
     memcpy(r, &h, sizeof h);
+}
+
+/* What says which half counts, and how long they are. */
+static void
+lie(struct in *in, struct mirror *m, uint32_t op)
+{
+    struct mirror_half h = { .turn = m->turn + (op >> 5) };
+    struct mirror_hdr hdr;
+
+    memcpy(&hdr, m->base, sizeof hdr);
+    hdr.half = op & 16 ? byte(in) % 4 * UINT64_C(4096) : HALF;
+    h.not_turn = ~h.turn;
+    if (op & 8)
+        memcpy(m->base, &hdr, sizeof hdr);
+    else
+        memcpy(m->base + MIRROR_PAGE + (op >> 4 & 1) * HALF, &h, sizeof h);
 }
 
 int
@@ -171,7 +187,7 @@ LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
             if (op % 8 == 0) mirror_commit(&m); /* else it was killed there */
             break;
         case 2:
-            if (!m.turning) mirror_turn(&m);
+            mirror_turn(&m);
             break;
         case 3:
             if (m.turning) mirror_turned(&m);
@@ -180,13 +196,16 @@ LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
             poke(&in, m.base, op >> 3);
             break;
         case 5:
-            forge(&in, m.base, op, op >> 3 & 1, m.turn + (op >> 4 & 1), op & 8 ? m.at : 16);
+            forge(&in, m.base, op, op >> 3 & 1, m.turn, op & 16 ? word(&in) % HALF & ~7u : 16);
             break;
         case 6:
             both_read(m.base, (int)(op >> 3));
             break;
         default:
-            if (!m.turning) mirror_void(&m);
+            if (op == 7)
+                mirror_void(&m);
+            else
+                lie(&in, &m, op);
         }
     }
     both_read(m.base, 0);
