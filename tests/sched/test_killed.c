@@ -385,6 +385,36 @@ streams_go_on_after_a_kill_at_any_store(void **state)
 }
 
 static void
+streams_that_go_on_come_before_prompts(void **state)
+{
+    const struct batch *b;
+
+    (void)state;
+    begin(0);
+    job[0].n_prompt = job[0].told = 30;
+    job[1].n_prompt = job[1].told = 3;
+    job[0].max_new = job[1].max_new = 9;
+    submit(&job[1]);
+    for (int i = 0; i < 3; i++) run_step(&r, 0);
+    tell();
+    assert_int_equal(job[1].told, 6);
+    run_die(&r);
+    seq_free(TAKE(job[1].q));
+    run_again(&r);
+    submit(&job[0]); /* the older one by far, and more than a step has rows */
+    submit(&job[1]);
+    assert_int_equal(job[1].q->n_adopted, 5);
+    b = run_plan(&r, 0);
+    assert_true(in_batch(b, job[1].q));
+    assert_int_equal(b->run[0].seat, job[1].q->seat);
+    assert_int_equal(b->run[0].n_rows, 1);
+    while (run_commit(&r, 0) || run_plan(&r, 0)) tell();
+    assert_int_equal(job[1].told, 12);
+    run_close(&r);
+    free(memory);
+}
+
+static void
 each_mistake_in_the_order_is_caught(void **state)
 {
     (void)state;
@@ -406,6 +436,7 @@ main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(at_every_store_a_successor_finds_what_is_written_and_all_that_was_told),
         cmocka_unit_test(streams_go_on_after_a_kill_at_any_store),
+        cmocka_unit_test(streams_that_go_on_come_before_prompts),
         cmocka_unit_test(each_mistake_in_the_order_is_caught),
     };
 
