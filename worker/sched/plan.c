@@ -236,6 +236,7 @@ end_hopeless(struct plan *p)
     struct scheduler *s = p->s;
     struct seq *head = NULL;
 
+    if (s->n_kept > 0) return false;
     for (struct seq *q = s->running.first; q; q = q->next) {
         if (q->in_flight > 0 || s->seat[q->seat].reserved) return false;
         if (!head && runnable(s, q, p->lane, p->now)) head = q;
@@ -296,8 +297,8 @@ scheduler_plan(struct scheduler *s, unsigned lane, nsec now, struct batch *b)
     check(b->max_encode >= s->max_running);
     expire(s, now);
     if (s->planned[lane] - s->done[lane] >= ROWS_OUT) return 0;
+    give_up_one(s, now);
     do {
-        if (s->cramped) scheduler_unkeep_all(s);
         b->step = s->planned[lane] + 1;
         b->lane = (uint8_t)lane;
         b->rung = (uint8_t)s->rung;
@@ -320,6 +321,6 @@ scheduler_plan(struct scheduler *s, unsigned lane, nsec now, struct batch *b)
             close_batch(&p);
             return 1;
         }
-    } while (s->cramped || end_hopeless(&p));
+    } while (give_up_one(s, now) || end_hopeless(&p));
     return 0;
 }
