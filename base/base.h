@@ -23,6 +23,7 @@ typedef uint64_t req_id; /* unique over the daemon's life, never reused */
 #define NSEC_NEVER INT64_MAX
 
 #define MUST_USE __attribute__((warn_unused_result))
+#define COLD __attribute__((noinline, cold)) /* rare: kept out of the way of what is not */
 #define PRINTF_LIKE(fmt, first) __attribute__((format(printf, fmt, first)))
 #define CACHE_LINE 64
 

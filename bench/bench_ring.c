@@ -1,158 +1,40 @@
-/* bench_ring.c - records a second from one process to another: the ring and its bell against a pipe.
+/* bench_ring.c - messages from one process to another: the ring and its bell beside what one would use otherwise.
  *
- *     bench_ring [RUNS] [RECORDS]
+ *     bench_ring [RUNS [WORD]]         WORD: only cases with it in their name, and no gates
  *
- * A forked writer sends records of one size; the time runs until the reader has the last one. Ring: one
- * publish for a batch of 32 records, or one for each; who has nothing to do sleeps on the bell at once, as
- * lagand does on few cores. (A reader faster than the writer is then woken for nearly every publish: that
- * is what "single" costs.) Pipe: a write() and a read() a record. Beside the time there is the processor
- * time of both processes, which says more on a machine that others use too. The cases are taken in turn,
- * RUNS times, so that whatever else the machine does falls on all of them.
+ * Two processes on the first two processors, the same work for every way (bench/ways.h). Latency: half a
+ * round trip, a tenth of them dropped in front, the median of a run. Throughput: what 16,384 messages
+ * take as the reader sees them, the median of a run. Step: the writer wakes every half millisecond and
+ * sends 64 messages of 32 bytes to a reader that sleeps; what that costs the writer. All cases are taken
+ * in turn, RUNS times.
+ *
+ * A probe before and after each measurement (a cache line passed to and fro) says whether the two processors
+ * are still the same two: a hypervisor may put both on one core for a while. When one of them is not within
+ * 30 % of the median of many probes at the start, the measurement is done again, in all at most four
+ * times as often as asked for. The gates come from a host where the probe says 80 to 200 ns.
+ *
+ * Where it is allowed, all but ZeroMQ runs as SCHED_FIFO, each time for a tenth of a second at most: two processes
+ * that wait for each other say nothing on a machine that runs them one after the other.
+ *
+ * The gates G1 to G7 compare medians over the rounds. A peer that was not there at configure is left out.
  */
 #include "base/clock.h"
-#include "ipc/link.h"
-#include "ipc/records.h"
+#include "bench/ways.h"
 
 #include <errno.h>
-#include <poll.h>
+#include <sched.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
-enum { MAX_RUNS = 101, MAX_LEN = 1024 };
+enum { MAX_RUNS = 99, SEGMENT = 16384, MAX_TRIPS = 20000, STEP_TOKENS = 64, STEP_BYTES = 32 };
+enum { MAX_SEGMENTS = 24, N_STEPS = 400, PROBES = 15 };
 
-static void
-die(const char *what)
-{
-    perror(what);
-    exit(1);
-}
-
-/* Sleep until the peer publishes or gives room back. */
-static void
-wait_for_peer(struct link *l)
-{
-    if (bell_sleep(&l->bell, link_ready, l)) {
-        struct pollfd p = { .fd = l->bell.fd, .events = POLLIN };
-
-        if (poll(&p, 1, -1) < 0 && errno != EINTR) die("poll");
-    }
-    bell_wake(&l->bell);
-    if (bell_drain(&l->bell) == -EPIPE && !link_ready(l)) exit(0);
-}
-
-static void
-write_ring(struct link *l, uint32_t n, uint32_t len, uint32_t batch)
-{
-    for (uint32_t i = 0; i < n;) {
-        void *p;
-        int r = ring_reserve(&l->out, REC_STEP, 0, len, 0, &p);
-
-        if (r == 0) {
-            memset(p, (int)i, len);
-            i++;
-        }
-        if (r < 0 || i % batch == 0 || i == n) {
-            ring_publish(&l->out);
-            bell_ring(&l->bell);
-        }
-        if (r == -EAGAIN) wait_for_peer(l);
-    }
-}
-
-static double
-run_ring(uint32_t n, uint32_t len, uint32_t batch)
-{
-    static const uint8_t id[16] = { 1 };
-    struct link l, w;
-    struct err e;
-    uint32_t got = 0;
-    pid_t pid;
-    nsec t0;
-    int bell;
-
-    if (link_make(&l, 0, 1, id, 0, 0, &bell, &e) < 0) die(e.text);
-    pid = fork();
-    if (pid < 0) die("fork");
-    if (pid == 0) {
-        int d = dup(l.d.fd), fd = dup(l.w.fd);
-
-        close(l.bell.fd);
-        if (link_attach(&w, d, fd, bell, 1, &e) < 0) die(e.text);
-        while (!link_ready(&w)) wait_for_peer(&w); /* the reader's word to start */
-        write_ring(&w, n, len, batch);
-        _exit(0);
-    }
-    close(bell);
-    t0 = clock_now();
-    if (ring_reserve(&l.out, REC_DRAIN, 0, 0, 0, &(void *){ NULL }) < 0) die("start");
-    ring_publish(&l.out);
-    bell_ring(&l.bell);
-    while (got < n) {
-        struct ring_record rec;
-        int r;
-
-        while ((r = ring_peek(&l.in, &rec)) == 1) got++;
-        if (r < 0) die(ring_why(&l.in));
-        ring_release(&l.in);
-        bell_ring(&l.bell);
-        if (got < n) wait_for_peer(&l);
-    }
-    t0 = clock_now() - t0;
-    waitpid(pid, NULL, 0);
-    link_close(&l);
-    return (double)t0 / n;
-}
-
-static double
-run_pipe(uint32_t n, uint32_t len)
-{
-    static char bytes[MAX_LEN];
-    int p[2];
-    pid_t pid;
-    nsec t0;
-
-    if (pipe(p) < 0) die("pipe");
-    pid = fork();
-    if (pid < 0) die("fork");
-    if (pid == 0) {
-        for (uint32_t i = 0; i < n; i++) {
-            memset(bytes, (int)i, len);
-            if (write(p[1], bytes, len) != (ssize_t)len) _exit(1);
-        }
-        _exit(0);
-    }
-    close(p[1]);
-    t0 = clock_now();
-    for (uint64_t got = 0; got < (uint64_t)n * len;) {
-        ssize_t r = read(p[0], bytes, len);
-
-        if (r <= 0) die("read");
-        got += (uint64_t)r;
-    }
-    t0 = clock_now() - t0;
-    waitpid(pid, NULL, 0);
-    close(p[0]);
-    return (double)t0 / n;
-}
-
-/* Processor time of this process and of those it has waited for, in ns. */
-static double
-cpu_time(void)
-{
-    struct rusage u;
-    double us = 0;
-
-    for (int who = 0; who < 2; who++) {
-        getrusage(who ? RUSAGE_CHILDREN : RUSAGE_SELF, &u);
-        us += 1e6 * (double)(u.ru_utime.tv_sec + u.ru_stime.tv_sec);
-        us += (double)(u.ru_utime.tv_usec + u.ru_stime.tv_usec);
-    }
-    return us * 1e3;
-}
+static int cpu[2];
+static bool fifo = true;
 
 static int
 by_value(const void *a, const void *b)
@@ -162,56 +44,376 @@ by_value(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-static void
-report(const char *name, const char *what, double *v, int n, const char *unit)
+static double
+median(double *v, int n)
 {
     qsort(v, (size_t)n, sizeof *v, by_value);
-    printf("{\"bench\":\"ring\",\"case\":\"%s%s\",\"value\":%.4g,\"unit\":\"%s\",\"n\":%d,"
-           "\"min\":%.4g,\"median\":%.4g,\"max\":%.4g}\n",
-           name, what, v[n / 2], unit, n, v[0], v[n / 2], v[n - 1]);
+    return v[n / 2];
+}
+
+static void
+place(pid_t pid, int side, bool before_others)
+{
+    struct sched_param p = { .sched_priority = before_others };
+    cpu_set_t one;
+
+    CPU_ZERO(&one);
+    CPU_SET(cpu[side], &one);
+    if (sched_setaffinity(pid, sizeof one, &one) < 0) way_die("sched_setaffinity");
+    if (sched_setscheduler(pid, before_others ? SCHED_FIFO : SCHED_OTHER, &p) < 0) fifo = false;
+}
+
+static void
+find_processors(void)
+{
+    cpu_set_t all;
+    int n = 0;
+
+    if (sched_getaffinity(0, sizeof all, &all) < 0) way_die("sched_getaffinity");
+    for (int i = 0; i < CPU_SETSIZE && n < 2; i++)
+        if (CPU_ISSET(i, &all)) cpu[n++] = i;
+    if (n == 2) return;
+    fprintf(stderr, "bench_ring: two processors are needed\n");
+    exit(2);
+}
+
+/* Fork; the child runs on the other processor and ends by _exit(). w: what they will do, or NULL. */
+static pid_t
+split(const struct way *w)
+{
+    pid_t pid;
+
+    fflush(stdout);
+    pid = fork();
+    if (pid < 0) way_die("fork");
+    if (pid) { /* the child first: it may wait for this processor */
+        place(pid, 1, w != &way_zmq);
+        place(0, 0, w != &way_zmq);
+    }
+    return pid;
+}
+
+static void
+reap(pid_t pid)
+{
+    int status;
+
+    place(0, 0, false);
+    if (waitpid(pid, &status, 0) != pid || status) {
+        fprintf(stderr, "bench_ring: the other process failed\n");
+        exit(1);
+    }
+}
+
+/* ns to pass a cache line to the other processor. */
+static double
+probe(void)
+{
+    enum { ROUNDS = 9, TRIPS = 1000 };
+    _Atomic uint32_t *line = way_shared(4096);
+    double v[ROUNDS];
+    pid_t pid = split(NULL);
+
+    if (pid == 0) {
+        for (uint32_t i = 1; i < 2 * ROUNDS * TRIPS; i += 2) {
+            while (atomic_load_explicit(line, memory_order_acquire) != i) {
+            }
+            atomic_store_explicit(line, i + 1, memory_order_release);
+        }
+        _exit(0);
+    }
+    for (uint32_t k = 0, i = 0; k < ROUNDS; k++) {
+        nsec t0 = clock_now();
+
+        for (uint32_t n = 0; n < TRIPS; n++, i += 2) {
+            atomic_store_explicit(line, i + 1, memory_order_release);
+            while (atomic_load_explicit(line, memory_order_acquire) != i + 2) {
+            }
+        }
+        v[k] = (double)(clock_now() - t0) / (2 * TRIPS);
+    }
+    reap(pid);
+    return median(v, ROUNDS);
+}
+
+/* Median of half a round trip, ns. */
+static double
+latency(const struct way *w, uint32_t len)
+{
+    static double v[MAX_TRIPS];
+    int trips = w == &way_ring || w == &way_unchecked || w == &way_ck || w == &way_rte ? MAX_TRIPS
+                                                                                       : 2000;
+    void *t = w->make(len);
+    pid_t pid = split(w);
+
+    w->join(t, pid == 0);
+    for (int i = 0; i < trips; i++) {
+        nsec t0 = clock_now();
+
+        if (pid) w->send(t, (uint64_t)i, 1);
+        w->take(t, (uint64_t)i);
+        if (!pid) w->send(t, (uint64_t)i, 1);
+        v[i] = (double)(clock_now() - t0) / 2;
+    }
+    if (!pid) {
+        w->leave(t);
+        _exit(0);
+    }
+    reap(pid);
+    w->leave(t);
+    return median(v + trips / 10, trips - trips / 10);
+}
+
+/* ns a message, sent so many at a time. */
+static double
+throughput(const struct way *w, uint32_t len, uint32_t batch)
+{
+    double v[MAX_SEGMENTS];
+    uint64_t seq = 0,
+             n = SEGMENT *
+                 (w == &way_pipe || w == &way_socketpair || w == &way_zmq ? 6 : MAX_SEGMENTS);
+    int n_v = 0;
+    void *t = w->make(len);
+    pid_t pid = split(w);
+    nsec since;
+
+    w->join(t, pid == 0);
+    if (!pid) {
+        for (; seq < n; seq += batch) w->send(t, seq, batch);
+        w->take(t, 0); /* the reader has it all */
+        w->leave(t);
+        _exit(0);
+    }
+    since = clock_now();
+    for (uint64_t mark = SEGMENT, last = 0; seq < n;) {
+        seq += w->take(t, seq);
+        if (seq < mark) continue;
+        v[n_v++] = (double)(clock_now() - since) / (double)(seq - last);
+        since = clock_now();
+        last = seq;
+        mark = seq / SEGMENT * SEGMENT + SEGMENT;
+    }
+    w->send(t, 0, 1);
+    reap(pid);
+    w->leave(t);
+    return median(v, n_v);
+}
+
+struct steps {
+    double ns[N_STEPS]; /* of the writer, a step */
+    uint64_t rung;
+};
+
+/* ns that a step of 64 tokens costs its writer, the reader asleep; *calls: system calls a step. */
+static double
+step(const struct way *w, double *calls)
+{
+    struct steps *s = way_shared(sizeof *s);
+    const uint64_t n = (uint64_t)N_STEPS * STEP_TOKENS;
+    void *t = w->make(STEP_BYTES);
+    pid_t pid = split(w);
+
+    w->join(t, pid == 0);
+    if (!pid) {
+        for (int i = 0; i < N_STEPS; i++) {
+            nsec t0;
+
+            usleep(500);
+            t0 = clock_now();
+            w->send(t, (uint64_t)i * STEP_TOKENS, STEP_TOKENS);
+            s->ns[i] = (double)(clock_now() - t0);
+        }
+        if (w == &way_bell) s->rung = way_bell_rung(t);
+        w->take(t, 0);
+        w->leave(t);
+        _exit(0);
+    }
+    for (uint64_t seq = 0; seq < n;) seq += w->take(t, seq);
+    w->send(t, 0, 1);
+    reap(pid);
+    w->leave(t);
+    *calls = w == &way_bell ? (double)s->rung / N_STEPS : STEP_TOKENS;
+    return median(s->ns, N_STEPS);
+}
+
+/* ---- what is measured, and what it is held against */
+
+enum kind { LATENCY, BATCHED, SINGLE, STEP, CALLS };
+
+static const struct measure {
+    enum kind kind;
+    const struct way *way;
+    uint32_t len;
+} measures[] = {
+    { LATENCY, &way_ring, 64 },        { LATENCY, &way_unchecked, 64 },
+    { LATENCY, &way_ck, 64 },          { LATENCY, &way_rte, 64 },
+    { LATENCY, &way_bell, 64 },        { LATENCY, &way_pipe, 64 },
+    { LATENCY, &way_socketpair, 64 },  { LATENCY, &way_zmq, 64 },
+    { BATCHED, &way_ring, 64 },        { BATCHED, &way_unchecked, 64 },
+    { BATCHED, &way_ck, 64 },          { BATCHED, &way_rte_burst, 64 },
+    { SINGLE, &way_ring, 64 },         { SINGLE, &way_ck, 64 },
+    { SINGLE, &way_rte, 64 },          { SINGLE, &way_bell, 64 },
+    { SINGLE, &way_pipe, 64 },         { SINGLE, &way_socketpair, 64 },
+    { SINGLE, &way_zmq, 64 },          { BATCHED, &way_ring, 1024 },
+    { BATCHED, &way_unchecked, 1024 }, { BATCHED, &way_ck, 1024 },
+    { BATCHED, &way_rte_burst, 1024 }, { STEP, &way_bell, STEP_BYTES },
+    { STEP, &way_pipe, STEP_BYTES },   { CALLS, &way_bell, STEP_BYTES },
+};
+static const char *const kinds[] = { "latency", "batched", "single", "step64", "step64_calls" };
+static const char *const units[] = { "ns", "ns/message", "ns/message", "ns/step", "calls/step" };
+
+/* a / b, or a alone where b has no way. */
+static const struct gate {
+    const char *name;
+    struct measure a, b;
+    double limit;
+    bool at_least; /* else at most */
+} gates[] = {
+    { "G1", { BATCHED, &way_ck, 64 }, { BATCHED, &way_ring, 64 }, 5, true },
+    { "G1", { BATCHED, &way_rte_burst, 64 }, { BATCHED, &way_ring, 64 }, 0.9, true },
+    { "G2", { BATCHED, &way_ck, 1024 }, { BATCHED, &way_ring, 1024 }, 1.5, true },
+    { "G2", { BATCHED, &way_rte_burst, 1024 }, { BATCHED, &way_ring, 1024 }, 1.2, true },
+    { "G3", { SINGLE, &way_ck, 64 }, { SINGLE, &way_ring, 64 }, 1, true },
+    { "G4", { LATENCY, &way_ring, 64 }, { LATENCY, &way_ck, 64 }, 1, false },
+    { "G4", { LATENCY, &way_zmq, 64 }, { LATENCY, &way_ring, 64 }, 80, true },
+    { "G5", { LATENCY, &way_bell, 64 }, { LATENCY, &way_pipe, 64 }, 1.15, false },
+    { "G5", { LATENCY, &way_bell, 64 }, { LATENCY, &way_zmq, 64 }, 0.75, false },
+    { "G6", { STEP, &way_bell, STEP_BYTES }, { STEP, &way_pipe, STEP_BYTES }, 0.6, false },
+    { "G6", { CALLS, &way_bell, STEP_BYTES }, { CALLS, NULL, 0 }, 1, false },
+    { "G7", { BATCHED, &way_ring, 64 }, { BATCHED, &way_unchecked, 64 }, 1.05, false },
+    { "G7", { BATCHED, &way_ring, 1024 }, { BATCHED, &way_unchecked, 1024 }, 1.05, false },
+    { "G7", { LATENCY, &way_ring, 64 }, { LATENCY, &way_unchecked, 64 }, 1.05, false },
+};
+
+static double results[ARRAY_LEN(measures)][MAX_RUNS];
+static double usual; /* ns, of the probe */
+static int n_again, most_again;
+
+static double
+measure(const struct measure *m)
+{
+    double calls, ns;
+
+    switch (m->kind) {
+    case LATENCY:
+        return latency(m->way, m->len);
+    case BATCHED:
+        return throughput(m->way, m->len, 32);
+    case SINGLE:
+        return throughput(m->way, m->len, 1);
+    default:
+        break;
+    }
+    ns = step(m->way, &calls);
+    return m->kind == STEP ? ns : calls;
+}
+
+static bool
+as_usual(void)
+{
+    double ns = probe();
+
+    return ns >= usual / 1.3 && ns <= usual * 1.3;
+}
+
+/* false: too much has been done again already. */
+static bool
+measure_between_probes(const struct measure *m, double *ret)
+{
+    for (;; n_again++) {
+        bool before = as_usual();
+
+        *ret = measure(m);
+        if (before && as_usual()) return true;
+        if (n_again == most_again) return false;
+    }
+}
+
+static int
+measure_index(const struct measure *m)
+{
+    for (size_t i = 0; i < ARRAY_LEN(measures); i++)
+        if (measures[i].kind == m->kind && measures[i].way == m->way && measures[i].len == m->len)
+            return m->way->name ? (int)i : -1;
+    return -1;
+}
+
+static void
+print_line(const char *name, double value, const char *unit, double *v, int n)
+{
+    qsort(v, (size_t)n, sizeof *v, by_value);
+    printf("{\"bench\":\"ring\",\"case\":\"%s\",\"value\":%.4g,\"unit\":\"%s\",\"n\":%d,"
+           "\"min\":%.4g,\"median\":%.4g,\"max\":%.4g",
+           name, value, unit, n, v[0], v[n / 2], v[n - 1]);
+}
+
+static const char *
+name_of(const struct measure *m)
+{
+    static char name[64];
+
+    snprintf(name, sizeof name, "%s_%s_%u", kinds[m->kind], m->way->name, m->len);
+    return name;
+}
+
+static void
+print_measure(const struct measure *m, const double *runs, int n)
+{
+    double v[MAX_RUNS];
+
+    memcpy(v, runs, (size_t)n * sizeof *v);
+    print_line(name_of(m), median(v, n), units[m->kind], v, n);
+    printf("}\n");
+}
+
+static void
+print_gate(const struct gate *g, int n)
+{
+    int a = measure_index(&g->a), b = g->b.way ? measure_index(&g->b) : -1;
+    double v[MAX_RUNS], x[MAX_RUNS], y[MAX_RUNS], value;
+    char name[96];
+
+    if (a < 0 || (g->b.way && b < 0)) return;
+    for (int i = 0; i < n; i++) {
+        x[i] = results[a][i];
+        y[i] = b < 0 ? 1 : results[b][i];
+        v[i] = x[i] / y[i];
+    }
+    value = median(x, n) / median(y, n);
+    snprintf(name, sizeof name, "%s %s_%u %s%s%s", g->name, kinds[g->a.kind], g->a.len,
+             g->a.way->name, b < 0 ? "" : "/", b < 0 ? "" : g->b.way->name);
+    print_line(name, value, b < 0 ? units[g->a.kind] : "x", v, n);
+    printf(",\"%s\":%.3g,\"pass\":%s}\n", g->at_least ? "at_least" : "at_most", g->limit,
+           (g->at_least ? value >= g->limit : value <= g->limit) ? "true" : "false");
 }
 
 int
 main(int argc, char **argv)
 {
-    static const struct {
-        const char *name;
-        uint32_t len, batch; /* batch 0: the pipe */
-    } cases[] = {
-        { "batched_64", 64, 32 },     { "single_64", 64, 1 },     { "pipe_64", 64, 0 },
-        { "batched_1024", 1024, 32 }, { "single_1024", 1024, 1 }, { "pipe_1024", 1024, 0 },
-    };
-    static double v[2][ARRAY_LEN(cases)][MAX_RUNS], ratio[MAX_RUNS];
-    static const char *const what[] = { "", "_cpu" };
-    int runs = argc > 1 ? atoi(argv[1]) : 9;
-    int n = argc > 2 ? atoi(argv[2]) : 200000;
+    int runs = argc > 1 ? atoi(argv[1]) : 9, n = 0;
+    double probes[PROBES];
+    bool judged = true, chosen[ARRAY_LEN(measures)];
 
-    if (runs < 1 || runs > MAX_RUNS || n < 1) {
-        fprintf(stderr, "usage: bench_ring [RUNS, at most %d] [RECORDS]\n", MAX_RUNS);
+    if (argc > 3 || runs < 1 || runs > MAX_RUNS) {
+        fprintf(stderr, "usage: bench_ring [RUNS, at most %d [WORD]]\n", MAX_RUNS);
         return 2;
     }
-    for (int i = 0; i < runs; i++) {
-        for (size_t c = 0; c < ARRAY_LEN(cases); c++) {
-            double cpu = cpu_time();
-
-            v[0][c][i] = cases[c].batch ? run_ring((uint32_t)n, cases[c].len, cases[c].batch)
-                                        : run_pipe((uint32_t)n, cases[c].len);
-            v[1][c][i] = (cpu_time() - cpu) / n;
-        }
-    }
-    for (int k = 0; k < 2; k++) {
-        for (size_t c = 0; c < ARRAY_LEN(cases); c++) {
-            size_t peer = c / 3 * 3 + 2;
-
-            if (c == peer) continue;
-            for (int i = 0; i < runs; i++) ratio[i] = v[k][peer][i] / v[k][c][i];
-            report(cases[c].name, k ? "_vs_pipe_cpu" : "_vs_pipe", ratio, runs, "x");
-        }
-    }
-    for (int k = 0; k < 2; k++) {
-        for (size_t c = 0; c < ARRAY_LEN(cases); c++) {
-            report(cases[c].name, what[k], v[k][c], runs, "ns/record");
-        }
-    }
+    find_processors();
+    if (!way_ck.name) printf("ck_ring is left out: libck-dev was not there at configure\n");
+    if (!way_rte.name) printf("rte_ring is left out: libdpdk-dev was not there at configure\n");
+    for (int i = 0; i < PROBES; i++) probes[i] = probe();
+    usual = median(probes, PROBES);
+    for (size_t i = 0; i < ARRAY_LEN(measures); i++)
+        chosen[i] = measures[i].way->name && (argc < 3 || strstr(name_of(&measures[i]), argv[2]));
+    most_again = 3 * runs * (int)ARRAY_LEN(measures);
+    for (; n < runs; n++)
+        for (size_t i = 0; i < ARRAY_LEN(measures); i++)
+            if (chosen[i]) judged &= measure_between_probes(&measures[i], &results[i][n]);
+    printf("probe: %.0f ns, %s, %d measurements done again%s\n", usual,
+           fifo ? "SCHED_FIFO" : "SCHED_OTHER", n_again,
+           judged ? "" : ": this machine is not quiet enough to judge");
+    for (size_t i = 0; i < ARRAY_LEN(measures); i++)
+        if (chosen[i]) print_measure(&measures[i], results[i], n);
+    for (size_t i = 0; i < ARRAY_LEN(gates) && judged && argc < 3; i++) print_gate(&gates[i], n);
     return 0;
 }

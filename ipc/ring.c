@@ -80,14 +80,12 @@ see_head(struct ring *r)
     return 0;
 }
 
-int
-ring_reserve(struct ring *r, uint16_t type, uint16_t flags, uint32_t len, uint64_t spare,
-             void **ret)
+/* Whatever is not the common case of ring_reserve(): the record is to follow pos, whole. */
+static int COLD
+make_room(struct ring *r, uint32_t len, uint64_t spare)
 {
     uint64_t bytes = record_bytes(len), left = to_end(r, r->pos), pad = bytes > left ? left : 0;
-    struct ring_header h;
 
-    check(type != RING_PAD && (flags & ~RING_MORE) == 0 && spare <= r->cap / 2);
     if (*r->why) return -EBADMSG;
     if (len > r->max_rec - RING_HEADER) return -EMSGSIZE;
     if (r->cap - (r->pos - r->peer) < pad + bytes + spare) {
@@ -97,14 +95,33 @@ ring_reserve(struct ring *r, uint16_t type, uint16_t flags, uint32_t len, uint64
     }
     r->full = false;
     if (pad) {
-        h = (struct ring_header){ (uint32_t)(pad - RING_HEADER), RING_PAD, 0, r->epoch, 0 };
+        struct ring_header h = { (uint32_t)(pad - RING_HEADER), RING_PAD, 0, r->epoch, 0 };
+
         memcpy(data_at(r, r->pos), &h, sizeof h);
+        r->pos += pad;
     }
-    h = (struct ring_header){ len, type, flags, r->epoch, r->seq++ };
-    memcpy(data_at(r, r->pos + pad), &h, sizeof h);
-    *ret = data_at(r, r->pos + pad) + RING_HEADER;
+    return 0;
+}
+
+/* Stores leave the processor in their order, and those into lines that the reader's core has take long. So
+ * this is short, with few stores of its own in between; and it does not read back as one word what was
+ * just stored as two (epoch and seq, were they neighbours), which would wait for the whole queue. */
+int
+ring_reserve(struct ring *r, uint16_t type, uint16_t flags, uint32_t len, uint64_t spare,
+             void **ret)
+{
+    uint64_t bytes = record_bytes(len);
+    struct ring_header *h;
+
+    check(type != RING_PAD && (flags & ~RING_MORE) == 0 && spare <= r->cap / 2);
+    if (*r->why || r->full || len > r->max_rec - RING_HEADER || bytes > to_end(r, r->pos) ||
+        r->cap - (r->pos - r->peer) < bytes + spare)
+        TRY(make_room(r, len, spare));
+    h = (struct ring_header *)(void *)data_at(r, r->pos);
+    *h = (struct ring_header){ len, type, flags, r->epoch, r->seq++ };
+    *ret = h + 1;
     FP(ring_reserved);
-    r->pos += pad + bytes;
+    r->pos += bytes;
     return 0;
 }
 

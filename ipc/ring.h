@@ -43,12 +43,12 @@ struct ring {              /* process-private; every field trusted */
     uint8_t *data;
     uint64_t cap, pos, published; /* writer: tail, last stored · reader: head, last released */
     uint64_t peer;                /* the peer's index as last seen: head_cache or tail_cache */
-    uint32_t epoch, seq, max_rec;
-    uint32_t n_types;        /* reader: types 1 .. n_types - 1 are known */
-    const uint32_t *max_len; /* reader: [n_types] longest payload; 0: unknown type */
-    void *copy;              /* reader: max_rec bytes for the record being looked at */
-    bool full;               /* writer: the last reserve found no room */
-    char why[160];           /* what the peer broke; not empty: for good */
+    uint32_t epoch, max_rec, seq; /* seq not beside epoch: ring_reserve() says why */
+    uint32_t n_types;             /* reader: types 1 .. n_types - 1 are known */
+    const uint32_t *max_len;      /* reader: [n_types] longest payload; 0: unknown type */
+    void *copy;                   /* reader: max_rec bytes for the record being looked at */
+    bool full;                    /* writer: the last reserve found no room */
+    char why[160];                /* what the peer broke; not empty: for good */
 };
 
 /* Writer's end: mine holds tail and bytes, peer holds head. */

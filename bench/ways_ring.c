@@ -1,0 +1,302 @@
+/* ways_ring.c - see ways.h: ipc/ring.h with a bell, without, and once more without its checks. */
+#include "bench/ways.h"
+#include "ipc/link.h"
+#include "ipc/records.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+enum { AT_ONCE = 32 };
+
+void
+way_die(const char *what)
+{
+    perror(what);
+    exit(1);
+}
+
+void *
+way_shared(size_t bytes)
+{
+    void *p = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+
+    if (p == MAP_FAILED) way_die("mmap");
+    return p;
+}
+
+/* A message's bytes into a slot. Not memcpy(): with a length known only here it is a call whose wide stores
+ * take twice as long where the line is in the reader's core. */
+static void
+fill(void *slot, const char *bytes, uint32_t len, uint64_t number)
+{
+    for (uint32_t i = 0; i < len; i += 32) memcpy((char *)slot + i, bytes + i, 32);
+    memcpy(slot, &number, sizeof number);
+}
+
+/* ---- the ring that lagand and its workers use */
+
+struct ours {
+    struct link l;
+    uint32_t len;
+    uint16_t type; /* that this side sends */
+    int worker_bell;
+    char bytes[WAY_MAX_LEN];
+};
+
+/* The smallest ring with WAY_SLOTS records. */
+static uint32_t
+ring_log2(uint32_t len)
+{
+    uint32_t log2 = 0;
+
+    while ((1u << log2) < WAY_SLOTS * ROUND_UP(len + RING_HEADER, (uint32_t)RING_ALIGN)) log2++;
+    return log2;
+}
+
+static void *
+ring_make(uint32_t len)
+{
+    static const uint8_t id[16] = { 1 };
+    struct ours *t = calloc(1, sizeof *t);
+    struct err e;
+
+    if (!t) way_die("memory");
+    t->len = len;
+    if (link_make(&t->l, 0, 1, id, ring_log2(len), ring_log2(len), &t->worker_bell, &e) < 0)
+        way_die(e.text);
+    return t;
+}
+
+static void
+ring_join(void *arg, int side)
+{
+    struct ours *t = arg;
+    struct err e;
+
+    t->type = side ? REC_STEP : REC_SUBMIT;
+    if (side) {
+        int d = dup(t->l.d.fd), w = dup(t->l.w.fd);
+
+        close(t->l.bell.fd);
+        if (link_attach(&t->l, d, w, t->worker_bell, 1, &e) < 0) way_die(e.text);
+    } else {
+        close(t->worker_bell);
+    }
+}
+
+static void
+sleep_on_bell(struct link *l)
+{
+    if (bell_sleep(&l->bell, link_ready, l)) {
+        struct pollfd p = { .fd = l->bell.fd, .events = POLLIN };
+
+        if (poll(&p, 1, -1) < 0 && errno != EINTR) way_die("poll");
+    }
+    bell_wake(&l->bell);
+    (void)bell_drain(&l->bell);
+}
+
+static void
+reserve_all(struct ours *t, uint64_t seq, uint32_t n, bool sleeps)
+{
+    for (uint32_t i = 0; i < n;) {
+        void *p;
+        int r = ring_reserve(&t->l.out, t->type, 0, t->len, 0, &p);
+
+        if (r == 0) {
+            fill(p, t->bytes, t->len, seq + i);
+            i++;
+            continue;
+        }
+        if (r != -EAGAIN) way_die("ring_reserve");
+        ring_publish(&t->l.out);
+        if (!sleeps) continue;
+        bell_ring(&t->l.bell);
+        sleep_on_bell(&t->l);
+    }
+    ring_publish(&t->l.out);
+}
+
+static uint32_t
+take_all(struct ours *t, uint64_t seq)
+{
+    struct ring_record rec;
+    uint32_t n = 0;
+    int r;
+
+    while ((r = ring_peek(&t->l.in, &rec)) == 1) {
+        if (memcmp(rec.data, &seq, sizeof seq)) way_die("a message is missing");
+        seq++;
+        if (++n == AT_ONCE) break; /* room goes back before all has been read */
+    }
+    if (r < 0) way_die(ring_why(&t->l.in));
+    if (n) ring_release(&t->l.in);
+    return n;
+}
+
+static void
+ring_send(void *arg, uint64_t seq, uint32_t n)
+{
+    reserve_all(arg, seq, n, false);
+}
+
+static uint32_t
+ring_take(void *arg, uint64_t seq)
+{
+    uint32_t n;
+
+    while (!(n = take_all(arg, seq))) {
+    }
+    return n;
+}
+
+static void
+bell_send(void *arg, uint64_t seq, uint32_t n)
+{
+    struct ours *t = arg;
+
+    reserve_all(t, seq, n, true);
+    bell_ring(&t->l.bell);
+}
+
+static uint32_t
+bell_take(void *arg, uint64_t seq)
+{
+    struct ours *t = arg;
+    uint32_t n;
+
+    while (!(n = take_all(t, seq))) sleep_on_bell(&t->l);
+    bell_ring(&t->l.bell);
+    return n;
+}
+
+static void
+ring_leave(void *arg)
+{
+    struct ours *t = arg;
+
+    link_close(&t->l);
+    free(t);
+}
+
+uint64_t
+way_bell_rung(const void *arg)
+{
+    const struct ours *t = arg;
+
+    return t->l.bell.n_rung;
+}
+
+const struct way way_ring = { "ring", ring_make, ring_join, ring_send, ring_take, ring_leave };
+const struct way way_bell = { "bell", ring_make, ring_join, bell_send, bell_take, ring_leave };
+
+/* ---- the same without a check: what trust would save */
+
+struct half {
+    _Alignas(128) _Atomic uint64_t tail;
+    _Alignas(128) _Atomic uint64_t head;
+    _Alignas(128) char data[];
+};
+
+struct end {
+    struct half *h;
+    uint64_t pos, peer; /* ours; the other's, as last seen */
+};
+
+struct unchecked {
+    uint64_t cap;
+    uint32_t len;
+    struct half *half[2];
+    struct end out, in;
+    char bytes[WAY_MAX_LEN], copy[WAY_MAX_LEN];
+};
+
+static void *
+unchecked_make(uint32_t len)
+{
+    struct unchecked *t = calloc(1, sizeof *t);
+
+    if (!t) way_die("memory");
+    t->len = len;
+    t->cap = UINT64_C(1) << ring_log2(len);
+    for (int i = 0; i < 2; i++) t->half[i] = way_shared(sizeof(struct half) + t->cap);
+    return t;
+}
+
+static void
+unchecked_join(void *arg, int side)
+{
+    struct unchecked *t = arg;
+
+    t->out.h = t->half[side];
+    t->in.h = t->half[!side];
+}
+
+static uint64_t
+record_bytes(const struct unchecked *t)
+{
+    return ROUND_UP(t->len + (uint64_t)RING_HEADER, (uint64_t)RING_ALIGN);
+}
+
+static void
+unchecked_send(void *arg, uint64_t seq, uint32_t n)
+{
+    struct unchecked *t = arg;
+    uint64_t bytes = record_bytes(t);
+
+    for (uint32_t i = 0; i < n; i++, seq++) {
+        uint64_t left = t->cap - t->out.pos % t->cap, pad = bytes > left ? left : 0;
+        struct ring_header h = { t->len, REC_STEP, 0, 1, (uint32_t)seq };
+        char *at;
+
+        while (t->cap - (t->out.pos - t->out.peer) < pad + bytes) {
+            atomic_store_explicit(&t->out.h->tail, t->out.pos, memory_order_release);
+            t->out.peer = atomic_load_explicit(&t->out.h->head, memory_order_acquire);
+        }
+        t->out.pos += pad;
+        at = t->out.h->data + t->out.pos % t->cap;
+        memcpy(at, &h, sizeof h);
+        fill(at + sizeof h, t->bytes, t->len, seq);
+        t->out.pos += bytes;
+    }
+    atomic_store_explicit(&t->out.h->tail, t->out.pos, memory_order_release);
+}
+
+static uint32_t
+unchecked_take(void *arg, uint64_t seq)
+{
+    struct unchecked *t = arg;
+    uint64_t bytes = record_bytes(t);
+    uint32_t n = 0;
+
+    while (t->in.pos == t->in.peer)
+        t->in.peer = atomic_load_explicit(&t->in.h->tail, memory_order_acquire);
+    for (; t->in.pos != t->in.peer && n < AT_ONCE; n++, seq++) {
+        struct ring_header h;
+
+        if (t->cap - t->in.pos % t->cap < bytes) t->in.pos = ROUND_UP(t->in.pos, t->cap);
+        memcpy(&h, t->in.h->data + t->in.pos % t->cap, sizeof h);
+        shm_copy_in(t->copy, t->in.h->data + t->in.pos % t->cap + sizeof h, h.len);
+        if (memcmp(t->copy, &seq, sizeof seq)) way_die("a message is missing");
+        t->in.pos += bytes;
+    }
+    atomic_store_explicit(&t->in.h->head, t->in.pos, memory_order_release);
+    return n;
+}
+
+static void
+unchecked_leave(void *arg)
+{
+    struct unchecked *t = arg;
+
+    for (int i = 0; i < 2; i++) munmap(t->half[i], sizeof(struct half) + t->cap);
+    free(t);
+}
+
+const struct way way_unchecked = { "unchecked",    unchecked_make, unchecked_join,
+                                   unchecked_send, unchecked_take, unchecked_leave };
