@@ -35,6 +35,7 @@ part 'address and undefined' sanitized address,undefined
 part 'thread' sanitized thread
 part 'planted faults' "$top/tools/planted.sh" all
 part 'a minute of 64 clients' env LAGAN_SOAK_SECONDS=60 srcdir="$top" "$build/tests/e2e/test_service"
+part 'models with one more kill' "$top/ipc/proof/check.sh" long
 part 'a million kills' env LAGAN_TORTURE_KILLS=1000000 LAGAN_TORTURE_DAEMONS=10000 LAGAN_TORTURE_ROUNDS=100 \
   "$build/tests/torture/test_kill"
 part 'ten thousand kills of real workers' env LAGAN_TORTURE_REAL_KILLS=10000 LAGAN_TORTURE_ROUNDS=25 srcdir="$top" \

@@ -1,0 +1,115 @@
+/* wake.pml - no wake-up is lost: ring_publish(), ring_release() and bell.c at both ends of one ring.
+ *
+ * The producer fills a ring of CAP records, the consumer empties it; each sleeps when it can do nothing, and
+ * is rung by the other. Stores wait in a buffer, in order, as on x86: the fences are what empties it. A lost
+ * wake-up is an end state in which one side still sleeps.
+ *
+ * Mutants, each of which must fail: NO_RING_FENCE, NO_SLEEP_FENCE, NO_RECHECK, FLAG (wait_seq a flag and not
+ * a number), RING_FIRST (before the store of the tail), DRAIN_LATE (the bell emptied between announcement
+ * and sleep), NO_ROOM_BELL (nobody is told of room).
+ */
+#define N 3   /* records */
+#define CAP 2 /* the ring's */
+#define P 0
+#define C 1
+
+byte idx[2];      /* tail and head as memory has them; each side knows its own without looking */
+byte wait_seq[2]; /* odd: asleep, or about to be */
+bool bell[2];     /* a byte waits in that side's end of the socket */
+chan buf[2] = [2] of { bit, byte } /* a side's stores on their way: 0 idx, 1 wait_seq */
+
+active proctype Memory()
+{
+	bit which;
+	byte v;
+end:	do
+	:: atomic { buf[P]?which, v -> if :: which -> wait_seq[P] = v :: else -> idx[P] = v fi }
+	:: atomic { buf[C]?which, v -> if :: which -> wait_seq[C] = v :: else -> idx[C] = v fi }
+	od
+}
+
+inline fence(me) { len(buf[me]) == 0 }
+
+/* bell_ring() */
+inline ring(me)
+{
+#ifndef NO_RING_FENCE
+	fence(me);
+#endif
+	s = wait_seq[1 - me];
+	if
+	:: s % 2 == 1 && s != last_kick -> last_kick = s; bell[1 - me] = true
+	:: else
+	fi
+}
+
+#ifdef FLAG
+#define ASLEEP 1
+#define AWAKE 0
+#else
+#define ASLEEP (seq + 1)
+#define AWAKE (seq + 1)
+#endif
+
+/* bell_sleep(), poll(), bell_wake(), bell_drain(); ready: nothing to sleep for after all. Other things may
+ * wake a side too. */
+inline sleep(me, ready)
+{
+	if
+	:: seq % 2 == 0 -> seq = ASLEEP; buf[me]!1, seq
+	:: else
+	fi;
+#ifndef NO_SLEEP_FENCE
+	fence(me);
+#endif
+#ifdef DRAIN_LATE
+	bell[me] = false;
+#endif
+	if
+#ifndef NO_RECHECK
+	:: ready
+#endif
+	:: else ->
+		if
+		:: bell[me]
+		:: others > 0 -> others--
+		fi
+	fi;
+	if
+	:: skip -> seq = AWAKE; buf[me]!1, seq; bell[me] = false /* the worker's order */
+	:: skip -> bell[me] = false; seq = AWAKE; buf[me]!1, seq /* lagand's: its event empties the bell */
+	fi
+}
+
+active proctype Producer()
+{
+	byte tail, seq, last_kick, s, others = 1;
+	do
+	:: tail == N -> break
+	:: tail < N && tail - idx[C] < CAP ->
+#ifdef RING_FIRST
+		ring(P);
+#endif
+		tail++;
+		buf[P]!0, tail;
+#ifndef RING_FIRST
+		ring(P)
+#endif
+	:: tail < N && tail - idx[C] >= CAP -> sleep(P, (tail - idx[C] < CAP))
+	od
+}
+
+active proctype Consumer()
+{
+	byte head, seq, last_kick, s, others = 1;
+	do
+	:: head == N -> break
+	:: head < N && idx[P] != head ->
+		head++;
+		buf[C]!0, head;
+#ifndef NO_ROOM_BELL
+		ring(C)
+#endif
+	:: head < N && idx[P] == head -> sleep(C, (idx[P] != head))
+	od
+}
