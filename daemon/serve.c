@@ -15,7 +15,6 @@
 #include "daemon/control.h"
 #include "daemon/deliver.h"
 #include "daemon/frontend.h"
-#include "daemon/history.h"
 #include "daemon/relay.h"
 #include "daemon/roll.h"
 #include "daemon/spawn.h"
@@ -192,7 +191,6 @@ serve_worker_moved(struct daemon *d, struct worker *w, enum super_state from, en
     uint32_t failed = 0;
 
     log_debug("worker %s: %s -> %s", w->name, super_state_word(from), super_state_word(to));
-    history_add(d, "worker", w->name, "%s -> %s", super_state_word(from), super_state_word(to));
     if (to == SUPER_READY) {
         d->was_ready = true;
         if (!d->announced) sd_notify(0, "READY=1");
@@ -357,9 +355,8 @@ open_daemon(struct daemon *d, struct err *e)
     d->ledger = ledger_new(LEDGER_ROWS, seed[0]);
     d->sessions = sessions_new(seed[1]);
     d->calls = calls_new();
-    d->history = history_new();
     d->zmq = zmq_ctx_new();
-    if (!d->ledger || !d->sessions || !d->calls || !d->history || !d->zmq) {
+    if (!d->ledger || !d->sessions || !d->calls || !d->zmq) {
         return err_set(e, -ENOMEM, "no memory for the tables");
     }
     TRY(front_open(d, e));
@@ -383,7 +380,6 @@ close_daemon(struct daemon *d)
     d->ledger = ledger_free(d->ledger);
     mirror_close(&d->mirror);
     d->calls = calls_free(d->calls);
-    d->history = history_free(d->history);
     d->event = sd_event_unref(d->event);
     msgpack_sbuffer_destroy(&d->out);
 }

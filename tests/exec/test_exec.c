@@ -728,6 +728,36 @@ a_step_with_prompts_is_captured_and_gives_what_a_plain_one_gives(void **state)
         }
 }
 
+/* No buckets: what is captured are sources and their projections. Slices of an encoder are not. */
+static void
+sources_that_are_captured_give_what_plain_ones_give(void **state)
+{
+    (void)state;
+    for (uint32_t enc_layers = 0; enc_layers < 2; enc_layers++) {
+        struct hand_options o = { .twice = true, .enc_layers = enc_layers };
+        for (int captured = 0; captured < 2; captured++) {
+            if (captured) {
+                o.opened = captures;
+                o.graphs_memory = 1 << 20;
+                graph_bytes = 1000;
+            }
+            open_model(T5, o);
+            for (uint32_t i = 0; i < 18; i++) {
+                struct hand_seat *s = sit(i, 1, 12);
+
+                s->late = 3 * (i / 2); /* two at a time, and their rows not always side by side */
+                s->source = SOURCE + i % 3;
+                s->n_source = 5 + i % 4;
+            }
+            hand_run(&h);
+            take(captured ? &b : &a);
+        }
+        assert_memory_equal(&a, &b, sizeof a);
+        assert_int_equal(n_captured, enc_layers ? 1 : 2); /* 11 to 15 rows: a bucket of each kind */
+        assert_true(n_replayed >= (enc_layers ? 7 : 13));
+    }
+}
+
 static void
 more_prompts_than_a_graph_has_room_for_run_plain(void **state)
 {
@@ -736,12 +766,12 @@ more_prompts_than_a_graph_has_room_for_run_plain(void **state)
     };
 
     (void)state;
-    for (uint32_t n = GRAPHS_LONGER; n <= GRAPHS_LONGER + 1; n++) {
+    for (uint32_t n = GRAPHS_RUNS; n <= GRAPHS_RUNS + 1; n++) {
         open_model(LLAMA, o);
         for (uint32_t i = 0; i < n; i++) sit(i, 2, 1);
         for (int step = 0; step < 3; step++) hand_run(&h);
         hand_close(&h);
-        assert_int_equal(n_replayed, n <= GRAPHS_LONGER ? 2 : 0);
+        assert_int_equal(n_replayed, n <= GRAPHS_RUNS ? 2 : 0);
     }
 }
 
@@ -1042,6 +1072,7 @@ main(void)
         cmocka_unit_test(a_result_stays_through_one_more_start),
         cmocka_unit_test(a_captured_step_gives_what_a_plain_one_gives),
         cmocka_unit_test(a_step_with_prompts_is_captured_and_gives_what_a_plain_one_gives),
+        cmocka_unit_test(sources_that_are_captured_give_what_plain_ones_give),
         cmocka_unit_test(more_prompts_than_a_graph_has_room_for_run_plain),
         cmocka_unit_test(graphs_that_do_not_fit_together_take_no_turns),
         cmocka_unit_test(what_cannot_be_captured_runs_plain_for_good),

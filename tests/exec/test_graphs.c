@@ -18,7 +18,7 @@ static bool
 use(struct graphs *g, uint32_t rows, uint64_t step, uint64_t bytes, uint64_t done,
     struct graph **dropped)
 {
-    struct graphs_slot *s = graphs_use(g, rows, false, step);
+    struct graphs_slot *s = graphs_use(g, GRAPHS_GENERATE, rows, step);
     struct graph *drop;
     int r;
 
@@ -60,21 +60,22 @@ a_bucket_runs_plain_once_and_is_captured_at_its_second_use(void **state)
     assert_false(use(&g, 8, 1, 10, 0, NULL));
     assert_false(use(&g, 16, 2, 10, 0, NULL));
     assert_true(use(&g, 8, 3, 10, 0, NULL));
-    assert_true(graphs_use(&g, 8, false, 4)->graph == graph_no(0));
+    assert_true(graphs_use(&g, GRAPHS_GENERATE, 8, 4)->graph == graph_no(0));
     assert_int_equal(g.bytes, 10);
 }
 
 static void
-a_bucket_has_a_graph_of_either_kind(void **state)
+a_bucket_has_a_graph_of_each_kind(void **state)
 {
     struct graphs g = { .room = 1000 };
-    struct graphs_slot *plain = graphs_use(&g, 8, false, 1), *longer = graphs_use(&g, 8, true, 2);
+    struct graphs_slot *one = graphs_use(&g, GRAPHS_GENERATE, 8, 1),
+                       *other = graphs_use(&g, GRAPHS_PROMPTS, 8, 2);
 
     (void)state;
-    assert_ptr_not_equal(plain, longer);
-    assert_true(!plain->longer && longer->longer);
-    assert_ptr_equal(graphs_use(&g, 8, false, 3), plain);
-    assert_ptr_equal(graphs_use(&g, 8, true, 4), longer);
+    assert_ptr_not_equal(one, other);
+    assert_true(one->kind == GRAPHS_GENERATE && other->kind == GRAPHS_PROMPTS);
+    assert_ptr_equal(graphs_use(&g, GRAPHS_GENERATE, 8, 3), one);
+    assert_ptr_equal(graphs_use(&g, GRAPHS_PROMPTS, 8, 4), other);
 }
 
 static void
@@ -88,7 +89,7 @@ the_least_recently_used_graph_goes_and_waits_before_it_is_captured_again(void **
     for (uint32_t rows = 1; rows <= 3; rows++)
         for (int i = 0; i < 2; i++, step++) use(&g, rows, step, 30, step, NULL);
     assert_int_equal(g.bytes, 90);
-    assert_non_null(graphs_use(&g, 1, false, ++step)->graph); /* now 2 is the oldest */
+    assert_non_null(graphs_use(&g, GRAPHS_GENERATE, 1, ++step)->graph); /* now 2 is the oldest */
     step++;
     use(&g, 4, step, 30, step - 1, &dropped);
     assert_true(use(&g, 4, step + 1, 30, step, &dropped));
@@ -133,13 +134,13 @@ a_capture_hides_behind_what_the_device_is_busy_with(void **state)
 {
     struct graphs g = { .room = 1000 };
     struct graph *drop;
-    struct graphs_slot *s = graphs_use(&g, 1, false, 1);
+    struct graphs_slot *s = graphs_use(&g, GRAPHS_GENERATE, 1, 1);
 
     (void)state;
     assert_false(graphs_may_capture(&g, s, 0));
     assert_true(graphs_may_capture(&g, s, 0)); /* nothing is known yet */
     assert_int_equal(graphs_keep(&g, s, graph_no(0), 1, 2 * GRAPHS_DELAY, 1, &drop), 0);
-    s = graphs_use(&g, 2, false, 2);
+    s = graphs_use(&g, GRAPHS_GENERATE, 2, 2);
     assert_false(graphs_may_capture(&g, s, NSEC_NEVER));
     assert_false(graphs_may_capture(&g, s, GRAPHS_DELAY / 2));
     assert_true(graphs_may_capture(&g, s, GRAPHS_DELAY));
@@ -151,9 +152,10 @@ more_buckets_than_slots_run_plain(void **state)
     struct graphs g = { .room = 1000 };
 
     (void)state;
-    for (uint32_t i = 1; i <= GRAPHS_MOST; i++) assert_non_null(graphs_use(&g, i, false, i));
-    assert_null(graphs_use(&g, GRAPHS_MOST + 1, false, 99));
-    assert_non_null(graphs_use(&g, GRAPHS_MOST, false, 100));
+    for (uint32_t i = 1; i <= GRAPHS_MOST; i++)
+        assert_non_null(graphs_use(&g, GRAPHS_GENERATE, i, i));
+    assert_null(graphs_use(&g, GRAPHS_GENERATE, GRAPHS_MOST + 1, 99));
+    assert_non_null(graphs_use(&g, GRAPHS_GENERATE, GRAPHS_MOST, 100));
 }
 
 static void
@@ -164,15 +166,16 @@ graphs_that_are_taken_are_captured_anew(void **state)
 
     (void)state;
     for (uint32_t i = 1; i <= 2; i++)
-        assert_int_equal(graphs_keep(&g, graphs_use(&g, i, false, i), graph_no(i), 10, 1, i, &drop),
-                         0);
+        assert_int_equal(
+            graphs_keep(&g, graphs_use(&g, GRAPHS_GENERATE, i, i), graph_no(i), 10, 1, i, &drop),
+            0);
     assert_true(graphs_take(&g) == graph_no(1));
     assert_true(graphs_take(&g) == graph_no(2));
     assert_null(graphs_take(&g));
     assert_int_equal(g.bytes, 0);
-    assert_false(
-        graphs_may_capture(&g, graphs_use(&g, 1, false, 3), 0)); /* plain once, as at first */
-    assert_true(graphs_may_capture(&g, graphs_use(&g, 1, false, 4), 0));
+    assert_false(graphs_may_capture(&g, graphs_use(&g, GRAPHS_GENERATE, 1, 3),
+                                    0)); /* plain once, as at first */
+    assert_true(graphs_may_capture(&g, graphs_use(&g, GRAPHS_GENERATE, 1, 4), 0));
 }
 
 int
@@ -181,7 +184,7 @@ main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(buckets_grow_and_end_at_the_largest_step),
         cmocka_unit_test(a_bucket_runs_plain_once_and_is_captured_at_its_second_use),
-        cmocka_unit_test(a_bucket_has_a_graph_of_either_kind),
+        cmocka_unit_test(a_bucket_has_a_graph_of_each_kind),
         cmocka_unit_test(the_least_recently_used_graph_goes_and_waits_before_it_is_captured_again),
         cmocka_unit_test(a_graph_that_may_be_running_is_not_dropped),
         cmocka_unit_test(a_graph_larger_than_all_room_is_not_tried_again),

@@ -217,6 +217,7 @@ sample_refuses_logits_of_another_type_or_too_few(void **state)
 {
     struct sample_row row = { 0 };
     int32_t token;
+    uint32_t bits = 0;
     struct sample s = {
         .logits = typed(f32(1, 10), DT_BF16), .row = &row, .n = 1, .token = &token
     };
@@ -227,6 +228,9 @@ sample_refuses_logits_of_another_type_or_too_few(void **state)
     refused(r.op->sample(r.lane, &s), "logits are [0, 10], 1 rows");
     s.logits = f32(1, 10), s.token = NULL;
     refused(r.op->sample(r.lane, &s), "nowhere to put tokens");
+    s.token = &token;
+    s.allowed = &bits;
+    refused(r.op->sample(r.lane, &s), "of no words");
 }
 
 static void

@@ -116,9 +116,9 @@ draw_stage(struct exec *x, struct stage *st, const struct batch *b, struct outco
 
     check(b->n_logits <= x->c.max_rows);
     t->n_logits = b->n_logits;
-    t->draw_rows = t->graph && !t->graph->longer ? t->n_single : b->n_logits;
-    d.which = TAKE_ARRAY(st, uint32_t, t->draw_rows, &t->which);
-    d.row = TAKE_ARRAY(st, struct sample_row, t->draw_rows, &t->row);
+    t->draw_rows = t->decode && t->decode->kind == GRAPHS_GENERATE ? t->n_single : b->n_logits;
+    d.which = TAKE_ARRAY(&st->step, uint32_t, t->draw_rows, &t->which);
+    d.row = TAKE_ARRAY(&st->step, struct sample_row, t->draw_rows, &t->row);
     o->n_runs = b->n_runs;
     o->n_logits = b->n_logits;
     for (uint32_t i = 0; i < b->n_runs; i++) {

@@ -3,29 +3,39 @@
 
 #include <errno.h>
 
-/* Steps of a doubling would run a third of their rows for nothing at worst; these a fifth from 16 on. */
-static const uint32_t bucket_rows[GRAPHS_BUCKETS - 1] = { 1,  2,  4,   8,   16,  24,  32, 48,
-                                                          64, 96, 128, 160, 192, 224, 256 };
+/* Steps of a doubling would run a third of their rows for nothing at worst; these a fifth from 16 on. The first
+ * ones are decoders'. */
+static const uint32_t bucket_rows[GRAPHS_SOURCE_BUCKETS] = { 1,   2,   4,   8,   16,  24,  32,
+                                                             48,  64,  96,  128, 160, 192, 224,
+                                                             256, 320, 384, 448, 512 };
 
 uint32_t
 graphs_buckets(uint32_t bucket[GRAPHS_BUCKETS], uint32_t most)
 {
     uint32_t n = 0;
 
-    for (; n < ARRAY_LEN(bucket_rows) && bucket_rows[n] <= most; n++) bucket[n] = bucket_rows[n];
-    if (n < ARRAY_LEN(bucket_rows) && n > 0 && bucket[n - 1] < most) bucket[n++] = most;
+    for (; n < GRAPHS_BUCKETS - 1 && bucket_rows[n] <= most; n++) bucket[n] = bucket_rows[n];
+    if (n < GRAPHS_BUCKETS - 1 && n > 0 && bucket[n - 1] < most) bucket[n++] = most;
     return n;
 }
 
+uint32_t
+graphs_source_bucket(uint32_t rows)
+{
+    for (uint32_t i = 0; i < ARRAY_LEN(bucket_rows); i++)
+        if (bucket_rows[i] >= rows) return bucket_rows[i];
+    return 0;
+}
+
 struct graphs_slot *
-graphs_use(struct graphs *g, uint32_t rows, bool longer, uint64_t step)
+graphs_use(struct graphs *g, enum graphs_kind kind, uint32_t rows, uint64_t step)
 {
     struct graphs_slot *s = g->slot;
 
-    while (s < g->slot + g->n && (s->rows != rows || s->longer != longer)) s++;
+    while (s < g->slot + g->n && (s->rows != rows || s->kind != kind)) s++;
     if (s == g->slot + GRAPHS_MOST) return NULL;
     if (s == g->slot + g->n) {
-        *s = (struct graphs_slot){ .rows = rows, .longer = longer, .wait = 1 };
+        *s = (struct graphs_slot){ .kind = kind, .rows = rows, .wait = 1 };
         g->n++;
     }
     s->turn = ++g->turn;
@@ -40,6 +50,7 @@ graphs_may_capture(struct graphs *g, struct graphs_slot *s, nsec busy)
         if (s->wait != UINT32_MAX) s->wait--;
         return false;
     }
+    if (g->captured == s->step) return false; /* another piece of it was */
     return g->cost - busy <= GRAPHS_DELAY;
 }
 
@@ -66,6 +77,7 @@ graphs_keep(struct graphs *g, struct graphs_slot *s, struct graph *graph, uint64
     check(!s->graph);
     *drop = NULL;
     g->cost = MAX(g->cost, took);
+    g->captured = s->step;
     if (bytes > g->room) {
         graphs_never(s);
         return -ENOSPC;

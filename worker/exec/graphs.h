@@ -1,13 +1,18 @@
-/* graphs.h - which steps of a lane run as captured graphs, and what capturing may cost.
+/* graphs.h - which pieces of a lane's steps run as captured graphs, and what capturing may cost.
  *
- * A step of few rows runs a graph of so many rows, its bucket: rows beyond the step's are padding. There are
- * two kinds. A step whose decoder only generates, a row and a row of logits for every run, is a graph from
- * its first token to its last draw. In one with longer runs, of prompts, the rows of logits are not as many
- * as the runs: there the graph ends with the last layer, and the draw is queued behind it.
+ * A piece of few rows runs a graph of so many rows, its bucket: rows beyond the step's are padding. There are
+ * four kinds:
  *
- * One struct graphs a lane holds at most one graph a bucket and kind, within its bytes; the least recently
- * used goes. It runs plain first (what is made once, is made then), and is captured at its next use,
- * provided that no step is delayed by more than GRAPHS_DELAY: capturing takes as long as the longest
+ *     GENERATE   the decoder of a step that only generates, a row and a row of logits for every run: from its
+ *                first token to its last draw
+ *     PROMPTS    the decoder of one with longer runs, to the end of its last layer: there the rows of logits are
+ *                not as many as the runs, and the draw is queued behind it
+ *     ENCODE     the encoder over whole sources
+ *     PROJECT    the cross projections of sources
+ *
+ * One struct graphs a lane holds at most one graph a bucket and kind, within its bytes; the least recently used
+ * goes. A piece runs plain first (what is made once, is made then), and is captured at its next use, one
+ * a step, provided that no step is delayed by more than GRAPHS_DELAY: capturing takes as long as the longest
  * capture so far, less what the device is busy with anyway. Pure: no device, no clock.
  */
 #ifndef EXEC_GRAPHS_H
@@ -15,19 +20,22 @@
 
 #include "gpu/gpu.h"
 
-/* LONGER: runs of more than one row in a graph; a step of more of them runs plain. */
+/* RUNS: longer ones, or sources, of a graph; a piece of more of them runs plain. */
 enum {
-    GRAPHS_BUCKETS = 16,
-    GRAPHS_MOST = 2 * GRAPHS_BUCKETS,
+    GRAPHS_BUCKETS = 16,        /* of decoders */
+    GRAPHS_SOURCE_BUCKETS = 19, /* of encoders and projections */
+    GRAPHS_MOST = 2 * GRAPHS_BUCKETS + 2 * GRAPHS_SOURCE_BUCKETS,
     GRAPHS_ROWS = 256,
-    GRAPHS_LONGER = 16,
+    GRAPHS_SOURCE_ROWS = 512,
+    GRAPHS_RUNS = 16,
     GRAPHS_AGAIN = 64
 };
+enum graphs_kind { GRAPHS_GENERATE, GRAPHS_PROMPTS, GRAPHS_ENCODE, GRAPHS_PROJECT };
 #define GRAPHS_DELAY ((nsec)5000000)
 
 struct graphs_slot {
-    uint32_t rows, wait;        /* wait: plain uses before it is captured */
-    bool longer;                /* the kind with longer runs */
+    uint32_t rows, wait; /* wait: plain uses before it is captured */
+    enum graphs_kind kind;
     struct graph *graph;        /* NULL: not captured */
     uint64_t bytes, step, turn; /* step: the last that runs it; turn: of the last use */
 };
@@ -35,7 +43,8 @@ struct graphs_slot {
 struct graphs {
     uint64_t room, bytes; /* what graphs may take and do take */
     uint64_t turn;
-    nsec cost; /* of the longest capture so far */
+    uint64_t captured; /* the last step that captured one */
+    nsec cost;         /* of the longest capture so far */
     uint32_t n;
     struct graphs_slot slot[GRAPHS_MOST];
 };
@@ -44,9 +53,13 @@ struct graphs {
  * number. */
 uint32_t graphs_buckets(uint32_t bucket[GRAPHS_BUCKETS], uint32_t most);
 
+/* Of sources of so many rows together; 0: none, they are too many. */
+uint32_t graphs_source_bucket(uint32_t rows);
+
 /* The slot of a bucket and kind; NULL: another one than the first GRAPHS_MOST that were asked for. Counts as
  * a use by that step. */
-struct graphs_slot *graphs_use(struct graphs *g, uint32_t rows, bool longer, uint64_t step);
+struct graphs_slot *graphs_use(struct graphs *g, enum graphs_kind kind, uint32_t rows,
+                               uint64_t step);
 /* Whether to capture it now; asked once a use. busy: how long the device still has other work. */
 bool graphs_may_capture(struct graphs *g, struct graphs_slot *s, nsec busy);
 /* It was captured: keep it. *drop is a graph to let go of before the next call, or NULL; more calls are

@@ -2,9 +2,11 @@
  *
  *     scratch.c   where everything lies: one device arena, one host mapping, laid out once
  *     stage.c     batch -> the arrays that ops read, and what is refused
+ *     sources.c   encoder slices and cross projections
  *     moves.c     table edits, copies of table rows and of blocks
  *     draw.c      rows of logits: which, how they are sampled, what comes back
  *     graphs.c    which steps run as captured graphs
+ *     capture.c   a piece of a step, plain or as a graph
  *     queue.c     the queue of one step
  *     warmup.c    a pass over padding, before the first step
  *     tune.c      the model's matmuls measured, while no step is out
@@ -28,23 +30,28 @@ enum { STAGES = 2, OUTCOMES = 3, MAX_TOP = 1024 /* DECISIONS 17 */ };
 enum { NEAR_TOPS = 128 << 10 };
 enum { MAX_BAN = ARRAY_LEN(((struct sampling *)0)->eos) }; /* of a row */
 
-/* The arrays of one step: written on the host, copied in one piece, read on the device. What a graph reads
- * comes first and has a bucket's size: so it lies where it lay when the graph was captured. */
-struct stage {
+/* Arrays written on the host, copied in one piece, read on the device. What a graph reads comes first and has
+ * a bucket's size: so it lies where it lay when the graph was captured. */
+struct image {
     char *host, *dev;
     size_t bytes, used;
-    int32_t *ban; /* [n_seats * MAX_BAN], apart: few steps have any */
 };
 /* bytes of it: the host's address, and *dev the device's. */
-void *stage_take(struct stage *st, size_t bytes, void **dev);
+void *image_take(struct image *im, size_t bytes, void **dev);
 /* Address pair for an array of a type: the host's is the value, the device's goes to dev. */
-#define TAKE_ARRAY(st, type, n, dev_p) \
+#define TAKE_ARRAY(im, type, n, dev_p) \
     ({ \
         void *take_dev; \
-        type *take_host = stage_take(st, (n) * sizeof(type), &take_dev); \
+        type *take_host = image_take(im, (n) * sizeof(type), &take_dev); \
         *(dev_p) = take_dev; \
         take_host; \
     })
+
+/* The arrays of one step. */
+struct stage {
+    struct image step, encode, project;
+    int32_t *ban; /* [n_seats * MAX_BAN], apart: few steps have any */
+};
 
 /* One step's way back. r's arrays lie in the host mapping. */
 struct outcome {
@@ -58,10 +65,10 @@ struct outcome {
 #define NO_LOGIT UINT32_MAX
 #define NOT_TOGETHER UINT32_MAX
 
-/* What one step queues, as device addresses: stage.c and draw.c fill it, exec.c queues it. */
+/* What one step queues, as device addresses: filled while it is staged, read while it is queued. */
 struct todo {
-    struct graphs_slot *graph; /* what it may run as; NULL: plain */
-    uint32_t n_single;         /* runs of one row, as many as that graph has */
+    struct graphs_slot *decode, *encode, *project; /* what its pieces may run as; NULL: plain */
+    uint32_t n_single; /* runs of one row, as many as decode's graph has */
     const struct table_edit *set;
     const struct block_copy *move; /* rows of tables, blocks before the step, blocks after it */
     struct block_copy *move_host;  /* the same list */
@@ -69,13 +76,9 @@ struct todo {
     const uint32_t
         *which; /* [draw_rows] decoder row of each row of logits; NULL: row by row the same */
     const struct sample_row *row;
-    const int32_t *enc_pos; /* arrays of all encoder rows of the batch */
-    const uint32_t *enc_seat;
-    int32_t *enc_token;
-    const struct run
-        *enc_run; /* [n_encode] first_row: from the first of the slices queued together */
-    const int32_t *project_pos; /* arrays of all rows to project */
-    const uint32_t *project_seat, *project_row;
+    struct rows enc;       /* of all slices; a run's first_row counts from those queued together */
+    struct rows projected; /* pos and seat */
+    const uint32_t *enc_place, *project_row; /* of encode's graph: 0, 1, ...; rows of enc_out */
     uint32_t n_row_moves, n_see, n_logits, n_top, n_ban, n_project;
     uint32_t project_first; /* row of enc_out where all of them lie side by side, or NOT_TOGETHER */
     uint32_t draw_rows;     /* n_logits, or as many as the graph has */
@@ -92,8 +95,9 @@ struct exec_lane {
     struct tensor scratch[8]; /* [max(max_rows, max_enc_rows), model_scratch()] */
     struct tensor picked;     /* [piece, hidden] rows whose logits are wanted */
     struct tensor sources; /* [max_enc_rows, hidden] to project, where they do not lie together */
-    struct tensor logits;  /* [piece, vocab] */
-    int32_t *drawn;        /* [2 * max_rows] as in struct outcome */
+    struct tensor source_x, source_out; /* [GRAPHS_SOURCE_ROWS, hidden] of encode's graph */
+    struct tensor logits;               /* [piece, vocab] */
+    int32_t *drawn;                     /* [2 * max_rows] as in struct outcome */
     struct top *top;
     int32_t *ban;
     struct stage stage[STAGES];
@@ -142,20 +146,32 @@ bool wants_history(const struct sampling *s);
 void stage_rest(struct exec *x, struct stage *st, const struct batch *b, struct todo *t);
 
 /* moves.c */
-void stage_moves(const struct exec *x, struct stage *st, const struct batch *b, struct todo *t);
+void stage_moves(const struct exec *x, struct image *im, const struct batch *b, struct todo *t);
 int queue_edits(struct exec *x, struct exec_lane *l, const struct batch *b,
                 const struct todo *t) MUST_USE;
 /* Those before the step's work, or those after it. */
 int queue_copies(struct exec *x, struct exec_lane *l, const struct batch *b, const struct todo *t,
                  bool after) MUST_USE;
 
-/* Encoder slice i goes through its layers together with the one before it: they are side by side in
- * the batch and in enc_state. */
-bool stage_follows(const struct batch *b, uint32_t i);
+/* Rows from .. n of no seat; token may be NULL. */
+void pad_rows(int32_t *token, int32_t *pos, uint32_t *seat, uint32_t from, uint32_t n);
 
-/* queue.c */
+/* sources.c */
+void stage_sources(struct exec *x, struct exec_lane *l, struct stage *st, const struct batch *b,
+                   struct todo *t);
+int queue_encoders(struct exec *x, struct exec_lane *l, const struct batch *b,
+                   const struct todo *t) MUST_USE;
+int queue_projections(struct exec *x, struct exec_lane *l, const struct todo *t) MUST_USE;
+
+/* capture.c */
+typedef int piece_fn(struct exec *x, struct exec_lane *l, const struct todo *t);
+/* As the slot's graph, which may be captured now; slot NULL: plain. */
+int queue_piece(struct exec *x, struct exec_lane *l, const struct todo *t, struct graphs_slot *slot,
+                piece_fn *piece) MUST_USE;
 /* All that were captured, to be captured anew; none may be running. */
 void drop_graphs(struct exec *x, struct exec_lane *l);
+
+/* queue.c */
 int queue_step(struct exec *x, struct exec_lane *l, const struct stage *st, const struct batch *b,
                const struct todo *t, struct outcome *o) MUST_USE;
 

@@ -49,7 +49,7 @@ block_of(const struct exec *x, const struct batch_copy *c)
 }
 
 void
-stage_moves(const struct exec *x, struct stage *st, const struct batch *b, struct todo *t)
+stage_moves(const struct exec *x, struct image *im, const struct batch *b, struct todo *t)
 {
     uint32_t n_rows = 0, n_sets = 0;
     struct table_edit *set;
@@ -58,8 +58,8 @@ stage_moves(const struct exec *x, struct stage *st, const struct batch *b, struc
         n_rows += b->edit[i].op == EDIT_ROW;
         n_sets += b->edit[i].op == EDIT_SET;
     }
-    set = TAKE_ARRAY(st, struct table_edit, n_sets, &t->set);
-    t->move_host = TAKE_ARRAY(st, struct block_copy, n_rows + b->n_copies, &t->move);
+    set = TAKE_ARRAY(im, struct table_edit, n_sets, &t->set);
+    t->move_host = TAKE_ARRAY(im, struct block_copy, n_rows + b->n_copies, &t->move);
     t->n_row_moves = n_rows;
     n_rows = n_sets = 0;
     for (uint32_t i = 0; i < b->n_edits; i++) {

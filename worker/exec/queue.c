@@ -1,60 +1,11 @@
 /* queue.c - one step, in the order it is queued: what must be waited for, the step's arrays, table edits,
  * block copies, encoder slices, tokens sampled by the step before, cross projections of new sources, the
- * decoder, logits and sampling, results, the mark. A graph holds tokens and decoder, and logits and sampling
- * where the step only generates.
+ * decoder, logits and sampling, results, the mark. Encoders, projections and the decoder are pieces that may
+ * be graphs.
  */
-#include "base/clock.h"
-#include "base/log.h"
 #include "worker/exec/inside.h"
 
-#include <errno.h>
-
 enum { SLICE_ROWS = 2048, SLICE_LAYERS = 4 };
-
-static int
-queue_encoders(struct exec *x, struct exec_lane *l, const struct batch *b, const struct todo *t)
-{
-    struct step *s = &l->step;
-    uint32_t row = 0;
-
-    for (uint32_t i = 0, n; i < b->n_encode; i += n) {
-        const struct batch_encode *a = &b->encode[i];
-        uint32_t n_rows = a->n_rows;
-
-        for (n = 1; i + n < b->n_encode && stage_follows(b, i + n); n++)
-            n_rows += b->encode[i + n].n_rows;
-        s->enc = (struct rows){
-            .n_rows = n_rows,
-            .n_runs = n,
-            .token = t->enc_token + row,
-            .pos = t->enc_pos + row,
-            .seat = t->enc_seat + row,
-            .run = t->enc_run + i,
-        };
-        s->enc_x = tensor_rows(x->enc_state, a->enc_row, n_rows);
-        s->enc_out = tensor_rows(x->enc_out, a->enc_row, n_rows);
-        TRY(x->m->arch->encode(x->m, s, a->first_layer, a->n_layers));
-        row += n_rows;
-    }
-    return 0;
-}
-
-/* All new sources at once: a layer's weights are read once, however many there are. */
-static int
-queue_projections(struct exec *x, struct exec_lane *l, const struct todo *t)
-{
-    struct step *s = &l->step;
-
-    if (!t->n_project) return 0;
-    s->project =
-        (struct rows){ .n_rows = t->n_project, .pos = t->project_pos, .seat = t->project_seat };
-    if (t->project_first == NOT_TOGETHER) {
-        s->project_x = tensor_rows(l->sources, 0, t->n_project);
-        TRY(x->op->rows(l->lane, s->project_x, x->enc_out, t->project_row));
-    } else
-        s->project_x = tensor_rows(x->enc_out, t->project_first, t->n_project);
-    return x->m->arch->project_cross(x->m, s, 0, x->m->shape.n_layers);
-}
 
 /* A step of many rows in slices: the driver's queue fills up and then takes launches only as fast as the
  * device gets rid of them. */
@@ -71,10 +22,11 @@ queue_layers(struct exec *x, struct exec_lane *l)
 }
 
 static int
-queue_forward(struct exec *x, struct exec_lane *l)
+queue_forward(struct exec *x, struct exec_lane *l, const struct todo *t)
 {
     const struct gpu_ops *op = x->op;
 
+    (void)t;
     op->range_begin(l->lane, "forward");
     TRY(op->tokens(l->lane, l->step.rows, x->last));
     TRY(queue_layers(x, l));
@@ -91,74 +43,21 @@ queue_draw(struct exec *x, struct exec_lane *l, const struct todo *t)
     return 0;
 }
 
-/* What a graph holds. */
+/* The pieces of a decoder: of a step that only generates, or to the end of its layers. */
 static int
-queue_graph(struct exec *x, struct exec_lane *l, const struct todo *t)
+generate(struct exec *x, struct exec_lane *l, const struct todo *t)
 {
-    TRY(queue_forward(x, l));
-    return t->graph->longer ? 0 : queue_draw(x, l, t);
+    TRY(queue_forward(x, l, t));
+    return queue_draw(x, l, t);
 }
 
-/* How long the steps that are out will still take, as far as can be told. */
-static nsec
-busy(const struct exec_lane *l, nsec now)
-{
-    if (l->started == l->finished) return 0;
-    return MAX(l->since + l->step_ns - now, (nsec)0);
-}
-
-void
-drop_graphs(struct exec *x, struct exec_lane *l)
-{
-    struct graph *g;
-
-    while ((g = graphs_take(&l->graphs))) x->op->graph_drop(l->lane, g);
-}
-
-/* Record the decoder's part into t's slot, if that is due; it stays empty where it is not, or cannot be. */
-static void
-capture(struct exec *x, struct exec_lane *l, const struct todo *t)
-{
-    const struct gpu_ops *op = x->op;
-    struct graph *graph = NULL, *drop;
-    uint64_t bytes = 0;
-    nsec began = clock_now();
-    int r, end;
-
-    if (!graphs_may_capture(&l->graphs, t->graph, busy(l, began))) return;
-    r = op->graph_begin(l->lane);
-    if (r == 0) {
-        r = queue_graph(x, l, t);
-        end = op->graph_end(l->lane, &graph, &bytes);
-        if (r == 0) r = end;
-    }
-    if (r < 0) {
-        log_debug("steps of %u rows cannot be captured, running them plain: %s", t->graph->rows,
-                  gpu_why(x->gpu));
-        graphs_never(t->graph);
-    }
-    while (r == 0 && !t->graph->graph) {
-        r = graphs_keep(&l->graphs, t->graph, graph, bytes, clock_now() - began,
-                        op->lane_done(l->lane), &drop);
-        if (drop) op->graph_drop(l->lane, drop);
-        if (r == -EAGAIN) r = 0;
-    }
-    if (r < 0 && graph) op->graph_drop(l->lane, graph);
-}
-
-/* The decoder's part, as a graph where there is one. */
 static int
-run_decoder(struct exec *x, struct exec_lane *l, const struct todo *t)
+queue_decoder(struct exec *x, struct exec_lane *l, const struct todo *t)
 {
-    bool longer = true;
-
-    if (t->graph && !t->graph->graph) capture(x, l, t);
-    if (t->graph && t->graph->graph) {
-        TRY(x->op->graph_run(l->lane, t->graph->graph));
-        longer = t->graph->longer;
-    } else
-        TRY(queue_forward(x, l));
-    return longer ? queue_draw(x, l, t) : 0;
+    if (t->decode && t->decode->kind == GRAPHS_GENERATE)
+        return queue_piece(x, l, t, t->decode, generate);
+    TRY(queue_piece(x, l, t, t->decode, queue_forward));
+    return queue_draw(x, l, t);
 }
 
 static int
@@ -174,7 +73,7 @@ queue_rows(struct exec *x, struct exec_lane *l, const struct todo *t)
         TRY(op->see(l->lane, x->seen, x->seen_words, s->rows, t->see, t->n_see));
     }
     TRY(queue_projections(x, l, t));
-    return run_decoder(x, l, t);
+    return queue_decoder(x, l, t);
 }
 
 /* History of seats that were taken over. */
@@ -192,6 +91,12 @@ queue_recalls(struct exec *x, struct exec_lane *l, const struct batch *b)
     return 0;
 }
 
+static int
+put_image(struct exec *x, struct exec_lane *l, const struct image *im)
+{
+    return im->used ? x->op->put(l->lane, im->dev, im->host, im->used) : 0;
+}
+
 int
 queue_step(struct exec *x, struct exec_lane *l, const struct stage *st, const struct batch *b,
            const struct todo *t, struct outcome *o)
@@ -201,7 +106,9 @@ queue_step(struct exec *x, struct exec_lane *l, const struct stage *st, const st
     for (uint32_t i = 0; i < b->n_waits; i++)
         if (b->wait[i].lane != b->lane)
             TRY(op->lane_after(l->lane, x->lane[b->wait[i].lane].lane, b->wait[i].step));
-    if (st->used) TRY(op->put(l->lane, st->dev, st->host, st->used));
+    TRY(put_image(x, l, &st->step));
+    TRY(put_image(x, l, &st->encode));
+    TRY(put_image(x, l, &st->project));
     TRY(queue_recalls(x, l, b));
     if (t->n_ban) TRY(op->put(l->lane, l->ban, st->ban, t->n_ban * sizeof *st->ban));
     op->work_begin(l->lane);

@@ -50,16 +50,32 @@ matrix(struct plan *p, enum dtype t, uint32_t rows, uint32_t cols)
     return tensor_cols(m, 0, cols);
 }
 
-/* The most that stage.c and draw.c take for one step. */
+/* The most that a step takes of its images. */
 static size_t
-stage_bytes(const struct exec *x)
+step_bytes(const struct exec *x)
 {
-    size_t rows = x->c.max_rows, enc = x->c.max_enc_rows, seats = x->n_seats;
+    size_t rows = x->c.max_rows, seats = x->n_seats;
 
     return rows * (3 * sizeof(int32_t) + sizeof(uint32_t) + sizeof(struct sample_row)) +
-           enc * 6 * sizeof(int32_t) + (4 * seats + 2 * GRAPHS_LONGER) * sizeof(struct run) +
+           (3 * seats + 2 * GRAPHS_RUNS) * sizeof(struct run) +
            x->c.max_edits * MAX(sizeof(struct table_edit), sizeof(struct block_copy)) +
            seats * sizeof(struct block_copy) + (size_t)32 * CACHE_LINE;
+}
+
+static size_t
+source_bytes(const struct exec *x, size_t n_runs)
+{
+    return 4 * x->c.max_enc_rows * sizeof(int32_t) + n_runs * sizeof(struct run) +
+           (size_t)8 * CACHE_LINE;
+}
+
+/* One on the device for all stages: see inside.h. */
+static void
+lay_out_image(struct image *im, const struct image *first, size_t bytes, struct plan *p)
+{
+    im->bytes = bytes;
+    im->dev = im == first ? on_dev(p, bytes, 1) : first->dev;
+    im->host = on_host(p, bytes, 1);
 }
 
 static void
@@ -76,16 +92,19 @@ lay_out_lane(struct exec *x, struct exec_lane *l, struct plan *p)
         l->scratch[i] = cols[i] ? matrix(p, act, x->scratch_rows, cols[i]) : NO_TENSOR;
     l->picked = matrix(p, act, x->piece, hidden);
     l->sources = matrix(p, act, x->c.max_enc_rows, hidden);
+    l->source_x = matrix(p, DT_F32, MIN(x->c.max_enc_rows, (uint32_t)GRAPHS_SOURCE_ROWS), hidden);
+    l->source_out = matrix(p, act, MIN(x->c.max_enc_rows, (uint32_t)GRAPHS_SOURCE_ROWS), hidden);
     l->logits = matrix(p, DT_F32, x->piece, x->m->shape.vocab);
     l->drawn = on_dev(p, 2 * (uint64_t)rows, sizeof *l->drawn);
     l->ban = on_dev(p, (uint64_t)x->n_seats * MAX_BAN, sizeof *l->ban);
     l->top = on_dev(p, tops, sizeof *l->top);
     for (unsigned i = 0; i < STAGES; i++) {
-        struct stage *st = &l->stage[i];
+        struct stage *st = &l->stage[i], *first = &l->stage[0];
 
-        st->bytes = stage_bytes(x);
-        st->dev = i == 0 ? on_dev(p, st->bytes, 1) : l->stage[0].dev;
-        st->host = on_host(p, st->bytes, 1);
+        lay_out_image(&st->step, &first->step, step_bytes(x), p);
+        lay_out_image(&st->encode, &first->encode,
+                      source_bytes(x, x->n_seats + (size_t)GRAPHS_RUNS), p);
+        lay_out_image(&st->project, &first->project, source_bytes(x, 0), p);
         st->ban = on_host(p, (uint64_t)x->n_seats * MAX_BAN, sizeof *st->ban);
     }
     for (unsigned i = 0; i < OUTCOMES; i++) {

@@ -9,14 +9,14 @@
 #include <string.h>
 
 void *
-stage_take(struct stage *st, size_t bytes, void **dev)
+image_take(struct image *im, size_t bytes, void **dev)
 {
-    size_t at = ROUND_UP(st->used, CACHE_LINE);
+    size_t at = ROUND_UP(im->used, CACHE_LINE);
 
-    check(at + bytes <= st->bytes);
-    st->used = at + bytes;
-    *dev = st->dev + at;
-    return st->host + at;
+    check(at + bytes <= im->bytes);
+    im->used = at + bytes;
+    *dev = im->dev + at;
+    return im->host + at;
 }
 
 int
@@ -52,14 +52,25 @@ wants_history(const struct sampling *s)
     return s->repetition != 0 && s->repetition != 1;
 }
 
+void
+pad_rows(int32_t *token, int32_t *pos, uint32_t *seat, uint32_t from, uint32_t n)
+{
+    for (; from < n; from++) {
+        if (token) token[from] = 0;
+        pos[from] = 0;
+        seat[from] = SEAT_NONE;
+    }
+}
+
 /* A step that may be a graph has as many rows and runs as that graph: runs of one row in the first
- * t->n_single places, longer ones in GRAPHS_LONGER behind them, and in places that are left a run of no rows.
+ * t->n_single places, longer ones in GRAPHS_RUNS behind them, and in places that are left a run of no rows.
  * So rows follow each other as in the batch, padding last, whatever of them are a prompt's. */
 void
 stage_decoder(struct exec *x, struct exec_lane *l, struct stage *st, const struct batch *b,
               const struct todo *t)
 {
-    const struct graphs_slot *graph = t->graph;
+    const struct graphs_slot *graph = t->decode;
+    struct image *im = &st->step;
     uint32_t n = 0, n_rows, n_runs = graph ? t->n_single : b->n_runs;
     struct rows *rows = &l->step.rows, *cross = &l->step.cross;
     struct run *run, *cross_run;
@@ -67,25 +78,22 @@ stage_decoder(struct exec *x, struct exec_lane *l, struct stage *st, const struc
     uint32_t *seat;
 
     for (uint32_t i = 0; i < b->n_runs; i++) n += b->run[i].n_rows;
-    if (graph && graph->longer) n_runs += GRAPHS_LONGER;
+    if (graph && graph->kind == GRAPHS_PROMPTS) n_runs += GRAPHS_RUNS;
     n_rows = graph ? graph->rows : n;
     check(n <= n_rows && n <= b->n_rows && n_rows <= x->c.max_rows);
     check(b->n_runs <= x->n_seats);
-    token = TAKE_ARRAY(st, int32_t, n_rows, &rows->token);
-    pos = TAKE_ARRAY(st, int32_t, n_rows, &rows->pos);
-    seat = TAKE_ARRAY(st, uint32_t, n_rows, &rows->seat);
-    run = TAKE_ARRAY(st, struct run, n_runs, &rows->run);
-    cross_run = TAKE_ARRAY(st, struct run, n_runs, &cross->run);
+    token = TAKE_ARRAY(im, int32_t, n_rows, &rows->token);
+    pos = TAKE_ARRAY(im, int32_t, n_rows, &rows->pos);
+    seat = TAKE_ARRAY(im, uint32_t, n_rows, &rows->seat);
+    run = TAKE_ARRAY(im, struct run, n_runs, &rows->run);
+    cross_run = TAKE_ARRAY(im, struct run, n_runs, &cross->run);
     rows->n_rows = n_rows;
     rows->n_runs = n_runs;
     rows->n_single = 0;
 
     memcpy(token, b->token, n * sizeof *token);
     memcpy(pos, b->pos, n * sizeof *pos);
-    for (uint32_t i = n; i < n_rows; i++) {
-        token[i] = pos[i] = 0;
-        seat[i] = SEAT_NONE;
-    }
+    pad_rows(token, pos, seat, n, n_rows);
     for (uint32_t i = 0; graph && i < n_runs; i++)
         run[i] = cross_run[i] = (struct run){ .seat = SEAT_NONE };
     n = 0;
@@ -117,9 +125,9 @@ stage_decoder(struct exec *x, struct exec_lane *l, struct stage *st, const struc
 }
 
 static void
-stage_history(const struct exec *x, struct stage *st, const struct batch *b, struct todo *t)
+stage_history(const struct exec *x, struct image *im, const struct batch *b, struct todo *t)
 {
-    struct run *see = TAKE_ARRAY(st, struct run, b->n_runs, &t->see);
+    struct run *see = TAKE_ARRAY(im, struct run, b->n_runs, &t->see);
 
     for (uint32_t i = 0; i < b->n_runs; i++) {
         const struct batch_run *r = &b->run[i];
@@ -132,80 +140,9 @@ stage_history(const struct exec *x, struct stage *st, const struct batch *b, str
     }
 }
 
-static void
-stage_project(const struct exec *x, struct stage *st, const struct batch *b, struct todo *t)
-{
-    uint32_t n = 0, at = 0, *seat, *row;
-    int32_t *pos;
-
-    for (uint32_t i = 0; i < b->n_runs; i++) n += b->run[i].enc_rows;
-    check(n <= x->c.max_enc_rows);
-    t->n_project = n;
-    pos = TAKE_ARRAY(st, int32_t, n, &t->project_pos);
-    seat = TAKE_ARRAY(st, uint32_t, n, &t->project_seat);
-    row = TAKE_ARRAY(st, uint32_t, n, &t->project_row);
-    for (uint32_t i = 0; i < b->n_runs; i++) {
-        const struct batch_run *r = &b->run[i];
-
-        check(!r->enc_rows || r->enc_row + r->enc_rows <= x->c.max_enc_rows);
-        if (r->enc_rows && at == 0) t->project_first = r->enc_row;
-        if (r->enc_rows && r->enc_row != t->project_first + at) t->project_first = NOT_TOGETHER;
-        for (uint32_t k = 0; k < r->enc_rows; k++, at++) {
-            pos[at] = (int32_t)k;
-            seat[at] = r->seat;
-            row[at] = r->enc_row + k;
-        }
-    }
-}
-
-bool
-stage_follows(const struct batch *b, uint32_t i)
-{
-    const struct batch_encode *s = &b->encode[i], *before = s - 1;
-
-    return i && s->first_layer == before->first_layer && s->n_layers == before->n_layers &&
-           s->enc_row == before->enc_row + before->n_rows;
-}
-
-static void
-stage_encoder(const struct exec *x, struct stage *st, const struct batch *b, uint32_t first,
-              struct todo *t)
-{
-    uint32_t n = b->n_rows - first, at = 0;
-    int32_t *token = TAKE_ARRAY(st, int32_t, n, &t->enc_token);
-    int32_t *pos = TAKE_ARRAY(st, int32_t, n, &t->enc_pos);
-    uint32_t *seat = TAKE_ARRAY(st, uint32_t, n, &t->enc_seat);
-    struct run *run = TAKE_ARRAY(st, struct run, b->n_encode, &t->enc_run);
-
-    check(n <= x->c.max_enc_rows && b->n_encode <= x->n_seats);
-    memcpy(token, b->token + first, n * sizeof *token);
-    memcpy(pos, b->pos + first, n * sizeof *pos);
-    for (uint32_t i = 0; i < b->n_encode; i++) {
-        const struct batch_encode *s = &b->encode[i];
-
-        check(s->first_row == first + at && s->n_rows);
-        check(s->enc_row <= x->c.max_enc_rows && s->n_rows <= x->c.max_enc_rows - s->enc_row);
-        check(s->first_layer + s->n_layers <= x->m->shape.n_encoder_layers);
-        for (uint32_t k = 0; k < s->n_rows; k++) seat[at + k] = s->seat;
-        run[i] = (struct run){
-            .seat = s->seat,
-            .first_row = stage_follows(b, i) ? run[i - 1].first_row + run[i - 1].n_rows : 0,
-            .n_rows = s->n_rows,
-            .kv_len = s->n_rows,
-        };
-        at += s->n_rows;
-    }
-    check(at == n);
-}
-
 void
 stage_rest(struct exec *x, struct stage *st, const struct batch *b, struct todo *t)
 {
-    uint32_t first = 0; /* of the encoder's rows */
-
-    for (uint32_t i = 0; i < b->n_runs; i++) first += b->run[i].n_rows;
-    stage_history(x, st, b, t);
-    stage_moves(x, st, b, t);
-    stage_project(x, st, b, t);
-    stage_encoder(x, st, b, first, t);
+    stage_history(x, &st->step, b, t);
+    stage_moves(x, &st->step, b, t);
 }

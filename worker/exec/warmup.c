@@ -11,7 +11,7 @@ enum { ROWS = 64 };
 
 /* n rows of padding in one run; a source too, where the model has them. */
 static void
-stage_padding(struct exec_lane *l, struct stage *st, uint32_t n, struct todo *t)
+stage_padding(struct exec_lane *l, struct image *im, uint32_t n, struct todo *t)
 {
     struct step *s = &l->step;
     int32_t *token, *pos;
@@ -19,13 +19,13 @@ stage_padding(struct exec_lane *l, struct stage *st, uint32_t n, struct todo *t)
     struct run *run;
     struct sample_row *row;
 
-    st->used = 0;
-    token = TAKE_ARRAY(st, int32_t, n, &s->rows.token);
-    pos = TAKE_ARRAY(st, int32_t, n, &s->rows.pos);
-    seat = TAKE_ARRAY(st, uint32_t, n, &s->rows.seat);
-    run = TAKE_ARRAY(st, struct run, 1, &s->rows.run);
-    which = TAKE_ARRAY(st, uint32_t, 1, &t->which);
-    row = TAKE_ARRAY(st, struct sample_row, 1, &t->row);
+    im->used = 0;
+    token = TAKE_ARRAY(im, int32_t, n, &s->rows.token);
+    pos = TAKE_ARRAY(im, int32_t, n, &s->rows.pos);
+    seat = TAKE_ARRAY(im, uint32_t, n, &s->rows.seat);
+    run = TAKE_ARRAY(im, struct run, 1, &s->rows.run);
+    which = TAKE_ARRAY(im, uint32_t, 1, &t->which);
+    row = TAKE_ARRAY(im, struct sample_row, 1, &t->row);
     for (uint32_t i = 0; i < n; i++) {
         token[i] = pos[i] = 0;
         seat[i] = SEAT_NONE;
@@ -56,12 +56,12 @@ queue_source(struct exec *x, struct exec_lane *l, uint32_t n)
 }
 
 static int
-queue_pass(struct exec *x, struct exec_lane *l, const struct stage *st, uint32_t n,
+queue_pass(struct exec *x, struct exec_lane *l, const struct image *im, uint32_t n,
            const struct todo *t)
 {
     const struct model_shape *shape = &x->m->shape;
 
-    TRY(x->op->put(l->lane, st->dev, st->host, st->used));
+    TRY(x->op->put(l->lane, im->dev, im->host, im->used));
     if (shape->n_encoder_layers && n > 1) TRY(queue_source(x, l, n));
     TRY(x->m->arch->forward(x->m, &l->step, 0, 1));
     TRY(x->m->arch->forward(x->m, &l->step, shape->n_layers - 1, 1));
@@ -78,8 +78,8 @@ warm_up(struct exec *x, struct exec_lane *l)
     for (unsigned i = 0; i < ARRAY_LEN(n); i++) {
         struct todo t = { 0 };
 
-        stage_padding(l, &l->stage[i], n[i], &t);
-        TRY(queue_pass(x, l, &l->stage[i], n[i], &t));
+        stage_padding(l, &l->stage[i].step, n[i], &t);
+        TRY(queue_pass(x, l, &l->stage[i].step, n[i], &t));
     }
     for (uint64_t mark = 2; mark-- > 0;) { /* 0 at last: steps count from 1 */
         TRY(x->op->lane_mark(l->lane, mark));

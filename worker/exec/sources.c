@@ -1,0 +1,200 @@
+/* sources.c - what a step does with sources: encoder slices, and the cross projections of their states.
+ *
+ * Whole sources of few rows may go through the encoder as a graph, and be projected as one. A graph works
+ * where it was captured: its arrays are the first of images of their own, its rows lie in source_x, source_out
+ * and sources. Where the states of a source are kept in enc_out is no part of it.
+ */
+#include "worker/exec/inside.h"
+
+#include <string.h>
+
+static struct graphs_slot *
+use_graph(const struct exec *x, struct exec_lane *l, enum graphs_kind kind, uint32_t rows,
+          const struct batch *b)
+{
+    uint32_t bucket = rows && l->graphs.room ? graphs_source_bucket(rows) : 0;
+
+    return bucket && bucket <= x->c.max_enc_rows ? graphs_use(&l->graphs, kind, bucket, b->step)
+                                                 : NULL;
+}
+
+/* Slice i goes through its layers together with the one before it: they are side by side in the batch and
+ * in enc_state. */
+static bool
+follows(const struct batch *b, uint32_t i)
+{
+    const struct batch_encode *s = &b->encode[i], *before = s - 1;
+
+    return i && s->first_layer == before->first_layer && s->n_layers == before->n_layers &&
+           s->enc_row == before->enc_row + before->n_rows;
+}
+
+/* All of them at once, through all layers. */
+static bool
+together(const struct exec *x, const struct batch *b)
+{
+    for (uint32_t i = 1; i < b->n_encode; i++)
+        if (!follows(b, i)) return false;
+    return b->n_encode && b->n_encode <= GRAPHS_RUNS && b->encode[0].first_layer == 0 &&
+           b->encode[0].n_layers == x->m->shape.n_encoder_layers;
+}
+
+static void
+stage_encoder(const struct exec *x, struct image *im, const struct batch *b, uint32_t first,
+              struct todo *t)
+{
+    uint32_t n = b->n_rows - first, at = 0;
+    struct rows *r = &t->enc;
+    int32_t *token, *pos;
+    uint32_t *seat, *place;
+    struct run *run;
+
+    check(n <= x->c.max_enc_rows && b->n_encode <= x->n_seats);
+    r->n_rows = t->encode ? t->encode->rows : n;
+    r->n_runs = t->encode ? (uint32_t)GRAPHS_RUNS : b->n_encode;
+    token = TAKE_ARRAY(im, int32_t, r->n_rows, &r->token);
+    pos = TAKE_ARRAY(im, int32_t, r->n_rows, &r->pos);
+    seat = TAKE_ARRAY(im, uint32_t, r->n_rows, &r->seat);
+    run = TAKE_ARRAY(im, struct run, r->n_runs, &r->run);
+    place = TAKE_ARRAY(im, uint32_t, t->encode ? n : 0, &t->enc_place);
+    memcpy(token, b->token + first, n * sizeof *token);
+    memcpy(pos, b->pos + first, n * sizeof *pos);
+    pad_rows(token, pos, seat, n, r->n_rows);
+    for (uint32_t i = 0; t->encode && i < n; i++) place[i] = i;
+    for (uint32_t i = 0; i < b->n_encode; i++) {
+        const struct batch_encode *s = &b->encode[i];
+
+        check(s->first_row == first + at && s->n_rows);
+        check(s->enc_row <= x->c.max_enc_rows && s->n_rows <= x->c.max_enc_rows - s->enc_row);
+        check(s->first_layer + s->n_layers <= x->m->shape.n_encoder_layers);
+        for (uint32_t k = 0; k < s->n_rows; k++) seat[at + k] = s->seat;
+        run[i] = (struct run){
+            .seat = s->seat,
+            .first_row = follows(b, i) ? run[i - 1].first_row + run[i - 1].n_rows : 0,
+            .n_rows = s->n_rows,
+            .kv_len = s->n_rows,
+        };
+        at += s->n_rows;
+    }
+    for (uint32_t i = b->n_encode; i < r->n_runs; i++) run[i] = (struct run){ .seat = SEAT_NONE };
+    check(at == n);
+}
+
+static void
+stage_project(const struct exec *x, struct image *im, const struct batch *b, struct todo *t)
+{
+    struct rows *r = &t->projected;
+    uint32_t n = t->n_project, at = 0, *seat, *row;
+    int32_t *pos;
+
+    check(n <= x->c.max_enc_rows);
+    r->n_rows = t->project ? t->project->rows : n;
+    pos = TAKE_ARRAY(im, int32_t, r->n_rows, &r->pos);
+    seat = TAKE_ARRAY(im, uint32_t, r->n_rows, &r->seat);
+    row = TAKE_ARRAY(im, uint32_t, n, &t->project_row);
+    pad_rows(NULL, pos, seat, n, r->n_rows);
+    for (uint32_t i = 0; i < b->n_runs; i++) {
+        const struct batch_run *run = &b->run[i];
+
+        check(!run->enc_rows || run->enc_row + run->enc_rows <= x->c.max_enc_rows);
+        if (run->enc_rows && at == 0) t->project_first = run->enc_row;
+        if (run->enc_rows && run->enc_row != t->project_first + at) t->project_first = NOT_TOGETHER;
+        for (uint32_t k = 0; k < run->enc_rows; k++, at++) {
+            pos[at] = (int32_t)k;
+            seat[at] = run->seat;
+            row[at] = run->enc_row + k;
+        }
+    }
+    if (t->project) t->project_first = NOT_TOGETHER;
+}
+
+void
+stage_sources(struct exec *x, struct exec_lane *l, struct stage *st, const struct batch *b,
+              struct todo *t)
+{
+    uint32_t first = 0; /* of the encoder's rows */
+
+    for (uint32_t i = 0; i < b->n_runs; i++) {
+        first += b->run[i].n_rows;
+        t->n_project += b->run[i].enc_rows;
+    }
+    if (together(x, b)) t->encode = use_graph(x, l, GRAPHS_ENCODE, b->n_rows - first, b);
+    t->project = use_graph(x, l, GRAPHS_PROJECT, t->n_project, b);
+    stage_encoder(x, &st->encode, b, first, t);
+    stage_project(x, &st->project, b, t);
+}
+
+static int
+encode_slices(struct exec *x, struct exec_lane *l, const struct batch *b, const struct todo *t)
+{
+    struct step *s = &l->step;
+    uint32_t row = 0;
+
+    for (uint32_t i = 0, n; i < b->n_encode; i += n) {
+        const struct batch_encode *a = &b->encode[i];
+        uint32_t n_rows = a->n_rows;
+
+        for (n = 1; i + n < b->n_encode && follows(b, i + n); n++)
+            n_rows += b->encode[i + n].n_rows;
+        s->enc = (struct rows){
+            .n_rows = n_rows,
+            .n_runs = n,
+            .token = t->enc.token + row,
+            .pos = t->enc.pos + row,
+            .seat = t->enc.seat + row,
+            .run = t->enc.run + i,
+        };
+        s->enc_x = tensor_rows(x->enc_state, a->enc_row, n_rows);
+        s->enc_out = tensor_rows(x->enc_out, a->enc_row, n_rows);
+        TRY(x->m->arch->encode(x->m, s, a->first_layer, a->n_layers));
+        row += n_rows;
+    }
+    return 0;
+}
+
+/* A piece: all layers, where a graph can find them again. */
+static int
+encode(struct exec *x, struct exec_lane *l, const struct todo *t)
+{
+    struct step *s = &l->step;
+
+    s->enc = t->enc;
+    s->enc_x = tensor_rows(l->source_x, 0, t->enc.n_rows);
+    s->enc_out = tensor_rows(l->source_out, 0, t->enc.n_rows);
+    return x->m->arch->encode(x->m, s, 0, x->m->shape.n_encoder_layers);
+}
+
+int
+queue_encoders(struct exec *x, struct exec_lane *l, const struct batch *b, const struct todo *t)
+{
+    uint32_t n = 0;
+
+    if (!t->encode) return encode_slices(x, l, b, t);
+    for (uint32_t i = 0; i < b->n_encode; i++) n += b->encode[i].n_rows;
+    TRY(queue_piece(x, l, t, t->encode, encode));
+    return x->op->rows(l->lane, tensor_rows(x->enc_out, b->encode[0].enc_row, n),
+                       tensor_rows(l->source_out, 0, n), t->enc_place);
+}
+
+/* A piece. All new sources at once: a layer's weights are read once, however many there are. */
+static int
+project(struct exec *x, struct exec_lane *l, const struct todo *t)
+{
+    struct step *s = &l->step;
+
+    s->project = t->projected;
+    s->project_x = t->project_first == NOT_TOGETHER
+                       ? tensor_rows(l->sources, 0, t->projected.n_rows)
+                       : tensor_rows(x->enc_out, t->project_first, t->n_project);
+    return x->m->arch->project_cross(x->m, s, 0, x->m->shape.n_layers);
+}
+
+int
+queue_projections(struct exec *x, struct exec_lane *l, const struct todo *t)
+{
+    if (!t->n_project) return 0;
+    if (t->project_first == NOT_TOGETHER)
+        TRY(x->op->rows(l->lane, tensor_rows(l->sources, 0, t->n_project), x->enc_out,
+                        t->project_row));
+    return queue_piece(x, l, t, t->project, project);
+}
