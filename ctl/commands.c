@@ -538,6 +538,13 @@ const struct command commands[] = {
       "The worker measures only while it has no request, one matmul at a time: serving goes on, and on\n"
       "a busy worker this takes as long as it is busy. Ctrl-C ends the watching, not the measuring.\n",
       NULL, cmd_tune, .alone = false },
+    { "events", "", "what has happened: workers, deaths, operators, requests that were lost",
+      "  laganctl events -f --json\n", events_opts, cmd_events, .alone = false },
+    { "panic", "", "the workers that died: why, their last words and last lines",
+      "  laganctl panic\n", NULL, cmd_panic, .alone = false },
+    { "metrics", "", "counters and gauges as Prometheus reads them",
+      "  laganctl metrics > /var/lib/prometheus/node-exporter/lagan.prom\n", NULL, cmd_metrics,
+      .alone = false },
     { "kv stats", "", "blocks of each pool of the KV cache", NULL, NULL, cmd_kv_stats, .alone = false },
     { "keygen", "FILE", "make a pair of keys for tcp, the secret one in a new file",
       "  laganctl keygen /etc/lagan/keys          # lagand's: api.keys\n"

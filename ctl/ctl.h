@@ -79,9 +79,17 @@ extern struct opt generate_opts[]; /* filled by generate_start() */
 void generate_start(void);
 int cmd_generate(struct ctl *ctl, int argc, char **argv);
 
+/* history.c */
+extern const struct opt events_opts[];
+int cmd_events(struct ctl *ctl, int argc, char **argv);
+int cmd_panic(struct ctl *ctl, int argc, char **argv);
+int cmd_metrics(struct ctl *ctl, int argc, char **argv);
+
+/* keygen.c */
+int cmd_keygen(struct ctl *ctl, int argc, char **argv);
+
 /* tune.c */
 int cmd_tune(struct ctl *ctl, int argc, char **argv);
-int cmd_keygen(struct ctl *ctl, int argc, char **argv);
 
 /* print.c */
 struct table; /* columns that line up */

@@ -10,12 +10,15 @@
 #include "daemon/control.h"
 #include "daemon/deliver.h"
 #include "daemon/frontend.h"
+#include "daemon/history.h"
+#include "daemon/metrics.h"
 #include "daemon/roll.h"
 #include "daemon/serve.h"
 #include "daemon/worker.h"
 
 #include <errno.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -345,6 +348,7 @@ steer(struct ask *a, enum super_event ev)
 
     if (!w) return;
     n = w->n_rows;
+    history_add(a->d, "operator", w->name, ev == EV_STOP ? "drain" : "restart");
     worker_event(w, ev);
     front_reply(a->d, a->rid, &p);
     msgpack_pack_map(&p, 2);
@@ -365,9 +369,35 @@ cmd_restart(struct ask *a)
     steer(a, EV_AGAIN);
 }
 
+/* Clients whose key is not in the file any more have no place here. */
+static void
+drop_strangers(struct daemon *d)
+{
+    struct client *c;
+
+    for (uint32_t at = 0; (c = session_next(d->sessions, &at));) {
+        const char *name = c->door == DOOR_TCP && c->user ? strchr(c->user->name, ':') + 1 : NULL;
+        bool known = !name;
+
+        for (uint32_t i = 0; !known && i < d->front->keys.n_peers; i++)
+            known = !strcmp(d->front->keys.peer[i].name, name);
+        if (!known) deliver_client_gone(d, c->handle);
+    }
+}
+
 static void
 cmd_reload(struct ask *a)
 {
+    struct err e;
+
+    if (*a->d->config->o.tcp) {
+        if (front_keys(a->d, &e) < 0) {
+            REFUSE(a, LAGAN_E_INVALID_REQUEST, "api.keys: %s", e.text);
+            return;
+        }
+        drop_strangers(a->d);
+    }
+    history_add(a->d, "operator", "", "reload");
     roll_start(a->d);
     nothing_to_say(a);
 }
@@ -510,6 +540,93 @@ cmd_detokenize(struct ask *a)
     ask_text(a, TEXT_DETOKENIZE, "keep_special", &ids, &none);
 }
 
+/* ---- what has happened */
+
+enum { EVENTS_A_CALL = 256 };
+
+/* From a number on: an asker that passes `next` on misses none, unless it is late by a thousand. */
+static void
+cmd_events(struct ask *a)
+{
+    const struct history *h = a->d->history;
+    const struct event *e;
+    uint64_t from = 1, n = 0, at;
+    msgpack_packer p;
+
+    if (a->args) msg_u64(a->args, "from", &from);
+    for (at = from; n < EVENTS_A_CALL && (e = history_event(h, at)); n++) at = e->number + 1;
+    front_reply(a->d, a->rid, &p);
+    msgpack_pack_map(&p, 2);
+    put_u64(&p, "next", at);
+    msg_key(&p, "events");
+    msgpack_pack_array(&p, n);
+    for (at = from; n && (e = history_event(h, at)); n--) {
+        at = e->number + 1;
+        msgpack_pack_map(&p, 5);
+        put_u64(&p, "number", e->number);
+        put_u64(&p, "at_ms", (uint64_t)e->at_ms);
+        put_text(&p, "kind", e->kind);
+        put_text(&p, "worker", e->who);
+        put_text(&p, "text", e->text);
+    }
+    front_reply_end(a->d, a->c);
+}
+
+static void
+cmd_panic(struct ask *a)
+{
+    const struct history *h = a->d->history;
+    uint32_t n = 0;
+    msgpack_packer p;
+
+    while (history_dead(h, n)) n++;
+    front_reply(a->d, a->rid, &p);
+    msgpack_pack_array(&p, n);
+    for (uint32_t i = 0; i < n; i++) {
+        const struct dead *x = history_dead(h, i);
+
+        msgpack_pack_map(&p, 9);
+        put_u64(&p, "at_ms", (uint64_t)x->at_ms);
+        put_text(&p, "worker", x->worker);
+        put_u64(&p, "pid", (uint64_t)x->pid);
+        put_u64(&p, "epoch", x->epoch);
+        put_text(&p, "cause", x->cause);
+        put_text(&p, "how", x->how);
+        put_u64(&p, "requests", x->n_rows);
+        put_text(&p, "words", x->words);
+        msg_key(&p, "log");
+        msgpack_pack_array(&p, x->n_lines);
+        for (uint32_t k = 0; k < x->n_lines; k++) {
+            const char *s = x->line[k];
+
+            msg_text(&p, msg_utf8(s, strlen(s)) ? s : "(not UTF-8)");
+        }
+    }
+    front_reply_end(a->d, a->c);
+}
+
+static void
+cmd_metrics(struct ask *a)
+{
+    char *text = NULL;
+    size_t n;
+    FILE *out = open_memstream(&text, &n);
+    msgpack_packer p;
+
+    if (!out) {
+        REFUSE(a, LAGAN_E_OUT_OF_MEMORY, "lagand has no memory for its metrics");
+        return;
+    }
+    metrics_print(a->d, out);
+    fclose(out);
+    front_reply(a->d, a->rid, &p);
+    msgpack_pack_map(&p, 1);
+    msg_key(&p, "text");
+    msg_bytes(&p, text, n);
+    front_reply_end(a->d, a->c);
+    free(text);
+}
+
 /* ---- the table */
 
 static const struct command {
@@ -522,6 +639,9 @@ static const struct command {
     { "requests list", DOOR_API, cmd_requests },
     { "kv stats", DOOR_API, cmd_kv },
     { "config show", DOOR_API, cmd_config },
+    { "metrics", DOOR_API, cmd_metrics },
+    { "events", DOOR_CTL, cmd_events },
+    { "panic", DOOR_CTL, cmd_panic },
     { "version", DOOR_API, cmd_version },
     { "tokenize", DOOR_API, cmd_tokenize },
     { "detokenize", DOOR_API, cmd_detokenize },

@@ -25,6 +25,9 @@ struct worker;
 struct frontend;
 struct sessions;
 struct calls;
+struct history;
+
+enum { REASONS = 64 }; /* enum lagan_reason stays below */
 
 /* What a worker's READY said of a model; kept when the worker is gone. */
 struct model_facts {
@@ -70,6 +73,8 @@ struct daemon {
     int exit_code;
     msgpack_sbuffer out; /* the message being made */
     uint64_t n_requests, n_refused, n_finished, n_failed;
+    uint64_t n_ended[REASONS]; /* accepted requests, by enum lagan_reason */
+    struct history *history;
     uint64_t held_bytes; /* that open requests may come to take: api.memory bounds it */
 };
 

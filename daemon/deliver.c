@@ -5,6 +5,7 @@
 #include "base/log.h"
 #include "daemon/admission.h"
 #include "daemon/frontend.h"
+#include "daemon/history.h"
 #include "daemon/recall.h"
 #include "daemon/relay.h"
 #include "ipc/msg.h"
@@ -358,9 +359,14 @@ end_with(struct daemon *d, struct row *r, uint16_t reason, const char *fmt, va_l
     vsnprintf(r->why, sizeof r->why, fmt, ap);
     row_move(d->ledger, r, ROW_ENDED);
     recall_end(d, r);
-    if (reason == LAGAN_E_WORKER_LOST || reason == LAGAN_E_SLOW_READER) {
+    check(reason < REASONS);
+    d->n_ended[reason]++;
+    if (reason == LAGAN_E_WORKER_LOST || reason == LAGAN_E_SLOW_READER ||
+        reason == LAGAN_E_POISONED) {
         log_info("request %llu: ended with %s: %s", (unsigned long long)r->id,
                  msg_reason(reason, NULL), r->why);
+        history_add(d, "request", "", "%llu ended with %s: %.180s", (unsigned long long)r->id,
+                    msg_reason(reason, NULL), r->why);
     }
     row_due(d, r);
     row_settle(d, r);
@@ -490,6 +496,7 @@ drop_slow(struct daemon *d, uint32_t handle, nsec since)
     double seconds = (double)(d->now - since) / NSEC_S;
 
     log_warn("a client has not read for %.1f s, dropping it", seconds);
+    history_add(d, "client", "", "one has not read for %.1f s and is dropped", seconds);
     for (uint32_t i = 0; i < ledger_capacity(d->ledger); i++) {
         struct row *r = ledger_row(d->ledger, i);
 

@@ -15,6 +15,7 @@
 #include "daemon/control.h"
 #include "daemon/deliver.h"
 #include "daemon/frontend.h"
+#include "daemon/history.h"
 #include "daemon/relay.h"
 #include "daemon/roll.h"
 #include "daemon/spawn.h"
@@ -191,6 +192,7 @@ serve_worker_moved(struct daemon *d, struct worker *w, enum super_state from, en
     uint32_t failed = 0;
 
     log_debug("worker %s: %s -> %s", w->name, super_state_word(from), super_state_word(to));
+    history_add(d, "worker", w->name, "%s -> %s", super_state_word(from), super_state_word(to));
     if (to == SUPER_READY) {
         d->was_ready = true;
         if (!d->announced) sd_notify(0, "READY=1");
@@ -355,8 +357,9 @@ open_daemon(struct daemon *d, struct err *e)
     d->ledger = ledger_new(LEDGER_ROWS, seed[0]);
     d->sessions = sessions_new(seed[1]);
     d->calls = calls_new();
+    d->history = history_new();
     d->zmq = zmq_ctx_new();
-    if (!d->ledger || !d->sessions || !d->calls || !d->zmq) {
+    if (!d->ledger || !d->sessions || !d->calls || !d->history || !d->zmq) {
         return err_set(e, -ENOMEM, "no memory for the tables");
     }
     TRY(front_open(d, e));
@@ -380,6 +383,7 @@ close_daemon(struct daemon *d)
     d->ledger = ledger_free(d->ledger);
     mirror_close(&d->mirror);
     d->calls = calls_free(d->calls);
+    d->history = history_free(d->history);
     d->event = sd_event_unref(d->event);
     msgpack_sbuffer_destroy(&d->out);
 }

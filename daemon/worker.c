@@ -9,6 +9,7 @@
 #include "base/log.h"
 #include "daemon/calls.h"
 #include "daemon/control.h"
+#include "daemon/history.h"
 #include "daemon/relay.h"
 #include "daemon/serve.h"
 #include "daemon/spawn.h"
@@ -157,7 +158,7 @@ on_exit_(sd_event_source *s, const siginfo_t *si, void *arg)
 
 /* The black box of the dead: bounded, and cleaned like any bytes from outside by the log. */
 static void
-read_last_words(struct worker *w)
+read_last_words(struct worker *w, char *ret, size_t n_ret)
 {
     struct last_words *words = shm_words(&w->link.w);
     uint32_t state = atomic_load_explicit(&words->state, memory_order_acquire);
@@ -165,6 +166,7 @@ read_last_words(struct worker *w)
     uint32_t n, n_frames;
     size_t used = 0;
 
+    *ret = 0;
     if (state == 0) return;
     n = MIN(words->text_bytes, (uint32_t)sizeof text - 1);
     shm_copy_in(text, words->text, n);
@@ -182,6 +184,7 @@ read_last_words(struct worker *w)
          state == 2 ? "" : " (cut off)", words->signal, (unsigned long long)words->step,
          n ? text : "none", frames);
     if (n) snprintf(w->why, sizeof w->why, "%.239s", text);
+    snprintf(ret, n_ret, "%s", text);
 }
 
 static void
@@ -240,7 +243,7 @@ bury(void *arg, const struct death *d)
 {
     struct worker *w = arg;
     bool wanted = d->cause == DEATH_DRAINED || d->cause == DEATH_OPERATOR;
-    char how[96];
+    char how[96], words[400];
     struct err e;
 
     FP(bury_began);
@@ -259,7 +262,8 @@ bury(void *arg, const struct death *d)
     } else {
         tell(w, LOG_LEVEL_ERR, "worker %s: pid %d died of %s: %s, %s; %u requests wait for another",
              w->name, (int)w->pid, death_word(d->cause), how, death_sentence(d->cause), w->n_rows);
-        read_last_words(w);
+        read_last_words(w, words, sizeof words);
+        history_death(w, d, how, words);
         for (uint32_t i = w->n_lines > LOG_LINES ? w->n_lines - LOG_LINES : 0; i < w->n_lines;
              i++) {
             log_debug("worker %s: said before: %s", w->name, w->last_line[i % LOG_LINES]);

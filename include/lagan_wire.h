@@ -150,6 +150,9 @@ enum lagan_reason {
     X("detokenize",    0, "ids, keep_special, model", "{text}") \
     X("config show",   0, "",                    "[{key, value, from}]") \
     X("kv stats",      0, "",                    "[{worker, pool, blocks, used, cached, free, bytes}]") \
+    X("metrics",       0, "",                    "{text: counters and gauges in Prometheus' format}") \
+    X("events",        1, "from: a number",      "{next, events: [{number, at_ms, kind, worker, text}]} from there on, 256 at most") \
+    X("panic",         1, "",                    "[{at_ms, worker, pid, epoch, cause, how, requests, words, log: [line]}]: workers that died, the last first") \
     X("drain",         1, "worker",              "{requests: how many it still has}; it finishes them and takes no more") \
     X("restart",       1, "worker",              "{requests}; it finishes them and is started anew") \
     X("reload",        1, "",                    "{}; every worker is replaced, one after the other; requests go on") \

@@ -16,6 +16,8 @@
 
 /* lagand submits again in one go once we are READY; what has not come by then will not. */
 static const nsec KEEP = 10 * NSEC_S;
+/* Nor takes anybody else its room so soon: what was submitted again is in our ring or with the text thread. */
+static const nsec COME = 200 * NSEC_MS;
 enum { SEALS = F_SEAL_SHRINK | F_SEAL_GROW };
 
 int
@@ -141,6 +143,13 @@ legacy_close(struct engine *n)
     if (n->manifest_arena.base) munmap(n->manifest_arena.base, n->manifest_arena.bytes);
     if (n->manifest_arena.base) close(n->manifest_arena.fd);
     free(n->found);
+}
+
+void
+legacy_begin(struct worker *w, nsec now)
+{
+    w->ready_at = now;
+    scheduler_keep(w->e.sched, now + COME);
 }
 
 void

@@ -17,6 +17,7 @@ int legacy_number(uint64_t id[2], struct err *e) MUST_USE;
 int legacy_open(struct worker *w, enum dtype kv_dtype, struct err *e) MUST_USE;
 void legacy_close(struct engine *n);
 
+void legacy_begin(struct worker *w, nsec now); /* READY: requests will come */
 /* A request that has come, all of its tokens in place, to be given to the scheduler: what is left of it. */
 void legacy_claim(struct worker *w, struct request *r);
 void legacy_claimed(struct worker *w, struct request *r); /* the scheduler has taken it */

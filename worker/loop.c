@@ -428,7 +428,7 @@ loop_run(struct worker *w, struct err *e)
              (double)w->e.model->weight_bytes / (1 << 20), w->e.model->adopted ? " (adopted)" : "",
              (double)w->e.kv_arena.bytes / (1 << 20), w->e.kv_config.n_groups,
              w->e.kv_config.tokens_per_block);
-    w->ready_at = clock_now();
+    legacy_begin(w, clock_now());
     do r = turn(w, seq, n_before, e);
     while (r == 0);
     free(seq);

@@ -403,6 +403,17 @@ pack_tuned(uint64_t from, bool full)
 }
 
 static void
+pack_event(uint64_t number)
+{
+    msgpack_pack_map(&p, 5);
+    msg_key(&p, "number"), msgpack_pack_uint64(&p, number);
+    msg_key(&p, "at_ms"), msgpack_pack_int64(&p, 1795278406713);
+    msg_key(&p, "kind"), msg_text(&p, "worker");
+    msg_key(&p, "worker"), msg_text(&p, "w0");
+    msg_key(&p, "text"), msg_text(&p, number == 3 ? "loading -> ready" : "down -> loading");
+}
+
+static void
 take_call(const struct peer *from, const struct msg *m)
 {
     const msgpack_object *args = msg_get(&m->map, "args");
@@ -444,6 +455,22 @@ take_call(const struct peer *from, const struct msg *m)
         }
         msgpack_pack_map(&p, 1);
         msg_key(&p, "requests"), msgpack_pack_int(&p, 2);
+    } else if (IS("metrics")) {
+        msgpack_pack_map(&p, 1);
+        msg_key(&p, "text"), msg_text(&p, "# TYPE mock gauge\nmock 1\n");
+    } else if (IS("events") && sock == ctl_sock && msg_u64(args, "from", &id) == 0) {
+        msgpack_pack_map(&p, 2); /* three of them, one an answer */
+        msg_key(&p, "next"), msgpack_pack_uint64(&p, MIN(id + 1, (uint64_t)4));
+        msg_key(&p, "events"), msgpack_pack_array(&p, id < 4);
+        if (id < 4) pack_event(id);
+    } else if (IS("panic") && sock == ctl_sock) {
+        msgpack_pack_array(&p, 1), msgpack_pack_map(&p, 6);
+        msg_key(&p, "at_ms"), msgpack_pack_int64(&p, 1795278406713);
+        msg_key(&p, "worker"), msg_text(&p, "w0");
+        msg_key(&p, "cause"), msg_text(&p, "check");
+        msg_key(&p, "how"), msg_text(&p, "signal 6 (Aborted)");
+        msg_key(&p, "words"), msg_text(&p, "x.c:7: check(sky) failed");
+        msg_key(&p, "log"), msgpack_pack_array(&p, 1), msg_text(&p, "the last line");
     } else if (IS("tune") && sock == ctl_sock) {
         if (msg_str(args, "worker", &name) == 0 && !memcmp(name.p, "cpu", MIN(name.n, 3u))) {
             send_error(from, m->rid, LAGAN_E_UNSUPPORTED, "this worker has nothing to tune");

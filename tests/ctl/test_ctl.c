@@ -376,6 +376,28 @@ tokenize_and_detokenize_print_json(void **state)
 }
 
 static void
+what_lagand_remembers_is_printed_from_the_last_or_all(void **state)
+{
+    (void)state;
+    assert_int_equal(sh("$L events --last 1"), 0);
+    assert_has(out, ".713  worker    w0   loading -> ready");
+    assert_null(strstr(out, "down -> loading"));
+    assert_int_equal(sh("$L events --json"), 0);
+    assert_has(out, "{\"number\":1,\"at_ms\":1795278406713,");
+    assert_has(out, "\"number\":3,");
+    assert_int_equal(sh("timeout -s INT 2 $L events -f"), 124);
+    assert_has(out, "loading -> ready");
+    assert_int_equal(sh("$L panic"), 0);
+    assert_has(out, "last words: x.c:7: check(sky) failed");
+    assert_has(out, "  | the last line");
+    assert_int_equal(sh("$L panic --json"), 0);
+    assert_has(out, "\"cause\":\"check\"");
+    assert_int_equal(sh("$L metrics"), 0);
+    assert_string_equal(out, "# TYPE mock gauge\nmock 1\n");
+    assert_int_equal(sh("$L metrics now"), 2);
+}
+
+static void
 keygen_makes_a_secret_that_is_nobody_elses_and_says_its_public_key(void **state)
 {
     char path[] = "/tmp/lagan-keygen-XXXXXX", command[128];
@@ -532,6 +554,7 @@ main(void)
         cmocka_unit_test(tables_line_up_and_json_is_the_answer),
         cmocka_unit_test(tune_waits_for_the_worker_and_prints_what_it_found),
         cmocka_unit_test(tokenize_and_detokenize_print_json),
+        cmocka_unit_test(what_lagand_remembers_is_printed_from_the_last_or_all),
         cmocka_unit_test(keygen_makes_a_secret_that_is_nobody_elses_and_says_its_public_key),
         cmocka_unit_test(help_names_every_command_option_and_exit_code),
         cmocka_unit_test(the_example_program_prints_the_answer),

@@ -228,14 +228,43 @@ a_key_has_its_limits_over_all_its_connections(void **state)
     assert_int_equal(rig_stop(&r), 0);
 }
 
+static void
+reload_reads_the_keys_again(void **state)
+{
+    struct lagan *c, *none = NULL;
+    struct lagan_event ev = { sizeof ev };
+    struct dealer *ctl;
+
+    (void)state;
+    start("slow");
+    c = connect_as(alices);
+    ask(c, 100000);
+    assert_int_equal(lagan_next(c, &ev, 5000), 1);
+    ctl = dial(&r, "ctl.sock");
+    chmod(keys, 0644);
+    call(ctl, 1, "reload", NULL, NULL);
+    hear_error(ctl, 1, LAGAN_E_INVALID_REQUEST, "mode 0644", 2000);
+    write_keys(keys, server.secret, "client", eve.public, " eve");
+    chmod(keys, 0600);
+    call(ctl, 2, "reload", NULL, NULL);
+    hear_type(ctl, LAGAN_MSG_REPLY, 2000);
+    lagan_close(connect_as(eves));
+    assert_int_equal(lagan_open_keys(&none, at, alices, 5000), -EACCES);
+    call(ctl, 3, "status", NULL, NULL); /* what alice had is ended */
+    assert_int_equal(
+        number(msg_get(&hear_type(ctl, LAGAN_MSG_REPLY, 2000)->map, "result"), "requests"), 0);
+    lagan_patience(c, 0);
+    lagan_close(c);
+    assert_int_equal(rig_stop(&r), 0);
+}
+
 int
 main(void)
 {
 #define T(f) cmocka_unit_test_setup_teardown(f, set_up, tear_down)
     const struct CMUnitTest tests[] = {
-        T(a_key_of_the_file_is_served_and_no_other),
-        T(frames_without_the_keys_do_not_arrive),
-        T(nothing_is_served_on_tcp_without_keys),
+        T(a_key_of_the_file_is_served_and_no_other),      T(frames_without_the_keys_do_not_arrive),
+        T(nothing_is_served_on_tcp_without_keys),         T(reload_reads_the_keys_again),
         T(a_key_has_its_limits_over_all_its_connections),
     };
 

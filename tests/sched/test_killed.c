@@ -385,6 +385,71 @@ streams_go_on_after_a_kill_at_any_store(void **state)
 }
 
 static void
+streams_that_go_on_come_before_prompts(void **state)
+{
+    const struct batch *b;
+
+    (void)state;
+    begin(0);
+    job[0].n_prompt = job[0].told = 30;
+    job[1].n_prompt = job[1].told = 3;
+    job[0].max_new = job[1].max_new = 9;
+    submit(&job[1]);
+    for (int i = 0; i < 3; i++) run_step(&r, 0);
+    tell();
+    assert_int_equal(job[1].told, 6);
+    run_die(&r);
+    seq_free(TAKE(job[1].q));
+    run_again(&r);
+    submit(&job[0]); /* the older one by far, and more than a step has rows */
+    submit(&job[1]);
+    assert_int_equal(job[1].q->n_adopted, 5);
+    b = run_plan(&r, 0);
+    assert_true(in_batch(b, job[1].q));
+    assert_int_equal(b->run[0].seat, job[1].q->seat);
+    assert_int_equal(b->run[0].n_rows, 1);
+    while (run_commit(&r, 0) || run_plan(&r, 0)) tell();
+    assert_int_equal(job[1].told, 12);
+    run_close(&r);
+    free(memory);
+}
+
+static void
+what_is_kept_gives_way_one_by_one_and_not_before_its_time(void **state)
+{
+    const struct batch *b;
+
+    (void)state;
+    begin(8); /* 39 blocks */
+    for (uint32_t i = 0; i < 4; i++) {
+        job[i].n_prompt = job[i].told = i == 0 ? 30 : i == 3 ? 92 : 5;
+        job[i].max_new = 20;
+    }
+    for (uint32_t i = 0; i < 3; i++) submit(&job[i]);
+    for (int i = 0; i < 8; i++) run_step(&r, 0);
+    tell();
+    run_die(&r);
+    for (uint32_t i = 0; i < 3; i++) seq_free(TAKE(job[i].q));
+    run_again(&r);
+    scheduler_keep(r.s, 100);
+    assert_true(run_used(&r) > 39 - 28); /* what the fourth needs */
+    submit(&job[3]);
+    assert_null(run_plan(&r, 0));
+    assert_int_equal(scheduler_wake(r.s), 100);
+    r.now = 100;
+    b = run_plan(&r, 0);
+    assert_true(b && in_batch(b, job[3].q));
+    submit(&job[2]); /* the first seat was enough */
+    assert_true(job[2].q->n_adopted > 0);
+    scheduler_unkeep_all(r.s);
+    while (run_commit(&r, 0) || run_plan(&r, 0)) tell();
+    assert_int_equal(job[2].told, 25);
+    assert_int_equal(job[3].told, 112);
+    run_close(&r);
+    free(memory);
+}
+
+static void
 each_mistake_in_the_order_is_caught(void **state)
 {
     (void)state;
@@ -406,6 +471,8 @@ main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(at_every_store_a_successor_finds_what_is_written_and_all_that_was_told),
         cmocka_unit_test(streams_go_on_after_a_kill_at_any_store),
+        cmocka_unit_test(streams_that_go_on_come_before_prompts),
+        cmocka_unit_test(what_is_kept_gives_way_one_by_one_and_not_before_its_time),
         cmocka_unit_test(each_mistake_in_the_order_is_caught),
     };
 

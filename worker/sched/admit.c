@@ -78,7 +78,7 @@ take_seat(struct scheduler *s, struct seq *q, uint32_t seat, enum seq_state to)
     seq_move(q, to);
 }
 
-/* What is kept gives way, but not in the middle of a plan: its blocks leave every table first. */
+/* What is kept gives way: give_up_one(). */
 static bool
 no_room(struct scheduler *s)
 {
@@ -100,17 +100,28 @@ admit_kv(struct scheduler *s, struct seq *q)
     return true;
 }
 
+/* What is left of an adopted prompt: most have one row of it, and from then on it is as if nothing had
+ * happened. */
+static struct kv_need
+rest_need(const struct scheduler *s, const struct seq *q, uint32_t *chunk, bool for_successor)
+{
+    uint32_t rows = *chunk = MIN(s->l.max_rows, q->n_prompt - q->n_adopted);
+
+    if (for_successor) rows = (rows > 1 ? ROWS_OUT * (rows + 1) : ROWS_OUT) + UNTOLD_ROWS;
+    return kv_need(s->kv, q->n_prompt + q->max_new, q->n_source, rows);
+}
+
 bool
 admit_adopted(struct scheduler *s, struct seq *q)
 {
     uint32_t seat = q->adopted_seat, chunk;
-    struct kv_need need;
+    struct kv_need need = rest_need(s, q, &chunk, true), least = rest_need(s, q, &chunk, false);
 
     check(seat < s->n_seats && q->n_adopted < q->n_prompt);
-    if (!s->seat[seat].kept || s->running.n >= s->max_running ||
-        admission(s, q, &need, &chunk, NULL) < 0)
+    if (!s->seat[seat].kept || s->running.n >= s->max_running) return false;
+    if (kv_resume(s->kv, seat, q->n_adopted, &need) < 0 &&
+        kv_resume(s->kv, seat, q->n_adopted, &least) < 0)
         return false;
-    if (kv_resume(s->kv, seat, q->n_adopted, &need) < 0) return false;
     s->n_kept--;
     s->seat[seat] = (struct seat){ .seq = q, .chunk = chunk, .reserved = true };
     q->seat = seat;

@@ -42,6 +42,7 @@ struct scheduler {
     uint32_t n_seats, *free_seat, first_free, n_free; /* ring: the one free longest is next */
     uint32_t n_kept;
     bool cramped;         /* somebody found no room, and seats are kept */
+    nsec keep_until;      /* that long nothing is given up for it */
     struct enc_rows *enc; /* [n_enc] by first row */
     uint32_t n_enc;
     nsec next_deadline; /* nothing expires before it */
@@ -67,5 +68,8 @@ bool admit_adopted(struct scheduler *s, struct seq *q);
 void end_seq(struct scheduler *s, struct seq *q, uint16_t reason); /* ended already: nothing */
 void leave_seat(struct scheduler *s, struct seq *q);               /* ended, nothing in flight */
 void expire(struct scheduler *s, nsec now);
+/* For who found no room, a kept seat; false: none, or not yet. Between two plans only: its blocks leave every
+ * table first. */
+bool give_up_one(struct scheduler *s, nsec now);
 
 #endif

@@ -1,7 +1,7 @@
 /* plan.c - the next step of a lane: see scheduler.h.
  *
- * Decode rows first, because a stream that has begun must not stutter; then prompts in list order for
- * the rows that are left; then sources, whose rows are counted apart. Everything planned is claimed:
+ * Decode rows first, because a stream that has begun must not stutter; then streams that were adopted,
+ * for the same reason; then prompts in list order for the rows that are left; then sources, whose rows are counted apart. Everything planned is claimed:
  * nothing after this can fail for want of a block, a row or a seat.
  */
 #include "worker/sched/core.h"
@@ -131,6 +131,23 @@ chunk_rows(const struct plan *p, const struct seq *q)
     return p->s->unit_strict || (p->b->work & WORK_CONTEXT) ? 0 : room;
 }
 
+/* Its seat was adopted, and the device knows nothing of its row yet. */
+static bool
+adopted(const struct plan *p, const struct seq *q)
+{
+    return q->n_adopted && !p->s->seat[q->seat].begun;
+}
+
+/* Streams that a death has interrupted want one row, like those that generate. */
+static void
+plan_adopted(struct plan *p)
+{
+    for (struct seq *q = p->s->running.first; q && p->rows_left > 0; q = q->next)
+        if (runnable(p->s, q, p->lane, p->now) == WORK_CONTEXT && adopted(p, q) &&
+            q->n_prompt - q->n_planned == 1 && kv_n_held(p->s->kv, q->seat) <= p->adopted)
+            add_run(p, q, WORK_CONTEXT, 1);
+}
+
 static struct seq *
 next_context(const struct plan *p, struct seq *q)
 {
@@ -165,8 +182,7 @@ plan_context(struct plan *p)
             }
         }
         n = chunk_rows(p, q);
-        if (q->n_adopted && !s->seat[q->seat].begun && kv_n_held(s->kv, q->seat) > p->adopted)
-            continue;
+        if (adopted(p, q) && kv_n_held(s->kv, q->seat) > p->adopted) continue;
         if (n > 0) add_run(p, q, WORK_CONTEXT, n);
     }
 }
@@ -220,6 +236,7 @@ end_hopeless(struct plan *p)
     struct scheduler *s = p->s;
     struct seq *head = NULL;
 
+    if (s->n_kept > 0) return false;
     for (struct seq *q = s->running.first; q; q = q->next) {
         if (q->in_flight > 0 || s->seat[q->seat].reserved) return false;
         if (!head && runnable(s, q, p->lane, p->now)) head = q;
@@ -280,8 +297,8 @@ scheduler_plan(struct scheduler *s, unsigned lane, nsec now, struct batch *b)
     check(b->max_encode >= s->max_running);
     expire(s, now);
     if (s->planned[lane] - s->done[lane] >= ROWS_OUT) return 0;
+    give_up_one(s, now);
     do {
-        if (s->cramped) scheduler_unkeep_all(s);
         b->step = s->planned[lane] + 1;
         b->lane = (uint8_t)lane;
         b->rung = (uint8_t)s->rung;
@@ -297,12 +314,13 @@ scheduler_plan(struct scheduler *s, unsigned lane, nsec now, struct batch *b)
                            .adopted = adopted_edits(s) };
         kv_ends(s->kv, lane, &p.out);
         if (s->l.lane_work[lane] & WORK_GENERATION) plan_generation(&p);
+        if (s->l.lane_work[lane] & WORK_CONTEXT) plan_adopted(&p);
         if (s->l.lane_work[lane] & WORK_CONTEXT) plan_context(&p);
         if (s->l.lane_work[lane] & WORK_ENCODER) plan_encoder(&p);
         if (b->n_rows > 0) {
             close_batch(&p);
             return 1;
         }
-    } while (s->cramped || end_hopeless(&p));
+    } while (give_up_one(s, now) || end_hopeless(&p));
     return 0;
 }

@@ -188,6 +188,25 @@ scheduler_unkeep_all(struct scheduler *s)
 }
 
 void
+scheduler_keep(struct scheduler *s, nsec until)
+{
+    s->keep_until = until;
+}
+
+bool
+give_up_one(struct scheduler *s, nsec now)
+{
+    uint32_t seat = 0;
+
+    if (!s->cramped || now < s->keep_until) return false;
+    s->cramped = false;
+    if (s->n_kept == 0) return false;
+    while (!s->seat[seat].kept) seat++;
+    scheduler_unkeep(s, seat);
+    return true;
+}
+
+void
 leave_seat(struct scheduler *s, struct seq *q)
 {
     check(q->state == SEQ_ENDED && q->in_flight == 0 && s->seat[q->seat].seq == q);
@@ -249,7 +268,10 @@ scheduler_cancel(struct scheduler *s, req_id id, uint16_t reason)
 nsec
 scheduler_wake(const struct scheduler *s)
 {
-    return s->next_deadline;
+    if (!s->cramped) return s->next_deadline;
+    for (unsigned l = 0; l < s->l.n_lanes; l++) /* its end will wake whoever asks */
+        if (s->planned[l] != s->done[l]) return s->next_deadline;
+    return MIN(s->next_deadline, s->keep_until);
 }
 
 void

@@ -50,8 +50,9 @@ struct batch *scheduler_batch(const struct scheduler *s) MUST_USE;
 /* Keeps seq until scheduler_reap(). -EMSGSIZE: never fits (length, source, pools), -EINVAL: no prompt,
  * or a source where none belongs, -EEXIST: the id is here already; each with the sentence. */
 int scheduler_add(struct scheduler *s, struct seq *seq, nsec now, struct err *e) MUST_USE;
-/* Seats that kv_adopt() filled are kept for the requests that had them: scheduler_add() with n_adopted. They
- * are given up when anything else needs their room, one by one by scheduler_unkeep(), or all at once. */
+/* Seats that kv_adopt() filled are kept for the requests that had them: scheduler_add() with n_adopted. From
+ * then on one is given up whenever anything else finds no room; before, what finds none waits. */
+void scheduler_keep(struct scheduler *s, nsec until);
 void scheduler_unkeep(struct scheduler *s, uint32_t seat); /* not kept: nothing happens */
 void scheduler_unkeep_all(struct scheduler *s);
 /* reason: enum lagan_reason. Unknown and already ended ids are no error. */

@@ -8,7 +8,7 @@
  *                                ^ queued together; softmax 4 starts when S 4 is there, while P5 V5 runs
  *
  * Tiles of keys are taken from the last one down, so that the tiles with a diagonal come first. The
- * warpgroups queue their products in turn: one's softmax runs beside the other's products.
+ * warpgroups queue their products in turn: one's softmax runs beside another's products.
  */
 #include "gpu/cuda/kernels/attend_sm90.h"
 
@@ -199,7 +199,7 @@ __launch_bounds__(room<D>::THREADS, 1)
     room<D> &s = *(room<D> *)(raw + (-smem(raw) & 1023));
     constexpr int GROUPS = room<D>::GROUPS;
 
-    static_assert(GROUPS == 2, "registers are for two");
+    static_assert(GROUPS == 2 || GROUPS == 3, "there are 64 Ki registers");
     if (threadIdx.x == 0) {
         for (int j = 0; j < attend_tile<D>::Q_SLOTS; j++) {
             barrier_init(smem(&s.q_full[j]), 1);
@@ -223,13 +223,13 @@ __launch_bounds__(room<D>::THREADS, 1)
     __syncthreads();
     after_previous();
     if (threadIdx.x < 128) {
-        registers_down<56>();
+        registers_down<(GROUPS == 2 ? 56 : 32)>();
         if (threadIdx.x < 32)
             fetch<D>(s, p, &q, &k, &v);
         else if (threadIdx.x < 64)
             plan<D>(s, p);
     } else {
-        registers_up<224>();
+        registers_up<(GROUPS == 2 ? 224 : 160)>();
         consume<T, D, SHAPE>(s, p);
     }
 }

@@ -1,0 +1,113 @@
+/* metrics.c - see metrics.h. A worker's rows are those of ipc/stat.h, with their sentences. */
+#include "daemon/metrics.h"
+
+#include "daemon/session.h"
+#include "daemon/worker.h"
+#include "ipc/msg.h"
+#include "ipc/stat.h"
+
+#include <string.h>
+
+static void
+head(FILE *out, const char *name, const char *kind, const char *help)
+{
+    fprintf(out, "# HELP %s %s\n# TYPE %s %s\n", name, help, name, kind);
+}
+
+static void
+one(FILE *out, const char *name, const char *kind, const char *help, uint64_t v)
+{
+    head(out, name, kind, help);
+    fprintf(out, "%s %llu\n", name, (unsigned long long)v);
+}
+
+/* A label's value: quotes, backslashes and line ends escaped. */
+static void
+label(FILE *out, const char *s)
+{
+    for (; *s; s++) {
+        if (*s == '"' || *s == '\\') putc('\\', out);
+        if (*s == '\n') {
+            fputs("\\n", out);
+        } else {
+            putc(*s, out);
+        }
+    }
+}
+
+static void
+of_worker(FILE *out, const char *name, const struct worker *w)
+{
+    fprintf(out, "%s{worker=\"%s\",model=\"", name, w->name);
+    label(out, w->d->config->model[w->model].keys.name);
+    fputs("\"} ", out);
+}
+
+/* lagan_worker_NAME, with its unit, in seconds where we count nanoseconds. */
+static void
+print_stat(struct daemon *d, const struct stat_row *row, uint32_t id, FILE *out)
+{
+    bool ns = !strcmp(row->unit, "ns"), counter = row->kind == STAT_COUNTER;
+    size_t n = strlen(row->name) - (ns && strstr(row->name, "_ns") ? 3 : 0);
+    char name[96];
+
+    snprintf(name, sizeof name, "lagan_worker_%.*s%s%s", (int)n, row->name, ns ? "_seconds" : "",
+             counter ? "_total" : "");
+    head(out, name, counter ? "counter" : "gauge", row->sentence);
+    for (uint32_t i = 0; i < d->n_workers; i++) {
+        uint64_t v = d->worker[i]->stats.v[id];
+
+        of_worker(out, name, d->worker[i]);
+        if (ns) {
+            fprintf(out, "%.9f\n", (double)v / NSEC_S);
+        } else {
+            fprintf(out, "%llu\n", (unsigned long long)v);
+        }
+    }
+}
+
+static void
+print_workers(struct daemon *d, FILE *out)
+{
+    head(out, "lagan_worker_ready", "gauge", "1 while the worker takes requests");
+    for (uint32_t i = 0; i < d->n_workers; i++) {
+        of_worker(out, "lagan_worker_ready", d->worker[i]);
+        fprintf(out, "%d\n", worker_open(d->worker[i]));
+    }
+    head(out, "lagan_worker_restarts_total", "counter", "deaths that nobody asked for");
+    for (uint32_t i = 0; i < d->n_workers; i++) {
+        struct worker *w = d->worker[i];
+
+        if (w->alive) stat_read(shm_ctl(&w->link.w), &w->stats);
+        of_worker(out, "lagan_worker_restarts_total", w);
+        fprintf(out, "%u\n", w->restarts);
+    }
+    for (uint32_t i = 0; i < STAT_COUNT; i++) print_stat(d, &stat_rows[i], i, out);
+}
+
+void
+metrics_print(struct daemon *d, FILE *out)
+{
+    head(out, "lagan_uptime_seconds", "gauge", "since lagand was started");
+    fprintf(out, "lagan_uptime_seconds %.3f\n", (double)(d->now - d->started) / NSEC_S);
+    one(out, "lagan_clients", "gauge", "connections that have said something",
+        session_n(d->sessions));
+    one(out, "lagan_requests", "gauge", "open requests", ledger_n(d->ledger));
+    one(out, "lagan_requests_queued", "gauge", "of them, those no worker has",
+        ledger_n_queued(d->ledger));
+    one(out, "lagan_requests_bytes", "gauge", "what open requests may come to take; see api.memory",
+        d->held_bytes);
+    one(out, "lagan_requests_accepted_total", "counter", "requests taken", d->n_requests);
+    one(out, "lagan_refused_total", "counter", "frames and requests answered with an error at once",
+        d->n_refused);
+    head(out, "lagan_requests_ended_total", "counter", "accepted requests by how they ended");
+    for (uint32_t i = 1; i < REASONS; i++) {
+        const char *word = msg_reason(i, NULL);
+
+        /* cancelled is a finish and an error; a request ends with the error. */
+        if (!word || (i < LAGAN_E_INVALID_REQUEST && i >= LAGAN_FINISH_CANCELLED)) continue;
+        fprintf(out, "lagan_requests_ended_total{reason=\"%s\"} %llu\n", word,
+                (unsigned long long)d->n_ended[i]);
+    }
+    print_workers(d, out);
+}
