@@ -35,7 +35,7 @@ connect_mock(void)
 {
     struct lagan *c = NULL;
 
-    if (lagan_open(&c, mock.endpoint, 5000) < 0) fail_msg("%s", lagan_why(NULL));
+    if (lagan_open(&c, mock.endpoint, 30000) < 0) fail_msg("%s", lagan_why(NULL));
     return c;
 }
 
@@ -56,7 +56,7 @@ static struct lagan_event
 next(struct lagan *c, enum lagan_event_kind kind)
 {
     struct lagan_event ev = { sizeof ev };
-    int r = lagan_next(c, &ev, 5000);
+    int r = lagan_next(c, &ev, 30000);
 
     if (r != 1) fail_msg("%d instead of an event: %s", r, lagan_why(c));
     if (ev.kind != kind)
@@ -191,7 +191,7 @@ every_request_of_many_ends_once(void **state)
     while (open) {
         struct lagan_event ev = { sizeof ev };
 
-        assert_int_equal(lagan_next(c, &ev, 5000), 1);
+        assert_int_equal(lagan_next(c, &ev, 30000), 1);
         assert_in_range(ev.id, 1, N);
         assert_int_equal(ends[ev.id], 0);
         if (ev.kind == LAGAN_EVENT_TOKENS) assert_int_equal(ev.first, tokens[ev.id]++);
@@ -278,7 +278,7 @@ when_no_lagand_comes_back_each_request_fails_once_and_then_it_is_said(void **sta
     (void)state;
     mock_dir(&own);
     mock_start(&own, "1");
-    assert_int_equal(lagan_open(&c, own.endpoint, 5000), 0);
+    assert_int_equal(lagan_open(&c, own.endpoint, 30000), 0);
     ask(c, "echo x");
     next(c, LAGAN_EVENT_TOKENS), next(c, LAGAN_EVENT_OUTPUT), next(c, LAGAN_EVENT_DONE);
     a = ask(c, "hang");
@@ -313,7 +313,7 @@ a_lagand_that_is_silent_is_asked_and_then_lost(void **state)
     (void)state;
     mock_dir(&own);
     mock_start(&own, "1");
-    assert_int_equal(lagan_open(&c, own.endpoint, 5000), 0);
+    assert_int_equal(lagan_open(&c, own.endpoint, 30000), 0);
     id = ask(c, "hang");
     assert_int_equal(lagan_next(c, &ev, 50), 0);
     c->sent -= 3 * NSEC_S; /* as if nothing had been said for three seconds */
@@ -460,7 +460,7 @@ a_call_on_a_connection_that_breaks_ends(void **state)
     (void)state;
     mock_dir(&own);
     mock_start(&own, "1");
-    assert_int_equal(lagan_open(&c, own.endpoint, 5000), 0);
+    assert_int_equal(lagan_open(&c, own.endpoint, 30000), 0);
     mock_kill(&own);
     assert_int_equal(lagan_call(c, "echo", NULL, &reply, NULL, 5000), -ECONNRESET);
     lagan_close(c);

@@ -34,7 +34,7 @@ connect_mock(void)
 {
     struct lagan *c = NULL;
 
-    if (lagan_open(&c, mock.endpoint, 5000) < 0) fail_msg("%s", lagan_why(NULL));
+    if (lagan_open(&c, mock.endpoint, 30000) < 0) fail_msg("%s", lagan_why(NULL));
     return c;
 }
 
@@ -57,7 +57,7 @@ static struct lagan_event
 next(struct lagan *c, enum lagan_event_kind kind)
 {
     struct lagan_event ev = { sizeof ev };
-    int r = lagan_next(c, &ev, 5000);
+    int r = lagan_next(c, &ev, 30000);
 
     if (r != 1) fail_msg("%d instead of an event: %s", r, lagan_why(c));
     if (ev.kind != kind)
@@ -73,7 +73,7 @@ take(struct lagan *c, uint32_t *at, uint32_t *n_done, uint32_t n)
 {
     while (n-- > 0 && *n_done < N) {
         struct lagan_event ev = { sizeof ev };
-        int r = lagan_next(c, &ev, mock.pid ? 5000 : 0);
+        int r = lagan_next(c, &ev, mock.pid ? 30000 : 0);
 
         if (r == 0 && !mock.pid) return;
         if (r != 1) fail_msg("%d instead of an event: %s", r, lagan_why(c));

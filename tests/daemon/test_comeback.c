@@ -43,7 +43,7 @@ connect_to(struct rig *rig)
     struct lagan *c = NULL;
 
     snprintf(endpoint, sizeof endpoint, "ipc://%s/api.sock", rig->run);
-    if (lagan_open(&c, endpoint, 5000) < 0) fail_msg("%s", lagan_why(NULL));
+    if (lagan_open(&c, endpoint, 30000) < 0) fail_msg("%s", lagan_why(NULL));
     return c;
 }
 
@@ -112,7 +112,7 @@ kill_and_start(const char *mode)
     static const char *const args[] = { "--remove-runtime-dir", NULL };
 
     kill(r.pid, SIGKILL);
-    rig_wait(&r, 5000);
+    rig_wait(&r, 30000);
     /* Workers end with their lagand. */
     for (int i = 0; rig_n_workers(&r) && i < 500; i++) poll(NULL, 0, 10);
     assert_int_equal(rig_n_workers(&r), 0);
@@ -120,12 +120,9 @@ kill_and_start(const char *mode)
 }
 
 static void
-requests_outlive_kills_of_lagand_and_no_token_comes_twice(void **state)
+ask_all(void)
 {
-    (void)state;
     n_done = 0;
-    rig_start(&r, "slow", NULL);
-    rig_ready(&r);
     for (uint32_t i = 0; i < CLIENTS; i++) {
         clients[i] = connect_to(&r);
         for (uint32_t k = 0; k < EACH; k++) {
@@ -135,14 +132,48 @@ requests_outlive_kills_of_lagand_and_no_token_comes_twice(void **state)
             streams[i][s.id % EACH] = s;
         }
     }
+}
+
+static void
+finish_all(void)
+{
+    serve_clients(clock_now() + 60 * NSEC_S);
+    assert_int_equal(n_done, CLIENTS * EACH);
+    for (uint32_t i = 0; i < CLIENTS; i++) lagan_close(clients[i]);
+}
+
+static void
+requests_outlive_kills_of_lagand_and_no_token_comes_twice(void **state)
+{
+    (void)state;
+    rig_start(&r, "slow", NULL);
+    rig_ready(&r);
+    ask_all();
     for (int i = 0; i < KILLS; i++) {
         serve_clients(clock_now() + (150 + 50 * i) * NSEC_MS);
         kill_and_start(i + 1 < KILLS ? "slow" : "good");
     }
-    serve_clients(clock_now() + 60 * NSEC_S);
-    assert_int_equal(n_done, CLIENTS * EACH);
-    for (uint32_t i = 0; i < CLIENTS; i++) lagan_close(clients[i]);
+    finish_all();
     rig_ready(&r);
+    assert_int_equal(rig_stop(&r), 0);
+}
+
+static void
+requests_outlive_a_lagand_that_begins_again(void **state)
+{
+    (void)state;
+    rig_start(&r, "slow", NULL);
+    rig_ready(&r);
+    ask_all();
+    for (int i = 0; i < 3; i++) {
+        struct dealer *ctl = dial(&r, "ctl.sock");
+
+        serve_clients(clock_now() + 300 * NSEC_MS);
+        call(ctl, 1, "daemon reexec", NULL, NULL);
+        hear_type(ctl, LAGAN_MSG_REPLY, 30000);
+        hang_up(ctl);
+    }
+    finish_all();
     assert_int_equal(rig_stop(&r), 0);
 }
 
@@ -170,7 +201,7 @@ dial_as(const char *session)
     struct dealer *c = dial(&r, "api.sock");
 
     hello(c, session);
-    hear_type(c, LAGAN_MSG_WELCOME, 2000);
+    hear_type(c, LAGAN_MSG_WELCOME, 30000);
     return c;
 }
 
@@ -190,7 +221,7 @@ resume(struct dealer *c, uint64_t rid, uint32_t have)
     msg_key(&p, "text"), msgpack_pack_array(&p, 1), msgpack_pack_uint32(&p, have);
     send_bytes(c, b.data, b.size);
     msgpack_sbuffer_destroy(&b);
-    unknown = msg_get(msg_get(&hear_type(c, LAGAN_MSG_REPLY, 2000)->map, "result"), "unknown");
+    unknown = msg_get(msg_get(&hear_type(c, LAGAN_MSG_REPLY, 30000)->map, "result"), "unknown");
     return unknown->via.array.size == 0;
 }
 
@@ -199,7 +230,7 @@ static void
 take_rest(struct dealer *c, uint64_t rid, uint32_t at, uint32_t all, uint64_t seed)
 {
     for (uint32_t n = 1;; n++) {
-        const struct msg *m = hear(c, 5000);
+        const struct msg *m = hear(c, 30000);
 
         assert_int_equal(m->rid, rid);
         if (m->type == LAGAN_MSG_DONE) break;
@@ -225,7 +256,7 @@ a_session_takes_its_request_over_to_another_connection(void **state)
     a = dial_as(S1);
     submit(a, 7, 3, 60, 5);
     for (uint32_t i = 0; i < 3; i++) {
-        const struct msg *m = hear_type(a, LAGAN_MSG_CHUNK, 2000);
+        const struct msg *m = hear_type(a, LAGAN_MSG_CHUNK, 30000);
 
         take_chunk(m, (uint32_t)number(&m->map, "i"), 5);
     }
@@ -242,7 +273,7 @@ a_session_takes_its_request_over_to_another_connection(void **state)
     take_rest(b, 7, 59, 60, 5);
     assert_false(resume(b, 8, 0));
     for (;;) { /* the connection that had it is told */
-        const struct msg *m = hear(a, 2000);
+        const struct msg *m = hear(a, 30000);
 
         if (m->type == LAGAN_MSG_CHUNK) continue;
         assert_int_equal(m->type, LAGAN_MSG_ERROR);
@@ -256,7 +287,7 @@ static uint32_t
 n_requests(struct dealer *c, uint64_t rid)
 {
     call(c, rid, "status", NULL, NULL);
-    return (uint32_t)number(msg_get(&hear_type(c, LAGAN_MSG_REPLY, 2000)->map, "result"),
+    return (uint32_t)number(msg_get(&hear_type(c, LAGAN_MSG_REPLY, 30000)->map, "result"),
                             "requests");
 }
 
@@ -272,7 +303,7 @@ a_request_waits_for_its_client_as_long_as_it_was_told(void **state)
     here = dial(&r, "api.sock");
     a = dial_as(S1);
     SAY(a, LAGAN_MSG_SUBMIT, 1, { "ids", 3 }, { "max_tokens", 100000 }, { "on_disconnect", 0 });
-    hear_type(a, LAGAN_MSG_ACCEPT, 2000);
+    hear_type(a, LAGAN_MSG_ACCEPT, 30000);
     SAY(a, LAGAN_MSG_SUBMIT, 2, { "ids", 3 }, { "max_tokens", 100000 },
         { "on_disconnect", 600000 });
     assert_int_equal(n_requests(here, 1), 2);
@@ -283,9 +314,30 @@ a_request_waits_for_its_client_as_long_as_it_was_told(void **state)
     a = dial_as(S1);
     assert_false(resume(a, 1, 0));
     assert_true(resume(a, 2, 0));
-    hear_type(a, LAGAN_MSG_CHUNK, 2000);
+    hear_type(a, LAGAN_MSG_CHUNK, 30000);
     say(a, LAGAN_MSG_BYE, 0, NULL, 0); /* which ends it at once */
     assert_int_equal(rig_stop(&r), 0);
+}
+
+static void
+a_client_that_is_gone_is_noticed_with_nothing_to_send_to_it(void **state)
+{
+    struct dealer *here, *gone;
+    nsec since;
+
+    (void)state;
+    rig_start(&r, "loading", NULL); /* nothing will come of it, and its lease is ten seconds */
+    assert_true(rig_told(&r, "EXTEND_TIMEOUT_USEC", 3000));
+    here = dial(&r, "api.sock");
+    gone = dial(&r, "api.sock");
+    submit(gone, 1, 3, 10, 1);
+    assert_int_equal(n_requests(here, 1), 1);
+    hang_up(gone);
+    since = clock_now();
+    while (n_requests(here, 1) && clock_now() < since + 8 * NSEC_S) poll(NULL, 0, 10);
+    assert_int_equal(n_requests(here, 1), 0);
+    kill(r.pid, SIGTERM);
+    assert_int_equal(rig_wait(&r, 30000), 0);
 }
 
 static void
@@ -316,19 +368,19 @@ a_second_submit_with_the_key_is_the_first_one(void **state)
     rig_ready(&r);
     none = dial(&r, "api.sock");
     SAY(none, LAGAN_MSG_SUBMIT, 1, { "ids", 3 }, { "key", 5 });
-    hear_error(none, 1, LAGAN_E_INVALID_REQUEST, "key is not a string", 2000);
+    hear_error(none, 1, LAGAN_E_INVALID_REQUEST, "key is not a string", 30000);
     say_keyed(none, 2, "k1", 9);
-    hear_error(none, 2, LAGAN_E_INVALID_REQUEST, "key needs a session", 2000);
+    hear_error(none, 2, LAGAN_E_INVALID_REQUEST, "key needs a session", 30000);
 
     a = dial_as(S1);
     say_keyed(a, 1, "k1", 9);
-    assert_int_equal(number(&hear_type(a, LAGAN_MSG_ACCEPT, 2000)->map, "seed"), 9);
+    assert_int_equal(number(&hear_type(a, LAGAN_MSG_ACCEPT, 30000)->map, "seed"), 9);
     take_all(a, 1, 20, 9);
     say_keyed(a, 2, "k1", 10); /* its seed is not asked for */
-    assert_int_equal(number(&hear_type(a, LAGAN_MSG_ACCEPT, 2000)->map, "seed"), 9);
+    assert_int_equal(number(&hear_type(a, LAGAN_MSG_ACCEPT, 30000)->map, "seed"), 9);
     take_all(a, 2, 20, 9);
     say_keyed(a, 3, "k2", 10);
-    hear_type(a, LAGAN_MSG_ACCEPT, 2000);
+    hear_type(a, LAGAN_MSG_ACCEPT, 30000);
     take_all(a, 3, 20, 10);
     assert_int_equal(rig_stop(&r), 0);
 }
@@ -341,6 +393,8 @@ main(void)
         T(requests_outlive_kills_of_lagand_and_no_token_comes_twice),
         T(a_session_takes_its_request_over_to_another_connection),
         T(a_request_waits_for_its_client_as_long_as_it_was_told),
+        T(requests_outlive_a_lagand_that_begins_again),
+        T(a_client_that_is_gone_is_noticed_with_nothing_to_send_to_it),
         T(a_second_submit_with_the_key_is_the_first_one),
     };
 

@@ -44,7 +44,7 @@ static const msgpack_object *
 result(struct dealer *c, uint64_t rid, const char *verb)
 {
     call(c, rid, verb, NULL, NULL);
-    return msg_get(&hear_type(c, LAGAN_MSG_REPLY, 2000)->map, "result");
+    return msg_get(&hear_type(c, LAGAN_MSG_REPLY, 30000)->map, "result");
 }
 
 static void
@@ -63,7 +63,7 @@ a_death_is_an_event_a_panic_and_a_number(void **state)
     ctl = dial(&r, "ctl.sock");
     SAY(api, LAGAN_MSG_SUBMIT, 1, { "ids", 3 }, { "max_tokens", 10 });
     for (;;) {
-        if (hear(api, 5000)->type == LAGAN_MSG_DONE) break; /* of the next one */
+        if (hear(api, 30000)->type == LAGAN_MSG_DONE) break; /* of the next one */
     }
     list = result(ctl, 1, "panic");
     assert_int_equal(list->via.array.size, 1);
@@ -86,7 +86,7 @@ a_death_is_an_event_a_panic_and_a_number(void **state)
     assert_non_null(strstr(text, "# TYPE lagan_worker_step_seconds gauge\n"));
     free(text);
     call(api, 4, "panic", NULL, NULL);
-    hear_error(api, 4, LAGAN_E_UNAUTHORIZED, "ctl.sock", 2000);
+    hear_error(api, 4, LAGAN_E_UNAUTHORIZED, "ctl.sock", 30000);
     assert_int_equal(rig_stop(&r), 0);
 }
 

@@ -108,7 +108,7 @@ connect_as(const char *file)
 {
     struct lagan *c = NULL;
 
-    if (lagan_open_keys(&c, at, file, 5000) < 0) fail_msg("%s", lagan_why(NULL));
+    if (lagan_open_keys(&c, at, file, 30000) < 0) fail_msg("%s", lagan_why(NULL));
     return c;
 }
 
@@ -123,14 +123,14 @@ a_key_of_the_file_is_served_and_no_other(void **state)
     start("good");
     c = connect_as(alices);
     ask(c, 40);
-    while (lagan_next(c, &ev, 5000) == 1 && ev.kind == LAGAN_EVENT_TOKENS)
+    while (lagan_next(c, &ev, 30000) == 1 && ev.kind == LAGAN_EVENT_TOKENS)
         for (uint32_t i = 0; i < ev.n_ids; i++) assert_int_equal(ev.ids[i], fake_token(5, n++));
     assert_int_equal(ev.kind, LAGAN_EVENT_OUTPUT);
     assert_int_equal(n, 40);
 
-    assert_int_equal(lagan_open_keys(&none, at, eves, 5000), -EACCES);
+    assert_int_equal(lagan_open_keys(&none, at, eves, 30000), -EACCES);
     assert_non_null(strstr(lagan_why(NULL), "does not know our key"));
-    assert_true(rig_logged(&r, "its key is not in api.keys", 2000));
+    assert_true(rig_logged(&r, "its key is not in api.keys", 30000));
     assert_int_equal(lagan_open(&none, at, 1000), -EINVAL);
     assert_non_null(strstr(lagan_why(NULL), "only with keys"));
     chmod(alices, 0644);
@@ -204,13 +204,13 @@ a_key_has_its_limits_over_all_its_connections(void **state)
     ask(c[0], 1000);
     ask(c[1], 1000);
     ask(c[1], 4000); /* more than are left of its tokens */
-    do assert_int_equal(lagan_next(c[1], &ev, 5000), 1);
+    do assert_int_equal(lagan_next(c[1], &ev, 30000), 1);
     while (ev.kind == LAGAN_EVENT_TOKENS);
     assert_string_equal(ev.word, "queue_full");
     assert_non_null(strstr(ev.message, "key:alice has requests for"));
     ask(c[0], 1000);
     ask(c[0], 1);
-    do assert_int_equal(lagan_next(c[0], &ev, 5000), 1);
+    do assert_int_equal(lagan_next(c[0], &ev, 30000), 1);
     while (ev.kind == LAGAN_EVENT_TOKENS);
     assert_string_equal(ev.word, "queue_full");
     assert_non_null(strstr(ev.message, "key:alice has 3 open requests"));
@@ -218,7 +218,7 @@ a_key_has_its_limits_over_all_its_connections(void **state)
     for (int i = 0; i < 100; i++) {
         uint64_t id = ask(c[0], 1);
 
-        do assert_int_equal(lagan_next(c[0], &ev, 5000), 1);
+        do assert_int_equal(lagan_next(c[0], &ev, 30000), 1);
         while (ev.id != id);
         if (ev.kind != LAGAN_EVENT_ERROR) break;
         poll(NULL, 0, 20);
@@ -239,20 +239,20 @@ reload_reads_the_keys_again(void **state)
     start("slow");
     c = connect_as(alices);
     ask(c, 100000);
-    assert_int_equal(lagan_next(c, &ev, 5000), 1);
+    assert_int_equal(lagan_next(c, &ev, 30000), 1);
     ctl = dial(&r, "ctl.sock");
     chmod(keys, 0644);
     call(ctl, 1, "reload", NULL, NULL);
-    hear_error(ctl, 1, LAGAN_E_INVALID_REQUEST, "mode 0644", 2000);
+    hear_error(ctl, 1, LAGAN_E_INVALID_REQUEST, "mode 0644", 30000);
     write_keys(keys, server.secret, "client", eve.public, " eve");
     chmod(keys, 0600);
     call(ctl, 2, "reload", NULL, NULL);
-    hear_type(ctl, LAGAN_MSG_REPLY, 2000);
+    hear_type(ctl, LAGAN_MSG_REPLY, 30000);
     lagan_close(connect_as(eves));
-    assert_int_equal(lagan_open_keys(&none, at, alices, 5000), -EACCES);
+    assert_int_equal(lagan_open_keys(&none, at, alices, 30000), -EACCES);
     call(ctl, 3, "status", NULL, NULL); /* what alice had is ended */
     assert_int_equal(
-        number(msg_get(&hear_type(ctl, LAGAN_MSG_REPLY, 2000)->map, "result"), "requests"), 0);
+        number(msg_get(&hear_type(ctl, LAGAN_MSG_REPLY, 30000)->map, "result"), "requests"), 0);
     lagan_patience(c, 0);
     lagan_close(c);
     assert_int_equal(rig_stop(&r), 0);

@@ -1,7 +1,8 @@
 /* fuzz_request.c - a client's frame against naive twins: the bounded pass, and SUBMIT's keys.
  *
  * The first byte of an input chooses: an odd one is followed by a frame as it is, an even one by a recipe
- * for a SUBMIT whose keys exist and whose values are of any kind, because bytes at random spell no key.
+ * for a RESUME (4) or for a SUBMIT whose keys exist and whose values are of any kind, because bytes at
+ * random spell no key.
  * The twins are written from lagan_wire.h and msg.h alone: one recursive walk that is not afraid of the
  * stack, and one if for each key. Both must give the verdict of the real code, for every input.
  */
@@ -657,18 +658,50 @@ cook(struct in *in, msgpack_sbuffer *b)
     }
 }
 
+/* RESUME's lists: mostly of one length and of what they should be. */
+static void
+cook_resume(struct in *in, msgpack_sbuffer *b)
+{
+    static const char *const keys[] = { "rids", "have", "text" };
+    uint32_t n = 1 + byte(in) % 3, missing = byte(in) % 16, i, k;
+    msgpack_packer p;
+
+    msgpack_packer_init(&p, b, msgpack_sbuffer_write);
+    msg_begin(&p, LAGAN_MSG_RESUME, byte(in), 3 - (missing < 3));
+    for (i = 0; i < 3; i++) {
+        uint32_t how = byte(in), len = how % 4 ? n : how / 4 % 5;
+
+        if (i == missing) continue;
+        msg_key(&p, keys[i]);
+        msgpack_pack_array(&p, len);
+        for (k = 0; k < len; k++) {
+            how = byte(in);
+            if (how % 4)
+                msgpack_pack_uint64(&p, word(in, (int)(how % 9)));
+            else
+                pack_value(in, &p, 6);
+        }
+    }
+}
+
 int
 LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     struct in in = { data, data + size };
     msgpack_sbuffer b;
+    uint32_t what;
 
-    if (byte(&in) & 1) {
+    what = byte(&in);
+    if (what & 1) {
         look_at(in.p, (size_t)(in.end - in.p));
         return 0;
     }
     msgpack_sbuffer_init(&b);
-    cook(&in, &b);
+    if ((what & 6) == 4) {
+        cook_resume(&in, &b);
+    } else {
+        cook(&in, &b);
+    }
     look_at((const uint8_t *)b.data, b.size);
     msgpack_sbuffer_destroy(&b);
     return 0;
