@@ -1,6 +1,9 @@
 #!/bin/bash
-# check_gpu.sh ROOT [NAME...] - the tests that a GPU can run, on the first GPU: ROOT is a build tree or a
-# bundle. NAMEs pick some of them (a part of the name will do).
+# check_gpu.sh ROOT [--sanitize] [NAME...] - the tests that a GPU can run, on the first GPU: ROOT is a build
+# tree or a bundle. NAMEs pick some of them (a part of the name will do).
+#
+# --sanitize: instead of that every kernel under compute-sanitizer, with a tenth of the random cases; its
+# NAMEs are memcheck, racecheck, initcheck or parts of programs' names.
 #
 # One line a test, and of a failing one the sentences; the exit code says whether all passed. A test that
 # takes longer than its limit has failed: a wrong kernel may never end.
@@ -25,6 +28,20 @@ tests='
 300 tests/e2e/test_real
 '
 
+# seconds, program, arguments
+sanitized='
+60  memcheck  tests/gpu/test_ops --rounds 10
+60  memcheck  tests/gpu/test_ops --rounds 5 --invariant
+60  memcheck  tests/gpu/test_rows
+60  memcheck  tests/gpu/test_sample
+60  racecheck tests/gpu/test_ops --rounds 4
+60  racecheck tests/gpu/test_rows
+60  racecheck tests/gpu/test_sample
+60  initcheck tests/gpu/test_ops --rounds 10
+60  initcheck tests/gpu/test_rows
+60  initcheck tests/gpu/test_sample
+'
+
 wanted() {
   [ $# -gt 1 ] || return 0
   name=$1
@@ -33,6 +50,13 @@ wanted() {
   return 1
 }
 
+sanitizer=
+if [ "${1:-}" = --sanitize ]; then
+  shift
+  sanitizer=$(command -v compute-sanitizer || echo /usr/local/cuda/bin/compute-sanitizer)
+  [ -x "$sanitizer" ] || { echo 'check_gpu.sh: compute-sanitizer is not here: it comes with the CUDA Toolkit' >&2; exit 2; }
+  tests=$sanitized
+fi
 out=$(mktemp) || exit 2
 trap 'rm -f "$out"' EXIT
 failed=0
@@ -40,16 +64,22 @@ ran=0
 while read -r limit program args; do
   [ -n "$limit" ] && wanted "$program $args" "$@" || continue
   since=$(date +%s%N)
-  # shellcheck disable=SC2086 # args are words
-  timeout -k 5 "$limit" "$root/$program" --device cuda $args >"$out" 2>&1 </dev/null
+  run="$root/$program"
+  if [ -n "$sanitizer" ]; then # the first word is its tool
+    tool=$program program=${args%% *}
+    run="$sanitizer --tool $tool --error-exitcode 9 $root/$program"
+    args=${args#"$program"}
+  fi
+  # shellcheck disable=SC2086 # run and args are words
+  timeout -k 5 "$limit" $run --device cuda $args >"$out" 2>&1 </dev/null
   code=$?
   took=$((($(date +%s%N) - since) / 1000000))
   ran=$((ran + 1))
   if [ $code = 0 ]; then
-    printf 'ok      %6d ms  %s %s\n' "$took" "$program" "$args"
+    printf 'ok      %6d ms  %s %s\n' "$took" "${tool:+$tool }$program" "$args"
   else
     failed=$((failed + 1))
-    printf 'FAILED  %6d ms  %s %s (exit %d)\n' "$took" "$program" "$args" $code
+    printf 'FAILED  %6d ms  %s %s (exit %d)\n' "$took" "${tool:+$tool }$program" "$args" $code
     grep -avE '^\[ +(RUN|OK|SKIPPED) +\]|^\[==|^\[  PASSED' "$out" | head -n "${LINES_OF_A_FAILURE:-24}" | cut -c1-220 |
       sed 's/^/        /'
   fi

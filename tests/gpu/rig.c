@@ -24,7 +24,7 @@ enum { GAP = 256, MAX_PIECES = 1 << 16 };
 #define PATIENCE (60 * NSEC_S) /* for whatever is queued: a wrong kernel may never end */
 
 static struct gpu_options options = { .device = "cpu" };
-static int only_dtype = -1;
+static int only_dtype = -1, percent = 100;
 
 /* A buffer: [first, end) of the arena, then a gap up to next. dirty: the host may have written it since it was
  * sent; stale: the device may have since it was fetched. */
@@ -72,6 +72,8 @@ rig_args(int argc, char **argv)
             options.invariant = true;
         } else if (strcmp(a, "--only") == 0) {
             cmocka_set_test_filter(value_of(argc, argv, &i));
+        } else if (strcmp(a, "--rounds") == 0) {
+            percent = atoi(value_of(argc, argv, &i));
         } else if (strcmp(a, "--dtype") == 0) {
             const char *name = value_of(argc, argv, &i);
 
@@ -80,7 +82,8 @@ rig_args(int argc, char **argv)
         } else {
             fprintf(stderr,
                     "usage: %s [--device cpu|cuda|cuda:N] [--dtype fp32|bf16|fp16] "
-                    "[--kernel op=name,...] [--invariant] [--libs DIR] [--only PATTERN]\n",
+                    "[--kernel op=name,...] [--invariant] [--libs DIR] [--only PATTERN] "
+                    "[--rounds PERCENT]\n",
                     argv[0]);
             exit(2);
         }
@@ -91,6 +94,12 @@ bool
 rig_cuda(void)
 {
     return strcmp(options.device, "cpu") != 0;
+}
+
+int
+rig_rounds(int n)
+{
+    return MAX(1, n * percent / 100);
 }
 
 void

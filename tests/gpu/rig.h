@@ -34,6 +34,8 @@ struct rig {
  * name). Anything else ends the program with a sentence. */
 void rig_args(int argc, char **argv);
 bool rig_cuda(void);
+int rig_rounds(
+    int n); /* n random cases, or the part of them that --rounds asks for: under a sanitizer */
 void rig_invariant(void); /* every device opened from now on keeps a row's bits from its company */
 
 /* For every test of a program: what a failed one before it has left open is closed. */

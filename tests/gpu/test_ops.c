@@ -57,7 +57,7 @@ static void
 embed_is_the_scaled_row_of_each_token(void **state)
 {
     (void)state;
-    for (int n = 0; n < ROUNDS; n++) {
+    for (int n = 0; n < rig_rounds(ROUNDS); n++) {
         bool w = wide();
         uint32_t rows = between(1, 9), d = w ? 64 * between(1, 40) : between(1, 70);
         uint32_t vocab = between(1, 50);
@@ -89,7 +89,7 @@ static void
 matmul_is_x_w_transposed_plus_bias_plus_beta_y(void **state)
 {
     (void)state;
-    for (int n = 0; n < 3 * ROUNDS; n++) {
+    for (int n = 0; n < rig_rounds(3 * ROUNDS); n++) {
         bool whole = wide();
         uint32_t rows = between(1, 9), k = between(1, 100), out = between(1, 60), pad = 9, look;
         float beta = test_below(3) ? 0 : 0.75f;
@@ -138,7 +138,7 @@ static void
 rms_norm_divides_by_the_root_mean_square(void **state)
 {
     (void)state;
-    for (int n = 0; n < ROUNDS; n++) {
+    for (int n = 0; n < rig_rounds(ROUNDS); n++) {
         bool whole = wide();
         uint32_t rows = between(1, 9), d = whole ? 64 * between(1, 90) : between(1, 90);
         float plus = test_below(2) ? 1 : 0;
@@ -172,7 +172,7 @@ static void
 layer_norm_takes_the_mean_off_first(void **state)
 {
     (void)state;
-    for (int n = 0; n < ROUNDS; n++) {
+    for (int n = 0; n < rig_rounds(ROUNDS); n++) {
         bool whole = wide();
         uint32_t rows = between(1, 9), d = whole ? 64 * between(1, 90) : between(2, 90);
         struct rig r;
@@ -224,7 +224,7 @@ static void
 act_gate_add_and_scale_are_what_they_say(void **state)
 {
     (void)state;
-    for (int n = 0; n < 2 * ROUNDS; n++) {
+    for (int n = 0; n < rig_rounds(2 * ROUNDS); n++) {
         bool whole = wide();
         uint32_t rows = between(1, 5), d = whole ? 64 * between(1, 40) : between(1, 70);
         uint32_t pad = whole ? 1 : 9;
@@ -266,7 +266,7 @@ static void
 residual_adds_and_norms_what_it_added(void **state)
 {
     (void)state;
-    for (int n = 0; n < 2 * ROUNDS; n++) {
+    for (int n = 0; n < rig_rounds(2 * ROUNDS); n++) {
         bool whole = wide();
         uint32_t rows = between(1, 9), d = whole ? 64 * between(1, 90) : between(1, 90);
         uint32_t pad = whole ? 1 : 9;
@@ -314,7 +314,7 @@ static void
 gate_matmul_gates_one_half_of_a_product_with_the_other(void **state)
 {
     (void)state;
-    for (int n = 0; n < 2 * ROUNDS; n++) {
+    for (int n = 0; n < rig_rounds(2 * ROUNDS); n++) {
         bool whole = wide();
         uint32_t rows = between(1, 9), k = between(1, 100), f = between(1, 40), pad = 9, look;
         enum act a = (enum act)(n % 4);
@@ -446,7 +446,7 @@ static void
 rope_store_norms_rotates_and_stores(void **state)
 {
     (void)state;
-    for (int n = 0; n < 2 * ROUNDS; n++) {
+    for (int n = 0; n < rig_rounds(2 * ROUNDS); n++) {
         bool whole = wide();
         uint32_t d = whole ? 64u << test_below(3) : 2 * between(1, 40);
         uint32_t rot = whole ? d : 2 * between(1, d / 2), rows = between(1, 9), pad = whole ? 1 : 9;
@@ -580,7 +580,7 @@ attend_is_softmax_over_the_visible_keys(void **state)
     enum { SEATS = 4 };
 
     (void)state;
-    for (int n = 0; n < 4 * ROUNDS; n++) {
+    for (int n = 0; n < rig_rounds(4 * ROUNDS); n++) {
         bool whole = wide();
         uint32_t n_kv = between(1, 3), n_heads = n_kv * between(1, whole ? 8 : 4);
         uint32_t d = whole ? fast_dim[test_below(3)] : between(rig_cuda() ? 3 : 1, 12) * 6;
