@@ -231,27 +231,47 @@ crowd(void *zmq, const char *api, uint64_t seed)
 
 /* ---- each of them */
 
+static uint64_t
+counted(const char *what)
+{
+    struct dealer *c = dial(&r, "ctl.sock");
+    uint64_t n;
+
+    call(c, 1, "status", NULL, NULL);
+    n = number(msg_get(&hear_type(c, LAGAN_MSG_REPLY, 30000)->map, "result"), what);
+    hang_up(c);
+    return n;
+}
+
 static void
 the_others_are_served_and_memory_is_bounded(void **state)
 {
     static const struct {
         const char *what;
         void (*how)(void *zmq, const char *api, uint64_t seed);
-    } t[] = { { "never read", never_read },
-              { "flood of pings", flood_pings },
-              { "flood of nonsense", flood_nonsense },
-              { "flood of 16 MiB frames", flood_large },
-              { "1,200 connections", crowd } };
+        const char *counter; /* by which lagand shows that they were there */
+        uint32_t least;
+    } t[] = { { "never read", never_read, "accepted", REQUESTS + 64 },
+              { "flood of pings", flood_pings, "clients", 1 },
+              { "flood of nonsense", flood_nonsense, "refused", 1000 },
+              { "flood of 16 MiB frames", flood_large, "refused", 10 },
+              { "1,200 connections", crowd, "clients", 100 } };
 
     (void)state;
     rig_start(&r, "good", (const char *const[]){ "--api.ack-timeout", "1s", NULL });
     rig_ready(&r);
     serve_the_others("quiet");
     for (size_t i = 0; i < ARRAY_LEN(t); i++) {
+        uint64_t before = counted(t[i].counter);
+        nsec until = clock_now() + 30 * NSEC_S;
+
         attack(t[i].how);
         attack(t[i].how);
         poll(NULL, 0, 300);
         serve_the_others(t[i].what);
+        while (counted(t[i].counter) < before + t[i].least && clock_now() < until)
+            poll(NULL, 0, 20);
+        assert_true(counted(t[i].counter) >= before + t[i].least);
         call_off();
     }
     poll(NULL, 0, 500);
