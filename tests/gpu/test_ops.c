@@ -660,6 +660,73 @@ attend_is_softmax_over_the_visible_keys(void **state)
     }
 }
 
+/* How a device shares out the keys depends on how many sequences there are and on their lengths. */
+static void
+generation_sees_all_its_keys_in_any_number_of_sequences(void **state)
+{
+    enum { MOST = 90 };
+    static const uint32_t count[] = { 1, 1, 2, 5, 17, MOST };
+
+    (void)state;
+    for (uint32_t n = 0; n < 3 * ARRAY_LEN(count); n++) {
+        uint32_t seqs = count[n % ARRAY_LEN(count)], far = 4000 / seqs + 20;
+        uint32_t n_kv = between(1, 3), n_heads = n_kv * between(1, 10);
+        uint32_t d = rig_cuda() ? 64u << test_below(2) : 12, width = n_heads * d;
+        struct run run[MOST] = { { 0 } };
+        struct rig r;
+        struct paged p;
+        struct attend a = { .n_heads = n_heads, .n_kv_heads = n_kv, .head_dim = d, .scale = 0.2f };
+        struct rows step = { .n_rows = seqs, .n_runs = seqs, .n_single = seqs };
+        float *sinks, *bias;
+        int32_t *pos;
+        uint32_t *seat;
+
+        open_any(&r);
+        rig_paged(&r, &p, some_kv(&r), seqs, far, 16u << test_below(3), n_kv, d);
+        a.kv = p.view;
+        a.causal = test_below(2);
+        a.q = rig_tensor(&r, r.act, seqs, width, width, 1);
+        a.out = rig_output(&r, seqs, width, width);
+        sinks = rig_tensor(&r, DT_F32, 1, n_heads, n_heads, 1).data;
+        a.bias_reach = between(1, 150);
+        bias = rig_tensor(&r, DT_F32, n_heads, 2 * a.bias_reach + 1, 2 * a.bias_reach + 1, 1).data;
+        if (test_below(3) == 0) a.window = between(1, 150);
+        if (test_below(3) == 0) a.softcap = 2;
+        if (test_below(3) == 0) a.sinks = sinks;
+        if (test_below(3) == 0) a.bias = bias;
+        pos = rig_bytes(&r, seqs * sizeof *pos);
+        seat = rig_bytes(&r, seqs * sizeof *seat);
+        for (uint32_t i = 0; i < seqs; i++) {
+            uint32_t keys = test_below(4) ? between(1, far) : between(1, 40);
+
+            run[i] = (struct run){ i, i, 1, (int32_t)keys - 1, keys };
+            if (!a.causal && test_below(4) == 0) run[i].kv_len = keys = 0;
+            rig_fill_kv(&p, i, 0, keys);
+            if (i && test_below(8) == 0) run[i].seat = SEAT_NONE;
+            HOST(pos)[i] = run[i].first_pos;
+            HOST(seat)[i] = run[i].seat;
+        }
+        step.run = rig_copy(&r, run, seqs * sizeof *run);
+        step.pos = pos;
+        step.seat = seat;
+        rig_send(&r);
+        assert_int_equal(r.op->attend(r.lane, &a, step), 0);
+        rig_wait(&r);
+        for (uint32_t l = 0; l < 60; l++) {
+            uint32_t i = test_below(seqs), head = test_below(n_heads), e = test_below(d);
+            double size, got = at(a.out, i, head * d + e), want;
+
+            if (run[i].seat == SEAT_NONE) {
+                assert_true(isnan(got)); /* as it was before */
+                continue;
+            }
+            want = naive_attend(&a, &run[i], i, head, e, &size);
+            near_steps(got, want, 8, r.act, size);
+        }
+        rig_close(&r);
+    }
+}
+
 /* What 42 and 0.02 fill a tensor with on the CPU device. */
 static void
 same_on_the_cpu(struct tensor t)
@@ -740,6 +807,7 @@ main(int argc, char **argv)
         rig_test(copies_edits_and_tokens_land_where_they_should),
         rig_test(rope_store_norms_rotates_and_stores),
         rig_test(attend_is_softmax_over_the_visible_keys),
+        rig_test(generation_sees_all_its_keys_in_any_number_of_sequences),
         rig_test(random_weights_are_normal_and_depend_on_seed_and_index_alone),
     };
 

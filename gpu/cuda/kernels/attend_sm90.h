@@ -8,8 +8,8 @@
  *
  * Takes head dim 64, 128, 256; q, out and the cache (or k and v) of one dtype, bf16 or fp16, with rows at
  * multiples of 16 bytes; blocks of 8 tokens or more; every variant but a.mask. Refuses the rest, steps of
- * one row a run (generation: a block here computes 128 rows or more), and everything on a lane whose bits must
- * not depend on company.
+ * one row a run (generation: a block here computes 128 rows or more), and everything on a lane whose bits
+ * must not depend on company.
  *
  * S = Q K^T and the softmax in fp32, P rounded to the inputs' dtype, O in fp32, one rounding at the end.
  * A row's sum goes over tiles of KEYS positions (attend_tiles_sm90.h), from its tile's last key down to

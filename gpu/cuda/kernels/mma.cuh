@@ -65,6 +65,16 @@ load_matrices_turned(uint32_t (&r)[4], uint32_t at)
                  : "memory");
 }
 
+/* An 8 x 8 matrix of 16-bit elements, two a lane, row by row; becomes its transpose. */
+__device__ __forceinline__ uint32_t
+turn_matrix(uint32_t x)
+{
+    uint32_t y;
+
+    asm("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(y) : "r"(x));
+    return y;
+}
+
 /* c += a b, fp32 sums. T says how the 16-bit elements are meant. */
 template <typename T>
 __device__ __forceinline__ void mma(float (&c)[4], const uint32_t (&a)[4], uint32_t b0,

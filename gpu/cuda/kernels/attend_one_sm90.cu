@@ -1,0 +1,541 @@
+/* attend_one_sm90.cu - see attend_one_sm90.h.
+ *
+ * A block of WARPS warps goes through tiles of 16 WARPS keys (attend_share_sm90.cuh). A warp has 16 keys of
+ * a tile, which lie in one block of the cache, and brings them from memory into the registers of the two
+ * products, with keys and values on the left side: so the eight columns on the right are heads.
+ *
+ *     scores    S^T = K Q^T     K: lane (g, i) has of keys g and g + 8 every fourth 16 bytes, from 16 i on.
+ *                               Elements of a head may be in any order, if it is the same in Q.
+ *     values    O^T = V^T P^T   V: lane (g, i) has of keys 2 i, 2 i + 1 and 8 further the 16 bytes at 16 g
+ *                               (and 128 further); two keys' elements are put together by a byte permute.
+ *                               P^T is S^T turned over, 8 x 8 at a time (movmatrix).
+ *
+ * So nothing waits for a barrier or another warp until a piece ends, and K of the next tile is on its way as
+ * soon as the scores are there, V as soon as the values are. Then the warps' results become one in shared
+ * memory. Where several blocks share a unit, each writes its own to memory and the last one to be done adds
+ * them up, in the order of the pieces.
+ *
+ *     head dim   warps, blocks an SM      a lane's registers: K + V, O, Q
+ *     64         4, 4                     16 + 16, 16, 8
+ *     128        4, 2; one run: 8, 1      32 + 32, 32, 16
+ */
+#include "gpu/cuda/kernels/attend_one_sm90.h"
+
+#include "gpu/cuda/kernels/attend_share_sm90.cuh"
+#include "gpu/cuda/kernels/kv.cuh"
+#include "gpu/cuda/kernels/launch.cuh"
+#include "gpu/cuda/kernels/mma.cuh"
+
+using namespace attend_one;
+
+namespace {
+
+constexpr float LOG2E = 1.4426950408889634f;
+constexpr int KEYS = 16;   /* of a warp in a tile */
+constexpr float SLACK = 8; /* a weight may be 2^8 before its row's largest score is raised */
+
+template <typename T_, int D_, int WARPS_> struct shape {
+    using T = T_;
+    static constexpr int D = D_, WARPS = WARPS_, THREADS = 32 * WARPS, TILE = KEYS * WARPS;
+    static constexpr int ROOMS = 8 / WARPS; /* to meet in, in turn; eight warps have one piece */
+    static constexpr int CHUNKS = D / 32;   /* of 16 bytes a lane has of a key */
+    static constexpr int HALVES = D / 64;   /* of 16 bytes a lane has of a value */
+};
+
+/* ---- what comes from memory ---- */
+
+__device__ __forceinline__ uint4
+load_once(const char *from)
+{
+    uint4 v;
+
+    asm volatile("ld.global.L1::no_allocate.v4.b32 {%0,%1,%2,%3}, [%4];"
+                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+                 : "l"(from));
+    return v;
+}
+
+/* A warp's keys of a tile: 16 of one block, of which [low, high) are seen; none: nothing is read. */
+struct span {
+    int32_t slice, low, high;
+    uint32_t offset;
+
+    __device__ __forceinline__ bool some() const
+    {
+        return low < high;
+    }
+};
+
+template <class S>
+__device__ __forceinline__ struct span
+find_span(const struct job &j, const struct place &p)
+{
+    struct span s;
+    int32_t pos = p.tile * S::TILE + (int32_t)(threadIdx.x / 32) * KEYS;
+
+    s.low = max(p.low - pos, 0);
+    s.high = p.tile < p.stop ? min(p.high - pos, KEYS) : 0;
+    s.slice = s.some() ? (int32_t)kv_slice(j.a.kv, (uint32_t)p.seat, (uint32_t)pos) : 0;
+    s.offset = (p.kv_head << j.shift) + ((uint32_t)pos & ((1u << j.shift) - 1));
+    return s;
+}
+
+/* Keys and values of a span, as the operands of the products want them: of a key the lanes of a quad have
+ * every fourth 16 bytes, of a value each lane those of its g. What is not seen is read as what is. */
+template <class S> struct tile_keys {
+    uint4 k[2][S::CHUNKS], v[4][S::HALVES];
+
+    __device__ __forceinline__ void load_k(const struct job &j, const struct span &s)
+    {
+        if (!s.some()) return;
+        const char *from = j.base + (int64_t)s.slice * j.block_bytes +
+                           (s.offset * S::D * 2 + threadIdx.x % 4 * 16);
+        int32_t g = threadIdx.x % 32 / 4;
+
+#pragma unroll
+        for (int h = 0; h < 2; h++) {
+            int32_t key = min(max(g + 8 * h, s.low), s.high - 1);
+#pragma unroll
+            for (int c = 0; c < S::CHUNKS; c++)
+                k[h][c] = load_once(from + key * (S::D * 2) + c * 64);
+        }
+    }
+
+    __device__ __forceinline__ void load_v(const struct job &j, const struct span &s)
+    {
+        if (!s.some()) return;
+        const char *from = j.base + j.value_at + (int64_t)s.slice * j.block_bytes +
+                           (s.offset * S::D * 2 + threadIdx.x % 32 / 4 * 16);
+        int32_t q = threadIdx.x % 4 * 2;
+
+#pragma unroll
+        for (int n = 0; n < 4; n++) {
+            int32_t key = min(max(q + n % 2 + n / 2 * 8, s.low), s.high - 1);
+#pragma unroll
+            for (int h = 0; h < S::HALVES; h++)
+                v[n][h] = load_once(from + key * (S::D * 2) + h * 128);
+        }
+    }
+};
+
+template <class S>
+__device__ __forceinline__ void
+load_q(const struct job &j, const struct place &p, uint4 (&q)[S::CHUNKS])
+{
+    uint32_t row = p.part * HEADS + threadIdx.x % 32 / 4;
+    const char *from = (const char *)j.a.q.data +
+                       ((size_t)p.row * j.a.q.stride + (size_t)(p.kv_head * j.group + row) * S::D) *
+                           2;
+
+#pragma unroll
+    for (int c = 0; c < S::CHUNKS; c++)
+        q[c] = row < j.group ? *(const uint4 *)(from + (threadIdx.x % 4 + 4 * c) * 16)
+                             : make_uint4(0, 0, 0, 0);
+}
+
+/* ---- scores, softmax, values ---- */
+
+/* x: of keys g and g + 8 the scores of heads 2 i and 2 i + 1. */
+template <class S>
+__device__ __forceinline__ void
+score(const struct job &j, const struct place &p, const struct span &at,
+      const uint4 (&q)[S::CHUNKS], const struct tile_keys<S> &t, float (&x)[4])
+{
+    using T = typename S::T;
+    const struct attend &a = j.a;
+    int32_t g = threadIdx.x % 32 / 4;
+    float even[4] = { 0 }, odd[4] = { 0 }, bias[4];
+
+    if (a.bias) {
+        int32_t reach = (int32_t)a.bias_reach;
+        int32_t far = p.tile * S::TILE + (int32_t)(threadIdx.x / 32) * KEYS + g - p.pos;
+
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            uint32_t row = min(p.part * HEADS + threadIdx.x % 4 * 2 + i % 2, j.group - 1);
+
+            bias[i] = a.bias[(size_t)(p.kv_head * j.group + row) * (2 * reach + 1) + reach +
+                             max(-reach, min(reach, far + i / 2 * 8))];
+        }
+    }
+#pragma unroll
+    for (int c = 0; c < S::CHUNKS; c++) {
+        const uint4 &a = t.k[0][c], &b = t.k[1][c];
+        uint32_t low[4] = { a.x, b.x, a.y, b.y }, high[4] = { a.z, b.z, a.w, b.w };
+
+        mma<T>(even, low, q[c].x, q[c].y);
+        mma<T>(odd, high, q[c].z, q[c].w);
+    }
+#pragma unroll
+    for (int i = 0; i < 4; i++) x[i] = (even[i] + odd[i]) * j.before;
+    if (a.softcap != 0) { /* tanh x = 1 - 2 / (e^2x + 1) */
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+            x[i] = j.after * (1 - __fdividef(2, exp2_fast(2 * LOG2E * x[i]) + 1));
+    }
+    if (a.bias) {
+#pragma unroll
+        for (int i = 0; i < 4; i++) x[i] = fmaf(bias[i], LOG2E, x[i]);
+    }
+#pragma unroll
+    for (int i = 0; i < 4; i++)
+        if (g + i / 2 * 8 < at.low || g + i / 2 * 8 >= at.high) x[i] = -INFINITY;
+}
+
+/* What a warp knows of a piece. Lane (g, i), of heads 2 i and 2 i + 1: largest score, sum of its own keys'
+ * weights, weighted values: o[4 h + n] of elements 64 h + 8 g + 2 n and the next, each of both heads. */
+template <class S> struct state {
+    float max[2], sum[2], o[4 * S::HALVES][4];
+
+    __device__ __forceinline__ void clear()
+    {
+        max[0] = max[1] = -INFINITY;
+        sum[0] = sum[1] = 0;
+#pragma unroll
+        for (int n = 0; n < 4 * S::HALVES; n++)
+            for (int i = 0; i < 4; i++) o[n][i] = 0;
+    }
+};
+
+template <class S>
+__device__ __forceinline__ void
+gather(struct state<S> &st, float (&x)[4], const struct tile_keys<S> &t)
+{
+    using T = typename S::T;
+    float top[2] = { fmaxf(x[0], x[2]), fmaxf(x[1], x[3]) };
+
+    if (__any_sync(~0u, top[0] - st.max[0] > SLACK || top[1] - st.max[1] > SLACK)) {
+#pragma unroll
+        for (int h = 0; h < 2; h++) {
+            float keep;
+
+            for (int d = 4; d < 32; d *= 2) top[h] = fmaxf(top[h], __shfl_xor_sync(~0u, top[h], d));
+            top[h] = fmaxf(top[h], st.max[h]);
+            keep = exp2_fast(st.max[h] - top[h]);
+            st.max[h] = top[h];
+            st.sum[h] *= keep;
+#pragma unroll
+            for (int n = 0; n < 4 * S::HALVES; n++) {
+                st.o[n][h] *= keep;
+                st.o[n][h + 2] *= keep;
+            }
+        }
+    }
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        x[i] = exp2_fast(x[i] - st.max[i % 2]);
+        st.sum[i % 2] += x[i];
+    }
+
+    uint32_t b0 = turn_matrix(pack<T>(x[0], x[1])), b1 = turn_matrix(pack<T>(x[2], x[3]));
+
+#pragma unroll
+    for (int h = 0; h < S::HALVES; h++)
+#pragma unroll
+        for (int n = 0; n < 4; n++) {
+            auto word = [&](int key) {
+                const uint4 &v = t.v[key][h];
+
+                return n == 0 ? v.x : n == 1 ? v.y : n == 2 ? v.z : v.w;
+            };
+            uint32_t a[4] = { __byte_perm(word(0), word(1), 0x5410),
+                              __byte_perm(word(0), word(1), 0x7632),
+                              __byte_perm(word(2), word(3), 0x5410),
+                              __byte_perm(word(2), word(3), 0x7632) };
+
+            mma<T>(st.o[4 * h + n], a, b0, b1);
+        }
+}
+
+/* ---- what becomes of a piece ---- */
+
+template <class S> struct meeting {
+    float warp_o[S::ROOMS][S::WARPS][HEADS][S::D + 4];
+    float2 warp_end[S::ROOMS][S::WARPS][HEADS]; /* largest score, sum */
+    bool last;
+};
+
+/* A row's four elements. */
+struct result {
+    float max, sum;
+    float4 o;
+};
+
+/* N more partial results into r. */
+template <int N>
+__device__ __forceinline__ void
+add_parts(struct result &r, const float2 (&end)[N], const float4 (&o)[N])
+{
+    float most = r.max, zero, keep;
+
+#pragma unroll
+    for (int i = 0; i < N; i++) most = fmaxf(most, end[i].x);
+    zero = most == -INFINITY ? 0 : most;
+    keep = exp2_fast(r.max - zero);
+    r.max = most;
+    r.sum *= keep;
+    r.o = make_float4(r.o.x * keep, r.o.y * keep, r.o.z * keep, r.o.w * keep);
+#pragma unroll
+    for (int i = 0; i < N; i++) {
+        float take = exp2_fast(end[i].x - zero);
+
+        r.sum = fmaf(end[i].y, take, r.sum);
+        r.o.x = fmaf(o[i].x, take, r.o.x);
+        r.o.y = fmaf(o[i].y, take, r.o.y);
+        r.o.z = fmaf(o[i].z, take, r.o.z);
+        r.o.w = fmaf(o[i].w, take, r.o.w);
+    }
+}
+
+/* What a head's o is multiplied with at last: 1 / sum, a sink counted into the sum as one more key
+ * without a value. */
+__device__ __forceinline__ float
+last_factor(const struct attend &a, uint32_t head, float max, float sum)
+{
+    float keep = 1;
+
+    if (a.sinks) {
+        float sink = a.sinks[head] * LOG2E, most = fmaxf(max, sink);
+
+        keep = exp2_fast(max - most);
+        sum = sum * keep + exp2_fast(sink - most);
+    }
+    return sum > 0 ? __fdividef(keep, sum) : 0;
+}
+
+template <class S>
+__device__ __forceinline__ void
+store_out(const struct job &j, const struct place &p, uint32_t row, uint32_t at,
+          const struct result &r)
+{
+    uint32_t head = p.kv_head * j.group + p.part * HEADS + row;
+    float by = last_factor(j.a, head, r.max, r.sum);
+    char *to = (char *)j.a.out.data +
+               ((size_t)p.row * j.a.out.stride + (size_t)head * S::D + at) * 2;
+
+    *(uint2 *)to = make_uint2(pack<typename S::T>(r.o.x * by, r.o.y * by),
+                              pack<typename S::T>(r.o.z * by, r.o.w * by));
+}
+
+__host__ __device__ __forceinline__ uint32_t
+slot_floats(uint32_t rows, uint32_t d)
+{
+    return ROUND_UP(rows * (d + 2), 4u);
+}
+
+/* A partial result in memory: [slot_rows][D] of o, then [slot_rows] of largest scores and sums. */
+template <class S>
+__device__ __forceinline__ float *
+slot_at(const struct job &j, uint32_t i)
+{
+    return j.slot + (size_t)i * slot_floats(j.slot_rows, S::D);
+}
+
+/* A unit from its pieces: four elements a thread. */
+template <class S>
+__device__ __forceinline__ void
+combine(const struct job &j, const struct place &p, const struct shares &shares, uint32_t rows)
+{
+    constexpr uint32_t QUADS = S::D / 4, AHEAD = 8;
+    const struct pieces all = shares.pieces(j, p);
+    const uint32_t n = all.n;
+    auto slot = [&](uint32_t i) { return slot_at<S>(j, 2 * (all.first + i) + (i == 0)); };
+
+    for (uint32_t i = threadIdx.x; i < rows * QUADS; i += S::THREADS) {
+        uint32_t row = i / QUADS, at = i % QUADS * 4;
+        struct result r = { -INFINITY, 0, make_float4(0, 0, 0, 0) };
+
+        for (uint32_t from = 0; from < n; from += AHEAD) {
+            float2 end[AHEAD];
+            float4 o[AHEAD];
+
+#pragma unroll
+            for (uint32_t k = 0; k < AHEAD; k++) {
+                const float *s = slot(min(from + k, n - 1));
+
+                end[k] = __ldcg((const float2 *)(s + j.slot_rows * S::D) + row);
+                o[k] = __ldcg((const float4 *)(s + row * S::D + at));
+                if (from + k >= n) end[k] = make_float2(-INFINITY, 0);
+            }
+            add_parts(r, end, o);
+        }
+        store_out<S>(j, p, row, at, r);
+    }
+}
+
+/* The warps' states of a piece become one, which is the unit's, or one of the partial results that the
+ * last block of the unit adds up. */
+template <class S>
+__device__ __forceinline__ void
+end_piece(const struct job &j, const struct place &p, const struct shares &shares,
+          struct meeting<S> &m, uint32_t turn, struct state<S> &st)
+{
+    constexpr uint32_t QUADS = S::D / 4;
+    uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane / 4;
+    uint32_t rows = min(j.group - p.part * HEADS, (uint32_t)HEADS), n = (uint32_t)(p.stop - p.from);
+    float *slot = slot_at<S>(j, 2 * blockIdx.x + (p.from == p.begin));
+    bool whole = p.whole();
+
+#pragma unroll
+    for (uint32_t h = 0; h < 2; h++) {
+        uint32_t row = lane % 4 * 2 + h;
+
+        for (int d = 4; d < 32; d *= 2) st.sum[h] += __shfl_xor_sync(~0u, st.sum[h], d);
+        if (row >= rows) continue;
+        if (g == 0) m.warp_end[turn][warp][row] = make_float2(st.max[h], st.sum[h]);
+#pragma unroll
+        for (int i = 0; i < 4 * S::HALVES; i += 2)
+            *(float4 *)&m.warp_o[turn][warp][row][i / 4 * 64 + g * 8 + i % 4 * 2] =
+                make_float4(st.o[i][h], st.o[i][h + 2], st.o[i + 1][h], st.o[i + 1][h + 2]);
+    }
+    st.clear();
+    __syncthreads();
+    for (uint32_t i = threadIdx.x; i < rows * QUADS; i += S::THREADS) {
+        uint32_t row = i / QUADS, at = i % QUADS * 4;
+        struct result r = { -INFINITY, 0, make_float4(0, 0, 0, 0) };
+        float2 end[S::WARPS];
+        float4 o[S::WARPS];
+
+#pragma unroll
+        for (int k = 0; k < S::WARPS; k++) {
+            end[k] = m.warp_end[turn][k][row];
+            o[k] = *(const float4 *)&m.warp_o[turn][k][row][at];
+        }
+        add_parts(r, end, o);
+        if (whole) {
+            store_out<S>(j, p, row, at, r);
+        } else {
+            *(float4 *)(slot + row * S::D + at) = r.o;
+            if (at == 0) *((float2 *)(slot + j.slot_rows * S::D) + row) = make_float2(r.max, r.sum);
+        }
+    }
+    if (whole) return;
+    __syncthreads();
+    if (threadIdx.x == 0) {
+        uint32_t *count = j.count + (p.run * j.a.n_kv_heads + p.kv_head) * j.parts + p.part;
+
+        /* What all our threads stored before the barrier is seen by whom this lets go on. */
+        m.last = add_in_order(count, n) + n == (uint32_t)(p.end - p.begin);
+        if (m.last) *count = 0;
+    }
+    __syncthreads();
+    if (m.last) combine<S>(j, p, shares, rows);
+}
+
+template <class S, int BLOCKS>
+__global__ void
+__launch_bounds__(S::THREADS, BLOCKS) attend_one_row(const __grid_constant__ struct job j)
+{
+    __shared__ struct meeting<S> m;
+    struct shares shares;
+    struct place p, next;
+
+    after_previous();
+    next_may_start();
+    if (!(j.r.n_runs == 1 ? find_piece<S::TILE>(j, shares, p) : find_share<S::TILE>(j, shares, p)))
+        return;
+
+    struct span at = find_span<S>(j, p), after;
+    struct tile_keys<S> t;
+    struct state<S> st;
+    uint4 q[S::CHUNKS];
+    uint32_t turn = 0;
+
+    load_q<S>(j, p, q);
+    t.load_k(j, at);
+    t.load_v(j, at);
+    st.clear();
+    for (;;) {
+        bool ends = p.tile + 1 == p.stop, more = !ends || p.left > 0;
+        float x[4];
+
+        if (more) {
+            next = p;
+            step<S::TILE>(j, next);
+            after = find_span<S>(j, next);
+        }
+        if (at.some()) score<S>(j, p, at, q, t, x);
+        if (more) {
+            t.load_k(j, after);
+            if (ends) load_q<S>(j, next, q);
+        }
+        if (at.some()) gather<S>(st, x, t);
+        if (more) t.load_v(j, after);
+        if (ends) end_piece<S>(j, p, shares, m, turn++ % S::ROOMS, st);
+        if (!more) break;
+        p = next;
+        at = after;
+    }
+}
+
+/* ---- the host's side ---- */
+
+template <class S, int BLOCKS>
+cudaError_t
+start(const struct k_lane *l, struct job j)
+{
+    uint32_t alike;
+
+    j.most = BLOCKS * l->sms;
+    alike = CEIL_DIV(j.units, CEIL_DIV(j.units, j.most)); /* blocks, each with as many units */
+    if (j.units > j.most && alike * 8 >= j.most * 7) j.most = alike;
+    j.pieces = j.most / j.units;
+    if (j.r.n_runs == 1 && j.pieces == 0) return cudaErrorInvalidValue;
+    if (l->work_bytes / (2 * sizeof(float) * slot_floats(j.slot_rows, S::D)) < j.most)
+        return cudaErrorInvalidValue;
+    return launch(attend_one_row<S, BLOCKS>, j.most, S::THREADS, 0, l->st, j);
+}
+
+/* Heads of 128: one sequence waits for memory less often with eight warps a block; with more units than SMs
+ * attend_mma has more in flight. */
+template <typename T>
+cudaError_t
+start_as(const struct k_lane *l, const struct job &j)
+{
+    if (j.a.head_dim == 64) return start<shape<T, 64, 4>, 4>(l, j);
+    if (j.units > l->sms) return cudaErrorInvalidValue;
+    if (j.r.n_runs == 1) return start<shape<T, 128, 8>, 1>(l, j);
+    return start<shape<T, 128, 4>, 2>(l, j);
+}
+
+/* Whether rows of t begin at multiples of 16 bytes; 16-bit elements. */
+bool
+aligned(const struct tensor &t)
+{
+    return (uintptr_t)t.data % 16 == 0 && t.stride % 8 == 0;
+}
+
+} /* namespace */
+
+cudaError_t
+k_attend_one_sm90(const struct k_lane *l, const struct attend *a, struct rows r)
+{
+    struct job j = {};
+    enum dtype t = a->q.dtype;
+
+    if (l->invariant || r.n_single < r.n_runs || a->mask || !a->kv.table)
+        return cudaErrorInvalidValue;
+    if (a->head_dim != 64 && a->head_dim != 128) return cudaErrorInvalidValue;
+    if ((t != DT_BF16 && t != DT_F16) || a->out.dtype != t || a->kv.dtype != t)
+        return cudaErrorInvalidValue;
+    if (!aligned(a->q) || !aligned(a->out) || (uintptr_t)a->kv.base % 16 ||
+        a->kv.slice_bytes % 16 || a->kv.tokens_per_block < KEYS)
+        return cudaErrorInvalidValue;
+    if (r.n_runs == 0 || r.n_rows == 0) return cudaSuccess;
+    j.a = *a;
+    j.r = r;
+    j.base = (const char *)a->kv.base;
+    j.value_at = a->kv.n_parts == 1 ? 0 : a->kv.slice_bytes;
+    j.block_bytes = a->kv.slice_bytes;
+    while (2u << j.shift <= a->kv.tokens_per_block) j.shift++;
+    j.group = a->n_heads / a->n_kv_heads;
+    j.before = a->softcap != 0 ? a->scale / a->softcap : a->scale * LOG2E;
+    j.after = a->softcap * LOG2E;
+    j.parts = CEIL_DIV(j.group, (uint32_t)HEADS);
+    j.slot_rows = MIN(j.group, (uint32_t)HEADS);
+    if ((uint64_t)r.n_runs * a->n_kv_heads * j.parts > K_COUNTERS) return cudaErrorInvalidValue;
+    j.units = r.n_runs * a->n_kv_heads * j.parts;
+    j.slot = (float *)l->work;
+    j.count = l->count;
+    return t == DT_BF16 ? start_as<__nv_bfloat16>(l, j) : start_as<__half>(l, j);
+}

@@ -1,0 +1,21 @@
+/* attend_one_sm90.h - attention of runs of one row, generation's, on Hopper. */
+#ifndef CUDA_KERNELS_ATTEND_ONE_SM90_H
+#define CUDA_KERNELS_ATTEND_ONE_SM90_H
+
+#include "gpu/cuda/kernels/kernel.h"
+
+/* gpu.h's attend for runs that all have one row (r.n_single == r.n_runs), paged, without a mask; head dim
+ * 64 or 128; q, out and the cache of one dtype, bf16 or fp16; rows at multiples of 16 bytes; blocks of 16
+ * tokens or more. Refuses the rest, heads of 128 with more (run, K/V head) than SMs, where attend_mma is
+ * faster, and everything on a lane whose bits must not depend on company: sums begin where shares of keys
+ * do. The same input gives the same bits.
+ *
+ * Scores, softmax and sums are fp32, weights are rounded to the dtype before they meet V (their sum is not),
+ * out is rounded once. What of a block is not seen may be anything, NaN too.
+ *
+ * Takes l->work for what several blocks find of one (run, K/V head), two partial results a block, and
+ * l->count for who is last; with too little of either it refuses. Cost: reads K and V once a (run, K/V head,
+ * 8 heads that share it); docs/perf.md has times. */
+K_API cudaError_t k_attend_one_sm90(const struct k_lane *l, const struct attend *a, struct rows r);
+
+#endif
