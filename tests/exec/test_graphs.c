@@ -147,6 +147,37 @@ a_capture_hides_behind_what_the_device_is_busy_with(void **state)
 }
 
 static void
+one_piece_of_a_step_is_captured_and_the_next_one_later(void **state)
+{
+    struct graphs g = { .room = 1000 };
+    struct graphs_slot *encode, *decode;
+    struct graph *drop;
+
+    (void)state;
+    for (uint64_t step = 1; step <= 2; step++) {
+        encode = graphs_use(&g, GRAPHS_ENCODE, 64, step);
+        decode = graphs_use(&g, GRAPHS_GENERATE, 8, step);
+        assert_int_equal(graphs_may_capture(&g, encode, 0), step == 2);
+        if (step == 2) assert_int_equal(graphs_keep(&g, encode, graph_no(0), 10, 1, 1, &drop), 0);
+        assert_false(graphs_may_capture(&g, decode, 0));
+    }
+    decode = graphs_use(&g, GRAPHS_GENERATE, 8, 3);
+    assert_true(graphs_may_capture(&g, decode, 0));
+}
+
+static void
+a_source_bucket_holds_its_rows_and_there_is_none_beyond_the_largest(void **state)
+{
+    (void)state;
+    for (uint32_t rows = 1; rows <= GRAPHS_SOURCE_ROWS; rows++) {
+        uint32_t bucket = graphs_source_bucket(rows);
+
+        assert_in_range(bucket, rows, MIN(2 * rows, (uint32_t)GRAPHS_SOURCE_ROWS));
+    }
+    assert_int_equal(graphs_source_bucket(GRAPHS_SOURCE_ROWS + 1), 0);
+}
+
+static void
 more_buckets_than_slots_run_plain(void **state)
 {
     struct graphs g = { .room = 1000 };
@@ -189,6 +220,8 @@ main(void)
         cmocka_unit_test(a_graph_that_may_be_running_is_not_dropped),
         cmocka_unit_test(a_graph_larger_than_all_room_is_not_tried_again),
         cmocka_unit_test(a_capture_hides_behind_what_the_device_is_busy_with),
+        cmocka_unit_test(one_piece_of_a_step_is_captured_and_the_next_one_later),
+        cmocka_unit_test(a_source_bucket_holds_its_rows_and_there_is_none_beyond_the_largest),
         cmocka_unit_test(more_buckets_than_slots_run_plain),
         cmocka_unit_test(graphs_that_are_taken_are_captured_anew),
     };
