@@ -441,6 +441,22 @@ checked_gate(struct lane *l, struct tensor y, struct tensor gate_up, enum act a)
 }
 
 static int
+checked_act_matmul(struct lane *l, struct tensor y, struct tensor x, struct tensor w, enum act a)
+{
+    uint32_t n = x.dim[0];
+
+    if (n == 0) return 0;
+    if ((unsigned)a > ACT_GELU_TANH) REFUSE("act_matmul: there is no activation %d", (int)a);
+    TRY(want(l, "act_matmul: w", &w, l->gpu->weights));
+    TRY(want(l, "act_matmul: x", &x, rows_for(l, &w)));
+    if (w.dim[0] == 0 || w.dim[1] != x.dim[1] || w.dim[1] == 0)
+        REFUSE("act_matmul: x is [%u, %u], w is [%u, %u]", n, x.dim[1], w.dim[0], w.dim[1]);
+    TRY(want_2d(l, "act_matmul: y", &y, n, w.dim[0], 1u << x.dtype));
+    if (overlap(&y, &x)) REFUSE("act_matmul: y and x lie on each other");
+    return l->gpu->device->act_matmul(l, y, x, w, a);
+}
+
+static int
 checked_gate_matmul(struct lane *l, struct tensor y, struct tensor both, struct tensor x,
                     struct tensor w, enum act a)
 {
@@ -593,6 +609,7 @@ const struct gpu_ops gpu_checked = {
     .residual = checked_residual,
     .layer_norm = checked_layer_norm,
     .matmul = checked_matmul,
+    .act_matmul = checked_act_matmul,
     .gate_matmul = checked_gate_matmul,
     .tune = checked_tune,
     .add = checked_add,

@@ -297,6 +297,8 @@ struct gpu_ops {
                       struct tensor bias, float eps);
     int (*matmul)(struct lane *l, struct tensor y, struct tensor x, struct tensor w,
                   struct tensor bias, float beta); /* y = x w^T + bias + beta y; w [out, in] */
+    int (*act_matmul)(struct lane *l, struct tensor y, struct tensor x, struct tensor w,
+                      enum act a); /* y = act(x w^T) */
     /* y = act(x w1^T) * (x w2^T); w [2f, k], w1 its first f rows. both [n, 2f] may be used on the way. */
     int (*gate_matmul)(struct lane *l, struct tensor y, struct tensor both, struct tensor x,
                        struct tensor w, enum act a);

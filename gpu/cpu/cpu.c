@@ -202,6 +202,7 @@ static const struct gpu_ops ops = {
     .residual = cpu_residual,
     .layer_norm = cpu_layer_norm,
     .matmul = cpu_matmul,
+    .act_matmul = cpu_act_matmul,
     .gate_matmul = cpu_gate_matmul,
     .tune = tune,
     .add = cpu_add,

@@ -161,6 +161,13 @@ cpu_gate(struct lane *l, struct tensor y, struct tensor gate_up, enum act a)
     return queue(l, run_gate, &(struct act_args){ .y = y, .x = gate_up, .act = a });
 }
 
+int
+cpu_act_matmul(struct lane *l, struct tensor y, struct tensor x, struct tensor w, enum act a)
+{
+    TRY(cpu_matmul(l, y, x, w, NO_TENSOR, 0));
+    return cpu_act(l, y, y, a);
+}
+
 /* The product first, whole: then the gate, whose two halves other threads made. */
 int
 cpu_gate_matmul(struct lane *l, struct tensor y, struct tensor both, struct tensor x,

@@ -53,6 +53,7 @@ enum cuda_op {
     OP_RESIDUAL,
     OP_LAYER_NORM,
     OP_MATMUL,
+    OP_ACT_MATMUL,
     OP_GATE_MATMUL,
     OP_ADD,
     OP_ACT,

@@ -62,12 +62,18 @@ struct blas {
     char *tuned_path;
 };
 
+/* What happens to a product before it is stored; not both. */
+struct then {
+    const void *bias; /* none, or of y's dtype */
+    bool relu;
+};
+
 struct plan {
     struct tuned_key key; /* n 0: free */
     bool none;            /* the library has no algorithm: asked once, not in every step */
     bool measured;
     struct tensor y, x, w; /* of the last call, for tune */
-    const void *bias;
+    struct then then;
     cublasLtMatmulAlgo_t algorithm;
 };
 
@@ -251,7 +257,7 @@ alignment(const struct tensor *t)
 
 static struct tuned_key
 key_of(const struct k_lane *l, const struct tensor *y, const struct tensor *x,
-       const struct tensor *w, bool bias, bool beta)
+       const struct tensor *w, struct then then, bool beta)
 {
     return (struct tuned_key){
         .n = w->dim[0],
@@ -260,7 +266,7 @@ key_of(const struct k_lane *l, const struct tensor *y, const struct tensor *x,
         .in = (uint8_t)x->dtype,
         .out = (uint8_t)y->dtype,
         .align = (uint8_t)MIN(alignment(y), MIN(alignment(x), alignment(w))),
-        .epilogue = (uint8_t)(bias | beta << 1),
+        .epilogue = (uint8_t)((then.bias != NULL) | beta << 1 | then.relu << 2),
         .fixed = l->invariant,
     };
 }
@@ -283,21 +289,25 @@ lay_out(const struct blas *b, cublasLtMatrixLayoutOpaque_t *to, const struct ten
 /* rows: of x and y; an algorithm may be asked for more than there are. */
 static bool
 make_call(const struct k_lane *l, const struct blas *b, struct call *c, const struct tensor *y,
-          const struct tensor *x, const struct tensor *w, const void *bias, uint32_t rows)
+          const struct tensor *x, const struct tensor *w, struct then then, uint32_t rows)
 {
     /* Pedantic fp32 is fp32: neither TF32 nor sums of bf16 in its place. */
     cublasComputeType_t compute = x->dtype == DT_F32 ? CUBLAS_COMPUTE_32F_PEDANTIC
                                                      : CUBLAS_COMPUTE_32F;
     cublasOperation_t transposed = CUBLAS_OP_T;
-    cublasLtEpilogue_t epilogue = CUBLASLT_EPILOGUE_BIAS;
+    cublasLtEpilogue_t epilogue = then.relu   ? CUBLASLT_EPILOGUE_RELU
+                                  : then.bias ? CUBLASLT_EPILOGUE_BIAS
+                                              : CUBLASLT_EPILOGUE_DEFAULT;
     int32_t sms = (int32_t)l->sms;
 
     if (b->cublasLtMatmulDescInit_internal(&c->op, sizeof c->op, compute, CUDA_R_32F) !=
             CUBLAS_STATUS_SUCCESS ||
         !set(b, c, CUBLASLT_MATMUL_DESC_TRANSA, &transposed, sizeof transposed))
         return false;
-    if (bias && (!set(b, c, CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue, sizeof epilogue) ||
-                 !set(b, c, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &bias, sizeof bias)))
+    if (epilogue != CUBLASLT_EPILOGUE_DEFAULT &&
+        !set(b, c, CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue, sizeof epilogue))
+        return false;
+    if (then.bias && !set(b, c, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &then.bias, sizeof then.bias))
         return false;
     if (sms < (int32_t)cuda_lane_of(l)->lane.gpu->units &&
         !set(b, c, CUBLASLT_MATMUL_DESC_SM_COUNT_TARGET, &sms, sizeof sms))
@@ -314,7 +324,7 @@ ask(const struct blas_lane *bl, const struct tuned_key *k, struct call *c,
     const struct blas *b = bl->b;
     cublasLtMatmulPreferenceOpaque_t p;
     /* Split sums only through fp32 in the work area, and not with a bias or beta: the others round in between. */
-    bool whole = k->fixed || k->epilogue;
+    bool whole = k->fixed || k->epilogue & 3;
     uint32_t sums = whole ? CUBLASLT_REDUCTION_SCHEME_NONE : CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
     uint32_t align = k->align;
     size_t work = BLAS_WORK;
@@ -367,7 +377,7 @@ place_of(struct blas_lane *bl, const struct tuned_key *k)
 static void
 find_algorithm(const struct k_lane *l, const struct blas_lane *bl, struct plan *p,
                const struct tuned_key *k, const struct tuned *row, const struct tensor *y,
-               const struct tensor *x, const struct tensor *w, const void *bias)
+               const struct tensor *x, const struct tensor *w, struct then then)
 {
     cublasLtMatmulHeuristicResult_t found[ASKED];
     struct call c;
@@ -380,8 +390,8 @@ find_algorithm(const struct k_lane *l, const struct blas_lane *bl, struct plan *
         p->none = false;
         return;
     }
-    if (!make_call(l, bl->b, &c, y, x, w, bias, k->rows ? k->rows : FLAT) ||
-        ask(bl, k, &c, found, k->fixed || k->epilogue ? ASKED : 1) == 0)
+    if (!make_call(l, bl->b, &c, y, x, w, then, k->rows ? k->rows : FLAT) ||
+        ask(bl, k, &c, found, k->fixed || k->epilogue & 3 ? ASKED : 1) == 0)
         return;
     p->algorithm = found[0].algo;
     p->none = false;
@@ -412,28 +422,29 @@ takes(const struct k_lane *l, const struct tensor *y, const struct tensor *x,
            (x->dtype != DT_F32 && alignment(x) == 16 && alignment(w) == 16 && alignment(y) == 16);
 }
 
-/* bias: none, or of y's dtype. */
 static bool
 multiply(const struct k_lane *l, const struct tensor *y, const struct tensor *x,
-         const struct tensor *w, const void *bias, float beta)
+         const struct tensor *w, struct then then, float beta)
 {
     struct blas_lane *bl = cuda_lane_of(l)->blas;
-    struct tuned_key k = key_of(l, y, x, w, bias, beta != 0);
+    struct tuned_key k = key_of(l, y, x, w, then, beta != 0), plain = k;
     struct plan *p = place_of(bl, &k);
     bool whole = l->sms == cuda_lane_of(l)->lane.gpu->units;
     struct call c;
 
+    plain.epilogue &= 3; /* what is measured without relu is as good with it */
     if (p->key.n == 0)
-        find_algorithm(l, bl, p, &k, whole ? tuned_find(bl->b->tuned, &k) : NULL, y, x, w, bias);
+        find_algorithm(l, bl, p, &k, whole ? tuned_find(bl->b->tuned, &plain) : NULL, y, x, w,
+                       then);
     p->y = *y;
     p->x = *x;
     p->w = *w;
-    p->bias = bias;
-    if (p->none || !make_call(l, bl->b, &c, y, x, w, bias, x->dim[0])) return false;
+    p->then = then;
+    if (p->none || !make_call(l, bl->b, &c, y, x, w, then, x->dim[0])) return false;
     if (run(l, bl, &c, &p->algorithm, y, x, w, beta)) return true;
     if (!p->measured) return false;
     /* A file may hold anything: what the library does not run was not measured here. */
-    find_algorithm(l, bl, p, &k, NULL, y, x, w, bias);
+    find_algorithm(l, bl, p, &k, NULL, y, x, w, then);
     p->measured = true;
     return !p->none && run(l, bl, &c, &p->algorithm, y, x, w, beta);
 }
@@ -455,7 +466,7 @@ multiply_apart(const struct k_lane *l, struct tensor y, struct tensor x, struct 
         /* An odd number of columns: rows all the same begin where 16 bytes may. */
         product.stride = ROUND_UP(product.stride, 4);
         /* Another candidate may begin anew, unless rows of y have been changed by themselves. */
-        if (!multiply(l, &product, &part, &w, NULL, 0))
+        if (!multiply(l, &product, &part, &w, (struct then){ 0 }, 0))
             return first == 0 || beta == 0 ? cudaErrorInvalidValue : cudaErrorUnknown;
         r = k_add_bias(l, tensor_rows(y, first, n), product, bias, beta);
         if (r != cudaSuccess) return r;
@@ -473,7 +484,20 @@ cuda_blas_matmul(const struct k_lane *l, struct tensor y, struct tensor x, struc
     /* The library has been seen to round a 16-bit product before it adds a bias or beta y to it. */
     if (bias.data && rounds) return multiply_apart(l, y, x, w, bias, beta);
     if (beta != 0 && rounds) return cudaErrorInvalidValue;
-    return multiply(l, &y, &x, &w, bias.data, beta) ? cudaSuccess : cudaErrorInvalidValue;
+    return multiply(l, &y, &x, &w, (struct then){ .bias = bias.data }, beta)
+               ? cudaSuccess
+               : cudaErrorInvalidValue;
+}
+
+cudaError_t
+cuda_blas_act_matmul(const struct k_lane *l, struct tensor y, struct tensor x, struct tensor w,
+                     enum act a)
+{
+    bool relu = a == ACT_RELU;
+
+    if (!takes(l, &y, &x, &w) || !multiply(l, &y, &x, &w, (struct then){ .relu = relu }, 0))
+        return cudaErrorInvalidValue;
+    return relu ? cudaSuccess : k_act(l, y, y, a);
 }
 
 cudaError_t
@@ -525,8 +549,8 @@ time_all(const struct k_lane *l, const struct blas_lane *bl, const struct plan *
     int n;
 
     *row = (struct tuned){ .key = p->key, .us = -1 };
-    if (!make_call(l, bl->b, &asked, &p->y, &p->x, &p->w, p->bias, p->key.rows) ||
-        !make_call(l, bl->b, &c, &p->y, &p->x, &p->w, p->bias, p->x.dim[0]))
+    if (!make_call(l, bl->b, &asked, &p->y, &p->x, &p->w, p->then, p->key.rows) ||
+        !make_call(l, bl->b, &c, &p->y, &p->x, &p->w, p->then, p->x.dim[0]))
         return 0;
     n = ask(bl, &p->key, &asked, found, ASKED);
     for (int i = 0; i < n; i++) {
@@ -554,7 +578,9 @@ cuda_blas_tune(struct lane *lane, struct tune_result *ret)
 
     if (!b || !b->tuned_path || l->sms != lane->gpu->units || l->invariant) return 0;
     for (uint32_t i = 0; i < PLANS && !p; i++)
-        if (bl->plan[i].key.n && !bl->plan[i].none && !bl->plan[i].measured) p = &bl->plan[i];
+        if (bl->plan[i].key.n && !bl->plan[i].none && !bl->plan[i].measured &&
+            !bl->plan[i].then.relu)
+            p = &bl->plan[i];
     if (!p) return 0;
     p->measured = true; /* once, whatever comes of it */
     cuda_enter(cuda_of(lane));

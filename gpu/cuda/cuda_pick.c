@@ -85,6 +85,11 @@ LIST(matmul, struct tensor y, struct tensor x, struct tensor w, struct tensor bi
     { { "blas", 0, 0 }, cuda_blas_matmul },
     { { "any", 0, 0 }, k_matmul_any },
 };
+LIST(act_matmul, struct tensor y, struct tensor x, struct tensor w, enum act a) = {
+    { { "small", 80, 0 }, k_act_matmul_small },
+    { { "blas", 0, 0 }, cuda_blas_act_matmul },
+    { { "any", 0, 0 }, k_act_matmul_any },
+};
 LIST(gate_matmul, struct tensor y, struct tensor both, struct tensor x, struct tensor w,
      enum act a) = {
     { { "small", 80, 0 }, k_gate_matmul_small },
@@ -135,6 +140,7 @@ static const struct choice choice[OP_COUNT] = {
     [OP_RESIDUAL] = CHOICE(residual),
     [OP_LAYER_NORM] = CHOICE(layer_norm),
     [OP_MATMUL] = CHOICE(matmul),
+    [OP_ACT_MATMUL] = CHOICE(act_matmul),
     [OP_GATE_MATMUL] = CHOICE(gate_matmul),
     [OP_ADD] = CHOICE(add),
     [OP_ACT] = CHOICE(act),
@@ -266,6 +272,12 @@ gate(struct lane *l, struct tensor y, struct tensor gate_up, enum act a)
 }
 
 static int
+act_matmul(struct lane *l, struct tensor y, struct tensor x, struct tensor w, enum act a)
+{
+    PICK(l, act_matmul, OP_ACT_MATMUL, y, x, w, a);
+}
+
+static int
 gate_matmul(struct lane *l, struct tensor y, struct tensor both, struct tensor x, struct tensor w,
             enum act a)
 {
@@ -381,6 +393,7 @@ const struct gpu_ops cuda_ops = {
     .residual = residual,
     .layer_norm = layer_norm,
     .matmul = matmul,
+    .act_matmul = act_matmul,
     .gate_matmul = gate_matmul,
     .tune = cuda_blas_tune,
     .add = add,

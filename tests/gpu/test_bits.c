@@ -243,6 +243,19 @@ do_gate_matmul(struct rig *r, const struct tensor *in, struct tensor out, uint32
     assert_int_equal(r->op->gate(r->lane, y, both, which_act), 0);
 }
 
+static void
+do_act_matmul(struct rig *r, const struct tensor *in, struct tensor out, uint32_t first, uint32_t n)
+{
+    struct tensor x = tensor_rows(in[0], first, n), y = tensor_rows(out, first, n);
+
+    if (fused) {
+        assert_int_equal(r->op->act_matmul(r->lane, y, x, in[1], which_act), 0);
+        return;
+    }
+    assert_int_equal(r->op->matmul(r->lane, y, x, in[1], NO_TENSOR, 0), 0);
+    assert_int_equal(r->op->act(r->lane, y, y, which_act), 0);
+}
+
 /* The same in every manner, and the one op as the several: where nothing is rounded in between. */
 static void
 same_fused(const char *name, op_on_rows op, const struct tensor *in, enum dtype type, uint32_t rows,
@@ -291,6 +304,8 @@ fused_ops_have_the_bits_of_the_ops_one_by_one(void **state)
         in[2] = rig_output(&r, rows, 2 * out, 2 * out);
         which_act = d % 2 ? ACT_SILU : ACT_GELU_TANH;
         same_fused("gate_matmul", do_gate_matmul, in, r.act, rows, out);
+        which_act = d % 3 ? ACT_RELU : ACT_GELU;
+        same_fused("act_matmul", do_act_matmul, in, r.act, rows, 2 * out);
         rig_close(&r);
     }
 }

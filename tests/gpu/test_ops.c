@@ -98,9 +98,9 @@ matmul_is_x_w_transposed_plus_bias_plus_beta_y(void **state)
         enum dtype type;
 
         if (whole) {
-            rows = test_below(2) ? between(1, 16) : between(1, 300);
-            k = 64 * between(1, 32);
-            out = 64 * between(1, 16);
+            rows = test_below(2) ? between(1, 33) : between(1, 300);
+            k = 64 * (test_below(4) ? between(1, 32) : between(32, 70));
+            out = test_below(3) ? 64 * between(1, 16) : between(1, 1000);
             pad = 1;
         }
         open_any(&r);
@@ -311,7 +311,7 @@ residual_adds_and_norms_what_it_added(void **state)
 }
 
 static void
-gate_matmul_gates_one_half_of_a_product_with_the_other(void **state)
+act_matmul_and_gate_matmul_take_an_activation_of_a_product(void **state)
 {
     (void)state;
     for (int n = 0; n < rig_rounds(2 * ROUNDS); n++) {
@@ -319,11 +319,11 @@ gate_matmul_gates_one_half_of_a_product_with_the_other(void **state)
         uint32_t rows = between(1, 9), k = between(1, 100), f = between(1, 40), pad = 9, look;
         enum act a = (enum act)(n % 4);
         struct rig r;
-        struct tensor x, w, y, both;
+        struct tensor x, w, y, both, acted;
 
         if (whole) {
-            rows = test_below(2) ? between(1, 16) : between(1, 300);
-            k = 64 * between(1, 32);
+            rows = test_below(2) ? between(1, 33) : between(1, 300);
+            k = 64 * (test_below(4) ? between(1, 32) : between(32, 70));
             f = 64 * between(1, 10);
             pad = 1;
         }
@@ -332,8 +332,10 @@ gate_matmul_gates_one_half_of_a_product_with_the_other(void **state)
         w = rig_tensor(&r, rig_weight(&r), 2 * f, k, k + test_below(pad), 3 / sqrtf((float)k));
         y = rig_output(&r, rows, f, f + test_below(pad));
         both = rig_output(&r, rows, 2 * f, 2 * f);
+        acted = rig_output(&r, rows, f, f + test_below(pad));
         rig_send(&r);
         assert_int_equal(r.op->gate_matmul(r.lane, y, both, x, w, a), 0);
+        assert_int_equal(r.op->act_matmul(r.lane, acted, x, tensor_rows(w, 0, f), a), 0);
         rig_wait(&r);
         look = whole ? 300 : rows * f;
         for (uint32_t l = 0; l < look; l++) {
@@ -347,6 +349,7 @@ gate_matmul_gates_one_half_of_a_product_with_the_other(void **state)
                 up_size += fabs(at(x, i, e) * at(w, f + j, e));
             }
             /* An activation is nowhere steeper than 1.13. */
+            near_steps(at(acted, i, j), activation(g, a), 1.2 * g_size, r.act, 1.13 * fabs(g));
             near_steps(at(y, i, j), activation(g, a) * up,
                        1.2 * (g_size * fabs(up) + up_size * fabs(g)), r.act, 1.13 * fabs(g * up));
         }
@@ -802,7 +805,7 @@ main(int argc, char **argv)
         rig_test(layer_norm_takes_the_mean_off_first),
         rig_test(act_gate_add_and_scale_are_what_they_say),
         rig_test(residual_adds_and_norms_what_it_added),
-        rig_test(gate_matmul_gates_one_half_of_a_product_with_the_other),
+        rig_test(act_matmul_and_gate_matmul_take_an_activation_of_a_product),
         rig_test(rows_copies_are_bytes),
         rig_test(copies_edits_and_tokens_land_where_they_should),
         rig_test(rope_store_norms_rotates_and_stores),

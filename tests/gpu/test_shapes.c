@@ -92,6 +92,9 @@ row_ops_refuse_rows_that_disagree(void **state)
     refused(r.op->residual(r.lane, &(struct residual){ .x = x, .in = x, .y = y }), "lies on x");
     refused(r.op->residual(r.lane, &(struct residual){ .x = x, .y = y, .in_norm = f32(1, 10) }),
             "a norm of nothing");
+    refused(r.op->act_matmul(r.lane, y, x, f32(8, 9), ACT_RELU), "w is [8, 9]");
+    refused(r.op->act_matmul(r.lane, y, x, f32(8, 10), ACT_RELU), "y is [4, 10]");
+    refused(r.op->act_matmul(r.lane, x, x, f32(10, 10), ACT_RELU), "lie on each other");
     refused(r.op->gate_matmul(r.lane, y, y, x, f32(8, 9), ACT_SILU), "w is [8, 9]");
     refused(r.op->gate_matmul(r.lane, y, y, x, f32(20, 10), ACT_SILU), "both is [4, 10]");
     refused(r.op->act(r.lane, y, f32(4, 11), ACT_SILU), "act: y is [4, 10]");

@@ -84,6 +84,14 @@ do_gate_matmul(struct rig *r, const struct tensor *in, struct tensor y, uint32_t
 }
 
 static void
+do_act_matmul(struct rig *r, const struct tensor *in, struct tensor y, uint32_t first, uint32_t n)
+{
+    assert_int_equal(r->op->act_matmul(r->lane, tensor_rows(y, first, n),
+                                       tensor_rows(in[0], first, n), in[1], ACT_RELU),
+                     0);
+}
+
+static void
 matmuls_of_whole_models_give_a_row_the_same_bits_in_any_chunk(void **state)
 {
     static const struct shape shape[] = {
@@ -115,7 +123,7 @@ matmuls_of_whole_models_give_a_row_the_same_bits_in_any_chunk(void **state)
 }
 
 static void
-gated_matmuls_of_whole_models_give_a_row_the_same_bits_in_any_chunk(void **state)
+matmuls_with_activations_of_whole_models_give_a_row_the_same_bits_in_any_chunk(void **state)
 {
     static const struct shape shape[] = { { "8B gate", 14336, 4096 }, { "27B gate", 21504, 5376 } };
 
@@ -129,6 +137,10 @@ gated_matmuls_of_whole_models_give_a_row_the_same_bits_in_any_chunk(void **state
         in[1] = filled(&r, r.act, 2 * shape[s].out, shape[s].k, 2, 0.02f);
         in[2] = rig_device(&r, r.act, ROWS, 2 * shape[s].out);
         same_in_chunks(&r, shape[s].name, do_gate_matmul, in,
+                       rig_device(&r, r.act, ROWS, shape[s].out),
+                       rig_device(&r, r.act, ROWS, shape[s].out));
+        in[1].dim[0] = shape[s].out;
+        same_in_chunks(&r, shape[s].name, do_act_matmul, in,
                        rig_device(&r, r.act, ROWS, shape[s].out),
                        rig_device(&r, r.act, ROWS, shape[s].out));
         rig_close(&r);
@@ -398,7 +410,7 @@ main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
         rig_test(matmuls_of_whole_models_give_a_row_the_same_bits_in_any_chunk),
-        rig_test(gated_matmuls_of_whole_models_give_a_row_the_same_bits_in_any_chunk),
+        rig_test(matmuls_with_activations_of_whole_models_give_a_row_the_same_bits_in_any_chunk),
         rig_test(residuals_and_norms_of_whole_models_give_a_row_the_same_bits_in_any_chunk),
         rig_test(draws_of_whole_vocabularies_have_the_same_bits_in_any_company),
         rig_test(attention_of_whole_models_gives_a_row_the_same_bits_in_any_chunk_and_company),

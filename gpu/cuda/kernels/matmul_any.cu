@@ -124,6 +124,15 @@ k_matmul_any(const struct k_lane *l, struct tensor y, struct tensor x, struct te
 }
 
 cudaError_t
+k_act_matmul_any(const struct k_lane *l, struct tensor y, struct tensor x, struct tensor w,
+                 enum act a)
+{
+    cudaError_t r = k_matmul_any(l, y, x, w, NO_TENSOR, 0);
+
+    return r == cudaSuccess ? k_act(l, y, y, a) : r;
+}
+
+cudaError_t
 k_gate_matmul_any(const struct k_lane *l, struct tensor y, struct tensor both, struct tensor x,
                   struct tensor w, enum act a)
 {

@@ -9,6 +9,9 @@
  * Cost: no tensor cores; a tenth or so of the fp32 rate. */
 K_API cudaError_t k_matmul_any(const struct k_lane *l, struct tensor y, struct tensor x,
                                struct tensor w, struct tensor bias, float beta);
+/* gpu.h act_matmul(): the product, rounded to y's dtype, then act. */
+K_API cudaError_t k_act_matmul_any(const struct k_lane *l, struct tensor y, struct tensor x,
+                                   struct tensor w, enum act a);
 /* gpu.h gate_matmul(): both = x w^T, rounded to its dtype, then gate. */
 K_API cudaError_t k_gate_matmul_any(const struct k_lane *l, struct tensor y, struct tensor both,
                                     struct tensor x, struct tensor w, enum act a);

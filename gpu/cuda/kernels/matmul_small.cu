@@ -34,18 +34,42 @@ constexpr int RING = 200 << 10;
 constexpr int BLOCK_K = 64;
 constexpr int ROW = BLOCK_K * 2; /* bytes of a row in a stage */
 
-struct args {
+/* y and what goes into it beside the product. */
+struct product_end {
     void *y;
-    const void *x, *w, *bias;
+    const void *bias;
+    size_t y_row; /* elements */
+    enum dtype y_type, bias_type;
+    float beta;
+    bool acts;
+    enum act act;
+};
+
+struct args {
+    struct product_end end;
+    const void *x, *w;
     size_t x_row, w_row; /* bytes from row to row */
-    size_t y_row;        /* elements */
     uint32_t m, n, k;    /* n: rows of y's product; w has twice as many for a gate */
     uint32_t passes;     /* tiles a block takes */
     uint32_t rounds;     /* blocks of K a warp takes of each */
-    enum dtype y_type, bias_type;
-    float beta;
-    enum act act;
 };
+
+__device__ __forceinline__ void
+store_product(const struct product_end &e, uint32_t row, uint32_t n, float product)
+{
+    float v[1] = { product }, old[1];
+
+    if (e.bias) {
+        load_as<1>(old, e.bias_type, e.bias, n);
+        v[0] += old[0];
+    }
+    if (e.beta != 0) {
+        load_as<1>(old, e.y_type, e.y, row * e.y_row + n);
+        v[0] = fmaf(e.beta, old[0], v[0]);
+    }
+    if (e.acts) v[0] = activate<false>(v[0], e.act);
+    store_as<1>(e.y_type, e.y, row * e.y_row + n, v);
+}
 
 __device__ __forceinline__ uint4
 fragment(uint32_t at)
@@ -73,7 +97,7 @@ template <typename T, int TILES, int COLS, bool GATE> struct shape {
 
 template <typename T, int TILES, int COLS, bool GATE>
 __global__ void
-__launch_bounds__(THREADS) matmul_small(const struct args a)
+__launch_bounds__(THREADS, 1) matmul_small(const struct args a)
 {
     typedef shape<T, TILES, COLS, GATE> S;
     extern __shared__ __align__(128) char smem[];
@@ -88,10 +112,11 @@ __launch_bounds__(THREADS) matmul_small(const struct args a)
     const uint32_t f_at = g * ROW + (t ^ (g & 1) * 4) * 16;
     float acc[TILES][COLS][4];
 
+    /* Steps are copied in order. */
+    uint32_t w_pass = 0, w_round = 0, x_round = 0;
     auto copy_w = [&](uint32_t step) {
-        uint32_t pass = step / a.rounds, round = step % a.rounds;
-        uint32_t first = (pass * gridDim.x + blockIdx.x) * S::OUT;
-        uint32_t k = (round * WARPS + warp) * BLOCK_K + c_k;
+        uint32_t first = (w_pass * gridDim.x + blockIdx.x) * S::OUT;
+        uint32_t k = (w_round * WARPS + warp) * BLOCK_K + c_k;
         uint32_t to = ring + step % S::STAGES * S::STAGE + c_to;
 
 #pragma unroll
@@ -104,9 +129,13 @@ __launch_bounds__(THREADS) matmul_small(const struct args a)
             copy_async_or_zero(to + r * ROW,
                                (const char *)a.w + (there ? row * a.w_row + k * 2 : 0), there);
         }
+        if (++w_round == a.rounds) {
+            w_round = 0;
+            w_pass++;
+        }
     };
     auto copy_x = [&](uint32_t step) {
-        uint32_t k = (step % a.rounds * WARPS + warp) * BLOCK_K + c_k;
+        uint32_t k = (x_round * WARPS + warp) * BLOCK_K + c_k;
         uint32_t to = ring + step % S::STAGES * S::STAGE + S::W_ROWS * ROW + c_to;
 
 #pragma unroll
@@ -117,6 +146,16 @@ __launch_bounds__(THREADS) matmul_small(const struct args a)
             copy_async_or_zero(to + i * 4 * ROW,
                                (const char *)a.x + (there ? row * a.x_row + k * 2 : 0), there);
         }
+        if (++x_round == a.rounds) x_round = 0;
+    };
+
+    auto total = [&](uint32_t col, uint32_t row) {
+        const float *at = sums + col * S::PITCH + row;
+        float v = 0;
+
+#pragma unroll
+        for (int i = 0; i < WARPS; i++) v += at[i * S::W_ROWS * S::PITCH];
+        return v;
     };
 
     next_may_start();
@@ -186,31 +225,12 @@ __launch_bounds__(THREADS) matmul_small(const struct args a)
         for (uint32_t o = threadIdx.x; o < S::OUT * a.m; o += THREADS) {
             uint32_t col = o % S::OUT, row = o / S::OUT;
             uint32_t n = (pass * gridDim.x + blockIdx.x) * S::OUT + col;
-            float v[1] = { 0 };
+            float v;
 
             if (n >= a.n) continue;
-#pragma unroll
-            for (int i = 0; i < WARPS; i++) v[0] += sums[(i * S::W_ROWS + col) * S::PITCH + row];
-            if (GATE) {
-                float up = 0;
-
-#pragma unroll
-                for (int i = 0; i < WARPS; i++)
-                    up += sums[(i * S::W_ROWS + S::OUT + col) * S::PITCH + row];
-                v[0] = activate<false>(v[0], a.act) * up;
-            } else {
-                float old[1];
-
-                if (a.bias) {
-                    load_as<1>(old, a.bias_type, a.bias, n);
-                    v[0] += old[0];
-                }
-                if (a.beta != 0) {
-                    load_as<1>(old, a.y_type, a.y, row * a.y_row + n);
-                    v[0] = fmaf(a.beta, old[0], v[0]);
-                }
-            }
-            store_as<1>(a.y_type, a.y, row * a.y_row + n, v);
+            v = total(col, row);
+            if (GATE) v = activate<false>(v, a.end.act) * total(S::OUT + col, row);
+            store_product(a.end, row, n, v);
         }
     }
 }
@@ -264,16 +284,16 @@ args_of(const struct tensor &y, const struct tensor &x, const struct tensor &w)
 {
     struct args a = {};
 
-    a.y = y.data;
+    a.end.y = y.data;
     a.x = x.data;
     a.w = w.data;
     a.x_row = (size_t)x.stride * 2;
     a.w_row = (size_t)w.stride * 2;
-    a.y_row = y.stride;
+    a.end.y_row = y.stride;
     a.m = x.dim[0];
     a.n = y.dim[1];
     a.k = x.dim[1];
-    a.y_type = y.dtype;
+    a.end.y_type = y.dtype;
     return a;
 }
 
@@ -287,9 +307,22 @@ k_matmul_small(const struct k_lane *l, struct tensor y, struct tensor x, struct 
 
     if (!takes(l, y, x, w) || (bias.data && !is_float(bias.dtype))) return cudaErrorInvalidValue;
     if (a.m == 0) return cudaSuccess;
-    a.bias = bias.data;
-    a.bias_type = bias.dtype;
-    a.beta = beta;
+    a.end.bias = bias.data;
+    a.end.bias_type = bias.dtype;
+    a.end.beta = beta;
+    return queue_typed<false>(l, a, x.dtype);
+}
+
+cudaError_t
+k_act_matmul_small(const struct k_lane *l, struct tensor y, struct tensor x, struct tensor w,
+                   enum act act)
+{
+    struct args a = args_of(y, x, w);
+
+    if (!takes(l, y, x, w) || (unsigned)act > ACT_GELU_TANH) return cudaErrorInvalidValue;
+    if (a.m == 0) return cudaSuccess;
+    a.end.acts = true;
+    a.end.act = act;
     return queue_typed<false>(l, a, x.dtype);
 }
 
@@ -302,6 +335,6 @@ k_gate_matmul_small(const struct k_lane *l, struct tensor y, struct tensor both,
     (void)both;
     if (!takes(l, y, x, w) || (unsigned)act > ACT_GELU_TANH) return cudaErrorInvalidValue;
     if (a.m == 0) return cudaSuccess;
-    a.act = act;
+    a.end.act = act;
     return queue_typed<true>(l, a, x.dtype);
 }
