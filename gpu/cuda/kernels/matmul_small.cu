@@ -14,7 +14,7 @@
  * The ring is what keeps memory busy: nearly 200 KiB an SM on their way at any time, through the ends of
  * tiles too; and the first copies of w start before the kernel in front of this one has ended. With half
  * of that the next kernel could start beside this one, but then two blocks of one kernel meet on one SM
- * and a chain of matmuls is a fifth slower (measured).
+ * and a chain of matmuls is a fifth slower (measured); T5's, too, with rings no larger than a block's share of w.
  *
  * Order of a sum: a warp adds its blocks of K in order, then the warps are added in order. TILES, COLS and
  * the number of blocks do not enter, so neither M nor the lane's SMs show in the bits.
@@ -32,7 +32,9 @@ constexpr int WARPS = 8;
 constexpr int THREADS = WARPS * 32;
 constexpr int RING = 200 << 10;
 constexpr int BLOCK_K = 64;
-constexpr int ROW = BLOCK_K * 2; /* bytes of a row in a stage */
+constexpr int ROW = BLOCK_K * 2;   /* bytes of a row in a stage */
+constexpr uint32_t SHORT_K = 2048; /* two tiles of it are no more than the ring holds */
+constexpr uint32_t MANY_N = 4096;  /* columns of y beyond 16 rows */
 
 /* y and what goes into it beside the product. */
 struct product_end {
@@ -251,16 +253,19 @@ queue(const struct k_lane *l, struct args a)
 }
 
 /* One tile at a time goes round the SMs most evenly; two halve what is read of x, which counts with more
- * than 8 rows and where there are tiles enough. */
+ * than 8 rows and where there are tiles enough, and make one pass of two where K is short. */
 template <typename T, bool GATE>
 cudaError_t
 queue_as(const struct k_lane *l, const struct args &a)
 {
     constexpr int LEAST = GATE ? 2 : 1;
+    bool pairs = a.k <= SHORT_K && a.n > 16 * l->sms && a.n <= 32 * l->sms;
 
-    if (a.m <= 8) return queue<T, LEAST, 1, GATE>(l, a);
-    if (a.n < 6 * 16 * l->sms) return queue<T, LEAST, 2, GATE>(l, a);
-    return queue<T, 2, 2, GATE>(l, a);
+    if (a.m <= 8) return pairs ? queue<T, 2, 1, GATE>(l, a) : queue<T, LEAST, 1, GATE>(l, a);
+    if (a.m <= 16)
+        return pairs || a.n >= 6 * 16 * l->sms ? queue<T, 2, 2, GATE>(l, a)
+                                               : queue<T, LEAST, 2, GATE>(l, a);
+    return a.n > 16 * l->sms ? queue<T, 2, 4, GATE>(l, a) : queue<T, LEAST, 4, GATE>(l, a);
 }
 
 template <bool GATE>
@@ -270,13 +275,20 @@ queue_typed(const struct k_lane *l, const struct args &a, enum dtype t)
     return t == DT_BF16 ? queue_as<__nv_bfloat16, GATE>(l, a) : queue_as<__half, GATE>(l, a);
 }
 
+/* Beyond 16 rows cuBLASLt is as fast with a larger w, and where half of the SMs would have no tile. */
+uint32_t
+most_rows(const struct k_lane *l, uint32_t n, uint32_t k)
+{
+    return n <= MANY_N && (k <= SHORT_K || n > 16 * l->sms) ? MATMUL_SMALL_ROWS : 16;
+}
+
 bool
 takes(const struct k_lane *l, const struct tensor &y, const struct tensor &x,
       const struct tensor &w)
 {
     if (x.dtype != w.dtype || (x.dtype != DT_BF16 && x.dtype != DT_F16)) return false;
-    return !l->invariant && x.dim[0] <= MATMUL_SMALL_ROWS && x.dim[1] % 8 == 0 && rows_fit(x, 8) &&
-           rows_fit(w, 8) && (y.dtype == DT_F32 || y.dtype == x.dtype);
+    return !l->invariant && x.dim[0] <= most_rows(l, y.dim[1], x.dim[1]) && x.dim[1] % 8 == 0 &&
+           rows_fit(x, 8) && rows_fit(w, 8) && (y.dtype == DT_F32 || y.dtype == x.dtype);
 }
 
 struct args

@@ -4,10 +4,11 @@
 
 #include "gpu/cuda/kernels/kernel.h"
 
-enum { MATMUL_SMALL_ROWS = 16 };
+enum { MATMUL_SMALL_ROWS = 32 };
 
 /* gpu.h matmul() for x [M, K] and w [N, K] both bf16 or both fp16, rows 16-byte aligned, K a multiple
- * of 8, M at most MATMUL_SMALL_ROWS; y of x's dtype or fp32, any stride; bias of y's or w's dtype or fp32.
+ * of 8, M at most MATMUL_SMALL_ROWS, but 16 where N is beyond 4,096, or K beyond 2,048 and half of the SMs would
+ * have no tile; y of x's dtype or fp32, any stride; bias of y's or w's dtype or fp32.
  *
  * A row's bits depend on that row and w alone: not on M, its place, or the lane's SMs. They are not those
  * of another candidate, so an invariant lane is refused. Sums in fp32, one rounding at the end, after bias and beta y.
