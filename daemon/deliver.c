@@ -415,7 +415,7 @@ deliver_acked(struct daemon *d, struct row *r, uint32_t n, uint32_t win)
     if (win) r->win = MIN(win, (uint32_t)LAGAN_MAX_WIN);
     /* Cumulative: older ones say nothing, and none can be ahead of what was sent. */
     if (n - r->n_acked > r->n_chunks - r->n_acked) return;
-    if (n != r->n_acked) r->stalled = 0;
+    if (n != r->n_acked) r->stalled = r->blocked ? d->now : 0;
     r->n_acked = n;
     drop_acked(d, r);
     if (has_chunk(r) || r->state == ROW_ENDED) row_due(d, r);

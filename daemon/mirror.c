@@ -118,44 +118,45 @@ mirror_commit(struct mirror *m)
     m->at += sizeof *r + padded(r->len);
 }
 
+/* Its memory goes back, and it reads as zeros: as a half that was never whole. */
+static bool
+punch(const struct mirror *m, uint64_t from, uint64_t bytes)
+{
+    return fallocate(m->fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)from,
+                     (off_t)bytes) == 0;
+}
+
 void
 mirror_turn(struct mirror *m)
 {
-    struct mirror_half *h;
-
     m->active = !m->active;
     m->backed = 0;
-    m->at = sizeof *h;
+    m->at = sizeof(struct mirror_half);
     m->turn++;
     m->turning = true;
-    h = (struct mirror_half *)half_of(m, m->active);
-    if (!back(m, sizeof *h)) {
-        m->at = m->half; /* nothing finds room in it either */
-        return;
-    }
-    h->turn = h->not_turn = 0;
+    /* What lies there may be of this very turn: a predecessor's, who did not come to its end. */
+    if (!punch(m, MIRROR_PAGE + m->active * m->half, m->half) || !back(m, m->at))
+        m->at = m->half; /* nothing finds room in it */
 }
 
 void
 mirror_turned(struct mirror *m)
 {
     struct mirror_half *h = (struct mirror_half *)half_of(m, m->active);
-    off_t other = (off_t)(MIRROR_PAGE + !m->active * m->half);
 
     check(m->turning);
     m->turning = false;
     h->turn = m->turn;
-    atomic_signal_fence(
-        memory_order_seq_cst); /* the records before the number that makes them count */
+    /* The records before the number that makes them count. */
+    atomic_signal_fence(memory_order_seq_cst);
     h->not_turn = ~m->turn;
-    /* Its memory goes back; it reads as zeros, a half that was never whole. */
-    fallocate(m->fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, other, (off_t)m->half);
+    punch(m, MIRROR_PAGE + !m->active * m->half, m->half);
 }
 
 void
 mirror_void(struct mirror *m)
 {
-    fallocate(m->fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, MIRROR_PAGE, (off_t)(2 * m->half));
+    punch(m, MIRROR_PAGE, 2 * m->half);
     m->backed = 0;
     m->at = m->half;
 }
@@ -180,7 +181,7 @@ present(const uint8_t *base, uint64_t half, uint64_t *turn)
         struct mirror_half h;
 
         memcpy(&h, p, sizeof h);
-        if (h.not_turn != ~h.turn || h.turn <= *turn) continue;
+        if (h.not_turn != ~h.turn || h.turn <= *turn || h.turn == UINT64_MAX) continue;
         *turn = h.turn;
         best = p;
     }

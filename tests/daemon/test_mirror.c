@@ -159,6 +159,25 @@ a_successor_reads_it_and_goes_on_in_the_other_half(void **state)
 }
 
 static void
+a_turn_that_was_cut_short_leaves_nothing_to_the_next_one(void **state)
+{
+    struct mirror heir;
+
+    (void)state;
+    assert_true(put(1, "old"));
+    mirror_turn(&m);
+    assert_true(put(2, "first") && put(3, "left behind")); /* killed here */
+    assert_int_equal(mirror_open(&heir, dup(m.fd), NULL), 0);
+    mirror_close(&m);
+    m = heir;
+    reads("1:old ");
+    mirror_turn(&m);
+    assert_true(put(2, "again"));
+    mirror_turned(&m);
+    reads("2:again ");
+}
+
+static void
 a_void_mirror_has_nothing_to_say_until_it_is_written_anew(void **state)
 {
     (void)state;
@@ -282,6 +301,7 @@ main(void)
         T(a_half_counts_from_the_end_of_its_turn_and_old_records_never_again),
         T(a_full_half_says_so_and_memory_stays_bounded),
         T(a_successor_reads_it_and_goes_on_in_the_other_half),
+        T(a_turn_that_was_cut_short_leaves_nothing_to_the_next_one),
         T(a_void_mirror_has_nothing_to_say_until_it_is_written_anew),
         T(what_is_no_mirror_is_refused),
         T(whatever_instant_its_writer_is_killed_at_nothing_that_was_said_is_missing),

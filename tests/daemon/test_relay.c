@@ -411,6 +411,21 @@ a_lost_workers_requests_go_on_from_what_was_said(void **state)
     }
 }
 
+static void
+a_client_that_acks_while_its_queue_is_full_is_one_that_reads(void **state)
+{
+    (void)state;
+    row->n_chunks = 2;
+    row->blocked = true;
+    d.now = 26000 * NSEC_S;
+    row->stalled = d.now - NSEC_S;
+    deliver_acked(&d, row, 1, 0);
+    deliver_tick(&d, d.now + NSEC_S);
+    assert_true(row->attached);
+    deliver_tick(&d, d.now + config.o.ack_timeout); /* and then not any more */
+    assert_false(row->attached);
+}
+
 /* The next worker begins with the prompt again, of which the client has three positions. */
 static void
 prompt_logprobs_are_not_said_twice_to_the_client(void **state)
@@ -491,6 +506,7 @@ main(void)
         T(ready_comes_once_and_makes_sense),
         T(what_a_worker_says_of_a_cancelled_request_is_judged_and_dropped),
         T(a_lost_workers_requests_go_on_from_what_was_said),
+        T(a_client_that_acks_while_its_queue_is_full_is_one_that_reads),
         T(prompt_logprobs_are_not_said_twice_to_the_client),
         T(random_records_do_no_harm),
     };

@@ -10,6 +10,7 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 enum { HALF = 4096, BYTES = MIRROR_PAGE + 2 * HALF, MAX_RECORDS = 2 * HALF / 16 };
 
@@ -72,7 +73,9 @@ twin_read(const uint8_t *b, struct record *out)
     for (int i = 0; i < 2; i++) {
         const uint8_t *h = b + 4096 + i * (int64_t)half;
 
-        if (number(h, 8) + number(h + 8, 8) != UINT64_MAX || number(h, 8) <= best) continue;
+        if (number(h, 8) + number(h + 8, 8) != UINT64_MAX || number(h, 8) <= best ||
+            number(h, 8) == UINT64_MAX)
+            continue;
         best = number(h, 8);
         p = h;
     }
@@ -153,7 +156,7 @@ forge(struct in *in, uint8_t *b, uint32_t op, uint32_t half, uint64_t turn, uint
 static void
 lie(struct in *in, struct mirror *m, uint32_t op)
 {
-    struct mirror_half h = { .turn = m->turn + (op >> 5) };
+    struct mirror_half h = { .turn = op >> 5 == 7 ? UINT64_MAX : m->turn + (op >> 5) };
     struct mirror_hdr hdr;
 
     memcpy(&hdr, m->base, sizeof hdr);
@@ -163,6 +166,31 @@ lie(struct in *in, struct mirror *m, uint32_t op)
         memcpy(m->base, &hdr, sizeof hdr);
     else
         memcpy(m->base + MIRROR_PAGE + (op >> 4 & 1) * HALF, &h, sizeof h);
+}
+
+/* The next lagand takes it over, if it is one, and writes on. */
+static void
+inherit(struct mirror *m)
+{
+    static struct record none[MAX_RECORDS];
+    bool good = twin_read(m->base, none) >= 0 && number(m->base + 8, 8) == HALF;
+    int fd = dup(m->fd);
+    struct mirror heir;
+    struct err e;
+
+    check(fd >= 0 && (mirror_open(&heir, fd, &e) == 0) == good);
+    if (!good) {
+        close(fd);
+        return;
+    }
+    check(!mirror_reserve(&heir, 1, 0)); /* the old half takes nothing more */
+    mirror_turn(&heir);
+    check(mirror_reserve(&heir, 1, 8));
+    mirror_commit(&heir);
+    mirror_turned(&heir);
+    check(mirror_bytes(&heir) == 40 && twin_read(heir.base, none) == 1);
+    both_read(heir.base, 0);
+    mirror_close(&heir);
 }
 
 int
@@ -209,6 +237,7 @@ LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         }
     }
     both_read(m.base, 0);
+    inherit(&m);
     mirror_close(&m);
     return 0;
 }

@@ -274,7 +274,7 @@ LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 
             made[(at + 256 * (byte(&in) % 4)) % ROOM] ^= (uint8_t)byte(&in);
         }
-        if (op & 32) n = n - (n < 8 ? n : byte(&in) % 8);
+        if (op & 32) n -= MIN(n, 2 * byte(&in));
         record = malloc(n ? n : 1); /* so that a read beyond it is seen */
         check(record);
         memcpy(record, made, n);
