@@ -24,6 +24,7 @@ struct control {
     char endpoint[340], token[33];
     uint8_t id[MAX_ROUTING_ID];
     int id_len; /* 0: the worker has not come yet */
+    bool look;  /* something may have come: see frontend.c */
 };
 
 static int
@@ -32,7 +33,7 @@ on_ready(sd_event_source *s, int fd, uint32_t revents, void *arg)
     (void)s;
     (void)fd;
     (void)revents;
-    (void)arg;
+    *(bool *)arg = true;
     return 0; /* the turn that follows pumps */
 }
 
@@ -56,7 +57,7 @@ bind_it(struct control *c)
     umask(mask);
     if (r < 0) return r;
     if (zmq_getsockopt(c->socket, ZMQ_FD, &fd, &size) < 0) return -errno;
-    return sd_event_add_io(c->w->d->event, &c->source, fd, EPOLLIN, on_ready, NULL);
+    return sd_event_add_io(c->w->d->event, &c->source, fd, EPOLLIN, on_ready, &c->look);
 }
 
 struct control *
@@ -130,17 +131,15 @@ take(struct control *c, const uint8_t *id, int id_len, const void *frame, size_t
 bool
 control_pump(struct control *c)
 {
-    int events = 0;
-    size_t size = sizeof events;
-
-    if (!c) return false;
+    if (!c || !c->look) return false;
+    c->look = false;
     for (int i = 0; i < TURN_FRAMES; i++) {
         uint8_t id[MAX_ROUTING_ID + 1];
         int id_len = zmq_recv(c->socket, id, sizeof id, ZMQ_DONTWAIT), more = 0, n = 0;
         size_t more_size = sizeof more;
         zmq_msg_t frame;
 
-        if (id_len < 0) break;
+        if (id_len < 0) return false;
         while (zmq_getsockopt(c->socket, ZMQ_RCVMORE, &more, &more_size) == 0 && more) {
             zmq_msg_init(&frame);
             if (zmq_msg_recv(&frame, c->socket, ZMQ_DONTWAIT) >= 0 && n++ == 0 &&
@@ -150,7 +149,8 @@ control_pump(struct control *c)
             zmq_msg_close(&frame);
         }
     }
-    return zmq_getsockopt(c->socket, ZMQ_EVENTS, &events, &size) == 0 && events & ZMQ_POLLIN;
+    c->look = true; /* the budget is spent */
+    return true;
 }
 
 int
@@ -171,6 +171,7 @@ control_call(struct control *c, uint64_t number, const char *verb, const msgpack
         msgpack_pack_object(&p, *args);
     else
         msgpack_pack_map(&p, 0);
+    c->look = true;
     r = zmq_send(c->socket, c->id, (size_t)c->id_len, ZMQ_SNDMORE | ZMQ_DONTWAIT);
     if (r >= 0) r = zmq_send(c->socket, b.data, b.size, ZMQ_DONTWAIT);
     msgpack_sbuffer_destroy(&b);

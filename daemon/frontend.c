@@ -1,8 +1,9 @@
 /* frontend.c - frames to and from clients; see frontend.h.
  *
- * ZMQ_FD is edge-triggered and says nothing about direction: after every send and receive ZMQ_EVENTS
- * is read again. Here that is front_pump(), called in every turn; serve.c does not sleep while it says
- * that there is more.
+ * ZMQ_FD is edge-triggered and says nothing about direction, and a send may take the edge away. So a socket
+ * is looked at when its descriptor says so and after every send; each look asks the kernel, and there are
+ * many sockets and turns. front_pump() is called in every turn; serve.c does not sleep while it says that
+ * there is more.
  *
  * ZeroMQ takes what is sent and does not say when it is read. So we count bytes, and PING with the count:
  * a client answers it in order, and what was sent before has been read.
@@ -35,6 +36,7 @@ send_to(struct daemon *d, struct client *c, const void *frame, size_t n)
     void *s = d->front->socket[c->door];
     int r;
 
+    d->front->look[c->door] = true;
     do r = zmq_send(s, c->id, c->id_len, ZMQ_SNDMORE | ZMQ_DONTWAIT);
     while (r < 0 && errno == EINTR);
     if (r < 0) return errno == EAGAIN ? -EAGAIN : -EHOSTUNREACH;
@@ -277,26 +279,32 @@ front_look(struct daemon *d, struct client *c)
     return true;
 }
 
+void
+front_watch(struct daemon *d)
+{
+    for (int i = 0; i < N_DOORS; i++)
+        if (d->front->monitor[i]) watch_monitor(d, (enum front_door)i);
+}
+
 uint32_t
 front_pump(struct daemon *d, bool *more)
 {
+    struct frontend *f = d->front;
     uint32_t taken = 0;
 
-    zap_pump(d->front->zap);
+    zap_pump(f->zap);
     for (int i = 0; i < N_DOORS; i++) {
-        void *s = d->front->socket[i];
-        int events = 0, bytes = 0, r;
+        int bytes = 0, r = 0;
         uint32_t n = 0;
-        size_t size = sizeof events;
 
-        if (!s) continue;
+        if (!f->look[i]) continue;
         while (n < TURN_FRAMES && bytes < TURN_BYTES && (r = receive(d, (enum front_door)i)) >= 0) {
             n++;
             bytes += r;
         }
         taken += n;
-        watch_monitor(d, (enum front_door)i);
-        if (zmq_getsockopt(s, ZMQ_EVENTS, &events, &size) == 0) *more |= events & ZMQ_POLLIN;
+        f->look[i] = r >= 0; /* the budget is spent */
+        *more |= f->look[i];
     }
     return taken;
 }

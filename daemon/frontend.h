@@ -19,6 +19,7 @@
 struct frontend {
     void *socket[N_DOORS], *monitor[N_DOORS];
     sd_event_source *source[N_DOORS], *on_monitor[N_DOORS];
+    bool look[N_DOORS]; /* something may have come */
     struct zap *zap;
     struct curve_file keys;
     msgpack_sbuffer ping;
@@ -29,6 +30,7 @@ int front_open(struct daemon *d, struct err *e) MUST_USE;
 int front_keys(struct daemon *d, struct err *e) MUST_USE; /* read api.keys, also once more */
 void front_close(struct daemon *d);
 
+void front_watch(struct daemon *d); /* once a turn: connections that have ended */
 /* Take what has come, within a budget: how many frames. *more: some are left. */
 uint32_t front_pump(struct daemon *d, bool *more);
 

@@ -26,7 +26,7 @@ on_ready(sd_event_source *s, int fd, uint32_t revents, void *arg)
     (void)s;
     (void)fd;
     (void)revents;
-    (void)arg;
+    if (arg) *(bool *)arg = true;
     return 0;
 }
 
@@ -120,15 +120,15 @@ bind_tcp(struct daemon *d, void *s, struct err *e)
     return 0;
 }
 
-/* A socket's descriptor into the loop. */
+/* A socket's descriptor into the loop; *look (or NULL) says that it had something. */
 static int
-watch(struct daemon *d, void *s, sd_event_source **ret)
+watch(struct daemon *d, void *s, sd_event_source **ret, bool *look)
 {
     size_t size = sizeof(int);
     int fd;
 
     if (zmq_getsockopt(s, ZMQ_FD, &fd, &size) < 0) return -errno;
-    return sd_event_add_io(d->event, ret, fd, EPOLLIN, on_ready, NULL);
+    return sd_event_add_io(d->event, ret, fd, EPOLLIN, on_ready, look);
 }
 
 /* What ZeroMQ knows of connections, in a socket of its own. */
@@ -144,7 +144,7 @@ open_monitor(struct daemon *d, enum front_door door)
         zmq_socket_monitor(f->socket[door], at, ZMQ_EVENT_DISCONNECTED) < 0 ||
         zmq_connect(f->monitor[door], at) < 0)
         return -errno;
-    return watch(d, f->monitor[door], &f->on_monitor[door]);
+    return watch(d, f->monitor[door], &f->on_monitor[door], NULL);
 }
 
 static int
@@ -161,7 +161,7 @@ open_door(struct daemon *d, enum front_door door, struct err *e)
     if (r < 0) return err_set(e, r, "a monitor for clients: %s", zmq_strerror(-r));
     TRY(door == DOOR_TCP ? bind_tcp(d, f->socket[door], e)
                          : bind_file(d, f->socket[door], &doors[door], e));
-    r = watch(d, f->socket[door], &f->source[door]);
+    r = watch(d, f->socket[door], &f->source[door], &f->look[door]);
     return r < 0 ? err_set(e, r, "a socket for clients: %s", strerror(-r)) : 0;
 }
 

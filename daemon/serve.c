@@ -260,6 +260,7 @@ turn(struct daemon *d)
         more |= relay_drain(d->worker[i]);
         more |= control_pump(d->worker[i]->control);
     }
+    front_watch(d);
     front_pump(d, &more);
     relay_dispatch(d);
     more |= deliver_flush(d);
