@@ -14,7 +14,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-enum { DEADLINE_MS = 20000, MAX_ARGS = 16 };
+enum { DEADLINE_MS = 30000, MAX_ARGS = 16 };
 
 static const char *device = "cpu";
 
@@ -151,7 +151,7 @@ play_wait_exit(struct played *p)
 {
     int status = 0;
 
-    for (int i = 0; i < 10000; i++) {
+    for (int i = 0; i < DEADLINE_MS; i++) {
         if (waitpid(p->pid, &status, WNOHANG) == p->pid) return status;
         usleep(1000);
     }

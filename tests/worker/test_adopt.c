@@ -85,7 +85,7 @@ static void
 put(char *tails, uint32_t *at, const void *from, size_t n)
 {
     assert_true(*at + n + 8 <= TAILS);
-    memcpy(tails + *at, from, n);
+    if (n) memcpy(tails + *at, from, n);
     memset(tails + *at + n, 0, ROUND_UP(n, (size_t)8) - n);
     *at += (uint32_t)ROUND_UP(n, (size_t)8);
 }
