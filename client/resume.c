@@ -29,7 +29,12 @@ come(struct lagan *c, const msgpack_sbuffer *b)
         return;
     }
     memcpy(zmq_msg_data(&f->z), b->data, b->size);
-    check(msg_decode(&f->m, zmq_msg_data(&f->z), b->size, NULL) == 0);
+    /* What lagand said of an end stands a container deeper here: it need not fit any more. */
+    if (msg_decode(&f->m, zmq_msg_data(&f->z), b->size, NULL) < 0) {
+        frame_free(f);
+        client_lose(c, LAGAN_E_INTERNAL, "lagand sent a message with impossible values");
+        return;
+    }
     *c->last = f;
     c->last = &f->next;
     c->came = true;

@@ -8,7 +8,8 @@
 #include "daemon/session.h"
 #include "ipc/msg.h"
 
-/* A SUBMIT of a client into the ledger, or found there by its key: 0 and *ret, or a code of enum lagan_reason and the sentence.
+/* A SUBMIT of a client into the ledger, or found there by its key: 0 and *ret, or a code of enum
+ * lagan_reason and the sentence.
  * Limits of client and queue first, then the request itself, then what is known of the model. */
 int admission_take(struct daemon *d, struct client *c, const struct msg *m, struct row **ret,
                    struct err *e) MUST_USE;

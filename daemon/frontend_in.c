@@ -108,24 +108,29 @@ cancel_one(struct daemon *d, struct client *c, uint64_t rid)
     }
 }
 
-/* The rids of a list, or the envelope's. */
-static const msgpack_object *
-rids_of(const struct msg *m, uint32_t *n)
+/* The rids of a list; NULL: there is none. false: it is too long, and refused. */
+static bool
+rids_of(struct daemon *d, struct client *c, const struct msg *m, const msgpack_object **ret,
+        uint32_t *n)
 {
     const msgpack_object *o = msg_get(&m->map, "rids");
+    bool list = o && o->type == MSGPACK_OBJECT_ARRAY;
 
-    *n = 0;
-    if (!o || o->type != MSGPACK_OBJECT_ARRAY) return NULL;
-    *n = o->via.array.size;
-    return o->via.array.ptr;
+    *ret = list ? o->via.array.ptr : NULL;
+    *n = list ? o->via.array.size : 0;
+    if (*n <= LAGAN_MAX_RIDS) return true;
+    FRONT_REFUSE(d, c, m->rid, LAGAN_E_INVALID_REQUEST, "rids has %u entries, at most %d are taken",
+                 *n, LAGAN_MAX_RIDS);
+    return false;
 }
 
 static void
 cancel(struct daemon *d, struct client *c, const struct msg *m)
 {
     uint32_t n;
-    const msgpack_object *rid = rids_of(m, &n);
+    const msgpack_object *rid;
 
+    if (!rids_of(d, c, m, &rid, &n)) return;
     if (!rid && !msg_get(&m->map, "rids")) {
         cancel_one(d, c, m->rid);
         return;
@@ -143,9 +148,10 @@ query(struct daemon *d, struct client *c, const struct msg *m)
                                          [ROW_STREAMING] = "streaming",
                                          [ROW_ENDED] = "ended" };
     uint32_t n;
-    const msgpack_object *rid = rids_of(m, &n);
+    const msgpack_object *rid;
     msgpack_packer p;
 
+    if (!rids_of(d, c, m, &rid, &n)) return;
     front_reply(d, m->rid, &p);
     msgpack_pack_array(&p, n);
     for (uint32_t i = 0; i < n; i++) {

@@ -171,6 +171,8 @@ enum lagan_reason {
 #define LAGAN_MAX_IDS (4u << 20) /* tokens in one list; integers in all lists of a frame */
 #define LAGAN_MAX_STOPS 16       /* stop strings, stop ids, eos ids: each */
 #define LAGAN_MAX_STOP 256       /* bytes of one stop string */
+#define LAGAN_MAX_RIDS 4096      /* requests in one CANCEL or QUERY */
+#define LAGAN_MAX_RESUMES 65536  /* requests in one RESUME */
 #define LAGAN_MAX_TOP 1024       /* logprobs, prompt_logprobs */
 #define LAGAN_MAX_BEAMS 16
 #define LAGAN_MAX_WIN 256

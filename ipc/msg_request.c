@@ -253,6 +253,9 @@ read_list(const struct msg *m, const char *key, uint32_t *n, const msgpack_objec
     for (i = 0; i < o->via.array.size; i++)
         if (o->via.array.ptr[i].type != MSGPACK_OBJECT_POSITIVE_INTEGER)
             return err_set(e, -EINVAL, "%s[%u] is not an unsigned integer", key, i);
+    if (o->via.array.size > LAGAN_MAX_RESUMES)
+        return err_set(e, -EINVAL, "%s has %u entries, at most %d are taken", key,
+                       o->via.array.size, LAGAN_MAX_RESUMES);
     *n = o->via.array.size;
     *ret = o->via.array.ptr;
     return 0;

@@ -15,6 +15,7 @@
  *     bye            BYE
  *     lp             like echo "ab"
  *     last           "ab" whose last chunk says how it ends, and no DONE
+ *     deep           the same, with an end that is as deep as a frame may be
  *     prompt         two prompt positions, a chunk each, and nothing more; three when REFUSALS is set
  * A client that has a session may come back on another connection and RESUME. REFUSALS: so many SUBMITs
  * that go on behind tokens are refused first.
@@ -199,7 +200,7 @@ take_resume(const struct peer *from, const struct msg *m)
 }
 
 static void
-send_last(const struct peer *to, uint64_t rid, bool all)
+send_last(const struct peer *to, uint64_t rid, bool deep)
 {
     const int32_t ids[2] = { 'a', 'b' };
 
@@ -212,9 +213,10 @@ send_last(const struct peer *to, uint64_t rid, bool all)
     msg_key(&p, "end"), msgpack_pack_map(&p, 3);
     msg_key(&p, "reason"), msgpack_pack_int(&p, LAGAN_FINISH_STOP);
     msg_key(&p, "n_tok"), msgpack_pack_int(&p, 2);
-    msg_key(&p, "seed"), msgpack_pack_int(&p, 5);
+    msg_key(&p, "seed");
+    for (int i = 0; deep && i < LAGAN_MAX_DEPTH - 3; i++) msgpack_pack_array(&p, 1);
+    msgpack_pack_int(&p, 5);
     send_out(to);
-    if (all) send_done(to, rid, 2);
 }
 
 static void
@@ -326,8 +328,8 @@ take_submit(const struct peer *from, const struct msg *m)
         r->at = q.done.n;
         check(!q.done.n || q.seed == 4711); /* the one that ACCEPT said */
         advance(r);
-    } else if (!strcmp(text, "last")) {
-        send_last(from, m->rid, /* all= */ false);
+    } else if (!strcmp(text, "last") || !strcmp(text, "deep")) {
+        send_last(from, m->rid, *text == 'd');
     } else if (!strcmp(text, "prompt")) {
         send_prompt(from, m->rid, n_refusals ? 3 : 2);
         new_row(from, m->rid, q.win)->hang = true;

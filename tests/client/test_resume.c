@@ -158,6 +158,21 @@ an_answer_whose_last_token_is_here_needs_no_lagand_to_end(void **state)
 }
 
 static void
+an_end_that_cannot_be_is_an_error_of_lagands(void **state)
+{
+    struct lagan *c = connect_mock();
+    uint64_t id = ask(c, "deep", true);
+
+    (void)state;
+    next(c, LAGAN_EVENT_TOKENS);
+    mock_kill(&mock);
+    mock_start(&mock, "1");
+    assert_int_equal(next(c, LAGAN_EVENT_ERROR).id, id);
+    next(c, LAGAN_EVENT_LOST);
+    lagan_close(c);
+}
+
+static void
 a_full_queue_after_the_restart_is_waited_out(void **state)
 {
     struct lagan *c = connect_mock();
@@ -280,6 +295,7 @@ main(void)
         T(streams_go_on_with_the_next_lagand_and_no_token_comes_twice),
         T(a_connection_that_broke_is_made_again_and_its_requests_go_on),
         T(an_answer_whose_last_token_is_here_needs_no_lagand_to_end),
+        T(an_end_that_cannot_be_is_an_error_of_lagands),
         T(a_full_queue_after_the_restart_is_waited_out),
         T(a_request_that_may_not_resume_ends_with_worker_lost),
         T(what_is_cancelled_or_submitted_meanwhile_is_done_with_the_next_one),

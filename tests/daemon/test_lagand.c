@@ -322,6 +322,32 @@ cancel_ends_a_request_and_says_when_there_is_none(void **state)
 }
 
 static void
+a_list_of_too_many_requests_is_refused_whole(void **state)
+{
+    struct dealer *c;
+
+    (void)state;
+    start("good", NULL);
+    c = dial(&r, "api.sock");
+    for (uint32_t type = LAGAN_MSG_CANCEL; type <= LAGAN_MSG_QUERY; type += 2) {
+        msgpack_sbuffer b;
+        msgpack_packer p;
+
+        msgpack_sbuffer_init(&b);
+        msgpack_packer_init(&p, &b, msgpack_sbuffer_write);
+        msg_begin(&p, type, 7, 1);
+        msg_key(&p, "rids"), msgpack_pack_array(&p, LAGAN_MAX_RIDS + 1);
+        for (uint32_t i = 0; i <= LAGAN_MAX_RIDS; i++) msgpack_pack_uint32(&p, i);
+        send_bytes(c, b.data, b.size);
+        msgpack_sbuffer_destroy(&b);
+        hear_error(c, 7, LAGAN_E_INVALID_REQUEST, "4097 entries", 30000);
+        assert_true(silent(c, 20));
+    }
+    hang_up(c);
+    assert_int_equal(rig_stop(&r), 0);
+}
+
+static void
 a_deadline_ends_a_request_wherever_it_is(void **state)
 {
     struct dealer *c;
@@ -712,6 +738,7 @@ main(void)
         T(a_client_whose_queue_is_full_is_dropped_and_the_others_go_on),
         T(a_client_that_falls_silent_or_hangs_up_loses_its_requests),
         T(cancel_ends_a_request_and_says_when_there_is_none),
+        T(a_list_of_too_many_requests_is_refused_whole),
         T(a_deadline_ends_a_request_wherever_it_is),
         T(wrong_requests_are_refused_by_name),
         T(a_full_queue_refuses_before_it_accepts),

@@ -304,7 +304,7 @@ twin_resume(const msgpack_object *map)
         for (k = 0; k < n[i]; k++)
             if (o->via.array.ptr[k].type != POSITIVE) return false;
     }
-    return n[0] && n[0] == n[1] && n[1] == n[2];
+    return n[0] && n[0] <= 65536 && n[0] == n[1] && n[1] == n[2];
 }
 
 static bool
