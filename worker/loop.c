@@ -279,7 +279,7 @@ count_gaps(struct worker *w, uint64_t step)
 }
 
 /* The lane's oldest step, if it is done: commit, emit. 1: it was; 0: not yet. A step that waited for
- * another lane's has that one committed first. */
+ * another lane's has that one committed first, and told: K and V of a token are committed after it was. */
 static int
 retire(struct worker *w, unsigned lane, nsec now, struct seq **seq, uint32_t *n_before)
 {
@@ -294,7 +294,7 @@ retire(struct worker *w, unsigned lane, nsec now, struct seq **seq, uint32_t *n_
     while ((first = scheduler_turn(w->e.sched, b)) != lane) {
         int r = retire(w, first, now, seq, n_before);
 
-        if (r <= 0) return r;
+        if (r <= 0 || !outbox_empty(&w->outbox)) return r;
     }
     if (exec_finish(w->e.exec, lane, &res) < 0) return 0;
     check(res->step == l->finished + 1);

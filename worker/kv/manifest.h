@@ -20,7 +20,8 @@
  *     STEP record
  *
  * So a row never lists a block that a launched step writes for somebody else, and never says committed
- * of a position that is not written. Tokens that were told are always committed.
+ * of a position that is not written. Of the tokens that were told all but the last are committed; the engine
+ * sees to it that nothing is of one that was not told: another worker may have drawn another.
  */
 #ifndef KV_MANIFEST_H
 #define KV_MANIFEST_H
