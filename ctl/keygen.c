@@ -1,6 +1,5 @@
 /* keygen.c - laganctl keygen: a pair of CURVE keys, the secret one into a file; see ipc/curve.h. */
 #include "ctl/ctl.h"
-#include "ipc/curve.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -8,6 +7,8 @@
 #include <string.h>
 #include <unistd.h>
 #include <zmq.h>
+
+enum { Z85_KEY = 40 };
 
 static int
 write_secret(const char *path, const char *secret)
@@ -35,7 +36,7 @@ cmd_keygen(struct ctl *ctl, int argc, char **argv)
     struct {
         bool json, help;
     } o;
-    char public[CURVE_KEY + 1], secret[CURVE_KEY + 1];
+    char public[Z85_KEY + 1], secret[Z85_KEY + 1];
     json_t *answer;
     int n, r;
 
