@@ -18,7 +18,8 @@
 /* Message types. C: client, D: lagand. */
 #define LAGAN_MESSAGES(X) \
     X(1, HELLO, \
-      "C: protocol range {min, max}, client, session (16 random bytes, optional: whoever knows them " \
+      "C: protocol range {min, max}, client, session (16 random bytes, optional: whoever knows " \
+      "them " \
       "is this client, also on another connection)") \
     X(2, WELCOME, \
       "D: proto, instance (16 bytes, new at each start), session, limits, models, state") \
@@ -28,7 +29,8 @@
     X(5, CHUNK, \
       "D: n chunk number; o output, i first position, t tokens (i32 LE bin), s text, lp (f32 LE " \
       "bin), tp {k, d: bin of i32, f32}; or pl {i, lp, k, d, t}: the prompt's log-probabilities; " \
-      "more: true when tokens and text do not end together here; end: with the output's last token " \
+      "more: true when tokens and text do not end together here; end: with the output's last " \
+      "token " \
       "what DONE will say of it") \
     X(6, ACK, "C: n cumulative chunk number, win") \
     X(7, DONE, \
@@ -37,7 +39,8 @@
     X(8, ERROR, "D: code, word, message, retryable, delivered; rid 0: the frame had none") \
     X(9, CANCEL, "C: rids, a list; {} cancels the rid of the envelope") \
     X(10, RESUME, \
-      "C: after HELLO with the session of a lost connection, every open request: rids, and of each " \
+      "C: after HELLO with the session of a lost connection, every open request: rids, and of " \
+      "each " \
       "have (tokens) and text (bytes since its SUBMIT); lists of one length. The answer is REPLY " \
       "{unknown: rids}; the others go on from there with chunk 1") \
     X(11, QUERY, "C: rids; answered with their states") \
