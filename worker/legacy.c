@@ -119,12 +119,10 @@ legacy_open(struct worker *w, enum dtype kv_dtype, struct err *e)
     struct engine *n = &w->e;
     uint64_t print[2];
     struct err why;
-    int r = -ENOENT;
 
     make_print(w, kv_dtype, print);
     if (n->old_manifest.fd >= 0) {
-        r = take_over(n, print, &why);
-        if (r == 0) {
+        if (take_over(n, print, &why) == 0) {
             n->old_manifest.fd = -1;
             return adopt(n, e);
         }
