@@ -282,6 +282,7 @@ front_look(struct daemon *d, struct client *c)
 void
 front_watch(struct daemon *d)
 {
+    d->front->hung_up = false;
     for (int i = 0; i < N_DOORS; i++)
         if (d->front->monitor[i]) watch_monitor(d, (enum front_door)i);
 }

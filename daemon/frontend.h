@@ -19,7 +19,7 @@
 struct frontend {
     void *socket[N_DOORS], *monitor[N_DOORS];
     sd_event_source *source[N_DOORS], *on_monitor[N_DOORS];
-    bool look[N_DOORS]; /* something may have come */
+    bool look[N_DOORS], hung_up; /* something may have come; a connection may have ended */
     struct zap *zap;
     struct curve_file keys;
     msgpack_sbuffer ping;
@@ -30,7 +30,7 @@ int front_open(struct daemon *d, struct err *e) MUST_USE;
 int front_keys(struct daemon *d, struct err *e) MUST_USE; /* read api.keys, also once more */
 void front_close(struct daemon *d);
 
-void front_watch(struct daemon *d); /* once a turn: connections that have ended */
+void front_watch(struct daemon *d); /* connections that have ended: when hung_up, and every tick */
 /* Take what has come, within a budget: how many frames. *more: some are left. */
 uint32_t front_pump(struct daemon *d, bool *more);
 

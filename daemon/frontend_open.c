@@ -26,7 +26,7 @@ on_ready(sd_event_source *s, int fd, uint32_t revents, void *arg)
     (void)s;
     (void)fd;
     (void)revents;
-    if (arg) *(bool *)arg = true;
+    *(bool *)arg = true;
     return 0;
 }
 
@@ -120,7 +120,7 @@ bind_tcp(struct daemon *d, void *s, struct err *e)
     return 0;
 }
 
-/* A socket's descriptor into the loop; *look (or NULL) says that it had something. */
+/* A socket's descriptor into the loop; *look says that it had something. */
 static int
 watch(struct daemon *d, void *s, sd_event_source **ret, bool *look)
 {
@@ -140,11 +140,13 @@ open_monitor(struct daemon *d, enum front_door door)
 
     snprintf(at, sizeof at, "inproc://door-%d", (int)door);
     f->monitor[door] = zmq_socket(d->zmq, ZMQ_PAIR);
+    /* Without a bound: ZeroMQ's thread would wait for us, and everyone for it. */
     if (!f->monitor[door] || set(f->monitor[door], ZMQ_LINGER, 0) ||
+        set(f->monitor[door], ZMQ_RCVHWM, 0) ||
         zmq_socket_monitor(f->socket[door], at, ZMQ_EVENT_DISCONNECTED) < 0 ||
         zmq_connect(f->monitor[door], at) < 0)
         return -errno;
-    return watch(d, f->monitor[door], &f->on_monitor[door], NULL);
+    return watch(d, f->monitor[door], &f->on_monitor[door], &f->hung_up);
 }
 
 static int

@@ -236,6 +236,7 @@ on_time(sd_event_source *s, uint64_t usec, void *arg)
     if (late) log_warn("stood still for %.1f s", (double)late / NSEC_S);
     k->last = d->now;
     for (uint32_t i = 0; i < d->n_workers; i++) worker_tick(d->worker[i], d->now, late);
+    front_watch(d);
     deliver_tick(d, d->now);
     calls_tick(d, d->now);
     tell_status(k);
@@ -260,7 +261,7 @@ turn(struct daemon *d)
         more |= relay_drain(d->worker[i]);
         more |= control_pump(d->worker[i]->control);
     }
-    front_watch(d);
+    if (d->front->hung_up) front_watch(d);
     front_pump(d, &more);
     relay_dispatch(d);
     more |= deliver_flush(d);
