@@ -30,7 +30,7 @@ int front_open(struct daemon *d, struct err *e) MUST_USE;
 int front_keys(struct daemon *d, struct err *e) MUST_USE; /* read api.keys, also once more */
 void front_close(struct daemon *d);
 
-void front_watch(struct daemon *d); /* connections that have ended: when hung_up, and every tick */
+void front_watch(struct daemon *d); /* when hung_up: which connections have ended */
 /* Take what has come, within a budget: how many frames. *more: some are left. */
 uint32_t front_pump(struct daemon *d, bool *more);
 

@@ -236,7 +236,6 @@ on_time(sd_event_source *s, uint64_t usec, void *arg)
     if (late) log_warn("stood still for %.1f s", (double)late / NSEC_S);
     k->last = d->now;
     for (uint32_t i = 0; i < d->n_workers; i++) worker_tick(d->worker[i], d->now, late);
-    front_watch(d);
     deliver_tick(d, d->now);
     calls_tick(d, d->now);
     tell_status(k);
