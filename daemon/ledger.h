@@ -73,6 +73,8 @@ struct row {
 
     uint32_t n_vain; /* deaths since its last new token, and how many it had at the last one */
     uint32_t n_before;
+    uint32_t home;      /* 1 + the worker that had it last, when its KV is there; 0: none */
+    nsec stay_until;    /* so long it waits for that one */
     uint8_t n_blames;   /* deaths that its own step may have caused */
     bool acquitted;     /* it got past them alone, once */
     uint32_t blamed_at; /* tokens it had when it was blamed last */

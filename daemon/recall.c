@@ -9,6 +9,8 @@
 #include <string.h>
 #include <unistd.h>
 
+static const nsec STAY = 10 * NSEC_S; /* all workers start, and each finds the KV of its own */
+
 /* The log grows to so much, or to so many times what the last turn wrote, before it is written anew. */
 enum { LOG_LEAST = 1 << 20, LOG_FACTOR = 4 };
 
@@ -99,6 +101,7 @@ put_state(struct daemon *d, const struct row *r)
         .blamed_at = r->blamed_at,
         .n_blames = r->n_blames,
         .acquitted = r->acquitted,
+        .home = r->held ? r->worker + 1 : r->home,
     };
     mirror_commit(&d->mirror);
     return true;
@@ -259,6 +262,7 @@ wake_rows(struct daemon *d)
         if (!r) continue;
         n++;
         if (r->kept) continue;
+        r->stay_until = d->now + STAY;
         r->left = d->now + d->config->o.lease; /* so long its client may take to find us */
         r->resumed += r->n_said > 0;
         d->n_suspects += blame_suspect(r);

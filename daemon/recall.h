@@ -37,7 +37,8 @@ struct kept_tokens { /* they follow those that the row has */
 struct kept_state {
     uint64_t id;
     uint32_t resumed, n_vain, n_before, blamed_at;
-    uint8_t n_blames, acquitted, pad[6];
+    uint8_t n_blames, acquitted, pad[2];
+    uint32_t home;
 };
 struct kept_end {
     uint64_t id;

@@ -150,6 +150,7 @@ read_state(struct ledger *l, const char *p, uint32_t n, struct err *e)
     r->blamed_at = MIN(k.blamed_at, row_n_tokens(r));
     r->n_blames = k.n_blames > 2 ? 2 : k.n_blames;
     r->acquitted = k.acquitted != 0;
+    r->home = k.home; /* any number: route_home() looks */
     return 0;
 }
 

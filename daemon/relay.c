@@ -77,7 +77,9 @@ give(struct worker *w, struct row *r)
     if (blame_suspect(r)) w->alone = r->index;
     w->sending = r->index;
     w->sent_bytes = 0;
+    r->home = 0;
     FP(relay_giving);
+    recall_state(w->d, r);
     send_pieces(w, r);
 }
 
@@ -107,8 +109,17 @@ fill_routes(struct daemon *d, struct route_worker *t)
             .rows = w->n_rows,
             .max_rows = d->facts[w->model].n_seats + ROWS_AHEAD,
             .tokens = w->tokens,
+            .comes = !worker_over(w) && w->super.state != SUPER_BACKOFF,
         };
     }
+}
+
+/* Who runs it; ROUTE_WAIT: its own worker soon. */
+static uint32_t
+choose(const struct daemon *d, const struct route_worker *t, const struct row *r)
+{
+    if (!r->home || d->now >= r->stay_until) return route_pick(t, d->n_workers, r->model);
+    return route_home(t, d->n_workers, r->model, r->home - 1);
 }
 
 /* May it be run at all? What was accepted before anything was known of the model is looked at again. */
@@ -185,10 +196,10 @@ relay_dispatch(struct daemon *d)
     fill_routes(d, table);
     if (d->n_suspects) dispatch_suspects(d, table);
     for (r = ledger_next_queued(d->ledger, NULL); r; r = next) {
-        uint32_t i = route_pick(table, d->n_workers, r->model);
+        uint32_t i = choose(d, table, r);
 
         next = ledger_next_queued(d->ledger, r);
-        if (blame_suspect(r)) continue;
+        if (blame_suspect(r) || i == ROUTE_WAIT) continue;
         if (i == ROUTE_NONE) {
             if (d->n_workers == 1 || d->config->n_models == 1) return;
             continue; /* another model's worker may have room */
@@ -234,10 +245,18 @@ relay_drain_request(struct worker *w)
     ring_the_bell(w);
 }
 
-/* Back into the queue, to go on from what has been said. */
+/* Back into the queue, to go on from what has been said: with a sibling at once, or, if that is sooner,
+ * with the next one of its own worker, which has its KV. */
 static void
-send_back(struct daemon *d, struct row *r)
+send_back(struct worker *w, struct row *r, const struct death *death)
 {
+    struct daemon *d = w->d;
+
+    if (death->adopt_kv && r->n_said &&
+        route_stays(w->start_took, r->prompt_cost + r->n_said, w->rate)) {
+        r->home = w->index + 1;
+        r->stay_until = d->now + 2 * w->start_took;
+    }
     if (!r->n_said) {
         /* The next one begins with the prompt again; what the client has of it is not said twice. */
         bytes_done(&r->p_id);
@@ -272,7 +291,7 @@ outlive(struct worker *w, struct row *r, const struct death *death, const struct
     } else if (n >= r->submit->max_tokens) {
         row_end(d, r, LAGAN_FINISH_LENGTH, "%s", msg_reason_sentence(LAGAN_FINISH_LENGTH));
     } else {
-        send_back(d, r);
+        send_back(w, r, death);
         recall_state(d, r);
     }
 }

@@ -326,6 +326,7 @@ take_ready(struct worker *w, struct rest *b, struct err *e)
     };
     if (msg_utf8(b->p, y.name_bytes)) memcpy(f->family, b->p, y.name_bytes);
     w->ready_at = w->d->now;
+    w->start_took = w->ready_at - w->spawned_at;
     worker_event(w, EV_READY);
     return 0;
 }

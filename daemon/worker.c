@@ -524,6 +524,18 @@ check_beat(struct worker *w, nsec now, nsec late)
     }
 }
 
+/* How fast it takes prompts in: what computing one again would cost. */
+static void
+measure(struct worker *w, nsec now)
+{
+    uint64_t in = w->stats.v[STAT_tokens_in], more = in - w->taken_in;
+
+    if (in > w->taken_in && more < UINT32_MAX && now > w->rate_at)
+        w->rate = MAX(w->rate, more * NSEC_S / (uint64_t)(now - w->rate_at));
+    w->taken_in = in;
+    w->rate_at = now;
+}
+
 static void
 check_storm(struct worker *w, nsec now)
 {
@@ -546,6 +558,7 @@ worker_tick(struct worker *w, nsec now, nsec late)
     if (now >= w->super.timer) worker_event(w, EV_TIMER);
     if (!w->alive || w->super.state == SUPER_DYING || w->super.state == SUPER_LOST) return;
     stat_read(shm_ctl(&w->link.w), &w->stats);
+    measure(w, now);
     check_beat(w, now, late);
     if (w->alive) check_storm(w, now);
     if (w->bell_lost && now - w->bell_lost > BELL_GRACE) {

@@ -49,7 +49,9 @@ struct worker {
 
     uint64_t load_done, load_total;
     uint32_t restarts;
-    nsec ready_at;
+    nsec ready_at, start_took; /* from spawn to READY, the last time */
+    uint64_t rate, taken_in;   /* prompt tokens a second at best; of its counter, at rate_at */
+    nsec rate_at;
     char why[240]; /* the last thing it said at level error, or why it ended */
     struct stats stats;
 

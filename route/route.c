@@ -19,3 +19,18 @@ route_pick(const struct route_worker *w, uint32_t n, uint32_t model)
     }
     return best;
 }
+
+uint32_t
+route_home(const struct route_worker *w, uint32_t n, uint32_t model, uint32_t home)
+{
+    bool there = home < n && w[home].model == model && (w[home].open || w[home].comes);
+
+    if (!there) return route_pick(w, n, model);
+    return w[home].open && w[home].rows < w[home].max_rows ? home : ROUTE_WAIT;
+}
+
+bool
+route_stays(nsec start, uint64_t tokens, uint64_t rate)
+{
+    return rate && (double)tokens * 1e9 / (double)rate > (double)start;
+}

@@ -129,6 +129,41 @@ a_request_that_kills_is_poisoned_and_the_others_finish(void **state)
 }
 
 static void
+requests_of_a_dead_worker_go_on_at_once_with_its_sibling(void **state)
+{
+    enum { N = 8, TOKENS = 100 };
+    const msgpack_object *w;
+    uint32_t n = 0;
+    pid_t victim;
+    const struct msg *m;
+    struct dealer *c, *ctl;
+
+    (void)state;
+    start("slow", ARGS("--set", "workers=2"));
+    c = dial(&r, "api.sock");
+    ctl = dial(&r, "ctl.sock");
+    do { /* READY=1 comes with the first */
+        call(ctl, 1, "workers list", NULL, NULL);
+        w = msg_get(&hear_type(ctl, LAGAN_MSG_REPLY, 2000)->map, "result")->via.array.ptr;
+    } while (strcmp(text_of(&w[0], "state"), "ready") || strcmp(text_of(&w[1], "state"), "ready"));
+    victim = (pid_t)number(&w[0], "pid");
+    for (uint64_t i = 1; i <= N; i++)
+        SAY(c, LAGAN_MSG_SUBMIT, i, { "ids", 3 }, { "max_tokens", TOKENS }, { "seed", (int64_t)i },
+            { "win", 256 });
+    for (uint32_t i = 0; i < N;) i += hear(c, 5000)->type == LAGAN_MSG_ACCEPT;
+    kill(victim, SIGKILL);
+    assert_true(rig_logged(&r, "4 requests wait for another", 5000));
+    call(ctl, 2, "requests list", NULL, NULL);
+    m = hear_type(ctl, LAGAN_MSG_REPLY, 2000);
+    w = msg_get(&m->map, "result");
+    for (uint32_t i = 0; i < w->via.array.size; i++)
+        n += !strcmp(text_of(&w->via.array.ptr[i], "worker"), "w1");
+    assert_int_equal(n, N); /* nothing is known of what computing them again would cost */
+    hang_up(c);
+    assert_int_equal(rig_stop(&r), 0);
+}
+
+static void
 a_kill_from_outside_is_told_apart_and_forgiven(void **state)
 {
     struct dealer *c;
@@ -281,6 +316,7 @@ main(void)
         T(a_dead_worker_is_replaced_and_its_requests_go_on),
         T(a_request_that_wants_no_other_worker_ends_with_worker_lost),
         T(a_request_that_kills_is_poisoned_and_the_others_finish),
+        T(requests_of_a_dead_worker_go_on_at_once_with_its_sibling),
         T(a_kill_from_outside_is_told_apart_and_forgiven),
         T(every_lie_of_a_worker_ends_it_and_at_last_the_request_that_it_is_about),
         T(a_worker_that_hands_up_nonsense_never_becomes_ready),

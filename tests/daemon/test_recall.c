@@ -125,6 +125,8 @@ an_open_row_waits_again_with_all_that_was_said(void **state)
     r->n_blames = 1;
     r->blamed_at = 5;
     r->resumed = 3;
+    r->held = true;
+    r->worker = 4;
     recall_state(&was, r);
     next_lagand(1);
     n = ledger_find_key(is.ledger, &one, "blue", 4);
@@ -144,6 +146,7 @@ an_open_row_waits_again_with_all_that_was_said(void **state)
     assert_true(n->score == r->score);
     assert_int_equal(n->n_said, 5);
     assert_int_equal(n->n_blames, 1);
+    assert_int_equal(n->home, 5);    /* its KV is with worker 4 */
     assert_int_equal(n->resumed, 4); /* lagand took a worker with it */
     assert_true(ledger_last_id(is.ledger) >= r->id);
 }

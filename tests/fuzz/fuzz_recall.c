@@ -190,7 +190,7 @@ make_tokens(struct in *in, uint8_t *p)
     k.n = byte(in) % 16;
     k.n_text = byte(in) % 32;
     k.first = t ? t->n : 0;
-    k.lp_first = k.first + (acked < k.n ? acked : k.n);
+    k.lp_first = acked == 3 ? k.first - 1 : k.first + MIN(acked, k.n);
     k.text_said = k.n_text;
     memcpy(p, &k, sizeof k);
     for (uint32_t i = 0; i < 4 * k.n; i++) p[sizeof k + i] = (uint8_t)(i * 7 + k.first);
@@ -200,7 +200,7 @@ make_tokens(struct in *in, uint8_t *p)
 static uint32_t
 make(struct in *in, uint16_t type, uint8_t *p)
 {
-    struct kept_end end = { .reason = LAGAN_FINISH_EOS };
+    struct kept_end end = { 0 };
     struct kept_state state = { 0 };
     uint64_t id;
 
@@ -216,6 +216,7 @@ make(struct in *in, uint16_t type, uint8_t *p)
         return sizeof state;
     }
     if (type == KEPT_END) {
+        end.reason = (uint16_t)(byte(in) % 64);
         memcpy(p, &end, sizeof end);
         return sizeof end;
     }

@@ -7,9 +7,9 @@ static void
 the_least_loaded_by_tokens_is_taken(void **state)
 {
     const struct route_worker w[] = {
-        { true, 0, 1, 10, 500 },
-        { true, 0, 9, 10, 100 },
-        { true, 0, 2, 10, 300 },
+        { true, 0, 1, 10, 500, false },
+        { true, 0, 9, 10, 100, false },
+        { true, 0, 2, 10, 300, false },
     };
 
     (void)state;
@@ -19,9 +19,9 @@ the_least_loaded_by_tokens_is_taken(void **state)
 static void
 of_equals_fewer_requests_then_the_lower_index(void **state)
 {
-    struct route_worker w[] = { { true, 0, 3, 10, 100 },
-                                { true, 0, 2, 10, 100 },
-                                { true, 0, 2, 10, 100 } };
+    struct route_worker w[] = { { true, 0, 3, 10, 100, false },
+                                { true, 0, 2, 10, 100, false },
+                                { true, 0, 2, 10, 100, false } };
 
     (void)state;
     assert_int_equal(route_pick(w, 3, 0), 1);
@@ -33,10 +33,10 @@ static void
 closed_full_and_other_models_workers_are_not_taken(void **state)
 {
     const struct route_worker w[] = {
-        { false, 0, 0, 10, 0 },
-        { true, 1, 0, 10, 0 },
-        { true, 0, 10, 10, 0 },
-        { true, 0, 9, 10, 900 },
+        { false, 0, 0, 10, 0, false },
+        { true, 1, 0, 10, 0, false },
+        { true, 0, 10, 10, 0, false },
+        { true, 0, 9, 10, 900, false },
     };
 
     (void)state;
@@ -47,6 +47,39 @@ closed_full_and_other_models_workers_are_not_taken(void **state)
     assert_int_equal(route_pick(NULL, 0, 0), ROUTE_NONE);
 }
 
+static void
+a_request_goes_home_or_waits_while_home_comes(void **state)
+{
+    struct route_worker w[] = {
+        { false, 0, 0, 10, 0, true },
+        { true, 0, 5, 10, 500, false },
+    };
+
+    (void)state;
+    assert_int_equal(route_home(w, 2, 0, 0), ROUTE_WAIT);
+    assert_int_equal(route_home(w, 2, 0, 1), 1);
+    w[1].rows = 10;
+    assert_int_equal(route_home(w, 2, 0, 1), ROUTE_WAIT); /* no room now: its KV is still there */
+    w[1].rows = 5;
+    w[0].comes = false; /* it failed */
+    assert_int_equal(route_home(w, 2, 0, 0), 1);
+    assert_int_equal(route_home(w, 2, 0, 7), 1);
+    assert_int_equal(route_home(w, 2, 1, 0), ROUTE_NONE);
+    w[0].open = true;
+    assert_int_equal(route_home(w, 2, 0, 0), 0);
+}
+
+static void
+it_stays_when_computing_it_again_takes_longer_than_a_start(void **state)
+{
+    (void)state;
+    assert_true(route_stays(500000000, 4000, 7000)); /* 0.57 s */
+    assert_false(route_stays(500000000, 4000, 9000));
+    assert_false(route_stays(500000000, 0, 1));
+    assert_false(route_stays(0, UINT64_MAX, 0));
+    assert_true(route_stays(500000000, UINT64_MAX, 1));
+}
+
 int
 main(void)
 {
@@ -54,6 +87,8 @@ main(void)
         cmocka_unit_test(the_least_loaded_by_tokens_is_taken),
         cmocka_unit_test(of_equals_fewer_requests_then_the_lower_index),
         cmocka_unit_test(closed_full_and_other_models_workers_are_not_taken),
+        cmocka_unit_test(a_request_goes_home_or_waits_while_home_comes),
+        cmocka_unit_test(it_stays_when_computing_it_again_takes_longer_than_a_start),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
