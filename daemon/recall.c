@@ -12,7 +12,7 @@
 static const nsec STAY = 10 * NSEC_S; /* all workers start, and each finds the KV of its own */
 
 /* The log grows to so much, or to so many times what the last turn wrote, before it is written anew. */
-enum { LOG_LEAST = 1 << 20, LOG_FACTOR = 4 };
+enum { LOG_LEAST = 1 << 20, LOG_FACTOR = 2 };
 
 static bool
 wanted(const struct row *r)

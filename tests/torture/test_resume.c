@@ -18,8 +18,8 @@
 #include <string.h>
 
 enum { WORKERS = 3, N = 32, TOKENS = 48, TOPS = 2, PROMPT = 300, SETTLE_MS = 60000 };
-/* An answer is kept for ten minutes, for a client that comes back: daemon/ledger.h. */
-enum { GROWTH_KIB = 4096, KEPT_KIB = 2, KEPT_MOST = 8192 };
+/* An answer is kept for ten minutes, for a client that comes back: daemon/ledger.h; and in the mirror. */
+enum { GROWTH_KIB = 4096, KEPT_KIB = 6, KEPT_MOST = 8192 };
 
 struct answer {
     uint32_t n;
