@@ -44,6 +44,20 @@ due(struct fp_slot *s)
     return false;
 }
 
+static void
+note_turn(void)
+{
+    static int64_t before;
+    struct timespec t;
+    int64_t now;
+
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+    now = t.tv_sec * INT64_C(1000000000) + t.tv_nsec;
+    if (before && now - before > atomic_load(&board->longest_turn))
+        atomic_store(&board->longest_turn, now - before);
+    before = now;
+}
+
 void
 failpoint(enum failpoint p)
 {
@@ -51,6 +65,7 @@ failpoint(enum failpoint p)
     struct fp_slot *s;
 
     if (!board) return;
+    if (p == FP_turn_done) note_turn();
     s = &board->slot[side][p];
     atomic_fetch_add_explicit(&s->hits, 1, memory_order_relaxed);
     if (!due(s)) return;

@@ -83,6 +83,8 @@ struct fp_slot {
 };
 struct fp_board {
     struct fp_slot slot[FP_SIDES][FP_COUNT];
+    _Atomic int64_t
+        longest_turn; /* of lagand's loop: time on a processor from turn_done to turn_done */
     _Atomic uint32_t ring_log2[2]; /* of D and W, so that rings wrap and fill soon; 0: as ever */
 };
 

@@ -78,30 +78,35 @@ blame_past(struct row *r)
     return true;
 }
 
-/* Of what is asked and not of how: prompt, decoder prefix, text. */
+/* Of what is asked and not of how: model, prompt, decoder prefix, text. In words: prompts have megabytes. */
 static uint64_t
-hash(const struct rec_submit *s)
+hash(uint32_t model, const struct rec_submit *s)
 {
     const uint8_t *p = (const uint8_t *)(s + 1);
     size_t n = ROUND_UP((size_t)s->n_prompt * 4, (size_t)8) +
                ROUND_UP((size_t)s->n_decoder * 4, (size_t)8) + s->text_bytes;
-    uint64_t h = UINT64_C(0xcbf29ce484222325) ^ s->n_prompt ^ (uint64_t)s->n_decoder << 32;
+    uint64_t h = UINT64_C(0xcbf29ce484222325) ^ s->n_prompt ^ (uint64_t)s->n_decoder << 32, word;
 
-    for (size_t i = 0; i < n; i++) h = (h ^ p[i]) * UINT64_C(0x100000001b3);
-    return h;
+    h = (h ^ model) * UINT64_C(0x9e3779b97f4a7c15);
+    for (; n; p += MIN(n, sizeof word), n -= MIN(n, sizeof word)) {
+        word = 0;
+        memcpy(&word, p, MIN(n, sizeof word));
+        h = (h ^ h >> 29 ^ word) * UINT64_C(0x9e3779b97f4a7c15);
+    }
+    return h ^ h >> 32;
 }
 
 void
-poisons_note(struct poisons *p, const struct rec_submit *s, nsec now)
+poisons_note(struct poisons *p, uint32_t model, const struct rec_submit *s, nsec now)
 {
     uint32_t i = p->n++ % POISONS;
 
-    p->at[i].hash = hash(s);
+    p->at[i].hash = hash(model, s);
     p->at[i].until = now + POISON_TIME;
 }
 
 bool
-poisons_has(const struct poisons *p, const struct rec_submit *s, nsec now)
+poisons_has(const struct poisons *p, uint32_t model, const struct rec_submit *s, nsec now)
 {
     uint32_t n = MIN(p->n, (uint32_t)POISONS);
     bool fresh = false;
@@ -109,7 +114,7 @@ poisons_has(const struct poisons *p, const struct rec_submit *s, nsec now)
 
     for (uint32_t i = 0; i < n; i++) fresh |= now < p->at[i].until;
     if (!fresh) return false; /* the usual case costs no hash */
-    h = hash(s);
+    h = hash(model, s);
     for (uint32_t i = 0; i < n; i++) {
         if (p->at[i].hash == h && now < p->at[i].until) return true;
     }

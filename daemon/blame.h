@@ -30,7 +30,7 @@ bool blame_suspect(const struct row *r); /* to run alone */
 /* It has got further. true: it has just been acquitted. */
 bool blame_past(struct row *r);
 
-/* Prompts that are not run again. */
+/* Prompts that a model does not run again. */
 struct poisons {
     uint32_t n; /* ever noted */
     struct {
@@ -38,7 +38,7 @@ struct poisons {
         nsec until;
     } at[POISONS];
 };
-void poisons_note(struct poisons *p, const struct rec_submit *s, nsec now);
-bool poisons_has(const struct poisons *p, const struct rec_submit *s, nsec now);
+void poisons_note(struct poisons *p, uint32_t model, const struct rec_submit *s, nsec now);
+bool poisons_has(const struct poisons *p, uint32_t model, const struct rec_submit *s, nsec now);
 
 #endif

@@ -132,7 +132,7 @@ may_run(struct daemon *d, struct row *r)
     if (!k) k = admission_fits_done(&d->facts[r->model], r->token.p, row_n_tokens(r), &e);
     if (k) {
         row_end(d, r, (uint16_t)k, "%s", e.text);
-    } else if (poisons_has(&d->poisons, r->submit, d->now)) {
+    } else if (poisons_has(&d->poisons, r->model, r->submit, d->now)) {
         row_end(d, r, LAGAN_E_POISONED, "a request with this prompt has killed workers");
         k = -1;
     }
@@ -282,7 +282,7 @@ outlive(struct worker *w, struct row *r, const struct death *death, const struct
                 w->name, death_word(death->cause), n);
     } else if (v == BLAME_POISONED) {
         log_warn("request %llu: three workers died of it", (unsigned long long)r->id);
-        poisons_note(&d->poisons, r->submit, d->now);
+        poisons_note(&d->poisons, r->model, r->submit, d->now);
         row_end(d, r, LAGAN_E_POISONED, "three workers died (%s) working on this request",
                 death_word(death->cause));
     } else if (v == BLAME_LOST) {

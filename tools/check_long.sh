@@ -38,6 +38,7 @@ part 'a minute of 64 clients' env LAGAN_SOAK_SECONDS=60 srcdir="$top" "$build/te
 part 'models with one more kill' "$top/ipc/proof/check.sh" long
 part 'a million kills' env LAGAN_TORTURE_KILLS=1000000 LAGAN_TORTURE_DAEMONS=10000 LAGAN_TORTURE_ROUNDS=100 \
   "$build/tests/torture/test_kill"
+part 'a hundred thousand evil workers' env LAGAN_TORTURE_EVIL=100000 "$build/tests/torture/test_evil"
 part 'ten thousand kills of real workers' env LAGAN_TORTURE_REAL_KILLS=10000 LAGAN_TORTURE_ROUNDS=25 srcdir="$top" \
   "$build/tests/torture/test_resume"
 exit $worst

@@ -175,12 +175,14 @@ a_poisoned_prompt_is_known_for_ten_minutes_and_no_other(void **state)
     struct row *bad = row(l, 1), *other = row(l, 2);
 
     (void)state;
-    poisons_note(&p, bad->submit, NSEC_S);
-    assert_true(poisons_has(&p, bad->submit, 600 * NSEC_S));
-    assert_false(poisons_has(&p, other->submit, 600 * NSEC_S));
-    assert_false(poisons_has(&p, bad->submit, 601 * NSEC_S));
-    for (int i = 0; i < POISONS; i++) poisons_note(&p, other->submit, NSEC_S);
-    assert_false(poisons_has(&p, bad->submit, 2 * NSEC_S)); /* bounded */
+    poisons_note(&p, 0, bad->submit, NSEC_S);
+    assert_true(poisons_has(&p, 0, bad->submit, 600 * NSEC_S));
+    assert_false(poisons_has(&p, 0, other->submit, 600 * NSEC_S));
+    assert_false(
+        poisons_has(&p, 1, bad->submit, 600 * NSEC_S)); /* another model does not die of it */
+    assert_false(poisons_has(&p, 0, bad->submit, 601 * NSEC_S));
+    for (int i = 0; i < POISONS; i++) poisons_note(&p, 0, other->submit, NSEC_S);
+    assert_false(poisons_has(&p, 0, bad->submit, 2 * NSEC_S)); /* bounded */
     ledger_free(l);
 }
 

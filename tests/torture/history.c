@@ -111,7 +111,7 @@ history_tokens(struct history *h, uint64_t id, uint32_t first, const int32_t *to
     if (n > t->max_tokens - t->n)
         return broken(h, "request %llu: more than its %u tokens", (unsigned long long)id,
                       t->max_tokens);
-    for (uint32_t i = 0; i < n; i++)
+    for (uint32_t i = 0; i < n && !h->lax; i++)
         if (token[i] != mock_token(t->seed, first + i))
             return broken(h, "request %llu: token %d at %u, not %d", (unsigned long long)id,
                           token[i], first + i, mock_token(t->seed, first + i));
@@ -133,9 +133,9 @@ history_done(struct history *h, uint64_t id, uint32_t reason, uint32_t n_tokens)
     struct told *t = open_one(h, id, "DONE");
 
     if (!t) return false;
-    if (reason != LAGAN_FINISH_LENGTH)
+    if (reason != LAGAN_FINISH_LENGTH && !h->lax)
         return broken(h, "request %llu: finished for reason %u", (unsigned long long)id, reason);
-    if (t->n != t->max_tokens || n_tokens != t->n)
+    if ((t->n != t->max_tokens && !h->lax) || n_tokens != t->n)
         return broken(h, "request %llu: DONE says %u tokens, %u of %u came", (unsigned long long)id,
                       n_tokens, t->n, t->max_tokens);
     end(h, t);
@@ -149,7 +149,7 @@ history_failed(struct history *h, uint64_t id, uint32_t code)
     struct told *t = open_one(h, id, "ERROR");
 
     if (!t) return false;
-    if (code >= 64 || !(h->allowed >> code & 1))
+    if (code >= 64 || (!(h->allowed >> code & 1) && !h->lax))
         return broken(h, "request %llu: failed with code %u after %u tokens",
                       (unsigned long long)id, code, t->n);
     end(h, t);

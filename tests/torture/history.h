@@ -19,6 +19,7 @@ struct history {
     struct told *told; /* [cap]: open addressing by id; at most half of it used */
     uint32_t cap, n_used;
     uint64_t allowed; /* bit LAGAN_E_*: errors a request may end with */
+    bool lax;         /* of a worker that lies: tokens, ends and their number may be any */
     uint64_t n_open, n_accepted, n_done, n_failed, n_tokens;
     char why[240]; /* the first broken rule; empty: none */
 };

@@ -18,6 +18,7 @@
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -90,7 +91,34 @@ service_print_log(const struct service *s, int lines)
     if (system(command)) fprintf(stderr, "%s cannot be shown\n", s->log);
 }
 
+uint32_t
+service_epochs(struct service *s, const char *model)
+{
+    char line[4096], words[96];
+    FILE *f = fopen(s->log, "re");
+
+    if (!f) return s->n_epochs;
+    snprintf(words, sizeof words, ", model %s\n", model);
+    fseek(f, s->log_read, SEEK_SET);
+    while (fgets(line, sizeof line, f)) {
+        if (!strchr(line, '\n')) continue; /* half a line, or one that is too long to be lagand's */
+        s->n_epochs += strstr(line, ": started, pid ") && strstr(line, words);
+        s->log_read = ftell(f);
+    }
+    fclose(f);
+    return s->n_epochs;
+}
+
 /* ---- lagand */
+
+void
+service_folder(const struct service *s, const char *name)
+{
+    char path[128];
+
+    snprintf(path, sizeof path, "%s/%s", s->dir, name);
+    mkdir(path, 0700);
+}
 
 static void
 beside(char *buf, size_t n, const char *name)
@@ -115,7 +143,7 @@ become_lagand(const struct service *s, const char *const *args, bool mock)
     char *plain[MAX_ARGS];
 
     beside(lagand, sizeof lagand, "lagand");
-    beside(worker, sizeof worker, mock ? "mock_worker" : "lagan-worker");
+    beside(worker, sizeof worker, s->worker ? s->worker : mock ? "mock_worker" : "lagan-worker");
     snprintf(workers, sizeof workers, "workers=%u", s->n_workers);
     for (size_t i = 0; mock && i < ARRAY_LEN(of_mocks); i++) argv[n++] = of_mocks[i];
     if (mock) argv[n++] = workers;
@@ -159,7 +187,7 @@ service_start(struct service *s, uint32_t n, const char *config, const char *con
     s->pid = fork();
     assert_true(s->pid >= 0);
     if (s->pid == 0) become_lagand(s, args, !config);
-    if (service_all_ready(s, READY_MS)) return;
+    if (s->worker || service_all_ready(s, READY_MS)) return;
     service_print_log(s, 40);
     fail_msg("not all of %u workers are ready", n);
 }
@@ -292,12 +320,13 @@ service_all_ready(const struct service *s, int ms)
 }
 
 static uint32_t
-entries(const char *dir)
+entries(const char *dir, const char *word)
 {
     DIR *d = opendir(dir);
     uint32_t n = 0;
 
-    for (struct dirent *f; d && (f = readdir(d));) n += f->d_name[0] != '.';
+    for (struct dirent *f; d && (f = readdir(d));)
+        n += f->d_name[0] != '.' && strstr(f->d_name, word);
     if (d) closedir(d);
     return n;
 }
@@ -322,13 +351,13 @@ service_quiet(const struct service *s, struct census *c)
     uint32_t n;
     FILE *f;
 
-    *c = (struct census){ .shm = entries("/dev/shm") };
+    *c = (struct census){ .shm = entries("/dev/shm", "lagan") };
     snprintf(path, sizeof path, "/proc/%d/fd", (int)s->pid);
-    c->fds = entries(path);
+    c->fds = entries(path, "");
     snprintf(path, sizeof path, "/proc/%d/maps", (int)s->pid);
     c->maps = lines_with(path, "memfd:");
     snprintf(path, sizeof path, "%s/w", s->run);
-    c->names = entries(s->run) + entries(path);
+    c->names = entries(s->run, "") + entries(path, "");
     n = children(s, pid, ARRAY_LEN(pid));
     for (uint32_t i = 0; i < n; i++) {
         char state = state_of(pid[i], &parent);

@@ -13,9 +13,12 @@
 
 struct service {
     char dir[64], run[80], model[96], log[96], endpoint[112]; /* model: or the configuration */
+    const char *worker; /* the program; NULL: mock_worker, with a configuration lagan-worker */
     uint32_t n_workers;
     pid_t pid; /* of lagand; 0: none */
     struct mock_board *board;
+    long log_read; /* of the log, by service_epochs() */
+    uint32_t n_epochs;
 };
 
 /* What is counted when nothing is under way. */
@@ -28,6 +31,8 @@ struct census {
 void service_open(struct service *s);
 void service_close(struct service *s);
 
+void service_folder(const struct service *s,
+                    const char *name); /* in the directory, to be a model */
 /* lagand with n workers: mock_worker (config NULL), or lagan-worker with failpoints for the models of a
  * configuration, in which @ is the source tree. args: more of lagand's, up to a NULL. Waits until all
  * are there; fails the test. */
@@ -36,6 +41,7 @@ void service_stop(struct service *s); /* SIGTERM; fails the test unless it ends 
 /* Reap lagand after it was killed, and what it left: fails the test when one of its workers lives on. */
 int service_reap(struct service *s); /* its status, as waitpid() says */
 void service_print_log(const struct service *s, int lines);
+uint32_t service_epochs(struct service *s, const char *model); /* workers started, by the log */
 
 bool service_all_ready(const struct service *s, int ms); /* every worker lives and has said so */
 bool service_quiet(const struct service *s, struct census *c);

@@ -20,7 +20,7 @@ struct stream {
 
 struct streams {
     void *zmq, *socket[STREAM_CLIENTS];
-    const char *endpoint;
+    const char *endpoint, *model; /* NULL: the only one */
     struct stream stream[STREAMS_MAX];
     uint32_t n, n_open; /* streams there are; requests under way */
     uint32_t max_tokens;
