@@ -552,9 +552,22 @@ check_storm(struct worker *w, nsec now)
     }
 }
 
+/* A debugger keeps its dead from us after their pidfd has spoken, and sd-event hears that once. */
+static void
+look_for_end(struct worker *w)
+{
+    siginfo_t si = { .si_pid = 0 };
+
+    if (!w->alive || waitid(P_PID, (id_t)w->pid, &si, WEXITED | WNOHANG | WNOWAIT) < 0) return;
+    if (!si.si_pid) return;
+    sd_event_source_set_enabled(w->on_exit, SD_EVENT_OFF);
+    sd_event_source_set_enabled(w->on_exit, SD_EVENT_ONESHOT);
+}
+
 void
 worker_tick(struct worker *w, nsec now, nsec late)
 {
+    look_for_end(w);
     if (now >= w->super.timer) worker_event(w, EV_TIMER);
     if (!w->alive || w->super.state == SUPER_DYING || w->super.state == SUPER_LOST) return;
     stat_read(shm_ctl(&w->link.w), &w->stats);

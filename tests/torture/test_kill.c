@@ -15,6 +15,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ptrace.h>
 #include <sys/wait.h>
 
 enum { WORKERS = 48, STREAMS = 128, TOKENS = 64, ROUND = 1000, SETTLE_MS = 30000 };
@@ -241,6 +242,27 @@ a_prompt_that_kills_workers_ends_with_poisoned_and_it_alone(void **state)
     service_stop(&v);
 }
 
+/* What a debugger holds is dead and cannot be waited for. */
+static void
+a_worker_that_dies_under_a_debugger_is_buried_when_it_lets_go(void **state)
+{
+    (void)state;
+    service_start(&v, 2, NULL, NULL);
+    streams_open(&s, v.endpoint, 16, TOKENS);
+    for (uint32_t i = 0; i < 3; i++) {
+        pid_t pid = atomic_load(&v.board->pid[0]);
+
+        run_for(20000);
+        if (ptrace(PTRACE_SEIZE, pid, NULL, NULL) < 0) skip();
+        kill(pid, SIGKILL);
+        run_for(100000);
+        assert_int_equal(waitpid(pid, NULL, __WALL), pid);
+        settle();
+        assert_true(service_all_ready(&v, 5000)); /* it is LOST after ten seconds */
+    }
+    service_stop(&v);
+}
+
 /* ---- lagand */
 
 static void
@@ -348,6 +370,7 @@ main(int argc, char **argv)
         T(a_killed_workers_requests_are_soon_with_another),
         T(at_every_point_a_worker_may_be_killed_abort_exit_stop_or_be_slow),
         T(a_prompt_that_kills_workers_ends_with_poisoned_and_it_alone),
+        T(a_worker_that_dies_under_a_debugger_is_buried_when_it_lets_go),
         T(a_killed_lagand_leaves_no_orphan_and_no_name),
         T(at_every_point_lagand_may_be_killed_abort_or_exit),
         T(a_lagand_that_stood_still_anywhere_goes_on_without_a_loss),
