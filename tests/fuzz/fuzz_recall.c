@@ -247,7 +247,7 @@ use(struct ledger *l)
         check(whole);
         row_record(r, 0, whole, n);
         free(whole);
-        poisons_note(&poisons, r->submit, 0);
+        poisons_note(&poisons, r->model, r->submit, 0);
     }
 }
 
