@@ -56,6 +56,7 @@ bind_it(struct control *c)
     r = zmq_bind(c->socket, c->endpoint) < 0 ? -errno : 0;
     umask(mask);
     if (r < 0) return r;
+    c->look = true; /* there is no edge before it has been found empty */
     if (zmq_getsockopt(c->socket, ZMQ_FD, &fd, &size) < 0) return -errno;
     return sd_event_add_io(c->w->d->event, &c->source, fd, EPOLLIN, on_ready, &c->look);
 }

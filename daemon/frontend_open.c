@@ -127,6 +127,7 @@ watch(struct daemon *d, void *s, sd_event_source **ret, bool *look)
     size_t size = sizeof(int);
     int fd;
 
+    *look = true; /* there is no edge before it has been found empty */
     if (zmq_getsockopt(s, ZMQ_FD, &fd, &size) < 0) return -errno;
     return sd_event_add_io(d->event, ret, fd, EPOLLIN, on_ready, look);
 }
