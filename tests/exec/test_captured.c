@@ -1,0 +1,362 @@
+/* test_captured.c - captured steps on a device that pretends to capture: they give what plain ones give, and
+ * are let go of when a faster matmul is found. */
+#include "gpu/cpu/cpu.h"
+#include "gpu/device.h"
+#include "tests/exec/toy.h"
+#include "tests/test.h"
+#include "worker/exec/graphs.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* A device that captures, on the CPU: what is queued while a graph is recorded is kept, and queued again
+ * when the graph is run. Anything that such a graph needs and that is not where it was shows. */
+struct graph {
+    uint32_t n;
+    struct recorded {
+        cpu_run run;
+        unsigned char args[CPU_ARGS];
+        size_t bytes;
+        uint32_t parts;
+    } op[200];
+};
+static struct graph *recording;
+static unsigned n_captured, n_replayed, n_dropped;
+static uint64_t graph_bytes;
+static bool captures_fail;
+int __real_cpu_queue(struct lane *l, cpu_run run, const void *args, size_t bytes, uint32_t parts);
+int __wrap_cpu_queue(struct lane *l, cpu_run run, const void *args, size_t bytes, uint32_t parts);
+
+int
+__wrap_cpu_queue(struct lane *l, cpu_run run, const void *args, size_t bytes, uint32_t parts)
+{
+    struct recorded *r;
+
+    if (!recording) return __real_cpu_queue(l, run, args, bytes, parts);
+    assert_true(recording->n < ARRAY_LEN(recording->op));
+    r = &recording->op[recording->n++];
+    *r = (struct recorded){ .run = run, .bytes = bytes, .parts = parts };
+    memcpy(r->args, args, bytes);
+    return 0;
+}
+
+static int
+graph_begin(struct lane *l)
+{
+    (void)l;
+    assert_null(recording);
+    recording = calloc(1, sizeof *recording);
+    return 0;
+}
+
+static int
+graph_end(struct lane *l, struct graph **ret, uint64_t *bytes)
+{
+    (void)l;
+    n_captured++;
+    *ret = recording;
+    *bytes = graph_bytes;
+    recording = NULL;
+    if (!captures_fail) return 0;
+    free(*ret);
+    *ret = NULL;
+    return -ENOMEM;
+}
+
+static int
+graph_run(struct lane *l, struct graph *g)
+{
+    for (uint32_t i = 0; i < g->n; i++)
+        TRY(__real_cpu_queue(l, g->op[i].run, g->op[i].args, g->op[i].bytes, g->op[i].parts));
+    n_replayed++;
+    return 0;
+}
+
+static void
+graph_drop(struct lane *l, struct graph *g)
+{
+    (void)l;
+    free(g);
+    n_dropped++;
+}
+
+static void
+captures(struct gpu *g)
+{
+    g->graphs = true;
+    g->checked.graph_begin = graph_begin;
+    g->checked.graph_end = graph_end;
+    g->checked.graph_run = graph_run;
+    g->checked.graph_drop = graph_drop;
+    n_captured = n_replayed = n_dropped = 0;
+}
+
+static struct made a, b;
+
+static void
+a_captured_step_gives_what_a_plain_one_gives(void **state)
+{
+    static const char *const config[] = { LLAMA, T5 };
+
+    (void)state;
+    for (int c = 0; c < 2; c++)
+        for (int lanes = 1; lanes <= 2; lanes++) {
+            struct hand_options o = { .twice = true, .n_lanes = (uint32_t)lanes };
+            uint64_t n, bytes;
+
+            open_model(config[c], o);
+            sit_mixed(c == 1);
+            hand_run(&h);
+            take(&a);
+
+            o.buckets = true;
+            o.opened = captures;
+            o.graphs_memory = 1 << 20;
+            graph_bytes = 1000;
+            open_model(config[c], o);
+            sit_mixed(c == 1);
+            hand_run(&h);
+            exec_graphs(h.x, &n, &bytes);
+            assert_int_equal(n, n_captured);
+            assert_int_equal(bytes, n_captured * graph_bytes);
+            take(&b);
+            assert_memory_equal(&a, &b, sizeof a);
+            assert_true(n_captured >= 4 && n_replayed > 20);
+            assert_int_equal(n_dropped, n_captured);
+        }
+}
+
+/* Prompts alone, and chunks of them beside rows that generate. */
+static void
+a_step_with_prompts_is_captured_and_gives_what_a_plain_one_gives(void **state)
+{
+    static const char *const config[] = { LLAMA, T5 };
+
+    (void)state;
+    for (int c = 0; c < 2; c++)
+        for (int generates = 0; generates < 2; generates++) {
+            struct hand_options o = { .twice = true, .max_rows = 24 };
+
+            for (int captured = 0; captured < 2; captured++) {
+                if (captured) {
+                    o.buckets = true;
+                    o.opened = captures;
+                    o.graphs_memory = 1 << 20;
+                    graph_bytes = 1000;
+                }
+                open_model(config[c], o);
+                for (uint32_t i = 0; i < 9; i++) {
+                    struct hand_seat *s = sit(i, 30 + 11 * i, generates ? 30 : 1);
+
+                    s->late = 2 * i;
+                    if (c == 1) {
+                        s->source = SOURCE;
+                        s->n_source = 1 + i;
+                    }
+                }
+                hand_run(&h);
+                take(captured ? &b : &a);
+            }
+            assert_memory_equal(&a, &b, sizeof a);
+            assert_true(n_replayed > 20);
+        }
+}
+
+/* No buckets: what is captured are sources and their projections. Slices of an encoder are not. */
+static void
+sources_that_are_captured_give_what_plain_ones_give(void **state)
+{
+    (void)state;
+    for (uint32_t enc_layers = 0; enc_layers < 2; enc_layers++) {
+        struct hand_options o = { .twice = true, .enc_layers = enc_layers };
+        for (int captured = 0; captured < 2; captured++) {
+            if (captured) {
+                o.opened = captures;
+                o.graphs_memory = 1 << 20;
+                graph_bytes = 1000;
+            }
+            open_model(T5, o);
+            for (uint32_t i = 0; i < 18; i++) {
+                struct hand_seat *s = sit(i, 1, 12);
+
+                s->late = 3 * (i / 2); /* two at a time, and their rows not always side by side */
+                s->source = SOURCE + i % 3;
+                s->n_source = 5 + i % 4;
+            }
+            hand_run(&h);
+            take(captured ? &b : &a);
+        }
+        assert_memory_equal(&a, &b, sizeof a);
+        assert_int_equal(n_captured, enc_layers ? 1 : 2); /* 11 to 15 rows: a bucket of each kind */
+        assert_true(n_replayed >= (enc_layers ? 7 : 13));
+    }
+}
+
+static void
+more_prompts_than_a_graph_has_room_for_run_plain(void **state)
+{
+    struct hand_options o = {
+        .twice = true, .buckets = true, .opened = captures, .graphs_memory = 1 << 20
+    };
+
+    (void)state;
+    for (uint32_t n = GRAPHS_RUNS; n <= GRAPHS_RUNS + 1; n++) {
+        open_model(LLAMA, o);
+        for (uint32_t i = 0; i < n; i++) sit(i, 2, 1);
+        for (int step = 0; step < 3; step++) hand_run(&h);
+        hand_close(&h);
+        assert_int_equal(n_replayed, n <= GRAPHS_RUNS ? 2 : 0);
+    }
+}
+
+static void
+graphs_that_do_not_fit_together_take_no_turns(void **state)
+{
+    struct hand_options o = {
+        .twice = true, .buckets = true, .opened = captures, .graphs_memory = 2500
+    };
+
+    (void)state;
+    graph_bytes = 1000;
+    open_model(LLAMA, o);
+    sit_mixed(false);
+    hand_run(&h);
+    take(&b);
+    assert_true(n_captured >= 2 && n_captured < 8 && n_replayed > 10);
+    assert_int_equal(n_dropped, n_captured);
+}
+
+static void
+what_cannot_be_captured_runs_plain_for_good(void **state)
+{
+    struct hand_options o = { .twice = true };
+
+    (void)state;
+    open_model(LLAMA, o);
+    sit_mixed(false);
+    hand_run(&h);
+    take(&a);
+    o.buckets = true;
+    o.opened = captures;
+    o.graphs_memory = 1 << 20;
+    captures_fail = true;
+    open_model(LLAMA, o);
+    sit_mixed(false);
+    hand_run(&h);
+    take(&b);
+    captures_fail = false;
+    assert_memory_equal(&a, &b, sizeof a);
+    assert_true(n_captured >= 1 && n_captured <= GRAPHS_MOST); /* once a bucket */
+    assert_int_equal(n_replayed + n_dropped, 0);
+}
+
+static void
+no_memory_for_graphs_means_none(void **state)
+{
+    (void)state;
+    open_model(LLAMA, (struct hand_options){ .buckets = true, .opened = captures });
+    sit_mixed(false);
+    hand_run(&h);
+    hand_close(&h);
+    assert_int_equal(n_captured + n_replayed, 0);
+}
+
+static struct gpu_ops tuner; /* the device's, but for these two */
+static struct tensor tuned_y, tuned_x, tuned_w;
+static bool tune_faster;
+
+static int
+matmul(struct lane *l, struct tensor y, struct tensor x, struct tensor w, struct tensor bias,
+       float beta)
+{
+    (void)l, (void)bias, (void)beta;
+    tuned_y = y;
+    tuned_x = x;
+    tuned_w = w;
+    return 0;
+}
+
+static int
+tune(struct lane *l, struct tune_result *ret)
+{
+    (void)l;
+    *ret = (struct tune_result){ .first = 2, .best = tune_faster ? 1 : 2 };
+    return 1;
+}
+
+static void
+tunes(struct gpu *g)
+{
+    captures(g);
+    tuner = *g->device;
+    tuner.tune = tune;
+    g->device = &tuner;
+}
+
+static void
+every_matmul_is_measured_in_scratch_and_captured_steps_are_let_go_of(void **state)
+{
+    static const char *const config[] = { LLAMA, T5 };
+
+    (void)state;
+    for (size_t c = 0; c < ARRAY_LEN(config); c++) {
+        struct tune_result row;
+        struct tensor last = NO_TENSOR;
+        struct err err;
+        uint64_t n, bytes;
+        uint32_t n_shapes = 0;
+
+        graph_bytes = 1000;
+        open_model(config[c], (struct hand_options){ .twice = true,
+                                                     .buckets = true,
+                                                     .opened = tunes,
+                                                     .max_rows = 100,
+                                                     .graphs_memory = 1 << 20 });
+        sit_mixed(c == 1);
+        hand_run(&h);
+        assert_true(n_captured > 0);
+        assert_true(exec_n_matmuls(h.x) > 0);
+        tuner.matmul = matmul;
+        for (uint32_t i = 0; i < exec_n_matmuls(h.x); i++) {
+            bool more;
+
+            if (exec_matmul(h.x, i, &err) < 0) fail_msg("%s", err.text);
+            more = tuned_w.dim[0] == last.dim[0] && tuned_w.dim[1] == last.dim[1];
+            n_shapes += !more;
+            assert_true(more ? tuned_x.dim[0] > last.dim[2] : tuned_x.dim[0] == 16);
+            assert_true(tuned_x.data != tuned_y.data);
+            last = tuned_w;
+            last.dim[2] = tuned_x.dim[0];
+        }
+        assert_int_equal(n_shapes, c == 0 ? 5 : 7);
+        assert_int_equal(exec_matmul(h.x, exec_n_matmuls(h.x), &err), -EINVAL);
+        tune_faster = false;
+        assert_int_equal(exec_tune(h.x, &row), 1);
+        assert_int_equal(n_dropped, 0);
+        tune_faster = true;
+        assert_int_equal(exec_tune(h.x, &row), 1);
+        exec_graphs(h.x, &n, &bytes);
+        assert_int_equal(n, 0);
+        assert_int_equal(bytes, 0);
+        assert_int_equal(n_dropped, n_captured);
+        hand_close(&h);
+    }
+}
+
+int
+main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_captured_step_gives_what_a_plain_one_gives),
+        cmocka_unit_test(a_step_with_prompts_is_captured_and_gives_what_a_plain_one_gives),
+        cmocka_unit_test(sources_that_are_captured_give_what_plain_ones_give),
+        cmocka_unit_test(more_prompts_than_a_graph_has_room_for_run_plain),
+        cmocka_unit_test(graphs_that_do_not_fit_together_take_no_turns),
+        cmocka_unit_test(what_cannot_be_captured_runs_plain_for_good),
+        cmocka_unit_test(no_memory_for_graphs_means_none),
+        cmocka_unit_test(every_matmul_is_measured_in_scratch_and_captured_steps_are_let_go_of),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
