@@ -166,8 +166,9 @@ make_row(struct in *in, uint8_t *p)
     k.rid = byte(in) % 8;
     s.max_tokens = byte(in);
     k.session.b[0] = (uint8_t)(byte(in) % 4);
-    k.n_key = (uint8_t)(byte(in) % 3);
+    k.n_key = (uint8_t)(byte(in) % 4);
     memset(k.key, (int)(byte(in) % 3), k.n_key);
+    if (k.n_key == 3) k.n_key += LAGAN_MAX_KEY;
     s.n_prompt = byte(in) % 16;
     s.n_decoder = byte(in) % 8;
     s.text_bytes = byte(in) % 32;
@@ -185,12 +186,12 @@ make_tokens(struct in *in, uint8_t *p)
 {
     struct kept_tokens k = { .id = byte(in) % 32 };
     const struct twin_row *t = twin_id(k.id);
-    uint32_t acked = byte(in) % 4, each = t && t->lp ? 4 + 8 * t->tops : 0;
+    uint32_t acked = byte(in) % 8, each = t && t->lp ? 4 + 8 * t->tops : 0;
 
     k.n = byte(in) % 16;
     k.n_text = byte(in) % 32;
-    k.first = t ? t->n : 0;
-    k.lp_first = acked == 3 ? k.first - 1 : k.first + MIN(acked, k.n);
+    k.first = (t ? t->n : 0) + (acked == 4);
+    k.lp_first = acked == 3 ? k.first - 1 : k.first + MIN(acked % 4, k.n);
     k.text_said = k.n_text;
     memcpy(p, &k, sizeof k);
     for (uint32_t i = 0; i < 4 * k.n; i++) p[sizeof k + i] = (uint8_t)(i * 7 + k.first);
