@@ -117,7 +117,7 @@ intake(void)
     while (ring_peek(&l.in, &rec) > 0) {
         const struct rec_submit *s = rec.data;
 
-        if (rec.type == REC_DRAIN) exit(0);
+        if (rec.type == REC_DRAIN) _exit(0);
         if (rec.type == REC_SUBMIT && !rec.flags && n_rows < ROWS)
             row[n_rows++] = (struct rec_row){ s->row, s->gen, s->n_done, 0 };
     }
@@ -156,7 +156,7 @@ serve(uint32_t steps)
         if (n_rows) put_step(room(REC_STEP, sizeof(struct rec_step) + sizeof(struct rec_out) + 8));
         publish();
         poll(&p, 1, 2);
-        if (bell_drain(&l.bell) == -EPIPE) exit(0);
+        if (bell_drain(&l.bell) == -EPIPE) _exit(0);
     }
 }
 
@@ -395,5 +395,5 @@ main(int argc, char **argv)
     serve(below(4) ? below(20) : 0);
     for (uint32_t i = 1 + below(2); i > 0; i--) deeds[below(ARRAY_LEN(deeds))]();
     serve(20);
-    return (int)below(3);
+    _exit((int)below(3));
 }
