@@ -296,7 +296,7 @@ static const enum failpoint points[] = {
     FP_outbox_copied,  FP_ring_publishing, FP_ring_published, FP_bell_fenced,     FP_bell_rung,
     FP_bell_announced, FP_bell_asleep,     FP_bell_woken,     FP_stat_writing,    FP_finish_said,
 };
-enum { FAULTS = 6 }; /* of one lagand: before it gives a worker up */
+enum { FAULTS = 4 }; /* of one lagand: with five before READY it gives a worker up */
 
 static void
 pass_point(enum failpoint p, enum fp_action a)
