@@ -120,12 +120,14 @@ print_workers(const json_t *workers)
     json_array_foreach(workers, i, w)
     {
         char kv[64], bytes[32];
+        const char *standby = json_string_value(json_object_get(w, "standby"));
 
         table_cell(t, false, "%s", word(w, "name"));
         table_cell(t, true, "%lld", number(w, "pid"));
         table_cell(t, false, "%s", word(w, "model"));
         table_cell(t, false, "%s", word(w, "device"));
-        table_cell(t, false, "%s", word(w, "state"));
+        table_cell(t, false, "%s%s%s", word(w, "state"), standby && *standby ? ", " : "",
+                   standby ? standby : "");
         table_cell(t, true, "%lld", number(w, "running"));
         table_cell(t, true, "%lld", number(w, "waiting"));
         table_cell(t, true, "%s", kv_shares(w, kv, sizeof kv));

@@ -84,19 +84,35 @@ arenas_take(struct arenas *a, int sock, struct err *e)
     }
 }
 
-int
-arenas_give(struct arenas *a, int sock, nsec now, struct err *e)
+/* Those that are whole; name NULL: of any name. How many. */
+static int
+give(struct arenas *a, const char *name, int sock, struct err *e)
 {
     int n = 0;
 
     for (uint32_t i = 0; i < a->n; i++) {
         struct hand_note note = a->at[i].note;
 
-        if (!(note.flags & HAND_COMPLETE)) continue;
+        if (!(note.flags & HAND_COMPLETE) || (name && strcmp(note.name, name))) continue;
         note.flags |= a->doubtful ? HAND_VERIFY : 0;
         TRY(hand_give(sock, &note, a->at[i].fd, e));
         n++;
     }
+    return n;
+}
+
+int
+arenas_lend(struct arenas *a, int sock, struct err *e)
+{
+    return give(a, "weights", sock, e);
+}
+
+int
+arenas_give(struct arenas *a, int sock, nsec now, struct err *e)
+{
+    int n = give(a, NULL, sock, e);
+
+    if (n < 0) return n;
     a->n_taken = 0;
     a->adopted = n > 0;
     a->adopted_at = now;
@@ -113,5 +129,11 @@ arenas_after_death(struct arenas *a, const struct death *d, nsec now)
         a->doubtful = true;
     }
     if (!d->adopt_kv || a->strikes >= 2) arenas_drop_kv(a);
-    if (a->strikes >= 3 || d->cause == DEATH_LOST) arenas_drop(a, NULL);
+    if (arenas_given_up(a, d)) arenas_drop(a, NULL);
+}
+
+bool
+arenas_given_up(const struct arenas *a, const struct death *d)
+{
+    return a->strikes >= 3 || d->cause == DEATH_LOST;
 }

@@ -30,8 +30,12 @@ int arenas_keep(struct arenas *a, const struct hand_note *note, int fd, struct e
 int arenas_take(struct arenas *a, int sock, struct err *e) MUST_USE;
 /* Send all that are whole to the next worker; it finds them when it looks. How many. */
 int arenas_give(struct arenas *a, int sock, nsec now, struct err *e) MUST_USE;
+/* The weights alone, to a standby, while their worker lives. */
+int arenas_lend(struct arenas *a, int sock, struct err *e) MUST_USE;
 /* A worker has died: what may its successor have? DECISIONS 1. */
 void arenas_after_death(struct arenas *a, const struct death *d, nsec now);
+/* Then: nothing of before is to be used again, so no standby that has mapped it either. */
+bool arenas_given_up(const struct arenas *a, const struct death *d);
 void arenas_drop(struct arenas *a, const char *name); /* out of the store too; NULL: all */
 void arenas_drop_kv(struct arenas *a);                /* with what belongs to it */
 void arenas_close(struct arenas *a); /* what is in the store is found there again */

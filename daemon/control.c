@@ -87,6 +87,12 @@ control_open(struct worker *w, const char **endpoint, const char **token)
     return c;
 }
 
+void
+control_move(struct control *c, struct worker *w)
+{
+    if (c) c->w = w;
+}
+
 struct control *
 control_close(struct control *c)
 {

@@ -183,13 +183,26 @@ after_death(struct super *s)
     return spawn(s);
 }
 
-static enum super_state
-serve(struct super *s)
+static void
+is_up(struct super *s)
 {
     s->was_ready = true;
     s->ready_at = s->now;
     s->timer = NSEC_NEVER;
+}
+
+static enum super_state
+serve(struct super *s)
+{
+    is_up(s);
     return SUPER_READY;
+}
+
+static enum super_state
+stand_by(struct super *s)
+{
+    is_up(s);
+    return SUPER_STANDBY;
 }
 
 static enum super_state
@@ -245,7 +258,7 @@ kill9(struct super *s)
         s->suspect = s->state == SUPER_LOADING ? DEATH_START : DEATH_OPERATOR;
     }
     /* What it was to be afterwards: up again unless somebody wanted it to leave. */
-    if (s->state == SUPER_LOADING || s->state == SUPER_READY) s->again = true;
+    s->again |= s->state == SUPER_LOADING || s->state == SUPER_READY || s->state == SUPER_STANDBY;
     s->ops->kill(s->arg, SIGKILL);
     s->timer = clock_after(s->now, KILL_GRACE);
     return SUPER_DYING;
@@ -302,16 +315,17 @@ typedef enum super_state action(struct super *s);
 
 /* clang-format off */
 static action *const table[SUPER_N_STATES][EV_N] = {
-/*                    START      STOP     AGAIN        REPLACE     READY  EXIT     TIMER  BROKEN */
-[SUPER_DOWN]     = {  spawn,     NULL,    spawn,       NULL,       NULL,  NULL,    NULL,  NULL  },
-[SUPER_LOADING]  = {  NULL,      term,    term_again,  term_again, serve, mourn,   kill9, kill9 },
-[SUPER_READY]    = {  NULL,      drain,   drain_again, term_again, NULL,  mourn,   NULL,  kill9 },
-[SUPER_DRAINING] = {  once_more, no_more, once_more,   NULL,       NULL,  reap,    term,  kill9 },
-[SUPER_STOPPING] = {  once_more, no_more, once_more,   NULL,       NULL,  reap,    kill9, kill9 },
-[SUPER_DYING]    = {  once_more, no_more, once_more,   NULL,       NULL,  reap,    lose,  NULL  },
-[SUPER_LOST]     = {  NULL,      NULL,    NULL,        NULL,       NULL,  give_up, NULL,  NULL  },
-[SUPER_BACKOFF]  = {  spawn,     rest,    revive,      revive,     NULL,  NULL,    spawn, NULL  },
-[SUPER_FAILED]   = {  revive,    rest,    revive,      revive,     NULL,  NULL,    NULL,  NULL  },
+/*                    START      STOP     AGAIN        REPLACE     READY  EXIT     TIMER  BROKEN WAITS     TAKEN */
+[SUPER_DOWN]     = {  spawn,     NULL,    spawn,       NULL,       NULL,  NULL,    NULL,  NULL,  NULL,     NULL  },
+[SUPER_LOADING]  = {  NULL,      term,    term_again,  term_again, serve, mourn,   kill9, kill9, stand_by, rest  },
+[SUPER_READY]    = {  NULL,      drain,   drain_again, term_again, NULL,  mourn,   NULL,  kill9, NULL,     NULL  },
+[SUPER_STANDBY]  = {  NULL,      term,    term_again,  term_again, NULL,  mourn,   NULL,  kill9, NULL,     rest  },
+[SUPER_DRAINING] = {  once_more, no_more, once_more,   NULL,       NULL,  reap,    term,  kill9, NULL,     NULL  },
+[SUPER_STOPPING] = {  once_more, no_more, once_more,   NULL,       NULL,  reap,    kill9, kill9, NULL,     NULL  },
+[SUPER_DYING]    = {  once_more, no_more, once_more,   NULL,       NULL,  reap,    lose,  NULL,  NULL,     NULL  },
+[SUPER_LOST]     = {  NULL,      NULL,    NULL,        NULL,       NULL,  give_up, NULL,  NULL,  NULL,     NULL  },
+[SUPER_BACKOFF]  = {  spawn,     rest,    revive,      revive,     NULL,  NULL,    spawn, NULL,  NULL,     NULL  },
+[SUPER_FAILED]   = {  revive,    rest,    revive,      revive,     NULL,  NULL,    NULL,  NULL,  NULL,     NULL  },
 };
 /* clang-format on */
 

@@ -8,6 +8,9 @@
  *                 \________\__________\__> DYING -> BACKOFF -> LOADING   hung or broken: we killed it
  *                                            \-> LOST                    it cannot be killed
  *                  any death ------------------> BACKOFF | LOADING | FAILED
+ *
+ * A standby has a table of its own, the same one: LOADING -> STANDBY, and DOWN when its process has become
+ * the worker's. So its deaths count and back off by themselves, and none of them is a worker's.
  */
 #ifndef DAEMON_SUPERVISOR_H
 #define DAEMON_SUPERVISOR_H
@@ -19,6 +22,7 @@
     X(DOWN, "down") \
     X(LOADING, "loading") \
     X(READY, "ready") \
+    X(STANDBY, "standby") \
     X(DRAINING, "draining") \
     X(STOPPING, "stopping") \
     X(DYING, "dying") \
@@ -42,6 +46,8 @@ enum super_event {
     EV_EXIT,    /* its pidfd is readable; super_died() first */
     EV_TIMER,   /* super.timer has come */
     EV_BROKEN,  /* hung or not to be believed; super.suspect says what */
+    EV_WAITS,   /* a standby says that it has all but what a worker leaves */
+    EV_TAKEN,   /* its process is the worker's now */
     EV_N
 };
 
@@ -78,7 +84,7 @@ struct death {
     bool fault;         /* its own: blames requests, strikes arenas, weights are to be verified */
     bool counts;        /* towards backoff and FAILED */
     bool fatal;         /* the same would happen again: FAILED at once */
-    bool early;         /* before it was READY */
+    bool early;         /* before it was READY or STANDBY */
     int status, signal; /* exit status, or the signal; the other is 0 */
 };
 
@@ -99,7 +105,7 @@ struct super {
     nsec now;   /* of the event being worked on */
     nsec timer; /* when EV_TIMER is due; NSEC_NEVER */
     nsec start_timeout, drain_timeout;
-    nsec ready_at;            /* when it last became READY */
+    nsec ready_at;            /* when it last became READY, or STANDBY */
     bool was_ready, again;    /* this incarnation; start anew when it has left */
     enum death_cause suspect; /* why we kill it */
     struct death death;       /* the last one */

@@ -13,6 +13,7 @@
 #include "daemon/relay.h"
 #include "daemon/serve.h"
 #include "daemon/spawn.h"
+#include "daemon/standby.h"
 #include "daemon/store.h"
 
 #include <errno.h>
@@ -197,8 +198,8 @@ describe(const struct death *d, char *buf, size_t n)
     }
 }
 
-static void
-release(struct worker *w)
+void
+worker_release(struct worker *w)
 {
     w->on_exit = sd_event_source_disable_unref(w->on_exit);
     w->on_bell = sd_event_source_disable_unref(w->on_bell);
@@ -237,6 +238,14 @@ forget_pid(const struct worker *w)
     store_drop(name);
 }
 
+void
+worker_last_lines(struct worker *w)
+{
+    while (w->log >= 0 && drain_log(w, LOG_READS) == 0 && w->n_line == sizeof w->line) {
+    }
+    if (w->n_line) take_line(w);
+}
+
 /* The worker is reaped: no stray write of it lands any more. Read what is whole, answer the rest. */
 static void
 bury(void *arg, const struct death *d)
@@ -252,9 +261,7 @@ bury(void *arg, const struct death *d)
     if (w->hand >= 0 && arenas_take(&w->arenas, w->hand, &e) == -EBADMSG) {
         tell(w, LOG_LEVEL_WARN, "worker %s: %s, ignoring", w->name, e.text);
     }
-    while (w->log >= 0 && drain_log(w, LOG_READS) == 0 && w->n_line == sizeof w->line) {
-    }
-    if (w->n_line) take_line(w);
+    worker_last_lines(w);
     describe(d, how, sizeof how);
     if (wanted) {
         tell(w, LOG_LEVEL_INFO, "worker %s: pid %d ended, %s", w->name, (int)w->pid,
@@ -275,7 +282,8 @@ bury(void *arg, const struct death *d)
     calls_lost(w);
     forget_pid(w);
     arenas_after_death(&w->arenas, d, w->d->now);
-    release(w);
+    if (arenas_given_up(&w->arenas, d)) standby_dismiss(w->standby);
+    worker_release(w);
     if (!wanted) w->restarts++;
     relay_dispatch(w->d); /* who is there need not wait until the next one is made */
 }
@@ -293,6 +301,8 @@ watch(struct worker *w, struct err *e)
     if (r >= 0) r = sd_event_add_io(ev, &w->on_log, w->log, EPOLLIN, on_log, w);
     /* An end first: what it has left behind is read then, and others' bells would never let it be. */
     if (r >= 0) r = sd_event_source_set_priority(w->on_exit, SD_EVENT_PRIORITY_NORMAL - 10);
+    /* A standby has nothing to hand up before it has taken its worker's place. */
+    if (r >= 0 && w->of) r = sd_event_source_set_enabled(w->on_hand, SD_EVENT_OFF);
     return r < 0 ? err_set(e, r, "cannot be watched: %s", strerror(-r)) : 0;
 }
 
@@ -300,22 +310,26 @@ static int
 start(struct worker *w, struct err *e)
 {
     static const char *const levels[] = { "err", "warn", "info", "debug" };
+    struct worker *place = w->of ? w->of : w;
     struct config *c = w->d->config;
     struct spawn s = {
         .path = w->d->worker_path,
-        .name = w->name,
+        .name = place->name,
         .log_level = levels[c->o.log_level],
         .keys = &c->model[w->model].keys,
-        .heritage = { .epoch = ++w->epoch, .n = 4 },
+        .waits = w->of != NULL,
+        .heritage = { .epoch = ++place->last_epoch, .n = 4 },
     };
     static const char *const names[] = { "d", "w", "bell", "hand" };
     int bell = -1, hand[2] = { -1, -1 }, r;
 
+    w->epoch = s.heritage.epoch;
     r = link_make(&w->link, w->index, w->epoch, w->d->id, FP_RINGS, &bell, e);
     if (r < 0) return r;
     r = hand_pair(hand, e);
     /* What the predecessor left waits in the socket before the worker can look. */
-    if (r == 0) r = arenas_give(&w->arenas, hand[0], w->d->now, e);
+    if (r == 0 && w->of) r = arenas_lend(&place->arenas, hand[0], e);
+    if (r == 0 && !w->of) r = arenas_give(&w->arenas, hand[0], w->d->now, e);
     if (r >= 0) {
         const int fds[] = { w->link.d.fd, w->link.w.fd, bell, hand[1] };
 
@@ -332,7 +346,7 @@ start(struct worker *w, struct err *e)
     w->hand = hand[0];
     if (r < 0) return r;
     w->alive = true;
-    note_pid(w);
+    if (!w->of) note_pid(w);
     r = watch(w, e);
     if (r < 0) {
         kill(w->pid, SIGKILL);
@@ -341,8 +355,22 @@ start(struct worker *w, struct err *e)
     return r;
 }
 
-static int
-op_spawn(void *arg)
+/* The standby's process goes on as this worker's. Should it have failed meanwhile, or fail at this, then its
+ * end is a worker's, and heard of as any. */
+static void
+go_on(struct worker *w)
+{
+    struct err e;
+
+    note_pid(w);
+    if (standby_go(w, &e) < 0) {
+        tell(w, LOG_LEVEL_WARN, "worker %s: %s, killing the standby", w->name, e.text);
+        worker_kill(w, SIGKILL);
+    }
+}
+
+int
+worker_spawn(void *arg)
 {
     struct worker *w = arg;
     struct err e = { 0 };
@@ -360,11 +388,17 @@ op_spawn(void *arg)
     w->beat = 0;
     w->deadline = w->excuse = 0;
     memset(&w->stats, 0, sizeof w->stats);
+    if (standby_take(w)) {
+        go_on(w);
+        tell(w, LOG_LEVEL_INFO, "worker %s: the standby takes over, pid %d, epoch %llu", w->name,
+             (int)w->pid, (unsigned long long)w->epoch);
+        return 0;
+    }
     r = start(w, &e);
     if (r < 0) {
         tell(w, LOG_LEVEL_ERR, "worker %s: %s", w->name, e.text);
         snprintf(w->why, sizeof w->why, "%s", e.text);
-        release(w);
+        worker_release(w);
         return r;
     }
     tell(w, LOG_LEVEL_INFO, "worker %s: started, pid %d, epoch %llu, model %s", w->name,
@@ -378,8 +412,8 @@ op_tell_drain(void *arg)
     relay_drain_request(arg);
 }
 
-static void
-op_kill(void *arg, int sig)
+void
+worker_kill(void *arg, int sig)
 {
     struct worker *w = arg;
 
@@ -409,18 +443,20 @@ op_moved(void *arg, enum super_state from, enum super_state to)
         relay_lost(w, &(struct death){ .cause = w->super.suspect });
         calls_lost(w);
     }
+    standby_follow(w, to);
     serve_worker_moved(w->d, w, from, to);
 }
 
-static const struct super_ops ops = { op_spawn, op_tell_drain, op_kill, bury, op_moved };
+static const struct super_ops ops = { worker_spawn, op_tell_drain, worker_kill, bury, op_moved };
 
-int
-worker_make(struct daemon *d, uint32_t index, uint32_t model, struct err *e)
+struct worker *
+worker_new(struct daemon *d, uint32_t index, uint32_t model, const char *name,
+           const struct super_ops *hands)
 {
     struct worker *w = calloc(1, sizeof *w);
     uint64_t seed;
 
-    if (!w) return err_set(e, -ENOMEM, "worker %u", index);
+    if (!w) return NULL;
     if (getrandom(&seed, sizeof seed, GRND_NONBLOCK) < 0) seed = (uint64_t)clock_now();
     w->d = d;
     w->index = w->arenas.worker = index;
@@ -428,12 +464,24 @@ worker_make(struct daemon *d, uint32_t index, uint32_t model, struct err *e)
     w->hand = w->log = -1;
     w->link.d.fd = w->link.w.fd = w->link.bell.fd = -1;
     w->sending = w->alone = ROW_NONE;
-    snprintf(w->name, sizeof w->name, "w%u", index);
-    super_init(&w->super, &ops, w, seed);
+    snprintf(w->name, sizeof w->name, "%s", name);
+    super_init(&w->super, hands, w, seed);
     w->super.start_timeout = d->config->o.start_timeout;
     w->super.drain_timeout = d->config->o.shutdown_timeout;
+    return w;
+}
+
+int
+worker_make(struct daemon *d, uint32_t index, uint32_t model, struct err *e)
+{
+    char name[16];
+    struct worker *w;
+
+    snprintf(name, sizeof name, "w%u", index);
+    w = worker_new(d, index, model, name, &ops);
+    if (!w) return err_set(e, -ENOMEM, "worker %u", index);
     d->worker[index] = w;
-    return 0;
+    return standby_make(w, e);
 }
 
 struct worker *
@@ -441,10 +489,20 @@ worker_free(struct worker *w)
 {
     if (!w) return NULL;
     worker_end(w);
-    release(w);
+    w->standby = standby_free(w->standby);
+    worker_release(w);
     arenas_close(&w->arenas);
     free(w);
     return NULL;
+}
+
+static void
+end_process(struct worker *w)
+{
+    kill(w->pid, SIGKILL);
+    while (waitpid(w->pid, NULL, 0) < 0 && errno == EINTR) {
+    }
+    w->alive = false;
 }
 
 void
@@ -452,11 +510,9 @@ worker_end(struct worker *w)
 {
     struct err e;
 
+    if (w->standby && w->standby->alive) end_process(w->standby);
     if (!w->alive) return;
-    kill(w->pid, SIGKILL);
-    while (waitpid(w->pid, NULL, 0) < 0 && errno == EINTR) {
-    }
-    w->alive = false;
+    end_process(w);
     forget_pid(w);
     if (w->super.state != SUPER_LOADING) relay_drain_dead(w);
     if (arenas_take(&w->arenas, w->hand, &e) == -EBADMSG)
@@ -516,7 +572,7 @@ check_beat(struct worker *w, nsec now, nsec late)
                       (double)silent / NSEC_S, w->n_rows);
     } else if (silent >= stall * 5 / 6 && !w->asked) {
         w->asked = true;
-        op_kill(w, SIGUSR2);
+        worker_kill(w, SIGUSR2);
     } else if (silent >= stall / 2 && !w->warned) {
         w->warned = true;
         tell(w, LOG_LEVEL_WARN, "worker %s: has not beaten for %.1f s, killing it at %.1f s",
@@ -564,9 +620,19 @@ look_for_end(struct worker *w)
     sd_event_source_set_enabled(w->on_exit, SD_EVENT_ONESHOT);
 }
 
+/* A standby says so in its page alone: nobody listens to its bell yet. */
+static void
+check_phase(struct worker *w)
+{
+    if (w->of && w->super.state == SUPER_LOADING &&
+        atomic_load_explicit(&shm_ctl(&w->link.w)->phase, memory_order_relaxed) == PHASE_STANDBY)
+        worker_event(w, EV_WAITS);
+}
+
 void
 worker_tick(struct worker *w, nsec now, nsec late)
 {
+    if (w->standby) worker_tick(w->standby, now, late);
     look_for_end(w);
     if (now >= w->super.timer) worker_event(w, EV_TIMER);
     if (!w->alive || w->super.state == SUPER_DYING || w->super.state == SUPER_LOST) return;
@@ -574,6 +640,7 @@ worker_tick(struct worker *w, nsec now, nsec late)
     measure(w, now);
     check_beat(w, now, late);
     if (w->alive) check_storm(w, now);
+    check_phase(w);
     if (w->bell_lost && now - w->bell_lost > BELL_GRACE) {
         worker_broken(w, DEATH_CORRUPTION, "has shut its bell and lives");
     }
@@ -582,7 +649,7 @@ worker_tick(struct worker *w, nsec now, nsec late)
 nsec
 worker_timer(const struct worker *w)
 {
-    return w->super.timer;
+    return w->standby ? MIN(w->super.timer, w->standby->super.timer) : w->super.timer;
 }
 
 bool

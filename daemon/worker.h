@@ -21,7 +21,10 @@ struct worker {
     uint32_t index, model;
     struct super super;
     struct arenas arenas;
-    uint64_t epoch; /* of the present or last incarnation; 0: none yet */
+    uint64_t epoch;         /* of the present or last incarnation; 0: none yet */
+    uint64_t last_epoch;    /* that was given, standbys' too */
+    struct worker *standby; /* NULL: the model wants none */
+    struct worker *of;      /* a standby's worker; NULL: it is one itself */
 
     /* while there is a process */
     bool alive;
@@ -64,6 +67,15 @@ struct worker {
 int worker_make(struct daemon *d, uint32_t index, uint32_t model, struct err *e) MUST_USE;
 struct worker *worker_free(struct worker *w);
 
+/* For standby.c, which has the same hands: supervisor.h's spawn and kill; an empty struct; what it printed to
+ * the end; all of its process given back. */
+int worker_spawn(void *arg);
+void worker_kill(void *arg, int sig);
+struct worker *worker_new(struct daemon *d, uint32_t index, uint32_t model, const char *name,
+                          const struct super_ops *ops);
+void worker_last_lines(struct worker *w);
+void worker_release(struct worker *w);
+
 /* Kill it and hear what it had said; nothing follows from its end. lagand is leaving. */
 void worker_end(struct worker *w);
 
@@ -74,7 +86,7 @@ void worker_broken(struct worker *w, enum death_cause cause, const char *fmt, ..
 /* A quarter of a second has passed: heartbeat, deadlines, timers, bell storms. late: so much more than
  * that, because we or the machine stood still. */
 void worker_tick(struct worker *w, nsec now, nsec late);
-nsec worker_timer(const struct worker *w); /* of its supervisor */
+nsec worker_timer(const struct worker *w); /* of its supervisor, and of its standby's */
 bool worker_open(const struct worker *w);  /* may be given requests */
 bool worker_over(const struct worker *w);  /* down, failed or lost: nothing is to be awaited */
 

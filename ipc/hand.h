@@ -3,6 +3,9 @@
  * An AF_UNIX SOCK_SEQPACKET pair; one message is one struct hand_note and exactly one fd
  * (SCM_RIGHTS), both ways. A malformed message (wrong size, no fd, several fds, name not ended) is
  * -EBADMSG and its fds are closed. Never blocks.
+ *
+ * A standby gets "weights" when it is made, and when the worker is gone what that has left, then "go", whose
+ * fd means nothing: all of it was sent.
  */
 #ifndef IPC_HAND_H
 #define IPC_HAND_H
@@ -11,7 +14,7 @@
 #include "base/err.h"
 
 struct hand_note {
-    char name[32]; /* "weights", "kv", "manifest", "host": NUL-ended */
+    char name[32]; /* "weights", "kv", "manifest", "host", "go": NUL-ended */
     uint64_t bytes;
     uint64_t fingerprint[2];
     uint32_t version, flags; /* HAND_ */

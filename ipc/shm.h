@@ -56,7 +56,15 @@ _Static_assert(offsetof(struct shm_hdr, zero) == 88, "shm_hdr");
 _Static_assert(sizeof(struct shm_hdr) == 4096, "shm_hdr");
 
 /* What the worker is doing (shm_ctl.phase); each long one sets phase_deadline_ns first. */
-enum worker_phase { PHASE_START, PHASE_LOAD, PHASE_READY, PHASE_STEP, PHASE_DRAIN, PHASE_EXIT };
+enum worker_phase {
+    PHASE_START,
+    PHASE_LOAD,
+    PHASE_READY,
+    PHASE_STEP,
+    PHASE_DRAIN,
+    PHASE_EXIT,
+    PHASE_STANDBY /* all is there but what a worker leaves */
+};
 
 enum { SHM_MAX_STATS = 62 };
 

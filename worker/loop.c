@@ -28,7 +28,8 @@
 #include <unistd.h>
 
 enum { OVERDUE_FACTOR = 20, MIN_SLOTS = 256, QUEUE_SLOTS = 2048 };
-static const nsec OVERDUE_LEAST = 3 * NSEC_S, LOAD_TURN = 5 * NSEC_MS, IDLE_TURN = 500 * NSEC_MS;
+static const nsec OVERDUE_LEAST = 3 * NSEC_S, LOAD_TURN = 5 * NSEC_MS, IDLE_TURN = 500 * NSEC_MS,
+                  STANDBY_TURN = 200 * NSEC_MS;
 /* Looking at the device, we take what the other threads have for us this often. */
 static const nsec LOOK_TURN = 100 * NSEC_US;
 
@@ -147,13 +148,15 @@ rest(struct worker *w, nsec now, nsec most)
     return bell_drain(&w->link.bell) == -EPIPE ? -EPIPE : 0;
 }
 
+/* The loader's part of the work, while we turn. */
 static int
-load(struct worker *w, struct err *e)
+run_loader(struct worker *w, struct err *e)
 {
     uint64_t said = UINT64_MAX;
     int done;
 
     health_phase(w, PHASE_LOAD, 0);
+    atomic_store_explicit(&w->start_done, 0, memory_order_relaxed);
     if (pthread_create(&w->loader, NULL, start_load, w))
         return err_set(e, -EAGAIN, "a loader thread cannot be started");
     while (!(done = atomic_load_explicit(&w->start_done, memory_order_acquire))) {
@@ -169,6 +172,39 @@ load(struct worker *w, struct err *e)
     if (done < 0) {
         *e = w->start_err;
         return e->code;
+    }
+    return 0;
+}
+
+/* A standby: until the worker is gone and lagand has sent what that left. */
+static int
+stand_by(struct worker *w, struct err *e)
+{
+    struct pollfd p[] = { { .fd = w->hand, .events = POLLIN },
+                          { .fd = w->link.bell.fd, .events = POLLIN } };
+    int r;
+
+    log_info("standing by after %.2f s (device %.2f, weights %.2f) on %s",
+             (double)w->e.load_ns / NSEC_S, (double)w->e.slice_ns[LOAD_DEVICE] / NSEC_S,
+             (double)w->e.slice_ns[LOAD_WEIGHTS] / NSEC_S, gpu_describe(w->e.gpu));
+    health_phase(w, PHASE_STANDBY, 0);
+    while ((r = start_take(w, e)) == 0 && w->waits) {
+        const struct timespec t = { .tv_nsec = STANDBY_TURN };
+
+        health_beat(w, clock_now());
+        if (ppoll(p, ARRAY_LEN(p), &t, NULL) < 0 && errno != EINTR) check(!"poll");
+        if (bell_drain(&w->link.bell) == -EPIPE) return err_set(e, -EPIPE, "lagand is gone");
+    }
+    return r;
+}
+
+static int
+load(struct worker *w, struct err *e)
+{
+    TRY(run_loader(w, e));
+    if (w->waits) {
+        TRY(stand_by(w, e));
+        TRY(run_loader(w, e));
     }
     w->loaded = true;
     return 0;

@@ -23,7 +23,7 @@ enum { EXIT_USAGE = 2, EXIT_INTERNAL = 70, EXIT_DEVICE = 74, EXIT_CONFIG = 78 };
 
 struct own_keys {
     char worker[32], log_level[8];
-    bool help;
+    bool waits, help;
 };
 
 static const struct opt own_opts[] = {
@@ -31,6 +31,8 @@ static const struct opt own_opts[] = {
       "this worker's name in the journal" },
     { "log_level", OPT_STR, OPT_AT(own_keys, log_level), "info", NULL, 0, 0, 0, "LEVEL",
       "err, warn, info or debug" },
+    { "waits", OPT_BOOL, OPT_AT(own_keys, waits), "false", NULL, 0, 0, 0, NULL,
+      "a standby: load, then wait until the worker of that name has died" },
     { "help", OPT_BOOL, OPT_AT(own_keys, help), "false", NULL, 0, 0, 0, NULL, "print this" },
     { 0 },
 };
@@ -128,6 +130,7 @@ main(int argc, char **argv)
     }
     snprintf(w.name, sizeof w.name, "worker %.20s", own.worker);
     log_open(w.name, level(own.log_level));
+    w.waits = own.waits;
     r = attach(&w, &e);
     if (r == -ENOENT) {
         log_err("this program is started by lagand: see lagan-worker --help");

@@ -53,17 +53,26 @@ on_beat(void *arg)
     health_beat(arg, clock_now());
 }
 
-/* Arenas of our predecessor: lagand has queued all of them on the hand socket before it made us. */
-static int
-take_arenas(struct worker *w, struct model_source *src, struct err *e)
+/* lagand has queued all of them on the hand socket before it made us, or before it says "go" to a standby.
+ * Weights that are open are taken again where they may be damaged. */
+int
+start_take(struct worker *w, struct err *e)
 {
+    struct model_source *src = &w->e.source;
+
     for (;;) {
         struct hand_note note;
         int fd;
         int r = hand_take(w->hand, &note, &fd, e);
 
         if (r <= 0) return r;
-        if (!strcmp(note.name, "weights") && (note.flags & HAND_COMPLETE) && src->weights_fd < 0) {
+        if (!strcmp(note.name, "go")) {
+            close(fd);
+            w->waits = false;
+            continue;
+        }
+        if (!strcmp(note.name, "weights") && (note.flags & HAND_COMPLETE) && src->weights_fd < 0 &&
+            (!w->e.model || note.flags & HAND_VERIFY)) {
             src->weights_fd = fd;
             src->weights_bytes = note.bytes;
             memcpy(src->weights_fingerprint, note.fingerprint, sizeof note.fingerprint);
@@ -91,8 +100,9 @@ give_arena(struct worker *w, const char *name, const struct arena *a, const uint
 }
 
 static int
-read_source(struct worker *w, struct model_source *src, struct err *e)
+read_source(struct worker *w, struct err *e)
 {
+    struct model_source *src = &w->e.source;
     const char *weights = w->keys.weights;
     static const enum dtype dtypes[] = { DT_COUNT, DT_F32, DT_BF16, DT_F16 };
 
@@ -116,7 +126,7 @@ read_source(struct worker *w, struct model_source *src, struct err *e)
         return err_set(e, -EINVAL, "weights: \"%s\" is neither checkpoint nor random:SEED",
                        weights);
     }
-    return take_arenas(w, src, e);
+    return start_take(w, e);
 }
 
 /* Bytes for which every seat could reach the model's length: more would never be used. */
@@ -249,7 +259,6 @@ check_keys(const struct model_keys *k, struct err *e)
     if (k->tensor_parallel > 1)
         return err_set(e, -EINVAL, "tensor_parallel: %u ranks are not served yet, only 1",
                        k->tensor_parallel);
-    if (k->standby) return err_set(e, -EINVAL, "standby: not served yet, only 0");
     if (k->kv_host_memory) return err_set(e, -EINVAL, "kv.host_memory: not served yet, only 0");
     if (k->kv_sink_tokens) return err_set(e, -EINVAL, "kv.sink_tokens: not served yet, only 0");
     if (k->kv_dtype > DTYPE_FP16)
@@ -278,13 +287,31 @@ slice_ends(struct engine *n, enum load_slice which, nsec *since)
     *since = now;
 }
 
+/* From the predecessor's arena what is whole there: checked against its checksums, whoever asks. */
 static int
-open_engine(struct worker *w, struct err *e)
+open_model(struct worker *w, struct err *e)
+{
+    struct engine *n = &w->e;
+    int r = model_open(&n->model, &n->source, n->gpu, arch_families, e);
+
+    n->source.weights_fd = -1;
+    if (r < 0) return r;
+    if (n->model->n_unused)
+        log_warn("%u tensors of the checkpoint are not used, the first is %s", n->model->n_unused,
+                 n->model->unused[0]);
+    if (n->model->n_rebuilt)
+        log_warn("%u tensors of the adopted weights were damaged, rebuilt them",
+                 n->model->n_rebuilt);
+    return 0;
+}
+
+/* All that takes long and needs nothing that a living worker writes. */
+static int
+prepare(struct worker *w, struct err *e)
 {
     struct engine *n = &w->e;
     nsec since = clock_now();
     const struct model_keys *k = &w->keys;
-    static const enum dtype kv_dtypes[] = { DT_COUNT, DT_F32, DT_BF16, DT_F16 };
     const struct gpu_options device = {
         .device = device_name(k),
         .isa = k->isa,
@@ -294,26 +321,35 @@ open_engine(struct worker *w, struct err *e)
         .invariant = k->numerics == NUMERICS_INVARIANT,
         .timing = k->timing,
     };
-    struct model_source src;
+
+    TRY(check_keys(k, e));
+    n->old_kv.fd = n->old_manifest.fd = -1;
+    TRY(read_source(w, e));
+    TRY(gpu_open(&n->gpu, &device, e));
+    slice_ends(n, LOAD_DEVICE, &since);
+    TRY(open_model(w, e));
+    slice_ends(n, LOAD_WEIGHTS, &since);
+    return 0;
+}
+
+static int
+complete(struct worker *w, struct err *e)
+{
+    struct engine *n = &w->e;
+    nsec since = clock_now();
+    const struct model_keys *k = &w->keys;
+    static const enum dtype kv_dtypes[] = { DT_COUNT, DT_F32, DT_BF16, DT_F16 };
     struct exec_config x = { 0 };
     enum dtype kv_dtype;
     uint32_t max_rows;
 
-    TRY(check_keys(k, e));
-    n->old_kv.fd = n->old_manifest.fd = -1;
-    TRY(read_source(w, &src, e));
-    TRY(gpu_open(&n->gpu, &device, e));
-    slice_ends(n, LOAD_DEVICE, &since);
-    TRY(model_open(&n->model, &src, n->gpu, arch_families, e));
-    if (n->model->n_unused)
-        log_warn("%u tensors of the checkpoint are not used, the first is %s", n->model->n_unused,
-                 n->model->unused[0]);
-    if (n->model->n_rebuilt)
-        log_warn("%u tensors of the adopted weights were damaged, rebuilt them",
-                 n->model->n_rebuilt);
+    if (n->source.weights_fd >= 0) {
+        n->model = model_close(n->model);
+        TRY(open_model(w, e));
+        slice_ends(n, LOAD_WEIGHTS, &since);
+    }
     FP(load_weights);
     TRY(give_arena(w, "weights", &n->model->weights, n->model->fingerprint, e));
-    slice_ends(n, LOAD_WEIGHTS, &since);
 
     kv_dtype = k->kv_dtype == DTYPE_AUTO ? n->model->act : kv_dtypes[k->kv_dtype];
     if (kv_dtype == DT_F16 && !on_gpu(n))
@@ -392,21 +428,37 @@ start_no_tuning(const struct worker *w)
     return NULL;
 }
 
+/* The first time: with the tokenizer beside it. */
+static int
+load_first(struct worker *w)
+{
+    pthread_t text;
+    bool beside = pthread_create(&text, NULL, open_text, w) == 0;
+    int r = prepare(w, &w->start_err);
+
+    if (r == 0 && !w->waits) r = complete(w, &w->start_err);
+    if (beside)
+        pthread_join(text, NULL);
+    else if (r == 0)
+        open_text(w);
+    return r;
+}
+
 void *
 start_load(void *arg)
 {
     struct worker *w = arg;
     nsec since = clock_now();
-    pthread_t text;
-    bool beside = pthread_create(&text, NULL, open_text, w) == 0;
-    int r = open_engine(w, &w->start_err);
+    int r;
 
-    if (beside)
-        pthread_join(text, NULL);
-    else if (r == 0)
-        open_text(w);
+    if (!w->e.gpu) {
+        r = load_first(w);
+    } else {
+        memset(w->e.slice_ns, 0, sizeof w->e.slice_ns); /* was spent before anybody waited for it */
+        r = complete(w, &w->start_err);
+    }
     w->e.load_ns = clock_now() - since;
-    FP(load_done);
+    if (!w->waits) FP(load_done);
     atomic_store_explicit(&w->start_done, r < 0 ? -1 : 1, memory_order_release);
     return NULL;
 }

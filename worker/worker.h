@@ -43,6 +43,7 @@ enum load_slice { LOAD_DEVICE, LOAD_WEIGHTS, LOAD_KV, LOAD_STEPS, LOAD_SLICES };
 
 struct engine {
     struct gpu *gpu;
+    struct model_source source; /* weights_fd: the predecessor's, not mapped; -1: none, or open */
     struct model *model;
     struct tokenizer *tokenizer; /* NULL: none; why_no_text says why */
     char why_no_text[200];
@@ -80,6 +81,7 @@ struct worker {
     struct engine e;
     struct err start_err;
     _Atomic int start_done; /* release by the loader, acquire by the engine: 1 ready, -1 failed */
+    bool waits;             /* a standby, and its time has not come. The loader's while it runs. */
     _Atomic uint64_t load_done, load_total; /* relaxed */
 
     struct worker_lane lane[MAX_LANES];
@@ -108,8 +110,11 @@ struct worker {
 /* start.c: why `laganctl tune` has nothing to do here, or NULL. */
 const char *start_no_tuning(const struct worker *w);
 
-/* start.c: the loader thread's function; *arg is the worker. */
+/* start.c: the loader thread's function; *arg is the worker. Of a standby all that needs nothing of what a worker
+ * leaves, and the rest when it is called again. */
 void *start_load(void *arg);
+/* start.c: take what lagand has sent by now of a predecessor's arenas. */
+int start_take(struct worker *w, struct err *e) MUST_USE;
 /* Join what start_load() made; for sanitizers and for drains. */
 void start_free(struct engine *e);
 

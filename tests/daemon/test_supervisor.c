@@ -74,25 +74,27 @@ every_state_meets_every_event(void **state)
     enum { SAME = -1 };
     /* clang-format off */
     static const struct cell { int to; char asks; } want[SUPER_N_STATES][EV_N] = {
-    /* START              STOP                 AGAIN                REPLACE              READY               EXIT               TIMER                BROKEN */
+    /* START              STOP                 AGAIN                REPLACE              READY               EXIT               TIMER                BROKEN               WAITS                TAKEN */
     [SUPER_DOWN] =
-    { {SUPER_LOADING,'s'},{SAME,0},            {SUPER_LOADING,'s'}, {SAME,0},            {SAME,0},           {SAME,0},          {SAME,0},            {SAME,0} },
+    { {SUPER_LOADING,'s'},{SAME,0},            {SUPER_LOADING,'s'}, {SAME,0},            {SAME,0},           {SAME,0},          {SAME,0},            {SAME,0}, {SAME,0},            {SAME,0} },
     [SUPER_LOADING] =
-    { {SAME,0},           {SUPER_STOPPING,'t'},{SUPER_STOPPING,'t'},{SUPER_STOPPING,'t'},{SUPER_READY,0},    {SUPER_LOADING,'b'},{SUPER_DYING,'k'},  {SUPER_DYING,'k'} },
+    { {SAME,0},           {SUPER_STOPPING,'t'},{SUPER_STOPPING,'t'},{SUPER_STOPPING,'t'},{SUPER_READY,0},    {SUPER_LOADING,'b'},{SUPER_DYING,'k'},  {SUPER_DYING,'k'}, {SUPER_STANDBY,0},   {SUPER_DOWN,0} },
     [SUPER_READY] =
-    { {SAME,0},           {SUPER_DRAINING,'d'},{SUPER_DRAINING,'d'},{SUPER_STOPPING,'t'},{SAME,0},           {SUPER_LOADING,'b'},{SAME,0},           {SUPER_DYING,'k'} },
+    { {SAME,0},           {SUPER_DRAINING,'d'},{SUPER_DRAINING,'d'},{SUPER_STOPPING,'t'},{SAME,0},           {SUPER_LOADING,'b'},{SAME,0},           {SUPER_DYING,'k'}, {SAME,0},            {SAME,0} },
+    [SUPER_STANDBY] =
+    { {SAME,0},           {SUPER_STOPPING,'t'},{SUPER_STOPPING,'t'},{SUPER_STOPPING,'t'},{SAME,0},           {SUPER_LOADING,'b'},{SAME,0},           {SUPER_DYING,'k'},   {SAME,0},            {SUPER_DOWN,0} },
     [SUPER_DRAINING] =
-    { {SAME,0},           {SAME,0},            {SAME,0},            {SAME,0},            {SAME,0},           {SUPER_DOWN,'b'},  {SUPER_STOPPING,'t'},{SUPER_DYING,'k'} },
+    { {SAME,0},           {SAME,0},            {SAME,0},            {SAME,0},            {SAME,0},           {SUPER_DOWN,'b'},  {SUPER_STOPPING,'t'},{SUPER_DYING,'k'}, {SAME,0},            {SAME,0} },
     [SUPER_STOPPING] =
-    { {SAME,0},           {SAME,0},            {SAME,0},            {SAME,0},            {SAME,0},           {SUPER_DOWN,'b'},  {SUPER_DYING,'k'},   {SUPER_DYING,'k'} },
+    { {SAME,0},           {SAME,0},            {SAME,0},            {SAME,0},            {SAME,0},           {SUPER_DOWN,'b'},  {SUPER_DYING,'k'},   {SUPER_DYING,'k'}, {SAME,0},            {SAME,0} },
     [SUPER_DYING] =
-    { {SAME,0},           {SAME,0},            {SAME,0},            {SAME,0},            {SAME,0},           {SUPER_DOWN,'b'},  {SUPER_LOST,0},      {SAME,0} },
+    { {SAME,0},           {SAME,0},            {SAME,0},            {SAME,0},            {SAME,0},           {SUPER_DOWN,'b'},  {SUPER_LOST,0},      {SAME,0}, {SAME,0},            {SAME,0} },
     [SUPER_LOST] =
-    { {SAME,0},           {SAME,0},            {SAME,0},            {SAME,0},            {SAME,0},           {SUPER_FAILED,'b'},{SAME,0},            {SAME,0} },
+    { {SAME,0},           {SAME,0},            {SAME,0},            {SAME,0},            {SAME,0},           {SUPER_FAILED,'b'},{SAME,0},            {SAME,0}, {SAME,0},            {SAME,0} },
     [SUPER_BACKOFF] =
-    { {SUPER_LOADING,'s'},{SUPER_DOWN,0},      {SUPER_LOADING,'s'}, {SUPER_LOADING,'s'}, {SAME,0},           {SAME,0},          {SUPER_LOADING,'s'}, {SAME,0} },
+    { {SUPER_LOADING,'s'},{SUPER_DOWN,0},      {SUPER_LOADING,'s'}, {SUPER_LOADING,'s'}, {SAME,0},           {SAME,0},          {SUPER_LOADING,'s'}, {SAME,0}, {SAME,0},            {SAME,0} },
     [SUPER_FAILED] =
-    { {SUPER_LOADING,'s'},{SUPER_DOWN,0},      {SUPER_LOADING,'s'}, {SUPER_LOADING,'s'}, {SAME,0},           {SAME,0},          {SAME,0},            {SAME,0} },
+    { {SUPER_LOADING,'s'},{SUPER_DOWN,0},      {SUPER_LOADING,'s'}, {SUPER_LOADING,'s'}, {SAME,0},           {SAME,0},          {SAME,0},            {SAME,0}, {SAME,0},            {SAME,0} },
     };
     /* clang-format on */
     (void)state;
@@ -387,6 +389,37 @@ a_worker_killed_for_hanging_comes_back_one_that_was_leaving_does_not(void **stat
 }
 
 static void
+a_standby_that_is_killed_comes_back_and_one_that_was_taken_makes_room(void **state)
+{
+    struct super s;
+    struct hands h;
+
+    (void)state;
+    start(&s, &h, 0);
+    super_event(&s, EV_WAITS, 0);
+    die(&s, CLD_KILLED, SIGKILL, NSEC_S);
+    assert_int_equal(s.state, SUPER_LOADING);
+    assert_int_equal(h.spawns, 2);
+    assert_false(s.death.early);
+    super_event(&s, EV_WAITS, NSEC_S);
+    assert_int_equal(s.timer, NSEC_NEVER);
+    super_broken(&s, DEATH_SILENT, 2 * NSEC_S);
+    die(&s, CLD_KILLED, SIGKILL, 2 * NSEC_S);
+    assert_int_equal(s.state, SUPER_LOADING); /* once at once, then after a wait */
+    super_event(&s, EV_WAITS, 3 * NSEC_S);
+    super_event(&s, EV_TAKEN, 3 * NSEC_S);
+    assert_int_equal(s.state, SUPER_DOWN);
+    super_event(&s, EV_START, 4 * NSEC_S);
+    assert_int_equal(s.state, SUPER_LOADING);
+    super_event(&s, EV_WAITS, 4 * NSEC_S);
+    super_event(&s, EV_STOP, 5 * NSEC_S);
+    assert_int_equal(h.sig, SIGTERM);
+    super_event(&s, EV_START, 5 * NSEC_S); /* its worker is up again before it has ended */
+    die(&s, CLD_KILLED, SIGTERM, 6 * NSEC_S);
+    assert_int_equal(s.state, SUPER_LOADING);
+}
+
+static void
 a_drain_that_takes_too_long_ends_with_term_then_kill_then_lost(void **state)
 {
     struct super s;
@@ -424,6 +457,7 @@ main(void)
         cmocka_unit_test(a_spawn_that_fails_is_tried_again_and_not_at_once),
         cmocka_unit_test(a_restart_drains_and_starts_anew),
         cmocka_unit_test(a_worker_killed_for_hanging_comes_back_one_that_was_leaving_does_not),
+        cmocka_unit_test(a_standby_that_is_killed_comes_back_and_one_that_was_taken_makes_room),
         cmocka_unit_test(a_drain_that_takes_too_long_ends_with_term_then_kill_then_lost),
     };
 

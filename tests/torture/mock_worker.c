@@ -261,6 +261,35 @@ map_board(void)
     close(fd);
 }
 
+/* What the predecessor left. true: the word to go on was among it. */
+static bool
+take_over(int hand)
+{
+    struct hand_note got;
+    bool go = false;
+    int old;
+
+    while (hand_take(hand, &got, &old, NULL) == 1) {
+        close(old);
+        go |= !strcmp(got.name, "go");
+    }
+    return go;
+}
+
+static void
+stand_by(int hand)
+{
+    struct pollfd p[] = { { .fd = hand, .events = POLLIN }, { .fd = l.bell.fd, .events = POLLIN } };
+    struct shm_ctl *c = shm_ctl(&l.w);
+
+    atomic_store(&c->phase, PHASE_STANDBY);
+    while (!take_over(hand)) {
+        atomic_fetch_add(&c->hb_count, 1);
+        poll(p, ARRAY_LEN(p), (int)(IDLE / NSEC_MS));
+        if (bell_drain(&l.bell) == -EPIPE) exit(0);
+    }
+}
+
 /* An arena of a page: descriptors travel, and are to be counted. */
 static void
 hand_over(int hand, uint64_t epoch)
@@ -268,10 +297,8 @@ hand_over(int hand, uint64_t epoch)
     struct hand_note note = {
         .name = "weights", .bytes = 4096, .version = 1, .flags = HAND_COMPLETE
     };
-    struct hand_note got;
-    int fd = memfd_create("lagand:mock", MFD_CLOEXEC), old;
+    int fd = memfd_create("lagand:mock", MFD_CLOEXEC);
 
-    while (hand_take(hand, &got, &old, NULL) == 1) close(old);
     check(fd >= 0 && ftruncate(fd, 4096) == 0);
     note.fingerprint[0] = epoch;
     check(hand_give(hand, &note, fd, NULL) == 0);
@@ -295,11 +322,15 @@ main(int argc, char **argv)
 {
     struct heritage h;
     struct shm_ctl *c;
+    bool waits = false;
+    int hand;
 
     FP(worker_main);
     prctl(PR_SET_PDEATHSIG, SIGKILL);
-    for (int i = 1; i < argc; i++)
+    for (int i = 1; i < argc; i++) {
         if (sscanf(argv[i], "--worker=w%u", &own) == 1) check(own < MOCK_WORKERS);
+        waits |= !strcmp(argv[i], "--waits");
+    }
     map_board();
     check(heritage_take(&h, NULL) == 0);
     check(link_attach(&l, heritage_fd(&h, "d"), heritage_fd(&h, "w"), heritage_fd(&h, "bell"),
@@ -308,7 +339,9 @@ main(int argc, char **argv)
     chance = h.epoch * 1000 + own;
     c = shm_ctl(&l.w);
     atomic_fetch_add(&c->hb_count, 1);
-    hand_over(heritage_fd(&h, "hand"), h.epoch);
+    hand = heritage_fd(&h, "hand");
+    if (!take_over(hand) && waits) stand_by(hand);
+    hand_over(hand, h.epoch);
     FP(load_done);
     atomic_store(&board->pid[own], getpid());
     say_ready();

@@ -313,7 +313,7 @@ service_all_ready(const struct service *s, int ms)
         pid_t pid[MOCK_WORKERS];
         uint32_t n = workers(s, pid);
 
-        if (n == s->n_workers && said_ready(s, pid, n)) return true;
+        if (n == s->n_workers + s->n_standbys && said_ready(s, pid, n)) return true;
         if (clock_now() >= until) return false;
         poll(NULL, 0, 2);
     }
@@ -343,6 +343,12 @@ lines_with(const char *path, const char *word)
     return n;
 }
 
+uint32_t
+service_logged(const struct service *s, const char *words)
+{
+    return lines_with(s->log, words);
+}
+
 bool
 service_quiet(const struct service *s, struct census *c)
 {
@@ -367,12 +373,13 @@ service_quiet(const struct service *s, struct census *c)
     }
     snprintf(path, sizeof path, "/proc/%d/status", (int)s->pid);
     f = fopen(path, "re");
-    for (char line[256]; f && fgets(line, sizeof line, f);) sscanf(line, "VmRSS: %u", &c->rss_kib);
+    for (char line[256]; f && fgets(line, sizeof line, f);)
+        sscanf(line, "RssAnon: %u", &c->rss_kib);
     if (f) fclose(f);
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
     c->rss_kib = 1; /* what was freed is kept by the sanitizer */
 #endif
-    return c->workers == s->n_workers && c->rss_kib;
+    return c->workers == s->n_workers + s->n_standbys && c->rss_kib;
 }
 
 void

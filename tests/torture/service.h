@@ -14,8 +14,8 @@
 struct service {
     char dir[64], run[80], model[96], log[96], endpoint[112]; /* model: or the configuration */
     const char *worker; /* the program; NULL: mock_worker, with a configuration lagan-worker */
-    uint32_t n_workers;
-    pid_t pid; /* of lagand; 0: none */
+    uint32_t n_workers, n_standbys; /* the latter is set before service_start() */
+    pid_t pid;                      /* of lagand; 0: none */
     struct mock_board *board;
     long log_read; /* of the log, by service_epochs() */
     uint32_t n_epochs;
@@ -25,7 +25,7 @@ struct service {
 struct census {
     uint32_t fds, maps, names, shm; /* lagand's descriptors and rings; below run/; in /dev/shm */
     uint32_t workers, zombies;
-    uint32_t rss_kib;
+    uint32_t rss_kib; /* its own memory; how much of a ring was used is no growth */
 };
 
 void service_open(struct service *s);
@@ -43,6 +43,7 @@ int service_reap(struct service *s); /* its status, as waitpid() says */
 void service_print_log(const struct service *s, int lines);
 uint32_t service_epochs(struct service *s, const char *model); /* workers started, by the log */
 
+uint32_t service_logged(const struct service *s, const char *words); /* lines with them */
 bool service_all_ready(const struct service *s, int ms); /* every worker lives and has said so */
 bool service_quiet(const struct service *s, struct census *c);
 /* Fails the test where b has more than a; rss_kib: so much growth is none. */

@@ -171,6 +171,36 @@ no_kill_of_a_worker_loses_repeats_or_reorders_a_token(void **state)
     service_stop(&v);
 }
 
+/* Whoever waits for a place dies as often as whoever has it: neither knows when. */
+static void
+no_kill_of_a_worker_or_its_standby_loses_repeats_or_reorders_a_token(void **state)
+{
+    enum { PAIRS = 24 };
+    uint32_t kills = count_from("LAGAN_TORTURE_KILLS", 20000) / 10;
+    struct census before, after;
+
+    (void)state;
+    v.n_standbys = PAIRS;
+    service_start(&v, PAIRS, NULL, (const char *const[]){ "--set", "standby=1", NULL });
+    streams_open(&s, v.endpoint, STREAMS, TOKENS);
+    for (int i = 0; i < 200; i++) streams_turn(&s, 1, true);
+    for (uint32_t done = 0; done < kills; done += ROUND / 2) {
+        kill_some(MIN(kills - done, (uint32_t)ROUND / 2));
+        settle();
+        if (!service_all_ready(&v, SETTLE_MS)) fail_msg("workers or standbys are missing");
+        assert_true(service_quiet(&v, done ? &after : &before));
+        if (done) census_compare(&before, &after, GROWTH_KIB);
+    }
+    print_message("%llu requests, %llu tokens, %u resumed, %u standbys took over\n",
+                  (unsigned long long)s.history.n_done, (unsigned long long)s.history.n_tokens,
+                  atomic_load(&v.board->n_resumed), service_logged(&v, "the standby takes over"));
+    print_waits();
+    assert_true(atomic_load(&v.board->n_resumed) > kills / 10);
+    assert_true(service_logged(&v, "the standby takes over") > kills / 10);
+    assert_true(service_logged(&v, "no request is touched") > kills / 10);
+    service_stop(&v);
+}
+
 /* Death to requests handed over, where nothing else is amiss. */
 static void
 a_killed_workers_requests_are_soon_with_another(void **state)
@@ -367,6 +397,7 @@ main(int argc, char **argv)
 #define T(f) cmocka_unit_test_setup_teardown(f, begin, finish)
     const struct CMUnitTest tests[] = {
         T(no_kill_of_a_worker_loses_repeats_or_reorders_a_token),
+        T(no_kill_of_a_worker_or_its_standby_loses_repeats_or_reorders_a_token),
         T(a_killed_workers_requests_are_soon_with_another),
         T(at_every_point_a_worker_may_be_killed_abort_exit_stop_or_be_slow),
         T(a_prompt_that_kills_workers_ends_with_poisoned_and_it_alone),

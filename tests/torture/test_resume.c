@@ -71,14 +71,15 @@ finish(void **state)
     return 0;
 }
 
-/* One thread each: the machine has few cores and there are three of them. */
+/* With standbys or without. One thread each: the machine has few cores and there are three of them. */
 static void
-start(const char *dtype, const char *const *args)
+start(const char *dtype, uint32_t standby, const char *const *args)
 {
     char config[2048];
 
 #define MODEL(name, path, more) \
-    "  - { name: " name ", path: @/" path ", device: cpu, threads: 1, dtype: %s, " more " }\n"
+    "  - { name: " name ", path: @/" path \
+    ", device: cpu, threads: 1, dtype: %s, standby: %u, " more " }\n"
     snprintf(config, sizeof config,
              "models:\n" MODEL("gemma", "models/recall-gemma3",
                                "max_num_seqs: 8, max_num_batched_tokens: 48,"
@@ -89,7 +90,8 @@ start(const char *dtype, const char *const *args)
                      MODEL("llama", "tests/data/golden/llama3",
                            "max_num_seqs: 8, max_num_batched_tokens: 40,"
                            " kv: { memory: 1MiB, tokens_per_block: 8 }"),
-             dtype, dtype, dtype);
+             dtype, standby, dtype, standby, dtype, standby);
+    v.n_standbys = WORKERS * standby;
     service_start(&v, WORKERS, config, args);
     if (lagan_open(&c, v.endpoint, 20000) < 0) fail_msg("%s", lagan_why(NULL));
 }
@@ -243,13 +245,13 @@ run_undisturbed(void)
 }
 
 static void
-kill_workers(const char *dtype, uint32_t kills)
+kill_workers(const char *dtype, uint32_t standby, uint32_t kills)
 {
     const uint32_t warm = kills / 4; /* buffers have the size they need then */
     struct census before = { 0 }, after = { 0 };
     nsec next = 0, since;
 
-    start(dtype, NULL);
+    start(dtype, standby, NULL);
     run_undisturbed();
     since = clock_now();
     for (uint32_t done = 0; done < kills;) {
@@ -270,7 +272,9 @@ kill_workers(const char *dtype, uint32_t kills)
         dtype, kills, (double)(clock_now() - since) / NSEC_S, (unsigned long long)n_answers,
         (unsigned long long)n_tokens, (unsigned long long)resumed, (unsigned long long)adopted,
         (unsigned long long)recomputed);
-    assert_true(resumed > kills / 4);
+    assert_true(resumed >
+                kills / (4 + 4 * standby)); /* it dies as often, and nobody resumes then */
+    if (standby) assert_true(service_logged(&v, "the standby takes over") > kills / 8);
     service_stop(&v);
 }
 
@@ -280,10 +284,10 @@ streams_of_killed_workers_have_the_bits_of_an_undisturbed_run(void **state)
     uint32_t kills = count_from("LAGAN_TORTURE_REAL_KILLS", 200);
 
     (void)state;
-    kill_workers("fp32", kills / 2);
+    kill_workers("fp32", 0, kills / 2);
     finish(NULL);
     begin(NULL);
-    kill_workers("bf16", kills - kills / 2);
+    kill_workers("bf16", 1, kills - kills / 2);
 }
 
 /* ---- at every point */
@@ -322,7 +326,7 @@ at_every_point_a_worker_may_die_and_no_bit_changes(void **state)
     uint32_t faults = 0;
 
     (void)state;
-    start("fp32", (const char *const[]){ "--supervisor.stall-timeout", "500ms", NULL });
+    start("fp32", 0, (const char *const[]){ "--supervisor.stall-timeout", "500ms", NULL });
     run_undisturbed();
     for (uint32_t round = 0; round < MAX(rounds, 1u); round++)
         for (uint32_t i = 0; i < ARRAY_LEN(points); i++)
@@ -333,7 +337,8 @@ at_every_point_a_worker_may_die_and_no_bit_changes(void **state)
                 if (a == FP_KILL || ++faults % FAULTS) continue;
                 lagan_close(c);
                 service_stop(&v);
-                start("fp32", (const char *const[]){ "--supervisor.stall-timeout", "500ms", NULL });
+                start("fp32", 0,
+                      (const char *const[]){ "--supervisor.stall-timeout", "500ms", NULL });
             }
     service_stop(&v);
 }
@@ -366,25 +371,13 @@ await(enum failpoint p, const char *verb)
     }
 }
 
-static bool
-logged(const char *words)
-{
-    char line[2048];
-    bool found = false;
-    FILE *f = fopen(v.log, "re");
-
-    while (f && fgets(line, sizeof line, f)) found |= strstr(line, words) != NULL;
-    if (f) fclose(f);
-    return found;
-}
-
 static void
 a_worker_may_die_while_it_drains_answers_or_says_its_last_words(void **state)
 {
     static const enum fp_action actions[] = { FP_KILL, FP_EXIT };
 
     (void)state;
-    start("fp32", NULL);
+    start("fp32", 0, NULL);
     run_undisturbed();
     for (uint32_t k = 0; k < ARRAY_LEN(actions); k++)
         for (enum failpoint p = FP_control_sending; p <= FP_drain_done; p++) {
@@ -398,7 +391,7 @@ a_worker_may_die_while_it_drains_answers_or_says_its_last_words(void **state)
     service_arm(&v, FP_WORKER, FP_step_launched, FP_ABORT, 1);
     await(FP_words_writing, NULL);
     settle(false);
-    assert_true(logged("last words (cut off)"));
+    assert_true(service_logged(&v, "last words (cut off)"));
     service_stop(&v);
 }
 

@@ -1,0 +1,153 @@
+/* standby.c - see standby.h. */
+#include "daemon/standby.h"
+
+#include "base/log.h"
+#include "daemon/control.h"
+#include "daemon/history.h"
+
+#include <errno.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+static void
+moved(void *arg, enum super_state from, enum super_state to)
+{
+    struct worker *s = arg;
+
+    log_debug("%s: %s -> %s", s->name, super_state_word(from), super_state_word(to));
+    history_add(s->d, "standby", s->name, "%s -> %s", super_state_word(from), super_state_word(to));
+    if (to == SUPER_FAILED)
+        log_err("%s: failed, %s goes on without: %s", s->name, s->of->name, s->why);
+}
+
+static void
+bury(void *arg, const struct death *d)
+{
+    struct worker *s = arg;
+
+    worker_last_lines(s);
+    if (d->cause == DEATH_DRAINED || d->cause == DEATH_OPERATOR) {
+        log_info("%s: pid %d ended", s->name, (int)s->pid);
+    } else {
+        log_warn("%s: pid %d died of %s, %s; no request is touched", s->name, (int)s->pid,
+                 death_word(d->cause), death_sentence(d->cause));
+        s->restarts++;
+    }
+    worker_release(s);
+}
+
+static void
+tell_drain(void *arg)
+{
+    (void)arg;
+    check(!"a standby is never READY");
+}
+
+static const struct super_ops ops = { worker_spawn, tell_drain, worker_kill, bury, moved };
+
+int
+standby_make(struct worker *w, struct err *e)
+{
+    char name[sizeof w->name];
+
+    if (!w->d->config->model[w->model].keys.standby) return 0;
+    snprintf(name, sizeof name, "w%u.standby", w->index);
+    w->standby = worker_new(w->d, w->index, w->model, name, &ops);
+    if (!w->standby) return err_set(e, -ENOMEM, "standby of worker %u", w->index);
+    w->standby->of = w;
+    return 0;
+}
+
+struct worker *
+standby_free(struct worker *s)
+{
+    if (!s) return NULL;
+    worker_release(s);
+    free(s);
+    return NULL;
+}
+
+void
+standby_dismiss(struct worker *s)
+{
+    if (s) worker_event(s, EV_STOP);
+}
+
+void
+standby_follow(struct worker *w, enum super_state to)
+{
+    if (!w->standby) return;
+    if (to == SUPER_READY)
+        worker_event(w->standby, EV_START);
+    else if (to == SUPER_DRAINING || to == SUPER_STOPPING || to == SUPER_LOST || worker_over(w))
+        standby_dismiss(w->standby);
+}
+
+/* Not even a zombie whose end we are still to hear of. */
+static bool
+lives(const struct worker *s)
+{
+    siginfo_t si = { .si_pid = 0 };
+
+    if (s->super.state != SUPER_STANDBY && s->super.state != SUPER_LOADING) return false;
+    return s->alive && waitid(P_PID, (id_t)s->pid, &si, WEXITED | WNOHANG | WNOWAIT) == 0 &&
+           si.si_pid == 0;
+}
+
+static void
+take(struct worker *w, struct worker *s)
+{
+    sd_event_source *const sources[] = { s->on_exit, s->on_bell, s->on_hand, s->on_log };
+
+    w->epoch = s->epoch;
+    w->pid = s->pid;
+    w->alive = true;
+    w->link = s->link;
+    w->hand = s->hand;
+    w->log = s->log;
+    w->on_exit = s->on_exit;
+    w->on_bell = s->on_bell;
+    w->on_hand = s->on_hand;
+    w->on_log = s->on_log;
+    w->control = s->control;
+    w->bell_lost = s->bell_lost;
+    memcpy(w->line, s->line, s->n_line);
+    w->n_line = s->n_line;
+    for (size_t i = 0; i < ARRAY_LEN(sources); i++) sd_event_source_set_userdata(sources[i], w);
+    control_move(w->control, w);
+
+    s->on_exit = s->on_bell = s->on_hand = s->on_log = NULL;
+    s->control = NULL;
+    s->link = (struct link){ .d.fd = -1, .w.fd = -1, .bell.fd = -1 };
+    s->hand = s->log = -1;
+    worker_release(s);
+    worker_event(s, EV_TAKEN);
+}
+
+bool
+standby_take(struct worker *w)
+{
+    struct worker *s = w->standby;
+
+    if (!s) return false;
+    if (lives(s)) {
+        take(w, s);
+        return true;
+    }
+    standby_dismiss(s);
+    return false;
+}
+
+int
+standby_go(struct worker *w, struct err *e)
+{
+    const struct hand_note go = { .name = "go" };
+
+    sd_event_source_set_enabled(w->on_hand, SD_EVENT_ON);
+    TRY(arenas_give(&w->arenas, w->hand, w->d->now, e));
+    return hand_give(w->hand, &go, w->link.d.fd, e);
+}
