@@ -395,6 +395,35 @@ a_worker_may_die_while_it_drains_answers_or_says_its_last_words(void **state)
     service_stop(&v);
 }
 
+/* It has mapped the weights before the fault: they are opened again, and nothing of the KV is adopted. */
+static void
+a_standby_takes_over_after_a_fault_and_no_bit_changes(void **state)
+{
+    (void)state;
+    start("fp32", 1, NULL);
+    run_undisturbed();
+    for (uint32_t faults = 1; faults <= 2; faults++) {
+        submit_all();
+        service_arm(&v, FP_WORKER, FP_step_launched, FP_ABORT, 1 + test_below(20));
+        await(FP_step_launched, NULL);
+        settle(false);
+        assert_int_equal(service_logged(&v, "the standby takes over"), faults);
+        if (!service_all_ready(&v, SETTLE_MS)) fail_msg("workers or standbys are missing");
+    }
+    assert_int_equal(service_logged(&v, "died of signal"), 2);
+    assert_true(resumed > 0);
+    assert_int_equal(adopted, 0);
+    /* A restart is for another program, or other files: not for one that has them open already. */
+    operate("restart");
+    for (nsec until = clock_now() + SETTLE_MS * NSEC_MS; !service_logged(&v, "w0.standby: pid");) {
+        if (clock_now() >= until) fail_msg("the standby outlives a restart");
+        turn(20, false);
+    }
+    if (!service_all_ready(&v, SETTLE_MS)) fail_msg("workers or standbys are missing");
+    assert_int_equal(service_logged(&v, "the standby takes over"), 2);
+    service_stop(&v);
+}
+
 int
 main(int argc, char **argv)
 {
@@ -402,6 +431,7 @@ main(int argc, char **argv)
     const struct CMUnitTest tests[] = {
         T(streams_of_killed_workers_have_the_bits_of_an_undisturbed_run),
         T(at_every_point_a_worker_may_die_and_no_bit_changes),
+        T(a_standby_takes_over_after_a_fault_and_no_bit_changes),
         T(a_worker_may_die_while_it_drains_answers_or_says_its_last_words),
     };
 
