@@ -19,11 +19,13 @@
 #include <zmq.h>
 
 enum { REQUESTS = 200, TOKENS = 8, MAX_ATTACKERS = 8 };
+/* ZeroMQ keeps up to 64 frames of a connection until we take them (daemon/README.md): of large ones a GiB. */
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-enum { MOST_MIB = 4000 }; /* what is freed stays with them for a while */
+enum { MOST_MIB = 4000, MOST_LARGE_MIB = 6000 }; /* what is freed stays with them for a while */
 #else
-enum { MOST_MIB = 400 };
+enum { MOST_MIB = 400, MOST_LARGE_MIB = 2 * 1024 + MOST_MIB };
 #endif
+static unsigned most_mib = MOST_MIB, n_requests = REQUESTS;
 
 static struct rig r;
 static pid_t attackers[MAX_ATTACKERS];
@@ -79,7 +81,7 @@ serve_the_others(const char *what)
     static nsec took[REQUESTS];
     struct dealer *c = dial(&r, "api.sock");
 
-    for (uint64_t i = 0; i < REQUESTS; i++) {
+    for (uint64_t i = 0; i < n_requests; i++) {
         nsec since = clock_now();
 
         submit(c, i + 1, 3, TOKENS, i);
@@ -89,11 +91,11 @@ serve_the_others(const char *what)
     hang_up(c);
     for (uint32_t i = 0; i < n_attackers; i++) /* they have not given up */
         assert_int_equal(waitpid(attackers[i], NULL, WNOHANG), 0);
-    qsort(took, REQUESTS, sizeof *took, by_size);
+    qsort(took, n_requests, sizeof *took, by_size);
     fprintf(stderr, "%-22s p50 %5lld us  p99 %6lld us  lagand at most %lu MiB\n", what,
-            (long long)(took[REQUESTS / 2] / NSEC_US),
-            (long long)(took[REQUESTS * 99 / 100] / NSEC_US), most_memory() >> 10);
-    assert_in_range(most_memory() >> 10, 0, MOST_MIB);
+            (long long)(took[n_requests / 2] / NSEC_US),
+            (long long)(took[n_requests * 99 / 100] / NSEC_US), most_memory() >> 10);
+    assert_in_range(most_memory() >> 10, 0, most_mib);
 }
 
 /* ---- the attackers: processes of their own */
@@ -270,6 +272,8 @@ the_others_are_served_and_memory_is_bounded(void **state)
         uint64_t before = counted(t[i].counter);
         nsec until = clock_now() + 30 * NSEC_S;
 
+        if (t[i].how == flood_large) most_mib = MOST_LARGE_MIB; /* what was most stays so */
+        n_requests = t[i].how == flood_large ? REQUESTS / 10 : REQUESTS; /* they take their time */
         attack(t[i].how);
         attack(t[i].how);
         poll(NULL, 0, 300);
