@@ -1,7 +1,7 @@
 /* test_resume.c - requests of liblagan when lagand or the connection goes away under them: none ends with
  * an error that need not, and no token comes twice or is left out. */
 #include "client/client.h"
-#include "tests/client/mock.h"
+#include "tests/client/asking.h"
 #include "tests/test.h"
 
 #include <signal.h>
@@ -9,34 +9,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-
-static struct mock mock;
-
-static int
-setup(void **state)
-{
-    (void)state;
-    mock_dir(&mock);
-    mock_start(&mock, "1");
-    return 0;
-}
-
-static int
-teardown(void **state)
-{
-    (void)state;
-    mock_done(&mock);
-    return 0;
-}
-
-static struct lagan *
-connect_mock(void)
-{
-    struct lagan *c = NULL;
-
-    if (lagan_open(&c, mock.endpoint, 30000) < 0) fail_msg("%s", lagan_why(NULL));
-    return c;
-}
 
 static uint64_t
 ask(struct lagan *c, const char *text, bool resume)
@@ -51,18 +23,6 @@ ask(struct lagan *c, const char *text, bool resume)
     assert_int_equal(lagan_submit(c, r, &id), 0);
     lagan_request_free(r);
     return id;
-}
-
-static struct lagan_event
-next(struct lagan *c, enum lagan_event_kind kind)
-{
-    struct lagan_event ev = { sizeof ev };
-    int r = lagan_next(c, &ev, 30000);
-
-    if (r != 1) fail_msg("%d instead of an event: %s", r, lagan_why(c));
-    if (ev.kind != kind)
-        fail_msg("event %d instead of %d: %s", ev.kind, kind, ev.message ? ev.message : "");
-    return ev;
 }
 
 enum { N = 3, TOKENS = 1000 };

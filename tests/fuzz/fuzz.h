@@ -12,4 +12,15 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
+/* What is left of the bytes; behind their end there are zeros. */
+struct in {
+    const uint8_t *p, *end;
+};
+
+static inline uint32_t
+byte(struct in *in)
+{
+    return in->p < in->end ? *in->p++ : 0;
+}
+
 #endif

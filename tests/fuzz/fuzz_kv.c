@@ -37,16 +37,6 @@ struct twin {
     uint64_t clock[MAX_LANES][STEPS][MAX_LANES]; /* what is over before that step of that lane */
     struct kv_edit edit[EDITS];
 };
-struct in {
-    const uint8_t *p, *end;
-};
-
-static uint32_t
-byte(struct in *in)
-{
-    return in->p < in->end ? *in->p++ : 0;
-}
-
 static uint32_t
 first_unit(const struct twin *t, uint32_t group, slice_id at)
 {

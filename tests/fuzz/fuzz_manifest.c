@@ -34,16 +34,7 @@ struct twin {
     uint32_t slab_block[MAX_UNITS]; /* units a block of the slab's pool has; 0: nobody's */
     struct kv_edit edit[EDITS];
 };
-struct in {
-    const uint8_t *p, *end;
-};
 static const uint64_t print[2] = { 7, 8 }, kv_id[2] = { 9, 10 };
-
-static uint32_t
-byte(struct in *in)
-{
-    return in->p < in->end ? *in->p++ : 0;
-}
 
 static uint32_t
 word(struct in *in)

@@ -14,16 +14,6 @@
 
 enum { HALF = 4096, BYTES = MIRROR_PAGE + 2 * HALF, MAX_RECORDS = 2 * HALF / 16 };
 
-struct in {
-    const uint8_t *p, *end;
-};
-
-static uint32_t
-byte(struct in *in)
-{
-    return in->p < in->end ? *in->p++ : 0;
-}
-
 static uint32_t
 word(struct in *in)
 {

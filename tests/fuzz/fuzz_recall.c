@@ -14,16 +14,6 @@
 
 enum { MAX_ROWS = 300, ROOM = 2048 };
 
-struct in {
-    const uint8_t *p, *end;
-};
-
-static uint32_t
-byte(struct in *in)
-{
-    return in->p < in->end ? *in->p++ : 0;
-}
-
 /* ---- the twin: rows as plain lists */
 
 struct twin_row {

@@ -389,16 +389,6 @@ look_at(const uint8_t *frame, size_t n)
 
 /* ---- a recipe for a SUBMIT */
 
-struct in {
-    const uint8_t *p, *end;
-};
-
-static uint32_t
-byte(struct in *in)
-{
-    return in->p < in->end ? *in->p++ : 0;
-}
-
 static uint64_t
 word(struct in *in, int n)
 {

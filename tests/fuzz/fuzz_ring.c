@@ -15,16 +15,6 @@
 enum { LOG2 = 12, CAP = 1 << LOG2, MAX_REC = CAP / 8, EPOCH = 7, N_TYPES = 4 };
 static const uint32_t max_len[N_TYPES] = { 0, 40, UINT32_MAX, 0 };
 
-struct in {
-    const uint8_t *p, *end;
-};
-
-static uint32_t
-byte(struct in *in)
-{
-    return in->p < in->end ? *in->p++ : 0;
-}
-
 static uint32_t
 word(struct in *in)
 {

@@ -17,16 +17,6 @@
 
 enum { BUILT = 1, LENGTH = 2, CUT = 4, MAX_TEXT = 8192, MAX_DEPTH = 32 };
 
-struct in {
-    const uint8_t *p, *end;
-};
-
-static uint32_t
-byte(struct in *in)
-{
-    return in->p < in->end ? *in->p++ : 0;
-}
-
 /* ---- a header that is almost right */
 
 static size_t

@@ -33,16 +33,6 @@ struct left { /* a seat of a process that died */
 };
 static struct left left[RUN_SEATS];
 static uint32_t n_left;
-struct in {
-    const uint8_t *p, *end;
-};
-
-static uint32_t
-byte(struct in *in)
-{
-    return in->p < in->end ? *in->p++ : 0;
-}
-
 static void
 begin(struct world *w, struct in *in)
 {

@@ -113,8 +113,7 @@ revive(void)
 static void
 no_evil_worker_stops_misleads_or_delays_the_others(void **state)
 {
-    const char *asked = getenv("LAGAN_TORTURE_EVIL");
-    uint32_t want = asked ? (uint32_t)strtoul(asked, NULL, 10) : 1000, lives = 0;
+    uint32_t want = count_from("LAGAN_TORTURE_EVIL", 1000), lives = 0;
     struct census before, after;
     nsec worst = 0, next = 0;
 

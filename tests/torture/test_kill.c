@@ -29,14 +29,6 @@ enum { PACE_US = 10000, GROWTH_KIB = 1024 };
 static struct service v;
 static struct streams s;
 
-static uint32_t
-count_from(const char *variable, uint32_t otherwise)
-{
-    const char *n = getenv(variable);
-
-    return n ? (uint32_t)strtoul(n, NULL, 10) : otherwise;
-}
-
 static int
 begin(void **state)
 {

@@ -40,14 +40,6 @@ static struct lagan *c;
 static struct job job[N];
 static uint64_t n_answers, n_tokens, resumed, adopted, recomputed;
 
-static uint32_t
-count_from(const char *variable, uint32_t otherwise)
-{
-    const char *n = getenv(variable);
-
-    return n ? (uint32_t)strtoul(n, NULL, 10) : otherwise;
-}
-
 static int
 begin(void **state)
 {
