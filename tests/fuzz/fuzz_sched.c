@@ -1,7 +1,7 @@
 /* fuzz_sched.c - the scheduler on a pretended device that believes nothing (tests/sched/run.h).
  *
  * The first bytes choose groups, limits and lanes; then every few bytes are one call: add, plan,
- * commit, cancel, fail, let time pass, die and go on with what is left. The device checks each step it is handed. Here: every request
+ * commit, cancel, halt, fail, let time pass, die and go on with what is left. The device checks each step it is handed. Here: every request
  * ends once, with the tokens that its length, end ids and fate say; everything comes back in the end,
  * within as many steps as there is work; and a second run of the same calls gives the same batches.
  */
@@ -172,6 +172,8 @@ plan(struct world *w, unsigned lane)
     int n = b ? batch_pack(b, bytes, sizeof bytes) : 0;
 
     check(n >= 0);
+    for (uint32_t i = 0; b && i < b->n_runs; i++)
+        check(!scheduler_seat(w->r.s, b->run[i].seat)->halted);
     for (int i = 0; i < n; i++) w->trace = (w->trace ^ bytes[i]) * UINT64_C(0x100000001b3);
     return b;
 }
@@ -276,7 +278,11 @@ call(struct world *w, struct in *in)
         scheduler_cancel(r->s, what, LAGAN_E_CANCELLED);
         break;
     case 4:
-        r->now += byte(in);
+        if (what & 128 && w->n) {
+            scheduler_halt(r->s, byte(in) % w->n, what & 64);
+        } else {
+            r->now += byte(in);
+        }
         break;
     case 5:
         r->failing = byte(in) % 8 == 0;
@@ -310,6 +316,7 @@ drain(struct world *w)
 {
     uint32_t rounds = 0;
 
+    for (uint32_t i = 0; i < w->n; i++) scheduler_halt(w->r.s, i, false);
     for (bool more = true; more;) {
         more = false;
         for (unsigned l = 0; l < w->r.l.n_lanes; l++) more = plan(w, l) != NULL || more;

@@ -199,6 +199,56 @@ cancelling_ends_at_once_what_waits_and_later_what_runs(void **state) /* X-07 */
 }
 
 static void
+what_is_halted_is_in_no_step_and_goes_on_where_it_was(void **state)
+{
+    struct seq *q = seq_new(1, 25, 20, 0), *other = seq_new(2, 4, 100, 0);
+    uint32_t n;
+
+    (void)state;
+    run_defaults(&r);
+    r.l.max_rows = r.l.chunk_unit = 20;
+    run_open(&r);
+    run_add(&r, q);
+    run_add(&r, other);
+    for (int round = 0; round < 3; round++) { /* between chunks, then while it generates */
+        assert_true(in_batch(run_plan(&r, 0), q));
+        scheduler_halt(r.s, 1, true);
+        run_commit(&r, 0); /* what was launched counts */
+        n = q->n_planned;
+        for (int i = 0; i < 10; i++) assert_false(in_batch(run_step(&r, 0), q));
+        assert_int_equal(q->n_planned, n);
+        scheduler_halt(r.s, 1, false);
+    }
+    scheduler_halt(r.s, 77, true);
+    assert_true(in_batch(run_step(&r, 0), q));
+    run_ahead();
+    assert_ptr_equal(scheduler_reap(r.s), q);
+    assert_int_equal(q->n_tokens, 45);
+    run_check_tokens(other);
+    seq_free(scheduler_reap(r.s));
+    end(q);
+}
+
+static void
+a_deadline_passes_also_for_what_is_halted(void **state)
+{
+    struct seq *q = seq_new(1, 5, 20, 0);
+
+    (void)state;
+    begin();
+    q->deadline = r.now + 100;
+    run_add(&r, q);
+    run_step(&r, 0);
+    scheduler_halt(r.s, 1, true);
+    assert_int_equal(scheduler_wake(r.s), q->deadline);
+    r.now += 100;
+    assert_null(run_plan(&r, 0));
+    assert_ptr_equal(scheduler_reap(r.s), q);
+    assert_int_equal(q->reason, LAGAN_E_DEADLINE);
+    end(q);
+}
+
+static void
 a_cancelled_chunk_gives_everything_back(void **state)
 {
     struct seq *q = seq_new(1, 45, 5, 0);
@@ -677,6 +727,8 @@ main(void)
         cmocka_unit_test(no_end_id_counts_before_min_new_tokens),
         cmocka_unit_test(an_end_id_as_the_last_token_is_an_end_of_sequence),
         cmocka_unit_test(cancelling_ends_at_once_what_waits_and_later_what_runs),
+        cmocka_unit_test(what_is_halted_is_in_no_step_and_goes_on_where_it_was),
+        cmocka_unit_test(a_deadline_passes_also_for_what_is_halted),
         cmocka_unit_test(a_cancelled_chunk_gives_everything_back),
         cmocka_unit_test(a_deadline_ends_what_waits_and_what_runs),
         cmocka_unit_test(a_failed_step_ends_every_sequence_it_carried_and_no_other),

@@ -16,7 +16,7 @@ runnable(const struct scheduler *s, const struct seq *q, unsigned lane, nsec now
 {
     unsigned work = 0;
 
-    if (q->deadline <= now) return 0;
+    if (q->deadline <= now || q->halted) return 0;
     switch (q->state) {
     case SEQ_WAITING:
         work = q->n_source > 0 ? WORK_ENCODER : WORK_CONTEXT;

@@ -155,6 +155,7 @@ scheduler_add(struct scheduler *s, struct seq *q, nsec now, struct err *e)
     q->n_tokens = q->n_prompt;
     q->n_planned = q->n_done = q->n_out = q->in_flight = 0;
     q->enc_row = q->n_enc_layers = 0;
+    q->halted = false;
     q->lane = 0;
     q->lane_step = 0;
     q->reason = LAGAN_NONE;
@@ -263,6 +264,14 @@ scheduler_cancel(struct scheduler *s, req_id id, uint16_t reason)
     struct seq *q = find(s, id);
 
     if (q) end_seq(s, q, reason);
+}
+
+void
+scheduler_halt(struct scheduler *s, req_id id, bool halted)
+{
+    struct seq *q = find(s, id);
+
+    if (q) q->halted = halted;
 }
 
 nsec

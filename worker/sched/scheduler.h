@@ -8,12 +8,14 @@
  *     scheduler_plan    a lane's next step                   waiting -> running
  *     scheduler_commit  the tokens that step sampled         running -> running, ended
  *     scheduler_cancel  client gone, or a stop string seen   any     -> ended
+ *     scheduler_halt    its reader stands still: no step carries it until it goes on
  *     scheduler_reap    what has ended, one at a time        ended   -> gone, blocks given back
  *
  * Two steps of a lane may be out at once: plan n + 1 is asked for before commit n (TOKEN_FROM_LAST).
  * A sequence that turns out to have ended at step n has its row of step n + 1 computed all the same;
  * commit throws that token away. Progress: when something waits and nothing runs, plan returns a
- * step, or the head of the queue ends with LAGAN_E_TOO_LONG. It never returns "nothing" for ever.
+ * step, or the head of the queue ends with LAGAN_E_TOO_LONG. It never returns "nothing" for ever, but
+ * for those that are halted: they keep their seat and blocks.
  */
 #ifndef SCHED_SCHEDULER_H
 #define SCHED_SCHEDULER_H
@@ -57,6 +59,9 @@ void scheduler_unkeep(struct scheduler *s, uint32_t seat); /* not kept: nothing 
 void scheduler_unkeep_all(struct scheduler *s);
 /* reason: enum lagan_reason. Unknown and already ended ids are no error. */
 void scheduler_cancel(struct scheduler *s, req_id id, uint16_t reason);
+/* Not planned from the next plan on, or planned again. What is launched is committed all the same, deadlines
+ * pass. Unknown ids are no error. */
+void scheduler_halt(struct scheduler *s, req_id id, bool halted);
 /* 1: *b is the lane's next step. 0: nothing until an add, commit, cancel or scheduler_wake().
  * At most two steps of a lane are out at once. */
 int scheduler_plan(struct scheduler *s, unsigned lane, nsec now, struct batch *b) MUST_USE;

@@ -47,6 +47,7 @@ struct seq {
     uint32_t in_flight; /* steps launched and not committed that carry it */
     uint32_t enc_row;
     uint32_t n_enc_layers; /* encoder layers planned so far */
+    bool halted;           /* no step is to carry it for now */
     uint8_t lane;          /* of its last step */
     uint64_t lane_step;
     uint16_t reason; /* enum lagan_reason, once ended */
