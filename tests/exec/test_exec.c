@@ -342,9 +342,9 @@ static void
 copy_blocks(struct batch *t, uint32_t to, uint32_t from, bool after)
 {
     for (uint32_t i = 0; i < CEIL_DIV(WALKED_TO, 8); i++)
-        t->copy[t->n_copies++] = (struct batch_copy){ .from = hand_block(&h, 0, from, i),
-                                                      .to = hand_block(&h, 0, to, i),
-                                                      .after = after };
+        t->copy[t->n_copies++] = (struct kv_copy){ .from = hand_block(&h, 0, from, i),
+                                                   .to = hand_block(&h, 0, to, i),
+                                                   .after = after };
 }
 
 static void
@@ -545,7 +545,7 @@ what_is_not_there_yet_is_refused_by_name(void **state)
     refuses(t, "draft");
     t->run[0].n_draft = 0;
     t->n_copies = 1;
-    t->copy[0] = (struct batch_copy){ .to_tier = TIER_HOST };
+    t->copy[0] = (struct kv_copy){ .to_tier = TIER_HOST };
     refuses(t, "host tier");
     hand_close(&h);
 }

@@ -48,7 +48,7 @@ full_batch(void)
         .seat = 6, .first_row = 5, .n_rows = 4, .enc_row = 8, .first_layer = 2, .n_layers = 3
     };
     b->edit[0] = (struct kv_edit){ .op = EDIT_LABEL, .group = 1, .n_tokens = 16, .key = { 1, 2 } };
-    b->copy[0] = (struct batch_copy){ .group = 1, .to_tier = TIER_HOST, .after = 1, .from = 8 };
+    b->copy[0] = (struct kv_copy){ .group = 1, .to_tier = TIER_HOST, .after = 1, .from = 8 };
     b->wait[0] = (struct batch_wait){ .lane = 0, .step = 76 };
     return b;
 }

@@ -41,7 +41,7 @@ row_of(const struct exec *x, const struct kv_edit *e)
 }
 
 static struct block_copy
-block_of(const struct exec *x, const struct batch_copy *c)
+block_of(const struct exec *x, const struct kv_copy *c)
 {
     check(c->group < x->tables.n);
     return (struct block_copy){ x->kv + c->to * x->slice_bytes[c->group],

@@ -60,6 +60,7 @@ refuse(const struct kv_config *c, struct err *e)
                        c->n_lanes, c->n_seats);
     if (c->tokens_per_block == 0 || c->tokens_per_block > UINT16_MAX)
         return err_set(e, -EINVAL, "KV blocks of %u tokens", c->tokens_per_block);
+    if (c->reuse) return err_set(e, -ENOTSUP, "this version keeps no KV blocks for other requests");
     if (c->host_bytes > 0)
         return err_set(e, -ENOTSUP, "kv.host_memory: this version keeps no KV blocks on the host");
     for (uint32_t i = 0; i < c->n_groups; i++) {

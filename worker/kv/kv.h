@@ -39,6 +39,9 @@ struct kv_config {
     uint64_t arena_bytes, host_bytes;
     uint32_t slab_bytes; /* 0: kv_slab_bytes() */
     bool fifo;           /* scenarios: victims strictly in release order */
+    bool reuse;          /* blocks are kept for others when their seat is dropped: kv_reuse.h */
+    bool copy_partial;   /* a part of a block that others hold is copied */
+    bool extra_ids;      /* texts have them */
     uint64_t hash_secret[4];
 };
 
@@ -54,6 +57,15 @@ struct kv_edit {
     uint32_t entry;    /* SET: index.  ROW: source seat (beam reorder, fork) */
     slice_id at;       /* SET, LABEL, UNLABEL: the block; SLICE_NONE = evicted */
     uint64_t key[2];   /* LABEL: XXH3-128 of (parent, salt, tokens) */
+};
+
+/* What is to be copied. In order: of two copies the later one sees what the earlier one wrote. */
+enum tier { TIER_DEVICE, TIER_HOST };
+struct kv_copy {
+    uint8_t group, from_tier, to_tier,
+        after;         /* after = 1: once the step is done (snapshot, offload) */
+    uint16_t n_tokens; /* so many of it count, the rest may be anything; 0: the whole block */
+    slice_id from, to;
 };
 
 struct kv_row { /* one seat of a predecessor's manifest: copied out, bounded, not yet believed */

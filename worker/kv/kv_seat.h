@@ -26,7 +26,9 @@ struct kv_need {
 struct kv_out {
     struct kv_edit *edit;
     uint32_t n_edits, max_edits;
-    uint64_t wait[MAX_LANES]; /* the step of that lane to wait for; 0: none */
+    struct kv_copy *copy;
+    uint32_t n_copies, max_copies; /* at most one a group and seat that is started */
+    uint64_t wait[MAX_LANES];      /* the step of that lane to wait for; 0: none */
 };
 
 /* For len positions in chunks of at most chunk rows, with a source of n_source tokens. */

@@ -118,7 +118,7 @@ batch_pack(const struct batch *b, void *buf, size_t cap)
     to = put(to, b->encode, b->n_encode * sizeof b->encode[0]);
     to = put(to, b->edit, b->n_edits * sizeof b->edit[0]);
     for (uint32_t i = 0; i < b->n_copies; i++) {
-        const struct batch_copy *c = &b->copy[i];
+        const struct kv_copy *c = &b->copy[i];
         struct packed_copy p = { .group = c->group,
                                  .from_tier = c->from_tier,
                                  .to_tier = c->to_tier,
@@ -232,13 +232,13 @@ batch_unpack(struct batch *b, const void *buf, size_t n, struct err *e)
         struct packed_copy p;
 
         from = get(&p, from, sizeof p);
-        b->copy[i] = (struct batch_copy){ .group = p.group,
-                                          .from_tier = p.from_tier,
-                                          .to_tier = p.to_tier,
-                                          .after = p.after,
-                                          .n_tokens = p.n_tokens,
-                                          .from = p.from,
-                                          .to = p.to };
+        b->copy[i] = (struct kv_copy){ .group = p.group,
+                                       .from_tier = p.from_tier,
+                                       .to_tier = p.to_tier,
+                                       .after = p.after,
+                                       .n_tokens = p.n_tokens,
+                                       .from = p.from,
+                                       .to = p.to };
     }
     for (uint32_t i = 0; i < b->n_waits; i++) {
         struct packed_wait p;

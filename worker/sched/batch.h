@@ -43,14 +43,6 @@ struct batch_encode {
     uint16_t first_layer, n_layers;
 };
 
-enum tier { TIER_DEVICE, TIER_HOST };
-/* In order: of two copies the later one sees what the earlier one wrote. */
-struct batch_copy {
-    uint8_t group, from_tier, to_tier,
-        after;         /* after = 1: once the step is done (snapshot, offload) */
-    uint16_t n_tokens; /* so many of it count, the rest may be anything; 0: the whole block */
-    slice_id from, to;
-};
 /* Not before that lane has finished that step: hand-over of a seat, or a block another lane last read. */
 struct batch_wait {
     uint8_t lane;
@@ -70,7 +62,7 @@ struct batch {
     struct batch_run *run;       /* [n_runs]; the beams of a request are neighbours */
     struct batch_encode *encode; /* [n_encode] */
     struct kv_edit *edit;        /* [n_edits] applied first, in order; EDIT_ROW: the group's row */
-    struct batch_copy *copy;     /* [n_copies] */
+    struct kv_copy *copy;        /* [n_copies] */
     struct batch_wait *wait;     /* [n_waits] */
     uint32_t max_rows, max_runs, max_encode, max_edits, max_copies, max_waits; /* capacities */
 };
