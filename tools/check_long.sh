@@ -1,23 +1,27 @@
 #!/bin/bash
-# check_long.sh BUILDDIR - what is too long for `make check`: sanitizer builds, planted faults, a soak, kills.
+# check_long.sh BUILDDIR [PART]... - what is too long for `make check`; without PART all of it, many hours.
 #
-# Each part says what it does before it begins and how it ended; the exit code is the worst of them.
-# Before an issue is called resolved, not in continuous integration.
-set -u
+# Each part says what it does before it begins, how far it is, and how it ended; the exit code is the worst
+# of them. Kills can also be run in pieces on several machines: the programs take --kills, --seed and
+# --seconds (tests/torture/args.h). Before an issue is called resolved, not in continuous integration.
+set -uo pipefail
 top=$(cd "$(dirname "$0")/.." && pwd)
 build=$(cd "${1:-.}" && pwd)
+shift
+parts=" $* "
 worst=0
 
-part() { # part NAME COMMAND...
-  name=$1
-  shift
-  printf '%s ...\n' "$name"
+part() { # part NAME SENTENCE COMMAND...
+  name=$1 out=$build/long-$1.out
+  [ "$parts" = '  ' ] || [ "${parts#* $name }" != "$parts" ] || return
+  printf '%s: %s ...\n' "$name" "$2"
+  shift 2
   since=$(date +%s)
-  if "$@" >"$build/long-${name// /-}.out" 2>&1; then
+  if "$@" 2>&1 </dev/null | tee "$out" | { grep --line-buffered -E ': [0-9]+ of [0-9]+$' || true; }; then
     printf '  ok, %d s\n' $(($(date +%s) - since))
   else
-    printf '  FAILED after %d s; the end of long-%s.out:\n' $(($(date +%s) - since)) "${name// /-}"
-    tail -n 30 "$build/long-${name// /-}.out"
+    printf '  FAILED after %d s; the end of %s:\n' $(($(date +%s) - since)) "${out##*/}"
+    tail -n 30 "$out"
     worst=1
   fi
 }
@@ -30,15 +34,26 @@ sanitized() { # sanitized LIST: a build of its own, every test in it
   make -s -j"$(nproc)" check || { cat tests/*/*.log 2>/dev/null | grep -aE 'ERROR: |WARNING: Thread|runtime error|FAILED' | head -40; return 1; }
 }
 
+fuzzed() { # fuzzed SECONDS NAME...: one after the other
+  seconds=$1
+  shift
+  for f; do "$top/tools/fuzz.sh" -t "$seconds" "$f" || return 1; done
+}
+
 export ASAN_OPTIONS=detect_leaks=1 UBSAN_OPTIONS=print_stacktrace=1 TSAN_OPTIONS=halt_on_error=1
-part 'address and undefined' sanitized address,undefined
-part 'thread' sanitized thread
-part 'planted faults' "$top/tools/planted.sh" all
-part 'a minute of 64 clients' env LAGAN_SOAK_SECONDS=60 srcdir="$top" "$build/tests/e2e/test_service"
-part 'models with one more kill' "$top/ipc/proof/check.sh" long
-part 'a million kills' env LAGAN_TORTURE_KILLS=1000000 LAGAN_TORTURE_DAEMONS=10000 LAGAN_TORTURE_ROUNDS=100 \
-  "$build/tests/torture/test_kill"
-part 'a hundred thousand evil workers' env LAGAN_TORTURE_EVIL=100000 "$build/tests/torture/test_evil"
-part 'ten thousand kills of real workers' env LAGAN_TORTURE_REAL_KILLS=10000 LAGAN_TORTURE_ROUNDS=25 srcdir="$top" \
-  "$build/tests/torture/test_resume"
+torture=$build/tests/torture
+export srcdir=$top
+part address 'make check with the address and undefined sanitizers' sanitized address,undefined
+part thread 'make check with the thread sanitizer' sanitized thread
+part planted 'faults that the fuzzers are to find' "$top/tools/planted.sh" all
+part fuzz 'an hour of hostile rings, manifests and mirrors' fuzzed 1200 ring manifest mirror
+part soak 'a minute of 64 clients' env LAGAN_SOAK_SECONDS=60 "$build/tests/e2e/test_service"
+part models 'models with one more kill' "$top/ipc/proof/check.sh" long
+part kills 'a million kills of mock workers, and of pairs' "$torture/test_kill" --kills 1000000 'no_kill*'
+part lagands 'ten thousand kills of lagand' "$torture/test_kill" --daemons 10000 'a_killed_lagand*'
+part points 'a hundred deaths at every point of the protocol' "$torture/test_kill" --rounds 100 'at_every*'
+part real 'ten thousand kills of real workers' "$torture/test_resume" --kills 5000 'streams*'
+part instants 'a hundred deaths of real workers at every point' "$torture/test_resume" --rounds 100 'at_every*'
+part evil 'ten thousand evil workers' "$torture/test_evil" --lives 10000
+part silence 'an hour of load, and workers that are stopped' "$torture/test_silence" --watch 3600 --stops 100
 exit $worst

@@ -429,11 +429,3 @@ service_disarm(struct service *s, enum fp_side side, enum failpoint p)
 
     return atomic_exchange(&f->left, 0) == 0;
 }
-
-uint32_t
-count_from(const char *variable, uint32_t otherwise)
-{
-    const char *n = getenv(variable);
-
-    return n ? (uint32_t)strtoul(n, NULL, 10) : otherwise;
-}

@@ -57,7 +57,4 @@ void service_arm(struct service *s, enum fp_side side, enum failpoint p, enum fp
 bool service_disarm(struct service *s, enum fp_side side, enum failpoint p); /* had it fired? */
 const char *failpoint_name(enum failpoint p);
 
-/* How many the variable asks for: longer runs. */
-uint32_t count_from(const char *variable, uint32_t otherwise);
-
 #endif

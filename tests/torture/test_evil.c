@@ -3,11 +3,12 @@
  * Evil workers come and go as fast as lagand lets them, revived by an operator when it has given them up.
  * Meanwhile clients of the honest model hold every frame against the history's rules, clients of the evil
  * one get exactly one end each, an operator gets answers, and no turn of lagand's loop takes long.
- * LAGAN_TORTURE_EVIL says how many incarnations, for check-long.
+ * --lives says how many, for check-long.
  */
 #include "base/clock.h"
 #include "include/lagan.h"
 #include "tests/test.h"
+#include "tests/torture/args.h"
 #include "tests/torture/service.h"
 #include "tests/torture/streams.h"
 
@@ -24,6 +25,7 @@ static const nsec LONGEST_TURN = 200 * NSEC_MS;
 static const nsec LONGEST_TURN = 10 * NSEC_MS;
 #endif
 
+static uint32_t n_lives = 1000;
 static struct service v;
 static struct streams good, evil;
 static struct lagan *operator;
@@ -113,14 +115,14 @@ revive(void)
 static void
 no_evil_worker_stops_misleads_or_delays_the_others(void **state)
 {
-    uint32_t want = count_from("LAGAN_TORTURE_EVIL", 1000), lives = 0;
+    uint32_t lives = 0;
     struct census before, after;
     nsec worst = 0, next = 0;
 
     (void)state;
     start();
     service_quiet(&v, &before);
-    while (lives < want) {
+    while (torture_more("evil workers", lives, n_lives)) {
         streams_turn(&good, 1, true);
         streams_turn(&evil, 1, true);
         if (clock_now() < next) continue;
@@ -157,12 +159,13 @@ no_evil_worker_stops_misleads_or_delays_the_others(void **state)
 }
 
 int
-main(void)
+main(int argc, char **argv)
 {
 #define T(f) cmocka_unit_test_setup_teardown(f, begin, finish)
     const struct CMUnitTest tests[] = {
         T(no_evil_worker_stops_misleads_or_delays_the_others),
     };
 
+    torture_args(argc, argv, (const struct torture_arg[]){ { "lives", &n_lives }, { NULL, NULL } });
     return cmocka_run_group_tests(tests, test_seed_group, NULL);
 }

@@ -2,11 +2,12 @@
  *
  * The real lagand with workers that have no model (mock_worker.c). Kills come from outside at random
  * times, and from inside at the points of base/failpoint.h; rings are small, so that they wrap and fill.
- * LAGAN_TORTURE_KILLS and LAGAN_TORTURE_DAEMONS say how many, for check-long.
+ * --kills, --daemons and --rounds are for check-long.
  */
 #include "base/clock.h"
 #include "include/lagan_wire.h"
 #include "tests/test.h"
+#include "tests/torture/args.h"
 #include "tests/torture/service.h"
 #include "tests/torture/streams.h"
 
@@ -26,6 +27,7 @@ enum { PACE_US = 10000, GROWTH_KIB = 1024 };
         __VA_ARGS__, NULL \
     }
 
+static uint32_t n_kills = 20000, n_daemons = 300, n_rounds = 1;
 static struct service v;
 static struct streams s;
 
@@ -135,8 +137,8 @@ print_waits(void)
 static void
 no_kill_of_a_worker_loses_repeats_or_reorders_a_token(void **state)
 {
-    uint32_t kills = count_from("LAGAN_TORTURE_KILLS", 20000);
     struct census before, after;
+    uint32_t done = 0;
     nsec since;
 
     (void)state;
@@ -146,17 +148,20 @@ no_kill_of_a_worker_loses_repeats_or_reorders_a_token(void **state)
     settle();
     assert_true(service_quiet(&v, &before));
     since = clock_now();
-    for (uint32_t done = 0; done < kills; done += ROUND) {
-        kill_some(MIN(kills - done, (uint32_t)ROUND));
+    while (torture_more("kills", done, n_kills)) {
+        uint32_t n = MIN(n_kills - done, (uint32_t)ROUND);
+
+        kill_some(n);
         settle();
         if (!service_all_ready(&v, SETTLE_MS)) fail_msg("workers are missing");
         if (done == 0) service_quiet(&v, &before); /* warm: buffers have the size they need */
         assert_true(service_quiet(&v, &after));
         census_compare(&before, &after, GROWTH_KIB);
+        done += n;
     }
     print_message("%u kills, %u of them at a failpoint, in %.1f s; %llu requests, %llu tokens, "
                   "%u resumed\n",
-                  kills, fired(), (double)(clock_now() - since) / NSEC_S,
+                  done, fired(), (double)(clock_now() - since) / NSEC_S,
                   (unsigned long long)s.history.n_done, (unsigned long long)s.history.n_tokens,
                   atomic_load(&v.board->n_resumed));
     print_waits();
@@ -168,7 +173,7 @@ static void
 no_kill_of_a_worker_or_its_standby_loses_repeats_or_reorders_a_token(void **state)
 {
     enum { PAIRS = 24 };
-    uint32_t kills = count_from("LAGAN_TORTURE_KILLS", 20000) / 10;
+    uint32_t kills = n_kills / 10, done = 0;
     struct census before, after;
 
     (void)state;
@@ -176,20 +181,23 @@ no_kill_of_a_worker_or_its_standby_loses_repeats_or_reorders_a_token(void **stat
     service_start(&v, PAIRS, NULL, (const char *const[]){ "--set", "standby=1", NULL });
     streams_open(&s, v.endpoint, STREAMS, TOKENS);
     for (int i = 0; i < 200; i++) streams_turn(&s, 1, true);
-    for (uint32_t done = 0; done < kills; done += ROUND / 2) {
-        kill_some(MIN(kills - done, (uint32_t)ROUND / 2));
+    while (torture_more("kills of pairs", done, kills)) {
+        uint32_t n = MIN(kills - done, (uint32_t)ROUND / 2);
+
+        kill_some(n);
         settle();
         if (!service_all_ready(&v, SETTLE_MS)) fail_msg("workers or standbys are missing");
         assert_true(service_quiet(&v, done ? &after : &before));
         if (done) census_compare(&before, &after, GROWTH_KIB);
+        done += n;
     }
-    print_message("%llu requests, %llu tokens, %u resumed, %u standbys took over\n",
+    print_message("%u kills; %llu requests, %llu tokens, %u resumed, %u standbys took over\n", done,
                   (unsigned long long)s.history.n_done, (unsigned long long)s.history.n_tokens,
                   atomic_load(&v.board->n_resumed), service_logged(&v, "the standby takes over"));
     print_waits();
-    assert_true(atomic_load(&v.board->n_resumed) > kills / 10);
-    assert_true(service_logged(&v, "the standby takes over") > kills / 10);
-    assert_true(service_logged(&v, "no request is touched") > kills / 10);
+    assert_true(atomic_load(&v.board->n_resumed) > done / 100);
+    assert_true(service_logged(&v, "the standby takes over") > done / 100);
+    assert_true(service_logged(&v, "no request is touched") > done / 100);
     service_stop(&v);
 }
 
@@ -231,10 +239,9 @@ static void
 at_every_point_a_worker_may_be_killed_abort_exit_stop_or_be_slow(void **state)
 {
     static const char *const words[] = { "", "kill", "abort", "stop", "exit", "delay" };
-    const uint32_t rounds = count_from("LAGAN_TORTURE_ROUNDS", 1);
 
     (void)state;
-    for (uint32_t round = 0; round < rounds; round++)
+    for (uint32_t round = 0; torture_more("rounds", round, n_rounds); round++)
         for (enum fp_action a = FP_KILL; a < FP_ACTIONS; a++) {
             /* A stopped worker is hung, and soon dead. Each action has a lagand of its own: so many
              * faults of a worker's own are too many for one. */
@@ -290,14 +297,14 @@ a_worker_that_dies_under_a_debugger_is_buried_when_it_lets_go(void **state)
 static void
 a_killed_lagand_leaves_no_orphan_and_no_name(void **state)
 {
-    uint32_t kills = count_from("LAGAN_TORTURE_DAEMONS", 300);
     struct census first, last;
+    uint32_t done;
 
     (void)state;
     service_start(&v, 4, NULL, NULL);
     assert_true(service_quiet(&v, &first));
     streams_open(&s, v.endpoint, 32, TOKENS);
-    for (uint32_t i = 0; i < kills; i++) {
+    for (done = 0; torture_more("kills of lagand", done, n_daemons); done++) {
         run_for(test_below(20000));
         kill(v.pid, SIGKILL);
         assert_true(WIFSIGNALED(service_reap(&v)));
@@ -307,6 +314,7 @@ a_killed_lagand_leaves_no_orphan_and_no_name(void **state)
     settle();
     assert_true(service_quiet(&v, &last));
     census_compare(&first, &last, GROWTH_KIB);
+    print_message("%u kills of lagand\n", done);
     service_stop(&v);
 }
 
@@ -318,6 +326,8 @@ static const enum failpoint lagands_points[] = {
     FP_relay_giving,    FP_deliver_chunk,  FP_deliver_last,  FP_bury_began,  FP_bury_drained,
     FP_turn_done,
 };
+
+static const uint32_t n_points = ARRAY_LEN(lagands_points);
 
 /* In the child of a vfork() a point is passed by what is not lagand yet, and lagand waits for it: it
  * may die there, which is a failed start, but not stand still. */
@@ -349,10 +359,12 @@ at_every_point_lagand_may_be_killed_abort_or_exit(void **state)
     (void)state;
     service_start(&v, 4, NULL, NULL);
     streams_open(&s, v.endpoint, 16, 12);
-    for (uint32_t i = 0; i < ARRAY_LEN(lagands_points); i++)
+    for (uint32_t i = 0; torture_more("points", i, n_rounds * n_points); i++)
         for (uint32_t k = 0; k < ARRAY_LEN(actions); k++) {
-            fire_in_lagand(lagands_points[i], actions[k]);
-            if (in_child(lagands_points[i])) {
+            enum failpoint p = lagands_points[i % n_points];
+
+            fire_in_lagand(p, actions[k]);
+            if (in_child(p)) {
                 settle();
                 continue;
             }
@@ -365,17 +377,19 @@ at_every_point_lagand_may_be_killed_abort_or_exit(void **state)
 }
 
 static void
-a_lagand_that_stood_still_anywhere_goes_on_without_a_loss(void **state)
+at_every_point_lagand_may_stand_still_and_nothing_is_lost(void **state)
 {
     static const enum fp_action actions[] = { FP_STOP, FP_DELAY };
 
     (void)state;
     service_start(&v, 8, NULL, NULL);
     streams_open(&s, v.endpoint, 32, 12);
-    for (uint32_t i = 0; i < ARRAY_LEN(lagands_points); i++)
+    for (uint32_t i = 0; torture_more("points", i, n_rounds * n_points); i++)
         for (uint32_t k = 0; k < ARRAY_LEN(actions); k++) {
-            if (in_child(lagands_points[i])) continue;
-            fire_in_lagand(lagands_points[i], actions[k]);
+            enum failpoint p = lagands_points[i % n_points];
+
+            if (in_child(p)) continue;
+            fire_in_lagand(p, actions[k]);
             run_for(30000);
             kill(v.pid, SIGCONT);
             settle();
@@ -396,9 +410,13 @@ main(int argc, char **argv)
         T(a_worker_that_dies_under_a_debugger_is_buried_when_it_lets_go),
         T(a_killed_lagand_leaves_no_orphan_and_no_name),
         T(at_every_point_lagand_may_be_killed_abort_or_exit),
-        T(a_lagand_that_stood_still_anywhere_goes_on_without_a_loss),
+        T(at_every_point_lagand_may_stand_still_and_nothing_is_lost),
     };
 
-    if (argc > 1) cmocka_set_test_filter(argv[1]);
+    torture_args(argc, argv,
+                 (const struct torture_arg[]){ { "kills", &n_kills },
+                                               { "daemons", &n_daemons },
+                                               { "rounds", &n_rounds },
+                                               { NULL, NULL } });
     return cmocka_run_group_tests(tests, test_seed_group, NULL);
 }

@@ -1,0 +1,215 @@
+/* answers.c - see answers.h. */
+#include "tests/torture/answers.h"
+
+#include "base/clock.h"
+#include "tests/test.h"
+
+#include <stdio.h>
+#include <string.h>
+
+enum { PROMPT = 300, SETTLE_MS = 60000 };
+
+/* A prompt's ids, from a number of its own. */
+static void
+set_ids(struct lagan_request *q, uint32_t seed, uint32_t n, uint32_t first, uint32_t below)
+{
+    int32_t ids[PROMPT];
+    uint32_t x = seed * 2654435761u + 1;
+
+    for (uint32_t i = 0; i < n; i++) {
+        x = x * 1664525u + 1013904223u;
+        ids[i] = (int32_t)(first + (x >> 16) % below);
+    }
+    lagan_set_ids(q, "ids", ids, n);
+}
+
+static void
+make_jobs(struct answers *a)
+{
+    for (uint32_t i = 0; i < ANSWERS; i++) {
+        struct lagan_request *q = a->job[i].q = lagan_request_new();
+        static const char *const models[] = { "gemma", "t5", "llama", "gemma" };
+        const char *model = models[i % 4];
+        bool t5 = !strcmp(model, "t5"), sampled = i / 4 % 2;
+
+        assert_non_null(q);
+        lagan_set_str(q, "model", model, strlen(model));
+        if (t5)
+            set_ids(q, i, 4 + i % 29, 51, 10);
+        else
+            set_ids(q, i, i % 4 == 3 ? 100 + i * 6 : 3 + i, 3, 200);
+        lagan_set_int(q, "max_tokens", ANSWER_TOKENS - i % 7);
+        lagan_set_bool(q, "ignore_eos", 1);
+        lagan_set_int(q, "logprobs", ANSWER_TOPS);
+        lagan_set_int(q, "seed", 1000 + i);
+        if (!sampled) continue;
+        lagan_set_float(q, "temperature", 0.5 + 0.05 * i);
+        if (i % 3 == 0) lagan_set_float(q, "top_p", 0.9);
+        if (i % 3 == 1) lagan_set_int(q, "top_k", 20);
+        if (i % 5 == 0) lagan_set_float(q, "repetition_penalty", 1.2);
+    }
+}
+
+static struct job *
+find(struct answers *a, uint64_t id)
+{
+    for (uint32_t i = 0; i < ANSWERS; i++)
+        if (a->job[i].id == id) return &a->job[i];
+    fail_msg("an event of request %llu, which is not under way", (unsigned long long)id);
+    return NULL;
+}
+
+static void
+take_tokens(struct job *j, const struct lagan_event *e)
+{
+    struct answer *g = &j->got;
+
+    assert_int_equal(e->first, g->n);
+    assert_true(e->n_ids <= ANSWER_TOKENS - g->n && e->logprob && e->n_top == ANSWER_TOPS);
+    memcpy(g->id + g->n, e->ids, e->n_ids * sizeof *g->id);
+    memcpy(g->logprob + g->n, e->logprob, e->n_ids * sizeof *g->logprob);
+    memcpy(g->top[g->n], e->top, e->n_ids * sizeof g->top[0]);
+    g->n += e->n_ids;
+}
+
+/* The first token that is another, their number where none is. */
+static uint32_t
+first_other(const struct answer *w, const struct answer *g)
+{
+    uint32_t i = 0, n = MIN(w->n, g->n);
+
+    while (i < n && w->id[i] == g->id[i] &&
+           !memcmp(&w->logprob[i], &g->logprob[i], sizeof w->logprob[i]) &&
+           !memcmp(w->top[i], g->top[i], sizeof w->top[i]))
+        i++;
+    return i;
+}
+
+static void
+compare(struct answers *a, const struct job *j)
+{
+    const struct answer *w = &j->want, *g = &j->got;
+    uint32_t i = first_other(w, g);
+
+    if (i == w->n && i == g->n && w->reason == g->reason) return;
+    a->n_differ++;
+    if (a->may_differ) return;
+    if (w->n != g->n || w->reason != g->reason)
+        fail_msg("request %zu: %u tokens, reason %u, not %u, %u", (size_t)(j - a->job), g->n,
+                 g->reason, w->n, w->reason);
+    fail_msg("request %zu at %u: token %d, %.9g; undisturbed %d, %.9g", (size_t)(j - a->job), i,
+             g->id[i], (double)g->logprob[i], w->id[i], (double)w->logprob[i]);
+}
+
+static void
+take(struct answers *a, const struct lagan_event *e)
+{
+    struct job *j = find(a, e->id);
+
+    if (e->kind == LAGAN_EVENT_TOKENS) {
+        take_tokens(j, e);
+    } else if (e->kind == LAGAN_EVENT_OUTPUT) {
+        j->got.reason = e->reason;
+        a->resumed += e->resumed;
+        a->adopted += e->adopted;
+        a->recomputed += e->recomputed;
+    } else if (e->kind == LAGAN_EVENT_DONE) {
+        if (!j->want.n) j->want = j->got;
+        compare(a, j);
+        j->id = 0;
+        a->n_done++;
+        a->n_tokens += j->got.n;
+    } else {
+        service_print_log(a->v, 40);
+        fail_msg("request %zu: event %d, %s: %s", (size_t)(j - a->job), e->kind, e->word,
+                 e->message);
+    }
+}
+
+void
+answers_turn(struct answers *a, int ms, bool more)
+{
+    struct lagan_event e = { .size = sizeof e };
+    int r;
+
+    for (uint32_t i = 0; more && i < ANSWERS; i++) {
+        if (a->job[i].id) continue;
+        memset(&a->job[i].got, 0, sizeof a->job[i].got);
+        assert_int_equal(lagan_submit(a->c, a->job[i].q, &a->job[i].id), 0);
+    }
+    for (; (r = lagan_next(a->c, &e, ms)) > 0; ms = 0) take(a, &e);
+    if (r < 0 && r != -4) fail_msg("%s", lagan_why(a->c));
+}
+
+void
+answers_settle(struct answers *a)
+{
+    nsec until = clock_now() + SETTLE_MS * NSEC_MS;
+    uint32_t open;
+
+    do {
+        open = 0;
+        answers_turn(a, 20, false);
+        for (uint32_t i = 0; i < ANSWERS; i++) open += a->job[i].id != 0;
+    } while (open && clock_now() < until);
+    if (!open) return;
+    service_print_log(a->v, 40);
+    fail_msg("%u requests have stopped", open);
+}
+
+/* Twice: sampling is of the seed alone, and company does not matter. */
+static void
+run_undisturbed(struct answers *a)
+{
+    for (int i = 0; i < 2; i++) {
+        answers_turn(a, 0, true);
+        answers_settle(a);
+    }
+    a->n_done = a->n_tokens = a->resumed = a->adopted = a->recomputed = 0;
+}
+
+/* One thread each: the machine has few cores and there are three of them. */
+void
+answers_start(struct answers *a, struct service *v, const char *dtype, uint32_t standby,
+              const char *const *args)
+{
+    char config[2048];
+
+#define MODEL(name, path, more) \
+    "  - { name: " name ", path: @/" path \
+    ", device: cpu, threads: 1, dtype: %s, standby: %u, " more " }\n"
+    snprintf(config, sizeof config,
+             "models:\n" MODEL("gemma", "models/recall-gemma3",
+                               "max_num_seqs: 8, max_num_batched_tokens: 48,"
+                               " kv: { memory: 2MiB, tokens_per_block: 16 }")
+                 MODEL("t5", "models/numbers-t5",
+                       "max_num_seqs: 6, max_num_batched_tokens: 32, max_source_tokens: 64,"
+                       " kv: { memory: 1MiB, tokens_per_block: 8 }")
+                     MODEL("llama", "tests/data/golden/llama3",
+                           "max_num_seqs: 8, max_num_batched_tokens: 40,"
+                           " kv: { memory: 1MiB, tokens_per_block: 8 }"),
+             dtype, standby, dtype, standby, dtype, standby);
+    a->v = v;
+    v->n_standbys = ANSWER_MODELS * standby;
+    service_start(v, ANSWER_MODELS, config, args);
+    if (lagan_open(&a->c, v->endpoint, 20000) < 0) fail_msg("%s", lagan_why(NULL));
+    if (a->job[0].q) return;
+    make_jobs(a);
+    run_undisturbed(a);
+}
+
+void
+answers_stop(struct answers *a)
+{
+    lagan_close(a->c);
+    a->c = NULL;
+    service_stop(a->v);
+}
+
+void
+answers_close(struct answers *a)
+{
+    lagan_close(a->c);
+    for (uint32_t i = 0; i < ANSWERS; i++) lagan_request_free(a->job[i].q);
+    *a = (struct answers){ .c = NULL };
+}

@@ -1,0 +1,48 @@
+/* answers.h - requests to three real models, asked again and again: each answer is to have the bits of
+ * the first one.
+ *
+ * 32 of them under way at once: greedy and sampled, an encoder and a decoder, prompts of several chunks,
+ * pools so small that blocks are reused all the time. They speak through liblagan.
+ */
+#ifndef TESTS_TORTURE_ANSWERS_H
+#define TESTS_TORTURE_ANSWERS_H
+
+#include "include/lagan.h"
+#include "tests/torture/service.h"
+
+enum { ANSWERS = 32, ANSWER_TOKENS = 48, ANSWER_TOPS = 2, ANSWER_MODELS = 3 };
+
+struct answer {
+    uint32_t n, reason;
+    int32_t id[ANSWER_TOKENS];
+    float logprob[ANSWER_TOKENS];
+    struct lagan_top top[ANSWER_TOKENS][ANSWER_TOPS];
+};
+
+struct job { /* one request that runs again and again */
+    struct lagan_request *q;
+    uint64_t id; /* 0: not under way */
+    struct answer want, got;
+};
+
+struct answers {
+    struct service *v;
+    struct lagan *c;
+    struct job job[ANSWERS];
+    uint64_t n_done, n_tokens, resumed, adopted, recomputed;
+    uint64_t n_differ; /* answers that were others; the test fails unless it said may_differ */
+    bool may_differ;
+};
+
+/* A lagand with one worker a model and so many standbys each; the first time also undisturbed answers,
+ * to compare with. args: more of lagand's, up to a NULL. *a is zero before the first. */
+void answers_start(struct answers *a, struct service *v, const char *dtype, uint32_t standby,
+                   const char *const *args);
+void answers_stop(struct answers *a); /* lagand, in good order */
+void answers_close(struct answers *a);
+
+/* Take events for so long. more: ask again whatever has been answered, first. */
+void answers_turn(struct answers *a, int ms, bool more);
+void answers_settle(struct answers *a); /* until nothing is under way; fails the test */
+
+#endif
