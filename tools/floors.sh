@@ -19,11 +19,12 @@ worker/arch    base gpu worker/kv worker/model
 worker/exec    base gpu worker/kv worker/model worker/sched
 worker         include base ipc gpu worker/kv worker/sched worker/text worker/model worker/arch worker/exec
 route          base
+sim            include base route worker/kv worker/sched
 daemon         include base ipc route
 client         include base ipc
 ctl            include base client
 TABLE
-find include base ipc gpu worker route daemon client ctl \
+find include base ipc gpu worker route sim daemon client ctl \
   \( -name '*.[ch]' -o -name '*.cu' -o -name '*.cuh' \) 2>/dev/null |
 while read -r f; do sed -n 's|^#include "\(.*\)"|'"$f"' \1|p' "$f"; done |
 awk '

@@ -1,0 +1,175 @@
+/* play.c - see play.h. The commands themselves are in play_sched.c. */
+#include "sim/play.h"
+
+#include "sim/diff.h"
+#include "sim/stage.h"
+
+#include <errno.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const struct command *const tables[] = { sched_commands };
+
+void
+say(struct stage *g, const char *fmt, ...)
+{
+    va_list ap;
+
+    if (g->n_lines == STAGE_LINES) return;
+    va_start(ap, fmt);
+    check(vasprintf(&g->line[g->n_lines], fmt, ap) >= 0);
+    va_end(ap);
+    g->n_lines++;
+}
+
+int
+wrong(const struct stage *g, struct err *e, const char *fmt, ...)
+{
+    char text[180];
+    va_list ap;
+
+    va_start(ap, fmt);
+    vsnprintf(text, sizeof text, fmt, ap);
+    va_end(ap);
+    return script_err(g->s, g->l, e, -EINVAL, "%s", text);
+}
+
+struct actor *
+actor_find(struct stage *g, const char *name)
+{
+    for (uint32_t i = 0; i < g->n_actors; i++)
+        if (strcmp(g->actor[i].name, name) == 0) return &g->actor[i];
+    return NULL;
+}
+
+int
+actors_named(struct stage *g, uint32_t from, struct actor **to, struct err *e)
+{
+    int n = 0;
+
+    for (uint32_t i = from; i < g->l->n_words; i++) {
+        uint32_t first, last;
+        char letters[16], name[28];
+
+        if (!script_names(g->l->word[i], letters, &first, &last)) {
+            if (n > 0) return n;
+            return wrong(g, e, "%s is no name: r0, or r0..r3", g->l->word[i]);
+        }
+        for (; first <= last; first++) {
+            snprintf(name, sizeof name, "%s%u", letters, first);
+            if (n == STAGE_ACTORS) return wrong(g, e, "more than %d names", STAGE_ACTORS);
+            to[n] = actor_find(g, name);
+            if (!to[n++]) return wrong(g, e, "there is no %s", name);
+        }
+    }
+    return n > 0 ? n : wrong(g, e, "%s whom?", g->l->word[0]);
+}
+
+static const struct command *
+find_command(const char *name)
+{
+    for (size_t t = 0; t < ARRAY_LEN(tables); t++)
+        for (const struct command *c = tables[t]; c->name; c++)
+            if (strcmp(c->name, name) == 0) return c;
+    return NULL;
+}
+
+static int
+open_stage(struct stage *g, struct err *e)
+{
+    struct err why;
+
+    if (g->open) return 0;
+    setting_close(&g->st);
+    if (worker_open(&g->w, &g->st, &why) < 0) return wrong(g, e, "%s", why.text);
+    g->open = true;
+    return 0;
+}
+
+static int
+act_line(struct stage *g, struct err *e)
+{
+    const struct command *c = find_command(g->l->word[0]);
+    int r = setting_line(&g->st, g->s, g->l, e);
+
+    if (r < 0) return r;
+    if (r > 0 && g->open) return wrong(g, e, "settings come before everything else");
+    if (r > 0) return 0;
+    if (!c)
+        return wrong(g, e, "%s is no command; `lagan-sim script --help` lists them", g->l->word[0]);
+    TRY(open_stage(g, e));
+    return c->act(g, e);
+}
+
+/* Whether the command printed what the script has under it. */
+static bool
+as_wanted(struct stage *g, FILE *out)
+{
+    char *const *want = &g->s->want[g->l->first_want];
+    bool same = g->n_lines == g->l->n_want;
+
+    for (uint32_t i = 0; i < g->n_lines && same; i++) same = strcmp(want[i], g->line[i]) == 0;
+    if (!same) {
+        fprintf(out, "%s:%u:", g->s->name, g->l->number);
+        for (uint32_t i = 0; i < g->l->n_words; i++) fprintf(out, " %s", g->l->word[i]);
+        fputs("    (- expected, + came)\n", out);
+        diff_print(out, want, g->l->n_want, g->line, g->n_lines);
+    }
+    for (uint32_t i = 0; i < g->n_lines; i++) free(g->line[i]);
+    g->n_lines = 0;
+    return same;
+}
+
+static void
+leave_stage(struct stage **at)
+{
+    struct stage *g = *at;
+
+    if (!g) return;
+    worker_close(&g->w);
+    for (uint32_t i = 0; i < g->n_lines; i++) free(g->line[i]);
+    for (uint32_t i = 0; i < g->n_actors; i++) {
+        union {
+            const token_id *in;
+            void *out;
+        } source = { .in = g->actor[i].r->seq.source };
+
+        free(source.out);
+        free(g->actor[i].r->seq.token);
+        free(g->actor[i].r);
+    }
+    free(g->line);
+    free(g);
+}
+
+int
+play(const struct script *s, FILE *out, struct err *e)
+{
+    CLEAN(leave_stage) struct stage *g = calloc(1, sizeof *g);
+    bool same = true;
+
+    if (!g) return err_set(e, -ENOMEM, "%s", s->name);
+    g->line = calloc(STAGE_LINES, sizeof g->line[0]);
+    if (!g->line) return err_set(e, -ENOMEM, "%s", s->name);
+    g->s = s;
+    setting_defaults(&g->st);
+    for (uint32_t i = 0; i < s->n_lines; i++) {
+        g->l = &s->line[i];
+        TRY(act_line(g, e));
+        same = as_wanted(g, out) && same;
+    }
+    if (!g->open) return err_set(e, -EINVAL, "%s: nothing happens in it", s->name);
+    return same ? 0 : 1;
+}
+
+void
+play_help(FILE *out)
+{
+    for (size_t t = 0; t < ARRAY_LEN(tables); t++)
+        for (const struct command *c = tables[t]; c->name; c++) {
+            fprintf(out, "\n%s %s\n  %s\n", c->name, c->operands, c->sentence);
+            for (const struct opt *o = c->opts; o && o->key; o++)
+                fprintf(out, "    %-10s %-8s %s\n", o->key, o->arg ? o->arg : "", o->sentence);
+        }
+}

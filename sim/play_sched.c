@@ -1,0 +1,333 @@
+/* play_sched.c - the commands of a scenario that act on the scheduler.
+ *
+ * An iteration is a step of every lane, planned and committed at once. A model with an encoder runs it in
+ * a step of its own, before its decoder's first.
+ */
+#include "sim/stage.h"
+
+#include "include/lagan_wire.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { MAX_ITERATIONS = 100000 };
+
+static const char *
+reason_name(uint16_t reason)
+{
+    switch (reason) {
+#define X(number, name, word, sentence) \
+    case number: \
+        return word;
+        LAGAN_FINISHES(X)
+#undef X
+#define X(number, name, word, retry, sentence) \
+    case number: \
+        return word;
+        LAGAN_ERRORS(X)
+#undef X
+    }
+    return "?";
+}
+
+/* ---- request */
+
+struct request_args {
+    uint32_t prompt, max_new, source;
+    double priority;
+    char tokens[SCRIPT_MAX_WORD + 1];
+};
+static const struct opt request_opts[] = {
+    { "prompt", OPT_U32, OPT_AT(request_args, prompt), .min = 0, .max = 1 << 20, .arg = "N",
+      .sentence = "tokens, unlike those of any other request" },
+    { "tokens", OPT_STR, OPT_AT(request_args, tokens), .arg = "LIST",
+      .sentence = "the prompt, token by token: 0..8,9,5*3" },
+    { "new", OPT_U32, OPT_AT(request_args, max_new), "1", .min = 1, .max = 1 << 20, .arg = "N",
+      .sentence = "tokens to generate" },
+    { "source", OPT_U32, OPT_AT(request_args, source), .min = 0, .max = 1 << 20, .arg = "N",
+      .sentence = "tokens of the encoder's input" },
+    { "priority", OPT_F64, OPT_AT(request_args, priority), "0.5", .min = 0, .max = 1, .arg = "P",
+      .sentence = "1 before 0" },
+    { 0 }
+};
+
+static int
+fill_prompt(struct stage *g, struct request *r, struct request_args *a, struct err *e)
+{
+    static int64_t given[1 << 12];
+    int n = 0;
+
+    if (a->tokens[0]) {
+        n = script_numbers(a->tokens, given, ARRAY_LEN(given));
+        if (n < 0) return wrong(g, e, "%s are no tokens: 0..8,9,5*3", a->tokens);
+        a->prompt = (uint32_t)n;
+    }
+    r->seq.token = calloc((size_t)a->prompt + a->max_new, sizeof r->seq.token[0]);
+    check(r->seq.token);
+    for (uint32_t i = 0; i < a->prompt; i++)
+        r->seq.token[i] = n ? (token_id)given[i] : request_token(r, i);
+    return 0;
+}
+
+static int
+add_actor(struct stage *g, const char *name, struct request_args *a, struct err *e)
+{
+    struct actor *to = &g->actor[g->n_actors];
+    token_id *source = NULL;
+    struct seq *q;
+    struct err why;
+    int r;
+
+    if (g->n_actors == STAGE_ACTORS) return wrong(g, e, "more than %d requests", STAGE_ACTORS);
+    if (actor_find(g, name)) return wrong(g, e, "there is a %s already", name);
+    check((to->r = calloc(1, sizeof *to->r)));
+    strcpy(to->name, name);
+    q = &to->r->seq;
+    to->r->stream = g->n_actors++;
+    TRY(fill_prompt(g, to->r, a, e));
+    if (a->source > 0) check((source = calloc(a->source, sizeof *source)));
+    for (uint32_t i = 0; i < a->source; i++) source[i] = request_token(to->r, 1000000 + i);
+    q->id = to->r->stream;
+    q->owner = to->r;
+    q->source = source;
+    q->n_source = a->source;
+    q->n_prompt = a->prompt;
+    q->cap = a->prompt + a->max_new;
+    q->max_new = a->max_new;
+    q->priority = (float)a->priority;
+    q->deadline = NSEC_NEVER;
+    r = scheduler_add(g->w.s, q, g->it, &why);
+    to->ended = r < 0;
+    if (r < 0) say(g, "%s refused: %s", name, strerrorname_np(-r));
+    return 0;
+}
+
+static int
+act_request(struct stage *g, struct err *e)
+{
+    struct request_args a;
+    uint32_t first, last, i;
+    char letters[16], name[28];
+
+    for (i = 1; i < g->l->n_words && script_names(g->l->word[i], letters, &first, &last);) i++;
+    if (i == 1) return wrong(g, e, "request whom? r0, or r0..r3");
+    opt_defaults(request_opts, &a);
+    TRY(script_pairs(g->s, g->l, i, request_opts, &a, e));
+    for (uint32_t k = 1; k < i; k++) {
+        check(script_names(g->l->word[k], letters, &first, &last));
+        for (; first <= last; first++) {
+            snprintf(name, sizeof name, "%s%u", letters, first);
+            TRY(add_actor(g, name, &a, e));
+        }
+    }
+    return 0;
+}
+
+/* ---- run, step */
+
+/* What the actor does in the step: 0, or an enum work; *rows is then how far it got. */
+static unsigned
+part_in(const struct batch *b, const struct seq *q, uint32_t *end)
+{
+    for (uint32_t i = 0; i < b->n_runs; i++) {
+        *end = (uint32_t)b->run[i].first_pos + b->run[i].n_rows;
+        if (b->run[i].seat == q->seat) return b->run[i].work;
+    }
+    for (uint32_t i = 0; i < b->n_encode; i++) {
+        *end = (uint32_t)b->encode[i].first_layer + b->encode[i].n_layers;
+        if (b->encode[i].seat == q->seat) return WORK_ENCODER;
+    }
+    return 0;
+}
+
+static bool
+takes_part(const struct actor *a)
+{
+    return !a->ended && a->r->seq.state > SEQ_WAITING;
+}
+
+/* The step's actors, as names, with how far they got or without. Appends to text. */
+static void
+list_actors(const struct stage *g, const struct batch *b, bool ends, char *text, size_t n)
+{
+    for (uint32_t i = 0; i < g->n_actors; i++) {
+        size_t at = strlen(text);
+        uint32_t end;
+        unsigned work = takes_part(&g->actor[i]) ? part_in(b, &g->actor[i].r->seq, &end) : 0;
+
+        if (!work || at + 48 > n) continue;
+        snprintf(text + at, n - at, " %s", g->actor[i].name);
+        at = strlen(text);
+        if (work == WORK_ENCODER) {
+            snprintf(text + at, n - at, ":encoder");
+        } else if (ends) {
+            snprintf(text + at, n - at, "@%u", end);
+        }
+    }
+}
+
+/* One iteration: false when nothing could be planned. */
+static bool
+iterate(struct stage *g, bool ends, char *text, size_t n)
+{
+    bool planned[MAX_LANES] = { false }, any = false;
+
+    text[0] = 0;
+    for (unsigned l = 0; l < g->st.sched.n_lanes; l++) {
+        const struct batch *b = worker_plan(&g->w, l, g->it);
+
+        planned[l] = b != NULL;
+        if (b && any && text[0]) strncat(text, " /", n - strlen(text) - 1);
+        any = any || b;
+        if (b) list_actors(g, b, ends, text, n);
+    }
+    for (unsigned l = 0; l < g->st.sched.n_lanes; l++)
+        if (planned[l]) worker_commit(&g->w, l, g->it);
+    scheduler_check(g->w.s);
+    g->it += any;
+    return any;
+}
+
+/* Whose end is not that of a request that ran to its length is told. */
+static void
+reap(struct stage *g)
+{
+    for (struct seq *q; (q = scheduler_reap(g->w.s));) {
+        struct actor *a = &g->actor[q->id];
+
+        a->ended = true;
+        if (q->reason != LAGAN_FINISH_LENGTH)
+            say(g, "%u %s ended: %s", g->it, a->name, reason_name(q->reason));
+    }
+}
+
+static void
+say_range(struct stage *g, uint32_t first, const char *text)
+{
+    if (g->it == first) return;
+    if (g->it == first + 1) {
+        say(g, "%u%s", first, text);
+    } else {
+        say(g, "%u..%u%s", first, g->it - 1, text);
+    }
+}
+
+struct run_args {
+    uint32_t to;
+};
+static const struct opt run_opts[] = { { "to", OPT_U32, OPT_AT(run_args, to), .min = 0,
+                                         .max = MAX_ITERATIONS, .arg = "N",
+                                         .sentence = "up to that iteration, which is not run" },
+                                       { 0 } };
+
+static int
+act_run(struct stage *g, struct err *e)
+{
+    static char last[4096], text[4096];
+    struct run_args a = { MAX_ITERATIONS };
+    uint32_t first = g->it;
+    bool any = true;
+
+    TRY(script_pairs(g->s, g->l, 1, run_opts, &a, e));
+    last[0] = 0;
+    while (g->it < a.to && (any = iterate(g, false, text, sizeof text))) {
+        if (g->it - 1 > first && strcmp(text, last) != 0) {
+            g->it--;
+            say_range(g, first, last);
+            first = g->it++;
+        }
+        strcpy(last, text);
+        if (scheduler_n_running(g->w.s) + scheduler_n_waiting(g->w.s) == 0) break;
+        reap(g);
+    }
+    say_range(g, first, last);
+    reap(g);
+    if (g->it == MAX_ITERATIONS)
+        return wrong(g, e, "it does not end in %d iterations", MAX_ITERATIONS);
+    if (scheduler_n_running(g->w.s) + scheduler_n_waiting(g->w.s) == 0) {
+        say(g, "%u idle", g->it);
+    } else if (!any) {
+        say(g, "%u stuck", g->it);
+    }
+    return 0;
+}
+
+static int
+act_step(struct stage *g, struct err *e)
+{
+    static char text[4096];
+    int64_t n = 1;
+
+    if (g->l->n_words > 2 || (g->l->n_words == 2 && script_numbers(g->l->word[1], &n, 1) != 1))
+        return wrong(g, e, "step, or step N");
+    for (; n > 0 && iterate(g, true, text, sizeof text); n--) {
+        say(g, "%u%s", g->it - 1, text);
+        reap(g);
+    }
+    if (n > 0) say(g, "%u idle", g->it);
+    return 0;
+}
+
+/* ---- looking and meddling */
+
+static int
+act_show(struct stage *g, struct err *e)
+{
+    struct actor *a[STAGE_ACTORS];
+    int n = actors_named(g, 1, a, e);
+
+    for (int i = 0; i < n; i++) {
+        const struct seq *q = &a[i]->r->seq;
+
+        if (a[i]->ended) {
+            say(g, "%s %s", a[i]->name, reason_name(q->reason));
+        } else {
+            say(g, "%s %u/%u/%u at %u", a[i]->name, q->max_new, q->n_prompt,
+                q->n_tokens - q->n_prompt, q->n_done);
+        }
+    }
+    return MIN(n, 0);
+}
+
+static int
+act_cancel(struct stage *g, struct err *e)
+{
+    struct actor *a[STAGE_ACTORS];
+    int n = actors_named(g, 1, a, e);
+
+    for (int i = 0; i < n; i++) scheduler_cancel(g->w.s, a[i]->r->seq.id, LAGAN_FINISH_CANCELLED);
+    reap(g);
+    return MIN(n, 0);
+}
+
+static int
+act_used(struct stage *g, struct err *e)
+{
+    char text[200] = "";
+
+    if (g->l->n_words > 1) return wrong(g, e, "used has no operands");
+    for (uint32_t p = 0; p < kv_n_pools(g->w.kv); p++) {
+        struct kv_count n;
+        size_t at = strlen(text);
+
+        kv_count(g->w.kv, p, &n);
+        snprintf(text + at, sizeof text - at, "%s%u", p ? " " : "", n.used);
+    }
+    say(g, "%s", text);
+    return 0;
+}
+
+const struct command sched_commands[] = {
+    { "request", "NAME...", request_opts, "requests arrive, in that order: r0, or r0..r3",
+      act_request },
+    { "run", "", run_opts,
+      "iterations until nothing is left: who was in them, whose end was not its length", act_run },
+    { "step", "[N]", NULL, "iterations one by one: who was in them, and up to which position",
+      act_step },
+    { "show", "NAME...", NULL, "tokens it may still generate / prompt / generated, and where it is",
+      act_show },
+    { "cancel", "NAME...", NULL, "its client is gone", act_cancel },
+    { "used", "", NULL, "blocks in use, pool by pool", act_used },
+    { 0 },
+};

@@ -1,0 +1,212 @@
+/* setting.c - see setting.h. */
+#include "sim/setting.h"
+
+#include "base/opt.h"
+
+#include <errno.h>
+#include <string.h>
+
+struct group_args {
+    struct kv_group g;
+    uint32_t kind;
+    double share, attend;
+};
+struct sched_args {
+    struct scheduler_limits l;
+    uint32_t policy, enc_layers, n_enc_layers;
+};
+
+/* clang-format off */
+static const struct opt cache_opts[] = {
+    { "block", OPT_U32, OPT_AT(kv_config, tokens_per_block), .min = 1, .max = 1024, .arg = "TOKENS",
+      .sentence = "tokens a block" },
+    { "arena", OPT_BYTES, OPT_AT(kv_config, arena_bytes), .arg = "BYTES", .sentence = "bytes of the arena" },
+    { "slab", OPT_U32, OPT_AT(kv_config, slab_bytes), .arg = "BYTES",
+      .sentence = "what a pool draws at a time; 0: as the worker chooses" },
+    { "seats", OPT_U32, OPT_AT(kv_config, n_seats), .min = 1, .max = 65536, .arg = "N",
+      .sentence = "rows of the block tables" },
+    { "fifo", OPT_BOOL, OPT_AT(kv_config, fifo), .sentence = "blocks are used again strictly in the order they were freed" },
+    { 0 }
+};
+static const struct opt group_opts[] = {
+    { "window", OPT_U32, OPT_AT(group_args, g.window), .arg = "TOKENS", .sentence = "of a window group: what a query sees" },
+    { "layers", OPT_U32, OPT_AT(group_args, g.n_layers), "1", .min = 1, .max = 4096, .arg = "N", .sentence = "layers of the group" },
+    { "parts", OPT_U32, OPT_AT(group_args, g.n_parts), "2", .min = 1, .max = 2, .arg = "N", .sentence = "2: K and V" },
+    { "slice", OPT_U32, OPT_AT(group_args, g.slice_bytes), "128", .min = 128, .max = 1 << 28, .arg = "BYTES",
+      .sentence = "one layer's K of one block" },
+    { "max", OPT_U32, OPT_AT(group_args, g.max_blocks), .arg = "BLOCKS", .sentence = "blocks at most; 0: what the arena has" },
+    { "share", OPT_F64, OPT_AT(group_args, share), .min = 0, .max = 1, .arg = "X", .sentence = "of the arena, a soft target" },
+    { "attend", OPT_F64, OPT_AT(group_args, attend), .min = 0, .max = 1e15, .arg = "FLOP", .sentence = "a row and key" },
+    { 0 }
+};
+static const struct opt limit_opts[] = {
+    { "seqs", OPT_U32, OPT_AT(sched_args, l.max_seqs), .min = 1, .max = 65536, .arg = "N", .sentence = "requests at once" },
+    { "rows", OPT_U32, OPT_AT(sched_args, l.max_rows), .min = 1, .max = 1 << 24, .arg = "N", .sentence = "decoder rows in a step" },
+    { "len", OPT_U32, OPT_AT(sched_args, l.max_len), .min = 1, .max = 1 << 24, .arg = "TOKENS", .sentence = "of one request, prompt and answer" },
+    { "unit", OPT_U32, OPT_AT(sched_args, l.chunk_unit), .arg = "TOKENS", .sentence = "chunks are multiples of it; 0: as the worker chooses" },
+    { "sources", OPT_U32, OPT_AT(sched_args, l.max_enc_rows), .arg = "TOKENS", .sentence = "source tokens that are encoded at once" },
+    { "encoder_layers", OPT_U32, OPT_AT(sched_args, n_enc_layers), .max = 1000, .arg = "N", .sentence = "0: decoder-only" },
+    { "encoder_slice", OPT_U32, OPT_AT(sched_args, enc_layers), .max = 1000, .arg = "N", .sentence = "encoder layers a step; 0: all" },
+    { "policy", OPT_ENUM, OPT_AT(sched_args, policy), .choices = "no_evict|max_utilization|static|max_requests",
+      .arg = "NAME", .sentence = "who is admitted, and whether one that runs may be paused for another" },
+    { 0 }
+};
+static const struct opt cost_opts[] = {
+    { "weights", OPT_BYTES, OPT_AT(cost, weights), .arg = "BYTES", .sentence = "that a step with decoder rows reads" },
+    { "encoder_weights", OPT_BYTES, OPT_AT(cost, encoder_weights), .arg = "BYTES", .sentence = "that a step with source rows reads" },
+    { "row_flops", OPT_F64, OPT_AT(cost, row_flops), .min = 0, .max = 1e18, .arg = "FLOP", .sentence = "a decoder row, attention aside" },
+    { "encoder_flops", OPT_F64, OPT_AT(cost, encoder_flops), .min = 0, .max = 1e18, .arg = "FLOP", .sentence = "a source row" },
+    { "bandwidth", OPT_F64, OPT_AT(cost, bandwidth), .min = 1, .max = 1e18, .arg = "BYTES", .sentence = "a second, as measured" },
+    { "peak", OPT_F64, OPT_AT(cost, peak), .min = 1, .max = 1e20, .arg = "FLOP", .sentence = "a second, as measured" },
+    { "launch", OPT_NSEC, OPT_AT(cost, launch), .arg = "TIME", .sentence = "of every step, whatever is in it" },
+    { 0 }
+};
+/* clang-format on */
+
+void
+setting_defaults(struct setting *st)
+{
+    *st = (struct setting){
+        .kv = { .n_seats = 64, .tokens_per_block = 10, .arena_bytes = 1 << 20 },
+        .sched = { .max_seqs = 64, .max_rows = 100000, .max_len = 5000, .chunk_unit = 1 },
+        .cost = { .bandwidth = 1e12, .peak = 1e14, .launch = 1000 },
+    };
+}
+
+static int
+add_group(struct setting *st, const struct script *s, const struct script_line *l, struct err *e)
+{
+    static const char *const kinds[] = { "full", "window", "cross", "state" };
+    struct group_args a = { { 0 }, 0, 0, 0 };
+
+    if (st->kv.n_groups == MAX_GROUPS)
+        return script_err(s, l, e, -EINVAL, "more than %d groups", MAX_GROUPS);
+    if (l->n_words < 2)
+        return script_err(s, l, e, -EINVAL, "group full, window, cross or state: which?");
+    while (a.kind < ARRAY_LEN(kinds) && strcmp(l->word[1], kinds[a.kind]) != 0) a.kind++;
+    if (a.kind == ARRAY_LEN(kinds))
+        return script_err(s, l, e, -EINVAL, "no kind of group is called %s", l->word[1]);
+    opt_defaults(group_opts, &a);
+    TRY(script_pairs(s, l, 2, group_opts, &a, e));
+    a.g.kind = (enum kv_kind)a.kind;
+    a.g.share = (float)a.share;
+    if (a.g.kind == KV_WINDOW && a.g.window == 0)
+        return script_err(s, l, e, -EINVAL, "a window group has a window");
+    if (a.g.kind == KV_CROSS && st->sched.n_enc_layers == 0) st->sched.n_enc_layers = 1;
+    st->cost.attend[st->kv.n_groups] = a.attend;
+    st->kv.group[st->kv.n_groups++] = a.g;
+    return 0;
+}
+
+static int
+add_lane(struct setting *st, const struct script *s, const struct script_line *l, struct err *e)
+{
+    static const char *const works[] = { "encoder", "context", "generation" };
+    struct scheduler_limits *to = &st->sched;
+
+    if (to->n_lanes == MAX_LANES)
+        return script_err(s, l, e, -EINVAL, "more than %d lanes", MAX_LANES);
+    for (uint32_t i = 1; i < l->n_words; i++) {
+        unsigned k = 0;
+
+        while (k < ARRAY_LEN(works) && strcmp(l->word[i], works[k]) != 0) k++;
+        if (k == ARRAY_LEN(works))
+            return script_err(s, l, e, -EINVAL,
+                              "%s is no work: encoder, context and generation are", l->word[i]);
+        to->lane_work[to->n_lanes] |= (uint8_t)(1u << k);
+    }
+    to->n_lanes++;
+    return 0;
+}
+
+static int
+set_limits(struct setting *st, const struct script *s, const struct script_line *l, struct err *e)
+{
+    struct sched_args a = { st->sched, st->sched.policy, st->sched.enc_layers,
+                            st->sched.n_enc_layers };
+
+    TRY(script_pairs(s, l, 1, limit_opts, &a, e));
+    st->sched = a.l;
+    st->sched.policy = (enum policy)a.policy;
+    st->sched.enc_layers = (uint16_t)a.enc_layers;
+    st->sched.n_enc_layers = (uint16_t)a.n_enc_layers;
+    return 0;
+}
+
+int
+setting_line(struct setting *st, const struct script *s, const struct script_line *l, struct err *e)
+{
+    const char *what = l->word[0];
+
+    if (strcmp(what, "group") == 0) {
+        TRY(add_group(st, s, l, e));
+    } else if (strcmp(what, "lane") == 0) {
+        TRY(add_lane(st, s, l, e));
+    } else if (strcmp(what, "limits") == 0) {
+        TRY(set_limits(st, s, l, e));
+    } else if (strcmp(what, "cache") == 0) {
+        TRY(script_pairs(s, l, 1, cache_opts, &st->kv, e));
+    } else if (strcmp(what, "cost") == 0) {
+        TRY(script_pairs(s, l, 1, cost_opts, &st->cost, e));
+    } else {
+        return 0;
+    }
+    if (l->n_want > 0)
+        return script_err(s, l, e, -EINVAL, "a setting prints nothing that could be expected");
+    return 1;
+}
+
+void
+setting_close(struct setting *st)
+{
+    struct scheduler_limits *l = &st->sched;
+
+    if (l->n_lanes == 0) l->lane_work[l->n_lanes++] = WORK_ENCODER | WORK_CONTEXT | WORK_GENERATION;
+    st->kv.n_lanes = l->n_lanes;
+    if (l->n_enc_layers > 0 && l->max_enc_rows == 0) l->max_enc_rows = l->max_len;
+    for (uint32_t g = 0; g < st->kv.n_groups; g++)
+        st->kv.group[g].max_entries = CEIL_DIV(st->kv.group[g].kind == KV_CROSS ? l->max_enc_rows
+                                                                                : l->max_len,
+                                               st->kv.tokens_per_block);
+}
+
+int
+setting_read(struct setting *st, const char *path, struct err *e)
+{
+    CLEAN(script_free_at) struct script *s = NULL;
+
+    TRY(script_read(&s, path, e));
+    setting_defaults(st);
+    for (uint32_t i = 0; i < s->n_lines; i++) {
+        int r = setting_line(st, s, &s->line[i], e);
+
+        if (r < 0) return r;
+        if (r == 0)
+            return script_err(s, &s->line[i], e, -EINVAL, "%s is no setting", s->line[i].word[0]);
+    }
+    setting_close(st);
+    return 0;
+}
+
+void
+setting_help(FILE *out)
+{
+    static const struct {
+        const char *line;
+        const struct opt *table;
+    } rows[] = {
+        { "cache KEY VALUE...", cache_opts },
+        { "group full|window|cross|state KEY VALUE...", group_opts },
+        { "limits KEY VALUE...", limit_opts },
+        { "cost KEY VALUE...", cost_opts },
+    };
+
+    for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
+        fprintf(out, "\n%s\n", rows[i].line);
+        for (const struct opt *o = rows[i].table; o->key; o++)
+            fprintf(out, "  %-16s %-7s %s\n", o->key, o->arg ? o->arg : "", o->sentence);
+    }
+    fputs("\nlane encoder|context|generation...\n"
+          "  a lane of its own for that work; without any, everything is on one\n",
+          out);
+}

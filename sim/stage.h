@@ -1,0 +1,46 @@
+/* stage.h - what the commands of a scenario act on, and the commands. For sim/play*.c alone. */
+#ifndef SIM_STAGE_H
+#define SIM_STAGE_H
+
+#include "base/opt.h"
+#include "sim/play.h"
+#include "sim/worker.h"
+
+enum { STAGE_ACTORS = 256, STAGE_LINES = 4000 };
+
+struct actor { /* a request of the scenario */
+    char name[28];
+    struct request *r; /* its tokens are the prompt, then what was generated */
+    bool ended;        /* and handed back */
+};
+
+struct stage {
+    const struct script *s;
+    const struct script_line *l; /* the command that is acted out */
+    struct setting st;
+    bool open; /* the worker is: settings come before */
+    struct worker w;
+    struct actor actor[STAGE_ACTORS];
+    uint32_t n_actors;
+    uint32_t it; /* iterations so far */
+    char **line; /* what the command prints */
+    uint32_t n_lines;
+};
+
+struct command {
+    const char *name, *operands;
+    const struct opt *opts; /* after the operands; NULL: none */
+    const char *sentence;
+    int (*act)(struct stage *g, struct err *e);
+};
+extern const struct command sched_commands[]; /* play_sched.c; name NULL ends it */
+
+void say(struct stage *g, const char *fmt, ...) PRINTF_LIKE(2, 3);
+/* The scenario is wrong at the present line; returns -EINVAL. */
+int wrong(const struct stage *g, struct err *e, const char *fmt, ...) PRINTF_LIKE(3, 4);
+/* From the word at `from` on, to the first that is a key of the command's options, every word names actors
+ * that are there: into to[], at most STAGE_ACTORS. Their number, or -EINVAL. */
+int actors_named(struct stage *g, uint32_t from, struct actor **to, struct err *e) MUST_USE;
+struct actor *actor_find(struct stage *g, const char *name);
+
+#endif

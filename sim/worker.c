@@ -1,0 +1,100 @@
+/* worker.c - see worker.h. */
+#include "sim/worker.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+token_id
+request_token(const struct request *q, uint32_t pos)
+{
+    uint64_t of = pos < q->n_shared ? q->shared : q->stream;
+    uint64_t x = (of * 0x10001 + pos) * UINT64_C(0x9e3779b97f4a7c15);
+
+    x = (x ^ x >> 32) * UINT64_C(0xd6e8feb86659fd93);
+    return (token_id)((x >> 32) % 50000);
+}
+
+void
+worker_close(struct worker *w)
+{
+    scheduler_free(w->s);
+    for (unsigned l = 0; l < MAX_LANES; l++)
+        for (unsigned i = 0; i < WORKER_OUT; i++) batch_free(w->batch[l][i]);
+    free(w->n_tokens);
+    free(w->token);
+    free(w->mem);
+    memset(w, 0, sizeof *w);
+}
+
+static int
+open_at(struct worker *w, struct err *e)
+{
+    w->mem = calloc(1, kv_bytes(&w->st.kv));
+    if (!w->mem) return err_set(e, -ENOMEM, "tables of %u seats", w->st.kv.n_seats);
+    w->kv = kv_init(w->mem, &w->st.kv, e);
+    if (!w->kv) return e->code;
+    TRY(scheduler_new(&w->s, &w->st.sched, w->kv, e));
+    for (unsigned l = 0; l < w->st.sched.n_lanes; l++)
+        for (unsigned i = 0; i < WORKER_OUT; i++)
+            if (!(w->batch[l][i] = scheduler_batch(w->s))) return err_set(e, -ENOMEM, "batches");
+    w->n_tokens = calloc(w->batch[0][0]->max_runs, sizeof w->n_tokens[0]);
+    w->token = calloc((size_t)w->batch[0][0]->max_runs * (1 + MAX_DRAFT), sizeof w->token[0]);
+    if (!w->n_tokens || !w->token) return err_set(e, -ENOMEM, "results");
+    return 0;
+}
+
+int
+worker_open(struct worker *w, const struct setting *st, struct err *e)
+{
+    int r;
+
+    memset(w, 0, sizeof *w);
+    w->st = *st;
+    r = open_at(w, e);
+    if (r < 0) worker_close(w);
+    return r;
+}
+
+const struct batch *
+worker_plan(struct worker *w, unsigned lane, nsec now)
+{
+    struct batch *b = w->batch[lane][(w->planned[lane] + 1) % WORKER_OUT];
+
+    if (w->planned[lane] - w->done[lane] == WORKER_OUT) return NULL;
+    if (scheduler_plan(w->s, lane, now, b) == 0) return NULL;
+    w->planned[lane] = b->step;
+    return b;
+}
+
+static void
+commit(struct worker *w, const struct batch *b, nsec now)
+{
+    struct batch_result r = {
+        .step = b->step, .lane = b->lane, .n_tokens = w->n_tokens, .token = w->token
+    };
+
+    for (uint32_t i = 0; i < b->n_runs; i++) {
+        const struct batch_run *run = &b->run[i];
+        const struct seq *q = scheduler_seat(w->s, run->seat);
+
+        w->n_tokens[i] = (run->flags & RUN_SAMPLE) != 0;
+        if (run->flags & RUN_SAMPLE)
+            w->token[(size_t)i * (1 + MAX_DRAFT)] =
+                request_token(q->owner, (uint32_t)run->first_pos + run->n_rows);
+    }
+    w->done[b->lane] = b->step;
+    scheduler_commit(w->s, b, &r, now);
+}
+
+const struct batch *
+worker_commit(struct worker *w, unsigned lane, nsec now)
+{
+    const struct batch *b = w->batch[lane][(w->done[lane] + 1) % WORKER_OUT];
+    unsigned first;
+
+    if (w->planned[lane] == w->done[lane]) return NULL;
+    while ((first = scheduler_turn(w->s, b)) != lane) check(worker_commit(w, first, now));
+    commit(w, b, now);
+    return b;
+}
