@@ -1,6 +1,6 @@
 /* bench_path.c - what lagand adds between a worker and a client: time, and system calls.
  *
- *     bench_path [ROUNDS]              root, or perf_event_paranoid at most 1, for the system calls
+ *     bench_path [ROUNDS [PART]]       PART: idle, load or calls; for calls root, or perf_event_paranoid at most 1
  *
  * The real lagand and liblagan with path_worker, whose tokens are the time at which they were made.
  *
@@ -355,17 +355,23 @@ int
 main(int argc, char **argv)
 {
     uint32_t rounds = argc > 1 ? (uint32_t)atoi(argv[1]) : 9;
+    const char *part = argc > 2 ? argv[2] : NULL;
+    bool all = !part;
 
-    if (argc > 2 || rounds < 1 || rounds > MAX_ROUNDS) {
-        fprintf(stderr, "usage: bench_path [ROUNDS, at most %d]\n", MAX_ROUNDS);
+    if (argc > 3 || rounds < 1 || rounds > MAX_ROUNDS) {
+        fprintf(stderr, "usage: bench_path [ROUNDS, at most %d [idle|load|calls]]\n", MAX_ROUNDS);
         return 2;
     }
     signal(SIGPIPE, SIG_IGN);
     setvbuf(stdout, NULL, _IOLBF, 0);
-    idle(rounds);
-    load(rounds, PACE_LOAD, "paced");
-    load(rounds, 0, "unpaced");
-    calls(rounds, 1);
-    calls(rounds, MAX_CONNECTIONS);
+    if (all || !strcmp(part, "idle")) idle(rounds);
+    if (all || !strcmp(part, "load")) {
+        load(rounds, PACE_LOAD, "paced");
+        load(rounds, 0, "unpaced");
+    }
+    if (all || !strcmp(part, "calls")) {
+        calls(rounds, 1);
+        calls(rounds, MAX_CONNECTIONS);
+    }
     return 0;
 }

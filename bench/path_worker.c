@@ -6,18 +6,11 @@
  */
 #include "base/clock.h"
 #include "include/lagan_wire.h"
-#include "ipc/heritage.h"
-#include "ipc/link.h"
-#include "ipc/records.h"
+#include "tests/plain_worker.h"
 
-#include <errno.h>
-#include <poll.h>
-#include <signal.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/prctl.h>
-#include <time.h>
 
 enum { SEATS = 512, ROWS = SEATS + 256, MAX_LEN = 1 << 20 };
 
@@ -25,55 +18,13 @@ static struct link l;
 static struct rec_submit active[ROWS]; /* n_done: tokens said */
 static uint32_t n_active;
 static uint64_t n_steps;
+static const nsec IDLE = 200 * NSEC_MS;
 static bool draining;
-
-static void
-publish(void)
-{
-    ring_publish(&l.out);
-    bell_ring(&l.bell);
-}
-
-static void *
-room(uint16_t type, uint32_t len)
-{
-    void *p;
-    int r;
-
-    while ((r = ring_reserve(&l.out, type, 0, len, 0, &p)) == -EAGAIN) {
-        publish();
-        poll(NULL, 0, 1);
-        if (bell_drain(&l.bell) == -EPIPE) exit(0);
-    }
-    check(r == 0);
-    memset(p, 0, len);
-    return p;
-}
-
-static void
-say_ready(void)
-{
-    struct rec_ready *r = room(REC_READY, sizeof *r + 8);
-
-    *r = (struct rec_ready){ .vocab = INT32_MAX,
-                             .max_len = MAX_LEN,
-                             .n_seats = SEATS,
-                             .tokens_per_block = 16,
-                             .n_groups = 1,
-                             .name_bytes = 4,
-                             .max_tokens = MAX_LEN };
-    memcpy(r + 1, "path", 4);
-    publish();
-}
 
 static void
 finish(uint32_t i, uint16_t reason)
 {
-    struct rec_finish *f = room(REC_FINISH, sizeof *f);
-
-    *f = (struct rec_finish){
-        .row = active[i].row, .gen = active[i].gen, .reason = reason, .n_tokens = active[i].n_done
-    };
+    plain_finish(&l, &active[i], reason, active[i].n_done);
     active[i] = active[--n_active];
 }
 
@@ -98,9 +49,7 @@ intake(void)
                 finish(i, c->flags ? (uint16_t)c->flags : LAGAN_FINISH_CANCELLED);
     }
     check(r == 0);
-    if (!any) return;
-    ring_release(&l.in);
-    bell_ring(&l.bell);
+    if (any) link_release(&l);
 }
 
 static void
@@ -111,7 +60,7 @@ step(void)
     int32_t now;
 
     if (!n_active) return;
-    s = room(REC_STEP, (uint32_t)(sizeof *s + n_active * (sizeof *o + 8)));
+    s = plain_room(&l, REC_STEP, (uint32_t)(sizeof *s + n_active * (sizeof *o + 8)));
     *s = (struct rec_step){ .step = ++n_steps, .n_ent = n_active };
     now = (int32_t)(clock_now() & INT32_MAX);
     o = (struct rec_out *)(s + 1);
@@ -133,20 +82,6 @@ step(void)
         if (active[i].n_done == active[i].max_tokens) finish(i, LAGAN_FINISH_LENGTH);
 }
 
-/* Until the bell rings, or then. false: lagand is gone. */
-static bool
-rest(nsec until)
-{
-    nsec most = MAX(until - clock_now(), (nsec)0);
-    const struct timespec t = { .tv_sec = most / NSEC_S, .tv_nsec = most % NSEC_S };
-    struct pollfd p = { .fd = l.bell.fd, .events = POLLIN };
-    int heard = 0;
-
-    if (bell_sleep(&l.bell, link_ready, &l)) heard = ppoll(&p, 1, &t, NULL);
-    bell_wake(&l.bell);
-    return heard <= 0 || bell_drain(&l.bell) != -EPIPE;
-}
-
 int
 main(int argc, char **argv)
 {
@@ -154,16 +89,12 @@ main(int argc, char **argv)
     struct heritage h;
     struct shm_ctl *c;
 
-    prctl(PR_SET_PDEATHSIG, SIGKILL);
     for (int i = 1; i < argc; i++)
         if (!strncmp(argv[i], "--path=", 7) && strrchr(argv[i], '/'))
             pace = atoi(strrchr(argv[i], '/') + 1) * NSEC_US;
-    check(heritage_take(&h, NULL) == 0);
-    check(link_attach(&l, heritage_fd(&h, "d"), heritage_fd(&h, "w"), heritage_fd(&h, "bell"),
-                      h.epoch, NULL) == 0);
-    c = shm_ctl(&l.w);
-    atomic_fetch_add(&c->hb_count, 1);
-    say_ready();
+    c = plain_begin(&l, &h);
+    plain_ready(&l, "path",
+                (struct rec_ready){ .vocab = INT32_MAX, .max_len = MAX_LEN, .n_seats = SEATS });
     while (!draining || n_active) {
         nsec now = clock_now();
 
@@ -171,11 +102,11 @@ main(int argc, char **argv)
         intake();
         if (now >= due) {
             step();
-            publish();
+            link_publish(&l);
             /* At its pace, and not faster after a pause. */
             due = now - due > pace ? now + pace : due + pace;
         }
-        if (!rest(n_active ? due : now + 200 * NSEC_MS)) return 0;
+        if (!plain_rest(&l, n_active ? MAX(due - clock_now(), (nsec)0) : IDLE)) return 0;
     }
     return 0;
 }

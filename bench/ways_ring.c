@@ -92,7 +92,7 @@ ring_join(void *arg, int side)
 static void
 sleep_on_bell(struct link *l)
 {
-    if (bell_sleep(&l->bell, link_ready, l)) {
+    if (link_sleep(l)) {
         struct pollfd p = { .fd = l->bell.fd, .events = POLLIN };
 
         if (poll(&p, 1, -1) < 0 && errno != EINTR) way_die("poll");
@@ -171,7 +171,7 @@ bell_take(void *arg, uint64_t seq)
     uint32_t n;
 
     while (!(n = take_all(t, seq))) sleep_on_bell(&t->l);
-    bell_ring(&t->l.bell);
+    bell_ring_room(&t->l.bell);
     return n;
 }
 

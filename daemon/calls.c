@@ -113,8 +113,7 @@ calls_text(struct daemon *d, struct client *c, uint64_t rid, struct worker *w, u
         memcpy((char *)to + 4 * (size_t)i, &id, 4);
     }
     if (text->n) memcpy((char *)to + 4 * (size_t)ids->n, text->p, text->n);
-    ring_publish(&w->link.out);
-    bell_ring(&w->link.bell);
+    link_publish(&w->link);
 }
 
 uint64_t

@@ -19,13 +19,6 @@
 
 enum { CANCEL_SPARE = 64 * SHM_REC_ALIGN, ROWS_AHEAD = 256 };
 
-static void
-ring_the_bell(struct worker *w)
-{
-    ring_publish(&w->link.out);
-    bell_ring(&w->link.bell);
-}
-
 /* -EBADMSG from a ring is the worker's doing. */
 static int
 reserved(struct worker *w, int r)
@@ -52,14 +45,14 @@ send_pieces(struct worker *w, struct row *r)
         int k = ring_reserve(&w->link.out, REC_SUBMIT, more ? RING_MORE : 0, n, CANCEL_SPARE, &to);
 
         if (k < 0) {
-            ring_the_bell(w);
+            link_publish(&w->link);
             return reserved(w, k);
         }
         row_record(r, w->sent_bytes, to, n);
         w->sent_bytes += n;
     }
     w->sending = ROW_NONE;
-    ring_the_bell(w);
+    link_publish(&w->link);
     return 1;
 }
 
@@ -227,7 +220,7 @@ relay_cancel(struct worker *w, struct row *r, uint16_t reason)
         return;
     }
     memcpy(to, &rec, sizeof rec);
-    ring_the_bell(w);
+    link_publish(&w->link);
 }
 
 void
@@ -242,7 +235,7 @@ relay_drain_request(struct worker *w)
         return;
     }
     memset(to, 0, 8);
-    ring_the_bell(w);
+    link_publish(&w->link);
 }
 
 /* Back into the queue, to go on from what has been said: with a sibling at once, or, if that is sooner,

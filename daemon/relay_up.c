@@ -382,10 +382,7 @@ drain(struct worker *w, uint32_t records, size_t n_bytes, struct err *e)
     if (r == -EBADMSG && *ring_why(&w->link.in)) {
         err_set(e, r, "response ring: %s", ring_why(&w->link.in));
     }
-    if (n) {
-        ring_release(&w->link.in);
-        bell_ring(&w->link.bell); /* it may wait for room */
-    }
+    if (n) link_release(&w->link);
     return r;
 }
 

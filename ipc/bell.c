@@ -22,8 +22,9 @@ bell_init(struct bell *b, int fd, const struct shm *mine, const struct shm *peer
     *b = (struct bell){ .fd = fd, .mine = shm_ctl(mine), .peer = shm_ctl(peer) };
 }
 
-void
-bell_ring(struct bell *b)
+/* Ring a peer whose sleep that would end. */
+static void
+ring_if(struct bell *b, uint64_t bit)
 {
     uint64_t seq;
 
@@ -32,7 +33,7 @@ bell_ring(struct bell *b)
     atomic_thread_fence(memory_order_seq_cst); /* pair: bell_sleep() */
     seq = atomic_load_explicit(&b->peer->wait_seq, memory_order_relaxed);
     FP(bell_fenced);
-    if (seq % 2 == 0 || seq == b->last_kick) return;
+    if (!(seq & bit) || seq == b->last_kick) return;
     b->last_kick = seq;
     b->n_rung++;
     /* A full socket already wakes the peer, and a closed one is told by bell_drain(). */
@@ -40,15 +41,26 @@ bell_ring(struct bell *b)
     FP(bell_rung);
 }
 
-bool
-bell_sleep(struct bell *b, bool (*ready)(void *), void *arg)
+void
+bell_ring(struct bell *b)
 {
-    uint64_t seq = atomic_load_explicit(&b->mine->wait_seq, memory_order_relaxed);
+    ring_if(b, BELL_ASLEEP);
+}
 
-    /* Odd already: a loop that was woken by something else and goes to sleep again. */
-    if (seq % 2 == 0) {
-        atomic_store_explicit(&b->mine->wait_seq, seq + 1, memory_order_relaxed);
-    }
+void
+bell_ring_room(struct bell *b)
+{
+    ring_if(b, BELL_FOR_ROOM);
+}
+
+bool
+bell_sleep(struct bell *b, bool for_room, bool (*ready)(void *), void *arg)
+{
+    uint64_t was = atomic_load_explicit(&b->mine->wait_seq, memory_order_relaxed);
+    uint64_t seq = was | BELL_ASLEEP | (for_room ? BELL_FOR_ROOM : 0);
+
+    /* The same: a loop that was woken by something else and goes to sleep again. */
+    if (seq != was) atomic_store_explicit(&b->mine->wait_seq, seq, memory_order_relaxed);
     FP(bell_announced);
     atomic_thread_fence(memory_order_seq_cst); /* pair: bell_ring() */
     if (ready(arg)) return false;
@@ -61,7 +73,8 @@ bell_wake(struct bell *b)
 {
     uint64_t seq = atomic_load_explicit(&b->mine->wait_seq, memory_order_relaxed);
 
-    if (seq % 2) atomic_store_explicit(&b->mine->wait_seq, seq + 1, memory_order_relaxed);
+    if (seq & BELL_ASLEEP)
+        atomic_store_explicit(&b->mine->wait_seq, (seq | BELL_BITS) + 1, memory_order_relaxed);
     FP(bell_woken);
 }
 

@@ -3,16 +3,20 @@
  * An AF_UNIX stream socketpair, one byte a ring, MSG_DONTWAIT always: each end has its own file
  * flags, so a peer cannot make us block. Its hang-up also tells of the peer's end.
  *
- *   publish tail -> fence(seq_cst) -> read peer.wait_seq -> odd and not yet kicked: send a byte
- *   wait_seq odd -> fence(seq_cst) -> re-check ring(s)   -> block in poll       -> wait_seq even
+ *   publish tail -> fence(seq_cst) -> read peer.wait_seq -> asleep and not yet kicked: send a byte
+ *   wait_seq: asleep -> fence(seq_cst) -> re-check ring(s) -> block in poll -> wait_seq: awake, next number
  *
- * Both fences are needed; together they are enough (ipc.md 3.3's models). No timer stands in.
+ * Both fences are needed; together they are enough (proof/wake.pml). No timer stands in. Who gives room
+ * back wakes only a writer that said it waits for some: else each step would cost a second wake-up.
  */
 #ifndef IPC_BELL_H
 #define IPC_BELL_H
 
 #include "base/base.h"
 #include "ipc/shm.h"
+
+/* wait_seq: counts sleeps in steps of four; the bits say what would wake this one. */
+enum { BELL_ASLEEP = 1, BELL_FOR_ROOM = 2, BELL_BITS = 3 };
 
 struct bell {
     int fd;
@@ -24,11 +28,13 @@ struct bell {
 int bell_pair(int ret[2], struct err *e) MUST_USE; /* nonblocking, close-on-exec */
 void bell_init(struct bell *b, int fd, const struct shm *mine, const struct shm *peer);
 
-void bell_ring(struct bell *b); /* after ring_publish() and ring_release() */
+void bell_ring(struct bell *b);      /* after ring_publish() */
+void bell_ring_room(struct bell *b); /* after ring_release() */
 
-/* Announce sleep; false: something came meanwhile (ready() was true), do not block. */
-bool bell_sleep(struct bell *b, bool (*ready)(void *), void *arg);
-void bell_wake(struct bell *b); /* after blocking, or not: wait_seq even again */
+/* Announce sleep; false: something came meanwhile (ready() was true), do not block. for_room: room in
+ * the ring we write would end it too. */
+bool bell_sleep(struct bell *b, bool for_room, bool (*ready)(void *), void *arg);
+void bell_wake(struct bell *b); /* after blocking, or not */
 /* Empty the socket, after bell_wake() and before the next bell_sleep(): a byte may belong to the sleep
  * just announced. At most a few KiB a call, so that a peer in a storm cannot hold us here. Bytes taken,
  * 0 none, -EPIPE: the peer is gone. */

@@ -99,6 +99,26 @@ link_close(struct link *l)
     *l = closed;
 }
 
+void
+link_publish(struct link *l)
+{
+    ring_publish(&l->out);
+    bell_ring(&l->bell);
+}
+
+void
+link_release(struct link *l)
+{
+    ring_release(&l->in);
+    bell_ring_room(&l->bell);
+}
+
+bool
+link_sleep(struct link *l)
+{
+    return bell_sleep(&l->bell, l->out.full, link_ready, l);
+}
+
 bool
 link_ready(void *l)
 {

@@ -26,6 +26,11 @@ int link_make(struct link *l, uint32_t worker_idx, uint64_t epoch, const uint8_t
 int link_attach(struct link *l, int d, int w, int bell, uint64_t epoch, struct err *e) MUST_USE;
 void link_close(struct link *l);
 
-bool link_ready(void *l); /* for bell_sleep(): something to read, or room we waited for */
+void link_publish(struct link *l); /* what was reserved is out, and the peer awake */
+void link_release(struct link *l); /* what was looked at is given back; wakes who waits for room */
+/* Announce sleep, until there is something to read, or room that was asked for in vain. false: do not
+ * block. Afterwards bell_wake() and bell_drain(), as in bell.h. */
+bool link_sleep(struct link *l);
+bool link_ready(void *l); /* there is; for bell_sleep() */
 
 #endif

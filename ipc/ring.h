@@ -68,7 +68,7 @@ void ring_publish(struct ring *r); /* store-release of tail; then bell_ring() */
 
 /* The oldest record not yet looked at: 1 and *ret, 0 none, -EBADMSG corrupt (for good). */
 int ring_peek(struct ring *r, struct ring_record *ret) MUST_USE;
-void ring_release(struct ring *r); /* gives room back for all looked at; then bell_ring() */
+void ring_release(struct ring *r); /* gives room back for all looked at; then bell_ring_room() */
 
 bool ring_empty(const struct ring *r); /* reader: nothing published beyond what was looked at */
 uint64_t ring_room(struct ring *r); /* writer: free bytes now; 0 also when the head is impossible */

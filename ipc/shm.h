@@ -11,7 +11,7 @@
  *   73728  (W only)   57344   step trace (struct step_trace)   worker
  *   8192 (D), 131072 (W)      ring[1 << ring_log2]             the memfd's owner
  *
- * Source: the layout is fixed; changing it is changing SHM_ABI_MAJOR.
+ * Source: the layout is fixed; changing it, or what a field means, is changing SHM_ABI_MAJOR.
  */
 #ifndef IPC_SHM_H
 #define IPC_SHM_H
@@ -22,7 +22,7 @@
 #include <stdatomic.h>
 
 #define SHM_MAGIC "LAGANSH\1"
-enum { SHM_ABI_MAJOR = 1, SHM_ABI_MINOR = 0, SHM_PAGE = 4096, SHM_REC_ALIGN = 32 };
+enum { SHM_ABI_MAJOR = 2, SHM_ABI_MINOR = 0, SHM_PAGE = 4096, SHM_REC_ALIGN = 32 };
 enum shm_kind { SHM_D = 1, SHM_W = 2 };
 enum {
     SHM_CTL_OFF = 4096,
@@ -74,7 +74,7 @@ struct shm_ctl {
     _Alignas(
         128) _Atomic uint64_t head; /* into the PEER's ring; release; pair: acquire in reserve */
     _Alignas(128) _Atomic uint64_t
-        wait_seq; /* odd: asleep or about to; fence seq_cst; pair: bell_ring() */
+        wait_seq; /* a number of a sleep and bell.h's two bits; fence seq_cst; pair: bell_ring() */
     _Alignas(
         128) _Atomic uint64_t hb_count; /* relaxed: the engine loop's turns; pair: supervisor */
     _Atomic uint64_t hb_mono_ns;        /* relaxed */

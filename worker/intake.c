@@ -471,6 +471,6 @@ intake_drain(struct worker *w, nsec now, struct err *e)
         if (r < 0) return r;
     }
     if (r < 0) return err_set(e, r, "request ring: %s", ring_why(&w->link.in));
-    if (taken) ring_release(&w->link.in);
+    if (taken) link_release(&w->link);
     return taken;
 }

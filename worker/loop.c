@@ -131,7 +131,7 @@ rest(struct worker *w, nsec now, nsec most)
         if (exec_fd(w->e.exec, l) >= 0)
             p[n++] = (struct pollfd){ .fd = exec_fd(w->e.exec, l), .events = POLLIN };
 
-    if (bell_sleep(&w->link.bell, ready, w)) {
+    if (bell_sleep(&w->link.bell, !outbox_empty(&w->outbox), ready, w)) {
         const struct timespec t = { .tv_sec = most / NSEC_S, .tv_nsec = most % NSEC_S };
 
         r = ppoll(p, n, &t, NULL);
@@ -145,7 +145,7 @@ rest(struct worker *w, nsec now, nsec most)
         while (read(p[i].fd, &count, sizeof count) < 0 && errno == EINTR) {
         }
     }
-    return bell_drain(&w->link.bell) == -EPIPE ? -EPIPE : 0;
+    return p[0].revents && bell_drain(&w->link.bell) == -EPIPE ? -EPIPE : 0;
 }
 
 /* The loader's part of the work, while we turn. */
@@ -409,7 +409,6 @@ turn(struct worker *w, struct seq **seq, uint32_t *n_before, struct err *e)
     got = intake_drain(w, now, e);
     if (got < 0) return got;
     busy += got;
-    if (got) bell_ring(&w->link.bell); /* lagand may wait for room */
     while (w->text && (r = text_thread_take(w->text))) {
         intake_text_done(w, r, now);
         busy = 1;

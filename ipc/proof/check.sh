@@ -34,7 +34,7 @@ caught() {
 }
 
 holds wake ''
-for m in NO_RING_FENCE NO_SLEEP_FENCE NO_RECHECK FLAG RING_FIRST DRAIN_LATE NO_ROOM_BELL; do caught wake -D$m; done
+for m in NO_RING_FENCE NO_SLEEP_FENCE NO_RECHECK FLAG RING_FIRST DRAIN_LATE NO_ROOM_BELL ROOM_UNSAID ROOM_LATE; do caught wake -D$m; done
 holds recover ''
 holds recover '-DNO_DRAIN -DK=1'
 for m in NO_OFFSET STALE FORGET PAST_END NO_END; do caught recover -D$m; done

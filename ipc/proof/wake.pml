@@ -6,7 +6,8 @@
  *
  * Mutants, each of which must fail: NO_RING_FENCE, NO_SLEEP_FENCE, NO_RECHECK, FLAG (wait_seq a flag and not
  * a number), RING_FIRST (before the store of the tail), DRAIN_LATE (the bell emptied between announcement
- * and sleep), NO_ROOM_BELL (nobody is told of room).
+ * and sleep), NO_ROOM_BELL (nobody is told of room), ROOM_UNSAID (who waits for room does not say so),
+ * ROOM_LATE (says it only if it was awake).
  */
 #define N 3   /* records */
 #define CAP 2 /* the ring's */
@@ -14,7 +15,9 @@
 #define C 1
 
 byte idx[2];      /* tail and head as memory has them; each side knows its own without looking */
-byte wait_seq[2]; /* odd: asleep, or about to be */
+#define ASLEEP 1 /* or about to be */
+#define FOR_ROOM 2
+byte wait_seq[2]; /* these bits, above them the sleep's number */
 bool bell[2];     /* a byte waits in that side's end of the socket */
 chan buf[2] = [2] of { bit, byte } /* a side's stores on their way: 0 idx, 1 wait_seq */
 
@@ -30,33 +33,41 @@ end:	do
 
 inline fence(me) { len(buf[me]) == 0 }
 
-/* bell_ring() */
-inline ring(me)
+/* bell_ring(), bell_ring_room() */
+inline ring(me, bit_)
 {
 #ifndef NO_RING_FENCE
 	fence(me);
 #endif
 	s = wait_seq[1 - me];
 	if
-	:: s % 2 == 1 && s != last_kick -> last_kick = s; bell[1 - me] = true
+	:: (s & bit_) && s != last_kick -> last_kick = s; bell[1 - me] = true
 	:: else
 	fi
 }
 
 #ifdef FLAG
-#define ASLEEP 1
 #define AWAKE 0
 #else
-#define ASLEEP (seq + 1)
-#define AWAKE (seq + 1)
+#define AWAKE ((seq | 3) + 1)
+#endif
+#ifdef ROOM_UNSAID
+#define ROOM ASLEEP
+#else
+#define ROOM (ASLEEP | FOR_ROOM)
+#endif
+#ifdef ROOM_LATE
+#define NEWS (!(seq & ASLEEP))
+#else
+#define NEWS ((seq | bits) != seq)
 #endif
 
 /* bell_sleep(), poll(), bell_wake(), bell_drain(); ready: nothing to sleep for after all. Other things may
- * wake a side too. */
-inline sleep(me, ready)
+ * wake a side too, and it may go to sleep again without having been awake. */
+inline sleep(me, bits, ready)
 {
 	if
-	:: seq % 2 == 0 -> seq = ASLEEP; buf[me]!1, seq
+	:: NEWS -> seq = seq | bits; buf[me]!1, seq
 	:: else
 	fi;
 #ifndef NO_SLEEP_FENCE
@@ -78,6 +89,7 @@ inline sleep(me, ready)
 	if
 	:: skip -> seq = AWAKE; buf[me]!1, seq; bell[me] = false /* the worker's order */
 	:: skip -> bell[me] = false; seq = AWAKE; buf[me]!1, seq /* lagand's: its event empties the bell */
+	:: !(ready) && !bell[me]
 	fi
 }
 
@@ -88,14 +100,15 @@ active proctype Producer()
 	:: tail == N -> break
 	:: tail < N && tail - idx[C] < CAP ->
 #ifdef RING_FIRST
-		ring(P);
+		ring(P, ASLEEP);
 #endif
 		tail++;
 		buf[P]!0, tail;
 #ifndef RING_FIRST
-		ring(P)
+		ring(P, ASLEEP)
 #endif
-	:: tail < N && tail - idx[C] >= CAP -> sleep(P, (tail - idx[C] < CAP))
+	:: tail < N && tail - idx[C] >= CAP -> sleep(P, ROOM, (tail - idx[C] < CAP))
+	:: tail < N && others > 0 -> sleep(P, ASLEEP, false) /* until something else wakes it */
 	od
 }
 
@@ -108,8 +121,8 @@ active proctype Consumer()
 		head++;
 		buf[C]!0, head;
 #ifndef NO_ROOM_BELL
-		ring(C)
+		ring(C, FOR_ROOM)
 #endif
-	:: head < N && idx[P] == head -> sleep(C, (idx[P] != head))
+	:: head < N && idx[P] == head -> sleep(C, ASLEEP, (idx[P] != head))
 	od
 }

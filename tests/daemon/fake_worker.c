@@ -9,10 +9,9 @@
 #include "include/lagan_wire.h"
 #include "ipc/hand.h"
 #include "ipc/heritage.h"
-#include "ipc/link.h"
-#include "ipc/records.h"
 #include "ipc/stat.h"
 #include "tests/daemon/fake.h"
+#include "tests/plain_worker.h"
 
 #include <errno.h>
 #include <poll.h>
@@ -52,53 +51,19 @@ is(const char *word)
     return strcmp(mode, word) == 0;
 }
 
-/* Room in a ring that nobody reads does not come: the test's lagand does. */
-static void *
-room(uint16_t type, uint32_t len)
-{
-    void *p;
-
-    while (ring_reserve(&l.out, type, 0, len, 0, &p) == -EAGAIN) {
-        ring_publish(&l.out);
-        bell_ring(&l.bell);
-        poll(NULL, 0, 1);
-    }
-    memset(p, 0, len);
-    return p;
-}
-
-static void
-say_ready(void)
-{
-    struct rec_ready *r = room(REC_READY, sizeof *r + 8);
-
-    *r = (struct rec_ready){ .vocab = FAKE_VOCAB,
-                             .max_len = FAKE_MAX_LEN,
-                             .n_seats = 64,
-                             .tokens_per_block = 16,
-                             .n_groups = 1,
-                             .name_bytes = 4,
-                             .has_text = 1,
-                             .max_tokens = FAKE_MAX_LEN };
-    memcpy(r + 1, "fake", 4);
-    ring_publish(&l.out);
-    bell_ring(&l.bell);
-}
-
 static void
 say_phase(void)
 {
-    struct rec_phase *p = room(REC_PHASE, sizeof *p);
+    struct rec_phase *p = plain_room(&l, REC_PHASE, sizeof *p);
 
     *p = (struct rec_phase){ .phase = PHASE_LOAD, .done = 1 << 20, .total = 2 << 20 };
-    ring_publish(&l.out);
-    bell_ring(&l.bell);
+    link_publish(&l);
 }
 
 static void
 finish(struct active *a, uint16_t reason)
 {
-    struct rec_finish *f = room(REC_FINISH, sizeof *f);
+    struct rec_finish *f = plain_room(&l, REC_FINISH, sizeof *f);
 
     *f = (struct rec_finish){ .row = a->s.row,
                               .gen = a->s.gen,
@@ -113,7 +78,8 @@ static void
 say_prompt(struct active *a)
 {
     uint32_t n = a->s.n_prompt, k = a->s.prompt_logprobs;
-    struct rec_prompt *p = room(REC_PROMPT_LOGPROBS, (uint32_t)sizeof *p + n * 8 + n * k * 8);
+    struct rec_prompt *p = plain_room(&l, REC_PROMPT_LOGPROBS,
+                                      (uint32_t)sizeof *p + n * 8 + n * k * 8);
     float *lp = (float *)(p + 1) + n;
 
     *p = (struct rec_prompt){ .row = a->s.row, .gen = a->s.gen, .n = n, .n_top = k };
@@ -128,8 +94,8 @@ say_token(struct active *a)
     bool lp = a->s.flags & SUBMIT_LOGPROBS, bad = a->n == MISBEHAVE_AT;
     uint32_t k = lp ? a->s.logprobs : 0;
     uint32_t tails = 4 + (lp ? 4 + 8 * k : 0) + 1;
-    struct rec_step *s = room(REC_STEP,
-                              (uint32_t)(sizeof *s + sizeof(struct rec_out)) + ROUND_UP(tails, 8u));
+    struct rec_step *s = plain_room(
+        &l, REC_STEP, (uint32_t)(sizeof *s + sizeof(struct rec_out)) + ROUND_UP(tails, 8u));
     struct rec_out *o = (struct rec_out *)(s + 1);
     char *to = (char *)(o + 1);
     token_id t = fake_token(a->s.seed, a->n);
@@ -217,8 +183,8 @@ text_call(const char *data)
     const struct rec_text *t = (const struct rec_text *)data;
     const char *p = data + sizeof *t;
     uint32_t n_ids = t->op == 1 ? t->text_bytes : 0, n_text = t->op == 1 ? 0 : t->n_ids;
-    struct rec_text_done *d = room(REC_TEXT_DONE,
-                                   (uint32_t)sizeof *d + ROUND_UP(n_ids * 4 + n_text, 8u));
+    struct rec_text_done *d = plain_room(&l, REC_TEXT_DONE,
+                                         (uint32_t)sizeof *d + ROUND_UP(n_ids * 4 + n_text, 8u));
     char *to = (char *)(d + 1);
 
     *d = (struct rec_text_done){
@@ -247,7 +213,7 @@ submit(const struct ring_record *rec)
         if (a->s.n_prompt)
             memcpy(&a->last_id, whole + sizeof a->s + 4 * (size_t)(a->s.n_prompt - 1), 4);
         if (a->s.n_prompt && *(int32_t *)(void *)(whole + sizeof a->s) == FAKE_REJECT) {
-            struct rec_reject *j = room(REC_REJECT, sizeof *j + 16);
+            struct rec_reject *j = plain_room(&l, REC_REJECT, sizeof *j + 16);
 
             *j = (struct rec_reject){ a->s.row, a->s.gen, LAGAN_E_TOO_LONG, 13, 0 };
             memcpy(j + 1, "fake says no.", 13);
@@ -280,8 +246,7 @@ intake(void)
         }
     }
     if (!n) return;
-    ring_release(&l.in);
-    bell_ring(&l.bell);
+    link_release(&l);
 }
 
 /* As the real one does: who is in the step, before it is launched. */
@@ -409,7 +374,9 @@ main(int argc, char **argv)
         atomic_fetch_add(&c->hb_count, 1);
         poll(NULL, 0, 20);
     }
-    say_ready();
+    plain_ready(&l, "fake",
+                (struct rec_ready){
+                    .vocab = FAKE_VOCAB, .max_len = FAKE_MAX_LEN, .n_seats = 64, .has_text = 1 });
     for (;;) {
         struct pollfd p = { .fd = l.bell.fd, .events = POLLIN };
         uint32_t busy;
@@ -418,12 +385,11 @@ main(int argc, char **argv)
         intake();
         busy = step();
         stat_publish(c, &stats);
-        ring_publish(&l.out);
-        bell_ring(&l.bell);
+        link_publish(&l);
         if (draining && !busy) return 0;
         if (busy && is("slow")) poll(NULL, 0, 20);
         if (busy) continue;
-        if (bell_sleep(&l.bell, link_ready, &l)) poll(&p, 1, 200);
+        if (link_sleep(&l)) poll(&p, 1, 200);
         bell_wake(&l.bell);
         if (bell_drain(&l.bell) == -EPIPE) return 0;
     }

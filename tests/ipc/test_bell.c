@@ -47,17 +47,14 @@ send_one(struct link *l, uint16_t type)
 
     assert_int_equal(ring_reserve(&l->out, type, 0, 8, 0, &p), 0);
     memset(p, 1, 8);
-    ring_publish(&l->out);
+    link_publish(l);
 }
 
 static void
 who_is_awake_is_not_rung(void **state)
 {
     (void)state;
-    for (int i = 0; i < 5; i++) {
-        send_one(&a, REC_CANCEL);
-        bell_ring(&a.bell);
-    }
+    for (int i = 0; i < 5; i++) send_one(&a, REC_CANCEL);
     assert_int_equal(a.bell.n_rung, 0);
     assert_int_equal(bell_drain(&b.bell), 0);
 }
@@ -67,11 +64,8 @@ who_sleeps_is_rung_once_for_each_sleep(void **state)
 {
     (void)state;
     for (int i = 1; i < 4; i++) {
-        assert_true(bell_sleep(&b.bell, link_ready, &b));
-        for (int k = 0; k < 3; k++) {
-            send_one(&a, REC_CANCEL);
-            bell_ring(&a.bell);
-        }
+        assert_true(link_sleep(&b));
+        for (int k = 0; k < 3; k++) send_one(&a, REC_CANCEL);
         assert_int_equal(a.bell.n_rung, i);
         bell_wake(&b.bell);
         assert_int_equal(bell_drain(&b.bell), 1);
@@ -87,10 +81,10 @@ who_has_something_to_read_does_not_sleep(void **state)
 
     (void)state;
     send_one(&a, REC_CANCEL);
-    assert_false(bell_sleep(&b.bell, link_ready, &b));
+    assert_false(link_sleep(&b));
     bell_wake(&b.bell);
     assert_int_equal(ring_peek(&b.in, &rec), 1);
-    assert_true(bell_sleep(&b.bell, link_ready, &b));
+    assert_true(link_sleep(&b));
 }
 
 static void
@@ -101,11 +95,10 @@ who_waited_for_room_is_woken_by_a_release(void **state)
 
     (void)state;
     while (ring_reserve(&a.out, REC_SUBMIT, 0, 100, 0, &p) == 0) continue;
-    ring_publish(&a.out);
-    assert_true(bell_sleep(&a.bell, link_ready, &a));
+    link_publish(&a);
+    assert_true(link_sleep(&a));
     assert_int_equal(ring_peek(&b.in, &rec), 1);
-    ring_release(&b.in);
-    bell_ring(&b.bell);
+    link_release(&b);
     assert_int_equal(b.bell.n_rung, 1);
     assert_true(link_ready(&a));
     bell_wake(&a.bell);
@@ -115,10 +108,29 @@ who_waited_for_room_is_woken_by_a_release(void **state)
 }
 
 static void
+who_waits_for_records_is_not_woken_by_room(void **state)
+{
+    struct ring_record rec;
+
+    (void)state;
+    send_one(&a, REC_CANCEL);
+    assert_true(link_sleep(&a));
+    assert_int_equal(ring_peek(&b.in, &rec), 1);
+    link_release(&b);
+    assert_int_equal(b.bell.n_rung, 0);
+    /* It finds out meanwhile that it lacks room, and says so without having been awake. */
+    assert_true(bell_sleep(&a.bell, /* for_room= */ true, link_ready, &a));
+    send_one(&a, REC_CANCEL);
+    assert_int_equal(ring_peek(&b.in, &rec), 1);
+    link_release(&b);
+    assert_int_equal(b.bell.n_rung, 1);
+}
+
+static void
 the_peers_end_is_told_after_its_last_byte(void **state)
 {
     (void)state;
-    bell_sleep(&a.bell, link_ready, &a);
+    link_sleep(&a);
     bell_ring(&b.bell);
     assert_int_equal(b.bell.n_rung, 1);
     link_close(&b);
@@ -141,7 +153,7 @@ a_peer_that_rings_in_a_storm_holds_nobody(void **state)
     assert_true(calls > 10);
     /* And who cannot send because nobody reads does not block. */
     while (send(a.bell.fd, bytes, sizeof bytes, MSG_DONTWAIT) > 0) continue;
-    bell_sleep(&b.bell, link_ready, &b);
+    link_sleep(&b);
     bell_ring(&a.bell);
 }
 
@@ -174,7 +186,7 @@ next_record(struct link *l, uint32_t n)
     dawdle(l, n);
 
     while ((r = ring_peek(&l->in, &rec)) == 0) {
-        if (bell_sleep(&l->bell, link_ready, l)) {
+        if (link_sleep(l)) {
             struct pollfd p = { .fd = l->bell.fd, .events = POLLIN };
 
             if (poll(&p, 1, 5000) == 0) {
@@ -185,7 +197,7 @@ next_record(struct link *l, uint32_t n)
         bell_wake(&l->bell);
         if (bell_drain(&l->bell) < 0) return false;
     }
-    if (r == 1) ring_release(&l->in); /* the answer's bell tells of the room too */
+    if (r == 1) link_release(l);
     return r == 1;
 }
 
@@ -212,8 +224,7 @@ no_wake_up_is_lost_in_a_second_of_round_trips(void **state)
 
             if (ring_reserve(&b.out, REC_PHASE, 0, 8, 0, &p) < 0) _exit(2);
             memset(p, 0, 8);
-            ring_publish(&b.out);
-            bell_ring(&b.bell);
+            link_publish(&b);
         }
         _exit(0);
     }
@@ -221,7 +232,6 @@ no_wake_up_is_lost_in_a_second_of_round_trips(void **state)
     end = clock_now() + NSEC_S;
     for (; clock_now() < end; trips++) {
         send_one(&a, REC_CANCEL);
-        bell_ring(&a.bell);
         assert_true(next_record(&a, trips));
     }
     link_close(&a);
@@ -240,6 +250,7 @@ main(void)
         T(who_sleeps_is_rung_once_for_each_sleep),
         T(who_has_something_to_read_does_not_sleep),
         T(who_waited_for_room_is_woken_by_a_release),
+        T(who_waits_for_records_is_not_woken_by_room),
         T(the_peers_end_is_told_after_its_last_byte),
         T(a_peer_that_rings_in_a_storm_holds_nobody),
         T(both_ends_are_nonblocking_and_pass_no_exec),

@@ -50,8 +50,7 @@ write_for_ever(struct link *made, int bell, uint64_t epoch)
         int r = ring_reserve(&l.out, REC_STEP, 0, len, 0, &p);
 
         if (r == -EAGAIN) {
-            ring_publish(&l.out);
-            bell_ring(&l.bell);
+            link_publish(&l);
             sched_yield();
             continue;
         }
@@ -64,8 +63,7 @@ write_for_ever(struct link *made, int bell, uint64_t epoch)
         memset((uint8_t *)p + len / 8 * 8, (int)n & 0xff, len % 8);
         n++;
         if (n % 5 == 0) {
-            ring_publish(&l.out);
-            bell_ring(&l.bell);
+            link_publish(&l);
         }
     }
 }
@@ -95,7 +93,7 @@ take_all(struct link *l, uint32_t next)
     }
     if (r < 0) print_error("%s\n", ring_why(&l->in));
     assert_int_equal(r, 0);
-    ring_release(&l->in);
+    link_release(l);
     return next - first;
 }
 
@@ -151,7 +149,6 @@ no_kill_tears_or_loses_a_published_record(void **state)
         until = clock_now() + test_below(3000) * NSEC_US;
         do {
             next += take_all(&l, next);
-            bell_ring(&l.bell);
         } while (clock_now() < until);
         assert_int_equal(kill(pid, SIGKILL), 0);
         assert_int_equal(waitpid(pid, &status, 0), pid);

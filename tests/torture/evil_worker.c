@@ -76,20 +76,12 @@ room(uint16_t type, uint32_t len)
     void *p;
 
     while (ring_reserve(&l.out, type, 0, len, 0, &p) < 0) {
-        ring_publish(&l.out);
-        bell_ring(&l.bell);
+        link_publish(&l);
         poll(NULL, 0, 1);
         if (bell_drain(&l.bell) == -EPIPE || *ring_why(&l.out)) _exit(0);
     }
     memset(p, 0, len);
     return p;
-}
-
-static void
-publish(void)
-{
-    ring_publish(&l.out);
-    bell_ring(&l.bell);
 }
 
 static void
@@ -106,7 +98,7 @@ say_ready(bool absurd)
                              .max_tokens = 1 << 16 };
     memcpy(r + 1, "evil", 4);
     if (absurd) ((uint32_t *)r)[below(sizeof *r / 4)] = odd_number();
-    publish();
+    link_publish(&l);
 }
 
 static void
@@ -121,8 +113,7 @@ intake(void)
         if (rec.type == REC_SUBMIT && !rec.flags && n_rows < ROWS)
             row[n_rows++] = (struct rec_row){ s->row, s->gen, s->n_done, 0 };
     }
-    ring_release(&l.in);
-    bell_ring(&l.bell);
+    link_release(&l);
 }
 
 static uint32_t
@@ -154,7 +145,7 @@ serve(uint32_t steps)
         atomic_fetch_add(&ctl->hb_count, 1);
         intake();
         if (n_rows) put_step(room(REC_STEP, sizeof(struct rec_step) + sizeof(struct rec_out) + 8));
-        publish();
+        link_publish(&l);
         poll(&p, 1, 2);
         if (bell_drain(&l.bell) == -EPIPE) _exit(0);
     }
@@ -235,7 +226,7 @@ lying_payloads(void)
         }
         to = room(type, n);
         memcpy(to, bytes, n);
-        publish();
+        link_publish(&l);
         for (uint32_t k = below(200); k > 0 && n >= 4; k--) to[below(n)] = (char)below(256);
     }
 }

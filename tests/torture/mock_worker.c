@@ -8,23 +8,18 @@
 #include "base/clock.h"
 #include "include/lagan_wire.h"
 #include "ipc/hand.h"
-#include "ipc/heritage.h"
-#include "ipc/link.h"
-#include "ipc/records.h"
 #include "ipc/stat.h"
+#include "tests/plain_worker.h"
 #include "tests/torture/mock.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
-#include <signal.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/prctl.h>
-#include <time.h>
 #include <unistd.h>
 
 struct active {
@@ -52,52 +47,9 @@ below(uint32_t n)
 }
 
 static void
-publish(void)
-{
-    ring_publish(&l.out);
-    bell_ring(&l.bell);
-}
-
-/* Room in the response ring; when it is full, once lagand has made some. */
-static void *
-room(uint16_t type, uint32_t len)
-{
-    void *p;
-    int r;
-
-    while ((r = ring_reserve(&l.out, type, 0, len, 0, &p)) == -EAGAIN) {
-        publish();
-        poll(NULL, 0, 1);
-        if (bell_drain(&l.bell) == -EPIPE) exit(0);
-    }
-    check(r == 0);
-    memset(p, 0, len);
-    return p;
-}
-
-static void
-say_ready(void)
-{
-    struct rec_ready *r = room(REC_READY, sizeof *r + 8);
-
-    *r = (struct rec_ready){ .vocab = MOCK_VOCAB,
-                             .max_len = MOCK_MAX_LEN,
-                             .n_seats = MOCK_SEATS,
-                             .tokens_per_block = 16,
-                             .n_groups = 1,
-                             .name_bytes = 4,
-                             .max_tokens = MOCK_MAX_LEN };
-    memcpy(r + 1, "mock", 4);
-    publish();
-}
-
-static void
 finish(struct active *a, uint16_t reason)
 {
-    struct rec_finish *f = room(REC_FINISH, sizeof *f);
-
-    *f =
-        (struct rec_finish){ .row = a->s.row, .gen = a->s.gen, .reason = reason, .n_tokens = a->n };
+    plain_finish(&l, &a->s, reason, a->n);
     a->used = false;
     n_active--;
     atomic_store(&board->owner[a->s.seed % MOCK_OWNERS], 0);
@@ -107,7 +59,8 @@ static void
 reject(const struct rec_submit *s, const char *why)
 {
     size_t n = strlen(why);
-    struct rec_reject *j = room(REC_REJECT, (uint32_t)(sizeof *j + ROUND_UP(n, (size_t)8)));
+    struct rec_reject *j = plain_room(&l, REC_REJECT,
+                                      (uint32_t)(sizeof *j + ROUND_UP(n, (size_t)8)));
 
     *j = (struct rec_reject){ s->row, s->gen, LAGAN_E_INTERNAL, (uint16_t)n, 0 };
     memcpy(j + 1, why, n);
@@ -193,8 +146,7 @@ intake(void)
     }
     check(r == 0);
     if (!n) return;
-    ring_release(&l.in);
-    bell_ring(&l.bell);
+    link_release(&l);
 }
 
 /* Who is in the step, before it is begun: whom a death in it is blamed on. */
@@ -224,7 +176,7 @@ step(void)
     if (!n_active) return;
     trace();
     FP(step_planned);
-    s = room(REC_STEP, (uint32_t)(sizeof *s + n_active * (sizeof *o + 8)));
+    s = plain_room(&l, REC_STEP, (uint32_t)(sizeof *s + n_active * (sizeof *o + 8)));
     *s = (struct rec_step){ .step = n_steps, .n_ent = n_active };
     o = (struct rec_out *)(s + 1);
     for (struct active *a = active; a < active + ARRAY_LEN(active); a++) {
@@ -305,18 +257,6 @@ hand_over(int hand, uint64_t epoch)
     close(fd);
 }
 
-/* Until the bell rings, or so long. false: lagand is gone. */
-static bool
-rest(nsec most)
-{
-    const struct timespec t = { .tv_sec = most / NSEC_S, .tv_nsec = most % NSEC_S };
-    struct pollfd p = { .fd = l.bell.fd, .events = POLLIN };
-
-    if (bell_sleep(&l.bell, link_ready, &l)) ppoll(&p, 1, &t, NULL);
-    bell_wake(&l.bell);
-    return bell_drain(&l.bell) != -EPIPE;
-}
-
 int
 main(int argc, char **argv)
 {
@@ -326,25 +266,22 @@ main(int argc, char **argv)
     int hand;
 
     FP(worker_main);
-    prctl(PR_SET_PDEATHSIG, SIGKILL);
     for (int i = 1; i < argc; i++) {
         if (sscanf(argv[i], "--worker=w%u", &own) == 1) check(own < MOCK_WORKERS);
         waits |= !strcmp(argv[i], "--waits");
     }
     map_board();
-    check(heritage_take(&h, NULL) == 0);
-    check(link_attach(&l, heritage_fd(&h, "d"), heritage_fd(&h, "w"), heritage_fd(&h, "bell"),
-                      h.epoch, NULL) == 0);
+    c = plain_begin(&l, &h);
     FP(worker_attached);
     chance = h.epoch * 1000 + own;
-    c = shm_ctl(&l.w);
-    atomic_fetch_add(&c->hb_count, 1);
     hand = heritage_fd(&h, "hand");
     if (!take_over(hand) && waits) stand_by(hand);
     hand_over(hand, h.epoch);
     FP(load_done);
     atomic_store(&board->pid[own], getpid());
-    say_ready();
+    plain_ready(
+        &l, "mock",
+        (struct rec_ready){ .vocab = MOCK_VOCAB, .max_len = MOCK_MAX_LEN, .n_seats = MOCK_SEATS });
     for (nsec due = 0; !draining || n_active;) {
         atomic_fetch_add(&c->hb_count, 1);
         intake();
@@ -354,8 +291,8 @@ main(int argc, char **argv)
         }
         stats.v[STAT_running] = n_active;
         stat_publish(c, &stats);
-        publish();
-        if (!rest(n_active ? MAX(due - clock_now(), (nsec)0) : IDLE)) return 0;
+        link_publish(&l);
+        if (!plain_rest(&l, n_active ? MAX(due - clock_now(), (nsec)0) : IDLE)) return 0;
     }
     return 0;
 }

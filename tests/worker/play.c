@@ -109,10 +109,9 @@ play_next(struct played *p)
         int r = ring_peek(&p->link.in, &p->rec);
 
         assert_true(r >= 0);
-        ring_release(&p->link.in);
-        bell_ring(&p->link.bell);
+        link_release(&p->link);
         if (r > 0) return &p->rec;
-        if (bell_sleep(&p->link.bell, link_ready, &p->link)) poll(&f, 1, 1000);
+        if (link_sleep(&p->link)) poll(&f, 1, 1000);
         bell_wake(&p->link.bell);
         if (bell_drain(&p->link.bell) == -EPIPE && ring_peek(&p->link.in, &p->rec) == 0)
             return NULL;
@@ -142,8 +141,7 @@ play_submit(struct played *p, const struct rec_submit *s, const void *tails, uin
         ring_reserve(&p->link.out, REC_SUBMIT, 0, (uint32_t)sizeof *s + bytes, 0, (void **)&to), 0);
     memcpy(to, s, sizeof *s);
     memcpy(to + sizeof *s, tails, bytes);
-    ring_publish(&p->link.out);
-    bell_ring(&p->link.bell);
+    link_publish(&p->link);
 }
 
 int

@@ -108,8 +108,7 @@ a_request_gives_its_tokens_in_order_and_one_finish(void **state)
     assert_int_equal(((const struct rec_finish *)r->data)->n_tokens, 12);
 
     assert_int_equal(ring_reserve(&p.link.out, REC_DRAIN, 0, 0, 0, &drain), 0);
-    ring_publish(&p.link.out);
-    bell_ring(&p.link.bell);
+    link_publish(&p.link);
     status = play_wait_exit(&p);
     assert_true(WIFEXITED(status));
     assert_int_equal(WEXITSTATUS(status), 0);
