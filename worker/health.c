@@ -122,6 +122,7 @@ health_beat(struct worker *w, nsec now)
 
         w->stats.v[STAT_running] = scheduler_n_running(w->e.sched);
         w->stats.v[STAT_waiting] = scheduler_n_waiting(w->e.sched);
+        w->stats.v[STAT_preemptions] = scheduler_n_pauses(w->e.sched);
         w->stats.v[STAT_blocks] = w->stats.v[STAT_blocks_used] = w->stats.v[STAT_blocks_cached] = 0;
         for (uint32_t i = 0; i < kv_n_pools(w->e.kv); i++) {
             kv_count(w->e.kv, i, &n);

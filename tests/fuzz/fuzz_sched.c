@@ -41,6 +41,7 @@ begin(struct world *w, struct in *in)
     bool encoder = shape & 8;
 
     run_defaults(r);
+    r->l.policy = (enum policy)((shape >> 4) % 3);
     r->c.tokens_per_block = 1 + byte(in) % 12;
     r->c.n_seats = 1 + byte(in) % 9;
     for (uint32_t g = 0; g < n; g++)
@@ -321,6 +322,7 @@ drain(struct world *w)
         more = false;
         for (unsigned l = 0; l < w->r.l.n_lanes; l++) more = plan(w, l) != NULL || more;
         for (unsigned l = 0; l < w->r.l.n_lanes; l++) more = run_commit(&w->r, l) || more;
+        more = more || scheduler_wake(w->r.s) <= w->r.now;
         check(++rounds < 200 * MAX_REQUESTS);
     }
     reap(w);

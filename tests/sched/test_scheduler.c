@@ -548,30 +548,6 @@ who_cannot_start_although_nothing_runs_ends_too_long(void **state) /* E5 */
 }
 
 static void
-policies_that_are_not_there_are_refused_by_name(void **state)
-{
-    static const struct {
-        enum policy policy;
-        const char *name;
-    } row[] = { { POLICY_MAX_UTILIZATION, "max_utilization" },
-                { POLICY_STATIC, "static_batch" },
-                { POLICY_MAX_REQUESTS, "max_requests" } };
-    struct scheduler *s;
-    struct err e;
-
-    (void)state;
-    begin();
-    for (size_t i = 0; i < ARRAY_LEN(row); i++) {
-        struct scheduler_limits l = r.l;
-
-        l.policy = row[i].policy;
-        assert_int_equal(scheduler_new(&s, &l, r.kv, &e), -ENOTSUP);
-        assert_non_null(strstr(e.text, row[i].name));
-    }
-    run_close(&r);
-}
-
-static void
 limits_that_could_never_work_are_refused_by_name(void **state)
 {
     static const char *const words[] = { "max_num_seqs", "64 rows",   "100 tokens",
@@ -740,7 +716,6 @@ main(void)
         cmocka_unit_test(what_can_never_fit_is_refused_with_the_numbers),
         cmocka_unit_test(a_request_that_is_none_is_refused_by_name),
         cmocka_unit_test(who_cannot_start_although_nothing_runs_ends_too_long),
-        cmocka_unit_test(policies_that_are_not_there_are_refused_by_name),
         cmocka_unit_test(limits_that_could_never_work_are_refused_by_name),
         cmocka_unit_test(a_window_too_large_for_a_whole_chunk_is_served_in_smaller_ones),
         cmocka_unit_test(the_same_calls_give_the_same_batches),

@@ -159,7 +159,6 @@ int
 kv_resume(struct kv *kv, uint32_t seat, uint32_t pos, const struct kv_need *n)
 {
     const struct kv_seat *s = &kv_seats(kv)[seat];
-    struct kv_need more = { { 0 } };
 
     check(seat < kv->c.n_seats && s->live);
     for (uint32_t i = 0; i < kv->c.n_groups; i++) {
@@ -168,7 +167,6 @@ kv_resume(struct kv *kv, uint32_t seat, uint32_t pos, const struct kv_need *n)
         if (s->first[i] > kv_kind_first(g, kv->c.tokens_per_block, pos)) return -ENODATA;
         if (g->kind != KV_CROSS && s->end[i] < CEIL_DIV(pos, kv->c.tokens_per_block))
             return -ENODATA;
-        if (n->n_blocks[i] > s->reserved[i]) more.n_blocks[i] = n->n_blocks[i] - s->reserved[i];
     }
-    return kv_promise(kv, seat, &more) ? 0 : -EAGAIN;
+    return kv_raise(kv, seat, n);
 }

@@ -105,6 +105,18 @@ kv_reserve(struct kv *kv, uint32_t seat, const struct kv_need *n)
     return 0;
 }
 
+int
+kv_raise(struct kv *kv, uint32_t seat, const struct kv_need *n)
+{
+    const struct kv_seat *s = &kv_seats(kv)[seat];
+    struct kv_need more = { { 0 } };
+
+    check(seat < kv->c.n_seats && s->live);
+    for (uint32_t g = 0; g < kv->c.n_groups; g++)
+        if (n->n_blocks[g] > s->reserved[g]) more.n_blocks[g] = n->n_blocks[g] - s->reserved[g];
+    return kv_promise(kv, seat, &more) ? 0 : -EAGAIN;
+}
+
 static void
 set_reserved(struct kv *kv, struct kv_seat *s, uint32_t group, uint32_t n)
 {

@@ -3,6 +3,7 @@
  * A seat is one row of every group's table. Its life:
  *
  *     kv_reserve   all blocks it will ever hold at once, in every group, or nothing
+ *     kv_raise     where that is paid step by step: some more, or nothing
  *     kv_cross     its source's blocks, at its first decoder chunk
  *     kv_trim      window blocks that no later query sees; before kv_grow(), every step
  *     kv_grow      blocks for the rows of the next step; never fails after kv_reserve()
@@ -39,6 +40,8 @@ int kv_fits_alone(const struct kv *kv, const struct kv_need *n, uint32_t len, ui
 
 /* Counted over every group of every pool, whole slabs included. -EAGAIN: not now; nothing changed. */
 int kv_reserve(struct kv *kv, uint32_t seat, const struct kv_need *n) MUST_USE;
+/* What was reserved was not all it needs: n, with what it has. -EAGAIN: not now; nothing changed. */
+int kv_raise(struct kv *kv, uint32_t seat, const struct kv_need *n) MUST_USE;
 /* It will never need more than n again (or than it holds now); the rest may be promised to others. */
 void kv_lower(struct kv *kv, uint32_t seat, const struct kv_need *n);
 

@@ -2,7 +2,8 @@
  *
  * Two things are claimed, each in list order and whole or not at all. Rows of enc_state and a seat let
  * a source be encoded; KV blocks for the sequence's whole life let its decoder start. An encoder
- * claims no KV, so it is never held up by a decoder that waits for blocks.
+ * claims no KV, so it is never held up by a decoder that waits for blocks. max_utilization alone claims
+ * what a prompt needs, and later a block at a time.
  */
 #include "worker/sched/core.h"
 
@@ -32,28 +33,52 @@ runnable(const struct scheduler *s, const struct seq *q, unsigned lane, nsec now
         break;
     case SEQ_NEW:
     case SEQ_LAST:
+    case SEQ_PAUSED:
     case SEQ_ENDED:
         break;
     }
     return work & s->l.lane_work[lane];
 }
 
+/* The one answer to "how many blocks". */
+static struct kv_need
+need(const struct scheduler *s, const struct seq *q, uint32_t len, uint32_t rows)
+{
+    return kv_need(s->kv, len, q->n_source, rows);
+}
+
 int
-admission(const struct scheduler *s, const struct seq *q, struct kv_need *need, uint32_t *chunk,
+admission(const struct scheduler *s, const struct seq *q, uint32_t n_prompt, struct admission *ret,
           struct err *e)
 {
-    uint32_t len = q->n_prompt + q->max_new;
-
+    uint32_t len = q->n_prompt + q->max_new, chunk = MIN(s->l.max_rows, n_prompt);
     /* A window keeps the chunk that is planned, and for a successor what is out: another chunk, and tokens
-     * of the lane that generates. */
-    *chunk = MIN(s->l.max_rows, q->n_prompt);
-    *need = kv_need(s->kv, len, q->n_source, ROWS_OUT * (*chunk + 1) + UNTOLD_ROWS);
-    if (kv_fits_alone(s->kv, need, len, q->n_source, NULL) == 0) return 0;
-    *need = kv_need(s->kv, len, q->n_source, *chunk);
-    if (kv_fits_alone(s->kv, need, len, q->n_source, NULL) == 0) return 0;
-    *chunk = MIN(s->unit, *chunk); /* smaller ones need less */
-    *need = kv_need(s->kv, len, q->n_source, *chunk);
-    return kv_fits_alone(s->kv, need, len, q->n_source, e);
+     * of the lane that generates. Smaller ones need less. */
+    const struct admission way[] = { { chunk, ROWS_OUT * (chunk + 1) + UNTOLD_ROWS },
+                                     { chunk, chunk },
+                                     { MIN(s->unit, chunk), MIN(s->unit, chunk) } };
+    int r = -EMSGSIZE;
+
+    for (size_t i = 0; i < ARRAY_LEN(way) && r < 0; i++) {
+        struct kv_need n = need(s, q, len, way[i].rows);
+
+        *ret = way[i];
+        r = kv_fits_alone(s->kv, &n, len, q->n_source, i + 1 < ARRAY_LEN(way) ? NULL : e);
+    }
+    return r;
+}
+
+bool
+may_join(const struct scheduler *s)
+{
+    return !s->closed;
+}
+
+/* Positions it must have blocks for before it starts. */
+static uint32_t
+first_len(const struct scheduler *s, const struct seq *q)
+{
+    return s->l.policy == POLICY_MAX_UTILIZATION ? q->n_prompt : q->n_prompt + q->max_new;
 }
 
 /* The seat that it has, or would get. SEAT_FULL: none. */
@@ -87,43 +112,58 @@ no_room(struct scheduler *s)
 }
 
 bool
+has_seat(const struct scheduler *s, const struct seq *q)
+{
+    return seat_for(s, q) != SEAT_FULL;
+}
+
+bool
 admit_kv(struct scheduler *s, struct seq *q)
 {
-    uint32_t seat = seat_for(s, q), chunk;
-    struct kv_need need;
+    uint32_t seat = seat_for(s, q), len = first_len(s, q);
+    struct admission way;
+    struct kv_need n;
 
-    if (admission(s, q, &need, &chunk, NULL) < 0) return false;
-    if (seat == SEAT_FULL || kv_reserve(s->kv, seat, &need) < 0) return no_room(s);
+    if (admission(s, q, q->n_prompt, &way, NULL) < 0) return false;
+    n = need(s, q, len, way.rows);
+    if (seat == SEAT_FULL || kv_reserve(s->kv, seat, &n) < 0) return no_room(s);
     if (q->state == SEQ_WAITING) take_seat(s, q, seat, SEQ_CONTEXT);
-    s->seat[seat].reserved = true;
-    s->seat[seat].chunk = chunk;
+    s->seat[seat].len = len;
+    s->seat[seat].chunk = way.chunk;
     return true;
 }
 
-/* What is left of an adopted prompt: most have one row of it, and from then on it is as if nothing had
- * happened. */
-static struct kv_need
-rest_need(const struct scheduler *s, const struct seq *q, uint32_t *chunk, bool for_successor)
+bool
+pay(struct scheduler *s, struct seq *q, uint32_t end)
 {
-    uint32_t rows = *chunk = MIN(s->l.max_rows, q->n_prompt - q->n_adopted);
+    struct seat *seat = &s->seat[q->seat];
+    uint32_t len = ROUND_UP(end, kv_config(s->kv)->tokens_per_block);
+    struct kv_need n;
 
-    if (for_successor) rows = (rows > 1 ? ROWS_OUT * (rows + 1) : ROWS_OUT) + UNTOLD_ROWS;
-    return kv_need(s->kv, q->n_prompt + q->max_new, q->n_source, rows);
+    if (end <= seat->len) return true;
+    len = MIN(len, q->n_prompt + q->max_new);
+    n = need(s, q, len, ROWS_OUT + UNTOLD_ROWS);
+    if (kv_raise(s->kv, q->seat, &n) < 0) return no_room(s);
+    seat->len = len;
+    return true;
 }
 
 bool
 admit_adopted(struct scheduler *s, struct seq *q)
 {
-    uint32_t seat = q->adopted_seat, chunk;
-    struct kv_need need = rest_need(s, q, &chunk, true), least = rest_need(s, q, &chunk, false);
+    uint32_t seat = q->adopted_seat, rows = MIN(s->l.max_rows, q->n_prompt - q->n_adopted);
+    uint32_t len = first_len(s, q);
+    /* Most have one row left, and from then on it is as if nothing had happened. */
+    struct kv_need least = need(s, q, len, rows),
+                   n = need(s, q, len, (rows > 1 ? ROWS_OUT * (rows + 1) : ROWS_OUT) + UNTOLD_ROWS);
 
     check(seat < s->n_seats && q->n_adopted < q->n_prompt);
     if (!s->seat[seat].kept || s->running.n >= s->max_running) return false;
-    if (kv_resume(s->kv, seat, q->n_adopted, &need) < 0 &&
+    if (kv_resume(s->kv, seat, q->n_adopted, &n) < 0 &&
         kv_resume(s->kv, seat, q->n_adopted, &least) < 0)
         return false;
     s->n_kept--;
-    s->seat[seat] = (struct seat){ .seq = q, .chunk = chunk, .reserved = true };
+    s->seat[seat] = (struct seat){ .seq = q, .chunk = rows, .len = len };
     q->seat = seat;
     q->n_planned = q->n_done = q->n_adopted;
     seq_insert(&s->running, q);

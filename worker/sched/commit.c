@@ -37,6 +37,14 @@ put_down(struct scheduler *s, uint32_t seat)
     return q;
 }
 
+/* Nothing carries it any more, and it has no further use for its seat. */
+static void
+settle(struct scheduler *s, struct seq *q, uint32_t seat)
+{
+    if (q->in_flight > 0 || s->seat[seat].seq != q) return;
+    if (q->state == SEQ_ENDED || q->state == SEQ_PAUSED) leave_seat(s, q);
+}
+
 unsigned
 scheduler_turn(const struct scheduler *s, const struct batch *b)
 {
@@ -66,15 +74,13 @@ scheduler_commit(struct scheduler *s, const struct batch *b, const struct batch_
             check(r->n_tokens[i] == 1);
             append_token(s, q, r->token[(size_t)i * (1 + MAX_DRAFT)]);
         }
-        if (q->state == SEQ_ENDED && q->in_flight == 0 && s->seat[run->seat].seq == q)
-            leave_seat(s, q);
+        settle(s, q, run->seat);
     }
     for (uint32_t i = 0; i < b->n_encode; i++) {
         struct seq *q = put_down(s, b->encode[i].seat);
 
         if (r->status < 0) end_seq(s, q, LAGAN_E_INTERNAL);
-        if (q->state == SEQ_ENDED && q->in_flight == 0 && s->seat[b->encode[i].seat].seq == q)
-            leave_seat(s, q);
+        settle(s, q, b->encode[i].seat);
     }
     expire(s, now);
     costly_check((scheduler_check(s), true));

@@ -1,7 +1,8 @@
 /* core.h - the inside of struct scheduler. For the files of worker/sched/ alone.
  *
  *     scheduler.c  new, add, cancel, reap, check
- *     admit.c      may it run, does it fit: the one predicate, seats, encoder rows
+ *     admit.c      may it run, does it fit: the one predicate, the one need, seats, encoder rows
+ *     pause.c      max_utilization: blocks step by step, and who gives way
  *     plan.c       the next step of a lane
  *     commit.c     what a step sampled
  */
@@ -17,8 +18,8 @@ enum { UNTOLD_ROWS = 2, ROWS_OUT = 2 };
 
 struct seat {
     struct seq *seq; /* NULL: free */
+    uint32_t len;    /* positions that its blocks are reserved for; 0: it has none */
     uint32_t chunk;  /* decoder rows a step, at most */
-    bool reserved;   /* its KV blocks are */
     bool begun;      /* a decoder chunk of it was planned */
     bool lowered;    /* its reservation is what generation needs */
     bool kept;       /* nobody sits there; its blocks are a predecessor's */
@@ -41,12 +42,14 @@ struct scheduler {
     struct seat *seat;                       /* [n_seats] */
     uint32_t n_seats, *free_seat, first_free, n_free; /* ring: the one free longest is next */
     uint32_t n_kept;
-    bool cramped;         /* somebody found no room, and seats are kept */
-    nsec keep_until;      /* that long nothing is given up for it */
+    bool cramped;    /* somebody found no room, and seats are kept */
+    bool gave_way;   /* a lane's plan paused somebody: another lane may have use for the room */
+    bool closed;     /* static_batch: somebody generates, so nobody joins */
+    nsec keep_until; /* that long nothing is given up for it */
     struct enc_rows *enc; /* [n_enc] by first row */
     uint32_t n_enc;
     nsec next_deadline; /* nothing expires before it */
-    uint64_t ticket;
+    uint64_t ticket, n_pauses;
     unsigned rung;
 };
 
@@ -55,21 +58,36 @@ struct scheduler {
 /* The one answer to "may it be in the lane's next step, and as what": an enum work, or 0. Everything
  * that plans asks here. */
 unsigned runnable(const struct scheduler *s, const struct seq *q, unsigned lane, nsec now);
-/* What it needs until it is over, and the largest chunk it is computed in. -EMSGSIZE: never. */
-int admission(const struct scheduler *s, const struct seq *q, struct kv_need *need, uint32_t *chunk,
-              struct err *e) MUST_USE;
+/* How a prompt of that many of its tokens can be computed so that it fits alone in the cache to its end: the
+ * largest chunk, and for how many rows at once a window keeps blocks. -EMSGSIZE: never. */
+struct admission {
+    uint32_t chunk, rows;
+};
+int admission(const struct scheduler *s, const struct seq *q, uint32_t n_prompt,
+              struct admission *ret, struct err *e) MUST_USE;
+bool may_join(const struct scheduler *s);           /* who waits, as far as the policy goes */
 bool admit_kv(struct scheduler *s, struct seq *q);  /* it has a seat, or gets one */
 bool admit_enc(struct scheduler *s, struct seq *q); /* a seat and rows of enc_state */
+bool has_seat(const struct scheduler *s, const struct seq *q); /* or could have one */
+/* Blocks for positions up to end, where they are paid for step by step. */
+bool pay(struct scheduler *s, struct seq *q, uint32_t end);
 void free_enc_rows(struct scheduler *s, uint32_t seat);
 /* It goes on in the seat that was kept for it: true, and it runs. */
 bool admit_adopted(struct scheduler *s, struct seq *q);
 
 /* scheduler.c */
 void end_seq(struct scheduler *s, struct seq *q, uint16_t reason); /* ended already: nothing */
-void leave_seat(struct scheduler *s, struct seq *q);               /* ended, nothing in flight */
+void leave_seat(struct scheduler *s, struct seq *q); /* ended or paused, nothing in flight */
 void expire(struct scheduler *s, nsec now);
 /* For who found no room, a kept seat; false: none, or not yet. Between two plans only: its blocks leave every
  * table first. */
 bool give_up_one(struct scheduler *s, nsec now);
+
+/* pause.c */
+
+/* max_utilization: blocks for the next step of everyone in list order, those of the lane's work. Who finds none
+ * takes them from the last that has begun. Between two plans only: seats are given up. True: one was. */
+bool make_room(struct scheduler *s, unsigned lane, nsec now);
+void unwind(struct seq *q); /* it has given everything up: back to a prompt */
 
 #endif

@@ -70,8 +70,7 @@ add_run(struct plan *p, struct seq *q, unsigned work, uint32_t n_rows)
 
     kv_trim(kv, q->seat, q->n_done > UNTOLD_ROWS ? q->n_done - UNTOLD_ROWS : 0, &p->out);
     if (q->n_done >= q->n_prompt && !seat->lowered) { /* a row a step is out, now and for ever */
-        struct kv_need need = kv_need(kv, q->n_prompt + q->max_new, q->n_source,
-                                      ROWS_OUT + UNTOLD_ROWS);
+        struct kv_need need = kv_need(kv, seat->len, q->n_source, ROWS_OUT + UNTOLD_ROWS);
 
         kv_lower(kv, q->seat, &need);
         seat->lowered = true;
@@ -89,11 +88,20 @@ add_run(struct plan *p, struct seq *q, unsigned work, uint32_t n_rows)
     p->rows_left -= n_rows;
     if (!(r->flags & RUN_SAMPLE)) return;
     q->n_out++;
+    p->s->closed = p->s->l.policy == POLICY_STATIC;
     if (q->n_out == q->max_new) {
         seq_move(q, SEQ_LAST);
     } else if (q->state == SEQ_CONTEXT) {
         seq_move(q, SEQ_GENERATION);
     }
+}
+
+/* It generates, and has the block for its next row. */
+static bool
+generates(const struct plan *p, const struct seq *q)
+{
+    return runnable(p->s, q, p->lane, p->now) == WORK_GENERATION &&
+           q->n_planned < p->s->seat[q->seat].len;
 }
 
 static void
@@ -102,7 +110,7 @@ plan_generation(struct plan *p)
     uint64_t oldest = UINT64_MAX;
 
     for (struct seq *q = p->s->running.first; q; q = q->next) {
-        if (runnable(p->s, q, p->lane, p->now) != WORK_GENERATION) continue;
+        if (!generates(p, q)) continue;
         if (must_wait(p, q)) {
             oldest = MIN(oldest, q->lane_step);
         } else {
@@ -113,8 +121,7 @@ plan_generation(struct plan *p)
     /* Handed over while their last chunk still runs: a row that waits for another lane holds up
      * nobody where there is no other row. */
     for (struct seq *q = p->s->running.first; q; q = q->next)
-        if (runnable(p->s, q, p->lane, p->now) == WORK_GENERATION && q->lane_step <= oldest)
-            add_run(p, q, WORK_GENERATION, 1);
+        if (generates(p, q) && q->lane_step <= oldest) add_run(p, q, WORK_GENERATION, 1);
 }
 
 /* Rows of q's next chunk: the rest of its prompt, or as much as there is room for, in units. */
@@ -161,16 +168,17 @@ plan_context(struct plan *p)
     struct scheduler *s = p->s;
     struct seq *running = next_context(p, s->running.first);
     struct seq *waiting = next_context(p, s->waiting.first), *q;
-    bool full = false; /* whoever comes first waits for KV, a seat: nobody overtakes */
+    bool full = s->l.policy == POLICY_MAX_UTILIZATION; /* make_room() has seen to it */
 
+    if (!may_join(s)) waiting = NULL;
     while (p->rows_left > 0 && (running || (waiting && !full))) {
         uint32_t n;
 
         if (running && (full || !waiting || seq_before(running, waiting))) {
             q = running;
             running = next_context(p, q->next);
-            if (!s->seat[q->seat].reserved && (full || !admit_kv(s, q))) {
-                full = true;
+            if (s->seat[q->seat].len == 0 && (full || !admit_kv(s, q))) {
+                full = true; /* nobody overtakes who comes first and waits for KV, a seat */
                 continue;
             }
         } else {
@@ -184,6 +192,18 @@ plan_context(struct plan *p)
         n = chunk_rows(p, q);
         if (adopted(p, q) && kv_n_held(s->kv, q->seat) > p->adopted) continue;
         if (n > 0) add_run(p, q, WORK_CONTEXT, n);
+    }
+}
+
+/* static_batch: whoever fits is of the batch, with rows in this step or later. */
+static void
+form_batch(struct plan *p)
+{
+    struct scheduler *s = p->s;
+
+    for (struct seq *q = next_context(p, s->waiting.first), *next; q; q = next) {
+        next = next_context(p, q->next);
+        if (!admit_kv(s, q)) return;
     }
 }
 
@@ -220,7 +240,7 @@ plan_encoder(struct plan *p)
 
     for (q = s->running.first; q; q = q->next)
         if (runnable(s, q, p->lane, p->now) == WORK_ENCODER) add_encode(p, q);
-    for (q = s->waiting.first; q; q = next) {
+    for (q = s->waiting.first; q && may_join(s); q = next) {
         next = q->next;
         if (runnable(s, q, p->lane, p->now) != WORK_ENCODER) continue;
         if (!admit_enc(s, q)) break;
@@ -238,7 +258,7 @@ end_hopeless(struct plan *p)
 
     if (s->n_kept > 0) return false;
     for (struct seq *q = s->running.first; q; q = q->next) {
-        if (q->in_flight > 0 || s->seat[q->seat].reserved) return false;
+        if (q->in_flight > 0 || s->seat[q->seat].len > 0) return false;
         if (!head && runnable(s, q, p->lane, p->now)) head = q;
     }
     if (s->running.n == 0 && s->waiting.n > 0 && runnable(s, s->waiting.first, p->lane, p->now))
@@ -283,6 +303,7 @@ close_batch(struct plan *p)
         b->wait[b->n_waits++] = (struct batch_wait){ .lane = (uint8_t)l, .step = p->out.wait[l] };
     }
     b->bucket = pick_bucket(s, b);
+    s->gave_way = false; /* its end will have everybody asked again */
     kv_ends_sent(s->kv, p->lane, b->step);
     s->planned[p->lane] = b->step;
 }
@@ -290,6 +311,7 @@ close_batch(struct plan *p)
 int
 scheduler_plan(struct scheduler *s, unsigned lane, nsec now, struct batch *b)
 {
+    bool paused;
     struct plan p;
 
     check(lane < s->l.n_lanes);
@@ -299,6 +321,9 @@ scheduler_plan(struct scheduler *s, unsigned lane, nsec now, struct batch *b)
     if (s->planned[lane] - s->done[lane] >= ROWS_OUT) return 0;
     give_up_one(s, now);
     do {
+        if (s->running.n == 0) s->closed = false;
+        paused = s->l.policy == POLICY_MAX_UTILIZATION && make_room(s, lane, now);
+        s->gave_way = s->gave_way || paused;
         b->step = s->planned[lane] + 1;
         b->lane = (uint8_t)lane;
         b->rung = (uint8_t)s->rung;
@@ -315,12 +340,13 @@ scheduler_plan(struct scheduler *s, unsigned lane, nsec now, struct batch *b)
         kv_ends(s->kv, lane, &p.out);
         if (s->l.lane_work[lane] & WORK_GENERATION) plan_generation(&p);
         if (s->l.lane_work[lane] & WORK_CONTEXT) plan_adopted(&p);
+        if (s->l.policy == POLICY_STATIC && may_join(s)) form_batch(&p);
         if (s->l.lane_work[lane] & WORK_CONTEXT) plan_context(&p);
         if (s->l.lane_work[lane] & WORK_ENCODER) plan_encoder(&p);
         if (b->n_rows > 0) {
             close_batch(&p);
             return 1;
         }
-    } while (give_up_one(s, now) || end_hopeless(&p));
+    } while (paused || give_up_one(s, now) || end_hopeless(&p));
     return 0;
 }

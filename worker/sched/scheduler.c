@@ -10,13 +10,10 @@
 static int
 check_limits(const struct scheduler_limits *l, const struct kv_config *kv, struct err *e)
 {
-    static const char *const policies[] = { "guaranteed_no_evict", "max_utilization",
-                                            "static_batch", "max_requests" };
     unsigned work = 0, want = WORK_CONTEXT | WORK_GENERATION;
 
-    if (l->policy != POLICY_NO_EVICT)
-        return err_set(e, -ENOTSUP, "policy %s is not served by this version, only %s",
-                       l->policy < ARRAY_LEN(policies) ? policies[l->policy] : "?", policies[0]);
+    if (l->policy > POLICY_MAX_REQUESTS)
+        return err_set(e, -EINVAL, "there is no policy %d", (int)l->policy);
     if (l->max_seqs == 0 || l->max_rows == 0 || l->max_len == 0)
         return err_set(e, -EINVAL,
                        "max_num_seqs %u, max_num_batched_tokens %u, max_len %u: none may be 0",
@@ -49,6 +46,25 @@ check_limits(const struct scheduler_limits *l, const struct kv_config *kv, struc
     return 0;
 }
 
+/* Counting blocks would refuse nobody, so nobody needs to count them. */
+static int
+check_uncounted(const struct scheduler *s, struct err *e)
+{
+    const struct scheduler_limits *l = &s->l;
+    struct kv_need all = kv_need(s->kv, l->max_len, l->max_enc_rows,
+                                 ROWS_OUT * (l->max_rows + 1) + UNTOLD_ROWS);
+
+    for (uint32_t g = 0; g < kv_config(s->kv)->n_groups; g++)
+        all.n_blocks[g] = (uint32_t)MIN((uint64_t)all.n_blocks[g] * s->max_running,
+                                        (uint64_t)UINT32_MAX);
+    if (kv_fits_alone(s->kv, &all, l->max_len, l->max_enc_rows, NULL) == 0) return 0;
+    return err_set(
+        e, -EINVAL,
+        "policy max_requests counts no blocks, and %u requests of %u tokens do not fit the "
+        "KV cache: take another policy, fewer or shorter ones",
+        s->max_running, l->max_len);
+}
+
 int
 scheduler_new(struct scheduler **ret, const struct scheduler_limits *l, struct kv *kv,
               struct err *e)
@@ -66,6 +82,7 @@ scheduler_new(struct scheduler **ret, const struct scheduler_limits *l, struct k
     s->unit = l->chunk_unit ? l->chunk_unit : tokens <= l->max_rows ? tokens : 1;
     s->unit_strict = l->chunk_unit > 0;
     s->next_deadline = NSEC_NEVER;
+    if (l->policy == POLICY_MAX_REQUESTS) TRY(check_uncounted(s, e));
     s->seat = calloc(s->n_seats, sizeof s->seat[0]);
     s->free_seat = calloc(s->n_seats, sizeof s->free_seat[0]);
     s->enc = calloc(s->n_seats, sizeof s->enc[0]);
@@ -123,8 +140,7 @@ find(const struct scheduler *s, req_id id)
 static int
 check_seq(const struct scheduler *s, const struct seq *q, struct err *e)
 {
-    struct kv_need need;
-    uint32_t chunk;
+    struct admission way;
 
     check(q->state == SEQ_NEW && q->max_new > 0 && q->n_eos <= q->n_end);
     check(q->n_end <= ARRAY_LEN(q->end_id));
@@ -144,7 +160,10 @@ check_seq(const struct scheduler *s, const struct seq *q, struct err *e)
                        "a prompt of %u tokens and %u new ones are more than the %u tokens that one "
                        "sequence may have",
                        q->n_prompt, q->max_new, s->l.max_len);
-    return admission(s, q, &need, &chunk, e);
+    /* A pause makes a prompt of all but the last token, at most. */
+    return admission(
+        s, q, s->l.policy == POLICY_MAX_UTILIZATION ? q->n_prompt + q->max_new - 1 : q->n_prompt,
+        &way, e);
 }
 
 int
@@ -153,7 +172,7 @@ scheduler_add(struct scheduler *s, struct seq *q, nsec now, struct err *e)
     TRY(check_seq(s, q, e));
     q->seat = UINT32_MAX;
     q->n_tokens = q->n_prompt;
-    q->n_planned = q->n_done = q->n_out = q->in_flight = 0;
+    q->n_planned = q->n_done = q->n_out = q->in_flight = q->n_pauses = 0;
     q->enc_row = q->n_enc_layers = 0;
     q->halted = false;
     q->lane = 0;
@@ -210,13 +229,21 @@ give_up_one(struct scheduler *s, nsec now)
 void
 leave_seat(struct scheduler *s, struct seq *q)
 {
-    check(q->state == SEQ_ENDED && q->in_flight == 0 && s->seat[q->seat].seq == q);
+    bool paused = q->state == SEQ_PAUSED;
+
+    check((paused || q->state == SEQ_ENDED) && q->in_flight == 0 && s->seat[q->seat].seq == q);
     free_enc_rows(s, q->seat);
     kv_drop(s->kv, q->seat);
     s->seat[q->seat] = (struct seat){ 0 };
     s->free_seat[(s->first_free + s->n_free++) % s->n_seats] = q->seat;
     seq_remove(&s->running, q);
-    seq_append(&s->ended, q);
+    if (!paused) {
+        seq_append(&s->ended, q);
+        return;
+    }
+    unwind(q);
+    seq_move(q, SEQ_WAITING);
+    seq_insert(&s->waiting, q);
 }
 
 void
@@ -277,10 +304,10 @@ scheduler_halt(struct scheduler *s, req_id id, bool halted)
 nsec
 scheduler_wake(const struct scheduler *s)
 {
-    if (!s->cramped) return s->next_deadline;
+    if (!s->cramped && !s->gave_way) return s->next_deadline;
     for (unsigned l = 0; l < s->l.n_lanes; l++) /* its end will wake whoever asks */
         if (s->planned[l] != s->done[l]) return s->next_deadline;
-    return MIN(s->next_deadline, s->keep_until);
+    return s->gave_way ? 0 : MIN(s->next_deadline, s->keep_until);
 }
 
 void
@@ -319,6 +346,12 @@ scheduler_n_waiting(const struct scheduler *s)
     return s->waiting.n;
 }
 
+uint64_t
+scheduler_n_pauses(const struct scheduler *s)
+{
+    return s->n_pauses;
+}
+
 static void
 check_list(const struct seq_list *l, bool ordered)
 {
@@ -349,7 +382,7 @@ scheduler_check(const struct scheduler *s)
         check(q->state >= SEQ_ENCODER && (q->state != SEQ_ENDED || q->in_flight > 0));
         check(q->state != SEQ_LAST || (q->in_flight > 0 && q->n_out == q->max_new));
         check(q->in_flight <= 2u * s->l.n_lanes && q->n_out <= q->max_new);
-        check(q->n_planned == 0 || s->seat[q->seat].reserved);
+        check(q->n_planned <= s->seat[q->seat].len && (q->state != SEQ_PAUSED || q->in_flight > 0));
         check(q->n_planned == (q->n_out ? q->n_prompt + q->n_out - 1 : q->n_planned));
         check(q->n_tokens <= q->n_prompt + q->n_out && q->n_done <= q->n_planned);
         check(q->state != SEQ_ENCODER || s->seat[q->seat].encoded);

@@ -7,6 +7,7 @@
  *     scheduler_add     a request arrived                    -> waiting
  *     scheduler_plan    a lane's next step                   waiting -> running
  *     scheduler_commit  the tokens that step sampled         running -> running, ended
+ *                       blocks ran out (max_utilization)    running -> waiting, what it has is prompt
  *     scheduler_cancel  client gone, or a stop string seen   any     -> ended
  *     scheduler_halt    its reader stands still: no step carries it until it goes on
  *     scheduler_reap    what has ended, one at a time        ended   -> gone, blocks given back
@@ -27,6 +28,9 @@
 #include "worker/sched/seq.h"
 
 struct scheduler;
+/* Who is admitted. no_evict: whoever surely has blocks to its end, nobody is ever paused. max_utilization: whoever
+ * has blocks for its prompt; who later finds none takes them from the last in the list. static: a batch of all that
+ * fit, the next when it is over. max_requests: as many as there are seats, where blocks cannot run out. */
 enum policy { POLICY_NO_EVICT, POLICY_MAX_UTILIZATION, POLICY_STATIC, POLICY_MAX_REQUESTS };
 struct scheduler_limits {
     enum policy policy;
@@ -40,7 +44,7 @@ struct scheduler_limits {
     uint16_t n_enc_layers; /* of the model; 0: decoder-only */
 };
 
-/* -ENOTSUP: a policy that is not there yet, by name. kv is kept, not owned. */
+/* -EINVAL: limits that could never work, with the sentence. kv is kept, not owned. */
 int scheduler_new(struct scheduler **ret, const struct scheduler_limits *l, struct kv *kv,
                   struct err *e) MUST_USE;
 struct scheduler *scheduler_free(struct scheduler *s);
@@ -65,8 +69,8 @@ void scheduler_halt(struct scheduler *s, req_id id, bool halted);
 /* 1: *b is the lane's next step. 0: nothing until an add, commit, cancel or scheduler_wake().
  * At most two steps of a lane are out at once. */
 int scheduler_plan(struct scheduler *s, unsigned lane, nsec now, struct batch *b) MUST_USE;
-nsec scheduler_wake(
-    const struct scheduler *s); /* next deadline or batching wait; NSEC_NEVER: none */
+/* Next deadline or batching wait; 0: at once, what one lane gave up is of use to another; NSEC_NEVER: none. */
+nsec scheduler_wake(const struct scheduler *s);
 /* A lane found done may hide another that was done before it. The lane whose oldest step is to be
  * committed before b, a step that waited for it; b->lane: it is b's turn. */
 unsigned scheduler_turn(const struct scheduler *s, const struct batch *b);
@@ -81,6 +85,7 @@ struct seq *scheduler_reap(struct scheduler *s);         /* reason set; NULL: no
 struct seq *scheduler_seat(const struct scheduler *s, uint32_t seat); /* who sits there, or NULL */
 uint32_t scheduler_n_running(const struct scheduler *s);
 uint32_t scheduler_n_waiting(const struct scheduler *s);
+uint64_t scheduler_n_pauses(const struct scheduler *s); /* since the start */
 void scheduler_check(
     const struct scheduler *s); /* every invariant, from scratch; stops the program */
 

@@ -9,9 +9,11 @@ static const struct {
     [SEQ_NEW]        = { "new",        1u << SEQ_WAITING },
     [SEQ_WAITING]    = { "waiting",    1u << SEQ_ENCODER | 1u << SEQ_CONTEXT | 1u << SEQ_ENDED },
     [SEQ_ENCODER]    = { "encoder",    1u << SEQ_CONTEXT | 1u << SEQ_ENDED },
-    [SEQ_CONTEXT]    = { "context",    1u << SEQ_GENERATION | 1u << SEQ_LAST | 1u << SEQ_ENDED },
-    [SEQ_GENERATION] = { "generation", 1u << SEQ_LAST | 1u << SEQ_ENDED },
+    [SEQ_CONTEXT]    = { "context",    1u << SEQ_GENERATION | 1u << SEQ_LAST | 1u << SEQ_PAUSED |
+                                       1u << SEQ_ENDED },
+    [SEQ_GENERATION] = { "generation", 1u << SEQ_LAST | 1u << SEQ_PAUSED | 1u << SEQ_ENDED },
     [SEQ_LAST]       = { "last",       1u << SEQ_ENDED },
+    [SEQ_PAUSED]     = { "paused",     1u << SEQ_WAITING | 1u << SEQ_ENDED },
     [SEQ_ENDED]      = { "ended",      1u << SEQ_NEW },
     /* clang-format on */
 };

@@ -1,7 +1,8 @@
 /* seq.h - one request as the scheduler sees it: tokens, position, limits, state.
  *
  * Intake fills in the first part and hands the struct to scheduler_add(); it comes back from
- * scheduler_reap() with the reason. The middle part is the scheduler's; the last is for whoever owns
+ * scheduler_reap() with the reason. A pause makes a prompt of what it has generated: n_prompt grows, max_new
+ * and min_new shrink by as much. The middle part is the scheduler's; the last is for whoever owns
  * the struct (text state, ledger row) and is never looked at here.
  */
 #ifndef SCHED_SEQ_H
@@ -15,12 +16,13 @@ enum seq_state {
     SEQ_ENCODER, /* seat; encoder steps planned or running */
     SEQ_CONTEXT, /* seat; decoder prompt being computed */
     SEQ_GENERATION,
-    SEQ_LAST, /* its last step by length is launched: plan no more */
-    SEQ_ENDED /* waits for steps in flight, then for scheduler_reap() */
+    SEQ_LAST,   /* its last step by length is launched: plan no more */
+    SEQ_PAUSED, /* gives its seat and blocks up with the last step in flight, then waits again */
+    SEQ_ENDED   /* waits for steps in flight, then for scheduler_reap() */
 };
 
 struct seq {
-    /* Intake's: constant while the scheduler has it. */
+    /* Intake's: constant while the scheduler has it, but for a pause. */
     req_id id;
     const token_id *source; /* encoder-decoder: [n_source], kept by the owner; NULL: decoder-only */
     uint32_t n_source;
@@ -45,6 +47,7 @@ struct seq {
     uint32_t n_done;    /* positions in finished steps */
     uint32_t n_out;     /* generated tokens, including those in flight */
     uint32_t in_flight; /* steps launched and not committed that carry it */
+    uint32_t n_pauses;
     uint32_t enc_row;
     uint32_t n_enc_layers; /* encoder layers planned so far */
     bool halted;           /* no step is to carry it for now */

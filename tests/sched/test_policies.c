@@ -1,0 +1,392 @@
+/* test_policies.c - who is admitted, who gives way and how it comes back, beside a reference.
+ *
+ * Ids (C-01 ...) name the scenario: blocks of 10 tokens, an iteration is a step planned and committed at once.
+ */
+#include "tests/sched/run.h"
+#include "tests/test.h"
+
+#include "include/lagan_wire.h"
+
+#include <errno.h>
+#include <string.h>
+
+enum { MAX = 4 };
+
+static struct run r;
+static struct seq *q[MAX];
+static int n_seqs;
+
+static void
+open_pool(enum policy policy, uint32_t blocks, uint32_t max_seqs)
+{
+    run_defaults(&r);
+    r.l.policy = policy;
+    r.c.group[0].max_blocks = blocks;
+    r.l.max_seqs = max_seqs;
+    r.l.max_len = 90;
+    n_seqs = 0;
+}
+
+static struct seq *
+request(uint32_t n_prompt, uint32_t max_new)
+{
+    q[n_seqs] = seq_new((req_id)n_seqs, n_prompt, max_new, 0);
+    return q[n_seqs++];
+}
+
+static void
+many(int n, uint32_t n_prompt, uint32_t max_new)
+{
+    for (int i = 0; i < n; i++) request(n_prompt, max_new);
+}
+
+static void
+done(void)
+{
+    for (struct seq *s; (s = scheduler_reap(r.s));) run_check_tokens(s);
+    assert_int_equal(run_used(&r), 0);
+    run_close(&r);
+    for (int i = 0; i < n_seqs; i++) seq_free(q[i]);
+}
+
+/* From that iteration on these run, by bit; the last row's are none. */
+struct span {
+    int from;
+    unsigned who;
+};
+
+/* Request i arrives at iteration arrives[i] (NULL: 0). */
+static void
+play(const int *arrives, const struct span *span)
+{
+    int added = 0;
+
+    for (int it = 0;; it++) {
+        const struct batch *b;
+        unsigned who = 0;
+
+        while (added < n_seqs && (!arrives || arrives[added] <= it)) run_add(&r, q[added++]);
+        if (span->who && span[1].from == it) span++;
+        b = run_plan(&r, 0);
+        for (int i = 0; i < added; i++)
+            if (q[i]->state > SEQ_WAITING && in_batch(b, q[i])) who |= 1u << i;
+        if (who != span->who) print_error("iteration %d: %x run, not %x\n", it, who, span->who);
+        assert_int_equal(who, span->who);
+        if (!b) return;
+        scheduler_check(r.s);
+        assert_true(run_commit(&r, 0));
+    }
+}
+
+static void
+every_policy_runs_what_fits(void **state) /* C-01 */
+{
+    static const struct span span[] = { { 0, 3 }, { 80, 0 } };
+
+    (void)state;
+    for (int policy = POLICY_NO_EVICT; policy <= POLICY_STATIC; policy++) {
+        open_pool((enum policy)policy, 20, 2);
+        run_open(&r);
+        many(2, 10, 80);
+        play(NULL, span);
+        done();
+    }
+}
+
+static void
+max_utilization_admits_what_fits_now_and_pauses_the_last(void **state) /* C-07 */
+{
+    static const struct span span[] = { { 0, 3 }, { 41, 1 }, { 80, 2 }, { 119, 0 } };
+
+    (void)state;
+    open_pool(POLICY_MAX_UTILIZATION, 10, 2);
+    run_open(&r);
+    many(2, 10, 80);
+    play(NULL, span);
+    assert_int_equal(q[0]->n_pauses, 0);
+    assert_int_equal(q[1]->n_pauses, 1);
+    assert_int_equal(q[1]->n_prompt, 51); /* what it had generated is prompt */
+    assert_int_equal(q[1]->max_new, 39);
+    done();
+}
+
+static void
+the_lower_priority_is_paused(void **state) /* C-08 */
+{
+    static const struct span span[] = { { 0, 3 }, { 41, 2 }, { 80, 1 }, { 119, 0 } };
+
+    (void)state;
+    open_pool(POLICY_MAX_UTILIZATION, 10, 2);
+    run_open(&r);
+    request(10, 80);
+    request(10, 80)->priority = 0.6f;
+    play(NULL, span);
+    assert_int_equal(q[0]->n_prompt, 51);
+    done();
+}
+
+static void
+a_prompt_that_does_not_fit_waits_and_nobody_is_paused_for_it(void **state) /* C-13 */
+{
+    static const struct span span[] = { { 0, 1 }, { 21, 2 }, { 42, 0 } };
+
+    (void)state;
+    open_pool(POLICY_MAX_UTILIZATION, 10, 2);
+    r.l.max_rows = r.l.chunk_unit = 40;
+    run_open(&r);
+    many(2, 70, 20);
+    play(NULL, span);
+    assert_int_equal(q[0]->n_pauses + q[1]->n_pauses, 0);
+    done();
+}
+
+static void
+late_arrivals_are_paused_first_and_come_back_in_order(void **state) /* C-15 */
+{
+    static const int arrives[] = { 0, 0, 10, 10 };
+    static const struct span span[] = {
+        { 0, 3 },  { 10, 15 },  { 21, 3 },  { 41, 1 },  { 80, 6 },
+        { 90, 2 }, { 119, 12 }, { 139, 4 }, { 178, 8 }, { 227, 0 }
+    };
+
+    (void)state;
+    open_pool(POLICY_MAX_UTILIZATION, 10, 4);
+    run_open(&r);
+    many(4, 10, 80);
+    play(arrives, span);
+    assert_int_equal(q[3]->n_prompt, 41);
+    done();
+}
+
+static void
+a_higher_priority_takes_a_seat(void **state) /* C-17 */
+{
+    static const int arrives[] = { 0, 0, 2, 2 };
+    static const struct span span[] = { { 0, 3 }, { 2, 12 }, { 12, 3 }, { 20, 0 } };
+
+    (void)state;
+    open_pool(POLICY_MAX_UTILIZATION, 10, 2);
+    run_open(&r);
+    many(4, 10, 10);
+    q[2]->priority = 0.6f;
+    q[3]->priority = 0.7f;
+    play(arrives, span);
+    assert_int_equal(q[0]->n_prompt, 12);
+    assert_int_equal(q[1]->max_new, 8);
+    done();
+}
+
+static void
+a_static_batch_drains_before_the_next_starts(void **state) /* C-21 */
+{
+    static const struct span span[] = { { 0, 3 }, { 40, 1 }, { 80, 4 }, { 160, 0 } };
+
+    (void)state;
+    open_pool(POLICY_STATIC, 20, 2);
+    run_open(&r);
+    request(10, 80);
+    request(10, 40);
+    request(10, 80);
+    play(NULL, span);
+    done();
+}
+
+static void
+a_static_batch_is_all_that_fits_even_without_rows_for_it(void **state)
+{
+    (void)state;
+    open_pool(POLICY_STATIC, 0, 3);
+    r.l.max_rows = r.l.chunk_unit = 20; /* a prompt takes two steps */
+    run_open(&r);
+    request(30, 18);
+    request(30, 17);
+    request(30, 16);
+    request(30, 10);
+    for (int i = 0; i < 4; i++) run_add(&r, q[i]);
+    assert_non_null(run_step(&r, 0));
+    assert_int_equal(scheduler_n_running(r.s), 3);
+    do {
+        bool over = q[0]->state == SEQ_ENDED && q[1]->state == SEQ_ENDED &&
+                    q[2]->state == SEQ_ENDED;
+
+        assert_true(over || q[3]->state == SEQ_WAITING);
+    } while (run_step(&r, 0));
+    assert_int_equal(q[3]->state, SEQ_ENDED);
+    done();
+}
+
+static void
+max_requests_counts_nothing_where_nothing_can_run_out(void **state)
+{
+    static const struct span span[] = { { 0, 3 }, { 10, 12 }, { 20, 0 } };
+    struct scheduler *s;
+    struct err e;
+
+    (void)state;
+    open_pool(POLICY_MAX_REQUESTS, 18, 2);
+    run_open(&r);
+    many(4, 10, 10);
+    play(NULL, span);
+    done();
+
+    open_pool(POLICY_NO_EVICT, 17, 2); /* two of 90 tokens need 18 */
+    run_open(&r);
+    r.l.policy = POLICY_MAX_REQUESTS;
+    assert_int_equal(scheduler_new(&s, &r.l, r.kv, &e), -EINVAL);
+    assert_non_null(strstr(e.text, "2 requests of 90 tokens"));
+    done();
+}
+
+static void
+who_is_in_flight_is_paused_with_its_step(void **state) /* A2: no victim has work in flight */
+{
+    (void)state;
+    open_pool(POLICY_MAX_UTILIZATION, 4, 2);
+    run_open(&r);
+    many(2, 18, 20);
+    run_add(&r, q[0]);
+    run_add(&r, q[1]);
+    for (int i = 0; i < 3; i++) { /* positions 18 and 19: the last two of two blocks each */
+        assert_non_null(run_plan(&r, 0));
+        if (i > 0) run_commit(&r, 0);
+    }
+    assert_null(run_plan(&r, 0)); /* no block for position 20: the last one is asked to go */
+    assert_int_equal(q[1]->state, SEQ_PAUSED);
+    assert_int_equal(run_used(&r), 4);
+    run_commit(&r, 0);
+    assert_int_equal(q[1]->state, SEQ_WAITING);
+    assert_int_equal(q[1]->n_prompt, 18 + 3); /* the token of the step in flight counts */
+    assert_int_equal(run_used(&r), 2);
+    assert_true(in_batch(run_plan(&r, 0), q[0]));
+    while (run_commit(&r, 0)) run_plan(&r, 0);
+    assert_int_equal(q[0]->reason, LAGAN_FINISH_LENGTH);
+    assert_int_equal(q[1]->reason, LAGAN_FINISH_LENGTH);
+    done();
+}
+
+static void
+who_ends_anyway_is_waited_for(void **state)
+{
+    (void)state;
+    open_pool(POLICY_MAX_UTILIZATION, 4, 2);
+    run_open(&r);
+    request(19, 5);
+    request(18, 2);
+    run_add(&r, q[0]);
+    run_add(&r, q[1]);
+    run_plan(&r, 0);
+    assert_true(in_batch(run_plan(&r, 0), q[1]));
+    assert_int_equal(q[1]->state, SEQ_LAST);
+    run_commit(&r, 0);
+    assert_null(run_plan(&r, 0)); /* no block for position 20 of the first: not yet */
+    while (run_commit(&r, 0)) run_plan(&r, 0);
+    assert_int_equal(q[0]->reason, LAGAN_FINISH_LENGTH);
+    assert_int_equal(q[0]->n_pauses + q[1]->n_pauses, 0);
+    done();
+}
+
+static void
+an_encoder_decoder_comes_back_with_its_encoder(void **state) /* A2: cross KV was given up as well */
+{
+    uint32_t encoded = 0;
+
+    (void)state;
+    open_pool(POLICY_MAX_UTILIZATION, 4, 2);
+    r.c.n_groups = 2;
+    r.c.group[1] = run_group(KV_CROSS, 0, 128, 4);
+    r.l.n_enc_layers = 2;
+    r.l.max_enc_rows = 100;
+    run_open(&r);
+    for (int i = 0; i < 2; i++) run_add(&r, q[n_seqs++] = seq_new((req_id)i, 1, 30, 15));
+    for (const struct batch *b; (b = run_step(&r, 0));)
+        for (uint32_t i = 0; i < b->n_encode; i++) encoded += b->encode[i].n_rows;
+    assert_int_equal(q[0]->n_pauses, 0);
+    assert_true(q[1]->n_pauses > 0);
+    assert_int_equal(encoded, 15 * (2 + q[1]->n_pauses));
+    assert_int_equal(q[1]->reason, LAGAN_FINISH_LENGTH);
+    done();
+}
+
+static void
+a_pause_keeps_min_new_and_end_ids(void **state)
+{
+    (void)state;
+    open_pool(POLICY_MAX_UTILIZATION, 10, 2);
+    run_open(&r);
+    many(2, 10, 80);
+    q[1]->min_new = 60;
+    q[1]->n_end = q[1]->n_eos = 2;
+    q[1]->end_id[0] = fake_token(1, 10 + 50);
+    q[1]->end_id[1] = fake_token(1, 10 + 63);
+    run_add(&r, q[0]);
+    run_add(&r, q[1]);
+    while (run_step(&r, 0)) {
+    }
+    assert_int_equal(q[1]->n_pauses, 1);
+    assert_int_equal(q[1]->n_tokens, 10 + 64);
+    assert_int_equal(q[1]->reason, LAGAN_FINISH_EOS);
+    done();
+}
+
+static void
+a_paused_one_that_is_cancelled_or_late_ends(void **state)
+{
+    (void)state;
+    open_pool(POLICY_MAX_UTILIZATION, 10, 3);
+    run_open(&r);
+    many(2, 10, 80);
+    run_add(&r, q[0]);
+    run_add(&r, q[1]);
+    while (q[1]->n_pauses == 0) run_step(&r, 0);
+    scheduler_cancel(r.s, 1, LAGAN_E_CANCELLED);
+    assert_ptr_equal(scheduler_reap(r.s), q[1]);
+    assert_int_equal(q[1]->reason, LAGAN_E_CANCELLED);
+    run_check_tokens(q[1]);
+    while (run_step(&r, 0)) {
+    }
+    done();
+}
+
+static void
+prompt_logprobs_are_told_once(void **state)
+{
+    uint32_t told = 0;
+
+    (void)state;
+    open_pool(POLICY_MAX_UTILIZATION, 10, 2);
+    run_open(&r);
+    many(2, 10, 80);
+    q[1]->prompt_logprobs = true;
+    run_add(&r, q[0]);
+    run_add(&r, q[1]);
+    for (const struct batch *b; (b = run_step(&r, 0));)
+        for (uint32_t i = 0; i < b->n_runs; i++)
+            if (b->run[i].flags & RUN_PROMPT_LOGPROBS) told += b->run[i].n_rows;
+    assert_int_equal(q[1]->n_pauses, 1);
+    assert_int_equal(told, 10);
+    done();
+}
+
+int
+main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_policy_runs_what_fits),
+        cmocka_unit_test(max_utilization_admits_what_fits_now_and_pauses_the_last),
+        cmocka_unit_test(the_lower_priority_is_paused),
+        cmocka_unit_test(a_prompt_that_does_not_fit_waits_and_nobody_is_paused_for_it),
+        cmocka_unit_test(late_arrivals_are_paused_first_and_come_back_in_order),
+        cmocka_unit_test(a_higher_priority_takes_a_seat),
+        cmocka_unit_test(a_static_batch_drains_before_the_next_starts),
+        cmocka_unit_test(a_static_batch_is_all_that_fits_even_without_rows_for_it),
+        cmocka_unit_test(max_requests_counts_nothing_where_nothing_can_run_out),
+        cmocka_unit_test(who_is_in_flight_is_paused_with_its_step),
+        cmocka_unit_test(who_ends_anyway_is_waited_for),
+        cmocka_unit_test(an_encoder_decoder_comes_back_with_its_encoder),
+        cmocka_unit_test(a_pause_keeps_min_new_and_end_ids),
+        cmocka_unit_test(a_paused_one_that_is_cancelled_or_late_ends),
+        cmocka_unit_test(prompt_logprobs_are_told_once),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,104 @@
+/* pause.c - max_utilization: blocks step by step, and who gives way: see core.h.
+ *
+ * One walk over who runs and who waits, in list order. Whoever finds no blocks, or no seat, takes them from the
+ * last in the list that has begun, itself included; a list that somebody was taken from ends there. Nobody is
+ * taken from under a step: who is in flight waits for it, and whoever needed the blocks waits too.
+ */
+#include "worker/sched/core.h"
+
+/* It has blocks that somebody else could have. Half-told prompt logprobs cannot be taken back; blocks of an
+ * adopted row that the device was not told of are soon. */
+static bool
+may_pause(const struct scheduler *s, const struct seq *q)
+{
+    if (q->state == SEQ_GENERATION) return true;
+    return q->state == SEQ_CONTEXT && s->seat[q->seat].begun && !q->prompt_logprobs;
+}
+
+/* With a step that is out somebody gives everything back, without being asked. */
+static bool
+somebody_leaves(const struct scheduler *s)
+{
+    for (const struct seq *q = s->running.first; q; q = q->next)
+        if (q->state == SEQ_LAST || q->state == SEQ_PAUSED || q->state == SEQ_ENDED) return true;
+    return false;
+}
+
+void
+unwind(struct seq *q)
+{
+    uint32_t made = q->n_tokens - q->n_prompt;
+
+    check(made < q->max_new);
+    q->n_prompt = q->n_tokens;
+    q->max_new -= made;
+    q->min_new -= MIN(q->min_new, made);
+    q->n_planned = q->n_done = q->n_out = 0;
+    q->n_adopted = 0;
+    q->n_enc_layers = 0;                      /* its cross KV is gone: encoded again */
+    if (made > 0) q->prompt_logprobs = false; /* told */
+}
+
+/* For q, which found no room: NULL: nobody can, or not yet; else who was paused. */
+static struct seq *
+pause_after(struct scheduler *s, const struct seq *q)
+{
+    struct seq *v = s->running.last;
+
+    if (somebody_leaves(s)) return NULL;
+    while (v && !seq_before(v, q) && !may_pause(s, v)) v = v->prev;
+    if (!v || seq_before(v, q)) return NULL;
+    v->n_pauses++;
+    s->n_pauses++;
+    seq_move(v, SEQ_PAUSED);
+    if (v->in_flight == 0) leave_seat(s, v);
+    return v;
+}
+
+/* Room for what it would do in the next step; rows: of prompts that are still to be found room for. A row that is
+ * another lane's to plan comes before the prompts behind it all the same. */
+static bool
+find_room(struct scheduler *s, struct seq *q, unsigned work, uint32_t *rows)
+{
+    uint32_t n = MIN(q->n_prompt - MIN(q->n_planned, q->n_prompt), *rows);
+
+    if (q->halted) return true;
+    if (q->state == SEQ_GENERATION) return pay(s, q, q->n_planned + 1);
+    if (work == WORK_ENCODER) return has_seat(s, q);
+    if (work != WORK_CONTEXT || n == 0) return true;
+    if (q->state == SEQ_WAITING || s->seat[q->seat].len == 0)
+        if (!admit_kv(s, q)) return false;
+    *rows -= n;
+    return true;
+}
+
+bool
+make_room(struct scheduler *s, unsigned lane, nsec now)
+{
+    struct seq *running = s->running.first, *waiting = s->waiting.first;
+    const struct seq *end = NULL, *given_up = NULL;
+    uint32_t rows = s->l.max_rows;
+
+    while (running || waiting) {
+        bool here = !waiting || (running && seq_before(running, waiting));
+        struct seq *q = here ? running : waiting, *next = q->next;
+
+        if (end && !seq_before(q, end)) break;
+        if (find_room(s, q, runnable(s, q, lane, now), &rows)) {
+            *(here ? &running : &waiting) = next;
+            continue;
+        }
+        if (give_up_one(s, now)) continue;
+        end = s->n_kept ? NULL : pause_after(s, q);
+        if (end && end->state == SEQ_WAITING) {
+            given_up = end;
+            if (end == q) break;
+            if (end == running) running = NULL;
+        } else if (!has_seat(s, q)) {
+            waiting = NULL; /* those who have one need not stop */
+        } else {
+            break;
+        }
+    }
+    return given_up;
+}
