@@ -225,7 +225,7 @@ cmd_requests(struct ask *a)
             put_text(&p, "client", client);
             put_text(&p, "model", d->config->model[r->model].keys.name);
             put_text(&p, "worker", r->held ? d->worker[r->worker]->name : "");
-            put_text(&p, "state", words[r->state]);
+            put_text(&p, "state", r->paused && r->held ? "paused" : words[r->state]);
             put_u64(&p, "prompt", r->prompt_cost);
             put_u64(&p, "generated", row_n_tokens(r));
             put_u64(&p, "age_ms", (uint64_t)((d->now - r->accepted) / NSEC_MS));

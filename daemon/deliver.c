@@ -22,7 +22,7 @@ enum {
     KEPT_BYTES = 1 << 20, /* log-probabilities that were sent and not acked, a request */
     IDLE_LEASES = 6
 };
-static const nsec RETRY = 10 * NSEC_MS;
+static const nsec RETRY = 10 * NSEC_MS, PAUSE_AFTER = 250 * NSEC_MS;
 
 static void
 put_u64(msgpack_packer *p, const char *key, uint64_t v)
@@ -266,6 +266,7 @@ deliver(struct daemon *d, struct row *r)
     if (has_chunk(r) && credit(r)) {
         k = send_chunk(d, c, r);
         if (k == 0 && has_chunk(r) && credit(r)) return 1;
+        if (k == 0 && !has_chunk(r)) row_pause(d, r, false);
         if (k == 0 && !has_chunk(r) && r->state == ROW_ENDED) k = send_last(d, c, r);
     } else if (r->state == ROW_ENDED && (!has_chunk(r) || is_error(r))) {
         k = send_last(d, c, r);
@@ -276,6 +277,13 @@ deliver(struct daemon *d, struct row *r)
     if (k == -EAGAIN || k == 0) return k;
     deliver_client_lost(d, r->client);
     return 0;
+}
+
+void
+row_pause(struct daemon *d, struct row *r, bool paused)
+{
+    r->paused = paused;
+    if (r->held) relay_pause(d->worker[r->worker], r);
 }
 
 void
@@ -429,6 +437,7 @@ leave(struct daemon *d, struct row *r, bool for_good)
     r->left = d->now;
     r->blocked = false;
     r->stalled = 0;
+    row_pause(d, r, false);
     if (for_good || !r->named) row_cancel(d, r, LAGAN_E_CANCELLED, "its client is gone");
     row_settle(d, r);
 }
@@ -485,24 +494,39 @@ deliver_resume(struct daemon *d, struct row *r, struct client *c, uint64_t rid, 
     r->mark_token = n_tokens;
     r->stalled = 0;
     r->blocked = false;
+    row_pause(d, r, false);
     row_due(d, r);
     return 0;
 }
 
-/* It takes nothing, and may not hold what it has for ever. Should it come back, it hears why. */
+/* It takes nothing, and may not hold what it has for ever. Its requests' last words go out behind what it has
+ * not read; when it has not read those either, its connection ends. */
 static void
 drop_slow(struct daemon *d, uint32_t handle, nsec since)
 {
+    struct client *c = session_find(d->sessions, handle);
     double seconds = (double)(d->now - since) / NSEC_S;
+    bool told = c != NULL;
 
-    log_warn("a client has not read for %.1f s, dropping it", seconds);
-    history_add(d, "client", "", "one has not read for %.1f s and is dropped", seconds);
+    log_warn("a client has not read for %.1f s, ending its requests", seconds);
+    history_add(d, "client", "", "one has not read for %.1f s, its requests end", seconds);
     for (uint32_t i = 0; i < ledger_capacity(d->ledger); i++) {
         struct row *r = ledger_row(d->ledger, i);
 
-        if (r && r->attached && r->client == handle)
-            row_cancel(d, r, LAGAN_E_SLOW_READER, "its client has not read for %.1f s", seconds);
+        if (!r || !r->attached || r->client != handle) continue;
+        row_cancel(d, r, LAGAN_E_SLOW_READER, "its client has not read for %.1f s", seconds);
+        if (!told) continue;
+        c->last_words = true;
+        told = send_last(d, c, r) == 0;
+        c->last_words = false;
+        row_settle(d, r);
     }
+    if (c) c->last_word = c->sent;
+    if (told && front_ping(d, c) == 0) {
+        c->cut_at = d->now + d->config->o.ack_timeout;
+        return;
+    }
+    if (c) front_cut(d, c);
     deliver_client_lost(d, handle);
 }
 
@@ -524,9 +548,11 @@ deliver_tick(struct daemon *d, nsec now)
             /* One that comes later finds nothing, and may submit it again. */
             ledger_unname(d->ledger, r);
             row_cancel(d, r, LAGAN_E_CANCELLED, "its client has not come back");
-        } else if (r->blocked && now - r->stalled >= o->ack_timeout) {
+        } else if (r->stalled && now - r->stalled < o->ack_timeout) {
+            if (now - r->stalled >= PAUSE_AFTER) row_pause(d, r, true);
+        } else if (r->blocked) {
             drop_slow(d, r->client, r->stalled);
-        } else if (r->stalled && now - r->stalled >= o->ack_timeout) {
+        } else if (r->stalled) {
             row_cancel(d, r, LAGAN_E_SLOW_READER,
                        "no ACK for %.1f s with %u chunks on the way, %u tokens were not taken",
                        (double)(now - r->stalled) / NSEC_S, r->n_chunks - r->n_acked,
@@ -539,6 +565,12 @@ deliver_tick(struct daemon *d, nsec now)
         if (c->hung_up) {
             c->hung_up = false;
             if (front_look(d, c)) continue;
+        }
+        if (c->cut_at && now >= c->cut_at) {
+            log_warn("a client has not read what its requests ended with, cutting its connection");
+            front_cut(d, c);
+            deliver_client_lost(d, c->handle);
+            continue;
         }
         /* One that has nothing open may be silent, but does not keep its place for ever. */
         if (silent < (c->n_open ? o->lease : o->lease * IDLE_LEASES)) continue;

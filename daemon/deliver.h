@@ -1,7 +1,8 @@
 /* deliver.h - what a request's client is owed: chunks within its window, then one last message.
  *
  * At most `win` chunks are unacknowledged; beyond that tokens wait in the ledger row and leave as one
- * chunk when credit returns. At most one chunk a request a turn, so that a backlog makes larger
+ * chunk when credit returns. Of a reader that does not go on within a quarter of a second the worker pauses;
+ * it goes on when all that waited has left. At most one chunk a request a turn, so that a backlog makes larger
  * messages and not more of them. The last message waits for the tokens, but an error only as long as
  * there is credit.
  */
@@ -20,6 +21,8 @@ void row_end(struct daemon *d, struct row *r, uint16_t reason, const char *fmt, 
 /* End it and make the worker end it too. One that has ended well and waits for credit ends so. */
 void row_cancel(struct daemon *d, struct row *r, uint16_t reason, const char *fmt, ...)
     PRINTF_LIKE(4, 5);
+/* Its worker is to stop, or to go on. */
+void row_pause(struct daemon *d, struct row *r, bool paused);
 void row_settle(struct daemon *d, struct row *r); /* give it back if nobody needs it any more */
 
 void deliver_acked(struct daemon *d, struct row *r, uint32_t n, uint32_t win);

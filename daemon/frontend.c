@@ -14,10 +14,13 @@
 #include "daemon/deliver.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
 #include <zmq.h>
 
 enum {
@@ -69,7 +72,7 @@ send_within(struct daemon *d, struct client *c, const void *frame, size_t n, uin
 
     /* Asked at the half, so that a client that reads is never waited for. */
     if (!c->asked && c->sent - c->read >= UNREAD_CHUNKS / 2) c->asked = front_ping(d, c) == 0;
-    if (c->sent - c->read >= most) r = -EAGAIN;
+    if (c->sent - c->read >= most && !c->last_words) r = -EAGAIN;
     return r == 0 ? send_to(d, c, frame, n) : r;
 }
 
@@ -91,6 +94,7 @@ front_pong(struct daemon *d, struct client *c, uint64_t t)
     if (t > c->sent || t < c->read) return; /* that is no number of ours */
     c->read = t;
     c->asked = false;
+    if (c->read >= c->last_word) c->cut_at = 0;
     d->retry_at = d->now;
 }
 
@@ -194,6 +198,37 @@ identify(struct daemon *d, struct client *c, zmq_msg_t *frame)
     return true;
 }
 
+static uint64_t
+cookie_of(int fd)
+{
+    uint64_t cookie = 0;
+    socklen_t n = sizeof cookie;
+
+    return getsockopt(fd, SOL_SOCKET, SO_COOKIE, &cookie, &n) == 0 ? cookie : 0;
+}
+
+static void
+note_socket(struct client *c, int fd)
+{
+    if (c->fd == fd) return;
+    c->fd = fd;
+    c->cookie = cookie_of(fd);
+}
+
+/* ZeroMQ closes a connection that its own thread finds shut; it has no other way for us to end one. The number
+ * may be another's by now: what we hold is ours, and then looked at. */
+void
+front_cut(struct daemon *d, struct client *c)
+{
+    int fd;
+
+    if (!c->cookie || front_ping(d, c) == -EHOSTUNREACH) return;
+    fd = fcntl(c->fd, F_DUPFD_CLOEXEC, 3);
+    if (fd < 0) return;
+    if (cookie_of(fd) == c->cookie) shutdown(fd, SHUT_RDWR);
+    close(fd);
+}
+
 static struct client *
 client_of(struct daemon *d, enum front_door door, const void *id, size_t id_len, zmq_msg_t *frame)
 {
@@ -210,7 +245,7 @@ client_of(struct daemon *d, enum front_door door, const void *id, size_t id_len,
         session_drop(d->sessions, c);
         return NULL;
     }
-    c->fd = zmq_msg_get(frame, ZMQ_SRCFD);
+    note_socket(c, zmq_msg_get(frame, ZMQ_SRCFD));
     return c;
 }
 

@@ -42,6 +42,8 @@ int front_send(struct daemon *d, struct client *c, const void *frame, size_t n) 
 int front_send_chunk(struct daemon *d, struct client *c) MUST_USE;
 int front_ping(struct daemon *d, struct client *c);
 void front_pong(struct daemon *d, struct client *c, uint64_t t); /* it has read so many bytes */
+/* End its connection, whatever it has not read. */
+void front_cut(struct daemon *d, struct client *c);
 /* One whose connection has ended as far as we know. true: it has, and the client is dropped. */
 bool front_look(struct daemon *d, struct client *c);
 /* An ERROR message: code of enum lagan_reason. Result as front_send(). */

@@ -60,7 +60,10 @@ struct row {
     bool held;       /* a worker may still speak of it */
     bool due;        /* in deliver.c's list */
     bool blocked;    /* its client's queue in ZeroMQ is full: tried again by time */
-    bool cancel_due; /* the worker must be told, cancel_reason; the ring was full */
+    bool paused;     /* its client does not read: no more tokens are wanted for now */
+    bool pause_told; /* as its worker knows */
+    bool pause_due;  /* the worker must be told; the ring was full */
+    bool cancel_due; /* likewise, cancel_reason */
     uint16_t cancel_reason;
     bool no_resume;          /* its client wants worker_lost rather than another worker */
     nsec accepted, deadline; /* deadline: NSEC_NEVER without */

@@ -93,6 +93,19 @@ print_workers(struct daemon *d, FILE *out)
     for (uint32_t i = 0; i < STAT_COUNT; i++) print_stat(d, &stat_rows[i], i, out);
 }
 
+static uint64_t
+n_paused(const struct daemon *d)
+{
+    uint64_t n = 0;
+
+    for (uint32_t i = 0; i < ledger_capacity(d->ledger); i++) {
+        const struct row *r = ledger_row(d->ledger, i);
+
+        n += r && r->held && r->paused;
+    }
+    return n;
+}
+
 void
 metrics_print(struct daemon *d, FILE *out)
 {
@@ -103,6 +116,8 @@ metrics_print(struct daemon *d, FILE *out)
     one(out, "lagan_requests", "gauge", "open requests", ledger_n(d->ledger));
     one(out, "lagan_requests_queued", "gauge", "of them, those no worker has",
         ledger_n_queued(d->ledger));
+    one(out, "lagan_requests_paused", "gauge", "of them, those whose client does not read",
+        n_paused(d));
     one(out, "lagan_requests_bytes", "gauge", "what open requests may come to take; see api.memory",
         d->held_bytes);
     one(out, "lagan_requests_accepted_total", "counter", "requests taken", d->n_requests);

@@ -71,22 +71,26 @@ give(struct worker *w, struct row *r)
     w->sending = r->index;
     w->sent_bytes = 0;
     r->home = 0;
+    r->pause_told = r->paused;
     FP(relay_giving);
     recall_state(w->d, r);
     send_pieces(w, r);
 }
 
+/* What found no room when it was to be said. */
 static void
-send_cancels(struct worker *w)
+send_words(struct worker *w)
 {
-    for (uint32_t i = 0; w->n_cancels_due && i < ledger_capacity(w->d->ledger); i++) {
+    for (uint32_t i = 0; w->n_words_due && i < ledger_capacity(w->d->ledger); i++) {
         struct row *r = ledger_row(w->d->ledger, i);
+        bool cancel, pause;
 
-        if (!r || !r->cancel_due || r->worker != w->index) continue;
-        r->cancel_due = false;
-        w->n_cancels_due--;
-        relay_cancel(w, r, r->cancel_reason);
-        if (r->cancel_due) return;
+        if (!r || !r->held || r->worker != w->index) continue;
+        cancel = r->cancel_due, pause = r->pause_due;
+        relay_forget_words(w, r);
+        if (cancel) relay_cancel(w, r, r->cancel_reason);
+        if (pause) relay_pause(w, r);
+        if (r->cancel_due || r->pause_due) return;
     }
 }
 
@@ -181,7 +185,7 @@ relay_dispatch(struct daemon *d)
 
         w->full = false;
         if (!w->alive || w->super.suspect != DEATH_NONE) continue;
-        if (w->n_cancels_due) send_cancels(w);
+        if (w->n_words_due) send_words(w);
         if (w->sending != ROW_NONE) send_pieces(w, ledger_row(d->ledger, w->sending));
     }
     recall_new(d);
@@ -201,26 +205,49 @@ relay_dispatch(struct daemon *d)
     }
 }
 
+/* A worker forgets a word about a request it does not have yet: so after the last piece. false: later. */
+static bool
+say(struct worker *w, const struct row *r, uint16_t type, uint32_t flags)
+{
+    struct rec_row rec = { .row = r->index, .gen = r->gen, .flags = flags };
+    void *to;
+    int k = w->sending == r->index ? -EAGAIN
+                                   : ring_reserve(&w->link.out, type, 0, sizeof rec, 0, &to);
+
+    if (k == -EBADMSG) reserved(w, k);
+    if (k < 0) return false;
+    memcpy(to, &rec, sizeof rec);
+    link_publish(&w->link);
+    return true;
+}
+
 void
 relay_cancel(struct worker *w, struct row *r, uint16_t reason)
 {
-    struct rec_row rec = { .row = r->index, .gen = r->gen, .flags = reason };
-    void *to;
-    int k;
-
     if (!w->alive || r->cancel_due) return;
     r->cancel_reason = reason;
-    /* A worker forgets a cancel for a request it does not have yet: after the last piece. */
-    k = w->sending == r->index ? -EAGAIN
-                               : ring_reserve(&w->link.out, REC_CANCEL, 0, sizeof rec, 0, &to);
-    if (k < 0) {
-        r->cancel_due = true;
-        w->n_cancels_due++;
-        if (k == -EBADMSG) reserved(w, k);
+    if (say(w, r, REC_CANCEL, reason)) return;
+    r->cancel_due = true;
+    w->n_words_due++;
+}
+
+void
+relay_pause(struct worker *w, struct row *r)
+{
+    if (!w->alive || r->pause_due || r->paused == r->pause_told) return;
+    if (say(w, r, REC_PAUSE, r->paused)) {
+        r->pause_told = r->paused;
         return;
     }
-    memcpy(to, &rec, sizeof rec);
-    link_publish(&w->link);
+    r->pause_due = true;
+    w->n_words_due++;
+}
+
+void
+relay_forget_words(struct worker *w, struct row *r)
+{
+    w->n_words_due -= (uint32_t)r->cancel_due + (uint32_t)r->pause_due;
+    r->cancel_due = r->pause_due = false;
 }
 
 void
@@ -301,7 +328,8 @@ relay_lost(struct worker *w, const struct death *death)
         struct row *r = ledger_row(d->ledger, i);
 
         if (!r || !r->held || r->worker != w->index) continue;
-        r->held = r->cancel_due = false;
+        relay_forget_words(w, r);
+        r->held = false;
         w->n_rows--;
         w->tokens -= r->cost;
         if (r->state != ROW_ENDED) {
@@ -310,7 +338,6 @@ relay_lost(struct worker *w, const struct death *death)
             row_settle(d, r);
         }
     }
-    check(w->n_rows == 0 && w->tokens == 0);
-    w->n_cancels_due = 0;
+    check(w->n_rows == 0 && w->tokens == 0 && w->n_words_due == 0);
     w->sending = ROW_NONE;
 }

@@ -13,7 +13,9 @@ void relay_drain_dead(struct worker *w); /* all that is whole, without a budget 
 
 /* Tell the worker to end a request it has: reason of enum lagan_reason, 0 cancelled. */
 void relay_cancel(struct worker *w, struct row *r, uint16_t reason);
-void relay_drain_request(struct worker *w); /* REC_DRAIN */
+void relay_pause(struct worker *w, struct row *r); /* or to go on: r->paused, if it does not know */
+void relay_forget_words(struct worker *w, struct row *r); /* that are to be said of it */
+void relay_drain_request(struct worker *w);               /* REC_DRAIN */
 /* The worker is gone: its requests wait for another one and go on there, except those that may not. */
 void relay_lost(struct worker *w, const struct death *death);
 

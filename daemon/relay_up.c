@@ -14,7 +14,10 @@
 #include <errno.h>
 #include <string.h>
 
-enum { TURN_RECORDS = 1024, TURN_BYTES = 256 << 10, MAX_PENDING = 16 << 20, MAX_ENTRIES = 65536 };
+enum { TURN_RECORDS = 1024, TURN_BYTES = 256 << 10, MAX_ENTRIES = 65536 };
+/* Log-probabilities that wait for their client: from there on the worker is to pause, and what it had under way
+ * still fits. */
+enum { PAUSE_BYTES = 1 << 20, MAX_PENDING = 16 << 20 };
 
 /* The unread rest of a payload; every step is 8-aligned where the format says so. */
 struct rest {
@@ -61,14 +64,11 @@ named(struct worker *w, uint32_t index, uint32_t gen, struct err *e)
 static void
 let_go(struct worker *w, struct row *r)
 {
+    relay_forget_words(w, r);
     r->held = false;
     w->n_rows--;
     w->tokens -= r->cost;
     if (w->alone == r->index) w->alone = ROW_NONE;
-    if (r->cancel_due) {
-        r->cancel_due = false;
-        w->n_cancels_due--;
-    }
 }
 
 /* Memory of ours ran out for what it said: this request ends, nothing else does. */
@@ -91,8 +91,9 @@ keep_out(struct worker *w, struct row *r, const struct rec_out *o, const char *t
         starve(w, r);
         return 0;
     }
-    waits = (row_n_tokens(r) - r->n_sent) * (4 + 8 * (size_t)o->n_top);
-    if (o->has_logprobs && waits > MAX_PENDING) {
+    waits = o->has_logprobs ? (row_n_tokens(r) - r->n_sent) * (4 + 8 * (size_t)o->n_top) : 0;
+    if (waits > PAUSE_BYTES) row_pause(w->d, r, true);
+    if (waits > MAX_PENDING) {
         relay_cancel(w, r, LAGAN_E_SLOW_READER);
         row_end(w->d, r, LAGAN_E_SLOW_READER,
                 "%zu MiB of log-probabilities wait for the client to read", waits >> 20);
@@ -229,6 +230,7 @@ take_prompt(struct worker *w, struct rest *b, struct err *e)
                 "more than %d MiB of prompt log-probabilities wait for the client to read",
                 MAX_PENDING >> 20);
     } else {
+        if (r->p_logprob.n + r->p_top.n > PAUSE_BYTES) row_pause(w->d, r, true);
         row_due(w->d, r);
     }
     return 0;

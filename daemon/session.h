@@ -23,9 +23,13 @@ struct client {
     uint8_t id_len, id[MAX_ROUTING_ID];
     nsec heard; /* last message of any kind */
     struct user *user;
-    int fd;              /* of its connection, as ZeroMQ numbers it */
-    bool hung_up;        /* that connection has ended: look again */
-    bool asked;          /* a PING is on the way that will tell how much it has read */
+    int fd;             /* of its connection, as ZeroMQ numbers it */
+    uint64_t cookie;    /* by which the kernel tells that socket from any other; 0: unknown */
+    bool last_words;    /* what is sent now is sent however much is under way; it ends here, */
+    uint64_t last_word; /* in bytes sent: */
+    nsec cut_at;        /* the connection is cut then if that is not read; 0: nothing to wait for */
+    bool hung_up;       /* that connection has ended: look again */
+    bool asked;         /* a PING is on the way that will tell how much it has read */
     uint64_t sent, read; /* bytes; read: as far as we know */
     bool has_session;
     struct session_id session;

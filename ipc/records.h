@@ -14,7 +14,7 @@ enum {
     REC_SUBMIT = 1, /* rec_submit and tails; fragments with RING_MORE concatenate */
     REC_CANCEL = 2, /* rec_row */
     REC_DRAIN = 3,  /* nothing: finish what you have, take no more, then exit 0 */
-    REC_PAUSE = 4,  /* rec_row, flags 1 pause, 0 go on */
+    REC_PAUSE = 4,  /* rec_row, flags 1 pause, 0 go on: its client does not read, or reads again */
     REC_TEXT = 5,   /* rec_text and tails */
     REC_STATE = 6,  /* daemon's state for the worker's log: u32 */
 };
@@ -46,8 +46,9 @@ struct rec_submit { /* D 1; fragments with MORE concatenate to this */
     /* then, each padded to 8: prompt, decoder, done, text, done's text, eos, stop_ids,
      * stop (u32 len + bytes, padded together), bias (i32 id, f32)*, grammar, salt */
 };
-/* flags. LOGPROBS: each token's log-probability is wanted, even with logprobs = 0 tops. */
-enum { SUBMIT_IGNORE_EOS = 1, SUBMIT_LOGPROBS = 2, SUBMIT_PROMPT_LOGPROBS = 4 };
+/* flags. LOGPROBS: each token's log-probability is wanted, even with logprobs = 0 tops. PAUSED: as if PAUSE
+ * came with it. */
+enum { SUBMIT_IGNORE_EOS = 1, SUBMIT_LOGPROBS = 2, SUBMIT_PROMPT_LOGPROBS = 4, SUBMIT_PAUSED = 8 };
 
 struct
     rec_row { /* D 2 (flags: the reason to end with, 0 cancelled), D 4 (flags: 1 pause, 0 go on) */

@@ -143,6 +143,7 @@ admit(struct worker *w, struct request *r, nsec now)
     if (scheduler_add(w->e.sched, s, now, &e) < 0)
         return refuse(w, r, LAGAN_E_TOO_LONG, "%s", e.text);
     legacy_claimed(w, r);
+    scheduler_halt(w->e.sched, s->id, r->paused);
     w->stats.v[STAT_requests]++;
     FP(intake_taken);
 }
@@ -264,6 +265,7 @@ read_numbers(struct worker *w, struct request *r, const struct rec_submit *s)
     r->seq.deadline = s->deadline_ns ? s->deadline_ns : NSEC_NEVER;
     r->seq.min_new = s->min_tokens;
     r->seq.prompt_logprobs = s->flags & SUBMIT_PROMPT_LOGPROBS;
+    r->paused = s->flags & SUBMIT_PAUSED;
     r->sampling = (struct sampling){
         .seed = s->seed,
         .temperature = s->temperature,
@@ -428,6 +430,21 @@ cancel(struct worker *w, const char *data, size_t n, struct err *e)
     return 0;
 }
 
+static int
+pause_or_go_on(struct worker *w, const char *data, size_t n, struct err *e)
+{
+    struct rec_row c;
+    struct request *r;
+
+    if (n < sizeof c) return corrupt(e, "PAUSE is shorter than its header");
+    memcpy(&c, data, sizeof c);
+    r = request_find(&w->requests, c.row, c.gen);
+    if (!r) return 0; /* its end crossed it */
+    r->paused = c.flags & 1;
+    if (r->state == REQUEST_LIVE) scheduler_halt(w->e.sched, r->seq.id, r->paused);
+    return 0;
+}
+
 int
 intake_drain(struct worker *w, nsec now, struct err *e)
 {
@@ -458,6 +475,9 @@ intake_drain(struct worker *w, nsec now, struct err *e)
         case REC_CANCEL:
             r = cancel(w, data, n, e);
             break;
+        case REC_PAUSE:
+            r = pause_or_go_on(w, data, n, e);
+            break;
         case REC_TEXT:
             r = text_call(w, data, n, e);
             break;
@@ -466,7 +486,7 @@ intake_drain(struct worker *w, nsec now, struct err *e)
             FP(drain_seen);
             break;
         default:
-            break; /* PAUSE and STATE ask nothing of this worker */
+            break; /* STATE asks nothing of this worker */
         }
         if (r < 0) return r;
     }

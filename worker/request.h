@@ -42,6 +42,7 @@ struct request {
 
     bool has_text; /* detok is in use: text goes out with the tokens */
     bool finished; /* its FINISH has been sent */
+    bool paused;   /* its client does not read */
     bool want_logprobs;
     uint32_t max_tokens;          /* asked for, delivered ones included */
     uint32_t n_source, n_decoder; /* of ids, once known */

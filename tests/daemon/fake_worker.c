@@ -2,7 +2,7 @@
  *
  * It speaks the rings as the real one does. A request's token at a position is a hash of both, so that
  * a test knows every answer; it ends at max_tokens. The name of the "model" directory says how it
- * misbehaves: good, slow, segv, check, hang, deaf, overdue, storm, exit, bad-token, bad-row, bad-first,
+ * misbehaves: good, slow, brisk (a token a millisecond), segv, check, hang, deaf, overdue, storm, exit, bad-token, bad-row, bad-first,
  * bad-text, bad-finish, bad-seq, bad-hand, shut-bell, loading, die-config, die-model, die-once, poison.
  */
 #include "base/clock.h"
@@ -32,7 +32,7 @@ struct active {
     bool used;
     struct rec_submit s;
     uint32_t n;
-    bool prompt_said;
+    bool prompt_said, paused;
     uint32_t last_id; /* of the prompt: shows that all of it has come */
 };
 
@@ -209,6 +209,7 @@ submit(const struct ring_record *rec)
         *a = (struct active){ .used = true };
         memcpy(&a->s, whole, sizeof a->s);
         a->n = a->s.n_done;
+        a->paused = a->s.flags & SUBMIT_PAUSED;
         stats.v[STAT_requests]++;
         if (a->s.n_prompt)
             memcpy(&a->last_id, whole + sizeof a->s + 4 * (size_t)(a->s.n_prompt - 1), 4);
@@ -224,6 +225,14 @@ submit(const struct ring_record *rec)
     abort();
 }
 
+static struct active *
+active_of(const struct rec_row *c)
+{
+    for (struct active *a = active; a < active + MAX_ACTIVE; a++)
+        if (a->used && a->s.row == c->row && a->s.gen == c->gen) return a;
+    return NULL;
+}
+
 static void
 intake(void)
 {
@@ -232,18 +241,15 @@ intake(void)
 
     while (ring_peek(&l.in, &rec) > 0) {
         const struct rec_row *c = rec.data;
+        struct active *a;
 
         n++;
         if (rec.type == REC_SUBMIT) submit(&rec);
         if (rec.type == REC_TEXT) text_call(rec.data);
         if (rec.type == REC_DRAIN) draining = true;
-        for (uint32_t i = 0; rec.type == REC_CANCEL && i < MAX_ACTIVE; i++) {
-            struct active *a = &active[i];
-
-            if (a->used && a->s.row == c->row && a->s.gen == c->gen) {
-                finish(a, c->flags ? (uint16_t)c->flags : LAGAN_FINISH_CANCELLED);
-            }
-        }
+        if (rec.type == REC_CANCEL && (a = active_of(c)))
+            finish(a, c->flags ? (uint16_t)c->flags : LAGAN_FINISH_CANCELLED);
+        if (rec.type == REC_PAUSE && (a = active_of(c))) a->paused = c->flags;
     }
     if (!n) return;
     link_release(&l);
@@ -275,7 +281,7 @@ step(void)
     for (uint32_t i = 0; i < MAX_ACTIVE; i++) {
         struct active *a = &active[i];
 
-        if (!a->used) continue;
+        if (!a->used || a->paused) continue;
         n++;
         if (is("poison") && a->s.n_prompt == FAKE_POISON && a->n == MISBEHAVE_AT) {
             signal(SIGSEGV, SIG_DFL);
@@ -388,6 +394,7 @@ main(int argc, char **argv)
         link_publish(&l);
         if (draining && !busy) return 0;
         if (busy && is("slow")) poll(NULL, 0, 20);
+        if (busy && is("brisk")) poll(NULL, 0, 1);
         if (busy) continue;
         if (link_sleep(&l)) poll(&p, 1, 200);
         bell_wake(&l.bell);

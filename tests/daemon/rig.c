@@ -376,7 +376,7 @@ dial_narrow(struct rig *r, const char *door, int frames)
 {
     struct dealer *c = calloc(1, sizeof *c);
     char endpoint[160];
-    int zero = 0, bytes = frames * 64;
+    int zero = 0, bytes = frames * 64, never = -1;
 
     assert_non_null(c);
     snprintf(endpoint, sizeof endpoint, "ipc://%s/%s", r->run, door);
@@ -385,6 +385,7 @@ dial_narrow(struct rig *r, const char *door, int frames)
     zmq_setsockopt(c->socket, ZMQ_SNDHWM, &zero, sizeof zero);
     zmq_setsockopt(c->socket, ZMQ_RCVHWM, &frames, sizeof frames);
     if (frames) zmq_setsockopt(c->socket, ZMQ_RCVBUF, &bytes, sizeof bytes);
+    if (frames) zmq_setsockopt(c->socket, ZMQ_RECONNECT_IVL, &never, sizeof never);
     assert_int_equal(zmq_connect(c->socket, endpoint), 0);
     for (int i = 0; i < MAX_DEALERS; i++) {
         if (dealers[i]) continue;

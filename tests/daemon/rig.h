@@ -47,7 +47,7 @@ uint32_t rig_n_workers(const struct rig *r); /* processes of its run, by their p
 struct dealer; /* one client */
 
 struct dealer *dial(struct rig *r, const char *door);
-/* One that takes so many frames and no more until it hears them. */
+/* One that takes so many frames and no more until it hears them, and does not connect twice. */
 struct dealer *dial_narrow(struct rig *r, const char *door, int frames);
 void hang_up(struct dealer *c);
 void hang_up_all(void); /* rig_clean() does */

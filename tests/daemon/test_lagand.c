@@ -191,7 +191,7 @@ tokens_wait_for_credit_and_leave_as_one_chunk(void **state)
     uint32_t at = 0;
 
     (void)state;
-    start("slow", NULL);
+    start("brisk", NULL);
     c = dial(&r, "api.sock");
     SAY(c, LAGAN_MSG_SUBMIT, 1, { "ids", 3 }, { "max_tokens", 20 }, { "win", 2 }, { "seed", 4 });
     hear_type(c, LAGAN_MSG_ACCEPT, 2000);

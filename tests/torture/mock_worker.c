@@ -25,7 +25,7 @@
 struct active {
     struct rec_submit s;
     uint32_t n; /* tokens said, those of predecessors too */
-    bool used, poison;
+    bool used, poison, paused;
 };
 
 static struct link l;
@@ -34,7 +34,8 @@ static struct stats stats;
 static struct active active[MOCK_ROWS];
 static char *whole; /* a SUBMIT of several records, as far as it has come */
 static size_t n_whole;
-static uint32_t own, n_active; /* our number among the workers; requests we have */
+static uint32_t own;                /* our number among the workers */
+static uint32_t n_active, n_paused; /* requests we have */
 static uint64_t n_steps, chance;
 static const nsec IDLE = 200 * NSEC_MS;
 static bool draining;
@@ -52,6 +53,7 @@ finish(struct active *a, uint16_t reason)
     plain_finish(&l, &a->s, reason, a->n);
     a->used = false;
     n_active--;
+    n_paused -= a->paused;
     atomic_store(&board->owner[a->s.seed % MOCK_OWNERS], 0);
 }
 
@@ -105,8 +107,13 @@ take(const char *bytes)
         reject(&s, "there is no seat left");
         return;
     }
-    *a = (struct active){ s, s.n_done, true, s.n_prompt && prompt[0] == MOCK_POISON };
+    *a = (struct active){ .s = s,
+                          .n = s.n_done,
+                          .used = true,
+                          .poison = s.n_prompt && prompt[0] == MOCK_POISON,
+                          .paused = s.flags & SUBMIT_PAUSED };
     n_active++;
+    n_paused += a->paused;
     note_owner(&s);
     stats.v[STAT_requests]++;
     if (a->n == s.max_tokens) finish(a, LAGAN_FINISH_LENGTH);
@@ -124,12 +131,30 @@ submit(const struct ring_record *rec)
     take(whole);
 }
 
+static struct active *
+active_of(const struct rec_row *c)
+{
+    for (struct active *a = active; a < active + ARRAY_LEN(active); a++)
+        if (a->used && a->s.row == c->row && a->s.gen == c->gen) return a;
+    return NULL;
+}
+
 static void
 cancel(const struct rec_row *c)
 {
-    for (struct active *a = active; a < active + ARRAY_LEN(active); a++)
-        if (a->used && a->s.row == c->row && a->s.gen == c->gen)
-            finish(a, c->flags ? (uint16_t)c->flags : LAGAN_FINISH_CANCELLED);
+    struct active *a = active_of(c);
+
+    if (a) finish(a, c->flags ? (uint16_t)c->flags : LAGAN_FINISH_CANCELLED);
+}
+
+static void
+pause_or_go_on(const struct rec_row *c)
+{
+    struct active *a = active_of(c);
+
+    if (!a || a->paused == c->flags) return;
+    n_paused += a->paused ? UINT32_MAX : 1;
+    a->paused = c->flags;
 }
 
 static void
@@ -142,6 +167,7 @@ intake(void)
         n++;
         if (rec.type == REC_SUBMIT) submit(&rec);
         if (rec.type == REC_CANCEL) cancel(rec.data);
+        if (rec.type == REC_PAUSE) pause_or_go_on(rec.data);
         if (rec.type == REC_DRAIN) draining = true;
     }
     check(r == 0);
@@ -162,7 +188,7 @@ trace(void)
     e->step = ++n_steps;
     e->n_ids = 0;
     for (struct active *a = active; a < active + ARRAY_LEN(active); a++)
-        if (a->used && e->n_ids < TRACE_IDS) e->id[e->n_ids++] = a->s.id;
+        if (a->used && !a->paused && e->n_ids < TRACE_IDS) e->id[e->n_ids++] = a->s.id;
     atomic_store(&e->seq, 2 * i + 2);
 }
 
@@ -170,20 +196,21 @@ trace(void)
 static void
 step(void)
 {
+    uint32_t n = n_active - n_paused;
     struct rec_step *s;
     struct rec_out *o;
 
-    if (!n_active) return;
+    if (!n) return;
     trace();
     FP(step_planned);
-    s = plain_room(&l, REC_STEP, (uint32_t)(sizeof *s + n_active * (sizeof *o + 8)));
-    *s = (struct rec_step){ .step = n_steps, .n_ent = n_active };
+    s = plain_room(&l, REC_STEP, (uint32_t)(sizeof *s + n * (sizeof *o + 8)));
+    *s = (struct rec_step){ .step = n_steps, .n_ent = n };
     o = (struct rec_out *)(s + 1);
     for (struct active *a = active; a < active + ARRAY_LEN(active); a++) {
         int32_t t = mock_token(a->s.seed, a->n);
         char *tail = (char *)(o + 1);
 
-        if (!a->used) continue;
+        if (!a->used || a->paused) continue;
         if (a->poison && a->n == MOCK_POISON_AT) abort();
         *o = (struct rec_out){ .row = a->s.row,
                                .gen = a->s.gen,
@@ -292,7 +319,7 @@ main(int argc, char **argv)
         stats.v[STAT_running] = n_active;
         stat_publish(c, &stats);
         link_publish(&l);
-        if (!plain_rest(&l, n_active ? MAX(due - clock_now(), (nsec)0) : IDLE)) return 0;
+        if (!plain_rest(&l, n_active > n_paused ? MAX(due - clock_now(), (nsec)0) : IDLE)) return 0;
     }
     return 0;
 }

@@ -7,8 +7,10 @@
 #include "tests/test.h"
 #include "tests/worker/play.h"
 
+#include "base/clock.h"
 #include "include/lagan_wire.h"
 
+#include <poll.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <string.h>
@@ -31,8 +33,8 @@ enum { TAIL_IDS = 264 };
 
 /* n_done of the ids are an answer's beginning, said by a worker that died. eos ends it, -1: nothing. */
 static void
-submit_rest(struct played *p, uint32_t row, const int32_t *ids, uint32_t n, uint32_t n_done,
-            int32_t eos, uint32_t min_tokens, uint32_t max_tokens)
+submit_flagged(struct played *p, uint32_t row, const int32_t *ids, uint32_t n, uint32_t n_done,
+               int32_t eos, uint32_t min_tokens, uint32_t max_tokens, uint8_t flags)
 {
     struct rec_submit s = {
         .row = row,
@@ -48,7 +50,7 @@ submit_rest(struct played *p, uint32_t row, const int32_t *ids, uint32_t n, uint
         .forced_bos = -2,
         .forced_eos = -2,
         .n_eos = eos < 0 ? 0xffff : 1,
-        .flags = eos < 0 ? SUBMIT_IGNORE_EOS : 0,
+        .flags = flags | (eos < 0 ? SUBMIT_IGNORE_EOS : 0),
     };
     uint32_t done_at = ROUND_UP(s.n_prompt, 2u), eos_at = done_at + ROUND_UP(n_done, 2u);
     int32_t tail[TAIL_IDS] = { 0 };
@@ -58,6 +60,13 @@ submit_rest(struct played *p, uint32_t row, const int32_t *ids, uint32_t n, uint
     memcpy(tail + done_at, ids + s.n_prompt, n_done * sizeof *ids);
     tail[eos_at] = eos;
     play_submit(p, &s, tail, (eos_at + (eos < 0 ? 0 : 2)) * (uint32_t)sizeof *tail);
+}
+
+static void
+submit_rest(struct played *p, uint32_t row, const int32_t *ids, uint32_t n, uint32_t n_done,
+            int32_t eos, uint32_t min_tokens, uint32_t max_tokens)
+{
+    submit_flagged(p, row, ids, n, n_done, eos, min_tokens, max_tokens, 0);
 }
 
 static void
@@ -127,6 +136,82 @@ finish_of(struct played *p, uint32_t *n_tokens)
     assert_int_equal(r->type, REC_FINISH);
     *n_tokens = ((const struct rec_finish *)r->data)->n_tokens;
     return ((const struct rec_finish *)r->data)->reason;
+}
+
+static void
+say_pause(struct played *p, uint32_t row, bool paused)
+{
+    struct rec_row rec = { .row = row, .gen = 1, .flags = paused };
+    void *to;
+
+    assert_int_equal(ring_reserve(&p->link.out, REC_PAUSE, 0, sizeof rec, 0, &to), 0);
+    memcpy(to, &rec, sizeof rec);
+    link_publish(&p->link);
+}
+
+static bool
+quiet(struct played *p, int ms)
+{
+    for (nsec until = clock_now() + ms * NSEC_MS; clock_now() < until; poll(NULL, 0, 5))
+        if (!ring_empty(&p->link.in)) return false;
+    return true;
+}
+
+/* Tokens of STEPs from `at` on, until there are so many or, with no `most`, nothing has come for a while. */
+static uint32_t
+take_tokens(struct played *p, uint32_t at, uint32_t most, int32_t *token)
+{
+    while (most ? at < most : !quiet(p, 300)) {
+        const struct ring_record *r = play_next(p);
+        struct rec_out o;
+
+        assert_non_null(r);
+        if (r->type == REC_FINISH) break;
+        assert_int_equal(r->type, REC_STEP);
+        memcpy(&o, (const char *)r->data + sizeof(struct rec_step), sizeof o);
+        assert_int_equal(o.first, at);
+        memcpy(&token[at++], (const char *)r->data + sizeof(struct rec_step) + sizeof o, 4);
+    }
+    return at;
+}
+
+static void
+a_paused_request_stands_still_and_goes_on_with_the_same_tokens(void **state)
+{
+    enum { TOKENS = 200 };
+    const int32_t ids[] = { 1, 5, 9 };
+    int32_t undisturbed[TOKENS], token[TOKENS], all[3 + TOKENS];
+    struct played p;
+    uint32_t n, n_finish, row = 2;
+
+    (void)state;
+    start(&p);
+    submit(&p, 1, ids, 3, TOKENS);
+    take_tokens(&p, 0, TOKENS, undisturbed);
+    assert_int_equal(finish_of(&p, &n_finish), LAGAN_FINISH_LENGTH);
+
+    for (n = TOKENS; n == TOKENS; row++) { /* once more if it was done before we said a word */
+        submit(&p, row, ids, 3, TOKENS);
+        say_pause(&p, row, true);
+        n = take_tokens(&p, 0, 0, token); /* what was under way */
+    }
+    submit(&p, 1, ids, 3, 4); /* for others it works */
+    assert_int_equal(finish_of(&p, &n_finish), LAGAN_FINISH_LENGTH);
+    say_pause(&p, row - 1, false);
+    take_tokens(&p, n, TOKENS, token);
+    assert_int_equal(finish_of(&p, &n_finish), LAGAN_FINISH_LENGTH);
+    assert_memory_equal(token, undisturbed, sizeof token);
+
+    memcpy(all, ids, sizeof ids);
+    memcpy(all + 3, undisturbed, 20 * sizeof *all);
+    submit_flagged(&p, row, all, 23, 20, -1, 0, TOKENS, SUBMIT_PAUSED); /* from a dead worker */
+    assert_true(quiet(&p, 300));
+    say_pause(&p, row, false);
+    take_tokens(&p, 20, TOKENS, token);
+    assert_memory_equal(token, undisturbed, sizeof token);
+    kill(p.pid, SIGKILL);
+    play_wait_exit(&p);
+    play_close(&p);
 }
 
 static void
@@ -234,6 +319,7 @@ main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_request_gives_its_tokens_in_order_and_one_finish),
+        cmocka_unit_test(a_paused_request_stands_still_and_goes_on_with_the_same_tokens),
         cmocka_unit_test(a_request_whose_worker_died_after_its_last_token_ends_at_once),
         cmocka_unit_test(arenas_come_up_the_hand_socket_complete),
         cmocka_unit_test(a_corrupt_request_ring_ends_the_worker_and_says_so),

@@ -1,0 +1,292 @@
+/* test_readers.c - clients that do not read: their workers pause, nobody else notices, and what they get when
+ * they read again goes on exactly where it was. */
+#include "base/clock.h"
+#include "tests/daemon/fake.h"
+#include "tests/daemon/rig.h"
+
+#include <dirent.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+
+static struct rig r;
+
+static int
+tear_down(void **state)
+{
+    (void)state;
+    rig_clean(&r);
+    return 0;
+}
+
+#define START(mode, ...) \
+    rig_start(&r, mode, (const char *const[]){ __VA_ARGS__ __VA_OPT__(, ) NULL }), rig_ready(&r)
+
+/* The only request, as lagand's operators see it: its state, how many tokens it has, who has it. */
+struct seen {
+    char state[16], worker[16];
+    uint64_t n;
+};
+
+static struct seen
+look(struct dealer *ctl)
+{
+    const msgpack_object *list, *one;
+    struct seen s;
+
+    call(ctl, 1, "requests list", NULL, NULL);
+    list = msg_get(&hear_type(ctl, LAGAN_MSG_REPLY, 2000)->map, "result");
+    assert_int_equal(list->via.array.size, 1);
+    one = list->via.array.ptr;
+    s.n = number(one, "generated");
+    snprintf(s.state, sizeof s.state, "%s", text_of(one, "state"));
+    snprintf(s.worker, sizeof s.worker, "%s", text_of(one, "worker"));
+    return s;
+}
+
+/* Until it is paused and its last tokens have come; how many it has. */
+static uint64_t
+await_pause(struct dealer *ctl)
+{
+    nsec until = clock_now() + 30 * NSEC_S;
+    struct seen s = look(ctl), before = { .n = UINT64_MAX };
+
+    while ((strcmp(s.state, "paused") || s.n != before.n) && clock_now() < until) {
+        poll(NULL, 0, 100);
+        before = s;
+        s = look(ctl);
+    }
+    assert_string_equal(s.state, "paused");
+    return s.n;
+}
+
+/* A chunk whose text may end elsewhere: how many tokens. */
+static uint32_t
+take_tokens(const struct msg *m, uint32_t at, uint64_t seed)
+{
+    struct msg_span t;
+
+    assert_int_equal(number(&m->map, "i"), at);
+    assert_int_equal(msg_str(&m->map, "t", &t), 0);
+    for (uint32_t i = 0; i < t.n / 4; i++) {
+        int32_t id;
+
+        memcpy(&id, t.p + 4 * i, 4);
+        assert_int_equal(id, fake_token(seed, at + i));
+    }
+    return t.n / 4;
+}
+
+/* Chunks, acknowledged, until there are so many tokens. */
+static uint32_t
+read_to(struct dealer *c, uint64_t rid, uint32_t at, uint32_t *chunk, uint32_t to, uint64_t seed)
+{
+    while (at < to) {
+        const struct msg *m = hear_type(c, LAGAN_MSG_CHUNK, 5000);
+
+        assert_int_equal(m->rid, rid);
+        assert_int_equal(number(&m->map, "n"), ++*chunk);
+        at = take_chunk(m, at, seed);
+        SAY(c, LAGAN_MSG_ACK, rid, { "n", *chunk });
+    }
+    return at;
+}
+
+static void
+while_its_reader_stands_still_so_does_the_worker(void **state)
+{
+    enum { TOKENS = 3000 };
+    struct dealer *c, *ctl;
+    uint32_t at = 0, chunk = 0;
+    uint64_t n;
+
+    (void)state;
+    START("brisk");
+    c = dial(&r, "api.sock");
+    ctl = dial(&r, "ctl.sock");
+    SAY(c, LAGAN_MSG_SUBMIT, 1, { "ids", 3 }, { "max_tokens", TOKENS }, { "win", 2 },
+        { "seed", 4 });
+    hear_type(c, LAGAN_MSG_ACCEPT, 2000);
+    for (int round = 0; round < 2; round++) {
+        n = await_pause(ctl);
+        assert_true(n < TOKENS);
+        poll(NULL, 0, 300); /* time for hundreds of tokens */
+        assert_int_equal(look(ctl).n, n);
+        at = read_to(c, 1, at, &chunk, (uint32_t)n + 1, 4);
+    }
+    assert_int_equal(read_to(c, 1, at, &chunk, TOKENS, 4), TOKENS);
+    hear_type(c, LAGAN_MSG_DONE, 2000);
+    assert_int_equal(rig_stop(&r), 0);
+}
+
+static void
+a_paused_stream_outlives_its_worker_and_is_still_paused(void **state)
+{
+    enum { TOKENS = 3000 };
+    struct dealer *c, *ctl;
+    uint32_t at = 0, chunk = 0;
+    uint64_t n, until;
+
+    (void)state;
+    START("brisk");
+    c = dial(&r, "api.sock");
+    ctl = dial(&r, "ctl.sock");
+    SAY(c, LAGAN_MSG_SUBMIT, 1, { "ids", 3 }, { "max_tokens", TOKENS }, { "win", 2 },
+        { "seed", 9 });
+    hear_type(c, LAGAN_MSG_ACCEPT, 2000);
+    n = await_pause(ctl);
+    for (int kills = 1; kills <= 3; kills++) {
+        const msgpack_object *w;
+        struct seen s;
+
+        call(ctl, 1, "workers list", NULL, NULL);
+        w = msg_get(&hear_type(ctl, LAGAN_MSG_REPLY, 2000)->map, "result");
+        assert_int_equal(kill((pid_t)number(w->via.array.ptr, "pid"), SIGKILL), 0);
+        until = (uint64_t)clock_now() + 30 * NSEC_S;
+        do {
+            poll(NULL, 0, 10);
+            call(ctl, 1, "workers list", NULL, NULL);
+            w = msg_get(&hear_type(ctl, LAGAN_MSG_REPLY, 2000)->map, "result");
+        } while ((number(w->via.array.ptr, "restarts") < (uint64_t)kills ||
+                  strcmp(text_of(w->via.array.ptr, "state"), "ready")) &&
+                 (uint64_t)clock_now() < until);
+        do s = look(ctl);
+        while (strcmp(s.state, "paused") && (uint64_t)clock_now() < until);
+        poll(NULL, 0, 200);
+        s = look(ctl);
+        assert_string_equal(s.state, "paused");
+        assert_string_equal(s.worker, "w0");
+        assert_int_equal(s.n, n);
+    }
+    at = read_to(c, 1, at, &chunk, TOKENS, 9);
+    assert_int_equal(at, TOKENS);
+    assert_int_equal(
+        number(msg_get(&hear_type(c, LAGAN_MSG_DONE, 2000)->map, "outputs")->via.array.ptr,
+               "resumed"),
+        3);
+    assert_int_equal(rig_stop(&r), 0);
+}
+
+/* 24 MiB of them, of which 16 may wait. */
+static void
+log_probabilities_that_wait_pause_the_worker_and_none_is_lost(void **state)
+{
+    enum { TOKENS = 3000 };
+    struct dealer *c, *ctl;
+    uint32_t at = 0, chunk = 0;
+
+    (void)state;
+    START("good");
+    c = dial(&r, "api.sock");
+    ctl = dial(&r, "ctl.sock");
+    SAY(c, LAGAN_MSG_SUBMIT, 1, { "ids", 3 }, { "max_tokens", TOKENS }, { "win", 1 }, { "seed", 2 },
+        { "logprobs", 1000 });
+    hear_type(c, LAGAN_MSG_ACCEPT, 2000);
+    assert_in_range(await_pause(ctl), 1, TOKENS / 2);
+    while (at < TOKENS) {
+        const struct msg *m = hear(c, 5000);
+
+        if (m->type == LAGAN_MSG_PING) continue;
+        assert_int_equal(m->type, LAGAN_MSG_CHUNK);
+        assert_int_equal(number(&m->map, "n"), ++chunk);
+        at += take_tokens(m, at, 2);
+        SAY(c, LAGAN_MSG_ACK, 1, { "n", chunk });
+    }
+    while (hear(c, 5000)->type == LAGAN_MSG_PING) continue;
+    assert_int_equal(rig_stop(&r), 0);
+}
+
+/* Requests of a client that does not read, until lagand has had enough. */
+static struct dealer *
+ask_and_do_not_read(uint32_t n)
+{
+    struct dealer *c = dial_narrow(&r, "api.sock", 8);
+
+    for (uint64_t i = 0; i < n; i++)
+        SAY(c, LAGAN_MSG_SUBMIT, i, { "ids", 3 }, { "max_tokens", 500000 }, { "seed", (int64_t)i },
+            { "win", LAGAN_MAX_WIN }, { "logprobs", 20 });
+    assert_true(rig_logged(&r, "a client has not read for", 30000));
+    return c;
+}
+
+static void
+one_that_reads_late_finds_the_last_word_of_every_request(void **state)
+{
+    enum { REQUESTS = 20 };
+    uint32_t n_errors = 0, at[REQUESTS] = { 0 };
+    const struct msg *m;
+    struct dealer *c;
+
+    (void)state;
+    START("good", "--api.ack-timeout", "1s");
+    c = ask_and_do_not_read(REQUESTS);
+    while (n_errors < REQUESTS) {
+        m = hear(c, 5000);
+        if (m->type == LAGAN_MSG_CHUNK) at[m->rid] += take_tokens(m, at[m->rid], m->rid);
+        if (m->type != LAGAN_MSG_ERROR) continue;
+        n_errors++;
+        assert_int_equal(number(&m->map, "code"), LAGAN_E_SLOW_READER);
+        assert_int_equal(number(&m->map, "delivered"), at[m->rid]); /* behind what it got */
+    }
+    m = hear_type(c, LAGAN_MSG_PING, 5000);
+    SAY(c, LAGAN_MSG_PONG, 0, { "t", (int64_t)number(&m->map, "t") });
+    poll(NULL, 0, 1500); /* all has been read: nothing is cut */
+    submit(c, 100, 3, 20, 5);
+    take_all(c, 100, 20, 5);
+    assert_int_equal(rig_stop(&r), 0);
+}
+
+static uint32_t
+n_descriptors(const struct rig *rig)
+{
+    char path[64];
+    uint32_t n = 0;
+    DIR *dir;
+
+    snprintf(path, sizeof path, "/proc/%d/fd", (int)rig->pid);
+    dir = opendir(path);
+    assert_non_null(dir);
+    while (readdir(dir)) n++;
+    closedir(dir);
+    return n;
+}
+
+static void
+one_that_never_reads_has_its_connection_cut(void **state)
+{
+    nsec until = clock_now() + 30 * NSEC_S;
+    struct dealer *c;
+    uint32_t before;
+
+    (void)state;
+    START("good", "--api.ack-timeout", "400ms");
+    c = dial(&r, "api.sock");
+    submit(c, 1, 3, 20, 5);
+    take_all(c, 1, 20, 5);
+    before = n_descriptors(&r);
+    ask_and_do_not_read(20);
+    assert_true(rig_logged(&r, "cutting its connection", 30000));
+    while (n_descriptors(&r) > before && clock_now() < until) poll(NULL, 0, 20);
+    assert_int_equal(n_descriptors(&r), before);
+    submit(c, 2, 3, 20, 6);
+    take_all(c, 2, 20, 6);
+    assert_int_equal(rig_stop(&r), 0);
+}
+
+int
+main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_teardown(while_its_reader_stands_still_so_does_the_worker, tear_down),
+        cmocka_unit_test_teardown(a_paused_stream_outlives_its_worker_and_is_still_paused,
+                                  tear_down),
+        cmocka_unit_test_teardown(log_probabilities_that_wait_pause_the_worker_and_none_is_lost,
+                                  tear_down),
+        cmocka_unit_test_teardown(one_that_reads_late_finds_the_last_word_of_every_request,
+                                  tear_down),
+        cmocka_unit_test_teardown(one_that_never_reads_has_its_connection_cut, tear_down),
+    };
+
+    return cmocka_run_group_tests_name("readers", tests, NULL, NULL);
+}
