@@ -1,4 +1,4 @@
-/* kv.c - see kv.h: laying out struct kv, counting it, checking it. */
+/* kv.c - see kv.h: laying out struct kv, counting it. */
 #include "worker/kv/kv.h"
 
 #include "worker/kv/kv_core.h"
@@ -6,6 +6,7 @@
 #include "worker/kv/kv_pool.h"
 #include "worker/kv/kv_seat.h"
 #include "worker/kv/kv_slab.h"
+#include "worker/kv/kv_tree.h"
 
 #include <errno.h>
 
@@ -49,7 +50,7 @@ lay_out(struct kv *kv, const struct kv_config *c)
     kv->end_at = take_bytes(&at, c->n_seats, sizeof(uint32_t));
     for (uint32_t g = 0; g < c->n_groups; g++)
         kv->table_at[g] = take_bytes(&at, (uint64_t)c->n_seats * c->group[g].max_entries, 4);
-    return at;
+    return kv_tree_bytes(kv, at, n_blocks);
 }
 
 static int
@@ -60,7 +61,9 @@ refuse(const struct kv_config *c, struct err *e)
                        c->n_lanes, c->n_seats);
     if (c->tokens_per_block == 0 || c->tokens_per_block > UINT16_MAX)
         return err_set(e, -EINVAL, "KV blocks of %u tokens", c->tokens_per_block);
-    if (c->reuse) return err_set(e, -ENOTSUP, "this version keeps no KV blocks for other requests");
+    if (c->reuse && c->tokens_per_block > MAX_TOKENS)
+        return err_set(e, -EINVAL, "KV blocks of %u tokens are not kept for others, only up to %d",
+                       c->tokens_per_block, MAX_TOKENS);
     if (c->host_bytes > 0)
         return err_set(e, -ENOTSUP, "kv.host_memory: this version keeps no KV blocks on the host");
     for (uint32_t i = 0; i < c->n_groups; i++) {
@@ -119,10 +122,13 @@ kv_init(void *mem, struct kv_config *c, struct err *e)
         return NULL;
     }
     for (uint32_t g = 0; g < c->n_groups; g++) {
-        kv->scratch[g] = kv_pool_take(kv, g, c->n_seats, 0, 0, wait);
+        kv->scratch[g] = kv_pool_take(kv, g, 0, wait);
         kv_blocks(kv)[kv->scratch[g]].state = BLOCK_SCRATCH;
         kv->pool[kv->c.group[g].pool].n_used--;
+        kv->used[g]--;
+        kv->stats[g] = (struct kv_stats){ 0 };
     }
+    kv_tree_init(kv);
     *c = kv->c;
     return kv;
 }
@@ -143,11 +149,14 @@ void
 kv_count(const struct kv *kv, uint32_t pool, struct kv_count *ret)
 {
     const struct kv_pool *p = &kv->pool[pool];
-    uint64_t blocks, capped = 0;
+    uint64_t blocks, capped = 0, cold = 0;
+    uint32_t cached = p->n_cached - p->n_blank;
     bool all_capped = true;
 
     check(pool < kv->n_pools);
-    blocks = (uint64_t)(p->n_slabs + kv->n_slabs - kv->n_drawn) * p->per_slab - p->n_scratch;
+    for (uint32_t i = 0; i < kv->n_pools; i++)
+        if (i != pool) cold += kv->pool[i].n_slabs - kv->pool[i].n_hot;
+    blocks = (uint64_t)(p->n_slabs + kv->n_slabs - kv->n_drawn + cold) * p->per_slab - p->n_scratch;
     for (uint32_t g = 0; g < kv->c.n_groups; g++) {
         if (kv->c.group[g].pool != pool) continue;
         capped += kv->c.group[g].max_blocks;
@@ -157,7 +166,8 @@ kv_count(const struct kv *kv, uint32_t pool, struct kv_count *ret)
     *ret = (struct kv_count){
         .blocks = (uint32_t)MIN(blocks, UINT32_MAX),
         .used = p->n_used,
-        .free = (uint32_t)MIN(blocks - p->n_used, UINT32_MAX),
+        .cached = cached,
+        .free = (uint32_t)MIN(blocks - p->n_used - cached, UINT32_MAX),
         .block_bytes = p->block_bytes,
     };
 }
@@ -185,94 +195,4 @@ kv_longest(const struct kv *kv, uint32_t n_source)
         }
     }
     return low;
-}
-
-static void
-check_slab(const struct kv *kv, uint32_t slab)
-{
-    const struct kv_slab *s = &kv_slabs(kv)[slab];
-    const struct kv_block *b = &kv_blocks(kv)[(size_t)slab * kv->stride];
-    uint32_t per_slab = kv->pool[s->pool - 1].per_slab, used = 0, on_list = 0;
-
-    for (uint32_t i = 0; i < s->n_fresh; i++) used += b[i].state != BLOCK_FREE;
-    for (uint32_t i = s->first_free; i; i = b[i - 1].next) {
-        check(i <= s->n_fresh && b[i - 1].state == BLOCK_FREE);
-        check(++on_list <= per_slab);
-        check(b[i - 1].next || s->last_free == i);
-    }
-    check(s->n_fresh <= per_slab && used == s->n_used && used + on_list == s->n_fresh);
-    check(used > 0); /* an empty one is given back at once */
-}
-
-void
-kv_check(const struct kv *kv)
-{
-    uint64_t used[MAX_GROUPS] = { 0 }, reserved[MAX_GROUPS] = { 0 }, needed = 0;
-    uint32_t drawn = 0, given_back = 0, ending = 0;
-
-    for (uint32_t slab = 0; slab < kv->n_fresh; slab++) {
-        if (kv_slabs(kv)[slab].pool == 0) continue;
-        check_slab(kv, slab);
-        drawn++;
-    }
-    for (uint32_t i = kv->first_slab; i; i = kv_slabs(kv)[i - 1].next) {
-        check(i <= kv->n_fresh && kv_slabs(kv)[i - 1].pool == 0 && ++given_back <= kv->n_slabs);
-        check(kv_slabs(kv)[i - 1].next || kv->last_slab == i);
-    }
-    check(drawn == kv->n_drawn && drawn + given_back == kv->n_fresh && kv->n_fresh <= kv->n_slabs);
-
-    for (uint32_t seat = 0; seat < kv->c.n_seats; seat++) {
-        const struct kv_seat *s = &kv_seats(kv)[seat];
-
-        ending += s->ending;
-        for (uint32_t g = 0; g < kv->c.n_groups; g++) {
-            const uint32_t *row = kv_table(kv, g, seat);
-
-            check(s->first[g] <= s->end[g] && s->end[g] - s->first[g] <= s->reserved[g]);
-            check(s->live || s->reserved[g] == 0);
-            for (uint32_t i = s->first[g]; i < s->end[g]; i++) {
-                const struct kv_block *b;
-
-                check(row[i] > 0);
-                b = &kv_blocks(kv)[row[i] - 1];
-                check(b->state == BLOCK_HELD && b->seat == seat && b->group == g && b->entry == i);
-                check(kv_slabs(kv)[(row[i] - 1) / kv->stride].pool == kv->c.group[g].pool + 1);
-            }
-            used[g] += s->end[g] - s->first[g];
-            reserved[g] += s->reserved[g];
-        }
-    }
-    check(ending == kv->n_ends);
-
-    for (uint32_t p = 0; p < kv->n_pools; p++) {
-        const struct kv_pool *pool = &kv->pool[p];
-        uint64_t in_slabs = 0, in_seats = 0, promised = 0;
-        uint32_t slabs = 0, open = 0, listed = 0;
-
-        for (uint32_t slab = 0; slab < kv->n_fresh; slab++) {
-            const struct kv_slab *s = &kv_slabs(kv)[slab];
-
-            if (s->pool != p + 1) continue;
-            slabs++;
-            in_slabs += s->n_used;
-            open += s->n_used < pool->per_slab;
-        }
-        for (uint32_t i = pool->first_open; i; i = kv_slabs(kv)[i - 1].next) {
-            check(kv_slabs(kv)[i - 1].pool == p + 1 && ++listed <= open);
-            check(kv_slabs(kv)[i - 1].next || pool->last_open == i);
-        }
-        for (uint32_t g = 0; g < kv->c.n_groups; g++) {
-            if (kv->c.group[g].pool != p) continue;
-            check(kv_blocks(kv)[kv->scratch[g]].state == BLOCK_SCRATCH);
-            check(used[g] == kv->used[g] && reserved[g] == kv->reserved[g]);
-            check(!kv->c.group[g].max_blocks || reserved[g] <= kv->c.group[g].max_blocks);
-            in_seats += used[g];
-            promised += reserved[g];
-        }
-        check(slabs == pool->n_slabs && listed == open);
-        check(in_slabs == in_seats + pool->n_scratch && in_seats == pool->n_used);
-        check(promised == pool->n_reserved);
-        needed += kv_pool_slabs(kv, p, 0);
-    }
-    check(needed <= kv->n_slabs); /* what is reserved can be had: kv_core.h */
 }

@@ -28,9 +28,8 @@ struct kv_group {
     float share;         /* soft target, 0 = none */
     uint8_t pool;        /* out: groups of equal block bytes share a pool */
 };
-/* KV_STATE, share and the fields of the reuse tree (fifo, host_bytes, hash_secret) have no reader
- * yet: kv_init() refuses a KV_STATE group and host_bytes by name, the others change nothing while
- * no block is kept for reuse. */
+/* KV_STATE, share and host_bytes have no reader yet: kv_init() refuses a KV_STATE group and host_bytes
+ * by name. */
 
 struct kv_config {
     uint32_t n_groups, n_seats, n_lanes;
@@ -38,7 +37,7 @@ struct kv_config {
     struct kv_group group[MAX_GROUPS];
     uint64_t arena_bytes, host_bytes;
     uint32_t slab_bytes; /* 0: kv_slab_bytes() */
-    bool fifo;           /* scenarios: victims strictly in release order */
+    bool fifo;           /* scenarios: blocks of a group strictly in the order of their release */
     bool reuse;          /* blocks are kept for others when their seat is dropped: kv_reuse.h */
     bool copy_partial;   /* a part of a block that others hold is copied */
     bool extra_ids;      /* texts have them */

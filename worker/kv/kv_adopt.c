@@ -36,14 +36,14 @@ claim(struct kv *kv, uint32_t group, uint32_t seat, uint32_t entry, slice_id at)
     b = &kv_blocks(kv)[block];
     if ((s->pool && s->pool != pool + 1) || b->state != BLOCK_FREE) return -EBADMSG;
     *b = (struct kv_block){
-        .state = BLOCK_HELD, .group = (uint8_t)group, .seat = seat, .entry = entry
+        .state = BLOCK_HELD, .n_refs = 1, .group = (uint8_t)group, .priority = KV_PRIORITY
     };
     if (!s->pool) {
         s->pool = (uint8_t)(pool + 1);
         kv->n_drawn++;
         kv->pool[pool].n_slabs++;
     }
-    s->n_used++;
+    if (s->n_used++ == 0) kv->pool[pool].n_hot++;
     kv->pool[pool].n_used++;
     kv->used[group]++;
     kv_table(kv, group, seat)[entry] = block + 1;
@@ -65,6 +65,7 @@ unclaim(struct kv *kv, uint32_t group, uint32_t seat, uint32_t entry)
     s->pool = 0;
     kv->n_drawn--;
     kv->pool[pool].n_slabs--;
+    kv->pool[pool].n_hot--;
 }
 
 /* Entries first .. n of the row are what the group needs for its committed positions. */
@@ -79,7 +80,7 @@ check_row(const struct kv *kv, const struct kv_row *r, uint32_t group, uint32_t 
     if (n > g->max_entries || n < need || (g->kind == KV_CROSS && n > need)) return -EBADMSG;
     while (g->kind == KV_WINDOW && *first < n && r->entry[group][*first] == SLICE_NONE) ++*first;
     if (*first > kv_kind_first(g, tokens, r->committed)) return -EBADMSG;
-    if (g->max_blocks && kv->reserved[group] + (uint64_t)(n - *first) > g->max_blocks)
+    if (g->max_blocks && kv->promised[group] + (uint64_t)(n - *first) > g->max_blocks)
         return -EBADMSG;
     return 0;
 }
@@ -107,8 +108,7 @@ kv_adopt(struct kv *kv, const struct kv_row *r)
     s->live = true;
     for (uint32_t g = 0; g < kv->c.n_groups; g++) {
         s->reserved[g] = s->end[g] - s->first[g];
-        kv->reserved[g] += s->reserved[g];
-        kv->pool[kv->c.group[g].pool].n_reserved += s->reserved[g];
+        kv_charge(kv, g, s->reserved[g]);
     }
     return 0;
 }

@@ -11,62 +11,114 @@
  * of any pool has. Free slabs belong to nobody; a pool draws one when all of its own are full, and
  * gives one back the moment its last block is free.
  *
+ * A block is free, held by one seat or several, or cached: nobody's, found by the tree, next in line in
+ * a queue. Cached blocks are capacity: they are taken when no block is free, and a slab in which none is
+ * held (a cold one) is another pool's when that needs it.
+ *
  * The promise to the scheduler rests on one sum, checked by kv_check(): over all pools,
- *     max(slabs drawn, slabs that scratch and reserved blocks would fill)  <=  slabs of the arena.
- * A reservation is granted only if the sum still holds. Drawing keeps it: a pool draws a slab only
- * when its slabs are full of blocks that were reserved. So a reserved block can always be had.
+ *     max(slabs with a held block, slabs that scratch and promised blocks would fill)  <=  all slabs.
+ * A reservation is granted only if the sum still holds. Taking keeps it: a pool holds a block of one more
+ * slab only where the sum allows that, and takes one of a slab it holds already where not. So a promised
+ * block can always be had. What a group has promised (kv.promised):
+ *     full, cross   the blocks held, each once, and what seats may still take. Two seats that share
+ *                   a block need it once, and whoever drops it first takes nothing from the other.
+ *     window        what all seats may hold, each block as often as it is shared. Because a seat that drops
+ *                   a shared one will take another, while the first stays.
  */
 #ifndef KV_CORE_H
 #define KV_CORE_H
 
-#include "worker/kv/kv.h"
+#include "worker/kv/kv_reuse.h"
 
-enum block_state { BLOCK_FREE, BLOCK_HELD, BLOCK_SCRATCH };
+enum block_state { BLOCK_FREE, BLOCK_HELD, BLOCK_CACHED, BLOCK_SCRATCH };
+enum { SECRET_BYTES = 192, MAX_TOKENS = 128 /* of a block in the tree */ };
 
+/* Links are index + 1, 0 ends; so are node, owner, tail, cursor. */
 struct kv_block {
-    uint64_t step; /* free: not for others before that step of the lane is done; 0: at once */
-    uint32_t next; /* free: the slab's next free one, index + 1 */
-    uint32_t seat, entry;
-    uint8_t lane, group, state;
+    uint64_t step[MAX_LANES]; /* given back: the last step of each lane that may still use it */
+    uint64_t stamp;           /* cached: when it was released, counted in releases */
+    nsec keep, until;         /* how long it is kept once released; cached: until when. 0: no end */
+    uint32_t next, prev;      /* free: the slab's next free one, place + 1. cached: in its queue */
+    uint32_t n_refs;          /* seats that hold it, as an entry or as a tail */
+    uint32_t node;            /* where it is found */
+    uint32_t owner;           /* the seat that counts it as one of its own before kv_start() */
+    uint8_t group, state, priority, queue;
 };
 
-/* Links are index + 1, 0 ends. Fences [lane]: step to wait for before a block of the slab is used:
- * before, from other pools' use of the slab; freed, gathered for the next pool. */
+/* Blocks of one group that may be taken for others, by priority, oldest first. */
+struct kv_queue {
+    uint64_t some[2]; /* bit: that priority has one */
+    uint32_t first[KV_PRIORITY_MAX + 1], last[KV_PRIORITY_MAX + 1];
+};
+
+/* One block of tokens in the tree; a root, without tokens, is a space (kv_reuse.h). */
+struct kv_node {
+    uint64_t key[2];
+    uint32_t parent, child, next, prev; /* prev, next: children of one parent, newest first */
+    uint32_t chain;                     /* of its bucket */
+    uint32_t slot[MAX_GROUPS];          /* the group's block with these tokens */
+    uint32_t n_pins;                    /* seats that go on from here */
+    uint16_t n_tokens;
+    bool live, has_extra;
+};
+
+/* Fences [lane]: step to wait for before a block of the slab is used: before, from other pools' use of
+ * the slab; freed, gathered for the next pool. */
 struct kv_slab {
     uint64_t before[MAX_LANES], freed[MAX_LANES];
-    uint32_t n_used, n_fresh; /* blocks held; blocks that were ever taken since it was drawn */
+    uint64_t stamp;                     /* cold: since when, counted in releases */
+    uint64_t mark;                      /* kv.mark: a count that goes on has seen it */
+    uint32_t n_used, n_cached, n_fresh; /* held; cached; ever taken since it was drawn */
     uint32_t first_free, last_free;
-    uint32_t prev, next; /* of the pool's slabs with a free block, or next of the free slabs */
-    uint8_t pool;        /* + 1; 0: nobody's */
+    uint32_t prev, next;           /* of the pool's slabs with a free block, or of the free slabs */
+    uint32_t cold_prev, cold_next; /* of the pool's cold slabs, coldest first */
+    uint8_t pool;                  /* + 1; 0: nobody's */
 };
 
 struct kv_pool {
     uint64_t block_bytes;
-    uint32_t per_slab, n_slabs;
-    uint32_t n_used, n_scratch, n_reserved; /* blocks; n_reserved counts those held too */
-    uint32_t first_open, last_open;         /* its slabs with a free block, index + 1 */
+    uint32_t per_slab, n_slabs, n_hot;  /* n_hot: slabs with a held block */
+    uint32_t n_used, n_cached, n_blank; /* blocks; n_blank: of the cached ones nothing is found */
+    uint32_t n_scratch, n_promised;
+    uint32_t first_open, last_open; /* its slabs with a free block */
+    uint32_t first_cold, last_cold;
 };
 
 struct kv_seat {
     uint64_t step; /* the last step that read or changed its table rows */
     uint8_t lane;
-    bool live;   /* between kv_reserve() and kv_drop() */
-    bool ending; /* its EDIT_END is yet to be sent */
+    bool live;     /* between kv_reserve() and kv_drop() */
+    bool ending;   /* its EDIT_END is yet to be sent */
+    bool starting; /* it was admitted with a hit, kv_start() is to come */
+    bool cross_stored;
+    bool dull; /* the tree had no room for it */
     uint32_t reserved[MAX_GROUPS];
     uint32_t first[MAX_GROUPS], end[MAX_GROUPS]; /* entries held: first .. end */
+    uint32_t tail[MAX_GROUPS]; /* starting: the block of which part tokens are its next entry's */
+    uint32_t part;
+    uint32_t cursor, n_stored; /* the node of its first n_stored blocks */
 };
 
 struct kv {
     struct kv_config c;
     uint32_t n_pools, n_slabs, stride;
     uint32_t n_drawn, n_fresh;      /* slabs; n_fresh: ever drawn */
-    uint32_t first_slab, last_slab; /* slabs given back, oldest first, index + 1 */
+    uint32_t first_slab, last_slab; /* slabs given back, oldest first */
     uint32_t first_end, n_ends;     /* ring of seats whose EDIT_END is yet to be sent */
-    uint32_t used[MAX_GROUPS], reserved[MAX_GROUPS]; /* blocks by group, scratch not counted */
-    uint32_t scratch[MAX_GROUPS];                    /* block numbers */
+    uint32_t used[MAX_GROUPS], cached[MAX_GROUPS],
+        promised[MAX_GROUPS];      /* blocks, without scratch */
+    uint32_t scratch[MAX_GROUPS];  /* block numbers */
+    uint32_t next_hot[MAX_GROUPS]; /* where the search of a pool's held slabs goes on */
     uint64_t done[MAX_LANES];
+    uint64_t releases, mark;
+    nsec now, next_expiry; /* next_expiry: nothing is over before; 0: nothing ever is */
     struct kv_pool pool[MAX_GROUPS];
+    struct kv_queue queue[MAX_GROUPS];
+    struct kv_stats stats[MAX_GROUPS];
+    uint32_t n_nodes, n_fresh_nodes, first_free_node, n_live_nodes, n_buckets;
+    uint8_t secret[SECRET_BYTES];
     uint64_t block_at, slab_at, seat_at, end_at, table_at[MAX_GROUPS]; /* offsets in bytes */
+    uint64_t node_at, bucket_at, token_at, extra_at;
 };
 
 static inline struct kv_block *
@@ -101,9 +153,47 @@ kv_table(const struct kv *kv, uint32_t group, uint32_t seat)
            (size_t)seat * kv->c.group[group].max_entries;
 }
 
-/* kv_seat.c: promise a seat that many blocks more, in every group of every pool at once, or nothing. */
-struct kv_need;
+static inline struct kv_node *
+kv_nodes(const struct kv *kv)
+{
+    return (struct kv_node *)((uintptr_t)kv + kv->node_at);
+}
+
+/* By index + 1, as links have it. */
+static inline struct kv_node *
+kv_node(const struct kv *kv, uint32_t link)
+{
+    return &kv_nodes(kv)[link - 1];
+}
+
+/* Held blocks are counted once, however many seats share them. */
+static inline bool
+kv_counts_once(const struct kv *kv, uint32_t group)
+{
+    return kv->c.group[group].kind == KV_FULL || kv->c.group[group].kind == KV_CROSS;
+}
+
+static inline void
+kv_charge(struct kv *kv, uint32_t group, int64_t n)
+{
+    kv->promised[group] += (uint32_t)n;
+    kv->pool[kv->c.group[group].pool].n_promised += (uint32_t)n;
+}
+
+/* kv_seat.c */
+
+/* Promise a seat that many blocks more, in every group of every pool at once, or nothing. */
 bool kv_promise(struct kv *kv, uint32_t seat, const struct kv_need *more);
+void kv_add_edit(struct kv_out *out, enum edit_op op, uint32_t group, uint32_t seat, uint32_t entry,
+                 slice_id at);
+/* The row itself may have been touched by another lane: the seat's last step, or the one that
+ * carried its predecessor's EDIT_END. */
+void kv_wait_row(const struct kv *kv, unsigned lane, uint32_t seat, struct kv_out *out);
+/* A tail that the seat needs no more: what it was of is copied, or the seat goes. */
+void kv_give_tail(struct kv *kv, uint32_t seat, uint32_t group, unsigned lane, uint64_t step);
+
+/* kv_store.c: the block is kept as the text says of the entry. */
+void kv_keep_entry(const struct kv *kv, const struct kv_text *t, uint32_t block, uint32_t entry);
 
 /* What a block is called outside: its first slice, counted in slices of its group. */
 static inline slice_id

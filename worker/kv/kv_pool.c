@@ -2,7 +2,9 @@
 #include "worker/kv/kv_pool.h"
 
 #include "worker/kv/kv_core.h"
+#include "worker/kv/kv_queue.h"
 #include "worker/kv/kv_slab.h"
+#include "worker/kv/kv_tree.h"
 
 static void
 raise_wait(const struct kv *kv, uint64_t wait[MAX_LANES], unsigned lane, unsigned of, uint64_t step)
@@ -10,63 +12,263 @@ raise_wait(const struct kv *kv, uint64_t wait[MAX_LANES], unsigned lane, unsigne
     if (of != lane && step > kv->done[of]) wait[of] = MAX(wait[of], step);
 }
 
-uint32_t
-kv_pool_take(struct kv *kv, uint32_t group, uint32_t seat, uint32_t entry, unsigned lane,
-             uint64_t wait[MAX_LANES])
-{
-    uint32_t pool = kv->c.group[group].pool, slab, at;
-    struct kv_pool *p = &kv->pool[pool];
-    struct kv_block *b;
-    struct kv_slab *s;
-
-    slab = p->first_open ? p->first_open - 1 : kv_slab_draw(kv, pool, lane);
-    s = &kv_slabs(kv)[slab];
-    if (s->first_free) {
-        at = s->first_free - 1;
-        b = &kv_blocks(kv)[(size_t)slab * kv->stride + at];
-        s->first_free = b->next;
-        if (!s->first_free) s->last_free = 0;
-        raise_wait(kv, wait, lane, b->lane, b->step);
-    } else {
-        at = s->n_fresh++;
-        b = &kv_blocks(kv)[(size_t)slab * kv->stride + at];
-    }
-    for (unsigned l = 0; l < kv->c.n_lanes; l++) raise_wait(kv, wait, lane, l, s->before[l]);
-    if (++s->n_used == p->per_slab) kv_slab_close(kv, slab);
-    *b = (struct kv_block){
-        .state = BLOCK_HELD, .group = (uint8_t)group, .seat = seat, .entry = entry
-    };
-    p->n_used++;
-    return slab * kv->stride + at;
-}
-
 void
-kv_pool_give(struct kv *kv, uint32_t block, unsigned lane, uint64_t step)
+kv_pool_wait(const struct kv *kv, uint32_t block, unsigned lane, uint64_t wait[MAX_LANES])
 {
-    struct kv_block *all = kv_blocks(kv), *b = &all[block];
-    uint32_t slab = block / kv->stride, at = block % kv->stride;
-    struct kv_slab *s = &kv_slabs(kv)[slab];
-    struct kv_pool *p = &kv->pool[s->pool - 1];
+    const struct kv_block *b = &kv_blocks(kv)[block];
 
-    check(b->state == BLOCK_HELD && p->n_used > 0);
-    *b = (struct kv_block){ .state = BLOCK_FREE, .lane = (uint8_t)lane, .step = step };
-    s->freed[lane] = MAX(s->freed[lane], step);
-    if (s->last_free) {
-        all[(size_t)slab * kv->stride + s->last_free - 1].next = at + 1;
-    } else {
-        s->first_free = at + 1;
-    }
-    s->last_free = at + 1;
-    p->n_used--;
-    if (s->n_used-- == p->per_slab) kv_slab_open_first(kv, slab);
-    if (s->n_used == 0) kv_slab_return(kv, slab);
+    for (unsigned l = 0; l < kv->c.n_lanes; l++) raise_wait(kv, wait, lane, l, b->step[l]);
 }
 
 uint32_t
 kv_pool_slabs(const struct kv *kv, uint32_t pool, uint64_t n)
 {
     const struct kv_pool *p = &kv->pool[pool];
-    uint64_t full = CEIL_DIV(p->n_scratch + p->n_reserved + n, p->per_slab);
+    uint64_t full = CEIL_DIV(p->n_scratch + p->n_promised + n, p->per_slab);
 
-    return (uint32_t)MIN(MAX(full, p->n_slabs), UINT32_MAX);
+    return (uint32_t)MIN(MAX(full, p->n_hot), UINT32_MAX);
+}
+
+/* Whether the pool may hold a block of one slab more: kv_core.h, the promise. */
+static bool
+may_warm(const struct kv *kv, uint32_t pool)
+{
+    uint64_t slabs = 1;
+
+    if (kv_pool_slabs(kv, pool, 0) > kv->pool[pool].n_hot) return true;
+    for (uint32_t p = 0; p < kv->n_pools; p++) slabs += kv_pool_slabs(kv, p, 0);
+    return slabs <= kv->n_slabs;
+}
+
+/* Nobody finds it any more: off its queue, out of the tree. Its slab still counts it. */
+static void
+evict(struct kv *kv, uint32_t block)
+{
+    struct kv_block *b = &kv_blocks(kv)[block];
+    struct kv_pool *p = &kv->pool[kv->c.group[b->group].pool];
+
+    kv_queue_remove(kv, block);
+    kv->cached[b->group]--;
+    p->n_cached--;
+    if (b->node) {
+        kv->stats[b->group].evicted++;
+        kv_tree_detach(kv, block);
+    } else {
+        p->n_blank--;
+    }
+}
+
+static void
+list_free(struct kv *kv, uint32_t block)
+{
+    struct kv_block *all = kv_blocks(kv), *b = &all[block];
+    uint32_t slab = block / kv->stride, at = block % kv->stride;
+    struct kv_slab *s = &kv_slabs(kv)[slab];
+
+    for (unsigned l = 0; l < MAX_LANES; l++) s->freed[l] = MAX(s->freed[l], b->step[l]);
+    b->state = BLOCK_FREE;
+    b->next = b->prev = b->node = 0;
+    b->priority = KV_PRIORITY;
+    b->keep = 0;
+    if (s->last_free) {
+        all[(size_t)slab * kv->stride + s->last_free - 1].next = at + 1;
+    } else {
+        s->first_free = at + 1;
+    }
+    s->last_free = at + 1;
+}
+
+static void
+shed(struct kv *kv, uint32_t slab)
+{
+    uint32_t first = slab * kv->stride, n = kv_slabs(kv)[slab].n_fresh;
+
+    for (uint32_t i = 0; i < n; i++) {
+        if (kv_blocks(kv)[first + i].state != BLOCK_CACHED) continue;
+        evict(kv, first + i);
+        list_free(kv, first + i);
+        kv_slab_count(kv, slab, 0, -1);
+    }
+    check(kv_slabs(kv)[slab].pool == 0);
+}
+
+/* The block that the pool would miss least; 0: it has no cached one. */
+static uint32_t
+victim(const struct kv *kv, uint32_t pool)
+{
+    const struct kv_block *all = kv_blocks(kv);
+    uint32_t best = 0;
+
+    for (uint32_t g = 0; g < kv->c.n_groups; g++) {
+        uint32_t b = kv->c.group[g].pool == pool ? kv_queue_first(kv, g) : 0;
+
+        if (b && (!best || kv_queue_before(&all[b - 1], &all[best - 1]))) best = b;
+    }
+    return best;
+}
+
+/* The slab that other pools would miss least; 0: they hold blocks of all theirs. */
+static uint32_t
+coldest(const struct kv *kv, uint32_t pool)
+{
+    const struct kv_slab *all = kv_slabs(kv);
+    uint32_t best = 0;
+
+    for (uint32_t p = 0; p < kv->n_pools; p++) {
+        uint32_t s = p == pool ? 0 : kv->pool[p].first_cold;
+
+        if (s && (!best || all[s - 1].stamp < all[best - 1].stamp)) best = s;
+    }
+    return best;
+}
+
+static uint32_t
+take_free(struct kv *kv, uint32_t slab, bool *fresh)
+{
+    struct kv_slab *s = &kv_slabs(kv)[slab];
+    uint32_t at;
+
+    if (s->first_free) {
+        at = s->first_free - 1;
+        s->first_free = kv_blocks(kv)[slab * kv->stride + at].next;
+        if (!s->first_free) s->last_free = 0;
+    } else {
+        at = s->n_fresh++;
+        check(at < kv->pool[s->pool - 1].per_slab);
+        *fresh = true;
+    }
+    kv_slab_count(kv, slab, 1, 0);
+    return slab * kv->stride + at;
+}
+
+static uint32_t
+take_cached(struct kv *kv, uint32_t block)
+{
+    evict(kv, block);
+    kv_slab_count(kv, block / kv->stride, 1, -1);
+    return block;
+}
+
+/* The sum allows no slab more: one of a slab that the pool holds blocks of already. */
+static uint32_t
+take_in_place(struct kv *kv, uint32_t pool, bool *fresh)
+{
+    const struct kv_pool *p = &kv->pool[pool];
+
+    for (uint32_t n = 0; n < kv->n_fresh; n++) {
+        uint32_t slab = (kv->next_hot[pool] + n) % kv->n_fresh, first = slab * kv->stride;
+        const struct kv_slab *s = &kv_slabs(kv)[slab];
+
+        if (s->pool != pool + 1 || s->n_used == 0 || s->n_used == p->per_slab) continue;
+        kv->next_hot[pool] = slab;
+        if (s->n_used + s->n_cached < p->per_slab) return take_free(kv, slab, fresh);
+        for (uint32_t i = 0; i < p->per_slab; i++)
+            if (kv_blocks(kv)[first + i].state == BLOCK_CACHED) return take_cached(kv, first + i);
+    }
+    check(false); /* what was promised can always be had */
+    return 0;
+}
+
+/* The group has all that its limit allows: the one that it would miss least itself. */
+static uint32_t
+take_own(struct kv *kv, uint32_t group, bool warm, bool *fresh)
+{
+    uint32_t own = kv_queue_first(kv, group);
+
+    check(own); /* a limit counts promises, and what is not held of those is cached */
+    if (warm || kv_slabs(kv)[(own - 1) / kv->stride].n_used > 0) return take_cached(kv, own - 1);
+    evict(kv, own - 1);
+    list_free(kv, own - 1);
+    kv_slab_count(kv, (own - 1) / kv->stride, 0, -1);
+    return take_in_place(kv, kv->c.group[group].pool, fresh);
+}
+
+static uint32_t
+take_any(struct kv *kv, uint32_t group, unsigned lane, bool *fresh)
+{
+    const struct kv_group *g = &kv->c.group[group];
+    const struct kv_block *all = kv_blocks(kv);
+    struct kv_pool *p = &kv->pool[g->pool];
+    bool warm = may_warm(kv, g->pool);
+    uint32_t own = kv->c.fifo ? kv_queue_first(kv, group) : 0, cold;
+
+    if (g->max_blocks && kv->used[group] + kv->cached[group] >= g->max_blocks)
+        return take_own(kv, group, warm, fresh);
+    /* In release order those never used stand among the others of their priority, before them. */
+    if (own && all[own - 1].queue < KV_PRIORITY) return take_own(kv, group, warm, fresh);
+    if (p->first_open && (warm || kv_slabs(kv)[p->first_open - 1].n_used > 0))
+        return take_free(kv, p->first_open - 1, fresh);
+    if (warm && kv_slab_any(kv)) return take_free(kv, kv_slab_draw(kv, g->pool, lane), fresh);
+    own = victim(kv, g->pool);
+    cold = warm ? coldest(kv, g->pool) : 0;
+    if (cold && (!own || (all[own - 1].queue >= KV_PRIORITY &&
+                          kv_slabs(kv)[cold - 1].stamp < all[own - 1].stamp))) {
+        shed(kv, cold - 1);
+        return take_free(kv, kv_slab_draw(kv, g->pool, lane), fresh);
+    }
+    if (own && (warm || kv_slabs(kv)[(own - 1) / kv->stride].n_used > 0))
+        return take_cached(kv, own - 1);
+    return take_in_place(kv, g->pool, fresh);
+}
+
+uint32_t
+kv_pool_take(struct kv *kv, uint32_t group, unsigned lane, uint64_t wait[MAX_LANES])
+{
+    bool fresh = false;
+    uint32_t block = take_any(kv, group, lane, &fresh);
+    struct kv_block *b = &kv_blocks(kv)[block];
+    const struct kv_slab *s = &kv_slabs(kv)[block / kv->stride];
+
+    kv_pool_wait(kv, block, lane, wait);
+    for (unsigned l = 0; l < kv->c.n_lanes; l++) raise_wait(kv, wait, lane, l, s->before[l]);
+    *b = (struct kv_block){
+        .state = BLOCK_HELD, .n_refs = 1, .group = (uint8_t)group, .priority = KV_PRIORITY
+    };
+    kv->used[group]++;
+    kv->pool[kv->c.group[group].pool].n_used++;
+    kv->stats[group].taken++;
+    kv->stats[group].fresh += fresh;
+    return block;
+}
+
+void
+kv_pool_share(struct kv *kv, uint32_t block)
+{
+    struct kv_block *b = &kv_blocks(kv)[block];
+    struct kv_pool *p = &kv->pool[kv->c.group[b->group].pool];
+
+    check(b->state == BLOCK_HELD || (b->state == BLOCK_CACHED && b->node));
+    if (b->n_refs++ > 0) return;
+    kv_queue_remove(kv, block);
+    b->state = BLOCK_HELD;
+    kv->cached[b->group]--;
+    kv->used[b->group]++;
+    p->n_cached--;
+    p->n_used++;
+    kv_slab_count(kv, block / kv->stride, 1, -1);
+}
+
+bool
+kv_pool_give(struct kv *kv, uint32_t block, unsigned lane, uint64_t step)
+{
+    struct kv_block *b = &kv_blocks(kv)[block];
+    struct kv_pool *p = &kv->pool[kv->c.group[b->group].pool];
+    bool keep = b->node || kv->c.fifo;
+
+    check(b->state == BLOCK_HELD && b->n_refs > 0 && p->n_used > 0);
+    b->step[lane] = MAX(b->step[lane], step);
+    if (--b->n_refs > 0) return false;
+    kv->used[b->group]--;
+    p->n_used--;
+    if (keep) {
+        b->state = BLOCK_CACHED;
+        kv->cached[b->group]++;
+        p->n_cached++;
+        p->n_blank += !b->node;
+        kv_queue_push(kv, block);
+    } else {
+        list_free(kv, block);
+    }
+    kv_slab_count(kv, block / kv->stride, -1, keep);
+    return true;
 }

@@ -1,22 +1,28 @@
-/* kv_pool.h - the blocks of one pool: take one, give one back, never wait in vain.
+/* kv_pool.h - the blocks of one pool: take one, share one, give one back, never wait in vain.
  *
- * A block that is given back carries the (lane, step) that may still read or write it. Steps of one
- * lane run in order, so the next step of the same lane may have it at once; a step of another lane
- * may have it once that step is done, or waits for it on the device (batch.h, struct batch_wait).
- * So a fence costs a wait at most, and no block is ever unusable.
+ * A block that is given back carries the (lane, step) that may still read or write it, of each lane that
+ * did. Steps of one lane run in order, so the next step of the same lane may have it at once; a step of
+ * another lane may have it once that step is done, or waits for it on the device (batch.h, struct
+ * batch_wait). So a fence costs a wait at most, and no block is ever unusable.
+ *
+ * Where a block comes from: a free one of the pool, a slab that is nobody's, then of cached blocks and of
+ * other pools' cold slabs whatever has not been used for longest.
  */
 #ifndef KV_POOL_H
 #define KV_POOL_H
 
 #include "worker/kv/kv.h"
 
-/* A block of the group for (seat, entry), used by the next step of the lane. wait[l] is raised to the
- * step of lane l that it must wait for. The caller holds a reservation. */
-uint32_t kv_pool_take(struct kv *kv, uint32_t group, uint32_t seat, uint32_t entry, unsigned lane,
-                      uint64_t wait[MAX_LANES]);
-void kv_pool_give(struct kv *kv, uint32_t block, unsigned lane, uint64_t step);
+/* A block of the group, used by the next step of the lane. wait[l] is raised to the step of lane l that
+ * it must wait for. The caller holds a reservation. */
+uint32_t kv_pool_take(struct kv *kv, uint32_t group, unsigned lane, uint64_t wait[MAX_LANES]);
+void kv_pool_share(struct kv *kv, uint32_t block); /* a held or cached one: one holder more */
+/* One holder less; true: nobody holds it now. It is cached if the tree has it, and free if not. */
+bool kv_pool_give(struct kv *kv, uint32_t block, unsigned lane, uint64_t step);
+/* What that step of a block given back must be waited for. */
+void kv_pool_wait(const struct kv *kv, uint32_t block, unsigned lane, uint64_t wait[MAX_LANES]);
 
-/* Slabs the pool needs for n blocks beside those it has promised; never fewer than it has drawn. */
+/* Slabs the pool needs for n blocks beside those it has promised; never fewer than hold a held block. */
 uint32_t kv_pool_slabs(const struct kv *kv, uint32_t pool, uint64_t n);
 
 #endif

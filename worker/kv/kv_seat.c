@@ -4,12 +4,13 @@
 #include "worker/kv/kv_core.h"
 #include "worker/kv/kv_kind.h"
 #include "worker/kv/kv_pool.h"
+#include "worker/kv/kv_tree.h"
 
 #include <errno.h>
 
-static void
-add_edit(struct kv_out *out, enum edit_op op, uint32_t group, uint32_t seat, uint32_t entry,
-         slice_id at)
+void
+kv_add_edit(struct kv_out *out, enum edit_op op, uint32_t group, uint32_t seat, uint32_t entry,
+            slice_id at)
 {
     check(out->n_edits < out->max_edits);
     out->edit[out->n_edits++] = (struct kv_edit){
@@ -17,10 +18,8 @@ add_edit(struct kv_out *out, enum edit_op op, uint32_t group, uint32_t seat, uin
     };
 }
 
-/* The row itself may have been touched by another lane: the seat's last step, or the one that
- * carried its predecessor's EDIT_END. */
-static void
-wait_for_row(const struct kv *kv, unsigned lane, uint32_t seat, struct kv_out *out)
+void
+kv_wait_row(const struct kv *kv, unsigned lane, uint32_t seat, struct kv_out *out)
 {
     const struct kv_seat *s = &kv_seats(kv)[seat];
 
@@ -79,7 +78,7 @@ kv_promise(struct kv *kv, uint32_t seat, const struct kv_need *more)
     for (uint32_t i = 0; i < kv->c.n_groups; i++) {
         const struct kv_group *g = &kv->c.group[i];
 
-        if (g->max_blocks && kv->reserved[i] + (uint64_t)more->n_blocks[i] > g->max_blocks)
+        if (g->max_blocks && kv->promised[i] + (uint64_t)more->n_blocks[i] > g->max_blocks)
             return false;
         blocks[g->pool] += more->n_blocks[i];
     }
@@ -87,8 +86,7 @@ kv_promise(struct kv *kv, uint32_t seat, const struct kv_need *more)
     if (slabs > kv->n_slabs) return false;
     for (uint32_t i = 0; i < kv->c.n_groups; i++) {
         s->reserved[i] += more->n_blocks[i];
-        kv->reserved[i] += more->n_blocks[i];
-        kv->pool[kv->c.group[i].pool].n_reserved += more->n_blocks[i];
+        kv_charge(kv, i, more->n_blocks[i]);
     }
     return true;
 }
@@ -96,13 +94,9 @@ kv_promise(struct kv *kv, uint32_t seat, const struct kv_need *more)
 int
 kv_reserve(struct kv *kv, uint32_t seat, const struct kv_need *n)
 {
-    struct kv_seat *s = &kv_seats(kv)[seat];
+    struct kv_hit none;
 
-    check(seat < kv->c.n_seats && !s->live);
-    if (!kv_promise(kv, seat, n)) return -EAGAIN;
-    s->live = true;
-    for (uint32_t i = 0; i < kv->c.n_groups; i++) s->first[i] = s->end[i] = 0;
-    return 0;
+    return kv_admit(kv, seat, n, NULL, &none);
 }
 
 int
@@ -124,8 +118,7 @@ set_reserved(struct kv *kv, struct kv_seat *s, uint32_t group, uint32_t n)
 
     check(n <= s->reserved[group]);
     s->reserved[group] = n;
-    kv->reserved[group] -= less;
-    kv->pool[kv->c.group[group].pool].n_reserved -= less;
+    kv_charge(kv, group, -(int64_t)less);
 }
 
 void
@@ -153,10 +146,9 @@ grow_group(struct kv *kv, unsigned lane, uint32_t seat, uint32_t group, uint32_t
         uint32_t entry = s->end[group]++, block;
 
         check(s->end[group] - s->first[group] <= s->reserved[group]);
-        block = kv_pool_take(kv, group, seat, entry, lane, out->wait);
-        kv->used[group]++;
+        block = kv_pool_take(kv, group, lane, out->wait);
         row[entry] = block + 1;
-        add_edit(out, EDIT_SET, group, seat, entry, kv_slice(kv, group, block));
+        kv_add_edit(out, EDIT_SET, group, seat, entry, kv_slice(kv, group, block));
     }
 }
 
@@ -176,7 +168,7 @@ void
 kv_cross(struct kv *kv, unsigned lane, uint32_t seat, uint32_t n_source, struct kv_out *out)
 {
     check(kv_seats(kv)[seat].live);
-    wait_for_row(kv, lane, seat, out);
+    kv_wait_row(kv, lane, seat, out);
     for (uint32_t g = 0; g < kv->c.n_groups; g++)
         if (kv->c.group[g].kind == KV_CROSS)
             grow_group(kv, lane, seat, g, CEIL_DIV(n_source, kv->c.tokens_per_block), out);
@@ -196,9 +188,8 @@ kv_trim(struct kv *kv, uint32_t seat, uint32_t first_pos, struct kv_out *out)
         row = kv_table(kv, g, seat);
         for (; s->first[g] < first; s->first[g]++) {
             kv_pool_give(kv, row[s->first[g]] - 1, s->lane, s->step);
-            kv->used[g]--;
             row[s->first[g]] = 0;
-            add_edit(out, EDIT_SET, g, seat, s->first[g], SLICE_NONE);
+            kv_add_edit(out, EDIT_SET, g, seat, s->first[g], SLICE_NONE);
         }
     }
 }
@@ -207,7 +198,7 @@ void
 kv_grow(struct kv *kv, unsigned lane, uint32_t seat, uint32_t end_pos, struct kv_out *out)
 {
     check(kv_seats(kv)[seat].live);
-    wait_for_row(kv, lane, seat, out);
+    kv_wait_row(kv, lane, seat, out);
     for (uint32_t g = 0; g < kv->c.n_groups; g++)
         if (kv->c.group[g].kind != KV_CROSS)
             grow_group(kv, lane, seat, g, CEIL_DIV(end_pos, kv->c.tokens_per_block), out);
@@ -220,7 +211,7 @@ kv_rows(const struct kv *kv, uint32_t seat, struct kv_out *out)
 
     for (uint32_t g = 0; g < kv->c.n_groups; g++)
         for (uint32_t i = s->first[g]; i < s->end[g]; i++)
-            add_edit(out, EDIT_SET, g, seat, i, kv_entry(kv, seat, g, i));
+            kv_add_edit(out, EDIT_SET, g, seat, i, kv_entry(kv, seat, g, i));
 }
 
 void
@@ -234,22 +225,52 @@ kv_fence(struct kv *kv, uint32_t seat, unsigned lane, uint64_t step)
 }
 
 void
+kv_give_tail(struct kv *kv, uint32_t seat, uint32_t group, unsigned lane, uint64_t step)
+{
+    struct kv_seat *s = &kv_seats(kv)[seat];
+    uint32_t block = s->tail[group] - 1;
+    bool own;
+
+    if (!s->tail[group]) return;
+    own = kv_blocks(kv)[block].owner == seat + 1;
+    s->tail[group] = 0;
+    if (own) kv_blocks(kv)[block].owner = 0;
+    /* Its own it has paid with what it reserved; another's was one more. */
+    if ((kv_pool_give(kv, block, lane, step) || !kv_counts_once(kv, group)) && !own)
+        kv_charge(kv, group, -1);
+}
+
+/* The end of a sequence goes before its beginning, so that what leads somewhere outlives it. Of a window the
+ * end is what a successor needs. */
+static void
+drop_group(struct kv *kv, struct kv_seat *s, uint32_t *row, uint32_t group)
+{
+    bool forward = kv->c.group[group].kind == KV_WINDOW && !kv->c.fifo;
+
+    for (uint32_t n = s->end[group] - s->first[group], i = 0; i < n; i++) {
+        uint32_t entry = forward ? s->first[group] + i : s->end[group] - 1 - i;
+
+        if (!kv_pool_give(kv, row[entry] - 1, s->lane, s->step) && kv_counts_once(kv, group))
+            kv_charge(kv, group, 1); /* it was counted for this seat too: it is the others' now */
+        row[entry] = 0;
+    }
+}
+
+void
 kv_drop(struct kv *kv, uint32_t seat)
 {
     struct kv_seat *s = &kv_seats(kv)[seat];
 
     if (!s->live) return;
     for (uint32_t g = 0; g < kv->c.n_groups; g++) {
-        uint32_t *row = kv_table(kv, g, seat);
-
-        for (; s->first[g] < s->end[g]; s->first[g]++) {
-            kv_pool_give(kv, row[s->first[g]] - 1, s->lane, s->step);
-            kv->used[g]--;
-            row[s->first[g]] = 0;
-        }
+        kv_give_tail(kv, seat, g, s->lane, s->step);
+        drop_group(kv, s, kv_table(kv, g, seat), g);
         set_reserved(kv, s, g, 0);
         s->first[g] = s->end[g] = 0;
     }
+    kv_tree_pin(kv, 0, &s->cursor);
+    s->n_stored = 0;
+    s->starting = s->cross_stored = s->dull = false;
     s->live = false;
     if (s->ending) return;
     s->ending = true;
@@ -262,8 +283,8 @@ kv_ends(const struct kv *kv, unsigned lane, struct kv_out *out)
     for (uint32_t i = 0; i < kv->n_ends; i++) {
         uint32_t seat = kv_end_ring(kv)[(kv->first_end + i) % kv->c.n_seats];
 
-        wait_for_row(kv, lane, seat, out);
-        add_edit(out, EDIT_END, 0, seat, 0, SLICE_NONE);
+        kv_wait_row(kv, lane, seat, out);
+        kv_add_edit(out, EDIT_END, 0, seat, 0, SLICE_NONE);
     }
 }
 

@@ -62,8 +62,8 @@ kv_slab_open_first(struct kv *kv, uint32_t slab)
     if (!p->last_open) p->last_open = slab + 1;
 }
 
-void
-kv_slab_close(struct kv *kv, uint32_t slab)
+static void
+close_slab(struct kv *kv, uint32_t slab)
 {
     struct kv_slab *all = kv_slabs(kv), *s = &all[slab];
     struct kv_pool *p = &kv->pool[s->pool - 1];
@@ -79,6 +79,43 @@ kv_slab_close(struct kv *kv, uint32_t slab)
         p->last_open = s->prev;
     }
     s->prev = s->next = 0;
+}
+
+/* Nobody holds a block of it from here on. */
+static void
+grow_cold(struct kv *kv, uint32_t slab)
+{
+    struct kv_slab *all = kv_slabs(kv), *s = &all[slab];
+    struct kv_pool *p = &kv->pool[s->pool - 1];
+
+    s->stamp = kv->releases;
+    s->cold_next = 0;
+    s->cold_prev = p->last_cold;
+    if (s->cold_prev) {
+        all[s->cold_prev - 1].cold_next = slab + 1;
+    } else {
+        p->first_cold = slab + 1;
+    }
+    p->last_cold = slab + 1;
+}
+
+static void
+leave_cold(struct kv *kv, uint32_t slab)
+{
+    struct kv_slab *all = kv_slabs(kv), *s = &all[slab];
+    struct kv_pool *p = &kv->pool[s->pool - 1];
+
+    if (s->cold_prev) {
+        all[s->cold_prev - 1].cold_next = s->cold_next;
+    } else {
+        p->first_cold = s->cold_next;
+    }
+    if (s->cold_next) {
+        all[s->cold_next - 1].cold_prev = s->cold_prev;
+    } else {
+        p->last_cold = s->cold_prev;
+    }
+    s->cold_prev = s->cold_next = 0;
 }
 
 static bool
@@ -104,7 +141,7 @@ kv_slab_draw(struct kv *kv, uint32_t pool, unsigned lane)
         kv->first_slab = s->next;
         if (!kv->first_slab) kv->last_slab = 0;
     }
-    check(s->pool == 0 && s->n_used == 0);
+    check(s->pool == 0 && s->n_used == 0 && s->n_cached == 0);
     s->pool = (uint8_t)(pool + 1);
     s->n_fresh = s->first_free = s->last_free = 0;
     kv->n_drawn++;
@@ -113,13 +150,18 @@ kv_slab_draw(struct kv *kv, uint32_t pool, unsigned lane)
     return slab;
 }
 
-void
-kv_slab_return(struct kv *kv, uint32_t slab)
+bool
+kv_slab_any(const struct kv *kv)
+{
+    return kv->first_slab || kv->n_fresh < kv->n_slabs;
+}
+
+static void
+give_back(struct kv *kv, uint32_t slab)
 {
     struct kv_slab *all = kv_slabs(kv), *s = &all[slab];
 
-    check(s->n_used == 0);
-    kv_slab_close(kv, slab);
+    close_slab(kv, slab);
     kv->pool[s->pool - 1].n_slabs--;
     kv->n_drawn--;
     s->pool = 0;
@@ -127,10 +169,33 @@ kv_slab_return(struct kv *kv, uint32_t slab)
         s->before[l] = MAX(s->before[l], s->freed[l]);
         s->freed[l] = 0;
     }
+    s->next = 0;
     if (kv->last_slab) {
         all[kv->last_slab - 1].next = slab + 1;
     } else {
         kv->first_slab = slab + 1;
     }
     kv->last_slab = slab + 1;
+}
+
+void
+kv_slab_count(struct kv *kv, uint32_t slab, int held, int cached)
+{
+    struct kv_slab *s = &kv_slabs(kv)[slab];
+    struct kv_pool *p = &kv->pool[s->pool - 1];
+    bool was_hot = s->n_used > 0, was_cold = !was_hot && s->n_cached > 0, hot, cold;
+    bool was_full = s->n_used + s->n_cached == p->per_slab, full;
+
+    s->n_used += (uint32_t)held;
+    s->n_cached += (uint32_t)cached;
+    hot = s->n_used > 0;
+    cold = !hot && s->n_cached > 0;
+    full = s->n_used + s->n_cached == p->per_slab;
+    check(s->n_used + s->n_cached <= p->per_slab);
+    p->n_hot += (uint32_t)hot - (uint32_t)was_hot;
+    if (was_cold && !cold) leave_cold(kv, slab);
+    if (cold && !was_cold) grow_cold(kv, slab);
+    if (full && !was_full) close_slab(kv, slab);
+    if (was_full && !full) kv_slab_open_first(kv, slab);
+    if (!hot && !cold) give_back(kv, slab);
 }

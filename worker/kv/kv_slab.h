@@ -12,10 +12,13 @@ uint64_t kv_slice_lcm(const struct kv_config *c); /* of all slice_bytes; 0: beyo
 /* A slab for the pool, linked into its list of slabs with a free block. The caller has made sure that
  * there is one. lane: one that needs no wait there is preferred. */
 uint32_t kv_slab_draw(struct kv *kv, uint32_t pool, unsigned lane);
-void kv_slab_return(struct kv *kv, uint32_t slab); /* its last block is free */
+bool kv_slab_any(const struct kv *kv); /* one is nobody's */
+
+/* So many of its blocks more, or fewer, are held, and so many cached: it is on the lists that it belongs on,
+ * and nobody's when it is empty. */
+void kv_slab_count(struct kv *kv, uint32_t slab, int held, int cached);
 
 /* The pool's list of slabs with a free block: fill a nearly full one first, so that others empty. */
 void kv_slab_open_first(struct kv *kv, uint32_t slab);
-void kv_slab_close(struct kv *kv, uint32_t slab);
 
 #endif

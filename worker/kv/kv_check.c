@@ -1,0 +1,201 @@
+/* kv_check.c - every block is in exactly one place, counted from scratch: see kv.h. */
+#include "worker/kv/kv_core.h"
+#include "worker/kv/kv_pool.h"
+#include "worker/kv/kv_queue.h"
+#include "worker/kv/kv_tree.h"
+
+struct tally {                          /* of one group */
+    uint64_t held, cached, blank, refs; /* by the blocks */
+    uint64_t entries, tails, own, reserved, queued;
+};
+
+static void
+check_slab(const struct kv *kv, uint32_t slab, struct tally n[MAX_GROUPS])
+{
+    const struct kv_slab *s = &kv_slabs(kv)[slab];
+    const struct kv_block *b = &kv_blocks(kv)[(size_t)slab * kv->stride];
+    uint32_t per_slab = kv->pool[s->pool - 1].per_slab, used = 0, cached = 0, on_list = 0;
+
+    for (uint32_t i = 0; i < s->n_fresh; i++) {
+        used += b[i].state == BLOCK_HELD || b[i].state == BLOCK_SCRATCH;
+        cached += b[i].state == BLOCK_CACHED;
+        check(b[i].state == BLOCK_FREE || kv->c.group[b[i].group].pool == s->pool - 1);
+        check(b[i].state != BLOCK_FREE || (!b[i].node && !b[i].n_refs));
+        check(b[i].state != BLOCK_CACHED || (!b[i].n_refs && (b[i].node || kv->c.fifo)));
+        check(!b[i].owner || (b[i].state == BLOCK_HELD && b[i].node));
+        if (b[i].node) check(kv_node(kv, b[i].node)->slot[b[i].group] == slab * kv->stride + i + 1);
+        if (b[i].state == BLOCK_HELD) {
+            check(b[i].n_refs > 0);
+            n[b[i].group].held++;
+            n[b[i].group].refs += b[i].n_refs;
+        }
+        n[b[i].group].cached += b[i].state == BLOCK_CACHED;
+        n[b[i].group].blank += b[i].state == BLOCK_CACHED && !b[i].node;
+    }
+    for (uint32_t i = s->first_free; i; i = b[i - 1].next) {
+        check(i <= s->n_fresh && b[i - 1].state == BLOCK_FREE);
+        check(++on_list <= per_slab);
+        check(b[i - 1].next || s->last_free == i);
+    }
+    check(s->n_fresh <= per_slab && used == s->n_used && cached == s->n_cached);
+    check(used + cached + on_list == s->n_fresh);
+    check(used + cached > 0); /* an empty one is given back at once */
+}
+
+static void
+check_slabs(const struct kv *kv, struct tally n[MAX_GROUPS])
+{
+    uint32_t drawn = 0, given_back = 0;
+
+    for (uint32_t slab = 0; slab < kv->n_fresh; slab++) {
+        if (kv_slabs(kv)[slab].pool == 0) continue;
+        check_slab(kv, slab, n);
+        drawn++;
+    }
+    for (uint32_t i = kv->first_slab; i; i = kv_slabs(kv)[i - 1].next) {
+        check(i <= kv->n_fresh && kv_slabs(kv)[i - 1].pool == 0 && ++given_back <= kv->n_slabs);
+        check(kv_slabs(kv)[i - 1].next || kv->last_slab == i);
+    }
+    check(drawn == kv->n_drawn && drawn + given_back == kv->n_fresh && kv->n_fresh <= kv->n_slabs);
+}
+
+/* Seats that hold the block, as this entry or as their tail. */
+static uint32_t
+n_holders(const struct kv *kv, uint32_t group, uint32_t entry, uint32_t block)
+{
+    uint32_t n = 0;
+
+    for (uint32_t i = 0; i < kv->c.n_seats; i++) {
+        const struct kv_seat *s = &kv_seats(kv)[i];
+
+        n += entry >= s->first[group] && entry < s->end[group] &&
+             kv_table(kv, group, i)[entry] == block + 1;
+        n += s->tail[group] == block + 1;
+    }
+    return n;
+}
+
+static void
+check_seat(const struct kv *kv, uint32_t seat, uint32_t group, struct tally *n)
+{
+    const struct kv_seat *s = &kv_seats(kv)[seat];
+    const struct kv_block *all = kv_blocks(kv);
+    const uint32_t *row = kv_table(kv, group, seat);
+
+    check(s->first[group] <= s->end[group]);
+    check(s->end[group] - s->first[group] <= s->reserved[group]);
+    check(s->live || (s->reserved[group] == 0 && !s->tail[group] && !s->cursor && !s->starting));
+    for (uint32_t i = s->first[group]; i < s->end[group]; i++) {
+        check(row[i] > 0);
+        check(all[row[i] - 1].state == BLOCK_HELD && all[row[i] - 1].group == group);
+        check(all[row[i] - 1].n_refs == 1 ||
+              all[row[i] - 1].n_refs == n_holders(kv, group, i, row[i] - 1));
+    }
+    if (s->tail[group]) {
+        const struct kv_block *b = &all[s->tail[group] - 1];
+
+        check(s->starting && b->state == BLOCK_HELD && b->group == group && b->node);
+        check(s->part > 0 && s->part <= kv_node(kv, b->node)->n_tokens);
+        n->tails++;
+        n->own += b->owner == seat + 1;
+    }
+    n->entries += s->end[group] - s->first[group];
+    n->reserved += s->reserved[group];
+}
+
+static void
+check_queue(const struct kv *kv, uint32_t group, struct tally *n)
+{
+    const struct kv_queue *q = &kv->queue[group];
+
+    for (unsigned p = 0; p <= KV_PRIORITY_MAX; p++) {
+        uint32_t prev = 0;
+
+        check((q->some[p / 64] >> p % 64 & 1) == (q->first[p] != 0));
+        for (uint32_t i = q->first[p]; i; prev = i, i = kv_blocks(kv)[i - 1].next) {
+            const struct kv_block *b = &kv_blocks(kv)[i - 1];
+
+            check(b->state == BLOCK_CACHED && b->group == group && b->queue == p);
+            check(b->prev == prev && ++n->queued <= n->cached);
+        }
+        check(q->last[p] == prev);
+    }
+}
+
+static void
+check_group(const struct kv *kv, uint32_t group, struct tally *n)
+{
+    const struct kv_group *g = &kv->c.group[group];
+    uint64_t promised = n->reserved + n->tails - n->own;
+
+    if (kv_counts_once(kv, group)) promised = n->held + n->reserved - n->entries - n->own;
+    check_queue(kv, group, n);
+    check(kv_blocks(kv)[kv->scratch[group]].state == BLOCK_SCRATCH);
+    check(n->held == kv->used[group] && n->refs == n->entries + n->tails);
+    check(n->cached == kv->cached[group] && n->queued == n->cached);
+    check(promised == kv->promised[group] && n->held <= promised);
+    check(!g->max_blocks || promised <= g->max_blocks);
+    check(!g->max_blocks || n->held + n->cached <= g->max_blocks);
+}
+
+static void
+check_pool(const struct kv *kv, uint32_t p, const struct tally n[MAX_GROUPS])
+{
+    const struct kv_pool *pool = &kv->pool[p];
+    uint64_t in_slabs = 0, held = 0, cached = 0, blank = 0, promised = 0;
+    uint32_t slabs = 0, open = 0, listed = 0, hot = 0, cold = 0, cold_listed = 0;
+
+    for (uint32_t slab = 0; slab < kv->n_fresh; slab++) {
+        const struct kv_slab *s = &kv_slabs(kv)[slab];
+
+        if (s->pool != p + 1) continue;
+        slabs++;
+        in_slabs += s->n_used;
+        hot += s->n_used > 0;
+        cold += s->n_used == 0;
+        open += s->n_used + s->n_cached < pool->per_slab;
+    }
+    for (uint32_t i = pool->first_open; i; i = kv_slabs(kv)[i - 1].next) {
+        check(kv_slabs(kv)[i - 1].pool == p + 1 && ++listed <= open);
+        check(kv_slabs(kv)[i - 1].next || pool->last_open == i);
+    }
+    for (uint32_t i = pool->first_cold; i; i = kv_slabs(kv)[i - 1].cold_next) {
+        check(kv_slabs(kv)[i - 1].pool == p + 1 && ++cold_listed <= cold);
+        check(kv_slabs(kv)[i - 1].cold_next || pool->last_cold == i);
+    }
+    for (uint32_t g = 0; g < kv->c.n_groups; g++) {
+        if (kv->c.group[g].pool != p) continue;
+        held += n[g].held;
+        cached += n[g].cached;
+        blank += n[g].blank;
+        promised += kv->promised[g];
+    }
+    check(slabs == pool->n_slabs && listed == open && hot == pool->n_hot && cold_listed == cold);
+    check(in_slabs == held + pool->n_scratch && held == pool->n_used);
+    check(cached == pool->n_cached && blank == pool->n_blank && promised == pool->n_promised);
+}
+
+void
+kv_check(const struct kv *kv)
+{
+    struct tally n[MAX_GROUPS] = { { 0 } };
+    uint64_t needed = 0;
+    uint32_t ending = 0, pins = 0, cursors = 0;
+
+    check_slabs(kv, n);
+    for (uint32_t seat = 0; seat < kv->c.n_seats; seat++) {
+        ending += kv_seats(kv)[seat].ending;
+        cursors += kv_seats(kv)[seat].cursor != 0;
+        for (uint32_t g = 0; g < kv->c.n_groups; g++) check_seat(kv, seat, g, &n[g]);
+    }
+    check(ending == kv->n_ends);
+    for (uint32_t g = 0; g < kv->c.n_groups; g++) check_group(kv, g, &n[g]);
+    for (uint32_t p = 0; p < kv->n_pools; p++) {
+        check_pool(kv, p, n);
+        needed += kv_pool_slabs(kv, p, 0);
+    }
+    check(needed <= kv->n_slabs); /* what is promised can be had: kv_core.h */
+    for (uint32_t i = 1; i <= kv->n_fresh_nodes; i++) pins += kv_node(kv, i)->n_pins;
+    check(pins == cursors);
+    kv_tree_check(kv);
+}

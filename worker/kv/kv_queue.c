@@ -1,0 +1,112 @@
+/* kv_queue.c - see kv_queue.h. */
+#include "worker/kv/kv_queue.h"
+
+static void
+insert(struct kv *kv, uint32_t block, uint8_t priority, bool front)
+{
+    struct kv_block *all = kv_blocks(kv), *b = &all[block];
+    struct kv_queue *q = &kv->queue[b->group];
+
+    b->queue = priority;
+    b->prev = front ? 0 : q->last[priority];
+    b->next = front ? q->first[priority] : 0;
+    if (b->prev) all[b->prev - 1].next = block + 1;
+    if (b->next) all[b->next - 1].prev = block + 1;
+    if (!b->prev) q->first[priority] = block + 1;
+    if (!b->next) q->last[priority] = block + 1;
+    q->some[priority / 64] |= UINT64_C(1) << priority % 64;
+}
+
+static void
+take_out(struct kv *kv, uint32_t block)
+{
+    struct kv_block *all = kv_blocks(kv), *b = &all[block];
+    struct kv_queue *q = &kv->queue[b->group];
+    unsigned at = b->queue;
+
+    if (b->prev) {
+        all[b->prev - 1].next = b->next;
+    } else {
+        q->first[at] = b->next;
+    }
+    if (b->next) {
+        all[b->next - 1].prev = b->prev;
+    } else {
+        q->last[at] = b->prev;
+    }
+    if (!q->first[at]) q->some[at / 64] &= ~(UINT64_C(1) << at % 64);
+    b->prev = b->next = 0;
+}
+
+void
+kv_queue_push(struct kv *kv, uint32_t block)
+{
+    struct kv_block *b = &kv_blocks(kv)[block];
+
+    check(b->state == BLOCK_CACHED);
+    b->stamp = ++kv->releases;
+    b->until = b->keep && b->priority != KV_PRIORITY ? kv->now + b->keep : 0;
+    if (b->until && (!kv->next_expiry || b->until < kv->next_expiry)) kv->next_expiry = b->until;
+    insert(kv, block, b->priority, false);
+}
+
+void
+kv_queue_push_orphan(struct kv *kv, uint32_t block)
+{
+    check(kv_blocks(kv)[block].state == BLOCK_CACHED);
+    take_out(kv, block);
+    insert(kv, block, 0, true);
+}
+
+void
+kv_queue_remove(struct kv *kv, uint32_t block)
+{
+    struct kv_block *b = &kv_blocks(kv)[block];
+
+    check(b->state == BLOCK_CACHED);
+    take_out(kv, block);
+    b->until = 0;
+}
+
+uint32_t
+kv_queue_first(const struct kv *kv, uint32_t group)
+{
+    const struct kv_queue *q = &kv->queue[group];
+
+    for (unsigned i = 0; i < 2; i++)
+        if (q->some[i]) return q->first[i * 64 + (unsigned)__builtin_ctzll(q->some[i])];
+    return 0;
+}
+
+bool
+kv_queue_before(const struct kv_block *a, const struct kv_block *b)
+{
+    return a->queue != b->queue ? a->queue < b->queue : a->stamp < b->stamp;
+}
+
+/* Seldom, and only blocks that were given a duration: those of every priority but the usual one. */
+void
+kv_now(struct kv *kv, nsec now)
+{
+    nsec next = 0;
+
+    check(now >= kv->now);
+    kv->now = now;
+    if (!kv->next_expiry || now < kv->next_expiry) return;
+    for (uint32_t g = 0; g < kv->c.n_groups; g++) {
+        for (unsigned p = 0; p <= KV_PRIORITY_MAX; p++) {
+            for (uint32_t i = kv->queue[g].first[p], after; p != KV_PRIORITY && i; i = after) {
+                struct kv_block *b = &kv_blocks(kv)[i - 1];
+
+                after = b->next;
+                if (b->until > now && (!next || b->until < next)) next = b->until;
+                if (!b->until || b->until > now) continue;
+                b->until = 0;
+                b->priority = KV_PRIORITY;
+                take_out(kv, i - 1);
+                insert(kv, i - 1, KV_PRIORITY, false);
+            }
+        }
+    }
+    kv->next_expiry = next;
+}

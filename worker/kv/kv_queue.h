@@ -1,0 +1,18 @@
+/* kv_queue.h - cached blocks in the order in which they are taken for others.
+ *
+ * By group and priority; within one priority whoever was released first goes first. Orphans stand before
+ * everybody, at the front of the lowest.
+ */
+#ifndef KV_QUEUE_H
+#define KV_QUEUE_H
+
+#include "worker/kv/kv_core.h"
+
+void kv_queue_push(struct kv *kv, uint32_t block);
+void kv_queue_push_orphan(struct kv *kv, uint32_t block); /* from where it stands */
+void kv_queue_remove(struct kv *kv, uint32_t block);
+uint32_t kv_queue_first(const struct kv *kv, uint32_t group); /* index + 1; 0: none */
+/* Whether a is taken before b. */
+bool kv_queue_before(const struct kv_block *a, const struct kv_block *b);
+
+#endif

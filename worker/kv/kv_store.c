@@ -1,0 +1,198 @@
+/* kv_store.c - what was computed may be found by others: see kv_reuse.h. */
+#include "worker/kv/kv_core.h"
+#include "worker/kv/kv_tree.h"
+
+#include <errno.h>
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
+void
+kv_space(const struct kv *kv, uint64_t salt, uint64_t lora, const token_id *source,
+         uint32_t n_source, struct kv_space *ret)
+{
+    uint64_t in[4] = { salt, lora, n_source, 0 };
+    XXH3_state_t state;
+
+    for (int i = 0; i < 2; i++) {
+        uint64_t *name = i == 0 ? ret->self : ret->cross;
+        XXH128_hash_t h;
+
+        in[3] = (uint64_t)i;
+        XXH3_128bits_reset_withSecret(&state, kv->secret, sizeof kv->secret);
+        XXH3_128bits_update(&state, in, sizeof in);
+        if (source) XXH3_128bits_update(&state, source, n_source * sizeof *source);
+        h = XXH3_128bits_digest(&state);
+        name[0] = h.low64;
+        name[1] = h.high64;
+    }
+}
+
+int
+kv_keep_check(const struct kv_keep *keep, uint32_t n, struct err *e)
+{
+    for (uint32_t i = 0; i < n; i++) {
+        if (keep[i].start >= keep[i].end)
+            return err_set(e, -EINVAL, "tokens %u to %u are no range to keep", keep[i].start,
+                           keep[i].end);
+        if (keep[i].priority > KV_PRIORITY_MAX)
+            return err_set(e, -EINVAL, "priority %u is above %d", keep[i].priority,
+                           KV_PRIORITY_MAX);
+        if (keep[i].duration < 0)
+            return err_set(e, -EINVAL, "a range is kept for %lld ns", (long long)keep[i].duration);
+        if (i > 0 && keep[i].start < keep[i - 1].end)
+            return err_set(e, -EINVAL,
+                           "ranges to keep overlap: one ends at %u, the next begins at %u",
+                           keep[i - 1].end, keep[i].start);
+    }
+    return 0;
+}
+
+void
+kv_keep_entry(const struct kv *kv, const struct kv_text *t, uint32_t block, uint32_t entry)
+{
+    uint64_t token = (uint64_t)entry * kv->c.tokens_per_block;
+    struct kv_block *b = &kv_blocks(kv)[block];
+
+    for (uint32_t i = 0; t->keep && i < t->n_keep; i++) {
+        if (token < t->keep[i].start || token >= t->keep[i].end) continue;
+        b->priority = t->keep[i].priority;
+        b->keep = t->keep[i].duration;
+        return;
+    }
+}
+
+/* The seat's blocks of that entry into the node, where nobody's are there before. */
+static void
+store_entry(struct kv *kv, uint32_t seat, const struct kv_text *t, uint32_t node, uint32_t entry,
+            bool self)
+{
+    const struct kv_seat *s = &kv_seats(kv)[seat];
+
+    for (uint32_t g = 0; g < kv->c.n_groups; g++) {
+        uint32_t block;
+
+        if ((kv->c.group[g].kind != KV_CROSS) != self) continue;
+        if (entry < s->first[g] || entry >= s->end[g]) continue;
+        block = kv_table(kv, g, seat)[entry] - 1;
+        if (kv_blocks(kv)[block].node || kv_node(kv, node)->slot[g]) continue;
+        kv_tree_attach(kv, node, block);
+        if (self) kv_keep_entry(kv, t, block, entry);
+    }
+}
+
+/* The node of the seat's next entry; 0: no room in the tree, and the seat stores no more. */
+static uint32_t
+next_node(struct kv *kv, uint32_t parent, const struct kv_piece *p)
+{
+    uint64_t name[2];
+    uint32_t node;
+
+    kv_tree_name(kv, kv_node(kv, parent)->key, p, name);
+    node = kv_tree_child(kv, parent, name, p);
+    return node ? node : kv_tree_add(kv, parent, name, p);
+}
+
+static bool
+begin(struct kv *kv, const uint64_t space[2], uint32_t *cursor)
+{
+    uint32_t root = kv_tree_root(kv, space);
+
+    if (!root) root = kv_tree_add(kv, 0, space, NULL);
+    if (root) kv_tree_pin(kv, root, cursor);
+    return root;
+}
+
+static void
+store_cross(struct kv *kv, uint32_t seat, const struct kv_text *t)
+{
+    struct kv_text source = { .token = t->source, .n = t->n_source };
+    uint32_t tokens = kv->c.tokens_per_block, cursor = 0;
+
+    if (!begin(kv, t->space->cross, &cursor)) return;
+    for (uint32_t at = 0; at < t->n_source; at += tokens) {
+        struct kv_piece p = kv_piece(kv, &source, at / tokens, MIN(tokens, t->n_source - at));
+        uint32_t node = next_node(kv, cursor, &p);
+
+        if (!node) break;
+        store_entry(kv, seat, t, node, at / tokens, false);
+        kv_tree_pin(kv, node, &cursor);
+    }
+    kv_tree_pin(kv, 0, &cursor);
+}
+
+void
+kv_store(struct kv *kv, uint32_t seat, const struct kv_text *t, uint32_t n)
+{
+    struct kv_seat *s = &kv_seats(kv)[seat];
+    uint32_t tokens = kv->c.tokens_per_block;
+
+    if (!kv->c.reuse || !s->live || s->dull || n == 0) return;
+    check(n <= t->n && !s->starting);
+    if (!s->cross_stored && t->source && t->n_source) store_cross(kv, seat, t);
+    s->cross_stored = true;
+    if (n / tokens <= s->n_stored) return;
+    if (!s->cursor && !begin(kv, t->space->self, &s->cursor)) s->dull = true;
+    while (!s->dull && s->n_stored < n / tokens) {
+        struct kv_piece p = kv_piece(kv, t, s->n_stored, tokens);
+        uint32_t node = next_node(kv, s->cursor, &p);
+
+        if (!node) {
+            s->dull = true;
+            return;
+        }
+        store_entry(kv, seat, t, node, s->n_stored, true);
+        kv_tree_pin(kv, node, &s->cursor);
+        s->n_stored++;
+    }
+}
+
+/* Blocks of its own that had twins when they were stored: where the twin is gone, they fill the gap. */
+static void
+fill_gaps(struct kv *kv, uint32_t seat, const struct kv_text *t)
+{
+    const struct kv_seat *s = &kv_seats(kv)[seat];
+    uint32_t node = s->cursor;
+
+    for (uint32_t i = s->n_stored; i > 0; i--, node = kv_node(kv, node)->parent)
+        store_entry(kv, seat, t, node, i - 1, true);
+}
+
+static void
+store_rest(struct kv *kv, uint32_t seat, const struct kv_text *t, uint32_t n)
+{
+    struct kv_seat *s = &kv_seats(kv)[seat];
+    uint32_t tokens = kv->c.tokens_per_block, node;
+    struct kv_piece p = kv_piece(kv, t, s->n_stored, n % tokens);
+
+    if (n % tokens == 0 || n / tokens != s->n_stored) return;
+    if (!s->cursor && !begin(kv, t->space->self, &s->cursor)) return;
+    node = next_node(kv, s->cursor, &p);
+    if (!node) return;
+    store_entry(kv, seat, t, node, s->n_stored, true);
+    kv_tree_pin(kv, node, &s->cursor);
+}
+
+/* What is in no node is kept too where victims go in release order. */
+static void
+keep_all(struct kv *kv, uint32_t seat, const struct kv_text *t)
+{
+    const struct kv_seat *s = &kv_seats(kv)[seat];
+
+    for (uint32_t g = 0; t->keep && g < kv->c.n_groups; g++)
+        for (uint32_t i = s->first[g]; kv->c.group[g].kind != KV_CROSS && i < s->end[g]; i++)
+            kv_keep_entry(kv, t, kv_table(kv, g, seat)[i] - 1, i);
+}
+
+void
+kv_release(struct kv *kv, uint32_t seat, const struct kv_text *t, uint32_t n)
+{
+    const struct kv_seat *s = &kv_seats(kv)[seat];
+
+    if (kv->c.reuse && s->live && !s->starting) {
+        kv_store(kv, seat, t, n);
+        fill_gaps(kv, seat, t);
+        if (!s->dull) store_rest(kv, seat, t, n);
+        keep_all(kv, seat, t);
+    }
+    kv_drop(kv, seat);
+}

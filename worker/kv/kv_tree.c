@@ -1,0 +1,277 @@
+/* kv_tree.c - see kv_tree.h. */
+#include "worker/kv/kv_tree.h"
+
+#include "worker/kv/kv_queue.h"
+
+#include <string.h>
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
+uint64_t
+kv_tree_bytes(struct kv *kv, uint64_t at, uint64_t n_blocks)
+{
+    uint64_t tokens = kv->c.tokens_per_block;
+
+    if (!kv->c.reuse) return at;
+    /* A node has a block, or leads to one that has; those that only lead are few. */
+    kv->n_nodes = (uint32_t)MIN(2 * n_blocks + 2 * kv->c.n_seats, UINT32_MAX / 2);
+    for (kv->n_buckets = 64; kv->n_buckets < kv->n_nodes;) kv->n_buckets *= 2;
+    kv->node_at = ROUND_UP(at, (uint64_t)CACHE_LINE);
+    kv->bucket_at = kv->node_at + kv->n_nodes * sizeof(struct kv_node);
+    kv->token_at = kv->bucket_at + kv->n_buckets * sizeof(uint32_t);
+    kv->extra_at = ROUND_UP(kv->token_at + kv->n_nodes * tokens * sizeof(token_id), 8ul);
+    return kv->extra_at + (kv->c.extra_ids ? kv->n_nodes * tokens * sizeof(uint64_t) : 0);
+}
+
+void
+kv_tree_init(struct kv *kv)
+{
+    uint8_t seed[sizeof kv->c.hash_secret];
+
+    memcpy(seed, kv->c.hash_secret, sizeof seed);
+    XXH3_generateSecret(kv->secret, sizeof kv->secret, seed, sizeof seed);
+}
+
+static uint32_t *
+bucket(const struct kv *kv, const uint64_t name[2])
+{
+    return (uint32_t *)((uintptr_t)kv + kv->bucket_at) + (name[0] & (kv->n_buckets - 1));
+}
+
+static token_id *
+tokens_of(const struct kv *kv, uint32_t node)
+{
+    return (token_id *)((uintptr_t)kv + kv->token_at) + (size_t)(node - 1) * kv->c.tokens_per_block;
+}
+
+static uint64_t *
+extra_of(const struct kv *kv, uint32_t node)
+{
+    return (uint64_t *)((uintptr_t)kv + kv->extra_at) + (size_t)(node - 1) * kv->c.tokens_per_block;
+}
+
+struct kv_piece
+kv_piece(const struct kv *kv, const struct kv_text *t, uint32_t entry, uint32_t n)
+{
+    size_t first = (size_t)entry * kv->c.tokens_per_block;
+    const uint64_t *extra = kv->c.extra_ids && t->extra ? t->extra + first : NULL;
+    uint32_t i = 0;
+
+    while (extra && i < n && !extra[i]) i++;
+    return (struct kv_piece){ .token = t->token + first, .extra = i < n ? extra : NULL, .n = n };
+}
+
+void
+kv_tree_name(const struct kv *kv, const uint64_t parent[2], const struct kv_piece *p,
+             uint64_t ret[2])
+{
+    uint8_t in[16 + MAX_TOKENS * (sizeof(token_id) + sizeof(uint64_t))];
+    size_t n = 16 + p->n * sizeof(token_id);
+    XXH128_hash_t h;
+
+    memcpy(in, parent, 16);
+    memcpy(in + 16, p->token, p->n * sizeof(token_id));
+    if (p->extra) {
+        memcpy(in + n, p->extra, p->n * sizeof(uint64_t));
+        n += p->n * sizeof(uint64_t);
+    }
+    h = XXH3_128bits_withSecret(in, n, kv->secret, sizeof kv->secret);
+    ret[0] = h.low64;
+    ret[1] = h.high64;
+}
+
+static bool
+same_piece(const struct kv *kv, uint32_t node, const struct kv_piece *p)
+{
+    const struct kv_node *n = kv_node(kv, node);
+
+    if (n->n_tokens != p->n || n->has_extra != (p->extra != NULL)) return false;
+    if (memcmp(tokens_of(kv, node), p->token, p->n * sizeof(token_id))) return false;
+    return !p->extra || !memcmp(extra_of(kv, node), p->extra, p->n * sizeof(uint64_t));
+}
+
+uint32_t
+kv_tree_child(const struct kv *kv, uint32_t parent, const uint64_t name[2],
+              const struct kv_piece *p)
+{
+    for (uint32_t i = *bucket(kv, name); i; i = kv_node(kv, i)->chain) {
+        const struct kv_node *n = kv_node(kv, i);
+
+        if (n->key[0] == name[0] && n->key[1] == name[1] && n->parent == parent &&
+            same_piece(kv, i, p))
+            return i;
+    }
+    return 0;
+}
+
+uint32_t
+kv_tree_root(const struct kv *kv, const uint64_t space[2])
+{
+    static const struct kv_piece none;
+
+    return kv_tree_child(kv, 0, space, &none);
+}
+
+uint32_t
+kv_tree_common(const struct kv *kv, uint32_t node, const struct kv_piece *p)
+{
+    const struct kv_node *n = kv_node(kv, node);
+    const token_id *token = tokens_of(kv, node);
+    uint32_t max = MIN(p->n, n->n_tokens), i;
+
+    for (i = 0; i < max && token[i] == p->token[i]; i++)
+        if ((n->has_extra ? extra_of(kv, node)[i] : 0) != (p->extra ? p->extra[i] : 0)) break;
+    return i;
+}
+
+uint32_t
+kv_tree_add(struct kv *kv, uint32_t parent, const uint64_t name[2], const struct kv_piece *p)
+{
+    uint32_t at = kv->first_free_node, *list = bucket(kv, name);
+    struct kv_node *n;
+
+    if (!at && kv->n_fresh_nodes == kv->n_nodes) return 0;
+    if (at) {
+        kv->first_free_node = kv_node(kv, at)->next;
+    } else {
+        at = ++kv->n_fresh_nodes;
+    }
+    n = kv_node(kv, at);
+    *n = (struct kv_node){
+        .key = { name[0], name[1] }, .parent = parent, .chain = *list, .live = true
+    };
+    *list = at;
+    kv->n_live_nodes++;
+    if (p) {
+        n->n_tokens = (uint16_t)p->n;
+        n->has_extra = p->extra != NULL;
+        memcpy(tokens_of(kv, at), p->token, p->n * sizeof(token_id));
+        if (p->extra) memcpy(extra_of(kv, at), p->extra, p->n * sizeof(uint64_t));
+    }
+    if (!parent) return at;
+    n->next = kv_node(kv, parent)->child;
+    if (n->next) kv_node(kv, n->next)->prev = at;
+    kv_node(kv, parent)->child = at;
+    return at;
+}
+
+static bool
+is_empty(const struct kv *kv, const struct kv_node *n)
+{
+    for (uint32_t g = 0; g < kv->c.n_groups; g++)
+        if (n->slot[g]) return false;
+    return !n->child && !n->n_pins;
+}
+
+/* It and those before it, as far as they lead nowhere. */
+static void
+prune(struct kv *kv, uint32_t node)
+{
+    while (node && is_empty(kv, kv_node(kv, node))) {
+        struct kv_node *n = kv_node(kv, node);
+        uint32_t parent = n->parent, *link = bucket(kv, n->key);
+
+        while (*link != node) link = &kv_node(kv, *link)->chain;
+        *link = n->chain;
+        if (n->next) kv_node(kv, n->next)->prev = n->prev;
+        if (n->prev) {
+            kv_node(kv, n->prev)->next = n->next;
+        } else if (parent) {
+            kv_node(kv, parent)->child = n->next;
+        }
+        *n = (struct kv_node){ .next = kv->first_free_node };
+        kv->first_free_node = node;
+        kv->n_live_nodes--;
+        node = parent;
+    }
+}
+
+void
+kv_tree_attach(struct kv *kv, uint32_t node, uint32_t block)
+{
+    struct kv_block *b = &kv_blocks(kv)[block];
+
+    check(!b->node && !kv_node(kv, node)->slot[b->group]);
+    b->node = node;
+    kv_node(kv, node)->slot[b->group] = block + 1;
+}
+
+static uint32_t
+next_below(const struct kv *kv, uint32_t top, uint32_t at)
+{
+    if (kv_node(kv, at)->child) return kv_node(kv, at)->child;
+    while (at != top && !kv_node(kv, at)->next) at = kv_node(kv, at)->parent;
+    return at == top ? 0 : kv_node(kv, at)->next;
+}
+
+/* What hangs below goes first, leaves before what leads to them: so there is nothing below the next. */
+static void
+orphan_below(struct kv *kv, uint32_t top)
+{
+    for (uint32_t at = next_below(kv, top, top); at; at = next_below(kv, top, at))
+        for (uint32_t g = 0; g < kv->c.n_groups; g++)
+            if (kv_node(kv, at)->slot[g] &&
+                kv_blocks(kv)[kv_node(kv, at)->slot[g] - 1].state == BLOCK_CACHED)
+                kv_queue_push_orphan(kv, kv_node(kv, at)->slot[g] - 1);
+}
+
+void
+kv_tree_detach(struct kv *kv, uint32_t block)
+{
+    struct kv_block *b = &kv_blocks(kv)[block];
+    uint32_t node = b->node, top = node;
+    enum kv_kind kind = kv->c.group[b->group].kind;
+
+    kv_node(kv, node)->slot[b->group] = 0;
+    b->node = 0;
+    while (kind == KV_CROSS && kv_node(kv, top)->parent) top = kv_node(kv, top)->parent;
+    if (!kv->c.fifo && (kind == KV_CROSS || kind == KV_FULL)) orphan_below(kv, top);
+    prune(kv, node);
+}
+
+void
+kv_tree_pin(struct kv *kv, uint32_t node, uint32_t *cursor)
+{
+    uint32_t old = *cursor;
+
+    if (old == node) return;
+    if (node) kv_node(kv, node)->n_pins++;
+    *cursor = node;
+    if (!old) return;
+    kv_node(kv, old)->n_pins--;
+    prune(kv, old);
+}
+
+void
+kv_tree_check(const struct kv *kv)
+{
+    uint32_t live = 0, chained = 0, free = 0;
+
+    for (uint32_t i = 1; i <= kv->n_fresh_nodes; i++) {
+        const struct kv_node *n = kv_node(kv, i);
+        uint32_t prev = 0;
+
+        if (!n->live) continue;
+        live++;
+        check(!is_empty(kv, n));
+        check(n->parent ? kv_node(kv, n->parent)->live : n->n_tokens == 0);
+        check(n->n_tokens == kv->c.tokens_per_block || !n->child || !n->parent);
+        for (uint32_t c = n->child; c; prev = c, c = kv_node(kv, c)->next)
+            check(kv_node(kv, c)->parent == i && kv_node(kv, c)->prev == prev);
+        for (uint32_t g = 0; g < kv->c.n_groups; g++) {
+            const struct kv_block *b = &kv_blocks(kv)[n->slot[g] ? n->slot[g] - 1 : 0];
+
+            if (!n->slot[g]) continue;
+            check(b->node == i && b->group == g);
+            check(b->state == BLOCK_HELD || b->state == BLOCK_CACHED);
+        }
+        for (uint32_t c = *bucket(kv, n->key); c != i; c = kv_node(kv, c)->chain) check(c);
+    }
+    for (uint32_t i = 0; kv->n_nodes && i < kv->n_buckets; i++)
+        for (uint32_t c = ((uint32_t *)((uintptr_t)kv + kv->bucket_at))[i]; c;
+             c = kv_node(kv, c)->chain)
+            check(++chained <= live);
+    for (uint32_t i = kv->first_free_node; i; i = kv_node(kv, i)->next)
+        check(++free <= kv->n_nodes);
+    check(live == kv->n_live_nodes && live + free == kv->n_fresh_nodes && chained == live);
+}
