@@ -10,10 +10,10 @@
 #include "include/lagan.h"
 #include "tests/torture/service.h"
 
-enum { ANSWERS = 32, ANSWER_TOKENS = 48, ANSWER_TOPS = 2, ANSWER_MODELS = 3 };
+enum { ANSWERS = 32, ANSWER_TOKENS = 48, ANSWER_TOPS = 2, ANSWER_MODELS = 3, ANSWER_PROMPT = 300 };
 
 struct answer {
-    uint32_t n, reason;
+    uint32_t n, reason, adopted; /* adopted: positions that were not computed again */
     int32_t id[ANSWER_TOKENS];
     float logprob[ANSWER_TOKENS];
     struct lagan_top top[ANSWER_TOKENS][ANSWER_TOPS];
@@ -21,7 +21,10 @@ struct answer {
 
 struct job { /* one request that runs again and again */
     struct lagan_request *q;
-    uint64_t id; /* 0: not under way */
+    int32_t prompt[ANSWER_PROMPT];
+    uint32_t n_prompt;
+    uint64_t id;  /* 0: not under way */
+    bool differs; /* its last answer, from the first */
     struct answer want, got;
 };
 

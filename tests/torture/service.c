@@ -109,6 +109,25 @@ service_epochs(struct service *s, const char *model)
     return s->n_epochs;
 }
 
+pid_t
+service_pid(const struct service *s, const char *worker)
+{
+    char line[4096], words[2][64];
+    FILE *f = fopen(s->log, "re");
+    int pid = 0;
+
+    snprintf(words[0], sizeof words[0], "worker %s: started, pid ", worker);
+    snprintf(words[1], sizeof words[1], "worker %s: the standby takes over, pid ", worker);
+    while (f && fgets(line, sizeof line, f))
+        for (int i = 0; i < 2; i++) {
+            const char *at = strstr(line, words[i]);
+
+            if (at) sscanf(at + strlen(words[i]), "%d", &pid);
+        }
+    if (f) fclose(f);
+    return pid;
+}
+
 /* ---- lagand */
 
 void

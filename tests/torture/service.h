@@ -41,7 +41,8 @@ void service_stop(struct service *s); /* SIGTERM; fails the test unless it ends 
 /* Reap lagand after it was killed, and what it left: fails the test when one of its workers lives on. */
 int service_reap(struct service *s); /* its status, as waitpid() says */
 void service_print_log(const struct service *s, int lines);
-uint32_t service_epochs(struct service *s, const char *model); /* workers started, by the log */
+uint32_t service_epochs(struct service *s, const char *model);  /* workers started, by the log */
+pid_t service_pid(const struct service *s, const char *worker); /* who is it now, by the log */
 
 uint32_t service_logged(const struct service *s, const char *words); /* lines with them */
 bool service_all_ready(const struct service *s, int ms); /* every worker lives and has said so */

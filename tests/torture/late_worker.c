@@ -1,0 +1,34 @@
+/* late_worker.c - lagan-worker with one fault planted: blocks leave their old rows in the manifest after the
+ * launch of the step that writes them for somebody else, and not before it.
+ *
+ * Linked in front of two of its own functions (--wrap). It also takes its time in between, so that the device
+ * has written by then.
+ */
+#include "worker/legacy.h"
+
+#include <poll.h>
+
+void __real_legacy_launch(struct worker *w, const struct batch *b);
+void __wrap_legacy_launch(struct worker *w, const struct batch *b);
+int __real_exec_start(struct exec *x, const struct batch *b, struct err *e);
+int __wrap_exec_start(struct exec *x, const struct batch *b, struct err *e);
+
+static struct worker *worker;
+
+void
+__wrap_legacy_launch(struct worker *w, const struct batch *b)
+{
+    (void)b;
+    worker = w;
+}
+
+int
+__wrap_exec_start(struct exec *x, const struct batch *b, struct err *e)
+{
+    int r = __real_exec_start(x, b, e);
+
+    do poll(NULL, 0, 1);
+    while (r == 0 && exec_done(x, b->lane) < b->step);
+    __real_legacy_launch(worker, b);
+    return r;
+}

@@ -1,0 +1,332 @@
+/* test_planted.c - would it be seen? Faults are planted in what a worker leaves, and each is to be found.
+ *
+ * Between a worker's death and its successor's start, while lagand stands still, the KV is overwritten: all
+ * that no row proves may hold anything; noise in one block that a row proves changes the bits of that stream
+ * and of no other. And a worker that is stopped at any instant has no row that proves what another
+ * request wrote, but for late_worker, which takes blocks from their old rows too late.
+ */
+#include "base/clock.h"
+#include "tests/test.h"
+#include "tests/torture/answers.h"
+#include "tests/torture/args.h"
+#include "tests/torture/remains.h"
+
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/pidfd.h>
+#include <unistd.h>
+
+enum { SETTLE_MS = 60000, NAN_BYTE = 0xff };
+
+static uint32_t n_kills = 12, n_looks = 200;
+static struct service v;
+static struct answers ans;
+static struct remains left;
+
+static int
+begin(void **state)
+{
+    (void)state;
+    service_open(&v);
+    return 0;
+}
+
+static int
+finish(void **state)
+{
+    (void)state;
+    remains_close(&left);
+    answers_close(&ans);
+    if (v.pid > 0) service_print_log(&v, 30);
+    service_close(&v);
+    return 0;
+}
+
+/* ---- killed unseen */
+
+static void
+run_for(uint32_t ms)
+{
+    nsec until = clock_now() + ms * NSEC_MS;
+
+    do answers_turn(&ans, 2, true);
+    while (clock_now() < until);
+}
+
+/* Its KV, once it has some. */
+static pid_t
+open_remains(const char *worker)
+{
+    nsec until = clock_now() + SETTLE_MS * NSEC_MS;
+    pid_t pid;
+
+    while (!remains_open(&left, pid = service_pid(&v, worker))) {
+        run_for(5);
+        if (clock_now() >= until) fail_msg("worker %s has no KV", worker);
+    }
+    return pid;
+}
+
+/* Kill that worker and let lagand stand still. */
+static void
+kill_unseen(const char *worker)
+{
+    pid_t pid = open_remains(worker);
+    struct pollfd p = { .fd = pidfd_open(pid, 0), .events = POLLIN };
+
+    assert_true(p.fd >= 0 && kill(v.pid, SIGSTOP) == 0);
+    assert_int_equal(kill(pid, SIGKILL), 0);
+    assert_int_equal(poll(&p, 1, SETTLE_MS), 1);
+    close(p.fd);
+}
+
+static void
+go_on(void)
+{
+    remains_close(&left);
+    assert_int_equal(kill(v.pid, SIGCONT), 0);
+}
+
+/* ---- what is not committed */
+
+/* Every byte of the arena that no row proves, as no number that is one. How many they were. */
+static uint64_t
+spoil_unproven(void)
+{
+    char *kept = malloc(left.kv_bytes);
+    uint64_t n = 0, bytes;
+
+    assert_non_null(kept);
+    memset(kept, NAN_BYTE, left.kv_bytes);
+    for (uint32_t seat = 0; seat < left.m.h.n_seats; seat++) {
+        struct manifest_found f;
+
+        if (manifest_read(&left.m, seat, left.room, &f) != 1) continue;
+        for (uint32_t g = 0; g < left.m.h.n_groups; g++)
+            for (uint32_t i = 0; i < remains_proven(&left, &f, g); i++) {
+                char *at;
+
+                if (f.row.entry[g][i] == SLICE_NONE) continue;
+                at = remains_block(&left, g, f.row.entry[g][i], &bytes);
+                memcpy(kept + (at - left.kv), at, bytes);
+            }
+    }
+    for (uint64_t i = 0; i < left.kv_bytes; i++) n += left.kv[i] != kept[i];
+    memcpy(left.kv, kept, left.kv_bytes);
+    free(kept);
+    return n;
+}
+
+static void
+what_no_row_proves_may_hold_anything(void **state)
+{
+    uint64_t spoiled = 0;
+
+    (void)state;
+    answers_start(&ans, &v, "fp32", 0, NULL);
+    for (uint32_t i = 0; torture_more("kills", i, n_kills); i++) {
+        char worker[8];
+
+        if (!service_all_ready(&v, SETTLE_MS)) fail_msg("workers are missing");
+        run_for(20 + test_below(100));
+        snprintf(worker, sizeof worker, "w%u", i % ANSWER_MODELS);
+        kill_unseen(worker);
+        spoiled += spoil_unproven();
+        go_on();
+    }
+    answers_settle(&ans);
+    print_message("%llu bytes spoiled, KV of %llu tokens adopted\n", (unsigned long long)spoiled,
+                  (unsigned long long)ans.adopted);
+    assert_true(spoiled > 0 && ans.adopted > 0);
+    answers_stop(&ans);
+}
+
+/* ---- what is committed */
+
+static struct job *
+job_of(const struct manifest_found *f)
+{
+    for (uint32_t i = 0; i < ANSWERS; i++) {
+        uint64_t hash[2];
+
+        if (!ans.job[i].id || ans.job[i].n_prompt != f->owner.n_tokens) continue;
+        manifest_hash(ans.job[i].prompt, ans.job[i].n_prompt, hash);
+        if (!memcmp(hash, f->owner.tokens_hash, sizeof hash)) return &ans.job[i];
+    }
+    return NULL;
+}
+
+/* Noise into one block of positions that are all seen for ever, of some row. first: of its positions. */
+static struct job *
+spoil_proven(uint32_t *first)
+{
+    uint32_t from = test_below(left.m.h.n_seats), g = 0;
+
+    while (g < left.m.h.n_groups && left.m.h.group[g].kind != KV_FULL) g++;
+    assert_true(g < left.m.h.n_groups);
+    for (uint32_t k = 0; k < left.m.h.n_seats; k++) {
+        uint32_t seat = (from + k) % left.m.h.n_seats, entry;
+        struct manifest_found f;
+        struct job *j;
+        uint64_t bytes;
+        float *at;
+
+        if (manifest_read(&left.m, seat, left.room, &f) != 1 || !(j = job_of(&f))) continue;
+        entry = test_below(remains_proven(&left, &f, g));
+        at = (float *)(void *)remains_block(&left, g, f.row.entry[g][entry], &bytes);
+        for (uint64_t i = 0; i < bytes / sizeof *at; i++)
+            at[i] = (float)test_below(2000) / 1000 - 1;
+        *first = entry * left.m.h.tokens_per_block;
+        return j;
+    }
+    return NULL;
+}
+
+static void
+noise_in_a_proven_block_is_seen_in_that_stream_and_in_no_other(void **state)
+{
+    uint32_t seen = 0;
+
+    (void)state;
+    answers_start(&ans, &v, "fp32", 0, NULL);
+    ans.may_differ = true;
+    for (uint32_t i = 0; torture_more("kills", i, n_kills); i++) {
+        struct job *j;
+        uint32_t first = 0;
+
+        if (!service_all_ready(&v, SETTLE_MS)) fail_msg("workers are missing");
+        answers_turn(&ans, 0, true);
+        do answers_turn(&ans, 5, false);
+        while (!ans.job[i % 2 ? 0 : 2].got.n || test_below(8));
+        kill_unseen(i % 2 ? "w0" : "w2");
+        j = spoil_proven(&first);
+        go_on();
+        answers_settle(&ans);
+        for (uint32_t k = 0; k < ANSWERS; k++) {
+            const struct job *o = &ans.job[k];
+            bool spoiled = o == j && o->got.adopted > first;
+
+            if (o->differs != spoiled)
+                fail_msg("request %u: its answer %s; %s", k, o->differs ? "differs" : "is the same",
+                         spoiled ? "noise was adopted" : "nothing of it was spoiled");
+            seen += spoiled;
+        }
+    }
+    print_message("noise was seen %u times\n", seen);
+    assert_true(seen > n_kills / 4);
+    answers_stop(&ans);
+}
+
+/* ---- what others wrote */
+
+/* A whole block that a row proves is never written again: its bytes when it was first seen. */
+static struct proof {
+    uint64_t id, hash[2];
+    uint32_t group, entry;
+} proofs[1 << 14];
+
+/* Has it other bytes than before? */
+static bool
+changed(uint64_t id, uint32_t group, uint32_t entry, slice_id at)
+{
+    struct proof *p = &proofs[(id * 1021 + group * 509 + entry) % ARRAY_LEN(proofs)];
+    struct proof now = { .id = id, .group = group, .entry = entry };
+    uint64_t bytes;
+    char *block = remains_block(&left, group, at, &bytes);
+
+    manifest_hash((token_id *)(void *)block, (uint32_t)(bytes / sizeof(token_id)), now.hash);
+    if (p->id == id && p->group == group && p->entry == entry)
+        return memcmp(p->hash, now.hash, sizeof now.hash) != 0;
+    *p = now;
+    return false;
+}
+
+static uint32_t
+changes(void)
+{
+    uint32_t n = 0;
+
+    for (uint32_t seat = 0; seat < left.m.h.n_seats; seat++) {
+        struct manifest_found f;
+
+        if (manifest_read(&left.m, seat, left.room, &f) != 1) continue;
+        for (uint32_t g = 0; g < left.m.h.n_groups; g++)
+            for (uint32_t i = 0; i < f.row.committed / left.m.h.tokens_per_block; i++)
+                if (f.row.entry[g][i] != SLICE_NONE)
+                    n += changed(f.row.id, g, i, f.row.entry[g][i]);
+    }
+    return n;
+}
+
+static void
+await_stopped(pid_t pid)
+{
+    nsec until = clock_now() + SETTLE_MS * NSEC_MS;
+    char path[64], line[512], *end;
+
+    snprintf(path, sizeof path, "/proc/%d/stat", (int)pid);
+    for (;;) {
+        FILE *f = fopen(path, "re");
+
+        assert_true(f && fgets(line, sizeof line, f));
+        end = strrchr(line, ')');
+        assert_non_null(end);
+        fclose(f);
+        if (end[2] == 'T') return;
+        if (clock_now() >= until) fail_msg("process %d does not stop", (int)pid);
+        poll(NULL, 0, 1);
+    }
+}
+
+/* Stop gemma's worker at so many instants, or until a block has changed. */
+static bool
+look_at(const char *program, uint32_t looks)
+{
+    uint32_t n = 0;
+    pid_t pid;
+
+    memset(proofs, 0, sizeof proofs);
+    v.worker = program;
+    answers_start(&ans, &v, "fp32", 0, NULL);
+    pid = open_remains("w0");
+    for (uint32_t i = 0; torture_more("looks", i, looks) && !n; i++) {
+        run_for(test_below(10));
+        assert_int_equal(kill(pid, SIGSTOP), 0);
+        await_stopped(pid);
+        n += changes();
+        assert_int_equal(kill(pid, SIGCONT), 0);
+    }
+    answers_settle(&ans);
+    remains_close(&left);
+    answers_stop(&ans);
+    return n > 0;
+}
+
+static void
+no_row_ever_proves_what_another_request_wrote(void **state)
+{
+    (void)state;
+    assert_false(look_at("lagan-worker", n_looks));
+    finish(NULL);
+    begin(NULL);
+    assert_true(look_at("late_worker", 10 * n_looks));
+}
+
+int
+main(int argc, char **argv)
+{
+#define T(f) cmocka_unit_test_setup_teardown(f, begin, finish)
+    const struct CMUnitTest tests[] = {
+        T(what_no_row_proves_may_hold_anything),
+        T(noise_in_a_proven_block_is_seen_in_that_stream_and_in_no_other),
+        T(no_row_ever_proves_what_another_request_wrote),
+    };
+
+    torture_args(argc, argv,
+                 (const struct torture_arg[]){
+                     { "kills", &n_kills }, { "looks", &n_looks }, { NULL, NULL } });
+    return cmocka_run_group_tests(tests, test_seed_group, NULL);
+}
