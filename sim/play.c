@@ -87,12 +87,42 @@ open_stage(struct stage *g, struct err *e)
     return 0;
 }
 
+static void
+leave_actors(struct stage *g)
+{
+    for (uint32_t i = 0; i < g->n_actors; i++) {
+        union {
+            const token_id *in;
+            void *out;
+        } source = { .in = g->actor[i].r->seq.source };
+
+        free(source.out);
+        free(g->actor[i].r->seq.token);
+        free(g->actor[i].r);
+    }
+    memset(g->actor, 0, g->n_actors * sizeof g->actor[0]);
+    g->n_actors = 0;
+}
+
+/* The same once more, with other settings. */
+static int
+begin_again(struct stage *g, struct err *e)
+{
+    if (g->l->n_words > 1 || !g->open) return wrong(g, e, "again stands alone, behind commands");
+    worker_close(&g->w);
+    leave_actors(g);
+    g->it = 0;
+    g->open = false;
+    return 0;
+}
+
 static int
 act_line(struct stage *g, struct err *e)
 {
     const struct command *c = find_command(g->l->word[0]);
     int r = setting_line(&g->st, g->s, g->l, e);
 
+    if (strcmp(g->l->word[0], "again") == 0) return begin_again(g, e);
     if (r < 0) return r;
     if (r > 0 && g->open) return wrong(g, e, "settings come before everything else");
     if (r > 0) return 0;
@@ -129,16 +159,7 @@ leave_stage(struct stage **at)
     if (!g) return;
     worker_close(&g->w);
     for (uint32_t i = 0; i < g->n_lines; i++) free(g->line[i]);
-    for (uint32_t i = 0; i < g->n_actors; i++) {
-        union {
-            const token_id *in;
-            void *out;
-        } source = { .in = g->actor[i].r->seq.source };
-
-        free(source.out);
-        free(g->actor[i].r->seq.token);
-        free(g->actor[i].r);
-    }
+    leave_actors(g);
     free(g->line);
     free(g);
 }
@@ -166,6 +187,8 @@ play(const struct script *s, FILE *out, struct err *e)
 void
 play_help(FILE *out)
 {
+    fputs("\nagain\n  everything from the start, with the same settings and those that follow\n",
+          out);
     for (size_t t = 0; t < ARRAY_LEN(tables); t++)
         for (const struct command *c = tables[t]; c->name; c++) {
             fprintf(out, "\n%s %s\n  %s\n", c->name, c->operands, c->sentence);
