@@ -1,12 +1,20 @@
 #!/usr/bin/env python3
-"""traces.py - request traces with fixed seeds: the same for every engine that is compared.
+"""traces.py - request traces with fixed seeds: the same for every engine that is compared, and for lagan-sim.
 
-    traces.py NAME N >FILE      a line a request: {"isl": prompt tokens, "osl": new tokens}
+    traces.py NAME N [--rate R] >FILE      a line a request: {"arrival_s", "isl": prompt tokens, "osl": new tokens}
 
-openorca   as MLPerf's Llama-2-70B set: prompts lognormal, mean 220, 8 .. 1,024; answers mean 288, 1 .. 1,024
-cnndm      as MLPerf's Llama-3.1-8B set: prompts lognormal, mean 778, 60 .. 2,540; answers 128
-IN:OUT     every request alike
+openorca     as MLPerf's Llama-2-70B set: prompts lognormal, mean 220, 8 .. 1,024; answers mean 288, 1 .. 1,024
+cnndm        as MLPerf's Llama-3.1-8B set: prompts lognormal, mean 778, 60 .. 2,540; answers 128
+chat         one of 8 system prompts of 1,000 to 2,000 tokens (Zipf), then 1 to 6 turns of about 60 tokens that are
+             answered with about 200; with prefix_id, prefix_len, session and turn
+longctx      prompts of 8,000 to 12,000 tokens, answers of 480 to 720
+summ-encdec  sources with a mean of 780 tokens, 64 .. 1,024; summaries mean 66, 16 .. 142; with encdec
+IN:OUT       every request alike
+
+R: requests a second on average, in a Poisson process; without it all are there at once, but a chat's turns follow
+one another.
 """
+import heapq
 import json
 import math
 import random
@@ -24,18 +32,66 @@ def lognormal(r, mean, deviation, low, high):
             return x
 
 
-def trace(name, n):
+def normal(r, mean, deviation, low, high):
+    return max(low, min(high, round(r.gauss(mean, deviation))))
+
+
+def chat(r, start, session, prefixes):
+    """The turns of one conversation: each begins with all that was said before."""
+    which = r.choices(range(len(prefixes)), [1 / (k + 1) for k in range(len(prefixes))])[0]
+    said, at = prefixes[which], start
+    for turn in range(r.randint(1, 6)):
+        asked, answered = lognormal(r, 60, 60, 4, 800), lognormal(r, 200, 150, 8, 900)
+        yield {"arrival_s": at, "isl": said + asked, "osl": answered, "prefix_id": which,
+               "prefix_len": prefixes[which], "session": session, "turn": turn}
+        said += asked + answered
+        at += r.uniform(2, 12) + answered * 0.02
+
+
+def chats(r, rate):
+    """Conversations that overlap, turn by turn in order of arrival; none is forgotten."""
+    prefixes = [r.randint(1000, 2000) for _ in range(8)]
+    waiting, at, session = [], 0.0, 0
+    while True:
+        while not waiting or waiting[0][0] >= at:
+            for q in chat(r, at, session, prefixes):
+                heapq.heappush(waiting, (q["arrival_s"], session, q["turn"], q))
+            session += 1
+            at += r.expovariate(rate / 3.5) if rate else 0.01
+        yield heapq.heappop(waiting)[3]
+
+
+def alone(r, name):
+    if name == "openorca":
+        return {"isl": lognormal(r, 232, 230, 8, 1024), "osl": lognormal(r, 312, 285, 1, 1024)}
+    if name == "cnndm":
+        return {"isl": lognormal(r, 778, 340, 60, 2540), "osl": 128}
+    if name == "longctx":
+        return {"isl": r.randint(8000, 12000), "osl": r.randint(480, 720)}
+    if name == "summ-encdec":
+        return {"isl": lognormal(r, 860, 420, 64, 1024), "osl": normal(r, 66, 20, 16, 142), "encdec": True}
+    isl, osl = name.split(":")
+    return {"isl": int(isl), "osl": int(osl)}
+
+
+def trace(name, n, rate=0.0):
     r = random.Random(name)
+    if name == "chat":
+        for q, _ in zip(chats(r, rate), range(n)):
+            yield q
+        return
+    at = 0.0
     for _ in range(n):
-        if name == "openorca":
-            yield {"isl": lognormal(r, 232, 230, 8, 1024), "osl": lognormal(r, 312, 285, 1, 1024)}
-        elif name == "cnndm":
-            yield {"isl": lognormal(r, 778, 340, 60, 2540), "osl": 128}
-        else:
-            isl, osl = name.split(":")
-            yield {"isl": int(isl), "osl": int(osl)}
+        q = alone(r, name)
+        if rate:
+            at += r.expovariate(rate)
+            q["arrival_s"] = at
+        yield q
 
 
 if __name__ == "__main__":
-    for request in trace(sys.argv[1], int(sys.argv[2])):
+    rate = float(sys.argv[sys.argv.index("--rate") + 1]) if "--rate" in sys.argv else 0.0
+    for request in trace(sys.argv[1], int(sys.argv[2]), rate):
+        if "arrival_s" in request:
+            request["arrival_s"] = round(request["arrival_s"], 6)
         print(json.dumps(request))

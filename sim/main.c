@@ -1,5 +1,6 @@
 /* main.c - lagan-sim: the scheduler and the KV manager that serve, in virtual time. */
 #include "sim/play.h"
+#include "sim/run.h"
 #include "sim/setting.h"
 
 #include <stdio.h>
@@ -57,6 +58,7 @@ static const struct {
     int (*run)(int argc, char **argv);
 } commands[] = {
     { "script", "act out scenarios and compare with what they say", script_main },
+    { "run", "a trace over a fleet of pretended workers", run_main },
 };
 
 static int

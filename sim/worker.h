@@ -28,6 +28,9 @@ struct worker {
     uint64_t planned[MAX_LANES], done[MAX_LANES];
     uint8_t *n_tokens; /* [max_runs] of the step that is committed */
     token_id *token;
+    /* Told of every token that is somebody's, before it is committed; NULL: nobody. */
+    void (*sampled)(struct request *q, token_id token, nsec now, void *to);
+    void *sampled_to;
 };
 
 int worker_open(struct worker *w, const struct setting *st, struct err *e) MUST_USE;

@@ -2,7 +2,8 @@
  *
  * The twin reads the form from script.h and nothing else: lines, words up to one that begins with '#', lines
  * that begin with '|' under a command. Then the scenario is acted out where its settings are small: it ends, says
- * where it is wrong, or what differs; and what differs, put under its command, does not differ any more.
+ * where it is wrong, or what differs; what differs, put under its command, does not differ any more; and a line
+ * more than what came does.
  */
 #include "tests/fuzz/fuzz.h"
 
@@ -66,6 +67,28 @@ compare(const struct script *s, const char *text, const char *end)
         at = stop;
     }
     check(line == s->n_lines && want == s->n_wants);
+}
+
+/* A list has as many numbers as it says, or as there is room for; a name has its letters and a range. */
+static void
+read_lists(const struct script *s)
+{
+    enum { ROOM = 7 };
+
+    for (uint32_t i = 0; i < s->n_lines; i++)
+        for (uint32_t k = 0; k < s->line[i].n_words; k++) {
+            int64_t *to = malloc(ROOM * sizeof *to);
+            int n = script_numbers(s->line[i].word[k], to, ROOM);
+            uint32_t first, last;
+            char name[16];
+
+            check(n <= ROOM && (n < 0 || strspn(s->line[i].word[k], "0123456789.,*-") ==
+                                             strlen(s->line[i].word[k])));
+            if (script_names(s->line[i].word[k], name, &first, &last))
+                check(n < 0 && first <= last &&
+                      strncmp(s->line[i].word[k], name, strlen(name)) == 0);
+            free(to);
+        }
 }
 
 /* What came, under its command: the scenario as it should have been. */
@@ -142,10 +165,15 @@ LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         return 0;
     }
     compare(s, text, text + size);
+    read_lists(s);
     s = script_free(s);
     if (!small(text)) return 0;
     r = act(text, &s, &shown);
-    if (r == 1) {
+    if (r == 0) {
+        check(asprintf(&better, "%s\n| more", text) > 0);
+        check(act(better, &t, &again) != 0);
+        free(better);
+    } else if (r == 1) {
         better = corrected(s, shown);
         check(act(better, &t, &again) == 0);
         free(better);

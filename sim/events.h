@@ -1,0 +1,25 @@
+/* events.h - what is to happen when: a heap by time, then by order of making. */
+#ifndef SIM_EVENTS_H
+#define SIM_EVENTS_H
+
+#include "base/base.h"
+
+struct event {
+    nsec at;
+    uint64_t order; /* events_add() sets it */
+    uint8_t kind, lane;
+    uint32_t worker, life; /* life: of the worker, so that a dead one's are not believed */
+    uint64_t job;
+};
+struct events {
+    struct event *e;
+    uint32_t n, room;
+    uint64_t made;
+};
+
+void events_add(struct events *h, struct event e);
+const struct event *events_next(const struct events *h); /* NULL: none */
+void events_drop(struct events *h);                      /* the next one */
+void events_done(struct events *h);
+
+#endif

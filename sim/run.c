@@ -1,0 +1,154 @@
+/* run.c - see run.h. */
+#include "sim/run.h"
+
+#include "base/clock.h"
+#include "base/opt.h"
+#include "sim/report.h"
+
+#include <stdio.h>
+
+struct run_args {
+    char model[400], trace[400];
+    uint32_t workers, ahead;
+    uint64_t seed, requests;
+    nsec every, restart;
+    double cancelled, halted, stopped, deaths, rate;
+    bool json, digest, check, help;
+};
+/* clang-format off */
+static const struct opt opts[] = {
+    { "model", OPT_STR, OPT_AT(run_args, model), .arg = "FILE", .sentence = "what each worker is: settings, as in sim/models/" },
+    { "trace", OPT_STR, OPT_AT(run_args, trace), .arg = "FILE", .sentence = "requests in order of arrival, JSON lines; - is standard input" },
+    { "workers", OPT_U32, OPT_AT(run_args, workers), "1", .min = 1, .max = 100000, .arg = "N", .sentence = "pretended workers behind route/" },
+    { "ahead", OPT_U32, OPT_AT(run_args, ahead), "8", .min = 0, .max = 100000, .arg = "N", .sentence = "requests a worker may have beside those with a seat" },
+    { "rate", OPT_F64, OPT_AT(run_args, rate), "0", .min = 0, .max = 1e9, .arg = "R", .sentence = "requests a second, evenly, in place of the trace's times" },
+    { "requests", OPT_U64, OPT_AT(run_args, requests), "0", .arg = "N", .sentence = "so many of the trace, from its start again where it ends; 0: all" },
+    { "every", OPT_NSEC, OPT_AT(run_args, every), "10s", .arg = "TIME", .sentence = "of virtual time: how often the pools' use is printed; 0: never" },
+    { "cancelled", OPT_F64, OPT_AT(run_args, cancelled), "0", .min = 0, .max = 1, .arg = "X", .sentence = "share of requests whose client goes away" },
+    { "halted", OPT_F64, OPT_AT(run_args, halted), "0", .min = 0, .max = 1, .arg = "X", .sentence = "share of requests whose client does not read for a while" },
+    { "stopped", OPT_F64, OPT_AT(run_args, stopped), "0", .min = 0, .max = 1, .arg = "X", .sentence = "share of requests that end before their length" },
+    { "deaths", OPT_F64, OPT_AT(run_args, deaths), "0", .min = 0, .max = 1e6, .arg = "R", .sentence = "of a worker, a second of virtual time" },
+    { "restart", OPT_NSEC, OPT_AT(run_args, restart), "500ms", .arg = "TIME", .sentence = "that a dead worker takes to serve again" },
+    { "seed", OPT_U64, OPT_AT(run_args, seed), "1", .arg = "N", .sentence = "of what is drawn: who is cancelled, when workers die" },
+    { "json", OPT_BOOL, OPT_AT(run_args, json), .sentence = "JSON lines, the result last" },
+    { "digest", OPT_BOOL, OPT_AT(run_args, digest), .sentence = "of every batch planned: equal for equal decisions" },
+    { "check", OPT_BOOL, OPT_AT(run_args, check), .sentence = "every invariant now and then, and at the end" },
+    { "help", OPT_BOOL, OPT_AT(run_args, help), .sentence = "this text" },
+    { 0 }
+};
+/* clang-format on */
+
+struct user { /* of a fleet, who prints its use */
+    struct fleet *f;
+    bool json;
+};
+
+static void
+help(void)
+{
+    puts("Usage: lagan-sim run --model FILE --trace FILE [OPTION]...\n"
+         "A trace over a fleet of pretended workers, in virtual time: the scheduler, the KV "
+         "manager and the\n"
+         "routing that serve, and a roofline in place of the GPU.\n\nOptions:");
+    opt_help(opts, stdout);
+    puts(
+        "\nExamples:\n"
+        "  bench/traces.py chat 10000 --rate 20 >chat.jsonl\n"
+        "  lagan-sim run --model sim/models/llama-8b-h200.txt --trace chat.jsonl --workers 2\n"
+        "  lagan-sim run --model sim/models/llama-8b-h200.txt --trace chat.jsonl --workers 1000 "
+        "\\\n"
+        "                --requests 1000000 --rate 20000 --every 0 --json\n\n"
+        "A model file has settings, a line each; `lagan-sim script --help` lists them. A line of a "
+        "trace:\n"
+        "  {\"arrival_s\": 0.25, \"isl\": 900, \"osl\": 210}\n"
+        "and, if it is so: \"prefix_id\", \"prefix_len\" (a beginning it shares), \"session\" (its "
+        "turns share\n"
+        "all that was said), \"priority\" (0 .. 1), \"client\", \"encdec\": true (isl is the "
+        "source's length).\n\n"
+        "TTFT runs from the arrival to the first token, ITL from token to token, E2E to the last.");
+}
+
+static void
+use(void *to, const struct fleet_use *u)
+{
+    const struct user *x = to;
+
+    report_use(stdout, x->json, fleet_n_pools(x->f), u);
+}
+
+/* The trace, as often as requests are asked for. */
+static int
+feed(struct fleet *f, const struct run_args *a, struct err *e)
+{
+    uint64_t n = 0;
+    nsec again = 0, last = 0;
+
+    do {
+        CLEAN(trace_close_at) struct trace *t = NULL;
+        struct trace_line line;
+        int r;
+
+        TRY(trace_open(&t, a->trace, e));
+        while ((!a->requests || n < a->requests) && (r = trace_next(t, &line, e)) != 0) {
+            if (r < 0) return r;
+            line.arrival = a->rate > 0 ? (nsec)((double)n / a->rate * 1e9) : line.arrival + again;
+            last = line.arrival;
+            TRY(fleet_add(f, &line, e));
+            n++;
+        }
+        if (n == 0) return err_set(e, -1, "%s: no request in it", a->trace);
+        again = last;
+    } while (n < a->requests);
+    return fleet_finish(f, e);
+}
+
+static int
+run(const struct run_args *a, struct err *e)
+{
+    CLEAN(fleet_free_at) struct fleet *f = NULL;
+    struct user x = { NULL, a->json };
+    struct fleet_setting s = {
+        .n_workers = a->workers,
+        .ahead = a->ahead,
+        .mischief = { a->seed, a->cancelled, a->halted, a->stopped, a->deaths, a->restart },
+        .every = a->every,
+        .use = use,
+        .to = &x,
+        .digest = a->digest,
+        .check = a->check,
+    };
+    nsec start = clock_now();
+
+    TRY(setting_read(&s.worker, a->model, e));
+    TRY(fleet_new(&f, &s, e));
+    x.f = f;
+    TRY(feed(f, a, e));
+    report_result(stdout, a->json, fleet_result(f), (double)(clock_now() - start) / 1e9);
+    return 0;
+}
+
+int
+run_main(int argc, char **argv)
+{
+    struct run_args a;
+    struct err e;
+    int at = 0;
+
+    opt_defaults(opts, &a);
+    if (opt_argv(opts, &a, argc, argv, &at, &e) < 0) {
+        fprintf(stderr, "lagan-sim run: %s\n", e.text);
+        return 2;
+    }
+    if (a.help) {
+        help();
+        return 0;
+    }
+    if (at < argc || !a.model[0] || !a.trace[0]) {
+        fputs("lagan-sim run: --model FILE and --trace FILE are needed, and nothing else\n",
+              stderr);
+        return 2;
+    }
+    if (run(&a, &e) == 0) return 0;
+    fprintf(stderr, "lagan-sim run: %s\n", e.text);
+    return 1;
+}

@@ -1,0 +1,231 @@
+/* test_fleet.c - pretended workers behind route/: every request ends once, and the same calls give the same. */
+#include "sim/fleet.h"
+
+#include "sim/cost.h"
+#include "tests/test.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+static struct fleet_setting
+small_fleet(uint32_t n_workers, enum policy policy)
+{
+    struct fleet_setting s = { .n_workers = n_workers, .ahead = 4, .digest = true, .check = true };
+
+    setting_defaults(&s.worker);
+    s.worker.kv.tokens_per_block = 8;
+    s.worker.kv.n_groups = 2;
+    s.worker.kv.group[0] = (struct kv_group){
+        .kind = KV_FULL, .n_layers = 1, .n_parts = 2, .slice_bytes = 128, .max_blocks = 40
+    };
+    s.worker.kv.group[1] = (struct kv_group){
+        .kind = KV_WINDOW, .window = 20, .n_layers = 3, .n_parts = 2, .slice_bytes = 128
+    };
+    s.worker.kv.n_seats = s.worker.sched.max_seqs = 12;
+    s.worker.sched.max_rows = 48;
+    s.worker.sched.max_len = 120;
+    s.worker.sched.chunk_unit = 0;
+    s.worker.sched.policy = policy;
+    s.worker.cost.launch = 1000000;
+    setting_close(&s.worker);
+    return s;
+}
+
+/* n requests in about a tenth of a second of virtual time. */
+static struct fleet_result *
+play_out(const struct fleet_setting *s, uint32_t n)
+{
+    CLEAN(fleet_free_at) struct fleet *f = NULL;
+    struct fleet_result *r = malloc(sizeof *r);
+    struct err e = { 0, "" };
+
+    if (fleet_new(&f, s, &e) < 0) fail_msg("%s", e.text);
+    for (uint32_t i = 0; i < n; i++) {
+        struct trace_line t = { .arrival = (nsec)i * 100000,
+                                .isl = 1 + i * 7 % 60,
+                                .osl = 1 + i * 5 % 40,
+                                .prefix_id = TRACE_NONE,
+                                .session = TRACE_NONE,
+                                .priority = (float)(i % 3) / 2 };
+
+        assert_int_equal(fleet_add(f, &t, &e), 0);
+    }
+    assert_int_equal(fleet_finish(f, &e), 0);
+    *r = *fleet_result(f);
+    return r;
+}
+
+static void
+every_request_ends_once_whatever_happens(void **state)
+{
+    static const enum policy policies[] = { POLICY_NO_EVICT, POLICY_MAX_UTILIZATION,
+                                            POLICY_STATIC };
+
+    (void)state;
+    for (size_t i = 0; i < ARRAY_LEN(policies); i++) {
+        struct fleet_setting s = small_fleet(3, policies[i]);
+        struct fleet_result *r;
+
+        s.mischief = (struct fleet_mischief){ .seed = i + 1,
+                                              .cancelled = 0.2,
+                                              .halted = 0.1,
+                                              .stopped = 0.3,
+                                              .deaths = 20,
+                                              .restart = 10000000 };
+        r = play_out(&s, 1000);
+        assert_int_equal(r->finished + r->cancelled + r->refused, 1000);
+        assert_int_equal(r->refused, 0);
+        assert_true(r->deaths > 0 && r->moved > 0 && r->cancelled > 0);
+        free(r);
+    }
+}
+
+static void
+without_mischief_every_token_comes(void **state)
+{
+    struct fleet_setting s = small_fleet(2, POLICY_MAX_UTILIZATION);
+    struct fleet_result *r = play_out(&s, 500);
+    uint64_t tokens = 0;
+
+    (void)state;
+    for (uint32_t i = 0; i < 500; i++) tokens += 1 + i * 5 % 40;
+    assert_int_equal(r->finished, 500);
+    assert_int_equal(r->output_tokens, tokens);
+    assert_int_equal(r->ttft.n, 500);
+    assert_int_equal(r->itl.n, tokens - 500);
+    free(r);
+}
+
+static void
+the_same_trace_gives_the_same_decisions(void **state)
+{
+    struct fleet_setting s = small_fleet(4, POLICY_MAX_UTILIZATION);
+    struct fleet_result *a, *b, *c;
+
+    (void)state;
+    s.mischief =
+        (struct fleet_mischief){ .seed = 9, .cancelled = 0.1, .deaths = 5, .restart = 1000000 };
+    a = play_out(&s, 400);
+    b = play_out(&s, 400);
+    assert_int_equal(a->digest, b->digest);
+    assert_int_equal(a->end, b->end);
+    s.mischief.seed = 10;
+    c = play_out(&s, 400);
+    assert_int_not_equal(a->digest, c->digest); /* so it would have been seen */
+    free(a);
+    free(b);
+    free(c);
+}
+
+static void
+more_workers_take_less_time(void **state)
+{
+    struct fleet_setting one = small_fleet(1, POLICY_NO_EVICT),
+                         four = small_fleet(4, POLICY_NO_EVICT);
+    struct fleet_result *a = play_out(&one, 400), *b = play_out(&four, 400);
+
+    (void)state;
+    assert_true(b->end < a->end);
+    assert_true(hist_at(&b->ttft, 0.5) < hist_at(&a->ttft, 0.5));
+    free(a);
+    free(b);
+}
+
+static void
+a_step_costs_what_its_bytes_or_its_arithmetic_take(void **state)
+{
+    struct setting st;
+    struct batch_run run = { .first_pos = 99, .n_rows = 1 };
+    struct batch b = { .n_rows = 1, .n_runs = 1, .run = &run };
+
+    (void)state;
+    setting_defaults(&st);
+    st.kv.n_groups = 1;
+    st.kv.group[0] = (struct kv_group){ .n_layers = 2, .n_parts = 2, .slice_bytes = 1000 };
+    st.cost = (struct cost){ .weights = 60000,
+                             .row_flops = 1000,
+                             .attend = { 10 },
+                             .bandwidth = 1e9,
+                             .peak = 1e9,
+                             .launch = 500 };
+    /* 60,000 bytes and 100 positions of 400: 100 us; 1,000 + 100 * 10 FLOP: 2 us */
+    assert_int_equal(cost_of(&st, &b), 500 + 100000);
+    st.cost.peak = 1e7; /* 200 us */
+    assert_int_equal(cost_of(&st, &b), 500 + 200000);
+    st.kv.group[0].kind =
+        KV_WINDOW; /* 10 keys and what it pushes out: 60,000 + 11 * 400; 1,000 + 100 */
+    st.kv.group[0].window = 10;
+    assert_int_equal(cost_of(&st, &b), 500 + 110000);
+}
+
+static void
+percentiles_are_right_to_one_in_a_hundred(void **state)
+{
+    static struct hist h;
+
+    (void)state;
+    for (nsec i = 1; i <= 100000; i++) hist_add(&h, i * 1000, 1);
+    for (int q = 1; q < 100; q++) {
+        double is = (double)hist_at(&h, q / 100.0), want = q * 1e6;
+
+        assert_true(is > 0.99 * want && is < 1.01 * want);
+    }
+    assert_int_equal(hist_at(&h, 1), 100000000);
+}
+
+static int
+read_text(const char *text, struct trace_line *to, struct err *e)
+{
+    CLEAN(trace_close_at) struct trace *t = NULL;
+    char path[] = "trace-XXXXXX";
+    int fd = mkstemp(path), r;
+
+    assert_true(fd >= 0 && write(fd, text, strlen(text)) == (ssize_t)strlen(text));
+    close(fd);
+    assert_int_equal(trace_open(&t, path, e), 0);
+    unlink(path);
+    while ((r = trace_next(t, to, e)) > 0) continue;
+    return r;
+}
+
+static void
+a_trace_says_which_line_is_wrong(void **state)
+{
+    struct trace_line t;
+    struct err e;
+
+    (void)state;
+    assert_int_equal(
+        read_text(
+            "{\"isl\": 3, \"osl\": 4, \"who\": {\"x\": [1]}}\n\n"
+            "{\"arrival_s\": 1.5, \"isl\": 5, \"osl\": 6, \"session\": 7, \"encdec\": true}\n",
+            &t, &e),
+        0);
+    assert_int_equal(t.arrival, 1500000000);
+    assert_int_equal(t.session, 7);
+    assert_true(t.encdec && t.isl == 5 && t.osl == 6);
+    assert_true(read_text("{\"isl\": 3, \"osl\": 4}\n{\"isl\": 3}\n", &t, &e) < 0);
+    assert_non_null(strstr(e.text, ":2: isl and osl are needed"));
+    assert_true(read_text("{\"isl\": -3, \"osl\": 4}\n", &t, &e) < 0);
+    assert_true(read_text("{\"isl\": 3, \"osl\": 4, \"arrival_s\": 2}\n{\"isl\": 3, \"osl\": 4}\n",
+                          &t, &e) < 0);
+    assert_non_null(strstr(e.text, ":2: it arrives before the one above it"));
+}
+
+int
+main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_request_ends_once_whatever_happens),
+        cmocka_unit_test(without_mischief_every_token_comes),
+        cmocka_unit_test(the_same_trace_gives_the_same_decisions),
+        cmocka_unit_test(more_workers_take_less_time),
+        cmocka_unit_test(a_step_costs_what_its_bytes_or_its_arithmetic_take),
+        cmocka_unit_test(percentiles_are_right_to_one_in_a_hundred),
+        cmocka_unit_test(a_trace_says_which_line_is_wrong),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
