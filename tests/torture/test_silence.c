@@ -18,7 +18,14 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-enum { SIBLINGS = 4, MOST_STOPS = 4096, MOST_SPINNERS = 64, READY_MS = 30000, SOME_TOKENS = 500 };
+enum {
+    SIBLINGS = 4,
+    MOST_STOPS = 4096,
+    MOST_SPINNERS = 64,
+    READY_MS = 30000,
+    SOME_TOKENS = 500,
+    STOPS = 4
+};
 static const nsec STALL = 3 * NSEC_S, SOON = 3500 * NSEC_MS, GAP = 50 * NSEC_MS,
                   CALM = 500 * NSEC_MS;
 
@@ -79,6 +86,15 @@ start_mocks(void)
     streams_open(&going, v.endpoint, 32, 48);
     stopped.model = "stopped";
     going.model = "going";
+}
+
+static void
+stop_mocks(void)
+{
+    assert_true(streams_settle(&stopped, READY_MS) && streams_settle(&going, READY_MS));
+    streams_close(&stopped);
+    streams_close(&going);
+    service_stop(&v);
 }
 
 static void
@@ -143,6 +159,11 @@ a_stopped_worker_is_killed_soon_and_nobody_else_waits(void **state)
         uint64_t tokens;
         nsec since;
 
+        /* So many faults of a worker's own are too many for one lagand. */
+        if (n && n % STOPS == 0) {
+            stop_mocks();
+            start_mocks();
+        }
         pid = await_other(pid);
         going.worst = 0;
         tokens = going.history.n_tokens;
@@ -157,7 +178,7 @@ a_stopped_worker_is_killed_soon_and_nobody_else_waits(void **state)
         assert_true(silence() >= STALL && silence() <= SOON);
         assert_true(going.history.n_tokens > tokens + SOME_TOKENS);
     }
-    assert_true(streams_settle(&stopped, READY_MS) && streams_settle(&going, READY_MS));
+    stop_mocks();
     qsort(took, n, sizeof *took, by_length);
     qsort(gap, n, sizeof *gap, by_length);
     print_message("%u stops: killed after %.2f s, at most %.2f s; the longest gap of the others' "
@@ -166,7 +187,6 @@ a_stopped_worker_is_killed_soon_and_nobody_else_waits(void **state)
                   (double)gap[n / 2] / NSEC_MS, (double)gap[n - 1] / NSEC_MS);
     /* With other programs beside it a single one proves nothing. */
     if (n > 1) assert_true(took[n / 2] <= SOON && gap[n / 2] <= GAP);
-    service_stop(&v);
 }
 
 /* ---- slow */
