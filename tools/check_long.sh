@@ -40,6 +40,10 @@ fuzzed() { # fuzzed SECONDS NAME...: one after the other
   for f; do "$top/tools/fuzz.sh" -t "$seconds" "$f" || return 1; done
 }
 
+ended_at_points() {
+  "$torture/test_kill" --rounds 10 'at_every*' && "$torture/test_resume" --rounds 10 'at_every*'
+}
+
 export ASAN_OPTIONS=detect_leaks=1 UBSAN_OPTIONS=print_stacktrace=1 TSAN_OPTIONS=halt_on_error=1
 torture=$build/tests/torture
 export srcdir=$top
@@ -51,9 +55,10 @@ part soak 'a minute of 64 clients' env LAGAN_SOAK_SECONDS=60 "$build/tests/e2e/t
 part models 'models with one more kill' "$top/ipc/proof/check.sh" long
 part kills 'a million kills of mock workers, and of pairs' "$torture/test_kill" --kills 1000000 'no_kill*'
 part lagands 'ten thousand kills of lagand' "$torture/test_kill" --daemons 10000 'a_killed_lagand*'
-part points 'a hundred deaths at every point of the protocol' "$torture/test_kill" --rounds 100 'at_every*'
+part points 'a hundred deaths at every point of the protocol' "$torture/test_kill" --rounds 100 --actions 1 'at_every*'
 part real 'ten thousand kills of real workers' "$torture/test_resume" --kills 5000 'streams*'
-part instants 'a hundred deaths of real workers at every point' "$torture/test_resume" --rounds 100 'at_every*'
+part actions 'every way to end, ten times at every point' ended_at_points
+part instants 'a hundred deaths of real workers at every point' "$torture/test_resume" --rounds 100 --actions 1 'at_every*'
 part evil 'ten thousand evil workers' "$torture/test_evil" --lives 10000
 part silence 'an hour of load, and workers that are stopped' "$torture/test_silence" --watch 3600 --stops 100
 exit $worst

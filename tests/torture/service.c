@@ -448,3 +448,17 @@ service_disarm(struct service *s, enum fp_side side, enum failpoint p)
 
     return atomic_exchange(&f->left, 0) == 0;
 }
+
+void
+service_print_fired(const struct service *s, enum fp_side side, const enum failpoint *p, uint32_t n)
+{
+    uint32_t least = UINT32_MAX, all = 0;
+
+    for (uint32_t i = 0; i < n; i++) {
+        uint32_t fired = atomic_load(&s->board->fp.slot[side][p[i]].fired);
+
+        all += fired;
+        least = MIN(least, fired);
+    }
+    print_message("%u points fired %u times, each at least %u\n", n, all, least);
+}

@@ -29,6 +29,7 @@ enum { PACE_US = 10000, GROWTH_KIB = 1024 };
     }
 
 static uint32_t n_kills = 20000, n_daemons = 300, n_rounds = 1;
+static uint32_t n_actions = UINT32_MAX; /* so many of kill, abort, ... */
 static struct service v;
 static struct streams s;
 
@@ -165,6 +166,7 @@ no_kill_of_a_worker_loses_repeats_or_reorders_a_token(void **state)
                   done, fired(), (double)(clock_now() - since) / NSEC_S,
                   (unsigned long long)s.history.n_done, (unsigned long long)s.history.n_tokens,
                   atomic_load(&v.board->n_resumed));
+    service_print_fired(&v, FP_WORKER, mocks_points, ARRAY_LEN(mocks_points));
     print_waits();
     service_stop(&v);
 }
@@ -243,7 +245,7 @@ at_every_point_a_worker_may_be_killed_abort_exit_stop_or_be_slow(void **state)
 
     (void)state;
     for (uint32_t round = 0; torture_more("rounds", round, n_rounds); round++)
-        for (enum fp_action a = FP_KILL; a < FP_ACTIONS; a++) {
+        for (enum fp_action a = FP_KILL; a < FP_ACTIONS && a - FP_KILL < n_actions; a++) {
             /* A stopped worker is hung, and soon dead. Each action has a lagand of its own: so many
              * faults of a worker's own are too many for one. */
             service_start(&v, 16, NULL, ARGS("--supervisor.stall-timeout", "300ms"));
@@ -254,6 +256,7 @@ at_every_point_a_worker_may_be_killed_abort_exit_stop_or_be_slow(void **state)
             streams_close(&s);
             service_stop(&v);
         }
+    service_print_fired(&v, FP_WORKER, mocks_points, ARRAY_LEN(mocks_points));
 }
 
 static void
@@ -375,7 +378,7 @@ at_every_point_lagand_may_be_killed_abort_or_exit(void **state)
     service_start(&v, 4, NULL, NULL);
     streams_open(&s, v.endpoint, 16, 12);
     for (uint32_t i = 0; torture_more("points", i, n_rounds * n_points); i++)
-        for (uint32_t k = 0; k < ARRAY_LEN(actions); k++) {
+        for (uint32_t k = 0; k < MIN(n_actions, (uint32_t)ARRAY_LEN(actions)); k++) {
             enum failpoint p = lagands_points[i % n_points];
 
             fire_in_lagand(p, actions[k]);
@@ -388,6 +391,7 @@ at_every_point_lagand_may_be_killed_abort_or_exit(void **state)
             service_start(&v, 4, NULL, NULL);
         }
     settle();
+    service_print_fired(&v, FP_LAGAND, lagands_points, n_points);
     service_stop(&v);
 }
 
@@ -432,6 +436,7 @@ main(int argc, char **argv)
                  (const struct torture_arg[]){ { "kills", &n_kills },
                                                { "daemons", &n_daemons },
                                                { "rounds", &n_rounds },
+                                               { "actions", &n_actions },
                                                { NULL, NULL } });
     return cmocka_run_group_tests(tests, test_seed_group, NULL);
 }

@@ -20,6 +20,7 @@ enum { SETTLE_MS = 60000, ROUND = 25 };
 enum { GROWTH_KIB = 4096, KEPT_KIB = 6, KEPT_MOST = 8192 };
 
 static uint32_t n_kills = 100, n_rounds; /* no round: a quick one */
+static uint32_t n_actions = UINT32_MAX;  /* so many of kill, abort, ... */
 static struct service v;
 static struct answers ans;
 
@@ -136,16 +137,16 @@ at_every_point_a_worker_may_die_and_no_bit_changes(void **state)
 
     (void)state;
     answers_start(&ans, &v, "fp32", 0, hung_soon);
-    for (uint32_t round = 0; torture_more("rounds", round, MAX(n_rounds, 1u)); round++)
-        for (uint32_t i = 0; i < ARRAY_LEN(points); i++)
-            for (enum fp_action a = FP_KILL; a < FP_DELAY; a++) {
-                /* A quick check does two of the four at each, others every time. */
-                if (!n_rounds && a != FP_KILL && (uint32_t)a != FP_ABORT + test_below(3)) continue;
-                pass_point(points[i], a);
-                if (a == FP_KILL || ++faults % FAULTS) continue;
-                answers_stop(&ans);
-                answers_start(&ans, &v, "fp32", 0, hung_soon);
-            }
+    for (uint32_t i = 0; torture_more("points", i, MAX(n_rounds, 1u) * ARRAY_LEN(points)); i++)
+        for (enum fp_action a = FP_KILL; a < FP_DELAY && a - FP_KILL < n_actions; a++) {
+            /* A quick check does two of the four at each, others every time. */
+            if (!n_rounds && a != FP_KILL && (uint32_t)a != FP_ABORT + test_below(3)) continue;
+            pass_point(points[i % ARRAY_LEN(points)], a);
+            if (a == FP_KILL || ++faults % FAULTS) continue;
+            answers_stop(&ans);
+            answers_start(&ans, &v, "fp32", 0, hung_soon);
+        }
+    service_print_fired(&v, FP_WORKER, points, ARRAY_LEN(points));
     answers_stop(&ans);
 }
 
@@ -241,7 +242,9 @@ main(int argc, char **argv)
     };
 
     torture_args(argc, argv,
-                 (const struct torture_arg[]){
-                     { "kills", &n_kills }, { "rounds", &n_rounds }, { NULL, NULL } });
+                 (const struct torture_arg[]){ { "kills", &n_kills },
+                                               { "rounds", &n_rounds },
+                                               { "actions", &n_actions },
+                                               { NULL, NULL } });
     return cmocka_run_group_tests(tests, test_seed_group, NULL);
 }
