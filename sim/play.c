@@ -1,4 +1,4 @@
-/* play.c - see play.h. The commands themselves are in play_sched.c. */
+/* play.c - see play.h. The commands themselves are in play_sched.c and play_kv.c. */
 #include "sim/play.h"
 
 #include "sim/diff.h"
@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const struct command *const tables[] = { sched_commands };
+static const struct command *const tables[] = { sched_commands, kv_commands };
 
 void
 say(struct stage *g, const char *fmt, ...)
@@ -67,10 +67,10 @@ actors_named(struct stage *g, uint32_t from, struct actor **to, struct err *e)
 }
 
 static const struct command *
-find_command(const char *name)
+find_command(const char *name, const struct command *const **table)
 {
-    for (size_t t = 0; t < ARRAY_LEN(tables); t++)
-        for (const struct command *c = tables[t]; c->name; c++)
+    for (*table = tables; *table < tables + ARRAY_LEN(tables); ++*table)
+        for (const struct command *c = **table; c->name; c++)
             if (strcmp(c->name, name) == 0) return c;
     return NULL;
 }
@@ -102,6 +102,9 @@ leave_actors(struct stage *g)
     }
     memset(g->actor, 0, g->n_actors * sizeof g->actor[0]);
     g->n_actors = 0;
+    while (g->n_holders > 0) free(g->holder[--g->n_holders]);
+    memset(g->n_blocks, 0, sizeof g->n_blocks);
+    g->step = 0;
 }
 
 /* The same once more, with other settings. */
@@ -113,13 +116,14 @@ begin_again(struct stage *g, struct err *e)
     leave_actors(g);
     g->it = 0;
     g->open = false;
+    g->commands = NULL;
     return 0;
 }
 
 static int
 act_line(struct stage *g, struct err *e)
 {
-    const struct command *c = find_command(g->l->word[0]);
+    const struct command *const *table, *c = find_command(g->l->word[0], &table);
     int r = setting_line(&g->st, g->s, g->l, e);
 
     if (strcmp(g->l->word[0], "again") == 0) return begin_again(g, e);
@@ -129,6 +133,9 @@ act_line(struct stage *g, struct err *e)
     if (!c)
         return wrong(g, e, "%s is no command; `lagan-sim script --help` lists them", g->l->word[0]);
     TRY(open_stage(g, e));
+    if (g->commands && g->commands != *table)
+        return wrong(g, e, "a scenario acts on the scheduler or on the KV manager alone");
+    g->commands = *table;
     return c->act(g, e);
 }
 

@@ -26,6 +26,9 @@ static const struct opt cache_opts[] = {
     { "seats", OPT_U32, OPT_AT(kv_config, n_seats), .min = 1, .max = 65536, .arg = "N",
       .sentence = "rows of the block tables" },
     { "fifo", OPT_BOOL, OPT_AT(kv_config, fifo), .sentence = "blocks are used again strictly in the order they were freed" },
+    { "reuse", OPT_BOOL, OPT_AT(kv_config, reuse), .sentence = "what one computed others find" },
+    { "copy_partial", OPT_BOOL, OPT_AT(kv_config, copy_partial), .sentence = "a part of a block that others hold is copied" },
+    { "extra_ids", OPT_BOOL, OPT_AT(kv_config, extra_ids), .sentence = "tokens have extra ids" },
     { 0 }
 };
 static const struct opt group_opts[] = {

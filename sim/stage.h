@@ -6,13 +6,16 @@
 #include "sim/play.h"
 #include "sim/worker.h"
 
-enum { STAGE_ACTORS = 256, STAGE_LINES = 4000 };
+enum { STAGE_ACTORS = 256, STAGE_HOLDERS = 64, STAGE_LINES = 4000, STAGE_BLOCKS = 4096 };
 
 struct actor { /* a request of the scenario */
     char name[28];
     struct request *r; /* its tokens are the prompt, then what was generated */
     bool ended;        /* and handed back */
 };
+
+struct holder; /* of play_kv.c */
+struct command;
 
 struct stage {
     const struct script *s;
@@ -22,7 +25,13 @@ struct stage {
     struct worker w;
     struct actor actor[STAGE_ACTORS];
     uint32_t n_actors;
-    uint32_t it; /* iterations so far */
+    const struct command *commands; /* the table they are of */
+    uint32_t it;                    /* iterations so far */
+    struct holder *holder[STAGE_HOLDERS];
+    uint32_t n_holders;
+    uint64_t step;                            /* of the commands on the KV manager alone */
+    slice_id block[MAX_GROUPS][STAGE_BLOCKS]; /* in the order in which they were first seen */
+    uint32_t n_blocks[MAX_GROUPS];
     char **line; /* what the command prints */
     uint32_t n_lines;
 };
@@ -34,6 +43,7 @@ struct command {
     int (*act)(struct stage *g, struct err *e);
 };
 extern const struct command sched_commands[]; /* play_sched.c; name NULL ends it */
+extern const struct command kv_commands[];    /* play_kv.c */
 
 void say(struct stage *g, const char *fmt, ...) PRINTF_LIKE(2, 3);
 /* The scenario is wrong at the present line; returns -EINVAL. */

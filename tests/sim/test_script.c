@@ -101,6 +101,9 @@ an_error_says_which_line_and_what_would_be_right(void **state)
         { "group full\nrequest r0 prompt 3\ngroup full\n", "a.txt:3: settings come before" },
         { "group full\n", "a.txt: nothing happens in it" },
         { "group full\nrun \001\n", "a.txt:2: a byte 0x01, which is no text" },
+        { "group full\nadd r0 tokens 0..3\nused\n",
+          "a.txt:3: a scenario acts on the scheduler or" },
+        { "group full\ngrow r0 1\n", "a.txt:2: nobody called r0 holds anything" },
         { "limits policy nobody\n", "a.txt:1: policy" },
         { "cache arena 256\ngroup full\nrequest r0 prompt 3\n", "a.txt:3: " },
     };

@@ -1,0 +1,516 @@
+/* play_kv.c - the commands of a scenario that act on the KV manager alone, as a scheduler would.
+ *
+ * Each command is a step that is over when the next begins. Blocks are called by numbers in the order in
+ * which each group first gives them out, so that they are the reference's where `max` and `fifo` are set.
+ */
+#include "sim/stage.h"
+
+#include "worker/kv/kv_reuse.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { EDITS = 1 << 16, COPIES = 1 << 10, TOKENS = 4096, KEEPS = 16 };
+
+struct holder { /* a sequence, at the seat of its place in the stage's list */
+    char name[28];
+    bool admitted, started;
+    token_id token[TOKENS], source[TOKENS];
+    uint64_t extra[TOKENS];
+    uint32_t n, cached; /* tokens known; positions that have a slot */
+    struct kv_text text;
+    struct kv_space space;
+    struct kv_keep keep[KEEPS];
+    struct kv_hit hit;
+};
+
+static struct kv_edit edits[EDITS];
+static struct kv_copy copies[COPIES];
+
+static struct kv_out
+nothing_yet(void)
+{
+    return (
+        struct kv_out){ .edit = edits, .max_edits = EDITS, .copy = copies, .max_copies = COPIES };
+}
+
+/* The step that the command was is over. */
+static void
+end_step(struct stage *g, uint32_t seat)
+{
+    kv_fence(g->w.kv, seat, 0, g->step);
+    kv_done(g->w.kv, 0, g->step);
+    kv_check(g->w.kv);
+}
+
+static struct holder *
+find_holder(struct stage *g, const char *name, uint32_t *seat)
+{
+    for (*seat = 0; *seat < g->n_holders; ++*seat)
+        if (strcmp(g->holder[*seat]->name, name) == 0) return g->holder[*seat];
+    return NULL;
+}
+
+/* The one that the line's word names, which has been admitted. */
+static int
+holder_named(struct stage *g, uint32_t word, struct holder **ret, uint32_t *seat, struct err *e)
+{
+    if (word >= g->l->n_words) return wrong(g, e, "%s whom?", g->l->word[0]);
+    *ret = find_holder(g, g->l->word[word], seat);
+    if (*ret && (*ret)->admitted) return 0;
+    return wrong(g, e, "nobody called %s holds anything", g->l->word[word]);
+}
+
+/* What the group calls the block. */
+static uint32_t
+block_number(struct stage *g, uint32_t group, slice_id at)
+{
+    uint32_t i = 0;
+
+    while (i < g->n_blocks[group] && g->block[group][i] != at) i++;
+    if (i == g->n_blocks[group]) {
+        check(i < STAGE_BLOCKS);
+        g->block[group][g->n_blocks[group]++] = at;
+    }
+    return i;
+}
+
+static void
+list_blocks(struct stage *g, uint32_t seat, char *text, size_t n)
+{
+    for (uint32_t k = 0; k < g->st.kv.n_groups; k++) {
+        uint32_t first, held = kv_held(g->w.kv, seat, k, &first);
+
+        if (k > 0) snprintf(text + strlen(text), n - strlen(text), " /");
+        for (uint32_t i = 0; i < first; i++) snprintf(text + strlen(text), n - strlen(text), " -");
+        for (uint32_t i = first; i < first + held; i++)
+            snprintf(text + strlen(text), n - strlen(text), " %u",
+                     block_number(g, k, kv_entry(g->w.kv, seat, k, i)));
+    }
+}
+
+/* ---- admit, start, add */
+
+struct admit_args {
+    char tokens[SCRIPT_MAX_WORD + 1], extra[SCRIPT_MAX_WORD + 1], source[SCRIPT_MAX_WORD + 1];
+    char keep[SCRIPT_MAX_WORD + 1];
+    uint64_t salt, lora;
+    uint32_t room;
+    bool features;
+};
+/* clang-format off */
+static const struct opt admit_opts[] = {
+    { "tokens", OPT_STR, OPT_AT(admit_args, tokens), .arg = "LIST", .sentence = "the prompt: 0..8,9,5*3" },
+    { "extra", OPT_STR, OPT_AT(admit_args, extra), .arg = "LIST", .sentence = "of its first tokens: tells equal ones apart" },
+    { "source", OPT_STR, OPT_AT(admit_args, source), .arg = "LIST", .sentence = "the encoder's input" },
+    { "features", OPT_BOOL, OPT_AT(admit_args, features), .sentence = "the source has a length alone, no tokens" },
+    { "salt", OPT_U64, OPT_AT(admit_args, salt), .arg = "N", .sentence = "of its tenant" },
+    { "lora", OPT_U64, OPT_AT(admit_args, lora), .arg = "N", .sentence = "its adapter" },
+    { "keep", OPT_STR, OPT_AT(admit_args, keep), .arg = "RANGES", .sentence = "FROM-TO:PRIORITY[:MS],... blocks that begin there stay longer; TO may be end" },
+    { "room", OPT_U32, OPT_AT(admit_args, room), .max = 1 << 20, .arg = "N", .sentence = "tokens that it may still grow by" },
+    { 0 }
+};
+/* clang-format on */
+
+static int
+read_keep(struct stage *g, struct holder *h, char *ranges, struct err *e)
+{
+    uint32_t n = 0;
+
+    for (char *at; (at = strsep(&ranges, ","));) {
+        struct kv_keep *k = &h->keep[n];
+        unsigned start, end = UINT32_MAX, priority, ms = 0;
+        struct err why;
+
+        if (n++ == KEEPS) return wrong(g, e, "more than %d ranges", KEEPS);
+        if (sscanf(at, "%u-end:%u:%u", &start, &priority, &ms) < 2 &&
+            sscanf(at, "%u-%u:%u:%u", &start, &end, &priority, &ms) < 3)
+            return wrong(g, e, "%s is no range: FROM-TO:PRIORITY[:MS]", at);
+        if (priority > 255) return wrong(g, e, "priority %u", priority);
+        *k = (struct kv_keep){ start, end, (uint8_t)priority, (nsec)ms * 1000000 };
+        if (ranges) continue;
+        if (kv_keep_check(h->keep, n, &why) < 0) return wrong(g, e, "%s", why.text);
+        h->text.keep = h->keep;
+        h->text.n_keep = n;
+    }
+    return 0;
+}
+
+static int
+read_list(struct stage *g, const char *list, int64_t *to, struct err *e)
+{
+    int n = list[0] ? script_numbers(list, to, TOKENS) : 0;
+
+    return n < 0 ? wrong(g, e, "%s is no list of numbers: 0..8,9,5*3", list) : n;
+}
+
+static int
+fill_holder(struct stage *g, struct holder *h, struct admit_args *a, struct err *e)
+{
+    static int64_t list[TOKENS];
+    char name[28];
+    int n;
+
+    memcpy(name, h->name, sizeof name);
+    memset(h, 0, sizeof *h);
+    memcpy(h->name, name, sizeof name);
+    TRY(n = read_list(g, a->extra, list, e));
+    for (int i = 0; i < n; i++) h->extra[i] = (uint64_t)list[i];
+    TRY(n = read_list(g, a->source, list, e));
+    for (int i = 0; i < n; i++) h->source[i] = (token_id)list[i];
+    h->text.n_source = (uint32_t)n;
+    TRY(n = read_list(g, a->tokens, list, e));
+    if (n == 0) return wrong(g, e, "a prompt has tokens");
+    for (int i = 0; i < n; i++) h->token[i] = (token_id)list[i];
+    h->n = h->text.n = (uint32_t)n;
+    h->text.token = h->token;
+    h->text.extra = h->extra;
+    if (h->text.n_source > 0 && !a->features) h->text.source = h->source;
+    h->text.space = &h->space;
+    kv_space(g->w.kv, a->salt, a->lora, h->text.source, h->text.n_source, &h->space);
+    return a->keep[0] ? read_keep(g, h, a->keep, e) : 0;
+}
+
+/* 1: admitted; 0: refused, and said so. */
+static int
+admit(struct stage *g, struct holder **ret, uint32_t *seat, struct err *e)
+{
+    struct admit_args a;
+    struct kv_need need;
+    struct holder *h;
+    uint32_t first, last;
+    char letters[16];
+    int r;
+
+    if (g->l->n_words < 2 || !script_names(g->l->word[1], letters, &first, &last) || first != last)
+        return wrong(g, e, "%s whom? one name", g->l->word[0]);
+    opt_defaults(admit_opts, &a);
+    TRY(script_pairs(g->s, g->l, 2, admit_opts, &a, e));
+    h = find_holder(g, g->l->word[1], seat);
+    if (!h) {
+        if (g->n_holders == MIN(g->st.kv.n_seats, (uint32_t)STAGE_HOLDERS))
+            return wrong(g, e, "no seat is left");
+        check((h = g->holder[g->n_holders++] = calloc(1, sizeof *h)));
+        snprintf(h->name, sizeof h->name, "%s", g->l->word[1]);
+    }
+    if (h->admitted) {
+        say(g, "%s refused: EEXIST", h->name);
+        return 0;
+    }
+    TRY(fill_holder(g, h, &a, e));
+    need = kv_need(g->w.kv, h->n + a.room, h->text.n_source, h->n);
+    r = kv_admit(g->w.kv, *seat, &need, &h->text, &h->hit);
+    kv_check(g->w.kv);
+    if (r < 0) say(g, "%s refused: %s", h->name, strerrorname_np(-r));
+    h->admitted = r == 0;
+    *ret = h;
+    return r == 0;
+}
+
+static int
+act_lookup(struct stage *g, struct err *e)
+{
+    static struct holder h;
+    struct admit_args a;
+    struct kv_hit hit;
+    char text[200] = "";
+
+    opt_defaults(admit_opts, &a);
+    TRY(script_pairs(g->s, g->l, 1, admit_opts, &a, e));
+    TRY(fill_holder(g, &h, &a, e));
+    kv_lookup(g->w.kv, &h.text, &hit);
+    for (uint32_t k = 0; k < g->st.kv.n_groups; k++)
+        snprintf(text + strlen(text), sizeof text - strlen(text), " / held %u cached %u",
+                 hit.n_held[k], hit.n_cached[k]);
+    say(g, "pos %u%s full %u%s", hit.n_tokens, hit.cross ? " and its source" : "", hit.n_full,
+        text);
+    return 0;
+}
+
+static void
+start(struct stage *g, struct holder *h, uint32_t seat)
+{
+    struct kv_out out = nothing_yet();
+    char text[1000] = "";
+    struct kv *kv = g->w.kv;
+
+    g->step++;
+    kv_start(kv, 0, g->step, seat, &out);
+    kv_check(kv);
+    if (!h->hit.cross) kv_cross(kv, 0, seat, h->text.n_source, &out);
+    kv_trim(kv, seat, h->hit.n_tokens, &out);
+    kv_grow(kv, 0, seat, h->n, &out);
+    end_step(g, seat);
+    h->cached = h->n;
+    h->started = true;
+    list_blocks(g, seat, text, sizeof text);
+    say(g, "%s pos %u%s blocks%s", h->name, h->hit.n_tokens, h->hit.cross ? " and its source" : "",
+        text);
+}
+
+static int
+act_admit(struct stage *g, struct err *e)
+{
+    struct holder *h;
+    uint32_t seat;
+    int r = admit(g, &h, &seat, e);
+
+    return MIN(r, 0);
+}
+
+static int
+act_add(struct stage *g, struct err *e)
+{
+    struct holder *h;
+    uint32_t seat;
+    int r = admit(g, &h, &seat, e);
+
+    if (r == 1) start(g, h, seat);
+    return MIN(r, 0);
+}
+
+static int
+act_start(struct stage *g, struct err *e)
+{
+    struct holder *h;
+    uint32_t seat;
+
+    for (uint32_t i = 1; i < MAX(g->l->n_words, 2u); i++) {
+        TRY(holder_named(g, i, &h, &seat, e));
+        if (h->started) return wrong(g, e, "%s has been started", h->name);
+        start(g, h, seat);
+    }
+    return 0;
+}
+
+/* ---- what follows */
+
+static int
+grow(struct stage *g, bool cache, struct err *e)
+{
+    static int64_t list[TOKENS];
+    struct holder *h;
+    char text[1000] = "";
+    uint32_t seat;
+    int n;
+
+    TRY(holder_named(g, 1, &h, &seat, e));
+    if (g->l->n_words != 3) return wrong(g, e, "%s NAME LIST", g->l->word[0]);
+    if (!h->started) return wrong(g, e, "%s has not been started", h->name);
+    TRY(n = read_list(g, g->l->word[2], list, e));
+    for (int i = 0; i < n; i++) {
+        struct kv_out out = nothing_yet();
+
+        if (h->n == TOKENS) return wrong(g, e, "more than %d tokens", TOKENS);
+        h->token[h->n++] = (token_id)list[i];
+        h->text.n = h->n;
+        if (!cache) continue;
+        g->step++;
+        kv_trim(g->w.kv, seat, h->cached, &out);
+        if (!kv_room(g->w.kv, seat, h->cached + 1))
+            return wrong(g, e, "%s has no room for it", h->name);
+        kv_grow(g->w.kv, 0, seat, ++h->cached, &out);
+        end_step(g, seat);
+        list_blocks(g, seat, text, sizeof text); /* so that the new one has its number */
+        text[0] = 0;
+    }
+    return 0;
+}
+
+static int
+act_gen(struct stage *g, struct err *e)
+{
+    return grow(g, false, e);
+}
+
+static int
+act_grow(struct stage *g, struct err *e)
+{
+    return grow(g, true, e);
+}
+
+struct at_args {
+    uint32_t at;
+};
+static const struct opt at_opts[] = {
+    { "at", OPT_U32, OPT_AT(at_args, at), .arg = "N",
+      .sentence = "as if so many positions were written; default: all but the last token" },
+    { 0 }
+};
+
+/* Names, then perhaps "at N". Calls f for each. */
+static int
+each_at(struct stage *g, void (*f)(struct stage *g, struct holder *h, uint32_t seat, uint32_t n),
+        struct err *e)
+{
+    struct at_args a = { UINT32_MAX };
+    uint32_t n = 1, seat;
+    struct holder *h;
+
+    while (n < g->l->n_words && strcmp(g->l->word[n], "at") != 0) n++;
+    TRY(script_pairs(g->s, g->l, n, at_opts, &a, e));
+    for (uint32_t i = 1; i < MAX(n, 2u); i++) {
+        TRY(holder_named(g, i, &h, &seat, e));
+        if (a.at != UINT32_MAX && a.at > h->n)
+            return wrong(g, e, "%s has %u tokens", h->name, h->n);
+        f(g, h, seat, a.at == UINT32_MAX ? h->n - 1 : a.at);
+        kv_check(g->w.kv);
+    }
+    return 0;
+}
+
+static void
+store_one(struct stage *g, struct holder *h, uint32_t seat, uint32_t n)
+{
+    kv_store(g->w.kv, seat, &h->text, n);
+}
+
+static void
+release_one(struct stage *g, struct holder *h, uint32_t seat, uint32_t n)
+{
+    kv_release(g->w.kv, seat, &h->text, n);
+    h->admitted = h->started = false;
+}
+
+static void
+drop_one(struct stage *g, struct holder *h, uint32_t seat, uint32_t n)
+{
+    (void)n;
+    kv_drop(g->w.kv, seat);
+    h->admitted = h->started = false;
+}
+
+static int
+act_store(struct stage *g, struct err *e)
+{
+    return each_at(g, store_one, e);
+}
+
+static int
+act_release(struct stage *g, struct err *e)
+{
+    return each_at(g, release_one, e);
+}
+
+static int
+act_drop(struct stage *g, struct err *e)
+{
+    return each_at(g, drop_one, e);
+}
+
+static int
+act_time(struct stage *g, struct err *e)
+{
+    int64_t ms;
+
+    if (g->l->n_words != 2 || script_numbers(g->l->word[1], &ms, 1) != 1 || ms < 0)
+        return wrong(g, e, "time MS");
+    kv_now(g->w.kv, ms * 1000000);
+    kv_check(g->w.kv);
+    return 0;
+}
+
+/* ---- looking */
+
+static int
+act_held(struct stage *g, struct err *e)
+{
+    struct holder *h;
+    uint32_t seat;
+
+    for (uint32_t i = 1; i < MAX(g->l->n_words, 2u); i++) {
+        char text[1000] = "";
+
+        TRY(holder_named(g, i, &h, &seat, e));
+        list_blocks(g, seat, text, sizeof text);
+        say(g, "%s%s", h->name, text);
+    }
+    return 0;
+}
+
+static int
+act_free(struct stage *g, struct err *e)
+{
+    char text[200] = "";
+
+    if (g->l->n_words > 1) return wrong(g, e, "free has no operands");
+    for (uint32_t p = 0; p < kv_n_pools(g->w.kv); p++) {
+        struct kv_count n;
+
+        kv_count(g->w.kv, p, &n);
+        snprintf(text + strlen(text), sizeof text - strlen(text), "%s%u", p ? " " : "",
+                 n.free + n.cached);
+    }
+    say(g, "%s", text);
+    return 0;
+}
+
+static int
+act_stats(struct stage *g, struct err *e)
+{
+    if (g->l->n_words > 1) return wrong(g, e, "stats has no operands");
+    for (uint32_t k = 0; k < g->st.kv.n_groups; k++) {
+        struct kv_stats s;
+
+        kv_stats(g->w.kv, k, &s);
+        say(g, "taken %llu fresh %llu shared %llu copied %llu moved %llu missed %llu evicted %llu",
+            (unsigned long long)s.taken, (unsigned long long)s.fresh, (unsigned long long)s.shared,
+            (unsigned long long)s.copied, (unsigned long long)s.moved, (unsigned long long)s.missed,
+            (unsigned long long)s.evicted);
+    }
+    return 0;
+}
+
+struct need_args {
+    uint32_t len, source, chunk;
+};
+static const struct opt need_opts[] = {
+    { "len", OPT_U32, OPT_AT(need_args, len), "1", .min = 1, .max = 1 << 24, .arg = "TOKENS",
+      .sentence = "prompt and answer" },
+    { "source", OPT_U32, OPT_AT(need_args, source), .max = 1 << 24, .arg = "TOKENS",
+      .sentence = "of the encoder's input" },
+    { "chunk", OPT_U32, OPT_AT(need_args, chunk), "1", .min = 1, .max = 1 << 24, .arg = "ROWS",
+      .sentence = "computed at a time, at most" },
+    { 0 }
+};
+
+static int
+act_need(struct stage *g, struct err *e)
+{
+    struct need_args a;
+    struct kv_need n;
+    char text[200] = "";
+
+    opt_defaults(need_opts, &a);
+    TRY(script_pairs(g->s, g->l, 1, need_opts, &a, e));
+    n = kv_need(g->w.kv, a.len, a.source, a.chunk);
+    for (uint32_t k = 0; k < g->st.kv.n_groups; k++)
+        snprintf(text + strlen(text), sizeof text - strlen(text), "%s%u", k ? " " : "",
+                 n.n_blocks[k]);
+    say(g, "%s", text);
+    return 0;
+}
+
+const struct command kv_commands[] = {
+    { "admit", "NAME", admit_opts, "what it finds and needs is held from now on", act_admit },
+    { "lookup", "", admit_opts,
+      "what such a prompt would find; full blocks, held by others or by nobody", act_lookup },
+    { "start", "NAME...", NULL, "its first step: what was there, and its blocks, group by group",
+      act_start },
+    { "add", "NAME", admit_opts, "admit and start", act_add },
+    { "gen", "NAME LIST", NULL, "tokens are generated, and not written", act_gen },
+    { "grow", "NAME LIST", NULL, "tokens are generated, and a slot is taken for each", act_grow },
+    { "store", "NAME...", at_opts, "full blocks that are written may be found by others",
+      act_store },
+    { "release", "NAME...", at_opts, "it is over; what is written may be found by others",
+      act_release },
+    { "drop", "NAME...", NULL, "it is over; nothing more of it may be found", act_drop },
+    { "time", "MS", NULL, "it is so many ms after the start", act_time },
+    { "held", "NAME...", NULL, "its blocks, group by group; - where one went behind a window",
+      act_held },
+    { "free", "", NULL, "blocks that nobody holds, pool by pool", act_free },
+    { "stats", "", NULL, "counts since the start, group by group", act_stats },
+    { "need", "", need_opts, "blocks that a sequence needs at once, group by group", act_need },
+    { 0 },
+};
