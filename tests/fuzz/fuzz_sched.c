@@ -79,6 +79,21 @@ begin(struct world *w, struct in *in)
         r->l.lane_work[2] = WORK_ENCODER;
     }
     r->c.n_lanes = r->l.n_lanes;
+    shape = byte(in);
+    r->l.chunks = shape & 1 ? CHUNKS_EQUAL : CHUNKS_FIRST_COME;
+    if (shape & 2) r->l.max_chunk = MAX(r->l.chunk_unit, 1 + byte(in) % r->l.max_rows);
+    if (shape & 4) r->l.quantum = 1 + byte(in);
+    if (shape & 8) r->l.enc_work = 1 + byte(in);
+    if (shape & 16) r->l.pages = byte(in) % 8;
+    if (shape & 32) {
+        r->l.enc_batch[0] = 1 + byte(in) % 4;
+        r->l.n_enc_batches = 1;
+        r->l.enc_wait = byte(in);
+    }
+    if (shape & 64) {
+        r->l.prompt_batch = byte(in);
+        r->l.prompt_wait = byte(in);
+    }
     run_open(r);
 }
 
@@ -96,6 +111,9 @@ add(struct world *w, struct in *in)
     q->seq->priority = (float)(what % 3) / 2;
     q->seq->min_new = what / 3 % 5;
     q->seq->prompt_logprobs = what & 64;
+    q->seq->client = what % 5;
+    if (r->l.pages) q->seq->lora = what % 4;
+    q->seq->pages = (uint32_t)q->seq->lora;
     if (what & 32) q->seq->deadline = r->now + 1 + byte(in);
     if (what & 128) {
         q->seq->n_end = 2;
@@ -223,6 +241,9 @@ again(struct world *w, struct request *k, bool claims)
     struct err e;
 
     q->priority = k->seq->priority;
+    q->client = k->seq->client;
+    q->lora = k->seq->lora;
+    q->pages = k->seq->pages;
     q->deadline = k->seq->deadline;
     q->min_new = k->seq->min_new - MIN(k->seq->min_new, made);
     q->n_end = k->seq->n_end;
@@ -322,7 +343,10 @@ drain(struct world *w)
         more = false;
         for (unsigned l = 0; l < w->r.l.n_lanes; l++) more = plan(w, l) != NULL || more;
         for (unsigned l = 0; l < w->r.l.n_lanes; l++) more = run_commit(&w->r, l) || more;
-        more = more || scheduler_wake(w->r.s) <= w->r.now;
+        if (!more && scheduler_wake(w->r.s) != NSEC_NEVER) {
+            w->r.now = MAX(w->r.now, scheduler_wake(w->r.s));
+            more = true;
+        }
         check(++rounds < 200 * MAX_REQUESTS);
     }
     reap(w);

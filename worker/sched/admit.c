@@ -20,7 +20,7 @@ runnable(const struct scheduler *s, const struct seq *q, unsigned lane, nsec now
     if (q->deadline <= now || q->halted) return 0;
     switch (q->state) {
     case SEQ_WAITING:
-        work = q->n_source > 0 ? WORK_ENCODER : WORK_CONTEXT;
+        work = q->n_source > 0 && !q->cross_there ? WORK_ENCODER : WORK_CONTEXT;
         break;
     case SEQ_ENCODER:
         work = WORK_ENCODER;
@@ -51,7 +51,8 @@ int
 admission(const struct scheduler *s, const struct seq *q, uint32_t n_prompt, struct admission *ret,
           struct err *e)
 {
-    uint32_t len = q->n_prompt + q->max_new, chunk = MIN(s->l.max_rows, n_prompt);
+    uint32_t most = s->l.max_chunk ? MIN(s->l.max_chunk, s->l.max_rows) : s->l.max_rows;
+    uint32_t len = q->n_prompt + q->max_new, chunk = MIN(most, n_prompt);
     /* A window keeps the chunk that is planned, and for a successor what is out: another chunk, and tokens
      * of the lane that generates. Smaller ones need less. */
     const struct admission way[] = { { chunk, ROWS_OUT * (chunk + 1) + UNTOLD_ROWS },
@@ -101,6 +102,8 @@ take_seat(struct scheduler *s, struct seq *q, uint32_t seat, enum seq_state to)
     seq_remove(&s->waiting, q);
     seq_insert(&s->running, q);
     seq_move(q, to);
+    take_turn(s, q);
+    take_pages(s, q);
 }
 
 /* What is kept gives way: give_up_one(). */
@@ -121,15 +124,27 @@ bool
 admit_kv(struct scheduler *s, struct seq *q)
 {
     uint32_t seat = seat_for(s, q), len = first_len(s, q);
+    struct kv_text t = text_of(q, q->n_prompt);
+    bool encoded = q->state != SEQ_WAITING;
+    struct kv_hit hit;
     struct admission way;
     struct kv_need n;
 
     if (admission(s, q, q->n_prompt, &way, NULL) < 0) return false;
     n = need(s, q, len, way.rows);
-    if (seat == SEAT_FULL || kv_reserve(s->kv, seat, &n) < 0) return no_room(s);
-    if (q->state == SEQ_WAITING) take_seat(s, q, seat, SEQ_CONTEXT);
+    if (seat == SEAT_FULL) return no_room(s);
+    if (kv_admit(s->kv, seat, &n, s->reuse && !q->prompt_logprobs ? &t : NULL, &hit) < 0)
+        return no_room(s);
+    check(q->n_source == 0 || encoded || hit.cross);
+    if (!encoded) take_seat(s, q, seat, SEQ_CONTEXT);
     s->seat[seat].len = len;
     s->seat[seat].chunk = way.chunk;
+    s->seat[seat].crossed = hit.cross;
+    s->seat[seat].making[0] = hit.next[0];
+    s->seat[seat].making[1] = hit.next[1];
+    s->seat[seat].making_at = hit.n_tokens;
+    q->n_planned = q->n_done = hit.n_tokens;
+    if (q->n_pauses == 0) q->n_cached = hit.n_tokens;
     return true;
 }
 
@@ -158,7 +173,7 @@ admit_adopted(struct scheduler *s, struct seq *q)
                    n = need(s, q, len, (rows > 1 ? ROWS_OUT * (rows + 1) : ROWS_OUT) + UNTOLD_ROWS);
 
     check(seat < s->n_seats && q->n_adopted < q->n_prompt);
-    if (!s->seat[seat].kept || s->running.n >= s->max_running) return false;
+    if (!s->seat[seat].kept || s->running.n >= s->max_running || !has_pages(s, q)) return false;
     if (kv_resume(s->kv, seat, q->n_adopted, &n) < 0 &&
         kv_resume(s->kv, seat, q->n_adopted, &least) < 0)
         return false;
@@ -168,6 +183,8 @@ admit_adopted(struct scheduler *s, struct seq *q)
     q->n_planned = q->n_done = q->n_adopted;
     seq_insert(&s->running, q);
     seq_move(q, SEQ_CONTEXT);
+    take_turn(s, q);
+    take_pages(s, q);
     return true;
 }
 

@@ -52,14 +52,15 @@ batch_new(uint32_t max_rows, uint32_t max_runs, uint32_t max_edits)
 
     if (!b) return NULL;
     b->max_rows = max_rows;
-    b->max_runs = b->max_encode = b->max_copies = max_runs;
+    b->max_runs = b->max_encode = max_runs;
+    b->max_copies = max_runs * MAX_GROUPS; /* a part of a block, in each group */
     b->max_edits = max_edits;
     b->max_waits = MAX_LANES;
     b->token = calloc(MAX(max_rows, 1u), sizeof b->token[0]);
     b->pos = calloc(MAX(max_rows, 1u), sizeof b->pos[0]);
     b->run = calloc(MAX(max_runs, 1u), sizeof b->run[0]);
     b->encode = calloc(MAX(max_runs, 1u), sizeof b->encode[0]);
-    b->copy = calloc(MAX(max_runs, 1u), sizeof b->copy[0]);
+    b->copy = calloc(MAX(b->max_copies, 1u), sizeof b->copy[0]);
     b->edit = calloc(MAX(max_edits, 1u), sizeof b->edit[0]);
     b->wait = calloc(b->max_waits, sizeof b->wait[0]);
     if (!b->token || !b->pos || !b->run || !b->encode || !b->copy || !b->edit || !b->wait)

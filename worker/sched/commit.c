@@ -37,6 +37,18 @@ put_down(struct scheduler *s, uint32_t seat)
     return q;
 }
 
+/* What the step has filled may be found by others. */
+static void
+store(struct scheduler *s, const struct seq *q, const struct batch_run *run)
+{
+    uint32_t tokens = kv_config(s->kv)->tokens_per_block, first = (uint32_t)run->first_pos;
+    struct kv_text t = text_of(q, q->n_tokens);
+
+    if (s->seat[run->seat].seq != q) return; /* it has left, and its blocks with it */
+    if (first / tokens == q->n_done / tokens && !(run->flags & RUN_FIRST_CHUNK)) return;
+    kv_store(s->kv, run->seat, &t, MIN(q->n_done, q->n_tokens));
+}
+
 /* Nothing carries it any more, and it has no further use for its seat. */
 static void
 settle(struct scheduler *s, struct seq *q, uint32_t seat)
@@ -67,13 +79,15 @@ scheduler_commit(struct scheduler *s, const struct batch *b, const struct batch_
         struct seq *q = put_down(s, run->seat);
 
         if (r->status == 0) q->n_done = (uint32_t)run->first_pos + run->n_rows;
-        if (run->enc_rows > 0) free_enc_rows(s, run->seat); /* projected: nobody reads them again */
+        /* projected, or there before: nobody reads them again */
+        if (run->flags & RUN_FIRST_CHUNK) free_enc_rows(s, run->seat);
         if (r->status < 0) {
             end_seq(s, q, LAGAN_E_INTERNAL);
         } else if (q->state != SEQ_ENDED && (run->flags & RUN_SAMPLE)) {
             check(r->n_tokens[i] == 1);
             append_token(s, q, r->token[(size_t)i * (1 + MAX_DRAFT)]);
         }
+        if (s->reuse && r->status == 0) store(s, q, run);
         settle(s, q, run->seat);
     }
     for (uint32_t i = 0; i < b->n_encode; i++) {

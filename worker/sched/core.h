@@ -2,14 +2,17 @@
  *
  *     scheduler.c  new, add, cancel, reap, check
  *     admit.c      may it run, does it fit: the one predicate, the one need, seats, encoder rows
+ *     share.c      what requests share: turns, pages, prompts that begin alike
  *     pause.c      max_utilization: blocks step by step, and who gives way
  *     plan.c       the next step of a lane
+ *     context.c    of which: prompts
+ *     encoder.c    of which: sources
  *     commit.c     what a step sampled
  */
 #ifndef SCHED_CORE_H
 #define SCHED_CORE_H
 
-#include "worker/kv/kv_seat.h"
+#include "worker/kv/kv_reuse.h"
 #include "worker/sched/scheduler.h"
 
 /* Rows that a successor may have to compute although they were done: tokens of the last steps, of one lane
@@ -24,15 +27,38 @@ struct seat {
     bool lowered;    /* its reservation is what generation needs */
     bool kept;       /* nobody sits there; its blocks are a predecessor's */
     bool encoded;    /* it holds rows of enc_state */
+    bool crossed;    /* its source's K and V were there when it got its blocks */
+    uint32_t pages;  /* whose pages it holds: of holder[], + 1; 0: nobody's */
+    /* Names the first full block that its prompt is about to fill, as of making_at positions done. */
+    uint64_t making[2];
+    uint32_t making_at;
 };
 
 struct enc_rows { /* a source's rows of enc_state */
     uint32_t first, n, seat;
 };
 
+struct client {     /* those whose numbers fall together share one */
+    uint64_t spent; /* tokens, in the time of turns: one is spent / quantum */
+    uint64_t turn;  /* the last it was given */
+    uint32_t n_open;
+};
+enum { CLIENTS = 1024 };
+
+struct holder { /* of pages */
+    uint64_t lora;
+    uint32_t pages, n_users; /* 0: nobody */
+};
+
+struct chunk { /* rows of a prompt in the step that is being planned */
+    struct seq *seq;
+    uint32_t n_rows;
+};
+
 struct scheduler {
     struct scheduler_limits l;
     struct kv *kv;
+    bool reuse;           /* kv finds what others computed */
     uint32_t max_running; /* sequences with a seat: each may need a row of a step */
     uint32_t unit;        /* of chunks that are not a prompt's last */
     bool unit_strict;     /* asked for: no chunk of less, however small the budget */
@@ -44,14 +70,62 @@ struct scheduler {
     uint32_t n_kept;
     bool cramped;    /* somebody found no room, and seats are kept */
     bool gave_way;   /* a lane's plan paused somebody: another lane may have use for the room */
+    bool turned;     /* a source was found, or lost again: another kind of work now */
     bool closed;     /* static_batch: somebody generates, so nobody joins */
     nsec keep_until; /* that long nothing is given up for it */
     struct enc_rows *enc; /* [n_enc] by first row */
     uint32_t n_enc;
+    struct chunk *chunk;   /* [n_seats] */
+    struct client *client; /* [CLIENTS] */
+    uint64_t turn;         /* of the last who was admitted, at least */
+    struct holder *holder; /* [n_seats] */
+    uint32_t n_holders, pages_used;
     nsec next_deadline; /* nothing expires before it */
+    nsec waited_for
+        [MAX_LANES]; /* the lane lets somebody wait for company until then; NSEC_NEVER: nobody */
     uint64_t ticket, n_pauses;
     unsigned rung;
 };
+
+struct plan {
+    struct scheduler *s;
+    struct batch *b;
+    unsigned lane;
+    nsec now;
+    struct kv_out out;
+    uint32_t rows_left; /* decoder's */
+    uint32_t begins;    /* edits left for rows of tables that begin with blocks */
+};
+
+/* plan.c */
+/* The sequence is in this step: after its last one, wherever that ran. */
+void carry(struct plan *p, struct seq *q);
+void add_run(struct plan *p, struct seq *q, unsigned work, uint32_t n_rows);
+/* Somebody's stream goes on, in this step or in one of another lane. */
+bool streaming(const struct plan *p);
+
+/* context.c */
+void plan_adopted(struct plan *p);
+void plan_context(struct plan *p);
+void form_batch(
+    struct plan *p); /* static_batch: whoever fits is of it, with rows in this step or later */
+
+/* encoder.c */
+void plan_encoder(struct plan *p);
+
+/* share.c */
+void give_turn(struct scheduler *s, struct seq *q);
+void take_turn(struct scheduler *s, const struct seq *q); /* it is admitted */
+void end_turn(struct scheduler *s,
+              const struct seq *q); /* it has ended: what it did not use is given back */
+bool has_pages(const struct scheduler *s, const struct seq *q);
+void take_pages(struct scheduler *s, const struct seq *q);
+void give_pages(struct scheduler *s, uint32_t seat);
+struct kv_text text_of(const struct seq *q, uint32_t n);
+/* Its prompt begins like one that is being computed: it waits for that, and has it for nothing. */
+bool twin_ahead(struct scheduler *s, struct seq *q);
+/* Its source's K and V are there, by what kv knows now. */
+bool find_cross(struct scheduler *s, struct seq *q);
 
 /* admit.c */
 

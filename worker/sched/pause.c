@@ -35,7 +35,9 @@ unwind(struct seq *q)
     q->min_new -= MIN(q->min_new, made);
     q->n_planned = q->n_done = q->n_out = 0;
     q->n_adopted = 0;
-    q->n_enc_layers = 0;                      /* its cross KV is gone: encoded again */
+    q->n_enc_layers = 0; /* its cross KV is given up: encoded again, unless it is found */
+    q->cross_there = false;
+    q->behind.seat = 0;
     if (made > 0) q->prompt_logprobs = false; /* told */
 }
 
@@ -64,10 +66,15 @@ find_room(struct scheduler *s, struct seq *q, unsigned work, uint32_t *rows)
 
     if (q->halted) return true;
     if (q->state == SEQ_GENERATION) return pay(s, q, q->n_planned + 1);
+    if (q->state == SEQ_WAITING && work && !has_pages(s, q)) return false;
     if (work == WORK_ENCODER) return has_seat(s, q);
     if (work != WORK_CONTEXT || n == 0) return true;
-    if (q->state == SEQ_WAITING || s->seat[q->seat].len == 0)
+    if (q->state == SEQ_WAITING) {
+        if (twin_ahead(s, q) || (q->n_source > 0 && !find_cross(s, q))) return true;
         if (!admit_kv(s, q)) return false;
+    } else if (s->seat[q->seat].len == 0 && !admit_kv(s, q)) {
+        return false;
+    }
     *rows -= n;
     return true;
 }

@@ -21,13 +21,21 @@ check_limits(const struct scheduler_limits *l, const struct kv_config *kv, struc
     if (l->max_seqs > kv->n_seats)
         return err_set(e, -EINVAL, "max_num_seqs is %u, the block tables have %u rows", l->max_seqs,
                        kv->n_seats);
-    if (l->chunk_unit > l->max_rows)
-        return err_set(e, -EINVAL,
-                       "chunks of a multiple of %u tokens never fit into max_num_batched_tokens %u",
-                       l->chunk_unit, l->max_rows);
+    if (l->chunk_unit > l->max_rows || (l->max_chunk && l->chunk_unit > l->max_chunk))
+        return err_set(
+            e, -EINVAL,
+            "chunks of a multiple of %u tokens never fit into max_num_batched_tokens %u, "
+            "and %u of one prompt",
+            l->chunk_unit, l->max_rows, l->max_chunk ? l->max_chunk : l->max_rows);
     if (l->n_enc_layers > 0) want |= WORK_ENCODER;
     if (l->n_enc_layers > 0 && l->max_enc_rows == 0)
         return err_set(e, -EINVAL, "max_source_tokens is 0, and the model has an encoder");
+    if (l->n_enc_batches > ARRAY_LEN(l->enc_batch))
+        return err_set(e, -EINVAL, "%u sizes of encoder batches, at most 8", l->n_enc_batches);
+    for (uint32_t i = 1; i < l->n_enc_batches; i++)
+        if (l->enc_batch[i] <= l->enc_batch[i - 1])
+            return err_set(e, -EINVAL, "sizes of encoder batches must grow: %u after %u",
+                           l->enc_batch[i], l->enc_batch[i - 1]);
     if (l->n_buckets > ARRAY_LEN(l->bucket))
         return err_set(e, -EINVAL, "%u graph sizes, at most 64", l->n_buckets);
     for (uint32_t i = 1; i < l->n_buckets; i++)
@@ -81,12 +89,17 @@ scheduler_new(struct scheduler **ret, const struct scheduler_limits *l, struct k
     s->max_running = MIN(l->max_seqs, l->max_rows); /* every decoding sequence has its row */
     s->unit = l->chunk_unit ? l->chunk_unit : tokens <= l->max_rows ? tokens : 1;
     s->unit_strict = l->chunk_unit > 0;
+    s->reuse = kv_config(kv)->reuse;
     s->next_deadline = NSEC_NEVER;
+    for (unsigned i = 0; i < MAX_LANES; i++) s->waited_for[i] = NSEC_NEVER;
     if (l->policy == POLICY_MAX_REQUESTS) TRY(check_uncounted(s, e));
     s->seat = calloc(s->n_seats, sizeof s->seat[0]);
     s->free_seat = calloc(s->n_seats, sizeof s->free_seat[0]);
     s->enc = calloc(s->n_seats, sizeof s->enc[0]);
-    if (!s->seat || !s->free_seat || !s->enc)
+    s->chunk = calloc(s->n_seats, sizeof s->chunk[0]);
+    s->holder = calloc(s->n_seats, sizeof s->holder[0]);
+    s->client = calloc(CLIENTS, sizeof s->client[0]);
+    if (!s->seat || !s->free_seat || !s->enc || !s->chunk || !s->holder || !s->client)
         return err_set(e, -ENOMEM, "scheduler of %u seats", s->n_seats);
     for (uint32_t i = 0; i < s->n_seats; i++) {
         s->seat[i].kept = kv_live(kv, i);
@@ -104,6 +117,9 @@ scheduler_free(struct scheduler *s)
         free(s->seat);
         free(s->free_seat);
         free(s->enc);
+        free(s->chunk);
+        free(s->holder);
+        free(s->client);
     }
     free(s);
     return NULL;
@@ -121,7 +137,8 @@ scheduler_batch(const struct scheduler *s)
         edits += rows / c->tokens_per_block + 2 * (uint64_t)s->max_running;
         /* behind the window: what the chunks before pushed out, for everyone */
         if (c->group[g].kind == KV_WINDOW) edits += ROWS_OUT * s->max_running * chunk;
-        if (s->n_kept) edits += c->group[g].max_entries; /* all that one of them holds */
+        /* all that one of them holds */
+        if (s->n_kept || s->reuse) edits += c->group[g].max_entries;
     }
     if (edits > UINT32_MAX) return NULL;
     return batch_new(s->l.max_rows + s->l.max_enc_rows, s->max_running, (uint32_t)edits);
@@ -155,6 +172,9 @@ check_seq(const struct scheduler *s, const struct seq *q, struct err *e)
     if (q->n_source > 0 && q->n_source > s->l.max_enc_rows)
         return err_set(e, -EMSGSIZE, "the source has %u tokens, max_source_tokens is %u",
                        q->n_source, s->l.max_enc_rows);
+    if (q->lora && q->pages > s->l.pages)
+        return err_set(e, -EMSGSIZE, "the adapter takes %u pages, the device has %u", q->pages,
+                       s->l.pages);
     if ((uint64_t)q->n_prompt + q->max_new > s->l.max_len)
         return err_set(e, -EMSGSIZE,
                        "a prompt of %u tokens and %u new ones are more than the %u tokens that one "
@@ -180,6 +200,11 @@ scheduler_add(struct scheduler *s, struct seq *q, nsec now, struct err *e)
     q->reason = LAGAN_NONE;
     q->arrived = now;
     q->ticket = s->ticket++;
+    q->n_cached = 0;
+    q->cross_there = false;
+    q->behind.seat = 0;
+    if (s->reuse) kv_space(s->kv, q->salt, q->lora, q->source, q->n_source, &q->space);
+    give_turn(s, q);
     seq_move(q, SEQ_WAITING);
     s->next_deadline = MIN(s->next_deadline, q->deadline);
     if (q->n_adopted && admit_adopted(s, q)) return 0;
@@ -233,7 +258,14 @@ leave_seat(struct scheduler *s, struct seq *q)
 
     check((paused || q->state == SEQ_ENDED) && q->in_flight == 0 && s->seat[q->seat].seq == q);
     free_enc_rows(s, q->seat);
-    kv_drop(s->kv, q->seat);
+    give_pages(s, q->seat);
+    if (s->reuse && q->n_done > 0 && q->reason != LAGAN_E_INTERNAL) {
+        struct kv_text t = text_of(q, q->n_tokens);
+
+        kv_release(s->kv, q->seat, &t, MIN(q->n_done, q->n_tokens));
+    } else {
+        kv_drop(s->kv, q->seat);
+    }
     s->seat[q->seat] = (struct seat){ 0 };
     s->free_seat[(s->first_free + s->n_free++) % s->n_seats] = q->seat;
     seq_remove(&s->running, q);
@@ -254,6 +286,7 @@ end_seq(struct scheduler *s, struct seq *q, uint16_t reason)
     if (q->state == SEQ_ENDED) return;
     q->reason = reason;
     seq_move(q, SEQ_ENDED);
+    end_turn(s, q);
     if (waited) {
         seq_remove(&s->waiting, q);
         seq_append(&s->ended, q);
@@ -304,10 +337,16 @@ scheduler_halt(struct scheduler *s, req_id id, bool halted)
 nsec
 scheduler_wake(const struct scheduler *s)
 {
-    if (!s->cramped && !s->gave_way) return s->next_deadline;
-    for (unsigned l = 0; l < s->l.n_lanes; l++) /* its end will wake whoever asks */
-        if (s->planned[l] != s->done[l]) return s->next_deadline;
-    return s->gave_way ? 0 : MIN(s->next_deadline, s->keep_until);
+    nsec wake = s->next_deadline;
+    bool out = false; /* its end will wake whoever asks */
+
+    for (unsigned l = 0; l < s->l.n_lanes; l++) {
+        wake = MIN(wake, s->waited_for[l]);
+        out = out || s->planned[l] != s->done[l];
+    }
+    if (out) return wake;
+    if (s->cramped) wake = MIN(wake, s->keep_until);
+    return s->gave_way ? 0 : wake;
 }
 
 void

@@ -32,16 +32,30 @@ struct scheduler;
  * has blocks for its prompt; who later finds none takes them from the last in the list. static: a batch of all that
  * fit, the next when it is over. max_requests: as many as there are seats, where blocks cannot run out. */
 enum policy { POLICY_NO_EVICT, POLICY_MAX_UTILIZATION, POLICY_STATIC, POLICY_MAX_REQUESTS };
+/* Rows for prompts: the first takes what it can, or each a unit in turn. */
+enum chunks { CHUNKS_FIRST_COME, CHUNKS_EQUAL };
 struct scheduler_limits {
     enum policy policy;
+    enum chunks chunks;
     uint32_t max_seqs; /* seats in one step, all lanes */
     uint32_t max_rows; /* decoder rows in one step: the chunk budget; sources are not counted */
     uint32_t max_len, max_enc_rows; /* max_enc_rows: rows of enc_state, all sources there at once */
+    uint32_t max_chunk;             /* rows of one prompt in a step; 0: as many as there are */
     uint32_t chunk_unit; /* non-final chunks are multiples of it; 0: block if <= max_rows, else 1 */
     uint8_t n_lanes, lane_work[MAX_LANES];
     uint32_t bucket[64], n_buckets;
     uint16_t enc_layers;   /* encoder layers a step, 0 = all */
     uint16_t n_enc_layers; /* of the model; 0: decoder-only */
+    uint64_t
+        enc_work; /* rows times layers of sources in a step that also generates, but a layer at least; 0:
+                              no bound */
+    /* A turn is so many tokens for each client; requests of equal priority go by turns. 0: by arrival alone. */
+    uint32_t quantum;
+    uint32_t pages; /* of what is on the device for some requests only: LoRA adapters */
+    /* While somebody generates: sources wait until one of these numbers of them can start, prompts until they are
+     * that many tokens; neither longer than its time. n_enc_batches 0, prompt_batch 0: nobody waits. */
+    uint32_t enc_batch[8], n_enc_batches, prompt_batch;
+    nsec enc_wait, prompt_wait;
 };
 
 /* -EINVAL: limits that could never work, with the sentence. kv is kept, not owned. */

@@ -36,7 +36,8 @@ bool
 seq_before(const struct seq *a, const struct seq *b)
 {
     if (a->priority > b->priority) return true;
-    return a->priority == b->priority && a->ticket < b->ticket;
+    if (a->priority < b->priority) return false;
+    return a->turn < b->turn || (a->turn == b->turn && a->ticket < b->ticket);
 }
 
 static void

@@ -8,7 +8,7 @@
 #ifndef SCHED_SEQ_H
 #define SCHED_SEQ_H
 
-#include "base/base.h"
+#include "worker/kv/kv_reuse.h"
 
 enum seq_state {
     SEQ_NEW,     /* not the scheduler's */
@@ -32,8 +32,14 @@ struct seq {
     uint32_t n_end;          /* end ids: the first n_eos are end-of-sequence, the rest stop ids */
     uint32_t n_eos, min_new; /* before min_new generated tokens no end id counts */
     token_id end_id[48];
-    float priority; /* 0 .. 1 */
-    nsec deadline;  /* NSEC_NEVER: none */
+    float priority;             /* 0 .. 1 */
+    uint32_t client;            /* whose turn it takes */
+    uint64_t lora;              /* 0: none */
+    uint32_t pages;             /* that lora takes, once for all who use it */
+    uint64_t salt;              /* shares K and V with requests of the same salt alone */
+    const struct kv_keep *keep; /* [n_keep] how long its blocks are of use to others */
+    uint32_t n_keep;
+    nsec deadline; /* NSEC_NEVER: none */
     bool prompt_logprobs;
     /* Positions whose K and V a predecessor left in the blocks of that seat, fewer than n_prompt; 0: none.
      * scheduler_add() makes it 0 where they are of no use. */
@@ -48,6 +54,14 @@ struct seq {
     uint32_t n_out;     /* generated tokens, including those in flight */
     uint32_t in_flight; /* steps launched and not committed that carry it */
     uint32_t n_pauses;
+    uint32_t n_cached; /* positions of its prompt that were there when it first got its blocks */
+    bool cross_there;  /* so was its source's K and V: no encoder */
+    uint64_t turn;
+    struct kv_space space;
+    struct { /* whose prompt begins alike and is being computed, when last looked at */
+        uint32_t seat, n_done; /* seat + 1; 0: nobody's */
+        req_id id;
+    } behind;
     uint32_t enc_row;
     uint32_t n_enc_layers; /* encoder layers planned so far */
     bool halted;           /* no step is to carry it for now */

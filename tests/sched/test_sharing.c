@@ -1,0 +1,453 @@
+/* test_sharing.c - rows among prompts, layers among sources, pages among adapters, turns among clients.
+ *
+ * Ids (M-04 ...) name the scenario: blocks of 10 tokens, an iteration is a step planned and committed at once.
+ */
+#include "tests/sched/run.h"
+#include "tests/test.h"
+
+#include "include/lagan_wire.h"
+
+#include <errno.h>
+#include <string.h>
+
+enum { MAX = 16 };
+
+static struct run r;
+static struct seq *q[MAX];
+static int n_seqs;
+
+static void
+begin(uint32_t max_seqs)
+{
+    run_defaults(&r);
+    r.l.max_seqs = max_seqs;
+    n_seqs = 0;
+}
+
+static struct seq *
+request(uint32_t n_prompt, uint32_t max_new, uint32_t n_source)
+{
+    q[n_seqs] = seq_new((req_id)n_seqs, n_prompt, max_new, n_source);
+    return q[n_seqs++];
+}
+
+static void
+add_all(void)
+{
+    for (int i = 0; i < n_seqs; i++) run_add(&r, q[i]);
+}
+
+static void
+done(void)
+{
+    for (int i = 0; i < n_seqs; i++) scheduler_cancel(r.s, (req_id)i, LAGAN_E_CANCELLED);
+    for (struct seq *s; (s = scheduler_reap(r.s));) run_check_tokens(s);
+    assert_int_equal(run_used(&r), 0);
+    run_close(&r);
+    for (int i = 0; i < n_seqs; i++) seq_free(q[i]);
+}
+
+static void
+prompts_share_a_step_first_come_or_equally(void **state)
+{
+    enum { EQ = 1, FC = 2 };
+    static const struct {
+        const char *id;
+        unsigned how;
+        uint32_t len[3], unit, capacity, most, at[5][3];
+    } row[] = {
+        { "M-11", EQ | FC, { 25, 25 }, 20, 1000, 0, { { 25, 25 } } },
+        { "M-13", EQ | FC, { 10, 25 }, 10, 1000, 20, { { 10, 20 }, { 10, 25 } } },
+        { "M-14",
+          EQ | FC,
+          { 25, 25 },
+          20,
+          20,
+          0,
+          { { 20, 0 }, { 25, 0 }, { 25, 20 }, { 25, 25 } } },
+        { "M-15", EQ, { 25, 25 }, 5, 30, 0, { { 15, 15 }, { 25, 25 } } },
+        { "M-15", FC, { 25, 25 }, 5, 30, 0, { { 25, 5 }, { 25, 25 } } },
+        { "M-16", EQ, { 25, 15 }, 5, 30, 0, { { 15, 15 }, { 25, 15 } } },
+        { "M-16", FC, { 25, 15 }, 5, 30, 0, { { 25, 5 }, { 25, 15 } } },
+        { "M-17", EQ | FC, { 25, 15 }, 5, 30, 10, { { 10, 10 }, { 20, 15 }, { 25, 15 } } },
+        { "M-18", EQ, { 25, 25 }, 5, 15, 0, { { 10, 5 }, { 20, 10 }, { 25, 20 }, { 25, 25 } } },
+        { "M-18", FC, { 25, 25 }, 5, 15, 0, { { 15, 0 }, { 25, 5 }, { 25, 20 }, { 25, 25 } } },
+        { "M-20",
+          EQ,
+          { 100, 7, 50 },
+          16,
+          48,
+          32,
+          { { 16, 7, 16 }, { 48, 7, 32 }, { 80, 7, 48 }, { 100, 7, 50 } } },
+        { "M-20",
+          FC,
+          { 100, 7, 50 },
+          16,
+          48,
+          32,
+          { { 32, 7, 0 }, { 64, 7, 16 }, { 96, 7, 32 }, { 100, 7, 50 } } },
+    };
+
+    (void)state;
+    for (size_t i = 0; i < ARRAY_LEN(row) * 2; i++) {
+        size_t k = i / 2;
+        enum chunks chunks = i % 2 ? CHUNKS_EQUAL : CHUNKS_FIRST_COME;
+
+        if (!(row[k].how & (chunks == CHUNKS_EQUAL ? EQ : FC))) continue;
+        begin(3);
+        r.l.chunks = chunks;
+        r.l.max_rows = row[k].capacity;
+        r.l.chunk_unit = row[k].unit;
+        r.l.max_chunk = row[k].most;
+        run_open(&r);
+        for (int n = 0; n < 3 && row[k].len[n]; n++) request(row[k].len[n], 1, 0);
+        add_all();
+        for (int it = 0; it < 5 && row[k].at[it][0]; it++) {
+            assert_non_null(run_step(&r, 0));
+            for (int n = 0; n < n_seqs; n++) {
+                if (q[n]->n_planned != row[k].at[it][n])
+                    print_error("%s, iteration %d, request %d\n", row[k].id, it, n);
+                assert_int_equal(q[n]->n_planned, row[k].at[it][n]);
+            }
+        }
+        assert_null(run_step(&r, 0));
+        done();
+    }
+}
+
+static void
+equal_progress_gives_what_decoding_leaves(void **state) /* M-04 */
+{
+    static const uint32_t at[][2] = { { 5, 0 }, { 12, 0 }, { 13, 5 }, { 14, 10 }, { 15, 12 } };
+
+    (void)state;
+    begin(2);
+    r.l.chunks = CHUNKS_EQUAL;
+    r.l.max_rows = 7;
+    r.l.chunk_unit = 5;
+    run_open(&r);
+    request(12, 5, 0);
+    request(12, 5, 0);
+    add_all();
+    for (size_t it = 0; it < ARRAY_LEN(at); it++) {
+        assert_non_null(run_step(&r, 0));
+        assert_int_equal(q[0]->n_planned, at[it][0]);
+        assert_int_equal(q[1]->n_planned, at[it][1]);
+    }
+    assert_non_null(run_step(&r, 0));
+    assert_int_equal(q[0]->state, SEQ_ENDED); /* at iteration 5, the other at 8 */
+    for (int it = 6; it <= 8; it++) assert_non_null(run_step(&r, 0));
+    assert_int_equal(q[1]->state, SEQ_ENDED);
+    done();
+}
+
+/* Who runs, by bit, in each iteration until nobody does. */
+static int
+play(unsigned *who, int max)
+{
+    for (int it = 0; it < max; it++) {
+        const struct batch *b = run_plan(&r, 0);
+
+        who[it] = 0;
+        if (!b) return it;
+        for (int i = 0; i < n_seqs; i++)
+            if (q[i]->state > SEQ_WAITING && in_batch(b, q[i])) who[it] |= 1u << i;
+        scheduler_check(r.s);
+        run_commit(&r, 0);
+    }
+    return max;
+}
+
+static void
+adapters(enum policy policy, uint32_t pages)
+{
+    begin(4);
+    r.c.group[0].max_blocks = 21;
+    r.l.policy = policy;
+    r.l.pages = 30;
+    run_open(&r);
+    for (int i = 0; i < 3; i++) {
+        request(10, 50, 0)->lora = i == 1 ? 2 : 1;
+        q[i]->pages = pages;
+    }
+    add_all();
+}
+
+static void
+an_adapter_is_counted_once(void **state) /* C-04 */
+{
+    static unsigned who[200];
+
+    (void)state;
+    for (int policy = POLICY_NO_EVICT; policy <= POLICY_STATIC; policy++) {
+        adapters((enum policy)policy, 15);
+        assert_int_equal(play(who, 200), 50);
+        assert_int_equal(who[0], 7);
+        assert_int_equal(who[49], 7);
+        done();
+    }
+}
+
+static void
+who_wants_pages_alone_is_passed_over(void **state) /* C-05 */
+{
+    static unsigned who[200];
+
+    (void)state;
+    for (int i = 0; i < 2; i++) {
+        adapters(i ? POLICY_STATIC : POLICY_NO_EVICT, 20);
+        assert_int_equal(play(who, 200), 100);
+        assert_int_equal(who[0], 5);
+        assert_int_equal(who[49], 5);
+        assert_int_equal(who[50], 2);
+        done();
+    }
+}
+
+static void
+max_utilization_stops_at_who_wants_pages(void **state) /* C-06 */
+{
+    static unsigned who[200];
+
+    (void)state;
+    adapters(POLICY_MAX_UTILIZATION, 20);
+    assert_int_equal(play(who, 200), 150);
+    assert_int_equal(who[0], 1);
+    assert_int_equal(who[50], 2);
+    assert_int_equal(who[100], 4);
+    done();
+}
+
+static void
+an_adapter_larger_than_the_device_is_refused(void **state)
+{
+    struct err e;
+
+    (void)state;
+    begin(1);
+    r.l.pages = 10;
+    run_open(&r);
+    request(10, 5, 0)->lora = 1;
+    q[0]->pages = 11;
+    assert_int_equal(scheduler_add(r.s, q[0], 0, &e), -EMSGSIZE);
+    assert_non_null(strstr(e.text, "11 pages"));
+    done();
+}
+
+static void
+a_client_with_many_requests_leaves_others_their_turn(void **state)
+{
+    int at[MAX], n = 0;
+
+    (void)state;
+    begin(1);
+    r.l.quantum = 20;
+    run_open(&r);
+    for (int i = 0; i < 10; i++) request(10, 10, 0)->client = 1;
+    for (int i = 0; i < 3; i++) request(10, 10, 0)->client = 2;
+    add_all();
+    while (run_step(&r, 0))
+        for (struct seq *s; (s = scheduler_reap(r.s));) at[s->id] = n++;
+    assert_int_equal(n, 13);
+    for (int i = 0; i < 3; i++) assert_int_equal(at[10 + i], 2 * i + 1); /* one each, in turn */
+    for (int i = 1; i < 10; i++) assert_true(at[i] > at[i - 1]);
+    done();
+}
+
+static void
+turns_count_tokens_and_not_requests(void **state)
+{
+    int at[MAX], n = 0;
+
+    (void)state;
+    begin(1);
+    r.l.quantum = 20;
+    run_open(&r);
+    for (int i = 0; i < 3; i++) request(50, 10, 0)->client = 1; /* three turns each */
+    for (int i = 0; i < 6; i++) request(10, 10, 0)->client = 2;
+    add_all();
+    while (run_step(&r, 0))
+        for (struct seq *s; (s = scheduler_reap(r.s));) at[s->id] = n++;
+    assert_int_equal(at[0], 2); /* with the third of the other client, and it came first */
+    assert_int_equal(at[5], 3);
+    assert_int_equal(at[1], 6);
+    done();
+}
+
+static void
+what_was_not_used_is_given_back(void **state)
+{
+    struct seq *one, *other;
+
+    (void)state;
+    begin(1);
+    r.l.quantum = 10;
+    run_open(&r);
+    request(10, 990, 0)->client = 1;
+    q[0]->n_end = q[0]->n_eos = 1;
+    q[0]->end_id[0] = fake_token(0, 10); /* it stops at once */
+    request(10, 10, 0)->client = 1;
+    add_all();
+    assert_non_null(run_step(&r, 0));
+    assert_int_equal(q[0]->state, SEQ_ENDED);
+    one = request(10, 10, 0);
+    one->client = 1;
+    run_add(&r, one);
+    assert_true(one->turn >= q[1]->turn); /* a client's own stay in order */
+    other = request(10, 10, 0);
+    other->client = 2;
+    run_add(&r, other);
+    assert_true(other->turn <= one->turn);
+    done();
+}
+
+static void
+priority_comes_before_turns(void **state)
+{
+    (void)state;
+    begin(1);
+    r.l.quantum = 10;
+    run_open(&r);
+    request(10, 10, 0)->client = 1;
+    request(10, 10, 0)->client = 1;
+    q[1]->priority = 1;
+    request(10, 10, 0)->client = 2;
+    add_all();
+    assert_true(in_batch(run_step(&r, 0), q[1]));
+    done();
+}
+
+static void
+open_encoder(uint32_t max_seqs)
+{
+    begin(max_seqs);
+    r.c.n_groups = 2;
+    r.c.group[1] = run_group(KV_CROSS, 0, 128, 0);
+    r.l.n_enc_layers = 4;
+    r.l.max_enc_rows = 1000;
+}
+
+static void
+a_long_source_comes_in_slices_beside_a_stream(void **state)
+{
+    const struct batch *b;
+    uint32_t layer = 0;
+
+    (void)state;
+    open_encoder(4);
+    r.l.enc_work = 100;
+    run_open(&r);
+    request(1, 30, 10);
+    add_all();
+    assert_int_equal(run_step(&r, 0)->encode[0].n_layers, 4); /* nobody waits for it */
+    assert_non_null(run_step(&r, 0));
+    run_add(&r, request(1, 5, 200)); /* even a layer of it is too much, and one there must be */
+    run_add(&r, request(1, 5, 20));
+    for (int i = 0; i < 4; i++) {
+        b = run_step(&r, 0);
+        assert_int_equal(b->work, WORK_GENERATION | WORK_ENCODER);
+        assert_true(in_batch(b, q[0]));
+        assert_int_equal(b->n_encode, 1);
+        assert_int_equal(b->encode[0].first_layer, layer++);
+        assert_int_equal(b->encode[0].n_layers, 1);
+    }
+    b = run_step(&r, 0);
+    assert_true(in_batch(b, q[1])); /* its prompt */
+    assert_int_equal(b->encode[0].n_rows, 20);
+    assert_int_equal(b->encode[0].n_layers, 4);
+    done();
+}
+
+/* n sources wait, n_gen generate, of 32 seats: how many start. */
+static uint32_t
+start(const uint32_t *sizes, uint32_t n_sizes, int n, int n_gen, nsec waited)
+{
+    const struct batch *b;
+    struct seq *gen[32], *w[32];
+    uint32_t started;
+    struct run *run = &r;
+
+    open_encoder(32);
+    memcpy(r.l.enc_batch, sizes, n_sizes * sizeof *sizes);
+    r.l.n_enc_batches = n_sizes;
+    r.l.enc_wait = 100;
+    run_open(run);
+    for (int i = 0; i < n_gen; i++) run_add(run, gen[i] = seq_new((req_id)i, 1, 20, 5));
+    for (int i = 0; i < 2; i++) run_step(run, 0);
+    for (int i = 0; i < n; i++) run_add(run, w[i] = seq_new(100 + (req_id)i, 1, 20, 5));
+    r.now += waited;
+    b = run_step(run, 0);
+    started = b ? b->n_encode : 0;
+    if (started == 0 && waited < 100) assert_int_equal(scheduler_wake(r.s), 100);
+    for (int i = 0; i < n_gen; i++) scheduler_cancel(r.s, (req_id)i, LAGAN_E_CANCELLED);
+    for (int i = 0; i < n; i++) scheduler_cancel(r.s, 100 + (req_id)i, LAGAN_E_CANCELLED);
+    while (scheduler_reap(r.s)) {
+    }
+    for (int i = 0; i < n_gen; i++) seq_free(gen[i]);
+    for (int i = 0; i < n; i++) seq_free(w[i]);
+    run_close(run);
+    return started;
+}
+
+static void
+sources_wait_for_company(void **state)
+{
+    static const uint32_t eight[] = { 8 }, odd[] = { 1, 3, 6 }, even[] = { 1, 2, 4 };
+
+    (void)state;
+    assert_int_equal(start(eight, 1, 7, 24, 0), 0);   /* M-33 */
+    assert_int_equal(start(eight, 1, 12, 20, 0), 8);  /* M-34 */
+    assert_int_equal(start(odd, 3, 5, 24, 100), 3);   /* M-35 */
+    assert_int_equal(start(eight, 1, 8, 25, 100), 0); /* M-36: seven seats */
+    assert_int_equal(start(eight, 1, 8, 24, 100), 8);
+    assert_int_equal(start(even, 3, 12, 20, 100), 4); /* M-37 */
+    assert_int_equal(start(eight, 1, 7, 0, 0), 7);    /* M-38: nobody decodes */
+}
+
+static void
+prompts_wait_for_company_beside_a_stream(void **state) /* B5 */
+{
+    (void)state;
+    begin(8);
+    r.l.prompt_batch = 50;
+    r.l.prompt_wait = 1000;
+    run_open(&r);
+    run_add(&r, request(20, 40, 0)); /* nobody generates: it need not wait */
+    assert_true(in_batch(run_step(&r, 0), q[0]));
+    run_add(&r, request(20, 5, 0));
+    assert_int_equal(run_step(&r, 0)->n_runs, 1);
+    assert_int_equal(scheduler_wake(r.s), 1000);
+    run_add(&r, request(30, 5, 0)); /* now they are 50 */
+    assert_int_equal(run_step(&r, 0)->n_runs, 3);
+    run_add(&r, request(20, 5, 0));
+    assert_int_equal(run_step(&r, 0)->n_runs, 3);
+    r.now += 1000; /* or it has waited long enough */
+    assert_int_equal(run_step(&r, 0)->n_runs, 4);
+    run_add(&r, request(20, 5, 0));
+    scheduler_halt(r.s, 0, true);
+    for (int i = 0; i < 10; i++) run_step(&r, 0);
+    assert_int_equal(q[4]->state, SEQ_ENDED); /* a stream that stands still is none */
+    done();
+}
+
+int
+main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(prompts_share_a_step_first_come_or_equally),
+        cmocka_unit_test(equal_progress_gives_what_decoding_leaves),
+        cmocka_unit_test(an_adapter_is_counted_once),
+        cmocka_unit_test(who_wants_pages_alone_is_passed_over),
+        cmocka_unit_test(max_utilization_stops_at_who_wants_pages),
+        cmocka_unit_test(an_adapter_larger_than_the_device_is_refused),
+        cmocka_unit_test(a_client_with_many_requests_leaves_others_their_turn),
+        cmocka_unit_test(turns_count_tokens_and_not_requests),
+        cmocka_unit_test(what_was_not_used_is_given_back),
+        cmocka_unit_test(priority_comes_before_turns),
+        cmocka_unit_test(a_long_source_comes_in_slices_beside_a_stream),
+        cmocka_unit_test(sources_wait_for_company),
+        cmocka_unit_test(prompts_wait_for_company_beside_a_stream),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

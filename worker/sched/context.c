@@ -1,0 +1,166 @@
+/* context.c - prompts: who starts, and how the rows that decoding leaves are shared among them: see core.h.
+ *
+ * Everybody is admitted before anybody starts: what one has found in the cache is then held when the blocks
+ * of another are taken.
+ */
+#include "worker/sched/core.h"
+
+/* Its seat was adopted, and the device knows nothing of its row yet. */
+static bool
+adopted(const struct plan *p, const struct seq *q)
+{
+    return q->n_adopted && !p->s->seat[q->seat].begun;
+}
+
+/* What it begins with fits into the edits that are left: one always does. */
+static bool
+may_begin(const struct plan *p, const struct seq *q, uint32_t *begins)
+{
+    uint32_t n = p->s->seat[q->seat].begun ? 0 : kv_n_held(p->s->kv, q->seat);
+
+    if (n > *begins) return false;
+    *begins -= n;
+    return true;
+}
+
+/* Streams that a death has interrupted want one row, like those that generate. */
+void
+plan_adopted(struct plan *p)
+{
+    uint32_t begins = p->begins;
+
+    for (struct seq *q = p->s->running.first; q && p->rows_left > 0; q = q->next)
+        if (runnable(p->s, q, p->lane, p->now) == WORK_CONTEXT && adopted(p, q) &&
+            q->n_prompt - q->n_planned == 1 && may_begin(p, q, &begins))
+            add_run(p, q, WORK_CONTEXT, 1);
+}
+
+static struct seq *
+next_context(const struct plan *p, struct seq *q)
+{
+    while (q && runnable(p->s, q, p->lane, p->now) != WORK_CONTEXT) q = q->next;
+    return q;
+}
+
+/* Rows of q's next chunk beyond those it has: to its end, or as many as there is room for, in units. */
+static uint32_t
+chunk_rows(const struct scheduler *s, const struct seq *q, uint32_t have, uint32_t room)
+{
+    uint32_t from = q->n_planned + have, end;
+
+    room = MIN(room, s->seat[q->seat].chunk - have);
+    if (q->n_prompt - from <= room) return q->n_prompt - from;
+    end = (from + room) / s->unit * s->unit;
+    return end > from ? end - from : 0;
+}
+
+/* The same, but one unit: to where the next begins. */
+static uint32_t
+unit_rows(const struct scheduler *s, const struct seq *q, uint32_t have, uint32_t room)
+{
+    uint32_t from = q->n_planned + have, n = MIN(s->unit - from % s->unit, q->n_prompt - from);
+
+    return n <= MIN(room, s->seat[q->seat].chunk - have) ? n : 0;
+}
+
+/* Rows for those that have some, a unit each in turn, as long as there are any. */
+static void
+share_rows(const struct plan *p, uint32_t n, uint32_t rows)
+{
+    for (bool more = true; more && rows > 0;) {
+        more = false;
+        for (uint32_t i = 0; i < n; i++) {
+            struct chunk *c = &p->s->chunk[i];
+            uint32_t some = unit_rows(p->s, c->seq, c->n_rows, rows);
+
+            c->n_rows += some;
+            rows -= some;
+            more = more || some > 0;
+        }
+    }
+}
+
+/* Prompts that have not begun wait for company, beside somebody who generates. */
+static bool
+hold_back(const struct plan *p)
+{
+    const struct scheduler *s = p->s;
+    nsec oldest = NSEC_NEVER;
+    uint64_t rows = 0;
+
+    if (s->l.prompt_batch == 0 || !streaming(p)) return false;
+    for (struct seq *q = next_context(p, s->waiting.first); q; q = next_context(p, q->next)) {
+        rows += q->n_prompt;
+        oldest = MIN(oldest, q->arrived);
+    }
+    if (rows == 0 || rows >= s->l.prompt_batch || p->now - oldest >= s->l.prompt_wait) return false;
+    p->s->waited_for[p->lane] = oldest + s->l.prompt_wait;
+    return true;
+}
+
+/* Admit in list order for the rows that are left: into s->chunk, with what each takes. */
+static uint32_t
+gather(struct plan *p)
+{
+    struct scheduler *s = p->s;
+    bool full = s->l.policy == POLICY_MAX_UTILIZATION; /* make_room() has seen to it */
+    bool join = may_join(s) && !full && !hold_back(p);
+    struct seq *running = next_context(p, s->running.first), *q;
+    struct seq *waiting = join ? next_context(p, s->waiting.first) : NULL;
+    uint32_t n = 0, rows = p->rows_left, begins = p->begins;
+
+    while (rows > 0 && (running || (waiting && !full))) {
+        uint32_t some;
+
+        if (running && (full || !waiting || seq_before(running, waiting))) {
+            q = running;
+            running = next_context(p, q->next);
+            if (s->seat[q->seat].len == 0 && (full || !admit_kv(s, q))) {
+                full = true; /* nobody overtakes who comes first and waits for KV, a seat */
+                continue;
+            }
+        } else {
+            q = waiting;
+            waiting = next_context(p, q->next);
+            if (!has_pages(s, q) || twin_ahead(s, q)) continue;
+            if (q->n_source > 0 && !find_cross(s, q)) continue;
+            if (!admit_kv(s, q)) {
+                full = true;
+                continue;
+            }
+        }
+        if (s->l.chunks == CHUNKS_FIRST_COME) {
+            some = chunk_rows(s, q, 0, rows);
+        } else {
+            some = unit_rows(s, q, 0, rows);
+        }
+        /* Less room than a unit: the first prompt goes on all the same, unless units were asked for. */
+        if (some == 0 && n == 0 && !(p->b->work & WORK_CONTEXT) && !s->unit_strict)
+            some = MIN(rows, s->seat[q->seat].chunk);
+        if (some == 0 || !may_begin(p, q, &begins)) continue;
+        s->chunk[n++] = (struct chunk){ q, some };
+        rows -= some;
+    }
+    if (s->l.chunks == CHUNKS_EQUAL) share_rows(p, n, rows);
+    return n;
+}
+
+void
+plan_context(struct plan *p)
+{
+    uint32_t n = gather(p);
+
+    for (uint32_t i = 0; i < n; i++)
+        add_run(p, p->s->chunk[i].seq, WORK_CONTEXT, p->s->chunk[i].n_rows);
+}
+
+void
+form_batch(struct plan *p)
+{
+    struct scheduler *s = p->s;
+
+    for (struct seq *q = next_context(p, s->waiting.first), *next; q; q = next) {
+        next = next_context(p, q->next);
+        if (has_pages(s, q) && !admit_kv(s, q)) return;
+    }
+}

@@ -1,0 +1,97 @@
+/* encoder.c - sources: who is encoded, and how many layers of it in this step: see core.h.
+ *
+ * A source runs whole, or so many layers a step that whoever generates in the same step does not wait for long.
+ */
+#include "worker/sched/core.h"
+
+/* Layers of it in this step; left: rows times layers that sources may still take. */
+static uint32_t
+layers(const struct plan *p, const struct seq *q, uint64_t left)
+{
+    uint32_t all = p->s->l.n_enc_layers, a_step = p->s->l.enc_layers ? p->s->l.enc_layers : all;
+    uint64_t fit = left / q->n_source;
+
+    if (fit == 0 && p->b->n_encode == 0) fit = 1;
+    return (uint32_t)MIN(fit, (uint64_t)MIN(a_step, all - q->n_enc_layers));
+}
+
+static void
+add_encode(struct plan *p, struct seq *q, uint32_t n)
+{
+    struct batch *b = p->b;
+
+    b->encode[b->n_encode++] = (struct batch_encode){
+        .seat = q->seat,
+        .first_row = b->n_rows,
+        .n_rows = q->n_source,
+        .enc_row = q->enc_row,
+        .first_layer = (uint16_t)q->n_enc_layers,
+        .n_layers = (uint16_t)n,
+    };
+    for (uint32_t i = 0; i < q->n_source; i++, b->n_rows++) {
+        b->token[b->n_rows] = q->source[i];
+        b->pos[b->n_rows] = (int32_t)i;
+    }
+    b->work |= WORK_ENCODER;
+    carry(p, q);
+    q->n_enc_layers += n;
+    if (q->n_enc_layers == p->s->l.n_enc_layers) seq_move(q, SEQ_CONTEXT);
+}
+
+/* Somebody decodes: who waits does not leave the device idle. */
+static bool
+decoding(const struct scheduler *s)
+{
+    for (const struct seq *q = s->running.first; q; q = q->next)
+        if ((q->state == SEQ_CONTEXT || q->state == SEQ_GENERATION) && !q->halted) return true;
+    return false;
+}
+
+/* How many of those that wait may start: all, or with company. */
+static uint32_t
+released(const struct plan *p)
+{
+    const struct scheduler *s = p->s;
+    uint32_t n = 0, slots = MIN(s->n_free, s->max_running - s->running.n), some = 0;
+    nsec oldest = NSEC_NEVER;
+
+    if (s->l.n_enc_batches == 0 || !decoding(s)) return UINT32_MAX;
+    for (const struct seq *q = s->waiting.first; q; q = q->next) {
+        if (runnable(s, q, p->lane, p->now) != WORK_ENCODER) continue;
+        oldest = MIN(oldest, q->arrived);
+        n++;
+    }
+    for (uint32_t i = 0; i < s->l.n_enc_batches; i++)
+        if (s->l.enc_batch[i] <= MIN(n, slots)) some = s->l.enc_batch[i];
+    if (some == s->l.enc_batch[s->l.n_enc_batches - 1]) return some;
+    if (n == 0 || p->now - oldest >= s->l.enc_wait) return some;
+    p->s->waited_for[p->lane] = MIN(s->waited_for[p->lane], oldest + s->l.enc_wait);
+    return 0;
+}
+
+void
+plan_encoder(struct plan *p)
+{
+    struct scheduler *s = p->s;
+    uint64_t left = s->l.enc_work && (p->b->work & WORK_GENERATION) ? s->l.enc_work : UINT64_MAX;
+    uint32_t n, may = released(p);
+    struct seq *q, *next;
+
+    for (q = s->running.first; q; q = q->next) {
+        if (runnable(s, q, p->lane, p->now) != WORK_ENCODER) continue;
+        n = layers(p, q, left);
+        if (n == 0) continue;
+        add_encode(p, q, n);
+        left -= MIN(left, (uint64_t)n * q->n_source);
+    }
+    for (q = s->waiting.first; q && may > 0 && may_join(s); q = next) {
+        next = q->next;
+        if (runnable(s, q, p->lane, p->now) != WORK_ENCODER || !has_pages(s, q)) continue;
+        if (find_cross(s, q)) continue; /* a prompt now, and nobody has asked for it */
+        n = layers(p, q, left);
+        if (n == 0 || !admit_enc(s, q)) break;
+        add_encode(p, q, n);
+        left -= MIN(left, (uint64_t)n * q->n_source);
+        may--;
+    }
+}

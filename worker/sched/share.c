@@ -1,0 +1,166 @@
+/* share.c - what requests share: see core.h.
+ *
+ * Turns are a deficit round robin, worked out when a request arrives: clients that have requests are gone round,
+ * each turn allows each of them so many tokens more, and a request is due in the turn in which its client has been
+ * allowed all that it asked for up to there. So the order is a number, and lists stay sorted.
+ */
+#include "worker/sched/core.h"
+
+static struct client *
+client_of(const struct scheduler *s, const struct seq *q)
+{
+    return &s->client[q->client % CLIENTS];
+}
+
+void
+give_turn(struct scheduler *s, struct seq *q)
+{
+    struct client *c = client_of(s, q);
+    uint64_t quantum = s->l.quantum;
+
+    q->turn = 0;
+    if (quantum == 0) return;
+    if (c->n_open++ == 0) c->turn = c->spent = 0; /* who comes anew has saved nothing */
+    c->spent = MAX(c->spent, s->turn * quantum) + q->n_source + q->n_prompt + q->max_new;
+    c->turn = MAX(c->turn, CEIL_DIV(c->spent, quantum)); /* its own stay in order */
+    q->turn = c->turn;
+}
+
+void
+take_turn(struct scheduler *s, const struct seq *q)
+{
+    s->turn = MAX(s->turn, q->turn);
+}
+
+void
+end_turn(struct scheduler *s, const struct seq *q)
+{
+    struct client *c = client_of(s, q);
+    uint64_t unused = q->n_prompt + q->max_new - q->n_tokens;
+
+    if (s->l.quantum == 0) return;
+    check(c->n_open > 0);
+    c->n_open--;
+    c->spent -= MIN(c->spent, unused);
+}
+
+static uint32_t
+find_holder(const struct scheduler *s, uint64_t lora)
+{
+    uint32_t i = 0;
+
+    while (i < s->n_holders && (s->holder[i].n_users == 0 || s->holder[i].lora != lora)) i++;
+    return i;
+}
+
+bool
+has_pages(const struct scheduler *s, const struct seq *q)
+{
+    if (q->lora == 0 || q->pages <= s->l.pages - s->pages_used) return true;
+    return find_holder(s, q->lora) < s->n_holders;
+}
+
+void
+take_pages(struct scheduler *s, const struct seq *q)
+{
+    uint32_t i;
+
+    if (q->lora == 0) return;
+    i = find_holder(s, q->lora);
+    if (i ==
+        s->n_holders) { /* a place that nobody uses, or a new one: at most one a seat is in use */
+        for (i = 0; i < s->n_holders && s->holder[i].n_users > 0;) i++;
+        s->n_holders += i == s->n_holders;
+        check(s->n_holders <= s->n_seats && q->pages <= s->l.pages - s->pages_used);
+        s->holder[i] = (struct holder){ .lora = q->lora, .pages = q->pages };
+        s->pages_used += q->pages;
+    }
+    s->holder[i].n_users++;
+    s->seat[q->seat].pages = i + 1;
+}
+
+void
+give_pages(struct scheduler *s, uint32_t seat)
+{
+    uint32_t i = s->seat[seat].pages;
+
+    if (i == 0) return;
+    s->seat[seat].pages = 0;
+    if (--s->holder[i - 1].n_users == 0) s->pages_used -= s->holder[i - 1].pages;
+}
+
+struct kv_text
+text_of(const struct seq *q, uint32_t n)
+{
+    return (struct kv_text){ .token = q->token,
+                             .source = q->source,
+                             .n = n,
+                             .n_source = q->n_source,
+                             .space = &q->space,
+                             .keep = q->keep,
+                             .n_keep = q->n_keep };
+}
+
+bool
+find_cross(struct scheduler *s, struct seq *q)
+{
+    struct kv_text t = text_of(q, q->n_prompt);
+    struct kv_hit hit;
+
+    if (!s->reuse || q->prompt_logprobs) return false;
+    kv_lookup(s->kv, &t, &hit);
+    if (q->cross_there != hit.cross) s->turned = true;
+    q->cross_there = hit.cross;
+    return hit.cross;
+}
+
+/* What the prompt in that seat is about to fill, as far as others can find what it has. */
+static const uint64_t *
+making(struct scheduler *s, struct seat *seat)
+{
+    struct kv_text t = text_of(seat->seq, seat->seq->n_prompt);
+    struct kv_hit hit;
+
+    if (seat->making_at != seat->seq->n_done) {
+        kv_lookup(s->kv, &t, &hit);
+        seat->making[0] = hit.next[0];
+        seat->making[1] = hit.next[1];
+        seat->making_at = seat->seq->n_done;
+    }
+    return seat->making;
+}
+
+static bool
+computes_prompt(const struct scheduler *s, const struct seq *q)
+{
+    return (q->state == SEQ_CONTEXT || q->state == SEQ_GENERATION || q->state == SEQ_LAST) &&
+           !q->halted && s->seat[q->seat].len > 0 && q->n_done < q->n_prompt;
+}
+
+bool
+twin_ahead(struct scheduler *s, struct seq *q)
+{
+    struct kv_text t = text_of(q, q->n_prompt);
+    const struct seq *ahead = q->behind.seat ? s->seat[q->behind.seat - 1].seq : NULL;
+    struct kv_hit hit;
+
+    if (!s->reuse || s->l.policy == POLICY_STATIC || q->prompt_logprobs) return false;
+    if (ahead && ahead->id == q->behind.id && computes_prompt(s, ahead) &&
+        ahead->n_done == q->behind.n_done)
+        return true; /* nothing new */
+    q->behind.seat = 0;
+    kv_lookup(s->kv, &t, &hit);
+    if (hit.next[0] == 0 && hit.next[1] == 0) return false;
+    for (struct seq *r = s->running.first; r; r = r->next) {
+        const uint64_t *name;
+
+        if (!computes_prompt(s, r)) continue;
+        name = making(s, &s->seat[r->seat]);
+        if (name[0] != hit.next[0] || name[1] != hit.next[1]) continue;
+        q->behind.id = r->id;
+        q->behind.seat = r->seat + 1;
+        q->behind.n_done = r->n_done;
+        return true;
+    }
+    return false;
+}
