@@ -95,6 +95,7 @@ static void
 put_worker(msgpack_packer *p, const struct worker *w)
 {
     const struct model_keys *k = &w->d->config->model[w->model].keys;
+    enum super_state standby = w->standby->super.state;
     bool has_kv = w->stats.v[STAT_blocks] > 0;
 
     msgpack_pack_map(p, 15);
@@ -105,7 +106,7 @@ put_worker(msgpack_packer *p, const struct worker *w)
     put_text(p, "state", super_state_word(w->super.state));
     put_u64(p, "running", w->stats.v[STAT_running]);
     put_u64(p, "waiting", w->stats.v[STAT_waiting]);
-    put_text(p, "standby", w->standby ? super_state_word(w->standby->super.state) : "");
+    put_text(p, "standby", standby == SUPER_DOWN ? "" : super_state_word(standby));
     put_u64(p, "restarts", w->restarts);
     put_u64(p, "epoch", w->epoch);
     put_text(p, "why", w->why);

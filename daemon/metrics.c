@@ -80,7 +80,7 @@ print_workers(struct daemon *d, FILE *out)
         const struct worker *s = d->worker[i]->standby;
 
         of_worker(out, "lagan_worker_standby", d->worker[i]);
-        fprintf(out, "%d\n", s && s->super.state == SUPER_STANDBY);
+        fprintf(out, "%d\n", s->super.state == SUPER_STANDBY);
     }
     head(out, "lagan_worker_restarts_total", "counter", "deaths that nobody asked for");
     for (uint32_t i = 0; i < d->n_workers; i++) {

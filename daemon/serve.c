@@ -259,7 +259,7 @@ turn(struct daemon *d)
     for (uint32_t i = 0; i < d->n_workers; i++) {
         more |= relay_drain(d->worker[i]);
         more |= control_pump(d->worker[i]->control);
-        if (d->worker[i]->standby) more |= control_pump(d->worker[i]->standby->control);
+        more |= control_pump(d->worker[i]->standby->control);
     }
     if (d->front->hung_up) front_watch(d);
     front_pump(d, &more);

@@ -54,7 +54,6 @@ standby_make(struct worker *w, struct err *e)
 {
     char name[sizeof w->name];
 
-    if (!w->d->config->model[w->model].keys.standby) return 0;
     snprintf(name, sizeof name, "w%u.standby", w->index);
     w->standby = worker_new(w->d, w->index, w->model, name, &ops);
     if (!w->standby) return err_set(e, -ENOMEM, "standby of worker %u", w->index);
@@ -74,17 +73,25 @@ standby_free(struct worker *s)
 void
 standby_dismiss(struct worker *s)
 {
-    if (s) worker_event(s, EV_STOP);
+    worker_event(s, EV_STOP);
 }
 
 void
 standby_follow(struct worker *w, enum super_state to)
 {
-    if (!w->standby) return;
-    if (to == SUPER_READY)
+    if (to == SUPER_READY && w->d->config->model[w->model].keys.standby)
         worker_event(w->standby, EV_START);
     else if (to == SUPER_DRAINING || to == SUPER_STOPPING || to == SUPER_LOST || worker_over(w))
         standby_dismiss(w->standby);
+}
+
+/* Not for one that is to leave, or that has not loaded: what ended that may end the next. */
+void
+standby_hurry(struct worker *w)
+{
+    bool dies = w->super.state == SUPER_READY || (w->super.state == SUPER_DYING && w->super.again);
+
+    if (dies) worker_event(w->standby, EV_START);
 }
 
 /* Not even a zombie whose end we are still to hear of. */
@@ -115,6 +122,7 @@ take(struct worker *w, struct worker *s)
     w->on_log = s->on_log;
     w->control = s->control;
     w->bell_lost = s->bell_lost;
+    w->hand_lost = s->hand_lost;
     memcpy(w->line, s->line, s->n_line);
     w->n_line = s->n_line;
     for (size_t i = 0; i < ARRAY_LEN(sources); i++) sd_event_source_set_userdata(sources[i], w);

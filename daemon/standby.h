@@ -3,7 +3,8 @@
  * It has a device, the weights and the tokenizer, and rings of its own that nobody has used; what it lacks
  * until its worker's pidfd is readable are the arenas that the worker writes, and a word to go on.
  *
- *     worker READY -> a standby is made, and another behind it when it has been taken and is READY itself
+ *     standby: 1, worker READY -> one is made, and another behind it when it has been taken and is READY itself
+ *     standby: 0, worker's hand ends and it does not -> one is made: a driver needs time for that
  *     worker leaves, is restarted or replaced, or its memory is given up -> the standby is ended
  *     worker dies otherwise -> worker_spawn() takes the standby, ready or not, instead of a new process
  *
@@ -18,12 +19,13 @@
 #include "daemon/supervisor.h"
 #include "daemon/worker.h"
 
-/* Where the model wants one. */
 int standby_make(struct worker *w, struct err *e) MUST_USE;
 struct worker *standby_free(struct worker *s);
 /* Its worker has moved: is one wanted now? */
 void standby_follow(struct worker *w, enum super_state to);
-/* w's memory is given up, or w is made anew without it: what it has mapped is old. NULL: nothing. */
+/* Its worker's hand has ended: it dies, or so it seems. One is made if there is none. */
+void standby_hurry(struct worker *w);
+/* w's memory is given up, or w is made anew without it: what it has mapped is old. */
 void standby_dismiss(struct worker *s);
 /* The process, its rings and all that watches it are w's, if there is one that lives; false: there is none,
  * and none remains. w has no process of its own any more. */

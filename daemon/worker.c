@@ -28,6 +28,10 @@
 #include <unistd.h>
 
 static const nsec BELL_GRACE = NSEC_S; /* from a shut bell to an end of the process */
+/* From a shut hand to that, beyond the time after which one that does not beat is ended: a driver may have much
+ * memory to unpin in between. */
+static const nsec HAND_GRACE = NSEC_S;
+static const nsec DEATH_TIME = 2 * NSEC_MS; /* from a shut hand to an end, without a driver */
 static const nsec STORM_TIME = NSEC_S;
 enum { STORM_FACTOR = 10, STORM_LEAST = 2000, LOG_READS = 16 };
 
@@ -105,6 +109,26 @@ on_log(sd_event_source *s, int fd, uint32_t revents, void *arg)
 /* ---- what it hands up */
 
 static int
+on_no_end(sd_event_source *s, uint64_t usec, void *arg)
+{
+    (void)s;
+    (void)usec;
+    standby_hurry(arg);
+    return 0;
+}
+
+/* It dies, or has shut it. Most deaths are heard of at once; the successor of one that takes longer, because a
+ * driver has to put its memory away, is made meanwhile. */
+static void
+hand_ended(struct worker *w)
+{
+    w->hand_lost = clock_now();
+    if (sd_event_add_time_relative(w->d->event, &w->on_no_end, CLOCK_MONOTONIC,
+                                   DEATH_TIME / NSEC_US, 1, on_no_end, w) < 0)
+        standby_hurry(w);
+}
+
+static int
 on_hand(sd_event_source *s, int fd, uint32_t revents, void *arg)
 {
     struct worker *w = arg;
@@ -115,7 +139,10 @@ on_hand(sd_event_source *s, int fd, uint32_t revents, void *arg)
     r = arenas_take(&w->arenas, fd, &e);
     if (r == 0) return 0;
     sd_event_source_set_enabled(s, SD_EVENT_OFF);
-    if (r != -EPIPE) worker_broken(w, DEATH_CORRUPTION, "%s", e.text);
+    if (r == -EPIPE)
+        hand_ended(w);
+    else
+        worker_broken(w, DEATH_CORRUPTION, "%s", e.text);
     return 0;
 }
 
@@ -205,6 +232,7 @@ worker_release(struct worker *w)
     w->on_bell = sd_event_source_disable_unref(w->on_bell);
     w->on_hand = sd_event_source_disable_unref(w->on_hand);
     w->on_log = sd_event_source_disable_unref(w->on_log);
+    w->on_no_end = sd_event_source_disable_unref(w->on_no_end);
     w->control = control_close(w->control);
     link_close(&w->link);
     if (w->hand >= 0) close(w->hand);
@@ -213,7 +241,7 @@ worker_release(struct worker *w)
     w->alive = false;
     w->pid = 0;
     w->n_line = 0;
-    w->bell_lost = 0;
+    w->bell_lost = w->hand_lost = 0;
 }
 
 /* So that a lagand after us can wait for its end, should we not. */
@@ -643,6 +671,9 @@ worker_tick(struct worker *w, nsec now, nsec late)
     check_phase(w);
     if (w->bell_lost && now - w->bell_lost > BELL_GRACE) {
         worker_broken(w, DEATH_CORRUPTION, "has shut its bell and lives");
+    }
+    if (w->hand_lost && now - w->hand_lost > w->d->config->o.stall_timeout + HAND_GRACE) {
+        worker_broken(w, DEATH_CORRUPTION, "has shut its hand and lives");
     }
 }
 

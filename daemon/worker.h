@@ -23,21 +23,22 @@ struct worker {
     struct arenas arenas;
     uint64_t epoch;         /* of the present or last incarnation; 0: none yet */
     uint64_t last_epoch;    /* that was given, standbys' too */
-    struct worker *standby; /* NULL: the model wants none */
-    struct worker *of;      /* a standby's worker; NULL: it is one itself */
+    struct worker *standby; /* NULL: it is one itself */
+    struct worker *of;      /* whose standby it is; NULL: a worker */
 
     /* while there is a process */
     bool alive;
     pid_t pid;
     struct link link;
     int hand, log;
-    sd_event_source *on_exit, *on_bell, *on_hand, *on_log;
+    sd_event_source *on_exit, *on_bell, *on_hand, *on_log, *on_no_end;
     struct control *control;
     nsec spawned_at, beat_at;
     uint64_t beat;         /* hb_count when it last moved, at beat_at */
     nsec deadline, excuse; /* of its step; time that passed while we stood still */
     bool warned, asked;    /* silent: told people; asked for its last words */
     nsec bell_lost;        /* since when its end of the bell is shut; 0: open */
+    nsec hand_lost;        /* its end of hand */
     uint64_t storm_bells, storm_records, n_records; /* at the last look; records ever */
     nsec storm_at;
 

@@ -28,7 +28,7 @@
 #include <unistd.h>
 
 enum { OVERDUE_FACTOR = 20, MIN_SLOTS = 256, QUEUE_SLOTS = 2048 };
-static const nsec OVERDUE_LEAST = 3 * NSEC_S, LOAD_TURN = 5 * NSEC_MS, IDLE_TURN = 500 * NSEC_MS,
+static const nsec OVERDUE_LEAST = 3 * NSEC_S, LOAD_TURN = NSEC_MS, IDLE_TURN = 500 * NSEC_MS,
                   STANDBY_TURN = 200 * NSEC_MS;
 /* Looking at the device, we take what the other threads have for us this often. */
 static const nsec LOOK_TURN = 100 * NSEC_US;

@@ -13,6 +13,7 @@
 #include "worker/worker.h"
 
 #include <errno.h>
+#include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -26,8 +27,8 @@ enum {
      * the first has been projected. */
     GPU_ENC_ROWS = 16384
 };
-/* What a GPU's lane takes beside its scratch (a library's handle, its workspace), and a standby process
- * (its context). */
+/* What a GPU's lane takes beside its scratch (a library's handle, its workspace), and the process that comes up
+ * beside this one to succeed it (its context). */
 static const uint64_t LANE_BYTES = 256 << 20, STANDBY_BYTES = 512 << 20;
 #define GIB(bytes) ((double)(bytes) / (1 << 30))
 
@@ -152,17 +153,16 @@ gpu_room(struct worker *w, const struct exec_config *x, uint64_t free, uint64_t 
     const struct model_keys *k = &w->keys;
     uint64_t steps = exec_needs(x, w->e.model, &w->e.kv_config) + x->n_lanes * LANE_BYTES;
     uint64_t graphs = gpu_graphs(w->e.gpu) ? k->graphs_memory : 0;
-    uint64_t standby = k->standby * STANDBY_BYTES;
-    uint64_t taken = steps + graphs + standby + k->kv_reserve;
+    uint64_t taken = steps + graphs + STANDBY_BYTES + k->kv_reserve;
 
     if (free < taken + 2 * (uint64_t)w->e.kv_config.slab_bytes)
         return err_set(
             e, -ENOMEM,
             "kv.memory: auto finds no room: of %.2f GiB of GPU memory %.2f are free beside %.2f of "
-            "weights; steps of %u rows need %.2f, graphs.memory %.2f, standby %.2f, kv.reserve "
+            "weights; steps of %u rows need %.2f, graphs.memory %.2f, a successor %.2f, kv.reserve "
             "%.2f",
             GIB(total), GIB(free), GIB(w->e.model->weight_bytes), x->max_rows, GIB(steps),
-            GIB(graphs), GIB(standby), GIB(k->kv_reserve));
+            GIB(graphs), GIB(STANDBY_BYTES), GIB(k->kv_reserve));
     *ret = free - taken;
     return 0;
 }
@@ -287,6 +287,21 @@ slice_ends(struct engine *n, enum load_slice which, nsec *since)
     *since = now;
 }
 
+/* Beside the worker whose place we are to take there may be no room for a context: then it waits too. */
+static int
+open_device(struct worker *w, const struct gpu_options *device, struct err *e)
+{
+    struct pollfd p = { .fd = w->hand, .events = POLLIN };
+    int r = gpu_open(&w->e.gpu, device, e);
+
+    if (r != -ENOMEM || !w->waits) return r;
+    while (w->waits) {
+        if (poll(&p, 1, -1) < 0 && errno != EINTR) check(!"poll");
+        TRY(start_take(w, e));
+    }
+    return gpu_open(&w->e.gpu, device, e);
+}
+
 /* From the predecessor's arena what is whole there: checked against its checksums, whoever asks. */
 static int
 open_model(struct worker *w, struct err *e)
@@ -325,7 +340,7 @@ prepare(struct worker *w, struct err *e)
     TRY(check_keys(k, e));
     n->old_kv.fd = n->old_manifest.fd = -1;
     TRY(read_source(w, e));
-    TRY(gpu_open(&n->gpu, &device, e));
+    TRY(open_device(w, &device, e));
     slice_ends(n, LOAD_DEVICE, &since);
     TRY(open_model(w, e));
     slice_ends(n, LOAD_WEIGHTS, &since);

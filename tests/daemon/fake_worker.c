@@ -3,7 +3,7 @@
  * It speaks the rings as the real one does. A request's token at a position is a hash of both, so that
  * a test knows every answer; it ends at max_tokens. The name of the "model" directory says how it
  * misbehaves: good, slow, brisk (a token a millisecond), segv, check, hang, deaf, overdue, storm, exit, bad-token, bad-row, bad-first,
- * bad-text, bad-finish, bad-seq, bad-hand, shut-bell, loading, die-config, die-model, die-once, poison.
+ * bad-text, bad-finish, bad-seq, bad-hand, shut-bell, shut-hand, loading, die-config, die-model, die-once, poison.
  */
 #include "base/clock.h"
 #include "include/lagan_wire.h"
@@ -43,7 +43,8 @@ static const char *mode = "good";
 static char *whole;
 static size_t n_whole;
 static uint64_t n_steps, n_turns;
-static bool draining;
+static bool draining, waits; /* waits: for its predecessor's end */
+static int hand;
 
 static bool
 is(const char *word)
@@ -168,6 +169,7 @@ misbehave(void)
             if (send(l.bell.fd, "", 1, MSG_NOSIGNAL | MSG_DONTWAIT) < 0) sched_yield();
         }
     }
+    if (is("shut-hand")) close(hand); /* and goes on as if nothing had been */
     if (is("shut-bell")) {
         shutdown(l.bell.fd, SHUT_RDWR);
         for (;;) {
@@ -301,7 +303,7 @@ step(void)
 
 /* An arena of its own that carries our epoch; the predecessor's is looked at. */
 static void
-give(int hand, const char *name, uint64_t epoch)
+give(const char *name, uint64_t epoch)
 {
     struct hand_note note = { .bytes = 4096, .version = 1, .flags = HAND_COMPLETE };
     int fd = memfd_create("fake arena", MFD_CLOEXEC);
@@ -314,7 +316,7 @@ give(int hand, const char *name, uint64_t epoch)
 }
 
 static void
-exchange_arenas(int hand, uint64_t epoch)
+take_over(void)
 {
     struct hand_note got;
     int have;
@@ -322,13 +324,32 @@ exchange_arenas(int hand, uint64_t epoch)
     while (hand_take(hand, &got, &have, NULL) == 1) {
         char byte = 0;
 
-        check(pread(have, &byte, 1, 0) == 1);
-        fprintf(stderr, "<6>fake: adopted %s of epoch %d%s\n", got.name, byte,
-                got.flags & HAND_VERIFY ? ", verified" : "");
+        if (!strcmp(got.name, "go")) {
+            waits = false;
+        } else {
+            check(pread(have, &byte, 1, 0) == 1);
+            fprintf(stderr, "<6>fake: adopted %s of epoch %d%s\n", got.name, byte,
+                    got.flags & HAND_VERIFY ? ", verified" : "");
+        }
         close(have);
     }
-    give(hand, "weights", epoch);
-    give(hand, "kv", epoch);
+}
+
+static void
+exchange_arenas(uint64_t epoch)
+{
+    struct pollfd p[] = { { .fd = hand, .events = POLLIN }, { .fd = l.bell.fd, .events = POLLIN } };
+
+    take_over();
+    if (waits) fprintf(stderr, "<6>fake: epoch %llu waits\n", (unsigned long long)epoch);
+    while (waits) {
+        atomic_fetch_add(&shm_ctl(&l.w)->hb_count, 1);
+        poll(p, ARRAY_LEN(p), 100);
+        if (bell_drain(&l.bell) == -EPIPE) exit(0);
+        take_over();
+    }
+    give("weights", epoch);
+    give("kv", epoch);
     if (is("bad-hand")) check(send(hand, "nonsense", 8, 0) == 8);
 }
 
@@ -364,6 +385,7 @@ main(int argc, char **argv)
 
     for (int i = 1; i < argc; i++) {
         if (strncmp(argv[i], "--path=", 7) == 0) path = argv[i] + 7;
+        waits |= !strcmp(argv[i], "--waits");
     }
     if (strrchr(path, '/')) mode = strrchr(path, '/') + 1;
     prctl(PR_SET_PDEATHSIG, SIGKILL);
@@ -375,7 +397,8 @@ main(int argc, char **argv)
     atomic_fetch_add(&c->hb_count, 1);
     say_phase();
     die_early(path);
-    exchange_arenas(heritage_fd(&h, "hand"), h.epoch);
+    hand = heritage_fd(&h, "hand");
+    exchange_arenas(h.epoch);
     while (is("loading")) {
         atomic_fetch_add(&c->hb_count, 1);
         poll(NULL, 0, 20);

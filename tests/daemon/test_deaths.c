@@ -190,6 +190,60 @@ a_kill_from_outside_is_told_apart_and_forgiven(void **state)
     assert_int_equal(rig_stop(&r), 0);
 }
 
+static pid_t
+pid_of_worker(struct dealer *c)
+{
+    call(c, 1000, "workers list", NULL, NULL);
+    return (pid_t)number(
+        msg_get(&hear_type(c, LAGAN_MSG_REPLY, 2000)->map, "result")->via.array.ptr, "pid");
+}
+
+/* A GPU's driver takes a tenth of a second between the two. */
+static void
+at_the_end_of_hand_a_successor_is_made_that_gets_memory_at_the_end_of_the_process(void **state)
+{
+    struct dealer *c, *ctl;
+
+    (void)state;
+    start("shut-hand", ARGS("--supervisor.stall-timeout", "60s"));
+    c = dial(&r, "api.sock");
+    ctl = dial(&r, "ctl.sock");
+    submit(c, 1, 3, 4, 1); /* with the fourth token hand is shut */
+    assert_int_equal(rest(c, 1, 0, 4, 1), 0);
+    assert_true(rig_logged(&r, "fake: epoch 2 waits", 5000));
+    assert_false(rig_logged(&r, "adopted kv", 0));
+    submit(c, 2, 3, 3, 1); /* the worker serves */
+    assert_int_equal(rest(c, 2, 0, 3, 1), 0);
+    kill(pid_of_worker(ctl), SIGKILL);
+    assert_true(rig_logged(&r, "died of killed: signal 9", 5000));
+    assert_true(rig_logged(&r, "the standby takes over", 5000));
+    assert_true(rig_logged(&r, "adopted kv of epoch 1", 5000));
+    submit(c, 3, 3, 3, 1);
+    assert_int_equal(rest(c, 3, 0, 3, 1), 0);
+    assert_int_equal(rig_n_workers(&r), 1); /* and no other beside it */
+    hang_up(c);
+    assert_int_equal(rig_stop(&r), 0);
+}
+
+static void
+a_worker_that_shuts_its_hand_and_lives_is_ended(void **state)
+{
+    struct dealer *c;
+
+    (void)state;
+    start("shut-hand", ARGS("--supervisor.stall-timeout", "300ms"));
+    c = dial(&r, "api.sock");
+    submit(c, 1, 3, 4, 1);
+    assert_int_equal(rest(c, 1, 0, 4, 1), 0);
+    assert_true(rig_logged(&r, "has shut its hand and lives", 8000));
+    assert_true(rig_logged(&r, "died of corruption", 5000));
+    assert_true(rig_logged(&r, "adopted weights of epoch 1, verified", 5000));
+    submit(c, 2, 3, 3, 1);
+    assert_int_equal(rest(c, 2, 0, 3, 1), 0);
+    hang_up(c);
+    assert_int_equal(rig_stop(&r), 0);
+}
+
 static void
 every_lie_of_a_worker_ends_it_and_at_last_the_request_that_it_is_about(void **state)
 {
@@ -318,6 +372,8 @@ main(void)
         T(a_request_that_kills_is_poisoned_and_the_others_finish),
         T(requests_of_a_dead_worker_go_on_at_once_with_its_sibling),
         T(a_kill_from_outside_is_told_apart_and_forgiven),
+        T(at_the_end_of_hand_a_successor_is_made_that_gets_memory_at_the_end_of_the_process),
+        T(a_worker_that_shuts_its_hand_and_lives_is_ended),
         T(every_lie_of_a_worker_ends_it_and_at_last_the_request_that_it_is_about),
         T(a_worker_that_hands_up_nonsense_never_becomes_ready),
         T(a_silent_worker_and_an_overdue_step_are_killed_in_time),
