@@ -58,17 +58,17 @@ note_turn(void)
     before = now;
 }
 
-void
-failpoint(enum failpoint p)
+bool
+failpoint_wild(enum failpoint p)
 {
     const struct timespec pause_for = { .tv_nsec = 20000000 };
     struct fp_slot *s;
 
-    if (!board) return;
+    if (!board) return false;
     if (p == FP_turn_done) note_turn();
     s = &board->slot[side][p];
     atomic_fetch_add_explicit(&s->hits, 1, memory_order_relaxed);
-    if (!due(s)) return;
+    if (!due(s)) return false;
     atomic_fetch_add_explicit(&s->fired, 1, memory_order_release);
     switch ((enum fp_action)atomic_load_explicit(&s->action, memory_order_relaxed)) {
     case FP_KILL:
@@ -78,15 +78,24 @@ failpoint(enum failpoint p)
         abort();
     case FP_STOP:
         kill(getpid(), SIGSTOP);
-        return;
+        return false;
     case FP_EXIT:
         _exit(FP_EXIT_STATUS);
     case FP_DELAY:
         nanosleep(&pause_for, NULL);
-        return;
+        return false;
     case FP_ACTIONS:
-        return;
+        break;
+    case FP_WILD:
+        return true;
     }
+    return false;
+}
+
+void
+failpoint(enum failpoint p)
+{
+    (void)failpoint_wild(p);
 }
 
 uint32_t

@@ -34,6 +34,7 @@
     X(intake_taken,    "W6",  "a request has become a sequence") \
     X(manifest_stored, "W7",  "a word of the manifest stored, the next one not") \
     X(step_planned,    "W7",  "step in the trace, not launched") \
+    X(step_queued,     "W7",  "all but the end of a step on the device's queue") \
     X(step_launched,   "W7",  "step queued on the device") \
     X(step_finished,   "W7",  "step done, not committed") \
     X(step_committed,  "W7",  "step committed, not emitted") \
@@ -74,8 +75,10 @@ enum failpoint {
 };
 
 enum fp_side { FP_LAGAND, FP_WORKER, FP_SIDES }; /* a worker is what has LAGAN_EPOCH */
-enum fp_action { FP_KILL = 1, FP_ABORT, FP_STOP, FP_EXIT, FP_DELAY, FP_ACTIONS };
+/* WILD, at a point of FP_OR() alone: the device is told to store where no memory is. */
+enum fp_action { FP_KILL = 1, FP_ABORT, FP_STOP, FP_EXIT, FP_DELAY, FP_ACTIONS, FP_WILD };
 enum { FP_EXIT_STATUS = 3 };
+#define FP_NOWHERE ((void *)(uintptr_t)4096) /* a page that nobody maps */
 
 /* The test stores action, then left; the process counts hits, takes left down to 0 and fires. */
 struct fp_slot {
@@ -90,12 +93,18 @@ struct fp_board {
 
 #ifdef LAGAN_FAILPOINTS
 void failpoint(enum failpoint p);
+bool failpoint_wild(enum failpoint p); /* as that; true: WILD, by the caller */
 #define FP(name) failpoint(FP_##name)
+#define FP_OR(name, wild) \
+    do { \
+        if (failpoint_wild(FP_##name)) wild; \
+    } while (0)
 uint32_t failpoint_ring(int w);
 #define FP_ENVIRONMENT "LAGAN_FP=",                   /* what lagand passes on to its workers */
 #define FP_RINGS failpoint_ring(0), failpoint_ring(1) /* sizes for link_make() */
 #else
 #define FP(name) ((void)0)
+#define FP_OR(name, wild) ((void)0)
 #define FP_ENVIRONMENT
 #define FP_RINGS 0, 0
 #endif

@@ -1,18 +1,19 @@
 /* bench_serve.c - what a client gets from a model of real shape: through ZeroMQ, lagand, ring and worker.
  *
- *     bench_serve --model DIR [--device cuda] [--set KEY=VALUE]... [--runs N] CASE...
+ *     bench_serve --model DIR [--device cuda] [--set KEY=VALUE]... [--programs DIR] [--runs N] CASE...
  *
  *     decode=B:CONTEXT      B sequences at once, from when the last has its first token to when the first ends
  *     batch=B:IN:OUT        B requests at once, until the last has ended: requests and tokens a second
  *     serve=B:IN:OUT:N      N requests, B of them always in flight
  *     prefill=N:IN          N prompts at once, one token each: prompt tokens a second
  *     kill=B:CONTEXT        SIGKILL of the worker while B sequences decode: until one is ready again, and the
- *                           longest wait of a stream for its next token
+ *                           longest wait of a stream for its next token; N times while they go on
+ *     crash=B:CONTEXT       the same once, by a step that writes where no memory is: DIR has tests/torture's programs
  *     trace=FILE[:MOST]     all requests of a file of traces.py at once, at most so many tokens each
  *
  * DIR needs a config.json only (bench/configs): the weights are random, so are the prompts, lengths are
- * forced. lagand is started for the run and stopped after it. Each case runs once to warm up, then N
- * times. A case's line ends with what the worker did meanwhile: share of a core, time of a step, and where
+ * forced. lagand is started for the run and stopped after it. A case runs once to warm up, then N
+ * times. Its line ends with what the worker did meanwhile: share of a core, time of a step, and where
  * the device knows it, how long it was idle between two steps.
  */
 #include "base/clock.h"
@@ -24,14 +25,23 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MAX_REQUESTS = 4096, MAX_RUNS = 99, MAX_CASES = 32, DECODE_STEPS = 160 };
+enum { MAX_REQUESTS = 4096, MAX_RUNS = 100, MAX_CASES = 32, DECODE_STEPS = 160 };
+/* Of every stream between two deaths; and after so long without a token it has said its last. */
+enum { CALM_TOKENS = 16, QUIET_MS = 20 };
 
 struct request {
     uint64_t id;
     uint32_t in, out, got;
     nsec sent, first, last;
-    nsec gap; /* the longest between two tokens, from the kill on */
+    uint32_t calm; /* tokens since the last death */
+    nsec gap;      /* the longest between two, from then on */
     bool over;
+};
+
+/* What one run of a case gives. */
+struct figure {
+    double value, more; /* more: beside it */
+    double ttft_ms, core, step_us, idle_us;
 };
 
 struct bench {
@@ -40,15 +50,11 @@ struct bench {
     uint64_t random;
     struct request q[MAX_REQUESTS];
     uint32_t n, n_sent, n_first, n_over;
-    bool kill;                              /* the worker, once all have begun */
-    nsec killed, ready;                     /* when, and when there was another; 0: not yet */
+    uint32_t n_deaths, n_dead;              /* of the worker that are wanted, that were */
+    bool (*strike)(struct bench_serve *s);  /* a death begins; false: it cannot be told to */
+    struct figure *death;                   /* [n_deaths] */
+    nsec struck;                            /* when the last one began; 0: there is another one */
     struct bench_worker at_began, at_ended; /* all have their first token; the first one its last */
-};
-
-/* What one run of a case gives. */
-struct figure {
-    double value, more; /* more: beside it */
-    double ttft_ms, core, step_us, idle_us;
 };
 
 static uint32_t
@@ -78,27 +84,54 @@ submit(struct bench *b, struct request *q)
 }
 
 static void
+strike(struct bench *b)
+{
+    b->struck = clock_now();
+    b->n_dead++;
+    for (uint32_t i = 0; i < b->n; i++) b->q[i].calm = 0, b->q[i].gap = 0;
+    if (!b->strike(&b->s)) bench_die("the worker is gone already");
+}
+
+/* Its last tokens have come. */
+static void
+await_successor(struct bench *b)
+{
+    b->death[b->n_dead - 1].value = (double)(bench_again(&b->s) - b->struck) / NSEC_MS;
+    b->death[b->n_dead - 1].idle_us = -1;
+    b->struck = 0;
+}
+
+static void
+took(struct bench *b, struct request *q, uint32_t n)
+{
+    nsec now = clock_now();
+    uint32_t calm = UINT32_MAX;
+
+    if (q->got)
+        q->gap = MAX(q->gap, now - q->last);
+    else
+        q->first = now, b->n_first++;
+    if (!q->got && b->n_first == b->n) bench_worker(&b->s, &b->at_began);
+    q->last = now;
+    q->got += n;
+    q->calm += n;
+    if (b->n_dead)
+        b->death[b->n_dead - 1].more = MAX(b->death[b->n_dead - 1].more, (double)q->gap / NSEC_MS);
+    if (b->struck || b->n_dead == b->n_deaths) return;
+    for (uint32_t i = 0; i < b->n; i++) calm = MIN(calm, b->q[i].calm);
+    if (calm >= CALM_TOKENS) strike(b);
+}
+
+static void
 take(struct bench *b, const struct lagan_event *ev)
 {
     struct request *q = b->q;
-    bool began;
 
     while (q < b->q + b->n && q->id != ev->id) q++;
     if (q == b->q + b->n) return; /* of the run before */
     switch (ev->kind) {
     case LAGAN_EVENT_TOKENS:
-        if (b->killed && q->got) q->gap = MAX(q->gap, clock_now() - q->last);
-        q->last = clock_now();
-        began = !q->got;
-        q->got += ev->n_ids;
-        if (!began) break;
-        q->first = q->last;
-        if (++b->n_first < b->n) break;
-        bench_worker(&b->s, &b->at_began);
-        if (!b->kill) break;
-        kill(b->s.worker, SIGKILL);
-        b->killed = clock_now();
-        b->ready = bench_again(&b->s);
+        took(b, q, ev->n_ids);
         break;
     case LAGAN_EVENT_DONE:
         if (q->got != q->out) bench_die("%u tokens where %u were asked for", q->got, q->out);
@@ -128,9 +161,13 @@ play(struct bench *b, uint32_t in_flight)
         int r;
 
         while (b->n_sent < b->n && b->n_sent - b->n_over < in_flight) submit(b, &b->q[b->n_sent]);
-        r = lagan_next(b->s.client, &ev, 120000);
-        if (r <= 0) bench_die("nothing for two minutes: %s", lagan_why(b->s.client));
-        take(b, &ev);
+        r = lagan_next(b->s.client, &ev, b->struck ? QUIET_MS : 120000);
+        if (r == 0 && b->struck)
+            await_successor(b);
+        else if (r <= 0)
+            bench_die("nothing for two minutes: %s", lagan_why(b->s.client));
+        else
+            take(b, &ev);
     }
     for (uint32_t i = 0; i < b->n; i++) end = MAX(end, b->q[i].last);
     return end - since;
@@ -191,20 +228,25 @@ run_decode(struct bench *b, const uint32_t *arg, struct figure *f)
     f->value = (double)(b->at_ended.tokens - b->at_began.tokens) / f->more;
 }
 
-static void
-run_kill(struct bench *b, const uint32_t *arg, struct figure *f)
+static bool
+kill_worker(struct bench_serve *s)
 {
-    nsec gap = 0;
+    return kill(s->worker, SIGKILL) == 0;
+}
 
-    alike(b, arg[0], arg[1], DECODE_STEPS);
-    b->kill = true;
+static void
+run_deaths(struct bench *b, bool (*how)(struct bench_serve *s), const uint32_t *arg,
+           struct figure *f, uint32_t n)
+{
+    alike(b, arg[0], arg[1], (n + 1) * 2 * CALM_TOKENS);
+    b->strike = how;
+    b->death = f;
+    b->n_deaths = n;
+    b->n_dead = 0;
     play(b, b->n);
-    for (uint32_t i = 0; i < b->n; i++) gap = MAX(gap, b->q[i].gap);
-    f->value = (double)(b->ready - b->killed) / NSEC_MS;
-    f->more = (double)gap / NSEC_MS;
-    f->idle_us = -1;
-    b->kill = false;
-    b->killed = 0;
+    if (b->n_dead < n) bench_die("the streams ended after %u deaths", b->n_dead);
+    b->n_deaths = b->n_dead = 0;
+    for (uint32_t i = 0; i < n; i++) f[i].ttft_ms = median_ttft(b);
 }
 
 static void
@@ -293,13 +335,15 @@ static const struct kind {
     const char *name, *unit, *more;
     uint32_t n_args;
     void (*run)(struct bench *b, const uint32_t *arg, struct figure *f);
+    bool (*strike)(struct bench_serve *s);
 } kinds[] = {
-    { "decode", "tok/s", "window_s", 2, run_decode },
-    { "batch", "req/s", "tok_s", 3, run_batch },
-    { "serve", "tok/s", "req_s", 4, run_serve },
-    { "prefill", "tok/s", "req_s", 2, run_prefill },
-    { "kill", "ms", "gap_ms", 2, run_kill },
-    { "trace", "tok/s", "req_s", 0, NULL },
+    { "decode", "tok/s", "window_s", 2, run_decode, NULL },
+    { "batch", "req/s", "tok_s", 3, run_batch, NULL },
+    { "serve", "tok/s", "req_s", 4, run_serve, NULL },
+    { "prefill", "tok/s", "req_s", 2, run_prefill, NULL },
+    { "kill", "ms", "gap_ms", 2, NULL, kill_worker },
+    { "crash", "ms", "gap_ms", 2, NULL, bench_crash },
+    { "trace", "tok/s", "req_s", 0, NULL, NULL },
 };
 
 static void
@@ -308,7 +352,7 @@ run_case(struct bench *b, const char *word, uint32_t runs)
     const char *eq = strchr(word, '=');
     const struct kind *k = kinds;
     uint32_t arg[4] = { 0 }, n = 0, most = UINT32_MAX;
-    double value[MAX_RUNS], ttft[MAX_RUNS];
+    double value[MAX_RUNS], more[MAX_RUNS], ttft[MAX_RUNS];
     struct figure f[MAX_RUNS + 1];
     char file[512] = "";
 
@@ -316,7 +360,7 @@ run_case(struct bench *b, const char *word, uint32_t runs)
            (!eq || strncmp(word, k->name, (size_t)(eq - word)) || k->name[eq - word]))
         k++;
     if (k == kinds + ARRAY_LEN(kinds)) bench_die("%s is no case", word);
-    if (!k->run) {
+    if (!k->n_args) {
         snprintf(file, sizeof file, "%s", eq + 1);
         if (strrchr(file, ':')) {
             most = (uint32_t)strtoul(strrchr(file, ':') + 1, NULL, 10);
@@ -332,22 +376,30 @@ run_case(struct bench *b, const char *word, uint32_t runs)
         if (n != k->n_args || !arg[0] || !arg[1])
             bench_die("%s: %u numbers are wanted", word, k->n_args);
     }
-    for (uint32_t i = 0; i <= runs; i++) {
-        memset(&f[i], 0, sizeof f[i]);
+    memset(f, 0, sizeof f);
+    if (k->strike == bench_crash && runs > 1)
+        bench_die("crash: once (--runs 1), for a second fault within a minute is backed off from");
+    if (k->strike) run_deaths(b, k->strike, arg, f + 1, runs);
+    for (uint32_t i = 0; i <= runs && !k->strike; i++) {
         if (k->run)
             k->run(b, arg, &f[i]);
         else
             run_trace(b, file, most, &f[i]);
         f[i].ttft_ms = median_ttft(b);
     }
-    for (uint32_t i = 0; i < runs; i++) value[i] = f[i + 1].value, ttft[i] = f[i + 1].ttft_ms;
+    for (uint32_t i = 0; i < runs; i++) {
+        value[i] = f[i + 1].value;
+        more[i] = f[i + 1].more;
+        ttft[i] = f[i + 1].ttft_ms;
+    }
     median(value, runs);
+    median(more, runs);
     printf("{\"bench\":\"serve\",\"case\":\"%s %s\",\"value\":%.5g,\"unit\":\"%s\",\"n\":%u,"
-           "\"min\":%.5g,\"median\":%.5g,\"max\":%.5g,\"%s\":%.5g,\"ttft_ms\":%.4g,\"core\":%.3f,"
-           "\"step_us\":%.5g",
+           "\"min\":%.5g,\"median\":%.5g,\"max\":%.5g,\"%s\":%.5g,\"%s_min\":%.5g,\"%s_max\":%.5g,"
+           "\"ttft_ms\":%.4g,\"core\":%.3f,\"step_us\":%.5g",
            b->s.name, word, median(value, runs), k->unit, runs, value[0], median(value, runs),
-           value[runs - 1], k->more, f[runs].more, median(ttft, runs), f[runs].core,
-           f[runs].step_us);
+           value[runs - 1], k->more, median(more, runs), k->more, more[0], k->more, more[runs - 1],
+           median(ttft, runs), f[runs].core, f[runs].step_us);
     if (f[runs].idle_us >= 0) printf(",\"idle_us\":%.3g", f[runs].idle_us);
     printf("}\n");
     fflush(stdout);
@@ -369,6 +421,8 @@ main(int argc, char **argv)
             b.s.device = argv[++i];
         else if (more && !strcmp(argv[i], "--set") && b.s.n_set < BENCH_SETS)
             b.s.set[b.s.n_set++] = argv[++i];
+        else if (more && !strcmp(argv[i], "--programs"))
+            b.s.programs = argv[++i];
         else if (more && !strcmp(argv[i], "--runs"))
             runs = MIN((uint32_t)strtoul(argv[++i], NULL, 10), (uint32_t)MAX_RUNS);
         else if (argv[i][0] != '-' && n_cases < MAX_CASES)

@@ -2,15 +2,18 @@
 #include "bench/serve.h"
 
 #include "base/clock.h"
+#include "base/failpoint.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <jansson.h>
 #include <signal.h>
 #include <stdarg.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -30,12 +33,12 @@ bench_die(const char *format, ...)
     fprintf(stderr, "\n");
     va_end(a);
     if (running && running->pid > 0) {
-        char command[256];
+        char command[400];
 
         kill(running->pid, SIGTERM);
         waitpid(running->pid, NULL, 0);
-        snprintf(command, sizeof command, "tail -n 12 '%s.log' >&2; rm -rf '%s' '%s.log'",
-                 running->dir, running->dir, running->dir);
+        snprintf(command, sizeof command, "tail -n 12 '%s.log' >&2; rm -rf '%s' '%s.log' '%s.fp'",
+                 running->dir, running->dir, running->dir, running->dir);
         if (system(command)) fprintf(stderr, "%s is left\n", running->dir);
     }
     exit(1);
@@ -59,6 +62,22 @@ read_vocab(struct bench_serve *s)
     json_decref(doc);
 }
 
+/* What lagand and the workers map that were built with failpoints. */
+static void
+make_board(struct bench_serve *s)
+{
+    char path[80];
+    int fd;
+
+    snprintf(path, sizeof path, "%s.fp", s->dir);
+    fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+    if (fd < 0 || ftruncate(fd, sizeof *s->board) < 0) bench_die("%s: %s", path, strerror(errno));
+    s->board = mmap(NULL, sizeof *s->board, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    if (s->board == MAP_FAILED) bench_die("%s: %s", path, strerror(errno));
+    close(fd);
+    setenv("LAGAN_FP", path, 1);
+}
+
 static void
 launch(struct bench_serve *s)
 {
@@ -69,7 +88,7 @@ launch(struct bench_serve *s)
     if (len <= 0 || !realpath(s->model, dir)) bench_die("%s: %s", s->model, strerror(errno));
     self[len] = 0;
     for (int up = 0; up < 2 && (slash = strrchr(self, '/')); up++) *slash = 0;
-    snprintf(exe, sizeof exe, "%s/lagand", self);
+    snprintf(exe, sizeof exe, "%s/lagand", s->programs ? s->programs : self);
     argv[n++] = exe;
     argv[n++] = (char *)(uintptr_t) "--foreground";
     argv[n++] = (char *)(uintptr_t) "--runtime-dir";
@@ -127,6 +146,17 @@ ready(struct bench_serve *s)
     return up;
 }
 
+bool
+bench_crash(struct bench_serve *s)
+{
+    struct fp_slot *p = s->board ? &s->board->slot[FP_WORKER][FP_step_queued] : NULL;
+
+    if (!p) bench_die("a crash is made by a worker with failpoints: --programs DIR");
+    atomic_store(&p->action, FP_WILD);
+    atomic_store(&p->left, 1);
+    return true;
+}
+
 nsec
 bench_again(struct bench_serve *s)
 {
@@ -151,6 +181,7 @@ bench_start(struct bench_serve *s)
     read_vocab(s);
     strcpy(s->dir, "/tmp/lagan-bench-XXXXXX");
     if (!mkdtemp(s->dir)) bench_die("%s: %s", s->dir, strerror(errno));
+    if (s->programs) make_board(s);
     launch(s);
     snprintf(endpoint, sizeof endpoint, "ipc://%s/api.sock", s->dir);
     while (!up) {
@@ -172,15 +203,15 @@ bench_start(struct bench_serve *s)
 void
 bench_stop(struct bench_serve *s)
 {
-    char command[256];
+    char command[400];
     int status = 0;
 
     lagan_close(s->client);
     kill(s->pid, SIGTERM);
     waitpid(s->pid, &status, 0);
     snprintf(command, sizeof command,
-             "grep -a -e '^<[0-4]>' -e 'ready in' '%s.log' >&2; rm -rf '%s' '%s.log'", s->dir,
-             s->dir, s->dir);
+             "grep -a -e '^<[0-4]>' -e 'ready in' '%s.log' >&2; rm -rf '%s' '%s.log' '%s.fp'",
+             s->dir, s->dir, s->dir, s->dir);
     if (system(command)) fprintf(stderr, "%s is left\n", s->dir);
     running = NULL;
     if (!WIFEXITED(status) || WEXITSTATUS(status)) bench_die("lagand ended with %d", status);

@@ -11,6 +11,7 @@ enum { BENCH_SETS = 24 };
 
 struct bench_serve {
     const char *model, *device; /* device NULL: cpu */
+    const char *programs; /* folder of lagand and lagan-worker built with failpoints; NULL: none */
     const char *set[BENCH_SETS];
     uint32_t n_set;
     /* made by bench_start() */
@@ -20,6 +21,7 @@ struct bench_serve {
     char dir[64];
     nsec ready; /* from start to READY */
     struct lagan *client;
+    struct fp_board *board; /* programs' */
 };
 
 struct bench_worker {
@@ -31,7 +33,8 @@ struct bench_worker {
 _Noreturn void bench_die(const char *format, ...) PRINTF_LIKE(1, 2); /* stops lagand too */
 void bench_start(struct bench_serve *s);
 void bench_stop(struct bench_serve *s);
-nsec bench_again(struct bench_serve *s); /* the worker was killed: when another one is ready */
+bool bench_crash(struct bench_serve *s); /* the worker's next step writes where no memory is */
+nsec bench_again(struct bench_serve *s); /* the worker dies: when another one is ready */
 void bench_worker(struct bench_serve *s, struct bench_worker *ret);
 
 #endif

@@ -201,6 +201,22 @@ a_worker_may_die_while_it_drains_answers_or_says_its_last_words(void **state)
     answers_stop(&ans);
 }
 
+/* On the CPU that is a SIGSEGV of a lane's thread, on a GPU an illegal access. */
+static void
+after_a_wild_store_of_the_device_nothing_is_adopted_and_no_bit_changes(void **state)
+{
+    (void)state;
+    answers_start(&ans, &v, "bf16", 0, NULL);
+    answers_turn(&ans, 0, true);
+    service_arm(&v, FP_WORKER, FP_step_queued, FP_WILD, 1 + test_below(20));
+    await(FP_step_queued, NULL);
+    answers_settle(&ans);
+    assert_int_equal(service_logged(&v, "died of signal: signal 11"), 1);
+    assert_true(ans.resumed > 0);
+    assert_int_equal(ans.adopted, 0);
+    answers_stop(&ans);
+}
+
 /* It has mapped the weights before the fault: they are opened again, and nothing of the KV is adopted. */
 static void
 a_standby_takes_over_after_a_fault_and_no_bit_changes(void **state)
@@ -237,6 +253,7 @@ main(int argc, char **argv)
         T(streams_of_killed_workers_have_the_bits_of_an_undisturbed_run),
         T(streams_of_killed_workers_and_standbys_have_the_bits_of_an_undisturbed_run),
         T(at_every_point_a_worker_may_die_and_no_bit_changes),
+        T(after_a_wild_store_of_the_device_nothing_is_adopted_and_no_bit_changes),
         T(a_standby_takes_over_after_a_fault_and_no_bit_changes),
         T(a_worker_may_die_while_it_drains_answers_or_says_its_last_words),
     };

@@ -3,6 +3,7 @@
  * decoder, logits and sampling, results, the mark. Encoders, projections and the decoder are pieces that may
  * be graphs.
  */
+#include "base/failpoint.h"
 #include "worker/exec/inside.h"
 
 enum { SLICE_ROWS = 2048, SLICE_LAYERS = 4 };
@@ -122,6 +123,7 @@ queue_step(struct exec *x, struct exec_lane *l, const struct stage *st, const st
     if (l->step.rows.n_rows) TRY(queue_rows(x, l, t));
     TRY(queue_copies(x, l, b, t, /* after= */ true));
     op->work_end(l->lane);
+    FP_OR(step_queued, TRY(op->put(l->lane, FP_NOWHERE, st->step.host, 8)));
     TRY(draw_get(x, l, t, o));
     return op->lane_mark(l->lane, b->step);
 }
