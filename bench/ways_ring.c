@@ -92,13 +92,11 @@ ring_join(void *arg, int side)
 static void
 sleep_on_bell(struct link *l)
 {
-    if (link_sleep(l)) {
-        struct pollfd p = { .fd = l->bell.fd, .events = POLLIN };
+    struct pollfd p = { .fd = l->bell.fd, .events = POLLIN };
 
-        if (poll(&p, 1, -1) < 0 && errno != EINTR) way_die("poll");
-    }
+    if (link_sleep(l) > 0 && poll(&p, 1, -1) < 0 && errno != EINTR) way_die("poll");
+    if (p.revents) bell_heard(&l->bell);
     bell_wake(&l->bell);
-    (void)bell_drain(&l->bell);
 }
 
 static void
@@ -206,6 +204,9 @@ struct half {
 struct end {
     struct half *h;
     uint64_t pos, peer; /* ours; the other's, as last seen */
+    uint64_t from;      /* what is in bytes[] begins there */
+    uint64_t upto;      /* reader: and ends there */
+    char bytes[RING_CHUNK + WAY_MAX_LEN + RING_HEADER];
 };
 
 struct unchecked {
@@ -213,7 +214,7 @@ struct unchecked {
     uint32_t len;
     struct half *half[2];
     struct end out, in;
-    char bytes[WAY_MAX_LEN], copy[WAY_MAX_LEN];
+    char message[WAY_MAX_LEN];
 };
 
 static void *
@@ -244,48 +245,78 @@ record_bytes(const struct unchecked *t)
 }
 
 static void
+put_staged(struct unchecked *t)
+{
+    struct end *e = &t->out;
+
+    memcpy(e->h->data + e->from % t->cap, e->bytes, e->pos - e->from);
+    e->from = e->pos;
+}
+
+static void
 unchecked_send(void *arg, uint64_t seq, uint32_t n)
 {
     struct unchecked *t = arg;
+    struct end *e = &t->out;
     uint64_t bytes = record_bytes(t);
+    bool small = bytes <= RING_SMALL;
 
     for (uint32_t i = 0; i < n; i++, seq++) {
-        uint64_t left = t->cap - t->out.pos % t->cap, pad = bytes > left ? left : 0;
+        uint64_t left = t->cap - e->pos % t->cap, pad = bytes > left ? left : 0;
         struct ring_header h = { t->len, REC_STEP, 0, 1, (uint32_t)seq };
         char *at;
 
-        while (t->cap - (t->out.pos - t->out.peer) < pad + bytes) {
-            atomic_store_explicit(&t->out.h->tail, t->out.pos, memory_order_release);
-            t->out.peer = atomic_load_explicit(&t->out.h->head, memory_order_acquire);
+        if (pad || left == t->cap || e->pos - e->from + bytes > RING_STAGE) put_staged(t);
+        while (t->cap - (e->pos - e->peer) < pad + bytes) {
+            put_staged(t);
+            atomic_store_explicit(&e->h->tail, e->pos, memory_order_release);
+            e->peer = atomic_load_explicit(&e->h->head, memory_order_acquire);
         }
-        t->out.pos += pad;
-        at = t->out.h->data + t->out.pos % t->cap;
+        e->pos += pad;
+        if (pad) e->from = e->pos;
+        at = small ? e->bytes + (e->pos - e->from) : e->h->data + e->pos % t->cap;
         memcpy(at, &h, sizeof h);
-        fill(at + sizeof h, t->bytes, t->len, seq);
-        t->out.pos += bytes;
+        fill(at + sizeof h, t->message, t->len, seq);
+        e->pos += bytes;
+        if (!small) e->from = e->pos;
     }
-    atomic_store_explicit(&t->out.h->tail, t->out.pos, memory_order_release);
+    put_staged(t);
+    atomic_store_explicit(&e->h->tail, e->pos, memory_order_release);
+}
+
+static const char *
+fetch(struct unchecked *t, uint64_t n)
+{
+    struct end *e = &t->in;
+    uint64_t have = e->upto - e->pos, some;
+
+    if (have < n) {
+        some = MIN(e->peer - e->upto,
+                   MIN(t->cap - e->upto % t->cap, MAX(n - have, (uint64_t)RING_CHUNK)));
+        if (have) memmove(e->bytes, e->bytes + (e->pos - e->from), have);
+        shm_copy_in(e->bytes + have, e->h->data + e->upto % t->cap, some);
+        e->from = e->pos;
+        e->upto += some;
+    }
+    return e->bytes + (e->pos - e->from);
 }
 
 static uint32_t
 unchecked_take(void *arg, uint64_t seq)
 {
     struct unchecked *t = arg;
+    struct end *e = &t->in;
     uint64_t bytes = record_bytes(t);
     uint32_t n = 0;
 
-    while (t->in.pos == t->in.peer)
-        t->in.peer = atomic_load_explicit(&t->in.h->tail, memory_order_acquire);
-    for (; t->in.pos != t->in.peer && n < AT_ONCE; n++, seq++) {
-        struct ring_header h;
-
-        if (t->cap - t->in.pos % t->cap < bytes) t->in.pos = ROUND_UP(t->in.pos, t->cap);
-        memcpy(&h, t->in.h->data + t->in.pos % t->cap, sizeof h);
-        shm_copy_in(t->copy, t->in.h->data + t->in.pos % t->cap + sizeof h, h.len);
-        if (memcmp(t->copy, &seq, sizeof seq)) way_die("a message is missing");
-        t->in.pos += bytes;
+    while (e->pos == e->peer) e->peer = atomic_load_explicit(&e->h->tail, memory_order_acquire);
+    for (; e->pos != e->peer && n < AT_ONCE; n++, seq++) {
+        if (t->cap - e->pos % t->cap < bytes) e->pos = e->upto = e->from = ROUND_UP(e->pos, t->cap);
+        if (memcmp(fetch(t, bytes) + RING_HEADER, &seq, sizeof seq))
+            way_die("a message is missing");
+        e->pos += bytes;
     }
-    atomic_store_explicit(&t->in.h->head, t->in.pos, memory_order_release);
+    atomic_store_explicit(&e->h->head, e->pos, memory_order_release);
     return n;
 }
 

@@ -283,7 +283,7 @@ sleep_all(struct daemon *d)
         struct worker *w = d->worker[i];
 
         if (w->alive && w->super.suspect != DEATH_CORRUPTION) {
-            may &= link_sleep(&w->link);
+            may &= link_sleep(&w->link) > 0;
         }
     }
     return may;

@@ -53,19 +53,21 @@ bell_ring_room(struct bell *b)
     ring_if(b, BELL_FOR_ROOM);
 }
 
-bool
+int
 bell_sleep(struct bell *b, bool for_room, bool (*ready)(void *), void *arg)
 {
     uint64_t was = atomic_load_explicit(&b->mine->wait_seq, memory_order_relaxed);
     uint64_t seq = was | BELL_ASLEEP | (for_room ? BELL_FOR_ROOM : 0);
 
+    if (b->heard && bell_drain(b) == -EPIPE) return -EPIPE;
+    b->heard = false;
     /* The same: a loop that was woken by something else and goes to sleep again. */
     if (seq != was) atomic_store_explicit(&b->mine->wait_seq, seq, memory_order_relaxed);
     FP(bell_announced);
     atomic_thread_fence(memory_order_seq_cst); /* pair: bell_ring() */
-    if (ready(arg)) return false;
+    if (ready(arg)) return 0;
     FP(bell_asleep);
-    return true;
+    return 1;
 }
 
 void
@@ -76,6 +78,12 @@ bell_wake(struct bell *b)
     if (seq & BELL_ASLEEP)
         atomic_store_explicit(&b->mine->wait_seq, (seq | BELL_BITS) + 1, memory_order_relaxed);
     FP(bell_woken);
+}
+
+void
+bell_heard(struct bell *b)
+{
+    b->heard = true;
 }
 
 int

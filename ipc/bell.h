@@ -6,6 +6,9 @@
  *   publish tail -> fence(seq_cst) -> read peer.wait_seq -> asleep and not yet kicked: send a byte
  *   wait_seq: asleep -> fence(seq_cst) -> re-check ring(s) -> block in poll -> wait_seq: awake, next number
  *
+ * The socket is emptied before the next announcement: not between waking and reading, where it would cost the
+ * records time, and not after it, where it would take the byte that belongs to the sleep just announced.
+ *
  * Both fences are needed; together they are enough (proof/wake.pml). No timer stands in. Who gives room
  * back wakes only a writer that said it waits for some: else each step would cost a second wake-up.
  */
@@ -23,6 +26,7 @@ struct bell {
     struct shm_ctl *mine, *peer; /* wait_seq of each */
     uint64_t last_kick;          /* peer.wait_seq when we last rang */
     uint64_t n_rung, n_heard;    /* for storms and statistics */
+    bool heard;                  /* something is in the socket */
 };
 
 int bell_pair(int ret[2], struct err *e) MUST_USE; /* nonblocking, close-on-exec */
@@ -31,13 +35,13 @@ void bell_init(struct bell *b, int fd, const struct shm *mine, const struct shm 
 void bell_ring(struct bell *b);      /* after ring_publish() */
 void bell_ring_room(struct bell *b); /* after ring_release() */
 
-/* Announce sleep; false: something came meanwhile (ready() was true), do not block. for_room: room in
- * the ring we write would end it too. */
-bool bell_sleep(struct bell *b, bool for_room, bool (*ready)(void *), void *arg);
-void bell_wake(struct bell *b); /* after blocking, or not */
-/* Empty the socket, after bell_wake() and before the next bell_sleep(): a byte may belong to the sleep
- * just announced. At most a few KiB a call, so that a peer in a storm cannot hold us here. Bytes taken,
- * 0 none, -EPIPE: the peer is gone. */
+/* Empty the bell if it was heard, and announce sleep. 1; 0: something came meanwhile (ready() was true), do
+ * not block; -EPIPE: the peer is gone. for_room: room in the ring we write would end it too. */
+int bell_sleep(struct bell *b, bool for_room, bool (*ready)(void *), void *arg) MUST_USE;
+void bell_wake(struct bell *b);  /* after blocking, or not */
+void bell_heard(struct bell *b); /* poll() has found it readable, or hung up */
+/* Empty the socket; not between bell_sleep() and bell_wake(). At most a few KiB a call, so that a peer in a
+ * storm cannot hold us here. Bytes taken, 0 none, -EPIPE: the peer is gone. */
 int bell_drain(struct bell *b);
 
 #endif

@@ -113,7 +113,7 @@ link_release(struct link *l)
     bell_ring_room(&l->bell);
 }
 
-bool
+int
 link_sleep(struct link *l)
 {
     return bell_sleep(&l->bell, l->out.full, link_ready, l);

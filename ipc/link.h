@@ -28,9 +28,8 @@ void link_close(struct link *l);
 
 void link_publish(struct link *l); /* what was reserved is out, and the peer awake */
 void link_release(struct link *l); /* what was looked at is given back; wakes who waits for room */
-/* Announce sleep, until there is something to read, or room that was asked for in vain. false: do not
- * block. Afterwards bell_wake() and bell_drain(), as in bell.h. */
-bool link_sleep(struct link *l);
+/* bell_sleep() until there is something to read, or room that was asked for in vain. */
+int link_sleep(struct link *l) MUST_USE;
 bool link_ready(void *l); /* there is; for bell_sleep() */
 
 #endif

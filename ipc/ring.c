@@ -80,6 +80,17 @@ see_head(struct ring *r)
     return 0;
 }
 
+/* Small records into the ring, one behind the other. A core lets its stores go in order, and one into a line
+ * that the reader has just read takes long: with nothing in between many are under way at a time, while a
+ * record written there word by word holds up all that its writer does beside it. */
+static void
+put_staged(struct ring *r)
+{
+    if (r->staged == r->pos) return;
+    memcpy(data_at(r, r->staged), r->stage, r->pos - r->staged);
+    r->staged = r->pos;
+}
+
 /* Whatever is not the common case of ring_reserve(): the record is to follow pos, whole. */
 static int COLD
 make_room(struct ring *r, uint32_t len, uint64_t spare)
@@ -97,15 +108,14 @@ make_room(struct ring *r, uint32_t len, uint64_t spare)
     if (pad) {
         struct ring_header h = { (uint32_t)(pad - RING_HEADER), RING_PAD, 0, r->epoch, 0 };
 
+        put_staged(r);
         memcpy(data_at(r, r->pos), &h, sizeof h);
         r->pos += pad;
+        r->staged = r->pos;
     }
     return 0;
 }
 
-/* Stores leave the processor in their order, and those into lines that the reader's core has take long. So
- * this is short, with few stores of its own in between; and it does not read back as one word what was
- * just stored as two (epoch and seq, were they neighbours), which would wait for the whole queue. */
 int
 ring_reserve(struct ring *r, uint16_t type, uint16_t flags, uint32_t len, uint64_t spare,
              void **ret)
@@ -117,11 +127,16 @@ ring_reserve(struct ring *r, uint16_t type, uint16_t flags, uint32_t len, uint64
     if (*r->why || r->full || len > r->max_rec - RING_HEADER || bytes > to_end(r, r->pos) ||
         r->cap - (r->pos - r->peer) < bytes + spare)
         TRY(make_room(r, len, spare));
-    h = (struct ring_header *)(void *)data_at(r, r->pos);
+    if (bytes > RING_SMALL ||
+        r->pos - r->staged + bytes > MIN((uint64_t)RING_STAGE, to_end(r, r->staged)))
+        put_staged(r);
+    h = (struct ring_header *)(void *)(bytes > RING_SMALL ? data_at(r, r->pos)
+                                                          : r->stage + (r->pos - r->staged));
     *h = (struct ring_header){ len, type, flags, r->epoch, r->seq++ };
     *ret = h + 1;
     FP(ring_reserved);
     r->pos += bytes;
+    if (bytes > RING_SMALL) r->staged = r->pos;
     return 0;
 }
 
@@ -129,6 +144,7 @@ void
 ring_publish(struct ring *r)
 {
     if (r->pos == r->published) return;
+    put_staged(r);
     FP(ring_publishing);
     r->published = r->pos;
     atomic_store_explicit(&r->w->tail, r->pos, memory_order_release); /* pair: see_tail() */
@@ -158,7 +174,7 @@ ring_reader(struct ring *r, const struct shm *mine, const struct shm *peer, cons
     init(r, peer, mine);
     r->max_len = max_len;
     r->n_types = n_types;
-    r->copy = malloc(r->max_rec);
+    r->copy = malloc(r->max_rec + RING_CHUNK);
     return r->copy ? 0 : -ENOMEM;
 }
 
@@ -185,7 +201,7 @@ see_tail(struct ring *r)
 }
 
 /* The sentence names the rule and shows the header as it was read. */
-static int
+static int COLD
 broken_header(struct ring *r, const char *rule, const struct ring_header *h)
 {
     return broken(
@@ -221,10 +237,32 @@ check_header(struct ring *r, const struct ring_header *h)
     return 0;
 }
 
+/* The next n bytes, which are published and in front of the wrap, into the copy. Each byte is taken out of
+ * shared memory once, many at a time: lines on their way from another core come side by side. */
+static void COLD
+fetch(struct ring *r, uint64_t n)
+{
+    uint64_t have = r->copied - r->pos, wrap = to_end(r, r->copied);
+    uint64_t some = MIN(r->peer - r->copied, MIN(wrap, MAX(n - have, (uint64_t)RING_CHUNK)));
+
+    if (have) memmove(r->copy, r->copy + (r->pos - r->from), have);
+    shm_copy_in(r->copy + have, data_at(r, r->copied), some);
+    r->from = r->pos;
+    r->copied += some;
+}
+
+static const struct ring_header *
+copied(struct ring *r, uint64_t n)
+{
+    if (r->copied - r->pos < n) fetch(r, n);
+    return (const struct ring_header *)(const void *)(r->copy + (r->pos - r->from));
+}
+
 int
 ring_peek(struct ring *r, struct ring_record *ret)
 {
-    struct ring_header h;
+    const struct ring_header *h; /* private, so it may be read again and again */
+    uint64_t bytes;
 
     if (*r->why) return -EBADMSG;
     for (;;) {
@@ -233,15 +271,17 @@ ring_peek(struct ring *r, struct ring_record *ret)
             if (r->pos == r->peer) return 0;
             FP(ring_tail_seen);
         }
-        shm_copy_in(&h, data_at(r, r->pos), sizeof h);
-        TRY(check_header(r, &h));
-        if (h.type != RING_PAD) break;
-        r->pos += record_bytes(h.len);
+        h = copied(r, RING_HEADER);
+        TRY(check_header(r, h));
+        bytes = record_bytes(h->len);
+        if (h->type != RING_PAD) break;
+        r->pos += bytes;
+        r->copied = r->from = r->pos;
     }
-    shm_copy_in(r->copy, data_at(r, r->pos) + RING_HEADER, h.len);
-    r->pos += record_bytes(h.len);
+    h = copied(r, bytes);
+    r->pos += bytes;
     r->seq++;
-    *ret = (struct ring_record){ h.type, h.flags, h.len, r->copy };
+    *ret = (struct ring_record){ h->type, h->flags, h->len, h + 1 };
     FP(ring_copied);
     return 1;
 }

@@ -22,6 +22,9 @@
 enum {
     RING_HEADER = 16,
     RING_ALIGN = 32,
+    RING_SMALL = 2048, /* bytes: a longer record is written straight into the ring, */
+    RING_STAGE = 4096, /* shorter ones wait together with their writer, up to this many */
+    RING_CHUNK = 4096, /* bytes that the reader copies at once, where there are so many */
     RING_PAD = 0,
     RING_MORE = 1 /* flags: a fragment follows; the other bits are reserved and zero */
 };
@@ -35,7 +38,7 @@ struct ring_header {
 struct ring_record {
     uint16_t type, flags;
     uint32_t len;
-    const void *data; /* private copy, 8-aligned, valid until the next ring_peek() */
+    const void *data; /* private copy, 16-aligned, valid until the next ring_peek() */
 };
 
 struct ring {              /* process-private; every field trusted */
@@ -43,12 +46,15 @@ struct ring {              /* process-private; every field trusted */
     uint8_t *data;
     uint64_t cap, pos, published; /* writer: tail, last stored · reader: head, last released */
     uint64_t peer;                /* the peer's index as last seen: head_cache or tail_cache */
-    uint32_t epoch, max_rec, seq; /* seq not beside epoch: ring_reserve() says why */
-    uint32_t n_types;             /* reader: types 1 .. n_types - 1 are known */
-    const uint32_t *max_len;      /* reader: [n_types] longest payload; 0: unknown type */
-    void *copy;                   /* reader: max_rec bytes for the record being looked at */
-    bool full;                    /* writer: the last reserve found no room */
-    char why[160];                /* what the peer broke; not empty: for good */
+    uint32_t epoch, max_rec, seq;
+    bool full;               /* writer: the last reserve found no room */
+    uint32_t n_types;        /* reader: types 1 .. n_types - 1 are known */
+    const uint32_t *max_len; /* reader: [n_types] longest payload; 0: unknown type */
+    uint64_t from, copied;   /* reader: what is in copy, of the ring */
+    uint8_t *copy;
+    uint64_t staged; /* writer: what follows, up to pos, is in stage */
+    char why[160];   /* what the peer broke; not empty: for good */
+    _Alignas(16) uint8_t stage[RING_STAGE];
 };
 
 /* Writer's end: mine holds tail and bytes, peer holds head. */
@@ -58,10 +64,11 @@ int ring_reader(struct ring *r, const struct shm *mine, const struct shm *peer,
                 const uint32_t *max_len, uint32_t n_types) MUST_USE;
 void ring_done(struct ring *r);
 
-/* Reserve room for one record; *ret is its payload, 8-aligned. Invisible until published. Several
- * may be reserved before one publish. -EAGAIN: full for now. -EMSGSIZE: longer than max_rec - 16 for
- * ever. -EBADMSG: the reader's head is impossible. spare: bytes that must stay free after it, at most
- * half the ring. A record and its padding take at most a quarter of the ring, so full is transient. */
+/* Reserve room for one record; *ret is its payload, 8-aligned, to be filled before the next call. Invisible
+ * until published; several may be reserved before one publish. -EAGAIN: full for now. -EMSGSIZE: longer
+ * than max_rec - 16 for ever. -EBADMSG: the reader's head is impossible. spare: bytes that must stay free
+ * after it, at most half the ring. A record and its padding take at most a quarter of the ring, so full is
+ * transient. */
 int ring_reserve(struct ring *r, uint16_t type, uint16_t flags, uint32_t len, uint64_t spare,
                  void **ret) MUST_USE;
 void ring_publish(struct ring *r); /* store-release of tail; then bell_ring() */

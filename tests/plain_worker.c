@@ -71,9 +71,10 @@ plain_rest(struct link *l, nsec most)
 {
     const struct timespec t = { .tv_sec = most / NSEC_S, .tv_nsec = most % NSEC_S };
     struct pollfd p = { .fd = l->bell.fd, .events = POLLIN };
-    int heard = 0;
+    int r = link_sleep(l);
 
-    if (link_sleep(l)) heard = ppoll(&p, 1, &t, NULL);
+    if (r > 0) r = ppoll(&p, 1, &t, NULL);
+    if (r > 0) bell_heard(&l->bell);
     bell_wake(&l->bell);
-    return heard <= 0 || bell_drain(&l->bell) != -EPIPE;
+    return r != -EPIPE;
 }

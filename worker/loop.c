@@ -131,13 +131,16 @@ rest(struct worker *w, nsec now, nsec most)
         if (exec_fd(w->e.exec, l) >= 0)
             p[n++] = (struct pollfd){ .fd = exec_fd(w->e.exec, l), .events = POLLIN };
 
-    if (bell_sleep(&w->link.bell, !outbox_empty(&w->outbox), ready, w)) {
+    r = bell_sleep(&w->link.bell, !outbox_empty(&w->outbox), ready, w);
+    if (r < 0) return r;
+    if (r > 0) {
         const struct timespec t = { .tv_sec = most / NSEC_S, .tv_nsec = most % NSEC_S };
 
         r = ppoll(p, n, &t, NULL);
         if (r < 0 && errno != EINTR) check(!"poll");
     }
     bell_wake(&w->link.bell);
+    if (p[0].revents) bell_heard(&w->link.bell);
     for (nfds_t i = 1; i < n; i++) {
         uint64_t count;
 
@@ -145,7 +148,7 @@ rest(struct worker *w, nsec now, nsec most)
         while (read(p[i].fd, &count, sizeof count) < 0 && errno == EINTR) {
         }
     }
-    return p[0].revents && bell_drain(&w->link.bell) == -EPIPE ? -EPIPE : 0;
+    return 0;
 }
 
 /* The loader's part of the work, while we turn. */

@@ -67,6 +67,10 @@ inline ring(me, bit_)
 inline sleep(me, bits, ready)
 {
 	if
+	:: heard -> heard = false; bell[me] = false
+	:: else
+	fi;
+	if
 	:: NEWS -> seq = seq | bits; buf[me]!1, seq
 	:: else
 	fi;
@@ -82,20 +86,21 @@ inline sleep(me, bits, ready)
 #endif
 	:: else ->
 		if
-		:: bell[me]
+		:: bell[me] -> heard = true
 		:: others > 0 -> others--
 		fi
 	fi;
 	if
-	:: skip -> seq = AWAKE; buf[me]!1, seq; bell[me] = false /* the worker's order */
-	:: skip -> bell[me] = false; seq = AWAKE; buf[me]!1, seq /* lagand's: its event empties the bell */
-	:: !(ready) && !bell[me]
+	:: skip -> seq = AWAKE; buf[me]!1, seq /* a worker: the bell is emptied before the next sleep */
+	:: heard -> heard = false; bell[me] = false; seq = AWAKE; buf[me]!1, seq /* lagand: at once */
+	:: !heard /* again, without having been awake */
 	fi
 }
 
 active proctype Producer()
 {
 	byte tail, seq, last_kick, s, others = 1;
+	bool heard;
 	do
 	:: tail == N -> break
 	:: tail < N && tail - idx[C] < CAP ->
@@ -115,6 +120,7 @@ active proctype Producer()
 active proctype Consumer()
 {
 	byte head, seq, last_kick, s, others = 1;
+	bool heard;
 	do
 	:: head == N -> break
 	:: head < N && idx[P] != head ->

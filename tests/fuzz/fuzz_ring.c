@@ -12,7 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { LOG2 = 12, CAP = 1 << LOG2, MAX_REC = CAP / 8, EPOCH = 7, N_TYPES = 4 };
+enum { LOG2 = 13, CAP = 1 << LOG2, MAX_REC = CAP / 8, EPOCH = 7, N_TYPES = 4 };
 static const uint32_t max_len[N_TYPES] = { 0, 40, UINT32_MAX, 0 };
 
 static uint32_t
@@ -27,8 +27,10 @@ word(struct in *in)
 
 struct twin {
     uint64_t seen, read, given; /* tail as last looked at, read so far, given back */
+    uint64_t have; /* bytes taken out of the ring, which are not looked at there again */
     uint32_t next;
     bool dead;
+    uint8_t image[CAP];
 };
 
 static uint64_t
@@ -40,13 +42,29 @@ number(const uint8_t *p, int n)
     return v;
 }
 
+/* n bytes from what was read on: when some are missing, a chunk, up to the tail or the wrap. */
+static const uint8_t *
+twin_take(struct twin *t, const uint8_t *ring, uint64_t n)
+{
+    uint64_t wrap = t->read - t->read % CAP + CAP;
+
+    if (t->have < t->read) t->have = t->read;
+    if (t->have < t->read + n) {
+        uint64_t upto = t->have + RING_CHUNK;
+
+        for (; t->have < upto && t->have < wrap && t->have < t->seen; t->have++)
+            t->image[t->have % CAP] = ring[t->have % CAP];
+    }
+    return t->image + t->read % CAP;
+}
+
 /* 1 and the record's place, 0, or -EBADMSG. */
 static int
 twin_peek(struct twin *t, const uint8_t *ring, uint64_t tail, const uint8_t **ret)
 {
     if (t->dead) return -EBADMSG;
     for (int pads = 0;; pads++) {
-        const uint8_t *h = ring + t->read % CAP;
+        const uint8_t *h;
         uint64_t room = CAP - t->read % CAP, len, type, size;
 
         if (t->seen == t->read) {
@@ -58,6 +76,7 @@ twin_peek(struct twin *t, const uint8_t *ring, uint64_t tail, const uint8_t **re
             t->seen = tail;
         }
         if (t->seen == t->read) return 0;
+        h = twin_take(t, ring, RING_HEADER);
         len = number(h, 4);
         type = number(h + 4, 2);
         for (size = 32; size < 16 + len; size += 32) {
@@ -72,6 +91,7 @@ twin_peek(struct twin *t, const uint8_t *ring, uint64_t tail, const uint8_t **re
                       len > MAX_REC - 16 || (type == 1 && len > 40) || number(h + 6, 2) > 1;
         }
         if (t->dead) return -EBADMSG;
+        if (type) twin_take(t, ring, size);
         t->read += size;
         if (type == 0) continue;
         t->next++;
@@ -84,7 +104,13 @@ twin_peek(struct twin *t, const uint8_t *ring, uint64_t tail, const uint8_t **re
 
 struct pen {
     uint64_t at, published, head; /* head as last looked at */
-    bool dead;
+    bool dead, poked;             /* poked: somebody else has written into the ring since publish */
+    uint32_t seq, n;
+    struct line {
+        uint64_t at;
+        struct ring_header h;
+        uint8_t fill;
+    } line[CAP / 32]; /* reserved since */
 };
 
 static int
@@ -103,6 +129,31 @@ pen_reserve(struct pen *p, uint32_t len, uint64_t spare, uint64_t head)
     }
     p->at += need;
     return 0;
+}
+
+static void
+pen_fill(struct pen *p, void *to, uint32_t len, uint16_t type, uint16_t flags, uint8_t fill)
+{
+    uint64_t size = (16 + (uint64_t)len + 31) / 32 * 32;
+
+    memset(to, fill, len);
+    p->line[p->n++] = (struct line){ p->at - size, { len, type, flags, EPOCH, p->seq++ }, fill };
+}
+
+/* What was reserved stands where it belongs, whole. */
+static void
+pen_published(struct pen *p, const uint8_t *ring)
+{
+    for (uint32_t i = 0; i < p->n && !p->poked; i++) {
+        const struct line *l = &p->line[i];
+        const uint8_t *at = ring + l->at % CAP;
+
+        check(memcmp(at, &l->h, sizeof l->h) == 0);
+        for (uint32_t k = 0; k < l->h.len; k++) check(at[sizeof l->h + k] == l->fill);
+    }
+    p->published = p->at;
+    p->n = 0;
+    p->poked = false;
 }
 
 /* Two segments as shm_make() would lay them out, without the system calls. */
@@ -146,7 +197,10 @@ forge(struct in *in, uint8_t *ring, uint32_t op, uint64_t tail, const struct twi
         h.len = (uint32_t)room - RING_HEADER;
     }
     if (op & 32) h.len += (uint32_t)(int8_t)byte(in);
-    if (op & 64) h.type = (uint16_t)byte(in);
+    if (op & 64) {
+        h.type = (uint16_t)(byte(in) % (2 * N_TYPES));
+        h.len %= 64;
+    }
     if (op & 128) h.flags = (uint16_t)byte(in);
     if (tail % CAP + sizeof h <= CAP) memcpy(ring + tail % CAP, &h, sizeof h);
 }
@@ -189,16 +243,17 @@ LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
             uint32_t len = op & 8 ? word(&in) % (MAX_REC + 8) : byte(&in);
             uint64_t spare = op & 16 ? byte(&in) * UINT64_C(8) : 0;
             int want = pen_reserve(&pen, len, spare, head);
+            uint16_t type = (uint16_t)(1 + (op >> 5) % 2), flags = (uint16_t)(op >> 7);
             void *p = NULL;
 
-            check(ring_reserve(&w, 1 + (op >> 5) % 2, op >> 7, len, spare, &p) == want);
-            if (want == 0) memset(p, (int)op, len);
+            check(ring_reserve(&w, type, flags, len, spare, &p) == want);
+            if (want == 0) pen_fill(&pen, p, len, type, flags, (uint8_t)op);
             check(want != 0 || !ring_gave_room(&w));
             break;
         }
         case 2:
             ring_publish(&w);
-            pen.published = pen.at;
+            pen_published(&pen, shm_ring(&a));
             if (pen.at != w.published) check(!"publish");
             break;
         case 3: /* the hostile hand: bytes in the ring, or a record that is almost right */
@@ -207,6 +262,7 @@ LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
             } else {
                 forge(&in, shm_ring(&a), op, tail, &twin);
             }
+            pen.poked = true;
             break;
         case 4: /* and its indices: near what they were, or anything */
             if (op & 8) {

@@ -131,13 +131,19 @@ payloads_are_8_aligned_and_never_cross_the_end(void **state)
     (void)state;
     for (uint32_t n = 0; n < 500; n++) {
         uint32_t len = n * 37 % (MAX_LEN + 1);
+        struct ring_record rec;
+        uint64_t at; /* of the payload, in the ring */
         void *p;
 
         assert_int_equal(ring_reserve(&out, TYPE_LONG, 0, len, 0, &p), 0);
         assert_int_equal((uintptr_t)p % 8, 0);
-        assert_true((uint8_t *)p >= ring && (uint8_t *)p + len <= ring + CAP);
+        memset(p, (int)n, len);
         ring_publish(&out);
-        assert_int_equal(ring_peek(&in, &(struct ring_record){ 0 }), 1);
+        at = out.pos - ROUND_UP(RING_HEADER + len, RING_ALIGN) + RING_HEADER;
+        assert_true(at % CAP + len <= CAP);
+        assert_int_equal(ring_peek(&in, &rec), 1);
+        assert_int_equal((uintptr_t)rec.data % 8, 0);
+        assert_memory_equal(rec.data, ring + at % CAP, len);
         ring_release(&in);
     }
 }
@@ -261,6 +267,43 @@ what_was_looked_at_does_not_change_under_the_reader(void **state)
     memset(shm_ring(&d), 0xee, 128);
     for (uint32_t i = 0; i < 64; i++) {
         assert_int_equal(((const uint8_t *)rec.data)[i], (uint8_t)(7 + i));
+    }
+}
+
+static void
+what_was_copied_beside_a_record_is_not_read_again(void **state)
+{
+    (void)state;
+    assert_int_equal(put(1, 64), 0);
+    assert_int_equal(put(2, 64), 0);
+    ring_publish(&out);
+    expect(1, 64);
+    memset(shm_ring(&d), 0xee, CAP);
+    expect(2, 64);
+    expect_none();
+}
+
+/* A ring of many chunks: most begin and end inside a record. */
+static void
+records_are_whole_where_a_copy_ended_inside_them(void **state)
+{
+    enum { LARGE = 16, LONG = (1 << LARGE) / 8 - RING_HEADER };
+    struct err e;
+    uint32_t sent = 0, got = 0;
+
+    teardown(state);
+    assert_int_equal(shm_make(&d, SHM_D, 0, EPOCH, id, LARGE, &e), 0);
+    assert_int_equal(shm_make(&w, SHM_W, 0, EPOCH, id, LARGE, &e), 0);
+    assert_int_equal(shm_attach(&worker_d, dup(d.fd), SHM_D, EPOCH, &e), 0);
+    assert_int_equal(shm_attach(&worker_w, dup(w.fd), SHM_W, EPOCH, &e), 0);
+    ring_writer(&out, &d, &w);
+    assert_int_equal(ring_reader(&in, &worker_w, &worker_d, max_len, N_TYPES), 0);
+    while (sent < 5000) {
+        while (put(sent, sent * 131 % (sent % 8 ? 700 : LONG)) == 0) sent++;
+        ring_publish(&out);
+        for (uint32_t burst = test_below(200); burst && got < sent; burst--, got++)
+            expect(got, got * 131 % (got % 8 ? 700 : LONG));
+        ring_release(&in);
     }
 }
 
@@ -611,6 +654,8 @@ main(void)
         T(spare_room_stays_free_for_who_asks_without),
         T(fragments_carry_the_more_flag),
         T(what_was_looked_at_does_not_change_under_the_reader),
+        T(what_was_copied_beside_a_record_is_not_read_again),
+        T(records_are_whole_where_a_copy_ended_inside_them),
         T(a_length_that_points_beyond_what_is_published_is_refused),
         T(a_length_near_the_end_of_its_type_does_not_wrap),
         T(a_record_across_the_wrap_is_refused),

@@ -111,7 +111,7 @@ play_next(struct played *p)
         assert_true(r >= 0);
         link_release(&p->link);
         if (r > 0) return &p->rec;
-        if (link_sleep(&p->link)) poll(&f, 1, 1000);
+        if (link_sleep(&p->link) > 0) poll(&f, 1, 1000);
         bell_wake(&p->link.bell);
         if (bell_drain(&p->link.bell) == -EPIPE && ring_peek(&p->link.in, &p->rec) == 0)
             return NULL;
