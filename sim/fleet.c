@@ -37,6 +37,8 @@ struct job {
     uint32_t stop;         /* of them, where it ends */
     nsec first, last;      /* of its tokens */
     bool gone;             /* its client is */
+    bool begun, halted;    /* at its worker */
+    uint32_t passed;
     struct job *next, *prev;
 };
 struct jobs {
@@ -177,6 +179,8 @@ give(struct fleet *f, struct job *j, uint32_t worker)
     fill_seq(j);
     if (scheduler_add(m->w.s, &j->r.seq, f->now, &e) < 0) return false;
     jobs_add(&m->jobs, j, m->jobs.last);
+    j->begun = j->halted = false;
+    j->passed = 0;
     j->worker = worker;
     f->table[worker].rows++;
     f->table[worker].tokens += tokens_ahead(j);
@@ -274,6 +278,30 @@ digest(struct fleet *f, uint32_t worker, const struct batch *b)
     f->result.digest = XXH3_64bits_withSeed(f->bytes, (size_t)n, f->result.digest + worker);
 }
 
+/* It runs for the first time there: whoever of its client came before it, is no less urgent and has not begun was passed over. */
+static void
+begin(struct fleet *f, struct job *j)
+{
+    if (j->begun) return;
+    j->begun = true;
+    for (struct job *k = j->prev; k; k = k->prev) {
+        if (k->begun || k->halted || k->gone || k->t.client != j->t.client ||
+            k->t.priority < j->t.priority)
+            continue;
+        f->result.passed = MAX(f->result.passed, ++k->passed);
+    }
+}
+
+static void
+begin_all(struct fleet *f, const struct member *m, const struct batch *b)
+{
+    for (uint32_t i = 0; i < b->n_runs; i++)
+        if (b->run[i].flags & RUN_FIRST_CHUNK)
+            begin(f, job_of(scheduler_seat(m->w.s, b->run[i].seat)));
+    for (uint32_t i = 0; i < b->n_encode; i++)
+        begin(f, job_of(scheduler_seat(m->w.s, b->encode[i].seat)));
+}
+
 /* Plan what the worker's lanes have room for, start what may start. */
 static void
 kick(struct fleet *f, uint32_t worker)
@@ -291,6 +319,7 @@ kick(struct fleet *f, uint32_t worker)
             more = true;
             f->result.steps++;
             if (f->s.digest) digest(f, worker, b);
+            if (f->s.check) begin_all(f, m, b);
             start_step(f, worker, l);
         }
     }
@@ -393,6 +422,7 @@ halt(struct fleet *f, uint64_t id, bool halted)
     struct job *j = find_job(f, id);
 
     if (!j || j->worker == NOBODY) return;
+    j->halted = halted;
     scheduler_halt(f->m[j->worker].w.s, id, halted);
     kick(f, j->worker);
 }
@@ -426,6 +456,7 @@ die(struct fleet *f, uint32_t worker)
         behind = j;
         f->result.moved++;
     }
+    f->result.pauses += scheduler_n_pauses(m->w.s);
     worker_close(&m->w);
     m->life++;
     f->table[worker].open = false;
@@ -555,7 +586,7 @@ fleet_add(struct fleet *f, const struct trace_line *t, struct err *e)
 int
 fleet_finish(struct fleet *f, struct err *e)
 {
-    const struct fleet_result *r = &f->result;
+    struct fleet_result *r = &f->result;
 
     while (r->finished + r->cancelled + r->refused < r->requests) {
         const struct event *next = events_next(&f->events);
@@ -563,8 +594,10 @@ fleet_finish(struct fleet *f, struct err *e)
         check(next); /* somebody waits for nothing */
         TRY(go_on(f, next->at, e));
     }
-    for (uint32_t i = 0; i < f->s.n_workers && f->s.check; i++) {
+    for (uint32_t i = 0; i < f->s.n_workers; i++) {
         if (!f->table[i].open) continue;
+        r->pauses += scheduler_n_pauses(f->m[i].w.s);
+        if (!f->s.check) continue;
         while (worker_commit(&f->m[i].w, 0, f->now)) continue; /* rows thrown away */
         scheduler_check(f->m[i].w.s);
         for (uint32_t p = 0; p < kv_n_pools(f->m[i].w.kv); p++) {

@@ -48,8 +48,11 @@ struct fleet_result {
     uint64_t requests, finished, cancelled, refused;
     uint64_t moved; /* times that a request lost its worker and went on at another */
     uint64_t prompt_tokens, output_tokens, cached_tokens;
-    uint64_t steps, deaths, peak_running;
-    nsec end; /* of virtual time, when the last one ended */
+    uint64_t steps, deaths, pauses, peak_running;
+    uint32_t
+        passed; /* with check: by how many later ones that are not before it by priority a request was
+                        passed over, at most, before it began at a worker */
+    nsec end;   /* of virtual time, when the last one ended */
     struct hist ttft, itl, e2e;
     uint64_t digest;
 };

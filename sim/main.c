@@ -2,6 +2,7 @@
 #include "sim/play.h"
 #include "sim/run.h"
 #include "sim/setting.h"
+#include "sim/soak.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -59,6 +60,7 @@ static const struct {
 } commands[] = {
     { "script", "act out scenarios and compare with what they say", script_main },
     { "run", "a trace over a fleet of pretended workers", run_main },
+    { "soak", "worlds drawn from a seed, lived through twice and checked", soak_main },
 };
 
 static int

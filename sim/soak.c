@@ -1,0 +1,252 @@
+/* soak.c - see soak.h. */
+#include "sim/soak.h"
+
+#include "base/clock.h"
+#include "base/opt.h"
+#include "sim/fleet.h"
+
+#include <stdio.h>
+#include <unistd.h>
+
+struct soak_args {
+    uint64_t requests, seed, world;
+    uint32_t each, policy;
+    bool help;
+};
+/* clang-format off */
+static const struct opt opts[] = {
+    { "requests", OPT_U64, OPT_AT(soak_args, requests), "100000", .arg = "N", .sentence = "over all worlds" },
+    { "each", OPT_U32, OPT_AT(soak_args, each), "5000", .min = 1, .max = 1e9, .arg = "N", .sentence = "in a world" },
+    { "seed", OPT_U64, OPT_AT(soak_args, seed), "1", .arg = "N", .sentence = "of the first world; the next has the next" },
+    { "policy", OPT_ENUM, OPT_AT(soak_args, policy), "all", .choices = "no_evict|max_utilization|static|max_requests|all",
+      .arg = "NAME", .sentence = "of every world" },
+    { "help", OPT_BOOL, OPT_AT(soak_args, help), .sentence = "this text" },
+    { 0 }
+};
+/* clang-format on */
+
+struct dice {
+    uint64_t state;
+};
+
+static uint32_t
+below(struct dice *d, uint32_t n)
+{
+    d->state = d->state * UINT64_C(6364136223846793005) + UINT64_C(1442695040888963407);
+    return (uint32_t)(((d->state >> 32) * n) >> 32);
+}
+
+static uint32_t
+between(struct dice *d, uint32_t least, uint32_t most)
+{
+    return least + below(d, most - least + 1);
+}
+
+static void
+draw_groups(struct dice *d, struct setting *st)
+{
+    uint32_t n = between(d, 1, 3);
+
+    for (uint32_t g = 0; g < n; g++)
+        st->kv.group[g] = (struct kv_group){ .kind = g > 0 || below(d, 4) == 0 ? KV_WINDOW
+                                                                               : KV_FULL,
+                                             .window = between(d, 2, 60),
+                                             .n_layers = between(d, 1, 3),
+                                             .n_parts = 2,
+                                             .slice_bytes = 128u << below(d, 3) };
+    if (below(d, 3) == 0) {
+        st->kv.group[n++] = (struct kv_group){
+            .kind = KV_CROSS, .n_layers = 1, .n_parts = 2, .slice_bytes = 128u << below(d, 3)
+        };
+        st->sched.n_enc_layers = (uint16_t)between(d, 1, 6);
+        st->sched.enc_layers = (uint16_t)below(d, 4);
+        st->sched.max_enc_rows = between(d, 64, 200);
+    }
+    st->kv.n_groups = n;
+}
+
+static void
+draw_lanes(struct dice *d, struct scheduler_limits *l)
+{
+    switch (below(d, 3)) {
+    case 0: /* one, as the defaults have it */
+        break;
+    case 1:
+        l->n_lanes = 2;
+        l->lane_work[0] = WORK_ENCODER | WORK_CONTEXT;
+        l->lane_work[1] = WORK_GENERATION;
+        break;
+    default:
+        l->n_lanes = 3;
+        l->lane_work[0] = WORK_GENERATION;
+        l->lane_work[1] = WORK_CONTEXT;
+        l->lane_work[2] = WORK_ENCODER;
+    }
+}
+
+static void
+draw_world(struct dice *d, const struct soak_args *a, struct fleet_setting *s)
+{
+    struct setting *st = &s->worker;
+    uint32_t scarce = between(d, 1, 8);
+
+    *s = (struct fleet_setting){
+        .n_workers = between(d, 1, 4), .ahead = below(d, 20), .digest = true, .check = true
+    };
+    setting_defaults(st);
+    st->kv.tokens_per_block = between(d, 1, 20);
+    st->kv.n_seats = between(d, 2, 40);
+    draw_groups(d, st);
+    st->sched.max_seqs = between(d, 1, st->kv.n_seats);
+    st->sched.max_rows = between(d, 1, 120);
+    st->sched.max_len = 200;
+    st->sched.chunk_unit = below(d, 3) ? 0 : between(d, 1, st->sched.max_rows);
+    st->sched.policy = a->policy == 4 ? (enum policy)below(d, 4) : (enum policy)a->policy;
+    draw_lanes(d, &st->sched);
+    st->cost.launch = (nsec)between(d, 1, 1000) * 1000;
+    setting_close(st);
+    st->kv.arena_bytes = 0;
+    for (uint32_t g = 0; g < st->kv.n_groups; g++) { /* for a few of the longest, or for many */
+        const struct kv_group *k = &st->kv.group[g];
+
+        st->kv.arena_bytes += (uint64_t)(k->max_entries + 2) * k->n_layers * 2 * k->slice_bytes;
+    }
+    st->kv.arena_bytes *= st->sched.policy == POLICY_MAX_REQUESTS ? 2 * st->sched.max_seqs + 2
+                                                                  : 1 + scarce;
+    s->mischief =
+        (struct fleet_mischief){ .seed = d->state,
+                                 .cancelled = below(d, 3) * 0.1,
+                                 .halted = below(d, 3) * 0.05,
+                                 .stopped = below(d, 3) * 0.2,
+                                 .deaths = below(d, 3) ? 0 : 1e9 / (double)st->cost.launch / 500,
+                                 .restart = st->cost.launch * between(d, 1, 200) };
+}
+
+static struct trace_line
+draw_request(struct dice *d, const struct setting *st, nsec *at)
+{
+    bool encdec = st->sched.n_enc_layers > 0;
+    uint32_t most = below(d, 10) ? 40 : 150;
+    struct trace_line t = { .isl = between(d, 1, encdec ? MIN(most, st->sched.max_enc_rows) : most),
+                            .osl = between(d, 1, below(d, 10) ? 12 : 49),
+                            .prefix_id = below(d, 3) ? TRACE_NONE : below(d, 4),
+                            .session = TRACE_NONE,
+                            .client = below(d, 5),
+                            .priority = (float)below(d, 3) / 2,
+                            .encdec = encdec };
+
+    t.prefix_len = t.prefix_id == TRACE_NONE ? 0 : below(d, t.isl);
+    if (below(d, 4)) *at += st->cost.launch * below(d, 12) / (1 + below(d, 4)); /* or at once */
+    t.arrival = *at;
+    return t;
+}
+
+/* One life of a world. */
+static int
+live(const struct fleet_setting *s, uint64_t seed, uint32_t n, struct fleet_result *ret,
+     struct err *e)
+{
+    CLEAN(fleet_free_at) struct fleet *f = NULL;
+    struct dice d = { seed };
+    nsec at = 0;
+
+    TRY(fleet_new(&f, s, e));
+    for (uint32_t i = 0; i < n; i++) {
+        struct trace_line t = draw_request(&d, &s->worker, &at);
+
+        TRY(fleet_add(f, &t, e));
+    }
+    TRY(fleet_finish(f, e));
+    *ret = *fleet_result(f);
+    return 0;
+}
+
+struct sum {
+    uint64_t worlds, requests, finished, cancelled, refused, moved, deaths, steps, tokens, pauses;
+    uint32_t passed;
+};
+
+static int
+soak_world(const struct soak_args *a, uint64_t seed, uint32_t n, struct sum *sum, struct err *e)
+{
+    static struct fleet_result first, second;
+    struct fleet_setting s;
+    struct dice d = { seed * UINT64_C(0x9e3779b97f4a7c15) };
+
+    for (int i = 0; i < 4; i++) below(&d, 2);
+    draw_world(&d, a, &s);
+    TRY(live(&s, seed, n, &first, e));
+    TRY(live(&s, seed, n, &second, e));
+    if (first.digest != second.digest || first.end != second.end)
+        return err_set(e, -1, "the same calls gave other decisions");
+    if (first.finished + first.cancelled + first.refused != n)
+        return err_set(e, -1, "%u requests began and %llu ended", n,
+                       (unsigned long long)(first.finished + first.cancelled + first.refused));
+    if (first.passed > s.worker.sched.max_seqs)
+        return err_set(e, -1, "a request was passed over by %u others, with %u seats", first.passed,
+                       s.worker.sched.max_seqs);
+    sum->worlds++;
+    sum->requests += n;
+    sum->finished += first.finished;
+    sum->cancelled += first.cancelled;
+    sum->refused += first.refused;
+    sum->moved += first.moved;
+    sum->deaths += first.deaths;
+    sum->steps += first.steps;
+    sum->tokens += first.output_tokens;
+    sum->pauses += first.pauses;
+    sum->passed = MAX(sum->passed, first.passed);
+    return 0;
+}
+
+static void
+help(void)
+{
+    puts("Usage: lagan-sim soak [OPTION]...\n"
+         "Worlds drawn from a seed, lived through twice: every request ends once, blocks are "
+         "conserved, nobody\n"
+         "starves, and the same calls give the same decisions.\n\nOptions:");
+    opt_help(opts, stdout);
+    puts("\nA world that fails is named by its seed: `lagan-sim soak --seed N --requests 1` lives "
+         "it again.");
+}
+
+int
+soak_main(int argc, char **argv)
+{
+    struct soak_args a;
+    struct sum sum = { 0 };
+    struct err e;
+    int at = 0;
+    nsec start = clock_now();
+
+    opt_defaults(opts, &a);
+    if (opt_argv(opts, &a, argc, argv, &at, &e) < 0 || at < argc) {
+        fprintf(stderr, "lagan-sim soak: %s\n", at < argc ? "it has no operands" : e.text);
+        return 2;
+    }
+    if (a.help) {
+        help();
+        return 0;
+    }
+    for (uint64_t seed = a.seed; sum.requests < a.requests; seed++) {
+        if (isatty(STDERR_FILENO)) fprintf(stderr, "\rworld %llu \r", (unsigned long long)seed);
+        if (soak_world(&a, seed, a.each, &sum, &e) < 0) {
+            fprintf(stderr, "lagan-sim soak: world --seed %llu --each %u: %s\n",
+                    (unsigned long long)seed, a.each, e.text);
+            return 1;
+        }
+    }
+    printf("%llu worlds, %llu requests: %llu finished, %llu cancelled, %llu refused; %llu tokens "
+           "in %llu steps\n"
+           "%llu workers died, %llu times a request went on at another, %llu pauses; passed over "
+           "at most %u times\n"
+           "each lived twice with the same decisions, in %.1f s\n",
+           (unsigned long long)sum.worlds, (unsigned long long)sum.requests,
+           (unsigned long long)sum.finished, (unsigned long long)sum.cancelled,
+           (unsigned long long)sum.refused, (unsigned long long)sum.tokens,
+           (unsigned long long)sum.steps, (unsigned long long)sum.deaths,
+           (unsigned long long)sum.moved, (unsigned long long)sum.pauses, sum.passed,
+           (double)(clock_now() - start) / 1e9);
+    return 0;
+}
