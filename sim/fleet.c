@@ -155,6 +155,9 @@ fill_seq(struct job *j)
                        .max_new = j->t.osl - j->told,
                        .cap = prompt + j->t.osl - j->told,
                        .priority = j->t.priority,
+                       .client = j->t.client,
+                       .lora = j->t.lora,
+                       .pages = j->t.lora ? 1 + (uint32_t)(j->t.lora % 4) : 0,
                        .deadline = NSEC_NEVER,
                        .owner = j };
     q->token = malloc(((size_t)q->cap + source) * sizeof q->token[0]);
@@ -246,6 +249,7 @@ reap(struct fleet *f, struct member *m)
         check(q->reason != LAGAN_E_CANCELLED || j->gone);
         if (q->reason == LAGAN_FINISH_STOP)
             j->stop = j->told; /* the token came by chance, earlier */
+        f->result.cached_tokens += q->n_cached;
         leave(f, j);
         end_job(f, j);
     }

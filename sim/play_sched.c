@@ -34,7 +34,8 @@ reason_name(uint16_t reason)
 /* ---- request */
 
 struct request_args {
-    uint32_t prompt, max_new, source;
+    uint32_t prompt, max_new, source, client, pages;
+    uint64_t lora, salt;
     double priority;
     char tokens[SCRIPT_MAX_WORD + 1];
 };
@@ -49,6 +50,12 @@ static const struct opt request_opts[] = {
       .sentence = "tokens of the encoder's input" },
     { "priority", OPT_F64, OPT_AT(request_args, priority), "0.5", .min = 0, .max = 1, .arg = "P",
       .sentence = "1 before 0" },
+    { "client", OPT_U32, OPT_AT(request_args, client), .arg = "N",
+      .sentence = "whose turn it takes" },
+    { "lora", OPT_U64, OPT_AT(request_args, lora), .arg = "N", .sentence = "its adapter" },
+    { "pages", OPT_U32, OPT_AT(request_args, pages), .arg = "N",
+      .sentence = "that its adapter takes, once for all who use it" },
+    { "salt", OPT_U64, OPT_AT(request_args, salt), .arg = "N", .sentence = "of its tenant" },
     { 0 }
 };
 
@@ -70,6 +77,17 @@ fill_prompt(struct stage *g, struct request *r, struct request_args *a, struct e
     return 0;
 }
 
+/* Its letters are those of the one before it, and its number is the next. */
+static bool
+follows(const struct actor *a, const char *name)
+{
+    char before[16], letters[16];
+    uint32_t n, k, last;
+
+    return script_names(a->name, before, &n, &last) && script_names(name, letters, &k, &last) &&
+           strcmp(before, letters) == 0 && k == n + 1;
+}
+
 static int
 add_actor(struct stage *g, const char *name, struct request_args *a, struct err *e)
 {
@@ -83,6 +101,7 @@ add_actor(struct stage *g, const char *name, struct request_args *a, struct err 
     if (actor_find(g, name)) return wrong(g, e, "there is a %s already", name);
     check((to->r = calloc(1, sizeof *to->r)));
     strcpy(to->name, name);
+    to->follows = g->n_actors > 0 && follows(to - 1, name);
     q = &to->r->seq;
     to->r->stream = g->n_actors++;
     TRY(fill_prompt(g, to->r, a, e));
@@ -96,6 +115,10 @@ add_actor(struct stage *g, const char *name, struct request_args *a, struct err 
     q->cap = a->prompt + a->max_new;
     q->max_new = a->max_new;
     q->priority = (float)a->priority;
+    q->client = a->client;
+    q->lora = a->lora;
+    q->pages = a->pages;
+    q->salt = a->salt;
     q->deadline = NSEC_NEVER;
     r = scheduler_add(g->w.s, q, g->it, &why);
     to->ended = r < 0;
@@ -147,23 +170,45 @@ takes_part(const struct actor *a)
     return !a->ended && a->r->seq.state > SEQ_WAITING;
 }
 
-/* The step's actors, as names, with how far they got or without. Appends to text. */
+/* " r0" and what it does there, as a suffix; "": it is not in the step. */
+static void
+part_of_actor(const struct stage *g, uint32_t i, const struct batch *b, bool ends, char part[24])
+{
+    const struct actor *a = &g->actor[i];
+    uint32_t end;
+    unsigned work = takes_part(a) ? part_in(b, &a->r->seq, &end) : 0;
+
+    part[0] = 0;
+    if (work == WORK_ENCODER) {
+        strcpy(part, ":encoder");
+    } else if (work && ends) {
+        snprintf(part, 24, "@%u", end);
+    } else if (work) {
+        strcpy(part, " ");
+    }
+}
+
+/* The step's actors, as names, with how far they got or without: three and more that follow one another and do
+ * the same as r0..r2. Appends to text. */
 static void
 list_actors(const struct stage *g, const struct batch *b, bool ends, char *text, size_t n)
 {
-    for (uint32_t i = 0; i < g->n_actors; i++) {
-        size_t at = strlen(text);
-        uint32_t end;
-        unsigned work = takes_part(&g->actor[i]) ? part_in(b, &g->actor[i].r->seq, &end) : 0;
+    char part[24], next[24];
 
-        if (!work || at + 48 > n) continue;
-        snprintf(text + at, n - at, " %s", g->actor[i].name);
-        at = strlen(text);
-        if (work == WORK_ENCODER) {
-            snprintf(text + at, n - at, ":encoder");
-        } else if (ends) {
-            snprintf(text + at, n - at, "@%u", end);
+    for (uint32_t i = 0, last; i < g->n_actors; i = last + 1) {
+        size_t at = strlen(text);
+
+        last = i;
+        part_of_actor(g, i, b, ends, part);
+        if (!part[0] || at + 90 > n) continue;
+        while (last + 1 < g->n_actors && g->actor[last + 1].follows) {
+            part_of_actor(g, last + 1, b, ends, next);
+            if (strcmp(part, next) != 0) break;
+            last++;
         }
+        if (last < i + 2) last = i;
+        snprintf(text + at, n - at, " %s%s%s%s", g->actor[i].name, last > i ? ".." : "",
+                 last > i ? g->actor[last].name : "", part[0] == ' ' ? "" : part);
     }
 }
 
@@ -281,7 +326,7 @@ act_show(struct stage *g, struct err *e)
         const struct seq *q = &a[i]->r->seq;
 
         if (a[i]->ended) {
-            say(g, "%s %s", a[i]->name, reason_name(q->reason));
+            say(g, "%s %s, %u cached", a[i]->name, reason_name(q->reason), q->n_cached);
         } else {
             say(g, "%s %u/%u/%u at %u", a[i]->name, q->max_new, q->n_prompt,
                 q->n_tokens - q->n_prompt, q->n_done);

@@ -63,7 +63,8 @@ help(void)
         "  {\"arrival_s\": 0.25, \"isl\": 900, \"osl\": 210}\n"
         "and, if it is so: \"prefix_id\", \"prefix_len\" (a beginning it shares), \"session\" (its "
         "turns share\n"
-        "all that was said), \"priority\" (0 .. 1), \"client\", \"encdec\": true (isl is the "
+        "all that was said), \"priority\" (0 .. 1), \"client\", \"lora\", \"encdec\": true (isl is "
+        "the "
         "source's length).\n\n"
         "TTFT runs from the arrival to the first token, ITL from token to token, E2E to the last.");
 }

@@ -13,7 +13,8 @@ struct group_args {
 };
 struct sched_args {
     struct scheduler_limits l;
-    uint32_t policy, enc_layers, n_enc_layers;
+    uint32_t policy, chunks, enc_layers, n_enc_layers;
+    char enc_batch[100];
 };
 
 /* clang-format off */
@@ -52,6 +53,16 @@ static const struct opt limit_opts[] = {
     { "encoder_slice", OPT_U32, OPT_AT(sched_args, enc_layers), .max = 1000, .arg = "N", .sentence = "encoder layers a step; 0: all" },
     { "policy", OPT_ENUM, OPT_AT(sched_args, policy), .choices = "no_evict|max_utilization|static|max_requests",
       .arg = "NAME", .sentence = "who is admitted, and whether one that runs may be paused for another" },
+    { "chunk", OPT_U32, OPT_AT(sched_args, l.max_chunk), .arg = "TOKENS", .sentence = "of one prompt in a step, at most; 0: as many as there are" },
+    { "chunks", OPT_ENUM, OPT_AT(sched_args, chunks), .choices = "first_come|equal", .arg = "NAME",
+      .sentence = "rows for prompts: the first takes what it can, or each a unit in turn" },
+    { "quantum", OPT_U32, OPT_AT(sched_args, l.quantum), .arg = "TOKENS", .sentence = "a turn of each client; 0: by arrival alone" },
+    { "pages", OPT_U32, OPT_AT(sched_args, l.pages), .arg = "N", .sentence = "of the device, for adapters" },
+    { "encoder_work", OPT_U64, OPT_AT(sched_args, l.enc_work), .arg = "N", .sentence = "rows times layers of sources in a step that generates; 0: no bound" },
+    { "encoder_batch", OPT_STR, OPT_AT(sched_args, enc_batch), .arg = "LIST", .sentence = "sources wait, beside somebody who generates, until so many can start" },
+    { "encoder_wait", OPT_NSEC, OPT_AT(sched_args, l.enc_wait), .arg = "TIME", .sentence = "no longer than that; an iteration of a scenario is 1ns" },
+    { "prompt_batch", OPT_U32, OPT_AT(sched_args, l.prompt_batch), .arg = "TOKENS", .sentence = "prompts wait, beside somebody who generates, until they are that many tokens" },
+    { "prompt_wait", OPT_NSEC, OPT_AT(sched_args, l.prompt_wait), .arg = "TIME", .sentence = "no longer than that" },
     { 0 }
 };
 static const struct opt cost_opts[] = {
@@ -125,12 +136,28 @@ add_lane(struct setting *st, const struct script *s, const struct script_line *l
 static int
 set_limits(struct setting *st, const struct script *s, const struct script_line *l, struct err *e)
 {
-    struct sched_args a = { st->sched, st->sched.policy, st->sched.enc_layers,
-                            st->sched.n_enc_layers };
+    struct sched_args a = {
+        st->sched, st->sched.policy, st->sched.chunks, st->sched.enc_layers, st->sched.n_enc_layers,
+        ""
+    };
+    int64_t batch[ARRAY_LEN(a.l.enc_batch)];
+    int n;
 
     TRY(script_pairs(s, l, 1, limit_opts, &a, e));
+    if (a.enc_batch[0]) {
+        n = script_numbers(a.enc_batch, batch, ARRAY_LEN(batch));
+        for (int i = 0; i < n; i++) {
+            if (batch[i] <= (i ? batch[i - 1] : 0)) n = -EINVAL;
+            if (n > 0) a.l.enc_batch[i] = (uint32_t)batch[i];
+        }
+        if (n < 0)
+            return script_err(s, l, e, -EINVAL, "encoder_batch %s: at most %zu numbers that grow",
+                              a.enc_batch, ARRAY_LEN(batch));
+        a.l.n_enc_batches = (uint32_t)n;
+    }
     st->sched = a.l;
     st->sched.policy = (enum policy)a.policy;
+    st->sched.chunks = (enum chunks)a.chunks;
     st->sched.enc_layers = (uint16_t)a.enc_layers;
     st->sched.n_enc_layers = (uint16_t)a.n_enc_layers;
     return 0;

@@ -84,6 +84,24 @@ draw_lanes(struct dice *d, struct scheduler_limits *l)
     }
 }
 
+/* How rows are shared, who waits for whom, what is kept for others. */
+static void
+draw_sharing(struct dice *d, struct setting *st)
+{
+    struct scheduler_limits *l = &st->sched;
+
+    l->chunks = (enum chunks)below(d, 2);
+    if (below(d, 3) == 0) l->max_chunk = between(d, MAX(l->chunk_unit, 1u), l->max_rows);
+    if (below(d, 2)) l->quantum = between(d, 1, 300);
+    l->pages = 4 + below(d, 8);
+    if (below(d, 3) == 0) l->enc_work = between(d, 1, 400);
+    if (below(d, 3) == 0) l->enc_batch[l->n_enc_batches++] = between(d, 1, 6);
+    if (below(d, 3) == 0) l->prompt_batch = between(d, 1, 200);
+    l->enc_wait = l->prompt_wait = (nsec)below(d, 20) * st->cost.launch;
+    st->kv.reuse = below(d, 4) > 0;
+    st->kv.copy_partial = below(d, 2);
+}
+
 static void
 draw_world(struct dice *d, const struct soak_args *a, struct fleet_setting *s)
 {
@@ -102,8 +120,9 @@ draw_world(struct dice *d, const struct soak_args *a, struct fleet_setting *s)
     st->sched.max_len = 200;
     st->sched.chunk_unit = below(d, 3) ? 0 : between(d, 1, st->sched.max_rows);
     st->sched.policy = a->policy == 4 ? (enum policy)below(d, 4) : (enum policy)a->policy;
-    draw_lanes(d, &st->sched);
     st->cost.launch = (nsec)between(d, 1, 1000) * 1000;
+    draw_sharing(d, st);
+    draw_lanes(d, &st->sched);
     setting_close(st);
     st->kv.arena_bytes = 0;
     for (uint32_t g = 0; g < st->kv.n_groups; g++) { /* for a few of the longest, or for many */
@@ -132,6 +151,7 @@ draw_request(struct dice *d, const struct setting *st, nsec *at)
                             .prefix_id = below(d, 3) ? TRACE_NONE : below(d, 4),
                             .session = TRACE_NONE,
                             .client = below(d, 5),
+                            .lora = below(d, 4) ? 0 : 1 + below(d, 6),
                             .priority = (float)below(d, 3) / 2,
                             .encdec = encdec };
 

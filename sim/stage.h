@@ -12,6 +12,7 @@ struct actor { /* a request of the scenario */
     char name[28];
     struct request *r; /* its tokens are the prompt, then what was generated */
     bool ended;        /* and handed back */
+    bool follows;      /* the one before it, by name: r3 behind r2 */
 };
 
 struct holder; /* of play_kv.c */

@@ -53,6 +53,7 @@ take_value(struct json *j, const char *key, struct trace_line *to, struct err *e
         { "osl", offsetof(struct trace_line, osl), false },
         { "prefix_len", offsetof(struct trace_line, prefix_len), false },
         { "client", offsetof(struct trace_line, client), false },
+        { "lora", offsetof(struct trace_line, lora), false },
         { "prefix_id", offsetof(struct trace_line, prefix_id), true },
         { "session", offsetof(struct trace_line, session), true },
     };

@@ -6,7 +6,7 @@
  * osl   tokens to generate
  * What the prompt says follows from numbers: its first prefix_len tokens are those of prefix_id, the rest
  * those of the session, the answers of its turns included; without a session they are its own.
- * Also "priority" (0 .. 1) and "client" (a number). Other keys are not looked at. Lines are in order of arrival.
+ * Also "priority" (0 .. 1), "client" and "lora" (numbers). Other keys are not looked at. Lines are in order of arrival.
  */
 #ifndef SIM_TRACE_H
 #define SIM_TRACE_H
@@ -20,7 +20,7 @@ struct trace_line {
     nsec arrival;
     uint32_t isl, osl, prefix_len;
     uint64_t prefix_id, session; /* TRACE_NONE: none */
-    uint32_t client;
+    uint32_t client, lora;       /* lora 0: none */
     float priority;
     bool encdec;
 };
