@@ -1,7 +1,7 @@
 /* test_manifest.c - what a predecessor left: what is taken over, and all that is not. */
 #include "tests/test.h"
 
-#include "worker/kv/kv_seat.h"
+#include "worker/kv/kv_reuse.h"
 #include "worker/kv/manifest.h"
 
 #include <errno.h>
@@ -21,6 +21,7 @@ struct site {
     void *memory;
     struct manifest_found found[SEATS];
     uint32_t refused;
+    bool reuse;
 };
 
 static void
@@ -38,7 +39,8 @@ open_kv(struct site *s)
                                .n_lanes = 1,
                                .tokens_per_block = BLOCK,
                                .slab_bytes = 1024,
-                               .arena_bytes = 64 * 1024 };
+                               .arena_bytes = 64 * 1024,
+                               .reuse = s->reuse };
     for (uint32_t g = 0; g < ARRAY_LEN(groups); g++) {
         s->c.group[g] = groups[g];
         s->c.group[g].max_entries = ENTRIES;
@@ -323,6 +325,86 @@ what_was_adopted_grows_and_what_was_not_is_given_to_others(void **state)
     close_site(&s);
 }
 
+/* A seat with the prompt that seat 0 has computed: it shares two blocks of the full group, those of the
+ * window that its next query sees, and the source. */
+static void
+begin_alike(struct site *s, uint32_t seat)
+{
+    struct kv_text t = {
+        .token = prompt, .n = ARRAY_LEN(prompt), .source = source, .n_source = ARRAY_LEN(source)
+    };
+    static struct kv_edit edits[EDITS];
+    static struct kv_copy copies[8];
+    struct kv_out out = { .edit = edits, .max_edits = EDITS, .copy = copies, .max_copies = 8 };
+    struct manifest_owner o = { .seat = seat, .id = 100 + seat, .n_cross = 5, .n_tokens = 4 };
+    struct kv_need need = kv_need(s->kv, 40, ARRAY_LEN(source), 12);
+    struct kv_space space;
+    struct kv_hit hit;
+
+    kv_space(s->kv, 0, 0, source, ARRAY_LEN(source), &space);
+    t.space = &space;
+    kv_store(s->kv, 0, &t, 10);
+    manifest_hash(prompt, o.n_tokens, o.tokens_hash);
+    manifest_hash(source, o.n_cross, o.source_hash);
+    assert_int_equal(kv_admit(s->kv, seat, &need, &t, &hit), 0);
+    assert_int_equal(hit.n_tokens, 8);
+    assert_true(hit.cross);
+    kv_start(s->kv, 0, 100, seat, &out);
+    kv_trim(s->kv, seat, 8, &out);
+    kv_grow(s->kv, 0, seat, 12, &out);
+    manifest_launch(&s->m, edits, out.n_edits, &o, 1);
+    manifest_commit(&s->m, seat, 12);
+}
+
+static void
+rows_that_share_full_blocks_are_taken_over(void **state)
+{
+    struct site s = { .reuse = true };
+    uint32_t alone;
+
+    (void)state;
+    open_kv(&s);
+    s.memory = calloc(1, manifest_bytes(&s.c));
+    manifest_make(&s.m, s.memory, &s.c, print, kv_id);
+    step(&s, 0, 0, 10, true);
+    alone = kv_n_held(s.kv, 0);
+    begin_alike(&s, 1);
+    assert_int_equal(next_process(&s), 2);
+    assert_int_equal(kv_entry(s.kv, 0, 0, 1), kv_entry(s.kv, 1, 0, 1));
+    assert_int_equal(kv_entry(s.kv, 0, 2, 0), kv_entry(s.kv, 1, 2, 0));
+    assert_int_equal(kv_n_held(s.kv, 0), alone);
+    kv_drop(s.kv, 0);
+    kv_check(s.kv);
+    assert_int_equal(kv_entry(s.kv, 1, 0, 1), *entry(&s, 1, 0, 1));
+    kv_drop(s.kv, 1);
+    kv_check(s.kv);
+    /* one that is not full is written by somebody */
+    *entry(&s, 1, 0, 2) = *entry(&s, 0, 0, 2);
+    assert_int_equal(next_process(&s), 1);
+    assert_int_equal(s.refused, 1);
+    close_site(&s);
+}
+
+static void
+a_row_may_begin_behind_a_window(void **state)
+{
+    struct kv_edit edit = { .op = EDIT_SET, .group = 1, .seat = 2, .entry = 3, .at = 8 };
+    struct manifest_owner o = { .seat = 2, .id = 7 };
+    struct manifest_found found;
+    slice_id room[64];
+    struct site s;
+
+    (void)state;
+    open_site(&s);
+    manifest_launch(&s.m, &edit, 1, &o, 1);
+    manifest_commit(&s.m, 2, 16);
+    assert_int_equal(manifest_read(&s.m, 2, room, &found), 1);
+    assert_int_equal(found.row.n_entries[1], 4);
+    for (int i = 0; i < 3; i++) assert_int_equal(found.row.entry[1][i], SLICE_NONE);
+    assert_int_equal(found.row.entry[1][3], 8);
+    close_site(&s);
+}
+
 int
 main(void)
 {
@@ -334,6 +416,8 @@ main(void)
         cmocka_unit_test(what_cannot_be_is_refused_and_nothing_of_it_is_kept),
         cmocka_unit_test(a_manifest_of_another_model_arena_or_geometry_is_not_opened),
         cmocka_unit_test(what_was_adopted_grows_and_what_was_not_is_given_to_others),
+        cmocka_unit_test(rows_that_share_full_blocks_are_taken_over),
+        cmocka_unit_test(a_row_may_begin_behind_a_window),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

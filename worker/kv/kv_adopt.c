@@ -24,19 +24,49 @@ block_at(const struct kv *kv, uint32_t group, slice_id at, uint32_t *ret)
     return 0;
 }
 
-static int
-claim(struct kv *kv, uint32_t group, uint32_t seat, uint32_t entry, slice_id at)
+/* The entry is full in the row: nobody will write it again. */
+static bool
+is_full(const struct kv *kv, const struct kv_row *r, uint32_t group, uint32_t entry)
 {
-    uint32_t pool = kv->c.group[group].pool, block;
+    return kv->c.group[group].kind == KV_CROSS ||
+           (entry + 1) * (uint64_t)kv->c.tokens_per_block <= r->committed;
+}
+
+/* Rows that begin alike share full blocks, each at the same entry. */
+static bool
+is_shared(const struct kv *kv, const struct kv_row *r, uint32_t group, uint32_t entry,
+          uint32_t block)
+{
+    const struct kv_block *b = &kv_blocks(kv)[block];
+
+    if (!kv->c.reuse || b->state != BLOCK_HELD || b->group != group) return false;
+    if (!b->owner || !is_full(kv, r, group, entry)) return false;
+    return kv_table(kv, group, b->owner - 1)[entry] == block + 1;
+}
+
+/* While rows come in, the owner of a block is a row in which it is full. */
+static int
+claim(struct kv *kv, const struct kv_row *r, uint32_t group, uint32_t entry)
+{
+    uint32_t pool = kv->c.group[group].pool, seat = r->seat, block;
     struct kv_slab *s;
     struct kv_block *b;
 
-    TRY(block_at(kv, group, at, &block));
+    TRY(block_at(kv, group, r->entry[group][entry], &block));
     s = &kv_slabs(kv)[block / kv->stride];
     b = &kv_blocks(kv)[block];
+    if (is_shared(kv, r, group, entry, block)) {
+        b->n_refs++;
+        kv_table(kv, group, seat)[entry] = block + 1;
+        return 0;
+    }
     if ((s->pool && s->pool != pool + 1) || b->state != BLOCK_FREE) return -EBADMSG;
     *b = (struct kv_block){
-        .state = BLOCK_HELD, .n_refs = 1, .group = (uint8_t)group, .priority = KV_PRIORITY
+        .state = BLOCK_HELD,
+        .n_refs = 1,
+        .group = (uint8_t)group,
+        .priority = KV_PRIORITY,
+        .owner = is_full(kv, r, group, entry) ? seat + 1 : 0,
     };
     if (!s->pool) {
         s->pool = (uint8_t)(pool + 1);
@@ -58,6 +88,7 @@ unclaim(struct kv *kv, uint32_t group, uint32_t seat, uint32_t entry)
     uint32_t pool = kv->c.group[group].pool;
 
     row[entry] = 0;
+    if (--kv_blocks(kv)[block].n_refs > 0) return;
     kv_blocks(kv)[block] = (struct kv_block){ 0 };
     kv->used[group]--;
     kv->pool[pool].n_used--;
@@ -89,15 +120,16 @@ int
 kv_adopt(struct kv *kv, const struct kv_row *r)
 {
     struct kv_seat *s;
-    uint32_t first[MAX_GROUPS];
+    uint32_t first[MAX_GROUPS], used[MAX_GROUPS];
 
     if (r->seat >= kv->c.n_seats || kv_seats(kv)[r->seat].live || !r->committed) return -EBADMSG;
     for (uint32_t g = 0; g < kv->c.n_groups; g++) TRY(check_row(kv, r, g, &first[g]));
     s = &kv_seats(kv)[r->seat];
     for (uint32_t g = 0; g < kv->c.n_groups; g++) {
+        used[g] = kv->used[g];
         s->first[g] = s->end[g] = first[g];
         for (; s->end[g] < r->n_entries[g]; s->end[g]++) {
-            if (claim(kv, g, r->seat, s->end[g], r->entry[g][s->end[g]]) == 0) continue;
+            if (claim(kv, r, g, s->end[g]) == 0) continue;
             for (g++; g-- > 0;) {
                 while (s->end[g] > s->first[g]) unclaim(kv, g, r->seat, --s->end[g]);
                 s->first[g] = s->end[g] = 0;
@@ -108,7 +140,7 @@ kv_adopt(struct kv *kv, const struct kv_row *r)
     s->live = true;
     for (uint32_t g = 0; g < kv->c.n_groups; g++) {
         s->reserved[g] = s->end[g] - s->first[g];
-        kv_charge(kv, g, s->reserved[g]);
+        kv_charge(kv, g, kv_counts_once(kv, g) ? kv->used[g] - used[g] : s->reserved[g]);
     }
     return 0;
 }
@@ -124,6 +156,7 @@ list_free(struct kv *kv, uint32_t slab)
     while (b[s->n_fresh - 1].state == BLOCK_FREE) s->n_fresh--;
     s->first_free = s->last_free = 0;
     for (uint32_t i = s->n_fresh; i > 0; i--) {
+        b[i - 1].owner = 0;
         if (b[i - 1].state != BLOCK_FREE) continue;
         b[i - 1] = (struct kv_block){ .next = s->first_free };
         s->first_free = i;

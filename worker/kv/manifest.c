@@ -203,6 +203,10 @@ set(struct manifest *m, struct manifest_row *r, const struct kv_edit *e)
     _Atomic uint32_t *table = table_of(m, e->seat, e->group);
     uint32_t first = get32(&r->first[e->group]), end = get32(&r->end[e->group]);
 
+    if (first == end && e->entry > end) { /* a window that begins within a hit */
+        put32(&r->end[e->group], end = e->entry);
+        put32(&r->first[e->group], first = e->entry);
+    }
     if (e->at == SLICE_NONE) {
         check(e->entry == first && first < end);
         put32(&r->first[e->group], first + 1);
