@@ -430,11 +430,11 @@ start_tail(struct kv *kv, uint32_t seat, uint32_t group, unsigned lane, uint64_t
              spare = s->reserved[group] - (s->end[group] - s->first[group]);
     struct kv_block *b = &kv_blocks(kv)[block];
 
+    if (b->owner == seat + 1) copy_for_others(kv, seat, group, lane, step, out);
     if (b->owner != seat + 1 || (!is_leaf(kv, b->node) && spare >= 2)) {
         copy_tail(kv, seat, group, lane, step, out);
         return;
     }
-    copy_for_others(kv, seat, group, lane, step, out);
     check(b->n_refs == 1);
     kv_pool_wait(kv, block, lane, out->wait);
     kv_tree_detach(kv, block);

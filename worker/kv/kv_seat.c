@@ -229,15 +229,16 @@ kv_give_tail(struct kv *kv, uint32_t seat, uint32_t group, unsigned lane, uint64
 {
     struct kv_seat *s = &kv_seats(kv)[seat];
     uint32_t block = s->tail[group] - 1;
-    bool own;
+    bool own, freed;
 
     if (!s->tail[group]) return;
     own = kv_blocks(kv)[block].owner == seat + 1;
     s->tail[group] = 0;
     if (own) kv_blocks(kv)[block].owner = 0;
+    freed = kv_pool_give(kv, block, lane, step);
     /* Its own it has paid with what it reserved; another's was one more. */
-    if ((kv_pool_give(kv, block, lane, step) || !kv_counts_once(kv, group)) && !own)
-        kv_charge(kv, group, -1);
+    if (!own && (freed || !kv_counts_once(kv, group))) kv_charge(kv, group, -1);
+    if (own && !freed && kv_counts_once(kv, group)) kv_charge(kv, group, 1);
 }
 
 /* The end of a sequence goes before its beginning, so that what leads somewhere outlives it. Of a window the

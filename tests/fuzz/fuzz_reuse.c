@@ -1,0 +1,658 @@
+/* fuzz_reuse.c - reuse of KV blocks against a naive twin that knows what every position of the arena holds.
+ *
+ * The twin has no tree. Of each block's positions it keeps a number for "the K and V of this token after those
+ * tokens", and a plain list of what was stored and not given to somebody else since. From that alone it says
+ * how long a hit must be; before every step it looks whether each position that the step sees, through the
+ * tables as edits and copies have made them, holds what the sequence needs.
+ */
+#include "tests/fuzz/fuzz.h"
+
+#include "worker/kv/kv_kind.h"
+#include "worker/kv/kv_reuse.h"
+#include "worker/kv/kv_slab.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { SEATS = 5, LEN = 28, SOURCE = 12, ENTRIES = LEN, UNIT = 128, UNITS = 1 << 11, EDITS = 2048 };
+enum { COPIES = 64, STEPS = 256, RECORDS = 1024, TOKENS = 4 };
+
+struct seat {
+    bool live, started;
+    token_id token[LEN], source[SOURCE];
+    uint64_t extra[LEN];
+    struct kv_text text;
+    struct kv_space space;
+    struct kv_keep keep[2];
+    uint32_t len, chunk, pos, done; /* pos: planned; done: in steps that are over */
+    uint32_t n_stored, hit;
+    bool hit_cross, cross_stored;
+    uint64_t salt, path[LEN],
+        cross_path[SOURCE]; /* what each position holds, of self and cross groups */
+    struct kv_need need;
+    slice_id at[MAX_GROUPS][ENTRIES];
+    slice_id copied[MAX_GROUPS]; /* the tail's copy, made before the seat was started */
+    uint64_t row[MAX_LANES];
+    uint32_t planned_at[MAX_LANES][STEPS]; /* positions once that step is over; 0: not in it */
+};
+struct record { /* a block that may be found */
+    uint8_t group;
+    slice_id at;
+    uint64_t path;   /* content of its last position: all tokens up to there */
+    uint64_t before; /* content of the last position before it */
+    uint32_t n;
+    token_id token[TOKENS];
+    uint64_t extra[TOKENS];
+};
+struct twin {
+    struct kv_config c;
+    void *mem;
+    struct kv *kv;
+    uint32_t n_slabs, n_units, block_units[MAX_GROUPS];
+    uint64_t used[UNITS][MAX_LANES];
+    uint64_t holds[UNITS][TOKENS]; /* of the block that begins there */
+    struct seat seat[SEATS];
+    struct record record[RECORDS];
+    uint32_t n_records;
+    uint64_t planned[MAX_LANES], done[MAX_LANES];
+    uint64_t clock[MAX_LANES][STEPS][MAX_LANES];
+    struct kv_edit edit[EDITS];
+    struct kv_copy copy[COPIES];
+    nsec now;
+};
+
+static uint64_t
+mix(uint64_t a, uint64_t b)
+{
+    a = (a ^ b) * UINT64_C(0x9e3779b97f4a7c15) + 1;
+    return a ^ a >> 29;
+}
+
+static uint32_t
+unit_of(const struct twin *t, uint32_t group, slice_id at)
+{
+    uint64_t unit = (uint64_t)at * t->c.group[group].slice_bytes / UNIT;
+
+    check(at != SLICE_NONE && unit + t->block_units[group] <= t->n_units);
+    return (uint32_t)unit;
+}
+
+static void
+name_positions(struct seat *s)
+{
+    uint64_t h = mix(s->salt + 17, s->text.n_source), source;
+
+    for (uint32_t i = 0; i < s->text.n_source; i++) h = mix(h, (uint64_t)s->source[i] + 1);
+    source = mix(h, 99);
+    for (uint32_t i = 0; i < s->text.n_source; i++) s->cross_path[i] = mix(source, i);
+    for (uint32_t i = 0; i < LEN; i++)
+        s->path[i] = h = mix(mix(h, (uint64_t)s->token[i] + 1), s->extra[i]);
+}
+
+static uint64_t
+content(const struct seat *s, bool cross, uint32_t pos)
+{
+    return cross ? s->cross_path[pos] : s->path[pos];
+}
+
+/* Of the root: the same for all of one salt and source. */
+static uint64_t
+before(const struct seat *s, bool cross, uint32_t pos)
+{
+    if (pos > 0) return content(s, cross, pos - 1);
+    return s->text.n_source ? s->cross_path[0] : s->salt + 1;
+}
+
+static bool
+begin(struct twin *t, struct in *in)
+{
+    uint32_t kinds = byte(in);
+    struct err e;
+
+    t->c = (struct kv_config){ .n_groups = 1 + kinds % 3,
+                               .n_seats = SEATS,
+                               .n_lanes = 1 + byte(in) % 2,
+                               .tokens_per_block = 1 + byte(in) % TOKENS,
+                               .reuse = true,
+                               .extra_ids = true };
+    t->c.copy_partial = byte(in) % 4 > 0;
+    t->c.fifo = byte(in) % 4 == 0;
+    for (uint32_t g = 0; g < t->c.n_groups; g++)
+        t->c.group[g] = (struct kv_group){ .kind = (enum kv_kind)((kinds >> (2 * g + 2)) % 3),
+                                           .window = 2 + byte(in) % 14,
+                                           .n_layers = 1 + byte(in) % 3,
+                                           .n_parts = 2,
+                                           .slice_bytes = UNIT,
+                                           .max_entries = ENTRIES };
+    t->n_slabs = 3 + byte(in) % 30;
+    t->c.arena_bytes = (uint64_t)t->n_slabs * kv_slab_bytes(&t->c);
+    t->n_units = (uint32_t)(t->c.arena_bytes / UNIT);
+    if (t->n_units > UNITS) return false;
+    t->mem = calloc(1, kv_bytes(&t->c));
+    t->kv = kv_init(t->mem, &t->c, &e);
+    if (!t->kv) return false;
+    for (uint32_t g = 0; g < t->c.n_groups; g++)
+        t->block_units[g] = (uint32_t)(kv_block_bytes(&t->c.group[g]) / UNIT);
+    return true;
+}
+
+static void
+forget_record(struct twin *t, uint32_t i)
+{
+    t->record[i] = t->record[--t->n_records];
+}
+
+/* The step has the memory for itself: what was in it is nobody's, and others' use of it is over. */
+static void
+acquire(struct twin *t, uint32_t group, slice_id at, unsigned lane, uint64_t step)
+{
+    uint32_t first = unit_of(t, group, at), end = first + t->block_units[group];
+    uint32_t slab_units = t->c.slab_bytes / UNIT;
+
+    for (uint32_t i = 0; i < t->n_records;) {
+        uint32_t unit = unit_of(t, t->record[i].group, t->record[i].at);
+        bool taken_over = unit / slab_units == first / slab_units &&
+                          t->c.group[t->record[i].group].pool != t->c.group[group].pool;
+
+        if (taken_over || (unit < end && unit + t->block_units[t->record[i].group] > first)) {
+            forget_record(t, i);
+        } else {
+            i++;
+        }
+    }
+    for (uint32_t g = 0; g < t->c.n_groups; g++) /* nobody holds it */
+        for (uint32_t s = 0; s < SEATS; s++)
+            for (uint32_t e = 0; t->seat[s].live && e < ENTRIES; e++) {
+                slice_id other = t->seat[s].at[g][e];
+                uint32_t unit = other == SLICE_NONE ? UNITS : unit_of(t, g, other);
+
+                check(unit >= end || unit + t->block_units[g] <= first);
+            }
+    for (uint32_t u = first; u < end; u++)
+        for (unsigned l = 0; l < t->c.n_lanes; l++)
+            check(l == lane || t->used[u][l] <= t->clock[lane][step % STEPS][l]);
+}
+
+static void
+touch(struct twin *t, uint32_t group, slice_id at, unsigned lane, uint64_t step)
+{
+    uint32_t first = unit_of(t, group, at);
+
+    for (uint32_t u = 0; u < t->block_units[group]; u++) t->used[first + u][lane] = step;
+}
+
+static const struct record *
+find(const struct twin *t, uint32_t group, uint64_t path, uint32_t n)
+{
+    for (uint32_t i = 0; i < t->n_records; i++)
+        if (t->record[i].group == group && t->record[i].path == path && t->record[i].n == n)
+            return &t->record[i];
+    return NULL;
+}
+
+static bool
+has_block(const struct twin *t, const struct seat *s, uint32_t group, uint32_t entry)
+{
+    uint32_t tokens = t->c.tokens_per_block;
+
+    return find(t, group, content(s, false, (entry + 1) * tokens - 1), tokens);
+}
+
+/* So many positions are there, whole blocks, in every group. */
+static bool
+holds_blocks(const struct twin *t, const struct seat *s, uint32_t depth, uint32_t pos)
+{
+    for (uint32_t g = 0; g < t->c.n_groups; g++) {
+        const struct kv_group *k = &t->c.group[g];
+
+        if (k->kind == KV_CROSS) continue;
+        for (uint32_t i = kv_kind_first(k, t->c.tokens_per_block, pos); i < depth; i++)
+            if (!has_block(t, s, g, i)) return false;
+    }
+    return true;
+}
+
+static bool
+held(const struct twin *t, uint32_t group, slice_id at)
+{
+    for (uint32_t s = 0; s < SEATS; s++)
+        for (uint32_t e = 0; t->seat[s].live && e < ENTRIES; e++)
+            if (t->seat[s].at[group][e] == at) return true;
+    return false;
+}
+
+/* Tokens of the record r that s goes on with behind depth blocks, if all groups have such a block. */
+static uint32_t
+part_of(const struct twin *t, const struct seat *s, uint32_t depth, const struct record *r)
+{
+    uint32_t first = depth * t->c.tokens_per_block, n = 0;
+
+    if (r->before != before(s, false, first)) return 0;
+    while (n < r->n && first + n < s->text.n - 1 && r->token[n] == s->token[first + n] &&
+           r->extra[n] == s->extra[first + n])
+        n++;
+    for (uint32_t g = 0; g < t->c.n_groups; g++)
+        if (t->c.group[g].kind != KV_CROSS && !find(t, g, r->path, r->n)) return 0;
+    return n;
+}
+
+static uint32_t
+expected_hit(const struct twin *t, const struct seat *s, uint32_t *whole)
+{
+    uint32_t tokens = t->c.tokens_per_block, depth = 0, part = 0;
+    bool self = false;
+
+    for (uint32_t g = 0; g < t->c.n_groups; g++) self |= t->c.group[g].kind != KV_CROSS;
+    *whole = 0;
+    if (!self) return 0;
+    for (uint32_t d = 1; d * tokens < s->text.n; d++)
+        if (holds_blocks(t, s, d, d * tokens)) depth = d;
+    *whole = depth * tokens;
+    for (uint32_t i = 0; i < t->n_records; i++)
+        if (t->c.group[t->record[i].group].kind != KV_CROSS)
+            part = MAX(part, part_of(t, s, depth, &t->record[i]));
+    return part && holds_blocks(t, s, depth, *whole + part) ? *whole + part : *whole;
+}
+
+static bool
+expected_cross(const struct twin *t, const struct seat *s)
+{
+    uint32_t tokens = t->c.tokens_per_block;
+    bool cross = false;
+
+    for (uint32_t g = 0; g < t->c.n_groups; g++) {
+        if (t->c.group[g].kind != KV_CROSS) continue;
+        cross = true;
+        for (uint32_t at = 0; at < s->text.n_source; at += tokens) {
+            uint32_t n = MIN(tokens, s->text.n_source - at);
+
+            if (!find(t, g, content(s, true, at + n - 1), n)) return false;
+        }
+    }
+    return cross && s->text.n_source > 0;
+}
+
+/* Slabs that it takes to keep what is promised, with need more; counted from the tables alone. */
+static bool
+fits_cold(const struct twin *t, const struct kv_need *need)
+{
+    uint32_t slab_units = t->c.slab_bytes / UNIT;
+    uint64_t slabs = 0;
+
+    for (uint32_t p = 0; p < kv_n_pools(t->kv); p++) {
+        uint64_t blocks = 0, hot = 0, per_slab = 0;
+        bool has[64] = { false };
+
+        for (uint32_t g = 0; g < t->c.n_groups; g++) {
+            bool once = t->c.group[g].kind != KV_WINDOW;
+
+            if (t->c.group[g].pool != p) continue;
+            per_slab = slab_units / t->block_units[g];
+            has[unit_of(t, g, kv_scratch(t->kv, g)) / slab_units] = true;
+            blocks += 1 + need->n_blocks[g];
+            for (uint32_t s = 0; s < SEATS; s++) {
+                const struct seat *q = &t->seat[s];
+
+                if (q->live) blocks += q->need.n_blocks[g];
+                for (uint32_t e = 0; q->live && e < ENTRIES; e++) {
+                    bool first = true;
+
+                    if (q->at[g][e] == SLICE_NONE) continue;
+                    has[unit_of(t, g, q->at[g][e]) / slab_units] = true;
+                    for (uint32_t o = 0; o < s; o++)
+                        first = first && !(t->seat[o].live && t->seat[o].at[g][e] == q->at[g][e]);
+                    if (once && !first) blocks--; /* shared: promised once */
+                }
+            }
+        }
+        for (uint32_t i = 0; i < ARRAY_LEN(has); i++) hot += has[i];
+        slabs += MAX(hot, CEIL_DIV(blocks, per_slab));
+    }
+    return slabs <= t->n_slabs;
+}
+
+static bool
+all_started(const struct twin *t)
+{
+    for (uint32_t i = 0; i < SEATS; i++)
+        if (t->seat[i].live && !t->seat[i].started) return false;
+    return true;
+}
+
+static void
+draw_text(struct twin *t, struct seat *s, struct in *in)
+{
+    uint32_t how = byte(in), like = byte(in) % SEATS, n = byte(in) % LEN, alphabet = 2;
+
+    memset(s, 0, sizeof *s);
+    s->salt = how % 8 == 7;
+    s->len = 1 + byte(in) % LEN;
+    if (how & 8) {
+        memcpy(s->token, t->seat[like].token, sizeof s->token);
+        memcpy(s->extra, t->seat[like].extra, sizeof s->extra);
+    }
+    for (uint32_t i = how & 8 ? n : 0; i < LEN; i++) {
+        s->token[i] = (token_id)(byte(in) % alphabet);
+        s->extra[i] = (how & 48) == 48 && i % 8 == 3;
+    }
+    s->text.n_source = (how & 64) ? 1 + byte(in) % (SOURCE - 1) : 0;
+    for (uint32_t i = 0; i < s->text.n_source; i++) s->source[i] = (token_id)(byte(in) % 2);
+    kv_space(t->kv, s->salt, 0, s->source, s->text.n_source, &s->space);
+    name_positions(s);
+}
+
+static void
+admit(struct twin *t, struct in *in)
+{
+    uint32_t seat = byte(in) % SEATS, whole, want;
+    struct seat *s = &t->seat[seat];
+    struct kv_hit hit, seen;
+    struct kv_need more = { { 0 } };
+    bool cold, want_cross, roomy;
+    int r;
+
+    if (s->live) return;
+    draw_text(t, s, in);
+    s->chunk = 1 + byte(in) % 20;
+    s->text.token = s->token;
+    s->text.extra = s->extra;
+    s->text.source = s->source;
+    s->text.space = &s->space;
+    s->text.n = s->len; /* the whole of it is known: a prompt */
+    s->text.n_keep = byte(in) % 3;
+    s->text.keep = s->text.n_keep ? s->keep : NULL;
+    s->keep[0] = (struct kv_keep){ 0, 1 + byte(in) % 9, (uint8_t)(byte(in) % 101), byte(in) % 20 };
+    s->keep[1] = (struct kv_keep){ s->keep[0].end, UINT32_MAX, (uint8_t)(byte(in) % 101), 0 };
+    check(kv_keep_check(s->keep, 2, NULL) == 0);
+    s->need = kv_need(t->kv, s->len, s->text.n_source, s->chunk);
+    if (kv_fits_alone(t->kv, &s->need, s->len, s->text.n_source, NULL) < 0) return;
+    want = expected_hit(t, s, &whole);
+    want_cross = expected_cross(t, s);
+    kv_lookup(t->kv, &s->text, &seen);
+    if (t->c.copy_partial) check(seen.n_tokens == want);
+    check(seen.n_tokens <= want && seen.n_tokens >= whole && seen.cross == want_cross);
+    for (uint32_t g = 0; g < t->c.n_groups; g++) more.n_blocks[g] = s->need.n_blocks[g] + 1;
+    /* With a block more a group it fits, whatever is shared or copied. */
+    roomy = kv_n_pools(t->kv) == 1 && all_started(t) && fits_cold(t, &more);
+    cold = fits_cold(t, &s->need);
+    r = kv_admit(t->kv, seat, &s->need, &s->text, &hit);
+    check(r == 0 || (r == -EAGAIN && (!cold || !all_started(t))));
+    if (r < 0) return;
+    check(hit.n_tokens == seen.n_tokens || hit.n_tokens == whole || hit.n_tokens == 0);
+    if (roomy) check(hit.n_tokens == seen.n_tokens);
+    s->live = true;
+    s->hit = s->pos = s->done = hit.n_tokens;
+    s->hit_cross = s->cross_stored = hit.cross;
+    s->n_stored = hit.n_full;
+    memset(s->at, 0xff, sizeof s->at);
+    memset(s->copied, 0xff, sizeof s->copied);
+    /* From here on nobody else is given what it hit: its rows list it before the step says so. */
+    for (uint32_t g = 0; g < t->c.n_groups; g++) {
+        uint32_t first, k = kv_held(t->kv, seat, g, &first);
+
+        for (uint32_t i = first; i < first + k; i++) s->at[g][i] = kv_entry(t->kv, seat, g, i);
+    }
+}
+
+/* Which seat a copy is for: the one whose tail's place it takes. */
+static void
+apply_copies(struct twin *t, const struct kv_out *out, unsigned lane, uint64_t step)
+{
+    for (uint32_t i = 0; i < out->n_copies; i++) {
+        const struct kv_copy *c = &out->copy[i];
+        uint64_t *from = t->holds[unit_of(t, c->group, c->from)],
+                 *to = t->holds[unit_of(t, c->group, c->to)];
+
+        check(c->n_tokens > 0 && c->n_tokens < t->c.tokens_per_block && c->from != c->to);
+        acquire(t, c->group, c->to, lane, step);
+        touch(t, c->group, c->to, lane, step);
+        touch(t, c->group, c->from, lane, step);
+        for (uint32_t k = 0; k < t->c.tokens_per_block; k++) to[k] = k < c->n_tokens ? from[k] : 0;
+        for (uint32_t s = 0; s < SEATS; s++) {
+            uint32_t entry = t->seat[s].hit / t->c.tokens_per_block;
+
+            if (t->seat[s].live && !t->seat[s].started && t->seat[s].hit % t->c.tokens_per_block &&
+                kv_entry(t->kv, s, c->group, entry) == c->to) {
+                t->seat[s].copied[c->group] = c->to;
+                t->seat[s].at[c->group][entry] = c->to;
+            }
+        }
+    }
+}
+
+static void
+apply_edit(struct twin *t, const struct kv_edit *e, unsigned lane, uint64_t step)
+{
+    struct seat *s = &t->seat[e->seat];
+    uint32_t shared = e->op == EDIT_SET && t->c.group[e->group].kind == KV_CROSS
+                          ? (s->hit_cross ? ENTRIES : 0)
+                          : s->hit / t->c.tokens_per_block;
+
+    for (unsigned l = 0; l < t->c.n_lanes; l++)
+        check(l == lane || s->row[l] <= t->clock[lane][step % STEPS][l]);
+    s->row[lane] = step;
+    if (e->op == EDIT_END) return;
+    check(e->op == EDIT_SET && e->entry < ENTRIES);
+    if (e->at == SLICE_NONE || e->entry < shared) {
+        check(e->at == SLICE_NONE || s->at[e->group][e->entry] == e->at);
+        s->at[e->group][e->entry] = e->at;
+        return;
+    }
+    if (!s->started && s->copied[e->group] == e->at) return;
+    s->at[e->group][e->entry] = SLICE_NONE;
+    acquire(t, e->group, e->at, lane, step);
+    s->at[e->group][e->entry] = e->at;
+}
+
+/* Rows first .. end of the seat: they see what is theirs, then they are there. */
+static void
+compute(struct twin *t, struct seat *s, unsigned lane, uint64_t step, uint32_t first, uint32_t end)
+{
+    uint32_t tokens = t->c.tokens_per_block;
+
+    for (uint32_t g = 0; g < t->c.n_groups; g++) {
+        const struct kv_group *k = &t->c.group[g];
+        bool cross = k->kind == KV_CROSS, fill = cross && !s->started && !s->hit_cross;
+        uint32_t from = k->kind == KV_WINDOW && first >= k->window ? first - k->window + 1 : 0;
+        uint32_t to = cross ? s->text.n_source : end;
+
+        for (uint32_t pos = cross ? 0 : from; pos < to; pos++) {
+            slice_id at = s->at[g][pos / tokens];
+            uint64_t *holds = &t->holds[unit_of(t, g, at)][pos % tokens];
+
+            if (fill || (!cross && pos >= first)) *holds = content(s, cross, pos);
+            check(*holds == content(s, cross, pos));
+            touch(t, g, at, lane, step);
+        }
+    }
+}
+
+static void
+plan(struct twin *t, struct in *in)
+{
+    uint32_t seat = byte(in) % SEATS, rows = 1 + byte(in) % 20, end;
+    unsigned lane = byte(in) % t->c.n_lanes;
+    struct seat *s = &t->seat[seat];
+    struct kv_out out = {
+        .edit = t->edit, .max_edits = EDITS, .copy = t->copy, .max_copies = COPIES
+    };
+    uint64_t step = t->planned[lane] + 1, *clock = t->clock[lane][step % STEPS];
+
+    if (!s->live || s->pos >= s->len || step - t->done[lane] > 2) return;
+    end = MIN(s->len, s->pos + MIN(rows, s->chunk));
+    kv_ends(t->kv, lane, &out);
+    if (!s->started) kv_start(t->kv, lane, step, seat, &out);
+    if (!s->started) kv_cross(t->kv, lane, seat, s->text.n_source, &out);
+    kv_trim(t->kv, seat, s->pos, &out);
+    check(kv_room(t->kv, seat, end));
+    kv_grow(t->kv, lane, seat, end, &out);
+    kv_fence(t->kv, seat, lane, step);
+    kv_ends_sent(t->kv, lane, step);
+    t->planned[lane] = step;
+    memcpy(clock, t->clock[lane][(step - 1) % STEPS], sizeof t->clock[0][0]);
+    for (unsigned l = 0; l < t->c.n_lanes; l++) {
+        clock[l] = MAX(clock[l], MAX(t->done[l], out.wait[l]));
+        for (unsigned k = 0; out.wait[l] && k < t->c.n_lanes; k++)
+            clock[k] = MAX(clock[k], t->clock[l][out.wait[l] % STEPS][k]);
+    }
+    apply_copies(t, &out, lane, step);
+    for (uint32_t i = 0; i < out.n_edits; i++) apply_edit(t, &t->edit[i], lane, step);
+    for (uint32_t i = 0; i < SEATS; i++) t->seat[i].planned_at[lane][step % STEPS] = 0;
+    compute(t, s, lane, step, s->pos, end);
+    s->started = true;
+    s->pos = end;
+    s->planned_at[lane][step % STEPS] = end;
+}
+
+static void
+finish(struct twin *t, struct in *in)
+{
+    unsigned lane = byte(in) % t->c.n_lanes;
+    uint64_t step = t->done[lane] + 1;
+
+    if (step > t->planned[lane]) return;
+    for (unsigned l = 0; l < t->c.n_lanes; l++)
+        if (l != lane && t->clock[lane][step % STEPS][l] > t->done[l]) return;
+    t->done[lane] = step;
+    kv_done(t->kv, lane, step);
+    for (uint32_t i = 0; i < SEATS; i++)
+        t->seat[i].done = MAX(t->seat[i].done, t->seat[i].planned_at[lane][step % STEPS]);
+}
+
+static void
+add_record(struct twin *t, const struct seat *s, uint32_t group, uint32_t entry, uint32_t n)
+{
+    bool cross = t->c.group[group].kind == KV_CROSS;
+    uint32_t first = entry * t->c.tokens_per_block;
+    uint64_t path = content(s, cross, first + n - 1);
+    struct record *r = &t->record[t->n_records];
+
+    if (s->at[group][entry] == SLICE_NONE || find(t, group, path, n)) return;
+    for (uint32_t i = 0; i < t->n_records; i++) /* it stands elsewhere already */
+        if (t->record[i].group == group && t->record[i].at == s->at[group][entry]) return;
+    check(t->n_records++ < RECORDS);
+    *r = (struct record){ .group = (uint8_t)group,
+                          .at = s->at[group][entry],
+                          .path = path,
+                          .before = before(s, cross, first),
+                          .n = n };
+    for (uint32_t i = 0; i < n && !cross; i++) {
+        r->token[i] = s->token[first + i];
+        r->extra[i] = s->extra[first + i];
+    }
+}
+
+static void
+record_blocks(struct twin *t, struct seat *s, uint32_t from, uint32_t n, bool cross)
+{
+    uint32_t tokens = t->c.tokens_per_block;
+
+    for (uint32_t at = from * tokens; at < n; at += tokens)
+        for (uint32_t g = 0; g < t->c.n_groups; g++)
+            if ((t->c.group[g].kind == KV_CROSS) == cross)
+                add_record(t, s, g, at / tokens, MIN(tokens, n - at));
+}
+
+static void
+store(struct twin *t, struct in *in, bool drop, bool release)
+{
+    uint32_t seat = byte(in) % SEATS, less = byte(in) % 8, tokens = t->c.tokens_per_block, n;
+    struct seat *s = &t->seat[seat];
+
+    if (!s->live || (!s->started && !drop)) return;
+    n = s->done > less ? s->done - less : 0;
+    if (s->started && n > 0 && (release || !drop)) {
+        if (!s->cross_stored) record_blocks(t, s, 0, s->text.n_source, true);
+        s->cross_stored = true;
+        if (n / tokens > s->n_stored) record_blocks(t, s, s->n_stored, n / tokens * tokens, false);
+        s->n_stored = MAX(s->n_stored, n / tokens);
+    }
+    if (s->started && release) {
+        record_blocks(t, s, 0, s->n_stored * tokens, false);
+        if (n / tokens == s->n_stored && n > 0) record_blocks(t, s, n / tokens, n, false);
+    }
+    if (release) {
+        kv_release(t->kv, seat, &s->text, n);
+    } else if (drop) {
+        kv_drop(t->kv, seat);
+    } else {
+        kv_store(t->kv, seat, &s->text, n);
+    }
+    if (!drop) return;
+    s->live = false;
+    memset(s->at, 0xff, sizeof s->at);
+    memset(s->planned_at, 0, sizeof s->planned_at);
+}
+
+/* What the seats hold is what the tables say, and all that was stored is held or counted as cached. */
+static void
+compare(const struct twin *t)
+{
+    uint32_t cached = 0, counted = 0;
+
+    for (uint32_t i = 0; i < SEATS; i++)
+        for (uint32_t g = 0; t->seat[i].live && g < t->c.n_groups; g++) {
+            uint32_t first, n = kv_held(t->kv, i, g, &first), have = 0;
+
+            for (uint32_t e = 0; e < ENTRIES; e++) {
+                have += t->seat[i].at[g][e] != SLICE_NONE;
+                if (e >= first && e < first + n)
+                    check(kv_entry(t->kv, i, g, e) == t->seat[i].at[g][e]);
+            }
+            check(have == n);
+        }
+    for (uint32_t i = 0; i < t->n_records; i++)
+        cached += !held(t, t->record[i].group, t->record[i].at);
+    for (uint32_t p = 0; p < kv_n_pools(t->kv); p++) {
+        struct kv_count n;
+
+        kv_count(t->kv, p, &n);
+        counted += n.cached;
+        check(n.used + n.cached + n.free == n.blocks);
+    }
+    /* a tail that is held and not started is in no table */
+    check(all_started(t) ? cached == counted : counted <= cached);
+}
+
+int
+LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+    struct twin *t = calloc(1, sizeof *t);
+    struct in in = { data, data + size };
+
+    check(t);
+    if (begin(t, &in)) {
+        while (in.p < in.end) {
+            switch (byte(&in) % 10) {
+            case 0:
+            case 1:
+                admit(t, &in);
+                break;
+            case 2:
+            case 3:
+            case 4:
+                plan(t, &in);
+                break;
+            case 5:
+            case 6:
+                finish(t, &in);
+                break;
+            case 7:
+                store(t, &in, false, false);
+                break;
+            case 8:
+                store(t, &in, true, true);
+                break;
+            default:
+                if (byte(&in) % 4 == 0) store(t, &in, true, false);
+                kv_now(t->kv, t->now += byte(&in));
+            }
+            kv_check(t->kv);
+            compare(t);
+        }
+    }
+    free(t->mem);
+    free(t);
+    return 0;
+}
