@@ -59,7 +59,7 @@ what_differs_is_shown_line_by_line(void **state)
                          "| 0..1 r0\n"
                          "| 2 tired\n"
                          "show r0\n"
-                         "| r0 length\n",
+                         "| r0 length, 0 cached\n",
                          &e),
                      1);
     assert_string_equal(shown, "a.txt:3: run    (- expected, + came)\n"
