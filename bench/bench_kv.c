@@ -1,0 +1,240 @@
+/* bench_kv.c - one elastic arena against static splits: tokens admitted in the same number of steps.
+ *
+ * Three traces of bench/traces.py (chat, longctx, summ-encdec), each offered for STEPS steps without end, by
+ * a worker of sim/: the scheduler and the KV manager that serve, rows in plenty, so that blocks alone decide who
+ * runs. What counts is the tokens (prompt, source and answer) of the requests that begin.
+ *
+ *     elastic    pools draw slabs from one arena
+ *     a split    each group is held to its share of the bytes, by max_blocks
+ *
+ * Compared: the three in a row under the best split of a grid of 5 %; each alone under its own best split. A model
+ * with windows shifts between its groups with the prompts' length; T5's source and answer keep their proportion
+ * better. Nothing is timed: the figures are the same in every run. Prints a table, then JSON lines (CONTRACT 7).
+ */
+#include "base/base.h"
+#include "sim/trace.h"
+#include "sim/worker.h"
+#include "worker/kv/kv_slab.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { STEPS = 1500, REQUESTS = 6000, TRACES = 3, WAITING = 8, GRID = 19 };
+static const char *const names[TRACES] = { "chat", "longctx", "summ-encdec" };
+static struct trace_line traces[TRACES][REQUESTS];
+
+struct model {
+    const char *name;
+    const char *first; /* the group that a split gives its share */
+    struct setting st;
+};
+
+static void
+must(int r, const struct err *e)
+{
+    if (r >= 0) return;
+    fprintf(stderr, "bench_kv: %s\n", e->text);
+    exit(1);
+}
+
+static void
+read_traces(void)
+{
+    const char *srcdir = getenv("srcdir");
+
+    for (int i = 0; i < TRACES; i++) {
+        char path[] = "bench_kv-XXXXXX", command[600];
+        struct trace *t;
+        struct err e;
+        int fd = mkstemp(path);
+
+        snprintf(command, sizeof command, "python3 '%s/bench/traces.py' %s %d >%s",
+                 srcdir ? srcdir : ".", names[i], REQUESTS, path);
+        if (fd < 0 || system(command) != 0) must(err_set(&e, -1, "%s", command), &e);
+        close(fd);
+        must(trace_open(&t, path, &e), &e);
+        unlink(path);
+        for (int n = 0; n < REQUESTS; n++) must(trace_next(t, &traces[i][n], &e) - 1, &e);
+        trace_close(t);
+    }
+}
+
+static struct kv_group
+group(enum kv_kind kind, uint32_t window, uint32_t layers, uint32_t slice_bytes)
+{
+    return (struct kv_group){
+        .kind = kind, .window = window, .n_layers = layers, .n_parts = 2, .slice_bytes = slice_bytes
+    };
+}
+
+/* Gemma 4 31B: ten full layers with four KV heads of 512, fifty sliding ones with sixteen of 256. */
+static void
+describe(struct model *gemma, struct model *t5)
+{
+    *gemma = (struct model){ .name = "gemma-4-31b", .first = "full" };
+    setting_defaults(&gemma->st);
+    gemma->st.kv.tokens_per_block = 32;
+    gemma->st.kv.arena_bytes = (uint64_t)100 << 30;
+    gemma->st.kv.n_groups = 2;
+    gemma->st.kv.group[0] = group(KV_FULL, 0, 10, 4 * 512 * 2 * 32);
+    gemma->st.kv.group[1] = group(KV_WINDOW, 1024, 50, 16 * 256 * 2 * 32);
+    gemma->st.sched.max_chunk = 512;
+    *t5 = (struct model){ .name = "t5-large", .first = "self" };
+    setting_defaults(&t5->st);
+    t5->st.kv.tokens_per_block = 32;
+    t5->st.kv.arena_bytes = (uint64_t)40 << 30;
+    t5->st.kv.n_groups = 2;
+    t5->st.kv.group[0] = group(KV_FULL, 0, 24, 16 * 64 * 2 * 32);
+    t5->st.kv.group[1] = group(KV_CROSS, 0, 24, 16 * 64 * 2 * 32);
+    t5->st.sched.n_enc_layers = 24;
+    t5->st.sched.max_enc_rows = 1 << 17;
+    for (int i = 0; i < 2; i++) {
+        struct setting *st = i ? &t5->st : &gemma->st;
+
+        st->kv.n_seats = st->sched.max_seqs = 1024;
+        st->sched.max_rows = 1 << 16;
+        st->sched.max_len = 1 << 14;
+        st->sched.chunk_unit = 0;
+        setting_close(st);
+    }
+}
+
+/* One after the other, a request's tokens included. */
+struct offer {
+    struct worker w;
+    uint64_t id, tokens;
+    uint32_t waiting;
+};
+
+static void
+add(struct offer *o, const struct trace_line *t, bool encdec)
+{
+    struct request *r = calloc(1, sizeof *r);
+    uint32_t prompt = encdec ? 1 : t->isl, source = encdec ? t->isl : 0;
+    struct err e;
+
+    check(r);
+    r->stream = o->id;
+    r->seq = (struct seq){ .id = o->id++,
+                           .n_source = source,
+                           .n_prompt = prompt,
+                           .max_new = t->osl,
+                           .cap = prompt + t->osl,
+                           .priority = 0.5f,
+                           .deadline = NSEC_NEVER,
+                           .owner = r };
+    check((r->seq.token = calloc((size_t)prompt + t->osl + source, sizeof(token_id))));
+    if (source > 0) r->seq.source = r->seq.token + prompt + t->osl;
+    must(scheduler_add(o->w.s, &r->seq, 0, &e), &e);
+}
+
+static void
+reap(struct offer *o)
+{
+    for (struct seq *q; (q = scheduler_reap(o->w.s));) {
+        free(q->token);
+        free(q->owner);
+    }
+}
+
+/* Tokens of the requests that begin with its decoder, in the step. */
+static uint64_t
+admitted(const struct offer *o, const struct batch *b)
+{
+    uint64_t tokens = 0;
+
+    for (uint32_t i = 0; i < b->n_runs; i++) {
+        const struct seq *q = scheduler_seat(o->w.s, b->run[i].seat);
+
+        if (b->run[i].flags & RUN_FIRST_CHUNK)
+            tokens += (uint64_t)q->n_source + q->n_prompt + q->max_new;
+    }
+    return tokens;
+}
+
+static void
+offer_trace(struct offer *o, int which)
+{
+    bool encdec = o->w.st.sched.n_enc_layers > 0;
+    uint32_t next = 0;
+
+    for (int step = 0; step < STEPS; step++) {
+        const struct batch *b;
+
+        while (scheduler_n_waiting(o->w.s) < WAITING)
+            add(o, &traces[which][next++ % REQUESTS], encdec);
+        b = worker_plan(&o->w, 0, step);
+        check(b);
+        o->tokens += admitted(o, b);
+        worker_commit(&o->w, 0, step);
+        reap(o);
+    }
+}
+
+/* share: of the first group, in percent; 0: elastic. Traces first .. last. */
+static double
+measure(const struct model *m, uint32_t share, int first, int last)
+{
+    static struct offer o;
+    struct setting st = m->st;
+    struct err e;
+
+    memset(&o, 0, sizeof o);
+    for (uint32_t g = 0; g < 2 && share > 0; g++)
+        st.kv.group[g].max_blocks = (uint32_t)(st.kv.arena_bytes / 100 * (g ? 100 - share : share) /
+                                               kv_block_bytes(&st.kv.group[g]));
+    must(worker_open(&o.w, &st, &e), &e);
+    for (int i = first; i <= last; i++) offer_trace(&o, i);
+    for (uint64_t id = 0; id < o.id; id++) scheduler_cancel(o.w.s, id, 4);
+    reap(&o);
+    worker_close(&o.w);
+    return (double)o.tokens;
+}
+
+struct result {
+    const char *model, *of;
+    double elastic, best;
+    uint32_t share;
+};
+
+static struct result
+compare(const struct model *m, const char *of, int first, int last)
+{
+    struct result r = { m->name, of, measure(m, 0, first, last), 0, 0 };
+
+    for (uint32_t i = 1; i <= GRID; i++) {
+        double tokens = measure(m, 5 * i, first, last);
+
+        if (tokens > r.best) {
+            r.best = tokens;
+            r.share = 5 * i;
+        }
+    }
+    printf("%-12s %-12s elastic %11.0f tokens, best split (%2u %% %s) %11.0f: %5.3f x\n", r.model,
+           of, r.elastic, r.share, m->first, r.best, r.elastic / r.best);
+    return r;
+}
+
+int
+main(void)
+{
+    struct model model[2];
+    struct result r[2 * (TRACES + 1)];
+    int n = 0;
+
+    read_traces();
+    describe(&model[0], &model[1]);
+    for (int m = 0; m < 2; m++) {
+        r[n++] = compare(&model[m], "all in a row", 0, TRACES - 1);
+        for (int i = 0; i < TRACES; i++, n++) r[n] = compare(&model[m], names[i], i, i);
+    }
+    for (int i = 0; i < n; i++)
+        printf("{\"bench\":\"kv\",\"case\":\"%s/"
+               "%s\",\"value\":%.4f,\"unit\":\"x\",\"n\":1,\"min\":%.4f,"
+               "\"median\":%.4f,\"max\":%.4f}\n",
+               r[i].model, r[i].of, r[i].elastic / r[i].best, r[i].elastic / r[i].best,
+               r[i].elastic / r[i].best, r[i].elastic / r[i].best);
+    return 0;
+}
