@@ -2,6 +2,7 @@
  * they do not say. */
 #include "tests/test.h"
 
+#include "worker/kv/kv_event.h"
 #include "worker/kv/kv_reuse.h"
 
 #include <errno.h>
@@ -849,6 +850,219 @@ what_leads_to_others_is_evicted_after_them(void **state)
     close_bed(b);
 }
 
+static struct bed *
+two_pools(uint32_t n_slabs, float share_a, float share_b)
+{
+    struct bed *b = calloc(1, sizeof *b);
+
+    b->c.n_groups = 2;
+    b->c.group[0] = group(KV_FULL, 0, 0);
+    b->c.group[1] = group(KV_CROSS, 0, 0);
+    b->c.group[1].n_layers = 3; /* a block is a slab, three of the others are */
+    b->c.group[0].share = share_a;
+    b->c.group[1].share = share_b;
+    b->c.arena_bytes = (uint64_t)n_slabs * 768;
+    open_bed(b, 0);
+    assert_int_equal(b->c.slab_bytes, 768);
+    return b;
+}
+
+/* One block in each of four slabs is as much as four slabs, while the others may still want three. */
+static void
+a_hit_is_left_where_its_slabs_are_promised_to_another_pool(void **state)
+{
+    struct kv_need need = { { 0, 3 } };
+    struct bed *b = two_pools(7, 0, 0);
+
+    (void)state;
+    for (uint32_t i = 0; i < 3; i++) {
+        prompt_of(b, i, 100 * (token_id)i, 4, NULL);
+        add(b, i, 13);
+    }
+    for (token_id k = 4; k < 17; k++)
+        for (uint32_t i = 0; i < 3; i++) gen_plus(b, i, 100 * (token_id)i + k);
+    for (uint32_t i = 0; i < 3; i++) release(b, i);
+    prompt_of(b, 3, 0, 17, NULL);
+    kv_lookup(b->kv, &b->seat[3].text, &b->seat[3].hit);
+    assert_int_equal(b->seat[3].hit.n_tokens, 16);
+    assert_int_equal(kv_reserve(b->kv, 4, &need), 0);
+    assert_int_equal(add(b, 3, 0), 0);
+    b->out.n_edits = 0;
+    kv_cross(b->kv, 0, 4, 12, &b->out); /* what was promised can be had */
+    kv_check(b->kv);
+    close_bed(b);
+}
+
+/* Sources of 4 tokens, one slab each, computed and let go. */
+static void
+many_sources(struct bed *b, uint32_t first, uint32_t n)
+{
+    static token_id source[64][4];
+
+    for (uint32_t i = 0; i < n; i++) {
+        source[i][0] = (token_id)(first + i);
+        with_source(b, 0, source[i], 4);
+        b->seat[0].token[0] = (token_id)(first + i);
+        assert_int_equal(admit(b, 0, 0), 0);
+        start(b, 0);
+        release_at(b, 0, 3); /* nothing of the decoder's is full */
+    }
+}
+
+static uint32_t
+n_cached(const struct bed *b, uint32_t pool)
+{
+    struct kv_count n;
+
+    kv_count(b->kv, pool, &n);
+    return n.cached;
+}
+
+static void
+fill_with_prompts(struct bed *b, uint32_t first, uint32_t n)
+{
+    struct kv_space none;
+
+    kv_space(b->kv, 0, 0, NULL, 0, &none);
+    for (uint32_t i = 0; i < n; i++) {
+        prompt_of(b, 1, (token_id)(first + 10 * i), 4, NULL);
+        b->seat[1].text.space = &none;
+        add(b, 1, 0);
+        release_at(b, 1, 4);
+    }
+}
+
+static void
+without_shares_a_pool_takes_whatever_is_oldest(void **state)
+{
+    struct bed *b = two_pools(18, 0, 0);
+
+    (void)state;
+    fill_with_prompts(b, 1000, 60);
+    assert_true(n_cached(b, 0) > 45);
+    many_sources(b, 0, 40);
+    assert_true(n_cached(b, 1) > 10);
+    fill_with_prompts(b, 5000, 60);
+    assert_true(n_cached(b, 0) > 40);
+    close_bed(b);
+}
+
+static void
+a_pool_is_held_to_its_share_by_those_who_are_below_theirs(void **state)
+{
+    struct bed *b = two_pools(18, 0.5f, 0.5f);
+    uint32_t sources;
+
+    (void)state;
+    fill_with_prompts(b, 1000, 60);
+    assert_true(n_cached(b, 0) > 45); /* all of it, while nobody else wants any */
+    many_sources(b, 0, 40);
+    sources = n_cached(b, 1);
+    assert_in_range(sources, 7, 10); /* slabs: 9 are its share, an eighth more or less */
+    fill_with_prompts(b, 5000, 60);
+    assert_in_range(n_cached(b, 1), 6, sources);
+    many_sources(b, 100, 40);
+    assert_in_range(n_cached(b, 1), 7, 10);
+    close_bed(b);
+}
+
+static uint32_t
+read_events(struct bed *b, uint64_t *next, struct kv_event e[64])
+{
+    uint64_t missed;
+    uint32_t n = kv_events(b->kv, next, e, 64, &missed);
+
+    assert_int_equal(missed, 0);
+    return n;
+}
+
+static struct bed *
+bed_with_events(uint32_t n_blocks, uint32_t max)
+{
+    struct bed *b = calloc(1, sizeof *b);
+
+    b->c.copy_partial = true;
+    b->c.max_events = max;
+    open_bed(b, n_blocks);
+    return b;
+}
+
+static void
+events_say_what_is_stored_and_removed_in_order(void **state) /* V-02, V-03, V-04 */
+{
+    struct bed *b = bed_with_events(4, 64);
+    struct kv_event e[64];
+    uint64_t next = 0, last[2];
+
+    (void)state;
+    prompt_of(b, 0, 0, 10, NULL), add(b, 0, 0);
+    store(b, 0, 9);
+    assert_int_equal(read_events(b, &next, e), 2);
+    assert_int_equal(e[0].op, KV_STORED);
+    assert_memory_equal(e[0].parent, b->space.self, 16);
+    assert_memory_equal(e[1].parent, e[0].name, 16);
+    memcpy(last, e[1].name, 16);
+    gen(b, 0, 10);
+    release(b, 0);
+    assert_int_equal(read_events(b, &next, e), 1);
+    assert_memory_equal(e[0].parent, last, 16);
+    assert_int_equal(e[0].n_tokens, 2);
+    prompt_of(b, 0, 0, 9, NULL), add(b, 0, 0);
+    store(b, 0, 8);
+    assert_int_equal(read_events(b, &next, e), 0);
+    kv_drop(b->kv, 0);
+    prompt_of(b, 0, 100, 15, NULL), add(b, 0, 0);
+    store(b, 0, 14);
+    assert_int_equal(read_events(b, &next, e), 6); /* three are evicted, then three are stored */
+    for (int i = 0; i < 6; i++) assert_int_equal(e[i].op, i < 3 ? KV_REMOVED : KV_STORED);
+    close_bed(b);
+}
+
+static void
+a_change_of_priority_is_an_event(void **state) /* P-14 */
+{
+    static const struct kv_keep fifty[] = { { 0, UINT32_MAX, 50, 0 } },
+                                ten[] = { { 0, UINT32_MAX, 10, 0 } };
+    struct bed *b = bed_with_events(8, 64);
+    struct kv_event e[64];
+    uint64_t next = 0;
+
+    (void)state;
+    prompt_of(b, 0, 0, 8, NULL), keep(b, 0, fifty, 1), add(b, 0, 0);
+    release_at(b, 0, 8);
+    assert_int_equal(read_events(b, &next, e), 2);
+    assert_int_equal(e[0].priority, 50);
+    prompt_of(b, 0, 0, 9, NULL), add(b, 0, 0);
+    assert_int_equal(read_events(b, &next, e), 0);
+    prompt_of(b, 1, 0, 9, NULL), keep(b, 1, ten, 1), add(b, 1, 0);
+    assert_int_equal(read_events(b, &next, e), 2);
+    assert_int_equal(e[0].op, KV_UPDATED);
+    assert_int_equal(e[1].was, 50);
+    assert_int_equal(e[1].priority, 10);
+    close_bed(b);
+}
+
+static void
+who_reads_too_late_learns_how_much_is_gone_and_sees_all_in_a_snapshot(void **state) /* V-05 */
+{
+    struct bed *b = bed_with_events(8, 1);
+    struct kv_event e[64];
+    uint64_t next = 0, missed;
+    uint32_t at = 0;
+
+    (void)state;
+    prompt_of(b, 0, 0, 13, NULL), add(b, 0, 0);
+    store(b, 0, 12);
+    assert_int_equal(kv_events(b->kv, &next, e, 64, &missed), 1);
+    assert_int_equal(missed, 2);
+    assert_int_equal(next, kv_event_end(b->kv));
+    assert_int_equal(kv_event_snapshot(b->kv, &at, e, 2), 2);
+    assert_int_equal(kv_event_snapshot(b->kv, &at, e + 2, 2), 1);
+    assert_int_equal(kv_event_snapshot(b->kv, &at, e + 3, 2), 0);
+    assert_memory_equal(e[2].parent, e[1].name, 16);
+    close_bed(b);
+}
+
 int
 main(void)
 {
@@ -876,6 +1090,12 @@ main(void)
         cmocka_unit_test(a_source_that_lost_a_block_is_not_found),
         cmocka_unit_test(features_without_tokens_are_found_by_nobody),
         cmocka_unit_test(what_leads_to_others_is_evicted_after_them),
+        cmocka_unit_test(a_hit_is_left_where_its_slabs_are_promised_to_another_pool),
+        cmocka_unit_test(without_shares_a_pool_takes_whatever_is_oldest),
+        cmocka_unit_test(a_pool_is_held_to_its_share_by_those_who_are_below_theirs),
+        cmocka_unit_test(events_say_what_is_stored_and_removed_in_order),
+        cmocka_unit_test(a_change_of_priority_is_an_event),
+        cmocka_unit_test(who_reads_too_late_learns_how_much_is_gone_and_sees_all_in_a_snapshot),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

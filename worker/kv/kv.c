@@ -50,6 +50,7 @@ lay_out(struct kv *kv, const struct kv_config *c)
     kv->end_at = take_bytes(&at, c->n_seats, sizeof(uint32_t));
     for (uint32_t g = 0; g < c->n_groups; g++)
         kv->table_at[g] = take_bytes(&at, (uint64_t)c->n_seats * c->group[g].max_entries, 4);
+    kv->event_at = take_bytes(&at, c->max_events, sizeof(struct kv_event));
     return kv_tree_bytes(kv, at, n_blocks);
 }
 
@@ -75,6 +76,9 @@ refuse(const struct kv_config *c, struct err *e)
             return err_set(e, -EINVAL,
                            "KV group %u: %u layers of %u slices of %u bytes, %u entries", i,
                            g->n_layers, g->n_parts, g->slice_bytes, g->max_entries);
+        if (!(g->share >= 0 && g->share <= 1))
+            return err_set(e, -EINVAL, "KV group %u has a share of %g, not of 0 to 1", i,
+                           (double)g->share);
         if (g->kind == KV_WINDOW && g->window == 0)
             return err_set(e, -EINVAL, "KV group %u has a window of 0 tokens", i);
         if (c->arena_bytes / g->slice_bytes >= SLICE_NONE)
@@ -111,7 +115,12 @@ kv_init(void *mem, struct kv_config *c, struct err *e)
                 kv->c.slab_bytes);
         return NULL;
     }
-    for (uint32_t g = 0; g < c->n_groups; g++) kv->pool[kv->c.group[g].pool].n_scratch++;
+    for (uint32_t g = 0; g < c->n_groups; g++) {
+        struct kv_pool *p = &kv->pool[kv->c.group[g].pool];
+
+        p->n_scratch++;
+        p->target += (uint32_t)(c->group[g].share * (float)kv->n_slabs);
+    }
     for (uint32_t p = 0; p < kv->n_pools; p++)
         slabs += CEIL_DIV(2 * kv->pool[p].n_scratch, kv->pool[p].per_slab);
     if (slabs > kv->n_slabs) {

@@ -25,10 +25,10 @@ struct kv_group {
     uint32_t window, n_layers, n_parts; /* n_parts: 2 = K and V, 1 = state, or K = V kept once */
     uint32_t slice_bytes, max_entries;
     uint32_t max_blocks; /* hard cap, 0 = elastic; scenario files and tests set it */
-    float share;         /* soft target, 0 = none */
+    float share;         /* soft target of the arena, 0 = none: kv_pool.h */
     uint8_t pool;        /* out: groups of equal block bytes share a pool */
 };
-/* KV_STATE, share and host_bytes have no reader yet: kv_init() refuses a KV_STATE group and host_bytes
+/* KV_STATE and host_bytes have no reader yet: kv_init() refuses a KV_STATE group and host_bytes
  * by name. */
 
 struct kv_config {
@@ -41,6 +41,7 @@ struct kv_config {
     bool reuse;          /* blocks are kept for others when their seat is dropped: kv_reuse.h */
     bool copy_partial;   /* a part of a block that others hold is copied */
     bool extra_ids;      /* texts have them */
+    uint32_t max_events; /* kept for readers: kv_event.h */
     uint64_t hash_secret[4];
 };
 

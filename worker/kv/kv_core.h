@@ -28,6 +28,7 @@
 #ifndef KV_CORE_H
 #define KV_CORE_H
 
+#include "worker/kv/kv_event.h"
 #include "worker/kv/kv_reuse.h"
 
 enum block_state { BLOCK_FREE, BLOCK_HELD, BLOCK_CACHED, BLOCK_SCRATCH };
@@ -80,6 +81,7 @@ struct kv_pool {
     uint32_t per_slab, n_slabs, n_hot;  /* n_hot: slabs with a held block */
     uint32_t n_used, n_cached, n_blank; /* blocks; n_blank: of the cached ones nothing is found */
     uint32_t n_scratch, n_promised;
+    uint32_t target;                /* slabs that its groups' shares come to; 0: none */
     uint32_t first_open, last_open; /* its slabs with a free block */
     uint32_t first_cold, last_cold;
 };
@@ -118,7 +120,8 @@ struct kv {
     uint32_t n_nodes, n_fresh_nodes, first_free_node, n_live_nodes, n_buckets;
     uint8_t secret[SECRET_BYTES];
     uint64_t block_at, slab_at, seat_at, end_at, table_at[MAX_GROUPS]; /* offsets in bytes */
-    uint64_t node_at, bucket_at, token_at, extra_at;
+    uint64_t node_at, bucket_at, token_at, extra_at, event_at;
+    uint64_t n_events;
 };
 
 static inline struct kv_block *
@@ -192,8 +195,11 @@ void kv_wait_row(const struct kv *kv, unsigned lane, uint32_t seat, struct kv_ou
 /* A tail that the seat needs no more: what it was of is copied, or the seat goes. */
 void kv_give_tail(struct kv *kv, uint32_t seat, uint32_t group, unsigned lane, uint64_t step);
 
+/* kv_event.c: the block is in the tree. was: its priority before. */
+void kv_event_put(struct kv *kv, enum kv_event_op op, uint32_t block, uint8_t was);
+
 /* kv_store.c: the block is kept as the text says of the entry. */
-void kv_keep_entry(const struct kv *kv, const struct kv_text *t, uint32_t block, uint32_t entry);
+void kv_keep_entry(struct kv *kv, const struct kv_text *t, uint32_t block, uint32_t entry);
 
 /* What a block is called outside: its first slice, counted in slices of its group. */
 static inline slice_id

@@ -107,19 +107,46 @@ victim(const struct kv *kv, uint32_t pool)
     return best;
 }
 
+/* -1, 0, 1: below its share, at it or without one, above it. */
+static int
+level(const struct kv_pool *p)
+{
+    if (p->target == 0) return 0;
+    return p->n_slabs * 8 > p->target * UINT64_C(9)   ? 1
+           : p->n_slabs * 8 < p->target * UINT64_C(7) ? -1
+                                                      : 0;
+}
+
 /* The slab that other pools would miss least; 0: they hold blocks of all theirs. */
 static uint32_t
 coldest(const struct kv *kv, uint32_t pool)
 {
     const struct kv_slab *all = kv_slabs(kv);
     uint32_t best = 0;
+    int most = -1;
 
     for (uint32_t p = 0; p < kv->n_pools; p++) {
         uint32_t s = p == pool ? 0 : kv->pool[p].first_cold;
+        int l = level(&kv->pool[p]);
 
-        if (s && (!best || all[s - 1].stamp < all[best - 1].stamp)) best = s;
+        if (!s || l < most) continue;
+        if (best && l == most && all[s - 1].stamp >= all[best - 1].stamp) continue;
+        best = s;
+        most = l;
     }
     return best;
+}
+
+/* Whether a pool that has a block to evict takes another's slab instead. */
+static bool
+rather_shed(const struct kv *kv, uint32_t pool, const struct kv_block *own, uint32_t slab)
+{
+    const struct kv_slab *s = &kv_slabs(kv)[slab];
+    const struct kv_pool *from = &kv->pool[s->pool - 1];
+    int mine = level(&kv->pool[pool]), theirs = level(from);
+
+    if (own->queue < KV_PRIORITY) return false;
+    return mine != theirs ? mine < theirs : s->stamp + from->per_slab < own->stamp;
 }
 
 static uint32_t
@@ -201,8 +228,7 @@ take_any(struct kv *kv, uint32_t group, unsigned lane, bool *fresh)
     if (warm && kv_slab_any(kv)) return take_free(kv, kv_slab_draw(kv, g->pool, lane), fresh);
     own = victim(kv, g->pool);
     cold = warm ? coldest(kv, g->pool) : 0;
-    if (cold && (!own || (all[own - 1].queue >= KV_PRIORITY &&
-                          kv_slabs(kv)[cold - 1].stamp < all[own - 1].stamp))) {
+    if (cold && (!own || rather_shed(kv, g->pool, &all[own - 1], cold - 1))) {
         shed(kv, cold - 1);
         return take_free(kv, kv_slab_draw(kv, g->pool, lane), fresh);
     }

@@ -6,7 +6,11 @@
  * batch_wait). So a fence costs a wait at most, and no block is ever unusable.
  *
  * Where a block comes from: a free one of the pool, a slab that is nobody's, then of cached blocks and of
- * other pools' cold slabs whatever has not been used for longest.
+ * other pools' cold slabs whatever has not been used for longest. A cold slab must be colder by as many releases
+ * as it has blocks, so that two pools do not take one from each other in turns.
+ *
+ * Shares come before age: a pool more than an eighth below its target takes from one that is not, and one more than
+ * an eighth above it is taken from by one that is not. In between, and without shares, age decides.
  */
 #ifndef KV_POOL_H
 #define KV_POOL_H

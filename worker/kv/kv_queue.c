@@ -103,6 +103,7 @@ kv_now(struct kv *kv, nsec now)
                 if (!b->until || b->until > now) continue;
                 b->until = 0;
                 b->priority = KV_PRIORITY;
+                if (b->node) kv_event_put(kv, KV_UPDATED, i - 1, (uint8_t)p);
                 take_out(kv, i - 1);
                 insert(kv, i - 1, KV_PRIORITY, false);
             }

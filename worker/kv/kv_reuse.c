@@ -76,9 +76,9 @@ may_take_part(const struct kv *kv, uint32_t node)
     return true;
 }
 
+/* A window that is whole at the end of a block is whole for all that follows in the next. */
 static void
-find_part(const struct kv *kv, const struct kv_text *t, const uint32_t run[MAX_GROUPS],
-          struct found *f)
+find_part(const struct kv *kv, const struct kv_text *t, struct found *f)
 {
     uint32_t tokens = kv->c.tokens_per_block, n = 0;
     uint32_t rest = MIN(t->n - 1 - f->depth * tokens, tokens);
@@ -94,15 +94,13 @@ find_part(const struct kv *kv, const struct kv_text *t, const uint32_t run[MAX_G
         f->tail = i;
         f->part = common;
     }
-    for (uint32_t g = 0; g < kv->c.n_groups && f->part; g++)
-        if (is_self(kv, g) && run[g] < f->depth - first_entry(kv, g, f)) f->tail = f->part = 0;
 }
 
 /* As deep as every group goes: full ones have no hole, windows have what the next query sees. */
 static void
 find_self(const struct kv *kv, const struct kv_text *t, struct found *f)
 {
-    uint32_t tokens = kv->c.tokens_per_block, run[MAX_GROUPS] = { 0 }, best[MAX_GROUPS] = { 0 };
+    uint32_t tokens = kv->c.tokens_per_block, run[MAX_GROUPS] = { 0 };
     uint32_t node = kv_tree_root(kv, t->space->self), n = (t->n - 1) / tokens;
 
     f->node = node;
@@ -111,7 +109,7 @@ find_self(const struct kv *kv, const struct kv_text *t, struct found *f)
         bool valid = true;
         uint64_t name[2];
 
-        kv_tree_name(kv, kv_node(kv, node)->key, &p, name);
+        kv_tree_name(kv_node(kv, node)->key, &p, name);
         node = kv_tree_child(kv, node, name, &p);
         for (uint32_t g = 0; node && g < kv->c.n_groups; g++) {
             const struct kv_group *k = &kv->c.group[g];
@@ -128,9 +126,8 @@ find_self(const struct kv *kv, const struct kv_text *t, struct found *f)
         if (!node || !valid) continue;
         f->node = node;
         f->depth = i + 1;
-        for (uint32_t g = 0; g < kv->c.n_groups; g++) best[g] = run[g];
     }
-    find_part(kv, t, best, f);
+    find_part(kv, t, f);
 }
 
 static void
@@ -143,7 +140,7 @@ find_cross(const struct kv *kv, const struct kv_text *t, struct found *f)
         struct kv_piece p = kv_piece(kv, &source, at / tokens, MIN(tokens, t->n_source - at));
         uint64_t name[2];
 
-        kv_tree_name(kv, kv_node(kv, node)->key, &p, name);
+        kv_tree_name(kv_node(kv, node)->key, &p, name);
         node = kv_tree_child(kv, node, name, &p);
         if (node && !all_slots(kv, node, false)) node = 0;
     }
@@ -211,7 +208,7 @@ describe(const struct kv *kv, const struct kv_text *t, const struct found *f, st
     if ((f->depth + 1) * tokens < t->n) {
         struct kv_piece p = kv_piece(kv, t, f->depth, tokens);
 
-        kv_tree_name(kv, f->node ? kv_node(kv, f->node)->key : t->space->self, &p, ret->next);
+        kv_tree_name(f->node ? kv_node(kv, f->node)->key : t->space->self, &p, ret->next);
     }
 }
 

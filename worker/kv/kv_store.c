@@ -48,15 +48,17 @@ kv_keep_check(const struct kv_keep *keep, uint32_t n, struct err *e)
 }
 
 void
-kv_keep_entry(const struct kv *kv, const struct kv_text *t, uint32_t block, uint32_t entry)
+kv_keep_entry(struct kv *kv, const struct kv_text *t, uint32_t block, uint32_t entry)
 {
     uint64_t token = (uint64_t)entry * kv->c.tokens_per_block;
     struct kv_block *b = &kv_blocks(kv)[block];
+    uint8_t was = b->priority;
 
     for (uint32_t i = 0; t->keep && i < t->n_keep; i++) {
         if (token < t->keep[i].start || token >= t->keep[i].end) continue;
         b->priority = t->keep[i].priority;
         b->keep = t->keep[i].duration;
+        if (b->node && was != b->priority) kv_event_put(kv, KV_UPDATED, block, was);
         return;
     }
 }
@@ -75,8 +77,8 @@ store_entry(struct kv *kv, uint32_t seat, const struct kv_text *t, uint32_t node
         if (entry < s->first[g] || entry >= s->end[g]) continue;
         block = kv_table(kv, g, seat)[entry] - 1;
         if (kv_blocks(kv)[block].node || kv_node(kv, node)->slot[g]) continue;
-        kv_tree_attach(kv, node, block);
         if (self) kv_keep_entry(kv, t, block, entry);
+        kv_tree_attach(kv, node, block);
     }
 }
 
@@ -87,7 +89,7 @@ next_node(struct kv *kv, uint32_t parent, const struct kv_piece *p)
     uint64_t name[2];
     uint32_t node;
 
-    kv_tree_name(kv, kv_node(kv, parent)->key, p, name);
+    kv_tree_name(kv_node(kv, parent)->key, p, name);
     node = kv_tree_child(kv, parent, name, p);
     return node ? node : kv_tree_add(kv, parent, name, p);
 }

@@ -62,22 +62,13 @@ kv_piece(const struct kv *kv, const struct kv_text *t, uint32_t entry, uint32_t 
 }
 
 void
-kv_tree_name(const struct kv *kv, const uint64_t parent[2], const struct kv_piece *p,
-             uint64_t ret[2])
+kv_tree_name(const uint64_t parent[2], const struct kv_piece *p, uint64_t ret[2])
 {
-    uint8_t in[16 + MAX_TOKENS * (sizeof(token_id) + sizeof(uint64_t))];
-    size_t n = 16 + p->n * sizeof(token_id);
-    XXH128_hash_t h;
+    XXH128_hash_t h = XXH3_128bits_withSeed(p->token, p->n * sizeof *p->token, parent[0]);
 
-    memcpy(in, parent, 16);
-    memcpy(in + 16, p->token, p->n * sizeof(token_id));
-    if (p->extra) {
-        memcpy(in + n, p->extra, p->n * sizeof(uint64_t));
-        n += p->n * sizeof(uint64_t);
-    }
-    h = XXH3_128bits_withSecret(in, n, kv->secret, sizeof kv->secret);
+    if (p->extra) h = XXH3_128bits_withSeed(p->extra, p->n * sizeof *p->extra, h.low64 ^ h.high64);
     ret[0] = h.low64;
-    ret[1] = h.high64;
+    ret[1] = h.high64 ^ (parent[1] << 1 | parent[1] >> 63);
 }
 
 static bool
@@ -194,6 +185,7 @@ kv_tree_attach(struct kv *kv, uint32_t node, uint32_t block)
     check(!b->node && !kv_node(kv, node)->slot[b->group]);
     b->node = node;
     kv_node(kv, node)->slot[b->group] = block + 1;
+    kv_event_put(kv, KV_STORED, block, b->priority);
 }
 
 static uint32_t
@@ -222,6 +214,7 @@ kv_tree_detach(struct kv *kv, uint32_t block)
     uint32_t node = b->node, top = node;
     enum kv_kind kind = kv->c.group[b->group].kind;
 
+    kv_event_put(kv, KV_REMOVED, block, b->priority);
     kv_node(kv, node)->slot[b->group] = 0;
     b->node = 0;
     while (kind == KV_CROSS && kv_node(kv, top)->parent) top = kv_node(kv, top)->parent;

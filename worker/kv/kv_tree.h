@@ -1,7 +1,7 @@
 /* kv_tree.h - blocks of tokens by what came before them: which block of a group holds their K and V.
  *
- * A node is named by XXH3-128 of its parent's name and its tokens, under a secret; a hit compares the
- * parent and the tokens too. Its children are blocks of tokens that follow it; one that is not full has none.
+ * A node is named by XXH3-128 of its tokens under its parent's name, a root's name is made with a secret; a hit
+ * compares the parent and the tokens too. Its children are blocks of tokens that follow it; one that is not full has none.
  * Links are index + 1, 0 is none.
  */
 #ifndef KV_TREE_H
@@ -20,8 +20,7 @@ uint64_t kv_tree_bytes(struct kv *kv, uint64_t at,
                        uint64_t n_blocks); /* lay out from at; the end */
 void kv_tree_init(struct kv *kv);
 
-void kv_tree_name(const struct kv *kv, const uint64_t parent[2], const struct kv_piece *p,
-                  uint64_t ret[2]);
+void kv_tree_name(const uint64_t parent[2], const struct kv_piece *p, uint64_t ret[2]);
 uint32_t kv_tree_root(const struct kv *kv, const uint64_t space[2]);
 uint32_t kv_tree_child(const struct kv *kv, uint32_t parent, const uint64_t name[2],
                        const struct kv_piece *p);
