@@ -42,6 +42,7 @@ static int PRINTF_LIKE(2, 3) broken(struct ring *r, const char *fmt, ...)
     va_start(ap, fmt);
     vsnprintf(r->why, sizeof r->why, fmt, ap);
     va_end(ap);
+    r->open = 0;
     return -EBADMSG;
 }
 
@@ -83,7 +84,7 @@ see_head(struct ring *r)
 /* Small records into the ring, one behind the other. A core lets its stores go in order, and one into a line
  * that the reader has just read takes long: with nothing in between many are under way at a time, while a
  * record written there word by word holds up all that its writer does beside it. */
-static void
+static void COLD
 put_staged(struct ring *r)
 {
     if (r->staged == r->pos) return;
@@ -91,28 +92,32 @@ put_staged(struct ring *r)
     r->staged = r->pos;
 }
 
-/* Whatever is not the common case of ring_reserve(): the record is to follow pos, whole. */
+/* Whatever is not the common case of ring_reserve(): the record is to follow pos, whole. Up to open nothing
+ * needs to be looked at then, neither the reader's head nor the wrap. */
 static int COLD
 make_room(struct ring *r, uint32_t len, uint64_t spare)
 {
     uint64_t bytes = record_bytes(len), left = to_end(r, r->pos), pad = bytes > left ? left : 0;
 
+    check(spare <= r->cap / 2);
     if (*r->why) return -EBADMSG;
     if (len > r->max_rec - RING_HEADER) return -EMSGSIZE;
     if (r->cap - (r->pos - r->peer) < pad + bytes + spare) {
         TRY(see_head(r));
         r->full = r->cap - (r->pos - r->peer) < pad + bytes + spare;
+        r->open = 0;
         if (r->full) return -EAGAIN;
     }
     r->full = false;
+    if (left == r->cap || pad) put_staged(r);
     if (pad) {
         struct ring_header h = { (uint32_t)(pad - RING_HEADER), RING_PAD, 0, r->epoch, 0 };
 
-        put_staged(r);
         memcpy(data_at(r, r->pos), &h, sizeof h);
         r->pos += pad;
         r->staged = r->pos;
     }
+    r->open = MIN(r->peer + r->cap, r->pos + to_end(r, r->pos));
     return 0;
 }
 
@@ -123,13 +128,10 @@ ring_reserve(struct ring *r, uint16_t type, uint16_t flags, uint32_t len, uint64
     uint64_t bytes = record_bytes(len);
     struct ring_header *h;
 
-    check(type != RING_PAD && (flags & ~RING_MORE) == 0 && spare <= r->cap / 2);
-    if (*r->why || r->full || len > r->max_rec - RING_HEADER || bytes > to_end(r, r->pos) ||
-        r->cap - (r->pos - r->peer) < bytes + spare)
+    check(type != RING_PAD && (flags & ~RING_MORE) == 0);
+    if (r->pos + bytes + spare > r->open || len > r->max_rec - RING_HEADER)
         TRY(make_room(r, len, spare));
-    if (bytes > RING_SMALL ||
-        r->pos - r->staged + bytes > MIN((uint64_t)RING_STAGE, to_end(r, r->staged)))
-        put_staged(r);
+    if (bytes > RING_SMALL || r->pos - r->staged + bytes > RING_STAGE) put_staged(r);
     h = (struct ring_header *)(void *)(bytes > RING_SMALL ? data_at(r, r->pos)
                                                           : r->stage + (r->pos - r->staged));
     *h = (struct ring_header){ len, type, flags, r->epoch, r->seq++ };

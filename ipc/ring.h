@@ -52,8 +52,8 @@ struct ring {              /* process-private; every field trusted */
     const uint32_t *max_len; /* reader: [n_types] longest payload; 0: unknown type */
     uint64_t from, copied;   /* reader: what is in copy, of the ring */
     uint8_t *copy;
-    uint64_t staged; /* writer: what follows, up to pos, is in stage */
-    char why[160];   /* what the peer broke; not empty: for good */
+    uint64_t open, staged; /* writer: room that is known; what follows, up to pos, is in stage */
+    char why[160];         /* what the peer broke; not empty: for good */
     _Alignas(16) uint8_t stage[RING_STAGE];
 };
 
