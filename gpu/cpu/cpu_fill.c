@@ -7,7 +7,7 @@
  */
 #include "gpu/cpu/cpu_math.h"
 #include "gpu/cpu/cpu_ops.h"
-#include "gpu/cpu/cpu_random.h"
+#include "gpu/philox.h"
 
 CPU_LOOP(fill);
 

@@ -13,9 +13,7 @@
 
 #include "gpu/cuda/kernels/kv.cuh"
 #include "gpu/cuda/kernels/launch.cuh"
-
-#include <cuda_bf16.h>
-#include <cuda_fp16.h>
+#include "gpu/cuda/kernels/vec.cuh"
 
 namespace {
 
@@ -25,43 +23,6 @@ constexpr uint32_t TILE = 64; /* two keys a lane where a warp softens it */
 constexpr uint32_t MAX_DIM = 512;
 constexpr uint32_t AT_ONCE = 8;               /* keys a warp scores side by side */
 constexpr uint32_t OWNED = MAX_DIM / THREADS; /* elements of the head a thread gathers, at most */
-
-__device__ __forceinline__ float
-to_float(float x)
-{
-    return x;
-}
-
-__device__ __forceinline__ float
-to_float(__nv_bfloat16 x)
-{
-    return __bfloat162float(x);
-}
-
-__device__ __forceinline__ float
-to_float(__half x)
-{
-    return __half2float(x);
-}
-
-__device__ float
-load(const struct tensor &t, size_t i)
-{
-    if (t.dtype == DT_F32) return ((const float *)t.data)[i];
-    if (t.dtype == DT_BF16) return to_float(((const __nv_bfloat16 *)t.data)[i]);
-    return to_float(((const __half *)t.data)[i]);
-}
-
-__device__ void
-store(const struct tensor &t, size_t i, float x)
-{
-    if (t.dtype == DT_F32)
-        ((float *)t.data)[i] = x;
-    else if (t.dtype == DT_BF16)
-        ((__nv_bfloat16 *)t.data)[i] = __float2bfloat16(x);
-    else
-        ((__half *)t.data)[i] = __float2half(x);
-}
 
 /* The index of the run a row belongs to, or -1. */
 __device__ int
@@ -159,8 +120,12 @@ __launch_bounds__(THREADS, 8) attend_any(const struct attend a, const struct row
     if (i < 0 || (a.kv.table && r.run[i].seat == SEAT_NONE)) return;
     const struct seeing s = look(a, r.run[i], blockIdx.x, blockIdx.y);
 
-    for (uint32_t e = threadIdx.x; e < d; e += THREADS)
-        q[e] = load(a.q, (size_t)s.row * a.q.stride + (size_t)s.head * d + e);
+    for (uint32_t e = threadIdx.x; e < d; e += THREADS) {
+        float one[1];
+
+        load_as(one, a.q.dtype, row_at(a.q, s.row), (size_t)s.head * d + e);
+        q[e] = one[0];
+    }
 
     for (int32_t first = s.low / (int32_t)TILE * (int32_t)TILE; first < s.high;
          first += (int32_t)TILE) {
@@ -196,8 +161,7 @@ __launch_bounds__(THREADS, 8) attend_any(const struct attend a, const struct row
                     dot[i] = fmaf(q[e], to_float(k[i][e]), dot[i]);
 #pragma unroll
             for (uint32_t i = 0; i < AT_ONCE; i++) {
-                for (int step = 16; step > 0; step /= 2)
-                    dot[i] += __shfl_xor_sync(~0u, dot[i], step);
+                dot[i] = group_sum(dot[i], 32);
                 if (lane == i && key[n + i * WARPS])
                     score[n + i * WARPS] = shape_score(a, s, first + (int32_t)(n + i * WARPS),
                                                        dot[i]);
@@ -215,8 +179,7 @@ __launch_bounds__(THREADS, 8) attend_any(const struct attend a, const struct row
 
         one = expf(one - most);
         two = expf(two - most);
-        add = one + two;
-        for (int step = 16; step > 0; step /= 2) add += __shfl_xor_sync(~0u, add, step);
+        add = group_sum(one + two, 32);
         if (warp == 0) {
             weight[lane] = one;
             weight[lane + 32] = two;
@@ -250,16 +213,10 @@ __launch_bounds__(THREADS, 8) attend_any(const struct attend a, const struct row
     for (uint32_t o = 0; o < OWNED; o++) {
         uint32_t e = threadIdx.x + o * THREADS;
 
-        if (e < d)
-            store(a.out, (size_t)s.row * a.out.stride + (size_t)s.head * d + e,
-                  sum > 0 ? acc[o] * keep / sum : 0);
-    }
-}
+        float result[1] = { sum > 0 ? acc[o] * keep / sum : 0 };
 
-bool
-is_float(enum dtype t)
-{
-    return t == DT_F32 || t == DT_BF16 || t == DT_F16;
+        if (e < d) store_as(a.out.dtype, row_at(a.out, s.row), (size_t)s.head * d + e, result);
+    }
 }
 
 } /* namespace */

@@ -6,6 +6,7 @@
 #include "gpu/cuda/kernels/checksum.h"
 
 #include "gpu/cuda/kernels/launch.cuh"
+#include "gpu/cuda/kernels/vec.cuh"
 
 namespace {
 
@@ -61,7 +62,7 @@ __launch_bounds__(THREADS)
             mine += mix64(word + GOLDEN * (2 * n_loads + w + 1));
         }
     }
-    for (int i = 16; i > 0; i /= 2) mine += __shfl_xor_sync(~0u, mine, i);
+    mine = group_sum(mine, 32);
     if (threadIdx.x % 32 == 0) part[threadIdx.x / 32] = mine;
     __syncthreads();
     if (threadIdx.x) return;

@@ -7,33 +7,11 @@
 
 #include "gpu/cuda/kernels/launch.cuh"
 #include "gpu/cuda/kernels/vec.cuh"
+#include "gpu/philox.h"
 
 namespace {
 
 constexpr uint32_t THREADS = 256;
-
-__device__ __forceinline__ void
-philox(uint64_t key, uint64_t counter, uint32_t out[4])
-{
-    uint32_t k0 = (uint32_t)key, k1 = (uint32_t)(key >> 32);
-    uint32_t a = (uint32_t)counter, b = (uint32_t)(counter >> 32), c = 0, d = 0;
-
-#pragma unroll
-    for (int i = 0; i < 10; i++) {
-        uint64_t p = (uint64_t)0xd2511f53 * a, q = (uint64_t)0xcd9e8d57 * c;
-
-        a = (uint32_t)(q >> 32) ^ b ^ k0;
-        b = (uint32_t)q;
-        c = (uint32_t)(p >> 32) ^ d ^ k1;
-        d = (uint32_t)p;
-        k0 += 0x9e3779b9;
-        k1 += 0xbb67ae85;
-    }
-    out[0] = a;
-    out[1] = b;
-    out[2] = c;
-    out[3] = d;
-}
 
 /* v8_log() of cpu_math.h, for x in [2^-24, 1]. */
 __device__ __forceinline__ float
@@ -98,12 +76,12 @@ __global__ void
 __launch_bounds__(THREADS) fill(struct tensor t, uint64_t seed, float std, uint64_t n)
 {
     uint64_t first = ((uint64_t)blockIdx.x * THREADS + threadIdx.x) * 4;
-    uint32_t w[4];
+    uint32_t counter[4] = { (uint32_t)(first / 4), (uint32_t)(first / 4 >> 32) }, w[4];
     float v[4];
 
     after_previous(); /* no next_may_start(): what it writes are weights, which others read early */
     if (first >= n) return;
-    philox(seed, first / 4, w);
+    philox(seed, counter, w);
     normals(w[0], w[1], std, &v[0], &v[1]);
     normals(w[2], w[3], std, &v[2], &v[3]);
     if constexpr (WHOLE) {

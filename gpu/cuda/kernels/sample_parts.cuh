@@ -10,6 +10,8 @@
 
 #include "gpu/cuda/kernels/launch.cuh"
 #include "gpu/cuda/kernels/sample.h"
+#include "gpu/cuda/kernels/vec.cuh"
+#include "gpu/philox.h"
 
 #include <float.h>
 #include <math_constants.h>
@@ -125,19 +127,10 @@ scaled(u64 mass, double factor)
 __device__ __forceinline__ u64
 noise(const struct sample_row &r, u64 total)
 {
-    uint32_t k0 = (uint32_t)r.seed, k1 = (uint32_t)(r.seed >> 32);
-    uint32_t a = r.output, b = r.position, c = 0, d = 0;
+    uint32_t counter[4] = { r.output, r.position }, w[4];
 
-#pragma unroll
-    for (int i = 0; i < 10; i++) {
-        uint32_t p = __umulhi(0xd2511f53u, a), q = __umulhi(0xcd9e8d57u, c);
-        uint32_t low_p = 0xd2511f53u * a, low_q = 0xcd9e8d57u * c;
-
-        a = q ^ b ^ k0, b = low_q;
-        c = p ^ d ^ k1, d = low_p;
-        k0 += 0x9e3779b9, k1 += 0xbb67ae85;
-    }
-    return __umul64hi((u64)a << 32 | b, total);
+    philox(r.seed, counter, w);
+    return __umul64hi((u64)w[0] << 32 | w[1], total);
 }
 
 /* A lane's part of a block; -inf beyond n. Past the first level of cache: others may have written it. */
@@ -159,20 +152,6 @@ load_block(float (&v)[LANE], const float *x, uint32_t block, uint32_t n, uint32_
                 v[it * 4 + c] = at + c < n ? __ldcg(x + at + c) : -CUDART_INF_F;
         }
     }
-}
-
-__device__ __forceinline__ u64
-warp_sum(u64 v)
-{
-    for (int step = 16; step; step /= 2) v += __shfl_xor_sync(~0u, v, step);
-    return v;
-}
-
-__device__ __forceinline__ float
-warp_sum(float v)
-{
-    for (int step = 16; step; step /= 2) v += __shfl_xor_sync(~0u, v, step);
-    return v;
 }
 
 __device__ __forceinline__ float
@@ -232,7 +211,7 @@ walk(const float *x, uint32_t block, uint32_t n, double factor, u64 left, F weig
     for (uint32_t i = 0; i < 8; i++) {
         sum[i] = 0;
         for (uint32_t c = 0; c < 4; c++) sum[i] += weight_at(i, c);
-        sum[i] = warp_sum(sum[i]);
+        sum[i] = group_sum(sum[i], 32);
     }
 #pragma unroll
     for (uint32_t i = 0; i < 7; i++) /* the eighth that holds it */

@@ -138,8 +138,8 @@ finish(struct block_stat *stat, const struct sample &s, const struct sample_row 
             total += stat[b].mass;
         }
     }
-    if (w.sum) log_total = logf(warp_sum(sum));
-    if (w.draw) total = warp_sum(total);
+    if (w.sum) log_total = logf(group_sum(sum, 32));
+    if (w.draw) total = group_sum(total, 32);
     if (lane == 0 && w.list) room.row[row] = row_stat{ best, log_total, total };
     if (best == -CUDART_INF_F) {
         if (lane == 0 && (r.seat != SEAT_NONE || r.target >= 0)) *fault = 1;
@@ -223,8 +223,8 @@ __launch_bounds__(THREADS, 4)
         }
         if (w.list) room.group[((size_t)row * room.n_blocks + block) * LANE + lane] = stat.best;
         stat.best = warp_max(stat.best);
-        if (w.sum) stat.sum = warp_sum(sum_of(v, stat.best));
-        if (w.draw) stat.mass = warp_sum(mass_of(v, stat.best, w.rate));
+        if (w.sum) stat.sum = group_sum(sum_of(v, stat.best), 32);
+        if (w.draw) stat.mass = group_sum(mass_of(v, stat.best, w.rate), 32);
         if (lane == 0) room.block[(size_t)row * room.n_blocks + block] = stat;
     }
     next_may_start();

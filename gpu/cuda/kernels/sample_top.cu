@@ -402,7 +402,7 @@ draw_row(struct shared &sh, const struct row &r, const struct sample_row &want, 
 #pragma unroll
         for (uint32_t i = 0; i < LANE; i++)
             sum += weight(clean(v[i]), b * BLOCK + i / 4 * 128 + lane * 4 + i % 4);
-        sum = warp_sum(sum);
+        sum = group_sum(sum, 32);
         if (lane == 0) sh.block[b] = sum;
     }
     __syncthreads();

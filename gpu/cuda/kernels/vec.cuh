@@ -68,6 +68,14 @@ add_rn(float a, float b)
     return __fadd_rn(a, b);
 }
 
+/* Whole numbers are not rounded. */
+template <typename T>
+__device__ __forceinline__ T
+add_rn(T a, T b)
+{
+    return a + b;
+}
+
 __device__ __forceinline__ float
 to_float(float x)
 {
@@ -211,8 +219,9 @@ row_at(const struct tensor &t, size_t i)
 }
 
 /* Over the lanes of a group of width (a power of two): a tree, the same for every lane. */
-__device__ __forceinline__ float
-group_sum(float v, int width)
+template <typename T>
+__device__ __forceinline__ T
+group_sum(T v, int width)
 {
     for (int step = width / 2; step > 0; step /= 2) v = add_rn(v, __shfl_xor_sync(~0u, v, step));
     return v;

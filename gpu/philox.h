@@ -1,14 +1,17 @@
-/* cpu_random.h - Philox 4x32-10: four random words from a key and a counter, no state.
+/* philox.h - Philox 4x32-10: four random words from a key and a counter, no state. For every device.
  *
  * Source: Salmon, Moraes, Dror and Shaw, Parallel Random Numbers: As Easy as 1, 2, 3, SC11.
  */
-#ifndef CPU_CPU_RANDOM_H
-#define CPU_CPU_RANDOM_H
+#ifndef GPU_PHILOX_H
+#define GPU_PHILOX_H
 
-#include "base/base.h"
+#include <stdint.h>
 
-static inline void
-philox(uint64_t key, const uint32_t counter[4], uint32_t out[4])
+#ifdef __CUDACC__
+__host__ __device__
+#endif
+    static inline void
+    philox(uint64_t key, const uint32_t counter[4], uint32_t out[4])
 {
     uint32_t k0 = (uint32_t)key, k1 = (uint32_t)(key >> 32);
     uint32_t a = counter[0], b = counter[1], c = counter[2], d = counter[3];
