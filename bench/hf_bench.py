@@ -3,10 +3,10 @@
 
     hf_bench.py [llama] [burst] [t5]      JSON lines as of every benchmark
 
-Random weights N(0, 0.02^2) in bf16, random prompts, lengths forced. llama: generate(), eager, a dynamic cache:
-decode is the time of 129 new tokens less that of one. burst: continuous batching over paged KV, the 192
-requests of `traces.py openorca`, at most 512 tokens each. t5: generate(), encoder included. Everything runs once
-before it is timed.
+Random weights N(0, 0.02^2) in bf16, random prompts, lengths forced. llama: generate(), eager, a dynamic cache;
+every token's time is taken: prefill is the first's, decode the rate of those behind the first few. burst:
+continuous batching over paged KV, the 192 requests of `traces.py openorca`, at most 512 tokens each. t5:
+generate(), encoder included. Everything but the 256 prompts runs once before it is timed.
 """
 import gc
 import json
@@ -19,12 +19,13 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
 import torch
 import transformers
-from transformers import AutoConfig
+from transformers import AutoConfig, StoppingCriteria, StoppingCriteriaList
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 from traces import trace
 
 HERE = os.path.dirname(os.path.abspath(__file__))
+SETTLED = 8  # tokens before the rate of the others counts
 
 
 def say(case, values, unit):
@@ -69,22 +70,39 @@ def prompts(batch, length, vocab):
     return torch.randint(10, vocab - 10, (batch, length), device="cuda")
 
 
-def generate(model, ids, n):
-    return model.generate(ids, attention_mask=torch.ones_like(ids), do_sample=False,
-                          max_new_tokens=n, min_new_tokens=n)
+class Clock(StoppingCriteria):
+    """When each token was there."""
+
+    def __init__(self):
+        self.at = []
+
+    def __call__(self, ids, scores, **more):
+        torch.cuda.synchronize()
+        self.at.append(time.perf_counter())
+        return torch.zeros(ids.shape[0], dtype=torch.bool, device=ids.device)
+
+
+def generate(model, ids, n, clock=None):
+    return model.generate(ids, attention_mask=torch.ones_like(ids), do_sample=False, max_new_tokens=n,
+                          min_new_tokens=n, stopping_criteria=StoppingCriteriaList([clock] if clock else []))
 
 
 def llama():
     model = build("llama-3.1-8b")
-    for batch in (1, 64):
-        ids = prompts(batch, 1024, model.config.vocab_size)
-        generate(model, ids, 8)
-        first = seconds(lambda: generate(model, ids, 1), 3)
-        whole = seconds(lambda: generate(model, ids, 129), 3 if batch > 1 else 2)
-        decode = [batch * 128 / (w - statistics.median(first)) for w in whole]
-        say(f"llama-3.1-8b decode={batch}:1024", decode, "tok/s")
+    for batch, tokens, runs in (1, 81, 3), (64, 41, 3), (256, 25, 1):
+        ids, first, rate = prompts(batch, 1024, model.config.vocab_size), [], []
+        if runs > 1:
+            generate(model, ids, 4)
+        for _ in range(runs):
+            clock = Clock()
+            torch.cuda.synchronize()
+            since = time.perf_counter()
+            generate(model, ids, tokens, clock)
+            first.append(batch * 1024 / (clock.at[0] - since))
+            rate.append(batch * (tokens - 1 - SETTLED) / (clock.at[-1] - clock.at[SETTLED]))
+        say(f"llama-3.1-8b decode={batch}:1024", rate, "tok/s")
         if batch > 1:
-            say(f"llama-3.1-8b prefill={batch}:1024", [batch * 1024 / f for f in first], "tok/s")
+            say(f"llama-3.1-8b prefill={batch}:1024", first, "tok/s")
 
 
 def varlen(module, q, k, v, attention_mask, cache=None, cu_seq_lens_q=None, cu_seq_lens_k=None,
@@ -107,9 +125,11 @@ def burst():
     ALL_ATTENTION_FUNCTIONS.register("paged|varlen", varlen)
     model = build("llama-3.1-8b")
     model.config._attn_implementation = "paged|varlen"
-    requests = list(trace("openorca", 192))
+    # Nothing of ours may run on the device while the manager's thread captures its graphs.
+    requests = [(prompts(1, q["isl"], model.config.vocab_size)[0].tolist(), min(q["osl"], 512))
+                for q in trace("openorca", 192)]
     rates = []
-    for run in range(3):
+    for run in range(2):
         batching = ContinuousBatchingConfig(
             block_size=256, max_requests_per_batch=192, allow_block_sharing=False, num_blocks=512,
             max_batch_tokens=2048, use_cuda_graph=(True, False), use_async_batching=True)
@@ -117,17 +137,16 @@ def burst():
         with model.continuous_batching_context_manager(
                 generation_config=config, continuous_batching_config=batching, timeout=5) as manager:
             since, tokens, done = time.perf_counter(), 0, 0
-            for q in requests:
-                ids = prompts(1, q["isl"], model.config.vocab_size)[0].tolist()
-                manager.add_request(ids, max_new_tokens=min(q["osl"], 512))
-            while done < len(requests) and time.perf_counter() - since < 60:
+            for ids, most in requests:
+                manager.add_request(ids, max_new_tokens=most)
+            while done < len(requests) and time.perf_counter() - since < 40:
                 result = manager.get_result(timeout=1)
                 if result is not None and result.is_finished():
                     done += 1
                     tokens += len(result.generated_tokens)
             took = time.perf_counter() - since
         if done < len(requests):
-            raise RuntimeError(f"{done} of {len(requests)} finished")
+            raise RuntimeError(f"{done} of {len(requests)} finished in {took:.0f} s, {tokens} tokens")
         if run:
             rates.append(tokens / took)
     say("llama-3.1-8b trace=openorca-192:512", rates, "tok/s")
