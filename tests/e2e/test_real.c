@@ -1,14 +1,15 @@
 /* test_real.c - real shapes on a GPU: random weights, long prompts, many at once, every answer twice.
  *
  * Numerics is invariant, so whatever is done differently the second time (chunks, window blocks dropped on the
- * way or kept to the prompt's end, company) gives the same bits of every log-probability. Gemma-3-27B wants a
- * GPU of 80 GiB.
+ * way or kept to the prompt's end, company, captured steps) gives the same bits of every log-probability.
+ * Gemma-3-27B wants a GPU of 80 GiB.
  */
 #include "tests/e2e/serve.h"
 #include "tests/test.h"
 
 #include "base/base.h"
 
+#include <jansson.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -16,10 +17,17 @@
 
 enum { MOST = 64, TOP = 8, MOST_NEW = 32 };
 
-/* What is asked: n prompts of that length, ids drawn from seed and index. */
+/* What is asked: n prompts of at most that length, ids drawn from seed and index. */
 struct shape {
     const char *model; /* below bench/configs */
     uint32_t vocab, n, length, n_new;
+    bool mixed; /* of any length */
+};
+
+/* alone: every prompt waits for the one before; plain: without captured steps. */
+struct way {
+    const char *rows;
+    bool alone, plain;
 };
 
 struct answer {
@@ -34,15 +42,16 @@ ask(struct lagan *c, const struct shape *s, uint32_t which, struct answer *a)
 {
     struct lagan_request *r = lagan_request_new();
     int32_t *ids = malloc(s->length * sizeof *ids);
+    uint32_t length = s->mixed ? 1 + which * 37 % s->length : s->length;
     uint64_t x = 1 + which;
 
     assert_non_null(ids);
-    for (uint32_t i = 0; i < s->length; i++) {
+    for (uint32_t i = 0; i < length; i++) {
         x = x * UINT64_C(6364136223846793005) + UINT64_C(1442695040888963407);
         ids[i] = (int32_t)(10 + (x >> 33) % (s->vocab - 20));
     }
     memset(a, 0, sizeof *a);
-    assert_int_equal(lagan_set_ids(r, "ids", ids, s->length), 0);
+    assert_int_equal(lagan_set_ids(r, "ids", ids, length), 0);
     assert_int_equal(lagan_set_int(r, "max_tokens", s->n_new), 0);
     assert_int_equal(lagan_set_bool(r, "ignore_eos", 1), 0);
     assert_int_equal(lagan_set_int(r, "logprobs", TOP), 0);
@@ -78,11 +87,32 @@ collect(struct lagan *c, const struct shape *s, struct answer *a, uint32_t n)
     }
 }
 
-/* Every prompt alone or all at once. */
-static void
-run(const struct shape *s, const char *rows, bool at_once, struct answer a[MOST])
+/* Pieces of steps that the worker has captured. */
+static json_int_t
+captured(struct lagan *c)
 {
-    const char *set[] = { "weights=random:7", "dtype=bf16", "numerics=invariant", rows, NULL };
+    char *reply = NULL;
+    json_t *list;
+    json_int_t n;
+
+    assert_int_equal(lagan_call(c, "workers list", NULL, &reply, NULL, 5000), 0);
+    list = json_loads(reply, 0, NULL);
+    n = json_integer_value(
+        json_object_get(json_object_get(json_array_get(list, 0), "stats"), "graphs"));
+    json_decref(list);
+    free(reply);
+    return n;
+}
+
+static void
+run(const struct shape *s, struct way w, struct answer a[MOST])
+{
+    const char *set[] = { "weights=random:7",
+                          "dtype=bf16",
+                          "numerics=invariant",
+                          w.rows,
+                          w.plain ? "graphs.memory=0" : NULL,
+                          NULL };
     struct serve server;
     struct lagan *c;
     char dir[128];
@@ -92,21 +122,22 @@ run(const struct shape *s, const char *rows, bool at_once, struct answer a[MOST]
     assert_int_equal(lagan_open(&c, server.endpoint, 5000), 0);
     for (uint32_t i = 0; i < s->n; i++) {
         ask(c, s, i, &a[i]);
-        if (!at_once) collect(c, s, &a[i], 1);
+        if (w.alone) collect(c, s, &a[i], 1);
     }
-    if (at_once) collect(c, s, a, s->n);
+    if (!w.alone) collect(c, s, a, s->n);
+    assert_int_equal(captured(c) == 0, w.plain);
     lagan_close(c);
     serve_stop(&server);
 }
 
 static void
-twice(const struct shape *s, const char *rows, const char *other_rows)
+twice(const struct shape *s, struct way one, struct way other)
 {
     static struct answer first[MOST], second[MOST];
 
     assert_true(s->n <= MOST && s->n_new <= MOST_NEW);
-    run(s, rows, false, first);
-    run(s, other_rows, true, second);
+    run(s, one, first);
+    run(s, other, second);
     for (uint32_t i = 0; i < s->n; i++)
         for (uint32_t k = 0; k < s->n_new; k++) {
             const struct lagan_top *a = first[i].top[k], *b = second[i].top[k];
@@ -126,7 +157,8 @@ llama_3_1_8b_alone_and_whole_or_among_others_in_chunks(void **state)
     const struct shape s = { "llama-3.1-8b", 128256, 16, 3001, 24 };
 
     (void)state;
-    twice(&s, "max_num_batched_tokens=8192", "max_num_batched_tokens=1000");
+    twice(&s, (struct way){ .rows = "max_num_batched_tokens=8192", .alone = true },
+          (struct way){ .rows = "max_num_batched_tokens=1000" });
 }
 
 static void
@@ -135,7 +167,18 @@ t5_large_alone_or_among_others(void **state)
     const struct shape s = { "t5-large", 32128, 48, 500, 24 };
 
     (void)state;
-    twice(&s, "max_num_batched_tokens=8192", "max_num_batched_tokens=100");
+    twice(&s, (struct way){ .rows = "max_num_batched_tokens=8192", .alone = true },
+          (struct way){ .rows = "max_num_batched_tokens=100" });
+}
+
+static void
+t5_large_of_mixed_lengths_captured_or_plain(void **state)
+{
+    const struct shape s = { "t5-large", 32128, 48, 512, 32, .mixed = true };
+
+    (void)state;
+    twice(&s, (struct way){ .rows = "max_num_batched_tokens=512" },
+          (struct way){ .rows = "max_num_batched_tokens=512", .plain = true });
 }
 
 static void
@@ -144,7 +187,8 @@ gemma_3_27b_at_32k_with_window_blocks_kept_or_dropped(void **state)
     const struct shape s = { "gemma-3-27b", 262208, 1, 32768, 16 };
 
     (void)state;
-    twice(&s, "max_num_batched_tokens=32768", "max_num_batched_tokens=2048");
+    twice(&s, (struct way){ .rows = "max_num_batched_tokens=32768", .alone = true },
+          (struct way){ .rows = "max_num_batched_tokens=2048" });
 }
 
 int
@@ -153,6 +197,7 @@ main(int argc, char **argv)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(llama_3_1_8b_alone_and_whole_or_among_others_in_chunks),
         cmocka_unit_test(t5_large_alone_or_among_others),
+        cmocka_unit_test(t5_large_of_mixed_lengths_captured_or_plain),
         cmocka_unit_test(gemma_3_27b_at_32k_with_window_blocks_kept_or_dropped),
     };
 
