@@ -210,8 +210,9 @@ set(struct manifest *m, struct manifest_row *r, const struct kv_edit *e)
     if (e->at == SLICE_NONE) {
         check(e->entry == first && first < end);
         put32(&r->first[e->group], first + 1);
-    } else if (e->entry < end) { /* a row that was taken over: the device is told */
-        check(e->entry >= first && get32(&table[e->entry]) == e->at);
+    } else if (e->entry < end) { /* told again after a death; or a beam goes on from another */
+        check(e->entry >= first);
+        put32(&table[e->entry], e->at);
     } else {
         check(e->entry == end && end < m->h.group[e->group].max_entries);
         put32(&table[end], e->at);

@@ -1,0 +1,159 @@
+/* kv_beam.c - see kv_beam.h. */
+#include "worker/kv/kv_beam.h"
+
+#include "worker/kv/kv_core.h"
+#include "worker/kv/kv_kind.h"
+#include "worker/kv/kv_pool.h"
+
+enum { MAX_SEATS = 16 };
+
+struct kv_need
+kv_fork_need(const struct kv *kv, uint32_t len, uint32_t n_prompt, uint32_t chunk)
+{
+    struct kv_need n = kv_need(kv, len, 0, chunk);
+
+    for (uint32_t g = 0; g < kv->c.n_groups; g++)
+        if (kv->c.group[g].kind == KV_FULL) n.n_blocks[g] -= n_prompt / kv->c.tokens_per_block;
+    return n;
+}
+
+static void
+add_copy(struct kv *kv, struct kv_out *out, uint32_t group, uint32_t from, uint32_t to, uint32_t n)
+{
+    check(out->n_copies < out->max_copies);
+    out->copy[out->n_copies++] = (struct kv_copy){ .group = (uint8_t)group,
+                                                   .n_tokens = (uint16_t)n,
+                                                   .from = kv_slice(kv, group, from),
+                                                   .to = kv_slice(kv, group, to) };
+}
+
+static void
+fork_group(struct kv *kv, unsigned lane, uint32_t from, uint32_t to, uint32_t group, uint32_t n,
+           struct kv_out *out)
+{
+    const struct kv_seat *f = &kv_seats(kv)[from];
+    struct kv_seat *s = &kv_seats(kv)[to];
+    bool cross = kv->c.group[group].kind == KV_CROSS;
+    uint32_t full = cross ? f->end[group] : n / kv->c.tokens_per_block;
+    const uint32_t *row = kv_table(kv, group, from);
+    uint32_t block;
+
+    check(s->live && s->first[group] == s->end[group] && full <= f->end[group]);
+    s->first[group] = s->end[group] = f->first[group];
+    for (uint32_t i = f->first[group]; i < full; i++) {
+        kv_pool_share(kv, row[i] - 1);
+        kv_table(kv, group, to)[i] = row[i];
+        s->end[group]++;
+        if (kv_counts_once(kv, group)) s->reserved[group]++;
+        kv_add_edit(out, EDIT_SET, group, to, i, kv_slice(kv, group, row[i] - 1));
+    }
+    if (cross || n % kv->c.tokens_per_block == 0) return;
+    check(full < f->end[group] && s->end[group] - s->first[group] < s->reserved[group]);
+    block = kv_pool_take(kv, group, lane, out->wait);
+    kv_table(kv, group, to)[s->end[group]++] = block + 1;
+    add_copy(kv, out, group, row[full] - 1, block, n % kv->c.tokens_per_block);
+    kv_add_edit(out, EDIT_SET, group, to, full, kv_slice(kv, group, block));
+}
+
+void
+kv_fork(struct kv *kv, unsigned lane, uint64_t step, uint32_t from, uint32_t to, uint32_t n,
+        struct kv_out *out)
+{
+    check(from != to);
+    kv_wait_row(kv, lane, from, out);
+    kv_wait_row(kv, lane, to, out);
+    kv_trim(kv, from, n, out);
+    for (uint32_t g = 0; g < kv->c.n_groups; g++) fork_group(kv, lane, from, to, g, n, out);
+    kv_fence(kv, to, lane, step);
+}
+
+struct turn { /* of one entry of one group */
+    const uint32_t *seat;
+    const uint8_t *parent;
+    uint32_t n, group, entry;
+    struct kv_out *out;
+};
+
+static void
+set_entry(struct kv *kv, const struct turn *t, uint32_t i, uint32_t link)
+{
+    kv_table(kv, t->group, t->seat[i])[t->entry] = link;
+    kv_add_edit(t->out, EDIT_SET, t->group, t->seat[i], t->entry, kv_slice(kv, t->group, link - 1));
+}
+
+/* A full block: whoever goes on from a seat shares it. All new ones are held before an old one goes.
+ * false: all have the same, and so they have all before it. */
+static bool
+share_entry(struct kv *kv, const struct turn *t)
+{
+    uint32_t old[MAX_SEATS];
+    bool differ = false;
+
+    for (uint32_t i = 0; i < t->n; i++) {
+        old[i] = kv_table(kv, t->group, t->seat[i])[t->entry];
+        differ = differ || old[i] != old[0];
+    }
+    for (uint32_t i = 0; i < t->n; i++)
+        if (old[t->parent[i]] != old[i]) kv_pool_share(kv, old[t->parent[i]] - 1);
+    for (uint32_t i = 0; i < t->n; i++) {
+        const struct kv_seat *s = &kv_seats(kv)[t->seat[i]];
+
+        if (old[t->parent[i]] == old[i]) continue;
+        if (kv_pool_give(kv, old[i] - 1, s->lane, s->step) && kv_counts_once(kv, t->group))
+            kv_charge(kv, t->group, -1);
+        set_entry(kv, t, i, old[t->parent[i]]);
+    }
+    return differ;
+}
+
+/* The block that is written: the first who goes on from a seat has its block, the others a copy in a block
+ * whose seat nobody goes on from. */
+static void
+copy_entry(struct kv *kv, const struct turn *t, uint32_t n_tokens)
+{
+    uint32_t old[MAX_SEATS], next_idle = 0;
+    bool has[MAX_SEATS] = { false }, first[MAX_SEATS];
+
+    for (uint32_t i = 0; i < t->n; i++) {
+        old[i] = kv_table(kv, t->group, t->seat[i])[t->entry];
+        first[i] = !has[t->parent[i]];
+        has[t->parent[i]] = true;
+    }
+    for (uint32_t i = 0; i < t->n; i++) {
+        uint32_t from = old[t->parent[i]], to = from;
+
+        if (!first[i]) {
+            while (has[next_idle]) next_idle++;
+            to = old[next_idle++];
+            add_copy(kv, t->out, t->group, from - 1, to - 1, n_tokens);
+        }
+        if (to != old[i]) set_entry(kv, t, i, to);
+    }
+}
+
+void
+kv_reorder(struct kv *kv, unsigned lane, uint64_t step, const uint32_t *seat, const uint8_t *parent,
+           uint32_t n_seats, uint32_t n, struct kv_out *out)
+{
+    uint32_t tokens = kv->c.tokens_per_block;
+    struct turn t = { .seat = seat, .parent = parent, .n = n_seats, .out = out };
+
+    check(n_seats > 0 && n_seats <= MAX_SEATS);
+    for (uint32_t i = 0; i < n_seats; i++) {
+        check(parent[i] < n_seats);
+        kv_wait_row(kv, lane, seat[i], out);
+    }
+    for (t.group = 0; t.group < kv->c.n_groups; t.group++) {
+        const struct kv_seat *s = &kv_seats(kv)[seat[0]];
+
+        if (kv->c.group[t.group].kind == KV_CROSS) continue;
+        for (uint32_t i = 1; i < n_seats; i++)
+            check(kv_seats(kv)[seat[i]].first[t.group] == s->first[t.group] &&
+                  kv_seats(kv)[seat[i]].end[t.group] == s->end[t.group]);
+        t.entry = n / tokens;
+        if (n % tokens) copy_entry(kv, &t, n % tokens);
+        while (t.entry-- > s->first[t.group] && share_entry(kv, &t)) {
+        }
+    }
+    for (uint32_t i = 0; i < n_seats; i++) kv_fence(kv, seat[i], lane, step);
+}

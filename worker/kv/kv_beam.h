@@ -1,0 +1,31 @@
+/* kv_beam.h - several seats with one beginning: the beams of a search, the samples of a request.
+ *
+ *     before           fork of seat 0 at position 6         beam 1 goes on from beam 0's 8 positions
+ *     seat 0  A  B     seat 0  A  B      (4, 2 positions)   seat 0  A  B
+ *                      seat 1  A  C      C: a copy of B     seat 1  A  B       C is free
+ *
+ * Full blocks and the source are shared; the block that is written is each seat's own. Every seat reserves
+ * before the first of them starts: kv_reserve() with kv_fork_need(), then kv_fork() once the prompt is
+ * computed. Such seats are dropped with kv_drop(): what a search tried is of no use to others.
+ */
+#ifndef KV_BEAM_H
+#define KV_BEAM_H
+
+#include "worker/kv/kv_seat.h"
+
+/* What a seat needs beside what it will share when it is forked at n_prompt positions. */
+struct kv_need kv_fork_need(const struct kv *kv, uint32_t len, uint32_t n_prompt, uint32_t chunk);
+
+/* The first n positions of `from` are `to`'s too; `to` holds nothing yet. The step is the next of both, and
+ * what wrote them was before it in this lane or is waited for. What no query from n on sees leaves `from`;
+ * edits of its rows, a copy of the last block. */
+void kv_fork(struct kv *kv, unsigned lane, uint64_t step, uint32_t from, uint32_t to, uint32_t n,
+             struct kv_out *out);
+
+/* Seat i goes on from what seat[parent[i]] has, n positions each; at most 16 seats. Edits of entries that
+ * change; a copy of the last block for each but the first who goes on from the same one. It lies in the
+ * block of a seat that nobody goes on from, so none is taken. */
+void kv_reorder(struct kv *kv, unsigned lane, uint64_t step, const uint32_t *seat,
+                const uint8_t *parent, uint32_t n_seats, uint32_t n, struct kv_out *out);
+
+#endif
