@@ -245,10 +245,8 @@ shm_trace(const struct shm *s)
     return (struct step_trace *)((uint8_t *)s->base + SHM_TRACE_OFF);
 }
 
-typedef uint64_t wide __attribute__((vector_size(16), aligned(8), may_alias));
-
-/* memcpy() may read a byte twice, and the compiler may when it sees through us: volatile says that each read
- * here is one, atomic that it may race. Longer pieces than a word are only as whole as their words. */
+/* memcpy() may read a byte twice, and a plain read of what another process writes is a data race even
+ * when the result is checked afterwards. */
 void
 shm_copy_in(void *to, const void *from, size_t n)
 {
@@ -256,20 +254,27 @@ shm_copy_in(void *to, const void *from, size_t n)
     const uint8_t *f = from;
 
     if (((uintptr_t)f & 7) == 0) {
-        for (; n >= 64; n -= 64, t += 64, f += 64) {
-            const volatile wide *w = (const volatile wide *)(const volatile void *)f;
-            wide a = w[0], b = w[1], c = w[2], d = w[3];
+        const uint64_t *w = from;
 
-            memcpy(t, &a, 16);
-            memcpy(t + 16, &b, 16);
-            memcpy(t + 32, &c, 16);
-            memcpy(t + 48, &d, 16);
+        /* Each word goes straight to its place: gathered on the stack first, the compiler reads them
+         * back in wider pieces, and the processor stalls on that. */
+        for (; n >= 32; n -= 32, t += 32, w += 4) {
+            uint64_t a = __atomic_load_n(w, __ATOMIC_RELAXED);
+            uint64_t b = __atomic_load_n(w + 1, __ATOMIC_RELAXED);
+            uint64_t c = __atomic_load_n(w + 2, __ATOMIC_RELAXED);
+            uint64_t d = __atomic_load_n(w + 3, __ATOMIC_RELAXED);
+
+            memcpy(t, &a, 8);
+            memcpy(t + 8, &b, 8);
+            memcpy(t + 16, &c, 8);
+            memcpy(t + 24, &d, 8);
         }
-        for (; n >= 8; n -= 8, t += 8, f += 8) {
-            uint64_t v = __atomic_load_n((const uint64_t *)(const void *)f, __ATOMIC_RELAXED);
+        for (; n >= 8; n -= 8, t += 8, w++) {
+            uint64_t v = __atomic_load_n(w, __ATOMIC_RELAXED);
 
             memcpy(t, &v, sizeof v);
         }
+        f = (const uint8_t *)w;
     }
     for (; n; n--, t++, f++) *t = __atomic_load_n(f, __ATOMIC_RELAXED);
 }
