@@ -64,6 +64,17 @@
     X(bury_began,      "D1",  "a worker reaped, its ring not read") \
     X(bury_drained,    "D1",  "its ring read, its requests not seen to") \
     X(spawned,         "D1",  "a worker forked, nobody watches it yet") \
+    X(heirs_asked,     "D4",  "told to begin again, no worker ended yet") \
+    X(heirs_ended,     "D4",  "workers ended, nothing set aside yet") \
+    X(heirs_exec,      "D4",  "all closed and set aside, about to become the next one") \
+    X(heirs_outlasted, "D4",  "the next one: workers of the former gone, nothing read") \
+    X(heirs_recalled,  "D4",  "the next one: the ledger read, no arena taken over") \
+    X(heirs_taken,     "D4",  "the next one: all taken over, no worker started") \
+    X(mirror_written,  "D5",  "a record's bytes in the mirror, not its checksum") \
+    X(mirror_whole,    "D5",  "a record whole") \
+    X(mirror_turning,  "D5",  "the other half begun") \
+    X(mirror_doubtful, "D5",  "one of the two words that make the other half count") \
+    X(mirror_turned,   "D5",  "it counts, the former half not emptied") \
     X(turn_done,       "D1",  "end of a turn of lagand's loop")
 /* clang-format on */
 

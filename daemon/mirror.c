@@ -1,6 +1,7 @@
 /* mirror.c - see mirror.h. Writing first, then the reader, which believes nothing. */
 #include "daemon/mirror.h"
 
+#include "base/failpoint.h"
 #include "ipc/shm.h"
 
 #include <errno.h>
@@ -114,8 +115,10 @@ mirror_commit(struct mirror *m)
 
     /* Last: a kill before it leaves one that does not fit. What an earlier turn left here has another
      * turn in it. */
+    FP(mirror_written);
     r->crc = checksum(r);
     m->at += sizeof *r + padded(r->len);
+    FP(mirror_whole);
 }
 
 /* Its memory goes back, and it reads as zeros: as a half that was never whole. */
@@ -137,6 +140,7 @@ mirror_turn(struct mirror *m)
     /* What lies there may be of this very turn: a predecessor's, who did not come to its end. */
     if (!punch(m, MIRROR_PAGE + m->active * m->half, m->half) || !back(m, m->at))
         m->at = m->half; /* nothing finds room in it */
+    FP(mirror_turning);
 }
 
 void
@@ -147,9 +151,11 @@ mirror_turned(struct mirror *m)
     check(m->turning);
     m->turning = false;
     h->turn = m->turn;
+    FP(mirror_doubtful);
     /* The records before the number that makes them count. */
     atomic_signal_fence(memory_order_seq_cst);
     h->not_turn = ~m->turn;
+    FP(mirror_turned);
     punch(m, MIRROR_PAGE + !m->active * m->half, m->half);
 }
 

@@ -1,6 +1,7 @@
 /* succeed.c - see succeed.h. */
 #include "daemon/succeed.h"
 
+#include "base/failpoint.h"
 #include "base/log.h"
 #include "daemon/recall.h"
 #include "daemon/store.h"
@@ -84,14 +85,17 @@ succeed_take(struct daemon *d)
 
     store_read(&s);
     outlast_workers(d, &s, lost);
+    FP(heirs_outlasted);
     ledger = store_take(&s, "ledger");
     n = recall_open(d, ledger);
     if (n) log_info("%u requests of a former lagand, %u of them go on", n, ledger_n(d->ledger));
     if (d->mirror.base && d->mirror.fd != ledger) store_put("ledger", d->mirror.fd);
+    FP(heirs_recalled);
     take_arenas(d, &s, lost);
     for (uint32_t i = 0; i < d->n_workers && !ledger_last_id(d->ledger); i++)
         arenas_drop_kv(&d->worker[i]->arenas);
     store_close(&s);
+    FP(heirs_taken);
 }
 
 /* ---- becoming the next one */
@@ -124,7 +128,9 @@ succeed_prepare(struct daemon *d)
     char name[STORE_NAME];
 
     if (!h) return NULL;
+    FP(heirs_asked);
     for (uint32_t i = 0; i < d->n_workers; i++) worker_end(d->worker[i]);
+    FP(heirs_ended);
     if (d->mirror.base) set_aside(h, "ledger", d->mirror.fd);
     for (uint32_t i = 0; i < d->n_workers; i++) {
         const struct arenas *a = &d->worker[i]->arenas;
@@ -167,6 +173,7 @@ succeed_exec(struct heirlooms *h, char **argv, struct err *e)
     snprintf(number, sizeof number, "%u", h->n);
     setenv("LISTEN_FDS", number, 1);
     setenv("LISTEN_FDNAMES", h->names, 1);
+    FP(heirs_exec);
     execv(path, argv);
     return err_set(e, -errno, "%s: %s", path, strerror(errno));
 }

@@ -40,8 +40,13 @@ fuzzed() { # fuzzed SECONDS NAME...: one after the other
   for f; do "$top/tools/fuzz.sh" -t "$seconds" "$f" || return 1; done
 }
 
+died_at_points() {
+  "$torture/test_kill" --rounds 100 --actions 1 'at_every*' &&
+    "$torture/test_heirs" --rounds 100 --actions 1 'at_every*'
+}
+
 ended_at_points() {
-  "$torture/test_kill" --rounds 10 'at_every*' && "$torture/test_resume" --rounds 10 'at_every*'
+  for t in test_kill test_heirs test_resume; do "$torture/$t" --rounds 10 'at_every*' || return 1; done
 }
 
 export ASAN_OPTIONS=detect_leaks=1 UBSAN_OPTIONS=print_stacktrace=1 TSAN_OPTIONS=halt_on_error=1
@@ -56,7 +61,8 @@ part worlds 'ten million requests in pretended worlds, each lived twice' "$build
 part models 'models with one more kill' "$top/ipc/proof/check.sh" long
 part kills 'a million kills of mock workers, and of pairs' "$torture/test_kill" --kills 1000000 'no_kill*'
 part lagands 'ten thousand kills of lagand' "$torture/test_kill" --daemons 10000 'a_killed_lagand*'
-part points 'a hundred deaths at every point of the protocol' "$torture/test_kill" --rounds 100 --actions 1 'at_every*'
+part heirs 'ten thousand successions of lagand' "$torture/test_heirs" --kills 10000 'a_lagand*'
+part points 'a hundred deaths at every point of the protocol' died_at_points
 part real 'ten thousand kills of real workers' "$torture/test_resume" --kills 5000 'streams*'
 part actions 'every way to end, ten times at every point' ended_at_points
 part instants 'a hundred deaths of real workers at every point' "$torture/test_resume" --rounds 100 --actions 1 'at_every*'

@@ -36,150 +36,7 @@ beside(char *buf, size_t n, const char *up, const char *name)
     snprintf(buf, n, "%s/%s%s", self, up, name);
 }
 
-/* ---- systemd's part */
-
-static void
-remove_stored(struct rig *r, const char *name)
-{
-    for (uint32_t i = 0; i < r->n_store;) {
-        if (strcmp(r->store[i].name, name)) {
-            i++;
-            continue;
-        }
-        close(r->store[i].fd);
-        r->store[i] = r->store[--r->n_store];
-    }
-}
-
-/* One datagram: its words into told, its descriptor into the store. */
-static void
-take_datagram(struct rig *r, const char *words, int fd)
-{
-    const char *at = strstr(words, "FDNAME=");
-    size_t used = strlen(r->told);
-    char name[200] = "";
-
-    if (at) snprintf(name, sizeof name, "%.*s", (int)strcspn(at + 7, "\n"), at + 7);
-    if (strstr(words, "FDSTOREREMOVE=1")) {
-        remove_stored(r, name);
-    } else if (strstr(words, "FDSTORE=1")) {
-        check(fd >= 0 && r->n_store < RIG_STORE && strstr(words, "FDPOLL=0"));
-        r->store[r->n_store].fd = fd;
-        strcpy(r->store[r->n_store++].name, name);
-        return;
-    } else {
-        if (used > sizeof r->told - 600) used = 0; /* old words are not asked for again */
-        snprintf(r->told + used, sizeof r->told - used, "%s\n", words);
-    }
-    if (fd >= 0) close(fd);
-}
-
-static void *
-play_systemd(void *arg)
-{
-    struct rig *r = arg;
-
-    for (;;) {
-        char words[512], room[CMSG_SPACE(sizeof(int))];
-        struct iovec io = { words, sizeof words - 1 };
-        struct msghdr m = {
-            .msg_iov = &io, .msg_iovlen = 1, .msg_control = room, .msg_controllen = sizeof room
-        };
-        ssize_t n = recvmsg(r->notify, &m, MSG_CMSG_CLOEXEC);
-        struct cmsghdr *c = n > 0 ? CMSG_FIRSTHDR(&m) : NULL;
-        int fd = -1;
-
-        if (n <= 0) return NULL; /* shut down */
-        words[n] = 0;
-        if (c && c->cmsg_type == SCM_RIGHTS) memcpy(&fd, CMSG_DATA(c), sizeof fd);
-        pthread_mutex_lock(&r->lock);
-        take_datagram(r, words, fd);
-        pthread_mutex_unlock(&r->lock);
-    }
-}
-
-static void
-open_notify(struct rig *r)
-{
-    struct sockaddr_un a = { .sun_family = AF_UNIX };
-
-    snprintf(a.sun_path, sizeof a.sun_path, "%s/notify", r->dir);
-    r->notify = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
-    assert_int_equal(bind(r->notify, (struct sockaddr *)&a, sizeof a), 0);
-    setenv("NOTIFY_SOCKET", a.sun_path, 1);
-    pthread_mutex_init(&r->lock, NULL);
-    assert_int_equal(pthread_create(&r->systemd, NULL, play_systemd, r), 0);
-}
-
-static void
-close_notify(struct rig *r)
-{
-    shutdown(r->notify, SHUT_RDWR);
-    pthread_join(r->systemd, NULL);
-    close(r->notify);
-    while (r->n_store) close(r->store[--r->n_store].fd);
-}
-
-void
-rig_forget(struct rig *r, const char *name)
-{
-    pthread_mutex_lock(&r->lock);
-    remove_stored(r, name);
-    pthread_mutex_unlock(&r->lock);
-}
-
-void
-rig_keep(struct rig *r, const char *name)
-{
-    struct rig_fd *f = &r->store[r->n_store];
-
-    pthread_mutex_lock(&r->lock);
-    f->fd = memfd_create("kept", MFD_CLOEXEC);
-    snprintf(f->name, sizeof f->name, "%s", name);
-    r->n_store++;
-    pthread_mutex_unlock(&r->lock);
-}
-
-void
-rig_untold(struct rig *r)
-{
-    pthread_mutex_lock(&r->lock);
-    r->told[0] = 0;
-    pthread_mutex_unlock(&r->lock);
-}
-
-uint32_t
-rig_stored(struct rig *r, const char *name)
-{
-    uint32_t n = 0;
-
-    pthread_mutex_lock(&r->lock);
-    for (uint32_t i = 0; i < r->n_store; i++)
-        n += strncmp(r->store[i].name, name, strlen(name)) == 0;
-    pthread_mutex_unlock(&r->lock);
-    return n;
-}
-
-/* In the child: the store from descriptor 3 on. */
-static void
-pass_store(const struct rig *r)
-{
-    char names[RIG_STORE * 201] = "", number[16];
-    int parked[RIG_STORE];
-
-    for (uint32_t i = 0; i < r->n_store; i++) {
-        parked[i] = fcntl(r->store[i].fd, F_DUPFD_CLOEXEC, 3 + RIG_STORE);
-        snprintf(names + strlen(names), sizeof names - strlen(names), "%s%s", i ? ":" : "",
-                 r->store[i].name);
-    }
-    for (uint32_t i = 0; i < r->n_store; i++) dup2(parked[i], 3 + (int)i);
-    if (!r->n_store) return;
-    snprintf(number, sizeof number, "%d", (int)getpid());
-    setenv("LISTEN_PID", number, 1);
-    snprintf(number, sizeof number, "%u", r->n_store);
-    setenv("LISTEN_FDS", number, 1);
-    setenv("LISTEN_FDNAMES", names, 1);
-}
+/* ---- lagand */
 
 static void
 become_lagand(const struct rig *r, const char *const *args)
@@ -198,7 +55,6 @@ become_lagand(const struct rig *r, const char *const *args)
     prctl(PR_SET_PDEATHSIG, SIGTERM);
     dup2(log, 1);
     dup2(log, 2);
-    pass_store(r);
     execv(lagand, plain);
     _exit(126);
 }
@@ -211,17 +67,13 @@ rig_start(struct rig *r, const char *mode, const char *const *args)
         assert_non_null(mkdtemp(r->dir));
         snprintf(r->run, sizeof r->run, "%s/run", r->dir);
         snprintf(r->log, sizeof r->log, "%s/log", r->dir);
-        open_notify(r);
+        systemd_open(&r->systemd, r->dir);
         r->zmq = zmq_ctx_new();
     }
     snprintf(r->model, sizeof r->model, "%s/%s", r->dir, mode);
     mkdir(r->model, 0700);
-    pthread_mutex_lock(&r->lock);
-    r->told[0] = 0;
-    r->pid = fork();
-    assert_true(r->pid >= 0);
+    r->pid = systemd_fork(&r->systemd);
     if (r->pid == 0) become_lagand(r, args);
-    pthread_mutex_unlock(&r->lock);
 }
 
 void
@@ -238,12 +90,7 @@ rig_told(struct rig *r, const char *word, int ms)
     nsec until = clock_now() + (ms ? PATIENCE_MS : 0) * NSEC_MS;
 
     for (;;) {
-        bool there;
-
-        pthread_mutex_lock(&r->lock);
-        there = strstr(r->told, word) != NULL;
-        pthread_mutex_unlock(&r->lock);
-        if (there) return true;
+        if (systemd_told(&r->systemd, word)) return true;
         if (clock_now() >= until || waitpid(r->pid, NULL, WNOHANG | WNOWAIT) > 0) return false;
         poll(NULL, 0, 2);
     }
@@ -351,7 +198,7 @@ rig_clean(struct rig *r)
         kill(r->pid, SIGKILL);
         waitpid(r->pid, NULL, 0);
     }
-    close_notify(r);
+    systemd_close(&r->systemd);
     hang_up_all();
     zmq_ctx_term(r->zmq);
     snprintf(command, sizeof command, "rm -rf '%s'", r->dir);
@@ -517,6 +364,16 @@ hear_type(struct dealer *c, uint32_t type, int ms)
         fail_msg("type %u came, not %u: %s", m->type, type, text_of(&m->map, "message"));
     }
     return m;
+}
+
+uint32_t
+open_requests(struct dealer *c, uint64_t rid)
+{
+    const struct msg *m;
+
+    call(c, rid, "status", NULL, NULL);
+    m = hear_type(c, LAGAN_MSG_REPLY, PATIENCE_MS);
+    return (uint32_t)number(msg_get(&m->map, "result"), "requests");
 }
 
 uint64_t

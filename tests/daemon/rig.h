@@ -4,25 +4,15 @@
 
 #include "base/base.h"
 #include "ipc/msg.h"
+#include "tests/systemd.h"
 #include "tests/test.h"
 
-#include <pthread.h>
 #include <sys/types.h>
-
-enum { RIG_STORE = 64 };
 
 struct rig {
     char dir[64], run[80], model[160], log[96]; /* everything lies below dir */
     pid_t pid;
-    int notify; /* the socket that lagand takes for systemd's; a thread reads it */
-    pthread_t systemd;
-    pthread_mutex_t lock; /* of what follows */
-    char told[8192];      /* what has come there, one datagram a line */
-    struct rig_fd {       /* the fd store */
-        int fd;
-        char name[200];
-    } store[RIG_STORE];
-    uint32_t n_store;
+    struct systemd systemd;
     void *zmq;
 };
 
@@ -30,11 +20,6 @@ struct rig {
 void rig_start(struct rig *r, const char *mode, const char *const *args);
 /* kill -9, and start again as systemd would: with what is in the store, once its workers are gone. */
 void rig_crash(struct rig *r, const char *mode, const char *const *args);
-void rig_forget(struct rig *r, const char *name); /* out of the store */
-void rig_keep(struct rig *r, const char *name);   /* an empty memfd into it */
-void rig_untold(struct rig *r);                   /* what has been told so far is not asked for */
-/* How many descriptors in the store begin with that. */
-uint32_t rig_stored(struct rig *r, const char *name);
 void rig_ready(struct rig *r); /* wait for READY=1 */
 /* Times: 0 is now; what has to come is waited for longer than said, since only a hang is to be caught. */
 bool rig_told(struct rig *r, const char *word, int ms); /* has a datagram said that by then? */
@@ -77,6 +62,7 @@ void submit(struct dealer *c, uint64_t rid, uint32_t n_ids, uint32_t max_tokens,
 uint32_t take_chunk(const struct msg *m, uint32_t at, uint64_t seed);
 /* Chunks, acknowledged, until DONE; how many chunks. */
 uint32_t take_all(struct dealer *c, uint64_t rid, uint32_t max_tokens, uint64_t seed);
+uint32_t open_requests(struct dealer *c, uint64_t rid); /* that lagand has, by its status */
 uint64_t number(const msgpack_object *map, const char *key);
 const char *text_of(const msgpack_object *map, const char *key); /* NUL-ended; static */
 

@@ -283,14 +283,6 @@ a_session_takes_its_request_over_to_another_connection(void **state)
     assert_int_equal(rig_stop(&r), 0);
 }
 
-static uint32_t
-n_requests(struct dealer *c, uint64_t rid)
-{
-    call(c, rid, "status", NULL, NULL);
-    return (uint32_t)number(msg_get(&hear_type(c, LAGAN_MSG_REPLY, 30000)->map, "result"),
-                            "requests");
-}
-
 static void
 a_request_waits_for_its_client_as_long_as_it_was_told(void **state)
 {
@@ -306,11 +298,11 @@ a_request_waits_for_its_client_as_long_as_it_was_told(void **state)
     hear_type(a, LAGAN_MSG_ACCEPT, 30000);
     SAY(a, LAGAN_MSG_SUBMIT, 2, { "ids", 3 }, { "max_tokens", 100000 },
         { "on_disconnect", 600000 });
-    assert_int_equal(n_requests(here, 1), 2);
+    assert_int_equal(open_requests(here, 1), 2);
     hang_up(a);
     since = clock_now();
-    while (n_requests(here, 1) > 1 && clock_now() < since + 8 * NSEC_S) poll(NULL, 0, 20);
-    assert_int_equal(n_requests(here, 1), 1);
+    while (open_requests(here, 1) > 1 && clock_now() < since + 8 * NSEC_S) poll(NULL, 0, 20);
+    assert_int_equal(open_requests(here, 1), 1);
     a = dial_as(S1);
     assert_false(resume(a, 1, 0));
     assert_true(resume(a, 2, 0));
@@ -331,11 +323,11 @@ a_client_that_is_gone_is_noticed_with_nothing_to_send_to_it(void **state)
     here = dial(&r, "api.sock");
     gone = dial(&r, "api.sock");
     submit(gone, 1, 3, 10, 1);
-    assert_int_equal(n_requests(here, 1), 1);
+    assert_int_equal(open_requests(here, 1), 1);
     hang_up(gone);
     since = clock_now();
-    while (n_requests(here, 1) && clock_now() < since + 8 * NSEC_S) poll(NULL, 0, 10);
-    assert_int_equal(n_requests(here, 1), 0);
+    while (open_requests(here, 1) && clock_now() < since + 8 * NSEC_S) poll(NULL, 0, 10);
+    assert_int_equal(open_requests(here, 1), 0);
     kill(r.pid, SIGTERM);
     assert_int_equal(rig_wait(&r, 30000), 0);
 }

@@ -61,24 +61,24 @@ a_killed_lagand_leaves_weights_and_kv_to_the_next_one(void **state)
     (void)state;
     start("good", NULL);
     one_request(1);
-    assert_int_equal(rig_stored(&r, "ledger"), 1);
-    assert_int_equal(rig_stored(&r, "w0=weights="), 1);
-    assert_int_equal(rig_stored(&r, "w0=kv="), 1);
-    assert_int_equal(rig_stored(&r, "w0.pid"), 1);
+    assert_int_equal(systemd_stored(&r.systemd, "ledger"), 1);
+    assert_int_equal(systemd_stored(&r.systemd, "w0=weights="), 1);
+    assert_int_equal(systemd_stored(&r.systemd, "w0=kv="), 1);
+    assert_int_equal(systemd_stored(&r.systemd, "w0.pid"), 1);
     for (int i = 0; i < 3; i++) {
         rig_crash(&r, "good", NULL);
         rig_ready(&r);
         one_request(2);
         assert_int_equal(rig_n_workers(&r), 1);
-        assert_int_equal(rig_stored(&r, ""), 4);
+        assert_int_equal(systemd_stored(&r.systemd, ""), 4);
     }
     assert_true(rig_logged(&r, "adopted weights of epoch 1", 0));
     assert_true(rig_logged(&r, "adopted kv of epoch 1", 0));
     assert_false(rig_logged(&r, "of no use", 0));
     kill(r.pid, SIGTERM);
     assert_int_equal(rig_wait(&r, 5000), 0);
-    assert_int_equal(rig_stored(&r, "w0=weights="), 1); /* a restart finds them too */
-    assert_int_equal(rig_stored(&r, "w0.pid"), 0);
+    assert_int_equal(systemd_stored(&r.systemd, "w0=weights="), 1); /* a restart finds them too */
+    assert_int_equal(systemd_stored(&r.systemd, "w0.pid"), 0);
 }
 
 static void
@@ -87,13 +87,13 @@ kv_without_its_ledger_is_not_taken_over(void **state)
     (void)state;
     start("good", NULL);
     one_request(1);
-    rig_forget(&r, "ledger");
+    systemd_forget(&r.systemd, "ledger");
     rig_crash(&r, "good", NULL);
     rig_ready(&r);
     assert_true(rig_logged(&r, "adopted weights of epoch 1", 0));
     assert_false(rig_logged(&r, "adopted kv", 0));
-    assert_int_equal(rig_stored(&r, "ledger"), 1);
-    assert_int_equal(rig_stored(&r, "w0=kv="), 1); /* the new one's */
+    assert_int_equal(systemd_stored(&r.systemd, "ledger"), 1);
+    assert_int_equal(systemd_stored(&r.systemd, "w0=kv="), 1); /* the new one's */
     one_request(2);
 }
 
@@ -109,14 +109,15 @@ what_is_in_the_store_and_of_no_use_is_let_go(void **state)
 
     (void)state;
     start("good", NULL);
-    rig_forget(&r, "w0=weights=1000=0=0=1");
-    for (size_t i = 0; i < ARRAY_LEN(names); i++) rig_keep(&r, names[i]);
-    rig_keep(&r, "ledger"); /* an empty memfd, twice even */
+    systemd_forget(&r.systemd, "w0=weights=1000=0=0=1");
+    for (size_t i = 0; i < ARRAY_LEN(names); i++) systemd_keep(&r.systemd, names[i]);
+    systemd_keep(&r.systemd, "ledger"); /* an empty memfd, twice even */
     rig_crash(&r, "good", NULL);
     rig_ready(&r);
     assert_true(rig_logged(&r, "w9=weights=1000=1=2=1, is of no use", 0));
     assert_true(rig_logged(&r, "has 0 bytes, not 16777216", 0));
-    for (size_t i = 0; i < ARRAY_LEN(names); i++) assert_int_equal(rig_stored(&r, names[i]), 0);
+    for (size_t i = 0; i < ARRAY_LEN(names); i++)
+        assert_int_equal(systemd_stored(&r.systemd, names[i]), 0);
     one_request(2);
 }
 
@@ -131,7 +132,7 @@ lagand_begins_again_under_its_own_pid_and_takes_everything_along(void **state)
     one_request(1);
     for (int i = 0; i < 3; i++) {
         pid = r.pid;
-        rig_untold(&r);
+        systemd_untold(&r.systemd);
         c = dial(&r, "ctl.sock");
         call(c, 1, "daemon reexec", NULL, NULL);
         assert_int_equal(hear_type(c, LAGAN_MSG_REPLY, 2000)->rid, 1);
@@ -168,7 +169,7 @@ a_reload_replaces_every_worker_one_after_the_other_and_streams_go_on(void **stat
         if (m->type == LAGAN_MSG_DONE) assert_int_equal(at[m->rid], TOKENS);
         n_done += m->type == LAGAN_MSG_DONE;
         if (++heard == 20) {
-            rig_untold(&r);
+            systemd_untold(&r.systemd);
             call(ctl, 1, "reload", NULL, NULL);
         }
         if (heard == 30) kill(r.pid, SIGHUP); /* a round is under way: nothing more */
@@ -193,7 +194,7 @@ a_reload_whose_first_worker_does_not_come_up_leaves_the_others_alone(void **stat
     pid = worker_pid(c, 1);
     snprintf(died, sizeof died, "%s/died", r.model);
     assert_int_equal(unlink(died), 0);
-    rig_untold(&r);
+    systemd_untold(&r.systemd);
     kill(r.pid, SIGHUP);
     assert_true(rig_told(&r, "RELOADING=1", 2000));
     assert_true(rig_told(&r, "READY=1", 5000));
@@ -350,7 +351,7 @@ an_answer_of_a_model_is_the_same_whatever_becomes_of_lagand(void **state)
         if (i % 2) {
             rig_crash(&r, "good", args);
         } else {
-            rig_untold(&r);
+            systemd_untold(&r.systemd);
             ctl = dial(&r, "ctl.sock");
             call(ctl, 1, "daemon reexec", NULL, NULL);
             hear_type(ctl, LAGAN_MSG_REPLY, 2000);

@@ -203,7 +203,7 @@ service_start(struct service *s, uint32_t n, const char *config, const char *con
     else
         mkdir(s->model, 0700);
     for (uint32_t i = 0; i < MOCK_WORKERS; i++) atomic_store(&s->board->pid[i], config ? -1 : 0);
-    s->pid = fork();
+    s->pid = s->systemd ? systemd_fork(s->systemd) : fork();
     assert_true(s->pid >= 0);
     if (s->pid == 0) become_lagand(s, args, !config);
     if (s->worker || service_all_ready(s, READY_MS)) return;

@@ -7,6 +7,7 @@
 #define TESTS_TORTURE_SERVICE_H
 
 #include "base/base.h"
+#include "tests/systemd.h"
 #include "tests/torture/mock.h"
 
 #include <sys/types.h>
@@ -15,6 +16,7 @@ struct service {
     char dir[64], run[80], model[96], log[96], endpoint[112]; /* model: or the configuration */
     const char *worker; /* the program; NULL: mock_worker, with a configuration lagan-worker */
     uint32_t n_workers, n_standbys; /* the latter is set before service_start() */
+    struct systemd *systemd;        /* who keeps descriptors for lagand; NULL: nobody */
     pid_t pid;                      /* of lagand; 0: none */
     struct mock_board *board;
     long log_read; /* of the log, by service_epochs() */

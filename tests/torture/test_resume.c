@@ -24,6 +24,9 @@ static uint32_t n_actions = UINT32_MAX;  /* so many of kill, abort, ... */
 static struct service v;
 static struct answers ans;
 
+/* A stopped worker is hung, and soon dead. */
+static const char *const hung_soon[] = { "--supervisor.stall-timeout", "500ms", NULL };
+
 static int
 begin(void **state)
 {
@@ -132,7 +135,6 @@ pass_point(enum failpoint p, enum fp_action a)
 static void
 at_every_point_a_worker_may_die_and_no_bit_changes(void **state)
 {
-    static const char *const hung_soon[] = { "--supervisor.stall-timeout", "500ms", NULL };
     uint32_t faults = 0;
 
     (void)state;
@@ -181,22 +183,24 @@ await(enum failpoint p, const char *verb)
 static void
 a_worker_may_die_while_it_drains_answers_or_says_its_last_words(void **state)
 {
-    static const enum fp_action actions[] = { FP_KILL, FP_EXIT };
-
     (void)state;
-    answers_start(&ans, &v, "fp32", 0, NULL);
-    for (uint32_t k = 0; k < ARRAY_LEN(actions); k++)
+    answers_start(&ans, &v, "fp32", 0, hung_soon);
+    for (enum fp_action a = FP_KILL; a < FP_DELAY; a++)
         for (enum failpoint p = FP_control_sending; p <= FP_drain_done; p++) {
             answers_turn(&ans, 0, true);
-            service_arm(&v, FP_WORKER, p, actions[k], 1);
+            service_arm(&v, FP_WORKER, p, a, 1);
             await(p, p == FP_control_sending ? "tune status" : "restart");
             answers_settle(&ans);
         }
-    answers_turn(&ans, 0, true);
-    service_arm(&v, FP_WORKER, FP_words_writing, FP_KILL, 1);
-    service_arm(&v, FP_WORKER, FP_step_launched, FP_ABORT, 1);
-    await(FP_words_writing, NULL);
-    answers_settle(&ans);
+    answers_stop(&ans);
+    answers_start(&ans, &v, "fp32", 0, hung_soon);
+    for (enum fp_action a = FP_KILL; a < FP_DELAY; a++) {
+        answers_turn(&ans, 0, true);
+        service_arm(&v, FP_WORKER, FP_words_writing, a, 1);
+        service_arm(&v, FP_WORKER, FP_step_launched, FP_ABORT, 1);
+        await(FP_words_writing, NULL);
+        answers_settle(&ans);
+    }
     assert_true(service_logged(&v, "last words (cut off)"));
     answers_stop(&ans);
 }
