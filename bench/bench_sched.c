@@ -6,18 +6,30 @@
  * figures says whether a turn grows with anything but the batch: with the context (blocks a table), with
  * the arena (total blocks). No turn allocates: what does is counted, and one is a failure.
  *
+ * Also: what it takes to find a prefix of 32,000 tokens in blocks of 32, hashing and comparing included, warm and
+ * with the caches full of something else; bound: 40 us warm.
+ *
  * Prints a table for people, then JSON lines (CONTRACT 7). There is no peer to compare with; the bound is
  * 60 us a turn for 1,000 sequences, and the step it must hide behind takes 2 ms and more.
  */
 #include "base/base.h"
 #include "base/clock.h"
+#include "worker/kv/kv_reuse.h"
 #include "worker/sched/scheduler.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { TOKENS = 16, TURNS = 1920, N_GROUPS = 4, MAX_SEQS = 1000, WAITING = 100, CHUNK = 8192 };
+enum {
+    TOKENS = 16,
+    TURNS = 1920,
+    N_GROUPS = 4,
+    MAX_SEQS = 1000,
+    WAITING = 100,
+    CHUNK = 8192,
+    LOOKUPS = 99
+};
 
 struct shape {
     uint32_t seqs, blocks; /* sequences that run; blocks a table when the measurement ends */
@@ -204,9 +216,64 @@ measure(const struct shape *shape, double us[TURNS])
     qsort(us, TURNS, sizeof us[0], by_value);
 }
 
+/* One sequence's blocks of 32, then lookups of the same prompt; us[cold][]. */
+static void
+measure_lookup(double us[2][LOOKUPS])
+{
+    enum { LENGTH = 32000 };
+    struct kv_config c = { .n_groups = 1,
+                           .n_seats = 1,
+                           .n_lanes = 1,
+                           .tokens_per_block = 32,
+                           .arena_bytes = (uint64_t)64 << 30,
+                           .reuse = true };
+    token_id *token = calloc(LENGTH + 1, sizeof *token);
+    struct kv_edit *edit = calloc(2 * LENGTH, sizeof *edit);
+    struct kv_copy copy[8];
+    struct kv_out out = { .edit = edit, .max_edits = 2 * LENGTH, .copy = copy, .max_copies = 8 };
+    size_t others_bytes = (size_t)64 << 20;
+    volatile uint8_t *others = calloc(1, others_bytes);
+    struct kv_space space;
+    struct kv_text text = { .token = token, .n = LENGTH + 1, .space = &space };
+    struct kv_need need;
+    struct kv_hit hit;
+    struct err e;
+    struct kv *kv;
+    void *mem;
+
+    c.group[0] = group(KV_FULL, 0, 32, LENGTH / 32 + 2);
+    check((mem = calloc(1, kv_bytes(&c))) && token && edit && others);
+    if (!(kv = kv_init(mem, &c, &e))) must(-1, &e);
+    for (int i = 0; i <= LENGTH; i++) token[i] = (i * 7919) % 30011;
+    kv_space(kv, 0, 0, NULL, 0, &space);
+    need = kv_need(kv, LENGTH + 1, 0, LENGTH);
+    check(kv_admit(kv, 0, &need, &text, &hit) == 0);
+    kv_start(kv, 0, 1, 0, &out);
+    kv_grow(kv, 0, 0, LENGTH + 1, &out);
+    kv_fence(kv, 0, 0, 1);
+    kv_done(kv, 0, 1);
+    kv_release(kv, 0, &text, LENGTH);
+    for (int cold = 0; cold < 2; cold++)
+        for (int i = 0; i < LOOKUPS; i++) {
+            nsec start;
+
+            for (size_t at = 0; cold && at < others_bytes; at += CACHE_LINE) others[at]++;
+            start = clock_now();
+            kv_lookup(kv, &text, &hit);
+            us[cold][i] = (double)(clock_now() - start) / 1000;
+            check(hit.n_tokens == LENGTH);
+        }
+    for (int cold = 0; cold < 2; cold++) qsort(us[cold], LOOKUPS, sizeof us[0][0], by_value);
+    free(token);
+    free(edit);
+    free((void *)(uintptr_t)others);
+    free(mem);
+}
+
 int
 main(void)
 {
+    static double lookup[2][LOOKUPS];
     static double us[ARRAY_LEN(shapes)][TURNS];
 
     for (size_t i = 0; i < ARRAY_LEN(shapes); i++) {
@@ -218,6 +285,9 @@ main(void)
                s->seqs, WAITING, s->blocks, s->spare, s->split ? ", split" : "", us[i][TURNS / 2],
                us[i][TURNS * 99 / 100], us[i][TURNS / 2] * 1000 / s->seqs);
     }
+    measure_lookup(lookup);
+    printf("a prefix of 32,000 tokens: %.1f us warm, %.1f us cold\n", lookup[0][LOOKUPS / 2],
+           lookup[1][LOOKUPS / 2]);
     printf("%llu allocations in %zu turns\n", (unsigned long long)allocations,
            ARRAY_LEN(shapes) * TURNS);
     for (size_t i = 0; i < ARRAY_LEN(shapes); i++)
@@ -225,6 +295,12 @@ main(void)
                "\"n\":%d,\"min\":%.3f,\"median\":%.3f,\"max\":%.3f}\n",
                shapes[i].seqs, shapes[i].blocks, shapes[i].spare, shapes[i].split ? "/split" : "",
                us[i][TURNS / 2], TURNS, us[i][0], us[i][TURNS / 2], us[i][TURNS - 1]);
+    for (int cold = 0; cold < 2; cold++)
+        printf("{\"bench\":\"sched\",\"case\":\"lookup/32000/"
+               "%s\",\"value\":%.3f,\"unit\":\"us\",\"n\":%d,"
+               "\"min\":%.3f,\"median\":%.3f,\"max\":%.3f}\n",
+               cold ? "cold" : "warm", lookup[cold][LOOKUPS / 2], LOOKUPS, lookup[cold][0],
+               lookup[cold][LOOKUPS / 2], lookup[cold][LOOKUPS - 1]);
     printf("{\"bench\":\"sched\",\"case\":\"allocations\",\"value\":%llu,\"unit\":\"allocations\","
            "\"n\":%zu,\"min\":0,\"median\":0,\"max\":0}\n",
            (unsigned long long)allocations, ARRAY_LEN(shapes) * TURNS);
