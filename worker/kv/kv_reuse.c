@@ -160,10 +160,10 @@ find(const struct kv *kv, const struct kv_text *t)
 {
     struct found f = { 0 };
 
-    if (!kv->c.reuse || !t) return f;
+    if (!kv->c.reuse || !t || kv_text_of_features(t)) return f;
     check(t->n > 0);
     if (has_kind(kv, true)) find_self(kv, t, &f);
-    if (has_kind(kv, false) && t->source && t->n_source) find_cross(kv, t, &f);
+    if (has_kind(kv, false) && t->n_source) find_cross(kv, t, &f);
     return f;
 }
 

@@ -57,6 +57,13 @@ struct kv_text {
     uint32_t n_keep;
 };
 
+/* Nobody can say whether another's are the same: decoders attend to them, so that their blocks are no one else's. */
+static inline bool
+kv_text_of_features(const struct kv_text *t)
+{
+    return t->n_source > 0 && !t->source;
+}
+
 struct kv_hit {
     uint32_t n_tokens;           /* positions that are there: below n, the last token is computed */
     uint32_t n_full;             /* blocks of them that are shared, in a group that keeps all */

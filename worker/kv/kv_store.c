@@ -128,9 +128,9 @@ kv_store(struct kv *kv, uint32_t seat, const struct kv_text *t, uint32_t n)
     struct kv_seat *s = &kv_seats(kv)[seat];
     uint32_t tokens = kv->c.tokens_per_block;
 
-    if (!kv->c.reuse || !s->live || s->dull || n == 0) return;
+    if (!kv->c.reuse || !s->live || s->dull || n == 0 || kv_text_of_features(t)) return;
     check(n <= t->n && !s->starting);
-    if (!s->cross_stored && t->source && t->n_source) store_cross(kv, seat, t);
+    if (!s->cross_stored && t->n_source) store_cross(kv, seat, t);
     s->cross_stored = true;
     if (n / tokens <= s->n_stored) return;
     if (!s->cursor && !begin(kv, t->space->self, &s->cursor)) s->dull = true;
@@ -190,7 +190,7 @@ kv_release(struct kv *kv, uint32_t seat, const struct kv_text *t, uint32_t n)
 {
     const struct kv_seat *s = &kv_seats(kv)[seat];
 
-    if (kv->c.reuse && s->live && !s->starting) {
+    if (kv->c.reuse && s->live && !s->starting && !kv_text_of_features(t)) {
         kv_store(kv, seat, t, n);
         fill_gaps(kv, seat, t);
         if (!s->dull) store_rest(kv, seat, t, n);
