@@ -80,6 +80,8 @@ begin(struct world *w, struct in *in)
     }
     r->c.n_lanes = r->l.n_lanes;
     shape = byte(in);
+    r->c.reuse = shape & 128;
+    r->c.copy_partial = shape & 64;
     r->l.chunks = shape & 1 ? CHUNKS_EQUAL : CHUNKS_FIRST_COME;
     if (shape & 2) r->l.max_chunk = MAX(r->l.chunk_unit, 1 + byte(in) % r->l.max_rows);
     if (shape & 4) r->l.quantum = 1 + byte(in);
@@ -105,9 +107,17 @@ add(struct world *w, struct in *in)
     uint32_t n_source = r->l.n_enc_layers ? 1 + byte(in) % 60 : 0;
     struct request *q = &w->request[w->n];
     struct err e;
+    req_id id;
 
     if (w->n == MAX_REQUESTS) return;
-    q->seq = seq_new(w->n, n_prompt, max_new, n_source);
+    id = w->n;
+    if (r->c.reuse && what % 4) { /* begins like others, most of the time */
+        uint32_t stem = 1 + byte(in) % 2;
+
+        id = run_twin(w->n, stem, byte(in));
+        if (n_source && stem == 1) n_source = 1 + r->l.max_enc_rows / 3;
+    }
+    q->seq = seq_new(id, n_prompt, max_new, n_source);
     q->seq->priority = (float)(what % 3) / 2;
     q->seq->min_new = what / 3 % 5;
     q->seq->prompt_logprobs = what & 64;
@@ -118,8 +128,8 @@ add(struct world *w, struct in *in)
     if (what & 128) {
         q->seq->n_end = 2;
         q->seq->n_eos = 1;
-        q->seq->end_id[0] = fake_token(w->n, n_prompt + byte(in) % 40);
-        q->seq->end_id[1] = fake_token(w->n, n_prompt + byte(in) % 40);
+        q->seq->end_id[0] = fake_token(id, n_prompt + byte(in) % 40);
+        q->seq->end_id[1] = fake_token(id, n_prompt + byte(in) % 40);
     }
     if (scheduler_add(r->s, q->seq, r->now, &e) < 0) {
         check(e.text[0] && q->seq->state == SEQ_NEW);
@@ -154,7 +164,7 @@ static void
 reap(struct world *w)
 {
     for (struct seq *q; (q = scheduler_reap(w->r.s));) {
-        struct request *k = &w->request[q->id];
+        struct request *k = &w->request[(uint32_t)q->id];
         uint16_t reason;
         uint32_t n = natural_end(q, &reason);
 
@@ -297,11 +307,14 @@ call(struct world *w, struct in *in)
         if (w->n == 0) break;
         what = byte(in) % w->n;
         w->request[what].meddled = true;
-        scheduler_cancel(r->s, what, LAGAN_E_CANCELLED);
+        if (w->request[what].open)
+            scheduler_cancel(r->s, w->request[what].seq->id, LAGAN_E_CANCELLED);
         break;
     case 4:
         if (what & 128 && w->n) {
-            scheduler_halt(r->s, byte(in) % w->n, what & 64);
+            struct request *k = &w->request[byte(in) % w->n];
+
+            if (k->open) scheduler_halt(r->s, k->seq->id, what & 64);
         } else {
             r->now += byte(in);
         }
@@ -338,7 +351,8 @@ drain(struct world *w)
 {
     uint32_t rounds = 0;
 
-    for (uint32_t i = 0; i < w->n; i++) scheduler_halt(w->r.s, i, false);
+    for (uint32_t i = 0; i < w->n; i++)
+        if (w->request[i].open) scheduler_halt(w->r.s, w->request[i].seq->id, false);
     for (bool more = true; more;) {
         more = false;
         for (unsigned l = 0; l < w->r.l.n_lanes; l++) more = plan(w, l) != NULL || more;

@@ -4,6 +4,9 @@
  * by waits or because they are done. A write needs every earlier use of the thing ordered before it, a
  * read needs every earlier write; a thing is a 128-byte unit of the arena, a seat's table rows, or a
  * row of encoder states. So a race between lanes is found whether or not it would have bitten.
+ *
+ * A block may be in several tables while what it holds is what all of them would have computed; it is written
+ * only while it is in one.
  */
 #include "tests/sched/run.h"
 
@@ -12,20 +15,23 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { UNIT = 128, CLOCKS = 4 };
+enum { UNIT = 128, CLOCKS = 4, SOURCE = 100000 };
 
 struct use { /* the last step of each lane that wrote, and that read or wrote */
     uint64_t wrote[MAX_LANES], used[MAX_LANES];
 };
 struct unit {
     struct use use;
-    bool listed, scratch; /* in a table */
-    req_id id;            /* whose K/V it holds: of group, entry, positions below filled */
+    bool scratch;
+    uint32_t n_listed; /* tables it is in */
+    req_id id;         /* whose K/V it holds: of group, entry, positions below filled */
+    uint64_t space;    /* and what else that depends on */
     uint32_t group, entry, filled;
 };
 struct row { /* of a seat, in all tables */
     struct use use;
     req_id id;
+    bool begun;
     uint32_t next_pos;
     slice_id at[MAX_GROUPS][RUN_ENTRIES];
 };
@@ -46,9 +52,40 @@ struct fake {
 token_id
 fake_token(req_id id, uint32_t pos)
 {
-    uint64_t x = (id * 1000003 + pos) * UINT64_C(0x9e3779b97f4a7c15);
+    uint64_t stem = id >> 32 & 0xff, x;
 
+    if (stem && (pos < id >> 40 || pos >= SOURCE)) id = stem << 32;
+    x = (id * 1000003 + pos) * UINT64_C(0x9e3779b97f4a7c15);
     return (token_id)((x >> 33) % 1000);
+}
+
+req_id
+run_twin(uint32_t n, uint32_t stem, uint32_t alike)
+{
+    return n | (req_id)stem << 32 | (req_id)alike << 40;
+}
+
+static uint64_t
+space_of(const struct seq *q)
+{
+    return (q->n_source * UINT64_C(1000003) + q->lora) * UINT64_C(1000003) + q->salt;
+}
+
+static bool
+alike(req_id a, req_id b, uint32_t first, uint32_t n)
+{
+    for (uint32_t i = 0; i < n; i++)
+        if (fake_token(a, first + i) != fake_token(b, first + i)) return false;
+    return true;
+}
+
+/* The unit holds what q would have computed, up to position end of its own or, cross, of its source. */
+static bool
+same(const struct unit *u, const struct seq *q, bool cross, uint32_t end)
+{
+    if (u->space != space_of(q)) return false;
+    if (u->id == q->id) return true;
+    return alike(u->id, q->id, SOURCE, q->n_source) && (cross || alike(u->id, q->id, 0, end));
 }
 
 struct kv_group
@@ -196,7 +233,7 @@ run_die(struct run *r)
     memset(r->fake->of_step, 0, sizeof r->fake->of_step);
     for (uint32_t i = 0; i < r->fake->n_units; i++) {
         r->fake->unit[i].use = (struct use){ { 0 }, { 0 } };
-        r->fake->unit[i].listed = false;
+        r->fake->unit[i].n_listed = 0;
     }
     memset(r->fake->enc, 0, r->fake->n_enc * sizeof r->fake->enc[0]);
     memset(r->fake->row, 0, r->c.n_seats * sizeof r->fake->row[0]);
@@ -232,7 +269,7 @@ seq_new(req_id id, uint32_t n_prompt, uint32_t max_new, uint32_t n_source)
     q->cap = n_prompt + max_new;
     q->token = calloc(q->cap, sizeof q->token[0]);
     for (uint32_t i = 0; i < n_prompt; i++) q->token[i] = fake_token(id, i);
-    for (uint32_t i = 0; i < n_source; i++) source[i] = fake_token(id, 100000 + i);
+    for (uint32_t i = 0; i < n_source; i++) source[i] = fake_token(id, SOURCE + i);
     q->source = source;
     q->n_source = n_source;
     q->n_prompt = n_prompt;
@@ -311,20 +348,57 @@ unlist(struct run *r, uint32_t group, struct row *row, uint32_t entry)
 
     if (row->at[group][entry] == SLICE_NONE) return;
     u = units_at(r, group, row->at[group][entry]);
-    for (uint32_t i = 0; i < block_units(r, group); i++) u[i].listed = false;
+    for (uint32_t i = 0; i < block_units(r, group); i++) check(u[i].n_listed-- > 0);
     row->at[group][entry] = SLICE_NONE;
 }
 
-/* Tokens that a predecessor wrote into the entry and that are gone on from. */
+/* Tokens in the entry that somebody before wrote and that are gone on from. */
 static uint32_t
-left_in(const struct run *r, const struct row *row, const struct kv_edit *e)
+left_in(const struct run *r, const struct batch *b, const struct kv_edit *e)
 {
     const struct seq *q = scheduler_seat(r->s, e->seat);
-    uint32_t tokens = r->c.tokens_per_block, n, first = e->entry * tokens;
+    uint32_t tokens = r->c.tokens_per_block, n = 0, first = e->entry * tokens;
 
-    if (!q->n_adopted || row->next_pos > 0) return 0;
-    n = r->c.group[e->group].kind == KV_CROSS ? q->n_source : q->n_adopted;
+    for (uint32_t i = 0; i < b->n_runs; i++) {
+        const struct batch_run *run = &b->run[i];
+
+        if (run->seat != e->seat || !(run->flags & RUN_FIRST_CHUNK)) continue;
+        n = (uint32_t)run->first_pos;
+        if (r->c.group[e->group].kind == KV_CROSS) n = run->enc_rows ? 0 : q->n_source;
+    }
     return n > first ? MIN(n - first, tokens) : 0;
+}
+
+static void
+do_copy(struct run *r, const struct batch *b, const struct kv_copy *c)
+{
+    struct unit *from = units_at(r, c->group, c->from), *to = units_at(r, c->group, c->to);
+
+    check(!c->after && c->from_tier == TIER_DEVICE && c->to_tier == TIER_DEVICE);
+    for (uint32_t i = 0; i < block_units(r, c->group); i++) {
+        read_from(r, b, &from[i].use);
+        write_to(r, b, &to[i].use);
+        check(to[i].n_listed == 1 && from[i].group == c->group && from[i].filled >= c->n_tokens);
+        to[i].id = from[i].id;
+        to[i].space = from[i].space;
+        to[i].group = from[i].group;
+        to[i].entry = from[i].entry;
+        to[i].filled = c->n_tokens;
+    }
+}
+
+/* Nothing is in a block but what its new holder goes on from. */
+static void
+forget(struct run *r, const struct batch *b, const struct kv_edit *e)
+{
+    struct unit *u = units_at(r, e->group, e->at);
+    uint32_t left = left_in(r, b, e);
+
+    for (uint32_t n = 0; n < block_units(r, e->group); n++) {
+        u[n].filled = MIN(u[n].filled, left);
+        if (u[n].filled == 0) u[n].id = UINT64_MAX;
+        check(u[n].n_listed == 1 || left > 0); /* in one place, or for the sake of what it holds */
+    }
 }
 
 static void
@@ -340,6 +414,7 @@ apply_edits(struct run *r, const struct batch *b)
             for (uint32_t g = 0; g < r->c.n_groups; g++)
                 for (uint32_t n = 0; n < RUN_ENTRIES; n++) unlist(r, g, row, n);
             row->next_pos = 0;
+            row->begun = false;
             continue;
         }
         check(e->op == EDIT_SET && e->group < r->c.n_groups && e->entry < RUN_ENTRIES);
@@ -349,31 +424,33 @@ apply_edits(struct run *r, const struct batch *b)
         } else {
             struct unit *u = units_at(r, e->group, e->at);
 
-            uint32_t left = left_in(r, row, e);
-
             check(row->at[e->group][e->entry] == SLICE_NONE);
             row->at[e->group][e->entry] = e->at;
             for (uint32_t n = 0; n < block_units(r, e->group); n++) {
-                check(!u[n].listed && !u[n].scratch); /* in exactly one place */
-                u[n].listed = true;
-                u[n].filled = MIN(u[n].filled, left);
-                if (u[n].filled == 0) u[n].id = UINT64_MAX;
+                check(!u[n].scratch);
+                u[n].n_listed++;
             }
         }
     }
+    for (uint32_t i = 0; i < b->n_copies; i++) do_copy(r, b, &b->copy[i]);
+    for (uint32_t i = 0; i < b->n_edits; i++)
+        if (b->edit[i].op == EDIT_SET && b->edit[i].at != SLICE_NONE) forget(r, b, &b->edit[i]);
 }
 
 static void
-fill(struct run *r, const struct batch *b, uint32_t group, const struct row *row, req_id id,
-     uint32_t pos)
+fill(struct run *r, const struct batch *b, uint32_t group, const struct row *row,
+     const struct seq *q, uint32_t pos)
 {
+    bool cross = r->c.group[group].kind == KV_CROSS;
     uint32_t tokens = r->c.tokens_per_block, entry = pos / tokens;
     struct unit *u = units_at(r, group, row->at[group][entry]);
 
     for (uint32_t i = 0; i < block_units(r, group); i++) {
         write_to(r, b, &u[i].use);
-        check(pos % tokens == 0 || (u[i].id == id && u[i].filled == pos % tokens));
-        u[i].id = id;
+        check(u[i].n_listed == 1);
+        check(pos % tokens == 0 || (same(&u[i], q, cross, pos) && u[i].filled == pos % tokens));
+        u[i].id = q->id;
+        u[i].space = space_of(q);
         u[i].group = group;
         u[i].entry = entry;
         u[i].filled = pos % tokens + 1;
@@ -381,17 +458,19 @@ fill(struct run *r, const struct batch *b, uint32_t group, const struct row *row
 }
 
 static void
-see(struct run *r, const struct batch *b, uint32_t group, const struct row *row, req_id id,
-    uint32_t first, uint32_t end)
+see(struct run *r, const struct batch *b, uint32_t group, const struct row *row,
+    const struct seq *q, uint32_t first, uint32_t end)
 {
     uint32_t tokens = r->c.tokens_per_block;
+    bool cross = r->c.group[group].kind == KV_CROSS;
 
     for (uint32_t entry = first / tokens; entry <= (end - 1) / tokens; entry++) {
         struct unit *u = units_at(r, group, row->at[group][entry]);
 
         for (uint32_t i = 0; i < block_units(r, group); i++) {
             read_from(r, b, &u[i].use);
-            check(u[i].id == id && u[i].group == group && u[i].entry == entry);
+            check(same(&u[i], q, cross, MIN(end, (entry + 1) * tokens)));
+            check(u[i].group == group && u[i].entry == entry);
             check(u[i].filled >= MIN(end - entry * tokens, tokens));
         }
     }
@@ -407,9 +486,10 @@ do_run(struct run *r, const struct batch *b, const struct batch_run *run)
     check(q && q->n_source == run->cross_tokens);
     read_from(r, b, &row->use);
     row->use.wrote[b->lane] = b->step; /* the seat's last token */
-    if (row->next_pos == 0) row->next_pos = q->n_adopted;
+    check(((run->flags & RUN_FIRST_CHUNK) != 0) == !row->begun);
+    if (!row->begun) row->next_pos = r->c.reuse ? (uint32_t)run->first_pos : q->n_adopted;
+    row->begun = true;
     check(run->first_pos == (int32_t)row->next_pos);
-    check(((run->flags & RUN_FIRST_CHUNK) != 0) == (run->first_pos == (int32_t)q->n_adopted));
     check(((run->flags & RUN_SAMPLE) != 0) == (last + 1 >= q->n_prompt));
     check(run->work == (last + 1 > q->n_prompt ? WORK_GENERATION : WORK_CONTEXT));
     row->id = q->id;
@@ -433,17 +513,17 @@ do_run(struct run *r, const struct batch *b, const struct batch_run *run)
         const struct kv_group *k = &r->c.group[g];
 
         if (k->kind == KV_CROSS) {
-            for (uint32_t i = 0; i < run->enc_rows; i++) fill(r, b, g, row, q->id, i);
-            see(r, b, g, row, q->id, 0, q->n_source);
+            for (uint32_t i = 0; i < run->enc_rows; i++) fill(r, b, g, row, q, i);
+            see(r, b, g, row, q, 0, q->n_source);
             continue;
         }
         for (uint32_t i = 0; i < run->n_rows; i++)
-            fill(r, b, g, row, q->id, (uint32_t)run->first_pos + i);
+            fill(r, b, g, row, q, (uint32_t)run->first_pos + i);
         for (uint32_t pos = (uint32_t)run->first_pos; pos <= last; pos++) {
             uint32_t first = k->kind == KV_WINDOW && pos >= k->window ? pos - k->window + 1 : 0;
 
             if (pos == (uint32_t)run->first_pos || pos == last)
-                see(r, b, g, row, q->id, first, pos + 1);
+                see(r, b, g, row, q, first, pos + 1);
         }
     }
 }

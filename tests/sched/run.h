@@ -2,7 +2,8 @@
  *
  * The pretended device holds what the real one would: tables, changed by nothing but edits; and it is
  * strict: it stops the program when a step is handed a block, a row or a token that is not in order.
- * The token after position p of request id is fake_token(id, p), so that streams can be compared.
+ * The token after position p of request id is fake_token(id, p), so that streams can be compared. Requests
+ * that begin alike: run_twin().
  */
 #ifndef TESTS_SCHED_RUN_H
 #define TESTS_SCHED_RUN_H
@@ -61,6 +62,8 @@ bool run_commit(struct run *r, unsigned lane);
 /* Plan and commit one step of the lane; the batch, or NULL. */
 const struct batch *run_step(struct run *r, unsigned lane);
 token_id fake_token(req_id id, uint32_t pos); /* 0 .. 999 */
+/* An id whose first `alike` positions, and whose source, are those of all with the same stem, 1 .. 255. */
+req_id run_twin(uint32_t n, uint32_t stem, uint32_t alike);
 /* What the request's tokens must be now: prompt untouched, then fake_token()s. */
 void run_check_tokens(const struct seq *q);
 /* Blocks held, over all pools. */

@@ -115,9 +115,9 @@ no_room(struct scheduler *s)
 }
 
 bool
-has_seat(const struct scheduler *s, const struct seq *q)
+has_seat(struct scheduler *s, const struct seq *q)
 {
-    return seat_for(s, q) != SEAT_FULL;
+    return seat_for(s, q) != SEAT_FULL || no_room(s);
 }
 
 bool
@@ -135,7 +135,12 @@ admit_kv(struct scheduler *s, struct seq *q)
     if (seat == SEAT_FULL) return no_room(s);
     if (kv_admit(s->kv, seat, &n, s->reuse && !q->prompt_logprobs ? &t : NULL, &hit) < 0)
         return no_room(s);
-    check(q->n_source == 0 || encoded || hit.cross);
+    if (q->n_source > 0 && !encoded && !hit.cross) { /* there is room only without what is there */
+        kv_drop(s->kv, seat);
+        q->encodes = s->turned = true;
+        q->cross_there = false;
+        return no_room(s);
+    }
     if (!encoded) take_seat(s, q, seat, SEQ_CONTEXT);
     s->seat[seat].len = len;
     s->seat[seat].chunk = way.chunk;

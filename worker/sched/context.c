@@ -124,6 +124,10 @@ gather(struct plan *p)
             waiting = next_context(p, q->next);
             if (!has_pages(s, q) || twin_ahead(s, q)) continue;
             if (q->n_source > 0 && !find_cross(s, q)) continue;
+            if (!has_seat(s, q)) {
+                waiting = NULL; /* those who have one need not stop */
+                continue;
+            }
             if (!admit_kv(s, q)) {
                 full = true;
                 continue;
@@ -161,6 +165,7 @@ form_batch(struct plan *p)
 
     for (struct seq *q = next_context(p, s->waiting.first), *next; q; q = next) {
         next = next_context(p, q->next);
-        if (has_pages(s, q) && !admit_kv(s, q)) return;
+        if (!has_pages(s, q) || (q->n_source > 0 && !find_cross(s, q))) continue;
+        if (!admit_kv(s, q)) return;
     }
 }

@@ -69,7 +69,7 @@ struct scheduler {
     uint32_t n_seats, *free_seat, first_free, n_free; /* ring: the one free longest is next */
     uint32_t n_kept;
     bool cramped;    /* somebody found no room, and seats are kept */
-    bool gave_way;   /* a lane's plan paused somebody: another lane may have use for the room */
+    unsigned ask;    /* lanes, by bit, that may have use for what another lane's plan has changed */
     bool turned;     /* a source was found, or lost again: another kind of work now */
     bool closed;     /* static_batch: somebody generates, so nobody joins */
     nsec keep_until; /* that long nothing is given up for it */
@@ -139,10 +139,10 @@ struct admission {
 };
 int admission(const struct scheduler *s, const struct seq *q, uint32_t n_prompt,
               struct admission *ret, struct err *e) MUST_USE;
-bool may_join(const struct scheduler *s);           /* who waits, as far as the policy goes */
-bool admit_kv(struct scheduler *s, struct seq *q);  /* it has a seat, or gets one */
-bool admit_enc(struct scheduler *s, struct seq *q); /* a seat and rows of enc_state */
-bool has_seat(const struct scheduler *s, const struct seq *q); /* or could have one */
+bool may_join(const struct scheduler *s);                /* who waits, as far as the policy goes */
+bool admit_kv(struct scheduler *s, struct seq *q);       /* it has a seat, or gets one */
+bool admit_enc(struct scheduler *s, struct seq *q);      /* a seat and rows of enc_state */
+bool has_seat(struct scheduler *s, const struct seq *q); /* or could have one */
 /* Blocks for positions up to end, where they are paid for step by step. */
 bool pay(struct scheduler *s, struct seq *q, uint32_t end);
 void free_enc_rows(struct scheduler *s, uint32_t seat);

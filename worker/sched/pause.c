@@ -36,7 +36,7 @@ unwind(struct seq *q)
     q->n_planned = q->n_done = q->n_out = 0;
     q->n_adopted = 0;
     q->n_enc_layers = 0; /* its cross KV is given up: encoded again, unless it is found */
-    q->cross_there = false;
+    q->cross_there = q->encodes = false;
     q->behind.seat = 0;
     if (made > 0) q->prompt_logprobs = false; /* told */
 }

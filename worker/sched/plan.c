@@ -181,7 +181,6 @@ close_batch(struct plan *p)
         b->wait[b->n_waits++] = (struct batch_wait){ .lane = (uint8_t)l, .step = p->out.wait[l] };
     }
     b->bucket = pick_bucket(s, b);
-    s->gave_way = false; /* its end will have everybody asked again */
     kv_ends_sent(s->kv, p->lane, b->step);
     s->planned[p->lane] = b->step;
 }
@@ -196,6 +195,7 @@ scheduler_plan(struct scheduler *s, unsigned lane, nsec now, struct batch *b)
     check(b->max_rows >= s->l.max_rows + s->l.max_enc_rows && b->max_runs >= s->max_running);
     check(b->max_encode >= s->max_running);
     expire(s, now);
+    s->ask &= ~(1u << lane);
     if (s->reuse) kv_now(s->kv, now);
     if (s->planned[lane] - s->done[lane] >= ROWS_OUT) return 0;
     give_up_one(s, now);
@@ -203,7 +203,6 @@ scheduler_plan(struct scheduler *s, unsigned lane, nsec now, struct batch *b)
         if (s->running.n == 0) s->closed = false;
         s->turned = false;
         paused = s->l.policy == POLICY_MAX_UTILIZATION && make_room(s, lane, now);
-        s->gave_way = s->gave_way || paused;
         b->step = s->planned[lane] + 1;
         b->lane = (uint8_t)lane;
         b->rung = (uint8_t)s->rung;
@@ -227,7 +226,7 @@ scheduler_plan(struct scheduler *s, unsigned lane, nsec now, struct batch *b)
         if (s->l.policy == POLICY_STATIC && may_join(s)) form_batch(&p);
         if (s->l.lane_work[lane] & WORK_CONTEXT) plan_context(&p);
         if (s->l.lane_work[lane] & WORK_ENCODER) plan_encoder(&p);
-        s->gave_way = s->gave_way || s->turned;
+        if (paused || s->turned) s->ask = ((1u << s->l.n_lanes) - 1) & ~(1u << lane);
         if (b->n_rows > 0) {
             close_batch(&p);
             return 1;

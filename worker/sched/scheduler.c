@@ -201,7 +201,7 @@ scheduler_add(struct scheduler *s, struct seq *q, nsec now, struct err *e)
     q->arrived = now;
     q->ticket = s->ticket++;
     q->n_cached = 0;
-    q->cross_there = false;
+    q->cross_there = q->encodes = false;
     q->behind.seat = 0;
     if (s->reuse) kv_space(s->kv, q->salt, q->lora, q->source, q->n_source, &q->space);
     give_turn(s, q);
@@ -346,7 +346,7 @@ scheduler_wake(const struct scheduler *s)
     }
     if (out) return wake;
     if (s->cramped) wake = MIN(wake, s->keep_until);
-    return s->gave_way ? 0 : wake;
+    return s->ask ? 0 : wake;
 }
 
 void
@@ -404,6 +404,25 @@ check_list(const struct seq_list *l, bool ordered)
     check(l->last == prev && n == l->n);
 }
 
+static void
+check_pages(const struct scheduler *s)
+{
+    uint32_t pages = 0, users = 0, holding = 0;
+
+    for (uint32_t i = 0; i < s->n_holders; i++) {
+        pages += s->holder[i].n_users ? s->holder[i].pages : 0;
+        users += s->holder[i].n_users;
+    }
+    for (uint32_t i = 0; i < s->n_seats; i++) {
+        const struct seat *seat = &s->seat[i];
+
+        holding += seat->pages > 0;
+        check((seat->pages > 0) == (seat->seq && seat->seq->lora));
+        check(!seat->pages || s->holder[seat->pages - 1].lora == seat->seq->lora);
+    }
+    check(pages == s->pages_used && pages <= s->l.pages && users == holding);
+}
+
 void
 scheduler_check(const struct scheduler *s)
 {
@@ -438,6 +457,7 @@ scheduler_check(const struct scheduler *s)
         end = s->enc[i].first + s->enc[i].n;
     }
     check(end <= s->l.max_enc_rows);
+    check_pages(s);
     for (unsigned l = 0; l < s->l.n_lanes; l++)
         check(s->done[l] <= s->planned[l] && s->planned[l] - s->done[l] <= 2);
     kv_check(s->kv);

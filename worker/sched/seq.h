@@ -56,6 +56,7 @@ struct seq {
     uint32_t n_pauses;
     uint32_t n_cached; /* positions of its prompt that were there when it first got its blocks */
     bool cross_there;  /* so was its source's K and V: no encoder */
+    bool encodes;      /* whatever is there */
     uint64_t turn;
     struct kv_space space;
     struct { /* whose prompt begins alike and is being computed, when last looked at */

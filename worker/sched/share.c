@@ -107,7 +107,7 @@ find_cross(struct scheduler *s, struct seq *q)
     struct kv_text t = text_of(q, q->n_prompt);
     struct kv_hit hit;
 
-    if (!s->reuse || q->prompt_logprobs) return false;
+    if (!s->reuse || q->prompt_logprobs || q->encodes) return false;
     kv_lookup(s->kv, &t, &hit);
     if (q->cross_there != hit.cross) s->turned = true;
     q->cross_there = hit.cross;

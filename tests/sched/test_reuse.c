@@ -1,0 +1,282 @@
+/* test_reuse.c - prompts that begin alike: found, waited for, and never taken from under anybody.
+ *
+ * Ids (C-25 ...) name the scenario: blocks of 10 tokens, an iteration is a step planned and committed at once.
+ */
+#include "tests/sched/run.h"
+#include "tests/test.h"
+
+#include "include/lagan_wire.h"
+
+enum { MAX = 8 };
+
+static struct run r;
+static struct seq *q[MAX];
+static int n_seqs;
+
+static void
+begin(uint32_t blocks, uint32_t max_seqs)
+{
+    run_defaults(&r);
+    r.c.reuse = r.c.copy_partial = true;
+    r.c.group[0].max_blocks = blocks;
+    r.l.max_seqs = max_seqs;
+    n_seqs = 0;
+}
+
+/* Of one family, alike for so many positions. */
+static struct seq *
+request(uint32_t alike, uint32_t n_prompt, uint32_t max_new, uint32_t n_source)
+{
+    q[n_seqs] = seq_new(run_twin((uint32_t)n_seqs, 1, alike), n_prompt, max_new, n_source);
+    return q[n_seqs++];
+}
+
+static void
+done(void)
+{
+    for (int i = 0; i < n_seqs; i++) scheduler_cancel(r.s, q[i]->id, LAGAN_E_CANCELLED);
+    for (struct seq *s; (s = scheduler_reap(r.s));) run_check_tokens(s);
+    assert_int_equal(run_used(&r), 0);
+    run_close(&r);
+    for (int i = 0; i < n_seqs; i++) seq_free(q[i]);
+}
+
+static unsigned
+step(void)
+{
+    const struct batch *b = run_plan(&r, 0);
+    unsigned who = 0;
+
+    for (int i = 0; i < n_seqs && b; i++)
+        if (q[i]->state > SEQ_WAITING && in_batch(b, q[i])) who |= 1u << i;
+    scheduler_check(r.s);
+    if (b) run_commit(&r, 0);
+    return who;
+}
+
+static void
+what_was_computed_before_is_not_computed_again(void **state)
+{
+    const struct batch *b;
+
+    (void)state;
+    begin(20, 2);
+    run_open(&r);
+    run_add(&r, request(100, 35, 5, 0));
+    while (step()) {
+    }
+    assert_int_equal(q[0]->n_cached, 0);
+    run_add(&r,
+            request(35, 45, 5, 0)); /* its way parts at 35, and 39 are there: 3 blocks and a part */
+    b = run_step(&r, 0);
+    assert_int_equal(b->run[0].first_pos, 35);
+    assert_int_equal(b->run[0].n_rows, 10);
+    assert_int_equal(q[1]->n_cached, 35);
+    run_add(&r, request(100, 35, 5, 0));
+    assert_int_equal(run_step(&r, 0)->n_runs, 2);
+    assert_int_equal(q[2]->n_cached, 34); /* the last token is computed: its logits are wanted */
+    done();
+}
+
+static void
+twins_wait_until_the_first_has_computed_the_prompt(void **state) /* C-23 */
+{
+    (void)state;
+    for (int policy = POLICY_NO_EVICT; policy <= POLICY_MAX_UTILIZATION; policy++) {
+        begin(20, 3);
+        r.l.policy = (enum policy)policy;
+        run_open(&r);
+        for (int i = 0; i < 3; i++) run_add(&r, request(21, 21, 2, 0));
+        assert_int_equal(step(), 1);
+        assert_int_equal(step(), 7);
+        assert_int_equal(q[1]->n_cached, 20);
+        assert_int_equal(q[2]->n_cached, 20);
+        assert_int_equal(step(), 6);
+        assert_int_equal(step(), 0);
+        done();
+    }
+}
+
+static void
+a_static_batch_has_no_time_for_twins(void **state) /* C-24 */
+{
+    (void)state;
+    begin(20, 3);
+    r.l.policy = POLICY_STATIC;
+    run_open(&r);
+    for (int i = 0; i < 3; i++) run_add(&r, request(21, 21, 2, 0));
+    assert_int_equal(step(), 7);
+    assert_int_equal(step(), 7);
+    assert_int_equal(step(), 0);
+    done();
+}
+
+static void
+a_twin_waits_for_every_block_that_it_can_share(void **state) /* C-25: an iteration earlier */
+{
+    (void)state;
+    begin(20, 2);
+    r.l.max_rows = r.l.chunk_unit = 20;
+    run_open(&r);
+    run_add(&r, request(50, 50, 40, 0));
+    run_add(&r, request(50, 50, 40, 0));
+    for (int it = 0; it < 2; it++) assert_int_equal(step(), 1);
+    assert_int_equal(step(), 3); /* the last block has the token that is computed in any case */
+    assert_int_equal(q[1]->n_cached, 40);
+    assert_int_equal(q[1]->n_planned, 50);
+    for (int it = 3; it < 42; it++) assert_int_equal(step(), 3);
+    assert_int_equal(step(), 0);
+    done();
+}
+
+static void
+a_twin_waits_only_until_their_ways_part(void **state)
+{
+    (void)state;
+    begin(40, 2);
+    r.l.max_rows = 40;
+    r.l.max_chunk = r.l.chunk_unit = 20;
+    run_open(&r);
+    run_add(&r, request(200, 100, 5, 0));
+    run_add(&r, request(25, 90, 5, 0)); /* two blocks of nine */
+    assert_int_equal(step(), 1);
+    assert_int_equal(step(), 3);
+    assert_true(q[1]->n_cached >= 20 && q[1]->n_cached < 30);
+    done();
+}
+
+static void
+nobody_waits_for_a_twin_that_stands_still_or_is_gone(void **state)
+{
+    (void)state;
+    begin(40, 3);
+    r.l.max_rows = r.l.chunk_unit = 20;
+    run_open(&r);
+    for (int i = 0; i < 3; i++) run_add(&r, request(100, 100, 5, 0));
+    assert_int_equal(step(), 1);
+    scheduler_halt(r.s, q[0]->id, true);
+    assert_int_equal(step(), 2);
+    assert_int_equal(q[1]->n_cached, 20);
+    assert_int_equal(step(), 2); /* the third waits for the second now */
+    scheduler_cancel(r.s, q[1]->id, LAGAN_E_CANCELLED);
+    assert_int_equal(step(), 4);
+    assert_true(q[2]->n_cached >= 60);
+    done();
+}
+
+static void
+who_asks_for_prompt_logprobs_finds_nothing(void **state)
+{
+    (void)state;
+    begin(20, 2);
+    run_open(&r);
+    run_add(&r, request(100, 35, 1, 0));
+    while (step()) {
+    }
+    request(100, 35, 1, 0)->prompt_logprobs = true;
+    run_add(&r, q[1]);
+    assert_int_equal(run_step(&r, 0)->run[0].n_rows, 35);
+    done();
+}
+
+static void
+salt_and_adapter_share_nothing(void **state)
+{
+    (void)state;
+    begin(40, 4);
+    run_open(&r);
+    for (int i = 0; i < 4; i++) {
+        request(100, 35, 1, 0)->salt = i & 1;
+        q[i]->lora = (uint64_t)i >> 1;
+        run_add(&r, q[i]);
+    }
+    assert_int_equal(step(), 15); /* no twins either */
+    for (int i = 0; i < 4; i++) assert_int_equal(q[i]->n_cached, 0);
+    done();
+}
+
+static void
+a_paused_one_finds_what_it_had(void **state) /* C-07, with reuse */
+{
+    uint32_t rows = 0;
+
+    (void)state;
+    begin(10, 2);
+    r.l.policy = POLICY_MAX_UTILIZATION;
+    run_open(&r);
+    run_add(&r, request(0, 10, 60, 0));
+    run_add(&r, request(0, 10, 80, 0));
+    for (const struct batch *b; (b = run_step(&r, 0));)
+        for (uint32_t i = 0; i < b->n_runs; i++)
+            if (scheduler_seat(r.s, b->run[i].seat) == q[1] && (b->run[i].flags & RUN_FIRST_CHUNK))
+                rows += b->run[i].n_rows;
+    assert_int_equal(q[1]->n_pauses, 1);
+    assert_int_equal(q[1]->n_cached, 0);            /* of what it asked for nothing was there */
+    assert_true(rows < 10 + (q[1]->n_prompt - 10)); /* its prompt, and less than all that it had */
+    assert_int_equal(q[1]->reason, LAGAN_FINISH_LENGTH);
+    done();
+}
+
+static void
+open_encoder(uint32_t max_seqs)
+{
+    begin(40, max_seqs);
+    r.c.n_groups = 2;
+    r.c.group[1] = run_group(KV_CROSS, 0, 128, 0);
+    r.l.n_enc_layers = 4;
+    r.l.max_enc_rows = 1000;
+}
+
+static void
+a_source_that_is_there_is_not_encoded(void **state) /* G3 */
+{
+    const struct batch *b;
+
+    (void)state;
+    for (int split = 0; split < 2; split++) {
+        open_encoder(2);
+        if (split) {
+            r.c.n_lanes = r.l.n_lanes = 2;
+            r.l.lane_work[0] = WORK_CONTEXT | WORK_GENERATION;
+            r.l.lane_work[1] = WORK_ENCODER;
+        }
+        run_open(&r);
+        run_add(&r, request(0, 1, 3, 15));
+        while (run_step(&r, 0) || (split && run_step(&r, 1))) {
+        }
+        run_add(&r, request(0, 1, 3, 15));
+        b = run_step(&r, 0);
+        if (split) {
+            assert_null(b); /* the encoder's lane finds it */
+            assert_null(run_step(&r, 1));
+            assert_int_equal(scheduler_wake(r.s), 0);
+            b = run_step(&r, 0);
+        }
+        assert_non_null(b);
+        assert_int_equal(b->n_encode, 0);
+        assert_int_equal(b->run[0].enc_rows, 0);
+        assert_int_equal(b->run[0].cross_tokens, 15);
+        run_add(&r, request(0, 1, 3, 16)); /* longer: another source */
+        assert_int_equal((split ? run_step(&r, 1) : run_step(&r, 0))->n_encode, 1);
+        done();
+    }
+}
+
+int
+main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(what_was_computed_before_is_not_computed_again),
+        cmocka_unit_test(twins_wait_until_the_first_has_computed_the_prompt),
+        cmocka_unit_test(a_static_batch_has_no_time_for_twins),
+        cmocka_unit_test(a_twin_waits_for_every_block_that_it_can_share),
+        cmocka_unit_test(a_twin_waits_only_until_their_ways_part),
+        cmocka_unit_test(nobody_waits_for_a_twin_that_stands_still_or_is_gone),
+        cmocka_unit_test(who_asks_for_prompt_logprobs_finds_nothing),
+        cmocka_unit_test(salt_and_adapter_share_nothing),
+        cmocka_unit_test(a_paused_one_finds_what_it_had),
+        cmocka_unit_test(a_source_that_is_there_is_not_encoded),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
