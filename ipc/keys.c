@@ -45,6 +45,8 @@ const struct opt model_opts[] = {
     { "kv.tokens_per_block", OPT_U32, AT(kv_tokens_per_block), "auto", NULL, 4, 128,
       RESTART | OPT_AUTO | OPT_POW2, "N",
       "tokens in a block; auto: the largest of 64, 32, 16 that keeps blocks at 16 MiB or less" },
+    { "kv.reuse", OPT_BOOL, AT(kv_reuse), "false", NULL, 0, 0, RESTART, "BOOL",
+      "keep what was computed for requests that begin alike or have the same source" },
     { "kv.sink_tokens", OPT_U32, AT(kv_sink_tokens), "0", NULL, 0, 65536, RESTART, "N",
       "first tokens of a sequence that sliding windows keep" },
     { "kv.dtype", OPT_ENUM, AT(kv_dtype), "auto", "auto|fp32|bf16|fp16|fp8", 0, 0, RESTART, NULL,

@@ -24,6 +24,7 @@ struct model_keys {
     uint32_t policy, numerics;
     uint64_t kv_memory, kv_reserve, kv_host_memory; /* kv_memory 0: auto */
     uint32_t kv_tokens_per_block, kv_sink_tokens, kv_dtype;
+    bool kv_reuse;
     uint32_t split_mode;
     char split_context_sm[16];
     int32_t split_context_max_tokens, split_context_max_seqs;

@@ -75,6 +75,7 @@ finish(struct worker *w, struct request *r, uint16_t reason)
         .reason = reason,
         .score = r->score,
         .n_tokens = r->n_sent,
+        .cached = r->seq.n_cached,
         .adopted = r->adopted,
         .recomputed = r->recomputed,
     };

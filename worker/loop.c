@@ -287,7 +287,7 @@ launch(struct worker *w, unsigned lane, nsec now, struct err *e)
             struct request *q = scheduler_seat(w->e.sched, b->run[i].seat)->owner;
 
             exec_seat(w->e.exec, b->run[i].seat, &q->sampling);
-            exec_seen(w->e.exec, b->run[i].seat, q->seq.token, q->seq.n_adopted);
+            exec_seen(w->e.exec, b->run[i].seat, q->seq.token, (uint32_t)b->run[i].first_pos);
         }
     if (l->started == l->finished) l->since = now;
     l->started++;

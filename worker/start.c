@@ -212,6 +212,9 @@ open_kv(struct worker *w, const struct exec_config *x, struct err *e)
     struct engine *n = &w->e;
     struct kv_config *c = &n->kv_config;
 
+    c->reuse = c->copy_partial = w->keys.kv_reuse;
+    TRY(legacy_number(&c->hash_secret[0], e));
+    TRY(legacy_number(&c->hash_secret[2], e));
     c->arena_bytes = w->keys.kv_memory;
     if (!c->arena_bytes) TRY(auto_kv(w, x, &c->arena_bytes, e));
     TRY(make_kv(w, e));

@@ -1,7 +1,8 @@
 /* test_golden.c - what transformers computes is what a client gets, through every process.
  *
  * Each checkpoint is served by a real lagand and worker, in every setting of block size, chunk budget
- * and lanes; each prompt runs alone and all run at once. Ids must be equal, the
+ * and lanes, every other time with reuse; each prompt runs alone and all run at once, most for the second time
+ * then. Ids must be equal, the
  * distributions within the tolerance stated with the data (1e-4 of the largest logit), and the bits
  * of every log-probability the same in all of it.
  *
@@ -35,7 +36,7 @@ struct prompt {
     uint32_t n_all;
     double bf16_error; /* of transformers in bf16: a part of the largest logit */
     /* Of the first run, without and with prefix: every later one has the same. */
-    uint64_t bits[PRECISIONS][2];
+    uint64_t bits[PRECISIONS][2], answer_bits[PRECISIONS][2];
 };
 
 struct golden {
@@ -44,6 +45,7 @@ struct golden {
     char *tensors;
     enum precision precision; /* of the server that is asked */
     bool same_bits;           /* it promises them */
+    bool reuse;               /* kv.reuse is on */
     char way[200];            /* its settings */
     double worst[PRECISIONS]; /* the largest error: a part of what is allowed */
 };
@@ -208,10 +210,11 @@ compare(struct golden *g, const struct prompt *p, const float *logits, const str
 /* An encoder-decoder prompt is asked twice: its distributions are over decoder_input_ids, its greedy
  * tokens follow the start token alone. */
 struct answer {
-    uint64_t id, bits;
+    uint64_t id, bits, answer_bits; /* answer_bits: of what follows the prompt */
     struct prompt *p;
-    bool prefix;
-    uint32_t n, n_prompt;
+    bool prefix,
+        may_reuse; /* who asks for its prompt's distributions is given nothing from the cache */
+    uint32_t n, n_prompt, cached;
     int32_t ids[N_NEW];
     bool over;
 };
@@ -226,11 +229,16 @@ mix(uint64_t h, const void *bytes, size_t n)
 }
 
 static void
-ask(struct lagan *c, struct golden *g, struct prompt *p, bool prefix, struct answer *a)
+ask(struct lagan *c, struct golden *g, struct prompt *p, bool prefix, bool may_reuse,
+    struct answer *a)
 {
     struct lagan_request *r = lagan_request_new();
 
-    *a = (struct answer){ .p = p, .prefix = prefix, .bits = UINT64_C(0xcbf29ce484222325) };
+    *a = (struct answer){ .p = p,
+                          .prefix = prefix,
+                          .may_reuse = may_reuse,
+                          .bits = UINT64_C(0xcbf29ce484222325),
+                          .answer_bits = UINT64_C(0xcbf29ce484222325) };
     assert_int_equal(lagan_set_ids(r, "ids", p->ids, p->n_ids), 0);
     if (prefix) assert_int_equal(lagan_set_ids(r, "decoder_ids", p->decoder, p->n_decoder), 0);
     assert_int_equal(lagan_set_int(r, "max_tokens", N_NEW), 0);
@@ -238,7 +246,7 @@ ask(struct lagan *c, struct golden *g, struct prompt *p, bool prefix, struct ans
     assert_int_equal(lagan_set_int(r, "forced_bos", -1), 0);
     assert_int_equal(lagan_set_int(r, "forced_eos", -1), 0);
     assert_int_equal(lagan_set_int(r, "logprobs", g->vocab), 0);
-    assert_int_equal(lagan_set_int(r, "prompt_logprobs", g->vocab), 0);
+    if (!may_reuse) assert_int_equal(lagan_set_int(r, "prompt_logprobs", g->vocab), 0);
     assert_int_equal(lagan_submit(c, r, &a->id), 0);
     lagan_request_free(r);
 }
@@ -269,12 +277,15 @@ take_event(struct golden *g, struct answer *a, const struct lagan_event *ev)
             a->ids[a->n] = ev->ids[i];
             a->bits = mix(a->bits, &ev->logprob[i], 4);
             a->bits = mix(a->bits, &ev->top[(size_t)i * ev->n_top], ev->n_top * sizeof *ev->top);
+            a->answer_bits = mix(a->answer_bits, &ev->top[(size_t)i * ev->n_top],
+                                 ev->n_top * sizeof *ev->top);
             if (a->n == 0 && (a->prefix || !p->n_decoder))
                 compare(g, p, p->last, &ev->top[(size_t)i * ev->n_top], ev->n_top);
         }
         break;
     case LAGAN_EVENT_OUTPUT:
         assert_string_equal(ev->word, "length");
+        a->cached = ev->cached;
         break;
     case LAGAN_EVENT_DONE:
         a->over = true;
@@ -301,6 +312,16 @@ check_greedy(const struct golden *g, const struct prompt *p, const int32_t *ids)
 }
 
 static void
+same_bits(const struct golden *g, uint64_t *first, uint64_t bits, const struct prompt *p,
+          uint32_t n)
+{
+    if (!*first) *first = bits;
+    if (*first != bits)
+        fail_msg("%s: prompt %d, %u at once: other bits than the first time", g->way,
+                 (int)(p - g->p), n);
+}
+
+static void
 collect(struct lagan *c, struct golden *g, struct answer *a, uint32_t n)
 {
     uint32_t over = 0;
@@ -322,13 +343,13 @@ collect(struct lagan *c, struct golden *g, struct answer *a, uint32_t n)
         uint32_t prompt = a[i].prefix ? p->n_decoder : p->n_decoder ? 1 : p->n_ids;
 
         assert_int_equal(a[i].n, N_NEW);
-        assert_int_equal(a[i].n_prompt, prompt);
+        assert_int_equal(a[i].n_prompt, a[i].may_reuse ? 0 : prompt);
+        assert_in_range(a[i].cached, 0, a[i].may_reuse ? prompt - 1 : 0);
         if (!a[i].prefix) check_greedy(g, p, a[i].ids);
         if (!g->same_bits) continue;
-        if (!p->bits[g->precision][a[i].prefix]) p->bits[g->precision][a[i].prefix] = a[i].bits;
-        if (p->bits[g->precision][a[i].prefix] != a[i].bits)
-            fail_msg("%s: prompt %d, %u at once: other bits than the first time", g->way,
-                     (int)(p - g->p), n);
+        same_bits(g, &p->answer_bits[g->precision][a[i].prefix], a[i].answer_bits, p, n);
+        if (a[i].may_reuse) continue;
+        same_bits(g, &p->bits[g->precision][a[i].prefix], a[i].bits, p, n);
     }
 }
 
@@ -340,15 +361,37 @@ ask_all(struct lagan *c, struct golden *g, uint32_t at_once)
 
     for (uint32_t i = 0; i < g->n; i++)
         for (int prefix = 0; prefix <= (g->p[i].n_decoder > 0); prefix++) {
-            ask(c, g, &g->p[i], prefix, &a[0]);
+            ask(c, g, &g->p[i], prefix, false, &a[0]);
             collect(c, g, a, 1);
         }
     for (uint32_t i = 0; i < at_once; i++) {
         struct prompt *p = &g->p[i % g->n];
 
-        ask(c, g, p, p->n_decoder && i / g->n % 2, &a[i]);
+        ask(c, g, p, p->n_decoder && i / g->n % 2, false, &a[i]);
     }
     collect(c, g, a, at_once);
+}
+
+/* What was computed is taken from the cache, alone and by many at once: the answers are the same to the bit. */
+static void
+ask_again(struct lagan *c, struct golden *g, uint32_t at_once)
+{
+    struct answer a[MOST_AT_ONCE];
+    uint32_t cached = 0;
+
+    for (uint32_t i = 0; i < g->n; i++)
+        for (int prefix = 0; prefix <= (g->p[i].n_decoder > 0); prefix++) {
+            ask(c, g, &g->p[i], prefix, true, &a[0]);
+            collect(c, g, a, 1);
+            cached += a[0].cached;
+        }
+    for (uint32_t i = 0; i < at_once; i++) {
+        struct prompt *p = &g->p[i % g->n];
+
+        ask(c, g, p, p->n_decoder && i / g->n % 2, true, &a[i]);
+    }
+    collect(c, g, a, at_once);
+    assert_true(cached > 0);
 }
 
 static void
@@ -363,6 +406,7 @@ serve_and_ask(struct golden *g, const char *model, const char *const *set, uint3
     if (!serve_start(&s, dir, set)) fail_msg("no server with %s", g->way);
     assert_int_equal(lagan_open(&c, s.endpoint, 5000), 0);
     ask_all(c, g, at_once);
+    if (g->reuse) ask_again(c, g, at_once);
     lagan_close(c);
     serve_stop(&s);
 }
@@ -378,9 +422,17 @@ on_the_cpu(struct golden *g, const char *model)
 
     g->same_bits = true;
     for (size_t k = 0; k < 12; k++) {
-        const char *set[8] = { blocks[k % 3],     budget[k / 3 % 2], lanes[k / 6], "dtype=fp32",
-                               "max_num_seqs=16", "kv.memory=64MiB", "threads=2",  NULL };
+        const char *set[9] = { blocks[k % 3],
+                               budget[k / 3 % 2],
+                               lanes[k / 6],
+                               "dtype=fp32",
+                               k % 2 ? "kv.reuse=true" : "kv.reuse=false",
+                               "max_num_seqs=16",
+                               "kv.memory=64MiB",
+                               "threads=2",
+                               NULL };
 
+        g->reuse = k % 2;
         serve_and_ask(g, model, set, AT_ONCE);
     }
 }

@@ -59,7 +59,7 @@ step_bytes(const struct exec *x)
     return rows * (3 * sizeof(int32_t) + sizeof(uint32_t) + sizeof(struct sample_row)) +
            (3 * seats + 2 * GRAPHS_RUNS) * sizeof(struct run) +
            x->c.max_edits * MAX(sizeof(struct table_edit), sizeof(struct block_copy)) +
-           seats * sizeof(struct block_copy) + (size_t)32 * CACHE_LINE;
+           seats * x->tables.n * sizeof(struct block_copy) + (size_t)32 * CACHE_LINE;
 }
 
 static size_t

@@ -29,9 +29,9 @@ stage_refuse(const struct exec *x, const struct batch *b, struct err *e)
                 "batch copies a block of group %u from or to host memory: there is no host "
                 "tier yet",
                 b->copy[i].group);
-    if (b->n_copies > x->n_seats)
+    if (b->n_copies > x->n_seats * x->tables.n)
         return err_set(e, -ENOTSUP, "batch has %u block copies, there is room for %u", b->n_copies,
-                       x->n_seats);
+                       x->n_seats * x->tables.n);
     for (uint32_t i = 0; i < b->n_runs; i++) {
         if (b->run[i].flags & RUN_BEAM)
             return err_set(e, -ENOTSUP, "seat %u asks for a beam step: beams are not there yet",

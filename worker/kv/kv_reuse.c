@@ -341,6 +341,7 @@ static bool
 settle(struct kv *kv, const struct kv_need *n, const struct kv_text *t, struct found *f, bool *lend)
 {
     *lend = false;
+    if (t && t->needs_cross && !f->cross) return false;
     if (fits(kv, n, t, f, false)) return true;
     if (f->tail) {
         *lend = true;
@@ -350,7 +351,7 @@ settle(struct kv *kv, const struct kv_need *n, const struct kv_text *t, struct f
         if (fits(kv, n, t, f, false)) return true;
     }
     if (!f->depth && !f->cross) return false;
-    *f = (struct found){ 0 };
+    *f = (struct found){ .cross = t->needs_cross ? f->cross : 0 };
     return fits(kv, n, t, f, false);
 }
 

@@ -52,6 +52,8 @@ struct kv_text {
     const uint64_t *extra; /* [n] tells equal tokens apart (an image's); NULL: all 0. c.extra_ids */
     const token_id *source; /* [n_source] NULL: features, nothing of theirs is found or kept */
     uint32_t n, n_source;
+    bool
+        needs_cross; /* its encoder was not run: without the source's K and V nothing is admitted */
     const struct kv_space *space;
     const struct kv_keep *keep; /* NULL: what is found keeps the priority it has */
     uint32_t n_keep;
