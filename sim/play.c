@@ -104,7 +104,7 @@ leave_actors(struct stage *g)
     g->n_actors = 0;
     while (g->n_holders > 0) free(g->holder[--g->n_holders]);
     memset(g->n_blocks, 0, sizeof g->n_blocks);
-    g->step = 0;
+    g->step = g->next_event = g->n_names = 0;
 }
 
 /* The same once more, with other settings. */

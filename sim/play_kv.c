@@ -5,6 +5,7 @@
  */
 #include "sim/stage.h"
 
+#include "worker/kv/kv_event.h"
 #include "worker/kv/kv_reuse.h"
 
 #include <errno.h>
@@ -462,6 +463,56 @@ act_stats(struct stage *g, struct err *e)
     return 0;
 }
 
+/* What the name is called here: by the order in which names were first told. */
+static void
+name_text(struct stage *g, const uint64_t name[2], bool space, char text[16])
+{
+    uint32_t i = 0;
+
+    while (i < g->n_names && (g->name[i][0] != name[0] || g->name[i][1] != name[1])) i++;
+    if (i == g->n_names && !space && i < STAGE_BLOCKS) {
+        memcpy(g->name[i], name, sizeof g->name[i]);
+        g->n_names++;
+    }
+    if (i == g->n_names) {
+        strcpy(text, "-");
+    } else {
+        snprintf(text, 16, "b%u", i);
+    }
+}
+
+static int
+act_events(struct stage *g, struct err *e)
+{
+    struct kv_event all[64];
+    uint64_t missed = 0;
+    uint32_t n;
+
+    if (g->l->n_words > 1) return wrong(g, e, "events has no operands");
+    while ((n = kv_events(g->w.kv, &g->next_event, all, ARRAY_LEN(all), &missed))) {
+        if (missed) say(g, "%llu missed", (unsigned long long)missed);
+        for (uint32_t i = 0; i < n; i++) {
+            char name[16], parent[16], in[24] = "";
+
+            name_text(g, all[i].parent, true, parent);
+            name_text(g, all[i].name, false, name);
+            if (g->st.kv.n_groups > 1) snprintf(in, sizeof in, " in group %u", all[i].group);
+            switch ((enum kv_event_op)all[i].op) {
+            case KV_STORED:
+                say(g, "stored %s behind %s, %u tokens, priority %u%s", name, parent,
+                    all[i].n_tokens, all[i].priority, in);
+                break;
+            case KV_REMOVED:
+                say(g, "removed %s%s", name, in);
+                break;
+            case KV_UPDATED:
+                say(g, "updated %s, priority %u to %u%s", name, all[i].was, all[i].priority, in);
+            }
+        }
+    }
+    return 0;
+}
+
 struct need_args {
     uint32_t len, source, chunk;
 };
@@ -511,6 +562,7 @@ const struct command kv_commands[] = {
       act_held },
     { "free", "", NULL, "blocks that nobody holds, pool by pool", act_free },
     { "stats", "", NULL, "counts since the start, group by group", act_stats },
+    { "events", "", NULL, "since the last look: what may be found, what no longer", act_events },
     { "need", "", need_opts, "blocks that a sequence needs at once, group by group", act_need },
     { 0 },
 };

@@ -29,6 +29,7 @@ static const struct opt cache_opts[] = {
     { "fifo", OPT_BOOL, OPT_AT(kv_config, fifo), .sentence = "blocks are used again strictly in the order they were freed" },
     { "reuse", OPT_BOOL, OPT_AT(kv_config, reuse), .sentence = "what one computed others find" },
     { "copy_partial", OPT_BOOL, OPT_AT(kv_config, copy_partial), .sentence = "a part of a block that others hold is copied" },
+    { "events", OPT_U32, OPT_AT(kv_config, max_events), .max = 1 << 20, .arg = "N", .sentence = "kept for readers" },
     { "extra_ids", OPT_BOOL, OPT_AT(kv_config, extra_ids), .sentence = "tokens have extra ids" },
     { 0 }
 };

@@ -33,6 +33,9 @@ struct stage {
     uint64_t step;                            /* of the commands on the KV manager alone */
     slice_id block[MAX_GROUPS][STAGE_BLOCKS]; /* in the order in which they were first seen */
     uint32_t n_blocks[MAX_GROUPS];
+    uint64_t next_event,
+        name[STAGE_BLOCKS][2]; /* names in the order in which they were first told */
+    uint32_t n_names;
     char **line; /* what the command prints */
     uint32_t n_lines;
 };
