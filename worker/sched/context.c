@@ -104,7 +104,7 @@ gather(struct plan *p)
 {
     struct scheduler *s = p->s;
     bool full = s->l.policy == POLICY_MAX_UTILIZATION; /* make_room() has seen to it */
-    bool join = may_join(s) && !full && !hold_back(p);
+    bool join = may_join(s) && !full && !hold_back(p), stopped = false;
     struct seq *running = next_context(p, s->running.first), *q;
     struct seq *waiting = join ? next_context(p, s->waiting.first) : NULL;
     uint32_t n = 0, rows = p->rows_left, begins = p->begins;
@@ -141,6 +141,11 @@ gather(struct plan *p)
         /* Less room than a unit: the first prompt goes on all the same, unless units were asked for. */
         if (some == 0 && n == 0 && !(p->b->work & WORK_CONTEXT) && !s->unit_strict)
             some = MIN(rows, s->seat[q->seat].chunk);
+        /* Nor is it overtaken by who has not begun, for want of rows: shorter ones could come for ever. */
+        if (!s->seat[q->seat].begun && (stopped || some == 0)) {
+            stopped = true;
+            continue;
+        }
         if (some == 0 || !may_begin(p, q, &begins)) continue;
         s->chunk[n++] = (struct chunk){ q, some };
         rows -= some;
