@@ -205,6 +205,23 @@ kv_grow(struct kv *kv, unsigned lane, uint32_t seat, uint32_t end_pos, struct kv
 }
 
 void
+kv_quiet(const struct kv *kv, uint32_t seat, uint32_t *end_pos, uint32_t *first_pos)
+{
+    const struct kv_seat *s = &kv_seats(kv)[seat];
+    uint32_t tokens = kv->c.tokens_per_block;
+
+    *end_pos = *first_pos = UINT32_MAX;
+    for (uint32_t g = 0; g < kv->c.n_groups; g++) {
+        const struct kv_group *k = &kv->c.group[g];
+
+        if (k->kind == KV_CROSS) continue;
+        *end_pos = MIN(*end_pos, s->end[g] * tokens);
+        if (k->kind == KV_WINDOW)
+            *first_pos = MIN(*first_pos, (s->first[g] + 1) * tokens + k->window - 1);
+    }
+}
+
+void
 kv_rows(const struct kv *kv, uint32_t seat, struct kv_out *out)
 {
     const struct kv_seat *s = &kv_seats(kv)[seat];

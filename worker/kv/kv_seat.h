@@ -7,7 +7,7 @@
  *     kv_cross     its source's blocks, at its first decoder chunk
  *     kv_trim      window blocks that no later query sees; before kv_grow(), every step
  *     kv_grow      blocks for the rows of the next step; never fails after kv_reserve()
- *     kv_fence     the step that carries it
+ *     kv_fence     its last step, before any of these if that may still run
  *     kv_drop      everything back, fenced by that step; EDIT_END with the next step of any lane
  *
  * A seat that kv_adopt() filled begins with kv_resume() instead of kv_reserve(), and kv_rows() sends what it
@@ -55,10 +55,13 @@ bool kv_room(const struct kv *kv, uint32_t seat, uint32_t end_pos);
 void kv_cross(struct kv *kv, unsigned lane, uint32_t seat, uint32_t n_source, struct kv_out *out);
 void kv_trim(struct kv *kv, uint32_t seat, uint32_t first_pos, struct kv_out *out);
 void kv_grow(struct kv *kv, unsigned lane, uint32_t seat, uint32_t end_pos, struct kv_out *out);
+/* Up to which end_pos kv_grow(), and below which first_pos kv_trim() has nothing to do. */
+void kv_quiet(const struct kv *kv, uint32_t seat, uint32_t *end_pos, uint32_t *first_pos);
 /* All that the seat holds, for a device that knows nothing of it yet. */
 void kv_rows(const struct kv *kv, uint32_t seat, struct kv_out *out);
 
-/* That step reads or writes the seat's blocks and rows. Steps of a seat are fenced in order. */
+/* That step reads or writes the seat's blocks and rows. Steps of a seat are fenced in order; those that are done
+ * before kv looks at them need not be. */
 void kv_fence(struct kv *kv, uint32_t seat, unsigned lane, uint64_t step);
 void kv_drop(struct kv *kv, uint32_t seat); /* a seat without a reservation: nothing happens */
 

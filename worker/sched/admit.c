@@ -101,7 +101,7 @@ take_seat(struct scheduler *s, struct seq *q, uint32_t seat, enum seq_state to)
     q->seat = seat;
     seq_remove(&s->waiting, q);
     seq_insert(&s->running, q);
-    seq_move(q, to);
+    move(s, q, to);
     take_turn(s, q);
     take_pages(s, q);
 }
@@ -188,7 +188,7 @@ admit_adopted(struct scheduler *s, struct seq *q)
     q->seat = seat;
     q->n_planned = q->n_done = q->n_adopted;
     seq_insert(&s->running, q);
-    seq_move(q, SEQ_CONTEXT);
+    move(s, q, SEQ_CONTEXT);
     take_turn(s, q);
     take_pages(s, q);
     return true;

@@ -29,6 +29,7 @@ plan_adopted(struct plan *p)
 {
     uint32_t begins = p->begins;
 
+    if (p->s->n_in[SEQ_CONTEXT] == 0) return;
     for (struct seq *q = p->s->running.first; q && p->rows_left > 0; q = q->next)
         if (runnable(p->s, q, p->lane, p->now) == WORK_CONTEXT && adopted(p, q) &&
             q->n_prompt - q->n_planned == 1 && may_begin(p, q, &begins))
@@ -105,7 +106,7 @@ gather(struct plan *p)
     struct scheduler *s = p->s;
     bool full = s->l.policy == POLICY_MAX_UTILIZATION; /* make_room() has seen to it */
     bool join = may_join(s) && !full && !hold_back(p), stopped = false;
-    struct seq *running = next_context(p, s->running.first), *q;
+    struct seq *running = s->n_in[SEQ_CONTEXT] ? next_context(p, s->running.first) : NULL, *q;
     struct seq *waiting = join ? next_context(p, s->waiting.first) : NULL;
     uint32_t n = 0, rows = p->rows_left, begins = p->begins;
 

@@ -23,12 +23,13 @@ struct seat {
     struct seq *seq; /* NULL: free */
     uint32_t len;    /* positions that its blocks are reserved for; 0: it has none */
     uint32_t chunk;  /* decoder rows a step, at most */
-    bool begun;      /* a decoder chunk of it was planned */
-    bool lowered;    /* its reservation is what generation needs */
-    bool kept;       /* nobody sits there; its blocks are a predecessor's */
-    bool encoded;    /* it holds rows of enc_state */
-    bool crossed;    /* its source's K and V were there when it got its blocks */
-    uint32_t pages;  /* whose pages it holds: of holder[], + 1; 0: nobody's */
+    uint32_t quiet_end, quiet_first; /* as of kv_quiet(), where nothing else is to be done either */
+    bool begun;                      /* a decoder chunk of it was planned */
+    bool lowered;                    /* its reservation is what generation needs */
+    bool kept;                       /* nobody sits there; its blocks are a predecessor's */
+    bool encoded;                    /* it holds rows of enc_state */
+    bool crossed;                    /* its source's K and V were there when it got its blocks */
+    uint32_t pages;                  /* whose pages it holds: of holder[], + 1; 0: nobody's */
     /* Names the first full block that its prompt is about to fill, as of making_at positions done. */
     uint64_t making[2];
     uint32_t making_at;
@@ -65,7 +66,8 @@ struct scheduler {
     uint64_t planned[MAX_LANES], done[MAX_LANES];
 
     struct seq_list waiting, running, ended; /* running: has a seat, ended ones in flight too */
-    struct seat *seat;                       /* [n_seats] */
+    uint32_t n_in[SEQ_ENDED + 1]; /* sequences in each state; of SEQ_NEW nothing is known */
+    struct seat *seat;            /* [n_seats] */
     uint32_t n_seats, *free_seat, first_free, n_free; /* ring: the one free longest is next */
     uint32_t n_kept;
     bool cramped;    /* somebody found no room, and seats are kept */
@@ -86,6 +88,14 @@ struct scheduler {
     uint64_t ticket, n_pauses;
     unsigned rung;
 };
+
+static inline void
+move(struct scheduler *s, struct seq *q, enum seq_state to)
+{
+    s->n_in[q->state]--;
+    seq_move(q, to);
+    s->n_in[to]++;
+}
 
 struct plan {
     struct scheduler *s;

@@ -35,7 +35,7 @@ add_encode(struct plan *p, struct seq *q, uint32_t n)
     b->work |= WORK_ENCODER;
     carry(p, q);
     q->n_enc_layers += n;
-    if (q->n_enc_layers == p->s->l.n_enc_layers) seq_move(q, SEQ_CONTEXT);
+    if (q->n_enc_layers == p->s->l.n_enc_layers) move(p->s, q, SEQ_CONTEXT);
 }
 
 /* Somebody decodes: who waits does not leave the device idle. */
@@ -77,14 +77,14 @@ plan_encoder(struct plan *p)
     uint32_t n, may = released(p);
     struct seq *q, *next;
 
-    for (q = s->running.first; q; q = q->next) {
+    for (q = s->n_in[SEQ_ENCODER] ? s->running.first : NULL; q; q = q->next) {
         if (runnable(s, q, p->lane, p->now) != WORK_ENCODER) continue;
         n = layers(p, q, left);
         if (n == 0) continue;
         add_encode(p, q, n);
         left -= MIN(left, (uint64_t)n * q->n_source);
     }
-    for (q = s->waiting.first; q && may > 0 && may_join(s); q = next) {
+    for (q = s->l.n_enc_layers ? s->waiting.first : NULL; q && may > 0 && may_join(s); q = next) {
         next = q->next;
         if (runnable(s, q, p->lane, p->now) != WORK_ENCODER || !has_pages(s, q)) continue;
         if (find_cross(s, q)) continue; /* a prompt now, and nobody has asked for it */

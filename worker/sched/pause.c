@@ -15,15 +15,6 @@ may_pause(const struct scheduler *s, const struct seq *q)
     return q->state == SEQ_CONTEXT && s->seat[q->seat].begun && !q->prompt_logprobs;
 }
 
-/* With a step that is out somebody gives everything back, without being asked. */
-static bool
-somebody_leaves(const struct scheduler *s)
-{
-    for (const struct seq *q = s->running.first; q; q = q->next)
-        if (q->state == SEQ_LAST || q->state == SEQ_PAUSED || q->state == SEQ_ENDED) return true;
-    return false;
-}
-
 void
 unwind(struct seq *q)
 {
@@ -47,12 +38,13 @@ pause_after(struct scheduler *s, const struct seq *q)
 {
     struct seq *v = s->running.last;
 
-    if (somebody_leaves(s)) return NULL;
+    /* With a step that is out somebody gives everything back, without being asked. */
+    if (s->n_in[SEQ_LAST] + s->n_in[SEQ_PAUSED] + s->n_in[SEQ_ENDED] > s->ended.n) return NULL;
     while (v && !seq_before(v, q) && !may_pause(s, v)) v = v->prev;
     if (!v || seq_before(v, q)) return NULL;
     v->n_pauses++;
     s->n_pauses++;
-    seq_move(v, SEQ_PAUSED);
+    move(s, v, SEQ_PAUSED);
     if (v->in_flight == 0) leave_seat(s, v);
     return v;
 }

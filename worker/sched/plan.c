@@ -23,6 +23,26 @@ carry(struct plan *p, struct seq *q)
     q->lane_step = p->b->step;
 }
 
+/* Blocks for positions up to end, less those that no query from done on sees. */
+static void
+change_blocks(struct plan *p, const struct seq *q, uint32_t end, uint32_t done)
+{
+    struct seat *seat = &p->s->seat[q->seat];
+    struct kv *kv = p->s->kv;
+
+    if (q->lane_step > p->s->done[q->lane]) kv_fence(kv, q->seat, q->lane, q->lane_step);
+    kv_trim(kv, q->seat, done, &p->out);
+    if (q->n_done >= q->n_prompt && !seat->lowered) { /* a row a step is out, now and for ever */
+        struct kv_need need = kv_need(kv, seat->len, q->n_source, ROWS_OUT + UNTOLD_ROWS);
+
+        kv_lower(kv, q->seat, &need);
+        seat->lowered = true;
+    }
+    if (!kv_room(kv, q->seat, end)) kv_trim(kv, q->seat, q->n_planned, &p->out);
+    kv_grow(kv, p->lane, q->seat, end, &p->out);
+    kv_quiet(kv, q->seat, &seat->quiet_end, &seat->quiet_first);
+}
+
 void
 add_run(struct plan *p, struct seq *q, unsigned work, uint32_t n_rows)
 {
@@ -31,6 +51,7 @@ add_run(struct plan *p, struct seq *q, unsigned work, uint32_t n_rows)
     uint32_t end = q->n_planned + n_rows;
     struct batch_run *r = &b->run[b->n_runs++];
     struct seat *seat = &p->s->seat[q->seat];
+    uint32_t done = q->n_done > UNTOLD_ROWS ? q->n_done - UNTOLD_ROWS : 0; /* seen by a successor */
 
     *r = (struct batch_run){
         .seat = q->seat,
@@ -60,16 +81,9 @@ add_run(struct plan *p, struct seq *q, unsigned work, uint32_t n_rows)
     if (end >= q->n_prompt) r->flags |= RUN_SAMPLE;
     b->n_logits += r->flags & RUN_PROMPT_LOGPROBS ? n_rows : r->flags & RUN_SAMPLE ? 1 : 0;
 
-    kv_trim(kv, q->seat, q->n_done > UNTOLD_ROWS ? q->n_done - UNTOLD_ROWS : 0, &p->out);
-    if (q->n_done >= q->n_prompt && !seat->lowered) { /* a row a step is out, now and for ever */
-        struct kv_need need = kv_need(kv, seat->len, q->n_source, ROWS_OUT + UNTOLD_ROWS);
-
-        kv_lower(kv, q->seat, &need);
-        seat->lowered = true;
-    }
-    if (!kv_room(kv, q->seat, end)) kv_trim(kv, q->seat, q->n_planned, &p->out);
-    kv_grow(kv, p->lane, q->seat, end, &p->out);
-    kv_fence(kv, q->seat, p->lane, b->step);
+    if (end > seat->quiet_end || done >= seat->quiet_first ||
+        (!seat->lowered && q->n_done >= q->n_prompt))
+        change_blocks(p, q, end, done);
     carry(p, q);
 
     for (; q->n_planned < end; q->n_planned++, b->n_rows++) {
@@ -82,9 +96,9 @@ add_run(struct plan *p, struct seq *q, unsigned work, uint32_t n_rows)
     q->n_out++;
     p->s->closed = p->s->l.policy == POLICY_STATIC;
     if (q->n_out == q->max_new) {
-        seq_move(q, SEQ_LAST);
+        move(p->s, q, SEQ_LAST);
     } else if (q->state == SEQ_CONTEXT) {
-        seq_move(q, SEQ_GENERATION);
+        move(p->s, q, SEQ_GENERATION);
     }
 }
 

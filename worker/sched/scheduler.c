@@ -205,7 +205,7 @@ scheduler_add(struct scheduler *s, struct seq *q, nsec now, struct err *e)
     q->behind.seat = 0;
     if (s->reuse) kv_space(s->kv, q->salt, q->lora, q->source, q->n_source, &q->space);
     give_turn(s, q);
-    seq_move(q, SEQ_WAITING);
+    move(s, q, SEQ_WAITING);
     s->next_deadline = MIN(s->next_deadline, q->deadline);
     if (q->n_adopted && admit_adopted(s, q)) return 0;
     if (q->n_adopted) scheduler_unkeep(s, q->adopted_seat);
@@ -274,7 +274,7 @@ leave_seat(struct scheduler *s, struct seq *q)
         return;
     }
     unwind(q);
-    seq_move(q, SEQ_WAITING);
+    move(s, q, SEQ_WAITING);
     seq_insert(&s->waiting, q);
 }
 
@@ -285,7 +285,7 @@ end_seq(struct scheduler *s, struct seq *q, uint16_t reason)
 
     if (q->state == SEQ_ENDED) return;
     q->reason = reason;
-    seq_move(q, SEQ_ENDED);
+    move(s, q, SEQ_ENDED);
     end_turn(s, q);
     if (waited) {
         seq_remove(&s->waiting, q);
@@ -362,7 +362,7 @@ scheduler_reap(struct scheduler *s)
 
     if (!q) return NULL;
     seq_remove(&s->ended, q);
-    seq_move(q, SEQ_NEW);
+    move(s, q, SEQ_NEW);
     return q;
 }
 
@@ -402,6 +402,15 @@ check_list(const struct seq_list *l, bool ordered)
         check(!ordered || !prev || seq_before(prev, q));
     }
     check(l->last == prev && n == l->n);
+}
+
+static uint32_t
+n_seqs(const struct scheduler *s)
+{
+    uint32_t n = 0;
+
+    for (unsigned i = SEQ_WAITING; i <= SEQ_ENDED; i++) n += s->n_in[i];
+    return n;
 }
 
 static void
@@ -450,6 +459,7 @@ scheduler_check(const struct scheduler *s)
         kept += s->seat[i].kept;
         check(!s->seat[i].kept || (!s->seat[i].seq && kv_live(s->kv, i)));
     }
+    check(s->running.n + s->waiting.n + s->ended.n == n_seqs(s));
     check(seated == s->running.n && seated + s->n_free + kept == s->n_seats && kept == s->n_kept);
     check(seated <= s->max_running);
     for (uint32_t i = 0; i < s->n_enc; i++) {

@@ -21,29 +21,30 @@ enum seq_state {
     SEQ_ENDED   /* waits for steps in flight, then for scheduler_reap() */
 };
 
+/* What a step looks at stands together, in the middle: a step looks at a thousand of them. */
 struct seq {
     /* Intake's: constant while the scheduler has it, but for a pause. */
     req_id id;
     const token_id *source; /* encoder-decoder: [n_source], kept by the owner; NULL: decoder-only */
-    uint32_t n_source;
-    token_id *token;         /* [cap]: n_prompt given (delivered ones included), then generated */
-    uint32_t n_prompt, cap;  /* cap >= n_prompt + max_new */
-    uint32_t max_new;        /* tokens still to generate, at least 1 */
-    uint32_t n_end;          /* end ids: the first n_eos are end-of-sequence, the rest stop ids */
-    uint32_t n_eos, min_new; /* before min_new generated tokens no end id counts */
     token_id end_id[48];
     float priority;             /* 0 .. 1 */
     uint32_t client;            /* whose turn it takes */
     uint64_t lora;              /* 0: none */
     uint32_t pages;             /* that lora takes, once for all who use it */
+    uint32_t n_keep;            /* how long its blocks are of use to others: */
+    const struct kv_keep *keep; /* [n_keep] */
     uint64_t salt;              /* shares K and V with requests of the same salt alone */
-    const struct kv_keep *keep; /* [n_keep] how long its blocks are of use to others */
-    uint32_t n_keep;
-    nsec deadline; /* NSEC_NEVER: none */
-    bool prompt_logprobs;
     /* Positions whose K and V a predecessor left in the blocks of that seat, fewer than n_prompt; 0: none.
      * scheduler_add() makes it 0 where they are of no use. */
     uint32_t n_adopted, adopted_seat;
+    bool prompt_logprobs;
+    uint32_t n_source, cap;  /* cap >= n_prompt + max_new */
+    uint32_t n_prompt;       /* token[]: given, delivered ones included */
+    uint32_t max_new;        /* tokens still to generate, at least 1 */
+    uint32_t n_end;          /* end ids: the first n_eos are end-of-sequence, the rest stop ids */
+    uint32_t n_eos, min_new; /* before min_new generated tokens no end id counts */
+    token_id *token;         /* [cap]: prompt, then generated */
+    nsec deadline;           /* NSEC_NEVER: none */
 
     /* The scheduler's. */
     enum seq_state state;
@@ -53,25 +54,24 @@ struct seq {
     uint32_t n_done;    /* positions in finished steps */
     uint32_t n_out;     /* generated tokens, including those in flight */
     uint32_t in_flight; /* steps launched and not committed that carry it */
+    bool halted;        /* no step is to carry it for now */
+    uint8_t lane;       /* of its last step */
+    uint16_t reason;    /* enum lagan_reason, once ended */
+    uint64_t lane_step;
+    struct seq *next, *prev;
+    nsec arrived;
+    uint64_t turn, ticket; /* order among equal priorities: turn, then arrival */
     uint32_t n_pauses;
     uint32_t n_cached; /* positions of its prompt that were there when it first got its blocks */
-    bool cross_there;  /* so was its source's K and V: no encoder */
-    bool encodes;      /* whatever is there */
-    uint64_t turn;
+    uint32_t enc_row;
+    uint32_t n_enc_layers; /* encoder layers planned so far */
+    bool cross_there;      /* its source's K and V were there: no encoder */
+    bool encodes;          /* whatever is there */
     struct kv_space space;
     struct { /* whose prompt begins alike and is being computed, when last looked at */
         uint32_t seat, n_done; /* seat + 1; 0: nobody's */
         req_id id;
     } behind;
-    uint32_t enc_row;
-    uint32_t n_enc_layers; /* encoder layers planned so far */
-    bool halted;           /* no step is to carry it for now */
-    uint8_t lane;          /* of its last step */
-    uint64_t lane_step;
-    uint16_t reason; /* enum lagan_reason, once ended */
-    nsec arrived;
-    uint64_t ticket; /* order of arrival among equal priorities */
-    struct seq *next, *prev;
 
     /* The owner's. */
     void *owner;
@@ -81,7 +81,7 @@ struct seq {
 void seq_move(struct seq *q, enum seq_state to);
 const char *seq_state_name(enum seq_state state);
 
-/* Lists are in the scheduler's order: priority first, then arrival. */
+/* Lists are in the scheduler's order: priority first, then turn, then arrival. */
 struct seq_list {
     struct seq *first, *last;
     uint32_t n;
