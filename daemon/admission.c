@@ -32,11 +32,7 @@ put(struct tail *t, const void *p, size_t n)
 static void
 put_ids(struct tail *t, const struct msg_ids *ids)
 {
-    for (uint32_t i = 0; i < ids->n; i++) {
-        token_id id = msg_id(ids, i);
-
-        memcpy(t->at + 4 * (size_t)i, &id, 4);
-    }
+    msg_ids_copy(ids, t->at);
     t->at += ROUND_UP((size_t)ids->n * 4, (size_t)8);
 }
 
@@ -128,13 +124,10 @@ in_vocabulary(const struct model_facts *f, const char *key, const void *ids, uin
     return 0;
 }
 
-int
-admission_fits(const struct model_facts *f, const struct rec_submit *s, struct err *e)
+/* As far as counts say. */
+static int
+fits_in_length(const struct model_facts *f, const struct rec_submit *s, struct err *e)
 {
-    const char *p = (const char *)(s + 1);
-    uint32_t n_eos = s->n_eos == 0xffff ? 0 : s->n_eos;
-    int k;
-
     if (!f->known) return 0;
     if (s->n_decoder && !f->max_source) {
         return REFUSED(e, INVALID_REQUEST,
@@ -165,6 +158,17 @@ admission_fits(const struct model_facts *f, const struct rec_submit *s, struct e
                        "the prompt is %u tokens, the KV cache can never hold more than %llu",
                        s->n_prompt, (unsigned long long)f->max_tokens);
     }
+    return 0;
+}
+
+int
+admission_fits(const struct model_facts *f, const struct rec_submit *s, struct err *e)
+{
+    const char *p = (const char *)(s + 1);
+    uint32_t n_eos = s->n_eos == 0xffff ? 0 : s->n_eos;
+    int k = fits_in_length(f, s, e);
+
+    if (k || !f->known) return k;
     k = in_vocabulary(f, "ids", p, s->n_prompt, e);
     p += ROUND_UP((size_t)s->n_prompt * 4, (size_t)8);
     if (k == 0) k = in_vocabulary(f, "decoder_ids", p, s->n_decoder, e);
@@ -259,11 +263,7 @@ static int
 copy_ids(struct bytes *to, const struct msg_ids *ids)
 {
     TRY(bytes_add(to, NULL, (size_t)ids->n * 4));
-    for (uint32_t i = 0; i < ids->n; i++) {
-        token_id id = msg_id(ids, i);
-
-        memcpy(to->p + 4 * (size_t)i, &id, 4);
-    }
+    if (ids->n) msg_ids_copy(ids, to->p);
     return 0;
 }
 
@@ -410,7 +410,7 @@ admission_take(struct daemon *d, struct client *c, const struct msg *m, struct r
 {
     struct bytes done = { 0 };
     struct msg_request q;
-    struct rec_submit *s;
+    struct rec_submit *s, counts;
     uint32_t model, bytes;
     uint64_t most;
     int code;
@@ -433,6 +433,11 @@ admission_take(struct daemon *d, struct client *c, const struct msg *m, struct r
                        "every worker of the model is drained or has failed; "
                        "`laganctl workers list` says why, `laganctl restart` starts one");
     }
+    counts = (struct rec_submit){ .n_prompt = q.ids.n,
+                                  .n_decoder = q.decoder_ids.n,
+                                  .text_bytes = q.text.n,
+                                  .n_stop = (uint16_t)q.n_stop };
+    if (!code) code = fits_in_length(&d->facts[model], &counts, e); /* before it is copied */
     if (code) return code;
 
     s = admission_record(&q, q.has_seed ? q.seed : any_seed(), &bytes);

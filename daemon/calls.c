@@ -107,11 +107,7 @@ calls_text(struct daemon *d, struct client *c, uint64_t rid, struct worker *w, u
     }
     memcpy(to, &rec, sizeof rec);
     to = (char *)to + sizeof rec;
-    for (uint32_t i = 0; i < ids->n; i++) {
-        token_id id = msg_id(ids, i);
-
-        memcpy((char *)to + 4 * (size_t)i, &id, 4);
-    }
+    msg_ids_copy(ids, to);
     if (text->n) memcpy((char *)to + 4 * (size_t)ids->n, text->p, text->n);
     link_publish(&w->link);
 }

@@ -37,6 +37,12 @@ struct model_facts {
     char family[64];
 };
 
+/* pressure.c's: our own bytes at the start, at the last look, and when free ones were last given back. */
+struct pressure {
+    uint64_t base, last, trimmed;
+    nsec trimmed_at, cut_at, said; /* said: that some were cut */
+};
+
 struct daemon {
     struct config *config;
     sd_event *event;
@@ -62,6 +68,8 @@ struct daemon {
 
     uint32_t due_first, due_last; /* deliver.c: rows with something for their client */
     nsec retry_at;                /* deliver.c: when blocked rows are tried again; 0: none */
+    struct pressure pressure;
+    nsec look_at; /* when it is looked at again; NSEC_NEVER: with the tick */
 
     bool announced; /* READY=1 has been said */
     bool was_ready; /* a worker has served in this life */

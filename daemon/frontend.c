@@ -14,21 +14,22 @@
 #include "daemon/deliver.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/socket.h>
-#include <unistd.h>
 #include <zmq.h>
 
 enum {
     TURN_FRAMES = 64, /* and bytes: of one door, in one turn */
     TURN_BYTES = 4 << 20,
-    UNREAD_CHUNKS =
-        1 << 20,     /* bytes sent to a client and not known to be read: chunks stop here, */
-    UNREAD = 4 << 20 /* and everything here */
+    TURN_EVENTS = 256,
+    /* Bytes sent to a client and not known to be read: chunks stop there, of many clients sooner, and everything
+     * at four times that. A message costs ZeroMQ more than its bytes. */
+    UNREAD_ALL = 128 << 20,
+    UNREAD_MOST = 1 << 20,
+    UNREAD_LEAST = 64 << 10,
+    MESSAGE = 128
 };
 
 /* ---- out */
@@ -47,7 +48,7 @@ send_to(struct daemon *d, struct client *c, const void *frame, size_t n)
     do r = zmq_send(s, frame, n, ZMQ_DONTWAIT);
     while (r < 0 && errno == EINTR);
     if (r < 0) return -EHOSTUNREACH;
-    c->sent += n;
+    c->sent += n + MESSAGE;
     return 0;
 }
 
@@ -66,26 +67,27 @@ front_ping(struct daemon *d, struct client *c)
 }
 
 static int
-send_within(struct daemon *d, struct client *c, const void *frame, size_t n, uint64_t most)
+send_within(struct daemon *d, struct client *c, const void *frame, size_t n, uint32_t shares)
 {
-    int r = 0;
+    uint64_t share = UNREAD_ALL / MAX(session_n(d->sessions), 1u);
 
+    share = MIN(MAX(share, (uint64_t)UNREAD_LEAST), (uint64_t)UNREAD_MOST);
     /* Asked at the half, so that a client that reads is never waited for. */
-    if (!c->asked && c->sent - c->read >= UNREAD_CHUNKS / 2) c->asked = front_ping(d, c) == 0;
-    if (c->sent - c->read >= most && !c->last_words) r = -EAGAIN;
-    return r == 0 ? send_to(d, c, frame, n) : r;
+    if (!c->asked && c->sent - c->read >= share / 2) c->asked = front_ping(d, c) == 0;
+    if (c->sent - c->read >= shares * share && !c->last_words) return -EAGAIN;
+    return send_to(d, c, frame, n);
 }
 
 int
 front_send(struct daemon *d, struct client *c, const void *frame, size_t n)
 {
-    return send_within(d, c, frame, n, UNREAD);
+    return send_within(d, c, frame, n, 4);
 }
 
 int
 front_send_chunk(struct daemon *d, struct client *c)
 {
-    return send_within(d, c, d->out.data, d->out.size, UNREAD_CHUNKS);
+    return send_within(d, c, d->out.data, d->out.size, 1);
 }
 
 void
@@ -198,35 +200,19 @@ identify(struct daemon *d, struct client *c, zmq_msg_t *frame)
     return true;
 }
 
-static uint64_t
-cookie_of(int fd)
-{
-    uint64_t cookie = 0;
-    socklen_t n = sizeof cookie;
-
-    return getsockopt(fd, SOL_SOCKET, SO_COOKIE, &cookie, &n) == 0 ? cookie : 0;
-}
-
 static void
-note_socket(struct client *c, int fd)
+note_socket(struct daemon *d, struct client *c, int fd)
 {
+    connections_heard(d->front->connections, fd); /* perhaps before it was opened: so every time */
     if (c->fd == fd) return;
     c->fd = fd;
-    c->cookie = cookie_of(fd);
+    c->cookie = connections_cookie(fd);
 }
 
-/* ZeroMQ closes a connection that its own thread finds shut; it has no other way for us to end one. The number
- * may be another's by now: what we hold is ours, and then looked at. */
 void
 front_cut(struct daemon *d, struct client *c)
 {
-    int fd;
-
-    if (!c->cookie || front_ping(d, c) == -EHOSTUNREACH) return;
-    fd = fcntl(c->fd, F_DUPFD_CLOEXEC, 3);
-    if (fd < 0) return;
-    if (cookie_of(fd) == c->cookie) shutdown(fd, SHUT_RDWR);
-    close(fd);
+    if (front_ping(d, c) != -EHOSTUNREACH) connections_cut(d->front->connections, c->fd, c->cookie);
 }
 
 static struct client *
@@ -245,7 +231,7 @@ client_of(struct daemon *d, enum front_door door, const void *id, size_t id_len,
         session_drop(d->sessions, c);
         return NULL;
     }
-    note_socket(c, zmq_msg_get(frame, ZMQ_SRCFD));
+    note_socket(d, c, zmq_msg_get(frame, ZMQ_SRCFD));
     return c;
 }
 
@@ -286,24 +272,77 @@ receive(struct daemon *d, enum front_door door)
     return bytes;
 }
 
+/* Who has asked for nothing, the one that is silent longest; NULL: none. */
+static struct client *
+idle_client(struct daemon *d)
+{
+    struct client *c, *idle = NULL;
+
+    for (uint32_t at = 0; (c = session_next(d->sessions, &at));)
+        if (c->door != DOOR_CTL && !c->n_open && (!idle || c->heard < idle->heard)) idle = c;
+    return idle;
+}
+
+/* Of more than there may be one goes: of those that have asked for nothing the one that has been silent longest,
+ * so that whoever comes has as much time to say something as all the others. */
+static void
+begun(struct daemon *d, int fd)
+{
+    struct frontend *f = d->front;
+    nsec since = NSEC_NEVER;
+    struct client *idle;
+    int silent;
+
+    if (!connections_opened(f->connections, fd, d->now)) return;
+    silent = connections_silent(f->connections, &since);
+    idle = idle_client(d);
+    if (!f->full_said || d->now - f->full_said > 10 * NSEC_S) {
+        log_warn(
+            "%u connections are as many as may be (api.max_connections, open files): those that "
+            "have asked for nothing make room",
+            connections_n(f->connections) - 1);
+        f->full_said = d->now;
+    }
+    if (idle && idle->heard < since) {
+        front_cut(d, idle);
+        deliver_client_lost(d, idle->handle);
+    } else {
+        connections_cut_silent(f->connections, silent >= 0 ? silent : fd);
+    }
+}
+
 /* A connection has ended. Its number may be another's already, so the client is asked: one that is not
  * there cannot be. ZeroMQ may learn it a moment later than its monitor: then the next tick finds it. */
 static void
+ended(struct daemon *d, enum front_door door, int fd)
+{
+    struct client *c;
+
+    if (door != DOOR_CTL && !connections_closed(d->front->connections, fd)) return;
+    c = session_of_fd(d->sessions, door, fd);
+    if (c && !front_look(d, c)) c->hung_up = true;
+}
+
+/* true: there may be more. */
+static bool
 watch_monitor(struct daemon *d, enum front_door door)
 {
     uint8_t event[6];
     char spare[256];
+    uint32_t n = 0;
 
-    while (zmq_recv(d->front->monitor[door], event, sizeof event, ZMQ_DONTWAIT) == sizeof event) {
-        struct client *c;
+    while (n++ < TURN_EVENTS &&
+           zmq_recv(d->front->monitor[door], event, sizeof event, ZMQ_DONTWAIT) == sizeof event) {
+        uint16_t what;
         uint32_t fd;
 
+        memcpy(&what, event, sizeof what);
         memcpy(&fd, event + 2, sizeof fd);
         zmq_recv(d->front->monitor[door], spare, sizeof spare, ZMQ_DONTWAIT);
-        c = session_of_fd(d->sessions, door, (int)fd);
-        if (!c) continue;
-        if (!front_look(d, c)) c->hung_up = true;
+        if (what == ZMQ_EVENT_DISCONNECTED) ended(d, door, (int)fd);
+        if (what == ZMQ_EVENT_ACCEPTED && door != DOOR_CTL) begun(d, (int)fd);
     }
+    return n > TURN_EVENTS;
 }
 
 bool
@@ -315,11 +354,12 @@ front_look(struct daemon *d, struct client *c)
 }
 
 void
-front_watch(struct daemon *d)
+front_watch(struct daemon *d, bool *more)
 {
-    d->front->hung_up = false;
+    d->front->news = false;
     for (int i = 0; i < N_DOORS; i++)
-        if (d->front->monitor[i]) watch_monitor(d, (enum front_door)i);
+        if (d->front->monitor[i]) d->front->news |= watch_monitor(d, (enum front_door)i);
+    *more |= d->front->news;
 }
 
 uint32_t

@@ -2,7 +2,8 @@
  *
  * Bytes in: bounded, decoded, refused or passed on. Bytes out: never blocking, and never more under way
  * to one client than 4 MiB. A frame that cannot be understood is answered, not punished; a client that
- * is gone is noticed by ZeroMQ's monitor, when it is written to, or by its silence.
+ * is gone is noticed by ZeroMQ's monitor, when it is written to, or by its silence. What a client may cost is
+ * in the README.
  *
  * frontend_open.c opens them, frontend.c moves frames, frontend_in.c is what a frame leads to.
  */
@@ -11,6 +12,7 @@
 
 #include "base/base.h"
 #include "base/err.h"
+#include "daemon/connections.h"
 #include "daemon/daemon.h"
 #include "daemon/session.h"
 #include "daemon/zap.h"
@@ -19,7 +21,9 @@
 struct frontend {
     void *socket[N_DOORS], *monitor[N_DOORS];
     sd_event_source *source[N_DOORS], *on_monitor[N_DOORS];
-    bool look[N_DOORS], hung_up; /* something may have come; a connection may have ended */
+    bool look[N_DOORS], news; /* something may have come; a connection may have begun or ended */
+    struct connections *connections; /* but the operators' */
+    nsec full_said;                  /* when it was last said that they are as many as may be */
     struct zap *zap;
     struct curve_file keys;
     msgpack_sbuffer ping;
@@ -30,7 +34,8 @@ int front_open(struct daemon *d, struct err *e) MUST_USE;
 int front_keys(struct daemon *d, struct err *e) MUST_USE; /* read api.keys, also once more */
 void front_close(struct daemon *d);
 
-void front_watch(struct daemon *d); /* when hung_up: which connections have ended */
+/* When there is news: connections that have begun, and ended. *more: some are left. */
+void front_watch(struct daemon *d, bool *more);
 /* Take what has come, within a budget: how many frames. *more: some are left. */
 uint32_t front_pump(struct daemon *d, bool *more);
 

@@ -229,8 +229,8 @@ ping(struct daemon *d, struct client *c, const struct msg *m)
     front_answer(d, c);
 }
 
-void
-front_frame(struct daemon *d, struct client *c, const void *frame, size_t n)
+static void
+take_frame(struct daemon *d, struct client *c, const void *frame, size_t n)
 {
     struct msg m;
     struct err e = { 0 };
@@ -283,4 +283,39 @@ front_frame(struct daemon *d, struct client *c, const void *frame, size_t n)
                      m.type);
     }
     msg_done(&m);
+}
+
+/* ---- frames that take time: a long list is milliseconds, in which nobody else is heard */
+
+enum { LARGE = 64 << 10, SHARE = 10 /* percent of the time, for one user's */ };
+static const nsec AT_ONCE = 50 * NSEC_MS;
+
+static bool
+has_had_its_share(struct daemon *d, struct user *u)
+{
+    u->took = MAX(u->took - (d->now - u->took_at) / (100 / SHARE), (nsec)0);
+    u->took_at = d->now;
+    return u->took > AT_ONCE;
+}
+
+void
+front_frame(struct daemon *d, struct client *c, const void *frame, size_t n)
+{
+    struct user *u;
+    nsec since;
+
+    if (n <= LARGE) {
+        take_frame(d, c, frame, n);
+        return;
+    }
+    if (has_had_its_share(d, c->user)) {
+        FRONT_REFUSE(d, c, msg_rid(frame, n), LAGAN_E_QUEUE_FULL,
+                     "requests of %zu bytes and their like have taken %d %% of lagand's time", n,
+                     SHARE);
+        return;
+    }
+    u = c->user; /* the client may be gone then */
+    since = clock_now();
+    take_frame(d, c, frame, n);
+    u->took += clock_now() - since;
 }

@@ -7,11 +7,14 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 #include <zmq.h>
 
-enum { SEND_QUEUE = 4096, RECEIVE_QUEUE = 64 };
+/* Of frames that wait to be taken ZeroMQ keeps one more than that for a connection: of the largest 37 MiB. */
+enum { SEND_QUEUE = 4096, RECEIVE_QUEUE = 8 };
+enum { OWN_FILES = 256 }; /* descriptors that are none of a client's */
 
 static const struct door {
     const char *name, *group;
@@ -144,10 +147,10 @@ open_monitor(struct daemon *d, enum front_door door)
     /* Without a bound: ZeroMQ's thread would wait for us, and everyone for it. */
     if (!f->monitor[door] || set(f->monitor[door], ZMQ_LINGER, 0) ||
         set(f->monitor[door], ZMQ_RCVHWM, 0) ||
-        zmq_socket_monitor(f->socket[door], at, ZMQ_EVENT_DISCONNECTED) < 0 ||
+        zmq_socket_monitor(f->socket[door], at, ZMQ_EVENT_ACCEPTED | ZMQ_EVENT_DISCONNECTED) < 0 ||
         zmq_connect(f->monitor[door], at) < 0)
         return -errno;
-    return watch(d, f->monitor[door], &f->on_monitor[door], &f->hung_up);
+    return watch(d, f->monitor[door], &f->on_monitor[door], &f->news);
 }
 
 static int
@@ -184,12 +187,30 @@ front_keys(struct daemon *d, struct err *e)
     return 0;
 }
 
+/* ZeroMQ would try without end to accept what there is no descriptor for. */
+static uint32_t
+most_connections(const struct daemon *d)
+{
+    uint32_t asked = d->config->o.max_connections, most = asked;
+    struct rlimit files;
+
+    if (getrlimit(RLIMIT_NOFILE, &files) < 0) return asked;
+    if (files.rlim_cur < asked + OWN_FILES)
+        most = files.rlim_cur > OWN_FILES ? (uint32_t)files.rlim_cur - OWN_FILES : 1;
+    if (most < asked)
+        log_warn("api.max_connections is %u, and with %llu open files allowed %u are taken", asked,
+                 (unsigned long long)files.rlim_cur, most);
+    return most;
+}
+
 int
 front_open(struct daemon *d, struct err *e)
 {
     d->front = calloc(1, sizeof *d->front);
     if (!d->front) return err_set(e, -ENOMEM, "front end");
     msgpack_sbuffer_init(&d->front->ping);
+    d->front->connections = connections_new(most_connections(d));
+    if (!d->front->connections) return err_set(e, -ENOMEM, "front end");
     TRY(open_door(d, DOOR_API, e));
     TRY(open_door(d, DOOR_CTL, e));
     return *d->config->o.tcp ? open_door(d, DOOR_TCP, e) : 0;
@@ -225,6 +246,7 @@ front_close(struct daemon *d)
     zap_close(f->zap);
     msgpack_sbuffer_destroy(&f->ping);
     explicit_bzero(&f->keys, sizeof f->keys);
+    connections_free(f->connections);
     free(f);
     d->front = NULL;
 }

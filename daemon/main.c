@@ -6,8 +6,11 @@
 #include "base/log.h"
 #include "daemon/options.h"
 #include "daemon/serve.h"
+#include "include/lagan_wire.h"
 
 #include <errno.h>
+#include <limits.h>
+#include <malloc.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -130,6 +133,10 @@ main(int argc, char **argv)
     }
     log_level_set(levels[config.o.log_level]);
     raise_files();
+    /* Frames come and go: their memory is taken again, and given back by pressure.c. */
+    mallopt(M_MMAP_THRESHOLD, 2 * LAGAN_MAX_FRAME);
+    mallopt(M_TRIM_THRESHOLD, INT_MAX);
+    mallopt(M_ARENA_MAX, 1);
     r = serve(&config, argv, &e);
     if (r < 0) log_err("%s", e.text);
     return exit_code(r);

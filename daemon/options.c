@@ -1,6 +1,7 @@
 /* options.c - see options.h. */
 #include "daemon/options.h"
 
+#include "daemon/session.h"
 #include "daemon/yaml.h"
 #include "ipc/curve.h"
 
@@ -36,6 +37,8 @@ const struct opt daemon_opts[] = {
       "read the configuration, say all that is wrong with it, and leave" },
     { "api.max_inflight", OPT_U32, AT(max_inflight), "1024", NULL, 1, 65536, 0, "N",
       "open requests of one client" },
+    { "api.max_connections", OPT_U32, AT(max_connections), "1024", NULL, 1, MAX_CLIENTS, 0, "N",
+      "connections at once; who comes then takes the place of one that has no open request" },
     { "api.max_user_inflight", OPT_U32, AT(max_user_inflight), "4096", NULL, 1, 65536, 0, "N",
       "open requests of all clients of one user: of a uid here, of a key over tcp" },
     { "api.max_user_tokens", OPT_U64, AT(max_user_tokens), "0", NULL, 0, 0, 0, "N",

@@ -19,6 +19,7 @@ struct options {
     char runtime_dir[256], config[1024], model[1024], device[64], set[4096], worker[1024];
     uint32_t max_inflight, max_user_inflight, max_queued_reqs;
     uint64_t max_queued_tokens, max_user_tokens, memory;
+    uint32_t max_connections;
     nsec ack_timeout, lease, stall_timeout, shutdown_timeout, start_timeout;
     uint32_t log_level; /* index into "err|warn|info|debug" */
 };

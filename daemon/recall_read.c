@@ -22,7 +22,7 @@ submit_fits(const struct rec_submit *s, uint32_t bytes)
     n += ROUND_UP((uint64_t)s->text_bytes, (uint64_t)8);
     n += ROUND_UP(n_eos * 4, (uint64_t)8) + ROUND_UP((uint64_t)s->n_stop_ids * 4, (uint64_t)8);
     return n <= bytes && !s->n_done && !s->done_text && s->max_tokens &&
-           s->max_tokens <= LAGAN_MAX_IDS && s->logprobs <= LAGAN_MAX_TOP &&
+           s->max_tokens <= LAGAN_MAX_TOKENS && s->logprobs <= LAGAN_MAX_TOP &&
            !(s->flags & SUBMIT_PROMPT_LOGPROBS);
 }
 

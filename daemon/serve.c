@@ -16,6 +16,7 @@
 #include "daemon/deliver.h"
 #include "daemon/frontend.h"
 #include "daemon/history.h"
+#include "daemon/pressure.h"
 #include "daemon/relay.h"
 #include "daemon/roll.h"
 #include "daemon/spawn.h"
@@ -219,6 +220,7 @@ next_wake(const struct clockwork *k)
 
     for (uint32_t i = 0; i < d->n_workers; i++) at = MIN(at, worker_timer(d->worker[i]));
     if (d->retry_at) at = MIN(at, d->retry_at);
+    at = MIN(at, d->look_at);
     return MAX(at, k->last + NSEC_MS);
 }
 
@@ -237,6 +239,7 @@ on_time(sd_event_source *s, uint64_t usec, void *arg)
     k->last = d->now;
     for (uint32_t i = 0; i < d->n_workers; i++) worker_tick(d->worker[i], d->now, late);
     deliver_tick(d, d->now);
+    d->look_at = pressure_look(d);
     calls_tick(d, d->now);
     tell_status(k);
     return 0;
@@ -261,7 +264,7 @@ turn(struct daemon *d)
         more |= control_pump(d->worker[i]->control);
         more |= control_pump(d->worker[i]->standby->control);
     }
-    if (d->front->hung_up) front_watch(d);
+    if (d->front->news) front_watch(d, &more);
     front_pump(d, &more);
     relay_dispatch(d);
     more |= deliver_flush(d);
@@ -298,6 +301,7 @@ loop(struct daemon *d)
 
     r = sd_event_add_time(d->event, &k.timer, CLOCK_MONOTONIC, 0, NSEC_MS / NSEC_US, on_time, &k);
     if (r < 0) return r;
+    d->look_at = pressure_look(d); /* what we take with nothing to do */
     while (sd_event_get_state(d->event) != SD_EVENT_FINISHED) {
         if (!more) more = !sleep_all(d);
         set_timer(&k);

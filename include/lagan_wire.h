@@ -107,8 +107,8 @@ enum lagan_reason {
     X(STR,   model,               1, 256,      0,  1, "which of the served models; may be left out when there is one") \
     X(STR,   key,                 1, LAGAN_MAX_KEY, 0, 1, "idempotency key: a second SUBMIT with it is the first one") \
     X(IDS,   done,                0, LAGAN_MAX_IDS, 0, 1, "tokens of the answer that came before: it goes on behind them; with the seed they were made with") \
-    X(U32,   max_tokens,          1, 1 << 24,  16, 1, "at most this many new tokens") \
-    X(U32,   min_tokens,          0, 1 << 24,  0,  1, "no end-of-sequence token before this many") \
+    X(U32,   max_tokens,          1, LAGAN_MAX_TOKENS, 16, 1, "at most this many new tokens") \
+    X(U32,   min_tokens,          0, LAGAN_MAX_TOKENS, 0, 1, "no end-of-sequence token before this many") \
     X(F64,   temperature,         0, 100,      0,  1, "0 is greedy") \
     X(U32,   top_k,               0, 1 << 20,  0,  1, "sample from the K most likely; 0 is all") \
     X(OVER,  top_p,               0, 1,        1,  1, "sample from the fewest tokens that hold this probability") \
@@ -165,18 +165,20 @@ enum lagan_reason {
 /* clang-format on */
 
 /* Limits on one frame; held by one pass before MessagePack-C unpacks. */
-#define LAGAN_MAX_FRAME (16u << 20)
+#define LAGAN_MAX_FRAME ((4u << 20) + (64u << 10)) /* the longest prompt, and a rest */
 #define LAGAN_MAX_DEPTH 8
 #define LAGAN_MAX_NODES 4096 /* and one more for every integer that stands in a list */
 #define LAGAN_MAX_KEYS 64
 #define LAGAN_MAX_KEY 64
 #define LAGAN_MAX_STR (1u << 20)
-#define LAGAN_MAX_IDS (4u << 20) /* tokens in one list; integers in all lists of a frame */
-#define LAGAN_MAX_STOPS 16       /* stop strings, stop ids, eos ids: each */
-#define LAGAN_MAX_STOP 256       /* bytes of one stop string */
-#define LAGAN_MAX_RIDS 4096      /* requests in one CANCEL or QUERY */
-#define LAGAN_MAX_RESUMES 65536  /* requests in one RESUME */
-#define LAGAN_MAX_TOP 1024       /* logprobs, prompt_logprobs */
+#define LAGAN_MAX_IDS (1u << 20)    /* tokens in one prompt; so many come as a bin of i32 LE */
+#define LAGAN_MAX_TOKENS (1u << 24) /* in one answer */
+#define LAGAN_MAX_LIST (256u << 10) /* integers in all lists of a frame */
+#define LAGAN_MAX_STOPS 16          /* stop strings, stop ids, eos ids: each */
+#define LAGAN_MAX_STOP 256          /* bytes of one stop string */
+#define LAGAN_MAX_RIDS 4096         /* requests in one CANCEL or QUERY */
+#define LAGAN_MAX_RESUMES 65536     /* requests in one RESUME */
+#define LAGAN_MAX_TOP 1024          /* logprobs, prompt_logprobs */
 #define LAGAN_MAX_BEAMS 16
 #define LAGAN_MAX_WIN 256
 #define LAGAN_DEFAULT_WIN 32

@@ -175,6 +175,32 @@ msg_id(const struct msg_ids *ids, uint32_t i)
     return (token_id)o->via.array.ptr[i].via.u64;
 }
 
+void
+msg_ids_copy(const struct msg_ids *ids, void *to)
+{
+    bool as_they_are = ids->n && ids->o->type == MSGPACK_OBJECT_BIN &&
+                       __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__;
+
+    if (as_they_are) memcpy(to, ids->o->via.bin.ptr, 4 * (size_t)ids->n);
+    for (uint32_t i = 0; i < ids->n && !as_they_are; i++) {
+        token_id id = msg_id(ids, i);
+
+        memcpy((char *)to + 4 * (size_t)i, &id, 4);
+    }
+}
+
+/* Of a bin, the first that is negative; n: none. There may be millions. */
+static uint32_t
+first_negative(const char *p, uint32_t n)
+{
+    uint32_t i = 0;
+    uint8_t any = 0;
+
+    for (; i < n; i++) any |= (uint8_t)p[4 * (size_t)i + 3];
+    for (i = any & 0x80 ? 0 : n; i < n && !(p[4 * (size_t)i + 3] & 0x80);) i++;
+    return i;
+}
+
 /* Every element is looked at here, so that msg_id() need not fail. */
 int
 msg_ids(const msgpack_object *map, const char *key, struct msg_ids *ret, struct err *e)
@@ -189,22 +215,23 @@ msg_ids(const msgpack_object *map, const char *key, struct msg_ids *ret, struct 
             return err_set(e, -EINVAL, "%s: %u bytes are not a list of 4-byte ids", key,
                            o->via.bin.size);
         ids.n = o->via.bin.size / 4;
+        i = first_negative(o->via.bin.ptr, ids.n);
+        if (i < ids.n)
+            return err_set(e, -EINVAL, "%s[%u] is %d, a token id is 0 or more", key, i,
+                           msg_id(&ids, i));
     } else if (o->type == MSGPACK_OBJECT_ARRAY) {
         ids.n = o->via.array.size;
     } else {
         return err_set(e, -EINVAL, "%s is not a list of token ids", key);
     }
-    for (i = 0; i < ids.n; i++) {
-        const msgpack_object *x = o->type == MSGPACK_OBJECT_ARRAY ? &o->via.array.ptr[i] : NULL;
+    for (i = 0; i < ids.n && o->type == MSGPACK_OBJECT_ARRAY; i++) {
+        const msgpack_object *x = &o->via.array.ptr[i];
 
-        if (x && x->type == MSGPACK_OBJECT_NEGATIVE_INTEGER)
+        if (x->type == MSGPACK_OBJECT_NEGATIVE_INTEGER)
             return err_set(e, -EINVAL, "%s[%u] is %lld, a token id is 0 or more", key, i,
                            (long long)x->via.i64);
-        if (x && (x->type != MSGPACK_OBJECT_POSITIVE_INTEGER || x->via.u64 > INT32_MAX))
+        if (x->type != MSGPACK_OBJECT_POSITIVE_INTEGER || x->via.u64 > INT32_MAX)
             return err_set(e, -EINVAL, "%s[%u] is not a token id", key, i);
-        if (!x && msg_id(&ids, i) < 0)
-            return err_set(e, -EINVAL, "%s[%u] is %d, a token id is 0 or more", key, i,
-                           msg_id(&ids, i));
     }
     *ret = ids;
     return 0;

@@ -42,6 +42,9 @@ struct msg_ids {             /* token ids: a bin of i32 LE, or an array of integ
     uint32_t n;
 };
 token_id msg_id(const struct msg_ids *ids, uint32_t i);
+/* The rid of a frame that nobody has looked at; 0: it has none. */
+uint64_t msg_rid(const void *frame, size_t n);
+void msg_ids_copy(const struct msg_ids *ids, void *to); /* all of them: i32[ids->n] */
 
 /* SUBMIT: every key of CONTRACT 3, checked for type and range; what is absent has its default. */
 struct msg_request {

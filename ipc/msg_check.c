@@ -6,7 +6,8 @@
  * limit when levels multiply.
  *
  * A frame costs MessagePack-C about 24 bytes a node. Integers that stand in an array are counted apart,
- * because a prompt is a long list of them: at most LAGAN_MAX_IDS, everything else LAGAN_MAX_NODES.
+ * because a prompt is a long list of them: at most LAGAN_MAX_LIST, everything else LAGAN_MAX_NODES.
+ * A list that is longer is refused when its header is seen: nobody waits for a walk to its end.
  */
 #include "ipc/msg.h"
 
@@ -82,6 +83,8 @@ msg_utf8(const void *s, size_t n)
     return utf8(s, n);
 }
 
+#define TOO_MANY "more than 262144 integers in lists"
+
 static int
 open_container(struct pass *c, bool map, uint64_t n, struct err *e)
 {
@@ -91,6 +94,8 @@ open_container(struct pass *c, bool map, uint64_t n, struct err *e)
     if (map) n *= 2;
     /* Each element is a byte at least, so a header can promise no more than there are bytes. */
     if (n > (uint64_t)(c->end - c->p)) return bad(c, e, "a container longer than the frame");
+    if (n > (uint64_t)(LAGAN_MAX_LIST - c->ids) + (c->max_nodes - c->nodes))
+        return bad(c, e, TOO_MANY);
     if (c->depth == LAGAN_MAX_DEPTH) return bad(c, e, "nested deeper than 8 containers");
     l = &c->level[c->depth++];
     l->left = n;
@@ -188,7 +193,7 @@ take_node(struct pass *c, struct err *e)
     if (kind == INVALID) return bad(c, e, "0xc1 is not MessagePack");
     if (kind == EXT) return bad(c, e, "an ext type, which no message has");
     if (kind == INTEGER && c->depth > 1 && !up->map) { /* not those of the envelope */
-        if (++c->ids > LAGAN_MAX_IDS) return bad(c, e, "more than 4194304 integers in lists");
+        if (++c->ids > LAGAN_MAX_LIST) return bad(c, e, TOO_MANY);
     } else if (++c->nodes > c->max_nodes) {
         return err_set(e, -EBADMSG, "byte %zu of the frame: more than %u nodes",
                        (size_t)(c->p - c->start), c->max_nodes);
@@ -235,4 +240,21 @@ int
 msg_check(const void *frame, size_t n, struct err *e)
 {
     return msg_check_long(frame, n, LAGAN_MAX_NODES, e);
+}
+
+uint64_t
+msg_rid(const void *frame, size_t n)
+{
+    const uint8_t *p = frame, *end = p + n;
+    uint64_t v = 0, bytes;
+    uint32_t len_bytes;
+
+    if (n < 4 || (*p++ & 0xf0) != 0x90) return 0;
+    for (int i = 0; i < 3; i++) { /* version, type, rid */
+        if (p == end || first_byte(*p, &len_bytes, &bytes) != INTEGER) return 0;
+        if (bytes >= (uint64_t)(end - p)) return 0;
+        v = bytes ? big_endian(p + 1, (uint32_t)bytes) : *p;
+        p += 1 + bytes;
+    }
+    return v;
 }

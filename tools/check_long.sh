@@ -67,5 +67,6 @@ part real 'ten thousand kills of real workers' "$torture/test_resume" --kills 50
 part actions 'every way to end, ten times at every point' ended_at_points
 part instants 'a hundred deaths of real workers at every point' "$torture/test_resume" --rounds 100 --actions 1 'at_every*'
 part evil 'ten thousand evil workers' "$torture/test_evil" --lives 10000
+part hostile 'clients that mean harm: the others wait at most twice as long' "$torture/test_hostile" --requests 4000 --times 2
 part silence 'an hour of load, and workers that are stopped' "$torture/test_silence" --watch 3600 --stops 100
 exit $worst

@@ -4,7 +4,7 @@
 
 #include "base/base.h"
 
-enum { FAKE_VOCAB = 1000, FAKE_MAX_LEN = 1 << 20, FAKE_REJECT = 999 };
+enum { FAKE_VOCAB = 1000, FAKE_MAX_LEN = 950000, FAKE_REJECT = 999 };
 enum { FAKE_POISON = 13 }; /* mode poison: a prompt of so many ids kills at its fourth token */
 
 /* The token at a position of a request with that seed. */

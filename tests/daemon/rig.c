@@ -48,7 +48,7 @@ become_lagand(const struct rig *r, const char *const *args)
     char *plain[MAX_ARGS];
 
     beside(lagand, sizeof lagand, "../../", "lagand");
-    beside(worker, sizeof worker, "", "fake_worker");
+    beside(worker, sizeof worker, "../daemon/", "fake_worker");
     while (args && *args && n < MAX_ARGS - 1) argv[n++] = *args++;
     argv[n] = NULL;
     memcpy(plain, argv, sizeof plain);

@@ -161,8 +161,8 @@ twin_check(const uint8_t *p, size_t n)
 {
     struct walk w = { p, p + n, 0, 0 };
 
-    return n <= 16 * 1024 * 1024 && twin_value(&w, 0, false, NULL) && w.p == w.end &&
-           w.nodes <= 4096 && w.ids <= 4 * 1024 * 1024;
+    return n <= 4 * 1024 * 1024 + 65536 && twin_value(&w, 0, false, NULL) && w.p == w.end &&
+           w.nodes <= 4096 && w.ids <= 256 * 1024;
 }
 
 /* ---- the twin of msg_request(): what a key may be, one if each */
@@ -239,10 +239,10 @@ value_ok(const char *k, uint32_t n, const msgpack_object *v)
     bool truth = v->type == MSGPACK_OBJECT_BOOLEAN;
 
 #define KEY(word) (n == sizeof word - 1 && !memcmp(k, word, n))
-    if (KEY("ids")) return ids(v, 1, 4194304);
-    if (KEY("decoder_ids")) return ids(v, 1, 4194304);
+    if (KEY("ids")) return ids(v, 1, 1048576);
+    if (KEY("decoder_ids")) return ids(v, 1, 1048576);
     if (KEY("eos_ids") || KEY("stop_ids")) return ids(v, 0, 16);
-    if (KEY("done")) return ids(v, 0, 4194304);
+    if (KEY("done")) return ids(v, 0, 1048576);
     if (KEY("on_disconnect")) return whole(v, 0, 600000);
     if (KEY("text")) return string(v, 1048576);
     if (KEY("model")) return string(v, 256);

@@ -222,8 +222,8 @@ integers_in_lists_have_their_own_budget(void **state)
     (void)state;
     frame_begin(&f, LAGAN_MSG_SUBMIT, 1, 2);
     msg_key(&f.p, "ids");
-    msgpack_pack_array(&f.p, LAGAN_MAX_IDS);
-    for (i = 0; i < LAGAN_MAX_IDS; i++) msgpack_pack_uint8(&f.p, 1);
+    msgpack_pack_array(&f.p, LAGAN_MAX_LIST);
+    for (i = 0; i < LAGAN_MAX_LIST; i++) msgpack_pack_uint8(&f.p, 1);
     msg_key(&f.p, "x");
     msgpack_pack_nil(&f.p);
     assert_int_equal(msg_check(f.b.data, f.b.size, &e), 0);
@@ -231,8 +231,8 @@ integers_in_lists_have_their_own_budget(void **state)
 
     frame_begin(&f, LAGAN_MSG_SUBMIT, 1, 2);
     msg_key(&f.p, "ids");
-    msgpack_pack_array(&f.p, LAGAN_MAX_IDS);
-    for (i = 0; i < LAGAN_MAX_IDS; i++) msgpack_pack_uint8(&f.p, 1);
+    msgpack_pack_array(&f.p, LAGAN_MAX_LIST);
+    for (i = 0; i < LAGAN_MAX_LIST; i++) msgpack_pack_uint8(&f.p, 1);
     msg_key(&f.p, "stop_ids");
     msgpack_pack_array(&f.p, 1);
     msgpack_pack_uint8(&f.p, 1);
@@ -257,8 +257,22 @@ strings_and_frames_have_a_longest_length(void **state)
     assert_non_null(strstr(e.text, "1 MiB"));
     frame_done(&f);
     assert_int_equal(msg_check(big, LAGAN_MAX_FRAME + 1, &e), -EBADMSG);
-    assert_non_null(strstr(e.text, "at most 16777216"));
+    assert_non_null(strstr(e.text, "at most 4259840"));
     free(big);
+}
+
+static void
+the_rid_of_a_frame_is_found_without_unpacking_it(void **state)
+{
+    (void)state;
+    assert_int_equal(msg_rid("\x94\x01\x03\x05\x80", 5), 5);
+    assert_int_equal(msg_rid("\x94\x01\x03\xcf\x01\x02\x03\x04\x05\x06\x07\x08\x80", 13),
+                     0x0102030405060708);
+    assert_int_equal(msg_rid("\x94\x01\x03\xcf\x01\x02\x03\x04\x05\x06\x07", 11), 0); /* cut */
+    assert_int_equal(msg_rid("\x94\x01\x03\xcd\x01\x02", 6), 0x0102);
+    assert_int_equal(msg_rid("\x94\x01\x03\x80\x05", 5), 0);
+    assert_int_equal(msg_rid("\x84\x01\x03\x05\x80", 5), 0);
+    assert_int_equal(msg_rid("\x94\x01\x03", 3), 0);
 }
 
 static void
@@ -785,6 +799,7 @@ main(int argc, char **argv)
         cmocka_unit_test(nodes_are_counted_over_the_whole_frame),
         cmocka_unit_test(integers_in_lists_have_their_own_budget),
         cmocka_unit_test(strings_and_frames_have_a_longest_length),
+        cmocka_unit_test(the_rid_of_a_frame_is_found_without_unpacking_it),
         cmocka_unit_test(what_is_no_envelope_is_refused_and_its_rid_is_kept),
         cmocka_unit_test(what_is_absent_has_its_default),
         cmocka_unit_test(every_number_has_a_range_and_the_sentence_names_it),

@@ -1,0 +1,104 @@
+/* pressure.c - see pressure.h. */
+#include "daemon/pressure.h"
+
+#include "base/log.h"
+#include "daemon/deliver.h"
+#include "daemon/frontend.h"
+#include "daemon/history.h"
+
+#include <fcntl.h>
+#include <malloc.h>
+#include <stdio.h>
+#include <unistd.h>
+
+/* So much more since the last look: look again soon, and give back what is free. */
+enum { GROWTH = 16 << 20, UNREAD_MUCH = 64 << 10 };
+enum { FEW = 6 }; /* connections that can hold no more than PRESSURE_BYTES */
+static const nsec SOON = 20 * NSEC_MS, OFTEN = 50 * NSEC_MS, QUIET = 100 * NSEC_MS, FREED = NSEC_S,
+                  SAY_AGAIN = 10 * NSEC_S, TRIM_AGAIN = 5 * NSEC_S;
+
+enum stage { SILENT, IDLE, UNREAD, ANY, N_STAGES };
+static const char *const who[] = {
+    [SILENT] = "have said nothing",
+    [IDLE] = "have asked for nothing",
+    [UNREAD] = "do not read",
+    [ANY] = "are there",
+};
+
+/* Our own pages; what is shared (rings, the mirror) is accounted elsewhere. 0: unknown. */
+static uint64_t
+own_bytes(void)
+{
+    int fd = open("/proc/self/statm", O_RDONLY | O_CLOEXEC);
+    unsigned long long rss, shared;
+    char text[128];
+    ssize_t n = fd < 0 ? 0 : read(fd, text, sizeof text - 1);
+
+    if (fd >= 0) close(fd);
+    if (n <= 0) return 0;
+    text[n] = 0;
+    if (sscanf(text, "%*u %llu %llu", &rss, &shared) != 2) return 0;
+    return (rss - shared) * (uint64_t)sysconf(_SC_PAGESIZE);
+}
+
+static uint32_t
+cut(struct daemon *d, enum stage stage)
+{
+    struct connections *all = d->front->connections;
+    struct client *c;
+    uint32_t n = 0;
+    nsec since;
+    int fd;
+
+    for (; stage == SILENT && (fd = connections_silent(all, &since)) >= 0; n++)
+        connections_cut_silent(all, fd);
+    for (uint32_t at = 0; stage != SILENT && (c = session_next(d->sessions, &at));) {
+        if (c->door == DOOR_CTL || (stage == IDLE && (c->n_open || d->now - c->heard < QUIET)) ||
+            (stage == UNREAD && c->sent - c->read < UNREAD_MUCH))
+            continue;
+        front_cut(d, c);
+        deliver_client_lost(d, c->handle);
+        n++;
+    }
+    return n;
+}
+
+/* The first of these of whom there are some. Those that do not read, and all, only when the memory of the others
+ * has had time to come back. */
+static void
+relieve(struct daemon *d, uint64_t now, uint64_t may)
+{
+    struct pressure *p = &d->pressure;
+    enum stage last = d->now - p->cut_at < FREED ? IDLE : ANY, stage = SILENT;
+    uint32_t n = cut(d, stage);
+
+    while (!n && stage < last) n = cut(d, ++stage);
+    if (!n) return;
+    p->cut_at = d->now;
+    if (p->said && d->now - p->said < SAY_AGAIN) return;
+    p->said = d->now;
+    log_warn("lagand has %llu MiB and its requests at most %llu: cutting %u connections that %s",
+             (unsigned long long)now >> 20, (unsigned long long)(may - PRESSURE_BYTES) >> 20, n,
+             who[stage]);
+    history_add(d, "client", "", "%llu MiB are too much: %u connections that %s are cut",
+                (unsigned long long)now >> 20, n, who[stage]);
+}
+
+nsec
+pressure_look(struct daemon *d)
+{
+    struct pressure *p = &d->pressure;
+    uint64_t now = own_bytes(), before = p->last, may;
+
+    if (!p->base) p->base = before = p->trimmed = now;
+    may = p->base + d->held_bytes + LEDGER_KEEP_BYTES + PRESSURE_BYTES;
+    if (now > may || (now > p->trimmed + GROWTH && d->now - p->trimmed_at >= TRIM_AGAIN)) {
+        malloc_trim(0);
+        p->trimmed_at = d->now;
+        p->trimmed = now = own_bytes();
+    }
+    p->last = now;
+    if (now > may) relieve(d, now, may);
+    if (now > may || now > before + GROWTH) return d->now + SOON;
+    return connections_n(d->front->connections) > FEW ? d->now + OFTEN : NSEC_NEVER;
+}

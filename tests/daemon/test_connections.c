@@ -1,0 +1,132 @@
+/* test_connections.c - who is cut when there are too many, and that nobody else is. */
+#include "daemon/connections.h"
+
+#include "base/clock.h"
+#include "tests/daemon/fake.h"
+#include "tests/daemon/rig.h"
+
+#include <poll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+enum { MOST = 4 };
+
+static struct rig r;
+
+static int
+tear_down(void **state)
+{
+    (void)state;
+    rig_clean(&r);
+    return 0;
+}
+
+static void
+make(int pair[2])
+{
+    assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM, 0, pair), 0);
+}
+
+static bool
+is_shut(int peer)
+{
+    char byte;
+
+    return recv(peer, &byte, 1, MSG_DONTWAIT) == 0;
+}
+
+static void
+who_has_said_nothing_for_longest_is_known_and_can_be_cut(void **state)
+{
+    struct connections *c = connections_new(MOST);
+    nsec since;
+    int s[MOST + 1][2];
+
+    (void)state;
+    for (int i = 0; i < MOST + 1; i++) make(s[i]);
+    for (int i = 0; i < MOST; i++) assert_false(connections_opened(c, s[i][0], 10 + i));
+    connections_heard(c, s[0][0]);
+    connections_heard(c, s[2][0]);
+    assert_true(connections_opened(c, s[MOST][0], 20));
+    assert_int_equal(connections_silent(c, &since), s[1][0]);
+    assert_int_equal(since, 11);
+    connections_cut_silent(c, s[1][0]);
+    assert_true(is_shut(s[1][1]));
+    assert_false(is_shut(s[0][1]));
+    assert_int_equal(connections_n(c), MOST);
+    assert_int_equal(connections_silent(c, &since), s[3][0]);
+    assert_int_equal(since, 13);
+    assert_false(connections_closed(c, s[1][0])); /* ZeroMQ has found it shut: known already */
+    assert_true(connections_closed(c, s[0][0]));  /* by itself, and it had spoken */
+    assert_int_equal(connections_n(c), MOST - 1);
+    connections_heard(c, s[3][0]);
+    connections_heard(c, s[MOST][0]);
+    assert_int_equal(connections_silent(c, &since), -1);
+    connections_free(c);
+}
+
+static void
+a_number_that_is_anothers_by_now_is_not_cut(void **state)
+{
+    struct connections *c = connections_new(MOST);
+    uint64_t cookie;
+    int old[2], new[2];
+
+    (void)state;
+    make(old);
+    make(new);
+    assert_false(connections_opened(c, old[0], 1));
+    cookie = connections_cookie(old[0]);
+    assert_true(cookie && cookie != connections_cookie(new[0]));
+    assert_int_equal(dup2(new[0], old[0]), old[0]);
+    connections_cut(c, old[0], cookie);
+    assert_false(is_shut(new[1]));
+    assert_false(
+        connections_opened(c, old[0], 2)); /* its end went unnoticed: one place, one socket */
+    assert_int_equal(connections_n(c), 1);
+    connections_cut(c, old[0], 0); /* nothing is known of it */
+    assert_false(is_shut(new[1]));
+    dup2(old[1], old[0]); /* nor is it now the one that was silent */
+    connections_cut_silent(c, old[0]);
+    assert_false(is_shut(new[1]));
+    assert_int_equal(connections_n(c), 0);
+    assert_int_equal(pipe(new), 0);
+    assert_int_equal(connections_cookie(new[0]), 0); /* no socket */
+    connections_free(c);
+}
+
+static void
+beyond_the_limit_the_idle_go_and_who_has_a_request_stays(void **state)
+{
+    struct dealer *busy, *idle[8], *late;
+
+    (void)state;
+    rig_start(&r, "brisk", (const char *const[]){ "--api.max-connections", "4", NULL });
+    rig_ready(&r);
+    busy = dial(&r, "api.sock");
+    submit(busy, 1, 3, 500, 1);
+    for (uint64_t i = 0; i < ARRAY_LEN(idle); i++) {
+        idle[i] = dial_narrow(&r, "api.sock", 1000);
+        SAY(idle[i], LAGAN_MSG_HELLO, i, { "min", 1 }, { "max", 1 });
+        hear_type(idle[i], LAGAN_MSG_WELCOME, 5000);
+    }
+    assert_true(rig_logged(&r, "are as many as may be", 30000));
+    late = dial(&r, "api.sock");
+    submit(late, 1, 3, 20, 2);
+    take_all(late, 1, 20, 2);
+    take_all(busy, 1, 500, 1);
+    assert_int_equal(rig_stop(&r), 0);
+}
+
+int
+main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(who_has_said_nothing_for_longest_is_known_and_can_be_cut),
+        cmocka_unit_test(a_number_that_is_anothers_by_now_is_not_cut),
+        cmocka_unit_test_teardown(beyond_the_limit_the_idle_go_and_who_has_a_request_stays,
+                                  tear_down),
+    };
+
+    return cmocka_run_group_tests_name("connections", tests, NULL, NULL);
+}
