@@ -16,7 +16,7 @@
 #include <string.h>
 
 enum { SEATS = 5, LEN = 28, SOURCE = 12, ENTRIES = LEN, UNIT = 128, UNITS = 1 << 11, EDITS = 2048 };
-enum { COPIES = 64, STEPS = 256, RECORDS = 1024, TOKENS = 4 };
+enum { COPIES = 256, CELLS = 16, STEPS = 256, RECORDS = 1024, TOKENS = 4 };
 
 struct seat {
     bool live, started;
@@ -38,7 +38,8 @@ struct seat {
 };
 struct record { /* a block that may be found */
     uint8_t group;
-    slice_id at;
+    slice_id at;     /* SLICE_NONE: only the host has it */
+    uint32_t cell;   /* + 1; 0: the host has it not */
     uint64_t path;   /* content of its last position: all tokens up to there */
     uint64_t before; /* content of the last position before it */
     uint32_t n;
@@ -52,6 +53,8 @@ struct twin {
     uint32_t n_slabs, n_units, block_units[MAX_GROUPS];
     uint64_t used[UNITS][MAX_LANES];
     uint64_t holds[UNITS][TOKENS]; /* of the block that begins there */
+    uint32_t cell_units;
+    uint64_t cell_used[CELLS][MAX_LANES], cell_holds[CELLS][TOKENS];
     struct seat seat[SEATS];
     struct record record[RECORDS];
     uint32_t n_records;
@@ -129,6 +132,9 @@ begin(struct twin *t, struct in *in)
     t->c.arena_bytes = (uint64_t)t->n_slabs * kv_slab_bytes(&t->c);
     t->n_units = (uint32_t)(t->c.arena_bytes / UNIT);
     if (t->n_units > UNITS) return false;
+    for (uint32_t g = 0; g < t->c.n_groups; g++)
+        t->cell_units = MAX(t->cell_units, (uint32_t)(kv_block_bytes(&t->c.group[g]) / UNIT));
+    if (byte(in) % 2) t->c.host_bytes = (uint64_t)(byte(in) % CELLS) * t->cell_units * UNIT;
     t->mem = calloc(1, kv_bytes(&t->c));
     t->kv = kv_init(t->mem, &t->c, &e);
     if (!t->kv) return false;
@@ -143,6 +149,16 @@ forget_record(struct twin *t, uint32_t i)
     t->record[i] = t->record[--t->n_records];
 }
 
+/* The device has it no more. */
+static bool
+leave_device(struct twin *t, uint32_t i)
+{
+    t->record[i].at = SLICE_NONE;
+    if (t->record[i].cell) return false;
+    forget_record(t, i);
+    return true;
+}
+
 /* The step has the memory for itself: what was in it is nobody's, and others' use of it is over. */
 static void
 acquire(struct twin *t, uint32_t group, slice_id at, unsigned lane, uint64_t step)
@@ -151,15 +167,15 @@ acquire(struct twin *t, uint32_t group, slice_id at, unsigned lane, uint64_t ste
     uint32_t slab_units = t->c.slab_bytes / UNIT;
 
     for (uint32_t i = 0; i < t->n_records;) {
-        uint32_t unit = unit_of(t, t->record[i].group, t->record[i].at);
+        uint32_t unit = t->record[i].at == SLICE_NONE
+                            ? t->n_units
+                            : unit_of(t, t->record[i].group, t->record[i].at);
         bool taken_over = unit / slab_units == first / slab_units &&
                           t->c.group[t->record[i].group].pool != t->c.group[group].pool;
 
-        if (taken_over || (unit < end && unit + t->block_units[t->record[i].group] > first)) {
-            forget_record(t, i);
-        } else {
+        if (!(taken_over || (unit < end && unit + t->block_units[t->record[i].group] > first)) ||
+            !leave_device(t, i))
             i++;
-        }
     }
     for (uint32_t g = 0; g < t->c.n_groups; g++) /* nobody holds it */
         for (uint32_t s = 0; s < SEATS; s++)
@@ -189,6 +205,14 @@ find(const struct twin *t, uint32_t group, uint64_t path, uint32_t n)
         if (t->record[i].group == group && t->record[i].path == path && t->record[i].n == n)
             return &t->record[i];
     return NULL;
+}
+
+static bool
+on_device(const struct twin *t, uint32_t group, uint64_t path, uint32_t n)
+{
+    const struct record *r = find(t, group, path, n);
+
+    return r && r->at != SLICE_NONE;
 }
 
 static bool
@@ -233,7 +257,7 @@ part_of(const struct twin *t, const struct seat *s, uint32_t depth, const struct
            r->extra[n] == s->extra[first + n])
         n++;
     for (uint32_t g = 0; g < t->c.n_groups; g++)
-        if (t->c.group[g].kind != KV_CROSS && !find(t, g, r->path, r->n)) return 0;
+        if (t->c.group[g].kind != KV_CROSS && !on_device(t, g, r->path, r->n)) return 0;
     return n;
 }
 
@@ -395,15 +419,55 @@ admit(struct twin *t, struct in *in)
     }
 }
 
+/* A block that leaves the device, or comes back. */
+static void
+apply_tier(struct twin *t, const struct kv_copy *c, unsigned lane, uint64_t step)
+{
+    bool out = c->to_tier == TIER_HOST;
+    slice_id at = out ? c->from : c->to;
+    uint32_t cell = (out ? c->to : c->from) / t->cell_units, i;
+    uint64_t *device = t->holds[unit_of(t, c->group, at)], *host = t->cell_holds[cell];
+
+    check(cell < t->c.host_bytes / (t->cell_units * UNIT) && !c->n_tokens && !c->after);
+    check(c->from_tier != c->to_tier);
+    for (unsigned l = 0; l < t->c.n_lanes; l++)
+        check(l == lane || t->cell_used[cell][l] <= t->clock[lane][step % STEPS][l]);
+    t->cell_used[cell][lane] = step;
+    if (out) {
+        for (i = 0; i < t->n_records && t->record[i].cell != cell + 1; i++) {
+        }
+        if (i < t->n_records) t->record[i].cell = 0;
+        if (i < t->n_records && t->record[i].at == SLICE_NONE) forget_record(t, i);
+        for (i = 0; i < t->n_records; i++)
+            if (t->record[i].group == c->group && t->record[i].at == at) break;
+        check(i < t->n_records && !t->record[i].cell);
+        t->record[i].cell = cell + 1;
+    } else {
+        acquire(t, c->group, at, lane, step);
+        for (i = 0; i < t->n_records && t->record[i].cell != cell + 1; i++) {
+        }
+        check(i < t->n_records && t->record[i].at == SLICE_NONE);
+        check(t->record[i].group == c->group);
+        t->record[i].at = at;
+    }
+    touch(t, c->group, at, lane, step);
+    memcpy(out ? host : device, out ? device : host, TOKENS * sizeof *host);
+}
+
 /* Which seat a copy is for: the one whose tail's place it takes. */
 static void
 apply_copies(struct twin *t, const struct kv_out *out, unsigned lane, uint64_t step)
 {
     for (uint32_t i = 0; i < out->n_copies; i++) {
         const struct kv_copy *c = &out->copy[i];
-        uint64_t *from = t->holds[unit_of(t, c->group, c->from)],
-                 *to = t->holds[unit_of(t, c->group, c->to)];
+        uint64_t *from, *to;
 
+        if (c->from_tier == TIER_HOST || c->to_tier == TIER_HOST) {
+            apply_tier(t, c, lane, step);
+            continue;
+        }
+        from = t->holds[unit_of(t, c->group, c->from)];
+        to = t->holds[unit_of(t, c->group, c->to)];
         check(c->n_tokens > 0 && c->n_tokens < t->c.tokens_per_block && c->from != c->to);
         acquire(t, c->group, c->to, lane, step);
         touch(t, c->group, c->to, lane, step);
@@ -435,7 +499,8 @@ apply_edit(struct twin *t, const struct kv_edit *e, unsigned lane, uint64_t step
     if (e->op == EDIT_END) return;
     check(e->op == EDIT_SET && e->entry < ENTRIES);
     if (e->at == SLICE_NONE || e->entry < shared) {
-        check(e->at == SLICE_NONE || s->at[e->group][e->entry] == e->at);
+        check(e->at == SLICE_NONE || s->at[e->group][e->entry] == e->at ||
+              (s->at[e->group][e->entry] == SLICE_NONE && !s->started)); /* fetched */
         s->at[e->group][e->entry] = e->at;
         return;
     }
@@ -479,6 +544,7 @@ plan(struct twin *t, struct in *in)
     };
     uint64_t step = t->planned[lane] + 1, *clock = t->clock[lane][step % STEPS];
 
+    out.step = step;
     if (!s->live || s->pos >= s->len || step - t->done[lane] > 2) return;
     end = MIN(s->len, s->pos + MIN(rows, s->chunk));
     kv_ends(t->kv, lane, &out);
@@ -526,11 +592,17 @@ add_record(struct twin *t, const struct seat *s, uint32_t group, uint32_t entry,
     bool cross = t->c.group[group].kind == KV_CROSS;
     uint32_t first = entry * t->c.tokens_per_block;
     uint64_t path = content(s, cross, first + n - 1);
-    struct record *r = &t->record[t->n_records];
+    struct record *r;
 
-    if (s->at[group][entry] == SLICE_NONE || find(t, group, path, n)) return;
+    if (s->at[group][entry] == SLICE_NONE || on_device(t, group, path, n)) return;
     for (uint32_t i = 0; i < t->n_records; i++) /* it stands elsewhere already */
         if (t->record[i].group == group && t->record[i].at == s->at[group][entry]) return;
+    r = (struct record *)find(t, group, path, n);
+    if (r) { /* only the host had it */
+        r->at = s->at[group][entry];
+        return;
+    }
+    r = &t->record[t->n_records];
     check(t->n_records++ < RECORDS);
     *r = (struct record){ .group = (uint8_t)group,
                           .at = s->at[group][entry],
@@ -589,7 +661,8 @@ store(struct twin *t, struct in *in, bool drop, bool release)
 static void
 compare(const struct twin *t)
 {
-    uint32_t cached = 0, counted = 0;
+    uint32_t cached = 0, counted = 0, cells = 0;
+    struct kv_count host;
 
     for (uint32_t i = 0; i < SEATS; i++)
         for (uint32_t g = 0; t->seat[i].live && g < t->c.n_groups; g++) {
@@ -600,10 +673,14 @@ compare(const struct twin *t)
                 if (e >= first && e < first + n)
                     check(kv_entry(t->kv, i, g, e) == t->seat[i].at[g][e]);
             }
-            check(have == n);
+            check(have == n || (have < n && !t->seat[i].started));
         }
-    for (uint32_t i = 0; i < t->n_records; i++)
-        cached += !held(t, t->record[i].group, t->record[i].at);
+    for (uint32_t i = 0; i < t->n_records; i++) {
+        cached += t->record[i].at != SLICE_NONE && !held(t, t->record[i].group, t->record[i].at);
+        cells += t->record[i].cell != 0;
+    }
+    kv_count_host(t->kv, &host);
+    check(host.used + host.cached == cells);
     for (uint32_t p = 0; p < kv_n_pools(t->kv); p++) {
         struct kv_count n;
 

@@ -133,8 +133,9 @@ start(struct bed *b, uint32_t seat)
 {
     struct seat *s = &b->seat[seat];
 
-    b->out =
-        (struct kv_out){ .edit = b->edit, .max_edits = EDITS, .copy = b->copy, .max_copies = 64 };
+    b->out = (struct kv_out){
+        .edit = b->edit, .max_edits = EDITS, .copy = b->copy, .max_copies = 64, .step = b->step + 1
+    };
     b->step++;
     kv_start(b->kv, 0, b->step, seat, &b->out);
     kv_check(b->kv);
@@ -169,8 +170,8 @@ gen_plus(struct bed *b, uint32_t seat, token_id t)
     struct seat *s = &b->seat[seat];
 
     gen(b, seat, t);
-    b->step++;
-    b->out.n_edits = 0;
+    b->out.step = ++b->step;
+    b->out.n_edits = b->out.n_copies = 0;
     kv_trim(b->kv, seat, s->cached, &b->out);
     kv_grow(b->kv, 0, seat, ++s->cached, &b->out);
     kv_fence(b->kv, seat, 0, b->step);
@@ -1064,6 +1065,144 @@ who_reads_too_late_learns_how_much_is_gone_and_sees_all_in_a_snapshot(void **sta
     close_bed(b);
 }
 
+static struct bed *
+bed_with_host(uint32_t n_blocks, uint32_t n_cells)
+{
+    struct bed *b = calloc(1, sizeof *b);
+
+    b->c.copy_partial = true;
+    b->c.host_bytes = n_cells * 256;
+    open_bed(b, n_blocks);
+    return b;
+}
+
+static uint32_t
+on_host(const struct bed *b)
+{
+    struct kv_count n;
+
+    kv_count_host(b->kv, &n);
+    return n.used + n.cached;
+}
+
+static void
+what_is_evicted_goes_to_the_host_and_a_full_host_drops_its_oldest(void **state) /* O-01 */
+{
+    static const struct kv_keep second[] = { { 4, 8, 75, 0 } };
+    struct bed *b = bed_with_host(4, 1);
+    struct kv_need need;
+    struct kv_stats n;
+
+    (void)state;
+    prompt_of(b, 0, 0, 4, NULL), keep(b, 0, second, 1), add(b, 0, 8);
+    store(b, 0, 4);
+    for (token_id t = 4; t < 12; t++) gen_plus(b, 0, t);
+    expect(b, 0, 0, 1, 2);
+    prompt_of(b, 1, 100, 4, NULL), add(b, 1, 0);
+    expect(b, 1, 3);
+    assert_int_equal(n_free(b), 0);
+    release(b, 0);
+    assert_int_equal(n_free(b), 3);
+    need = kv_need(b->kv, 9, 0, 4);
+    assert_int_equal(kv_raise(b->kv, 1, &need), 0);
+    gen_plus(b, 1, 104);
+    assert_int_equal(b->out.n_copies, 1); /* block 2 */
+    assert_int_equal(b->copy[0].to_tier, TIER_HOST);
+    assert_int_equal(on_host(b), 1);
+    for (token_id t = 105; t < 109; t++) gen_plus(b, 1, t);
+    prompt_of(b, 2, 0, 12, NULL);
+    kv_lookup(b->kv, &b->seat[2].text, &b->seat[2].hit);
+    assert_int_equal(b->seat[2].hit.n_full, 2); /* 0 on the host, 1 where it was */
+    assert_int_equal(b->seat[2].hit.n_host[0], 1);
+    kv_stats(b->kv, 0, &n);
+    assert_int_equal(n.offloaded, 2);
+    assert_int_equal(n.host_dropped, 1);
+    close_bed(b);
+}
+
+static void
+what_lies_on_the_host_is_fetched_and_stays_there(void **state) /* O-04 */
+{
+    struct bed *b = bed_with_host(4, 8);
+    struct kv_stats n;
+
+    (void)state;
+    for (uint32_t round = 0; round < 4; round++) {
+        token_id first = round % 2 ? 100 : 0;
+
+        prompt_of(b, 0, first, 16, NULL);
+        assert_int_equal(add(b, 0, 0), round < 2 ? 0 : 12);
+        if (round >= 2) assert_int_equal(b->seat[0].hit.n_host[0], 3);
+        release_at(b, 0, 12);
+        assert_int_equal(n_free(b), 4);
+    }
+    kv_stats(b->kv, 0, &n);
+    assert_int_equal(n.fetched, 6);
+    close_bed(b);
+}
+
+static void
+low_priorities_are_dropped_and_the_usual_go_to_the_host(void **state) /* O-05 */
+{
+    static const struct kv_keep five[] = { { 0, UINT32_MAX, 5, 0 } };
+    struct bed *b = bed_with_host(2, 4);
+
+    (void)state;
+    prompt_of(b, 0, 0, 4, NULL), keep(b, 0, five, 1), add(b, 0, 0);
+    release_at(b, 0, 4);
+    prompt_of(b, 0, 100, 8, NULL), add(b, 0, 0);
+    release_at(b, 0, 8);
+    assert_int_equal(on_host(b), 0);
+    prompt_of(b, 0, 200, 8, NULL), add(b, 0, 0);
+    assert_int_equal(on_host(b), 2);
+    close_bed(b);
+}
+
+static void
+two_who_hit_the_same_on_the_host_share_what_the_first_fetches(void **state)
+{
+    struct bed *b = bed_with_host(8, 8);
+
+    (void)state;
+    prompt_of(b, 0, 0, 9, NULL), add(b, 0, 0);
+    release_at(b, 0, 8);
+    prompt_of(b, 0, 500, 32, NULL), add(b, 0, 0);
+    kv_drop(b->kv, 0);
+    for (uint32_t i = 1; i < 3; i++) {
+        prompt_of(b, i, 0, 9, NULL);
+        assert_int_equal(admit(b, i, 0), 0);
+        assert_int_equal(b->seat[i].hit.n_host[0], 2);
+    }
+    start(b, 1);
+    assert_int_equal(b->out.n_copies, 2);
+    start(b, 2);
+    assert_int_equal(b->out.n_copies, 0);
+    assert_int_equal(kv_entry(b->kv, 1, 0, 1), kv_entry(b->kv, 2, 0, 1));
+    close_bed(b);
+}
+
+static void
+what_is_slower_to_fetch_than_to_compute_stays_on_the_host(void **state)
+{
+    (void)state;
+    for (int slow = 0; slow < 2; slow++) {
+        struct bed *b = calloc(1, sizeof *b);
+
+        b->c.host_bytes = 8 * 256;
+        b->c.host_bandwidth = UINT64_C(1000000000); /* 256 ns a block of 4 tokens */
+        b->c.token_time = slow ? 63 : 65;
+        open_bed(b, 4);
+        prompt_of(b, 0, 0, 9, NULL), add(b, 0, 0);
+        release_at(b, 0, 8);
+        prompt_of(b, 0, 500, 16, NULL), add(b, 0, 0);
+        kv_drop(b->kv, 0);
+        prompt_of(b, 0, 0, 9, NULL);
+        assert_int_equal(add(b, 0, 0), slow ? 0 : 8);
+        assert_int_equal(on_host(b), 2);
+        close_bed(b);
+    }
+}
+
 int
 main(void)
 {
@@ -1092,6 +1231,11 @@ main(void)
         cmocka_unit_test(features_without_tokens_are_found_by_nobody),
         cmocka_unit_test(what_leads_to_others_is_evicted_after_them),
         cmocka_unit_test(a_hit_is_left_where_its_slabs_are_promised_to_another_pool),
+        cmocka_unit_test(what_is_evicted_goes_to_the_host_and_a_full_host_drops_its_oldest),
+        cmocka_unit_test(what_lies_on_the_host_is_fetched_and_stays_there),
+        cmocka_unit_test(low_priorities_are_dropped_and_the_usual_go_to_the_host),
+        cmocka_unit_test(two_who_hit_the_same_on_the_host_share_what_the_first_fetches),
+        cmocka_unit_test(what_is_slower_to_fetch_than_to_compute_stays_on_the_host),
         cmocka_unit_test(without_shares_a_pool_takes_whatever_is_oldest),
         cmocka_unit_test(a_pool_is_held_to_its_share_by_those_who_are_below_theirs),
         cmocka_unit_test(events_say_what_is_stored_and_removed_in_order),

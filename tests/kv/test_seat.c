@@ -557,7 +557,7 @@ configurations_that_are_none_are_refused_by_name(void **state)
         int code;
         int what;
     } row[] = { { "0 tokens", -EINVAL, 0 },     { "recurrent state", -ENOTSUP, 1 },
-                { "host_memory", -ENOTSUP, 2 }, { "window of 0", -EINVAL, 3 },
+                { "host_memory", -EINVAL, 2 },  { "window of 0", -EINVAL, 3 },
                 { "0 bytes", -EINVAL, 4 },      { "0 lanes", -EINVAL, 5 },
                 { "whole number", -EINVAL, 6 }, { "4 lanes", -EINVAL, 7 } };
 

@@ -2,6 +2,7 @@
 #include "worker/kv/kv.h"
 
 #include "worker/kv/kv_core.h"
+#include "worker/kv/kv_host.h"
 #include "worker/kv/kv_kind.h"
 #include "worker/kv/kv_pool.h"
 #include "worker/kv/kv_seat.h"
@@ -44,6 +45,11 @@ lay_out(struct kv *kv, const struct kv_config *c)
     }
     if (c->n_groups > 0) kv->n_slabs = (uint32_t)MIN(c->arena_bytes / kv->c.slab_bytes, UINT32_MAX);
     n_blocks = (uint64_t)kv->n_slabs * kv->stride;
+    for (uint32_t p = 0; p < kv->n_pools; p++)
+        kv->cell_bytes = MAX(kv->cell_bytes, kv->pool[p].block_bytes);
+    if (kv->cell_bytes && c->reuse)
+        kv->n_cells = (uint32_t)MIN(c->host_bytes / kv->cell_bytes, UINT32_MAX / 2 - n_blocks);
+    n_blocks += kv->n_cells;
     kv->block_at = take_bytes(&at, n_blocks, sizeof(struct kv_block));
     kv->slab_at = take_bytes(&at, kv->n_slabs, sizeof(struct kv_slab));
     kv->seat_at = take_bytes(&at, c->n_seats, sizeof(struct kv_seat));
@@ -65,8 +71,8 @@ refuse(const struct kv_config *c, struct err *e)
     if (c->reuse && c->tokens_per_block > MAX_TOKENS)
         return err_set(e, -EINVAL, "KV blocks of %u tokens are not kept for others, only up to %d",
                        c->tokens_per_block, MAX_TOKENS);
-    if (c->host_bytes > 0)
-        return err_set(e, -ENOTSUP, "kv.host_memory: this version keeps no KV blocks on the host");
+    if (c->host_bytes > 0 && !c->reuse)
+        return err_set(e, -EINVAL, "kv.host_memory without kv.reuse: nothing would be kept there");
     for (uint32_t i = 0; i < c->n_groups; i++) {
         const struct kv_group *g = &c->group[i];
 
@@ -101,7 +107,8 @@ struct kv *
 kv_init(void *mem, struct kv_config *c, struct err *e)
 {
     struct kv *kv = mem;
-    uint64_t wait[MAX_LANES] = { 0 }, slabs = 0, lcm;
+    uint64_t slabs = 0, lcm;
+    struct kv_out none = { 0 };
 
     if (refuse(c, e) < 0) return NULL;
     if (lay_out(kv, c) == 0) {
@@ -131,13 +138,14 @@ kv_init(void *mem, struct kv_config *c, struct err *e)
         return NULL;
     }
     for (uint32_t g = 0; g < c->n_groups; g++) {
-        kv->scratch[g] = kv_pool_take(kv, g, 0, wait);
+        kv->scratch[g] = kv_pool_take(kv, g, 0, &none);
         kv_blocks(kv)[kv->scratch[g]].state = BLOCK_SCRATCH;
         kv->pool[kv->c.group[g].pool].n_used--;
         kv->used[g]--;
         kv->stats[g] = (struct kv_stats){ 0 };
     }
     kv_tree_init(kv);
+    kv_host_init(kv);
     *c = kv->c;
     return kv;
 }
@@ -179,6 +187,16 @@ kv_count(const struct kv *kv, uint32_t pool, struct kv_count *ret)
         .free = (uint32_t)MIN(blocks - p->n_used - cached, UINT32_MAX),
         .block_bytes = p->block_bytes,
     };
+}
+
+void
+kv_count_host(const struct kv *kv, struct kv_count *ret)
+{
+    *ret = (struct kv_count){ .blocks = kv->n_cells,
+                              .used = kv->n_held_cells,
+                              .cached = kv->n_cached_cells,
+                              .free = kv->n_cells - kv->n_held_cells - kv->n_cached_cells,
+                              .block_bytes = kv->cell_bytes };
 }
 
 slice_id

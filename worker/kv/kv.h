@@ -28,8 +28,7 @@ struct kv_group {
     float share;         /* soft target of the arena, 0 = none: kv_pool.h */
     uint8_t pool;        /* out: groups of equal block bytes share a pool */
 };
-/* KV_STATE and host_bytes have no reader yet: kv_init() refuses a KV_STATE group and host_bytes
- * by name. */
+/* KV_STATE has no reader yet: kv_init() refuses such a group by name. */
 
 struct kv_config {
     uint32_t n_groups, n_seats, n_lanes;
@@ -42,6 +41,9 @@ struct kv_config {
     bool copy_partial;   /* a part of a block that others hold is copied */
     bool extra_ids;      /* texts have them */
     uint32_t max_events; /* kept for readers: kv_event.h */
+    /* A block is fetched from the host if that takes less time than to compute its tokens. 0: always. */
+    uint64_t host_bandwidth; /* bytes a second */
+    nsec token_time;
     uint64_t hash_secret[4];
 };
 
@@ -89,6 +91,7 @@ struct kv *kv_init(void *mem, struct kv_config *c, struct err *e);
 const struct kv_config *kv_config(const struct kv *kv); /* as kv_init() left it */
 uint32_t kv_n_pools(const struct kv *kv);
 void kv_count(const struct kv *kv, uint32_t pool, struct kv_count *ret);
+void kv_count_host(const struct kv *kv, struct kv_count *ret); /* used: being fetched */
 /* The group's block for padding rows of a graph: held from the start, in no count. */
 slice_id kv_scratch(const struct kv *kv, uint32_t group);
 /* Positions one sequence could ever have, alone in the arena, with a source of n_source tokens and

@@ -49,7 +49,7 @@ fork_group(struct kv *kv, unsigned lane, uint32_t from, uint32_t to, uint32_t gr
     }
     if (cross || n % kv->c.tokens_per_block == 0) return;
     check(full < f->end[group] && s->end[group] - s->first[group] < s->reserved[group]);
-    block = kv_pool_take(kv, group, lane, out->wait);
+    block = kv_pool_take(kv, group, lane, out);
     kv_table(kv, group, to)[s->end[group]++] = block + 1;
     add_copy(kv, out, group, row[full] - 1, block, n % kv->c.tokens_per_block);
     kv_add_edit(out, EDIT_SET, group, to, full, kv_slice(kv, group, block));

@@ -6,7 +6,7 @@
 
 struct tally {                          /* of one group */
     uint64_t held, cached, blank, refs; /* by the blocks */
-    uint64_t entries, tails, own, reserved, queued;
+    uint64_t entries, tails, own, reserved, queued, cells;
 };
 
 static void
@@ -81,16 +81,19 @@ check_seat(const struct kv *kv, uint32_t seat, uint32_t group, struct tally *n)
     const struct kv_seat *s = &kv_seats(kv)[seat];
     const struct kv_block *all = kv_blocks(kv);
     const uint32_t *row = kv_table(kv, group, seat);
+    uint32_t cells = 0;
 
     check(s->first[group] <= s->end[group]);
     check(s->end[group] - s->first[group] <= s->reserved[group]);
     check(s->live || (s->reserved[group] == 0 && !s->tail[group] && !s->cursor && !s->starting));
     for (uint32_t i = s->first[group]; i < s->end[group]; i++) {
         check(row[i] > 0);
+        cells += kv_is_cell(kv, row[i] - 1);
         check(all[row[i] - 1].state == BLOCK_HELD && all[row[i] - 1].group == group);
         check(all[row[i] - 1].n_refs == 1 ||
               all[row[i] - 1].n_refs == n_holders(kv, group, i, row[i] - 1));
     }
+    check(cells == s->n_host[group] && (cells == 0 || s->starting));
     if (s->tail[group]) {
         const struct kv_block *b = &all[s->tail[group] - 1];
 
@@ -99,14 +102,16 @@ check_seat(const struct kv *kv, uint32_t seat, uint32_t group, struct tally *n)
         n->tails++;
         n->own += b->owner == seat + 1;
     }
-    n->entries += s->end[group] - s->first[group];
+    n->entries += s->end[group] - s->first[group] - cells;
+    n->cells += cells;
     n->reserved += s->reserved[group];
 }
 
-static void
-check_queue(const struct kv *kv, uint32_t group, struct tally *n)
+static uint64_t
+check_queue(const struct kv *kv, uint32_t group, uint64_t max)
 {
     const struct kv_queue *q = &kv->queue[group];
+    uint64_t n = 0;
 
     for (unsigned p = 0; p <= KV_PRIORITY_MAX; p++) {
         uint32_t prev = 0;
@@ -115,11 +120,34 @@ check_queue(const struct kv *kv, uint32_t group, struct tally *n)
         for (uint32_t i = q->first[p]; i; prev = i, i = kv_blocks(kv)[i - 1].next) {
             const struct kv_block *b = &kv_blocks(kv)[i - 1];
 
-            check(b->state == BLOCK_CACHED && b->group == group && b->queue == p);
-            check(b->prev == prev && ++n->queued <= n->cached);
+            check(b->state == BLOCK_CACHED && b->queue == p);
+            check(kv_is_cell(kv, i - 1) ? group == MAX_GROUPS : b->group == group);
+            check(b->prev == prev && ++n <= max);
         }
         check(q->last[p] == prev);
     }
+    return n;
+}
+
+static void
+check_cells(const struct kv *kv, const struct tally n[MAX_GROUPS])
+{
+    uint32_t held = 0, cached = 0;
+    uint64_t refs = 0, cells = 0;
+
+    for (uint32_t i = 0; i < kv->n_fresh_cells; i++) {
+        const struct kv_block *c = &kv_blocks(kv)[kv->n_slabs * kv->stride + i];
+
+        check(c->node && !c->owner && (c->state == BLOCK_HELD || c->state == BLOCK_CACHED));
+        check((c->state == BLOCK_HELD) == (c->n_refs > 0));
+        held += c->state == BLOCK_HELD;
+        cached += c->state == BLOCK_CACHED;
+        refs += c->n_refs;
+    }
+    for (uint32_t g = 0; g < kv->c.n_groups; g++) cells += n[g].cells;
+    check(held == kv->n_held_cells && cached == kv->n_cached_cells && refs == cells);
+    check(held + cached == kv->n_fresh_cells && kv->n_fresh_cells <= kv->n_cells);
+    check(check_queue(kv, MAX_GROUPS, cached) == cached);
 }
 
 static void
@@ -129,7 +157,7 @@ check_group(const struct kv *kv, uint32_t group, struct tally *n)
     uint64_t promised = n->reserved + n->tails - n->own;
 
     if (kv_counts_once(kv, group)) promised = n->held + n->reserved - n->entries - n->own;
-    check_queue(kv, group, n);
+    n->queued = check_queue(kv, group, n->cached);
     check(kv_blocks(kv)[kv->scratch[group]].state == BLOCK_SCRATCH);
     check(n->held == kv->used[group] && n->refs == n->entries + n->tails);
     check(n->cached == kv->cached[group] && n->queued == n->cached);
@@ -190,12 +218,13 @@ kv_check(const struct kv *kv)
     }
     check(ending == kv->n_ends);
     for (uint32_t g = 0; g < kv->c.n_groups; g++) check_group(kv, g, &n[g]);
+    check_cells(kv, n);
     for (uint32_t p = 0; p < kv->n_pools; p++) {
         check_pool(kv, p, n);
         needed += kv_pool_slabs(kv, p, 0);
     }
     check(needed <= kv->n_slabs); /* what is promised can be had: kv_core.h */
     for (uint32_t i = 1; i <= kv->n_fresh_nodes; i++) pins += kv_node(kv, i)->n_pins;
-    check(pins == cursors);
+    check(pins == cursors && !kv->busy);
     kv_tree_check(kv);
 }

@@ -15,6 +15,10 @@
  * a queue. Cached blocks are capacity: they are taken when no block is free, and a slab in which none is
  * held (a cold one) is another pool's when that needs it.
  *
+ * Behind the arena's blocks stand those of the host tier, cells: one size for all groups, no slabs. A cell is
+ * free, cached, or held by seats that will fetch what it has. A node may have a block and a cell of a group;
+ * then they hold the same, and the block goes without a copy.
+ *
  * The promise to the scheduler rests on one sum, checked by kv_check(): over all pools,
  *     max(slabs with a held block, slabs that scratch and promised blocks would fill)  <=  all slabs.
  * A reservation is granted only if the sum still holds. Taking keeps it: a pool holds a block of one more
@@ -58,6 +62,7 @@ struct kv_node {
     uint32_t parent, child, next, prev; /* prev, next: children of one parent, newest first */
     uint32_t chain;                     /* of its bucket */
     uint32_t slot[MAX_GROUPS];          /* the group's block with these tokens */
+    uint32_t host[MAX_GROUPS];          /* and its cell */
     uint32_t n_pins;                    /* seats that go on from here */
     uint16_t n_tokens;
     bool live, has_extra;
@@ -96,7 +101,8 @@ struct kv_seat {
     bool dull; /* the tree had no room for it */
     uint32_t reserved[MAX_GROUPS];
     uint32_t first[MAX_GROUPS], end[MAX_GROUPS]; /* entries held: first .. end */
-    uint32_t tail[MAX_GROUPS]; /* starting: the block of which part tokens are its next entry's */
+    uint32_t tail[MAX_GROUPS];   /* starting: the block of which part tokens are its next entry's */
+    uint32_t n_host[MAX_GROUPS]; /* starting: entries that are cells, to be fetched */
     uint32_t part;
     uint32_t cursor, n_stored; /* the node of its first n_stored blocks */
 };
@@ -115,9 +121,13 @@ struct kv {
     uint64_t releases, mark;
     nsec now, next_expiry; /* next_expiry: nothing is over before; 0: nothing ever is */
     struct kv_pool pool[MAX_GROUPS];
-    struct kv_queue queue[MAX_GROUPS];
+    struct kv_queue queue[MAX_GROUPS + 1]; /* the last: cells */
+    uint32_t n_cells, n_fresh_cells, n_held_cells, n_cached_cells;
+    bool fetch;    /* it is worth it */
+    uint32_t busy; /* a node that is not pruned now */
     struct kv_stats stats[MAX_GROUPS];
     uint32_t n_nodes, n_fresh_nodes, first_free_node, n_live_nodes, n_buckets;
+    uint64_t cell_bytes;
     uint8_t secret[SECRET_BYTES];
     uint64_t block_at, slab_at, seat_at, end_at, table_at[MAX_GROUPS]; /* offsets in bytes */
     uint64_t node_at, bucket_at, token_at, extra_at, event_at;
@@ -176,6 +186,12 @@ kv_counts_once(const struct kv *kv, uint32_t group)
     return kv->c.group[group].kind == KV_FULL || kv->c.group[group].kind == KV_CROSS;
 }
 
+static inline bool
+kv_is_cell(const struct kv *kv, uint32_t block)
+{
+    return block >= kv->n_slabs * kv->stride;
+}
+
 static inline void
 kv_charge(struct kv *kv, uint32_t group, int64_t n)
 {
@@ -201,7 +217,7 @@ void kv_event_put(struct kv *kv, enum kv_event_op op, uint32_t block, uint8_t wa
 /* kv_store.c: the block is kept as the text says of the entry. */
 void kv_keep_entry(struct kv *kv, const struct kv_text *t, uint32_t block, uint32_t entry);
 
-/* What a block is called outside: its first slice, counted in slices of its group. */
+/* What a block is called outside: its first slice, counted in slices of its group; a cell, in the host's memory. */
 static inline slice_id
 kv_slice(const struct kv *kv, uint32_t group, uint32_t block)
 {
@@ -209,6 +225,7 @@ kv_slice(const struct kv *kv, uint32_t group, uint32_t block)
     uint64_t at = (uint64_t)(block / kv->stride) * kv->c.slab_bytes +
                   block % kv->stride * p->block_bytes;
 
+    if (kv_is_cell(kv, block)) at = (block - kv->n_slabs * kv->stride) * kv->cell_bytes;
     return (slice_id)(at / kv->c.group[group].slice_bytes);
 }
 

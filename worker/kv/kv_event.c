@@ -19,6 +19,7 @@ event_of(const struct kv *kv, enum kv_event_op op, uint32_t block)
                               .parent = { parent->key[0], parent->key[1] },
                               .op = (uint8_t)op,
                               .group = b->group,
+                              .tier = kv_is_cell(kv, block) ? TIER_HOST : TIER_DEVICE,
                               .priority = b->priority,
                               .was = b->priority,
                               .n_tokens = n->n_tokens };
@@ -60,7 +61,11 @@ kv_event_snapshot(const struct kv *kv, uint32_t *at, struct kv_event *ret, uint3
 {
     uint32_t n = 0;
 
-    for (; *at < kv->n_slabs * kv->stride && n < max; ++*at)
-        if (kv_blocks(kv)[*at].node) ret[n++] = event_of(kv, KV_STORED, *at);
+    for (; *at < kv->n_slabs * kv->stride + kv->n_cells && n < max; ++*at) {
+        const struct kv_block *b = &kv_blocks(kv)[*at];
+
+        if (!b->node || (kv_is_cell(kv, *at) && kv_node(kv, b->node)->slot[b->group])) continue;
+        ret[n++] = event_of(kv, KV_STORED, *at);
+    }
     return n;
 }

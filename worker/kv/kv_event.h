@@ -18,7 +18,7 @@ struct kv_event {
     uint64_t name[2], parent[2]; /* parent of the first block: the space */
     uint8_t op, group;
     uint8_t priority, was; /* was: UPDATED, before */
-    uint8_t tier;          /* enum tier */
+    uint8_t tier;          /* enum tier, the faster one that has it; UPDATED: from now on */
     uint16_t n_tokens;
 };
 

@@ -2,6 +2,7 @@
 #include "worker/kv/kv_pool.h"
 
 #include "worker/kv/kv_core.h"
+#include "worker/kv/kv_host.h"
 #include "worker/kv/kv_queue.h"
 #include "worker/kv/kv_slab.h"
 #include "worker/kv/kv_tree.h"
@@ -40,9 +41,16 @@ may_warm(const struct kv *kv, uint32_t pool)
     return slabs <= kv->n_slabs;
 }
 
-/* Nobody finds it any more: off its queue, out of the tree. Its slab still counts it. */
+/* Where a block is taken from, for whom. */
+struct take {
+    unsigned lane;
+    struct kv_out *out;
+    bool fresh; /* nobody had it since its slab was drawn */
+};
+
+/* Off its queue, and out of the tree unless the host has it from now on. Its slab still counts it. */
 static void
-evict(struct kv *kv, uint32_t block)
+evict(struct kv *kv, uint32_t block, struct take *t)
 {
     struct kv_block *b = &kv_blocks(kv)[block];
     struct kv_pool *p = &kv->pool[kv->c.group[b->group].pool];
@@ -52,6 +60,9 @@ evict(struct kv *kv, uint32_t block)
     p->n_cached--;
     if (b->node) {
         kv->stats[b->group].evicted++;
+        b->state = BLOCK_HELD; /* on no queue: what the host drops for it orphans others */
+        kv_host_offload(kv, block, t->lane, t->out);
+        b->state = BLOCK_CACHED;
         kv_tree_detach(kv, block);
     } else {
         p->n_blank--;
@@ -79,13 +90,13 @@ list_free(struct kv *kv, uint32_t block)
 }
 
 static void
-shed(struct kv *kv, uint32_t slab)
+shed(struct kv *kv, uint32_t slab, struct take *t)
 {
     uint32_t first = slab * kv->stride, n = kv_slabs(kv)[slab].n_fresh;
 
     for (uint32_t i = 0; i < n; i++) {
         if (kv_blocks(kv)[first + i].state != BLOCK_CACHED) continue;
-        evict(kv, first + i);
+        evict(kv, first + i, t);
         list_free(kv, first + i);
         kv_slab_count(kv, slab, 0, -1);
     }
@@ -150,7 +161,7 @@ rather_shed(const struct kv *kv, uint32_t pool, const struct kv_block *own, uint
 }
 
 static uint32_t
-take_free(struct kv *kv, uint32_t slab, bool *fresh)
+take_free(struct kv *kv, uint32_t slab, struct take *t)
 {
     struct kv_slab *s = &kv_slabs(kv)[slab];
     uint32_t at;
@@ -162,23 +173,23 @@ take_free(struct kv *kv, uint32_t slab, bool *fresh)
     } else {
         at = s->n_fresh++;
         check(at < kv->pool[s->pool - 1].per_slab);
-        *fresh = true;
+        t->fresh = true;
     }
     kv_slab_count(kv, slab, 1, 0);
     return slab * kv->stride + at;
 }
 
 static uint32_t
-take_cached(struct kv *kv, uint32_t block)
+take_cached(struct kv *kv, uint32_t block, struct take *t)
 {
-    evict(kv, block);
+    evict(kv, block, t);
     kv_slab_count(kv, block / kv->stride, 1, -1);
     return block;
 }
 
 /* The sum allows no slab more: one of a slab that the pool holds blocks of already. */
 static uint32_t
-take_in_place(struct kv *kv, uint32_t pool, bool *fresh)
+take_in_place(struct kv *kv, uint32_t pool, struct take *t)
 {
     const struct kv_pool *p = &kv->pool[pool];
 
@@ -188,9 +199,10 @@ take_in_place(struct kv *kv, uint32_t pool, bool *fresh)
 
         if (s->pool != pool + 1 || s->n_used == 0 || s->n_used == p->per_slab) continue;
         kv->next_hot[pool] = slab;
-        if (s->n_used + s->n_cached < p->per_slab) return take_free(kv, slab, fresh);
+        if (s->n_used + s->n_cached < p->per_slab) return take_free(kv, slab, t);
         for (uint32_t i = 0; i < p->per_slab; i++)
-            if (kv_blocks(kv)[first + i].state == BLOCK_CACHED) return take_cached(kv, first + i);
+            if (kv_blocks(kv)[first + i].state == BLOCK_CACHED)
+                return take_cached(kv, first + i, t);
     }
     check(false); /* what was promised can always be had */
     return 0;
@@ -198,20 +210,20 @@ take_in_place(struct kv *kv, uint32_t pool, bool *fresh)
 
 /* The group has all that its limit allows: the one that it would miss least itself. */
 static uint32_t
-take_own(struct kv *kv, uint32_t group, bool warm, bool *fresh)
+take_own(struct kv *kv, uint32_t group, bool warm, struct take *t)
 {
     uint32_t own = kv_queue_first(kv, group);
 
     check(own); /* a limit counts promises, and what is not held of those is cached */
-    if (warm || kv_slabs(kv)[(own - 1) / kv->stride].n_used > 0) return take_cached(kv, own - 1);
-    evict(kv, own - 1);
+    if (warm || kv_slabs(kv)[(own - 1) / kv->stride].n_used > 0) return take_cached(kv, own - 1, t);
+    evict(kv, own - 1, t);
     list_free(kv, own - 1);
     kv_slab_count(kv, (own - 1) / kv->stride, 0, -1);
-    return take_in_place(kv, kv->c.group[group].pool, fresh);
+    return take_in_place(kv, kv->c.group[group].pool, t);
 }
 
 static uint32_t
-take_any(struct kv *kv, uint32_t group, unsigned lane, bool *fresh)
+take_any(struct kv *kv, uint32_t group, struct take *t)
 {
     const struct kv_group *g = &kv->c.group[group];
     const struct kv_block *all = kv_blocks(kv);
@@ -220,40 +232,40 @@ take_any(struct kv *kv, uint32_t group, unsigned lane, bool *fresh)
     uint32_t own = kv->c.fifo ? kv_queue_first(kv, group) : 0, cold;
 
     if (g->max_blocks && kv->used[group] + kv->cached[group] >= g->max_blocks)
-        return take_own(kv, group, warm, fresh);
+        return take_own(kv, group, warm, t);
     /* In release order those never used stand among the others of their priority, before them. */
-    if (own && all[own - 1].queue < KV_PRIORITY) return take_own(kv, group, warm, fresh);
+    if (own && all[own - 1].queue < KV_PRIORITY) return take_own(kv, group, warm, t);
     if (p->first_open && (warm || kv_slabs(kv)[p->first_open - 1].n_used > 0))
-        return take_free(kv, p->first_open - 1, fresh);
-    if (warm && kv_slab_any(kv)) return take_free(kv, kv_slab_draw(kv, g->pool, lane), fresh);
+        return take_free(kv, p->first_open - 1, t);
+    if (warm && kv_slab_any(kv)) return take_free(kv, kv_slab_draw(kv, g->pool, t->lane), t);
     own = victim(kv, g->pool);
     cold = warm ? coldest(kv, g->pool) : 0;
     if (cold && (!own || rather_shed(kv, g->pool, &all[own - 1], cold - 1))) {
-        shed(kv, cold - 1);
-        return take_free(kv, kv_slab_draw(kv, g->pool, lane), fresh);
+        shed(kv, cold - 1, t);
+        return take_free(kv, kv_slab_draw(kv, g->pool, t->lane), t);
     }
     if (own && (warm || kv_slabs(kv)[(own - 1) / kv->stride].n_used > 0))
-        return take_cached(kv, own - 1);
-    return take_in_place(kv, g->pool, fresh);
+        return take_cached(kv, own - 1, t);
+    return take_in_place(kv, g->pool, t);
 }
 
 uint32_t
-kv_pool_take(struct kv *kv, uint32_t group, unsigned lane, uint64_t wait[MAX_LANES])
+kv_pool_take(struct kv *kv, uint32_t group, unsigned lane, struct kv_out *out)
 {
-    bool fresh = false;
-    uint32_t block = take_any(kv, group, lane, &fresh);
+    struct take t = { .lane = lane, .out = out };
+    uint32_t block = take_any(kv, group, &t);
     struct kv_block *b = &kv_blocks(kv)[block];
     const struct kv_slab *s = &kv_slabs(kv)[block / kv->stride];
 
-    kv_pool_wait(kv, block, lane, wait);
-    for (unsigned l = 0; l < kv->c.n_lanes; l++) raise_wait(kv, wait, lane, l, s->before[l]);
+    kv_pool_wait(kv, block, lane, out->wait);
+    for (unsigned l = 0; l < kv->c.n_lanes; l++) raise_wait(kv, out->wait, lane, l, s->before[l]);
     *b = (struct kv_block){
         .state = BLOCK_HELD, .n_refs = 1, .group = (uint8_t)group, .priority = KV_PRIORITY
     };
     kv->used[group]++;
     kv->pool[kv->c.group[group].pool].n_used++;
     kv->stats[group].taken++;
-    kv->stats[group].fresh += fresh;
+    kv->stats[group].fresh += t.fresh;
     return block;
 }
 

@@ -15,11 +15,11 @@
 #ifndef KV_POOL_H
 #define KV_POOL_H
 
-#include "worker/kv/kv.h"
+#include "worker/kv/kv_seat.h"
 
-/* A block of the group, used by the next step of the lane. wait[l] is raised to the step of lane l that
- * it must wait for. The caller holds a reservation. */
-uint32_t kv_pool_take(struct kv *kv, uint32_t group, unsigned lane, uint64_t wait[MAX_LANES]);
+/* A block of the group, used by the next step of the lane. out->wait[l] is raised to the step of lane l that
+ * it must wait for; a copy takes what it held to the host. The caller holds a reservation. */
+uint32_t kv_pool_take(struct kv *kv, uint32_t group, unsigned lane, struct kv_out *out);
 void kv_pool_share(struct kv *kv, uint32_t block); /* a held or cached one: one holder more */
 /* One holder less; true: nobody holds it now. It is cached if the tree has it, and free if not. */
 bool kv_pool_give(struct kv *kv, uint32_t block, unsigned lane, uint64_t step);

@@ -1,11 +1,17 @@
 /* kv_queue.c - see kv_queue.h. */
 #include "worker/kv/kv_queue.h"
 
+static struct kv_queue *
+queue_of(struct kv *kv, uint32_t block)
+{
+    return &kv->queue[kv_is_cell(kv, block) ? MAX_GROUPS : kv_blocks(kv)[block].group];
+}
+
 static void
 insert(struct kv *kv, uint32_t block, uint8_t priority, bool front)
 {
     struct kv_block *all = kv_blocks(kv), *b = &all[block];
-    struct kv_queue *q = &kv->queue[b->group];
+    struct kv_queue *q = queue_of(kv, block);
 
     b->queue = priority;
     b->prev = front ? 0 : q->last[priority];
@@ -21,7 +27,7 @@ static void
 take_out(struct kv *kv, uint32_t block)
 {
     struct kv_block *all = kv_blocks(kv), *b = &all[block];
-    struct kv_queue *q = &kv->queue[b->group];
+    struct kv_queue *q = queue_of(kv, block);
     unsigned at = b->queue;
 
     if (b->prev) {
@@ -93,7 +99,7 @@ kv_now(struct kv *kv, nsec now)
     check(now >= kv->now);
     kv->now = now;
     if (!kv->next_expiry || now < kv->next_expiry) return;
-    for (uint32_t g = 0; g < kv->c.n_groups; g++) {
+    for (uint32_t g = 0; g <= MAX_GROUPS; g++) {
         for (unsigned p = 0; p <= KV_PRIORITY_MAX; p++) {
             for (uint32_t i = kv->queue[g].first[p], after; p != KV_PRIORITY && i; i = after) {
                 struct kv_block *b = &kv_blocks(kv)[i - 1];

@@ -11,7 +11,8 @@
 void kv_queue_push(struct kv *kv, uint32_t block);
 void kv_queue_push_orphan(struct kv *kv, uint32_t block); /* from where it stands */
 void kv_queue_remove(struct kv *kv, uint32_t block);
-uint32_t kv_queue_first(const struct kv *kv, uint32_t group); /* index + 1; 0: none */
+/* Index + 1; 0: none. group MAX_GROUPS: of the cells. */
+uint32_t kv_queue_first(const struct kv *kv, uint32_t group);
 /* Whether a is taken before b. */
 bool kv_queue_before(const struct kv_block *a, const struct kv_block *b);
 

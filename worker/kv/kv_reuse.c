@@ -8,6 +8,7 @@
 #include "worker/kv/kv_reuse.h"
 
 #include "worker/kv/kv_core.h"
+#include "worker/kv/kv_host.h"
 #include "worker/kv/kv_kind.h"
 #include "worker/kv/kv_pool.h"
 #include "worker/kv/kv_tree.h"
@@ -46,6 +47,16 @@ first_entry(const struct kv *kv, uint32_t group, const struct found *f)
 {
     return MIN(kv_kind_first(&kv->c.group[group], kv->c.tokens_per_block, n_positions(kv, f)),
                f->depth);
+}
+
+/* The group's block, or the cell that it is fetched from: index + 1; 0: neither. */
+static uint32_t
+link_of(const struct kv *kv, uint32_t node, uint32_t group)
+{
+    const struct kv_node *n = kv_node(kv, node);
+
+    if (n->slot[group]) return n->slot[group];
+    return kv->fetch ? n->host[group] : 0;
 }
 
 static bool
@@ -113,7 +124,7 @@ find_self(const struct kv *kv, const struct kv_text *t, struct found *f)
         node = kv_tree_child(kv, node, name, &p);
         for (uint32_t g = 0; node && g < kv->c.n_groups; g++) {
             const struct kv_group *k = &kv->c.group[g];
-            bool has = kv_node(kv, node)->slot[g];
+            bool has = link_of(kv, node, g);
 
             if (k->kind == KV_CROSS) continue;
             if (k->kind == KV_FULL && !has) {
@@ -142,7 +153,8 @@ find_cross(const struct kv *kv, const struct kv_text *t, struct found *f)
 
         kv_tree_name(kv_node(kv, node)->key, &p, name);
         node = kv_tree_child(kv, node, name, &p);
-        if (node && !all_slots(kv, node, false)) node = 0;
+        for (uint32_t g = 0; node && g < kv->c.n_groups; g++)
+            if (!is_self(kv, g) && !link_of(kv, node, g)) node = 0;
     }
     f->cross = node;
 }
@@ -199,10 +211,12 @@ describe(const struct kv *kv, const struct kv_text *t, const struct found *f, st
         uint32_t first, node, end = hit_range(kv, t, f, g, &first, &node);
 
         for (; end > first; end--, node = kv_node(kv, node)->parent) {
-            const struct kv_block *b = &kv_blocks(kv)[kv_node(kv, node)->slot[g] - 1];
+            uint32_t block = link_of(kv, node, g) - 1;
+            bool cell = kv_is_cell(kv, block);
 
-            ret->n_held[g] += b->state == BLOCK_HELD;
-            ret->n_cached[g] += b->state == BLOCK_CACHED;
+            ret->n_host[g] += cell;
+            ret->n_held[g] += !cell && kv_blocks(kv)[block].state == BLOCK_HELD;
+            ret->n_cached[g] += !cell && kv_blocks(kv)[block].state == BLOCK_CACHED;
         }
     }
     if ((f->depth + 1) * tokens < t->n) {
@@ -225,8 +239,10 @@ static void
 bill_block(struct kv *kv, uint32_t group, uint32_t block, struct bill *bill)
 {
     const struct kv_block *b = &kv_blocks(kv)[block];
-    struct kv_slab *s = &kv_slabs(kv)[block / kv->stride];
+    struct kv_slab *s;
 
+    if (kv_is_cell(kv, block)) return; /* it takes a block as if it were computed */
+    s = &kv_slabs(kv)[block / kv->stride];
     if (b->owner || (b->state == BLOCK_CACHED && kv_counts_once(kv, group))) bill->blocks[group]++;
     if (b->state == BLOCK_HELD || s->n_used > 0 || s->mark == kv->mark) return;
     s->mark = kv->mark;
@@ -251,13 +267,15 @@ fits(struct kv *kv, const struct kv_need *n, const struct kv_text *t, const stru
     kv->mark++;
     for (uint32_t g = 0; g < kv->c.n_groups; g++) {
         const struct kv_group *k = &kv->c.group[g];
-        uint32_t first, node, end = hit_range(kv, t, f, g, &first, &node), spare;
+        uint32_t first, node, end = hit_range(kv, t, f, g, &first, &node), spare, cells = 0;
 
         spare = n->n_blocks[g] - (end - first);
         check(end - first <= n->n_blocks[g]);
-        bill.blocks[g] = kv_counts_once(kv, g) ? spare : n->n_blocks[g];
-        for (; end > first; end--, node = kv_node(kv, node)->parent)
-            bill_block(kv, g, kv_node(kv, node)->slot[g] - 1, &bill);
+        for (; end > first; end--, node = kv_node(kv, node)->parent) {
+            bill_block(kv, g, link_of(kv, node, g) - 1, &bill);
+            cells += kv_is_cell(kv, link_of(kv, node, g) - 1);
+        }
+        bill.blocks[g] += kv_counts_once(kv, g) ? spare + cells : n->n_blocks[g];
         if (f->tail && is_self(kv, g)) {
             uint32_t block = kv_node(kv, f->tail)->slot[g] - 1;
             const struct kv_block *b = &kv_blocks(kv)[block];
@@ -317,11 +335,17 @@ hold(struct kv *kv, uint32_t seat, const struct kv_need *n, const struct kv_text
         s->reserved[g] = n->n_blocks[g];
         s->first[g] = first;
         s->end[g] = end;
-        kv_charge(kv, g, kv_counts_once(kv, g) ? n->n_blocks[g] - (end - first) : n->n_blocks[g]);
+        kv_charge(kv, g, n->n_blocks[g]);
         for (uint32_t i = end; i > first; i--, node = kv_node(kv, node)->parent) {
-            uint32_t block = kv_node(kv, node)->slot[g] - 1;
+            uint32_t block = link_of(kv, node, g) - 1;
 
-            share(kv, g, block);
+            if (kv_is_cell(kv, block)) {
+                kv_host_hold(kv, block);
+                s->n_host[g]++;
+            } else {
+                share(kv, g, block);
+                if (kv_counts_once(kv, g)) kv_charge(kv, g, -1);
+            }
             if (is_self(kv, g)) kv_keep_entry(kv, t, block, i - 1);
             kv_table(kv, g, seat)[i - 1] = block + 1;
         }
@@ -387,7 +411,7 @@ copy_tail(struct kv *kv, uint32_t seat, uint32_t group, unsigned lane, uint64_t 
           struct kv_out *out)
 {
     struct kv_seat *s = &kv_seats(kv)[seat];
-    uint32_t from = s->tail[group] - 1, to = kv_pool_take(kv, group, lane, out->wait);
+    uint32_t from = s->tail[group] - 1, to = kv_pool_take(kv, group, lane, out);
 
     kv_table(kv, group, seat)[s->end[group]++] = to + 1;
     check(out->n_copies < out->max_copies);
@@ -441,6 +465,31 @@ start_tail(struct kv *kv, uint32_t seat, uint32_t group, unsigned lane, uint64_t
     kv->stats[group].moved++;
 }
 
+/* Cells of the group's entries become blocks. Where another seat has fetched the same, they share it. */
+static void
+fetch_entries(struct kv *kv, uint32_t seat, uint32_t group, unsigned lane, uint64_t step,
+              struct kv_out *out)
+{
+    struct kv_seat *s = &kv_seats(kv)[seat];
+    uint32_t *row = kv_table(kv, group, seat);
+
+    for (uint32_t i = s->first[group]; s->n_host[group] > 0; i++) {
+        uint32_t cell = row[i] - 1, there;
+
+        if (!kv_is_cell(kv, cell)) continue;
+        s->n_host[group]--;
+        there = kv_node(kv, kv_blocks(kv)[cell].node)->slot[group];
+        if (there) {
+            share(kv, group, there - 1);
+            if (kv_counts_once(kv, group)) kv_charge(kv, group, -1);
+            row[i] = there;
+        } else {
+            row[i] = kv_host_fetch(kv, cell, lane, out) + 1;
+        }
+        kv_host_give(kv, cell, lane, step);
+    }
+}
+
 void
 kv_start(struct kv *kv, unsigned lane, uint64_t step, uint32_t seat, struct kv_out *out)
 {
@@ -449,6 +498,7 @@ kv_start(struct kv *kv, unsigned lane, uint64_t step, uint32_t seat, struct kv_o
     check(s->live);
     if (!s->starting) return;
     kv_wait_row(kv, lane, seat, out);
+    for (uint32_t g = 0; g < kv->c.n_groups; g++) fetch_entries(kv, seat, g, lane, step, out);
     for (uint32_t g = 0; g < kv->c.n_groups; g++)
         if (s->tail[g]) start_tail(kv, seat, g, lane, step, out);
     kv_rows(kv, seat, out);

@@ -73,6 +73,8 @@ struct kv_hit {
     uint32_t n_held[MAX_GROUPS]; /* blocks of the hit that some seat holds: no room is needed */
     uint32_t
         n_cached[MAX_GROUPS]; /* blocks of the hit that are free capacity until they are held */
+    uint32_t
+        n_host[MAX_GROUPS]; /* blocks of the hit that are fetched: they need room as new ones do */
     uint64_t next[2]; /* names the first full block to be computed; 0, 0: there is none. Of two with
                          the same name one may wait for the other. */
 };
@@ -98,6 +100,8 @@ struct kv_stats {                   /* since the start, of one group */
     uint64_t shared, copied, moved; /* hits: full blocks, parts copied, parts taken over */
     uint64_t missed;                /* blocks of admitted prompts that had to be computed */
     uint64_t evicted;               /* cached blocks taken for others */
+    uint64_t offloaded, fetched;    /* blocks copied to the host, and from there */
+    uint64_t host_dropped;          /* blocks that the host had no room for any more */
 };
 void kv_stats(const struct kv *kv, uint32_t group, struct kv_stats *ret);
 

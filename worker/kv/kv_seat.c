@@ -2,6 +2,7 @@
 #include "worker/kv/kv_seat.h"
 
 #include "worker/kv/kv_core.h"
+#include "worker/kv/kv_host.h"
 #include "worker/kv/kv_kind.h"
 #include "worker/kv/kv_pool.h"
 #include "worker/kv/kv_tree.h"
@@ -146,7 +147,7 @@ grow_group(struct kv *kv, unsigned lane, uint32_t seat, uint32_t group, uint32_t
         uint32_t entry = s->end[group]++, block;
 
         check(s->end[group] - s->first[group] <= s->reserved[group]);
-        block = kv_pool_take(kv, group, lane, out->wait);
+        block = kv_pool_take(kv, group, lane, out);
         row[entry] = block + 1;
         kv_add_edit(out, EDIT_SET, group, seat, entry, kv_slice(kv, group, block));
     }
@@ -268,6 +269,11 @@ drop_group(struct kv *kv, struct kv_seat *s, uint32_t *row, uint32_t group)
     for (uint32_t n = s->end[group] - s->first[group], i = 0; i < n; i++) {
         uint32_t entry = forward ? s->first[group] + i : s->end[group] - 1 - i;
 
+        if (kv_is_cell(kv, row[entry] - 1)) { /* it was not started */
+            kv_host_give(kv, row[entry] - 1, s->lane, s->step);
+            row[entry] = 0;
+            continue;
+        }
         if (!kv_pool_give(kv, row[entry] - 1, s->lane, s->step) && kv_counts_once(kv, group))
             kv_charge(kv, group, 1); /* it was counted for this seat too: it is the others' now */
         row[entry] = 0;
@@ -284,7 +290,7 @@ kv_drop(struct kv *kv, uint32_t seat)
         kv_give_tail(kv, seat, g, s->lane, s->step);
         drop_group(kv, s, kv_table(kv, g, seat), g);
         set_reserved(kv, s, g, 0);
-        s->first[g] = s->end[g] = 0;
+        s->first[g] = s->end[g] = s->n_host[g] = 0;
     }
     kv_tree_pin(kv, 0, &s->cursor);
     s->n_stored = 0;
@@ -357,5 +363,5 @@ kv_entry(const struct kv *kv, uint32_t seat, uint32_t group, uint32_t entry)
 {
     uint32_t block = kv_table(kv, group, seat)[entry];
 
-    return block ? kv_slice(kv, group, block - 1) : SLICE_NONE;
+    return block && !kv_is_cell(kv, block - 1) ? kv_slice(kv, group, block - 1) : SLICE_NONE;
 }

@@ -28,8 +28,11 @@ struct kv_out {
     struct kv_edit *edit;
     uint32_t n_edits, max_edits;
     struct kv_copy *copy;
-    uint32_t n_copies, max_copies; /* at most one a group and seat that is started */
-    uint64_t wait[MAX_LANES];      /* the step of that lane to wait for; 0: none */
+    /* At most one a group and seat that is started, and one a block that is fetched (kv_hit.n_host); what goes
+     * to the host has up to half of them. */
+    uint32_t n_copies, max_copies;
+    uint64_t step;            /* that is being planned; for the host tier */
+    uint64_t wait[MAX_LANES]; /* the step of that lane to wait for; 0: none */
 };
 
 /* For len positions in chunks of at most chunk rows, with a source of n_source tokens. */
@@ -74,7 +77,8 @@ void kv_done(struct kv *kv, unsigned lane, uint64_t step); /* that step of the l
 
 bool kv_live(const struct kv *kv, uint32_t seat);       /* reserved or adopted, and not dropped */
 uint32_t kv_n_held(const struct kv *kv, uint32_t seat); /* blocks, of all groups */
-/* Blocks the seat holds of a group: entries first .. first + n. For tests and dumps. */
+/* Blocks the seat holds of a group: entries first .. first + n. For tests and dumps. SLICE_NONE: it is yet to
+ * be fetched from the host. */
 uint32_t kv_held(const struct kv *kv, uint32_t seat, uint32_t group, uint32_t *first);
 slice_id kv_entry(const struct kv *kv, uint32_t seat, uint32_t group, uint32_t entry);
 

@@ -150,7 +150,7 @@ static bool
 is_empty(const struct kv *kv, const struct kv_node *n)
 {
     for (uint32_t g = 0; g < kv->c.n_groups; g++)
-        if (n->slot[g]) return false;
+        if (n->slot[g] || n->host[g]) return false;
     return !n->child && !n->n_pins;
 }
 
@@ -177,17 +177,6 @@ prune(struct kv *kv, uint32_t node)
     }
 }
 
-void
-kv_tree_attach(struct kv *kv, uint32_t node, uint32_t block)
-{
-    struct kv_block *b = &kv_blocks(kv)[block];
-
-    check(!b->node && !kv_node(kv, node)->slot[b->group]);
-    b->node = node;
-    kv_node(kv, node)->slot[b->group] = block + 1;
-    kv_event_put(kv, KV_STORED, block, b->priority);
-}
-
 static uint32_t
 next_below(const struct kv *kv, uint32_t top, uint32_t at)
 {
@@ -196,15 +185,36 @@ next_below(const struct kv *kv, uint32_t top, uint32_t at)
     return at == top ? 0 : kv_node(kv, at)->next;
 }
 
+static void
+orphan(struct kv *kv, uint32_t link)
+{
+    if (link && kv_blocks(kv)[link - 1].state == BLOCK_CACHED) kv_queue_push_orphan(kv, link - 1);
+}
+
 /* What hangs below goes first, leaves before what leads to them: so there is nothing below the next. */
 static void
 orphan_below(struct kv *kv, uint32_t top)
 {
     for (uint32_t at = next_below(kv, top, top); at; at = next_below(kv, top, at))
-        for (uint32_t g = 0; g < kv->c.n_groups; g++)
-            if (kv_node(kv, at)->slot[g] &&
-                kv_blocks(kv)[kv_node(kv, at)->slot[g] - 1].state == BLOCK_CACHED)
-                kv_queue_push_orphan(kv, kv_node(kv, at)->slot[g] - 1);
+        for (uint32_t g = 0; g < kv->c.n_groups; g++) {
+            orphan(kv, kv_node(kv, at)->slot[g]);
+            orphan(kv, kv_node(kv, at)->host[g]);
+        }
+}
+
+void
+kv_tree_attach(struct kv *kv, uint32_t node, uint32_t block)
+{
+    struct kv_block *b = &kv_blocks(kv)[block];
+    struct kv_node *n = kv_node(kv, node);
+    uint32_t *slot = kv_is_cell(kv, block) ? &n->host[b->group] : &n->slot[b->group];
+    bool moved = n->slot[b->group] || n->host[b->group];
+
+    check(!b->node && !*slot);
+    b->node = node;
+    *slot = block + 1;
+    if (!kv_is_cell(kv, block))
+        kv_event_put(kv, moved ? KV_UPDATED : KV_STORED, block, b->priority);
 }
 
 void
@@ -212,11 +222,21 @@ kv_tree_detach(struct kv *kv, uint32_t block)
 {
     struct kv_block *b = &kv_blocks(kv)[block];
     uint32_t node = b->node, top = node;
+    struct kv_node *n = kv_node(kv, node);
+    bool cell = kv_is_cell(kv, block), both = n->slot[b->group] && n->host[b->group];
     enum kv_kind kind = kv->c.group[b->group].kind;
 
-    kv_event_put(kv, KV_REMOVED, block, b->priority);
-    kv_node(kv, node)->slot[b->group] = 0;
+    if (!both) kv_event_put(kv, KV_REMOVED, block, b->priority);
+    if (cell) {
+        n->host[b->group] = 0;
+    } else {
+        n->slot[b->group] = 0;
+    }
     b->node = 0;
+    if (both) { /* it is found in the other tier */
+        if (!cell) kv_event_put(kv, KV_UPDATED, n->host[b->group] - 1, b->priority);
+        return;
+    }
     while (kind == KV_CROSS && kv_node(kv, top)->parent) top = kv_node(kv, top)->parent;
     if (!kv->c.fifo && (kind == KV_CROSS || kind == KV_FULL)) orphan_below(kv, top);
     prune(kv, node);
@@ -252,11 +272,14 @@ kv_tree_check(const struct kv *kv)
         for (uint32_t c = n->child; c; prev = c, c = kv_node(kv, c)->next)
             check(kv_node(kv, c)->parent == i && kv_node(kv, c)->prev == prev);
         for (uint32_t g = 0; g < kv->c.n_groups; g++) {
-            const struct kv_block *b = &kv_blocks(kv)[n->slot[g] ? n->slot[g] - 1 : 0];
+            for (int host = 0; host < 2; host++) {
+                uint32_t link = host ? n->host[g] : n->slot[g];
+                const struct kv_block *b = &kv_blocks(kv)[link ? link - 1 : 0];
 
-            if (!n->slot[g]) continue;
-            check(b->node == i && b->group == g);
-            check(b->state == BLOCK_HELD || b->state == BLOCK_CACHED);
+                if (!link) continue;
+                check(b->node == i && b->group == g && kv_is_cell(kv, link - 1) == (host == 1));
+                check(b->state == BLOCK_HELD || b->state == BLOCK_CACHED);
+            }
         }
         for (uint32_t c = *bucket(kv, n->key); c != i; c = kv_node(kv, c)->chain) check(c);
     }

@@ -230,7 +230,8 @@ scheduler_plan(struct scheduler *s, unsigned lane, nsec now, struct batch *b)
                            .out = { .edit = b->edit,
                                     .max_edits = b->max_edits,
                                     .copy = b->copy,
-                                    .max_copies = b->max_copies },
+                                    .max_copies = b->max_copies,
+                                    .step = b->step },
                            .rows_left = s->l.max_rows,
                            .begins = begin_edits(s) };
         s->waited_for[lane] = NSEC_NEVER;

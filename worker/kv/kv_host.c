@@ -1,0 +1,121 @@
+/* kv_host.c - see kv_host.h. */
+#include "worker/kv/kv_host.h"
+
+#include "worker/kv/kv_core.h"
+#include "worker/kv/kv_pool.h"
+#include "worker/kv/kv_queue.h"
+#include "worker/kv/kv_tree.h"
+
+void
+kv_host_init(struct kv *kv)
+{
+    uint64_t bytes = 0, time;
+
+    for (uint32_t g = 0; g < kv->c.n_groups; g++)
+        if (kv->c.group[g].kind != KV_CROSS) bytes += kv->pool[kv->c.group[g].pool].block_bytes;
+    kv->fetch = true;
+    if (!kv->c.host_bandwidth || !kv->c.token_time) return;
+    time = (uint64_t)kv->c.token_time * kv->c.tokens_per_block;
+    kv->fetch = (double)bytes / (double)kv->c.host_bandwidth * 1e9 < (double)time;
+}
+
+/* A cell that nobody had, or whose content the host misses least: index + 1; 0: all are being fetched. */
+static uint32_t
+take_cell(struct kv *kv)
+{
+    uint32_t first = kv->n_slabs * kv->stride, at;
+
+    if (kv->n_fresh_cells < kv->n_cells) return first + ++kv->n_fresh_cells;
+    at = kv_queue_first(kv, MAX_GROUPS);
+    if (!at) return 0;
+    kv->stats[kv_blocks(kv)[at - 1].group].host_dropped++;
+    kv_queue_remove(kv, at - 1);
+    kv->n_cached_cells--;
+    kv_tree_detach(kv, at - 1);
+    return at;
+}
+
+static void
+copy(struct kv *kv, struct kv_out *out, uint32_t group, uint32_t from, uint32_t to)
+{
+    out->copy[out->n_copies++] =
+        (struct kv_copy){ .group = (uint8_t)group,
+                          .from_tier = kv_is_cell(kv, from) ? TIER_HOST : TIER_DEVICE,
+                          .to_tier = kv_is_cell(kv, to) ? TIER_HOST : TIER_DEVICE,
+                          .from = kv_slice(kv, group, from),
+                          .to = kv_slice(kv, group, to) };
+}
+
+void
+kv_host_offload(struct kv *kv, uint32_t block, unsigned lane, struct kv_out *out)
+{
+    struct kv_block *all = kv_blocks(kv), *b = &all[block], *c;
+    uint32_t node = b->node, cell;
+    uint64_t step[MAX_LANES];
+
+    if (kv->n_cells == 0 || b->priority < KV_OFFLOAD || kv_node(kv, node)->host[b->group]) return;
+    if (out->n_copies >= out->max_copies / 2) return; /* the rest is for those who start */
+    check(out->step > 0);
+    kv_tree_pin(kv, node, &kv->busy); /* what the host drops now may be all that leads there */
+    cell = take_cell(kv);
+    if (cell) {
+        c = &all[cell - 1];
+        kv_pool_wait(kv, block, lane, out->wait);
+        kv_pool_wait(kv, cell - 1, lane, out->wait);
+        for (unsigned l = 0; l < MAX_LANES; l++) step[l] = l == lane ? out->step : 0;
+        *c = (struct kv_block){ .state = BLOCK_CACHED,
+                                .group = b->group,
+                                .priority = b->priority,
+                                .keep = b->keep,
+                                .step = { step[0], step[1], step[2] } };
+        kv->n_cached_cells++;
+        kv_tree_attach(kv, node, cell - 1);
+        kv_queue_push(kv, cell - 1);
+        copy(kv, out, b->group, block, cell - 1);
+        kv->stats[b->group].offloaded++;
+    }
+    kv_tree_pin(kv, 0, &kv->busy);
+}
+
+void
+kv_host_hold(struct kv *kv, uint32_t cell)
+{
+    struct kv_block *c = &kv_blocks(kv)[cell];
+
+    if (c->n_refs++ > 0) return;
+    kv_queue_remove(kv, cell);
+    c->state = BLOCK_HELD;
+    kv->n_cached_cells--;
+    kv->n_held_cells++;
+}
+
+void
+kv_host_give(struct kv *kv, uint32_t cell, unsigned lane, uint64_t step)
+{
+    struct kv_block *c = &kv_blocks(kv)[cell];
+
+    check(c->state == BLOCK_HELD && c->n_refs > 0);
+    c->step[lane] = MAX(c->step[lane], step);
+    if (--c->n_refs > 0) return;
+    c->state = BLOCK_CACHED;
+    kv->n_held_cells--;
+    kv->n_cached_cells++;
+    kv_queue_push(kv, cell);
+}
+
+uint32_t
+kv_host_fetch(struct kv *kv, uint32_t cell, unsigned lane, struct kv_out *out)
+{
+    const struct kv_block *c = &kv_blocks(kv)[cell];
+    uint32_t block = kv_pool_take(kv, c->group, lane, out);
+    struct kv_block *b = &kv_blocks(kv)[block];
+
+    check(out->n_copies < out->max_copies);
+    kv_pool_wait(kv, cell, lane, out->wait);
+    copy(kv, out, c->group, cell, block);
+    b->priority = c->priority;
+    b->keep = c->keep;
+    kv_tree_attach(kv, c->node, block);
+    kv->stats[c->group].fetched++;
+    return block;
+}
