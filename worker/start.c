@@ -248,6 +248,8 @@ set_lanes(struct worker *w, struct exec_config *x, struct err *e)
         l->n_lanes = 2;
         l->lane_work[0] = WORK_ENCODER | WORK_CONTEXT;
         l->lane_work[1] = WORK_GENERATION;
+        l->lane_rows[0] = (uint32_t)MAX(w->keys.split_context_max_tokens, 0);
+        l->lane_seqs[0] = (uint32_t)MAX(w->keys.split_context_max_seqs, 0);
         x->lane_units[0] = MAX(1u, MIN(context, MAX(units, 2u) - 1));
         x->lane_units[1] = MAX(1u, units > x->lane_units[0] ? units - x->lane_units[0] : 1);
     }
@@ -266,8 +268,6 @@ check_keys(const struct model_keys *k, struct err *e)
     if (k->kv_sink_tokens) return err_set(e, -EINVAL, "kv.sink_tokens: not served yet, only 0");
     if (k->kv_dtype > DTYPE_FP16)
         return err_set(e, -EINVAL, "kv.dtype: fp8 is not served yet, only fp32, bf16 and fp16");
-    if (k->split_context_max_tokens > 0 || k->split_context_max_seqs > 0)
-        return err_set(e, -EINVAL, "split.context_max_*: not served yet, only 0");
     if (k->split_mode == SPLIT_AUTO)
         return err_set(e, -EINVAL, "split.mode: auto is not served yet, only off and fixed");
     return 0;
@@ -389,6 +389,8 @@ complete(struct worker *w, struct err *e)
         .max_enc_rows = n->max_source && on_gpu(n) ? MAX(n->max_source, (uint32_t)GPU_ENC_ROWS)
                                                    : n->max_source,
         .n_enc_layers = (uint16_t)n->model->shape.n_encoder_layers,
+        /* Beside a stream a source is no more than a whole chunk is. */
+        .enc_work = (uint64_t)max_rows * n->model->shape.n_encoder_layers,
     };
     if (gpu_graphs(n->gpu) && k->graphs_memory)
         n->limits.n_buckets = graphs_buckets(n->limits.bucket, max_rows);

@@ -84,6 +84,10 @@ begin(struct world *w, struct in *in)
     r->c.copy_partial = shape & 64;
     r->l.chunks = shape & 1 ? CHUNKS_EQUAL : CHUNKS_FIRST_COME;
     if (shape & 2) r->l.max_chunk = MAX(r->l.chunk_unit, 1 + byte(in) % r->l.max_rows);
+    for (unsigned i = 0; i < r->l.n_lanes && shape & 2; i++) {
+        r->l.lane_rows[i] = byte(in) % 2 ? MAX(r->l.chunk_unit, 1 + byte(in) % 20) : 0;
+        r->l.lane_seqs[i] = byte(in) % 4;
+    }
     if (shape & 4) r->l.quantum = 1 + byte(in);
     if (shape & 8) r->l.enc_work = 1 + byte(in);
     if (shape & 16) r->l.pages = byte(in) % 8;

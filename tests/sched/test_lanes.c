@@ -227,6 +227,31 @@ many_prompts_pass_through_both_lanes(
     close_all(q, 20);
 }
 
+static void
+the_lane_of_prompts_has_bounds_of_its_own(
+    void **state) /* split.context_max_tokens, context_max_seqs */
+{
+    struct seq *q[4];
+    const struct batch *b;
+
+    (void)state;
+    split();
+    r.l.lane_rows[0] = 30;
+    r.l.lane_seqs[0] = 2;
+    run_open(&r);
+    for (int i = 0; i < 4; i++) run_add(&r, q[i] = seq_new(1 + (req_id)i, i == 3 ? 60 : 10, 5, 0));
+    b = run_plan(&r, 0);
+    assert_int_equal(b->n_runs, 2); /* of the three that fit into 40 rows, and into 30 */
+    run_commit(&r, 0);
+    b = run_plan(&r, 0);
+    assert_int_equal(b->n_runs, 2);
+    assert_int_equal(b->n_rows, 30);
+    run_out();
+    while (scheduler_reap(r.s)) {
+    }
+    close_all(q, 4);
+}
+
 int
 main(void)
 {
@@ -239,6 +264,7 @@ main(void)
         cmocka_unit_test(a_seat_cancelled_between_its_lanes_leaves_both),
         cmocka_unit_test(a_lane_found_done_names_the_one_to_commit_first),
         cmocka_unit_test(many_prompts_pass_through_both_lanes),
+        cmocka_unit_test(the_lane_of_prompts_has_bounds_of_its_own),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -108,9 +108,11 @@ gather(struct plan *p)
     bool join = may_join(s) && !full && !hold_back(p), stopped = false;
     struct seq *running = s->n_in[SEQ_CONTEXT] ? next_context(p, s->running.first) : NULL, *q;
     struct seq *waiting = join ? next_context(p, s->waiting.first) : NULL;
-    uint32_t n = 0, rows = p->rows_left, begins = p->begins;
+    uint32_t n = 0, rows = p->rows_left, begins = p->begins, most = s->n_seats;
 
-    while (rows > 0 && (running || (waiting && !full))) {
+    if (s->l.lane_rows[p->lane]) rows = MIN(rows, s->l.lane_rows[p->lane]);
+    if (s->l.lane_seqs[p->lane]) most = s->l.lane_seqs[p->lane];
+    while (rows > 0 && n < most && (running || (waiting && !full))) {
         uint32_t some;
 
         if (running && (full || !waiting || seq_before(running, waiting))) {

@@ -48,6 +48,10 @@ check_limits(const struct scheduler_limits *l, const struct kv_config *kv, struc
     for (unsigned i = 0; i < l->n_lanes; i++) {
         if (l->lane_work[i] & work)
             return err_set(e, -EINVAL, "lane %u does work that another lane does", i);
+        if (l->lane_rows[i] && l->chunk_unit > l->lane_rows[i])
+            return err_set(e, -EINVAL,
+                           "chunks of a multiple of %u tokens never fit into lane %u's %u",
+                           l->chunk_unit, i, l->lane_rows[i]);
         work |= l->lane_work[i];
     }
     if (want & ~work) return err_set(e, -EINVAL, "work %x is on no lane", want & ~work);

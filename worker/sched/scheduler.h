@@ -43,6 +43,8 @@ struct scheduler_limits {
     uint32_t max_chunk;             /* rows of one prompt in a step; 0: as many as there are */
     uint32_t chunk_unit; /* non-final chunks are multiples of it; 0: block if <= max_rows, else 1 */
     uint8_t n_lanes, lane_work[MAX_LANES];
+    uint32_t lane_rows[MAX_LANES],
+        lane_seqs[MAX_LANES]; /* of prompts in a step of that lane; 0: no other bound */
     uint32_t bucket[64], n_buckets;
     uint16_t enc_layers;   /* encoder layers a step, 0 = all */
     uint16_t n_enc_layers; /* of the model; 0: decoder-only */
