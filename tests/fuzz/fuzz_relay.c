@@ -1,0 +1,531 @@
+/* fuzz_relay.c - what a hostile worker says against a naive twin: believed or not, and what a row then is.
+ *
+ * Input is a table of requests and a list of records in a short form: a type, whose request, numbers
+ * that are right, and words to spoil. The twin is written from records.h and relay.h alone, on plain
+ * bytes. A record that cannot be true ends the input, as it ends the worker.
+ */
+#include "tests/fuzz/fuzz.h"
+
+#include "base/log.h"
+#include "daemon/calls.h"
+#include "daemon/commands.h"
+#include "daemon/deliver.h"
+#include "daemon/relay.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum {
+    MAX_ROWS = 5,
+    MAX_TOKENS = 12,
+    MAX_TEXT = 1 << 12,
+    ROOM = 4096,
+    VOCAB = 100,
+    RING_LOG2 = 16
+};
+
+/* ---- the twin */
+
+struct twin_row {
+    uint32_t index, gen;
+    bool held, other, partly, ended, unknown; /* other: another worker's; partly: being sent */
+    bool lp, plp;
+    uint32_t tops, ptops, max, said, text_said, prompt_said;
+    uint32_t n, n_text; /* what the client is to have */
+    uint32_t token[MAX_TOKENS];
+    uint8_t text[MAX_TEXT];
+};
+static struct twin_row rows[MAX_ROWS];
+static uint32_t n_rows, vocab;
+static bool loading;
+
+static uint32_t
+word(const uint8_t *p, uint32_t bytes)
+{
+    uint32_t v = 0;
+
+    while (bytes--) v = v << 8 | p[bytes];
+    return v;
+}
+
+static bool
+is_utf8(const uint8_t *p, uint64_t n)
+{
+    for (uint64_t i = 0, len; i < n; i += len) {
+        static const uint32_t least[] = { 0, 0, 0x80, 0x800, 0x10000 };
+        uint32_t c = p[i];
+
+        len = c < 0x80 ? 1 : c < 0xc0 ? 0 : c < 0xe0 ? 2 : c < 0xf0 ? 3 : c < 0xf8 ? 4 : 0;
+        if (!len || len > n - i) return false;
+        if (len > 1) c &= 0xffu >> (len + 1);
+        for (uint64_t k = 1; k < len; k++) {
+            if (p[i + k] >> 6 != 2) return false;
+            c = c << 6 | (p[i + k] & 63u);
+        }
+        if (c < least[len] || c > 0x10ffff || (c >= 0xd800 && c < 0xe000)) return false;
+    }
+    return true;
+}
+
+static bool
+is_reason(uint32_t r)
+{
+    return (r >= 1 && r <= 5) || (r >= 32 && r <= 47);
+}
+
+static struct twin_row *
+named(const uint8_t *p)
+{
+    for (uint32_t i = 0; i < n_rows; i++) {
+        struct twin_row *t = &rows[i];
+
+        if (t->index == word(p, 4) && t->gen == word(p + 4, 4))
+            return t->held && !t->other && !t->partly ? t : NULL;
+    }
+    return NULL;
+}
+
+static bool
+twin_out(const uint8_t *p, uint64_t n, uint64_t *taken)
+{
+    uint64_t tokens, text, tops, each, all;
+    struct twin_row *t;
+
+    if (n < 32) return false;
+    tokens = p[10];
+    text = word(p + 16, 4);
+    tops = word(p + 24, 4);
+    each = p[11] ? 4 + 4 + 8 * tops : 4;
+    all = tokens * each + text;
+    *taken = 32 + (all + 7) / 8 * 8;
+    if (!tokens || p[11] > 1 || tops > 1024 || (!p[11] && tops) || *taken > n) return false;
+    t = named(p);
+    if (!t || word(p + 8, 2) || word(p + 12, 4) != t->said) return false;
+    if (!t->unknown && word(p + 20, 4) != t->text_said) return false;
+    if (tokens > t->max - t->said) return false;
+    if (p[11] != t->lp || (t->lp && tops != t->tops)) return false;
+    for (uint64_t i = 0; i < tokens; i++)
+        if (word(p + 32 + 4 * i, 4) >= vocab) return false;
+    if (!is_utf8(p + 32 + tokens * each, text)) return false;
+    t->said += (uint32_t)tokens;
+    t->text_said = word(p + 20, 4) + (uint32_t)text;
+    t->unknown = false;
+    if (t->ended) return true;
+    for (uint64_t i = 0; i < tokens; i++) t->token[t->n++] = word(p + 32 + 4 * i, 4);
+    memcpy(t->text + t->n_text, p + 32 + tokens * each, text);
+    t->n_text += (uint32_t)text;
+    return true;
+}
+
+/* Entries before one that lies stand. */
+static bool
+twin_step(const uint8_t *p, uint64_t n)
+{
+    uint64_t at = 16, taken;
+
+    if (n < 16 || word(p + 12, 4) > 65536) return false;
+    for (uint32_t i = word(p + 12, 4); i > 0; i--) {
+        if (!twin_out(p + at, n - at, &taken)) return false;
+        at += taken;
+    }
+    return at == n;
+}
+
+static bool
+twin_finish(const uint8_t *p, uint64_t n)
+{
+    struct twin_row *t = n == 40 ? named(p) : NULL;
+
+    if (!t || word(p + 8, 2) || !is_reason(word(p + 10, 2)) || word(p + 16, 4) != t->said)
+        return false;
+    t->held = false;
+    t->ended = true;
+    return true;
+}
+
+static bool
+twin_reject(const uint8_t *p, uint64_t n)
+{
+    uint32_t text, reason;
+    struct twin_row *t;
+
+    if (n < 16) return false;
+    text = word(p + 10, 2);
+    reason = word(p + 8, 2);
+    if (text > n - 16 || (text + 7) / 8 * 8 < n - 16) return false;
+    t = named(p);
+    if (!t || reason < 32 || !is_reason(reason) || (!t->ended && t->n)) return false;
+    t->held = false;
+    t->ended = true;
+    return true;
+}
+
+static bool
+twin_prompt(const uint8_t *p, uint64_t n)
+{
+    uint64_t first, some, tops, need;
+    struct twin_row *t;
+
+    if (n < 24) return false;
+    first = word(p + 8, 4);
+    some = word(p + 12, 4);
+    tops = word(p + 16, 4);
+    need = 24 + some * (8 + 8 * tops);
+    if (tops > 1024 || some > 4u << 20 || need > n || n - need > 7) return false;
+    t = named(p);
+    if (!t || !t->plp || tops != t->ptops || t->said) return false;
+    if (first != t->prompt_said || first + some > 4u << 20) return false;
+    t->prompt_said += (uint32_t)some;
+    return true;
+}
+
+static bool
+twin_ready(const uint8_t *p, uint64_t n)
+{
+    uint32_t name;
+
+    if (n < 72 || !loading) return false;
+    name = word(p + 24, 4);
+    if (!word(p, 4) || word(p, 4) > INT32_MAX || !word(p + 4, 4)) return false;
+    if (!word(p + 12, 4) || word(p + 12, 4) > 65536) return false;
+    if (name >= 64 || name > n - 72 || n - 72 - name > 7) return false;
+    vocab = word(p, 4);
+    loading = false;
+    return true;
+}
+
+/* Nobody has asked for text here: what comes is judged and dropped. */
+static bool
+twin_text(const uint8_t *p, uint64_t n)
+{
+    uint64_t ids, text;
+
+    if (n < 24) return false;
+    ids = 4 * (uint64_t)word(p + 12, 4);
+    text = word(p + 16, 4);
+    if (24 + ids + text > n || n - 24 - ids - text > 7) return false;
+    return (!word(p + 8, 4) || is_reason(word(p + 8, 4))) && is_utf8(p + 24 + ids, text);
+}
+
+static bool
+twin_take(uint16_t type, uint16_t flags, const uint8_t *p, uint32_t n)
+{
+    if (flags) return false;
+    switch (type) {
+    case REC_READY:
+        return twin_ready(p, n);
+    case REC_STEP:
+        return twin_step(p, n);
+    case REC_FINISH:
+        return twin_finish(p, n);
+    case REC_REJECT:
+        return twin_reject(p, n);
+    case REC_PROMPT_LOGPROBS:
+        return twin_prompt(p, n);
+    case REC_TEXT_DONE:
+        return twin_text(p, n);
+    case REC_PHASE:
+        return n == 24;
+    default:
+        return type == REC_KV_EVENTS;
+    }
+}
+
+/* ---- records in a short form */
+
+static uint32_t
+put_text(struct in *in, uint8_t *p)
+{
+    static const char *const texts[] = {
+        "", "a", "\xc3\xa4", "\xe2\x82\xac", "\xf0\x9f\x98\x80", "\xed\xa0\x80", "\xc0\x80", "\xff"
+    };
+    const char *t = texts[byte(in) % ARRAY_LEN(texts)];
+
+    memcpy(p, t, strlen(t));
+    return (uint32_t)strlen(t);
+}
+
+static uint32_t
+make_step(struct in *in, uint8_t *p)
+{
+    uint32_t n = sizeof(struct rec_step), said[MAX_ROWS], text_said[MAX_ROWS];
+    struct rec_step s = { .n_ent = 1 + byte(in) % 3 };
+
+    for (uint32_t i = 0; i < n_rows; i++) {
+        said[i] = rows[i].said;
+        text_said[i] = rows[i].text_said;
+    }
+    memcpy(p, &s, sizeof s);
+    for (uint32_t i = 0; i < s.n_ent; i++) {
+        uint32_t k = byte(in) % n_rows, at;
+        const struct twin_row *t = &rows[k];
+        struct rec_out o = { .row = t->index,
+                             .gen = t->gen,
+                             .n_tokens = (uint8_t)(1 + byte(in) % 3),
+                             .has_logprobs = t->lp,
+                             .first = said[k],
+                             .text_first = text_said[k],
+                             .n_top = t->lp ? t->tops : 0 };
+
+        at = n + (uint32_t)sizeof o;
+        for (uint32_t j = 0; j < o.n_tokens; j++, at += 4) p[at] = (uint8_t)(byte(in) % VOCAB);
+        at += t->lp ? o.n_tokens * (4 + 8 * t->tops) : 0;
+        o.text_bytes = put_text(in, p + at);
+        memcpy(p + n, &o, sizeof o);
+        n = ROUND_UP(at + o.text_bytes, 8u);
+        said[k] += o.n_tokens;
+        text_said[k] += o.text_bytes;
+    }
+    return n;
+}
+
+static uint32_t
+make(struct in *in, uint16_t type, uint8_t *p)
+{
+    const struct twin_row *t = &rows[byte(in) % n_rows];
+
+    memset(p, 0, ROOM);
+    if (type == REC_STEP) return make_step(in, p);
+    if (type == REC_FINISH) {
+        struct rec_finish f = { t->index, t->gen, .reason = (uint16_t)(byte(in) % 64) };
+
+        f.n_tokens = t->said;
+        memcpy(p, &f, sizeof f);
+        return sizeof f;
+    }
+    if (type == REC_REJECT) {
+        struct rec_reject j = { t->index, t->gen, .reason = (uint16_t)(byte(in) % 64) };
+
+        j.text_bytes = (uint16_t)put_text(in, p + sizeof j);
+        memcpy(p, &j, sizeof j);
+        return (uint32_t)sizeof j + ROUND_UP(j.text_bytes, 8u);
+    }
+    if (type == REC_PROMPT_LOGPROBS) {
+        struct rec_prompt o = { t->index, t->gen, t->prompt_said, byte(in) % 4, t->ptops, 0 };
+
+        memcpy(p, &o, sizeof o);
+        return (uint32_t)sizeof o + o.n * (8 + 8 * o.n_top);
+    }
+    if (type == REC_READY) {
+        struct rec_ready y = { .vocab = VOCAB + byte(in), .max_len = 9, .n_seats = 4 };
+
+        y.name_bytes = byte(in) % 80;
+        memcpy(p, &y, sizeof y);
+        return (uint32_t)sizeof y + ROUND_UP(y.name_bytes, 8u);
+    }
+    if (type == REC_TEXT_DONE) {
+        struct rec_text_done d = { .reason = byte(in) % 64, .n_ids = byte(in) % 4 };
+
+        d.text_bytes = put_text(in, p + sizeof d + 4 * (size_t)d.n_ids);
+        memcpy(p, &d, sizeof d);
+        return ROUND_UP((uint32_t)sizeof d + 4 * d.n_ids + d.text_bytes, 8u);
+    }
+    return type == REC_PHASE ? sizeof(struct rec_phase) : 8 * (byte(in) % 16);
+}
+
+/* Words of it become others: edges, or any. */
+static void
+spoil(struct in *in, uint8_t *p, uint32_t n)
+{
+    static const uint32_t edges[] = { 0, 1, 255, 65536, INT32_MAX, UINT32_MAX };
+    uint32_t what = byte(in), at = byte(in), v = edges[what % ARRAY_LEN(edges)];
+
+    if (n < 4) return;
+    if (what & 64) v = byte(in);
+    if (what & 128)
+        p[at % n] ^= (uint8_t)v;
+    else
+        memcpy(p + at % (n / 4) * 4, &v, 4);
+}
+
+/* ---- lagand */
+
+static struct config config;
+static struct daemon d;
+static struct worker w;
+static struct link ours, theirs; /* both ends of a pair of rings, until one is broken */
+
+static void
+connect_worker(void)
+{
+    static const uint8_t id[16] = { 1 };
+    int bell;
+
+    if (ours.in.data && !*ring_why(&ours.in)) return;
+    if (ours.in.data) {
+        link_close(&theirs);
+        link_close(&ours);
+    }
+    check(link_make(&ours, 0, 1, id, RING_LOG2, RING_LOG2, &bell, NULL) == 0);
+    check(link_attach(&theirs, dup(ours.d.fd), dup(ours.w.fd), bell, 1, NULL) == 0);
+}
+
+static int
+spawn_none(void *arg)
+{
+    (void)arg;
+    return 0;
+}
+
+static void
+kill_none(void *arg, int sig)
+{
+    (void)arg;
+    (void)sig;
+}
+
+static void
+moved_none(void *arg, enum super_state from, enum super_state to)
+{
+    (void)arg;
+    (void)from;
+    (void)to;
+}
+
+/* No record leads to an operator's verb, and the file of those is not linked. */
+void
+command_call(struct daemon *dm, struct client *c, const struct msg *m)
+{
+    (void)dm;
+    (void)c;
+    (void)m;
+}
+
+const char *
+command_state(const struct daemon *dm)
+{
+    (void)dm;
+    return "";
+}
+
+static void
+begin(struct in *in)
+{
+    static const struct super_ops ops = { .spawn = spawn_none,
+                                          .kill = kill_none,
+                                          .moved = moved_none };
+
+    log_level_set(LOG_LEVEL_ERR - 1);
+    memset(&d, 0, sizeof d);
+    memset(&w, 0, sizeof w);
+    connect_worker();
+    w.link = ours;
+    w.alive = true;
+    opt_defaults(daemon_opts, &config.o);
+    d.config = &config;
+    d.n_workers = 1;
+    d.worker[0] = &w;
+    d.ledger = ledger_new(2 * MAX_ROWS, 1);
+    d.sessions = sessions_new(1);
+    d.calls = calls_new();
+    check(d.ledger && d.sessions && d.calls);
+    d.due_first = d.due_last = ROW_NONE;
+    d.facts[0] = (struct model_facts){ .known = true, .vocab = VOCAB, .n_seats = 4 };
+    w.d = &d;
+    w.sending = w.alone = ROW_NONE;
+    super_init(&w.super, &ops, &w, 1);
+    loading = byte(in) % 4 == 3;
+    w.super.state = loading ? SUPER_LOADING : SUPER_READY;
+    vocab = VOCAB;
+    n_rows = 1 + byte(in) % MAX_ROWS;
+}
+
+/* One that the worker has, or may not speak of. */
+static void
+take_row(uint32_t i, struct in *in)
+{
+    struct twin_row *t = &rows[i];
+    uint32_t what = byte(in), tops = byte(in);
+    struct rec_submit *s = calloc(1, sizeof *s);
+    struct row *r;
+    bool blamed;
+
+    check(s);
+    *t = (struct twin_row){ .held = true, .lp = what & 1, .plp = what & 2, .unknown = what & 4 };
+    t->other = (what >> 3) % 8 == 1;
+    t->partly = (what >> 3) % 8 == 2 && w.sending == ROW_NONE;
+    t->ended = (what >> 3) % 8 == 3;
+    blamed = (what >> 3) % 8 == 4;
+    t->tops = t->lp ? tops % 3 : 0;
+    t->ptops = t->plp ? tops / 4 % 3 : 0;
+    t->max = 1 + (what >> 6) * (MAX_TOKENS - 1) / 3;
+    s->max_tokens = t->max;
+    s->n_prompt = 3;
+    s->logprobs = t->tops;
+    s->prompt_logprobs = t->ptops;
+    s->flags = (uint8_t)((t->lp ? SUBMIT_LOGPROBS : 0) | (t->plp ? SUBMIT_PROMPT_LOGPROBS : 0));
+    check(ledger_take(d.ledger, 1, i + 1, s, sizeof *s, &r) == 0);
+    row_move(d.ledger, r, ROW_DISPATCHED);
+    r->held = true;
+    r->win = 4;
+    r->text_unknown = t->unknown;
+    r->worker = t->other;
+    w.n_rows++;
+    w.tokens += r->cost;
+    t->index = r->index;
+    t->gen = r->gen;
+    if (t->partly) w.sending = r->index;
+    if (blamed) {
+        r->n_blames = 2; /* it runs alone, until it has got past its deaths */
+        w.alone = r->index;
+        d.n_suspects++;
+    }
+    if (t->ended) row_end(&d, r, LAGAN_E_CANCELLED, "by its client");
+}
+
+/* Is every row what the twin says? */
+static void
+compare(void)
+{
+    uint32_t held = 0;
+
+    for (uint32_t i = 0; i < n_rows; i++) {
+        const struct twin_row *t = &rows[i];
+        const struct row *r = ledger_row(d.ledger, t->index);
+
+        held += t->held;
+        check(r && r->gen == t->gen && r->held == t->held);
+        check((r->state == ROW_ENDED) == t->ended && r->n_prompt_said == t->prompt_said);
+        check(r->n_said == t->said && row_n_tokens(r) == t->n && r->text.n == t->n_text);
+        check(!t->n || !memcmp(r->token.p, t->token, 4 * (size_t)t->n));
+        check(!t->n_text || !memcmp(r->text.p, t->text, t->n_text));
+        check(!t->lp ||
+              (r->logprob.n == 4 * (size_t)t->n && r->top.n == 8 * (size_t)t->tops * t->n));
+    }
+    check(w.n_rows == held && d.facts[0].vocab == vocab);
+    ledger_check(d.ledger);
+}
+
+int
+LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+    struct in in = { data, data + size };
+    bool taken = true;
+
+    begin(&in);
+    for (uint32_t i = 0; i < n_rows; i++) take_row(i, &in);
+    while (in.p < in.end && taken) {
+        static uint8_t made[ROOM];
+        uint32_t op = byte(&in), n;
+        uint16_t type = (uint16_t)(REC_READY + op % 9), flags = op >= 250 ? RING_MORE : 0;
+        void *record;
+
+        n = make(&in, type, made);
+        for (uint32_t k = op / 9 % 4; k > 0; k--) spoil(&in, made, n);
+        if (op / 64 == 3) n = byte(&in) % 64 * 8;
+        check(ring_reserve(&theirs.out, type, flags, n, 0, &record) == 0);
+        memcpy(record, made, n);
+        ring_publish(&theirs.out);
+        taken = twin_take(type, flags, made, n);
+        relay_drain(&w);
+        check((w.super.suspect == DEATH_NONE) == taken && (taken || *w.why));
+        compare();
+    }
+    relay_drain_dead(&w);
+    ours = w.link;
+    ledger_free(d.ledger);
+    sessions_free(d.sessions);
+    calls_free(d.calls);
+    return 0;
+}
