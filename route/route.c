@@ -4,7 +4,9 @@
 static bool
 better(const struct route_worker *a, const struct route_worker *b)
 {
-    if (a->tokens != b->tokens) return a->tokens < b->tokens;
+    uint64_t x = a->tokens + b->found, y = b->tokens + a->found; /* differences, without a sign */
+
+    if (x != y) return x < y;
     return a->rows < b->rows;
 }
 

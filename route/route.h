@@ -17,10 +17,11 @@ struct route_worker {
     uint32_t rows, max_rows; /* requests it has, and may have */
     uint64_t tokens;         /* prompt and answer tokens those may still cost */
     bool comes;              /* it does not serve now, and is about to */
+    uint64_t found;          /* tokens of this request that it need not compute (holders.h) */
 };
 
-/* The open worker of that model with room and the fewest tokens ahead; of equals the one with fewer
- * requests, then the lower index. ROUTE_NONE: nobody now. */
+/* The open worker of that model with room and the fewest tokens ahead, the request's own included but for what is
+ * found; of equals the one with fewer requests, then the lower index. ROUTE_NONE: nobody now. */
 uint32_t route_pick(const struct route_worker *w, uint32_t n, uint32_t model);
 
 /* A request whose KV lies with worker `home`: that one, or ROUTE_WAIT while it comes, or has no room; else

@@ -7,10 +7,12 @@
 #include "sim/fleet.h"
 
 #include "include/lagan_wire.h"
+#include "route/holders.h"
 #include "route/route.h"
 #include "sim/cost.h"
 #include "sim/events.h"
 #include "sim/worker.h"
+#include "worker/kv/kv_event.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -26,7 +28,13 @@ enum event_kind {
     EVENT_HALT,
     EVENT_GO_ON
 };
-enum { CHECK_EVERY = 4096, PACK_BYTES = 1 << 20 };
+enum {
+    CHECK_EVERY = 4096,
+    PACK_BYTES = 1 << 20,
+    EVENTS = 4096,
+    CANDIDATES = 16,
+    HOLDINGS = 1 << 23
+};
 #define NOBODY UINT32_MAX
 
 struct job {
@@ -39,6 +47,8 @@ struct job {
     bool gone;             /* its client is */
     bool begun, halted;    /* at its worker */
     uint32_t passed;
+    uint64_t (*name)[2]; /* [n_names] of its prompt's blocks, where route/ asks for them */
+    uint32_t n_names;
     struct job *next, *prev;
 };
 struct jobs {
@@ -51,13 +61,16 @@ struct member { /* of the fleet */
     struct jobs jobs;
     bool running[MAX_LANES]; /* the lane's oldest step */
     uint32_t life;
-    nsec wake; /* the earliest EVENT_WAKE that is out */
+    nsec wake;           /* the earliest EVENT_WAKE that is out */
+    uint64_t next_event; /* of its KV manager */
 };
 
 struct fleet {
     struct fleet_setting s;
     struct member *m;
     struct route_worker *table; /* what lagand would know of each */
+    struct route_holders *holders;
+    struct worker namer; /* of blocks: one that does nothing else, and never dies */
     struct events events;
     struct jobs queue;
     struct job **open; /* jobs by id modulo room_open, for events that name one */
@@ -235,6 +248,7 @@ end_job(struct fleet *f, struct job *j)
     }
     r->end = f->now;
     free(j->r.seq.token);
+    free(j->name);
     free(j);
 }
 
@@ -340,11 +354,67 @@ kick(struct fleet *f, uint32_t worker)
     }
 }
 
+/* ---- where to */
+
+static void
+name_blocks(struct fleet *f, struct job *j)
+{
+    uint32_t max = j->t.isl / f->s.worker.kv.tokens_per_block, n = j->t.isl;
+    token_id *token = malloc(n * sizeof *token);
+    struct kv_space space;
+    struct kv_text t = { .token = token, .n = n, .space = &space };
+
+    check(token);
+    j->name = malloc(MAX(max, 1u) * sizeof j->name[0]);
+    check(j->name);
+    for (uint32_t i = 0; i < n; i++) token[i] = request_token(&j->r, i);
+    kv_space(f->namer.kv, 0, j->t.lora, NULL, 0, &space);
+    j->n_names = kv_names(f->namer.kv, &t, j->name, max);
+    free(token);
+}
+
+/* What the worker's blocks became since the last look. */
+static void
+listen(struct fleet *f, uint32_t worker)
+{
+    struct member *m = &f->m[worker];
+    struct kv_event e[64];
+    uint64_t missed = 0;
+    uint32_t n, at = 0;
+
+    while (f->holders && (n = kv_events(m->w.kv, &m->next_event, e, ARRAY_LEN(e), &missed)))
+        for (uint32_t i = 0; i < n; i++) {
+            if (e[i].group != 0) continue;
+            if (e[i].op == KV_STORED) route_hold(f->holders, worker, e[i].name);
+            if (e[i].op == KV_REMOVED) route_lose(f->holders, worker, e[i].name);
+        }
+    if (missed == 0) return;
+    route_forget(f->holders, worker);
+    while ((n = kv_event_snapshot(m->w.kv, &at, e, ARRAY_LEN(e))))
+        for (uint32_t i = 0; i < n; i++)
+            if (e[i].group == 0) route_hold(f->holders, worker, e[i].name);
+}
+
+static uint32_t
+pick(struct fleet *f, const struct job *j)
+{
+    uint32_t worker[CANDIDATES], found[CANDIDATES], n = 0, i;
+
+    if (f->holders)
+        n = route_found(f->holders, (const uint64_t(*)[2])j->name, j->n_names, worker, found,
+                        CANDIDATES);
+    for (uint32_t k = 0; k < n; k++)
+        f->table[worker[k]].found = (uint64_t)found[k] * f->s.worker.kv.tokens_per_block;
+    i = route_pick(f->table, f->s.n_workers, 0);
+    for (uint32_t k = 0; k < n; k++) f->table[worker[k]].found = 0;
+    return i;
+}
+
 static void
 dispatch(struct fleet *f)
 {
     for (struct job *j; (j = f->queue.first);) {
-        uint32_t i = route_pick(f->table, f->s.n_workers, 0);
+        uint32_t i = pick(f, j);
 
         if (i == ROUTE_NONE) return;
         jobs_take(&f->queue, j);
@@ -367,6 +437,7 @@ finish_step(struct fleet *f, const struct event *e)
     check(worker_commit(&m->w, e->lane, f->now));
     reap(f, m);
     kick(f, e->worker);
+    listen(f, e->worker);
     if (f->s.check && ++f->since_check % CHECK_EVERY == 0) scheduler_check(m->w.s);
     if (f->queue.n > 0) dispatch(f);
 }
@@ -461,6 +532,7 @@ die(struct fleet *f, uint32_t worker)
         f->result.moved++;
     }
     f->result.pauses += scheduler_n_pauses(m->w.s);
+    if (f->holders) route_forget(f->holders, worker);
     worker_close(&m->w);
     m->life++;
     f->table[worker].open = false;
@@ -481,6 +553,7 @@ open_member(struct fleet *f, uint32_t i, struct err *e)
     m->w.sampled = tell;
     m->w.sampled_to = f;
     m->wake = NSEC_NEVER;
+    m->next_event = 0;
     memset(m->running, 0, sizeof m->running);
     f->table[i] = (struct route_worker){ .open = true,
                                          .max_rows = f->s.worker.sched.max_seqs + f->s.ahead };
@@ -582,6 +655,7 @@ fleet_add(struct fleet *f, const struct trace_line *t, struct err *e)
     f->result.prompt_tokens += t->isl;
     remember(f, j);
     plan_mischief(f, j);
+    if (f->holders && !t->encdec) name_blocks(f, j);
     jobs_add(&f->queue, j, f->queue.last);
     if (f->queue.n == 1) dispatch(f);
     return 0;
@@ -633,10 +707,13 @@ fleet_free(struct fleet *f)
     for (uint64_t i = 0; i < f->room_open; i++) {
         if (!f->open || !f->open[i]) continue;
         free(f->open[i]->r.seq.token);
+        free(f->open[i]->name);
         free(f->open[i]);
     }
     for (uint32_t i = 0; i < f->s.n_workers && f->m; i++) worker_close(&f->m[i].w);
     events_done(&f->events);
+    worker_close(&f->namer);
+    route_holders_free(f->holders);
     free(f->open);
     free(f->m);
     free(f->table);
@@ -659,6 +736,12 @@ fleet_new(struct fleet **ret, const struct fleet_setting *setting, struct err *e
     f->bytes = f->s.digest ? malloc(PACK_BYTES) : NULL;
     if (!f->m || !f->table || !f->open || (f->s.digest && !f->bytes))
         return err_set(e, -ENOMEM, "%u workers", f->s.n_workers);
+    if (f->s.affinity) {
+        f->s.worker.kv.max_events = EVENTS;
+        f->holders = route_holders_new(HOLDINGS);
+        if (!f->holders) return err_set(e, -ENOMEM, "route");
+        TRY(worker_open(&f->namer, &f->s.worker, e));
+    }
     f->random = f->s.mischief.seed * UINT64_C(0x9e3779b97f4a7c15) + 1;
     for (uint32_t i = 0; i < f->s.n_workers; i++) {
         TRY(open_member(f, i, e));

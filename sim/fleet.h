@@ -36,6 +36,7 @@ struct fleet_use { /* at one instant, over all workers */
 struct fleet_setting {
     struct setting worker;
     uint32_t n_workers, ahead; /* ahead: requests that a worker may have beside those with a seat */
+    bool affinity;             /* route/ knows what workers could find, from their KV events */
     struct fleet_mischief mischief;
     nsec every; /* of virtual time, `use` is told; 0: never */
     void (*use)(void *to, const struct fleet_use *u);

@@ -13,7 +13,7 @@ struct run_args {
     uint64_t seed, requests;
     nsec every, restart;
     double cancelled, halted, stopped, deaths, rate;
-    bool json, digest, check, help;
+    bool affinity, json, digest, check, help;
 };
 /* clang-format off */
 static const struct opt opts[] = {
@@ -30,6 +30,7 @@ static const struct opt opts[] = {
     { "deaths", OPT_F64, OPT_AT(run_args, deaths), "0", .min = 0, .max = 1e6, .arg = "R", .sentence = "of a worker, a second of virtual time" },
     { "restart", OPT_NSEC, OPT_AT(run_args, restart), "500ms", .arg = "TIME", .sentence = "that a dead worker takes to serve again" },
     { "seed", OPT_U64, OPT_AT(run_args, seed), "1", .arg = "N", .sentence = "of what is drawn: who is cancelled, when workers die" },
+    { "affinity", OPT_BOOL, OPT_AT(run_args, affinity), .sentence = "route/ counts what a worker would find of a prompt, from KV events" },
     { "json", OPT_BOOL, OPT_AT(run_args, json), .sentence = "JSON lines, the result last" },
     { "digest", OPT_BOOL, OPT_AT(run_args, digest), .sentence = "of every batch planned: equal for equal decisions" },
     { "check", OPT_BOOL, OPT_AT(run_args, check), .sentence = "every invariant now and then, and at the end" },
@@ -111,6 +112,7 @@ run(const struct run_args *a, struct err *e)
     struct fleet_setting s = {
         .n_workers = a->workers,
         .ahead = a->ahead,
+        .affinity = a->affinity,
         .mischief = { a->seed, a->cancelled, a->halted, a->stopped, a->deaths, a->restart },
         .every = a->every,
         .use = use,

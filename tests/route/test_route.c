@@ -1,6 +1,8 @@
 /* test_route.c - the promises of route.h. */
 #include "route/route.h"
 
+#include "route/holders.h"
+
 #include "tests/test.h"
 
 static void
@@ -80,10 +82,74 @@ it_stays_when_computing_it_again_takes_longer_than_a_start(void **state)
     assert_true(route_stays(500000000, UINT64_MAX, 1));
 }
 
+static void
+what_is_found_counts_as_much_as_it_saves(void **state)
+{
+    struct route_worker w[] = { { true, 0, 1, 10, 500, false, 0 },
+                                { true, 0, 1, 10, 700, false, 300 } };
+
+    (void)state;
+    assert_int_equal(route_pick(w, 2, 0), 1);
+    w[1].found = 199;
+    assert_int_equal(route_pick(w, 2, 0), 0);
+    w[0].tokens = 0;
+    w[1].found = 5000; /* more than anybody has ahead */
+    assert_int_equal(route_pick(w, 2, 0), 1);
+}
+
+static void
+who_has_the_latest_block_is_found_first(void **state)
+{
+    static const uint64_t name[][2] = { { 1, 10 }, { 2, 10 }, { 3, 10 }, { 66, 10 } };
+    CLEAN(route_holders_free_at) struct route_holders *h = route_holders_new(16);
+    uint32_t worker[2], found[2];
+
+    (void)state;
+    assert_int_equal(route_found(h, name, 4, worker, found, 2), 0);
+    for (int i = 0; i < 3; i++) route_hold(h, 7, name[i]);
+    route_hold(h, 7, name[2]); /* it is there */
+    route_hold(h, 5, name[0]);
+    assert_int_equal(route_found(h, name, 4, worker, found, 2), 2);
+    assert_int_equal(worker[0], 7);
+    assert_int_equal(found[0], 3);
+    assert_int_equal(worker[1], 5);
+    assert_int_equal(found[1], 1);
+    assert_int_equal(route_found(h, name, 1, worker, found, 1),
+                     0); /* two have it: it tells nobody apart */
+    route_lose(h, 7, name[2]);
+    route_lose(h, 7, name[2]);
+    route_hold(h, 3, name[3]); /* another name of the same bucket as name[1] */
+    assert_int_equal(route_found(h, name, 3, worker, found, 2), 2);
+    assert_int_equal(found[0], 2);
+    route_forget(h, 7);
+    assert_int_equal(route_found(h, name, 4, worker, found, 2), 2);
+    assert_int_equal(worker[0], 3);
+    assert_int_equal(found[0], 4);
+    assert_int_equal(worker[1], 5);
+}
+
+static void
+beyond_its_capacity_nothing_is_noted(void **state)
+{
+    static const uint64_t name[][2] = { { 1, 1 }, { 2, 1 }, { 3, 1 } };
+    CLEAN(route_holders_free_at) struct route_holders *h = route_holders_new(2);
+    uint32_t worker, found;
+
+    (void)state;
+    for (int i = 0; i < 3; i++) route_hold(h, 0, name[i]);
+    assert_int_equal(route_found(h, &name[2], 1, &worker, &found, 1), 0);
+    route_lose(h, 0, name[0]);
+    route_hold(h, 0, name[2]);
+    assert_int_equal(route_found(h, &name[2], 1, &worker, &found, 1), 1);
+}
+
 int
 main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(what_is_found_counts_as_much_as_it_saves),
+        cmocka_unit_test(who_has_the_latest_block_is_found_first),
+        cmocka_unit_test(beyond_its_capacity_nothing_is_noted),
         cmocka_unit_test(the_least_loaded_by_tokens_is_taken),
         cmocka_unit_test(of_equals_fewer_requests_then_the_lower_index),
         cmocka_unit_test(closed_full_and_other_models_workers_are_not_taken),

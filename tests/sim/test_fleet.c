@@ -133,6 +133,40 @@ more_workers_take_less_time(void **state)
     free(b);
 }
 
+/* Conversations of four turns: whoever has the last one has most of the next. */
+static uint64_t
+cached_by(bool affinity)
+{
+    CLEAN(fleet_free_at) struct fleet *f = NULL;
+    struct fleet_setting s = small_fleet(8, POLICY_NO_EVICT);
+    struct err e = { 0, "" };
+
+    s.worker.kv.reuse = true;
+    s.worker.kv.group[0].max_blocks = 0;
+    s.worker.kv.n_groups = 1;
+    s.affinity = affinity;
+    if (fleet_new(&f, &s, &e) < 0) fail_msg("%s", e.text);
+    for (uint32_t i = 0; i < 400; i++) {
+        struct trace_line t = { .arrival = (nsec)i * 500000,
+                                .isl = 20 + i / 100 * 24,
+                                .osl = 8,
+                                .prefix_id = TRACE_NONE,
+                                .session = i % 100,
+                                .priority = 0.5f };
+
+        assert_int_equal(fleet_add(f, &t, &e), 0);
+    }
+    assert_int_equal(fleet_finish(f, &e), 0);
+    return fleet_result(f)->cached_tokens;
+}
+
+static void
+a_conversation_goes_where_its_beginning_is(void **state)
+{
+    (void)state;
+    assert_true(4 * cached_by(true) > 5 * cached_by(false));
+}
+
 static void
 a_step_costs_what_its_bytes_or_its_arithmetic_take(void **state)
 {
@@ -222,6 +256,7 @@ main(void)
         cmocka_unit_test(without_mischief_every_token_comes),
         cmocka_unit_test(the_same_trace_gives_the_same_decisions),
         cmocka_unit_test(more_workers_take_less_time),
+        cmocka_unit_test(a_conversation_goes_where_its_beginning_is),
         cmocka_unit_test(a_step_costs_what_its_bytes_or_its_arithmetic_take),
         cmocka_unit_test(percentiles_are_right_to_one_in_a_hundred),
         cmocka_unit_test(a_trace_says_which_line_is_wrong),

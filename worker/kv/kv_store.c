@@ -63,6 +63,19 @@ kv_keep_entry(struct kv *kv, const struct kv_text *t, uint32_t block, uint32_t e
     }
 }
 
+uint32_t
+kv_names(const struct kv *kv, const struct kv_text *t, uint64_t (*ret)[2], uint32_t max)
+{
+    uint32_t tokens = kv->c.tokens_per_block, n = MIN(t->n / tokens, max);
+
+    for (uint32_t i = 0; i < n; i++) {
+        struct kv_piece p = kv_piece(kv, t, i, tokens);
+
+        kv_tree_name(i ? ret[i - 1] : t->space->self, &p, ret[i]);
+    }
+    return n;
+}
+
 /* The seat's blocks of that entry into the node, where nobody's are there before. */
 static void
 store_entry(struct kv *kv, uint32_t seat, const struct kv_text *t, uint32_t node, uint32_t entry,
