@@ -13,7 +13,9 @@
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
+#include <sys/wait.h>
 #include <unistd.h>
+#include <zmq.h>
 
 static struct rig r;
 
@@ -282,6 +284,58 @@ a_client_that_falls_silent_or_hangs_up_loses_its_requests(void **state)
     for (tries = 0; open_requests(here, 2) && tries < 200; tries++) poll(NULL, 0, 10);
     assert_int_equal(open_requests(here, 3), 0);
     hang_up(here);
+    assert_int_equal(rig_stop(&r), 0);
+}
+
+/* Its process stands still, or its machine is gone: the connection is open, and its lease would be long. */
+static void
+a_client_that_answers_no_heartbeat_loses_its_requests(void **state)
+{
+    nsec until = clock_now() + 60 * NSEC_S;
+    struct dealer *here;
+    pid_t pid;
+
+    (void)state;
+    start("slow", ARGS("--api.lease", "10min", "--api.ack-timeout", "10min"));
+    pid = fork();
+    if (pid == 0) {
+        struct rig own = r;
+        struct dealer *gone;
+
+        own.zmq = zmq_ctx_new(); /* the parent's has its threads there */
+        gone = dial(&own, "api.sock");
+        submit(gone, 1, 3, 100000, 1);
+        raise(SIGSTOP);
+        _exit(1);
+    }
+    assert_int_equal(waitpid(pid, NULL, WUNTRACED), pid);
+    here = dial(&r, "api.sock");
+    assert_int_equal(open_requests(here, 1), 1);
+    while (open_requests(here, 2) && clock_now() < until) poll(NULL, 0, 100);
+    assert_int_equal(open_requests(here, 3), 0);
+    kill(pid, SIGKILL);
+    waitpid(pid, NULL, 0);
+    hang_up(here);
+    assert_int_equal(rig_stop(&r), 0);
+}
+
+static void
+a_user_has_its_limits_over_all_its_connections(void **state)
+{
+    struct dealer *c[3];
+
+    (void)state;
+    start("slow", ARGS("--api.max-user-inflight", "2", "--api.max-user-tokens", "1000"));
+    for (int i = 0; i < 3; i++) c[i] = dial(&r, "api.sock");
+    submit(c[0], 1, 3, 400, 1);
+    SAY(c[1], LAGAN_MSG_SUBMIT, 2, { "ids", 3 }, { "max_tokens", 700 });
+    hear_error(c[1], 2, LAGAN_E_QUEUE_FULL, "its limit is 1000", 2000);
+    submit(c[1], 3, 3, 400, 1);
+    SAY(c[2], LAGAN_MSG_SUBMIT, 4, { "ids", 3 });
+    hear_error(c[2], 4, LAGAN_E_QUEUE_FULL, "2 open requests, which is its limit", 2000);
+    hang_up(c[0]);
+    while (open_requests(c[2], 5) > 1) poll(NULL, 0, 10);
+    submit(c[2], 6, 3, 4, 1);
     assert_int_equal(rig_stop(&r), 0);
 }
 
@@ -733,6 +787,8 @@ main(void)
         T(a_client_that_stops_reading_is_a_slow_reader_and_the_others_go_on),
         T(a_client_whose_queue_is_full_is_dropped_and_the_others_go_on),
         T(a_client_that_falls_silent_or_hangs_up_loses_its_requests),
+        T(a_client_that_answers_no_heartbeat_loses_its_requests),
+        T(a_user_has_its_limits_over_all_its_connections),
         T(cancel_ends_a_request_and_says_when_there_is_none),
         T(a_list_of_too_many_requests_is_refused_whole),
         T(a_deadline_ends_a_request_wherever_it_is),
