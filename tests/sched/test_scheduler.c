@@ -230,6 +230,35 @@ what_is_halted_is_in_no_step_and_goes_on_where_it_was(void **state)
 }
 
 static void
+what_is_halted_makes_room_for_whoever_waits_and_goes_on_with_the_same_tokens(void **state)
+{
+    struct seq *q = seq_new(1, 25, 20, 0), *other = seq_new(2, 4, 10, 0);
+
+    (void)state;
+    run_defaults(&r);
+    r.l.max_seqs = 1;
+    run_open(&r);
+    run_add(&r, q);
+    for (int i = 0; i < 5; i++) run_step(&r, 0);
+    scheduler_halt(r.s, 1, true);
+    assert_null(run_plan(&r, 0)); /* nobody wants its seat */
+    assert_int_equal(q->state, SEQ_GENERATION);
+    run_add(&r, other);
+    assert_true(in_batch(run_step(&r, 0), other));
+    assert_int_equal(q->state, SEQ_WAITING);
+    run_ahead();
+    assert_ptr_equal(scheduler_reap(r.s), other);
+    seq_free(other);
+    assert_null(run_plan(&r, 0));
+    scheduler_halt(r.s, 1, false);
+    assert_true(in_batch(run_step(&r, 0), q));
+    run_ahead();
+    assert_ptr_equal(scheduler_reap(r.s), q);
+    assert_int_equal(q->n_tokens, 45);
+    end(q);
+}
+
+static void
 a_deadline_passes_also_for_what_is_halted(void **state)
 {
     struct seq *q = seq_new(1, 5, 20, 0);
@@ -704,6 +733,8 @@ main(void)
         cmocka_unit_test(an_end_id_as_the_last_token_is_an_end_of_sequence),
         cmocka_unit_test(cancelling_ends_at_once_what_waits_and_later_what_runs),
         cmocka_unit_test(what_is_halted_is_in_no_step_and_goes_on_where_it_was),
+        cmocka_unit_test(
+            what_is_halted_makes_room_for_whoever_waits_and_goes_on_with_the_same_tokens),
         cmocka_unit_test(a_deadline_passes_also_for_what_is_halted),
         cmocka_unit_test(a_cancelled_chunk_gives_everything_back),
         cmocka_unit_test(a_deadline_ends_what_waits_and_what_runs),

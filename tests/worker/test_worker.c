@@ -215,6 +215,41 @@ a_paused_request_stands_still_and_goes_on_with_the_same_tokens(void **state)
 }
 
 static void
+a_paused_request_gives_its_seat_to_who_waits_and_goes_on_with_the_same_tokens(void **state)
+{
+    enum { TOKENS = 200 };
+    static const char *const one_seat[] = { "--kv.memory=4MiB", "--max_num_seqs=1", "--threads=1",
+                                            "--dtype=fp32", NULL };
+    const int32_t ids[] = { 1, 5, 9 };
+    int32_t undisturbed[TOKENS], token[TOKENS];
+    uint32_t n, n_finish, row = 2;
+    struct rec_ready ready;
+    struct played p;
+
+    (void)state;
+    play_start(&p, "tests/data/golden/llama2", one_seat, NULL);
+    play_wait_ready(&p, &ready);
+    submit(&p, 1, ids, 3, TOKENS);
+    take_tokens(&p, 0, TOKENS, undisturbed);
+    assert_int_equal(finish_of(&p, &n_finish), LAGAN_FINISH_LENGTH);
+    for (n = TOKENS; n == TOKENS; row++) { /* once more if it was done before we said a word */
+        submit(&p, row, ids, 3, TOKENS);
+        say_pause(&p, row, true);
+        n = take_tokens(&p, 0, 0, token);
+    }
+    submit(&p, 1, ids, 3, 4);
+    assert_int_equal(finish_of(&p, &n_finish), LAGAN_FINISH_LENGTH);
+    say_pause(&p, row - 1, false);
+    take_tokens(&p, n, TOKENS, token);
+    assert_int_equal(finish_of(&p, &n_finish), LAGAN_FINISH_LENGTH);
+    assert_int_equal(n_finish, TOKENS);
+    assert_memory_equal(token, undisturbed, sizeof token);
+    kill(p.pid, SIGKILL);
+    play_wait_exit(&p);
+    play_close(&p);
+}
+
+static void
 a_request_whose_worker_died_after_its_last_token_ends_at_once(void **state)
 {
     int32_t ids[256] = { 1, 5, 9, 7, 8 };
@@ -320,6 +355,8 @@ main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_request_gives_its_tokens_in_order_and_one_finish),
         cmocka_unit_test(a_paused_request_stands_still_and_goes_on_with_the_same_tokens),
+        cmocka_unit_test(
+            a_paused_request_gives_its_seat_to_who_waits_and_goes_on_with_the_same_tokens),
         cmocka_unit_test(a_request_whose_worker_died_after_its_last_token_ends_at_once),
         cmocka_unit_test(arenas_come_up_the_hand_socket_complete),
         cmocka_unit_test(a_corrupt_request_ring_ends_the_worker_and_says_so),

@@ -106,11 +106,11 @@ take_seat(struct scheduler *s, struct seq *q, uint32_t seat, enum seq_state to)
     take_pages(s, q);
 }
 
-/* What is kept gives way: give_up_one(). */
+/* What is kept gives way, and who is halted: give_up_one(). */
 static bool
 no_room(struct scheduler *s)
 {
-    s->cramped = s->n_kept > 0;
+    s->cramped = s->n_kept > 0 || halted_one(s);
     return false;
 }
 

@@ -70,7 +70,8 @@ struct scheduler {
     struct seat *seat;            /* [n_seats] */
     uint32_t n_seats, *free_seat, first_free, n_free; /* ring: the one free longest is next */
     uint32_t n_kept;
-    bool cramped;    /* somebody found no room, and seats are kept */
+    bool cramped;    /* somebody found no room, and seats are kept, or somebody there is halted */
+    bool halts;      /* somebody has been halted, once */
     unsigned ask;    /* lanes, by bit, that may have use for what another lane's plan has changed */
     bool turned;     /* a source was found, or lost again: another kind of work now */
     bool closed;     /* static_batch: somebody generates, so nobody joins */
@@ -163,7 +164,7 @@ bool admit_adopted(struct scheduler *s, struct seq *q);
 void end_seq(struct scheduler *s, struct seq *q, uint16_t reason); /* ended already: nothing */
 void leave_seat(struct scheduler *s, struct seq *q); /* ended or paused, nothing in flight */
 void expire(struct scheduler *s, nsec now);
-/* For who found no room, a kept seat; false: none, or not yet. Between two plans only: its blocks leave every
+/* For who found no room, a kept seat, or that of one who is halted; false: none, or not yet. Between two plans only: its blocks leave every
  * table first. */
 bool give_up_one(struct scheduler *s, nsec now);
 
@@ -173,5 +174,8 @@ bool give_up_one(struct scheduler *s, nsec now);
  * takes them from the last that has begun. Between two plans only: seats are given up. True: one was. */
 bool make_room(struct scheduler *s, unsigned lane, nsec now);
 void unwind(struct seq *q); /* it has given everything up: back to a prompt */
+/* Who is halted and holds what somebody else could have, the last in the list; NULL: nobody, or a step is out. */
+struct seq *halted_one(const struct scheduler *s);
+void pause_one(struct scheduler *s, struct seq *q); /* it gives its seat and blocks up */
 
 #endif

@@ -32,6 +32,27 @@ unwind(struct seq *q)
     if (made > 0) q->prompt_logprobs = false; /* told */
 }
 
+void
+pause_one(struct scheduler *s, struct seq *q)
+{
+    q->n_pauses++;
+    s->n_pauses++;
+    move(s, q, SEQ_PAUSED);
+    if (q->in_flight == 0) leave_seat(s, q);
+}
+
+struct seq *
+halted_one(const struct scheduler *s)
+{
+    struct admission way;
+
+    for (struct seq *q = s->halts ? s->running.last : NULL; q; q = q->prev)
+        if (q->halted && q->in_flight == 0 && may_pause(s, q) &&
+            admission(s, q, q->n_tokens, &way, NULL) == 0) /* it can come back */
+            return q;
+    return NULL;
+}
+
 /* For q, which found no room: NULL: nobody can, or not yet; else who was paused. */
 static struct seq *
 pause_after(struct scheduler *s, const struct seq *q)
@@ -42,10 +63,7 @@ pause_after(struct scheduler *s, const struct seq *q)
     if (s->n_in[SEQ_LAST] + s->n_in[SEQ_PAUSED] + s->n_in[SEQ_ENDED] > s->ended.n) return NULL;
     while (v && !seq_before(v, q) && !may_pause(s, v)) v = v->prev;
     if (!v || seq_before(v, q)) return NULL;
-    v->n_pauses++;
-    s->n_pauses++;
-    move(s, v, SEQ_PAUSED);
-    if (v->in_flight == 0) leave_seat(s, v);
+    pause_one(s, v);
     return v;
 }
 

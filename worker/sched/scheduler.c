@@ -245,9 +245,11 @@ scheduler_keep(struct scheduler *s, nsec until)
 bool
 give_up_one(struct scheduler *s, nsec now)
 {
+    struct seq *halted = s->cramped ? halted_one(s) : NULL;
     uint32_t seat = 0;
 
-    if (!s->cramped || now < s->keep_until) return false;
+    if (halted) pause_one(s, halted);
+    if (halted || !s->cramped || now < s->keep_until) return halted;
     s->cramped = false;
     if (s->n_kept == 0) return false;
     while (!s->seat[seat].kept) seat++;
@@ -336,6 +338,7 @@ scheduler_halt(struct scheduler *s, req_id id, bool halted)
     struct seq *q = find(s, id);
 
     if (q) q->halted = halted;
+    s->halts |= halted;
 }
 
 nsec

@@ -16,7 +16,7 @@
  * A sequence that turns out to have ended at step n has its row of step n + 1 computed all the same;
  * commit throws that token away. Progress: when something waits and nothing runs, plan returns a
  * step, or the head of the queue ends with LAGAN_E_TOO_LONG. It never returns "nothing" for ever, but
- * for those that are halted: they keep their seat and blocks.
+ * for those that are halted: they keep their seat and blocks until somebody finds no room.
  */
 #ifndef SCHED_SCHEDULER_H
 #define SCHED_SCHEDULER_H
@@ -28,7 +28,8 @@
 #include "worker/sched/seq.h"
 
 struct scheduler;
-/* Who is admitted. no_evict: whoever surely has blocks to its end, nobody is ever paused. max_utilization: whoever
+/* Who is admitted. no_evict: whoever surely has blocks to its end, nobody is ever paused
+ * but who is halted. max_utilization: whoever
  * has blocks for its prompt; who later finds none takes them from the last in the list. static: a batch of all that
  * fit, the next when it is over. max_requests: as many as there are seats, where blocks cannot run out. */
 enum policy { POLICY_NO_EVICT, POLICY_MAX_UTILIZATION, POLICY_STATIC, POLICY_MAX_REQUESTS };
