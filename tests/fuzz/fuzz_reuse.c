@@ -592,14 +592,15 @@ add_record(struct twin *t, const struct seat *s, uint32_t group, uint32_t entry,
     bool cross = t->c.group[group].kind == KV_CROSS;
     uint32_t first = entry * t->c.tokens_per_block;
     uint64_t path = content(s, cross, first + n - 1);
+    const struct record *only_host;
     struct record *r;
 
     if (s->at[group][entry] == SLICE_NONE || on_device(t, group, path, n)) return;
     for (uint32_t i = 0; i < t->n_records; i++) /* it stands elsewhere already */
         if (t->record[i].group == group && t->record[i].at == s->at[group][entry]) return;
-    r = (struct record *)find(t, group, path, n);
-    if (r) { /* only the host had it */
-        r->at = s->at[group][entry];
+    only_host = find(t, group, path, n);
+    if (only_host) {
+        t->record[only_host - t->record].at = s->at[group][entry];
         return;
     }
     r = &t->record[t->n_records];
