@@ -182,10 +182,10 @@ answers_start(struct answers *a, struct service *v, const char *dtype, uint32_t 
     snprintf(config, sizeof config,
              "models:\n" MODEL("gemma", "models/recall-gemma3",
                                "max_num_seqs: 8, max_num_batched_tokens: 48,"
-                               " kv: { memory: 2MiB, tokens_per_block: 16 }")
+                               " kv: { memory: 2MiB, tokens_per_block: 16, reuse: true }")
                  MODEL("t5", "models/numbers-t5",
                        "max_num_seqs: 6, max_num_batched_tokens: 32, max_source_tokens: 64,"
-                       " kv: { memory: 1MiB, tokens_per_block: 8 }")
+                       " kv: { memory: 1MiB, tokens_per_block: 8, reuse: true }")
                      MODEL("llama", "tests/data/golden/llama3",
                            "max_num_seqs: 8, max_num_batched_tokens: 40,"
                            " kv: { memory: 1MiB, tokens_per_block: 8 }"),

@@ -179,6 +179,19 @@ kv_node(const struct kv *kv, uint32_t link)
     return &kv_nodes(kv)[link - 1];
 }
 
+static inline bool
+kv_is_leaf(const struct kv *kv, uint32_t node)
+{
+    return !kv_node(kv, node)->child;
+}
+
+/* Of the decoder's own positions, not of its source's. */
+static inline bool
+kv_is_self(const struct kv *kv, uint32_t group)
+{
+    return kv->c.group[group].kind != KV_CROSS;
+}
+
 /* Held blocks are counted once, however many seats share them. */
 static inline bool
 kv_counts_once(const struct kv *kv, uint32_t group)

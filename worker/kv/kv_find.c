@@ -1,0 +1,194 @@
+/* kv_find.c - see kv_find.h. */
+#include "worker/kv/kv_find.h"
+
+#include "worker/kv/kv_kind.h"
+#include "worker/kv/kv_tree.h"
+
+enum { MAX_CHILDREN = 32 }; /* looked at for a part */
+
+static uint32_t
+n_positions(const struct kv *kv, const struct kv_found *f)
+{
+    return f->depth * kv->c.tokens_per_block + f->part;
+}
+
+/* First entry of the group that a seat with the hit holds. */
+static uint32_t
+first_entry(const struct kv *kv, uint32_t group, const struct kv_found *f)
+{
+    return MIN(kv_kind_first(&kv->c.group[group], kv->c.tokens_per_block, n_positions(kv, f)),
+               f->depth);
+}
+
+uint32_t
+kv_find_link(const struct kv *kv, uint32_t node, uint32_t group)
+{
+    const struct kv_node *n = kv_node(kv, node);
+
+    if (n->slot[group]) return n->slot[group];
+    return kv->fetch ? n->host[group] : 0;
+}
+
+/* A block of each group, and without copies one that nobody holds and nothing hangs below. */
+static bool
+may_take_part(const struct kv *kv, uint32_t node)
+{
+    const struct kv_node *n = kv_node(kv, node);
+
+    for (uint32_t g = 0; g < kv->c.n_groups; g++) {
+        if (!kv_is_self(kv, g)) continue;
+        if (!n->slot[g]) return false;
+        if (kv->c.copy_partial) continue;
+        if (!kv_is_leaf(kv, node) || kv_blocks(kv)[n->slot[g] - 1].state != BLOCK_CACHED)
+            return false;
+    }
+    return true;
+}
+
+/* A window that is whole at the end of a block is whole for all that follows in the next. */
+static void
+find_part(const struct kv *kv, const struct kv_text *t, struct kv_found *f)
+{
+    uint32_t tokens = kv->c.tokens_per_block, n = 0;
+    uint32_t rest = MIN(t->n - 1 - f->depth * tokens, tokens);
+    struct kv_piece p;
+
+    if (rest == 0 || !f->node) return;
+    p = kv_piece(kv, t, f->depth, rest);
+    for (uint32_t i = kv_node(kv, f->node)->child; i && n < MAX_CHILDREN;
+         i = kv_node(kv, i)->next, n++) {
+        uint32_t common = kv_tree_common(kv, i, &p);
+
+        if (common <= f->part || !may_take_part(kv, i)) continue;
+        f->tail = i;
+        f->part = common;
+    }
+}
+
+/* As deep as every group goes: full ones have no hole, windows have what the next query sees. */
+static void
+find_self(const struct kv *kv, const struct kv_text *t, struct kv_found *f)
+{
+    uint32_t tokens = kv->c.tokens_per_block, run[MAX_GROUPS] = { 0 };
+    uint32_t node = kv_tree_root(kv, t->space->self), n = (t->n - 1) / tokens;
+
+    f->node = node;
+    for (uint32_t i = 0; node && i < n; i++) {
+        struct kv_piece p = kv_piece(kv, t, i, tokens);
+        bool valid = true;
+        uint64_t name[2];
+
+        kv_tree_name(kv_node(kv, node)->key, &p, name);
+        node = kv_tree_child(kv, node, name, &p);
+        for (uint32_t g = 0; node && g < kv->c.n_groups; g++) {
+            const struct kv_group *k = &kv->c.group[g];
+            bool has = kv_find_link(kv, node, g);
+
+            if (k->kind == KV_CROSS) continue;
+            if (k->kind == KV_FULL && !has) {
+                node = 0;
+                break;
+            }
+            run[g] = has ? run[g] + 1 : 0;
+            valid = valid && run[g] >= i + 1 - kv_kind_first(k, tokens, (i + 1) * tokens);
+        }
+        if (!node || !valid) continue;
+        f->node = node;
+        f->depth = i + 1;
+    }
+    find_part(kv, t, f);
+}
+
+static void
+find_cross(const struct kv *kv, const struct kv_text *t, struct kv_found *f)
+{
+    uint32_t tokens = kv->c.tokens_per_block, node = kv_tree_root(kv, t->space->cross);
+    struct kv_text source = { .token = t->source, .n = t->n_source };
+
+    for (uint32_t at = 0; node && at < t->n_source; at += tokens) {
+        struct kv_piece p = kv_piece(kv, &source, at / tokens, MIN(tokens, t->n_source - at));
+        uint64_t name[2];
+
+        kv_tree_name(kv_node(kv, node)->key, &p, name);
+        node = kv_tree_child(kv, node, name, &p);
+        for (uint32_t g = 0; node && g < kv->c.n_groups; g++)
+            if (!kv_is_self(kv, g) && !kv_find_link(kv, node, g)) node = 0;
+    }
+    f->cross = node;
+}
+
+static bool
+has_kind(const struct kv *kv, bool self)
+{
+    for (uint32_t g = 0; g < kv->c.n_groups; g++)
+        if (kv_is_self(kv, g) == self) return true;
+    return false;
+}
+
+struct kv_found
+kv_find(const struct kv *kv, const struct kv_text *t)
+{
+    struct kv_found f = { 0 };
+
+    if (!kv->c.reuse || !t || kv_text_of_features(t)) return f;
+    check(t->n > 0);
+    if (has_kind(kv, true)) find_self(kv, t, &f);
+    if (has_kind(kv, false) && t->n_source) find_cross(kv, t, &f);
+    return f;
+}
+
+uint32_t
+kv_find_cross_entries(const struct kv *kv, const struct kv_text *t)
+{
+    return t ? CEIL_DIV(t->n_source, kv->c.tokens_per_block) : 0;
+}
+
+/* Entries of the group that the hit fills, and the node of the last one. */
+uint32_t
+kv_find_range(const struct kv *kv, const struct kv_text *t, const struct kv_found *f,
+              uint32_t group, uint32_t *first, uint32_t *node)
+{
+    if (!kv_is_self(kv, group)) {
+        *first = 0;
+        *node = f->cross;
+        return f->cross ? kv_find_cross_entries(kv, t) : 0;
+    }
+    *first = first_entry(kv, group, f);
+    *node = f->node;
+    return f->depth;
+}
+
+void
+kv_find_describe(const struct kv *kv, const struct kv_text *t, const struct kv_found *f,
+                 struct kv_hit *ret)
+{
+    uint32_t tokens = kv->c.tokens_per_block;
+
+    *ret = (struct kv_hit){ .n_tokens = n_positions(kv, f), .n_full = f->depth, .cross = f->cross };
+    if (!kv->c.reuse || !t) return;
+    for (uint32_t g = 0; g < kv->c.n_groups; g++) {
+        uint32_t first, node, end = kv_find_range(kv, t, f, g, &first, &node);
+
+        for (; end > first; end--, node = kv_node(kv, node)->parent) {
+            uint32_t block = kv_find_link(kv, node, g) - 1;
+            bool cell = kv_is_cell(kv, block);
+
+            ret->n_host[g] += cell;
+            ret->n_held[g] += !cell && kv_blocks(kv)[block].state == BLOCK_HELD;
+            ret->n_cached[g] += !cell && kv_blocks(kv)[block].state == BLOCK_CACHED;
+        }
+    }
+    if ((f->depth + 1) * tokens < t->n) {
+        struct kv_piece p = kv_piece(kv, t, f->depth, tokens);
+
+        kv_tree_name(f->node ? kv_node(kv, f->node)->key : t->space->self, &p, ret->next);
+    }
+}
+
+void
+kv_lookup(const struct kv *kv, const struct kv_text *t, struct kv_hit *ret)
+{
+    struct kv_found f = kv_find(kv, t);
+
+    kv_find_describe(kv, t, &f, ret);
+}
