@@ -98,6 +98,10 @@ golden_each(const char *dir, void (*each)(const struct golden_case *c, void *arg
                 c.decoded_len = read_text(&j, c.decoded);
             else if (json_is(&j, "decoded_keep"))
                 c.decoded_keep_len = read_text(&j, c.decoded_keep);
+            else if (json_is(&j, "decoded_class"))
+                c.decoded_class_len = read_text(&j, c.decoded_class);
+            else if (json_is(&j, "ids_class"))
+                c.n_class = read_ids(&j, c.ids_class);
             else if (json_is(&j, "ids"))
                 c.n_ids = read_ids(&j, c.ids);
             else if (json_is(&j, "ids_bare"))

@@ -10,9 +10,10 @@ enum { GOLDEN_TEXT = 4096, GOLDEN_IDS = 2048 };
 
 struct golden_case {
     char text[GOLDEN_TEXT], decoded[GOLDEN_TEXT], decoded_keep[GOLDEN_TEXT];
-    int text_len, decoded_len, decoded_keep_len;
-    token_id ids[GOLDEN_IDS], ids_bare[GOLDEN_IDS];
-    int n_ids, n_bare;
+    char decoded_class[GOLDEN_TEXT]; /* with ids_class: by the pipeline of transformers' class */
+    int text_len, decoded_len, decoded_keep_len, decoded_class_len;
+    token_id ids[GOLDEN_IDS], ids_bare[GOLDEN_IDS], ids_class[GOLDEN_IDS];
+    int n_ids, n_bare, n_class;
 };
 
 /* A path below the source tree; the last sixteen results stay valid. */

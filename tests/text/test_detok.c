@@ -2,6 +2,7 @@
 
 #include "tests/test.h"
 #include "tests/text/golden.h"
+#include "worker/text/utf8.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -334,6 +335,148 @@ replaying_what_was_delivered_goes_on_as_if_undisturbed(void **state)
     }
 }
 
+/* The id of a piece as the file has it. */
+static token_id
+id_of(const struct tokenizer *x, const char *piece)
+{
+    for (token_id id = 0; (uint32_t)id < tokenizer_size(x); id++) {
+        uint32_t n;
+        bool special;
+        const char *p = tokenizer_piece(x, id, &n, &special);
+
+        if (p && n == strlen(piece) && memcmp(p, piece, n) == 0) return id;
+    }
+    fail_msg("no piece \"%s\"", piece);
+    return -1;
+}
+
+/* Pieces, one by one, to what comes out after each. */
+struct steps {
+    const char *piece[8], *out[8], *end;
+};
+
+static void
+check_steps(const char *base, const struct steps *steps, size_t n_steps)
+{
+    struct tokenizer *bart = t;
+    char below[128];
+
+    snprintf(below, sizeof below, "tests/data/tokenizers/%s", base);
+    assert_int_equal(tokenizer_open(&t, golden_path(below), NULL), 0);
+    for (size_t s = 0; s < n_steps; s++) {
+        struct detok d;
+        char buf[ROOM];
+        bool stopped;
+
+        detok_init(&d, t, false);
+        for (int i = 0; steps[s].piece[i]; i++) {
+            int n = detok_add(&d, id_of(t, steps[s].piece[i]), buf, sizeof buf, &stopped);
+
+            assert_int_equal(n, strlen(steps[s].out[i]));
+            assert_memory_equal(buf, steps[s].out[i], (size_t)n);
+        }
+        assert_int_equal(finish(&d, buf), strlen(steps[s].end));
+        assert_memory_equal(buf, steps[s].end, strlen(steps[s].end));
+    }
+    tokenizer_close(t);
+    t = bart;
+}
+
+#define MARK "\xe2\x96\x81"
+
+static void
+byte_tokens_become_characters_or_one_sign_a_byte(void **state)
+{
+    static const struct steps steps[] = {
+        { { "a", "<0xE2>", "<0x82>", "<0xAC>", "b" }, { "a", "", "", "\xe2\x82\xac", "b" }, "" },
+        { { "<0x0A>", "<0xE2>", "<0x82>", "b" }, { "\n", "", "", UTF8_BAD UTF8_BAD "b" }, "" },
+        { { "<0xFF>", "<0xC3>", "<0x41>" }, { UTF8_BAD, "", UTF8_BAD "A" }, "" },
+        { { "a", "<0xF0>", "<0x9F>", "<0x98>" }, { "a", "", "", "" }, UTF8_BAD UTF8_BAD UTF8_BAD },
+    };
+
+    (void)state;
+    check_steps("spm_gemma", steps, ARRAY_LEN(steps));
+    check_steps("spm_llama2", steps, ARRAY_LEN(steps));
+}
+
+static void
+the_space_in_front_of_a_text_is_left_out_once(void **state)
+{
+    static const struct steps llama[] = {
+        { { MARK "t", MARK "t" }, { "t", " t" }, "" },
+        { { MARK, MARK, "t" }, { "", " ", "t" }, "" },
+        { { "<s>", MARK, "t" }, { "", "", "t" }, "" },
+        { { "t", MARK "t" }, { "t", " t" }, "" },
+    };
+    static const struct steps gemma[] = {
+        { { MARK "t", MARK "t" }, { " t", " t" }, "" },
+    };
+    static const struct steps t5[] = {
+        { { MARK "the", MARK "the" }, { "the", " the" }, "" },
+        { { MARK, MARK, "t" }, { "", " ", "t" }, "" },
+        { { "</s>", MARK, "t" }, { "", "", "t" }, "" },
+        { { "t", MARK }, { "t", " " }, "" },
+    };
+
+    (void)state;
+    check_steps("spm_llama2", llama, ARRAY_LEN(llama));
+    check_steps("spm_gemma", gemma, ARRAY_LEN(gemma));
+    check_steps("spm_t5", t5, ARRAY_LEN(t5));
+    check_steps("spm_mbart", t5, ARRAY_LEN(t5));
+}
+
+static int
+any_ids(token_id *ids)
+{
+    int n = (int)test_below(40);
+
+    for (int i = 0; i < n; i++) ids[i] = (token_id)test_below(tokenizer_size(t));
+    return n;
+}
+
+/* As any_stream_is_the_decoded_text..., and every cut of it by a replay, for the other decoders. */
+static void
+every_kind_of_decoder_streams_its_text_up_to_the_first_stop(void **state)
+{
+    static const char *const bases[] = { "spm_gemma", "spm_llama2", "spm_mbart", "spm_t5" };
+    struct tokenizer *bart = t;
+
+    (void)state;
+    test_seed();
+    for (size_t b = 0; b < ARRAY_LEN(bases); b++) {
+        int n_stopped = 0;
+        char below[128];
+
+        snprintf(below, sizeof below, "tests/data/tokenizers/%s", bases[b]);
+        assert_int_equal(tokenizer_open(&t, golden_path(below), NULL), 0);
+        for (int round = 0; round < 4000; round++) {
+            token_id ids[MAX_IDS];
+            char stop[4][16], got[ROOM], want[ROOM];
+            struct detok d, again;
+            bool stopped, want_stopped;
+            int n = any_ids(ids), cut = (int)test_below((uint32_t)n + 1), len, want_len;
+
+            random_stops(&d, stop);
+            again = d;
+            want_len = decode_and_search(&d, ids, n, want, &want_stopped);
+            len = stream(&d, ids, n, got, &stopped);
+            len += finish(&d, got + len);
+            assert_int_equal(len, want_len);
+            assert_memory_equal(got, want, (size_t)len);
+            assert_true(stopped == want_stopped || (d.stopped && want_stopped));
+            n_stopped += stopped;
+            len = stream(&again, ids, cut, got, &stopped);
+            if (!stopped) len += stream(&again, ids + cut, n - cut, got + len, &stopped);
+            len += finish(&again, got + len);
+            assert_int_equal(len, want_len);
+            assert_memory_equal(got, want, (size_t)len);
+        }
+        assert_in_range(n_stopped, 400, 3600);
+        tokenizer_close(t);
+    }
+    t = bart;
+}
+
 int
 main(void)
 {
@@ -346,6 +489,9 @@ main(void)
         cmocka_unit_test(stops_that_cannot_be_are_refused),
         cmocka_unit_test(too_small_a_room_changes_nothing),
         cmocka_unit_test(any_stream_is_the_decoded_text_up_to_its_first_stop),
+        cmocka_unit_test(byte_tokens_become_characters_or_one_sign_a_byte),
+        cmocka_unit_test(the_space_in_front_of_a_text_is_left_out_once),
+        cmocka_unit_test(every_kind_of_decoder_streams_its_text_up_to_the_first_stop),
         cmocka_unit_test(replaying_what_was_delivered_goes_on_as_if_undisturbed),
     };
 

@@ -10,27 +10,35 @@
 #include "base/base.h"
 #include "base/err.h"
 #include "base/json.h"
+#include "worker/text/normal.h"
 #include "worker/text/vocab.h"
 
 struct added_token {
-    char *text;
-    size_t len;
+    uint32_t at, len; /* in text */
     token_id id;
-    bool lstrip, rstrip; /* also takes the white space before it, behind it */
-    bool normalized;
+    uint8_t lstrip, rstrip; /* also takes the white space before it, behind it */
+    uint8_t single_word;    /* not where a word goes on before it or behind it */
+    uint8_t normalized;
 };
 
 struct added {
-    struct added_token *token; /* normalized: false first, then by bytes */
-    uint32_t n;
+    struct added_token
+        *token; /* [n] normalized: false first, then by bytes; flat as vocab's arrays */
+    char *text; /* what is looked for, one token after the other */
+    uint32_t n, n_text;
     struct {
         uint32_t first, end;
     } by_byte[2][256]; /* tokens of each kind that begin with a byte */
 };
 
 /* Read "added_tokens": the event just read opens the list. v is complete but for them; they are
- * entered into it and marked special where they are. */
-int added_open(struct added *a, struct vocab *v, struct json list, struct err *e) MUST_USE;
+ * entered into it and marked special where they are. What is looked for of the others than
+ * "normalized": false is what m makes of them. */
+int added_open(struct added *a, struct vocab *v, struct normal *m, struct json list,
+               struct err *e) MUST_USE;
+/* Before the first text, tokens read or taken from a file. */
+void added_prepare(struct added *a);
+bool added_is_sound(const struct added *a, const struct vocab *v); /* as vocab_is_sound() */
 void added_free(struct added *a);
 
 /* Where the next one is: walk->at up to `from` has been dealt with. */

@@ -1,23 +1,29 @@
 /* bpe.c - see bpe.h.
  *
- * The parts of a word are a list over its bytes; a heap holds the merges that are possible now. An
+ * The parts of a word are a list over its characters; a heap holds the merges that are possible now. An
  * entry whose part has changed since is stale and is dropped when it comes up, so nothing is ever
  * searched for in the heap: n bytes cost O(n log n), also when a client sends a megabyte of one letter.
  */
 #include "worker/text/bpe.h"
 
 #include "worker/text/doc.h"
+#include "worker/text/utf8.h"
 
 #include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 enum { WORD = 4096, END = -1 };
+static const uint32_t NONE = UINT32_MAX;
+static const char mark[] = "\xe2\x96\x81"; /* U+2581, SentencePiece's space */
+enum { MARK = sizeof mark - 1 };
 
 struct part {
     token_id id;
     int32_t prev, next; /* parts; END */
-    uint32_t rank;      /* of the merge with next; MAP_NONE: none, or this part is gone */
+    token_id made;      /* by the merge with next */
+    uint32_t rank;      /* of the merge with next; NONE: none, or this part is gone */
 };
 
 static int MUST_USE
@@ -39,13 +45,30 @@ more_room(struct bpe *b, size_t n)
     return 0;
 }
 
+/* The slot that holds pair, or the empty one where it would stand. */
+static struct merge *
+slot_of(const struct bpe *b, uint64_t pair)
+{
+    uint32_t i = (uint32_t)(pair * UINT64_C(0x9e3779b97f4a7c15) >> 32) & (b->n_slots - 1);
+
+    while (b->merge[i].rank != NONE && b->merge[i].pair != pair) i = (i + 1) & (b->n_slots - 1);
+    return &b->merge[i];
+}
+
+static bool
+ends_with_mark(const char *s, size_t n)
+{
+    return n >= MARK && memcmp(s + n - MARK, mark, MARK) == 0;
+}
+
 /* Add the merge of two pieces: the n-th of the list, counted from 0. */
 static int MUST_USE
 add_merge(struct bpe *b, const struct vocab *v, char *s, size_t left_len, size_t right_len,
           struct err *e)
 {
-    int l = vocab_unwrite(s, left_len), r = vocab_unwrite(s + left_len, right_len);
+    int l = vocab_unwrite(v, s, left_len), r = vocab_unwrite(v, s + left_len, right_len);
     token_id left, right, both;
+    struct merge *m;
 
     if (l < 0 || r < 0)
         return err_set(e, -EBADMSG, "merge %u has a character that stands for no byte",
@@ -57,10 +80,12 @@ add_merge(struct bpe *b, const struct vocab *v, char *s, size_t left_len, size_t
     if (left < 0 || right < 0 || both < 0)
         return err_set(e, -EBADMSG, "merge %u makes or joins what is not in model.vocab",
                        b->n_merges);
+    m = slot_of(b, (uint64_t)left << 32 | (uint32_t)right);
     /* A pair listed twice keeps its last rank in the reference; none that is published has one. */
-    if (map_put(b->rank, (uint64_t)left << 32 | (uint32_t)right, b->n_merges) < 0)
-        return err_set(e, -EBADMSG, "merge %u is there twice", b->n_merges);
-    b->merged[b->n_merges++] = both;
+    if (m->rank != NONE) return err_set(e, -EBADMSG, "merge %u is there twice", b->n_merges);
+    *m = (struct merge){ (uint64_t)left << 32 | (uint32_t)right, b->n_merges++, both };
+    if (r >= MARK && memcmp(s + l, mark, MARK) == 0 && !ends_with_mark(s, (size_t)l))
+        b->cuts_at_marks = false;
     return 0;
 }
 
@@ -99,7 +124,7 @@ bpe_open(struct bpe *b, const struct vocab *v, struct json merges, struct err *e
 {
     struct json count = merges;
     uint32_t n = 0;
-    char s[4096];
+    char s[VOCAB_MAX_PIECE];
     int more;
 
     TRY(doc_array(&merges, "model.merges", e));
@@ -108,20 +133,29 @@ bpe_open(struct bpe *b, const struct vocab *v, struct json merges, struct err *e
         n++;
     }
     TRY(more);
-    b->rank = map_new(MAX(n, 1u));
-    b->merged = malloc(MAX(n, 1u) * sizeof *b->merged);
-    if (!b->rank || !b->merged || more_room(b, WORD) < 0) return err_set(e, -ENOMEM, "merges");
+    for (b->n_slots = 64; b->n_slots / 2 < n; b->n_slots *= 2) check(b->n_slots < 1u << 31);
+    b->merge = malloc(b->n_slots * sizeof *b->merge);
+    if (!b->merge) return err_set(e, -ENOMEM, "merges");
+    for (uint32_t i = 0; i < b->n_slots; i++) b->merge[i] = (struct merge){ .rank = NONE };
+    b->cuts_at_marks = !v->byte_level && vocab_find(v, mark, MARK) >= 0;
     while ((more = doc_element(&merges, e)) > 0) TRY(read_merge(b, v, &merges, s, sizeof s, e));
-    TRY(more);
-    for (int c = 0; c < 256; c++) {
-        char byte = (char)c;
+    return more;
+}
 
-        b->of_byte[c] = vocab_find(v, &byte, 1);
-        if (b->of_byte[c] < 0)
+int
+bpe_prepare(struct bpe *b, const struct vocab *v, struct err *e)
+{
+    if (more_room(b, WORD) < 0) return err_set(e, -ENOMEM, "merges");
+    for (unsigned c = 0; c < 256; c++) {
+        char byte = (char)c, name[8];
+
+        snprintf(name, sizeof name, "<0x%02X>", c);
+        b->of_byte[c] = v->byte_level ? vocab_find(v, &byte, 1) : vocab_find(v, name, 6);
+        if (v->byte_level && b->of_byte[c] < 0)
             return err_set(e, -ENOTSUP,
                            "model.vocab has no token for byte 0x%02x: only whole byte-level "
                            "vocabularies are served yet",
-                           (unsigned)c);
+                           c);
     }
     return 0;
 }
@@ -129,11 +163,26 @@ bpe_open(struct bpe *b, const struct vocab *v, struct json merges, struct err *e
 void
 bpe_free(struct bpe *b)
 {
-    map_free(b->rank);
-    free(b->merged);
+    free(b->merge);
     free(b->part);
     free(b->heap);
     *b = (struct bpe){ 0 };
+}
+
+bool
+bpe_is_sound(const struct bpe *b, const struct vocab *v)
+{
+    uint32_t used = 0;
+
+    if (b->n_slots < 64 || b->n_slots & (b->n_slots - 1)) return false;
+    for (uint32_t i = 0; i < b->n_slots; i++) {
+        const struct merge *m = &b->merge[i];
+
+        if (m->rank == NONE) continue;
+        used++;
+        if (m->made < 0 || (uint32_t)m->made >= v->n) return false;
+    }
+    return used <= b->n_slots / 2 && b->unk >= -1 && b->unk < (token_id)v->n;
 }
 
 static void
@@ -165,11 +214,14 @@ static void
 look(struct bpe *b, int32_t i, uint32_t *n_heap)
 {
     struct part *p = &b->part[i];
+    const struct merge *m;
 
-    p->rank = MAP_NONE;
+    p->rank = NONE;
     if (p->next == END) return;
-    p->rank = map_find(b->rank, (uint64_t)p->id << 32 | (uint32_t)b->part[p->next].id);
-    if (p->rank != MAP_NONE) heap_push(b->heap, n_heap, (uint64_t)p->rank << 32 | (uint32_t)i);
+    m = slot_of(b, (uint64_t)p->id << 32 | (uint32_t)b->part[p->next].id);
+    p->rank = m->rank;
+    p->made = m->made;
+    if (p->rank != NONE) heap_push(b->heap, n_heap, (uint64_t)p->rank << 32 | (uint32_t)i);
 }
 
 /* Each merge takes one entry away and adds two at most, so 3 n entries are room enough. */
@@ -186,13 +238,76 @@ merge_all(struct bpe *b, uint32_t n)
 
         if (p->rank != top >> 32) continue; /* stale */
         right = p->next;
-        p->id = b->merged[p->rank];
+        p->id = p->made;
         p->next = b->part[right].next;
-        b->part[right].rank = MAP_NONE;
+        b->part[right].rank = NONE;
         if (p->next != END) b->part[p->next].prev = i;
         look(b, i, &n_heap);
         if (p->prev != END) look(b, p->prev, &n_heap);
     }
+}
+
+static void
+add_part(struct bpe *b, uint32_t *n, token_id id)
+{
+    b->part[*n] = (struct part){ .id = id, .prev = (int32_t)*n - 1, .next = (int32_t)*n + 1 };
+    ++*n;
+}
+
+/* A character that is no token: its bytes' tokens, if all are there. */
+static bool
+add_bytes(struct bpe *b, uint32_t *n, const char *s, size_t len)
+{
+    if (!b->byte_fallback) return false;
+    for (size_t i = 0; i < len; i++)
+        if (b->of_byte[(unsigned char)s[i]] < 0) return false;
+    for (size_t i = 0; i < len; i++) add_part(b, n, b->of_byte[(unsigned char)s[i]]);
+    return true;
+}
+
+/* Unknown characters wait until a known one comes, or the end; byte tokens overtake them, as in the
+ * reference. */
+static uint32_t
+split_characters(struct bpe *b, const struct vocab *v, const char *word, size_t n)
+{
+    uint32_t n_parts = 0;
+    bool unknown = false;
+    size_t len;
+
+    for (size_t i = 0; i < n; i += len) {
+        int k = utf8_at(word + i, n - i);
+        token_id id;
+
+        len = k > 0 ? (size_t)k : 1;
+        id = vocab_find(v, word + i, len);
+        if (id < 0 && add_bytes(b, &n_parts, word + i, len)) continue;
+        if (unknown && (id >= 0 || !b->fuse_unk)) add_part(b, &n_parts, b->unk);
+        unknown = id < 0 && b->unk >= 0;
+        if (id >= 0) add_part(b, &n_parts, id);
+    }
+    if (unknown) add_part(b, &n_parts, b->unk);
+    return n_parts;
+}
+
+static int MUST_USE
+merge_word(struct bpe *b, const struct vocab *v, const char *word, size_t n, token_id *ids,
+           uint32_t cap)
+{
+    uint32_t n_parts = 0, n_ids = 0;
+
+    TRY(more_room(b, n));
+    if (v->byte_level)
+        for (size_t i = 0; i < n; i++) add_part(b, &n_parts, b->of_byte[(unsigned char)word[i]]);
+    else
+        n_parts = split_characters(b, v, word, n);
+    if (n_parts == 0) return 0;
+    b->part[n_parts - 1].next = END;
+    merge_all(b, n_parts);
+    for (int32_t i = 0; i != END; i = b->part[i].next) {
+        if (n_ids == cap) return -EMSGSIZE;
+        ids[n_ids++] = b->part[i].id;
+    }
+    return (int)n_ids;
 }
 
 int
@@ -210,16 +325,23 @@ bpe_word(struct bpe *b, const struct vocab *v, const char *word, size_t n, token
             return 1;
         }
     }
-    TRY(more_room(b, n));
-    for (size_t i = 0; i < n; i++)
-        b->part[i] = (struct part){ .id = b->of_byte[(unsigned char)word[i]],
-                                    .prev = (int32_t)i - 1,
-                                    .next = i + 1 < n ? (int32_t)i + 1 : END };
-    /* The last part looks too: it has no neighbour, which look() writes down. */
-    merge_all(b, (uint32_t)n);
-    for (int32_t i = 0; i != END; i = b->part[i].next) {
-        if (n_ids == cap) return -EMSGSIZE;
-        ids[n_ids++] = b->part[i].id;
+    /* Text that no pre-tokeniser cuts is one word; it is merged run by run where that is the same. */
+    while (n) {
+        size_t end = n;
+        int r;
+
+        if (b->cuts_at_marks) {
+            const char *at = word;
+
+            do at = memmem(at + 1, n - (size_t)(at + 1 - word), mark, MARK);
+            while (at && ends_with_mark(word, (size_t)(at - word)));
+            if (at) end = (size_t)(at - word);
+        }
+        r = merge_word(b, v, word, end, ids + n_ids, cap - n_ids);
+        if (r < 0) return r;
+        n_ids += (uint32_t)r;
+        word += end;
+        n -= end;
     }
     return (int)n_ids;
 }

@@ -61,11 +61,19 @@ may_stop(const struct detok *d, uint32_t from)
     return false;
 }
 
-/* Append text to what is held and what thereby is ready to buf; bytes written there. */
-static uint32_t
-pass(struct detok *d, const char *text, uint32_t n, char *buf)
+/* Where ready text goes. */
+struct ready {
+    struct detok *d;
+    char *buf;
+    uint32_t len;
+};
+
+/* Append text to what is held and what thereby is ready to buf. */
+static void
+pass(void *arg, const char *text, uint32_t n)
 {
-    uint32_t len = 0;
+    struct ready *r = arg;
+    struct detok *d = r->d;
 
     for (uint32_t i = 0; i < n && !d->stopped; i++) {
         uint32_t out = 0;
@@ -76,44 +84,34 @@ pass(struct detok *d, const char *text, uint32_t n, char *buf)
             out = stop_at(d);
         else
             while (out < d->n_held && !may_stop(d, out)) out++;
-        memcpy(buf + len, d->held, out);
-        len += out;
+        memcpy(r->buf + r->len, d->held, out);
+        r->len += out;
         d->n_held = d->stopped ? 0 : d->n_held - out;
         memmove(d->held, d->held + out, d->n_held);
     }
-    return len;
 }
 
 int
 detok_add(struct detok *d, token_id id, char *buf, size_t cap, bool *stopped)
 {
-    uint32_t bytes, len = 0;
-    bool special;
-    const char *p = tokenizer_piece(d->t, id, &bytes, &special);
+    struct ready r = { d, buf, 0 };
 
     if (cap < DETOK_HELD + 3 * (size_t)tokenizer_longest(d->t)) return -EMSGSIZE;
-    if (p && (!special || d->keep_special)) {
-        for (uint32_t i = 0; i < bytes && !d->stopped; i++) {
-            char out[6];
-
-            len += pass(d, out, utf8_feed(&d->part, p[i], out), buf + len);
-        }
-    }
+    if (!d->stopped) tokenizer_decode_add(d->t, &d->text, id, d->keep_special, pass, &r);
     *stopped = d->stopped;
-    return (int)len;
+    return (int)r.len;
 }
 
 int
 detok_end(struct detok *d, char *buf, size_t cap)
 {
-    uint32_t len = 0;
-    char out[6];
+    struct ready r = { d, buf, 0 };
 
     if (cap < DETOK_HELD) return -EMSGSIZE;
     if (d->stopped) return 0;
-    len = pass(d, out, utf8_end(&d->part, out), buf);
-    memcpy(buf + len, d->held, d->n_held);
-    len += d->n_held;
+    tokenizer_decode_end(d->t, &d->text, pass, &r);
+    memcpy(buf + r.len, d->held, d->n_held);
+    r.len += d->n_held;
     d->n_held = 0;
-    return (int)len;
+    return (int)r.len;
 }

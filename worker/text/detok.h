@@ -1,6 +1,6 @@
 /* detok.h - tokens to text as they come, never half a character, never text that may begin a stop.
  *
- *     token -> piece bytes -> held while a UTF-8 character is incomplete
+ *     token -> decoder -> held while a UTF-8 character is incomplete
  *                          -> held while it may be the start of a stop string -> text
  *
  * State is a small struct in the caller's memory; replaying the tokens delivered so far rebuilds it.
@@ -13,7 +13,6 @@
 
 #include "base/base.h"
 #include "worker/text/tokenizer.h"
-#include "worker/text/utf8.h"
 
 enum { DETOK_MAX_STOPS = 16, DETOK_HELD = 1024 };
 
@@ -23,7 +22,7 @@ struct detok {
     uint32_t n_stop;
     const char *stop[DETOK_MAX_STOPS]; /* the caller keeps them */
     uint32_t stop_len[DETOK_MAX_STOPS];
-    struct utf8_part part; /* of a character */
+    struct decoding text; /* half a character, and what the decoder does once only */
     bool stopped;
     uint32_t n_held;
     char held[DETOK_HELD]; /* whole characters that may begin a stop: less than the longest stop */

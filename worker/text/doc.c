@@ -2,6 +2,7 @@
 #include "worker/text/doc.h"
 
 #include <errno.h>
+#include <string.h>
 
 static int
 not_a(const char *where, const char *what, struct err *e)
@@ -38,15 +39,17 @@ doc_element(struct json *j, struct err *e)
 int
 doc_text(struct json *j, const char *where, char *buf, size_t n, struct err *e)
 {
+    int len;
+
     TRY(json_next(j, e));
     if (j->kind == JSON_NULL) {
         buf[0] = '\0';
         return 0;
     }
     if (j->kind != JSON_STRING) return not_a(where, "a string", e);
-    if (json_unescape(j, buf, n) < 0)
-        return err_set(e, -EMSGSIZE, "%s is longer than %zu bytes", where, n - 1);
-    return 0;
+    len = json_unescape(j, buf, n);
+    if (len < 0) return err_set(e, -EMSGSIZE, "%s is longer than %zu bytes", where, n - 1);
+    return strlen(buf) == (size_t)len ? 0 : not_a(where, "free of zero bytes", e);
 }
 
 int

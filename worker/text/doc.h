@@ -25,7 +25,7 @@ int doc_key(struct json *j, struct err *e) MUST_USE;
 int doc_element(struct json *j, struct err *e) MUST_USE;
 
 /* Read the next event as what it should be. doc_text() takes null for "" and writes n - 1 bytes at
- * most; -EMSGSIZE (with a sentence) beyond. doc_bool() takes null for false. */
+ * most, never a zero byte within; -EMSGSIZE (with a sentence) beyond. doc_bool() takes null for false. */
 int doc_text(struct json *j, const char *where, char *buf, size_t n, struct err *e) MUST_USE;
 int doc_bool(struct json *j, const char *where, bool *ret, struct err *e) MUST_USE;
 int doc_id(struct json *j, const char *where, token_id *ret, struct err *e) MUST_USE;

@@ -1,17 +1,17 @@
 /* pretok.c - see pretok.h.
  *
- * A step is: put a space in front (ByteLevel's add_prefix_space), then cut by a pattern, then hand each
- * piece to the next step. Steps nest by recursion, as deep as there are steps, so each has a match block
- * of its own.
+ * A step is: write a mark for each space (Metaspace), put a prefix in front, then cut by a pattern, then
+ * hand each piece to the next step. Steps nest by recursion, as deep as there are steps, so each has a
+ * pattern and a room of its own.
  */
-#define PCRE2_CODE_UNIT_WIDTH 8
 #include "worker/text/pretok.h"
 
 #include "worker/text/doc.h"
+#include "worker/text/pattern.h"
+#include "worker/text/room.h"
+#include "worker/text/utf8.h"
 
 #include <errno.h>
-#include <pcre2.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -19,129 +19,145 @@
 static const char gpt2[] =
     "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+";
 
-enum behavior { ISOLATED, REMOVED };
+/* What becomes of a match: a piece of its own, nothing, part of the piece before it or behind it, one piece
+ * with the matches that touch it. */
+enum behavior { ISOLATED, REMOVED, MERGED_PREVIOUS, MERGED_NEXT, CONTIGUOUS };
+
+enum prepend { NEVER, ALWAYS, FIRST };
 
 struct pretok_step {
-    pcre2_code *code; /* NULL: the piece stays whole */
-    pcre2_match_data *match;
+    bool cuts; /* by pattern */
+    struct pattern pattern;
     enum behavior behavior;
     bool invert; /* what matches and what does not change places */
-    bool space;  /* a space goes in front of a piece that begins with none */
-    char *room;  /* the piece with its space */
-    size_t cap;
+    enum prepend prepend;
+    char prefix[5]; /* in front of a piece that does not begin with it */
+    bool marks;     /* prefix also stands for each space */
+    struct room room;
 };
 
-/* Copy a pattern with \s and \S spelled out. -EMSGSIZE: room is too small. -ENOTSUP: a class within a
- * class, which the reference's engine joins and PCRE2 would read as characters. */
-static int MUST_USE
-spell_out(const char *p, char *to, size_t room)
-{
-    static const char white[] = "\\x{9}-\\x{d}\\x{85}\\p{Z}";
-    size_t n = 0;
-    bool class = false;
-
-    for (; *p; p++) {
-        char out[64] = { *p, '\0' };
-
-        if (*p == '\\' && p[1]) {
-            p++;
-            if (*p == 's')
-                snprintf(out, sizeof out, class ? "%s" : "[%s]", white);
-            else if (*p == 'S' && !class)
-                snprintf(out, sizeof out, "[^%s]", white);
-            else
-                snprintf(out, sizeof out, "\\%c", *p);
-        } else if (*p == '[') {
-            if (class && p[1] != ':') return -ENOTSUP;
-            class = true;
-        } else if (*p == ']') {
-            class = false;
-        }
-        if (n + strlen(out) >= room) return -EMSGSIZE;
-        memcpy(to + n, out, strlen(out));
-        n += strlen(out);
-    }
-    to[n] = '\0';
-    return 0;
-}
-
-static int MUST_USE
-compile(struct pretok_step *s, const char *pattern, struct err *e)
-{
-    char text[8192];
-    PCRE2_SIZE at;
-    int code, r = spell_out(pattern, text, sizeof text);
-
-    if (r < 0)
-        return err_set(e, r, "pre_tokenizer: pattern %s",
-                       r == -EMSGSIZE ? "is too long" : "has a class within a class");
-    s->code = pcre2_compile((PCRE2_SPTR)text, PCRE2_ZERO_TERMINATED, PCRE2_UTF | PCRE2_UCP, &code,
-                            &at, NULL);
-    if (!s->code) {
-        PCRE2_UCHAR said[128];
-
-        pcre2_get_error_message(code, said, sizeof said);
-        return err_set(e, -ENOTSUP, "pre_tokenizer: pattern at \"%.32s\": %s", text + at,
-                       (const char *)said);
-    }
-    /* Where memory may not be made executable this fails, and matching is only slower. */
-    (void)pcre2_jit_compile(s->code, PCRE2_JIT_COMPLETE);
-    s->match = pcre2_match_data_create_from_pattern(s->code, NULL);
-    return s->match ? 0 : err_set(e, -ENOMEM, "pre_tokenizer");
-}
-
-static int MUST_USE
-read_pattern(struct json *j, char *pattern, size_t room, struct err *e)
-{
-    int more;
-
-    TRY(json_next(j, e));
-    TRY(doc_object(j, "pre_tokenizer: pattern", e));
-    while ((more = doc_key(j, e)) > 0) {
-        if (!json_is(j, "Regex"))
-            return err_set(e, -ENOTSUP, "pre_tokenizer: Split by a %.*s is not served yet",
-                           (int)MIN(j->text_len, (size_t)32), j->text);
-        TRY(doc_text(j, "pre_tokenizer: Regex", pattern, room, e));
-    }
-    return more;
-}
+/* ---- reading */
 
 struct config {
-    char type[64], behavior[32], pattern[4096];
-    bool prefix, regex, invert;
+    char type[64], behavior[32], replacement[8], scheme[16];
+    bool prefix, no_prefix, regex, invert, no_split, individual;
+    struct pattern pattern;
     struct json list; /* Sequence's, with its first event read */
 };
 
 static int MUST_USE
-read_config(struct json *j, struct config *c, struct err *e)
+read_key(struct json *j, struct config *c, struct err *e)
 {
-    int more;
+    bool yes;
 
-    /* use_regex came after the first files without it: absent is true. */
-    *c = (struct config){ .regex = true };
-    TRY(doc_object(j, "pre_tokenizer", e));
-    while ((more = doc_key(j, e)) > 0) {
-        if (json_is(j, "type")) {
-            TRY(doc_text(j, "pre_tokenizer: type", c->type, sizeof c->type, e));
-        } else if (json_is(j, "add_prefix_space")) {
-            TRY(doc_bool(j, "pre_tokenizer: add_prefix_space", &c->prefix, e));
-        } else if (json_is(j, "use_regex")) {
-            TRY(doc_bool(j, "pre_tokenizer: use_regex", &c->regex, e));
-        } else if (json_is(j, "invert")) {
-            TRY(doc_bool(j, "pre_tokenizer: invert", &c->invert, e));
-        } else if (json_is(j, "behavior")) {
-            TRY(doc_text(j, "pre_tokenizer: behavior", c->behavior, sizeof c->behavior, e));
-        } else if (json_is(j, "pattern")) {
-            TRY(read_pattern(j, c->pattern, sizeof c->pattern, e));
-        } else if (json_is(j, "pretokenizers")) {
-            TRY(json_next(j, e));
-            c->list = *j;
-            TRY(json_skip(j, e));
-        } else {
-            TRY(json_skip(j, e));
-        }
+    if (json_is(j, "type")) return doc_text(j, "pre_tokenizer: type", c->type, sizeof c->type, e);
+    if (json_is(j, "use_regex")) return doc_bool(j, "pre_tokenizer: use_regex", &c->regex, e);
+    if (json_is(j, "invert")) return doc_bool(j, "pre_tokenizer: invert", &c->invert, e);
+    if (json_is(j, "pattern")) return pattern_read(&c->pattern, "pre_tokenizer", j, e);
+    if (json_is(j, "behavior"))
+        return doc_text(j, "pre_tokenizer: behavior", c->behavior, sizeof c->behavior, e);
+    if (json_is(j, "replacement"))
+        return doc_text(j, "pre_tokenizer: replacement", c->replacement, sizeof c->replacement, e);
+    if (json_is(j, "prepend_scheme"))
+        return doc_text(j, "pre_tokenizer: prepend_scheme", c->scheme, sizeof c->scheme, e);
+    if (json_is(j, "individual_digits"))
+        return doc_bool(j, "pre_tokenizer: individual_digits", &c->individual, e);
+    if (json_is(j, "add_prefix_space")) {
+        TRY(doc_bool(j, "pre_tokenizer: add_prefix_space", &c->prefix, e));
+        c->no_prefix = j->kind == JSON_FALSE;
+        return 0;
     }
-    return more;
+    if (json_is(j, "split")) {
+        TRY(doc_bool(j, "pre_tokenizer: split", &yes, e));
+        c->no_split = j->kind == JSON_FALSE;
+        return 0;
+    }
+    if (json_is(j, "pretokenizers")) {
+        TRY(json_next(j, e));
+        c->list = *j;
+    }
+    return json_skip(j, e);
+}
+
+static int MUST_USE
+read_behavior(struct pretok_step *s, const char *name, struct err *e)
+{
+    static const char *const names[] = { "Isolated", "Removed", "MergedWithPrevious",
+                                         "MergedWithNext", "Contiguous" };
+
+    for (size_t i = 0; i < ARRAY_LEN(names); i++) {
+        if (strcmp(name, names[i])) continue;
+        s->behavior = (enum behavior)i;
+        if (i > REMOVED && s->pattern.may_be_empty)
+            return err_set(e, -ENOTSUP, "pre_tokenizer: %s by a pattern that matches nothing",
+                           name);
+        return 0;
+    }
+    return err_set(e, -ENOTSUP, "pre_tokenizer: Split behavior %s is not served yet", name);
+}
+
+/* Files from before prepend_scheme have add_prefix_space alone. */
+static int MUST_USE
+read_metaspace(struct pretok *p, struct pretok_step *s, const struct config *c, struct err *e)
+{
+    size_t n = strlen(c->replacement);
+
+    if (n == 0 || utf8_at(c->replacement, n) != (int)n)
+        return err_set(e, -EBADMSG, "pre_tokenizer: replacement is not one character");
+    memcpy(s->prefix, c->replacement, n + 1);
+    s->marks = true;
+    if (strcmp(c->scheme, "always") == 0 || !*c->scheme)
+        s->prepend = ALWAYS;
+    else if (strcmp(c->scheme, "first") == 0)
+        s->prepend = FIRST;
+    else if (strcmp(c->scheme, "never"))
+        return err_set(e, -ENOTSUP, "pre_tokenizer: prepend_scheme %s", c->scheme);
+    if (c->no_prefix) {
+        if (*c->scheme && s->prepend != NEVER)
+            return err_set(e, -EBADMSG,
+                           "pre_tokenizer: add_prefix_space does not match prepend_scheme");
+        s->prepend = NEVER;
+    }
+    if (s->prepend == FIRST && p->n > 1)
+        return err_set(e, -ENOTSUP,
+                       "pre_tokenizer: prepend_scheme first behind another step is not served yet");
+    p->first_only |= s->prepend == FIRST;
+    s->cuts = !c->no_split;
+    s->behavior = MERGED_NEXT;
+    return s->cuts ? pattern_string(&s->pattern, "pre_tokenizer", s->prefix, e) : 0;
+}
+
+static int MUST_USE
+read_step(struct pretok *p, struct pretok_step *s, struct config *c, struct err *e)
+{
+    s->pattern = c->pattern;
+    c->pattern = (struct pattern){ 0 };
+    s->cuts = true;
+    if (strcmp(c->type, "ByteLevel") == 0) {
+        p->byte_level = true;
+        s->prefix[0] = ' ';
+        s->prepend = c->prefix ? ALWAYS : NEVER;
+        s->cuts = c->regex;
+        return s->cuts ? pattern_regex(&s->pattern, "pre_tokenizer", gpt2, e) : 0;
+    }
+    if (strcmp(c->type, "Split") == 0) {
+        if (!s->pattern.code && !s->pattern.text)
+            return err_set(e, -EBADMSG, "pre_tokenizer: a Split without pattern");
+        s->invert = c->invert;
+        return read_behavior(s, c->behavior, e);
+    }
+    if (strcmp(c->type, "Metaspace") == 0) return read_metaspace(p, s, c, e);
+    if (strcmp(c->type, "WhitespaceSplit") == 0) {
+        s->pattern.kind = PATTERN_SPACE;
+        s->behavior = REMOVED;
+        return 0;
+    }
+    if (strcmp(c->type, "Digits") == 0) {
+        s->pattern.kind = PATTERN_NUMBER;
+        s->behavior = c->individual ? ISOLATED : CONTIGUOUS;
+        return 0;
+    }
+    return err_set(e, -ENOTSUP, "pre_tokenizer type %s is not served yet", c->type);
 }
 
 static int MUST_USE read_steps(struct pretok *p, struct json *j, int depth, struct err *e);
@@ -158,117 +174,121 @@ read_sequence(struct pretok *p, struct config *c, int depth, struct err *e)
     return more;
 }
 
-static int MUST_USE
+static int
 read_steps(struct pretok *p, struct json *j, int depth, struct err *e)
 {
-    struct pretok_step *s = &p->step[p->n];
-    struct config c;
+    /* use_regex came after the first files without it: absent is true. */
+    struct config c = { .regex = true };
+    int r = doc_object(j, "pre_tokenizer", e), more = 0;
 
-    TRY(read_config(j, &c, e));
-    if (strcmp(c.type, "Sequence") == 0) return read_sequence(p, &c, depth, e);
-    if (p->ends)
-        return err_set(e, -ENOTSUP, "pre_tokenizer: %s after ByteLevel is not served yet", c.type);
-    if (p->n == PRETOK_MAX_STEPS)
-        return err_set(e, -ENOTSUP, "pre_tokenizer: more than %d steps", PRETOK_MAX_STEPS);
-    if (strcmp(c.type, "ByteLevel") == 0) {
-        p->n++;
-        p->ends = true;
-        s->space = c.prefix;
-        return c.regex ? compile(s, gpt2, e) : 0;
-    }
-    if (strcmp(c.type, "Split") != 0)
-        return err_set(e, -ENOTSUP, "pre_tokenizer type %s is not served yet", c.type);
-    if (strcmp(c.behavior, "Isolated") != 0 && strcmp(c.behavior, "Removed") != 0)
-        return err_set(e, -ENOTSUP, "pre_tokenizer: Split behavior %s is not served yet",
-                       c.behavior);
-    p->n++;
-    s->behavior = c.behavior[0] == 'R' ? REMOVED : ISOLATED;
-    s->invert = c.invert;
-    return compile(s, c.pattern, e);
+    while (r == 0 && (more = doc_key(j, e)) > 0) r = read_key(j, &c, e);
+    if (r == 0) r = more;
+    if (r == 0 && strcmp(c.type, "Sequence") == 0)
+        r = read_sequence(p, &c, depth, e);
+    else if (r == 0 && p->byte_level)
+        r = err_set(e, -ENOTSUP, "pre_tokenizer: %s after ByteLevel is not served yet", c.type);
+    else if (r == 0 && p->n == PRETOK_MAX_STEPS)
+        r = err_set(e, -ENOTSUP, "pre_tokenizer: more than %d steps", PRETOK_MAX_STEPS);
+    else if (r == 0)
+        r = read_step(p, &p->step[p->n++], &c, e);
+    pattern_free(&c.pattern);
+    return r;
 }
 
 int
 pretok_open(struct pretok *p, struct json *j, struct err *e)
 {
-    p->step = calloc(PRETOK_MAX_STEPS + 1, sizeof *p->step);
+    p->step = calloc(PRETOK_MAX_STEPS, sizeof *p->step);
     if (!p->step) return err_set(e, -ENOMEM, "pre_tokenizer");
-    if (j->kind != JSON_NULL) TRY(read_steps(p, j, 0, e));
-    if (!p->ends)
-        return err_set(e, -ENOTSUP,
-                       "pre_tokenizer does not end with ByteLevel: other kinds are not served yet");
-    return 0;
+    return j->kind == JSON_NULL ? 0 : read_steps(p, j, 0, e);
 }
 
 void
 pretok_free(struct pretok *p)
 {
     for (uint32_t i = 0; i < p->n; i++) {
-        pcre2_code_free(p->step[i].code);
-        pcre2_match_data_free(p->step[i].match);
-        free(p->step[i].room);
+        pattern_free(&p->step[i].pattern);
+        room_free(&p->step[i].room);
     }
     free(p->step);
     *p = (struct pretok){ 0 };
 }
 
+/* ---- running */
+
 struct walk {
     struct pretok *p;
+    bool first;
     pretok_word *word;
     void *arg;
     struct err *e;
 };
 
+/* The piece that is being put together from matches and what lies between them. */
+struct piece {
+    const char *text;
+    size_t begin, end;
+    bool there, match;
+};
+
 static int MUST_USE run_step(const struct walk *w, uint32_t i, const char *text, size_t n);
 
-/* 1 with the next match in *start and *end, 0 without. */
 static int MUST_USE
-find(const struct pretok_step *s, const char *text, size_t n, size_t from, size_t *start,
-     size_t *end, struct err *e)
+hand_on(const struct walk *w, uint32_t i, struct piece *p)
 {
-    const PCRE2_SIZE *at = pcre2_get_ovector_pointer(s->match);
-    int r = pcre2_match(s->code, (PCRE2_SPTR)text, n, from, PCRE2_NO_UTF_CHECK, s->match, NULL);
-    PCRE2_UCHAR said[128];
+    bool there = p->there && p->end > p->begin;
 
-    /* Compiled patterns have a small stack of their own; the interpreter takes its from the heap. */
-    if (r == PCRE2_ERROR_JIT_STACKLIMIT)
-        r = pcre2_match(s->code, (PCRE2_SPTR)text, n, from, PCRE2_NO_UTF_CHECK | PCRE2_NO_JIT,
-                        s->match, NULL);
-    if (r == PCRE2_ERROR_NOMATCH) return 0;
-    if (r < 0) {
-        pcre2_get_error_message(r, said, sizeof said);
-        return err_set(e, -EINVAL, "text cannot be cut into words at byte %zu: %s", from,
-                       (const char *)said);
-    }
-    *start = at[0];
-    *end = at[1];
-    return 1;
+    p->there = false;
+    return there ? run_step(w, i + 1, p->text + p->begin, p->end - p->begin) : 0;
 }
 
-/* A piece between two cuts, if there is anything in it and the step keeps its kind. */
+/* The next part of the text, a match or not: it joins the piece before it, or begins one. */
 static int MUST_USE
-hand_on(const struct walk *w, uint32_t i, const char *text, size_t n, bool matched)
+add_part(const struct walk *w, uint32_t i, struct piece *p, size_t begin, size_t end, bool match)
 {
     const struct pretok_step *s = &w->p->step[i];
+    bool joins = false;
 
-    if (n == 0 || (s->behavior == REMOVED && matched != s->invert)) return 0;
-    return run_step(w, i + 1, text, n);
+    match ^= s->invert;
+    if (s->behavior == MERGED_PREVIOUS) joins = match && !p->match;
+    if (s->behavior == MERGED_NEXT) joins = !match && p->match;
+    if (s->behavior == CONTIGUOUS) joins = match == p->match;
+    if (p->there && joins) {
+        p->end = end;
+    } else {
+        TRY(hand_on(w, i, p));
+        p->begin = begin;
+        p->end = end;
+        p->there = s->behavior != REMOVED || !match;
+    }
+    p->match = match;
+    return 0;
 }
 
+/* Marks for spaces, the prefix in front. */
 static int MUST_USE
-with_space(struct pretok_step *s, const char **text, size_t *n)
+write_over(const struct walk *w, struct pretok_step *s, const char **text, size_t *n)
 {
-    if (s->cap < *n + 1) {
-        size_t cap = MAX(*n + 1, s->cap * 2 + 4096);
-        char *room = realloc(s->room, cap);
+    size_t mark = strlen(s->prefix), from = 0;
+    bool starts = *n >= mark && memcmp(*text, s->prefix, mark) == 0;
 
-        if (!room) return -ENOMEM;
-        s->room = room;
-        s->cap = cap;
+    if (s->marks) starts |= **text == ' ';
+    s->room.n = 0;
+    if (!starts && (s->prepend == ALWAYS || (s->prepend == FIRST && w->first)))
+        TRY(room_put(&s->room, s->prefix, mark));
+    else if (!s->marks)
+        return 0;
+    while (s->marks && from < *n) {
+        const char *space = memchr(*text + from, ' ', *n - from);
+
+        if (!space) break;
+        TRY(room_put(&s->room, *text + from, (size_t)(space - *text) - from));
+        TRY(room_put(&s->room, s->prefix, mark));
+        from = (size_t)(space - *text) + 1;
     }
-    s->room[0] = ' ';
-    memcpy(s->room + 1, *text, *n);
-    *text = s->room;
-    ++*n;
+    TRY(room_put(&s->room, *text + from, *n - from));
+    *text = s->room.p;
+    *n = s->room.n;
     return 0;
 }
 
@@ -277,16 +297,18 @@ run_step(const struct walk *w, uint32_t i, const char *text, size_t n)
 {
     struct pretok_step *s;
     size_t done = 0, from = 0, start = 0, end = 0;
+    struct piece piece = { 0 };
     int found = 0;
 
     if (i == w->p->n) return w->word(w->arg, text, n, w->e);
     s = &w->p->step[i];
-    if (s->space && text[0] != ' ' && with_space(s, &text, &n) < 0)
-        return err_set(w->e, -ENOMEM, "pre_tokenizer");
-    if (!s->code) return run_step(w, i + 1, text, n);
-    while (from < n && (found = find(s, text, n, from, &start, &end, w->e)) > 0) {
-        TRY(hand_on(w, i, text + done, start - done, false));
-        TRY(hand_on(w, i, text + start, end - start, true));
+    if ((s->marks || s->prepend) && write_over(w, s, &text, &n) < 0)
+        return err_set(w->e, -ENOMEM, "pre_tokenizer: a text of %zu bytes", n);
+    if (!s->cuts) return run_step(w, i + 1, text, n);
+    piece.text = text;
+    while (from < n && (found = pattern_find(&s->pattern, text, n, from, &start, &end, w->e)) > 0) {
+        if (start > done) TRY(add_part(w, i, &piece, done, start, false));
+        TRY(add_part(w, i, &piece, start, end, true));
         done = end;
         from = end;
         if (start ==
@@ -295,14 +317,15 @@ run_step(const struct walk *w, uint32_t i, const char *text, size_t n)
             while (from < n && ((unsigned char)text[from] & 0xc0) == 0x80);
     }
     TRY(found);
-    return hand_on(w, i, text + done, n - done, false);
+    if (n > done) TRY(add_part(w, i, &piece, done, n, false));
+    return hand_on(w, i, &piece);
 }
 
 int
-pretok_run(struct pretok *p, const char *text, size_t n, pretok_word *word, void *arg,
+pretok_run(struct pretok *p, const char *text, size_t n, bool first, pretok_word *word, void *arg,
            struct err *e)
 {
-    const struct walk w = { p, word, arg, e };
+    const struct walk w = { p, first, word, arg, e };
 
     return n ? run_step(&w, 0, text, n) : 0;
 }

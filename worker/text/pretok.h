@@ -1,9 +1,8 @@
 /* pretok.h - text to words, by the steps of "pre_tokenizer".
  *
- * Served: ByteLevel (with or without its own pattern and prefix space), Split by a Regex, and Sequence
- * of them that ends with ByteLevel. Each step cuts what the step before it left; a pattern never sees
- * beyond its piece. Patterns are PCRE2's with Unicode properties; \s means White_Space as in the
- * reference's engine, where PCRE2 also takes U+180E.
+ * Served: ByteLevel (with or without its own pattern and prefix space), Split, Metaspace,
+ * WhitespaceSplit, Digits, and Sequence of them in which nothing follows ByteLevel. Each step cuts what
+ * the step before it left; a pattern never sees beyond its piece.
  */
 #ifndef TEXT_PRETOK_H
 #define TEXT_PRETOK_H
@@ -14,21 +13,23 @@
 
 enum { PRETOK_MAX_STEPS = 8 };
 
-struct pretok_step; /* a pattern, or a prefix space, or both */
+struct pretok_step; /* a pattern, or a prefix, or both */
 
 struct pretok {
     struct pretok_step *step; /* [n] */
     uint32_t n;
-    bool ends; /* a ByteLevel step has been read: nothing may follow */
+    bool byte_level; /* the last step is ByteLevel */
+    bool first_only; /* a Metaspace prepends to the very first word alone */
 };
 
 /* Read "pre_tokenizer": the event just read is its value. -ENOTSUP: a kind we do not do, by name. */
 int pretok_open(struct pretok *p, struct json *j, struct err *e) MUST_USE;
 void pretok_free(struct pretok *p);
 
-/* Give each word of text[n] (UTF-8) to word(), in order; its negative return ends the walk. */
+/* Give each word of text[n] (UTF-8) to word(), in order; its negative return ends the walk. first: the
+ * text is the beginning of all that is being encoded. */
 typedef int pretok_word(void *arg, const char *word, size_t n, struct err *e);
-int pretok_run(struct pretok *p, const char *text, size_t n, pretok_word *word, void *arg,
-               struct err *e) MUST_USE;
+int pretok_run(struct pretok *p, const char *text, size_t n, bool first, pretok_word *word,
+               void *arg, struct err *e) MUST_USE;
 
 #endif

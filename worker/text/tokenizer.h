@@ -1,16 +1,18 @@
 /* tokenizer.h - text to tokens and back, from tokenizer.json alone.
  *
- * Byte-level BPE (GPT-2, Llama 3, o200k patterns through PCRE2) for now; any other kind is refused by
- * name. Added tokens are cut out of the raw text first (longest, leftmost); template tokens are added
- * unless bare. Pure: no thread, no I/O after tokenizer_open(). tokenizer_encode() works in room that t
- * holds, so one thread encodes; the functions that take t as const may run beside it in any other.
- * The room grows for a longer word than any before, and for nothing else.
+ * Byte-level BPE, SentencePiece's BPE with byte fallback, and Unigram; what a file asks for beyond what
+ * added.h, normal.h, pretok.h, post.h and decode.h list is refused by name. Added tokens are cut out of
+ * the raw text first (longest, leftmost); template tokens are added unless bare. Pure: no thread, no I/O
+ * after tokenizer_open(). tokenizer_encode() works in room that t holds, so one thread encodes; the
+ * functions that take t as const may run beside it in any other. The room grows for a longer text or word
+ * than any before, and for nothing else.
  */
 #ifndef TEXT_TOKENIZER_H
 #define TEXT_TOKENIZER_H
 
 #include "base/base.h"
 #include "base/err.h"
+#include "worker/text/decode.h"
 
 struct tokenizer;
 
@@ -19,17 +21,25 @@ int tokenizer_open(struct tokenizer **ret, const char *dir, struct err *e) MUST_
 struct tokenizer *tokenizer_close(struct tokenizer *t);
 CLEAN_FUNC(struct tokenizer, tokenizer_close)
 
-uint32_t tokenizer_size(const struct tokenizer *t);    /* ids are below it */
-uint32_t tokenizer_longest(const struct tokenizer *t); /* bytes of the longest piece */
+uint32_t tokenizer_size(const struct tokenizer *t); /* ids are below it */
+/* Bytes of text that one token can complete; text on its way is at most three times as long. */
+uint32_t tokenizer_longest(const struct tokenizer *t);
 
 /* Tokens of text into ids[cap]. Number written. -EMSGSIZE: cap is too small. -EILSEQ: not
  * UTF-8. -ENOMEM, -EINVAL (a pattern gave up): no text of sane size. Each with its sentence. */
 int tokenizer_encode(struct tokenizer *t, const char *text, size_t n, bool bare, token_id *ids,
                      uint32_t cap, struct err *e) MUST_USE;
 
-/* The bytes token id stands for (may be half a character). Special tokens: special = true. NULL: no
- * such id. Valid as long as t. */
+/* The piece of token id: bytes where the vocabulary is byte-level (maybe half a character), else as the
+ * file has it. Special tokens: special = true. NULL: no such id. Valid as long as t. */
 const char *tokenizer_piece(const struct tokenizer *t, token_id id, uint32_t *n, bool *special);
+
+/* One more token of a text on its way: whole characters go to sink. An id that is none, and a special one
+ * unless they are kept, gives no text. detok.h is this with stop strings. */
+void tokenizer_decode_add(const struct tokenizer *t, struct decoding *s, token_id id,
+                          bool keep_special, decode_sink *sink, void *arg);
+void tokenizer_decode_end(const struct tokenizer *t, struct decoding *s, decode_sink *sink,
+                          void *arg);
 
 /* All of ids as text, NUL-ended, into buf[cap]; ill-formed bytes become U+FFFD, ids that
  * are none nothing. Length, or -EMSGSIZE. */

@@ -25,10 +25,11 @@ byte_of(uint32_t c)
 }
 
 int
-vocab_unwrite(char *s, size_t n)
+vocab_unwrite(const struct vocab *v, char *s, size_t n)
 {
     int len = 0;
 
+    if (!v->byte_level) return (int)n;
     /* All 256 characters take one or two bytes, so longer ones are outside without a decoder. */
     for (int pass = 0; pass < 2; pass++) {
         len = 0;
@@ -96,12 +97,12 @@ static int MUST_USE
 more_room(struct vocab *v, uint32_t id, size_t n)
 {
     if (v->n_bytes + n > v->cap_bytes) {
-        size_t cap = MAX(v->cap_bytes * 2, v->n_bytes + n + 4096);
-        char *b = realloc(v->bytes, cap);
+        size_t cap = MAX((size_t)v->cap_bytes * 2, v->n_bytes + n + 4096);
+        char *b = cap <= UINT32_MAX ? realloc(v->bytes, cap) : NULL;
 
         if (!b) return -ENOMEM;
         v->bytes = b;
-        v->cap_bytes = cap;
+        v->cap_bytes = (uint32_t)cap;
     }
     if (id >= v->cap) {
         uint32_t cap = MAX(v->cap * 2, id + 512);
@@ -115,8 +116,27 @@ more_room(struct vocab *v, uint32_t id, size_t n)
     return more_slots(v);
 }
 
+/* "<0x0A>" is byte 10. */
+static void
+mark_byte(const struct vocab *v, struct piece *p)
+{
+    const char *s = v->bytes + p->at;
+    unsigned byte = 0;
+
+    if (v->byte_level || p->len != 6 || memcmp(s, "<0x", 3) || s[5] != '>') return;
+    for (int i = 3; i < 5; i++) {
+        const char *hex = "0123456789abcdef", *at = memchr(hex, s[i] | 0x20, 16);
+
+        if (s[i] >= '0' && s[i] <= '9') at = hex + (s[i] - '0');
+        if (!at) return;
+        byte = byte * 16 + (unsigned)(at - hex);
+    }
+    p->is_byte = true;
+    p->byte = (uint8_t)byte;
+}
+
 int
-vocab_add(struct vocab *v, token_id id, const char *s, size_t n, struct err *e)
+vocab_add(struct vocab *v, token_id id, const char *s, size_t n, bool findable, struct err *e)
 {
     struct piece *p;
     int len;
@@ -128,22 +148,21 @@ vocab_add(struct vocab *v, token_id id, const char *s, size_t n, struct err *e)
     if (p->there)
         return err_set(e, -EBADMSG, "token id %d is given to \"%.*s\" and to another", id,
                        (int)MIN(n, (size_t)64), s);
-    *p = (struct piece){ .at = v->n_bytes, .len = (uint32_t)n, .there = true };
+    *p = (struct piece){ .at = v->n_bytes, .len = (uint32_t)n };
     memcpy(v->bytes + p->at, s, n);
-    len = vocab_unwrite(v->bytes + p->at, n);
-    if (len >= 0) {
+    len = vocab_unwrite(v, v->bytes + p->at, n);
+    if (len >= 0) p->len = (uint32_t)len;
+    if (len >= 0 && findable) {
         uint32_t slot = slot_of(v, v->bytes + p->at, (size_t)len);
 
-        if (v->slot[slot]) {
-            p->there = false;
+        if (v->slot[slot])
             return err_set(e, -EBADMSG, "\"%.*s\" is token %u and %d", (int)MIN(n, (size_t)64), s,
                            v->slot[slot] - 1, id);
-        }
-        p->len = (uint32_t)len;
-        p->by_bytes = true;
         v->slot[slot] = (uint32_t)id + 1;
         v->n_used++;
     }
+    p->there = true;
+    mark_byte(v, p);
     v->n_bytes += p->len;
     v->n = MAX(v->n, (uint32_t)id + 1);
     v->longest = MAX(v->longest, p->len);
@@ -161,6 +180,24 @@ vocab_piece(const struct vocab *v, token_id id)
 {
     if (id < 0 || (uint32_t)id >= v->n || !v->piece[id].there) return NULL;
     return &v->piece[id];
+}
+
+bool
+vocab_is_sound(const struct vocab *v)
+{
+    uint32_t used = 0;
+
+    if (v->n > VOCAB_MAX_ID || v->n_slots & (v->n_slots - 1)) return false;
+    for (uint32_t i = 0; i < v->n; i++) {
+        const struct piece *p = &v->piece[i];
+
+        if (p->len > v->longest || p->len > v->n_bytes || p->at > v->n_bytes - p->len) return false;
+    }
+    for (uint32_t i = 0; i < v->n_slots; i++) {
+        if (v->slot[i] > v->n) return false;
+        used += v->slot[i] != 0;
+    }
+    return v->longest < VOCAB_MAX_PIECE && used == v->n_used && used <= v->n_slots / 2;
 }
 
 void

@@ -3,7 +3,8 @@
  * Byte-level vocabularies write a byte as one printable character (GPT-2's table: "Ġ" is a space), so
  * that a piece is always text in the file. Here pieces are the bytes themselves. A token with a
  * character outside that table (some added tokens) stands for its own UTF-8 and is never the result of
- * a merge, as in the decoder of Hugging Face tokenizers.
+ * a merge, as in the decoder of Hugging Face tokenizers. In other vocabularies a piece is its text, and
+ * "<0x0A>" is byte 10 where there is nothing better.
  */
 #ifndef TEXT_VOCAB_H
 #define TEXT_VOCAB_H
@@ -11,35 +12,42 @@
 #include "base/base.h"
 #include "base/err.h"
 
-enum { VOCAB_MAX_ID = 1 << 22 }; /* the largest published vocabularies hold 2^18 */
+enum {
+    VOCAB_MAX_ID = 1 << 22, /* the largest published vocabularies hold 2^18 */
+    VOCAB_MAX_PIECE = 4096  /* bytes */
+};
 
+/* All arrays are flat, without pointers, so that they can be kept in a file (cache.h). */
 struct vocab {
-    char *bytes; /* all pieces, one after the other */
-    size_t n_bytes, cap_bytes;
+    char *bytes;         /* all pieces, one after the other */
     struct piece *piece; /* [n], by id */
-    uint32_t n, cap, longest;
-    uint32_t *slot; /* id + 1 by hash of the bytes, open addressing; 0 is empty */
-    uint32_t n_slots, n_used;
+    uint32_t *slot;      /* [n_slots] id + 1 by hash of the bytes, open addressing; 0 is empty */
+    uint32_t n_bytes, cap_bytes, n, cap, n_slots, n_used, longest;
+    bool byte_level;
 };
 
 struct piece {
-    size_t at; /* in bytes */
-    uint32_t len;
-    bool there, special, by_bytes; /* by_bytes: found by vocab_find() */
+    uint32_t at, len; /* in bytes */
+    uint8_t there, special, is_byte, byte;
 };
 
 void vocab_free(struct vocab *v);
 
-/* Token id is written as s[n] (UTF-8). -EBADMSG: id or bytes are taken, or the id is out of reach. */
-int vocab_add(struct vocab *v, token_id id, const char *s, size_t n, struct err *e) MUST_USE;
+/* Token id is written as s[n] (UTF-8); findable: by vocab_find(), which a token is not that only stands
+ * among the added ones. -EBADMSG: id or bytes are taken, or the id is out of reach. */
+int vocab_add(struct vocab *v, token_id id, const char *s, size_t n, bool findable,
+              struct err *e) MUST_USE;
 
 /* The token for exactly these bytes, or -1. */
 token_id vocab_find(const struct vocab *v, const char *bytes, size_t n);
 
 const struct piece *vocab_piece(const struct vocab *v, token_id id); /* NULL: no such token */
 
-/* Turn s[n] as written in the file into bytes, in place: their number, or -1 when a character is none
- * of the 256 (s is then unchanged). */
-int vocab_unwrite(char *s, size_t n);
+/* Turn s[n] as written in the file into what its piece would be, in place: its length, or -1 when a
+ * character of a byte-level vocabulary is none of the 256 (s is then unchanged). */
+int vocab_unwrite(const struct vocab *v, char *s, size_t n);
+
+/* Can v be used, whatever its arrays hold? They came from a file. */
+bool vocab_is_sound(const struct vocab *v);
 
 #endif

@@ -1,0 +1,26 @@
+/* parts.h - what a tokenizer is made of; for tokenizer.c, document.c and cache.c. */
+#ifndef TEXT_PARTS_H
+#define TEXT_PARTS_H
+
+#include "worker/text/added.h"
+#include "worker/text/bpe.h"
+#include "worker/text/decode.h"
+#include "worker/text/normal.h"
+#include "worker/text/post.h"
+#include "worker/text/pretok.h"
+#include "worker/text/unigram.h"
+#include "worker/text/vocab.h"
+
+struct tokenizer {
+    struct vocab vocab;
+    struct added added;
+    struct normal normal;
+    struct pretok pretok;
+    struct bpe bpe;
+    struct unigram unigram;
+    bool is_unigram; /* else BPE */
+    struct post post;
+    struct decoder decoder;
+};
+
+#endif

@@ -1,0 +1,170 @@
+/* pattern.c - see pattern.h. */
+#define PCRE2_CODE_UNIT_WIDTH 8
+#include "worker/text/pattern.h"
+
+#include "worker/text/chars.h"
+#include "worker/text/doc.h"
+
+#include <errno.h>
+#include <pcre2.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Copy a pattern with \s, \w and their opposites spelled out. -EMSGSIZE: room is too small. -ENOTSUP: what the
+ * reference's engine reads otherwise than PCRE2: a class within a class, \b and \h and their like. */
+static int MUST_USE
+spell_out(const char *p, char *to, size_t room)
+{
+    static const char white[] = "\\x{9}-\\x{d}\\x{85}\\p{Z}";
+    static const char word[] = "\\p{L}\\p{M}\\p{Nd}\\p{Nl}\\p{Pc}";
+    size_t n = 0;
+    bool class = false;
+
+    for (; *p; p++) {
+        char out[64] = { *p, '\0' };
+
+        if (*p == '\\' && p[1]) {
+            const char *set = *++p == 's' || *p == 'S' ? white
+                              : *p == 'w' || *p == 'W' ? word
+                                                       : NULL;
+            bool others = *p == 'S' || *p == 'W';
+
+            if (strchr("bBhHvVRXNKGCyYOA", *p) || (class && others)) return -ENOTSUP;
+            if (set)
+                snprintf(out, sizeof out, class ? "%.0s%s" : "[%s%s]", others ? "^" : "", set);
+            else
+                snprintf(out, sizeof out, "\\%c", *p);
+        } else if (*p == '[') {
+            if (class) return -ENOTSUP;
+            class = true;
+        } else if (*p == ']') {
+            class = false;
+        }
+        if (n + strlen(out) >= room) return -EMSGSIZE;
+        memcpy(to + n, out, strlen(out));
+        n += strlen(out);
+    }
+    to[n] = '\0';
+    return 0;
+}
+
+int
+pattern_regex(struct pattern *p, const char *where, const char *regex, struct err *e)
+{
+    char text[2 * PATTERN_TEXT];
+    uint32_t empty = 1;
+    PCRE2_SIZE at;
+    int code, r = spell_out(regex, text, sizeof text);
+
+    if (r < 0)
+        return err_set(e, r, "%s: pattern %s", where,
+                       r == -EMSGSIZE ? "is too long"
+                                      : "has what engines read differently: a class or \\S within "
+                                        "a class, \\b, \\h or the like");
+    p->kind = PATTERN_REGEX;
+    p->code = pcre2_compile((PCRE2_SPTR)text, PCRE2_ZERO_TERMINATED, PCRE2_UTF | PCRE2_UCP, &code,
+                            &at, NULL);
+    if (!p->code) {
+        PCRE2_UCHAR said[128];
+
+        pcre2_get_error_message(code, said, sizeof said);
+        return err_set(e, -ENOTSUP, "%s: pattern at \"%.32s\": %s", where, text + at,
+                       (const char *)said);
+    }
+    /* Where memory may not be made executable this fails, and matching is only slower. */
+    (void)pcre2_jit_compile(p->code, PCRE2_JIT_COMPLETE);
+    (void)pcre2_pattern_info(p->code, PCRE2_INFO_MATCHEMPTY, &empty);
+    p->may_be_empty = empty;
+    p->match = pcre2_match_data_create_from_pattern(p->code, NULL);
+    return p->match ? 0 : err_set(e, -ENOMEM, "%s", where);
+}
+
+int
+pattern_string(struct pattern *p, const char *where, const char *text, struct err *e)
+{
+    if (!*text) return err_set(e, -ENOTSUP, "%s: an empty string", where);
+    p->kind = PATTERN_STRING;
+    p->text = strdup(text);
+    p->len = strlen(text);
+    return p->text ? 0 : err_set(e, -ENOMEM, "%s", where);
+}
+
+int
+pattern_read(struct pattern *p, const char *where, struct json *j, struct err *e)
+{
+    char text[PATTERN_TEXT];
+    int more;
+
+    TRY(json_next(j, e));
+    TRY(doc_object(j, where, e));
+    while ((more = doc_key(j, e)) > 0) {
+        bool regex = json_is(j, "Regex");
+
+        if (!regex && !json_is(j, "String"))
+            return err_set(e, -ENOTSUP, "%s: a pattern by %.*s is not served yet", where,
+                           (int)MIN(j->text_len, (size_t)32), j->text);
+        if (p->code || p->text) return err_set(e, -EBADMSG, "%s: two patterns", where);
+        TRY(doc_text(j, where, text, sizeof text, e));
+        TRY(regex ? pattern_regex(p, where, text, e) : pattern_string(p, where, text, e));
+    }
+    return more;
+}
+
+void
+pattern_free(struct pattern *p)
+{
+    pcre2_code_free(p->code);
+    pcre2_match_data_free(p->match);
+    free(p->text);
+    *p = (struct pattern){ 0 };
+}
+
+static int MUST_USE
+find_regex(const struct pattern *p, const char *text, size_t n, size_t from, size_t *start,
+           size_t *end, struct err *e)
+{
+    const PCRE2_SIZE *at = pcre2_get_ovector_pointer(p->match);
+    int r = pcre2_match(p->code, (PCRE2_SPTR)text, n, from, PCRE2_NO_UTF_CHECK, p->match, NULL);
+    PCRE2_UCHAR said[128];
+
+    /* Compiled patterns have a small stack of their own; the interpreter takes its from the heap. */
+    if (r == PCRE2_ERROR_JIT_STACKLIMIT)
+        r = pcre2_match(p->code, (PCRE2_SPTR)text, n, from, PCRE2_NO_UTF_CHECK | PCRE2_NO_JIT,
+                        p->match, NULL);
+    if (r == PCRE2_ERROR_NOMATCH) return 0;
+    if (r < 0) {
+        pcre2_get_error_message(r, said, sizeof said);
+        return err_set(e, -EINVAL, "text cannot be cut at byte %zu: %s", from, (const char *)said);
+    }
+    *start = at[0];
+    *end = at[1];
+    return 1;
+}
+
+int
+pattern_find(const struct pattern *p, const char *text, size_t n, size_t from, size_t *start,
+             size_t *end, struct err *e)
+{
+    size_t len;
+
+    if (p->kind == PATTERN_REGEX) return find_regex(p, text, n, from, start, end, e);
+    if (p->kind == PATTERN_STRING) {
+        const char *at = p->len == 1 ? memchr(text + from, *p->text, n - from)
+                                     : memmem(text + from, n - from, p->text, p->len);
+
+        if (!at) return 0;
+        *start = (size_t)(at - text);
+        *end = *start + p->len;
+        return 1;
+    }
+    for (; from < n; from += len) {
+        int32_t c = char_at(text, n, from, &len);
+
+        if (p->kind == PATTERN_SPACE ? !char_is_space(c) : !char_is_number(c)) continue;
+        *start = from;
+        *end = from + len;
+        return 1;
+    }
+    return 0;
+}

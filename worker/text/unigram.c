@@ -1,0 +1,223 @@
+/* unigram.c - see unigram.h. */
+#include "worker/text/unigram.h"
+
+#include "worker/text/utf8.h"
+
+#include <errno.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { WORD = 4096, MAX_NODES = 1 << 24, UNKNOWN_COSTS = 10 };
+
+struct best {
+    double score;
+    int32_t from; /* where its last piece begins; -1: no way leads here yet */
+    token_id id;
+};
+
+static struct edge *
+slot_of(const struct unigram *u, uint32_t from)
+{
+    uint32_t i = (uint32_t)(from * UINT64_C(0x9e3779b97f4a7c15) >> 32) & (u->n_slots - 1);
+
+    while (u->edge[i].to && u->edge[i].from != from) i = (i + 1) & (u->n_slots - 1);
+    return &u->edge[i];
+}
+
+static int MUST_USE
+more_slots(struct unigram *u)
+{
+    struct edge *old = u->edge;
+    uint32_t n = u->n_slots;
+
+    if (u->n_nodes < n / 2) return 0;
+    u->n_slots = n ? n * 2 : 4096;
+    u->edge = calloc(u->n_slots, sizeof *u->edge);
+    if (!u->edge) {
+        u->edge = old;
+        u->n_slots = n;
+        return -ENOMEM;
+    }
+    for (uint32_t i = 0; i < n; i++)
+        if (old[i].to) *slot_of(u, old[i].from) = old[i];
+    free(old);
+    return 0;
+}
+
+static int MUST_USE
+add_piece(struct unigram *u, const char *s, size_t n, token_id id, struct err *e)
+{
+    struct edge *edge = NULL;
+    uint32_t node = 0;
+
+    for (size_t i = 0; i < n; i++) {
+        if (more_slots(u) < 0) return err_set(e, -ENOMEM, "vocabulary");
+        edge = slot_of(u, node << 8 | (unsigned char)s[i]);
+        if (!edge->to) {
+            if (u->n_nodes == MAX_NODES)
+                return err_set(e, -ENOTSUP, "model.vocab: more than %d beginnings of pieces",
+                               MAX_NODES);
+            *edge = (struct edge){ node << 8 | (unsigned char)s[i], u->n_nodes++, -1 };
+        }
+        node = edge->to;
+    }
+    if (edge) edge->id = id;
+    return 0;
+}
+
+int
+unigram_open(struct unigram *u, const struct vocab *v, struct err *e)
+{
+    double least = INFINITY;
+
+    u->n_nodes = 1;
+    for (uint32_t id = 0; id < v->n; id++) {
+        const struct piece *p = vocab_piece(v, (token_id)id);
+
+        TRY(add_piece(u, v->bytes + p->at, p->len, (token_id)id, e));
+        least = MIN(least, u->score[id]);
+    }
+    u->n = v->n;
+    u->unk_score = least - UNKNOWN_COSTS;
+    return 0;
+}
+
+static int MUST_USE
+more_room(struct unigram *u, size_t n)
+{
+    size_t cap = MAX(n, (size_t)u->cap * 2);
+    struct best *best;
+
+    if (n <= u->cap) return 0;
+    if (cap > INT32_MAX) return -ENOMEM;
+    best = realloc(u->best, cap * sizeof *best);
+    if (!best) return -ENOMEM;
+    u->best = best;
+    u->cap = (uint32_t)cap;
+    return 0;
+}
+
+int
+unigram_prepare(struct unigram *u, const struct vocab *v, struct err *e)
+{
+    if (more_room(u, WORD + 1) < 0) return err_set(e, -ENOMEM, "vocabulary");
+    for (unsigned c = 0; c < 256; c++) {
+        char name[8];
+
+        snprintf(name, sizeof name, "<0x%02X>", c);
+        u->of_byte[c] = vocab_find(v, name, 6);
+    }
+    return 0;
+}
+
+void
+unigram_free(struct unigram *u)
+{
+    free(u->score);
+    free(u->edge);
+    free(u->best);
+    *u = (struct unigram){ 0 };
+}
+
+static void
+offer(struct best *b, double score, size_t from, token_id id)
+{
+    if (b->from >= 0 && !(score > b->score)) return;
+    *b = (struct best){ score, (int32_t)from, id };
+}
+
+static void
+find_best(struct unigram *u, const char *word, size_t n)
+{
+    struct best *best = u->best;
+    size_t len;
+
+    for (size_t i = 0; i <= n; i++) best[i].from = -1;
+    best[0].score = 0;
+    for (size_t at = 0; at < n; at += len) {
+        int k = utf8_at(word + at, n - at);
+        bool covered = false;
+        uint32_t node = 0;
+
+        len = k > 0 ? (size_t)k : 1;
+        for (size_t end = at; end < n; end++) {
+            const struct edge *edge = slot_of(u, node << 8 | (unsigned char)word[end]);
+
+            if (!edge->to) break;
+            node = edge->to;
+            if (edge->id < 0) continue;
+            offer(&best[end + 1], best[at].score + u->score[edge->id], at, edge->id);
+            covered |= end + 1 == at + len;
+        }
+        if (!covered) offer(&best[at + len], best[at].score + u->unk_score, at, u->unk);
+    }
+}
+
+/* Put one id in front of those that fill ids from *at on; false: there is no room. */
+static bool
+put_before(token_id *ids, uint32_t *at, token_id id)
+{
+    if (*at == 0) return false;
+    ids[--*at] = id;
+    return true;
+}
+
+/* word[n] that is no piece, in front of ids: the token it is after all, its bytes, or the unknown one. */
+static bool
+put_unknown(const struct unigram *u, const struct vocab *v, const char *word, size_t n,
+            token_id *ids, uint32_t *at)
+{
+    token_id whole = vocab_find(v, word, n);
+    bool bytes = u->byte_fallback;
+
+    for (size_t i = 0; i < n && bytes; i++) bytes = u->of_byte[(unsigned char)word[i]] >= 0;
+    if (whole >= 0 || !bytes) return put_before(ids, at, whole >= 0 ? whole : u->unk);
+    for (size_t i = n; i > 0; i--)
+        if (!put_before(ids, at, u->of_byte[(unsigned char)word[i - 1]])) return false;
+    return true;
+}
+
+int
+unigram_word(struct unigram *u, const struct vocab *v, const char *word, size_t n, token_id *ids,
+             uint32_t cap)
+{
+    uint32_t at = cap;
+
+    TRY(more_room(u, n + 1));
+    find_best(u, word, n);
+    for (size_t end = n; end > 0;) {
+        size_t begin = (size_t)u->best[end].from;
+        token_id id = u->best[end].id;
+
+        if (id == u->unk) {
+            while (begin > 0 && u->best[begin].id == u->unk) begin = (size_t)u->best[begin].from;
+            if (!put_unknown(u, v, word + begin, end - begin, ids, &at)) return -EMSGSIZE;
+        } else if (!put_before(ids, &at, id)) {
+            return -EMSGSIZE;
+        }
+        end = begin;
+    }
+    memmove(ids, ids + at, (cap - at) * sizeof *ids);
+    return (int)(cap - at);
+}
+
+bool
+unigram_is_sound(const struct unigram *u, const struct vocab *v)
+{
+    uint32_t used = 0;
+
+    if (u->n > v->n || u->n_slots < 4096 || u->n_slots & (u->n_slots - 1)) return false;
+    if (u->n_nodes > MAX_NODES || u->unk < 0 || (uint32_t)u->unk >= u->n) return false;
+    for (uint32_t i = 0; i < u->n_slots; i++) {
+        const struct edge *edge = &u->edge[i];
+
+        if (!edge->to) continue;
+        used++;
+        if (edge->to >= u->n_nodes || edge->id < -1 || edge->id >= (token_id)u->n) return false;
+    }
+    for (uint32_t i = 0; i < u->n; i++)
+        if (isnan(u->score[i])) return false;
+    return used <= u->n_slots / 2;
+}
