@@ -22,7 +22,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-enum { MAX_ARGS = 48, READY_MS = 30000, STOP_MS = 20000, ORPHAN_MS = 5000 };
+enum { MAX_ARGS = 48, READY_MS = 30000, STOP_MS = 20000, ORPHAN_MS = 5000, STEADY_MS = 300 };
 
 const char *
 failpoint_name(enum failpoint p)
@@ -401,17 +401,37 @@ service_quiet(const struct service *s, struct census *c)
     return c->workers == s->n_workers + s->n_standbys && c->rss_kib;
 }
 
-void
-census_compare(const struct census *a, const struct census *b, uint32_t rss_kib)
+static bool
+alike(const struct census *a, const struct census *b)
 {
-    assert_int_equal(a->fds, b->fds);
-    assert_int_equal(a->maps, b->maps);
-    assert_int_equal(a->names, b->names);
-    assert_int_equal(a->shm, b->shm);
-    assert_int_equal(a->workers, b->workers);
-    assert_int_equal(b->zombies, 0);
-    if (b->rss_kib > a->rss_kib + rss_kib)
-        fail_msg("lagand has grown from %u to %u KiB", a->rss_kib, b->rss_kib);
+    return a->fds == b->fds && a->maps == b->maps && a->names == b->names && a->shm == b->shm &&
+           a->workers == b->workers && a->zombies == b->zombies;
+}
+
+void
+service_recount(const struct service *s, struct census *first, uint32_t rss_kib)
+{
+    nsec until = clock_now() + READY_MS * NSEC_MS, since = clock_now();
+    bool begins = !first->workers;
+    struct census c, last = { 0 };
+
+    for (;; last = c) {
+        bool quiet = service_quiet(s, &c);
+
+        if (clock_now() >= until || (quiet && !begins && alike(&c, first))) break;
+        if (!alike(&c, &last)) since = clock_now();
+        if (quiet && begins && clock_now() - since >= STEADY_MS * NSEC_MS) break;
+        poll(NULL, 0, STEADY_MS / 10);
+    }
+    if (begins) *first = c;
+    assert_int_equal(c.fds, first->fds);
+    assert_int_equal(c.maps, first->maps);
+    assert_int_equal(c.names, first->names);
+    assert_int_equal(c.shm, first->shm);
+    assert_int_equal(c.workers, s->n_workers + s->n_standbys);
+    assert_int_equal(c.zombies, 0);
+    if (c.rss_kib > first->rss_kib + rss_kib)
+        fail_msg("lagand has grown from %u to %u KiB", first->rss_kib, c.rss_kib);
 }
 
 /* ---- deaths */

@@ -49,8 +49,10 @@ pid_t service_pid(const struct service *s, const char *worker); /* who is it now
 uint32_t service_logged(const struct service *s, const char *words); /* lines with them */
 bool service_all_ready(const struct service *s, int ms); /* every worker lives and has said so */
 bool service_quiet(const struct service *s, struct census *c);
-/* Fails the test where b has more than a; rss_kib: so much growth is none. */
-void census_compare(const struct census *a, const struct census *b, uint32_t rss_kib);
+/* Count what there is. *first, if it is zero, becomes that; else the test fails where there is another number,
+ * or more than rss_kib of growth. What workers are still handing up, and lagand has not closed yet, is
+ * waited for. */
+void service_recount(const struct service *s, struct census *first, uint32_t rss_kib);
 
 /* SIGKILL one of its workers, the time noted for the mocks. false: fewer than least are there, or the
  * one that was drawn is gone already. */

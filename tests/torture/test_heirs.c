@@ -10,7 +10,6 @@
 #include "tests/torture/args.h"
 #include "tests/torture/service.h"
 
-#include <poll.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -235,7 +234,7 @@ at_every_point_lagand_may_stand_still(void **state)
 static void
 a_lagand_that_is_killed_or_begins_again_leaks_nothing_to_the_next_one(void **state)
 {
-    struct census before, after;
+    struct census first = { 0 }; /* after the second: one of each kind */
 
     (void)state;
     for (uint32_t i = 0; torture_more("kills of lagand", i, n_kills); i++) {
@@ -249,9 +248,7 @@ a_lagand_that_is_killed_or_begins_again_leaks_nothing_to_the_next_one(void **sta
         run_for(50000);
         settle();
         if (!service_all_ready(&v, SETTLE_MS)) fail_msg("workers are missing");
-        poll(NULL, 0, 50);
-        assert_true(service_quiet(&v, i < 2 ? &before : &after));
-        if (i >= 2) census_compare(&before, &after, GROWTH_KIB);
+        if (i) service_recount(&v, &first, GROWTH_KIB);
     }
     say_how_many();
     service_stop(&v);

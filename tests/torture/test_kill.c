@@ -11,7 +11,6 @@
 #include "tests/torture/service.h"
 #include "tests/torture/streams.h"
 
-#include <poll.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -139,7 +138,7 @@ print_waits(void)
 static void
 no_kill_of_a_worker_loses_repeats_or_reorders_a_token(void **state)
 {
-    struct census before, after;
+    struct census first = { 0 }; /* after the first round: buffers have the size they need */
     uint32_t done = 0;
     nsec since;
 
@@ -148,7 +147,6 @@ no_kill_of_a_worker_loses_repeats_or_reorders_a_token(void **state)
     streams_open(&s, v.endpoint, STREAMS, TOKENS);
     for (int i = 0; i < 200; i++) streams_turn(&s, 1, true);
     settle();
-    assert_true(service_quiet(&v, &before));
     since = clock_now();
     while (torture_more("kills", done, n_kills)) {
         uint32_t n = MIN(n_kills - done, (uint32_t)ROUND);
@@ -156,9 +154,7 @@ no_kill_of_a_worker_loses_repeats_or_reorders_a_token(void **state)
         kill_some(n);
         settle();
         if (!service_all_ready(&v, SETTLE_MS)) fail_msg("workers are missing");
-        if (done == 0) service_quiet(&v, &before); /* warm: buffers have the size they need */
-        assert_true(service_quiet(&v, &after));
-        census_compare(&before, &after, GROWTH_KIB);
+        service_recount(&v, &first, GROWTH_KIB);
         done += n;
     }
     print_message("%u kills, %u of them at a failpoint, in %.1f s; %llu requests, %llu tokens, "
@@ -177,7 +173,7 @@ no_kill_of_a_worker_or_its_standby_loses_repeats_or_reorders_a_token(void **stat
 {
     enum { PAIRS = 24 };
     uint32_t kills = n_kills / 10, done = 0;
-    struct census before, after;
+    struct census first = { 0 };
 
     (void)state;
     v.n_standbys = PAIRS;
@@ -190,8 +186,7 @@ no_kill_of_a_worker_or_its_standby_loses_repeats_or_reorders_a_token(void **stat
         kill_some(n);
         settle();
         if (!service_all_ready(&v, SETTLE_MS)) fail_msg("workers or standbys are missing");
-        assert_true(service_quiet(&v, done ? &after : &before));
-        if (done) census_compare(&before, &after, GROWTH_KIB);
+        service_recount(&v, &first, GROWTH_KIB);
         done += n;
     }
     print_message("%u kills; %llu requests, %llu tokens, %u resumed, %u standbys took over\n", done,
@@ -298,31 +293,18 @@ a_worker_that_dies_under_a_debugger_is_buried_when_it_lets_go(void **state)
 
 /* ---- lagand */
 
-/* What there is once workers have handed up what they have and clients are known. */
-static void
-take_census(struct census *c)
-{
-    struct census later;
-
-    run_for(50000);
-    settle();
-    do {
-        assert_true(service_quiet(&v, c));
-        poll(NULL, 0, 50);
-        assert_true(service_quiet(&v, &later));
-    } while (c->fds != later.fds);
-}
-
 static void
 a_killed_lagand_leaves_no_orphan_and_no_name(void **state)
 {
-    struct census first, last;
+    struct census first = { 0 };
     uint32_t done;
 
     (void)state;
     service_start(&v, 4, NULL, NULL);
     streams_open(&s, v.endpoint, 32, TOKENS);
-    take_census(&first);
+    run_for(50000);
+    settle();
+    service_recount(&v, &first, GROWTH_KIB);
     for (done = 0; torture_more("kills of lagand", done, n_daemons); done++) {
         run_for(test_below(20000));
         kill(v.pid, SIGKILL);
@@ -330,8 +312,9 @@ a_killed_lagand_leaves_no_orphan_and_no_name(void **state)
         streams_reconnect(&s);
         service_start(&v, 4, NULL, NULL);
     }
-    take_census(&last);
-    census_compare(&first, &last, GROWTH_KIB);
+    run_for(50000);
+    settle();
+    service_recount(&v, &first, GROWTH_KIB);
     print_message("%u kills of lagand\n", done);
     service_stop(&v);
 }

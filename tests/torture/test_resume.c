@@ -61,7 +61,7 @@ kill_some(uint32_t kills)
 static void
 kill_workers(const char *dtype, uint32_t standby)
 {
-    struct census before, after;
+    struct census first = { 0 };
     uint32_t done = 0;
     nsec since;
 
@@ -73,10 +73,8 @@ kill_workers(const char *dtype, uint32_t standby)
         kill_some(n);
         answers_settle(&ans);
         if (!service_all_ready(&v, SETTLE_MS)) fail_msg("workers are missing");
-        assert_true(service_quiet(&v, done ? &after : &before));
-        if (done)
-            census_compare(&before, &after,
-                           GROWTH_KIB + KEPT_KIB * (uint32_t)MIN(ans.n_done, (uint64_t)KEPT_MOST));
+        service_recount(&v, &first,
+                        GROWTH_KIB + KEPT_KIB * (uint32_t)MIN(ans.n_done, (uint64_t)KEPT_MOST));
         done += n;
     }
     print_message(
