@@ -10,8 +10,9 @@
 struct place { /* by descriptor; the silent ones are a list in the order they came */
     uint64_t cookie;
     nsec since;
-    int next, prev; /* -1: none */
-    bool open, heard;
+    int next, prev;  /* -1: none */
+    uint32_t client; /* CLIENT_NONE: it has said nothing */
+    bool open;
 };
 
 struct connections {
@@ -64,31 +65,32 @@ connections_opened(struct connections *c, int fd, nsec now)
     c->at[fd] = (struct place){
         .cookie = connections_cookie(fd), .since = now, .prev = c->last, .next = -1, .open = true
     };
+    c->at[fd].client = CLIENT_NONE;
     *(c->last < 0 ? &c->first : &c->at[c->last].next) = fd;
     c->last = fd;
     return ++c->n > c->most;
 }
 
-bool
+uint32_t
 connections_closed(struct connections *c, int fd)
 {
     struct place *p = find(c, fd);
 
-    if (!p) return false;
-    if (!p->heard) unlist(c, p);
+    if (!p) return CLIENT_NONE;
+    if (p->client == CLIENT_NONE) unlist(c, p);
     p->open = false;
     c->n--;
-    return p->heard;
+    return p->client;
 }
 
 void
-connections_heard(struct connections *c, int fd)
+connections_heard(struct connections *c, int fd, uint32_t handle)
 {
     struct place *p = find(c, fd);
 
-    if (!p || p->heard) return;
-    unlist(c, p);
-    p->heard = true;
+    if (!p) return;
+    if (p->client == CLIENT_NONE) unlist(c, p);
+    p->client = handle;
 }
 
 uint32_t

@@ -10,6 +10,7 @@
 
 #include "base/base.h"
 #include "base/clock.h"
+#include "daemon/session.h"
 
 struct connections;
 
@@ -19,8 +20,9 @@ struct connections *connections_free(struct connections *c);
 
 /* One was accepted. true: they are more than may be, and somebody must make room. */
 bool connections_opened(struct connections *c, int fd, nsec now) MUST_USE;
-bool connections_closed(struct connections *c, int fd); /* true: it had said something */
-void connections_heard(struct connections *c, int fd);  /* it has said something */
+/* Who it was, by session.h's handle; CLIENT_NONE: it had said nothing. */
+uint32_t connections_closed(struct connections *c, int fd);
+void connections_heard(struct connections *c, int fd, uint32_t handle); /* it has said something */
 uint32_t connections_n(const struct connections *c);
 /* The one that has said nothing for longest, and since when; -1: none. */
 int connections_silent(const struct connections *c, nsec *since);

@@ -37,10 +37,10 @@ struct model_facts {
     char family[64];
 };
 
-/* pressure.c's: our own bytes at the start, at the last look, and when free ones were last given back. */
+/* pressure.c's: bytes in use at the start and at the last look. */
 struct pressure {
-    uint64_t base, last, trimmed;
-    nsec trimmed_at, cut_at, said; /* said: that some were cut */
+    uint64_t base, last;
+    nsec calm_at, cut_at, said; /* what is free may be given back; some were cut; that was said */
 };
 
 struct daemon {

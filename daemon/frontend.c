@@ -23,7 +23,7 @@
 enum {
     TURN_FRAMES = 64, /* and bytes: of one door, in one turn */
     TURN_BYTES = 4 << 20,
-    TURN_EVENTS = 256,
+    TURN_EVENTS = 64,
     /* Bytes sent to a client and not known to be read: chunks stop there, of many clients sooner, and everything
      * at four times that. A message costs ZeroMQ more than its bytes. */
     UNREAD_ALL = 128 << 20,
@@ -203,7 +203,8 @@ identify(struct daemon *d, struct client *c, zmq_msg_t *frame)
 static void
 note_socket(struct daemon *d, struct client *c, int fd)
 {
-    connections_heard(d->front->connections, fd); /* perhaps before it was opened: so every time */
+    connections_heard(d->front->connections, fd,
+                      c->handle); /* perhaps before it opened: every time */
     if (c->fd == fd) return;
     c->fd = fd;
     c->cookie = connections_cookie(fd);
@@ -272,17 +273,6 @@ receive(struct daemon *d, enum front_door door)
     return bytes;
 }
 
-/* Who has asked for nothing, the one that is silent longest; NULL: none. */
-static struct client *
-idle_client(struct daemon *d)
-{
-    struct client *c, *idle = NULL;
-
-    for (uint32_t at = 0; (c = session_next(d->sessions, &at));)
-        if (c->door != DOOR_CTL && !c->n_open && (!idle || c->heard < idle->heard)) idle = c;
-    return idle;
-}
-
 /* Of more than there may be one goes: of those that have asked for nothing the one that has been silent longest,
  * so that whoever comes has as much time to say something as all the others. */
 static void
@@ -295,7 +285,7 @@ begun(struct daemon *d, int fd)
 
     if (!connections_opened(f->connections, fd, d->now)) return;
     silent = connections_silent(f->connections, &since);
-    idle = idle_client(d);
+    idle = session_idle(d->sessions);
     if (!f->full_said || d->now - f->full_said > 10 * NSEC_S) {
         log_warn(
             "%u connections are as many as may be (api.max_connections, open files): those that "
@@ -318,8 +308,13 @@ ended(struct daemon *d, enum front_door door, int fd)
 {
     struct client *c;
 
-    if (door != DOOR_CTL && !connections_closed(d->front->connections, fd)) return;
-    c = session_of_fd(d->sessions, door, fd);
+    if (door == DOOR_CTL) {
+        c = session_of_fd(d->sessions, door, fd);
+    } else {
+        uint32_t handle = connections_closed(d->front->connections, fd);
+
+        c = handle == CLIENT_NONE ? NULL : session_find(d->sessions, handle);
+    }
     if (c && !front_look(d, c)) c->hung_up = true;
 }
 

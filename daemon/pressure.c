@@ -6,16 +6,13 @@
 #include "daemon/frontend.h"
 #include "daemon/history.h"
 
-#include <fcntl.h>
 #include <malloc.h>
-#include <stdio.h>
-#include <unistd.h>
 
-/* So much more since the last look: look again soon, and give back what is free. */
-enum { GROWTH = 16 << 20, UNREAD_MUCH = 64 << 10 };
+/* GROWTH since the last look: look again soon. UNUSED: given back to the system when nothing has grown for a while. */
+enum { GROWTH = 16 << 20, UNUSED = 32 << 20, UNREAD_MUCH = 64 << 10 };
 enum { FEW = 6 }; /* connections that can hold no more than PRESSURE_BYTES */
 static const nsec SOON = 20 * NSEC_MS, OFTEN = 50 * NSEC_MS, QUIET = 100 * NSEC_MS, FREED = NSEC_S,
-                  SAY_AGAIN = 10 * NSEC_S, TRIM_AGAIN = 5 * NSEC_S;
+                  SAY_AGAIN = 10 * NSEC_S, CALM = 2 * NSEC_S;
 
 enum stage { SILENT, IDLE, UNREAD, ANY, N_STAGES };
 static const char *const who[] = {
@@ -25,20 +22,14 @@ static const char *const who[] = {
     [ANY] = "are there",
 };
 
-/* Our own pages; what is shared (rings, the mirror) is accounted elsewhere. 0: unknown. */
+/* In use: what is free is taken again by whoever comes next, and costs nothing to know. */
 static uint64_t
-own_bytes(void)
+own_bytes(uint64_t *unused)
 {
-    int fd = open("/proc/self/statm", O_RDONLY | O_CLOEXEC);
-    unsigned long long rss, shared;
-    char text[128];
-    ssize_t n = fd < 0 ? 0 : read(fd, text, sizeof text - 1);
+    struct mallinfo2 m = mallinfo2();
 
-    if (fd >= 0) close(fd);
-    if (n <= 0) return 0;
-    text[n] = 0;
-    if (sscanf(text, "%*u %llu %llu", &rss, &shared) != 2) return 0;
-    return (rss - shared) * (uint64_t)sysconf(_SC_PAGESIZE);
+    *unused = m.fordblks;
+    return m.uordblks + m.hblkhd;
 }
 
 static uint32_t
@@ -88,17 +79,19 @@ nsec
 pressure_look(struct daemon *d)
 {
     struct pressure *p = &d->pressure;
-    uint64_t now = own_bytes(), before = p->last, may;
+    uint64_t unused, now = own_bytes(&unused), before = p->last, may;
 
-    if (!p->base) p->base = before = p->trimmed = now;
-    may = p->base + d->held_bytes + LEDGER_KEEP_BYTES + PRESSURE_BYTES;
-    if (now > may || (now > p->trimmed + GROWTH && d->now - p->trimmed_at >= TRIM_AGAIN)) {
-        malloc_trim(0);
-        p->trimmed_at = d->now;
-        p->trimmed = now = own_bytes();
-    }
+    if (!p->base) p->base = before = now;
     p->last = now;
+    may = p->base + d->held_bytes + LEDGER_KEEP_BYTES + PRESSURE_BYTES;
     if (now > may) relieve(d, now, may);
-    if (now > may || now > before + GROWTH) return d->now + SOON;
+    if (now > before + GROWTH || now > may) {
+        p->calm_at = d->now + CALM;
+        return d->now + SOON;
+    }
+    if (unused > UNUSED && d->now >= p->calm_at) {
+        malloc_trim(0);
+        p->calm_at = d->now + CALM;
+    }
     return connections_n(d->front->connections) > FEW ? d->now + OFTEN : NSEC_NEVER;
 }

@@ -14,7 +14,8 @@ struct sessions {
     struct client client[MAX_CLIENTS];
     struct user user[MAX_USERS];
     struct map *by_id;
-    uint32_t n, n_ever; /* used now; places touched so far */
+    uint32_t n, n_ever;   /* used now; places touched so far */
+    uint32_t first, last; /* by when they were heard */
     uint64_t seed;
 };
 
@@ -25,6 +26,7 @@ sessions_new(uint64_t seed)
 
     if (!s) return NULL;
     s->seed = seed;
+    s->first = s->last = SESSION_END;
     s->by_id = map_new(MAX_CLIENTS);
     return s->by_id ? s : sessions_free(s);
 }
@@ -49,18 +51,48 @@ key_of(const struct sessions *s, enum front_door door, const uint8_t *id, size_t
     return h ^ h >> 32;
 }
 
+static void
+unlist(struct sessions *s, const struct client *c)
+{
+    *(c->prev == SESSION_END ? &s->first : &s->client[c->prev].next) = c->next;
+    *(c->next == SESSION_END ? &s->last : &s->client[c->next].prev) = c->prev;
+}
+
+static void
+list_last(struct sessions *s, struct client *c)
+{
+    uint32_t i = (uint32_t)(c - s->client);
+
+    c->prev = s->last;
+    c->next = SESSION_END;
+    *(s->last == SESSION_END ? &s->first : &s->client[s->last].next) = i;
+    s->last = i;
+}
+
+static struct client *
+oldest_idle(struct sessions *s, bool operators)
+{
+    for (uint32_t i = s->first; i != SESSION_END; i = s->client[i].next)
+        if (!s->client[i].n_open && (operators || s->client[i].door != DOOR_CTL))
+            return &s->client[i];
+    return NULL;
+}
+
+struct client *
+session_idle(struct sessions *s)
+{
+    return oldest_idle(s, false);
+}
+
 static struct client *
 place(struct sessions *s, uint32_t *gone)
 {
-    struct client *oldest = NULL;
+    struct client *oldest;
 
     if (s->n_ever < MAX_CLIENTS) return &s->client[s->n_ever++];
-    for (uint32_t i = 0; i < MAX_CLIENTS; i++) {
-        struct client *c = &s->client[i];
-
-        if (!c->used) return c;
-        if (!c->n_open && (!oldest || c->heard < oldest->heard)) oldest = c;
-    }
+    for (uint32_t i = 0; s->n < MAX_CLIENTS; i++)
+        if (!s->client[i].used) return &s->client[i];
+    oldest = oldest_idle(s, true);
     if (!oldest) return NULL;
     *gone = oldest->handle;
     session_drop(s, oldest);
@@ -82,6 +114,8 @@ session_of(struct sessions *s, enum front_door door, const void *id, size_t id_l
         /* Two ids with one key: the second is not served. It cannot be had on purpose. */
         if (c->door != door || c->id_len != id_len || memcmp(c->id, id, id_len)) return NULL;
         c->heard = now;
+        unlist(s, c);
+        list_last(s, c);
         return c;
     }
     c = place(s, gone);
@@ -97,6 +131,7 @@ session_of(struct sessions *s, enum front_door door, const void *id, size_t id_l
         .fd = -1,
     };
     memcpy(c->id, id, id_len);
+    list_last(s, c);
     s->n++;
     return c;
 }
@@ -115,6 +150,7 @@ session_drop(struct sessions *s, struct client *c)
     check(c->used);
     if (c->user) c->user->n_clients--;
     check(map_take(s->by_id, key_of(s, c->door, c->id, c->id_len)) != MAP_NONE);
+    unlist(s, c);
     c->used = false;
     s->n--;
 }

@@ -8,6 +8,7 @@
 enum { MAX_CLIENTS = 1024, MAX_ROUTING_ID = 255, MAX_USERS = 256, USER_NAME = 47 };
 enum front_door { DOOR_API, DOOR_CTL, DOOR_TCP, N_DOORS };
 #define CLIENT_NONE UINT32_MAX
+#define SESSION_END UINT32_MAX
 
 /* Whom clients belong to, and what their open requests may take together. */
 struct user {
@@ -22,7 +23,8 @@ struct client {
     bool used;
     enum front_door door;
     uint8_t id_len, id[MAX_ROUTING_ID];
-    nsec heard; /* last message of any kind */
+    nsec heard;          /* last message of any kind */
+    uint32_t next, prev; /* in the order they were heard, SESSION_END at both ends */
     struct user *user;
     int fd;             /* of its connection, as ZeroMQ numbers it */
     uint64_t cookie;    /* by which the kernel tells that socket from any other; 0: unknown */
@@ -55,6 +57,8 @@ struct client *session_of(struct sessions *s, enum front_door door, const void *
 struct client *session_find(struct sessions *s, uint32_t handle); /* NULL: gone */
 void session_drop(struct sessions *s, struct client *c);
 uint32_t session_n(const struct sessions *s);
+/* Of those with no open request, but operators, the one that is silent longest; NULL: none. */
+struct client *session_idle(struct sessions *s);
 /* For a walk over all: the used one at or after place *at; NULL at the end. */
 struct client *session_next(struct sessions *s, uint32_t *at);
 

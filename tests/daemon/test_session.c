@@ -47,22 +47,23 @@ static void
 a_full_table_gives_up_the_silent_and_never_one_with_requests(void **state)
 {
     struct sessions *s = sessions_new(1);
-    struct client *busy, *oldest;
-    uint32_t gone, handle;
+    struct client *c, *busy = NULL;
+    uint32_t gone, handle = 0;
 
     (void)state;
     for (int i = 0; i < MAX_CLIENTS; i++) {
-        session_of(s, DOOR_API, &i, sizeof i, 100 + i, &gone)->n_open = i == 0;
+        c = session_of(s, DOOR_API, &i, sizeof i, 100 + i, &gone);
         assert_int_equal(gone, CLIENT_NONE);
+        c->n_open = i == 0;
+        if (i == 0) busy = c;
+        if (i == 2) handle = c->handle;
     }
-    busy = session_of(s, DOOR_API, &(int){ 0 }, sizeof(int), 100, &gone);
-    oldest = session_of(s, DOOR_API, &(int){ 1 }, sizeof(int), 101, &gone);
-    handle = oldest->handle;
+    session_of(s, DOOR_API, &(int){ 1 }, sizeof(int), 4000, &gone); /* it is heard again */
     assert_non_null(session_of(s, DOOR_API, "new", 3, 5000, &gone));
     assert_int_equal(gone, handle);
     assert_ptr_equal(session_find(s, busy->handle), busy);
 
-    for (uint32_t at = 0; (oldest = session_next(s, &at));) oldest->n_open = 1;
+    for (uint32_t at = 0; (c = session_next(s, &at));) c->n_open = 1;
     assert_null(session_of(s, DOOR_API, "newer", 5, 5001, &gone));
     sessions_free(s);
 }
