@@ -20,6 +20,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 
 enum {
     TOKENS = 16,
@@ -27,9 +28,12 @@ enum {
     N_GROUPS = 4,
     MAX_SEQS = 1000,
     WAITING = 100,
-    CHUNK = 8192,
+    ROWS = 8192,
+    CHUNK = 512,
     LOOKUPS = 99
 };
+
+#define HUGE_PAGE ((uintptr_t)2 << 20)
 
 struct shape {
     uint32_t seqs, blocks; /* sequences that run; blocks a table when the measurement ends */
@@ -129,11 +133,13 @@ begin(struct engine *e, const struct shape *shape)
                            .n_lanes = shape->split ? 2 : 1,
                            .tokens_per_block = TOKENS };
     struct scheduler_limits l = { .max_seqs = n,
-                                  .max_rows = CHUNK,
+                                  .max_rows = ROWS,
+                                  .max_chunk = CHUNK,
                                   .max_len = len,
                                   .n_lanes = (uint8_t)c.n_lanes,
                                   .lane_work = { WORK_CONTEXT, WORK_GENERATION } };
     double steps = 0;
+    uintptr_t huge;
     struct err err;
 
     if (!shape->split) l.lane_work[0] |= WORK_GENERATION;
@@ -142,16 +148,21 @@ begin(struct engine *e, const struct shape *shape)
     c.group[2] = group(KV_WINDOW, 4096, 20, shape->blocks);
     c.group[3] = group(KV_WINDOW, 512, 20, shape->blocks);
     c.group[0].max_blocks = shape->seqs * shape->blocks; /* so that the others wait */
-    for (uint32_t g = 0; g < N_GROUPS; g++)
-        c.arena_bytes += (uint64_t)shape->blocks * c.group[g].n_layers * 2 * c.group[g].slice_bytes;
+    for (uint32_t g = 0; g < N_GROUPS; g++) {
+        uint64_t held = g ? (c.group[g].window + 2 * CHUNK) / TOKENS + 4 : shape->blocks;
+
+        c.arena_bytes += held * c.group[g].n_layers * 2 * c.group[g].slice_bytes;
+    }
     c.arena_bytes = c.arena_bytes * n / 100 * (100 + shape->spare);
     e->mem = calloc(1, kv_bytes(&c));
     e->seq = calloc(n, sizeof e->seq[0]);
     e->all = calloc(len, sizeof e->all[0]);
     check(e->mem && e->seq && e->all);
+    huge = ROUND_UP((uintptr_t)e->mem, HUGE_PAGE); /* as worker/start.c */
+    madvise((void *)huge, (uintptr_t)e->mem + kv_bytes(&c) - huge, MADV_HUGEPAGE);
     must(scheduler_new(&e->s, &l, kv_init(e->mem, &c, &err), &err), &err);
     for (int i = 0; i < 2; i++) check((e->batch[i] = scheduler_batch(e->s)));
-    for (uint32_t i = 0; i < shape->seqs; i++) steps += (double)len / (CHUNK - i);
+    for (uint32_t i = 0; i < shape->seqs; i++) steps += (double)len / (ROWS - i);
     for (uint32_t i = 0; i < n; i++) {
         /* The first decode while the last still have their prompts: all shall be equally long then. */
         uint32_t prompt = len - TURNS - 2 * TOKENS - (uint32_t)MAX(steps, 0);
@@ -164,7 +175,7 @@ begin(struct engine *e, const struct shape *shape)
                                   .priority = 0.5f,
                                   .deadline = NSEC_NEVER };
         must(scheduler_add(e->s, &e->seq[i], 0, &err), &err);
-        steps -= (double)len / (CHUNK - i);
+        steps -= (double)len / (ROWS - i);
     }
 }
 

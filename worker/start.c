@@ -17,6 +17,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 enum {
@@ -206,6 +207,16 @@ make_kv(struct worker *w, struct err *e)
     return gpu_ops(n->gpu)->arena_make(n->gpu, "kv", c->arena_bytes, &n->kv_arena, e);
 }
 
+/* A hint: in pages of 4 KiB the tables of many seats cost a walk through the page table at each block border. */
+static void
+prefer_huge_pages(void *mem, size_t bytes)
+{
+    uintptr_t huge = 2 << 20, first = ROUND_UP((uintptr_t)mem, huge);
+
+    if ((uintptr_t)mem + bytes > first)
+        madvise((void *)first, (uintptr_t)mem + bytes - first, MADV_HUGEPAGE);
+}
+
 static int
 open_kv(struct worker *w, const struct exec_config *x, struct err *e)
 {
@@ -220,6 +231,7 @@ open_kv(struct worker *w, const struct exec_config *x, struct err *e)
     TRY(make_kv(w, e));
     n->kv_memory = calloc(1, kv_bytes(c));
     if (!n->kv_memory) return err_set(e, -ENOMEM, "memory for the KV manager");
+    prefer_huge_pages(n->kv_memory, kv_bytes(c));
     n->kv = kv_init(n->kv_memory, c, e);
     if (!n->kv) return err_while(e, -ENOMEM, "kv.memory");
     TRY(legacy_open(w, x->kv_dtype, e));

@@ -223,6 +223,24 @@ kv_quiet(const struct kv *kv, uint32_t seat, uint32_t *end_pos, uint32_t *first_
 }
 
 void
+kv_touch(const struct kv *kv, uint32_t seat, unsigned steps)
+{
+    const struct kv_seat *s = &kv_seats(kv)[seat];
+
+    for (size_t at = 0; at < sizeof *s && steps == 3; at += CACHE_LINE)
+        __builtin_prefetch((const char *)s + at, 1);
+    for (uint32_t g = 0; g < kv->c.n_groups && steps < 3; g++) {
+        const uint32_t *row = kv_table(kv, g, seat);
+
+        if (kv->c.group[g].kind == KV_CROSS) continue;
+        if (s->end[g] < kv->c.group[g].max_entries) __builtin_prefetch(row + s->end[g], 1);
+        if (kv->c.group[g].kind != KV_WINDOW || s->first[g] == s->end[g]) continue;
+        __builtin_prefetch(row + s->first[g], 1);
+        if (steps == 1) __builtin_prefetch(&kv_blocks(kv)[row[s->first[g]] - 1].n_refs, 1);
+    }
+}
+
+void
 kv_rows(const struct kv *kv, uint32_t seat, struct kv_out *out)
 {
     const struct kv_seat *s = &kv_seats(kv)[seat];

@@ -84,6 +84,10 @@ add_run(struct plan *p, struct seq *q, unsigned work, uint32_t n_rows)
     if (end > seat->quiet_end || done >= seat->quiet_first ||
         (!seat->lowered && q->n_done >= q->n_prompt))
         change_blocks(p, q, end, done);
+    /* A stream's next ones, ahead of their border; what goes comes a little before what is needed. */
+    if (n_rows == 1 && end + 3 > seat->quiet_end) kv_touch(kv, q->seat, seat->quiet_end + 1 - end);
+    if (n_rows == 1 && done + 3 >= seat->quiet_first && done < seat->quiet_first)
+        kv_touch(kv, q->seat, seat->quiet_first - done);
     carry(p, q);
 
     for (; q->n_planned < end; q->n_planned++, b->n_rows++) {
@@ -116,6 +120,7 @@ plan_generation(struct plan *p)
     uint64_t oldest = UINT64_MAX;
 
     for (struct seq *q = p->s->running.first; q; q = q->next) {
+        if (q->next) __builtin_prefetch(&q->next->state);
         if (!generates(p, q)) continue;
         if (must_wait(p, q)) {
             oldest = MIN(oldest, q->lane_step);
