@@ -72,8 +72,8 @@ kv_host_offload(struct kv *kv, uint32_t block, unsigned lane, struct kv_out *out
         kv_tree_attach(kv, node, cell - 1);
         kv_queue_push(kv, cell - 1);
         copy(kv, out, b->group, block, cell - 1);
-        b->step[lane] = MAX(b->step[lane],
-                            out->step); /* others of its slab are free from here on */
+        /* Others of its slab are free from here on. */
+        b->step[lane] = MAX(b->step[lane], out->step);
         kv->stats[b->group].offloaded++;
     }
     kv_tree_pin(kv, 0, &kv->busy);
