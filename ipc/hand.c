@@ -8,16 +8,12 @@
 #include "base/failpoint.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
-/* MAX_FDS: more than one is wrong already; what is beyond these the kernel closes. MOST_FDS: the kernel's table
- * of a process grows with the highest number. */
-enum { MAX_FDS = 8, MOST_FDS = 1024 };
+enum { MAX_FDS = 8 }; /* more than one is wrong already; what is beyond these the kernel closes */
 
 int
 hand_pair(int ret[2], struct err *e)
@@ -26,19 +22,6 @@ hand_pair(int ret[2], struct err *e)
         return err_set(e, -errno, "hand: %s", strerror(errno));
     }
     return 0;
-}
-
-int
-hand_keep_last(int sock)
-{
-    struct rlimit files;
-    int most = MOST_FDS, last;
-
-    if (getrlimit(RLIMIT_NOFILE, &files) == 0) most = (int)MIN(files.rlim_cur, (rlim_t)most);
-    last = fcntl(sock, F_DUPFD_CLOEXEC, most - 1);
-    if (last < 0) return sock;
-    close(sock);
-    return last;
 }
 
 static bool

@@ -7,7 +7,7 @@
  * A standby gets "weights" when it is made, and when the worker is gone what that has left, then "go", whose
  * fd means nothing: all of it was sent.
  *
- * The end of the stream is also the first that lagand hears of a worker's death: hand_keep_last().
+ * The end of the stream is also the first that lagand hears of the death of a worker that has a GPU.
  */
 #ifndef IPC_HAND_H
 #define IPC_HAND_H
@@ -26,10 +26,6 @@ enum { HAND_COMPLETE = 1, HAND_VERIFY = 2 };
 _Static_assert(sizeof(struct hand_note) == 64, "hand_note");
 
 int hand_pair(int ret[2], struct err *e) MUST_USE;
-/* sock at the highest number that there is room for: its number now. The kernel puts a dying process's files
- * away from the highest number to the lowest, and what a GPU's driver does for its own takes 90 ms; so the
- * other side sees the end of this one before it. */
-int hand_keep_last(int sock);
 int hand_give(int sock, const struct hand_note *note, int fd,
               struct err *e) MUST_USE; /* fd stays ours */
 /* 1: *note and *fd (ours now, close-on-exec). 0: nothing there. -EPIPE: closed. -EBADMSG. */

@@ -96,7 +96,6 @@ attach(struct worker *w, struct err *e)
     w->hand = heritage_fd(&w->heritage, "hand");
     if (d < 0 || rw < 0 || bell < 0 || w->hand < 0)
         return err_set(e, -EBADMSG, "LAGAN_FDNAMES lacks one of d, w, bell, hand");
-    w->hand = hand_keep_last(w->hand);
     return link_attach(&w->link, d, rw, bell, w->heritage.epoch, e);
 }
 
