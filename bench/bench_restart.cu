@@ -675,14 +675,17 @@ with_tier(struct child c, unsigned kind, bool huge, size_t bytes, const char *ho
             json(name, "us", { r.graph_us[w] });
         }
     }
+    /* Its successor is started at the kill, and maps the tier behind its first step. */
     usleep(100000);
+    struct child next = spawn(LATER | EARLY, 0);
     snprintf(name, sizeof name, "%s: kill to reaped", how);
     json(name, "ms", { kill_now(&c, &when) });
+    if (send(next.sock, "g", 1, 0) != 1) exit(1);
+    snprintf(name, sizeof name, "%s: kill to first step done, started at the kill", how);
+    json(name, "ms", { hear(next).at[STEP] });
     close(kept[2]);
     kept[2] = -1;
-    c = spawn(0, 0);
-    hear(c);
-    return c;
+    return next;
 }
 
 static struct report
