@@ -6,9 +6,10 @@
  *     batch=B:IN:OUT        B requests at once, until the last has ended: requests and tokens a second
  *     serve=B:IN:OUT:N      N requests, B of them always in flight
  *     prefill=N:IN          N prompts at once, one token each: prompt tokens a second
- *     kill=B:CONTEXT        SIGKILL of the worker while B sequences decode: until one is ready again, and the
- *                           longest wait of a stream for its next token; N times while they go on
- *     crash=B:CONTEXT       the same once, by a step that writes where no memory is: DIR has tests/torture's programs
+ *     kill=B:CONTEXT:CALM   SIGKILL of the worker while B sequences decode: until one is ready again, and the
+ *                           longest wait of a stream for its next token; N times while they go on, CALM
+ *                           tokens of each between two
+ *     crash=B:CONTEXT:CALM  the same once, by a step that writes where no memory is: DIR has tests/torture's programs
  *     trace=FILE[:MOST]     all requests of a file of traces.py at once, at most so many tokens each
  *
  * DIR needs a config.json only (bench/configs): the weights are random, so are the prompts, lengths are
@@ -26,8 +27,10 @@
 #include <string.h>
 
 enum { MAX_REQUESTS = 4096, MAX_RUNS = 100, MAX_CASES = 32, DECODE_STEPS = 160 };
-/* Of every stream between two deaths; and after so long without a token it has said its last. */
-enum { CALM_TOKENS = 16, QUIET_MS = 20 };
+enum {
+    QUIET_MS = 20,
+    CALM_MORE = 16
+}; /* so long without a token: a dead worker's last has come. Tokens to spare a death */
 
 struct request {
     uint64_t id;
@@ -50,7 +53,7 @@ struct bench {
     uint64_t random;
     struct request q[MAX_REQUESTS];
     uint32_t n, n_sent, n_first, n_over;
-    uint32_t n_deaths, n_dead;              /* of the worker that are wanted, that were */
+    uint32_t n_deaths, n_dead, calm; /* of the worker that are wanted, that were; between two */
     bool (*strike)(struct bench_serve *s);  /* a death begins; false: it cannot be told to */
     struct figure *death;                   /* [n_deaths] */
     nsec struck;                            /* when the last one began; 0: there is another one */
@@ -119,7 +122,7 @@ took(struct bench *b, struct request *q, uint32_t n)
         b->death[b->n_dead - 1].more = MAX(b->death[b->n_dead - 1].more, (double)q->gap / NSEC_MS);
     if (b->struck || b->n_dead == b->n_deaths) return;
     for (uint32_t i = 0; i < b->n; i++) calm = MIN(calm, b->q[i].calm);
-    if (calm >= CALM_TOKENS) strike(b);
+    if (calm >= b->calm) strike(b);
 }
 
 static void
@@ -238,7 +241,8 @@ static void
 run_deaths(struct bench *b, bool (*how)(struct bench_serve *s), const uint32_t *arg,
            struct figure *f, uint32_t n)
 {
-    alike(b, arg[0], arg[1], (n + 1) * 2 * CALM_TOKENS);
+    alike(b, arg[0], arg[1], (n + 1) * (arg[2] + CALM_MORE));
+    b->calm = arg[2];
     b->strike = how;
     b->death = f;
     b->n_deaths = n;
@@ -341,8 +345,8 @@ static const struct kind {
     { "batch", "req/s", "tok_s", 3, run_batch, NULL },
     { "serve", "tok/s", "req_s", 4, run_serve, NULL },
     { "prefill", "tok/s", "req_s", 2, run_prefill, NULL },
-    { "kill", "ms", "gap_ms", 2, NULL, kill_worker },
-    { "crash", "ms", "gap_ms", 2, NULL, bench_crash },
+    { "kill", "ms", "gap_ms", 3, NULL, kill_worker },
+    { "crash", "ms", "gap_ms", 3, NULL, bench_crash },
     { "trace", "tok/s", "req_s", 0, NULL, NULL },
 };
 

@@ -52,7 +52,7 @@ for part in $parts; do
         failed=1
         tail -n 20 "$trace"
       } ;;
-    restart) serve llama-3.1-8b kill=16:4000 ;;
+    restart) serve llama-3.1-8b kill=16:4000:16 ;;
     peers) python3 "$srcdir/bench/hf_bench.py" || failed=1 ;;
     *)
       echo "bench_gpu.sh: there is no part $part" >&2

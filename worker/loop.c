@@ -187,9 +187,10 @@ stand_by(struct worker *w, struct err *e)
                           { .fd = w->link.bell.fd, .events = POLLIN } };
     int r;
 
-    log_info("standing by after %.2f s (device %.2f, weights %.2f) on %s",
+    log_info("standing by after %.2f s (device %.2f, weights %.2f, steps %.2f) on %s",
              (double)w->e.load_ns / NSEC_S, (double)w->e.slice_ns[LOAD_DEVICE] / NSEC_S,
-             (double)w->e.slice_ns[LOAD_WEIGHTS] / NSEC_S, gpu_describe(w->e.gpu));
+             (double)w->e.slice_ns[LOAD_WEIGHTS] / NSEC_S,
+             (double)w->e.slice_ns[LOAD_STEPS] / NSEC_S, gpu_describe(w->e.gpu));
     health_phase(w, PHASE_STANDBY, 0);
     while ((r = start_take(w, e)) == 0 && w->waits) {
         const struct timespec t = { .tv_nsec = STANDBY_TURN };
@@ -458,14 +459,14 @@ loop_run(struct worker *w, struct err *e)
     health_phase(w, PHASE_READY, 0);
     emit_ready(w);
     FP(ready_said);
-    log_info("ready in %.2f s (device %.2f, weights %.2f, KV %.2f, steps %.2f) on %s, "
+    log_info("ready in %.2f s (device %.2f, weights %.2f, steps %.2f, KV %.2f) on %s, "
              "%.1f MiB weights%s, %.1f MiB KV in %u groups of %u-token blocks",
              (double)w->e.load_ns / NSEC_S, (double)w->e.slice_ns[LOAD_DEVICE] / NSEC_S,
-             (double)w->e.slice_ns[LOAD_WEIGHTS] / NSEC_S, (double)w->e.slice_ns[LOAD_KV] / NSEC_S,
-             (double)w->e.slice_ns[LOAD_STEPS] / NSEC_S, gpu_describe(w->e.gpu),
-             (double)w->e.model->weight_bytes / (1 << 20), w->e.model->adopted ? " (adopted)" : "",
-             (double)w->e.kv_arena.bytes / (1 << 20), w->e.kv_config.n_groups,
-             w->e.kv_config.tokens_per_block);
+             (double)w->e.slice_ns[LOAD_WEIGHTS] / NSEC_S,
+             (double)w->e.slice_ns[LOAD_STEPS] / NSEC_S, (double)w->e.slice_ns[LOAD_KV] / NSEC_S,
+             gpu_describe(w->e.gpu), (double)w->e.model->weight_bytes / (1 << 20),
+             w->e.model->adopted ? " (adopted)" : "", (double)w->e.kv_arena.bytes / (1 << 20),
+             w->e.kv_config.n_groups, w->e.kv_config.tokens_per_block);
     legacy_begin(w, clock_now());
     do r = turn(w, seq, n_before, e);
     while (r == 0);

@@ -30,7 +30,7 @@ enum {
 };
 /* What a GPU's lane takes beside its scratch (a library's handle, its workspace), and the process that comes up
  * beside this one to succeed it (its context). */
-static const uint64_t LANE_BYTES = 256 << 20, STANDBY_BYTES = 512 << 20;
+static const uint64_t LANE_BYTES = 256 << 20, SUCCESSOR_BYTES = 512 << 20;
 #define GIB(bytes) ((double)(bytes) / (1 << 30))
 
 static void
@@ -148,28 +148,28 @@ kv_most(const struct kv_config *c)
 
 /* On a GPU: all that is free now but what is still to come. */
 static int
-gpu_room(struct worker *w, const struct exec_config *x, uint64_t free, uint64_t total,
-         uint64_t *ret, struct err *e)
+gpu_room(struct worker *w, uint64_t free, uint64_t total, uint64_t *ret, struct err *e)
 {
     const struct model_keys *k = &w->keys;
-    uint64_t steps = exec_needs(x, w->e.model, &w->e.kv_config) + x->n_lanes * LANE_BYTES;
     uint64_t graphs = gpu_graphs(w->e.gpu) ? k->graphs_memory : 0;
-    uint64_t taken = steps + graphs + STANDBY_BYTES + k->kv_reserve;
+    uint64_t steps = exec_scratch_bytes(w->e.exec) + w->e.limits.n_lanes * LANE_BYTES;
+    uint64_t next = SUCCESSOR_BYTES + (k->standby ? steps : 0);
+    uint64_t taken = graphs + next + k->kv_reserve;
 
     if (free < taken + 2 * (uint64_t)w->e.kv_config.slab_bytes)
         return err_set(
             e, -ENOMEM,
             "kv.memory: auto finds no room: of %.2f GiB of GPU memory %.2f are free beside %.2f of "
-            "weights; steps of %u rows need %.2f, graphs.memory %.2f, a successor %.2f, kv.reserve "
-            "%.2f",
-            GIB(total), GIB(free), GIB(w->e.model->weight_bytes), x->max_rows, GIB(steps),
-            GIB(graphs), GIB(STANDBY_BYTES), GIB(k->kv_reserve));
+            "weights and %.2f for steps of %u rows; graphs.memory needs %.2f, a successor %.2f, "
+            "kv.reserve %.2f",
+            GIB(total), GIB(free), GIB(w->e.model->weight_bytes), GIB(steps), w->e.limits.max_rows,
+            GIB(graphs), GIB(next), GIB(k->kv_reserve));
     *ret = free - taken;
     return 0;
 }
 
 static int
-auto_kv(struct worker *w, const struct exec_config *x, uint64_t *ret, struct err *e)
+auto_kv(struct worker *w, uint64_t *ret, struct err *e)
 {
     struct engine *n = &w->e;
     uint64_t free, own, total, room;
@@ -177,7 +177,7 @@ auto_kv(struct worker *w, const struct exec_config *x, uint64_t *ret, struct err
     if (gpu_memory(n->gpu, &free, &own, &total) < 0)
         return err_set(e, -EIO, "kv.memory: auto: %s", gpu_why(n->gpu));
     room = free / AUTO_KV_SHARE;
-    if (on_gpu(n)) TRY(gpu_room(w, x, free + n->old_kv.bytes, total, &room, e));
+    if (on_gpu(n)) TRY(gpu_room(w, free + n->old_kv.bytes, total, &room, e));
     *ret = MIN(kv_most(&n->kv_config), MAX(room, (uint64_t)n->kv_config.slab_bytes * 2));
     return 0;
 }
@@ -218,7 +218,7 @@ prefer_huge_pages(void *mem, size_t bytes)
 }
 
 static int
-open_kv(struct worker *w, const struct exec_config *x, struct err *e)
+open_kv(struct worker *w, struct err *e)
 {
     struct engine *n = &w->e;
     struct kv_config *c = &n->kv_config;
@@ -227,14 +227,14 @@ open_kv(struct worker *w, const struct exec_config *x, struct err *e)
     TRY(legacy_number(&c->hash_secret[0], e));
     TRY(legacy_number(&c->hash_secret[2], e));
     c->arena_bytes = w->keys.kv_memory;
-    if (!c->arena_bytes) TRY(auto_kv(w, x, &c->arena_bytes, e));
+    if (!c->arena_bytes) TRY(auto_kv(w, &c->arena_bytes, e));
     TRY(make_kv(w, e));
     n->kv_memory = calloc(1, kv_bytes(c));
     if (!n->kv_memory) return err_set(e, -ENOMEM, "memory for the KV manager");
     prefer_huge_pages(n->kv_memory, kv_bytes(c));
     n->kv = kv_init(n->kv_memory, c, e);
     if (!n->kv) return err_while(e, -ENOMEM, "kv.memory");
-    TRY(legacy_open(w, x->kv_dtype, e));
+    TRY(legacy_open(w, n->steps.kv_dtype, e));
     FP(load_kv);
     TRY(give_arena(w, "kv", &n->kv_arena, n->kv_id, e));
     return give_arena(w, "manifest", &n->manifest_arena, n->kv_id, e);
@@ -242,8 +242,9 @@ open_kv(struct worker *w, const struct exec_config *x, struct err *e)
 
 /* Lanes: one for everything, or context and generation apart on a share of the threads each. */
 static int
-set_lanes(struct worker *w, struct exec_config *x, struct err *e)
+set_lanes(struct worker *w, struct err *e)
 {
+    struct exec_config *x = &w->e.steps;
     struct scheduler_limits *l = &w->e.limits;
     uint32_t units = w->keys.threads && !on_gpu(&w->e) ? w->keys.threads : gpu_units(w->e.gpu);
 
@@ -335,6 +336,59 @@ open_model(struct worker *w, struct err *e)
     return 0;
 }
 
+/* From the settings and the model: how large everything is but the memory for KV. */
+static int
+set_sizes(struct worker *w, struct err *e)
+{
+    struct engine *n = &w->e;
+    const struct model_keys *k = &w->keys;
+    static const enum dtype kv_dtypes[] = { DT_COUNT, DT_F32, DT_BF16, DT_F16 };
+    uint32_t max_rows = k->max_num_batched_tokens ? k->max_num_batched_tokens
+                        : on_gpu(n)               ? GPU_ROWS
+                                                  : CPU_ROWS;
+    struct exec_config *x = &n->steps;
+
+    *x = (struct exec_config){ .graphs_memory = k->graphs_memory, .beat = on_beat, .beat_arg = w };
+    x->kv_dtype = k->kv_dtype == DTYPE_AUTO ? n->model->act : kv_dtypes[k->kv_dtype];
+    if (x->kv_dtype == DT_F16 && !on_gpu(n))
+        return err_set(e, -EINVAL, "kv.dtype: the CPU device keeps fp32 or bf16");
+    n->max_source = n->model->shape.n_encoder_layers
+                        ? MIN(k->max_source_tokens, n->model->shape.max_source)
+                        : 0;
+    n->model->shape.max_source = n->max_source;
+    n->kv_config.n_seats = k->max_num_seqs;
+    TRY(model_groups(n->model, x->kv_dtype, k->kv_tokens_per_block, &n->kv_config, e));
+    n->limits = (struct scheduler_limits){
+        .policy = (enum policy)k->policy,
+        .max_seqs = k->max_num_seqs,
+        .max_rows = max_rows,
+        .max_len = n->model->shape.max_len,
+        .max_enc_rows = n->max_source && on_gpu(n) ? MAX(n->max_source, (uint32_t)GPU_ENC_ROWS)
+                                                   : n->max_source,
+        .n_enc_layers = (uint16_t)n->model->shape.n_encoder_layers,
+        /* Beside a stream a source is no more than a whole chunk is. */
+        .enc_work = (uint64_t)max_rows * n->model->shape.n_encoder_layers,
+    };
+    if (gpu_graphs(n->gpu) && k->graphs_memory)
+        n->limits.n_buckets = graphs_buckets(n->limits.bucket, max_rows);
+    TRY(set_lanes(w, e));
+    n->kv_config.n_lanes = x->n_lanes;
+    if (!n->kv_config.slab_bytes) n->kv_config.slab_bytes = kv_slab_bytes(&n->kv_config);
+    x->max_rows = max_rows;
+    x->max_seqs = n->limits.max_seqs;
+    x->max_enc_rows = n->limits.max_enc_rows;
+    x->max_edits = scheduler_edits(&n->limits, &n->kv_config);
+    return 0;
+}
+
+static int
+open_steps(struct worker *w, struct err *e)
+{
+    struct engine *n = &w->e;
+
+    return exec_open(&n->exec, &n->steps, n->gpu, n->model, &n->kv_config, e);
+}
+
 /* All that takes long and needs nothing that a living worker writes. */
 static int
 prepare(struct worker *w, struct err *e)
@@ -351,6 +405,7 @@ prepare(struct worker *w, struct err *e)
         .invariant = k->numerics == NUMERICS_INVARIANT,
         .timing = k->timing,
     };
+    int r;
 
     TRY(check_keys(k, e));
     n->old_kv.fd = n->old_manifest.fd = -1;
@@ -359,75 +414,49 @@ prepare(struct worker *w, struct err *e)
     slice_ends(n, LOAD_DEVICE, &since);
     TRY(open_model(w, e));
     slice_ends(n, LOAD_WEIGHTS, &since);
-    return 0;
+    TRY(set_sizes(w, e));
+    r = open_steps(w, e);
+    slice_ends(n, LOAD_STEPS, &since);
+    return r == -ENOMEM && w->waits ? 0 : r; /* there may be room when the worker is gone */
+}
+
+/* Another model, of the same files: what was mapped of a worker that may have damaged it is opened anew. */
+static int
+prepare_again(struct worker *w, struct err *e)
+{
+    struct engine *n = &w->e;
+    nsec since = clock_now();
+
+    n->exec = exec_close(n->exec);
+    n->model = model_close(n->model);
+    TRY(open_model(w, e));
+    slice_ends(n, LOAD_WEIGHTS, &since);
+    return set_sizes(w, e);
 }
 
 static int
 complete(struct worker *w, struct err *e)
 {
     struct engine *n = &w->e;
-    nsec since = clock_now();
-    const struct model_keys *k = &w->keys;
-    static const enum dtype kv_dtypes[] = { DT_COUNT, DT_F32, DT_BF16, DT_F16 };
-    struct exec_config x = { 0 };
-    enum dtype kv_dtype;
-    uint32_t max_rows;
+    nsec since;
 
-    if (n->source.weights_fd >= 0) {
-        n->model = model_close(n->model);
-        TRY(open_model(w, e));
-        slice_ends(n, LOAD_WEIGHTS, &since);
-    }
+    if (n->source.weights_fd >= 0) TRY(prepare_again(w, e));
     FP(load_weights);
     TRY(give_arena(w, "weights", &n->model->weights, n->model->fingerprint, e));
-
-    kv_dtype = k->kv_dtype == DTYPE_AUTO ? n->model->act : kv_dtypes[k->kv_dtype];
-    if (kv_dtype == DT_F16 && !on_gpu(n))
-        return err_set(e, -EINVAL, "kv.dtype: the CPU device keeps fp32 or bf16");
-    max_rows = k->max_num_batched_tokens ? k->max_num_batched_tokens
-               : on_gpu(n)               ? GPU_ROWS
-                                         : CPU_ROWS;
-    n->max_source = n->model->shape.n_encoder_layers
-                        ? MIN(k->max_source_tokens, n->model->shape.max_source)
-                        : 0;
-    n->model->shape.max_source = n->max_source;
-    n->kv_config.n_seats = k->max_num_seqs;
-    TRY(model_groups(n->model, kv_dtype, k->kv_tokens_per_block, &n->kv_config, e));
-    n->limits = (struct scheduler_limits){
-        .policy = (enum policy)k->policy,
-        .max_seqs = k->max_num_seqs,
-        .max_rows = max_rows,
-        .max_len = n->model->shape.max_len,
-        .max_enc_rows = n->max_source && on_gpu(n) ? MAX(n->max_source, (uint32_t)GPU_ENC_ROWS)
-                                                   : n->max_source,
-        .n_enc_layers = (uint16_t)n->model->shape.n_encoder_layers,
-        /* Beside a stream a source is no more than a whole chunk is. */
-        .enc_work = (uint64_t)max_rows * n->model->shape.n_encoder_layers,
-    };
-    if (gpu_graphs(n->gpu) && k->graphs_memory)
-        n->limits.n_buckets = graphs_buckets(n->limits.bucket, max_rows);
-    TRY(set_lanes(w, &x, e));
-    n->kv_config.n_lanes = x.n_lanes;
-    if (!n->kv_config.slab_bytes) n->kv_config.slab_bytes = kv_slab_bytes(&n->kv_config);
-    x.max_rows = n->limits.max_rows;
-    x.max_seqs = n->limits.max_seqs;
-    x.max_enc_rows = n->limits.max_enc_rows;
-    x.kv_dtype = kv_dtype;
-    x.graphs_memory = k->graphs_memory;
-    x.beat = on_beat;
-    x.beat_arg = w;
-    TRY(open_kv(w, &x, e));
-    slice_ends(n, LOAD_KV, &since);
+    since = clock_now();
+    if (!n->exec) {
+        TRY(open_steps(w, e));
+        slice_ends(n, LOAD_STEPS, &since);
+    }
+    TRY(open_kv(w, e));
+    exec_blocks(n->exec, &n->kv_config, &n->kv_arena);
     TRY(scheduler_new(&n->sched, &n->limits, n->kv, e));
-
-    for (uint32_t l = 0; l < x.n_lanes; l++)
+    for (uint32_t l = 0; l < n->limits.n_lanes; l++)
         for (uint32_t i = 0; i < STEPS_OUT; i++) {
             w->lane[l].batch[i] = scheduler_batch(n->sched);
             if (!w->lane[l].batch[i]) return err_set(e, -ENOMEM, "memory for a batch");
         }
-    x.max_edits = w->lane[0].batch[0]->max_edits;
-    TRY(exec_open(&n->exec, &x, n->gpu, n->model, &n->kv_config, &n->kv_arena, e));
-    slice_ends(n, LOAD_STEPS, &since);
+    slice_ends(n, LOAD_KV, &since);
     return 0;
 }
 

@@ -39,7 +39,7 @@ struct worker_lane {
 
 /* What the loader leaves behind: complete before start_done is set, the engine's afterwards. */
 /* What a start spends its time on, one after another; the tokenizer is opened beside them. */
-enum load_slice { LOAD_DEVICE, LOAD_WEIGHTS, LOAD_KV, LOAD_STEPS, LOAD_SLICES };
+enum load_slice { LOAD_DEVICE, LOAD_WEIGHTS, LOAD_STEPS, LOAD_KV, LOAD_SLICES };
 
 struct engine {
     struct gpu *gpu;
@@ -59,6 +59,7 @@ struct engine {
     struct manifest manifest;
     struct manifest_found
         *found; /* [n_seats] what was adopted and not claimed yet; NULL: nothing */
+    struct exec_config steps;
     struct exec *exec;
     struct scheduler *sched;
     struct scheduler_limits limits;
@@ -110,8 +111,8 @@ struct worker {
 /* start.c: why `laganctl tune` has nothing to do here, or NULL. */
 const char *start_no_tuning(const struct worker *w);
 
-/* start.c: the loader thread's function; *arg is the worker. Of a standby all that needs nothing of what a worker
- * leaves, and the rest when it is called again. */
+/* start.c: the loader thread's function; *arg is the worker. Of a standby all that needs nothing that a worker
+ * writes, and the rest when it is called again. */
 void *start_load(void *arg);
 /* start.c: take what lagand has sent by now of a predecessor's arenas. */
 int start_take(struct worker *w, struct err *e) MUST_USE;

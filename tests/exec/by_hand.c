@@ -61,7 +61,8 @@ hand_open(struct hand *h, const struct hand_options *o)
     if (o->opened) o->opened(h->gpu);
     OK(model_open(&h->m, &src, h->gpu, arch_families, e));
     open_kv(h, &err);
-    OK(exec_open(&h->x, &c, h->gpu, h->m, &h->kv, &h->arena, e));
+    OK(exec_open(&h->x, &c, h->gpu, h->m, &h->kv, e));
+    exec_blocks(h->x, &h->kv, &h->arena);
     b->max_rows = o->max_rows + ENC_ROWS;
     b->max_runs = b->max_encode = HAND_SEATS;
     b->max_edits = MAX_EDITS;

@@ -559,28 +559,9 @@ another_kv_dtype_than_the_groups_were_made_for_is_a_sentence(void **state)
 
     (void)state;
     open_model(LLAMA, (struct hand_options){ 0 });
-    assert_int_equal(exec_open(&x, &c, h.gpu, h.m, &h.kv, &h.arena, &e), -EINVAL);
+    assert_int_equal(exec_open(&x, &c, h.gpu, h.m, &h.kv, &e), -EINVAL);
     assert_non_null(strstr(e.text, "bf16"));
     hand_close(&h);
-}
-
-static void
-what_it_will_take_is_known_before_it_is_opened(void **state)
-{
-    static const char *const config[] = { LLAMA, T5, WIDE };
-
-    (void)state;
-    for (unsigned i = 0; i < ARRAY_LEN(config); i++) {
-        struct exec_config c = { .max_rows = 100, .max_seqs = 9, .max_enc_rows = 77, .n_lanes = 2 };
-        struct exec *x = NULL;
-        struct err e = { 0 };
-
-        open_model(config[i], (struct hand_options){ .n_lanes = 2 });
-        assert_int_equal(exec_open(&x, &c, h.gpu, h.m, &h.kv, &h.arena, &e), 0);
-        assert_int_equal(exec_needs(&c, h.m, &h.kv), exec_scratch_bytes(x));
-        exec_close(x);
-        hand_close(&h);
-    }
 }
 
 static void
@@ -636,7 +617,6 @@ main(void)
         cmocka_unit_test(a_step_says_how_many_runs_of_one_row_come_first),
         cmocka_unit_test(what_is_not_there_yet_is_refused_by_name),
         cmocka_unit_test(another_kv_dtype_than_the_groups_were_made_for_is_a_sentence),
-        cmocka_unit_test(what_it_will_take_is_known_before_it_is_opened),
         cmocka_unit_test(stepping_allocates_nothing),
     };
 

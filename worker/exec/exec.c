@@ -16,22 +16,30 @@ enum { DEFAULT_EDITS = 4096, LOGITS_BYTES = 512 << 20, LEAST_PIECE = 64 };
 
 /* What a layer's views must agree on, so that a wrong dtype is a sentence and not wrong tokens. */
 static int
-kv_view(struct kv_view *ret, const struct exec *x, const struct kv_config *kv,
-        const struct arena *arena, const struct layer_shape *s, uint32_t in_group, struct err *e)
+check_kv_dtype(const struct exec *x, const struct kv_config *kv, const struct layer_shape *s,
+               struct err *e)
 {
     const struct kv_group *g = &kv->group[s->group];
     uint64_t bytes = dtype_bytes(x->c.kv_dtype,
                                  (size_t)s->n_kv_heads * kv->tokens_per_block * s->head_dim);
 
-    check(s->group < kv->n_groups && in_group < g->n_layers);
-    if (ROUND_UP(bytes, 128) != g->slice_bytes)
-        return err_set(
-            e, -EINVAL,
-            "KV group %u has slices of %u bytes; %u heads of %u x %u tokens in %s need %llu",
-            s->group, g->slice_bytes, s->n_kv_heads, s->head_dim, kv->tokens_per_block,
-            dtype_name(x->c.kv_dtype), (unsigned long long)ROUND_UP(bytes, 128));
-    *ret = (struct kv_view){
-        .base = (char *)arena->base + (uint64_t)in_group * g->n_parts * g->slice_bytes,
+    check(s->group < kv->n_groups);
+    if (ROUND_UP(bytes, 128) == g->slice_bytes) return 0;
+    return err_set(e, -EINVAL,
+                   "KV group %u has slices of %u bytes; %u heads of %u x %u tokens in %s need %llu",
+                   s->group, g->slice_bytes, s->n_kv_heads, s->head_dim, kv->tokens_per_block,
+                   dtype_name(x->c.kv_dtype), (unsigned long long)ROUND_UP(bytes, 128));
+}
+
+static struct kv_view
+kv_view(const struct exec *x, const struct kv_config *kv, const struct arena *blocks,
+        const struct layer_shape *s, uint32_t in_group)
+{
+    const struct kv_group *g = &kv->group[s->group];
+
+    check(in_group < g->n_layers);
+    return (struct kv_view){
+        .base = (char *)blocks->base + (uint64_t)in_group * g->n_parts * g->slice_bytes,
         .table = x->tables.table[s->group],
         .table_stride = x->tables.stride[s->group],
         .slice_bytes = g->slice_bytes,
@@ -43,23 +51,26 @@ kv_view(struct kv_view *ret, const struct exec *x, const struct kv_config *kv,
         .k_scale = 1,
         .v_scale = 1,
     };
-    return 0;
 }
 
-static int
-lane_views(struct exec *x, struct exec_lane *l, const struct kv_config *kv,
-           const struct arena *arena, struct err *e)
+static void
+see_blocks(struct exec *x, struct exec_lane *l, const struct kv_config *kv,
+           const struct arena *blocks)
 {
     const struct model_shape *s = &x->m->shape;
 
     for (uint32_t i = 0; i < s->n_layers; i++) {
-        TRY(kv_view(&l->step.kv[i], x, kv, arena, &s->layer[i], s->layer[i].in_group, e));
+        l->step.kv[i] = kv_view(x, kv, blocks, &s->layer[i], s->layer[i].in_group);
         if (s->n_encoder_layers)
-            TRY(kv_view(&l->step.cross_kv[i], x, kv, arena, &s->cross, s->cross.in_group + i, e));
+            l->step.cross_kv[i] = kv_view(x, kv, blocks, &s->cross, s->cross.in_group + i);
     }
-    memcpy(l->step.scratch, l->scratch, sizeof l->step.scratch);
-    l->step.lane = l->lane;
-    return 0;
+}
+
+void
+exec_blocks(struct exec *x, const struct kv_config *kv, const struct arena *blocks)
+{
+    x->kv = blocks->base;
+    for (uint32_t i = 0; i < x->c.n_lanes; i++) see_blocks(x, &x->lane[i], kv, blocks);
 }
 
 static void
@@ -81,43 +92,45 @@ set_sizes(struct exec *x, const struct exec_config *c, const struct model *m,
     x->seen_words = CEIL_DIV(s->vocab, 32);
 }
 
-uint64_t
-exec_needs(const struct exec_config *c, const struct model *m, const struct kv_config *kv)
+static int
+open_lane(struct exec *x, struct exec_lane *l, uint32_t units, const struct kv_config *kv,
+          struct err *e)
 {
-    struct exec x = { 0 };
+    int r;
 
-    set_sizes(&x, c, m, kv);
-    return scratch_bytes(&x, kv);
+    TRY(x->op->lane_open(x->gpu, MAX(units, 1u), &l->lane, e));
+    memcpy(l->step.scratch, l->scratch, sizeof l->step.scratch);
+    l->step.lane = l->lane;
+    /* Something that is mapped, until there are blocks: padding looks at none. */
+    see_blocks(x, l, kv, &x->arena);
+    if (!gpu_graphs(x->gpu)) return 0;
+    r = warm_up(x, l);
+    if (r < 0) return err_set(e, r, "warm up: %s", gpu_why(x->gpu));
+    l->graphs.room = x->c.graphs_memory / x->c.n_lanes;
+    return 0;
 }
 
 int
 exec_open(struct exec **ret, const struct exec_config *c, struct gpu *g, const struct model *m,
-          const struct kv_config *kv, const struct arena *kv_arena, struct err *e)
+          const struct kv_config *kv, struct err *e)
 {
     CLEAN(exec_close_at) struct exec *x = calloc(1, sizeof *x);
+    const struct model_shape *s = &m->shape;
 
     if (!x) return err_set(e, -ENOMEM, "executor");
     x->gpu = g;
     x->op = gpu_ops(g);
     set_sizes(x, c, m, kv);
+    for (uint32_t i = 0; i < s->n_layers; i++) TRY(check_kv_dtype(x, kv, &s->layer[i], e));
+    if (s->n_encoder_layers) TRY(check_kv_dtype(x, kv, &s->cross, e));
     TRY(scratch_open(x, kv, e));
-    x->kv = kv_arena->base;
     for (uint32_t i = 0; i < kv->n_groups; i++) {
         x->slice_bytes[i] = kv->group[i].slice_bytes;
         x->block_bytes[i] = x->slice_bytes[i] * kv->group[i].n_layers * kv->group[i].n_parts;
     }
-    for (uint32_t i = 0; i < c->n_lanes; i++) {
-        uint32_t units = c->lane_units[i] ? c->lane_units[i] : gpu_units(g) / c->n_lanes;
-
-        TRY(x->op->lane_open(g, MAX(units, 1u), &x->lane[i].lane, e));
-        TRY(lane_views(x, &x->lane[i], kv, kv_arena, e));
-        if (gpu_graphs(g)) {
-            int r = warm_up(x, &x->lane[i]);
-
-            if (r < 0) return err_set(e, r, "warm up: %s", gpu_why(g));
-            x->lane[i].graphs.room = c->graphs_memory / c->n_lanes;
-        }
-    }
+    for (uint32_t i = 0; i < c->n_lanes; i++)
+        TRY(open_lane(x, &x->lane[i],
+                      c->lane_units[i] ? c->lane_units[i] : gpu_units(g) / c->n_lanes, kv, e));
     *ret = TAKE(x);
     return 0;
 }

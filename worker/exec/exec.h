@@ -49,10 +49,12 @@ struct sampling {
     token_id eos[48];
 };
 
-/* kv: groups as model_groups() filled them, kv_arena: the blocks. Scratch comes from an arena of its
- * own. Everything is sized here; -ENOMEM with the numbers. */
+/* kv: groups as model_groups() filled them. Scratch comes from an arena of its own. Everything is sized here
+ * and every kernel met once; -ENOMEM with the numbers. */
 int exec_open(struct exec **ret, const struct exec_config *c, struct gpu *g, const struct model *m,
-              const struct kv_config *kv, const struct arena *kv_arena, struct err *e) MUST_USE;
+              const struct kv_config *kv, struct err *e) MUST_USE;
+/* The blocks, before the first step. */
+void exec_blocks(struct exec *x, const struct kv_config *kv, const struct arena *blocks);
 struct exec *exec_close(struct exec *x); /* waits for steps that are out; NULL in, NULL out */
 CLEAN_FUNC(struct exec, exec_close)
 
@@ -82,7 +84,5 @@ const char *exec_why(const struct exec *x); /* gpu_why() */
  * finds it. Only while no step is out. -ENOTSUP: not this one; -EIO: the device has failed. */
 uint32_t exec_n_matmuls(const struct exec *x);
 int exec_matmul(struct exec *x, uint32_t i, struct err *e) MUST_USE;
-/* What exec_open() will take of the device's memory, graphs apart. */
-uint64_t exec_needs(const struct exec_config *c, const struct model *m, const struct kv_config *kv);
 
 #endif

@@ -131,7 +131,6 @@ struct exec {
 };
 
 /* scratch.c: sizes, then memory, then addresses. x's numbers are set. */
-uint64_t scratch_bytes(struct exec *x, const struct kv_config *kv);
 int scratch_open(struct exec *x, const struct kv_config *kv, struct err *e) MUST_USE;
 void scratch_close(struct exec *x);
 

@@ -173,15 +173,6 @@ map(uint64_t bytes)
     return p == MAP_FAILED ? NULL : p;
 }
 
-uint64_t
-scratch_bytes(struct exec *x, const struct kv_config *kv)
-{
-    struct plan p = { 0 };
-
-    lay_out(x, kv, &p);
-    return p.dev_used;
-}
-
 int
 scratch_open(struct exec *x, const struct kv_config *kv, struct err *e)
 {

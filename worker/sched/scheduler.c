@@ -77,6 +77,13 @@ check_uncounted(const struct scheduler *s, struct err *e)
         s->max_running, l->max_len);
 }
 
+/* Every decoding sequence has its row. */
+static uint32_t
+max_running(const struct scheduler_limits *l)
+{
+    return MIN(l->max_seqs, l->max_rows);
+}
+
 int
 scheduler_new(struct scheduler **ret, const struct scheduler_limits *l, struct kv *kv,
               struct err *e)
@@ -90,7 +97,7 @@ scheduler_new(struct scheduler **ret, const struct scheduler_limits *l, struct k
     s->l = *l;
     s->kv = kv;
     s->n_seats = kv_config(kv)->n_seats;
-    s->max_running = MIN(l->max_seqs, l->max_rows); /* every decoding sequence has its row */
+    s->max_running = max_running(l);
     s->unit = l->chunk_unit ? l->chunk_unit : tokens <= l->max_rows ? tokens : 1;
     s->unit_strict = l->chunk_unit > 0;
     s->reuse = kv_config(kv)->reuse;
@@ -129,23 +136,27 @@ scheduler_free(struct scheduler *s)
     return NULL;
 }
 
+uint32_t
+scheduler_edits(const struct scheduler_limits *l, const struct kv_config *c)
+{
+    uint64_t chunk = l->max_rows / c->tokens_per_block + 2, edits = c->n_seats;
+
+    for (uint32_t g = 0; g < c->n_groups; g++) {
+        uint64_t rows = c->group[g].kind == KV_CROSS ? l->max_enc_rows : l->max_rows;
+
+        edits += rows / c->tokens_per_block + 2 * (uint64_t)max_running(l);
+        /* behind the window: what the chunks before pushed out, for everyone */
+        if (c->group[g].kind == KV_WINDOW) edits += ROWS_OUT * max_running(l) * chunk;
+        edits += c->group[g].max_entries; /* all that one holds who is adopted, or reuses */
+    }
+    return (uint32_t)MIN(edits, UINT32_MAX);
+}
+
 struct batch *
 scheduler_batch(const struct scheduler *s)
 {
-    const struct kv_config *c = kv_config(s->kv);
-    uint64_t chunk = s->l.max_rows / c->tokens_per_block + 2, edits = c->n_seats;
-
-    for (uint32_t g = 0; g < c->n_groups; g++) {
-        uint64_t rows = c->group[g].kind == KV_CROSS ? s->l.max_enc_rows : s->l.max_rows;
-
-        edits += rows / c->tokens_per_block + 2 * (uint64_t)s->max_running;
-        /* behind the window: what the chunks before pushed out, for everyone */
-        if (c->group[g].kind == KV_WINDOW) edits += ROWS_OUT * s->max_running * chunk;
-        /* all that one of them holds */
-        if (s->n_kept || s->reuse) edits += c->group[g].max_entries;
-    }
-    if (edits > UINT32_MAX) return NULL;
-    return batch_new(s->l.max_rows + s->l.max_enc_rows, s->max_running, (uint32_t)edits);
+    return batch_new(s->l.max_rows + s->l.max_enc_rows, s->max_running,
+                     scheduler_edits(&s->l, kv_config(s->kv)));
 }
 
 static struct seq *
