@@ -1,13 +1,15 @@
 /* fuzz_sched.c - the scheduler on a pretended device that believes nothing (tests/sched/run.h).
  *
  * The first bytes choose groups, limits and lanes; then every few bytes are one call: add, plan,
- * commit, cancel, halt, fail, let time pass, die and go on with what is left. The device checks each step it is handed. Here: every request
- * ends once, with the tokens that its length, end ids and fate say; everything comes back in the end,
- * within as many steps as there is work; and a second run of the same calls gives the same batches.
+ * commit, cancel, halt, fail, let time pass, die and go on with what is left. The device checks each step it is
+ * handed. Here: every request ends once, with the tokens that its length, end ids and fate say; everything comes back
+ * in the end, within as many steps as there is work; where blocks are simply counted a naive twin plans the same
+ * steps; and a second run of the same calls gives the same batches.
  */
 #include "tests/fuzz/fuzz.h"
 
 #include "tests/sched/run.h"
+#include "tests/sched/twin.h"
 
 #include "include/lagan_wire.h"
 
@@ -25,7 +27,8 @@ struct world {
     struct run r;
     struct request request[MAX_REQUESTS];
     uint32_t n;
-    uint64_t trace; /* of every batch */
+    uint64_t trace;    /* of every batch */
+    struct twin *twin; /* NULL: not in this world */
 };
 struct left { /* a seat of a process that died */
     struct kv_row row;
@@ -38,28 +41,30 @@ begin(struct world *w, struct in *in)
 {
     struct run *r = &w->r;
     uint32_t shape = byte(in), n = 1 + shape % 3;
-    bool encoder = shape & 8;
+    bool encoder = shape & 8, counted = byte(in) % 2;
 
     run_defaults(r);
     r->l.policy = (enum policy)((shape >> 4) % 3);
     r->c.tokens_per_block = 1 + byte(in) % 12;
     r->c.n_seats = 1 + byte(in) % 9;
     for (uint32_t g = 0; g < n; g++)
-        r->c.group[g] = run_group(g > 0 ? KV_WINDOW : KV_FULL, 1 + byte(in) % 20,
-                                  128u << byte(in) % 3, byte(in) % 3 ? 0 : 20 + byte(in) % 30);
+        r->c.group[g] = run_group(g > 0 && !counted ? KV_WINDOW : KV_FULL, 1 + byte(in) % 20,
+                                  128u << byte(in) % 3,
+                                  !counted && byte(in) % 3 ? 0 : 20 + byte(in) % 30);
     if (encoder) {
-        r->c.group[n++] = run_group(KV_CROSS, 0, 128u << byte(in) % 3, 0);
+        r->c.group[n++] = run_group(KV_CROSS, 0, 128u << byte(in) % 3, counted ? 60 : 0);
         r->l.n_enc_layers = (uint16_t)(1 + byte(in) % 5);
         r->l.enc_layers = (uint16_t)(byte(in) % 4);
         r->l.max_enc_rows = 1 + byte(in) % 60;
     }
     r->c.n_groups = n;
     r->c.arena_bytes = (uint64_t)(2 * n + byte(in) % 40) * kv_slab_bytes(&r->c);
+    if (counted) r->c.arena_bytes = 1 << 20;
     r->l.max_seqs = 1 + byte(in) % r->c.n_seats;
     r->l.max_rows = 1 + byte(in) % 50;
     r->l.chunk_unit = byte(in) % 3 ? 0 : 1 + byte(in) % r->l.max_rows;
     r->l.max_len = 20 + byte(in);
-    switch (byte(in) % 4) {
+    switch (counted ? 0 : byte(in) % 4) {
     case 0: /* one lane, as the defaults have it */
         break;
     case 1:
@@ -80,7 +85,7 @@ begin(struct world *w, struct in *in)
     }
     r->c.n_lanes = r->l.n_lanes;
     shape = byte(in);
-    r->c.reuse = shape & 128;
+    r->c.reuse = shape & 128 && !counted;
     r->c.copy_partial = shape & 64;
     r->l.chunks = shape & 1 ? CHUNKS_EQUAL : CHUNKS_FIRST_COME;
     if (shape & 2) r->l.max_chunk = MAX(r->l.chunk_unit, 1 + byte(in) % r->l.max_rows);
@@ -88,7 +93,7 @@ begin(struct world *w, struct in *in)
         r->l.lane_rows[i] = byte(in) % 2 ? MAX(r->l.chunk_unit, 1 + byte(in) % 20) : 0;
         r->l.lane_seqs[i] = byte(in) % 4;
     }
-    if (shape & 4) r->l.quantum = 1 + byte(in);
+    if (shape & 4 && !counted) r->l.quantum = 1 + byte(in);
     if (shape & 8) r->l.enc_work = 1 + byte(in);
     if (shape & 16) r->l.pages = byte(in) % 8;
     if (shape & 32) {
@@ -101,6 +106,7 @@ begin(struct world *w, struct in *in)
         r->l.prompt_wait = byte(in);
     }
     run_open(r);
+    if (counted) w->twin = twin_new(&r->c, &r->l);
 }
 
 static void
@@ -144,6 +150,7 @@ add(struct world *w, struct in *in)
     }
     q->open = true;
     w->n++;
+    if (w->twin) twin_add(w->twin, q->seq, r->now);
 }
 
 /* Tokens a request has when nobody meddles: up to the first end id that counts, or all. */
@@ -197,12 +204,46 @@ look(struct world *w)
     }
 }
 
+/* Who, as what, with how many rows or layers, in that order. */
+static void
+compare(const struct world *w, const struct batch *b, const struct twin_step *twin)
+{
+    uint32_t i = 0;
+
+    for (; b && i < b->n_runs; i++) {
+        const struct batch_run *run = &b->run[i];
+
+        check(i < twin->n && scheduler_seat(w->r.s, run->seat)->id == twin->run[i].id);
+        check(run->work == twin->run[i].work && run->n_rows == twin->run[i].n_rows);
+    }
+    for (uint32_t k = 0; b && k < b->n_encode; k++, i++) {
+        const struct batch_encode *c = &b->encode[k];
+
+        check(i < twin->n && scheduler_seat(w->r.s, c->seat)->id == twin->run[i].id);
+        check(twin->run[i].work == WORK_ENCODER && c->n_layers == twin->run[i].n_rows);
+    }
+    check(i == twin->n);
+}
+
+static bool
+commit(struct world *w, unsigned lane)
+{
+    if (!run_commit(&w->r, lane)) return false;
+    if (w->twin) twin_commit(w->twin, w->r.failing, w->r.now);
+    return true;
+}
+
 static const struct batch *
 plan(struct world *w, unsigned lane)
 {
     static uint8_t bytes[1 << 18];
+    static struct twin_step step;
     const struct batch *b = run_plan(&w->r, lane);
     int n = b ? batch_pack(b, bytes, sizeof bytes) : 0;
+
+    step.n = 0;
+    if (w->twin) twin_plan(w->twin, w->r.now, &step);
+    if (w->twin) compare(w, b, &step);
 
     check(n >= 0);
     for (uint32_t i = 0; b && i < b->n_runs; i++)
@@ -283,6 +324,7 @@ die(struct world *w, struct in *in)
 
     reap(w);
     leave(w);
+    w->twin = twin_free(w->twin);
     run_die(&w->r);
     w->r.adopt = adopt;
     run_again(&w->r);
@@ -311,14 +353,17 @@ call(struct world *w, struct in *in)
         if (w->n == 0) break;
         what = byte(in) % w->n;
         w->request[what].meddled = true;
-        if (w->request[what].open)
-            scheduler_cancel(r->s, w->request[what].seq->id, LAGAN_E_CANCELLED);
+        if (!w->request[what].open) break;
+        scheduler_cancel(r->s, w->request[what].seq->id, LAGAN_E_CANCELLED);
+        if (w->twin) twin_cancel(w->twin, w->request[what].seq->id);
         break;
     case 4:
         if (what & 128 && w->n) {
             struct request *k = &w->request[byte(in) % w->n];
 
-            if (k->open) scheduler_halt(r->s, k->seq->id, what & 64);
+            if (!k->open) break;
+            scheduler_halt(r->s, k->seq->id, what & 64);
+            if (w->twin) twin_halt(w->twin, k->seq->id, what & 64);
         } else {
             r->now += byte(in);
         }
@@ -328,7 +373,7 @@ call(struct world *w, struct in *in)
         for (uint32_t i = 0; r->failing && i < w->n; i++) /* whoever is in it */
             if (w->request[i].open && w->request[i].seq->in_flight > 0)
                 w->request[i].meddled = true;
-        run_commit(r, what / 16 % r->l.n_lanes);
+        commit(w, what / 16 % r->l.n_lanes);
         r->failing = false;
         break;
     case 6:
@@ -342,7 +387,7 @@ call(struct world *w, struct in *in)
         if (what / 16 % 4 == 0) die(w, in);
         break;
     default:
-        run_commit(r, what / 16 % r->l.n_lanes);
+        commit(w, what / 16 % r->l.n_lanes);
     }
     scheduler_check(r->s);
     look(w);
@@ -356,11 +401,14 @@ drain(struct world *w)
     uint32_t rounds = 0;
 
     for (uint32_t i = 0; i < w->n; i++)
-        if (w->request[i].open) scheduler_halt(w->r.s, w->request[i].seq->id, false);
+        if (w->request[i].open) {
+            scheduler_halt(w->r.s, w->request[i].seq->id, false);
+            if (w->twin) twin_halt(w->twin, w->request[i].seq->id, false);
+        }
     for (bool more = true; more;) {
         more = false;
         for (unsigned l = 0; l < w->r.l.n_lanes; l++) more = plan(w, l) != NULL || more;
-        for (unsigned l = 0; l < w->r.l.n_lanes; l++) more = run_commit(&w->r, l) || more;
+        for (unsigned l = 0; l < w->r.l.n_lanes; l++) more = commit(w, l) || more;
         if (!more && scheduler_wake(w->r.s) != NSEC_NEVER) {
             w->r.now = MAX(w->r.now, scheduler_wake(w->r.s));
             more = true;
@@ -388,6 +436,7 @@ LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         while (in.p < in.end) call(w, &in);
         drain(w);
         run_close(&w->r);
+        twin_free(w->twin);
         check(round == 0 || trace == w->trace);
         trace = w->trace;
         free(w);
