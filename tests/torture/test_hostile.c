@@ -20,13 +20,13 @@
 #include <string.h>
 
 enum { MAX_REQUESTS = 100000, TOKENS = 8 };
-/* daemon/README.md: what requests may take, 64 MiB of answers that are kept, PRESSURE_BYTES, and what comes in a
- * quarter of a second. */
-enum { REQUESTS_MIB = 64, KEPT_MIB = 64, PRESSURE_MIB = 256, QUARTER_MIB = 512 };
+/* daemon/README.md: what these requests take, 64 MiB of answers that are kept, PRESSURE_BYTES, what comes between two
+ * looks at it, and pages that are not full. */
+enum { REQUESTS_MIB = 64, KEPT_MIB = 64, PRESSURE_MIB = 256, BETWEEN_MIB = 640 };
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 enum { MOST_MIB = 8000 }; /* what is freed stays with them for a while */
 #else
-enum { MOST_MIB = REQUESTS_MIB + KEPT_MIB + PRESSURE_MIB + QUARTER_MIB };
+enum { MOST_MIB = REQUESTS_MIB + KEPT_MIB + PRESSURE_MIB + BETWEEN_MIB };
 #endif
 
 static struct rig r;
