@@ -10,7 +10,7 @@
 # The file:
 #
 #   # a comment
-#   sources: ipc/ring.c ipc/shm.c base/err.c   what to link with the fuzzer, .c files of the tree
+#   sources: ipc/ring.c ipc/shm.c base/e*.c    what to link with the fuzzer, .c files of the tree
 #   parser: ipc/ring.c                         whose coverage counts, one or several
 #   pkgs: jansson                              pkg-config names (may be missing)
 #   libs: -lm                                  other libraries (may be missing)
