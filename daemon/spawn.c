@@ -69,7 +69,8 @@ passes(const char *v)
     static const char *const begins[] = {
         "PATH=",        "HOME=",         "LANG=",        "LC_",          "TZ=",
         "TMPDIR=",      "LD_LIBRARY_",   "CUDA_",        "NVIDIA_",      "NCCL_",
-        "ASAN_OPTIONS", "UBSAN_OPTIONS", "TSAN_OPTIONS", "LSAN_OPTIONS", FP_ENVIRONMENT
+        "ASAN_OPTIONS", "UBSAN_OPTIONS", "TSAN_OPTIONS", "LSAN_OPTIONS", "CACHE_DIRECTORY=",
+        FP_ENVIRONMENT
     };
 
     for (size_t i = 0; i < ARRAY_LEN(begins); i++) {

@@ -63,6 +63,8 @@ const struct opt model_opts[] = {
       "threads of the CPU device, all lanes together; auto: every core we may use" },
     { "isa", OPT_STR, AT(isa), "auto", NULL, 0, 0, RESTART | OPT_HIDDEN, "NAME",
       "instruction set of the CPU device: auto, scalar or avx2" },
+    { "text.cache", OPT_STR, AT(text_cache), "", NULL, 0, 0, RESTART, "DIR",
+      "where vocabularies are kept as they lie in memory; empty: $CACHE_DIRECTORY/vocab, if that is set" },
     { "graphs.memory", OPT_BYTES, AT(graphs_memory), "2GiB", NULL, 0, 0, RESTART, "SIZE",
       "device memory that captured graphs may take; the least recently used go" },
     { "cuda.libs", OPT_STR, AT(cuda_libs), "", NULL, 0, 0, RESTART, "DIR",

@@ -30,6 +30,7 @@ struct model_keys {
     int32_t split_context_max_tokens, split_context_max_seqs;
     uint32_t threads; /* CPU: all lanes together; 0: every core we may use */
     char isa[16];     /* CPU: auto | scalar | avx2 */
+    char text_cache[1024]; /* a folder; empty: systemd's */
     uint64_t graphs_memory;
     bool timing;
     char kernels[256];                      /* CUDA: op=name,... */

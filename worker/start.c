@@ -460,15 +460,34 @@ complete(struct worker *w, struct err *e)
     return 0;
 }
 
+/* The folder where vocabularies are kept, or NULL. */
+static const char *
+kept_vocabularies(const struct worker *w, char *buf, size_t n)
+{
+    const char *cache = getenv("CACHE_DIRECTORY");
+
+    if (w->keys.text_cache[0]) return w->keys.text_cache;
+    if (!cache || !*cache || (size_t)snprintf(buf, n, "%s/vocab", cache) >= n) return NULL;
+    return buf;
+}
+
 /* Without a tokenizer a model serves ids; text then gets this reason as its answer. */
 static void *
 open_text(void *arg)
 {
     struct worker *w = arg;
+    char buf[1100];
+    const char *kept = kept_vocabularies(w, buf, sizeof buf);
     struct err e = { 0 };
-    int r = tokenizer_open(&w->e.tokenizer, w->keys.path, &e);
+    int r = kept ? tokenizer_open_kept(&w->e.tokenizer, w->keys.path, kept, &e) : 0;
 
-    if (r == 0) return NULL;
+    if (r > 0) return NULL;
+    if (r == 0) r = tokenizer_open(&w->e.tokenizer, w->keys.path, &e);
+    if (r == 0) {
+        if (kept && tokenizer_keep(w->e.tokenizer, kept, &e) < 0)
+            log_info("%s: the vocabulary is not kept and will be read again", e.text);
+        return NULL;
+    }
     snprintf(w->e.why_no_text, sizeof w->e.why_no_text, "%.*s", (int)sizeof w->e.why_no_text - 1,
              e.text);
     log_info("%s: serving token ids only", w->e.why_no_text);

@@ -7,11 +7,14 @@
 #include "tests/test.h"
 
 #include <errno.h>
+#include <fcntl.h>
+#include <glob.h>
 #include <jansson.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -279,6 +282,64 @@ text_of_any_length_goes_to_ids_and_back(void **state)
     call(c, "detokenize", "{\"ids\":[111,55]}", "\"k3\"");
     lagan_close(c);
     serve_stop(&s);
+}
+
+/* When the only file in dir/vocab was made, after a service has turned text into ids; damaged: with four bytes
+ * in its middle changed before. */
+static long
+serve_with_cache(const char *dir, bool damaged)
+{
+    char pattern[128];
+    struct stat st;
+    struct serve s;
+    struct lagan *c;
+    glob_t g;
+
+    snprintf(pattern, sizeof pattern, "%s/vocab/*", dir);
+    if (damaged) {
+        int fd;
+
+        assert_int_equal(glob(pattern, 0, NULL, &g), 0);
+        fd = open(g.gl_pathv[0], O_WRONLY);
+        assert_int_equal(fstat(fd, &st), 0);
+        assert_int_equal(pwrite(fd, "\xff\xff\xff\xff", 4, st.st_size / 2), 4);
+        close(fd);
+        globfree(&g);
+    }
+    setenv("CACHE_DIRECTORY", dir, 1);
+    assert_true(serve_start(&s, "models/recall-gemma3", small));
+    unsetenv("CACHE_DIRECTORY");
+    c = connect_to(&s);
+    call(c, "tokenize", "{\"text\":\"k3=\"}", "[2,111,55,65]");
+    call(c, "detokenize", "{\"ids\":[111,55,65]}", "\"k3=\"");
+    lagan_close(c);
+    serve_stop(&s);
+    assert_int_equal(glob(pattern, 0, NULL, &g), 0);
+    assert_int_equal(g.gl_pathc, 1);
+    assert_int_equal(stat(g.gl_pathv[0], &st), 0);
+    globfree(&g);
+    return st.st_mtim.tv_sec * 1000000000 + st.st_mtim.tv_nsec;
+}
+
+static void
+a_vocabulary_is_kept_in_the_service_s_cache_and_made_again_when_damaged(void **state)
+{
+    char dir[] = "/tmp/lagan-test-vocab-XXXXXX", path[256];
+    long first;
+    glob_t g;
+
+    (void)state;
+    assert_non_null(mkdtemp(dir));
+    first = serve_with_cache(dir, false);
+    assert_true(serve_with_cache(dir, false) == first);
+    assert_true(serve_with_cache(dir, true) != first);
+    snprintf(path, sizeof path, "%s/vocab/*", dir);
+    assert_int_equal(glob(path, 0, NULL, &g), 0);
+    unlink(g.gl_pathv[0]);
+    globfree(&g);
+    snprintf(path, sizeof path, "%s/vocab", dir);
+    assert_int_equal(rmdir(path), 0);
+    assert_int_equal(rmdir(dir), 0);
 }
 
 static void
@@ -589,6 +650,7 @@ main(void)
         cmocka_unit_test(prompt_log_probabilities_of_a_text_name_its_tokens),
         cmocka_unit_test(a_request_to_a_drained_service_is_refused_and_does_not_wait),
         cmocka_unit_test(text_of_any_length_goes_to_ids_and_back),
+        cmocka_unit_test(a_vocabulary_is_kept_in_the_service_s_cache_and_made_again_when_damaged),
         cmocka_unit_test(a_cancelled_request_ends_as_cancelled_and_the_next_one_runs),
         cmocka_unit_test(a_deadline_that_passes_ends_the_request),
         cmocka_unit_test(

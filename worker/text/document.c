@@ -13,9 +13,15 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* The small sections, which a kept vocabulary takes along as they are. */
+enum { NORMALIZER, PRETOK, POST, DECODER, N_SMALL };
+static const char *const small_names[N_SMALL] = { "normalizer", "pre_tokenizer", "post_processor",
+                                                  "decoder" };
+
 /* Sections by the event that begins them; p is NULL where there is none. */
 struct sections {
-    struct json added, normalizer, pretok, post, decoder, vocab, merges;
+    struct json small[N_SMALL], added, vocab, merges;
+    const char *small_end[N_SMALL];
     char model[64], unk[256];
     bool ignore_merges, affix, dropout, byte_fallback, fuse_unk;
     token_id unk_id;
@@ -94,34 +100,49 @@ find_model(struct sections *s, struct json *j, struct err *e)
 
 /* "truncation" and "padding" are training leftovers that every server switches off: not read. */
 static int MUST_USE
+find_section(struct sections *s, struct json *j, struct err *e)
+{
+    for (int i = 0; i < N_SMALL; i++) {
+        if (!json_is(j, small_names[i])) continue;
+        TRY(keep(&s->small[i], j, e));
+        s->small_end[i] = j->p;
+        return 0;
+    }
+    if (json_is(j, "added_tokens")) return keep(&s->added, j, e);
+    if (json_is(j, "model")) return find_model(s, j, e);
+    return json_skip(j, e);
+}
+
+static int MUST_USE
 find_sections(struct sections *s, struct json *j, struct err *e)
 {
-    struct json *const small[] = { &s->normalizer, &s->pretok, &s->post, &s->decoder };
     int more;
 
     TRY(json_next(j, e));
     TRY(doc_object(j, "the document", e));
-    while ((more = doc_key(j, e)) > 0) {
-        if (json_is(j, "added_tokens"))
-            TRY(keep(&s->added, j, e));
-        else if (json_is(j, "normalizer"))
-            TRY(keep(&s->normalizer, j, e));
-        else if (json_is(j, "pre_tokenizer"))
-            TRY(keep(&s->pretok, j, e));
-        else if (json_is(j, "post_processor"))
-            TRY(keep(&s->post, j, e));
-        else if (json_is(j, "decoder"))
-            TRY(keep(&s->decoder, j, e));
-        else if (json_is(j, "model"))
-            TRY(find_model(s, j, e));
-        else
-            TRY(json_skip(j, e));
-    }
+    while ((more = doc_key(j, e)) > 0) TRY(find_section(s, j, e));
     TRY(more);
     TRY(json_next(j, e)); /* nothing but space may follow */
-    for (size_t i = 0; i < ARRAY_LEN(small); i++)
-        if (!small[i]->p) small[i]->kind = JSON_NULL;
+    for (int i = 0; i < N_SMALL; i++)
+        if (!s->small[i].p) s->small[i].kind = JSON_NULL;
     return 0;
+}
+
+/* The small sections that are there, as a document of their own. */
+static int MUST_USE
+put_config(struct room *r, const struct sections *s)
+{
+    TRY(room_put(r, "{", 1));
+    for (int i = 0; i < N_SMALL; i++) {
+        const char *begin = s->small[i].p - 1; /* behind the brace that has been read */
+
+        if (s->small[i].kind != JSON_OBJECT) continue;
+        TRY(room_put(r, r->n > 1 ? ",\"" : "\"", r->n > 1 ? 2 : 1));
+        TRY(room_put(r, small_names[i], strlen(small_names[i])));
+        TRY(room_put(r, "\":", 2));
+        TRY(room_put(r, begin, (size_t)(s->small_end[i] - begin)));
+    }
+    return room_put(r, "}", 1);
 }
 
 static int MUST_USE
@@ -255,6 +276,26 @@ check_ids(const struct tokenizer *t, struct err *e)
     return 0;
 }
 
+static int MUST_USE
+read_small(struct tokenizer *t, struct sections *s, struct err *e)
+{
+    TRY(normal_open(&t->normal, &s->small[NORMALIZER], e));
+    TRY(pretok_open(&t->pretok, &s->small[PRETOK], e));
+    TRY(decode_open(&t->decoder, &s->small[DECODER], e));
+    TRY(post_open(&t->post, &s->small[POST], e));
+    return check_kinds(t, e);
+}
+
+/* All parts are there. */
+static int MUST_USE
+prepare(struct tokenizer *t, struct err *e)
+{
+    TRY(check_ids(t, e));
+    added_prepare(&t->added);
+    return t->is_unigram ? unigram_prepare(&t->unigram, &t->vocab, e)
+                         : bpe_prepare(&t->bpe, &t->vocab, e);
+}
+
 int
 document_read(struct tokenizer *t, const char *text, size_t n, struct err *e)
 {
@@ -264,16 +305,22 @@ document_read(struct tokenizer *t, const char *text, size_t n, struct err *e)
     json_open(&j, text, n);
     TRY(find_sections(&s, &j, e));
     TRY(read_model_kind(t, &s, e));
-    TRY(normal_open(&t->normal, &s.normalizer, e));
-    TRY(pretok_open(&t->pretok, &s.pretok, e));
-    TRY(decode_open(&t->decoder, &s.decoder, e));
-    TRY(check_kinds(t, e));
+    if (put_config(&t->config, &s) < 0) return err_set(e, -ENOMEM, "tokenizer");
+    TRY(read_small(t, &s, e));
     t->vocab.byte_level = t->pretok.byte_level;
     TRY(t->is_unigram ? read_unigram(t, &s, e) : read_bpe(t, &s, e));
     if (s.added.p) TRY(added_open(&t->added, &t->vocab, &t->normal, s.added, e));
-    TRY(post_open(&t->post, &s.post, e));
-    TRY(check_ids(t, e));
-    added_prepare(&t->added);
-    return t->is_unigram ? unigram_prepare(&t->unigram, &t->vocab, e)
-                         : bpe_prepare(&t->bpe, &t->vocab, e);
+    return prepare(t, e);
+}
+
+int
+document_reopen(struct tokenizer *t, const char *text, size_t n, struct err *e)
+{
+    struct sections s = { .unk_id = -1 };
+    struct json j;
+
+    json_open(&j, text, n);
+    TRY(find_sections(&s, &j, e));
+    TRY(read_small(t, &s, e));
+    return prepare(t, e);
 }

@@ -8,6 +8,7 @@
 #include "worker/text/normal.h"
 #include "worker/text/post.h"
 #include "worker/text/pretok.h"
+#include "worker/text/room.h"
 #include "worker/text/unigram.h"
 #include "worker/text/vocab.h"
 
@@ -21,6 +22,12 @@ struct tokenizer {
     bool is_unigram; /* else BPE */
     struct post post;
     struct decoder decoder;
+    struct room config;   /* the small sections of the document, as a document */
+    uint64_t document[2]; /* what it holds, hashed (cache.h) */
+    void *map;            /* NULL, or the file that the arrays lie in */
+    size_t map_bytes;
 };
+
+void parts_free(struct tokenizer *t); /* all but t itself and its map, which is gone before */
 
 #endif

@@ -1,6 +1,7 @@
 /* tokenizer.c - see tokenizer.h. */
 #include "worker/text/tokenizer.h"
 
+#include "worker/text/cache.h"
 #include "worker/text/document.h"
 #include "worker/text/parts.h"
 #include "worker/text/utf8.h"
@@ -46,6 +47,13 @@ free_text(char **text)
     free(*text);
 }
 
+static int MUST_USE
+path_of(char path[4096], const char *dir, struct err *e)
+{
+    if (snprintf(path, 4096, "%s/tokenizer.json", dir) < 4096) return 0;
+    return err_set(e, -ENAMETOOLONG, "%.64s...: the path is too long", dir);
+}
+
 int
 tokenizer_open(struct tokenizer **ret, const char *dir, struct err *e)
 {
@@ -56,25 +64,54 @@ tokenizer_open(struct tokenizer **ret, const char *dir, struct err *e)
     int r;
 
     if (!t) return err_set(e, -ENOMEM, "tokenizer");
-    if ((size_t)snprintf(path, sizeof path, "%s/tokenizer.json", dir) >= sizeof path)
-        return err_set(e, -ENAMETOOLONG, "%.64s...: the path is too long", dir);
+    TRY(path_of(path, dir, e));
     TRY(read_file(path, &text, &n, e));
     r = document_read(t, text, n, e);
     if (r < 0) return err_while(e, r, "%s", path);
+    cache_hash_of(text, n, t->document);
     *ret = TAKE(t);
     return 0;
 }
 
-struct tokenizer *
-tokenizer_close(struct tokenizer *t)
+int
+tokenizer_open_kept(struct tokenizer **ret, const char *dir, const char *kept, struct err *e)
 {
-    if (!t) return NULL;
+    CLEAN(tokenizer_close_at) struct tokenizer *t = calloc(1, sizeof *t);
+    char path[4096];
+    uint64_t hash[2];
+
+    if (!t) return err_set(e, -ENOMEM, "tokenizer");
+    TRY(path_of(path, dir, e));
+    TRY(cache_hash(path, hash, e));
+    if (cache_load(t, kept, hash) == 0) return 0;
+    *ret = TAKE(t);
+    return 1;
+}
+
+int
+tokenizer_keep(struct tokenizer *t, const char *kept, struct err *e)
+{
+    return cache_store(t, kept, e);
+}
+
+void
+parts_free(struct tokenizer *t)
+{
     vocab_free(&t->vocab);
     added_free(&t->added);
     normal_free(&t->normal);
     pretok_free(&t->pretok);
     bpe_free(&t->bpe);
     unigram_free(&t->unigram);
+    room_free(&t->config);
+}
+
+struct tokenizer *
+tokenizer_close(struct tokenizer *t)
+{
+    if (!t) return NULL;
+    cache_unmap(t);
+    parts_free(t);
     free(t);
     return NULL;
 }

@@ -18,6 +18,13 @@ struct tokenizer;
 
 /* dir/tokenizer.json. -ENOENT: no such file. -ENOTSUP: a kind we do not do, by name. -EBADMSG: broken. */
 int tokenizer_open(struct tokenizer **ret, const char *dir, struct err *e) MUST_USE;
+/* The same from what was kept of it in the folder kept: 1 with *ret, or 0 when there is nothing there that can be
+ * used, and tokenizer_open() has to read it. */
+int tokenizer_open_kept(struct tokenizer **ret, const char *dir, const char *kept,
+                        struct err *e) MUST_USE;
+/* Keep one that tokenizer_open() made, in a file of kept, which is made where its parent is there. 0, or what
+ * the file system said. */
+int tokenizer_keep(struct tokenizer *t, const char *kept, struct err *e) MUST_USE;
 struct tokenizer *tokenizer_close(struct tokenizer *t);
 CLEAN_FUNC(struct tokenizer, tokenizer_close)
 
