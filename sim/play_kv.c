@@ -29,11 +29,14 @@ struct holder { /* a sequence, at the seat of its place in the stage's list */
 static struct kv_edit edits[EDITS];
 static struct kv_copy copies[COPIES];
 
+/* Another step, of which nothing is known yet. */
 static struct kv_out
-nothing_yet(void)
+begin_step(struct stage *g)
 {
-    return (
-        struct kv_out){ .edit = edits, .max_edits = EDITS, .copy = copies, .max_copies = COPIES };
+    struct kv_out out = { .edit = edits, .max_edits = EDITS, .copy = copies, .max_copies = COPIES };
+
+    out.step = ++g->step;
+    return out;
 }
 
 /* The step that the command was is over. */
@@ -232,11 +235,10 @@ act_lookup(struct stage *g, struct err *e)
 static void
 start(struct stage *g, struct holder *h, uint32_t seat)
 {
-    struct kv_out out = nothing_yet();
+    struct kv_out out = begin_step(g);
     char text[1000] = "";
     struct kv *kv = g->w.kv;
 
-    g->step++;
     kv_start(kv, 0, g->step, seat, &out);
     kv_check(kv);
     if (!h->hit.cross) kv_cross(kv, 0, seat, h->text.n_source, &out);
@@ -301,13 +303,13 @@ grow(struct stage *g, bool cache, struct err *e)
     if (!h->started) return wrong(g, e, "%s has not been started", h->name);
     TRY(n = read_list(g, g->l->word[2], list, e));
     for (int i = 0; i < n; i++) {
-        struct kv_out out = nothing_yet();
+        struct kv_out out;
 
         if (h->n == TOKENS) return wrong(g, e, "more than %d tokens", TOKENS);
         h->token[h->n++] = (token_id)list[i];
         h->text.n = h->n;
         if (!cache) continue;
-        g->step++;
+        out = begin_step(g);
         kv_trim(g->w.kv, seat, h->cached, &out);
         if (!kv_room(g->w.kv, seat, h->cached + 1))
             return wrong(g, e, "%s has no room for it", h->name);
@@ -316,6 +318,25 @@ grow(struct stage *g, bool cache, struct err *e)
         list_blocks(g, seat, text, sizeof text); /* so that the new one has its number */
         text[0] = 0;
     }
+    return 0;
+}
+
+static int
+act_raise(struct stage *g, struct err *e)
+{
+    struct kv_need need;
+    struct holder *h;
+    uint32_t seat;
+    int64_t room;
+    int r;
+
+    TRY(holder_named(g, 1, &h, &seat, e));
+    if (g->l->n_words != 3 || script_numbers(g->l->word[2], &room, 1) != 1 || room < 0)
+        return wrong(g, e, "raise NAME TOKENS");
+    need = kv_need(g->w.kv, h->n + (uint32_t)room, h->text.n_source, h->n);
+    r = kv_raise(g->w.kv, seat, &need);
+    kv_check(g->w.kv);
+    if (r < 0) say(g, "%s refused: %s", h->name, strerrorname_np(-r));
     return 0;
 }
 
@@ -435,6 +456,8 @@ act_free(struct stage *g, struct err *e)
 {
     char text[200] = "";
 
+    struct kv_count host;
+
     if (g->l->n_words > 1) return wrong(g, e, "free has no operands");
     for (uint32_t p = 0; p < kv_n_pools(g->w.kv); p++) {
         struct kv_count n;
@@ -442,6 +465,11 @@ act_free(struct stage *g, struct err *e)
         kv_count(g->w.kv, p, &n);
         snprintf(text + strlen(text), sizeof text - strlen(text), "%s%u", p ? " " : "",
                  n.free + n.cached);
+    }
+    if (g->st.kv.host_bytes) {
+        kv_count_host(g->w.kv, &host);
+        snprintf(text + strlen(text), sizeof text - strlen(text), " host %u with %u cached",
+                 host.free + host.cached, host.cached);
     }
     say(g, "%s", text);
     return 0;
@@ -455,6 +483,9 @@ act_stats(struct stage *g, struct err *e)
         struct kv_stats s;
 
         kv_stats(g->w.kv, k, &s);
+        if (g->st.kv.host_bytes)
+            say(g, "offloaded %llu fetched %llu host_dropped %llu", (unsigned long long)s.offloaded,
+                (unsigned long long)s.fetched, (unsigned long long)s.host_dropped);
         say(g, "taken %llu fresh %llu shared %llu copied %llu moved %llu missed %llu evicted %llu",
             (unsigned long long)s.taken, (unsigned long long)s.fresh, (unsigned long long)s.shared,
             (unsigned long long)s.copied, (unsigned long long)s.moved, (unsigned long long)s.missed,
@@ -550,6 +581,7 @@ const struct command kv_commands[] = {
     { "start", "NAME...", NULL, "its first step: what was there, and its blocks, group by group",
       act_start },
     { "add", "NAME", admit_opts, "admit and start", act_add },
+    { "raise", "NAME TOKENS", NULL, "it may grow by so many from now on", act_raise },
     { "gen", "NAME LIST", NULL, "tokens are generated, and not written", act_gen },
     { "grow", "NAME LIST", NULL, "tokens are generated, and a slot is taken for each", act_grow },
     { "store", "NAME...", at_opts, "full blocks that are written may be found by others",
@@ -560,7 +592,7 @@ const struct command kv_commands[] = {
     { "time", "MS", NULL, "it is so many ms after the start", act_time },
     { "held", "NAME...", NULL, "its blocks, group by group; - where one went behind a window",
       act_held },
-    { "free", "", NULL, "blocks that nobody holds, pool by pool", act_free },
+    { "free", "", NULL, "blocks that nobody holds, pool by pool, and the host's", act_free },
     { "stats", "", NULL, "counts since the start, group by group", act_stats },
     { "events", "", NULL, "since the last look: what may be found, what no longer", act_events },
     { "need", "", need_opts, "blocks that a sequence needs at once, group by group", act_need },

@@ -22,6 +22,7 @@ static const struct opt cache_opts[] = {
     { "block", OPT_U32, OPT_AT(kv_config, tokens_per_block), .min = 1, .max = 1024, .arg = "TOKENS",
       .sentence = "tokens a block" },
     { "arena", OPT_BYTES, OPT_AT(kv_config, arena_bytes), .arg = "BYTES", .sentence = "bytes of the arena" },
+    { "host", OPT_BYTES, OPT_AT(kv_config, host_bytes), .arg = "BYTES", .sentence = "of the host, for what is evicted" },
     { "slab", OPT_U32, OPT_AT(kv_config, slab_bytes), .arg = "BYTES",
       .sentence = "what a pool draws at a time; 0: as the worker chooses" },
     { "seats", OPT_U32, OPT_AT(kv_config, n_seats), .min = 1, .max = 65536, .arg = "N",
