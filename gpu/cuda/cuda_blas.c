@@ -40,6 +40,10 @@ enum {
     PLANS = 2048, /* shapes and buckets a lane remembers; beyond, some are asked for again */
     PROBES = 8,
     FLAT = 256, /* the rows an invariant algorithm is asked for: between a step's and a prompt's */
+    /* The family of Hopper's own algorithms: they take K in order, sixteen elements at a time, and have been seen to give
+     * the same bits whatever their tiles are (test_bits, bench_matmul). Of others nothing is known. */
+    ALIKE = 66,
+    LARGE = 8 << 20, /* elements of w: of fewer the library's guess for few rows is the worse one */
     ASKED = 32,
     TIMES = 9, /* a candidate is run when tuning */
 };
@@ -262,7 +266,7 @@ key_of(const struct k_lane *l, const struct tensor *y, const struct tensor *x,
     return (struct tuned_key){
         .n = w->dim[0],
         .k = w->dim[1],
-        .rows = l->invariant ? 0 : bucket(x->dim[0]),
+        .rows = bucket(x->dim[0]),
         .in = (uint8_t)x->dtype,
         .out = (uint8_t)y->dtype,
         .align = (uint8_t)MIN(alignment(y), MIN(alignment(x), alignment(w))),
@@ -374,6 +378,41 @@ place_of(struct blas_lane *bl, const struct tuned_key *k)
     return p;
 }
 
+static int32_t
+family(const struct blas *b, const cublasLtMatmulAlgo_t *algorithm)
+{
+    int32_t id = -1;
+
+    b->cublasLtMatmulAlgoConfigGetAttribute(algorithm, CUBLASLT_ALGO_CONFIG_ID, &id, sizeof id,
+                                            NULL);
+    return id;
+}
+
+/* One for every number of rows, or the best for this one of those that add alike. */
+static void
+find_fixed(const struct k_lane *l, const struct blas_lane *bl, struct plan *p,
+           const struct tensor *y, const struct tensor *x, const struct tensor *w, struct then then)
+{
+    cublasLtMatmulHeuristicResult_t found[ASKED];
+    struct call c;
+    int n;
+
+    if (!make_call(l, bl->b, &c, y, x, w, then, FLAT) || ask(bl, &p->key, &c, found, ASKED) == 0)
+        return;
+    p->none = false;
+    p->algorithm = found[0].algo;
+    if (cuda_of(&cuda_lane_of(l)->lane)->sm != 90 || family(bl->b, &p->algorithm) != ALIKE ||
+        (uint64_t)p->key.n * p->key.k < LARGE ||
+        !make_call(l, bl->b, &c, y, x, w, then, p->key.rows))
+        return;
+    n = ask(bl, &p->key, &c, found, ASKED);
+    for (int i = 0; i < n; i++) {
+        if (family(bl->b, &found[i].algo) != ALIKE) continue;
+        p->algorithm = found[i].algo;
+        return;
+    }
+}
+
 static void
 find_algorithm(const struct k_lane *l, const struct blas_lane *bl, struct plan *p,
                const struct tuned_key *k, const struct tuned *row, const struct tensor *y,
@@ -390,8 +429,12 @@ find_algorithm(const struct k_lane *l, const struct blas_lane *bl, struct plan *
         p->none = false;
         return;
     }
-    if (!make_call(l, bl->b, &c, y, x, w, then, k->rows ? k->rows : FLAT) ||
-        ask(bl, k, &c, found, k->fixed || k->epilogue & 3 ? ASKED : 1) == 0)
+    if (k->fixed) {
+        find_fixed(l, bl, p, y, x, w, then);
+        return;
+    }
+    if (!make_call(l, bl->b, &c, y, x, w, then, k->rows) ||
+        ask(bl, k, &c, found, k->epilogue & 3 ? ASKED : 1) == 0)
         return;
     p->algorithm = found[0].algo;
     p->none = false;

@@ -7,8 +7,9 @@
  * of fixed size. Descriptors are on the stack: a steady step allocates nothing.
  *
  * Rows are rounded up to 16, 24, 32, 48, 64, 96, 128 and so on when an algorithm is asked for: two buckets an
- * octave. With gpu_options.invariant there is one bucket, of all M, and algorithms that split a sum are
- * left out: then a row's bits do not depend on M or its place. (In 16 bits. In fp32 "any" serves.)
+ * octave. With gpu_options.invariant algorithms that split a sum are left out, and there is one for all M; on Hopper
+ * one a bucket, of a family that adds alike: then a row's bits do not depend on M or its place. (In 16 bits. In fp32
+ * "any" serves.)
  * fp32 is fp32: never TF32, never emulated.
  */
 #ifndef CUDA_CUDA_BLAS_H
