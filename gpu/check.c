@@ -539,7 +539,8 @@ checked_attend(struct lane *l, const struct attend *a, struct rows r)
     TRY(want_2d(l, "attend: out", &a->out, n, a->n_heads * d, 1u << a->q.dtype));
     if (a->kv.table) {
         TRY(want_kv(l, "attend", &a->kv, a->n_kv_heads, d));
-    } else {
+    }
+    if (!a->kv.table || a->k.data) {
         TRY(want_2d(l, "attend: k", &a->k, n, a->n_kv_heads * d, l->gpu->acts));
         TRY(want_2d(l, "attend: v", &a->v, n, a->n_kv_heads * d, l->gpu->acts));
     }

@@ -26,6 +26,15 @@ struct lane {
         marked; /* the last step it was told to mark: check.c's; others read it while it is written */
 };
 
+/* What attend() stores, for a device or a kernel that does not do it on its way. */
+static inline struct rope_store
+attend_store(const struct attend *a)
+{
+    return (struct rope_store){
+        .k = a->k, .v = a->v, .n_kv_heads = a->n_kv_heads, .head_dim = a->head_dim, .kv = a->kv
+    };
+}
+
 int cpu_open(struct gpu **ret, const struct gpu_options *o, struct err *e) MUST_USE;
 
 /* The one symbol of the module lagan-cuda.so, looked up by this name. last_words: the module has base's

@@ -104,11 +104,17 @@ struct rope_store {
     struct kv_view kv; /* k and v go to (seat, pos); kv.base NULL: nothing is stored */
 };
 
-/* A row that sees no key gets zeros. Rows outside of all runs, and paged runs of SEAT_NONE, are left alone. */
+/* A row that sees no key gets zeros. Rows outside of all runs, and paged runs of SEAT_NONE, are left alone;
+ * where k is stored, every row of a seat is of a run. */
 struct attend {
     struct tensor out, q; /* [n, n_heads * head_dim] */
     struct kv_view kv;    /* kv.table set: paged. NULL: k and v below, rows of the same runs */
-    struct tensor k, v;   /* encoder self-attention: [n, n_kv_heads * head_dim] */
+    /* [n, n_kv_heads * head_dim]. Paged: the rows' own, stored first, as rope_store() does without norms and
+     * rotation; k NO_TENSOR: they have been */
+    struct tensor k, v;
+    /* Runs, table and what of the cache is not of k and v above were complete before this step's tokens(): a kernel
+     * may read them while the op before it still runs */
+    bool settled;
     uint32_t n_heads, n_kv_heads, head_dim;
     uint32_t window;    /* key j is visible to query i iff i - window < j; 0 = all */
     bool causal;        /* j <= i; false: encoder and cross attention, keys 0 .. kv_len */
@@ -279,7 +285,8 @@ struct gpu_ops {
 
     /* Tables of the KV manager, on the device: applied in order. */
     int (*edit)(struct lane *l, struct tables t, const struct table_edit *edit, uint32_t n);
-    /* r.token[i] = last[r.seat[i]] where it is -1. */
+    /* r.token[i] = last[r.seat[i]] where it is -1. Whatever was queued before is complete for what comes behind,
+     * however early that begins. */
     int (*tokens)(struct lane *l, struct rows r, const int32_t *last);
     /* seen[seat] |= the tokens of these runs; a run at position 0 clears the seat first. */
     int (*see)(struct lane *l, uint32_t *seen, uint32_t seen_words, struct rows r,

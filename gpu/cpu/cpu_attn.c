@@ -16,6 +16,7 @@
 #include "gpu/cpu/cpu_kv.h"
 #include "gpu/cpu/cpu_math.h"
 #include "gpu/cpu/cpu_ops.h"
+#include "gpu/device.h"
 
 CPU_LOOP(attend);
 
@@ -251,6 +252,11 @@ cpu_attend(struct lane *l, const struct attend *a, struct rows r)
     struct attend_args g = { *a, r };
 
     _Static_assert(sizeof g <= CPU_ARGS, "attend's arguments fit a job");
+    if (a->kv.table && a->k.data) {
+        struct rope_store store = attend_store(a);
+
+        TRY(cpu_rope_store(l, &store, r));
+    }
     return cpu_queue(l, run_attend, &g, sizeof g, r.n_rows * a->n_heads);
 }
 

@@ -179,8 +179,9 @@ refused(struct lane *l, enum cuda_op op)
                        : "this device has no kernel for it");
 }
 
-/* The first allowed candidate that does not refuse. */
-#define PICK(lane, op, which, ...) \
+/* The first allowed candidate that does not refuse, or else. */
+#define PICK(lane, op, which, ...) PICK_OR(refused(lane, which), lane, op, which, __VA_ARGS__)
+#define PICK_OR(none, lane, op, which, ...) \
     do { \
         const struct cuda *pick_c = cuda_of(lane); \
         struct cuda_lane *pick_l = (struct cuda_lane *)(lane); \
@@ -192,7 +193,7 @@ refused(struct lane *l, enum cuda_op op)
             if (pick_r == cudaSuccess) return 0; \
             if (pick_r != cudaErrorInvalidValue) return cuda_failed(lane, pick_r, #op); \
         } \
-        return refused(lane, which); \
+        return none; \
     } while (0)
 
 static int
@@ -320,12 +321,33 @@ attend_runs(struct lane *l, const struct attend *a, struct rows r)
     PICK(l, attend, OP_ATTEND, a, r);
 }
 
+static int attend(struct lane *l, const struct attend *a, struct rows r);
+
+static int
+store_and_attend(struct lane *l, const struct attend *a, struct rows r)
+{
+    struct rope_store store = attend_store(a);
+    struct attend stored = *a;
+
+    stored.k = stored.v = NO_TENSOR;
+    TRY(rope_store(l, &store, r));
+    return attend(l, &stored, r);
+}
+
+/* Keys and values of the step's rows with it: no kernel stores those of more than one row on its way. */
+static int
+attend_own(struct lane *l, const struct attend *a, struct rows r)
+{
+    PICK_OR(store_and_attend(l, a, r), l, attend, OP_ATTEND, a, r);
+}
+
 /* Generation and prefill in one step are two calls: what is best for the one is not for the other. */
 static int
 attend(struct lane *l, const struct attend *a, struct rows r)
 {
     struct rows single = r, rest = r;
 
+    if (a->kv.table && a->k.data) return attend_own(l, a, r);
     if (r.n_single == 0 || r.n_single >= r.n_runs) return attend_runs(l, a, r);
     single.n_runs = r.n_single;
     rest.run += r.n_single;

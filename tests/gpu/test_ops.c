@@ -576,6 +576,43 @@ with_empty_runs(const struct run *run, uint32_t n, struct run *to, uint32_t *n_s
     return k;
 }
 
+/* The step's keys and values, not yet in the cache. */
+static void
+own_keys(struct rig *r, struct attend *a, uint32_t rows, uint32_t pad)
+{
+    uint32_t width = a->n_kv_heads * a->head_dim;
+
+    a->k = rig_tensor(r, r->act, rows, width, width + test_below(pad), 1);
+    a->v = rig_tensor(r, r->act, rows, width, width + test_below(pad), 1);
+}
+
+/* What has been queued is complete for what comes: so attend() may take its cache as settled. */
+static void
+settle(struct rig *r, struct attend *a, const struct rows *step)
+{
+    struct rows some = *step;
+
+    a->settled = true;
+    some.token = rig_bytes(r, step->n_rows * sizeof *some.token);
+    memset(HOST(some.token), 0, step->n_rows * sizeof *some.token);
+    rig_send(r);
+    assert_int_equal(r->op->tokens(r->lane, some, some.token), 0);
+}
+
+/* What attend() has stored of a row: those keys and values as the cache's type has them. */
+static void
+check_stored(const struct attend *a, const struct run *run, uint32_t row, uint32_t e)
+{
+    uint32_t pos = (uint32_t)run->first_pos + row - run->first_row;
+
+    for (uint32_t h = 0; h < a->n_kv_heads; h++)
+        for (uint32_t part = 0; part < a->kv.n_parts; part++) {
+            double want = at(part ? a->v : a->k, row, h * a->head_dim + e);
+
+            near(naive_kv(&a->kv, part, run->seat, pos, h, e), want, fabs(want), a->kv.dtype);
+        }
+}
+
 /* A random mix of every variant; K and V outside the visible keys are NaN. */
 static void
 attend_is_softmax_over_the_visible_keys(void **state)
@@ -596,6 +633,7 @@ attend_is_softmax_over_the_visible_keys(void **state)
             .n_heads = n_heads, .n_kv_heads = n_kv, .head_dim = d, .scale = 0.2f, .causal = kind < 2
         };
         struct rows step = { .n_runs = SEATS };
+        bool stores = false;
         float *sinks, *bias;
         int32_t *pos;
         uint32_t *seat;
@@ -616,10 +654,11 @@ attend_is_softmax_over_the_visible_keys(void **state)
         a.q = rig_tensor(&r, r.act, rows, n_heads * d, n_heads * d + test_below(pad), 1);
         a.out = rig_output(&r, rows, n_heads * d, n_heads * d + test_below(pad));
         if (kind == 3) { /* encoder: keys are rows */
-            a.k = rig_tensor(&r, r.act, rows, n_kv * d, n_kv * d + test_below(pad), 1);
-            a.v = rig_tensor(&r, r.act, rows, n_kv * d, n_kv * d + test_below(pad), 1);
+            own_keys(&r, &a, rows, pad);
         } else {
             a.kv = p.view;
+            stores = kind < 2 && test_below(2);
+            if (stores) own_keys(&r, &a, rows, pad);
         }
         sinks = rig_tensor(&r, DT_F32, 1, n_heads, n_heads, 1).data;
         a.bias_reach = between(1, 150);
@@ -629,7 +668,7 @@ attend_is_softmax_over_the_visible_keys(void **state)
         if (test_below(3) == 0) a.sinks = sinks;
         if (test_below(3) == 0) a.bias = bias;
         for (uint32_t i = 0; kind != 3 && i < SEATS; i++)
-            rig_fill_kv(&p, run[i].seat, 0, run[i].kv_len);
+            rig_fill_kv(&p, run[i].seat, 0, stores ? (uint32_t)run[i].first_pos : run[i].kv_len);
         if (kind < 2 && !a.window && test_below(3) == 0) {
             for (uint32_t i = 0; i < SEATS; i++) assert_true(run[i].n_rows <= 120);
             if (MAX(MAX(run[0].n_rows, run[1].n_rows), MAX(run[2].n_rows, run[3].n_rows)) <= 32)
@@ -648,7 +687,10 @@ attend_is_softmax_over_the_visible_keys(void **state)
         step.run = rig_copy(&r, all, sizeof all);
         step.pos = pos;
         step.seat = seat;
-        rig_send(&r);
+        if (test_below(2))
+            settle(&r, &a, &step);
+        else
+            rig_send(&r);
         assert_int_equal(r.op->attend(r.lane, &a, step), 0);
         rig_wait(&r);
         for (uint32_t i = 0; i < SEATS; i++)
@@ -658,6 +700,7 @@ attend_is_softmax_over_the_visible_keys(void **state)
                 double size, want = naive_attend(&a, &run[i], row, head, e, &size);
 
                 near_steps(at(a.out, row, head * d + e), want, 8, r.act, size);
+                if (stores) check_stored(&a, &run[i], row, e);
             }
         rig_close(&r);
     }
@@ -680,6 +723,7 @@ generation_sees_all_its_keys_in_any_number_of_sequences(void **state)
         struct paged p;
         struct attend a = { .n_heads = n_heads, .n_kv_heads = n_kv, .head_dim = d, .scale = 0.2f };
         struct rows step = { .n_rows = seqs, .n_runs = seqs, .n_single = seqs };
+        bool stores;
         float *sinks, *bias;
         int32_t *pos;
         uint32_t *seat;
@@ -688,6 +732,8 @@ generation_sees_all_its_keys_in_any_number_of_sequences(void **state)
         rig_paged(&r, &p, some_kv(&r), seqs, far, 16u << test_below(3), n_kv, d);
         a.kv = p.view;
         a.causal = test_below(2);
+        stores = a.causal && test_below(2);
+        if (stores) own_keys(&r, &a, seqs, 1);
         a.q = rig_tensor(&r, r.act, seqs, width, width, 1);
         a.out = rig_output(&r, seqs, width, width);
         sinks = rig_tensor(&r, DT_F32, 1, n_heads, n_heads, 1).data;
@@ -704,7 +750,7 @@ generation_sees_all_its_keys_in_any_number_of_sequences(void **state)
 
             run[i] = (struct run){ i, i, 1, (int32_t)keys - 1, keys };
             if (!a.causal && test_below(4) == 0) run[i].kv_len = keys = 0;
-            rig_fill_kv(&p, i, 0, keys);
+            rig_fill_kv(&p, i, 0, keys - stores);
             if (i && test_below(8) == 0) run[i].seat = SEAT_NONE;
             HOST(pos)[i] = run[i].first_pos;
             HOST(seat)[i] = run[i].seat;
@@ -712,7 +758,10 @@ generation_sees_all_its_keys_in_any_number_of_sequences(void **state)
         step.run = rig_copy(&r, run, seqs * sizeof *run);
         step.pos = pos;
         step.seat = seat;
-        rig_send(&r);
+        if (test_below(2))
+            settle(&r, &a, &step);
+        else
+            rig_send(&r);
         assert_int_equal(r.op->attend(r.lane, &a, step), 0);
         rig_wait(&r);
         for (uint32_t l = 0; l < 60; l++) {
@@ -725,6 +774,79 @@ generation_sees_all_its_keys_in_any_number_of_sequences(void **state)
             }
             want = naive_attend(&a, &run[i], i, head, e, &size);
             near_steps(got, want, 8, r.act, size);
+            if (stores) check_stored(&a, &run[i], i, e);
+        }
+        rig_close(&r);
+    }
+}
+
+/* Two sequences, one after the other in the same blocks, step by step without a look: the second one's results. */
+static void
+generation_reads_what_the_steps_before_it_stored(void **state)
+{
+    enum { MOST = 3, STEPS = 70, ALL = 2 * STEPS };
+
+    (void)state;
+    for (int n = 0; n < 6; n++) {
+        uint32_t seqs = between(1, MOST), n_kv = between(1, 3), n_heads = n_kv * between(1, 3);
+        uint32_t d = rig_cuda() ? 64u << test_below(2) : 12, width = n_heads * d;
+        struct run run[ALL][MOST] = { { { 0 } } };
+        struct attend a[ALL];
+        struct rows step[ALL];
+        struct tensor q, k, v, out;
+        struct rig r;
+        struct paged p;
+
+        open_any(&r);
+        rig_paged(&r, &p, test_below(4) ? r.act : some_kv(&r), seqs, STEPS, 16u << test_below(3),
+                  n_kv, d);
+        q = rig_tensor(&r, r.act, ALL * seqs, width, width, 1);
+        k = rig_tensor(&r, r.act, ALL * seqs, n_kv * d, n_kv * d, 1);
+        v = rig_tensor(&r, r.act, ALL * seqs, n_kv * d, n_kv * d, 1);
+        out = rig_output(&r, ALL * seqs, width, width);
+        for (uint32_t i = 0; i < ALL; i++) {
+            int32_t *pos = rig_bytes(&r, seqs * sizeof *pos),
+                    *token = rig_copy(&r, &(int32_t[MOST]){ 0 }, sizeof *token * MOST);
+            uint32_t *seat = rig_bytes(&r, seqs * sizeof *seat), at = i % STEPS;
+
+            for (uint32_t s = 0; s < seqs; s++) {
+                HOST(pos)[s] = (int32_t)at;
+                HOST(seat)[s] = s;
+                run[i][s] = (struct run){ s, s, 1, (int32_t)at, at + 1 };
+            }
+            step[i] = (struct rows){ .n_rows = seqs,
+                                     .n_runs = seqs,
+                                     .n_single = seqs,
+                                     .token = token,
+                                     .pos = pos,
+                                     .seat = seat,
+                                     .run = rig_copy(&r, run[i], sizeof run[i]) };
+            a[i] = (struct attend){ .out = tensor_rows(out, i * seqs, seqs),
+                                    .q = tensor_rows(q, i * seqs, seqs),
+                                    .k = tensor_rows(k, i * seqs, seqs),
+                                    .v = tensor_rows(v, i * seqs, seqs),
+                                    .kv = p.view,
+                                    .settled = true,
+                                    .n_heads = n_heads,
+                                    .n_kv_heads = n_kv,
+                                    .head_dim = d,
+                                    .causal = true,
+                                    .scale = 0.2f };
+        }
+        rig_send(&r);
+        for (uint32_t i = 0; i < ALL; i++) {
+            assert_int_equal(r.op->tokens(r.lane, step[i], step[i].token), 0);
+            assert_int_equal(r.op->attend(r.lane, &a[i], step[i]), 0);
+        }
+        rig_wait(&r);
+        for (uint32_t l = 0; l < 200; l++) {
+            uint32_t i = STEPS + test_below(STEPS), s = test_below(seqs),
+                     head = test_below(n_heads);
+            uint32_t e = test_below(d);
+            double size, want = naive_attend(&a[i], &run[i][s], s, head, e, &size);
+
+            near_steps(at(a[i].out, s, head * d + e), want, 8, r.act, size);
+            check_stored(&a[i], &run[i][s], s, e);
         }
         rig_close(&r);
     }
@@ -810,6 +932,7 @@ main(int argc, char **argv)
         rig_test(copies_edits_and_tokens_land_where_they_should),
         rig_test(rope_store_norms_rotates_and_stores),
         rig_test(attend_is_softmax_over_the_visible_keys),
+        rig_test(generation_reads_what_the_steps_before_it_stored),
         rig_test(generation_sees_all_its_keys_in_any_number_of_sequences),
         rig_test(random_weights_are_normal_and_depend_on_seed_and_index_alone),
     };

@@ -205,6 +205,8 @@ rope_store_and_attend_refuse_heads_and_caches_that_disagree(void **state)
     refused(r.op->attend(r.lane, &a, rows), "out is [4, 63]");
     a = fine, a.kv.table = NULL, a.causal = false;
     refused(r.op->attend(r.lane, &a, rows), "k has no data");
+    a = fine, a.k = elsewhere(4, 32);
+    refused(r.op->attend(r.lane, &a, rows), "v has no data");
     a = fine, a.softcap = -1;
     refused(r.op->attend(r.lane, &a, rows), "softcap of -1");
     a = fine, a.mask = (const uint32_t *)fine.q.data;

@@ -323,19 +323,13 @@ self_attention(const struct model *m, struct step *s, const struct t5_layer *w, 
     const struct layer_shape *shape = &m->shape.layer[l];
     uint32_t rows = s->rows.n_rows, q = m->shape.dim[DIM_Q];
     struct tensor qkv = block_scratch(s, BLOCK_QKV, rows, 3 * q);
-    struct rope_store store = {
+    struct attend a = {
+        .out = block_scratch(s, BLOCK_HEADS, rows, q),
         .q = tensor_cols(qkv, 0, q),
         .k = tensor_cols(qkv, q, q),
         .v = tensor_cols(qkv, 2 * q, q),
-        .n_heads = shape->n_heads,
-        .n_kv_heads = shape->n_kv_heads,
-        .head_dim = shape->head_dim,
         .kv = s->kv[l],
-    };
-    struct attend a = {
-        .out = block_scratch(s, BLOCK_HEADS, rows, q),
-        .q = store.q,
-        .kv = s->kv[l],
+        .settled = true,
         .n_heads = shape->n_heads,
         .n_kv_heads = shape->n_kv_heads,
         .head_dim = shape->head_dim,
@@ -346,7 +340,6 @@ self_attention(const struct model *m, struct step *s, const struct t5_layer *w, 
     };
 
     TRY(op->matmul(s->lane, qkv, h, w->qkv, NO_TENSOR, 0));
-    TRY(op->rope_store(s->lane, &store, s->rows));
     TRY(op->attend(s->lane, &a, s->rows));
     return block_residual(m, s, a.out, w->o, then(m, s->x, h, w->cross_norm));
 }
@@ -362,6 +355,7 @@ cross_attention(const struct model *m, struct step *s, const struct t5_layer *w,
         .out = block_scratch(s, BLOCK_HEADS, rows, q),
         .q = block_scratch(s, BLOCK_QKV, rows, q),
         .kv = s->cross_kv[l],
+        .settled = true,
         .n_heads = shape->n_heads,
         .n_kv_heads = shape->n_kv_heads,
         .head_dim = shape->head_dim,

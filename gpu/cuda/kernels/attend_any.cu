@@ -230,7 +230,7 @@ k_attend_any(const struct k_lane *l, const struct attend *a, struct rows r)
     if (a->head_dim == 0 || a->head_dim > MAX_DIM || a->n_heads > 65535)
         return cudaErrorInvalidValue;
     if (!is_float(a->q.dtype) || !is_float(a->out.dtype)) return cudaErrorInvalidValue;
-    if (!a->kv.table && a->v.dtype != t) return cudaErrorInvalidValue;
+    if (a->kv.table ? a->k.data != NULL : a->v.dtype != t) return cudaErrorInvalidValue;
     if (r.n_rows == 0 || r.n_runs == 0) return cudaSuccess;
     switch (t) {
     case DT_F32:

@@ -767,7 +767,7 @@ k_attend_mma(const struct k_lane *l, const struct attend *a, struct rows r)
 
     if (a->out.dtype != t || !aligned(a->q, 4) || !aligned(a->out, 4)) return cudaErrorInvalidValue;
     if (a->kv.table) {
-        if (a->kv.dtype != t || (uintptr_t)a->kv.base % 16 || a->kv.slice_bytes % 16 ||
+        if (a->k.data || a->kv.dtype != t || (uintptr_t)a->kv.base % 16 || a->kv.slice_bytes % 16 ||
             a->kv.tokens_per_block < 2)
             return cudaErrorInvalidValue;
         j.base = (const char *)a->kv.base;

@@ -10,6 +10,12 @@
  *                               (and 128 further); two keys' elements are put together by a byte permute.
  *                               P^T is S^T turned over, 8 x 8 at a time (movmatrix).
  *
+ * Of one run, a row's own key and value are read from where the product left them, where they are still to be
+ * stored; the warp that has them puts them into the cache. What lies before them there is settled, like all of a
+ * source's cache: so the first tile is on its way before the kernel in front has ended, the run and the table past
+ * the first level of cache, which may have what was there in the step before. (Many runs, read so by every block, cost a
+ * third of T5's rate at 128 sequences.)
+ *
  * So nothing waits for a barrier or another warp until a piece ends, and K of the next tile is on its way as
  * soon as the scores are there, V as soon as the values are. Then the warps' results become one in shared
  * memory. Where several blocks share a unit, each writes its own to memory and the last one to be done adds
@@ -22,7 +28,6 @@
 #include "gpu/cuda/kernels/attend_one_sm90.h"
 
 #include "gpu/cuda/kernels/attend_share_sm90.cuh"
-#include "gpu/cuda/kernels/kv.cuh"
 #include "gpu/cuda/kernels/launch.cuh"
 #include "gpu/cuda/kernels/mma.cuh"
 
@@ -58,26 +63,53 @@ load_once(const char *from)
 /* A warp's keys of a tile: 16 of one block, of which [low, high) are seen; none: nothing is read. */
 struct span {
     int32_t slice, low, high;
+    int32_t own; /* the one that is still to be stored, if it is among them */
     uint32_t offset;
 
     __device__ __forceinline__ bool some() const
     {
         return low < high;
     }
+
+    __device__ __forceinline__ bool has_own() const
+    {
+        return low <= own && own < high;
+    }
+
+    /* Key i, or instead of one that is not seen one that is. */
+    __device__ __forceinline__ int32_t seen(int32_t i) const
+    {
+        return min(max(i, low), high - 1);
+    }
 };
 
-template <class S>
+template <class S, bool ONE>
 __device__ __forceinline__ struct span
 find_span(const struct job &j, const struct place &p)
 {
     struct span s;
     int32_t pos = p.tile * S::TILE + (int32_t)(threadIdx.x / 32) * KEYS;
 
+    s.own = ONE && j.a.k.data ? p.pos - pos : -1;
     s.low = max(p.low - pos, 0);
     s.high = p.tile < p.stop ? min(p.high - pos, KEYS) : 0;
-    s.slice = s.some() ? (int32_t)kv_slice(j.a.kv, (uint32_t)p.seat, (uint32_t)pos) : 0;
+    s.slice = 0;
+    if (s.some()) {
+        const slice_id *entry = j.a.kv.table + (size_t)p.seat * j.a.kv.table_stride +
+                                ((uint32_t)pos >> j.shift);
+
+        s.slice = (int32_t)(ONE && j.early ? __ldcg(entry) : *entry);
+    }
     s.offset = (p.kv_head << j.shift) + ((uint32_t)pos & ((1u << j.shift) - 1));
     return s;
+}
+
+/* A row's own key, or value, before it is stored. */
+template <class S>
+__device__ __forceinline__ const char *
+own_head(const struct tensor &t, const struct place &p)
+{
+    return (const char *)t.data + ((size_t)p.row * t.stride + p.kv_head * S::D) * 2;
 }
 
 /* Keys and values of a span, as the operands of the products want them: of a key the lanes of a quad have
@@ -85,36 +117,102 @@ find_span(const struct job &j, const struct place &p)
 template <class S> struct tile_keys {
     uint4 k[2][S::CHUNKS], v[4][S::HALVES];
 
+    /* Where this lane has its chunks of key and value 0 of a span. */
+    static __device__ __forceinline__ const char *key_0(const struct job &j, const struct span &s)
+    {
+        return j.base + (int64_t)s.slice * j.block_bytes +
+               (s.offset * S::D * 2 + threadIdx.x % 4 * 16);
+    }
+
+    static __device__ __forceinline__ const char *value_0(const struct job &j, const struct span &s)
+    {
+        return j.base + j.value_at + (int64_t)s.slice * j.block_bytes +
+               (s.offset * S::D * 2 + threadIdx.x % 32 / 4 * 16);
+    }
+
+    /* Which keys it has. */
+    static __device__ __forceinline__ int32_t key(int h)
+    {
+        return threadIdx.x % 32 / 4 + 8 * h;
+    }
+
+    static __device__ __forceinline__ int32_t value(int n)
+    {
+        return threadIdx.x % 4 * 2 + n % 2 + n / 2 * 8;
+    }
+
     __device__ __forceinline__ void load_k(const struct job &j, const struct span &s)
     {
         if (!s.some()) return;
-        const char *from = j.base + (int64_t)s.slice * j.block_bytes +
-                           (s.offset * S::D * 2 + threadIdx.x % 4 * 16);
-        int32_t g = threadIdx.x % 32 / 4;
+        const char *from = key_0(j, s);
 
 #pragma unroll
-        for (int h = 0; h < 2; h++) {
-            int32_t key = min(max(g + 8 * h, s.low), s.high - 1);
+        for (int h = 0; h < 2; h++)
 #pragma unroll
             for (int c = 0; c < S::CHUNKS; c++)
-                k[h][c] = load_once(from + key * (S::D * 2) + c * 64);
-        }
+                k[h][c] = load_once(from + s.seen(key(h)) * (S::D * 2) + c * 64);
     }
 
     __device__ __forceinline__ void load_v(const struct job &j, const struct span &s)
     {
         if (!s.some()) return;
-        const char *from = j.base + j.value_at + (int64_t)s.slice * j.block_bytes +
-                           (s.offset * S::D * 2 + threadIdx.x % 32 / 4 * 16);
-        int32_t q = threadIdx.x % 4 * 2;
+        const char *from = value_0(j, s);
 
 #pragma unroll
-        for (int n = 0; n < 4; n++) {
-            int32_t key = min(max(q + n % 2 + n / 2 * 8, s.low), s.high - 1);
+        for (int n = 0; n < 4; n++)
 #pragma unroll
             for (int h = 0; h < S::HALVES; h++)
-                v[n][h] = load_once(from + key * (S::D * 2) + h * 128);
+                v[n][h] = load_once(from + s.seen(value(n)) * (S::D * 2) + h * 128);
+    }
+
+    /* What of it is the row's own and not yet in the cache. */
+    __device__ __forceinline__ void load_own_k(const struct job &j, const struct place &p,
+                                               const struct span &s)
+    {
+        if (!s.has_own()) return;
+        const char *from = own_head<S>(j.a.k, p) + threadIdx.x % 4 * 16;
+
+#pragma unroll
+        for (int h = 0; h < 2; h++)
+#pragma unroll
+            for (int c = 0; c < S::CHUNKS; c++)
+                if (s.seen(key(h)) == s.own) k[h][c] = load_once(from + c * 64);
+    }
+
+    __device__ __forceinline__ void load_own_v(const struct job &j, const struct place &p,
+                                               const struct span &s)
+    {
+        if (!s.has_own()) return;
+        const char *from = own_head<S>(j.a.v, p) + threadIdx.x % 32 / 4 * 16;
+
+#pragma unroll
+        for (int n = 0; n < 4; n++)
+#pragma unroll
+            for (int h = 0; h < S::HALVES; h++)
+                if (s.seen(value(n)) == s.own) v[n][h] = load_once(from + h * 128);
+    }
+
+    /* Whoever has the own key and value puts them into the cache. */
+    __device__ __forceinline__ void store_own(const struct job &j, const struct place &p,
+                                              const struct span &s)
+    {
+        if (!s.has_own() || p.part) return;
+        if (s.slice == (int32_t)SLICE_NONE) {
+            *j.fault = 1;
+            return;
         }
+#pragma unroll
+        for (int h = 0; h < 2; h++)
+#pragma unroll
+            for (int c = 0; c < S::CHUNKS; c++)
+                if (key(h) == s.own)
+                    *(uint4 *)(key_0(j, s) + s.own * (S::D * 2) + c * 64) = k[h][c];
+#pragma unroll
+        for (int n = 0; n < 4; n++)
+#pragma unroll
+            for (int h = 0; h < S::HALVES; h++)
+                if (value(n) == s.own)
+                    *(uint4 *)(value_0(j, s) + s.own * (S::D * 2) + h * 128) = v[n][h];
     }
 };
 
@@ -422,28 +520,46 @@ end_piece(const struct job &j, const struct place &p, const struct shares &share
     if (m.last) combine<S>(j, p, shares, rows);
 }
 
-template <class S, int BLOCKS>
+__device__ __forceinline__ void
+join()
+{
+    after_previous();
+    next_may_start();
+}
+
+/* ONE: there is one run. */
+template <class S, int BLOCKS, bool ONE>
 __global__ void
 __launch_bounds__(S::THREADS, BLOCKS) attend_one_row(const __grid_constant__ struct job j)
 {
     __shared__ struct meeting<S> m;
+    const bool early = ONE && j.early;
     struct shares shares;
     struct place p, next;
 
-    after_previous();
-    next_may_start();
-    if (!(j.r.n_runs == 1 ? find_piece<S::TILE>(j, shares, p) : find_share<S::TILE>(j, shares, p)))
+    if (!early) join();
+    if (!(ONE ? find_piece<S::TILE>(j, shares, p) : find_share<S::TILE>(j, shares, p))) {
+        if (early) join();
         return;
+    }
 
-    struct span at = find_span<S>(j, p), after;
+    struct span at = find_span<S, ONE>(j, p), after;
     struct tile_keys<S> t;
     struct state<S> st;
     uint4 q[S::CHUNKS];
     uint32_t turn = 0;
 
-    load_q<S>(j, p, q);
+    if (!early) load_q<S>(j, p, q);
     t.load_k(j, at);
     t.load_v(j, at);
+    if (early) {
+        join();
+        load_q<S>(j, p, q);
+    }
+    if (ONE) {
+        t.load_own_k(j, p, at);
+        t.load_own_v(j, p, at);
+    }
     st.clear();
     for (;;) {
         bool ends = p.tile + 1 == p.stop, more = !ends || p.left > 0;
@@ -452,15 +568,20 @@ __launch_bounds__(S::THREADS, BLOCKS) attend_one_row(const __grid_constant__ str
         if (more) {
             next = p;
             step<S::TILE>(j, next);
-            after = find_span<S>(j, next);
+            after = find_span<S, ONE>(j, next);
         }
         if (at.some()) score<S>(j, p, at, q, t, x);
+        if (ONE) t.store_own(j, p, at);
         if (more) {
             t.load_k(j, after);
+            if (ONE) t.load_own_k(j, next, after);
             if (ends) load_q<S>(j, next, q);
         }
         if (at.some()) gather<S>(st, x, t);
-        if (more) t.load_v(j, after);
+        if (more) {
+            t.load_v(j, after);
+            if (ONE) t.load_own_v(j, next, after);
+        }
         if (ends) end_piece<S>(j, p, shares, m, turn++ % S::ROOMS, st);
         if (!more) break;
         p = next;
@@ -470,7 +591,7 @@ __launch_bounds__(S::THREADS, BLOCKS) attend_one_row(const __grid_constant__ str
 
 /* ---- the host's side ---- */
 
-template <class S, int BLOCKS>
+template <class S, int BLOCKS, bool ONE>
 cudaError_t
 start(const struct k_lane *l, struct job j)
 {
@@ -480,10 +601,10 @@ start(const struct k_lane *l, struct job j)
     alike = CEIL_DIV(j.units, CEIL_DIV(j.units, j.most)); /* blocks, each with as many units */
     if (j.units > j.most && alike * 8 >= j.most * 7) j.most = alike;
     j.pieces = j.most / j.units;
-    if (j.r.n_runs == 1 && j.pieces == 0) return cudaErrorInvalidValue;
+    if (ONE && j.pieces == 0) return cudaErrorInvalidValue;
     if (l->work_bytes / (2 * sizeof(float) * slot_floats(j.slot_rows, S::D)) < j.most)
         return cudaErrorInvalidValue;
-    return launch(attend_one_row<S, BLOCKS>, j.most, S::THREADS, 0, l->st, j);
+    return launch(attend_one_row<S, BLOCKS, ONE>, j.most, S::THREADS, 0, l->st, j);
 }
 
 /* Heads of 128: one sequence waits for memory less often with eight warps a block; with more units than SMs
@@ -492,10 +613,12 @@ template <typename T>
 cudaError_t
 start_as(const struct k_lane *l, const struct job &j)
 {
-    if (j.a.head_dim == 64) return start<shape<T, 64, 4>, 4>(l, j);
+    bool one = j.r.n_runs == 1;
+
+    if (j.a.head_dim == 64)
+        return one ? start<shape<T, 64, 4>, 4, true>(l, j) : start<shape<T, 64, 4>, 4, false>(l, j);
     if (j.units > l->sms) return cudaErrorInvalidValue;
-    if (j.r.n_runs == 1) return start<shape<T, 128, 8>, 1>(l, j);
-    return start<shape<T, 128, 4>, 2>(l, j);
+    return one ? start<shape<T, 128, 8>, 1, true>(l, j) : start<shape<T, 128, 4>, 2, false>(l, j);
 }
 
 /* Whether rows of t begin at multiples of 16 bytes; 16-bit elements. */
@@ -521,6 +644,9 @@ k_attend_one_sm90(const struct k_lane *l, const struct attend *a, struct rows r)
     if (!aligned(a->q) || !aligned(a->out) || (uintptr_t)a->kv.base % 16 ||
         a->kv.slice_bytes % 16 || a->kv.tokens_per_block < KEYS)
         return cudaErrorInvalidValue;
+    if (a->k.data && (a->k.dtype != t || a->v.dtype != t || !aligned(a->k) || !aligned(a->v) ||
+                      a->kv.n_parts == 1))
+        return cudaErrorInvalidValue;
     if (r.n_runs == 0 || r.n_rows == 0) return cudaSuccess;
     j.a = *a;
     j.r = r;
@@ -537,5 +663,7 @@ k_attend_one_sm90(const struct k_lane *l, const struct attend *a, struct rows r)
     j.units = r.n_runs * a->n_kv_heads * j.parts;
     j.slot = (float *)l->work;
     j.count = l->count;
+    j.fault = l->fault;
+    j.early = a->settled;
     return t == DT_BF16 ? start_as<__nv_bfloat16>(l, j) : start_as<__half>(l, j);
 }

@@ -33,6 +33,8 @@ struct job {
     uint32_t pieces; /* of a unit, at most, where there is one run */
     float *slot;     /* two partial results a block */
     uint32_t *count;
+    uint32_t *fault;
+    bool early; /* runs, table and cache may be read before after_previous() */
 };
 
 struct place {
@@ -82,6 +84,14 @@ struct shares {
         return { first, of(p.first_tile + (uint32_t)(p.end - p.begin) - 1) - first + 1 };
     }
 };
+
+/* Past the first level of cache: attend_one_sm90.cu says why. */
+__device__ __forceinline__ struct run
+load_run(const struct run *r)
+{
+    return { __ldcg(&r->seat), __ldcg(&r->first_row), __ldcg(&r->n_rows), __ldcg(&r->first_pos),
+             __ldcg(&r->kv_len) };
+}
 
 /* The keys a run's row sees, and the tiles they lie in; a row that sees nothing has one all the same. */
 template <int TILE>
@@ -145,7 +155,7 @@ template <int TILE>
 __device__ __forceinline__ bool
 find_piece(const struct job &j, struct shares &s, struct place &p)
 {
-    uint32_t n = look<TILE>(j, j.r.run[0], p), unit, piece;
+    uint32_t n = look<TILE>(j, load_run(&j.r.run[0]), p), unit, piece;
 
     s.n = min(j.pieces, n);
     if (blockIdx.x >= s.n * j.units) return false;

@@ -389,7 +389,7 @@ k_attend_sm90(const struct k_lane *l, const struct attend *a, struct rows r)
     if (!aligned(&a->q, t) || !aligned(&a->out, t)) return cudaErrorInvalidValue;
     if (a->bias && a->bias_reach > MAX_REACH) return cudaErrorInvalidValue;
     if (a->kv.table) {
-        if (a->kv.dtype != t || a->kv.tokens_per_block < 8 || a->kv.slice_bytes % 16 != 0 ||
+        if (a->k.data || a->kv.dtype != t || a->kv.tokens_per_block < 8 || a->kv.slice_bytes % 16 != 0 ||
             (uintptr_t)a->kv.base % 16 != 0)
             return cudaErrorInvalidValue;
     } else if (!aligned(&a->k, t) || !aligned(&a->v, t)) {

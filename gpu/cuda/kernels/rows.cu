@@ -45,7 +45,7 @@ __launch_bounds__(THREADS)
 {
     uint32_t i = blockIdx.x * THREADS + threadIdx.x;
 
-    after_previous();
+    after_previous(); /* first: gpu.h says that all before us is complete for who comes behind */
     next_may_start();
     if (i < n && token[i] == -1 && seat[i] != SEAT_NONE) token[i] = last[seat[i]];
 }
