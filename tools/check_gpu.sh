@@ -25,7 +25,6 @@ tests='
 120 tests/gpu/test_whole
 120 tests/worker/test_adopt
 300 tests/e2e/test_golden
-120 tests/e2e/test_pause
 300 tests/e2e/test_real
 '
 

@@ -363,7 +363,7 @@ call(struct world *w, struct in *in)
 
             if (!k->open) break;
             scheduler_halt(r->s, k->seq->id, what & 64);
-            if (w->twin) twin_halt(w->twin, k->seq->id, what & 64);
+            w->twin = twin_free(w->twin); /* it knows nobody who stands still */
         } else {
             r->now += byte(in);
         }
@@ -401,10 +401,7 @@ drain(struct world *w)
     uint32_t rounds = 0;
 
     for (uint32_t i = 0; i < w->n; i++)
-        if (w->request[i].open) {
-            scheduler_halt(w->r.s, w->request[i].seq->id, false);
-            if (w->twin) twin_halt(w->twin, w->request[i].seq->id, false);
-        }
+        if (w->request[i].open) scheduler_halt(w->r.s, w->request[i].seq->id, false);
     for (bool more = true; more;) {
         more = false;
         for (unsigned l = 0; l < w->r.l.n_lanes; l++) more = plan(w, l) != NULL || more;

@@ -15,7 +15,7 @@ struct req {
     token_id end_id[48];
     uint64_t lora;
     nsec deadline, arrived;
-    bool seat, begun, halted, told, encoded;
+    bool seat, begun, told, encoded;
 };
 struct twin {
     struct kv_config c;
@@ -147,14 +147,6 @@ twin_cancel(struct twin *t, req_id id)
     if (q && q->state != GONE) end(q);
 }
 
-void
-twin_halt(struct twin *t, req_id id, bool halted)
-{
-    struct req *q = find(t, id);
-
-    if (q) q->halted = halted;
-}
-
 static void
 expire(struct twin *t, nsec now)
 {
@@ -246,7 +238,6 @@ room(struct twin *t, struct req *q, uint32_t *rows)
 {
     uint32_t n = MIN(q->prompt - MIN(q->pos, q->prompt), *rows);
 
-    if (q->halted) return true;
     if (q->state == GENERATE) return pay(t, q);
     if (q->state == WAIT && !has_pages(t, q)) return false;
     if (q->state == WAIT && q->source) return has_seat(t);
@@ -321,7 +312,7 @@ static bool
 streaming(const struct twin *t, bool prompts)
 {
     for (uint32_t i = 0; i < t->n; i++)
-        if (t->req[i].seat && !t->req[i].halted &&
+        if (t->req[i].seat &&
             (t->req[i].state == GENERATE || (prompts && t->req[i].state == CONTEXT)))
             return true;
     return false;
@@ -330,7 +321,7 @@ streaming(const struct twin *t, bool prompts)
 static bool
 wants_context(const struct req *q)
 {
-    return !q->halted && (q->state == CONTEXT || (q->state == WAIT && !q->source));
+    return q->state == CONTEXT || (q->state == WAIT && !q->source);
 }
 
 static bool
@@ -435,7 +426,7 @@ released(const struct walk *w)
 
     if (!t->l.n_enc_batches || !streaming(t, true)) return UINT32_MAX;
     for (uint32_t i = 0; i < t->n_list; i++)
-        if (t->list[i]->state == WAIT && t->list[i]->source && !t->list[i]->halted) {
+        if (t->list[i]->state == WAIT && t->list[i]->source) {
             n++;
             oldest = MIN(oldest, t->list[i]->arrived);
         }
@@ -457,7 +448,7 @@ sources(struct walk *w)
             struct req *q = t->list[i];
             uint32_t n;
 
-            if (q->halted || q->state != (waiting ? WAIT : ENCODE) || !q->source) continue;
+            if (q->state != (waiting ? WAIT : ENCODE) || !q->source) continue;
             if (waiting && (may == 0 || t->closed || !has_pages(t, q))) continue;
             n = t->l.n_enc_layers - q->layers;
             if (t->l.enc_layers) n = MIN(n, t->l.enc_layers);
@@ -490,8 +481,7 @@ twin_plan(struct twin *t, nsec now, struct twin_step *ret)
         paused = t->l.policy == POLICY_MAX_UTILIZATION && make_room(t);
         sort(t);
         for (uint32_t i = 0; i < t->n_list; i++)
-            if (t->list[i]->state == GENERATE && !t->list[i]->halted &&
-                t->list[i]->pos < t->list[i]->len)
+            if (t->list[i]->state == GENERATE && t->list[i]->pos < t->list[i]->len)
                 put(&w, t->list[i], WORK_GENERATION, 1);
         w.generates = ret->n > 0;
         for (uint32_t i = 0; i < t->n_list && t->l.policy == POLICY_STATIC && !t->closed; i++) {
