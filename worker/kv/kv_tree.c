@@ -77,7 +77,7 @@ same_piece(const struct kv *kv, uint32_t node, const struct kv_piece *p)
     const struct kv_node *n = kv_node(kv, node);
 
     if (n->n_tokens != p->n || n->has_extra != (p->extra != NULL)) return false;
-    if (memcmp(tokens_of(kv, node), p->token, p->n * sizeof(token_id))) return false;
+    if (p->n && memcmp(tokens_of(kv, node), p->token, p->n * sizeof(token_id))) return false;
     return !p->extra || !memcmp(extra_of(kv, node), p->extra, p->n * sizeof(uint64_t));
 }
 
