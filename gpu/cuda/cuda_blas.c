@@ -40,8 +40,8 @@ enum {
     PLANS = 2048, /* shapes and buckets a lane remembers; beyond, some are asked for again */
     PROBES = 8,
     FLAT = 256, /* the rows an invariant algorithm is asked for: between a step's and a prompt's */
-    /* The family of Hopper's own algorithms: they take K in order, sixteen elements at a time, and have been seen to give
-     * the same bits whatever their tiles are (test_bits, bench_matmul). Of others nothing is known. */
+    /* The family of Hopper's own algorithms: they take K in order, sixteen elements at a time, and have been
+     * seen to give the same bits whatever their tiles are (test_bits, bench_matmul). Of others nothing is known. */
     ALIKE = 66,
     LARGE = 8 << 20, /* elements of w: of fewer the library's guess for few rows is the worse one */
     ASKED = 32,

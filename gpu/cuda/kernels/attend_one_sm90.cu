@@ -13,8 +13,8 @@
  * Of one run, a row's own key and value are read from where the product left them, where they are still to be
  * stored; the warp that has them puts them into the cache. What lies before them there is settled, like all of a
  * source's cache: so the first tile is on its way before the kernel in front has ended, the run and the table past
- * the first level of cache, which may have what was there in the step before. (Many runs, read so by every block, cost a
- * third of T5's rate at 128 sequences.)
+ * the first level of cache, which may have what was there in the step before. (A build that read many runs so lost
+ * a third of T5's rate at 128 sequences.)
  *
  * So nothing waits for a barrier or another warp until a piece ends, and K of the next tile is on its way as
  * soon as the scores are there, V as soon as the values are. Then the warps' results become one in shared
