@@ -159,6 +159,16 @@ play(unsigned *who, int max)
 }
 
 static void
+open_encoder(uint32_t max_seqs)
+{
+    begin(max_seqs);
+    r.c.n_groups = 2;
+    r.c.group[1] = run_group(KV_CROSS, 0, 128, 0);
+    r.l.n_enc_layers = 4;
+    r.l.max_enc_rows = 1000;
+}
+
+static void
 adapters(enum policy policy, uint32_t pages)
 {
     begin(4);
@@ -215,6 +225,29 @@ max_utilization_stops_at_who_wants_pages(void **state) /* C-06 */
     assert_int_equal(who[0], 1);
     assert_int_equal(who[50], 2);
     assert_int_equal(who[100], 4);
+    done();
+}
+
+static void
+who_wants_pages_stops_nobody_who_has_a_seat(void **state)
+{
+    (void)state;
+    open_encoder(3);
+    r.l.policy = POLICY_MAX_UTILIZATION;
+    r.l.pages = 4;
+    run_open(&r);
+    request(10, 5, 10)->lora = 1;
+    q[0]->pages = 2;
+    run_add(&r, q[0]);
+    assert_int_equal(run_step(&r, 0)->n_encode, 1); /* a seat and pages, and no KV yet */
+    request(10, 5, 10)->lora = 2;
+    q[1]->pages = 3;
+    q[1]->priority = 1;
+    run_add(&r, q[1]);
+    while (run_step(&r, 0)) {
+    }
+    assert_int_equal(q[0]->reason, LAGAN_FINISH_LENGTH);
+    assert_int_equal(q[1]->reason, LAGAN_FINISH_LENGTH);
     done();
 }
 
@@ -315,16 +348,6 @@ priority_comes_before_turns(void **state)
     add_all();
     assert_true(in_batch(run_step(&r, 0), q[1]));
     done();
-}
-
-static void
-open_encoder(uint32_t max_seqs)
-{
-    begin(max_seqs);
-    r.c.n_groups = 2;
-    r.c.group[1] = run_group(KV_CROSS, 0, 128, 0);
-    r.l.n_enc_layers = 4;
-    r.l.max_enc_rows = 1000;
 }
 
 static void
@@ -439,6 +462,7 @@ main(void)
         cmocka_unit_test(an_adapter_is_counted_once),
         cmocka_unit_test(who_wants_pages_alone_is_passed_over),
         cmocka_unit_test(max_utilization_stops_at_who_wants_pages),
+        cmocka_unit_test(who_wants_pages_stops_nobody_who_has_a_seat),
         cmocka_unit_test(an_adapter_larger_than_the_device_is_refused),
         cmocka_unit_test(a_client_with_many_requests_leaves_others_their_turn),
         cmocka_unit_test(turns_count_tokens_and_not_requests),

@@ -111,8 +111,8 @@ make_room(struct scheduler *s, unsigned lane, nsec now)
             given_up = end;
             if (end == q) break;
             if (end == running) running = NULL;
-        } else if (!has_seat(s, q)) {
-            waiting = NULL; /* those who have one need not stop */
+        } else if (!has_seat(s, q) || !has_pages(s, q)) {
+            waiting = NULL; /* those who have theirs need not stop */
         } else {
             break;
         }
