@@ -339,6 +339,10 @@ a_kind_that_is_not_served_is_refused_by_name(void **state)
           "\"normalizer\": {\"type\": \"Precompiled\", \"precompiled_charsmap\": \"/wAAAAAAAAAA\"}",
           -EBADMSG, "a trie of 255 bytes" },
         { "bpe_bart", "\"normalizer\": null",
+          "\"normalizer\": {\"type\": \"Precompiled\", \"precompiled_charsmap\": "
+          "\"BAAAAAAAAABhAP8A\"}",
+          -EBADMSG, "a text is not UTF-8" },
+        { "bpe_bart", "\"normalizer\": null",
           "\"normalizer\": {\"type\": \"Precompiled\", \"precompiled_charsmap\": \"AA!A\"}",
           -EBADMSG, "base64" },
         { "bpe_bart", "\"pre_tokenizer\": {", "\"pre_tokenizer\": null, \"was\": {", -ENOTSUP,

@@ -2,6 +2,7 @@
 #include "worker/text/charsmap.h"
 
 #include "worker/text/chars.h"
+#include "worker/text/utf8.h"
 
 #include <string.h>
 
@@ -22,7 +23,7 @@ charsmap_open(struct charsmap *m, const char *base64, size_t n, struct err *e)
     uint32_t bits = 0, trie;
 
     while (n && base64[n - 1] == '=') n--;
-    m->blob = malloc(n + 1);
+    m->blob = calloc(1, n + 1); /* a zero stands behind the last text */
     if (!m->blob) return err_set(e, -ENOMEM, "precompiled_charsmap");
     for (size_t i = 0; i < n; i++) {
         int six = sextet(base64[i]);
@@ -37,6 +38,12 @@ charsmap_open(struct charsmap *m, const char *base64, size_t n, struct err *e)
         return err_set(e, -EBADMSG, "precompiled_charsmap: a trie of %u bytes in %zu", trie, m->n);
     m->n_units = trie / 4;
     m->text_at = 4 + trie;
+    for (size_t i = m->text_at; i < m->n;) {
+        int k = utf8_at((const char *)m->blob + i, m->n - i);
+
+        if (k <= 0) return err_set(e, -EBADMSG, "precompiled_charsmap: a text is not UTF-8");
+        i += (size_t)k;
+    }
     return 0;
 }
 
@@ -79,7 +86,7 @@ find(const struct charsmap *m, const char *s, size_t n)
         if (u >> 8 & 1) {
             size_t text = m->text_at + (unit(m, at) & ~(1u << 31));
 
-            return text <= m->n ? text : 0;
+            return text <= m->n && (m->blob[text] & 0xc0) != 0x80 ? text : 0;
         }
     }
     return 0;

@@ -1,7 +1,8 @@
 /* charsmap.h - SentencePiece's precompiled normalisation: a trie over UTF-8 and the texts it leads to.
  *
  * The blob is u32 bytes of trie, the trie (darts-clone's double array, u32 units), then texts that end
- * with a zero byte. It comes from a file, so every unit and every text is looked at within its bounds.
+ * with a zero byte. It comes from a file, so every unit and every text is looked at within its bounds, and what
+ * is no UTF-8 is refused or, where an entry leads into a character, is no entry.
  * As the reference applies it: to whole grapheme clusters below six bytes, else to each character, and
  * the shortest entry that begins the cluster stands for all of it.
  */

@@ -134,9 +134,10 @@ put_config(struct room *r, const struct sections *s)
 {
     TRY(room_put(r, "{", 1));
     for (int i = 0; i < N_SMALL; i++) {
-        const char *begin = s->small[i].p - 1; /* behind the brace that has been read */
+        const char *begin;
 
         if (s->small[i].kind != JSON_OBJECT) continue;
+        begin = s->small[i].p - 1; /* the brace has been read */
         TRY(room_put(r, r->n > 1 ? ",\"" : "\"", r->n > 1 ? 2 : 1));
         TRY(room_put(r, small_names[i], strlen(small_names[i])));
         TRY(room_put(r, "\":", 2));

@@ -37,7 +37,7 @@ room_more(struct room *r, size_t more)
 static inline int MUST_USE
 room_put(struct room *r, const char *s, size_t n)
 {
-    TRY(room_more(r, n));
+    TRY(room_more(r, n + 1)); /* so that an empty text is somewhere, too */
     memcpy(r->p + r->n, s, n);
     r->n += n;
     return 0;
