@@ -1,8 +1,7 @@
 /* test_beam.c - seats with one beginning: what they share, and that each sees its own tokens. */
-#include "tests/test.h"
+#include "tests/kv/bed.h"
 
 #include "worker/kv/kv_beam.h"
-#include "worker/kv/kv_reuse.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -24,17 +23,6 @@ struct search {
     uint64_t step;
 };
 
-static struct kv_group
-group(enum kv_kind kind, uint32_t window, uint32_t n_layers)
-{
-    return (struct kv_group){ .kind = kind,
-                              .window = window,
-                              .n_layers = n_layers,
-                              .n_parts = 2,
-                              .slice_bytes = 128,
-                              .max_entries = 64 };
-}
-
 static void
 open_search(struct search *s, uint32_t n_groups)
 {
@@ -50,8 +38,10 @@ open_search(struct search *s, uint32_t n_groups)
                                .n_groups = n_groups,
                                .tokens_per_block = BLOCK,
                                .arena_bytes = 400 * 512 };
-    for (uint32_t g = 0; g < n_groups; g++)
-        s->c.group[g] = group(groups[g].kind, groups[g].window, groups[g].n_layers);
+    for (uint32_t g = 0; g < n_groups; g++) {
+        s->c.group[g] = group(groups[g].kind, groups[g].window, 0);
+        s->c.group[g].n_layers = groups[g].n_layers;
+    }
     s->mem = calloc(1, kv_bytes(&s->c));
     s->kv = kv_init(s->mem, &s->c, &e);
     assert_non_null(s->kv);

@@ -1,5 +1,5 @@
 /* test_seat.c - what a seat needs, holds and gives back, and who may have it next. */
-#include "tests/test.h"
+#include "tests/kv/bed.h"
 
 #include "worker/kv/kv_kind.h"
 #include "worker/kv/kv_seat.h"
@@ -15,18 +15,6 @@ static struct kv_out
 fresh_out(void)
 {
     return (struct kv_out){ .edit = edits, .max_edits = EDITS };
-}
-
-static struct kv_group
-group(enum kv_kind kind, uint32_t window, uint32_t max_blocks)
-{
-    return (struct kv_group){ .kind = kind,
-                              .window = window,
-                              .n_layers = 1,
-                              .n_parts = 2,
-                              .slice_bytes = 128,
-                              .max_entries = 256,
-                              .max_blocks = max_blocks };
 }
 
 static struct kv_config

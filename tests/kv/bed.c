@@ -1,0 +1,182 @@
+/* bed.c - see bed.h. */
+#include "tests/kv/bed.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+struct kv_group
+group(enum kv_kind kind, uint32_t window, uint32_t max_blocks)
+{
+    return (struct kv_group){ .kind = kind,
+                              .window = window,
+                              .n_layers = 1,
+                              .n_parts = 2,
+                              .slice_bytes = 128,
+                              .max_entries = 256,
+                              .max_blocks = max_blocks };
+}
+
+void
+open_bed(struct bed *b, uint32_t n_blocks)
+{
+    struct err e;
+
+    b->c.n_seats = BED_SEATS;
+    b->c.n_lanes = 1;
+    b->c.reuse = true;
+    b->c.fifo = n_blocks > 0; /* 0: elastic */
+    if (!b->c.tokens_per_block) b->c.tokens_per_block = 4;
+    if (!b->c.n_groups) {
+        b->c.n_groups = 1;
+        b->c.group[0] = group(KV_FULL, 0, n_blocks);
+    }
+    if (!b->c.arena_bytes) b->c.arena_bytes = (uint64_t)b->c.n_groups * (n_blocks + 1) * 256;
+    b->c.extra_ids = true;
+    b->mem = calloc(1, kv_bytes(&b->c));
+    b->kv = kv_init(b->mem, &b->c, &e);
+    assert_non_null(b->kv);
+    kv_space(b->kv, 0, 0, NULL, 0, &b->space);
+}
+
+struct bed *
+bed(uint32_t n_blocks)
+{
+    struct bed *b = calloc(1, sizeof *b);
+
+    b->c.copy_partial = true;
+    open_bed(b, n_blocks);
+    return b;
+}
+
+void
+close_bed(struct bed *b)
+{
+    for (uint32_t i = 0; i < BED_SEATS; i++) kv_drop(b->kv, i);
+    kv_check(b->kv);
+    free(b->mem);
+    free(b);
+}
+
+uint32_t
+n_free(const struct bed *b)
+{
+    struct kv_count n;
+
+    kv_count(b->kv, 0, &n);
+    return n.free + n.cached;
+}
+
+void
+prompt(struct bed *b, uint32_t seat, const token_id *token, uint32_t n)
+{
+    struct seat *s = &b->seat[seat];
+
+    memcpy(s->token, token, n * sizeof *token);
+    s->n = n;
+    s->cached = 0;
+    s->text = (struct kv_text){ .token = s->token, .extra = s->extra, .n = n, .space = &b->space };
+}
+
+void
+prompt_of(struct bed *b, uint32_t seat, token_id first, uint32_t n, const token_id *more)
+{
+    token_id token[BED_LENGTH];
+
+    for (uint32_t i = 0; i < n; i++) token[i] = first + (token_id)i;
+    for (; more && *more >= 0; more++) token[n++] = *more;
+    memset(b->seat[seat].extra, 0, sizeof b->seat[seat].extra);
+    prompt(b, seat, token, n);
+}
+
+int
+admit(struct bed *b, uint32_t seat, uint32_t more)
+{
+    struct seat *s = &b->seat[seat];
+    struct kv_need need = kv_need(b->kv, s->n + more, s->text.n_source, s->n);
+    int r = kv_admit(b->kv, seat, &need, &s->text, &s->hit);
+
+    kv_check(b->kv);
+    return r;
+}
+
+void
+start(struct bed *b, uint32_t seat)
+{
+    struct seat *s = &b->seat[seat];
+
+    b->out = (struct kv_out){ .edit = b->edit,
+                              .max_edits = BED_EDITS,
+                              .copy = b->copy,
+                              .max_copies = BED_COPIES,
+                              .step = b->step + 1 };
+    b->step++;
+    kv_start(b->kv, 0, b->step, seat, &b->out);
+    kv_check(b->kv);
+    kv_cross(b->kv, 0, seat, s->text.n_source, &b->out);
+    kv_trim(b->kv, seat, s->hit.n_tokens, &b->out);
+    kv_grow(b->kv, 0, seat, s->n, &b->out);
+    kv_fence(b->kv, seat, 0, b->step);
+    kv_done(b->kv, 0, b->step);
+    s->cached = s->n;
+    kv_check(b->kv);
+}
+
+uint32_t
+add(struct bed *b, uint32_t seat, uint32_t more)
+{
+    assert_int_equal(admit(b, seat, more), 0);
+    start(b, seat);
+    return b->seat[seat].hit.n_tokens;
+}
+
+void
+gen(struct bed *b, uint32_t seat, token_id t)
+{
+    b->seat[seat].token[b->seat[seat].n++] = t;
+    b->seat[seat].text.n = b->seat[seat].n;
+}
+
+void
+gen_plus(struct bed *b, uint32_t seat, token_id t)
+{
+    struct seat *s = &b->seat[seat];
+
+    gen(b, seat, t);
+    b->out.step = ++b->step;
+    b->out.n_edits = b->out.n_copies = 0;
+    kv_trim(b->kv, seat, s->cached, &b->out);
+    kv_grow(b->kv, 0, seat, ++s->cached, &b->out);
+    kv_fence(b->kv, seat, 0, b->step);
+    kv_done(b->kv, 0, b->step);
+    kv_check(b->kv);
+}
+
+void
+store(struct bed *b, uint32_t seat, uint32_t n)
+{
+    kv_store(b->kv, seat, &b->seat[seat].text, n);
+    kv_check(b->kv);
+}
+
+void
+release_at(struct bed *b, uint32_t seat, uint32_t n)
+{
+    kv_release(b->kv, seat, &b->seat[seat].text, n);
+    kv_check(b->kv);
+}
+
+void
+release(struct bed *b, uint32_t seat)
+{
+    release_at(b, seat, b->seat[seat].n - 1);
+}
+
+void
+expect_ids(struct bed *b, uint32_t seat, uint32_t g, const token_id *id)
+{
+    uint32_t first, n = kv_held(b->kv, seat, g, &first);
+
+    for (uint32_t i = first; i < first + n; i++, id++)
+        assert_int_equal(kv_entry(b->kv, seat, g, i) / 2 - b->c.n_groups, (uint32_t)*id);
+    assert_int_equal(*id, -1);
+}

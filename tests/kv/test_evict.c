@@ -1,0 +1,400 @@
+/* test_evict.c - what goes first, what of it goes to the host, and who is told: rows P, O and V of the
+ * scenarios. */
+#include "tests/kv/bed.h"
+
+#include "worker/kv/kv_event.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+static void
+ranges_to_keep_are_checked(void **state) /* P-11 */
+{
+    struct err e;
+
+    (void)state;
+    assert_int_equal(kv_keep_check((struct kv_keep[]){ { 0, 4, 90, 0 }, { 4, 8, 10, 0 } }, 2, &e),
+                     0);
+    assert_int_equal(
+        kv_keep_check((struct kv_keep[]){ { 0, UINT32_MAX, 90, 0 }, { 4, 8, 10, 0 } }, 2, &e),
+        -EINVAL);
+    assert_int_equal(kv_keep_check((struct kv_keep[]){ { 4, 4, 90, 0 } }, 1, &e), -EINVAL);
+    assert_int_equal(kv_keep_check((struct kv_keep[]){ { 0, 4, 90, 0 }, { 3, 8, 10, 0 } }, 2, &e),
+                     -EINVAL);
+    assert_int_equal(kv_keep_check((struct kv_keep[]){ { 0, 4, 101, 0 } }, 1, &e), -EINVAL);
+    assert_int_equal(kv_keep_check((struct kv_keep[]){ { 0, 4, 1, -1 } }, 1, &e), -EINVAL);
+}
+
+static void
+keep(struct bed *b, uint32_t seat, const struct kv_keep *k, uint32_t n)
+{
+    b->seat[seat].text.keep = k;
+    b->seat[seat].text.n_keep = n;
+}
+
+static void
+low_priorities_go_first(void **state) /* P-01 */
+{
+    static const struct kv_keep parts[] = { { 0, 4, 90, 0 }, { 4, 8, 10, 0 } };
+    static const struct kv_keep low[] = { { 0, UINT32_MAX, 20, 0 } };
+    struct bed *b = bed(4);
+
+    (void)state;
+    prompt_of(b, 0, 0, 8, NULL), keep(b, 0, parts, 2), add(b, 0, 0);
+    prompt_of(b, 1, 8, 8, NULL), add(b, 1, 0);
+    release(b, 0), release(b, 1);
+    prompt_of(b, 2, 16, 8, NULL), keep(b, 2, low, 1), add(b, 2, 0);
+    release(b, 2);
+    prompt_of(b, 3, 8, 8, NULL);
+    assert_int_equal(add(b, 3, 0), 4);
+    release(b, 3);
+    prompt_of(b, 4, 0, 8, NULL);
+    assert_int_equal(add(b, 4, 0), 4);
+    prompt_of(b, 5, 16, 8, NULL);
+    assert_int_equal(add(b, 5, 0), 0);
+    close_bed(b);
+}
+
+static void
+high_priorities_outlive_what_came_later(void **state) /* P-02 */
+{
+    static const struct kv_keep high[] = { { 0, UINT32_MAX, 90, 0 } },
+                                low[] = { { 0, UINT32_MAX, 5, 0 } };
+    struct bed *b = bed(8);
+
+    (void)state;
+    prompt_of(b, 0, 0, 12, NULL), keep(b, 0, high, 1), add(b, 0, 1);
+    assert_int_equal(n_free(b), 5);
+    gen_plus(b, 0, 500);
+    assert_int_equal(n_free(b), 4);
+    prompt_of(b, 1, 12, 12, NULL), keep(b, 1, low, 1), add(b, 1, 1);
+    gen_plus(b, 1, 600);
+    assert_int_equal(n_free(b), 0);
+    release(b, 0), release(b, 1);
+    prompt_of(b, 2, 24, 12, NULL), add(b, 2, 0);
+    expect(b, 2, 7, 6, 5);
+    release(b, 2);
+    prompt_of(b, 0, 0, 12, NULL);
+    assert_int_equal(add(b, 0, 0), 11);
+    close_bed(b);
+}
+
+static void
+a_duration_that_is_over_counts_no_more(void **state) /* P-03 */
+{
+    static const struct kv_keep brief[] = { { 0, UINT32_MAX, 80, 10 } },
+                                usual[] = { { 0, UINT32_MAX, 50, 0 } };
+    struct bed *b = bed(8);
+
+    (void)state;
+    prompt_of(b, 0, 0, 12, NULL), keep(b, 0, brief, 1), add(b, 0, 0);
+    prompt_of(b, 1, 100, 12, NULL), keep(b, 1, usual, 1), add(b, 1, 0);
+    release(b, 0), release(b, 1);
+    kv_now(b->kv, 50);
+    kv_check(b->kv);
+    prompt_of(b, 2, 200, 12, NULL), add(b, 2, 0);
+    expect(b, 2, 6, 7, 2);
+    prompt_of(b, 3, 100, 12, NULL);
+    assert_int_equal(add(b, 3, 0), 11);
+    close_bed(b);
+}
+
+static void
+a_priority_below_the_usual_goes_before_what_nobody_had(void **state) /* P-05 */
+{
+    static const struct kv_keep parts[] = { { 0, 4, 90, 0 }, { 4, 8, 0, 0 } };
+    struct bed *b = bed(4);
+
+    (void)state;
+    prompt_of(b, 0, 0, 8, NULL), keep(b, 0, parts, 2), add(b, 0, 0);
+    release(b, 0);
+    prompt_of(b, 0, 100, 4, NULL), add(b, 0, 0);
+    expect(b, 0, 1);
+    assert_int_equal(n_free(b), 3);
+    prompt_of(b, 1, 0, 4, TOKENS(200, 201, 202, 203));
+    assert_int_equal(add(b, 1, 0), 4);
+    close_bed(b);
+}
+
+/* An elastic pool: the end of a chain is evicted first, and nothing is left that leads nowhere. */
+static void
+what_leads_to_others_is_evicted_after_them(void **state)
+{
+    struct bed *b = calloc(1, sizeof *b);
+    struct kv_hit hit;
+
+    (void)state;
+    b->c.n_groups = 1;
+    b->c.group[0] = group(KV_FULL, 0, 0);
+    b->c.arena_bytes = 9 * 256;
+    open_bed(b, 0);
+    prompt_of(b, 0, 0, 25, NULL), add(b, 0, 0);
+    release(b, 0);
+    for (uint32_t n = 1; n <= 6;
+         n++) { /* two blocks were free, and the last of seven was never stored */
+        prompt_of(b, n, 100 * (token_id)n, 4, NULL), add(b, n, 0);
+        prompt_of(b, 0, 0, 25, NULL);
+        kv_lookup(b->kv, &b->seat[0].text, &hit);
+        assert_int_equal(hit.n_full, n <= 2 ? 6 : 8 - n);
+    }
+    close_bed(b);
+}
+
+static struct bed *
+bed_with_host(uint32_t n_blocks, uint32_t n_cells)
+{
+    struct bed *b = calloc(1, sizeof *b);
+
+    b->c.copy_partial = true;
+    b->c.host_bytes = n_cells * 256;
+    open_bed(b, n_blocks);
+    return b;
+}
+
+static uint32_t
+on_host(const struct bed *b)
+{
+    struct kv_count n;
+
+    kv_count_host(b->kv, &n);
+    return n.used + n.cached;
+}
+
+static void
+what_is_evicted_goes_to_the_host_and_a_full_host_drops_its_oldest(void **state) /* O-01 */
+{
+    static const struct kv_keep second[] = { { 4, 8, 75, 0 } };
+    struct bed *b = bed_with_host(4, 1);
+    struct kv_need need;
+    struct kv_stats n;
+
+    (void)state;
+    prompt_of(b, 0, 0, 4, NULL), keep(b, 0, second, 1), add(b, 0, 8);
+    store(b, 0, 4);
+    for (token_id t = 4; t < 12; t++) gen_plus(b, 0, t);
+    expect(b, 0, 0, 1, 2);
+    prompt_of(b, 1, 100, 4, NULL), add(b, 1, 0);
+    expect(b, 1, 3);
+    assert_int_equal(n_free(b), 0);
+    release(b, 0);
+    assert_int_equal(n_free(b), 3);
+    need = kv_need(b->kv, 9, 0, 4);
+    assert_int_equal(kv_raise(b->kv, 1, &need), 0);
+    gen_plus(b, 1, 104);
+    assert_int_equal(b->out.n_copies, 1); /* block 2 */
+    assert_int_equal(b->copy[0].to_tier, TIER_HOST);
+    assert_int_equal(on_host(b), 1);
+    for (token_id t = 105; t < 109; t++) gen_plus(b, 1, t);
+    prompt_of(b, 2, 0, 12, NULL);
+    kv_lookup(b->kv, &b->seat[2].text, &b->seat[2].hit);
+    assert_int_equal(b->seat[2].hit.n_full, 2); /* 0 on the host, 1 where it was */
+    assert_int_equal(b->seat[2].hit.n_host[0], 1);
+    kv_stats(b->kv, 0, &n);
+    assert_int_equal(n.offloaded, 2);
+    assert_int_equal(n.host_dropped, 1);
+    close_bed(b);
+}
+
+static void
+what_lies_on_the_host_is_fetched_and_stays_there(void **state) /* O-04 */
+{
+    struct bed *b = bed_with_host(4, 8);
+    struct kv_stats n;
+
+    (void)state;
+    for (uint32_t round = 0; round < 4; round++) {
+        token_id first = round % 2 ? 100 : 0;
+
+        prompt_of(b, 0, first, 16, NULL);
+        assert_int_equal(add(b, 0, 0), round < 2 ? 0 : 12);
+        if (round >= 2) assert_int_equal(b->seat[0].hit.n_host[0], 3);
+        release_at(b, 0, 12);
+        assert_int_equal(n_free(b), 4);
+    }
+    kv_stats(b->kv, 0, &n);
+    assert_int_equal(n.fetched, 6);
+    close_bed(b);
+}
+
+static void
+low_priorities_are_dropped_and_the_usual_go_to_the_host(void **state) /* O-05 */
+{
+    static const struct kv_keep five[] = { { 0, UINT32_MAX, 5, 0 } };
+    struct bed *b = bed_with_host(2, 4);
+
+    (void)state;
+    prompt_of(b, 0, 0, 4, NULL), keep(b, 0, five, 1), add(b, 0, 0);
+    release_at(b, 0, 4);
+    prompt_of(b, 0, 100, 8, NULL), add(b, 0, 0);
+    release_at(b, 0, 8);
+    assert_int_equal(on_host(b), 0);
+    prompt_of(b, 0, 200, 8, NULL), add(b, 0, 0);
+    assert_int_equal(on_host(b), 2);
+    close_bed(b);
+}
+
+static void
+two_who_hit_the_same_on_the_host_share_what_the_first_fetches(void **state)
+{
+    struct bed *b = bed_with_host(8, 8);
+
+    (void)state;
+    prompt_of(b, 0, 0, 9, NULL), add(b, 0, 0);
+    release_at(b, 0, 8);
+    prompt_of(b, 0, 500, 32, NULL), add(b, 0, 0);
+    kv_drop(b->kv, 0);
+    for (uint32_t i = 1; i < 3; i++) {
+        prompt_of(b, i, 0, 9, NULL);
+        assert_int_equal(admit(b, i, 0), 0);
+        assert_int_equal(b->seat[i].hit.n_host[0], 2);
+    }
+    start(b, 1);
+    assert_int_equal(b->out.n_copies, 2);
+    start(b, 2);
+    assert_int_equal(b->out.n_copies, 0);
+    assert_int_equal(kv_entry(b->kv, 1, 0, 1), kv_entry(b->kv, 2, 0, 1));
+    close_bed(b);
+}
+
+static void
+what_is_slower_to_fetch_than_to_compute_stays_on_the_host(void **state)
+{
+    (void)state;
+    for (int slow = 0; slow < 2; slow++) {
+        struct bed *b = calloc(1, sizeof *b);
+
+        b->c.host_bytes = 8 * 256;
+        b->c.host_bandwidth = UINT64_C(1000000000); /* 256 ns a block of 4 tokens */
+        b->c.token_time = slow ? 63 : 65;
+        open_bed(b, 4);
+        prompt_of(b, 0, 0, 9, NULL), add(b, 0, 0);
+        release_at(b, 0, 8);
+        prompt_of(b, 0, 500, 16, NULL), add(b, 0, 0);
+        kv_drop(b->kv, 0);
+        prompt_of(b, 0, 0, 9, NULL);
+        assert_int_equal(add(b, 0, 0), slow ? 0 : 8);
+        assert_int_equal(on_host(b), 2);
+        close_bed(b);
+    }
+}
+
+static uint32_t
+read_events(struct bed *b, uint64_t *next, struct kv_event e[64])
+{
+    uint64_t missed;
+    uint32_t n = kv_events(b->kv, next, e, 64, &missed);
+
+    assert_int_equal(missed, 0);
+    return n;
+}
+
+static struct bed *
+bed_with_events(uint32_t n_blocks, uint32_t max)
+{
+    struct bed *b = calloc(1, sizeof *b);
+
+    b->c.copy_partial = true;
+    b->c.max_events = max;
+    open_bed(b, n_blocks);
+    return b;
+}
+
+static void
+events_say_what_is_stored_and_removed_in_order(void **state) /* V-02, V-03, V-04 */
+{
+    struct bed *b = bed_with_events(4, 64);
+    struct kv_event e[64];
+    uint64_t next = 0, last[2];
+
+    (void)state;
+    prompt_of(b, 0, 0, 10, NULL), add(b, 0, 0);
+    store(b, 0, 9);
+    assert_int_equal(read_events(b, &next, e), 2);
+    assert_int_equal(e[0].op, KV_STORED);
+    assert_memory_equal(e[0].parent, b->space.self, 16);
+    assert_memory_equal(e[1].parent, e[0].name, 16);
+    memcpy(last, e[1].name, 16);
+    gen(b, 0, 10);
+    release(b, 0);
+    assert_int_equal(read_events(b, &next, e), 1);
+    assert_memory_equal(e[0].parent, last, 16);
+    assert_int_equal(e[0].n_tokens, 2);
+    prompt_of(b, 0, 0, 9, NULL), add(b, 0, 0);
+    store(b, 0, 8);
+    assert_int_equal(read_events(b, &next, e), 0);
+    kv_drop(b->kv, 0);
+    prompt_of(b, 0, 100, 15, NULL), add(b, 0, 0);
+    store(b, 0, 14);
+    assert_int_equal(read_events(b, &next, e), 6); /* three are evicted, then three are stored */
+    for (int i = 0; i < 6; i++) assert_int_equal(e[i].op, i < 3 ? KV_REMOVED : KV_STORED);
+    close_bed(b);
+}
+
+static void
+a_change_of_priority_is_an_event(void **state) /* P-14 */
+{
+    static const struct kv_keep fifty[] = { { 0, UINT32_MAX, 50, 0 } },
+                                ten[] = { { 0, UINT32_MAX, 10, 0 } };
+    struct bed *b = bed_with_events(8, 64);
+    struct kv_event e[64];
+    uint64_t next = 0;
+
+    (void)state;
+    prompt_of(b, 0, 0, 8, NULL), keep(b, 0, fifty, 1), add(b, 0, 0);
+    release_at(b, 0, 8);
+    assert_int_equal(read_events(b, &next, e), 2);
+    assert_int_equal(e[0].priority, 50);
+    prompt_of(b, 0, 0, 9, NULL), add(b, 0, 0);
+    assert_int_equal(read_events(b, &next, e), 0);
+    prompt_of(b, 1, 0, 9, NULL), keep(b, 1, ten, 1), add(b, 1, 0);
+    assert_int_equal(read_events(b, &next, e), 2);
+    assert_int_equal(e[0].op, KV_UPDATED);
+    assert_int_equal(e[1].was, 50);
+    assert_int_equal(e[1].priority, 10);
+    close_bed(b);
+}
+
+static void
+who_reads_too_late_learns_how_much_is_gone_and_sees_all_in_a_snapshot(void **state) /* V-05 */
+{
+    struct bed *b = bed_with_events(8, 1);
+    struct kv_event e[64];
+    uint64_t next = 0, missed;
+    uint32_t at = 0;
+
+    (void)state;
+    prompt_of(b, 0, 0, 13, NULL), add(b, 0, 0);
+    store(b, 0, 12);
+    assert_int_equal(kv_events(b->kv, &next, e, 64, &missed), 1);
+    assert_int_equal(missed, 2);
+    assert_int_equal(next, kv_event_end(b->kv));
+    assert_int_equal(kv_event_snapshot(b->kv, &at, e, 2), 2);
+    assert_int_equal(kv_event_snapshot(b->kv, &at, e + 2, 2), 1);
+    assert_int_equal(kv_event_snapshot(b->kv, &at, e + 3, 2), 0);
+    assert_memory_equal(e[2].parent, e[1].name, 16);
+    close_bed(b);
+}
+
+int
+main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(ranges_to_keep_are_checked),
+        cmocka_unit_test(low_priorities_go_first),
+        cmocka_unit_test(high_priorities_outlive_what_came_later),
+        cmocka_unit_test(a_duration_that_is_over_counts_no_more),
+        cmocka_unit_test(a_priority_below_the_usual_goes_before_what_nobody_had),
+        cmocka_unit_test(what_leads_to_others_is_evicted_after_them),
+        cmocka_unit_test(what_is_evicted_goes_to_the_host_and_a_full_host_drops_its_oldest),
+        cmocka_unit_test(what_lies_on_the_host_is_fetched_and_stays_there),
+        cmocka_unit_test(low_priorities_are_dropped_and_the_usual_go_to_the_host),
+        cmocka_unit_test(two_who_hit_the_same_on_the_host_share_what_the_first_fetches),
+        cmocka_unit_test(what_is_slower_to_fetch_than_to_compute_stays_on_the_host),
+        cmocka_unit_test(events_say_what_is_stored_and_removed_in_order),
+        cmocka_unit_test(a_change_of_priority_is_an_event),
+        cmocka_unit_test(who_reads_too_late_learns_how_much_is_gone_and_sees_all_in_a_snapshot),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
