@@ -247,6 +247,7 @@ who_wants_pages_stops_nobody_who_has_a_seat(void **state)
     while (run_step(&r, 0)) {
     }
     assert_int_equal(q[0]->reason, LAGAN_FINISH_LENGTH);
+    assert_int_equal(q[0]->n_pauses, 0); /* nor is anybody paused: that need not free a page */
     assert_int_equal(q[1]->reason, LAGAN_FINISH_LENGTH);
     done();
 }

@@ -259,7 +259,12 @@ make_room(struct twin *t)
 
         if (q->state == GONE || (!waiting && q->state == WAIT)) continue;
         while (!room(t, q, &rows)) {
-            bool no_seat = q->state == WAIT && (!has_seat(t) || !has_pages(t, q));
+            bool no_seat = q->state == WAIT && !has_seat(t);
+
+            if (q->state == WAIT && !has_pages(t, q)) {
+                waiting = false;
+                break;
+            }
 
             for (v = t->n_list; v-- > i;)
                 if (t->list[v]->seat && may_pause(t->list[v])) break;

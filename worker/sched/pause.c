@@ -105,14 +105,18 @@ make_room(struct scheduler *s, unsigned lane, nsec now)
             *(here ? &running : &waiting) = next;
             continue;
         }
+        if (q->state == SEQ_WAITING && !has_pages(s, q)) {
+            waiting = NULL; /* a pause may free none of them: until somebody has ended */
+            continue;
+        }
         if (give_up_one(s, now)) continue;
         end = s->n_kept ? NULL : pause_after(s, q);
         if (end && end->state == SEQ_WAITING) {
             given_up = end;
             if (end == q) break;
             if (end == running) running = NULL;
-        } else if (!has_seat(s, q) || !has_pages(s, q)) {
-            waiting = NULL; /* those who have theirs need not stop */
+        } else if (!has_seat(s, q)) {
+            waiting = NULL; /* those who have one need not stop */
         } else {
             break;
         }
