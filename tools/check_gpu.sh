@@ -19,6 +19,8 @@ tests='
 60  tests/gpu/test_shapes
 120 tests/gpu/test_ops
 120 tests/gpu/test_ops --invariant
+120 tests/gpu/test_attend
+120 tests/gpu/test_attend --invariant
 60  tests/gpu/test_rows
 120 tests/gpu/test_sample
 120 tests/gpu/test_bits
@@ -32,12 +34,16 @@ tests='
 sanitized='
 60  memcheck  tests/gpu/test_ops --rounds 10
 60  memcheck  tests/gpu/test_ops --rounds 5 --invariant
+60  memcheck  tests/gpu/test_attend --rounds 10
+60  memcheck  tests/gpu/test_attend --rounds 5 --invariant
 60  memcheck  tests/gpu/test_rows
 60  memcheck  tests/gpu/test_sample
 60  racecheck tests/gpu/test_ops --rounds 4
+60  racecheck tests/gpu/test_attend --rounds 4
 60  racecheck tests/gpu/test_rows
-60  racecheck tests/gpu/test_sample
+120 racecheck tests/gpu/test_sample --rounds 2
 60  initcheck tests/gpu/test_ops --rounds 10
+60  initcheck tests/gpu/test_attend --rounds 10
 60  initcheck tests/gpu/test_rows
 60  initcheck tests/gpu/test_sample
 '

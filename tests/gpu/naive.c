@@ -1,6 +1,8 @@
 /* naive.c - see naive.h. */
 #include "tests/gpu/naive.h"
 
+#include "tests/test.h"
+
 #include <math.h>
 
 double
@@ -77,4 +79,20 @@ naive_attend(const struct attend *a, const struct run *run, uint32_t row, uint32
     }
     *size = sum > 0 ? all / sum : 0;
     return sum > 0 ? out / sum : 0;
+}
+
+void
+near_steps(double got, double want, double size, enum dtype type, double on_the_way)
+{
+    double tiny = type == DT_F16 ? 3.1e-8 : 1e-30; /* half of its smallest number */
+    double bound = size * 4e-6 + (1.01 * fabs(want) + 2 * on_the_way) * rounding(type) + tiny;
+
+    if (fabs(got - want) <= bound) return; /* false for a NaN */
+    fail_msg("%s: %.9g, but should be %.9g within %.2g", dtype_name(type), got, want, bound);
+}
+
+void
+near(double got, double want, double size, enum dtype type)
+{
+    near_steps(got, want, size, type, 0);
 }

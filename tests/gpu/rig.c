@@ -175,6 +175,12 @@ rig_open(struct rig *r, const char *isa, uint32_t threads)
 }
 
 void
+open_any(struct rig *r)
+{
+    rig_open(r, test_below(4) ? "auto" : "scalar", between(1, 3));
+}
+
+void
 rig_close(struct rig *r)
 {
     if (rig_cuda()) {
@@ -340,6 +346,18 @@ rig_normal(void)
 
     for (int i = 0; i < 4; i++) sum += (int)test_below(65536) - 32768;
     return (float)sum / 37837.0f; /* 4 uniforms' standard deviation */
+}
+
+uint32_t
+between(uint32_t low, uint32_t high)
+{
+    return low + test_below(high - low + 1);
+}
+
+bool
+wide(void)
+{
+    return rig_cuda() && test_below(2);
 }
 
 enum dtype

@@ -43,6 +43,7 @@ int rig_begin(void **state);
 #define rig_test(f) cmocka_unit_test_setup(f, rig_begin)
 
 void rig_open(struct rig *r, const char *isa, uint32_t threads); /* both mean the CPU */
+void open_any(struct rig *r);                                    /* any of these */
 void rig_close(struct rig *r);
 void rig_send(struct rig *r);
 void rig_wait(struct rig *r); /* until everything queued is done */
@@ -52,7 +53,9 @@ void *rig_copy(struct rig *r, const void *from, size_t bytes); /* the same, fill
 void *rig_host(const void *p); /* the twin of device memory; any other address is its own */
 #define HOST(p) ((__typeof__(p))rig_host(p))
 
-float rig_normal(void); /* roughly N(0, 1) */
+float rig_normal(void);                        /* roughly N(0, 1) */
+uint32_t between(uint32_t low, uint32_t high); /* both may come */
+bool wide(void); /* whether the shape is to be one for whole tiles: on a GPU every other */
 /* A matrix's dtype: any on the CPU, that of the rig's activations on a GPU; and one for norms and biases. */
 enum dtype rig_weight(const struct rig *r);
 enum dtype rig_vector(const struct rig *r);

@@ -8,21 +8,6 @@
 #include <math.h>
 #include <string.h>
 
-static uint32_t
-between(uint32_t low, uint32_t high)
-{
-    return low + test_below(high - low + 1);
-}
-
-static void
-near(double got, double want, double size, enum dtype type)
-{
-    double bound = size * 4e-6 + 1.01 * fabs(want) * rounding(type) + 3.1e-8;
-
-    if (fabs(got - want) <= bound) return; /* false for a NaN */
-    fail_msg("%s: %.9g, but should be %.9g within %.2g", dtype_name(type), got, want, bound);
-}
-
 /* Lengths around what a block keeps of a row, whole and not. */
 static void
 norms_take_rows_of_any_length(void **state)

@@ -316,7 +316,7 @@ static void
 logprobs_are_of_the_softmax_best_first_and_the_lowest_id_of_equals_first(void **state)
 {
     (void)state;
-    for (int n = 0; n < 30; n++) {
+    for (int n = 0; n < rig_rounds(30); n++) {
         uint32_t vocab = 1 + test_below(n % 2 ? 12 : MAX_VOCAB), id[MAX_VOCAB];
         struct sample_row row[2] = { plain, plain };
         double total = 0;
@@ -362,7 +362,7 @@ logprobs_are_of_the_softmax_best_first_and_the_lowest_id_of_equals_first(void **
 static void
 draws_follow_top_k_top_p_and_min_p_as_transformers_cuts_them(void **state)
 {
-    enum { DRAWS = 6400 };
+    uint32_t draws = 64 * (uint32_t)rig_rounds(100);
 
     (void)state;
     for (int n = 0; n < 24; n++) {
@@ -385,7 +385,7 @@ draws_follow_top_k_top_p_and_min_p_as_transformers_cuts_them(void **state)
         if (n / 4 % 2) r1.min_p = (float)test_below(300) / 1000;
         r1.seed = test_below(1000);
         naive_candidates(f, vocab, &r1, id, p);
-        for (uint32_t i = 0; i < DRAWS; i += 64) {
+        for (uint32_t i = 0; i < draws; i += 64) {
             struct drawn d;
 
             for (uint32_t j = 0; j < 64; j++) {
@@ -404,7 +404,7 @@ draws_follow_top_k_top_p_and_min_p_as_transformers_cuts_them(void **state)
             }
         }
         for (uint32_t i = 0; i < vocab; i++) {
-            double want = p[i] * DRAWS;
+            double want = p[i] * draws;
 
             if (want < 5) {
                 rest += want, rest_seen += count[i];
@@ -515,7 +515,7 @@ a_token_is_the_same_on_every_device_whatever_a_row_asks_for(void **state)
     assert_int_equal(gpu_open(&cpu, &(struct gpu_options){ .device = "cpu", .isa = "scalar" }, &e),
                      0);
     assert_int_equal(gpu_ops(cpu)->lane_open(cpu, 1, &lane, &e), 0);
-    for (uint64_t n = 0; n < 60; n++) {
+    for (uint64_t n = 0; n < (uint64_t)rig_rounds(60); n++) {
         uint32_t vocab = width[n % 6 ? test_below(8) : test_below(ARRAY_LEN(width))];
         uint32_t stride = vocab + test_below(5), n_top = 0, words = WORDS - test_below(100);
         struct sample_row row[ROWS];

@@ -1,0 +1,440 @@
+/* test_attend.c - attend() and rope_store() against naive.h as test_ops.c has the other ops: random shapes,
+ * odd strides, a cache and outputs poisoned with NaN first.
+ */
+#include "tests/gpu/naive.h"
+#include "tests/test.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { ROUNDS = 40 };
+
+/* A GPU keeps KV as its activations are. */
+static enum dtype
+some_kv(const struct rig *r)
+{
+    if (rig_cuda()) return r->act;
+    return test_below(2) ? DT_F32 : DT_BF16;
+}
+
+static void
+rope_store_norms_rotates_and_stores(void **state)
+{
+    (void)state;
+    for (int n = 0; n < rig_rounds(2 * ROUNDS); n++) {
+        bool whole = wide();
+        uint32_t d = whole ? 64u << test_below(3) : 2 * between(1, 40);
+        uint32_t rot = whole ? d : 2 * between(1, d / 2), rows = between(1, 9), pad = whole ? 1 : 9;
+        uint32_t n_kv = between(1, 3), n_heads = n_kv * between(1, 3), max_pos = 40;
+        bool norms = test_below(2), rotates = test_below(3), stores = test_below(4);
+        struct rig r;
+        struct paged p;
+        struct tensor q, k, v, q_old, k_old, cs, qn, kn;
+        struct rope_store s;
+        int32_t *pos;
+        uint32_t *seat;
+
+        open_any(&r);
+        rig_paged(&r, &p, some_kv(&r), 2, max_pos, 1u << test_below(5), n_kv, d);
+        q = rig_tensor(&r, r.act, rows, n_heads * d, n_heads * d + test_below(pad), 1);
+        k = rig_tensor(&r, r.act, rows, n_kv * d, n_kv * d + test_below(pad), 1);
+        v = rig_tensor(&r, r.act, rows, n_kv * d, n_kv * d + test_below(pad), 1);
+        q_old = rig_twice(&r, q);
+        k_old = rig_twice(&r, k);
+        cs = rig_tensor(&r, DT_F32, max_pos, rot, rot, 1);
+        qn = rig_tensor(&r, rig_vector(&r), 1, d, d, 1);
+        kn = rig_tensor(&r, rig_vector(&r), 1, d, d, 1);
+        pos = rig_bytes(&r, rows * sizeof *pos);
+        seat = rig_bytes(&r, rows * sizeof *seat);
+        for (uint32_t i = 0; i < rows; i++) {
+            HOST(pos)[i] = (int32_t)(i < 5 ? 3 * i : 7 * (i - 5) + 1); /* no two of a seat alike */
+            HOST(seat)[i] = i == 2 ? SEAT_NONE : i < 5 ? 0 : 1;
+        }
+        s = (struct rope_store){ .q = q,
+                                 .k = k,
+                                 .v = v,
+                                 .q_norm = norms ? qn : NO_TENSOR,
+                                 .k_norm = norms ? kn : NO_TENSOR,
+                                 .norm_eps = 1e-6f,
+                                 .norm_plus = 1,
+                                 .cos_sin = rotates ? cs : NO_TENSOR,
+                                 .n_heads = n_heads,
+                                 .n_kv_heads = n_kv,
+                                 .head_dim = d };
+        if (stores) s.kv = p.view;
+        rig_send(&r);
+        assert_int_equal(
+            r.op->rope_store(r.lane, &s, (struct rows){ .n_rows = rows, .pos = pos, .seat = seat }),
+            0);
+        rig_wait(&r);
+        for (uint32_t i = 0; i < rows; i++)
+            for (uint32_t h = 0; h < n_heads + n_kv; h++) {
+                bool is_k = h >= n_heads;
+                uint32_t head = is_k ? h - n_heads : h;
+                struct tensor from = is_k ? k_old : q_old, w = is_k ? kn : qn;
+                double x[256], sum = 0;
+                uint32_t here = (uint32_t)HOST(pos)[i], whose = HOST(seat)[i];
+
+                for (uint32_t e = 0; e < d; e++) {
+                    x[e] = at(from, i, head * d + e);
+                    sum += x[e] * x[e];
+                }
+                for (uint32_t e = 0; norms && e < d; e++)
+                    x[e] = x[e] / sqrt(sum / d + 1e-6f) * (at(w, 0, e) + 1);
+                for (uint32_t e = 0; e < d; e++) {
+                    uint32_t half = rot / 2, pair = e < half ? e + half : e - half;
+                    double want = x[e], size = fabs(x[e]) + 1e-3, got;
+
+                    if (rotates && e < rot) {
+                        double c = at(cs, here, e % half);
+                        double sn = at(cs, here, half + e % half);
+
+                        want = e < half ? x[e] * c - x[pair] * sn : x[e] * c + x[pair] * sn;
+                        size = fabs(x[e] * c) + fabs(x[pair] * sn) + 1e-3;
+                    }
+                    if (is_k && stores) {
+                        if (whose == SEAT_NONE) continue;
+                        got = naive_kv(&p.view, 0, whose, here, head, e);
+                        assert_true(at(k, i, head * d + e) == at(k_old, i, head * d + e));
+                    } else {
+                        got = at(is_k ? k : q, i, head * d + e);
+                    }
+                    near_steps(got, want, size, is_k && stores ? p.view.dtype : r.act,
+                               rotates ? size : 0);
+                    if (is_k && stores) {
+                        got = naive_kv(&p.view, 1, whose, here, head, e);
+                        want = at(v, i, head * d + e);
+                        near(got, want, fabs(want), p.view.dtype);
+                    }
+                }
+            }
+        rig_close(&r);
+    }
+}
+
+static const uint32_t fast_dim[] = { 64, 128, 256 };
+
+/* A tree of drafts: every row sees itself and some of the rows before it. */
+static void
+some_mask(struct rig *r, struct attend *a, const struct run *run, uint32_t n_runs, uint32_t rows)
+{
+    uint32_t *bits;
+
+    a->mask_words = 2;
+    a->mask = bits = rig_bytes(r, rows * 2 * sizeof *bits);
+    for (uint32_t i = 0; i < n_runs; i++)
+        for (uint32_t j = 0; j < run[i].n_rows; j++) {
+            uint32_t *row = HOST(bits) + (run[i].first_row + j) * 2;
+
+            for (uint32_t w = 0; w < 2; w++) row[w] = test_below(1u << 31) & test_below(1u << 31);
+            row[0] &= j < 31 ? (2u << j) - 1 : UINT32_MAX;
+            row[1] = 0;
+            row[0] |= 1u << j;
+        }
+}
+
+/* The runs as a graph has them: some of no rows among them. to has room for three of those a run, and three more. */
+static uint32_t
+with_empty_runs(const struct run *run, uint32_t n, struct run *to, uint32_t *n_single)
+{
+    uint32_t single = *n_single, k = 0;
+
+    for (uint32_t i = 0; i <= n; i++) {
+        for (uint32_t empty = test_below(4); empty; empty--)
+            to[k++] = (struct run){ .seat = SEAT_NONE };
+        if (i == single) *n_single = k;
+        if (i < n) to[k++] = run[i];
+    }
+    return k;
+}
+
+/* The step's keys and values, not yet in the cache. */
+static void
+own_keys(struct rig *r, struct attend *a, uint32_t rows, uint32_t pad)
+{
+    uint32_t width = a->n_kv_heads * a->head_dim;
+
+    a->k = rig_tensor(r, r->act, rows, width, width + test_below(pad), 1);
+    a->v = rig_tensor(r, r->act, rows, width, width + test_below(pad), 1);
+}
+
+/* What has been queued is complete for what comes: so attend() may take its cache as settled. */
+static void
+settle(struct rig *r, struct attend *a, const struct rows *step)
+{
+    struct rows some = *step;
+
+    a->settled = true;
+    some.token = rig_bytes(r, step->n_rows * sizeof *some.token);
+    memset(HOST(some.token), 0, step->n_rows * sizeof *some.token);
+    rig_send(r);
+    assert_int_equal(r->op->tokens(r->lane, some, some.token), 0);
+}
+
+/* What attend() has stored of a row: those keys and values as the cache's type has them. */
+static void
+check_stored(const struct attend *a, const struct run *run, uint32_t row, uint32_t e)
+{
+    uint32_t pos = (uint32_t)run->first_pos + row - run->first_row;
+
+    for (uint32_t h = 0; h < a->n_kv_heads; h++)
+        for (uint32_t part = 0; part < a->kv.n_parts; part++) {
+            double want = at(part ? a->v : a->k, row, h * a->head_dim + e);
+
+            near(naive_kv(&a->kv, part, run->seat, pos, h, e), want, fabs(want), a->kv.dtype);
+        }
+}
+
+/* A random mix of every variant; K and V outside the visible keys are NaN. */
+static void
+attend_is_softmax_over_the_visible_keys(void **state)
+{
+    enum { SEATS = 4 };
+
+    (void)state;
+    for (int n = 0; n < rig_rounds(4 * ROUNDS); n++) {
+        bool whole = wide();
+        uint32_t n_kv = between(1, 3), n_heads = n_kv * between(1, whole ? 8 : 4);
+        uint32_t d = whole ? fast_dim[test_below(3)] : between(rig_cuda() ? 3 : 1, 12) * 6;
+        uint32_t tpb = whole ? 16u << test_below(3) : 4u << test_below(5);
+        uint32_t kind = test_below(4), rows = 0, pad = whole ? 1 : 9, far = whole ? 900 : 180;
+        struct run run[SEATS] = { { 0 } }, all[4 * SEATS + 3] = { { 0 } };
+        struct rig r;
+        struct paged p;
+        struct attend a = {
+            .n_heads = n_heads, .n_kv_heads = n_kv, .head_dim = d, .scale = 0.2f, .causal = kind < 2
+        };
+        struct rows step = { .n_runs = SEATS };
+        bool stores = false;
+        float *sinks, *bias;
+        int32_t *pos;
+        uint32_t *seat;
+
+        open_any(&r);
+        rig_paged(&r, &p, some_kv(&r), SEATS, far + 120, tpb, n_kv, d);
+        for (uint32_t i = 0; i < SEATS; i++) {
+            run[i].seat = (i + 1) % SEATS;
+            run[i].first_row = rows;
+            run[i].n_rows = between(1, test_below(2) ? 1 : whole && test_below(2) ? 120 : 20);
+            run[i].first_pos = kind == 3 ? 0 : (int32_t)test_below(far);
+            run[i].kv_len = kind == 2 ? test_below(far)
+                                      : (uint32_t)run[i].first_pos + run[i].n_rows;
+            rows += run[i].n_rows;
+        }
+        while (step.n_single < SEATS && run[step.n_single].n_rows == 1) step.n_single++;
+        step.n_single = test_below(step.n_single + 1);
+        a.q = rig_tensor(&r, r.act, rows, n_heads * d, n_heads * d + test_below(pad), 1);
+        a.out = rig_output(&r, rows, n_heads * d, n_heads * d + test_below(pad));
+        if (kind == 3) { /* encoder: keys are rows */
+            own_keys(&r, &a, rows, pad);
+        } else {
+            a.kv = p.view;
+            stores = kind < 2 && test_below(2);
+            if (stores) own_keys(&r, &a, rows, pad);
+        }
+        sinks = rig_tensor(&r, DT_F32, 1, n_heads, n_heads, 1).data;
+        a.bias_reach = between(1, 150);
+        bias = rig_tensor(&r, DT_F32, n_heads, 2 * a.bias_reach + 1, 2 * a.bias_reach + 1, 1).data;
+        if (test_below(3) == 0) a.window = between(1, 150);
+        if (test_below(3) == 0) a.softcap = 2;
+        if (test_below(3) == 0) a.sinks = sinks;
+        if (test_below(3) == 0) a.bias = bias;
+        for (uint32_t i = 0; kind != 3 && i < SEATS; i++)
+            rig_fill_kv(&p, run[i].seat, 0, stores ? (uint32_t)run[i].first_pos : run[i].kv_len);
+        if (kind < 2 && !a.window && test_below(3) == 0) {
+            for (uint32_t i = 0; i < SEATS; i++) assert_true(run[i].n_rows <= 120);
+            if (MAX(MAX(run[0].n_rows, run[1].n_rows), MAX(run[2].n_rows, run[3].n_rows)) <= 32)
+                some_mask(&r, &a, run, SEATS, rows);
+        }
+        pos = rig_bytes(&r, rows * sizeof *pos);
+        seat = rig_bytes(&r, rows * sizeof *seat);
+        for (uint32_t i = 0; i < SEATS; i++)
+            for (uint32_t j = 0; j < run[i].n_rows; j++) {
+                HOST(pos)[run[i].first_row + j] = run[i].first_pos + (int32_t)j;
+                HOST(seat)[run[i].first_row + j] = run[i].seat;
+            }
+        step.n_rows = rows;
+        memcpy(all, run, sizeof run);
+        if (test_below(2)) step.n_runs = with_empty_runs(run, SEATS, all, &step.n_single);
+        step.run = rig_copy(&r, all, sizeof all);
+        step.pos = pos;
+        step.seat = seat;
+        if (test_below(2))
+            settle(&r, &a, &step);
+        else
+            rig_send(&r);
+        assert_int_equal(r.op->attend(r.lane, &a, step), 0);
+        rig_wait(&r);
+        for (uint32_t i = 0; i < SEATS; i++)
+            for (uint32_t l = 0; l < (whole ? 4 : 30); l++) {
+                uint32_t row = run[i].first_row + test_below(run[i].n_rows);
+                uint32_t head = test_below(n_heads), e = test_below(d);
+                double size, want = naive_attend(&a, &run[i], row, head, e, &size);
+
+                near_steps(at(a.out, row, head * d + e), want, 8, r.act, size);
+                if (stores) check_stored(&a, &run[i], row, e);
+            }
+        rig_close(&r);
+    }
+}
+
+/* How a device shares out the keys depends on how many sequences there are and on their lengths. */
+static void
+generation_sees_all_its_keys_in_any_number_of_sequences(void **state)
+{
+    enum { MOST = 90 };
+    static const uint32_t count[] = { 1, 1, 2, 5, 17, MOST };
+
+    (void)state;
+    for (uint32_t n = 0; n < 3 * ARRAY_LEN(count); n++) {
+        uint32_t seqs = count[n % ARRAY_LEN(count)], far = 4000 / seqs + 20;
+        uint32_t n_kv = between(1, 3), n_heads = n_kv * between(1, 10);
+        uint32_t d = rig_cuda() ? 64u << test_below(2) : 12, width = n_heads * d;
+        struct run run[MOST] = { { 0 } };
+        struct rig r;
+        struct paged p;
+        struct attend a = { .n_heads = n_heads, .n_kv_heads = n_kv, .head_dim = d, .scale = 0.2f };
+        struct rows step = { .n_rows = seqs, .n_runs = seqs, .n_single = seqs };
+        bool stores;
+        float *sinks, *bias;
+        int32_t *pos;
+        uint32_t *seat;
+
+        open_any(&r);
+        rig_paged(&r, &p, some_kv(&r), seqs, far, 16u << test_below(3), n_kv, d);
+        a.kv = p.view;
+        a.causal = test_below(2);
+        stores = a.causal && test_below(2);
+        if (stores) own_keys(&r, &a, seqs, 1);
+        a.q = rig_tensor(&r, r.act, seqs, width, width, 1);
+        a.out = rig_output(&r, seqs, width, width);
+        sinks = rig_tensor(&r, DT_F32, 1, n_heads, n_heads, 1).data;
+        a.bias_reach = between(1, 150);
+        bias = rig_tensor(&r, DT_F32, n_heads, 2 * a.bias_reach + 1, 2 * a.bias_reach + 1, 1).data;
+        if (test_below(3) == 0) a.window = between(1, 150);
+        if (test_below(3) == 0) a.softcap = 2;
+        if (test_below(3) == 0) a.sinks = sinks;
+        if (test_below(3) == 0) a.bias = bias;
+        pos = rig_bytes(&r, seqs * sizeof *pos);
+        seat = rig_bytes(&r, seqs * sizeof *seat);
+        for (uint32_t i = 0; i < seqs; i++) {
+            uint32_t keys = test_below(4) ? between(1, far) : between(1, 40);
+
+            run[i] = (struct run){ i, i, 1, (int32_t)keys - 1, keys };
+            if (!a.causal && test_below(4) == 0) run[i].kv_len = keys = 0;
+            rig_fill_kv(&p, i, 0, keys - stores);
+            if (i && test_below(8) == 0) run[i].seat = SEAT_NONE;
+            HOST(pos)[i] = run[i].first_pos;
+            HOST(seat)[i] = run[i].seat;
+        }
+        step.run = rig_copy(&r, run, seqs * sizeof *run);
+        step.pos = pos;
+        step.seat = seat;
+        if (test_below(2))
+            settle(&r, &a, &step);
+        else
+            rig_send(&r);
+        assert_int_equal(r.op->attend(r.lane, &a, step), 0);
+        rig_wait(&r);
+        for (uint32_t l = 0; l < 60; l++) {
+            uint32_t i = test_below(seqs), head = test_below(n_heads), e = test_below(d);
+            double size, got = at(a.out, i, head * d + e), want;
+
+            if (run[i].seat == SEAT_NONE) {
+                assert_true(isnan(got)); /* as it was before */
+                continue;
+            }
+            want = naive_attend(&a, &run[i], i, head, e, &size);
+            near_steps(got, want, 8, r.act, size);
+            if (stores) check_stored(&a, &run[i], i, e);
+        }
+        rig_close(&r);
+    }
+}
+
+/* Two sequences, one after the other in the same blocks, step by step without a look: the second one's results. */
+static void
+generation_reads_what_the_steps_before_it_stored(void **state)
+{
+    enum { MOST = 3, STEPS = 70, ALL = 2 * STEPS };
+
+    (void)state;
+    for (int n = 0; n < 6; n++) {
+        uint32_t seqs = between(1, MOST), n_kv = between(1, 3), n_heads = n_kv * between(1, 3);
+        uint32_t d = rig_cuda() ? 64u << test_below(2) : 12, width = n_heads * d;
+        struct run run[ALL][MOST] = { { { 0 } } };
+        struct attend a[ALL];
+        struct rows step[ALL];
+        struct tensor q, k, v, out;
+        struct rig r;
+        struct paged p;
+
+        open_any(&r);
+        rig_paged(&r, &p, test_below(4) ? r.act : some_kv(&r), seqs, STEPS, 16u << test_below(3),
+                  n_kv, d);
+        q = rig_tensor(&r, r.act, ALL * seqs, width, width, 1);
+        k = rig_tensor(&r, r.act, ALL * seqs, n_kv * d, n_kv * d, 1);
+        v = rig_tensor(&r, r.act, ALL * seqs, n_kv * d, n_kv * d, 1);
+        out = rig_output(&r, ALL * seqs, width, width);
+        for (uint32_t i = 0; i < ALL; i++) {
+            int32_t *pos = rig_bytes(&r, seqs * sizeof *pos),
+                    *token = rig_copy(&r, &(int32_t[MOST]){ 0 }, sizeof *token * MOST);
+            uint32_t *seat = rig_bytes(&r, seqs * sizeof *seat), at = i % STEPS;
+
+            for (uint32_t s = 0; s < seqs; s++) {
+                HOST(pos)[s] = (int32_t)at;
+                HOST(seat)[s] = s;
+                run[i][s] = (struct run){ s, s, 1, (int32_t)at, at + 1 };
+            }
+            step[i] = (struct rows){ .n_rows = seqs,
+                                     .n_runs = seqs,
+                                     .n_single = seqs,
+                                     .token = token,
+                                     .pos = pos,
+                                     .seat = seat,
+                                     .run = rig_copy(&r, run[i], sizeof run[i]) };
+            a[i] = (struct attend){ .out = tensor_rows(out, i * seqs, seqs),
+                                    .q = tensor_rows(q, i * seqs, seqs),
+                                    .k = tensor_rows(k, i * seqs, seqs),
+                                    .v = tensor_rows(v, i * seqs, seqs),
+                                    .kv = p.view,
+                                    .settled = true,
+                                    .n_heads = n_heads,
+                                    .n_kv_heads = n_kv,
+                                    .head_dim = d,
+                                    .causal = true,
+                                    .scale = 0.2f };
+        }
+        rig_send(&r);
+        for (uint32_t i = 0; i < ALL; i++) {
+            assert_int_equal(r.op->tokens(r.lane, step[i], step[i].token), 0);
+            assert_int_equal(r.op->attend(r.lane, &a[i], step[i]), 0);
+        }
+        rig_wait(&r);
+        for (uint32_t l = 0; l < 200; l++) {
+            uint32_t i = STEPS + test_below(STEPS), s = test_below(seqs),
+                     head = test_below(n_heads);
+            uint32_t e = test_below(d);
+            double size, want = naive_attend(&a[i], &run[i][s], s, head, e, &size);
+
+            near_steps(at(a[i].out, s, head * d + e), want, 8, r.act, size);
+            check_stored(&a[i], &run[i][s], s, e);
+        }
+        rig_close(&r);
+    }
+}
+
+int
+main(int argc, char **argv)
+{
+    const struct CMUnitTest tests[] = {
+        rig_test(rope_store_norms_rotates_and_stores),
+        rig_test(attend_is_softmax_over_the_visible_keys),
+        rig_test(generation_reads_what_the_steps_before_it_stored),
+        rig_test(generation_sees_all_its_keys_in_any_number_of_sequences),
+    };
+
+    rig_args(argc, argv);
+    return cmocka_run_group_tests(tests, test_seed_group, NULL);
+}
