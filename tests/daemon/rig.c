@@ -59,9 +59,12 @@ become_lagand(const struct rig *r, const char *const *args)
     _exit(126);
 }
 
+static struct rig *started; /* so that a test that fails leaves nothing */
+
 void
 rig_start(struct rig *r, const char *mode, const char *const *args)
 {
+    started = r;
     if (!*r->dir) {
         strcpy(r->dir, "/tmp/lagand-test-XXXXXX");
         assert_non_null(mkdtemp(r->dir));
@@ -131,6 +134,13 @@ rig_ready(struct rig *r)
     if (rig_told(r, "READY=1", 8000)) return;
     print_log(r);
     fail_msg("lagand is not ready");
+}
+
+void
+rig_begin(struct rig *r, const char *mode, const char *const *args)
+{
+    rig_start(r, mode, args);
+    rig_ready(r);
 }
 
 int
@@ -204,6 +214,14 @@ rig_clean(struct rig *r)
     snprintf(command, sizeof command, "rm -rf '%s'", r->dir);
     if (system(command)) fprintf(stderr, "%s: not removed\n", r->dir);
     memset(r, 0, sizeof *r);
+}
+
+int
+rig_tear_down(void **state)
+{
+    (void)state;
+    if (started) rig_clean(started);
+    return 0;
 }
 
 /* ---- clients */

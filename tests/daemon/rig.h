@@ -21,12 +21,17 @@ void rig_start(struct rig *r, const char *mode, const char *const *args);
 /* kill -9, and start again as systemd would: with what is in the store, once its workers are gone. */
 void rig_crash(struct rig *r, const char *mode, const char *const *args);
 void rig_ready(struct rig *r); /* wait for READY=1 */
+/* rig_start() and rig_ready(). */
+void rig_begin(struct rig *r, const char *mode, const char *const *args);
+#define ARGS(...) ((const char *const[]){ __VA_ARGS__, NULL })
 /* Times: 0 is now; what has to come is waited for longer than said, since only a hang is to be caught. */
 bool rig_told(struct rig *r, const char *word, int ms); /* has a datagram said that by then? */
 bool rig_logged(struct rig *r, const char *words, int ms);
-int rig_wait(struct rig *r, int ms);         /* lagand's exit code; 256 + signal; -1: lives */
-int rig_stop(struct rig *r);                 /* SIGTERM and wait; checks that nothing is left */
-void rig_clean(struct rig *r);               /* the directory and all in it */
+int rig_wait(struct rig *r, int ms); /* lagand's exit code; 256 + signal; -1: lives */
+int rig_stop(struct rig *r);         /* SIGTERM and wait; checks that nothing is left */
+void rig_clean(struct rig *r);       /* the directory and all in it */
+int rig_tear_down(void **state);     /* rig_clean() of the one that was started last */
+#define rig_test(f) cmocka_unit_test_teardown(f, rig_tear_down)
 uint32_t rig_n_workers(const struct rig *r); /* processes of its run, by their parent */
 
 struct dealer; /* one client */

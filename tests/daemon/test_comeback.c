@@ -14,14 +14,6 @@ enum { CLIENTS = 4, EACH = 12, TOKENS = 400, KILLS = 5 };
 
 static struct rig r;
 
-static int
-tear_down(void **state)
-{
-    (void)state;
-    rig_clean(&r);
-    return 0;
-}
-
 /* ---- liblagan */
 
 struct stream {
@@ -146,8 +138,7 @@ static void
 requests_outlive_kills_of_lagand_and_no_token_comes_twice(void **state)
 {
     (void)state;
-    rig_start(&r, "slow", NULL);
-    rig_ready(&r);
+    rig_begin(&r, "slow", NULL);
     ask_all();
     for (int i = 0; i < KILLS; i++) {
         serve_clients(clock_now() + (150 + 50 * i) * NSEC_MS);
@@ -162,8 +153,7 @@ static void
 requests_outlive_a_lagand_that_begins_again(void **state)
 {
     (void)state;
-    rig_start(&r, "slow", NULL);
-    rig_ready(&r);
+    rig_begin(&r, "slow", NULL);
     ask_all();
     for (int i = 0; i < 3; i++) {
         struct dealer *ctl = dial(&r, "ctl.sock");
@@ -251,8 +241,7 @@ a_session_takes_its_request_over_to_another_connection(void **state)
     struct dealer *a, *b, *other;
 
     (void)state;
-    rig_start(&r, "slow", NULL);
-    rig_ready(&r);
+    rig_begin(&r, "slow", NULL);
     a = dial_as(S1);
     submit(a, 7, 3, 60, 5);
     for (uint32_t i = 0; i < 3; i++) {
@@ -290,8 +279,7 @@ a_request_waits_for_its_client_as_long_as_it_was_told(void **state)
     nsec since;
 
     (void)state;
-    rig_start(&r, "slow", NULL);
-    rig_ready(&r);
+    rig_begin(&r, "slow", NULL);
     here = dial(&r, "api.sock");
     a = dial_as(S1);
     SAY(a, LAGAN_MSG_SUBMIT, 1, { "ids", 3 }, { "max_tokens", 100000 }, { "on_disconnect", 0 });
@@ -356,8 +344,7 @@ a_second_submit_with_the_key_is_the_first_one(void **state)
     struct dealer *a, *none;
 
     (void)state;
-    rig_start(&r, "good", NULL);
-    rig_ready(&r);
+    rig_begin(&r, "good", NULL);
     none = dial(&r, "api.sock");
     SAY(none, LAGAN_MSG_SUBMIT, 1, { "ids", 3 }, { "key", 5 });
     hear_error(none, 1, LAGAN_E_INVALID_REQUEST, "key is not a string", 30000);
@@ -380,14 +367,13 @@ a_second_submit_with_the_key_is_the_first_one(void **state)
 int
 main(void)
 {
-#define T(f) cmocka_unit_test_teardown(f, tear_down)
     const struct CMUnitTest tests[] = {
-        T(requests_outlive_kills_of_lagand_and_no_token_comes_twice),
-        T(a_session_takes_its_request_over_to_another_connection),
-        T(a_request_waits_for_its_client_as_long_as_it_was_told),
-        T(requests_outlive_a_lagand_that_begins_again),
-        T(a_client_that_is_gone_is_noticed_with_nothing_to_send_to_it),
-        T(a_second_submit_with_the_key_is_the_first_one),
+        rig_test(requests_outlive_kills_of_lagand_and_no_token_comes_twice),
+        rig_test(a_session_takes_its_request_over_to_another_connection),
+        rig_test(a_request_waits_for_its_client_as_long_as_it_was_told),
+        rig_test(requests_outlive_a_lagand_that_begins_again),
+        rig_test(a_client_that_is_gone_is_noticed_with_nothing_to_send_to_it),
+        rig_test(a_second_submit_with_the_key_is_the_first_one),
     };
 
     return cmocka_run_group_tests_name("comeback", tests, NULL, NULL);

@@ -13,14 +13,6 @@ enum { MOST = 4 };
 
 static struct rig r;
 
-static int
-tear_down(void **state)
-{
-    (void)state;
-    rig_clean(&r);
-    return 0;
-}
-
 static void
 make(int pair[2])
 {
@@ -102,8 +94,7 @@ beyond_the_limit_the_idle_go_and_who_has_a_request_stays(void **state)
     struct dealer *busy, *idle[8], *late;
 
     (void)state;
-    rig_start(&r, "brisk", (const char *const[]){ "--api.max-connections", "4", NULL });
-    rig_ready(&r);
+    rig_begin(&r, "brisk", ARGS("--api.max-connections", "4"));
     busy = dial(&r, "api.sock");
     submit(busy, 1, 3, 500, 1);
     for (uint64_t i = 0; i < ARRAY_LEN(idle); i++) {
@@ -125,8 +116,7 @@ main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(who_has_said_nothing_for_longest_is_known_and_can_be_cut),
         cmocka_unit_test(a_number_that_is_anothers_by_now_is_not_cut),
-        cmocka_unit_test_teardown(beyond_the_limit_the_idle_go_and_who_has_a_request_stays,
-                                  tear_down),
+        rig_test(beyond_the_limit_the_idle_go_and_who_has_a_request_stays),
     };
 
     return cmocka_run_group_tests_name("connections", tests, NULL, NULL);

@@ -9,26 +9,6 @@
 
 static struct rig r;
 
-static int
-tear_down(void **state)
-{
-    (void)state;
-    rig_clean(&r);
-    return 0;
-}
-
-static void
-start(const char *mode, const char *const *args)
-{
-    rig_start(&r, mode, args);
-    rig_ready(&r);
-}
-#define ARGS(...) \
-    (const char *const[]) \
-    { \
-        __VA_ARGS__, NULL \
-    }
-
 /* Chunks from `at` on, acknowledged, until the last word: DONE after all tokens. How often resumed. */
 static uint64_t
 rest(struct dealer *c, uint64_t rid, uint32_t at, uint32_t max_tokens, uint64_t seed)
@@ -56,7 +36,7 @@ a_dead_worker_is_replaced_and_its_requests_go_on(void **state)
     struct dealer *c;
 
     (void)state;
-    start("segv", NULL);
+    rig_begin(&r, "segv", NULL);
     c = dial(&r, "api.sock");
     submit(c, 1, 3, 100, 1);
     assert_int_equal(rest(c, 1, 0, 100, 1), 1);
@@ -77,7 +57,7 @@ a_request_that_wants_no_other_worker_ends_with_worker_lost(void **state)
     struct dealer *c;
 
     (void)state;
-    start("segv", NULL);
+    rig_begin(&r, "segv", NULL);
     c = dial(&r, "api.sock");
     SAY(c, LAGAN_MSG_SUBMIT, 1, { "ids", 3 }, { "max_tokens", 100 }, { "seed", 1 },
         { "resume", FALSE_KEY });
@@ -99,7 +79,7 @@ a_request_that_kills_is_poisoned_and_the_others_finish(void **state)
     struct dealer *c;
 
     (void)state;
-    start("poison", NULL);
+    rig_begin(&r, "poison", NULL);
     c = dial(&r, "api.sock");
     for (uint32_t i = 1; i <= OTHERS + 1; i++) {
         SAY(c, LAGAN_MSG_SUBMIT, i, { "ids", i == 5 ? FAKE_POISON : 3 }, { "max_tokens", TOKENS },
@@ -139,7 +119,7 @@ requests_of_a_dead_worker_go_on_at_once_with_its_sibling(void **state)
     struct dealer *c, *ctl;
 
     (void)state;
-    start("slow", ARGS("--set", "workers=2"));
+    rig_begin(&r, "slow", ARGS("--set", "workers=2"));
     c = dial(&r, "api.sock");
     ctl = dial(&r, "ctl.sock");
     do { /* READY=1 comes with the first */
@@ -169,7 +149,7 @@ a_kill_from_outside_is_told_apart_and_forgiven(void **state)
     struct dealer *c;
 
     (void)state;
-    start("good", NULL);
+    rig_begin(&r, "good", NULL);
     c = dial(&r, "api.sock");
     for (uint32_t i = 1; i <= 5; i++) {
         const struct msg *m;
@@ -205,7 +185,7 @@ at_the_end_of_hand_a_successor_is_made_that_gets_memory_at_the_end_of_the_proces
     struct dealer *c, *ctl;
 
     (void)state;
-    start("shut-hand", ARGS("--supervisor.stall-timeout", "60s"));
+    rig_begin(&r, "shut-hand", ARGS("--supervisor.stall-timeout", "60s"));
     c = dial(&r, "api.sock");
     ctl = dial(&r, "ctl.sock");
     submit(c, 1, 3, 4, 1); /* with the fourth token hand is shut */
@@ -231,7 +211,7 @@ a_worker_that_shuts_its_hand_and_lives_is_ended(void **state)
     struct dealer *c;
 
     (void)state;
-    start("shut-hand", ARGS("--supervisor.stall-timeout", "300ms"));
+    rig_begin(&r, "shut-hand", ARGS("--supervisor.stall-timeout", "300ms"));
     c = dial(&r, "api.sock");
     submit(c, 1, 3, 4, 1);
     assert_int_equal(rest(c, 1, 0, 4, 1), 0);
@@ -268,7 +248,7 @@ every_lie_of_a_worker_ends_it_and_at_last_the_request_that_it_is_about(void **st
         const struct msg *m;
         struct dealer *c;
 
-        start(t[i].mode, NULL);
+        rig_begin(&r, t[i].mode, NULL);
         c = dial(&r, "api.sock");
         submit(c, 1, 3, 8, 1);
         do m = hear(c, 8000);
@@ -309,7 +289,7 @@ a_silent_worker_and_an_overdue_step_are_killed_in_time(void **state)
         nsec began;
         struct dealer *c;
 
-        start(t[i].mode, ARGS("--supervisor.stall-timeout", "800ms"));
+        rig_begin(&r, t[i].mode, ARGS("--supervisor.stall-timeout", "800ms"));
         c = dial(&r, "api.sock");
         submit(c, 1, 3, 8, 1);
         began = clock_now();
@@ -341,7 +321,7 @@ static void
 a_worker_that_fails_to_start_once_is_tried_again(void **state)
 {
     (void)state;
-    start("die-once", NULL);
+    rig_begin(&r, "die-once", NULL);
     assert_true(rig_logged(&r, "died of start: exit status 70", 1000));
     assert_int_equal(rig_stop(&r), 0);
 }
@@ -352,34 +332,33 @@ a_killed_lagand_leaves_no_worker_and_the_next_one_starts(void **state)
     int tries = 0;
 
     (void)state;
-    start("good", NULL);
+    rig_begin(&r, "good", NULL);
     assert_int_equal(rig_n_workers(&r), 1);
     kill(r.pid, SIGKILL);
     assert_int_equal(rig_wait(&r, 2000), 256 + SIGKILL);
     while (rig_n_workers(&r) && tries++ < 100) poll(NULL, 0, 10);
     assert_int_equal(rig_n_workers(&r), 0);
-    start("good", ARGS("--remove-runtime-dir"));
+    rig_begin(&r, "good", ARGS("--remove-runtime-dir"));
     assert_int_equal(rig_stop(&r), 0);
 }
 
 int
 main(void)
 {
-#define T(f) cmocka_unit_test_teardown(f, tear_down)
     const struct CMUnitTest tests[] = {
-        T(a_dead_worker_is_replaced_and_its_requests_go_on),
-        T(a_request_that_wants_no_other_worker_ends_with_worker_lost),
-        T(a_request_that_kills_is_poisoned_and_the_others_finish),
-        T(requests_of_a_dead_worker_go_on_at_once_with_its_sibling),
-        T(a_kill_from_outside_is_told_apart_and_forgiven),
-        T(at_the_end_of_hand_a_successor_is_made_that_gets_memory_at_the_end_of_the_process),
-        T(a_worker_that_shuts_its_hand_and_lives_is_ended),
-        T(every_lie_of_a_worker_ends_it_and_at_last_the_request_that_it_is_about),
-        T(a_worker_that_hands_up_nonsense_never_becomes_ready),
-        T(a_silent_worker_and_an_overdue_step_are_killed_in_time),
-        T(a_worker_that_cannot_start_says_why_and_lagand_leaves),
-        T(a_worker_that_fails_to_start_once_is_tried_again),
-        T(a_killed_lagand_leaves_no_worker_and_the_next_one_starts),
+        rig_test(a_dead_worker_is_replaced_and_its_requests_go_on),
+        rig_test(a_request_that_wants_no_other_worker_ends_with_worker_lost),
+        rig_test(a_request_that_kills_is_poisoned_and_the_others_finish),
+        rig_test(requests_of_a_dead_worker_go_on_at_once_with_its_sibling),
+        rig_test(a_kill_from_outside_is_told_apart_and_forgiven),
+        rig_test(at_the_end_of_hand_a_successor_is_made_that_gets_memory_at_the_end_of_the_process),
+        rig_test(a_worker_that_shuts_its_hand_and_lives_is_ended),
+        rig_test(every_lie_of_a_worker_ends_it_and_at_last_the_request_that_it_is_about),
+        rig_test(a_worker_that_hands_up_nonsense_never_becomes_ready),
+        rig_test(a_silent_worker_and_an_overdue_step_are_killed_in_time),
+        rig_test(a_worker_that_cannot_start_says_why_and_lagand_leaves),
+        rig_test(a_worker_that_fails_to_start_once_is_tried_again),
+        rig_test(a_killed_lagand_leaves_no_worker_and_the_next_one_starts),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

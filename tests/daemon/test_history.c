@@ -9,14 +9,6 @@
 
 static struct rig r;
 
-static int
-tear_down(void **state)
-{
-    (void)state;
-    rig_clean(&r);
-    return 0;
-}
-
 static void
 events_are_numbered_and_the_oldest_go(void **state)
 {
@@ -95,7 +87,7 @@ main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(events_are_numbered_and_the_oldest_go),
-        cmocka_unit_test_teardown(a_death_is_an_event_a_panic_and_a_number, tear_down),
+        rig_test(a_death_is_an_event_a_panic_and_a_number),
     };
 
     return cmocka_run_group_tests_name("history", tests, NULL, NULL);

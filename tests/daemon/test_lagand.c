@@ -19,26 +19,6 @@
 
 static struct rig r;
 
-static int
-tear_down(void **state)
-{
-    (void)state;
-    rig_clean(&r);
-    return 0;
-}
-
-static void
-start(const char *mode, const char *const *args)
-{
-    rig_start(&r, mode, args);
-    rig_ready(&r);
-}
-#define ARGS(...) \
-    (const char *const[]) \
-    { \
-        __VA_ARGS__, NULL \
-    }
-
 static void
 a_request_streams_and_ends_with_done(void **state)
 {
@@ -47,7 +27,7 @@ a_request_streams_and_ends_with_done(void **state)
     const struct msg *m;
 
     (void)state;
-    start("good", NULL);
+    rig_begin(&r, "good", NULL);
     c = dial(&r, "api.sock");
     SAY(c, LAGAN_MSG_HELLO, 1, { "min", 1 }, { "max", 3 });
     m = hear_type(c, LAGAN_MSG_WELCOME, 2000);
@@ -78,7 +58,7 @@ a_prompt_larger_than_a_record_arrives_whole(void **state)
     struct dealer *c;
 
     (void)state;
-    start("good", NULL);
+    rig_begin(&r, "good", NULL);
     c = dial(&r, "api.sock");
     submit(c, 1, N, 1, 5);
     take_chunk(hear_type(c, LAGAN_MSG_CHUNK, 5000), 0, 5);
@@ -100,7 +80,7 @@ logprobs_travel_with_their_tokens_and_the_prompts_before_them(void **state)
     float f;
 
     (void)state;
-    start("good", NULL);
+    rig_begin(&r, "good", NULL);
     c = dial(&r, "api.sock");
     SAY(c, LAGAN_MSG_SUBMIT, 1, { "ids", 3 }, { "max_tokens", 2 }, { "logprobs", 2 },
         { "prompt_logprobs", 1 });
@@ -193,7 +173,7 @@ tokens_wait_for_credit_and_leave_as_one_chunk(void **state)
     uint32_t at = 0;
 
     (void)state;
-    start("brisk", NULL);
+    rig_begin(&r, "brisk", NULL);
     c = dial(&r, "api.sock");
     SAY(c, LAGAN_MSG_SUBMIT, 1, { "ids", 3 }, { "max_tokens", 20 }, { "win", 2 }, { "seed", 4 });
     hear_type(c, LAGAN_MSG_ACCEPT, 2000);
@@ -220,7 +200,7 @@ a_client_that_stops_reading_is_a_slow_reader_and_the_others_go_on(void **state)
     struct dealer *slow, *quick;
 
     (void)state;
-    start("good", ARGS("--api.ack-timeout", "400ms"));
+    rig_begin(&r, "good", ARGS("--api.ack-timeout", "400ms"));
     slow = dial(&r, "api.sock");
     quick = dial(&r, "api.sock");
     SAY(slow, LAGAN_MSG_SUBMIT, 1, { "ids", 3 }, { "max_tokens", 1000000 }, { "win", 1 });
@@ -242,7 +222,7 @@ a_client_whose_queue_is_full_is_dropped_and_the_others_go_on(void **state)
     uint64_t rid = 0;
 
     (void)state;
-    start("good", ARGS("--api.ack-timeout", "500ms"));
+    rig_begin(&r, "good", ARGS("--api.ack-timeout", "500ms"));
     slow = dial_narrow(&r, "api.sock", 8);
     quick = dial(&r, "api.sock");
     for (uint64_t i = 0; i < REQUESTS; i++) {
@@ -270,7 +250,7 @@ a_client_that_falls_silent_or_hangs_up_loses_its_requests(void **state)
     int tries = 0;
 
     (void)state;
-    start("slow", ARGS("--api.lease", "500ms"));
+    rig_begin(&r, "slow", ARGS("--api.lease", "500ms"));
     here = dial(&r, "api.sock");
     gone = dial(&r, "api.sock");
     submit(gone, 1, 3, 100000, 1);
@@ -296,7 +276,7 @@ a_client_that_answers_no_heartbeat_loses_its_requests(void **state)
     pid_t pid;
 
     (void)state;
-    start("slow", ARGS("--api.lease", "10min", "--api.ack-timeout", "10min"));
+    rig_begin(&r, "slow", ARGS("--api.lease", "10min", "--api.ack-timeout", "10min"));
     pid = fork();
     if (pid == 0) {
         struct rig own = r;
@@ -325,7 +305,7 @@ a_user_has_its_limits_over_all_its_connections(void **state)
     struct dealer *c[3];
 
     (void)state;
-    start("slow", ARGS("--api.max-user-inflight", "2", "--api.max-user-tokens", "1000"));
+    rig_begin(&r, "slow", ARGS("--api.max-user-inflight", "2", "--api.max-user-tokens", "1000"));
     for (int i = 0; i < 3; i++) c[i] = dial(&r, "api.sock");
     submit(c[0], 1, 3, 400, 1);
     SAY(c[1], LAGAN_MSG_SUBMIT, 2, { "ids", 3 }, { "max_tokens", 700 });
@@ -345,7 +325,7 @@ cancel_ends_a_request_and_says_when_there_is_none(void **state)
     struct dealer *c;
 
     (void)state;
-    start("slow", NULL);
+    rig_begin(&r, "slow", NULL);
     c = dial(&r, "api.sock");
     submit(c, 1, 3, 100000, 1);
     hear_type(c, LAGAN_MSG_CHUNK, 2000);
@@ -373,7 +353,7 @@ a_list_of_too_many_requests_is_refused_whole(void **state)
     struct dealer *c;
 
     (void)state;
-    start("good", NULL);
+    rig_begin(&r, "good", NULL);
     c = dial(&r, "api.sock");
     for (uint32_t type = LAGAN_MSG_CANCEL; type <= LAGAN_MSG_QUERY; type += 2) {
         msgpack_sbuffer b;
@@ -400,7 +380,7 @@ a_deadline_ends_a_request_wherever_it_is(void **state)
     const struct msg *m;
 
     (void)state;
-    start("slow", NULL);
+    rig_begin(&r, "slow", NULL);
     c = dial(&r, "api.sock");
     SAY(c, LAGAN_MSG_SUBMIT, 1, { "ids", 3 }, { "max_tokens", 1000 }, { "deadline_ms", 300 });
     hear_type(c, LAGAN_MSG_ACCEPT, 2000);
@@ -427,7 +407,7 @@ wrong_requests_are_refused_by_name(void **state)
     struct dealer *c;
 
     (void)state;
-    start("slow", NULL);
+    rig_begin(&r, "slow", NULL);
     c = dial(&r, "api.sock");
     SAY(c, LAGAN_MSG_SUBMIT, 1, { "max_tokens", 3 });
     hear_error(c, 1, LAGAN_E_INVALID_REQUEST, "there is no prompt", 2000);
@@ -499,7 +479,7 @@ hostile_frames_are_answered_and_nothing_breaks(void **state)
     struct dealer *c, *other;
 
     (void)state;
-    start("good", NULL);
+    rig_begin(&r, "good", NULL);
     c = dial(&r, "api.sock");
     for (size_t i = 0; i < ARRAY_LEN(t); i++) {
         const struct msg *m;
@@ -540,7 +520,7 @@ operators_verbs_need_their_own_door(void **state)
     int tries = 0;
 
     (void)state;
-    start("good", NULL);
+    rig_begin(&r, "good", NULL);
     api = dial(&r, "api.sock");
     ctl = dial(&r, "ctl.sock");
     call(api, 1, "drain", "worker", "w0");
@@ -575,7 +555,7 @@ stopping_lets_open_requests_finish_and_takes_no_new_ones(void **state)
     bool refused = false;
 
     (void)state;
-    start("slow", NULL);
+    rig_begin(&r, "slow", NULL);
     c = dial(&r, "api.sock");
     submit(c, 1, 3, 40, 2);
     kill(r.pid, SIGTERM);
@@ -607,7 +587,7 @@ stopping_does_not_wait_beyond_its_time(void **state)
     const struct msg *m;
 
     (void)state;
-    start("slow", ARGS("--supervisor.shutdown-timeout", "300ms"));
+    rig_begin(&r, "slow", ARGS("--supervisor.shutdown-timeout", "300ms"));
     c = dial(&r, "api.sock");
     submit(c, 1, 3, 100000, 2);
     kill(r.pid, SIGTERM);
@@ -646,7 +626,7 @@ a_runtime_directory_has_one_lagand_and_says_whose_it_is(void **state)
     char words[64], longer[80];
 
     (void)state;
-    start("good", NULL);
+    rig_begin(&r, "good", NULL);
     assert_int_equal(second(r.run), 1);
     snprintf(words, sizeof words, "another lagand (pid %d) runs on", (int)r.pid);
     assert_true(rig_logged(&r, words, 0));
@@ -682,8 +662,7 @@ what_is_at_a_sockets_path_is_looked_at_before_it_is_replaced(void **state)
     int fd;
 
     (void)state;
-    rig_start(&r, "good", NULL);
-    rig_ready(&r);
+    rig_begin(&r, "good", NULL);
     assert_int_equal(rig_stop(&r), 0);
     strcpy(run, r.run);
     assert_int_equal(mkdir(run, 0700), 0);
@@ -705,8 +684,7 @@ what_is_at_a_sockets_path_is_looked_at_before_it_is_replaced(void **state)
     close(fd);
 
     /* The same, dead: it is replaced. */
-    rig_start(&r, "good", ARGS("--remove-runtime-dir"));
-    rig_ready(&r);
+    rig_begin(&r, "good", ARGS("--remove-runtime-dir"));
     assert_int_equal(rig_stop(&r), 0);
 }
 
@@ -718,7 +696,7 @@ many_requests_of_many_clients_keep_their_order(void **state)
     uint32_t at[CLIENTS][EACH] = { { 0 } }, n_done = 0;
 
     (void)state;
-    start("good", NULL);
+    rig_begin(&r, "good", NULL);
     for (uint32_t i = 0; i < CLIENTS; i++) {
         c[i] = dial(&r, "api.sock");
         for (uint32_t k = 0; k < EACH; k++) {
@@ -760,7 +738,7 @@ at_rest_lagand_is_small(void **state)
     FILE *f;
 
     (void)state;
-    start("good", NULL);
+    rig_begin(&r, "good", NULL);
     snprintf(path, sizeof path, "/proc/%d/status", (int)r.pid);
     f = fopen(path, "r");
     while (fgets(line, sizeof line, f)) {
@@ -776,33 +754,32 @@ at_rest_lagand_is_small(void **state)
 int
 main(void)
 {
-#define T(f) cmocka_unit_test_teardown(f, tear_down)
     const struct CMUnitTest tests[] = {
-        T(a_request_streams_and_ends_with_done),
-        T(a_prompt_larger_than_a_record_arrives_whole),
-        T(logprobs_travel_with_their_tokens_and_the_prompts_before_them),
-        T(systemd_hears_ready_status_watchdog_and_stopping),
-        T(loading_asks_systemd_for_patience_and_says_how_far_it_is),
-        T(tokens_wait_for_credit_and_leave_as_one_chunk),
-        T(a_client_that_stops_reading_is_a_slow_reader_and_the_others_go_on),
-        T(a_client_whose_queue_is_full_is_dropped_and_the_others_go_on),
-        T(a_client_that_falls_silent_or_hangs_up_loses_its_requests),
-        T(a_client_that_answers_no_heartbeat_loses_its_requests),
-        T(a_user_has_its_limits_over_all_its_connections),
-        T(cancel_ends_a_request_and_says_when_there_is_none),
-        T(a_list_of_too_many_requests_is_refused_whole),
-        T(a_deadline_ends_a_request_wherever_it_is),
-        T(wrong_requests_are_refused_by_name),
-        T(a_full_queue_refuses_before_it_accepts),
-        T(hostile_frames_are_answered_and_nothing_breaks),
-        T(operators_verbs_need_their_own_door),
-        T(stopping_lets_open_requests_finish_and_takes_no_new_ones),
-        T(stopping_does_not_wait_beyond_its_time),
-        T(a_runtime_directory_has_one_lagand_and_says_whose_it_is),
-        T(a_path_that_is_too_long_is_told_so),
-        T(what_is_at_a_sockets_path_is_looked_at_before_it_is_replaced),
-        T(many_requests_of_many_clients_keep_their_order),
-        T(at_rest_lagand_is_small),
+        rig_test(a_request_streams_and_ends_with_done),
+        rig_test(a_prompt_larger_than_a_record_arrives_whole),
+        rig_test(logprobs_travel_with_their_tokens_and_the_prompts_before_them),
+        rig_test(systemd_hears_ready_status_watchdog_and_stopping),
+        rig_test(loading_asks_systemd_for_patience_and_says_how_far_it_is),
+        rig_test(tokens_wait_for_credit_and_leave_as_one_chunk),
+        rig_test(a_client_that_stops_reading_is_a_slow_reader_and_the_others_go_on),
+        rig_test(a_client_whose_queue_is_full_is_dropped_and_the_others_go_on),
+        rig_test(a_client_that_falls_silent_or_hangs_up_loses_its_requests),
+        rig_test(a_client_that_answers_no_heartbeat_loses_its_requests),
+        rig_test(a_user_has_its_limits_over_all_its_connections),
+        rig_test(cancel_ends_a_request_and_says_when_there_is_none),
+        rig_test(a_list_of_too_many_requests_is_refused_whole),
+        rig_test(a_deadline_ends_a_request_wherever_it_is),
+        rig_test(wrong_requests_are_refused_by_name),
+        rig_test(a_full_queue_refuses_before_it_accepts),
+        rig_test(hostile_frames_are_answered_and_nothing_breaks),
+        rig_test(operators_verbs_need_their_own_door),
+        rig_test(stopping_lets_open_requests_finish_and_takes_no_new_ones),
+        rig_test(stopping_does_not_wait_beyond_its_time),
+        rig_test(a_runtime_directory_has_one_lagand_and_says_whose_it_is),
+        rig_test(a_path_that_is_too_long_is_told_so),
+        rig_test(what_is_at_a_sockets_path_is_looked_at_before_it_is_replaced),
+        rig_test(many_requests_of_many_clients_keep_their_order),
+        rig_test(at_rest_lagand_is_small),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -12,17 +12,6 @@
 
 static struct rig r;
 
-static int
-tear_down(void **state)
-{
-    (void)state;
-    rig_clean(&r);
-    return 0;
-}
-
-#define START(mode, ...) \
-    rig_start(&r, mode, (const char *const[]){ __VA_ARGS__ __VA_OPT__(, ) NULL }), rig_ready(&r)
-
 /* The only request, as lagand's operators see it: its state, how many tokens it has, who has it. */
 struct seen {
     char state[16], worker[16];
@@ -102,7 +91,7 @@ while_its_reader_stands_still_so_does_the_worker(void **state)
     uint64_t n;
 
     (void)state;
-    START("brisk");
+    rig_begin(&r, "brisk", NULL);
     c = dial(&r, "api.sock");
     ctl = dial(&r, "ctl.sock");
     SAY(c, LAGAN_MSG_SUBMIT, 1, { "ids", 3 }, { "max_tokens", TOKENS }, { "win", 2 },
@@ -129,7 +118,7 @@ a_paused_stream_outlives_its_worker_and_is_still_paused(void **state)
     uint64_t n, until;
 
     (void)state;
-    START("brisk");
+    rig_begin(&r, "brisk", NULL);
     c = dial(&r, "api.sock");
     ctl = dial(&r, "ctl.sock");
     SAY(c, LAGAN_MSG_SUBMIT, 1, { "ids", 3 }, { "max_tokens", TOKENS }, { "win", 2 },
@@ -177,7 +166,7 @@ log_probabilities_that_wait_pause_the_worker_and_none_is_lost(void **state)
     uint32_t at = 0, chunk = 0;
 
     (void)state;
-    START("good");
+    rig_begin(&r, "good", NULL);
     c = dial(&r, "api.sock");
     ctl = dial(&r, "ctl.sock");
     SAY(c, LAGAN_MSG_SUBMIT, 1, { "ids", 3 }, { "max_tokens", TOKENS }, { "win", 1 }, { "seed", 2 },
@@ -219,7 +208,7 @@ one_that_reads_late_finds_the_last_word_of_every_request(void **state)
     struct dealer *c;
 
     (void)state;
-    START("good", "--api.ack-timeout", "1s");
+    rig_begin(&r, "good", ARGS("--api.ack-timeout", "1s"));
     c = ask_and_do_not_read(REQUESTS);
     while (n_errors < REQUESTS) {
         m = hear(c, 5000);
@@ -260,7 +249,7 @@ one_that_never_reads_has_its_connection_cut(void **state)
     uint32_t before;
 
     (void)state;
-    START("good", "--api.ack-timeout", "400ms");
+    rig_begin(&r, "good", ARGS("--api.ack-timeout", "400ms"));
     c = dial(&r, "api.sock");
     submit(c, 1, 3, 20, 5);
     take_all(c, 1, 20, 5);
@@ -278,14 +267,11 @@ int
 main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_teardown(while_its_reader_stands_still_so_does_the_worker, tear_down),
-        cmocka_unit_test_teardown(a_paused_stream_outlives_its_worker_and_is_still_paused,
-                                  tear_down),
-        cmocka_unit_test_teardown(log_probabilities_that_wait_pause_the_worker_and_none_is_lost,
-                                  tear_down),
-        cmocka_unit_test_teardown(one_that_reads_late_finds_the_last_word_of_every_request,
-                                  tear_down),
-        cmocka_unit_test_teardown(one_that_never_reads_has_its_connection_cut, tear_down),
+        rig_test(while_its_reader_stands_still_so_does_the_worker),
+        rig_test(a_paused_stream_outlives_its_worker_and_is_still_paused),
+        rig_test(log_probabilities_that_wait_pause_the_worker_and_none_is_lost),
+        rig_test(one_that_reads_late_finds_the_last_word_of_every_request),
+        rig_test(one_that_never_reads_has_its_connection_cut),
     };
 
     return cmocka_run_group_tests_name("readers", tests, NULL, NULL);

@@ -13,27 +13,6 @@
 
 static struct rig r;
 
-static int
-tear_down(void **state)
-{
-    (void)state;
-    rig_clean(&r);
-    return 0;
-}
-
-#define ARGS(...) \
-    (const char *const[]) \
-    { \
-        __VA_ARGS__, NULL \
-    }
-
-static void
-start(const char *mode, const char *const *args)
-{
-    rig_start(&r, mode, args);
-    rig_ready(&r);
-}
-
 static void
 one_request(uint64_t rid)
 {
@@ -59,7 +38,7 @@ static void
 a_killed_lagand_leaves_weights_and_kv_to_the_next_one(void **state)
 {
     (void)state;
-    start("good", NULL);
+    rig_begin(&r, "good", NULL);
     one_request(1);
     assert_int_equal(systemd_stored(&r.systemd, "ledger"), 1);
     assert_int_equal(systemd_stored(&r.systemd, "w0=weights="), 1);
@@ -85,7 +64,7 @@ static void
 kv_without_its_ledger_is_not_taken_over(void **state)
 {
     (void)state;
-    start("good", NULL);
+    rig_begin(&r, "good", NULL);
     one_request(1);
     systemd_forget(&r.systemd, "ledger");
     rig_crash(&r, "good", NULL);
@@ -108,7 +87,7 @@ what_is_in_the_store_and_of_no_use_is_let_go(void **state)
     };
 
     (void)state;
-    start("good", NULL);
+    rig_begin(&r, "good", NULL);
     systemd_forget(&r.systemd, "w0=weights=1000=0=0=1");
     for (size_t i = 0; i < ARRAY_LEN(names); i++) systemd_keep(&r.systemd, names[i]);
     systemd_keep(&r.systemd, "ledger"); /* an empty memfd, twice even */
@@ -128,7 +107,7 @@ lagand_begins_again_under_its_own_pid_and_takes_everything_along(void **state)
     pid_t pid;
 
     (void)state;
-    start("slow", NULL);
+    rig_begin(&r, "slow", NULL);
     one_request(1);
     for (int i = 0; i < 3; i++) {
         pid = r.pid;
@@ -155,7 +134,7 @@ a_reload_replaces_every_worker_one_after_the_other_and_streams_go_on(void **stat
     struct dealer *c, *ctl;
 
     (void)state;
-    start("slow", ARGS("--set", "workers=2"));
+    rig_begin(&r, "slow", ARGS("--set", "workers=2"));
     c = dial(&r, "api.sock");
     ctl = dial(&r, "ctl.sock");
     for (uint64_t i = 1; i <= N; i++)
@@ -189,7 +168,7 @@ a_reload_whose_first_worker_does_not_come_up_leaves_the_others_alone(void **stat
     struct dealer *c;
 
     (void)state;
-    start("die-once", ARGS("--set", "workers=2"));
+    rig_begin(&r, "die-once", ARGS("--set", "workers=2"));
     c = dial(&r, "api.sock");
     pid = worker_pid(c, 1);
     snprintf(died, sizeof died, "%s/died", r.model);
@@ -296,7 +275,7 @@ requests_under_a_killed_lagand_go_on_and_none_is_submitted_again(void **state)
     const struct msg *m;
 
     (void)state;
-    start("slow", ARGS("--set", "workers=2"));
+    rig_begin(&r, "slow", ARGS("--set", "workers=2"));
     c = connect_to();
     for (uint32_t i = 0; i < STREAMS; i++) ask(c, &streams[i], TOKENS, i);
     take_events(c, STREAMS, clock_now() + 200 * NSEC_MS);
@@ -340,7 +319,7 @@ an_answer_of_a_model_is_the_same_whatever_becomes_of_lagand(void **state)
 
     (void)state;
     snprintf(model, sizeof model, "%s/models/recall-gemma3", top ? top : ".");
-    start("good", args);
+    rig_begin(&r, "good", args);
     c = connect_to();
     for (uint32_t i = 0; i < ANSWERS; i++) ask(c, &streams[i], TOKENS, i);
     assert_int_equal(take_events(c, ANSWERS, clock_now() + 30 * NSEC_S), 0);
@@ -384,17 +363,16 @@ while_weights_load_systemd_is_asked_for_time(void **state)
 int
 main(void)
 {
-#define T(f) cmocka_unit_test_teardown(f, tear_down)
     const struct CMUnitTest tests[] = {
-        T(a_killed_lagand_leaves_weights_and_kv_to_the_next_one),
-        T(kv_without_its_ledger_is_not_taken_over),
-        T(what_is_in_the_store_and_of_no_use_is_let_go),
-        T(lagand_begins_again_under_its_own_pid_and_takes_everything_along),
-        T(a_reload_replaces_every_worker_one_after_the_other_and_streams_go_on),
-        T(a_reload_whose_first_worker_does_not_come_up_leaves_the_others_alone),
-        T(requests_under_a_killed_lagand_go_on_and_none_is_submitted_again),
-        T(an_answer_of_a_model_is_the_same_whatever_becomes_of_lagand),
-        T(while_weights_load_systemd_is_asked_for_time),
+        rig_test(a_killed_lagand_leaves_weights_and_kv_to_the_next_one),
+        rig_test(kv_without_its_ledger_is_not_taken_over),
+        rig_test(what_is_in_the_store_and_of_no_use_is_let_go),
+        rig_test(lagand_begins_again_under_its_own_pid_and_takes_everything_along),
+        rig_test(a_reload_replaces_every_worker_one_after_the_other_and_streams_go_on),
+        rig_test(a_reload_whose_first_worker_does_not_come_up_leaves_the_others_alone),
+        rig_test(requests_under_a_killed_lagand_go_on_and_none_is_submitted_again),
+        rig_test(an_answer_of_a_model_is_the_same_whatever_becomes_of_lagand),
+        rig_test(while_weights_load_systemd_is_asked_for_time),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

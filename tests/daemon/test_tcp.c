@@ -65,12 +65,6 @@ tear_down(void **state)
     return system(command);
 }
 
-#define ARGS(...) \
-    (const char *const[]) \
-    { \
-        __VA_ARGS__, NULL \
-    }
-
 /* A free port is ZeroMQ's to find; the log has it. */
 static void
 start(const char *mode)
