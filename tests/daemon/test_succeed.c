@@ -69,7 +69,7 @@ kv_without_its_ledger_is_not_taken_over(void **state)
     systemd_forget(&r.systemd, "ledger");
     rig_crash(&r, "good", NULL);
     rig_ready(&r);
-    assert_true(rig_logged(&r, "adopted weights of epoch 1", 0));
+    assert_true(rig_logged(&r, "adopted weights of epoch 1", 5000));
     assert_false(rig_logged(&r, "adopted kv", 0));
     assert_int_equal(systemd_stored(&r.systemd, "ledger"), 1);
     assert_int_equal(systemd_stored(&r.systemd, "w0=kv="), 1); /* the new one's */
