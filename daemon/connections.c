@@ -132,9 +132,7 @@ connections_cut(struct connections *c, int fd, uint64_t cookie)
 void
 connections_cut_silent(struct connections *c, int fd)
 {
-    struct place *p = find(c, fd);
+    const struct place *p = find(c, fd);
 
-    if (!p) return;
-    connections_cut(c, fd, p->cookie);
-    (void)connections_closed(c, fd);
+    if (p) connections_cut(c, fd, p->cookie);
 }

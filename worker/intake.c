@@ -415,16 +415,25 @@ text_call(struct worker *w, const char *data, size_t n, struct err *e)
     return 0;
 }
 
+/* 1: the request that a record names; 0: its end crossed the record. */
+static int
+named(struct worker *w, const char *data, size_t n, const char *if_short, struct rec_row *c,
+      struct request **ret, struct err *e)
+{
+    if (n < sizeof *c) return corrupt(e, if_short);
+    memcpy(c, data, sizeof *c);
+    *ret = request_find(&w->requests, c->row, c->gen);
+    return *ret != NULL;
+}
+
 static int
 cancel(struct worker *w, const char *data, size_t n, struct err *e)
 {
     struct rec_row c;
     struct request *r;
+    int known = named(w, data, n, "CANCEL is shorter than its header", &c, &r, e);
 
-    if (n < sizeof c) return corrupt(e, "CANCEL is shorter than its header");
-    memcpy(&c, data, sizeof c);
-    r = request_find(&w->requests, c.row, c.gen);
-    if (!r) return 0; /* its end crossed the cancel */
+    if (known <= 0) return known;
     r->cancelled = (uint16_t)(c.flags ? c.flags : LAGAN_FINISH_CANCELLED);
     if (r->state == REQUEST_LIVE) scheduler_cancel(w->e.sched, r->seq.id, r->cancelled);
     return 0;
@@ -435,11 +444,9 @@ pause_or_go_on(struct worker *w, const char *data, size_t n, struct err *e)
 {
     struct rec_row c;
     struct request *r;
+    int known = named(w, data, n, "PAUSE is shorter than its header", &c, &r, e);
 
-    if (n < sizeof c) return corrupt(e, "PAUSE is shorter than its header");
-    memcpy(&c, data, sizeof c);
-    r = request_find(&w->requests, c.row, c.gen);
-    if (!r) return 0; /* its end crossed it */
+    if (known <= 0) return known;
     r->paused = c.flags & 1;
     if (r->state == REQUEST_LIVE) scheduler_halt(w->e.sched, r->seq.id, r->paused);
     return 0;

@@ -93,17 +93,23 @@ seat_for(const struct scheduler *s, const struct seq *q)
 }
 
 static void
-take_seat(struct scheduler *s, struct seq *q, uint32_t seat, enum seq_state to)
+sit(struct scheduler *s, struct seq *q, uint32_t seat, enum seq_state to)
 {
-    s->first_free = (s->first_free + 1) % s->n_seats;
-    s->n_free--;
     s->seat[seat] = (struct seat){ .seq = q };
     q->seat = seat;
-    seq_remove(&s->waiting, q);
     seq_insert(&s->running, q);
     move(s, q, to);
     take_turn(s, q);
     take_pages(s, q);
+}
+
+static void
+take_seat(struct scheduler *s, struct seq *q, uint32_t seat, enum seq_state to)
+{
+    s->first_free = (s->first_free + 1) % s->n_seats;
+    s->n_free--;
+    seq_remove(&s->waiting, q);
+    sit(s, q, seat, to);
 }
 
 /* What is kept gives way, and who is halted: give_up_one(). */
@@ -184,13 +190,10 @@ admit_adopted(struct scheduler *s, struct seq *q)
         kv_resume(s->kv, seat, q->n_adopted, &least) < 0)
         return false;
     s->n_kept--;
-    s->seat[seat] = (struct seat){ .seq = q, .chunk = rows, .len = len };
-    q->seat = seat;
+    sit(s, q, seat, SEQ_CONTEXT);
+    s->seat[seat].chunk = rows;
+    s->seat[seat].len = len;
     q->n_planned = q->n_done = q->n_adopted;
-    seq_insert(&s->running, q);
-    move(s, q, SEQ_CONTEXT);
-    take_turn(s, q);
-    take_pages(s, q);
     return true;
 }
 
