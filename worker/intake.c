@@ -420,6 +420,7 @@ static int
 named(struct worker *w, const char *data, size_t n, const char *if_short, struct rec_row *c,
       struct request **ret, struct err *e)
 {
+    *ret = NULL;
     if (n < sizeof *c) return corrupt(e, if_short);
     memcpy(c, data, sizeof *c);
     *ret = request_find(&w->requests, c->row, c->gen);
