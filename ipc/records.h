@@ -41,7 +41,11 @@ struct rec_submit { /* D 1; fragments with MORE concatenate to this */
     int32_t forced_bos, forced_eos;             /* -1 off, -2 the model's */
     uint16_t n_eos, n_stop_ids, n_stop, n_bias; /* 0xffff eos: the model's */
     uint8_t early_stopping, echo, chat, flags;
-    uint32_t grammar_bytes, salt_bytes, lora;
+    uint32_t grammar_bytes;
+    uint16_t salt_bytes;
+    uint16_t
+        client; /* whose turn it takes among equals, from 1: its key's number or its connection's */
+    uint32_t lora;
     float done_score; /* of what was delivered */
     /* then, each padded to 8: prompt, decoder, done, text, done's text, eos, stop_ids,
      * stop (u32 len + bytes, padded together), bias (i32 id, f32)*, grammar, salt */

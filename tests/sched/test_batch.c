@@ -21,12 +21,12 @@ full_batch(void)
     b->rung = 2;
     b->work = WORK_CONTEXT | WORK_GENERATION | WORK_ENCODER;
     b->bucket = 32;
-    b->n_rows = 9;
+    b->n_rows = 12;
     b->n_runs = 2;
-    b->n_logits = 5;
+    b->n_logits = b->n_masks = 8;
     b->n_encode = b->n_edits = b->n_copies = b->n_waits = 1;
-    for (int i = 0; i < 9; i++) {
-        b->token[i] = i == 4 ? TOKEN_FROM_LAST : 100 + i;
+    for (int i = 0; i < 12; i++) {
+        b->token[i] = i == 4 ? TOKEN_FROM_LAST : i > 4 && i < 8 ? TOKEN_GUESS(i - 4) : 100 + i;
         b->pos[i] = i;
     }
     b->run[0] = (struct batch_run){ .seat = 3,
@@ -39,13 +39,16 @@ full_batch(void)
                                     .cross_tokens = 7 };
     b->run[1] = (struct batch_run){ .seat = 4,
                                     .first_row = 4,
-                                    .n_rows = 1,
+                                    .n_rows = 4,
                                     .first_pos = 812,
                                     .work = WORK_GENERATION,
-                                    .flags = RUN_SAMPLE,
+                                    .flags = RUN_SAMPLE | RUN_MASK,
+                                    .n_draft = 3,
                                     .first_logit = 4 };
+    /* two guesses for one place, and one behind the second of them */
+    memcpy(&b->mask[4], (const uint32_t[]){ 1, 3, 5, 13 }, 4 * sizeof b->mask[0]);
     b->encode[0] = (struct batch_encode){
-        .seat = 6, .first_row = 5, .n_rows = 4, .enc_row = 8, .first_layer = 2, .n_layers = 3
+        .seat = 6, .first_row = 8, .n_rows = 4, .enc_row = 8, .first_layer = 2, .n_layers = 3
     };
     b->edit[0] = (struct kv_edit){ .op = EDIT_LABEL, .group = 1, .n_tokens = 16, .key = { 1, 2 } };
     b->copy[0] = (struct kv_copy){ .group = 1, .to_tier = TIER_HOST, .after = 1, .from = 8 };
@@ -71,6 +74,8 @@ packed_and_unpacked_is_the_same_batch(void **state)
     assert_int_equal(c->copy[0].after, 1);
     assert_int_equal(c->edit[0].key[1], 2);
     assert_int_equal(c->wait[0].step, 76);
+    assert_int_equal(c->token[7], TOKEN_GUESS(3));
+    assert_int_equal(c->mask[7], 13);
     assert_int_equal(batch_pack(c, two, sizeof two), n);
     assert_memory_equal(one, two, (size_t)n);
     batch_free(b);
@@ -100,7 +105,7 @@ a_batch_beyond_the_readers_room_is_refused_with_the_numbers(void **state)
 
     (void)state;
     assert_int_equal(batch_unpack(small, buf, (size_t)n, &e), -EMSGSIZE);
-    assert_non_null(strstr(e.text, "9 rows"));
+    assert_non_null(strstr(e.text, "12 rows"));
     batch_free(b);
     batch_free(small);
 }
@@ -130,7 +135,7 @@ static void
 rows_that_do_not_follow_one_another_are_refused(void **state)
 {
     (void)state;
-    for (int what = 0; what < 10; what++) {
+    for (int what = 0; what < 15; what++) {
         struct batch *b = full_batch(), *c = batch_new(ROWS, RUNS, EDITS);
         uint8_t buf[BYTES];
         struct err e;
@@ -139,13 +144,18 @@ rows_that_do_not_follow_one_another_are_refused(void **state)
         if (what == 0) b->run[1].first_row = 3;
         if (what == 1) b->run[0].n_rows = 0;
         if (what == 2) b->run[1].first_logit = 3;
-        if (what == 3) b->n_logits = 6;
+        if (what == 3) b->n_logits = 9;
         if (what == 4) b->encode[0].first_row = 4;
-        if (what == 5) b->n_rows = 10;
+        if (what == 5) b->n_rows = 13;
         if (what == 6) b->edit[0].op = 9;
         if (what == 7) b->edit[0].group = MAX_GROUPS;
-        if (what == 8) b->run[1].n_draft = 1;
+        if (what == 8) b->run[1].n_draft = 2;
         if (what == 9) b->wait[0].lane = MAX_LANES;
+        if (what == 10) b->n_masks = 0;
+        if (what == 11) b->run[1].flags = RUN_SAMPLE; /* nobody's masks */
+        if (what == 12) b->mask[5] = 7;               /* sees who comes after it */
+        if (what == 13) b->mask[7] = 5;               /* and not itself */
+        if (what == 14) b->n_masks = 7;
         n = batch_pack(b, buf, sizeof buf);
         assert_true(n > 0);
         assert_int_equal(batch_unpack(c, buf, (size_t)n, &e), -EBADMSG);

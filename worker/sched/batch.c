@@ -16,7 +16,7 @@ struct head {
     uint64_t step;
     uint8_t lane, rung, work, zero;
     uint32_t bucket, n_rows, n_runs, n_logits, n_encode, n_edits, n_copies, n_waits;
-    uint32_t zero2;
+    uint32_t n_masks;
 };
 struct packed_copy {
     uint8_t group, from_tier, to_tier, after;
@@ -40,7 +40,7 @@ packed_bytes(const struct head *h)
     return sizeof *h + (size_t)h->n_rows * (sizeof(token_id) + sizeof(int32_t)) +
            (size_t)h->n_runs * sizeof(struct batch_run) +
            (size_t)h->n_encode * sizeof(struct batch_encode) +
-           (size_t)h->n_edits * sizeof(struct kv_edit) +
+           (size_t)h->n_masks * sizeof(uint32_t) + (size_t)h->n_edits * sizeof(struct kv_edit) +
            (size_t)h->n_copies * sizeof(struct packed_copy) +
            (size_t)h->n_waits * sizeof(struct packed_wait);
 }
@@ -61,9 +61,11 @@ batch_new(uint32_t max_rows, uint32_t max_runs, uint32_t max_edits)
     b->run = calloc(MAX(max_runs, 1u), sizeof b->run[0]);
     b->encode = calloc(MAX(max_runs, 1u), sizeof b->encode[0]);
     b->copy = calloc(MAX(b->max_copies, 1u), sizeof b->copy[0]);
+    b->mask = calloc(MAX(max_rows, 1u), sizeof b->mask[0]);
     b->edit = calloc(MAX(max_edits, 1u), sizeof b->edit[0]);
     b->wait = calloc(b->max_waits, sizeof b->wait[0]);
-    if (!b->token || !b->pos || !b->run || !b->encode || !b->copy || !b->edit || !b->wait)
+    if (!b->token || !b->pos || !b->run || !b->encode || !b->copy || !b->mask || !b->edit ||
+        !b->wait)
         return NULL;
     return TAKE(b);
 }
@@ -77,6 +79,7 @@ batch_free(struct batch *b)
         free(b->run);
         free(b->encode);
         free(b->copy);
+        free(b->mask);
         free(b->edit);
         free(b->wait);
     }
@@ -106,7 +109,8 @@ batch_pack(const struct batch *b, void *buf, size_t cap)
                       .n_encode = b->n_encode,
                       .n_edits = b->n_edits,
                       .n_copies = b->n_copies,
-                      .n_waits = b->n_waits };
+                      .n_waits = b->n_waits,
+                      .n_masks = b->n_masks };
     size_t bytes = packed_bytes(&h);
     uint8_t *to = buf;
 
@@ -117,6 +121,7 @@ batch_pack(const struct batch *b, void *buf, size_t cap)
     to = put(to, b->pos, b->n_rows * sizeof b->pos[0]);
     to = put(to, b->run, b->n_runs * sizeof b->run[0]);
     to = put(to, b->encode, b->n_encode * sizeof b->encode[0]);
+    to = put(to, b->mask, b->n_masks * sizeof b->mask[0]);
     to = put(to, b->edit, b->n_edits * sizeof b->edit[0]);
     for (uint32_t i = 0; i < b->n_copies; i++) {
         const struct kv_copy *c = &b->copy[i];
@@ -146,11 +151,20 @@ get(void *to, const uint8_t *from, size_t bytes)
     return from + bytes;
 }
 
+/* A row sees itself and some of those before it. */
+static bool
+masks_fit(const struct batch *b, const struct batch_run *r)
+{
+    for (uint32_t i = 0; i < r->n_rows; i++)
+        if (b->mask[r->first_logit + i] >> i != 1) return false;
+    return true;
+}
+
 /* What every reader of a batch relies on, whoever wrote it: rows lie where they should. */
 static int
 check_rows(const struct batch *b, struct err *e)
 {
-    uint64_t row = 0, logits = 0;
+    uint64_t row = 0, logits = 0, masks = 0;
 
     for (uint32_t i = 0; i < b->n_runs; i++) {
         const struct batch_run *r = &b->run[i];
@@ -158,7 +172,8 @@ check_rows(const struct batch *b, struct err *e)
                         : r->flags & RUN_SAMPLE        ? 1u + r->n_draft
                                                        : 0;
 
-        if (r->first_row != row || r->n_rows == 0 || r->first_pos < 0 || r->n_draft >= r->n_rows)
+        if (r->first_row != row || r->n_rows == 0 || r->first_pos < 0 || r->n_draft >= r->n_rows ||
+            r->n_draft > MAX_DRAFT)
             return err_set(e, -EBADMSG, "run %u: rows %u to %u where %llu is next", i, r->first_row,
                            r->first_row + r->n_rows, (unsigned long long)row);
         if (want > 0 && r->first_logit != logits)
@@ -166,6 +181,11 @@ check_rows(const struct batch *b, struct err *e)
                            r->first_logit, (unsigned long long)logits);
         row += r->n_rows;
         logits += want;
+        if (!(r->flags & RUN_MASK)) continue;
+        masks = b->n_logits;
+        if (want == 0 || r->n_rows != 1u + r->n_draft || logits > b->n_masks || !masks_fit(b, r))
+            return err_set(e, -EBADMSG, "run %u: a mask of %u rows does not fit its %u guesses", i,
+                           b->n_masks, r->n_draft);
     }
     for (uint32_t i = 0; i < b->n_encode; i++) {
         const struct batch_encode *c = &b->encode[i];
@@ -175,10 +195,11 @@ check_rows(const struct batch *b, struct err *e)
                            c->first_row, c->first_row + c->n_rows, (unsigned long long)row);
         row += c->n_rows;
     }
-    if (row != b->n_rows || logits != b->n_logits)
+    if (row != b->n_rows || logits != b->n_logits || masks != b->n_masks)
         return err_set(e, -EBADMSG,
-                       "a batch of %u rows and %u logits, its parts have %llu and %llu", b->n_rows,
-                       b->n_logits, (unsigned long long)row, (unsigned long long)logits);
+                       "a batch of %u rows, %u logits, %u masks, its parts have %llu, %llu, %llu",
+                       b->n_rows, b->n_logits, b->n_masks, (unsigned long long)row,
+                       (unsigned long long)logits, (unsigned long long)masks);
     for (uint32_t i = 0; i < b->n_edits; i++)
         if (b->edit[i].op > EDIT_LABEL || b->edit[i].group >= MAX_GROUPS)
             return err_set(e, -EBADMSG, "edit %u: operation %u on group %u", i, b->edit[i].op,
@@ -198,11 +219,11 @@ batch_unpack(struct batch *b, const void *buf, size_t n, struct err *e)
 
     if (n < sizeof h) return err_set(e, -EBADMSG, "a batch of %zu bytes has no head", n);
     from = get(&h, from, sizeof h);
-    if (h.magic != BATCH_MAGIC || h.zero || h.zero2 || h.lane >= MAX_LANES)
+    if (h.magic != BATCH_MAGIC || h.zero || h.lane >= MAX_LANES)
         return err_set(e, -EBADMSG, "not a batch: magic %08x, lane %u", h.magic, h.lane);
     if (h.n_rows > b->max_rows || h.n_runs > b->max_runs || h.n_encode > b->max_encode ||
         h.n_edits > b->max_edits || h.n_copies > b->max_copies || h.n_waits > b->max_waits ||
-        h.n_logits > h.n_rows)
+        h.n_logits > h.n_rows || h.n_masks > h.n_logits)
         return err_set(
             e, -EMSGSIZE,
             "a batch of %u rows, %u runs, %u sources, %u edits, %u copies, %u waits; room "
@@ -224,10 +245,12 @@ batch_unpack(struct batch *b, const void *buf, size_t n, struct err *e)
     b->n_edits = h.n_edits;
     b->n_copies = h.n_copies;
     b->n_waits = h.n_waits;
+    b->n_masks = h.n_masks;
     from = get(b->token, from, b->n_rows * sizeof b->token[0]);
     from = get(b->pos, from, b->n_rows * sizeof b->pos[0]);
     from = get(b->run, from, b->n_runs * sizeof b->run[0]);
     from = get(b->encode, from, b->n_encode * sizeof b->encode[0]);
+    from = get(b->mask, from, b->n_masks * sizeof b->mask[0]);
     from = get(b->edit, from, b->n_edits * sizeof b->edit[0]);
     for (uint32_t i = 0; i < b->n_copies; i++) {
         struct packed_copy p;
@@ -251,6 +274,6 @@ batch_unpack(struct batch *b, const void *buf, size_t n, struct err *e)
     r = check_rows(b, e);
     if (r < 0) /* half a batch is none */
         b->n_rows = b->n_runs = b->n_logits = b->n_encode = b->n_edits = b->n_copies = b->n_waits =
-            0;
+            b->n_masks = 0;
     return r;
 }

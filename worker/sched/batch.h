@@ -19,11 +19,24 @@
 #include "worker/kv/kv.h"
 
 #define TOKEN_FROM_LAST (-1) /* last_token[seat] on the device, whichever lane wrote it */
+/* What was guessed on the device behind last_token[seat]: guess i, from 1, is row i of its run. */
+#define TOKEN_GUESS(i) (-1 - (int32_t)(i))
 enum { MAX_BEAMS = 16, MAX_DRAFT = 8 }; /* MAX_LANES: kv.h */
 enum work { WORK_ENCODER = 1, WORK_CONTEXT = 2, WORK_GENERATION = 4 };
-enum { RUN_SAMPLE = 1, RUN_PROMPT_LOGPROBS = 2, RUN_FIRST_CHUNK = 4, RUN_BEAM = 8 };
+enum {
+    RUN_SAMPLE = 1,
+    RUN_PROMPT_LOGPROBS = 2,
+    RUN_FIRST_CHUNK = 4,
+    RUN_BEAM = 8,
+    RUN_MASK = 16, /* its guesses are a tree: mask[] says what a row sees of its run */
+    /* The step before it has guesses and is not told yet: first_pos and pos[] count all of them as taken, and
+     * the device moves the run back by as many as it refused. */
+    RUN_BEHIND_GUESSES = 32
+};
 
-/* Rows of one seat, in position order. A seat is one row of every table: one beam or sample. */
+/* Rows of one seat, in position order. A seat is one row of every table: one beam or sample. Row i's K and V lie
+ * at position first_pos + i, also those of a tree, whose pos[] says how deep it stands; before the seat's next
+ * step the device moves those of the rows that were taken together. */
 struct batch_run {
     uint32_t seat, first_row, n_rows;
     int32_t first_pos;
@@ -57,10 +70,12 @@ struct batch {
                    batch's: no seat */
     uint32_t n_rows; /* decoder and encoder rows together */
     uint32_t n_runs, n_logits, n_encode, n_edits, n_copies, n_waits;
+    uint32_t n_masks;            /* n_logits, or 0 when no run has RUN_MASK */
     token_id *token;             /* [n_rows] */
     int32_t *pos;                /* [n_rows] */
     struct batch_run *run;       /* [n_runs]; the beams of a request are neighbours */
     struct batch_encode *encode; /* [n_encode] */
+    uint32_t *mask;              /* [n_masks] by row of logits: bit j: it sees row j of its run */
     struct kv_edit *edit;        /* [n_edits] applied first, in order; EDIT_ROW: the group's row */
     struct kv_copy *copy;        /* [n_copies] */
     struct batch_wait *wait;     /* [n_waits] */

@@ -227,7 +227,7 @@ scheduler_plan(struct scheduler *s, unsigned lane, nsec now, struct batch *b)
         b->rung = (uint8_t)s->rung;
         b->work = 0;
         b->bucket = b->n_rows = b->n_runs = b->n_logits = 0;
-        b->n_encode = b->n_edits = b->n_copies = b->n_waits = 0;
+        b->n_encode = b->n_edits = b->n_copies = b->n_waits = b->n_masks = 0;
         p = (struct plan){ .s = s,
                            .b = b,
                            .lane = lane,
