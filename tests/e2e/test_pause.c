@@ -123,6 +123,7 @@ paused_and_not(const char *model, const char *memory, uint32_t n_source)
                           "max_num_batched_tokens=40",
                           "max_source_tokens=64",
                           "threads=2",
+                          "numerics=invariant",
                           NULL };
 
     assert_int_equal(ask(model, set, n_source, want), 0);

@@ -644,8 +644,8 @@ k_attend_one_sm90(const struct k_lane *l, const struct attend *a, struct rows r)
     if (!aligned(a->q) || !aligned(a->out) || (uintptr_t)a->kv.base % 16 ||
         a->kv.slice_bytes % 16 || a->kv.tokens_per_block < KEYS)
         return cudaErrorInvalidValue;
-    if (a->k.data && (a->k.dtype != t || a->v.dtype != t || !aligned(a->k) || !aligned(a->v) ||
-                      a->kv.n_parts == 1))
+    if (a->k.data && (r.n_runs != 1 || a->k.dtype != t || a->v.dtype != t || !aligned(a->k) ||
+                      !aligned(a->v) || a->kv.n_parts == 1))
         return cudaErrorInvalidValue;
     if (r.n_runs == 0 || r.n_rows == 0) return cudaSuccess;
     j.a = *a;
