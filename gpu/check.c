@@ -363,10 +363,16 @@ checked_residual(struct lane *l, const struct residual *r)
     if (r->in.data) TRY(want_2d(l, "residual: in", &r->in, n, d, l->gpu->acts));
     if (r->y.data) TRY(want_2d(l, "residual: y", &r->y, n, d, l->gpu->acts));
     if (r->in.data == r->x.data || r->y.data == r->x.data) REFUSE("residual: in or y lies on x");
+    if ((unsigned)r->norm > RESIDUAL_POST) REFUSE("residual: there is no norm %d", (int)r->norm);
+    TRY(want_vector(l, "residual: in_bias", &r->in_bias, d));
     TRY(want_vector(l, "residual: in_norm", &r->in_norm, d));
     TRY(want_vector(l, "residual: y_norm", &r->y_norm, d));
+    TRY(want_vector(l, "residual: y_bias", &r->y_bias, d));
     if (r->in_norm.data && !r->in.data) REFUSE("residual: a norm of nothing");
-    if (!r->in.data && !r->y.data) return 0;
+    if (r->in_bias.data && !r->in.data) REFUSE("residual: a bias of nothing");
+    if (r->in_bias.data && r->in_norm.data) REFUSE("residual: in has a bias and a norm");
+    if (r->y_bias.data && r->norm == RESIDUAL_RMS) REFUSE("residual: an rms_norm with a bias");
+    if (!r->in.data && !r->y.data && r->norm != RESIDUAL_POST) return 0;
     return l->gpu->device->residual(l, r);
 }
 
@@ -441,7 +447,8 @@ checked_gate(struct lane *l, struct tensor y, struct tensor gate_up, enum act a)
 }
 
 static int
-checked_act_matmul(struct lane *l, struct tensor y, struct tensor x, struct tensor w, enum act a)
+checked_act_matmul(struct lane *l, struct tensor y, struct tensor x, struct tensor w,
+                   struct tensor bias, enum act a)
 {
     uint32_t n = x.dim[0];
 
@@ -452,8 +459,9 @@ checked_act_matmul(struct lane *l, struct tensor y, struct tensor x, struct tens
     if (w.dim[0] == 0 || w.dim[1] != x.dim[1] || w.dim[1] == 0)
         REFUSE("act_matmul: x is [%u, %u], w is [%u, %u]", n, x.dim[1], w.dim[0], w.dim[1]);
     TRY(want_2d(l, "act_matmul: y", &y, n, w.dim[0], 1u << x.dtype));
+    TRY(want_vector(l, "act_matmul: bias", &bias, w.dim[0]));
     if (overlap(&y, &x)) REFUSE("act_matmul: y and x lie on each other");
-    return l->gpu->device->act_matmul(l, y, x, w, a);
+    return l->gpu->device->act_matmul(l, y, x, w, bias, a);
 }
 
 static int

@@ -130,15 +130,23 @@ struct attend {
     uint32_t mask_words;
 };
 
-/* x += in, or x += rms_norm(in); then y = rms_norm(x). One pass over the rows; the same bits as the ops
- * one by one (add, rms_norm), because x is fp32. */
+/* x += in, x += in + in_bias or x += rms_norm(in); then y = norm(x). One pass over the rows; the same bits
+ * as the ops one by one (add, rms_norm or layer_norm), because x is fp32. */
+enum residual_norm {
+    RESIDUAL_RMS,
+    RESIDUAL_LAYER,
+    RESIDUAL_POST /* a layer norm, and x becomes its result too, before it is rounded to y */
+};
 struct residual {
-    struct tensor x;       /* fp32 [n, d], in and out */
-    struct tensor in;      /* [n, d], or NO_TENSOR: nothing is added */
-    struct tensor in_norm; /* [d], or NO_TENSOR: in is added as it is */
-    struct tensor y;       /* [n, d], or NO_TENSOR: only x is wanted */
-    struct tensor y_norm;  /* [d], or NO_TENSOR: weight 1 */
-    float eps, plus;       /* of both norms, as rms_norm() */
+    struct tensor x;         /* fp32 [n, d], in and out */
+    struct tensor in;        /* [n, d], or NO_TENSOR: nothing is added */
+    struct tensor in_bias;   /* [d], or NO_TENSOR; not with in_norm */
+    struct tensor in_norm;   /* [d], or NO_TENSOR: in is added as it is */
+    struct tensor y;         /* [n, d], or NO_TENSOR: only x is wanted */
+    struct tensor y_norm;    /* [d], or NO_TENSOR: weight 1 */
+    struct tensor y_bias;    /* [d], or NO_TENSOR; a layer norm's */
+    float eps, plus;         /* of both norms, as rms_norm(); plus: not of a layer norm */
+    enum residual_norm norm; /* y's */
 };
 
 /* One block's way: device memory or pinned host memory on either side, 16-byte aligned. */
@@ -305,7 +313,7 @@ struct gpu_ops {
     int (*matmul)(struct lane *l, struct tensor y, struct tensor x, struct tensor w,
                   struct tensor bias, float beta); /* y = x w^T + bias + beta y; w [out, in] */
     int (*act_matmul)(struct lane *l, struct tensor y, struct tensor x, struct tensor w,
-                      enum act a); /* y = act(x w^T) */
+                      struct tensor bias, enum act a); /* y = act(x w^T + bias) */
     /* y = act(x w1^T) * (x w2^T); w [2f, k], w1 its first f rows. both [n, 2f] may be used on the way. */
     int (*gate_matmul)(struct lane *l, struct tensor y, struct tensor both, struct tensor x,
                        struct tensor w, enum act a);

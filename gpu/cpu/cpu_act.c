@@ -162,9 +162,10 @@ cpu_gate(struct lane *l, struct tensor y, struct tensor gate_up, enum act a)
 }
 
 int
-cpu_act_matmul(struct lane *l, struct tensor y, struct tensor x, struct tensor w, enum act a)
+cpu_act_matmul(struct lane *l, struct tensor y, struct tensor x, struct tensor w,
+               struct tensor bias, enum act a)
 {
-    TRY(cpu_matmul(l, y, x, w, NO_TENSOR, 0));
+    TRY(cpu_matmul(l, y, x, w, bias, 0));
     return cpu_act(l, y, y, a);
 }
 

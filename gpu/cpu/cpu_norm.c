@@ -24,7 +24,7 @@ ISA(rms_norm)(const void *args, uint32_t part, uint32_t parts, void *room)
         rms_row(row_of(&a->y, i), row_of(&a->x, i), a->x.dim[1], &a->w, a->eps, a->plus);
 }
 
-/* x += in, or x += rms_norm(in): what a norm would have stored is added before it is. */
+/* x += in (+ in_bias), or x += rms_norm(in): what a norm would have stored is added before it is. */
 ALWAYS void
 add_row(float *x, const float *in, uint32_t n, const struct residual *r)
 {
@@ -34,24 +34,9 @@ add_row(float *x, const float *in, uint32_t n, const struct residual *r)
         v8 v = r->in_norm.data ? rms_at(in, inverse, &r->in_norm, plus, at, width)
                                : v8_at(in, at, width);
 
+        if (r->in_bias.data) v = v8_add(v, v8_at_as(r->in_bias.dtype, r->in_bias.data, at, width));
         v8_put(x, at, width, v8_add(v8_at(x, at, width), v));
     });
-}
-
-void
-ISA(residual)(const void *args, uint32_t part, uint32_t parts, void *room)
-{
-    const struct residual *r = args;
-    uint32_t first, end, n = r->x.dim[1];
-
-    (void)room;
-    cpu_share(r->x.dim[0], part, parts, &first, &end);
-    for (uint32_t i = first; i < end; i++) {
-        float *x = row_of(&r->x, i);
-
-        if (r->in.data) add_row(x, row_of(&r->in, i), n, r);
-        if (r->y.data) rms_row(row_of(&r->y, i), x, n, &r->y_norm, r->eps, r->plus);
-    }
 }
 
 /* Sum of the row, and of the squares of what is left when mean is taken off. */
@@ -85,28 +70,56 @@ sum_of_squares(const float *x, uint32_t n, float mean)
     return v8_sum(v8_add(sum[0], sum[1]));
 }
 
+/* y may be x. */
+static void
+layer_row(float *y, const float *x, uint32_t n, const struct tensor *weight,
+          const struct tensor *bias, float eps)
+{
+    float mean = sum_of(x, n) / (float)n;
+    float inv = 1.0f / __builtin_sqrtf(sum_of_squares(x, n, mean) / (float)n + eps);
+    v8 m = v8_set(mean), k = v8_set(inv);
+
+    V8_ROW(n, at, width, {
+        v8 v = v8_mul(v8_sub(v8_at(x, at, width), m), k);
+        v8 w = weight->data ? v8_at_as(weight->dtype, weight->data, at, width) : v8_set(1);
+        v8 b = bias->data ? v8_at_as(bias->dtype, bias->data, at, width) : v8_set(0);
+
+        v8_put(y, at, width, v8_fma(v, w, b));
+    });
+}
+
 void
 ISA(layer_norm)(const void *args, uint32_t part, uint32_t parts, void *room)
 {
     const struct norm_args *a = args;
-    uint32_t first, end, n = a->x.dim[1];
+    uint32_t first, end;
 
     (void)room;
     cpu_share(a->x.dim[0], part, parts, &first, &end);
+    for (uint32_t i = first; i < end; i++)
+        layer_row(row_of(&a->y, i), row_of(&a->x, i), a->x.dim[1], &a->w, &a->bias, a->eps);
+}
+
+void
+ISA(residual)(const void *args, uint32_t part, uint32_t parts, void *room)
+{
+    const struct residual *r = args;
+    uint32_t first, end, n = r->x.dim[1];
+
+    (void)room;
+    cpu_share(r->x.dim[0], part, parts, &first, &end);
     for (uint32_t i = first; i < end; i++) {
-        const float *x = row_of(&a->x, i);
-        float *y = row_of(&a->y, i);
-        float mean = sum_of(x, n) / (float)n;
-        float inv = 1.0f / __builtin_sqrtf(sum_of_squares(x, n, mean) / (float)n + a->eps);
-        v8 m = v8_set(mean), k = v8_set(inv);
+        float *x = row_of(&r->x, i), *y = r->y.data ? row_of(&r->y, i) : NULL;
 
-        V8_ROW(n, at, width, {
-            v8 v = v8_mul(v8_sub(v8_at(x, at, width), m), k);
-            v8 w = a->w.data ? v8_at_as(a->w.dtype, a->w.data, at, width) : v8_set(1);
-            v8 b = a->bias.data ? v8_at_as(a->bias.dtype, a->bias.data, at, width) : v8_set(0);
-
-            v8_put(y, at, width, v8_fma(v, w, b));
-        });
+        if (r->in.data) add_row(x, row_of(&r->in, i), n, r);
+        if (r->norm == RESIDUAL_POST) layer_row(x, x, n, &r->y_norm, &r->y_bias, r->eps);
+        if (!y) continue;
+        if (r->norm == RESIDUAL_RMS)
+            rms_row(y, x, n, &r->y_norm, r->eps, r->plus);
+        else if (r->norm == RESIDUAL_LAYER)
+            layer_row(y, x, n, &r->y_norm, &r->y_bias, r->eps);
+        else
+            memcpy(y, x, n * sizeof *y);
     }
 }
 

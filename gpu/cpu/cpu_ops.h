@@ -54,7 +54,8 @@ int cpu_layer_norm(struct lane *l, struct tensor y, struct tensor x, struct tens
 /* cpu_act.c */
 int cpu_add(struct lane *l, struct tensor y, struct tensor x);
 int cpu_act(struct lane *l, struct tensor y, struct tensor x, enum act a);
-int cpu_act_matmul(struct lane *l, struct tensor y, struct tensor x, struct tensor w, enum act a);
+int cpu_act_matmul(struct lane *l, struct tensor y, struct tensor x, struct tensor w,
+                   struct tensor bias, enum act a);
 int cpu_gate_matmul(struct lane *l, struct tensor y, struct tensor both, struct tensor x,
                     struct tensor w, enum act a);
 int cpu_gate(struct lane *l, struct tensor y, struct tensor gate_up, enum act a);

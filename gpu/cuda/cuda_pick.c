@@ -273,8 +273,10 @@ gate(struct lane *l, struct tensor y, struct tensor gate_up, enum act a)
 }
 
 static int
-act_matmul(struct lane *l, struct tensor y, struct tensor x, struct tensor w, enum act a)
+act_matmul(struct lane *l, struct tensor y, struct tensor x, struct tensor w, struct tensor bias,
+           enum act a)
 {
+    if (bias.data) return refused(l, OP_ACT_MATMUL);
     PICK(l, act_matmul, OP_ACT_MATMUL, y, x, w, a);
 }
 

@@ -199,8 +199,9 @@ activations_have_the_same_bits_scalar_and_avx2_over_all_magnitudes(void **state)
 
 static bool fused; /* one op, or what it stands for */
 static bool with_norm;
+static enum residual_norm which_norm;
 
-/* out: x as it became, then y beside it. in: x, what is added, the norms of both. */
+/* out: x as it became, then y beside it. in: x, what is added, the norm or bias of one, the norm of the other. */
 static void
 do_residual(struct rig *r, const struct tensor *in, struct tensor out, uint32_t first, uint32_t n)
 {
@@ -211,8 +212,10 @@ do_residual(struct rig *r, const struct tensor *in, struct tensor out, uint32_t 
                           .in = tensor_rows(in[1], first, n),
                           .in_norm = with_norm ? in[2] : NO_TENSOR,
                           .y_norm = in[3],
+                          .y_bias = which_norm == RESIDUAL_RMS ? NO_TENSOR : in[2],
                           .eps = 1e-6f,
-                          .plus = 1 };
+                          .plus = 1,
+                          .norm = which_norm };
 
     y.dtype = r->act; /* in the room of an fp32 row */
     y.stride *= (uint32_t)(4 / dtype_bytes(r->act, 1));
@@ -224,7 +227,12 @@ do_residual(struct rig *r, const struct tensor *in, struct tensor out, uint32_t 
     }
     if (with_norm) assert_int_equal(r->op->rms_norm(r->lane, y, a.in, in[2], 1e-6f, 1), 0);
     assert_int_equal(r->op->add(r->lane, x, with_norm ? y : a.in), 0);
-    assert_int_equal(r->op->rms_norm(r->lane, y, x, in[3], 1e-6f, 1), 0);
+    if (which_norm == RESIDUAL_RMS)
+        assert_int_equal(r->op->rms_norm(r->lane, y, x, in[3], 1e-6f, 1), 0);
+    else
+        assert_int_equal(r->op->layer_norm(r->lane, y, x, in[3], in[2], 1e-6f), 0);
+    if (which_norm == RESIDUAL_POST)
+        assert_int_equal(r->op->layer_norm(r->lane, x, x, in[3], in[2], 1e-6f), 0);
 }
 
 static void
@@ -249,10 +257,10 @@ do_act_matmul(struct rig *r, const struct tensor *in, struct tensor out, uint32_
     struct tensor x = tensor_rows(in[0], first, n), y = tensor_rows(out, first, n);
 
     if (fused) {
-        assert_int_equal(r->op->act_matmul(r->lane, y, x, in[1], which_act), 0);
+        assert_int_equal(r->op->act_matmul(r->lane, y, x, in[1], in[3], which_act), 0);
         return;
     }
-    assert_int_equal(r->op->matmul(r->lane, y, x, in[1], NO_TENSOR, 0), 0);
+    assert_int_equal(r->op->matmul(r->lane, y, x, in[1], in[3], 0), 0);
     assert_int_equal(r->op->act(r->lane, y, y, which_act), 0);
 }
 
@@ -299,9 +307,17 @@ fused_ops_have_the_bits_of_the_ops_one_by_one(void **state)
         same_fused("residual", do_residual, in, DT_F32, rows, 2 * d);
         with_norm = true;
         same_fused("residual of a norm", do_residual, in, DT_F32, rows, 2 * d);
+        with_norm = false;
+        which_norm = RESIDUAL_LAYER;
+        if (!rig_cuda())
+            same_fused("residual and layer norm", do_residual, in, DT_F32, rows, 2 * d);
+        which_norm = RESIDUAL_POST;
+        if (!rig_cuda()) same_fused("residual and post norm", do_residual, in, DT_F32, rows, 2 * d);
+        which_norm = RESIDUAL_RMS;
         in[0] = rig_tensor(&r, r.act, rows, k, k + (k == d ? 2 : 0), 1);
         in[1] = rig_tensor(&r, rig_cuda() ? r.act : d % 2 ? DT_BF16 : DT_F32, 2 * out, k, k, 1);
         in[2] = rig_output(&r, rows, 2 * out, 2 * out);
+        in[3] = !rig_cuda() && d % 5 ? rig_tensor(&r, DT_F32, 1, 2 * out, 2 * out, 1) : NO_TENSOR;
         which_act = d % 2 ? ACT_SILU : ACT_GELU_TANH;
         same_fused("gate_matmul", do_gate_matmul, in, r.act, rows, out);
         which_act = d % 3 ? ACT_RELU : ACT_GELU;

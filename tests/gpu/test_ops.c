@@ -224,48 +224,77 @@ act_gate_add_and_scale_are_what_they_say(void **state)
     }
 }
 
+/* Element j of the norm of x's row i, and how large what goes into it is. */
+static double
+normed(const struct residual *a, struct tensor x, uint32_t i, uint32_t j, double *size)
+{
+    uint32_t d = x.dim[1];
+    bool layer = a->norm != RESIDUAL_RMS;
+    double mean = 0, squares = 0, inverse, v;
+    double weight = a->y_norm.data ? at(a->y_norm, 0, j) + (layer ? 0 : a->plus) : 1;
+    double bias = a->y_bias.data ? at(a->y_bias, 0, j) : 0;
+
+    for (uint32_t k = 0; layer && k < d; k++) mean += at(x, i, k) / d;
+    for (uint32_t k = 0; k < d; k++) squares += pow(at(x, i, k) - mean, 2);
+    inverse = 1 / sqrt(squares / d + a->eps);
+    v = (at(x, i, j) - mean) * inverse * weight;
+    /* The mean's own rounding is felt as far as the values are large. */
+    *size = layer ? fabs(bias) + fabs(weight) * (3 + 10 * inverse) : fabs(v);
+    return v + bias;
+}
+
 static void
 residual_adds_and_norms_what_it_added(void **state)
 {
     (void)state;
-    for (int n = 0; n < rig_rounds(2 * ROUNDS); n++) {
+    for (int n = 0; n < rig_rounds(4 * ROUNDS); n++) {
         bool whole = wide();
-        uint32_t rows = between(1, 9), d = whole ? 64 * between(1, 90) : between(1, 90);
+        uint32_t rows = between(1, 9), d = whole ? 64 * between(1, 90) : between(2, 90);
         uint32_t pad = whole ? 1 : 9;
-        bool adds = test_below(4), norms = test_below(4) || !adds;
+        bool adds = test_below(4), norms = test_below(4) || !adds, post;
         struct rig r;
-        struct tensor x, old;
-        struct residual a = { .eps = 1e-5f, .plus = test_below(2) ? 1 : 0 };
+        struct tensor x, sum;
+        struct residual a = { .eps = 1e-5f,
+                              .plus = test_below(2) ? 1 : 0,
+                              .norm = (enum residual_norm)test_below(rig_cuda() ? 1 : 3) };
 
         open_any(&r);
+        post = a.norm == RESIDUAL_POST;
+        if (whole && n % 20 == 0) d = 8192 + 64 * between(1, 20); /* more than a row of registers */
         x = rig_tensor(&r, DT_F32, rows, d, d + test_below(pad), 3);
-        old = rig_twice(&r, x);
+        sum = rig_twice(&r, x);
         a.x = x;
         if (adds)
             a.in = rig_tensor(&r, test_below(2) ? r.act : DT_F32, rows, d, d + test_below(pad), 2);
-        if (adds && test_below(2)) a.in_norm = rig_tensor(&r, rig_vector(&r), 1, d, d, 1);
+        if (!rig_cuda() && adds && test_below(2))
+            a.in_bias = rig_tensor(&r, rig_vector(&r), 1, d, d, 1);
+        else if (adds && a.norm == RESIDUAL_RMS && test_below(2))
+            a.in_norm = rig_tensor(&r, rig_vector(&r), 1, d, d, 1);
         if (norms) a.y = rig_output(&r, rows, d, d + test_below(pad));
-        if (norms && test_below(3)) a.y_norm = rig_tensor(&r, rig_vector(&r), 1, d, d, 1);
+        if (test_below(3)) a.y_norm = rig_tensor(&r, rig_vector(&r), 1, d, d, 1);
+        if (a.norm != RESIDUAL_RMS && test_below(3))
+            a.y_bias = rig_tensor(&r, rig_vector(&r), 1, d, d, 1);
         rig_send(&r);
         assert_int_equal(r.op->residual(r.lane, &a), 0);
         rig_wait(&r);
         for (uint32_t i = 0; i < rows; i++) {
-            double squares = 0, in_squares = 0;
+            double in_squares = 0, size;
 
             for (uint32_t j = 0; adds && j < d; j++) in_squares += pow(at(a.in, i, j), 2);
             for (uint32_t j = 0; j < d; j++) {
-                double in = adds ? at(a.in, i, j) : 0;
+                double in = adds ? at(a.in, i, j) : 0, old = at(sum, i, j);
 
+                if (a.in_bias.data) in += at(a.in_bias, 0, j);
                 if (a.in_norm.data)
                     in *= (at(a.in_norm, 0, j) + a.plus) / sqrt(in_squares / d + a.eps);
-                near(at(x, i, j), at(old, i, j) + in, fabs(at(old, i, j)) + fabs(in), DT_F32);
-                squares += pow(at(x, i, j), 2);
+                if (!post) near(at(x, i, j), old + in, fabs(old) + fabs(in), DT_F32);
+                set(sum, i, j, (float)(post ? old + in : at(x, i, j)));
             }
-            for (uint32_t j = 0; norms && j < d; j++) {
-                double v = at(x, i, j) / sqrt(squares / d + a.eps);
+            for (uint32_t j = 0; j < d; j++) {
+                double v = norms || post ? normed(&a, sum, i, j, &size) : 0;
 
-                if (a.y_norm.data) v *= at(a.y_norm, 0, j) + a.plus;
-                near(at(a.y, i, j), v, fabs(v), r.act);
+                if (post) near(at(x, i, j), v, size, DT_F32);
+                if (norms) near(at(a.y, i, j), v, size, r.act);
             }
         }
         rig_close(&r);
@@ -281,7 +310,7 @@ act_matmul_and_gate_matmul_take_an_activation_of_a_product(void **state)
         uint32_t rows = between(1, 9), k = between(1, 100), f = between(1, 40), pad = 9, look;
         enum act a = (enum act)(n % 4);
         struct rig r;
-        struct tensor x, w, y, both, acted;
+        struct tensor x, w, y, both, acted, bias = NO_TENSOR;
 
         if (whole) {
             rows = test_below(2) ? between(1, 33) : between(1, 300);
@@ -295,14 +324,15 @@ act_matmul_and_gate_matmul_take_an_activation_of_a_product(void **state)
         y = rig_output(&r, rows, f, f + test_below(pad));
         both = rig_output(&r, rows, 2 * f, 2 * f);
         acted = rig_output(&r, rows, f, f + test_below(pad));
+        if (!rig_cuda() && test_below(2)) bias = rig_tensor(&r, rig_vector(&r), 1, f, f, 1);
         rig_send(&r);
         assert_int_equal(r.op->gate_matmul(r.lane, y, both, x, w, a), 0);
-        assert_int_equal(r.op->act_matmul(r.lane, acted, x, tensor_rows(w, 0, f), a), 0);
+        assert_int_equal(r.op->act_matmul(r.lane, acted, x, tensor_rows(w, 0, f), bias, a), 0);
         rig_wait(&r);
         look = whole ? 300 : rows * f;
         for (uint32_t l = 0; l < look; l++) {
             uint32_t i = whole ? test_below(rows) : l / f, j = whole ? test_below(f) : l % f;
-            double g = 0, up = 0, g_size = 0, up_size = 0;
+            double g = 0, up = 0, g_size = 0, up_size = 0, b = bias.data ? at(bias, 0, j) : 0;
 
             for (uint32_t e = 0; e < k; e++) {
                 g += at(x, i, e) * at(w, j, e);
@@ -311,7 +341,8 @@ act_matmul_and_gate_matmul_take_an_activation_of_a_product(void **state)
                 up_size += fabs(at(x, i, e) * at(w, f + j, e));
             }
             /* An activation is nowhere steeper than 1.13. */
-            near_steps(at(acted, i, j), activation(g, a), 1.2 * g_size, r.act, 1.13 * fabs(g));
+            near_steps(at(acted, i, j), activation(g + b, a), 1.2 * (g_size + fabs(b)), r.act,
+                       1.13 * (fabs(g) + fabs(b)));
             near_steps(at(y, i, j), activation(g, a) * up,
                        1.2 * (g_size * fabs(up) + up_size * fabs(g)), r.act, 1.13 * fabs(g * up));
         }

@@ -92,9 +92,21 @@ row_ops_refuse_rows_that_disagree(void **state)
     refused(r.op->residual(r.lane, &(struct residual){ .x = x, .in = x, .y = y }), "lies on x");
     refused(r.op->residual(r.lane, &(struct residual){ .x = x, .y = y, .in_norm = f32(1, 10) }),
             "a norm of nothing");
-    refused(r.op->act_matmul(r.lane, y, x, f32(8, 9), ACT_RELU), "w is [8, 9]");
-    refused(r.op->act_matmul(r.lane, y, x, f32(8, 10), ACT_RELU), "y is [4, 10]");
-    refused(r.op->act_matmul(r.lane, x, x, f32(10, 10), ACT_RELU), "lie on each other");
+    refused(r.op->residual(r.lane, &(struct residual){ .x = x, .y = y, .in_bias = f32(1, 10) }),
+            "a bias of nothing");
+    refused(r.op->residual(r.lane, &(struct residual){ .x = x, .in = y, .in_bias = f32(1, 9) }),
+            "in_bias is [1, 9]");
+    refused(r.op->residual(r.lane,
+                           &(struct residual){
+                               .x = x, .in = y, .in_bias = f32(1, 10), .in_norm = f32(1, 10) }),
+            "a bias and a norm");
+    refused(r.op->residual(r.lane, &(struct residual){ .x = x, .y = y, .y_bias = f32(1, 10) }),
+            "an rms_norm with a bias");
+    refused(r.op->residual(r.lane, &(struct residual){ .x = x, .y = y, .norm = 3 }), "no norm 3");
+    refused(r.op->act_matmul(r.lane, y, x, f32(8, 9), NO_TENSOR, ACT_RELU), "w is [8, 9]");
+    refused(r.op->act_matmul(r.lane, y, x, f32(8, 10), NO_TENSOR, ACT_RELU), "y is [4, 10]");
+    refused(r.op->act_matmul(r.lane, y, x, f32(10, 10), f32(1, 9), ACT_RELU), "bias is [1, 9]");
+    refused(r.op->act_matmul(r.lane, x, x, f32(10, 10), NO_TENSOR, ACT_RELU), "lie on each other");
     refused(r.op->gate_matmul(r.lane, y, y, x, f32(8, 9), ACT_SILU), "w is [8, 9]");
     refused(r.op->gate_matmul(r.lane, y, y, x, f32(20, 10), ACT_SILU), "both is [4, 10]");
     refused(r.op->act(r.lane, y, f32(4, 11), ACT_SILU), "act: y is [4, 10]");

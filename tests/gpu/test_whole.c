@@ -87,7 +87,7 @@ static void
 do_act_matmul(struct rig *r, const struct tensor *in, struct tensor y, uint32_t first, uint32_t n)
 {
     assert_int_equal(r->op->act_matmul(r->lane, tensor_rows(y, first, n),
-                                       tensor_rows(in[0], first, n), in[1], ACT_RELU),
+                                       tensor_rows(in[0], first, n), in[1], NO_TENSOR, ACT_RELU),
                      0);
 }
 

@@ -236,7 +236,7 @@ feed_forward(const struct model *m, struct step *s, struct tensor h, struct tens
     if (cfg->gated) {
         TRY(m->op->gate_matmul(s->lane, inner, both, h, gate_up, cfg->act));
     } else {
-        TRY(m->op->act_matmul(s->lane, inner, h, plain, cfg->act));
+        TRY(m->op->act_matmul(s->lane, inner, h, plain, NO_TENSOR, cfg->act));
     }
     return block_residual(m, s, inner, down, end);
 }

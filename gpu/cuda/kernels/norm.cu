@@ -310,7 +310,8 @@ k_residual(const struct k_lane *l, const struct residual *r)
     struct norm_args a = { r->x,   r->in,   as_row(r->in_norm), r->y, as_row(r->y_norm),
                            r->eps, r->plus, r->x.dim[1] };
 
-    if (r->x.dtype != DT_F32) return cudaErrorInvalidValue;
+    if (r->x.dtype != DT_F32 || r->norm != RESIDUAL_RMS || r->in_bias.data)
+        return cudaErrorInvalidValue;
     if (!r->in.data) { /* x stays as it is */
         a.in = r->x;
         a.x = NO_TENSOR;
