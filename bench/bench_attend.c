@@ -9,6 +9,7 @@
  *     bench_attend [--device cuda:N] [--kernel attend=NAME] [--invariant] [--only PATTERN]
  */
 #include "base/clock.h"
+#include "base/rng.h"
 #include "gpu/fp.h"
 #include "gpu/gpu.h"
 
@@ -93,8 +94,7 @@ open_side(struct side *s, struct gpu_options o)
 static uint32_t
 below(uint32_t n)
 {
-    b.seed = b.seed * 6364136223846793005ull + 1442695040888963407ull;
-    return (uint32_t)((b.seed >> 33) % n);
+    return rng_below(&b.seed, n);
 }
 
 /* What a shape's layers have in common, on the device; kv.base is layer 0's. */

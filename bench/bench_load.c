@@ -7,6 +7,7 @@
  * from the page cache is for who runs it to arrange. Figures are JSON lines as bench/README.md has them.
  */
 #include "base/clock.h"
+#include "base/rng.h"
 #include "gpu/gpu.h"
 #include "worker/arch/registry.h"
 #include "worker/model/model.h"
@@ -85,12 +86,13 @@ static void
 put_values(int fd)
 {
     uint16_t *block = malloc(BLOCK);
-    uint64_t x = 1;
+    uint64_t state = 1;
 
     if (!block) die("memory");
     for (size_t i = 0; i < BLOCK / sizeof *block; i++) {
-        x = x * UINT64_C(6364136223846793005) + 1442695040888963407u;
-        block[i] = (uint16_t)(0x3c00 | (x >> 63) << 15 | (x >> 40 & 0xff));
+        uint32_t x = rng_next(&state);
+
+        block[i] = (uint16_t)(0x3c00 | x >> 31 << 15 | (x >> 8 & 0xff));
     }
     for (uint64_t left = at; left;) {
         size_t n = (size_t)MIN(left, (uint64_t)BLOCK);

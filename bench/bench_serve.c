@@ -18,6 +18,7 @@
  * the device knows it, how long it was idle between two steps.
  */
 #include "base/clock.h"
+#include "base/rng.h"
 #include "bench/serve.h"
 
 #include <jansson.h>
@@ -63,8 +64,7 @@ struct bench {
 static uint32_t
 below(struct bench *b, uint32_t n)
 {
-    b->random = b->random * UINT64_C(6364136223846793005) + UINT64_C(1442695040888963407);
-    return (uint32_t)(((b->random >> 32) * n) >> 32);
+    return rng_below(&b->random, n);
 }
 
 static void

@@ -3,6 +3,7 @@
 
 #include "base/clock.h"
 #include "base/opt.h"
+#include "base/rng.h"
 #include "sim/fleet.h"
 
 #include <stdio.h>
@@ -32,8 +33,7 @@ struct dice {
 static uint32_t
 below(struct dice *d, uint32_t n)
 {
-    d->state = d->state * UINT64_C(6364136223846793005) + UINT64_C(1442695040888963407);
-    return (uint32_t)(((d->state >> 32) * n) >> 32);
+    return rng_below(&d->state, n);
 }
 
 static uint32_t

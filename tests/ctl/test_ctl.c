@@ -318,6 +318,21 @@ an_interrupt_cancels_and_exits_with_130(void **state)
 }
 
 static void
+a_second_signal_ends_it_though_the_answer_has_not_come(void **state)
+{
+    char line[512];
+
+    (void)state;
+    /* With 130 it has waited for the answer; 143 is the second signal's. */
+    snprintf(line, sizeof line,
+             "$L generate --text hang & p=$!; sleep 1; kill -STOP %d; kill -INT $p; "
+             "while grep -q '^ShdPnd:.*2$' /proc/$p/status; do :; done; sleep .2; "
+             "kill -TERM $p; wait $p; r=$?; kill -CONT %d; exit $r",
+             (int)mock.pid, (int)mock.pid);
+    assert_int_equal(sh(line), 143);
+}
+
+static void
 tables_line_up_and_json_is_the_answer(void **state)
 {
     (void)state;
@@ -552,6 +567,7 @@ main(void)
         cmocka_unit_test(every_error_has_its_exit_code),
         cmocka_unit_test(an_error_in_json_is_a_line_with_its_word),
         cmocka_unit_test(an_interrupt_cancels_and_exits_with_130),
+        cmocka_unit_test(a_second_signal_ends_it_though_the_answer_has_not_come),
         cmocka_unit_test(tables_line_up_and_json_is_the_answer),
         cmocka_unit_test(tune_waits_for_the_worker_and_prints_what_it_found),
         cmocka_unit_test(tokenize_and_detokenize_print_json),

@@ -24,18 +24,6 @@
 /* What is waited for comes: so long only a hang takes, on a busy machine too. */
 enum { MAX_ARGS = 32, PATIENCE_MS = 30000 };
 
-static void
-beside(char *buf, size_t n, const char *up, const char *name)
-{
-    char self[512];
-    ssize_t len = readlink("/proc/self/exe", self, sizeof self - 1);
-
-    assert_true(len > 0);
-    self[len] = 0;
-    *strrchr(self, '/') = 0;
-    snprintf(buf, n, "%s/%s%s", self, up, name);
-}
-
 /* ---- lagand */
 
 static void
@@ -47,8 +35,8 @@ become_lagand(const struct rig *r, const char *const *args)
     int n = 8, log = open(r->log, O_WRONLY | O_CREAT | O_APPEND, 0600);
     char *plain[MAX_ARGS];
 
-    beside(lagand, sizeof lagand, "../../", "lagand");
-    beside(worker, sizeof worker, "../daemon/", "fake_worker");
+    test_program(lagand, sizeof lagand, "lagand");
+    test_program(worker, sizeof worker, "tests/daemon/fake_worker");
     while (args && *args && n < MAX_ARGS - 1) argv[n++] = *args++;
     argv[n] = NULL;
     memcpy(plain, argv, sizeof plain);

@@ -63,16 +63,8 @@ const char *
 program_path(const char *name)
 {
     static char path[1024];
-    char self[900];
-    ssize_t n = readlink("/proc/self/exe", self, sizeof self - 1);
-    char *tests;
 
-    assert_true(n > 0);
-    self[n] = 0;
-    tests = strstr(self, "/tests/");
-    assert_non_null(tests);
-    *tests = 0;
-    snprintf(path, sizeof path, "%s/%s", self, name);
+    test_program(path, sizeof path, name);
     return path;
 }
 

@@ -7,7 +7,7 @@
 #include "tests/e2e/serve.h"
 #include "tests/test.h"
 
-#include "base/base.h"
+#include "base/rng.h"
 
 #include <jansson.h>
 #include <math.h>
@@ -43,12 +43,11 @@ ask(struct lagan *c, const struct shape *s, uint32_t which, struct answer *a)
     struct lagan_request *r = lagan_request_new();
     int32_t *ids = malloc(s->length * sizeof *ids);
     uint32_t length = s->mixed ? 1 + which * 37 % s->length : s->length;
-    uint64_t x = 1 + which;
+    uint64_t seed = 1 + which;
 
     assert_non_null(ids);
     for (uint32_t i = 0; i < length; i++) {
-        x = x * UINT64_C(6364136223846793005) + UINT64_C(1442695040888963407);
-        ids[i] = (int32_t)(10 + (x >> 33) % (s->vocab - 20));
+        ids[i] = (int32_t)(10 + rng_below(&seed, s->vocab - 20));
     }
     memset(a, 0, sizeof *a);
     assert_int_equal(lagan_set_ids(r, "ids", ids, length), 0);

@@ -8,6 +8,8 @@
  */
 #include "tests/fuzz/fuzz.h"
 
+#include "base/rng.h"
+
 #include <dirent.h>
 #include <fcntl.h>
 #include <signal.h>
@@ -34,8 +36,7 @@ static uint64_t state;
 static uint32_t
 below(uint32_t n)
 {
-    state = state * UINT64_C(6364136223846793005) + UINT64_C(1442695040888963407);
-    return (uint32_t)(((state >> 32) * n) >> 32);
+    return rng_below(&state, n);
 }
 
 static void

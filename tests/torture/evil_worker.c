@@ -5,6 +5,7 @@
  * requests. Of a model that is not named evil it becomes mock_worker, which is honest.
  */
 #include "base/clock.h"
+#include "base/rng.h"
 #include "include/lagan_wire.h"
 #include "ipc/hand.h"
 #include "ipc/heritage.h"
@@ -39,8 +40,7 @@ static uint32_t n_rows;
 static uint32_t
 below(uint32_t n)
 {
-    chance = chance * UINT64_C(6364136223846793005) + UINT64_C(1442695040888963407);
-    return (uint32_t)((chance >> 33) % n);
+    return rng_below(&chance, n);
 }
 
 static uint64_t

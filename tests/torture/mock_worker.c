@@ -6,6 +6,7 @@
  * built with failpoints: the test kills it from outside, or at any point of the protocol.
  */
 #include "base/clock.h"
+#include "base/rng.h"
 #include "include/lagan_wire.h"
 #include "ipc/hand.h"
 #include "ipc/stat.h"
@@ -39,13 +40,6 @@ static uint32_t n_active, n_paused; /* requests we have */
 static uint64_t n_steps, chance;
 static const nsec IDLE = 200 * NSEC_MS;
 static bool draining;
-
-static uint32_t
-below(uint32_t n)
-{
-    chance = chance * UINT64_C(6364136223846793005) + UINT64_C(1442695040888963407);
-    return (uint32_t)((chance >> 33) % n);
-}
 
 static void
 finish(struct active *a, uint16_t reason)
@@ -314,7 +308,7 @@ main(int argc, char **argv)
         intake();
         if (clock_now() >= due) {
             step();
-            due = clock_now() + below(1 + atomic_load(&board->pace_us)) * NSEC_US;
+            due = clock_now() + rng_below(&chance, 1 + atomic_load(&board->pace_us)) * NSEC_US;
         }
         stats.v[STAT_running] = n_active;
         stat_publish(c, &stats);

@@ -59,6 +59,24 @@ service_open(struct service *s)
     signal(SIGPIPE, SIG_IGN);
 }
 
+void
+service_open_mocks(struct service *s, uint32_t pace_us)
+{
+    service_open(s);
+    atomic_store(&s->board->fp.ring_log2[0], (uint32_t)MOCK_RING_D);
+    atomic_store(&s->board->fp.ring_log2[1], (uint32_t)MOCK_RING_W);
+    atomic_store(&s->board->pace_us, pace_us);
+}
+
+void
+service_print_log(const struct service *s, int lines)
+{
+    char command[160];
+
+    snprintf(command, sizeof command, "tail -n %d '%s' >&2", lines, s->log);
+    if (system(command)) fprintf(stderr, "%s cannot be shown\n", s->log);
+}
+
 static int
 remove_one(const char *path, const struct stat *st, int flag, struct FTW *f)
 {
@@ -73,6 +91,7 @@ service_close(struct service *s)
 {
     if (!*s->dir) return;
     if (s->pid > 0) {
+        service_print_log(s, 30);
         kill(s->pid, SIGKILL);
         while (waitpid(-1, NULL, 0) > 0 || errno == EINTR) {
         }
@@ -80,15 +99,6 @@ service_close(struct service *s)
     munmap(s->board, sizeof *s->board);
     nftw(s->dir, remove_one, 16, FTW_DEPTH | FTW_PHYS);
     *s = (struct service){ .pid = 0 };
-}
-
-void
-service_print_log(const struct service *s, int lines)
-{
-    char command[160];
-
-    snprintf(command, sizeof command, "tail -n %d '%s' >&2", lines, s->log);
-    if (system(command)) fprintf(stderr, "%s cannot be shown\n", s->log);
 }
 
 uint32_t
@@ -140,19 +150,10 @@ service_folder(const struct service *s, const char *name)
 }
 
 static void
-beside(char *buf, size_t n, const char *name)
-{
-    ssize_t len = readlink("/proc/self/exe", buf, n - 1);
-
-    assert_true(len > 0);
-    buf[len] = 0;
-    strcpy(strrchr(buf, '/') + 1, name);
-}
-
-static void
 become_lagand(const struct service *s, const char *const *args, bool mock)
 {
-    char lagand[1024], worker[1024], workers[32];
+    const char *program = s->worker ? s->worker : mock ? "mock_worker" : "lagan-worker";
+    char lagand[1024], worker[1024], ours[64], workers[32];
     const char *argv[MAX_ARGS] = {
         lagand,     "--foreground", "--remove-runtime-dir",        "--runtime-dir", s->run,
         "--worker", worker,         mock ? "--model" : "--config", s->model
@@ -161,8 +162,9 @@ become_lagand(const struct service *s, const char *const *args, bool mock)
     int n = 9, log = open(s->log, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
     char *plain[MAX_ARGS];
 
-    beside(lagand, sizeof lagand, "lagand");
-    beside(worker, sizeof worker, s->worker ? s->worker : mock ? "mock_worker" : "lagan-worker");
+    test_program(lagand, sizeof lagand, "tests/torture/lagand");
+    snprintf(ours, sizeof ours, "tests/torture/%s", program);
+    test_program(worker, sizeof worker, ours);
     snprintf(workers, sizeof workers, "workers=%u", s->n_workers);
     for (size_t i = 0; mock && i < ARRAY_LEN(of_mocks); i++) argv[n++] = of_mocks[i];
     if (mock) argv[n++] = workers;

@@ -31,6 +31,9 @@ struct census {
 };
 
 void service_open(struct service *s);
+/* The same for mock workers: rings so small that they are full now and then, steps with such pauses at most. */
+void service_open_mocks(struct service *s, uint32_t pace_us);
+/* A lagand that still runs, which is after a failure, is killed, and the end of its log is shown. */
 void service_close(struct service *s);
 
 void service_folder(const struct service *s,

@@ -34,10 +34,7 @@ static int
 begin(void **state)
 {
     (void)state;
-    service_open(&v);
-    atomic_store(&v.board->fp.ring_log2[0], (uint32_t)MOCK_RING_D);
-    atomic_store(&v.board->fp.ring_log2[1], (uint32_t)MOCK_RING_W);
-    atomic_store(&v.board->pace_us, 4000);
+    service_open_mocks(&v, 4000);
     return 0;
 }
 
@@ -48,7 +45,6 @@ finish(void **state)
     lagan_close(operator);
     streams_close(&good);
     streams_close(&evil);
-    if (v.pid > 0) service_print_log(&v, 30);
     service_close(&v);
     return 0;
 }

@@ -34,10 +34,7 @@ static int
 begin(void **state)
 {
     (void)state;
-    service_open(&v);
-    atomic_store(&v.board->fp.ring_log2[0], (uint32_t)MOCK_RING_D);
-    atomic_store(&v.board->fp.ring_log2[1], (uint32_t)MOCK_RING_W);
-    atomic_store(&v.board->pace_us, 10000);
+    service_open_mocks(&v, 10000);
     systemd_open(&systemd, v.dir);
     v.systemd = &systemd;
     n_asked = n_done = n_tokens = n_resumed = 0;
@@ -53,7 +50,6 @@ finish(void **state)
     (void)state;
     lagan_close(c);
     c = NULL;
-    if (v.pid > 0) service_print_log(&v, 30);
     systemd_close(&systemd);
     service_close(&v);
     return 0;

@@ -36,10 +36,7 @@ static int
 begin(void **state)
 {
     (void)state;
-    service_open(&v);
-    atomic_store(&v.board->fp.ring_log2[0], (uint32_t)MOCK_RING_D);
-    atomic_store(&v.board->fp.ring_log2[1], (uint32_t)MOCK_RING_W);
-    atomic_store(&v.board->pace_us, PACE_US);
+    service_open_mocks(&v, PACE_US);
     return 0;
 }
 
@@ -48,7 +45,6 @@ finish(void **state)
 {
     (void)state;
     streams_close(&s);
-    if (v.pid > 0) service_print_log(&v, 30);
     service_close(&v);
     return 0;
 }

@@ -40,7 +40,6 @@ finish(void **state)
     (void)state;
     remains_close(&left);
     answers_close(&ans);
-    if (v.pid > 0) service_print_log(&v, 30);
     service_close(&v);
     return 0;
 }

@@ -62,7 +62,6 @@ finish(void **state)
     streams_close(&stopped);
     streams_close(&going);
     answers_close(&ans);
-    if (v.pid > 0) service_print_log(&v, 30);
     service_close(&v);
     return 0;
 }

@@ -33,19 +33,6 @@ play_on_gpu(void)
     return strcmp(device, "cpu") != 0;
 }
 
-/* lagan-worker beside the tests. */
-static void
-find_worker(char *exe, size_t n)
-{
-    ssize_t len = readlink("/proc/self/exe", exe, n - 1);
-    char *at;
-
-    exe[len > 0 ? len : 0] = 0;
-    at = strstr(exe, "/tests/worker/");
-    assert_non_null(at);
-    strcpy(at, "/lagan-worker");
-}
-
 void
 play_start(struct played *p, const char *model, const char *const *option,
            const struct play_arenas *left)
@@ -85,7 +72,7 @@ play_start(struct played *p, const char *model, const char *const *option,
     assert_null(*option);
     for (uint32_t i = 0; play_on_gpu() && i < ARRAY_LEN(of_gpu); i++)
         argv[n++] = (char *)(uintptr_t)of_gpu[i];
-    find_worker(exe, sizeof exe);
+    test_program(exe, sizeof exe, "lagan-worker");
     p->pid = fork();
     assert_true(p->pid >= 0);
     if (p->pid == 0) {
