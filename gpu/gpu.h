@@ -170,12 +170,21 @@ struct sample_row {
     int32_t force;                  /* >= 0: this token, whatever the logits (forced BOS, EOS) */
     int32_t target;                 /* >= 0: sample nothing, report this token's log-probability */
     uint32_t first_ban, n_ban;      /* into ban[]: -inf (end tokens before min_tokens) */
+    uint32_t first_nudge, n_nudge;  /* into nudge[]: added after the penalty, each id once a row */
     uint32_t allowed;               /* row of allowed[] that counts, or ALLOW_ALL */
     uint32_t n_top, first_top; /* log-probabilities wanted; 0 with logprob still computed if want */
     bool want_logprob;
-    uint8_t pad[3];
+    /* A beam's: log-probabilities are taken first, of the logits as they come; penalty, nudges, bans and force act
+     * on them, and they are what is chosen from and reported, not normalised again. struct sample.beams says
+     * that there is such a row. */
+    bool beam;
+    uint8_t pad[2];
 };
 #define ALLOW_ALL UINT32_MAX
+struct nudge {
+    int32_t id;
+    float add;
+};
 struct top {
     int32_t id;
     float logprob;
@@ -184,6 +193,8 @@ struct sample {
     struct tensor logits;         /* fp32 [n, vocab]; may be changed in place */
     const struct sample_row *row; /* [n] */
     const int32_t *ban;
+    const struct nudge *nudge;
+    bool beams; /* a row may be a beam's */
     /* [][allowed_words] bits: a token whose bit is 0, or that has none, is -inf (constrained decoding).
      * NULL: no row has any */
     const uint32_t *allowed;

@@ -1,7 +1,7 @@
 /* cpu_sample.c - sample: a row of logits to a token and log-probabilities: gpu.h.
  *
- * In the order of transformers' processors and warpers: repetition penalty, bans and what is not allowed, forced token; here
- * the log-probabilities are taken; then temperature, top_k, top_p, min_p, and the draw. Everything is
+ * In the order of transformers' processors and warpers: of a beam the log-probabilities; repetition penalty, what is
+ * added, bans and what is not allowed, forced token; of others the log-probabilities; then temperature, top_k, top_p, min_p, and the draw. Everything is
  * done in place in the row of logits, in passes over the vocabulary; nothing is sorted. A cut (the
  * top k, the top p) is found by radix: a histogram of the highest bits of the value, then of the next
  * bits of those in the deciding bucket.
@@ -272,6 +272,16 @@ penalise(const struct sample *s, const struct sample_row *r, float *x, uint32_t 
 }
 
 static void
+nudge(const struct sample *s, const struct sample_row *r, float *x, uint32_t n)
+{
+    for (uint32_t i = 0; i < r->n_nudge; i++) {
+        const struct nudge *a = &s->nudge[r->first_nudge + i];
+
+        if ((uint32_t)a->id < n) x[a->id] += a->add;
+    }
+}
+
+static void
 forbid(const struct sample *s, const struct sample_row *r, float *x, uint32_t n)
 {
     const uint32_t *bits;
@@ -294,6 +304,7 @@ process(const struct sample *s, const struct sample_row *r, float *x, uint32_t n
     int32_t best = -1;
 
     penalise(s, r, x, n);
+    nudge(s, r, x, n);
     forbid(s, r, x, n);
     if (r->force >= 0 && r->target < 0) {
         for (uint32_t i = 0; i < n; i++) x[i] = -INFINITY;
@@ -329,6 +340,21 @@ log_sum(const float *x, uint32_t n, float max)
         total += (double)v8_sum(v8_add(sum[0], sum[1]));
     }
     return log_1((float)total);
+}
+
+/* Logits to log-probabilities. */
+ALWAYS void
+normalise(float *x, uint32_t n)
+{
+    float max = -INFINITY, total;
+
+    for (uint32_t i = 0; i < n; i++) {
+        x[i] = x[i] == x[i] ? MIN(x[i], FLT_MAX) : -INFINITY;
+        max = MAX(max, x[i]);
+    }
+    if (max == -INFINITY) return;
+    total = log_sum(x, n, max);
+    for (uint32_t i = 0; i < n; i++) x[i] = x[i] - max - total;
 }
 
 /* a comes after b in the list of the best. */
@@ -418,25 +444,28 @@ sample_one(const struct sample_args *a, uint32_t i, struct room *room)
 {
     const struct sample *s = &a->s;
     const struct sample_row *r = &s->row[i];
-    float *x = row_of(&s->logits, i), log_total = 0;
+    float *x = row_of(&s->logits, i), max, log_total = 0;
     uint32_t n = s->logits.dim[1];
-    int32_t best = process(s, r, x, n), id = r->target;
+    int32_t best, id = r->target;
 
     check(r->target < (int32_t)n);
+    if (r->beam) normalise(x, n);
+    best = process(s, r, x, n);
     if (best < 0) {
         if (r->seat != SEAT_NONE || r->target >= 0) cpu_lane_fail(a->lane);
         best = 0;
     }
-    if (r->want_logprob || r->n_top || r->target >= 0) log_total = log_sum(x, n, x[best]);
+    max = r->beam ? 0 : x[best];
+    if (!r->beam && (r->want_logprob || r->n_top || r->target >= 0)) log_total = log_sum(x, n, max);
     if (r->n_top)
-        find_top(x, n, MIN(r->n_top, (uint32_t)ARRAY_LEN(room->heap)), x[best], log_total,
+        find_top(x, n, MIN(r->n_top, (uint32_t)ARRAY_LEN(room->heap)), max, log_total,
                  s->top + r->first_top, room);
     if (r->target < 0) {
         id = r->temperature > 0 && x[best] > -INFINITY ? draw(r, x, n, best, room) : best;
         if (r->seat != SEAT_NONE && s->last) s->last[r->seat] = id;
     }
     if (s->token) s->token[i] = id;
-    if (s->logprob) s->logprob[i] = x[id] - x[best] - log_total;
+    if (s->logprob) s->logprob[i] = x[id] - max - log_total;
 }
 
 void

@@ -499,6 +499,104 @@ random_row(float *x, uint32_t vocab, struct sample_row *row, uint32_t n_ban)
     row->position = test_below(100000);
 }
 
+/* What a beam's candidates are worth: the log-probability, changed, and not made one again. */
+static double
+naive_worth(const struct sample_row *row, const float *x, uint32_t vocab, uint32_t id,
+            const struct nudge *nudge, const int32_t *ban, const uint32_t *seen)
+{
+    double max = -INFINITY, sum = 0, worth;
+
+    if (row->force >= 0) return id == (uint32_t)row->force ? 0 : -INFINITY;
+    for (uint32_t i = 0; i < vocab; i++) max = fmax(max, (double)x[i]);
+    for (uint32_t i = 0; i < vocab; i++) sum += exp((double)x[i] - max);
+    worth = (double)x[id] - max - log(sum);
+    if (seen[id / 32] >> id % 32 & 1) worth *= (double)row->repetition;
+    for (uint32_t i = 0; i < row->n_nudge; i++)
+        if ((uint32_t)nudge[i].id == id) worth += (double)nudge[i].add;
+    for (uint32_t i = 0; i < row->n_ban; i++)
+        if ((uint32_t)ban[i] == id) worth = -INFINITY;
+    return worth;
+}
+
+static void
+a_beams_candidates_are_log_probabilities_that_are_changed_and_not_normalised_again(void **state)
+{
+    enum { ROWS = 8, VOCAB = 5000, TOPS = 40 };
+    static const struct nudge nudge[] = { { 7, 3 }, { 4999, -1 }, { 1024, 8 } };
+    static const int32_t ban[] = { 12, 4096, 3 };
+    static float x[ROWS * VOCAB];
+    static uint32_t seen[ROWS][VOCAB / 32 + 1];
+    struct sample_row row[ROWS];
+
+    (void)state;
+    for (uint32_t round = 0; round < 6; round++) {
+        struct rig r;
+        struct sample s;
+        uint32_t vocab = round % 2 ? VOCAB : 20;
+
+        for (uint32_t i = 0; i < ROWS; i++) {
+            row[i] = plain;
+            row[i].seat = i;
+            row[i].beam = i != 3;
+            row[i].n_top = TOPS;
+            row[i].first_top = i * TOPS;
+            if (i % 2) row[i].n_nudge = ARRAY_LEN(nudge);
+            if (i % 4 > 1) row[i].n_ban = ARRAY_LEN(ban);
+            if (i > 4) row[i].repetition = 1.5f;
+            if (i == 7) row[i].force = 19;
+            for (uint32_t k = 0; k < vocab; k++) x[i * vocab + k] = 4 * rig_normal();
+            for (uint32_t k = 0; k < vocab / 32; k++)
+                seen[i][k] = i > 4 ? test_below(UINT32_MAX) : 0;
+        }
+        rig_open(&r, "auto", 2);
+        s = (struct sample){ .logits = { .data = rig_copy(&r, x, sizeof(float) * ROWS * vocab),
+                                         .dtype = DT_F32,
+                                         .dim = { ROWS, vocab, 1, 1 },
+                                         .stride = vocab },
+                             .row = rig_copy(&r, row, sizeof row),
+                             .ban = rig_copy(&r, ban, sizeof ban),
+                             .nudge = rig_copy(&r, nudge, sizeof nudge),
+                             .beams = true,
+                             .n = ROWS,
+                             .seen = rig_copy(&r, seen, sizeof seen),
+                             .seen_words = VOCAB / 32 + 1,
+                             .last = rig_bytes(&r, ROWS * sizeof(int32_t)),
+                             .token = rig_bytes(&r, ROWS * sizeof(int32_t)),
+                             .logprob = rig_bytes(&r, ROWS * sizeof(float)),
+                             .top = rig_bytes(&r, ROWS * TOPS * sizeof(struct top)) };
+        rig_send(&r);
+        assert_int_equal(r.op->sample(r.lane, &s), 0);
+        rig_wait(&r);
+        for (uint32_t i = 0; i < ROWS; i++) {
+            const struct top *t = HOST(s.top) + i * TOPS;
+            double least = INFINITY;
+            uint32_t better = 0, n = MIN((uint32_t)TOPS, vocab);
+
+            if (i == 3) continue;
+            for (uint32_t k = 0; k < n; k++) {
+                double want = naive_worth(&row[i], x + i * vocab, vocab, (uint32_t)t[k].id, nudge,
+                                          ban, seen[i]);
+
+                assert_true(k == 0 || t[k].logprob <= t[k - 1].logprob);
+                if (want > -INFINITY) {
+                    assert_true(fabs((double)t[k].logprob - want) < 4e-5);
+                } else {
+                    assert_true(t[k].logprob == -INFINITY);
+                }
+                least = want;
+            }
+            for (uint32_t k = 0; k < vocab; k++)
+                better += naive_worth(&row[i], x + i * vocab, vocab, k, nudge, ban, seen[i]) >
+                          least + 1e-4;
+            assert_true(better < n);
+            for (uint32_t k = n; k < TOPS; k++) assert_int_equal(t[k].id, -1);
+            assert_int_equal(HOST(s.token)[i], t[0].id);
+            assert_true(HOST(s.logprob)[i] == t[0].logprob);
+        }
+        rig_close(&r);
+    }
+}
+
 static void
 a_token_is_the_same_on_every_device_whatever_a_row_asks_for(void **state)
 {
@@ -520,13 +618,18 @@ a_token_is_the_same_on_every_device_whatever_a_row_asks_for(void **state)
         uint32_t stride = vocab + test_below(5), n_top = 0, words = WORDS - test_below(100);
         struct sample_row row[ROWS];
         int32_t ban[N_BAN], token[ROWS], last[ROWS];
+        struct nudge nudge[N_BAN];
         float logprob[ROWS];
         struct rig r;
         struct sample s, t;
 
         memset(top, 0x7f, sizeof top);
         memset(last, 0x7f, sizeof last);
-        for (uint32_t i = 0; i < N_BAN; i++) ban[i] = (int32_t)(1 + test_below(vocab + 1));
+        for (uint32_t i = 0; i < N_BAN; i++) {
+            ban[i] = (int32_t)(1 + test_below(vocab + 1));
+            nudge[i] = (struct nudge){ (int32_t)(i * vocab / N_BAN + test_below(vocab / N_BAN + 1)),
+                                       rig_normal() };
+        }
         for (uint32_t i = 0; i < ROWS * WORDS; i++)
             seen[i] = test_below(3) ? 0 : test_below(UINT32_MAX) & test_below(UINT32_MAX);
         /* One that allows all but few, one that has few, and what words there are: one id at least. */
@@ -540,6 +643,7 @@ a_token_is_the_same_on_every_device_whatever_a_row_asks_for(void **state)
             random_row(x + i * stride, vocab, &row[i], N_BAN);
             if (test_below(5)) row[i].seat = i;
             if (test_below(3) == 0) row[i].allowed = test_below(3);
+            row[i].n_nudge = vocab < 100 || test_below(3) ? 0 : test_below(N_BAN + 1);
             row[i].n_top = test_below(2) ? 0 : test_below(test_below(2) ? 20 : 1025);
             row[i].first_top = n_top;
             n_top += row[i].n_top;
@@ -551,6 +655,7 @@ a_token_is_the_same_on_every_device_whatever_a_row_asks_for(void **state)
                                          .stride = stride },
                              .row = rig_copy(&r, row, sizeof row),
                              .ban = rig_copy(&r, ban, sizeof ban),
+                             .nudge = rig_copy(&r, nudge, sizeof nudge),
                              .allowed = rig_copy(&r, allowed, sizeof allowed),
                              .allowed_words = words,
                              .n = ROWS,
@@ -562,8 +667,8 @@ a_token_is_the_same_on_every_device_whatever_a_row_asks_for(void **state)
                              .top = rig_copy(&r, top[0], sizeof top[0]) };
         t = s;
         t.logits.data = x;
-        t.row = row, t.ban = ban, t.allowed = allowed, t.seen = seen, t.last = last,
-        t.token = token;
+        t.row = row, t.ban = ban, t.nudge = nudge, t.allowed = allowed, t.seen = seen,
+        t.last = last, t.token = token;
         t.logprob = logprob, t.top = top[1];
         rig_send(&r);
         assert_int_equal(r.op->sample(r.lane, &s), 0);
@@ -613,6 +718,7 @@ main(int argc, char **argv)
         rig_test(logprobs_are_of_the_softmax_best_first_and_the_lowest_id_of_equals_first),
         rig_test(draws_follow_top_k_top_p_and_min_p_as_transformers_cuts_them),
         rig_test(the_same_seed_output_and_position_draw_the_same_token_in_any_batch),
+        rig_test(a_beams_candidates_are_log_probabilities_that_are_changed_and_not_normalised_again),
         rig_test(a_token_is_the_same_on_every_device_whatever_a_row_asks_for),
     };
 
