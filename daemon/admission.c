@@ -371,6 +371,8 @@ charge(struct daemon *d, const struct client *c, struct row *r, uint64_t bytes)
     c->user->n_open++;
     c->user->tokens += r->cost;
     d->held_bytes += bytes;
+    r->submit->client = session_turns(d->sessions, c);
+    ledger_turn(d->ledger, r, turns_give(&d->turns[r->model], r->submit->client, r->cost));
 }
 
 void
@@ -383,6 +385,7 @@ admission_over(struct daemon *d, struct row *r)
     u->n_open--;
     u->tokens -= r->cost;
     d->held_bytes -= r->bytes;
+    turns_end(&d->turns[r->model], r->submit->client, r->submit->max_tokens - row_n_tokens(r));
 }
 
 static void

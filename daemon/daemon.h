@@ -11,6 +11,7 @@
 
 #include "base/base.h"
 #include "base/clock.h"
+#include "base/turns.h"
 #include "daemon/blame.h"
 #include "daemon/ledger.h"
 #include "daemon/mirror.h"
@@ -57,6 +58,7 @@ struct daemon {
     struct worker *worker[MAX_WORKERS];
     uint32_t n_workers;
     struct model_facts facts[MAX_MODELS];
+    struct turns turns[MAX_MODELS]; /* whose request goes to a worker next */
     char worker_path[1024];
 
     struct mirror mirror; /* recall.c's */

@@ -168,15 +168,22 @@ take_out(struct ledger *l, struct list *q, struct row *r)
     q->n--;
 }
 
-/* In the order they came, also those that a dead worker had. */
+static bool
+before(const struct row *a, const struct row *b)
+{
+    if (a->submit->priority > b->submit->priority) return true;
+    if (a->submit->priority < b->submit->priority) return false;
+    return a->turn < b->turn || (a->turn == b->turn && a->id < b->id);
+}
+
 static void
 enqueue(struct ledger *l, struct row *r)
 {
-    uint32_t at = ROW_NONE;
+    uint32_t at = ROW_NONE, prev = l->queue.last; /* from the end: most come in order */
 
-    if (l->queue.n && l->row[l->queue.last].id > r->id) {
-        at = l->queue.first;
-        while (l->row[at].id < r->id) at = l->row[at].next;
+    while (prev != ROW_NONE && before(r, &l->row[prev])) {
+        at = prev;
+        prev = l->row[prev].prev;
     }
     put_in(l, &l->queue, r, at);
     l->queued_tokens += r->prompt_cost;
@@ -507,6 +514,15 @@ ledger_find_id(struct ledger *l, req_id id)
     return i == MAP_NONE ? NULL : &l->row[i];
 }
 
+void
+ledger_turn(struct ledger *l, struct row *r, uint64_t turn)
+{
+    check(r->state == ROW_QUEUED);
+    dequeue(l, r);
+    r->turn = turn;
+    enqueue(l, r);
+}
+
 struct row *
 ledger_next_queued(struct ledger *l, const struct row *after)
 {
@@ -632,7 +648,7 @@ ledger_check(const struct ledger *l)
         uint32_t next = l->row[i].next;
 
         in_queue++;
-        check(next == ROW_NONE || l->row[i].id < l->row[next].id);
+        check(next == ROW_NONE || before(&l->row[i], &l->row[next]));
     }
     for (uint32_t i = l->kept.first; i != ROW_NONE; i = l->row[i].next) in_kept++;
     check(n == l->n && all == map_n(l->by_id) && attached == map_n(l->by_rid) &&

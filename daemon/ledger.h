@@ -53,6 +53,7 @@ struct row {
     uint8_t n_key; /* 0: none */
     char key[LAGAN_MAX_KEY];
     uint32_t client, model, worker;
+    uint64_t turn;   /* its place in the queue among those of its priority: base/turns.h */
     bool attached;   /* `client` is to hear of it; not: it has heard all, or is gone */
     bool named;      /* it has a session, and is found by its names */
     bool kept;       /* ended and heard: only its names lead to it */
@@ -84,7 +85,7 @@ struct row {
 
     uint64_t prompt_cost; /* its prompt in tokens; of a text a guess */
     uint64_t cost;        /* with the answer: tokens it may take */
-    bool charged;         /* to its user and to lagand's memory, until it is over */
+    bool charged;         /* to its user, its turns and lagand's memory, until it is over */
     uint32_t user;
     uint64_t bytes; /* it may come to take */
 
@@ -122,7 +123,7 @@ uint64_t ledger_queued_tokens(const struct ledger *l); /* of their prompts */
 uint64_t ledger_prompt_cost(const struct rec_submit *s);
 uint32_t ledger_capacity(const struct ledger *l);
 
-/* A row in ROW_QUEUED for this client's rid. -EEXIST: that client has an open one with it. -ENOSPC:
+/* A row in ROW_QUEUED for this client's rid, of turn 0. -EEXIST: that client has an open one with it. -ENOSPC:
  * also without the kept rows, which make room, there is none. submit (from malloc) becomes the row's on
  * success. */
 int ledger_take(struct ledger *l, uint32_t client, uint64_t rid, struct rec_submit *submit,
@@ -156,7 +157,10 @@ struct row *ledger_row(struct ledger *l, uint32_t index); /* NULL: out of range,
 /* Of rows that are attached. NULL: there is none. */
 struct row *ledger_find(struct ledger *l, uint32_t client, uint64_t rid);
 struct row *ledger_find_id(struct ledger *l, req_id id); /* NULL */
-/* The first queued row at or after one: ROW_NONE begins. NULL: no more. */
+/* Its place among those that wait, from now on. */
+void ledger_turn(struct ledger *l, struct row *r, uint64_t turn);
+/* The queue: priority first, then turn, then in the order they came, also those that a dead worker had. The
+ * first, or the next one; NULL: no more. */
 struct row *ledger_next_queued(struct ledger *l, const struct row *after);
 
 struct row *ledger_last_queued(struct ledger *l, const struct row *before); /* backwards */

@@ -62,6 +62,7 @@ give(struct worker *w, struct row *r)
     struct ledger *l = w->d->ledger;
 
     row_move(l, r, ROW_DISPATCHED);
+    turns_take(&w->d->turns[r->model], r->turn);
     r->worker = w->index;
     r->held = true;
     r->submit->deadline_ns = r->deadline == NSEC_NEVER ? 0 : r->deadline;

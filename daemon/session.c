@@ -2,6 +2,7 @@
 #include "daemon/session.h"
 
 #include "base/map.h"
+#include "base/turns.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -179,6 +180,14 @@ uint32_t
 session_user_number(const struct sessions *s, const struct user *u)
 {
     return (uint32_t)(u - s->user);
+}
+
+uint16_t
+session_turns(const struct sessions *s, const struct client *c)
+{
+    _Static_assert(MAX_USERS + MAX_CLIENTS < TURNS_CLIENTS, "nobody shares a turn");
+    if (c->door == DOOR_TCP) return (uint16_t)(1 + session_user_number(s, c->user));
+    return (uint16_t)(1 + MAX_USERS + (c->handle & INDEX_MASK));
 }
 
 struct user *

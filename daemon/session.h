@@ -56,6 +56,8 @@ struct client *session_of(struct sessions *s, enum front_door door, const void *
                           nsec now, uint32_t *gone);
 struct client *session_find(struct sessions *s, uint32_t handle); /* NULL: gone */
 void session_drop(struct sessions *s, struct client *c);
+/* Whose turn it takes: a key's, wherever it comes from, or a connection's. From 1. */
+uint16_t session_turns(const struct sessions *s, const struct client *c);
 uint32_t session_n(const struct sessions *s);
 /* Of those with no open request, but operators, the one that is silent longest; NULL: none. */
 struct client *session_idle(struct sessions *s);

@@ -34,6 +34,8 @@ const struct opt model_opts[] = {
     { "policy", OPT_ENUM, AT(policy), "no_evict", "no_evict|max_utilization|static|max_requests",
       0, 0, RESTART, NULL,
       "who is admitted: only what surely fits, what fits now, whole batches, or a count" },
+    { "quantum", OPT_U32, AT(quantum), "4096", NULL, 0, 1 << 30, RESTART, "N",
+      "tokens a client may have in its turn among requests of equal priority; 0: the order of arrival" },
     { "numerics", OPT_ENUM, AT(numerics), "fast", "fast|invariant", 0, 0, RESTART, NULL,
       "invariant: a row's bits never depend on its neighbours; the CPU always computes so" },
     { "kv.memory", OPT_BYTES, AT(kv_memory), "auto", NULL, 1 << 16, 0, RESTART | OPT_AUTO, "SIZE",

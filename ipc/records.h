@@ -43,8 +43,7 @@ struct rec_submit { /* D 1; fragments with MORE concatenate to this */
     uint8_t early_stopping, echo, chat, flags;
     uint32_t grammar_bytes;
     uint16_t salt_bytes;
-    uint16_t
-        client; /* whose turn it takes among equals, from 1: its key's number or its connection's */
+    uint16_t client; /* whose turn it takes: of a key or a connection, from 1 */
     uint32_t lora;
     float done_score; /* of what was delivered */
     /* then, each padded to 8: prompt, decoder, done, text, done's text, eos, stop_ids,

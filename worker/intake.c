@@ -262,6 +262,7 @@ read_numbers(struct worker *w, struct request *r, const struct rec_submit *s)
     r->want_logprobs = s->flags & SUBMIT_LOGPROBS;
     r->seq.id = s->id;
     r->seq.priority = s->priority;
+    r->seq.client = s->client;
     r->seq.deadline = s->deadline_ns ? s->deadline_ns : NSEC_NEVER;
     r->seq.min_new = s->min_tokens;
     r->seq.prompt_logprobs = s->flags & SUBMIT_PROMPT_LOGPROBS;

@@ -360,6 +360,7 @@ set_sizes(struct worker *w, struct err *e)
     TRY(model_groups(n->model, x->kv_dtype, k->kv_tokens_per_block, &n->kv_config, e));
     n->limits = (struct scheduler_limits){
         .policy = (enum policy)k->policy,
+        .quantum = k->quantum,
         .max_seqs = k->max_num_seqs,
         .max_rows = max_rows,
         .max_len = n->model->shape.max_len,

@@ -194,6 +194,31 @@ a_finished_row_answers_until_it_is_too_old(void **state)
 }
 
 static void
+who_waits_goes_by_priority_then_by_turn_then_by_arrival(void **state)
+{
+    static const uint64_t want[] = { 2, 5, 3, 1, 4 };
+    struct ledger *l = ledger_new(CAPACITY, 1);
+    struct row *r[6], *at = NULL;
+
+    (void)state;
+    for (uint64_t rid = 1; rid < 6; rid++) {
+        r[rid] = take(l, 1, rid);
+        r[rid]->submit->priority = rid == 2 ? 0.9f : 0.5f;
+        ledger_turn(l, r[rid], rid == 5 ? 1 : rid == 3 ? 2 : 7);
+    }
+    row_move(l, r[3], ROW_DISPATCHED); /* its worker dies */
+    row_move(l, r[3], ROW_QUEUED);
+    ledger_check(l);
+    for (int i = 0; i < 5; i++) {
+        at = ledger_next_queued(l, at);
+        assert_non_null(at);
+        assert_int_equal(at->rid, want[i]);
+    }
+    assert_null(ledger_next_queued(l, at));
+    ledger_free(l);
+}
+
+static void
 kept_rows_make_room_and_give_their_number_up(void **state)
 {
     struct ledger *l = ledger_new(CAPACITY, 1);
@@ -351,6 +376,7 @@ main(void)
         cmocka_unit_test(the_queue_keeps_the_order_and_counts_prompts),
         cmocka_unit_test(a_named_row_is_found_by_its_session_and_by_nobody_else),
         cmocka_unit_test(a_finished_row_answers_until_it_is_too_old),
+        cmocka_unit_test(who_waits_goes_by_priority_then_by_turn_then_by_arrival),
         cmocka_unit_test(kept_rows_make_room_and_give_their_number_up),
         cmocka_unit_test(kept_rows_take_no_more_than_their_bytes),
         cmocka_unit_test(a_resumed_request_goes_on_from_here),

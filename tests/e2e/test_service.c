@@ -512,6 +512,57 @@ the_same_seed_draws_the_same_tokens_alone_and_in_company(void **state)
     serve_stop(&s);
 }
 
+/* How many answers of a flood that came before are over when the last of four requests of another client is. */
+static uint32_t
+answers_before(const char *quantum, bool urgent)
+{
+    enum { FLOOD = 600, FEW = 4 };
+    const char *const set[] = { "max_num_seqs=2", "kv.memory=16MiB", "threads=2", quantum, NULL };
+    const char *ask = "{\"ids\":[1,5],\"max_tokens\":8,\"ignore_eos\":true}";
+    struct lagan *flood, *other;
+    uint32_t over = 0, done = 0;
+    struct serve s;
+
+    assert_true(serve_start(&s, LLAMA, set));
+    flood = connect_to(&s);
+    other = connect_to(&s);
+    for (int i = 0; i < FLOOD; i++) submit(flood, ask);
+    while (over == 0) { /* all of them are there: they came on one connection */
+        struct lagan_event ev = { .size = sizeof ev };
+
+        assert_int_equal(lagan_next(flood, &ev, 20000), 1);
+        over += ev.kind == LAGAN_EVENT_DONE;
+    }
+    if (urgent) ask = "{\"ids\":[1,5],\"max_tokens\":8,\"ignore_eos\":true,\"priority\":0.9}";
+    for (int i = 0; i < FEW; i++) submit(other, ask);
+    while (done < FEW) {
+        struct lagan_event ev = { .size = sizeof ev };
+
+        assert_int_equal(lagan_next(other, &ev, 60000), 1);
+        assert_true(ev.kind != LAGAN_EVENT_ERROR && ev.kind != LAGAN_EVENT_LOST);
+        done += ev.kind == LAGAN_EVENT_DONE;
+    }
+    for (int more = 1; more;) {
+        struct lagan_event ev = { .size = sizeof ev };
+
+        more = lagan_next(flood, &ev, 0) > 0;
+        over += more && ev.kind == LAGAN_EVENT_DONE;
+    }
+    lagan_close(flood);
+    lagan_close(other);
+    serve_stop(&s);
+    return over;
+}
+
+static void
+a_flood_of_one_client_holds_up_neither_another_nor_what_is_urgent(void **state)
+{
+    (void)state;
+    assert_in_range(answers_before("quantum=64", false), 1, 200);
+    assert_in_range(answers_before("quantum=0", true), 1, 200);
+    assert_in_range(answers_before("quantum=0", false), 400, 600); /* by arrival alone */
+}
+
 /* KiB of its own that a process has touched. What it shares is bounded by the rings and the KV arena,
  * whose pages are touched once round. */
 static long
@@ -657,6 +708,7 @@ main(void)
             a_killed_worker_is_replaced_takes_its_weights_and_its_requests_go_on_bit_for_bit),
         cmocka_unit_test(the_same_seed_draws_the_same_tokens_alone_and_in_company),
         cmocka_unit_test(a_worker_without_anything_to_tune_says_so_and_laganctl_exits_with_5),
+        cmocka_unit_test(a_flood_of_one_client_holds_up_neither_another_nor_what_is_urgent),
         cmocka_unit_test(many_clients_stream_at_once_nothing_is_lost_and_memory_stays),
     };
 

@@ -99,7 +99,7 @@ sit(struct scheduler *s, struct seq *q, uint32_t seat, enum seq_state to)
     q->seat = seat;
     seq_insert(&s->running, q);
     move(s, q, to);
-    take_turn(s, q);
+    turns_take(&s->turns, q->turn);
     take_pages(s, q);
 }
 

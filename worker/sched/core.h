@@ -12,6 +12,7 @@
 #ifndef SCHED_CORE_H
 #define SCHED_CORE_H
 
+#include "base/turns.h"
 #include "worker/kv/kv_reuse.h"
 #include "worker/sched/scheduler.h"
 
@@ -38,13 +39,6 @@ struct seat {
 struct enc_rows { /* a source's rows of enc_state */
     uint32_t first, n, seat;
 };
-
-struct client {     /* those whose numbers fall together share one */
-    uint64_t spent; /* tokens, in the time of turns: one is spent / quantum */
-    uint64_t turn;  /* the last it was given */
-    uint32_t n_open;
-};
-enum { CLIENTS = 1024 };
 
 struct holder { /* of pages */
     uint64_t lora;
@@ -78,9 +72,8 @@ struct scheduler {
     nsec keep_until; /* that long nothing is given up for it */
     struct enc_rows *enc; /* [n_enc] by first row */
     uint32_t n_enc;
-    struct chunk *chunk;   /* [n_seats] */
-    struct client *client; /* [CLIENTS] */
-    uint64_t turn;         /* of the last who was admitted, at least */
+    struct chunk *chunk; /* [n_seats] */
+    struct turns turns;
     struct holder *holder; /* [n_seats] */
     uint32_t n_holders, pages_used;
     nsec next_deadline; /* nothing expires before it */
@@ -125,10 +118,6 @@ void form_batch(
 void plan_encoder(struct plan *p);
 
 /* share.c */
-void give_turn(struct scheduler *s, struct seq *q);
-void take_turn(struct scheduler *s, const struct seq *q); /* it is admitted */
-void end_turn(struct scheduler *s,
-              const struct seq *q); /* it has ended: what it did not use is given back */
 bool has_pages(const struct scheduler *s, const struct seq *q);
 void take_pages(struct scheduler *s, const struct seq *q);
 void give_pages(struct scheduler *s, uint32_t seat);

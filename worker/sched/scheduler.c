@@ -95,6 +95,7 @@ scheduler_new(struct scheduler **ret, const struct scheduler_limits *l, struct k
     s = calloc(1, sizeof *s);
     if (!s) return err_set(e, -ENOMEM, "scheduler");
     s->l = *l;
+    s->turns.quantum = l->quantum;
     s->kv = kv;
     s->n_seats = kv_config(kv)->n_seats;
     s->max_running = max_running(l);
@@ -109,8 +110,7 @@ scheduler_new(struct scheduler **ret, const struct scheduler_limits *l, struct k
     s->enc = calloc(s->n_seats, sizeof s->enc[0]);
     s->chunk = calloc(s->n_seats, sizeof s->chunk[0]);
     s->holder = calloc(s->n_seats, sizeof s->holder[0]);
-    s->client = calloc(CLIENTS, sizeof s->client[0]);
-    if (!s->seat || !s->free_seat || !s->enc || !s->chunk || !s->holder || !s->client)
+    if (!s->seat || !s->free_seat || !s->enc || !s->chunk || !s->holder)
         return err_set(e, -ENOMEM, "scheduler of %u seats", s->n_seats);
     for (uint32_t i = 0; i < s->n_seats; i++) {
         s->seat[i].kept = kv_live(kv, i);
@@ -130,7 +130,6 @@ scheduler_free(struct scheduler *s)
         free(s->enc);
         free(s->chunk);
         free(s->holder);
-        free(s->client);
     }
     free(s);
     return NULL;
@@ -219,7 +218,7 @@ scheduler_add(struct scheduler *s, struct seq *q, nsec now, struct err *e)
     q->cross_there = q->encodes = false;
     q->behind.seat = 0;
     if (s->reuse) kv_space(s->kv, q->salt, q->lora, q->source, q->n_source, &q->space);
-    give_turn(s, q);
+    q->turn = turns_give(&s->turns, q->client, (uint64_t)q->n_source + q->n_prompt + q->max_new);
     move(s, q, SEQ_WAITING);
     s->next_deadline = MIN(s->next_deadline, q->deadline);
     if (q->n_adopted && admit_adopted(s, q)) return 0;
@@ -303,7 +302,7 @@ end_seq(struct scheduler *s, struct seq *q, uint16_t reason)
     if (q->state == SEQ_ENDED) return;
     q->reason = reason;
     move(s, q, SEQ_ENDED);
-    end_turn(s, q);
+    turns_end(&s->turns, q->client, q->n_prompt + q->max_new - q->n_tokens);
     if (waited) {
         seq_remove(&s->waiting, q);
         seq_append(&s->ended, q);

@@ -1,48 +1,5 @@
-/* share.c - what requests share: see core.h.
- *
- * Turns are a deficit round robin, worked out when a request arrives: clients that have requests are gone round,
- * each turn allows each of them so many tokens more, and a request is due in the turn in which its client has been
- * allowed all that it asked for up to there. So the order is a number, and lists stay sorted.
- */
+/* share.c - what requests share: pages, what is cached, what is being computed: see core.h. */
 #include "worker/sched/core.h"
-
-static struct client *
-client_of(const struct scheduler *s, const struct seq *q)
-{
-    return &s->client[q->client % CLIENTS];
-}
-
-void
-give_turn(struct scheduler *s, struct seq *q)
-{
-    struct client *c = client_of(s, q);
-    uint64_t quantum = s->l.quantum;
-
-    q->turn = 0;
-    if (quantum == 0) return;
-    if (c->n_open++ == 0) c->turn = c->spent = 0; /* who comes anew has saved nothing */
-    c->spent = MAX(c->spent, s->turn * quantum) + q->n_source + q->n_prompt + q->max_new;
-    c->turn = MAX(c->turn, CEIL_DIV(c->spent, quantum)); /* its own stay in order */
-    q->turn = c->turn;
-}
-
-void
-take_turn(struct scheduler *s, const struct seq *q)
-{
-    s->turn = MAX(s->turn, q->turn);
-}
-
-void
-end_turn(struct scheduler *s, const struct seq *q)
-{
-    struct client *c = client_of(s, q);
-    uint64_t unused = q->n_prompt + q->max_new - q->n_tokens;
-
-    if (s->l.quantum == 0) return;
-    check(c->n_open > 0);
-    c->n_open--;
-    c->spent -= MIN(c->spent, unused);
-}
 
 static uint32_t
 find_holder(const struct scheduler *s, uint64_t lora)
