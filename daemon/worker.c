@@ -27,6 +27,9 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+/* Each ring is an event, what has been rung is not: the socket holds some hundred bytes and is emptied long before,
+ * or when a ring was for nothing. */
+static const uint32_t BELL_EVENTS = EPOLLIN | EPOLLRDHUP | EPOLLET, BELLS_KEPT = 32;
 static const nsec BELL_GRACE = NSEC_S; /* from a shut bell to an end of the process */
 /* From a shut hand to that, beyond the time after which one that does not beat is ended: a driver may have much
  * memory to unpin in between. */
@@ -151,11 +154,17 @@ on_hand(sd_event_source *s, int fd, uint32_t revents, void *arg)
 static int
 on_bell(sd_event_source *s, int fd, uint32_t revents, void *arg)
 {
+    const uint32_t shut = EPOLLRDHUP | EPOLLHUP;
     struct worker *w = arg;
+    bool of_use = w->n_records != w->rung_records; /* the ring before this one */
+    int r;
 
     (void)fd;
-    (void)revents;
-    if (bell_drain(&w->link.bell) == -EPIPE) {
+    w->rung_records = w->n_records;
+    if (++w->n_rung % BELLS_KEPT && of_use && !(revents & shut)) return 0;
+    do r = bell_drain(&w->link.bell);
+    while (r > 0 && revents & shut); /* no event follows, and no byte */
+    if (r == -EPIPE) {
         sd_event_source_set_enabled(s, SD_EVENT_OFF);
         w->bell_lost = w->d->now;
     }
@@ -324,7 +333,7 @@ watch(struct worker *w, struct err *e)
     sd_event *ev = w->d->event;
     int r = sd_event_add_child(ev, &w->on_exit, w->pid, WEXITED, on_exit_, w);
 
-    if (r >= 0) r = sd_event_add_io(ev, &w->on_bell, w->link.bell.fd, EPOLLIN, on_bell, w);
+    if (r >= 0) r = sd_event_add_io(ev, &w->on_bell, w->link.bell.fd, BELL_EVENTS, on_bell, w);
     if (r >= 0) r = sd_event_add_io(ev, &w->on_hand, w->hand, EPOLLIN, on_hand, w);
     if (r >= 0) r = sd_event_add_io(ev, &w->on_log, w->log, EPOLLIN, on_log, w);
     /* An end first: what it has left behind is read then, and others' bells would never let it be. */
