@@ -11,7 +11,7 @@
 
 #define REFUSE(...) return err_set(&l->gpu->why, -EINVAL, __VA_ARGS__)
 
-enum { MAX_TOP_TABLES = 8 };
+enum { MAX_TOP_TABLES = 8, MOST_STREAMS = 8, MOST_TOP = 32 };
 
 /* A matrix of these dtypes, any size. */
 static int
@@ -298,7 +298,7 @@ checked_checksum(struct lane *l, uint64_t *sum, const void *p, size_t bytes)
 static int
 checked_fill_random(struct lane *l, struct tensor t, uint64_t seed, float std)
 {
-    TRY(want(l, "fill_random: t", &t, l->gpu->acts | l->gpu->weights));
+    TRY(want(l, "fill_random: t", &t, l->gpu->acts | l->gpu->weights | 1u << DT_U8));
     if (t.dim[0] == 0 || t.dim[1] == 0) return 0;
     return l->gpu->device->fill_random(l, t, seed, std);
 }
@@ -440,7 +440,7 @@ static int
 checked_gate(struct lane *l, struct tensor y, struct tensor gate_up, enum act a)
 {
     if (y.dim[0] == 0) return 0;
-    if ((unsigned)a > ACT_GELU_TANH) REFUSE("gate: there is no activation %d", (int)a);
+    if ((unsigned)a > ACT_SWIGLU_CLAMPED) REFUSE("gate: there is no activation %d", (int)a);
     TRY(want(l, "gate: y", &y, l->gpu->acts));
     TRY(want_2d(l, "gate: gate_up", &gate_up, y.dim[0], 2 * y.dim[1], 1u << y.dtype));
     return l->gpu->device->gate(l, y, gate_up, a);
@@ -496,6 +496,118 @@ checked_scale(struct lane *l, struct tensor x, float factor, float softcap)
     TRY(want(l, "scale: x", &x, l->gpu->acts | 1u << DT_F32));
     if (!(softcap >= 0)) REFUSE("scale: a softcap of %g", (double)softcap);
     return l->gpu->device->scale(l, x, factor, softcap);
+}
+
+static int
+checked_times(struct lane *l, struct tensor y, struct tensor x, struct tensor w)
+{
+    uint32_t n = x.dim[0], d = x.dim[1];
+
+    if (n == 0) return 0;
+    TRY(want(l, "times: x", &x, l->gpu->acts));
+    TRY(want_2d(l, "times: y", &y, n, d, from(l, x.dtype)));
+    if (w.data) TRY(want_2d(l, "times: w", &w, w.dim[0] == 1 ? 1 : n, d, l->gpu->weights));
+    return l->gpu->device->times(l, y, x, w);
+}
+
+static int
+checked_sparsify(struct lane *l, struct tensor x, float factor)
+{
+    if (x.dim[0] == 0) return 0;
+    TRY(want(l, "sparsify: x", &x, l->gpu->acts));
+    return l->gpu->device->sparsify(l, x, factor);
+}
+
+static int
+checked_level(struct lane *l, struct tensor y, struct tensor like, float least)
+{
+    if (y.dim[0] == 0) return 0;
+    TRY(want(l, "level: y", &y, 1u << DT_F32));
+    TRY(want_2d(l, "level: like", &like, y.dim[0], y.dim[1], 1u << DT_F32));
+    if (!(least > 0)) REFUSE("level: the least is %g", (double)least);
+    return l->gpu->device->level(l, y, like, least);
+}
+
+static int
+checked_altup(struct lane *l, const struct altup *a)
+{
+    uint32_t n = a->x.dim[0], s = a->n_streams;
+    bool predict = a->step == ALTUP_PREDICT;
+
+    if (n == 0) return 0;
+    TRY(want(l, "altup: x", &a->x, 1u << DT_F32));
+    if (s == 0 || s > MOST_STREAMS || a->x.dim[1] % s || a->active >= s)
+        REFUSE("altup: stream %u of %u in %u columns", a->active, s, a->x.dim[1]);
+    TRY(want_2d(l, "altup: coef", &a->coef, n, predict ? s * s : s, 1u << DT_F32));
+    if (!predict) TRY(want_2d(l, "altup: in", &a->in, n, a->x.dim[1] / s, 1u << DT_F32));
+    return l->gpu->device->altup(l, a);
+}
+
+static int
+want_pairs(struct lane *l, const char *op, const struct pairs *p)
+{
+    if (!p->expert || !p->share || !p->place || !p->row || !p->first)
+        REFUSE("%s: pairs have no place", op);
+    if (p->n_top == 0 || p->n_top > p->n_experts || p->n_top > MOST_TOP ||
+        (uint64_t)p->n_rows * p->n_top > UINT32_MAX)
+        REFUSE("%s: %u rows to %u of %u experts", op, p->n_rows, p->n_top, p->n_experts);
+    return 0;
+}
+
+static int
+checked_route(struct lane *l, const struct route *r)
+{
+    if (r->pairs.n_rows == 0) return 0;
+    TRY(want_pairs(l, "route", &r->pairs));
+    TRY(want_2d(l, "route: logits", &r->logits, r->pairs.n_rows, r->pairs.n_experts, 1u << DT_F32));
+    TRY(want_vector(l, "route: scale", &r->scale, r->pairs.n_experts));
+    if (r->scale.data && r->scale.dtype != DT_F32)
+        REFUSE("route: scale is %s", dtype_name(r->scale.dtype));
+    if (!(r->factor > 0)) REFUSE("route: a factor of %g", (double)r->factor);
+    return l->gpu->device->route(l, r);
+}
+
+static int
+want_experts(struct lane *l, const struct tensor *w, uint32_t rows, uint32_t k)
+{
+    struct tensor codes = *w;
+
+    codes.scale = NULL;
+    if (w->dtype != DT_MXFP4) return want_2d(l, "expert_matmul: w", w, rows, k, l->gpu->weights);
+    TRY(want_2d(l, "expert_matmul: w", &codes, rows, k, 1u << DT_MXFP4));
+    if (!w->scale || w->scale_run != MX_RUN || k % MX_RUN || w->stride != k)
+        REFUSE("expert_matmul: w is mxfp4 [%u, %u] with a stride of %u and %s scales", rows, k,
+               w->stride, w->scale ? "other" : "no");
+    return 0;
+}
+
+static int
+checked_expert_matmul(struct lane *l, const struct expert_matmul *m, const struct pairs *p)
+{
+    uint32_t n = p->n_rows * p->n_top, out = m->y.dim[1], k = m->x.dim[1];
+
+    if (n == 0) return 0;
+    TRY(want_pairs(l, "expert_matmul", p));
+    TRY(want_2d(l, "expert_matmul: x", &m->x, m->by_row ? p->n_rows : n, k, l->gpu->acts));
+    TRY(want_2d(l, "expert_matmul: y", &m->y, n, out, 1u << m->x.dtype));
+    if (k == 0 || out == 0) REFUSE("expert_matmul: x is [%u, %u], y [%u, %u]", n, k, n, out);
+    TRY(want_experts(l, &m->w, p->n_experts * out, k));
+    if (m->bias.data)
+        TRY(want_2d(l, "expert_matmul: bias", &m->bias, p->n_experts, out, 1u << DT_F32));
+    if (overlap(&m->y, &m->x)) REFUSE("expert_matmul: y and x lie on each other");
+    return l->gpu->device->expert_matmul(l, m, p);
+}
+
+static int
+checked_combine(struct lane *l, struct tensor y, struct tensor x, const struct pairs *p)
+{
+    if (y.dim[0] == 0) return 0;
+    TRY(want_pairs(l, "combine", p));
+    TRY(want(l, "combine: y", &y, l->gpu->acts));
+    if (y.dim[0] != p->n_rows) REFUSE("combine: y has %u rows, the pairs %u", y.dim[0], p->n_rows);
+    TRY(want_2d(l, "combine: x", &x, p->n_rows * p->n_top, y.dim[1], 1u << y.dtype));
+    if (overlap(&y, &x)) REFUSE("combine: y and x lie on each other");
+    return l->gpu->device->combine(l, y, x, p);
 }
 
 static int
@@ -625,6 +737,13 @@ const struct gpu_ops gpu_checked = {
     .act = checked_act,
     .gate = checked_gate,
     .scale = checked_scale,
+    .times = checked_times,
+    .sparsify = checked_sparsify,
+    .level = checked_level,
+    .altup = checked_altup,
+    .route = checked_route,
+    .expert_matmul = checked_expert_matmul,
+    .combine = checked_combine,
     .rows = checked_rows,
     .rope_store = checked_rope_store,
     .attend = checked_attend,

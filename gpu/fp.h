@@ -1,4 +1,4 @@
-/* fp.h - the two 16-bit floats, to and from float; exact one way, nearest even the other. */
+/* fp.h - the two 16-bit floats, to and from float, exact one way, nearest even the other; and MXFP4's codes. */
 #ifndef GPU_FP_H
 #define GPU_FP_H
 
@@ -65,6 +65,23 @@ fma_1(float a, float b, float c)
     if (lost != 0 && (u & 1) == 0 && s - s == 0) u += (lost > 0) == (s > 0) ? 1 : UINT64_MAX;
     return (float)double_of_bits(u);
 #endif
+}
+
+/* MXFP4's code of four bits: sign, two of exponent, one of fraction. */
+static inline float
+float_of_e2m1(unsigned code)
+{
+    static const float value[16] = { 0,    .5f,  1,  1.5f,  2,  3,  4,  6,
+                                     -0.f, -.5f, -1, -1.5f, -2, -3, -4, -6 };
+
+    return value[code & 15];
+}
+
+/* 2^(b - 127), exact; 255 is NaN. */
+static inline float
+float_of_e8m0(uint8_t b)
+{
+    return float_of_bits(b == 255 ? 0x7fc00000 : b == 0 ? 0x00400000 : (uint32_t)b << 23);
 }
 
 float float_of_f16(uint16_t h); /* a signalling NaN becomes quiet, as F16C does */

@@ -36,7 +36,9 @@
 #include "base/err.h"
 
 enum dtype { DT_F32, DT_BF16, DT_F16, DT_I32, DT_I8, DT_U8, DT_E4M3, DT_E5M2, DT_MXFP4, DT_COUNT };
-enum act { ACT_RELU, ACT_SILU, ACT_GELU, ACT_GELU_TANH };
+/* The last is gate()'s alone, whose gate and up then stand in turns, g u g u: (min(max(u, -7), 7) + 1) h / (1 +
+ * exp(-1.702 h)), h = min(g, 7). Source: GptOssExperts of transformers 5.17. */
+enum act { ACT_RELU, ACT_SILU, ACT_GELU, ACT_GELU_TANH, ACT_SWIGLU_CLAMPED };
 
 /* A view of device memory, row-major; unused dims are 1. Passed by value; owns nothing. */
 struct tensor {
@@ -49,6 +51,7 @@ struct tensor {
         stride; /* elements from one row (dim[0]) to the next; a column slice keeps its parent's */
 };
 #define NO_TENSOR ((struct tensor){ 0 })
+enum { MX_RUN = 32 }; /* codes of MXFP4 that share a scale */
 
 size_t dtype_bytes(enum dtype t, size_t n); /* of n elements; MXFP4 counts its nibbles */
 const char *dtype_name(enum dtype t);
@@ -98,6 +101,7 @@ struct rows {
 struct rope_store {
     struct tensor q, k, v;        /* [n, heads * head_dim] views; q is changed in place */
     struct tensor q_norm, k_norm; /* [head_dim] or NO_TENSOR; applied before rotation */
+    bool v_norm;                  /* v is normed without a weight before it is stored */
     float norm_eps, norm_plus;    /* weight used: w + norm_plus (Gemma 3: 1) */
     struct tensor cos_sin; /* fp32 [max_pos, rot_dim]: cos of rot_dim/2, then sin; or NO_TENSOR */
     uint32_t n_heads, n_kv_heads, head_dim;
@@ -147,6 +151,52 @@ struct residual {
     struct tensor y_bias;    /* [d], or NO_TENSOR; a layer norm's */
     float eps, plus;         /* of both norms, as rms_norm(); plus: not of a layer norm */
     enum residual_norm norm; /* y's */
+};
+
+/* Rows and their experts, on the device: each row has n_top pairs. Sorted pairs are in the order of experts,
+ * and of rows within one. */
+struct pairs {
+    uint32_t n_rows, n_top, n_experts;
+    uint32_t *expert; /* [n_rows][n_top] whose; n_experts: a row of SEAT_NONE, which has no pairs */
+    float *share;     /* [n_rows][n_top] */
+    uint32_t *place;  /* [n_rows][n_top] among the sorted ones */
+    uint32_t *row;    /* [n_rows * n_top] of a sorted one */
+    uint32_t *first;  /* [n_experts + 1] sorted ones of expert e: first[e] .. first[e + 1] */
+};
+
+/* Each row to the n_top experts with the largest logits, best first, lowest expert on ties; shares are the
+ * softmax over those, times scale[expert]. NaN is the least. */
+struct route {
+    struct tensor logits; /* fp32 [n_rows, n_experts] */
+    float factor;         /* multiplies them: above 0 */
+    struct tensor scale;  /* fp32 [n_experts] or NO_TENSOR */
+    const uint32_t *seat; /* [n_rows] as rows.seat, or NULL: every row is somebody's */
+    struct pairs pairs;   /* out */
+};
+
+/* y[p] = x w[expert]^T + bias[expert] for every sorted pair p. */
+struct expert_matmul {
+    struct tensor y; /* [n_rows * n_top, out], of x's dtype */
+    struct tensor
+        x; /* by_row: [n_rows, k], the pair's row's; else [n_rows * n_top, k], the pair's own */
+    struct tensor
+        w; /* [n_experts * out, k], one expert below the other; may be MXFP4 beside any x */
+    struct tensor bias; /* fp32 [n_experts, out] or NO_TENSOR */
+    bool by_row;
+};
+
+/* Streams of Gemma 3n (AltUp): x is fp32 [n, n_streams * d], stream j its columns from j * d on.
+ * Source: Gemma3nTextAltUp of transformers 5.17. */
+enum altup_step {
+    ALTUP_PREDICT, /* x[j] += sum over i of coef[j * n_streams + i] x[i]; coef [n, n_streams^2] */
+    ALTUP_CORRECT, /* x[j] += (1 + coef[j]) (in - x[active]); coef [n, n_streams] */
+};
+struct altup {
+    enum altup_step step;
+    struct tensor x;
+    struct tensor coef;         /* fp32 */
+    struct tensor in;           /* fp32 [n, d]; PREDICT: NO_TENSOR */
+    uint32_t n_streams, active; /* at most 8 */
 };
 
 /* One block's way: device memory or pinned host memory on either side, 16-byte aligned. */
@@ -299,7 +349,7 @@ struct gpu_ops {
      * modulo 2^64, over 8-byte words (the last padded with zeros), of mix64(word + golden * (i + 1)),
      * golden = 0x9e3779b97f4a7c15 and mix64 as in splitmix64. p is 16-byte aligned. */
     int (*checksum)(struct lane *l, uint64_t *sum, const void *p, size_t bytes);
-    /* N(0, std) in t, element i from (seed, i): the same on every device. */
+    /* N(0, std) in t, or any byte as likely where t is U8; element i from (seed, i): the same on every device. */
     int (*fill_random)(struct lane *l, struct tensor t, uint64_t seed, float std);
 
     /* Tables of the KV manager, on the device: applied in order. */
@@ -311,7 +361,8 @@ struct gpu_ops {
     int (*see)(struct lane *l, uint32_t *seen, uint32_t seen_words, struct rows r,
                const struct run *run, uint32_t n_runs);
 
-    /* Rows in, rows out. n is x.dim[0]; [n, ...] everywhere. */
+    /* Rows in, rows out. n is x.dim[0]; [n, ...] everywhere. embed: a token that the table has no row for gets
+     * row 0's, as in Gemma 3n, whose table of each layer's inputs is shorter than the vocabulary. */
     int (*embed)(struct lane *l, struct tensor x, struct tensor table, const int32_t *token,
                  float scale);
     int (*rms_norm)(
@@ -339,6 +390,17 @@ struct gpu_ops {
                 enum act a); /* [n, 2f]: act(first) * last */
     int (*scale)(struct lane *l, struct tensor x, float factor,
                  float softcap); /* cap tanh(factor x / cap) */
+    /* y = x w; w [n, d], or [1, d] for every row, or NO_TENSOR: a copy; x fp32 or as y. y may be x. */
+    int (*times)(struct lane *l, struct tensor y, struct tensor x, struct tensor w);
+    /* x = max(0, x - (mean + factor std)) of its row, std that of the row itself: what stands out. */
+    int (*sparsify)(struct lane *l, struct tensor x, float factor);
+    /* y *= sqrt(mean(like^2) / max(mean(y^2), least)), row by row; both fp32. */
+    int (*level)(struct lane *l, struct tensor y, struct tensor like, float least);
+    int (*altup)(struct lane *l, const struct altup *a);
+    int (*route)(struct lane *l, const struct route *r);
+    int (*expert_matmul)(struct lane *l, const struct expert_matmul *m, const struct pairs *p);
+    /* y[i] = sum over j of share[i][j] x[place[i][j]], j ascending; x [n_rows * n_top, d]. */
+    int (*combine)(struct lane *l, struct tensor y, struct tensor x, const struct pairs *p);
     int (*rows)(struct lane *l, struct tensor y, struct tensor x,
                 const uint32_t *which); /* y[i] = x[which[i]] */
     int (*rope_store)(struct lane *l, const struct rope_store *s, struct rows r);

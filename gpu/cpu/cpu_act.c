@@ -30,6 +30,8 @@ activate(v8 x, enum act act)
         t = v8_mul(v8_mul(x, x), x);
         t = v8_mul(v8_set(0.797884561f), v8_fma(v8_set(0.044715f), t, x));
         return v8_mul(v8_mul(half, x), v8_add(one, v8_tanh(t)));
+    case ACT_SWIGLU_CLAMPED: /* has two arguments: turns() */
+        break;
     }
     return x;
 }
@@ -43,6 +45,27 @@ act_row(float *y, const float *x, const float *times, uint32_t n, enum act act)
 
         if (times) v = v8_mul(v, v8_at(times, at, width));
         v8_put(y, at, width, v);
+    });
+}
+
+/* ACT_SWIGLU_CLAMPED: gate and up in turns. */
+static void
+turns(float *y, const float *x, uint32_t n)
+{
+    V8_ROW(n, at, width, {
+        float g[8] = { 0 };
+        float u[8] = { 0 };
+
+        for (uint32_t i = 0; i < width; i++) {
+            g[i] = x[2 * (at + i)];
+            u[i] = x[2 * (at + i) + 1];
+        }
+        v8 gate = v8_min(v8_load(g), v8_set(7));
+        v8 one = v8_set(1);
+        v8 up = v8_max(v8_min(v8_load(u), v8_set(7)), v8_set(-7));
+        v8 e = v8_exp(v8_mul(gate, v8_set(-1.702f)));
+
+        v8_put(y, at, width, v8_mul(v8_add(up, one), v8_div(gate, v8_add(one, e))));
     });
 }
 
@@ -61,6 +84,9 @@ act_any(float *y, const float *x, const float *times, uint32_t n, enum act act)
         break;
     case ACT_GELU_TANH:
         act_row(y, x, times, n, ACT_GELU_TANH);
+        break;
+    case ACT_SWIGLU_CLAMPED:
+        turns(y, x, n);
         break;
     }
 }

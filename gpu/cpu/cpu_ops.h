@@ -61,6 +61,17 @@ int cpu_gate_matmul(struct lane *l, struct tensor y, struct tensor both, struct 
 int cpu_gate(struct lane *l, struct tensor y, struct tensor gate_up, enum act a);
 int cpu_scale(struct lane *l, struct tensor x, float factor, float softcap);
 
+/* cpu_streams.c */
+int cpu_times(struct lane *l, struct tensor y, struct tensor x, struct tensor w);
+int cpu_sparsify(struct lane *l, struct tensor x, float factor);
+int cpu_level(struct lane *l, struct tensor y, struct tensor like, float least);
+int cpu_altup(struct lane *l, const struct altup *a);
+
+/* cpu_moe.c */
+int cpu_route(struct lane *l, const struct route *r);
+int cpu_expert_matmul(struct lane *l, const struct expert_matmul *m, const struct pairs *p);
+int cpu_combine(struct lane *l, struct tensor y, struct tensor x, const struct pairs *p);
+
 /* cpu_rope.c, cpu_attn.c, cpu_sample.c */
 int cpu_rope_store(struct lane *l, const struct rope_store *s, struct rows r);
 int cpu_attend(struct lane *l, const struct attend *a, struct rows r);

@@ -79,9 +79,15 @@ ISA(rope_store)(const void *args, uint32_t part, uint32_t parts, void *room)
         for (uint32_t h = 0; s->q.data && h < s->n_heads; h++)
             norm_and_rotate(s, (float *)row_of(&s->q, i) + h * d, &s->q_norm, cs);
         /* V first: where K = V comes from one product, v is k before its norm and rotation. */
-        for (uint32_t h = 0; stores && s->kv.n_parts != 1 && h < s->n_kv_heads; h++)
-            store(&s->kv, (char *)slot(a, i, h) + kv_value_offset(&s->kv),
-                  (const float *)row_of(&s->v, i) + h * d);
+        for (uint32_t h = 0; stores && s->kv.n_parts != 1 && h < s->n_kv_heads; h++) {
+            const float *v = (const float *)row_of(&s->v, i) + h * d;
+
+            if (s->v_norm) {
+                rms_row(room, v, d, &(struct tensor){ 0 }, s->norm_eps, 0);
+                v = room;
+            }
+            store(&s->kv, (char *)slot(a, i, h) + kv_value_offset(&s->kv), v);
+        }
         for (uint32_t h = 0; s->k.data && h < s->n_kv_heads; h++) {
             float *k = (float *)row_of(&s->k, i) + h * d;
 

@@ -108,6 +108,27 @@ LIST(gate, struct tensor y, struct tensor gate_up, enum act a) = {
 LIST(scale, struct tensor x, float factor, float softcap) = {
     { { "any", 0, 0 }, k_scale },
 };
+LIST(times, struct tensor y, struct tensor x, struct tensor w) = {
+    { { NULL, 0, 0 }, NULL },
+};
+LIST(sparsify, struct tensor x, float factor) = {
+    { { NULL, 0, 0 }, NULL },
+};
+LIST(level, struct tensor y, struct tensor like, float least) = {
+    { { NULL, 0, 0 }, NULL },
+};
+LIST(altup, const struct altup *a) = {
+    { { NULL, 0, 0 }, NULL },
+};
+LIST(route, const struct route *r) = {
+    { { NULL, 0, 0 }, NULL },
+};
+LIST(expert_matmul, const struct expert_matmul *m, const struct pairs *p) = {
+    { { NULL, 0, 0 }, NULL },
+};
+LIST(combine, struct tensor y, struct tensor x, const struct pairs *p) = {
+    { { NULL, 0, 0 }, NULL },
+};
 LIST(rows, struct tensor y, struct tensor x, const uint32_t *which) = {
     { { "any", 0, 0 }, k_rows },
 };
@@ -146,6 +167,13 @@ static const struct choice choice[OP_COUNT] = {
     [OP_ACT] = CHOICE(act),
     [OP_GATE] = CHOICE(gate),
     [OP_SCALE] = CHOICE(scale),
+    [OP_TIMES] = CHOICE(times),
+    [OP_SPARSIFY] = CHOICE(sparsify),
+    [OP_LEVEL] = CHOICE(level),
+    [OP_ALTUP] = CHOICE(altup),
+    [OP_ROUTE] = CHOICE(route),
+    [OP_EXPERT_MATMUL] = CHOICE(expert_matmul),
+    [OP_COMBINE] = CHOICE(combine),
     [OP_ROWS] = CHOICE(rows),
     [OP_ROPE_STORE] = CHOICE(rope_store),
     [OP_ATTEND] = CHOICE(attend),
@@ -306,6 +334,48 @@ scale(struct lane *l, struct tensor x, float factor, float softcap)
 }
 
 static int
+times(struct lane *l, struct tensor y, struct tensor x, struct tensor w)
+{
+    PICK(l, times, OP_TIMES, y, x, w);
+}
+
+static int
+sparsify(struct lane *l, struct tensor x, float factor)
+{
+    PICK(l, sparsify, OP_SPARSIFY, x, factor);
+}
+
+static int
+level(struct lane *l, struct tensor y, struct tensor like, float least)
+{
+    PICK(l, level, OP_LEVEL, y, like, least);
+}
+
+static int
+altup(struct lane *l, const struct altup *a)
+{
+    PICK(l, altup, OP_ALTUP, a);
+}
+
+static int
+route(struct lane *l, const struct route *r)
+{
+    PICK(l, route, OP_ROUTE, r);
+}
+
+static int
+expert_matmul(struct lane *l, const struct expert_matmul *m, const struct pairs *p)
+{
+    PICK(l, expert_matmul, OP_EXPERT_MATMUL, m, p);
+}
+
+static int
+combine(struct lane *l, struct tensor y, struct tensor x, const struct pairs *p)
+{
+    PICK(l, combine, OP_COMBINE, y, x, p);
+}
+
+static int
 rows(struct lane *l, struct tensor y, struct tensor x, const uint32_t *which)
 {
     PICK(l, rows, OP_ROWS, y, x, which);
@@ -424,6 +494,13 @@ const struct gpu_ops cuda_ops = {
     .act = act,
     .gate = gate,
     .scale = scale,
+    .times = times,
+    .sparsify = sparsify,
+    .level = level,
+    .altup = altup,
+    .route = route,
+    .expert_matmul = expert_matmul,
+    .combine = combine,
     .rows = rows,
     .rope_store = rope_store,
     .attend = attend,

@@ -87,6 +87,27 @@ every_bf16_comes_back_and_rounds_to_nearest_even(void **state)
     }
 }
 
+static void
+every_code_and_scale_of_mxfp4_is_the_float_it_stands_for(void **state)
+{
+    static const float value[] = { 0, 0.5f, 1, 1.5f, 2, 3, 4, 6 };
+
+    (void)state;
+    for (unsigned c = 0; c < 16; c++)
+        assert_int_equal(bits_of_float(float_of_e2m1(c)),
+                         bits_of_float(c & 8 ? -value[c & 7] : value[c & 7]));
+    for (unsigned b = 0; b < 255; b++)
+        assert_true((double)float_of_e8m0((uint8_t)b) == ldexp(1, (int)b - 127));
+    assert_true(isnan(float_of_e8m0(255)));
+    /* A code times its scale is exact in bf16, but where that has no room. */
+    for (unsigned c = 0; c < 16; c++)
+        for (unsigned b = 0; b < 252; b++) {
+            float v = float_of_e2m1(c) * float_of_e8m0((uint8_t)b);
+
+            assert_int_equal(bits_of_float(float_of_bf16(bf16_of_float(v))), bits_of_float(v));
+        }
+}
+
 /* Through embed(), which converts eight at a time, with either instruction set. */
 static void
 weights_are_converted_exactly_by_both_instruction_sets(void **state)
@@ -144,6 +165,7 @@ main(void)
         cmocka_unit_test(every_fp16_comes_back_and_a_nan_stays_one),
         cmocka_unit_test(fp16_rounds_to_nearest_even),
         cmocka_unit_test(every_bf16_comes_back_and_rounds_to_nearest_even),
+        cmocka_unit_test(every_code_and_scale_of_mxfp4_is_the_float_it_stands_for),
         cmocka_unit_test(weights_are_converted_exactly_by_both_instruction_sets),
         cmocka_unit_test(fma_rounds_once),
     };

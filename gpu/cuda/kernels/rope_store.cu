@@ -225,6 +225,7 @@ k_rope_store(const struct k_lane *l, const struct rope_store *s, struct rows r)
     if (!stores) a.s.kv.base = NULL;
     if (!one_row(&a.s.q_norm) || !one_row(&a.s.k_norm)) return cudaErrorInvalidValue;
     if (s->k.data && s->k.dtype != type) return cudaErrorInvalidValue;
+    if (s->v_norm) return cudaErrorInvalidValue;
     if (stores && (!is_float(s->kv.dtype) || (s->kv.n_parts != 1 && s->v.dtype != type)))
         return cudaErrorInvalidValue;
     if (!is_float(type) || (rotates && s->cos_sin.dtype != DT_F32)) return cudaErrorInvalidValue;

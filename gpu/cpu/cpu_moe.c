@@ -1,0 +1,225 @@
+/* cpu_moe.c - route, expert_matmul, combine: gpu.h.
+ *
+ * route is two jobs: rows choose their experts, then one thread counts and places the pairs. The product takes
+ * an expert's weight rows four at a time, as fp32 in the thread's room, over the expert's rows of x; parts are
+ * ranges of weight rows, the same of every expert.
+ */
+#include "gpu/cpu/cpu_dot.h"
+#include "gpu/cpu/cpu_math.h"
+#include "gpu/cpu/cpu_ops.h"
+
+#include <errno.h>
+
+CPU_LOOP(choose);
+CPU_LOOP(place);
+CPU_LOOP(expert_matmul);
+CPU_LOOP(combine);
+
+enum {
+    ABREAST = 4,          /* weight rows */
+    WORK_PART = 64 << 10, /* multiply-adds that are worth another thread */
+};
+
+/* The best expert that is none of the n taken. */
+static uint32_t
+best_left(const float *logit, uint32_t n_experts, const uint32_t *taken, uint32_t n)
+{
+    uint32_t best = n_experts;
+
+    for (uint32_t e = 0; e < n_experts; e++) {
+        bool was = false;
+
+        for (uint32_t j = 0; j < n; j++) was |= taken[j] == e;
+        if (was) continue;
+        /* NaN is below everything, so whoever is there takes its place. */
+        if (best == n_experts || logit[e] > logit[best] ||
+            (logit[best] != logit[best] && logit[e] == logit[e]))
+            best = e;
+    }
+    return best;
+}
+
+void
+ISA(choose)(const void *args, uint32_t part, uint32_t parts, void *room)
+{
+    const struct route *r = args;
+    const struct pairs *p = &r->pairs;
+    uint32_t first, end, k = p->n_top;
+
+    (void)room;
+    cpu_share(p->n_rows, part, parts, &first, &end);
+    for (uint32_t i = first; i < end; i++) {
+        const float *logit = row_of(&r->logits, i), *scale = r->scale.data;
+        uint32_t *expert = p->expert + (size_t)i * k;
+        float *share = p->share + (size_t)i * k, sum = 0;
+        bool nobody = r->seat && r->seat[i] == SEAT_NONE;
+
+        for (uint32_t j = 0; j < k; j++)
+            expert[j] = nobody ? p->n_experts : best_left(logit, p->n_experts, expert, j);
+        for (uint32_t j = 0; j < k; j++) {
+            share[j] = nobody ? 0 : exp_1((logit[expert[j]] - logit[expert[0]]) * r->factor);
+            sum += share[j];
+        }
+        for (uint32_t j = 0; j < k && !nobody; j++)
+            share[j] = share[j] / sum * (scale ? scale[expert[j]] : 1);
+    }
+}
+
+void
+ISA(place)(const void *args, uint32_t part, uint32_t parts, void *room)
+{
+    const struct pairs *p = args;
+    uint32_t n = p->n_rows * p->n_top, *first = p->first;
+
+    (void)part, (void)parts, (void)room;
+    memset(first, 0, (p->n_experts + 1) * sizeof *first);
+    for (uint32_t i = 0; i < n; i++)
+        if (p->expert[i] < p->n_experts) first[p->expert[i] + 1]++;
+    for (uint32_t e = 0; e < p->n_experts; e++) first[e + 1] += first[e];
+    for (uint32_t i = 0; i < n; i++) {
+        uint32_t at = 0;
+
+        if (p->expert[i] < p->n_experts) {
+            at = first[p->expert[i]]++;
+            p->row[at] = i / p->n_top;
+        }
+        p->place[i] = at;
+    }
+    /* Each has counted up to where the next one begins. */
+    for (uint32_t e = p->n_experts; e > 0; e--) first[e] = first[e - 1];
+    first[0] = 0;
+}
+
+struct product_args {
+    struct expert_matmul m;
+    struct pairs p;
+};
+
+/* Weight row `row` as fp32. */
+static void
+widen(float *to, const struct tensor *w, uint32_t row)
+{
+    uint32_t k = w->dim[1], runs = k / MX_RUN;
+
+    if (w->dtype != DT_MXFP4) {
+        const void *from = row_of(w, row);
+
+        V8_ROW(k, at, width, v8_put(to, at, width, v8_at_as(w->dtype, from, at, width)));
+        return;
+    }
+    for (uint32_t i = 0; i < runs; i++) {
+        const uint8_t *code = (const uint8_t *)w->data + ((size_t)row * runs + i) * (MX_RUN / 2);
+        float scale = float_of_e8m0(((const uint8_t *)w->scale)[(size_t)row * runs + i]);
+
+        for (uint32_t j = 0; j < MX_RUN / 2; j++) {
+            to[i * MX_RUN + 2 * j] = float_of_e2m1(code[j] & 15) * scale;
+            to[i * MX_RUN + 2 * j + 1] = float_of_e2m1(code[j] >> 4) * scale;
+        }
+    }
+}
+
+/* Columns [col, col + n) of y of one expert's pairs. */
+static void
+columns(const struct product_args *a, uint32_t expert, uint32_t col, uint32_t n, float *room)
+{
+    const struct expert_matmul *m = &a->m;
+    uint32_t out = m->y.dim[1], k = m->w.dim[1], pitch = ROUND_UP(k, 16u);
+    const void *w[ABREAST];
+
+    for (uint32_t j = 0; j < n; j++) {
+        w[j] = room + (size_t)j * pitch;
+        widen(room + (size_t)j * pitch, &m->w, expert * out + col + j);
+    }
+    for (uint32_t p = a->p.first[expert]; p < a->p.first[expert + 1]; p++) {
+        const float *x = row_of(&m->x, m->by_row ? a->p.row[p] : p);
+        float *y = (float *)row_of(&m->y, p) + col;
+
+        if (n == ABREAST)
+            dot_1x4(DT_F32, x, w, k, y);
+        else
+            for (uint32_t j = 0; j < n; j++) y[j] = dot_1x1(DT_F32, x, w[j], k);
+        for (uint32_t j = 0; j < n && m->bias.data; j++)
+            y[j] += ((const float *)row_of(&m->bias, expert))[col + j];
+    }
+}
+
+void
+ISA(expert_matmul)(const void *args, uint32_t part, uint32_t parts, void *room)
+{
+    const struct product_args *a = args;
+    uint32_t pitch = ROUND_UP(a->m.w.dim[1], 16u), first, end;
+    uint32_t fits = (uint32_t)(CPU_ROOM / sizeof(float)) / pitch;
+    uint32_t abreast = MIN(fits, (uint32_t)ABREAST);
+
+    cpu_share(a->m.y.dim[1], part, parts, &first, &end);
+    for (uint32_t e = 0; e < a->p.n_experts; e++) {
+        if (a->p.first[e] == a->p.first[e + 1]) continue;
+        for (uint32_t col = first; col < end; col += abreast)
+            columns(a, e, col, MIN(abreast, end - col), room);
+    }
+}
+
+struct combine_args {
+    struct tensor y, x;
+    struct pairs p;
+};
+
+void
+ISA(combine)(const void *args, uint32_t part, uint32_t parts, void *room)
+{
+    const struct combine_args *a = args;
+    uint32_t first, end, k = a->p.n_top, n = a->y.dim[1];
+
+    (void)room;
+    cpu_share(a->p.n_rows, part, parts, &first, &end);
+    for (uint32_t i = first; i < end; i++) {
+        const float *share = a->p.share + (size_t)i * k;
+        const uint32_t *place = a->p.place + (size_t)i * k;
+        bool nobody = a->p.expert[(size_t)i * k] == a->p.n_experts;
+        float *y = row_of(&a->y, i);
+
+        V8_ROW(n, at, width, {
+            v8 sum = v8_set(0);
+
+            for (uint32_t j = 0; j < k && !nobody; j++)
+                sum = v8_fma(v8_set(share[j]),
+                             v8_at((const float *)row_of(&a->x, place[j]), at, width), sum);
+            v8_put(y, at, width, sum);
+        });
+    }
+}
+
+#ifdef CPU_OPS
+
+int
+cpu_route(struct lane *l, const struct route *r)
+{
+    uint64_t work = (uint64_t)r->pairs.n_rows * r->pairs.n_experts * r->pairs.n_top;
+
+    TRY(cpu_queue(l, run_choose, r, sizeof *r,
+                  (uint32_t)MIN(1 + work / WORK_PART, r->pairs.n_rows)));
+    return cpu_queue(l, run_place, &r->pairs, sizeof r->pairs, 1);
+}
+
+int
+cpu_expert_matmul(struct lane *l, const struct expert_matmul *m, const struct pairs *p)
+{
+    struct product_args a = { *m, *p };
+    uint64_t work = (uint64_t)m->y.dim[0] * m->y.dim[1] * m->w.dim[1];
+
+    _Static_assert(sizeof a <= CPU_ARGS, "expert_matmul's arguments fit a job");
+    if (ROUND_UP(m->w.dim[1], 16u) > CPU_ROOM / sizeof(float)) return -ENOTSUP;
+    return cpu_queue(l, run_expert_matmul, &a, sizeof a,
+                     (uint32_t)MIN(1 + work / WORK_PART, m->y.dim[1]));
+}
+
+int
+cpu_combine(struct lane *l, struct tensor y, struct tensor x, const struct pairs *p)
+{
+    struct combine_args a = { y, x, *p };
+    uint64_t work = (uint64_t)p->n_rows * p->n_top * y.dim[1];
+
+    return cpu_queue(l, run_combine, &a, sizeof a, (uint32_t)MIN(1 + work / WORK_PART, p->n_rows));
+}
+
+#endif

@@ -1,0 +1,343 @@
+/* test_experts.c - rows and their experts (route, expert_matmul, combine) against doubles, and rule 1 of
+ * gpu/README.md: a row's result is the same bits in any company. MXFP4 is decoded here from its definition.
+ */
+#include "tests/gpu/naive.h"
+#include "tests/test.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { ROUNDS = 30 };
+
+/* n rows to k of e experts; seat: every fifth row is nobody's. */
+static struct pairs
+new_pairs(struct rig *r, uint32_t n, uint32_t k, uint32_t e)
+{
+    return (struct pairs){
+        .n_rows = n,
+        .n_top = k,
+        .n_experts = e,
+        .expert = rig_bytes(r, (size_t)n * k * sizeof(uint32_t)),
+        .share = rig_bytes(r, (size_t)n * k * sizeof(float)),
+        .place = rig_bytes(r, (size_t)n * k * sizeof(uint32_t)),
+        .row = rig_bytes(r, (size_t)n * k * sizeof(uint32_t)),
+        .first = rig_bytes(r, (e + 1) * sizeof(uint32_t)),
+    };
+}
+
+static uint32_t *
+new_seats(struct rig *r, uint32_t n, bool all)
+{
+    uint32_t *seat = rig_bytes(r, n * sizeof *seat);
+
+    for (uint32_t i = 0; i < n; i++) HOST(seat)[i] = all || test_below(5) ? i : SEAT_NONE;
+    return seat;
+}
+
+/* Whether expert a comes before b for that row: larger, or as large and lower. NaN is the least. */
+static bool
+before(struct tensor logits, uint32_t row, uint32_t a, uint32_t b)
+{
+    double x = at(logits, row, a), y = at(logits, row, b);
+
+    if (isnan(x) || isnan(y)) return isnan(x) == isnan(y) ? a < b : isnan(y);
+    return x > y || (x >= y && a < b);
+}
+
+static void
+check_row(const struct route *r, uint32_t i)
+{
+    const struct pairs *p = &r->pairs;
+    const uint32_t *expert = HOST(p->expert) + (size_t)i * p->n_top;
+    const float *share = HOST(p->share) + (size_t)i * p->n_top;
+    double sum = 0, best = at(r->logits, i, expert[0]);
+
+    for (uint32_t j = 0; j < p->n_top; j++) {
+        uint32_t better = 0;
+
+        assert_true(expert[j] < p->n_experts);
+        for (uint32_t e = 0; e < p->n_experts; e++) better += before(r->logits, i, e, expert[j]);
+        assert_int_equal(better, j);
+        sum += exp((at(r->logits, i, expert[j]) - best) * (double)r->factor);
+    }
+    for (uint32_t j = 0; j < p->n_top && !isnan(sum); j++) {
+        double want = exp((at(r->logits, i, expert[j]) - best) * (double)r->factor) / sum;
+
+        if (r->scale.data) want *= at(r->scale, 0, expert[j]);
+        near((double)share[j], want, 4 * fabs(want), DT_F32);
+    }
+}
+
+/* Sorted pairs: by expert, and by row within one; everybody's is there once. */
+static void
+check_places(const struct pairs *p, const uint32_t *seat)
+{
+    const uint32_t *first = HOST(p->first), *row = HOST(p->row);
+    uint32_t want = 0;
+
+    for (uint32_t i = 0; i < p->n_rows; i++) want += seat[i] == SEAT_NONE ? 0 : p->n_top;
+    assert_int_equal(first[0], 0);
+    assert_int_equal(first[p->n_experts], want);
+    for (uint32_t e = 0; e < p->n_experts; e++) {
+        assert_true(first[e] <= first[e + 1]);
+        for (uint32_t at = first[e]; at < first[e + 1]; at++) {
+            const uint32_t *expert = HOST(p->expert) + (size_t)row[at] * p->n_top;
+            const uint32_t *place = HOST(p->place) + (size_t)row[at] * p->n_top;
+            uint32_t j = 0;
+
+            assert_true(row[at] < p->n_rows && (at == first[e] || row[at] > row[at - 1]));
+            while (j < p->n_top && expert[j] != e) j++;
+            assert_true(j < p->n_top && place[j] == at);
+        }
+    }
+}
+
+static void
+a_row_goes_to_its_largest_logits_lowest_expert_on_ties(void **state)
+{
+    (void)state;
+    for (int n = 0; n < rig_rounds(ROUNDS); n++) {
+        uint32_t e = between(1, n % 3 ? 9 : 128), k = between(1, MIN(e, 8u));
+        uint32_t rows = between(1, n % 5 ? 40 : 900);
+        struct rig r;
+        struct route a = { .factor = n % 2 ? 1 : 0.3f };
+        uint32_t *seat;
+
+        open_any(&r);
+        a.logits = rig_tensor(&r, DT_F32, rows, e, e + test_below(5), 2);
+        for (uint32_t i = 0; i < rows; i++)
+            for (uint32_t j = 0; j < e; j++) {
+                if (test_below(3) == 0) set(a.logits, i, j, (float)test_below(3)); /* ties */
+                if (test_below(40) == 0) set(a.logits, i, j, NAN);
+            }
+        if (n % 2) a.scale = rig_tensor(&r, DT_F32, 1, e, e, 1);
+        a.pairs = new_pairs(&r, rows, k, e);
+        seat = new_seats(&r, rows, n % 4 == 0);
+        a.seat = n % 4 == 0 ? NULL : seat;
+        rig_send(&r);
+        assert_int_equal(r.op->route(r.lane, &a), 0);
+        rig_wait(&r);
+        for (uint32_t i = 0; i < rows; i++)
+            if (HOST(seat)[i] != SEAT_NONE)
+                check_row(&a, i);
+            else
+                assert_int_equal(HOST(a.pairs.expert)[(size_t)i * k], e);
+        check_places(&a.pairs, HOST(seat));
+        rig_close(&r);
+    }
+}
+
+/* Weights of one kind or another, and what they are worth. */
+struct weights {
+    struct tensor w;
+    uint8_t *code, *scale; /* MXFP4 */
+};
+
+static struct weights
+new_weights(struct rig *r, bool fp4, uint32_t rows, uint32_t k)
+{
+    struct weights w = { 0 };
+
+    if (!fp4) {
+        w.w = rig_tensor(r, rig_weight(r), rows, k, k, 1);
+        return w;
+    }
+    w.code = rig_bytes(r, (size_t)rows * k / 2);
+    w.scale = rig_bytes(r, (size_t)rows * k / MX_RUN);
+    for (size_t i = 0; i < (size_t)rows * k / 2; i++) HOST(w.code)[i] = (uint8_t)test_below(256);
+    for (size_t i = 0; i < (size_t)rows * k / MX_RUN; i++)
+        HOST(w.scale)[i] = (uint8_t)(120 + test_below(8));
+    w.w = tensor_2d(w.code, DT_MXFP4, rows, k);
+    w.w.scale = (const float *)(const void *)w.scale;
+    w.w.scale_run = MX_RUN;
+    return w;
+}
+
+static double
+worth(const struct weights *w, uint32_t row, uint32_t col)
+{
+    static const double value[] = { 0, .5, 1, 1.5, 2, 3, 4, 6 };
+    size_t at_code = (size_t)row * w->w.dim[1] + col;
+    unsigned code;
+
+    if (!w->code) return at(w->w, row, col);
+    code = HOST(w->code)[at_code / 2] >> (at_code % 2 ? 4 : 0) & 15;
+    return ldexp(code & 8 ? -value[code & 7] : value[code & 7],
+                 HOST(w->scale)[at_code / MX_RUN] - 127);
+}
+
+static void
+expert_matmul_is_each_pairs_product_with_its_own_expert(void **state)
+{
+    (void)state;
+    for (int n = 0; n < rig_rounds(2 * ROUNDS); n++) {
+        bool fp4 = n % 2, whole = wide();
+        uint32_t e = between(1, 9), top = between(1, MIN(e, 4u)),
+                 rows = between(1, n % 7 ? 12 : 200);
+        uint32_t k = fp4 || whole ? 32 * between(1, 12) : between(1, 90);
+        uint32_t out = whole ? 8 * between(1, 40) : between(1, 50), look;
+        struct expert_matmul m = { .by_row = test_below(2) };
+        struct route a = { .factor = 1 };
+        struct weights w;
+        struct rig r;
+        uint32_t pairs = rows * top;
+
+        open_any(&r);
+        a.logits = rig_tensor(&r, DT_F32, rows, e, e, 2);
+        a.pairs = new_pairs(&r, rows, top, e);
+        a.seat = new_seats(&r, rows, false);
+        m.x = rig_tensor(&r, r.act, m.by_row ? rows : pairs, k, whole ? k : k + test_below(9), 1);
+        w = new_weights(&r, fp4, e * out, k);
+        m.w = w.w;
+        if (test_below(2)) m.bias = rig_tensor(&r, DT_F32, e, out, out, 1);
+        m.y = rig_output(&r, pairs, out, out);
+        rig_send(&r);
+        assert_int_equal(r.op->route(r.lane, &a), 0);
+        assert_int_equal(r.op->expert_matmul(r.lane, &m, &a.pairs), 0);
+        rig_wait(&r);
+        look = HOST(a.pairs.first)[e];
+        for (uint32_t p = 0, of = 0; p < look; p++) {
+            uint32_t from = m.by_row ? HOST(a.pairs.row)[p] : p;
+
+            while (p >= HOST(a.pairs.first)[of + 1]) of++;
+            for (uint32_t s = 0; s < 40; s++) {
+                uint32_t j = test_below(out);
+                double bias = m.bias.data ? at(m.bias, of, j) : 0, sum = bias, size = fabs(bias);
+
+                for (uint32_t c = 0; c < k; c++) {
+                    double v = at(m.x, from, c) * worth(&w, of * out + j, c);
+
+                    sum += v;
+                    size += fabs(v);
+                }
+                near(at(m.y, p, j), sum, size, m.y.dtype);
+            }
+        }
+        rig_close(&r);
+    }
+}
+
+static void
+combine_adds_what_a_rows_experts_found_by_their_shares(void **state)
+{
+    (void)state;
+    for (int n = 0; n < rig_rounds(ROUNDS); n++) {
+        bool whole = wide();
+        uint32_t e = between(1, 9), top = between(1, MIN(e, 4u)), rows = between(1, 20);
+        uint32_t d = whole ? 64 * between(1, 50) : between(1, 90);
+        struct route a = { .factor = 1 };
+        struct tensor x, y;
+        struct rig r;
+
+        open_any(&r);
+        a.logits = rig_tensor(&r, DT_F32, rows, e, e, 2);
+        a.pairs = new_pairs(&r, rows, top, e);
+        a.seat = new_seats(&r, rows, false);
+        x = rig_tensor(&r, r.act, rows * top, d, d, 1);
+        y = rig_output(&r, rows, d, whole ? d : d + test_below(9));
+        rig_send(&r);
+        assert_int_equal(r.op->route(r.lane, &a), 0);
+        assert_int_equal(r.op->combine(r.lane, y, x, &a.pairs), 0);
+        rig_wait(&r);
+        for (uint32_t i = 0; i < rows; i++)
+            for (uint32_t j = 0; j < d; j++) {
+                bool nobody = HOST(a.seat)[i] == SEAT_NONE;
+                double sum = 0, size = 0;
+
+                for (uint32_t t = 0; t < top && !nobody; t++) {
+                    double v = (double)HOST(a.pairs.share)[i * top + t] *
+                               at(x, HOST(a.pairs.place)[i * top + t], j);
+
+                    sum += v;
+                    size += fabs(v);
+                }
+                near(at(y, i, j), sum, size, y.dtype);
+            }
+        rig_close(&r);
+    }
+}
+
+struct work {
+    struct tensor logits, x, bias, y;
+    struct weights w;
+    struct pairs pairs; /* and y: of one company after the other */
+    uint32_t e, top, d;
+};
+
+/* Router, product and sum of rows [first, first + n): out takes them. */
+static void
+one_company(struct rig *r, const struct work *k, struct tensor out, uint32_t first, uint32_t n)
+{
+    struct route a = { .logits = tensor_rows(k->logits, first, n), .factor = 1, .pairs = k->pairs };
+    struct expert_matmul m = { .y = tensor_rows(k->y, 0, n * k->top),
+                               .x = tensor_rows(k->x, first, n),
+                               .w = k->w.w,
+                               .bias = k->bias,
+                               .by_row = true };
+
+    a.pairs.n_rows = n;
+    assert_int_equal(r->op->route(r->lane, &a), 0);
+    assert_int_equal(r->op->expert_matmul(r->lane, &m, &a.pairs), 0);
+    assert_int_equal(r->op->combine(r->lane, tensor_rows(out, first, n), m.y, &a.pairs), 0);
+}
+
+static void
+a_row_has_the_same_bits_in_any_company(void **state)
+{
+    static const struct {
+        const char *isa;
+        uint32_t threads, at_once;
+    } manner[] = {
+        { "scalar", 1, 0 }, { "auto", 3, 0 }, { "auto", 2, 1 }, { "auto", 1, 5 }, { "auto", 1, 33 }
+    };
+
+    (void)state;
+    for (int n = 0; n < rig_rounds(8); n++) {
+        uint32_t rows = between(1, 150), k = 32 * between(1, 9);
+        struct work job = { .e = between(2, 6), .d = 8 * between(1, 30) };
+        struct tensor want = NO_TENSOR;
+        struct rig keep;
+
+        rig_open(&keep, "scalar", 1);
+        job.top = between(1, job.e);
+        job.logits = rig_tensor(&keep, DT_F32, rows, job.e, job.e, 2);
+        job.x = rig_tensor(&keep, keep.act, rows, k, k, 1);
+        job.w = new_weights(&keep, n % 2, job.e * job.d, k);
+        job.bias = rig_tensor(&keep, DT_F32, job.e, job.d, job.d, 1);
+        for (size_t i = 0; i < ARRAY_LEN(manner); i++) {
+            uint32_t step = manner[i].at_once ? manner[i].at_once : rows;
+            struct tensor out = rig_empty(&keep, keep.act, rows, job.d, job.d);
+            struct rig r;
+
+            job.pairs = new_pairs(&keep, step, job.top, job.e);
+            job.y = rig_output(&keep, step * job.top, job.d, job.d);
+            rig_open(&r, manner[i].isa, manner[i].threads);
+            rig_send(&r);
+            for (uint32_t at = 0; at < rows; at += step)
+                one_company(&r, &job, out, at, MIN(step, rows - at));
+            rig_wait(&r);
+            rig_close(&r);
+            if (i == 0)
+                want = out;
+            else if (!same_bits(want, out))
+                fail_msg("%u rows, %u at once, with %u threads, differ", rows, step,
+                         manner[i].threads);
+        }
+        rig_close(&keep);
+    }
+}
+
+int
+main(int argc, char **argv)
+{
+    const struct CMUnitTest tests[] = {
+        rig_test(a_row_goes_to_its_largest_logits_lowest_expert_on_ties),
+        rig_test(expert_matmul_is_each_pairs_product_with_its_own_expert),
+        rig_test(combine_adds_what_a_rows_experts_found_by_their_shares),
+        rig_test(a_row_has_the_same_bits_in_any_company),
+    };
+
+    rig_args(argc, argv);
+    return cmocka_run_group_tests(tests, test_seed_group, NULL);
+}
