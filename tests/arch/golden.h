@@ -6,7 +6,7 @@
 
 #include <jansson.h>
 
-enum { GOLDEN_PROMPTS = 8, GOLDEN_NEW = 32 };
+enum { GOLDEN_PROMPTS = 16, GOLDEN_NEW = 32 };
 
 struct golden_prompt {
     token_id *input, *decoder; /* decoder: NULL in a decoder-only model */

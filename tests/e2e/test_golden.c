@@ -502,6 +502,8 @@ GOLDEN(llama2)
 GOLDEN(llama3)
 GOLDEN(mistral)
 GOLDEN(gemma3)
+GOLDEN(gpt_oss)
+GOLDEN(gpt_oss_mxfp4)
 GOLDEN(t5_relu)
 GOLDEN(t5_gated)
 
@@ -513,6 +515,8 @@ main(int argc, char **argv)
         cmocka_unit_test(llama3_as_transformers_in_every_setting),
         cmocka_unit_test(mistral_as_transformers_in_every_setting),
         cmocka_unit_test(gemma3_as_transformers_in_every_setting),
+        cmocka_unit_test(gpt_oss_as_transformers_in_every_setting),
+        cmocka_unit_test(gpt_oss_mxfp4_as_transformers_in_every_setting),
         cmocka_unit_test(t5_relu_as_transformers_in_every_setting),
         cmocka_unit_test(t5_gated_as_transformers_in_every_setting),
     };

@@ -64,30 +64,6 @@ static const struct weight_rule weights[] = {
 };
 /* clang-format on */
 
-/* layer_types says each layer's kind; before it, every sliding_window_pattern-th layer saw it all. */
-static int
-read_window(const json_t *config, uint32_t layer, uint32_t n_layers, uint32_t window, uint32_t *ret,
-            struct err *e)
-{
-    uint32_t pattern;
-    const char *kind;
-
-    *ret = window;
-    if (cfg_state(config, "layer_types") != CFG_SET) {
-        TRY(cfg_u32(config, "sliding_window_pattern", 6, 1, MAX_LAYERS, &pattern, e));
-        if ((layer + 1) % pattern == 0) *ret = 0;
-        return 0;
-    }
-    TRY(cfg_str_at(config, "layer_types", layer, n_layers, &kind, e));
-    if (!strcmp(kind, "full_attention"))
-        *ret = 0;
-    else if (strcmp(kind, "sliding_attention"))
-        return err_set(e, -ENOTSUP,
-                       "layer_types[%u] is \"%s\"; full_attention and sliding_attention are there",
-                       layer, kind);
-    return 0;
-}
-
 static int
 read_rope(const json_t *config, const char *kind, double theta, struct rope_params *ret,
           struct err *e)
@@ -105,22 +81,18 @@ static int
 read_layers(const json_t *config, struct model_shape *s, struct err *e)
 {
     struct layer_shape l = { .mixer = MIX_ATTENTION, .kv_parts = 2 };
-    uint32_t window;
+    uint32_t window, pattern;
+    bool slides;
 
     TRY(cfg_u32(config, "intermediate_size", 9216, 1, CFG_MAX_FF, &l.n_ff, e));
-    TRY(cfg_u32(config, "num_attention_heads", 8, 1, CFG_MAX_HEADS, &l.n_heads, e));
-    TRY(cfg_u32(config, "num_key_value_heads", 4, 1, l.n_heads, &l.n_kv_heads, e));
-    TRY(cfg_u32(config, "head_dim", 256, 2, CFG_MAX_HEAD_DIM, &l.head_dim, e));
+    TRY(cfg_heads(config, 8, 4, 256, &l, e));
     TRY(cfg_u32(config, "sliding_window", 4096, 1, CFG_MAX_POSITIONS, &window, e));
-    if (l.n_heads % l.n_kv_heads)
-        return err_set(e, -EINVAL,
-                       "num_attention_heads is %u, not a multiple of num_key_value_heads, %u",
-                       l.n_heads, l.n_kv_heads);
-    if (l.head_dim % 2)
-        return err_set(e, -EINVAL, "head_dim is %u; rotary positions need an even one", l.head_dim);
+    /* Before there was layer_types, every so many-th layer saw it all. */
+    TRY(cfg_u32(config, "sliding_window_pattern", 6, 1, MAX_LAYERS, &pattern, e));
     for (uint32_t i = 0; i < s->n_layers; i++) {
-        TRY(read_window(config, i, s->n_layers, window, &l.window, e));
-        l.kv = l.window ? KV_WINDOW : KV_FULL;
+        TRY(cfg_slides(config, i, s->n_layers, (i + 1) % pattern, &slides, e));
+        l.window = slides ? window : 0;
+        l.kv = slides ? KV_WINDOW : KV_FULL;
         l.kv_from = (uint16_t)i;
         s->layer[i] = l;
     }

@@ -2,8 +2,5 @@
 #include "worker/arch/registry.h"
 
 const struct arch *const arch_families[] = {
-    &arch_llama,
-    &arch_gemma3,
-    &arch_t5,
-    NULL,
+    &arch_llama, &arch_gemma3, &arch_gpt_oss, &arch_t5, NULL,
 };

@@ -90,10 +90,10 @@ struct exec_lane {
     nsec since,
         step_ns; /* when the oldest step that is out began, and how long they take of late */
     struct graphs graphs;
-    struct step step;         /* views; kv and scratch are set once */
-    struct tensor x, normed;  /* [max_rows, hidden] */
-    struct tensor scratch[8]; /* [max(max_rows, max_enc_rows), model_scratch()] */
-    struct tensor picked;     /* [piece, hidden] rows whose logits are wanted */
+    struct step step;                   /* views; kv and scratch are set once */
+    struct tensor x, normed;            /* [max_rows, hidden] */
+    struct tensor scratch[MAX_SCRATCH]; /* [max(max_rows, max_enc_rows), model_scratch()] */
+    struct tensor picked;               /* [piece, hidden] rows whose logits are wanted */
     struct tensor sources; /* [max_enc_rows, hidden] to project, where they do not lie together */
     struct tensor source_x, source_out; /* [GRAPHS_SOURCE_ROWS, hidden] of encode's graph */
     struct tensor logits;               /* [piece, vocab] */

@@ -81,11 +81,11 @@ lay_out_image(struct image *im, const struct image *first, size_t bytes, struct 
 static void
 lay_out_lane(struct exec *x, struct exec_lane *l, struct plan *p)
 {
-    uint32_t hidden = x->m->shape.hidden, rows = x->c.max_rows, cols[8];
+    uint32_t hidden = x->m->shape.hidden, rows = x->c.max_rows, cols[MAX_SCRATCH];
     uint64_t tops = (uint64_t)rows * x->top_most;
     enum dtype act = x->m->act;
 
-    l->x = matrix(p, DT_F32, rows, hidden);
+    l->x = matrix(p, DT_F32, rows, hidden * MAX(x->m->shape.n_streams, 1u));
     l->normed = matrix(p, act, rows, hidden);
     model_scratch(x->m, cols);
     for (unsigned i = 0; i < ARRAY_LEN(cols); i++)

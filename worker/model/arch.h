@@ -17,11 +17,12 @@
 struct model;
 struct step;
 
-/* Sizes by name, so that the weight table can state shapes and the loader can check them. */
+/* Sizes by name, so that the weight table can state shapes and the loader can check them. In a layer's lines
+ * those from DIM_Q to DIM_EXPERTS are that layer's (its layer_shape), the others the model's. */
 /* clang-format off */
 enum dim {
-    DIM_1, DIM_HIDDEN, DIM_Q, DIM_KV, DIM_HEAD, DIM_HEADS, DIM_FF, DIM_VOCAB, DIM_BUCKETS,
-    DIM_OWN_0, DIM_OWN_1, DIM_OWN_2, DIM_COUNT
+    DIM_1, DIM_HIDDEN, DIM_VOCAB, DIM_BUCKETS, DIM_OWN_0, DIM_OWN_1, DIM_OWN_2, DIM_OWN_3, DIM_OWN_4,
+    DIM_Q, DIM_KV, DIM_V, DIM_HEAD, DIM_HEADS, DIM_FF, DIM_EXPERTS, DIM_COUNT
 };
 /* clang-format on */
 
@@ -30,8 +31,9 @@ enum mixer { MIX_ATTENTION, MIX_STATE, MIX_NONE };
 
 struct layer_shape {
     enum mixer mixer;
-    uint32_t n_heads, n_kv_heads, head_dim, n_ff,
-        n_experts; /* of the whole model, before sharding */
+    uint32_t n_heads, n_kv_heads, head_dim, n_ff; /* of the whole model, before sharding */
+    uint32_t n_experts, n_top, expert_ff;         /* 0: no experts; n_top of them see a row */
+    bool v_is_k; /* v is what k is before its norm and rotation: no projection of its own */
     enum kv_kind kv;
     uint32_t window, kv_parts; /* 1: K = V stored once, or state */
     uint16_t kv_from;          /* layer whose blocks it reads; itself: its own */
@@ -41,7 +43,9 @@ struct layer_shape {
 
 struct model_shape {
     uint32_t n_layers, n_encoder_layers, hidden, vocab, max_len,
-        max_source; /* encoder layers 0: none */
+        max_source;     /* encoder layers 0: none */
+    uint32_t n_streams; /* x is [n, n_streams * hidden]; 0: one */
+    uint32_t own_cols;  /* of scratch that is the family's own: blocks.h */
     uint32_t dim[DIM_COUNT];
     struct layer_shape layer[MAX_LAYERS], encoder[MAX_LAYERS];
     struct layer_shape cross; /* every decoder layer's, kv = KV_CROSS; group, in_group of layer 0 */
@@ -60,19 +64,30 @@ enum {
     W_SPLIT_EXPERTS = 128, /* tensor parallel; none: copied */
     W_FIRST = 256,         /* only in layer 0 */
     W_FP32 = 512,          /* kept in fp32 whatever dtype= says: norms, bias tables */
+    W_EXPERTS = 1024,      /* [experts, rows, cols]: the layer's experts one below the other */
+    W_TURNED = 2048,       /* an expert is stored as [cols, rows] */
+    /* MXFP4: bytes of two codes each, [experts, rows, cols / 32, 16], and, on the next line for the same
+     * field, a power of two for 32 of them, [experts, rows, cols / 32]. Kept so whatever dtype= says */
+    W_FP4 = 4096,
+    W_E8M0 = 8192,
+    W_OWN_KV =
+        16384, /* not in layers that read another's cache, where nobody needs it if it is there */
 };
 
 struct weight_rule {
     const char *name; /* %u is the layer; NULL ends the table; prefixes are tried by the loader */
     enum weight_home home;
-    uint32_t field;      /* offsetof a struct tensor in the family's struct for that home */
-    enum dim rows, cols; /* as stored; rows DIM_1: a vector, [1, cols]. A size of 0: no such line */
+    uint32_t field; /* offsetof a struct tensor in the family's struct for that home */
+    /* As stored; rows DIM_1: a vector, [1, cols]; cols DIM_1: a vector that others may stand below, [rows, 1].
+     * A size of 0: no such line */
+    enum dim rows, cols;
     unsigned flags;
 };
 
 struct arch {
     const char *name;            /* as in logs: "llama" */
     const char *const *hf_types; /* "model_type" values of config.json, NULL-ended */
+    const char *quant_method;    /* of quantization_config, if it reads that one; NULL: none */
     size_t cfg_bytes, top_bytes, layer_bytes, encoder_bytes;
     const struct weight_rule *weights;
     const char *const *prefixes; /* tried before names, "" first; NULL-ended */

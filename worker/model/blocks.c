@@ -3,8 +3,23 @@
 
 #include <string.h>
 
+/* Columns of activations that have so many words. */
+static uint32_t
+words(const struct model *m, uint32_t n)
+{
+    return n * (uint32_t)(4 / dtype_bytes(m->act, 1));
+}
+
+/* Of struct pairs's arrays, a row's share of each, in their order; all of first[] for every row, so that it is
+ * there with one. */
+static uint32_t
+route_words(const struct layer_shape *l)
+{
+    return l->n_experts ? 4 * ROUND_UP(l->n_top, 4u) + 2 * ROUND_UP(l->n_experts + 1, 4u) : 0;
+}
+
 static void
-widen(uint32_t cols[8], const struct layer_shape *l)
+widen(const struct model *m, uint32_t cols[MAX_SCRATCH], const struct layer_shape *l)
 {
     uint32_t q = l->n_heads * l->head_dim, kv = l->n_kv_heads * l->head_dim;
 
@@ -12,24 +27,92 @@ widen(uint32_t cols[8], const struct layer_shape *l)
     cols[BLOCK_HEADS] = MAX(cols[BLOCK_HEADS], q);
     cols[BLOCK_GATE_UP] = MAX(cols[BLOCK_GATE_UP], 2 * l->n_ff);
     cols[BLOCK_INNER] = MAX(cols[BLOCK_INNER], l->n_ff);
+    cols[BLOCK_ROUTE] = MAX(cols[BLOCK_ROUTE], words(m, route_words(l)));
+    cols[BLOCK_PAIRS] = MAX(cols[BLOCK_PAIRS], l->n_top * 2 * l->expert_ff);
+    cols[BLOCK_PAIRS_INNER] = MAX(cols[BLOCK_PAIRS_INNER], l->n_top * l->expert_ff);
+    cols[BLOCK_PAIRS_OUT] = MAX(cols[BLOCK_PAIRS_OUT], l->n_top * m->shape.hidden);
 }
 
 void
-model_scratch(const struct model *m, uint32_t cols[8])
+model_scratch(const struct model *m, uint32_t cols[MAX_SCRATCH])
 {
     const struct model_shape *s = &m->shape;
 
-    memset(cols, 0, 8 * sizeof *cols);
+    memset(cols, 0, MAX_SCRATCH * sizeof *cols);
     cols[BLOCK_NORMED] = cols[BLOCK_OUT] = s->hidden;
-    for (uint32_t i = 0; i < s->n_layers; i++) widen(cols, &s->layer[i]);
-    for (uint32_t i = 0; i < s->n_encoder_layers; i++) widen(cols, &s->encoder[i]);
-    if (s->n_encoder_layers) widen(cols, &s->cross);
+    for (uint32_t i = 0; i < s->n_layers; i++) widen(m, cols, &s->layer[i]);
+    for (uint32_t i = 0; i < s->n_encoder_layers; i++) widen(m, cols, &s->encoder[i]);
+    if (s->n_encoder_layers) widen(m, cols, &s->cross);
+    cols[BLOCK_OWN] = words(m, s->own_cols);
 }
 
 struct tensor
 block_scratch(const struct step *s, enum block_scratch which, uint32_t rows, uint32_t cols)
 {
     return tensor_cols(tensor_rows(s->scratch[which], 0, rows), 0, cols);
+}
+
+struct tensor
+block_area(const struct step *s, enum block_scratch which, uint32_t words, uint32_t rows,
+           uint32_t cols, enum dtype t)
+{
+    const struct tensor *all = &s->scratch[which];
+    size_t at = (size_t)all->dim[0] * words * 4;
+
+    check(words % 4 == 0); /* so that it begins on 16 bytes, whatever the number of rows */
+    check(at + dtype_bytes(t, (size_t)rows * cols) <=
+          dtype_bytes(all->dtype, (size_t)all->dim[0] * all->stride));
+    return tensor_2d((char *)all->data + at, t, rows, cols);
+}
+
+/* n elements of a word each a row, behind those at *words. */
+static void *
+take(const struct step *s, uint32_t *words, uint32_t n, uint32_t rows)
+{
+    void *data = block_area(s, BLOCK_ROUTE, *words, rows, n, DT_F32).data;
+
+    *words += ROUND_UP(n, 4u);
+    return data;
+}
+
+struct tensor
+block_logits(const struct step *s, const struct layer_shape *l, uint32_t rows)
+{
+    return block_area(s, BLOCK_ROUTE, 0, rows, l->n_experts, DT_F32);
+}
+
+int
+block_experts(const struct model *m, struct step *s, const struct layer_shape *l, struct tensor out,
+              struct tensor x, const struct block_experts *e)
+{
+    const struct gpu_ops *op = m->op;
+    uint32_t rows = out.dim[0], n = rows * l->n_top, at = ROUND_UP(l->n_experts, 4u);
+    struct route r = {
+        .logits = block_logits(s, l, rows),
+        .factor = e->factor,
+        .scale = e->scale,
+        .seat = s->rows.seat,
+        .pairs = { .n_rows = rows, .n_top = l->n_top, .n_experts = l->n_experts },
+    };
+    struct tensor both = block_area(s, BLOCK_PAIRS, 0, n, 2 * l->expert_ff, m->act);
+    struct tensor inner = block_area(s, BLOCK_PAIRS_INNER, 0, n, l->expert_ff, m->act);
+    struct tensor each = block_area(s, BLOCK_PAIRS_OUT, 0, n, out.dim[1], m->act);
+    struct expert_matmul up = {
+        .y = both, .x = x, .w = e->gate_up, .bias = e->gate_up_bias, .by_row = true
+    };
+    struct expert_matmul down = { .y = each, .x = inner, .w = e->down, .bias = e->down_bias };
+
+    r.pairs.expert = take(s, &at, l->n_top, rows);
+    r.pairs.share = take(s, &at, l->n_top, rows);
+    r.pairs.place = take(s, &at, l->n_top, rows);
+    r.pairs.row = take(s, &at, l->n_top, rows);
+    r.pairs.first = take(s, &at, l->n_experts + 1, 1);
+    TRY(op->route(s->lane, &r));
+    TRY(op->expert_matmul(s->lane, &up, &r.pairs));
+    TRY(op->gate(s->lane, inner, both, e->act));
+    TRY(op->expert_matmul(s->lane, &down, &r.pairs));
+    TRY(op->combine(s->lane, out, each, &r.pairs));
+    return op->all_reduce(s->lane, out);
 }
 
 int

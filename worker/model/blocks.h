@@ -16,11 +16,34 @@ enum block_scratch {
     BLOCK_GATE_UP, /* [n, 2 ff] */
     BLOCK_INNER,   /* [n, ff] */
     BLOCK_OUT,     /* [n, hidden] a sublayer's output, before it is added */
+    /* Of a row's n_top experts, for block_experts() */
+    BLOCK_ROUTE,       /* who goes where */
+    BLOCK_PAIRS,       /* [n n_top, 2 expert_ff] */
+    BLOCK_PAIRS_INNER, /* [n n_top, expert_ff] */
+    BLOCK_PAIRS_OUT,   /* [n n_top, hidden] */
+    BLOCK_OWN,         /* shape.own_cols words of 4 bytes a row, for whatever the family does */
 };
 
 /* The first rows x cols of it. */
 struct tensor block_scratch(const struct step *s, enum block_scratch which, uint32_t rows,
                             uint32_t cols);
+
+/* [rows, cols] without gaps in that scratch, behind the first `words` words of 4 bytes a row of it. */
+struct tensor block_area(const struct step *s, enum block_scratch which, uint32_t words,
+                         uint32_t rows, uint32_t cols, enum dtype t);
+
+/* One layer's experts: out = sum over a row's n_top of share * down(act(gate_up x)). */
+struct block_experts {
+    struct tensor gate_up, gate_up_bias; /* [n_experts * 2 expert_ff, hidden]; fp32 or NO_TENSOR */
+    struct tensor down, down_bias;       /* [n_experts * hidden, expert_ff]; fp32 or NO_TENSOR */
+    struct tensor scale;                 /* of route() */
+    float factor;                        /* of route() */
+    enum act act;
+};
+/* fp32 [n, n_experts] for the router's logits, read by the next block_experts(). */
+struct tensor block_logits(const struct step *s, const struct layer_shape *l, uint32_t rows);
+int block_experts(const struct model *m, struct step *s, const struct layer_shape *l,
+                  struct tensor out, struct tensor x, const struct block_experts *e);
 
 /* The end of a sublayer: in w^T, summed over the ranks (w's columns are split among them, so each has a
  * part of the sum), is r.in; r's other fields are the caller's. */

@@ -2,6 +2,8 @@
  * parameters config_rope.c's. */
 #include "worker/model/config.h"
 
+#include "worker/model/arch.h"
+
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -280,6 +282,39 @@ cfg_str_at(const json_t *config, const char *key, uint32_t layer, uint32_t n_lay
     if (!json_is_string(v))
         return err_set(e, -EINVAL, "%s[%u] is %s, want a string", key, layer, kind_of(v));
     *ret = json_string_value(v);
+    return 0;
+}
+
+int
+cfg_slides(const json_t *config, uint32_t layer, uint32_t n_layers, bool otherwise, bool *ret,
+           struct err *e)
+{
+    const char *kind;
+
+    *ret = otherwise;
+    if (cfg_state(config, "layer_types") != CFG_SET) return 0;
+    TRY(cfg_str_at(config, "layer_types", layer, n_layers, &kind, e));
+    *ret = strcmp(kind, "sliding_attention") == 0;
+    if (*ret || strcmp(kind, "full_attention") == 0) return 0;
+    return err_set(e, -ENOTSUP,
+                   "layer_types[%u] is \"%s\"; full_attention and sliding_attention are there",
+                   layer, kind);
+}
+
+int
+cfg_heads(const json_t *config, uint32_t heads, uint32_t kv_heads, uint32_t head_dim,
+          struct layer_shape *l, struct err *e)
+{
+    TRY(cfg_u32(config, "num_attention_heads", heads, 1, CFG_MAX_HEADS, &l->n_heads, e));
+    TRY(cfg_u32(config, "num_key_value_heads", kv_heads, 1, l->n_heads, &l->n_kv_heads, e));
+    TRY(cfg_u32(config, "head_dim", head_dim, 2, CFG_MAX_HEAD_DIM, &l->head_dim, e));
+    if (l->n_heads % l->n_kv_heads)
+        return err_set(e, -EINVAL,
+                       "num_attention_heads is %u, not a multiple of num_key_value_heads, %u",
+                       l->n_heads, l->n_kv_heads);
+    if (l->head_dim % 2)
+        return err_set(e, -EINVAL, "head_dim is %u; rotary positions need an even one",
+                       l->head_dim);
     return 0;
 }
 

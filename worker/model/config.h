@@ -25,6 +25,8 @@ enum {
     CFG_MAX_FF = 1 << 18,
     CFG_MAX_HEADS = 1024,
     CFG_MAX_HEAD_DIM = 1024,
+    CFG_MAX_EXPERTS = 1024,
+    CFG_MAX_TOP = 32, /* experts a row */
     CFG_MAX_POSITIONS = 1 << 24,
     CFG_MAX_BYTES = 16 << 20, /* of a file */
 };
@@ -64,6 +66,14 @@ int cfg_want_bool(const json_t *config, const char *key, bool want, struct err *
 /* Layer `layer` of key, a list of n_layers strings ("layer_types"). */
 int cfg_str_at(const json_t *config, const char *key, uint32_t layer, uint32_t n_layers,
                const char **ret, struct err *e) MUST_USE;
+
+/* Whether that layer slides over a window: layer_types, or `otherwise` where there is none. */
+int cfg_slides(const json_t *config, uint32_t layer, uint32_t n_layers, bool otherwise, bool *ret,
+               struct err *e) MUST_USE;
+/* num_attention_heads, num_key_value_heads and head_dim, which is even, with a family's defaults. */
+struct layer_shape;
+int cfg_heads(const json_t *config, uint32_t heads, uint32_t kv_heads, uint32_t head_dim,
+              struct layer_shape *l, struct err *e) MUST_USE;
 
 /* dtype or torch_dtype, "torch." in front or not; NULL: neither is there. */
 int cfg_dtype(const json_t *config, const char **ret, struct err *e) MUST_USE;

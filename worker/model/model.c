@@ -95,17 +95,30 @@ check_shape(const struct model_shape *s)
 }
 
 static int
+check_quantised(const struct arch *a, const json_t *config, struct err *e)
+{
+    const char *method;
+
+    if (cfg_state(config, "quantization_config") != CFG_SET) return 0;
+    if (!a->quant_method)
+        return err_set(e, -ENOTSUP,
+                       "quantization_config is set; quantised checkpoints are not "
+                       "implemented");
+    TRY(cfg_str(json_object_get(config, "quantization_config"), "quant_method", "", &method, e));
+    if (strcmp(method, a->quant_method) == 0) return 0;
+    return err_set(e, -ENOTSUP, "quant_method is \"%.40s\", only \"%s\" is implemented", method,
+                   a->quant_method);
+}
+
+static int
 configure(struct model *m, const struct reading *r, const struct arch *const *families,
           struct err *e)
 {
     const struct arch *a;
 
     TRY(pick_family(m, r, families, e));
-    if (cfg_state(r->config, "quantization_config") == CFG_SET)
-        return err_set(e, -ENOTSUP,
-                       "quantization_config is set; quantised checkpoints are not "
-                       "implemented");
     a = m->arch;
+    TRY(check_quantised(a, r->config, e));
     m->cfg = calloc(1, MAX(a->cfg_bytes, (size_t)1));
     m->top = calloc(1, MAX(a->top_bytes, (size_t)1));
     if (!m->cfg || !m->top) return err_set(e, -ENOMEM, "no memory for the model");

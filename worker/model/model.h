@@ -15,7 +15,7 @@
 #include "worker/kv/kv.h"
 #include "worker/model/arch.h"
 
-enum { MAX_EOS = 16, MAX_TABLES = 8 };
+enum { MAX_EOS = 16, MAX_TABLES = 8, MAX_SCRATCH = 12 };
 
 struct safetensors;
 
@@ -83,14 +83,15 @@ struct step {
     struct rows project;           /* rows of enc_state to project: pos, seat; no runs needed */
     struct kv_view kv[MAX_LAYERS]; /* self attention, by layer */
     struct kv_view cross_kv[MAX_LAYERS];
-    struct tensor x;          /* fp32 [n, hidden]: what layers add to */
-    struct tensor normed;     /* [n, hidden]: x after the last layer, normed */
-    struct tensor enc_x;      /* fp32 [enc rows, hidden]: a slice's sources, in and out */
-    struct tensor enc_out;    /* [enc rows, hidden]: enc_x after the last layer, normed */
-    struct tensor project_x;  /* [project rows, hidden]: rows of enc_out, of this step or before */
-    struct tensor scratch[8]; /* [max rows, model_scratch() columns], for families to slice */
+    struct tensor x;         /* fp32 [n, hidden] of each stream: what layers add to */
+    struct tensor normed;    /* [n, hidden]: x after the last layer, normed */
+    struct tensor enc_x;     /* fp32 [enc rows, hidden]: a slice's sources, in and out */
+    struct tensor enc_out;   /* [enc rows, hidden]: enc_x after the last layer, normed */
+    struct tensor project_x; /* [project rows, hidden]: rows of enc_out, of this step or before */
+    struct tensor
+        scratch[MAX_SCRATCH]; /* [max rows, model_scratch() columns], for families to slice */
 };
 /* Columns of scratch[i] a family needs, from its shape; 0: not used. */
-void model_scratch(const struct model *m, uint32_t cols[8]);
+void model_scratch(const struct model *m, uint32_t cols[MAX_SCRATCH]);
 
 #endif

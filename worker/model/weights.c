@@ -61,8 +61,15 @@ hand_out(const struct weights_plan *p)
         void *data = f->in_place ? (void *)(uintptr_t)p->part[f->first].stored->data
                                  : (char *)p->m->weights.base + f->offset;
 
-        /* The embedding is the first field: it is there when those tied to it come. */
-        *f->to = f->n_parts ? tensor_2d(data, f->dtype, f->rows, f->cols) : *p->field[0].to;
+        unsigned flags = f->n_parts ? p->part[f->first].rule->flags : 0;
+
+        if (flags & W_E8M0) { /* of the codes before them */
+            f->to->scale = data;
+            f->to->scale_run = MX_RUN;
+        } else if (flags & W_FP4)
+            *f->to = tensor_2d(data, DT_MXFP4, f->rows, 2 * f->cols);
+        else /* The embedding is the first field: it is there when those tied to it come. */
+            *f->to = f->n_parts ? tensor_2d(data, f->dtype, f->rows, f->cols) : *p->field[0].to;
     }
 }
 

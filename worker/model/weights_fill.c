@@ -10,7 +10,9 @@
 #include <string.h>
 #include <xxhash.h>
 
+/* MXFP4's codes are on average 2.9 from 0; with this scale, 2^-7, such a weight is about as large as others. */
 #define RANDOM_STD 0.02f
+enum { RANDOM_E8M0 = 120 };
 
 /* One piece's way: where it goes, and what comes after it. */
 struct move {
@@ -47,11 +49,13 @@ failed(const struct filling *w, int r, struct err *e)
     return r < 0 ? err_set(e, r, "fill weights: %s", gpu_why(w->plan->m->gpu)) : 0;
 }
 
-/* Elements of a piece: as many as keep it within READ_PIECE on both sides. */
+/* Elements of a piece: as many as keep it within READ_PIECE on both sides, turned ones whole rows. */
 static size_t
 piece_elements(const struct field *f, const struct part *q)
 {
-    return READ_PIECE / MAX(dtype_bytes(f->dtype, 1), dtype_bytes(q->stored->dtype, 1));
+    size_t n = READ_PIECE / MAX(dtype_bytes(f->dtype, 1), dtype_bytes(q->stored->dtype, 1));
+
+    return q->rule->flags & W_TURNED ? n / q->cols * q->cols : n;
 }
 
 /* Every piece of every stale field, in the arena's order; only their number while there is no memory. */
@@ -73,7 +77,11 @@ list_pieces(struct filling *w)
                 size_t n = MIN(each, all - at), bytes = dtype_bytes(f->dtype, n);
 
                 if (w->piece) {
-                    w->piece[w->n] = (struct read_piece){ q->stored, at, n, f->dtype };
+                    w->piece[w->n] = (struct read_piece){ q->stored, at, n, f->dtype, 0, 0 };
+                    if (q->rule->flags & W_TURNED) {
+                        w->piece[w->n].rows = q->rows / q->experts;
+                        w->piece[w->n].cols = q->cols;
+                    }
                     w->move[w->n] = (struct move){
                         .to = to,
                         .bytes = bytes,
@@ -137,6 +145,17 @@ fill_stored(struct filling *w, struct err *e)
     return code;
 }
 
+static int
+fill_scales(struct model *m, char *to, size_t bytes)
+{
+    static uint8_t scale[1 << 16];
+
+    memset(scale, RANDOM_E8M0, sizeof scale);
+    for (size_t at = 0; at < bytes; at += sizeof scale)
+        TRY(m->op->put(m->lane, to + at, scale, MIN(sizeof scale, bytes - at)));
+    return 0;
+}
+
 /* Each tensor has a seed of its own: from its name. */
 static int
 fill_random(struct filling *w, struct err *e)
@@ -152,12 +171,14 @@ fill_random(struct filling *w, struct err *e)
         for (uint32_t j = 0; j < f->n_parts; j++) {
             const struct part *q = &p->part[f->first + j];
             uint64_t seed = XXH3_64bits_withSeed(q->name, strlen(q->name), p->from->src->seed);
+            size_t bytes = dtype_bytes(f->dtype, (size_t)q->rows * q->cols);
+            int r = q->rule->flags & W_E8M0
+                        ? fill_scales(m, to, bytes)
+                        : m->op->fill_random(m->lane, tensor_2d(to, f->dtype, q->rows, q->cols),
+                                             seed, RANDOM_STD);
 
-            TRY(failed(w,
-                       m->op->fill_random(m->lane, tensor_2d(to, f->dtype, q->rows, q->cols), seed,
-                                          RANDOM_STD),
-                       e));
-            to += dtype_bytes(f->dtype, (size_t)q->rows * q->cols);
+            TRY(failed(w, r, e));
+            to += bytes;
         }
         TRY(load_lane_end(m, weights_seal_field(p, i), "fill weights", e));
         tell(w, f->bytes);

@@ -19,9 +19,33 @@ is_float(enum dtype t)
 }
 
 static uint32_t
-size_of(const struct model *m, enum dim d)
+size_in_layer(const struct layer_shape *l, enum dim d)
 {
-    return d == DIM_1 ? 1 : m->shape.dim[d];
+    switch (d) {
+    case DIM_Q:
+        return l->n_heads * l->head_dim;
+    case DIM_KV:
+        return l->n_kv_heads * l->head_dim;
+    case DIM_V:
+        return l->v_is_k ? 0 : l->n_kv_heads * l->head_dim;
+    case DIM_HEAD:
+        return l->head_dim;
+    case DIM_HEADS:
+        return l->n_heads;
+    case DIM_FF:
+        return l->n_ff;
+    default:
+        return l->n_experts;
+    }
+}
+
+static uint32_t
+size_of(const struct model *m, const struct weight_rule *r, enum dim d, uint32_t layer)
+{
+    if (d == DIM_1) return 1;
+    if (d < DIM_Q || r->home == IN_TOP) return m->shape.dim[d];
+    return size_in_layer(r->home == IN_LAYER ? &m->shape.layer[layer] : &m->shape.encoder[layer],
+                         d);
 }
 
 /* Whether this line stands for a tensor in this layer at all. */
@@ -33,7 +57,8 @@ applies(const struct model *m, const struct weight_rule *r, uint32_t layer)
     if ((r->flags & W_FIRST) && layer > 0) return false;
     if ((r->flags & W_LOCAL) && !local) return false;
     if ((r->flags & W_GLOBAL) && local) return false;
-    return size_of(m, r->rows) > 0 && size_of(m, r->cols) > 0;
+    if ((r->flags & W_OWN_KV) && m->shape.layer[layer].kv_from != layer) return false;
+    return size_of(m, r, r->rows, layer) > 0 && size_of(m, r, r->cols, layer) > 0;
 }
 
 /* The tensor under the first prefix that has it, or NULL. */
@@ -54,6 +79,25 @@ find(const struct model *m, const char *name)
     return NULL;
 }
 
+/* One expert's matrix after the other, turned or not. */
+static int
+check_experts(const struct part *p, struct err *e)
+{
+    const struct st_tensor *t = p->stored;
+    uint32_t rows = p->rows / p->experts;
+    bool turned = p->rule->flags & W_TURNED;
+    uint64_t rest = 1;
+    char shape[128];
+
+    for (uint32_t i = 2; i < t->n_dims; i++) rest *= t->dim[i];
+    if (t->n_dims >= 3 && t->dim[0] == p->experts && t->dim[1] == (turned ? p->cols : rows) &&
+        rest == (turned ? rows : p->cols))
+        return 0;
+    return err_set(e, -EINVAL, "%.60s: %.80s is %s, config.json says [%u, %u, %u]", t->file,
+                   t->name, st_shape(t, shape, sizeof shape), p->experts, turned ? p->cols : rows,
+                   turned ? rows : p->cols);
+}
+
 static int
 check_shape(const struct part *p, struct err *e)
 {
@@ -62,8 +106,10 @@ check_shape(const struct part *p, struct err *e)
     bool vector = p->rule->rows == DIM_1, good;
     char shape[128];
 
+    if (p->rule->flags & W_EXPERTS) return check_experts(p, e);
     for (uint32_t i = vector ? 0 : 1; i < t->n_dims; i++) rest *= t->dim[i];
-    good = rest == p->cols && (vector || (t->n_dims >= 2 && t->dim[0] == p->rows));
+    good = rest == p->cols &&
+           (vector || (t->n_dims >= (p->cols > 1 ? 2 : 1) && t->dim[0] == p->rows));
     if (vector && t->n_dims > 1 && t->dim[0] != 1) good = false;
     if (good) return 0;
     st_shape(t, shape, sizeof shape);
@@ -80,24 +126,28 @@ on_cpu(const struct model *m)
     return strcmp(m->op->name, "cpu") == 0;
 }
 
-/* What a field is kept as: fp32 where its lines say so, else what was asked for, else as stored; parts
+/* What a field is kept as: bytes or fp32 where its lines say so, else what was asked for, else as stored; parts
  * stored differently meet in fp32. A GPU's matrices all have the first one's dtype, because that is what
  * activations have (gpu.h). */
 static int
 field_dtype(const struct weights_plan *p, struct field *f, struct err *e)
 {
-    bool fp32 = false;
+    bool fp32 = false, bytes = p->part[f->first].rule->flags & (W_FP4 | W_E8M0);
     enum dtype t = p->from->stored;
 
     for (uint32_t i = 0; i < f->n_parts; i++) {
         const struct part *q = &p->part[f->first + i];
 
-        if (q->stored && !is_float(q->stored->dtype))
+        if (q->stored && (bytes ? q->stored->dtype != DT_U8 : !is_float(q->stored->dtype)))
             return err_set(e, -ENOTSUP, "%.60s: %.80s is stored as %s, which is not implemented",
                            q->stored->file, q->stored->name, q->stored->stored);
         if (q->stored && i == 0) t = q->stored->dtype;
         if (q->stored && q->stored->dtype != t) t = DT_F32;
         fp32 |= (q->rule->flags & W_FP32) != 0;
+    }
+    if (bytes) {
+        f->dtype = DT_U8;
+        return 0;
     }
     if (p->from->src->dtype != DT_COUNT) t = p->from->src->dtype;
     if (p->n_fields == 0) p->m->dtype = t; /* the embedding's */
@@ -113,7 +163,7 @@ lies_well(const struct weights_plan *p, const struct field *f)
     const struct st_tensor *t = p->part[f->first].stored;
 
     return f->n_parts == 1 && t && t->dtype == f->dtype && (uintptr_t)t->data % IN_PLACE == 0 &&
-           on_cpu(p->m);
+           !(p->part[f->first].rule->flags & W_TURNED) && on_cpu(p->m);
 }
 
 /* Sizes and place of the field whose parts are [f->first, p->n_parts). */
@@ -136,6 +186,29 @@ close_field(struct weights_plan *p, struct field *f, struct err *e)
     return 0;
 }
 
+/* A line in a layer, as the checkpoint should have it. */
+static struct part
+part_of(const struct weights_plan *p, const struct weight_rule *line, uint32_t layer)
+{
+    struct part q = { .rule = line,
+                      .rows = size_of(p->m, line, line->rows, layer),
+                      .cols = size_of(p->m, line, line->cols, layer) };
+
+    if (line->flags & W_EXPERTS) {
+        q.experts = p->m->shape.layer[layer].n_experts;
+        q.rows *= q.experts;
+    }
+    if (line->flags & W_FP4) q.cols /= 2;
+    if (line->flags & W_E8M0) q.cols /= MX_RUN;
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored \
+    "-Wformat-nonliteral" /* the table's own names, with at most one %u */
+    snprintf(q.name, sizeof q.name, line->name, layer);
+#pragma GCC diagnostic pop
+    if (p->m->files) q.stored = find(p->m, q.name);
+    return q;
+}
+
 /* One line and those stacked under it, in one layer: a field, or none. */
 static int
 plan_field(struct weights_plan *p, const struct weight_rule *r, uint32_t layer, void *home,
@@ -151,16 +224,11 @@ plan_field(struct weights_plan *p, const struct weight_rule *r, uint32_t layer, 
         struct part *q = &p->part[p->n_parts];
 
         check(line->home == r->home && line->field == r->field);
-        if (!applies(p->m, line, layer)) continue;
-        *q = (struct part){ .rule = line,
-                            .rows = size_of(p->m, line->rows),
-                            .cols = size_of(p->m, line->cols) };
-#pragma GCC diagnostic push
-#pragma GCC diagnostic ignored \
-    "-Wformat-nonliteral" /* the table's own names, with at most one %u */
-        snprintf(q->name, sizeof q->name, line->name, layer);
-#pragma GCC diagnostic pop
-        if (p->m->files) q->stored = find(p->m, q->name);
+        *q = part_of(p, line, layer);
+        if (!applies(p->m, line, layer)) {
+            if (q->stored && (line->flags & W_OWN_KV)) q->stored->used = true; /* by nobody */
+            continue;
+        }
         if (p->m->files && !q->stored && !missing) missing = q->name;
         if (q->stored) {
             found++;

@@ -14,7 +14,8 @@ struct part {
     const struct weight_rule *rule;
     struct st_tensor *stored; /* NULL: random */
     char name[ST_MAX_NAME];   /* without a prefix */
-    uint32_t rows, cols;
+    uint32_t rows, cols;      /* W_FP4, W_E8M0: of bytes */
+    uint32_t experts;         /* W_EXPERTS: rows are theirs, one below the other */
 };
 
 /* One struct tensor of the family: parts stacked, or another field. */

@@ -150,6 +150,23 @@ read_bytes(const struct reader *a, char *room, size_t n, uint64_t off)
     return NULL;
 }
 
+/* Rows of a turned matrix are columns of the stored one, all over it: out of the mapped file. Neighbouring
+ * rows share its cache lines. */
+static const char *
+read_turned(const struct read_piece *p, char *room)
+{
+    size_t each = dtype_bytes(p->t->dtype, 1), down = (size_t)p->rows * each;
+    char *to = room;
+
+    for (size_t row = p->first / p->cols; row < (p->first + p->n) / p->cols; row++) {
+        const char *from = (const char *)p->t->data + row / p->rows * p->cols * down +
+                           row % p->rows * each;
+
+        for (uint32_t i = 0; i < p->cols; i++, to += each, from += down) memcpy(to, from, each);
+    }
+    return room;
+}
+
 static int
 read_piece(struct reader *a, const struct read_piece *p, struct slot *s, struct err *e)
 {
@@ -159,8 +176,11 @@ read_piece(struct reader *a, const struct read_piece *p, struct slot *s, struct 
     bool same = t->dtype == p->dtype;
 
     TRY(open_shard(a, t->shard, e));
-    from = read_bytes(a, same ? s->room : a->raw, p->n * each,
-                      (uint64_t)((const char *)t->data - map) + p->first * each);
+    if (p->cols)
+        from = read_turned(p, same ? s->room : a->raw);
+    else
+        from = read_bytes(a, same ? s->room : a->raw, p->n * each,
+                          (uint64_t)((const char *)t->data - map) + p->first * each);
     if (!from) return err_set(e, -errno, "%.60s: %.80s: %s", t->file, t->name, strerror(errno));
     s->data = from;
     if (same) return 0;

@@ -19,6 +19,9 @@ struct read_piece {
     uint64_t first; /* element */
     size_t n;       /* elements */
     enum dtype dtype;
+    /* 0, or the tensor is matrices [cols, rows] and wanted as [rows, cols]: first and n are of what is wanted,
+     * whole rows */
+    uint32_t rows, cols;
 };
 
 struct reading;

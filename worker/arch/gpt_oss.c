@@ -1,0 +1,265 @@
+/* gpt_oss.c - GPT-OSS: experts in bf16 or, as published, in MXFP4.
+ *
+ * Llama's two pre-norm sublayers with biases on every projection; layers slide over a window and see all in
+ * turns; each head has a sink, one more logit in its softmax that carries no value. Every feed-forward is
+ * n_top of many experts, whose gate and up rows stand in turns.
+ * Source: GptOssForCausalLM of transformers 5.17.
+ */
+#include "worker/arch/registry.h"
+#include "worker/model/blocks.h"
+#include "worker/model/config.h"
+#include "worker/model/model.h"
+#include "worker/model/table.h"
+
+#include <errno.h>
+#include <math.h>
+#include <string.h>
+
+struct gpt_oss {
+    struct tensor embed; /* [vocab, hidden] */
+    struct tensor norm;  /* [hidden] */
+    struct tensor head;  /* [vocab, hidden] */
+};
+
+struct gpt_oss_layer {
+    struct tensor attn_norm;             /* [hidden] */
+    struct tensor qkv, qkv_bias;         /* [q + kv + kv, hidden], [q + kv + kv] */
+    struct tensor sinks;                 /* [heads] */
+    struct tensor o, o_bias;             /* [hidden, q], [hidden] */
+    struct tensor ff_norm;               /* [hidden] */
+    struct tensor router, router_bias;   /* [experts, hidden], [experts] */
+    struct tensor gate_up, gate_up_bias; /* [experts * 2 ff, hidden], [experts, 2 ff] */
+    struct tensor down, down_bias;       /* [experts * hidden, ff], [experts, hidden] */
+};
+
+struct gpt_oss_cfg {
+    float eps;
+    float scale; /* 1 / sqrt(head_dim) */
+    struct rope_params rope;
+};
+
+#define TOP(f) IN_TOP, offsetof(struct gpt_oss, f)
+#define LAYER(f) IN_LAYER, offsetof(struct gpt_oss_layer, f)
+/* Of an expert: 2 ff, and ff and 2 ff once more, each 0 where experts are stored the other way. */
+#define DIM_GATE_UP DIM_OWN_0
+#define DIM_PLAIN_FF DIM_OWN_1
+#define DIM_PLAIN_2FF DIM_OWN_2
+#define DIM_FP4_FF DIM_OWN_3
+#define DIM_FP4_2FF DIM_OWN_4
+#define L "model.layers.%u."
+#define ATTN L "self_attn."
+#define MLP L "mlp."
+#define PLAIN (W_EXPERTS | W_TURNED | W_SPLIT_EXPERTS)
+#define CODES (W_EXPERTS | W_FP4 | W_SPLIT_EXPERTS)
+#define SCALES (W_EXPERTS | W_E8M0 | W_SPLIT_EXPERTS)
+#define BIASES (W_FP32 | W_SPLIT_EXPERTS)
+
+/* clang-format off */
+static const struct weight_rule weights[] = {
+    /* in the checkpoint                  goes to              rows         cols */
+    { "model.embed_tokens.weight",        TOP(embed),          DIM_VOCAB,   DIM_HIDDEN,   0 },
+    { "model.norm.weight",                TOP(norm),           DIM_1,       DIM_HIDDEN,   W_FP32 },
+    { "lm_head.weight",                   TOP(head),           DIM_VOCAB,   DIM_HIDDEN,   W_TIED },
+    { L "input_layernorm.weight",         LAYER(attn_norm),    DIM_1,       DIM_HIDDEN,   W_FP32 },
+    { ATTN "q_proj.weight",               LAYER(qkv),          DIM_Q,       DIM_HIDDEN,   W_SPLIT_ROWS },
+    { ATTN "k_proj.weight",               LAYER(qkv),          DIM_KV,      DIM_HIDDEN,   W_SPLIT_ROWS | W_BELOW },
+    { ATTN "v_proj.weight",               LAYER(qkv),          DIM_KV,      DIM_HIDDEN,   W_SPLIT_ROWS | W_BELOW },
+    { ATTN "q_proj.bias",                 LAYER(qkv_bias),     DIM_Q,       DIM_1,        W_FP32 | W_SPLIT_ROWS },
+    { ATTN "k_proj.bias",                 LAYER(qkv_bias),     DIM_KV,      DIM_1,        W_FP32 | W_SPLIT_ROWS | W_BELOW },
+    { ATTN "v_proj.bias",                 LAYER(qkv_bias),     DIM_KV,      DIM_1,        W_FP32 | W_SPLIT_ROWS | W_BELOW },
+    { ATTN "sinks",                       LAYER(sinks),        DIM_HEADS,   DIM_1,        W_FP32 | W_SPLIT_ROWS },
+    { ATTN "o_proj.weight",               LAYER(o),            DIM_HIDDEN,  DIM_Q,        W_SPLIT_COLS },
+    { ATTN "o_proj.bias",                 LAYER(o_bias),       DIM_1,       DIM_HIDDEN,   W_FP32 },
+    { L "post_attention_layernorm.weight", LAYER(ff_norm),     DIM_1,       DIM_HIDDEN,   W_FP32 },
+    { MLP "router.weight",                LAYER(router),       DIM_EXPERTS, DIM_HIDDEN,   0 },
+    { MLP "router.bias",                  LAYER(router_bias),  DIM_1,       DIM_EXPERTS,  W_FP32 },
+    { MLP "experts.gate_up_proj",         LAYER(gate_up),      DIM_PLAIN_2FF, DIM_HIDDEN, PLAIN },
+    { MLP "experts.gate_up_proj_blocks",  LAYER(gate_up),      DIM_FP4_2FF, DIM_HIDDEN,   CODES },
+    { MLP "experts.gate_up_proj_scales",  LAYER(gate_up),      DIM_FP4_2FF, DIM_HIDDEN,   SCALES },
+    { MLP "experts.gate_up_proj_bias",    LAYER(gate_up_bias), DIM_EXPERTS, DIM_GATE_UP,  BIASES },
+    { MLP "experts.down_proj",            LAYER(down),         DIM_HIDDEN,  DIM_PLAIN_FF, PLAIN },
+    { MLP "experts.down_proj_blocks",     LAYER(down),         DIM_HIDDEN,  DIM_FP4_FF,   CODES },
+    { MLP "experts.down_proj_scales",     LAYER(down),         DIM_HIDDEN,  DIM_FP4_FF,   SCALES },
+    { MLP "experts.down_proj_bias",       LAYER(down_bias),    DIM_EXPERTS, DIM_HIDDEN,   BIASES },
+    { 0 },
+};
+/* clang-format on */
+
+static int
+read_rope(const json_t *config, struct rope_params *ret, struct err *e)
+{
+    TRY(cfg_rope(config, NULL, 150000, ret, e));
+    if (ret->type != ROPE_DEFAULT && ret->type != ROPE_YARN)
+        return err_set(e, -ENOTSUP, "rope_type is neither default nor yarn");
+    if (ret->partial != 1)
+        return err_set(e, -ENOTSUP, "partial_rotary_factor is %g, only 1 is implemented",
+                       ret->partial);
+    return 0;
+}
+
+/* What is written into the arithmetic. */
+static int
+refuse_others(const json_t *config, struct err *e)
+{
+    const char *act;
+    float limit;
+
+    TRY(cfg_str(config, "hidden_act", "silu", &act, e));
+    if (strcmp(act, "silu"))
+        return err_set(e, -ENOTSUP, "hidden_act is \"%s\", only \"silu\" is implemented", act);
+    TRY(cfg_f32(config, "swiglu_limit", 7, 0, 1e6, &limit, e));
+    if (limit < 7 || limit > 7)
+        return err_set(e, -ENOTSUP, "swiglu_limit is %g, only 7 is implemented", (double)limit);
+    return cfg_want_bool(config, "attention_bias", true, e);
+}
+
+static int
+read_experts(const json_t *config, struct model_shape *s, struct layer_shape *l, struct err *e)
+{
+    bool fp4 = cfg_state(config, "quantization_config") == CFG_SET;
+
+    TRY(cfg_u32(config, "intermediate_size", 2880, 1, CFG_MAX_FF / 2, &l->expert_ff, e));
+    TRY(cfg_u32(config, "num_local_experts", 128, 1, CFG_MAX_EXPERTS, &l->n_experts, e));
+    TRY(cfg_u32(config, "num_experts_per_tok", 4, 1, MIN(l->n_experts, (uint32_t)CFG_MAX_TOP),
+                &l->n_top, e));
+    if (fp4 && (s->hidden % MX_RUN || l->expert_ff % MX_RUN))
+        return err_set(e, -EINVAL,
+                       "hidden_size is %u and intermediate_size %u: MXFP4 is in runs of %d",
+                       s->hidden, l->expert_ff, MX_RUN);
+    s->dim[DIM_GATE_UP] = 2 * l->expert_ff;
+    s->dim[fp4 ? DIM_FP4_2FF : DIM_PLAIN_2FF] = 2 * l->expert_ff;
+    s->dim[fp4 ? DIM_FP4_FF : DIM_PLAIN_FF] = l->expert_ff;
+    return 0;
+}
+
+static int
+configure(json_t *config, struct model_shape *s, void *out, struct err *e)
+{
+    struct gpt_oss_cfg *cfg = out;
+    struct layer_shape l = { .mixer = MIX_ATTENTION, .kv_parts = 2 };
+    uint32_t window;
+    bool slides;
+
+    TRY(refuse_others(config, e));
+    TRY(cfg_u32(config, "num_hidden_layers", 36, 1, MAX_LAYERS, &s->n_layers, e));
+    TRY(cfg_u32(config, "hidden_size", 2880, 1, CFG_MAX_HIDDEN, &s->hidden, e));
+    TRY(cfg_u32(config, "vocab_size", 201088, 1, CFG_MAX_VOCAB, &s->vocab, e));
+    TRY(cfg_heads(config, 64, 8, 64, &l, e));
+    TRY(cfg_u32(config, "max_position_embeddings", 131072, 1, CFG_MAX_POSITIONS, &s->max_len, e));
+    TRY(cfg_u32(config, "sliding_window", 128, 1, CFG_MAX_POSITIONS, &window, e));
+    TRY(cfg_f32(config, "rms_norm_eps", 1e-5, 0, 1, &cfg->eps, e));
+    TRY(read_rope(config, &cfg->rope, e));
+    TRY(read_experts(config, s, &l, e));
+    cfg->scale = 1 / sqrtf((float)l.head_dim);
+    s->dim[DIM_HIDDEN] = s->hidden;
+    s->dim[DIM_VOCAB] = s->vocab;
+    for (uint32_t i = 0; i < s->n_layers; i++) {
+        TRY(cfg_slides(config, i, s->n_layers, i % 2 == 0, &slides, e));
+        l.window = slides ? window : 0;
+        l.kv = slides ? KV_WINDOW : KV_FULL;
+        l.kv_from = (uint16_t)i;
+        s->layer[i] = l;
+    }
+    return 0;
+}
+
+static int
+prepare(struct model *m, struct err *e)
+{
+    const struct gpt_oss_cfg *cfg = m->cfg;
+
+    return table_rope(m, 0, &cfg->rope, m->shape.layer[0].head_dim, e);
+}
+
+static int
+forward(const struct model *m, struct step *s, uint32_t first, uint32_t n)
+{
+    const struct gpu_ops *op = m->op;
+    const struct gpt_oss_cfg *cfg = m->cfg;
+    const struct gpt_oss *top = m->top;
+    const struct gpt_oss_layer *w = (const struct gpt_oss_layer *)m->layer + first;
+    const struct layer_shape *shape = &m->shape.layer[first];
+    uint32_t rows = s->rows.n_rows, q = shape->n_heads * shape->head_dim;
+    uint32_t kv = shape->n_kv_heads * shape->head_dim;
+    struct tensor h = block_scratch(s, BLOCK_NORMED, rows, m->shape.hidden);
+    struct tensor qkv = block_scratch(s, BLOCK_QKV, rows, q + 2 * kv);
+    struct tensor heads = block_scratch(s, BLOCK_HEADS, rows, q);
+    struct tensor sum = block_scratch(s, BLOCK_OUT, rows, m->shape.hidden);
+    struct residual add = { .x = s->x, .in = sum, .eps = cfg->eps };
+
+    if (first == 0) TRY(op->embed(s->lane, s->x, top->embed, s->rows.token, 1));
+    TRY(op->rms_norm(s->lane, h, s->x, w->attn_norm, cfg->eps, 0));
+    for (uint32_t l = first; l < first + n; l++, w++, shape++) {
+        bool last = l + 1 == first + n;
+        struct rope_store rope = {
+            .q = tensor_cols(qkv, 0, q),
+            .k = tensor_cols(qkv, q, kv),
+            .v = tensor_cols(qkv, q + kv, kv),
+            .cos_sin = m->table[0],
+            .n_heads = shape->n_heads,
+            .n_kv_heads = shape->n_kv_heads,
+            .head_dim = shape->head_dim,
+            .kv = s->kv[l],
+        };
+        struct attend a = {
+            .out = heads,
+            .q = rope.q,
+            .kv = s->kv[l],
+            .n_heads = shape->n_heads,
+            .n_kv_heads = shape->n_kv_heads,
+            .head_dim = shape->head_dim,
+            .window = shape->window,
+            .causal = true,
+            .scale = cfg->scale,
+            .sinks = w->sinks.data,
+        };
+        struct block_experts experts = {
+            .gate_up = w->gate_up,
+            .gate_up_bias = w->gate_up_bias,
+            .down = w->down,
+            .down_bias = w->down_bias,
+            .factor = 1,
+            .act = ACT_SWIGLU_CLAMPED,
+        };
+        struct tensor router = block_logits(s, shape, rows);
+
+        TRY(op->matmul(s->lane, qkv, h, w->qkv, w->qkv_bias, 0));
+        TRY(op->rope_store(s->lane, &rope, s->rows));
+        TRY(op->attend(s->lane, &a, s->rows));
+        TRY(op->matmul(s->lane, sum, heads, w->o, w->o_bias, 0));
+        TRY(op->all_reduce(s->lane, sum));
+        add.y = h;
+        add.y_norm = w->ff_norm;
+        TRY(op->residual(s->lane, &add));
+
+        TRY(op->matmul(s->lane, router, h, w->router, w->router_bias, 0));
+        TRY(block_experts(m, s, shape, sum, h, &experts));
+        add.y = !last ? h : l + 1 == m->shape.n_layers ? s->normed : NO_TENSOR;
+        add.y_norm = !last ? w[1].attn_norm : top->norm;
+        TRY(op->residual(s->lane, &add));
+    }
+    return 0;
+}
+
+static int
+logits(const struct model *m, struct step *s, struct tensor out, struct tensor x)
+{
+    const struct gpt_oss *top = m->top;
+
+    return m->op->matmul(s->lane, out, x, top->head, NO_TENSOR, 0);
+}
+
+const struct arch arch_gpt_oss = {
+    .name = "gpt_oss",
+    .hf_types = (const char *const[]){ "gpt_oss", NULL },
+    .quant_method = "mxfp4",
+    .cfg_bytes = sizeof(struct gpt_oss_cfg),
+    .top_bytes = sizeof(struct gpt_oss),
+    .layer_bytes = sizeof(struct gpt_oss_layer),
+    .weights = weights,
+    .prefixes = (const char *const[]){ "", NULL },
+    .configure = configure,
+    .prepare = prepare,
+    .forward = forward,
+    .logits = logits,
+};
