@@ -7,7 +7,7 @@
  */
 #include "tests/fuzz/fuzz.h"
 
-#include "worker/kv/kv_seat.h"
+#include "worker/kv/kv_reuse.h"
 #include "worker/kv/kv_slab.h"
 #include "worker/kv/manifest.h"
 
@@ -284,7 +284,7 @@ go_on(struct twin *t, struct in *in, uint32_t i)
         kv_drop(t->kv, i);
         return;
     }
-    kv_rows(t->kv, i, &out);
+    kv_start(t->kv, 0, 1, i, &out);
     check(out.n_edits == kv_n_held(t->kv, i));
     manifest_launch(&t->m, t->edit, out.n_edits, NULL, 0);
 }

@@ -1,6 +1,8 @@
 /* bed.c - see bed.h. */
 #include "tests/kv/bed.h"
 
+#include "worker/kv/kv_state.h"
+
 #include <stdlib.h>
 #include <string.h>
 
@@ -99,26 +101,38 @@ admit(struct bed *b, uint32_t seat, uint32_t more)
     return r;
 }
 
+/* One step, from what is cached up to a border at most. */
+static void
+step_to(struct bed *b, uint32_t seat, uint32_t end)
+{
+    struct seat *s = &b->seat[seat];
+
+    b->out.step = ++b->step;
+    b->out.n_edits = b->out.n_copies = 0;
+    kv_start(b->kv, 0, b->step, seat, &b->out);
+    kv_check(b->kv);
+    if (s->cached == s->hit.n_tokens) kv_cross(b->kv, 0, seat, s->text.n_source, &b->out);
+    kv_trim(b->kv, seat, s->cached, &b->out);
+    kv_grow(b->kv, 0, seat, end, &b->out);
+    if (end == kv_border(b->kv, s->cached, s->n)) kv_snapshot(b->kv, 0, seat, end, &b->out);
+    kv_fence(b->kv, seat, 0, b->step);
+    kv_done(b->kv, 0, b->step);
+    s->cached = end;
+    kv_check(b->kv);
+}
+
 void
 start(struct bed *b, uint32_t seat)
 {
     struct seat *s = &b->seat[seat];
 
-    b->out = (struct kv_out){ .edit = b->edit,
-                              .max_edits = BED_EDITS,
-                              .copy = b->copy,
-                              .max_copies = BED_COPIES,
-                              .step = b->step + 1 };
-    b->step++;
-    kv_start(b->kv, 0, b->step, seat, &b->out);
-    kv_check(b->kv);
-    kv_cross(b->kv, 0, seat, s->text.n_source, &b->out);
-    kv_trim(b->kv, seat, s->hit.n_tokens, &b->out);
-    kv_grow(b->kv, 0, seat, s->n, &b->out);
-    kv_fence(b->kv, seat, 0, b->step);
-    kv_done(b->kv, 0, b->step);
-    s->cached = s->n;
-    kv_check(b->kv);
+    b->out = (struct kv_out){
+        .edit = b->edit, .max_edits = BED_EDITS, .copy = b->copy, .max_copies = BED_COPIES
+    };
+    for (s->cached = s->hit.n_tokens; s->cached < s->n;) {
+        step_to(b, seat, MIN(s->n, kv_border(b->kv, s->cached, s->n)));
+        if (s->cached < s->n) kv_store(b->kv, seat, &s->text, s->cached);
+    }
 }
 
 uint32_t
@@ -142,13 +156,7 @@ gen_plus(struct bed *b, uint32_t seat, token_id t)
     struct seat *s = &b->seat[seat];
 
     gen(b, seat, t);
-    b->out.step = ++b->step;
-    b->out.n_edits = b->out.n_copies = 0;
-    kv_trim(b->kv, seat, s->cached, &b->out);
-    kv_grow(b->kv, 0, seat, ++s->cached, &b->out);
-    kv_fence(b->kv, seat, 0, b->step);
-    kv_done(b->kv, 0, b->step);
-    kv_check(b->kv);
+    step_to(b, seat, s->cached + 1);
 }
 
 void

@@ -309,7 +309,7 @@ what_was_adopted_grows_and_what_was_not_is_given_to_others(void **state)
     assert_int_equal(next_process(&s), 1);
     need = kv_need(s.kv, 40, 5, 12);
     assert_int_equal(kv_resume(s.kv, 1, 3, &need), 0); /* the window is whole there */
-    kv_rows(s.kv, 1, &out);
+    kv_start(s.kv, 0, 1, 1, &out);
     assert_int_equal(out.n_edits, kv_n_held(s.kv, 1));
     kv_trim(s.kv, 1, 10, &out);
     kv_grow(s.kv, 0, 1, 20, &out);

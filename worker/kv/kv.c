@@ -60,6 +60,29 @@ lay_out(struct kv *kv, const struct kv_config *c)
     return kv_tree_bytes(kv, at, n_blocks);
 }
 
+/* Snapshots are of all groups at once. */
+static int
+refuse_state(const struct kv_config *c, uint32_t i, struct err *e)
+{
+    const struct kv_group *g = &c->group[i];
+
+    for (uint32_t k = 0; k < i; k++)
+        if (c->group[k].kind == KV_STATE && c->group[k].interval != g->interval)
+            return err_set(e, -EINVAL,
+                           "KV group %u has a snapshot every %u positions, group %u every %u", i,
+                           g->interval, k, c->group[k].interval);
+    if (g->interval % c->tokens_per_block)
+        return err_set(
+            e, -EINVAL,
+            "KV group %u: snapshots every %u positions are not at borders of blocks of %u", i,
+            g->interval, c->tokens_per_block);
+    if (g->n_parts != 1 ||
+        g->max_entries < (uint64_t)g->n_layers * (g->interval ? 1 + KV_SNAPSHOTS : 1))
+        return err_set(e, -EINVAL, "KV group %u: %u entries of %u parts for %u layers' state", i,
+                       g->max_entries, g->n_parts, g->n_layers);
+    return 0;
+}
+
 static int
 refuse(const struct kv_config *c, struct err *e)
 {
@@ -76,8 +99,6 @@ refuse(const struct kv_config *c, struct err *e)
     for (uint32_t i = 0; i < c->n_groups; i++) {
         const struct kv_group *g = &c->group[i];
 
-        if (g->kind == KV_STATE)
-            return err_set(e, -ENOTSUP, "KV group %u holds recurrent state: not served yet", i);
         if (g->n_layers == 0 || g->n_parts == 0 || g->slice_bytes == 0 || g->max_entries == 0)
             return err_set(e, -EINVAL,
                            "KV group %u: %u layers of %u slices of %u bytes, %u entries", i,
@@ -87,6 +108,7 @@ refuse(const struct kv_config *c, struct err *e)
                            (double)g->share);
         if (g->kind == KV_WINDOW && g->window == 0)
             return err_set(e, -EINVAL, "KV group %u has a window of 0 tokens", i);
+        if (g->kind == KV_STATE) TRY(refuse_state(c, i, e));
         if (c->arena_bytes / g->slice_bytes >= SLICE_NONE)
             return err_set(e, -EINVAL, "%llu bytes hold more slices of %u bytes than have a number",
                            (unsigned long long)c->arena_bytes, g->slice_bytes);
@@ -126,6 +148,10 @@ kv_init(void *mem, struct kv_config *c, struct err *e)
         struct kv_pool *p = &kv->pool[kv->c.group[g].pool];
 
         p->n_scratch++;
+        if (kv->c.group[g].kind == KV_STATE) {
+            kv->has_state = true;
+            kv->interval = kv->c.group[g].interval;
+        }
         p->target += (uint32_t)(c->group[g].share * (float)kv->n_slabs);
     }
     for (uint32_t p = 0; p < kv->n_pools; p++)

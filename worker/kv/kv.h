@@ -19,16 +19,18 @@ enum kv_kind { KV_FULL, KV_WINDOW, KV_CROSS, KV_STATE };
  *   block = n_layers x n_parts slices, layer-major, K before V, contiguous; its name in tables, edits
  *           and manifest is the index of its first slice, counted from the arena's base (slice_id)
  *   entry = position / tokens_per_block
- * KV_STATE: a block is one layer's state; entries [layer] live, then [n_layers] a snapshot */
+ * KV_STATE: a block is one layer's state; entries [n_layers] live, then KV_SNAPSHOTS times [n_layers]: kv_state.h */
+enum { KV_SNAPSHOTS = 3 };
 struct kv_group {
     enum kv_kind kind;
     uint32_t window, n_layers, n_parts; /* n_parts: 2 = K and V, 1 = state, or K = V kept once */
     uint32_t slice_bytes, max_entries;
     uint32_t max_blocks; /* hard cap, 0 = elastic; scenario files and tests set it */
+    uint32_t sinks;      /* KV_WINDOW: the first so many positions stay, beside the window */
+    uint32_t interval;   /* KV_STATE: positions from one snapshot to the next; 0: there are none */
     float share;         /* soft target of the arena, 0 = none: kv_pool.h */
     uint8_t pool;        /* out: groups of equal block bytes share a pool */
 };
-/* KV_STATE has no reader yet: kv_init() refuses such a group by name. */
 
 struct kv_config {
     uint32_t n_groups, n_seats, n_lanes;
@@ -58,7 +60,10 @@ struct kv_edit {
     uint32_t seat;     /* SET, ROW, END */
     uint32_t entry;    /* SET: index.  ROW: source seat (beam reorder, fork) */
     slice_id at;       /* SET, LABEL, UNLABEL: the block; SLICE_NONE = evicted */
-    uint64_t key[2];   /* LABEL: XXH3-128 of (parent, salt, tokens) */
+    union {
+        uint64_t key[2]; /* LABEL: XXH3-128 of (parent, salt, tokens) */
+        uint64_t pos;    /* SET of a snapshot's entry: the positions it is of */
+    };
 };
 
 /* What is to be copied. In order: of two copies the later one sees what the earlier one wrote. */
@@ -75,6 +80,7 @@ struct kv_row { /* one seat of a predecessor's manifest: copied out, bounded, no
     uint32_t seat, committed, cross_tokens; /* committed: positions whose K/V are written */
     const slice_id *entry[MAX_GROUPS];      /* leading SLICE_NONE: behind a window */
     uint32_t n_entries[MAX_GROUPS];
+    uint32_t snapshot[KV_SNAPSHOTS]; /* positions that each is of; 0: none */
 };
 
 struct kv_count {                        /* of one pool */
@@ -101,8 +107,11 @@ void kv_check(const struct kv *kv); /* every block is in exactly one place; stop
 
 /* Take over what a predecessor left in the arena: after kv_init(), before anything else. The seat then
  * holds those blocks and has reserved no more; kv_seat.h goes on with it or drops it.
- * -EBADMSG: not provable (out of range, owned twice, wrong pool, a hole, too short); nothing is changed. */
+ * -EBADMSG: not provable (out of range, owned twice, wrong pool, a hole, too short); -ENODATA: there is nothing to
+ * go on from, kv_row_resume() is 0. Nothing is changed then. */
 int kv_adopt(struct kv *kv, const struct kv_row *r) MUST_USE;
+/* The position to go on from: all that is committed, or where there is state the last snapshot. */
+uint32_t kv_row_resume(const struct kv *kv, const struct kv_row *r);
 void kv_adopt_end(struct kv *kv); /* everything not adopted is free */
 
 /* The scheduler's side (reserve, grow, trim, drop, fences) is in kv_seat.h. */

@@ -28,7 +28,7 @@ block_at(const struct kv *kv, uint32_t group, slice_id at, uint32_t *ret)
 static bool
 is_full(const struct kv *kv, const struct kv_row *r, uint32_t group, uint32_t entry)
 {
-    return kv->c.group[group].kind == KV_CROSS ||
+    return !kv_is_positions(kv, group) ||
            (entry + 1) * (uint64_t)kv->c.tokens_per_block <= r->committed;
 }
 
@@ -46,13 +46,13 @@ is_shared(const struct kv *kv, const struct kv_row *r, uint32_t group, uint32_t 
 
 /* While rows come in, the owner of a block is a row in which it is full. */
 static int
-claim(struct kv *kv, const struct kv_row *r, uint32_t group, uint32_t entry)
+claim(struct kv *kv, const struct kv_row *r, uint32_t group, uint32_t entry, slice_id at)
 {
     uint32_t pool = kv->c.group[group].pool, seat = r->seat, block;
     struct kv_slab *s;
     struct kv_block *b;
 
-    TRY(block_at(kv, group, r->entry[group][entry], &block));
+    TRY(block_at(kv, group, at, &block));
     s = &kv_slabs(kv)[block / kv->stride];
     b = &kv_blocks(kv)[block];
     if (is_shared(kv, r, group, entry, block)) {
@@ -99,20 +99,87 @@ unclaim(struct kv *kv, uint32_t group, uint32_t seat, uint32_t entry)
     kv->pool[pool].n_hot--;
 }
 
-/* Entries first .. n of the row are what the group needs for its committed positions. */
+/* The row's last snapshot that is whole: its place; KV_SNAPSHOTS: there is none. */
+static uint32_t
+last_snapshot(const struct kv *kv, const struct kv_row *r, uint32_t group)
+{
+    uint32_t n = kv->c.group[group].n_layers, best = KV_SNAPSHOTS;
+
+    for (uint32_t i = 0; i < KV_SNAPSHOTS; i++) {
+        if (r->snapshot[i] == 0 || r->snapshot[i] > r->committed) continue;
+        if (r->snapshot[i] % kv->c.tokens_per_block || n * (2 + i) > r->n_entries[group]) continue;
+        if (best == KV_SNAPSHOTS || r->snapshot[i] > r->snapshot[best]) best = i;
+    }
+    return best;
+}
+
+uint32_t
+kv_row_resume(const struct kv *kv, const struct kv_row *r)
+{
+    uint32_t pos = r->committed;
+
+    for (uint32_t g = 0; g < kv->c.n_groups; g++) {
+        uint32_t i = kv->c.group[g].kind == KV_STATE ? last_snapshot(kv, r, g) : 0;
+
+        if (i == KV_SNAPSHOTS) return 0;
+        if (kv->c.group[g].kind == KV_STATE) pos = MIN(pos, r->snapshot[i]);
+    }
+    return pos;
+}
+
+/* Entries of the row that the seat is to have, and how far behind its own they stand there. */
+struct claim {
+    uint32_t first, end, shift;
+};
+
 static int
-check_row(const struct kv *kv, const struct kv_row *r, uint32_t group, uint32_t *first)
+check_row(const struct kv *kv, const struct kv_row *r, uint32_t group, struct claim *ret)
 {
     const struct kv_group *g = &kv->c.group[group];
-    uint32_t tokens = kv->c.tokens_per_block, n = r->n_entries[group];
+    uint32_t tokens = kv->c.tokens_per_block, n = r->n_entries[group], first = 0;
     uint32_t need = kv_kind_entries(g, tokens, r->committed, r->cross_tokens);
+    uint32_t sinks = kv_kind_sinks(g, tokens), held;
 
-    *first = 0;
-    if (n > g->max_entries || n < need || (g->kind == KV_CROSS && n > need)) return -EBADMSG;
-    while (g->kind == KV_WINDOW && *first < n && r->entry[group][*first] == SLICE_NONE) ++*first;
-    if (*first > kv_kind_first(g, tokens, r->committed)) return -EBADMSG;
-    if (g->max_blocks && kv->promised[group] + (uint64_t)(n - *first) > g->max_blocks)
+    if (n > g->max_entries) return -EBADMSG;
+    if (g->kind == KV_STATE) {
+        *ret = (struct claim){ g->n_layers, 2 * g->n_layers,
+                               g->n_layers * last_snapshot(kv, r, group) };
+        held = 2 * g->n_layers; /* with a live state */
+    } else {
+        if (n < need || (g->kind == KV_CROSS && n > need)) return -EBADMSG;
+        if (g->kind == KV_WINDOW && n > sinks && r->entry[group][sinks] == SLICE_NONE)
+            first = sinks;
+        while (first >= sinks && first < n && r->entry[group][first] == SLICE_NONE) first++;
+        if (first > kv_kind_first(g, tokens, r->committed)) return -EBADMSG;
+        *ret = (struct claim){ first, n, 0 };
+        held = n - first + MIN(first, sinks);
+    }
+    if (g->max_blocks && kv->promised[group] + (uint64_t)held > g->max_blocks) return -EBADMSG;
+    return 0;
+}
+
+static void
+unclaim_before(struct kv *kv, uint32_t seat, uint32_t group, uint32_t end)
+{
+    struct kv_seat *s = &kv_seats(kv)[seat];
+
+    for (uint32_t i = kv_begin(kv, s, group); i < end; i = kv_after(kv, s, group, i))
+        unclaim(kv, group, seat, i);
+    s->first[group] = s->end[group] = 0;
+}
+
+static int
+claim_group(struct kv *kv, const struct kv_row *r, uint32_t group, const struct claim *c)
+{
+    struct kv_seat *s = &kv_seats(kv)[r->seat];
+
+    s->first[group] = c->first;
+    s->end[group] = c->end;
+    for (uint32_t i = kv_begin(kv, s, group); i < c->end; i = kv_after(kv, s, group, i)) {
+        if (claim(kv, r, group, i, r->entry[group][i + c->shift]) == 0) continue;
+        unclaim_before(kv, r->seat, group, i);
         return -EBADMSG;
+    }
     return 0;
 }
 
@@ -120,26 +187,24 @@ int
 kv_adopt(struct kv *kv, const struct kv_row *r)
 {
     struct kv_seat *s;
-    uint32_t first[MAX_GROUPS], used[MAX_GROUPS];
+    uint32_t used[MAX_GROUPS];
+    struct claim c[MAX_GROUPS];
 
     if (r->seat >= kv->c.n_seats || kv_seats(kv)[r->seat].live || !r->committed) return -EBADMSG;
-    for (uint32_t g = 0; g < kv->c.n_groups; g++) TRY(check_row(kv, r, g, &first[g]));
+    if (kv_row_resume(kv, r) == 0) return -ENODATA;
+    for (uint32_t g = 0; g < kv->c.n_groups; g++) TRY(check_row(kv, r, g, &c[g]));
     s = &kv_seats(kv)[r->seat];
     for (uint32_t g = 0; g < kv->c.n_groups; g++) {
         used[g] = kv->used[g];
-        s->first[g] = s->end[g] = first[g];
-        for (; s->end[g] < r->n_entries[g]; s->end[g]++) {
-            if (claim(kv, r, g, s->end[g]) == 0) continue;
-            for (g++; g-- > 0;) {
-                while (s->end[g] > s->first[g]) unclaim(kv, g, r->seat, --s->end[g]);
-                s->first[g] = s->end[g] = 0;
-            }
-            return -EBADMSG;
-        }
+        if (claim_group(kv, r, g, &c[g]) == 0) continue;
+        while (g-- > 0) unclaim_before(kv, r->seat, g, s->end[g]);
+        return -EBADMSG;
     }
     s->live = true;
+    s->snapshot[0] = kv->has_state ? kv_row_resume(kv, r) : 0;
+    s->next_snapshot = kv->has_state;
     for (uint32_t g = 0; g < kv->c.n_groups; g++) {
-        s->reserved[g] = s->end[g] - s->first[g];
+        s->reserved[g] = kv_n_entries(kv, s, g);
         kv_charge(kv, g, kv_counts_once(kv, g) ? kv->used[g] - used[g] : s->reserved[g]);
     }
     return 0;
@@ -191,15 +256,18 @@ kv_adopt_end(struct kv *kv)
 int
 kv_resume(struct kv *kv, uint32_t seat, uint32_t pos, const struct kv_need *n)
 {
-    const struct kv_seat *s = &kv_seats(kv)[seat];
+    struct kv_seat *s = &kv_seats(kv)[seat];
 
     check(seat < kv->c.n_seats && s->live);
     for (uint32_t i = 0; i < kv->c.n_groups; i++) {
         const struct kv_group *g = &kv->c.group[i];
 
+        if (g->kind == KV_STATE && s->snapshot[0] != pos) return -ENODATA;
+        if (!kv_is_positions(kv, i)) continue;
         if (s->first[i] > kv_kind_first(g, kv->c.tokens_per_block, pos)) return -ENODATA;
-        if (g->kind != KV_CROSS && s->end[i] < CEIL_DIV(pos, kv->c.tokens_per_block))
-            return -ENODATA;
+        if (s->end[i] < CEIL_DIV(pos, kv->c.tokens_per_block)) return -ENODATA;
     }
-    return kv_raise(kv, seat, n);
+    TRY(kv_raise(kv, seat, n));
+    s->starting = true;
+    return 0;
 }

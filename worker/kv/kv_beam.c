@@ -34,25 +34,39 @@ fork_group(struct kv *kv, unsigned lane, uint32_t from, uint32_t to, uint32_t gr
     const struct kv_seat *f = &kv_seats(kv)[from];
     struct kv_seat *s = &kv_seats(kv)[to];
     bool cross = kv->c.group[group].kind == KV_CROSS;
+    uint32_t at = kv_begin(kv, f, group);
     uint32_t full = cross ? f->end[group] : n / kv->c.tokens_per_block;
     const uint32_t *row = kv_table(kv, group, from);
     uint32_t block;
 
     check(s->live && s->first[group] == s->end[group] && full <= f->end[group]);
-    s->first[group] = s->end[group] = f->first[group];
-    for (uint32_t i = f->first[group]; i < full; i++) {
+    s->first[group] = f->first[group];
+    s->end[group] = MAX(full, f->first[group]);
+    for (uint32_t i = at; i < full; i = kv_after(kv, f, group, i)) {
         kv_pool_share(kv, row[i] - 1);
         kv_table(kv, group, to)[i] = row[i];
-        s->end[group]++;
         if (kv_counts_once(kv, group)) s->reserved[group]++;
         kv_add_edit(out, EDIT_SET, group, to, i, kv_slice(kv, group, row[i] - 1));
     }
     if (cross || n % kv->c.tokens_per_block == 0) return;
-    check(full < f->end[group] && s->end[group] - s->first[group] < s->reserved[group]);
+    check(full < f->end[group] && kv_n_entries(kv, s, group) < s->reserved[group]);
     block = kv_pool_take(kv, group, lane, out);
     kv_table(kv, group, to)[s->end[group]++] = block + 1;
     add_copy(kv, out, group, row[full] - 1, block, n % kv->c.tokens_per_block);
     kv_add_edit(out, EDIT_SET, group, to, full, kv_slice(kv, group, block));
+}
+
+/* A live state of its own; snapshots stay where they are. */
+static void
+fork_state(struct kv *kv, unsigned lane, uint32_t from, uint32_t to, uint32_t group,
+           struct kv_out *out)
+{
+    check(kv_seats(kv)[to].live && kv_seats(kv)[to].end[group] == 0);
+    check(kv_seats(kv)[from].end[group] > 0);
+    kv_state_grow(kv, lane, to, group, out);
+    for (uint32_t i = 0; i < kv->c.group[group].n_layers; i++)
+        add_copy(kv, out, group, kv_table(kv, group, from)[i] - 1, kv_table(kv, group, to)[i] - 1,
+                 0);
 }
 
 void
@@ -63,7 +77,13 @@ kv_fork(struct kv *kv, unsigned lane, uint64_t step, uint32_t from, uint32_t to,
     kv_wait_row(kv, lane, from, out);
     kv_wait_row(kv, lane, to, out);
     kv_trim(kv, from, n, out);
-    for (uint32_t g = 0; g < kv->c.n_groups; g++) fork_group(kv, lane, from, to, g, n, out);
+    for (uint32_t g = 0; g < kv->c.n_groups; g++) {
+        if (kv->c.group[g].kind == KV_STATE) {
+            fork_state(kv, lane, from, to, g, out);
+        } else {
+            fork_group(kv, lane, from, to, g, n, out);
+        }
+    }
     kv_fence(kv, to, lane, step);
 }
 
@@ -131,11 +151,31 @@ copy_entry(struct kv *kv, const struct turn *t, uint32_t n_tokens)
     }
 }
 
+/* The block that is written, then those before it, as far back as the seats differ. */
+static void
+turn_group(struct kv *kv, struct turn *t, uint32_t n)
+{
+    const struct kv_seat *s = &kv_seats(kv)[t->seat[0]];
+    uint32_t tokens = kv->c.tokens_per_block, begin = kv_begin(kv, s, t->group);
+
+    for (uint32_t i = 1; i < t->n; i++) {
+        const struct kv_seat *other = &kv_seats(kv)[t->seat[i]];
+
+        check(other->first[t->group] == s->first[t->group]);
+        check(other->end[t->group] == s->end[t->group]);
+    }
+    t->entry = n / tokens;
+    if (n % tokens) copy_entry(kv, t, n % tokens);
+    while (t->entry > begin) {
+        t->entry = kv_before(kv, s, t->group, t->entry);
+        if (!share_entry(kv, t)) break;
+    }
+}
+
 void
 kv_reorder(struct kv *kv, unsigned lane, uint64_t step, const uint32_t *seat, const uint8_t *parent,
            uint32_t n_seats, uint32_t n, struct kv_out *out)
 {
-    uint32_t tokens = kv->c.tokens_per_block;
     struct turn t = { .seat = seat, .parent = parent, .n = n_seats, .out = out };
 
     check(n_seats > 0 && n_seats <= MAX_SEATS);
@@ -144,15 +184,10 @@ kv_reorder(struct kv *kv, unsigned lane, uint64_t step, const uint32_t *seat, co
         kv_wait_row(kv, lane, seat[i], out);
     }
     for (t.group = 0; t.group < kv->c.n_groups; t.group++) {
-        const struct kv_seat *s = &kv_seats(kv)[seat[0]];
-
-        if (kv->c.group[t.group].kind == KV_CROSS) continue;
-        for (uint32_t i = 1; i < n_seats; i++)
-            check(kv_seats(kv)[seat[i]].first[t.group] == s->first[t.group] &&
-                  kv_seats(kv)[seat[i]].end[t.group] == s->end[t.group]);
-        t.entry = n / tokens;
-        if (n % tokens) copy_entry(kv, &t, n % tokens);
-        while (t.entry-- > s->first[t.group] && share_entry(kv, &t)) {
+        if (kv_is_positions(kv, t.group)) turn_group(kv, &t, n);
+        for (t.entry = 0; kv->c.group[t.group].kind == KV_STATE; t.entry++) {
+            if (t.entry == kv->c.group[t.group].n_layers) break;
+            copy_entry(kv, &t, 0);
         }
     }
     for (uint32_t i = 0; i < n_seats; i++) kv_fence(kv, seat[i], lane, step);

@@ -9,6 +9,25 @@ struct tally {                          /* of one group */
     uint64_t entries, tails, own, reserved, queued, cells;
 };
 
+/* Where its node says; a snapshot's blocks all together. */
+static void
+check_found(const struct kv *kv, uint32_t block)
+{
+    const struct kv_block *all = kv_blocks(kv), *b = &all[block];
+    uint32_t first = kv_node(kv, b->node)->slot[b->group], at = first;
+
+    if (kv->c.group[b->group].kind != KV_STATE) {
+        check(first == block + 1);
+        return;
+    }
+    for (uint32_t i = 0; i < kv->c.group[b->group].n_layers; i++, at = all[at - 1].more) {
+        check(at && (i == 0 || at != first) && all[at - 1].node == b->node);
+        check(all[at - 1].group == b->group && all[at - 1].state == b->state);
+        check(all[at - 1].n_refs == b->n_refs);
+    }
+    check(at == first);
+}
+
 static void
 check_slab(const struct kv *kv, uint32_t slab, struct tally n[MAX_GROUPS])
 {
@@ -23,7 +42,7 @@ check_slab(const struct kv *kv, uint32_t slab, struct tally n[MAX_GROUPS])
         check(b[i].state != BLOCK_FREE || (!b[i].node && !b[i].n_refs));
         check(b[i].state != BLOCK_CACHED || (!b[i].n_refs && (b[i].node || kv->c.fifo)));
         check(!b[i].owner || (b[i].state == BLOCK_HELD && b[i].node));
-        if (b[i].node) check(kv_node(kv, b[i].node)->slot[b[i].group] == slab * kv->stride + i + 1);
+        if (b[i].node) check_found(kv, slab * kv->stride + i);
         if (b[i].state == BLOCK_HELD) {
             check(b[i].n_refs > 0);
             n[b[i].group].held++;
@@ -63,13 +82,15 @@ check_slabs(const struct kv *kv, struct tally n[MAX_GROUPS])
 static uint32_t
 n_holders(const struct kv *kv, uint32_t group, uint32_t entry, uint32_t block)
 {
-    uint32_t n = 0;
+    uint32_t n = 0, last = entry, layers = kv->c.group[group].n_layers;
 
+    /* A snapshot may be any of a seat's. */
+    if (kv->c.group[group].kind == KV_STATE) last = layers * KV_SNAPSHOTS + (entry %= layers);
     for (uint32_t i = 0; i < kv->c.n_seats; i++) {
         const struct kv_seat *s = &kv_seats(kv)[i];
 
-        n += entry >= s->first[group] && entry < s->end[group] &&
-             kv_table(kv, group, i)[entry] == block + 1;
+        for (uint32_t e = entry; e <= last; e += layers)
+            n += kv_has_entry(kv, s, group, e) && kv_table(kv, group, i)[e] == block + 1;
         n += s->tail[group] == block + 1;
     }
     return n;
@@ -84,9 +105,9 @@ check_seat(const struct kv *kv, uint32_t seat, uint32_t group, struct tally *n)
     uint32_t cells = 0;
 
     check(s->first[group] <= s->end[group]);
-    check(s->end[group] - s->first[group] <= s->reserved[group]);
+    check(kv_n_entries(kv, s, group) <= s->reserved[group]);
     check(s->live || (s->reserved[group] == 0 && !s->tail[group] && !s->cursor && !s->starting));
-    for (uint32_t i = s->first[group]; i < s->end[group]; i++) {
+    for (uint32_t i = kv_begin(kv, s, group); i < s->end[group]; i = kv_after(kv, s, group, i)) {
         check(row[i] > 0);
         cells += kv_is_cell(kv, row[i] - 1);
         check(all[row[i] - 1].state == BLOCK_HELD && all[row[i] - 1].group == group);
@@ -102,7 +123,7 @@ check_seat(const struct kv *kv, uint32_t seat, uint32_t group, struct tally *n)
         n->tails++;
         n->own += b->owner == seat + 1;
     }
-    n->entries += s->end[group] - s->first[group] - cells;
+    n->entries += kv_n_entries(kv, s, group) - cells;
     n->cells += cells;
     n->reserved += s->reserved[group];
 }

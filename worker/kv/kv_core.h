@@ -26,13 +26,14 @@
  * block can always be had. What a group has promised (kv.promised):
  *     full, cross   the blocks held, each once, and what seats may still take. Two seats that share
  *                   a block need it once, and whoever drops it first takes nothing from the other.
- *     window        what all seats may hold, each block as often as it is shared. Because a seat that drops
+ *     window, state what all seats may hold, each block as often as it is shared. Because a seat that drops
  *                   a shared one will take another, while the first stays.
  */
 #ifndef KV_CORE_H
 #define KV_CORE_H
 
 #include "worker/kv/kv_event.h"
+#include "worker/kv/kv_kind.h"
 #include "worker/kv/kv_reuse.h"
 
 enum block_state { BLOCK_FREE, BLOCK_HELD, BLOCK_CACHED, BLOCK_SCRATCH };
@@ -46,6 +47,7 @@ struct kv_block {
     uint32_t next, prev;      /* free: the slab's next free one, place + 1. cached: in its queue */
     uint32_t n_refs;          /* seats that hold it, as an entry or as a tail */
     uint32_t node;            /* where it is found */
+    uint32_t more;            /* of a snapshot that is found: the next layer's, in a ring */
     uint32_t owner;           /* the seat that counts it as one of its own before kv_start() */
     uint8_t group, state, priority, queue;
 };
@@ -100,10 +102,13 @@ struct kv_seat {
     bool cross_stored;
     bool dull; /* the tree had no room for it */
     uint32_t reserved[MAX_GROUPS];
-    uint32_t first[MAX_GROUPS], end[MAX_GROUPS]; /* entries held: first .. end */
+    uint32_t first[MAX_GROUPS],
+        end[MAX_GROUPS];         /* entries held: first .. end, and of sinks those below */
     uint32_t tail[MAX_GROUPS];   /* starting: the block of which part tokens are its next entry's */
     uint32_t n_host[MAX_GROUPS]; /* starting: entries that are cells, to be fetched */
     uint32_t part;
+    uint32_t snapshot[KV_SNAPSHOTS],
+        next_snapshot;         /* positions they are of; the next one's place */
     uint32_t cursor, n_stored; /* the node of its first n_stored blocks */
 };
 
@@ -123,8 +128,10 @@ struct kv {
     struct kv_pool pool[MAX_GROUPS];
     struct kv_queue queue[MAX_GROUPS + 1]; /* the last: cells */
     uint32_t n_cells, n_fresh_cells, n_held_cells, n_cached_cells;
-    bool fetch;    /* it is worth it */
-    uint32_t busy; /* a node that is not pruned now */
+    bool fetch; /* it is worth it */
+    bool has_state;
+    uint32_t interval; /* of its snapshots; 0: there are none */
+    uint32_t busy;     /* a node that is not pruned now */
     struct kv_stats stats[MAX_GROUPS];
     uint32_t n_nodes, n_fresh_nodes, first_free_node, n_live_nodes, n_buckets;
     uint64_t cell_bytes;
@@ -192,11 +199,56 @@ kv_is_self(const struct kv *kv, uint32_t group)
     return kv->c.group[group].kind != KV_CROSS;
 }
 
+/* An entry is a block of the decoder's positions. */
+static inline bool
+kv_is_positions(const struct kv *kv, uint32_t group)
+{
+    return kv->c.group[group].kind == KV_FULL || kv->c.group[group].kind == KV_WINDOW;
+}
+
 /* Held blocks are counted once, however many seats share them. */
 static inline bool
 kv_counts_once(const struct kv *kv, uint32_t group)
 {
     return kv->c.group[group].kind == KV_FULL || kv->c.group[group].kind == KV_CROSS;
+}
+
+/* The seat's entries, one after another: for (i = kv_begin(); i < end; i = kv_after(i)). */
+static inline uint32_t
+kv_n_sinks(const struct kv *kv, const struct kv_seat *s, uint32_t group)
+{
+    return MIN(s->first[group], kv_kind_sinks(&kv->c.group[group], kv->c.tokens_per_block));
+}
+
+static inline uint32_t
+kv_n_entries(const struct kv *kv, const struct kv_seat *s, uint32_t group)
+{
+    return s->end[group] - s->first[group] + kv_n_sinks(kv, s, group);
+}
+
+static inline uint32_t
+kv_begin(const struct kv *kv, const struct kv_seat *s, uint32_t group)
+{
+    return kv_n_sinks(kv, s, group) ? 0 : s->first[group];
+}
+
+static inline uint32_t
+kv_after(const struct kv *kv, const struct kv_seat *s, uint32_t group, uint32_t entry)
+{
+    return entry + 1 == kv_n_sinks(kv, s, group) ? s->first[group] : entry + 1;
+}
+
+/* The same backwards, from end on, kv_n_entries() times. */
+static inline uint32_t
+kv_before(const struct kv *kv, const struct kv_seat *s, uint32_t group, uint32_t entry)
+{
+    return entry == s->first[group] ? kv_n_sinks(kv, s, group) - 1 : entry - 1;
+}
+
+static inline bool
+kv_has_entry(const struct kv *kv, const struct kv_seat *s, uint32_t group, uint32_t entry)
+{
+    return entry < s->end[group] && (entry >= s->first[group] || entry < kv_n_sinks(kv, s, group));
 }
 
 static inline bool
@@ -223,6 +275,18 @@ void kv_add_edit(struct kv_out *out, enum edit_op op, uint32_t group, uint32_t s
 void kv_wait_row(const struct kv *kv, unsigned lane, uint32_t seat, struct kv_out *out);
 /* A tail that the seat needs no more: what it was of is copied, or the seat goes. */
 void kv_give_tail(struct kv *kv, uint32_t seat, uint32_t group, unsigned lane, uint64_t step);
+
+/* kv_state.c */
+
+/* The live state, where there is none yet; or from the snapshot that the seat was admitted with. */
+void kv_state_grow(struct kv *kv, unsigned lane, uint32_t seat, uint32_t group, struct kv_out *out);
+void kv_state_start(struct kv *kv, unsigned lane, uint32_t seat, uint32_t group,
+                    struct kv_out *out);
+/* The seat's snapshot of the entry's end, if it has one, is found at the node from here on; and that of a block
+ * no more. */
+void kv_state_store(struct kv *kv, uint32_t seat, const struct kv_text *t, uint32_t node,
+                    uint32_t group, uint32_t entry);
+void kv_state_forget(struct kv *kv, uint32_t block);
 
 /* kv_event.c: the block is in the tree. was: its priority before. */
 void kv_event_put(struct kv *kv, enum kv_event_op op, uint32_t block, uint8_t was);

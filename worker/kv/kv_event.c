@@ -25,12 +25,22 @@ event_of(const struct kv *kv, enum kv_event_op op, uint32_t block)
                               .n_tokens = n->n_tokens };
 }
 
+/* A snapshot's first layer speaks for the others. */
+static bool
+is_told(const struct kv *kv, uint32_t block)
+{
+    const struct kv_block *b = &kv_blocks(kv)[block];
+
+    return kv->c.group[b->group].kind != KV_STATE ||
+           kv_node(kv, b->node)->slot[b->group] == block + 1;
+}
+
 void
 kv_event_put(struct kv *kv, enum kv_event_op op, uint32_t block, uint8_t was)
 {
     struct kv_event *e;
 
-    if (kv->c.max_events == 0) return;
+    if (kv->c.max_events == 0 || !is_told(kv, block)) return;
     e = &ring(kv)[kv->n_events++ % kv->c.max_events];
     *e = event_of(kv, op, block);
     e->was = was;
@@ -64,7 +74,9 @@ kv_event_snapshot(const struct kv *kv, uint32_t *at, struct kv_event *ret, uint3
     for (; *at < kv->n_slabs * kv->stride + kv->n_cells && n < max; ++*at) {
         const struct kv_block *b = &kv_blocks(kv)[*at];
 
-        if (!b->node || (kv_is_cell(kv, *at) && kv_node(kv, b->node)->slot[b->group])) continue;
+        if (!b->node || !is_told(kv, *at) ||
+            (kv_is_cell(kv, *at) && kv_node(kv, b->node)->slot[b->group]))
+            continue;
         ret[n++] = event_of(kv, KV_STORED, *at);
     }
     return n;

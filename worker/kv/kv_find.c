@@ -53,7 +53,7 @@ find_part(const struct kv *kv, const struct kv_text *t, struct kv_found *f)
     uint32_t rest = MIN(t->n - 1 - f->depth * tokens, tokens);
     struct kv_piece p;
 
-    if (rest == 0 || !f->node) return;
+    if (rest == 0 || !f->node || kv->has_state) return;
     p = kv_piece(kv, t, f->depth, rest);
     for (uint32_t i = kv_node(kv, f->node)->child; i && n < MAX_CHILDREN;
          i = kv_node(kv, i)->next, n++) {
@@ -70,6 +70,7 @@ static void
 find_self(const struct kv *kv, const struct kv_text *t, struct kv_found *f)
 {
     uint32_t tokens = kv->c.tokens_per_block, run[MAX_GROUPS] = { 0 };
+    bool lost[MAX_GROUPS] = { false }; /* a sink */
     uint32_t node = kv_tree_root(kv, t->space->self), n = (t->n - 1) / tokens;
 
     f->node = node;
@@ -85,12 +86,18 @@ find_self(const struct kv *kv, const struct kv_text *t, struct kv_found *f)
             bool has = kv_find_link(kv, node, g);
 
             if (k->kind == KV_CROSS) continue;
+            if (k->kind == KV_STATE) {
+                valid = valid && has;
+                continue;
+            }
             if (k->kind == KV_FULL && !has) {
                 node = 0;
                 break;
             }
             run[g] = has ? run[g] + 1 : 0;
-            valid = valid && run[g] >= i + 1 - kv_kind_first(k, tokens, (i + 1) * tokens);
+            lost[g] = lost[g] || (!has && i < kv_kind_sinks(k, tokens));
+            valid = valid && !lost[g] &&
+                    run[g] >= i + 1 - kv_kind_first(k, tokens, (i + 1) * tokens);
         }
         if (!node || !valid) continue;
         f->node = node;
@@ -143,19 +150,51 @@ kv_find_cross_entries(const struct kv *kv, const struct kv_text *t)
     return t ? CEIL_DIV(t->n_source, kv->c.tokens_per_block) : 0;
 }
 
-/* Entries of the group that the hit fills, and the node of the last one. */
 uint32_t
 kv_find_range(const struct kv *kv, const struct kv_text *t, const struct kv_found *f,
-              uint32_t group, uint32_t *first, uint32_t *node)
+              uint32_t group, uint32_t *first)
 {
-    if (!kv_is_self(kv, group)) {
-        *first = 0;
-        *node = f->cross;
-        return f->cross ? kv_find_cross_entries(kv, t) : 0;
-    }
+    uint32_t n = kv->c.group[group].n_layers;
+
+    *first = 0;
+    if (!kv_is_self(kv, group)) return f->cross ? kv_find_cross_entries(kv, t) : 0;
     *first = first_entry(kv, group, f);
-    *node = f->node;
-    return f->depth;
+    if (kv->c.group[group].kind != KV_STATE || !f->depth) return f->depth;
+    *first = n; /* its first snapshot */
+    return 2 * n;
+}
+
+struct kv_walk
+kv_find_walk(const struct kv *kv, const struct kv_text *t, const struct kv_found *f, uint32_t group)
+{
+    struct kv_walk w = { .group = group };
+
+    w.end = w.entry = kv_find_range(kv, t, f, group, &w.first);
+    w.n_sinks = MIN(w.first, kv_kind_sinks(&kv->c.group[group], kv->c.tokens_per_block));
+    w.node = kv_is_self(kv, group) ? f->node : f->cross;
+    if (kv->c.group[group].kind == KV_STATE) w.entry = w.first;
+    return w;
+}
+
+bool
+kv_walk_next(const struct kv *kv, struct kv_walk *w)
+{
+    bool begins = !w->link;
+
+    if (kv->c.group[w->group].kind == KV_STATE) { /* forward: layer by layer */
+        w->entry += !begins;
+        if (w->entry >= w->end) return false;
+        w->link = begins ? kv_find_link(kv, w->node, w->group) : kv_blocks(kv)[w->link - 1].more;
+        return true;
+    }
+    do {
+        if (w->entry == (w->n_sinks ? 0 : w->first)) return false;
+        if (!begins) w->node = kv_node(kv, w->node)->parent;
+        begins = false;
+        w->entry--;
+    } while (w->entry < w->first && w->entry >= w->n_sinks);
+    w->link = kv_find_link(kv, w->node, w->group);
+    return true;
 }
 
 void
@@ -167,10 +206,10 @@ kv_find_describe(const struct kv *kv, const struct kv_text *t, const struct kv_f
     *ret = (struct kv_hit){ .n_tokens = n_positions(kv, f), .n_full = f->depth, .cross = f->cross };
     if (!kv->c.reuse || !t) return;
     for (uint32_t g = 0; g < kv->c.n_groups; g++) {
-        uint32_t first, node, end = kv_find_range(kv, t, f, g, &first, &node);
+        struct kv_walk w = kv_find_walk(kv, t, f, g);
 
-        for (; end > first; end--, node = kv_node(kv, node)->parent) {
-            uint32_t block = kv_find_link(kv, node, g) - 1;
+        while (kv_walk_next(kv, &w)) {
+            uint32_t block = w.link - 1;
             bool cell = kv_is_cell(kv, block);
 
             ret->n_host[g] += cell;

@@ -53,6 +53,7 @@ kv_host_offload(struct kv *kv, uint32_t block, unsigned lane, struct kv_out *out
     uint32_t node = b->node, cell;
     uint64_t step[MAX_LANES];
 
+    if (kv->c.group[b->group].kind == KV_STATE) return; /* a snapshot is dropped */
     if (kv->n_cells == 0 || b->priority < KV_OFFLOAD || kv_node(kv, node)->host[b->group]) return;
     if (out->n_copies >= out->max_copies / 2) return; /* the rest is for those who start */
     check(out->step > 0);

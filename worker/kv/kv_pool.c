@@ -48,27 +48,6 @@ struct take {
     bool fresh; /* nobody had it since its slab was drawn */
 };
 
-/* Off its queue, and out of the tree unless the host has it from now on. Its slab still counts it. */
-static void
-evict(struct kv *kv, uint32_t block, struct take *t)
-{
-    struct kv_block *b = &kv_blocks(kv)[block];
-    struct kv_pool *p = &kv->pool[kv->c.group[b->group].pool];
-
-    kv_queue_remove(kv, block);
-    kv->cached[b->group]--;
-    p->n_cached--;
-    if (b->node) {
-        kv->stats[b->group].evicted++;
-        b->state = BLOCK_HELD; /* on no queue: what the host drops for it orphans others */
-        kv_host_offload(kv, block, t->lane, t->out);
-        b->state = BLOCK_CACHED;
-        kv_tree_detach(kv, block);
-    } else {
-        p->n_blank--;
-    }
-}
-
 static void
 list_free(struct kv *kv, uint32_t block)
 {
@@ -87,6 +66,48 @@ list_free(struct kv *kv, uint32_t block)
         s->first_free = at + 1;
     }
     s->last_free = at + 1;
+}
+
+/* The other layers of a snapshot are of no use without this one. */
+static void
+free_layers(struct kv *kv, uint32_t block)
+{
+    struct kv_block *all = kv_blocks(kv);
+    uint32_t at = all[block].more - 1;
+
+    while (at != block) {
+        uint32_t next = all[at].more - 1;
+
+        kv_queue_remove(kv, at);
+        kv->cached[all[at].group]--;
+        kv->pool[kv->c.group[all[at].group].pool].n_cached--;
+        kv->stats[all[at].group].evicted++;
+        list_free(kv, at);
+        kv_slab_count(kv, at / kv->stride, 0, -1);
+        at = next;
+    }
+}
+
+/* Off its queue, and out of the tree unless the host has it from now on. Its slab still counts it. */
+static void
+evict(struct kv *kv, uint32_t block, struct take *t)
+{
+    struct kv_block *b = &kv_blocks(kv)[block];
+    struct kv_pool *p = &kv->pool[kv->c.group[b->group].pool];
+
+    kv_queue_remove(kv, block);
+    kv->cached[b->group]--;
+    p->n_cached--;
+    if (b->node) {
+        kv->stats[b->group].evicted++;
+        b->state = BLOCK_HELD; /* on no queue: what the host drops for it orphans others */
+        kv_host_offload(kv, block, t->lane, t->out);
+        b->state = BLOCK_CACHED;
+        if (kv->c.group[b->group].kind == KV_STATE) free_layers(kv, block);
+        kv_tree_detach(kv, block);
+    } else {
+        p->n_blank--;
+    }
 }
 
 static void
@@ -234,7 +255,9 @@ take_any(struct kv *kv, uint32_t group, struct take *t)
     if (g->max_blocks && kv->used[group] + kv->cached[group] >= g->max_blocks)
         return take_own(kv, group, warm, t);
     /* In release order those never used stand among the others of their priority, before them. */
-    if (own && all[own - 1].queue < KV_PRIORITY) return take_own(kv, group, warm, t);
+    if (own && all[own - 1].queue < KV_PRIORITY &&
+        (warm || kv_slabs(kv)[(own - 1) / kv->stride].n_used > 0))
+        return take_cached(kv, own - 1, t);
     if (p->first_open && (warm || kv_slabs(kv)[p->first_open - 1].n_used > 0))
         return take_free(kv, p->first_open - 1, t);
     if (warm && kv_slab_any(kv)) return take_free(kv, kv_slab_draw(kv, g->pool, t->lane), t);

@@ -53,13 +53,13 @@ fits(struct kv *kv, const struct kv_need *n, const struct kv_text *t, const stru
     kv->mark++;
     for (uint32_t g = 0; g < kv->c.n_groups; g++) {
         const struct kv_group *k = &kv->c.group[g];
-        uint32_t first, node, end = kv_find_range(kv, t, f, g, &first, &node), spare, cells = 0;
+        struct kv_walk w = kv_find_walk(kv, t, f, g);
+        uint32_t spare = n->n_blocks[g], cells = 0;
 
-        spare = n->n_blocks[g] - (end - first);
-        check(end - first <= n->n_blocks[g]);
-        for (; end > first; end--, node = kv_node(kv, node)->parent) {
-            bill_block(kv, g, kv_find_link(kv, node, g) - 1, &bill);
-            cells += kv_is_cell(kv, kv_find_link(kv, node, g) - 1);
+        while (kv_walk_next(kv, &w)) {
+            check(spare-- > 0);
+            bill_block(kv, g, w.link - 1, &bill);
+            cells += kv_is_cell(kv, w.link - 1);
         }
         bill.blocks[g] += kv_counts_once(kv, g) ? spare + cells : n->n_blocks[g];
         if (f->tail && kv_is_self(kv, g)) {
@@ -99,7 +99,7 @@ hold_tail(struct kv *kv, uint32_t seat, const struct kv_text *t, const struct kv
     struct kv_seat *s = &kv_seats(kv)[seat];
     uint32_t block = kv_node(kv, f->tail)->slot[group] - 1;
     struct kv_block *b = &kv_blocks(kv)[block];
-    bool own = may_own(kv, b, lend, s->reserved[group] - (s->end[group] - s->first[group]));
+    bool own = may_own(kv, b, lend, s->reserved[group] - kv_n_entries(kv, s, group));
 
     share(kv, group, block);
     if (own && kv_counts_once(kv, group)) kv_charge(kv, group, -1);
@@ -116,14 +116,13 @@ hold(struct kv *kv, uint32_t seat, const struct kv_need *n, const struct kv_text
     struct kv_seat *s = &kv_seats(kv)[seat];
 
     for (uint32_t g = 0; g < kv->c.n_groups; g++) {
-        uint32_t first, node, end = kv_find_range(kv, t, f, g, &first, &node);
+        struct kv_walk w = kv_find_walk(kv, t, f, g);
 
         s->reserved[g] = n->n_blocks[g];
-        s->first[g] = first;
-        s->end[g] = end;
+        s->end[g] = kv_find_range(kv, t, f, g, &s->first[g]);
         kv_charge(kv, g, n->n_blocks[g]);
-        for (uint32_t i = end; i > first; i--, node = kv_node(kv, node)->parent) {
-            uint32_t block = kv_find_link(kv, node, g) - 1;
+        while (kv_walk_next(kv, &w)) {
+            uint32_t block = w.link - 1;
 
             if (kv_is_cell(kv, block)) {
                 kv_host_hold(kv, block);
@@ -132,10 +131,11 @@ hold(struct kv *kv, uint32_t seat, const struct kv_need *n, const struct kv_text
                 share(kv, g, block);
                 if (kv_counts_once(kv, g)) kv_charge(kv, g, -1);
             }
-            if (kv_is_self(kv, g)) kv_keep_entry(kv, t, block, i - 1);
-            kv_table(kv, g, seat)[i - 1] = block + 1;
+            if (kv_is_positions(kv, g)) kv_keep_entry(kv, t, block, w.entry);
+            if (kv->c.group[g].kind == KV_STATE) kv_keep_entry(kv, t, block, f->depth - 1);
+            kv_table(kv, g, seat)[w.entry] = block + 1;
+            kv->stats[g].shared++;
         }
-        kv->stats[g].shared += end - first;
         if (f->tail && kv_is_self(kv, g)) hold_tail(kv, seat, t, f, g, lend);
     }
     s->live = true;
@@ -143,6 +143,8 @@ hold(struct kv *kv, uint32_t seat, const struct kv_need *n, const struct kv_text
     s->cross_stored = f->cross;
     s->part = f->part;
     s->n_stored = f->depth;
+    s->snapshot[0] = kv->has_state ? f->depth * kv->c.tokens_per_block : 0;
+    s->next_snapshot = kv->has_state && f->depth;
     if (f->depth) kv_tree_pin(kv, f->node, &s->cursor);
 }
 
@@ -174,7 +176,7 @@ count(struct kv *kv, const struct kv_text *t, const struct kv_found *f)
                                          : kv_find_cross_entries(kv, t);
         uint32_t hit = kv_is_self(kv, g) ? f->depth + (f->tail != 0) : f->cross ? all : 0;
 
-        kv->stats[g].missed += all - hit;
+        if (kv->c.group[g].kind != KV_STATE) kv->stats[g].missed += all - hit;
     }
 }
 
@@ -236,8 +238,7 @@ start_tail(struct kv *kv, uint32_t seat, uint32_t group, unsigned lane, uint64_t
            struct kv_out *out)
 {
     struct kv_seat *s = &kv_seats(kv)[seat];
-    uint32_t block = s->tail[group] - 1,
-             spare = s->reserved[group] - (s->end[group] - s->first[group]);
+    uint32_t block = s->tail[group] - 1, spare = s->reserved[group] - kv_n_entries(kv, s, group);
     struct kv_block *b = &kv_blocks(kv)[block];
 
     if (b->owner == seat + 1) copy_for_others(kv, seat, group, lane, step, out);
@@ -261,7 +262,7 @@ fetch_entries(struct kv *kv, uint32_t seat, uint32_t group, unsigned lane, uint6
     struct kv_seat *s = &kv_seats(kv)[seat];
     uint32_t *row = kv_table(kv, group, seat);
 
-    for (uint32_t i = s->first[group]; s->n_host[group] > 0; i++) {
+    for (uint32_t i = kv_begin(kv, s, group); s->n_host[group] > 0; i = kv_after(kv, s, group, i)) {
         uint32_t cell = row[i] - 1, there;
 
         if (!kv_is_cell(kv, cell)) continue;
@@ -287,8 +288,10 @@ kv_start(struct kv *kv, unsigned lane, uint64_t step, uint32_t seat, struct kv_o
     if (!s->starting) return;
     kv_wait_row(kv, lane, seat, out);
     for (uint32_t g = 0; g < kv->c.n_groups; g++) fetch_entries(kv, seat, g, lane, step, out);
-    for (uint32_t g = 0; g < kv->c.n_groups; g++)
+    for (uint32_t g = 0; g < kv->c.n_groups; g++) {
         if (s->tail[g]) start_tail(kv, seat, g, lane, step, out);
+        if (kv->c.group[g].kind == KV_STATE) kv_state_start(kv, lane, seat, g, out);
+    }
     kv_rows(kv, seat, out);
     s->starting = false;
 }

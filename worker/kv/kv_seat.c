@@ -8,6 +8,7 @@
 #include "worker/kv/kv_tree.h"
 
 #include <errno.h>
+#include <string.h>
 
 void
 kv_add_edit(struct kv_out *out, enum edit_op op, uint32_t group, uint32_t seat, uint32_t entry,
@@ -129,7 +130,7 @@ kv_lower(struct kv *kv, uint32_t seat, const struct kv_need *n)
 
     check(s->live);
     for (uint32_t g = 0; g < kv->c.n_groups; g++) {
-        uint32_t want = MAX(n->n_blocks[g], s->end[g] - s->first[g]);
+        uint32_t want = MAX(n->n_blocks[g], kv_n_entries(kv, s, g));
 
         if (want < s->reserved[g]) set_reserved(kv, s, g, want);
     }
@@ -146,7 +147,7 @@ grow_group(struct kv *kv, unsigned lane, uint32_t seat, uint32_t group, uint32_t
     while (s->end[group] < end) {
         uint32_t entry = s->end[group]++, block;
 
-        check(s->end[group] - s->first[group] <= s->reserved[group]);
+        check(kv_n_entries(kv, s, group) <= s->reserved[group]);
         block = kv_pool_take(kv, group, lane, out);
         row[entry] = block + 1;
         kv_add_edit(out, EDIT_SET, group, seat, entry, kv_slice(kv, group, block));
@@ -159,8 +160,9 @@ kv_room(const struct kv *kv, uint32_t seat, uint32_t end_pos)
     const struct kv_seat *s = &kv_seats(kv)[seat];
 
     for (uint32_t g = 0; g < kv->c.n_groups; g++)
-        if (kv->c.group[g].kind != KV_CROSS &&
-            CEIL_DIV(end_pos, kv->c.tokens_per_block) > s->first[g] + s->reserved[g])
+        if (kv_is_positions(kv, g) &&
+            CEIL_DIV(end_pos, kv->c.tokens_per_block) + kv_n_sinks(kv, s, g) >
+                s->first[g] + s->reserved[g])
             return false;
     return true;
 }
@@ -182,12 +184,13 @@ kv_trim(struct kv *kv, uint32_t seat, uint32_t first_pos, struct kv_out *out)
 
     check(s->live);
     for (uint32_t g = 0; g < kv->c.n_groups; g++) {
-        uint32_t first, *row;
+        uint32_t first, *row, sinks = kv_kind_sinks(&kv->c.group[g], kv->c.tokens_per_block);
 
         if (kv->c.group[g].kind != KV_WINDOW) continue;
         first = MIN(kv_kind_first(&kv->c.group[g], kv->c.tokens_per_block, first_pos), s->end[g]);
         row = kv_table(kv, g, seat);
         for (; s->first[g] < first; s->first[g]++) {
+            if (s->first[g] < sinks) continue;
             kv_pool_give(kv, row[s->first[g]] - 1, s->lane, s->step);
             row[s->first[g]] = 0;
             kv_add_edit(out, EDIT_SET, g, seat, s->first[g], SLICE_NONE);
@@ -200,9 +203,11 @@ kv_grow(struct kv *kv, unsigned lane, uint32_t seat, uint32_t end_pos, struct kv
 {
     check(kv_seats(kv)[seat].live);
     kv_wait_row(kv, lane, seat, out);
-    for (uint32_t g = 0; g < kv->c.n_groups; g++)
-        if (kv->c.group[g].kind != KV_CROSS)
+    for (uint32_t g = 0; g < kv->c.n_groups; g++) {
+        if (kv_is_positions(kv, g))
             grow_group(kv, lane, seat, g, CEIL_DIV(end_pos, kv->c.tokens_per_block), out);
+        if (kv->c.group[g].kind == KV_STATE) kv_state_grow(kv, lane, seat, g, out);
+    }
 }
 
 void
@@ -215,7 +220,8 @@ kv_quiet(const struct kv *kv, uint32_t seat, uint32_t *end_pos, uint32_t *first_
     for (uint32_t g = 0; g < kv->c.n_groups; g++) {
         const struct kv_group *k = &kv->c.group[g];
 
-        if (k->kind == KV_CROSS) continue;
+        if (k->kind == KV_STATE && s->end[g] == 0) *end_pos = 0;
+        if (!kv_is_positions(kv, g)) continue;
         *end_pos = MIN(*end_pos, s->end[g] * tokens);
         if (k->kind == KV_WINDOW)
             *first_pos = MIN(*first_pos, (s->first[g] + 1) * tokens + k->window - 1);
@@ -232,7 +238,7 @@ kv_touch(const struct kv *kv, uint32_t seat, unsigned steps)
     for (uint32_t g = 0; g < kv->c.n_groups && steps < 3; g++) {
         const uint32_t *row = kv_table(kv, g, seat);
 
-        if (kv->c.group[g].kind == KV_CROSS) continue;
+        if (!kv_is_positions(kv, g)) continue;
         if (s->end[g] < kv->c.group[g].max_entries) __builtin_prefetch(row + s->end[g], 1);
         if (kv->c.group[g].kind != KV_WINDOW || s->first[g] == s->end[g]) continue;
         __builtin_prefetch(row + s->first[g], 1);
@@ -245,9 +251,15 @@ kv_rows(const struct kv *kv, uint32_t seat, struct kv_out *out)
 {
     const struct kv_seat *s = &kv_seats(kv)[seat];
 
-    for (uint32_t g = 0; g < kv->c.n_groups; g++)
-        for (uint32_t i = s->first[g]; i < s->end[g]; i++)
+    for (uint32_t g = 0; g < kv->c.n_groups; g++) {
+        uint32_t n = kv->c.group[g].n_layers;
+
+        for (uint32_t i = kv_begin(kv, s, g); i < s->end[g]; i = kv_after(kv, s, g, i)) {
             kv_add_edit(out, EDIT_SET, g, seat, i, kv_entry(kv, seat, g, i));
+            if (kv->c.group[g].kind == KV_STATE && i >= n)
+                out->edit[out->n_edits - 1].pos = s->snapshot[i / n - 1];
+        }
+    }
 }
 
 void
@@ -283,10 +295,11 @@ static void
 drop_group(struct kv *kv, struct kv_seat *s, uint32_t *row, uint32_t group)
 {
     bool forward = kv->c.group[group].kind == KV_WINDOW && !kv->c.fifo;
+    uint32_t (*next)(const struct kv *, const struct kv_seat *, uint32_t,
+                     uint32_t) = forward ? kv_after : kv_before;
+    uint32_t entry = forward ? kv_begin(kv, s, group) : kv_before(kv, s, group, s->end[group]);
 
-    for (uint32_t n = s->end[group] - s->first[group], i = 0; i < n; i++) {
-        uint32_t entry = forward ? s->first[group] + i : s->end[group] - 1 - i;
-
+    for (uint32_t n = kv_n_entries(kv, s, group); n > 0; n--, entry = next(kv, s, group, entry)) {
         if (kv_is_cell(kv, row[entry] - 1)) { /* it was not started */
             kv_host_give(kv, row[entry] - 1, s->lane, s->step);
             row[entry] = 0;
@@ -312,6 +325,8 @@ kv_drop(struct kv *kv, uint32_t seat)
     }
     kv_tree_pin(kv, 0, &s->cursor);
     s->n_stored = 0;
+    s->next_snapshot = 0;
+    memset(s->snapshot, 0, sizeof s->snapshot);
     s->starting = s->cross_stored = s->dull = false;
     s->live = false;
     if (s->ending) return;
@@ -373,7 +388,7 @@ kv_held(const struct kv *kv, uint32_t seat, uint32_t group, uint32_t *first)
 
     check(seat < kv->c.n_seats && group < kv->c.n_groups);
     *first = s->first[group];
-    return s->end[group] - s->first[group];
+    return kv_n_entries(kv, s, group);
 }
 
 slice_id

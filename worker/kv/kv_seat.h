@@ -10,8 +10,8 @@
  *     kv_fence     its last step, before any of these if that may still run
  *     kv_drop      everything back, fenced by that step; EDIT_END with the next step of any lane
  *
- * A seat that kv_adopt() filled begins with kv_resume() instead of kv_reserve(), and kv_rows() sends what it
- * holds with its first step.
+ * A seat that kv_adopt() filled begins with kv_resume() instead of kv_reserve(), and kv_start() sends what it
+ * holds with its first step, as of one that begins with a hit (kv_reuse.h).
  *
  * What changes goes to a struct kv_out, which is a view of the batch being planned.
  */
@@ -49,7 +49,7 @@ int kv_raise(struct kv *kv, uint32_t seat, const struct kv_need *n) MUST_USE;
 void kv_lower(struct kv *kv, uint32_t seat, const struct kv_need *n);
 
 /* A seat that was adopted goes on at position pos: reserve for it what n says. -ENODATA: what pos sees is
- * not all there; -EAGAIN: no room now. Nothing changed then. */
+ * not all there (state: a snapshot of just that position); -EAGAIN: no room now. Nothing changed then. */
 int kv_resume(struct kv *kv, uint32_t seat, uint32_t pos, const struct kv_need *n) MUST_USE;
 /* Whether positions up to end_pos can have their blocks without another kv_trim(). */
 bool kv_room(const struct kv *kv, uint32_t seat, uint32_t end_pos);
@@ -80,7 +80,7 @@ void kv_done(struct kv *kv, unsigned lane, uint64_t step); /* that step of the l
 
 bool kv_live(const struct kv *kv, uint32_t seat);       /* reserved or adopted, and not dropped */
 uint32_t kv_n_held(const struct kv *kv, uint32_t seat); /* blocks, of all groups */
-/* Blocks the seat holds of a group: entries first .. first + n. For tests and dumps. SLICE_NONE: it is yet to
+/* Blocks the seat holds of a group: entries first .. first + n; of sinks some lie below. For tests and dumps. SLICE_NONE: it is yet to
  * be fetched from the host. */
 uint32_t kv_held(const struct kv *kv, uint32_t seat, uint32_t group, uint32_t *first);
 slice_id kv_entry(const struct kv *kv, uint32_t seat, uint32_t group, uint32_t entry);

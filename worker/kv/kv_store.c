@@ -87,7 +87,11 @@ store_entry(struct kv *kv, uint32_t seat, const struct kv_text *t, uint32_t node
         uint32_t block;
 
         if ((kv->c.group[g].kind != KV_CROSS) != self) continue;
-        if (entry < s->first[g] || entry >= s->end[g]) continue;
+        if (kv->c.group[g].kind == KV_STATE) {
+            kv_state_store(kv, seat, t, node, g, entry);
+            continue;
+        }
+        if (!kv_has_entry(kv, s, g, entry)) continue;
         block = kv_table(kv, g, seat)[entry] - 1;
         if (kv_blocks(kv)[block].node || kv_node(kv, node)->slot[g]) continue;
         if (self) kv_keep_entry(kv, t, block, entry);
@@ -179,7 +183,7 @@ store_rest(struct kv *kv, uint32_t seat, const struct kv_text *t, uint32_t n)
     uint32_t tokens = kv->c.tokens_per_block, node;
     struct kv_piece p = kv_piece(kv, t, s->n_stored, n % tokens);
 
-    if (n % tokens == 0 || n / tokens != s->n_stored) return;
+    if (n % tokens == 0 || n / tokens != s->n_stored || kv->has_state) return;
     if (!s->cursor && !begin(kv, t->space->self, &s->cursor)) return;
     node = next_node(kv, s->cursor, &p);
     if (!node) return;
@@ -194,7 +198,8 @@ keep_all(struct kv *kv, uint32_t seat, const struct kv_text *t)
     const struct kv_seat *s = &kv_seats(kv)[seat];
 
     for (uint32_t g = 0; t->keep && g < kv->c.n_groups; g++)
-        for (uint32_t i = s->first[g]; kv->c.group[g].kind != KV_CROSS && i < s->end[g]; i++)
+        for (uint32_t i = kv_begin(kv, s, g); kv_is_positions(kv, g) && i < s->end[g];
+             i = kv_after(kv, s, g, i))
             kv_keep_entry(kv, t, kv_table(kv, g, seat)[i] - 1, i);
 }
 

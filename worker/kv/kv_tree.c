@@ -10,11 +10,16 @@
 uint64_t
 kv_tree_bytes(struct kv *kv, uint64_t at, uint64_t n_blocks)
 {
-    uint64_t tokens = kv->c.tokens_per_block;
+    uint64_t tokens = kv->c.tokens_per_block, lead = 1;
 
     if (!kv->c.reuse) return at;
-    /* A node has a block, or leads to one that has; those that only lead are few. */
-    kv->n_nodes = (uint32_t)MIN(2 * n_blocks + 2 * kv->c.n_seats, UINT32_MAX / 2);
+    /* A node has a block, or leads to one that has; those that only lead are few, but for those between two
+     * snapshots of a model that has nothing else. */
+    for (uint32_t g = 0; g < kv->c.n_groups; g++)
+        lead = MAX(lead, kv->c.group[g].interval / tokens / kv->c.group[g].n_layers);
+    for (uint32_t g = 0; g < kv->c.n_groups; g++)
+        if (kv_is_positions(kv, g)) lead = 1;
+    kv->n_nodes = (uint32_t)MIN((1 + lead) * n_blocks + 64 + 2 * kv->c.n_seats, UINT32_MAX / 2);
     for (kv->n_buckets = 64; kv->n_buckets < kv->n_nodes;) kv->n_buckets *= 2;
     kv->node_at = ROUND_UP(at, (uint64_t)CACHE_LINE);
     kv->bucket_at = kv->node_at + kv->n_nodes * sizeof(struct kv_node);
@@ -226,6 +231,11 @@ kv_tree_detach(struct kv *kv, uint32_t block)
     bool cell = kv_is_cell(kv, block), both = n->slot[b->group] && n->host[b->group];
     enum kv_kind kind = kv->c.group[b->group].kind;
 
+    if (kind == KV_STATE) {
+        kv_state_forget(kv, block);
+        prune(kv, node);
+        return;
+    }
     if (!both) kv_event_put(kv, KV_REMOVED, block, b->priority);
     if (cell) {
         n->host[b->group] = 0;

@@ -7,6 +7,7 @@
 
 #include "base/failpoint.h"
 
+#include "worker/kv/kv_kind.h"
 #include "worker/kv/kv_seat.h"
 
 #include <errno.h>
@@ -83,6 +84,7 @@ lay_out(struct manifest_head *h, const struct kv_config *c, const uint64_t print
             .slice_bytes = g->slice_bytes,
             .max_entries = g->max_entries,
             .table_at = (uint32_t)row,
+            .n_sinks = kv_kind_sinks(g, c->tokens_per_block),
         };
         row += (uint64_t)g->max_entries * sizeof(slice_id);
         check(row < UINT32_MAX - CACHE_LINE);
@@ -163,6 +165,7 @@ empty(struct manifest *m, struct manifest_row *r)
 {
     put64(&r->id, 0);
     put32(&r->committed, 0);
+    for (uint32_t i = 0; i < KV_SNAPSHOTS; i++) put32(&r->snapshot[i], 0);
     for (uint32_t g = 0; g < m->h.n_groups; g++) {
         put32(&r->end[g], 0);
         put32(&r->first[g], 0);
@@ -202,16 +205,20 @@ set(struct manifest *m, struct manifest_row *r, const struct kv_edit *e)
 {
     _Atomic uint32_t *table = table_of(m, e->seat, e->group);
     uint32_t first = get32(&r->first[e->group]), end = get32(&r->end[e->group]);
+    const struct manifest_group *g = &m->h.group[e->group];
 
-    if (first == end && e->entry > end) { /* a window that begins within a hit */
+    if (g->kind == KV_STATE && e->entry >= g->n_layers)
+        put32(&r->snapshot[e->entry / g->n_layers - 1], (uint32_t)e->pos);
+    if (e->entry > end) { /* a window that begins within a hit */
+        check(first == end || end <= g->n_sinks);
         put32(&r->end[e->group], end = e->entry);
         put32(&r->first[e->group], first = e->entry);
     }
     if (e->at == SLICE_NONE) {
-        check(e->entry == first && first < end);
-        put32(&r->first[e->group], first + 1);
+        check(e->entry == MAX(first, g->n_sinks) && e->entry < end);
+        put32(&r->first[e->group], e->entry + 1);
     } else if (e->entry < end) { /* told again after a death; or a beam goes on from another */
-        check(e->entry >= first);
+        check(e->entry >= first || e->entry < g->n_sinks);
         put32(&table[e->entry], e->at);
     } else {
         check(e->entry == end && end < m->h.group[e->group].max_entries);
@@ -262,6 +269,7 @@ manifest_read(const struct manifest *m, uint32_t seat, slice_id *room, struct ma
                    .tokens_hash = { get64(&r->tokens_hash[0]), get64(&r->tokens_hash[1]) },
                    .source_hash = { get64(&r->source_hash[0]), get64(&r->source_hash[1]) } },
     };
+    for (uint32_t i = 0; i < KV_SNAPSHOTS; i++) ret->row.snapshot[i] = get32(&r->snapshot[i]);
     ret->owner.id = ret->row.id;
     ret->owner.n_cross = ret->row.cross_tokens;
     if ((get32(&r->seq) & 1) || !ret->row.id || !ret->row.committed) return 0;
@@ -273,12 +281,24 @@ manifest_read(const struct manifest *m, uint32_t seat, slice_id *room, struct ma
         ret->row.entry[g] = room;
         ret->row.n_entries[g] = end;
         for (uint32_t i = 0; i < end; i++) {
-            *room = i < first ? SLICE_NONE : get32(&table[i]);
-            if (i >= first && *room == SLICE_NONE) return -EBADMSG; /* only `first` says dropped */
+            bool has = i >= first || i < m->h.group[g].n_sinks;
+
+            *room = has ? get32(&table[i]) : SLICE_NONE;
+            if (has && *room == SLICE_NONE) return -EBADMSG; /* only `first` says dropped */
             room++;
         }
     }
     return 1;
+}
+
+/* All but the one that is gone on from: their blocks are free. */
+static void
+forget_snapshots(struct manifest *m, uint32_t seat, uint32_t but)
+{
+    struct manifest_row *r = row_of(m, seat);
+
+    for (uint32_t i = 0; i < KV_SNAPSHOTS; i++)
+        if (get32(&r->snapshot[i]) != but) put32(&r->snapshot[i], 0);
 }
 
 uint32_t
@@ -292,8 +312,10 @@ manifest_adopt(struct manifest *m, struct kv *kv, struct manifest_found *found, 
         int r = manifest_read(m, seat, room, &found[seat]);
 
         if (r > 0) r = kv_adopt(kv, &found[seat].row);
-        if (r < 0) ++*n_refused;
+        if (r < 0 && r != -ENODATA) ++*n_refused;
         if (r == 0 && kv_live(kv, seat)) {
+            found[seat].resume = kv_row_resume(kv, &found[seat].row);
+            forget_snapshots(m, seat, found[seat].resume);
             n++;
         } else {
             found[seat].owner.id = 0;
@@ -324,7 +346,8 @@ manifest_claim(struct manifest_found *found, uint32_t n_seats, req_id id, const 
         *resume = 0;
         if (o->n_tokens <= n && same_tokens(token, o->n_tokens, o->tokens_hash) &&
             o->n_cross == n_source && same_tokens(source, n_source, o->source_hash))
-            *resume = MIN(found[seat].row.committed, n - 1);
+            *resume = found[seat].resume;
+        if (*resume >= n) *resume = found[seat].resume == found[seat].row.committed ? n - 1 : 0;
         o->id = 0;
         return (int)seat;
     }

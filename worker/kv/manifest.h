@@ -31,10 +31,11 @@
 #include <stdatomic.h>
 
 #define MANIFEST_MAGIC UINT64_C(0x3174736566696e6d) /* "mnifest1" */
-enum { MANIFEST_VERSION = 1 };
+enum { MANIFEST_VERSION = 2 };
 
 struct manifest_group {
-    uint32_t kind, window, n_layers, n_parts, slice_bytes, max_entries, table_at, pad;
+    uint32_t kind, window, n_layers, n_parts, slice_bytes, max_entries, table_at;
+    uint32_t n_sinks; /* entries */
 };
 struct manifest_head {
     uint64_t magic;               /* 0 */
@@ -61,8 +62,9 @@ struct manifest_row {
     _Atomic uint32_t
         first[MAX_GROUPS];            /* 56  entries held: first .. end; those below were dropped */
     _Atomic uint32_t end[MAX_GROUPS]; /* 88 */
-    uint8_t beam[64];                 /* 120 room for a beam search's state; zero, none is served */
-    uint8_t zero[8];                  /* 184 */
+    _Atomic uint32_t snapshot[KV_SNAPSHOTS]; /* 120 positions that each is of; 0: none */
+    uint8_t beam[52]; /* 132 room for a beam search's state; zero, none is served */
+    uint8_t zero[8];  /* 184 */
 };
 _Static_assert(sizeof(struct manifest_group) == 32, "manifest_group");
 _Static_assert(sizeof(struct manifest_head) == 512, "manifest_head");
@@ -75,7 +77,7 @@ _Static_assert(offsetof(struct manifest_row, id) == 8, "id");
 _Static_assert(offsetof(struct manifest_row, tokens_hash) == 24, "tokens_hash");
 _Static_assert(offsetof(struct manifest_row, first) == 56, "first");
 _Static_assert(offsetof(struct manifest_row, end) == 88, "end");
-_Static_assert(offsetof(struct manifest_row, beam) == 120, "beam");
+_Static_assert(offsetof(struct manifest_row, snapshot) == 120, "snapshot");
 
 /* One process's view; sizes and offsets are here, not in the arena. */
 struct manifest {
@@ -94,6 +96,7 @@ struct manifest_owner {
 /* A row as it was found: copied once, bounded, not yet believed. */
 struct manifest_found {
     struct kv_row row; /* entry[]: in the caller's room */
+    uint32_t resume;   /* once adopted: kv_row_resume() */
     struct manifest_owner owner;
 };
 
@@ -114,7 +117,7 @@ uint32_t manifest_adopt(struct manifest *m, struct kv *kv, struct manifest_found
                         slice_id *room, uint32_t *n_refused);
 
 /* What was found of a request that has come again, with the n tokens of its decoder that are known: its
- * seat, and in *resume the positions to go on from, less than n; 0: none that are its. -ENOENT: no seat. Once:
+ * seat, and in *resume the positions to go on from, less than n (with state just those, or none); 0: none that are its. -ENOENT: no seat. Once:
  * it is no longer found then. */
 int manifest_claim(struct manifest_found *found, uint32_t n_seats, req_id id, const token_id *token,
                    uint32_t n, const token_id *source, uint32_t n_source,

@@ -5,6 +5,8 @@
  */
 #include "worker/sched/core.h"
 
+#include "worker/kv/kv_state.h"
+
 /* Its seat was adopted, and the device knows nothing of its row yet. */
 static bool
 adopted(const struct plan *p, const struct seq *q)
@@ -43,6 +45,13 @@ next_context(const struct plan *p, struct seq *q)
     return q;
 }
 
+/* Where q's next chunk ends at the latest. */
+static uint32_t
+last_end(const struct scheduler *s, const struct seq *q)
+{
+    return MIN(q->n_prompt, kv_border(s->kv, q->n_planned, q->n_prompt));
+}
+
 /* Rows of q's next chunk beyond those it has: to its end, or as many as there is room for, in units. */
 static uint32_t
 chunk_rows(const struct scheduler *s, const struct seq *q, uint32_t have, uint32_t room)
@@ -50,7 +59,7 @@ chunk_rows(const struct scheduler *s, const struct seq *q, uint32_t have, uint32
     uint32_t from = q->n_planned + have, end;
 
     room = MIN(room, s->seat[q->seat].chunk - have);
-    if (q->n_prompt - from <= room) return q->n_prompt - from;
+    if (last_end(s, q) - from <= room) return last_end(s, q) - from;
     end = (from + room) / s->unit * s->unit;
     return end > from ? end - from : 0;
 }
@@ -59,7 +68,7 @@ chunk_rows(const struct scheduler *s, const struct seq *q, uint32_t have, uint32
 static uint32_t
 unit_rows(const struct scheduler *s, const struct seq *q, uint32_t have, uint32_t room)
 {
-    uint32_t from = q->n_planned + have, n = MIN(s->unit - from % s->unit, q->n_prompt - from);
+    uint32_t from = q->n_planned + have, n = MIN(s->unit - from % s->unit, last_end(s, q) - from);
 
     return n <= MIN(room, s->seat[q->seat].chunk - have) ? n : 0;
 }

@@ -7,6 +7,7 @@
 #include "worker/sched/core.h"
 
 #include "include/lagan_wire.h"
+#include "worker/kv/kv_state.h"
 
 static bool
 must_wait(const struct plan *p, const struct seq *q)
@@ -29,6 +30,7 @@ change_blocks(struct plan *p, const struct seq *q, uint32_t end, uint32_t done)
 {
     struct seat *seat = &p->s->seat[q->seat];
     struct kv *kv = p->s->kv;
+    uint32_t border = kv_border(kv, q->n_planned, q->n_prompt);
 
     if (q->lane_step > p->s->done[q->lane]) kv_fence(kv, q->seat, q->lane, q->lane_step);
     kv_trim(kv, q->seat, done, &p->out);
@@ -40,7 +42,10 @@ change_blocks(struct plan *p, const struct seq *q, uint32_t end, uint32_t done)
     }
     if (!kv_room(kv, q->seat, end)) kv_trim(kv, q->seat, q->n_planned, &p->out);
     kv_grow(kv, p->lane, q->seat, end, &p->out);
+    check(end <= border);
+    if (end == border) kv_snapshot(kv, p->lane, q->seat, end, &p->out);
     kv_quiet(kv, q->seat, &seat->quiet_end, &seat->quiet_first);
+    seat->quiet_end = MIN(seat->quiet_end, kv_border(kv, end, q->n_prompt) - 1);
 }
 
 void
@@ -66,11 +71,7 @@ add_run(struct plan *p, struct seq *q, unsigned work, uint32_t n_rows)
         r->flags |= RUN_FIRST_CHUNK;
         seat->begun = true;
         p->begins -= kv_n_held(kv, q->seat);
-        if (q->n_adopted) {
-            kv_rows(kv, q->seat, &p->out);
-        } else {
-            kv_start(kv, p->lane, b->step, q->seat, &p->out);
-        }
+        kv_start(kv, p->lane, b->step, q->seat, &p->out);
         if (q->n_source > 0 && !q->n_adopted && !seat->crossed) {
             r->enc_row = q->enc_row;
             r->enc_rows = q->n_source;

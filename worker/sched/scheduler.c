@@ -146,6 +146,8 @@ scheduler_edits(const struct scheduler_limits *l, const struct kv_config *c)
         edits += rows / c->tokens_per_block + 2 * (uint64_t)max_running(l);
         /* behind the window: what the chunks before pushed out, for everyone */
         if (c->group[g].kind == KV_WINDOW) edits += ROWS_OUT * max_running(l) * chunk;
+        if (c->group[g].kind == KV_STATE) /* its live state, and a snapshot */
+            edits += 2 * (uint64_t)max_running(l) * c->group[g].n_layers;
         edits += c->group[g].max_entries; /* all that one holds who is adopted, or reuses */
     }
     return (uint32_t)MIN(edits, UINT32_MAX);
