@@ -17,7 +17,7 @@ runnable(const struct scheduler *s, const struct seq *q, unsigned lane, nsec now
 {
     unsigned work = 0;
 
-    if (q->deadline <= now || q->halted) return 0;
+    if (q->deadline <= now || q->halted || seq_follows(q)) return 0;
     switch (q->state) {
     case SEQ_WAITING:
         work = q->n_source > 0 && !q->cross_there ? WORK_ENCODER : WORK_CONTEXT;
@@ -29,6 +29,7 @@ runnable(const struct scheduler *s, const struct seq *q, unsigned lane, nsec now
         work = WORK_CONTEXT;
         break;
     case SEQ_GENERATION:
+        if (q->lockstep && q->in_flight > 0) break;
         work = WORK_GENERATION;
         break;
     case SEQ_NEW:
@@ -63,6 +64,12 @@ admission(const struct scheduler *s, const struct seq *q, uint32_t n_prompt, str
     for (size_t i = 0; i < ARRAY_LEN(way) && r < 0; i++) {
         struct kv_need n = need(s, q, len, way[i].rows);
 
+        if (q->first_member) {
+            struct kv_need each = member_need(s, q, len, way[i].rows);
+
+            for (uint32_t g = 0; g < kv_config(s->kv)->n_groups; g++)
+                n.n_blocks[g] += (q->n_members - 1) * each.n_blocks[g];
+        }
         *ret = way[i];
         r = kv_fits_alone(s->kv, &n, len, q->n_source, i + 1 < ARRAY_LEN(way) ? NULL : e);
     }
@@ -79,7 +86,9 @@ may_join(const struct scheduler *s)
 static uint32_t
 first_len(const struct scheduler *s, const struct seq *q)
 {
-    return s->l.policy == POLICY_MAX_UTILIZATION ? q->n_prompt : q->n_prompt + q->max_new;
+    bool some = s->l.policy == POLICY_MAX_UTILIZATION && !q->first_member;
+
+    return some ? q->n_prompt : q->n_prompt + q->max_new;
 }
 
 /* The seat that it has, or would get. SEAT_FULL: none. */
@@ -88,7 +97,8 @@ static uint32_t
 seat_for(const struct scheduler *s, const struct seq *q)
 {
     if (q->state != SEQ_WAITING) return q->seat;
-    if (s->n_free == 0 || s->running.n >= s->max_running) return SEAT_FULL;
+    if (s->n_free < family_size(q) || s->running.n + family_size(q) > s->max_running)
+        return SEAT_FULL;
     return s->free_seat[s->first_free];
 }
 
@@ -103,13 +113,24 @@ sit(struct scheduler *s, struct seq *q, uint32_t seat, enum seq_state to)
     take_pages(s, q);
 }
 
-static void
-take_seat(struct scheduler *s, struct seq *q, uint32_t seat, enum seq_state to)
+static uint32_t
+next_seat(struct scheduler *s)
 {
+    uint32_t seat = s->free_seat[s->first_free];
+
     s->first_free = (s->first_free + 1) % s->n_seats;
     s->n_free--;
+    return seat;
+}
+
+/* With those behind it, who wait for it there. */
+static void
+take_seat(struct scheduler *s, struct seq *q, enum seq_state to)
+{
     seq_remove(&s->waiting, q);
-    sit(s, q, seat, to);
+    sit(s, q, next_seat(s), to);
+    for (struct seq *m = q->next_member; m; m = m->next_member)
+        sit(s, m, next_seat(s), SEQ_CONTEXT);
 }
 
 /* What is kept gives way, and who is halted: give_up_one(). */
@@ -130,7 +151,8 @@ bool
 admit_kv(struct scheduler *s, struct seq *q)
 {
     uint32_t seat = seat_for(s, q), len = first_len(s, q);
-    struct kv_text t = text_of(q, q->n_prompt);
+    /* Of a family what is shared, and the token behind it. */
+    struct kv_text t = text_of(q, q->first_member ? q->n_shared + 1 : q->n_prompt);
     bool encoded = q->state != SEQ_WAITING;
     struct kv_hit hit;
     struct admission way;
@@ -148,7 +170,11 @@ admit_kv(struct scheduler *s, struct seq *q)
         q->cross_there = false;
         return no_room(s);
     }
-    if (!encoded) take_seat(s, q, seat, SEQ_CONTEXT);
+    if (q->first_member && !reserve_members(s, q, len, &way)) {
+        kv_drop(s->kv, seat);
+        return no_room(s);
+    }
+    if (!encoded) take_seat(s, q, SEQ_CONTEXT);
     s->seat[seat].len = len;
     s->seat[seat].chunk = way.chunk;
     s->seat[seat].crossed = hit.cross;
@@ -209,7 +235,7 @@ admit_enc(struct scheduler *s, struct seq *q)
     memmove(&s->enc[i + 1], &s->enc[i], (s->n_enc - i) * sizeof s->enc[0]);
     s->enc[i] = (struct enc_rows){ .first = first, .n = q->n_source, .seat = seat };
     s->n_enc++;
-    take_seat(s, q, seat, SEQ_ENCODER);
+    take_seat(s, q, SEQ_ENCODER);
     s->seat[seat].encoded = true;
     q->enc_row = first;
     return true;

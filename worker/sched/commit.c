@@ -46,7 +46,8 @@ store(struct scheduler *s, const struct seq *q, const struct batch_run *run)
 
     if (s->seat[run->seat].seq != q) return; /* it has left, and its blocks with it */
     if (first / tokens == q->n_done / tokens && !(run->flags & RUN_FIRST_CHUNK)) return;
-    kv_store(s->kv, run->seat, &t, MIN(q->n_done, q->n_tokens));
+    if (q->forked && q->n_members == 0) return;
+    kv_store(s->kv, run->seat, &t, MIN(q->n_done, q->forked ? q->n_shared : q->n_tokens));
 }
 
 /* Nothing carries it any more, and it has no further use for its seat. */
@@ -83,6 +84,11 @@ scheduler_commit(struct scheduler *s, const struct batch *b, const struct batch_
         if (run->flags & RUN_FIRST_CHUNK) free_enc_rows(s, run->seat);
         if (r->status < 0) {
             end_seq(s, q, LAGAN_E_INTERNAL);
+        } else if (q->state != SEQ_ENDED && (run->flags & RUN_BEAM)) {
+            if (!q->next_member) { /* now all of them are down */
+                check(i + 1 >= q->beam->n_beams);
+                commit_beams(s, q->first_member, run + 1 - q->beam->n_beams, r);
+            }
         } else if (q->state != SEQ_ENDED && (run->flags & RUN_SAMPLE)) {
             check(r->n_tokens[i] == 1);
             append_token(s, q, r->token[(size_t)i * (1 + MAX_DRAFT)]);

@@ -20,6 +20,7 @@ may_begin(const struct plan *p, const struct seq *q, uint32_t *begins)
 {
     uint32_t n = p->s->seat[q->seat].begun ? 0 : kv_n_held(p->s->kv, q->seat);
 
+    if (forks_now(q)) n += fork_edits(p->s, q);
     if (n > *begins) return false;
     *begins -= n;
     return true;
@@ -49,7 +50,7 @@ next_context(const struct plan *p, struct seq *q)
 static uint32_t
 last_end(const struct scheduler *s, const struct seq *q)
 {
-    return MIN(q->n_prompt, kv_border(s->kv, q->n_planned, q->n_prompt));
+    return MIN(prompt_goal(q), kv_border(s->kv, q->n_planned, q->n_prompt));
 }
 
 /* Rows of q's next chunk beyond those it has: to its end, or as many as there is room for, in units. */
@@ -81,7 +82,7 @@ share_rows(const struct plan *p, uint32_t n, uint32_t rows)
         more = false;
         for (uint32_t i = 0; i < n; i++) {
             struct chunk *c = &p->s->chunk[i];
-            uint32_t some = unit_rows(p->s, c->seq, c->n_rows, rows);
+            uint32_t some = seq_follows(c->seq) ? 0 : unit_rows(p->s, c->seq, c->n_rows, rows);
 
             c->n_rows += some;
             rows -= some;
@@ -106,6 +107,16 @@ hold_back(const struct plan *p)
     if (rows == 0 || rows >= s->l.prompt_batch || p->now - oldest >= s->l.prompt_wait) return false;
     p->s->waited_for[p->lane] = oldest + s->l.prompt_wait;
     return true;
+}
+
+/* The first rows of a search are a row of each beam, in one step. 0: there is no room for that, or how many are
+ * in s->chunk then. */
+static uint32_t
+fork_beams(const struct plan *p, struct seq *q, uint32_t n, uint32_t rows)
+{
+    if (q->n_members > (n ? rows : p->rows_left)) return 0;
+    for (struct seq *m = q; m; m = m->next_member) p->s->chunk[n++] = (struct chunk){ m, 1 };
+    return n;
 }
 
 /* Admit in list order for the rows that are left: into s->chunk, with what each takes. */
@@ -156,6 +167,14 @@ gather(struct plan *p)
         /* Nor is it overtaken by who has not begun, for want of rows: shorter ones could come for ever. */
         if (!s->seat[q->seat].begun && (stopped || some == 0)) {
             stopped = true;
+            continue;
+        }
+        if (some > 0 && q->beam && forks_now(q)) {
+            uint32_t all = may_begin(p, q, &begins) ? fork_beams(p, q, n, rows) : 0;
+
+            if (!all) continue;
+            rows -= MIN(rows, all - n);
+            n = all;
             continue;
         }
         if (some == 0 || !may_begin(p, q, &begins)) continue;

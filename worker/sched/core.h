@@ -3,6 +3,7 @@
  *     scheduler.c  new, add, cancel, reap, check
  *     admit.c      may it run, does it fit: the one predicate, the one need, seats, encoder rows
  *     share.c      what requests share: turns, pages, prompts that begin alike
+ *     family.c     sequences that begin alike: beams, samples
  *     pause.c      max_utilization: blocks step by step, and who gives way
  *     plan.c       the next step of a lane
  *     context.c    of which: prompts
@@ -139,6 +140,7 @@ struct admission {
 };
 int admission(const struct scheduler *s, const struct seq *q, uint32_t n_prompt,
               struct admission *ret, struct err *e) MUST_USE;
+uint32_t max_running(const struct scheduler_limits *l);  /* every decoding sequence has its row */
 bool may_join(const struct scheduler *s);                /* who waits, as far as the policy goes */
 bool admit_kv(struct scheduler *s, struct seq *q);       /* it has a seat, or gets one */
 bool admit_enc(struct scheduler *s, struct seq *q);      /* a seat and rows of enc_state */
@@ -156,6 +158,27 @@ void expire(struct scheduler *s, nsec now);
 /* For who found no room, a kept seat, or that of one who is halted; false: none, or not yet. Between two plans only: its blocks leave every
  * table first. */
 bool give_up_one(struct scheduler *s, nsec now);
+
+/* family.c */
+uint32_t family_size(const struct seq *q); /* seats that it takes: 1 on its own */
+/* What a member needs beside what it shares. */
+struct kv_need member_need(const struct scheduler *s, const struct seq *first, uint32_t len,
+                           uint32_t rows);
+/* Blocks for those behind the first, who have seats, or for none of them. */
+bool reserve_members(struct scheduler *s, struct seq *first, uint32_t len,
+                     const struct admission *way);
+bool forks_now(const struct seq *q);       /* its next rows are the first that are its own */
+uint32_t prompt_goal(const struct seq *q); /* up to where its next chunk may go */
+uint32_t fork_edits(const struct scheduler *s, const struct seq *q); /* 0: it does not fork */
+/* So many times what one seat may hold can be told of seats that begin, in a step. */
+uint32_t family_edits(const struct scheduler_limits *l);
+void fork_members(struct plan *p, struct seq *first);
+/* Beams before their next step: what may have to be edited fits into this one, and is. */
+bool may_turn(struct plan *p, const struct seq *q);
+void turn_beams(struct plan *p, const struct seq *q);
+/* A step of all beams of a search is over; run: the first's. */
+void commit_beams(struct scheduler *s, struct seq *first, const struct batch_run *run,
+                  const struct batch_result *r);
 
 /* pause.c */
 

@@ -11,6 +11,7 @@
 static bool
 may_pause(const struct scheduler *s, const struct seq *q)
 {
+    if (q->first_member) return false; /* it would have to come back with all of them */
     if (q->state == SEQ_GENERATION) return true;
     return q->state == SEQ_CONTEXT && s->seat[q->seat].begun && !q->prompt_logprobs;
 }
@@ -26,6 +27,8 @@ unwind(struct seq *q)
     q->min_new -= MIN(q->min_new, made);
     q->n_planned = q->n_done = q->n_out = 0;
     q->n_adopted = 0;
+    q->forked = false;
+    q->n_members = 0;
     q->n_enc_layers = 0; /* its cross KV is given up: encoded again, unless it is found */
     q->cross_there = q->encodes = false;
     q->behind.seat = 0;

@@ -57,6 +57,7 @@ add_run(struct plan *p, struct seq *q, unsigned work, uint32_t n_rows)
     struct batch_run *r = &b->run[b->n_runs++];
     struct seat *seat = &p->s->seat[q->seat];
     uint32_t done = q->n_done > UNTOLD_ROWS ? q->n_done - UNTOLD_ROWS : 0; /* seen by a successor */
+    bool member = q->forked && q->first_member != q; /* what it begins with, it has forked */
 
     *r = (struct batch_run){
         .seat = q->seat,
@@ -70,16 +71,20 @@ add_run(struct plan *p, struct seq *q, unsigned work, uint32_t n_rows)
     if (!seat->begun) {
         r->flags |= RUN_FIRST_CHUNK;
         seat->begun = true;
-        p->begins -= kv_n_held(kv, q->seat);
-        kv_start(kv, p->lane, b->step, q->seat, &p->out);
-        if (q->n_source > 0 && !q->n_adopted && !seat->crossed) {
+        if (!member) {
+            p->begins -= kv_n_held(kv, q->seat);
+            kv_start(kv, p->lane, b->step, q->seat, &p->out);
+        }
+        if (q->n_source > 0 && !q->n_adopted && !member && !seat->crossed) {
             r->enc_row = q->enc_row;
             r->enc_rows = q->n_source;
             kv_cross(kv, p->lane, q->seat, q->n_source, &p->out);
         }
     }
+    if (forks_now(q)) fork_members(p, q);
+    if (q->beam) done = q->n_planned; /* nobody takes them over, and no step is out */
     if (work == WORK_CONTEXT && q->prompt_logprobs) r->flags |= RUN_PROMPT_LOGPROBS;
-    if (end >= q->n_prompt) r->flags |= RUN_SAMPLE;
+    if (end >= q->n_prompt) r->flags |= q->beam ? RUN_SAMPLE | RUN_BEAM : RUN_SAMPLE;
     b->n_logits += r->flags & RUN_PROMPT_LOGPROBS ? n_rows : r->flags & RUN_SAMPLE ? 1 : 0;
 
     if (end > seat->quiet_end || done >= seat->quiet_first ||
@@ -92,7 +97,9 @@ add_run(struct plan *p, struct seq *q, unsigned work, uint32_t n_rows)
     carry(p, q);
 
     for (; q->n_planned < end; q->n_planned++, b->n_rows++) {
-        b->token[b->n_rows] = q->n_planned < q->n_prompt ? q->token[q->n_planned] : TOKEN_FROM_LAST;
+        bool known = q->n_planned < (q->lockstep ? q->n_tokens : q->n_prompt);
+
+        b->token[b->n_rows] = known ? q->token[q->n_planned] : TOKEN_FROM_LAST;
         b->pos[b->n_rows] = (int32_t)q->n_planned;
     }
     b->work |= (uint8_t)work;
@@ -115,6 +122,18 @@ generates(const struct plan *p, const struct seq *q)
            q->n_planned < p->s->seat[q->seat].len;
 }
 
+/* Its next row; of a search all of them together. */
+static void
+go_on(struct plan *p, struct seq *q)
+{
+    if (!q->beam) {
+        add_run(p, q, WORK_GENERATION, 1);
+    } else if (q->first_member == q && may_turn(p, q)) {
+        turn_beams(p, q);
+        for (struct seq *m = q; m; m = m->next_member) add_run(p, m, WORK_GENERATION, 1);
+    }
+}
+
 static void
 plan_generation(struct plan *p)
 {
@@ -126,14 +145,14 @@ plan_generation(struct plan *p)
         if (must_wait(p, q)) {
             oldest = MIN(oldest, q->lane_step);
         } else {
-            add_run(p, q, WORK_GENERATION, 1);
+            go_on(p, q);
         }
     }
     if (p->b->n_runs > 0 || oldest == UINT64_MAX) return;
     /* Handed over while their last chunk still runs: a row that waits for another lane holds up
      * nobody where there is no other row. */
     for (struct seq *q = p->s->running.first; q; q = q->next)
-        if (generates(p, q) && q->lane_step <= oldest) add_run(p, q, WORK_GENERATION, 1);
+        if (generates(p, q) && q->lane_step <= oldest) go_on(p, q);
 }
 
 bool
@@ -173,7 +192,7 @@ begin_edits(const struct scheduler *s)
     uint32_t n = 0;
 
     for (uint32_t g = 0; g < c->n_groups; g++) n += c->group[g].max_entries;
-    return n;
+    return n * family_edits(&s->l);
 }
 
 static uint32_t

@@ -77,8 +77,7 @@ check_uncounted(const struct scheduler *s, struct err *e)
         s->max_running, l->max_len);
 }
 
-/* Every decoding sequence has its row. */
-static uint32_t
+uint32_t
 max_running(const struct scheduler_limits *l)
 {
     return MIN(l->max_seqs, l->max_rows);
@@ -148,7 +147,8 @@ scheduler_edits(const struct scheduler_limits *l, const struct kv_config *c)
         if (c->group[g].kind == KV_WINDOW) edits += ROWS_OUT * max_running(l) * chunk;
         if (c->group[g].kind == KV_STATE) /* its live state, and a snapshot */
             edits += 2 * (uint64_t)max_running(l) * c->group[g].n_layers;
-        edits += c->group[g].max_entries; /* all that one holds who is adopted, or reuses */
+        /* all that one holds who is adopted, or reuses; that a family is told of */
+        edits += (uint64_t)family_edits(l) * c->group[g].max_entries;
     }
     return (uint32_t)MIN(edits, UINT32_MAX);
 }
@@ -160,14 +160,46 @@ scheduler_batch(const struct scheduler *s)
                      scheduler_edits(&s->l, kv_config(s->kv)));
 }
 
+/* ended: also one that has, and waits for its last step. */
 static struct seq *
-find(const struct scheduler *s, req_id id)
+find(const struct scheduler *s, req_id id, bool ended)
 {
     for (struct seq *q = s->running.first; q; q = q->next)
-        if (q->id == id) return q;
+        if (q->id == id && (ended || q->state != SEQ_ENDED)) return q;
     for (struct seq *q = s->waiting.first; q; q = q->next)
         if (q->id == id) return q;
     return NULL;
+}
+
+/* Can they ever sit and fork together? */
+static int
+check_family(const struct scheduler *s, const struct seq *q, struct err *e)
+{
+    const struct kv_config *c = kv_config(s->kv);
+    uint32_t n = 0, entries = 0;
+
+    for (const struct seq *m = q; m; m = m->next_member, n++) {
+        check(m->first_member == q && m->state == SEQ_NEW && m->beam == q->beam);
+        check(m->n_prompt > q->n_shared && m->max_new > 0 && !m->n_adopted && m->id == q->id);
+        check(m->cap >= (uint64_t)m->n_prompt + m->max_new && (m == q || !m->prompt_logprobs));
+    }
+    check(n == q->n_members && !q->forked && (!q->beam || q->n_prompt == q->n_shared + 1));
+    for (uint32_t g = 0; g < c->n_groups; g++) {
+        entries += c->group[g].max_entries;
+        if (c->group[g].kind == KV_STATE || c->group[g].sinks)
+            return err_set(e, -ENOTSUP, "beams and several outputs need a cache without %s",
+                           c->group[g].sinks ? "sink tokens" : "recurrent state");
+    }
+    if (n > s->max_running)
+        return err_set(
+            e, -EMSGSIZE,
+            "%u beams or outputs need so many sequences at once, and rows in a step; there "
+            "are %u",
+            n, s->max_running);
+    if (fork_edits(s, q) > (family_edits(&s->l) - 1) * entries)
+        return err_set(e, -EMSGSIZE, "a prompt of %u tokens is too long for %u outputs",
+                       q->n_shared + 1, n);
+    return 0;
 }
 
 static int
@@ -178,7 +210,7 @@ check_seq(const struct scheduler *s, const struct seq *q, struct err *e)
     check(q->state == SEQ_NEW && q->max_new > 0 && q->n_eos <= q->n_end);
     check(q->n_end <= ARRAY_LEN(q->end_id));
     check(q->cap >= (uint64_t)q->n_prompt + q->max_new);
-    if (find(s, q->id))
+    if (find(s, q->id, /* ended= */ true))
         return err_set(e, -EEXIST, "request %llu is here already", (unsigned long long)q->id);
     if (q->n_prompt == 0) return err_set(e, -EINVAL, "the prompt is empty");
     if (s->l.n_enc_layers == 0 && q->n_source > 0)
@@ -196,21 +228,23 @@ check_seq(const struct scheduler *s, const struct seq *q, struct err *e)
                        "a prompt of %u tokens and %u new ones are more than the %u tokens that one "
                        "sequence may have",
                        q->n_prompt, q->max_new, s->l.max_len);
+    if (q->first_member) TRY(check_family(s, q, e));
     /* A pause makes a prompt of all but the last token, at most. */
-    return admission(
-        s, q, s->l.policy == POLICY_MAX_UTILIZATION ? q->n_prompt + q->max_new - 1 : q->n_prompt,
-        &way, e);
+    return admission(s, q,
+                     s->l.policy == POLICY_MAX_UTILIZATION && !q->first_member
+                         ? q->n_prompt + q->max_new - 1
+                         : q->n_prompt,
+                     &way, e);
 }
 
-int
-scheduler_add(struct scheduler *s, struct seq *q, nsec now, struct err *e)
+static void
+begin(struct scheduler *s, struct seq *q, nsec now)
 {
-    TRY(check_seq(s, q, e));
     q->seat = UINT32_MAX;
     q->n_tokens = q->n_prompt;
     q->n_planned = q->n_done = q->n_out = q->in_flight = q->n_pauses = 0;
     q->enc_row = q->n_enc_layers = 0;
-    q->halted = false;
+    q->halted = q->forked = false;
     q->lane = 0;
     q->lane_step = 0;
     q->reason = LAGAN_NONE;
@@ -219,10 +253,21 @@ scheduler_add(struct scheduler *s, struct seq *q, nsec now, struct err *e)
     q->n_cached = 0;
     q->cross_there = q->encodes = false;
     q->behind.seat = 0;
-    if (s->reuse) kv_space(s->kv, q->salt, q->lora, q->source, q->n_source, &q->space);
     q->turn = turns_give(&s->turns, q->client, (uint64_t)q->n_source + q->n_prompt + q->max_new);
-    move(s, q, SEQ_WAITING);
     s->next_deadline = MIN(s->next_deadline, q->deadline);
+}
+
+int
+scheduler_add(struct scheduler *s, struct seq *q, nsec now, struct err *e)
+{
+    TRY(check_seq(s, q, e));
+    begin(s, q, now);
+    if (s->reuse) kv_space(s->kv, q->salt, q->lora, q->source, q->n_source, &q->space);
+    for (struct seq *m = q->next_member; m; m = m->next_member) {
+        begin(s, m, now);
+        m->turn = q->turn; /* they stay side by side */
+    }
+    move(s, q, SEQ_WAITING);
     if (q->n_adopted && admit_adopted(s, q)) return 0;
     if (q->n_adopted) scheduler_unkeep(s, q->adopted_seat);
     q->n_adopted = 0;
@@ -277,7 +322,8 @@ leave_seat(struct scheduler *s, struct seq *q)
     check((paused || q->state == SEQ_ENDED) && q->in_flight == 0 && s->seat[q->seat].seq == q);
     free_enc_rows(s, q->seat);
     give_pages(s, q->seat);
-    if (s->reuse && q->n_done > 0 && q->reason != LAGAN_E_INTERNAL) {
+    /* What a family has forked is of use to nobody else. */
+    if (s->reuse && q->n_done > 0 && q->reason != LAGAN_E_INTERNAL && !q->forked) {
         struct kv_text t = text_of(q, q->n_tokens);
 
         kv_release(s->kv, q->seat, &t, MIN(q->n_done, q->n_tokens));
@@ -296,20 +342,31 @@ leave_seat(struct scheduler *s, struct seq *q)
     seq_insert(&s->waiting, q);
 }
 
-void
-end_seq(struct scheduler *s, struct seq *q, uint16_t reason)
+static void
+end_one(struct scheduler *s, struct seq *q, uint16_t reason)
 {
-    bool waited = q->state == SEQ_WAITING;
+    bool waited = q->state == SEQ_WAITING, brought = q->state == SEQ_NEW;
 
     if (q->state == SEQ_ENDED) return;
     q->reason = reason;
     move(s, q, SEQ_ENDED);
     turns_end(&s->turns, q->client, q->n_prompt + q->max_new - q->n_tokens);
-    if (waited) {
-        seq_remove(&s->waiting, q);
+    if (waited) seq_remove(&s->waiting, q);
+    if (waited || brought) {
         seq_append(&s->ended, q);
     } else if (q->in_flight == 0) {
         leave_seat(s, q);
+    }
+}
+
+void
+end_seq(struct scheduler *s, struct seq *q, uint16_t reason)
+{
+    struct seq *m = q->first_member ? q->first_member : q, *next;
+
+    for (; m; m = next) {
+        next = m->next_member;
+        end_one(s, m, reason);
     }
 }
 
@@ -320,7 +377,10 @@ expire_list(struct scheduler *s, const struct seq_list *l, nsec now)
         next = q->next;
         if (q->state == SEQ_ENDED) continue;
         if (q->deadline <= now) {
+            bool family = q->first_member;
+
             end_seq(s, q, LAGAN_E_DEADLINE);
+            if (family) next = l->first; /* the others have gone with it */
         } else {
             s->next_deadline = MIN(s->next_deadline, q->deadline);
         }
@@ -339,17 +399,18 @@ expire(struct scheduler *s, nsec now)
 void
 scheduler_cancel(struct scheduler *s, req_id id, uint16_t reason)
 {
-    struct seq *q = find(s, id);
+    struct seq *q;
 
-    if (q) end_seq(s, q, reason);
+    while ((q = find(s, id, /* ended= */ false))) end_seq(s, q, reason);
 }
 
 void
 scheduler_halt(struct scheduler *s, req_id id, bool halted)
 {
-    struct seq *q = find(s, id);
-
-    if (q) q->halted = halted;
+    for (struct seq *q = s->running.first; q; q = q->next)
+        if (q->id == id) q->halted = halted;
+    for (struct seq *q = s->waiting.first; q; q = q->next)
+        for (struct seq *m = q; m && q->id == id; m = m->next_member) m->halted = halted;
     s->halts |= halted;
 }
 

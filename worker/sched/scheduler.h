@@ -73,7 +73,8 @@ struct batch *scheduler_batch(const struct scheduler *s) MUST_USE;
 uint32_t scheduler_edits(const struct scheduler_limits *l, const struct kv_config *c);
 
 /* Keeps seq until scheduler_reap(). -EMSGSIZE: never fits (length, source, pools), -EINVAL: no prompt,
- * or a source where none belongs, -EEXIST: the id is here already; each with the sentence. */
+ * or a source where none belongs, -EEXIST: the id is here already, -ENOTSUP: the model's cache cannot be forked;
+ * each with the sentence. */
 int scheduler_add(struct scheduler *s, struct seq *seq, nsec now, struct err *e) MUST_USE;
 /* Seats that kv_adopt() filled are kept for the requests that had them: scheduler_add() with n_adopted. From
  * then on one is given up whenever anything else finds no room; before, what finds none waits. */

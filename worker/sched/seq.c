@@ -6,7 +6,7 @@ static const struct {
     unsigned next; /* bits of the states that may follow */
 } states[] = {
     /* clang-format off */
-    [SEQ_NEW]        = { "new",        1u << SEQ_WAITING },
+    [SEQ_NEW]        = { "new",        1u << SEQ_WAITING | 1u << SEQ_CONTEXT | 1u << SEQ_ENDED },
     [SEQ_WAITING]    = { "waiting",    1u << SEQ_ENCODER | 1u << SEQ_CONTEXT | 1u << SEQ_ENDED },
     [SEQ_ENCODER]    = { "encoder",    1u << SEQ_CONTEXT | 1u << SEQ_ENDED },
     [SEQ_CONTEXT]    = { "context",    1u << SEQ_GENERATION | 1u << SEQ_LAST | 1u << SEQ_PAUSED |

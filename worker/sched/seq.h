@@ -4,11 +4,17 @@
  * scheduler_reap() with the reason. A pause makes a prompt of what it has generated: n_prompt grows, max_new
  * and min_new shrink by as much. The middle part is the scheduler's; the last is for whoever owns
  * the struct (text state, ledger row) and is never looked at here.
+ *
+ * A family is sequences of one request that begin alike: beams of a search, samples of a prompt. Its first member
+ * alone is added, with the others behind it. They are admitted together or not at all; the first computes what
+ * they share, the others fork from it. Beams stay together to their end; samples are then each for itself.
+ * Every member comes back from scheduler_reap().
  */
 #ifndef SCHED_SEQ_H
 #define SCHED_SEQ_H
 
 #include "worker/kv/kv_reuse.h"
+#include "worker/sched/beam.h"
 
 enum seq_state {
     SEQ_NEW,     /* not the scheduler's */
@@ -45,6 +51,13 @@ struct seq {
     uint32_t n_eos, min_new; /* before min_new generated tokens no end id counts */
     token_id *token;         /* [cap]: prompt, then generated */
     nsec deadline;           /* NSEC_NEVER: none */
+    /* Of a family, or NULL. The scheduler makes them NULL when samples have forked. */
+    struct seq *first_member, *next_member;
+    uint32_t n_members; /* the first's: with itself */
+    uint32_t
+        n_shared; /* likewise: positions of the prompt that are alike in all, fewer than the shortest has */
+    struct beam *beam; /* the search of which it is a beam, in the order of slots; NULL: none */
+    bool lockstep;     /* its next token depends on all it has so far: no step is planned ahead */
 
     /* The scheduler's. */
     enum seq_state state;
@@ -55,6 +68,7 @@ struct seq {
     uint32_t n_out;     /* generated tokens, including those in flight */
     uint32_t in_flight; /* steps launched and not committed that carry it */
     bool halted;        /* no step is to carry it for now */
+    bool forked;        /* a family's: it has what it shares */
     uint8_t lane;       /* of its last step */
     uint16_t reason;    /* enum lagan_reason, once ended */
     uint64_t lane_step;
@@ -87,6 +101,12 @@ struct seq_list {
     uint32_t n;
 };
 bool seq_before(const struct seq *a, const struct seq *b);
+/* A member that has not forked yet: it does what the first does. */
+static inline bool
+seq_follows(const struct seq *q)
+{
+    return q->first_member && q->first_member != q && !q->forked;
+}
 void seq_insert(struct seq_list *l, struct seq *q);
 void seq_append(struct seq_list *l, struct seq *q); /* at the end, whatever the order */
 void seq_remove(struct seq_list *l, struct seq *q);

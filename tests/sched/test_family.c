@@ -1,0 +1,444 @@
+/* test_family.c - beams and samples in the scheduler, on a pretended device that computes from what its tables
+ * name: the next token depends on every token whose K and V a row can see, so a block too few, too many or of
+ * somebody else changes the answer.
+ */
+#include "tests/test.h"
+#include "worker/kv/kv_seat.h"
+#include "worker/sched/scheduler.h"
+
+#include "include/lagan_wire.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { SEATS = 24, ENTRIES = 40, BLOCK = 4, UNITS = 4096, UNIT = 128, VOCAB = 50, WINDOW = 6 };
+enum { MAX_LEN = 100, FAMILY = 8, OUT = 2 };
+
+struct bed {
+    struct kv_config c;
+    struct scheduler_limits l;
+    void *mem;
+    struct kv *kv;
+    struct scheduler *s;
+    struct batch *batch[OUT];
+    uint64_t planned, done;
+    nsec now;
+
+    slice_id at[MAX_GROUPS][SEATS][ENTRIES];
+    token_id holds[UNITS][BLOCK]; /* the token whose K and V are there; -1: none */
+    token_id last[SEATS];
+    token_id drawn[OUT][SEATS]; /* by run */
+    struct batch_top top[SEATS * 128];
+    uint32_t first_top[SEATS + 1];
+};
+
+struct family {
+    struct seq seq[FAMILY];
+    token_id token[FAMILY][MAX_LEN], room[FAMILY][MAX_LEN], source[16];
+    struct beam beam;
+    uint32_t n, n_back; /* members; those that came back */
+};
+
+static uint64_t
+mix(uint64_t h, uint64_t x)
+{
+    h = (h ^ x) * UINT64_C(0xd6e8feb86659fd93);
+    return h ^ h >> 29;
+}
+
+static void
+open_bed(struct bed *b)
+{
+    struct err e;
+
+    memset(b->at, 0xff, sizeof b->at);
+    memset(b->holds, 0xff, sizeof b->holds);
+    b->c = (struct kv_config){ .n_groups = 2,
+                               .n_seats = SEATS,
+                               .n_lanes = 1,
+                               .tokens_per_block = BLOCK,
+                               .arena_bytes = (uint64_t)UNITS * UNIT };
+    b->c.group[0] = (struct kv_group){ .kind = KV_FULL };
+    b->c.group[1] = (struct kv_group){ .kind = KV_WINDOW, .window = WINDOW };
+    if (b->l.n_enc_layers) b->c.group[b->c.n_groups++] = (struct kv_group){ .kind = KV_CROSS };
+    for (uint32_t g = 0; g < b->c.n_groups; g++) {
+        b->c.group[g].n_layers = b->c.group[g].n_parts = 1;
+        b->c.group[g].slice_bytes = UNIT;
+        b->c.group[g].max_entries = ENTRIES;
+    }
+    b->c.slab_bytes = 4 * UNIT;
+    b->mem = calloc(1, kv_bytes(&b->c));
+    b->kv = kv_init(b->mem, &b->c, &e);
+    assert_non_null(b->kv);
+    assert_int_equal(scheduler_new(&b->s, &b->l, b->kv, &e), 0);
+    for (int i = 0; i < OUT; i++) assert_non_null(b->batch[i] = scheduler_batch(b->s));
+}
+
+static void
+close_bed(struct bed *b)
+{
+    scheduler_check(b->s);
+    for (uint32_t p = 0; p < kv_n_pools(b->kv); p++) {
+        struct kv_count n;
+
+        kv_count(b->kv, p, &n);
+        assert_int_equal(n.used, 0);
+    }
+    scheduler_free(b->s);
+    for (int i = 0; i < OUT; i++) batch_free(b->batch[i]);
+    free(b->mem);
+    memset(b, 0, sizeof *b);
+}
+
+static token_id *
+held(struct bed *b, uint32_t group, uint32_t seat, uint32_t pos)
+{
+    slice_id at = b->at[group][seat][pos / BLOCK];
+
+    check(at < UNITS);
+    return &b->holds[at][pos % BLOCK];
+}
+
+/* All that the row at pos attends to. */
+static uint64_t
+attend(struct bed *b, const struct batch_run *run, uint32_t pos)
+{
+    uint64_t h = 1;
+
+    for (uint32_t i = 0; i <= pos; i++) h = mix(h, (uint64_t)*held(b, 0, run->seat, i));
+    for (uint32_t i = pos + 1 > WINDOW ? pos + 1 - WINDOW : 0; i <= pos; i++)
+        check(*held(b, 1, run->seat, i) == *held(b, 0, run->seat, i));
+    for (uint32_t i = 0; i < run->cross_tokens; i++)
+        h = mix(h, (uint64_t)*held(b, 2, run->seat, i));
+    return h;
+}
+
+static void
+apply(struct bed *b, const struct batch *p)
+{
+    for (uint32_t i = 0; i < p->n_edits; i++) {
+        const struct kv_edit *e = &p->edit[i];
+
+        if (e->op == EDIT_END) {
+            for (uint32_t g = 0; g < b->c.n_groups; g++)
+                memset(b->at[g][e->seat], 0xff, sizeof b->at[g][0]);
+        } else {
+            check(e->op == EDIT_SET);
+            b->at[e->group][e->seat][e->entry] = e->at;
+        }
+    }
+    for (uint32_t i = 0; i < p->n_copies; i++) {
+        check(p->copy[i].n_tokens <= BLOCK);
+        memset(b->holds[p->copy[i].to], 0xff, sizeof b->holds[0]);
+        memcpy(b->holds[p->copy[i].to], b->holds[p->copy[i].from],
+               p->copy[i].n_tokens * sizeof(token_id));
+    }
+}
+
+static token_id
+best_of(uint64_t h)
+{
+    return (token_id)(mix(h, 77) % VOCAB);
+}
+
+/* What such a beam would see: all of the vocabulary, in an order that its history decides. */
+static void
+list_of(struct batch_top *top, uint64_t h, uint32_t n)
+{
+    for (uint32_t i = 0; i < n; i++)
+        top[i] = i < VOCAB ? (struct batch_top){ (token_id)((h % 7919 + 7 * i) % VOCAB),
+                                                 -0.1f - (float)i * (0.3f + (float)(h % 11) / 8) }
+                           : (struct batch_top){ -1, 0 };
+}
+
+/* Plan, and do it at once: results are handed out later. */
+static const struct batch *
+plan(struct bed *b)
+{
+    struct batch *p = b->batch[(b->planned + 1) % OUT];
+
+    if (scheduler_plan(b->s, 0, b->now, p) == 0) return NULL;
+    b->planned++;
+    apply(b, p);
+    for (uint32_t i = 0; i < p->n_runs; i++) {
+        const struct batch_run *r = &p->run[i];
+        const struct seq *q = scheduler_seat(b->s, r->seat);
+
+        if (r->enc_rows)
+            for (uint32_t k = 0; k < r->enc_rows; k++) *held(b, 2, r->seat, k) = q->source[k];
+        check(!(r->flags & RUN_BEAM) || i + 1 == p->n_runs || !q->next_member ||
+              p->run[i + 1].seat == q->next_member->seat); /* neighbours */
+        for (uint32_t k = 0; k < r->n_rows; k++) {
+            token_id t = p->token[r->first_row + k];
+
+            if (t == TOKEN_FROM_LAST) t = b->last[r->seat];
+            check(!q->lockstep || p->token[r->first_row + k] >= 0);
+            for (uint32_t g = 0; g < 2; g++) *held(b, g, r->seat, (uint32_t)r->first_pos + k) = t;
+        }
+    }
+    for (uint32_t i = 0; i < p->n_runs; i++) {
+        const struct batch_run *r = &p->run[i];
+        const struct seq *q = scheduler_seat(b->s, r->seat);
+        uint64_t h;
+
+        if (!(r->flags & RUN_SAMPLE)) continue;
+        h = attend(b, r, (uint32_t)r->first_pos + r->n_rows - 1);
+        if (!q->beam) h = mix(h, (uint64_t)(uintptr_t)q->owner); /* which output it is */
+        b->last[r->seat] = b->drawn[b->planned % OUT][i] = best_of(h);
+    }
+    return p;
+}
+
+static void
+commit(struct bed *b)
+{
+    const struct batch *p = b->batch[++b->done % OUT];
+    uint8_t n_tokens[SEATS];
+    token_id token[SEATS * (1 + MAX_DRAFT)];
+    struct batch_result r = { .step = b->done,
+                              .n_tokens = n_tokens,
+                              .token = token,
+                              .first_top = b->first_top,
+                              .top = b->top };
+    uint32_t at = 0;
+
+    for (uint32_t i = 0; i < p->n_runs; i++) {
+        const struct batch_run *run = &p->run[i];
+        const struct seq *q = scheduler_seat(b->s, run->seat);
+        uint32_t wide = run->flags & RUN_BEAM ? beam_width(q->beam->n_beams, q->beam->n_end) : 0;
+
+        n_tokens[i] = run->flags & RUN_SAMPLE ? 1 : 0;
+        token[i * (1 + MAX_DRAFT)] = b->drawn[b->done % OUT][i];
+        if (!n_tokens[i]) continue;
+        b->first_top[run->first_logit] = at;
+        if (wide) list_of(b->top + at, attend(b, run, (uint32_t)run->first_pos), wide);
+        at += wide;
+        check(at <= ARRAY_LEN(b->top));
+        b->first_top[run->first_logit + 1] = at;
+    }
+    scheduler_commit(b->s, p, &r, b->now);
+    scheduler_check(b->s);
+}
+
+static struct family *
+family_new(req_id id, uint32_t n, bool beams, uint32_t n_prompt, uint32_t max_new,
+           uint32_t n_source)
+{
+    struct family *f = calloc(1, sizeof *f);
+
+    f->n = n;
+    f->beam = (struct beam){ .n_beams = n,
+                             .max_new = max_new,
+                             .length_penalty = 1,
+                             .first = n_prompt,
+                             .n_end = 1,
+                             .n_eos = 1,
+                             .end_id = f->seq[0].end_id };
+    for (uint32_t i = 0; i < n_source; i++) f->source[i] = (token_id)(id % 13 + i);
+    for (uint32_t i = 0; i < n; i++) {
+        struct seq *q = &f->seq[i];
+
+        *q = (struct seq){ .id = id,
+                           .source = n_source ? f->source : NULL,
+                           .n_source = n_source,
+                           .token = f->token[i],
+                           .cap = MAX_LEN,
+                           .n_prompt = n_prompt,
+                           .max_new = max_new,
+                           .n_end = 1,
+                           .n_eos = 1,
+                           .end_id = { 13 },
+                           .priority = 0.5f,
+                           .deadline = NSEC_NEVER,
+                           .owner = (void *)(uintptr_t)(1000 * id + i) };
+        for (uint32_t k = 0; k < n_prompt; k++)
+            f->token[i][k] = (token_id)((id * 7 + k * 3) % VOCAB);
+        if (n == 1) continue;
+        q->first_member = f->seq;
+        q->next_member = i + 1 < n ? q + 1 : NULL;
+        f->beam.line[i] = f->token[i];
+        f->beam.room[i] = f->room[i];
+        if (beams) q->beam = &f->beam;
+        q->lockstep = beams;
+    }
+    f->seq[0].n_members = n > 1 ? n : 0;
+    f->seq[0].n_shared = n_prompt - 1;
+    if (beams && n > 1) beam_start(&f->beam, 0, 0);
+    return f;
+}
+
+/* The same, with nothing between it and its tokens. */
+static void
+check_family(const struct family *f)
+{
+    const struct seq *first = &f->seq[0];
+    static token_id line[FAMILY][MAX_LEN], room[FAMILY][MAX_LEN];
+    static struct batch_top top[FAMILY][128];
+    struct beam b = f->beam;
+
+    for (uint32_t i = 0; i < f->n; i++) {
+        memcpy(line[i], f->token[i], b.first * sizeof(token_id));
+        for (uint32_t n = b.first; !first->beam && n < f->seq[i].n_tokens; n++) {
+            uint64_t h = 1;
+
+            for (uint32_t k = 0; k < n; k++) h = mix(h, (uint64_t)f->token[i][k]);
+            for (uint32_t k = 0; k < first->n_source; k++) h = mix(h, (uint64_t)f->source[k]);
+            assert_int_equal(f->token[i][n], best_of(mix(h, (uint64_t)(uintptr_t)f->seq[i].owner)));
+        }
+        b.line[i] = line[i];
+        b.room[i] = room[i];
+    }
+    if (!first->beam) return;
+    beam_start(&b, 0, 0);
+    while (!b.over) {
+        struct beam_list list[FAMILY];
+
+        for (uint32_t i = 0; i < f->n; i++) {
+            uint64_t h = 1;
+
+            for (uint32_t k = 0; k < b.first + b.n_new; k++) h = mix(h, (uint64_t)line[i][k]);
+            for (uint32_t k = 0; k < first->n_source; k++) h = mix(h, (uint64_t)f->source[k]);
+            list[i] = (struct beam_list){ top[i], beam_width(f->n, 1) };
+            list_of(top[i], h, list[i].n);
+        }
+        beam_step(&b, list);
+    }
+    for (uint32_t i = 0; i < f->n; i++) {
+        struct beam_done want = beam_result(&b, i), got = beam_result(&f->beam, i);
+
+        assert_int_equal(got.n, want.n);
+        assert_true(got.score == want.score);
+        assert_memory_equal(got.token, want.token, want.n * sizeof(token_id));
+    }
+}
+
+static void
+take_back(struct bed *b, struct family **f, uint32_t n, uint32_t *left)
+{
+    struct seq *q;
+
+    while ((q = scheduler_reap(b->s))) {
+        for (uint32_t i = 0; i < n; i++) {
+            if (!f[i] || q < f[i]->seq || q >= f[i]->seq + FAMILY) continue;
+            if (++f[i]->n_back < f[i]->n) break;
+            if (f[i]->seq[0].reason < LAGAN_FINISH_CANCELLED) check_family(f[i]);
+            free(f[i]);
+            f[i] = NULL;
+            --*left;
+        }
+    }
+}
+
+/* Requests of all kinds at once, some cancelled, some expired, with steps planned ahead. */
+static void
+run_many(struct bed *b, bool sources, enum policy policy, uint32_t max_rows, uint32_t seats)
+{
+    enum { N = 60 };
+    struct family *f[N] = { NULL };
+    uint32_t left = N, turns = 0;
+    struct err e;
+
+    b->l = (struct scheduler_limits){
+        .policy = policy,
+        .max_seqs = seats,
+        .max_rows = max_rows,
+        .max_len = MAX_LEN,
+        .n_lanes = 1,
+        .lane_work = { WORK_ENCODER | WORK_CONTEXT | WORK_GENERATION },
+        .n_enc_layers = sources ? 2 : 0,
+        .max_enc_rows = sources ? 24 : 0,
+    };
+    open_bed(b);
+    for (uint32_t i = 0; i < N; i++) {
+        uint32_t n = test_below(3) ? 1 + test_below(MIN(seats, (uint32_t)FAMILY)) : 1;
+
+        f[i] = family_new(i + 1, n, test_below(2), 1 + test_below(test_below(2) ? 3 : 30),
+                          1 + test_below(20), sources ? 1 + test_below(12) : 0);
+        if (test_below(8) == 0)
+            for (uint32_t k = 0; k < n; k++) f[i]->seq[k].deadline = (nsec)test_below(90);
+        assert_int_equal(scheduler_add(b->s, f[i]->seq, b->now, &e), 0);
+        for (uint32_t k = test_below(4); k > 0; k--) {
+            if (b->planned - b->done < OUT && plan(b)) continue;
+            if (b->done < b->planned) commit(b);
+        }
+        if (test_below(9) == 0) scheduler_cancel(b->s, 1 + test_below(i + 1), LAGAN_E_CANCELLED);
+        take_back(b, f, N, &left);
+        b->now++;
+    }
+    while (left > 0) {
+        bool busy = b->planned - b->done < OUT && test_below(3) && plan(b);
+
+        if (!busy && b->done < b->planned) commit(b);
+        take_back(b, f, N, &left);
+        b->now++;
+        assert_true(++turns < 20000);
+    }
+    close_bed(b);
+}
+
+static void
+beams_samples_and_others_have_each_their_own_tokens(void **state)
+{
+    static struct bed b;
+
+    (void)state;
+    for (uint32_t i = 0; i < 60; i++) {
+        static const enum policy policies[] = { POLICY_NO_EVICT, POLICY_MAX_UTILIZATION,
+                                                POLICY_STATIC };
+        uint32_t seats = 8 + test_below(SEATS - 7);
+
+        run_many(&b, i % 2, policies[i % 3], seats + test_below(30), seats);
+    }
+}
+
+static void
+a_family_is_admitted_whole_or_waits_and_what_never_fits_is_refused(void **state)
+{
+    static struct bed b;
+    struct family *f = family_new(1, 6, true, 10, 10, 0), *g = family_new(2, 6, true, 10, 10, 0);
+    struct family *much = family_new(3, 8, true, 10, 10, 0);
+    struct family *all[2] = { f, g };
+    uint32_t left = 2;
+    const struct batch *p;
+    struct err e;
+
+    (void)state;
+    b.l = (struct scheduler_limits){ .max_seqs = 7,
+                                     .max_rows = 16,
+                                     .max_len = MAX_LEN,
+                                     .n_lanes = 1,
+                                     .lane_work = { WORK_CONTEXT | WORK_GENERATION } };
+    open_bed(&b);
+    assert_int_equal(scheduler_add(b.s, much->seq, 0, &e), -EMSGSIZE);
+    assert_non_null(strstr(e.text, "8 beams or outputs"));
+    assert_int_equal(scheduler_add(b.s, f->seq, 0, &e), 0);
+    assert_int_equal(scheduler_add(b.s, g->seq, 0, &e), 0);
+    p = plan(&b);
+    assert_int_equal(p->n_runs, 1); /* what all share, once */
+    assert_int_equal(p->run[0].n_rows, 9);
+    p = plan(&b);
+    assert_int_equal(p->n_runs, 6);
+    assert_int_equal(p->n_logits, 6);
+    assert_null(plan(&b)); /* the other family has no seats, and this one waits for its result */
+    assert_int_equal(scheduler_n_running(b.s), 6);
+    assert_int_equal(scheduler_n_waiting(b.s), 1);
+    while (left > 0) {
+        if (b.done == b.planned) assert_non_null(plan(&b));
+        commit(&b);
+        take_back(&b, all, 2, &left);
+    }
+    free(much);
+    close_bed(&b);
+}
+
+int
+main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(beams_samples_and_others_have_each_their_own_tokens),
+        cmocka_unit_test(a_family_is_admitted_whole_or_waits_and_what_never_fits_is_refused),
+    };
+
+    return cmocka_run_group_tests(tests, test_seed_group, NULL);
+}

@@ -1,0 +1,165 @@
+/* family.c - sequences of one request that begin alike: beams, samples: see seq.h, core.h.
+ *
+ *     admitted    seats and blocks for all of them, or for none
+ *     prompt      the first member computes what they share: up to n_shared
+ *     fork        when the first goes on from there: the others hold what it holds; beams in that very step
+ *     after it    samples are each for itself. Beams ride together, one step at a time, and before each step their
+ *                 rows of the tables are turned as the search has decided
+ *
+ * None is paused, so all is reserved to the end, whatever the policy.
+ */
+#include "worker/sched/core.h"
+
+#include "include/lagan_wire.h"
+#include "worker/kv/kv_beam.h"
+
+uint32_t
+family_size(const struct seq *q)
+{
+    return q->first_member ? q->n_members : 1;
+}
+
+struct kv_need
+member_need(const struct scheduler *s, const struct seq *first, uint32_t len, uint32_t rows)
+{
+    return kv_fork_need(s->kv, len, first->n_shared, rows);
+}
+
+/* Where they sit, or will. */
+static uint32_t
+member_seat(const struct scheduler *s, const struct seq *first, const struct seq *m, uint32_t i)
+{
+    return first->state == SEQ_WAITING ? s->free_seat[(s->first_free + i) % s->n_seats] : m->seat;
+}
+
+bool
+reserve_members(struct scheduler *s, struct seq *first, uint32_t len, const struct admission *way)
+{
+    struct kv_need n = member_need(s, first, len, way->rows);
+    uint32_t i = 1;
+
+    for (struct seq *m = first->next_member; m; m = m->next_member, i++) {
+        if (kv_reserve(s->kv, member_seat(s, first, m, i), &n) == 0) continue;
+        i = 1;
+        for (struct seq *k = first->next_member; k != m; k = k->next_member)
+            kv_drop(s->kv, member_seat(s, first, k, i++));
+        return false;
+    }
+    return true;
+}
+
+/* Entries that the others will be told of when they fork. */
+uint32_t
+fork_edits(const struct scheduler *s, const struct seq *q)
+{
+    const struct kv_config *c = kv_config(s->kv);
+    uint32_t n = 0;
+
+    if (q->first_member != q || q->forked) return 0;
+    for (uint32_t g = 0; g < c->n_groups; g++)
+        n += CEIL_DIV(c->group[g].kind == KV_CROSS ? q->n_source : q->n_shared,
+                      c->tokens_per_block);
+    return n * (q->n_members - 1);
+}
+
+uint32_t
+family_edits(const struct scheduler_limits *l)
+{
+    return MIN(max_running(l), (uint32_t)MAX_BEAMS);
+}
+
+bool
+forks_now(const struct seq *q)
+{
+    return q->first_member == q && !q->forked && q->n_planned == q->n_shared;
+}
+
+uint32_t
+prompt_goal(const struct seq *q)
+{
+    bool shared = q->first_member == q && !q->forked && q->n_planned < q->n_shared;
+
+    return shared ? q->n_shared : q->n_prompt;
+}
+
+void
+fork_members(struct plan *p, struct seq *first)
+{
+    struct scheduler *s = p->s;
+    struct seq *next;
+
+    if (first->lane_step > s->done[first->lane])
+        kv_fence(s->kv, first->seat, first->lane, first->lane_step);
+    p->begins -= fork_edits(s, first);
+    for (struct seq *m = first; m; m = next) {
+        next = m->next_member;
+        m->forked = true;
+        if (!m->beam) m->first_member = m->next_member = NULL;
+        if (m == first) continue;
+        kv_fork(s->kv, p->lane, p->b->step, first->seat, m->seat, first->n_shared, &p->out);
+        s->seat[m->seat].len = s->seat[first->seat].len;
+        s->seat[m->seat].chunk = s->seat[first->seat].chunk;
+        m->n_planned = m->n_done = first->n_shared;
+        m->lane = (uint8_t)p->lane;
+        m->lane_step = p->b->step;
+    }
+}
+
+/* Entries in which beams may differ, in all their rows. */
+static uint32_t
+turn_edits(const struct scheduler *s, const struct seq *q)
+{
+    const struct kv_config *c = kv_config(s->kv);
+    uint32_t alike = q->beam->first + q->beam->n_settled, n = 0;
+
+    for (uint32_t g = 0; g < c->n_groups; g++)
+        if (c->group[g].kind != KV_CROSS)
+            n += q->n_planned / c->tokens_per_block -
+                 MIN(alike, q->n_planned) / c->tokens_per_block + 1;
+    return n * q->beam->n_beams;
+}
+
+bool
+may_turn(struct plan *p, const struct seq *q)
+{
+    uint32_t n = turn_edits(p->s, q);
+
+    if (n > p->begins) return false;
+    p->begins -= n;
+    return true;
+}
+
+void
+turn_beams(struct plan *p, const struct seq *q)
+{
+    const struct beam *b = q->beam;
+    uint32_t seat[MAX_BEAMS], n = 0;
+    bool moved = false;
+
+    for (const struct seq *m = q; m; m = m->next_member) {
+        kv_trim(p->s->kv, m->seat, m->n_planned, &p->out);
+        moved = moved || b->parent[n] != n;
+        seat[n++] = m->seat;
+    }
+    if (moved) kv_reorder(p->s->kv, p->lane, p->b->step, seat, b->parent, n, q->n_planned, &p->out);
+}
+
+void
+commit_beams(struct scheduler *s, struct seq *first, const struct batch_run *run,
+             const struct batch_result *r)
+{
+    struct beam_list list[MAX_BEAMS];
+    struct beam *b = first->beam;
+    uint32_t n = 0;
+
+    for (struct seq *m = first; m; m = m->next_member, n++, run++) {
+        uint32_t at = r->first_top[run->first_logit];
+
+        check(run->seat == m->seat && n < b->n_beams);
+        list[n] = (struct beam_list){ r->top + at, r->first_top[run->first_logit + 1] - at };
+    }
+    check(n == b->n_beams);
+    beam_step(b, list);
+    for (struct seq *m = first; m; m = m->next_member) m->n_tokens++;
+    if (b->over) end_seq(s, first, beam_result(b, 0).reason);
+}
