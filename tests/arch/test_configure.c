@@ -157,6 +157,48 @@ t5_refuses_by_name_what_it_does_not_do(void **state)
     assert_int_equal(shape.n_layers, 4); /* the decoder is as deep when nothing is said */
 }
 
+static const char BART[] = "{\"model_type\": \"bart\", \"encoder_layers\": 3,"
+                           " \"decoder_attention_heads\": 8}";
+
+static void
+bart_refuses_by_name_what_it_does_not_do(void **state)
+{
+    static const struct refusal list[] = {
+        { "{\"activation_function\": \"gelu_fast\"}", "activation_function", -ENOTSUP },
+        { "{\"activation_function\": 1}", "activation_function", -EINVAL },
+        { "{\"tie_word_embeddings\": false}", "tie_word_embeddings", -ENOTSUP },
+        { "{\"is_encoder_decoder\": false}", "is_encoder_decoder", -ENOTSUP },
+        { "{\"is_decoder\": true}", "is_decoder", -ENOTSUP },
+        { "{\"encoder_attention_heads\": 12}", "encoder_attention_heads", -EINVAL },
+        { "{\"decoder_attention_heads\": 0}", "decoder_attention_heads", -EINVAL },
+        { "{\"d_model\": 32768}", "encoder_attention_heads", -EINVAL },
+        { "{\"decoder_layers\": 129}", "decoder_layers", -EINVAL },
+        { "{\"max_position_embeddings\": 0}", "max_position_embeddings", -EINVAL },
+        { "{\"scale_embedding\": \"yes\"}", "scale_embedding", -EINVAL },
+    };
+
+    (void)state;
+    refuses(&arch_bart, BART, list, ARRAY_LEN(list));
+}
+
+static void
+bart_has_two_sides_of_their_own_shapes(void **state)
+{
+    struct err e;
+
+    (void)state;
+    assert_int_equal(configure(&arch_bart, BART, "{\"encoder_ffn_dim\": 96}", &e), 0);
+    assert_int_equal(shape.n_encoder_layers, 3);
+    assert_int_equal(shape.n_layers, 12);
+    assert_int_equal(shape.encoder[2].head_dim, 64);
+    assert_int_equal(shape.encoder[2].n_ff, 96);
+    assert_int_equal(shape.layer[11].head_dim, 128);
+    assert_int_equal(shape.layer[11].n_ff, 4096);
+    assert_int_equal(shape.cross.n_heads, 8);
+    assert_int_equal(shape.max_len, 1024);
+    assert_int_equal(shape.max_source, 1024);
+}
+
 static void
 a_config_without_its_sizes_is_refused_by_name(void **state)
 {
@@ -176,6 +218,8 @@ main(void)
         cmocka_unit_test(gemma3_slides_in_all_layers_but_every_sixth_or_as_its_list_says),
         cmocka_unit_test(gemma3_refuses_by_name_what_it_does_not_do),
         cmocka_unit_test(t5_refuses_by_name_what_it_does_not_do),
+        cmocka_unit_test(bart_refuses_by_name_what_it_does_not_do),
+        cmocka_unit_test(bart_has_two_sides_of_their_own_shapes),
         cmocka_unit_test(a_config_without_its_sizes_is_refused_by_name),
     };
 

@@ -277,6 +277,8 @@ MODEL(gpt_oss)
 MODEL(gpt_oss_mxfp4)
 MODEL(t5_relu)
 MODEL(t5_gated)
+MODEL(bart)
+MODEL(mbart)
 DIALECT(llama2, "config_legacy.json")
 DIALECT(llama3, "config_legacy.json")
 DIALECT(mistral, "config_legacy.json")
@@ -296,6 +298,8 @@ main(void)
         cmocka_unit_test(gpt_oss_mxfp4_computes_what_transformers_does),
         cmocka_unit_test(t5_relu_computes_what_transformers_does),
         cmocka_unit_test(t5_gated_computes_what_transformers_does),
+        cmocka_unit_test(bart_computes_what_transformers_does),
+        cmocka_unit_test(mbart_computes_what_transformers_does),
         cmocka_unit_test(llama2_is_the_same_in_the_other_dialect),
         cmocka_unit_test(llama3_is_the_same_in_the_other_dialect),
         cmocka_unit_test(mistral_is_the_same_in_the_other_dialect),
@@ -310,6 +314,8 @@ main(void)
         cmocka_unit_test(gpt_oss_mxfp4_gives_the_same_bits_however_it_is_run),
         cmocka_unit_test(t5_relu_gives_the_same_bits_however_it_is_run),
         cmocka_unit_test(t5_gated_gives_the_same_bits_however_it_is_run),
+        cmocka_unit_test(bart_gives_the_same_bits_however_it_is_run),
+        cmocka_unit_test(mbart_gives_the_same_bits_however_it_is_run),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

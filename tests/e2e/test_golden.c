@@ -506,6 +506,8 @@ GOLDEN(gpt_oss)
 GOLDEN(gpt_oss_mxfp4)
 GOLDEN(t5_relu)
 GOLDEN(t5_gated)
+GOLDEN(bart)
+GOLDEN(mbart)
 
 int
 main(int argc, char **argv)
@@ -519,6 +521,8 @@ main(int argc, char **argv)
         cmocka_unit_test(gpt_oss_mxfp4_as_transformers_in_every_setting),
         cmocka_unit_test(t5_relu_as_transformers_in_every_setting),
         cmocka_unit_test(t5_gated_as_transformers_in_every_setting),
+        cmocka_unit_test(bart_as_transformers_in_every_setting),
+        cmocka_unit_test(mbart_as_transformers_in_every_setting),
     };
 
     serve_args(argc, argv);

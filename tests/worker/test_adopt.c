@@ -69,7 +69,8 @@ static const struct setting settings[] = {
     { "tests/data/golden/llama2", bf16, FOUR },   { "tests/data/golden/gemma3", fp32, FOUR },
     { "tests/data/golden/t5_relu", fp32, FOUR },  { "tests/data/golden/mistral", split, FOUR },
     { "tests/data/golden/llama2", fp32, FOUR },   { "tests/data/golden/gemma3", split, FOUR },
-    { "tests/data/golden/t5_gated", bf16, FOUR },
+    { "tests/data/golden/t5_gated", bf16, FOUR }, { "tests/data/golden/bart", bf16, FOUR },
+    { "tests/data/golden/mbart", split, FOUR },
 };
 enum { ON_GPU = 4 }; /* of them: a start takes a second there */
 static const struct setting text = {

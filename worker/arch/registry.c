@@ -1,6 +1,13 @@
 /* registry.c - the list: one line a family. */
 #include "worker/arch/registry.h"
 
+/* clang-format off */
 const struct arch *const arch_families[] = {
-    &arch_llama, &arch_gemma3, &arch_gpt_oss, &arch_t5, NULL,
+    &arch_llama,
+    &arch_gemma3,
+    &arch_gpt_oss,
+    &arch_t5,
+    &arch_bart,
+    NULL,
 };
+/* clang-format on */
