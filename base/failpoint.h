@@ -21,6 +21,8 @@
     X(spawn_exec,      "W1",  "descriptors placed, not executed yet") \
     X(worker_main,     "W1",  "executed, nothing done yet") \
     X(worker_attached, "W2",  "rings mapped") \
+    X(load_device,     "W2",  "the device not opened yet; WILD: it has no room") \
+    X(load_steps,      "W2",  "sizes known, lanes and scratch not made; WILD: no room for them") \
     X(load_weights,    "W2",  "weights complete, not handed up yet") \
     X(load_kv,         "W2",  "memory for KV made, not handed up yet") \
     X(load_done,       "W2",  "engine complete, not said yet") \
@@ -86,7 +88,7 @@ enum failpoint {
 };
 
 enum fp_side { FP_LAGAND, FP_WORKER, FP_SIDES }; /* a worker is what has LAGAN_EPOCH */
-/* WILD, at a point of FP_OR() alone: the device is told to store where no memory is. */
+/* WILD, at a point of FP_OR() alone: what the point says, or the device is told to store where no memory is. */
 enum fp_action { FP_KILL = 1, FP_ABORT, FP_STOP, FP_EXIT, FP_DELAY, FP_ACTIONS, FP_WILD };
 enum { FP_EXIT_STATUS = 3 };
 #define FP_NOWHERE ((void *)(uintptr_t)4096) /* a page that nobody maps */

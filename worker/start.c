@@ -303,19 +303,26 @@ slice_ends(struct engine *n, enum load_slice which, nsec *since)
     *since = now;
 }
 
+static int
+try_device(struct worker *w, const struct gpu_options *device, struct err *e)
+{
+    FP_OR(load_device, return err_set(e, -ENOMEM, "no room for a context"));
+    return gpu_open(&w->e.gpu, device, e);
+}
+
 /* Beside the worker whose place we are to take there may be no room for a context: then it waits too. */
 static int
 open_device(struct worker *w, const struct gpu_options *device, struct err *e)
 {
     struct pollfd p = { .fd = w->hand, .events = POLLIN };
-    int r = gpu_open(&w->e.gpu, device, e);
+    int r = try_device(w, device, e);
 
     if (r != -ENOMEM || !w->waits) return r;
     while (w->waits) {
         if (poll(&p, 1, -1) < 0 && errno != EINTR) check(!"poll");
         TRY(start_take(w, e));
     }
-    return gpu_open(&w->e.gpu, device, e);
+    return try_device(w, device, e);
 }
 
 /* From the predecessor's arena what is whole there: checked against its checksums, whoever asks. */
@@ -387,6 +394,7 @@ open_steps(struct worker *w, struct err *e)
 {
     struct engine *n = &w->e;
 
+    FP_OR(load_steps, return err_set(e, -ENOMEM, "no room for steps"));
     return exec_open(&n->exec, &n->steps, n->gpu, n->model, &n->kv_config, e);
 }
 

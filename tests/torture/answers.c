@@ -3,6 +3,7 @@
 
 #include "base/clock.h"
 #include "tests/test.h"
+#include "tests/torture/args.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -178,7 +179,7 @@ answers_start(struct answers *a, struct service *v, const char *dtype, uint32_t 
 
 #define MODEL(name, path, more) \
     "  - { name: " name ", path: @/" path \
-    ", device: cpu, threads: 1, dtype: %s, standby: %u, " more " }\n"
+    ", device: %s, numerics: invariant, threads: 1, dtype: %s, standby: %u, " more " }\n"
     snprintf(config, sizeof config,
              "models:\n" MODEL("gemma", "models/recall-gemma3",
                                "max_num_seqs: 8, max_num_batched_tokens: 48,"
@@ -189,7 +190,8 @@ answers_start(struct answers *a, struct service *v, const char *dtype, uint32_t 
                      MODEL("llama", "tests/data/golden/llama3",
                            "max_num_seqs: 8, max_num_batched_tokens: 40,"
                            " kv: { memory: 1MiB, tokens_per_block: 8 }"),
-             dtype, standby, dtype, standby, dtype, standby);
+             torture_device, dtype, standby, torture_device, dtype, standby, torture_device, dtype,
+             standby);
     a->v = v;
     v->n_standbys = ANSWER_MODELS * standby;
     service_start(v, ANSWER_MODELS, config, args);

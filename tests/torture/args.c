@@ -10,11 +10,12 @@
 
 static uint32_t n_seconds = UINT32_MAX;
 static nsec began;
+const char *torture_device = "cpu";
 
 static void
 usage(const char *program, const struct torture_arg *arg)
 {
-    fprintf(stderr, "%s [--seed S] [--seconds N]", program);
+    fprintf(stderr, "%s [--device cuda] [--seed S] [--seconds N]", program);
     for (; arg->name; arg++) fprintf(stderr, " [--%s N, else %u]", arg->name, *arg->value);
     fprintf(stderr, " [TEST]\n");
     exit(2);
@@ -26,6 +27,10 @@ set(const struct torture_arg *arg, const char *name, const char *value)
     char *end;
     unsigned long n = strtoul(value, &end, 10);
 
+    if (!strcmp(name, "device")) {
+        torture_device = value;
+        return true;
+    }
     if (*end || end == value || n > UINT32_MAX) return false;
     if (!strcmp(name, "seed")) return setenv("LAGAN_TEST_SEED", value, 1) == 0;
     if (!strcmp(name, "seconds")) {

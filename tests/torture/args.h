@@ -14,7 +14,9 @@ struct torture_arg {
     uint32_t *value;  /* holds what it is without */
 };
 
-/* --seed S, --seconds N and the test's name, which may hold *, are every program's. Ends the program with
+extern const char *torture_device; /* of real workers */
+
+/* --device D, --seed S, --seconds N and the test's name, which may hold *, are every program's. Ends the program with
  * a line of help when it is called in another way. */
 void torture_args(int argc, char **argv, const struct torture_arg *arg);
 

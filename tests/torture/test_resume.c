@@ -11,6 +11,7 @@
 #include "tests/torture/answers.h"
 #include "tests/torture/args.h"
 
+#include <signal.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -105,12 +106,14 @@ streams_of_killed_workers_and_standbys_have_the_bits_of_an_undisturbed_run(void 
 /* ---- at every point */
 
 static const enum failpoint points[] = {
-    FP_worker_main,    FP_worker_attached, FP_load_weights,   FP_load_kv,         FP_load_done,
-    FP_hand_given,     FP_ready_said,      FP_loop_published, FP_ring_tail_seen,  FP_ring_copied,
-    FP_ring_releasing, FP_ring_released,   FP_intake_taken,   FP_manifest_stored, FP_step_planned,
-    FP_step_launched,  FP_step_finished,   FP_step_committed, FP_step_emitted,    FP_ring_reserved,
-    FP_outbox_copied,  FP_ring_publishing, FP_ring_published, FP_bell_fenced,     FP_bell_rung,
-    FP_bell_announced, FP_bell_asleep,     FP_bell_woken,     FP_stat_writing,    FP_finish_said,
+    FP_worker_main,    FP_worker_attached, FP_load_device,    FP_load_steps,
+    FP_load_weights,   FP_load_kv,         FP_load_done,      FP_hand_given,
+    FP_ready_said,     FP_loop_published,  FP_ring_tail_seen, FP_ring_copied,
+    FP_ring_releasing, FP_ring_released,   FP_intake_taken,   FP_manifest_stored,
+    FP_step_planned,   FP_step_launched,   FP_step_finished,  FP_step_committed,
+    FP_step_emitted,   FP_ring_reserved,   FP_outbox_copied,  FP_ring_publishing,
+    FP_ring_published, FP_bell_fenced,     FP_bell_rung,      FP_bell_announced,
+    FP_bell_asleep,    FP_bell_woken,      FP_stat_writing,   FP_finish_said,
 };
 enum { FAULTS = 4 }; /* of one lagand: with five before READY it gives a worker up */
 
@@ -248,6 +251,32 @@ a_standby_takes_over_after_a_fault_and_no_bit_changes(void **state)
     answers_stop(&ans);
 }
 
+/* Beside a worker that has the device there may be no room for another: neither for its context nor for its steps. */
+static void
+a_standby_without_room_waits_until_its_worker_has_died_and_no_bit_changes(void **state)
+{
+    static const enum failpoint lacks[] = { FP_load_device, FP_load_steps };
+    enum { ROUNDS = 4 };
+
+    (void)state;
+    answers_start(&ans, &v, "fp32", 1, NULL);
+    for (uint32_t i = 0; i < ROUNDS; i++) {
+        enum failpoint p = lacks[i % ARRAY_LEN(lacks)];
+
+        if (!service_all_ready(&v, SETTLE_MS)) fail_msg("workers or standbys are missing");
+        answers_turn(&ans, 0, true);
+        service_arm(&v, FP_WORKER, p, FP_WILD, 1);
+        kill(service_pid(&v, "w0"), SIGKILL);
+        await(p, NULL); /* by the standby of who was one */
+        answers_turn(&ans, 20, true);
+        kill(service_pid(&v, "w0"), SIGKILL);
+        answers_settle(&ans);
+        assert_int_equal(service_logged(&v, "the standby takes over"), 2 * (i + 1));
+    }
+    assert_int_equal(service_logged(&v, "died of"), 2 * ROUNDS); /* no standby has */
+    answers_stop(&ans);
+}
+
 int
 main(int argc, char **argv)
 {
@@ -258,6 +287,7 @@ main(int argc, char **argv)
         T(at_every_point_a_worker_may_die_and_no_bit_changes),
         T(after_a_wild_store_of_the_device_nothing_is_adopted_and_no_bit_changes),
         T(a_standby_takes_over_after_a_fault_and_no_bit_changes),
+        T(a_standby_without_room_waits_until_its_worker_has_died_and_no_bit_changes),
         T(a_worker_may_die_while_it_drains_answers_or_says_its_last_words),
     };
 
