@@ -17,6 +17,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 enum { EXIT_USAGE = 2, EXIT_INTERNAL = 70, EXIT_DEVICE = 74, EXIT_CONFIG = 78 };
@@ -145,8 +146,10 @@ main(int argc, char **argv)
     r = loop_run(&w, &e);
     health_phase(&w, PHASE_EXIT, 0);
     if (r < 0 && r != -EPIPE) log_err("%s", e.text);
-    if (r < 0)
+    if (r < 0) {
+        shutdown(w.hand, SHUT_RDWR); /* a driver takes long to end us, and our successor may begin now */
         _exit(exit_code(r, w.loaded)); /* threads may be anywhere; nothing here must be saved */
+    }
 
     FP(drain_done);
     control_stop(w.control);

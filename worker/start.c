@@ -327,13 +327,17 @@ open_device(struct worker *w, const struct gpu_options *device, struct err *e)
 
 /* From the predecessor's arena what is whole there: checked against its checksums, whoever asks. */
 static int
-open_model(struct worker *w, struct err *e)
+load_model(struct worker *w, struct model *begun, struct err *e)
 {
     struct engine *n = &w->e;
-    int r = model_open(&n->model, &n->source, n->gpu, arch_families, e);
+    int r = model_load(begun, &n->source, n->gpu, e);
 
     n->source.weights_fd = -1;
-    if (r < 0) return r;
+    if (r < 0) {
+        model_close(begun);
+        return r;
+    }
+    n->model = begun;
     if (n->model->n_unused)
         log_warn("%u tensors of the checkpoint are not used, the first is %s", n->model->n_unused,
                  n->model->unused[0]);
@@ -414,14 +418,20 @@ prepare(struct worker *w, struct err *e)
         .invariant = k->numerics == NUMERICS_INVARIANT,
         .timing = k->timing,
     };
+    struct model *begun;
     int r;
 
     TRY(check_keys(k, e));
     n->old_kv.fd = n->old_manifest.fd = -1;
     TRY(read_source(w, e));
-    TRY(open_device(w, &device, e));
+    TRY(model_begin(&begun, &n->source, arch_families, e));
+    r = open_device(w, &device, e);
+    if (r < 0) {
+        model_close(begun);
+        return r;
+    }
     slice_ends(n, LOAD_DEVICE, &since);
-    TRY(open_model(w, e));
+    TRY(load_model(w, begun, e));
     slice_ends(n, LOAD_WEIGHTS, &since);
     TRY(set_sizes(w, e));
     r = open_steps(w, e);
@@ -429,18 +439,29 @@ prepare(struct worker *w, struct err *e)
     return r == -ENOMEM && w->waits ? 0 : r; /* there may be room when the worker is gone */
 }
 
-/* Another model, of the same files: what was mapped of a worker that may have damaged it is opened anew. */
+/* What is mapped of a worker that may have damaged it is looked through. Where it has, another model is opened, of
+ * the same files. */
 static int
-prepare_again(struct worker *w, struct err *e)
+check_model(struct worker *w, struct err *e)
 {
     struct engine *n = &w->e;
     nsec since = clock_now();
+    struct model *begun;
+    int damaged = model_check(n->model, e);
 
-    n->exec = exec_close(n->exec);
-    n->model = model_close(n->model);
-    TRY(open_model(w, e));
+    if (damaged < 0) return damaged;
+    if (damaged == 0) {
+        close(n->source.weights_fd);
+        n->source.weights_fd = -1;
+    } else {
+        n->exec = exec_close(n->exec);
+        n->model = model_close(n->model);
+        TRY(model_begin(&begun, &n->source, arch_families, e));
+        TRY(load_model(w, begun, e));
+        TRY(set_sizes(w, e));
+    }
     slice_ends(n, LOAD_WEIGHTS, &since);
-    return set_sizes(w, e);
+    return 0;
 }
 
 static int
@@ -449,7 +470,7 @@ complete(struct worker *w, struct err *e)
     struct engine *n = &w->e;
     nsec since;
 
-    if (n->source.weights_fd >= 0) TRY(prepare_again(w, e));
+    if (n->source.weights_fd >= 0) TRY(check_model(w, e));
     FP(load_weights);
     TRY(give_arena(w, "weights", &n->model->weights, n->model->fingerprint, e));
     since = clock_now();

@@ -595,6 +595,35 @@ a_damaged_tensor_is_rebuilt_alone(void **state)
 }
 
 static void
+an_open_model_knows_whether_its_weights_are_what_they_were(void **state)
+{
+    struct model_source s;
+    struct model *a, *b;
+    struct toy_layer *l;
+    struct ckpt c;
+
+    (void)state;
+    s = whole_ckpt(&c);
+    a = opened(&s);
+    assert_int_equal(model_check(a, &e), 0);
+    l = a->layer;
+    b = adopted_after_damage(s, a, NULL, 0);
+    ((uint8_t *)a->weights.base)[place_of(a, l[1].qkv) + 3] ^=
+        0x10; /* by the one, seen by the other */
+    assert_int_equal(model_check(b, &e), 1);
+    assert_int_equal(model_check(a, &e), 1);
+    ((uint8_t *)a->weights.base)[place_of(a, l[1].qkv) + 3] ^= 0x10;
+    assert_int_equal(model_check(b, &e), 0);
+    /* The seal there may be damaged too: nothing of it is taken on trust. */
+    memset((uint8_t *)a->weights.base + a->seal_at, 0, a->weights.bytes - a->seal_at);
+    ((uint8_t *)a->weights.base)[place_of(a, l[2].wide)] ^= 1;
+    assert_int_equal(model_check(b, &e), 1);
+    model_close(b);
+    model_close(a);
+    ckpt_close(&c);
+}
+
+static void
 a_load_that_did_not_end_is_begun_again(void **state)
 {
     struct model_source s;
@@ -883,6 +912,7 @@ main(void)
         cmocka_unit_test(progress_ends_at_the_total),
         cmocka_unit_test(a_predecessors_arena_is_adopted_and_nothing_is_copied),
         cmocka_unit_test(a_damaged_tensor_is_rebuilt_alone),
+        cmocka_unit_test(an_open_model_knows_whether_its_weights_are_what_they_were),
         cmocka_unit_test(a_load_that_did_not_end_is_begun_again),
         cmocka_unit_test(pieces_come_in_order_whoever_reads_them),
         cmocka_unit_test(a_file_that_changes_while_it_is_read_is_an_error),

@@ -139,7 +139,7 @@ configure(json_t *config, struct model_shape *s, void *out, struct err *e)
 }
 
 static int
-prepare(struct model *m, struct err *e)
+tables(struct model *m, struct err *e)
 {
     const struct gemma3_cfg *cfg = m->cfg;
 
@@ -254,7 +254,7 @@ const struct arch arch_gemma3 = {
     .prefixes = (const char *const[]){ "model.", "language_model.model.", "model.language_model.",
                                        NULL },
     .configure = configure,
-    .prepare = prepare,
+    .tables = tables,
     .forward = forward,
     .logits = logits,
 };

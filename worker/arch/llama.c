@@ -125,7 +125,7 @@ configure(json_t *config, struct model_shape *s, void *out, struct err *e)
 }
 
 static int
-prepare(struct model *m, struct err *e)
+tables(struct model *m, struct err *e)
 {
     const struct llama_cfg *cfg = m->cfg;
 
@@ -222,7 +222,7 @@ const struct arch arch_llama = {
     .weights = weights,
     .prefixes = (const char *const[]){ "", NULL },
     .configure = configure,
-    .prepare = prepare,
+    .tables = tables,
     .forward = forward,
     .logits = logits,
 };

@@ -94,7 +94,9 @@ struct arch {
 
     /* Read config.json into shape and cfg; refuse what forward() does not implement, by name. */
     int (*configure)(json_t *config, struct model_shape *shape, void *cfg, struct err *e);
-    /* After the weights are there: tables made on the host (rope, T5 bias) into m->table[] . */
+    /* Once the shape is known: tables that need nothing else (rope), begun beside the opening of a device. */
+    int (*tables)(struct model *m, struct err *e);
+    /* After the weights are there: other tables made on the host (T5 bias) into m->table[] . */
     int (*prepare)(struct model *m, struct err *e);
 
     /* Queue layers [first, first + n); 0 also embeds, the last also norms. So a lane can be launched

@@ -8,6 +8,7 @@
 #include "worker/model/safetensors.h"
 #include "worker/model/table.h"
 #include "worker/model/weights.h"
+#include "worker/model/weights_seal.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -26,13 +27,18 @@ struct reading {
 };
 
 static void
-reading_done(struct reading *r)
+reading_done(struct model *m)
 {
+    struct reading *r = m->reading;
+
+    if (!r) return;
     free(r->bytes);
     json_decref(r->whole);
     json_decref(r->config);
     json_decref(r->generation);
     if (r->fd >= 0) close(r->fd);
+    free(r);
+    m->reading = NULL;
 }
 
 static int
@@ -180,54 +186,100 @@ load(struct model *m, const struct model_source *src, struct reading *r, struct 
 }
 
 static int
-build(struct model *m, const struct model_source *src, struct reading *r,
-      const struct arch *const *families, struct err *e)
+begin(struct model *m, const struct model_source *src, const struct arch *const *families,
+      struct err *e)
 {
+    struct reading *r = m->reading = calloc(1, sizeof *r);
     int code;
 
+    if (!r) return err_set(e, -ENOMEM, "no memory");
+    r->fd = -1;
     TRY(read_files(r, src->dir, e));
     code = configure(m, r, families, e);
     if (code < 0) return err_while(e, code, CONFIG);
     TRY(limit_len(m, src->max_len, e));
     TRY(generation_read(m, r->generation, r->config, e));
+    return m->arch->tables ? m->arch->tables(m, e) : 0;
+}
+
+int
+model_begin(struct model **ret, const struct model_source *src, const struct arch *const *families,
+            struct err *e)
+{
+    CLEAN(model_close_at) struct model *m = calloc(1, sizeof *m);
+    int code;
+
+    check(src->dtype == DT_F32 || src->dtype == DT_BF16 || src->dtype == DT_F16 ||
+          src->dtype == DT_COUNT);
+    if (!m) return err_set(e, -ENOMEM, "load %.60s: no memory", src->dir);
+    m->weights.fd = -1;
+    code = begin(m, src, families, e);
+    if (code < 0) return err_while(e, code, "load %.60s", src->dir);
+    *ret = TAKE(m);
+    return 0;
+}
+
+static int
+end(struct model *m, const struct model_source *src, struct err *e)
+{
     TRY(load_lane_open(m, e));
-    TRY(load(m, src, r, e));
-    if (!m->arch->prepare) return 0;
-    return m->arch->prepare(m, e);
+    TRY(load(m, src, m->reading, e));
+    if (m->arch->prepare) TRY(m->arch->prepare(m, e));
+    return table_put_all(m, e);
+}
+
+int
+model_load(struct model *m, const struct model_source *src, struct gpu *g, struct err *e)
+{
+    int code;
+
+    m->gpu = g;
+    m->op = gpu_ops(g);
+    m->reading->fd = src->weights_fd;
+    code = end(m, src, e);
+    load_lane_close(m);
+    reading_done(m);
+    return code < 0 ? err_while(e, code, "load %.60s", src->dir) : 0;
 }
 
 int
 model_open(struct model **ret, const struct model_source *src, struct gpu *g,
            const struct arch *const *families, struct err *e)
 {
-    CLEAN(model_close_at) struct model *m = calloc(1, sizeof *m);
-    struct reading r = { .fd = src->weights_fd };
-    int code;
+    struct model *made = NULL;
+    int code = model_begin(&made, src, families, e);
+    CLEAN(model_close_at) struct model *m = made;
 
-    check(src->dtype == DT_F32 || src->dtype == DT_BF16 || src->dtype == DT_F16 ||
-          src->dtype == DT_COUNT);
-    if (m) {
-        m->gpu = g;
-        m->op = gpu_ops(g);
-        m->weights.fd = -1;
-        code = build(m, src, &r, families, e);
-        load_lane_close(m);
-        if (code < 0) code = err_while(e, code, "load %.60s", src->dir);
-    } else
-        code = err_set(e, -ENOMEM, "load %.60s: no memory", src->dir);
-    reading_done(&r);
-    if (code < 0) return code;
+    if (code < 0) {
+        if (src->weights_fd >= 0) close(src->weights_fd);
+        return code;
+    }
+    TRY(model_load(m, src, g, e));
     *ret = TAKE(m);
     return 0;
+}
+
+int
+model_check(struct model *m, struct err *e)
+{
+    int r;
+
+    if (!m->seal) return 0;
+    TRY(load_lane_open(m, e));
+    r = weights_seal_again(m, e);
+    load_lane_close(m);
+    return r;
 }
 
 struct model *
 model_close(struct model *m)
 {
     if (!m) return NULL;
+    reading_done(m);
     table_drop_all(m);
     if (m->weights.base) m->op->arena_drop(m->gpu, &m->weights);
     safetensors_close(m->files);
+    free(m->seal);
     free(m->unused);
     free(m->encoder);
     free(m->layer);

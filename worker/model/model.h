@@ -17,7 +17,10 @@
 
 enum { MAX_EOS = 16, MAX_TABLES = 8, MAX_SCRATCH = 12 };
 
+struct reading;
 struct safetensors;
+struct seal;
+struct table_work;
 
 struct model {
     struct gpu *gpu;
@@ -26,14 +29,18 @@ struct model {
     struct model_shape shape;
     void *cfg, *top, *layer, *encoder; /* layer, encoder: [n] of the family's layer structs */
     enum dtype dtype, act; /* of matrices (CPU: of the first), and of activations between them */
-    struct tensor table[MAX_TABLES];      /* prepare()'s: rope cos/sin by kind, T5 bias tables */
+    struct tensor table[MAX_TABLES];      /* rope cos/sin by kind, T5 bias tables */
     struct arena table_arena[MAX_TABLES]; /* where they lie: table.h */
+    struct table_work *work[MAX_TABLES];  /* those that are being made */
+    struct reading *reading;              /* between model_begin() and model_load() */
     struct arena weights;                 /* fd -1: everything is used in place */
     uint64_t fingerprint[2];              /* checkpoint digest, dtype, packing version, family */
     uint64_t weight_bytes;
     bool adopted;
     uint32_t n_rebuilt; /* of the adopted arena's fields: their checksums were wrong */
-    struct lane *lane;  /* load_lane.h; NULL once the model is open */
+    struct seal *seal;  /* what weights had for checksums when it was opened (weights_seal.h) */
+    uint64_t seal_at;
+    struct lane *lane; /* load_lane.h; NULL once the model is open */
     uint64_t lane_step;
 
     /* generation_config.json, then config.json. -1: none. */
@@ -65,6 +72,15 @@ struct model_source {
  * the largest, with src->progress every 16 MiB. */
 int model_open(struct model **ret, const struct model_source *src, struct gpu *g,
                const struct arch *const *families, struct err *e) MUST_USE;
+/* The same in two: what needs no device, then the rest. Rotary tables are computed from the first on, while a driver
+ * comes up. src stays until the second, which alone takes its fd; where that fails the model is to be closed. */
+int model_begin(struct model **ret, const struct model_source *src,
+                const struct arch *const *families, struct err *e) MUST_USE;
+int model_load(struct model *m, const struct model_source *src, struct gpu *g,
+               struct err *e) MUST_USE;
+/* Reads all weights that others have mapped too, after one of them may have written where it had no business:
+ * how many tensors are not what they were. Then the model is of no more use than to be closed. */
+int model_check(struct model *m, struct err *e) MUST_USE;
 struct model *model_close(struct model *m);
 CLEAN_FUNC(struct model, model_close)
 

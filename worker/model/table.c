@@ -4,6 +4,7 @@
 #include "worker/model/load_lane.h"
 
 #include <errno.h>
+#include <pthread.h>
 #include <stdlib.h>
 
 int
@@ -19,19 +20,71 @@ table_make(struct model *m, uint32_t which, uint32_t rows, uint32_t cols, const 
                          e);
 }
 
+struct table_work {
+    pthread_t thread;
+    bool apart;
+    struct rope_params params;
+    uint32_t head_dim, rows, cols;
+    float *table;
+};
+
+static void *
+work(void *arg)
+{
+    struct table_work *w = arg;
+
+    rope_table(&w->params, w->head_dim, w->rows, w->table);
+    return NULL;
+}
+
+static void
+work_done(struct model *m, uint32_t which)
+{
+    struct table_work *w = m->work[which];
+
+    free(w->table);
+    free(w);
+    m->work[which] = NULL;
+}
+
 int
 table_rope(struct model *m, uint32_t which, const struct rope_params *p, uint32_t head_dim,
            struct err *e)
 {
+    struct table_work *w = calloc(1, sizeof *w);
     uint32_t rows = m->shape.max_len, cols = rope_dim(p, head_dim);
-    float *t = malloc((size_t)rows * cols * sizeof *t);
-    int r;
 
-    if (!t) return err_set(e, -ENOMEM, "rotary table of %u positions x %u", rows, cols);
-    rope_table(p, head_dim, rows, t);
-    r = table_make(m, which, rows, cols, t, e);
-    free(t);
-    return r;
+    check(which < MAX_TABLES && !m->work[which]);
+    m->work[which] = w;
+    if (w)
+        *w = (struct table_work){ .params = *p, .head_dim = head_dim, .rows = rows, .cols = cols };
+    if (w) w->table = malloc((size_t)rows * cols * sizeof *w->table);
+    if (!w || !w->table)
+        return err_set(e, -ENOMEM, "rotary table of %u positions x %u", rows, cols);
+    w->apart = pthread_create(&w->thread, NULL, work, w) == 0;
+    if (!w->apart) work(w);
+    return 0;
+}
+
+static void
+wait_for(struct table_work *w)
+{
+    if (w->apart) pthread_join(w->thread, NULL);
+    w->apart = false;
+}
+
+int
+table_put_all(struct model *m, struct err *e)
+{
+    for (uint32_t i = 0; i < MAX_TABLES; i++) {
+        struct table_work *w = m->work[i];
+
+        if (!w) continue;
+        wait_for(w);
+        TRY(table_make(m, i, w->rows, w->cols, w->table, e));
+        work_done(m, i);
+    }
+    return 0;
 }
 
 int
@@ -47,6 +100,10 @@ void
 table_drop_all(struct model *m)
 {
     for (unsigned i = 0; i < MAX_TABLES; i++) {
+        if (m->work[i]) {
+            wait_for(m->work[i]);
+            work_done(m, i);
+        }
         if (m->table_arena[i].base) m->op->arena_drop(m->gpu, &m->table_arena[i]);
         m->table[i] = NO_TENSOR;
     }

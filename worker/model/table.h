@@ -1,6 +1,6 @@
 /* table.h - numbers made on the host that ops read: cos and sin, T5's position biases.
  *
- * While a model is loaded only: each call waits for the model's lane.
+ * While a model is loaded only: each call but table_rope(), which needs no device, waits for the model's lane.
  */
 #ifndef MODEL_TABLE_H
 #define MODEL_TABLE_H
@@ -11,9 +11,11 @@
 /* m->table[which] = from, [rows, cols] fp32, in an arena of its own. */
 int table_make(struct model *m, uint32_t which, uint32_t rows, uint32_t cols, const float *from,
                struct err *e) MUST_USE;
-/* The same with cos and sin of every position up to the model's max_len. */
+/* m->table[which] is to be cos and sin of every position up to the model's max_len: begun here, on threads of its
+ * own, and there after table_put_all(). */
 int table_rope(struct model *m, uint32_t which, const struct rope_params *p, uint32_t head_dim,
                struct err *e) MUST_USE;
+int table_put_all(struct model *m, struct err *e) MUST_USE;
 /* A dense fp32 tensor's elements to the host. */
 int table_read(struct model *m, float *to, struct tensor t, struct err *e) MUST_USE;
 void table_drop_all(struct model *m);

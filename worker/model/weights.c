@@ -129,6 +129,7 @@ run(struct weights_plan *p, struct err *e)
     if (p->arena_bytes) {
         p->m->adopted = take_over(p);
         TRY(p->m->adopted ? mend(p, e) : make_arena(p, e));
+        TRY(weights_seal_keep(p, e));
     }
     hand_out(p);
     return 0;

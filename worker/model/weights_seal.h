@@ -22,5 +22,9 @@ int weights_seal_end(const struct weights_plan *p, struct err *e) MUST_USE;
 /* Read every field of an adopted arena and mark those stale whose checksum is another; all of them where
  * the seal itself is not ours. Returns their number. */
 int weights_seal_check(struct weights_plan *p, struct err *e) MUST_USE;
+/* The sums of an arena that is whole go into m->seal, for weights_seal_again(): how many of its fields have
+ * another sum by now. */
+int weights_seal_keep(const struct weights_plan *p, struct err *e) MUST_USE;
+int weights_seal_again(struct model *m, struct err *e) MUST_USE;
 
 #endif
