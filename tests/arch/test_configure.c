@@ -55,6 +55,8 @@ static const char MISTRAL[] = "{\"model_type\": \"mistral\", \"vocab_size\": 320
                               " \"hidden_size\": 64, \"intermediate_size\": 128,"
                               " \"num_hidden_layers\": 2, \"num_attention_heads\": 4}";
 static const char GEMMA[] = "{\"model_type\": \"gemma3_text\", \"num_hidden_layers\": 12}";
+static const char GEMMA4[] = "{\"model_type\": \"gemma4_text\", \"num_hidden_layers\": 12}";
+static const char GPT_OSS[] = "{\"model_type\": \"gpt_oss\", \"num_hidden_layers\": 4}";
 static const char T5[] = "{\"model_type\": \"t5\", \"num_layers\": 4}";
 
 static void
@@ -141,6 +143,89 @@ gemma3_refuses_by_name_what_it_does_not_do(void **state)
 }
 
 static void
+gemma4_refuses_by_name_what_it_does_not_do(void **state)
+{
+    static const struct refusal list[] = {
+        { "{\"hidden_activation\": \"silu\"}", "hidden_activation", -ENOTSUP },
+        { "{\"attention_bias\": true}", "attention_bias", -ENOTSUP },
+        { "{\"use_bidirectional_attention\": \"all\"}", "\"all\"", -ENOTSUP },
+        { "{\"tie_word_embeddings\": false}", "tie_word_embeddings", -ENOTSUP },
+        { "{\"num_kv_shared_layers\": 12}", "num_kv_shared_layers", -EINVAL },
+        { "{\"num_kv_shared_layers\": 9}", "no layer before has what layer 5 reads", -EINVAL },
+        { "{\"per_layer_config\": {\"5\": {\"intermediate_size\": 7}}}", "intermediate_size",
+          -ENOTSUP },
+        { "{\"per_layer_config\": {\"5\": {\"head_dim\": 32}}}", "layer 11", -ENOTSUP },
+        { "{\"per_layer_config\": {\"1\": {\"num_key_value_heads\": 3}}}", "layer 1", -ENOTSUP },
+        { "{\"enable_moe_block\": true}", "num_experts", -EINVAL },
+        { "{\"enable_moe_block\": true, \"num_experts\": 4, \"top_k_experts\": 5}", "top_k_experts",
+          -EINVAL },
+        { "{\"rope_parameters\": {\"full_attention\": {\"rope_type\": \"linear\", \"factor\": 8},"
+          " \"sliding_attention\": {}}}",
+          "full_attention", -ENOTSUP },
+    };
+
+    (void)state;
+    refuses(&arch_gemma4, GEMMA4, list, ARRAY_LEN(list));
+}
+
+static void
+gemma4_has_larger_heads_where_it_sees_everything_and_shares_the_last_caches(void **state)
+{
+    struct err e;
+
+    (void)state;
+    assert_int_equal(configure(&arch_gemma4, GEMMA4,
+                               "{\"attention_k_eq_v\": true, \"num_global_key_value_heads\": 2,"
+                               " \"num_kv_shared_layers\": 4, \"use_double_wide_mlp\": true}",
+                               &e),
+                     0);
+    for (uint32_t i = 0; i < 12; i++) {
+        const struct layer_shape *l = &shape.layer[i];
+        bool full = (i + 1) % 6 == 0;
+
+        assert_int_equal(l->window, full ? 0 : 512);
+        assert_int_equal(l->head_dim, full ? 512 : 256);
+        assert_int_equal(l->n_kv_heads, full ? 2 : 4);
+        assert_int_equal(l->v_is_k, full);
+        assert_int_equal(l->kv_from, i < 8 ? i : full ? 5 : 7);
+        assert_int_equal(l->n_ff, i < 8 ? 9216 : 2 * 9216);
+    }
+    /* Without K = V that number counts for nothing. */
+    assert_int_equal(configure(&arch_gemma4, GEMMA4, "{\"num_global_key_value_heads\": 2}", &e), 0);
+    assert_int_equal(shape.layer[5].n_kv_heads, 4);
+    assert_false(shape.layer[5].v_is_k);
+}
+
+static void
+gpt_oss_refuses_by_name_what_it_does_not_do(void **state)
+{
+    static const struct refusal list[] = {
+        { "{\"hidden_act\": \"gelu\"}", "hidden_act", -ENOTSUP },
+        { "{\"attention_bias\": false}", "attention_bias", -ENOTSUP },
+        { "{\"swiglu_limit\": 8}", "swiglu_limit", -ENOTSUP },
+        { "{\"num_experts_per_tok\": 200}", "num_experts_per_tok", -EINVAL },
+        { "{\"num_local_experts\": 0}", "num_local_experts", -EINVAL },
+        { "{\"quantization_config\": {\"quant_method\": \"mxfp4\"}, \"hidden_size\": 80}", "MXFP4",
+          -EINVAL },
+        { "{\"rope_scaling\": {\"rope_type\": \"linear\", \"factor\": 8}}", "rope_type", -ENOTSUP },
+        { "{\"layer_types\": [\"full_attention\"]}", "layer_types", -EINVAL },
+    };
+
+    (void)state;
+    refuses(&arch_gpt_oss, GPT_OSS, list, ARRAY_LEN(list));
+}
+
+static void
+gpt_oss_slides_in_every_second_layer_from_the_first_on(void **state)
+{
+    struct err e;
+
+    (void)state;
+    assert_int_equal(configure(&arch_gpt_oss, GPT_OSS, "{}", &e), 0);
+    for (uint32_t i = 0; i < 4; i++) assert_int_equal(shape.layer[i].window, i % 2 ? 0 : 128);
+}
+
+static void
 t5_refuses_by_name_what_it_does_not_do(void **state)
 {
     static const struct refusal list[] = {
@@ -217,6 +302,11 @@ main(void)
         cmocka_unit_test(mistral_has_a_window_unless_its_config_says_null),
         cmocka_unit_test(gemma3_slides_in_all_layers_but_every_sixth_or_as_its_list_says),
         cmocka_unit_test(gemma3_refuses_by_name_what_it_does_not_do),
+        cmocka_unit_test(gemma4_refuses_by_name_what_it_does_not_do),
+        cmocka_unit_test(
+            gemma4_has_larger_heads_where_it_sees_everything_and_shares_the_last_caches),
+        cmocka_unit_test(gpt_oss_refuses_by_name_what_it_does_not_do),
+        cmocka_unit_test(gpt_oss_slides_in_every_second_layer_from_the_first_on),
         cmocka_unit_test(t5_refuses_by_name_what_it_does_not_do),
         cmocka_unit_test(bart_refuses_by_name_what_it_does_not_do),
         cmocka_unit_test(bart_has_two_sides_of_their_own_shapes),

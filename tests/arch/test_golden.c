@@ -273,6 +273,10 @@ MODEL(llama2)
 MODEL(llama3)
 MODEL(mistral)
 MODEL(gemma3)
+MODEL(gemma4_dense)
+MODEL(gemma4_e)
+MODEL(gemma4_moe)
+MODEL(gemma4_big)
 MODEL(gpt_oss)
 MODEL(gpt_oss_mxfp4)
 MODEL(t5_relu)
@@ -283,6 +287,8 @@ DIALECT(llama2, "config_legacy.json")
 DIALECT(llama3, "config_legacy.json")
 DIALECT(mistral, "config_legacy.json")
 DIALECT(gemma3, "config_legacy.json")
+DIALECT(gemma4_e, "config_legacy.json")
+DIALECT(gemma4_moe, "config_legacy.json")
 DIALECT(gpt_oss, "config_legacy.json")
 DIALECT(t5_gated, "config_v5.json")
 
@@ -294,6 +300,10 @@ main(void)
         cmocka_unit_test(llama3_computes_what_transformers_does),
         cmocka_unit_test(mistral_computes_what_transformers_does),
         cmocka_unit_test(gemma3_computes_what_transformers_does),
+        cmocka_unit_test(gemma4_dense_computes_what_transformers_does),
+        cmocka_unit_test(gemma4_e_computes_what_transformers_does),
+        cmocka_unit_test(gemma4_moe_computes_what_transformers_does),
+        cmocka_unit_test(gemma4_big_computes_what_transformers_does),
         cmocka_unit_test(gpt_oss_computes_what_transformers_does),
         cmocka_unit_test(gpt_oss_mxfp4_computes_what_transformers_does),
         cmocka_unit_test(t5_relu_computes_what_transformers_does),
@@ -304,12 +314,18 @@ main(void)
         cmocka_unit_test(llama3_is_the_same_in_the_other_dialect),
         cmocka_unit_test(mistral_is_the_same_in_the_other_dialect),
         cmocka_unit_test(gemma3_is_the_same_in_the_other_dialect),
+        cmocka_unit_test(gemma4_e_is_the_same_in_the_other_dialect),
+        cmocka_unit_test(gemma4_moe_is_the_same_in_the_other_dialect),
         cmocka_unit_test(gpt_oss_is_the_same_in_the_other_dialect),
         cmocka_unit_test(t5_gated_is_the_same_in_the_other_dialect),
         cmocka_unit_test(llama2_gives_the_same_bits_however_it_is_run),
         cmocka_unit_test(llama3_gives_the_same_bits_however_it_is_run),
         cmocka_unit_test(mistral_gives_the_same_bits_however_it_is_run),
         cmocka_unit_test(gemma3_gives_the_same_bits_however_it_is_run),
+        cmocka_unit_test(gemma4_dense_gives_the_same_bits_however_it_is_run),
+        cmocka_unit_test(gemma4_e_gives_the_same_bits_however_it_is_run),
+        cmocka_unit_test(gemma4_moe_gives_the_same_bits_however_it_is_run),
+        cmocka_unit_test(gemma4_big_gives_the_same_bits_however_it_is_run),
         cmocka_unit_test(gpt_oss_gives_the_same_bits_however_it_is_run),
         cmocka_unit_test(gpt_oss_mxfp4_gives_the_same_bits_however_it_is_run),
         cmocka_unit_test(t5_relu_gives_the_same_bits_however_it_is_run),

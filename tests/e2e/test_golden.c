@@ -502,6 +502,10 @@ GOLDEN(llama2)
 GOLDEN(llama3)
 GOLDEN(mistral)
 GOLDEN(gemma3)
+GOLDEN(gemma4_dense)
+GOLDEN(gemma4_e)
+GOLDEN(gemma4_moe)
+GOLDEN(gemma4_big)
 GOLDEN(gpt_oss)
 GOLDEN(gpt_oss_mxfp4)
 GOLDEN(t5_relu)
@@ -517,6 +521,10 @@ main(int argc, char **argv)
         cmocka_unit_test(llama3_as_transformers_in_every_setting),
         cmocka_unit_test(mistral_as_transformers_in_every_setting),
         cmocka_unit_test(gemma3_as_transformers_in_every_setting),
+        cmocka_unit_test(gemma4_dense_as_transformers_in_every_setting),
+        cmocka_unit_test(gemma4_e_as_transformers_in_every_setting),
+        cmocka_unit_test(gemma4_moe_as_transformers_in_every_setting),
+        cmocka_unit_test(gemma4_big_as_transformers_in_every_setting),
         cmocka_unit_test(gpt_oss_as_transformers_in_every_setting),
         cmocka_unit_test(gpt_oss_mxfp4_as_transformers_in_every_setting),
         cmocka_unit_test(t5_relu_as_transformers_in_every_setting),

@@ -4,7 +4,7 @@
 
 #include "worker/model/arch.h"
 
-extern const struct arch arch_llama, arch_gemma3, arch_gpt_oss, arch_t5, arch_bart;
+extern const struct arch arch_llama, arch_gemma3, arch_gemma4, arch_gpt_oss, arch_t5, arch_bart;
 extern const struct arch *const arch_families[]; /* NULL-ended */
 
 #endif

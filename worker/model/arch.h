@@ -21,7 +21,8 @@ struct step;
  * those from DIM_Q to DIM_EXPERTS are that layer's (its layer_shape), the others the model's. */
 /* clang-format off */
 enum dim {
-    DIM_1, DIM_HIDDEN, DIM_VOCAB, DIM_BUCKETS, DIM_OWN_0, DIM_OWN_1, DIM_OWN_2, DIM_OWN_3, DIM_OWN_4,
+    DIM_1, DIM_HIDDEN, DIM_VOCAB, DIM_BUCKETS,
+    DIM_OWN_0, DIM_OWN_1, DIM_OWN_2, DIM_OWN_3, DIM_OWN_4, DIM_OWN_5, DIM_OWN_6,
     DIM_Q, DIM_KV, DIM_V, DIM_HEAD, DIM_HEADS, DIM_FF, DIM_EXPERTS, DIM_COUNT
 };
 /* clang-format on */

@@ -1,0 +1,106 @@
+/* gemma.c - see gemma.h. */
+#include "worker/arch/gemma.h"
+
+#include "worker/model/config.h"
+
+#include <errno.h>
+#include <math.h>
+#include <string.h>
+
+static bool
+alike(const struct layer_shape *a, const struct layer_shape *b)
+{
+    return a->n_kv_heads == b->n_kv_heads && a->head_dim == b->head_dim;
+}
+
+int
+gemma_share_kv(const json_t *config, struct model_shape *s, struct err *e)
+{
+    uint32_t n, own;
+
+    TRY(cfg_u32(config, "num_kv_shared_layers", 0, 0, s->n_layers - 1, &n, e));
+    own = s->n_layers - n;
+    for (uint32_t i = 0; i < s->n_layers; i++) {
+        struct layer_shape *l = &s->layer[i];
+        uint32_t from = own;
+
+        l->kv_from = (uint16_t)i;
+        if (i < own) continue;
+        while (from > 0 && s->layer[from - 1].window != l->window) from--;
+        if (from == 0 || !alike(l, &s->layer[from - 1]))
+            return err_set(e, -EINVAL,
+                           "num_kv_shared_layers is %u: no layer before has what layer %u reads", n,
+                           i);
+        l->kv_from = (uint16_t)(from - 1);
+    }
+    return 0;
+}
+
+int
+gemma_refuse_others(const json_t *config, struct err *e)
+{
+    const char *act, *both;
+
+    TRY(cfg_str(config, "hidden_activation", "gelu_pytorch_tanh", &act, e));
+    if (strcmp(act, "gelu_pytorch_tanh"))
+        return err_set(e, -ENOTSUP,
+                       "hidden_activation is \"%s\", only \"gelu_pytorch_tanh\" is implemented",
+                       act);
+    TRY(cfg_want_bool(config, "attention_bias", false, e));
+    TRY(cfg_want_bool(config, "tie_word_embeddings", true, e));
+    /* "vision" is about images' tokens, of which there are none here. */
+    if (cfg_state(config, "use_bidirectional_attention") == CFG_SET &&
+        json_is_string(json_object_get(config, "use_bidirectional_attention"))) {
+        TRY(cfg_str(config, "use_bidirectional_attention", NULL, &both, e));
+        if (strcmp(both, "vision") == 0) return 0;
+        return err_set(e, -ENOTSUP,
+                       "use_bidirectional_attention is \"%s\", only \"vision\" is implemented",
+                       both);
+    }
+    return cfg_want_bool(config, "use_bidirectional_attention", false, e);
+}
+
+uint32_t
+gemma_input_words(uint32_t n_layers, uint32_t each)
+{
+    return 2 * ROUND_UP(n_layers * each, 4u) + ROUND_UP(each, 4u);
+}
+
+int
+gemma_inputs(const struct model *m, struct step *s, const struct gemma_inputs *g, uint32_t first,
+             uint32_t n, struct tensor h, struct tensor *ret)
+{
+    const struct gpu_ops *op = m->op;
+    uint32_t rows = s->rows.n_rows, cols = n * g->each;
+    uint32_t all = ROUND_UP(m->shape.n_layers * g->each, 4u);
+    struct tensor sum = block_area(s, BLOCK_OWN, 0, rows, cols, m->act);
+    struct tensor token = block_area(s, BLOCK_OWN, all, rows, cols, m->act);
+    struct tensor projection = tensor_rows(g->projection, first * g->each, cols);
+    struct tensor table = tensor_cols(g->table, first * g->each, cols);
+    struct tensor each = sum; /* a row a layer */
+
+    each.dim[0] = rows * n;
+    each.dim[1] = each.stride = g->each;
+    TRY(op->embed(s->lane, h, g->embed, s->rows.token, g->embed_scale));
+    TRY(op->matmul(s->lane, sum, h, projection, NO_TENSOR, 0));
+    /* The factor 1 / sqrt(hidden) before a norm is one of eps. */
+    TRY(op->rms_norm(s->lane, each, each, g->norm, g->eps * (float)m->shape.hidden, 0));
+    TRY(op->embed(s->lane, token, table, s->rows.token, sqrtf((float)g->each)));
+    TRY(op->add(s->lane, sum, token));
+    *ret = sum;
+    return op->scale(s->lane, sum, (float)M_SQRT1_2, 0);
+}
+
+int
+gemma_use_input(const struct model *m, struct step *s, struct tensor out, struct tensor h,
+                struct tensor gate, struct tensor projection, struct tensor input)
+{
+    const struct gpu_ops *op = m->op;
+    uint32_t each = gate.dim[0], before = 2 * ROUND_UP(m->shape.n_layers * each, 4u);
+    struct tensor g = block_area(s, BLOCK_OWN, before, h.dim[0], each, m->act);
+
+    TRY(op->matmul(s->lane, g, h, gate, NO_TENSOR, 0));
+    TRY(op->act(s->lane, g, g, ACT_GELU_TANH));
+    TRY(op->times(s->lane, g, g, input));
+    return op->matmul(s->lane, out, g, projection, NO_TENSOR, 0);
+}

@@ -1,0 +1,409 @@
+/* gemma4.c - Gemma 4, text only: dense, E (inputs of each layer, shared caches) and with experts.
+ *
+ * Gemma 3's norms around each sublayer, now plain w; scores are not scaled, and v is normed too. Layers that
+ * see everything have larger heads, of which a quarter rotates, and in the large models no projection for v,
+ * which is k before its norm. Experts stand beside the dense feed-forward and read, as their router does, the
+ * residual stream. At its end a layer multiplies the whole stream.
+ * Source: Gemma4ForCausalLM of transformers 5.17.
+ */
+#include "worker/arch/gemma.h"
+#include "worker/arch/registry.h"
+#include "worker/model/config.h"
+#include "worker/model/model.h"
+#include "worker/model/table.h"
+
+#include <errno.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+struct gemma4 {
+    struct tensor embed;             /* [vocab, hidden]; the head as well */
+    struct tensor norm;              /* [hidden] */
+    struct tensor table, projection; /* of layers' inputs: gemma.h */
+    struct tensor projection_norm;   /* [each] */
+};
+
+struct gemma4_layer {
+    struct tensor attn_norm, attn_post;     /* [hidden] */
+    struct tensor qkv;                      /* [q, and kv, v if they are its own; hidden] */
+    struct tensor q_norm, k_norm;           /* [head_dim] */
+    struct tensor o;                        /* [hidden, q] */
+    struct tensor ff_norm, ff_post;         /* [hidden] */
+    struct tensor gate_up, down;            /* [2 ff, hidden], gate rows first; [hidden, ff] */
+    struct tensor router, router_scale;     /* [experts, hidden], [hidden] */
+    struct tensor expert_scale;             /* [experts] */
+    struct tensor experts_norm;             /* [hidden]: of what experts read */
+    struct tensor dense_post, experts_post; /* [hidden]: of each of the two, before their sum */
+    struct tensor expert_gate_up,
+        expert_down; /* [experts * 2 ff, hidden], [experts * hidden, ff] */
+    struct tensor input_gate, input_projection,
+        input_post;       /* [each, hidden], [hidden, each], [hidden] */
+    struct tensor scalar; /* [1] */
+};
+
+enum { TABLE_FULL, TABLE_WINDOW }; /* m->table[], cfg->rope[] */
+
+struct gemma4_cfg {
+    float eps, embed_scale, logit_cap;
+    uint32_t each; /* inputs of a layer; 0: none */
+    struct rope_params rope[2];
+    uint32_t head_dim[2];
+    float scalar[MAX_LAYERS]; /* prepare()'s */
+};
+
+#define TOP(f) IN_TOP, offsetof(struct gemma4, f)
+#define LAYER(f) IN_LAYER, offsetof(struct gemma4_layer, f)
+/* Each is 0 where there is none of it. BESIDE, INPUT: hidden, where there are experts, and inputs of layers. */
+#define DIM_EACH DIM_OWN_0
+#define DIM_EACH_ALL DIM_OWN_1
+#define DIM_TOKENS DIM_OWN_2
+#define DIM_INPUT DIM_OWN_3
+#define DIM_EXPERT_FF DIM_OWN_4
+#define DIM_EXPERT_2FF DIM_OWN_5
+#define DIM_BESIDE DIM_OWN_6
+#define L "layers.%u."
+#define ATTN L "self_attn."
+#define OWN (W_SPLIT_ROWS | W_BELOW | W_OWN_KV)
+#define EXPERTS (W_EXPERTS | W_SPLIT_EXPERTS)
+
+/* clang-format off */
+static const struct weight_rule weights[] = {
+    /* in the checkpoint                      goes to                  rows         cols */
+    { "embed_tokens.weight",                  TOP(embed),              DIM_VOCAB,   DIM_HIDDEN,  0 },
+    { "norm.weight",                          TOP(norm),               DIM_1,       DIM_HIDDEN,  W_FP32 },
+    { "embed_tokens_per_layer.weight",        TOP(table),              DIM_TOKENS,  DIM_EACH_ALL, 0 },
+    { "per_layer_model_projection.weight",    TOP(projection),         DIM_EACH_ALL, DIM_HIDDEN, 0 },
+    { "per_layer_projection_norm.weight",     TOP(projection_norm),    DIM_1,       DIM_EACH,    W_FP32 },
+    { L "input_layernorm.weight",             LAYER(attn_norm),        DIM_1,       DIM_HIDDEN,  W_FP32 },
+    { ATTN "q_proj.weight",                   LAYER(qkv),              DIM_Q,       DIM_HIDDEN,  W_SPLIT_ROWS },
+    { ATTN "k_proj.weight",                   LAYER(qkv),              DIM_KV,      DIM_HIDDEN,  OWN },
+    { ATTN "v_proj.weight",                   LAYER(qkv),              DIM_V,       DIM_HIDDEN,  OWN },
+    { ATTN "q_norm.weight",                   LAYER(q_norm),           DIM_1,       DIM_HEAD,    W_FP32 },
+    { ATTN "k_norm.weight",                   LAYER(k_norm),           DIM_1,       DIM_HEAD,    W_FP32 | W_OWN_KV },
+    { ATTN "o_proj.weight",                   LAYER(o),                DIM_HIDDEN,  DIM_Q,       W_SPLIT_COLS },
+    { L "post_attention_layernorm.weight",    LAYER(attn_post),        DIM_1,       DIM_HIDDEN,  W_FP32 },
+    { L "pre_feedforward_layernorm.weight",   LAYER(ff_norm),          DIM_1,       DIM_HIDDEN,  W_FP32 },
+    { L "mlp.gate_proj.weight",               LAYER(gate_up),          DIM_FF,      DIM_HIDDEN,  W_SPLIT_ROWS },
+    { L "mlp.up_proj.weight",                 LAYER(gate_up),          DIM_FF,      DIM_HIDDEN,  W_SPLIT_ROWS | W_BELOW },
+    { L "mlp.down_proj.weight",               LAYER(down),             DIM_HIDDEN,  DIM_FF,      W_SPLIT_COLS },
+    { L "post_feedforward_layernorm.weight",  LAYER(ff_post),          DIM_1,       DIM_HIDDEN,  W_FP32 },
+    { L "router.proj.weight",                 LAYER(router),           DIM_EXPERTS, DIM_HIDDEN,  0 },
+    { L "router.scale",                       LAYER(router_scale),     DIM_1,       DIM_BESIDE,  W_FP32 },
+    { L "router.per_expert_scale",            LAYER(expert_scale),     DIM_1,       DIM_EXPERTS, W_FP32 },
+    { L "pre_feedforward_layernorm_2.weight", LAYER(experts_norm),     DIM_1,       DIM_BESIDE,  W_FP32 },
+    { L "experts.gate_up_proj",               LAYER(expert_gate_up),   DIM_EXPERT_2FF, DIM_HIDDEN, EXPERTS },
+    { L "experts.down_proj",                  LAYER(expert_down),      DIM_HIDDEN,  DIM_EXPERT_FF, EXPERTS },
+    { L "post_feedforward_layernorm_1.weight", LAYER(dense_post),      DIM_1,       DIM_BESIDE,  W_FP32 },
+    { L "post_feedforward_layernorm_2.weight", LAYER(experts_post),    DIM_1,       DIM_BESIDE,  W_FP32 },
+    { L "per_layer_input_gate.weight",        LAYER(input_gate),       DIM_EACH,    DIM_HIDDEN,  0 },
+    { L "per_layer_projection.weight",        LAYER(input_projection), DIM_HIDDEN,  DIM_EACH,    0 },
+    { L "post_per_layer_input_norm.weight",   LAYER(input_post),       DIM_1,       DIM_INPUT,   W_FP32 },
+    { L "layer_scalar",                       LAYER(scalar),           DIM_1,       DIM_1,       W_FP32 },
+    { 0 },
+};
+/* clang-format on */
+
+static int
+read_rope(const json_t *config, struct gemma4_cfg *cfg, struct err *e)
+{
+    struct rope_params *full = &cfg->rope[TABLE_FULL], *window = &cfg->rope[TABLE_WINDOW];
+
+    TRY(cfg_rope(config, "full_attention", 1e6, full, e));
+    TRY(cfg_rope(config, "sliding_attention", 1e4, window, e));
+    if (cfg_state(config, "rope_parameters") != CFG_SET) {
+        full->type = ROPE_PROPORTIONAL;
+        full->partial = 0.25;
+    }
+    if (full->type != ROPE_DEFAULT && full->type != ROPE_PROPORTIONAL)
+        return err_set(e, -ENOTSUP,
+                       "rope_type of full_attention is neither default nor proportional");
+    if (window->type != ROPE_DEFAULT || window->partial != 1)
+        return err_set(e, -ENOTSUP,
+                       "rope_parameters of sliding_attention: rope_type is not default, or only a "
+                       "part of a head rotates");
+    return 0;
+}
+
+/* What per_layer_config says of one layer, over what it says of all. */
+static int
+read_override(const json_t *config, uint32_t layer, struct layer_shape *l, struct err *e)
+{
+    char name[16];
+    const char *key;
+    json_t *own, *v;
+    int code;
+
+    snprintf(name, sizeof name, "%u", layer);
+    own = json_object_get(json_object_get(config, "per_layer_config"), name);
+    if (!own) return 0;
+    json_object_foreach(own, key, v)
+    {
+        if (strcmp(key, "head_dim") && strcmp(key, "num_key_value_heads"))
+            return err_set(e, -ENOTSUP, "per_layer_config: %s of layer %u is not implemented", key,
+                           layer);
+    }
+    code = cfg_u32(own, "head_dim", l->head_dim, 2, CFG_MAX_HEAD_DIM, &l->head_dim, e);
+    if (code == 0)
+        code = cfg_u32(own, "num_key_value_heads", l->n_kv_heads, 1, l->n_heads, &l->n_kv_heads, e);
+    return code < 0 ? err_while(e, code, "per_layer_config: layer %u", layer) : 0;
+}
+
+/* Layers that see everything: their heads, in either dialect, and whether v is k. */
+static int
+read_full(const json_t *config, struct layer_shape *l, struct err *e)
+{
+    TRY(cfg_bool(config, "attention_k_eq_v", false, &l->v_is_k, e));
+    if (cfg_state(config, "per_layer_config") == CFG_SET) return 0;
+    TRY(cfg_u32(config, "global_head_dim", 512, 2, CFG_MAX_HEAD_DIM, &l->head_dim, e));
+    if (!l->v_is_k) return 0;
+    return cfg_u32(config, "num_global_key_value_heads", l->n_kv_heads, 1, l->n_heads,
+                   &l->n_kv_heads, e);
+}
+
+static int
+read_experts(const json_t *config, struct model_shape *s, struct layer_shape *l, struct err *e)
+{
+    bool experts;
+
+    TRY(cfg_bool(config, "enable_moe_block", false, &experts, e));
+    if (!experts) return 0;
+    TRY(cfg_u32(config, "num_experts", CFG_REQUIRED, 1, CFG_MAX_EXPERTS, &l->n_experts, e));
+    TRY(cfg_u32(config, "top_k_experts", CFG_REQUIRED, 1, MIN(l->n_experts, (uint32_t)CFG_MAX_TOP),
+                &l->n_top, e));
+    TRY(cfg_u32(config, "moe_intermediate_size", CFG_REQUIRED, 1, CFG_MAX_FF / 2, &l->expert_ff,
+                e));
+    s->dim[DIM_EXPERT_FF] = l->expert_ff;
+    s->dim[DIM_EXPERT_2FF] = 2 * l->expert_ff;
+    s->dim[DIM_BESIDE] = s->hidden;
+    s->own_cols += ROUND_UP(s->hidden,
+                            4u); /* what the experts found, beside what the dense part did */
+    return 0;
+}
+
+static int
+read_layers(const json_t *config, struct model_shape *s, struct gemma4_cfg *cfg, struct err *e)
+{
+    struct layer_shape sliding = { .mixer = MIX_ATTENTION, .kv_parts = 2, .kv = KV_WINDOW }, full;
+    bool slides, wide;
+
+    TRY(cfg_u32(config, "intermediate_size", 9216, 1, CFG_MAX_FF / 2, &sliding.n_ff, e));
+    TRY(cfg_heads(config, 8, 4, 256, &sliding, e));
+    TRY(read_experts(config, s, &sliding, e));
+    full = sliding;
+    full.kv = KV_FULL;
+    TRY(read_full(config, &full, e));
+    TRY(cfg_u32(config, "sliding_window", 512, 1, CFG_MAX_POSITIONS, &sliding.window, e));
+    TRY(cfg_bool(config, "use_double_wide_mlp", false, &wide, e));
+    for (uint32_t i = 0; i < s->n_layers; i++) {
+        uint32_t kind;
+
+        TRY(cfg_slides(config, i, s->n_layers, (i + 1) % 6 && i + 1 < s->n_layers, &slides, e));
+        s->layer[i] = slides ? sliding : full;
+        TRY(read_override(config, i, &s->layer[i], e));
+        kind = slides ? TABLE_WINDOW : TABLE_FULL;
+        if (!cfg->head_dim[kind]) cfg->head_dim[kind] = s->layer[i].head_dim;
+        if (cfg->head_dim[kind] != s->layer[i].head_dim || s->layer[i].head_dim % 2 ||
+            s->layer[i].n_heads % s->layer[i].n_kv_heads)
+            return err_set(
+                e, -ENOTSUP,
+                "layer %u: heads of %u, %u of them for K and V: odd, no divisor of %u, or "
+                "not as the other layers of its type",
+                i, s->layer[i].head_dim, s->layer[i].n_kv_heads, s->layer[i].n_heads);
+    }
+    TRY(gemma_share_kv(config, s, e));
+    for (uint32_t i = 0; i < s->n_layers; i++)
+        if (wide && s->layer[i].kv_from != i) s->layer[i].n_ff *= 2;
+    return 0;
+}
+
+static int
+read_inputs(const json_t *config, struct model_shape *s, struct gemma4_cfg *cfg, struct err *e)
+{
+    TRY(cfg_u32(config, "hidden_size_per_layer_input", 256, 0, 4096, &cfg->each, e));
+    if (cfg->each == 0) return 0;
+    TRY(cfg_u32(config, "vocab_size_per_layer_input", 262144, 1, CFG_MAX_VOCAB, &s->dim[DIM_TOKENS],
+                e));
+    s->dim[DIM_EACH] = cfg->each;
+    s->dim[DIM_EACH_ALL] = cfg->each * s->n_layers;
+    s->dim[DIM_INPUT] = s->hidden;
+    s->own_cols = gemma_input_words(s->n_layers, cfg->each);
+    return 0;
+}
+
+static int
+configure(json_t *config, struct model_shape *s, void *out, struct err *e)
+{
+    struct gemma4_cfg *cfg = out;
+
+    TRY(gemma_refuse_others(config, e));
+    TRY(cfg_u32(config, "num_hidden_layers", 30, 1, MAX_LAYERS, &s->n_layers, e));
+    TRY(cfg_u32(config, "hidden_size", 2304, 1, CFG_MAX_HIDDEN, &s->hidden, e));
+    TRY(cfg_u32(config, "vocab_size", 262144, 1, CFG_MAX_VOCAB, &s->vocab, e));
+    TRY(cfg_u32(config, "max_position_embeddings", 131072, 1, CFG_MAX_POSITIONS, &s->max_len, e));
+    TRY(cfg_f32(config, "rms_norm_eps", 1e-6, 0, 1, &cfg->eps, e));
+    TRY(cfg_f32(config, "final_logit_softcapping", 0, 0, 1e6, &cfg->logit_cap, e));
+    TRY(read_rope(config, cfg, e));
+    TRY(read_inputs(config, s, cfg, e));
+    TRY(read_layers(config, s, cfg, e));
+    cfg->embed_scale = sqrtf((float)s->hidden); /* not rounded: gemma3.c */
+    s->dim[DIM_HIDDEN] = s->hidden;
+    s->dim[DIM_VOCAB] = s->vocab;
+    return 0;
+}
+
+static int
+prepare(struct model *m, struct err *e)
+{
+    struct gemma4_cfg *cfg = m->cfg;
+    const struct gemma4_layer *w = m->layer;
+
+    for (uint32_t i = TABLE_FULL; i <= TABLE_WINDOW; i++)
+        if (cfg->head_dim[i]) TRY(table_rope(m, i, &cfg->rope[i], cfg->head_dim[i], e));
+    for (uint32_t i = 0; i < m->shape.n_layers; i++)
+        TRY(table_read(m, &cfg->scalar[i], w[i].scalar, e));
+    return 0;
+}
+
+static int
+attention(const struct model *m, struct step *s, uint32_t l, struct tensor h, struct tensor heads)
+{
+    const struct gpu_ops *op = m->op;
+    const struct gemma4_cfg *cfg = m->cfg;
+    const struct gemma4_layer *w = (const struct gemma4_layer *)m->layer + l;
+    const struct layer_shape *shape = &m->shape.layer[l];
+    bool own = shape->kv_from == l;
+    uint32_t q = heads.dim[1], kv = shape->n_kv_heads * shape->head_dim;
+    struct tensor qkv = block_scratch(s, BLOCK_QKV, h.dim[0], w->qkv.dim[0]);
+    struct rope_store rope = {
+        .q = tensor_cols(qkv, 0, q),
+        .k = own ? tensor_cols(qkv, q, kv) : NO_TENSOR,
+        .v = own ? tensor_cols(qkv, shape->v_is_k ? q : q + kv, kv) : NO_TENSOR,
+        .q_norm = w->q_norm,
+        .k_norm = w->k_norm,
+        .v_norm = true,
+        .norm_eps = cfg->eps,
+        .cos_sin = m->table[shape->window ? TABLE_WINDOW : TABLE_FULL],
+        .n_heads = shape->n_heads,
+        .n_kv_heads = shape->n_kv_heads,
+        .head_dim = shape->head_dim,
+        .kv = s->kv[l],
+    };
+    struct attend a = {
+        .out = heads,
+        .q = rope.q,
+        .kv = s->kv[l],
+        .n_heads = shape->n_heads,
+        .n_kv_heads = shape->n_kv_heads,
+        .head_dim = shape->head_dim,
+        .window = shape->window,
+        .causal = true,
+        .scale = 1,
+    };
+
+    TRY(op->matmul(s->lane, qkv, h, w->qkv, NO_TENSOR, 0));
+    TRY(op->rope_store(s->lane, &rope, s->rows));
+    return op->attend(s->lane, &a, s->rows);
+}
+
+/* sum, what the dense part found, becomes the two norms' sum. Experts and router read x itself. */
+static int
+add_experts(const struct model *m, struct step *s, uint32_t l, struct tensor sum, struct tensor h)
+{
+    const struct gpu_ops *op = m->op;
+    const struct gemma4_cfg *cfg = m->cfg;
+    const struct gemma4_layer *w = (const struct gemma4_layer *)m->layer + l;
+    const struct layer_shape *shape = &m->shape.layer[l];
+    struct tensor found = block_area(s, BLOCK_OWN, gemma_input_words(m->shape.n_layers, cfg->each),
+                                     sum.dim[0], sum.dim[1], m->act);
+    struct block_experts experts = {
+        .gate_up = w->expert_gate_up,
+        .down = w->expert_down,
+        .scale = w->expert_scale,
+        .factor = 1 / sqrtf((float)m->shape.hidden),
+        .act = ACT_GELU_TANH,
+    };
+
+    TRY(op->rms_norm(s->lane, sum, sum, w->dense_post, cfg->eps, 0));
+    TRY(op->rms_norm(s->lane, h, s->x, w->router_scale, cfg->eps, 0));
+    TRY(op->matmul(s->lane, block_logits(s, shape, h.dim[0]), h, w->router, NO_TENSOR, 0));
+    TRY(op->rms_norm(s->lane, h, s->x, w->experts_norm, cfg->eps, 0));
+    TRY(block_experts(m, s, shape, found, h, &experts));
+    TRY(op->rms_norm(s->lane, found, found, w->experts_post, cfg->eps, 0));
+    return op->add(s->lane, sum, found);
+}
+
+static int
+forward(const struct model *m, struct step *s, uint32_t first, uint32_t n)
+{
+    const struct gpu_ops *op = m->op;
+    const struct gemma4_cfg *cfg = m->cfg;
+    const struct gemma4 *top = m->top;
+    const struct gemma4_layer *w = (const struct gemma4_layer *)m->layer + first;
+    const struct gemma_inputs g = { top->embed,      top->table,
+                                    top->projection, top->projection_norm,
+                                    cfg->each,       cfg->embed_scale,
+                                    cfg->eps };
+    uint32_t rows = s->rows.n_rows;
+    struct tensor h = block_scratch(s, BLOCK_NORMED, rows, m->shape.hidden);
+    struct tensor sum = block_scratch(s, BLOCK_OUT, rows, m->shape.hidden), inputs = NO_TENSOR;
+
+    if (first == 0) TRY(op->embed(s->lane, s->x, top->embed, s->rows.token, cfg->embed_scale));
+    if (cfg->each) TRY(gemma_inputs(m, s, &g, first, n, h, &inputs));
+    for (uint32_t l = first; l < first + n; l++, w++) {
+        const struct layer_shape *shape = &m->shape.layer[l];
+        struct tensor heads = block_scratch(s, BLOCK_HEADS, rows, shape->n_heads * shape->head_dim);
+        struct tensor gate_up = block_scratch(s, BLOCK_GATE_UP, rows, 2 * shape->n_ff);
+        struct tensor inner = block_scratch(s, BLOCK_INNER, rows, shape->n_ff);
+        struct residual middle = {
+            .x = s->x, .in_norm = w->attn_post, .y = h, .y_norm = w->ff_norm, .eps = cfg->eps
+        };
+        struct residual end = { .x = s->x, .in = sum, .in_norm = w->ff_post, .eps = cfg->eps };
+
+        TRY(op->rms_norm(s->lane, h, s->x, w->attn_norm, cfg->eps, 0));
+        TRY(attention(m, s, l, h, heads));
+        TRY(block_residual(m, s, heads, w->o, middle));
+
+        TRY(op->gate_matmul(s->lane, inner, gate_up, h, w->gate_up, ACT_GELU_TANH));
+        TRY(op->matmul(s->lane, sum, inner, w->down, NO_TENSOR, 0));
+        TRY(op->all_reduce(s->lane, sum));
+        if (shape->n_experts) TRY(add_experts(m, s, l, sum, h));
+        TRY(op->residual(s->lane, &end));
+
+        if (cfg->each) {
+            TRY(op->times(s->lane, h, s->x, NO_TENSOR));
+            TRY(gemma_use_input(m, s, sum, h, w->input_gate, w->input_projection,
+                                tensor_cols(inputs, (l - first) * cfg->each, cfg->each)));
+            end.in_norm = w->input_post;
+            TRY(op->residual(s->lane, &end));
+        }
+        TRY(op->scale(s->lane, s->x, cfg->scalar[l], 0));
+    }
+    if (first + n < m->shape.n_layers) return 0;
+    return op->rms_norm(s->lane, s->normed, s->x, top->norm, cfg->eps, 0);
+}
+
+static int
+logits(const struct model *m, struct step *s, struct tensor out, struct tensor x)
+{
+    const struct gemma4_cfg *cfg = m->cfg;
+    const struct gemma4 *top = m->top;
+
+    TRY(m->op->matmul(s->lane, out, x, top->embed, NO_TENSOR, 0));
+    return cfg->logit_cap > 0 ? m->op->scale(s->lane, out, 1, cfg->logit_cap) : 0;
+}
+
+const struct arch arch_gemma4 = {
+    .name = "gemma4",
+    .hf_types = (const char *const[]){ "gemma4_text", "gemma4", NULL },
+    .cfg_bytes = sizeof(struct gemma4_cfg),
+    .top_bytes = sizeof(struct gemma4),
+    .layer_bytes = sizeof(struct gemma4_layer),
+    .weights = weights,
+    .prefixes = (const char *const[]){ "model.", "model.language_model.", "language_model.model.",
+                                       NULL },
+    .configure = configure,
+    .prepare = prepare,
+    .forward = forward,
+    .logits = logits,
+};
