@@ -105,8 +105,13 @@ begin(struct world *w, struct in *in)
         r->l.prompt_batch = byte(in);
         r->l.prompt_wait = byte(in);
     }
+    if (byte(in) % 3 == 0) {
+        r->l.n_draft = byte(in) % (MAX_DRAFT + 1);
+        for (uint32_t i = 0; i < r->l.n_draft; i++)
+            r->l.draft_back[i] = (uint8_t)(byte(in) % 2 ? 0 : byte(in) % (i + 1));
+    }
     run_open(r);
-    if (counted) w->twin = twin_new(&r->c, &r->l);
+    if (counted && !r->l.n_draft) w->twin = twin_new(&r->c, &r->l);
 }
 
 static void
@@ -131,6 +136,7 @@ add(struct world *w, struct in *in)
     q->seq->priority = (float)(what % 3) / 2;
     q->seq->min_new = what / 3 % 5;
     q->seq->prompt_logprobs = what & 64;
+    q->seq->n_draft = what % (MAX_DRAFT + 3);
     q->seq->client = what % 5;
     if (r->l.pages) q->seq->lora = what % 4;
     q->seq->pages = (uint32_t)q->seq->lora;
@@ -296,6 +302,7 @@ again(struct world *w, struct request *k, bool claims)
     struct err e;
 
     q->priority = k->seq->priority;
+    q->n_draft = k->seq->n_draft;
     q->client = k->seq->client;
     q->lora = k->seq->lora;
     q->pages = k->seq->pages;

@@ -33,6 +33,9 @@ struct row { /* of a seat, in all tables */
     req_id id;
     bool begun;
     uint32_t next_pos;
+    uint32_t refused; /* of its last step's guesses, and that step; 0: it had none */
+    unsigned guess_lane;
+    uint64_t guess_step;
     slice_id at[MAX_GROUPS][RUN_ENTRIES];
 };
 struct enc {
@@ -47,6 +50,9 @@ struct fake {
     struct row *row;                                /* [n_seats] */
     uint64_t clock[MAX_LANES][MAX_LANES];           /* of the lane's last step */
     uint64_t of_step[MAX_LANES][CLOCKS][MAX_LANES]; /* of its last few steps */
+    struct {
+        uint32_t first, n; /* where the run really began, rows that were taken */
+    } taken[MAX_LANES][RUN_OUT][RUN_SEATS];
 };
 
 token_id
@@ -57,6 +63,23 @@ fake_token(req_id id, uint32_t pos)
     if (stem && (pos < id >> 40 || pos >= SOURCE)) id = stem << 32;
     x = (id * 1000003 + pos) * UINT64_C(0x9e3779b97f4a7c15);
     return (token_id)((x >> 33) % 1000);
+}
+
+uint32_t
+fake_taken(const struct scheduler_limits *l, req_id id, uint32_t first, uint32_t n_draft)
+{
+    bool right[1 + MAX_DRAFT] = { true }, has[1 + MAX_DRAFT] = { false };
+    uint32_t n = 1;
+
+    for (uint32_t i = 1; i <= n_draft; i++) {
+        uint32_t parent = i - 1 - l->draft_back[i - 1];
+
+        /* of guesses for one place one is right at most */
+        right[i] = right[parent] && !has[parent] && ((uint32_t)id * 31 + first * 7 + i * 3) % 5 < 3;
+        has[parent] = has[parent] || right[i];
+        n += right[i];
+    }
+    return n;
 }
 
 req_id
@@ -221,8 +244,8 @@ run_die(struct run *r)
                     if (r->c.group[g].kind == KV_CROSS) {
                         unwrite(r, &r->fake->row[run->seat], g, 0, run->enc_rows);
                     } else {
-                        unwrite(r, &r->fake->row[run->seat], g, (uint32_t)run->first_pos,
-                                run->n_rows);
+                        unwrite(r, &r->fake->row[run->seat], g,
+                                r->fake->taken[l][b->step % RUN_OUT][i].first, run->n_rows);
                     }
                 }
         }
@@ -457,6 +480,19 @@ fill(struct run *r, const struct batch *b, uint32_t group, const struct row *row
     }
 }
 
+/* A guess that was refused was written there. */
+static void
+spoil(struct run *r, const struct batch *b, uint32_t group, const struct row *row, uint32_t pos)
+{
+    uint32_t tokens = r->c.tokens_per_block;
+    struct unit *u = units_at(r, group, row->at[group][pos / tokens]);
+
+    for (uint32_t i = 0; i < block_units(r, group); i++) {
+        write_to(r, b, &u[i].use);
+        check(u[i].n_listed == 1 && u[i].filled <= pos % tokens);
+    }
+}
+
 static void
 see(struct run *r, const struct batch *b, uint32_t group, const struct row *row,
     const struct seq *q, uint32_t first, uint32_t end)
@@ -476,12 +512,49 @@ see(struct run *r, const struct batch *b, uint32_t group, const struct row *row,
     }
 }
 
-static void
-do_run(struct run *r, const struct batch *b, const struct batch_run *run)
+/* What row i of a run with guesses sees of it, and how deep it stands. */
+static uint32_t
+row_sees(const struct scheduler_limits *l, uint32_t i, int32_t *depth)
 {
+    uint32_t sees = 1u << i;
+
+    for (*depth = 0; i > 0; ++*depth) {
+        i -= 1u + l->draft_back[i - 1];
+        sees |= 1u << i;
+    }
+    return sees;
+}
+
+static void
+check_rows(const struct run *r, const struct batch *b, const struct batch_run *run,
+           const struct seq *q)
+{
+    bool tree = false;
+
+    check(run->n_draft <= r->l.n_draft && run->n_draft <= q->n_draft);
+    check(run->n_draft == 0 || (run->work == WORK_GENERATION && run->n_rows == 1u + run->n_draft));
+    for (uint32_t i = 0; i < run->n_rows; i++) {
+        uint32_t pos = (uint32_t)run->first_pos + i;
+        int32_t depth = (int32_t)i;
+        uint32_t sees = run->n_draft ? row_sees(&r->l, i, &depth) : 0;
+
+        tree = tree || depth != (int32_t)i;
+        check(b->pos[run->first_row + i] == run->first_pos + depth);
+        check(b->token[run->first_row + i] ==
+              (pos < q->n_prompt ? fake_token(q->id, pos) : TOKEN_FROM_LAST - (int32_t)i));
+        if (run->flags & RUN_MASK) check(b->mask[run->first_logit + i] == sees);
+    }
+    check(tree == ((run->flags & RUN_MASK) != 0));
+}
+
+static void
+do_run(struct run *r, const struct batch *b, uint32_t at)
+{
+    const struct batch_run *run = &b->run[at];
     struct row *row = &r->fake->row[run->seat];
     const struct seq *q = scheduler_seat(r->s, run->seat);
-    uint32_t last = (uint32_t)run->first_pos + run->n_rows - 1;
+    uint32_t last = (uint32_t)run->first_pos + run->n_rows - 1, first, taken = run->n_rows;
+    bool behind = row->guess_step > r->done[row->guess_lane];
 
     check(q && q->n_source == run->cross_tokens);
     read_from(r, b, &row->use);
@@ -489,17 +562,21 @@ do_run(struct run *r, const struct batch *b, const struct batch_run *run)
     check(((run->flags & RUN_FIRST_CHUNK) != 0) == !row->begun);
     if (!row->begun) row->next_pos = r->c.reuse ? (uint32_t)run->first_pos : q->n_adopted;
     row->begun = true;
-    check(run->first_pos == (int32_t)row->next_pos);
+    check(((run->flags & RUN_BEHIND_GUESSES) != 0) == behind);
+    check(run->first_pos == (int32_t)(row->next_pos + (behind ? row->refused : 0)));
     check(((run->flags & RUN_SAMPLE) != 0) == (last + 1 >= q->n_prompt));
     check(run->work == (last + 1 > q->n_prompt ? WORK_GENERATION : WORK_CONTEXT));
     row->id = q->id;
-    for (uint32_t i = 0; i < run->n_rows; i++, row->next_pos++) {
-        token_id t = b->token[run->first_row + i];
-
-        check(b->pos[run->first_row + i] == (int32_t)row->next_pos);
-        check(t ==
-              (row->next_pos < q->n_prompt ? fake_token(q->id, row->next_pos) : TOKEN_FROM_LAST));
-    }
+    check_rows(r, b, run, q);
+    first = row->next_pos;
+    if (run->n_draft) taken = fake_taken(&r->l, q->id, first, run->n_draft);
+    r->fake->taken[b->lane][b->step % RUN_OUT][at].first = first;
+    r->fake->taken[b->lane][b->step % RUN_OUT][at].n = taken;
+    row->next_pos = first + taken;
+    row->refused = run->n_rows - taken;
+    row->guess_lane = b->lane;
+    row->guess_step = run->n_draft ? b->step : 0;
+    last = row->next_pos - 1;
     if (run->enc_rows > 0) {
         check(run->enc_rows == q->n_source && (run->flags & RUN_FIRST_CHUNK));
         for (uint32_t i = 0; i < run->enc_rows; i++) {
@@ -517,13 +594,12 @@ do_run(struct run *r, const struct batch *b, const struct batch_run *run)
             see(r, b, g, row, q, 0, q->n_source);
             continue;
         }
-        for (uint32_t i = 0; i < run->n_rows; i++)
-            fill(r, b, g, row, q, (uint32_t)run->first_pos + i);
-        for (uint32_t pos = (uint32_t)run->first_pos; pos <= last; pos++) {
-            uint32_t first = k->kind == KV_WINDOW && pos >= k->window ? pos - k->window + 1 : 0;
+        for (uint32_t i = 0; i < taken; i++) fill(r, b, g, row, q, first + i);
+        for (uint32_t i = taken; i < run->n_rows; i++) spoil(r, b, g, row, first + i);
+        for (uint32_t pos = first; pos <= last; pos++) {
+            uint32_t from = k->kind == KV_WINDOW && pos >= k->window ? pos - k->window + 1 : 0;
 
-            if (pos == (uint32_t)run->first_pos || pos == last)
-                see(r, b, g, row, q, first, pos + 1);
+            if (pos == first || pos == last) see(r, b, g, row, q, from, pos + 1);
         }
     }
 }
@@ -571,9 +647,9 @@ run_plan(struct run *r, unsigned lane)
         if (run->flags & RUN_PROMPT_LOGPROBS) {
             logits += run->n_rows;
         } else if (run->flags & RUN_SAMPLE) {
-            logits++;
+            logits += 1u + run->n_draft;
         }
-        do_run(r, b, run);
+        do_run(r, b, i);
     }
     decoder = row;
     check(decoder <= r->l.max_rows && logits == b->n_logits);
@@ -603,11 +679,14 @@ run_commit(struct run *r, unsigned lane)
         while (r->done[b->wait[i].lane] < b->wait[i].step) check(run_commit(r, b->wait[i].lane));
     for (uint32_t i = 0; i < b->n_runs; i++) {
         const struct seq *q = scheduler_seat(r->s, b->run[i].seat);
+        uint32_t first, n;
 
         if (!(b->run[i].flags & RUN_SAMPLE)) continue;
-        n_tokens[i] = 1;
-        token[i * (1 + MAX_DRAFT)] = fake_token(q->id,
-                                                (uint32_t)b->run[i].first_pos + b->run[i].n_rows);
+        first = r->fake->taken[lane][b->step % RUN_OUT][i].first;
+        n = r->fake->taken[lane][b->step % RUN_OUT][i].n;
+        n_tokens[i] = (uint8_t)(b->run[i].n_draft ? n : 1);
+        for (uint32_t k = 0; k < n_tokens[i]; k++)
+            token[i * (1 + MAX_DRAFT) + k] = fake_token(q->id, first + n - n_tokens[i] + 1 + k);
     }
     res.step = b->step;
     res.n_tokens = n_tokens;

@@ -62,6 +62,8 @@ bool run_commit(struct run *r, unsigned lane);
 /* Plan and commit one step of the lane; the batch, or NULL. */
 const struct batch *run_step(struct run *r, unsigned lane);
 token_id fake_token(req_id id, uint32_t pos); /* 0 .. 999 */
+/* Of the rows of a run whose first is at that position, how many are taken with so many guesses: 1 and more. */
+uint32_t fake_taken(const struct scheduler_limits *l, req_id id, uint32_t first, uint32_t n_draft);
 /* An id whose first `alike` positions, and whose source, are those of all with the same stem, 1 .. 255. */
 req_id run_twin(uint32_t n, uint32_t stem, uint32_t alike);
 /* What the request's tokens must be now: prompt untouched, then fake_token()s. */

@@ -30,6 +30,7 @@ runnable(const struct scheduler *s, const struct seq *q, unsigned lane, nsec now
         break;
     case SEQ_GENERATION:
         if (q->lockstep && q->in_flight > 0) break;
+        if (q->n_out == q->max_new) break; /* what is in flight may be all it wants */
         work = WORK_GENERATION;
         break;
     case SEQ_NEW:
@@ -39,6 +40,18 @@ runnable(const struct scheduler *s, const struct seq *q, unsigned lane, nsec now
         break;
     }
     return work & s->l.lane_work[lane];
+}
+
+uint32_t
+rows_untold(const struct seq *q)
+{
+    return UNTOLD_STEPS * (1 + q->n_draft);
+}
+
+uint32_t
+rows_out(const struct seq *q, uint32_t chunk)
+{
+    return STEPS_OUT * (MAX(chunk, q->n_draft) + 1) + rows_untold(q);
 }
 
 /* The one answer to "how many blocks". */
@@ -56,9 +69,10 @@ admission(const struct scheduler *s, const struct seq *q, uint32_t n_prompt, str
     uint32_t len = q->n_prompt + q->max_new, chunk = MIN(most, n_prompt);
     /* A window keeps the chunk that is planned, and for a successor what is out: another chunk, and tokens
      * of the lane that generates. Smaller ones need less. */
-    const struct admission way[] = { { chunk, ROWS_OUT * (chunk + 1) + UNTOLD_ROWS },
-                                     { chunk, chunk },
-                                     { MIN(s->unit, chunk), MIN(s->unit, chunk) } };
+    uint32_t unit = MIN(s->unit, chunk), least = q->n_draft ? rows_out(q, 0) : 0;
+    const struct admission way[] = { { chunk, rows_out(q, chunk) },
+                                     { chunk, MAX(chunk, least) },
+                                     { unit, MAX(unit, least) } };
     int r = -EMSGSIZE;
 
     for (size_t i = 0; i < ARRAY_LEN(way) && r < 0; i++) {
@@ -195,7 +209,7 @@ pay(struct scheduler *s, struct seq *q, uint32_t end)
 
     if (end <= seat->len) return true;
     len = MIN(len, q->n_prompt + q->max_new);
-    n = need(s, q, len, ROWS_OUT + UNTOLD_ROWS);
+    n = need(s, q, len, rows_out(q, 0));
     if (kv_raise(s->kv, q->seat, &n) < 0) return no_room(s);
     seat->len = len;
     return true;
@@ -207,8 +221,8 @@ admit_adopted(struct scheduler *s, struct seq *q)
     uint32_t seat = q->adopted_seat, rows = MIN(s->l.max_rows, q->n_prompt - q->n_adopted);
     uint32_t len = first_len(s, q);
     /* Most have one row left, and from then on it is as if nothing had happened. */
-    struct kv_need least = need(s, q, len, rows),
-                   n = need(s, q, len, (rows > 1 ? ROWS_OUT * (rows + 1) : ROWS_OUT) + UNTOLD_ROWS);
+    struct kv_need least = need(s, q, len, q->n_draft ? MAX(rows, rows_out(q, 0)) : rows),
+                   n = need(s, q, len, rows_out(q, rows > 1 ? rows : 0));
 
     check(seat < s->n_seats && q->n_adopted < q->n_prompt);
     if (!s->seat[seat].kept || s->running.n >= s->max_running || !has_pages(s, q)) return false;

@@ -37,11 +37,23 @@ put_down(struct scheduler *s, uint32_t seat)
     return q;
 }
 
-/* What the step has filled may be found by others. */
+/* Of its guesses so many were refused: what counted on them is planned again. */
 static void
-store(struct scheduler *s, const struct seq *q, const struct batch_run *run)
+refuse(struct scheduler *s, struct seq *q, const struct batch_run *run, uint32_t refused)
 {
-    uint32_t tokens = kv_config(s->kv)->tokens_per_block, first = (uint32_t)run->first_pos;
+    check(refused <= run->n_draft && run->n_draft <= q->n_guess);
+    q->n_guess -= run->n_draft;
+    q->n_planned -= refused;
+    q->n_out -= refused;
+    if (q->state == SEQ_GENERATION && q->n_out == q->max_new && q->n_guess == 0)
+        move(s, q, SEQ_LAST);
+}
+
+/* What the step has filled, from first on, may be found by others. */
+static void
+store(struct scheduler *s, const struct seq *q, const struct batch_run *run, uint32_t first)
+{
+    uint32_t tokens = kv_config(s->kv)->tokens_per_block;
     struct kv_text t = text_of(q, q->n_tokens);
 
     if (s->seat[run->seat].seq != q) return; /* it has left, and its blocks with it */
@@ -78,8 +90,16 @@ scheduler_commit(struct scheduler *s, const struct batch *b, const struct batch_
     for (uint32_t i = 0; i < b->n_runs; i++) {
         const struct batch_run *run = &b->run[i];
         struct seq *q = put_down(s, run->seat);
+        uint32_t first = run->flags & RUN_BEHIND_GUESSES ? q->n_done : (uint32_t)run->first_pos;
+        uint32_t n = 0, refused = 0;
 
-        if (r->status == 0) q->n_done = (uint32_t)run->first_pos + run->n_rows;
+        if (r->status == 0 && (run->flags & (RUN_SAMPLE | RUN_BEAM)) == RUN_SAMPLE) {
+            n = r->n_tokens[i];
+            check(n >= 1 && n <= 1u + run->n_draft);
+            refused = 1u + run->n_draft - n;
+        }
+        if (r->status == 0) q->n_done = first + run->n_rows - refused;
+        if (run->n_draft) refuse(s, q, run, refused);
         /* projected, or there before: nobody reads them again */
         if (run->flags & RUN_FIRST_CHUNK) free_enc_rows(s, run->seat);
         if (r->status < 0) {
@@ -89,11 +109,11 @@ scheduler_commit(struct scheduler *s, const struct batch *b, const struct batch_
                 check(i + 1 >= q->beam->n_beams);
                 commit_beams(s, q->first_member, run + 1 - q->beam->n_beams, r);
             }
-        } else if (q->state != SEQ_ENDED && (run->flags & RUN_SAMPLE)) {
-            check(r->n_tokens[i] == 1);
-            append_token(s, q, r->token[(size_t)i * (1 + MAX_DRAFT)]);
+        } else {
+            for (uint32_t k = 0; k < n && q->state != SEQ_ENDED; k++)
+                append_token(s, q, r->token[(size_t)i * (1 + MAX_DRAFT) + k]);
         }
-        if (s->reuse && r->status == 0) store(s, q, run);
+        if (s->reuse && r->status == 0) store(s, q, run, first);
         settle(s, q, run->seat);
     }
     for (uint32_t i = 0; i < b->n_encode; i++) {

@@ -17,9 +17,9 @@
 #include "worker/kv/kv_reuse.h"
 #include "worker/sched/scheduler.h"
 
-/* Rows that a successor may have to compute although they were done: tokens of the last steps, of one lane
- * and the next, that were not told yet. And those of the two steps of a lane that may be out. */
-enum { UNTOLD_ROWS = 2, ROWS_OUT = 2 };
+/* A successor may have to compute again what was done: tokens of the last steps, of one lane and the next, that were
+ * not told yet. And two steps of a lane may be out. */
+enum { UNTOLD_STEPS = 2, STEPS_OUT = 2 };
 
 struct seat {
     struct seq *seq; /* NULL: free */
@@ -82,6 +82,9 @@ struct scheduler {
         [MAX_LANES]; /* the lane lets somebody wait for company until then; NSEC_NEVER: nobody */
     uint64_t ticket, n_pauses;
     unsigned rung;
+    bool tree; /* the guesses are no chain; by row of a run: */
+    uint8_t depth[1 + MAX_DRAFT];
+    uint32_t sees[1 + MAX_DRAFT]; /* rows, by bit */
 };
 
 static inline void
@@ -138,6 +141,10 @@ unsigned runnable(const struct scheduler *s, const struct seq *q, unsigned lane,
 struct admission {
     uint32_t chunk, rows;
 };
+uint32_t rows_untold(
+    const struct seq *q); /* that were done, and that a successor may compute again */
+/* For how many rows at once a window keeps blocks, so that two steps may be out: of a prompt in chunks, or 0. */
+uint32_t rows_out(const struct seq *q, uint32_t chunk);
 int admission(const struct scheduler *s, const struct seq *q, uint32_t n_prompt,
               struct admission *ret, struct err *e) MUST_USE;
 uint32_t max_running(const struct scheduler_limits *l);  /* every decoding sequence has its row */

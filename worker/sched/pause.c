@@ -25,7 +25,7 @@ unwind(struct seq *q)
     q->n_prompt = q->n_tokens;
     q->max_new -= made;
     q->min_new -= MIN(q->min_new, made);
-    q->n_planned = q->n_done = q->n_out = 0;
+    q->n_planned = q->n_done = q->n_out = q->n_guess = 0;
     q->n_adopted = 0;
     q->forked = false;
     q->n_members = 0;
@@ -78,7 +78,7 @@ find_room(struct scheduler *s, struct seq *q, unsigned work, uint32_t *rows)
     uint32_t n = MIN(q->n_prompt - MIN(q->n_planned, q->n_prompt), *rows);
 
     if (q->halted) return true;
-    if (q->state == SEQ_GENERATION) return pay(s, q, q->n_planned + 1);
+    if (q->state == SEQ_GENERATION) return q->n_out == q->max_new || pay(s, q, q->n_planned + 1);
     if (q->state == SEQ_WAITING && work && !has_pages(s, q)) return false;
     if (work == WORK_ENCODER) return has_seat(s, q);
     if (work != WORK_CONTEXT || n == 0) return true;

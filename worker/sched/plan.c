@@ -35,17 +35,30 @@ change_blocks(struct plan *p, const struct seq *q, uint32_t end, uint32_t done)
     if (q->lane_step > p->s->done[q->lane]) kv_fence(kv, q->seat, q->lane, q->lane_step);
     kv_trim(kv, q->seat, done, &p->out);
     if (q->n_done >= q->n_prompt && !seat->lowered) { /* a row a step is out, now and for ever */
-        struct kv_need need = kv_need(kv, seat->len, q->n_source, ROWS_OUT + UNTOLD_ROWS);
+        struct kv_need need = kv_need(kv, seat->len, q->n_source, rows_out(q, 0));
 
         kv_lower(kv, q->seat, &need);
         seat->lowered = true;
     }
-    if (!kv_room(kv, q->seat, end)) kv_trim(kv, q->seat, q->n_planned, &p->out);
+    if (!kv_room(kv, q->seat, end)) kv_trim(kv, q->seat, q->n_planned - q->n_guess, &p->out);
     kv_grow(kv, p->lane, q->seat, end, &p->out);
     check(end <= border);
     if (end == border) kv_snapshot(kv, p->lane, q->seat, end, &p->out);
     kv_quiet(kv, q->seat, &seat->quiet_end, &seat->quiet_first);
     seat->quiet_end = MIN(seat->quiet_end, kv_border(kv, end, q->n_prompt) - 1);
+}
+
+/* Its rows of logits see of its run what it says there; those of others nothing but what is before them. */
+static void
+add_masks(struct plan *p, struct batch_run *r)
+{
+    bool tree = false;
+
+    for (uint32_t i = 1; i <= r->n_draft; i++) tree = tree || p->s->depth[i] != i;
+    for (uint32_t i = r->first_logit; i < p->b->n_logits; i++)
+        p->b->mask[i] = tree ? p->s->sees[i - r->first_logit] : 0;
+    if (tree) r->flags |= RUN_MASK;
+    p->b->n_masks |= tree;
 }
 
 void
@@ -56,7 +69,7 @@ add_run(struct plan *p, struct seq *q, unsigned work, uint32_t n_rows)
     uint32_t end = q->n_planned + n_rows;
     struct batch_run *r = &b->run[b->n_runs++];
     struct seat *seat = &p->s->seat[q->seat];
-    uint32_t done = q->n_done > UNTOLD_ROWS ? q->n_done - UNTOLD_ROWS : 0; /* seen by a successor */
+    uint32_t done = q->n_done - MIN(q->n_done, rows_untold(q)); /* seen by a successor */
     bool member = q->forked && q->first_member != q; /* what it begins with, it has forked */
 
     *r = (struct batch_run){
@@ -65,6 +78,8 @@ add_run(struct plan *p, struct seq *q, unsigned work, uint32_t n_rows)
         .n_rows = n_rows,
         .first_pos = (int32_t)q->n_planned,
         .work = (uint8_t)work,
+        .flags = q->n_guess ? RUN_BEHIND_GUESSES : 0,
+        .n_draft = (uint16_t)(work == WORK_GENERATION ? n_rows - 1 : 0),
         .first_logit = b->n_logits,
         .cross_tokens = q->n_source,
     };
@@ -85,7 +100,10 @@ add_run(struct plan *p, struct seq *q, unsigned work, uint32_t n_rows)
     if (q->beam) done = q->n_planned; /* nobody takes them over, and no step is out */
     if (work == WORK_CONTEXT && q->prompt_logprobs) r->flags |= RUN_PROMPT_LOGPROBS;
     if (end >= q->n_prompt) r->flags |= q->beam ? RUN_SAMPLE | RUN_BEAM : RUN_SAMPLE;
-    b->n_logits += r->flags & RUN_PROMPT_LOGPROBS ? n_rows : r->flags & RUN_SAMPLE ? 1 : 0;
+    b->n_logits += r->flags & RUN_PROMPT_LOGPROBS ? n_rows
+                   : r->flags & RUN_SAMPLE        ? 1u + r->n_draft
+                                                  : 0;
+    if (p->s->tree) add_masks(p, r);
 
     if (end > seat->quiet_end || done >= seat->quiet_first ||
         (!seat->lowered && q->n_done >= q->n_prompt))
@@ -98,16 +116,18 @@ add_run(struct plan *p, struct seq *q, unsigned work, uint32_t n_rows)
 
     for (; q->n_planned < end; q->n_planned++, b->n_rows++) {
         bool known = q->n_planned < (q->lockstep ? q->n_tokens : q->n_prompt);
+        uint32_t i = q->n_planned - (uint32_t)r->first_pos;
 
-        b->token[b->n_rows] = known ? q->token[q->n_planned] : TOKEN_FROM_LAST;
-        b->pos[b->n_rows] = (int32_t)q->n_planned;
+        b->token[b->n_rows] = known ? q->token[q->n_planned] : TOKEN_GUESS(i);
+        b->pos[b->n_rows] = r->first_pos + (int32_t)(r->n_draft ? p->s->depth[i] : i);
     }
     b->work |= (uint8_t)work;
     p->rows_left -= n_rows;
     if (!(r->flags & RUN_SAMPLE)) return;
-    q->n_out++;
+    q->n_out += 1 + r->n_draft;
+    q->n_guess += r->n_draft;
     p->s->closed = p->s->l.policy == POLICY_STATIC;
-    if (q->n_out == q->max_new) {
+    if (q->n_out == q->max_new && q->n_guess == 0) {
         move(p->s, q, SEQ_LAST);
     } else if (q->state == SEQ_CONTEXT) {
         move(p->s, q, SEQ_GENERATION);
@@ -122,12 +142,30 @@ generates(const struct plan *p, const struct seq *q)
            q->n_planned < p->s->seat[q->seat].len;
 }
 
-/* Its next row; of a search all of them together. */
-static void
-go_on(struct plan *p, struct seq *q)
+/* Rows for guesses: those that nobody needs for a token, and no more than half of them beside a prompt. */
+static uint32_t
+guess_rows(const struct plan *p)
 {
+    const struct scheduler *s = p->s;
+    uint32_t rows = p->rows_left - s->n_in[SEQ_GENERATION];
+    bool prompts = s->l.lane_work[p->lane] & WORK_CONTEXT &&
+                   s->n_in[SEQ_CONTEXT] + s->waiting.n > 0;
+
+    if (s->l.n_draft == 0) return 0;
+    return prompts ? rows / 2 : rows;
+}
+
+/* Its next row, with guesses: no more than it could use, and where blocks are paid for already; of a search the
+ * rows of all together. */
+static void
+go_on(struct plan *p, struct seq *q, uint32_t *guesses)
+{
+    uint32_t n = MIN(MIN(*guesses, q->n_draft), q->max_new - q->n_out - 1);
+
     if (!q->beam) {
-        add_run(p, q, WORK_GENERATION, 1);
+        n = MIN(n, p->s->seat[q->seat].len - q->n_planned - 1);
+        *guesses -= n;
+        add_run(p, q, WORK_GENERATION, 1 + n);
     } else if (q->first_member == q && may_turn(p, q)) {
         turn_beams(p, q);
         for (struct seq *m = q; m; m = m->next_member) add_run(p, m, WORK_GENERATION, 1);
@@ -137,6 +175,7 @@ go_on(struct plan *p, struct seq *q)
 static void
 plan_generation(struct plan *p)
 {
+    uint32_t guesses = guess_rows(p);
     uint64_t oldest = UINT64_MAX;
 
     for (struct seq *q = p->s->running.first; q; q = q->next) {
@@ -145,14 +184,14 @@ plan_generation(struct plan *p)
         if (must_wait(p, q)) {
             oldest = MIN(oldest, q->lane_step);
         } else {
-            go_on(p, q);
+            go_on(p, q, &guesses);
         }
     }
     if (p->b->n_runs > 0 || oldest == UINT64_MAX) return;
     /* Handed over while their last chunk still runs: a row that waits for another lane holds up
      * nobody where there is no other row. */
     for (struct seq *q = p->s->running.first; q; q = q->next)
-        if (generates(p, q) && q->lane_step <= oldest) go_on(p, q);
+        if (generates(p, q) && q->lane_step <= oldest) go_on(p, q, &guesses);
 }
 
 bool
@@ -220,6 +259,7 @@ close_batch(struct plan *p)
         b->wait[b->n_waits++] = (struct batch_wait){ .lane = (uint8_t)l, .step = p->out.wait[l] };
     }
     b->bucket = pick_bucket(s, b);
+    if (b->n_masks) b->n_masks = b->n_logits;
     kv_ends_sent(s->kv, p->lane, b->step);
     s->planned[p->lane] = b->step;
 }
@@ -236,7 +276,7 @@ scheduler_plan(struct scheduler *s, unsigned lane, nsec now, struct batch *b)
     expire(s, now);
     s->ask &= ~(1u << lane);
     if (s->reuse) kv_now(s->kv, now);
-    if (s->planned[lane] - s->done[lane] >= ROWS_OUT) return 0;
+    if (s->planned[lane] - s->done[lane] >= STEPS_OUT) return 0;
     give_up_one(s, now);
     do {
         if (s->running.n == 0) s->closed = false;

@@ -36,6 +36,15 @@ check_limits(const struct scheduler_limits *l, const struct kv_config *kv, struc
         if (l->enc_batch[i] <= l->enc_batch[i - 1])
             return err_set(e, -EINVAL, "sizes of encoder batches must grow: %u after %u",
                            l->enc_batch[i], l->enc_batch[i - 1]);
+    if (l->n_draft > MAX_DRAFT)
+        return err_set(e, -EINVAL, "%u guesses a step, at most %d", l->n_draft, MAX_DRAFT);
+    for (uint32_t g = 0; g < kv->n_groups; g++)
+        if (l->n_draft && kv->group[g].kind == KV_STATE)
+            return err_set(e, -EINVAL, "guesses, and a model whose state cannot be taken back");
+    for (uint32_t i = 0; i < l->n_draft; i++)
+        if (l->draft_back[i] > i)
+            return err_set(e, -EINVAL, "guess %u continues the row %u before it", i + 1,
+                           1u + l->draft_back[i]);
     if (l->n_buckets > ARRAY_LEN(l->bucket))
         return err_set(e, -EINVAL, "%u graph sizes, at most 64", l->n_buckets);
     for (uint32_t i = 1; i < l->n_buckets; i++)
@@ -64,7 +73,7 @@ check_uncounted(const struct scheduler *s, struct err *e)
 {
     const struct scheduler_limits *l = &s->l;
     struct kv_need all = kv_need(s->kv, l->max_len, l->max_enc_rows,
-                                 ROWS_OUT * (l->max_rows + 1) + UNTOLD_ROWS);
+                                 STEPS_OUT * (l->max_rows + 1) + UNTOLD_STEPS * (1u + l->n_draft));
 
     for (uint32_t g = 0; g < kv_config(s->kv)->n_groups; g++)
         all.n_blocks[g] = (uint32_t)MIN((uint64_t)all.n_blocks[g] * s->max_running,
@@ -100,6 +109,14 @@ scheduler_new(struct scheduler **ret, const struct scheduler_limits *l, struct k
     s->max_running = max_running(l);
     s->unit = l->chunk_unit ? l->chunk_unit : tokens <= l->max_rows ? tokens : 1;
     s->unit_strict = l->chunk_unit > 0;
+    s->sees[0] = 1;
+    for (uint32_t i = 1; i <= l->n_draft; i++) {
+        uint32_t parent = i - 1 - l->draft_back[i - 1];
+
+        s->tree = s->tree || l->draft_back[i - 1];
+        s->depth[i] = s->depth[parent] + 1;
+        s->sees[i] = s->sees[parent] | 1u << i;
+    }
     s->reuse = kv_config(kv)->reuse;
     s->next_deadline = NSEC_NEVER;
     for (unsigned i = 0; i < MAX_LANES; i++) s->waited_for[i] = NSEC_NEVER;
@@ -144,7 +161,7 @@ scheduler_edits(const struct scheduler_limits *l, const struct kv_config *c)
 
         edits += rows / c->tokens_per_block + 2 * (uint64_t)max_running(l);
         /* behind the window: what the chunks before pushed out, for everyone */
-        if (c->group[g].kind == KV_WINDOW) edits += ROWS_OUT * max_running(l) * chunk;
+        if (c->group[g].kind == KV_WINDOW) edits += STEPS_OUT * max_running(l) * chunk;
         if (c->group[g].kind == KV_STATE) /* its live state, and a snapshot */
             edits += 2 * (uint64_t)max_running(l) * c->group[g].n_layers;
         /* all that one holds who is adopted, or reuses; that a family is told of */
@@ -242,7 +259,7 @@ begin(struct scheduler *s, struct seq *q, nsec now)
 {
     q->seat = UINT32_MAX;
     q->n_tokens = q->n_prompt;
-    q->n_planned = q->n_done = q->n_out = q->in_flight = q->n_pauses = 0;
+    q->n_planned = q->n_done = q->n_out = q->n_guess = q->in_flight = q->n_pauses = 0;
     q->enc_row = q->n_enc_layers = 0;
     q->halted = q->forked = false;
     q->lane = 0;
@@ -260,12 +277,15 @@ begin(struct scheduler *s, struct seq *q, nsec now)
 int
 scheduler_add(struct scheduler *s, struct seq *q, nsec now, struct err *e)
 {
+    q->n_draft = q->first_member || q->lockstep ? 0 : MIN(q->n_draft, s->l.n_draft);
+    if (q->n_draft && check_seq(s, q, NULL) == -EMSGSIZE) q->n_draft = 0; /* windows hold more */
     TRY(check_seq(s, q, e));
     begin(s, q, now);
     if (s->reuse) kv_space(s->kv, q->salt, q->lora, q->source, q->n_source, &q->space);
     for (struct seq *m = q->next_member; m; m = m->next_member) {
         begin(s, m, now);
         m->turn = q->turn; /* they stay side by side */
+        m->n_draft = 0;
     }
     move(s, q, SEQ_WAITING);
     if (q->n_adopted && admit_adopted(s, q)) return 0;
@@ -528,6 +548,7 @@ scheduler_check(const struct scheduler *s)
         check(q->seat < s->n_seats && s->seat[q->seat].seq == q);
         check(q->state >= SEQ_ENCODER && (q->state != SEQ_ENDED || q->in_flight > 0));
         check(q->state != SEQ_LAST || (q->in_flight > 0 && q->n_out == q->max_new));
+        check(q->n_guess <= q->n_out && (q->n_guess == 0 || q->in_flight > 0));
         check(q->in_flight <= 2u * s->l.n_lanes && q->n_out <= q->max_new);
         check(q->n_planned <= s->seat[q->seat].len && (q->state != SEQ_PAUSED || q->in_flight > 0));
         check(q->n_planned == (q->n_out ? q->n_prompt + q->n_out - 1 : q->n_planned));

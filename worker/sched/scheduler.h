@@ -54,6 +54,10 @@ struct scheduler_limits {
                               no bound */
     /* A turn is so many tokens for each client; requests of equal priority go by turns. 0: by arrival alone. */
     uint32_t quantum;
+    /* Guesses that a step of who generates carries at most: seq.n_draft, as far as there are rows and blocks that
+     * are paid for. Guess i, from 1, continues the row of its run that is 1 + draft_back[i - 1] before it: with
+     * 0 everywhere they are a chain. */
+    uint8_t n_draft, draft_back[MAX_DRAFT];
     uint32_t pages; /* of what is on the device for some requests only: LoRA adapters */
     /* While somebody generates: sources wait until one of these numbers of them can start, prompts until they are
      * that many tokens; neither longer than its time. n_enc_batches 0, prompt_batch 0: nobody waits. */
@@ -95,7 +99,8 @@ nsec scheduler_wake(const struct scheduler *s);
  * committed before b, a step that waited for it; b->lane: it is b's turn. */
 unsigned scheduler_turn(const struct scheduler *s, const struct batch *b);
 /* b: as planned, the oldest of its lane, when it is its turn.
- * Appends each sampled token to its seq->token[] (n_tokens grows) unless the sequence had ended. After
+ * Appends each sampled token to its seq->token[] (n_tokens grows) unless the sequence had ended. Of 1 + n_draft
+ * rows n_tokens were taken, the last of which sampled; what was refused is planned again. After
  * it, seq->n_tokens tells the caller what is new. status -EIO: all of the step's sequences end with
  * LAGAN_E_INTERNAL. */
 void scheduler_commit(struct scheduler *s, const struct batch *b, const struct batch_result *r,

@@ -48,6 +48,7 @@ struct seq {
     uint32_t n_prompt;       /* token[]: given, delivered ones included */
     uint32_t max_new;        /* tokens still to generate, at least 1 */
     uint32_t n_end;          /* end ids: the first n_eos are end-of-sequence, the rest stop ids */
+    uint32_t n_draft;        /* guesses a step may carry for it; scheduler_add() may make it 0 */
     uint32_t n_eos, min_new; /* before min_new generated tokens no end id counts */
     token_id *token;         /* [cap]: prompt, then generated */
     nsec deadline;           /* NSEC_NEVER: none */
@@ -55,7 +56,7 @@ struct seq {
     struct seq *first_member, *next_member;
     uint32_t n_members; /* the first's: with itself */
     uint32_t
-        n_shared; /* likewise: positions of the prompt that are alike in all, fewer than the shortest has */
+        n_shared; /* likewise: positions of the prompt that are alike in all, fewer than any has */
     struct beam *beam; /* the search of which it is a beam, in the order of slots; NULL: none */
     bool lockstep;     /* its next token depends on all it has so far: no step is planned ahead */
 
@@ -66,6 +67,7 @@ struct seq {
     uint32_t n_planned; /* positions in launched or finished steps */
     uint32_t n_done;    /* positions in finished steps */
     uint32_t n_out;     /* generated tokens, including those in flight */
+    uint32_t n_guess;   /* of n_planned and n_out, guesses in flight: they count as taken */
     uint32_t in_flight; /* steps launched and not committed that carry it */
     bool halted;        /* no step is to carry it for now */
     bool forked;        /* a family's: it has what it shares */

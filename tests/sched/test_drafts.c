@@ -1,0 +1,281 @@
+/* test_drafts.c - rows that were guessed: what a step carries, what is taken, what is planned again. */
+#include "tests/sched/run.h"
+#include "tests/test.h"
+
+#include "include/lagan_wire.h"
+
+#include <errno.h>
+#include <string.h>
+
+static struct run r;
+
+static struct seq *
+guessing(req_id id, uint32_t n_prompt, uint32_t max_new)
+{
+    struct seq *q = seq_new(id, n_prompt, max_new, 0);
+
+    q->n_draft = MAX_DRAFT;
+    run_add(&r, q);
+    return q;
+}
+
+static void
+reap(struct seq *q, uint16_t reason)
+{
+    assert_ptr_equal(scheduler_reap(r.s), q);
+    assert_int_equal(q->reason, reason);
+    run_check_tokens(q);
+    seq_free(q);
+}
+
+static void
+guesses_follow_the_token_that_they_continue(void **state)
+{
+    const struct batch *b;
+    struct seq *q;
+    uint32_t taken;
+
+    (void)state;
+    run_defaults(&r);
+    r.l.n_draft = 3;
+    run_open(&r);
+    q = guessing(7, 5, 30);
+    b = run_step(&r, 0);
+    assert_int_equal(b->run[0].n_draft, 0); /* a prompt is known */
+    b = run_step(&r, 0);
+    assert_int_equal(b->n_rows, 4);
+    assert_int_equal(b->n_logits, 4);
+    assert_int_equal(b->n_masks, 0); /* a chain needs none */
+    assert_int_equal(b->run[0].n_draft, 3);
+    assert_int_equal(b->run[0].first_pos, 5);
+    assert_int_equal(b->token[0], TOKEN_FROM_LAST);
+    for (int i = 1; i < 4; i++) {
+        assert_int_equal(b->token[i], TOKEN_GUESS(i));
+        assert_int_equal(b->pos[i], 5 + i);
+    }
+    taken = fake_taken(&r.l, 7, 5, 3);
+    assert_int_equal(q->n_tokens, 6 + taken);
+    assert_int_equal(q->n_done, 5 + taken);
+    while (run_step(&r, 0)) continue;
+    assert_int_equal(q->n_tokens, 35);
+    reap(q, LAGAN_FINISH_LENGTH);
+    run_close(&r);
+}
+
+static void
+a_step_planned_ahead_counts_every_guess_as_taken_and_is_moved_back(void **state)
+{
+    uint32_t first = 5, behind = 0, refused = 0;
+    const struct batch *b;
+    struct seq *q;
+
+    (void)state;
+    run_defaults(&r);
+    r.l.n_draft = 4;
+    run_open(&r);
+    q = guessing(3, first, 60);
+    run_step(&r, 0);
+    assert_non_null(run_plan(&r, 0));
+    while ((b = run_plan(&r, 0))) { /* run.c checks each place against the device's */
+        behind += (b->run[0].flags & RUN_BEHIND_GUESSES) != 0;
+        refused += (uint32_t)b->run[0].first_pos - q->n_done - 1 - b->run[0].n_draft > 0;
+        run_commit(&r, 0);
+    }
+    assert_true(behind > 5 && refused > 0);
+    while (run_commit(&r, 0)) run_plan(&r, 0);
+    assert_int_equal(q->n_tokens, 65);
+    reap(q, LAGAN_FINISH_LENGTH);
+    assert_int_equal(run_used(&r), 0);
+    run_close(&r);
+}
+
+static void
+a_row_of_a_tree_sees_what_it_continues_and_no_other_guess(void **state)
+{
+    /* two guesses for the next place, two behind the second of them */
+    static const uint8_t back[] = { 0, 1, 0, 1 };
+    static const uint32_t sees[] = { 1, 3, 5, 13, 21 }, depth[] = { 0, 1, 1, 2, 2 };
+    const struct batch *b;
+    struct seq *q, *plain;
+
+    (void)state;
+    run_defaults(&r);
+    r.l.n_draft = 4;
+    memcpy(r.l.draft_back, back, sizeof back);
+    run_open(&r);
+    plain = seq_new(8, 4, 9, 0);
+    run_add(&r, plain);
+    q = guessing(7, 5, 40);
+    run_step(&r, 0);
+    b = run_step(&r, 0);
+    assert_int_equal(b->n_masks, 6);
+    assert_int_equal(b->mask[0], 0);
+    assert_false(b->run[0].flags & RUN_MASK);
+    assert_true(b->run[1].flags & RUN_MASK);
+    for (uint32_t i = 0; i < 5; i++) {
+        assert_int_equal(b->mask[1 + i], sees[i]);
+        assert_int_equal(b->pos[1 + i], 5 + depth[i]);
+    }
+    while (run_step(&r, 0)) continue;
+    assert_int_equal(q->n_tokens, 45);
+    reap(plain, LAGAN_FINISH_LENGTH);
+    reap(q, LAGAN_FINISH_LENGTH);
+    run_close(&r);
+}
+
+static void
+nobody_guesses_beyond_its_length(void **state)
+{
+    struct seq *q;
+    const struct batch *b;
+
+    (void)state;
+    for (uint32_t max_new = 1; max_new < 20; max_new++) {
+        run_defaults(&r);
+        r.l.n_draft = 5;
+        run_open(&r);
+        q = guessing(max_new, 3, max_new);
+        while (run_plan(&r, 0)) {
+            b = run_plan(&r, 0);
+            if (b) assert_true((uint32_t)b->run[0].first_pos + b->run[0].n_rows < 3 + max_new);
+            while (run_commit(&r, 0)) continue;
+        }
+        assert_int_equal(q->n_tokens, 3 + max_new);
+        reap(q, LAGAN_FINISH_LENGTH);
+        assert_int_equal(run_used(&r), 0);
+        run_close(&r);
+    }
+}
+
+static void
+an_end_among_the_guesses_ends_it_there(void **state)
+{
+    struct seq *q;
+
+    (void)state;
+    for (uint32_t at = 0; at < 20; at++) {
+        run_defaults(&r);
+        r.l.n_draft = 6;
+        run_open(&r);
+        q = seq_new(at, 3, 30, 0);
+        q->n_draft = 6;
+        q->n_end = q->n_eos = 1;
+        q->end_id[0] = fake_token(at, 3 + at);
+        run_add(&r, q);
+        while (run_plan(&r, 0) || run_commit(&r, 0))
+            if (r.planned[0] - r.done[0] == 2) run_commit(&r, 0);
+        assert_true(q->n_tokens <= 4 + at);
+        reap(q, LAGAN_FINISH_EOS);
+        run_close(&r);
+    }
+}
+
+static void
+tokens_come_before_guesses_and_prompts_have_half_of_what_is_left(void **state)
+{
+    struct seq *q[3], *prompt;
+    const struct batch *b;
+
+    (void)state;
+    run_defaults(&r);
+    r.l.n_draft = 8;
+    r.l.max_rows = 13;
+    run_open(&r);
+    for (uint32_t i = 0; i < 3; i++) q[i] = guessing(i, 4, 100);
+    run_step(&r, 0);
+    b = run_step(&r, 0);
+    assert_int_equal(b->n_runs, 3);
+    assert_int_equal(b->run[0].n_draft, 8); /* the first in the list takes what it can */
+    assert_int_equal(b->run[1].n_draft, 2);
+    assert_int_equal(b->run[2].n_draft, 0);
+    prompt = seq_new(9, 50, 1, 0);
+    run_add(&r, prompt);
+    b = run_step(&r, 0);
+    assert_int_equal(b->n_runs, 4);
+    assert_int_equal(b->run[0].n_draft, 5);
+    assert_int_equal(b->run[3].n_rows, 5);
+    while (run_step(&r, 0)) continue;
+    reap(prompt, LAGAN_FINISH_LENGTH);
+    for (struct seq *e; (e = scheduler_reap(r.s));) {
+        run_check_tokens(e);
+        seq_free(e);
+    }
+    (void)q;
+    run_close(&r);
+}
+
+static void
+with_max_utilization_nobody_guesses_into_a_block_that_is_not_paid_for(void **state)
+{
+    const struct batch *b;
+    struct seq *q;
+
+    (void)state;
+    run_defaults(&r);
+    r.l.policy = POLICY_MAX_UTILIZATION;
+    r.l.n_draft = 8;
+    run_open(&r);
+    q = guessing(1, 6, 60);
+    run_step(&r, 0);
+    while ((b = run_step(&r, 0))) { /* blocks of ten tokens */
+        uint32_t last = (uint32_t)b->run[0].first_pos + b->run[0].n_rows - 1;
+
+        assert_int_equal(last / 10, b->run[0].first_pos / 10);
+    }
+    reap(q, LAGAN_FINISH_LENGTH);
+    run_close(&r);
+}
+
+static void
+who_would_not_fit_with_guesses_goes_without(void **state)
+{
+    struct seq *q;
+
+    (void)state;
+    run_defaults(&r);
+    r.c.tokens_per_block = 1;
+    r.c.group[0] = run_group(KV_WINDOW, 4, 128, 8); /* its window, one row, and what may be out */
+    r.l.n_draft = 4;
+    run_open(&r);
+    q = guessing(1, 2, 20);
+    assert_int_equal(q->n_draft, 0);
+    while (run_step(&r, 0)) continue;
+    reap(q, LAGAN_FINISH_LENGTH);
+    run_close(&r);
+}
+
+static void
+limits_that_no_tree_has_are_refused(void **state)
+{
+    struct scheduler *s;
+    struct err e;
+
+    (void)state;
+    run_defaults(&r);
+    run_open(&r);
+    r.l.n_draft = MAX_DRAFT + 1;
+    assert_int_equal(scheduler_new(&s, &r.l, r.kv, &e), -EINVAL);
+    r.l.n_draft = 3;
+    r.l.draft_back[1] = 2;
+    assert_int_equal(scheduler_new(&s, &r.l, r.kv, &e), -EINVAL);
+    assert_string_equal(e.text, "guess 2 continues the row 3 before it");
+    run_close(&r);
+}
+
+int
+main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(guesses_follow_the_token_that_they_continue),
+        cmocka_unit_test(a_step_planned_ahead_counts_every_guess_as_taken_and_is_moved_back),
+        cmocka_unit_test(a_row_of_a_tree_sees_what_it_continues_and_no_other_guess),
+        cmocka_unit_test(nobody_guesses_beyond_its_length),
+        cmocka_unit_test(an_end_among_the_guesses_ends_it_there),
+        cmocka_unit_test(tokens_come_before_guesses_and_prompts_have_half_of_what_is_left),
+        cmocka_unit_test(with_max_utilization_nobody_guesses_into_a_block_that_is_not_paid_for),
+        cmocka_unit_test(who_would_not_fit_with_guesses_goes_without),
+        cmocka_unit_test(limits_that_no_tree_has_are_refused),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
