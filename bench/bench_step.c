@@ -196,7 +196,7 @@ measure(struct bench *k)
     uint64_t n, bytes;
 
     try(exec_open(&k->x, &c, k->gpu, k->m, &k->kv, &e), "executor");
-    exec_blocks(k->x, &k->kv, &k->arena);
+    exec_blocks(k->x, &k->kv, &k->arena, NULL);
     for (uint32_t s = 0; s < SEATS; s++) exec_seat(k->x, s, &how);
     k->step = 0;
     k->b->n_edits = 0;
@@ -248,7 +248,7 @@ main(int argc, char **argv)
     try(model_open(&k.m, &src, k.gpu, arch_families, &e), argv[1]);
     k.encoder = k.m->shape.n_encoder_layers > 0;
     open_kv(&k);
-    k.b = batch_new(ROWS + SOURCES, SEATS, SEATS * MAX_GROUPS * 1024);
+    k.b = batch_new(ROWS + SOURCES, SEATS, SEATS * MAX_GROUPS * 1024, SEATS * MAX_GROUPS);
     if (!k.b) return 1;
     for (unsigned p = 0; p < ARRAY_LEN(prompt); p++)
         for (unsigned g = 0; g < ARRAY_LEN(gen); g++)

@@ -74,21 +74,33 @@ command_state(const struct daemon *d)
 
 /* ---- what there is to see */
 
+/* A worker's numbers are made to add up. */
 static void
-put_pool(msgpack_packer *p, const struct worker *w, bool with_name)
+put_pool(msgpack_packer *p, const char *name, uint64_t blocks, uint64_t used, uint64_t cached)
 {
-    const uint64_t *v = w->stats.v;
-    uint64_t blocks = v[STAT_blocks], used = MIN(v[STAT_blocks_used], blocks);
-    uint64_t cached = MIN(v[STAT_blocks_cached], blocks - used);
-
-    msgpack_pack_map(p, with_name ? 7 : 5);
-    if (with_name) put_text(p, "worker", w->name);
-    put_text(p, "pool", "all");
+    used = MIN(used, blocks);
+    cached = MIN(cached, blocks - used);
+    put_text(p, "pool", name);
     put_u64(p, "blocks", blocks);
     put_u64(p, "used", used);
     put_u64(p, "cached", cached);
     put_u64(p, "free", blocks - used - cached);
-    if (with_name) put_u64(p, "bytes", w->d->facts[w->model].kv_bytes);
+}
+
+static void
+put_device_pool(msgpack_packer *p, const struct worker *w)
+{
+    const uint64_t *v = w->stats.v;
+
+    put_pool(p, "all", v[STAT_blocks], v[STAT_blocks_used], v[STAT_blocks_cached]);
+}
+
+static void
+put_host_pool(msgpack_packer *p, const struct worker *w)
+{
+    const uint64_t *v = w->stats.v;
+
+    put_pool(p, "host", v[STAT_host_blocks], v[STAT_host_used], v[STAT_host_cached]);
 }
 
 static void
@@ -126,7 +138,9 @@ put_worker(msgpack_packer *p, const struct worker *w)
     for (uint32_t i = 0; i < STAT_COUNT; i++) put_u64(p, stat_rows[i].name, w->stats.v[i]);
     msg_key(p, "kv");
     msgpack_pack_array(p, has_kv);
-    if (has_kv) put_pool(p, w, /* with_name= */ false);
+    if (!has_kv) return;
+    msgpack_pack_map(p, 5);
+    put_device_pool(p, w);
 }
 
 static void
@@ -183,15 +197,29 @@ static void
 cmd_kv(struct ask *a)
 {
     struct daemon *d = a->d;
+    uint32_t n_hosts = 0;
     msgpack_packer p;
 
-    front_reply(d, a->rid, &p);
-    msgpack_pack_array(&p, d->n_workers);
     for (uint32_t i = 0; i < d->n_workers; i++) {
         struct worker *w = d->worker[i];
 
         if (w->alive) stat_read(shm_ctl(&w->link.w), &w->stats);
-        put_pool(&p, w, /* with_name= */ true);
+        n_hosts += w->stats.v[STAT_host_blocks] > 0;
+    }
+    front_reply(d, a->rid, &p);
+    msgpack_pack_array(&p, d->n_workers + n_hosts);
+    for (uint32_t i = 0; i < d->n_workers; i++) {
+        const struct worker *w = d->worker[i];
+
+        msgpack_pack_map(&p, 7);
+        put_text(&p, "worker", w->name);
+        put_device_pool(&p, w);
+        put_u64(&p, "bytes", d->facts[w->model].kv_bytes);
+        if (!w->stats.v[STAT_host_blocks]) continue;
+        msgpack_pack_map(&p, 7);
+        put_text(&p, "worker", w->name);
+        put_host_pool(&p, w);
+        put_u64(&p, "bytes", d->config->model[w->model].keys.kv_host_memory);
     }
     front_reply_end(d, a->c);
 }

@@ -130,6 +130,32 @@ checked_arena_drop(struct gpu *g, struct arena *a)
 }
 
 static int
+checked_host_make(struct gpu *g, uint64_t bytes, struct arena *ret, struct err *e)
+{
+    int r = bytes ? g->device->host_make(g, bytes, ret, e)
+                  : err_set(e, -EINVAL, "host arena of 0 bytes");
+
+    if (r < 0 && e) g->why = *e;
+    return r;
+}
+
+static int
+checked_host_adopt(struct gpu *g, int fd, uint64_t bytes, struct arena *ret, struct err *e)
+{
+    int r = bytes ? g->device->host_adopt(g, fd, bytes, ret, e)
+                  : err_set(e, -EINVAL, "adopt fd %d: a host arena of 0 bytes", fd);
+
+    if (r < 0 && e) g->why = *e;
+    return r;
+}
+
+static void
+checked_host_drop(struct gpu *g, struct arena *a)
+{
+    g->device->host_drop(g, a);
+}
+
+static int
 checked_host_pin(struct gpu *g, void *p, size_t bytes)
 {
     return g->device->host_pin(g, p, bytes);
@@ -698,6 +724,9 @@ const struct gpu_ops gpu_checked = {
     .arena_make = checked_arena_make,
     .arena_adopt = checked_arena_adopt,
     .arena_drop = checked_arena_drop,
+    .host_make = checked_host_make,
+    .host_adopt = checked_host_adopt,
+    .host_drop = checked_host_drop,
     .host_pin = checked_host_pin,
     .host_unpin = checked_host_unpin,
     .lane_open = checked_lane_open,

@@ -21,6 +21,12 @@
     X(GAUGE,   blocks,         "blocks", "blocks the arena can hold, all pools")          \
     X(GAUGE,   blocks_used,    "blocks", "blocks held by sequences")                      \
     X(GAUGE,   blocks_cached,  "blocks", "free blocks that still hold reusable content")  \
+    X(GAUGE,   host_blocks,    "blocks", "blocks that kv.host_memory can hold")           \
+    X(GAUGE,   host_used,      "blocks", "of those, being fetched")                       \
+    X(GAUGE,   host_cached,    "blocks", "of those, with reusable content")               \
+    X(COUNTER, offloaded,      "blocks", "blocks copied to the host")                     \
+    X(COUNTER, fetched,        "blocks", "blocks copied from the host")                   \
+    X(COUNTER, host_dropped,   "blocks", "blocks that the host had no room for any more") \
     X(GAUGE,   step_rows,      "rows",   "token rows in the last step")                   \
     X(GAUGE,   step_ns,        "ns",     "duration of the last step")                     \
     X(COUNTER, gaps,           "",       "times a lane went from one step to the next (with timing)") \

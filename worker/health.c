@@ -6,6 +6,7 @@
 #include "worker/health.h"
 
 #include "base/failpoint.h"
+#include "worker/kv/kv_reuse.h"
 
 #include <execinfo.h>
 #include <signal.h>
@@ -110,6 +111,34 @@ health_phase(struct worker *w, enum worker_phase phase, nsec deadline)
     atomic_store_explicit(&c->phase, phase, memory_order_relaxed);
 }
 
+static void
+count_blocks(struct worker *w)
+{
+    uint64_t *v = w->stats.v;
+    struct kv_count n;
+
+    v[STAT_blocks] = v[STAT_blocks_used] = v[STAT_blocks_cached] = 0;
+    for (uint32_t i = 0; i < kv_n_pools(w->e.kv); i++) {
+        kv_count(w->e.kv, i, &n);
+        v[STAT_blocks] += n.blocks;
+        v[STAT_blocks_used] += n.used;
+        v[STAT_blocks_cached] += n.cached;
+    }
+    kv_count_host(w->e.kv, &n);
+    v[STAT_host_blocks] = n.blocks;
+    v[STAT_host_used] = n.used;
+    v[STAT_host_cached] = n.cached;
+    v[STAT_offloaded] = v[STAT_fetched] = v[STAT_host_dropped] = 0;
+    for (uint32_t g = 0; n.blocks && g < w->e.kv_config.n_groups; g++) {
+        struct kv_stats s;
+
+        kv_stats(w->e.kv, g, &s);
+        v[STAT_offloaded] += s.offloaded;
+        v[STAT_fetched] += s.fetched;
+        v[STAT_host_dropped] += s.host_dropped;
+    }
+}
+
 void
 health_beat(struct worker *w, nsec now)
 {
@@ -118,18 +147,10 @@ health_beat(struct worker *w, nsec now)
     atomic_fetch_add_explicit(&c->hb_count, 1, memory_order_relaxed);
     atomic_store_explicit(&c->hb_mono_ns, (uint64_t)now, memory_order_relaxed);
     if (w->loaded) {
-        struct kv_count n;
-
         w->stats.v[STAT_running] = scheduler_n_running(w->e.sched);
         w->stats.v[STAT_waiting] = scheduler_n_waiting(w->e.sched);
         w->stats.v[STAT_preemptions] = scheduler_n_pauses(w->e.sched);
-        w->stats.v[STAT_blocks] = w->stats.v[STAT_blocks_used] = w->stats.v[STAT_blocks_cached] = 0;
-        for (uint32_t i = 0; i < kv_n_pools(w->e.kv); i++) {
-            kv_count(w->e.kv, i, &n);
-            w->stats.v[STAT_blocks] += n.blocks;
-            w->stats.v[STAT_blocks_used] += n.used;
-            w->stats.v[STAT_blocks_cached] += n.cached;
-        }
+        count_blocks(w);
         exec_graphs(w->e.exec, &w->stats.v[STAT_graphs], &w->stats.v[STAT_graph_bytes]);
     }
     stat_publish(c, &w->stats);

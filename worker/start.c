@@ -81,6 +81,9 @@ start_take(struct worker *w, struct err *e)
         } else if (!strcmp(note.name, "kv") && w->e.old_kv.fd < 0) {
             w->e.old_kv = (struct arena){ .fd = fd, .bytes = note.bytes };
             memcpy(w->e.old_kv_id, note.fingerprint, sizeof w->e.old_kv_id);
+        } else if (!strcmp(note.name, "host") && w->e.old_host.fd < 0) {
+            w->e.old_host = (struct arena){ .fd = fd, .bytes = note.bytes };
+            memcpy(w->e.old_host_id, note.fingerprint, sizeof w->e.old_host_id);
         } else if (!strcmp(note.name, "manifest") && w->e.old_manifest.fd < 0) {
             w->e.old_manifest = (struct arena){ .fd = fd, .bytes = note.bytes };
         } else {
@@ -207,6 +210,25 @@ make_kv(struct worker *w, struct err *e)
     return gpu_ops(n->gpu)->arena_make(n->gpu, "kv", c->arena_bytes, &n->kv_arena, e);
 }
 
+/* The host tier's memory, the predecessor's where it has the size: pages that are there need not be cleared. */
+static int
+make_host(struct worker *w, struct err *e)
+{
+    struct engine *n = &w->e;
+    uint64_t bytes = n->kv_config.host_bytes;
+    int old = n->old_host.fd, r;
+
+    n->old_host.fd = -1;
+    if (bytes && old >= 0 && n->old_host.bytes == bytes &&
+        gpu_ops(n->gpu)->host_adopt(n->gpu, old, bytes, &n->host_arena, e) == 0)
+        return 0;
+    if (old >= 0) close(old);
+    memset(n->old_host_id, 0, sizeof n->old_host_id);
+    if (!bytes) return 0;
+    r = gpu_ops(n->gpu)->host_make(n->gpu, bytes, &n->host_arena, e);
+    return r < 0 ? err_while(e, r, "kv.host_memory") : 0;
+}
+
 /* A hint: in pages of 4 KiB the tables of many seats cost a walk through the page table at each block border. */
 static void
 prefer_huge_pages(void *mem, size_t bytes)
@@ -229,6 +251,7 @@ open_kv(struct worker *w, struct err *e)
     c->arena_bytes = w->keys.kv_memory;
     if (!c->arena_bytes) TRY(auto_kv(w, &c->arena_bytes, e));
     TRY(make_kv(w, e));
+    TRY(make_host(w, e));
     n->kv_memory = calloc(1, kv_bytes(c));
     if (!n->kv_memory) return err_set(e, -ENOMEM, "memory for the KV manager");
     prefer_huge_pages(n->kv_memory, kv_bytes(c));
@@ -237,6 +260,7 @@ open_kv(struct worker *w, struct err *e)
     TRY(legacy_open(w, n->steps.kv_dtype, e));
     FP(load_kv);
     TRY(give_arena(w, "kv", &n->kv_arena, n->kv_id, e));
+    if (n->host_arena.base) TRY(give_arena(w, "host", &n->host_arena, n->kv_id, e));
     return give_arena(w, "manifest", &n->manifest_arena, n->kv_id, e);
 }
 
@@ -277,7 +301,8 @@ check_keys(const struct model_keys *k, struct err *e)
     if (k->tensor_parallel > 1)
         return err_set(e, -EINVAL, "tensor_parallel: %u ranks are not served yet, only 1",
                        k->tensor_parallel);
-    if (k->kv_host_memory) return err_set(e, -EINVAL, "kv.host_memory: not served yet, only 0");
+    if (k->kv_host_memory && !k->kv_reuse)
+        return err_set(e, -EINVAL, "kv.host_memory without kv.reuse: nothing would be kept there");
     if (k->kv_sink_tokens) return err_set(e, -EINVAL, "kv.sink_tokens: not served yet, only 0");
     if (k->kv_dtype > DTYPE_FP16)
         return err_set(e, -EINVAL, "kv.dtype: fp8 is not served yet, only fp32, bf16 and fp16");
@@ -368,6 +393,9 @@ set_sizes(struct worker *w, struct err *e)
                         : 0;
     n->model->shape.max_source = n->max_source;
     n->kv_config.n_seats = k->max_num_seqs;
+    n->kv_config.host_bytes = k->kv_host_memory;
+    if (k->kv_host_memory && on_gpu(n))
+        return err_set(e, -EINVAL, "kv.host_memory: served on the CPU device alone so far");
     TRY(model_groups(n->model, x->kv_dtype, k->kv_tokens_per_block, &n->kv_config, e));
     n->limits = (struct scheduler_limits){
         .policy = (enum policy)k->policy,
@@ -390,6 +418,7 @@ set_sizes(struct worker *w, struct err *e)
     x->max_seqs = n->limits.max_seqs;
     x->max_enc_rows = n->limits.max_enc_rows;
     x->max_edits = scheduler_edits(&n->limits, &n->kv_config);
+    x->max_copies = scheduler_copies(&n->limits, &n->kv_config);
     return 0;
 }
 
@@ -422,7 +451,7 @@ prepare(struct worker *w, struct err *e)
     int r;
 
     TRY(check_keys(k, e));
-    n->old_kv.fd = n->old_manifest.fd = -1;
+    n->old_kv.fd = n->old_host.fd = n->old_manifest.fd = -1;
     TRY(read_source(w, e));
     TRY(model_begin(&begun, &n->source, arch_families, e));
     r = open_device(w, &device, e);
@@ -479,7 +508,7 @@ complete(struct worker *w, struct err *e)
         slice_ends(n, LOAD_STEPS, &since);
     }
     TRY(open_kv(w, e));
-    exec_blocks(n->exec, &n->kv_config, &n->kv_arena);
+    exec_blocks(n->exec, &n->kv_config, &n->kv_arena, &n->host_arena);
     TRY(scheduler_new(&n->sched, &n->limits, n->kv, e));
     for (uint32_t l = 0; l < n->limits.n_lanes; l++)
         for (uint32_t i = 0; i < STEPS_OUT; i++) {
@@ -579,6 +608,7 @@ start_free(struct engine *n)
     if (n->exec) exec_close(n->exec);
     scheduler_free(n->sched);
     if (n->kv_arena.base) gpu_ops(n->gpu)->arena_drop(n->gpu, &n->kv_arena);
+    if (n->host_arena.base) gpu_ops(n->gpu)->host_drop(n->gpu, &n->host_arena);
     legacy_close(n);
     free(n->kv_memory);
     tokenizer_close(n->tokenizer);

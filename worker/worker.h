@@ -50,11 +50,11 @@ struct engine {
     struct kv_config kv_config;
     void *kv_memory;
     struct kv *kv;
-    struct arena kv_arena;
-    uint64_t kv_id[2]; /* of what is in it: legacy.h */
+    struct arena kv_arena, host_arena; /* host_arena.base NULL: no host tier */
+    uint64_t kv_id[2];                 /* of what is in them: legacy.h */
     /* The predecessor's, not mapped; fd -1: none. */
-    struct arena old_kv, old_manifest;
-    uint64_t old_kv_id[2];
+    struct arena old_kv, old_host, old_manifest;
+    uint64_t old_kv_id[2], old_host_id[2];
     struct arena manifest_arena;
     struct manifest manifest;
     struct manifest_found

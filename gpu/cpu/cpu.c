@@ -74,6 +74,12 @@ arena_drop(struct gpu *g, struct arena *a)
     *a = (struct arena){ .fd = -1 };
 }
 
+static int
+host_make(struct gpu *g, uint64_t bytes, struct arena *ret, struct err *e)
+{
+    return arena_make(g, "host", bytes, ret, e);
+}
+
 /* Nothing copies by DMA here: any memory will do. */
 static int
 host_pin(struct gpu *g, void *p, size_t bytes)
@@ -170,6 +176,9 @@ static const struct gpu_ops ops = {
     .arena_make = arena_make,
     .arena_adopt = arena_adopt,
     .arena_drop = arena_drop,
+    .host_make = host_make,
+    .host_adopt = arena_adopt,
+    .host_drop = arena_drop,
     .host_pin = host_pin,
     .host_unpin = host_unpin,
     .lane_open = cpu_lane_open,

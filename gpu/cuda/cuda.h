@@ -150,6 +150,9 @@ int cuda_arena_make(struct gpu *g, const char *name, uint64_t bytes, struct aren
                     struct err *e);
 int cuda_arena_adopt(struct gpu *g, int fd, uint64_t bytes, struct arena *ret, struct err *e);
 void cuda_arena_drop(struct gpu *g, struct arena *a);
+int cuda_host_make(struct gpu *g, uint64_t bytes, struct arena *ret, struct err *e);
+int cuda_host_adopt(struct gpu *g, int fd, uint64_t bytes, struct arena *ret, struct err *e);
+void cuda_host_drop(struct gpu *g, struct arena *a);
 int cuda_host_pin(struct gpu *g, void *p, size_t bytes);
 void cuda_host_unpin(struct gpu *g, void *p, size_t bytes);
 

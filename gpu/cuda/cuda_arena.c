@@ -5,6 +5,9 @@
  *
  * The handle is let go at once: the mapping and the fd hold the memory. Whoever has the fd imports it and
  * maps the same bytes; with the last fd and mapping it is free again.
+ *
+ * The host tier is made so too, of the memory beside the GPU: it is the driver's, so that nothing is pinned when it
+ * is mapped and nothing unpinned when its worker dies.
  */
 #include "gpu/cuda/cuda.h"
 
@@ -12,20 +15,62 @@
 #include <fcntl.h>
 #include <unistd.h>
 
-static CUmemAllocationProp
-kind_of(const struct cuda *c)
+/* What an arena is made of, and who reads and writes it. */
+struct kind {
+    CUmemAllocationProp prop;
+    CUmemAccessDesc access[2];
+    size_t n_access, grain;
+};
+
+static struct kind
+kind_in(CUmemLocation where, size_t grain)
 {
-    return (CUmemAllocationProp){ .type = CU_MEM_ALLOCATION_TYPE_PINNED,
-                                  .requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR,
-                                  .location = { .type = CU_MEM_LOCATION_TYPE_DEVICE,
-                                                .id = c->ordinal } };
+    return (struct kind){
+        .prop = { .type = CU_MEM_ALLOCATION_TYPE_PINNED,
+                  .requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR,
+                  .location = where },
+        .access = { { .location = where, .flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE } },
+        .n_access = 1,
+        .grain = grain,
+    };
+}
+
+static CUmemLocation
+device_of(const struct cuda *c)
+{
+    return (CUmemLocation){ .type = CU_MEM_LOCATION_TYPE_DEVICE, .id = c->ordinal };
+}
+
+static struct kind
+on_device(const struct cuda *c)
+{
+    return kind_in(device_of(c), c->grain);
+}
+
+static int
+on_host(const struct cuda *c, struct kind *ret, struct err *e)
+{
+    CUmemLocation where = { .type = CU_MEM_LOCATION_TYPE_HOST_NUMA };
+    CUresult r;
+
+    if (cudaDeviceGetAttribute(&where.id, cudaDevAttrHostNumaId, c->ordinal) != cudaSuccess ||
+        where.id < 0)
+        where.id = 0;
+    *ret = kind_in(where, 0);
+    ret->access[ret->n_access++] = (CUmemAccessDesc){ .location = device_of(c),
+                                                      .flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE };
+    r = c->driver.cuMemGetAllocationGranularity(&ret->grain, &ret->prop,
+                                                CU_MEM_ALLOC_GRANULARITY_RECOMMENDED);
+    if (r == CUDA_SUCCESS && ret->grain) return 0;
+    return err_set(e, -ENOTSUP, "%s: the host's memory beside it cannot be shared: %s",
+                   c->gpu.describe, cuda_driver_says(c, r));
 }
 
 int
 cuda_arena_open(struct cuda *c, struct err *e)
 {
-    CUmemAllocationProp prop = kind_of(c);
-    CUresult r = c->driver.cuMemGetAllocationGranularity(&c->grain, &prop,
+    struct kind k = on_device(c);
+    CUresult r = c->driver.cuMemGetAllocationGranularity(&c->grain, &k.prop,
                                                          CU_MEM_ALLOC_GRANULARITY_RECOMMENDED);
 
     if (r == CUDA_SUCCESS && c->grain) return 0;
@@ -34,19 +79,17 @@ cuda_arena_open(struct cuda *c, struct err *e)
 }
 
 static CUresult
-map(const struct cuda *c, CUmemGenericAllocationHandle handle, uint64_t size, CUdeviceptr *ret)
+map(const struct cuda *c, const struct kind *k, CUmemGenericAllocationHandle handle, uint64_t size,
+    CUdeviceptr *ret)
 {
     const struct driver *d = &c->driver;
-    CUmemAccessDesc access = { .location = { .type = CU_MEM_LOCATION_TYPE_DEVICE,
-                                             .id = c->ordinal },
-                               .flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE };
     CUdeviceptr base = 0;
     CUresult r = d->cuMemAddressReserve(&base, size, 0, 0, 0);
 
     if (r != CUDA_SUCCESS) return r;
     r = d->cuMemMap(base, size, 0, handle, 0);
     if (r == CUDA_SUCCESS) {
-        r = d->cuMemSetAccess(base, size, &access, 1);
+        r = d->cuMemSetAccess(base, size, k->access, k->n_access);
         if (r != CUDA_SUCCESS) d->cuMemUnmap(base, size);
     }
     if (r != CUDA_SUCCESS)
@@ -78,62 +121,57 @@ no_room(const struct cuda *c, const char *name, uint64_t bytes, CUresult r, stru
                    (double)free / 0x1p30, (double)total / 0x1p30);
 }
 
-int
-cuda_arena_make(struct gpu *g, const char *name, uint64_t bytes, struct arena *ret, struct err *e)
+static CUresult
+make(const struct cuda *c, const struct kind *k, uint64_t bytes, struct arena *ret)
 {
-    struct cuda *c = (struct cuda *)g;
     const struct driver *d = &c->driver;
-    CUmemAllocationProp prop = kind_of(c);
-    uint64_t size = ROUND_UP(bytes, c->grain);
+    uint64_t size = ROUND_UP(bytes, k->grain);
     CUmemGenericAllocationHandle handle;
     CUdeviceptr base = 0;
     CUresult r;
     int fd = -1;
 
-    cuda_enter(c);
-    if (size < bytes) return no_room(c, name, bytes, CUDA_ERROR_OUT_OF_MEMORY, e);
-    r = d->cuMemCreate(&handle, size, &prop, 0);
-    if (r != CUDA_SUCCESS) return no_room(c, name, bytes, r, e);
+    if (size < bytes) return CUDA_ERROR_OUT_OF_MEMORY;
+    r = d->cuMemCreate(&handle, size, &k->prop, 0);
+    if (r != CUDA_SUCCESS) return r;
     r = d->cuMemExportToShareableHandle(&fd, handle, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0);
     if (r == CUDA_SUCCESS) {
         fcntl(fd, F_SETFD, FD_CLOEXEC);
-        r = map(c, handle, size, &base);
+        r = map(c, k, handle, size, &base);
         if (r != CUDA_SUCCESS) close(fd);
     }
     d->cuMemRelease(handle);
-    if (r != CUDA_SUCCESS) return no_room(c, name, bytes, r, e);
-    c->mapped += size;
-    *ret = (struct arena){ .base = (void *)(uintptr_t)base, .bytes = bytes, .fd = fd };
-    return 0;
+    if (r == CUDA_SUCCESS)
+        *ret = (struct arena){ .base = (void *)(uintptr_t)base, .bytes = bytes, .fd = fd };
+    return r;
 }
 
 /* No call tells an allocation's size, but only its whole can be mapped: one grain more must fail. */
 static bool
-is_larger(const struct cuda *c, CUmemGenericAllocationHandle handle, uint64_t size)
+is_larger(const struct cuda *c, const struct kind *k, CUmemGenericAllocationHandle handle,
+          uint64_t size)
 {
     CUdeviceptr base;
 
-    if (map(c, handle, size + c->grain, &base) != CUDA_SUCCESS) return false;
-    unmap(c, base, size + c->grain);
+    if (map(c, k, handle, size + k->grain, &base) != CUDA_SUCCESS) return false;
+    unmap(c, base, size + k->grain);
     return true;
 }
 
-int
-cuda_arena_adopt(struct gpu *g, int fd, uint64_t bytes, struct arena *ret, struct err *e)
+static int
+adopt(struct cuda *c, const struct kind *k, int fd, uint64_t bytes, struct arena *ret,
+      struct err *e)
 {
-    struct cuda *c = (struct cuda *)g;
-    uint64_t size = ROUND_UP(bytes, c->grain);
+    uint64_t size = ROUND_UP(bytes, k->grain);
     CUmemGenericAllocationHandle handle;
     CUdeviceptr base = 0;
-    CUresult r;
+    CUresult r = c->driver.cuMemImportFromShareableHandle(&handle, (void *)(intptr_t)fd,
+                                                          CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
 
-    cuda_enter(c);
-    r = c->driver.cuMemImportFromShareableHandle(&handle, (void *)(intptr_t)fd,
-                                                 CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
     if (r != CUDA_SUCCESS)
-        return err_set(e, -EINVAL, "adopt fd %d: it is no memory of %s: %s", fd, g->describe,
+        return err_set(e, -EINVAL, "adopt fd %d: it is no memory of %s: %s", fd, c->gpu.describe,
                        cuda_driver_says(c, r));
-    r = is_larger(c, handle, size) ? CUDA_ERROR_INVALID_VALUE : map(c, handle, size, &base);
+    r = is_larger(c, k, handle, size) ? CUDA_ERROR_INVALID_VALUE : map(c, k, handle, size, &base);
     c->driver.cuMemRelease(handle);
     if (r == CUDA_ERROR_INVALID_VALUE || r == CUDA_ERROR_NOT_SUPPORTED) /* too much; a part of it */
         return err_set(e, -EINVAL, "adopt fd %d: it has not the %llu bytes that were promised", fd,
@@ -141,8 +179,41 @@ cuda_arena_adopt(struct gpu *g, int fd, uint64_t bytes, struct arena *ret, struc
     if (r != CUDA_SUCCESS)
         return err_set(e, -EIO, "adopt fd %d: map %llu bytes: %s", fd, (unsigned long long)bytes,
                        cuda_driver_says(c, r));
-    c->mapped += size;
     *ret = (struct arena){ .base = (void *)(uintptr_t)base, .bytes = bytes, .fd = fd };
+    return 0;
+}
+
+static void
+drop(const struct cuda *c, size_t grain, struct arena *a)
+{
+    unmap(c, (CUdeviceptr)(uintptr_t)a->base, ROUND_UP(a->bytes, grain));
+    close(a->fd);
+    *a = (struct arena){ .fd = -1 };
+}
+
+int
+cuda_arena_make(struct gpu *g, const char *name, uint64_t bytes, struct arena *ret, struct err *e)
+{
+    struct cuda *c = (struct cuda *)g;
+    struct kind k = on_device(c);
+    CUresult r;
+
+    cuda_enter(c);
+    r = make(c, &k, bytes, ret);
+    if (r != CUDA_SUCCESS) return no_room(c, name, bytes, r, e);
+    c->mapped += ROUND_UP(bytes, c->grain);
+    return 0;
+}
+
+int
+cuda_arena_adopt(struct gpu *g, int fd, uint64_t bytes, struct arena *ret, struct err *e)
+{
+    struct cuda *c = (struct cuda *)g;
+    struct kind k = on_device(c);
+
+    cuda_enter(c);
+    TRY(adopt(c, &k, fd, bytes, ret, e));
+    c->mapped += ROUND_UP(bytes, c->grain);
     return 0;
 }
 
@@ -153,10 +224,70 @@ cuda_arena_drop(struct gpu *g, struct arena *a)
 
     if (!a->base) return;
     cuda_enter(c);
-    unmap(c, (CUdeviceptr)(uintptr_t)a->base, ROUND_UP(a->bytes, c->grain));
     c->mapped -= ROUND_UP(a->bytes, c->grain);
-    close(a->fd);
-    *a = (struct arena){ .fd = -1 };
+    drop(c, c->grain, a);
+}
+
+/* Kernels and copies may reach it from here on. */
+static void
+note_pin(struct cuda *c, const char *from, const char *to)
+{
+    pthread_mutex_lock(&c->pin_lock);
+    if (c->n_pins < CUDA_PINS) c->pin[c->n_pins++] = (struct cuda_pin){ from, to };
+    pthread_mutex_unlock(&c->pin_lock);
+}
+
+static void
+forget_pins(struct cuda *c, const char *from, const char *to)
+{
+    pthread_mutex_lock(&c->pin_lock);
+    for (uint32_t i = c->n_pins; i-- > 0;)
+        if (c->pin[i].from < to && from < c->pin[i].to) c->pin[i] = c->pin[--c->n_pins];
+    pthread_mutex_unlock(&c->pin_lock);
+}
+
+int
+cuda_host_make(struct gpu *g, uint64_t bytes, struct arena *ret, struct err *e)
+{
+    struct cuda *c = (struct cuda *)g;
+    struct kind k;
+    CUresult r;
+
+    cuda_enter(c);
+    TRY(on_host(c, &k, e));
+    r = make(c, &k, bytes, ret);
+    if (r != CUDA_SUCCESS)
+        return err_set(e, r == CUDA_ERROR_OUT_OF_MEMORY ? -ENOMEM : -EIO,
+                       "%.2f GiB of the host's memory beside %s: %s", (double)bytes / 0x1p30,
+                       g->describe, cuda_driver_says(c, r));
+    note_pin(c, ret->base, (char *)ret->base + bytes);
+    return 0;
+}
+
+int
+cuda_host_adopt(struct gpu *g, int fd, uint64_t bytes, struct arena *ret, struct err *e)
+{
+    struct cuda *c = (struct cuda *)g;
+    struct kind k;
+
+    cuda_enter(c);
+    TRY(on_host(c, &k, e));
+    TRY(adopt(c, &k, fd, bytes, ret, e));
+    note_pin(c, ret->base, (char *)ret->base + bytes);
+    return 0;
+}
+
+void
+cuda_host_drop(struct gpu *g, struct arena *a)
+{
+    struct cuda *c = (struct cuda *)g;
+    struct err none;
+    struct kind k;
+
+    if (!a->base || on_host(c, &k, &none) < 0) return;
+    cuda_enter(c);
+    forget_pins(c, a->base, (char *)a->base + a->bytes);
+    drop(c, k.grain, a);
 }
 
 /* In pieces, because a pin holds a lock of the kernel while it works: no piece takes longer than
@@ -183,9 +314,7 @@ cuda_host_pin(struct gpu *g, void *p, size_t bytes)
         at += n;
     }
     cudaDeviceGetAttribute(&same, cudaDevAttrCanUseHostPointerForRegisteredMem, c->ordinal);
-    pthread_mutex_lock(&c->pin_lock);
-    if (same && c->n_pins < CUDA_PINS) c->pin[c->n_pins++] = (struct cuda_pin){ p, end };
-    pthread_mutex_unlock(&c->pin_lock);
+    if (same) note_pin(c, p, end);
     return 0;
 }
 
@@ -197,10 +326,7 @@ cuda_host_unpin(struct gpu *g, void *p, size_t bytes)
     char *at = p, *end = at + bytes;
 
     cuda_enter(c);
-    pthread_mutex_lock(&c->pin_lock);
-    for (uint32_t i = c->n_pins; i-- > 0;)
-        if (c->pin[i].from < end && at < c->pin[i].to) c->pin[i] = c->pin[--c->n_pins];
-    pthread_mutex_unlock(&c->pin_lock);
+    forget_pins(c, at, end);
     while (at < end) {
         if (cudaHostUnregister(at) != cudaSuccess) cudaGetLastError();
         at += MIN((size_t)(end - at), CUDA_PIECE - (uintptr_t)at % CUDA_PIECE);

@@ -35,6 +35,7 @@ open_kv(struct hand *h, struct err *e)
         bytes += (uint64_t)HAND_SEATS * k->max_entries * k->n_layers * k->n_parts * k->slice_bytes;
     }
     if (gpu_ops(h->gpu)->arena_make(h->gpu, "kv", bytes, &h->arena, e) < 0) fail_msg("%s", e->text);
+    if (gpu_ops(h->gpu)->host_make(h->gpu, HAND_HOST, &h->host, e) < 0) fail_msg("%s", e->text);
 }
 
 void
@@ -62,7 +63,7 @@ hand_open(struct hand *h, const struct hand_options *o)
     OK(model_open(&h->m, &src, h->gpu, arch_families, e));
     open_kv(h, &err);
     OK(exec_open(&h->x, &c, h->gpu, h->m, &h->kv, e));
-    exec_blocks(h->x, &h->kv, &h->arena);
+    exec_blocks(h->x, &h->kv, &h->arena, &h->host);
     b->max_rows = o->max_rows + ENC_ROWS;
     b->max_runs = b->max_encode = HAND_SEATS;
     b->max_edits = MAX_EDITS;
@@ -83,6 +84,7 @@ hand_close(struct hand *h)
 
     exec_close(h->x);
     gpu_ops(h->gpu)->arena_drop(h->gpu, &h->arena);
+    gpu_ops(h->gpu)->host_drop(h->gpu, &h->host);
     model_close(h->m);
     gpu_close(h->gpu);
     for (unsigned i = 0; i < ARRAY_LEN(parts); i++) free(parts[i]);

@@ -9,7 +9,7 @@
 
 #include "worker/exec/exec.h"
 
-enum { HAND_SEATS = 20, HAND_LEN = 512 };
+enum { HAND_SEATS = 20, HAND_LEN = 512, HAND_HOST = 1 << 20 };
 
 struct hand_options {
     const char *dir, *isa;
@@ -43,8 +43,8 @@ struct hand {
     struct gpu *gpu;
     struct model *m;
     struct kv_config kv;
-    struct arena arena;
-    uint64_t at[MAX_GROUPS]; /* where a group's blocks begin, in bytes */
+    struct arena arena, host; /* host: HAND_HOST bytes */
+    uint64_t at[MAX_GROUPS];  /* where a group's blocks begin, in bytes */
     struct exec *x;
     struct batch b;
     struct batch_run out[MAX_LANES][2][HAND_SEATS]; /* runs of the steps that are out */

@@ -435,6 +435,52 @@ a_copy_that_comes_after_the_step_has_what_the_step_wrote(void **state)
     hand_close(&h);
 }
 
+/* Saved and given to another within one batch, fetched and saved again within the next. */
+static void
+blocks_go_to_the_host_and_come_back_as_they_were(void **state)
+{
+    const uint32_t n = CEIL_DIV(WALKED_TO, 8);
+    struct batch *t;
+    uint32_t block;
+
+    (void)state;
+    walk_seat_0();
+    block = h.kv.group[0].n_layers * h.kv.group[0].n_parts;
+    assert_true((uint64_t)2 * n * block * h.kv.group[0].slice_bytes <= HAND_HOST);
+    t = hand_batch(&h, 0);
+    for (uint32_t i = 0; i < n; i++) {
+        t->copy[t->n_copies++] = (struct kv_copy){ .to_tier = TIER_HOST,
+                                                   .from = hand_block(&h, 0, 0, i),
+                                                   .to = i * block };
+        t->copy[t->n_copies++] = (struct kv_copy){ .from = hand_block(&h, 0, 3, i),
+                                                   .to = hand_block(&h, 0, 0, i) };
+    }
+    hand_edits(&h, t, 1, WALKED_TO);
+    hand_edits(&h, t, 2, WALKED_TO);
+    next_of(t, 2, WALKED);
+    assert_int_equal(n_launches, 2); /* all that is saved, then what is written there */
+    t = hand_batch(&h, 0);
+    for (uint32_t i = 0; i < n; i++) {
+        t->copy[t->n_copies++] = (struct kv_copy){ .from_tier = TIER_HOST,
+                                                   .from = i * block,
+                                                   .to = hand_block(&h, 0, 1, i) };
+        t->copy[t->n_copies++] = (struct kv_copy){ .to_tier = TIER_HOST,
+                                                   .after = true,
+                                                   .from = hand_block(&h, 0, 1, i),
+                                                   .to = (n + i) * block };
+    }
+    assert_true(next_of(t, 1, WALKED) == h.seat[0].logprob[WALKED + 1]);
+    assert_int_equal(n_launches, 4);
+    assert_true(next_of(hand_batch(&h, 0), 0, WALKED) != h.seat[0].logprob[WALKED + 1]);
+    t = hand_batch(&h, 0);
+    for (uint32_t i = 0; i < n; i++)
+        t->copy[t->n_copies++] = (struct kv_copy){ .from_tier = TIER_HOST,
+                                                   .from = (n + i) * block,
+                                                   .to = hand_block(&h, 0, 0, i) };
+    assert_true(next_of(t, 0, WALKED + 1) == h.seat[0].logprob[WALKED + 2]);
+    hand_close(&h);
+}
+
 static void
 a_result_stays_through_one_more_start(void **state)
 {
@@ -544,9 +590,8 @@ what_is_not_there_yet_is_refused_by_name(void **state)
     t->run[0].n_draft = 1;
     refuses(t, "draft");
     t->run[0].n_draft = 0;
-    t->n_copies = 1;
-    t->copy[0] = (struct kv_copy){ .to_tier = TIER_HOST };
-    refuses(t, "host tier");
+    t->n_copies = HAND_SEATS * MAX_GROUPS + 1;
+    refuses(t, "copies");
     hand_close(&h);
 }
 
@@ -613,6 +658,7 @@ main(void)
         cmocka_unit_test(what_is_written_into_a_copied_block_is_not_seen_in_the_other),
         cmocka_unit_test(block_copies_are_done_in_order),
         cmocka_unit_test(a_copy_that_comes_after_the_step_has_what_the_step_wrote),
+        cmocka_unit_test(blocks_go_to_the_host_and_come_back_as_they_were),
         cmocka_unit_test(a_result_stays_through_one_more_start),
         cmocka_unit_test(a_step_says_how_many_runs_of_one_row_come_first),
         cmocka_unit_test(what_is_not_there_yet_is_refused_by_name),

@@ -132,6 +132,51 @@ blocks_travel_to_the_host_and_back(void **state)
     free(host);
 }
 
+/* The host tier's own memory: saved by one mapping, fetched through another's. */
+static void
+what_lies_in_a_host_arena_is_there_for_whoever_adopts_it(void **state)
+{
+    enum { BLOCKS = 24, MOST = (1 << 20) + 48 };
+    static const size_t size[] = { 48, 128 << 10, MOST };
+    struct block_copy out[BLOCKS], in[BLOCKS], *outs, *ins;
+
+    (void)state;
+    for (size_t k = 0; k < 2 * ARRAY_LEN(size); k++) {
+        size_t bytes = size[k / 2], all = (size_t)BLOCKS * MOST;
+        struct arena made, adopted;
+        struct err e = { 0 };
+        struct rig r;
+        char *a, *b;
+
+        rig_open(&r, "auto", 2);
+        if (r.op->host_make(r.gpu, all, &made, &e) < 0) fail_msg("%s", e.text);
+        if (r.op->host_adopt(r.gpu, dup(made.fd), all, &adopted, &e) < 0) fail_msg("%s", e.text);
+        a = rig_bytes(&r, BLOCKS * bytes);
+        b = rig_bytes(&r, BLOCKS * bytes);
+        for (size_t i = 0; i < BLOCKS * bytes / 4; i++)
+            HOST((uint32_t *)a)[i] = test_below(UINT32_MAX);
+        for (size_t i = 0; i < BLOCKS; i++) {
+            size_t at = (BLOCKS - 1 - i) * bytes;
+
+            out[i] = (struct block_copy){ (char *)made.base + at, a + i * bytes };
+            in[i] = (struct block_copy){ b + i * bytes, (char *)adopted.base + at };
+        }
+        outs = rig_copy(&r, out, sizeof out);
+        ins = rig_copy(&r, in, sizeof in);
+        rig_send(&r);
+        assert_int_equal(r.op->copy_blocks(r.lane, outs, k % 2 ? out : NULL, BLOCKS, bytes), 0);
+        rig_wait(&r);
+        assert_memory_equal(HOST(a), (char *)adopted.base + (BLOCKS - 1) * bytes, bytes);
+        r.op->host_drop(r.gpu, &made);
+        assert_int_equal(r.op->copy_blocks(r.lane, ins, k % 2 ? in : NULL, BLOCKS, bytes), 0);
+        rig_wait(&r);
+        assert_memory_equal(HOST(a), HOST(b), BLOCKS * bytes);
+        assert_true(r.op->host_adopt(r.gpu, adopted.fd, all + (4 << 20), &made, &e) < 0);
+        r.op->host_drop(r.gpu, &adopted);
+        rig_close(&r);
+    }
+}
+
 static void
 an_arena_is_known_by_its_fd_and_adopted_with_what_is_in_it(void **state)
 {
@@ -369,6 +414,7 @@ main(int argc, char **argv)
         rig_test(checksums_do_not_depend_on_threads_and_notice_every_byte),
         rig_test(blocks_are_copied_each_in_one_piece),
         rig_test(blocks_travel_to_the_host_and_back),
+        rig_test(what_lies_in_a_host_arena_is_there_for_whoever_adopts_it),
         rig_test(an_arena_is_known_by_its_fd_and_adopted_with_what_is_in_it),
         rig_test(memory_that_an_arena_takes_is_free_again_after_it),
         rig_test(a_lane_sees_what_another_one_wrote_before_the_mark_it_waits_for),

@@ -235,6 +235,62 @@ low_priorities_are_dropped_and_the_usual_go_to_the_host(void **state) /* O-05 */
 }
 
 static void
+what_is_hit_twice_is_on_the_host_before_it_must_go(void **state)
+{
+    struct bed *b = bed_with_host(8, 8);
+
+    (void)state;
+    for (int hits = -1; hits < 3; hits++) {
+        prompt_of(b, 0, 0, 10, NULL);
+        assert_int_equal(add(b, 0, 0), hits < 0 ? 0 : 8);
+        assert_int_equal(b->out.n_copies, hits == 1 ? 2 : 0);
+        assert_int_equal(on_host(b), hits < 1 ? 0 : 2);
+        release_at(b, 0, 8);
+    }
+    prompt_of(b, 0, 500, 32, NULL), add(b, 0, 0);
+    assert_int_equal(b->out.n_copies, 0);
+    kv_drop(b->kv, 0);
+    prompt_of(b, 0, 0, 10, NULL);
+    assert_int_equal(add(b, 0, 0), 8);
+    assert_int_equal(b->seat[0].hit.n_host[0], 2);
+    close_bed(b);
+}
+
+/* Blocks of two sizes, whose slices are no multiples of each other. */
+static void
+cells_of_all_groups_lie_side_by_side(void **state)
+{
+    struct bed *b = calloc(1, sizeof *b);
+    bool taken[192] = { false };
+
+    (void)state;
+    b->c.n_groups = 2;
+    b->c.group[0] = group(KV_FULL, 0, 0);
+    b->c.group[1] = group(KV_FULL, 0, 0);
+    b->c.group[0].slice_bytes = 384;
+    b->c.group[1].slice_bytes = 512;
+    b->c.arena_bytes = 4 * kv_slab_bytes(&b->c);
+    b->c.host_bytes = sizeof taken * 128;
+    open_bed(b, 0);
+    for (token_id t = 0; t < 500; t += 100) {
+        prompt_of(b, 0, t, 9, NULL), add(b, 0, 0);
+        for (uint32_t i = 0; i < b->out.n_copies; i++) {
+            const struct kv_group *g = &b->c.group[b->copy[i].group];
+
+            for (uint32_t k = 0; k < 2 * g->slice_bytes / 128; k++) {
+                uint64_t at = (uint64_t)b->copy[i].to * g->slice_bytes / 128 + k;
+
+                assert_true(at < sizeof taken && !taken[at]);
+                taken[at] = true;
+            }
+        }
+        release_at(b, 0, 8);
+    }
+    assert_true(on_host(b) >= 2);
+    close_bed(b);
+}
+
+static void
 two_who_hit_the_same_on_the_host_share_what_the_first_fetches(void **state)
 {
     struct bed *b = bed_with_host(8, 8);
@@ -389,6 +445,8 @@ main(void)
         cmocka_unit_test(what_is_evicted_goes_to_the_host_and_a_full_host_drops_its_oldest),
         cmocka_unit_test(what_lies_on_the_host_is_fetched_and_stays_there),
         cmocka_unit_test(low_priorities_are_dropped_and_the_usual_go_to_the_host),
+        cmocka_unit_test(what_is_hit_twice_is_on_the_host_before_it_must_go),
+        cmocka_unit_test(cells_of_all_groups_lie_side_by_side),
         cmocka_unit_test(two_who_hit_the_same_on_the_host_share_what_the_first_fetches),
         cmocka_unit_test(what_is_slower_to_fetch_than_to_compute_stays_on_the_host),
         cmocka_unit_test(events_say_what_is_stored_and_removed_in_order),

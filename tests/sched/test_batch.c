@@ -7,13 +7,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { ROWS = 64, RUNS = 8, EDITS = 16, BYTES = 8192 };
+enum { ROWS = 64, RUNS = 8, EDITS = 16, COPIES = 16, BYTES = 8192 };
 
 /* A step with one of everything. */
 static struct batch *
 full_batch(void)
 {
-    struct batch *b = batch_new(ROWS, RUNS, EDITS);
+    struct batch *b = batch_new(ROWS, RUNS, EDITS, COPIES);
 
     assert_non_null(b);
     b->step = 77;
@@ -59,7 +59,7 @@ full_batch(void)
 static void
 packed_and_unpacked_is_the_same_batch(void **state)
 {
-    struct batch *b = full_batch(), *c = batch_new(ROWS, RUNS, EDITS);
+    struct batch *b = full_batch(), *c = batch_new(ROWS, RUNS, EDITS, COPIES);
     uint8_t one[BYTES], two[BYTES];
     int n = batch_pack(b, one, sizeof one);
     struct err e;
@@ -98,7 +98,7 @@ a_buffer_one_byte_too_small_is_told(void **state)
 static void
 a_batch_beyond_the_readers_room_is_refused_with_the_numbers(void **state)
 {
-    struct batch *b = full_batch(), *small = batch_new(8, RUNS, EDITS);
+    struct batch *b = full_batch(), *small = batch_new(8, RUNS, EDITS, COPIES);
     uint8_t buf[BYTES];
     int n = batch_pack(b, buf, sizeof buf);
     struct err e;
@@ -113,7 +113,7 @@ a_batch_beyond_the_readers_room_is_refused_with_the_numbers(void **state)
 static void
 every_truncation_is_refused(void **state)
 {
-    struct batch *b = full_batch(), *c = batch_new(ROWS, RUNS, EDITS);
+    struct batch *b = full_batch(), *c = batch_new(ROWS, RUNS, EDITS, COPIES);
     uint8_t buf[BYTES];
     int n = batch_pack(b, buf, sizeof buf);
     struct err e;
@@ -136,7 +136,7 @@ rows_that_do_not_follow_one_another_are_refused(void **state)
 {
     (void)state;
     for (int what = 0; what < 15; what++) {
-        struct batch *b = full_batch(), *c = batch_new(ROWS, RUNS, EDITS);
+        struct batch *b = full_batch(), *c = batch_new(ROWS, RUNS, EDITS, COPIES);
         uint8_t buf[BYTES];
         struct err e;
         int n;
@@ -168,7 +168,7 @@ rows_that_do_not_follow_one_another_are_refused(void **state)
 static void
 no_bytes_make_it_read_or_write_outside(void **state)
 {
-    struct batch *b = full_batch(), *c = batch_new(ROWS, RUNS, EDITS);
+    struct batch *b = full_batch(), *c = batch_new(ROWS, RUNS, EDITS, COPIES);
     uint8_t buf[BYTES];
     int n = batch_pack(b, buf, sizeof buf);
     struct err e;

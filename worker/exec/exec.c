@@ -67,9 +67,11 @@ see_blocks(struct exec *x, struct exec_lane *l, const struct kv_config *kv,
 }
 
 void
-exec_blocks(struct exec *x, const struct kv_config *kv, const struct arena *blocks)
+exec_blocks(struct exec *x, const struct kv_config *kv, const struct arena *blocks,
+            const struct arena *host)
 {
     x->kv = blocks->base;
+    x->host_kv = host ? host->base : NULL;
     for (uint32_t i = 0; i < x->c.n_lanes; i++) see_blocks(x, &x->lane[i], kv, blocks);
 }
 
@@ -84,6 +86,7 @@ set_sizes(struct exec *x, const struct exec_config *c, const struct model *m,
     x->m = m;
     x->c = *c;
     if (!c->max_edits) x->c.max_edits = DEFAULT_EDITS;
+    if (!c->max_copies) x->c.max_copies = kv->n_seats * kv->n_groups;
     if (!s->n_encoder_layers) x->c.max_enc_rows = 0;
     x->n_seats = kv->n_seats;
     x->scratch_rows = MAX(x->c.max_rows, x->c.max_enc_rows);

@@ -21,7 +21,7 @@ struct exec;
 
 struct exec_config {
     uint32_t max_rows, max_seqs, max_enc_rows; /* as the scheduler's limits */
-    uint32_t max_edits;                        /* as batch_new()'s; 0: 4,096 */
+    uint32_t max_edits, max_copies; /* as batch_new()'s; 0: 4,096, a seat's and group's */
     uint32_t n_lanes;
     uint32_t lane_units[MAX_LANES]; /* threads or SMs of each; 0: an equal share */
     enum dtype kv_dtype;            /* as model_groups() was given */
@@ -53,8 +53,9 @@ struct sampling {
  * and every kernel met once; -ENOMEM with the numbers. */
 int exec_open(struct exec **ret, const struct exec_config *c, struct gpu *g, const struct model *m,
               const struct kv_config *kv, struct err *e) MUST_USE;
-/* The blocks, before the first step. */
-void exec_blocks(struct exec *x, const struct kv_config *kv, const struct arena *blocks);
+/* The blocks, before the first step; host: those of the host tier, or NULL. */
+void exec_blocks(struct exec *x, const struct kv_config *kv, const struct arena *blocks,
+                 const struct arena *host);
 struct exec *exec_close(struct exec *x); /* waits for steps that are out; NULL in, NULL out */
 CLEAN_FUNC(struct exec, exec_close)
 

@@ -118,7 +118,8 @@ struct exec {
     uint64_t host_bytes, far_bytes;
 
     struct tables tables; /* rows are rounded up to 16 bytes */
-    char *kv;             /* the arena of blocks */
+    char *kv, *host_kv;   /* the arenas of blocks; host_kv NULL: no host tier */
+    uint64_t *place;      /* [max_copies] of a step being staged and queued: moves.c */
     size_t slice_bytes[MAX_GROUPS], block_bytes[MAX_GROUPS];
     int32_t *last;  /* [n_seats] */
     uint32_t *seen; /* [n_seats][seen_words] */
@@ -145,7 +146,7 @@ bool wants_history(const struct sampling *s);
 void stage_rest(struct exec *x, struct stage *st, const struct batch *b, struct todo *t);
 
 /* moves.c */
-void stage_moves(const struct exec *x, struct image *im, const struct batch *b, struct todo *t);
+void stage_moves(struct exec *x, struct image *im, const struct batch *b, struct todo *t);
 int queue_edits(struct exec *x, struct exec_lane *l, const struct batch *b,
                 const struct todo *t) MUST_USE;
 /* Those before the step's work, or those after it. */

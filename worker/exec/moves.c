@@ -1,7 +1,9 @@
-/* moves.c - what a step moves around the model's work: entries and rows of tables, blocks.
+/* moves.c - what a step moves around the model's work: entries and rows of tables, blocks of either tier.
  *
- * Edits and copies take effect in the batch's order. A launch does its own in any order, so a list is cut
- * where one would read or write what another of the same launch has to do with.
+ * Edits and copies take effect as if in the batch's order. A launch does its own in any order, so no two of
+ * one launch have to do with each other. All of it is in the lane's order: what is saved is read before the step
+ * writes, what is fetched is there before the step reads, and a block or cell that another lane has used
+ * last is waited for as any is (batch.wait).
  */
 #include "worker/exec/inside.h"
 
@@ -40,16 +42,70 @@ row_of(const struct exec *x, const struct kv_edit *e)
     return (struct block_copy){ row_at(x, e->group, e->seat), row_at(x, e->group, e->entry) };
 }
 
+static char *
+block_at(const struct exec *x, uint8_t tier, uint32_t group, slice_id at)
+{
+    check(tier == TIER_DEVICE || x->host_kv);
+    return (tier == TIER_HOST ? x->host_kv : x->kv) + at * x->slice_bytes[group];
+}
+
 static struct block_copy
 block_of(const struct exec *x, const struct kv_copy *c)
 {
     check(c->group < x->tables.n);
-    return (struct block_copy){ x->kv + c->to * x->slice_bytes[c->group],
-                                x->kv + c->from * x->slice_bytes[c->group] };
+    return (struct block_copy){ block_at(x, c->to_tier, c->group, c->to),
+                                block_at(x, c->from_tier, c->group, c->from) };
+}
+
+static bool
+conflict(const struct block_copy *a, const struct block_copy *b)
+{
+    return a->to == b->to || a->to == b->from || a->from == b->to;
+}
+
+/* A copy's place among those of its step: after the step or before it, its wave, its launch, its index. */
+static uint64_t
+place_of(const struct kv_copy *c, uint64_t wave, uint32_t i)
+{
+    bool crosses = c->from_tier !=
+                   c->to_tier; /* to the host: by other means than within the device */
+
+    return (uint64_t)(c->after != 0) << 63 | wave << 36 | (uint64_t)c->group << 33 |
+           (uint64_t)crosses << 32 | i;
+}
+
+static uint64_t
+wave_of(uint64_t place)
+{
+    return place << 1 >> 37;
+}
+
+/* Each copy is in the first wave after those that it has to do with and that come before it. So what is saved
+ * goes in one launch and what is fetched to its place in the next, although they come in pairs. */
+static void
+sort_copies(struct exec *x, const struct batch *b)
+{
+    for (uint32_t i = 0; i < b->n_copies; i++) {
+        struct block_copy c = block_of(x, &b->copy[i]);
+        uint64_t wave = 0, place;
+        uint32_t at = i;
+
+        for (uint32_t k = 0; k < i; k++) {
+            const struct kv_copy *before = &b->copy[(uint32_t)x->place[k]];
+            struct block_copy other = block_of(x, before);
+
+            if (before->after == b->copy[i].after && wave_of(x->place[k]) >= wave &&
+                conflict(&other, &c))
+                wave = wave_of(x->place[k]) + 1;
+        }
+        place = place_of(&b->copy[i], wave, i);
+        for (; at > 0 && x->place[at - 1] > place; at--) x->place[at] = x->place[at - 1];
+        x->place[at] = place;
+    }
 }
 
 void
-stage_moves(const struct exec *x, struct image *im, const struct batch *b, struct todo *t)
+stage_moves(struct exec *x, struct image *im, const struct batch *b, struct todo *t)
 {
     uint32_t n_rows = 0, n_sets = 0;
     struct table_edit *set;
@@ -66,9 +122,9 @@ stage_moves(const struct exec *x, struct image *im, const struct batch *b, struc
         if (b->edit[i].op == EDIT_SET) set[n_sets++] = set_of(x, &b->edit[i]);
         if (b->edit[i].op == EDIT_ROW) t->move_host[n_rows++] = row_of(x, &b->edit[i]);
     }
-    for (int after = 0; after < 2; after++)
-        for (uint32_t i = 0; i < b->n_copies; i++)
-            if (b->copy[i].after == after) t->move_host[n_rows++] = block_of(x, &b->copy[i]);
+    sort_copies(x, b);
+    for (uint32_t i = 0; i < b->n_copies; i++)
+        t->move_host[n_rows++] = block_of(x, &b->copy[(uint32_t)x->place[i]]);
 }
 
 /* How many of these may be done at once. */
@@ -77,14 +133,14 @@ at_once(const struct block_copy *c, uint32_t n)
 {
     for (uint32_t i = 1; i < n; i++)
         for (uint32_t k = 0; k < i; k++)
-            if (c[i].to == c[k].to || c[i].to == c[k].from || c[i].from == c[k].to) return i;
+            if (conflict(&c[i], &c[k])) return i;
     return n;
 }
 
-/* Moves first .. first + n, all of that many bytes. */
+/* Rows first .. first + n, all of that many bytes. */
 static int
-queue_moves(struct exec *x, struct exec_lane *l, const struct todo *t, uint32_t first, uint32_t n,
-            size_t bytes)
+queue_row_moves(struct exec *x, struct exec_lane *l, const struct todo *t, uint32_t first,
+                uint32_t n, size_t bytes)
 {
     for (uint32_t end = first + n, some; first < end; first += some) {
         some = at_once(t->move_host + first, end - first);
@@ -112,7 +168,7 @@ queue_edits(struct exec *x, struct exec_lane *l, const struct batch *b, const st
             n++;
         }
         if (e->op == EDIT_ROW) {
-            TRY(queue_moves(x, l, t, n_rows, n, row_bytes(x, e->group)));
+            TRY(queue_row_moves(x, l, t, n_rows, n, row_bytes(x, e->group)));
             n_rows += n;
         } else {
             TRY(x->op->edit(l->lane, x->tables, t->set + n_sets, n));
@@ -126,18 +182,15 @@ int
 queue_copies(struct exec *x, struct exec_lane *l, const struct batch *b, const struct todo *t,
              bool after)
 {
-    uint32_t at = t->n_row_moves, n = 0, group = 0;
+    for (uint32_t first = 0, end; first < b->n_copies; first = end) {
+        const struct kv_copy *c = &b->copy[(uint32_t)x->place[first]];
+        uint32_t at = t->n_row_moves + first;
 
-    for (uint32_t i = 0; after && i < b->n_copies; i++) at += !b->copy[i].after;
-    for (uint32_t i = 0; i < b->n_copies; i++) {
-        if (b->copy[i].after != after) continue;
-        if (n && b->copy[i].group != group) {
-            TRY(queue_moves(x, l, t, at, n, x->block_bytes[group]));
-            at += n;
-            n = 0;
-        }
-        group = b->copy[i].group;
-        n++;
+        for (end = first + 1; end < b->n_copies && x->place[end] >> 32 == x->place[first] >> 32;)
+            end++;
+        if ((c->after != 0) != after) continue;
+        TRY(x->op->copy_blocks(l->lane, t->move + at, t->move_host + at, end - first,
+                               x->block_bytes[c->group]));
     }
-    return n ? queue_moves(x, l, t, at, n, x->block_bytes[group]) : 0;
+    return 0;
 }

@@ -59,7 +59,7 @@ step_bytes(const struct exec *x)
     return rows * (3 * sizeof(int32_t) + sizeof(uint32_t) + sizeof(struct sample_row)) +
            (3 * seats + 2 * GRAPHS_RUNS) * sizeof(struct run) +
            x->c.max_edits * MAX(sizeof(struct table_edit), sizeof(struct block_copy)) +
-           seats * x->tables.n * sizeof(struct block_copy) + (size_t)32 * CACHE_LINE;
+           x->c.max_copies * sizeof(struct block_copy) + (size_t)32 * CACHE_LINE;
 }
 
 static size_t
@@ -136,6 +136,7 @@ lay_out(struct exec *x, const struct kv_config *kv, struct plan *p)
     x->enc_state = matrix(p, DT_F32, x->c.max_enc_rows, x->m->shape.hidden);
     x->enc_out = matrix(p, x->m->act, x->c.max_enc_rows, x->m->shape.hidden);
     x->seat = on_host(p, x->n_seats, sizeof *x->seat);
+    x->place = take(p->far, &p->far_used, (uint64_t)x->c.max_copies * sizeof *x->place);
     x->recall = on_host(p, x->n_seats, sizeof *x->recall);
     x->recalled = take(p->far, &p->far_used,
                        (uint64_t)x->n_seats * x->seen_words * sizeof *x->recalled);

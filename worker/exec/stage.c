@@ -22,16 +22,9 @@ image_take(struct image *im, size_t bytes, void **dev)
 int
 stage_refuse(const struct exec *x, const struct batch *b, struct err *e)
 {
-    for (uint32_t i = 0; i < b->n_copies; i++)
-        if (b->copy[i].from_tier != TIER_DEVICE || b->copy[i].to_tier != TIER_DEVICE)
-            return err_set(
-                e, -ENOTSUP,
-                "batch copies a block of group %u from or to host memory: there is no host "
-                "tier yet",
-                b->copy[i].group);
-    if (b->n_copies > x->n_seats * x->tables.n)
+    if (b->n_copies > x->c.max_copies)
         return err_set(e, -ENOTSUP, "batch has %u block copies, there is room for %u", b->n_copies,
-                       x->n_seats * x->tables.n);
+                       x->c.max_copies);
     for (uint32_t i = 0; i < b->n_runs; i++) {
         if (b->run[i].flags & RUN_BEAM)
             return err_set(e, -ENOTSUP, "seat %u asks for a beam step: beams are not there yet",

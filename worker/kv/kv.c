@@ -47,6 +47,7 @@ lay_out(struct kv *kv, const struct kv_config *c)
     n_blocks = (uint64_t)kv->n_slabs * kv->stride;
     for (uint32_t p = 0; p < kv->n_pools; p++)
         kv->cell_bytes = MAX(kv->cell_bytes, kv->pool[p].block_bytes);
+    kv->cell_bytes = ROUND_UP(kv->cell_bytes, MAX(kv_slice_lcm(c), UINT64_C(1)));
     if (kv->cell_bytes && c->reuse)
         kv->n_cells = (uint32_t)MIN(c->host_bytes / kv->cell_bytes, UINT32_MAX / 2 - n_blocks);
     n_blocks += kv->n_cells;

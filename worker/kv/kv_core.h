@@ -49,7 +49,7 @@ struct kv_block {
     uint32_t node;            /* where it is found */
     uint32_t more;            /* of a snapshot that is found: the next layer's, in a ring */
     uint32_t owner;           /* the seat that counts it as one of its own before kv_start() */
-    uint8_t group, state, priority, queue;
+    uint8_t group, state : 4, n_hits : 4, priority, queue; /* n_hits: since it was taken, at most 15 */
 };
 
 /* Blocks of one group that may be taken for others, by priority, oldest first. */

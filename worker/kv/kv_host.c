@@ -118,6 +118,7 @@ kv_host_fetch(struct kv *kv, uint32_t cell, unsigned lane, struct kv_out *out)
     copy(kv, out, c->group, cell, block);
     b->priority = c->priority;
     b->keep = c->keep;
+    b->step[lane] = out->step; /* it holds nothing before that is done */
     kv_tree_attach(kv, c->node, block);
     kv->stats[c->group].fetched++;
     return block;

@@ -128,8 +128,11 @@ hold(struct kv *kv, uint32_t seat, const struct kv_need *n, const struct kv_text
                 kv_host_hold(kv, block);
                 s->n_host[g]++;
             } else {
+                struct kv_block *b = &kv_blocks(kv)[block];
+
                 share(kv, g, block);
                 if (kv_counts_once(kv, g)) kv_charge(kv, g, -1);
+                b->n_hits = MIN(b->n_hits + 1, 15);
             }
             if (kv_is_positions(kv, g)) kv_keep_entry(kv, t, block, w.entry);
             if (kv->c.group[g].kind == KV_STATE) kv_keep_entry(kv, t, block, f->depth - 1);
@@ -279,6 +282,19 @@ fetch_entries(struct kv *kv, uint32_t seat, uint32_t group, unsigned lane, uint6
     }
 }
 
+/* What is hit again and again is on the host before it must go. */
+static void
+save_entries(struct kv *kv, uint32_t seat, uint32_t group, unsigned lane, struct kv_out *out)
+{
+    const struct kv_seat *s = &kv_seats(kv)[seat];
+
+    for (uint32_t i = s->first[group]; kv->n_cells > 0 && i < s->end[group]; i++) {
+        uint32_t block = kv_table(kv, group, seat)[i] - 1;
+
+        if (kv_blocks(kv)[block].n_hits >= KV_SAVE_HITS) kv_host_offload(kv, block, lane, out);
+    }
+}
+
 void
 kv_start(struct kv *kv, unsigned lane, uint64_t step, uint32_t seat, struct kv_out *out)
 {
@@ -288,6 +304,7 @@ kv_start(struct kv *kv, unsigned lane, uint64_t step, uint32_t seat, struct kv_o
     if (!s->starting) return;
     kv_wait_row(kv, lane, seat, out);
     for (uint32_t g = 0; g < kv->c.n_groups; g++) fetch_entries(kv, seat, g, lane, step, out);
+    for (uint32_t g = 0; g < kv->c.n_groups; g++) save_entries(kv, seat, g, lane, out);
     for (uint32_t g = 0; g < kv->c.n_groups; g++) {
         if (s->tail[g]) start_tail(kv, seat, g, lane, step, out);
         if (kv->c.group[g].kind == KV_STATE) kv_state_start(kv, lane, seat, g, out);

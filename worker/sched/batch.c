@@ -46,14 +46,14 @@ packed_bytes(const struct head *h)
 }
 
 struct batch *
-batch_new(uint32_t max_rows, uint32_t max_runs, uint32_t max_edits)
+batch_new(uint32_t max_rows, uint32_t max_runs, uint32_t max_edits, uint32_t max_copies)
 {
     CLEAN(batch_free_at) struct batch *b = calloc(1, sizeof *b);
 
     if (!b) return NULL;
     b->max_rows = max_rows;
     b->max_runs = b->max_encode = max_runs;
-    b->max_copies = max_runs * MAX_GROUPS; /* a part of a block, in each group */
+    b->max_copies = max_copies;
     b->max_edits = max_edits;
     b->max_waits = MAX_LANES;
     b->token = calloc(MAX(max_rows, 1u), sizeof b->token[0]);

@@ -82,7 +82,8 @@ struct batch {
     uint32_t max_rows, max_runs, max_encode, max_edits, max_copies, max_waits; /* capacities */
 };
 
-struct batch *batch_new(uint32_t max_rows, uint32_t max_runs, uint32_t max_edits) MUST_USE;
+struct batch *batch_new(uint32_t max_rows, uint32_t max_runs, uint32_t max_edits,
+                        uint32_t max_copies) MUST_USE;
 struct batch *batch_free(struct batch *b);
 CLEAN_FUNC(struct batch, batch_free)
 

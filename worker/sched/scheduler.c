@@ -170,11 +170,24 @@ scheduler_edits(const struct scheduler_limits *l, const struct kv_config *c)
     return (uint32_t)MIN(edits, UINT32_MAX);
 }
 
+/* A part of a block, in each group, for everybody; what those who begin fetch; and as many that are saved. */
+uint32_t
+scheduler_copies(const struct scheduler_limits *l, const struct kv_config *c)
+{
+    uint64_t copies = (uint64_t)max_running(l) * c->n_groups;
+
+    if (c->host_bytes == 0) return (uint32_t)MIN(copies, UINT32_MAX);
+    for (uint32_t g = 0; g < c->n_groups; g++) copies += c->group[g].max_entries;
+    return (uint32_t)MIN(2 * copies, UINT32_MAX);
+}
+
 struct batch *
 scheduler_batch(const struct scheduler *s)
 {
-    return batch_new(s->l.max_rows + s->l.max_enc_rows, s->max_running,
-                     scheduler_edits(&s->l, kv_config(s->kv)));
+    const struct kv_config *c = kv_config(s->kv);
+
+    return batch_new(s->l.max_rows + s->l.max_enc_rows, s->max_running, scheduler_edits(&s->l, c),
+                     scheduler_copies(&s->l, c));
 }
 
 /* ended: also one that has, and waits for its last step. */

@@ -73,8 +73,9 @@ CLEAN_FUNC(struct scheduler, scheduler_free)
 
 /* What its plans need at most, as capacities: every batch given to scheduler_plan() has them. */
 struct batch *scheduler_batch(const struct scheduler *s) MUST_USE;
-/* The table edits among them, which are known before there is memory for KV. */
+/* Table edits and copies of blocks among them, which are known before there is memory for KV. */
 uint32_t scheduler_edits(const struct scheduler_limits *l, const struct kv_config *c);
+uint32_t scheduler_copies(const struct scheduler_limits *l, const struct kv_config *c);
 
 /* Keeps seq until scheduler_reap(). -EMSGSIZE: never fits (length, source, pools), -EINVAL: no prompt,
  * or a source where none belongs, -EEXIST: the id is here already, -ENOTSUP: the model's cache cannot be forked;
