@@ -226,6 +226,16 @@ set_from_list(struct lagan_request *r, const char *key, const json_t *list, stru
     return k;
 }
 
+static int
+set_json(struct lagan_request *r, const char *key, const json_t *v)
+{
+    char *text = json_dumps(v, JSON_COMPACT | JSON_ENCODE_ANY);
+    int k = text ? lagan_set_str(r, key, text, strlen(text)) : -ENOMEM;
+
+    free(text);
+    return k;
+}
+
 int
 request_from_json(struct lagan_request *r, const json_t *line, struct err *e)
 {
@@ -247,6 +257,8 @@ request_from_json(struct lagan_request *r, const json_t *line, struct err *e)
             k = lagan_set_bool(r, key, json_is_true(v));
         else if (json_is_string(v))
             k = lagan_set_str(r, key, json_string_value(v), json_string_length(v));
+        else if (!strcmp(key, "messages"))
+            k = set_json(r, key, v);
         else if (json_is_array(v))
             k = set_from_list(r, key, v, e);
         else if (!strcmp(key, "encoder_features"))

@@ -12,6 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
+#include <time.h>
 
 /* err_set() for a code of the wire. */
 #define REFUSED(e, code, ...) (err_set(e, -EINVAL, __VA_ARGS__), LAGAN_E_##code)
@@ -51,11 +52,29 @@ ids_bytes(const struct msg_ids *ids)
     return ROUND_UP((size_t)ids->n * 4, (size_t)8);
 }
 
+static uint32_t
+text_bytes(const struct msg_request *q)
+{
+    return q->messages.p ? ADMISSION_DAY + q->messages.n : q->text.n;
+}
+
+void
+admission_day(char day[ADMISSION_DAY])
+{
+    char text[ADMISSION_DAY + 1];
+    time_t now = time(NULL);
+    struct tm t;
+
+    localtime_r(&now, &t);
+    check(strftime(text, sizeof text, "%Y-%m-%d\n", &t) == ADMISSION_DAY);
+    memcpy(day, text, ADMISSION_DAY);
+}
+
 struct rec_submit *
 admission_record(const struct msg_request *q, uint64_t seed, uint32_t *bytes)
 {
     size_t n = sizeof(struct rec_submit) + ids_bytes(&q->ids) + ids_bytes(&q->decoder_ids) +
-               ROUND_UP((size_t)q->text.n, (size_t)8) + ids_bytes(&q->eos_ids) +
+               ROUND_UP((size_t)text_bytes(q), (size_t)8) + ids_bytes(&q->eos_ids) +
                ids_bytes(&q->stop_ids) + stop_bytes(q);
     struct rec_submit *s = calloc(1, n);
     struct tail t;
@@ -65,7 +84,8 @@ admission_record(const struct msg_request *q, uint64_t seed, uint32_t *bytes)
         .seed = seed,
         .n_prompt = q->ids.n,
         .n_decoder = q->decoder_ids.n,
-        .text_bytes = q->text.n,
+        .text_bytes = text_bytes(q),
+        .chat = q->messages.p != NULL,
         .max_tokens = q->max_tokens,
         .min_tokens = q->min_tokens,
         .top_k = q->top_k,
@@ -92,7 +112,13 @@ admission_record(const struct msg_request *q, uint64_t seed, uint32_t *bytes)
     t.at = (char *)(s + 1);
     put_ids(&t, &q->ids);
     put_ids(&t, &q->decoder_ids);
-    put(&t, q->text.p, q->text.n);
+    if (q->messages.p) {
+        admission_day(t.at);
+        memcpy(t.at + ADMISSION_DAY, q->messages.p, q->messages.n);
+        t.at += ROUND_UP((size_t)text_bytes(q), (size_t)8);
+    } else {
+        put(&t, q->text.p, q->text.n);
+    }
     put_ids(&t, &q->eos_ids);
     put_ids(&t, &q->stop_ids);
     for (uint32_t i = 0; i < q->n_stop; i++) {
@@ -136,7 +162,9 @@ fits_in_length(const struct model_facts *f, const struct rec_submit *s, struct e
     }
     if ((s->text_bytes || s->n_stop) && !f->has_text) {
         return REFUSED(e, UNSUPPORTED, "%s: the model has no tokenizer, give ids",
-                       s->text_bytes ? "text" : "stop");
+                       s->chat         ? "messages"
+                       : s->text_bytes ? "text"
+                                       : "stop");
     }
     if (f->max_source && s->n_prompt > f->max_source) {
         return REFUSED(e, TOO_LONG, "the encoder's input is %u tokens, at most %u are taken",
@@ -438,7 +466,7 @@ admission_take(struct daemon *d, struct client *c, const struct msg *m, struct r
     }
     counts = (struct rec_submit){ .n_prompt = q.ids.n,
                                   .n_decoder = q.decoder_ids.n,
-                                  .text_bytes = q.text.n,
+                                  .text_bytes = text_bytes(&q),
                                   .n_stop = (uint16_t)q.n_stop };
     if (!code) code = fits_in_length(&d->facts[model], &counts, e); /* before it is copied */
     if (code) return code;

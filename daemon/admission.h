@@ -22,6 +22,11 @@ int admission_fits(const struct model_facts *f, const struct rec_submit *s, stru
 int admission_fits_done(const struct model_facts *f, const void *ids, uint32_t n,
                         struct err *e) MUST_USE;
 
+/* What stands in front of a conversation in a record: the day, YYYY-MM-DD, and an end of line. A request that goes on
+ * tomorrow has the prompt it had. */
+enum { ADMISSION_DAY = 11 };
+void admission_day(char day[ADMISSION_DAY]);
+
 /* A rec_submit with its tails, from malloc; NULL: no memory. */
 struct rec_submit *admission_record(const struct msg_request *q, uint64_t seed, uint32_t *bytes);
 

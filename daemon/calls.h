@@ -12,7 +12,7 @@
 #include "daemon/worker.h"
 #include "ipc/msg.h"
 
-enum { MAX_CALLS = 256, TEXT_TOKENIZE = 1, TEXT_DETOKENIZE = 2, TEXT_FLAG = 1 };
+enum { MAX_CALLS = 256, TEXT_TOKENIZE = 1, TEXT_DETOKENIZE = 2, TEXT_FLAG = 1, TEXT_CHAT = 2 };
 
 struct calls *calls_new(void) MUST_USE;
 struct calls *calls_free(struct calls *c);

@@ -6,6 +6,7 @@
 #include "daemon/commands.h"
 
 #include "base/log.h"
+#include "daemon/admission.h"
 #include "daemon/calls.h"
 #include "daemon/control.h"
 #include "daemon/deliver.h"
@@ -539,8 +540,25 @@ ask_text(struct ask *a, uint8_t op, const char *flag, const struct msg_ids *ids,
     bool set = false;
 
     if (!w) return;
-    msg_bool(a->args, flag, &set);
-    calls_text(a->d, a->c, a->rid, w, op, set ? TEXT_FLAG : 0, ids, text);
+    if (flag) msg_bool(a->args, flag, &set);
+    calls_text(a->d, a->c, a->rid, w, op, !flag ? TEXT_CHAT : set ? TEXT_FLAG : 0, ids, text);
+}
+
+static void
+tokenize_messages(struct ask *a, const struct msg_span *messages)
+{
+    struct msg_ids none = { NULL, 0 };
+    char *text = malloc(ADMISSION_DAY + messages->n);
+
+    if (!text) {
+        REFUSE(a, LAGAN_E_OUT_OF_MEMORY, "lagand has no memory for the messages");
+        return;
+    }
+    admission_day(text);
+    memcpy(text + ADMISSION_DAY, messages->p, messages->n);
+    ask_text(a, TEXT_TOKENIZE, NULL, &none,
+             &(struct msg_span){ text, ADMISSION_DAY + messages->n });
+    free(text);
 }
 
 static void
@@ -549,6 +567,10 @@ cmd_tokenize(struct ask *a)
     struct msg_ids none = { NULL, 0 };
     struct msg_span text = { 0 };
 
+    if (a->args && msg_str(a->args, "messages", &text) == 0 && msg_utf8(text.p, text.n)) {
+        tokenize_messages(a, &text);
+        return;
+    }
     if (!a->args || msg_str(a->args, "text", &text) < 0 || !msg_utf8(text.p, text.n)) {
         REFUSE(a, LAGAN_E_INVALID_REQUEST, "tokenize: text is missing, or not UTF-8");
         return;

@@ -103,6 +103,7 @@ enum lagan_reason {
 #define LAGAN_FIELDS(X) \
     X(IDS,   ids,                 1, LAGAN_MAX_IDS, 0, 1, "the prompt as token ids, used as they are; encoder-decoder: the encoder's input") \
     X(STR,   text,                1, LAGAN_MAX_STR, 0, 1, "the prompt as text, in place of ids; the model's template tokens are added") \
+    X(STR,   messages,            1, LAGAN_MAX_STR, 0, 1, "a conversation in place of text, as JSON: [{\"role\": \"user\", \"content\": \"...\"}]; the model's chat template is applied") \
     X(IDS,   decoder_ids,         1, LAGAN_MAX_IDS, 0, 1, "encoder-decoder: the decoder's prefix; default [decoder_start_token_id]") \
     X(STR,   model,               1, 256,      0,  1, "which of the served models; may be left out when there is one") \
     X(STR,   key,                 1, LAGAN_MAX_KEY, 0, 1, "idempotency key: a second SUBMIT with it is the first one") \
@@ -149,7 +150,7 @@ enum lagan_reason {
     X("workers list",  0, "",                    "[a worker]") \
     X("requests list", 0, "",                    "[{id, client, model, worker, state, prompt, generated, age_ms}]; the caller's own on api.sock, all on ctl.sock") \
     X("cancel",        0, "id of requests list", "{}; the caller's own on api.sock, any on ctl.sock") \
-    X("tokenize",      0, "text, bare, model",   "{ids}") \
+    X("tokenize",      0, "text, bare, model; or messages, model", "{ids}") \
     X("detokenize",    0, "ids, keep_special, model", "{text}") \
     X("config show",   0, "",                    "[{key, value, from}]") \
     X("kv stats",      0, "",                    "[{worker, pool, blocks, used, cached, free, bytes}]") \

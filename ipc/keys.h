@@ -31,6 +31,7 @@ struct model_keys {
     uint32_t threads; /* CPU: all lanes together; 0: every core we may use */
     char isa[16];     /* CPU: auto | scalar | avx2 */
     char text_cache[1024]; /* a folder; empty: systemd's */
+    uint32_t chat_template; /* as in worker/text/chat.h */
     uint64_t graphs_memory;
     bool timing;
     char kernels[256];                      /* CUDA: op=name,... */

@@ -49,7 +49,7 @@ void msg_ids_copy(const struct msg_ids *ids, void *to); /* all of them: i32[ids-
 /* SUBMIT: every key of CONTRACT 3, checked for type and range; what is absent has its default. */
 struct msg_request {
     struct msg_ids ids, decoder_ids, done, eos_ids, stop_ids;
-    struct msg_span text, model, key;
+    struct msg_span text, messages, model, key;
     bool has_text, has_seed, has_max_tokens, ignore_eos, resume, has_eos;
     uint32_t n_stop;
     struct msg_span stop[LAGAN_MAX_STOPS];

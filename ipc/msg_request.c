@@ -222,10 +222,12 @@ msg_request(struct msg_request *ret, const struct msg *m, struct err *e)
     q.has_max_tokens = msg_get(&m->map, "max_tokens") != NULL;
     q.want_logprobs = msg_get(&m->map, "logprobs") != NULL;
     q.want_prompt_logprobs = msg_get(&m->map, "prompt_logprobs") != NULL;
-    if (q.ids.o && q.has_text)
-        return err_set(e, -EINVAL, "both ids and text are given, a request has one of them");
-    if (!q.ids.o && !q.has_text && !q.encoder_features)
-        return err_set(e, -EINVAL, "there is no prompt: give ids or text");
+    if ((q.ids.o != NULL) + q.has_text + (q.messages.p != NULL) > 1)
+        return err_set(e, -EINVAL,
+                       "both %s and %s are given, a request has one of ids, text and messages",
+                       q.ids.o ? "ids" : "text", q.ids.o && q.has_text ? "text" : "messages");
+    if (!q.ids.o && !q.has_text && !q.messages.p && !q.encoder_features)
+        return err_set(e, -EINVAL, "there is no prompt: give ids, text or messages");
     if (q.done.n >= q.max_tokens)
         return err_set(e, -EINVAL, "done has %u tokens, max_tokens of all are %u", q.done.n,
                        q.max_tokens);

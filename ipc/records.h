@@ -47,7 +47,8 @@ struct rec_submit { /* D 1; fragments with MORE concatenate to this */
     uint32_t lora;
     float done_score; /* of what was delivered */
     /* then, each padded to 8: prompt, decoder, done, text, done's text, eos, stop_ids,
-     * stop (u32 len + bytes, padded together), bias (i32 id, f32)*, grammar, salt */
+     * stop (u32 len + bytes, padded together), bias (i32 id, f32)*, grammar, salt
+     * chat 1: the text is a day, YYYY-MM-DD and an end of line, and a conversation as JSON */
 };
 /* flags. LOGPROBS: each token's log-probability is wanted, even with logprobs = 0 tops. PAUSED: as if PAUSE
  * came with it. */
@@ -61,7 +62,7 @@ struct
 struct rec_text { /* D 5: row names lagand's call slot */
     uint32_t row, gen;
     uint8_t op;    /* 1 tokenize, 2 detokenize */
-    uint8_t flags; /* 1: bare (tokenize), keep special (detokenize) */
+    uint8_t flags; /* 1: bare (tokenize), keep special (detokenize); 2: text is a conversation */
     uint16_t pad;
     uint32_t n_ids, text_bytes, pad2;
     /* i32 id[n_ids], text, packed */

@@ -315,6 +315,8 @@ submit(struct worker *w, const char *data, size_t n, nsec now, struct err *e)
     read_numbers(w, r, &s);
     r->has_text = w->e.tokenizer != NULL;
     if (r->has_text) detok_init(&r->detok, w->e.tokenizer, false);
+    r->chat = s.chat;
+    if (r->has_text && r->chat) chat_reply_begin(&r->detok.reply, &w->e.chat);
     TRY(read_ends(w, r, &s, &t, e));
 
     if ((s.text_bytes || s.n_stop) && !w->e.tokenizer) {
@@ -395,6 +397,7 @@ text_call(struct worker *w, const char *data, size_t n, struct err *e)
     r->row = c.row;
     r->gen = c.gen;
     r->bare = c.flags & 1;
+    r->chat = c.flags & 2;
     if (!w->e.tokenizer) {
         r->reason = LAGAN_E_UNSUPPORTED;
         snprintf(r->why, sizeof r->why, "%s", w->e.why_no_text);

@@ -227,14 +227,14 @@ open_requests(struct worker *w, struct err *e)
     w->owner = calloc(l->max_seqs, sizeof *w->owner);
     if (!w->owner) return err_set(e, -ENOMEM, "memory for a step");
     TRY(requests_open(&w->requests, MAX(l->max_seqs + QUEUE_SLOTS, (uint32_t)MIN_SLOTS), ids,
-                      LAGAN_MAX_STR, e));
+                      LAGAN_MAX_STR + CHAT_DAY, e));
     outbox_close(&w->outbox);
     TRY(outbox_open(&w->outbox, out, e));
     if (!w->e.tokenizer) return 0;
     w->text_cap = 2 * DETOK_HELD + 3 * (size_t)tokenizer_longest(w->e.tokenizer);
     w->text_buf = malloc(w->text_cap);
     if (!w->text_buf) return err_set(e, -ENOMEM, "memory for a token's text");
-    return text_thread_start(&w->text, &w->requests, w->e.tokenizer, prompt, e);
+    return text_thread_start(&w->text, &w->requests, w->e.tokenizer, &w->e.chat, prompt, e);
 }
 
 /* Until when the steps that are out may take: past it the supervisor ends us. */

@@ -55,9 +55,7 @@ request_take(struct requests *q)
     check(r->state == REQUEST_FREE);
     q->first_free = r->next_free;
     q->n_used++;
-    *r = (struct request){
-        .slot = r->slot, .ids = r->ids, .text = r->text, .stops = r->stops, .kind = r->kind
-    };
+    *r = (struct request){ .slot = r->slot, .ids = r->ids, .text = r->text, .stops = r->stops };
     r->seq.owner = r;
     return r;
 }

@@ -36,6 +36,7 @@ struct request {
     char *stops;
     uint32_t n_ids, n_text;
     bool bare;       /* calls: no template tokens; detokenize: keep special ones */
+    bool chat;       /* text is a conversation */
     uint16_t reason; /* set by the text thread on failure: enum lagan_reason */
     char why[200];
     uint16_t cancelled; /* reason to end with as soon as it is ours again; 0: go on */

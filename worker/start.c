@@ -531,6 +531,15 @@ kept_vocabularies(const struct worker *w, char *buf, size_t n)
 }
 
 /* Without a tokenizer a model serves ids; text then gets this reason as its answer. */
+static void
+open_chat(struct worker *w)
+{
+    char note[240];
+
+    chat_open(&w->e.chat, w->keys.path, w->keys.chat_template, w->e.tokenizer, note);
+    if (*note) log_info("%s", note);
+}
+
 static void *
 open_text(void *arg)
 {
@@ -540,8 +549,9 @@ open_text(void *arg)
     struct err e = { 0 };
     int r = kept ? tokenizer_open_kept(&w->e.tokenizer, w->keys.path, kept, &e) : 0;
 
-    if (r > 0) return NULL;
     if (r == 0) r = tokenizer_open(&w->e.tokenizer, w->keys.path, &e);
+    if (r >= 0) open_chat(w);
+    if (r > 0) return NULL;
     if (r == 0) {
         if (kept && tokenizer_keep(w->e.tokenizer, kept, &e) < 0)
             log_info("%s: the vocabulary is not kept and will be read again", e.text);

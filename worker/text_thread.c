@@ -25,6 +25,9 @@ struct text_thread {
     pthread_t thread;
     struct requests *requests;
     struct tokenizer *tokenizer;
+    const struct chat *chat;
+    char *talk; /* a conversation as text, of at most so many bytes; behind it room to read one */
+    size_t talk_cap;
     uint32_t prompt_cap;
     struct slots to, from;
     _Atomic bool stop; /* release by stop, acquire by the thread after it woke */
@@ -72,19 +75,34 @@ pop(struct slots *s, uint32_t *slot)
     return true;
 }
 
+static int
+encode_talk(struct text_thread *x, struct request *r, uint32_t cap, struct err *e)
+{
+    int n = chat_render(x->chat, r->text, r->n_text, x->talk + x->talk_cap, x->talk, x->talk_cap,
+                        e);
+
+    if (n >= 0) n = tokenizer_encode(x->tokenizer, x->talk, (size_t)n, true, r->ids, cap, e);
+    return n;
+}
+
 static void
 encode(struct text_thread *x, struct request *r)
 {
     struct err e = { 0 };
     uint32_t cap = r->kind == REQUEST_GENERATE ? x->prompt_cap : x->requests->room_ids;
-    int n = tokenizer_encode(x->tokenizer, r->text, r->n_text, r->bare, r->ids, cap, &e);
+    int n = r->chat ? encode_talk(x, r, cap, &e)
+                    : tokenizer_encode(x->tokenizer, r->text, r->n_text, r->bare, r->ids, cap, &e);
 
     if (n >= 0) {
         r->n_ids = (uint32_t)n;
         return;
     }
-    r->reason = n == -EMSGSIZE ? LAGAN_E_TOO_LONG : LAGAN_E_INVALID_REQUEST;
-    if (n == -EMSGSIZE)
+    r->reason = n == -EMSGSIZE  ? LAGAN_E_TOO_LONG
+                : n == -ENOTSUP ? LAGAN_E_UNSUPPORTED
+                                : LAGAN_E_INVALID_REQUEST;
+    if (r->chat)
+        snprintf(r->why, sizeof r->why, "%.190s", e.text);
+    else if (n == -EMSGSIZE)
         snprintf(r->why, sizeof r->why,
                  "text: more than %u tokens, which is all that is taken here", cap);
     else
@@ -134,18 +152,25 @@ text_run(void *arg)
 
 int
 text_thread_start(struct text_thread **ret, struct requests *q, struct tokenizer *t,
-                  uint32_t prompt_cap, struct err *e)
+                  const struct chat *chat, uint32_t prompt_cap, struct err *e)
 {
     struct text_thread *x = calloc(1, sizeof *x);
 
     if (!x) return err_set(e, -ENOMEM, "memory for the text thread");
-    *x = (struct text_thread){
-        .requests = q, .tokenizer = t, .prompt_cap = prompt_cap, .to.fd = -1, .from.fd = -1
-    };
-    if (slots_open(&x->to, q->n, 0) < 0 || slots_open(&x->from, q->n, EFD_NONBLOCK) < 0 ||
+    *x = (struct text_thread){ .requests = q,
+                               .tokenizer = t,
+                               .chat = chat,
+                               .prompt_cap = prompt_cap,
+                               .to.fd = -1,
+                               .from.fd = -1 };
+    x->talk_cap = 2 * (size_t)q->room_text;
+    x->talk = malloc(x->talk_cap + q->room_text); /* touched as far as conversations are long */
+    if (!x->talk || slots_open(&x->to, q->n, 0) < 0 ||
+        slots_open(&x->from, q->n, EFD_NONBLOCK) < 0 ||
         pthread_create(&x->thread, NULL, text_run, x)) {
         slots_close(&x->to);
         slots_close(&x->from);
+        free(x->talk);
         free(x);
         return err_set(e, -ENOMEM, "a text thread cannot be started");
     }
@@ -165,6 +190,7 @@ text_thread_stop(struct text_thread *x)
     pthread_join(x->thread, NULL);
     slots_close(&x->to);
     slots_close(&x->from);
+    free(x->talk);
     free(x);
     return NULL;
 }

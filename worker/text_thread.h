@@ -15,7 +15,7 @@ struct text_thread;
 
 /* Tokens go to the start of a slot's ids; prompt_cap: the most a prompt may have. */
 int text_thread_start(struct text_thread **ret, struct requests *q, struct tokenizer *t,
-                      uint32_t prompt_cap, struct err *e) MUST_USE;
+                      const struct chat *chat, uint32_t prompt_cap, struct err *e) MUST_USE;
 struct text_thread *text_thread_stop(struct text_thread *x); /* NULL in, NULL out */
 void text_thread_give(struct text_thread *x, struct request *r);
 struct request *text_thread_take(struct text_thread *x); /* NULL: none back */

@@ -46,6 +46,7 @@ struct engine {
     struct model_source source; /* weights_fd: the predecessor's, not mapped; -1: none, or open */
     struct model *model;
     struct tokenizer *tokenizer; /* NULL: none; why_no_text says why */
+    struct chat chat;            /* where there is one */
     char why_no_text[200];
     struct kv_config kv_config;
     void *kv_memory;

@@ -50,6 +50,25 @@ every_slot_is_taken_once_and_comes_back(void **state)
     requests_close(&q);
 }
 
+/* The client of the next request in that slot waited for ever: its tokens were sent as a call's. */
+static void
+a_slot_that_a_call_had_is_a_request_s_again(void **state)
+{
+    struct requests q;
+    struct request *r;
+    struct err e;
+
+    (void)state;
+    assert_int_equal(requests_open(&q, N, IDS, TEXT, &e), 0);
+    r = request_take(&q);
+    r->state = REQUEST_TEXT;
+    r->kind = REQUEST_TOKENIZE;
+    request_give(&q, r);
+    assert_ptr_equal(request_take(&q), r);
+    assert_int_equal(r->kind, REQUEST_GENERATE);
+    requests_close(&q);
+}
+
 static void
 rooms_do_not_touch_each_other(void **state)
 {
@@ -100,6 +119,7 @@ main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_slot_is_taken_once_and_comes_back),
+        cmocka_unit_test(a_slot_that_a_call_had_is_a_request_s_again),
         cmocka_unit_test(rooms_do_not_touch_each_other),
         cmocka_unit_test(a_long_request_gives_its_memory_back),
     };

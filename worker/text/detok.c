@@ -97,7 +97,8 @@ detok_add(struct detok *d, token_id id, char *buf, size_t cap, bool *stopped)
     struct ready r = { d, buf, 0 };
 
     if (cap < DETOK_HELD + 3 * (size_t)tokenizer_longest(d->t)) return -EMSGSIZE;
-    if (!d->stopped) tokenizer_decode_add(d->t, &d->text, id, d->keep_special, pass, &r);
+    if (!d->stopped && chat_shows(&d->reply, d->t, id))
+        tokenizer_decode_add(d->t, &d->text, id, d->keep_special, pass, &r);
     *stopped = d->stopped;
     return (int)r.len;
 }

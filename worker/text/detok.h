@@ -12,6 +12,7 @@
 #define TEXT_DETOK_H
 
 #include "base/base.h"
+#include "worker/text/chat.h"
 #include "worker/text/tokenizer.h"
 
 enum { DETOK_MAX_STOPS = 16, DETOK_HELD = 1024 };
@@ -22,7 +23,8 @@ struct detok {
     uint32_t n_stop;
     const char *stop[DETOK_MAX_STOPS]; /* the caller keeps them */
     uint32_t stop_len[DETOK_MAX_STOPS];
-    struct decoding text; /* half a character, and what the decoder does once only */
+    struct chat_reply reply; /* set behind detok_init(): only what it shows is text */
+    struct decoding text;    /* half a character, and what the decoder does once only */
     bool stopped;
     uint32_t n_held;
     char held[DETOK_HELD]; /* whole characters that may begin a stop: less than the longest stop */

@@ -2,7 +2,13 @@
 #include "worker/text/doc.h"
 
 #include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+enum { FILE_MAX = 256 << 20 }; /* the largest published ones are under 40 MB */
 
 static int
 not_a(const char *where, const char *what, struct err *e)
@@ -72,4 +78,35 @@ doc_id(struct json *j, const char *where, token_id *ret, struct err *e)
         return not_a(where, "a token id", e);
     *ret = (token_id)v;
     return 0;
+}
+
+int
+doc_file(const char *path, char **text, size_t *n, struct err *e)
+{
+    int fd = open(path, O_RDONLY | O_CLOEXEC), r = 0;
+    struct stat st;
+    size_t done = 0;
+    ssize_t got = 1;
+
+    if (fd < 0) return err_set(e, -errno, "%s: %s", path, strerror(errno));
+    if (fstat(fd, &st) < 0 || !S_ISREG(st.st_mode) || st.st_size > FILE_MAX)
+        r = err_set(e, -EBADMSG, "%s: not a file of at most 256 MiB", path);
+    else if (!(*text = malloc((size_t)st.st_size + 1)))
+        r = err_set(e, -ENOMEM, "%s", path);
+    while (r == 0 && got > 0 && done < (size_t)st.st_size) {
+        got = read(fd, *text + done, (size_t)st.st_size - done);
+        if (got < 0)
+            r = err_set(e, -errno, "%s: %s", path, strerror(errno));
+        else
+            done += (size_t)got;
+    }
+    close(fd);
+    *n = done;
+    return r;
+}
+
+void
+doc_free(char **text)
+{
+    free(*text);
 }

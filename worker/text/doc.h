@@ -30,4 +30,8 @@ int doc_text(struct json *j, const char *where, char *buf, size_t n, struct err 
 int doc_bool(struct json *j, const char *where, bool *ret, struct err *e) MUST_USE;
 int doc_id(struct json *j, const char *where, token_id *ret, struct err *e) MUST_USE;
 
+/* A whole file, which the caller frees; *n may be less than it was, should it have shrunk. -ENOENT, -EBADMSG ... */
+int doc_file(const char *path, char **text, size_t *n, struct err *e) MUST_USE;
+void doc_free(char **text); /* for CLEAN() */
+
 #endif

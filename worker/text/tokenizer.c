@@ -2,50 +2,15 @@
 #include "worker/text/tokenizer.h"
 
 #include "worker/text/cache.h"
+#include "worker/text/doc.h"
 #include "worker/text/document.h"
 #include "worker/text/parts.h"
 #include "worker/text/utf8.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
-
-enum { FILE_MAX = 256 << 20 }; /* the largest published ones are under 40 MB */
-
-static int MUST_USE
-read_file(const char *path, char **text, size_t *n, struct err *e)
-{
-    int fd = open(path, O_RDONLY | O_CLOEXEC), r = 0;
-    struct stat st;
-    size_t done = 0;
-    ssize_t got = 1;
-
-    if (fd < 0) return err_set(e, -errno, "%s: %s", path, strerror(errno));
-    if (fstat(fd, &st) < 0 || !S_ISREG(st.st_mode) || st.st_size > FILE_MAX)
-        r = err_set(e, -EBADMSG, "%s: not a file of at most 256 MiB", path);
-    else if (!(*text = malloc((size_t)st.st_size + 1)))
-        r = err_set(e, -ENOMEM, "%s", path);
-    while (r == 0 && got > 0 && done < (size_t)st.st_size) {
-        got = read(fd, *text + done, (size_t)st.st_size - done);
-        if (got < 0)
-            r = err_set(e, -errno, "%s: %s", path, strerror(errno));
-        else
-            done += (size_t)got;
-    }
-    close(fd);
-    *n = done;
-    return r;
-}
-
-static void
-free_text(char **text)
-{
-    free(*text);
-}
 
 static int MUST_USE
 path_of(char path[4096], const char *dir, struct err *e)
@@ -58,14 +23,14 @@ int
 tokenizer_open(struct tokenizer **ret, const char *dir, struct err *e)
 {
     CLEAN(tokenizer_close_at) struct tokenizer *t = calloc(1, sizeof *t);
-    CLEAN(free_text) char *text = NULL;
+    CLEAN(doc_free) char *text = NULL;
     char path[4096];
     size_t n = 0;
     int r;
 
     if (!t) return err_set(e, -ENOMEM, "tokenizer");
     TRY(path_of(path, dir, e));
-    TRY(read_file(path, &text, &n, e));
+    TRY(doc_file(path, &text, &n, e));
     r = document_read(t, text, n, e);
     if (r < 0) return err_while(e, r, "%s", path);
     cache_hash_of(text, n, t->document);

@@ -1,0 +1,90 @@
+#!/usr/bin/env python3
+"""What transformers makes of conversations, for tests/text/test_chat.c and tests/e2e/test_chat.c.
+
+    tools/chat_cases.py TEMPLATES > tests/data/chat/cases.json
+
+TEMPLATES: a folder with the published chat templates as NAME.jinja, by the names of the key chat_template
+(ipc/keys.c); they are not kept here, their hashes are (worker/text/chat_file.c). The tokenizers are those of
+tests/data/tokenizers. pip: transformers, jinja2.
+"""
+import datetime
+import json
+import pathlib
+import sys
+
+import jinja2
+from transformers import PreTrainedTokenizerFast
+from transformers.utils import chat_template_utils
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+DAY = datetime.datetime(2026, 11, 21)
+TOKENIZERS = {  # by what a template's name begins with: tokenizer, bos, eos
+    "llama2": ("spm_llama2", "<s>", "</s>"),
+    "llama3": ("bpe_llama3", "<|begin_of_text|>", "<|eot_id|>"),
+    "mistral": ("spm_llama2", "<s>", "</s>"),
+    "gemma": ("spm_gemma", "<bos>", "<eos>"),
+    "harmony": ("bpe_o200k", "<|startoftext|>", "<|return|>"),
+}
+
+
+class Today(datetime.datetime):
+    @classmethod
+    def now(cls, tz=None):
+        return DAY
+
+
+def talk(*turns):
+    return [{"role": role, "content": content} for role, content in turns]
+
+
+S, U, A = "system", "user", "assistant"
+TALKS = [
+    talk((U, "Hello")),
+    talk((U, "What is 2 + 2?"), (A, "4"), (U, "And 3 + 3?")),
+    talk((S, "You are a helpful assistant"), (U, "Hello"), (A, "Hi there"), (U, "Who are you"),
+         (A, "   I am an assistant   "), (U, "Another question")),
+    talk((S, "  be  brief \n"), (U, "\n\n  white space \t on both sides \u00a0\u2003\x1c ")),
+    talk((S, ""), (U, "an empty system message")),
+    talk((U, ""), (A, ""), (U, "   ")),
+    talk((S, "sys"), (U, "   ")),
+    talk((U, "Grüße, 世界 🙂🏽 e\u0301 \u200b"), (A, "naïve café – “quotes”"), (U, "\\n is no line, \n is")),
+    talk((U, "a </s> b <|eot_id|> c <end_of_turn> d <|end|> e"), (A, "<s>"), (U, "[INST] x [/INST] <<SYS>>")),
+    talk((U, "one"), (A, "two")),
+    talk((U, "one"), (U, "two")),
+    talk((A, "I begin"), (U, "you")),
+    talk((S, "one"), (S, "two"), (U, "three")),
+    talk((U, "one"), (S, "late"), (U, "two")),
+    talk(("developer", "Answer in rhyme."), (U, "Hello")),
+    talk((U, "\n" * 9 + "lines" + "\r\n" * 3), (A, "\ttabs\t"), (U, "0" * 300)),
+]
+
+
+def refused_here(name, messages):
+    """What we refuse by a sentence, and some templates pass over or take as it comes."""
+    late = any(m["role"] == "system" for m in messages[1:])
+    return late and not name.startswith("llama3") or messages[0]["role"] == "developer" and name != "harmony"
+
+
+def cases(path):
+    name = path.stem
+    tokenizer, bos, eos = next(v for k, v in TOKENIZERS.items() if name.startswith(k))
+    t = PreTrainedTokenizerFast(tokenizer_file=str(ROOT / f"tests/data/tokenizers/{tokenizer}/tokenizer.json"),
+                                bos_token=bos, eos_token=eos, chat_template=path.read_text())
+    for messages in TALKS:
+        case = {"template": name, "tokenizer": tokenizer, "messages": messages}
+        if refused_here(name, messages):
+            yield case
+            continue
+        try:
+            case["text"] = t.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+            ids = t(case["text"], add_special_tokens=False)["input_ids"]
+            assert ids == t.apply_chat_template(messages, add_generation_prompt=True)["input_ids"]
+            case["ids"] = ids
+        except jinja2.exceptions.TemplateError:
+            pass  # and so do we: a case without a text
+        yield case
+
+
+chat_template_utils.datetime = Today
+out = [c for path in sorted(pathlib.Path(sys.argv[1]).glob("*.jinja")) for c in cases(path)]
+print("[\n" + ",\n".join(json.dumps(c, ensure_ascii=True) for c in out) + "\n]")

@@ -1,0 +1,127 @@
+/* chat_file.c - see chat_file.h. */
+#include "worker/text/chat_file.h"
+
+#include "worker/text/cache.h"
+#include "worker/text/doc.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Published templates. A line break in one of their strings is written as such or as \n: both are here. */
+/* clang-format off */
+static const struct {
+    uint64_t hash[2];
+    const char *name;
+} known[] = {
+    { { UINT64_C(0x4adb1f81f5c508ea), UINT64_C(0x24f6d97f87d647f5) }, "llama2" },
+    { { UINT64_C(0x97aac26c37e4a675), UINT64_C(0xcb7c5112dfc4a3b0) }, "llama2" },
+    { { UINT64_C(0x5cc730147bc3d550), UINT64_C(0x018fc13eb46e7703) }, "llama2" },
+    { { UINT64_C(0x848be123721a9679), UINT64_C(0xd8a2bf0556e03726) }, "llama2" },
+    { { UINT64_C(0x8f20b9eda669ce10), UINT64_C(0xb97891b7adc1beb8) }, "llama3" },
+    { { UINT64_C(0x0debe51b618cd792), UINT64_C(0x80e4830e93c6d9f7) }, "llama3" },
+    { { UINT64_C(0x09facc0e4aa94318), UINT64_C(0x9799ad6e2dea0594) }, "llama3" },
+    { { UINT64_C(0x11cc8d79e9815d5c), UINT64_C(0x866fc8fa50da12fe) }, "llama3" },
+    { { UINT64_C(0x9ddcd6cd71f96dd7), UINT64_C(0x6ca7779b7730196a) }, "llama3.1" },
+    { { UINT64_C(0x573e1bcc8c56f178), UINT64_C(0xc3d57e38f5ff0756) }, "llama3.2" },
+    { { UINT64_C(0xf395fc5daa794129), UINT64_C(0xa5d004210ebce758) }, "mistral" },
+    { { UINT64_C(0x6aef58edf0d62df9), UINT64_C(0xf89cfc57f651ff3d) }, "mistral-v1" },
+    { { UINT64_C(0x638e5c8b05f6278c), UINT64_C(0xcae647ce0048756b) }, "mistral-nemo" },
+    { { UINT64_C(0x8b30bb763d138e69), UINT64_C(0x2c2e86beabccd2a4) }, "gemma" },
+    { { UINT64_C(0x3e5cd793cecbf962), UINT64_C(0x344edb205734f341) }, "gemma" },
+    { { UINT64_C(0x6c84c2da794fd4c1), UINT64_C(0xd9c620dcaf86f38d) }, "gemma3" },
+    { { UINT64_C(0xb273f4af11a32b5e), UINT64_C(0xd927416abefac232) }, "gemma3" },
+    { { UINT64_C(0x263b899cbc2e65c8), UINT64_C(0xb619f5c43a935065) }, "harmony" },
+};
+/* clang-format on */
+
+const char *
+chat_file_known(const uint64_t hash[2])
+{
+    for (size_t i = 0; i < ARRAY_LEN(known); i++)
+        if (!memcmp(known[i].hash, hash, sizeof known[i].hash)) return known[i].name;
+    return NULL;
+}
+
+/* 1: text is dir/name; 0: it is not there. */
+static int
+read_one(const char *dir, const char *name, char **text, size_t *n, struct err *e)
+{
+    char path[4096];
+    int r;
+
+    if (snprintf(path, sizeof path, "%s/%s", dir, name) >= (int)sizeof path)
+        return err_set(e, -ENAMETOOLONG, "%.64s...: the path is too long", dir);
+    r = doc_file(path, text, n, e);
+    if (r == -ENOENT) return 0;
+    return r < 0 ? r : 1;
+}
+
+/* The string of a key of the document, unescaped in its place: 1, or 0 when it has none. */
+static int
+string_of(char **text, size_t *n, const char *key, struct err *e)
+{
+    struct json j;
+    int k, more;
+
+    json_open(&j, *text, *n);
+    TRY(json_next(&j, e));
+    TRY(doc_object(&j, "the document", e));
+    while ((more = doc_key(&j, e)) > 0) {
+        if (!json_is(&j, key)) {
+            TRY(json_skip(&j, e));
+            continue;
+        }
+        TRY(json_next(&j, e));
+        if (j.kind == JSON_NULL) return 0;
+        if (j.kind != JSON_STRING) return err_set(e, -EBADMSG, "%s is not a string", key);
+        k = json_unescape(&j, *text, *n); /* shorter than it was, quotes and all */
+        if (k < 0) return err_set(e, -EBADMSG, "%s cannot be read", key);
+        *n = (size_t)k;
+        return 1;
+    }
+    return more;
+}
+
+static int
+find_template(const char *dir, char **text, size_t *n, struct err *e)
+{
+    static const char *const names[] = { "chat_template.json", "tokenizer_config.json" };
+    int r = read_one(dir, "chat_template.jinja", text, n, e);
+
+    for (size_t i = 0; r == 0 && i < ARRAY_LEN(names); i++) {
+        r = read_one(dir, names[i], text, n, e);
+        if (r <= 0) continue;
+        r = string_of(text, n, "chat_template", e);
+        if (r < 0) err_while(e, r, "%s/%s", dir, names[i]);
+        if (r == 0) doc_free(text), *text = NULL;
+    }
+    return r;
+}
+
+int
+chat_file_hash(const char *dir, uint64_t hash[2], struct err *e)
+{
+    CLEAN(doc_free) char *text = NULL;
+    size_t n = 0;
+    int r = find_template(dir, &text, &n, e);
+
+    if (r <= 0) return r;
+    while (n && strchr(" \t\r\n", text[n - 1])) n--;
+    cache_hash_of(text, n, hash);
+    return 1;
+}
+
+const char *
+chat_file_type(const char *dir, char type[32])
+{
+    CLEAN(doc_free) char *text = NULL;
+    size_t n = 0;
+
+    if (read_one(dir, "config.json", &text, &n, NULL) <= 0 ||
+        string_of(&text, &n, "model_type", NULL) <= 0 || n >= 32)
+        n = 0;
+    snprintf(type, 32, "%.*s", (int)n, n ? text : "");
+    return type;
+}
