@@ -11,7 +11,7 @@
 
 #define REFUSE(...) return err_set(&l->gpu->why, -EINVAL, __VA_ARGS__)
 
-enum { MAX_TOP_TABLES = 8, MOST_STREAMS = 8, MOST_TOP = 32 };
+enum { MAX_TOP_TABLES = 8, MOST_STREAMS = 8, MOST_TOP = 32, MOST_TAPS = 8 };
 
 /* A matrix of these dtypes, any size. */
 static int
@@ -570,6 +570,14 @@ checked_altup(struct lane *l, const struct altup *a)
 }
 
 static int
+want_fp32(struct lane *l, const char *what, const struct tensor *t, uint32_t n)
+{
+    if (!t->data) REFUSE("%s has no data", what);
+    if (t->dtype != DT_F32) REFUSE("%s is %s, fp32 is wanted", what, dtype_name(t->dtype));
+    return want_vector(l, what, t, n);
+}
+
+static int
 want_pairs(struct lane *l, const char *op, const struct pairs *p)
 {
     if (!p->expert || !p->share || !p->place || !p->row || !p->first)
@@ -589,6 +597,7 @@ checked_route(struct lane *l, const struct route *r)
     TRY(want_vector(l, "route: scale", &r->scale, r->pairs.n_experts));
     if (r->scale.data && r->scale.dtype != DT_F32)
         REFUSE("route: scale is %s", dtype_name(r->scale.dtype));
+    if (r->sigmoid) TRY(want_fp32(l, "route: bias", &r->bias, r->pairs.n_experts));
     if (!(r->factor > 0)) REFUSE("route: a factor of %g", (double)r->factor);
     return l->gpu->device->route(l, r);
 }
@@ -695,6 +704,61 @@ checked_attend(struct lane *l, const struct attend *a, struct rows r)
     return l->gpu->device->attend(l, a, r);
 }
 
+/* A state that is read and written in fp32, at `at` bytes from its start. */
+static int
+want_state(struct lane *l, const char *op, const struct kv_view *v, uint64_t at, uint64_t bytes)
+{
+    if (!v->base || !v->table) REFUSE("%s: the state has no base or no table", op);
+    if (at % sizeof(float) || at + bytes > v->slice_bytes)
+        REFUSE("%s: %llu bytes at %llu of a state of %u", op, (unsigned long long)bytes,
+               (unsigned long long)at, v->slice_bytes);
+    return 0;
+}
+
+static int
+checked_conv(struct lane *l, const struct conv *c, struct rows r)
+{
+    uint32_t n = c->x.dim[0], channels = c->x.dim[1];
+
+    if (r.n_runs == 0) return 0;
+    TRY(want_rows(l, "conv", &r, true));
+    if (n < r.n_rows) REFUSE("conv: x has %u rows, the step %u", n, r.n_rows);
+    if (c->n_taps == 0 || c->n_taps > MOST_TAPS) REFUSE("conv: %u taps", c->n_taps);
+    TRY(want(l, "conv: x", &c->x, l->gpu->acts));
+    TRY(want_2d(l, "conv: y", &c->y, n, channels, 1u << c->x.dtype));
+    TRY(want_2d(l, "conv: w", &c->w, channels, c->n_taps, 1u << DT_F32));
+    if (c->w.stride != c->n_taps) REFUSE("conv: w has gaps");
+    if (c->bias.data) TRY(want_fp32(l, "conv: bias", &c->bias, channels));
+    TRY(want_state(l, "conv", &c->state, 0, 4ull * (c->n_taps - 1) * channels));
+    return l->gpu->device->conv(l, c, r);
+}
+
+static int
+checked_scan(struct lane *l, const struct scan *s, struct rows r)
+{
+    uint32_t n = s->x.dim[0], inner = s->n_heads * s->head_dim;
+    unsigned as_x = 1u << s->x.dtype;
+
+    if (r.n_runs == 0) return 0;
+    TRY(want_rows(l, "scan", &r, true));
+    if (n < r.n_rows) REFUSE("scan: x has %u rows, the step %u", n, r.n_rows);
+    if (inner == 0 || s->state_dim == 0 || s->n_groups == 0 || s->n_heads % s->n_groups)
+        REFUSE("scan: %u heads of %u in %u groups of %u", s->n_heads, s->head_dim, s->n_groups,
+               s->state_dim);
+    TRY(want(l, "scan: x", &s->x, l->gpu->acts));
+    TRY(want_2d(l, "scan: x", &s->x, n, inner + 2 * s->n_groups * s->state_dim, as_x));
+    TRY(want_2d(l, "scan: y", &s->y, n, inner, as_x));
+    TRY(want_2d(l, "scan: gate", &s->gate, n, inner, as_x));
+    TRY(want_2d(l, "scan: dt", &s->dt, n, s->n_heads, as_x));
+    TRY(want_fp32(l, "scan: dt_bias", &s->dt_bias, s->n_heads));
+    TRY(want_fp32(l, "scan: a_log", &s->a_log, s->n_heads));
+    TRY(want_fp32(l, "scan: d", &s->d, s->n_heads));
+    if (!(s->dt_min <= s->dt_max))
+        REFUSE("scan: dt within %g and %g", (double)s->dt_min, (double)s->dt_max);
+    TRY(want_state(l, "scan", &s->state, s->state_at, 4ull * inner * s->state_dim));
+    return l->gpu->device->scan(l, s, r);
+}
+
 static int
 checked_sample(struct lane *l, const struct sample *s)
 {
@@ -776,6 +840,8 @@ const struct gpu_ops gpu_checked = {
     .rows = checked_rows,
     .rope_store = checked_rope_store,
     .attend = checked_attend,
+    .conv = checked_conv,
+    .scan = checked_scan,
     .sample = checked_sample,
     .all_reduce = checked_all_reduce,
     .all_gather = checked_all_gather,

@@ -38,7 +38,7 @@
 enum dtype { DT_F32, DT_BF16, DT_F16, DT_I32, DT_I8, DT_U8, DT_E4M3, DT_E5M2, DT_MXFP4, DT_COUNT };
 /* The last is gate()'s alone, whose gate and up then stand in turns, g u g u: (min(max(u, -7), 7) + 1) h / (1 +
  * exp(-1.702 h)), h = min(g, 7). Source: GptOssExperts of transformers 5.17. */
-enum act { ACT_RELU, ACT_SILU, ACT_GELU, ACT_GELU_TANH, ACT_SWIGLU_CLAMPED };
+enum act { ACT_RELU, ACT_RELU2, ACT_SILU, ACT_GELU, ACT_GELU_TANH, ACT_SWIGLU_CLAMPED };
 
 /* A view of device memory, row-major; unused dims are 1. Passed by value; owns nothing. */
 struct tensor {
@@ -67,7 +67,8 @@ struct arena {
 
 /* One layer of one group of the KV arena, as kernels see it (worker/kv/kv.h):
  * K of (seat, pos, head): base + table[seat * table_stride + pos / tpb] * slice_bytes
- *                          + (head * tpb + pos % tpb) * head_dim * element size;   V: + slice_bytes */
+ *                          + (head * tpb + pos % tpb) * head_dim * element size;   V: + slice_bytes
+ * Of recurrent state: base + table[seat * table_stride] * slice_bytes, table being the layer's entry. */
 struct kv_view {
     void *base;            /* arena + layer_in_group * n_parts * slice_bytes */
     const slice_id *table; /* [n_seats][table_stride] on the device; SLICE_NONE: not there */
@@ -165,10 +166,13 @@ struct pairs {
 };
 
 /* Each row to the n_top experts with the largest logits, best first, lowest expert on ties; shares are the
- * softmax over those, times scale[expert]. NaN is the least. */
+ * softmax over those, times scale[expert]. NaN is the least. sigmoid: to those with the largest s + bias, s = 1 / (1 +
+ * exp(-logit)); shares are s / (the sum of theirs + 1e-20) times factor. Source: NemotronHTopkRouter. */
 struct route {
     struct tensor logits; /* fp32 [n_rows, n_experts] */
-    float factor;         /* multiplies them: above 0 */
+    bool sigmoid;
+    struct tensor bias;   /* sigmoid: fp32 [n_experts] */
+    float factor;         /* multiplies logits, or shares: above 0 */
     struct tensor scale;  /* fp32 [n_experts] or NO_TENSOR */
     const uint32_t *seat; /* [n_rows] as rows.seat, or NULL: every row is somebody's */
     struct pairs pairs;   /* out */
@@ -197,6 +201,31 @@ struct altup {
     struct tensor coef;         /* fp32 */
     struct tensor in;           /* fp32 [n, d]; PREDICT: NO_TENSOR */
     uint32_t n_streams, active; /* at most 8 */
+};
+
+/* Mamba-2's convolution over a sequence, channel by channel, for rows of runs: y = silu(sum over k of w[k] x[pos -
+ * n_taps + 1 + k] + bias), k ascending; before position 0 all is zero. Inputs before a run are what its seat's state
+ * has kept, fp32 [n_taps - 1][channels] from its start on, oldest first; it keeps the last ones for the next. */
+struct conv {
+    struct tensor y, x; /* [n, channels] */
+    struct tensor w;    /* fp32 [channels, n_taps], the row's own last; at most 8 */
+    struct tensor bias; /* fp32 [channels] or NO_TENSOR */
+    uint32_t n_taps;
+    struct kv_view state; /* a layer's: kv_view */
+};
+
+/* Mamba-2's recurrence, row by row of a run, for each of n_heads with x of head_dim: state = state exp(dt A) + (dt x)
+ * B, y = (state C + D x) silu(gate); A = -exp(a_log), dt = softplus(dt + dt_bias) within dt_min .. dt_max. Heads
+ * of a group follow each other and share B and C. Position 0 begins with zeros. */
+struct scan {
+    struct tensor y, gate;           /* [n, n_heads * head_dim] */
+    struct tensor x;                 /* [n, n_heads * head_dim + 2 n_groups * state_dim]: x, B, C */
+    struct tensor dt;                /* [n, n_heads] */
+    struct tensor dt_bias, a_log, d; /* fp32 [n_heads] */
+    float dt_min, dt_max;
+    uint32_t n_heads, head_dim, n_groups, state_dim;
+    uint32_t state_at; /* bytes from the state's start: fp32 [n_heads][head_dim][state_dim] */
+    struct kv_view state;
 };
 
 /* One block's way: device memory or pinned host memory on either side, 16-byte aligned. */
@@ -409,6 +438,8 @@ struct gpu_ops {
                 const uint32_t *which); /* y[i] = x[which[i]] */
     int (*rope_store)(struct lane *l, const struct rope_store *s, struct rows r);
     int (*attend)(struct lane *l, const struct attend *a, struct rows r);
+    int (*conv)(struct lane *l, const struct conv *c, struct rows r);
+    int (*scan)(struct lane *l, const struct scan *s, struct rows r);
     int (*sample)(struct lane *l, const struct sample *s);
 
     /* ranks of a group; with one rank they queue nothing */

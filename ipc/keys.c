@@ -51,6 +51,8 @@ const struct opt model_opts[] = {
       "keep what was computed for requests that begin alike or have the same source" },
     { "kv.sink_tokens", OPT_U32, AT(kv_sink_tokens), "0", NULL, 0, 65536, RESTART, "N",
       "first tokens of a sequence that sliding windows keep" },
+    { "kv.snapshot_interval", OPT_U32, AT(kv_snapshot_interval), "1024", NULL, 0, 1 << 24, RESTART, "N",
+      "tokens from one snapshot of recurrent state to the next; 0: none, a death costs the whole prompt" },
     { "kv.dtype", OPT_ENUM, AT(kv_dtype), "auto", "auto|fp32|bf16|fp16|fp8", 0, 0, RESTART, NULL,
       "type of keys and values in the cache; auto: dtype" },
     { "split.mode", OPT_ENUM, AT(split_mode), "off", "off|auto|fixed", 0, 0, 0, NULL,

@@ -23,7 +23,7 @@ struct model_keys {
     uint32_t max_num_seqs, max_num_batched_tokens, max_source_tokens, max_model_len;
     uint32_t policy, quantum, numerics;
     uint64_t kv_memory, kv_reserve, kv_host_memory; /* kv_memory 0: auto */
-    uint32_t kv_tokens_per_block, kv_sink_tokens, kv_dtype;
+    uint32_t kv_tokens_per_block, kv_sink_tokens, kv_snapshot_interval, kv_dtype;
     bool kv_reuse;
     uint32_t split_mode;
     char split_context_sm[16];

@@ -142,9 +142,8 @@ kv_most(const struct kv_config *c)
 
     for (uint32_t i = 0; i < c->n_groups; i++) {
         const struct kv_group *g = &c->group[i];
-        uint64_t block = (uint64_t)g->slice_bytes * g->n_layers * g->n_parts;
 
-        bytes += block * g->max_entries * c->n_seats;
+        bytes += kv_block_bytes(g) * g->max_entries * c->n_seats;
     }
     return bytes + (uint64_t)c->slab_bytes * (c->n_groups + 1);
 }
@@ -397,6 +396,10 @@ set_sizes(struct worker *w, struct err *e)
     if (k->kv_host_memory && on_gpu(n))
         return err_set(e, -EINVAL, "kv.host_memory: served on the CPU device alone so far");
     TRY(model_groups(n->model, x->kv_dtype, k->kv_tokens_per_block, &n->kv_config, e));
+    for (uint32_t i = 0; i < n->kv_config.n_groups; i++)
+        if (n->kv_config.group[i].kind == KV_STATE)
+            n->kv_config.group[i].interval = ROUND_UP(k->kv_snapshot_interval,
+                                                      n->kv_config.tokens_per_block);
     n->limits = (struct scheduler_limits){
         .policy = (enum policy)k->policy,
         .quantum = k->quantum,

@@ -21,6 +21,8 @@ activate(v8 x, enum act act)
     switch (act) {
     case ACT_RELU:
         return v8_if_less(x, v8_set(0), v8_set(0), x);
+    case ACT_RELU2:
+        return v8_if_less(x, v8_set(0), v8_set(0), v8_mul(x, x));
     case ACT_SILU:
         return v8_div(x, v8_add(one, v8_exp(v8_neg(x))));
     case ACT_GELU:
@@ -75,6 +77,9 @@ act_any(float *y, const float *x, const float *times, uint32_t n, enum act act)
     switch (act) {
     case ACT_RELU:
         act_row(y, x, times, n, ACT_RELU);
+        break;
+    case ACT_RELU2:
+        act_row(y, x, times, n, ACT_RELU2);
         break;
     case ACT_SILU:
         act_row(y, x, times, n, ACT_SILU);

@@ -39,6 +39,12 @@ best_left(const float *logit, uint32_t n_experts, const uint32_t *taken, uint32_
     return best;
 }
 
+ALWAYS float
+sigmoid(float x)
+{
+    return 1.0f / (1.0f + exp_1(-x));
+}
+
 void
 ISA(choose)(const void *args, uint32_t part, uint32_t parts, void *room)
 {
@@ -46,21 +52,32 @@ ISA(choose)(const void *args, uint32_t part, uint32_t parts, void *room)
     const struct pairs *p = &r->pairs;
     uint32_t first, end, k = p->n_top;
 
-    (void)room;
+    check(p->n_experts <= CPU_ROOM / sizeof(float));
     cpu_share(p->n_rows, part, parts, &first, &end);
     for (uint32_t i = first; i < end; i++) {
         const float *logit = row_of(&r->logits, i), *scale = r->scale.data;
         uint32_t *expert = p->expert + (size_t)i * k;
         float *share = p->share + (size_t)i * k, sum = 0;
         bool nobody = r->seat && r->seat[i] == SEAT_NONE;
+        float *score = room;
 
+        for (uint32_t e = 0; e < p->n_experts && r->sigmoid; e++)
+            score[e] = sigmoid(logit[e]) + ((const float *)r->bias.data)[e];
         for (uint32_t j = 0; j < k; j++)
-            expert[j] = nobody ? p->n_experts : best_left(logit, p->n_experts, expert, j);
+            expert[j] = nobody ? p->n_experts
+                               : best_left(r->sigmoid ? score : logit, p->n_experts, expert, j);
         for (uint32_t j = 0; j < k; j++) {
-            share[j] = nobody ? 0 : exp_1((logit[expert[j]] - logit[expert[0]]) * r->factor);
+            if (nobody)
+                share[j] = 0;
+            else if (r->sigmoid)
+                share[j] = sigmoid(logit[expert[j]]);
+            else
+                share[j] = exp_1((logit[expert[j]] - logit[expert[0]]) * r->factor);
             sum += share[j];
         }
-        for (uint32_t j = 0; j < k && !nobody; j++)
+        for (uint32_t j = 0; j < k && !nobody && r->sigmoid; j++)
+            share[j] = share[j] / (sum + 1e-20f) * r->factor;
+        for (uint32_t j = 0; j < k && !nobody && !r->sigmoid; j++)
             share[j] = share[j] / sum * (scale ? scale[expert[j]] : 1);
     }
 }

@@ -72,6 +72,10 @@ int cpu_route(struct lane *l, const struct route *r);
 int cpu_expert_matmul(struct lane *l, const struct expert_matmul *m, const struct pairs *p);
 int cpu_combine(struct lane *l, struct tensor y, struct tensor x, const struct pairs *p);
 
+/* cpu_state.c */
+int cpu_conv(struct lane *l, const struct conv *c, struct rows r);
+int cpu_scan(struct lane *l, const struct scan *s, struct rows r);
+
 /* cpu_rope.c, cpu_attn.c, cpu_sample.c */
 int cpu_rope_store(struct lane *l, const struct rope_store *s, struct rows r);
 int cpu_attend(struct lane *l, const struct attend *a, struct rows r);

@@ -69,6 +69,8 @@ enum cuda_op {
     OP_ROWS,
     OP_ROPE_STORE,
     OP_ATTEND,
+    OP_CONV,
+    OP_SCAN,
     OP_SAMPLE,
     OP_COUNT
 };

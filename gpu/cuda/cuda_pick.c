@@ -141,6 +141,12 @@ LIST(attend, const struct attend *a, struct rows r) = {
     { { "mma", 80, 0 }, k_attend_mma },
     { { "any", 0, 0 }, k_attend_any },
 };
+LIST(conv, const struct conv *c, struct rows r) = {
+    { { NULL, 0, 0 }, NULL },
+};
+LIST(scan, const struct scan *s, struct rows r) = {
+    { { NULL, 0, 0 }, NULL },
+};
 LIST(sample, const struct sample *s) = {
     { { "split", 0, 0 }, k_sample },
 };
@@ -177,6 +183,8 @@ static const struct choice choice[OP_COUNT] = {
     [OP_ROWS] = CHOICE(rows),
     [OP_ROPE_STORE] = CHOICE(rope_store),
     [OP_ATTEND] = CHOICE(attend),
+    [OP_CONV] = CHOICE(conv),
+    [OP_SCAN] = CHOICE(scan),
     [OP_SAMPLE] = CHOICE(sample),
 };
 
@@ -430,6 +438,18 @@ attend(struct lane *l, const struct attend *a, struct rows r)
 }
 
 static int
+conv(struct lane *l, const struct conv *c, struct rows r)
+{
+    PICK(l, conv, OP_CONV, c, r);
+}
+
+static int
+scan(struct lane *l, const struct scan *s, struct rows r)
+{
+    PICK(l, scan, OP_SCAN, s, r);
+}
+
+static int
 sample(struct lane *l, const struct sample *s)
 {
     PICK(l, sample, OP_SAMPLE, s);
@@ -507,6 +527,8 @@ const struct gpu_ops cuda_ops = {
     .rows = rows,
     .rope_store = rope_store,
     .attend = attend,
+    .conv = conv,
+    .scan = scan,
     .sample = sample,
     .all_reduce = all_reduce,
     .all_gather = all_gather,

@@ -279,6 +279,9 @@ MODEL(gemma4_moe)
 MODEL(gemma4_big)
 MODEL(gpt_oss)
 MODEL(gpt_oss_mxfp4)
+MODEL(bamba)
+MODEL(granite_hybrid)
+MODEL(nemotron_h)
 MODEL(t5_relu)
 MODEL(t5_gated)
 MODEL(bart)
@@ -306,6 +309,9 @@ main(void)
         cmocka_unit_test(gemma4_big_computes_what_transformers_does),
         cmocka_unit_test(gpt_oss_computes_what_transformers_does),
         cmocka_unit_test(gpt_oss_mxfp4_computes_what_transformers_does),
+        cmocka_unit_test(bamba_computes_what_transformers_does),
+        cmocka_unit_test(granite_hybrid_computes_what_transformers_does),
+        cmocka_unit_test(nemotron_h_computes_what_transformers_does),
         cmocka_unit_test(t5_relu_computes_what_transformers_does),
         cmocka_unit_test(t5_gated_computes_what_transformers_does),
         cmocka_unit_test(bart_computes_what_transformers_does),
@@ -328,6 +334,9 @@ main(void)
         cmocka_unit_test(gemma4_big_gives_the_same_bits_however_it_is_run),
         cmocka_unit_test(gpt_oss_gives_the_same_bits_however_it_is_run),
         cmocka_unit_test(gpt_oss_mxfp4_gives_the_same_bits_however_it_is_run),
+        cmocka_unit_test(bamba_gives_the_same_bits_however_it_is_run),
+        cmocka_unit_test(granite_hybrid_gives_the_same_bits_however_it_is_run),
+        cmocka_unit_test(nemotron_h_gives_the_same_bits_however_it_is_run),
         cmocka_unit_test(t5_relu_gives_the_same_bits_however_it_is_run),
         cmocka_unit_test(t5_gated_gives_the_same_bits_however_it_is_run),
         cmocka_unit_test(bart_gives_the_same_bits_however_it_is_run),

@@ -508,6 +508,9 @@ GOLDEN(gemma4_moe)
 GOLDEN(gemma4_big)
 GOLDEN(gpt_oss)
 GOLDEN(gpt_oss_mxfp4)
+GOLDEN(bamba)
+GOLDEN(granite_hybrid)
+GOLDEN(nemotron_h)
 GOLDEN(t5_relu)
 GOLDEN(t5_gated)
 GOLDEN(bart)
@@ -527,6 +530,9 @@ main(int argc, char **argv)
         cmocka_unit_test(gemma4_big_as_transformers_in_every_setting),
         cmocka_unit_test(gpt_oss_as_transformers_in_every_setting),
         cmocka_unit_test(gpt_oss_mxfp4_as_transformers_in_every_setting),
+        cmocka_unit_test(bamba_as_transformers_in_every_setting),
+        cmocka_unit_test(granite_hybrid_as_transformers_in_every_setting),
+        cmocka_unit_test(nemotron_h_as_transformers_in_every_setting),
         cmocka_unit_test(t5_relu_as_transformers_in_every_setting),
         cmocka_unit_test(t5_gated_as_transformers_in_every_setting),
         cmocka_unit_test(bart_as_transformers_in_every_setting),

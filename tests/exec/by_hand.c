@@ -32,7 +32,7 @@ open_kv(struct hand *h, struct err *e)
 
         bytes = ROUND_UP(bytes, (uint64_t)k->slice_bytes);
         h->at[g] = bytes;
-        bytes += (uint64_t)HAND_SEATS * k->max_entries * k->n_layers * k->n_parts * k->slice_bytes;
+        bytes += HAND_SEATS * k->max_entries * kv_block_bytes(k);
     }
     if (gpu_ops(h->gpu)->arena_make(h->gpu, "kv", bytes, &h->arena, e) < 0) fail_msg("%s", e->text);
     if (gpu_ops(h->gpu)->host_make(h->gpu, HAND_HOST, &h->host, e) < 0) fail_msg("%s", e->text);
@@ -109,7 +109,7 @@ hand_block(const struct hand *h, uint32_t g, uint32_t seat, uint32_t entry)
     const struct kv_group *k = &h->kv.group[g];
     uint32_t n = HAND_SEATS * k->max_entries, at = n - 1 - (seat * k->max_entries + entry);
 
-    return (slice_id)(h->at[g] / k->slice_bytes) + at * k->n_layers * k->n_parts;
+    return (slice_id)((h->at[g] + at * kv_block_bytes(k)) / k->slice_bytes);
 }
 
 static void
@@ -131,6 +131,7 @@ hand_edits(struct hand *h, struct batch *b, uint32_t seat, uint32_t end)
         const struct kv_group *k = &h->kv.group[g];
         uint32_t n = CEIL_DIV(k->kind == KV_CROSS ? s->n_source : end, tpb);
 
+        if (k->kind == KV_STATE) n = k->n_layers;
         for (; s->set[g] < n; s->set[g]++)
             edit(b, g, seat, s->set[g], hand_block(h, g, seat, s->set[g]));
         if (k->kind != KV_WINDOW || !h->o.drop) continue;

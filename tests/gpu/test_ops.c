@@ -173,6 +173,8 @@ activation(double x, enum act a)
     switch (a) {
     case ACT_RELU:
         return x > 0 ? x : 0;
+    case ACT_RELU2:
+        return x > 0 ? x * x : 0;
     case ACT_SILU:
         return x / (1 + exp(-x));
     case ACT_GELU:
@@ -202,7 +204,7 @@ act_gate_add_and_scale_are_what_they_say(void **state)
         bool whole = wide();
         uint32_t rows = between(1, 5), d = whole ? 64 * between(1, 40) : between(1, 70);
         uint32_t pad = whole ? 1 : 9;
-        enum act a = (enum act)(n % 4);
+        enum act a = (enum act)(n % 5);
         float cap = test_below(2) ? 30 : 0;
         struct rig r;
         struct tensor x, y, pair, gated, turns, sum, sum_old, scaled, scaled_old;

@@ -23,6 +23,7 @@ check_kv_dtype(const struct exec *x, const struct kv_config *kv, const struct la
     uint64_t bytes = dtype_bytes(x->c.kv_dtype,
                                  (size_t)s->n_kv_heads * kv->tokens_per_block * s->head_dim);
 
+    if (s->mixer != MIX_ATTENTION) return 0;
     check(s->group < kv->n_groups);
     if (ROUND_UP(bytes, 128) == g->slice_bytes) return 0;
     return err_set(e, -EINVAL,
@@ -37,7 +38,13 @@ kv_view(const struct exec *x, const struct kv_config *kv, const struct arena *bl
 {
     const struct kv_group *g = &kv->group[s->group];
 
+    if (s->mixer == MIX_NONE) return (struct kv_view){ 0 };
     check(in_group < g->n_layers);
+    if (s->mixer == MIX_STATE)
+        return (struct kv_view){ .base = blocks->base,
+                                 .table = x->tables.table[s->group] + in_group,
+                                 .table_stride = x->tables.stride[s->group],
+                                 .slice_bytes = g->slice_bytes };
     return (struct kv_view){
         .base = (char *)blocks->base + (uint64_t)in_group * g->n_parts * g->slice_bytes,
         .table = x->tables.table[s->group],
@@ -129,7 +136,7 @@ exec_open(struct exec **ret, const struct exec_config *c, struct gpu *g, const s
     TRY(scratch_open(x, kv, e));
     for (uint32_t i = 0; i < kv->n_groups; i++) {
         x->slice_bytes[i] = kv->group[i].slice_bytes;
-        x->block_bytes[i] = x->slice_bytes[i] * kv->group[i].n_layers * kv->group[i].n_parts;
+        x->block_bytes[i] = kv_block_bytes(&kv->group[i]);
     }
     for (uint32_t i = 0; i < c->n_lanes; i++)
         TRY(open_lane(x, &x->lane[i],

@@ -32,6 +32,13 @@ struct kv_group {
     uint8_t pool;        /* out: groups of equal block bytes share a pool */
 };
 
+static inline uint64_t
+kv_block_bytes(const struct kv_group *g)
+{
+    if (g->kind == KV_STATE) return g->slice_bytes;
+    return (uint64_t)g->n_layers * g->n_parts * g->slice_bytes;
+}
+
 struct kv_config {
     uint32_t n_groups, n_seats, n_lanes;
     uint32_t tokens_per_block; /* one for all groups: they share one reuse tree */

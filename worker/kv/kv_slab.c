@@ -4,13 +4,6 @@
 #include "worker/kv/kv_core.h"
 
 uint64_t
-kv_block_bytes(const struct kv_group *g)
-{
-    if (g->kind == KV_STATE) return g->slice_bytes; /* one layer's state */
-    return (uint64_t)g->n_layers * g->n_parts * g->slice_bytes;
-}
-
-uint64_t
 kv_slice_lcm(const struct kv_config *c)
 {
     uint64_t lcm = 1;

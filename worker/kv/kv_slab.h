@@ -6,7 +6,6 @@
 
 #include "worker/kv/kv.h"
 
-uint64_t kv_block_bytes(const struct kv_group *g);
 uint64_t kv_slice_lcm(const struct kv_config *c); /* of all slice_bytes; 0: beyond 32 bits */
 
 /* A slab for the pool, linked into its list of slabs with a free block. The caller has made sure that

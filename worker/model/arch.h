@@ -22,7 +22,7 @@ struct step;
 /* clang-format off */
 enum dim {
     DIM_1, DIM_HIDDEN, DIM_VOCAB, DIM_BUCKETS,
-    DIM_OWN_0, DIM_OWN_1, DIM_OWN_2, DIM_OWN_3, DIM_OWN_4, DIM_OWN_5, DIM_OWN_6,
+    DIM_OWN_0, DIM_OWN_1, DIM_OWN_2, DIM_OWN_3, DIM_OWN_4, DIM_OWN_5, DIM_OWN_6, DIM_OWN_7,
     DIM_Q, DIM_KV, DIM_V, DIM_HEAD, DIM_HEADS, DIM_FF, DIM_EXPERTS, DIM_COUNT
 };
 /* clang-format on */
@@ -73,6 +73,10 @@ enum {
     W_E8M0 = 8192,
     W_OWN_KV =
         16384, /* not in layers that read another's cache, where nobody needs it if it is there */
+    W_STATE = 32768,      /* only in layers that keep recurrent state */
+    W_BESIDE = 131072,    /* only in layers with experts */
+    W_ALONE = 262144,     /* only in layers without */
+    W_ONE_BY_ONE = 65536, /* W_EXPERTS: each a tensor of its own, the name's second %u */
 };
 
 struct weight_rule {

@@ -89,12 +89,15 @@ block_experts(const struct model *m, struct step *s, const struct layer_shape *l
     uint32_t rows = out.dim[0], n = rows * l->n_top, at = ROUND_UP(l->n_experts, 4u);
     struct route r = {
         .logits = block_logits(s, l, rows),
+        .sigmoid = e->sigmoid,
+        .bias = e->bias,
         .factor = e->factor,
         .scale = e->scale,
         .seat = s->rows.seat,
         .pairs = { .n_rows = rows, .n_top = l->n_top, .n_experts = l->n_experts },
     };
-    struct tensor both = block_area(s, BLOCK_PAIRS, 0, n, 2 * l->expert_ff, m->act);
+    struct tensor both = block_area(s, BLOCK_PAIRS, 0, n, (e->plain ? 1 : 2) * l->expert_ff,
+                                    m->act);
     struct tensor inner = block_area(s, BLOCK_PAIRS_INNER, 0, n, l->expert_ff, m->act);
     struct tensor each = block_area(s, BLOCK_PAIRS_OUT, 0, n, out.dim[1], m->act);
     struct expert_matmul up = {
@@ -109,7 +112,10 @@ block_experts(const struct model *m, struct step *s, const struct layer_shape *l
     r.pairs.first = take(s, &at, l->n_experts + 1, 1);
     TRY(op->route(s->lane, &r));
     TRY(op->expert_matmul(s->lane, &up, &r.pairs));
-    TRY(op->gate(s->lane, inner, both, e->act));
+    if (e->plain)
+        TRY(op->act(s->lane, inner, both, e->act));
+    else
+        TRY(op->gate(s->lane, inner, both, e->act));
     TRY(op->expert_matmul(s->lane, &down, &r.pairs));
     TRY(op->combine(s->lane, out, each, &r.pairs));
     return op->all_reduce(s->lane, out);

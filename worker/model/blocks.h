@@ -32,8 +32,11 @@ struct tensor block_scratch(const struct step *s, enum block_scratch which, uint
 struct tensor block_area(const struct step *s, enum block_scratch which, uint32_t words,
                          uint32_t rows, uint32_t cols, enum dtype t);
 
-/* One layer's experts: out = sum over a row's n_top of share * down(act(gate_up x)). */
+/* One layer's experts: out = sum over a row's n_top of share * down(act(gate_up x)); plain: down(act(up x)). */
 struct block_experts {
+    bool plain;
+    bool sigmoid; /* of route(), with bias */
+    struct tensor bias;
     struct tensor gate_up, gate_up_bias; /* [n_experts * 2 expert_ff, hidden]; fp32 or NO_TENSOR */
     struct tensor down, down_bias;       /* [n_experts * hidden, expert_ff]; fp32 or NO_TENSOR */
     struct tensor scale;                 /* of route() */

@@ -1,7 +1,7 @@
 /* groups.c - model_groups(): which layers share a block table.
  *
  * Layers equal in kind, window, heads and parts share one, in the order in which the model first has
- * them; the cross caches of all decoder layers are one more, the last.
+ * them; the cross caches of all decoder layers are one more, the last. Layers that keep recurrent state share one too.
  */
 #include "worker/model/model.h"
 
@@ -22,7 +22,8 @@ static bool
 alike(const struct layer_shape *a, const struct layer_shape *b)
 {
     return a->kv == b->kv && a->window == b->window && a->n_kv_heads == b->n_kv_heads &&
-           a->head_dim == b->head_dim && a->kv_parts == b->kv_parts;
+           a->head_dim == b->head_dim && a->kv_parts == b->kv_parts &&
+           a->state_bytes == b->state_bytes;
 }
 
 /* Put a layer that owns its blocks into its group. */
@@ -50,10 +51,8 @@ place_layers(struct making *g, struct model_shape *s, struct err *e)
     for (uint32_t i = 0; i < s->n_layers; i++) {
         struct layer_shape *l = &s->layer[i];
 
-        if (l->mixer == MIX_STATE)
-            return err_set(e, -ENOTSUP, "layer %u keeps recurrent state, which is not implemented",
-                           i);
-        if (l->mixer == MIX_ATTENTION && l->kv_from == i) TRY(join(g, l, 1, e));
+        if (l->mixer == MIX_STATE || (l->mixer == MIX_ATTENTION && l->kv_from == i))
+            TRY(join(g, l, 1, e));
     }
     for (uint32_t i = 0; i < s->n_layers; i++) {
         struct layer_shape *l = &s->layer[i], *from = &s->layer[l->kv_from];
@@ -84,6 +83,23 @@ largest_block(const struct making *g, uint32_t tokens)
     for (uint32_t i = 0; i < g->n; i++)
         most = MAX(most, slice_bytes(g, g->like[i], tokens) * g->layers[i] * g->like[i]->kv_parts);
     return most;
+}
+
+/* A state's block is one layer's: a multiple of the largest slice, so that a slab is one of few of them. */
+static void
+make_states(const struct making *g, struct kv_config *c)
+{
+    uint32_t slice = ALIGN;
+
+    for (uint32_t i = 0; i < g->n; i++)
+        if (c->group[i].kind != KV_STATE) slice = MAX(slice, c->group[i].slice_bytes);
+    for (uint32_t i = 0; i < g->n; i++) {
+        struct kv_group *k = &c->group[i];
+
+        if (k->kind != KV_STATE) continue;
+        k->slice_bytes = ROUND_UP(g->like[i]->state_bytes, slice);
+        k->max_entries = k->n_layers * (1 + KV_SNAPSHOTS);
+    }
 }
 
 int
@@ -117,5 +133,6 @@ model_groups(struct model *m, enum dtype kv_dtype, uint32_t tokens, struct kv_co
             .max_entries = CEIL_DIV(reach, tokens),
         };
     }
+    make_states(&g, c);
     return 0;
 }

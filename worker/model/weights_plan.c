@@ -57,6 +57,9 @@ applies(const struct model *m, const struct weight_rule *r, uint32_t layer)
     if ((r->flags & W_FIRST) && layer > 0) return false;
     if ((r->flags & W_LOCAL) && !local) return false;
     if ((r->flags & W_GLOBAL) && local) return false;
+    if ((r->flags & W_BESIDE) && m->shape.layer[layer].n_experts == 0) return false;
+    if ((r->flags & W_ALONE) && m->shape.layer[layer].n_experts > 0) return false;
+    if ((r->flags & W_STATE) && m->shape.layer[layer].mixer != MIX_STATE) return false;
     if ((r->flags & W_OWN_KV) && m->shape.layer[layer].kv_from != layer) return false;
     return size_of(m, r, r->rows, layer) > 0 && size_of(m, r, r->cols, layer) > 0;
 }
@@ -106,7 +109,7 @@ check_shape(const struct part *p, struct err *e)
     bool vector = p->rule->rows == DIM_1, good;
     char shape[128];
 
-    if (p->rule->flags & W_EXPERTS) return check_experts(p, e);
+    if (p->experts) return check_experts(p, e);
     for (uint32_t i = vector ? 0 : 1; i < t->n_dims; i++) rest *= t->dim[i];
     good = rest == p->cols &&
            (vector || (t->n_dims >= (p->cols > 1 ? 2 : 1) && t->dim[0] == p->rows));
@@ -186,15 +189,16 @@ close_field(struct weights_plan *p, struct field *f, struct err *e)
     return 0;
 }
 
-/* A line in a layer, as the checkpoint should have it. */
+/* A line in a layer, as the checkpoint should have it; of experts that are stored one by one, one. */
 static struct part
-part_of(const struct weights_plan *p, const struct weight_rule *line, uint32_t layer)
+part_of(const struct weights_plan *p, const struct weight_rule *line, uint32_t layer,
+        uint32_t expert)
 {
     struct part q = { .rule = line,
                       .rows = size_of(p->m, line, line->rows, layer),
                       .cols = size_of(p->m, line, line->cols, layer) };
 
-    if (line->flags & W_EXPERTS) {
+    if ((line->flags & W_EXPERTS) && !(line->flags & W_ONE_BY_ONE)) {
         q.experts = p->m->shape.layer[layer].n_experts;
         q.rows *= q.experts;
     }
@@ -202,8 +206,8 @@ part_of(const struct weights_plan *p, const struct weight_rule *line, uint32_t l
     if (line->flags & W_E8M0) q.cols /= MX_RUN;
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored \
-    "-Wformat-nonliteral" /* the table's own names, with at most one %u */
-    snprintf(q.name, sizeof q.name, line->name, layer);
+    "-Wformat-nonliteral" /* the table's own names, with at most two %u */
+    snprintf(q.name, sizeof q.name, line->name, layer, expert);
 #pragma GCC diagnostic pop
     if (p->m->files) q.stored = find(p->m, q.name);
     return q;
@@ -217,16 +221,17 @@ plan_field(struct weights_plan *p, const struct weight_rule *r, uint32_t layer, 
     struct field f = { .to = (struct tensor *)(void *)((char *)home + r->field),
                        .first = p->n_parts };
     const struct weight_rule *line = r;
-    uint32_t found = 0;
+    uint32_t found = 0, expert = 0;
     const char *missing = NULL;
 
     do {
         struct part *q = &p->part[p->n_parts];
 
         check(line->home == r->home && line->field == r->field);
-        *q = part_of(p, line, layer);
+        *q = part_of(p, line, layer, expert);
         if (!applies(p->m, line, layer)) {
             if (q->stored && (line->flags & W_OWN_KV)) q->stored->used = true; /* by nobody */
+            expert = 0;
             continue;
         }
         if (p->m->files && !q->stored && !missing) missing = q->name;
@@ -235,7 +240,9 @@ plan_field(struct weights_plan *p, const struct weight_rule *r, uint32_t layer, 
             TRY(check_shape(q, e));
         }
         p->n_parts++;
-    } while ((++line)->name && (line->flags & W_BELOW));
+        expert = line->flags & W_ONE_BY_ONE ? expert + 1 : 0;
+        if (expert == p->m->shape.layer[layer].n_experts) expert = 0;
+    } while (expert || ((++line)->name && (line->flags & W_BELOW)));
 
     if (p->n_parts == f.first) return 0;
     if (!p->m->files && (r->flags & (W_OPTIONAL | W_TIED))) {
@@ -275,6 +282,9 @@ weights_plan_make(struct weights_plan *p, struct err *e)
     while (a->weights[lines].name) lines++;
     check(lines > 0 && a->weights[0].home == IN_TOP);
     most = lines * (1 + (size_t)s->n_layers + s->n_encoder_layers);
+    for (uint32_t i = 0; i < s->n_layers; i++) /* stored one by one */
+        for (size_t k = 0; k < lines; k++)
+            if (a->weights[k].flags & W_ONE_BY_ONE) most += s->layer[i].n_experts;
     p->part = calloc(most, sizeof *p->part);
     p->field = calloc(most, sizeof *p->field);
     if (!p->part || !p->field) return err_set(e, -ENOMEM, "no memory to plan %zu tensors", most);

@@ -176,6 +176,9 @@ scheduler_copies(const struct scheduler_limits *l, const struct kv_config *c)
 {
     uint64_t copies = (uint64_t)max_running(l) * c->n_groups;
 
+    for (uint32_t g = 0; g < c->n_groups; g++) /* a state begins with a snapshot, and ends with one */
+        if (c->group[g].kind == KV_STATE)
+            copies += 2 * (uint64_t)max_running(l) * c->group[g].n_layers;
     if (c->host_bytes == 0) return (uint32_t)MIN(copies, UINT32_MAX);
     for (uint32_t g = 0; g < c->n_groups; g++) copies += c->group[g].max_entries;
     return (uint32_t)MIN(2 * copies, UINT32_MAX);

@@ -20,6 +20,8 @@ activate(float x, enum act act)
     switch (act) {
     case ACT_RELU:
         return x < 0.0f ? 0.0f : x;
+    case ACT_RELU2:
+        return x < 0.0f ? 0.0f : x * x;
     case ACT_SILU:
         return sigmoid_times<EXACT>(x, x);
     case ACT_GELU:

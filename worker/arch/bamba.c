@@ -1,0 +1,248 @@
+/* bamba.c - Bamba: Mamba-2 layers, some with attention instead, each followed by a gated feed-forward.
+ *
+ * Attention rotates half of a head's dims. Source: BambaForCausalLM of transformers 5.17.
+ */
+#include "worker/arch/registry.h"
+#include "worker/model/blocks.h"
+#include "worker/model/config.h"
+#include "worker/model/mamba.h"
+#include "worker/model/model.h"
+#include "worker/model/table.h"
+
+#include <errno.h>
+#include <math.h>
+#include <string.h>
+
+struct bamba {
+    struct tensor embed; /* [vocab, hidden] */
+    struct tensor norm;  /* [hidden] */
+    struct tensor head;  /* [vocab, hidden] */
+};
+
+struct bamba_layer {
+    struct tensor norm;         /* [hidden] */
+    struct mamba_weights mamba; /* of a layer with state */
+    struct tensor qkv, o;       /* of one with attention: [q + kv + kv, hidden], [hidden, q] */
+    struct tensor ff_norm;      /* [hidden] */
+    struct tensor gate_up;      /* [2 ff, hidden], gate rows first */
+    struct tensor down;         /* [hidden, ff] */
+};
+
+struct bamba_cfg {
+    struct mamba_shape mamba;
+    float eps;
+    float scale; /* 1 / sqrt(head_dim) */
+    struct rope_params rope;
+};
+
+#define TOP(f) IN_TOP, offsetof(struct bamba, f)
+#define LAYER(f) IN_LAYER, offsetof(struct bamba_layer, f)
+#define L "model.layers.%u."
+#define ATTN L "self_attn."
+#define MAMBA L "mamba."
+#define MLP L "feed_forward."
+
+/* clang-format off */
+static const struct weight_rule weights[] = {
+    /* in the checkpoint              goes to                 rows               cols */
+    { "model.embed_tokens.weight",    TOP(embed),             DIM_VOCAB,         DIM_HIDDEN,        0 },
+    { "model.final_layernorm.weight", TOP(norm),              DIM_1,             DIM_HIDDEN,        W_FP32 },
+    { "lm_head.weight",               TOP(head),              DIM_VOCAB,         DIM_HIDDEN,        W_TIED },
+    { L "input_layernorm.weight",     LAYER(norm),            DIM_1,             DIM_HIDDEN,        W_FP32 },
+    { MAMBA "in_proj.weight",         LAYER(mamba.in),        DIM_MAMBA_IN,      DIM_HIDDEN,        W_STATE },
+    { MAMBA "conv1d.weight",          LAYER(mamba.conv),      DIM_MAMBA_CHANNELS, DIM_MAMBA_TAPS,   W_STATE | W_FP32 },
+    { MAMBA "conv1d.bias",            LAYER(mamba.conv_bias), DIM_1,             DIM_MAMBA_CHANNELS, W_STATE | W_FP32 | W_OPTIONAL },
+    { MAMBA "dt_bias",                LAYER(mamba.dt_bias),   DIM_1,             DIM_MAMBA_HEADS,   W_STATE | W_FP32 },
+    { MAMBA "A_log",                  LAYER(mamba.a_log),     DIM_1,             DIM_MAMBA_HEADS,   W_STATE | W_FP32 },
+    { MAMBA "D",                      LAYER(mamba.d),         DIM_1,             DIM_MAMBA_HEADS,   W_STATE | W_FP32 },
+    { MAMBA "norm.weight",            LAYER(mamba.norm),      DIM_1,             DIM_MAMBA_INNER,   W_STATE | W_FP32 },
+    { MAMBA "out_proj.weight",        LAYER(mamba.out),       DIM_HIDDEN,        DIM_MAMBA_INNER,   W_STATE },
+    { ATTN "q_proj.weight",           LAYER(qkv),             DIM_Q,             DIM_HIDDEN,        W_SPLIT_ROWS },
+    { ATTN "k_proj.weight",           LAYER(qkv),             DIM_KV,            DIM_HIDDEN,        W_SPLIT_ROWS | W_BELOW },
+    { ATTN "v_proj.weight",           LAYER(qkv),             DIM_KV,            DIM_HIDDEN,        W_SPLIT_ROWS | W_BELOW },
+    { ATTN "o_proj.weight",           LAYER(o),               DIM_HIDDEN,        DIM_Q,             W_SPLIT_COLS },
+    { L "pre_ff_layernorm.weight",    LAYER(ff_norm),         DIM_1,             DIM_HIDDEN,        W_FP32 },
+    { MLP "gate_proj.weight",         LAYER(gate_up),         DIM_FF,            DIM_HIDDEN,        W_SPLIT_ROWS },
+    { MLP "up_proj.weight",           LAYER(gate_up),         DIM_FF,            DIM_HIDDEN,        W_SPLIT_ROWS | W_BELOW },
+    { MLP "down_proj.weight",         LAYER(down),            DIM_HIDDEN,        DIM_FF,            W_SPLIT_COLS },
+    { 0 },
+};
+/* clang-format on */
+
+/* Published files leave the default out. */
+static int
+read_rope(const json_t *config, struct rope_params *ret, struct err *e)
+{
+    const char *key = "partial_rotary_factor";
+
+    TRY(cfg_rope(config, NULL, 1e4, ret, e));
+    if (ret->type != ROPE_DEFAULT) return err_set(e, -ENOTSUP, "rope_type is not default");
+    if (cfg_state(config, key) != CFG_SET &&
+        cfg_state(json_object_get(config, "rope_parameters"), key) != CFG_SET)
+        ret->partial = 0.5;
+    return 0;
+}
+
+/* attn_layer_indices: layers with attention; the others keep state. */
+static int
+attends(const json_t *config, uint32_t layer, bool *ret, struct err *e)
+{
+    const json_t *list = json_object_get(config, "attn_layer_indices"), *v;
+    size_t i;
+
+    *ret = false;
+    if (cfg_state(config, "attn_layer_indices") != CFG_SET) return 0;
+    if (!json_is_array(list)) return err_set(e, -EINVAL, "attn_layer_indices is not a list");
+    json_array_foreach(list, i, v)
+    {
+        if (!json_is_integer(v))
+            return err_set(e, -EINVAL, "attn_layer_indices[%zu] is not an integer", i);
+        *ret = *ret || json_integer_value(v) == layer;
+    }
+    return 0;
+}
+
+static int
+configure(json_t *config, struct model_shape *s, void *out, struct err *e)
+{
+    struct bamba_cfg *cfg = out;
+    struct layer_shape attention = { .mixer = MIX_ATTENTION, .kv = KV_FULL, .kv_parts = 2 };
+    uint32_t n_ff;
+    const char *act;
+
+    TRY(cfg_str(config, "hidden_act", "silu", &act, e));
+    if (strcmp(act, "silu"))
+        return err_set(e, -ENOTSUP, "hidden_act is \"%s\", only \"silu\" is implemented", act);
+    TRY(cfg_want_bool(config, "attention_bias", false, e));
+    TRY(cfg_want_bool(config, "mlp_bias", false, e));
+    TRY(cfg_u32(config, "num_hidden_layers", 32, 1, MAX_LAYERS, &s->n_layers, e));
+    TRY(cfg_u32(config, "hidden_size", 4096, 1, CFG_MAX_HIDDEN, &s->hidden, e));
+    TRY(cfg_u32(config, "vocab_size", 128000, 1, CFG_MAX_VOCAB, &s->vocab, e));
+    TRY(cfg_u32(config, "intermediate_size", 14336, 1, CFG_MAX_FF, &n_ff, e));
+    TRY(cfg_u32(config, "max_position_embeddings", 262144, 1, CFG_MAX_POSITIONS, &s->max_len, e));
+    TRY(cfg_f32(config, "rms_norm_eps", 1e-5, 0, 1, &cfg->eps, e));
+    TRY(read_rope(config, &cfg->rope, e));
+    TRY(cfg_u32(config, "num_attention_heads", 32, 1, CFG_MAX_HEADS, &attention.n_heads, e));
+    TRY(cfg_heads(config, 32, 8, s->hidden / attention.n_heads, &attention, e));
+    TRY(mamba_configure(config, s, &cfg->mamba, e));
+    cfg->mamba.eps = cfg->eps;
+    cfg->scale = 1 / sqrtf((float)attention.head_dim);
+    for (uint32_t i = 0; i < s->n_layers; i++) {
+        struct layer_shape *l = &s->layer[i];
+        bool attention_here;
+
+        TRY(attends(config, i, &attention_here, e));
+        if (attention_here) *l = attention;
+        if (!attention_here) mamba_layer(&cfg->mamba, l);
+        l->n_ff = n_ff;
+        l->kv_from = (uint16_t)i;
+    }
+    s->dim[DIM_HIDDEN] = s->hidden;
+    s->dim[DIM_VOCAB] = s->vocab;
+    return 0;
+}
+
+static int
+prepare(struct model *m, struct err *e)
+{
+    const struct bamba_cfg *cfg = m->cfg;
+
+    for (uint32_t i = 0; i < m->shape.n_layers; i++)
+        if (m->shape.layer[i].mixer == MIX_ATTENTION)
+            return table_rope(m, 0, &cfg->rope, m->shape.layer[i].head_dim, e);
+    return 0;
+}
+
+/* *y: what the attention of layer l hands on, from its input h. */
+static int
+attend(const struct model *m, struct step *s, uint32_t l, const struct bamba_layer *w,
+       struct tensor h, struct tensor *y)
+{
+    const struct gpu_ops *op = m->op;
+    const struct bamba_cfg *cfg = m->cfg;
+    const struct layer_shape *shape = &m->shape.layer[l];
+    uint32_t rows = h.dim[0], q = shape->n_heads * shape->head_dim;
+    uint32_t kv = shape->n_kv_heads * shape->head_dim;
+    struct tensor qkv = block_scratch(s, BLOCK_QKV, rows, q + 2 * kv);
+    struct rope_store rope = {
+        .q = tensor_cols(qkv, 0, q),
+        .k = tensor_cols(qkv, q, kv),
+        .v = tensor_cols(qkv, q + kv, kv),
+        .cos_sin = m->table[0],
+        .n_heads = shape->n_heads,
+        .n_kv_heads = shape->n_kv_heads,
+        .head_dim = shape->head_dim,
+        .kv = s->kv[l],
+    };
+    struct attend a = {
+        .out = block_scratch(s, BLOCK_HEADS, rows, q),
+        .q = rope.q,
+        .kv = s->kv[l],
+        .n_heads = shape->n_heads,
+        .n_kv_heads = shape->n_kv_heads,
+        .head_dim = shape->head_dim,
+        .causal = true,
+        .scale = cfg->scale,
+    };
+
+    *y = a.out;
+    TRY(op->matmul(s->lane, qkv, h, w->qkv, NO_TENSOR, 0));
+    TRY(op->rope_store(s->lane, &rope, s->rows));
+    return op->attend(s->lane, &a, s->rows);
+}
+
+static int
+forward(const struct model *m, struct step *s, uint32_t first, uint32_t n)
+{
+    const struct gpu_ops *op = m->op;
+    const struct bamba_cfg *cfg = m->cfg;
+    const struct bamba *top = m->top;
+    const struct bamba_layer *w = (const struct bamba_layer *)m->layer + first;
+    uint32_t rows = s->rows.n_rows, ff = m->shape.layer[0].n_ff;
+    struct tensor h = block_scratch(s, BLOCK_NORMED, rows, m->shape.hidden);
+    struct tensor gate_up = block_scratch(s, BLOCK_GATE_UP, rows, 2 * ff);
+    struct tensor inner = block_scratch(s, BLOCK_INNER, rows, ff);
+
+    if (first == 0) TRY(op->embed(s->lane, s->x, top->embed, s->rows.token, 1));
+    TRY(op->rms_norm(s->lane, h, s->x, w->norm, cfg->eps, 0));
+    for (uint32_t l = first; l < first + n; l++, w++) {
+        bool last = l + 1 == first + n, keeps = m->shape.layer[l].mixer == MIX_STATE;
+        struct residual middle = { .x = s->x, .y = h, .y_norm = w->ff_norm, .eps = cfg->eps };
+        struct residual end = { .x = s->x, .eps = cfg->eps };
+        struct tensor y;
+
+        if (keeps)
+            TRY(mamba_mix(m, s, l, &cfg->mamba, &w->mamba, h, &y));
+        else
+            TRY(attend(m, s, l, w, h, &y));
+        TRY(block_residual(m, s, y, keeps ? w->mamba.out : w->o, middle));
+
+        TRY(op->gate_matmul(s->lane, inner, gate_up, h, w->gate_up, ACT_SILU));
+        end.y = !last ? h : l + 1 == m->shape.n_layers ? s->normed : NO_TENSOR;
+        end.y_norm = !last ? w[1].norm : top->norm;
+        TRY(block_residual(m, s, inner, w->down, end));
+    }
+    return 0;
+}
+
+static int
+logits(const struct model *m, struct step *s, struct tensor out, struct tensor x)
+{
+    const struct bamba *top = m->top;
+
+    return m->op->matmul(s->lane, out, x, top->head, NO_TENSOR, 0);
+}
+
+const struct arch arch_bamba = {
+    .name = "bamba",
+    .hf_types = (const char *const[]){ "bamba", NULL },
+    .cfg_bytes = sizeof(struct bamba_cfg),
+    .top_bytes = sizeof(struct bamba),
+    .layer_bytes = sizeof(struct bamba_layer),
+    .weights = weights,
+    .prefixes = (const char *const[]){ "", NULL },
+    .configure = configure,
+    .prepare = prepare,
+    .forward = forward,
+    .logits = logits,
+};

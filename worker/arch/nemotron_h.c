@@ -1,0 +1,353 @@
+/* nemotron_h.c - Nemotron-H: one mixer a layer, in turns: Mamba-2, attention without positions, a feed-forward
+ * without a gate (relu squared), or experts of such.
+ *
+ * Mamba-2 norms each group for itself, and dt is at least time_step_min. Experts are chosen by the sigmoid of their
+ * logit plus a correction, and weigh what they are without it. Source: NemotronHForCausalLM of transformers 5.17.
+ */
+#include "worker/arch/registry.h"
+#include "worker/model/blocks.h"
+#include "worker/model/config.h"
+#include "worker/model/mamba.h"
+#include "worker/model/model.h"
+
+#include <errno.h>
+#include <math.h>
+#include <string.h>
+
+struct nemotron {
+    struct tensor embed; /* [vocab, hidden] */
+    struct tensor norm;  /* [hidden] */
+    struct tensor head;  /* [vocab, hidden] */
+};
+
+struct nemotron_layer { /* norm, and what its mixer has */
+    struct tensor norm; /* [hidden] */
+    struct mamba_weights mamba;
+    struct tensor qkv, o;             /* [q + kv + kv, hidden], [hidden, q] */
+    struct tensor up, down;           /* [ff, hidden], [hidden, ff]: experts' shared one too */
+    struct tensor router, correction; /* [experts, hidden], [experts] */
+    struct tensor experts_up, experts_down; /* [experts * ff, hidden], [experts * hidden, ff] */
+};
+
+struct nemotron_cfg {
+    struct mamba_shape mamba;
+    float eps;
+    float scale; /* 1 / sqrt(head_dim) */
+    float expert_scale;
+};
+
+#define TOP(f) IN_TOP, offsetof(struct nemotron, f)
+#define LAYER(f) IN_LAYER, offsetof(struct nemotron_layer, f)
+#define DIM_EXPERT_FF DIM_OWN_5
+#define L "layers.%u."
+#define MIXER L "mixer."
+#define EXPERTS (W_EXPERTS | W_ONE_BY_ONE | W_BESIDE | W_SPLIT_EXPERTS)
+
+/* clang-format off */
+static const struct weight_rule weights[] = {
+    /* in the checkpoint                      goes to                 rows                cols */
+    { "embeddings.weight",                    TOP(embed),             DIM_VOCAB,          DIM_HIDDEN,         0 },
+    { "norm_f.weight",                        TOP(norm),              DIM_1,              DIM_HIDDEN,         W_FP32 },
+    { "lm_head.weight",                       TOP(head),              DIM_VOCAB,          DIM_HIDDEN,         W_TIED },
+    { L "norm.weight",                        LAYER(norm),            DIM_1,              DIM_HIDDEN,         W_FP32 },
+    { MIXER "in_proj.weight",                 LAYER(mamba.in),        DIM_MAMBA_IN,       DIM_HIDDEN,         W_STATE },
+    { MIXER "conv1d.weight",                  LAYER(mamba.conv),      DIM_MAMBA_CHANNELS, DIM_MAMBA_TAPS,     W_STATE | W_FP32 },
+    { MIXER "conv1d.bias",                    LAYER(mamba.conv_bias), DIM_1,              DIM_MAMBA_CHANNELS, W_STATE | W_FP32 | W_OPTIONAL },
+    { MIXER "dt_bias",                        LAYER(mamba.dt_bias),   DIM_1,              DIM_MAMBA_HEADS,    W_STATE | W_FP32 },
+    { MIXER "A_log",                          LAYER(mamba.a_log),     DIM_1,              DIM_MAMBA_HEADS,    W_STATE | W_FP32 },
+    { MIXER "D",                              LAYER(mamba.d),         DIM_1,              DIM_MAMBA_HEADS,    W_STATE | W_FP32 },
+    { MIXER "norm.weight",                    LAYER(mamba.norm),      DIM_1,              DIM_MAMBA_INNER,    W_STATE | W_FP32 },
+    { MIXER "out_proj.weight",                LAYER(mamba.out),       DIM_HIDDEN,         DIM_MAMBA_INNER,    W_STATE },
+    { MIXER "q_proj.weight",                  LAYER(qkv),             DIM_Q,              DIM_HIDDEN,         W_SPLIT_ROWS },
+    { MIXER "k_proj.weight",                  LAYER(qkv),             DIM_KV,             DIM_HIDDEN,         W_SPLIT_ROWS | W_BELOW },
+    { MIXER "v_proj.weight",                  LAYER(qkv),             DIM_KV,             DIM_HIDDEN,         W_SPLIT_ROWS | W_BELOW },
+    { MIXER "o_proj.weight",                  LAYER(o),               DIM_HIDDEN,         DIM_Q,              W_SPLIT_COLS },
+    { MIXER "gate.weight",                    LAYER(router),          DIM_EXPERTS,        DIM_HIDDEN,         0 },
+    { MIXER "gate.e_score_correction_bias",   LAYER(correction),      DIM_1,              DIM_EXPERTS,        W_FP32 },
+    { MIXER "experts.%u.up_proj.weight",      LAYER(experts_up),      DIM_EXPERT_FF,      DIM_HIDDEN,         EXPERTS },
+    { MIXER "experts.%u.down_proj.weight",    LAYER(experts_down),    DIM_HIDDEN,         DIM_EXPERT_FF,      EXPERTS },
+    { MIXER "shared_experts.up_proj.weight",  LAYER(up),              DIM_FF,             DIM_HIDDEN,         W_SPLIT_ROWS | W_BESIDE },
+    { MIXER "shared_experts.down_proj.weight", LAYER(down),           DIM_HIDDEN,         DIM_FF,             W_SPLIT_COLS | W_BESIDE },
+    { MIXER "up_proj.weight",                 LAYER(up),              DIM_FF,             DIM_HIDDEN,         W_SPLIT_ROWS | W_ALONE },
+    { MIXER "down_proj.weight",               LAYER(down),            DIM_HIDDEN,         DIM_FF,             W_SPLIT_COLS | W_ALONE },
+    { 0 },
+};
+/* clang-format on */
+
+enum kind { MAMBA, ATTENTION, MLP, MOE };
+
+/* The published list is a string, M-M*E; later ones are lists of words, older or newer. */
+static int
+kind_of(const json_t *config, uint32_t layer, uint32_t n_layers, enum kind *ret, struct err *e)
+{
+    static const struct {
+        const char *word;
+        char letter;
+        enum kind kind;
+    } kinds[] = {
+        { "linear_attention", 'M', MAMBA },
+        { "mamba", 'M', MAMBA },
+        { "full_attention", '*', ATTENTION },
+        { "attention", '*', ATTENTION },
+        { "mlp", '-', MLP },
+        { "moe", 'E', MOE },
+    };
+    const char *pattern = NULL, *word = "";
+
+    if (cfg_state(config, "layers_block_type") == CFG_SET)
+        TRY(cfg_str_at(config, "layers_block_type", layer, n_layers, &word, e));
+    else
+        TRY(cfg_str(config, "hybrid_override_pattern", NULL, &pattern, e));
+    if (pattern && strlen(pattern) != n_layers)
+        return err_set(e, -EINVAL, "hybrid_override_pattern is of %zu layers, not %u",
+                       strlen(pattern), n_layers);
+    for (size_t i = 0; i < ARRAY_LEN(kinds); i++) {
+        if (pattern ? pattern[layer] != kinds[i].letter : strcmp(word, kinds[i].word) != 0)
+            continue;
+        *ret = kinds[i].kind;
+        return 0;
+    }
+    return err_set(e, -ENOTSUP, "layer %u is \"%.1s%s\"; mamba, attention, mlp and moe are there",
+                   layer, pattern ? pattern + layer : "", word);
+}
+
+static int
+count_layers(const json_t *config, uint32_t *ret, struct err *e)
+{
+    const json_t *list = json_object_get(config, "layers_block_type");
+
+    if (cfg_state(config, "num_hidden_layers") == CFG_SET || !json_is_array(list))
+        return cfg_u32(config, "num_hidden_layers", CFG_REQUIRED, 1, MAX_LAYERS, ret, e);
+    *ret = (uint32_t)json_array_size(list);
+    if (*ret == 0 || *ret > MAX_LAYERS)
+        return err_set(e, -EINVAL, "layers_block_type has %zu entries, from 1 to %d are possible",
+                       json_array_size(list), MAX_LAYERS);
+    return 0;
+}
+
+/* What is written into the arithmetic. */
+static int
+refuse_others(const json_t *config, struct err *e)
+{
+    static const char *const without[] = { "attention_bias", "mlp_bias", "use_bias",
+                                           "mamba_proj_bias" };
+    const char *act, *state_act;
+
+    for (size_t i = 0; i < ARRAY_LEN(without); i++)
+        TRY(cfg_want_bool(config, without[i], false, e));
+    TRY(cfg_str(config, "mlp_hidden_act", "relu2", &act, e));
+    TRY(cfg_str(config, "mamba_hidden_act", "silu", &state_act, e));
+    if (strcmp(act, "relu2") || strcmp(state_act, "silu"))
+        return err_set(e, -ENOTSUP,
+                       "mlp_hidden_act is \"%s\" and mamba_hidden_act \"%s\", only relu2 and silu "
+                       "are implemented",
+                       act, state_act);
+    if (cfg_state(config, "sliding_window") == CFG_SET)
+        return err_set(e, -ENOTSUP, "sliding_window is set, which is not implemented");
+    return 0;
+}
+
+static int
+read_mamba(const json_t *config, struct model_shape *s, struct mamba_shape *c, struct err *e)
+{
+    TRY(cfg_u32(config, "mamba_num_heads", 128, 1, CFG_MAX_HEADS, &c->n_heads, e));
+    TRY(cfg_u32(config, "mamba_head_dim", 64, 1, CFG_MAX_HEAD_DIM, &c->head_dim, e));
+    TRY(cfg_u32(config, "n_groups", 8, 1, c->n_heads, &c->n_groups, e));
+    TRY(cfg_u32(config, "ssm_state_size", 128, 1, CFG_MAX_HEAD_DIM, &c->state_dim, e));
+    TRY(cfg_u32(config, "conv_kernel", 4, 2, MAMBA_MAX_TAPS, &c->n_taps, e));
+    TRY(cfg_f32(config, "time_step_min", 0.001, 0, 1e6, &c->dt_min, e));
+    c->dt_max = INFINITY;
+    c->norm_groups = true;
+    return mamba_sizes(s, c, e);
+}
+
+static int
+read_experts(const json_t *config, struct model_shape *s, struct nemotron_cfg *cfg,
+             struct layer_shape *l, struct err *e)
+{
+    uint32_t groups, top_groups;
+
+    TRY(cfg_u32(config, "n_group", 1, 1, CFG_MAX_EXPERTS, &groups, e));
+    TRY(cfg_u32(config, "topk_group", 1, 1, CFG_MAX_EXPERTS, &top_groups, e));
+    if (groups != 1 || top_groups != 1)
+        return err_set(e, -ENOTSUP, "n_group is %u and topk_group %u, only 1 is implemented",
+                       groups, top_groups);
+    if (cfg_state(config, "moe_latent_size") == CFG_SET)
+        return err_set(e, -ENOTSUP, "moe_latent_size is set, which is not implemented");
+    TRY(cfg_want_bool(config, "norm_topk_prob", true, e));
+    TRY(cfg_f32(config, "routed_scaling_factor", 1, 1e-6, 1e6, &cfg->expert_scale, e));
+    TRY(cfg_u32(config, "n_routed_experts", 8, 1, CFG_MAX_EXPERTS, &l->n_experts, e));
+    TRY(cfg_u32(config, "num_experts_per_tok", 2, 1, MIN(l->n_experts, (uint32_t)CFG_MAX_TOP),
+                &l->n_top, e));
+    TRY(cfg_u32(config, "moe_intermediate_size", 7688, 1, CFG_MAX_FF, &l->expert_ff, e));
+    s->dim[DIM_EXPERT_FF] = l->expert_ff;
+    return cfg_u32(config, "moe_shared_expert_intermediate_size", 7688, 1, CFG_MAX_FF, &l->n_ff, e);
+}
+
+static int
+configure(json_t *config, struct model_shape *s, void *out, struct err *e)
+{
+    struct nemotron_cfg *cfg = out;
+    struct layer_shape of[] = {
+        [MAMBA] = { 0 },
+        [ATTENTION] = { .mixer = MIX_ATTENTION, .kv = KV_FULL, .kv_parts = 2 },
+        [MLP] = { .mixer = MIX_NONE },
+        [MOE] = { .mixer = MIX_NONE }
+    };
+
+    TRY(refuse_others(config, e));
+    TRY(count_layers(config, &s->n_layers, e));
+    TRY(cfg_u32(config, "hidden_size", 4096, 1, CFG_MAX_HIDDEN, &s->hidden, e));
+    TRY(cfg_u32(config, "vocab_size", 131072, 1, CFG_MAX_VOCAB, &s->vocab, e));
+    TRY(cfg_u32(config, "max_position_embeddings", 4096, 1, CFG_MAX_POSITIONS, &s->max_len, e));
+    TRY(cfg_f32(config, "layer_norm_epsilon", 1e-5, 0, 1, &cfg->eps, e));
+    TRY(cfg_heads(config, 32, 8, 128, &of[ATTENTION], e));
+    TRY(cfg_u32(config, "intermediate_size", 21504, 1, CFG_MAX_FF, &of[MLP].n_ff, e));
+    TRY(read_mamba(config, s, &cfg->mamba, e));
+    mamba_layer(&cfg->mamba, &of[MAMBA]);
+    cfg->mamba.eps = cfg->eps;
+    cfg->scale = 1 / sqrtf((float)of[ATTENTION].head_dim);
+    for (uint32_t i = 0; i < s->n_layers; i++) {
+        enum kind kind = MLP;
+
+        TRY(kind_of(config, i, s->n_layers, &kind, e));
+        if (kind == MOE && of[MOE].n_experts == 0) TRY(read_experts(config, s, cfg, &of[MOE], e));
+        s->layer[i] = of[kind];
+        s->layer[i].kv_from = (uint16_t)i;
+    }
+    s->dim[DIM_HIDDEN] = s->hidden;
+    s->dim[DIM_VOCAB] = s->vocab;
+    return 0;
+}
+
+static int
+prepare(struct model *m, struct err *e)
+{
+    (void)m, (void)e;
+    return 0;
+}
+
+static int
+attend(const struct model *m, struct step *s, uint32_t l, const struct nemotron_layer *w,
+       struct tensor sum, struct tensor h)
+{
+    const struct gpu_ops *op = m->op;
+    const struct nemotron_cfg *cfg = m->cfg;
+    const struct layer_shape *shape = &m->shape.layer[l];
+    uint32_t rows = h.dim[0], q = shape->n_heads * shape->head_dim;
+    uint32_t kv = shape->n_kv_heads * shape->head_dim;
+    struct tensor qkv = block_scratch(s, BLOCK_QKV, rows, q + 2 * kv);
+    struct rope_store store = {
+        .q = tensor_cols(qkv, 0, q),
+        .k = tensor_cols(qkv, q, kv),
+        .v = tensor_cols(qkv, q + kv, kv),
+        .n_heads = shape->n_heads,
+        .n_kv_heads = shape->n_kv_heads,
+        .head_dim = shape->head_dim,
+        .kv = s->kv[l],
+    };
+    struct attend a = {
+        .out = block_scratch(s, BLOCK_HEADS, rows, q),
+        .q = store.q,
+        .kv = s->kv[l],
+        .n_heads = shape->n_heads,
+        .n_kv_heads = shape->n_kv_heads,
+        .head_dim = shape->head_dim,
+        .causal = true,
+        .scale = cfg->scale,
+    };
+
+    TRY(op->matmul(s->lane, qkv, h, w->qkv, NO_TENSOR, 0));
+    TRY(op->rope_store(s->lane, &store, s->rows));
+    TRY(op->attend(s->lane, &a, s->rows));
+    return op->matmul(s->lane, sum, a.out, w->o, NO_TENSOR, 0);
+}
+
+/* Experts, and the one that sees every row. */
+static int
+feed_forward(const struct model *m, struct step *s, uint32_t l, const struct nemotron_layer *w,
+             struct tensor sum, struct tensor h)
+{
+    const struct gpu_ops *op = m->op;
+    const struct nemotron_cfg *cfg = m->cfg;
+    const struct layer_shape *shape = &m->shape.layer[l];
+    struct tensor inner = block_scratch(s, BLOCK_INNER, h.dim[0], shape->n_ff);
+    struct block_experts experts = {
+        .plain = true,
+        .sigmoid = true,
+        .bias = w->correction,
+        .gate_up = w->experts_up,
+        .down = w->experts_down,
+        .factor = cfg->expert_scale,
+        .act = ACT_RELU2,
+    };
+
+    if (shape->n_experts) {
+        TRY(op->matmul(s->lane, block_logits(s, shape, h.dim[0]), h, w->router, NO_TENSOR, 0));
+        TRY(block_experts(m, s, shape, sum, h, &experts));
+    }
+    TRY(op->act_matmul(s->lane, inner, h, w->up, NO_TENSOR, ACT_RELU2));
+    return op->matmul(s->lane, sum, inner, w->down, NO_TENSOR, shape->n_experts ? 1 : 0);
+}
+
+/* What the mixer of layer l adds, into sum. */
+static int
+mix(const struct model *m, struct step *s, uint32_t l, const struct nemotron_layer *w,
+    struct tensor sum, struct tensor h)
+{
+    const struct nemotron_cfg *cfg = m->cfg;
+    struct tensor y;
+
+    if (m->shape.layer[l].mixer == MIX_ATTENTION) return attend(m, s, l, w, sum, h);
+    if (m->shape.layer[l].mixer == MIX_NONE) return feed_forward(m, s, l, w, sum, h);
+    TRY(mamba_mix(m, s, l, &cfg->mamba, &w->mamba, h, &y));
+    return m->op->matmul(s->lane, sum, y, w->mamba.out, NO_TENSOR, 0);
+}
+
+static int
+forward(const struct model *m, struct step *s, uint32_t first, uint32_t n)
+{
+    const struct gpu_ops *op = m->op;
+    const struct nemotron_cfg *cfg = m->cfg;
+    const struct nemotron *top = m->top;
+    const struct nemotron_layer *w = (const struct nemotron_layer *)m->layer + first;
+    uint32_t rows = s->rows.n_rows;
+    struct tensor h = block_scratch(s, BLOCK_NORMED, rows, m->shape.hidden);
+    struct tensor sum = block_scratch(s, BLOCK_OUT, rows, m->shape.hidden);
+    struct residual add = { .x = s->x, .in = sum, .eps = cfg->eps };
+
+    if (first == 0) TRY(op->embed(s->lane, s->x, top->embed, s->rows.token, 1));
+    TRY(op->rms_norm(s->lane, h, s->x, w->norm, cfg->eps, 0));
+    for (uint32_t l = first; l < first + n; l++, w++) {
+        bool last = l + 1 == first + n;
+
+        TRY(mix(m, s, l, w, sum, h));
+        TRY(op->all_reduce(s->lane, sum));
+        add.y = !last ? h : l + 1 == m->shape.n_layers ? s->normed : NO_TENSOR;
+        add.y_norm = !last ? w[1].norm : top->norm;
+        TRY(op->residual(s->lane, &add));
+    }
+    return 0;
+}
+
+static int
+logits(const struct model *m, struct step *s, struct tensor out, struct tensor x)
+{
+    const struct nemotron *top = m->top;
+
+    return m->op->matmul(s->lane, out, x, top->head, NO_TENSOR, 0);
+}
+
+const struct arch arch_nemotron_h = {
+    .name = "nemotron_h",
+    .hf_types = (const char *const[]){ "nemotron_h", NULL },
+    .cfg_bytes = sizeof(struct nemotron_cfg),
+    .top_bytes = sizeof(struct nemotron),
+    .layer_bytes = sizeof(struct nemotron_layer),
+    .weights = weights,
+    .prefixes = (const char *const[]){ "", "backbone.", "model.", NULL },
+    .configure = configure,
+    .prepare = prepare,
+    .forward = forward,
+    .logits = logits,
+};

@@ -1,0 +1,151 @@
+/* mamba.c - see mamba.h. */
+#include "worker/model/mamba.h"
+
+#include "worker/model/blocks.h"
+
+#include <errno.h>
+#include <string.h>
+
+enum { STATE_ALIGN = 128 };
+
+uint32_t
+mamba_inner(const struct mamba_shape *c)
+{
+    return c->n_heads * c->head_dim;
+}
+
+uint32_t
+mamba_channels(const struct mamba_shape *c)
+{
+    return mamba_inner(c) + 2 * c->n_groups * c->state_dim;
+}
+
+uint32_t
+mamba_in(const struct mamba_shape *c)
+{
+    return mamba_inner(c) + mamba_channels(c) + c->n_heads;
+}
+
+/* The inputs that the convolution keeps stand before the heads' states. */
+static uint32_t
+kept_bytes(const struct mamba_shape *c)
+{
+    return ROUND_UP((c->n_taps - 1) * mamba_channels(c) * (uint32_t)sizeof(float),
+                    (uint32_t)STATE_ALIGN);
+}
+
+void
+mamba_layer(const struct mamba_shape *c, struct layer_shape *l)
+{
+    l->mixer = MIX_STATE;
+    l->kv = KV_STATE;
+    l->kv_parts = 1;
+    l->state_bytes = kept_bytes(c) + mamba_inner(c) * c->state_dim * (uint32_t)sizeof(float);
+}
+
+/* Areas of scratch begin on 4 words. */
+static uint32_t
+words(uint32_t cols)
+{
+    return ROUND_UP(cols, 4u);
+}
+
+/* [0, infinity], in either dialect. */
+static int
+want_no_limit(const json_t *config, struct err *e)
+{
+    const json_t *limit = json_object_get(config, "time_step_limit");
+    const char *high = json_string_value(json_object_get(json_array_get(limit, 1), "__float__"));
+    double low = json_number_value(json_array_get(limit, 0));
+
+    if (cfg_state(config, "time_step_limit") != CFG_SET) return 0;
+    if (json_array_size(limit) == 2 && low <= 0 && high && strcmp(high, "Infinity") == 0) return 0;
+    return err_set(e, -ENOTSUP, "time_step_limit is not from 0 to infinity");
+}
+
+int
+mamba_configure(const json_t *config, struct model_shape *s, struct mamba_shape *c, struct err *e)
+{
+    uint32_t expand;
+
+    TRY(cfg_want_bool(config, "mamba_proj_bias", false, e));
+    TRY(want_no_limit(config, e));
+    TRY(cfg_u32(config, "mamba_n_heads", 128, 1, CFG_MAX_HEADS, &c->n_heads, e));
+    TRY(cfg_u32(config, "mamba_expand", 2, 1, 64, &expand, e));
+    c->head_dim = s->hidden * expand / c->n_heads;
+    if (!json_is_string(json_object_get(config, "mamba_d_head"))) /* "auto" */
+        TRY(cfg_u32(config, "mamba_d_head", c->head_dim, 1, CFG_MAX_HEAD_DIM, &c->head_dim, e));
+    TRY(cfg_u32(config, "mamba_n_groups", 1, 1, c->n_heads, &c->n_groups, e));
+    TRY(cfg_u32(config, "mamba_d_state", 256, 1, CFG_MAX_HEAD_DIM, &c->state_dim, e));
+    TRY(cfg_u32(config, "mamba_d_conv", 4, 2, MAMBA_MAX_TAPS, &c->n_taps, e));
+    if (mamba_inner(c) != s->hidden * expand)
+        return err_set(e, -EINVAL, "%u heads of %u are not mamba_expand %u times hidden_size %u",
+                       c->n_heads, c->head_dim, expand, s->hidden);
+    c->dt_min = 0;
+    c->dt_max = INFINITY;
+    return mamba_sizes(s, c, e);
+}
+
+int
+mamba_sizes(struct model_shape *s, const struct mamba_shape *c, struct err *e)
+{
+    if (c->n_heads % c->n_groups || mamba_inner(c) % c->n_groups)
+        return err_set(e, -EINVAL, "%u heads of state are not of %u groups", c->n_heads,
+                       c->n_groups);
+    s->dim[DIM_MAMBA_IN] = mamba_in(c);
+    s->dim[DIM_MAMBA_CHANNELS] = mamba_channels(c);
+    s->dim[DIM_MAMBA_TAPS] = c->n_taps;
+    s->dim[DIM_MAMBA_INNER] = mamba_inner(c);
+    s->dim[DIM_MAMBA_HEADS] = c->n_heads;
+    s->own_cols = words(mamba_in(c)) + words(mamba_channels(c)) + 2 * words(mamba_inner(c));
+    return 0;
+}
+
+int
+mamba_mix(const struct model *m, struct step *s, uint32_t layer, const struct mamba_shape *c,
+          const struct mamba_weights *w, struct tensor h, struct tensor *y)
+{
+    const struct gpu_ops *op = m->op;
+    uint32_t rows = h.dim[0], inner = mamba_inner(c), channels = mamba_channels(c);
+    uint32_t at = words(mamba_in(c));
+    struct tensor in = block_area(s, BLOCK_OWN, 0, rows, mamba_in(c), m->act);
+    struct tensor xbc = block_area(s, BLOCK_OWN, at, rows, channels, m->act);
+    struct tensor mixed = block_area(s, BLOCK_OWN, at += words(channels), rows, inner, m->act);
+    struct tensor normed = block_area(s, BLOCK_OWN, at + words(inner), rows, inner, m->act);
+    struct conv conv = {
+        .y = xbc,
+        .x = tensor_cols(in, inner, channels),
+        .w = w->conv,
+        .bias = w->conv_bias,
+        .n_taps = c->n_taps,
+        .state = s->kv[layer],
+    };
+    struct scan scan = {
+        .y = mixed,
+        .x = xbc,
+        .gate = tensor_cols(in, 0, inner),
+        .dt = tensor_cols(in, inner + channels, c->n_heads),
+        .dt_bias = w->dt_bias,
+        .a_log = w->a_log,
+        .d = w->d,
+        .dt_min = c->dt_min,
+        .dt_max = c->dt_max,
+        .n_heads = c->n_heads,
+        .head_dim = c->head_dim,
+        .n_groups = c->n_groups,
+        .state_dim = c->state_dim,
+        .state_at = kept_bytes(c),
+        .state = s->kv[layer],
+    };
+    uint32_t part = inner / c->n_groups;
+
+    TRY(op->matmul(s->lane, in, h, w->in, NO_TENSOR, 0));
+    TRY(op->conv(s->lane, &conv, s->rows));
+    TRY(op->scan(s->lane, &scan, s->rows));
+    *y = normed;
+    if (!c->norm_groups) return op->rms_norm(s->lane, normed, mixed, w->norm, c->eps, 0);
+    TRY(op->rms_norm(s->lane, tensor_2d(normed.data, m->act, rows * c->n_groups, part),
+                     tensor_2d(mixed.data, m->act, rows * c->n_groups, part), NO_TENSOR, c->eps,
+                     0));
+    return op->times(s->lane, normed, normed, w->norm);
+}
