@@ -46,14 +46,15 @@ struct row { /* an open request; rows are in the order of rid */
     char *body;
     size_t n_plain, n_body;
     uint32_t n_plain_keys, n_prompt_keys;
-    nsec deadline; /* NSEC_NEVER: none */
-    uint64_t seed; /* the one lagand chose, when none was given */
-    bool gave_seed, has_seed, no_resume;
+    nsec deadline;                                /* NSEC_NEVER: none */
+    uint64_t seed;                                /* the one lagand chose, when none was given */
+    bool gave_seed, has_seed, no_resume, several; /* several: outputs */
 
     /* what the caller has of it: output 0 */
     int32_t *ids;
     uint32_t n_ids, max_ids, n_prompt_have;
-    uint64_t n_text; /* since it was submitted last */
+    uint64_t n_text; /* since it was submitted last, of all outputs */
+    uint32_t n_more; /* tokens of other outputs */
     bool ragged;     /* its tokens and its text do not end together */
 
     bool accepted, here, cancelled; /* accepted once; by the lagand we talk to */

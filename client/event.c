@@ -131,8 +131,6 @@ keep_tokens(struct row *row, const struct msg *m, const struct lagan_event *ev)
     }
     if (ev->n_ids) memcpy(row->ids + row->n_ids, ev->ids, ev->n_ids * sizeof *ev->ids);
     row->n_ids += ev->n_ids;
-    row->n_text += ev->text_len;
-    if (ev->n_ids) row->n_tries = 0;
     msg_bool(&m->map, "more", &more);
     row->ragged = more;
     if (!end || end->type != MSGPACK_OBJECT_MAP || row->end.size) return 0;
@@ -164,9 +162,11 @@ take_chunk(struct lagan *c, struct row *row, const struct msg *m, struct lagan_e
     TRY(take_ids(c, &m->map, ev));
     TRY(take_logprobs(c, &m->map, ev->n_ids, ev));
     if (o)
-        row->no_resume = true; /* one output can go on, of several we do not know how */
+        row->n_more += ev->n_ids;
     else
         TRY(keep_tokens(row, m, ev));
+    row->n_text += ev->text_len;
+    if (ev->n_ids) row->n_tries = 0;
     return 1;
 }
 

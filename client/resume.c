@@ -136,6 +136,9 @@ unknown(struct lagan *c, struct row *r)
         end_well(c, r);
     } else if (r->cancelled) {
         end_badly(c, r, LAGAN_E_CANCELLED, "cancelled while the connection was lost");
+    } else if (r->n_more || (r->several && r->n_ids)) {
+        end_badly(c, r, LAGAN_E_WORKER_LOST,
+                  "lagand was started anew and knows nothing of its several outputs");
     } else if (r->no_resume) {
         end_badly(c, r, LAGAN_E_WORKER_LOST, "lagand was started anew and resume is false");
     } else if (r->ragged) {
@@ -206,7 +209,7 @@ of_rid(const struct row *r)
 static uint64_t
 of_have(const struct row *r)
 {
-    return r->n_ids;
+    return r->n_ids + r->n_more;
 }
 static uint64_t
 of_text(const struct row *r)

@@ -15,7 +15,7 @@ struct lagan_request {
     uint32_t n;
     uint32_t win;
     int64_t deadline_ms;
-    bool no_resume;
+    bool no_resume, several;
 };
 
 struct lagan_request *
@@ -65,6 +65,7 @@ lagan_set_int(struct lagan_request *r, const char *key, int64_t v)
     TRY(begin_value(r, key, &p));
     if (!strcmp(key, "win") && v >= 1 && v <= LAGAN_MAX_WIN) r->win = (uint32_t)v;
     if (!strcmp(key, "deadline_ms")) r->deadline_ms = v;
+    if (!strcmp(key, "n")) r->several = v > 1;
     return msgpack_pack_int64(&p, v) < 0 ? -ENOMEM : 0;
 }
 
@@ -112,6 +113,23 @@ lagan_set_ids(struct lagan_request *r, const char *key, const int32_t *ids, size
 
         if (msgpack_pack_bin_body(&p, le, 4) < 0) return -ENOMEM;
     }
+    return 0;
+}
+
+int
+lagan_set_bias(struct lagan_request *r, const char *key, const int32_t *ids, const float *bias,
+               size_t n)
+{
+    msgpack_packer p;
+    size_t i;
+
+    if (n > LAGAN_MAX_BIAS) return -E2BIG;
+    TRY(begin_value(r, key, &p));
+    if (msgpack_pack_array(&p, n) < 0) return -ENOMEM;
+    for (i = 0; i < n; i++)
+        if (msgpack_pack_array(&p, 2) < 0 || msgpack_pack_int32(&p, ids[i]) < 0 ||
+            msgpack_pack_float(&p, bias[i]) < 0)
+            return -ENOMEM;
     return 0;
 }
 
@@ -199,6 +217,7 @@ keep_body(struct row *row, const struct lagan_request *r)
     row->body = msgpack_sbuffer_release(&b);
     row->win = r->win;
     row->no_resume = r->no_resume;
+    row->several = r->several;
     if (r->deadline_ms > 0)
         row->deadline = clock_after(clock_now(),
                                     MIN(r->deadline_ms, NSEC_NEVER / NSEC_MS) * NSEC_MS);

@@ -66,10 +66,10 @@ print_plain(const struct generate *g, const struct job *j, const struct lagan_ev
     const struct job_output *o = ev->output < j->n_outputs ? &j->output[ev->output] : NULL;
     size_t i;
 
-    if (g->from_file) { /* alone it was printed as it came */
-        printf("[%zu] ", j->request);
-        if (o) fwrite(o->text, 1, o->n_text, stdout);
-    }
+    if (g->from_file) printf("[%zu] ", j->request);
+    if (j->several) printf("%u  %.4f  ", ev->output, (double)ev->score);
+    if (o && (g->from_file || j->several)) /* one alone was printed as it came */
+        fwrite(o->text, 1, o->n_text, stdout);
     if (o && !o->n_text) /* a model without a tokenizer */
         for (i = 0; i < o->n_ids; i++) printf("%s%d", i ? "," : "", o->ids[i]);
     putchar('\n');
@@ -205,6 +205,14 @@ refuse_line(struct generate *g, struct job *j, const char *sentence)
     job_free(j);
 }
 
+/* Several outputs are printed whole, each with its number and score, the best first. */
+static bool
+is_several(const char *option, const json_t *key)
+{
+    if (key) return json_integer_value(key) > 1;
+    return option && strcmp(option, "1") != 0;
+}
+
 /* Submit what the options and line (NULL: none) say. */
 static int
 submit(struct generate *g, const json_t *line, const char *why_not)
@@ -220,6 +228,7 @@ submit(struct generate *g, const json_t *line, const char *why_not)
     j->want_logprobs = g->args.given[FIELD_logprobs] || json_object_get(line, "logprobs");
     j->want_prompt_logprobs = g->args.given[FIELD_prompt_logprobs] ||
                               json_object_get(line, "prompt_logprobs");
+    j->several = is_several(g->args.given[FIELD_n], json_object_get(line, "n"));
     note_prompt_ids(j, g, line);
     if (why_not) k = err_set(&e, -EINVAL, "%s", why_not);
     if (k == 0) k = request_from_args(r, &g->args, &e);
@@ -302,7 +311,7 @@ take_event(struct generate *g, const struct lagan_event *ev)
         if (ev->kind == LAGAN_EVENT_TOKENS && g->o.stream && ev->n_ids)
             job_print_chunk(j, ev, stdout);
         if (ev->kind == LAGAN_EVENT_TOKENS && !g->from_file && !g->o.json && !g->o.stream &&
-            !ev->output) {
+            !j->several) {
             fwrite(ev->text, 1, ev->text_len, stdout);
             fflush(stdout);
         }

@@ -25,6 +25,7 @@ struct job {
     size_t n_tokens;
     bool failed;
     bool want_logprobs, want_prompt_logprobs;
+    bool several; /* outputs */
     struct job_output prompt; /* ids: as given, for the printed log-probabilities */
     struct job_output *output;
     uint32_t n_outputs;

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum kind { IDS, STR, U32, I32, U64, F64, OVER, BOOL, EARLY, STOPS, ANY };
+enum kind { IDS, STR, U32, I32, U64, F64, OVER, BOOL, EARLY, STOPS, BIAS, ANY };
 
 static const struct field {
     const char *key;
@@ -39,6 +39,8 @@ arg_word(const struct field *f)
         return "X";
     case EARLY:
         return "true|false|never";
+    case BIAS:
+        return "ID:X,ID:X";
     case BOOL:
         return NULL;
     default:
@@ -125,6 +127,30 @@ whole_number(const char *s, int64_t *ret)
     return errno || end == s || *end ? -EINVAL : 0;
 }
 
+/* 5:-100,7:2.5 */
+static int
+set_bias(struct lagan_request *r, const struct field *f, const char *s, struct err *e)
+{
+    int32_t id[LAGAN_MAX_BIAS];
+    float bias[LAGAN_MAX_BIAS];
+    size_t n = 0;
+
+    while (n < LAGAN_MAX_BIAS) {
+        char *end;
+        long v = strtol(s, &end, 10);
+
+        if (end == s || *end != ':' || v < 0 || v > INT32_MAX) break;
+        s = end + 1;
+        id[n] = (int32_t)v;
+        bias[n++] = strtof(s, &end);
+        if (end == s || (*end && *end != ',')) break;
+        if (!*end) return lagan_set_bias(r, f->key, id, bias, n);
+        s = end + 1;
+    }
+    return err_set(e, -EINVAL, "%s: '%.40s' is not a list of ID:X, at most %d", f->key, s,
+                   LAGAN_MAX_BIAS);
+}
+
 static int
 set_from_text(struct lagan_request *r, const struct field *f, const char *s, struct err *e)
 {
@@ -148,6 +174,8 @@ set_from_text(struct lagan_request *r, const struct field *f, const char *s, str
         if (whole_number(s, &v) < 0)
             return err_set(e, -EINVAL, "%s: '%.40s' is not a whole number", f->key, s);
         return lagan_set_int(r, f->key, v);
+    case BIAS:
+        return set_bias(r, f, s, e);
     case F64:
     case OVER:
         d = strtod(s, &end);
@@ -192,6 +220,31 @@ request_from_args(struct lagan_request *r, const struct request_args *a, struct 
     return 0;
 }
 
+/* [[5, -100], [7, 2.5]] */
+static int
+set_pairs(struct lagan_request *r, const char *key, const json_t *list, struct err *e)
+{
+    int32_t id[LAGAN_MAX_BIAS];
+    float bias[LAGAN_MAX_BIAS];
+    size_t n = json_array_size(list), i;
+    const json_t *x;
+
+    if (n > LAGAN_MAX_BIAS)
+        return err_set(e, -EINVAL, "%.64s has %zu entries, at most %d are taken", key, n,
+                       LAGAN_MAX_BIAS);
+    json_array_foreach(list, i, x)
+    {
+        json_int_t v = json_integer_value(json_array_get(x, 0));
+
+        if (!json_is_integer(json_array_get(x, 0)) || !json_is_number(json_array_get(x, 1)) ||
+            v < 0 || v > INT32_MAX)
+            return err_set(e, -EINVAL, "%.64s[%zu] is not [id, bias]", key, i);
+        id[i] = (int32_t)v;
+        bias[i] = (float)json_number_value(json_array_get(x, 1));
+    }
+    return lagan_set_bias(r, key, id, bias, n);
+}
+
 static int
 set_from_list(struct lagan_request *r, const char *key, const json_t *list, struct err *e)
 {
@@ -199,6 +252,7 @@ set_from_list(struct lagan_request *r, const char *key, const json_t *list, stru
     const json_t *x;
     int k;
 
+    if (!strcmp(key, "logit_bias")) return set_pairs(r, key, list, e);
     if (json_is_string(json_array_get(list, 0)) || (!n && !strcmp(key, "stop"))) {
         const char **s = calloc(n + 1, sizeof *s);
 

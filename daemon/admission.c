@@ -6,6 +6,7 @@
 #include "daemon/admission.h"
 
 #include "daemon/deliver.h"
+#include "daemon/pieces.h"
 #include "daemon/worker.h"
 
 #include <errno.h>
@@ -75,7 +76,7 @@ admission_record(const struct msg_request *q, uint64_t seed, uint32_t *bytes)
 {
     size_t n = sizeof(struct rec_submit) + ids_bytes(&q->ids) + ids_bytes(&q->decoder_ids) +
                ROUND_UP((size_t)text_bytes(q), (size_t)8) + ids_bytes(&q->eos_ids) +
-               ids_bytes(&q->stop_ids) + stop_bytes(q);
+               ids_bytes(&q->stop_ids) + stop_bytes(q) + q->n_bias * sizeof q->bias[0];
     struct rec_submit *s = calloc(1, n);
     struct tail t;
 
@@ -89,21 +90,26 @@ admission_record(const struct msg_request *q, uint64_t seed, uint32_t *bytes)
         .max_tokens = q->max_tokens,
         .min_tokens = q->min_tokens,
         .top_k = q->top_k,
-        .n = 1,
-        .beams = 1,
+        .n = q->n,
+        .beams = q->beams,
+        .no_repeat_ngram = q->no_repeat_ngram,
         .logprobs = q->logprobs,
         .prompt_logprobs = q->prompt_logprobs,
         .temperature = (float)q->temperature,
         .top_p = (float)q->top_p,
         .min_p = (float)q->min_p,
         .repetition = (float)q->repetition_penalty,
-        .length_penalty = 1,
+        .presence = (float)q->presence_penalty,
+        .frequency = (float)q->frequency_penalty,
+        .length_penalty = (float)q->length_penalty,
         .priority = (float)q->priority,
         .forced_bos = q->forced_bos,
         .forced_eos = q->forced_eos,
         .n_eos = q->has_eos ? (uint16_t)q->eos_ids.n : 0xffff,
         .n_stop_ids = (uint16_t)q->stop_ids.n,
         .n_stop = (uint16_t)q->n_stop,
+        .n_bias = (uint16_t)q->n_bias,
+        .early_stopping = (uint8_t)q->early_stopping,
         .flags = (uint8_t)((q->ignore_eos ? SUBMIT_IGNORE_EOS : 0) |
                            (q->want_logprobs ? SUBMIT_LOGPROBS : 0) |
                            /* before the first token, if at all */
@@ -126,6 +132,8 @@ admission_record(const struct msg_request *q, uint64_t seed, uint32_t *bytes)
         memcpy(t.at + 4, q->stop[i].p, q->stop[i].n);
         t.at += 4 + q->stop[i].n;
     }
+    t.at = (char *)s + n - q->n_bias * sizeof q->bias[0];
+    put(&t, q->bias, q->n_bias * sizeof q->bias[0]);
     *bytes = (uint32_t)n;
     return s;
 }
@@ -205,6 +213,11 @@ admission_fits(const struct model_facts *f, const struct rec_submit *s, struct e
     p += ROUND_UP((size_t)n_eos * 4, (size_t)8);
     if (k == 0) k = in_vocabulary(f, "stop_ids", p, s->n_stop_ids, e);
     if (k) return k;
+    if (MAX(s->n, s->beams) > MAX(f->n_seats, 1u)) {
+        return REFUSED(e, INVALID_REQUEST,
+                       "%s is %u: each is a sequence of its own, and max_num_seqs is %u",
+                       s->beams > 1 ? "beams" : "n", MAX(s->n, s->beams), f->n_seats);
+    }
     if (s->forced_bos >= 0 && (uint32_t)s->forced_bos >= f->vocab) {
         return REFUSED(e, INVALID_REQUEST, "forced_bos is %d, the vocabulary has %u tokens",
                        s->forced_bos, f->vocab);
@@ -353,7 +366,9 @@ most_bytes(const struct daemon *d, uint32_t model, const struct rec_submit *s,
     uint64_t each = s->flags & SUBMIT_LOGPROBS ? 4 + 8 * (uint64_t)s->logprobs : 0;
     uint64_t prompt = s->flags & SUBMIT_PROMPT_LOGPROBS ? 8 + 8 * (uint64_t)s->prompt_logprobs : 0;
 
+    n *= s->n;
     return sizeof(struct row) + submit_bytes + n * (TOKEN + TEXT) +
+           (s->n > 1 ? n * sizeof(struct row_piece) + s->n * sizeof(struct row_output) : 0) +
            MIN(n * each, (uint64_t)WAITING) +
            MIN(ledger_prompt_cost(s) * prompt, (uint64_t)WAITING);
 }
@@ -365,7 +380,7 @@ afford(const struct daemon *d, const struct client *c, const struct rec_submit *
 {
     const struct options *o = &d->config->o;
     const struct user *u = c->user;
-    uint64_t prompt = ledger_prompt_cost(s), tokens = prompt + s->max_tokens;
+    uint64_t prompt = ledger_prompt_cost(s), tokens = ledger_cost(s);
 
     if (u->n_open >= u->max_open) {
         return REFUSED(e, QUEUE_FULL, "%s has %u open requests, which is its limit", u->name,
@@ -490,6 +505,13 @@ admission_take(struct daemon *d, struct client *c, const struct msg *m, struct r
         return code;
     }
     (*ret)->model = model;
+    if (pieces_begin(*ret) < 0) { /* nobody has heard of it */
+        bytes_done(&done);
+        row_move(d->ledger, *ret, ROW_ENDED);
+        ledger_detach(d->ledger, *ret);
+        ledger_give(d->ledger, *ret);
+        return REFUSED(e, OUT_OF_MEMORY, "lagand has no memory for another request");
+    }
     begin_with(*ret, &done);
     charge(d, c, *ret, most);
     fill_in(d, c, &q, *ret);

@@ -6,6 +6,7 @@
 #include "daemon/admission.h"
 #include "daemon/frontend.h"
 #include "daemon/history.h"
+#include "daemon/pieces.h"
 #include "daemon/recall.h"
 #include "daemon/relay.h"
 #include "ipc/msg.h"
@@ -84,38 +85,58 @@ is_error(const struct row *r)
     return r->reason >= LAGAN_E_INVALID_REQUEST;
 }
 
-/* How the output ended. */
+/* How an output ended. */
 static void
-put_output(msgpack_packer *p, const struct row *r)
+put_output(msgpack_packer *p, const struct row *r, uint32_t output)
 {
+    struct row_output o = {
+        .n_said = row_n_tokens(r),
+        .score = r->score,
+        .reason = r->reason,
+        .cached = r->cached,
+        .adopted = r->adopted,
+        .recomputed = r->recomputed,
+    };
+
+    if (r->out) o = r->out[output];
     msgpack_pack_map(p, 10);
-    put_u64(p, "o", 0);
-    put_u64(p, "reason", r->reason);
+    put_u64(p, "o", output);
+    put_u64(p, "reason", o.reason);
     msg_key(p, "word");
-    msg_text(p, msg_reason(r->reason, NULL));
-    put_u64(p, "n_tok", row_n_tokens(r));
+    msg_text(p, msg_reason(o.reason, NULL));
+    put_u64(p, "n_tok", o.n_said);
     msg_key(p, "score");
-    msgpack_pack_double(p, (double)r->score);
-    put_u64(p, "cached", r->cached);
+    msgpack_pack_double(p, (double)o.score);
+    put_u64(p, "cached", o.cached);
     put_u64(p, "seed", r->submit->seed);
     put_u64(p, "resumed", r->resumed);
-    put_u64(p, "adopted", r->adopted);
-    put_u64(p, "recomputed", r->recomputed);
+    put_u64(p, "adopted", o.adopted);
+    put_u64(p, "recomputed", o.recomputed);
+}
+
+/* The next chunk is of one output: how many tokens and how much text of it are there. */
+static struct row_piece
+next_piece(const struct row *r)
+{
+    struct row_piece p = { 0, row_n_tokens(r) - r->n_sent, (uint32_t)(r->text.n - r->n_text_sent) };
+
+    return r->out ? pieces_next(r) : p;
 }
 
 static void
 put_chunk(struct daemon *d, const struct row *r, uint32_t n, uint32_t n_text)
 {
     bool lp = r->submit->flags & SUBMIT_LOGPROBS, top = lp && r->submit->logprobs;
-    bool more = r->n_sent + n < row_n_tokens(r) || r->n_text_sent + n_text < r->text.n;
+    struct row_piece piece = next_piece(r);
+    bool more = n < piece.n || n_text < piece.n_text;
     /* With its last token a client knows how its answer ends, whatever becomes of us. */
-    bool end = !more && r->state == ROW_ENDED && !is_error(r);
+    bool end = !more && !r->out && r->state == ROW_ENDED && !is_error(r);
     msgpack_packer p =
         front_begin(d, LAGAN_MSG_CHUNK, r->rid,
                     5 + (uint32_t)lp + (uint32_t)top + (uint32_t)more + (uint32_t)end);
 
-    put_u64(&p, "o", 0);
-    put_u64(&p, "i", r->n_sent);
+    put_u64(&p, "o", piece.output);
+    put_u64(&p, "i", r->out ? r->out[piece.output].n_sent : r->n_sent);
     msg_key(&p, "t");
     msg_bin(&p, n ? r->token.p + (size_t)r->n_sent * 4 : "", (size_t)n * 4);
     msg_key(&p, "s");
@@ -138,7 +159,7 @@ put_chunk(struct daemon *d, const struct row *r, uint32_t n, uint32_t n_text)
     }
     if (end) {
         msg_key(&p, "end");
-        put_output(&p, r);
+        put_output(&p, r, 0);
     }
 }
 
@@ -146,10 +167,12 @@ static void
 put_done(struct daemon *d, const struct row *r)
 {
     msgpack_packer p = front_begin(d, LAGAN_MSG_DONE, r->rid, 1);
+    uint32_t order[LAGAN_MAX_OUTPUTS] = { 0 };
 
+    if (r->out) pieces_order(r, order);
     msg_key(&p, "outputs");
-    msgpack_pack_array(&p, 1);
-    put_output(&p, r);
+    msgpack_pack_array(&p, r->submit->n);
+    for (uint32_t i = 0; i < r->submit->n; i++) put_output(&p, r, order[i]);
 }
 
 /* ---- one request */
@@ -204,9 +227,10 @@ send_chunk(struct daemon *d, struct client *c, struct row *r)
     if (prompt) {
         n = put_prompt_chunk(d, r);
     } else {
-        n = row_n_tokens(r) - r->n_sent;
-        n = MIN(n, MAX((uint32_t)CHUNK_BYTES / (8 + 8 * n_top), 1u));
-        n_text = cut(r->text.p + r->n_text_sent, r->text.n - r->n_text_sent);
+        struct row_piece piece = next_piece(r);
+
+        n = MIN(piece.n, MAX((uint32_t)CHUNK_BYTES / (8 + 8 * n_top), 1u));
+        n_text = cut(r->text.p + r->n_text_sent, piece.n_text);
         put_chunk(d, r, n, n_text);
     }
     k = front_send_chunk(d, c);
@@ -223,6 +247,7 @@ send_chunk(struct daemon *d, struct client *c, struct row *r)
     }
     r->n_sent += n;
     r->n_text_sent += n_text;
+    if (r->out) pieces_sent(r, n, n_text);
     /* Kept for one that may come back, within reason. */
     if (!r->named || r->logprob.n + r->top.n > KEPT_BYTES) drop_logprobs(r, r->n_sent);
     return 0;
@@ -479,6 +504,7 @@ deliver_resume(struct daemon *d, struct row *r, struct client *c, uint64_t rid, 
     if (n_tokens > row_n_tokens(r) || n_text > r->text.n || (lp && n_tokens < r->lp_first) ||
         (!n_tokens && r->n_prompt_sent))
         return -ENOENT;
+    if (r->out) TRY(pieces_resume(r, n_tokens, n_text));
     TRY(ledger_attach(d->ledger, r, c->handle, rid));
     if (old) old->n_open--;
     c->n_open++;

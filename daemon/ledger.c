@@ -3,6 +3,7 @@
 
 #include "base/clock.h"
 #include "base/map.h"
+#include "daemon/pieces.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -99,6 +100,7 @@ empty(struct row *r)
     bytes_done(&r->p_id);
     bytes_done(&r->p_logprob);
     bytes_done(&r->p_top);
+    pieces_done(r);
 }
 
 struct ledger *
@@ -143,6 +145,12 @@ uint64_t
 ledger_prompt_cost(const struct rec_submit *s)
 {
     return (uint64_t)s->n_prompt + s->n_decoder + (s->text_bytes + 3) / 4;
+}
+
+uint64_t
+ledger_cost(const struct rec_submit *s)
+{
+    return ledger_prompt_cost(s) + (uint64_t)s->max_tokens * MAX(s->n, s->beams);
 }
 
 /* ---- lists */
@@ -274,7 +282,8 @@ forget(struct ledger *l, struct row *r)
 static size_t
 kept_bytes(const struct row *r)
 {
-    return sizeof *r + r->submit_bytes + r->token.cap + r->text.cap + r->logprob.cap + r->top.cap;
+    return sizeof *r + r->submit_bytes + r->token.cap + r->text.cap + r->logprob.cap + r->top.cap +
+           pieces_bytes(r);
 }
 
 /* It is not kept any more: another connection reads it, or it goes. */
@@ -357,6 +366,8 @@ add(struct ledger *l, req_id id, uint64_t rid, struct rec_submit *submit, uint32
     uint32_t gen;
 
     if (!r) return NULL;
+    submit->n = MAX(submit->n, 1u);
+    submit->beams = MAX(submit->beams, 1u);
     gen = r->gen + 1;
     *r = (struct row){
         .state = ROW_QUEUED,
@@ -370,7 +381,7 @@ add(struct ledger *l, req_id id, uint64_t rid, struct rec_submit *submit, uint32
         .submit_bytes = submit_bytes,
         .prompt_cost = ledger_prompt_cost(submit),
     };
-    r->cost = r->prompt_cost + submit->max_tokens;
+    r->cost = ledger_cost(submit);
     submit->row = r->index;
     submit->gen = r->gen;
     submit->id = r->id;
@@ -464,7 +475,7 @@ shrink(struct row *r)
     if (head) r->submit = head;
     head = r->submit;
     head->n_prompt = head->n_decoder = head->text_bytes = 0;
-    head->n_eos = head->n_stop_ids = head->n_stop = 0;
+    head->n_eos = head->n_stop_ids = head->n_stop = head->n_bias = 0;
     r->submit_bytes = sizeof *head;
 }
 
@@ -573,7 +584,8 @@ padded(size_t n)
 uint32_t
 row_record_bytes(const struct row *r)
 {
-    return r->submit_bytes + (uint32_t)(padded(r->token.n) + padded(r->text.n));
+    return r->submit_bytes + (uint32_t)(padded(r->token.n) + padded(r->text.n)) +
+           pieces_record_bytes(r);
 }
 
 /* The part of [from, from + n) that lies in [at, end) is copied to `to`; NULL from: zeros. */
@@ -595,7 +607,7 @@ row_record(const struct row *r, uint32_t at, void *to, uint32_t n)
 {
     const char *base = (const char *)r->submit;
     struct rec_submit head = *r->submit;
-    /* records.h: prompt, decoder | done | text | done's text | the rest */
+    /* records.h: prompt, decoder | done | text | done's text | the rest | whose done is */
     size_t ids = padded((size_t)head.n_prompt * 4) + padded((size_t)head.n_decoder * 4);
     size_t text = padded(head.text_bytes), before = sizeof head + ids + text;
     uint32_t pos = 0, end = at + n;
@@ -615,6 +627,11 @@ row_record(const struct row *r, uint32_t at, void *to, uint32_t n)
     splice(&pos, r->text.p, r->text.n, at, end, to);
     splice(&pos, NULL, padded(r->text.n) - r->text.n, at, end, to);
     splice(&pos, base + before, r->submit_bytes - before, at, end, to);
+    if (end > pos) {
+        uint32_t from = MAX(pos, at);
+
+        pieces_record(r, from - pos, (uint8_t *)to + (from - at), end - from);
+    }
 }
 
 void

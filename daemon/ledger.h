@@ -105,6 +105,11 @@ struct row {
     struct bytes logprob, top;           /* of the tokens from there on */
     struct bytes p_id, p_logprob, p_top; /* of prompt positions not sent yet */
 
+    /* With several outputs (pieces.h). The client has all before piece_at, and so much of that one. */
+    struct row_output *out; /* [submit->n]; NULL: one */
+    struct bytes piece;
+    uint32_t piece_at, piece_n, piece_text;
+
     uint16_t reason; /* enum lagan_reason, from ROW_ENDED on */
     float score;
     uint32_t cached, adopted, recomputed, resumed;
@@ -121,6 +126,7 @@ uint32_t ledger_n(const struct ledger *l);             /* rows in use, without t
 uint32_t ledger_n_queued(const struct ledger *l);      /* of them in ROW_QUEUED */
 uint64_t ledger_queued_tokens(const struct ledger *l); /* of their prompts */
 uint64_t ledger_prompt_cost(const struct rec_submit *s);
+uint64_t ledger_cost(const struct rec_submit *s); /* with its answers */
 uint32_t ledger_capacity(const struct ledger *l);
 
 /* A row in ROW_QUEUED for this client's rid, of turn 0. -EEXIST: that client has an open one with it. -ENOSPC:

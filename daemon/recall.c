@@ -3,6 +3,7 @@
 
 #include "base/log.h"
 #include "daemon/deliver.h"
+#include "daemon/pieces.h"
 #include "ipc/msg.h"
 
 #include <errno.h>
@@ -48,9 +49,28 @@ put_row(struct daemon *d, const struct row *r)
     return true;
 }
 
+/* The last n tokens, of the output that said them, or all. */
+static uint32_t
+last_pieces(const struct row *r, uint32_t n, uint32_t n_text, struct row_piece *one,
+            const void **from)
+{
+    uint32_t all = (uint32_t)(r->piece.n / sizeof *one);
+
+    *from = r->piece.p;
+    if (!r->out || n == row_n_tokens(r)) return all;
+    *one = ((const struct row_piece *)(const void *)r->piece.p)[all - 1];
+    one->n = n;
+    one->n_text = n_text;
+    *from = one;
+    return 1;
+}
+
 static bool
 put_tokens(struct daemon *d, const struct row *r, uint32_t n, uint32_t n_text)
 {
+    struct row_piece one;
+    const void *pieces;
+    uint32_t n_pieces = n || n_text ? last_pieces(r, n, n_text, &one, &pieces) : 0;
     bool lp = r->submit->flags & SUBMIT_LOGPROBS;
     uint32_t first = row_n_tokens(r) - n, lp_first = MAX(first, r->lp_first);
     uint32_t n_lp = lp ? first + n - lp_first : 0, each = 8 * r->submit->logprobs;
@@ -59,7 +79,8 @@ put_tokens(struct daemon *d, const struct row *r, uint32_t n, uint32_t n_text)
 
     if (!n && !n_text) return true;
     k = mirror_reserve(&d->mirror, KEPT_TOKENS,
-                       (uint32_t)sizeof *k + 4 * n + n_lp * (4 + each) + n_text);
+                       (uint32_t)sizeof *k + 4 * n + n_lp * (4 + each) + n_text +
+                           n_pieces * (uint32_t)sizeof one);
     if (!k) return false;
     *k = (struct kept_tokens){
         .id = r->id,
@@ -70,6 +91,7 @@ put_tokens(struct daemon *d, const struct row *r, uint32_t n, uint32_t n_text)
         .score = r->score,
         .text_said = r->n_text_said,
         .text_unknown = r->text_unknown,
+        .n_pieces = n_pieces,
     };
     to = (char *)(k + 1);
     if (n) memcpy(to, r->token.p + (size_t)first * 4, (size_t)n * 4);
@@ -83,6 +105,7 @@ put_tokens(struct daemon *d, const struct row *r, uint32_t n, uint32_t n_text)
         to += (size_t)n_lp * each;
     }
     if (n_text) memcpy(to, r->text.p + (r->text.n - n_text), n_text);
+    if (n_pieces) memcpy(to + n_text, pieces, n_pieces * sizeof one);
     mirror_commit(&d->mirror);
     return true;
 }
@@ -110,7 +133,8 @@ put_state(struct daemon *d, const struct row *r)
 static bool
 put_end(struct daemon *d, const struct row *r)
 {
-    struct kept_end *k = mirror_reserve(&d->mirror, KEPT_END, sizeof *k);
+    uint32_t outputs = r->out ? r->submit->n * (uint32_t)sizeof *r->out : 0;
+    struct kept_end *k = mirror_reserve(&d->mirror, KEPT_END, (uint32_t)sizeof *k + outputs);
 
     if (!k) return false;
     *k = (struct kept_end){
@@ -123,6 +147,7 @@ put_end(struct daemon *d, const struct row *r)
         .reason = r->reason,
     };
     memcpy(k->why, r->why, sizeof k->why);
+    if (outputs) memcpy(k + 1, r->out, outputs);
     mirror_commit(&d->mirror);
     return true;
 }
@@ -266,7 +291,7 @@ wake_rows(struct daemon *d)
         r->left = d->now + d->config->o.lease; /* so long its client may take to find us */
         r->resumed += r->n_said > 0;
         d->n_suspects += blame_suspect(r);
-        if (row_n_tokens(r) >= r->submit->max_tokens)
+        if (!r->out && row_n_tokens(r) >= r->submit->max_tokens)
             row_end(d, r, LAGAN_FINISH_LENGTH, "%s", msg_reason_sentence(LAGAN_FINISH_LENGTH));
     }
     return n;

@@ -31,8 +31,9 @@ struct kept_tokens { /* they follow those that the row has */
     uint32_t lp_first; /* log-probabilities of the tokens from there on */
     float score;
     uint32_t text_said; /* bytes of text that the worker has said, with what came before ours */
-    uint32_t text_unknown, pad;
-    /* i32 token[n]; f32 logprob[]; {i32, f32} top[][logprobs]; text; packed */
+    uint32_t text_unknown;
+    uint32_t n_pieces; /* with several outputs */
+    /* i32 token[n]; f32 logprob[]; {i32, f32} top[][logprobs]; text; struct row_piece[n_pieces]; packed */
 };
 struct kept_state {
     uint64_t id;
@@ -47,6 +48,7 @@ struct kept_end {
     uint32_t cached, adopted, recomputed;
     uint16_t reason, pad[3];
     char why[200];
+    /* with several outputs: struct row_output[] */
 };
 struct kept_ids {
     uint64_t last; /* ids up to that are used, also by rows that are not here */

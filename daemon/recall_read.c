@@ -5,6 +5,7 @@
  */
 #include "daemon/recall.h"
 
+#include "daemon/pieces.h"
 #include "ipc/msg.h"
 
 #include <errno.h>
@@ -21,8 +22,8 @@ submit_fits(const struct rec_submit *s, uint32_t bytes)
     n += ROUND_UP((uint64_t)s->n_decoder * 4, (uint64_t)8);
     n += ROUND_UP((uint64_t)s->text_bytes, (uint64_t)8);
     n += ROUND_UP(n_eos * 4, (uint64_t)8) + ROUND_UP((uint64_t)s->n_stop_ids * 4, (uint64_t)8);
-    return n <= bytes && !s->n_done && !s->done_text && s->max_tokens &&
-           s->max_tokens <= LAGAN_MAX_TOKENS && s->logprobs <= LAGAN_MAX_TOP &&
+    return n <= bytes && s->n <= LAGAN_MAX_OUTPUTS && !s->n_done && !s->done_text &&
+           s->max_tokens && s->max_tokens <= LAGAN_MAX_TOKENS && s->logprobs <= LAGAN_MAX_TOP &&
            !(s->flags & SUBMIT_PROMPT_LOGPROBS);
 }
 
@@ -61,7 +62,7 @@ read_row(struct ledger *l, const struct config *c, const char *p, uint32_t n, st
         free(s);
         return err_set(e, -EBADMSG, "row %llu: its request is not whole", (unsigned long long)k.id);
     }
-    if (ledger_name(l, r, &k.session, k.key, k.n_key) < 0) {
+    if (pieces_begin(r) < 0 || ledger_name(l, r, &k.session, k.key, k.n_key) < 0) {
         row_move(l, r, ROW_ENDED);
         ledger_give(l, r);
         return err_set(e, -EBADMSG, "row %llu: its name is another's", (unsigned long long)k.id);
@@ -87,12 +88,37 @@ named(struct ledger *l, uint64_t id, struct err *e)
     return NULL;
 }
 
+/* Whose a record's tokens are: all of them, and each output's no more than it may have. */
+static int
+read_pieces(struct row *r, const struct kept_tokens *k, const char *p)
+{
+    uint32_t said[LAGAN_MAX_OUTPUTS];
+    struct row_piece one;
+    uint64_t n = 0, n_text = 0;
+
+    for (uint32_t i = 0; i < r->submit->n; i++) said[i] = r->out[i].n_said;
+    for (uint32_t i = 0; i < k->n_pieces; i++) {
+        memcpy(&one, p + i * sizeof one, sizeof one);
+        n += one.n;
+        n_text += one.n_text;
+        if (one.output >= r->submit->n || one.n > r->submit->max_tokens - said[one.output])
+            return -EBADMSG;
+        said[one.output] += one.n;
+    }
+    if (n != k->n || n_text != k->n_text) return -EBADMSG;
+    for (uint32_t i = 0; i < k->n_pieces; i++) {
+        memcpy(&one, p + i * sizeof one, sizeof one);
+        TRY(pieces_add(r, &one));
+    }
+    return 0;
+}
+
 static int
 read_tokens(struct ledger *l, const char *p, uint32_t n, struct err *e)
 {
     struct kept_tokens k;
     const char *lps, *tops, *text;
-    uint64_t n_lp, each;
+    uint64_t n_lp, each, most;
     struct row *r;
 
     if (n < sizeof k) return err_set(e, -EBADMSG, "tokens of %u bytes", n);
@@ -101,10 +127,16 @@ read_tokens(struct ledger *l, const char *p, uint32_t n, struct err *e)
     n -= (uint32_t)sizeof k;
     r = named(l, k.id, e);
     if (!r) return -EBADMSG;
-    if (k.first != row_n_tokens(r) || k.n > r->submit->max_tokens - k.first ||
-        k.lp_first < k.first || k.lp_first - k.first > k.n)
+    most = (uint64_t)r->submit->max_tokens * r->submit->n;
+    if (k.first != row_n_tokens(r) || k.n > most - k.first || (k.n_pieces && !r->out) ||
+        k.n_pieces > n / sizeof(struct row_piece) || k.lp_first < k.first ||
+        k.lp_first - k.first > k.n)
         return err_set(e, -EBADMSG, "row %llu: %u tokens after %u", (unsigned long long)k.id, k.n,
                        k.first);
+    n -= k.n_pieces * (uint32_t)sizeof(struct row_piece);
+    if (r->out && read_pieces(r, &k, p + n) < 0)
+        return err_set(e, -EBADMSG, "row %llu: whose its tokens are is not said",
+                       (unsigned long long)k.id);
     each = r->submit->flags & SUBMIT_LOGPROBS ? 4 + 8 * (uint64_t)r->submit->logprobs : 0;
     n_lp = k.n - (k.lp_first - k.first);
     if (4 * (uint64_t)k.n + n_lp * each + k.n_text != n)
@@ -154,16 +186,35 @@ read_state(struct ledger *l, const char *p, uint32_t n, struct err *e)
     return 0;
 }
 
+/* How each output ended, where that can be. */
+static void
+read_ends(struct row *r, const char *p, uint16_t reason)
+{
+    for (uint32_t i = 0; i < r->submit->n; i++) {
+        struct row_output o, *to = &r->out[i];
+
+        memcpy(&o, p + i * sizeof o, sizeof o);
+        to->score = o.score == o.score ? o.score : 0;
+        to->reason = msg_reason(o.reason, NULL) ? o.reason : reason;
+        to->cached = o.cached;
+        to->adopted = o.adopted;
+        to->recomputed = o.recomputed;
+    }
+}
+
 static int
 read_end(struct ledger *l, const char *p, uint32_t n, struct err *e)
 {
     struct kept_end k;
     struct row *r;
 
-    if (n != sizeof k) return err_set(e, -EBADMSG, "an end of %u bytes", n);
+    if (n < sizeof k) return err_set(e, -EBADMSG, "an end of %u bytes", n);
     memcpy(&k, p, sizeof k);
     r = named(l, k.id, e);
     if (!r) return -EBADMSG;
+    if (n != sizeof k + (r->out ? r->submit->n * sizeof *r->out : 0))
+        return err_set(e, -EBADMSG, "an end of %u bytes", n);
+    if (r->out) read_ends(r, p + sizeof k, k.reason);
     if (!msg_reason(k.reason, NULL))
         return err_set(e, -EBADMSG, "row %llu: there is no reason %u", (unsigned long long)k.id,
                        k.reason);

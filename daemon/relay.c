@@ -10,6 +10,7 @@
 #include "daemon/admission.h"
 #include "daemon/blame.h"
 #include "daemon/deliver.h"
+#include "daemon/pieces.h"
 #include "daemon/recall.h"
 #include "ipc/msg.h"
 #include "route/route.h"
@@ -285,6 +286,7 @@ send_back(struct worker *w, struct row *r, const struct death *death)
         bytes_done(&r->p_top);
         r->n_prompt_said = 0;
     }
+    pieces_again(r);
     r->resumed++;
     row_move(d->ledger, r, ROW_QUEUED);
 }
@@ -309,7 +311,7 @@ outlive(struct worker *w, struct row *r, const struct death *death, const struct
     } else if (v == BLAME_LOST) {
         row_end(d, r, LAGAN_E_WORKER_LOST, "%u workers died (%s) without another token of it",
                 r->n_vain, death_word(death->cause));
-    } else if (n >= r->submit->max_tokens) {
+    } else if (!r->out && n >= r->submit->max_tokens) {
         row_end(d, r, LAGAN_FINISH_LENGTH, "%s", msg_reason_sentence(LAGAN_FINISH_LENGTH));
     } else {
         send_back(w, r, death);

@@ -6,6 +6,7 @@
 #include "base/failpoint.h"
 #include "daemon/calls.h"
 #include "daemon/deliver.h"
+#include "daemon/pieces.h"
 #include "daemon/recall.h"
 #include "daemon/relay.h"
 #include "ipc/msg.h"
@@ -83,11 +84,13 @@ static int
 keep_out(struct worker *w, struct row *r, const struct rec_out *o, const char *tokens,
          const char *lps, const char *tops, const char *text)
 {
+    struct row_piece piece = { o->output, o->n_tokens, o->text_bytes };
     size_t n = o->n_tokens, waits;
 
     if (bytes_add(&r->token, tokens, n * 4) < 0 || bytes_add(&r->text, text, o->text_bytes) < 0 ||
         (o->has_logprobs && (bytes_add(&r->logprob, lps, n * 4) < 0 ||
-                             bytes_add(&r->top, tops, n * o->n_top * 8) < 0))) {
+                             bytes_add(&r->top, tops, n * o->n_top * 8) < 0)) ||
+        (r->out && pieces_add(r, &piece) < 0)) {
         starve(w, r);
         return 0;
     }
@@ -116,6 +119,7 @@ take_out(struct worker *w, struct rest *b, struct err *e)
 {
     uint32_t vocab = w->d->facts[w->model].vocab;
     const char *tokens, *lps = NULL, *tops = NULL, *text;
+    uint32_t n_said, n_text;
     struct rec_out o;
     const void *p = next(b, sizeof o);
     struct row *r;
@@ -142,14 +146,19 @@ take_out(struct worker *w, struct rest *b, struct err *e)
 
     r = named(w, o.row, o.gen, e);
     if (!r) return -EBADMSG;
-    if (o.output) return wrong(e, "STEP: output", o.output, 0);
-    if (o.first != r->n_said) return wrong(e, "STEP: first", o.first, r->n_said);
+    if (o.output >= r->submit->n) {
+        return err_set(e, -EBADMSG, "STEP: output %u of %u", o.output, r->submit->n);
+    }
     if (r->text_unknown) r->n_text_said = o.text_first;
     r->text_unknown = false;
-    if (o.text_first != r->n_text_said) {
-        return wrong(e, "STEP: text_first", o.text_first, r->n_text_said);
+    n_said = r->out ? r->out[o.output].n_said : r->n_said;
+    n_text = r->out ? r->out[o.output].n_text_said : r->n_text_said;
+    if (o.first != n_said) return wrong(e, "STEP: first", o.first, n_said);
+    if (o.text_first != n_text) return wrong(e, "STEP: text_first", o.text_first, n_text);
+    if (r->out && r->out[o.output].reason) {
+        return err_set(e, -EBADMSG, "STEP: output %u of row %u has ended", o.output, o.row);
     }
-    if (n > r->submit->max_tokens - r->n_said) {
+    if (n > r->submit->max_tokens - n_said) {
         return err_set(e, -EBADMSG, "STEP: row %u gets more than its %u tokens", o.row,
                        r->submit->max_tokens);
     }
@@ -172,6 +181,7 @@ take_out(struct worker *w, struct rest *b, struct err *e)
     r->n_said += (uint32_t)n;
     r->n_text_said += o.text_bytes;
     r->score = o.score == o.score ? o.score : 0; /* no NaN on the wire */
+    if (r->out) r->out[o.output].score = r->score;
     return r->state == ROW_ENDED ? 0 : keep_out(w, r, &o, tokens, lps, tops, text);
 }
 
@@ -236,22 +246,61 @@ take_prompt(struct worker *w, struct rest *b, struct err *e)
     return 0;
 }
 
+/* One output of several has ended. 1: it was the last. */
+static int
+take_end(struct row *r, const struct rec_finish *f, struct err *e)
+{
+    struct row_output *o = &r->out[f->output];
+
+    if (o->reason) return wrong(e, "FINISH: of an output that has ended", f->output, f->output);
+    *o = (struct row_output){
+        .n_said = o->n_said,
+        .n_text_said = o->n_text_said,
+        .n_sent = o->n_sent,
+        .score = f->score == f->score ? f->score : 0,
+        .reason = f->reason,
+        .cached = f->cached,
+        .adopted = f->adopted,
+        .recomputed = f->recomputed,
+    };
+    return pieces_over(r);
+}
+
+/* What the request ends with: an error of any output is the request's. */
+static uint16_t
+reason_of(const struct row *r, uint16_t last)
+{
+    for (uint32_t i = 0; r->out && i < r->submit->n; i++)
+        if (r->out[i].reason >= LAGAN_FINISH_CANCELLED) return r->out[i].reason;
+    return r->out ? r->out[0].reason : last;
+}
+
 static int
 take_finish(struct worker *w, struct rest *b, struct err *e)
 {
     struct rec_finish f;
     const void *p = next(b, sizeof f);
     struct row *r;
+    uint32_t n_said;
+    int k;
 
     if (!p || b->n) return err_set(e, -EBADMSG, "FINISH has not its size");
     memcpy(&f, p, sizeof f);
     r = named(w, f.row, f.gen, e);
     if (!r) return -EBADMSG;
-    if (f.output) return wrong(e, "FINISH: output", f.output, 0);
+    if (f.output >= r->submit->n) {
+        return err_set(e, -EBADMSG, "FINISH: output %u of %u", f.output, r->submit->n);
+    }
     if (!msg_reason(f.reason, NULL)) {
         return err_set(e, -EBADMSG, "FINISH: there is no reason %u", f.reason);
     }
-    if (f.n_tokens != r->n_said) return wrong(e, "FINISH: n_tokens", f.n_tokens, r->n_said);
+    n_said = r->out ? r->out[f.output].n_said : r->n_said;
+    if (f.n_tokens != n_said) return wrong(e, "FINISH: n_tokens", f.n_tokens, n_said);
+    if (r->out) {
+        k = take_end(r, &f, e);
+        if (k <= 0) return k;
+        f.reason = reason_of(r, f.reason);
+    }
     let_go(w, r);
     if (r->state == ROW_ENDED) {
         row_settle(w->d, r);

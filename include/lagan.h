@@ -17,7 +17,7 @@
  * requests go on, also when lagand itself was started anew: then they are submitted again with the
  * tokens that came, and no token comes twice or is left out. Of this a caller notices a pause, and the
  * score, which then is that of the tokens since. Only what cannot go on ends with an ERROR: a request
- * whose key `resume` is false, and any when there is no lagand for longer than lagan_patience().
+ * whose key `resume` is false, one with several outputs of which some came and that no lagand knows any more, and any when there is no lagand for longer than lagan_patience().
  *
  * Errors are negative errno values; lagan_why() has the sentence, for lagan_open() as lagan_why(NULL). Compatibility: additions only within
  * one soname; structs that the library fills carry their size in lagan_event.size and grow at the end.
@@ -99,6 +99,9 @@ LAGAN_EXPORT int lagan_set_bool(struct lagan_request *r, const char *key, int v)
 LAGAN_EXPORT int lagan_set_str(struct lagan_request *r, const char *key, const char *s, size_t n);
 LAGAN_EXPORT int lagan_set_ids(struct lagan_request *r, const char *key, const int32_t *ids,
                                size_t n);
+/* logit_bias: what is added to the logits of these tokens. */
+LAGAN_EXPORT int lagan_set_bias(struct lagan_request *r, const char *key, const int32_t *ids,
+                                const float *bias, size_t n);
 LAGAN_EXPORT int lagan_set_strs(struct lagan_request *r, const char *key, const char *const *s,
                                 size_t n);
 

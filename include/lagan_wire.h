@@ -116,6 +116,9 @@ enum lagan_reason {
     X(F64,   min_p,               0, 1,        0,  1, "drop tokens below this share of the most likely one") \
     X(U64,   seed,                0, 0,        0,  1, "makes sampling repeatable; default: one is chosen and reported") \
     X(OVER,  repetition_penalty,  0, 10,       1,  1, "over 1 makes tokens already present less likely") \
+    X(F64,   presence_penalty,   -2, 2,        0,  1, "taken from the logits of tokens that were generated already") \
+    X(F64,   frequency_penalty,  -2, 2,        0,  1, "the same, for each time") \
+    X(BIAS,  logit_bias,          0, LAGAN_MAX_BIAS, 0, 1, "added to the logits of these tokens: [id, bias] each") \
     X(IDS,   stop_ids,            0, LAGAN_MAX_STOPS, 0, 1, "token ids that end the output") \
     X(STOPS, stop,                0, LAGAN_MAX_STOPS, 0, 1, "strings that end the output; the text stops before them") \
     X(BOOL,  ignore_eos,          0, 1,        0,  1, "do not end at the model's end-of-sequence tokens") \
@@ -129,11 +132,11 @@ enum lagan_reason {
     X(U32,   win,                 1, LAGAN_MAX_WIN, LAGAN_DEFAULT_WIN, 1, "chunks that may be under way before an ACK") \
     X(BOOL,  resume,              0, 1,        1,  1, "go on with another worker when one is lost") \
     X(U32,   on_disconnect,       0, 600000, 10000, 1, "milliseconds that it goes on without a connection, for the same session to come back") \
-    X(U32,   beams,               1, LAGAN_MAX_BEAMS, 1, 0, "beam search with so many beams") \
-    X(F64,   length_penalty,   -100, 100,      1,  0, "beam search: over 0 favours long outputs") \
-    X(EARLY, early_stopping,      0, 2,        0,  0, "beam search: true, false or \"never\"") \
-    X(U32,   no_repeat_ngram,     0, 1024,     0,  0, "no sequence of so many tokens comes twice; 0 is off") \
-    X(U32,   n,                   1, 64,       1,  0, "outputs for one prompt") \
+    X(U32,   beams,               1, LAGAN_MAX_BEAMS, 1, 1, "beam search with so many beams") \
+    X(F64,   length_penalty,   -100, 100,      1,  1, "beam search: over 0 favours long outputs") \
+    X(EARLY, early_stopping,      0, 2,        0,  1, "beam search: true, false or \"never\"") \
+    X(U32,   no_repeat_ngram,     0, 1024,     0,  1, "no sequence of so many tokens comes twice; 0 is off") \
+    X(U32,   n,                   1, LAGAN_MAX_OUTPUTS,       1,  1, "outputs for one prompt") \
     X(BOOL,  model_defaults,      0, 1,        0,  0, "take what is absent from generation_config.json") \
     X(BOOL,  return_encoder_output, 0, 1,      0,  0, "send the encoder's states") \
     X(BOOL,  return_logits,       0, 1,        0,  0, "send the logits of the new tokens") \
@@ -181,6 +184,8 @@ enum lagan_reason {
 #define LAGAN_MAX_RESUMES 65536     /* requests in one RESUME */
 #define LAGAN_MAX_TOP 1024          /* logprobs, prompt_logprobs */
 #define LAGAN_MAX_BEAMS 16
+#define LAGAN_MAX_OUTPUTS 64 /* n */
+#define LAGAN_MAX_BIAS 256   /* entries of logit_bias */
 #define LAGAN_MAX_WIN 256
 #define LAGAN_DEFAULT_WIN 32
 

@@ -46,6 +46,11 @@ token_id msg_id(const struct msg_ids *ids, uint32_t i);
 uint64_t msg_rid(const void *frame, size_t n);
 void msg_ids_copy(const struct msg_ids *ids, void *to); /* all of them: i32[ids->n] */
 
+struct msg_bias {
+    token_id id;
+    float add;
+};
+
 /* SUBMIT: every key of CONTRACT 3, checked for type and range; what is absent has its default. */
 struct msg_request {
     struct msg_ids ids, decoder_ids, done, eos_ids, stop_ids;
@@ -55,18 +60,23 @@ struct msg_request {
     struct msg_span stop[LAGAN_MAX_STOPS];
     uint32_t max_tokens, min_tokens, top_k, logprobs, prompt_logprobs, win, on_disconnect;
     bool want_logprobs, want_prompt_logprobs; /* the key was given (0 is a value) */
-    double temperature, top_p, min_p, repetition_penalty, priority;
+    double temperature, top_p, min_p, repetition_penalty, presence_penalty, frequency_penalty,
+        priority;
+    struct msg_bias bias[LAGAN_MAX_BIAS]; /* of logit_bias: by id, each once */
+    uint32_t n_bias;
     uint64_t seed;
-    int32_t forced_bos, forced_eos; /* -1 off, -2 the model's */
-    uint64_t deadline_ms;           /* 0: none */
-    /* known by name, refused for now unless at their default: */
+    int32_t forced_bos, forced_eos;                     /* -1 off, -2 the model's */
+    uint64_t deadline_ms;                               /* 0: none */
     uint32_t beams, n, no_repeat_ngram, early_stopping; /* early_stopping: 0, 1, 2 never */
     double length_penalty;
+    /* known by name, refused for now unless at their default: */
     bool model_defaults, return_encoder_output, return_logits, encoder_features;
     char refused[32]; /* a key of CONTRACT 3 that is not served yet; "" none */
 };
 /* -EINVAL: the sentence names key, value and what would be right. *ret is written on success only. */
 int msg_request(struct msg_request *ret, const struct msg *m, struct err *e) MUST_USE;
+/* -EINVAL: beams, n and what is asked beside them do not go together. Part of msg_request(). */
+int msg_request_agrees(const struct msg_request *q, struct err *e) MUST_USE;
 
 /* RESUME: three lists of n unsigned integers. -EINVAL: a list is missing, shorter, or of something else. */
 struct msg_resume {

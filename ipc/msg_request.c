@@ -7,6 +7,7 @@
 
 #include <errno.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 /* Shared by all readers: the map, the row's key, where sentences go. */
@@ -164,6 +165,59 @@ read_stops(const struct row *x, struct msg_request *q)
     return 0;
 }
 
+static int
+by_id(const void *a, const void *b)
+{
+    token_id x = ((const struct msg_bias *)a)->id, y = ((const struct msg_bias *)b)->id;
+
+    return (x > y) - (x < y);
+}
+
+static int
+read_pair(const struct row *x, uint32_t i, const msgpack_object *pair, struct msg_bias *ret)
+{
+    const msgpack_object *v = pair->via.array.ptr;
+    double add = 0;
+
+    if (pair->type != MSGPACK_OBJECT_ARRAY || pair->via.array.size != 2 ||
+        v[0].type != MSGPACK_OBJECT_POSITIVE_INTEGER || v[0].via.u64 > INT32_MAX)
+        return err_set(x->e, -EINVAL, "%s[%u] is not [id, bias]", x->key, i);
+    if (v[1].type == MSGPACK_OBJECT_FLOAT32 || v[1].type == MSGPACK_OBJECT_FLOAT64) {
+        add = v[1].via.f64;
+    } else if (v[1].type == MSGPACK_OBJECT_POSITIVE_INTEGER) {
+        add = (double)v[1].via.u64;
+    } else if (v[1].type == MSGPACK_OBJECT_NEGATIVE_INTEGER) {
+        add = (double)v[1].via.i64;
+    } else {
+        return err_set(x->e, -EINVAL, "%s[%u] is not [id, bias]", x->key, i);
+    }
+    if (!(add >= -100 && add <= 100))
+        return err_set(x->e, -EINVAL, "%s[%u] is %.10g, it goes from -100 to 100", x->key, i, add);
+    *ret = (struct msg_bias){ (token_id)v[0].via.u64, (float)add };
+    return 0;
+}
+
+static int
+read_bias(const struct row *x, struct msg_request *q)
+{
+    const msgpack_object *o = msg_get(x->map, x->key);
+
+    if (!o) return 0;
+    if (o->type != MSGPACK_OBJECT_ARRAY)
+        return err_set(x->e, -EINVAL, "%s is not a list of [id, bias]", x->key);
+    if (o->via.array.size > LAGAN_MAX_BIAS)
+        return err_set(x->e, -EINVAL, "%s has %u entries, at most %d are taken", x->key,
+                       o->via.array.size, LAGAN_MAX_BIAS);
+    q->n_bias = o->via.array.size;
+    for (uint32_t i = 0; i < q->n_bias; i++)
+        TRY(read_pair(x, i, &o->via.array.ptr[i], &q->bias[i]));
+    qsort(q->bias, q->n_bias, sizeof q->bias[0], by_id);
+    for (uint32_t i = 1; i < q->n_bias; i++)
+        if (q->bias[i].id == q->bias[i - 1].id)
+            return err_set(x->e, -EINVAL, "%s names token %d twice", x->key, q->bias[i].id);
+    return 0;
+}
+
 /* One reader and one "is it at its default" for each kind of LAGAN_FIELDS. */
 #define READ_IDS(f, least, most) read_ids(&x, &q.f, least, most)
 #define READ_STR(f, least, most) read_str(&x, &q.f, least, most)
@@ -175,11 +229,13 @@ read_stops(const struct row *x, struct msg_request *q)
 #define READ_BOOL(f, least, most) read_bool(&x, &q.f)
 #define READ_EARLY(f, least, most) read_early(&x, &q.f)
 #define READ_STOPS(f, least, most) read_stops(&x, &q)
+#define READ_BIAS(f, least, most) read_bias(&x, &q)
 #define READ_ANY(f, least, most) (q.f = msg_get(x.map, x.key) != NULL, 0)
 
 #define START_IDS(f, preset)
 #define START_STR(f, preset)
 #define START_STOPS(f, preset)
+#define START_BIAS(f, preset)
 #define START_ANY(f, preset)
 #define START_U32(f, preset) q.f = preset;
 #define START_I32(f, preset) q.f = preset;
@@ -192,6 +248,7 @@ read_stops(const struct row *x, struct msg_request *q)
 #define MOVED_IDS(f, preset) false
 #define MOVED_STR(f, preset) false
 #define MOVED_STOPS(f, preset) false
+#define MOVED_BIAS(f, preset) false
 #define MOVED_ANY(f, preset) (q.f)
 #define MOVED_U32(f, preset) (q.f != (preset))
 #define MOVED_I32(f, preset) (q.f != (preset))
@@ -200,6 +257,28 @@ read_stops(const struct row *x, struct msg_request *q)
 #define MOVED_OVER(f, preset) (q.f != (preset))
 #define MOVED_BOOL(f, preset) (q.f != (preset))
 #define MOVED_EARLY(f, preset) (q.f != (preset))
+
+int
+msg_request_agrees(const struct msg_request *q, struct err *e)
+{
+    const char *beside = q->want_logprobs          ? "logprobs"
+                         : q->want_prompt_logprobs ? "prompt_logprobs"
+                         : q->n_stop               ? "stop"
+                         : q->temperature > 0      ? "temperature"
+                                                   : NULL;
+
+    if (q->beams > 1 && q->n > q->beams)
+        return err_set(e, -EINVAL, "n is %u, a search with %u beams has no more than that", q->n,
+                       q->beams);
+    if (q->beams > 1 && beside)
+        return err_set(e, -EINVAL, "%s and beams do not go together", beside);
+    if (q->n > 1 && q->beams == 1 && q->temperature <= 0)
+        return err_set(e, -EINVAL,
+                       "n is %u, and all would be the same: give a temperature, or beams", q->n);
+    if (q->n > 1 && q->done.n)
+        return err_set(e, -EINVAL, "done goes with one output, n is %u", q->n);
+    return 0;
+}
 
 int
 msg_request(struct msg_request *ret, const struct msg *m, struct err *e)
@@ -234,6 +313,7 @@ msg_request(struct msg_request *ret, const struct msg *m, struct err *e)
     if (q.min_tokens > q.max_tokens)
         return err_set(e, -EINVAL, "min_tokens is %u, more than max_tokens, which is %u",
                        q.min_tokens, q.max_tokens);
+    TRY(msg_request_agrees(&q, e));
     *ret = q;
     return 0;
 }

@@ -36,6 +36,7 @@ struct rec_submit { /* D 1; fragments with MORE concatenate to this */
     uint32_t n_prompt, n_decoder,
         n_done;                     /* token ids: prompt, decoder prefix, delivered (output 0) */
     uint32_t text_bytes, done_text; /* text instead of ids; bytes of text already delivered */
+    /* n, beams: 0 is 1 */
     uint32_t max_tokens, min_tokens, top_k, n, beams, no_repeat_ngram, logprobs, prompt_logprobs;
     float temperature, top_p, min_p, repetition, presence, frequency, length_penalty, priority;
     int32_t forced_bos, forced_eos;             /* -1 off, -2 the model's */
@@ -47,7 +48,8 @@ struct rec_submit { /* D 1; fragments with MORE concatenate to this */
     uint32_t lora;
     float done_score; /* of what was delivered */
     /* then, each padded to 8: prompt, decoder, done, text, done's text, eos, stop_ids,
-     * stop (u32 len + bytes, padded together), bias (i32 id, f32)*, grammar, salt
+     * stop (u32 len + bytes, padded together), bias (i32 id, f32)*, grammar, salt; with n > 1: u8[n_done]
+     * whose each token of done is, f32[n] the score of each output's.
      * chat 1: the text is a day, YYYY-MM-DD and an end of line, and a conversation as JSON */
 };
 /* flags. LOGPROBS: each token's log-probability is wanted, even with logprobs = 0 tops. PAUSED: as if PAUSE

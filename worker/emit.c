@@ -72,6 +72,7 @@ finish(struct worker *w, struct request *r, uint16_t reason)
     struct rec_finish f = {
         .row = r->row,
         .gen = r->gen,
+        .output = r->output,
         .reason = reason,
         .score = r->score,
         .n_tokens = r->n_sent,
@@ -167,26 +168,27 @@ begin_step(struct worker *w, const struct batch *b, struct rec_step **head)
     *head = outbox_add(&w->outbox, &s, sizeof s);
 }
 
-/* One token of one output, with its text and log-probabilities, into the open STEP record. */
+/* One token of one output, with its text and log-probabilities, into the open STEP record. row: of res, which tells
+ * them, or NO_ROW; score: of all its tokens. */
+#define NO_ROW UINT32_MAX
 static void
 emit_token(struct worker *w, struct rec_step **head, const struct batch *b,
-           const struct batch_result *res, const struct batch_run *run, uint32_t i,
-           struct request *r)
+           const struct batch_result *res, uint32_t row, struct request *r, token_id token,
+           bool ended, float score)
 {
-    uint32_t row = run->first_logit + (run->flags & RUN_PROMPT_LOGPROBS ? run->n_rows - 1 : 0);
-    token_id token = res->token[(size_t)i * (1 + MAX_DRAFT)];
-    bool ended = r->seq.state == SEQ_ENDED, stopped;
+    bool stopped, logprobs = r->want_logprobs && row != NO_ROW;
     uint32_t len = text_of(w, r, token, ended, &stopped);
     struct rec_out o = {
         .row = r->row,
         .gen = r->gen,
+        .output = r->output,
         .n_tokens = 1,
-        .has_logprobs = r->want_logprobs,
+        .has_logprobs = logprobs,
         .first = r->n_sent,
         .text_bytes = len,
         .text_first = r->n_text_sent,
-        .n_top = r->want_logprobs ? r->sampling.n_logprobs : 0,
-        .score = r->score + res->logprob[row],
+        .n_top = logprobs ? r->sampling.n_logprobs : 0,
+        .score = score,
     };
     size_t need = sizeof o + 16 + 8 * (size_t)o.n_top + len + 16;
 
@@ -217,10 +219,52 @@ emit_token(struct worker *w, struct rec_step **head, const struct batch *b,
     (*head)->n_ent++;
     r->n_sent++;
     r->n_text_sent += len;
-    r->score = o.score;
+    r->score = score;
     w->stats.v[STAT_tokens_out]++;
-    if (stopped && !ended) scheduler_cancel(w->e.sched, r->seq.id, LAGAN_FINISH_STOP);
+    if (stopped && !ended) scheduler_end(w->e.sched, &r->seq, LAGAN_FINISH_STOP);
     if (stopped) r->cancelled = LAGAN_FINISH_STOP;
+}
+
+/* What a step has brought a request: new tokens, its own or of its search. */
+static bool
+has_news(const struct seq *s, uint32_t n_before)
+{
+    const struct request *r = s ? s->owner : NULL;
+
+    if (!r || s->n_tokens == n_before) return false;
+    if (!s->beam) return !r->finished;
+    return s->first_member == s && !r->finished &&
+           (s->beam->over || s->beam->n_settled > r->n_sent);
+}
+
+/* Of a search that is over what has not been told of its best; else what all that is alive begins with. */
+static void
+emit_search(struct worker *w, struct rec_step **head, const struct batch *b, struct request *r)
+{
+    const struct beam *s = &r->beam;
+    uint32_t best = s->order[0];
+
+    if (!s->over) {
+        while (r->n_sent < s->n_settled)
+            emit_token(w, head, b, NULL, NO_ROW, r, s->line[best][s->first + r->n_sent], false,
+                       s->total[best][r->n_sent]);
+        return;
+    }
+    for (struct request *m = r; m && m->output < r->n_outputs; m = m->next) {
+        struct beam_done d = beam_result(s, m->output);
+
+        while (m->n_sent < d.n)
+            emit_token(w, head, b, NULL, NO_ROW, m, d.token[m->n_sent], m->n_sent + 1 == d.n,
+                       d.score);
+        m->score = d.score;
+    }
+}
+
+static void
+finish_search(struct worker *w, struct request *r)
+{
+    for (struct request *m = r; m && m->output < r->n_outputs; m = m->next)
+        finish(w, m, beam_result(&r->beam, m->output).reason);
 }
 
 void
@@ -235,26 +279,37 @@ emit_step(struct worker *w, const struct batch *b, const struct batch_result *re
 
         if (r && !r->finished && (b->run[i].flags & RUN_PROMPT_LOGPROBS) && res->status == 0)
             emit_prompt(w, &b->run[i], res, r);
-        any |= r && !r->finished && seq[i]->n_tokens > n_before[i];
+        any |= has_news(seq[i], n_before[i]);
         if (b->run[i].work == WORK_CONTEXT) w->stats.v[STAT_tokens_in] += b->run[i].n_rows;
     }
-    if (any) {
-        begin_step(w, b, &head);
-        for (uint32_t i = 0; i < b->n_runs; i++) {
-            struct request *r = seq[i] ? seq[i]->owner : NULL;
+    if (!any) return;
+    begin_step(w, b, &head);
+    for (uint32_t i = 0; i < b->n_runs; i++) {
+        const struct batch_run *run = &b->run[i];
+        struct request *r;
+        uint32_t row;
 
-            if (r && !r->finished && seq[i]->n_tokens > n_before[i])
-                emit_token(w, &head, b, res, &b->run[i], i, r);
+        if (!has_news(seq[i], n_before[i])) continue;
+        r = seq[i]->owner;
+        if (seq[i]->beam) {
+            emit_search(w, &head, b, r);
+            continue;
         }
-        outbox_end(&w->outbox);
+        row = run->first_logit + (run->flags & RUN_PROMPT_LOGPROBS ? run->n_rows - 1 : 0);
+        emit_token(w, &head, b, res, row, r, res->token[(size_t)i * (1 + MAX_DRAFT)],
+                   seq[i]->state == SEQ_ENDED, r->score + res->logprob[row]);
     }
+    outbox_end(&w->outbox);
     for (uint32_t i = 0; i < b->n_runs; i++) {
         struct request *r = seq[i] ? seq[i]->owner : NULL;
 
         if (!r || r->finished || seq[i]->n_tokens == n_before[i]) continue;
-        if (r->cancelled == LAGAN_FINISH_STOP)
+        if (seq[i]->beam) {
+            if (seq[i]->first_member == seq[i] && seq[i]->beam->over) finish_search(w, r);
+        } else if (r->cancelled == LAGAN_FINISH_STOP) {
             finish(w, r, LAGAN_FINISH_STOP);
-        else if (seq[i]->state == SEQ_ENDED)
+        } else if (seq[i]->state == SEQ_ENDED) {
             finish(w, r, seq[i]->reason);
+        }
     }
 }

@@ -13,6 +13,7 @@
 #include "include/lagan_wire.h"
 #include "ipc/records.h"
 #include "worker/legacy.h"
+#include "worker/outputs.h"
 #include "worker/text_thread.h"
 #include "worker/worker.h"
 
@@ -22,7 +23,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { BUDGET_RECORDS = 256, MAX_SUBMIT = 24 << 20 };
+enum { BUDGET_RECORDS = 256, MAX_SUBMIT = 24 << 20, MOST_OUTPUTS = 64 };
 
 /* The bytes of one SUBMIT that have not been looked at. */
 struct tail {
@@ -63,7 +64,7 @@ refuse(struct worker *w, struct request *r, uint16_t reason, const char *fmt, ..
     vsnprintf(why, sizeof why, fmt, ap);
     va_end(ap);
     emit_reject(w, r->row, r->gen, reason, why);
-    request_give(&w->requests, r);
+    outputs_give(w, r);
 }
 
 /* -1 in a record is off, -2 the model's own. */
@@ -71,6 +72,13 @@ static int32_t
 forced(int32_t asked, int32_t model)
 {
     return asked == -2 ? model : asked;
+}
+
+/* How many slots it takes, and of a search the beams. */
+static uint32_t
+n_slots(const struct rec_submit *s)
+{
+    return MAX(s->n, s->beams);
 }
 
 static bool
@@ -86,14 +94,14 @@ ids_in_range(const token_id *ids, uint32_t n, uint32_t vocab, uint32_t *bad)
 
 /* A request that goes on may have nothing left to do: its worker died between its last token and the
  * word that it was the last. Why it ended, or 0. */
-static uint16_t
-had_ended(const struct request *r, token_id last, uint32_t max_len)
+uint16_t
+intake_had_ended(const struct request *r, token_id last, uint32_t max_len)
 {
     if (r->cancelled) return r->cancelled; /* a stop string */
-    for (uint32_t i = 0; i < r->seq.n_end && r->n_sent > r->seq.min_new; i++)
+    for (uint32_t i = 0; i < r->seq.n_end && r->n_sent > r->sampling.min_new; i++)
         if (r->seq.end_id[i] == last)
             return i < r->seq.n_eos ? LAGAN_FINISH_EOS : LAGAN_FINISH_STOP;
-    return r->n_decoder >= max_len ? LAGAN_FINISH_LENGTH : 0;
+    return r->n_decoder >= max_len || r->n_sent >= r->max_tokens ? LAGAN_FINISH_LENGTH : 0;
 }
 
 /* All tokens of r are in place: n_source, n_decoder (delivered ones included). Hand it over. */
@@ -101,9 +109,10 @@ static void
 admit(struct worker *w, struct request *r, nsec now)
 {
     const struct model_shape *shape = &w->e.model->shape;
-    uint32_t first = w->e.max_source, done = r->n_sent, bad;
+    uint32_t first = w->e.max_source, done = r->first ? 0 : r->n_sent, bad;
     struct seq *s = &r->seq;
     struct err e;
+    int k;
 
     if (first && !r->n_source) return refuse(w, r, LAGAN_E_INVALID_REQUEST, "the prompt is empty");
     if (!r->n_decoder) return refuse(w, r, LAGAN_E_INVALID_REQUEST, "the prompt is empty");
@@ -116,7 +125,7 @@ admit(struct worker *w, struct request *r, nsec now)
     if (r->n_source > w->e.max_source)
         return refuse(w, r, LAGAN_E_TOO_LONG, "the source is %u tokens, at most %u are taken",
                       r->n_source, w->e.max_source);
-    if (done) r->cancelled = had_ended(r, r->ids[first + r->n_decoder - 1], shape->max_len);
+    if (done) r->cancelled = intake_had_ended(r, r->ids[first + r->n_decoder - 1], shape->max_len);
     if (r->cancelled) {
         emit_ended(w, r);
         request_give(&w->requests, r);
@@ -139,11 +148,23 @@ admit(struct worker *w, struct request *r, nsec now)
     r->sampling.max_new = done + s->max_new;
     r->n_ids = first + r->n_decoder + s->max_new;
     r->state = REQUEST_LIVE;
-    legacy_claim(w, r);
-    if (scheduler_add(w->e.sched, s, now, &e) < 0)
-        return refuse(w, r, LAGAN_E_TOO_LONG, "%s", e.text);
-    legacy_claimed(w, r);
-    scheduler_halt(w->e.sched, s->id, r->paused);
+    if (exec_looks_back(&r->sampling) && s->n_prompt + s->max_new > EXEC_LOOK_BACK)
+        return refuse(
+            w, r, LAGAN_E_UNSUPPORTED,
+            "no_repeat_ngram, presence_penalty and frequency_penalty go with %u tokens of prompt "
+            "and answer, this may be %u",
+            EXEC_LOOK_BACK, s->n_prompt + s->max_new);
+    s->lockstep = exec_looks_back(&r->sampling);
+    if (r->first) {
+        k = outputs_add(w, r, now, &e);
+    } else {
+        legacy_claim(w, r);
+        k = scheduler_add(w->e.sched, s, now, &e);
+        if (k == 0) legacy_claimed(w, r);
+        if (k == 0) scheduler_halt(w->e.sched, s->id, r->paused);
+    }
+    if (k < 0)
+        return refuse(w, r, k == -ENOTSUP ? LAGAN_E_UNSUPPORTED : LAGAN_E_TOO_LONG, "%s", e.text);
     w->stats.v[STAT_requests]++;
     FP(intake_taken);
 }
@@ -153,8 +174,10 @@ admit(struct worker *w, struct request *r, nsec now)
 static void
 admit_ids(struct worker *w, struct request *r, uint32_t n_prompt, nsec now)
 {
+    uint32_t done = r->first ? 0 : r->n_sent;
+
     if (!w->e.max_source) {
-        r->n_decoder = n_prompt + r->n_sent;
+        r->n_decoder = n_prompt + done;
     } else {
         r->n_source = n_prompt;
         if (!r->n_decoder) {
@@ -162,7 +185,7 @@ admit_ids(struct worker *w, struct request *r, uint32_t n_prompt, nsec now)
                 return refuse(w, r, LAGAN_E_INVALID_REQUEST,
                               "the model names no decoder_start_token_id: give decoder_ids");
             r->ids[w->e.max_source] = w->e.model->decoder_start;
-            r->n_decoder = 1 + r->n_sent;
+            r->n_decoder = 1 + done;
         }
     }
     admit(w, r, now);
@@ -195,15 +218,15 @@ intake_text_done(struct worker *w, struct request *r, nsec now)
         return;
     }
     if (r->cancelled) {
-        emit_ended(w, r);
-        request_give(&w->requests, r);
+        outputs_end(w, r);
         return;
     }
     if (r->reason) return refuse(w, r, r->reason, "%s", r->why);
     if (!w->e.max_source && (uint64_t)r->n_ids + r->n_sent > w->requests.room_ids)
         return refuse(w, r, LAGAN_E_TOO_LONG, "the prompt is %u tokens, and %u more came before",
                       r->n_ids, r->n_sent);
-    if (!w->e.max_source && r->n_sent) /* delivered tokens wait behind the room's prompt part */
+    if (!w->e.max_source && !r->first &&
+        r->n_sent) /* delivered tokens wait behind the room's prompt part */
         memmove(r->ids + r->n_ids, r->ids + w->requests.room_ids - r->n_sent,
                 r->n_sent * sizeof(token_id));
     admit_ids(w, r, r->n_ids, now);
@@ -267,12 +290,21 @@ read_numbers(struct worker *w, struct request *r, const struct rec_submit *s)
     r->seq.min_new = s->min_tokens;
     r->seq.prompt_logprobs = s->flags & SUBMIT_PROMPT_LOGPROBS;
     r->paused = s->flags & SUBMIT_PAUSED;
+    r->n_outputs = s->n;
+    r->beam = (struct beam){
+        .n_beams = s->beams,
+        .length_penalty = s->length_penalty,
+        .early = s->early_stopping,
+    };
     r->sampling = (struct sampling){
         .seed = s->seed,
         .temperature = s->temperature,
         .top_p = s->top_p,
         .min_p = s->min_p,
         .repetition = s->repetition,
+        .presence = s->presence,
+        .frequency = s->frequency,
+        .no_repeat_ngram = s->no_repeat_ngram,
         .top_k = s->top_k,
         .n_logprobs = s->logprobs,
         .n_prompt_logprobs = s->prompt_logprobs,
@@ -284,6 +316,36 @@ read_numbers(struct worker *w, struct request *r, const struct rec_submit *s)
 }
 
 static int
+by_id(const void *a, const void *b)
+{
+    token_id x = ((const struct nudge *)a)->id, y = ((const struct nudge *)b)->id;
+
+    return (x > y) - (x < y);
+}
+
+/* Logits that the request changes itself; the last entry of an id counts. */
+static int
+read_bias(struct worker *w, struct request *r, const struct rec_submit *s, struct tail *t,
+          struct err *e)
+{
+    const struct nudge *bias = take(t, s->n_bias * sizeof *bias);
+    uint32_t n = 0;
+
+    if (t->broken || s->n_bias > EXEC_MAX_BIAS) return corrupt(e, "SUBMIT has too many biases");
+    for (uint32_t i = 0; i < s->n_bias; i++) {
+        if ((uint32_t)bias[i].id < w->e.model->shape.vocab) r->bias[n++] = bias[i];
+    }
+    qsort(r->bias, n, sizeof r->bias[0], by_id);
+    for (uint32_t i = 0; i < n; i++) {
+        if (i && r->bias[i].id == r->bias[i - 1].id)
+            return corrupt(e, "SUBMIT biases a token twice");
+    }
+    r->sampling.n_bias = n;
+    r->sampling.bias = r->bias;
+    return 0;
+}
+
+static int
 submit(struct worker *w, const char *data, size_t n, nsec now, struct err *e)
 {
     struct rec_submit s;
@@ -291,6 +353,9 @@ submit(struct worker *w, const char *data, size_t n, nsec now, struct err *e)
     const void *p = take(&t, sizeof s);
     const token_id *prompt, *decoder, *done;
     const char *text, *done_text;
+    const uint8_t *whose = NULL;
+    const float *scores = NULL;
+    size_t pad;
     uint32_t first = w->e.max_source, room = w->requests.room_ids;
     struct request *r;
 
@@ -303,22 +368,54 @@ submit(struct worker *w, const char *data, size_t n, nsec now, struct err *e)
     done_text = take(&t, s.done_text);
     if (t.broken) return corrupt(e, "SUBMIT is shorter than its counts say");
     (void)done_text; /* text delivered so far is rebuilt from the tokens */
-    if (!s.max_tokens || s.n_done >= s.max_tokens) return corrupt(e, "SUBMIT asks for no token");
+    s.n = MAX(s.n, 1u);
+    s.beams = MAX(s.beams, 1u);
+    if (s.n > MOST_OUTPUTS || s.beams > MAX_BEAMS || (s.beams > 1 && s.n > s.beams) ||
+        s.early_stopping > BEAM_EARLY_NEVER)
+        return corrupt(e, "SUBMIT asks for an impossible number of beams or outputs");
+    if (!s.max_tokens || s.n_done / s.n >= s.max_tokens)
+        return corrupt(e, "SUBMIT asks for no token");
 
     r = request_take(&w->requests);
+    if (r) {
+        r->state = REQUEST_TEXT; /* ours still, and not free */
+        read_numbers(w, r, &s);
+    }
+    if (r && n_slots(&s) > 1 && outputs_take(w, r, n_slots(&s)) < 0) {
+        outputs_give(w, r);
+        r = NULL;
+    }
     if (!r) {
         emit_reject(w, s.row, s.gen, LAGAN_E_QUEUE_FULL,
                     "the worker's request slots are all taken");
         return 0;
     }
-    r->state = REQUEST_TEXT; /* ours still, and not free */
-    read_numbers(w, r, &s);
     r->has_text = w->e.tokenizer != NULL;
     if (r->has_text) detok_init(&r->detok, w->e.tokenizer, false);
     r->chat = s.chat;
     if (r->has_text && r->chat) chat_reply_begin(&r->detok.reply, &w->e.chat);
     TRY(read_ends(w, r, &s, &t, e));
+    pad = MIN((size_t)(-(t.p - data) & 7), t.left); /* stop strings are padded together */
+    t.p += pad;
+    t.left -= pad;
+    TRY(read_bias(w, r, &s, &t, e));
+    if (s.n > 1) {
+        whose = take(&t, s.n_done);
+        scores = take(&t, s.n * sizeof *scores);
+        if (t.broken) return corrupt(e, "SUBMIT does not say whose its tokens are");
+        for (uint32_t i = 0; i < s.n_done; i++)
+            if (whose[i] >= s.n)
+                return corrupt(e, "SUBMIT has tokens of an output that it does not ask for");
+    }
 
+    if (n_slots(&s) > MIN(w->e.limits.max_seqs, w->e.limits.max_rows)) {
+        refuse(w, r, LAGAN_E_INVALID_REQUEST,
+               "%s is %u: each is a sequence with a row, and there are %u (max_num_seqs, "
+               "max_num_batched_tokens)",
+               s.beams > 1 ? "beams" : "n", n_slots(&s),
+               MIN(w->e.limits.max_seqs, w->e.limits.max_rows));
+        return 0;
+    }
     if ((s.text_bytes || s.n_stop) && !w->e.tokenizer) {
         refuse(w, r, LAGAN_E_UNSUPPORTED, "%s: %s", s.text_bytes ? "text" : "stop",
                w->e.why_no_text);
@@ -335,8 +432,15 @@ submit(struct worker *w, const char *data, size_t n, nsec now, struct err *e)
                first && s.n_prompt <= first ? s.n_decoder : s.n_prompt, first ? first : room);
         return 0;
     }
-    r->n_sent = s.n_done;
     r->score = s.done_score;
+    if (r->first) {
+        for (struct request *m = r; m && scores && m->output < s.n; m = m->next)
+            memcpy(&m->score, &scores[m->output], sizeof m->score);
+        outputs_told(w, r, done, whose, s.n_done);
+        s.n_done = 0;
+    } else {
+        r->n_sent = s.n_done;
+    }
     for (uint32_t i = 0; r->has_text && i < s.n_done; i++) {
         bool stopped;
         int len = detok_add(&r->detok, done[i], w->text_buf, w->text_cap, &stopped);
@@ -439,6 +543,7 @@ cancel(struct worker *w, const char *data, size_t n, struct err *e)
     int known = named(w, data, n, "CANCEL is shorter than its header", &c, &r, e);
 
     if (known <= 0) return known;
+    if (r->state != REQUEST_LIVE && r->first) r = r->first;
     r->cancelled = (uint16_t)(c.flags ? c.flags : LAGAN_FINISH_CANCELLED);
     if (r->state == REQUEST_LIVE) scheduler_cancel(w->e.sched, r->seq.id, r->cancelled);
     return 0;
@@ -452,6 +557,7 @@ pause_or_go_on(struct worker *w, const char *data, size_t n, struct err *e)
     int known = named(w, data, n, "PAUSE is shorter than its header", &c, &r, e);
 
     if (known <= 0) return known;
+    if (r->state != REQUEST_LIVE && r->first) r = r->first;
     r->paused = c.flags & 1;
     if (r->state == REQUEST_LIVE) scheduler_halt(w->e.sched, r->seq.id, r->paused);
     return 0;

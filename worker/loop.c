@@ -219,7 +219,7 @@ open_requests(struct worker *w, struct err *e)
 {
     const struct model_shape *shape = &w->e.model->shape;
     const struct scheduler_limits *l = &w->e.limits;
-    uint32_t ids = MAX(w->e.max_source + shape->max_len, 128u << 10);
+    uint32_t ids = MAX(w->e.max_source + 3 * shape->max_len, 128u << 10); /* outputs.c */
     uint32_t prompt = w->e.max_source ? w->e.max_source : shape->max_len;
     size_t out = (size_t)l->max_rows * (64 + 8 * (LAGAN_MAX_TOP + 1)) +
                  (size_t)l->max_seqs * (32 << 10) + (8u << 20);
@@ -284,10 +284,11 @@ launch(struct worker *w, unsigned lane, nsec now, struct err *e)
     if (r <= 0) return r;
     check(b->step == l->started + 1);
     for (uint32_t i = 0; i < b->n_runs; i++)
-        if (b->run[i].flags & RUN_FIRST_CHUNK) {
+        if (b->run[i].flags & (RUN_FIRST_CHUNK | RUN_BEAM)) {
             struct request *q = scheduler_seat(w->e.sched, b->run[i].seat)->owner;
 
-            exec_seat(w->e.exec, b->run[i].seat, &q->sampling);
+            if (b->run[i].flags & RUN_FIRST_CHUNK)
+                exec_seat(w->e.exec, b->run[i].seat, &q->sampling);
             exec_seen(w->e.exec, b->run[i].seat, q->seq.token, (uint32_t)b->run[i].first_pos);
         }
     if (l->started == l->finished) l->since = now;

@@ -4,6 +4,8 @@
  * until it is touched and is given back to the system when a long request ends. So a request of any
  * legal length is one contiguous array, and serving allocates nothing.
  *
+ * A request with beams or several outputs has a slot for each of them, chained from the first (outputs.h).
+ *
  * While state is REQUEST_TEXT the slot belongs to the text thread; else to the engine.
  */
 #ifndef WORKER_REQUEST_H
@@ -30,6 +32,9 @@ struct request {
     enum request_kind kind;
     uint32_t slot, row, gen;
     uint32_t next_free;
+    uint16_t output;
+    struct request *first, *next; /* of several: the first slot, in each; NULL: it is alone */
+    uint32_t n_outputs;           /* the first's: to be told; slots behind them are beams only */
 
     token_id *ids; /* room.ids of them: source first, then the decoder's tokens */
     char *text;    /* prompt text, or what a call is about */
@@ -48,8 +53,10 @@ struct request {
     uint32_t max_tokens;          /* asked for, delivered ones included */
     uint32_t n_source, n_decoder; /* of ids, once known */
     uint32_t n_sent,
-        n_text_sent; /* generated tokens and text bytes sent, delivered ones included */
-    float score;     /* sum of log-probabilities */
+        n_text_sent;  /* generated tokens and text bytes sent, delivered ones included */
+    float score;      /* sum of log-probabilities */
+    struct beam beam; /* the first's, of a search */
+    struct nudge bias[EXEC_MAX_BIAS]; /* the first's */
     uint32_t adopted,
         recomputed; /* positions a predecessor wrote: taken over, and computed again */
 };

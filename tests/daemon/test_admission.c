@@ -162,9 +162,44 @@ keys_not_served_yet_are_refused_by_name_unless_at_their_default(void **state)
     struct row *r;
 
     (void)state;
-    refused(LAGAN_E_INVALID_REQUEST, "beams", 1, 1, NULL, "beams", 4);
-    refused(LAGAN_E_INVALID_REQUEST, "n is not served", 1, 1, NULL, "n", 2);
+    refused(LAGAN_E_INVALID_REQUEST, "encoder_features is not served", 1, 1, NULL,
+            "encoder_features", 1);
     assert_int_equal(submit(1, 1, NULL, &one, 1, &r, &e), 0);
+}
+
+static void
+beams_and_outputs_that_do_not_go_together_are_refused(void **state)
+{
+    static const struct {
+        struct extra more[3];
+        const char *words; /* NULL: taken */
+    } rows[] = {
+        { { { "beams", 4 }, { "n", 4 }, { "no_repeat_ngram", 3 } }, NULL },
+        { { { "n", 3 }, { "temperature", 1 }, { "logprobs", 2 } }, NULL },
+        { { { "beams", 3 }, { "n", 4 }, { "seed", 1 } }, "n is 4" },
+        { { { "beams", 2 }, { "logprobs", 0 }, { "seed", 1 } }, "logprobs and beams" },
+        { { { "beams", 2 }, { "temperature", 1 }, { "seed", 1 } }, "temperature and beams" },
+        { { { "n", 2 }, { "seed", 1 }, { "win", 1 } }, "give a temperature" },
+        { { { "beams", 17 }, { "seed", 1 }, { "win", 1 } }, "beams is 17" },
+    };
+    struct err e;
+    struct row *r;
+
+    (void)state;
+    for (uint32_t i = 0; i < ARRAY_LEN(rows); i++) {
+        int code = submit(10 + i, 2, NULL, rows[i].more, 3, &r, &e);
+
+        if (!rows[i].words) {
+            assert_int_equal(code, 0);
+            assert_int_equal(r->submit->n,
+                             rows[i].more[1].key[0] == 'n' ? rows[i].more[1].v : rows[i].more[0].v);
+            assert_non_null(r->out);
+        } else if (code != LAGAN_E_INVALID_REQUEST || !strstr(e.text, rows[i].words)) {
+            fail_msg("%d \"%s\", not \"%s\"", code, e.text, rows[i].words);
+        }
+    }
+    d.facts[0] = (struct model_facts){ .known = true, .vocab = 9, .max_len = 50, .n_seats = 3 };
+    refused(LAGAN_E_INVALID_REQUEST, "max_num_seqs is 3", 30, 2, NULL, "beams", 4);
 }
 
 static void
@@ -249,6 +284,7 @@ main(void)
         T(without_eos_ids_the_models_are_asked_for_and_a_seed_is_chosen),
         T(what_is_wrong_without_knowing_the_model_is_refused_before_it_is_there),
         T(limits_of_max_tokens_are_named),
+        T(beams_and_outputs_that_do_not_go_together_are_refused),
         T(keys_not_served_yet_are_refused_by_name_unless_at_their_default),
         T(two_requests_with_one_id_are_told_apart_from_everything_else),
         T(queue_and_client_limits_refuse_before_accept),

@@ -145,7 +145,7 @@ a_decoder_answers_every_wrong_request_by_name(void **state)
         { "{\"ids\":[1],\"temperature\":-1}", "invalid_request", "temperature" },
         { "{\"ids\":[1],\"top_p\":0.0}", "invalid_request", "top_p" },
         { "{\"ids\":[1],\"logprobs\":1025}", "invalid_request", "logprobs" },
-        { "{\"ids\":[1],\"beams\":4}", "invalid_request", "beams" },
+        { "{\"ids\":[1],\"beams\":17}", "invalid_request", "beams" },
         { "{\"ids\":[1],\"n\":2}", "invalid_request", "n" },
         { "{\"ids\":[1],\"return_logits\":true}", "invalid_request", "return_logits" },
         { "{\"ids\":[1],\"no_such_key\":1,\"max_tokens\":2}", "length", NULL },

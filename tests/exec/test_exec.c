@@ -584,10 +584,7 @@ what_is_not_there_yet_is_refused_by_name(void **state)
     t = hand_batch(&h, 0);
     t->n_rows = t->n_runs = t->n_logits = 1;
     t->token[0] = t->pos[0] = 0;
-    t->run[0] = (struct batch_run){ .n_rows = 1, .flags = RUN_SAMPLE | RUN_BEAM };
-    refuses(t, "beam");
-    t->run[0].flags = RUN_SAMPLE;
-    t->run[0].n_draft = 1;
+    t->run[0] = (struct batch_run){ .n_rows = 1, .flags = RUN_SAMPLE, .n_draft = 1 };
     refuses(t, "draft");
     t->run[0].n_draft = 0;
     t->n_copies = HAND_SEATS * MAX_GROUPS + 1;

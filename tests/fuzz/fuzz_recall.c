@@ -7,12 +7,13 @@
 #include "tests/fuzz/fuzz.h"
 
 #include "daemon/blame.h"
+#include "daemon/pieces.h"
 #include "daemon/recall.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-enum { MAX_ROWS = 300, ROOM = 2048 };
+enum { MAX_ROWS = 300, ROOM = 8192 };
 
 /* ---- the twin: rows as plain lists */
 
@@ -22,6 +23,8 @@ struct twin_row {
     struct session_id session;
     uint32_t n_key, n, most, tops, n_text;
     char key[LAGAN_MAX_KEY];
+    uint32_t n_out; /* outputs */
+    uint64_t said[64];
     int32_t token[ROOM / 4];
 };
 static struct twin_row rows[MAX_ROWS];
@@ -62,7 +65,7 @@ twin_take_row(const struct kept_row *k, const uint8_t *p, uint32_t n)
            eights(4 * (uint64_t)s.n_stop_ids);
     if (need > k->submit_bytes || s.n_done || s.done_text || !s.max_tokens ||
         s.max_tokens > LAGAN_MAX_TOKENS || s.logprobs > LAGAN_MAX_TOP ||
-        (s.flags & SUBMIT_PROMPT_LOGPROBS) || twin_id(k->id))
+        (s.flags & SUBMIT_PROMPT_LOGPROBS) || s.n > 64 || twin_id(k->id))
         return false;
     for (uint32_t i = 0; i < n_rows; i++) {
         struct twin_row *o = &rows[i];
@@ -81,9 +84,31 @@ twin_take_row(const struct kept_row *k, const uint8_t *p, uint32_t n)
                             .session = k->session,
                             .n_key = k->n_key,
                             .most = s.max_tokens,
+                            .n_out = s.n ? s.n : 1,
                             .tops = s.logprobs };
     memcpy(t->key, k->key, k->n_key);
     n_rows++;
+    return true;
+}
+
+/* Every token and every byte of text is an output's. */
+static bool
+twin_pieces(struct twin_row *t, const struct kept_tokens *k, const uint8_t *p)
+{
+    uint64_t said[64] = { 0 }, n = 0, n_text = 0;
+
+    for (uint32_t i = 0; i < k->n_pieces; i++) {
+        struct row_piece one;
+
+        memcpy(&one, p + i * sizeof one, sizeof one);
+        if (one.output >= t->n_out) return false;
+        said[one.output] += one.n;
+        n += one.n;
+        n_text += one.n_text;
+        if (t->said[one.output] + said[one.output] > t->most) return false;
+    }
+    if (n != k->n || n_text != k->n_text) return false;
+    for (uint32_t i = 0; i < t->n_out; i++) t->said[i] += said[i];
     return true;
 }
 
@@ -94,11 +119,15 @@ twin_take_tokens(const struct kept_tokens *k, const uint8_t *p, uint32_t n)
     uint64_t bytes = sizeof *k + 4 * (uint64_t)k->n + k->n_text, lps;
 
     if (n < sizeof *k || !t || !t->open || k->first != t->n) return false;
-    if ((uint64_t)k->first + k->n > t->most) return false;
+    if (k->first + (uint64_t)k->n > (uint64_t)t->most * t->n_out) return false;
+    if (k->n_pieces && t->n_out == 1) return false;
+    bytes += (uint64_t)k->n_pieces * sizeof(struct row_piece);
     if (k->lp_first < k->first || k->lp_first > (uint64_t)k->first + k->n) return false;
     lps = (uint64_t)k->first + k->n - k->lp_first;
     if (t->lp) bytes += lps * (4 + 8 * (uint64_t)t->tops);
-    if (bytes != n) return false;
+    if (bytes != n ||
+        (t->n_out > 1 && !twin_pieces(t, k, p + n - k->n_pieces * sizeof(struct row_piece))))
+        return false;
     memcpy(t->token + t->n, p + sizeof *k, 4 * (size_t)k->n);
     t->n += k->n;
     t->n_text += k->n_text;
@@ -126,7 +155,9 @@ twin_take(uint16_t type, const uint8_t *p, uint32_t n)
     case KEPT_STATE:
         return n == sizeof(struct kept_state) && t && t->open;
     case KEPT_END:
-        if (n != sizeof end || !t || !t->open) return false;
+        if (!t || !t->open) return false;
+        if (n != sizeof end + (t->n_out > 1 ? t->n_out * sizeof(struct row_output) : 0))
+            return false;
         memcpy(&end, p, sizeof end);
         if (!((end.reason >= 1 && end.reason <= 5) || (end.reason >= 32 && end.reason <= 47)))
             return false;
@@ -155,6 +186,7 @@ make_row(struct in *in, uint8_t *p)
     k.id = byte(in) % 32;
     k.rid = byte(in) % 8;
     s.max_tokens = byte(in);
+    s.n = byte(in) % 4 ? 0 : byte(in) % 6;
     k.session.b[0] = (uint8_t)(byte(in) % 4);
     k.n_key = (uint8_t)(byte(in) % 4);
     memset(k.key, (int)(byte(in) % 3), k.n_key);
@@ -176,16 +208,26 @@ make_tokens(struct in *in, uint8_t *p)
 {
     struct kept_tokens k = { .id = byte(in) % 32 };
     const struct twin_row *t = twin_id(k.id);
-    uint32_t acked = byte(in) % 8, each = t && t->lp ? 4 + 8 * t->tops : 0;
+    uint32_t at, acked = byte(in) % 8, each = t && t->lp ? 4 + 8 * t->tops : 0;
 
     k.n = byte(in) % 16;
     k.n_text = byte(in) % 32;
     k.first = (t ? t->n : 0) + (acked == 4);
     k.lp_first = acked == 3 ? k.first - 1 : k.first + MIN(acked % 4, k.n);
     k.text_said = k.n_text;
+    if (t && t->n_out > 1) k.n_pieces = byte(in) % 4;
     memcpy(p, &k, sizeof k);
     for (uint32_t i = 0; i < 4 * k.n; i++) p[sizeof k + i] = (uint8_t)(i * 7 + k.first);
-    return (uint32_t)sizeof k + 4 * k.n + (k.first + k.n - k.lp_first) * each + k.n_text;
+    at = (uint32_t)sizeof k + 4 * k.n + (k.first + k.n - k.lp_first) * each + k.n_text;
+    for (uint32_t i = 0; i < k.n_pieces; i++, at += (uint32_t)sizeof(struct row_piece)) {
+        bool last = i + 1 == k.n_pieces;
+        struct row_piece one = { byte(in) % (t->n_out + (byte(in) % 16 == 0)), last ? k.n : k.n / 2,
+                                 last ? k.n_text : 0 };
+
+        k.n -= one.n;
+        memcpy(p + at, &one, sizeof one);
+    }
+    return at;
 }
 
 static uint32_t
@@ -207,9 +249,12 @@ make(struct in *in, uint16_t type, uint8_t *p)
         return sizeof state;
     }
     if (type == KEPT_END) {
+        const struct twin_row *t = twin_id(id);
+
         end.reason = (uint16_t)(byte(in) % 64);
         memcpy(p, &end, sizeof end);
-        return sizeof end;
+        return (uint32_t)(sizeof end +
+                          (t && t->n_out > 1 ? t->n_out * sizeof(struct row_output) : 0));
     }
     memcpy(p, &id, sizeof id);
     return sizeof id;

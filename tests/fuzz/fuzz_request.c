@@ -233,6 +233,26 @@ stop(const msgpack_object *o)
     return true;
 }
 
+/* Pairs of a token and what is added, each token once. */
+static bool
+bias(const msgpack_object *o)
+{
+    uint32_t i, k;
+
+    if (o->type != MSGPACK_OBJECT_ARRAY || o->via.array.size > 256) return false;
+    for (i = 0; i < o->via.array.size; i++) {
+        const msgpack_object *a = &o->via.array.ptr[i];
+
+        if (a->type != MSGPACK_OBJECT_ARRAY || a->via.array.size != 2) return false;
+        if (!whole(&a->via.array.ptr[0], 0, 2147483647) || !real(&a->via.array.ptr[1], -100, 100))
+            return false;
+        for (k = 0; k < i; k++)
+            if (o->via.array.ptr[k].via.array.ptr[0].via.u64 == a->via.array.ptr[0].via.u64)
+                return false;
+    }
+    return true;
+}
+
 static bool
 value_ok(const char *k, uint32_t n, const msgpack_object *v)
 {
@@ -259,6 +279,8 @@ value_ok(const char *k, uint32_t n, const msgpack_object *v)
     if (KEY("min_p") || KEY("priority")) return real(v, 0, 1);
     if (KEY("repetition_penalty")) return real(v, 0, 10) && !is_zero(v);
     if (KEY("ignore_eos") || KEY("resume")) return truth;
+    if (KEY("presence_penalty") || KEY("frequency_penalty")) return real(v, -2, 2);
+    if (KEY("logit_bias")) return bias(v);
     if (KEY("win")) return whole(v, 1, 256);
     if (KEY("beams")) return whole(v, 1, 16);
     if (KEY("n")) return whole(v, 1, 64);
@@ -307,6 +329,22 @@ twin_resume(const msgpack_object *map)
     return n[0] && n[0] <= 65536 && n[0] == n[1] && n[1] == n[2];
 }
 
+/* Beams are no samples, and samples need noise. */
+static bool
+twin_agrees(const msgpack_object *map)
+{
+    uint64_t beams = whole_or(map, "beams", 1), n = whole_or(map, "n", 1);
+    const msgpack_object *stop = msg_get(map, "stop");
+    double temperature = 0;
+
+    msg_f64(map, "temperature", &temperature);
+    if (n > 1 && n_ids(map, "done") > 0) return false;
+    if (beams == 1) return n == 1 || temperature > 0;
+    return n <= beams && temperature <= 0 && !msg_get(map, "logprobs") &&
+           !msg_get(map, "prompt_logprobs") &&
+           !(stop && (stop->type == MSGPACK_OBJECT_STR || stop->via.array.size > 0));
+}
+
 static bool
 twin_request(const msgpack_object *map)
 {
@@ -321,6 +359,7 @@ twin_request(const msgpack_object *map)
     if (has_ids && has_text) return false;
     if (!has_ids && !has_text && !msg_get(map, "encoder_features")) return false;
     if (n_ids(map, "done") >= whole_or(map, "max_tokens", 16)) return false;
+    if (!twin_agrees(map)) return false;
     return whole_or(map, "min_tokens", 0) <= whole_or(map, "max_tokens", 16);
 }
 
@@ -328,17 +367,12 @@ twin_request(const msgpack_object *map)
 static bool
 twin_refuses(const msgpack_object *map)
 {
-    const msgpack_object *early = msg_get(map, "early_stopping");
-    double penalty = 1;
     bool b = false, any = false;
 
-    msg_f64(map, "length_penalty", &penalty);
     msg_bool(map, "model_defaults", &b), any |= b;
     msg_bool(map, "return_logits", &b), any |= b;
     msg_bool(map, "return_encoder_output", &b), any |= b;
-    if (early) any |= early->type == MSGPACK_OBJECT_STR || early->via.boolean;
-    return any || penalty != 1 || whole_or(map, "beams", 1) != 1 || whole_or(map, "n", 1) != 1 ||
-           whole_or(map, "no_repeat_ngram", 0) != 0 || msg_get(map, "encoder_features");
+    return any || msg_get(map, "encoder_features");
 }
 
 /* ---- both */
@@ -535,7 +569,7 @@ pack_value(struct in *in, msgpack_packer *p, int depth)
         pack_string(in, p, false);
 }
 
-enum kind { IDS, STR, U32, I32, U64, F64, OVER, BOOL, EARLY, STOPS, ANY };
+enum kind { IDS, STR, U32, I32, U64, F64, OVER, BOOL, EARLY, STOPS, BIAS, ANY };
 
 static const struct field {
     const char *key;
@@ -596,6 +630,18 @@ pack_typed(struct in *in, msgpack_packer *p, const struct field *f)
         n = byte(in) % 18;
         msgpack_pack_array(p, n);
         while (n--) msg_bytes(p, s, lengths[MIN(byte(in), 160u) / 32 % ARRAY_LEN(lengths)]);
+        return;
+    case BIAS:
+        n = byte(in) % 5;
+        msgpack_pack_array(p, n);
+        while (n--) {
+            bool more = byte(in) % 16 == 0;
+
+            msgpack_pack_array(p, more ? 3 : 2);
+            msgpack_pack_int32(p, (int32_t)byte(in) - (byte(in) % 16 == 0));
+            msgpack_pack_double(p, (double)byte(in) - (byte(in) % 4 ? 100 : 156));
+            if (more) msgpack_pack_nil(p);
+        }
         return;
     case BOOL:
     case EARLY:

@@ -103,6 +103,7 @@ naive_step(struct twin *w, const struct beam *b, uint64_t seed, uint32_t cur, bo
 struct bed {
     struct beam b;
     token_id line[MAX_BEAMS][MAX_LEN], room[MAX_BEAMS][MAX_LEN], end_id[4];
+    float total[MAX_BEAMS][MAX_LEN];
     struct batch_top top[MAX_BEAMS][MOST];
     uint32_t n_given;
 };
@@ -136,6 +137,7 @@ open_bed(struct bed *x)
     for (uint32_t i = 0; i < x->b.n_beams; i++) {
         x->b.line[i] = x->line[i];
         x->b.room[i] = x->room[i];
+        x->b.total[i] = x->total[i];
         for (uint32_t k = 0; k < x->n_given; k++) x->line[i][k] = (token_id)(1000 + k);
     }
     beam_start(&x->b, 0, 0);
@@ -196,6 +198,7 @@ a_search_ends_with_the_sequences_and_scores_of_its_naive_twin(void **state)
                 if (w.run[i].score < -1e8f) continue; /* of equals any */
                 assert_memory_equal(line, w.run[i].token, cur * sizeof *line);
                 assert_true(x.b.score[x.b.order[i]] == w.run[i].score);
+                assert_true(x.total[x.b.order[i]][cur - 1] == w.run[i].score);
             }
         }
         assert_true(x.b.over);
@@ -229,7 +232,8 @@ equal_scores_are_the_better_beams_and_then_the_lower_ids(void **state)
     x.b.n_beams = 2;
     x.b.n_end = 0;
     x.b.max_new = 9;
-    for (uint32_t i = 0; i < 2; i++) x.b.line[i] = x.line[i], x.b.room[i] = x.room[i];
+    for (uint32_t i = 0; i < 2; i++)
+        x.b.line[i] = x.line[i], x.b.room[i] = x.room[i], x.b.total[i] = x.total[i];
     beam_start(&x.b, 0, 0);
     beam_step(&x.b, list);
     assert_int_equal(x.line[x.b.order[0]][x.n_given], 2);

@@ -36,6 +36,7 @@ struct bed {
 struct family {
     struct seq seq[FAMILY];
     token_id token[FAMILY][MAX_LEN], room[FAMILY][MAX_LEN], source[16];
+    float total[FAMILY][MAX_LEN];
     struct beam beam;
     uint32_t n, n_back; /* members; those that came back */
 };
@@ -259,6 +260,7 @@ family_new(req_id id, uint32_t n, bool beams, uint32_t n_prompt, uint32_t max_ne
         q->next_member = i + 1 < n ? q + 1 : NULL;
         f->beam.line[i] = f->token[i];
         f->beam.room[i] = f->room[i];
+        f->beam.total[i] = f->total[i];
         if (beams) q->beam = &f->beam;
         q->lockstep = beams;
     }
@@ -274,6 +276,7 @@ check_family(const struct family *f)
 {
     const struct seq *first = &f->seq[0];
     static token_id line[FAMILY][MAX_LEN], room[FAMILY][MAX_LEN];
+    static float total[FAMILY][MAX_LEN];
     static struct batch_top top[FAMILY][128];
     struct beam b = f->beam;
 
@@ -288,6 +291,7 @@ check_family(const struct family *f)
         }
         b.line[i] = line[i];
         b.room[i] = room[i];
+        b.total[i] = total[i];
     }
     if (!first->beam) return;
     beam_start(&b, 0, 0);

@@ -2,11 +2,13 @@
  *
  * A run has either one row of logits, its last row's, or one for each of its rows, when the request
  * wants the log-probabilities of its prompt: row at position p then reports token p + 1 of the
- * prompt, and only the last row draws.
+ * prompt, and only the last row draws. What depends on the tokens so far (n-grams that may not come again,
+ * presence and frequency) is worked out here, from the tokens: exec_looks_back().
  */
 #include "worker/exec/inside.h"
 
 #include <errno.h>
+#include <stdlib.h>
 #include <string.h>
 
 /* Results go to the host as the device wrote them. */
@@ -28,9 +30,69 @@ struct draw {
     uint32_t *which;
     struct sample_row *row;
     int32_t *ban;
-    uint32_t n_ban, n_top;
+    struct nudge *nudge;
+    uint32_t n_ban, n_nudge, n_top;
     bool in_order; /* so far, row i of logits is the decoder's row i */
+    bool beams;
 };
+
+static void
+ban(struct draw *d, struct sample_row *row, token_id id)
+{
+    d->ban[d->n_ban++] = id;
+    row->n_ban++;
+}
+
+/* Every token that followed the last n - 1 of these before: transformers' no_repeat_ngram. */
+static void
+ban_repeats(struct draw *d, struct sample_row *row, const token_id *token, uint32_t n_tokens,
+            uint32_t n)
+{
+    const token_id *last = token + n_tokens - (n - 1);
+
+    for (uint32_t i = 0; i + n <= n_tokens; i++)
+        if (!memcmp(token + i, last, (n - 1) * sizeof *token)) ban(d, row, token[i + n - 1]);
+}
+
+static int
+by_id(const void *a, const void *b)
+{
+    token_id x = ((const struct nudge *)a)->id, y = ((const struct nudge *)b)->id;
+
+    return (x > y) - (x < y);
+}
+
+/* The request's own, and what generated tokens cost: by id, each once. */
+static void
+nudge(struct draw *d, struct sample_row *row, const struct sampling *s, uint32_t position)
+{
+    struct nudge *to = d->nudge + d->n_nudge;
+    bool penalty = s->presence != 0 || s->frequency != 0;
+    uint32_t n = 0, n_new = penalty ? position - s->first_new : 0;
+
+    row->first_nudge = d->n_nudge;
+    for (uint32_t i = 0; i < n_new; i++)
+        to[n++] = (struct nudge){ s->prompt[s->first_new + i], -s->frequency };
+    qsort(to, n, sizeof *to, by_id);
+    for (uint32_t i = n = 0; i < n_new; i++) {
+        if (n && to[n - 1].id == to[i].id) {
+            to[n - 1].add -= s->frequency;
+        } else {
+            to[n++] = (struct nudge){ to[i].id, -s->presence - s->frequency };
+        }
+    }
+    for (uint32_t i = 0, n_penalties = n; i < s->n_bias; i++) {
+        struct nudge *same = bsearch(&s->bias[i], to, n_penalties, sizeof *to, by_id);
+
+        if (same) {
+            same->add += s->bias[i].add;
+        } else {
+            to[n++] = s->bias[i];
+        }
+    }
+    row->n_nudge = n;
+    d->n_nudge += n;
+}
 
 static struct sample_row
 sampled_row(struct draw *d, const struct sampling *s, uint32_t seat, uint32_t position)
@@ -54,14 +116,18 @@ sampled_row(struct draw *d, const struct sampling *s, uint32_t seat, uint32_t po
         .want_logprob = s->want_logprobs || s->n_logprobs,
     };
 
+    if (s->n_candidates) {
+        row.beam = d->beams = true;
+        row.n_top = s->n_candidates;
+        row.want_logprob = false;
+    }
+    if (s->n_bias || s->presence != 0 || s->frequency != 0) nudge(d, &row, s, position);
+    if (s->no_repeat_ngram && position + 1 >= s->no_repeat_ngram)
+        ban_repeats(d, &row, s->prompt, position, s->no_repeat_ngram);
     if (s->forced_bos >= 0 && made == 0) row.force = s->forced_bos;
     if (s->forced_eos >= 0 && made + 1 == s->max_new)
         row.force = s->forced_eos; /* the later rule */
-    if (made < s->min_new) {
-        memcpy(d->ban + d->n_ban, s->eos, s->n_eos * sizeof *s->eos);
-        row.n_ban = s->n_eos;
-        d->n_ban += s->n_eos;
-    }
+    for (uint32_t i = 0; i < s->n_eos && made < s->min_new; i++) ban(d, &row, s->eos[i]);
     return row;
 }
 
@@ -111,7 +177,7 @@ void
 draw_stage(struct exec *x, struct stage *st, const struct batch *b, struct outcome *o,
            struct todo *t)
 {
-    struct draw d = { .ban = st->ban, .in_order = true };
+    struct draw d = { .ban = st->ban, .nudge = st->nudge, .in_order = true };
     uint32_t next = 0;
 
     check(b->n_logits <= x->c.max_rows);
@@ -138,6 +204,8 @@ draw_stage(struct exec *x, struct stage *st, const struct batch *b, struct outco
     if (d.in_order) t->which = NULL;
     t->n_top = d.n_top;
     t->n_ban = d.n_ban;
+    t->n_nudge = d.n_nudge;
+    t->beams = d.beams;
 }
 
 int
@@ -153,6 +221,8 @@ draw_queue(struct exec *x, struct exec_lane *l, const struct todo *t)
             .logits = tensor_rows(l->logits, 0, n),
             .row = t->row + i,
             .ban = l->ban,
+            .nudge = l->nudge,
+            .beams = t->beams,
             .n = n,
             .seen = x->seen,
             .seen_words = x->seen_words,

@@ -184,13 +184,20 @@ exec_seen(struct exec *x, uint32_t seat, const token_id *token, uint32_t n)
     for (uint32_t i = 0; i < n; i++) bits[(uint32_t)token[i] / 32] |= UINT32_C(1) << token[i] % 32;
 }
 
-/* Whether every run of the decoder has one row, and a row of logits. Sources and their projections are
- * queued in front and in no graph. */
+bool
+exec_looks_back(const struct sampling *s)
+{
+    return s->n_candidates || s->no_repeat_ngram || s->presence != 0 || s->frequency != 0;
+}
+
+/* Whether every run of the decoder has one row, and a row of logits that a token is drawn from. Sources and their
+ * projections are queued in front and in no graph. */
 static bool
 generates(const struct batch *b)
 {
     for (uint32_t i = 0; i < b->n_runs; i++)
-        if (b->run[i].n_rows != 1 || b->run[i].first_logit != i) return false;
+        if (b->run[i].n_rows != 1 || b->run[i].first_logit != i || (b->run[i].flags & RUN_BEAM))
+            return false;
     return b->n_logits == b->n_runs;
 }
 

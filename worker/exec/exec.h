@@ -31,7 +31,11 @@ struct exec_config {
     uint64_t graphs_memory; /* device memory that captured steps may take, all lanes; 0: none */
 };
 
-/* How a seat's tokens are chosen. Copied by exec_seat(); prompt is kept until the seat ends. */
+/* As many of a sequence's tokens are looked at where its next one depends on all of them (exec_looks_back()), and
+ * as many logits changed by a request's own wish. */
+enum { EXEC_LOOK_BACK = 4096, EXEC_MAX_BIAS = 256 };
+
+/* How a seat's tokens are chosen. Copied by exec_seat(); prompt and bias are kept until the seat ends. */
 struct sampling {
     uint64_t seed;
     float temperature, top_p, min_p, repetition;
@@ -40,14 +44,21 @@ struct sampling {
     bool want_logprobs; /* of the sampled token, even with n_logprobs 0 */
     uint32_t output;
     uint32_t n_prompt; /* token[0 .. n_prompt) of the sequence, for prompt_logprobs */
-    const token_id *prompt;
+    const token_id *prompt; /* with exec_looks_back() the tokens behind them as they come to be known */
     uint32_t
         first_new; /* position (in the sequence) of generated token 0: n_prompt less delivered */
     uint32_t min_new, max_new;      /* generated tokens, delivered ones included */
     int32_t forced_bos, forced_eos; /* at generated token 0, at the last; -1 off */
     uint32_t n_eos;                 /* banned before min_new */
     token_id eos[48];
+    float presence, frequency; /* taken from logits of generated tokens: once, and for each time */
+    uint32_t no_repeat_ngram;
+    uint32_t n_bias; /* [n_bias] by id, each once */
+    const struct nudge *bias;
+    uint32_t n_candidates; /* of a beam: so many of its best tokens are handed out; 0: a token is drawn */
 };
+/* Its steps may not be planned before the tokens of those ahead are known. */
+bool exec_looks_back(const struct sampling *s);
 
 /* kv: groups as model_groups() filled them. Scratch comes from an arena of its own. Everything is sized here
  * and every kernel met once; -ENOMEM with the numbers. */

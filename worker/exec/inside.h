@@ -28,7 +28,11 @@ enum { STAGES = 2, OUTCOMES = 3, MAX_TOP = 1024 /* DECISIONS 17 */ };
 /* What a step of generation wants at most with good manners. More come into memory that is not pinned, and
  * hold up the caller: so pinning does not take a second of every start. */
 enum { NEAR_TOPS = 128 << 10 };
-enum { MAX_BAN = ARRAY_LEN(((struct sampling *)0)->eos) }; /* of a row */
+/* Of a row. */
+enum {
+    MAX_BAN = ARRAY_LEN(((struct sampling *)0)->eos) + EXEC_LOOK_BACK,
+    MAX_NUDGE = EXEC_MAX_BIAS + EXEC_LOOK_BACK
+};
 
 /* Arrays written on the host, copied in one piece, read on the device. What a graph reads comes first and has
  * a bucket's size: so it lies where it lay when the graph was captured. */
@@ -50,7 +54,9 @@ void *image_take(struct image *im, size_t bytes, void **dev);
 /* The arrays of one step. */
 struct stage {
     struct image step, encode, project;
-    int32_t *ban; /* [n_seats * MAX_BAN], apart: few steps have any */
+    /* [n_seats * MAX_BAN], [n_seats * MAX_NUDGE], apart and not pinned: few steps have any */
+    int32_t *ban;
+    struct nudge *nudge;
 };
 
 /* One step's way back. r's arrays lie in the host mapping. */
@@ -79,7 +85,8 @@ struct todo {
     struct rows enc;       /* of all slices; a run's first_row counts from those queued together */
     struct rows projected; /* pos and seat */
     const uint32_t *enc_place, *project_row; /* of encode's graph: 0, 1, ...; rows of enc_out */
-    uint32_t n_row_moves, n_see, n_logits, n_top, n_ban, n_project;
+    uint32_t n_row_moves, n_see, n_logits, n_top, n_ban, n_nudge, n_project;
+    bool beams; /* some row of logits is a beam's */
     uint32_t project_first; /* row of enc_out where all of them lie side by side, or NOT_TOGETHER */
     uint32_t draw_rows;     /* n_logits, or as many as the graph has */
 };
@@ -100,6 +107,7 @@ struct exec_lane {
     int32_t *drawn;                     /* [2 * max_rows] as in struct outcome */
     struct top *top;
     int32_t *ban;
+    struct nudge *nudge;
     struct stage stage[STAGES];
     struct outcome outcome[OUTCOMES];
 };

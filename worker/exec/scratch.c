@@ -97,6 +97,7 @@ lay_out_lane(struct exec *x, struct exec_lane *l, struct plan *p)
     l->logits = matrix(p, DT_F32, x->piece, x->m->shape.vocab);
     l->drawn = on_dev(p, 2 * (uint64_t)rows, sizeof *l->drawn);
     l->ban = on_dev(p, (uint64_t)x->n_seats * MAX_BAN, sizeof *l->ban);
+    l->nudge = on_dev(p, (uint64_t)x->n_seats * MAX_NUDGE, sizeof *l->nudge);
     l->top = on_dev(p, tops, sizeof *l->top);
     for (unsigned i = 0; i < STAGES; i++) {
         struct stage *st = &l->stage[i], *first = &l->stage[0];
@@ -105,7 +106,9 @@ lay_out_lane(struct exec *x, struct exec_lane *l, struct plan *p)
         lay_out_image(&st->encode, &first->encode,
                       source_bytes(x, x->n_seats + (size_t)GRAPHS_RUNS), p);
         lay_out_image(&st->project, &first->project, source_bytes(x, 0), p);
-        st->ban = on_host(p, (uint64_t)x->n_seats * MAX_BAN, sizeof *st->ban);
+        st->ban = take(p->far, &p->far_used, (uint64_t)x->n_seats * MAX_BAN * sizeof *st->ban);
+        st->nudge = take(p->far, &p->far_used,
+                         (uint64_t)x->n_seats * MAX_NUDGE * sizeof *st->nudge);
     }
     for (unsigned i = 0; i < OUTCOMES; i++) {
         struct outcome *o = &l->outcome[i];
@@ -114,8 +117,6 @@ lay_out_lane(struct exec *x, struct exec_lane *l, struct plan *p)
         o->run_logit = on_host(p, x->n_seats, sizeof *o->run_logit);
         o->r.n_tokens = on_host(p, x->n_seats, sizeof *o->r.n_tokens);
         o->r.token = on_host(p, (uint64_t)x->n_seats * (1 + MAX_DRAFT), sizeof *o->r.token);
-        o->r.parent = on_host(p, x->n_seats, sizeof *o->r.parent);
-        o->r.score = on_host(p, x->n_seats, sizeof *o->r.score);
         o->r.first_top = on_host(p, (uint64_t)rows + 1, sizeof *o->r.first_top);
         o->near = on_host(p, MIN(tops, (uint64_t)NEAR_TOPS), sizeof *o->near);
         o->far = take(p->far, &p->far_used, tops > NEAR_TOPS ? tops * sizeof *o->far : 0);

@@ -26,9 +26,6 @@ stage_refuse(const struct exec *x, const struct batch *b, struct err *e)
         return err_set(e, -ENOTSUP, "batch has %u block copies, there is room for %u", b->n_copies,
                        x->c.max_copies);
     for (uint32_t i = 0; i < b->n_runs; i++) {
-        if (b->run[i].flags & RUN_BEAM)
-            return err_set(e, -ENOTSUP, "seat %u asks for a beam step: beams are not there yet",
-                           b->run[i].seat);
         if (b->run[i].n_draft)
             return err_set(e, -ENOTSUP, "seat %u has %u draft tokens: drafts are not there yet",
                            b->run[i].seat, b->run[i].n_draft);

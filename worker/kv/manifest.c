@@ -177,7 +177,10 @@ clear(struct manifest *m, uint32_t seat)
 {
     struct manifest_row *r = row_of(m, seat);
 
-    if (!get64(&r->id) && !(get32(&r->seq) & 1)) return;
+    bool held = false; /* also by nobody: what is not to be taken over is written down all the same */
+
+    for (uint32_t g = 0; g < m->h.n_groups; g++) held = held || get32(&r->end[g]) > 0;
+    if (!get64(&r->id) && !held && !(get32(&r->seq) & 1)) return;
     r = row_begin(m, seat);
     empty(m, r);
     row_end(r);

@@ -101,12 +101,10 @@ struct batch_result { /* capacity as the batch; by run unless said otherwise */
     int status;        /* 0, or -EIO: nothing of this step counts */
     uint8_t *n_tokens; /* 0 .. 1 + n_draft */
     token_id *token;   /* [n_runs][1 + MAX_DRAFT] */
-    uint8_t *parent;   /* RUN_BEAM: which of the request's beams this one continues */
-    float *score;      /* RUN_BEAM: sum of log-probabilities */
     float *logprob;    /* [n_logits] of the token sampled, or of the prompt's next token */
     uint32_t
         *first_top; /* [n_logits + 1] row i's tops are top[first_top[i]] .. [first_top[i + 1]] */
-    struct batch_top *top;
+    struct batch_top *top; /* RUN_BEAM: its candidates, log-probabilities after all that changes them */
 };
 
 #endif

@@ -112,7 +112,7 @@ keep(struct beam *b, const struct candidate *c)
 static void
 place(struct beam *b, const struct candidate *c)
 {
-    uint32_t from = b->first + b->n_settled, n = b->n_new - b->n_settled, idle = 0;
+    uint32_t n = b->n_new - b->n_settled, idle = 0;
 
     memset(b->parent, MAX_BEAMS, sizeof b->parent);
     for (uint32_t r = 0; r < b->n_beams; r++) {
@@ -125,13 +125,16 @@ place(struct beam *b, const struct candidate *c)
         while (b->parent[idle] != MAX_BEAMS) idle++;
         b->parent[idle] = c[r].slot;
         b->order[r] = (uint8_t)idle;
-        memcpy(b->line[idle] + from, b->line[c[r].slot] + from, n * sizeof(token_id));
+        memcpy(b->line[idle] + b->first + b->n_settled,
+               b->line[c[r].slot] + b->first + b->n_settled, n * sizeof(token_id));
+        memcpy(b->total[idle] + b->n_settled, b->total[c[r].slot] + b->n_settled,
+               n * sizeof(float));
     }
     for (uint32_t r = 0; r < b->n_beams; r++) {
         uint32_t slot = b->order[r];
 
         b->line[slot][b->first + b->n_new] = c[r].token;
-        b->score[slot] = c[r].score;
+        b->score[slot] = b->total[slot][b->n_new] = c[r].score;
     }
     b->n_new++;
 }

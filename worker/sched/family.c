@@ -100,6 +100,7 @@ fork_members(struct plan *p, struct seq *first)
         s->seat[m->seat].len = s->seat[first->seat].len;
         s->seat[m->seat].chunk = s->seat[first->seat].chunk;
         m->n_planned = m->n_done = first->n_shared;
+        m->n_cached = first->n_cached;
         m->lane = (uint8_t)p->lane;
         m->lane_step = p->b->step;
     }

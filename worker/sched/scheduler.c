@@ -441,6 +441,12 @@ scheduler_cancel(struct scheduler *s, req_id id, uint16_t reason)
 }
 
 void
+scheduler_end(struct scheduler *s, struct seq *q, uint16_t reason)
+{
+    end_seq(s, q, reason);
+}
+
+void
 scheduler_halt(struct scheduler *s, req_id id, bool halted)
 {
     for (struct seq *q = s->running.first; q; q = q->next)

@@ -86,8 +86,10 @@ int scheduler_add(struct scheduler *s, struct seq *seq, nsec now, struct err *e)
 void scheduler_keep(struct scheduler *s, nsec until);
 void scheduler_unkeep(struct scheduler *s, uint32_t seat); /* not kept: nothing happens */
 void scheduler_unkeep_all(struct scheduler *s);
-/* reason: enum lagan_reason. Unknown and already ended ids are no error. */
+/* All that have the id. reason: enum lagan_reason. Unknown and already ended ids are no error. */
 void scheduler_cancel(struct scheduler *s, req_id id, uint16_t reason);
+/* One output of its request alone, where it has several; all beams of a search. */
+void scheduler_end(struct scheduler *s, struct seq *q, uint16_t reason);
 /* Not planned from the next plan on, or planned again. What is launched is committed all the same, deadlines
  * pass. Unknown ids are no error. */
 void scheduler_halt(struct scheduler *s, req_id id, bool halted);
