@@ -16,14 +16,6 @@ struct plain_opts {
     bool json, help;
 };
 
-static const char *
-word(const json_t *o, const char *key)
-{
-    const char *s = json_string_value(json_object_get(o, key));
-
-    return s ? s : "-";
-}
-
 static long long
 number(const json_t *o, const char *key)
 {
@@ -122,11 +114,11 @@ print_workers(const json_t *workers)
         char kv[64], bytes[32];
         const char *standby = json_string_value(json_object_get(w, "standby"));
 
-        table_cell(t, false, "%s", word(w, "name"));
+        table_cell(t, false, "%s", json_word(w, "name"));
         table_cell(t, true, "%lld", number(w, "pid"));
-        table_cell(t, false, "%s", word(w, "model"));
-        table_cell(t, false, "%s", word(w, "device"));
-        table_cell(t, false, "%s%s%s", word(w, "state"), standby && *standby ? ", " : "",
+        table_cell(t, false, "%s", json_word(w, "model"));
+        table_cell(t, false, "%s", json_word(w, "device"));
+        table_cell(t, false, "%s%s%s", json_word(w, "state"), standby && *standby ? ", " : "",
                    standby ? standby : "");
         table_cell(t, true, "%lld", number(w, "running"));
         table_cell(t, true, "%lld", number(w, "waiting"));
@@ -139,7 +131,7 @@ print_workers(const json_t *workers)
     {
         const char *why = json_string_value(json_object_get(w, "why"));
 
-        if (why && *why) printf("%s: %s\n", word(w, "name"), why);
+        if (why && *why) printf("%s: %s\n", json_word(w, "name"), why);
     }
 }
 
@@ -178,12 +170,12 @@ cmd_status(struct ctl *ctl, int argc, char **argv)
     if (o.json) puts(reply);
     free(reply);
     if (!s) return ctl_fail(CTL_FAILED, "lagand's answer to status is not JSON");
-    state = word(s, "state");
+    state = json_word(s, "state");
     workers = json_object_get(s, "workers");
-    json_array_foreach(workers, i, w) n_ready += !strcmp(word(w, "state"), "ready");
+    json_array_foreach(workers, i, w) n_ready += !strcmp(json_word(w, "state"), "ready");
     if (!o.json) {
-        printf("lagand %s  pid %lld  up %s  %s  %zu of %zu workers ready\n", word(s, "version"),
-               number(s, "pid"),
+        printf("lagand %s  pid %lld  up %s  %s  %zu of %zu workers ready\n",
+               json_word(s, "version"), number(s, "pid"),
                text_duration(up, sizeof up, json_number_value(json_object_get(s, "uptime_s"))),
                state, n_ready, json_array_size(workers));
         printf("requests %lld of %lld\n\n", number(s, "requests"), number(s, "max_requests"));
@@ -215,10 +207,10 @@ cmd_requests(struct ctl *ctl, int argc, char **argv)
         char age[32];
 
         table_cell(t, true, "%lld", number(q, "id"));
-        table_cell(t, false, "%s", word(q, "client"));
-        table_cell(t, false, "%s", word(q, "model"));
-        table_cell(t, false, "%s", word(q, "worker"));
-        table_cell(t, false, "%s", word(q, "state"));
+        table_cell(t, false, "%s", json_word(q, "client"));
+        table_cell(t, false, "%s", json_word(q, "model"));
+        table_cell(t, false, "%s", json_word(q, "worker"));
+        table_cell(t, false, "%s", json_word(q, "state"));
         table_cell(t, true, "%lld", number(q, "prompt"));
         table_cell(t, true, "%lld", number(q, "generated"));
         table_cell(t, true, "%s",
@@ -258,9 +250,9 @@ cmd_kv_stats(struct ctl *ctl, int argc, char **argv)
     {
         char bytes[32];
 
-        table_cell(t, false, "%s", word(p, "worker"));
+        table_cell(t, false, "%s", json_word(p, "worker"));
         if (json_is_string(json_object_get(p, "pool")))
-            table_cell(t, false, "%s", word(p, "pool"));
+            table_cell(t, false, "%s", json_word(p, "pool"));
         else
             table_cell(t, false, "%lld", number(p, "pool"));
         table_cell(t, true, "%lld", number(p, "blocks"));
@@ -290,9 +282,9 @@ cmd_config_show(struct ctl *ctl, int argc, char **argv)
         json_t *v = json_object_get(row, "value");
         char *text = json_is_string(v) ? NULL : json_dumps(v, JSON_ENCODE_ANY);
 
-        table_cell(t, false, "%s", word(row, "key"));
-        table_cell(t, false, "%s", text ? text : word(row, "value"));
-        table_cell(t, false, "%s", word(row, "from"));
+        table_cell(t, false, "%s", json_word(row, "key"));
+        table_cell(t, false, "%s", text ? text : json_word(row, "value"));
+        table_cell(t, false, "%s", json_word(row, "from"));
         free(text);
     }
     table_print(t, stdout);
@@ -385,14 +377,16 @@ cmd_reexec(struct ctl *ctl, int argc, char **argv)
 
 struct text_opts {
     bool json, help, bare, keep_special;
-    char ids[131072], text[131072], requests[4096];
+    char ids[131072], text[131072], messages[131072], requests[4096];
 };
 
 /* clang-format off */
 static const struct opt tokenize_opts[] = {
     { "text", OPT_STR, OPT_AT(text_opts, text), .arg = "TEXT", .sentence = "what to tokenize" },
+    { "messages", OPT_STR, OPT_AT(text_opts, messages), .arg = "JSON",
+      .sentence = "a conversation instead: [{\"role\": ..., \"content\": ...}]" },
     { "requests", OPT_STR, OPT_AT(text_opts, requests), .arg = "FILE.jsonl",
-      .sentence = "one {\"text\": ...} a line; - is standard input" },
+      .sentence = "one {\"text\": ...} or {\"messages\": [...]} a line; - is standard input" },
     { "bare", OPT_BOOL, OPT_AT(text_opts, bare),
       .sentence = "without the tokens that the model's template adds" },
     { 0 }
@@ -410,10 +404,17 @@ static const struct opt detokenize_opts[] = {
 static int
 text_call(struct ctl *ctl, const char *verb, const struct text_opts *o, json_t *args)
 {
+    const json_t *talk = json_object_get(args, "messages");
     char *reply = NULL;
     int r;
 
     json_object_del(args, "tag");
+    if (talk && !json_is_string(talk)) { /* a line's list: it travels as text */
+        char *text = json_dumps(talk, JSON_COMPACT | JSON_ENCODE_ANY);
+
+        json_object_set_new(args, "messages", json_string(text));
+        free(text);
+    }
     if (o->bare) json_object_set_new(args, "bare", json_true());
     if (o->keep_special) json_object_set_new(args, "keep_special", json_true());
     r = ctl_call(ctl, verb, args, false, &reply);
@@ -472,6 +473,8 @@ text_command(struct ctl *ctl, const char *verb, int argc, char **argv)
     if (n)
         return ctl_fail(CTL_USAGE, "'%s': the text is --text TEXT, ids are --ids 1,2,3", argv[0]);
     if (*o.requests) return text_lines(ctl, verb, &o);
+    if (to_ids && *o.messages)
+        return text_call(ctl, verb, &o, json_pack("{s:s}", "messages", o.messages));
     if (to_ids) return text_call(ctl, verb, &o, json_pack("{s:s}", "text", o.text));
 
     struct err e;
@@ -507,10 +510,37 @@ const struct command commands[] = {
       "  laganctl generate --ids 1,2,3 --temperature 0.8 --seed 7 --json\n"
       "  laganctl generate --requests prompts.jsonl --concurrency 16 --json > answers.jsonl\n",
       generate_opts, cmd_generate, .alone = false },
+    { "chat", "", "talk to a model: a line in, an answer out, with all that was said before",
+      "  laganctl chat\n"
+      "  laganctl chat --system \"Answer in one word.\" --temperature 0.7\n"
+      "  printf 'Hello\\nAnd in French?\\n' | laganctl chat --json\n\n"
+      "Each line goes out with the whole conversation, in the words of the model's chat template: its\n"
+      "own where it is one of those that lagan knows, else the one that the model's key chat_template\n"
+      "names. Of a model that answers in channels (gpt-oss) the final one is printed. Answers have at\n"
+      "most 1024 tokens, or --max-tokens. The end of the input (Ctrl-D) ends it; an answer that fails too.\n",
+      chat_opts, cmd_chat, .alone = false },
     { "tokenize", "", "text to token ids, as the model would",
-      "  laganctl tokenize --text \"hello\"\n", tokenize_opts, cmd_tokenize, .alone = false },
+      "  laganctl tokenize --text \"hello\"\n"
+      "  laganctl tokenize --messages '[{\"role\":\"user\",\"content\":\"hello\"}]'\n"
+      "  laganctl tokenize --requests texts.jsonl > ids.jsonl\n\n"
+      "--bare leaves out what the tokenizer puts around a text (<s>, </s>); a conversation has exactly\n"
+      "the tokens of its template.\n",
+      tokenize_opts, cmd_tokenize, .alone = false },
     { "detokenize", "", "token ids to text",
-      "  laganctl detokenize --ids 104,105\n", detokenize_opts, cmd_detokenize, .alone = false },
+      "  laganctl detokenize --ids 104,105\n"
+      "  laganctl detokenize --ids 1,104 --keep-special\n"
+      "  laganctl detokenize --requests ids.jsonl\n\n"
+      "Bytes that are no character become U+FFFD, ids that are none are refused.\n",
+      detokenize_opts, cmd_detokenize, .alone = false },
+    { "model list", "", "the models that are served, and by how many workers",
+      "  laganctl model list --json\n", NULL, cmd_model_list, .alone = false },
+    { "model verify", "DIR", "could this directory be served? Loads it as a worker does and asks for a token",
+      "  laganctl model verify models/llama\n"
+      "  laganctl --device cuda --set dtype=bf16 model verify /srv/models/llama-8b\n\n"
+      "A private lagand loads it: configuration, every tensor's shape and type, tokenizer. What is wrong\n"
+      "is said with its file, key or tensor, and the exit code is not 0. It says too whether text and\n"
+      "conversations are served, or why not; a model without them serves token ids.\n",
+      NULL, cmd_model_verify, .alone = true },
     { "status", "", "one screen: lagand, its workers, its load; exit code 7 when degraded",
       "  laganctl status && echo all is well\n", NULL, cmd_status, .alone = false },
     { "workers list", "", "each worker: state, load, memory, restarts",

@@ -79,6 +79,15 @@ extern struct opt generate_opts[]; /* filled by generate_start() */
 void generate_start(void);
 int cmd_generate(struct ctl *ctl, int argc, char **argv);
 
+/* chat.c */
+extern struct opt chat_opts[]; /* filled by chat_start() */
+void chat_start(void);
+int cmd_chat(struct ctl *ctl, int argc, char **argv);
+
+/* model.c */
+int cmd_model_list(struct ctl *ctl, int argc, char **argv);
+int cmd_model_verify(struct ctl *ctl, int argc, char **argv);
+
 /* history.c */
 extern const struct opt events_opts[];
 int cmd_events(struct ctl *ctl, int argc, char **argv);
@@ -95,7 +104,8 @@ int cmd_tune(struct ctl *ctl, int argc, char **argv);
 struct table; /* columns that line up */
 struct table *table_new(const char *const *heads, size_t n_columns);
 void table_cell(struct table *t, bool right, const char *fmt, ...) PRINTF_LIKE(3, 4);
-void table_print(struct table *t, FILE *out); /* frees it */
+void table_print(struct table *t, FILE *out);            /* frees it */
+const char *json_word(const json_t *o, const char *key); /* a string of it, or "-" */
 void print_json_string(FILE *out, const char *s, size_t n);
 void print_float(FILE *out, float v); /* shortest that reads back as the same float */
 const char *text_bytes(char *buf, size_t n, double bytes);

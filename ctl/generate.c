@@ -413,40 +413,11 @@ cmd_generate(struct ctl *ctl, int argc, char **argv)
 {
     struct generate g = { .c = ctl->api };
     struct err e = { 0 };
-    int at = 0, r;
 
-    opt_defaults(own_opts, &g.o);
-    g.o.json = false;
-    while (at < argc) {
-        if (!strcmp(argv[at], "--json")) {
-            g.o.json = true, at++;
-            continue;
-        }
-        if (strncmp(argv[at], "--", 2) || !argv[at][2]) {
-            err_set(&e, -EINVAL, "'%.60s' is no option; a prompt is --text or --ids", argv[at]);
-            return usage(e.text);
-        }
-        r = request_arg(&g.args, argc, argv, &at, &e);
-        if (r == 0) {
-            char name[64];
-
-            snprintf(name, sizeof name, "%.*s", (int)strcspn(argv[at] + 2, "="), argv[at] + 2);
-            for (char *p = name; *p; p++) *p = *p == '-' ? '_' : *p;
-            if (opt_find(own_opts, name, strlen(name))) {
-                int one = MIN(at + 2, argc);
-
-                if (!strcmp(name, "stream") || strchr(argv[at], '=')) one = at + 1;
-                r = opt_argv(own_opts, &g.o, one, argv, &at, &e);
-            } else {
-                static struct own_opts scratch;
-
-                r = opt_set(generate_opts, &scratch, name, "", "command line", &e);
-                if (r >= 0) r = err_set(&e, -EINVAL, "no option '%.60s'", argv[at]);
-            }
-        }
-        if (r < 0) return usage(e.text);
-    }
-    if (!*g.o.requests && !g.args.given[FIELD_ids] && !g.args.given[FIELD_text])
-        return usage("there is no prompt: give --text, --ids or --requests");
+    if (request_read(&g.args, generate_opts, own_opts, &g.o, &g.o.json, argc, argv, &e) < 0)
+        return usage(e.text);
+    if (!*g.o.requests && !g.args.given[FIELD_ids] && !g.args.given[FIELD_text] &&
+        !g.args.given[FIELD_messages])
+        return usage("there is no prompt: give --text, --ids, --messages or --requests");
     return generate(&g);
 }

@@ -223,6 +223,7 @@ main(int argc, char **argv)
     int at = 1, n;
 
     generate_start();
+    chat_start();
     sigaction(SIGINT, &act, NULL);
     sigaction(SIGTERM, &act, NULL);
     opt_defaults(global_opts, &ctl.o);
@@ -231,7 +232,8 @@ main(int argc, char **argv)
     if (ctl.o.version) return puts("laganctl " PACKAGE_VERSION), 0;
     if (ctl.o.help) return help(), 0;
     if (at == argc) return help(), CTL_USAGE;
-    if (!*ctl.o.spawn && (*ctl.o.device || *ctl.o.set))
+    if (!*ctl.o.spawn && (*ctl.o.device || *ctl.o.set) &&
+        !words_match("model verify", argc - at, argv + at))
         return ctl_fail(CTL_USAGE, "--device and --set go with --spawn; a running lagand has its "
                                    "configuration");
     for (c = commands; c->words; c++) {

@@ -87,6 +87,14 @@ table_print(struct table *t, FILE *out)
     free(t);
 }
 
+const char *
+json_word(const json_t *o, const char *key)
+{
+    const char *s = json_string_value(json_object_get(o, key));
+
+    return s ? s : "-";
+}
+
 void
 print_json_string(FILE *out, const char *s, size_t n)
 {

@@ -2,6 +2,7 @@
 #include "ctl/request.h"
 
 #include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -115,6 +116,47 @@ request_arg(struct request_args *a, int argc, char **argv, int *at, struct err *
         a->stop[a->n_stop++] = value;
     }
     return 1;
+}
+
+static int
+own_option(const struct opt *all, const struct opt *own, void *to, int argc, char **argv, int *at,
+           struct err *e)
+{
+    const struct opt *o;
+    char name[64];
+    int r;
+
+    snprintf(name, sizeof name, "%.*s", (int)strcspn(argv[*at] + 2, "="), argv[*at] + 2);
+    for (char *p = name; *p; p++) *p = *p == '-' ? '_' : *p;
+    o = opt_find(own, name, strlen(name));
+    if (o)
+        return opt_argv(
+            own, to, o->type == OPT_BOOL || strchr(argv[*at], '=') ? *at + 1 : MIN(*at + 2, argc),
+            argv, at, e);
+    r = opt_set(all, to, name, "", "command line", e); /* says what it may have been */
+    return r < 0 ? r : err_set(e, -EINVAL, "no option '%.60s'", argv[*at]);
+}
+
+int
+request_read(struct request_args *a, const struct opt *all, const struct opt *own, void *to,
+             bool *json, int argc, char **argv, struct err *e)
+{
+    int at = 0, r;
+
+    opt_defaults(own, to);
+    *json = false;
+    while (at < argc) {
+        if (!strcmp(argv[at], "--json")) {
+            *json = true, at++;
+            continue;
+        }
+        if (strncmp(argv[at], "--", 2) || !argv[at][2])
+            return err_set(e, -EINVAL, "'%.60s' is no option; a prompt is --text or --ids",
+                           argv[at]);
+        TRY(r = request_arg(a, argc, argv, &at, e));
+        if (r == 0) TRY(own_option(all, own, to, argc, argv, &at, e));
+    }
+    return 0;
 }
 
 static int

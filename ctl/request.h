@@ -24,6 +24,11 @@ void request_opts(struct opt *table, const struct opt *rest);
 /* Take argv[*at] if it is a field's option, and its value. 1 taken, 0 another's, -EINVAL. */
 int request_arg(struct request_args *a, int argc, char **argv, int *at, struct err *e) MUST_USE;
 
+/* All options of a command: fields into a, --json, and those of the table own into to, which it fills with their
+ * defaults. all: what the command takes, for the sentence of -EINVAL. */
+int request_read(struct request_args *a, const struct opt *all, const struct opt *own, void *to,
+                 bool *json, int argc, char **argv, struct err *e) MUST_USE;
+
 /* Write the options into r. -EINVAL: a value that is not of its type. */
 int request_from_args(struct lagan_request *r, const struct request_args *a,
                       struct err *e) MUST_USE;

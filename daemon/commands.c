@@ -163,7 +163,7 @@ cmd_status(struct ask *a)
     msgpack_packer p;
 
     front_reply(d, a->rid, &p);
-    msgpack_pack_map(&p, 15);
+    msgpack_pack_map(&p, 16);
     put_text(&p, "version", PACKAGE_VERSION);
     put_u64(&p, "pid", (uint64_t)getpid());
     msg_key(&p, "uptime_s");
@@ -171,6 +171,9 @@ cmd_status(struct ask *a)
     put_text(&p, "state", command_state(d));
     put_text(&p, "runtime_dir", d->runtime.dir);
     put_text(&p, "config", d->config->has_file ? d->config->o.config : "");
+    msg_key(&p, "models");
+    msgpack_pack_array(&p, d->config->n_models);
+    for (uint32_t i = 0; i < d->config->n_models; i++) msg_text(&p, d->config->model[i].keys.name);
     put_u64(&p, "clients", session_n(d->sessions));
     put_u64(&p, "requests", ledger_n(d->ledger));
     put_u64(&p, "max_requests", ledger_capacity(d->ledger));

@@ -433,7 +433,8 @@ take_call(const struct peer *from, const struct msg *m)
     } else if (IS("silent")) {
         return;
     } else if (IS("status")) {
-        msgpack_pack_map(&p, 7);
+        msgpack_pack_map(&p, 8);
+        msg_key(&p, "models"), msgpack_pack_array(&p, 1), msg_text(&p, "mock");
         msg_key(&p, "version"), msg_text(&p, "0.1.0");
         msg_key(&p, "pid"), msgpack_pack_int(&p, 42);
         msg_key(&p, "uptime_s"), msgpack_pack_double(&p, 273840.5);

@@ -345,6 +345,12 @@ tables_line_up_and_json_is_the_answer(void **state)
              "w0      4711  mock   cpu     ready        3       12      62%     0 B         0\n");
     assert_int_equal(sh("$L workers list --json"), 0);
     assert_int_equal(out[0], '[');
+    assert_int_equal(sh("$L model list"), 0);
+    assert_string_equal(out, "MODEL  DEVICE  WORKERS  READY  WEIGHTS\n"
+                             "mock   cpu           1      1      0 B\n");
+    assert_int_equal(sh("$L model list --json"), 0);
+    assert_has(out,
+               "[{\"model\":\"mock\",\"device\":\"cpu\",\"workers\":1,\"ready\":1,\"weights\":0}]");
     assert_int_equal(sh("$L status"), 0);
     assert_has(out, "lagand 0.1.0  pid 42  up 3d04h  ready  1 of 1 workers ready\n");
     assert_has(out, "requests 15 of 1024\n");
@@ -448,11 +454,11 @@ keygen_makes_a_secret_that_is_nobody_elses_and_says_its_public_key(void **state)
 static void
 help_names_every_command_option_and_exit_code(void **state)
 {
-    static const char *const commands[] = { "generate",      "tokenize",     "detokenize",
-                                            "status",        "workers list", "cancel",
-                                            "requests list", "kv stats",     "drain",
-                                            "restart",       "config show",  "config check",
-                                            "tune",          "reload",       "daemon reexec" };
+    static const char *const commands[] = {
+        "generate",      "tokenize", "detokenize",    "status",  "workers list", "cancel",
+        "requests list", "kv stats", "drain",         "restart", "config show",  "config check",
+        "tune",          "reload",   "daemon reexec", "chat",    "model list",   "model verify"
+    };
     size_t i;
 
     (void)state;

@@ -275,6 +275,81 @@ a_conversation_is_answered_as_its_ids_are(void **state)
     json_decref(cases);
 }
 
+/* A line of shell, $L is laganctl at that service: what it prints. */
+static const char *
+laganctl(const struct serve *s, const char *line)
+{
+    static char out[16384];
+    char command[2048];
+    size_t n;
+    FILE *f;
+
+    snprintf(command, sizeof command, "L='%s --connect %s'; %s", program_path("laganctl"),
+             s->endpoint, line);
+    f = popen(command, "r");
+    assert_non_null(f);
+    n = fread(out, 1, sizeof out - 1, f);
+    out[n] = 0;
+    assert_int_equal(pclose(f), 0);
+    return out;
+}
+
+static void
+laganctl_chat_sends_along_what_was_said(void **state)
+{
+    static const char line[] =
+        "printf 'Hello\\n\\nAnd \"then\"?\\n' | $L chat --system Be --max-tokens 16 --ignore-eos "
+        "--temperature 1 --seed 5 --json";
+    struct serve s;
+    struct lagan *c = start(&s, &models[2]);
+    const char *out = laganctl(&s, line), *second = strchr(out, '\n');
+    json_t *first = json_loadb(out, (size_t)(second - out), 0, NULL);
+    json_t *then = json_loads(second, JSON_DISABLE_EOF_CHECK, NULL);
+    json_t *talk = json_pack("[{s:s,s:s},{s:s,s:s}]", "role", "system", "content", "Be", "role",
+                             "user", "content", "Hello");
+    struct answer a;
+    char *text;
+
+    (void)state;
+    for (int turn = 0; turn < 2; turn++) {
+        const json_t *got = json_object_get(turn ? then : first, "text");
+
+        text = json_dumps(talk, JSON_COMPACT);
+        a = ask_text(c, "messages", text, NULL);
+        assert_string_equal(json_string_value(got), a.text);
+        free(text);
+        json_array_append_new(talk, json_pack("{s:s,s:s}", "role", "assistant", "content", a.text));
+        json_array_append_new(talk,
+                              json_pack("{s:s,s:s}", "role", "user", "content", "And \"then\"?"));
+    }
+    json_decref(talk);
+    json_decref(first);
+    json_decref(then);
+    assert_non_null(strstr(laganctl(&s, "echo Hello | $L chat --max-tokens 2"), "\n"));
+    assert_non_null(strstr(laganctl(&s, "$L model list"), "MODEL  "));
+    stop(&s, c);
+}
+
+static void
+model_verify_says_what_a_directory_can_do(void **state)
+{
+    struct serve s;
+    struct lagan *c = start(&s, &models[3]);
+    char line[256];
+
+    (void)state;
+    snprintf(line, sizeof line, "${L%%%% *} --device cpu --set weights=random:1 model verify %s",
+             dir);
+    assert_non_null(strstr(laganctl(&s, line), " ok, "));
+    assert_non_null(strstr(laganctl(&s, line), "text  yes"));
+    assert_non_null(
+        strstr(laganctl(&s, line), "chat  the checkpoint has no chat template"));
+    snprintf(line, sizeof line, "${L%%%% *} model verify %s 2>&1; test $? = 78 && echo refused",
+             dir);
+    assert_non_null(strstr(laganctl(&s, line), "refused")); /* there are no weights in it */
+    stop(&s, c);
+}
+
 static void
 a_model_without_a_template_says_so(void **state)
 {
@@ -305,6 +380,8 @@ main(int argc, char **argv)
         cmocka_unit_test(text_in_is_its_ids_in_and_text_out_its_ids_out),
         cmocka_unit_test(a_stop_string_ends_the_text_wherever_tokens_were_cut),
         cmocka_unit_test(a_conversation_is_answered_as_its_ids_are),
+        cmocka_unit_test(laganctl_chat_sends_along_what_was_said),
+        cmocka_unit_test(model_verify_says_what_a_directory_can_do),
         cmocka_unit_test(a_model_without_a_template_says_so),
     };
 

@@ -1,0 +1,195 @@
+/* chat.c - laganctl chat: a conversation, line by line. What was said so far goes along with each line, so
+ * lagand keeps nothing; with kv.reuse the worker does not compute it again.
+ */
+#include "ctl/job.h"
+#include "ctl/lines.h"
+#include "ctl/request.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+static const char MAX_TOKENS[] = "1024"; /* of an answer, unless --max-tokens says another */
+
+struct chat_own {
+    bool json, help;
+    char system[65536];
+};
+
+static const struct opt own_opts[] = {
+    { "system", OPT_STR, OPT_AT(chat_own, system), .arg = "TEXT",
+      .sentence = "what the model is told before you speak" },
+    { 0 },
+};
+struct opt chat_opts[REQUEST_OPTS_MAX];
+
+/* What a request may say, but for its prompt. */
+static bool
+is_prompt(const char *key)
+{
+    static const char *const prompts[] = { "ids", "text", "messages", "decoder_ids", "done" };
+
+    for (size_t i = 0; i < ARRAY_LEN(prompts); i++)
+        if (!strcmp(prompts[i], key)) return true;
+    return false;
+}
+
+void
+chat_start(void)
+{
+    struct opt *to = chat_opts;
+
+    request_opts(chat_opts, own_opts);
+    for (const struct opt *o = chat_opts; o->key; o++)
+        if (!is_prompt(o->key)) *to++ = *o;
+    *to = (struct opt){ 0 };
+}
+
+struct talk {
+    struct lagan *c;
+    struct chat_own o;
+    struct request_args args;
+    json_t *messages;
+    size_t n;  /* answers */
+    bool asks; /* somebody sits there: a prompt in front of each line */
+};
+
+static void
+say(struct talk *t, const char *role, const char *text, size_t n)
+{
+    json_array_append_new(t->messages, json_pack("{s:s,s:s%}", "role", role, "content", text, n));
+}
+
+static int
+failed(struct talk *t, struct job *j, const struct lagan_event *ev)
+{
+    if (t->o.json)
+        job_print_final(j, ev, stdout);
+    else
+        ctl_fail(0, "%s%s: %s", j->n_tokens ? "\n" : "", ev->word, ev->message);
+    return ctl_exit_of(ev->reason);
+}
+
+/* One event: 1 it goes on, 0 the answer is whole; else an exit code, negative. */
+static int
+take(struct talk *t, struct job *j, const struct lagan_event *ev)
+{
+    if (ev->kind == LAGAN_EVENT_LOST) return -ctl_fail(CTL_UNREACHABLE, "lagand is lost");
+    if (ev->id != j->id) return 1;
+    switch (ev->kind) {
+    case LAGAN_EVENT_TOKENS:
+        if (job_take(j, ev) < 0)
+            return -ctl_fail(CTL_FAILED, "tokens skip or repeat at %u, a fault of lagand",
+                             ev->first);
+        if (t->o.json) return 1;
+        fwrite(ev->text, 1, ev->text_len, stdout);
+        fflush(stdout);
+        return 1;
+    case LAGAN_EVENT_OUTPUT:
+        if (t->o.json) job_print_final(j, ev, stdout);
+        return 1;
+    case LAGAN_EVENT_ERROR:
+        return -failed(t, j, ev);
+    case LAGAN_EVENT_DONE:
+        if (!t->o.json) puts("");
+        return 0;
+    default:
+        return 1;
+    }
+}
+
+/* Until the answer is whole; Ctrl-C ends it, and waits two seconds for what is said to that. */
+static int
+hear(struct talk *t, struct job *j)
+{
+    nsec give_up = NSEC_NEVER;
+
+    for (;;) {
+        struct lagan_event ev = { sizeof ev };
+        int r = lagan_next(t->c, &ev, give_up == NSEC_NEVER ? -1 : 100);
+
+        if (ctl_signal && give_up == NSEC_NEVER) {
+            lagan_cancel(t->c, j->id);
+            give_up = clock_after(clock_now(), 2 * NSEC_S);
+        }
+        if (clock_now() > give_up) return 128 + ctl_signal;
+        if (r < 0 && r != -EINTR) return ctl_fail(CTL_FAILED, "%s", lagan_why(t->c));
+        if (r <= 0) continue;
+        r = take(t, j, &ev);
+        if (r <= 0) return ctl_signal ? 128 + ctl_signal : -r;
+    }
+}
+
+static int
+answer(struct talk *t)
+{
+    struct lagan_request *r = lagan_request_new();
+    CLEAN(job_free_at) struct job *j = job_new(t->n++);
+    char *text = json_dumps(t->messages, JSON_COMPACT);
+    struct err e = { 0 };
+    int k;
+
+    check(r && text);
+    k = request_from_args(r, &t->args, &e);
+    if (k == 0) k = lagan_set_str(r, "messages", text, strlen(text));
+    if (k == 0) k = lagan_submit(t->c, r, &j->id);
+    if (k < 0 && !e.code) err_set(&e, k, "%s", lagan_why(t->c));
+    lagan_request_free(r);
+    free(text);
+    if (k < 0) return ctl_fail(CTL_USAGE, "%s", e.text);
+    k = hear(t, j);
+    if (k == 0 && j->n_outputs)
+        say(t, "assistant", j->output[0].text ? j->output[0].text : "", j->output[0].n_text);
+    return k;
+}
+
+static int
+converse(struct talk *t)
+{
+    struct lines l;
+    struct err e = { 0 };
+    char *line;
+    int r = 0;
+
+    if (lines_open(&l, "-", &e) < 0) return ctl_fail(CTL_USAGE, "%s", e.text);
+    while (r == 0 && !ctl_signal) {
+        if (!lines_next(&l, &line)) {
+            if (l.eof) break;
+            if (t->asks) fputs("> ", stdout), fflush(stdout);
+            if (lines_fill(&l, &e) < 0 && !ctl_signal)
+                r = ctl_fail(CTL_FAILED, "standard input: %s", e.text);
+            continue;
+        }
+        if (!line[strspn(line, " \t\r")]) continue;
+        say(t, "user", line, strlen(line));
+        r = answer(t);
+    }
+    lines_close(&l);
+    return ctl_signal ? 128 + ctl_signal : r;
+}
+
+int
+cmd_chat(struct ctl *ctl, int argc, char **argv)
+{
+    static struct talk t;
+    struct err e = { 0 };
+    int r;
+
+    t.c = ctl->api;
+    if (request_read(&t.args, chat_opts, own_opts, &t.o, &t.o.json, argc, argv, &e) < 0)
+        return ctl_fail(CTL_USAGE, "%s (`laganctl chat --help` says more)", e.text);
+    if (t.args.given[FIELD_ids] || t.args.given[FIELD_text] || t.args.given[FIELD_messages])
+        return ctl_fail(CTL_USAGE, "what you say is read from standard input, a line at a time; "
+                                   "--system TEXT comes before it");
+    if (!t.args.given[FIELD_max_tokens]) t.args.given[FIELD_max_tokens] = MAX_TOKENS;
+    t.asks = isatty(0) && isatty(1) && !t.o.json;
+    t.messages = json_array();
+    check(t.messages);
+    if (*t.o.system) say(&t, "system", t.o.system, strlen(t.o.system));
+    r = converse(&t);
+    json_decref(t.messages);
+    return r;
+}
