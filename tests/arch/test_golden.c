@@ -273,6 +273,7 @@ MODEL(llama2)
 MODEL(llama3)
 MODEL(mistral)
 MODEL(gemma3)
+MODEL(gemma3n)
 MODEL(gemma4_dense)
 MODEL(gemma4_e)
 MODEL(gemma4_moe)
@@ -290,6 +291,7 @@ DIALECT(llama2, "config_legacy.json")
 DIALECT(llama3, "config_legacy.json")
 DIALECT(mistral, "config_legacy.json")
 DIALECT(gemma3, "config_legacy.json")
+DIALECT(gemma3n, "config_legacy.json")
 DIALECT(gemma4_e, "config_legacy.json")
 DIALECT(gemma4_moe, "config_legacy.json")
 DIALECT(gpt_oss, "config_legacy.json")
@@ -303,6 +305,7 @@ main(void)
         cmocka_unit_test(llama3_computes_what_transformers_does),
         cmocka_unit_test(mistral_computes_what_transformers_does),
         cmocka_unit_test(gemma3_computes_what_transformers_does),
+        cmocka_unit_test(gemma3n_computes_what_transformers_does),
         cmocka_unit_test(gemma4_dense_computes_what_transformers_does),
         cmocka_unit_test(gemma4_e_computes_what_transformers_does),
         cmocka_unit_test(gemma4_moe_computes_what_transformers_does),
@@ -320,6 +323,7 @@ main(void)
         cmocka_unit_test(llama3_is_the_same_in_the_other_dialect),
         cmocka_unit_test(mistral_is_the_same_in_the_other_dialect),
         cmocka_unit_test(gemma3_is_the_same_in_the_other_dialect),
+        cmocka_unit_test(gemma3n_is_the_same_in_the_other_dialect),
         cmocka_unit_test(gemma4_e_is_the_same_in_the_other_dialect),
         cmocka_unit_test(gemma4_moe_is_the_same_in_the_other_dialect),
         cmocka_unit_test(gpt_oss_is_the_same_in_the_other_dialect),
@@ -328,6 +332,7 @@ main(void)
         cmocka_unit_test(llama3_gives_the_same_bits_however_it_is_run),
         cmocka_unit_test(mistral_gives_the_same_bits_however_it_is_run),
         cmocka_unit_test(gemma3_gives_the_same_bits_however_it_is_run),
+        cmocka_unit_test(gemma3n_gives_the_same_bits_however_it_is_run),
         cmocka_unit_test(gemma4_dense_gives_the_same_bits_however_it_is_run),
         cmocka_unit_test(gemma4_e_gives_the_same_bits_however_it_is_run),
         cmocka_unit_test(gemma4_moe_gives_the_same_bits_however_it_is_run),

@@ -502,6 +502,7 @@ GOLDEN(llama2)
 GOLDEN(llama3)
 GOLDEN(mistral)
 GOLDEN(gemma3)
+GOLDEN(gemma3n)
 GOLDEN(gemma4_dense)
 GOLDEN(gemma4_e)
 GOLDEN(gemma4_moe)
@@ -524,6 +525,7 @@ main(int argc, char **argv)
         cmocka_unit_test(llama3_as_transformers_in_every_setting),
         cmocka_unit_test(mistral_as_transformers_in_every_setting),
         cmocka_unit_test(gemma3_as_transformers_in_every_setting),
+        cmocka_unit_test(gemma3n_as_transformers_in_every_setting),
         cmocka_unit_test(gemma4_dense_as_transformers_in_every_setting),
         cmocka_unit_test(gemma4_e_as_transformers_in_every_setting),
         cmocka_unit_test(gemma4_moe_as_transformers_in_every_setting),

@@ -14,11 +14,11 @@ alike(const struct layer_shape *a, const struct layer_shape *b)
 }
 
 int
-gemma_share_kv(const json_t *config, struct model_shape *s, struct err *e)
+gemma_share_kv(const json_t *config, uint32_t otherwise, struct model_shape *s, struct err *e)
 {
     uint32_t n, own;
 
-    TRY(cfg_u32(config, "num_kv_shared_layers", 0, 0, s->n_layers - 1, &n, e));
+    TRY(cfg_u32(config, "num_kv_shared_layers", otherwise, 0, s->n_layers - 1, &n, e));
     own = s->n_layers - n;
     for (uint32_t i = 0; i < s->n_layers; i++) {
         struct layer_shape *l = &s->layer[i];

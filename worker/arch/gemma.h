@@ -14,9 +14,10 @@
 
 #include <jansson.h>
 
-/* The last n of the layers read the cache of the last layer before them that slides, or does not, as they do:
- * kv_from of all. Windows and heads are set. */
-int gemma_share_kv(const json_t *config, struct model_shape *s, struct err *e) MUST_USE;
+/* The last num_kv_shared_layers, or `otherwise`, read the cache of the last layer before them that slides, or does
+ * not, as they do: kv_from of all. Windows and heads are set. */
+int gemma_share_kv(const json_t *config, uint32_t otherwise, struct model_shape *s,
+                   struct err *e) MUST_USE;
 
 /* hidden_activation, attention_bias, use_bidirectional_attention, tie_word_embeddings: what there is one of. */
 int gemma_refuse_others(const json_t *config, struct err *e) MUST_USE;

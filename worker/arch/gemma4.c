@@ -211,7 +211,7 @@ read_layers(const json_t *config, struct model_shape *s, struct gemma4_cfg *cfg,
                 "not as the other layers of its type",
                 i, s->layer[i].head_dim, s->layer[i].n_kv_heads, s->layer[i].n_heads);
     }
-    TRY(gemma_share_kv(config, s, e));
+    TRY(gemma_share_kv(config, 0, s, e));
     for (uint32_t i = 0; i < s->n_layers; i++)
         if (wide && s->layer[i].kv_from != i) s->layer[i].n_ff *= 2;
     return 0;

@@ -5,6 +5,7 @@
 const struct arch *const arch_families[] = {
     &arch_llama,
     &arch_gemma3,
+    &arch_gemma3n,
     &arch_gemma4,
     &arch_gpt_oss,
     &arch_bamba,
