@@ -56,6 +56,7 @@ static const char MISTRAL[] = "{\"model_type\": \"mistral\", \"vocab_size\": 320
                               " \"num_hidden_layers\": 2, \"num_attention_heads\": 4}";
 static const char GEMMA[] = "{\"model_type\": \"gemma3_text\", \"num_hidden_layers\": 12}";
 static const char GEMMA4[] = "{\"model_type\": \"gemma4_text\", \"num_hidden_layers\": 12}";
+static const char GEMMA3N[] = "{\"model_type\": \"gemma3n_text\", \"num_hidden_layers\": 20}";
 static const char GPT_OSS[] = "{\"model_type\": \"gpt_oss\", \"num_hidden_layers\": 4}";
 static const char T5[] = "{\"model_type\": \"t5\", \"num_layers\": 4}";
 
@@ -197,6 +198,46 @@ gemma4_has_larger_heads_where_it_sees_everything_and_shares_the_last_caches(void
 }
 
 static void
+gemma3n_refuses_by_name_what_it_does_not_do(void **state)
+{
+    static const struct refusal list[] = {
+        { "{\"hidden_activation\": \"silu\"}", "hidden_activation", -ENOTSUP },
+        { "{\"altup_num_inputs\": 2}", "altup_num_inputs", -ENOTSUP },
+        { "{\"altup_active_idx\": 4}", "altup_active_idx", -EINVAL },
+        { "{\"altup_correct_scale\": false}", "altup_correct_scale", -ENOTSUP },
+        { "{\"intermediate_size\": [1, 2]}", "intermediate_size", -EINVAL },
+        { "{\"intermediate_size\": 2.5}", "intermediate_size", -EINVAL },
+        { "{\"activation_sparsity_pattern\": 1}", "activation_sparsity_pattern", -EINVAL },
+        { "{\"activation_sparsity_pattern\": \"all\"}", "activation_sparsity_pattern", -EINVAL },
+        { "{\"rope_scaling\": {\"rope_type\": \"linear\", \"factor\": 8}}", "full_attention",
+          -ENOTSUP },
+        { "{\"num_kv_shared_layers\": 20}", "num_kv_shared_layers", -EINVAL },
+    };
+
+    (void)state;
+    refuses(&arch_gemma3n, GEMMA3N, list, ARRAY_LEN(list));
+}
+
+static void
+gemma3n_shares_the_caches_of_its_last_layers_and_has_widths_of_each(void **state)
+{
+    struct err e;
+
+    (void)state;
+    assert_int_equal(configure(&arch_gemma3n, GEMMA3N,
+                               "{\"num_hidden_layers\": 6, \"num_kv_shared_layers\": 1,"
+                               " \"intermediate_size\": [1, 2, 3, 4, 5, 6]}",
+                               &e),
+                     0);
+    for (uint32_t i = 0; i < 6; i++) {
+        assert_int_equal(shape.layer[i].n_ff, i + 1);
+        assert_int_equal(shape.layer[i].window, i == 4 ? 0 : 512);
+        assert_int_equal(shape.layer[i].kv_from, i < 5 ? i : 3);
+    }
+    assert_int_equal(shape.n_streams, 4);
+}
+
+static void
 gpt_oss_refuses_by_name_what_it_does_not_do(void **state)
 {
     static const struct refusal list[] = {
@@ -305,6 +346,8 @@ main(void)
         cmocka_unit_test(gemma4_refuses_by_name_what_it_does_not_do),
         cmocka_unit_test(
             gemma4_has_larger_heads_where_it_sees_everything_and_shares_the_last_caches),
+        cmocka_unit_test(gemma3n_refuses_by_name_what_it_does_not_do),
+        cmocka_unit_test(gemma3n_shares_the_caches_of_its_last_layers_and_has_widths_of_each),
         cmocka_unit_test(gpt_oss_refuses_by_name_what_it_does_not_do),
         cmocka_unit_test(gpt_oss_slides_in_every_second_layer_from_the_first_on),
         cmocka_unit_test(t5_refuses_by_name_what_it_does_not_do),

@@ -1,0 +1,122 @@
+/* test_published.c - models of published size: from their config.json (bench/configs) to what a token of KV and all
+ * weights take. The numbers are models.md 12's: bf16, over all layers of a group.
+ */
+#include "tests/test.h"
+#include "worker/arch/registry.h"
+#include "worker/model/config.h"
+#include "worker/model/weights_plan.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const struct size {
+    const char *name;
+    uint32_t full, window; /* bytes of K and V a token, in layers that see all, and that slide */
+    double gigabytes;      /* of weights as published; 0: not known */
+} sizes[] = {
+    { "llama-3.1-8b", 131072, 0, 16.06 },    { "gemma-3-27b", 81920, 425984, 0 },
+    { "gemma-3n-e2b", 8192, 32768, 0 },      { "gemma-3n-e4b", 8192, 32768, 0 },
+    { "gemma-4-e2b", 6144, 12288, 0 },       { "gemma-4-e4b", 16384, 40960, 0 },
+    { "gemma-4-26b-a4b", 20480, 204800, 0 }, { "gemma-4-31b", 81920, 819200, 0 },
+    { "gpt-oss-20b", 24576, 24576, 13.76 },  { "gpt-oss-120b", 36864, 36864, 65.25 },
+};
+
+static void
+configure(struct model *m, const char *name)
+{
+    json_t *whole, *config;
+    struct err e = { 0 };
+    char dir[400];
+    const char *type;
+
+    snprintf(dir, sizeof dir, "%s/bench/configs/%s", getenv("srcdir"), name);
+    assert_int_equal(config_read(&whole, dir, "config.json", &e), 0);
+    assert_int_equal(config_text(&config, whole, &e), 0);
+    assert_int_equal(cfg_str(config, "model_type", NULL, &type, &e), 0);
+    for (const struct arch *const *a = arch_families; *a && !m->arch; a++)
+        for (const char *const *t = (*a)->hf_types; *t; t++)
+            if (strcmp(*t, type) == 0) m->arch = *a;
+    assert_non_null(m->arch);
+    m->cfg = calloc(1, m->arch->cfg_bytes);
+    if (m->arch->configure(config, &m->shape, m->cfg, &e) < 0) fail_msg("%s: %s", name, e.text);
+    m->top = calloc(1, m->arch->top_bytes);
+    m->layer = calloc(m->shape.n_layers, m->arch->layer_bytes);
+    json_decref(config);
+    json_decref(whole);
+}
+
+static void
+a_token_of_a_published_model_takes_what_is_said_of_it(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < ARRAY_LEN(sizes); i++) {
+        struct model *m = calloc(1, sizeof *m);
+        struct kv_config c = { 0 };
+        struct err e = { 0 };
+        uint64_t full = 0, window = 0;
+
+        configure(m, sizes[i].name);
+        assert_int_equal(model_groups(m, DT_BF16, 16, &c, &e), 0);
+        for (uint32_t g = 0; g < c.n_groups; g++) {
+            uint64_t bytes = (uint64_t)c.group[g].slice_bytes * c.group[g].n_layers *
+                             c.group[g].n_parts / c.tokens_per_block;
+
+            *(c.group[g].window ? &window : &full) += bytes;
+        }
+        if (full != sizes[i].full || window != sizes[i].window)
+            fail_msg("%s: %llu and %llu bytes a token", sizes[i].name, (unsigned long long)full,
+                     (unsigned long long)window);
+        free(m->top);
+        free(m->layer);
+        free(m->cfg);
+        free(m);
+    }
+}
+
+static void
+weights_of_published_models_are_planned_to_their_size(void **state)
+{
+    struct gpu_options o = { .device = "cpu" };
+    struct err e = { 0 };
+    struct gpu *gpu;
+
+    (void)state;
+    assert_int_equal(gpu_open(&gpu, &o, &e), 0);
+    for (size_t i = 0; i < ARRAY_LEN(sizes); i++) {
+        struct model_source src = { .dtype = DT_COUNT, .random = true, .weights_fd = -1 };
+        struct weights_from from = { .src = &src, .stored = DT_BF16, .tied = true };
+        struct model *m = calloc(1, sizeof *m);
+        struct weights_plan p = { .m = m, .from = &from };
+        double gigabytes;
+
+        configure(m, sizes[i].name);
+        m->gpu = gpu;
+        m->op = gpu_ops(gpu);
+        from.tied = !strstr(sizes[i].name, "llama") && !strstr(sizes[i].name, "gpt-oss");
+        if (weights_plan_make(&p, &e) < 0) fail_msg("%s: %s", sizes[i].name, e.text);
+        gigabytes = (double)m->weight_bytes / 1e9;
+        print_message("%s: %.2f GB of weights\n", sizes[i].name, gigabytes);
+        /* Within a hundredth: the files have norms and biases in bf16, we keep them in fp32. */
+        if (sizes[i].gigabytes > 0)
+            assert_true(gigabytes > sizes[i].gigabytes * 0.99 &&
+                        gigabytes < sizes[i].gigabytes * 1.01);
+        weights_plan_done(&p);
+        free(m->top);
+        free(m->layer);
+        free(m->cfg);
+        free(m);
+    }
+    gpu_close(gpu);
+}
+
+int
+main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_token_of_a_published_model_takes_what_is_said_of_it),
+        cmocka_unit_test(weights_of_published_models_are_planned_to_their_size),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
