@@ -362,6 +362,9 @@ load_model(struct worker *w, struct model *begun, struct err *e)
         return r;
     }
     n->model = begun;
+    if (n->model->n_other)
+        log_info("the language model alone is served: skipped %u tensors, the first is %s",
+                 n->model->n_other, n->model->other);
     if (n->model->n_unused)
         log_warn("%u tensors of the checkpoint are not used, the first is %s", n->model->n_unused,
                  n->model->unused[0]);

@@ -453,6 +453,8 @@ what_nobody_reads_is_listed_unless_it_is_known(void **state)
     assert_int_equal(m->n_unused, 2);
     assert_string_equal(m->unused[0], "layers.0.local");
     assert_string_equal(m->unused[1], "layers.3.q");
+    assert_int_equal(m->n_other, 1);
+    assert_string_equal(m->other, "vision_tower.patch.weight");
     model_close(m);
     ckpt_close(&c);
 }

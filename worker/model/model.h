@@ -52,6 +52,8 @@ struct model {
      * no use here (a vision tower, rotary frequencies): worth a warning. */
     uint32_t n_unused;
     const char **unused;
+    uint32_t n_other;          /* of towers for images and sound, which are skipped ... */
+    const char *other;         /* ... and the first of them */
     struct safetensors *files; /* what is used in place points into them */
 };
 

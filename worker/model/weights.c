@@ -73,13 +73,18 @@ hand_out(const struct weights_plan *p)
     }
 }
 
-/* Known to be of no use to a text model's forward(). */
 static bool
-expected_unused(const char *name)
+matches(const char *name, const char *const *pattern)
+{
+    while (*pattern && fnmatch(*pattern, name, 0)) pattern++;
+    return *pattern;
+}
+
+/* Of what a multimodal checkpoint has beside its language model. */
+static bool
+is_other_part(const char *name)
 {
     static const char *const pattern[] = {
-        "*rotary_emb.inv_freq",
-        "*.masked_bias",
         "vision_tower.*",
         "model.vision_tower.*",
         "audio_tower.*",
@@ -90,6 +95,19 @@ expected_unused(const char *name)
         "model.embed_audio.*",
         "multi_modal_projector.*",
         "model.multi_modal_projector.*",
+        NULL,
+    };
+
+    return matches(name, pattern);
+}
+
+/* Known to be of no use to a text model's forward(). */
+static bool
+expected_unused(const char *name)
+{
+    static const char *const pattern[] = {
+        "*rotary_emb.inv_freq",
+        "*.masked_bias",
         "mtp.*",
         "*encoder.embed_tokens.weight", /* copies of the shared embedding */
         "*decoder.embed_tokens.weight",
@@ -98,11 +116,10 @@ expected_unused(const char *name)
         "decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight",
         "*encoder.version",
         "*decoder.version",
+        NULL,
     };
 
-    for (size_t i = 0; i < ARRAY_LEN(pattern); i++)
-        if (fnmatch(pattern[i], name, 0) == 0) return true;
-    return false;
+    return matches(name, pattern);
 }
 
 static int
@@ -115,7 +132,11 @@ list_unused(struct model *m, struct err *e)
     for (uint32_t i = 0; i < n; i++) {
         const struct st_tensor *t = safetensors_at(m->files, i);
 
-        if (!t->used && !expected_unused(t->name)) m->unused[m->n_unused++] = t->name;
+        if (t->used || expected_unused(t->name)) continue;
+        if (!is_other_part(t->name))
+            m->unused[m->n_unused++] = t->name;
+        else if (m->n_other++ == 0)
+            m->other = t->name;
     }
     return 0;
 }
