@@ -49,11 +49,25 @@ a_llama_has_its_head_and_four_of_a_layer(void **state)
     has("llama2", want, ARRAY_LEN(want));
 }
 
+static void
+a_gemma3n_has_none_with_the_table_of_its_layers_inputs(void **state)
+{
+    static const struct shape want[] = {
+        { 320, 64, true }, { 128, 64 }, { 192, 64 }, { 64, 64 }, { 256, 64 },
+        { 64, 128 },       { 64, 96 },  { 4, 64 },   { 16, 4 },  { 4, 4 },
+        { 8, 64 },         { 64, 8 },   { 16, 64 },  { 64, 16 },
+    };
+
+    (void)state;
+    has("gemma3n", want, ARRAY_LEN(want));
+}
+
 int
 main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_llama_has_its_head_and_four_of_a_layer),
+        cmocka_unit_test(a_gemma3n_has_none_with_the_table_of_its_layers_inputs),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -71,7 +71,7 @@ static const struct weight_rule weights[] = {
     /* in the checkpoint                      goes to                  rows          cols */
     { "embed_tokens.weight",                  TOP(embed),              DIM_VOCAB,    DIM_HIDDEN,  0 },
     { "norm.weight",                          TOP(norm),               DIM_1,        DIM_HIDDEN,  W_FP32 },
-    { "embed_tokens_per_layer.weight",        TOP(table),              DIM_TOKENS,   DIM_EACH_ALL, 0 },
+    { "embed_tokens_per_layer.weight",        TOP(table),              DIM_TOKENS,   DIM_EACH_ALL, W_LOOKED_UP },
     { "per_layer_model_projection.weight",    TOP(projection),         DIM_EACH_ALL, DIM_HIDDEN,  0 },
     { "per_layer_projection_norm.weight",     TOP(projection_norm),    DIM_1,        DIM_EACH,    W_FP32 },
     { "altup_projections.0.weight",           TOP(altup_in),           DIM_HIDDEN,   DIM_HIDDEN,  0 },

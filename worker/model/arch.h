@@ -71,12 +71,13 @@ enum {
      * field, a power of two for 32 of them, [experts, rows, cols / 32]. Kept so whatever dtype= says */
     W_FP4 = 4096,
     W_E8M0 = 8192,
-    W_OWN_KV =
-        16384, /* not in layers that read another's cache, where nobody needs it if it is there */
+    /* Not in layers that read another's cache, where nobody needs it if it is there */
+    W_OWN_KV = 16384,
     W_STATE = 32768,      /* only in layers that keep recurrent state */
+    W_ONE_BY_ONE = 65536, /* W_EXPERTS: each a tensor of its own, the name's second %u */
     W_BESIDE = 131072,    /* only in layers with experts */
     W_ALONE = 262144,     /* only in layers without */
-    W_ONE_BY_ONE = 65536, /* W_EXPERTS: each a tensor of its own, the name's second %u */
+    W_LOOKED_UP = 524288, /* rows are taken out of it; it is no side of a product */
 };
 
 struct weight_rule {

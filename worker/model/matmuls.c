@@ -32,7 +32,7 @@ model_matmuls(const struct model *m, struct matmul ret[MAX_MATMULS])
     uint32_t n = 0;
 
     for (const struct weight_rule *r = a->weights; r->name; r++) {
-        if (r->rows == DIM_1 || (r->flags & (W_FP32 | W_BELOW | W_EXPERTS))) continue;
+        if (r->rows == DIM_1 || (r->flags & (W_FP32 | W_BELOW | W_EXPERTS | W_LOOKED_UP))) continue;
         if (r->home == IN_TOP) n = add(ret, n, r, m->top, 1, 0);
         if (r->home == IN_ENCODER)
             n = add(ret, n, r, m->encoder, s->n_encoder_layers, a->encoder_bytes);

@@ -12,7 +12,7 @@ struct matmul {
 enum { MAX_MATMULS = 64 };
 
 /* One weight of each shape, in the order of the weight table, MAX_MATMULS at most; their number. Norms, and
- * bias tables, which stay fp32, are no matmuls. An embedding that is no head has the head's shape. */
+ * bias tables, which stay fp32, are no matmuls. An embedding that is no head has the head's shape, experts have a product of their own. */
 uint32_t model_matmuls(const struct model *m, struct matmul ret[MAX_MATMULS]);
 
 #endif
