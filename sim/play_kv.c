@@ -5,8 +5,10 @@
  */
 #include "sim/stage.h"
 
+#include "worker/kv/kv_beam.h"
 #include "worker/kv/kv_event.h"
 #include "worker/kv/kv_reuse.h"
+#include "worker/kv/kv_state.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -87,10 +89,15 @@ list_blocks(struct stage *g, uint32_t seat, char *text, size_t n)
         uint32_t first, held = kv_held(g->w.kv, seat, k, &first);
 
         if (k > 0) snprintf(text + strlen(text), n - strlen(text), " /");
-        for (uint32_t i = 0; i < first; i++) snprintf(text + strlen(text), n - strlen(text), " -");
-        for (uint32_t i = first; i < first + held; i++)
-            snprintf(text + strlen(text), n - strlen(text), " %u",
-                     block_number(g, k, kv_entry(g->w.kv, seat, k, i)));
+        for (uint32_t i = 0; held > 0; i++) {
+            slice_id at = kv_entry(g->w.kv, seat, k, i);
+
+            held -= at != SLICE_NONE;
+            if (at == SLICE_NONE)
+                snprintf(text + strlen(text), n - strlen(text), " -");
+            else
+                snprintf(text + strlen(text), n - strlen(text), " %u", block_number(g, k, at));
+        }
     }
 }
 
@@ -232,21 +239,33 @@ act_lookup(struct stage *g, struct err *e)
     return 0;
 }
 
+/* A step of the holder's, to a border at most; and where there are snapshots, what is full may be found. */
 static void
-start(struct stage *g, struct holder *h, uint32_t seat)
+step_to(struct stage *g, struct holder *h, uint32_t seat, uint32_t end)
 {
     struct kv_out out = begin_step(g);
-    char text[1000] = "";
     struct kv *kv = g->w.kv;
+    uint32_t border = kv_border(kv, h->cached, h->n);
 
     kv_start(kv, 0, g->step, seat, &out);
     kv_check(kv);
-    if (!h->hit.cross) kv_cross(kv, 0, seat, h->text.n_source, &out);
-    kv_trim(kv, seat, h->hit.n_tokens, &out);
-    kv_grow(kv, 0, seat, h->n, &out);
+    if (!h->started && !h->hit.cross) kv_cross(kv, 0, seat, h->text.n_source, &out);
+    kv_trim(kv, seat, h->cached, &out);
+    kv_grow(kv, 0, seat, end, &out);
+    if (end == border) kv_snapshot(kv, 0, seat, end, &out);
     end_step(g, seat);
-    h->cached = h->n;
+    h->cached = end;
     h->started = true;
+    if (end == border) kv_store(kv, seat, &h->text, end);
+}
+
+static void
+start(struct stage *g, struct holder *h, uint32_t seat)
+{
+    char text[1000] = "";
+
+    for (h->cached = h->hit.n_tokens; h->cached < h->n;)
+        step_to(g, h, seat, MIN(h->n, kv_border(g->w.kv, h->cached, h->n)));
     list_blocks(g, seat, text, sizeof text);
     say(g, "%s pos %u%s blocks%s", h->name, h->hit.n_tokens, h->hit.cross ? " and its source" : "",
         text);
@@ -303,18 +322,18 @@ grow(struct stage *g, bool cache, struct err *e)
     if (!h->started) return wrong(g, e, "%s has not been started", h->name);
     TRY(n = read_list(g, g->l->word[2], list, e));
     for (int i = 0; i < n; i++) {
-        struct kv_out out;
-
         if (h->n == TOKENS) return wrong(g, e, "more than %d tokens", TOKENS);
         h->token[h->n++] = (token_id)list[i];
         h->text.n = h->n;
         if (!cache) continue;
-        out = begin_step(g);
-        kv_trim(g->w.kv, seat, h->cached, &out);
+        if (!kv_room(g->w.kv, seat, h->cached + 1)) {
+            struct kv_out out = begin_step(g);
+
+            kv_trim(g->w.kv, seat, h->cached, &out);
+        }
         if (!kv_room(g->w.kv, seat, h->cached + 1))
             return wrong(g, e, "%s has no room for it", h->name);
-        kv_grow(g->w.kv, 0, seat, ++h->cached, &out);
-        end_step(g, seat);
+        step_to(g, h, seat, h->cached + 1);
         list_blocks(g, seat, text, sizeof text); /* so that the new one has its number */
         text[0] = 0;
     }
@@ -350,6 +369,40 @@ static int
 act_grow(struct stage *g, struct err *e)
 {
     return grow(g, true, e);
+}
+
+/* Others go on from what a holder has: beams. */
+static int
+act_fork(struct stage *g, struct err *e)
+{
+    struct holder *h;
+    uint32_t from;
+
+    TRY(holder_named(g, 1, &h, &from, e));
+    if (!h->started) return wrong(g, e, "%s has not been started", h->name);
+    for (uint32_t i = 2; i < MAX(g->l->n_words, 3u); i++) {
+        struct kv_need need = kv_fork_need(g->w.kv, h->cached + 1, h->cached, 1);
+        struct holder *to;
+        struct kv_out out;
+        uint32_t seat;
+
+        if (i >= g->l->n_words) return wrong(g, e, "fork NAME INTO...");
+        if (find_holder(g, g->l->word[i], &seat)) return wrong(g, e, "%s is there", g->l->word[i]);
+        if (g->n_holders == MIN(g->st.kv.n_seats, (uint32_t)STAGE_HOLDERS))
+            return wrong(g, e, "no seat is left");
+        check((to = g->holder[g->n_holders++] = calloc(1, sizeof *to)));
+        *to = *h;
+        snprintf(to->name, sizeof to->name, "%s", g->l->word[i]);
+        to->text.token = to->token;
+        to->text.extra = to->extra;
+        to->text.source = to->text.source ? to->source : NULL;
+        to->text.space = &to->space;
+        if (kv_reserve(g->w.kv, seat, &need) < 0) return wrong(g, e, "no room for %s", to->name);
+        out = begin_step(g);
+        kv_fork(g->w.kv, 0, g->step, from, seat, h->cached, &out);
+        end_step(g, seat);
+    }
+    return 0;
 }
 
 struct at_args {
@@ -584,6 +637,8 @@ const struct command kv_commands[] = {
     { "raise", "NAME TOKENS", NULL, "it may grow by so many from now on", act_raise },
     { "gen", "NAME LIST", NULL, "tokens are generated, and not written", act_gen },
     { "grow", "NAME LIST", NULL, "tokens are generated, and a slot is taken for each", act_grow },
+    { "fork", "NAME INTO...", NULL, "others begin with all that it has, and go on by themselves",
+      act_fork },
     { "store", "NAME...", at_opts, "full blocks that are written may be found by others",
       act_store },
     { "release", "NAME...", at_opts, "it is over; what is written may be found by others",

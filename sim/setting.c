@@ -36,6 +36,8 @@ static const struct opt cache_opts[] = {
 };
 static const struct opt group_opts[] = {
     { "window", OPT_U32, OPT_AT(group_args, g.window), .arg = "TOKENS", .sentence = "of a window group: what a query sees" },
+    { "sinks", OPT_U32, OPT_AT(group_args, g.sinks), .arg = "TOKENS", .sentence = "of a window group: the first ones stay" },
+    { "interval", OPT_U32, OPT_AT(group_args, g.interval), .arg = "TOKENS", .sentence = "of a state group: from one snapshot to the next; 0: none" },
     { "layers", OPT_U32, OPT_AT(group_args, g.n_layers), "1", .min = 1, .max = 4096, .arg = "N", .sentence = "layers of the group" },
     { "parts", OPT_U32, OPT_AT(group_args, g.n_parts), "2", .min = 1, .max = 2, .arg = "N", .sentence = "2: K and V" },
     { "slice", OPT_U32, OPT_AT(group_args, g.slice_bytes), "128", .min = 128, .max = 1 << 28, .arg = "BYTES",
@@ -108,6 +110,7 @@ add_group(struct setting *st, const struct script *s, const struct script_line *
     a.g.share = (float)a.share;
     if (a.g.kind == KV_WINDOW && a.g.window == 0)
         return script_err(s, l, e, -EINVAL, "a window group has a window");
+    if (a.g.kind == KV_STATE) a.g.n_parts = 1;
     if (a.g.kind == KV_CROSS && st->sched.n_enc_layers == 0) st->sched.n_enc_layers = 1;
     st->cost.attend[st->kv.n_groups] = a.attend;
     st->kv.group[st->kv.n_groups++] = a.g;
@@ -196,10 +199,13 @@ setting_close(struct setting *st)
     if (l->n_lanes == 0) l->lane_work[l->n_lanes++] = WORK_ENCODER | WORK_CONTEXT | WORK_GENERATION;
     st->kv.n_lanes = l->n_lanes;
     if (l->n_enc_layers > 0 && l->max_enc_rows == 0) l->max_enc_rows = l->max_len;
-    for (uint32_t g = 0; g < st->kv.n_groups; g++)
-        st->kv.group[g].max_entries = CEIL_DIV(st->kv.group[g].kind == KV_CROSS ? l->max_enc_rows
-                                                                                : l->max_len,
-                                               st->kv.tokens_per_block);
+    for (uint32_t i = 0; i < st->kv.n_groups; i++) {
+        struct kv_group *g = &st->kv.group[i];
+        uint32_t reach = g->kind == KV_CROSS ? l->max_enc_rows : l->max_len;
+
+        g->max_entries = CEIL_DIV(reach, st->kv.tokens_per_block);
+        if (g->kind == KV_STATE) g->max_entries = g->n_layers * (1 + KV_SNAPSHOTS);
+    }
 }
 
 int

@@ -54,7 +54,13 @@ draw_groups(struct dice *d, struct setting *st)
                                              .n_layers = between(d, 1, 3),
                                              .n_parts = 2,
                                              .slice_bytes = 128u << below(d, 3) };
-    if (below(d, 3) == 0) {
+    if (below(d, 4) == 0) {
+        st->kv.group[n++] = (struct kv_group){ .kind = KV_STATE,
+                                               .interval = below(d, 5) * st->kv.tokens_per_block,
+                                               .n_layers = between(d, 1, 3),
+                                               .n_parts = 1,
+                                               .slice_bytes = 128u << below(d, 3) };
+    } else if (below(d, 3) == 0) {
         st->kv.group[n++] = (struct kv_group){
             .kind = KV_CROSS, .n_layers = 1, .n_parts = 2, .slice_bytes = 128u << below(d, 3)
         };
@@ -128,7 +134,7 @@ draw_world(struct dice *d, const struct soak_args *a, struct fleet_setting *s)
     for (uint32_t g = 0; g < st->kv.n_groups; g++) { /* for a few of the longest, or for many */
         const struct kv_group *k = &st->kv.group[g];
 
-        st->kv.arena_bytes += (uint64_t)(k->max_entries + 2) * k->n_layers * 2 * k->slice_bytes;
+        st->kv.arena_bytes += 2 * (k->max_entries + 2) * kv_block_bytes(k);
     }
     st->kv.arena_bytes *= st->sched.policy == POLICY_MAX_REQUESTS ? 2 * st->sched.max_seqs + 2
                                                                   : 1 + scarce;

@@ -386,7 +386,7 @@ a_deadline_that_passes_ends_the_request(void **state)
 struct answer {
     int32_t id[250];
     float logprob[250];
-    uint32_t n, resumed;
+    uint32_t n, resumed, recomputed;
     float score;
     uint64_t seed;
     char text[2000];
@@ -398,6 +398,7 @@ static struct answer
 answer(struct serve *s, struct lagan *c, const char *json, int kills)
 {
     static struct answer a;
+    pid_t worker = kills ? serve_worker(s) : 0; /* known beforehand: an answer may be over soon */
     uint64_t id = submit(c, json);
     uint32_t next = 1;
 
@@ -418,13 +419,14 @@ answer(struct serve *s, struct lagan *c, const char *json, int kills)
             a.n_text += ev.text_len;
         }
         if (ev.kind == LAGAN_EVENT_TOKENS && kills && a.n >= next) {
-            pid_t worker = serve_worker(s);
-
+            if (worker <= 0) worker = serve_worker(s);
             if (worker > 0 && kill(worker, SIGKILL) == 0) kills--;
+            worker = 0;
             next = a.n + 1;
         }
         if (ev.kind == LAGAN_EVENT_OUTPUT) {
             a.resumed = ev.resumed;
+            a.recomputed = ev.recomputed;
             a.score = ev.score;
             a.seed = ev.seed;
         }
@@ -454,7 +456,7 @@ a_killed_worker_is_replaced_takes_its_weights_and_its_requests_go_on_bit_for_bit
         assert_int_equal(want.n, 250);
         assert_int_equal(want.resumed, 0);
         assert_in_range(got.resumed, 1, 3);
-        got.resumed = 0;
+        got.resumed = got.recomputed = 0;
         assert_memory_equal(&got, &want, sizeof want);
         assert_true(serve_wait_ready(&s, 10));
     }
@@ -462,6 +464,51 @@ a_killed_worker_is_replaced_takes_its_weights_and_its_requests_go_on_bit_for_bit
     assert_int_equal(system(command), 0);
     lagan_close(c);
     serve_stop(&s);
+}
+
+/* What was computed of its state since the last snapshot is lost, and no more than that. */
+static void
+a_killed_model_with_recurrent_state_goes_on_from_its_last_snapshot_bit_for_bit(void **state)
+{
+    enum { KILLS = 4, INTERVAL = 16 };
+    static const char *const set[] = { "kv.snapshot_interval=16",   "kv.tokens_per_block=8",
+                                       "kv.memory=16MiB",           "max_num_seqs=8",
+                                       "max_num_batched_tokens=24", "threads=2",
+                                       "numerics=invariant",        NULL };
+    static const char *const models[] = { "tests/data/golden/bamba",
+                                          "tests/data/golden/nemotron_h" };
+    static struct answer want, got;
+    char request[1000] =
+        "{\"max_tokens\":250,\"ignore_eos\":true,\"logprobs\":0,\"seed\":3,\"ids\":[1";
+
+    (void)state;
+    for (int i = 0; i < 90; i++) sprintf(request + strlen(request), ",%d", 3 + i * 7 % 90);
+    strcat(request, "]}");
+    for (int i = 0; i < 2; i++) {
+        struct serve s;
+        struct lagan *c;
+
+        uint32_t n_resumed = 0;
+
+        assert_true(serve_start(&s, models[i], set));
+        c = connect_to(&s);
+        want = answer(&s, c, request, 0);
+        assert_int_equal(want.n, 250);
+        for (int k = 0; k < 3; k++) {
+            got = answer(&s, c, request, KILLS);
+            n_resumed += got.resumed;
+            print_message("%s: killed %u times, %u positions computed again\n", models[i],
+                          got.resumed, got.recomputed);
+            /* and the steps that were out */
+            assert_in_range(got.recomputed, 0, got.resumed * (INTERVAL + 4));
+            got.resumed = got.recomputed = 0;
+            assert_memory_equal(&got, &want, sizeof want);
+            assert_true(serve_wait_ready(&s, 10));
+        }
+        assert_true(n_resumed > 0); /* a short answer may be over before its worker dies */
+        lagan_close(c);
+        serve_stop(&s);
+    }
 }
 
 static void
@@ -706,6 +753,8 @@ main(void)
         cmocka_unit_test(a_deadline_that_passes_ends_the_request),
         cmocka_unit_test(
             a_killed_worker_is_replaced_takes_its_weights_and_its_requests_go_on_bit_for_bit),
+        cmocka_unit_test(
+            a_killed_model_with_recurrent_state_goes_on_from_its_last_snapshot_bit_for_bit),
         cmocka_unit_test(the_same_seed_draws_the_same_tokens_alone_and_in_company),
         cmocka_unit_test(a_worker_without_anything_to_tune_says_so_and_laganctl_exits_with_5),
         cmocka_unit_test(a_flood_of_one_client_holds_up_neither_another_nor_what_is_urgent),

@@ -568,6 +568,9 @@ apply_edit(struct twin *t, const struct kv_edit *e, unsigned lane, uint64_t step
     }
     if (!s->started && s->copied[e->group] == e->at) return;
     s->at[e->group][e->entry] = SLICE_NONE;
+    for (uint32_t i = 1; k->kind == KV_STATE && e->entry % k->n_layers == 0 && i < k->n_layers; i++)
+        s->at[e->group][e->entry + i] =
+            SLICE_NONE; /* the snapshot that it is made over leaves whole */
     acquire(t, e->group, e->at, lane, step);
     s->at[e->group][e->entry] = e->at;
 }

@@ -218,6 +218,45 @@ expert_matmul_is_each_pairs_product_with_its_own_expert(void **state)
     }
 }
 
+/* Shares are without the correction, those that are chosen with it; nearly equal scores may go either way. */
+static void
+sigmoids_choose_with_a_correction_and_weigh_without(void **state)
+{
+    (void)state;
+    for (int n = 0; n < rig_rounds(ROUNDS); n++) {
+        uint32_t e = between(2, 40), k = between(1, MIN(e, 8u)), rows = between(1, 40);
+        struct route a = { .sigmoid = true, .factor = 2.5f };
+        struct rig r;
+
+        open_any(&r);
+        a.logits = rig_tensor(&r, DT_F32, rows, e, e, 2);
+        a.bias = rig_tensor(&r, DT_F32, 1, e, e, 1);
+        a.pairs = new_pairs(&r, rows, k, e);
+        rig_send(&r);
+        assert_int_equal(r.op->route(r.lane, &a), 0);
+        rig_wait(&r);
+        for (uint32_t i = 0; i < rows; i++) {
+            const uint32_t *expert = HOST(a.pairs.expert) + (size_t)i * k;
+            double sum = 0, least = INFINITY, s[64];
+            bool chosen[64] = { false };
+
+            for (uint32_t j = 0; j < e; j++) s[j] = 1 / (1 + exp(-at(a.logits, i, j)));
+            for (uint32_t j = 0; j < k; j++) {
+                assert_true(expert[j] < e && !chosen[expert[j]]);
+                chosen[expert[j]] = true;
+                sum += s[expert[j]];
+                least = fmin(least, s[expert[j]] + at(a.bias, 0, expert[j]));
+            }
+            for (uint32_t j = 0; j < e; j++)
+                assert_true(chosen[j] || s[j] + at(a.bias, 0, j) <= least + 1e-6);
+            for (uint32_t j = 0; j < k; j++)
+                near((double)HOST(a.pairs.share)[i * k + j], s[expert[j]] / sum * 2.5,
+                     4 * s[expert[j]] / sum * 2.5, DT_F32);
+        }
+        rig_close(&r);
+    }
+}
+
 static void
 combine_adds_what_a_rows_experts_found_by_their_shares(void **state)
 {
@@ -334,6 +373,7 @@ main(int argc, char **argv)
     const struct CMUnitTest tests[] = {
         rig_test(a_row_goes_to_its_largest_logits_lowest_expert_on_ties),
         rig_test(expert_matmul_is_each_pairs_product_with_its_own_expert),
+        rig_test(sigmoids_choose_with_a_correction_and_weigh_without),
         rig_test(combine_adds_what_a_rows_experts_found_by_their_shares),
         rig_test(a_row_has_the_same_bits_in_any_company),
     };
