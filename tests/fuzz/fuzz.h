@@ -11,6 +11,8 @@
 #include <stdint.h>
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+/* Calls made so far, where a fuzzer counts them: replay.c says how many. */
+extern uint64_t fuzz_operations __attribute__((weak));
 
 /* What is left of the bytes; behind their end there are zeros. */
 struct in {

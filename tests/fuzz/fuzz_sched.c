@@ -18,6 +18,8 @@
 
 enum { MAX_REQUESTS = 48 };
 
+uint64_t fuzz_operations;
+
 struct request {
     struct seq *seq;
     bool open, meddled; /* cancelled, late or failed: any length will do */
@@ -437,7 +439,7 @@ LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 
         check(w);
         begin(w, &in);
-        while (in.p < in.end) call(w, &in);
+        for (; in.p < in.end; fuzz_operations += round == 0) call(w, &in);
         drain(w);
         run_close(&w->r);
         twin_free(w->twin);

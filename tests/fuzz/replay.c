@@ -45,6 +45,7 @@ died(int sig)
     int fd = open(crash_file, O_WRONLY | O_CREAT | O_TRUNC, 0644);
 
     if (fd >= 0 && write(fd, now, now_n) >= 0) close(fd);
+    if (&fuzz_operations) dprintf(2, "%s: after %lu operations\n", name, fuzz_operations);
     signal(sig, SIG_DFL);
     raise(sig);
 }
@@ -117,7 +118,7 @@ load_all(void)
     }
 }
 
-/* One to eight changes of a file of the corpus, of the kinds that libFuzzer makes. */
+/* One to eight changes of a file of the corpus, of the kinds that libFuzzer makes; one in eight is all new. */
 static size_t
 mutate(uint8_t *to)
 {
@@ -128,6 +129,10 @@ mutate(uint8_t *to)
     size_t n = a->n;
 
     memcpy(to, a->bytes, n);
+    if (below(8) == 0) {
+        for (size_t i = 0; i < n; i++) to[i] = (uint8_t)below(256);
+        return n;
+    }
     for (uint32_t changes = 1 + below(8); changes; changes--) {
         const struct input *b = &corpus[below((uint32_t)n_corpus)];
         size_t at = n ? below((uint32_t)n) : 0, len = 1 + below(16);
@@ -198,7 +203,9 @@ main(int argc, char **argv)
     if (s) runs = atol(s);
     for (size_t i = 0; i < n_corpus; i++) run_one(corpus[i].bytes, corpus[i].n);
     for (long i = 0; i < runs; i++) run_one(bytes, mutate(bytes));
-    fprintf(stderr, "%s: %zu files, %ld mutations\n", name, n_corpus, runs);
+    fprintf(stderr, "%s: %zu files, %ld mutations", name, n_corpus, runs);
+    if (&fuzz_operations) fprintf(stderr, ", %lu operations", fuzz_operations);
+    fprintf(stderr, "\n");
     for (size_t i = 0; i < n_corpus; i++) free(corpus[i].bytes);
     return 0;
 }

@@ -367,6 +367,39 @@ prompt_logprobs_are_told_once(void **state)
     done();
 }
 
+static void
+who_is_halted_and_next_in_the_list_gives_way_and_the_walk_goes_on(void **state)
+{
+    struct seq *halted, *last, *first;
+
+    (void)state;
+    run_defaults(&r);
+    r.l.policy = POLICY_MAX_UTILIZATION;
+    r.l.max_seqs = 1;
+    run_open(&r);
+    halted = seq_new(1, 5, 30, 0);
+    run_add(&r, halted);
+    run_step(&r, 0);
+    run_step(&r, 0);
+    scheduler_halt(r.s, 1, true);
+    last = seq_new(2, 5, 3, 0);
+    last->priority = 0;
+    run_add(&r, last);
+    first = seq_new(3, 5, 3, 0);
+    first->priority = 1;
+    run_add(&r, first);
+    assert_true(in_batch(run_step(&r, 0), first)); /* it went round for ever */
+    assert_int_equal(halted->state, SEQ_WAITING);
+    scheduler_halt(r.s, 1, false);
+    while (run_step(&r, 0)) continue;
+    for (struct seq *over; (over = scheduler_reap(r.s));) {
+        run_check_tokens(over);
+        assert_int_equal(over->reason, LAGAN_FINISH_LENGTH);
+        seq_free(over);
+    }
+    run_close(&r);
+}
+
 int
 main(void)
 {
@@ -386,6 +419,7 @@ main(void)
         cmocka_unit_test(a_pause_keeps_min_new_and_end_ids),
         cmocka_unit_test(a_paused_one_that_is_cancelled_or_late_ends),
         cmocka_unit_test(prompt_logprobs_are_told_once),
+        cmocka_unit_test(who_is_halted_and_next_in_the_list_gives_way_and_the_walk_goes_on),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

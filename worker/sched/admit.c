@@ -100,9 +100,9 @@ may_join(const struct scheduler *s)
 static uint32_t
 first_len(const struct scheduler *s, const struct seq *q)
 {
-    bool some = s->l.policy == POLICY_MAX_UTILIZATION && !q->first_member;
+    bool all = s->l.policy != POLICY_MAX_UTILIZATION || q->first_member;
 
-    return some ? q->n_prompt : q->n_prompt + q->max_new;
+    return q->n_prompt + (all ? q->max_new : 0);
 }
 
 /* The seat that it has, or would get. SEAT_FULL: none. */

@@ -112,7 +112,12 @@ make_room(struct scheduler *s, unsigned lane, nsec now)
             waiting = NULL; /* a pause may free none of them: until somebody has ended */
             continue;
         }
-        if (give_up_one(s, now)) continue;
+        if (give_up_one(s, now)) { /* it may be the one that is next, and waits now */
+            running = s->running.first;
+            waiting = s->waiting.first;
+            rows = s->l.max_rows;
+            continue;
+        }
         end = s->n_kept ? NULL : pause_after(s, q);
         if (end && end->state == SEQ_WAITING) {
             given_up = end;

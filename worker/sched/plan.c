@@ -219,6 +219,12 @@ end_hopeless(struct plan *p)
     if (s->running.n == 0 && s->waiting.n > 0 && runnable(s, s->waiting.first, p->lane, p->now))
         head = s->waiting.first;
     if (!head) return false;
+    for (struct seq *q = s->waiting.first; q; q = q->next) {
+        if (!q->cross_there) continue;
+        q->encodes = true; /* what was found lies where it has no room beside it: computed again, it fits */
+        q->cross_there = false;
+        return true;
+    }
     end_seq(s, head, LAGAN_E_TOO_LONG);
     return true;
 }
