@@ -143,6 +143,41 @@ gemma3_refuses_by_name_what_it_does_not_do(void **state)
     refuses(&arch_gemma3, GEMMA, list, ARRAY_LEN(list));
 }
 
+/* As published, what the family does not read left out. */
+static void
+byt5_and_flan_are_t5_by_their_configs(void **state)
+{
+    static const char byt5[] =
+        "{\"architectures\": [\"T5ForConditionalGeneration\"], \"d_ff\": 3584, \"d_kv\": 64,"
+        " \"d_model\": 1472, \"decoder_start_token_id\": 0, \"dropout_rate\": 0.1,"
+        " \"eos_token_id\": 1, \"feed_forward_proj\": \"gated-gelu\","
+        " \"gradient_checkpointing\": false, \"initializer_factor\": 1.0,"
+        " \"is_encoder_decoder\": true, \"layer_norm_epsilon\": 1e-06, \"model_type\": \"t5\","
+        " \"num_decoder_layers\": 4, \"num_heads\": 6, \"num_layers\": 12, \"pad_token_id\": 0,"
+        " \"relative_attention_num_buckets\": 32, \"tie_word_embeddings\": false,"
+        " \"tokenizer_class\": \"ByT5Tokenizer\", \"use_cache\": true, \"vocab_size\": 384}";
+    static const char flan[] =
+        "{\"architectures\": [\"T5ForConditionalGeneration\"], \"d_ff\": 5120, \"d_kv\": 64,"
+        " \"d_model\": 2048, \"decoder_start_token_id\": 0, \"dropout_rate\": 0.1,"
+        " \"eos_token_id\": 1, \"feed_forward_proj\": \"gated-gelu\", \"initializer_factor\": 1.0,"
+        " \"is_encoder_decoder\": true, \"layer_norm_epsilon\": 1e-06, \"model_type\": \"t5\","
+        " \"n_positions\": 512, \"num_decoder_layers\": 24, \"num_heads\": 32, \"num_layers\": 24,"
+        " \"output_past\": true, \"pad_token_id\": 0, \"relative_attention_max_distance\": 128,"
+        " \"relative_attention_num_buckets\": 32, \"task_specific_params\": {},"
+        " \"tie_word_embeddings\": false, \"transformers_version\": \"4.24.0.dev0\","
+        " \"use_cache\": true, \"vocab_size\": 32128}";
+    struct err e;
+
+    (void)state;
+    assert_int_equal(configure(&arch_t5, byt5, "{}", &e), 0);
+    assert_int_equal(shape.n_encoder_layers, 12);
+    assert_int_equal(shape.n_layers, 4);
+    assert_int_equal(shape.layer[3].n_heads * shape.layer[3].head_dim, 384); /* less than hidden */
+    assert_int_equal(shape.dim[DIM_HIDDEN], 1472);
+    assert_int_equal(configure(&arch_t5, flan, "{}", &e), 0);
+    assert_int_equal(shape.layer[23].n_ff, 5120);
+}
+
 static void
 gemma4_refuses_by_name_what_it_does_not_do(void **state)
 {
@@ -350,6 +385,7 @@ main(void)
         cmocka_unit_test(gemma3n_shares_the_caches_of_its_last_layers_and_has_widths_of_each),
         cmocka_unit_test(gpt_oss_refuses_by_name_what_it_does_not_do),
         cmocka_unit_test(gpt_oss_slides_in_every_second_layer_from_the_first_on),
+        cmocka_unit_test(byt5_and_flan_are_t5_by_their_configs),
         cmocka_unit_test(t5_refuses_by_name_what_it_does_not_do),
         cmocka_unit_test(bart_refuses_by_name_what_it_does_not_do),
         cmocka_unit_test(bart_has_two_sides_of_their_own_shapes),

@@ -33,13 +33,21 @@ widen(const struct model *m, uint32_t cols[MAX_SCRATCH], const struct layer_shap
     cols[BLOCK_PAIRS_OUT] = MAX(cols[BLOCK_PAIRS_OUT], l->n_top * m->shape.hidden);
 }
 
+/* What a sublayer adds may be more than fp16 holds: transformers keeps T5's wo in fp32 then. */
+static bool
+out_is_wide(const struct model *m)
+{
+    return m->act == DT_F16;
+}
+
 void
 model_scratch(const struct model *m, uint32_t cols[MAX_SCRATCH])
 {
     const struct model_shape *s = &m->shape;
 
     memset(cols, 0, MAX_SCRATCH * sizeof *cols);
-    cols[BLOCK_NORMED] = cols[BLOCK_OUT] = s->hidden;
+    cols[BLOCK_NORMED] = s->hidden;
+    cols[BLOCK_OUT] = out_is_wide(m) ? words(m, s->hidden) : s->hidden;
     for (uint32_t i = 0; i < s->n_layers; i++) widen(m, cols, &s->layer[i]);
     for (uint32_t i = 0; i < s->n_encoder_layers; i++) widen(m, cols, &s->encoder[i]);
     if (s->n_encoder_layers) widen(m, cols, &s->cross);
@@ -121,11 +129,18 @@ block_experts(const struct model *m, struct step *s, const struct layer_shape *l
     return op->all_reduce(s->lane, out);
 }
 
+static struct tensor
+sublayer_out(const struct model *m, const struct step *s, uint32_t rows, uint32_t cols)
+{
+    return out_is_wide(m) ? block_area(s, BLOCK_OUT, 0, rows, cols, DT_F32)
+                          : block_scratch(s, BLOCK_OUT, rows, cols);
+}
+
 int
 block_residual(const struct model *m, struct step *s, struct tensor in, struct tensor w,
                struct residual r)
 {
-    r.in = block_scratch(s, BLOCK_OUT, r.x.dim[0], r.x.dim[1]);
+    r.in = sublayer_out(m, s, r.x.dim[0], r.x.dim[1]);
     TRY(m->op->matmul(s->lane, r.in, in, w, NO_TENSOR, 0));
     TRY(m->op->all_reduce(s->lane, r.in));
     return m->op->residual(s->lane, &r);

@@ -15,7 +15,7 @@ enum block_scratch {
     BLOCK_HEADS,   /* [n, q] what attention hands on */
     BLOCK_GATE_UP, /* [n, 2 ff] */
     BLOCK_INNER,   /* [n, ff] */
-    BLOCK_OUT,     /* [n, hidden] a sublayer's output, before it is added */
+    BLOCK_OUT, /* [n, hidden] a sublayer's output, before it is added; fp32 beside fp16 activations */
     /* Of a row's n_top experts, for block_experts() */
     BLOCK_ROUTE,       /* who goes where */
     BLOCK_PAIRS,       /* [n n_top, 2 expert_ff] */
