@@ -103,6 +103,7 @@ admission_record(const struct msg_request *q, uint64_t seed, uint32_t *bytes)
         .frequency = (float)q->frequency_penalty,
         .length_penalty = (float)q->length_penalty,
         .priority = (float)q->priority,
+        .absent = q->absent,
         .forced_bos = q->forced_bos,
         .forced_eos = q->forced_eos,
         .n_eos = q->has_eos ? (uint16_t)q->eos_ids.n : 0xffff,
@@ -486,6 +487,8 @@ admission_take(struct daemon *d, struct client *c, const struct msg *m, struct r
     if (!code) code = fits_in_length(&d->facts[model], &counts, e); /* before it is copied */
     if (code) return code;
 
+    if ((q.absent & ABSENT_max_tokens) && d->facts[model].known)
+        q.max_tokens = MIN(q.max_tokens, d->facts[model].max_len);
     s = admission_record(&q, q.has_seed ? q.seed : any_seed(), &bytes);
     if (!s || copy_ids(&done, &q.done) < 0) {
         free(s);

@@ -18,7 +18,7 @@
 #include "base/base.h"
 #include "base/err.h"
 
-#define MIRROR_MAGIC "LAGANLG\1"
+#define MIRROR_MAGIC "LAGANLG\2"
 enum { MIRROR_PAGE = 4096, MIRROR_ALIGN = 8 };
 
 struct mirror_hdr {

@@ -137,7 +137,7 @@ enum lagan_reason {
     X(EARLY, early_stopping,      0, 2,        0,  1, "beam search: true, false or \"never\"") \
     X(U32,   no_repeat_ngram,     0, 1024,     0,  1, "no sequence of so many tokens comes twice; 0 is off") \
     X(U32,   n,                   1, LAGAN_MAX_OUTPUTS,       1,  1, "outputs for one prompt") \
-    X(BOOL,  model_defaults,      0, 1,        0,  0, "take what is absent from generation_config.json") \
+    X(BOOL,  model_defaults,      0, 1,        0,  1, "take what is absent from generation_config.json") \
     X(BOOL,  return_encoder_output, 0, 1,      0,  0, "send the encoder's states") \
     X(BOOL,  return_logits,       0, 1,        0,  0, "send the logits of the new tokens") \
     X(ANY,   encoder_features,    0, 0,        0,  0, "a tensor in place of ids, for models that take features")

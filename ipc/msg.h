@@ -69,13 +69,16 @@ struct msg_request {
     uint64_t deadline_ms;                               /* 0: none */
     uint32_t beams, n, no_repeat_ngram, early_stopping; /* early_stopping: 0, 1, 2 never */
     double length_penalty;
+    bool model_defaults;
+    uint32_t absent; /* with model_defaults: keys that were not given, ABSENT_* of records.h */
     /* known by name, refused for now unless at their default: */
-    bool model_defaults, return_encoder_output, return_logits, encoder_features;
+    bool return_encoder_output, return_logits, encoder_features;
     char refused[32]; /* a key of CONTRACT 3 that is not served yet; "" none */
 };
 /* -EINVAL: the sentence names key, value and what would be right. *ret is written on success only. */
 int msg_request(struct msg_request *ret, const struct msg *m, struct err *e) MUST_USE;
-/* -EINVAL: beams, n and what is asked beside them do not go together. Part of msg_request(). */
+/* -EINVAL: beams, n and what is asked beside them do not go together. Part of msg_request(), as far as it is known
+ * here: a model's own beams are not. */
 int msg_request_agrees(const struct msg_request *q, struct err *e) MUST_USE;
 
 /* RESUME: three lists of n unsigned integers. -EINVAL: a list is missing, shorter, or of something else. */

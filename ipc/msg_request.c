@@ -4,6 +4,7 @@
  * field's name. What rows cannot say (ids or text, min_tokens beside max_tokens) follows the walk.
  */
 #include "ipc/msg.h"
+#include "ipc/records.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -267,6 +268,9 @@ msg_request_agrees(const struct msg_request *q, struct err *e)
                          : q->temperature > 0      ? "temperature"
                                                    : NULL;
 
+    if (q->n > 1 && q->done.n)
+        return err_set(e, -EINVAL, "done goes with one output, n is %u", q->n);
+    if (q->absent & (ABSENT_beams | ABSENT_temperature)) return 0; /* the worker will know */
     if (q->beams > 1 && q->n > q->beams)
         return err_set(e, -EINVAL, "n is %u, a search with %u beams has no more than that", q->n,
                        q->beams);
@@ -275,8 +279,6 @@ msg_request_agrees(const struct msg_request *q, struct err *e)
     if (q->n > 1 && q->beams == 1 && q->temperature <= 0)
         return err_set(e, -EINVAL,
                        "n is %u, and all would be the same: give a temperature, or beams", q->n);
-    if (q->n > 1 && q->done.n)
-        return err_set(e, -EINVAL, "done goes with one output, n is %u", q->n);
     return 0;
 }
 
@@ -295,6 +297,11 @@ msg_request(struct msg_request *ret, const struct msg *m, struct err *e)
         snprintf(q.refused, sizeof q.refused, "%s", #name);
     LAGAN_FIELDS(X)
 #undef X
+#define X(key) \
+    if (q.model_defaults && !msg_get(&m->map, #key)) q.absent |= ABSENT_##key;
+    SUBMIT_ABSENT(X)
+#undef X
+    if (q.absent & ABSENT_max_tokens) q.max_tokens = LAGAN_MAX_TOKENS;
     q.has_text = q.text.p != NULL;
     q.has_eos = q.eos_ids.o != NULL;
     q.has_seed = msg_get(&m->map, "seed") != NULL;

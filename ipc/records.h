@@ -47,6 +47,8 @@ struct rec_submit { /* D 1; fragments with MORE concatenate to this */
     uint16_t client; /* whose turn it takes: of a key or a connection, from 1 */
     uint32_t lora;
     float done_score; /* of what was delivered */
+    uint32_t absent;  /* ABSENT_*: not given, and the model's own default is wanted */
+    uint32_t pad;
     /* then, each padded to 8: prompt, decoder, done, text, done's text, eos, stop_ids,
      * stop (u32 len + bytes, padded together), bias (i32 id, f32)*, grammar, salt; with n > 1: u8[n_done]
      * whose each token of done is, f32[n] the score of each output's.
@@ -55,6 +57,22 @@ struct rec_submit { /* D 1; fragments with MORE concatenate to this */
 /* flags. LOGPROBS: each token's log-probability is wanted, even with logprobs = 0 tops. PAUSED: as if PAUSE
  * came with it. */
 enum { SUBMIT_IGNORE_EOS = 1, SUBMIT_LOGPROBS = 2, SUBMIT_PROMPT_LOGPROBS = 4, SUBMIT_PAUSED = 8 };
+
+/* Keys that generation_config.json may stand for; a model's max_tokens may come to be less than the record's. */
+#define SUBMIT_ABSENT(X) \
+    X(max_tokens) \
+    X(min_tokens) X(temperature) X(top_k) X(top_p) X(min_p) X(repetition_penalty) X(beams) \
+        X(length_penalty) X(early_stopping) X(no_repeat_ngram)
+enum absent_bit {
+#define X(key) ABSENT_BIT_##key,
+    SUBMIT_ABSENT(X)
+#undef X
+};
+enum {
+#define X(key) ABSENT_##key = 1 << ABSENT_BIT_##key,
+    SUBMIT_ABSENT(X)
+#undef X
+};
 
 struct
     rec_row { /* D 2 (flags: the reason to end with, 0 cancelled), D 4 (flags: 1 pause, 0 go on) */
@@ -131,7 +149,7 @@ struct rec_text_done { /* W 7 */
     /* i32 id[n_ids], text, packed; the whole padded to 8 */
 };
 
-_Static_assert(sizeof(struct rec_submit) == 152, "rec_submit");
+_Static_assert(sizeof(struct rec_submit) == 160, "rec_submit");
 _Static_assert(sizeof(struct rec_row) == 16, "rec_row");
 _Static_assert(sizeof(struct rec_text) == 24, "rec_text");
 _Static_assert(sizeof(struct rec_ready) == 72, "rec_ready");

@@ -104,6 +104,18 @@ intake_had_ended(const struct request *r, token_id last, uint32_t max_len)
     return r->n_decoder >= max_len || r->n_sent >= r->max_tokens ? LAGAN_FINISH_LENGTH : 0;
 }
 
+/* Of a request that leaves its lengths to the model: they count what was given too, which is known now. */
+static bool
+fit_lengths(struct request *r, uint32_t given)
+{
+    if (r->min_length > given) r->seq.min_new = MAX(r->seq.min_new, r->min_length - given);
+    r->sampling.min_new = r->seq.min_new;
+    if (!r->max_length) return true;
+    if (given >= r->max_length) return false;
+    r->max_tokens = MIN(r->max_tokens, r->max_length - given);
+    return true;
+}
+
 /* All tokens of r are in place: n_source, n_decoder (delivered ones included). Hand it over. */
 static void
 admit(struct worker *w, struct request *r, nsec now)
@@ -125,6 +137,11 @@ admit(struct worker *w, struct request *r, nsec now)
     if (r->n_source > w->e.max_source)
         return refuse(w, r, LAGAN_E_TOO_LONG, "the source is %u tokens, at most %u are taken",
                       r->n_source, w->e.max_source);
+    if (!fit_lengths(r, r->n_decoder - done))
+        return refuse(w, r, LAGAN_E_TOO_LONG,
+                      "the prompt is %u tokens, generation_config.json's max_length %u: give "
+                      "max_tokens",
+                      r->n_decoder - done, r->max_length);
     if (done) r->cancelled = intake_had_ended(r, r->ids[first + r->n_decoder - 1], shape->max_len);
     if (r->cancelled) {
         emit_ended(w, r);
@@ -274,6 +291,37 @@ read_ends(struct worker *w, struct request *r, const struct rec_submit *s, struc
     return 0;
 }
 
+/* What the record leaves to the model. */
+static void
+take_defaults(const struct generation *g, struct rec_submit *s)
+{
+    if ((s->absent & ABSENT_max_tokens) && g->max_new)
+        s->max_tokens = MIN(s->max_tokens, g->max_new);
+    if (s->absent & ABSENT_min_tokens) s->min_tokens = g->min_new;
+    if (s->absent & ABSENT_temperature) s->temperature = g->temperature;
+    if (s->absent & ABSENT_top_k) s->top_k = g->top_k;
+    if (s->absent & ABSENT_top_p) s->top_p = g->top_p;
+    if (s->absent & ABSENT_min_p) s->min_p = g->min_p;
+    if (s->absent & ABSENT_repetition_penalty) s->repetition = g->repetition;
+    if (s->absent & ABSENT_beams) s->beams = g->beams;
+    if (s->absent & ABSENT_length_penalty) s->length_penalty = g->length_penalty;
+    if (s->absent & ABSENT_early_stopping) s->early_stopping = g->early_stopping;
+    if (s->absent & ABSENT_no_repeat_ngram) s->no_repeat_ngram = g->no_repeat_ngram;
+}
+
+/* What lagand holds against a request when all of it is given. NULL: nothing. */
+static const char *
+disagrees(const struct rec_submit *s)
+{
+    if (s->beams > 1 && s->n > s->beams) return "n is more than num_beams";
+    if (s->beams > 1 && s->temperature > 0) return "num_beams and a temperature";
+    if (s->beams > 1 && (s->flags & (SUBMIT_LOGPROBS | SUBMIT_PROMPT_LOGPROBS)))
+        return "num_beams and log-probabilities";
+    if (s->beams > 1 && s->n_stop) return "num_beams and stop";
+    if (s->n > 1 && s->beams == 1 && s->temperature <= 0) return "n without num_beams or do_sample";
+    return NULL;
+}
+
 static void
 read_numbers(struct worker *w, struct request *r, const struct rec_submit *s)
 {
@@ -282,6 +330,8 @@ read_numbers(struct worker *w, struct request *r, const struct rec_submit *s)
     r->row = s->row;
     r->gen = s->gen;
     r->max_tokens = s->max_tokens;
+    if (s->absent & ABSENT_max_tokens) r->max_length = m->generation.max_length;
+    if (s->absent & ABSENT_min_tokens) r->min_length = m->generation.min_length;
     r->want_logprobs = s->flags & SUBMIT_LOGPROBS;
     r->seq.id = s->id;
     r->seq.priority = s->priority;
@@ -352,7 +402,7 @@ submit(struct worker *w, const char *data, size_t n, nsec now, struct err *e)
     struct tail t = { .p = data, .left = n };
     const void *p = take(&t, sizeof s);
     const token_id *prompt, *decoder, *done;
-    const char *text, *done_text;
+    const char *text, *done_text, *odd;
     const uint8_t *whose = NULL;
     const float *scores = NULL;
     size_t pad;
@@ -370,10 +420,21 @@ submit(struct worker *w, const char *data, size_t n, nsec now, struct err *e)
     (void)done_text; /* text delivered so far is rebuilt from the tokens */
     s.n = MAX(s.n, 1u);
     s.beams = MAX(s.beams, 1u);
+    if (s.absent) take_defaults(&w->e.model->generation, &s);
+    odd = s.absent ? disagrees(&s) : NULL;
+    if (odd || (s.absent && *w->e.model->generation.unserved)) {
+        char why[240];
+
+        snprintf(why, sizeof why, "model_defaults: %s of generation_config.json %s",
+                 odd ? odd : w->e.model->generation.unserved,
+                 odd ? "do not go together" : "is not served");
+        emit_reject(w, s.row, s.gen, odd ? LAGAN_E_INVALID_REQUEST : LAGAN_E_UNSUPPORTED, why);
+        return 0;
+    }
     if (s.n > MOST_OUTPUTS || s.beams > MAX_BEAMS || (s.beams > 1 && s.n > s.beams) ||
         s.early_stopping > BEAM_EARLY_NEVER)
         return corrupt(e, "SUBMIT asks for an impossible number of beams or outputs");
-    if (!s.max_tokens || s.n_done / s.n >= s.max_tokens)
+    if (!s.max_tokens || (s.n_done / s.n >= s.max_tokens && !s.absent))
         return corrupt(e, "SUBMIT asks for no token");
 
     r = request_take(&w->requests);

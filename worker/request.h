@@ -50,8 +50,9 @@ struct request {
     bool finished; /* its FINISH has been sent */
     bool paused;   /* its client does not read */
     bool want_logprobs;
-    uint32_t max_tokens;          /* asked for, delivered ones included */
-    uint32_t n_source, n_decoder; /* of ids, once known */
+    uint32_t max_tokens;             /* asked for, delivered ones included */
+    uint32_t max_length, min_length; /* the model's defaults, prompt included; 0: none */
+    uint32_t n_source, n_decoder;    /* of ids, once known */
     uint32_t n_sent,
         n_text_sent;  /* generated tokens and text bytes sent, delivered ones included */
     float score;      /* sum of log-probabilities */

@@ -329,6 +329,15 @@ twin_resume(const msgpack_object *map)
     return n[0] && n[0] <= 65536 && n[0] == n[1] && n[1] == n[2];
 }
 
+static uint64_t
+most_tokens(const msgpack_object *map)
+{
+    bool defaults = false;
+
+    msg_bool(map, "model_defaults", &defaults);
+    return whole_or(map, "max_tokens", defaults ? LAGAN_MAX_TOKENS : 16);
+}
+
 /* Beams are no samples, and samples need noise. */
 static bool
 twin_agrees(const msgpack_object *map)
@@ -336,9 +345,12 @@ twin_agrees(const msgpack_object *map)
     uint64_t beams = whole_or(map, "beams", 1), n = whole_or(map, "n", 1);
     const msgpack_object *stop = msg_get(map, "stop");
     double temperature = 0;
+    bool defaults = false;
 
     msg_f64(map, "temperature", &temperature);
+    msg_bool(map, "model_defaults", &defaults);
     if (n > 1 && n_ids(map, "done") > 0) return false;
+    if (defaults && !(msg_get(map, "beams") && msg_get(map, "temperature"))) return true;
     if (beams == 1) return n == 1 || temperature > 0;
     return n <= beams && temperature <= 0 && !msg_get(map, "logprobs") &&
            !msg_get(map, "prompt_logprobs") &&
@@ -358,9 +370,9 @@ twin_request(const msgpack_object *map)
     }
     if (has_ids && has_text) return false;
     if (!has_ids && !has_text && !msg_get(map, "encoder_features")) return false;
-    if (n_ids(map, "done") >= whole_or(map, "max_tokens", 16)) return false;
+    if (n_ids(map, "done") >= most_tokens(map)) return false;
     if (!twin_agrees(map)) return false;
-    return whole_or(map, "min_tokens", 0) <= whole_or(map, "max_tokens", 16);
+    return whole_or(map, "min_tokens", 0) <= most_tokens(map);
 }
 
 /* A key that is not served yet and is not at its default. */
@@ -369,7 +381,6 @@ twin_refuses(const msgpack_object *map)
 {
     bool b = false, any = false;
 
-    msg_bool(map, "model_defaults", &b), any |= b;
     msg_bool(map, "return_logits", &b), any |= b;
     msg_bool(map, "return_encoder_output", &b), any |= b;
     return any || msg_get(map, "encoder_features");
@@ -411,7 +422,7 @@ look_at(const uint8_t *frame, size_t n)
             check((const uint8_t *)q.stop[i].p >= frame &&
                   (const uint8_t *)q.stop[i].p + q.stop[i].n <= frame + n);
         check(q.has_seed == (msg_get(&m.map, "seed") != NULL));
-        check(q.max_tokens == whole_or(&m.map, "max_tokens", 16));
+        check(q.max_tokens == most_tokens(&m.map));
         check(q.seed == whole_or(&m.map, "seed", 0));
         check(q.has_eos == (msg_get(&m.map, "eos_ids") != NULL));
         check(!q.has_text || q.text.n > 0);

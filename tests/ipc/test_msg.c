@@ -4,6 +4,7 @@
  * writes those that DIR lacks, for a message type that is new.
  */
 #include "ipc/msg.h"
+#include "ipc/records.h"
 #include "tests/test.h"
 
 #include <errno.h>
@@ -421,7 +422,7 @@ pack_later(msgpack_packer *p)
     msg_key(p, later_key);
     if (!strcmp(later_key, "early_stopping"))
         msg_text(p, "never");
-    else if (!strncmp(later_key, "return_", 7) || !strcmp(later_key, "model_defaults"))
+    else if (!strncmp(later_key, "return_", 7))
         msgpack_pack_true(p);
     else
         msgpack_pack_int(p, 2);
@@ -431,8 +432,8 @@ static void
 a_key_that_is_not_served_yet_is_refused_by_name(void **state)
 {
     static const char *const keys[] = {
-        "beams",          "length_penalty", "early_stopping",        "no_repeat_ngram", "n",
-        "model_defaults", "return_logits",  "return_encoder_output", "encoder_features"
+        "beams", "length_penalty", "early_stopping",        "no_repeat_ngram",
+        "n",     "return_logits",  "return_encoder_output", "encoder_features"
     };
     struct msg_request q;
     struct err e;
@@ -454,6 +455,30 @@ pack_later_defaults(msgpack_packer *p)
     msg_key(p, "early_stopping"), msgpack_pack_false(p);
     msg_key(p, "length_penalty"), msgpack_pack_double(p, 1.0);
     msg_key(p, "return_logits"), msgpack_pack_false(p);
+}
+
+static void
+pack_defaults(msgpack_packer *p)
+{
+    msg_key(p, "model_defaults"), msgpack_pack_true(p);
+    msg_key(p, "top_k"), msgpack_pack_int(p, 7);
+    msg_key(p, "temperature"), msgpack_pack_double(p, 0.5);
+}
+
+static void
+with_model_defaults_it_is_known_which_keys_were_not_given(void **state)
+{
+    struct msg_request q;
+    struct err e;
+
+    (void)state;
+    assert_int_equal(request_with(3, pack_defaults, &q, &e), 0);
+    assert_int_equal(q.absent & (ABSENT_top_k | ABSENT_temperature), 0);
+    assert_int_not_equal(q.absent & ABSENT_max_tokens, 0);
+    assert_int_not_equal(q.absent & ABSENT_no_repeat_ngram, 0);
+    assert_int_equal(q.max_tokens, LAGAN_MAX_TOKENS);
+    assert_int_equal(request_with(5, pack_later_defaults, &q, &e), 0);
+    assert_int_equal(q.absent, 0);
 }
 
 static void
@@ -805,6 +830,7 @@ main(int argc, char **argv)
         cmocka_unit_test(every_number_has_a_range_and_the_sentence_names_it),
         cmocka_unit_test(a_key_that_is_not_served_yet_is_refused_by_name),
         cmocka_unit_test(a_key_that_is_not_served_yet_passes_at_its_default),
+        cmocka_unit_test(with_model_defaults_it_is_known_which_keys_were_not_given),
         cmocka_unit_test(unknown_keys_are_ignored_unless_they_must_be_understood),
         cmocka_unit_test(a_prompt_is_ids_or_text_and_not_empty),
         cmocka_unit_test(stop_strings_are_few_and_short),

@@ -4,6 +4,8 @@
 #include "worker/model/config.h"
 
 #include <errno.h>
+#include <stdio.h>
+#include <string.h>
 
 static int
 read_id(const struct model *m, const json_t *v, const char *file, const char *key, int32_t *ret,
@@ -37,6 +39,120 @@ read_ids(const struct model *m, const json_t *v, const char *file, const char *k
     return 0;
 }
 
+/* What generate() does when nobody says how long. */
+enum { DEFAULT_NEW = 20, DEFAULT_TOP_K = 50, MOST = 1 << 24 };
+
+static void
+not_served(struct generation *g, const char *key)
+{
+    if (!*g->unserved) snprintf(g->unserved, sizeof g->unserved, "%s", key);
+}
+
+static void
+take_f32(struct generation *g, const json_t *from, const char *key, double least, double most,
+         float *to)
+{
+    if (cfg_f32(from, key, *to, least, most, to, NULL) < 0) not_served(g, key);
+}
+
+static void
+take_u32(struct generation *g, const json_t *from, const char *key, uint32_t least, uint32_t most,
+         uint32_t *to)
+{
+    if (cfg_u32(from, key, *to, least, most, to, NULL) < 0) not_served(g, key);
+}
+
+static void
+take_early_stopping(struct generation *g, const json_t *from)
+{
+    const json_t *v = json_object_get(from, "early_stopping");
+    const char *word = json_string_value(v);
+
+    if (json_is_true(v))
+        g->early_stopping = 1;
+    else if (word && !strcmp(word, "never"))
+        g->early_stopping = 2;
+    else if (v && !json_is_false(v) && !json_is_null(v))
+        not_served(g, "early_stopping");
+}
+
+/* Whether a key says no more than its absence would. */
+static bool
+says_nothing(const json_t *v, double nothing)
+{
+    if (!v || json_is_null(v) || json_is_false(v)) return true;
+    if (json_is_number(v)) return json_number_value(v) == nothing;
+    return (json_is_array(v) && json_array_size(v) == 0) ||
+           (json_is_object(v) && json_object_size(v) == 0);
+}
+
+static void
+look_for_what_is_not_served(struct generation *g, const json_t *from)
+{
+    static const struct {
+        const char *key;
+        double nothing;
+    } keys[] = {
+        { "num_return_sequences", 1 },
+        { "num_beam_groups", 1 },
+        { "diversity_penalty", 0 },
+        { "penalty_alpha", 0 },
+        { "typical_p", 1 },
+        { "epsilon_cutoff", 0 },
+        { "eta_cutoff", 0 },
+        { "guidance_scale", 1 },
+        { "encoder_repetition_penalty", 1 },
+        { "encoder_no_repeat_ngram_size", 0 },
+        { "bad_words_ids", 0 },
+        { "force_words_ids", 0 },
+        { "constraints", 0 },
+        { "suppress_tokens", 0 },
+        { "begin_suppress_tokens", 0 },
+        { "forced_decoder_ids", 0 },
+        { "sequence_bias", 0 },
+        { "exponential_decay_length_penalty", 0 },
+        { "renormalize_logits", 0 },
+        { "token_healing", 0 },
+        { "max_time", 0 },
+        { "stop_strings", 0 },
+        { "watermarking_config", 0 },
+    };
+
+    for (size_t i = 0; i < ARRAY_LEN(keys); i++)
+        if (!says_nothing(json_object_get(from, keys[i].key), keys[i].nothing))
+            not_served(g, keys[i].key);
+}
+
+static void
+read_defaults(struct generation *g, const json_t *from)
+{
+    bool sample = false;
+
+    *g = (struct generation){
+        .temperature = 1, .top_p = 1, .repetition = 1, .length_penalty = 1, .beams = 1
+    };
+    g->top_k = DEFAULT_TOP_K;
+    if (cfg_bool(from, "do_sample", false, &sample, NULL) < 0) not_served(g, "do_sample");
+    take_f32(g, from, "temperature", 0, 100, &g->temperature);
+    take_f32(g, from, "top_p", 1e-6, 1, &g->top_p);
+    take_f32(g, from, "min_p", 0, 1, &g->min_p);
+    take_u32(g, from, "top_k", 0, 1 << 20, &g->top_k);
+    if (!sample) g->temperature = g->min_p = g->top_k = 0, g->top_p = 1;
+    take_f32(g, from, "repetition_penalty", 1e-6, 10, &g->repetition);
+    take_f32(g, from, "length_penalty", -100, 100, &g->length_penalty);
+    take_u32(g, from, "num_beams", 1, 16, &g->beams);
+    take_u32(g, from, "no_repeat_ngram_size", 0, 1024, &g->no_repeat_ngram);
+    take_u32(g, from, "max_new_tokens", 1, MOST, &g->max_new);
+    take_u32(g, from, "max_length", 1, MOST, &g->max_length);
+    take_u32(g, from, "min_new_tokens", 0, MOST, &g->min_new);
+    take_u32(g, from, "min_length", 0, MOST, &g->min_length);
+    if (!g->max_new && !g->max_length) g->max_new = DEFAULT_NEW;
+    if (g->max_new) g->max_length = 0;
+    take_early_stopping(g, from);
+    if (sample && g->beams > 1) not_served(g, "do_sample");
+    look_for_what_is_not_served(g, from);
+}
+
 int
 generation_read(struct model *m, const json_t *generation, const json_t *config, struct err *e)
 {
@@ -68,5 +184,6 @@ generation_read(struct model *m, const json_t *generation, const json_t *config,
         for (uint32_t k = 0; k < n; k++) want[i].to[k] = id[k];
         if (want[i].n) *want[i].n = n;
     }
+    read_defaults(&m->generation, generation ? generation : config);
     return 0;
 }

@@ -1,4 +1,4 @@
-/* generation.h - the token ids that generation starts, ends and pads with. */
+/* generation.h - the token ids that generation starts, ends and pads with, and how it generates by default. */
 #ifndef MODEL_GENERATION_H
 #define MODEL_GENERATION_H
 
@@ -9,6 +9,8 @@
 /* m's bos, pad, decoder_start, forced ids and eos: from generation_config.json (NULL: there is none), and
  * what it leaves out from config.json. m->shape.vocab is set: an id outside the vocabulary is -EINVAL,
  * -1 is none. */
+/* m->generation is generation_config.json's, or without such a file config.json's, as old ones have it. What is there
+ * and not served, or of the wrong kind or range, is m->generation.unserved: who asks for defaults is told. */
 int generation_read(struct model *m, const json_t *generation, const json_t *config,
                     struct err *e) MUST_USE;
 

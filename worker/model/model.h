@@ -22,6 +22,17 @@ struct safetensors;
 struct seal;
 struct table_work;
 
+/* How generate() of transformers would generate, were it told nothing: for requests with model_defaults. */
+struct generation {
+    float temperature; /* 0: greedy, whatever the file says beside do_sample false */
+    float top_p, min_p, repetition, length_penalty;
+    uint32_t top_k, beams, no_repeat_ngram;
+    uint32_t max_new, max_length; /* 0: not said; max_length and min_length count the prompt too */
+    uint32_t min_new, min_length;
+    uint8_t early_stopping; /* as struct rec_submit's */
+    char unserved[48];      /* a key that asks for what is not served, "": none */
+};
+
 struct model {
     struct gpu *gpu;
     const struct gpu_ops *op;
@@ -47,6 +58,7 @@ struct model {
     int32_t bos, pad, decoder_start, forced_bos, forced_eos;
     uint32_t n_eos;
     token_id eos[MAX_EOS];
+    struct generation generation;
 
     /* Tensors of the checkpoint that no line of the weight table reads and that are not known to be of
      * no use here (a vision tower, rotary frequencies): worth a warning. */

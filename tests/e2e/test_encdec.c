@@ -1,0 +1,432 @@
+/* test_encdec.c - what encoder-decoders are asked beside their source: forced tokens, prefixes, defaults, languages.
+ *
+ * A model is a fixture with one file of its own: what generate() would do by default is compared with the same
+ * request in so many words, a forced token with the same token given.
+ */
+#include "base/base.h"
+#include "tests/e2e/serve.h"
+#include "tests/test.h"
+
+#include <jansson.h>
+#include <math.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { MOST = 64, TEXT = 512 };
+
+static const char *const small[] = { "max_num_seqs=8", "kv.memory=16MiB", "max_source_tokens=64",
+                                     "threads=2",      "dtype=fp32",      NULL };
+static const char *const random_weights[] = { "max_num_seqs=8",
+                                              "kv.memory=16MiB",
+                                              "max_source_tokens=64",
+                                              "threads=2",
+                                              "dtype=fp32",
+                                              "weights=random:7",
+                                              NULL };
+
+/* The same weights with other files beside them: names and contents, NULL-ended; a content "@path" is linked. */
+struct dir {
+    char path[64];
+};
+
+static void
+put_file(const struct dir *d, const char *name, const char *content)
+{
+    char path[160], target[4096];
+    FILE *f;
+
+    snprintf(path, sizeof path, "%s/%s", d->path, name);
+    if (*content == '@') {
+        assert_non_null(realpath(source_path(content + 1), target));
+        assert_int_equal(symlink(target, path), 0);
+        return;
+    }
+    f = fopen(path, "we");
+    assert_non_null(f);
+    assert_true(fputs(content, f) >= 0);
+    assert_int_equal(fclose(f), 0);
+}
+
+static void
+dir_make(struct dir *d, const char *const *files)
+{
+    strcpy(d->path, "/tmp/lagan-model-XXXXXX");
+    assert_non_null(mkdtemp(d->path));
+    for (; *files; files += 2) put_file(d, files[0], files[1]);
+}
+
+static void
+dir_remove(const struct dir *d)
+{
+    char command[128];
+
+    snprintf(command, sizeof command, "rm -rf '%s'", d->path);
+    assert_int_equal(system(command), 0);
+}
+
+struct answer {
+    uint32_t n;
+    int32_t id[MOST];
+    char text[TEXT], word[32], message[256];
+};
+
+static const int32_t source[] = { 0, 69, 270, 101, 45, 2 };
+
+static struct lagan_request *
+asked(uint64_t max_tokens)
+{
+    struct lagan_request *r = lagan_request_new();
+
+    lagan_set_ids(r, "ids", source, ARRAY_LEN(source));
+    if (max_tokens) lagan_set_int(r, "max_tokens", (int64_t)max_tokens);
+    return r;
+}
+
+/* victim: killed when the first tokens are there; 0: nobody is. */
+static void
+answer_and_kill(struct lagan *c, struct lagan_request *r, struct answer *a, pid_t victim)
+{
+    size_t len = 0;
+    uint64_t id;
+
+    memset(a, 0, sizeof *a);
+    assert_int_equal(lagan_submit(c, r, &id), 0);
+    lagan_request_free(r);
+    for (;;) {
+        struct lagan_event ev = { .size = sizeof ev };
+
+        assert_int_equal(lagan_next(c, &ev, 20000), 1);
+        assert_true(ev.id == id);
+        if (ev.kind == LAGAN_EVENT_TOKENS) {
+            assert_true(a->n + ev.n_ids <= MOST && len + ev.text_len < TEXT);
+            for (uint32_t i = 0; ev.logprob && i < ev.n_ids; i++)
+                assert_true(isfinite(ev.logprob[i]));
+            memcpy(a->id + a->n, ev.ids, ev.n_ids * sizeof *ev.ids);
+            if (ev.text_len) memcpy(a->text + len, ev.text, ev.text_len);
+            a->n += ev.n_ids;
+            len += ev.text_len;
+            if (victim) assert_int_equal(kill(victim, SIGKILL), 0);
+            victim = 0;
+        }
+        if (ev.kind == LAGAN_EVENT_OUTPUT || ev.kind == LAGAN_EVENT_ERROR)
+            snprintf(a->word, sizeof a->word, "%s", ev.word);
+        if (ev.kind == LAGAN_EVENT_ERROR && ev.message)
+            snprintf(a->message, sizeof a->message, "%s", ev.message);
+        if (ev.kind == LAGAN_EVENT_DONE || ev.kind == LAGAN_EVENT_ERROR) return;
+    }
+}
+
+static void
+answer(struct lagan *c, struct lagan_request *r, struct answer *a)
+{
+    answer_and_kill(c, r, a, 0);
+}
+
+static void
+assert_same(const struct answer *a, const struct answer *b)
+{
+    assert_string_equal(a->message, "");
+    assert_string_equal(a->word, b->word);
+    assert_int_equal(a->n, b->n);
+    assert_memory_equal(a->id, b->id, a->n * sizeof *a->id);
+}
+
+static void
+serve_fixture(struct serve *s, struct lagan **c, const char *model, const char *const *set)
+{
+    assert_true(serve_start(s, model, set));
+    assert_int_equal(lagan_open(c, s->endpoint, 5000), 0);
+}
+
+static void
+stop(struct serve *s, struct lagan *c)
+{
+    lagan_close(c);
+    serve_stop(s);
+}
+
+static void
+a_forced_first_token_is_as_good_as_a_given_one_and_the_last_one_ends(void **state)
+{
+    static const char *const models[] = { "tests/data/golden/bart", "tests/data/golden/mbart" };
+
+    (void)state;
+    for (size_t i = 0; i < ARRAY_LEN(models); i++) {
+        const int32_t prefix[] = { 2, 17 };
+        struct answer forced, given;
+        struct lagan_request *r;
+        struct serve s;
+        struct lagan *c;
+
+        serve_fixture(&s, &c, models[i], small);
+        r = asked(12);
+        lagan_set_bool(r, "ignore_eos", 1);
+        lagan_set_int(r, "forced_bos", 17);
+        answer(c, r, &forced);
+        r = asked(11);
+        lagan_set_bool(r, "ignore_eos", 1);
+        lagan_set_ids(r, "decoder_ids", prefix, 2);
+        lagan_set_int(r, "forced_bos", -1);
+        answer(c, r, &given);
+        assert_int_equal(forced.n, 12);
+        assert_int_equal(given.n, 11);
+        assert_int_equal(forced.id[0], 17);
+        assert_int_equal(forced.id[11], 2); /* the model's forced_eos_token_id */
+        assert_memory_equal(forced.id + 1, given.id, 11 * sizeof *given.id);
+        r = asked(12);
+        lagan_set_int(r, "forced_bos", -1);
+        lagan_set_int(r, "forced_eos", 9);
+        lagan_set_int(r, "min_tokens", 12); /* forced is the later rule */
+        answer(c, r, &given);
+        assert_int_equal(given.n, 12);
+        assert_int_equal(given.id[11], 9);
+        for (uint32_t k = 0; k < 11; k++) assert_int_not_equal(given.id[k], 2);
+        stop(&s, c);
+    }
+}
+
+#define BART(generation) \
+    { \
+        "config.json", "@tests/data/golden/bart/config.json", "model.safetensors", \
+            "@tests/data/golden/bart/model.safetensors", "generation_config.json", generation, \
+            NULL \
+    }
+
+static void
+with_defaults(const char *generation, void (*spell)(struct lagan_request *r), const int32_t *prefix,
+              uint32_t n_prefix)
+{
+    const char *const files[] = BART(generation);
+    struct answer a, b;
+    struct lagan_request *r;
+    struct serve s;
+    struct lagan *c;
+    struct dir d;
+
+    dir_make(&d, files);
+    serve_fixture(&s, &c, d.path, small);
+    for (int k = 0; k < 3; k++) {
+        r = asked(0);
+        lagan_set_int(r, "seed", 11);
+        if (n_prefix) lagan_set_ids(r, "decoder_ids", prefix, n_prefix);
+        if (k == 0)
+            spell(r);
+        else
+            lagan_set_bool(r, "model_defaults", 1);
+        answer_and_kill(c, r, k ? &b : &a, k == 2 ? serve_worker(&s) : 0);
+        if (k) assert_same(&b, &a);
+    }
+    stop(&s, c);
+    dir_remove(&d);
+}
+
+static void
+greedy_lengths(struct lagan_request *r)
+{
+    lagan_set_int(r, "max_tokens", 11); /* of 12 with the start token */
+    lagan_set_int(r, "min_tokens", 7);
+    lagan_set_float(r, "repetition_penalty", 1.5);
+}
+
+static void
+lengths_behind_a_prefix(struct lagan_request *r)
+{
+    lagan_set_int(r, "max_tokens", 9);
+    lagan_set_int(r, "min_tokens", 5);
+    lagan_set_float(r, "repetition_penalty", 1.5);
+}
+
+static void
+sampling(struct lagan_request *r)
+{
+    lagan_set_int(r, "max_tokens", 30);
+    lagan_set_float(r, "temperature", 1.5);
+    lagan_set_int(r, "top_k", 50); /* generate()'s own */
+    lagan_set_float(r, "top_p", 0.9);
+}
+
+static void
+nothing_said(struct lagan_request *r)
+{
+    lagan_set_int(r, "max_tokens", 20);
+}
+
+static void
+model_defaults_are_what_the_file_says_in_so_many_words(void **state)
+{
+    static const int32_t prefix[] = { 2, 17, 30 };
+#define IDS "\"decoder_start_token_id\":2,\"eos_token_id\":2,\"forced_eos_token_id\":2,"
+#define LENGTHS \
+    "\"max_length\":12,\"min_length\":8,\"repetition_penalty\":1.5,\"num_beams\":1,\"top_k\":9}"
+
+    (void)state;
+    with_defaults("{" IDS "\"forced_bos_token_id\":0," LENGTHS, greedy_lengths, NULL, 0);
+    with_defaults("{" IDS LENGTHS, lengths_behind_a_prefix, prefix, 3);
+    with_defaults("{" IDS "\"do_sample\":true,\"temperature\":1.5,\"top_p\":0.9,"
+                  "\"max_new_tokens\":30,\"max_length\":5}",
+                  sampling, NULL, 0);
+    with_defaults("{\"decoder_start_token_id\":2}", nothing_said, NULL, 0);
+}
+
+static void
+a_default_that_is_not_served_is_refused_by_name_and_only_when_asked_for(void **state)
+{
+    static const char *const generation[][2] = {
+        { "{\"decoder_start_token_id\":2,\"suppress_tokens\":[5]}", "suppress_tokens" },
+        { "{\"decoder_start_token_id\":2,\"typical_p\":0.5}", "typical_p" },
+        { "{\"decoder_start_token_id\":2,\"top_p\":\"x\"}", "top_p" },
+        { "{\"decoder_start_token_id\":2,\"max_length\":1}", "max_length" },
+    };
+
+    (void)state;
+    for (size_t i = 0; i < ARRAY_LEN(generation); i++) {
+        const char *const files[] = BART(generation[i][0]);
+        struct lagan_request *r = asked(0);
+        struct answer a;
+        struct serve s;
+        struct lagan *c;
+        struct dir d;
+
+        dir_make(&d, files);
+        serve_fixture(&s, &c, d.path, small);
+        lagan_set_bool(r, "model_defaults", 1);
+        answer(c, r, &a);
+        assert_int_equal(a.n, 0);
+        assert_non_null(strstr(a.message, generation[i][1]));
+        answer(c, asked(3), &a);
+        assert_in_range(a.n, 1, 3);
+        stop(&s, c);
+        dir_remove(&d);
+    }
+}
+
+/* mBART-50: the source begins with its language and ends with </s>, the target's language is forced. */
+static void
+languages_of_mbart_frame_the_source_and_begin_the_answer(void **state)
+{
+    static const int32_t framed[] = { 516, 4, 3, 7, 6, 42, 7, 2 };
+    static const char *const files[] = {
+        "config.json",
+        "{\"model_type\":\"mbart\",\"d_model\":64,\"encoder_layers\":2,\"decoder_layers\":2,"
+        "\"encoder_attention_heads\":2,\"decoder_attention_heads\":2,\"encoder_ffn_dim\":96,"
+        "\"decoder_ffn_dim\":96,\"max_position_embeddings\":128,\"vocab_size\":566,"
+        "\"scale_embedding\":true,\"activation_function\":\"relu\",\"eos_token_id\":2,"
+        "\"decoder_start_token_id\":2,\"forced_eos_token_id\":2}",
+        "tokenizer.json", "@tests/data/tokenizers/spm_mbart/tokenizer.json", NULL
+    };
+    struct answer by_text, by_ids;
+    struct lagan_request *r;
+    struct serve s;
+    struct lagan *c;
+    struct dir d;
+
+    (void)state;
+    dir_make(&d, files);
+    serve_fixture(&s, &c, d.path, random_weights);
+    for (int k = 0; k < 2; k++) {
+        r = lagan_request_new();
+        if (k == 0) lagan_set_str(r, "text", "\xf0\x9f\x98\x80text", 8);
+        if (k == 1) lagan_set_ids(r, "ids", framed, ARRAY_LEN(framed));
+        lagan_set_int(r, "max_tokens", 24);
+        lagan_set_int(r, "forced_bos", 563); /* gl_ES */
+        answer(c, r, k ? &by_ids : &by_text);
+    }
+    assert_same(&by_text, &by_ids);
+    assert_string_equal(by_text.text, by_ids.text);
+    assert_int_equal(by_text.id[0], 563);
+    assert_null(strstr(by_text.text, "gl_ES")); /* special tokens are no text */
+    stop(&s, c);
+    dir_remove(&d);
+}
+
+/* t5_relu with every wo times 30,000: what its feed-forwards add is far beyond fp16's 65,504. */
+static void
+with_large_wo(const struct dir *d)
+{
+    char path[160], *bytes;
+    uint64_t header, size;
+    const char *key;
+    json_t *o, *v;
+    FILE *f = fopen(source_path("tests/data/golden/t5_relu/model.safetensors"), "re");
+
+    assert_non_null(f);
+    assert_int_equal(fseek(f, 0, SEEK_END), 0);
+    size = (uint64_t)ftell(f);
+    rewind(f);
+    bytes = malloc(size);
+    assert_non_null(bytes);
+    assert_int_equal(fread(bytes, 1, size, f), size);
+    fclose(f);
+    memcpy(&header, bytes, 8);
+    o = json_loadb(bytes + 8, header, 0, NULL);
+    assert_non_null(o);
+    json_object_foreach(o, key, v)
+    {
+        json_t *at = json_object_get(v, "data_offsets");
+        size_t n = strlen(key);
+
+        if (n < 9 || strcmp(key + n - 9, "wo.weight")) continue;
+        for (json_int_t i = json_integer_value(json_array_get(at, 0));
+             i < json_integer_value(json_array_get(at, 1)); i += 4) {
+            char *p = bytes + 8 + header + i;
+            float w;
+
+            memcpy(&w, p, 4);
+            w *= 30000;
+            memcpy(p, &w, 4);
+        }
+    }
+    json_decref(o);
+    snprintf(path, sizeof path, "%s/model.safetensors", d->path);
+    f = fopen(path, "we");
+    assert_non_null(f);
+    assert_int_equal(fwrite(bytes, 1, size, f), size);
+    assert_int_equal(fclose(f), 0);
+    free(bytes);
+}
+
+static void
+t5_in_fp16_stays_finite_where_its_sublayers_do_not(void **state)
+{
+    static const char *const files[] = { "config.json", "@tests/data/golden/t5_relu/config.json",
+                                         NULL };
+    static const char *const dtype[] = { "dtype=fp32", "dtype=fp16" };
+    struct answer a[2];
+    struct dir d;
+
+    (void)state;
+    dir_make(&d, files);
+    with_large_wo(&d);
+    for (int k = 0; k < 2; k++) {
+        const char *set[] = { "max_num_seqs=8", "kv.memory=16MiB", dtype[k], NULL };
+        struct lagan_request *r = asked(8);
+        struct serve s;
+        struct lagan *c;
+
+        serve_fixture(&s, &c, d.path, set);
+        lagan_set_bool(r, "ignore_eos", 1);
+        lagan_set_int(r, "logprobs", 1);
+        answer(c, r, &a[k]);
+        stop(&s, c);
+    }
+    assert_same(&a[1], &a[0]);
+    dir_remove(&d);
+}
+
+int
+main(int argc, char **argv)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_forced_first_token_is_as_good_as_a_given_one_and_the_last_one_ends),
+        cmocka_unit_test(model_defaults_are_what_the_file_says_in_so_many_words),
+        cmocka_unit_test(a_default_that_is_not_served_is_refused_by_name_and_only_when_asked_for),
+        cmocka_unit_test(languages_of_mbart_frame_the_source_and_begin_the_answer),
+        cmocka_unit_test(t5_in_fp16_stays_finite_where_its_sublayers_do_not),
+    };
+
+    serve_args(argc, argv);
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
