@@ -53,9 +53,10 @@ struct row { /* an open request; rows are in the order of rid */
     /* what the caller has of it: output 0 */
     int32_t *ids;
     uint32_t n_ids, max_ids, n_prompt_have;
-    uint64_t n_text; /* since it was submitted last, of all outputs */
-    uint32_t n_more; /* tokens of other outputs */
-    bool ragged;     /* its tokens and its text do not end together */
+    uint64_t n_values[LAGAN_N_TENSORS]; /* of each tensor */
+    uint64_t n_text;                    /* since it was submitted last, of all outputs */
+    uint32_t n_more;                    /* tokens of other outputs */
+    bool ragged;                        /* its tokens and its text do not end together */
 
     bool accepted, here, cancelled; /* accepted once; by the lagand we talk to */
     bool over;                      /* its DONE is being given */
@@ -109,9 +110,9 @@ struct lagan {
     struct frame *now; /* the frame of the event given last */
     uint32_t next_output;
     int32_t *ids; /* aligned copies of what the frame holds as bytes */
-    float *logprob;
+    float *logprob, *values;
     struct lagan_top *top;
-    size_t max_ids, max_logprob, max_top;
+    size_t max_ids, max_logprob, max_top, max_values;
 };
 
 /* client.c */

@@ -112,6 +112,44 @@ take_prompt(struct lagan *c, struct row *row, const msgpack_object *pl, struct l
     return 1;
 }
 
+static int
+take_tensor(struct lagan *c, struct row *row, const msgpack_object *x, struct lagan_event *ev)
+{
+    static const char *const name[] = {
+#define X(number, name, word, sentence) word,
+        LAGAN_TENSORS(X)
+#undef X
+    };
+    uint64_t kind = 0, first = 0, cols = 0, *have;
+    struct msg_span s;
+    size_t n, known;
+
+    if (x->type != MSGPACK_OBJECT_MAP || msg_u64(x, "k", &kind) < 0 || !kind ||
+        kind > LAGAN_N_TENSORS || msg_u64(x, "i", &first) < 0 || msg_u64(x, "c", &cols) < 0 ||
+        cols > UINT32_MAX || msg_str(x, "d", &s) < 0 || s.n % 4)
+        return -EBADMSG;
+    have = &row->n_values[kind - 1];
+    if (!*have && row->n_ids) *have = first; /* of an answer that was begun elsewhere */
+    if (first > *have) return -EBADMSG;
+    n = s.n / 4;
+    known = (size_t)MIN(*have - first, (uint64_t)n);
+    if (known == n) return 0;
+    TRY(room((void **)&c->values, &c->max_values, n, sizeof *c->values));
+    for (size_t i = 0; i < n; i++) {
+        uint32_t bits = le32(s.p + 4 * i);
+
+        memcpy(&c->values[i], &bits, 4);
+    }
+    ev->kind = LAGAN_EVENT_TENSOR;
+    ev->word = name[kind - 1];
+    ev->values = c->values + known;
+    ev->n_values = n - known;
+    ev->first_value = *have;
+    ev->cols = (uint32_t)cols;
+    *have = first + n;
+    return 1;
+}
+
 /* What another lagand would need to go on behind this chunk. */
 static int
 keep_tokens(struct row *row, const struct msg *m, const struct lagan_event *ev)
@@ -142,7 +180,7 @@ keep_tokens(struct row *row, const struct msg *m, const struct lagan_event *ev)
 static int
 take_chunk(struct lagan *c, struct row *row, const struct msg *m, struct lagan_event *ev)
 {
-    const msgpack_object *pl = msg_get(&m->map, "pl");
+    const msgpack_object *pl = msg_get(&m->map, "pl"), *x = msg_get(&m->map, "x");
     uint64_t o = 0, first = 0, n = row->taken + 1;
     struct msg_span s = { "", 0 };
 
@@ -151,6 +189,7 @@ take_chunk(struct lagan *c, struct row *row, const struct msg *m, struct lagan_e
     row->taken = n;
     if (!c->ack_at) c->ack_at = clock_now() + CLIENT_ACK_AFTER;
     if (pl) return take_prompt(c, row, pl, ev);
+    if (x) return take_tensor(c, row, x, ev);
     if (msg_u64(&m->map, "o", &o) == -EINVAL || msg_u64(&m->map, "i", &first) == -EINVAL ||
         msg_str(&m->map, "s", &s) == -EINVAL || o > UINT32_MAX || first > UINT32_MAX)
         return -EBADMSG;

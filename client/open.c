@@ -247,6 +247,7 @@ lagan_close(struct lagan *c)
     free(c->ids);
     free(c->logprob);
     free(c->top);
+    free(c->values);
     explicit_bzero(c->secret_key, sizeof c->secret_key);
     free(c);
 }

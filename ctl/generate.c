@@ -300,6 +300,7 @@ take_event(struct generate *g, const struct lagan_event *ev)
     switch (ev->kind) {
     case LAGAN_EVENT_TOKENS:
     case LAGAN_EVENT_PROMPT:
+    case LAGAN_EVENT_TENSOR:
         r = job_take(j, ev);
         if (r < 0) {
             note_failure(g, j, CTL_FAILED);

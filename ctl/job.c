@@ -36,6 +36,7 @@ job_free(struct job *j)
 
     for (i = 0; i < j->n_outputs; i++) output_done(&j->output[i]);
     output_done(&j->prompt);
+    for (i = 0; i < LAGAN_N_TENSORS; i++) free(j->tensor[i].value);
     free(j->output);
     free(j->tag);
     free(j);
@@ -84,13 +85,35 @@ take_logprobs(struct job_output *o, const struct lagan_event *ev)
     return 0;
 }
 
+static const char *const tensor_name[] = {
+#define X(number, name, word, sentence) word,
+    LAGAN_TENSORS(X)
+#undef X
+};
+
+static int
+take_tensor(struct job *j, const struct lagan_event *ev)
+{
+    struct job_tensor *t = j->tensor;
+
+    while (strcmp(tensor_name[t - j->tensor], ev->word)) t++; /* the library knows no other */
+    if (t->n && ev->first_value != t->n) return -EPROTO;
+    t->value = realloc(t->value, (t->n + ev->n_values) * sizeof *t->value);
+    check(t->value);
+    memcpy(t->value + t->n, ev->values, ev->n_values * sizeof *t->value);
+    t->n += ev->n_values;
+    t->cols = ev->cols;
+    return 0;
+}
+
 int
 job_take(struct job *j, const struct lagan_event *ev)
 {
-    bool prompt = ev->kind == LAGAN_EVENT_PROMPT;
-    struct job_output *o = prompt ? &j->prompt : job_output(j, ev->output);
+    bool prompt = ev->kind == LAGAN_EVENT_PROMPT, tensor = ev->kind == LAGAN_EVENT_TENSOR;
+    struct job_output *o = prompt || tensor ? &j->prompt : job_output(j, ev->output);
 
     if (!o) return -EBADMSG;
+    if (tensor) return take_tensor(j, ev);
     if (!prompt && !o->n_ids) o->base = ev->first;
     if (ev->first != (prompt ? o->n_logprob : o->base + o->n_ids)) return -EPROTO;
     if (prompt && !ev->ids) return take_logprobs(o, ev); /* the ids are those of the request */
@@ -156,6 +179,18 @@ print_logprobs(FILE *out, const struct job_output *o, bool prompt)
     putc(']', out);
 }
 
+/* ,"name":[[row], [row]] */
+static void
+print_tensor(FILE *out, const char *name, const struct job_tensor *t)
+{
+    fprintf(out, ",\"%s\":[", name);
+    for (uint64_t i = 0; i < t->n; i++) {
+        fputs(i % t->cols ? "," : i ? "],[" : "[", out);
+        print_float(out, t->value[i]);
+    }
+    fputs("]]", out);
+}
+
 static void
 print_error(FILE *out, const struct lagan_event *ev)
 {
@@ -210,6 +245,8 @@ job_print_final(const struct job *j, const struct lagan_event *ev, FILE *out)
         print_logprobs(out, &j->prompt, /* prompt= */ true);
     else
         fputs("null", out);
+    for (uint32_t i = 0; i < LAGAN_N_TENSORS; i++)
+        if (j->tensor[i].n) print_tensor(out, tensor_name[i], &j->tensor[i]);
     fputs(",\"error\":", out);
     if (error)
         print_error(out, ev);

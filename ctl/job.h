@@ -25,8 +25,13 @@ struct job {
     size_t n_tokens;
     bool failed;
     bool want_logprobs, want_prompt_logprobs;
-    bool several; /* outputs */
-    struct job_output prompt; /* ids: as given, for the printed log-probabilities */
+    bool several;       /* outputs */
+    struct job_tensor { /* as far as it has come */
+        float *value;
+        uint64_t n;
+        uint32_t cols;
+    } tensor[LAGAN_N_TENSORS]; /* by enum lagan_tensor, less 1 */
+    struct job_output prompt;  /* ids: as given, for the printed log-probabilities */
     struct job_output *output;
     uint32_t n_outputs;
 };
@@ -35,7 +40,7 @@ struct job *job_new(size_t request);
 void job_free(struct job *j);
 CLEAN_FUNC(struct job, job_free)
 
-/* Take a TOKENS or PROMPT event. -EPROTO: tokens skip or repeat; -EBADMSG: an impossible output. */
+/* Take a TOKENS, PROMPT or TENSOR event. -EPROTO: tokens skip or repeat; -EBADMSG: an impossible output. */
 int job_take(struct job *j, const struct lagan_event *ev) MUST_USE;
 struct job_output *job_output(struct job *j, uint32_t output); /* made when new; NULL: impossible */
 

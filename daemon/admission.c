@@ -113,7 +113,9 @@ admission_record(const struct msg_request *q, uint64_t seed, uint32_t *bytes)
         .early_stopping = (uint8_t)q->early_stopping,
         .flags = (uint8_t)((q->ignore_eos ? SUBMIT_IGNORE_EOS : 0) |
                            (q->want_logprobs ? SUBMIT_LOGPROBS : 0) |
+                           (q->return_logits ? SUBMIT_LOGITS : 0) |
                            /* before the first token, if at all */
+                           (q->return_encoder_output && !q->done.n ? SUBMIT_ENCODER_OUTPUT : 0) |
                            (q->want_prompt_logprobs && !q->done.n ? SUBMIT_PROMPT_LOGPROBS : 0)),
     };
     t.at = (char *)(s + 1);
@@ -198,14 +200,34 @@ fits_in_length(const struct model_facts *f, const struct rec_submit *s, struct e
     return 0;
 }
 
+/* As far as can be told before: the rest is held against it when the tensors come. */
+static int
+tensors_fit(const struct model_facts *f, const struct rec_submit *s, uint64_t most, struct err *e)
+{
+    uint64_t rows = MIN(s->max_tokens, f->max_len), bytes = 4 * rows * f->vocab;
+
+    if ((s->flags & SUBMIT_ENCODER_OUTPUT) && !f->max_source)
+        return REFUSED(e, INVALID_REQUEST, "return_encoder_output is given, but %s is decoder-only",
+                       f->family);
+    if ((s->flags & SUBMIT_LOGITS) && !(s->absent & ABSENT_max_tokens) && bytes > most)
+        return REFUSED(e, TOO_LONG,
+                       "logits of %llu tokens are %llu MiB, limits.tensor_bytes is %llu",
+                       (unsigned long long)rows, (unsigned long long)bytes >> 20,
+                       (unsigned long long)most >> 20);
+    return 0;
+}
+
 int
-admission_fits(const struct model_facts *f, const struct rec_submit *s, struct err *e)
+admission_fits(const struct model_facts *f, const struct rec_submit *s, uint64_t tensor_bytes,
+               struct err *e)
 {
     const char *p = (const char *)(s + 1);
     uint32_t n_eos = s->n_eos == 0xffff ? 0 : s->n_eos;
     int k = fits_in_length(f, s, e);
 
     if (k || !f->known) return k;
+    k = tensors_fit(f, s, tensor_bytes, e);
+    if (k) return k;
     k = in_vocabulary(f, "ids", p, s->n_prompt, e);
     p += ROUND_UP((size_t)s->n_prompt * 4, (size_t)8);
     if (k == 0) k = in_vocabulary(f, "decoder_ids", p, s->n_decoder, e);
@@ -316,7 +338,7 @@ begin_with(struct row *r, const struct bytes *done)
     bytes_done(&r->token);
     r->token = *done;
     r->n_said = r->n_sent = r->lp_first = r->mark_token = row_n_tokens(r);
-    r->text_unknown = r->n_said > 0;
+    r->text_unknown = r->tensor[LAGAN_TENSOR_LOGITS - 1].unknown = r->n_said > 0;
 }
 
 static uint64_t
@@ -359,7 +381,7 @@ known(struct daemon *d, struct client *c, uint64_t rid, const struct msg_request
 /* What a request may come to take here: itself, its answer with its text, and what waits to be read. */
 static uint64_t
 most_bytes(const struct daemon *d, uint32_t model, const struct rec_submit *s,
-           uint32_t submit_bytes)
+           uint64_t submit_bytes)
 {
     enum { TOKEN = 4, TEXT = 12, WAITING = 16 << 20 };
     const struct model_facts *f = &d->facts[model];
@@ -368,6 +390,8 @@ most_bytes(const struct daemon *d, uint32_t model, const struct rec_submit *s,
     uint64_t prompt = s->flags & SUBMIT_PROMPT_LOGPROBS ? 8 + 8 * (uint64_t)s->prompt_logprobs : 0;
 
     n *= s->n;
+    if (s->flags & (SUBMIT_ENCODER_OUTPUT | SUBMIT_LOGITS))
+        submit_bytes += d->config->o.tensor_bytes;
     return sizeof(struct row) + submit_bytes + n * (TOKEN + TEXT) +
            (s->n > 1 ? n * sizeof(struct row_piece) + s->n * sizeof(struct row_output) : 0) +
            MIN(n * each, (uint64_t)WAITING) +
@@ -468,6 +492,10 @@ admission_take(struct daemon *d, struct client *c, const struct msg *m, struct r
                        (unsigned long long)m->rid);
     }
     if (msg_request(&q, m, e) < 0) return LAGAN_E_INVALID_REQUEST;
+    if (q.encoder_features)
+        return REFUSED(e, UNSUPPORTED,
+                       "encoder_features is for models that take features; those served here take "
+                       "ids or text");
     if (*q.refused) {
         return REFUSED(e, INVALID_REQUEST, "%s is not served by this version", q.refused);
     }
@@ -494,7 +522,7 @@ admission_take(struct daemon *d, struct client *c, const struct msg *m, struct r
         free(s);
         return REFUSED(e, OUT_OF_MEMORY, "lagand has no memory for another request");
     }
-    code = admission_fits(&d->facts[model], s, e);
+    code = admission_fits(&d->facts[model], s, d->config->o.tensor_bytes, e);
     if (!code) code = admission_fits_done(&d->facts[model], done.p, q.done.n, e);
     most = most_bytes(d, model, s, bytes);
     if (!code) code = afford(d, c, s, most, e);

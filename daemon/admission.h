@@ -15,8 +15,9 @@ int admission_take(struct daemon *d, struct client *c, const struct msg *m, stru
                    struct err *e) MUST_USE;
 /* It takes nothing any more of what its user and lagand have. */
 void admission_over(struct daemon *d, struct row *r);
-/* Can this model run it at all? 0, or the code and the sentence. Nothing known: 0. */
-int admission_fits(const struct model_facts *f, const struct rec_submit *s, struct err *e) MUST_USE;
+/* Can this model run it at all, within limits.tensor_bytes? 0, or the code and the sentence. Nothing known: 0. */
+int admission_fits(const struct model_facts *f, const struct rec_submit *s, uint64_t tensor_bytes,
+                   struct err *e) MUST_USE;
 
 /* The tokens, i32, that an answer begins with: are they of this model? */
 int admission_fits_done(const struct model_facts *f, const void *ids, uint32_t n,

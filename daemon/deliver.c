@@ -68,6 +68,24 @@ put_prompt_chunk(struct daemon *d, struct row *r)
     return n;
 }
 
+static uint32_t
+put_tensor_chunk(struct daemon *d, const struct row *r, uint32_t kind)
+{
+    const struct row_tensor *t = &r->tensor[kind - 1];
+    uint32_t n = (uint32_t)MIN(t->value.n, (size_t)CHUNK_BYTES) / 4;
+    msgpack_packer p = front_begin(d, LAGAN_MSG_CHUNK, r->rid, 2);
+
+    put_u64(&p, "n", r->n_chunks + 1);
+    msg_key(&p, "x");
+    msgpack_pack_map(&p, 4);
+    put_u64(&p, "k", kind);
+    put_u64(&p, "i", t->sent);
+    put_u64(&p, "c", t->cols);
+    msg_key(&p, "d");
+    msg_bin(&p, t->value.p, (size_t)n * 4);
+    return n;
+}
+
 /* Where to cut text that is too long for one chunk: not inside a character. */
 static uint32_t
 cut(const char *s, size_t n)
@@ -211,21 +229,34 @@ drop_acked(struct daemon *d, struct row *r)
     r->mark_token = r->n_sent;
 }
 
+/* The one to be sent next: before the tokens that it belongs to. 0: none. */
+static uint32_t
+tensor_due(const struct row *r)
+{
+    uint32_t kind = 1;
+
+    while (kind <= LAGAN_N_TENSORS && !r->tensor[kind - 1].value.n) kind++;
+    return kind > LAGAN_N_TENSORS ? 0 : kind;
+}
+
 static bool
 has_chunk(const struct row *r)
 {
-    return r->p_logprob.n || row_n_tokens(r) > r->n_sent || r->text.n > r->n_text_sent;
+    return r->p_logprob.n || tensor_due(r) || row_n_tokens(r) > r->n_sent ||
+           r->text.n > r->n_text_sent;
 }
 
 static int
 send_chunk(struct daemon *d, struct client *c, struct row *r)
 {
-    uint32_t n_top = r->submit->logprobs, n, n_text = 0;
+    uint32_t n_top = r->submit->logprobs, n, n_text = 0, kind = tensor_due(r);
     bool prompt = r->p_logprob.n > 0;
     int k;
 
     if (prompt) {
         n = put_prompt_chunk(d, r);
+    } else if (kind) {
+        n = put_tensor_chunk(d, r, kind);
     } else {
         struct row_piece piece = next_piece(r);
 
@@ -243,6 +274,11 @@ send_chunk(struct daemon *d, struct client *c, struct row *r)
         bytes_drop(&r->p_id, (size_t)n * 4);
         bytes_drop(&r->p_logprob, (size_t)n * 4);
         bytes_drop(&r->p_top, (size_t)n * r->submit->prompt_logprobs * 8);
+        return 0;
+    }
+    if (kind) {
+        r->tensor[kind - 1].sent += n;
+        bytes_drop(&r->tensor[kind - 1].value, (size_t)n * 4);
         return 0;
     }
     r->n_sent += n;
@@ -496,13 +532,15 @@ int
 deliver_resume(struct daemon *d, struct row *r, struct client *c, uint64_t rid, uint32_t n_tokens,
                uint32_t n_text, uint32_t win)
 {
+    const struct row_tensor *logits = &r->tensor[LAGAN_TENSOR_LOGITS - 1];
     bool lp = r->submit->flags & SUBMIT_LOGPROBS;
     struct client *old = r->attached ? session_find(d->sessions, r->client) : NULL;
     uint64_t old_rid = r->rid;
 
     /* What is gone cannot be sent again. */
     if (n_tokens > row_n_tokens(r) || n_text > r->text.n || (lp && n_tokens < r->lp_first) ||
-        (!n_tokens && r->n_prompt_sent))
+        (!n_tokens && (r->n_prompt_sent || r->tensor[LAGAN_TENSOR_ENCODER_OUTPUT - 1].sent)) ||
+        logits->sent > (uint64_t)n_tokens * logits->cols)
         return -ENOENT;
     if (r->out) TRY(pieces_resume(r, n_tokens, n_text));
     TRY(ledger_attach(d->ledger, r, c->handle, rid));

@@ -101,6 +101,7 @@ empty(struct row *r)
     bytes_done(&r->p_logprob);
     bytes_done(&r->p_top);
     pieces_done(r);
+    for (uint32_t i = 0; i < LAGAN_N_TENSORS; i++) bytes_done(&r->tensor[i].value);
 }
 
 struct ledger *
@@ -617,7 +618,7 @@ row_record(const struct row *r, uint32_t at, void *to, uint32_t n)
     head.done_text = (uint32_t)r->text.n;
     head.done_score = r->score;
     /* Those come before the first token: they are out. */
-    if (head.n_done) head.flags &= (uint8_t)~SUBMIT_PROMPT_LOGPROBS;
+    if (head.n_done) head.flags &= (uint8_t) ~(SUBMIT_PROMPT_LOGPROBS | SUBMIT_ENCODER_OUTPUT);
     if (r->pause_told) head.flags |= SUBMIT_PAUSED;
     splice(&pos, &head, sizeof head, at, end, to);
     splice(&pos, base + sizeof head, ids, at, end, to);

@@ -104,6 +104,12 @@ struct row {
     uint32_t lp_first;                   /* tokens whose log-probabilities are dropped: acked */
     struct bytes logprob, top;           /* of the tokens from there on */
     struct bytes p_id, p_logprob, p_top; /* of prompt positions not sent yet */
+    struct row_tensor {                  /* what it asked for beside tokens; counted in values */
+        struct bytes value;              /* f32: not sent yet */
+        uint64_t said, sent;
+        uint32_t cols;
+        bool unknown;          /* a worker will say where it goes on */
+    } tensor[LAGAN_N_TENSORS]; /* by enum lagan_tensor, less 1 */
 
     /* With several outputs (pieces.h). The client has all before piece_at, and so much of that one. */
     struct row_output *out; /* [submit->n]; NULL: one */

@@ -45,6 +45,8 @@ const struct opt daemon_opts[] = {
       "tokens of their prompts and answers to come; 0: no limit" },
     { "api.memory", OPT_BYTES, AT(memory), "4GiB", NULL, 1 << 20, 0, 0, "BYTES",
       "what open requests with their answers may take in lagand" },
+    { "limits.tensor_bytes", OPT_BYTES, AT(tensor_bytes), "64MiB", NULL, 0, 1LL << 36, 0, "BYTES",
+      "encoder states and logits that one request may ask for" },
     { "api.tcp", OPT_STR, AT(tcp), "", NULL, 0, 0, 0, "ENDPOINT",
       "serve here too, for example tcp://*:7770; needs api.keys" },
     { "api.keys", OPT_STR, AT(keys), "", NULL, 0, 0, 0, "FILE",

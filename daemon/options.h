@@ -18,7 +18,7 @@ struct options {
     char tcp[256], keys[1024];
     char runtime_dir[256], config[1024], model[1024], device[64], set[4096], worker[1024];
     uint32_t max_inflight, max_user_inflight, max_queued_reqs;
-    uint64_t max_queued_tokens, max_user_tokens, memory;
+    uint64_t max_queued_tokens, max_user_tokens, memory, tensor_bytes;
     uint32_t max_connections;
     nsec ack_timeout, lease, stall_timeout, shutdown_timeout, start_timeout;
     uint32_t log_level; /* index into "err|warn|info|debug" */

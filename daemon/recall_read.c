@@ -162,6 +162,7 @@ read_tokens(struct ledger *l, const char *p, uint32_t n, struct err *e)
     r->n_said += k.n;
     r->n_text_said = k.text_said;
     r->text_unknown = k.text_unknown != 0;
+    r->tensor[LAGAN_TENSOR_LOGITS - 1].unknown = row_n_tokens(r) > 0;
     r->score = k.score == k.score ? k.score : 0;
     return 0;
 }

@@ -246,6 +246,59 @@ take_prompt(struct worker *w, struct rest *b, struct err *e)
     return 0;
 }
 
+/* Nobody says twice what is out; who begins anew says it again from the beginning. */
+static int
+keep_tensor(struct worker *w, struct row *r, struct row_tensor *t, const struct rec_tensor *s,
+            const char *values)
+{
+    uint64_t most = w->d->config->o.tensor_bytes;
+    uint32_t out = (uint32_t)MIN(t->said - s->first, (uint64_t)s->n);
+
+    t->said += s->n - out;
+    t->cols = s->cols;
+    if (r->state == ROW_ENDED || s->n == out) return 0;
+    if (4 * (r->tensor[0].said + r->tensor[1].said) > most) {
+        relay_cancel(w, r, LAGAN_E_TOO_LONG);
+        row_end(w->d, r, LAGAN_E_TOO_LONG,
+                "its tensors are more than limits.tensor_bytes, which is %llu MiB",
+                (unsigned long long)most >> 20);
+    } else if (bytes_add(&t->value, values + (size_t)out * 4, (size_t)(s->n - out) * 4) < 0) {
+        starve(w, r);
+    } else {
+        if (t->value.n > PAUSE_BYTES) row_pause(w->d, r, true);
+        row_due(w->d, r);
+    }
+    return 0;
+}
+
+static int
+take_tensor(struct worker *w, struct rest *b, struct err *e)
+{
+    static const uint8_t asked[] = { SUBMIT_ENCODER_OUTPUT, SUBMIT_LOGITS };
+    struct rec_tensor s;
+    const void *p = next(b, sizeof s), *values;
+    struct row_tensor *t;
+    struct row *r;
+
+    if (!p) return err_set(e, -EBADMSG, "TENSOR is shorter than its header");
+    memcpy(&s, p, sizeof s);
+    if (s.kind < 1 || s.kind > LAGAN_N_TENSORS || !s.n || !s.cols)
+        return err_set(e, -EBADMSG, "TENSOR: %u values of kind %u", s.n, s.kind);
+    values = next(b, (size_t)s.n * 4);
+    if (!values || b->n > 7) return err_set(e, -EBADMSG, "TENSOR's length is not what it says");
+    r = named(w, s.row, s.gen, e);
+    if (!r) return -EBADMSG;
+    t = &r->tensor[s.kind - 1];
+    if (!(r->submit->flags & asked[s.kind - 1]) || (t->said && s.cols != t->cols))
+        return err_set(e, -EBADMSG, "TENSOR: row %u did not ask for that", s.row);
+    if (t->unknown) t->said = t->sent = s.first;
+    t->unknown = false;
+    if (s.first > t->said)
+        return err_set(e, -EBADMSG, "TENSOR: first is %llu, %llu were said",
+                       (unsigned long long)s.first, (unsigned long long)t->said);
+    return keep_tensor(w, r, t, &s, values);
+}
+
 /* One output of several has ended. 1: it was the last. */
 static int
 take_end(struct row *r, const struct rec_finish *f, struct err *e)
@@ -400,6 +453,8 @@ relay_record(struct worker *w, const struct ring_record *rec, struct err *e)
         return take_reject(w, &b, e);
     case REC_PROMPT_LOGPROBS:
         return take_prompt(w, &b, e);
+    case REC_TENSOR:
+        return take_tensor(w, &b, e);
     case REC_TEXT_DONE:
         return calls_text_done(w, rec->data, rec->len, e);
     case REC_PHASE:

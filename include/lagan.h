@@ -44,7 +44,8 @@ enum lagan_event_kind {
     LAGAN_EVENT_OUTPUT,     /* one output is finished */
     LAGAN_EVENT_DONE,       /* the request is over: its last event */
     LAGAN_EVENT_ERROR,      /* the request is over, with code and message: its last event */
-    LAGAN_EVENT_LOST /* no lagand for too long: every open request gets one ERROR before it */
+    LAGAN_EVENT_LOST,  /* no lagand for too long: every open request gets one ERROR before it */
+    LAGAN_EVENT_TENSOR /* a piece of what was asked for beside tokens, before those it belongs to */
 };
 
 struct lagan_top {
@@ -72,6 +73,11 @@ struct lagan_event { /* pointers are valid until the next call on the connection
     float score;
     uint64_t seed;
     uint32_t n_tokens, cached, resumed, adopted, recomputed;
+    /* TENSOR: word names it, "encoder_output" or "logits"; values first_value .. + n_values of its rows of cols */
+    const float *values;
+    size_t n_values;
+    uint64_t first_value;
+    uint32_t cols;
 };
 
 /* endpoint NULL: ipc:///run/lagan/api.sock. Returns at once when timeout_ms is 0 (the connection is

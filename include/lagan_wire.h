@@ -29,6 +29,7 @@
     X(5, CHUNK, \
       "D: n chunk number; o output, i first position, t tokens (i32 LE bin), s text, lp (f32 LE " \
       "bin), tp {k, d: bin of i32, f32}; or pl {i, lp, k, d, t}: the prompt's log-probabilities; " \
+      "or x {k kind, i first value, c columns, d: f32 LE bin}: a piece of a tensor, row by row; " \
       "more: true when tokens and text do not end together here; end: with the output's last " \
       "token " \
       "what DONE will say of it") \
@@ -55,6 +56,18 @@ enum lagan_message {
 #define X(number, name, sentence) LAGAN_MSG_##name = number,
     LAGAN_MESSAGES(X)
 #undef X
+};
+
+/* What a request may want beside tokens, as CHUNK's x: kind, name, sentence. */
+#define LAGAN_TENSORS(X) \
+    X(1, ENCODER_OUTPUT, "encoder_output", "[source tokens, hidden], before the first token") \
+    X(2, LOGITS, "logits", "[new tokens, vocabulary], each row before its token")
+
+enum lagan_tensor {
+#define X(number, name, word, sentence) LAGAN_TENSOR_##name = number,
+    LAGAN_TENSORS(X)
+#undef X
+        LAGAN_N_TENSORS = 2
 };
 
 /* How an output ends without an error. */
@@ -138,9 +151,9 @@ enum lagan_reason {
     X(U32,   no_repeat_ngram,     0, 1024,     0,  1, "no sequence of so many tokens comes twice; 0 is off") \
     X(U32,   n,                   1, LAGAN_MAX_OUTPUTS,       1,  1, "outputs for one prompt") \
     X(BOOL,  model_defaults,      0, 1,        0,  1, "take what is absent from generation_config.json") \
-    X(BOOL,  return_encoder_output, 0, 1,      0,  0, "send the encoder's states") \
-    X(BOOL,  return_logits,       0, 1,        0,  0, "send the logits of the new tokens") \
-    X(ANY,   encoder_features,    0, 0,        0,  0, "a tensor in place of ids, for models that take features")
+    X(BOOL,  return_encoder_output, 0, 1,      0,  1, "send the encoder's states") \
+    X(BOOL,  return_logits,       0, 1,        0,  1, "send the logits of the new tokens, before anything acts on them") \
+    X(ANY,   encoder_features,    0, 0,        0,  1, "a tensor in place of ids, for models that take features")
 /* clang-format on */
 
 /* What CALL may ask for: verb, needs ctl.sock, args, result. Verbs are the words of laganctl's commands.

@@ -24,6 +24,7 @@ static const uint32_t w_types[] = {
     [REC_PROMPT_LOGPROBS] = LONG,
     [REC_TEXT_DONE] = LONG,
     [REC_KV_EVENTS] = LONG,
+    [REC_TENSOR] = LONG,
 };
 
 static const struct link closed = { .d.fd = -1, .w.fd = -1, .bell.fd = -1 };

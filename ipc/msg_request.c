@@ -270,6 +270,8 @@ msg_request_agrees(const struct msg_request *q, struct err *e)
 
     if (q->n > 1 && q->done.n)
         return err_set(e, -EINVAL, "done goes with one output, n is %u", q->n);
+    if (q->return_logits && (q->n > 1 || q->beams > 1))
+        return err_set(e, -EINVAL, "return_logits goes with one output and no beams");
     if (q->absent & (ABSENT_beams | ABSENT_temperature)) return 0; /* the worker will know */
     if (q->beams > 1 && q->n > q->beams)
         return err_set(e, -EINVAL, "n is %u, a search with %u beams has no more than that", q->n,

@@ -27,6 +27,7 @@ enum {
     REC_PROMPT_LOGPROBS = 6, /* rec_prompt and tails, before the row's first token */
     REC_TEXT_DONE = 7,       /* rec_text_done and tails */
     REC_KV_EVENTS = 8,
+    REC_TENSOR = 9, /* rec_tensor and values */
 };
 
 struct rec_submit { /* D 1; fragments with MORE concatenate to this */
@@ -55,14 +56,23 @@ struct rec_submit { /* D 1; fragments with MORE concatenate to this */
      * chat 1: the text is a day, YYYY-MM-DD and an end of line, and a conversation as JSON */
 };
 /* flags. LOGPROBS: each token's log-probability is wanted, even with logprobs = 0 tops. PAUSED: as if PAUSE
- * came with it. */
-enum { SUBMIT_IGNORE_EOS = 1, SUBMIT_LOGPROBS = 2, SUBMIT_PROMPT_LOGPROBS = 4, SUBMIT_PAUSED = 8 };
+ * came with it. ENCODER_OUTPUT, LOGITS: those tensors too. */
+enum {
+    SUBMIT_IGNORE_EOS = 1,
+    SUBMIT_LOGPROBS = 2,
+    SUBMIT_PROMPT_LOGPROBS = 4,
+    SUBMIT_PAUSED = 8,
+    SUBMIT_ENCODER_OUTPUT = 16,
+    SUBMIT_LOGITS = 32,
+};
 
 /* Keys that generation_config.json may stand for; a model's max_tokens may come to be less than the record's. */
 #define SUBMIT_ABSENT(X) \
     X(max_tokens) \
-    X(min_tokens) X(temperature) X(top_k) X(top_p) X(min_p) X(repetition_penalty) X(beams) \
-        X(length_penalty) X(early_stopping) X(no_repeat_ngram)
+    X(min_tokens) \
+    X(temperature) \
+    X(top_k) X(top_p) X(min_p) X(repetition_penalty) X(beams) X(length_penalty) X(early_stopping) \
+        X(no_repeat_ngram)
 enum absent_bit {
 #define X(key) ABSENT_BIT_##key,
     SUBMIT_ABSENT(X)
@@ -142,6 +152,17 @@ struct rec_prompt { /* W 6: positions [first, first + n) of the prompt; may come
      * {i32, f32} top[n][n_top]; packed,
      * the whole padded to 8 */
 };
+/* W 9: values first .. first + n of a tensor, row by row. All of the encoder's output [source tokens, hidden] comes
+ * before the row's first token, row k of the logits [generated, vocabulary] before token k. Who goes on from
+ * another's tokens begins with the logits of the next one. */
+struct rec_tensor {
+    uint32_t row, gen;
+    uint64_t first;
+    uint32_t n, cols;
+    uint32_t kind; /* enum lagan_tensor of lagan_wire.h */
+    uint32_t pad;
+    /* f32 value[n]; padded to 8 */
+};
 struct rec_text_done { /* W 7 */
     uint32_t row, gen;
     uint32_t reason; /* 0, or enum lagan_reason; then text is the sentence */
@@ -159,6 +180,7 @@ _Static_assert(sizeof(struct rec_finish) == 40, "rec_finish");
 _Static_assert(sizeof(struct rec_reject) == 16, "rec_reject");
 _Static_assert(sizeof(struct rec_phase) == 24, "rec_phase");
 _Static_assert(sizeof(struct rec_prompt) == 24, "rec_prompt");
+_Static_assert(sizeof(struct rec_tensor) == 32, "rec_tensor");
 _Static_assert(sizeof(struct rec_text_done) == 24, "rec_text_done");
 
 #endif

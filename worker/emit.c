@@ -139,6 +139,47 @@ emit_prompt(struct worker *w, const struct batch_run *run, const struct batch_re
     }
 }
 
+/* Values first .. first + n of a tensor, in records that fit; values NULL: the states of run i's source, of which
+ * they are from 0 on. */
+static void
+emit_tensor(struct worker *w, const struct request *r, enum lagan_tensor kind, uint64_t first,
+            uint32_t n, uint32_t cols, const float *values, const struct batch_result *res,
+            uint32_t i)
+{
+    uint32_t max = (w->link.out.max_rec - 256) / sizeof *values;
+
+    for (uint32_t at = 0, k; at < n; at += k) {
+        struct rec_tensor t = { .row = r->row,
+                                .gen = r->gen,
+                                .first = first + at,
+                                .n = k = MIN(max, n - at),
+                                .cols = cols,
+                                .kind = kind };
+        float *to;
+
+        outbox_begin(&w->outbox, REC_TENSOR);
+        outbox_add(&w->outbox, &t, sizeof t);
+        to = outbox_add(&w->outbox, values ? values + at : NULL, k * sizeof *to);
+        if (!values) exec_states(w->e.exec, res, i, at, k, to);
+        outbox_end(&w->outbox);
+    }
+}
+
+/* What run i leaves beside its token, which comes behind it. */
+static void
+emit_tensors(struct worker *w, const struct batch_result *res, uint32_t i, const struct request *r,
+             bool token)
+{
+    const struct model_shape *shape = &w->e.model->shape;
+    const float *logits = token ? exec_logits(w->e.exec, res, i) : NULL;
+    uint32_t n = exec_n_states(w->e.exec, res, i);
+
+    emit_tensor(w, r, LAGAN_TENSOR_ENCODER_OUTPUT, 0, n, shape->hidden, NULL, res, i);
+    if (logits)
+        emit_tensor(w, r, LAGAN_TENSOR_LOGITS, (uint64_t)r->n_sent * shape->vocab, shape->vocab,
+                    shape->vocab, logits, res, i);
+}
+
 /* The text that token makes ready, and what was held when the output ends with it. */
 static uint32_t
 text_of(struct worker *w, struct request *r, token_id token, bool ended, bool *stopped)
@@ -279,6 +320,8 @@ emit_step(struct worker *w, const struct batch *b, const struct batch_result *re
 
         if (r && !r->finished && (b->run[i].flags & RUN_PROMPT_LOGPROBS) && res->status == 0)
             emit_prompt(w, &b->run[i], res, r);
+        if (r && !r->finished && res->status == 0)
+            emit_tensors(w, res, i, r, seq[i]->n_tokens > n_before[i]);
         any |= has_news(seq[i], n_before[i]);
         if (b->run[i].work == WORK_CONTEXT) w->stats.v[STAT_tokens_in] += b->run[i].n_rows;
     }

@@ -317,6 +317,7 @@ disagrees(const struct rec_submit *s)
     if (s->beams > 1 && s->temperature > 0) return "num_beams and a temperature";
     if (s->beams > 1 && (s->flags & (SUBMIT_LOGPROBS | SUBMIT_PROMPT_LOGPROBS)))
         return "num_beams and log-probabilities";
+    if (s->beams > 1 && (s->flags & SUBMIT_LOGITS)) return "num_beams and return_logits";
     if (s->beams > 1 && s->n_stop) return "num_beams and stop";
     if (s->n > 1 && s->beams == 1 && s->temperature <= 0) return "n without num_beams or do_sample";
     return NULL;
@@ -339,6 +340,7 @@ read_numbers(struct worker *w, struct request *r, const struct rec_submit *s)
     r->seq.deadline = s->deadline_ns ? s->deadline_ns : NSEC_NEVER;
     r->seq.min_new = s->min_tokens;
     r->seq.prompt_logprobs = s->flags & SUBMIT_PROMPT_LOGPROBS;
+    r->seq.wants_states = s->flags & SUBMIT_ENCODER_OUTPUT;
     r->paused = s->flags & SUBMIT_PAUSED;
     r->n_outputs = s->n;
     r->beam = (struct beam){
@@ -359,6 +361,8 @@ read_numbers(struct worker *w, struct request *r, const struct rec_submit *s)
         .n_logprobs = s->logprobs,
         .n_prompt_logprobs = s->prompt_logprobs,
         .want_logprobs = true, /* a request's score is the sum of them */
+        .want_states = s->flags & SUBMIT_ENCODER_OUTPUT,
+        .want_logits = s->flags & SUBMIT_LOGITS,
         .min_new = s->min_tokens,
         .forced_bos = forced(s->forced_bos, m->forced_bos),
         .forced_eos = forced(s->forced_eos, m->forced_eos),
@@ -482,8 +486,9 @@ submit(struct worker *w, const char *data, size_t n, nsec now, struct err *e)
                w->e.why_no_text);
         return 0;
     }
-    if (s.n_decoder && !first) {
-        refuse(w, r, LAGAN_E_INVALID_REQUEST, "decoder_ids: the model has no encoder");
+    if ((s.n_decoder || (s.flags & SUBMIT_ENCODER_OUTPUT)) && !first) {
+        refuse(w, r, LAGAN_E_INVALID_REQUEST, "%s: the model has no encoder",
+               s.n_decoder ? "decoder_ids" : "return_encoder_output");
         return 0;
     }
     if (s.text_bytes > w->requests.room_text ||

@@ -165,7 +165,7 @@ legacy_claim(struct worker *w, struct request *r)
                           s->n_source, &resume);
     if (seat < 0) return;
     written = n->found[seat].row.committed;
-    if (resume == 0 || s->prompt_logprobs) {
+    if (resume == 0 || s->prompt_logprobs || s->wants_states) {
         scheduler_unkeep(n->sched, (uint32_t)seat);
         return;
     }

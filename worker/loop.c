@@ -221,8 +221,12 @@ open_requests(struct worker *w, struct err *e)
     const struct scheduler_limits *l = &w->e.limits;
     uint32_t ids = MAX(w->e.max_source + 3 * shape->max_len, 128u << 10); /* outputs.c */
     uint32_t prompt = w->e.max_source ? w->e.max_source : shape->max_len;
+    /* Of a step; touched as far as it is asked for. */
+    size_t tensors =
+        ((size_t)l->max_seqs * shape->vocab + (size_t)l->max_enc_rows * shape->hidden) *
+        sizeof(float);
     size_t out = (size_t)l->max_rows * (64 + 8 * (LAGAN_MAX_TOP + 1)) +
-                 (size_t)l->max_seqs * (32 << 10) + (8u << 20);
+                 (size_t)l->max_seqs * (32 << 10) + 2 * tensors + (8u << 20);
 
     w->owner = calloc(l->max_seqs, sizeof *w->owner);
     if (!w->owner) return err_set(e, -ENOMEM, "memory for a step");

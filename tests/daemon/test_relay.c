@@ -453,6 +453,45 @@ prompt_logprobs_are_not_said_twice_to_the_client(void **state)
     assert_memory_equal(r->p_id.p, (const uint32_t[]){ 3 }, 4);
 }
 
+static void
+tensors_come_in_order_as_asked_and_are_not_said_twice(void **state)
+{
+    struct row *r = dispatched(2, 0, SUBMIT_LOGITS);
+    struct rec_tensor *t = (struct rec_tensor *)buf.b;
+    const struct row_tensor *kept = &r->tensor[LAGAN_TENSOR_LOGITS - 1];
+    struct err e;
+
+    (void)state;
+    memset(&buf, 0, sizeof buf);
+    *t = (struct rec_tensor){
+        .row = r->index, .gen = r->gen, .n = 4, .cols = 4, .kind = LAGAN_TENSOR_LOGITS
+    };
+    ((float *)(t + 1))[3] = 1.5f;
+    assert_int_equal(record(REC_TENSOR, sizeof *t + 16, &e), 0);
+    assert_int_equal(kept->value.n, 16);
+    t->first = 2; /* the next worker begins anew: two of these are out, or will be */
+    ((float *)(t + 1))[3] = 2.5f;
+    assert_int_equal(record(REC_TENSOR, sizeof *t + 16, &e), 0);
+    assert_int_equal(kept->value.n, 24);
+    assert_memory_equal(kept->value.p + 20, &(float){ 2.5f }, 4);
+    t->first = 7;
+    lies(REC_TENSOR, sizeof *t + 16, "first is 7, 6 were said");
+    t->first = 6;
+    lies(REC_TENSOR, sizeof *t + 8, "length");
+    t->cols = 5;
+    lies(REC_TENSOR, sizeof *t + 16, "did not ask");
+    t->cols = 4;
+    t->kind = LAGAN_TENSOR_ENCODER_OUTPUT;
+    lies(REC_TENSOR, sizeof *t + 16, "did not ask");
+    t->kind = 3;
+    lies(REC_TENSOR, sizeof *t + 16, "kind 3");
+    t->kind = LAGAN_TENSOR_LOGITS;
+    config.o.tensor_bytes = 36;
+    assert_int_equal(record(REC_TENSOR, sizeof *t + 16, &e), 0);
+    assert_int_equal(r->reason, LAGAN_E_TOO_LONG);
+    assert_non_null(strstr(r->why, "limits.tensor_bytes"));
+}
+
 /* Any bytes in any record: judged, never believed, never past the end (the sanitizers look on). */
 static void
 random_records_do_no_harm(void **state)
@@ -462,7 +501,7 @@ random_records_do_no_harm(void **state)
     for (int i = 0; i < 50000; i++) {
         static const uint16_t types[] = { REC_STEP,  REC_FINISH,          REC_REJECT,
                                           REC_READY, REC_PROMPT_LOGPROBS, REC_TEXT_DONE,
-                                          REC_PHASE };
+                                          REC_PHASE, REC_TENSOR };
         uint16_t type = types[test_below(ARRAY_LEN(types))];
         size_t n = test_below(16) * 8;
         char *exact = malloc(n + 8);
@@ -508,6 +547,7 @@ main(void)
         T(a_lost_workers_requests_go_on_from_what_was_said),
         T(a_client_that_acks_while_its_queue_is_full_is_one_that_reads),
         T(prompt_logprobs_are_not_said_twice_to_the_client),
+        T(tensors_come_in_order_as_asked_and_are_not_said_twice),
         T(random_records_do_no_harm),
     };
 

@@ -99,7 +99,7 @@ serve_launch(struct serve *s, const char *model, const char *const *set)
     argv[n++] = (char *)(uintptr_t)device;
     for (; set && *set; set++) {
         assert_true(n + 3 + 2 * MAX_EXTRA < MAX_ARGS);
-        argv[n++] = (char *)(uintptr_t) "--set";
+        if (strncmp(*set, "--", 2)) argv[n++] = (char *)(uintptr_t) "--set";
         argv[n++] = (char *)(uintptr_t)*set;
     }
     for (unsigned i = 0; i < n_extra; i++) {

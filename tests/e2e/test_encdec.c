@@ -67,7 +67,30 @@ dir_remove(const struct dir *d)
     assert_int_equal(system(command), 0);
 }
 
+static char *
+read_whole(const char *below, size_t *n)
+{
+    FILE *f = fopen(source_path(below), "re");
+    char *bytes;
+
+    assert_non_null(f);
+    assert_int_equal(fseek(f, 0, SEEK_END), 0);
+    *n = (size_t)ftell(f);
+    rewind(f);
+    bytes = malloc(*n);
+    assert_non_null(bytes);
+    assert_int_equal(fread(bytes, 1, *n, f), *n);
+    fclose(f);
+    return bytes;
+}
+
+struct tensor {
+    float *value;
+    size_t n;
+    uint32_t cols;
+};
 struct answer {
+    struct tensor states, logits;
     uint32_t n;
     int32_t id[MOST];
     char text[TEXT], word[32], message[256];
@@ -83,6 +106,17 @@ asked(uint64_t max_tokens)
     lagan_set_ids(r, "ids", source, ARRAY_LEN(source));
     if (max_tokens) lagan_set_int(r, "max_tokens", (int64_t)max_tokens);
     return r;
+}
+
+static void
+add_values(struct tensor *t, const struct lagan_event *ev)
+{
+    assert_true(ev->first_value == t->n && (!t->n || ev->cols == t->cols));
+    t->value = realloc(t->value, (t->n + ev->n_values) * sizeof *t->value);
+    assert_non_null(t->value);
+    memcpy(t->value + t->n, ev->values, ev->n_values * sizeof *t->value);
+    t->n += ev->n_values;
+    t->cols = ev->cols;
 }
 
 /* victim: killed when the first tokens are there; 0: nobody is. */
@@ -111,6 +145,8 @@ answer_and_kill(struct lagan *c, struct lagan_request *r, struct answer *a, pid_
             if (victim) assert_int_equal(kill(victim, SIGKILL), 0);
             victim = 0;
         }
+        if (ev.kind == LAGAN_EVENT_TENSOR)
+            add_values(strcmp(ev.word, "logits") ? &a->states : &a->logits, &ev);
         if (ev.kind == LAGAN_EVENT_OUTPUT || ev.kind == LAGAN_EVENT_ERROR)
             snprintf(a->word, sizeof a->word, "%s", ev.word);
         if (ev.kind == LAGAN_EVENT_ERROR && ev.message)
@@ -346,20 +382,13 @@ languages_of_mbart_frame_the_source_and_begin_the_answer(void **state)
 static void
 with_large_wo(const struct dir *d)
 {
-    char path[160], *bytes;
-    uint64_t header, size;
+    size_t size;
+    char path[160], *bytes = read_whole("tests/data/golden/t5_relu/model.safetensors", &size);
+    uint64_t header;
     const char *key;
     json_t *o, *v;
-    FILE *f = fopen(source_path("tests/data/golden/t5_relu/model.safetensors"), "re");
+    FILE *f;
 
-    assert_non_null(f);
-    assert_int_equal(fseek(f, 0, SEEK_END), 0);
-    size = (uint64_t)ftell(f);
-    rewind(f);
-    bytes = malloc(size);
-    assert_non_null(bytes);
-    assert_int_equal(fread(bytes, 1, size, f), size);
-    fclose(f);
     memcpy(&header, bytes, 8);
     o = json_loadb(bytes + 8, header, 0, NULL);
     assert_non_null(o);
@@ -416,6 +445,170 @@ t5_in_fp16_stays_finite_where_its_sublayers_do_not(void **state)
     dir_remove(&d);
 }
 
+/* A tensor of the fixture's expected.safetensors, and how many values it has: free(*file). */
+static const float *
+expected(const char *model, const char *name, char **file, size_t *n)
+{
+    char path[128];
+    uint64_t header;
+    json_t *o, *at;
+    const float *p;
+    size_t size;
+
+    snprintf(path, sizeof path, "%s/expected.safetensors", model);
+    *file = read_whole(path, &size);
+    memcpy(&header, *file, 8);
+    o = json_loadb(*file + 8, header, 0, NULL);
+    at = json_object_get(json_object_get(o, name), "data_offsets");
+    assert_non_null(at);
+    p = (const float *)(const void *)(*file + 8 + header +
+                                      json_integer_value(json_array_get(at, 0)));
+    *n = (size_t)(json_integer_value(json_array_get(at, 1)) -
+                  json_integer_value(json_array_get(at, 0))) /
+         sizeof *p;
+    json_decref(o);
+    return p;
+}
+
+/* Prompt p3 of a fixture. */
+static struct lagan_request *
+golden_prompt(const char *model, uint32_t max_tokens)
+{
+    struct lagan_request *r = lagan_request_new();
+    char path[128], *text;
+    int32_t ids[256];
+    json_t *o, *list;
+    size_t size;
+
+    snprintf(path, sizeof path, "%s/expected.json", model);
+    text = read_whole(path, &size);
+    o = json_loadb(text, size, 0, NULL);
+    list = json_object_get(json_array_get(json_object_get(o, "prompts"), 3), "input_ids");
+    assert_true(list && json_array_size(list) < ARRAY_LEN(ids));
+    for (size_t i = 0; i < json_array_size(list); i++)
+        ids[i] = (int32_t)json_integer_value(json_array_get(list, i));
+    lagan_set_ids(r, "ids", ids, json_array_size(list));
+    json_decref(o);
+    free(text);
+    lagan_set_int(r, "max_tokens", max_tokens);
+    lagan_set_int(r, "forced_eos", -1);
+    lagan_set_bool(r, "ignore_eos", 1);
+    return r;
+}
+
+/* As a part of the largest. */
+static double
+worst(const float *got, const float *want, size_t n)
+{
+    double most = 0, off = 0;
+
+    for (size_t i = 0; i < n; i++) {
+        double d = fabs((double)got[i] - want[i]);
+
+        most = fmax(most, fabs((double)want[i]));
+        if (!(d <= off)) off = d;
+    }
+    return off / most;
+}
+
+static void
+an_encoders_states_are_those_of_transformers_also_of_a_source_that_is_there(void **state)
+{
+    static const char *const models[] = { "tests/data/golden/bart", "tests/data/golden/mbart",
+                                          "tests/data/golden/t5_relu" };
+    const char *set[] = { "max_num_seqs=8", "kv.memory=16MiB", "threads=2",
+                          "dtype=fp32",     "kv.reuse=true",   NULL };
+
+    (void)state;
+    for (size_t i = 0; i < ARRAY_LEN(models); i++) {
+        struct answer a;
+        struct serve s;
+        struct lagan *c;
+        size_t n;
+        char *file;
+        const float *want = expected(models[i], "p3.encoder_last", &file, &n);
+
+        serve_fixture(&s, &c, models[i], set);
+        for (int k = 0; k < 3; k++) {
+            struct lagan_request *r = golden_prompt(models[i], 20);
+
+            lagan_set_bool(r, "return_encoder_output", 1);
+            answer_and_kill(c, r, &a, k == 2 ? serve_worker(&s) : 0);
+            assert_int_equal(a.n, 20);
+            assert_int_equal(a.states.n, n);
+            assert_true(worst(a.states.value, want, n) <= 1e-4);
+            assert_int_equal(a.logits.n, 0);
+            free(a.states.value);
+        }
+        stop(&s, c);
+        free(file);
+    }
+}
+
+static void
+logits_are_of_every_new_token_whatever_is_forced_and_whoever_is_killed(void **state)
+{
+    static const char MODEL[] = "tests/data/golden/mbart";
+    struct answer a, b = { 0 };
+    size_t n;
+    char *file;
+    struct serve s;
+    struct lagan *c;
+    const float *want = expected(MODEL, "p3.logits_last", &file, &n);
+
+    (void)state;
+    serve_fixture(&s, &c, MODEL, small);
+    for (int k = 0; k < 3; k++) {
+        struct lagan_request *r = golden_prompt(MODEL, 30);
+
+        lagan_set_bool(r, "return_logits", 1);
+        if (k == 2) lagan_set_int(r, "forced_eos", 7);
+        answer_and_kill(c, r, &a, k == 1 ? serve_worker(&s) : 0);
+        assert_int_equal(a.n, 30);
+        assert_int_equal(a.logits.cols, n);
+        assert_int_equal(a.logits.n, 30 * n);
+        /* The fixture's decoder prefix is the start token and twelve greedy ones: its last row is row 12. */
+        assert_true(worst(a.logits.value + 12 * n, want, n) <= 1e-4);
+        for (uint32_t i = 0; i < 30u - (k == 2); i++) {
+            const float *row = a.logits.value + i * n;
+
+            for (size_t j = 0; j < n; j++) assert_true(row[j] <= row[a.id[i]]);
+        }
+        if (k == 0) b = a;
+        if (k) assert_memory_equal(a.logits.value, b.logits.value, a.logits.n * sizeof(float));
+        if (k) free(a.logits.value);
+    }
+    free(b.logits.value);
+    free(file);
+    stop(&s, c);
+}
+
+static void
+tensors_beyond_their_limit_are_refused_with_the_number(void **state)
+{
+    const char *const few[] = { "max_num_seqs=4", "kv.memory=16MiB", "dtype=fp32",
+                                "--limits.tensor_bytes=4096", NULL };
+    struct lagan_request *r;
+    struct answer a;
+    struct serve s;
+    struct lagan *c;
+
+    (void)state;
+    serve_fixture(&s, &c, "tests/data/golden/bart", few);
+    r = asked(3);
+    lagan_set_bool(r, "return_logits", 1);
+    answer(c, r, &a);
+    assert_string_equal(a.word, "too_long");
+    assert_non_null(strstr(a.message, "limits.tensor_bytes"));
+    r = golden_prompt("tests/data/golden/bart", 3); /* 17 rows of 64 */
+    lagan_set_bool(r, "return_encoder_output", 1);
+    answer(c, r, &a);
+    assert_string_equal(a.word, "too_long");
+    answer(c, asked(3), &a);
+    assert_string_equal(a.message, "");
+    stop(&s, c);
+}
+
 int
 main(int argc, char **argv)
 {
@@ -424,6 +617,10 @@ main(int argc, char **argv)
         cmocka_unit_test(model_defaults_are_what_the_file_says_in_so_many_words),
         cmocka_unit_test(a_default_that_is_not_served_is_refused_by_name_and_only_when_asked_for),
         cmocka_unit_test(languages_of_mbart_frame_the_source_and_begin_the_answer),
+        cmocka_unit_test(
+            an_encoders_states_are_those_of_transformers_also_of_a_source_that_is_there),
+        cmocka_unit_test(logits_are_of_every_new_token_whatever_is_forced_and_whoever_is_killed),
+        cmocka_unit_test(tensors_beyond_their_limit_are_refused_with_the_number),
         cmocka_unit_test(t5_in_fp16_stays_finite_where_its_sublayers_do_not),
     };
 

@@ -147,7 +147,9 @@ a_decoder_answers_every_wrong_request_by_name(void **state)
         { "{\"ids\":[1],\"logprobs\":1025}", "invalid_request", "logprobs" },
         { "{\"ids\":[1],\"beams\":17}", "invalid_request", "beams" },
         { "{\"ids\":[1],\"n\":2}", "invalid_request", "n" },
-        { "{\"ids\":[1],\"return_logits\":true}", "invalid_request", "return_logits" },
+        { "{\"ids\":[1],\"return_encoder_output\":true}", "invalid_request", "decoder-only" },
+        { "{\"ids\":[1],\"return_logits\":true,\"max_tokens\":3}", "length", NULL },
+        { "{\"encoder_features\":true}", "unsupported", "encoder_features" },
         { "{\"ids\":[1],\"no_such_key\":1,\"max_tokens\":2}", "length", NULL },
         { "{\"ids\":[1],\"model\":\"other\"}", "model_not_found", "other" },
     };

@@ -31,6 +31,9 @@ struct twin_row {
     uint32_t index, gen;
     bool held, other, partly, ended, unknown; /* other: another worker's; partly: being sent */
     bool lp, plp;
+    bool wants[2]; /* encoder's output, logits */
+    uint64_t values[2], kept[2];
+    uint32_t cols[2];
     uint32_t tops, ptops, max, said, text_said, prompt_said;
     uint32_t n, n_text; /* what the client is to have */
     uint32_t token[MAX_TOKENS];
@@ -181,6 +184,29 @@ twin_prompt(const uint8_t *p, uint64_t n)
 }
 
 static bool
+twin_tensor(const uint8_t *p, uint64_t n)
+{
+    uint64_t first, some, end;
+    uint32_t kind;
+    struct twin_row *t;
+
+    if (n < 32) return false;
+    first = word(p + 8, 4) | (uint64_t)word(p + 12, 4) << 32;
+    some = word(p + 16, 4);
+    kind = word(p + 24, 4);
+    if (kind < 1 || kind > 2 || !some || !word(p + 20, 4)) return false;
+    if (32 + 4 * some > n || n - 32 - 4 * some > 7) return false;
+    t = named(p);
+    if (!t || !t->wants[--kind] || first > t->values[kind]) return false;
+    if (t->values[kind] && t->cols[kind] != word(p + 20, 4)) return false;
+    end = first + some;
+    t->cols[kind] = word(p + 20, 4);
+    if (end > t->values[kind] && !t->ended) t->kept[kind] += end - t->values[kind];
+    if (end > t->values[kind]) t->values[kind] = end;
+    return true;
+}
+
+static bool
 twin_ready(const uint8_t *p, uint64_t n)
 {
     uint32_t name;
@@ -225,6 +251,8 @@ twin_take(uint16_t type, uint16_t flags, const uint8_t *p, uint32_t n)
         return twin_prompt(p, n);
     case REC_TEXT_DONE:
         return twin_text(p, n);
+    case REC_TENSOR:
+        return twin_tensor(p, n);
     case REC_PHASE:
         return n == 24;
     default:
@@ -306,6 +334,15 @@ make(struct in *in, uint16_t type, uint8_t *p)
 
         memcpy(p, &o, sizeof o);
         return (uint32_t)sizeof o + o.n * (8 + 8 * o.n_top);
+    }
+    if (type == REC_TENSOR) {
+        uint32_t kind = byte(in) % 2;
+        struct rec_tensor o = { t->index, t->gen, t->values[kind], byte(in) % 9, 0, kind + 1, 0 };
+
+        o.first -= o.first % (1 + o.n); /* now and then some of it was said */
+        o.cols = t->values[kind] ? t->cols[kind] : 3;
+        memcpy(p, &o, sizeof o);
+        return (uint32_t)sizeof o + ROUND_UP(4 * o.n, 8u);
     }
     if (type == REC_READY) {
         struct rec_ready y = { .vocab = VOCAB + byte(in), .max_len = 9, .n_seats = 4 };
@@ -449,12 +486,16 @@ take_row(uint32_t i, struct in *in)
     blamed = (what >> 3) % 8 == 4;
     t->tops = t->lp ? tops % 3 : 0;
     t->ptops = t->plp ? tops / 4 % 3 : 0;
+    t->wants[0] = tops & 64;
+    t->wants[1] = tops & 128;
     t->max = 1 + (what >> 6) * (MAX_TOKENS - 1) / 3;
     s->max_tokens = t->max;
     s->n_prompt = 3;
     s->logprobs = t->tops;
     s->prompt_logprobs = t->ptops;
-    s->flags = (uint8_t)((t->lp ? SUBMIT_LOGPROBS : 0) | (t->plp ? SUBMIT_PROMPT_LOGPROBS : 0));
+    s->flags = (uint8_t)((t->lp ? SUBMIT_LOGPROBS : 0) | (t->plp ? SUBMIT_PROMPT_LOGPROBS : 0) |
+                         (t->wants[0] ? SUBMIT_ENCODER_OUTPUT : 0) |
+                         (t->wants[1] ? SUBMIT_LOGITS : 0));
     check(ledger_take(d.ledger, 1, i + 1, s, sizeof *s, &r) == 0);
     row_move(d.ledger, r, ROW_DISPATCHED);
     r->held = true;
@@ -492,6 +533,8 @@ compare(void)
         check(!t->n_text || !memcmp(r->text.p, t->text, t->n_text));
         check(!t->lp ||
               (r->logprob.n == 4 * (size_t)t->n && r->top.n == 8 * (size_t)t->tops * t->n));
+        for (uint32_t k = 0; k < 2; k++)
+            check(r->tensor[k].said == t->values[k] && r->tensor[k].value.n == 4 * t->kept[k]);
     }
     check(w.n_rows == held && d.facts[0].vocab == vocab);
     ledger_check(d.ledger);
@@ -508,11 +551,11 @@ LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     while (in.p < in.end && taken) {
         static uint8_t made[ROOM];
         uint32_t op = byte(&in), n;
-        uint16_t type = (uint16_t)(REC_READY + op % 9), flags = op >= 250 ? RING_MORE : 0;
+        uint16_t type = (uint16_t)(REC_READY + op % 10), flags = op >= 250 ? RING_MORE : 0;
         void *record;
 
         n = make(&in, type, made);
-        for (uint32_t k = op / 9 % 4; k > 0; k--) spoil(&in, made, n);
+        for (uint32_t k = op / 10 % 4; k > 0; k--) spoil(&in, made, n);
         if (op / 64 == 3) n = byte(&in) % 64 * 8;
         check(ring_reserve(&theirs.out, type, flags, n, 0, &record) == 0);
         memcpy(record, made, n);

@@ -414,41 +414,8 @@ every_number_has_a_range_and_the_sentence_names_it(void **state)
     }
 }
 
-static const char *later_key;
-
 static void
-pack_later(msgpack_packer *p)
-{
-    msg_key(p, later_key);
-    if (!strcmp(later_key, "early_stopping"))
-        msg_text(p, "never");
-    else if (!strncmp(later_key, "return_", 7))
-        msgpack_pack_true(p);
-    else
-        msgpack_pack_int(p, 2);
-}
-
-static void
-a_key_that_is_not_served_yet_is_refused_by_name(void **state)
-{
-    static const char *const keys[] = {
-        "beams", "length_penalty", "early_stopping",        "no_repeat_ngram",
-        "n",     "return_logits",  "return_encoder_output", "encoder_features"
-    };
-    struct msg_request q;
-    struct err e;
-    size_t i;
-
-    (void)state;
-    for (i = 0; i < ARRAY_LEN(keys); i++) {
-        later_key = keys[i];
-        assert_int_equal(request_with(1, pack_later, &q, &e), 0);
-        assert_string_equal(q.refused, keys[i]);
-    }
-}
-
-static void
-pack_later_defaults(msgpack_packer *p)
+pack_presets(msgpack_packer *p)
 {
     msg_key(p, "beams"), msgpack_pack_int(p, 1);
     msg_key(p, "n"), msgpack_pack_int(p, 1);
@@ -477,19 +444,8 @@ with_model_defaults_it_is_known_which_keys_were_not_given(void **state)
     assert_int_not_equal(q.absent & ABSENT_max_tokens, 0);
     assert_int_not_equal(q.absent & ABSENT_no_repeat_ngram, 0);
     assert_int_equal(q.max_tokens, LAGAN_MAX_TOKENS);
-    assert_int_equal(request_with(5, pack_later_defaults, &q, &e), 0);
+    assert_int_equal(request_with(5, pack_presets, &q, &e), 0);
     assert_int_equal(q.absent, 0);
-}
-
-static void
-a_key_that_is_not_served_yet_passes_at_its_default(void **state)
-{
-    struct msg_request q;
-    struct err e;
-
-    (void)state;
-    assert_int_equal(request_with(5, pack_later_defaults, &q, &e), 0);
-    assert_string_equal(q.refused, "");
 }
 
 static void
@@ -828,8 +784,6 @@ main(int argc, char **argv)
         cmocka_unit_test(what_is_no_envelope_is_refused_and_its_rid_is_kept),
         cmocka_unit_test(what_is_absent_has_its_default),
         cmocka_unit_test(every_number_has_a_range_and_the_sentence_names_it),
-        cmocka_unit_test(a_key_that_is_not_served_yet_is_refused_by_name),
-        cmocka_unit_test(a_key_that_is_not_served_yet_passes_at_its_default),
         cmocka_unit_test(with_model_defaults_it_is_known_which_keys_were_not_given),
         cmocka_unit_test(unknown_keys_are_ignored_unless_they_must_be_understood),
         cmocka_unit_test(a_prompt_is_ids_or_text_and_not_empty),

@@ -234,6 +234,7 @@ draw_queue(struct exec *x, struct exec_lane *l, const struct todo *t)
 
         if (t->which) TRY(op->rows(l->lane, picked, l->step.normed, t->which + i));
         TRY(x->m->arch->logits(x->m, &l->step, s.logits, picked));
+        if (t->o) TRY(tensors_get_logits(x, l, t->o, i, n, s.logits));
         TRY(op->sample(l->lane, &s));
     }
     return 0;

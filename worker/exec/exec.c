@@ -218,12 +218,14 @@ stage_step(struct exec *x, struct exec_lane *l, struct stage *st, const struct b
 {
     enum graphs_kind kind = generates(b) ? GRAPHS_GENERATE : GRAPHS_PROMPTS;
 
-    if (b->bucket && l->graphs.room && n_longer(b) <= GRAPHS_RUNS)
+    if (b->bucket && l->graphs.room && n_longer(b) <= GRAPHS_RUNS &&
+        !(kind == GRAPHS_GENERATE && tensors_wanted(x, b)))
         t->decode = graphs_use(&l->graphs, kind, b->bucket, b->step);
     if (t->decode) t->n_single = MIN(b->bucket, x->n_seats);
     st->step.used = st->encode.used = st->project.used = 0;
     stage_decoder(x, l, st, b, t);
     draw_stage(x, st, b, o, t);
+    tensors_stage(x, b, o, t);
     stage_rest(x, st, b, t);
     if (x->c.max_enc_rows) stage_sources(x, l, st, b, t);
     o->r.step = b->step;

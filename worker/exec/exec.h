@@ -41,10 +41,12 @@ struct sampling {
     float temperature, top_p, min_p, repetition;
     uint32_t top_k;
     uint32_t n_logprobs, n_prompt_logprobs;
-    bool want_logprobs; /* of the sampled token, even with n_logprobs 0 */
+    bool want_logprobs;            /* of the sampled token, even with n_logprobs 0 */
+    bool want_states, want_logits; /* exec_states(), exec_logits() */
     uint32_t output;
     uint32_t n_prompt; /* token[0 .. n_prompt) of the sequence, for prompt_logprobs */
-    const token_id *prompt; /* with exec_looks_back() the tokens behind them as they come to be known */
+    const token_id
+        *prompt; /* with exec_looks_back() the tokens behind them as they come to be known */
     uint32_t
         first_new; /* position (in the sequence) of generated token 0: n_prompt less delivered */
     uint32_t min_new, max_new;      /* generated tokens, delivered ones included */
@@ -55,7 +57,8 @@ struct sampling {
     uint32_t no_repeat_ngram;
     uint32_t n_bias; /* [n_bias] by id, each once */
     const struct nudge *bias;
-    uint32_t n_candidates; /* of a beam: so many of its best tokens are handed out; 0: a token is drawn */
+    uint32_t
+        n_candidates; /* of a beam: so many of its best tokens are handed out; 0: a token is drawn */
 };
 /* Its steps may not be planned before the tokens of those ahead are known. */
 bool exec_looks_back(const struct sampling *s);
@@ -87,6 +90,14 @@ uint64_t exec_done(const struct exec *x, unsigned lane); /* the last step that i
 /* The oldest step of the lane that is out and done: *r is ours, valid until two more exec_start() of the
  * lane. 0, or -EAGAIN: none is done. A device failure is r->status. */
 int exec_finish(struct exec *x, unsigned lane, const struct batch_result **r) MUST_USE;
+/* Of run i of a step that was handed out and is valid. Its sampled row of logits [vocab], before anything acts on
+ * them; NULL: there is none, or its seat does not want it. */
+const float *exec_logits(const struct exec *x, const struct batch_result *r, uint32_t i);
+/* How many values the states of its source are [enc_rows, hidden], that its first chunk projected; 0: its seat does
+ * not want them. n of them from `first` on, in fp32. */
+uint32_t exec_n_states(const struct exec *x, const struct batch_result *r, uint32_t i);
+void exec_states(const struct exec *x, const struct batch_result *r, uint32_t i, uint32_t first,
+                 uint32_t n, float *to);
 uint64_t exec_scratch_bytes(const struct exec *x);
 /* gpu_ops.tune, of the first lane that has something left. Only while no step is out. Captured steps are let go
  * of where a faster algorithm was found: they hold the one of before. */

@@ -5,6 +5,7 @@
  *     sources.c   encoder slices and cross projections
  *     moves.c     table edits, copies of table rows and of blocks
  *     draw.c      rows of logits: which, how they are sampled, what comes back
+ *     tensors.c   what else comes back, for who asks: encoder states, logits
  *     graphs.c    which steps run as captured graphs
  *     capture.c   a piece of a step, plain or as a graph
  *     queue.c     the queue of one step
@@ -67,6 +68,11 @@ struct outcome {
         *far;            /* [MIN(rows * top_most, NEAR_TOPS)] pinned; all of them, not pinned */
     uint32_t *run_logit; /* [n_seats] row of logits that a run sampled from, or NO_LOGIT */
     uint32_t n_runs, n_logits;
+    /* [n_seats] by run: where its logits and its source's states are among those kept, or NO_LOGIT */
+    uint32_t *logits_at, *states_at, *n_states;
+    float *logits; /* [n_seats][vocab], not pinned */
+    char *states;  /* [max_enc_rows][hidden] as the device has them, not pinned */
+    uint32_t n_logits_kept, n_states_kept;
 };
 #define NO_LOGIT UINT32_MAX
 #define NOT_TOGETHER UINT32_MAX
@@ -86,9 +92,10 @@ struct todo {
     struct rows projected; /* pos and seat */
     const uint32_t *enc_place, *project_row; /* of encode's graph: 0, 1, ...; rows of enc_out */
     uint32_t n_row_moves, n_see, n_logits, n_top, n_ban, n_nudge, n_project;
-    bool beams; /* some row of logits is a beam's */
+    bool beams;             /* some row of logits is a beam's */
     uint32_t project_first; /* row of enc_out where all of them lie side by side, or NOT_TOGETHER */
     uint32_t draw_rows;     /* n_logits, or as many as the graph has */
+    struct outcome *o;      /* whose logits are kept, in no graph; NULL: nobody's */
 };
 
 struct exec_lane {
@@ -194,5 +201,15 @@ void draw_stage(struct exec *x, struct stage *st, const struct batch *b, struct 
 int draw_queue(struct exec *x, struct exec_lane *l, const struct todo *t) MUST_USE;
 int draw_get(struct exec *x, struct exec_lane *l, const struct todo *t, struct outcome *o) MUST_USE;
 void draw_finish(struct outcome *o);
+
+/* tensors.c. Whether a step's logits are wanted, which then is no graph that draws. */
+bool tensors_wanted(const struct exec *x, const struct batch *b);
+/* After draw_stage(). */
+void tensors_stage(const struct exec *x, const struct batch *b, struct outcome *o, struct todo *t);
+/* Of rows of logits first .. first + n, which lie in logits. */
+int tensors_get_logits(const struct exec *x, struct exec_lane *l, const struct outcome *o,
+                       uint32_t first, uint32_t n, struct tensor logits) MUST_USE;
+int tensors_get_states(const struct exec *x, struct exec_lane *l, const struct batch *b,
+                       const struct outcome *o) MUST_USE;
 
 #endif

@@ -126,5 +126,6 @@ queue_step(struct exec *x, struct exec_lane *l, const struct stage *st, const st
     op->work_end(l->lane);
     FP_OR(step_queued, TRY(op->put(l->lane, FP_NOWHERE, st->step.host, 8)));
     TRY(draw_get(x, l, t, o));
+    TRY(tensors_get_states(x, l, b, o));
     return op->lane_mark(l->lane, b->step);
 }

@@ -120,6 +120,13 @@ lay_out_lane(struct exec *x, struct exec_lane *l, struct plan *p)
         o->r.first_top = on_host(p, (uint64_t)rows + 1, sizeof *o->r.first_top);
         o->near = on_host(p, MIN(tops, (uint64_t)NEAR_TOPS), sizeof *o->near);
         o->far = take(p->far, &p->far_used, tops > NEAR_TOPS ? tops * sizeof *o->far : 0);
+        o->logits_at = on_host(p, x->n_seats, sizeof *o->logits_at);
+        o->states_at = on_host(p, x->n_seats, sizeof *o->states_at);
+        o->n_states = on_host(p, x->n_seats, sizeof *o->n_states);
+        o->logits = take(p->far, &p->far_used,
+                         (uint64_t)x->n_seats * x->m->shape.vocab * sizeof *o->logits);
+        o->states = take(p->far, &p->far_used,
+                         (uint64_t)x->c.max_enc_rows * hidden * dtype_bytes(act, 1));
     }
 }
 

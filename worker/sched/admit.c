@@ -176,7 +176,8 @@ admit_kv(struct scheduler *s, struct seq *q)
     n = need(s, q, len, way.rows);
     if (seat == SEAT_FULL) return no_room(s);
     t.needs_cross = q->n_source > 0 && !encoded;
-    if (kv_admit(s->kv, seat, &n, s->reuse && !q->prompt_logprobs ? &t : NULL, &hit) < 0)
+    if (kv_admit(s->kv, seat, &n, s->reuse && !q->prompt_logprobs && !q->wants_states ? &t : NULL,
+                 &hit) < 0)
         return no_room(s);
     if (q->n_source > 0 && !encoded && !hit.cross) { /* there is room only without what is there */
         kv_drop(s->kv, seat);

@@ -30,9 +30,10 @@ unwind(struct seq *q)
     q->forked = false;
     q->n_members = 0;
     q->n_enc_layers = 0; /* its cross KV is given up: encoded again, unless it is found */
-    q->cross_there = q->encodes = false;
+    q->cross_there = false;
+    if (made > 0) q->prompt_logprobs = q->wants_states = false; /* told */
+    q->encodes = q->wants_states;
     q->behind.seat = 0;
-    if (made > 0) q->prompt_logprobs = false; /* told */
 }
 
 void

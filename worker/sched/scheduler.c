@@ -176,7 +176,8 @@ scheduler_copies(const struct scheduler_limits *l, const struct kv_config *c)
 {
     uint64_t copies = (uint64_t)max_running(l) * c->n_groups;
 
-    for (uint32_t g = 0; g < c->n_groups; g++) /* a state begins with a snapshot, and ends with one */
+    for (uint32_t g = 0; g < c->n_groups;
+         g++) /* a state begins with a snapshot, and ends with one */
         if (c->group[g].kind == KV_STATE)
             copies += 2 * (uint64_t)max_running(l) * c->group[g].n_layers;
     if (c->host_bytes == 0) return (uint32_t)MIN(copies, UINT32_MAX);
@@ -284,7 +285,8 @@ begin(struct scheduler *s, struct seq *q, nsec now)
     q->arrived = now;
     q->ticket = s->ticket++;
     q->n_cached = 0;
-    q->cross_there = q->encodes = false;
+    q->cross_there = false;
+    q->encodes = q->wants_states;
     q->behind.seat = 0;
     q->turn = turns_give(&s->turns, q->client, (uint64_t)q->n_source + q->n_prompt + q->max_new);
     s->next_deadline = MIN(s->next_deadline, q->deadline);

@@ -44,6 +44,7 @@ struct seq {
      * scheduler_add() makes it 0 where they are of no use. */
     uint32_t n_adopted, adopted_seat;
     bool prompt_logprobs;
+    bool wants_states;       /* its source is encoded whatever is there */
     uint32_t n_source, cap;  /* cap >= n_prompt + max_new */
     uint32_t n_prompt;       /* token[]: given, delivered ones included */
     uint32_t max_new;        /* tokens still to generate, at least 1 */
