@@ -264,7 +264,7 @@ value_ok(const char *k, uint32_t n, const msgpack_object *v)
     if (KEY("eos_ids") || KEY("stop_ids")) return ids(v, 0, 16);
     if (KEY("done")) return ids(v, 0, 1048576);
     if (KEY("on_disconnect")) return whole(v, 0, 600000);
-    if (KEY("text")) return string(v, 1048576);
+    if (KEY("text") || KEY("messages")) return string(v, 1048576);
     if (KEY("model")) return string(v, 256);
     if (KEY("key")) return string(v, 64);
     if (KEY("stop")) return stop(v);
@@ -362,7 +362,7 @@ twin_agrees(const msgpack_object *map)
 static bool
 twin_request(const msgpack_object *map)
 {
-    bool has_ids = msg_get(map, "ids"), has_text = msg_get(map, "text");
+    bool ids = msg_get(map, "ids"), text = msg_get(map, "text"), said = msg_get(map, "messages");
     uint32_t i;
 
     for (i = 0; i < map->via.map.size; i++) {
@@ -370,8 +370,8 @@ twin_request(const msgpack_object *map)
 
         if (!value_ok(kv->key.via.str.ptr, kv->key.via.str.size, &kv->val)) return false;
     }
-    if (has_ids && has_text) return false;
-    if (!has_ids && !has_text && !msg_get(map, "encoder_features")) return false;
+    if (ids + text + said > 1) return false;
+    if (!ids && !text && !said && !msg_get(map, "encoder_features")) return false;
     if (n_ids(map, "done") >= most_tokens(map)) return false;
     if (!twin_agrees(map)) return false;
     return whole_or(map, "min_tokens", 0) <= most_tokens(map);
