@@ -1,5 +1,6 @@
 /* test_published.c - models of published size: from their config.json (bench/configs) to what a token of KV and all
- * weights take. The numbers are models.md 12's: bf16, over all layers of a group.
+ * weights take. The numbers are models.md 12's: bf16, over all layers of a group. Parameters are those that transformers
+ * counts in the published checkpoint.
  */
 #include "tests/test.h"
 #include "worker/arch/registry.h"
@@ -14,16 +15,30 @@ static const struct size {
     const char *name;
     uint32_t full, window; /* bytes of K and V a token, in layers that see all, and that slide */
     double gigabytes;      /* of weights as published; 0: not known */
+    uint32_t cross;        /* of a source's token */
+    uint64_t parameters;   /* 0: not known */
 } sizes[] = {
-    { "llama-3.1-8b", 131072, 0, 16.06 },    { "gemma-3-27b", 81920, 425984, 0 },
-    { "gemma-3n-e2b", 8192, 32768, 0 },      { "gemma-3n-e4b", 8192, 32768, 0 },
-    { "gemma-4-e2b", 6144, 12288, 0 },       { "gemma-4-e4b", 16384, 40960, 0 },
-    { "gemma-4-26b-a4b", 20480, 204800, 0 }, { "gemma-4-31b", 81920, 819200, 0 },
-    { "gpt-oss-20b", 24576, 24576, 13.76 },  { "gpt-oss-120b", 36864, 36864, 65.25 },
+    { "llama-3.1-8b", 131072, 0, 16.06 },
+    { "gemma-3-27b", 81920, 425984, 0 },
+    { "gemma-3n-e2b", 8192, 32768, 0 },
+    { "gemma-3n-e4b", 8192, 32768, 0 },
+    { "gemma-4-e2b", 6144, 12288, 0 },
+    { "gemma-4-e4b", 16384, 40960, 0 },
+    { "gemma-4-26b-a4b", 20480, 204800, 0 },
+    { "gemma-4-31b", 81920, 819200, 0 },
+    { "gpt-oss-20b", 24576, 24576, 13.76 },
+    { "gpt-oss-120b", 36864, 36864, 65.25 },
+    { "t5-small", 12288, 0, 0, 12288, 60506624 },
+    { "t5-base", 36864, 0, 0, 36864, 222903552 },
+    { "t5-large", 98304, 0, 0, 98304, 737668096 },
+    { "t5-3b", 393216, 0, 0, 393216, 2851598336 },
+    { "flan-t5-xl", 196608, 0, 0, 196608, 2849757184 },
+    { "bart-large-cnn", 49152, 0, 0, 49152, 406290432 },
+    { "mbart-large-50", 49152, 0, 0, 49152, 610879488 },
 };
 
 static void
-configure(struct model *m, const char *name)
+configure(struct model *m, const char *name, bool *tied)
 {
     json_t *whole, *config;
     struct err e = { 0 };
@@ -42,8 +57,20 @@ configure(struct model *m, const char *name)
     if (m->arch->configure(config, &m->shape, m->cfg, &e) < 0) fail_msg("%s: %s", name, e.text);
     m->top = calloc(1, m->arch->top_bytes);
     m->layer = calloc(m->shape.n_layers, m->arch->layer_bytes);
+    m->encoder = calloc(m->shape.n_encoder_layers + 1, m->arch->encoder_bytes + 1);
+    assert_int_equal(cfg_bool(config, "tie_word_embeddings", true, tied, &e), 0);
     json_decref(config);
     json_decref(whole);
+}
+
+static void
+drop(struct model *m)
+{
+    free(m->top);
+    free(m->layer);
+    free(m->encoder);
+    free(m->cfg);
+    free(m);
 }
 
 static void
@@ -54,23 +81,22 @@ a_token_of_a_published_model_takes_what_is_said_of_it(void **state)
         struct model *m = calloc(1, sizeof *m);
         struct kv_config c = { 0 };
         struct err e = { 0 };
-        uint64_t full = 0, window = 0;
+        uint64_t full = 0, window = 0, cross = 0;
+        bool tied;
 
-        configure(m, sizes[i].name);
+        configure(m, sizes[i].name, &tied);
         assert_int_equal(model_groups(m, DT_BF16, 16, &c, &e), 0);
         for (uint32_t g = 0; g < c.n_groups; g++) {
             uint64_t bytes = (uint64_t)c.group[g].slice_bytes * c.group[g].n_layers *
                              c.group[g].n_parts / c.tokens_per_block;
 
-            *(c.group[g].window ? &window : &full) += bytes;
+            *(c.group[g].kind == KV_CROSS ? &cross : c.group[g].window ? &window : &full) += bytes;
         }
-        if (full != sizes[i].full || window != sizes[i].window)
-            fail_msg("%s: %llu and %llu bytes a token", sizes[i].name, (unsigned long long)full,
-                     (unsigned long long)window);
-        free(m->top);
-        free(m->layer);
-        free(m->cfg);
-        free(m);
+        if (full != sizes[i].full || window != sizes[i].window || cross != sizes[i].cross)
+            fail_msg("%s: %llu, %llu and %llu bytes a token", sizes[i].name,
+                     (unsigned long long)full, (unsigned long long)window,
+                     (unsigned long long)cross);
+        drop(m);
     }
 }
 
@@ -88,12 +114,12 @@ weights_of_published_models_are_planned_to_their_size(void **state)
         struct weights_from from = { .src = &src, .stored = DT_BF16, .tied = true };
         struct model *m = calloc(1, sizeof *m);
         struct weights_plan p = { .m = m, .from = &from };
+        uint64_t parameters = 0;
         double gigabytes;
 
-        configure(m, sizes[i].name);
+        configure(m, sizes[i].name, &from.tied);
         m->gpu = gpu;
         m->op = gpu_ops(gpu);
-        from.tied = !strstr(sizes[i].name, "llama") && !strstr(sizes[i].name, "gpt-oss");
         if (weights_plan_make(&p, &e) < 0) fail_msg("%s: %s", sizes[i].name, e.text);
         gigabytes = (double)m->weight_bytes / 1e9;
         print_message("%s: %.2f GB of weights\n", sizes[i].name, gigabytes);
@@ -101,11 +127,12 @@ weights_of_published_models_are_planned_to_their_size(void **state)
         if (sizes[i].gigabytes > 0)
             assert_true(gigabytes > sizes[i].gigabytes * 0.99 &&
                         gigabytes < sizes[i].gigabytes * 1.01);
+        for (uint32_t k = 0; k < p.n_fields; k++)
+            parameters += (uint64_t)p.field[k].rows * p.field[k].cols;
+        if (sizes[i].parameters && parameters != sizes[i].parameters)
+            fail_msg("%s: %llu parameters", sizes[i].name, (unsigned long long)parameters);
         weights_plan_done(&p);
-        free(m->top);
-        free(m->layer);
-        free(m->cfg);
-        free(m);
+        drop(m);
     }
     gpu_close(gpu);
 }
