@@ -445,6 +445,89 @@ t5_in_fp16_stays_finite_where_its_sublayers_do_not(void **state)
     dir_remove(&d);
 }
 
+static int32_t *
+ids_of(const json_t *list, size_t *n)
+{
+    int32_t *ids;
+
+    *n = json_array_size(list);
+    ids = malloc((*n + 1) * sizeof *ids);
+    assert_non_null(ids);
+    for (size_t i = 0; i < *n; i++) ids[i] = (int32_t)json_integer_value(json_array_get(list, i));
+    return ids;
+}
+
+/* The ids of the prompt of that name in a fixture's expected.json. */
+static int32_t *
+prompt_ids(const json_t *o, const char *name, size_t *n)
+{
+    const json_t *list = json_object_get(o, "prompts"), *p;
+
+    for (size_t i = 0; (p = json_array_get(list, i)); i++)
+        if (!strcmp(json_string_value(json_object_get(p, "name")), name))
+            return ids_of(json_object_get(p, "input_ids"), n);
+    fail_msg("no prompt %s", name);
+    return NULL;
+}
+
+static json_t *
+expectations(const char *model)
+{
+    char path[128], *text;
+    size_t size;
+    json_t *o;
+
+    snprintf(path, sizeof path, "%s/expected.json", model);
+    text = read_whole(path, &size);
+    o = json_loadb(text, size, 0, NULL);
+    free(text);
+    assert_non_null(o);
+    return o;
+}
+
+/* bart-large-cnn's settings, mBART-50's, T5's: beams, penalties, lengths, forced tokens. */
+static void
+the_fixtures_generation_configs_give_what_generate_gives(void **state)
+{
+    static const char *const models[] = { "tests/data/golden/bart", "tests/data/golden/mbart",
+                                          "tests/data/golden/t5_gated" };
+    const char *const set[] = { "max_num_seqs=8", "kv.memory=16MiB", "threads=2", "dtype=fp32",
+                                NULL };
+
+    (void)state;
+    for (size_t k = 0; k < ARRAY_LEN(models); k++) {
+        json_t *o = expectations(models[k]), *beams = json_object_get(o, "beams"), *b;
+        uint32_t n_tried = 0;
+        struct serve s;
+        struct lagan *c;
+
+        serve_fixture(&s, &c, models[k], set);
+        for (size_t i = 0; (b = json_array_get(beams, i)); i++) {
+            struct lagan_request *r;
+            struct answer a;
+            size_t n_ids, n_want;
+            int32_t *ids, *want;
+
+            if (!json_is_string(json_object_get(b, "params"))) continue;
+            ids = prompt_ids(o, json_string_value(json_object_get(b, "prompt")), &n_ids);
+            want = ids_of(json_array_get(json_object_get(b, "sequences"), 0), &n_want);
+            r = lagan_request_new();
+            lagan_set_ids(r, "ids", ids, n_ids);
+            lagan_set_bool(r, "model_defaults", 1);
+            answer(c, r, &a);
+            assert_string_equal(a.message, "");
+            assert_int_equal(a.n, n_want - 1); /* behind the decoder's start */
+            assert_memory_equal(a.id, want + 1, a.n * sizeof *want);
+            n_tried++;
+            free(ids);
+            free(want);
+        }
+        assert_true(n_tried >= 7);
+        stop(&s, c);
+        json_decref(o);
+    }
+}
+
 /* A tensor of the fixture's expected.safetensors, and how many values it has: free(*file). */
 static const float *
 expected(const char *model, const char *name, char **file, size_t *n)
@@ -475,21 +558,13 @@ static struct lagan_request *
 golden_prompt(const char *model, uint32_t max_tokens)
 {
     struct lagan_request *r = lagan_request_new();
-    char path[128], *text;
-    int32_t ids[256];
-    json_t *o, *list;
-    size_t size;
+    json_t *o = expectations(model);
+    size_t n;
+    int32_t *ids = prompt_ids(o, "p3", &n);
 
-    snprintf(path, sizeof path, "%s/expected.json", model);
-    text = read_whole(path, &size);
-    o = json_loadb(text, size, 0, NULL);
-    list = json_object_get(json_array_get(json_object_get(o, "prompts"), 3), "input_ids");
-    assert_true(list && json_array_size(list) < ARRAY_LEN(ids));
-    for (size_t i = 0; i < json_array_size(list); i++)
-        ids[i] = (int32_t)json_integer_value(json_array_get(list, i));
-    lagan_set_ids(r, "ids", ids, json_array_size(list));
+    lagan_set_ids(r, "ids", ids, n);
+    free(ids);
     json_decref(o);
-    free(text);
     lagan_set_int(r, "max_tokens", max_tokens);
     lagan_set_int(r, "forced_eos", -1);
     lagan_set_bool(r, "ignore_eos", 1);
@@ -616,6 +691,7 @@ main(int argc, char **argv)
         cmocka_unit_test(a_forced_first_token_is_as_good_as_a_given_one_and_the_last_one_ends),
         cmocka_unit_test(model_defaults_are_what_the_file_says_in_so_many_words),
         cmocka_unit_test(a_default_that_is_not_served_is_refused_by_name_and_only_when_asked_for),
+        cmocka_unit_test(the_fixtures_generation_configs_give_what_generate_gives),
         cmocka_unit_test(languages_of_mbart_frame_the_source_and_begin_the_answer),
         cmocka_unit_test(
             an_encoders_states_are_those_of_transformers_also_of_a_source_that_is_there),
