@@ -124,6 +124,7 @@ paused_and_not(const char *model, const char *memory, uint32_t n_source)
                           "max_source_tokens=64",
                           "threads=2",
                           "numerics=invariant",
+                          "kv.snapshot_interval=16",
                           NULL };
 
     assert_int_equal(ask(model, set, n_source, want), 0);
@@ -162,6 +163,13 @@ windows_go_on_bit_for_bit(void **state)
 }
 
 static void
+recurrent_state_goes_on_bit_for_bit(void **state)
+{
+    (void)state;
+    paused_and_not("tests/data/golden/bamba", "kv.memory=640KiB", 0);
+}
+
+static void
 an_encoder_decoder_goes_on_bit_for_bit(void **state)
 {
     (void)state;
@@ -174,6 +182,7 @@ main(int argc, char **argv)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_decoder_goes_on_bit_for_bit),
         cmocka_unit_test(windows_go_on_bit_for_bit),
+        cmocka_unit_test(recurrent_state_goes_on_bit_for_bit),
         cmocka_unit_test(an_encoder_decoder_goes_on_bit_for_bit),
     };
 

@@ -4,386 +4,17 @@
  * tokens", and a plain list of what was stored and not given to somebody else since. From that alone it says
  * how long a hit must be; before every step it looks whether each position that the step sees, through the
  * tables as edits and copies have made them, holds what the sequence needs. Of recurrent state it keeps which
- * tokens it is the state after, block by block, live ones and snapshots.
+ * tokens it is the state after, block by block, live ones and snapshots. Seats may be forked, and go on from each
+ * other; what such a family tries is not stored.
  */
-#include "tests/fuzz/fuzz.h"
+#include "tests/fuzz/reuse_twin.h"
 
+#include "worker/kv/kv_beam.h"
 #include "worker/kv/kv_core.h"
-#include "worker/kv/kv_slab.h"
-#include "worker/kv/kv_state.h"
 
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
-
-enum { SEATS = 5, LEN = 28, SOURCE = 12, ENTRIES = LEN, UNIT = 128, UNITS = 1 << 11, EDITS = 2048 };
-enum { COPIES = 256, CELLS = 16, STEPS = 256, RECORDS = 1024, TOKENS = 4, LAYERS = 3 };
-
-struct seat {
-    bool live, started;
-    token_id token[LEN], source[SOURCE];
-    uint64_t extra[LEN];
-    struct kv_text text;
-    struct kv_space space;
-    struct kv_keep keep[2];
-    uint32_t len, chunk, pos, done; /* pos: planned; done: in steps that are over */
-    uint32_t n_stored, hit;
-    bool hit_cross, cross_stored;
-    uint64_t salt, path[LEN],
-        cross_path[SOURCE]; /* what each position holds, of self and cross groups */
-    struct kv_need need;
-    slice_id at[MAX_GROUPS][ENTRIES];
-    uint32_t snapshot[KV_SNAPSHOTS], n_snapshots; /* positions; how many there ever were */
-    slice_id copied[MAX_GROUPS]; /* the tail's copy, made before the seat was started */
-    uint64_t row[MAX_LANES];
-    uint32_t planned_at[MAX_LANES][STEPS]; /* positions once that step is over; 0: not in it */
-};
-struct record { /* a block that may be found */
-    uint8_t group;
-    slice_id at;            /* SLICE_NONE: only the host has it */
-    slice_id layer[LAYERS]; /* of a snapshot: all of it */
-    uint32_t cell;          /* + 1; 0: the host has it not */
-    uint64_t path;          /* content of its last position: all tokens up to there */
-    uint64_t before;        /* content of the last position before it */
-    uint32_t n;
-    token_id token[TOKENS];
-    uint64_t extra[TOKENS];
-};
-struct twin {
-    struct kv_config c;
-    void *mem;
-    struct kv *kv;
-    uint32_t n_slabs, n_units, block_units[MAX_GROUPS], interval;
-    bool has_state;
-    uint64_t used[UNITS][MAX_LANES];
-    uint64_t holds[UNITS][TOKENS]; /* of the block that begins there */
-    uint32_t cell_units;
-    uint64_t cell_used[CELLS][MAX_LANES], cell_holds[CELLS][TOKENS];
-    struct seat seat[SEATS];
-    struct record record[RECORDS];
-    uint32_t n_records;
-    uint64_t planned[MAX_LANES], done[MAX_LANES];
-    uint64_t clock[MAX_LANES][STEPS][MAX_LANES];
-    struct kv_edit edit[EDITS];
-    struct kv_copy copy[COPIES];
-    nsec now;
-};
-
-static uint64_t
-mix(uint64_t a, uint64_t b)
-{
-    a = (a ^ b) * UINT64_C(0x9e3779b97f4a7c15) + 1;
-    return a ^ a >> 29;
-}
-
-static uint32_t
-unit_of(const struct twin *t, uint32_t group, slice_id at)
-{
-    uint64_t unit = (uint64_t)at * t->c.group[group].slice_bytes / UNIT;
-
-    check(at != SLICE_NONE && unit + t->block_units[group] <= t->n_units);
-    return (uint32_t)unit;
-}
-
-static void
-name_positions(struct seat *s)
-{
-    uint64_t h = mix(s->salt + 17, s->text.n_source), source;
-
-    for (uint32_t i = 0; i < s->text.n_source; i++) h = mix(h, (uint64_t)s->source[i] + 1);
-    source = mix(h, 99);
-    for (uint32_t i = 0; i < s->text.n_source; i++) s->cross_path[i] = mix(source, i);
-    for (uint32_t i = 0; i < LEN; i++)
-        s->path[i] = h = mix(mix(h, (uint64_t)s->token[i] + 1), s->extra[i]);
-}
-
-static uint64_t
-content(const struct seat *s, bool cross, uint32_t pos)
-{
-    return cross ? s->cross_path[pos] : s->path[pos];
-}
-
-/* Of the root: the same for all of one salt and source. */
-static uint64_t
-before(const struct seat *s, bool cross, uint32_t pos)
-{
-    if (pos > 0) return content(s, cross, pos - 1);
-    return s->text.n_source ? s->cross_path[0] : s->salt + 1;
-}
-
-static bool
-begin(struct twin *t, struct in *in)
-{
-    uint32_t kinds = byte(in);
-    struct err e;
-
-    t->c = (struct kv_config){ .n_groups = 1 + kinds % 3,
-                               .n_seats = SEATS,
-                               .n_lanes = 1 + byte(in) % 2,
-                               .tokens_per_block = 1 + byte(in) % TOKENS,
-                               .reuse = true,
-                               .extra_ids = true };
-    t->c.copy_partial = byte(in) % 4 > 0;
-    t->c.fifo = byte(in) % 4 == 0;
-    for (uint32_t g = 0; g < t->c.n_groups; g++)
-        t->c.group[g] = (struct kv_group){ .kind = (enum kv_kind)((kinds >> (2 * g + 2)) % 4),
-                                           .window = 2 + byte(in) % 14,
-                                           .n_layers = 1 + byte(in) % LAYERS,
-                                           .n_parts = 2,
-                                           .slice_bytes = UNIT,
-                                           .max_entries = ENTRIES };
-    t->interval = byte(in) % 5 * t->c.tokens_per_block;
-    for (uint32_t g = 0, sinks = byte(in); g < t->c.n_groups; g++) {
-        struct kv_group *k = &t->c.group[g];
-
-        if (k->kind == KV_WINDOW && sinks % 3 == 0) k->sinks = sinks % 16;
-        if (k->kind != KV_STATE) continue;
-        t->has_state = true;
-        k->n_parts = 1;
-        k->slice_bytes = UNIT * (1 + k->window % 3);
-        k->interval = t->interval;
-    }
-    t->interval = t->has_state ? t->interval : 0;
-    t->n_slabs = 3 + byte(in) % 30;
-    t->c.arena_bytes = (uint64_t)t->n_slabs * kv_slab_bytes(&t->c);
-    t->n_units = (uint32_t)(t->c.arena_bytes / UNIT);
-    if (t->n_units > UNITS) return false;
-    for (uint32_t g = 0; g < t->c.n_groups; g++)
-        t->cell_units = MAX(t->cell_units, (uint32_t)(kv_block_bytes(&t->c.group[g]) / UNIT));
-    if (byte(in) % 2) t->c.host_bytes = (uint64_t)(byte(in) % CELLS) * t->cell_units * UNIT;
-    t->mem = calloc(1, kv_bytes(&t->c));
-    t->kv = kv_init(t->mem, &t->c, &e);
-    if (!t->kv) return false;
-    for (uint32_t g = 0; g < t->c.n_groups; g++)
-        t->block_units[g] = (uint32_t)(kv_block_bytes(&t->c.group[g]) / UNIT);
-    return true;
-}
-
-static bool
-overlaps(const struct twin *t, uint32_t group, slice_id at, uint32_t first, uint32_t end)
-{
-    uint32_t unit = at == SLICE_NONE ? t->n_units : unit_of(t, group, at);
-
-    return unit < end && unit + t->block_units[group] > first;
-}
-
-/* Whatever has a block in first .. end, any of a snapshot's. */
-static bool
-record_in(const struct twin *t, const struct record *r, uint32_t first, uint32_t end)
-{
-    if (t->c.group[r->group].kind != KV_STATE) return overlaps(t, r->group, r->at, first, end);
-    for (uint32_t i = 0; i < t->c.group[r->group].n_layers; i++)
-        if (overlaps(t, r->group, r->layer[i], first, end)) return true;
-    return false;
-}
-
-static void
-forget_record(struct twin *t, uint32_t i)
-{
-    t->record[i] = t->record[--t->n_records];
-}
-
-/* The device has it no more. */
-static bool
-leave_device(struct twin *t, uint32_t i)
-{
-    t->record[i].at = SLICE_NONE;
-    if (t->record[i].cell) return false;
-    forget_record(t, i);
-    return true;
-}
-
-/* The step has the memory for itself: what was in it is nobody's, and others' use of it is over. */
-static void
-acquire(struct twin *t, uint32_t group, slice_id at, unsigned lane, uint64_t step)
-{
-    uint32_t first = unit_of(t, group, at), end = first + t->block_units[group];
-    uint32_t slab_units = t->c.slab_bytes / UNIT, slab = first / slab_units * slab_units;
-
-    for (uint32_t i = 0; i < t->n_records;) {
-        bool taken_over = t->c.group[t->record[i].group].pool != t->c.group[group].pool &&
-                          record_in(t, &t->record[i], slab, slab + slab_units);
-
-        if (!(taken_over || record_in(t, &t->record[i], first, end)) || !leave_device(t, i)) i++;
-    }
-    for (uint32_t g = 0; g < t->c.n_groups; g++) /* nobody holds it */
-        for (uint32_t s = 0; s < SEATS; s++)
-            for (uint32_t e = 0; t->seat[s].live && e < ENTRIES; e++) {
-                slice_id other = t->seat[s].at[g][e];
-                uint32_t unit = other == SLICE_NONE ? UNITS : unit_of(t, g, other);
-
-                check(unit >= end || unit + t->block_units[g] <= first);
-            }
-    for (uint32_t u = first; u < end; u++)
-        for (unsigned l = 0; l < t->c.n_lanes; l++)
-            check(l == lane || t->used[u][l] <= t->clock[lane][step % STEPS][l]);
-}
-
-static void
-touch(struct twin *t, uint32_t group, slice_id at, unsigned lane, uint64_t step)
-{
-    uint32_t first = unit_of(t, group, at);
-
-    for (uint32_t u = 0; u < t->block_units[group]; u++) t->used[first + u][lane] = step;
-}
-
-static const struct record *
-find(const struct twin *t, uint32_t group, uint64_t path, uint32_t n)
-{
-    for (uint32_t i = 0; i < t->n_records; i++)
-        if (t->record[i].group == group && t->record[i].path == path && t->record[i].n == n)
-            return &t->record[i];
-    return NULL;
-}
-
-static bool
-on_device(const struct twin *t, uint32_t group, uint64_t path, uint32_t n)
-{
-    const struct record *r = find(t, group, path, n);
-
-    return r && r->at != SLICE_NONE;
-}
-
-static bool
-has_block(const struct twin *t, const struct seat *s, uint32_t group, uint32_t entry)
-{
-    uint32_t tokens = t->c.tokens_per_block;
-
-    return find(t, group, content(s, false, (entry + 1) * tokens - 1), tokens);
-}
-
-/* By a query at pos: a block with a sink, or with a position that is in the window. */
-static bool
-is_seen(const struct twin *t, const struct kv_group *k, uint32_t entry, uint32_t pos)
-{
-    uint32_t tokens = t->c.tokens_per_block;
-
-    if (k->kind != KV_WINDOW || entry * tokens < k->sinks) return true;
-    return (entry + 1) * tokens + k->window > pos + 1;
-}
-
-/* So many positions are there, whole blocks, in every group. */
-static bool
-holds_blocks(const struct twin *t, const struct seat *s, uint32_t depth, uint32_t pos)
-{
-    for (uint32_t g = 0; g < t->c.n_groups; g++) {
-        const struct kv_group *k = &t->c.group[g];
-
-        if (k->kind == KV_CROSS) continue;
-        if (k->kind == KV_STATE && !has_block(t, s, g, depth - 1)) return false;
-        for (uint32_t i = 0; i < depth && k->kind != KV_STATE; i++)
-            if (is_seen(t, k, i, pos) && !has_block(t, s, g, i)) return false;
-    }
-    return true;
-}
-
-static bool
-held(const struct twin *t, uint32_t group, slice_id at)
-{
-    for (uint32_t s = 0; s < SEATS; s++)
-        for (uint32_t e = 0; t->seat[s].live && e < ENTRIES; e++)
-            if (t->seat[s].at[group][e] == at) return true;
-    return false;
-}
-
-/* Tokens of the record r that s goes on with behind depth blocks, if all groups have such a block. */
-static uint32_t
-part_of(const struct twin *t, const struct seat *s, uint32_t depth, const struct record *r)
-{
-    uint32_t first = depth * t->c.tokens_per_block, n = 0;
-
-    if (r->before != before(s, false, first)) return 0;
-    while (n < r->n && first + n < s->text.n - 1 && r->token[n] == s->token[first + n] &&
-           r->extra[n] == s->extra[first + n])
-        n++;
-    for (uint32_t g = 0; g < t->c.n_groups; g++)
-        if (t->c.group[g].kind != KV_CROSS && !on_device(t, g, r->path, r->n)) return 0;
-    return n;
-}
-
-static uint32_t
-expected_hit(const struct twin *t, const struct seat *s, uint32_t *whole)
-{
-    uint32_t tokens = t->c.tokens_per_block, depth = 0, part = 0;
-    bool self = false;
-
-    for (uint32_t g = 0; g < t->c.n_groups; g++) self |= t->c.group[g].kind != KV_CROSS;
-    *whole = 0;
-    if (!self) return 0;
-    for (uint32_t d = 1; d * tokens < s->text.n; d++)
-        if (holds_blocks(t, s, d, d * tokens)) depth = d;
-    *whole = depth * tokens;
-    if (t->has_state) return *whole;
-    for (uint32_t i = 0; i < t->n_records; i++)
-        if (t->c.group[t->record[i].group].kind != KV_CROSS)
-            part = MAX(part, part_of(t, s, depth, &t->record[i]));
-    return part && holds_blocks(t, s, depth, *whole + part) ? *whole + part : *whole;
-}
-
-static bool
-expected_cross(const struct twin *t, const struct seat *s)
-{
-    uint32_t tokens = t->c.tokens_per_block;
-    bool cross = false;
-
-    for (uint32_t g = 0; g < t->c.n_groups; g++) {
-        if (t->c.group[g].kind != KV_CROSS) continue;
-        cross = true;
-        for (uint32_t at = 0; at < s->text.n_source; at += tokens) {
-            uint32_t n = MIN(tokens, s->text.n_source - at);
-
-            if (!find(t, g, content(s, true, at + n - 1), n)) return false;
-        }
-    }
-    return cross && s->text.n_source > 0;
-}
-
-/* Slabs that it takes to keep what is promised, with need more; counted from the tables alone. */
-static bool
-fits_cold(const struct twin *t, const struct kv_need *need)
-{
-    uint32_t slab_units = t->c.slab_bytes / UNIT;
-    uint64_t slabs = 0;
-
-    for (uint32_t p = 0; p < kv_n_pools(t->kv); p++) {
-        uint64_t blocks = 0, hot = 0, per_slab = 0;
-        bool has[64] = { false };
-
-        for (uint32_t g = 0; g < t->c.n_groups; g++) {
-            bool once = t->c.group[g].kind == KV_FULL || t->c.group[g].kind == KV_CROSS;
-
-            if (t->c.group[g].pool != p) continue;
-            per_slab = slab_units / t->block_units[g];
-            has[unit_of(t, g, kv_scratch(t->kv, g)) / slab_units] = true;
-            blocks += 1 + need->n_blocks[g];
-            for (uint32_t s = 0; s < SEATS; s++) {
-                const struct seat *q = &t->seat[s];
-
-                if (q->live) blocks += q->need.n_blocks[g];
-                for (uint32_t e = 0; q->live && e < ENTRIES; e++) {
-                    bool first = true;
-
-                    if (q->at[g][e] == SLICE_NONE) continue;
-                    has[unit_of(t, g, q->at[g][e]) / slab_units] = true;
-                    for (uint32_t o = 0; o < s; o++)
-                        first = first && !(t->seat[o].live && t->seat[o].at[g][e] == q->at[g][e]);
-                    if (once && !first) blocks--; /* shared: promised once */
-                }
-            }
-        }
-        for (uint32_t i = 0; i < ARRAY_LEN(has); i++) hot += has[i];
-        slabs += MAX(hot, CEIL_DIV(blocks, per_slab));
-    }
-    return slabs <= t->n_slabs;
-}
-
-static bool
-all_started(const struct twin *t)
-{
-    for (uint32_t i = 0; i < SEATS; i++)
-        if (t->seat[i].live && !t->seat[i].started) return false;
-    return true;
-}
 
 static void
 draw_text(struct twin *t, struct seat *s, struct in *in)
@@ -404,7 +35,7 @@ draw_text(struct twin *t, struct seat *s, struct in *in)
     s->text.n_source = (how & 64) ? 1 + byte(in) % (SOURCE - 1) : 0;
     for (uint32_t i = 0; i < s->text.n_source; i++) s->source[i] = (token_id)(byte(in) % 2);
     kv_space(t->kv, s->salt, 0, s->source, s->text.n_source, &s->space);
-    name_positions(s);
+    twin_name(s);
 }
 
 static void
@@ -432,17 +63,17 @@ admit(struct twin *t, struct in *in)
     check(kv_keep_check(s->keep, 2, NULL) == 0);
     s->need = kv_need(t->kv, s->len, s->text.n_source, s->chunk);
     if (kv_fits_alone(t->kv, &s->need, s->len, s->text.n_source, NULL) < 0) return;
-    want = expected_hit(t, s, &whole);
-    want_cross = expected_cross(t, s);
+    want = twin_hit(t, s, &whole);
+    want_cross = twin_cross(t, s);
     kv_lookup(t->kv, &s->text, &seen);
     if (t->c.copy_partial) check(seen.n_tokens == want);
     check(seen.n_tokens <= want && seen.n_tokens >= whole && seen.cross == want_cross);
     for (uint32_t g = 0; g < t->c.n_groups; g++) more.n_blocks[g] = s->need.n_blocks[g] + 1;
     /* With a block more a group it fits, whatever is shared or copied. */
-    roomy = kv_n_pools(t->kv) == 1 && all_started(t) && fits_cold(t, &more);
-    cold = fits_cold(t, &s->need);
+    roomy = kv_n_pools(t->kv) == 1 && twin_all_started(t) && twin_fits(t, &more);
+    cold = twin_fits(t, &s->need);
     r = kv_admit(t->kv, seat, &s->need, &s->text, &hit);
-    check(r == 0 || (r == -EAGAIN && (!cold || !all_started(t))));
+    check(r == 0 || (r == -EAGAIN && (!cold || !twin_all_started(t))));
     if (r < 0) return;
     check(hit.n_tokens == seen.n_tokens || hit.n_tokens == whole || hit.n_tokens == 0);
     if (roomy) check(hit.n_tokens == seen.n_tokens);
@@ -466,7 +97,7 @@ apply_tier(struct twin *t, const struct kv_copy *c, unsigned lane, uint64_t step
     bool out = c->to_tier == TIER_HOST;
     slice_id at = out ? c->from : c->to;
     uint32_t cell = (out ? c->to : c->from) / t->cell_units, i;
-    uint64_t *device = t->holds[unit_of(t, c->group, at)], *host = t->cell_holds[cell];
+    uint64_t *device = t->holds[twin_unit(t, c->group, at)], *host = t->cell_holds[cell];
 
     check(cell < t->c.host_bytes / (t->cell_units * UNIT) && !c->n_tokens && !c->after);
     check(c->from_tier != c->to_tier);
@@ -477,20 +108,20 @@ apply_tier(struct twin *t, const struct kv_copy *c, unsigned lane, uint64_t step
         for (i = 0; i < t->n_records && t->record[i].cell != cell + 1; i++) {
         }
         if (i < t->n_records) t->record[i].cell = 0;
-        if (i < t->n_records && t->record[i].at == SLICE_NONE) forget_record(t, i);
+        if (i < t->n_records && t->record[i].at == SLICE_NONE) twin_forget(t, i);
         for (i = 0; i < t->n_records; i++)
             if (t->record[i].group == c->group && t->record[i].at == at) break;
         check(i < t->n_records && !t->record[i].cell);
         t->record[i].cell = cell + 1;
     } else {
-        acquire(t, c->group, at, lane, step);
+        twin_acquire(t, c->group, at, lane, step);
         for (i = 0; i < t->n_records && t->record[i].cell != cell + 1; i++) {
         }
         check(i < t->n_records && t->record[i].at == SLICE_NONE);
         check(t->record[i].group == c->group);
         t->record[i].at = at;
     }
-    touch(t, c->group, at, lane, step);
+    twin_touch(t, c->group, at, lane, step);
     memcpy(out ? host : device, out ? device : host, TOKENS * sizeof *host);
 }
 
@@ -499,10 +130,10 @@ static void
 apply_state(struct twin *t, const struct kv_copy *c, unsigned lane, uint64_t step)
 {
     check(!c->n_tokens && c->from_tier == TIER_DEVICE && c->to_tier == TIER_DEVICE);
-    if (!c->after) acquire(t, c->group, c->to, lane, step);
-    touch(t, c->group, c->to, lane, step);
-    touch(t, c->group, c->from, lane, step);
-    t->holds[unit_of(t, c->group, c->to)][0] = t->holds[unit_of(t, c->group, c->from)][0];
+    if (!c->after) twin_acquire(t, c->group, c->to, lane, step);
+    twin_touch(t, c->group, c->to, lane, step);
+    twin_touch(t, c->group, c->from, lane, step);
+    t->holds[twin_unit(t, c->group, c->to)][0] = t->holds[twin_unit(t, c->group, c->from)][0];
 }
 
 /* Which seat a copy is for: the one whose tail's place it takes. */
@@ -522,12 +153,12 @@ apply_copies(struct twin *t, const struct kv_out *out, unsigned lane, uint64_t s
             apply_tier(t, c, lane, step);
             continue;
         }
-        from = t->holds[unit_of(t, c->group, c->from)];
-        to = t->holds[unit_of(t, c->group, c->to)];
+        from = t->holds[twin_unit(t, c->group, c->from)];
+        to = t->holds[twin_unit(t, c->group, c->to)];
         check(c->n_tokens > 0 && c->n_tokens < t->c.tokens_per_block && c->from != c->to);
-        acquire(t, c->group, c->to, lane, step);
-        touch(t, c->group, c->to, lane, step);
-        touch(t, c->group, c->from, lane, step);
+        twin_acquire(t, c->group, c->to, lane, step);
+        twin_touch(t, c->group, c->to, lane, step);
+        twin_touch(t, c->group, c->from, lane, step);
         for (uint32_t k = 0; k < t->c.tokens_per_block; k++) to[k] = k < c->n_tokens ? from[k] : 0;
         for (uint32_t s = 0; s < SEATS; s++) {
             uint32_t entry = t->seat[s].hit / t->c.tokens_per_block;
@@ -571,7 +202,7 @@ apply_edit(struct twin *t, const struct kv_edit *e, unsigned lane, uint64_t step
     for (uint32_t i = 1; k->kind == KV_STATE && e->entry % k->n_layers == 0 && i < k->n_layers; i++)
         s->at[e->group][e->entry + i] =
             SLICE_NONE; /* the snapshot that it is made over leaves whole */
-    acquire(t, e->group, e->at, lane, step);
+    twin_acquire(t, e->group, e->at, lane, step);
     s->at[e->group][e->entry] = e->at;
 }
 
@@ -581,11 +212,11 @@ compute_state(struct twin *t, const struct seat *s, uint32_t group, unsigned lan
               uint32_t first, uint32_t end)
 {
     for (uint32_t i = 0; i < t->c.group[group].n_layers; i++) {
-        uint64_t *holds = &t->holds[unit_of(t, group, s->at[group][i])][0];
+        uint64_t *holds = &t->holds[twin_unit(t, group, s->at[group][i])][0];
 
-        check(first == 0 || *holds == mix(s->path[first - 1], i));
-        *holds = mix(s->path[end - 1], i);
-        touch(t, group, s->at[group][i], lane, step);
+        check(first == 0 || *holds == twin_mix(s->path[first - 1], i));
+        *holds = twin_mix(s->path[end - 1], i);
+        twin_touch(t, group, s->at[group][i], lane, step);
     }
 }
 
@@ -607,10 +238,10 @@ compute(struct twin *t, struct seat *s, unsigned lane, uint64_t step, uint32_t f
             uint64_t *holds;
 
             if (pos < from && pos >= k->sinks) continue;
-            holds = &t->holds[unit_of(t, g, at)][pos % tokens];
-            if (fill || (!cross && pos >= first)) *holds = content(s, cross, pos);
-            check(*holds == content(s, cross, pos));
-            touch(t, g, at, lane, step);
+            holds = &t->holds[twin_unit(t, g, at)][pos % tokens];
+            if (fill || (!cross && pos >= first)) *holds = twin_content(s, cross, pos);
+            check(*holds == twin_content(s, cross, pos));
+            twin_touch(t, g, at, lane, step);
         }
     }
 }
@@ -626,6 +257,173 @@ border_of(const struct twin *t, const struct seat *s)
     return t->interval ? CEIL_DIV(s->len, t->interval) * t->interval : UINT32_MAX;
 }
 
+/* The step is out: what is over before it. */
+static void
+launch(struct twin *t, const struct kv_out *out, unsigned lane, uint64_t step)
+{
+    uint64_t *clock = t->clock[lane][step % STEPS];
+
+    kv_ends_sent(t->kv, lane, step);
+    t->planned[lane] = step;
+    memcpy(clock, t->clock[lane][(step - 1) % STEPS], sizeof t->clock[0][0]);
+    for (unsigned l = 0; l < t->c.n_lanes; l++) {
+        clock[l] = MAX(clock[l], MAX(t->done[l], out->wait[l]));
+        for (unsigned k = 0; out->wait[l] && k < t->c.n_lanes; k++)
+            clock[k] = MAX(clock[k], t->clock[l][out->wait[l] % STEPS][k]);
+    }
+    for (uint32_t i = 0; i < SEATS; i++) t->seat[i].planned_at[lane][step % STEPS] = 0;
+}
+
+/* Between seats of a family: what is written is theirs already. */
+static void
+copy_in_family(struct twin *t, const struct kv_out *out, unsigned lane, uint64_t step)
+{
+    for (uint32_t i = 0; i < out->n_copies; i++) {
+        const struct kv_copy *c = &out->copy[i];
+        uint32_t first;
+        uint64_t *to, *from;
+
+        if (c->to_tier == TIER_HOST) continue; /* what a new block held before */
+        check(c->from_tier == TIER_DEVICE && !c->after);
+        check(twin_held(t, c->group, c->to) && twin_held(t, c->group, c->from) && c->from != c->to);
+        first = twin_unit(t, c->group, c->to);
+        to = t->holds[first];
+        from = t->holds[twin_unit(t, c->group, c->from)];
+        for (uint32_t u = first; u < first + t->block_units[c->group]; u++)
+            for (unsigned l = 0; l < t->c.n_lanes; l++)
+                check(l == lane || t->used[u][l] <= t->clock[lane][step % STEPS][l]);
+        twin_touch(t, c->group, c->to, lane, step);
+        twin_touch(t, c->group, c->from, lane, step);
+        for (uint32_t k = 0; k < TOKENS; k++) to[k] = k < c->n_tokens || !c->n_tokens ? from[k] : 0;
+    }
+}
+
+/* The same in new arrays, with tokens of its own from pos on. */
+static void
+resemble(struct seat *to, const struct seat *from, struct in *in)
+{
+    struct kv_text text = from->text;
+
+    *to = *from;
+    to->text = text;
+    to->text.token = to->token;
+    to->text.extra = to->extra;
+    to->text.source = to->source;
+    to->text.space = &to->space;
+    to->text.keep = NULL;
+    to->text.n_keep = 0;
+    for (uint32_t i = to->pos; i < LEN; i++) to->token[i] = (token_id)(byte(in) % 2);
+    twin_name(to);
+}
+
+static void
+fork_seat(struct twin *t, struct in *in)
+{
+    uint32_t a = byte(in) % SEATS, b = byte(in) % SEATS;
+    unsigned lane = byte(in) % t->c.n_lanes;
+    struct seat *from = &t->seat[a], *to = &t->seat[b];
+    struct kv_out out = {
+        .edit = t->edit, .max_edits = EDITS, .copy = t->copy, .max_copies = COPIES
+    };
+    uint64_t step = t->planned[lane] + 1;
+    struct kv_need need;
+    int r;
+
+    if (a == b || !from->live || !from->started || to->live) return;
+    if (from->pos >= from->len || step - t->done[lane] > 2) return;
+    need = kv_fork_need(t->kv, from->len, from->pos, 1);
+    r = kv_reserve(t->kv, b, &need);
+    check(r == 0 || (r == -EAGAIN && (!twin_all_started(t) || !twin_fits(t, &need))));
+    if (r < 0) return;
+    out.step = step;
+    kv_ends(t->kv, lane, &out);
+    kv_fork(t->kv, lane, step, a, b, from->pos, &out);
+    kv_fence(t->kv, a, lane, step);
+    if (!from->family) from->family = ++t->n_families;
+    resemble(to, from, in);
+    memset(to->at, 0xff, sizeof to->at);
+    memset(to->row, 0, sizeof to->row);
+    memset(to->planned_at, 0, sizeof to->planned_at);
+    memset(to->snapshot, 0, sizeof to->snapshot);
+    to->n_snapshots = to->hit = 0;
+    to->hit_cross = false;
+    to->chunk = 1;
+    to->need = need;
+    launch(t, &out, lane, step);
+    for (uint32_t i = 0; i < out.n_copies; i++)
+        if (t->copy[i].to_tier == TIER_HOST) apply_tier(t, &t->copy[i], lane, step);
+    for (uint32_t i = 0; i < out.n_edits; i++) {
+        const struct kv_edit *e = &t->edit[i];
+
+        if (e->op != EDIT_SET || e->seat != b || from->at[e->group][e->entry] != e->at) {
+            apply_edit(t, e, lane, step);
+            continue;
+        }
+        to->row[lane] = step;
+        to->at[e->group][e->entry] = e->at; /* shared */
+        to->need.n_blocks[e->group] += t->c.group[e->group].kind == KV_FULL ||
+                                       t->c.group[e->group].kind == KV_CROSS;
+    }
+    copy_in_family(t, &out, lane, step);
+}
+
+/* Whether both have written as far, and hold as much. */
+static bool
+abreast(const struct twin *t, uint32_t a, uint32_t b)
+{
+    if (!t->seat[b].live || !t->seat[b].started || t->seat[a].family != t->seat[b].family)
+        return false;
+    if (t->seat[a].pos != t->seat[b].pos) return false;
+    for (uint32_t g = 0; g < t->c.n_groups; g++)
+        for (uint32_t e = 0; e < ENTRIES && t->c.group[g].kind != KV_STATE; e++)
+            if ((t->seat[a].at[g][e] == SLICE_NONE) != (t->seat[b].at[g][e] == SLICE_NONE))
+                return false;
+    return true;
+}
+
+static void
+turn_family(struct twin *t, struct in *in)
+{
+    static struct seat was[SEATS];
+    uint32_t a = byte(in) % SEATS, seat[SEATS], n = 0;
+    unsigned lane = byte(in) % t->c.n_lanes;
+    struct kv_out out = {
+        .edit = t->edit, .max_edits = EDITS, .copy = t->copy, .max_copies = COPIES
+    };
+    uint64_t step = t->planned[lane] + 1;
+    uint8_t parent[SEATS];
+
+    if (!t->seat[a].live || !t->seat[a].family || step - t->done[lane] > 2) return;
+    for (uint32_t i = 0; i < SEATS; i++)
+        if (abreast(t, a, i)) seat[n++] = i;
+    for (uint32_t i = 0; i < n; i++) parent[i] = (uint8_t)(byte(in) % n);
+    memcpy(was, t->seat, sizeof was);
+    out.step = step;
+    kv_ends(t->kv, lane, &out);
+    kv_reorder(t->kv, lane, step, seat, parent, n, t->seat[a].pos, &out);
+    launch(t, &out, lane, step);
+    for (uint32_t i = 0; i < out.n_edits; i++) {
+        const struct kv_edit *e = &t->edit[i];
+        bool theirs = e->op != EDIT_SET;
+
+        for (uint32_t k = 0; k < n && !theirs; k++)
+            theirs = was[seat[k]].at[e->group][e->entry] == e->at;
+        check(theirs);
+        for (unsigned l = 0; l < t->c.n_lanes; l++)
+            check(l == lane || t->seat[e->seat].row[l] <= t->clock[lane][step % STEPS][l]);
+        t->seat[e->seat].row[lane] = step;
+        if (e->op == EDIT_SET) t->seat[e->seat].at[e->group][e->entry] = e->at;
+    }
+    copy_in_family(t, &out, lane, step);
+    for (uint32_t i = 0; i < n; i++) {
+        struct seat *s = &t->seat[seat[i]];
+
+        memcpy(s->token, was[seat[parent[i]]].token, s->pos * sizeof s->token[0]);
+        memcpy(s->extra, was[seat[parent[i]]].extra, s->pos * sizeof s->extra[0]);
+        twin_name(s);
+    }
+}
+
 static void
 plan(struct twin *t, struct in *in)
 {
@@ -635,7 +433,7 @@ plan(struct twin *t, struct in *in)
     struct kv_out out = {
         .edit = t->edit, .max_edits = EDITS, .copy = t->copy, .max_copies = COPIES
     };
-    uint64_t step = t->planned[lane] + 1, *clock = t->clock[lane][step % STEPS];
+    uint64_t step = t->planned[lane] + 1;
 
     out.step = step;
     if (!s->live || s->pos >= s->len || step - t->done[lane] > 2) return;
@@ -653,17 +451,9 @@ plan(struct twin *t, struct in *in)
         s->snapshot[s->n_snapshots++ % KV_SNAPSHOTS] = end;
     }
     kv_fence(t->kv, seat, lane, step);
-    kv_ends_sent(t->kv, lane, step);
-    t->planned[lane] = step;
-    memcpy(clock, t->clock[lane][(step - 1) % STEPS], sizeof t->clock[0][0]);
-    for (unsigned l = 0; l < t->c.n_lanes; l++) {
-        clock[l] = MAX(clock[l], MAX(t->done[l], out.wait[l]));
-        for (unsigned k = 0; out.wait[l] && k < t->c.n_lanes; k++)
-            clock[k] = MAX(clock[k], t->clock[l][out.wait[l] % STEPS][k]);
-    }
+    launch(t, &out, lane, step);
     apply_copies(t, &out, lane, step, false);
     for (uint32_t i = 0; i < out.n_edits; i++) apply_edit(t, &t->edit[i], lane, step);
-    for (uint32_t i = 0; i < SEATS; i++) t->seat[i].planned_at[lane][step % STEPS] = 0;
     compute(t, s, lane, step, s->pos, end);
     apply_copies(t, &out, lane, step, true);
     s->started = true;
@@ -691,7 +481,7 @@ add_record(struct twin *t, const struct seat *s, uint32_t group, uint32_t entry,
 {
     bool cross = t->c.group[group].kind == KV_CROSS, is_state = t->c.group[group].kind == KV_STATE;
     uint32_t first = entry * t->c.tokens_per_block, layers = t->c.group[group].n_layers, slot = 0;
-    uint64_t path = content(s, cross, first + n - 1);
+    uint64_t path = twin_content(s, cross, first + n - 1);
     const struct record *only_host;
     struct record *r;
 
@@ -700,10 +490,10 @@ add_record(struct twin *t, const struct seat *s, uint32_t group, uint32_t entry,
         if (slot == KV_SNAPSHOTS || n < t->c.tokens_per_block) return;
         entry = layers * (1 + slot);
     }
-    if (s->at[group][entry] == SLICE_NONE || on_device(t, group, path, n)) return;
+    if (s->at[group][entry] == SLICE_NONE || twin_on_device(t, group, path, n)) return;
     for (uint32_t i = 0; i < t->n_records; i++) /* it stands elsewhere already */
         if (t->record[i].group == group && t->record[i].at == s->at[group][entry]) return;
-    only_host = find(t, group, path, n);
+    only_host = twin_find(t, group, path, n);
     if (only_host) {
         t->record[only_host - t->record].at = s->at[group][entry];
         return;
@@ -713,7 +503,7 @@ add_record(struct twin *t, const struct seat *s, uint32_t group, uint32_t entry,
     *r = (struct record){ .group = (uint8_t)group,
                           .at = s->at[group][entry],
                           .path = path,
-                          .before = before(s, cross, first),
+                          .before = twin_before(s, cross, first),
                           .n = n };
     for (uint32_t i = 0; i < layers && is_state; i++) r->layer[i] = s->at[group][entry + i];
     for (uint32_t i = 0; i < n && !cross; i++) {
@@ -740,6 +530,10 @@ store(struct twin *t, struct in *in, bool drop, bool release)
     struct seat *s = &t->seat[seat];
 
     if (!s->live || (!s->started && !drop)) return;
+    if (s->family) { /* what it tried is of no use to others */
+        release = false;
+        if (!drop) return;
+    }
     n = s->done > less ? s->done - less : 0;
     if (s->started && n > 0 && (release || !drop)) {
         if (!s->cross_stored) record_blocks(t, s, 0, s->text.n_source, true);
@@ -761,6 +555,7 @@ store(struct twin *t, struct in *in, bool drop, bool release)
     }
     if (!drop) return;
     s->live = false;
+    s->family = 0;
     memset(s->at, 0xff, sizeof s->at);
     memset(s->planned_at, 0, sizeof s->planned_at);
 }
@@ -786,7 +581,7 @@ compare(const struct twin *t)
     for (uint32_t i = 0; i < t->n_records; i++) {
         bool is_state = t->c.group[t->record[i].group].kind == KV_STATE;
 
-        if (t->record[i].at != SLICE_NONE && !held(t, t->record[i].group, t->record[i].at))
+        if (t->record[i].at != SLICE_NONE && !twin_held(t, t->record[i].group, t->record[i].at))
             cached += is_state ? t->c.group[t->record[i].group].n_layers : 1;
         cells += t->record[i].cell != 0;
     }
@@ -800,7 +595,7 @@ compare(const struct twin *t)
         check(n.used + n.cached + n.free == n.blocks);
     }
     /* a tail that is held and not started is in no table */
-    check(all_started(t) ? cached == counted : counted <= cached);
+    check(twin_all_started(t) ? cached == counted : counted <= cached);
 }
 
 /* What the tree has no room for is not found: the twin, which has no tree, knows nothing of that. */
@@ -810,6 +605,20 @@ crowded(const struct twin *t)
     return t->kv->n_live_nodes + 2 * LEN > t->kv->n_nodes;
 }
 
+enum op { ADMIT, PLAN, FINISH, STORE, RELEASE, FORK, TURN, DROP };
+
+/* Steps are the most frequent, so that some are out when others come. */
+static enum op
+op(const struct twin *t, uint8_t b)
+{
+    static const uint8_t narrow[] = { ADMIT,  ADMIT,  PLAN,  PLAN,    PLAN,
+                                      FINISH, FINISH, STORE, RELEASE, DROP };
+    static const uint8_t wide[] = { ADMIT,   ADMIT, PLAN, PLAN, PLAN, PLAN,    FINISH, STORE,
+                                    RELEASE, FORK,  FORK, TURN, TURN, RELEASE, DROP,   DROP };
+
+    return (enum op)(t->narrow ? narrow[b % ARRAY_LEN(narrow)] : wide[b % ARRAY_LEN(wide)]);
+}
+
 int
 LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
@@ -817,29 +626,31 @@ LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     struct in in = { data, data + size };
 
     check(t);
-    if (begin(t, &in)) {
+    if (twin_begin(t, &in)) {
         while (in.p < in.end && !(t->has_state && crowded(t))) {
-            switch (byte(&in) % 10) {
-            case 0:
-            case 1:
+            switch (op(t, byte(&in))) {
+            case ADMIT:
                 admit(t, &in);
                 break;
-            case 2:
-            case 3:
-            case 4:
+            case PLAN:
                 plan(t, &in);
                 break;
-            case 5:
-            case 6:
+            case FINISH:
                 finish(t, &in);
                 break;
-            case 7:
+            case STORE:
                 store(t, &in, false, false);
                 break;
-            case 8:
+            case RELEASE:
                 store(t, &in, true, true);
                 break;
-            default:
+            case FORK:
+                fork_seat(t, &in);
+                break;
+            case TURN:
+                turn_family(t, &in);
+                break;
+            case DROP:
                 if (byte(&in) % 4 == 0) store(t, &in, true, false);
                 kv_now(t->kv, t->now += byte(&in));
             }
