@@ -74,6 +74,9 @@ want_kv(struct lane *l, const char *op, const struct kv_view *v, uint32_t heads,
     if (!v->base || !v->table) REFUSE("%s: the KV view has no base or no table", op);
     if ((unsigned)v->dtype >= DT_COUNT || !(l->gpu->kvs >> v->dtype & 1))
         REFUSE("%s: KV is %s, which %s does not take", op, dtype_name(v->dtype), l->gpu->describe);
+    if (v->dtype == DT_E4M3 && (v->k_scale != 1 || v->v_scale != 1))
+        REFUSE("%s: KV of fp8 with scales %g and %g, only 1 is implemented", op, (double)v->k_scale,
+               (double)v->v_scale);
     if (tpb == 0 || (tpb & (tpb - 1)) != 0)
         REFUSE("%s: %u tokens a block is no power of two", op, tpb);
     if (v->n_kv_heads != heads || v->head_dim != dim)

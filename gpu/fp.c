@@ -26,3 +26,17 @@ f16_of_float(float f)
     mag += 0xfff + (mag >> 13 & 1);
     return (uint16_t)(sign | (mag - 0x38000000) >> 13);
 }
+
+uint8_t
+e4m3_of_float(float f)
+{
+    uint32_t u = bits_of_float(f), sign = u >> 24 & 0x80, mag = u & 0x7fffffff;
+
+    if (mag > 0x7f800000) return (uint8_t)(sign | 0x7f);
+    if (mag > 0x43e00000) return (uint8_t)(sign | 0x7e);
+    /* Below 2^-6 the result is a multiple of 2^-9: adding 2^14 makes the hardware round there. */
+    if (mag < 0x3c800000)
+        return (uint8_t)(sign | (bits_of_float(float_of_bits(mag) + 0x1p14f) - 0x46800000));
+    mag += 0x7ffff + (mag >> 20 & 1);
+    return (uint8_t)(sign | (mag - 0x3c000000) >> 20);
+}

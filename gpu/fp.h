@@ -1,4 +1,4 @@
-/* fp.h - the two 16-bit floats, to and from float, exact one way, nearest even the other; and MXFP4's codes. */
+/* fp.h - the two 16-bit floats, to and from float, exact one way, nearest even the other; fp8 of KV; and MXFP4's codes. */
 #ifndef GPU_FP_H
 #define GPU_FP_H
 
@@ -83,6 +83,21 @@ float_of_e8m0(uint8_t b)
 {
     return float_of_bits(b == 255 ? 0x7fc00000 : b == 0 ? 0x00400000 : (uint32_t)b << 23);
 }
+
+/* fp8 of KV, e4m3: four bits of exponent, three of fraction, no infinities; 0x7f and 0xff are NaN. */
+static inline float
+float_of_e4m3(uint8_t b)
+{
+    uint32_t size = (uint32_t)(b & 0x7f) << 20, sign = (uint32_t)(b & 0x80) << 24;
+    /* Its exponent is put where fp32's ends; below the least normal one there is no hidden bit to have. */
+    float f = float_of_bits(size + 0x3c000000);
+
+    if (size < 0x00800000) f = float_of_bits(size + 0x3c800000) - 0x1p-6f;
+    if (size == 0x07f00000) f = float_of_bits(0x7fc00000);
+    return float_of_bits(bits_of_float(f) | sign);
+}
+
+uint8_t e4m3_of_float(float f); /* nearest even; too large: 448, the largest, with its sign */
 
 float float_of_f16(uint16_t h); /* a signalling NaN becomes quiet, as F16C does */
 uint16_t f16_of_float(float f); /* nearest even; too large: infinity */

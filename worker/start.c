@@ -303,8 +303,6 @@ check_keys(const struct model_keys *k, struct err *e)
     if (k->kv_host_memory && !k->kv_reuse)
         return err_set(e, -EINVAL, "kv.host_memory without kv.reuse: nothing would be kept there");
     if (k->kv_sink_tokens) return err_set(e, -EINVAL, "kv.sink_tokens: not served yet, only 0");
-    if (k->kv_dtype > DTYPE_FP16)
-        return err_set(e, -EINVAL, "kv.dtype: fp8 is not served yet, only fp32, bf16 and fp16");
     if (k->split_mode == SPLIT_AUTO)
         return err_set(e, -EINVAL, "split.mode: auto is not served yet, only off and fixed");
     return 0;
@@ -380,7 +378,7 @@ set_sizes(struct worker *w, struct err *e)
 {
     struct engine *n = &w->e;
     const struct model_keys *k = &w->keys;
-    static const enum dtype kv_dtypes[] = { DT_COUNT, DT_F32, DT_BF16, DT_F16 };
+    static const enum dtype kv_dtypes[] = { DT_COUNT, DT_F32, DT_BF16, DT_F16, DT_E4M3 };
     uint32_t max_rows = k->max_num_batched_tokens ? k->max_num_batched_tokens
                         : on_gpu(n)               ? GPU_ROWS
                                                   : CPU_ROWS;
@@ -389,7 +387,9 @@ set_sizes(struct worker *w, struct err *e)
     *x = (struct exec_config){ .graphs_memory = k->graphs_memory, .beat = on_beat, .beat_arg = w };
     x->kv_dtype = k->kv_dtype == DTYPE_AUTO ? n->model->act : kv_dtypes[k->kv_dtype];
     if (x->kv_dtype == DT_F16 && !on_gpu(n))
-        return err_set(e, -EINVAL, "kv.dtype: the CPU device keeps fp32 or bf16");
+        return err_set(e, -EINVAL, "kv.dtype: the CPU device keeps fp32, bf16 or fp8");
+    if (x->kv_dtype == DT_E4M3 && on_gpu(n))
+        return err_set(e, -EINVAL, "kv.dtype: a GPU keeps fp32, bf16 or fp16, fp8 not yet");
     n->max_source = n->model->shape.n_encoder_layers
                         ? MIN(k->max_source_tokens, n->model->shape.max_source)
                         : 0;

@@ -310,7 +310,7 @@ cpu_open(struct gpu **ret, const struct gpu_options *o, struct err *e)
     c->gpu.memory = cpu_memory;
     c->gpu.acts = 1 << DT_F32;
     c->gpu.weights = 1 << DT_F32 | 1 << DT_BF16 | 1 << DT_F16;
-    c->gpu.kvs = 1 << DT_F32 | 1 << DT_BF16;
+    c->gpu.kvs = 1 << DT_F32 | 1 << DT_BF16 | 1 << DT_E4M3;
     c->gpu.units = cores();
     snprintf(c->gpu.describe, sizeof c->gpu.describe, "cpu (%u core%s, %s)", c->gpu.units,
              c->gpu.units == 1 ? "" : "s", c->isa == ISA_AVX2 ? "avx2" : "scalar");

@@ -200,6 +200,8 @@ attend_heads(const struct attend *a, const struct run *run, uint32_t row, uint32
 
             if (type == DT_F32)
                 add_tile(a, DT_F32, q, head + h, pos, &tile, &o[h]);
+            else if (type == DT_E4M3)
+                add_tile(a, DT_E4M3, q, head + h, pos, &tile, &o[h]);
             else
                 add_tile(a, DT_BF16, q, head + h, pos, &tile, &o[h]);
         }

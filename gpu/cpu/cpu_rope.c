@@ -36,7 +36,10 @@ store(const struct kv_view *kv, void *to, const float *x)
         memcpy(to, x, kv->head_dim * sizeof *x);
         return;
     }
-    for (uint32_t i = 0; i < kv->head_dim; i++) h[i] = bf16_of_float(x[i]);
+    if (kv->dtype == DT_E4M3)
+        for (uint32_t i = 0; i < kv->head_dim; i++) ((uint8_t *)to)[i] = e4m3_of_float(x[i]);
+    else
+        for (uint32_t i = 0; i < kv->head_dim; i++) h[i] = bf16_of_float(x[i]);
 }
 
 static void *

@@ -172,6 +172,33 @@ v8_sum(v8 a)
 
 #endif
 
+#ifdef CPU_AVX2
+ALWAYS n8
+n8_load_bytes(const uint8_t *p)
+{
+    return _mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)(const void *)p));
+}
+#else
+ALWAYS n8
+n8_load_bytes(const uint8_t *p)
+{
+    return N8_EACH(p[i]);
+}
+#endif
+
+/* fp.h's float_of_e4m3(), eight at a time. */
+ALWAYS v8
+v8_load_e4m3(const uint8_t *p)
+{
+    n8 b = n8_load_bytes(p), size = n8_shl(n8_and(b, n8_set(0x7f)), 20);
+    v8 normal = v8_of_bits(n8_add(size, n8_set(0x3c000000)));
+    v8 small = v8_sub(v8_of_bits(n8_add(size, n8_set(0x3c800000))), v8_set(0x1p-6f));
+    v8 f = v8_if_less(normal, v8_set(0x1p-6f), small, normal);
+
+    f = v8_if_less(v8_set(448), normal, v8_of_bits(n8_set(0x7fc00000)), f);
+    return v8_of_bits(n8_or(n8_of_bits(f), n8_shl(n8_and(b, n8_set(0x80)), 24)));
+}
+
 /* n < 8 of them; the rest are zeros, which add nothing to a sum of products. */
 ALWAYS v8
 v8_load_n(const float *p, uint32_t n)
@@ -197,6 +224,7 @@ v8_load_as(enum dtype t, const void *p, size_t at)
 {
     if (t == DT_BF16) return v8_load_bf16((const uint16_t *)p + at);
     if (t == DT_F16) return v8_load_f16((const uint16_t *)p + at);
+    if (t == DT_E4M3) return v8_load_e4m3((const uint8_t *)p + at);
     return v8_load((const float *)p + at);
 }
 
@@ -206,6 +234,10 @@ v8_load_as_n(enum dtype t, const void *p, size_t at, uint32_t n)
     uint16_t part[8] = { 0 };
 
     if (t == DT_F32) return v8_load_n((const float *)p + at, n);
+    if (t == DT_E4M3) {
+        memcpy(part, (const uint8_t *)p + at, n);
+        return v8_load_e4m3((const uint8_t *)part);
+    }
     memcpy(part, (const uint16_t *)p + at, n * sizeof part[0]);
     return t == DT_BF16 ? v8_load_bf16(part) : v8_load_f16(part);
 }

@@ -19,6 +19,7 @@ struct way {
     const char *isa;
     uint32_t tokens_per_block, max_rows, n_lanes, enc_layers;
     bool alone, drop, twice, sliced;
+    enum dtype kv;
 };
 static const struct way PLAIN = { "auto", 16, 512, 1, 0, .drop = true };
 
@@ -95,6 +96,7 @@ run(struct taken *t, const struct golden *g, const char *dir, struct way w, bool
         .enc_layers = w.enc_layers,
         .drop = w.drop,
         .twice = w.twice,
+        .kv = w.kv,
     };
     struct arch sliced;
 
@@ -252,6 +254,43 @@ is_the_same_in_the_other_dialect(const char *name, const char *config)
     golden_close(&g);
 }
 
+/* Keys and values of three bits of fraction: some hundredths off, and in every way alike. */
+static void
+kv_of_fp8_is_near_and_gives_the_same_bits_however_it_is_run(void **state)
+{
+    static const struct way way[] = {
+        { "auto", 16, 512, 1, 0, .drop = true, .kv = DT_E4M3 },
+        { "auto", 4, 5, 2, 0, .drop = true, .kv = DT_E4M3, .twice = true },
+        { "scalar", 64, 7, 1, 0, .alone = true, .kv = DT_E4M3 },
+    };
+    static const char *const name[] = { "llama2", "llama3", "mistral" };
+
+    (void)state;
+    for (size_t i = 0; i < ARRAY_LEN(name); i++) {
+        struct taken t, u;
+        struct golden g;
+        double worst = 0;
+
+        golden_open(&g, name[i]);
+        run(&t, &g, g.dir, way[0], false);
+        for (uint32_t p = 0; p < g.n; p++) {
+            uint32_t n = g.prompt[p].n_input;
+
+            worst = fmax(worst,
+                         row_error(t.lp[p] + (size_t)(n - 1) * g.vocab, g.prompt[p].last, g.vocab));
+        }
+        print_message("%s: %.2g of the largest logit\n", name[i], worst);
+        assert_true(worst > 1e-3 && worst < 0.3);
+        for (size_t w = 1; w < ARRAY_LEN(way); w++) {
+            run(&u, &g, g.dir, way[w], false);
+            assert_same_bits(&g, &t, &u);
+            drop(&u);
+        }
+        drop(&t);
+        golden_close(&g);
+    }
+}
+
 #define MODEL(name) \
     static void name##_computes_what_transformers_does(void **state) \
     { \
@@ -319,6 +358,7 @@ main(void)
         cmocka_unit_test(t5_gated_computes_what_transformers_does),
         cmocka_unit_test(bart_computes_what_transformers_does),
         cmocka_unit_test(mbart_computes_what_transformers_does),
+        cmocka_unit_test(kv_of_fp8_is_near_and_gives_the_same_bits_however_it_is_run),
         cmocka_unit_test(llama2_is_the_same_in_the_other_dialect),
         cmocka_unit_test(llama3_is_the_same_in_the_other_dialect),
         cmocka_unit_test(mistral_is_the_same_in_the_other_dialect),

@@ -24,7 +24,7 @@ open_kv(struct hand *h, struct err *e)
 {
     uint64_t bytes = 0;
 
-    if (model_groups(h->m, DT_F32, h->o.tokens_per_block, &h->kv, e) < 0) fail_msg("%s", e->text);
+    if (model_groups(h->m, h->o.kv, h->o.tokens_per_block, &h->kv, e) < 0) fail_msg("%s", e->text);
     h->kv.n_seats = HAND_SEATS;
     h->kv.n_lanes = h->o.n_lanes;
     for (uint32_t g = 0; g < h->kv.n_groups; g++) {
@@ -48,6 +48,7 @@ hand_open(struct hand *h, const struct hand_options *o)
                                 .seed = o->random,
                                 .weights_fd = -1 };
     struct exec_config c = { .max_rows = o->max_rows,
+                             .kv_dtype = o->kv,
                              .max_seqs = HAND_SEATS,
                              .max_enc_rows = ENC_ROWS,
                              .max_edits = MAX_EDITS,

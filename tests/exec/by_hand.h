@@ -15,6 +15,7 @@ struct hand_options {
     const char *dir, *isa;
     uint64_t random; /* not 0: weights=random:SEED */
     uint32_t tokens_per_block, max_rows, n_lanes;
+    enum dtype kv; /* 0: fp32 */
     uint32_t enc_layers; /* a step; 0: all at once, in the step of the decoder's first chunk */
     bool drop;           /* blocks behind a window leave the table */
     bool twice;          /* two steps of a lane out at once */

@@ -84,7 +84,8 @@ naive_attend(const struct attend *a, const struct run *run, uint32_t row, uint32
 void
 near_steps(double got, double want, double size, enum dtype type, double on_the_way)
 {
-    double tiny = type == DT_F16 ? 3.1e-8 : 1e-30; /* half of its smallest number */
+    /* Half of its smallest number. */
+    double tiny = type == DT_E4M3 ? 0x1.01p-10 : type == DT_F16 ? 3.1e-8 : 1e-30;
     double bound = size * 4e-6 + (1.01 * fabs(want) + 2 * on_the_way) * rounding(type) + tiny;
 
     if (fabs(got - want) <= bound) return; /* false for a NaN */

@@ -429,6 +429,7 @@ at(struct tensor t, uint32_t row, uint32_t col)
     const void *data = twin(t.data, false);
 
     if (t.dtype == DT_F32) return ((const float *)data)[n];
+    if (t.dtype == DT_E4M3) return float_of_e4m3(((const uint8_t *)data)[n]);
     return t.dtype == DT_BF16 ? float_of_bf16(((const uint16_t *)data)[n])
                               : float_of_f16(((const uint16_t *)data)[n]);
 }
@@ -441,6 +442,8 @@ set(struct tensor t, uint32_t row, uint32_t col, float x)
 
     if (t.dtype == DT_F32)
         ((float *)data)[n] = x;
+    else if (t.dtype == DT_E4M3)
+        ((uint8_t *)data)[n] = e4m3_of_float(x);
     else
         ((uint16_t *)data)[n] = t.dtype == DT_BF16 ? bf16_of_float(x) : f16_of_float(x);
 }
@@ -448,7 +451,7 @@ set(struct tensor t, uint32_t row, uint32_t col, float x)
 double
 rounding(enum dtype t)
 {
-    return t == DT_BF16 ? 0x1p-8 : t == DT_F16 ? 0x1p-11 : 0x1p-24;
+    return t == DT_E4M3 ? 0x1p-4 : t == DT_BF16 ? 0x1p-8 : t == DT_F16 ? 0x1p-11 : 0x1p-24;
 }
 
 bool

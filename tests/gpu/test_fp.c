@@ -88,6 +88,33 @@ every_bf16_comes_back_and_rounds_to_nearest_even(void **state)
 }
 
 static void
+every_fp8_is_the_float_it_stands_for_and_rounds_to_nearest_even(void **state)
+{
+    (void)state;
+    for (unsigned b = 0; b < 256; b++) {
+        unsigned exp = b >> 3 & 15, man = b & 7;
+        double want = exp ? ldexp(8 + man, (int)exp - 10) : ldexp(man, -9), next;
+        float f = float_of_e4m3((uint8_t)b);
+
+        if ((b & 0x7f) == 0x7f) {
+            assert_true(isnan(f) && e4m3_of_float(f) == b);
+            continue;
+        }
+        assert_true((double)f == (b & 0x80 ? -want : want) && !signbit(f) == !(b & 0x80));
+        assert_int_equal(e4m3_of_float(f), b);
+        if ((b & 0x7f) == 0x7e) continue;
+        /* Half way to the next one, and a little to either side. */
+        next = fabs((double)float_of_e4m3((uint8_t)(b + 1)));
+        f = (float)((want + next) / 2) * (b & 0x80 ? -1.0f : 1.0f);
+        assert_int_equal(e4m3_of_float(f), b & 1 ? b + 1 : b);
+        assert_int_equal(e4m3_of_float(nextafterf(f, 0)), b);
+        assert_int_equal(e4m3_of_float(nextafterf(f, f * 2)), b + 1);
+    }
+    assert_int_equal(e4m3_of_float(449), 0x7e);
+    assert_int_equal(e4m3_of_float(-INFINITY), 0xfe);
+}
+
+static void
 every_code_and_scale_of_mxfp4_is_the_float_it_stands_for(void **state)
 {
     static const float value[] = { 0, 0.5f, 1, 1.5f, 2, 3, 4, 6 };
@@ -165,6 +192,7 @@ main(void)
         cmocka_unit_test(every_fp16_comes_back_and_a_nan_stays_one),
         cmocka_unit_test(fp16_rounds_to_nearest_even),
         cmocka_unit_test(every_bf16_comes_back_and_rounds_to_nearest_even),
+        cmocka_unit_test(every_fp8_is_the_float_it_stands_for_and_rounds_to_nearest_even),
         cmocka_unit_test(every_code_and_scale_of_mxfp4_is_the_float_it_stands_for),
         cmocka_unit_test(weights_are_converted_exactly_by_both_instruction_sets),
         cmocka_unit_test(fma_rounds_once),

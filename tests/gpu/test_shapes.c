@@ -200,8 +200,8 @@ rope_store_and_attend_refuse_heads_and_caches_that_disagree(void **state)
     refused(r.op->rope_store(r.lane, &s, rows), "KV has 2 heads of 24, the op 2 of 16");
     s = good, s.kv.slice_bytes = 510;
     refused(r.op->rope_store(r.lane, &s, rows), "a slice of 510 bytes does not hold 512");
-    s = good, s.kv.dtype = DT_E4M3;
-    refused(r.op->rope_store(r.lane, &s, rows), "KV is fp8_e4m3");
+    s = good, s.kv.dtype = DT_E5M2;
+    refused(r.op->rope_store(r.lane, &s, rows), "KV is fp8_e5m2");
     s = good, s.kv.tokens_per_block = 3;
     refused(r.op->rope_store(r.lane, &s, rows), "no power of two");
     s = good, rows.seat = NULL;
