@@ -43,8 +43,12 @@ chat_start(void)
     struct opt *to = chat_opts;
 
     request_opts(chat_opts, own_opts);
-    for (const struct opt *o = chat_opts; o->key; o++)
-        if (!is_prompt(o->key)) *to++ = *o;
+    for (const struct opt *o = chat_opts; o->key; o++) {
+        if (is_prompt(o->key)) continue;
+        *to = *o;
+        if (!strcmp(o->key, "max_tokens")) to->def = MAX_TOKENS;
+        to++;
+    }
     *to = (struct opt){ 0 };
 }
 

@@ -1,64 +1,15 @@
-/* chat.c - see chat.h. Writing, reading a conversation, the templates, choosing one, the reply. */
+/* chat.c - see chat.h. Reading a conversation, choosing its template, the reply. */
 #include "worker/text/chat.h"
 
 #include "base/json.h"
-#include "worker/text/chars.h"
 #include "worker/text/chat_file.h"
+#include "worker/text/chat_templates.h"
 
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
 
-struct span {
-    const char *p;
-    size_t n;
-};
-
-/* ---- out */
-
-struct out {
-    char *p;
-    size_t n, cap; /* n goes on counting beyond cap */
-};
-
-static void
-put(struct out *o, struct span s)
-{
-    if (o->n + s.n <= o->cap) memcpy(o->p + o->n, s.p, s.n);
-    o->n += s.n;
-}
-
-static void
-say(struct out *o, const char *words)
-{
-    put(o, (struct span){ words, strlen(words) });
-}
-
-/* As Python's str.strip(): what it takes for white space and Unicode does not are four separators. */
-static bool
-is_space(int32_t c)
-{
-    return char_is_space(c) || (c >= 0x1c && c <= 0x1f);
-}
-
-static struct span
-trim(struct span s)
-{
-    size_t len;
-
-    while (s.n && is_space(char_at(s.p, s.n, 0, &len))) s.p += len, s.n -= len;
-    while (s.n && is_space(char_before(s.p, s.n, &len))) s.n -= len;
-    return s;
-}
-
 /* ---- in */
-
-enum role { SYSTEM, USER, ASSISTANT, DEVELOPER };
-
-struct turn {
-    enum role role;
-    struct span content;
-};
 
 struct talk {
     struct json j;
@@ -138,272 +89,10 @@ next_turn(struct talk *t, struct turn *ret, struct err *e)
     return 1;
 }
 
-/* ---- the templates: how it begins, a turn, how the reply begins */
-
-struct state {
-    struct out o;
-    struct span system; /* .p NULL: none */
-    const char *day;
-    bool first, last; /* of this turn, the system's not counted */
-    struct err *e;
-};
-
-struct chat_template {
-    const char *name;
-    const char *needs[3]; /* tokens of the vocabulary, without which it is not this template */
-    bool alternates;      /* user, assistant, user, ... and nothing else */
-    bool system_is_turn;  /* the first too; else it is taken out, */
-    bool late_system;     /* and another is refused, unless it is a turn here */
-    int (*begin)(struct state *s);
-    void (*turn)(struct state *s, const struct turn *t);
-    const char *reply;
-};
-
-static int
-begin_s(struct state *s)
-{
-    say(&s->o, "<s>");
-    return 0;
-}
-
-static int
-begin_nothing(struct state *s)
-{
-    (void)s;
-    return 0;
-}
-
-static int
-refuse_system(struct state *s)
-{
-    return err_set(s->e, -EINVAL, "messages[0]: this model's template takes no system message");
-}
-
-/* What is trimmed is the first user's words with the system's in front of them. */
-static void
-llama2_turn(struct state *s, const struct turn *t)
-{
-    struct span c = trim(t->content);
-
-    if (t->role == ASSISTANT) {
-        say(&s->o, " ");
-        put(&s->o, c);
-        say(&s->o, " </s>");
-        return;
-    }
-    say(&s->o, "<s>[INST] ");
-    if (s->first && s->system.p) {
-        say(&s->o, "<<SYS>>\n");
-        put(&s->o, s->system);
-        say(&s->o, c.n ? "\n<</SYS>>\n\n" : "\n<</SYS>>");
-        if (c.n) c = (struct span){ t->content.p, (size_t)(c.p + c.n - t->content.p) };
-    }
-    put(&s->o, c);
-    say(&s->o, " [/INST]");
-}
-
-static void
-llama3_head(struct state *s, const char *role)
-{
-    say(&s->o, "<|start_header_id|>");
-    say(&s->o, role);
-    say(&s->o, "<|end_header_id|>\n\n");
-}
-
-static void
-llama3_turn(struct state *s, const struct turn *t)
-{
-    static const char *const roles[] = { "system", "user", "assistant" };
-
-    llama3_head(s, roles[t->role]);
-    put(&s->o, trim(t->content));
-    say(&s->o, "<|eot_id|>");
-}
-
-static int
-llama3_begin(struct state *s)
-{
-    say(&s->o, "<|begin_of_text|>");
-    return 0;
-}
-
-static void
-llama31_system(struct state *s, const char *today)
-{
-    say(&s->o, "<|begin_of_text|>");
-    llama3_head(s, "system");
-    say(&s->o, "Cutting Knowledge Date: December 2023\nToday Date: ");
-    say(&s->o, today);
-    say(&s->o, "\n\n");
-    if (s->system.p) put(&s->o, trim(s->system));
-    say(&s->o, "<|eot_id|>");
-}
-
-static int
-llama31_begin(struct state *s)
-{
-    llama31_system(s, "26 Jul 2024");
-    return 0;
-}
-
-static int
-llama32_begin(struct state *s)
-{
-    static const char months[] = "JanFebMarAprMayJunJulAugSepOctNovDec";
-    uint32_t month = (uint32_t)(10 * (s->day[5] - '0') + s->day[6] - '0');
-    char today[16];
-
-    snprintf(today, sizeof today, "%.2s %.3s %.4s", s->day + 8, months + 3 * (month - 1), s->day);
-    llama31_system(s, today);
-    return 0;
-}
-
-static int
-mistral_begin(struct state *s)
-{
-    if (s->system.p) return refuse_system(s);
-    return begin_s(s);
-}
-
-static void
-user_between(struct state *s, const struct turn *t, bool with_system, const char *before,
-             const char *behind)
-{
-    say(&s->o, before);
-    if (with_system && s->system.p) {
-        put(&s->o, s->system);
-        say(&s->o, "\n\n");
-    }
-    put(&s->o, t->content);
-    say(&s->o, behind);
-}
-
-static void
-mistral_turn(struct state *s, const struct turn *t)
-{
-    if (t->role == USER) {
-        user_between(s, t, false, "[INST] ", " [/INST]");
-        return;
-    }
-    put(&s->o, t->content);
-    say(&s->o, "</s>");
-}
-
-static void
-mistral1_turn(struct state *s, const struct turn *t)
-{
-    if (t->role == USER) {
-        user_between(s, t, s->first, " [INST] ", " [/INST]");
-        return;
-    }
-    say(&s->o, " ");
-    put(&s->o, t->content);
-    say(&s->o, "</s>");
-}
-
-static void
-mistral3_turn(struct state *s, const struct turn *t)
-{
-    if (t->role == USER) {
-        user_between(s, t, s->last, "[INST] ", "[/INST]");
-        return;
-    }
-    say(&s->o, " ");
-    put(&s->o, trim(t->content));
-    say(&s->o, "</s>");
-}
-
-static void
-nemo_turn(struct state *s, const struct turn *t)
-{
-    if (t->role == USER) {
-        user_between(s, t, s->last, "[INST]", "[/INST]");
-        return;
-    }
-    put(&s->o, t->content);
-    say(&s->o, "</s>");
-}
-
-static int
-gemma3_begin(struct state *s)
-{
-    say(&s->o, "<bos>");
-    return 0;
-}
-
-static int
-gemma_begin(struct state *s)
-{
-    if (s->system.p) return refuse_system(s);
-    return gemma3_begin(s);
-}
-
-static void
-gemma_turn(struct state *s, const struct turn *t)
-{
-    say(&s->o, t->role == USER ? "<start_of_turn>user\n" : "<start_of_turn>model\n");
-    if (s->first && s->system.p) {
-        put(&s->o, s->system);
-        say(&s->o, "\n\n");
-    }
-    put(&s->o, trim(t->content));
-    say(&s->o, "<end_of_turn>\n");
-}
-
-static int
-harmony_begin(struct state *s)
-{
-    say(&s->o, "<|start|>system<|message|>You are ChatGPT, a large language model trained by "
-               "OpenAI.\nKnowledge cutoff: 2024-06\nCurrent date: ");
-    put(&s->o, (struct span){ s->day, CHAT_DAY - 1 });
-    say(&s->o, "\n\nReasoning: medium\n\n# Valid channels: analysis, commentary, final. Channel "
-               "must be included for every message.<|end|>");
-    if (!s->system.n) return 0;
-    say(&s->o, "<|start|>developer<|message|># Instructions\n\n");
-    put(&s->o, s->system);
-    say(&s->o, "\n\n<|end|>");
-    return 0;
-}
-
-/* What it thought before is left out. */
-static void
-harmony_turn(struct state *s, const struct turn *t)
-{
-    say(&s->o, t->role == USER ? "<|start|>user<|message|>"
-                               : "<|start|>assistant<|channel|>final<|message|>");
-    put(&s->o, t->content);
-    say(&s->o, "<|end|>");
-}
-
-/* clang-format off */
-#define HEADERS { "<|begin_of_text|>", "<|start_header_id|>", "<|eot_id|>" }
-#define S       { "<s>", "</s>" }
-#define TURNS   { "<bos>", "<start_of_turn>", "<end_of_turn>" }
-#define MARKS   { "<|start|>", "<|channel|>", "<|message|>" }
-/* clang-format on */
-#define LLAMA3_REPLY "<|start_header_id|>assistant<|end_header_id|>\n\n"
-
-/* In the order of the key chat_template (ipc/keys.c). */
-static const struct chat_template templates[] = {
-    /* clang-format off */
-    { "llama2",       S,       true,  false, false, begin_nothing, llama2_turn,   "" },
-    { "llama3",       HEADERS, false, true,  true,  llama3_begin,  llama3_turn,   LLAMA3_REPLY },
-    { "llama3.1",     HEADERS, false, false, true,  llama31_begin, llama3_turn,   LLAMA3_REPLY },
-    { "llama3.2",     HEADERS, false, false, true,  llama32_begin, llama3_turn,   LLAMA3_REPLY },
-    { "mistral",      S,       true,  false, false, mistral_begin, mistral_turn,  "" },
-    { "mistral-v1",   S,       true,  false, false, begin_s,       mistral1_turn, "" },
-    { "mistral-v3",   S,       true,  false, false, begin_s,       mistral3_turn, "" },
-    { "mistral-nemo", S,       true,  false, false, begin_s,       nemo_turn,     "" },
-    { "gemma",        TURNS,   true,  false, false, gemma_begin,   gemma_turn,    "<start_of_turn>model\n" },
-    { "gemma3",       TURNS,   true,  false, false, gemma3_begin,  gemma_turn,    "<start_of_turn>model\n" },
-    { "harmony",      MARKS,   false, false, false, harmony_begin, harmony_turn,  "<|start|>assistant" },
-    /* clang-format on */
-};
-
 const char *
 chat_name(uint32_t i)
 {
-    return i < ARRAY_LEN(templates) ? templates[i].name : NULL;
+    return i < CHAT_TEMPLATES ? chat_templates[i].name : NULL;
 }
 
 /* ---- a conversation */
@@ -423,7 +112,7 @@ is_day(const char *text, size_t n)
 }
 
 static int
-put_turn(const struct chat_template *m, struct state *s, const struct turn *t, uint32_t index)
+put_turn(const struct chat_template *m, struct chat_state *s, const struct turn *t, uint32_t index)
 {
     if (t->role == DEVELOPER || (t->role == SYSTEM && !m->late_system))
         return err_set(s->e, -EINVAL, "messages[%u]: a %s message is %s", index,
@@ -442,7 +131,7 @@ chat_render(const struct chat *c, const char *text, size_t n, char *room, char *
             struct err *e)
 {
     const struct chat_template *m = c->template;
-    struct state s = { .o = { buf, 0, cap }, .day = text, .first = true, .e = e };
+    struct chat_state s = { .o = { buf, 0, cap }, .day = text, .first = true, .e = e };
     struct talk t = { .room = room, .left = n };
     struct turn now, next;
     uint32_t index = 0;
@@ -455,8 +144,7 @@ chat_render(const struct chat *c, const char *text, size_t n, char *room, char *
     if (t.j.kind != JSON_ARRAY) return err_set(e, -EINVAL, "messages is not a list");
     TRY(more = next_turn(&t, &now, e));
     if (!more) return err_set(e, -EINVAL, "messages is empty");
-    if ((now.role == SYSTEM && !m->system_is_turn) ||
-        (now.role == DEVELOPER && m->begin == harmony_begin)) {
+    if ((now.role == SYSTEM && !m->system_is_turn) || (now.role == DEVELOPER && m->channels)) {
         s.system = now.content;
         index = 1;
         TRY(more = next_turn(&t, &now, e));
@@ -467,7 +155,7 @@ chat_render(const struct chat *c, const char *text, size_t n, char *room, char *
         s.last = !more;
         TRY(put_turn(m, &s, &now, index++));
     }
-    say(&s.o, m->reply);
+    chat_say(&s.o, m->reply);
     if (s.o.n > cap)
         return err_set(e, -EMSGSIZE, "the conversation is %zu bytes as the model reads it", s.o.n);
     return (int)s.o.n;
@@ -498,8 +186,8 @@ lacks(const struct chat_template *m, struct tokenizer *t)
 static const struct chat_template *
 named(const char *name)
 {
-    for (size_t i = 0; i < ARRAY_LEN(templates); i++)
-        if (!strcmp(templates[i].name, name)) return &templates[i];
+    for (size_t i = 0; i < CHAT_TEMPLATES; i++)
+        if (!strcmp(chat_templates[i].name, name)) return &chat_templates[i];
     return NULL;
 }
 
@@ -524,7 +212,7 @@ usual(const char *type, struct tokenizer *t)
 static void
 set_tokens(struct chat *c, struct tokenizer *t)
 {
-    bool harmony = c->template && c->template->begin == harmony_begin;
+    bool harmony = c->template && c->template->channels;
 
     c->channel = harmony ? find(t, "<|channel|>") : -1;
     c->message = harmony ? find(t, "<|message|>") : -1;

@@ -1,0 +1,330 @@
+/* fuzz_chat.c - hostile conversations: refused with a sentence, or the text that a naive twin writes.
+ *
+ * Input: a byte that picks the template, a byte of flags, then the bytes that a client sent behind a day, or (BUILT)
+ * choices of roles and contents from which a conversation is written as JSON. What is taken must come out alike in exact
+ * room and not at all in one byte less. A built one must be the twin's text, or refused where the twin refuses it. And a
+ * reply of any tokens shows what a twin says that it shows.
+ */
+#include "tests/fuzz/fuzz.h"
+
+#include "worker/text/chat.h"
+#include "worker/text/document.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { BUILT = 1, MAX_TURNS = 12, MAX_TEXT = 1 << 15 };
+
+static const char DAY[] = "2026-03-09\n";
+
+/* Every template's tokens, and a letter. */
+static const char *const tokens[] = {
+    "<s>",
+    "</s>",
+    "<|begin_of_text|>",
+    "<|start_header_id|>",
+    "<|eot_id|>",
+    "<bos>",
+    "<start_of_turn>",
+    "<end_of_turn>",
+    "<|start|>",
+    "<|channel|>",
+    "<|message|>",
+    "<|end|>",
+    "<|return|>",
+    "<|call|>",
+    "final",
+    "fi",
+    "nal",
+    " x",
+    "a",
+};
+enum { N_SPECIAL = 14, N_TOKENS = 19 };
+
+static struct tokenizer *
+open_tokenizer(void)
+{
+    static char doc[4096];
+    struct tokenizer *t = calloc(1, sizeof *t);
+    int n = snprintf(doc, sizeof doc, "{\"added_tokens\":[");
+
+    for (int i = 0; i < N_TOKENS; i++)
+        n += snprintf(doc + n, sizeof doc - (size_t)n,
+                      "%s{\"id\":%d,\"content\":\"%s\",\"special\":%s,\"normalized\":false}",
+                      i ? "," : "", i, tokens[i], i < N_SPECIAL ? "true" : "false");
+    n += snprintf(doc + n, sizeof doc - (size_t)n,
+                  "],\"decoder\":{\"type\":\"Fuse\"},\"model\":{\"type\":\"BPE\",\"vocab\":{\"b\":%"
+                  "d},\"merges\":[]}}",
+                  N_TOKENS);
+    check(t && document_read(t, doc, (size_t)n, NULL) == 0);
+    return t;
+}
+
+/* ---- a conversation by choices */
+
+static const struct content {
+    const char *json,
+        *text; /* as written, and what it says; trimmed it is the text between the bars */
+    const char *trimmed;
+} contents[] = {
+    { "", "", "" },
+    { "a", "a", "a" },
+    { " a ", " a ", "a" },
+    { "\\n\\tb\\u00e9 c\\r", "\n\tb\xc3\xa9 c\r", "b\xc3\xa9 c" },
+    { "\\u2003x\\u00a0\\u001c", "\xe2\x80\x83x\xc2\xa0\x1c", "x" },
+    { "  ", "  ", "" },
+    { "\\\"</s>\\\\", "\"</s>\\", "\"</s>\\" },
+    { "\\u200bz\xf0\x9f\x98\x80", "\xe2\x80\x8bz\xf0\x9f\x98\x80",
+      "\xe2\x80\x8bz\xf0\x9f\x98\x80" },
+};
+static const char *const roles[] = { "system", "user", "assistant", "developer", "tool" };
+
+struct said {
+    int role;
+    const struct content *c;
+};
+
+struct text {
+    char p[MAX_TEXT];
+    size_t n;
+};
+
+static void
+add(struct text *t, const char *s)
+{
+    size_t len = strlen(s);
+
+    check(t->n + len < MAX_TEXT);
+    memcpy(t->p + t->n, s, len + 1);
+    t->n += len;
+}
+
+#define ADD(t, ...) \
+    do { \
+        const char *const parts[] = { __VA_ARGS__ }; \
+        for (size_t part = 0; part < ARRAY_LEN(parts); part++) add(t, parts[part]); \
+    } while (0)
+
+/* By hand, template by template. false: refused. */
+static bool
+twin(const char *name, const struct said *s, uint32_t n, struct text *t)
+{
+    bool llama3 = !strncmp(name, "llama3", 6), plain3 = !strcmp(name, "llama3");
+    bool harmony = !strcmp(name, "harmony"), gemma = !strncmp(name, "gemma", 5);
+    bool llama2 = !strcmp(name, "llama2"), mistral = !strncmp(name, "mistral", 7);
+    bool turns = llama2 || gemma || mistral;
+    bool first_is_system = n && (s[0].role == 0 || (harmony && s[0].role == 3));
+    const struct content *sys = first_is_system && !plain3 ? s[0].c : NULL;
+    uint32_t from = sys ? 1 : 0;
+
+    t->n = 0;
+    if (!n) return false;
+    for (uint32_t i = 0; i < n; i++) {
+        if (s[i].role == 4 || (s[i].role == 3 && !(harmony && i == 0))) return false;
+        if (s[i].role == 0 && i >= from && !llama3) return false;
+        if (turns && i >= from && (s[i].role == 1) != ((i - from) % 2 == 0)) return false;
+    }
+    if (sys && (!strcmp(name, "mistral") || !strcmp(name, "gemma"))) return false;
+    if (plain3) add(t, "<|begin_of_text|>");
+    if (llama3 && !plain3)
+        ADD(t,
+            "<|begin_of_text|><|start_header_id|>system<|end_header_id|>\n\nCutting Knowledge "
+            "Date: December 2023\nToday Date: ",
+            !strcmp(name, "llama3.1") ? "26 Jul 2024" : "09 Mar 2026", "\n\n",
+            sys ? sys->trimmed : "", "<|eot_id|>");
+    if (mistral) add(t, "<s>");
+    if (gemma) add(t, "<bos>");
+    if (harmony)
+        add(t, "<|start|>system<|message|>You are ChatGPT, a large language model trained by "
+               "OpenAI.\nKnowledge cutoff: 2024-06\nCurrent date: 2026-03-09\n\nReasoning: "
+               "medium\n\n# Valid channels: analysis, commentary, final. Channel must be included "
+               "for every message.<|end|>");
+    if (harmony && sys && *sys->text)
+        ADD(t, "<|start|>developer<|message|># Instructions\n\n", sys->text, "\n\n<|end|>");
+    for (uint32_t i = from; i < n; i++) {
+        const char *x = s[i].c->text, *trimmed = s[i].c->trimmed;
+        bool user = s[i].role == 1, first = i == from, last = i == n - 1;
+
+        if (llama3)
+            ADD(t, "<|start_header_id|>", roles[s[i].role], "<|end_header_id|>\n\n", trimmed,
+                "<|eot_id|>");
+        if (harmony)
+            ADD(t, user ? "<|start|>user" : "<|start|>assistant<|channel|>final", "<|message|>", x,
+                "<|end|>");
+        if (gemma)
+            ADD(t, "<start_of_turn>", user ? "user\n" : "model\n", first && sys ? sys->text : "",
+                first && sys ? "\n\n" : "", trimmed, "<end_of_turn>\n");
+        if (llama2 && user && first && sys) {
+            ADD(t, "<s>[INST] <<SYS>>\n", sys->text, "\n<</SYS>>");
+            if (*trimmed) {
+                const char *at = strstr(x, trimmed);
+                char lead[64];
+
+                snprintf(lead, sizeof lead, "%.*s", (int)(at - x), x);
+                ADD(t, "\n\n", lead, trimmed);
+            }
+            add(t, " [/INST]");
+        } else if (llama2) {
+            ADD(t, user ? "<s>[INST] " : " ", trimmed, user ? " [/INST]" : " </s>");
+        }
+        if (mistral && user) {
+            bool nemo = !strcmp(name, "mistral-nemo"), one = !strcmp(name, "mistral-v1");
+            bool with = sys && (one ? first : last);
+
+            ADD(t,
+                one    ? " [INST] "
+                : nemo ? "[INST]"
+                       : "[INST] ",
+                with ? sys->text : "", with ? "\n\n" : "", x,
+                nemo || !strcmp(name, "mistral-v3") ? "[/INST]" : " [/INST]");
+        } else if (mistral) {
+            bool three = !strcmp(name, "mistral-v3");
+
+            ADD(t, three || !strcmp(name, "mistral-v1") ? " " : "", three ? trimmed : x, "</s>");
+        }
+    }
+    if (llama3) add(t, "<|start_header_id|>assistant<|end_header_id|>\n\n");
+    if (gemma) add(t, "<start_of_turn>model\n");
+    if (harmony) add(t, "<|start|>assistant");
+    return true;
+}
+
+/* ---- what is held */
+
+static int
+render(const struct chat *c, const char *json, size_t n, char *buf, size_t cap)
+{
+    size_t len = sizeof DAY - 1 + n;
+    char *text = malloc(len), *room = malloc(len), *exact = malloc(cap + !cap);
+    struct err e = { 0 };
+    int r;
+
+    check(text && room && exact);
+    memcpy(text, DAY, sizeof DAY - 1);
+    if (n) memcpy(text + sizeof DAY - 1, json, n);
+    r = chat_render(c, text, len, room, exact, cap, &e);
+    check(r >= 0 || (*e.text && (r == -EINVAL || r == -EBADMSG || r == -EMSGSIZE)));
+    check(r <= (int)cap);
+    if (r > 0) memcpy(buf, exact, (size_t)r);
+    free(exact);
+    free(room);
+    free(text);
+    return r;
+}
+
+static int
+examine(const struct chat *c, const char *json, size_t n, char *buf)
+{
+    static char again[MAX_TEXT];
+    int r = render(c, json, n, buf, MAX_TEXT);
+
+    if (r <= 0) return r;
+    check(render(c, json, n, again, (size_t)r) == r && !memcmp(buf, again, (size_t)r));
+    check(render(c, json, n, again, (size_t)r - 1) == -EMSGSIZE);
+    return r;
+}
+
+/* What is wrong with it: nothing; a turn without a role, without content, with another content; something behind
+ * the list, or no end of it. */
+enum fault { NONE, NO_ROLE, NO_CONTENT, NO_STRING, MORE, NO_END };
+
+static void
+add_turn(struct text *t, const struct said *s, uint32_t how, enum fault f)
+{
+    add(t, how & 1 ? "{\"name\": [{}]" : "{\"name\": 1");
+    if (f != NO_ROLE) ADD(t, ", \"role\": \"", roles[s->role], "\"");
+    if (f == NO_STRING) add(t, ", \"content\": [\"a\"]");
+    if (f != NO_STRING && f != NO_CONTENT) ADD(t, ", \"content\": \"", s->c->json, "\"");
+    add(t, how & 2 ? ", \"x\": {\"role\": 1}}" : "}");
+}
+
+static void
+examine_built(const struct chat *c, const char *name, struct in *in)
+{
+    static struct text json, want;
+    static char got[MAX_TEXT];
+    struct said said[MAX_TURNS] = { { .role = 1 } };
+    uint32_t choice = byte(in), n = choice % (MAX_TURNS + 1), at = n ? choice / 16 % n : 0;
+    enum fault fault = (enum fault)(byte(in) % 8);
+    int r;
+
+    if (fault > NO_END || (!n && fault <= NO_STRING)) fault = NONE;
+    json.n = 0;
+    add(&json, "[");
+    for (uint32_t i = 0; i < n; i++) {
+        uint32_t how = byte(in);
+
+        said[i].role = how & 128 ? (int)(how & 7) % 5 : (i + !said[0].role) % 2 ? 2 : 1;
+        if (i == 0 && how & 64) said[i].role = 0;
+        said[i].c = &contents[how >> 3 & 7];
+        if (i) add(&json, ", ");
+        add_turn(&json, &said[i], how, i == at ? fault : NONE);
+    }
+    add(&json, fault == NO_END ? "" : fault == MORE ? "] []" : "]");
+    r = examine(c, json.p, json.n, got);
+    if (fault == NONE && twin(name, said, n, &want))
+        check(r == (int)want.n && !memcmp(got, want.p, want.n));
+    else
+        check(r < 0);
+}
+
+/* A reply of any tokens: shown are those behind <|message|> of the channel final, or of none. */
+static void
+examine_reply(const struct chat *c, const struct tokenizer *t, struct in *in)
+{
+    bool channels = c->channel >= 0, shown = !channels, naming = false;
+    char name[128] = "";
+    struct chat_reply reply;
+
+    chat_reply_begin(&reply, c);
+    for (uint32_t i = 0; i < 16; i++) {
+        token_id id = (token_id)(byte(in) % N_TOKENS);
+        const char *piece = tokens[id];
+        bool marks = channels && id >= 8 && id < N_SPECIAL;
+        bool got = chat_shows(&reply, t, id);
+
+        if (!marks) {
+            check(got == shown);
+            if (channels && naming && id >= N_SPECIAL && strlen(name) < 100) strcat(name, piece);
+            continue;
+        }
+        if (id == 9) { /* <|channel|> */
+            naming = true;
+            *name = 0;
+        } else if (id == 10) { /* <|message|> */
+            shown = !*name || !strncmp(name, "final", 5);
+            naming = false;
+        } else {
+            shown = naming = false;
+            *name = 0;
+        }
+    }
+}
+
+int
+LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+    static struct tokenizer *t;
+    static char buf[MAX_TEXT];
+    struct in in = { data, data + size };
+    uint32_t which = byte(&in), flags = byte(&in), n = 0;
+    char note[240];
+    struct err e;
+    struct chat c;
+
+    if (!t) t = open_tokenizer();
+    chat_open(&c, "/nowhere", which & 128 ? CHAT_AUTO : CHAT_NONE, t, note);
+    check(!c.template && *c.why && !*note);
+    check(chat_render(&c, DAY, sizeof DAY - 1, buf, buf, sizeof buf, &e) == -ENOTSUP && *e.text);
+    while (chat_name(n)) n++;
+    chat_open(&c, "/nowhere", CHAT_NAMED + which % n, t, note);
+    check(c.template && !*note);
+    if (flags & BUILT)
+        examine_built(&c, chat_name(which % n), &in);
+    else if (in.p < in.end)
+        examine(&c, (const char *)in.p, (size_t)(in.end - in.p), buf);
+    examine_reply(&c, t, &(struct in){ data, data + size });
+    return 0;
+}

@@ -1,0 +1,280 @@
+/* chat_templates.c - see chat_templates.h. Each as its Jinja program does it, down to what is trimmed. */
+#include "worker/text/chat_templates.h"
+
+#include "worker/text/chars.h"
+#include "worker/text/chat.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+
+static void
+put(struct out *o, struct span s)
+{
+    if (o->n + s.n <= o->cap) memcpy(o->p + o->n, s.p, s.n);
+    o->n += s.n;
+}
+
+void
+chat_say(struct out *o, const char *words)
+{
+    put(o, (struct span){ words, strlen(words) });
+}
+
+/* As Python's str.strip(): what it takes for white space and Unicode does not are four separators. */
+static bool
+is_space(int32_t c)
+{
+    return char_is_space(c) || (c >= 0x1c && c <= 0x1f);
+}
+
+static struct span
+trim(struct span s)
+{
+    size_t len;
+
+    while (s.n && is_space(char_at(s.p, s.n, 0, &len))) s.p += len, s.n -= len;
+    while (s.n && is_space(char_before(s.p, s.n, &len))) s.n -= len;
+    return s;
+}
+
+static int
+begin_s(struct chat_state *s)
+{
+    chat_say(&s->o, "<s>");
+    return 0;
+}
+
+static int
+begin_nothing(struct chat_state *s)
+{
+    (void)s;
+    return 0;
+}
+
+static int
+refuse_system(struct chat_state *s)
+{
+    return err_set(s->e, -EINVAL, "messages[0]: this model's template takes no system message");
+}
+
+/* What is trimmed is the first user's words with the system's in front of them. */
+static void
+llama2_turn(struct chat_state *s, const struct turn *t)
+{
+    struct span c = trim(t->content);
+
+    if (t->role == ASSISTANT) {
+        chat_say(&s->o, " ");
+        put(&s->o, c);
+        chat_say(&s->o, " </s>");
+        return;
+    }
+    chat_say(&s->o, "<s>[INST] ");
+    if (s->first && s->system.p) {
+        chat_say(&s->o, "<<SYS>>\n");
+        put(&s->o, s->system);
+        chat_say(&s->o, c.n ? "\n<</SYS>>\n\n" : "\n<</SYS>>");
+        if (c.n) c = (struct span){ t->content.p, (size_t)(c.p + c.n - t->content.p) };
+    }
+    put(&s->o, c);
+    chat_say(&s->o, " [/INST]");
+}
+
+static void
+llama3_head(struct chat_state *s, const char *role)
+{
+    chat_say(&s->o, "<|start_header_id|>");
+    chat_say(&s->o, role);
+    chat_say(&s->o, "<|end_header_id|>\n\n");
+}
+
+static void
+llama3_turn(struct chat_state *s, const struct turn *t)
+{
+    static const char *const roles[] = { "system", "user", "assistant" };
+
+    llama3_head(s, roles[t->role]);
+    put(&s->o, trim(t->content));
+    chat_say(&s->o, "<|eot_id|>");
+}
+
+static int
+llama3_begin(struct chat_state *s)
+{
+    chat_say(&s->o, "<|begin_of_text|>");
+    return 0;
+}
+
+static void
+llama31_system(struct chat_state *s, const char *today)
+{
+    chat_say(&s->o, "<|begin_of_text|>");
+    llama3_head(s, "system");
+    chat_say(&s->o, "Cutting Knowledge Date: December 2023\nToday Date: ");
+    chat_say(&s->o, today);
+    chat_say(&s->o, "\n\n");
+    if (s->system.p) put(&s->o, trim(s->system));
+    chat_say(&s->o, "<|eot_id|>");
+}
+
+static int
+llama31_begin(struct chat_state *s)
+{
+    llama31_system(s, "26 Jul 2024");
+    return 0;
+}
+
+static int
+llama32_begin(struct chat_state *s)
+{
+    static const char months[] = "JanFebMarAprMayJunJulAugSepOctNovDec";
+    uint32_t month = (uint32_t)(10 * (s->day[5] - '0') + s->day[6] - '0');
+    char today[16];
+
+    snprintf(today, sizeof today, "%.2s %.3s %.4s", s->day + 8, months + 3 * (month - 1), s->day);
+    llama31_system(s, today);
+    return 0;
+}
+
+static int
+mistral_begin(struct chat_state *s)
+{
+    if (s->system.p) return refuse_system(s);
+    return begin_s(s);
+}
+
+static void
+user_between(struct chat_state *s, const struct turn *t, bool with_system, const char *before,
+             const char *behind)
+{
+    chat_say(&s->o, before);
+    if (with_system && s->system.p) {
+        put(&s->o, s->system);
+        chat_say(&s->o, "\n\n");
+    }
+    put(&s->o, t->content);
+    chat_say(&s->o, behind);
+}
+
+static void
+mistral_turn(struct chat_state *s, const struct turn *t)
+{
+    if (t->role == USER) {
+        user_between(s, t, false, "[INST] ", " [/INST]");
+        return;
+    }
+    put(&s->o, t->content);
+    chat_say(&s->o, "</s>");
+}
+
+static void
+mistral1_turn(struct chat_state *s, const struct turn *t)
+{
+    if (t->role == USER) {
+        user_between(s, t, s->first, " [INST] ", " [/INST]");
+        return;
+    }
+    chat_say(&s->o, " ");
+    put(&s->o, t->content);
+    chat_say(&s->o, "</s>");
+}
+
+static void
+mistral3_turn(struct chat_state *s, const struct turn *t)
+{
+    if (t->role == USER) {
+        user_between(s, t, s->last, "[INST] ", "[/INST]");
+        return;
+    }
+    chat_say(&s->o, " ");
+    put(&s->o, trim(t->content));
+    chat_say(&s->o, "</s>");
+}
+
+static void
+nemo_turn(struct chat_state *s, const struct turn *t)
+{
+    if (t->role == USER) {
+        user_between(s, t, s->last, "[INST]", "[/INST]");
+        return;
+    }
+    put(&s->o, t->content);
+    chat_say(&s->o, "</s>");
+}
+
+static int
+gemma3_begin(struct chat_state *s)
+{
+    chat_say(&s->o, "<bos>");
+    return 0;
+}
+
+static int
+gemma_begin(struct chat_state *s)
+{
+    if (s->system.p) return refuse_system(s);
+    return gemma3_begin(s);
+}
+
+static void
+gemma_turn(struct chat_state *s, const struct turn *t)
+{
+    chat_say(&s->o, t->role == USER ? "<start_of_turn>user\n" : "<start_of_turn>model\n");
+    if (s->first && s->system.p) {
+        put(&s->o, s->system);
+        chat_say(&s->o, "\n\n");
+    }
+    put(&s->o, trim(t->content));
+    chat_say(&s->o, "<end_of_turn>\n");
+}
+
+static int
+harmony_begin(struct chat_state *s)
+{
+    chat_say(&s->o, "<|start|>system<|message|>You are ChatGPT, a large language model trained by "
+                    "OpenAI.\nKnowledge cutoff: 2024-06\nCurrent date: ");
+    put(&s->o, (struct span){ s->day, CHAT_DAY - 1 });
+    chat_say(&s->o,
+             "\n\nReasoning: medium\n\n# Valid channels: analysis, commentary, final. Channel "
+             "must be included for every message.<|end|>");
+    if (!s->system.n) return 0;
+    chat_say(&s->o, "<|start|>developer<|message|># Instructions\n\n");
+    put(&s->o, s->system);
+    chat_say(&s->o, "\n\n<|end|>");
+    return 0;
+}
+
+/* What it thought before is left out. */
+static void
+harmony_turn(struct chat_state *s, const struct turn *t)
+{
+    chat_say(&s->o, t->role == USER ? "<|start|>user<|message|>"
+                                    : "<|start|>assistant<|channel|>final<|message|>");
+    put(&s->o, t->content);
+    chat_say(&s->o, "<|end|>");
+}
+
+/* clang-format off */
+#define HEADERS { "<|begin_of_text|>", "<|start_header_id|>", "<|eot_id|>" }
+#define S       { "<s>", "</s>" }
+#define TURNS   { "<bos>", "<start_of_turn>", "<end_of_turn>" }
+#define MARKS   { "<|start|>", "<|channel|>", "<|message|>" }
+/* clang-format on */
+#define LLAMA3_REPLY "<|start_header_id|>assistant<|end_header_id|>\n\n"
+
+const struct chat_template chat_templates[CHAT_TEMPLATES] = {
+    /* clang-format off */
+    { "llama2",       S,       true,  false, false, false, begin_nothing, llama2_turn,   "" },
+    { "llama3",       HEADERS, false, true,  true, false, llama3_begin,  llama3_turn,   LLAMA3_REPLY },
+    { "llama3.1",     HEADERS, false, false, true, false, llama31_begin, llama3_turn,   LLAMA3_REPLY },
+    { "llama3.2",     HEADERS, false, false, true, false, llama32_begin, llama3_turn,   LLAMA3_REPLY },
+    { "mistral",      S,       true,  false, false, false, mistral_begin, mistral_turn,  "" },
+    { "mistral-v1",   S,       true,  false, false, false, begin_s,       mistral1_turn, "" },
+    { "mistral-v3",   S,       true,  false, false, false, begin_s,       mistral3_turn, "" },
+    { "mistral-nemo", S,       true,  false, false, false, begin_s,       nemo_turn,     "" },
+    { "gemma",        TURNS,   true,  false, false, false, gemma_begin,   gemma_turn,    "<start_of_turn>model\n" },
+    { "gemma3",       TURNS,   true,  false, false, false, gemma3_begin,  gemma_turn,    "<start_of_turn>model\n" },
+    { "harmony",      MARKS,   false, false, false, true,  harmony_begin, harmony_turn,  "<|start|>assistant" },
+    /* clang-format on */
+};

@@ -1,0 +1,52 @@
+/* chat_templates.h - the templates of chat.h: what each prints around the turns of a conversation. */
+#ifndef TEXT_CHAT_TEMPLATES_H
+#define TEXT_CHAT_TEMPLATES_H
+
+#include "base/base.h"
+#include "base/err.h"
+
+struct span {
+    const char *p;
+    size_t n;
+};
+
+struct out {
+    char *p;
+    size_t n, cap; /* n goes on counting beyond cap */
+};
+
+enum role { SYSTEM, USER, ASSISTANT, DEVELOPER };
+
+struct turn {
+    enum role role;
+    struct span content;
+};
+
+/* One conversation on its way: how it begins, a turn, how the reply begins. */
+struct chat_state {
+    struct out o;
+    struct span system; /* .p NULL: none */
+    const char *day;
+    bool first, last; /* of this turn, the system's not counted */
+    struct err *e;
+};
+
+struct chat_template {
+    const char *name;
+    const char *needs[3]; /* tokens of the vocabulary, without which it is not this template */
+    bool alternates;      /* user, assistant, user, ... and nothing else */
+    bool system_is_turn;  /* the first too; else it is taken out, */
+    bool late_system;     /* and another is refused, unless it is a turn here */
+    bool channels;        /* of the reply one is the answer; a developer may stand for the system */
+    int (*begin)(struct chat_state *s);
+    void (*turn)(struct chat_state *s, const struct turn *t);
+    const char *reply;
+};
+
+/* In the order of the key chat_template. begin: -EINVAL with a sentence, when a system message cannot be. */
+enum { CHAT_TEMPLATES = 11 };
+extern const struct chat_template chat_templates[CHAT_TEMPLATES];
+
+void chat_say(struct out *o, const char *words);
+
+#endif
