@@ -9,9 +9,9 @@
 #include <malloc.h>
 
 /* GROWTH since the last look: look again soon. UNUSED: given back to the system when nothing has grown for a while. */
-enum { GROWTH = 16 << 20, UNUSED = 32 << 20, UNREAD_MUCH = 64 << 10, OWN_PAGES = 64 << 10 };
+enum { GROWTH = 16 << 20, UNUSED = 32 << 20, UNREAD_MUCH = 64 << 10 };
 enum { FEW = 6 }; /* connections that can hold no more than PRESSURE_BYTES */
-static const nsec SOON = 20 * NSEC_MS, OFTEN = 50 * NSEC_MS, QUIET = 100 * NSEC_MS, FREED = NSEC_S,
+static const nsec SOON = 5 * NSEC_MS, OFTEN = 50 * NSEC_MS, QUIET = 100 * NSEC_MS, FREED = NSEC_S,
                   SAY_AGAIN = 10 * NSEC_S, CALM = 2 * NSEC_S;
 
 enum stage { SILENT, IDLE, UNREAD, ANY, N_STAGES };
@@ -82,16 +82,6 @@ relieve(struct daemon *d, uint64_t now, uint64_t may)
              who[stage]);
     history_add(d, "client", "", "%llu MiB are too much: %u connections that %s are cut",
                 (unsigned long long)now >> 20, n, who[stage]);
-}
-
-void
-pressure_begin(struct daemon *d)
-{
-    /* A frame that is large has pages of its own, which go when it goes: freed ones would stay as holes among
-     * what others have. The second: as it was before the first was set. */
-    mallopt(M_MMAP_THRESHOLD, OWN_PAGES);
-    mallopt(M_TRIM_THRESHOLD, UNUSED);
-    d->look_at = pressure_look(d); /* what we take with nothing to do */
 }
 
 nsec

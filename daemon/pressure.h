@@ -14,8 +14,6 @@
 
 #define PRESSURE_BYTES (256u << 20)
 
-/* The first look: what it takes with nothing to do. */
-void pressure_begin(struct daemon *d);
 /* Look, and do something about it. When it wants to look again, NSEC_NEVER: with the next tick. */
 nsec pressure_look(struct daemon *d);
 

@@ -301,7 +301,7 @@ loop(struct daemon *d)
 
     r = sd_event_add_time(d->event, &k.timer, CLOCK_MONOTONIC, 0, NSEC_MS / NSEC_US, on_time, &k);
     if (r < 0) return r;
-    pressure_begin(d);
+    d->look_at = pressure_look(d); /* what we take with nothing to do */
     while (sd_event_get_state(d->event) != SD_EVENT_FINISHED) {
         if (!more) more = !sleep_all(d);
         set_timer(&k);

@@ -200,6 +200,6 @@ enum lagan_reason {
 #define LAGAN_MAX_OUTPUTS 64 /* n */
 #define LAGAN_MAX_BIAS 256   /* entries of logit_bias */
 #define LAGAN_MAX_WIN 256
-#define LAGAN_DEFAULT_WIN 32
+#define LAGAN_DEFAULT_WIN 128
 
 #endif
