@@ -4,6 +4,8 @@
  *
  *     decode=B:CONTEXT      B sequences at once, from when the last has its first token to when the first ends
  *     batch=B:IN:OUT        B requests at once, until the last has ended: requests and tokens a second
+ *     twins=B:IN:OUT        the same, all of one prompt
+ *     beam=B:IN:OUT:K       B searches at once with K beams each; tokens of all beams count
  *     serve=B:IN:OUT:N      N requests, B of them always in flight
  *     prefill=N:IN          N prompts at once, one token each: prompt tokens a second
  *     kill=B:CONTEXT:CALM   SIGKILL of the worker while B sequences decode: until one is ready again, and the
@@ -52,6 +54,8 @@ struct bench {
     struct bench_serve s;
     uint32_t vocab;
     uint64_t random;
+    uint32_t beams; /* of each request; 0: none */
+    uint64_t twins; /* all have the prompt of this number; 0: each its own */
     struct request q[MAX_REQUESTS];
     uint32_t n, n_sent, n_first, n_over;
     uint32_t n_deaths, n_dead, calm; /* of the worker that are wanted, that were; between two */
@@ -74,6 +78,8 @@ submit(struct bench *b, struct request *q)
     int32_t *ids = malloc(q->in * sizeof *ids);
 
     if (!r || !ids) bench_die("no memory for a prompt of %u", q->in);
+    if (b->twins) b->random = b->twins;
+    if (b->beams) lagan_set_int(r, "beams", b->beams);
     for (uint32_t i = 0; i < q->in; i++) ids[i] = (int32_t)(10 + below(b, b->vocab - 20));
     lagan_set_ids(r, "ids", ids, q->in);
     lagan_set_int(r, "max_tokens", q->out);
@@ -269,6 +275,23 @@ run_batch(struct bench *b, const uint32_t *arg, struct figure *f)
 }
 
 static void
+run_twins(struct bench *b, const uint32_t *arg, struct figure *f)
+{
+    b->twins = b->random;
+    run_batch(b, arg, f);
+    b->twins = 0;
+}
+
+static void
+run_beam(struct bench *b, const uint32_t *arg, struct figure *f)
+{
+    b->beams = arg[3];
+    run_batch(b, arg, f);
+    b->beams = 0;
+    f->more *= arg[3];
+}
+
+static void
 run_serve(struct bench *b, const uint32_t *arg, struct figure *f)
 {
     struct bench_worker from, to;
@@ -343,6 +366,8 @@ static const struct kind {
 } kinds[] = {
     { "decode", "tok/s", "window_s", 2, run_decode, NULL },
     { "batch", "req/s", "tok_s", 3, run_batch, NULL },
+    { "twins", "req/s", "tok_s", 3, run_twins, NULL },
+    { "beam", "req/s", "tok_s", 4, run_beam, NULL },
     { "serve", "tok/s", "req_s", 4, run_serve, NULL },
     { "prefill", "tok/s", "req_s", 2, run_prefill, NULL },
     { "kill", "ms", "gap_ms", 3, NULL, kill_worker },

@@ -136,7 +136,8 @@ put_output(msgpack_packer *p, const struct row *r, uint32_t output)
 static struct row_piece
 next_piece(const struct row *r)
 {
-    struct row_piece p = { 0, row_n_tokens(r) - r->n_sent, (uint32_t)(r->text.n - r->n_text_sent) };
+    struct row_piece p = { .n = row_n_tokens(r) - r->n_sent,
+                           .n_text = (uint32_t)(r->text.n - r->n_text_sent) };
 
     return r->out ? pieces_next(r) : p;
 }

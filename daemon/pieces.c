@@ -50,8 +50,10 @@ pieces_add(struct row *r, const struct row_piece *p)
     if (!same) TRY(bytes_add(&r->piece, p, sizeof *p));
     if (same) last->n += p->n;
     if (same) last->n_text += p->n_text;
+    if (same) last->score = p->score;
     r->out[p->output].n_said += p->n;
     r->out[p->output].n_text_said += p->n_text;
+    r->out[p->output].score = p->score == p->score ? p->score : 0;
     return 0;
 }
 

@@ -12,6 +12,7 @@
 
 struct row_piece {
     uint32_t output, n, n_text; /* tokens, bytes of text */
+    float score;                /* of the output, with these */
 };
 struct row_output {
     uint32_t n_said, n_text_said; /* tokens and bytes of text the worker has sent */

@@ -84,7 +84,7 @@ static int
 keep_out(struct worker *w, struct row *r, const struct rec_out *o, const char *tokens,
          const char *lps, const char *tops, const char *text)
 {
-    struct row_piece piece = { o->output, o->n_tokens, o->text_bytes };
+    struct row_piece piece = { o->output, o->n_tokens, o->text_bytes, o->score };
     size_t n = o->n_tokens, waits;
 
     if (bytes_add(&r->token, tokens, n * 4) < 0 || bytes_add(&r->text, text, o->text_bytes) < 0 ||
@@ -181,7 +181,6 @@ take_out(struct worker *w, struct rest *b, struct err *e)
     r->n_said += (uint32_t)n;
     r->n_text_said += o.text_bytes;
     r->score = o.score == o.score ? o.score : 0; /* no NaN on the wire */
-    if (r->out) r->out[o.output].score = r->score;
     return r->state == ROW_ENDED ? 0 : keep_out(w, r, &o, tokens, lps, tops, text);
 }
 

@@ -200,10 +200,7 @@ legacy_launch(struct worker *w, const struct batch *b)
         struct manifest_owner *o = &w->owner[n];
 
         if (!(b->run[i].flags & RUN_FIRST_CHUNK) || s->n_adopted) continue;
-        if (s->first_member || s->forked) { /* nobody's: it is computed again */
-            w->owner[n++] = (struct manifest_owner){ .seat = s->seat };
-            continue;
-        }
+        if (s->first_member || s->forked) continue; /* nobody's row: it is computed again */
         *o = (struct manifest_owner){
             .seat = s->seat, .id = s->id, .n_cross = s->n_source, .n_tokens = s->n_prompt
         };

@@ -99,6 +99,8 @@ make_like(struct worker *w, struct request *m, const struct request *r)
     m->sampling = r->sampling;
     m->sampling.prompt = m->seq.token;
     m->sampling.output = m->output;
+    m->sampling.bias = m->bias; /* the first may be gone before it */
+    memcpy(m->bias, r->bias, r->sampling.n_bias * sizeof m->bias[0]);
     memcpy(m->seq.token, r->seq.token, r->n_decoder * sizeof(token_id));
 }
 
@@ -118,7 +120,11 @@ static void
 make_search(struct worker *w, struct request *r, uint32_t n_prompt, uint32_t max_new)
 {
     bool exact = w->keys.numerics == NUMERICS_INVARIANT || !strcmp(gpu_ops(w->e.gpu)->name, "cpu");
-    uint32_t n_told = exact ? 0 : r->n_sent, n = 0;
+    /* Its best was told to the end, and only that it was the end was not. */
+    uint16_t over = r->n_sent && !exact
+                        ? intake_had_ended(r, told_at(w, r)[r->n_sent - 1], UINT32_MAX)
+                        : 0;
+    uint32_t n_told = exact || over ? 0 : r->n_sent, n = 0;
     struct beam *b = &r->beam;
 
     b->max_new = max_new;
@@ -135,6 +141,7 @@ make_search(struct worker *w, struct request *r, uint32_t n_prompt, uint32_t max
         b->total[n] = (float *)(void *)(free + max_new);
         m->seq.beam = b;
         m->finished = m->output >= r->n_outputs;
+        if (r->n_outputs == 1) m->cancelled = over;
         if (n_told) {
             go_on(m, told_at(w, r), n_told);
             b->total[n][n_told - 1] = r->score;
@@ -188,7 +195,7 @@ outputs_add(struct worker *w, struct request *r, nsec now, struct err *e)
                                         w->e.model->shape.max_len);
     }
     if (search) make_search(w, r, n_prompt, max_new);
-    first = chain(r, n_prompt - 1);
+    first = chain(r, (search ? r->seq.n_prompt : n_prompt) - 1);
     if (first) {
         TRY(scheduler_add(w->e.sched, first, now, e));
         scheduler_halt(w->e.sched, first->id, r->paused);

@@ -6,7 +6,7 @@
  *
  * After a death a sample goes on from the tokens that were told of it. A search begins again from the prompt where
  * that comes to the same bits, and tells what has not been told; where it need not, it goes on from what was told
- * of its best output, which stays what it begins with.
+ * of its best output, which stays what it begins with; had that been told to its end, others are searched anew.
  */
 #ifndef WORKER_OUTPUTS_H
 #define WORKER_OUTPUTS_H

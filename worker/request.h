@@ -57,7 +57,7 @@ struct request {
         n_text_sent;  /* generated tokens and text bytes sent, delivered ones included */
     float score;      /* sum of log-probabilities */
     struct beam beam; /* the first's, of a search */
-    struct nudge bias[EXEC_MAX_BIAS]; /* the first's */
+    struct nudge bias[EXEC_MAX_BIAS]; /* of sampling */
     uint32_t adopted,
         recomputed; /* positions a predecessor wrote: taken over, and computed again */
 };

@@ -221,8 +221,9 @@ make_tokens(struct in *in, uint8_t *p)
     at = (uint32_t)sizeof k + 4 * k.n + (k.first + k.n - k.lp_first) * each + k.n_text;
     for (uint32_t i = 0; i < k.n_pieces; i++, at += (uint32_t)sizeof(struct row_piece)) {
         bool last = i + 1 == k.n_pieces;
-        struct row_piece one = { byte(in) % (t->n_out + (byte(in) % 16 == 0)), last ? k.n : k.n / 2,
-                                 last ? k.n_text : 0 };
+        struct row_piece one = { .output = byte(in) % (t->n_out + (byte(in) % 16 == 0)),
+                                 .n = last ? k.n : k.n / 2,
+                                 .n_text = last ? k.n_text : 0 };
 
         k.n -= one.n;
         memcpy(p + at, &one, sizeof one);

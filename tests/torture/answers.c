@@ -41,9 +41,18 @@ make_jobs(struct answers *a)
             set_ids(&a->job[i], i, i % 4 == 3 ? 100 + i * 6 : 3 + i, 3, 200);
         lagan_set_int(q, "max_tokens", ANSWER_TOKENS - i % 7);
         lagan_set_bool(q, "ignore_eos", 1);
-        lagan_set_int(q, "logprobs", ANSWER_TOPS);
         lagan_set_int(q, "seed", 1000 + i);
+        a->job[i].search = i % 8 == 6 || i % 8 == 1;
+        if (a->job[i].search) {
+            lagan_set_int(q, "beams", ANSWER_OUTPUTS);
+            lagan_set_int(q, "n", 1 + i % 3);
+            if (i % 16 > 8) lagan_set_int(q, "no_repeat_ngram", 3);
+            continue;
+        }
+        lagan_set_int(q, "logprobs", ANSWER_TOPS);
         if (!sampled) continue;
+        if (i % 8 == 7) lagan_set_int(q, "n", ANSWER_OUTPUTS);
+        if (i % 8 == 5) lagan_set_float(q, "frequency_penalty", 0.5);
         lagan_set_float(q, "temperature", 0.5 + 0.05 * i);
         if (i % 3 == 0) lagan_set_float(q, "top_p", 0.9);
         if (i % 3 == 1) lagan_set_int(q, "top_k", 20);
@@ -61,13 +70,39 @@ find(struct answers *a, uint64_t id)
 }
 
 static void
+take_other(struct answer *g, const struct lagan_event *e)
+{
+    uint64_t *h = &g->other[e->output];
+
+    assert_true(e->output < ANSWER_OUTPUTS);
+    assert_int_equal(e->first, g->n_other[e->output]);
+    for (uint32_t i = 0; i < e->n_ids; i++) {
+        uint32_t bits = 0;
+
+        if (e->logprob) memcpy(&bits, &e->logprob[i], sizeof bits);
+        *h = (*h ^ (uint32_t)e->ids[i]) * UINT64_C(0xd6e8feb86659fd93);
+        *h = (*h ^ bits) * UINT64_C(0x9e3779b97f4a7c15);
+    }
+    g->n_other[e->output] += e->n_ids;
+}
+
+static void
 take_tokens(struct job *j, const struct lagan_event *e)
 {
     struct answer *g = &j->got;
 
+    if (e->output) {
+        take_other(g, e);
+        return;
+    }
     assert_int_equal(e->first, g->n);
-    assert_true(e->n_ids <= ANSWER_TOKENS - g->n && e->logprob && e->n_top == ANSWER_TOPS);
+    assert_true(e->n_ids <= ANSWER_TOKENS - g->n);
     memcpy(g->id + g->n, e->ids, e->n_ids * sizeof *g->id);
+    if (j->search) {
+        g->n += e->n_ids;
+        return;
+    }
+    assert_true(e->logprob && e->n_top == ANSWER_TOPS);
     memcpy(g->logprob + g->n, e->logprob, e->n_ids * sizeof *g->logprob);
     memcpy(g->top[g->n], e->top, e->n_ids * sizeof g->top[0]);
     g->n += e->n_ids;
@@ -91,11 +126,13 @@ compare(struct answers *a, struct job *j)
 {
     const struct answer *w = &j->want, *g = &j->got;
     uint32_t i = first_other(w, g);
+    bool others = memcmp(w->other, g->other, sizeof w->other) != 0;
 
-    j->differs = i != w->n || i != g->n || w->reason != g->reason;
+    j->differs = i != w->n || i != g->n || w->reason != g->reason || others;
     if (!j->differs) return;
     a->n_differ++;
     if (a->may_differ) return;
+    if (others) fail_msg("request %zu: another output than the first", (size_t)(j - a->job));
     if (w->n != g->n || w->reason != g->reason)
         fail_msg("request %zu: %u tokens, reason %u, not %u, %u", (size_t)(j - a->job), g->n,
                  g->reason, w->n, w->reason);
@@ -111,7 +148,7 @@ take(struct answers *a, const struct lagan_event *e)
     if (e->kind == LAGAN_EVENT_TOKENS) {
         take_tokens(j, e);
     } else if (e->kind == LAGAN_EVENT_OUTPUT) {
-        j->got.reason = e->reason;
+        if (!e->output) j->got.reason = e->reason;
         a->resumed += e->resumed;
         a->adopted += j->got.adopted = e->adopted;
         a->recomputed += e->recomputed;

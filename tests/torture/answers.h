@@ -1,8 +1,9 @@
 /* answers.h - requests to three real models, asked again and again: each answer is to have the bits of
  * the first one.
  *
- * 32 of them under way at once: greedy and sampled, an encoder and a decoder, prompts of several chunks,
- * pools so small that blocks are reused all the time. They speak through liblagan.
+ * 32 of them under way at once: greedy and sampled, searches with beams and several samples of one prompt, an
+ * encoder and a decoder, prompts of several chunks, pools so small that blocks are reused all the time. They speak
+ * through liblagan.
  */
 #ifndef TESTS_TORTURE_ANSWERS_H
 #define TESTS_TORTURE_ANSWERS_H
@@ -10,13 +11,22 @@
 #include "include/lagan.h"
 #include "tests/torture/service.h"
 
-enum { ANSWERS = 32, ANSWER_TOKENS = 48, ANSWER_TOPS = 2, ANSWER_MODELS = 3, ANSWER_PROMPT = 300 };
+enum {
+    ANSWERS = 32,
+    ANSWER_TOKENS = 48,
+    ANSWER_TOPS = 2,
+    ANSWER_MODELS = 3,
+    ANSWER_PROMPT = 300,
+    ANSWER_OUTPUTS = 3
+};
 
 struct answer {
     uint32_t n, reason, adopted; /* adopted: positions that were not computed again */
     int32_t id[ANSWER_TOKENS];
     float logprob[ANSWER_TOKENS];
     struct lagan_top top[ANSWER_TOKENS][ANSWER_TOPS];
+    uint64_t other[ANSWER_OUTPUTS]; /* outputs behind the first: a hash of all that came of each */
+    uint32_t n_other[ANSWER_OUTPUTS];
 };
 
 struct job { /* one request that runs again and again */
@@ -24,6 +34,7 @@ struct job { /* one request that runs again and again */
     int32_t prompt[ANSWER_PROMPT];
     uint32_t n_prompt;
     uint64_t id;  /* 0: not under way */
+    bool search;  /* with beams: it has no log-probabilities */
     bool differs; /* its last answer, from the first */
     struct answer want, got;
 };
