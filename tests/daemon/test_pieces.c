@@ -1,0 +1,193 @@
+/* test_pieces.c - the promises of pieces.h. */
+#include "daemon/pieces.h"
+
+#include "tests/test.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { OUTPUTS = 4, MOST = 200 };
+
+/* A row, and beside it what each output has, token by token. */
+struct bed {
+    struct ledger *l;
+    struct row *r;
+    int32_t token[OUTPUTS][MOST];
+    uint32_t n[OUTPUTS];
+    uint32_t n_text[OUTPUTS];
+};
+
+static void
+open_bed(struct bed *b)
+{
+    struct rec_submit *s = calloc(1, sizeof *s);
+
+    memset(b, 0, sizeof *b);
+    assert_non_null(s);
+    *s = (struct rec_submit){ .n = OUTPUTS, .max_tokens = MOST };
+    b->l = ledger_new(4, 1);
+    assert_int_equal(ledger_take(b->l, 1, 1, s, sizeof *s, &b->r), 0);
+    assert_int_equal(pieces_begin(b->r), 0);
+}
+
+/* Output o says n tokens more, each with a byte of text or none. */
+static void
+say(struct bed *b, uint32_t o, uint32_t n, bool text)
+{
+    struct row_piece p = { o, n, text ? n : 0, (float)(10 * o) - (float)b->n[o] };
+
+    for (uint32_t i = 0; i < n; i++) {
+        int32_t token = (int32_t)(1000 * o + b->n[o]);
+        char letter = (char)('a' + o);
+
+        b->token[o][b->n[o]++] = token;
+        assert_int_equal(bytes_add(&b->r->token, &token, sizeof token), 0);
+        if (text) assert_int_equal(bytes_add(&b->r->text, &letter, 1), 0);
+        b->n_text[o] += text;
+    }
+    assert_int_equal(pieces_add(b->r, &p), 0);
+}
+
+/* Send as much as a chunk may have, from what the client has on; it must be the outputs' own. */
+static void
+send_some(struct bed *b, uint32_t most)
+{
+    struct row *r = b->r;
+    struct row_piece p = pieces_next(r);
+    uint32_t n = MIN(p.n, most), n_text = MIN(p.n_text, most);
+    const int32_t *token = (const int32_t *)(const void *)r->token.p + r->n_sent;
+
+    for (uint32_t i = 0; i < n; i++)
+        assert_int_equal(token[i], b->token[p.output][r->out[p.output].n_sent + i]);
+    for (uint32_t i = 0; i < n_text; i++)
+        assert_int_equal(r->text.p[r->n_text_sent + i], 'a' + p.output);
+    pieces_sent(r, n, n_text);
+    r->n_sent += n;
+    r->n_text_sent += n_text;
+}
+
+static bool
+all_sent(const struct bed *b)
+{
+    return b->r->n_sent == row_n_tokens(b->r) && b->r->n_text_sent == b->r->text.n;
+}
+
+static void
+each_output_has_its_own_tokens_and_text_also_for_who_comes_back(void **state)
+{
+    struct bed b;
+
+    (void)state;
+    for (uint32_t round = 0; round < 200; round++) {
+        open_bed(&b);
+        for (uint32_t i = 0; i < 60; i++) {
+            say(&b, test_below(OUTPUTS), 1 + test_below(3), test_below(2));
+            if (test_below(3) == 0 && !all_sent(&b)) send_some(&b, 1 + test_below(4));
+            if (test_below(20)) continue;
+            /* It has lost its connection, and so many tokens and bytes had come. */
+            assert_int_equal(pieces_resume(b.r, b.r->n_sent, (uint32_t)b.r->n_text_sent), 0);
+        }
+        while (!all_sent(&b)) send_some(&b, 1 + test_below(9));
+        for (uint32_t o = 0; o < OUTPUTS; o++) {
+            assert_int_equal(b.r->out[o].n_sent, b.n[o]);
+            assert_int_equal(b.r->out[o].n_said, b.n[o]);
+            assert_int_equal(b.r->out[o].n_text_said, b.n_text[o]);
+        }
+        ledger_free(b.l);
+    }
+}
+
+static void
+a_place_where_no_chunk_has_ended_is_not_gone_on_from(void **state)
+{
+    struct bed b;
+
+    (void)state;
+    open_bed(&b);
+    say(&b, 0, 2, true);
+    say(&b, 1, 1, true);
+    assert_int_equal(pieces_resume(b.r, 2, 2), 0);
+    assert_int_equal(pieces_next(b.r).output, 1);
+    assert_int_equal(pieces_resume(b.r, 3, 1), -ENOENT);
+    assert_int_equal(pieces_resume(b.r, 4, 3), -ENOENT);
+    assert_int_equal(pieces_resume(b.r, 0, 0), 0);
+    assert_int_equal(pieces_next(b.r).n, 2);
+    ledger_free(b.l);
+}
+
+static void
+a_worker_that_goes_on_is_told_whose_every_token_is_in_any_fragments(void **state)
+{
+    struct bed b;
+    uint32_t n, at[OUTPUTS] = { 0 };
+    uint8_t *whole, *parts;
+
+    (void)state;
+    open_bed(&b);
+    for (uint32_t i = 0; i < 50; i++) say(&b, test_below(OUTPUTS), 1 + test_below(3), false);
+    n = pieces_record_bytes(b.r);
+    whole = malloc(n);
+    parts = malloc(n);
+    pieces_record(b.r, 0, whole, n);
+    for (uint32_t i = 0; i < n;) {
+        uint32_t some = 1 + test_below(MIN(n - i, 40u));
+
+        pieces_record(b.r, i, parts + i, some);
+        i += some;
+    }
+    assert_memory_equal(whole, parts, n);
+    for (uint32_t i = 0; i < row_n_tokens(b.r); i++) {
+        const int32_t *token = (const int32_t *)(const void *)b.r->token.p;
+
+        assert_in_range(whole[i], 0, OUTPUTS - 1);
+        assert_int_equal(token[i], b.token[whole[i]][at[whole[i]]++]);
+    }
+    for (uint32_t o = 0; o < OUTPUTS; o++) {
+        float score;
+
+        memcpy(&score, whole + ROUND_UP(row_n_tokens(b.r), 8u) + 4 * o, sizeof score);
+        assert_true(score == b.r->out[o].score);
+    }
+    free(whole);
+    free(parts);
+    ledger_free(b.l);
+}
+
+static void
+outputs_are_told_best_first_and_all_have_to_end(void **state)
+{
+    static const float score[OUTPUTS] = { -3, -1, -2, -1 };
+    uint32_t order[OUTPUTS];
+    struct bed b;
+
+    (void)state;
+    open_bed(&b);
+    for (uint32_t o = 0; o < OUTPUTS; o++) {
+        assert_false(pieces_over(b.r));
+        b.r->out[o].reason = LAGAN_FINISH_EOS;
+        b.r->out[o].score = score[o];
+    }
+    assert_true(pieces_over(b.r));
+    pieces_order(b.r, order);
+    assert_int_equal(order[0], 1);
+    assert_int_equal(order[1], 3);
+    assert_int_equal(order[2], 2);
+    assert_int_equal(order[3], 0);
+    pieces_again(b.r);
+    assert_false(pieces_over(b.r));
+    ledger_free(b.l);
+}
+
+int
+main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(each_output_has_its_own_tokens_and_text_also_for_who_comes_back),
+        cmocka_unit_test(a_place_where_no_chunk_has_ended_is_not_gone_on_from),
+        cmocka_unit_test(a_worker_that_goes_on_is_told_whose_every_token_is_in_any_fragments),
+        cmocka_unit_test(outputs_are_told_best_first_and_all_have_to_end),
+    };
+
+    return cmocka_run_group_tests(tests, test_seed_group, NULL);
+}
