@@ -2,8 +2,8 @@
  *
  *     row  |  CTA: 8 warps, a block of 1,024 logits each  |  CTA  |  ...
  *
- * A warp loads its block into registers, 32 values a lane, applies penalty, bans, what is allowed and force
- * (and writes the row back then, for those who read it again), and leaves the block's best, its sum of exp
+ * Rows of beams are made log-probabilities first, by a kernel that is queued where there are some. A warp loads its
+ * block into registers, 32 values a lane, applies penalty, what is added, bans, what is allowed and force (and writes the row back then, for those who read it again), and leaves the block's best, its sum of exp
  * and its mass of weights. The row's last CTA to finish puts them together: best, total, log-probability, the draw's block,
  * and walks that one block a second time. Everything that is added up is either whole numbers or added in
  * the order of the blocks, so it does not matter who comes last.
@@ -13,7 +13,7 @@
 namespace sampling {
 namespace {
 
-constexpr int THREADS = 256, WARPS = THREADS / 32;
+constexpr int THREADS = 256, WARPS = THREADS / 32, TAKERS = 1024;
 constexpr uint32_t CHUNK = WARPS * BLOCK;
 
 struct shared {
@@ -63,12 +63,28 @@ change(float (&v)[LANE], struct shared &sh, const struct sample &s, const struct
             float &f = v[it * 4 + c];
 
             if (seen >> c & 1) f = f > 0 ? __fdiv_rn(f, r.repetition) : __fmul_rn(f, r.repetition);
-            if (ban >> c & 1) f = -CUDART_INF_F;
+            if (ban >> c & 1) f = -CUDART_INF_F; /* what is added to that leaves it */
             if (r.force >= 0 && r.target < 0)
                 f = at + c == (uint32_t)r.force && at + c < n ? 0 : -CUDART_INF_F;
             if (at + c < n) x[at + c] = f;
         }
     }
+}
+
+/* What is added to the warp's block, in the row: each logit is one lane's. */
+__device__ void
+nudge(const struct sample &s, const struct sample_row &r, float *x, uint32_t block, uint32_t n)
+{
+    __threadfence();
+    __syncwarp();
+    for (uint32_t i = threadIdx.x % 32; i < r.n_nudge; i += 32) {
+        const struct nudge a = s.nudge[r.first_nudge + i];
+        uint32_t id = (uint32_t)a.id;
+
+        if (id < n && id / BLOCK == block) x[id] = __fadd_rn(__ldcg(x + id), a.add);
+    }
+    __threadfence();
+    __syncwarp();
 }
 
 /* Sum of exp(x - best) over a lane's values. */
@@ -180,8 +196,35 @@ finish(struct block_stat *stat, const struct sample &s, const struct sample_row 
         id = __reduce_min_sync(~0u, id);
     }
     if (lane) return;
-    best = (id < n ? clean(__ldcg(x + id)) : -CUDART_INF_F) - best;
-    put(s, r, row, id, best - log_total);
+    sum = id < n ? clean(__ldcg(x + id)) : -CUDART_INF_F;
+    put(s, r, row, id, r.beam ? sum : sum - best - log_total);
+}
+
+/* The rows of beams to log-probabilities, in place; a CTA a row, any other is left at once. */
+__global__ void
+__launch_bounds__(TAKERS) take_logs(const struct sample s)
+{
+    __shared__ float part[2][TAKERS / 32];
+    uint32_t n = s.logits.dim[1], lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    float *x = (float *)s.logits.data + (size_t)blockIdx.x * s.logits.stride;
+    float best = -CUDART_INF_F, sum = 0;
+
+    after_previous();
+    if (!s.row[blockIdx.x].beam) return;
+    for (uint32_t i = threadIdx.x; i < n; i += TAKERS) best = fmaxf(best, clean(x[i]));
+    best = warp_max(best);
+    if (lane == 0) part[0][warp] = best;
+    __syncthreads();
+    for (uint32_t i = 0; i < TAKERS / 32; i++) best = fmaxf(best, part[0][i]);
+    if (best == -CUDART_INF_F) return;
+    for (uint32_t i = threadIdx.x; i < n; i += TAKERS) sum += expf(clean(x[i]) - best);
+    sum = group_sum(sum, 32);
+    if (lane == 0) part[1][warp] = sum;
+    __syncthreads();
+    sum = 0;
+    for (uint32_t i = 0; i < TAKERS / 32; i++) sum += part[1][i];
+    sum = logf(sum);
+    for (uint32_t i = threadIdx.x; i < n; i += TAKERS) x[i] = clean(x[i]) - best - sum;
 }
 
 template <bool VEC>
@@ -212,8 +255,12 @@ __launch_bounds__(THREADS, 4)
         float v[LANE];
 
         load_block<VEC>(v, x, block, n, lane);
-        if (penalty || r.n_ban || masked || forced)
+        if (penalty || r.n_ban || masked || forced || r.n_nudge)
             change(v, sh, s, r, penalty, masked, x, block, n);
+        if (r.n_nudge && !forced) {
+            nudge(s, r, x, block, n);
+            load_block<VEC>(v, x, block, n, lane);
+        }
 #pragma unroll
         for (uint32_t i = 0; i < LANE; i++) stat.best = fmaxf(stat.best, v[i]); /* no NaN */
         if (__any_sync(~0u, stat.best > FLT_MAX)) {
@@ -276,6 +323,10 @@ k_sample(const struct k_lane *l, const struct sample *s)
         room.block = (struct block_stat *)l->work;
         room.row = (struct row_stat *)(room.block + (size_t)rows * n_blocks);
         room.group = (float *)(room.row + rows);
+        if (s->beams) {
+            r = launch(take_logs, rows, TAKERS, 0, l->st, part);
+            if (r != cudaSuccess) return r;
+        }
         r = launch(vec ? sample_stats<true> : sample_stats<false>, grid, THREADS, 0, l->st, part,
                    room, l->count, l->fault);
         if (r == cudaSuccess) r = second(l, part, room, vec);
