@@ -11,6 +11,7 @@
 #include "base/base.h"
 #include "base/err.h"
 #include "include/lagan_wire.h"
+#include "ipc/msg_reason.h"
 
 #include <msgpack.h>
 
@@ -106,10 +107,5 @@ void msg_key(msgpack_packer *p, const char *key);
 void msg_text(msgpack_packer *p, const char *s);            /* NUL-ended string value */
 void msg_bytes(msgpack_packer *p, const char *s, size_t n); /* str value of n bytes */
 void msg_bin(msgpack_packer *p, const void *b, size_t n);   /* bin value of n bytes */
-
-/* Words of the closed lists: "eos", "too_long"; NULL: unknown. retry: may be NULL. */
-const char *msg_reason(uint32_t reason, bool *retry);
-const char *msg_reason_sentence(uint32_t reason);
-uint32_t msg_reason_number(const char *word); /* of LAGAN_ERRORS; 0: unknown */
 
 #endif

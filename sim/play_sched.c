@@ -6,30 +6,13 @@
 #include "sim/stage.h"
 
 #include "include/lagan_wire.h"
+#include "ipc/msg_reason.h"
 
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
 enum { MAX_ITERATIONS = 100000 };
-
-static const char *
-reason_name(uint16_t reason)
-{
-    switch (reason) {
-#define X(number, name, word, sentence) \
-    case number: \
-        return word;
-        LAGAN_FINISHES(X)
-#undef X
-#define X(number, name, word, retry, sentence) \
-    case number: \
-        return word;
-        LAGAN_ERRORS(X)
-#undef X
-    }
-    return "?";
-}
 
 /* ---- request */
 
@@ -243,7 +226,7 @@ reap(struct stage *g)
 
         a->ended = true;
         if (q->reason != LAGAN_FINISH_LENGTH)
-            say(g, "%u %s ended: %s", g->it, a->name, reason_name(q->reason));
+            say(g, "%u %s ended: %s", g->it, a->name, msg_reason(q->reason, NULL));
     }
 }
 
@@ -326,7 +309,7 @@ act_show(struct stage *g, struct err *e)
         const struct seq *q = &a[i]->r->seq;
 
         if (a[i]->ended) {
-            say(g, "%s %s, %u cached", a[i]->name, reason_name(q->reason), q->n_cached);
+            say(g, "%s %s, %u cached", a[i]->name, msg_reason(q->reason, NULL), q->n_cached);
         } else {
             say(g, "%s %u/%u/%u at %u", a[i]->name, q->max_new, q->n_prompt,
                 q->n_tokens - q->n_prompt, q->n_done);

@@ -19,7 +19,7 @@ worker/arch    base gpu worker/kv worker/model
 worker/exec    base gpu worker/kv worker/model worker/sched
 worker         include base ipc gpu worker/kv worker/sched worker/text worker/model worker/arch worker/exec
 route          base
-sim            include base route worker/kv worker/sched
+sim            include base ipc route worker/kv worker/sched
 daemon         include base ipc route
 client         include base ipc
 ctl            include base client

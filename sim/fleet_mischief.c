@@ -1,0 +1,111 @@
+/* fleet_mischief.c - clients that go away or stand still, workers that die: see fleet_core.h. */
+#include "sim/fleet_core.h"
+
+#include "include/lagan_wire.h"
+
+double
+fleet_draw(struct fleet *f)
+{
+    f->random ^= f->random << 13;
+    f->random ^= f->random >> 7;
+    f->random ^= f->random << 17;
+    return (double)(f->random >> 11) / 9007199254740992.0;
+}
+
+static nsec
+some_time(struct fleet *f, nsec most)
+{
+    return f->now + 1 + (nsec)(fleet_draw(f) * (double)most);
+}
+
+void
+mischief_plan(struct fleet *f, struct job *j)
+{
+    const struct fleet_mischief *m = &f->s.mischief;
+    const struct cost *c = &f->s.worker.cost;
+    nsec step = c->launch + (nsec)((double)c->weights / c->bandwidth * 1e9);
+    nsec life = 4 * step * (j->t.osl + 1); /* about as long as it runs */
+
+    j->stop = j->t.osl;
+    if (m->stopped > 0 && fleet_draw(f) < m->stopped)
+        j->stop = 1 + (uint32_t)(fleet_draw(f) * j->t.osl);
+    if (m->cancelled > 0 && fleet_draw(f) < m->cancelled)
+        events_add(&f->events,
+                   (struct event){ .at = some_time(f, life), .kind = EVENT_CANCEL, .job = j->id });
+    if (m->halted > 0 && fleet_draw(f) < m->halted) {
+        nsec at = some_time(f, life);
+
+        events_add(&f->events, (struct event){ .at = at, .kind = EVENT_HALT, .job = j->id });
+        events_add(&f->events,
+                   (struct event){ .at = at + life, .kind = EVENT_GO_ON, .job = j->id });
+    }
+}
+
+void
+mischief_cancel(struct fleet *f, uint64_t id)
+{
+    struct job *j = job_find(f, id);
+
+    if (!j) return;
+    j->gone = true;
+    if (j->worker != NOBODY) {
+        uint32_t worker = j->worker;
+
+        scheduler_cancel(f->m[worker].w.s, id, LAGAN_E_CANCELLED);
+        fleet_kick(f, worker);
+        if (f->queue.n > 0) fleet_dispatch(f);
+        return;
+    }
+    jobs_take(&f->queue, j);
+    job_end(f, j);
+}
+
+void
+mischief_halt(struct fleet *f, uint64_t id, bool halted)
+{
+    struct job *j = job_find(f, id);
+
+    if (!j || j->worker == NOBODY) return;
+    j->halted = halted;
+    scheduler_halt(f->m[j->worker].w.s, id, halted);
+    fleet_kick(f, j->worker);
+}
+
+void
+mischief_next_death(struct fleet *f, uint32_t worker)
+{
+    double rate = f->s.mischief.deaths;
+
+    if (rate > 0)
+        events_add(&f->events, (struct event){ .at = some_time(f, (nsec)(2e9 / rate)),
+                                               .kind = EVENT_DEATH,
+                                               .worker = worker });
+}
+
+void
+mischief_die(struct fleet *f, uint32_t worker)
+{
+    struct member *m = &f->m[worker];
+    struct job *behind = NULL;
+
+    f->result.deaths++;
+    for (struct job *j; (j = m->jobs.first);) {
+        job_leave(f, j);
+        if (j->gone || j->told >= j->stop) {
+            job_end(f, j);
+            continue;
+        }
+        jobs_add(&f->queue, j, behind);
+        behind = j;
+        f->result.moved++;
+    }
+    f->result.pauses += scheduler_n_pauses(m->w.s);
+    if (f->holders) route_forget(f->holders, worker);
+    worker_close(&m->w);
+    m->life++;
+    f->table[worker].open = false;
+    events_add(&f->events, (struct event){ .at = f->now + f->s.mischief.restart,
+                                           .kind = EVENT_RESTART,
+                                           .worker = worker });
+    fleet_dispatch(f);
+}

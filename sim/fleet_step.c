@@ -1,0 +1,182 @@
+/* fleet_step.c - a worker's steps, and which worker a request goes to: see fleet_core.h.
+ *
+ * A lane has at most two steps out: one that runs, and one planned behind it that begins when that is over and
+ * those it waits for are.
+ */
+#include "sim/fleet_core.h"
+
+#include "sim/cost.h"
+#include "worker/kv/kv_event.h"
+
+#include <stdlib.h>
+#include <xxhash.h>
+
+enum { CHECK_EVERY = 4096, CANDIDATES = 16 };
+
+static void
+start_step(struct fleet *f, uint32_t worker, unsigned lane)
+{
+    struct member *m = &f->m[worker];
+    const struct batch *b = m->w.batch[lane][(m->w.done[lane] + 1) % WORKER_OUT];
+
+    if (m->running[lane] || m->w.planned[lane] == m->w.done[lane]) return;
+    if (scheduler_turn(m->w.s, b) != lane) return; /* waits for another lane's */
+    m->running[lane] = true;
+    events_add(&f->events, (struct event){ .at = f->now + cost_of(&m->w.st, b),
+                                           .kind = EVENT_STEP,
+                                           .lane = (uint8_t)lane,
+                                           .worker = worker,
+                                           .life = m->life });
+}
+
+static void
+digest(struct fleet *f, uint32_t worker, const struct batch *b)
+{
+    int n = batch_pack(b, f->bytes, PACK_BYTES);
+
+    check(n >= 0);
+    f->result.digest = XXH3_64bits_withSeed(f->bytes, (size_t)n, f->result.digest + worker);
+}
+
+/* It runs for the first time there: whoever of its client came before it, is no less urgent and has not begun was passed over. */
+static void
+begin(struct fleet *f, struct job *j)
+{
+    if (j->begun) return;
+    j->begun = true;
+    for (struct job *k = j->prev; k; k = k->prev) {
+        if (k->begun || k->halted || k->gone || k->t.lora || k->t.client != j->t.client ||
+            k->t.priority < j->t.priority)
+            continue;
+        f->result.passed = MAX(f->result.passed, ++k->passed);
+    }
+}
+
+static void
+begin_all(struct fleet *f, const struct member *m, const struct batch *b)
+{
+    for (uint32_t i = 0; i < b->n_runs; i++)
+        if (b->run[i].flags & RUN_FIRST_CHUNK)
+            begin(f, job_of(scheduler_seat(m->w.s, b->run[i].seat)));
+    for (uint32_t i = 0; i < b->n_encode; i++)
+        begin(f, job_of(scheduler_seat(m->w.s, b->encode[i].seat)));
+}
+
+void
+fleet_kick(struct fleet *f, uint32_t worker)
+{
+    struct member *m = &f->m[worker];
+    bool more = true, out = false;
+
+    if (!f->table[worker].open) return;
+    while (more) {
+        more = false;
+        for (unsigned l = 0; l < m->w.st.sched.n_lanes; l++) {
+            const struct batch *b = worker_plan(&m->w, l, f->now);
+
+            if (!b) continue;
+            more = true;
+            f->result.steps++;
+            if (f->s.digest) digest(f, worker, b);
+            if (f->s.check) begin_all(f, m, b);
+            start_step(f, worker, l);
+        }
+    }
+    for (unsigned l = 0; l < m->w.st.sched.n_lanes; l++) {
+        start_step(f, worker, l);
+        out = out || m->w.planned[l] != m->w.done[l];
+    }
+    jobs_reap(f, m);
+    if (!out && scheduler_wake(m->w.s) < m->wake) {
+        m->wake = MAX(scheduler_wake(m->w.s), f->now + 1);
+        events_add(
+            &f->events,
+            (struct event){ .at = m->wake, .kind = EVENT_WAKE, .worker = worker, .life = m->life });
+    }
+}
+
+void
+fleet_name_blocks(struct fleet *f, struct job *j)
+{
+    uint32_t max = j->t.isl / f->s.worker.kv.tokens_per_block, n = j->t.isl;
+    token_id *token = malloc(n * sizeof *token);
+    struct kv_space space;
+    struct kv_text t = { .token = token, .n = n, .space = &space };
+
+    check(token);
+    j->name = malloc(MAX(max, 1u) * sizeof j->name[0]);
+    check(j->name);
+    for (uint32_t i = 0; i < n; i++) token[i] = request_token(&j->r, i);
+    kv_space(f->namer.kv, 0, j->t.lora, NULL, 0, &space);
+    j->n_names = kv_names(f->namer.kv, &t, j->name, max);
+    free(token);
+}
+
+/* What the worker's blocks became since the last look. */
+static void
+listen(struct fleet *f, uint32_t worker)
+{
+    struct member *m = &f->m[worker];
+    struct kv_event e[64];
+    uint64_t missed = 0;
+    uint32_t n, at = 0;
+
+    while (f->holders && (n = kv_events(m->w.kv, &m->next_event, e, ARRAY_LEN(e), &missed)))
+        for (uint32_t i = 0; i < n; i++) {
+            if (e[i].group != 0) continue;
+            if (e[i].op == KV_STORED) route_hold(f->holders, worker, e[i].name);
+            if (e[i].op == KV_REMOVED) route_lose(f->holders, worker, e[i].name);
+        }
+    if (missed == 0) return;
+    route_forget(f->holders, worker);
+    while ((n = kv_event_snapshot(m->w.kv, &at, e, ARRAY_LEN(e))))
+        for (uint32_t i = 0; i < n; i++)
+            if (e[i].group == 0) route_hold(f->holders, worker, e[i].name);
+}
+
+static uint32_t
+pick(struct fleet *f, const struct job *j)
+{
+    uint32_t worker[CANDIDATES], found[CANDIDATES], n = 0, i;
+
+    if (f->holders)
+        n = route_found(f->holders, (const uint64_t(*)[2])j->name, j->n_names, worker, found,
+                        CANDIDATES);
+    for (uint32_t k = 0; k < n; k++)
+        f->table[worker[k]].found = (uint64_t)found[k] * f->s.worker.kv.tokens_per_block;
+    i = route_pick(f->table, f->s.n_workers, 0);
+    for (uint32_t k = 0; k < n; k++) f->table[worker[k]].found = 0;
+    return i;
+}
+
+void
+fleet_dispatch(struct fleet *f)
+{
+    for (struct job *j; (j = f->queue.first);) {
+        uint32_t i = pick(f, j);
+
+        if (i == ROUTE_NONE) return;
+        jobs_take(&f->queue, j);
+        if (job_give(f, j, i)) {
+            fleet_kick(f, i);
+        } else {
+            job_end(f, j);
+        }
+    }
+}
+
+void
+fleet_finish_step(struct fleet *f, const struct event *e)
+{
+    struct member *m = &f->m[e->worker];
+    uint64_t running = scheduler_n_running(m->w.s);
+
+    f->result.peak_running = MAX(f->result.peak_running, running);
+    m->running[e->lane] = false;
+    check(worker_commit(&m->w, e->lane, f->now));
+    jobs_reap(f, m);
+    fleet_kick(f, e->worker);
+    listen(f, e->worker);
+    if (f->s.check && ++f->since_check % CHECK_EVERY == 0) scheduler_check(m->w.s);
+    if (f->queue.n > 0) fleet_dispatch(f);
+}
