@@ -38,6 +38,15 @@ struct left { /* a seat of a process that died */
 };
 static struct left left[RUN_SEATS];
 static uint32_t n_left;
+static struct world *meant; /* by run.c's hooks */
+
+/* A step is over, this one or another that it waited for. */
+static void
+finishing(struct run *r, const struct batch *b)
+{
+    if (meant->twin) twin_commit(meant->twin, b->lane, r->failing, r->now);
+}
+
 static void
 begin(struct world *w, struct in *in)
 {
@@ -66,7 +75,7 @@ begin(struct world *w, struct in *in)
     r->l.max_rows = 1 + byte(in) % 50;
     r->l.chunk_unit = byte(in) % 3 ? 0 : 1 + byte(in) % r->l.max_rows;
     r->l.max_len = 20 + byte(in);
-    switch (counted ? 0 : byte(in) % 4) {
+    switch (byte(in) % 4) {
     case 0: /* one lane, as the defaults have it */
         break;
     case 1:
@@ -95,7 +104,7 @@ begin(struct world *w, struct in *in)
         r->l.lane_rows[i] = byte(in) % 2 ? MAX(r->l.chunk_unit, 1 + byte(in) % 20) : 0;
         r->l.lane_seqs[i] = byte(in) % 4;
     }
-    if (shape & 4 && !counted) r->l.quantum = 1 + byte(in);
+    if (shape & 4) r->l.quantum = 1 + byte(in);
     if (shape & 8) r->l.enc_work = 1 + byte(in);
     if (shape & 16) r->l.pages = byte(in) % 8;
     if (shape & 32) {
@@ -113,7 +122,9 @@ begin(struct world *w, struct in *in)
             r->l.draft_back[i] = (uint8_t)(byte(in) % 2 ? 0 : byte(in) % (i + 1));
     }
     run_open(r);
-    if (counted && !r->l.n_draft) w->twin = twin_new(&r->c, &r->l);
+    if (counted) w->twin = twin_new(&r->c, &r->l);
+    meant = w;
+    r->finishing = finishing;
 }
 
 static void
@@ -231,14 +242,7 @@ compare(const struct world *w, const struct batch *b, const struct twin_step *tw
         check(twin->run[i].work == WORK_ENCODER && c->n_layers == twin->run[i].n_rows);
     }
     check(i == twin->n);
-}
-
-static bool
-commit(struct world *w, unsigned lane)
-{
-    if (!run_commit(&w->r, lane)) return false;
-    if (w->twin) twin_commit(w->twin, w->r.failing, w->r.now);
-    return true;
+    check(scheduler_wake(w->r.s) <= twin->until); /* who waits for company is asked again */
 }
 
 static const struct batch *
@@ -250,7 +254,8 @@ plan(struct world *w, unsigned lane)
     int n = b ? batch_pack(b, bytes, sizeof bytes) : 0;
 
     step.n = 0;
-    if (w->twin) twin_plan(w->twin, w->r.now, &step);
+    step.until = NSEC_NEVER;
+    if (w->twin) twin_plan(w->twin, lane, w->r.now, &step);
     if (w->twin) compare(w, b, &step);
 
     check(n >= 0);
@@ -372,7 +377,7 @@ call(struct world *w, struct in *in)
 
             if (!k->open) break;
             scheduler_halt(r->s, k->seq->id, what & 64);
-            w->twin = twin_free(w->twin); /* it knows nobody who stands still */
+            if (w->twin) twin_halt(w->twin, k->seq->id, what & 64);
         } else {
             r->now += byte(in);
         }
@@ -382,7 +387,7 @@ call(struct world *w, struct in *in)
         for (uint32_t i = 0; r->failing && i < w->n; i++) /* whoever is in it */
             if (w->request[i].open && w->request[i].seq->in_flight > 0)
                 w->request[i].meddled = true;
-        commit(w, what / 16 % r->l.n_lanes);
+        run_commit(r, what / 16 % r->l.n_lanes);
         r->failing = false;
         break;
     case 6:
@@ -396,25 +401,23 @@ call(struct world *w, struct in *in)
         if (what / 16 % 4 == 0) die(w, in);
         break;
     default:
-        commit(w, what / 16 % r->l.n_lanes);
+        run_commit(r, what / 16 % r->l.n_lanes);
     }
     scheduler_check(r->s);
     look(w);
     if (what & 16) reap(w);
 }
 
-/* Everything ends: each round moves somebody on. */
+/* Each round moves somebody on, until nobody can. */
 static void
-drain(struct world *w)
+settle(struct world *w)
 {
     uint32_t rounds = 0;
 
-    for (uint32_t i = 0; i < w->n; i++)
-        if (w->request[i].open) scheduler_halt(w->r.s, w->request[i].seq->id, false);
     for (bool more = true; more;) {
         more = false;
         for (unsigned l = 0; l < w->r.l.n_lanes; l++) more = plan(w, l) != NULL || more;
-        for (unsigned l = 0; l < w->r.l.n_lanes; l++) more = commit(w, l) || more;
+        for (unsigned l = 0; l < w->r.l.n_lanes; l++) more = run_commit(&w->r, l) || more;
         if (!more && scheduler_wake(w->r.s) != NSEC_NEVER) {
             w->r.now = MAX(w->r.now, scheduler_wake(w->r.s));
             more = true;
@@ -422,6 +425,32 @@ drain(struct world *w)
         check(++rounds < 200 * MAX_REQUESTS);
     }
     reap(w);
+}
+
+/* It stands still, and has what it cannot give up: an adapter's pages, an encoder's rows, half of what it tells. */
+static bool
+holds(const struct seq *q)
+{
+    if (!q->halted || q->state == SEQ_WAITING) return false;
+    return q->lora || q->n_source || q->prompt_logprobs || q->n_done == 0;
+}
+
+/* Who stands still stops nobody else, but by what it cannot give up. Then everything ends. */
+static void
+drain(struct world *w)
+{
+    bool held = w->r.l.policy == POLICY_STATIC;
+
+    settle(w);
+    for (uint32_t i = 0; i < w->n; i++)
+        held = held || (w->request[i].open && holds(w->request[i].seq));
+    for (uint32_t i = 0; i < w->n; i++) {
+        if (!w->request[i].open) continue;
+        check(held || w->request[i].seq->halted);
+        scheduler_halt(w->r.s, w->request[i].seq->id, false);
+        if (w->twin) twin_halt(w->twin, w->request[i].seq->id, false);
+    }
+    settle(w);
     scheduler_unkeep_all(w->r.s);
     for (uint32_t i = 0; i < w->n; i++) check(!w->request[i].open);
     check(scheduler_n_running(w->r.s) == 0 && scheduler_n_waiting(w->r.s) == 0);

@@ -230,6 +230,22 @@ unwrite(struct run *r, const struct row *row, uint32_t group, uint32_t first, ui
     }
 }
 
+static void
+unwrite_all(struct run *r, const struct batch *b)
+{
+    for (uint32_t i = 0; i < b->n_runs; i++)
+        for (uint32_t g = 0; g < r->c.n_groups; g++) {
+            const struct batch_run *run = &b->run[i];
+
+            if (r->c.group[g].kind == KV_CROSS) {
+                unwrite(r, &r->fake->row[run->seat], g, 0, run->enc_rows);
+            } else {
+                unwrite(r, &r->fake->row[run->seat], g,
+                        r->fake->taken[b->lane][b->step % RUN_OUT][i].first, run->n_rows);
+            }
+        }
+}
+
 void
 run_die(struct run *r)
 {
@@ -237,17 +253,7 @@ run_die(struct run *r)
         for (; r->planned[l] > r->done[l]; r->planned[l]--) {
             const struct batch *b = r->batch[l][r->planned[l] % RUN_OUT];
 
-            for (uint32_t i = 0; i < b->n_runs && b->step % 3 == 0; i++)
-                for (uint32_t g = 0; g < r->c.n_groups; g++) {
-                    const struct batch_run *run = &b->run[i];
-
-                    if (r->c.group[g].kind == KV_CROSS) {
-                        unwrite(r, &r->fake->row[run->seat], g, 0, run->enc_rows);
-                    } else {
-                        unwrite(r, &r->fake->row[run->seat], g,
-                                r->fake->taken[l][b->step % RUN_OUT][i].first, run->n_rows);
-                    }
-                }
+            if (b->step % 3 == 0) unwrite_all(r, b);
         }
     close_process(r);
     memset(r->planned, 0, sizeof r->planned);
@@ -688,6 +694,7 @@ run_commit(struct run *r, unsigned lane)
         for (uint32_t k = 0; k < n_tokens[i]; k++)
             token[i * (1 + MAX_DRAFT) + k] = fake_token(q->id, first + n - n_tokens[i] + 1 + k);
     }
+    if (r->failing) unwrite_all(r, b);
     res.step = b->step;
     res.n_tokens = n_tokens;
     res.token = token;

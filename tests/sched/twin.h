@@ -1,8 +1,9 @@
 /* twin.h - the scheduler once more, naive: plain lists, sorted each time, counted each time.
  *
- * Written from semantics.md (A1, A2, B1, B2, B5, G1) and the rules of worker/sched/README.md. It says who is in the
- * next step, as what and with how many rows, for one lane over groups that keep all positions and are capped, so
- * that blocks are simply counted; without adopted seats, reuse, turns and who is halted. fuzz_sched asks both.
+ * Written from semantics.md (A1, A2, B1, B2, B5, E5, G1) and the rules of worker/sched/README.md. It says who is in a
+ * lane's next step, as what and with how many rows, over groups that keep all positions and are capped, so that blocks
+ * are simply counted; with every policy, pauses, turns, who is halted, adapters' pages and guesses; without adopted
+ * seats and reuse, of which tests/fuzz/fuzz_reuse.c has a twin. fuzz_sched asks both.
  */
 #ifndef TESTS_SCHED_TWIN_H
 #define TESTS_SCHED_TWIN_H
@@ -16,10 +17,13 @@ struct twin_run {
     unsigned work;
     uint32_t n_rows; /* of a source: layers */
     bool samples;
+    uint32_t guesses;
 };
 struct twin_step {
     struct twin_run run[2 * TWIN_MAX];
     uint32_t n;
+    uint64_t number;
+    nsec until; /* somebody waits for company, no longer than to then; NSEC_NEVER: nobody */
 };
 
 struct twin;
@@ -28,7 +32,8 @@ struct twin *twin_new(const struct kv_config *c, const struct scheduler_limits *
 struct twin *twin_free(struct twin *t);
 void twin_add(struct twin *t, const struct seq *q, nsec now); /* it was admitted to the queue */
 void twin_cancel(struct twin *t, req_id id);
-bool twin_plan(struct twin *t, nsec now, struct twin_step *ret);
-void twin_commit(struct twin *t, bool failed, nsec now); /* its oldest step */
+void twin_halt(struct twin *t, req_id id, bool halted);
+bool twin_plan(struct twin *t, unsigned lane, nsec now, struct twin_step *ret);
+void twin_commit(struct twin *t, unsigned lane, bool failed, nsec now); /* its oldest step */
 
 #endif

@@ -179,12 +179,6 @@ admit_kv(struct scheduler *s, struct seq *q)
     if (kv_admit(s->kv, seat, &n, s->reuse && !q->prompt_logprobs && !q->wants_states ? &t : NULL,
                  &hit) < 0)
         return no_room(s);
-    if (q->n_source > 0 && !encoded && !hit.cross) { /* there is room only without what is there */
-        kv_drop(s->kv, seat);
-        q->encodes = s->turned = true;
-        q->cross_there = false;
-        return no_room(s);
-    }
     if (q->first_member && !reserve_members(s, q, len, &way)) {
         kv_drop(s->kv, seat);
         return no_room(s);

@@ -104,7 +104,8 @@ struct batch_result { /* capacity as the batch; by run unless said otherwise */
     float *logprob;    /* [n_logits] of the token sampled, or of the prompt's next token */
     uint32_t
         *first_top; /* [n_logits + 1] row i's tops are top[first_top[i]] .. [first_top[i + 1]] */
-    struct batch_top *top; /* RUN_BEAM: its candidates, log-probabilities after all that changes them */
+    struct batch_top
+        *top; /* RUN_BEAM: its candidates, log-probabilities after all that changes them */
 };
 
 #endif

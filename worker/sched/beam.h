@@ -41,7 +41,7 @@ struct beam {
     uint32_t first; /* position of generated token 0 */
     token_id
         *line[MAX_BEAMS]; /* of each slot: [first + max_new], the first ones as they were given */
-    float *total[MAX_BEAMS]; /* [max_new]: its score with each of its generated tokens */
+    float *total[MAX_BEAMS];   /* [max_new]: its score with each of its generated tokens */
     token_id *room[MAX_BEAMS]; /* [max_new] each, for what has ended */
 
     uint32_t n_new, n_settled; /* tokens of live beams; those that every hypothesis begins with */

@@ -98,7 +98,8 @@ scheduler_commit(struct scheduler *s, const struct batch *b, const struct batch_
             check(n >= 1 && n <= 1u + run->n_draft);
             refused = 1u + run->n_draft - n;
         }
-        if (r->status == 0) q->n_done = first + run->n_rows - refused;
+        if (r->status == 0 && first <= q->n_done) /* else it stands on a step that failed */
+            q->n_done = first + run->n_rows - refused;
         if (run->n_draft) refuse(s, q, run, refused);
         /* projected, or there before: nobody reads them again */
         if (run->flags & RUN_FIRST_CHUNK) free_enc_rows(s, run->seat);

@@ -65,12 +65,13 @@ struct scheduler {
     struct seat *seat;            /* [n_seats] */
     uint32_t n_seats, *free_seat, first_free, n_free; /* ring: the one free longest is next */
     uint32_t n_kept;
-    bool cramped;    /* somebody found no room, and seats are kept, or somebody there is halted */
-    bool halts;      /* somebody has been halted, once */
-    unsigned ask;    /* lanes, by bit, that may have use for what another lane's plan has changed */
-    bool turned;     /* a source was found, or lost again: another kind of work now */
-    bool closed;     /* static_batch: somebody generates, so nobody joins */
-    nsec keep_until; /* that long nothing is given up for it */
+    bool cramped; /* somebody found no room, and seats are kept, or somebody there is halted */
+    bool halts;   /* somebody has been halted, once */
+    unsigned
+        ask; /* lanes, by bit, that may have use for what another lane's plan, or time, has changed */
+    bool turned;          /* a source was found, or lost again: another kind of work now */
+    bool closed;          /* static_batch: somebody generates, so nobody joins */
+    nsec keep_until;      /* that long nothing is given up for it */
     struct enc_rows *enc; /* [n_enc] by first row */
     uint32_t n_enc;
     struct chunk *chunk; /* [n_seats] */
@@ -161,7 +162,7 @@ bool admit_adopted(struct scheduler *s, struct seq *q);
 /* scheduler.c */
 void end_seq(struct scheduler *s, struct seq *q, uint16_t reason); /* ended already: nothing */
 void leave_seat(struct scheduler *s, struct seq *q); /* ended or paused, nothing in flight */
-void expire(struct scheduler *s, nsec now);
+bool expire(struct scheduler *s, nsec now);          /* somebody ended */
 /* For who found no room, a kept seat, or that of one who is halted; false: none, or not yet. Between two plans only: its blocks leave every
  * table first. */
 bool give_up_one(struct scheduler *s, nsec now);

@@ -97,7 +97,8 @@ bool
 make_room(struct scheduler *s, unsigned lane, nsec now)
 {
     struct seq *running = s->running.first, *waiting = s->waiting.first;
-    const struct seq *end = NULL, *given_up = NULL;
+    const struct seq *end = NULL;
+    bool given_up = false;
     uint32_t rows = s->l.max_rows;
 
     while (running || waiting) {
@@ -117,11 +118,12 @@ make_room(struct scheduler *s, unsigned lane, nsec now)
             running = s->running.first;
             waiting = s->waiting.first;
             rows = s->l.max_rows;
+            given_up = true;
             continue;
         }
         end = s->n_kept ? NULL : pause_after(s, q);
         if (end && end->state == SEQ_WAITING) {
-            given_up = end;
+            given_up = true;
             if (end == q) break;
             if (end == running) running = NULL;
         } else if (!has_seat(s, q)) {

@@ -216,12 +216,13 @@ end_hopeless(struct plan *p)
         if (q->in_flight > 0 || s->seat[q->seat].len > 0) return false;
         if (!head && runnable(s, q, p->lane, p->now)) head = q;
     }
-    if (s->running.n == 0 && s->waiting.n > 0 && runnable(s, s->waiting.first, p->lane, p->now))
-        head = s->waiting.first;
+    for (struct seq *q = s->running.n ? NULL : s->waiting.first; q && !head; q = q->next)
+        if (runnable(s, q, p->lane, p->now)) head = q; /* who is halted stands aside */
     if (!head) return false;
     for (struct seq *q = s->waiting.first; q; q = q->next) {
         if (!q->cross_there) continue;
-        q->encodes = true; /* what was found lies where it has no room beside it: computed again, it fits */
+        q->encodes =
+            true; /* what was found lies where it has no room beside it: computed again, it fits */
         q->cross_there = false;
         return true;
     }
@@ -270,24 +271,31 @@ close_batch(struct plan *p)
     s->planned[p->lane] = b->step;
 }
 
+/* What this lane's plan has given up may be of use to those that were planned before it. */
+static void
+ask_others(struct scheduler *s, unsigned lane)
+{
+    s->ask |= ((1u << s->l.n_lanes) - 1) & ~(1u << lane);
+}
+
 int
 scheduler_plan(struct scheduler *s, unsigned lane, nsec now, struct batch *b)
 {
-    bool paused;
+    bool again;
     struct plan p;
 
     check(lane < s->l.n_lanes);
     check(b->max_rows >= s->l.max_rows + s->l.max_enc_rows && b->max_runs >= s->max_running);
     check(b->max_encode >= s->max_running);
-    expire(s, now);
     s->ask &= ~(1u << lane);
+    if (expire(s, now)) ask_others(s, lane);
     if (s->reuse) kv_now(s->kv, now);
     if (s->planned[lane] - s->done[lane] >= STEPS_OUT) return 0;
-    give_up_one(s, now);
+    if (give_up_one(s, now)) ask_others(s, lane);
     do {
         if (s->running.n == 0) s->closed = false;
         s->turned = false;
-        paused = s->l.policy == POLICY_MAX_UTILIZATION && make_room(s, lane, now);
+        again = s->l.policy == POLICY_MAX_UTILIZATION && make_room(s, lane, now);
         b->step = s->planned[lane] + 1;
         b->lane = (uint8_t)lane;
         b->rung = (uint8_t)s->rung;
@@ -312,11 +320,13 @@ scheduler_plan(struct scheduler *s, unsigned lane, nsec now, struct batch *b)
         if (s->l.policy == POLICY_STATIC && may_join(s)) form_batch(&p);
         if (s->l.lane_work[lane] & WORK_CONTEXT) plan_context(&p);
         if (s->l.lane_work[lane] & WORK_ENCODER) plan_encoder(&p);
-        if (paused || s->turned) s->ask = ((1u << s->l.n_lanes) - 1) & ~(1u << lane);
+        again = again || s->turned;
+        if (b->n_rows == 0) again = again || give_up_one(s, now) || end_hopeless(&p);
+        if (again) ask_others(s, lane);
         if (b->n_rows > 0) {
             close_batch(&p);
             return 1;
         }
-    } while (paused || s->turned || give_up_one(s, now) || end_hopeless(&p));
+    } while (again);
     return 0;
 }

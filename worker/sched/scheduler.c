@@ -408,9 +408,11 @@ end_seq(struct scheduler *s, struct seq *q, uint16_t reason)
     }
 }
 
-static void
+static bool
 expire_list(struct scheduler *s, const struct seq_list *l, nsec now)
 {
+    bool ended = false;
+
     for (struct seq *q = l->first, *next; q; q = next) {
         next = q->next;
         if (q->state == SEQ_ENDED) continue;
@@ -418,20 +420,24 @@ expire_list(struct scheduler *s, const struct seq_list *l, nsec now)
             bool family = q->first_member;
 
             end_seq(s, q, LAGAN_E_DEADLINE);
+            ended = true;
             if (family) next = l->first; /* the others have gone with it */
         } else {
             s->next_deadline = MIN(s->next_deadline, q->deadline);
         }
     }
+    return ended;
 }
 
-void
+bool
 expire(struct scheduler *s, nsec now)
 {
-    if (now < s->next_deadline) return;
+    bool ended;
+
+    if (now < s->next_deadline) return false;
     s->next_deadline = NSEC_NEVER;
-    expire_list(s, &s->running, now);
-    expire_list(s, &s->waiting, now);
+    ended = expire_list(s, &s->running, now);
+    return expire_list(s, &s->waiting, now) || ended;
 }
 
 void
