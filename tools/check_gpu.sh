@@ -19,6 +19,7 @@ tests='
 60  tests/gpu/test_shapes
 120 tests/gpu/test_ops
 120 tests/gpu/test_ops --invariant
+60 tests/gpu/test_state
 120 tests/gpu/test_attend
 120 tests/gpu/test_attend --invariant
 60  tests/gpu/test_rows
@@ -36,11 +37,13 @@ tests='
 sanitized='
 60  memcheck  tests/gpu/test_ops --rounds 10
 60  memcheck  tests/gpu/test_ops --rounds 5 --invariant
+60  memcheck  tests/gpu/test_state --rounds 5
 60  memcheck  tests/gpu/test_attend --rounds 10
 60  memcheck  tests/gpu/test_attend --rounds 5 --invariant
 60  memcheck  tests/gpu/test_rows
 60  memcheck  tests/gpu/test_sample
 60  racecheck tests/gpu/test_ops --rounds 4
+60  racecheck tests/gpu/test_state --rounds 3
 60  racecheck tests/gpu/test_attend --rounds 4
 60  racecheck tests/gpu/test_rows
 120 racecheck tests/gpu/test_sample --rounds 2

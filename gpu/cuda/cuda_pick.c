@@ -25,6 +25,7 @@
 #include "gpu/cuda/kernels/rope_store.h"
 #include "gpu/cuda/kernels/rows.h"
 #include "gpu/cuda/kernels/sample.h"
+#include "gpu/cuda/kernels/state.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -142,10 +143,10 @@ LIST(attend, const struct attend *a, struct rows r) = {
     { { "any", 0, 0 }, k_attend_any },
 };
 LIST(conv, const struct conv *c, struct rows r) = {
-    { { NULL, 0, 0 }, NULL },
+    { { "any", 0, 0 }, k_conv },
 };
 LIST(scan, const struct scan *s, struct rows r) = {
-    { { NULL, 0, 0 }, NULL },
+    { { "any", 0, 0 }, k_scan },
 };
 LIST(sample, const struct sample *s) = {
     { { "split", 0, 0 }, k_sample },
