@@ -17,15 +17,18 @@
 #include "gpu/cuda/kernels/blocks.h"
 #include "gpu/cuda/kernels/checksum.h"
 #include "gpu/cuda/kernels/embed.h"
+#include "gpu/cuda/kernels/experts.h"
 #include "gpu/cuda/kernels/fill.h"
 #include "gpu/cuda/kernels/gate.h"
 #include "gpu/cuda/kernels/matmul_any.h"
 #include "gpu/cuda/kernels/matmul_small.h"
 #include "gpu/cuda/kernels/norm.h"
 #include "gpu/cuda/kernels/rope_store.h"
+#include "gpu/cuda/kernels/route.h"
 #include "gpu/cuda/kernels/rows.h"
 #include "gpu/cuda/kernels/sample.h"
 #include "gpu/cuda/kernels/state.h"
+#include "gpu/cuda/kernels/streams.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -110,25 +113,26 @@ LIST(scale, struct tensor x, float factor, float softcap) = {
     { { "any", 0, 0 }, k_scale },
 };
 LIST(times, struct tensor y, struct tensor x, struct tensor w) = {
-    { { NULL, 0, 0 }, NULL },
+    { { "any", 0, 0 }, k_times },
 };
 LIST(sparsify, struct tensor x, float factor) = {
-    { { NULL, 0, 0 }, NULL },
+    { { "any", 0, 0 }, k_sparsify },
 };
 LIST(level, struct tensor y, struct tensor like, float least) = {
-    { { NULL, 0, 0 }, NULL },
+    { { "any", 0, 0 }, k_level },
 };
 LIST(altup, const struct altup *a) = {
-    { { NULL, 0, 0 }, NULL },
+    { { "any", 0, 0 }, k_altup },
 };
 LIST(route, const struct route *r) = {
-    { { NULL, 0, 0 }, NULL },
+    { { "any", 0, 0 }, k_route },
 };
 LIST(expert_matmul, const struct expert_matmul *m, const struct pairs *p) = {
-    { { NULL, 0, 0 }, NULL },
+    { { "mma", 80, 0 }, k_experts_mma },
+    { { "any", 0, 0 }, k_experts_any },
 };
 LIST(combine, struct tensor y, struct tensor x, const struct pairs *p) = {
-    { { NULL, 0, 0 }, NULL },
+    { { "any", 0, 0 }, k_combine },
 };
 LIST(rows, struct tensor y, struct tensor x, const uint32_t *which) = {
     { { "any", 0, 0 }, k_rows },

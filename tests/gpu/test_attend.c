@@ -28,6 +28,7 @@ rope_store_norms_rotates_and_stores(void **state)
         uint32_t rot = whole ? d : 2 * between(1, d / 2), rows = between(1, 9), pad = whole ? 1 : 9;
         uint32_t n_kv = between(1, 3), n_heads = n_kv * between(1, 3), max_pos = 40;
         bool norms = test_below(2), rotates = test_below(3), stores = test_below(4);
+        bool v_norm = test_below(2), v_is_k = test_below(3) == 0;
         struct rig r;
         struct paged p;
         struct tensor q, k, v, q_old, k_old, cs, qn, kn;
@@ -53,7 +54,8 @@ rope_store_norms_rotates_and_stores(void **state)
         }
         s = (struct rope_store){ .q = q,
                                  .k = k,
-                                 .v = v,
+                                 .v = v_is_k ? k : v,
+                                 .v_norm = v_norm,
                                  .q_norm = norms ? qn : NO_TENSOR,
                                  .k_norm = norms ? kn : NO_TENSOR,
                                  .norm_eps = 1e-6f,
@@ -104,7 +106,14 @@ rope_store_norms_rotates_and_stores(void **state)
                                rotates ? size : 0);
                     if (is_k && stores) {
                         got = naive_kv(&p.view, 1, whose, here, head, e);
-                        want = at(v, i, head * d + e);
+                        want = at(s.v, i, head * d + e);
+                        if (v_norm) {
+                            double squares = 0;
+
+                            for (uint32_t c = 0; c < d; c++)
+                                squares += pow(at(s.v, i, head * d + c), 2);
+                            want /= sqrt(squares / d + 1e-6f);
+                        }
                         near(got, want, fabs(want), p.view.dtype);
                     }
                 }

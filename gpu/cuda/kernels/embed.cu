@@ -12,7 +12,7 @@ constexpr uint32_t THREADS = 256;
 template <typename T, int N>
 __global__ void
 __launch_bounds__(THREADS)
-    embed(struct tensor x, struct tensor table, const int32_t *token, float scale, uint32_t *fault)
+    embed(struct tensor x, struct tensor table, const int32_t *token, float scale)
 {
     uint32_t row = blockIdx.x, at = (blockIdx.y * THREADS + threadIdx.x) * N;
     float v[N] = { 0 };
@@ -22,9 +22,8 @@ __launch_bounds__(THREADS)
     if (at >= x.dim[1]) return;
     int32_t t = token[row];
 
-    if (t >= (int32_t)table.dim[0]) {
-        *fault = 1;
-    } else if (t >= 0) {
+    if (t >= (int32_t)table.dim[0]) t = 0;
+    if (t >= 0) {
         load<N>(v, (const T *)row_at(table, (uint32_t)t) + at);
 #pragma unroll
         for (int j = 0; j < N; j++) v[j] *= scale;
@@ -45,9 +44,9 @@ k_embed(const struct k_lane *l, struct tensor x, struct tensor table, const int3
         if (n == 0 || d == 0) return cudaSuccess;
         if (d % 4 == 0 && rows_fit(x, 4) && rows_fit(table, 4))
             return launch(embed<T, 4>, dim3(n, (d / 4 + THREADS - 1) / THREADS), THREADS, 0, l->st,
-                          x, table, token, scale, l->fault);
+                          x, table, token, scale);
         return launch(embed<T, 1>, dim3(n, (d + THREADS - 1) / THREADS), THREADS, 0, l->st, x,
-                      table, token, scale, l->fault);
+                      table, token, scale);
     });
     return cudaSuccess;
 }

@@ -95,6 +95,28 @@ __launch_bounds__(THREADS) fill(struct tensor t, uint64_t seed, float std, uint6
     }
 }
 
+/* A thread makes the sixteen bytes of one Philox counter. */
+template <bool WHOLE>
+__global__ void
+__launch_bounds__(THREADS) fill_bytes(struct tensor t, uint64_t seed, uint64_t n)
+{
+    uint64_t first = ((uint64_t)blockIdx.x * THREADS + threadIdx.x) * 16;
+    uint32_t counter[4] = { (uint32_t)(first / 16), (uint32_t)(first / 16 >> 32) }, w[4];
+
+    after_previous();
+    if (first >= n) return;
+    philox(seed, counter, w);
+    if constexpr (WHOLE) {
+        *(uint4 *)((uint8_t *)t.data + first) = make_uint4(w[0], w[1], w[2], w[3]);
+    } else {
+        for (uint32_t j = 0; j < 16 && first + j < n; j++) {
+            uint64_t row = (first + j) / t.dim[1], col = (first + j) % t.dim[1];
+
+            ((uint8_t *)t.data)[row * t.stride + col] = (uint8_t)(w[j / 4] >> 8 * (j % 4));
+        }
+    }
+}
+
 } /* namespace */
 
 cudaError_t
@@ -106,6 +128,13 @@ k_fill_random(const struct k_lane *l, struct tensor t, uint64_t seed, float std)
 
     if (n == 0) return cudaSuccess;
     if (blocks > INT32_MAX) return cudaErrorInvalidValue;
+    if (t.dtype == DT_U8) {
+        uint32_t grid = (uint32_t)((n + 16 * THREADS - 1) / (16 * THREADS));
+
+        if (whole && n % 16 == 0 && (uintptr_t)t.data % 16 == 0)
+            return launch(fill_bytes<true>, grid, THREADS, 0, l->st, t, seed, n);
+        return launch(fill_bytes<false>, grid, THREADS, 0, l->st, t, seed, n);
+    }
     WITH_FLOAT(T, t.dtype, {
         if (whole && (uintptr_t)t.data % (4 * sizeof(T)) == 0)
             return launch(fill<T, true>, (uint32_t)blocks, THREADS, 0, l->st, t, seed, std, n);

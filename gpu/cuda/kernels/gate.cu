@@ -39,6 +39,33 @@ __launch_bounds__(THREADS) act(struct tensor y, struct tensor x, uint32_t times,
     }
 }
 
+/* ACT_SWIGLU_CLAMPED: gate and up in turns. */
+template <typename T, int N>
+__global__ void
+__launch_bounds__(THREADS) turns(struct tensor y, struct tensor x)
+{
+    uint32_t at = (blockIdx.x * THREADS + threadIdx.x) * N;
+
+    after_previous();
+    next_may_start();
+    if (at >= y.dim[1]) return;
+    for (uint32_t i = blockIdx.y; i < y.dim[0]; i += gridDim.y) {
+        const T *from = (const T *)row_at(x, i) + 2 * at;
+        float v[2][N], out[N];
+
+        load<N>(v[0], from);
+        load<N>(v[1], from + N);
+#pragma unroll
+        for (int j = 0; j < N; j++) {
+            float gate = fminf((&v[0][0])[2 * j], 7.0f);
+            float up = fmaxf(fminf((&v[0][0])[2 * j + 1], 7.0f), -7.0f);
+
+            out[j] = sigmoid_times<sizeof(T) == 4>((up + 1.0f) * gate, 1.702f * gate);
+        }
+        store<N>((T *)row_at(y, i) + at, out);
+    }
+}
+
 template <typename Y, typename X, int N>
 __global__ void
 __launch_bounds__(THREADS) add(struct tensor y, struct tensor x)
@@ -135,7 +162,17 @@ k_act(const struct k_lane *l, struct tensor y, struct tensor x, enum act a)
 cudaError_t
 k_gate(const struct k_lane *l, struct tensor y, struct tensor gate_up, enum act a)
 {
-    return act_any(l, y, gate_up, y.dim[1], a);
+    if (a != ACT_SWIGLU_CLAMPED) return act_any(l, y, gate_up, y.dim[1], a);
+    if (y.dtype != gate_up.dtype) return cudaErrorInvalidValue;
+    WITH_FLOAT(T, y.dtype, {
+        constexpr uint32_t N = 16 / sizeof(T);
+
+        if (nothing(y)) return cudaSuccess;
+        if (y.dim[1] % N == 0 && rows_fit(y, N) && rows_fit(gate_up, N))
+            return launch(turns<T, N>, grid(y, N), THREADS, 0, l->st, y, gate_up);
+        return launch(turns<T, 1>, grid(y, 1), THREADS, 0, l->st, y, gate_up);
+    });
+    return cudaSuccess;
 }
 
 cudaError_t

@@ -113,16 +113,18 @@ __launch_bounds__(THREADS) rope_store(const __grid_constant__ struct rope_args a
         if (there && seat != SEAT_NONE) *a.fault = 1;
         there = false;
     }
-    if (what != ITEM_V && norm.data) { /* the same for all lanes of a group, but not of a warp */
+    const bool norms = what == ITEM_V ? s.v_norm : norm.data != NULL;
+
+    if (norms) { /* the same for all lanes of a group, but not of a warp */
 #pragma unroll
         for (int p = 0; p < PIECES; p++)
 #pragma unroll
             for (int j = 0; j < N; j++)
                 sum = fmaf(x[p][1][j], x[p][1][j], fmaf(x[p][0][j], x[p][0][j], sum));
     }
-    if (s.q_norm.data || s.k_norm.data) sum = group_sum(sum, a.group);
+    if (s.q_norm.data || s.k_norm.data || s.v_norm) sum = group_sum(sum, a.group);
     if (!there) return;
-    if (what != ITEM_V && norm.data) {
+    if (norms) {
         float k = 1.0f / __fsqrt_rn(add_rn(sum / (float)d, s.norm_eps));
 
 #pragma unroll
@@ -132,10 +134,14 @@ __launch_bounds__(THREADS) rope_store(const __grid_constant__ struct rope_args a
                 float w[N];
 
                 if (!mine[p][part]) continue;
-                load_as<N>(w, norm.dtype, norm.data, part ? second[p] : first[p]);
+                if (what != ITEM_V)
+                    load_as<N>(w, norm.dtype, norm.data, part ? second[p] : first[p]);
 #pragma unroll
-                for (int j = 0; j < N; j++)
-                    x[p][part][j] = mul_rn(mul_rn(x[p][part][j], k), add_rn(w[j], s.norm_plus));
+                for (int j = 0; j < N; j++) {
+                    x[p][part][j] = mul_rn(x[p][part][j], k);
+                    if (what != ITEM_V)
+                        x[p][part][j] = mul_rn(x[p][part][j], add_rn(w[j], s.norm_plus));
+                }
             }
     }
     if (what != ITEM_V && s.cos_sin.data) {
@@ -225,7 +231,6 @@ k_rope_store(const struct k_lane *l, const struct rope_store *s, struct rows r)
     if (!stores) a.s.kv.base = NULL;
     if (!one_row(&a.s.q_norm) || !one_row(&a.s.k_norm)) return cudaErrorInvalidValue;
     if (s->k.data && s->k.dtype != type) return cudaErrorInvalidValue;
-    if (s->v_norm) return cudaErrorInvalidValue;
     if (stores && (!is_float(s->kv.dtype) || (s->kv.n_parts != 1 && s->v.dtype != type)))
         return cudaErrorInvalidValue;
     if (!is_float(type) || (rotates && s->cos_sin.dtype != DT_F32)) return cudaErrorInvalidValue;
