@@ -80,11 +80,13 @@ find_driver(struct cuda *c, struct err *e)
 }
 
 /* What the driver reads when it starts: four times as many launches may be queued, 4,092 instead of 1,020.
- * So a plain step of a deep model goes behind another and its launches do not wait for that one's. */
+ * So a plain step of a deep model goes behind another and its launches do not wait for that one's. Queues of that length
+ * are what a context takes longest to make: there are three in place of eight, for two lanes and what loads. */
 static void
 set_up(void)
 {
     setenv("CUDA_SCALE_LAUNCH_QUEUES", "4x", 0);
+    setenv("CUDA_DEVICE_MAX_CONNECTIONS", "3", 0);
 }
 
 static int

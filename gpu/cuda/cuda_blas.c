@@ -55,7 +55,7 @@ _Static_assert(BLAS_WORK < CUDA_WORK, "no room for products");
 struct blas {
     void *library;
     const struct gpu_options *options; /* until cuda_blas_open() has returned */
-    pthread_t opener;
+    pthread_t opener;                  /* the library, and then its first guess */
     bool opening;
     int opened; /* what open_library() said */
     struct err why;
@@ -180,28 +180,6 @@ cuda_blas_close(struct cuda *c)
     free(b->tuned_path);
     if (b->library) dlclose(b->library);
     free(b);
-}
-
-int
-cuda_blas_open(struct cuda *c, const struct gpu_options *o, struct err *e)
-{
-    struct blas *b = c->blas;
-    struct tuned_machine m = { .sms = c->gpu.units };
-    struct cudaDeviceProp p;
-    int r = wait_for_library(b, e);
-
-    if (r == 0 && cudaGetDeviceProperties(&p, c->ordinal) != cudaSuccess)
-        r = err_set(e, -EIO, "%s: the GPU does not say what it is", LIBRARY);
-    if (r == 0 && o->tuned && !(b->tuned_path = strdup(o->tuned)))
-        r = err_set(e, -ENOMEM, "%s: no memory", LIBRARY);
-    if (r == 0) {
-        snprintf(m.gpu, sizeof m.gpu, "%.63s", p.name);
-        cudaDriverGetVersion(&m.driver);
-        m.library = b->cublasLtGetVersion();
-        r = tuned_open(&b->tuned, o->tuned, &m, e);
-    }
-    if (r < 0) cuda_blas_close(c);
-    return r;
 }
 
 int
@@ -358,6 +336,53 @@ ask(const struct blas_lane *bl, const struct tuned_key *k, struct call *c,
         ret[kept++] = ret[i];
     }
     return kept;
+}
+
+/* Whatever it is of, the library's first guess takes 40 to 60 ms: made beside the weights, for nobody. */
+static void *
+primer(void *arg)
+{
+    struct cuda *c = arg;
+    struct blas *b = c->blas;
+    struct cuda_lane l = { .lane.gpu = &c->gpu, .k.sms = c->gpu.units };
+    struct tensor x = tensor_2d(NULL, DT_BF16, FLAT, FLAT), y = x, w = x;
+    struct tuned_key k = key_of(&l.k, &y, &x, &w, (struct then){ 0 }, false);
+    struct blas_lane *bl = calloc(1, sizeof *bl);
+    cublasLtMatmulHeuristicResult_t found[1];
+    struct call call;
+
+    cuda_enter(c);
+    if (bl && b->cublasLtCreate(&bl->handle) == CUBLAS_STATUS_SUCCESS) {
+        bl->b = b;
+        if (make_call(&l.k, b, &call, &y, &x, &w, (struct then){ 0 }, FLAT))
+            ask(bl, &k, &call, found, 1);
+        b->cublasLtDestroy(bl->handle);
+    }
+    free(bl);
+    return NULL;
+}
+
+int
+cuda_blas_open(struct cuda *c, const struct gpu_options *o, struct err *e)
+{
+    struct blas *b = c->blas;
+    struct tuned_machine m = { .sms = c->gpu.units };
+    struct cudaDeviceProp p;
+    int r = wait_for_library(b, e);
+
+    if (r == 0 && cudaGetDeviceProperties(&p, c->ordinal) != cudaSuccess)
+        r = err_set(e, -EIO, "%s: the GPU does not say what it is", LIBRARY);
+    if (r == 0 && o->tuned && !(b->tuned_path = strdup(o->tuned)))
+        r = err_set(e, -ENOMEM, "%s: no memory", LIBRARY);
+    if (r == 0) {
+        snprintf(m.gpu, sizeof m.gpu, "%.63s", p.name);
+        cudaDriverGetVersion(&m.driver);
+        m.library = b->cublasLtGetVersion();
+        r = tuned_open(&b->tuned, o->tuned, &m, e);
+    }
+    if (r < 0) cuda_blas_close(c);
+    if (r == 0) b->opening = pthread_create(&b->opener, NULL, primer, c) == 0;
+    return r;
 }
 
 static struct plan *
