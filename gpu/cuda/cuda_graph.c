@@ -9,6 +9,9 @@
 #include <nvtx3/nvToolsExt.h>
 #include <stdlib.h>
 
+/* As many launches may wait as CUDA_SCALE_LAUNCH_QUEUES says, 4,092 (cuda.c). */
+enum { MOST_NODES = 2048 };
+
 struct graph {
     cudaGraphExec_t exec;
 };
@@ -42,6 +45,7 @@ cuda_graph_end(struct lane *lane, struct graph **ret, uint64_t *bytes)
 {
     struct cuda_lane *l = (struct cuda_lane *)lane;
     uint64_t before, after;
+    size_t nodes = 0;
     cudaGraph_t graph = NULL;
     struct graph *g;
     cudaError_t r;
@@ -55,6 +59,11 @@ cuda_graph_end(struct lane *lane, struct graph **ret, uint64_t *bytes)
     failed = cuda_failed(lane, r, "graph_end");
     l->recording = false;
     if (failed) return failed;
+    if (cudaGraphGetNodes(graph, NULL, &nodes) != cudaSuccess || nodes > MOST_NODES) {
+        cudaGraphDestroy(graph);
+        return err_set(&lane->gpu->why, -E2BIG, "graph_end: %zu nodes, %d at most", nodes,
+                       MOST_NODES);
+    }
     g = calloc(1, sizeof *g);
     if (!g) {
         cudaGraphDestroy(graph);

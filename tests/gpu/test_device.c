@@ -407,6 +407,38 @@ a_graph_queues_the_same_work_again_on_other_contents(void **state)
     rig_close(&r);
 }
 
+/* Beyond some 4,000 the driver's queue is full, and the lane ends with "unspecified launch failure". */
+static void
+a_graph_of_more_than_2048_ops_is_refused_and_the_lane_goes_on(void **state)
+{
+    enum { MOST = 2048, N = 256 };
+    struct rig r;
+    struct tensor x, one;
+    struct graph *g;
+    uint64_t bytes;
+
+    (void)state;
+    rig_open(&r, "auto", 1);
+    if (!gpu_graphs(r.gpu)) {
+        rig_close(&r);
+        skip();
+    }
+    x = rig_empty(&r, DT_F32, 1, N, N);
+    one = rig_empty(&r, DT_F32, 1, N, N);
+    for (uint32_t i = 0; i < N; i++) HOST((float *)x.data)[i] = 0, HOST((float *)one.data)[i] = 1;
+    rig_send(&r);
+    for (int more = 1; more >= 0; more--) {
+        assert_int_equal(r.op->graph_begin(r.lane), 0);
+        for (int i = 0; i < MOST + more; i++) assert_int_equal(r.op->add(r.lane, x, one), 0);
+        assert_int_equal(r.op->graph_end(r.lane, &g, &bytes), more ? -E2BIG : 0);
+    }
+    for (int i = 0; i < 20; i++) assert_int_equal(r.op->graph_run(r.lane, g), 0);
+    rig_wait(&r);
+    for (uint32_t i = 0; i < N; i++) assert_true(HOST((float *)x.data)[i] == 20 * MOST);
+    r.op->graph_drop(r.lane, g);
+    rig_close(&r);
+}
+
 int
 main(int argc, char **argv)
 {
@@ -422,6 +454,7 @@ main(int argc, char **argv)
         rig_test(a_wait_for_a_step_that_nobody_was_told_to_mark_is_refused),
         rig_test(marks_count_up_and_a_step_is_done_when_its_mark_is),
         rig_test(a_graph_queues_the_same_work_again_on_other_contents),
+        rig_test(a_graph_of_more_than_2048_ops_is_refused_and_the_lane_goes_on),
     };
 
     rig_args(argc, argv);
