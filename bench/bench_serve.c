@@ -9,8 +9,8 @@
  *     serve=B:IN:OUT:N      N requests, B of them always in flight
  *     prefill=N:IN          N prompts at once, one token each: prompt tokens a second
  *     kill=B:CONTEXT:CALM   SIGKILL of the worker while B sequences decode: until one is ready again, and the
- *                           longest wait of a stream for its next token; N times while they go on, CALM
- *                           tokens of each between two
+ *                           longest wait of a stream for its next token (gap_mid: the median of all streams'); N
+ *                           times while they go on, CALM tokens of each between two
  *     crash=B:CONTEXT:CALM  the same once, by a step that writes where no memory is: DIR has tests/torture's programs
  *     trace=FILE[:MOST]     all requests of a file of traces.py at once, at most so many tokens each
  *
@@ -47,6 +47,7 @@ struct request {
 /* What one run of a case gives. */
 struct figure {
     double value, more; /* more: beside it */
+    double middle;      /* of the streams, where more is the longest */
     double ttft_ms, core, step_us, idle_us;
 };
 
@@ -92,9 +93,35 @@ submit(struct bench *b, struct request *q)
     b->n_sent++;
 }
 
+static int
+by_value(const void *a, const void *b)
+{
+    const double *x = a, *y = b;
+
+    return (*x > *y) - (*x < *y);
+}
+
+static double
+median(double *v, uint32_t n)
+{
+    qsort(v, n, sizeof *v, by_value);
+    return n % 2 ? v[n / 2] : (v[n / 2 - 1] + v[n / 2]) / 2;
+}
+
+/* Every stream has waited for its last death as long as it will. */
+static void
+settle_death(struct bench *b)
+{
+    static double v[MAX_REQUESTS];
+
+    for (uint32_t i = 0; i < b->n; i++) v[i] = (double)b->q[i].gap / NSEC_MS;
+    b->death[b->n_dead - 1].middle = median(v, b->n);
+}
+
 static void
 strike(struct bench *b)
 {
+    if (b->n_dead) settle_death(b);
     b->struck = clock_now();
     b->n_dead++;
     for (uint32_t i = 0; i < b->n; i++) b->q[i].calm = 0, b->q[i].gap = 0;
@@ -203,21 +230,6 @@ account(struct figure *f, const struct bench_worker *from, const struct bench_wo
                                        : -1;
 }
 
-static int
-by_value(const void *a, const void *b)
-{
-    const double *x = a, *y = b;
-
-    return (*x > *y) - (*x < *y);
-}
-
-static double
-median(double *v, uint32_t n)
-{
-    qsort(v, n, sizeof *v, by_value);
-    return n % 2 ? v[n / 2] : (v[n / 2 - 1] + v[n / 2]) / 2;
-}
-
 static double
 median_ttft(const struct bench *b)
 {
@@ -255,6 +267,7 @@ run_deaths(struct bench *b, bool (*how)(struct bench_serve *s), const uint32_t *
     b->n_dead = 0;
     play(b, b->n);
     if (b->n_dead < n) bench_die("the streams ended after %u deaths", b->n_dead);
+    settle_death(b);
     b->n_deaths = b->n_dead = 0;
     for (uint32_t i = 0; i < n; i++) f[i].ttft_ms = median_ttft(b);
 }
@@ -381,7 +394,7 @@ run_case(struct bench *b, const char *word, uint32_t runs)
     const char *eq = strchr(word, '=');
     const struct kind *k = kinds;
     uint32_t arg[4] = { 0 }, n = 0, most = UINT32_MAX;
-    double value[MAX_RUNS], more[MAX_RUNS], ttft[MAX_RUNS];
+    double value[MAX_RUNS], more[MAX_RUNS], ttft[MAX_RUNS], middle[MAX_RUNS];
     struct figure f[MAX_RUNS + 1];
     char file[512] = "";
 
@@ -420,6 +433,7 @@ run_case(struct bench *b, const char *word, uint32_t runs)
         value[i] = f[i + 1].value;
         more[i] = f[i + 1].more;
         ttft[i] = f[i + 1].ttft_ms;
+        middle[i] = f[i + 1].middle;
     }
     median(value, runs);
     median(more, runs);
@@ -429,6 +443,7 @@ run_case(struct bench *b, const char *word, uint32_t runs)
            b->s.name, word, median(value, runs), k->unit, runs, value[0], median(value, runs),
            value[runs - 1], k->more, median(more, runs), k->more, more[0], k->more, more[runs - 1],
            median(ttft, runs), f[runs].core, f[runs].step_us);
+    if (k->strike) printf(",\"gap_mid_ms\":%.5g", median(middle, runs));
     if (f[runs].idle_us >= 0) printf(",\"idle_us\":%.3g", f[runs].idle_us);
     printf("}\n");
     fflush(stdout);
