@@ -47,10 +47,10 @@ sanitized='
 60  racecheck tests/gpu/test_attend --rounds 4
 60  racecheck tests/gpu/test_rows
 120 racecheck tests/gpu/test_sample --rounds 2
-60  initcheck tests/gpu/test_ops --rounds 10
-60  initcheck tests/gpu/test_attend --rounds 10
-60  initcheck tests/gpu/test_rows
-60  initcheck tests/gpu/test_sample
+60  initcheck tests/gpu/test_ops --rounds 10 --plain
+60  initcheck tests/gpu/test_attend --rounds 10 --plain
+60  initcheck tests/gpu/test_rows --plain
+60  initcheck tests/gpu/test_sample --plain
 '
 
 wanted() {
@@ -78,7 +78,9 @@ while read -r limit program args; do
   run="$root/$program"
   if [ -n "$sanitizer" ]; then # the first word is its tool
     tool=$program program=${args%% *}
-    run="$sanitizer --tool $tool --error-exitcode 9 $root/$program"
+    more=
+    [ "$tool" != initcheck ] || more='--check-api-memory-access no --kernel-name-exclude kns=travel' # rig.c says why
+    run="$sanitizer --tool $tool $more --error-exitcode 9 $root/$program"
     args=${args#"$program"}
   fi
   # shellcheck disable=SC2086 # run and args are words

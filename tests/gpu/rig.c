@@ -3,6 +3,10 @@
  * On a GPU buffers are cut from one arena, one after another with poison between them, and the arena's
  * twin is one pinned piece at the same offsets. It begins anew when no rig is open. What the host has
  * touched goes over with rig_send(); what the device may have written comes back when it is looked at.
+ *
+ * --plain is for compute-sanitizer's initcheck, which knows nothing of memory that has an fd, and ends a program that
+ * copies into some (docs/perf.md). Then it is the driver's plain memory, a new piece for each test, and poison goes into
+ * it by a kernel (travel) that the tool is told to leave alone: so what nobody has written since is what it reports.
  */
 #include "tests/gpu/rig.h"
 
@@ -10,6 +14,7 @@
 #include "gpu/fp.h"
 #include "tests/test.h"
 
+#include <dlfcn.h>
 #include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -18,13 +23,14 @@
 #include <unistd.h>
 
 /* The largest test has 300 MiB in its rigs. */
-enum { GAP = 256, MAX_PIECES = 1 << 16 };
+enum { GAP = 256, MAX_PIECES = 1 << 16, POISON = 256 << 10 };
 #define ARENA_BYTES ((uint64_t)1 << 29)
 #define BULK_BYTES ((uint64_t)24 << 30)
 #define PATIENCE (60 * NSEC_S) /* for whatever is queued: a wrong kernel may never end */
 
 static struct gpu_options options = { .device = "cpu" };
 static int only_dtype = -1, percent = 100;
+static bool plain;
 
 /* A buffer: [first, end) of the arena, then a gap up to next. dirty: the host may have written it since it was
  * sent; stale: the device may have since it was fetched. */
@@ -38,7 +44,7 @@ static struct {
     struct gpu *gpu;
     struct lane *lane;
     struct arena arena, bulk; /* bulk: without a twin, made when it is first wanted */
-    char *twin;
+    char *twin, *poison;      /* poison: [POISON], pinned, for --plain */
     uint64_t used, bulk_used;
     struct piece piece[MAX_PIECES];
     unsigned n_pieces, n_open, last; /* last: found */
@@ -70,6 +76,8 @@ rig_args(int argc, char **argv)
             options.libs = value_of(argc, argv, &i);
         } else if (strcmp(a, "--invariant") == 0) {
             options.invariant = true;
+        } else if (strcmp(a, "--plain") == 0) {
+            plain = true;
         } else if (strcmp(a, "--only") == 0) {
             cmocka_set_test_filter(value_of(argc, argv, &i));
         } else if (strcmp(a, "--rounds") == 0) {
@@ -83,7 +91,7 @@ rig_args(int argc, char **argv)
             fprintf(stderr,
                     "usage: %s [--device cpu|cuda|cuda:N] [--dtype fp32|bf16|fp16] "
                     "[--kernel op=name,...] [--invariant] [--libs DIR] [--only PATTERN] "
-                    "[--rounds PERCENT]\n",
+                    "[--rounds PERCENT] [--plain]\n",
                     argv[0]);
             exit(2);
         }
@@ -108,6 +116,61 @@ rig_invariant(void)
     options.invariant = true;
 }
 
+/* What is neither an arena's nor the runtime's: a test links neither. */
+static int
+plain_call(const char *name, uint64_t *p, size_t bytes)
+{
+    static void *driver;
+    union {
+        void *symbol;
+        int (*alloc)(uint64_t *p, size_t bytes);
+        int (*free)(uint64_t p);
+    } f;
+
+    if (!driver) driver = dlopen("libcuda.so.1", RTLD_NOW);
+    f.symbol = driver ? dlsym(driver, name) : NULL;
+    assert_non_null(f.symbol);
+    return bytes ? f.alloc(p, bytes) : f.free(*p);
+}
+
+static void
+make_arena(const char *name, uint64_t bytes, struct arena *ret)
+{
+    struct err e = { 0 };
+    uint64_t p;
+
+    if (plain) {
+        assert_int_equal(plain_call("cuMemAlloc_v2", &p, bytes), 0);
+        *ret = (struct arena){ .base = (void *)(uintptr_t)p, .bytes = bytes, .fd = -1 };
+    } else if (gpu_ops(one.gpu)->arena_make(one.gpu, name, bytes, ret, &e) < 0) {
+        fail_msg("%s", e.text);
+    }
+}
+
+static void
+drop_arena(struct arena *a)
+{
+    uint64_t p = (uintptr_t)a->base;
+
+    if (!a->base) return;
+    if (plain)
+        plain_call("cuMemFree_v2", &p, 0);
+    else
+        gpu_ops(one.gpu)->arena_drop(one.gpu, a);
+    a->base = NULL;
+}
+
+static char *
+pinned(size_t bytes, bool pin)
+{
+    char *p = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE,
+                   -1, 0);
+
+    assert_true(p != MAP_FAILED);
+    if (pin && gpu_ops(one.gpu)->host_pin(one.gpu, p, bytes) < 0) fail_msg("%s", gpu_why(one.gpu));
+    return p;
+}
+
 static void
 open_shared(void)
 {
@@ -117,13 +180,12 @@ open_shared(void)
     if (gpu_open(&one.gpu, &options, &e) < 0) fail_msg("%s", e.text);
     op = gpu_ops(one.gpu);
     if (op->lane_open(one.gpu, gpu_units(one.gpu), &one.lane, &e) < 0) fail_msg("%s", e.text);
-    if (op->arena_make(one.gpu, "test", ARENA_BYTES, &one.arena, &e) < 0) fail_msg("%s", e.text);
+    make_arena("test", ARENA_BYTES, &one.arena);
     one.step = 0;
     if (one.twin) return;
-    one.twin = mmap(NULL, ARENA_BYTES, PROT_READ | PROT_WRITE,
-                    MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    assert_true(one.twin != MAP_FAILED);
-    if (op->host_pin(one.gpu, one.twin, ARENA_BYTES) < 0) fail_msg("%s", gpu_why(one.gpu));
+    /* From pinned memory a kernel takes what is small, and the tool does not see it. */
+    one.twin = pinned(ARENA_BYTES, !plain);
+    if (plain) memset(one.poison = pinned(POISON, true), 0xff, POISON);
 }
 
 /* A device that has failed is finished: the next rig gets another. */
@@ -133,8 +195,8 @@ close_shared(void)
     const struct gpu_ops *op = gpu_ops(one.gpu);
 
     op->lane_close(one.lane);
-    op->arena_drop(one.gpu, &one.arena);
-    if (one.bulk.base) op->arena_drop(one.gpu, &one.bulk);
+    drop_arena(&one.arena);
+    drop_arena(&one.bulk);
     gpu_close(one.gpu);
     one.gpu = NULL;
 }
@@ -158,6 +220,10 @@ rig_open(struct rig *r, const char *isa, uint32_t threads)
     if (rig_cuda()) {
         if (!one.gpu) open_shared();
         if (one.n_open++ == 0) {
+            if (plain && one.used) {
+                drop_arena(&one.arena);
+                make_arena("test", ARENA_BYTES, &one.arena);
+            }
             one.used = one.n_pieces = 0;
             one.bulk_used = 0;
             one.act = only_dtype >= 0 ? (enum dtype)only_dtype : float_type[test_below(3)];
@@ -303,6 +369,16 @@ twin(const void *p, bool to_write)
     return one.twin + (c - base);
 }
 
+/* Behind the tool's back. */
+static void
+poison(struct rig *r, uint64_t first, uint64_t end)
+{
+    for (uint64_t at = first; at < end; at += POISON)
+        if (r->op->put(r->lane, (char *)one.arena.base + at, one.poison,
+                       MIN(end - at, (uint64_t)POISON)) < 0)
+            fail_msg("%s", gpu_why(r->gpu));
+}
+
 void *
 rig_bytes(struct rig *r, size_t bytes)
 {
@@ -314,7 +390,8 @@ rig_bytes(struct rig *r, size_t bytes)
         one.used = ROUND_UP(first + bytes + GAP, GAP);
         assert_true(one.used <= ARENA_BYTES && one.n_pieces < MAX_PIECES);
         memset(one.twin + first, 0xff, one.used - first);
-        one.piece[one.n_pieces++] = (struct piece){ first, first + bytes, one.used, true, false };
+        one.piece[one.n_pieces++] = (struct piece){ first, first + bytes, one.used, !plain, false };
+        if (plain) poison(r, first, one.used);
         return (char *)one.arena.base + first;
     }
     p = malloc(bytes + 1);
@@ -387,11 +464,10 @@ struct tensor
 rig_device(struct rig *r, enum dtype type, uint32_t rows, uint32_t cols)
 {
     uint64_t bytes = ROUND_UP(dtype_bytes(type, (uint64_t)rows * cols), GAP), at = one.bulk_used;
-    struct err e = { 0 };
 
+    (void)r;
     assert_true(rig_cuda());
-    if (!one.bulk.base && r->op->arena_make(r->gpu, "bulk", BULK_BYTES, &one.bulk, &e) < 0)
-        fail_msg("%s", e.text);
+    if (!one.bulk.base) make_arena("bulk", BULK_BYTES, &one.bulk);
     assert_true(at + bytes <= BULK_BYTES);
     one.bulk_used += bytes;
     return tensor_2d((char *)one.bulk.base + at, type, rows, cols);
