@@ -9,6 +9,7 @@
 #include "gpu/cuda/cuda_tuned.h"
 #include "gpu/cuda/kernels/gate.h"
 #include "gpu/cuda/kernels/matmul_any.h"
+#include "gpu/cuda/kernels/matmul_line.h"
 
 #include <cublasLt.h>
 #include <dlfcn.h>
@@ -75,6 +76,7 @@ struct then {
 struct plan {
     struct tuned_key key; /* n 0: free */
     bool none;            /* the library has no algorithm: asked once, not in every step */
+    bool alike;           /* fixed, and of the family ALIKE for many rows */
     bool measured;
     struct tensor y, x, w; /* of the last call, for tune */
     struct then then;
@@ -426,8 +428,8 @@ find_fixed(const struct k_lane *l, const struct blas_lane *bl, struct plan *p,
         return;
     p->none = false;
     p->algorithm = found[0].algo;
-    if (cuda_of(&cuda_lane_of(l)->lane)->sm != 90 || family(bl->b, &p->algorithm) != ALIKE ||
-        (uint64_t)p->key.n * p->key.k < LARGE ||
+    p->alike = cuda_of(&cuda_lane_of(l)->lane)->sm == 90 && family(bl->b, &p->algorithm) == ALIKE;
+    if (!p->alike || (uint64_t)p->key.n * p->key.k < LARGE ||
         !make_call(l, bl->b, &c, y, x, w, then, p->key.rows))
         return;
     n = ask(bl, &p->key, &c, found, ASKED);
@@ -448,6 +450,7 @@ find_algorithm(const struct k_lane *l, const struct blas_lane *bl, struct plan *
 
     p->key = *k;
     p->none = true;
+    p->alike = false;
     p->measured = row != NULL;
     if (row) {
         memcpy(&p->algorithm, row->algorithm, sizeof p->algorithm);
@@ -490,20 +493,32 @@ takes(const struct k_lane *l, const struct tensor *y, const struct tensor *x,
            (x->dtype != DT_F32 && alignment(x) == 16 && alignment(w) == 16 && alignment(y) == 16);
 }
 
-static bool
-multiply(const struct k_lane *l, const struct tensor *y, const struct tensor *x,
-         const struct tensor *w, struct then then, float beta)
+/* What is known of that shape, asked for where it is not. */
+static struct plan *
+planned(const struct k_lane *l, const struct tensor *y, const struct tensor *x,
+        const struct tensor *w, struct then then, float beta)
 {
     struct blas_lane *bl = cuda_lane_of(l)->blas;
     struct tuned_key k = key_of(l, y, x, w, then, beta != 0), plain = k;
     struct plan *p = place_of(bl, &k);
     bool whole = l->sms == cuda_lane_of(l)->lane.gpu->units;
-    struct call c;
 
     plain.epilogue &= 3; /* what is measured without relu is as good with it */
     if (p->key.n == 0)
         find_algorithm(l, bl, p, &k, whole ? tuned_find(bl->b->tuned, &plain) : NULL, y, x, w,
                        then);
+    return p;
+}
+
+static bool
+multiply(const struct k_lane *l, const struct tensor *y, const struct tensor *x,
+         const struct tensor *w, struct then then, float beta)
+{
+    struct blas_lane *bl = cuda_lane_of(l)->blas;
+    struct plan *p = planned(l, y, x, w, then, beta);
+    struct tuned_key k = p->key;
+    struct call c;
+
     p->y = *y;
     p->x = *x;
     p->w = *w;
@@ -540,6 +555,16 @@ multiply_apart(const struct k_lane *l, struct tensor y, struct tensor x, struct 
         if (r != cudaSuccess) return r;
     }
     return cudaSuccess;
+}
+
+cudaError_t
+cuda_blas_matmul_line(const struct k_lane *l, struct tensor y, struct tensor x, struct tensor w,
+                      struct tensor bias, float beta)
+{
+    if (!l->invariant || x.dim[0] > MATMUL_LINE_ROWS || bias.data || beta != 0 ||
+        !takes(l, &y, &x, &w) || !planned(l, &y, &x, &w, (struct then){ 0 }, 0)->alike)
+        return cudaErrorInvalidValue;
+    return k_matmul_line(l, y, x, w);
 }
 
 cudaError_t

@@ -30,6 +30,9 @@ void cuda_blas_lane_close(struct cuda_lane *l);
  * 16-bit product goes by the work area in fp32 and is rounded once; beta without a bias is refused then. */
 cudaError_t cuda_blas_matmul(const struct k_lane *l, struct tensor y, struct tensor x,
                              struct tensor w, struct tensor bias, float beta);
+/* Of a lane whose bits must not depend on company few rows, where many are for an algorithm that adds in order. */
+cudaError_t cuda_blas_matmul_line(const struct k_lane *l, struct tensor y, struct tensor x,
+                                  struct tensor w, struct tensor bias, float beta);
 /* relu is the library's, which rounds to the same bits before or after; the others come after the rounding. */
 cudaError_t cuda_blas_act_matmul(const struct k_lane *l, struct tensor y, struct tensor x,
                                  struct tensor w, enum act a);

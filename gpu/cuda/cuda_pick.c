@@ -86,6 +86,7 @@ LIST(layer_norm, struct tensor y, struct tensor x, struct tensor w, struct tenso
 };
 LIST(matmul, struct tensor y, struct tensor x, struct tensor w, struct tensor bias, float beta) = {
     { { "small", 80, 0 }, k_matmul_small },
+    { { "line", 90, 90 }, cuda_blas_matmul_line },
     { { "blas", 0, 0 }, cuda_blas_matmul },
     { { "any", 0, 0 }, k_matmul_any },
 };
