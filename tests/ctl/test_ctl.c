@@ -251,7 +251,6 @@ every_error_has_its_exit_code(void **state)
         { "$L generate --text x --ids 1", 1, "both ids and text" },
         { "$L generate --text ''", 1, "text is empty" },
         { "$L generate --ids ''", 1, "ids is empty" },
-        { "$L generate --text x --return-logits", 1, "return_logits is not served" },
         { "$L generate --text x --beams 4 --n 5", 1, "n is 5" },
         { "$L generate --text x --n 2", 1, "give a temperature" },
         { "$L generate --text x --logit-bias 5:a", 2, "not a list of ID:X" },
