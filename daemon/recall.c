@@ -244,15 +244,16 @@ recall_new(struct daemon *d)
 
     if (!d->mirror.base) return;
     if (d->mirror_void && !ledger_n(d->ledger)) d->mirror_void = !write_anew(d);
-    /* The newest stand last; rows that came back from a dead worker are known. */
-    for (r = ledger_last_queued(d->ledger, NULL); r && r->id > d->noted_id && !d->mirror_void;
+    if (d->noted_id == ledger_last_id(d->ledger)) return;
+    /* They wait anywhere among the others; rows that came back from a dead worker are known. */
+    for (r = ledger_last_queued(d->ledger, NULL); r && !d->mirror_void;
          r = ledger_last_queued(d->ledger, r)) {
-        if (!wanted(r)) continue;
+        if (r->id <= d->noted_id || !wanted(r)) continue;
         r->noted = true;
         after(d,
               put_row(d, r) && put_tokens(d, r, row_n_tokens(r), 0)); /* it may begin with some */
     }
-    if (d->noted_id != ledger_last_id(d->ledger) && !d->mirror_void) after(d, put_ids(d));
+    if (!d->mirror_void) after(d, put_ids(d));
     d->noted_id = ledger_last_id(d->ledger);
 }
 

@@ -151,6 +151,20 @@ an_open_row_waits_again_with_all_that_was_said(void **state)
     assert_true(ledger_last_id(is.ledger) >= r->id);
 }
 
+/* It was not written down, and its client's tokens were nobody's after a restart. */
+static void
+a_new_row_whose_turn_comes_before_others_is_recalled(void **state)
+{
+    (void)state;
+    ledger_turn(was.ledger, row(7, "blue", 0), 5);
+    recall_new(&was);
+    ledger_turn(was.ledger, row(8, "red", 0), 4);
+    recall_new(&was);
+    next_lagand(2);
+    assert_non_null(ledger_find_rid(is.ledger, &one, 7));
+    assert_non_null(ledger_find_rid(is.ledger, &one, 8));
+}
+
 static void
 a_row_that_has_ended_answers_and_does_not_run_again(void **state)
 {
@@ -356,6 +370,7 @@ main(void)
 #define T(f) cmocka_unit_test_setup_teardown(f, set_up, tear_down)
     const struct CMUnitTest tests[] = {
         T(an_open_row_waits_again_with_all_that_was_said),
+        T(a_new_row_whose_turn_comes_before_others_is_recalled),
         T(a_row_that_has_ended_answers_and_does_not_run_again),
         T(a_row_with_its_last_token_has_ended),
         T(acked_logprobs_are_not_kept_and_the_others_are),
