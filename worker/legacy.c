@@ -99,18 +99,35 @@ static int
 adopt(struct engine *n, struct err *e)
 {
     slice_id *room = malloc(n->manifest.h.row_bytes);
-    uint32_t refused, adopted;
+    bool host = n->host_arena.base && !memcmp(n->old_host_id, n->kv_id, sizeof n->kv_id);
+    struct manifest_adopted a;
 
     n->found = calloc(n->kv_config.n_seats, sizeof *n->found);
     if (!room || !n->found) {
         free(room);
         return err_set(e, -ENOMEM, "memory to read the manifest");
     }
-    adopted = manifest_adopt(&n->manifest, n->kv, n->found, room, &refused);
+    a = manifest_adopt(&n->manifest, n->kv, host, n->found, room);
     free(room);
-    if (adopted) log_info("took over the KV blocks of %u requests", adopted);
-    if (refused) log_warn("%u rows of the manifest cannot be true, computing those again", refused);
+    if (a.rows) log_info("took over the KV blocks of %u requests", a.rows);
+    if (a.labels) log_info("took over %u blocks of tokens that others may find", a.labels);
+    if (a.no_rows)
+        log_warn("%u rows of the manifest cannot be true, computing those again", a.no_rows);
+    if (a.no_labels) log_warn("%u labels of the manifest cannot be true", a.no_labels);
     return 0;
+}
+
+int
+legacy_secret(const struct engine *n, uint64_t ret[4], struct err *e)
+{
+    struct manifest_head h;
+
+    if (n->old_manifest.fd >= 0 && pread(n->old_manifest.fd, &h, sizeof h, 0) == sizeof h) {
+        manifest_secret(&h, ret);
+        return 0;
+    }
+    TRY(legacy_number(&ret[0], e));
+    return legacy_number(&ret[2], e);
 }
 
 int
@@ -208,7 +225,14 @@ legacy_launch(struct worker *w, const struct batch *b)
         manifest_hash(s->source, s->n_source, o->source_hash);
         n++;
     }
+    manifest_labels(&w->e.manifest, w->e.kv);
     manifest_launch(&w->e.manifest, b->edit, b->n_edits, w->owner, n);
+}
+
+void
+legacy_rest(struct worker *w)
+{
+    manifest_labels(&w->e.manifest, w->e.kv);
 }
 
 void

@@ -13,6 +13,8 @@
 
 /* A number for KV memory whose content is nobody's. */
 int legacy_number(uint64_t id[2], struct err *e) MUST_USE;
+/* Loader, before kv_init(): what keys of the reuse tree are made with; the predecessor's, if it left any. */
+int legacy_secret(const struct engine *n, uint64_t ret[4], struct err *e) MUST_USE;
 /* Loader, between kv_init() and the scheduler: take over what is provable, or begin anew. */
 int legacy_open(struct worker *w, enum dtype kv_dtype, struct err *e) MUST_USE;
 void legacy_close(struct engine *n);
@@ -25,5 +27,6 @@ void legacy_expire(struct worker *w, nsec now); /* once a turn: nobody comes for
 
 void legacy_launch(struct worker *w, const struct batch *b); /* right before its launch */
 void legacy_commit(struct worker *w, const struct batch *b); /* done, and nobody was told */
+void legacy_rest(struct worker *w); /* what was computed may be found by others: once a turn */
 
 #endif

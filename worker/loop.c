@@ -427,6 +427,7 @@ turn(struct worker *w, struct seq **seq, uint32_t *n_before, struct err *e)
     if (got < 0) return got;
     reap(w);
     legacy_expire(w, now);
+    legacy_rest(w);
     TRY(flush(w, e));
     health_beat(w, now); /* what the turn has done is there before whoever gets its tokens asks */
     if (atomic_load_explicit(&w->drain_asked, memory_order_relaxed)) w->draining = true;

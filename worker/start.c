@@ -245,8 +245,7 @@ open_kv(struct worker *w, struct err *e)
     struct kv_config *c = &n->kv_config;
 
     c->reuse = c->copy_partial = w->keys.kv_reuse;
-    TRY(legacy_number(&c->hash_secret[0], e));
-    TRY(legacy_number(&c->hash_secret[2], e));
+    TRY(legacy_secret(n, c->hash_secret, e));
     c->arena_bytes = w->keys.kv_memory;
     if (!c->arena_bytes) TRY(auto_kv(w, &c->arena_bytes, e));
     TRY(make_kv(w, e));

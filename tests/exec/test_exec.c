@@ -361,8 +361,8 @@ a_seat_with_a_copied_table_row_reads_the_same_blocks(void **state)
     edit_row(t, 1, 0);
     edit_row(t, 2, 1); /* a copy of the copy */
     edit_row(t, 3, 2);
-    edit_entry(t, 2, 1, other);                                   /* and then one of its own */
-    t->edit[t->n_edits++] = (struct kv_edit){ .op = EDIT_LABEL }; /* the manifest's */
+    edit_entry(t, 2, 1, other);                                 /* and then one of its own */
+    t->edit[t->n_edits++] = (struct kv_edit){ .op = EDIT_END }; /* the manifest's */
     edit_entry(t, 2, 2, other);
     assert_true(next_of(t, 1, WALKED) == h.seat[0].logprob[WALKED + 1]);
     assert_int_equal(n_launches, 3); /* each reads what the one before it wrote */

@@ -20,8 +20,8 @@ struct site {
     struct manifest m;
     void *memory;
     struct manifest_found found[SEATS];
-    uint32_t refused;
-    bool reuse;
+    struct manifest_adopted adopted;
+    bool reuse, host, small;
 };
 
 static void
@@ -39,7 +39,8 @@ open_kv(struct site *s)
                                .n_lanes = 1,
                                .tokens_per_block = BLOCK,
                                .slab_bytes = 1024,
-                               .arena_bytes = 64 * 1024,
+                               .arena_bytes = (s->small ? 7 : 64) * 1024,
+                               .host_bytes = s->host ? 64 * 512 : 0,
                                .reuse = s->reuse };
     for (uint32_t g = 0; g < ARRAY_LEN(groups); g++) {
         s->c.group[g] = groups[g];
@@ -102,7 +103,8 @@ next_process(struct site *s)
     open_kv(s);
     assert_int_equal(
         manifest_open(&s->m, s->memory, manifest_bytes(&s->c), &s->c, print, kv_id, &e), 0);
-    n = manifest_adopt(&s->m, s->kv, s->found, room, &s->refused);
+    s->adopted = manifest_adopt(&s->m, s->kv, true, s->found, room);
+    n = s->adopted.rows;
     kv_check(s->kv);
     return n;
 }
@@ -134,7 +136,7 @@ what_a_seat_held_it_holds_again(void **state)
     for (uint32_t g = 0; g < 3; g++)
         for (uint32_t i = 0; i < ENTRIES; i++) before[g][i] = kv_entry(s.kv, 1, g, i);
     assert_int_equal(next_process(&s), 2);
-    assert_int_equal(s.refused, 0);
+    assert_int_equal(s.adopted.no_rows, 0);
     for (uint32_t g = 0; g < 3; g++)
         for (uint32_t i = 0; i < ENTRIES; i++)
             assert_int_equal(kv_entry(s.kv, 1, g, i), before[g][i]);
@@ -182,7 +184,7 @@ a_half_edited_row_and_one_with_nothing_written_are_free(void **state)
     step(&s, 1, 0, 6, false);
     row(&s, 0)->seq++;
     assert_int_equal(next_process(&s), 0);
-    assert_int_equal(s.refused, 0);
+    assert_int_equal(s.adopted.no_rows, 0);
     kv_count(s.kv, 0, &n);
     assert_int_equal(n.used, 0);
     assert_int_equal(row(&s, 0)->id, 0); /* before anybody else is given its blocks */
@@ -213,8 +215,8 @@ refused(struct site *s, const char *what)
 {
     uint32_t n = next_process(s);
 
-    if (n != 1 || s->refused != 1 || s->found[0].owner.id != 100 || s->found[1].owner.id)
-        fail_msg("%s: %u rows adopted, %u refused", what, n, s->refused);
+    if (n != 1 || s->adopted.no_rows != 1 || s->found[0].owner.id != 100 || s->found[1].owner.id)
+        fail_msg("%s: %u rows adopted, %u refused", what, n, s->adopted.no_rows);
     close_site(s);
     open_site(s);
     step(s, 0, 0, 10, true);
@@ -381,7 +383,227 @@ rows_that_share_full_blocks_are_taken_over(void **state)
     /* one that is not full is written by somebody */
     *entry(&s, 1, 0, 2) = *entry(&s, 0, 0, 2);
     assert_int_equal(next_process(&s), 1);
-    assert_int_equal(s.refused, 1);
+    assert_int_equal(s.adopted.no_rows, 1);
+    close_site(&s);
+}
+
+/* Positions that a prompt of n tokens would find; of them on the host. */
+static uint32_t
+finds(const struct site *s, uint32_t n, uint32_t *on_host)
+{
+    struct kv_text t = { .token = prompt, .n = n, .source = source, .n_source = ARRAY_LEN(source) };
+    struct kv_space space;
+    struct kv_hit hit;
+
+    kv_space(s->kv, 0, 0, source, ARRAY_LEN(source), &space);
+    t.space = &space;
+    kv_lookup(s->kv, &t, &hit);
+    *on_host = hit.n_host[0];
+    return hit.n_tokens;
+}
+
+/* Seat 0 has computed the prompt's first ten tokens and has left. */
+static void
+compute_and_leave(struct site *s)
+{
+    static struct kv_edit edits[EDITS];
+    struct kv_out out = { .edit = edits, .max_edits = EDITS };
+    struct kv_text t = {
+        .token = prompt, .n = 10, .source = source, .n_source = ARRAY_LEN(source)
+    };
+    struct kv_space space;
+
+    s->reuse = true;
+    open_kv(s);
+    s->memory = calloc(1, manifest_bytes(&s->c));
+    manifest_make(&s->m, s->memory, &s->c, print, kv_id);
+    step(s, 0, 0, 10, true);
+    kv_done(s->kv, 0, 10);
+    kv_space(s->kv, 0, 0, source, ARRAY_LEN(source), &space);
+    t.space = &space;
+    kv_release(s->kv, 0, &t, 10);
+    kv_ends(s->kv, 0, &out);
+    kv_ends_sent(s->kv, 0, 11);
+    kv_done(s->kv, 0, 11);
+    manifest_launch(&s->m, edits, out.n_edits, NULL, 0);
+    manifest_labels(&s->m, s->kv);
+}
+
+static struct manifest_node *
+node(const struct site *s, uint32_t i)
+{
+    return (void *)((char *)s->memory + s->m.h.node_at + (size_t)i * s->m.h.node_bytes);
+}
+
+static _Atomic uint32_t *
+place(const struct site *s, uint32_t i, uint32_t group, bool host)
+{
+    return (_Atomic uint32_t *)(void *)(node(s, i) + 1) + 2 * group + host;
+}
+
+/* The node of the prompt's first four tokens. */
+static uint32_t
+first_node(const struct site *s)
+{
+    for (uint32_t i = 1; i < s->m.h.n_nodes; i++)
+        if (node(s, i)->live && node(s, i)->n_tokens == BLOCK && *place(s, i, 0, false) &&
+            !node(s, node(s, i)->parent)->n_tokens)
+            return i;
+    fail_msg("there is no such node");
+    return 0;
+}
+
+static void
+what_was_found_is_found_by_the_next_process(void **state)
+{
+    struct site s = { 0 };
+    uint32_t on_host;
+
+    (void)state;
+    compute_and_leave(&s);
+    assert_int_equal(finds(&s, 12, &on_host), 10);
+    for (int death = 0; death < 3; death++) {
+        next_process(&s);
+        assert_int_equal(s.adopted.no_labels, 0);
+        assert_true(s.adopted.labels >
+                    4); /* a root and its blocks, of the prompt and of the source */
+        assert_int_equal(finds(&s, 12, &on_host), 10);
+        assert_int_equal(kv_n_labels(s.kv), 0); /* it is told already */
+    }
+    step(&s, 1, 0, 10, true); /* others' blocks are others */
+    kv_check(s.kv);
+    close_site(&s);
+}
+
+/* All that there is goes to another seat: so many blocks were saved first. */
+static uint32_t
+take_room(struct site *s, uint32_t i)
+{
+    static struct kv_edit edits[EDITS];
+    static struct kv_copy copies[64];
+    struct kv_out out = {
+        .edit = edits, .max_edits = EDITS, .copy = copies, .max_copies = 64, .step = 20 + i
+    };
+    struct kv_need need = kv_need(s->kv, 36, 0, 36);
+    uint32_t seat = 1;
+
+    kv_drop(s->kv, seat);
+    kv_ends(s->kv, 0, &out);
+    kv_ends_sent(s->kv, 0, 20 + i);
+    assert_int_equal(kv_reserve(s->kv, seat, &need), 0);
+    kv_grow(s->kv, 0, seat, 36, &out);
+    return out.n_copies;
+}
+
+static void
+what_is_no_more_is_not_found_by_the_next_process(void **state)
+{
+    struct site s = { .small = true };
+    uint32_t on_host;
+
+    (void)state;
+    compute_and_leave(&s);
+    for (uint32_t i = 1; i < 10; i++) {
+        take_room(&s, i);
+        kv_done(s.kv, 0, 20 + i);
+    }
+    assert_int_equal(finds(&s, 12, &on_host), 0);
+    manifest_labels(&s.m, s.kv);
+    next_process(&s);
+    assert_int_equal(s.adopted.no_labels, 0);
+    assert_int_equal(finds(&s, 12, &on_host), 0);
+    close_site(&s);
+}
+
+static void
+a_cell_is_told_of_once_it_is_filled_and_only_believed_with_its_memory(void **state)
+{
+    struct site s = { .host = true, .small = true };
+    slice_id room[3 * ENTRIES + 64];
+    uint32_t on_host, cells = 0;
+    struct err e;
+
+    (void)state;
+    compute_and_leave(&s);
+    for (uint32_t i = 1; i < 10 && cells == 0; i++) {
+        cells = take_room(&s, i);
+        manifest_labels(&s.m, s.kv);
+        for (uint32_t k = 1; k < s.m.h.n_nodes; k++) assert_int_equal(*place(&s, k, 0, true), 0);
+        kv_done(s.kv, 0, 20 + i);
+    }
+    assert_true(cells > 0);
+    manifest_labels(&s.m, s.kv);
+    next_process(&s);
+    finds(&s, 12, &on_host);
+    assert_true(on_host > 0);
+    free(s.kv);
+    open_kv(&s);
+    assert_int_equal(manifest_open(&s.m, s.memory, manifest_bytes(&s.c), &s.c, print, kv_id, &e),
+                     0);
+    s.adopted = manifest_adopt(&s.m, s.kv, false, s.found, room);
+    assert_int_equal(s.adopted.no_labels, 0);
+    finds(&s, 12, &on_host);
+    assert_int_equal(on_host, 0);
+    assert_true(kv_n_labels(s.kv) > 0); /* nor is it to be believed by the one after */
+    manifest_labels(&s.m, s.kv);
+    next_process(&s);
+    finds(&s, 12, &on_host);
+    assert_int_equal(on_host, 0);
+    close_site(&s);
+}
+
+static void
+a_label_that_cannot_be_is_refused_with_all_below_it(void **state)
+{
+    (void)state;
+    for (int what = 0; what < 8; what++) {
+        struct site s = { 0 };
+        uint32_t on_host, i;
+
+        compute_and_leave(&s);
+        i = first_node(&s);
+        if (what == 0) node(&s, i)->key[0]++;
+        if (what == 1) node(&s, i)->parent = s.m.h.n_nodes;
+        if (what == 2) node(&s, i)->parent = i;
+        if (what == 3) node(&s, i)->n_tokens = BLOCK + 1;
+        if (what == 4) *place(&s, i, 0, false) = 1 + kv_scratch(s.kv, 0);
+        if (what == 5) *place(&s, i, 0, false) = *place(&s, i, 1, false);
+        if (what == 6) *place(&s, i, 0, false) += 1;
+        if (what == 7) node(&s, i)->seq |= 1;
+        next_process(&s);
+        assert_int_equal(finds(&s, 12, &on_host), 0);
+        assert_int_equal(node(&s, i)->live, 0); /* before its blocks are anybody's */
+        close_site(&s);
+    }
+}
+
+/* Of a block that is found a token was drawn and not told: another may come, and then it is another block. */
+static void
+a_seat_that_goes_on_within_a_block_takes_it_out_of_the_tree(void **state)
+{
+    struct site s = { .reuse = true };
+    struct kv_text t = {
+        .token = prompt, .n = 12, .source = source, .n_source = ARRAY_LEN(source)
+    };
+    struct kv_need need;
+    struct kv_space space;
+    uint32_t on_host;
+
+    (void)state;
+    open_kv(&s);
+    s.memory = calloc(1, manifest_bytes(&s.c));
+    manifest_make(&s.m, s.memory, &s.c, print, kv_id);
+    step(&s, 0, 0, 8, true);
+    kv_space(s.kv, 0, 0, source, ARRAY_LEN(source), &space);
+    t.space = &space;
+    kv_store(s.kv, 0, &t, 8);
+    manifest_labels(&s.m, s.kv);
+    assert_int_equal(next_process(&s), 1);
+    assert_int_equal(finds(&s, 12, &on_host), 8);
+    need = kv_need(s.kv, 40, ARRAY_LEN(source), 12);
+    assert_int_equal(kv_resume(s.kv, 0, 7, &need), 0);
+    kv_check(s.kv);
+    assert_int_equal(finds(&s, 12, &on_host), 4);
     close_site(&s);
 }
 
@@ -417,6 +639,11 @@ main(void)
         cmocka_unit_test(a_manifest_of_another_model_arena_or_geometry_is_not_opened),
         cmocka_unit_test(what_was_adopted_grows_and_what_was_not_is_given_to_others),
         cmocka_unit_test(rows_that_share_full_blocks_are_taken_over),
+        cmocka_unit_test(what_was_found_is_found_by_the_next_process),
+        cmocka_unit_test(what_is_no_more_is_not_found_by_the_next_process),
+        cmocka_unit_test(a_cell_is_told_of_once_it_is_filled_and_only_believed_with_its_memory),
+        cmocka_unit_test(a_label_that_cannot_be_is_refused_with_all_below_it),
+        cmocka_unit_test(a_seat_that_goes_on_within_a_block_takes_it_out_of_the_tree),
         cmocka_unit_test(a_row_may_begin_behind_a_window),
     };
 

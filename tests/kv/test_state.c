@@ -246,7 +246,8 @@ a_successor_goes_on_from_the_last_snapshot_that_is_done(void **state)
     void *base = calloc(1, manifest_bytes(&b->c));
     slice_id *room, was[LAYERS];
     struct kv_need need;
-    uint32_t refused, resume;
+    uint32_t resume;
+    struct manifest_adopted adopted;
     struct kv *old = b->kv;
     struct err e;
 
@@ -267,8 +268,9 @@ a_successor_goes_on_from_the_last_snapshot_that_is_done(void **state)
 
     memset(b->mem, 0, kv_bytes(&b->c));
     b->kv = kv_init(b->mem, &b->c, &e);
-    assert_int_equal(manifest_adopt(&m, b->kv, found, room, &refused), 1);
-    assert_int_equal(refused, 0);
+    adopted = manifest_adopt(&m, b->kv, true, found, room);
+    assert_int_equal(adopted.rows, 1);
+    assert_int_equal(adopted.no_rows, 0);
     kv_check(b->kv);
     assert_int_equal(manifest_claim(found, BED_SEATS, 7, b->seat[0].token, 37, NULL, 0, &resume),
                      0);
@@ -289,8 +291,9 @@ a_successor_goes_on_from_the_last_snapshot_that_is_done(void **state)
     manifest_commit(&m, 0, 15); /* nothing to go on from: the next computes all of it */
     memset(b->mem, 0, kv_bytes(&b->c));
     b->kv = kv_init(b->mem, &b->c, &e);
-    assert_int_equal(manifest_adopt(&m, b->kv, found, room, &refused), 0);
-    assert_int_equal(refused, 0);
+    adopted = manifest_adopt(&m, b->kv, true, found, room);
+    assert_int_equal(adopted.rows, 0);
+    assert_int_equal(adopted.no_rows, 0);
     close_bed(b);
     free(room);
     free(base);

@@ -44,8 +44,8 @@ struct enc {
     uint32_t layers;
 };
 struct fake {
-    struct unit *unit;
-    uint32_t n_units, n_enc;
+    struct unit *unit, *cell; /* cell: of the host's memory */
+    uint32_t n_units, n_cells, n_enc;
     struct enc *enc;
     struct row *row;                                /* [n_seats] */
     uint64_t clock[MAX_LANES][MAX_LANES];           /* of the lane's last step */
@@ -160,6 +160,16 @@ units_at(const struct run *r, uint32_t group, slice_id at)
     return &r->fake->unit[first];
 }
 
+static struct unit *
+units_of(const struct run *r, uint8_t tier, uint32_t group, slice_id at)
+{
+    uint64_t first = (uint64_t)at * r->c.group[group].slice_bytes / UNIT;
+
+    if (tier == TIER_DEVICE) return units_at(r, group, at);
+    check(first + block_units(r, group) <= r->fake->n_cells);
+    return &r->fake->cell[first];
+}
+
 static void
 open_process(struct run *r)
 {
@@ -191,6 +201,8 @@ run_open(struct run *r)
     r->fake = calloc(1, sizeof *r->fake);
     r->fake->n_units = (uint32_t)(r->c.arena_bytes / UNIT);
     r->fake->unit = calloc(r->fake->n_units + 1, sizeof r->fake->unit[0]);
+    r->fake->n_cells = (uint32_t)(r->c.host_bytes / UNIT);
+    r->fake->cell = calloc(r->fake->n_cells + 1, sizeof r->fake->cell[0]);
     r->fake->n_enc = r->l.max_enc_rows;
     r->fake->enc = calloc(r->fake->n_enc + 1, sizeof r->fake->enc[0]);
     r->fake->row = calloc(r->c.n_seats, sizeof r->fake->row[0]);
@@ -207,6 +219,7 @@ run_close(struct run *r)
     scheduler_check(r->s);
     close_process(r);
     free(r->fake->unit);
+    free(r->fake->cell);
     free(r->fake->enc);
     free(r->fake->row);
     free(r->fake);
@@ -233,6 +246,12 @@ unwrite(struct run *r, const struct row *row, uint32_t group, uint32_t first, ui
 static void
 unwrite_all(struct run *r, const struct batch *b)
 {
+    for (uint32_t i = 0; i < b->n_copies; i++) {
+        const struct kv_copy *c = &b->copy[i];
+
+        for (uint32_t k = 0; k < block_units(r, c->group); k++)
+            units_of(r, c->to_tier, c->group, c->to)[k].filled = 0;
+    }
     for (uint32_t i = 0; i < b->n_runs; i++)
         for (uint32_t g = 0; g < r->c.n_groups; g++) {
             const struct batch_run *run = &b->run[i];
@@ -264,6 +283,8 @@ run_die(struct run *r)
         r->fake->unit[i].use = (struct use){ { 0 }, { 0 } };
         r->fake->unit[i].n_listed = 0;
     }
+    for (uint32_t i = 0; i < r->fake->n_cells; i++)
+        r->fake->cell[i].use = (struct use){ { 0 }, { 0 } };
     memset(r->fake->enc, 0, r->fake->n_enc * sizeof r->fake->enc[0]);
     memset(r->fake->row, 0, r->c.n_seats * sizeof r->fake->row[0]);
     for (uint32_t i = 0; i < r->c.n_seats; i++)
@@ -277,13 +298,16 @@ run_again(struct run *r)
 }
 
 bool
-run_holds(const struct run *r, uint32_t group, slice_id at, req_id id, uint32_t entry, uint32_t n)
+run_holds(const struct run *r, uint8_t tier, uint32_t group, slice_id at, const struct seq *q,
+          uint32_t entry, uint32_t n)
 {
-    for (uint32_t i = 0; i < block_units(r, group); i++) {
-        const struct unit *u = &units_at(r, group, at)[i];
+    bool cross = r->c.group[group].kind == KV_CROSS;
 
-        if (u->scratch || u->id != id || u->group != group || u->entry != entry || u->filled < n)
-            return false;
+    for (uint32_t i = 0; i < block_units(r, group); i++) {
+        const struct unit *u = &units_of(r, tier, group, at)[i];
+
+        if (u->scratch || u->group != group || u->entry != entry || u->filled < n) return false;
+        if (!same(u, q, cross, entry * r->c.tokens_per_block + n)) return false;
     }
     return true;
 }
@@ -401,18 +425,22 @@ left_in(const struct run *r, const struct batch *b, const struct kv_edit *e)
 static void
 do_copy(struct run *r, const struct batch *b, const struct kv_copy *c)
 {
-    struct unit *from = units_at(r, c->group, c->from), *to = units_at(r, c->group, c->to);
+    struct unit *from = units_of(r, c->from_tier, c->group, c->from);
+    struct unit *to = units_of(r, c->to_tier, c->group, c->to);
+    bool whole = c->from_tier != c->to_tier;
 
-    check(!c->after && c->from_tier == TIER_DEVICE && c->to_tier == TIER_DEVICE);
+    check(!c->after && (whole || c->from_tier == TIER_DEVICE));
     for (uint32_t i = 0; i < block_units(r, c->group); i++) {
         read_from(r, b, &from[i].use);
         write_to(r, b, &to[i].use);
-        check(to[i].n_listed == 1 && from[i].group == c->group && from[i].filled >= c->n_tokens);
+        check(from[i].group == c->group && from[i].filled >= c->n_tokens);
+        check(c->to_tier == TIER_HOST || to[i].n_listed > 0);
+        check(whole || to[i].n_listed == 1);
         to[i].id = from[i].id;
         to[i].space = from[i].space;
         to[i].group = from[i].group;
         to[i].entry = from[i].entry;
-        to[i].filled = c->n_tokens;
+        to[i].filled = whole ? from[i].filled : c->n_tokens;
     }
 }
 

@@ -46,9 +46,9 @@ void run_close(struct run *r);
  * begins, on the same memory. */
 void run_die(struct run *r);
 void run_again(struct run *r);
-/* Whether the block has K and V of that many positions of the request's entry. */
-bool run_holds(const struct run *r, uint32_t group, slice_id at, req_id id, uint32_t entry,
-               uint32_t n);
+/* Whether the block, or the cell, has K and V of that many positions of the request's entry. */
+bool run_holds(const struct run *r, uint8_t tier, uint32_t group, slice_id at, const struct seq *q,
+               uint32_t entry, uint32_t n);
 
 /* Filled in, not added. The tokens are the test's to free with seq_free(). */
 struct seq *seq_new(req_id id, uint32_t n_prompt, uint32_t max_new, uint32_t n_source);

@@ -50,7 +50,7 @@ full_batch(void)
     b->encode[0] = (struct batch_encode){
         .seat = 6, .first_row = 8, .n_rows = 4, .enc_row = 8, .first_layer = 2, .n_layers = 3
     };
-    b->edit[0] = (struct kv_edit){ .op = EDIT_LABEL, .group = 1, .n_tokens = 16, .key = { 1, 2 } };
+    b->edit[0] = (struct kv_edit){ .op = EDIT_ROW, .group = 1, .entry = 16, .at = 2 };
     b->copy[0] = (struct kv_copy){ .group = 1, .to_tier = TIER_HOST, .after = 1, .from = 8 };
     b->wait[0] = (struct batch_wait){ .lane = 0, .step = 76 };
     return b;
@@ -72,7 +72,7 @@ packed_and_unpacked_is_the_same_batch(void **state)
     assert_int_equal(c->token[4], TOKEN_FROM_LAST);
     assert_int_equal(c->encode[0].enc_row, 8);
     assert_int_equal(c->copy[0].after, 1);
-    assert_int_equal(c->edit[0].key[1], 2);
+    assert_int_equal(c->edit[0].at, 2);
     assert_int_equal(c->wait[0].step, 76);
     assert_int_equal(c->token[7], TOKEN_GUESS(3));
     assert_int_equal(c->mask[7], 13);

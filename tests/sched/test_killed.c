@@ -18,10 +18,14 @@
 #include <string.h>
 
 enum { SEATS = 5, ENTRIES = 64, JOBS = 24, BLOCK = 4, EDITS = 1024 };
-enum mistake { NONE, LAUNCH_LATE, DROPS_LATE, ENDS_LATE, COMMIT_EARLY, N_MISTAKES };
+enum mistake { NONE, LAUNCH_LATE, DROPS_LATE, ENDS_LATE, COMMIT_EARLY, LABELS_LATE, N_MISTAKES };
+/* What a story is about, in bits. */
+enum { WINDOW = 1, LANES = 2, CROSS = 4, TIGHT = 8, REUSE = 16, HOST = 32, SHAPES = 16 };
 
 struct job {
-    struct seq *q;                              /* NULL: not in the scheduler */
+    struct seq *q;    /* NULL: not in the scheduler */
+    struct seq *text; /* all of it, for those who look */
+    req_id id;
     uint32_t n_prompt, max_new, n_source, told; /* told: prompt and tokens that lagand has */
 };
 
@@ -31,20 +35,24 @@ static void *memory;
 static struct manifest_found found[SEATS];
 static struct job job[JOBS];
 static uint32_t written[SEATS]; /* positions of finished steps */
+static req_id
+    begun[SEATS]; /* who has had one there: of who has not, what it has found may be lost */
 static const uint64_t print[2] = { 1, 2 }, kv_id[2] = { 3, 4 };
 static struct {
     enum mistake mistake;
     uint32_t kill_in; /* stores; 0: never */
     jmp_buf dead;
     bool looking;
-    uint64_t stores, wrong, lost, kills, adopted, again, refused;
+    uint64_t stores, wrong, lost, kills, adopted, again, refused, found, fetched;
 } life;
 
 static struct job *
 job_of(req_id id)
 {
-    check(id > 0 && id <= JOBS);
-    return &job[id - 1];
+    uint32_t i = (uint32_t)id;
+
+    check(i > 0 && i <= JOBS && job[i - 1].id == id);
+    return &job[i - 1];
 }
 
 /* The positions below pos that a query there sees are in the row's blocks. */
@@ -58,12 +66,64 @@ is_there(const struct kv *kv, const struct manifest_owner *o, uint32_t pos)
         for (uint32_t i = kv_kind_first(k, BLOCK, pos); i * BLOCK < n; i++) {
             slice_id at = kv_entry(kv, o->seat, g, i);
 
-            if (at == SLICE_NONE ||
-                !run_holds(&r, g, at, o->id, i, MIN(n - i * BLOCK, (uint32_t)BLOCK)))
+            if (at == SLICE_NONE || !run_holds(&r, TIER_DEVICE, g, at, job_of(o->id)->text, i,
+                                               MIN(n - i * BLOCK, (uint32_t)BLOCK)))
                 return false;
         }
     }
     return true;
+}
+
+/* Whose copy fills that block, if one does. */
+static const struct kv_copy *
+copy_to(const struct kv_out *out, uint32_t group, slice_id at)
+{
+    for (uint32_t i = 0; i < out->n_copies; i++)
+        if (out->copy[i].group == group && out->copy[i].to == at &&
+            out->copy[i].to_tier == TIER_DEVICE)
+            return &out->copy[i];
+    return NULL;
+}
+
+/* What a successor would find of the job's text is what it holds. */
+static void
+look_for(struct kv *kv, const struct job *j)
+{
+    static struct kv_edit edit[EDITS];
+    static struct kv_copy copy[EDITS];
+    struct kv_out out = {
+        .edit = edit, .max_edits = EDITS, .copy = copy, .max_copies = EDITS, .step = 1
+    };
+    struct kv_text t = { .token = j->text->token,
+                         .n = j->text->n_prompt,
+                         .source = j->n_source ? j->text->source : NULL,
+                         .n_source = j->n_source };
+    struct kv_need need = kv_need(kv, t.n, j->n_source, 9);
+    struct kv_space space;
+    struct kv_hit hit;
+    uint32_t seat = 0;
+
+    while (seat < SEATS && kv_live(kv, seat)) seat++;
+    kv_space(kv, 0, 0, t.source, t.n_source, &space);
+    t.space = &space;
+    if (seat == SEATS || kv_admit(kv, seat, &need, &t, &hit) < 0) return;
+    kv_start(kv, 0, 1, seat, &out);
+    kv_check(kv);
+    life.found += hit.n_tokens;
+    for (uint32_t g = 0; g < r.c.n_groups; g++) {
+        bool cross = r.c.group[g].kind == KV_CROSS;
+        uint32_t first, n = kv_held(kv, seat, g, &first), end = cross ? j->n_source : hit.n_tokens;
+
+        for (uint32_t i = first; i < first + n; i++) {
+            slice_id at = kv_entry(kv, seat, g, i);
+            const struct kv_copy *c = copy_to(&out, g, at);
+
+            life.fetched += c && c->from_tier == TIER_HOST;
+            if (!run_holds(&r, c ? c->from_tier : TIER_DEVICE, g, c ? c->from : at, j->text, i,
+                           MIN(end - i * BLOCK, (uint32_t)BLOCK)))
+                life.wrong++;
+        }
+    }
 }
 
 /* What a successor would make of the manifest as it is now. */
@@ -76,16 +136,17 @@ look(void)
     struct manifest seen;
     struct kv_config c = r.c;
     struct kv *kv;
+    struct manifest_adopted a;
     struct err e;
-    uint32_t refused;
 
     memcpy(copy, memory, m.h.bytes);
     kv = kv_init(mem, &c, &e);
     assert_non_null(kv);
     assert_int_equal(manifest_open(&seen, copy, m.h.bytes, &c, print, kv_id, &e), 0);
-    manifest_adopt(&seen, kv, here, room, &refused);
+    a = manifest_adopt(&seen, kv, true, here, room);
     kv_check(kv);
-    if (life.kills == 0) life.wrong += refused;
+    life.wrong += a.no_labels;
+    if (life.kills == 0) life.wrong += a.no_rows;
     for (uint32_t seat = 0; seat < SEATS; seat++) {
         const struct manifest_owner *o = &here[seat].owner;
         const struct manifest_row *row =
@@ -98,10 +159,12 @@ look(void)
             if (!is_there(kv, o, pos) || here[seat].row.committed > written[seat]) life.wrong++;
         }
         if (!q || q->n_done == 0 || q->state == SEQ_ENDED || (row->seq & 1)) continue;
+        if (begun[seat] != q->id) continue;
         pos = MIN(q->n_done, told - 1);
-        if (!o->id && life.kills && refused) continue; /* see streams_go_on: a thin window */
+        if (!o->id && life.kills && a.no_rows) continue; /* see streams_go_on: a thin window */
         if (o->id != q->id || here[seat].row.committed < pos) life.lost++;
     }
+    if (c.reuse) look_for(kv, &job[test_below(JOBS)]);
     free(mem);
     free(copy);
 }
@@ -165,6 +228,10 @@ launching(struct run *run, const struct batch *b)
 
     (void)run;
     assert_true(b->n_edits <= EDITS);
+    for (uint32_t i = 0; i < b->n_runs; i++)
+        if (b->run[i].flags & RUN_FIRST_CHUNK && !scheduler_seat(r.s, b->run[i].seat)->n_adopted)
+            begun[b->run[i].seat] = 0;
+    if (life.mistake != LABELS_LATE) manifest_labels(&m, r.kv);
     if (life.mistake == DROPS_LATE || life.mistake == ENDS_LATE) {
         uint8_t op = life.mistake == ENDS_LATE ? EDIT_END : EDIT_SET;
 
@@ -190,6 +257,7 @@ launched(struct run *run, const struct batch *b)
 
     (void)run;
     if (life.mistake == LAUNCH_LATE) manifest_launch(&m, b->edit, b->n_edits, o, n);
+    if (life.mistake == LABELS_LATE) manifest_labels(&m, r.kv);
     for (uint32_t i = 0; i < n; i++) written[o[i].seat] = 0;
     if (life.mistake == COMMIT_EARLY) commit(b);
 }
@@ -201,13 +269,15 @@ finishing(struct run *run, const struct batch *b)
     for (uint32_t i = 0; i < b->n_runs; i++)
         written[b->run[i].seat] = (uint32_t)b->run[i].first_pos + b->run[i].n_rows;
     if (life.mistake != COMMIT_EARLY) commit(b);
+    for (uint32_t i = 0; i < b->n_runs; i++)
+        begun[b->run[i].seat] = scheduler_seat(r.s, b->run[i].seat)->id;
 }
 
 static void
 adopt(struct run *run)
 {
     slice_id room[MAX_GROUPS * ENTRIES + 64];
-    uint32_t refused;
+    struct manifest_adopted a;
     struct err e;
 
     if (!memory) {
@@ -216,15 +286,16 @@ adopt(struct run *run)
         return;
     }
     assert_int_equal(manifest_open(&m, memory, m.h.bytes, &run->c, print, kv_id, &e), 0);
-    manifest_adopt(&m, run->kv, found, room, &refused);
+    a = manifest_adopt(&m, run->kv, true, found, room);
     kv_check(run->kv);
-    life.refused += refused;
+    assert_int_equal(a.no_labels, 0);
+    life.refused += a.no_rows;
 }
 
 static void
 submit(struct job *j)
 {
-    req_id id = (req_id)(j - job) + 1;
+    req_id id = j->id;
     struct seq *q = seq_new(id, j->told, j->n_prompt + j->max_new - j->told, j->n_source);
     uint32_t resume;
     int seat = manifest_claim(found, SEATS, id, q->token, j->told, q->source, j->n_source, &resume);
@@ -240,6 +311,7 @@ submit(struct job *j)
     run_add(&r, q);
     if (seat < 0) return;
     if (q->n_adopted) manifest_commit(&m, (uint32_t)seat, resume);
+    if (q->n_adopted) begun[seat] = id;
     life.again++;
     life.adopted += q->n_adopted > 0;
 }
@@ -250,36 +322,55 @@ begin(uint32_t shape)
     run_defaults(&r);
     memset(&life, 0, sizeof life);
     memset(found, 0, sizeof found);
+    memset(begun, 0, sizeof begun);
     memory = NULL;
     r.c.n_seats = r.l.max_seqs = SEATS;
     r.c.tokens_per_block = BLOCK;
     r.l.max_rows = 9;
     r.l.max_len = ENTRIES * BLOCK;
-    r.c.n_groups = 1 + (shape & 1) + (shape >> 2 & 1);
+    r.c.n_groups = 1 + (shape & WINDOW ? 1 : 0) + (shape & CROSS ? 1 : 0);
     r.c.group[0] = run_group(KV_FULL, 0, 128, 0);
-    if (shape & 1) r.c.group[1] = run_group(KV_WINDOW, 6, 256, 0);
-    if (shape & 4) {
+    if (shape & WINDOW) r.c.group[1] = run_group(KV_WINDOW, 6, 256, 0);
+    if (shape & CROSS) {
         r.c.group[r.c.n_groups - 1] = run_group(KV_CROSS, 0, 128, 0);
         r.l.max_enc_rows = 40;
         r.l.n_enc_layers = 2;
     }
     for (uint32_t g = 0; g < r.c.n_groups; g++) r.c.group[g].max_entries = ENTRIES;
-    r.c.arena_bytes = (uint64_t)(shape & 8 ? 40 : 90) * 256 * r.c.n_groups;
-    if (shape & 2) {
+    r.c.arena_bytes = (uint64_t)(shape & TIGHT ? 40 : 90) * 256 * r.c.n_groups;
+    if (shape & LANES) {
         r.c.n_lanes = r.l.n_lanes = 2;
         r.l.lane_work[0] = WORK_ENCODER | WORK_CONTEXT;
         r.l.lane_work[1] = WORK_GENERATION;
     }
+    r.c.reuse = r.c.copy_partial = shape & REUSE;
+    if (shape & HOST) r.c.host_bytes = (uint64_t)12 * 512 * r.c.n_groups;
     r.launching = launching;
     r.launched = launched;
     r.finishing = finishing;
     r.adopt = adopt;
     run_open(&r);
     for (uint32_t i = 0; i < JOBS; i++) {
-        job[i] = (struct job){ .n_prompt = 1 + test_below(30), .max_new = 1 + test_below(20) };
-        if (shape & 4) job[i].n_source = 1 + test_below(20);
+        uint32_t stem = 1 + i % 3;
+
+        job[i] = (struct job){ .id = shape & REUSE ? run_twin(i + 1, stem, test_below(20)) : i + 1,
+                               .n_prompt = 1 + test_below(30),
+                               .max_new = 1 + test_below(20) };
+        if (shape & CROSS) job[i].n_source = shape & REUSE ? 5 * stem : 1 + test_below(20);
         job[i].told = job[i].n_prompt;
+        job[i].text = seq_new(job[i].id, job[i].n_prompt + job[i].max_new, 1, job[i].n_source);
     }
+}
+
+static void
+end(void)
+{
+    run_close(&r);
+    for (uint32_t i = 0; i < JOBS; i++) {
+        if (job[i].q) seq_free(TAKE(job[i].q));
+        seq_free(TAKE(job[i].text));
+    }
+    free(memory);
 }
 
 static bool
@@ -304,6 +395,7 @@ static void
 die(void)
 {
     run_die(&r);
+    memset(begun, 0, sizeof begun);
     life.kills++;
     for (uint32_t i = 0; i < JOBS; i++)
         if (job[i].q) seq_free(TAKE(job[i].q));
@@ -342,10 +434,7 @@ live(uint32_t shape, enum mistake mistake, uint32_t apart)
     life.kill_in = 0;
     scheduler_unkeep_all(r.s);
     assert_true(!done || run_used(&r) == 0);
-    run_close(&r);
-    for (uint32_t i = 0; i < JOBS; i++)
-        if (job[i].q) seq_free(TAKE(job[i].q));
-    free(memory);
+    end();
 }
 
 static void
@@ -355,13 +444,32 @@ at_every_store_a_successor_finds_what_is_written_and_all_that_was_told(void **st
 
     (void)state;
     test_seed();
-    for (uint32_t shape = 0; shape < 16; shape++) {
+    for (uint32_t shape = 0; shape < SHAPES; shape++) {
         live(shape, NONE, 0);
         assert_int_equal(life.wrong, 0);
         assert_int_equal(life.lost, 0);
         stores += life.stores;
     }
     assert_true(stores > 10000);
+}
+
+/* Half of the shapes with a host tier, half with kills. */
+static void
+at_every_store_what_others_may_find_holds_what_it_says(void **state)
+{
+    uint64_t hits = 0, fetched = 0, kills = 0;
+
+    (void)state;
+    test_seed();
+    for (uint32_t i = 0; i < SHAPES; i++) {
+        live(i | REUSE | (i / 2 % 2 ? HOST : 0), NONE, i % 2 ? 400 : 0);
+        assert_int_equal(life.wrong, 0);
+        assert_int_equal(life.lost, 0);
+        hits += life.found;
+        fetched += life.fetched;
+        kills += life.kills;
+    }
+    assert_true(hits > 1000 && fetched > 100 && kills > 20);
 }
 
 static void
@@ -371,8 +479,8 @@ streams_go_on_after_a_kill_at_any_store(void **state)
 
     (void)state;
     test_seed();
-    for (uint32_t i = 0; i < 4 * 16; i++) {
-        live(i % 16, NONE, 150);
+    for (uint32_t i = 0; i < 4 * SHAPES; i++) {
+        live(i % SHAPES, NONE, 150);
         assert_int_equal(life.wrong, 0);
         assert_int_equal(life.lost, 0);
         kills += life.kills;
@@ -411,8 +519,7 @@ streams_that_go_on_come_before_prompts(void **state)
     assert_int_equal(b->run[0].n_rows, 1);
     while (run_commit(&r, 0) || run_plan(&r, 0)) tell();
     assert_int_equal(job[1].told, 12);
-    run_close(&r);
-    free(memory);
+    end();
 }
 
 static void
@@ -446,8 +553,7 @@ what_is_kept_gives_way_one_by_one_and_not_before_its_time(void **state)
     while (run_commit(&r, 0) || run_plan(&r, 0)) tell();
     assert_int_equal(job[2].told, 25);
     assert_int_equal(job[3].told, 112);
-    run_close(&r);
-    free(memory);
+    end();
 }
 
 static void
@@ -458,7 +564,7 @@ each_mistake_in_the_order_is_caught(void **state)
     for (int mistake = NONE + 1; mistake < N_MISTAKES; mistake++) {
         uint64_t seen = 0;
 
-        for (uint32_t shape = 0; shape < 16 && !seen; shape++) {
+        for (uint32_t shape = 0; shape < 2 * SHAPES && !seen; shape++) {
             live(shape, (enum mistake)mistake, 0);
             seen = life.wrong + life.lost;
         }
@@ -471,6 +577,7 @@ main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(at_every_store_a_successor_finds_what_is_written_and_all_that_was_told),
+        cmocka_unit_test(at_every_store_what_others_may_find_holds_what_it_says),
         cmocka_unit_test(streams_go_on_after_a_kill_at_any_store),
         cmocka_unit_test(streams_that_go_on_come_before_prompts),
         cmocka_unit_test(what_is_kept_gives_way_one_by_one_and_not_before_its_time),

@@ -4,6 +4,7 @@
 #include "worker/kv/kv_core.h"
 #include "worker/kv/kv_host.h"
 #include "worker/kv/kv_kind.h"
+#include "worker/kv/kv_label.h"
 #include "worker/kv/kv_pool.h"
 #include "worker/kv/kv_seat.h"
 #include "worker/kv/kv_slab.h"
@@ -61,6 +62,15 @@ lay_out(struct kv *kv, const struct kv_config *c)
     return kv_tree_bytes(kv, at, n_blocks);
 }
 
+uint32_t
+kv_max_labels(const struct kv_config *c)
+{
+    struct kv kv;
+
+    lay_out(&kv, c);
+    return kv.n_nodes;
+}
+
 /* Snapshots are of all groups at once. */
 static int
 refuse_state(const struct kv_config *c, uint32_t i, struct err *e)
@@ -92,9 +102,9 @@ refuse(const struct kv_config *c, struct err *e)
                        c->n_lanes, c->n_seats);
     if (c->tokens_per_block == 0 || c->tokens_per_block > UINT16_MAX)
         return err_set(e, -EINVAL, "KV blocks of %u tokens", c->tokens_per_block);
-    if (c->reuse && c->tokens_per_block > MAX_TOKENS)
+    if (c->reuse && c->tokens_per_block > KV_MAX_TOKENS)
         return err_set(e, -EINVAL, "KV blocks of %u tokens are not kept for others, only up to %d",
-                       c->tokens_per_block, MAX_TOKENS);
+                       c->tokens_per_block, KV_MAX_TOKENS);
     if (c->host_bytes > 0 && !c->reuse)
         return err_set(e, -EINVAL, "kv.host_memory without kv.reuse: nothing would be kept there");
     for (uint32_t i = 0; i < c->n_groups; i++) {

@@ -59,18 +59,16 @@ struct kv_config {
 /* The smallest multiple of lcm(slice_bytes) that holds the largest block and wastes <= 5 % in every pool. */
 uint32_t kv_slab_bytes(const struct kv_config *c);
 
-/* What changed. The only way tables, the manifest and TP followers learn anything. In order. */
-enum edit_op { EDIT_SET, EDIT_ROW, EDIT_END, EDIT_UNLABEL, EDIT_LABEL /* with committed */ };
+/* What changed of tables. The only way they, the manifest's rows and TP followers learn anything. In order.
+ * What may be found goes to the manifest alone: kv_label.h. */
+enum edit_op { EDIT_SET, EDIT_ROW, EDIT_END };
 struct kv_edit {
     uint8_t op, group;
-    uint16_t n_tokens; /* LABEL: tokens the block holds */
-    uint32_t seat;     /* SET, ROW, END */
-    uint32_t entry;    /* SET: index.  ROW: source seat (beam reorder, fork) */
-    slice_id at;       /* SET, LABEL, UNLABEL: the block; SLICE_NONE = evicted */
-    union {
-        uint64_t key[2]; /* LABEL: XXH3-128 of (parent, salt, tokens) */
-        uint64_t pos;    /* SET of a snapshot's entry: the positions it is of */
-    };
+    uint16_t zero;
+    uint32_t seat;
+    uint32_t entry; /* SET: index.  ROW: source seat (beam reorder, fork) */
+    slice_id at;    /* SET: the block; SLICE_NONE = evicted */
+    uint64_t pos;   /* SET of a snapshot's entry: the positions it is of */
 };
 
 /* What is to be copied. In order: of two copies the later one sees what the earlier one wrote. */

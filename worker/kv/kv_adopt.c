@@ -5,14 +5,15 @@
  */
 #include "worker/kv/kv_core.h"
 #include "worker/kv/kv_kind.h"
+#include "worker/kv/kv_label.h"
 #include "worker/kv/kv_seat.h"
 #include "worker/kv/kv_slab.h"
+#include "worker/kv/kv_tree.h"
 
 #include <errno.h>
 
-/* The number of the block that a slice begins, if it can be one of the group's. */
-static int
-block_at(const struct kv *kv, uint32_t group, slice_id at, uint32_t *ret)
+int
+kv_block_at(const struct kv *kv, uint32_t group, slice_id at, uint32_t *ret)
 {
     const struct kv_pool *p = &kv->pool[kv->c.group[group].pool];
     uint64_t byte = (uint64_t)at * kv->c.group[group].slice_bytes;
@@ -52,7 +53,7 @@ claim(struct kv *kv, const struct kv_row *r, uint32_t group, uint32_t entry, sli
     struct kv_slab *s;
     struct kv_block *b;
 
-    TRY(block_at(kv, group, at, &block));
+    TRY(kv_block_at(kv, group, at, &block));
     s = &kv_slabs(kv)[block / kv->stride];
     b = &kv_blocks(kv)[block];
     if (is_shared(kv, r, group, entry, block)) {
@@ -68,11 +69,7 @@ claim(struct kv *kv, const struct kv_row *r, uint32_t group, uint32_t entry, sli
         .priority = KV_PRIORITY,
         .owner = is_full(kv, r, group, entry) ? seat + 1 : 0,
     };
-    if (!s->pool) {
-        s->pool = (uint8_t)(pool + 1);
-        kv->n_drawn++;
-        kv->pool[pool].n_slabs++;
-    }
+    if (!s->pool) kv_slab_claim(kv, block / kv->stride, pool);
     if (s->n_used++ == 0) kv->pool[pool].n_hot++;
     kv->pool[pool].n_used++;
     kv->used[group]++;
@@ -244,13 +241,41 @@ kv_adopt_end(struct kv *kv)
         s->prev = s->next = 0;
         if (s->pool) {
             list_free(kv, i - 1);
-            if (s->n_used < kv->pool[s->pool - 1].per_slab) kv_slab_open_first(kv, i - 1);
+            if (s->n_used + s->n_cached < kv->pool[s->pool - 1].per_slab)
+                kv_slab_open_first(kv, i - 1);
+            if (s->n_used == 0) kv_slab_cold(kv, i - 1);
         } else {
             s->next = kv->first_slab;
             kv->first_slab = i;
             if (!kv->last_slab) kv->last_slab = i;
         }
     }
+    kv_label_end(kv);
+}
+
+/* What the seat goes on to write may be found no more: it may become something else. false: others hold it. */
+static bool
+writes_alone(const struct kv *kv, uint32_t seat, uint32_t first)
+{
+    const struct kv_seat *s = &kv_seats(kv)[seat];
+
+    for (uint32_t g = 0; g < kv->c.n_groups; g++)
+        for (uint32_t i = MAX(first, s->first[g]); kv_is_positions(kv, g) && i < s->end[g]; i++)
+            if (kv_blocks(kv)[kv_table(kv, g, seat)[i] - 1].n_refs > 1) return false;
+    return true;
+}
+
+static void
+take_back(struct kv *kv, uint32_t seat, uint32_t first)
+{
+    const struct kv_seat *s = &kv_seats(kv)[seat];
+
+    for (uint32_t g = 0; g < kv->c.n_groups; g++)
+        for (uint32_t i = MAX(first, s->first[g]); kv_is_positions(kv, g) && i < s->end[g]; i++) {
+            uint32_t block = kv_table(kv, g, seat)[i] - 1;
+
+            if (kv_blocks(kv)[block].node) kv_tree_detach(kv, block);
+        }
 }
 
 int
@@ -267,7 +292,9 @@ kv_resume(struct kv *kv, uint32_t seat, uint32_t pos, const struct kv_need *n)
         if (s->first[i] > kv_kind_first(g, kv->c.tokens_per_block, pos)) return -ENODATA;
         if (s->end[i] < CEIL_DIV(pos, kv->c.tokens_per_block)) return -ENODATA;
     }
+    if (!writes_alone(kv, seat, pos / kv->c.tokens_per_block)) return -ENODATA;
     TRY(kv_raise(kv, seat, n));
+    take_back(kv, seat, pos / kv->c.tokens_per_block);
     s->starting = true;
     return 0;
 }

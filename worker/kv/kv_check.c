@@ -153,12 +153,13 @@ check_queue(const struct kv *kv, uint32_t group, uint64_t max)
 static void
 check_cells(const struct kv *kv, const struct tally n[MAX_GROUPS])
 {
-    uint32_t held = 0, cached = 0;
+    uint32_t held = 0, cached = 0, listed = 0;
     uint64_t refs = 0, cells = 0;
 
     for (uint32_t i = 0; i < kv->n_fresh_cells; i++) {
         const struct kv_block *c = &kv_blocks(kv)[kv->n_slabs * kv->stride + i];
 
+        if (c->state == BLOCK_FREE) continue;
         check(c->node && !c->owner && (c->state == BLOCK_HELD || c->state == BLOCK_CACHED));
         check((c->state == BLOCK_HELD) == (c->n_refs > 0));
         held += c->state == BLOCK_HELD;
@@ -167,7 +168,11 @@ check_cells(const struct kv *kv, const struct tally n[MAX_GROUPS])
     }
     for (uint32_t g = 0; g < kv->c.n_groups; g++) cells += n[g].cells;
     check(held == kv->n_held_cells && cached == kv->n_cached_cells && refs == cells);
-    check(held + cached == kv->n_fresh_cells && kv->n_fresh_cells <= kv->n_cells);
+    for (uint32_t i = kv->first_free_cell; i;
+         i = kv_blocks(kv)[kv->n_slabs * kv->stride + i - 1].next)
+        check(i <= kv->n_fresh_cells && ++listed <= kv->n_free_cells);
+    check(listed == kv->n_free_cells && held + cached + listed == kv->n_fresh_cells);
+    check(kv->n_fresh_cells <= kv->n_cells);
     check(check_queue(kv, MAX_GROUPS, cached) == cached);
 }
 

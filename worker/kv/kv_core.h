@@ -37,7 +37,7 @@
 #include "worker/kv/kv_reuse.h"
 
 enum block_state { BLOCK_FREE, BLOCK_HELD, BLOCK_CACHED, BLOCK_SCRATCH };
-enum { SECRET_BYTES = 192, MAX_TOKENS = 128 /* of a block in the tree */ };
+enum { SECRET_BYTES = 192 };
 
 /* Links are index + 1, 0 ends; so are node, owner, tail, cursor. */
 struct kv_block {
@@ -49,7 +49,8 @@ struct kv_block {
     uint32_t node;            /* where it is found */
     uint32_t more;            /* of a snapshot that is found: the next layer's, in a ring */
     uint32_t owner;           /* the seat that counts it as one of its own before kv_start() */
-    uint8_t group, state : 4, n_hits : 4, priority, queue; /* n_hits: since it was taken, at most 15 */
+    /* coming: a copy of step[] is yet to fill it. n_hits: since it was taken, at most 15 */
+    uint8_t group, state : 3, coming : 1, n_hits : 4, priority, queue;
 };
 
 /* Blocks of one group that may be taken for others, by priority, oldest first. */
@@ -66,8 +67,9 @@ struct kv_node {
     uint32_t slot[MAX_GROUPS];          /* the group's block with these tokens */
     uint32_t host[MAX_GROUPS];          /* and its cell */
     uint32_t n_pins;                    /* seats that go on from here */
+    uint32_t next_changed;              /* of those that are to be told (kv_label.h) */
     uint16_t n_tokens;
-    bool live, has_extra;
+    bool live, has_extra, changed;
 };
 
 /* Fences [lane]: step to wait for before a block of the slab is used: before, from other pools' use of
@@ -128,10 +130,13 @@ struct kv {
     struct kv_pool pool[MAX_GROUPS];
     struct kv_queue queue[MAX_GROUPS + 1]; /* the last: cells */
     uint32_t n_cells, n_fresh_cells, n_held_cells, n_cached_cells;
-    bool fetch; /* it is worth it */
+    uint32_t first_free_cell, n_free_cells; /* that a predecessor used and left nothing in */
+    bool fetch;                             /* it is worth it */
     bool has_state;
-    uint32_t interval; /* of its snapshots; 0: there are none */
-    uint32_t busy;     /* a node that is not pruned now */
+    uint32_t interval;                               /* of its snapshots; 0: there are none */
+    uint32_t busy;                                   /* a node that is not pruned now */
+    uint32_t first_changed, last_changed, n_changed; /* nodes that are to be told */
+    bool quiet;                                      /* what changes now is told already */
     struct kv_stats stats[MAX_GROUPS];
     uint32_t n_nodes, n_fresh_nodes, first_free_node, n_live_nodes, n_buckets;
     uint64_t cell_bytes;
@@ -275,6 +280,9 @@ void kv_add_edit(struct kv_out *out, enum edit_op op, uint32_t group, uint32_t s
 void kv_wait_row(const struct kv *kv, unsigned lane, uint32_t seat, struct kv_out *out);
 /* A tail that the seat needs no more: what it was of is copied, or the seat goes. */
 void kv_give_tail(struct kv *kv, uint32_t seat, uint32_t group, unsigned lane, uint64_t step);
+
+/* kv_adopt.c: the number of the block that a slice begins, if it can be one of the group's. */
+int kv_block_at(const struct kv *kv, uint32_t group, slice_id at, uint32_t *ret) MUST_USE;
 
 /* kv_state.c */
 

@@ -25,6 +25,12 @@ take_cell(struct kv *kv)
 {
     uint32_t first = kv->n_slabs * kv->stride, at;
 
+    if (kv->first_free_cell) {
+        at = first + kv->first_free_cell;
+        kv->first_free_cell = kv_blocks(kv)[at - 1].next;
+        kv->n_free_cells--;
+        return at;
+    }
     if (kv->n_fresh_cells < kv->n_cells) return first + ++kv->n_fresh_cells;
     at = kv_queue_first(kv, MAX_GROUPS);
     if (!at) return 0;
@@ -66,6 +72,7 @@ kv_host_offload(struct kv *kv, uint32_t block, unsigned lane, struct kv_out *out
         for (unsigned l = 0; l < MAX_LANES; l++) step[l] = l == lane ? out->step : 0;
         *c = (struct kv_block){ .state = BLOCK_CACHED,
                                 .group = b->group,
+                                .coming = true,
                                 .priority = b->priority,
                                 .keep = b->keep,
                                 .step = { step[0], step[1], step[2] } };
@@ -119,6 +126,7 @@ kv_host_fetch(struct kv *kv, uint32_t cell, unsigned lane, struct kv_out *out)
     b->priority = c->priority;
     b->keep = c->keep;
     b->step[lane] = out->step; /* it holds nothing before that is done */
+    b->coming = true;
     kv_tree_attach(kv, c->node, block);
     kv->stats[c->group].fetched++;
     return block;

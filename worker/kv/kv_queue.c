@@ -57,6 +57,12 @@ kv_queue_push(struct kv *kv, uint32_t block)
 }
 
 void
+kv_queue_push_first(struct kv *kv, uint32_t block)
+{
+    insert(kv, block, kv_blocks(kv)[block].priority, true);
+}
+
+void
 kv_queue_push_orphan(struct kv *kv, uint32_t block)
 {
     check(kv_blocks(kv)[block].state == BLOCK_CACHED);

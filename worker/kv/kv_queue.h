@@ -9,6 +9,7 @@
 #include "worker/kv/kv_core.h"
 
 void kv_queue_push(struct kv *kv, uint32_t block);
+void kv_queue_push_first(struct kv *kv, uint32_t block);  /* before all of its priority */
 void kv_queue_push_orphan(struct kv *kv, uint32_t block); /* from where it stands */
 void kv_queue_remove(struct kv *kv, uint32_t block);
 /* Index + 1; 0: none. group MAX_GROUPS: of the cells. */

@@ -282,15 +282,16 @@ fetch_entries(struct kv *kv, uint32_t seat, uint32_t group, unsigned lane, uint6
     }
 }
 
-/* What is hit again and again is on the host before it must go. */
+/* What another lane is fetching is waited for; what is hit again and again is on the host before it must go. */
 static void
-save_entries(struct kv *kv, uint32_t seat, uint32_t group, unsigned lane, struct kv_out *out)
+look_at_entries(struct kv *kv, uint32_t seat, uint32_t group, unsigned lane, struct kv_out *out)
 {
     const struct kv_seat *s = &kv_seats(kv)[seat];
 
     for (uint32_t i = s->first[group]; kv->n_cells > 0 && i < s->end[group]; i++) {
         uint32_t block = kv_table(kv, group, seat)[i] - 1;
 
+        if (kv_blocks(kv)[block].coming) kv_pool_wait(kv, block, lane, out->wait);
         if (kv_blocks(kv)[block].n_hits >= KV_SAVE_HITS) kv_host_offload(kv, block, lane, out);
     }
 }
@@ -304,7 +305,7 @@ kv_start(struct kv *kv, unsigned lane, uint64_t step, uint32_t seat, struct kv_o
     if (!s->starting) return;
     kv_wait_row(kv, lane, seat, out);
     for (uint32_t g = 0; g < kv->c.n_groups; g++) fetch_entries(kv, seat, g, lane, step, out);
-    for (uint32_t g = 0; g < kv->c.n_groups; g++) save_entries(kv, seat, g, lane, out);
+    for (uint32_t g = 0; g < kv->c.n_groups; g++) look_at_entries(kv, seat, g, lane, out);
     for (uint32_t g = 0; g < kv->c.n_groups; g++) {
         if (s->tail[g]) start_tail(kv, seat, g, lane, step, out);
         if (kv->c.group[g].kind == KV_STATE) kv_state_start(kv, lane, seat, g, out);

@@ -74,9 +74,16 @@ close_slab(struct kv *kv, uint32_t slab)
     s->prev = s->next = 0;
 }
 
-/* Nobody holds a block of it from here on. */
-static void
-grow_cold(struct kv *kv, uint32_t slab)
+void
+kv_slab_claim(struct kv *kv, uint32_t slab, uint32_t pool)
+{
+    kv_slabs(kv)[slab].pool = (uint8_t)(pool + 1);
+    kv->n_drawn++;
+    kv->pool[pool].n_slabs++;
+}
+
+void
+kv_slab_cold(struct kv *kv, uint32_t slab)
 {
     struct kv_slab *all = kv_slabs(kv), *s = &all[slab];
     struct kv_pool *p = &kv->pool[s->pool - 1];
@@ -187,7 +194,7 @@ kv_slab_count(struct kv *kv, uint32_t slab, int held, int cached)
     check(s->n_used + s->n_cached <= p->per_slab);
     p->n_hot += (uint32_t)hot - (uint32_t)was_hot;
     if (was_cold && !cold) leave_cold(kv, slab);
-    if (cold && !was_cold) grow_cold(kv, slab);
+    if (cold && !was_cold) kv_slab_cold(kv, slab);
     if (full && !was_full) close_slab(kv, slab);
     if (was_full && !full) kv_slab_open_first(kv, slab);
     if (!hot && !cold) give_back(kv, slab);

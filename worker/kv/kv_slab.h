@@ -12,6 +12,9 @@ uint64_t kv_slice_lcm(const struct kv_config *c); /* of all slice_bytes; 0: beyo
  * there is one. lane: one that needs no wait there is preferred. */
 uint32_t kv_slab_draw(struct kv *kv, uint32_t pool, unsigned lane);
 bool kv_slab_any(const struct kv *kv); /* one is nobody's */
+/* While a predecessor's blocks are taken over: the slab is the pool's. Then, nobody holds a block of it. */
+void kv_slab_claim(struct kv *kv, uint32_t slab, uint32_t pool);
+void kv_slab_cold(struct kv *kv, uint32_t slab);
 
 /* So many of its blocks more, or fewer, are held, and so many cached: it is on the lists that it belongs on,
  * and nobody's when it is empty. */

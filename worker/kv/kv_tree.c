@@ -43,10 +43,33 @@ bucket(const struct kv *kv, const uint64_t name[2])
     return (uint32_t *)((uintptr_t)kv + kv->bucket_at) + (name[0] & (kv->n_buckets - 1));
 }
 
+void
+kv_tree_note(struct kv *kv, uint32_t node)
+{
+    struct kv_node *n = kv_node(kv, node);
+
+    if (n->changed || kv->quiet) return;
+    n->changed = true;
+    n->next_changed = 0;
+    if (kv->last_changed) {
+        kv_node(kv, kv->last_changed)->next_changed = node;
+    } else {
+        kv->first_changed = node;
+    }
+    kv->last_changed = node;
+    kv->n_changed++;
+}
+
 static token_id *
 tokens_of(const struct kv *kv, uint32_t node)
 {
     return (token_id *)((uintptr_t)kv + kv->token_at) + (size_t)(node - 1) * kv->c.tokens_per_block;
+}
+
+const token_id *
+kv_tree_tokens(const struct kv *kv, uint32_t node)
+{
+    return tokens_of(kv, node);
 }
 
 static uint64_t *
@@ -120,11 +143,38 @@ kv_tree_common(const struct kv *kv, uint32_t node, const struct kv_piece *p)
     return i;
 }
 
+void
+kv_tree_put(struct kv *kv, uint32_t node, uint32_t parent, const uint64_t name[2],
+            const struct kv_piece *p)
+{
+    uint32_t *list = bucket(kv, name);
+    struct kv_node *n = kv_node(kv, node);
+
+    *n = (struct kv_node){ .key = { name[0], name[1] },
+                           .parent = parent,
+                           .chain = *list,
+                           .live = true,
+                           .changed = n->changed,
+                           .next_changed = n->next_changed };
+    *list = node;
+    kv->n_live_nodes++;
+    kv_tree_note(kv, node);
+    if (p) {
+        n->n_tokens = (uint16_t)p->n;
+        n->has_extra = p->extra != NULL;
+        memcpy(tokens_of(kv, node), p->token, p->n * sizeof(token_id));
+        if (p->extra) memcpy(extra_of(kv, node), p->extra, p->n * sizeof(uint64_t));
+    }
+    if (!parent) return;
+    n->next = kv_node(kv, parent)->child;
+    if (n->next) kv_node(kv, n->next)->prev = node;
+    kv_node(kv, parent)->child = node;
+}
+
 uint32_t
 kv_tree_add(struct kv *kv, uint32_t parent, const uint64_t name[2], const struct kv_piece *p)
 {
-    uint32_t at = kv->first_free_node, *list = bucket(kv, name);
-    struct kv_node *n;
+    uint32_t at = kv->first_free_node;
 
     if (!at && kv->n_fresh_nodes == kv->n_nodes) return 0;
     if (at) {
@@ -132,22 +182,7 @@ kv_tree_add(struct kv *kv, uint32_t parent, const uint64_t name[2], const struct
     } else {
         at = ++kv->n_fresh_nodes;
     }
-    n = kv_node(kv, at);
-    *n = (struct kv_node){
-        .key = { name[0], name[1] }, .parent = parent, .chain = *list, .live = true
-    };
-    *list = at;
-    kv->n_live_nodes++;
-    if (p) {
-        n->n_tokens = (uint16_t)p->n;
-        n->has_extra = p->extra != NULL;
-        memcpy(tokens_of(kv, at), p->token, p->n * sizeof(token_id));
-        if (p->extra) memcpy(extra_of(kv, at), p->extra, p->n * sizeof(uint64_t));
-    }
-    if (!parent) return at;
-    n->next = kv_node(kv, parent)->child;
-    if (n->next) kv_node(kv, n->next)->prev = at;
-    kv_node(kv, parent)->child = at;
+    kv_tree_put(kv, at, parent, name, p);
     return at;
 }
 
@@ -159,9 +194,8 @@ is_empty(const struct kv *kv, const struct kv_node *n)
     return !n->child && !n->n_pins;
 }
 
-/* It and those before it, as far as they lead nowhere. */
-static void
-prune(struct kv *kv, uint32_t node)
+void
+kv_tree_prune(struct kv *kv, uint32_t node)
 {
     while (node && is_empty(kv, kv_node(kv, node))) {
         struct kv_node *n = kv_node(kv, node);
@@ -175,7 +209,10 @@ prune(struct kv *kv, uint32_t node)
         } else if (parent) {
             kv_node(kv, parent)->child = n->next;
         }
-        *n = (struct kv_node){ .next = kv->first_free_node };
+        kv_tree_note(kv, node);
+        *n = (struct kv_node){ .next = kv->first_free_node,
+                               .changed = n->changed,
+                               .next_changed = n->next_changed };
         kv->first_free_node = node;
         kv->n_live_nodes--;
         node = parent;
@@ -218,6 +255,7 @@ kv_tree_attach(struct kv *kv, uint32_t node, uint32_t block)
     check(!b->node && !*slot);
     b->node = node;
     *slot = block + 1;
+    kv_tree_note(kv, node);
     if (!kv_is_cell(kv, block))
         kv_event_put(kv, moved ? KV_UPDATED : KV_STORED, block, b->priority);
 }
@@ -233,7 +271,7 @@ kv_tree_detach(struct kv *kv, uint32_t block)
 
     if (kind == KV_STATE) {
         kv_state_forget(kv, block);
-        prune(kv, node);
+        kv_tree_prune(kv, node);
         return;
     }
     if (!both) kv_event_put(kv, KV_REMOVED, block, b->priority);
@@ -243,13 +281,14 @@ kv_tree_detach(struct kv *kv, uint32_t block)
         n->slot[b->group] = 0;
     }
     b->node = 0;
+    kv_tree_note(kv, node);
     if (both) { /* it is found in the other tier */
         if (!cell) kv_event_put(kv, KV_UPDATED, n->host[b->group] - 1, b->priority);
         return;
     }
     while (kind == KV_CROSS && kv_node(kv, top)->parent) top = kv_node(kv, top)->parent;
     if (!kv->c.fifo && (kind == KV_CROSS || kind == KV_FULL)) orphan_below(kv, top);
-    prune(kv, node);
+    kv_tree_prune(kv, node);
 }
 
 void
@@ -262,13 +301,13 @@ kv_tree_pin(struct kv *kv, uint32_t node, uint32_t *cursor)
     *cursor = node;
     if (!old) return;
     kv_node(kv, old)->n_pins--;
-    prune(kv, old);
+    kv_tree_prune(kv, old);
 }
 
 void
 kv_tree_check(const struct kv *kv)
 {
-    uint32_t live = 0, chained = 0, free = 0;
+    uint32_t live = 0, chained = 0, free = 0, changed = 0;
 
     for (uint32_t i = 1; i <= kv->n_fresh_nodes; i++) {
         const struct kv_node *n = kv_node(kv, i);
@@ -299,5 +338,10 @@ kv_tree_check(const struct kv *kv)
             check(++chained <= live);
     for (uint32_t i = kv->first_free_node; i; i = kv_node(kv, i)->next)
         check(++free <= kv->n_nodes);
+    for (uint32_t i = kv->first_changed; i; i = kv_node(kv, i)->next_changed) {
+        check(kv_node(kv, i)->changed && ++changed <= kv->n_changed);
+        check(kv_node(kv, i)->next_changed || kv->last_changed == i);
+    }
+    check(changed == kv->n_changed && !kv->quiet);
     check(live == kv->n_live_nodes && live + free == kv->n_fresh_nodes && chained == live);
 }

@@ -29,6 +29,13 @@ uint32_t kv_tree_common(const struct kv *kv, uint32_t node, const struct kv_piec
 /* p NULL: a root. 0: no room. */
 uint32_t kv_tree_add(struct kv *kv, uint32_t parent, const uint64_t name[2],
                      const struct kv_piece *p);
+/* The same, as a node that is free. */
+void kv_tree_put(struct kv *kv, uint32_t node, uint32_t parent, const uint64_t name[2],
+                 const struct kv_piece *p);
+const token_id *kv_tree_tokens(const struct kv *kv, uint32_t node);
+void kv_tree_note(struct kv *kv, uint32_t node); /* it is to be told: kv_label.h */
+/* It and those before it, as far as they lead nowhere, are no more. */
+void kv_tree_prune(struct kv *kv, uint32_t node);
 
 void kv_tree_attach(struct kv *kv, uint32_t node, uint32_t block); /* the slot is empty */
 /* The block is found no more. What cannot be reached without it goes first from here on. */

@@ -54,6 +54,26 @@ table_of(const struct manifest *m, uint32_t seat, uint32_t group)
     return (void *)((char *)row_of(m, seat) + m->h.group[group].table_at);
 }
 
+static struct manifest_node *
+node_of(const struct manifest *m, uint32_t node)
+{
+    check(node < m->h.n_nodes);
+    return (void *)(m->base + m->h.node_at + (size_t)node * m->h.node_bytes);
+}
+
+/* Of a node: [group][device, host]. */
+static _Atomic uint32_t *
+places_of(struct manifest_node *n)
+{
+    return (void *)(n + 1);
+}
+
+static _Atomic uint32_t *
+tokens_of(const struct manifest *m, struct manifest_node *n)
+{
+    return places_of(n) + 2 * (size_t)m->h.n_groups;
+}
+
 static void
 lay_out(struct manifest_head *h, const struct kv_config *c, const uint64_t print[2],
         const uint64_t kv_id[2])
@@ -72,7 +92,9 @@ lay_out(struct manifest_head *h, const struct kv_config *c, const uint64_t print
         .tokens_per_block = c->tokens_per_block,
         .slab_bytes = c->slab_bytes,
         .row_at = sizeof *h,
+        .host_bytes = c->host_bytes,
     };
+    memcpy(h->hash_secret, c->hash_secret, sizeof h->hash_secret);
     for (uint32_t i = 0; i < c->n_groups; i++) {
         const struct kv_group *g = &c->group[i];
 
@@ -90,7 +112,12 @@ lay_out(struct manifest_head *h, const struct kv_config *c, const uint64_t print
         check(row < UINT32_MAX - CACHE_LINE);
     }
     h->row_bytes = (uint32_t)ROUND_UP(row, (uint64_t)CACHE_LINE);
-    h->bytes = h->row_at + (uint64_t)h->row_bytes * h->n_seats;
+    h->node_at = h->row_at + (uint64_t)h->row_bytes * h->n_seats;
+    h->n_nodes = c->reuse ? kv_max_labels(c) + 1 : 0;
+    h->node_bytes = ROUND_UP((uint32_t)sizeof(struct manifest_node) + 8 * c->n_groups +
+                                 (uint32_t)sizeof(token_id) * c->tokens_per_block,
+                             8u);
+    h->bytes = h->node_at + (uint64_t)h->node_bytes * h->n_nodes;
 }
 
 void
@@ -119,6 +146,12 @@ manifest_make(struct manifest *m, void *base, const struct kv_config *c, const u
     m->base = base;
     lay_out(&m->h, c, print, kv_id);
     memcpy(base, &m->h, sizeof m->h);
+}
+
+void
+manifest_secret(const struct manifest_head *h, uint64_t ret[4])
+{
+    memcpy(ret, h->hash_secret, sizeof h->hash_secret);
 }
 
 int
@@ -304,29 +337,138 @@ forget_snapshots(struct manifest *m, uint32_t seat, uint32_t but)
         if (get32(&r->snapshot[i]) != but) put32(&r->snapshot[i], 0);
 }
 
-uint32_t
-manifest_adopt(struct manifest *m, struct kv *kv, struct manifest_found *found, slice_id *room,
-               uint32_t *n_refused)
+static void
+put_label(struct manifest *m, const struct kv_label *l)
 {
-    uint32_t n = 0;
+    struct manifest_node *n = node_of(m, l->node), *none = node_of(m, 0);
+    _Atomic uint32_t *token = tokens_of(m, n);
+    uint64_t priority = 0;
 
-    *n_refused = 0;
+    put32(&n->seq, get32(&n->seq) | 1);
+    for (uint32_t g = 0; g < m->h.n_groups; g++) {
+        put32(&places_of(n)[2 * g], l->live ? l->at[g] + 1 : 0);
+        put32(&places_of(n)[2 * g + 1], l->live ? l->host[g] + 1 : 0);
+        priority |= (uint64_t)l->priority[g] << 8 * g;
+    }
+    if (l->live) {
+        put64(&n->priority, priority);
+        put32(&n->parent, l->parent);
+        put32(&n->n_tokens, l->n_tokens);
+        put64(&n->key[0], l->key[0]);
+        put64(&n->key[1], l->key[1]);
+        for (uint32_t i = 0; i < l->n_tokens; i++)
+            atomic_store_explicit(&token[i], (uint32_t)l->token[i], memory_order_release);
+    }
+    put32(&n->live, l->live);
+    put32(&n->seq, get32(&n->seq) + 1);
+    if (l->live && l->node > get32(&none->parent)) put32(&none->parent, l->node);
+}
+
+void
+manifest_labels(struct manifest *m, struct kv *kv)
+{
+    for (uint32_t n = kv_n_labels(kv); n > 0; n--) {
+        struct kv_label l;
+
+        kv_label_take(kv, &l);
+        put_label(m, &l);
+    }
+}
+
+/* 1: *ret, its tokens in token[tokens_per_block]; 0: no node, or half edited; -EBADMSG: it cannot be. */
+static int
+read_label(const struct manifest *m, uint32_t node, token_id *token, struct kv_label *ret)
+{
+    struct manifest_node *n = node_of(m, node);
+    uint64_t priority = get64(&n->priority);
+
+    *ret = (struct kv_label){ .node = node,
+                              .parent = get32(&n->parent),
+                              .live = true,
+                              .key = { get64(&n->key[0]), get64(&n->key[1]) },
+                              .n_tokens = get32(&n->n_tokens),
+                              .token = token };
+    if ((get32(&n->seq) & 1) || !get32(&n->live)) return 0;
+    if (ret->n_tokens > m->h.tokens_per_block) return -EBADMSG;
+    for (uint32_t i = 0; i < ret->n_tokens; i++) token[i] = (token_id)get32(&tokens_of(m, n)[i]);
+    for (uint32_t g = 0; g < m->h.n_groups; g++) {
+        ret->at[g] = get32(&places_of(n)[2 * g]) - 1;
+        ret->host[g] = get32(&places_of(n)[2 * g + 1]) - 1;
+        ret->priority[g] = (uint8_t)(priority >> 8 * g);
+    }
+    return 1;
+}
+
+static bool
+is_open(const struct manifest *m, const struct kv *kv, uint32_t node)
+{
+    return node > 0 && node < m->h.n_nodes && get32(&node_of(m, node)->live) &&
+           !kv_label_known(kv, node);
+}
+
+/* The highest above the node that is yet to be looked at; 0: there is none, they go round in circles. */
+static uint32_t
+top_of(const struct manifest *m, const struct kv *kv, uint32_t node)
+{
+    uint32_t most = m->h.n_nodes, up;
+
+    for (; most > 0; most--, node = up) {
+        up = get32(&node_of(m, node)->parent);
+        if (!is_open(m, kv, up)) return node;
+    }
+    return 0;
+}
+
+/* The node, after all above it: taken, or cleared before its blocks are anybody's. */
+static void
+adopt_label(struct manifest *m, struct kv *kv, bool host, uint32_t node, struct manifest_adopted *a)
+{
+    token_id token[KV_MAX_TOKENS];
+    struct kv_label l;
+
+    while (is_open(m, kv, node)) {
+        uint32_t top = top_of(m, kv, node), at = top ? top : node;
+        int r = top ? read_label(m, at, token, &l) : -EBADMSG;
+        bool whole = r > 0;
+
+        if (whole) r = kv_label_adopt(kv, &l, host);
+        a->labels += whole && r == 0;
+        a->no_labels += r == -EBADMSG;
+        if (!whole || r < 0) put_label(m, &(struct kv_label){ .node = at });
+    }
+}
+
+static void
+adopt_labels(struct manifest *m, struct kv *kv, bool host, struct manifest_adopted *a)
+{
+    uint32_t n = m->h.n_nodes ? MIN(get32(&node_of(m, 0)->parent), m->h.n_nodes - 1) : 0;
+
+    for (uint32_t i = 1; i <= n; i++) adopt_label(m, kv, host, i, a);
+}
+
+struct manifest_adopted
+manifest_adopt(struct manifest *m, struct kv *kv, bool host, struct manifest_found *found,
+               slice_id *room)
+{
+    struct manifest_adopted a = { 0 };
+
     for (uint32_t seat = 0; seat < m->h.n_seats; seat++) {
         int r = manifest_read(m, seat, room, &found[seat]);
 
         if (r > 0) r = kv_adopt(kv, &found[seat].row);
-        if (r < 0 && r != -ENODATA) ++*n_refused;
+        if (r < 0 && r != -ENODATA) a.no_rows++;
         if (r == 0 && kv_live(kv, seat)) {
             found[seat].resume = kv_row_resume(kv, &found[seat].row);
             forget_snapshots(m, seat, found[seat].resume);
-            n++;
+            a.rows++;
         } else {
             found[seat].owner.id = 0;
             clear(m, seat);
         }
     }
+    adopt_labels(m, kv, host, &a);
     kv_adopt_end(kv);
-    return n;
+    return a;
 }
 
 static bool

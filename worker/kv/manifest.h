@@ -8,10 +8,14 @@
  *     512 + i * row   192                  struct manifest_row of seat i
  *       + 192         4 * max_entries      the seat's table row of group 0: slices; valid: first .. end
  *       + ...         4 * max_entries      of group 1 ...
+ *     node_at + i * node  48               struct manifest_node: node i of the tree of what may be found (kv_label.h)
+ *       + 48          8 * groups           its block and its cell of group 0, 1 ...: slice + 1; 0: none
+ *       + ...         4 * tokens_per_block its tokens
  *
  * Every store leaves a manifest that may be taken over as it is; a row that takes several is odd
  * meanwhile. The order, which manifest_launch() and manifest_commit() are and nothing else is:
  *
+ *     manifest_labels()   what the tree has lost and what it has found
  *     manifest_launch()   before a step is launched: the blocks that left their rows since the step
  *                         before, then those that this step is the first to write
  *     exec_start()
@@ -21,17 +25,18 @@
  *
  * So a row never lists a block that a launched step writes for somebody else, and never says committed
  * of a position that is not written. Of the tokens that were told all but the last are committed; the engine
- * sees to it that nothing is of one that was not told: another worker may have drawn another.
+ * sees to it that nothing is of one that was not told: another worker may have drawn another. Nor does a label
+ * name a block or cell that a launched step writes for somebody else, or that is not written.
  */
 #ifndef KV_MANIFEST_H
 #define KV_MANIFEST_H
 
-#include "worker/kv/kv.h"
+#include "worker/kv/kv_label.h"
 
 #include <stdatomic.h>
 
 #define MANIFEST_MAGIC UINT64_C(0x3174736566696e6d) /* "mnifest1" */
-enum { MANIFEST_VERSION = 2 };
+enum { MANIFEST_VERSION = 3 };
 
 struct manifest_group {
     uint32_t kind, window, n_layers, n_parts, slice_bytes, max_entries, table_at;
@@ -49,7 +54,10 @@ struct manifest_head {
     uint32_t slab_bytes;          /* 76 */
     uint32_t row_at, row_bytes;   /* 80 */
     struct manifest_group group[MAX_GROUPS]; /* 88  table_at: from the row's start */
-    uint8_t zero[168];
+    uint64_t hash_secret[4];                 /* 344  that labels' keys were made with */
+    uint64_t host_bytes, node_at;            /* 376 */
+    uint32_t n_nodes, node_bytes;            /* 392  n_nodes: node 0, which is none, included */
+    uint8_t zero[112];
 };
 struct manifest_row {
     _Atomic uint32_t seq;       /* 0   odd: being edited */
@@ -66,12 +74,25 @@ struct manifest_row {
     uint8_t beam[52]; /* 132 room for a beam search's state; zero, none is served */
     uint8_t zero[8];  /* 184 */
 };
+struct manifest_node {
+    _Atomic uint32_t seq; /* 0   odd: being edited */
+    _Atomic uint32_t
+        parent; /* 4   its node; of a root 0. Of node 0: the highest node that was ever told */
+    _Atomic uint32_t n_tokens; /* 8 */
+    _Atomic uint32_t live;     /* 12  0: no node */
+    _Atomic uint64_t key[2];   /* 16 */
+    _Atomic uint64_t priority; /* 32  of each group's block, a byte each */
+    uint8_t zero[8];           /* 40 */
+};
+_Static_assert(sizeof(struct manifest_node) == 48, "manifest_node");
 _Static_assert(sizeof(struct manifest_group) == 32, "manifest_group");
 _Static_assert(sizeof(struct manifest_head) == 512, "manifest_head");
 _Static_assert(offsetof(struct manifest_head, print) == 24, "print");
 _Static_assert(offsetof(struct manifest_head, arena_bytes) == 56, "arena_bytes");
 _Static_assert(offsetof(struct manifest_head, row_at) == 80, "row_at");
 _Static_assert(offsetof(struct manifest_head, group) == 88, "group");
+_Static_assert(offsetof(struct manifest_head, hash_secret) == 344, "hash_secret");
+_Static_assert(offsetof(struct manifest_head, n_nodes) == 392, "n_nodes");
 _Static_assert(sizeof(struct manifest_row) == 192, "manifest_row");
 _Static_assert(offsetof(struct manifest_row, id) == 8, "id");
 _Static_assert(offsetof(struct manifest_row, tokens_hash) == 24, "tokens_hash");
@@ -110,11 +131,18 @@ void manifest_make(struct manifest *m, void *base, const struct kv_config *c,
  * what differs, and nothing was changed. */
 int manifest_open(struct manifest *m, void *base, uint64_t bytes, const struct kv_config *c,
                   const uint64_t print[2], const uint64_t kv_id[2], struct err *e) MUST_USE;
-/* Give kv what its rows prove, clear the others, kv_adopt_end(). found: [n_seats], owner.id 0 where nothing
- * was adopted; room: row_bytes / 4 of them, for its use. Returns how many rows were; *n_refused: whole rows
- * that kv_adopt() did not take. */
-uint32_t manifest_adopt(struct manifest *m, struct kv *kv, struct manifest_found *found,
-                        slice_id *room, uint32_t *n_refused);
+/* The secret that the labels of a manifest were made with, of its first bytes: for kv_init(), before
+ * manifest_open() says whether it is one. */
+void manifest_secret(const struct manifest_head *h, uint64_t ret[4]);
+
+struct manifest_adopted {
+    uint32_t rows, labels;
+    uint32_t no_rows, no_labels; /* whole ones that were not taken: they cannot be true */
+};
+/* Give kv what its rows and labels prove, clear the others, kv_adopt_end(). found: [n_seats], owner.id 0 where
+ * nothing was adopted; room: row_bytes / 4 of them, for its use; host: cells hold what they held. */
+struct manifest_adopted manifest_adopt(struct manifest *m, struct kv *kv, bool host,
+                                       struct manifest_found *found, slice_id *room);
 
 /* What was found of a request that has come again, with the n tokens of its decoder that are known: its
  * seat, and in *resume the positions to go on from, less than n (with state just those, or none); 0: none that are its. -ENOENT: no seat. Once:
@@ -123,6 +151,8 @@ int manifest_claim(struct manifest_found *found, uint32_t n_seats, req_id id, co
                    uint32_t n, const token_id *source, uint32_t n_source,
                    uint32_t *resume) MUST_USE;
 
+/* All that has changed of the tree: before a step is launched, and whenever there is time. */
+void manifest_labels(struct manifest *m, struct kv *kv);
 /* A step that is about to be launched: its edits, and the rows that begin with it. Ends stand first in the
  * edits, so a seat that changes hands loses its old row before it gets the new one. */
 void manifest_launch(struct manifest *m, const struct kv_edit *edit, uint32_t n_edits,

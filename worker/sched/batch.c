@@ -30,7 +30,7 @@ struct packed_wait {
 _Static_assert(sizeof(struct head) == 56, "no padding");
 _Static_assert(sizeof(struct batch_run) == 36, "no padding");
 _Static_assert(sizeof(struct batch_encode) == 20, "no padding");
-_Static_assert(sizeof(struct kv_edit) == 32, "no padding");
+_Static_assert(sizeof(struct kv_edit) == 24, "no padding");
 _Static_assert(sizeof(struct packed_copy) == 16, "no padding");
 _Static_assert(sizeof(struct packed_wait) == 16, "no padding");
 
@@ -201,7 +201,7 @@ check_rows(const struct batch *b, struct err *e)
                        b->n_rows, b->n_logits, b->n_masks, (unsigned long long)row,
                        (unsigned long long)logits, (unsigned long long)masks);
     for (uint32_t i = 0; i < b->n_edits; i++)
-        if (b->edit[i].op > EDIT_LABEL || b->edit[i].group >= MAX_GROUPS)
+        if (b->edit[i].op > EDIT_END || b->edit[i].group >= MAX_GROUPS)
             return err_set(e, -EBADMSG, "edit %u: operation %u on group %u", i, b->edit[i].op,
                            b->edit[i].group);
     for (uint32_t i = 0; i < b->n_waits; i++)
