@@ -23,14 +23,16 @@ struct model_keys {
     uint32_t max_num_seqs, max_num_batched_tokens, max_source_tokens, max_model_len;
     uint32_t policy, quantum, numerics;
     uint64_t kv_memory, kv_reserve, kv_host_memory; /* kv_memory 0: auto */
+    uint64_t kv_host_bandwidth;                     /* bytes a second */
+    uint32_t kv_prompt_rate; /* tokens a second; either 0: what is there is fetched */
     uint32_t kv_tokens_per_block, kv_sink_tokens, kv_snapshot_interval, kv_dtype;
     bool kv_reuse;
     uint32_t split_mode;
     char split_context_sm[16];
     int32_t split_context_max_tokens, split_context_max_seqs;
-    uint32_t threads; /* CPU: all lanes together; 0: every core we may use */
-    char isa[16];     /* CPU: auto | scalar | avx2 */
-    char text_cache[1024]; /* a folder; empty: systemd's */
+    uint32_t threads;       /* CPU: all lanes together; 0: every core we may use */
+    char isa[16];           /* CPU: auto | scalar | avx2 */
+    char text_cache[1024];  /* a folder; empty: systemd's */
     uint32_t chat_template; /* as in worker/text/chat.h */
     uint64_t graphs_memory;
     bool timing;

@@ -4,6 +4,10 @@
  * deaths. Before a death some words of the manifest are changed; the twin, which knows the arena as plain
  * units of 128 bytes, says from the words alone which rows may be taken over. Those that were go on, so
  * that manifest and tables must agree from then on, and every row of an untouched manifest must be taken.
+ *
+ * In every other arena what was computed may be found, and labels are written and changed too. Then the twin knows
+ * less: what may be found of an untouched manifest is what could be found before, and of any that is wrong the
+ * manager's own check finds no block in two places.
  */
 #include "tests/fuzz/fuzz.h"
 
@@ -18,7 +22,7 @@
 enum { SEATS = 5, ENTRIES = 24, UNIT = 128, MAX_UNITS = 1 << 13, EDITS = 2048, ROWS = 8 };
 
 struct seat {
-    bool live;
+    bool live, done;
     uint32_t pos, len, source;
 };
 struct twin {
@@ -30,7 +34,9 @@ struct twin {
     struct seat seat[SEATS];
     uint64_t step;
     uint32_t slab_units, block_units[MAX_GROUPS];
-    uint8_t taken[MAX_UNITS];       /* by a row that was believed, or by scratch */
+    token_id token[SEATS][ENTRIES * 5], source[ENTRIES * 5];
+    bool capped, shared;      /* shared: rows may share full blocks since somebody changed words */
+    uint8_t taken[MAX_UNITS]; /* by a row that was believed, or by scratch */
     uint32_t slab_block[MAX_UNITS]; /* units a block of the slab's pool has; 0: nobody's */
     struct kv_edit edit[EDITS];
 };
@@ -71,6 +77,10 @@ begin(struct twin *t, struct in *in)
                                .n_seats = SEATS,
                                .n_lanes = 1,
                                .tokens_per_block = 1 + byte(in) % 5 };
+    t->c.reuse = byte(in) % 2;
+    for (uint32_t i = 0; i < SEATS; i++) /* beginnings that are alike */
+        for (uint32_t k = 0; k < ENTRIES * 5; k++)
+            t->token[i][k] = (token_id)(k % 3 + (k > 8 * i ? i : 0));
     for (uint32_t g = 0; g < t->c.n_groups; g++)
         t->c.group[g] = (struct kv_group){ .kind = (enum kv_kind)(byte(in) % 3),
                                            .window = 1 + byte(in) % 12,
@@ -79,6 +89,7 @@ begin(struct twin *t, struct in *in)
                                            .slice_bytes = UNIT * (1 + byte(in) % 3),
                                            .max_entries = ENTRIES,
                                            .max_blocks = byte(in) % 2 ? 0 : 20 + byte(in) % 20 };
+    for (uint32_t g = 0; g < t->c.n_groups; g++) t->capped |= t->c.group[g].max_blocks > 0;
     t->c.slab_bytes = kv_slab_bytes(&t->c);
     t->c.arena_bytes = (uint64_t)(4 + byte(in) % 24) * t->c.slab_bytes;
     check(t->c.arena_bytes / UNIT <= MAX_UNITS);
@@ -89,6 +100,19 @@ begin(struct twin *t, struct in *in)
     t->memory = calloc(1, manifest_bytes(&t->c));
     manifest_make(&t->m, t->memory, &t->c, print, kv_id);
     return true;
+}
+
+static struct kv_text
+text_of(struct twin *t, uint32_t i, uint32_t n, struct kv_space *space)
+{
+    struct kv_text text = { .token = t->token[i],
+                            .n = n,
+                            .source = t->source,
+                            .n_source = MIN(t->seat[i].source, (uint32_t)ENTRIES * 5),
+                            .space = space };
+
+    kv_space(t->kv, 0, 0, t->source, text.n_source, space);
+    return text;
 }
 
 /* A seat's next step, once the one before it is done; its first, if it has none. */
@@ -116,14 +140,27 @@ step(struct twin *t, struct in *in)
     rows = MIN(rows, s->len - s->pos);
     kv_ends(t->kv, 0, &out);
     if (first) kv_cross(t->kv, 0, i, s->source, &out);
-    if (!first) manifest_commit(&t->m, i, s->pos);
+    if (!first && !s->done) {
+        kv_done(t->kv, 0, t->step);
+        manifest_commit(&t->m, i, s->pos);
+    }
     kv_trim(t->kv, i, s->pos, &out);
     kv_grow(t->kv, 0, i, s->pos + rows, &out);
     kv_fence(t->kv, i, 0, ++t->step);
     kv_ends_sent(t->kv, 0, t->step);
+    manifest_labels(&t->m, t->kv);
     manifest_launch(&t->m, t->edit, out.n_edits, &o, first);
     s->pos += rows;
-    if (byte(in) % 4) manifest_commit(&t->m, i, s->pos); /* done: otherwise it dies while out */
+    s->done = byte(in) % 4; /* otherwise it dies while out */
+    if (!s->done) return;
+    kv_done(t->kv, 0, t->step);
+    manifest_commit(&t->m, i, s->pos);
+    if (t->c.reuse) {
+        struct kv_space space;
+        struct kv_text text = text_of(t, i, s->pos, &space);
+
+        kv_store(t->kv, i, &text, s->pos);
+    }
 }
 
 static uint32_t *
@@ -149,6 +186,20 @@ static uint32_t
 committed_of(const struct twin *t, uint32_t seat)
 {
     return *row_word(t, seat, 1);
+}
+
+/* A word of some node's label: anything, another node's, or the next. */
+static bool
+poke_label(struct twin *t, struct in *in)
+{
+    uint32_t most = MIN(t->m.h.n_nodes - 1, 40u), node = byte(in) % (most + 1);
+    uint32_t words = t->m.h.node_bytes / 4, at = byte(in) % words, other = byte(in) % (most + 1);
+    uint32_t *base = (uint32_t *)t->memory + t->m.h.node_at / 4, v = word(in);
+
+    v = v % 3 == 0 ? v : v % 3 == 1 ? base[other * words + at] : base[node * words + at] + 1;
+    if (base[node * words + at] == v) return false;
+    base[node * words + at] = v;
+    return true;
 }
 
 static bool
@@ -277,8 +328,9 @@ go_on(struct twin *t, struct in *in, uint32_t i)
     need = kv_need(t->kv, s->len, s->source, 2 * ROWS);
     if (byte(in) % 8 && kv_fits_alone(t->kv, &need, s->len, s->source, NULL) == 0) {
         r = kv_resume(t->kv, i, s->pos, &need);
-        check(r == 0 || r == -EAGAIN);
+        check(r == 0 || r == -EAGAIN || (r == -ENODATA && t->c.reuse));
         s->live = r == 0;
+        s->done = true;
     }
     if (!s->live) {
         kv_drop(t->kv, i);
@@ -289,16 +341,32 @@ go_on(struct twin *t, struct in *in, uint32_t i)
     manifest_launch(&t->m, t->edit, out.n_edits, NULL, 0);
 }
 
+/* Blocks of a seat's text that may be found. */
+static uint32_t
+n_found(struct twin *t, uint32_t i)
+{
+    struct kv_space space;
+    struct kv_text text = text_of(t, i, ENTRIES * t->c.tokens_per_block, &space);
+    struct kv_hit hit;
+
+    kv_lookup(t->kv, &text, &hit);
+    return hit.n_full;
+}
+
 static void
 die(struct twin *t, struct in *in)
 {
+    uint32_t before[SEATS] = { 0 };
     uint32_t pokes = byte(in) % 5, changed = 0, n = 0;
     struct manifest_adopted a;
     slice_id *room = malloc(t->m.h.row_bytes);
     bool want[SEATS], may[SEATS];
     struct err e;
 
-    for (uint32_t i = 0; i < pokes; i++) changed += poke(t, in);
+    if (t->c.reuse) manifest_labels(&t->m, t->kv);
+    for (uint32_t i = 0; i < SEATS && t->c.reuse; i++) before[i] = n_found(t, i);
+    for (uint32_t i = 0; i < pokes; i++)
+        changed += t->c.reuse && byte(in) % 2 ? poke_label(t, in) : poke(t, in);
     if (pokes == 4) { /* a cap is not of the geometry */
         changed++;
         t->c.group[byte(in) % t->c.n_groups].max_blocks = 1 + byte(in) % 30;
@@ -319,9 +387,15 @@ die(struct twin *t, struct in *in)
                  (*row_word(t, i, 2) || *row_word(t, i, 3));
     a = manifest_adopt(&t->m, t->kv, true, t->found, room);
     kv_check(t->kv);
+    t->shared |= t->c.reuse && changed;
+    for (uint32_t i = 0; i < SEATS && t->c.reuse; i++) {
+        if (t->shared) want[i] = kv_live(t->kv, i);
+        check(t->shared || t->capped || n_found(t, i) == before[i]);
+    }
+    check(t->shared || a.no_labels == 0);
     for (uint32_t i = 0; i < SEATS; i++) {
         check(kv_live(t->kv, i) == want[i] && (t->found[i].owner.id != 0) == want[i]);
-        check(changed || want[i] == may[i]); /* what nobody touched is all there */
+        check(changed || t->shared || want[i] == may[i]); /* what nobody touched is all there */
         n += want[i];
         t->seat[i].live = false;
         if (!want[i]) { /* cleared, before its blocks are anybody's */
@@ -359,7 +433,11 @@ LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
             if (op == 6) die(t, &in);
             if (op == 7) {
                 uint32_t i = byte(&in) % SEATS;
+                struct kv_space space;
+                struct kv_text text = text_of(t, i, t->seat[i].pos, &space);
 
+                if (t->c.reuse && t->seat[i].live && t->seat[i].done && t->seat[i].pos > 0)
+                    kv_release(t->kv, i, &text, t->seat[i].pos);
                 kv_drop(t->kv, i);
                 t->seat[i].live = false;
             }

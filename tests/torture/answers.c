@@ -6,6 +6,7 @@
 #include "tests/torture/args.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 enum { SETTLE_MS = 60000 };
@@ -196,7 +197,24 @@ answers_settle(struct answers *a)
     fail_msg("%u requests have stopped", open);
 }
 
-/* Twice: sampling is of the seed alone, and company does not matter. */
+/* Of all workers, since each began. */
+static uint64_t
+counted(struct answers *a, const char *what)
+{
+    char *reply = NULL, name[64];
+    uint32_t code;
+    uint64_t n = 0;
+
+    snprintf(name, sizeof name, "\"%s\":", what);
+    assert_int_equal(lagan_call(a->c, "workers list", NULL, &reply, &code, 5000), 0);
+    for (const char *at = reply; (at = strstr(at, name)); at += strlen(name))
+        n += strtoull(at + strlen(name), NULL, 10);
+    free(reply);
+    return n;
+}
+
+/* Twice: sampling is of the seed alone, company does not matter, and what is found is what would be computed.
+ * Blocks go to the host and come back, and streams are paused, or kills of such would show nothing. */
 static void
 run_undisturbed(struct answers *a)
 {
@@ -204,6 +222,12 @@ run_undisturbed(struct answers *a)
         answers_turn(a, 0, true);
         answers_settle(a);
     }
+    print_message("undisturbed: %llu blocks to the host, %llu back, %llu pauses\n",
+                  (unsigned long long)counted(a, "offloaded"),
+                  (unsigned long long)counted(a, "fetched"),
+                  (unsigned long long)counted(a, "preemptions"));
+    assert_true(counted(a, "offloaded") > 0 && counted(a, "fetched") > 0);
+    assert_true(counted(a, "preemptions") > 0);
     a->n_done = a->n_tokens = a->resumed = a->adopted = a->recomputed = 0;
 }
 
@@ -217,18 +241,20 @@ answers_start(struct answers *a, struct service *v, const char *dtype, uint32_t 
 #define MODEL(name, path, more) \
     "  - { name: " name ", path: @/" path \
     ", device: %s, numerics: invariant, threads: 1, dtype: %s, standby: %u, " more " }\n"
-    snprintf(config, sizeof config,
-             "models:\n" MODEL("gemma", "models/recall-gemma3",
-                               "max_num_seqs: 8, max_num_batched_tokens: 48,"
-                               " kv: { memory: 2MiB, tokens_per_block: 16, reuse: true }")
-                 MODEL("t5", "models/numbers-t5",
-                       "max_num_seqs: 6, max_num_batched_tokens: 32, max_source_tokens: 64,"
-                       " kv: { memory: 1MiB, tokens_per_block: 8, reuse: true }")
-                     MODEL("llama", "tests/data/golden/llama3",
-                           "max_num_seqs: 8, max_num_batched_tokens: 40,"
-                           " kv: { memory: 1MiB, tokens_per_block: 8 }"),
-             torture_device, dtype, standby, torture_device, dtype, standby, torture_device, dtype,
-             standby);
+    snprintf(
+        config, sizeof config,
+        "models:\n" MODEL("gemma", "models/recall-gemma3",
+                          "max_num_seqs: 8, max_num_batched_tokens: 48, policy: max_utilization,"
+                          " kv: { memory: 1MiB, tokens_per_block: 16, reuse: true,"
+                          " host_memory: 2MiB }")
+            MODEL("t5", "models/numbers-t5",
+                  "max_num_seqs: 6, max_num_batched_tokens: 32, max_source_tokens: 64,"
+                  " kv: { memory: 1MiB, tokens_per_block: 8, reuse: true, host_memory: 1MiB }")
+                MODEL("llama", "tests/data/golden/llama3",
+                      "max_num_seqs: 8, max_num_batched_tokens: 40,"
+                      " kv: { memory: 1MiB, tokens_per_block: 8 }"),
+        torture_device, dtype, standby, torture_device, dtype, standby, torture_device, dtype,
+        standby);
     a->v = v;
     v->n_standbys = ANSWER_MODELS * standby;
     service_start(v, ANSWER_MODELS, config, args);

@@ -86,6 +86,8 @@ kill_workers(const char *dtype, uint32_t standby)
     assert_true(ans.resumed >
                 done / (4 + 4 * standby)); /* it dies as often, and nobody resumes then */
     if (standby) assert_true(service_logged(&v, "the standby takes over") > done / 8);
+    assert_true(service_logged(&v, "blocks of tokens that others may find") > done / 8);
+    assert_int_equal(service_logged(&v, "labels of the manifest cannot be true"), 0);
     answers_stop(&ans);
 }
 

@@ -110,9 +110,10 @@ check_block(const struct kv *kv, const struct kv_label *l, uint32_t group, uint3
     b = &kv_blocks(kv)[*block];
     s = &kv_slabs(kv)[*block / kv->stride];
     if (b->node || (s->pool && s->pool != g->pool + 1)) return -EBADMSG;
-    if (b->state == BLOCK_FREE)
-        return g->max_blocks && kv->promised[group] + kv->cached[group] >= g->max_blocks ? -EBADMSG
-                                                                                         : 0;
+    if (b->state == BLOCK_FREE && g->max_blocks &&
+        kv->promised[group] + kv->cached[group] >= g->max_blocks)
+        return -ENODATA;
+    if (b->state == BLOCK_FREE) return 0;
     if (b->state != BLOCK_HELD || b->group != group) return -EBADMSG;
     if (!b->owner) return -ENODATA; /* its end: the row is told of it with the next launch */
     if (kv_is_self(kv, group) && l->n_tokens < kv->c.tokens_per_block) return -EBADMSG;
