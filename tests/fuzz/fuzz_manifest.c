@@ -188,17 +188,44 @@ committed_of(const struct twin *t, uint32_t seat)
     return *row_word(t, seat, 1);
 }
 
-/* A word of some node's label: anything, another node's, or the next. */
+/* The words of a node's label that are told, from some node on; NULL: there is none. */
+static uint32_t *
+told(const struct twin *t, uint32_t from)
+{
+    uint32_t *base = (uint32_t *)t->memory + t->m.h.node_at / 4, words = t->m.h.node_bytes / 4;
+
+    for (uint32_t i = 0; i < t->m.h.n_nodes; i++) {
+        uint32_t node = (from + i) % t->m.h.n_nodes;
+
+        if (node && base[node * words + 3]) return &base[node * words];
+    }
+    return NULL;
+}
+
+/* A word of a label: mostly where a block of it is, as another label or a row has it, or beside that. */
 static bool
 poke_label(struct twin *t, struct in *in)
 {
-    uint32_t most = MIN(t->m.h.n_nodes - 1, 40u), node = byte(in) % (most + 1);
-    uint32_t words = t->m.h.node_bytes / 4, at = byte(in) % words, other = byte(in) % (most + 1);
-    uint32_t *base = (uint32_t *)t->memory + t->m.h.node_at / 4, v = word(in);
+    uint32_t *node = told(t, byte(in) % 40), *other = told(t, byte(in) % 40), v = word(in), at;
+    uint32_t how = byte(in), seat = byte(in) % SEATS, g = byte(in) % t->c.n_groups;
 
-    v = v % 3 == 0 ? v : v % 3 == 1 ? base[other * words + at] : base[node * words + at] + 1;
-    if (base[node * words + at] == v) return false;
-    base[node * words + at] = v;
+    if (!node) return false;
+    at = how % 4 ? 12 + 2 * (how / 4 % t->c.n_groups) : v % (t->m.h.node_bytes / 4);
+    switch (how / 16 % 4) {
+    case 0:
+        v = other[how % 4 ? 12 + 2 * g : at];
+        break;
+    case 1:
+        v = table(t, seat, g)[byte(in) % ENTRIES] + 1;
+        break;
+    case 2:
+        v = node[at] + 1 + v % 40;
+        break;
+    default:
+        break;
+    }
+    if (node[at] == v) return false;
+    node[at] = v;
     return true;
 }
 

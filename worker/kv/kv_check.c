@@ -113,6 +113,8 @@ check_seat(const struct kv *kv, uint32_t seat, uint32_t group, struct tally *n)
         check(all[row[i] - 1].state == BLOCK_HELD && all[row[i] - 1].group == group);
         check(all[row[i] - 1].n_refs == 1 ||
               all[row[i] - 1].n_refs == n_holders(kv, group, i, row[i] - 1));
+        if (kv->c.group[group].kind != KV_STATE && all[row[i] - 1].node)
+            check(kv_tree_depth(kv, all[row[i] - 1].node) == i + 1);
     }
     check(cells == s->n_host[group] && (cells == 0 || s->starting));
     if (s->tail[group]) {

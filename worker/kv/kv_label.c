@@ -68,16 +68,6 @@ kv_label_take(struct kv *kv, struct kv_label *ret)
     if (again) kv_tree_note(kv, node);
 }
 
-/* Entry of the sequences that hold it. */
-static uint32_t
-entry_of(const struct kv *kv, const struct kv_label *l)
-{
-    uint32_t n = 0;
-
-    for (uint32_t i = l->parent; i && kv_node(kv, i)->parent; i = kv_node(kv, i)->parent) n++;
-    return n;
-}
-
 static int
 check_node(const struct kv *kv, const struct kv_label *l)
 {
@@ -117,7 +107,9 @@ check_block(const struct kv *kv, const struct kv_label *l, uint32_t group, uint3
     if (b->state != BLOCK_HELD || b->group != group) return -EBADMSG;
     if (!b->owner) return -ENODATA; /* its end: the row is told of it with the next launch */
     if (kv_is_self(kv, group) && l->n_tokens < kv->c.tokens_per_block) return -EBADMSG;
-    return kv_table(kv, group, b->owner - 1)[entry_of(kv, l)] == *block + 1 ? 0 : -EBADMSG;
+    if (kv_table(kv, group, b->owner - 1)[kv_tree_depth(kv, l->parent)] != *block + 1)
+        return -EBADMSG;
+    return 0;
 }
 
 static int
@@ -170,6 +162,7 @@ kv_label_adopt(struct kv *kv, const struct kv_label *l, bool host)
     TRY(check_node(kv, l));
     for (uint32_t g = 0; g < kv->c.n_groups; g++) {
         if (kv->c.group[g].kind == KV_STATE) continue;
+        if (!l->parent && (l->at[g] != SLICE_NONE || l->host[g] != SLICE_NONE)) return -EBADMSG;
         if (l->at[g] != SLICE_NONE) {
             TRY(check_block(kv, l, g, &block[n]));
             group[n++] = g;

@@ -66,6 +66,15 @@ tokens_of(const struct kv *kv, uint32_t node)
     return (token_id *)((uintptr_t)kv + kv->token_at) + (size_t)(node - 1) * kv->c.tokens_per_block;
 }
 
+uint32_t
+kv_tree_depth(const struct kv *kv, uint32_t node)
+{
+    uint32_t n = 0;
+
+    for (; node && kv_node(kv, node)->parent; node = kv_node(kv, node)->parent) n++;
+    return n;
+}
+
 const token_id *
 kv_tree_tokens(const struct kv *kv, uint32_t node)
 {
