@@ -397,8 +397,6 @@ set_sizes(struct worker *w, struct err *e)
     n->kv_config.host_bytes = k->kv_host_memory;
     n->kv_config.host_bandwidth = k->kv_host_bandwidth;
     n->kv_config.token_time = k->kv_prompt_rate ? NSEC_S / k->kv_prompt_rate : 0;
-    if (k->kv_host_memory && on_gpu(n))
-        return err_set(e, -EINVAL, "kv.host_memory: served on the CPU device alone so far");
     TRY(model_groups(n->model, x->kv_dtype, k->kv_tokens_per_block, &n->kv_config, e));
     for (uint32_t i = 0; i < n->kv_config.n_groups; i++)
         if (n->kv_config.group[i].kind == KV_STATE)

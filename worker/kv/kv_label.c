@@ -174,8 +174,12 @@ kv_label_adopt(struct kv *kv, const struct kv_label *l, bool host)
         }
     }
     for (uint32_t i = 0; i < n; i++)
-        for (uint32_t k = 0; k < i; k++)
+        for (uint32_t k = 0; k < i; k++) {
             if (block[i] == block[k]) return -EBADMSG;
+            if (block[i] / kv->stride == block[k] / kv->stride && !kv_is_cell(kv, block[i]) &&
+                kv->c.group[group[i]].pool != kv->c.group[group[k]].pool)
+                return -EBADMSG;
+        }
     kv->quiet = true; /* it is told already */
     kv_tree_put(kv, l->node, l->parent, l->key, l->parent ? &p : NULL);
     for (uint32_t i = 0; i < n; i++) cache(kv, l, group[i], block[i]);
