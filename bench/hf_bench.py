@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
 """hf_bench.py - transformers on the same GPU, the same shapes, the same lengths: the peer of bench_serve.
 
-    hf_bench.py [llama] [burst] [t5]      JSON lines as of every benchmark
+    hf_bench.py [llama] [burst] [t5] [bart]      JSON lines as of every benchmark
 
 Random weights N(0, 0.02^2) in bf16, random prompts, lengths forced. llama: generate(), eager, a dynamic cache;
 every token's time is taken: prefill is the first's, decode the rate of those behind the first few. burst:
-continuous batching over paged KV, the 192 requests of `traces.py openorca`, at most 512 tokens each. t5:
-generate(), encoder included. Everything but the 256 prompts runs once before it is timed.
+continuous batching over paged KV, the 192 requests of `traces.py openorca`, at most 512 tokens each. t5,
+bart: generate(), encoder included. Everything but the 256 prompts runs once before it is timed.
 """
 import gc
 import json
@@ -161,10 +161,19 @@ def t5():
         say(f"t5-large batch={batch}:512:64", [batch / t for t in took], "req/s")
 
 
+def bart():
+    model = build("bart-large-cnn")
+    for batch in (1, 32, 128):
+        ids = prompts(batch, 1024, model.config.vocab_size)
+        generate(model, ids, 128)
+        took = seconds(lambda: generate(model, ids, 128), 2)
+        say(f"bart-large-cnn batch={batch}:1024:128", [batch / t for t in took], "req/s")
+
+
 with torch.no_grad():
-    for section in sys.argv[1:] or ["llama", "burst", "t5"]:
+    for section in sys.argv[1:] or ["llama", "burst", "t5", "bart"]:
         try:
-            {"llama": llama, "burst": burst, "t5": t5}[section]()
+            {"llama": llama, "burst": burst, "t5": t5, "bart": bart}[section]()
         except Exception as why:  # one peer that fails does not hide the others
             print(f"hf_bench {section}: {why!r}"[:500], file=sys.stderr, flush=True)
         gc.collect()

@@ -1,14 +1,14 @@
 #!/bin/bash
 # bench_gpu.sh ROOT [PART...] - the benchmarks of a GPU: ROOT is a build tree or a bundle.
 #
-# PARTs: check probe attend rows steps llama t5 restart peers; all by default. check first: what is timed
+# PARTs: check probe attend rows steps llama t5 bart restart peers; all by default. check first: what is timed
 # computes what it should. JSON lines as of every benchmark; peers (bench/hf_bench.py) need PyTorch and
 # transformers and are left out without. BENCH_SET holds more --set KEY=VALUE.
 set -u
 root=$(cd "${1:-.}" && pwd) || exit 2
 shift
 export srcdir=${srcdir:-$root}
-parts=${*:-check probe attend rows steps llama t5 restart peers}
+parts=${*:-check probe attend rows steps llama t5 bart restart peers}
 trace=$(mktemp) || exit 2
 trap 'rm -f "$trace"' EXIT
 failed=0
@@ -24,7 +24,7 @@ serve() { # serve MODEL ARGUMENT...: with random weights
 for part in $parts; do
   case $part in
     check)
-      for model in llama3 t5_relu; do
+      for model in llama3 t5_relu bart; do
         timeout -k 5 120 "$root/tests/e2e/test_golden" --device cuda --only "$model*" >"$trace" 2>&1 || {
           failed=1
           tail -n 20 "$trace"
@@ -36,6 +36,7 @@ for part in $parts; do
       serve llama-3.1-8b decode=1:1024 decode=64:1024 decode=256:1024 serve=256:1024:256:512 prefill=64:1024 \
         "trace=$trace:512" ;;
     t5) serve t5-large batch=1:512:64 batch=32:512:64 batch=128:512:64 ;;
+    bart) serve bart-large-cnn batch=1:1024:128 batch=32:1024:128 batch=128:1024:128 ;;
     probe)
       module=$root/lagan-cuda.so
       [ -e "$module" ] || module=$root/lib/lagan/lagan-cuda.so

@@ -30,6 +30,7 @@ tests='
 120 tests/torture/test_resume a_standby_without*
 120 tests/e2e/test_beams
 300 tests/e2e/test_golden
+60  tests/e2e/test_encdec
 300 tests/e2e/test_real
 '
 
