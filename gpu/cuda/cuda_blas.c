@@ -532,10 +532,11 @@ multiply(const struct k_lane *l, const struct tensor *y, const struct tensor *x,
     return !p->none && run(l, bl, &c, &p->algorithm, y, x, w, beta);
 }
 
-/* As many rows at a time as there is room for in fp32; then the bias, and one rounding. */
+/* As many rows at a time as there is room for in fp32; then the bias, act unless it is NULL (no beta then), and
+ * one rounding. */
 static cudaError_t
 multiply_apart(const struct k_lane *l, struct tensor y, struct tensor x, struct tensor w,
-               struct tensor bias, float beta)
+               struct tensor bias, float beta, const enum act *act)
 {
     uint32_t room = (uint32_t)MIN((l->work_bytes - BLAS_WORK) / 4 / y.dim[1] & ~3ul, UINT32_MAX);
 
@@ -551,7 +552,8 @@ multiply_apart(const struct k_lane *l, struct tensor y, struct tensor x, struct 
         /* Another candidate may begin anew, unless rows of y have been changed by themselves. */
         if (!multiply(l, &product, &part, &w, (struct then){ 0 }, 0))
             return first == 0 || beta == 0 ? cudaErrorInvalidValue : cudaErrorUnknown;
-        r = k_add_bias(l, tensor_rows(y, first, n), product, bias, beta);
+        r = act ? k_add_bias_act(l, tensor_rows(y, first, n), product, bias, *act)
+                : k_add_bias(l, tensor_rows(y, first, n), product, bias, beta);
         if (r != cudaSuccess) return r;
     }
     return cudaSuccess;
@@ -575,7 +577,7 @@ cuda_blas_matmul(const struct k_lane *l, struct tensor y, struct tensor x, struc
 
     if (!takes(l, &y, &x, &w)) return cudaErrorInvalidValue;
     /* The library has been seen to round a 16-bit product before it adds a bias or beta y to it. */
-    if (bias.data && rounds) return multiply_apart(l, y, x, w, bias, beta);
+    if (bias.data && rounds) return multiply_apart(l, y, x, w, bias, beta, NULL);
     if (beta != 0 && rounds) return cudaErrorInvalidValue;
     return multiply(l, &y, &x, &w, (struct then){ .bias = bias.data }, beta)
                ? cudaSuccess
@@ -584,12 +586,13 @@ cuda_blas_matmul(const struct k_lane *l, struct tensor y, struct tensor x, struc
 
 cudaError_t
 cuda_blas_act_matmul(const struct k_lane *l, struct tensor y, struct tensor x, struct tensor w,
-                     enum act a)
+                     struct tensor bias, enum act a)
 {
     bool relu = a == ACT_RELU;
 
-    if (!takes(l, &y, &x, &w) || !multiply(l, &y, &x, &w, (struct then){ .relu = relu }, 0))
-        return cudaErrorInvalidValue;
+    if (!takes(l, &y, &x, &w)) return cudaErrorInvalidValue;
+    if (bias.data) return multiply_apart(l, y, x, w, bias, 0, &a);
+    if (!multiply(l, &y, &x, &w, (struct then){ .relu = relu }, 0)) return cudaErrorInvalidValue;
     return relu ? cudaSuccess : k_act(l, y, y, a);
 }
 

@@ -33,9 +33,10 @@ cudaError_t cuda_blas_matmul(const struct k_lane *l, struct tensor y, struct ten
 /* Of a lane whose bits must not depend on company few rows, where many are for an algorithm that adds in order. */
 cudaError_t cuda_blas_matmul_line(const struct k_lane *l, struct tensor y, struct tensor x,
                                   struct tensor w, struct tensor bias, float beta);
-/* relu is the library's, which rounds to the same bits before or after; the others come after the rounding. */
+/* relu without a bias is the library's, which rounds to the same bits before or after; the others come after the
+ * rounding, or with a bias before it. */
 cudaError_t cuda_blas_act_matmul(const struct k_lane *l, struct tensor y, struct tensor x,
-                                 struct tensor w, enum act a);
+                                 struct tensor w, struct tensor bias, enum act a);
 /* both = x w^T, then gate: both's rounding is in the result. */
 cudaError_t cuda_blas_gate_matmul(const struct k_lane *l, struct tensor y, struct tensor both,
                                   struct tensor x, struct tensor w, enum act a);

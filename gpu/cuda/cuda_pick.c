@@ -90,7 +90,8 @@ LIST(matmul, struct tensor y, struct tensor x, struct tensor w, struct tensor bi
     { { "blas", 0, 0 }, cuda_blas_matmul },
     { { "any", 0, 0 }, k_matmul_any },
 };
-LIST(act_matmul, struct tensor y, struct tensor x, struct tensor w, enum act a) = {
+LIST(act_matmul, struct tensor y, struct tensor x, struct tensor w, struct tensor bias,
+     enum act a) = {
     { { "small", 80, 0 }, k_act_matmul_small },
     { { "blas", 0, 0 }, cuda_blas_act_matmul },
     { { "any", 0, 0 }, k_act_matmul_any },
@@ -318,8 +319,7 @@ static int
 act_matmul(struct lane *l, struct tensor y, struct tensor x, struct tensor w, struct tensor bias,
            enum act a)
 {
-    if (bias.data) return refused(l, OP_ACT_MATMUL);
-    PICK(l, act_matmul, OP_ACT_MATMUL, y, x, w, a);
+    PICK(l, act_matmul, OP_ACT_MATMUL, y, x, w, bias, a);
 }
 
 static int

@@ -309,15 +309,14 @@ fused_ops_have_the_bits_of_the_ops_one_by_one(void **state)
         same_fused("residual of a norm", do_residual, in, DT_F32, rows, 2 * d);
         with_norm = false;
         which_norm = RESIDUAL_LAYER;
-        if (!rig_cuda())
-            same_fused("residual and layer norm", do_residual, in, DT_F32, rows, 2 * d);
+        same_fused("residual and layer norm", do_residual, in, DT_F32, rows, 2 * d);
         which_norm = RESIDUAL_POST;
-        if (!rig_cuda()) same_fused("residual and post norm", do_residual, in, DT_F32, rows, 2 * d);
+        same_fused("residual and post norm", do_residual, in, DT_F32, rows, 2 * d);
         which_norm = RESIDUAL_RMS;
         in[0] = rig_tensor(&r, r.act, rows, k, k + (k == d ? 2 : 0), 1);
         in[1] = rig_tensor(&r, rig_cuda() ? r.act : d % 2 ? DT_BF16 : DT_F32, 2 * out, k, k, 1);
         in[2] = rig_output(&r, rows, 2 * out, 2 * out);
-        in[3] = !rig_cuda() && d % 5 ? rig_tensor(&r, DT_F32, 1, 2 * out, 2 * out, 1) : NO_TENSOR;
+        in[3] = d % 5 ? rig_tensor(&r, DT_F32, 1, 2 * out, 2 * out, 1) : NO_TENSOR;
         which_act = d % 2 ? ACT_SILU : ACT_GELU_TANH;
         same_fused("gate_matmul", do_gate_matmul, in, r.act, rows, out);
         which_act = d % 3 ? ACT_RELU : ACT_GELU;

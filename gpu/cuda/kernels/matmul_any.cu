@@ -6,6 +6,7 @@
  */
 #include "gpu/cuda/kernels/matmul_any.h"
 
+#include "gpu/cuda/kernels/act.cuh"
 #include "gpu/cuda/kernels/gate.h"
 #include "gpu/cuda/kernels/launch.cuh"
 #include "gpu/cuda/kernels/vec.cuh"
@@ -90,22 +91,54 @@ __launch_bounds__(THREADS)
         }
 }
 
+/* N neighbours a thread. */
+template <bool ACTS, int N>
 __global__ void
 __launch_bounds__(THREADS)
-    add_bias(struct tensor y, struct tensor product, struct tensor bias, float beta)
+    add_bias(struct tensor y, struct tensor product, struct tensor bias, float beta, enum act act)
 {
-    uint32_t j = blockIdx.x * THREADS + threadIdx.x;
+    uint32_t j = (blockIdx.x * THREADS + threadIdx.x) * N;
+    float b[N];
 
+    if (j < y.dim[1]) load_as<N>(b, bias.dtype, bias.data, j);
     after_previous();
     next_may_start();
     if (j >= y.dim[1]) return;
     for (uint32_t i = blockIdx.y; i < y.dim[0]; i += gridDim.y) {
         size_t at = (size_t)i * y.stride + j;
-        float v[1] = { add_rn(element(product, (size_t)i * product.stride + j), element(bias, j)) };
+        float v[N], old[N];
 
-        if (beta != 0) v[0] = fmaf(beta, element(y, at), v[0]);
-        store_as<1>(y.dtype, y.data, at, v);
+        load<N>(v, (const float *)product.data + (size_t)i * product.stride + j);
+        if (beta != 0) load_as<N>(old, y.dtype, y.data, at);
+#pragma unroll
+        for (int n = 0; n < N; n++) {
+            v[n] = add_rn(v[n], b[n]);
+            if (beta != 0) v[n] = fmaf(beta, old[n], v[n]);
+            if (ACTS) v[n] = activate<true>(v[n], act);
+        }
+        store_as<N>(y.dtype, y.data, at, v);
     }
+}
+
+template <bool ACTS>
+cudaError_t
+queue_bias(const struct k_lane *l, const struct tensor &y, const struct tensor &product,
+           struct tensor bias, float beta, enum act act)
+{
+    bool fours;
+    uint32_t each;
+
+    if (!is_float(y.dtype) || !is_float(bias.dtype) || product.dtype != DT_F32)
+        return cudaErrorInvalidValue;
+    if (y.dim[0] == 0) return cudaSuccess;
+    bias.dim[0] = 1;
+    fours = y.dim[1] % 4 == 0 && rows_fit(y, 4) && rows_fit(product, 4) && rows_fit(bias, 4);
+    each = THREADS * (fours ? 4 : 1);
+    dim3 grid((y.dim[1] + each - 1) / each, y.dim[0] < 65535 ? y.dim[0] : 65535);
+
+    if (fours)
+        return launch(add_bias<ACTS, 4>, grid, THREADS, 0, l->st, y, product, bias, beta, act);
+    return launch(add_bias<ACTS, 1>, grid, THREADS, 0, l->st, y, product, bias, beta, act);
 }
 
 } /* namespace */
@@ -125,9 +158,9 @@ k_matmul_any(const struct k_lane *l, struct tensor y, struct tensor x, struct te
 
 cudaError_t
 k_act_matmul_any(const struct k_lane *l, struct tensor y, struct tensor x, struct tensor w,
-                 enum act a)
+                 struct tensor bias, enum act a)
 {
-    cudaError_t r = k_matmul_any(l, y, x, w, NO_TENSOR, 0);
+    cudaError_t r = k_matmul_any(l, y, x, w, bias, 0);
 
     return r == cudaSuccess ? k_act(l, y, y, a) : r;
 }
@@ -145,10 +178,12 @@ cudaError_t
 k_add_bias(const struct k_lane *l, struct tensor y, struct tensor product, struct tensor bias,
            float beta)
 {
-    dim3 grid((y.dim[1] + THREADS - 1) / THREADS, y.dim[0] < 65535 ? y.dim[0] : 65535);
+    return queue_bias<false>(l, y, product, bias, beta, ACT_RELU);
+}
 
-    if (!is_float(y.dtype) || !is_float(bias.dtype) || product.dtype != DT_F32)
-        return cudaErrorInvalidValue;
-    if (y.dim[0] == 0) return cudaSuccess;
-    return launch(add_bias, grid, THREADS, 0, l->st, y, product, bias, beta);
+cudaError_t
+k_add_bias_act(const struct k_lane *l, struct tensor y, struct tensor product, struct tensor bias,
+               enum act a)
+{
+    return queue_bias<true>(l, y, product, bias, 0, a);
 }

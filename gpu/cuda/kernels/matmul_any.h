@@ -11,7 +11,7 @@ K_API cudaError_t k_matmul_any(const struct k_lane *l, struct tensor y, struct t
                                struct tensor w, struct tensor bias, float beta);
 /* gpu.h act_matmul(): the product, rounded to y's dtype, then act. */
 K_API cudaError_t k_act_matmul_any(const struct k_lane *l, struct tensor y, struct tensor x,
-                                   struct tensor w, enum act a);
+                                   struct tensor w, struct tensor bias, enum act a);
 /* gpu.h gate_matmul(): both = x w^T, rounded to its dtype, then gate. */
 K_API cudaError_t k_gate_matmul_any(const struct k_lane *l, struct tensor y, struct tensor both,
                                     struct tensor x, struct tensor w, enum act a);
@@ -20,5 +20,8 @@ K_API cudaError_t k_gate_matmul_any(const struct k_lane *l, struct tensor y, str
  * matmuls that cannot take such a bias along. */
 K_API cudaError_t k_add_bias(const struct k_lane *l, struct tensor y, struct tensor product,
                              struct tensor bias, float beta);
+/* y = act(product + bias), the same way. */
+K_API cudaError_t k_add_bias_act(const struct k_lane *l, struct tensor y, struct tensor product,
+                                 struct tensor bias, enum act a);
 
 #endif

@@ -327,12 +327,15 @@ k_matmul_small(const struct k_lane *l, struct tensor y, struct tensor x, struct 
 
 cudaError_t
 k_act_matmul_small(const struct k_lane *l, struct tensor y, struct tensor x, struct tensor w,
-                   enum act act)
+                   struct tensor bias, enum act act)
 {
     struct args a = args_of(y, x, w);
 
-    if (!takes(l, y, x, w) || (unsigned)act > ACT_GELU_TANH) return cudaErrorInvalidValue;
+    if (!takes(l, y, x, w) || (unsigned)act > ACT_GELU_TANH || (bias.data && !is_float(bias.dtype)))
+        return cudaErrorInvalidValue;
     if (a.m == 0) return cudaSuccess;
+    a.end.bias = bias.data;
+    a.end.bias_type = bias.dtype;
     a.end.acts = true;
     a.end.act = act;
     return queue_typed<false>(l, a, x.dtype);

@@ -18,7 +18,7 @@ K_API cudaError_t k_matmul_small(const struct k_lane *l, struct tensor y, struct
 
 /* gpu.h act_matmul() under the same conditions, rounded once, after act. */
 K_API cudaError_t k_act_matmul_small(const struct k_lane *l, struct tensor y, struct tensor x,
-                                     struct tensor w, enum act a);
+                                     struct tensor w, struct tensor bias, enum act a);
 /* gpu.h gate_matmul() under the same conditions; both is not touched, and nothing is rounded before the
  * product. */
 K_API cudaError_t k_gate_matmul_small(const struct k_lane *l, struct tensor y, struct tensor both,

@@ -30,9 +30,9 @@ enum how { NORM, ADD, ADD_NORMED };
 enum keep { NOTHING, ROW, ROW_AND_WEIGHTS };
 constexpr uint32_t FEW = 4; /* rows an SM */
 
-/* rms_norm: in is what to norm and x is nothing. */
+/* x: what in is added to, or nothing: in is what to norm. post: fp32, gets what y gets before that is rounded. */
 struct norm_args {
-    struct tensor x, in, in_norm, y, y_norm;
+    struct tensor x, in, in_bias, in_norm, y, y_norm, y_bias, post;
     float eps, plus;
     uint32_t d;
 };
@@ -100,6 +100,13 @@ add_squares(float *sum, const float (&v)[4])
     for (int j = 0; j < 4; j++) *sum = fmaf(v[j], v[j], *sum);
 }
 
+__device__ __forceinline__ void
+add_to(float (&v)[4], const float (&u)[4])
+{
+#pragma unroll
+    for (int j = 0; j < 4; j++) v[j] = add_rn(v[j], u[j]);
+}
+
 /* v * k, times w + plus where there are weights. */
 __device__ __forceinline__ void
 normed(float (&v)[4], float k, bool weights, const float (&w)[4], float plus)
@@ -136,6 +143,7 @@ __launch_bounds__(THREADS) norm(struct norm_args a)
 
     GET_WEIGHTS(w, a.y_norm);
     if (HOW == ADD_NORMED) GET_WEIGHTS(w_in, a.in_norm);
+    if (HOW == ADD) GET_WEIGHTS(w_in, a.in_bias);
     next_may_start();
     after_previous();
 
@@ -161,8 +169,11 @@ __launch_bounds__(THREADS) norm(struct norm_args a)
             if (LATE && HOW == ADD_NORMED)
                 get_as<WHOLE>(w_in[i], a.in_norm.dtype, a.in_norm.data, at, d);
             if (HOW == ADD_NORMED) normed(u[i], k, true, w_in[i], a.plus);
-#pragma unroll
-            for (int j = 0; j < 4; j++) v[i][j] = add_rn(v[i][j], u[i][j]);
+            if (HOW == ADD && a.in_bias.data) {
+                if (LATE) get_as<WHOLE>(w_in[i], a.in_bias.dtype, a.in_bias.data, at, d);
+                add_to(u[i], w_in[i]);
+            }
+            add_to(v[i], u[i]);
             put<WHOLE>(x, at, d, v[i]);
         }
     }
@@ -187,26 +198,45 @@ __launch_bounds__(THREADS) norm(struct norm_args a)
     }
 }
 
-/* y_norm is the weight and in_norm the bias. */
-template <typename IN, bool WHOLE, enum keep KEPT>
+/* HOW: NORM or ADD. */
+template <typename IN, enum how HOW, bool WHOLE, enum keep KEPT>
 __global__ void
 __launch_bounds__(THREADS) layer_norm(struct norm_args a)
 {
     __shared__ float part_mean[WARPS], part[WARPS];
     constexpr bool LONG = KEPT == NOTHING, LATE = KEPT != ROW_AND_WEIGHTS;
     constexpr uint32_t FOURS = LONG ? 1 : KEEP;
-    float v[FOURS][4], w[FOURS][4], b[FOURS][4], sum = 0;
+    float v[FOURS][4], w[FOURS][4], b[FOURS][4], b_in[FOURS][4], sum = 0;
     const uint32_t d = a.d;
     const IN *in = (const IN *)row_at(a.in, blockIdx.x);
+    float *x = (float *)row_at(a.x, blockIdx.x), *post = (float *)row_at(a.post, blockIdx.x);
     void *y = row_at(a.y, blockIdx.x);
 
     GET_WEIGHTS(w, a.y_norm);
-    GET_WEIGHTS(b, a.in_norm);
+    GET_WEIGHTS(b, a.y_bias);
+    if (HOW == ADD) GET_WEIGHTS(b_in, a.in_bias);
     next_may_start();
     after_previous();
+    if (HOW == ADD) {
+        float u[FOURS][4];
+
+        if (!LONG) EACH_FOUR(i, at) get<WHOLE>(u[i], in, at, d);
+        if (!LONG) EACH_FOUR(i, at) get<WHOLE>(v[i], x, at, d);
+        EACH_FOUR(i, at)
+        {
+            if (LONG) get<WHOLE>(u[i], in, at, d);
+            if (LONG) get<WHOLE>(v[i], x, at, d);
+            if (LATE && a.in_bias.data)
+                get_as<WHOLE>(b_in[i], a.in_bias.dtype, a.in_bias.data, at, d);
+            if (a.in_bias.data) add_to(u[i], b_in[i]);
+            add_to(v[i], u[i]);
+            if (LONG || !a.post.data) put<WHOLE>(x, at, d, v[i]);
+        }
+    }
     EACH_FOUR(i, at)
     {
-        get<WHOLE>(v[i], in, at, d);
+        if (HOW == NORM) get<WHOLE>(v[i], in, at, d);
+        if (HOW == ADD && LONG) get<WHOLE>(v[i], x, at, d);
 #pragma unroll
         for (int j = 0; j < 4; j++) sum = add_rn(sum, v[i][j]);
     }
@@ -215,7 +245,8 @@ __launch_bounds__(THREADS) layer_norm(struct norm_args a)
     sum = 0;
     EACH_FOUR(i, at)
     {
-        if (LONG) get<WHOLE>(v[i], in, at, d);
+        if (HOW == NORM && LONG) get<WHOLE>(v[i], in, at, d);
+        if (HOW == ADD && LONG) get<WHOLE>(v[i], x, at, d);
 #pragma unroll
         for (uint32_t j = 0; j < 4; j++) {
             float off = add_rn(v[i][j], -mean);
@@ -227,17 +258,19 @@ __launch_bounds__(THREADS) layer_norm(struct norm_args a)
 
     EACH_FOUR(i, at)
     {
-        if (LONG) get<WHOLE>(v[i], in, at, d);
+        if (HOW == NORM && LONG) get<WHOLE>(v[i], in, at, d);
+        if (HOW == ADD && LONG) get<WHOLE>(v[i], x, at, d);
         if (LATE && a.y_norm.data) get_as<WHOLE>(w[i], a.y_norm.dtype, a.y_norm.data, at, d);
-        if (LATE && a.in_norm.data) get_as<WHOLE>(b[i], a.in_norm.dtype, a.in_norm.data, at, d);
+        if (LATE && a.y_bias.data) get_as<WHOLE>(b[i], a.y_bias.dtype, a.y_bias.data, at, d);
 #pragma unroll
         for (int j = 0; j < 4; j++) {
             float off = mul_rn(add_rn(v[i][j], -mean), k);
 
             if (a.y_norm.data) off = mul_rn(off, w[i][j]);
-            v[i][j] = a.in_norm.data ? add_rn(off, b[i][j]) : off;
+            v[i][j] = a.y_bias.data ? add_rn(off, b[i][j]) : off;
         }
-        put_as<WHOLE>(a.y.dtype, y, at, d, v[i]);
+        if (a.post.data) put<WHOLE>(post, at, d, v[i]);
+        if (a.y.data) put_as<WHOLE>(a.y.dtype, y, at, d, v[i]);
     }
 }
 
@@ -247,7 +280,8 @@ template <typename T, bool WHOLE, enum keep KEPT>
 kernel *
 pick_as(const struct norm_args &a, bool centred)
 {
-    if (centred) return layer_norm<T, WHOLE, KEPT>;
+    if (centred && a.x.data) return layer_norm<T, ADD, WHOLE, KEPT>;
+    if (centred) return layer_norm<T, NORM, WHOLE, KEPT>;
     if (!a.x.data) return norm<T, NORM, WHOLE, KEPT>;
     return a.in_norm.data ? norm<T, ADD_NORMED, WHOLE, KEPT> : norm<T, ADD, WHOLE, KEPT>;
 }
@@ -264,7 +298,8 @@ pick(const struct norm_args &a, bool centred, bool whole)
 cudaError_t
 queue(const struct k_lane *l, const struct norm_args &a, bool centred)
 {
-    const struct tensor *all[] = { &a.x, &a.in, &a.in_norm, &a.y, &a.y_norm };
+    const struct tensor *all[] = { &a.x, &a.in,     &a.in_bias, &a.in_norm,
+                                   &a.y, &a.y_norm, &a.y_bias,  &a.post };
     uint32_t n = a.in.dim[0], warps = (a.d + 32 * 4 * KEEP - 1) / (32 * 4 * KEEP);
     bool whole = a.d % 4 == 0, is_long = warps > WARPS;
 
@@ -299,31 +334,50 @@ cudaError_t
 k_rms_norm(const struct k_lane *l, struct tensor y, struct tensor x, struct tensor w, float eps,
            float plus)
 {
-    struct norm_args a = { NO_TENSOR, x, NO_TENSOR, y, as_row(w), eps, plus, x.dim[1] };
+    struct norm_args a = {};
 
+    a.in = x;
+    a.y = y;
+    a.y_norm = as_row(w);
+    a.eps = eps;
+    a.plus = plus;
+    a.d = x.dim[1];
     return queue(l, a, false);
 }
 
 cudaError_t
 k_residual(const struct k_lane *l, const struct residual *r)
 {
-    struct norm_args a = { r->x,   r->in,   as_row(r->in_norm), r->y, as_row(r->y_norm),
-                           r->eps, r->plus, r->x.dim[1] };
+    struct norm_args a = {};
 
-    if (r->x.dtype != DT_F32 || r->norm != RESIDUAL_RMS || r->in_bias.data)
-        return cudaErrorInvalidValue;
-    if (!r->in.data) { /* x stays as it is */
-        a.in = r->x;
-        a.x = NO_TENSOR;
-    }
-    return queue(l, a, false);
+    if (r->x.dtype != DT_F32) return cudaErrorInvalidValue;
+    a.in = r->in.data ? r->in : r->x; /* then x stays as it is, but for a post norm's */
+    if (r->in.data) a.x = r->x;
+    if (r->norm == RESIDUAL_POST) a.post = r->x;
+    a.in_bias = as_row(r->in_bias);
+    a.in_norm = as_row(r->in_norm);
+    a.y = r->y;
+    a.y_norm = as_row(r->y_norm);
+    a.y_bias = as_row(r->y_bias);
+    a.eps = r->eps;
+    a.plus = r->plus;
+    a.d = r->x.dim[1];
+    if (a.in_norm.data && r->norm != RESIDUAL_RMS) return cudaErrorInvalidValue;
+    /* Only a sum is one kernel's, whatever would be normed. */
+    return queue(l, a, r->norm != RESIDUAL_RMS && (r->y.data || a.post.data));
 }
 
 cudaError_t
 k_layer_norm(const struct k_lane *l, struct tensor y, struct tensor x, struct tensor w,
              struct tensor bias, float eps)
 {
-    struct norm_args a = { NO_TENSOR, x, as_row(bias), y, as_row(w), eps, 0, x.dim[1] };
+    struct norm_args a = {};
 
+    a.in = x;
+    a.y = y;
+    a.y_norm = as_row(w);
+    a.y_bias = as_row(bias);
+    a.eps = eps;
+    a.d = x.dim[1];
     return queue(l, a, true);
 }

@@ -4,7 +4,7 @@
  *   weights     [d] fp32, bf16 or fp16
  *
  * Statistics and arithmetic in fp32, one rounding where a value is stored; what residual adds after
- * in_norm is not rounded first. The sums of a row have an order that d alone decides, the same in every
+ * in_norm or with in_bias is not rounded first. The sums of a row have an order that d alone decides, the same in every
  * function here: a row has the same bits in any batch, and a residual those of add, then rms_norm.
  * Cost: each byte read and written once for d up to 8,192; longer rows are read again for each sum.
  * Source: Zhang and Sennrich, Root Mean Square Layer Normalization, 2019. */
