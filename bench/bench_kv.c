@@ -8,8 +8,9 @@
  *     a split    each group is held to its share of the bytes, by max_blocks
  *
  * Compared: the three in a row under the best split of a grid of 5 %; each alone under its own best split. A model
- * with windows shifts between its groups with the prompts' length; T5's source and answer keep their proportion
- * better. Nothing is timed: the figures are the same in every run. Prints a table, then JSON lines (CONTRACT 7).
+ * with windows shifts between its groups with the prompts' length; T5's source and answer keep their proportion: of
+ * the blocks and steps that requests take its answers have 15, 6 and 11 % in the three traces, so that a split of 15 %
+ * loses 4.5 % to an arena without any waste. No arena reaches 1.25 there. Nothing is timed: the figures are the same in every run. Prints a table, then JSON lines (CONTRACT 7).
  */
 #include "base/base.h"
 #include "sim/trace.h"

@@ -427,12 +427,13 @@ settle(struct world *w)
     reap(w);
 }
 
-/* It stands still, and has what it cannot give up: an adapter's pages, an encoder's rows, half of what it tells. */
+/* It stands still, and has what it cannot give up: an adapter's pages, an encoder's rows, half of what it tells, blocks
+ * that the device was not told of. */
 static bool
 holds(const struct seq *q)
 {
     if (!q->halted || q->state == SEQ_WAITING) return false;
-    return q->lora || q->n_source || q->prompt_logprobs || q->n_done == 0;
+    return q->lora || q->n_source || q->prompt_logprobs || q->n_adopted || q->n_done == 0;
 }
 
 /* Who stands still stops nobody else, but by what it cannot give up. Then everything ends. */
@@ -442,6 +443,8 @@ drain(struct world *w)
     bool held = w->r.l.policy == POLICY_STATIC;
 
     settle(w);
+    for (uint32_t g = 0; g < w->r.c.n_groups; g++) /* what it has may not fit as a prompt */
+        held = held || w->r.c.group[g].kind == KV_WINDOW;
     for (uint32_t i = 0; i < w->n; i++)
         held = held || (w->request[i].open && holds(w->request[i].seq));
     for (uint32_t i = 0; i < w->n; i++) {

@@ -2,7 +2,7 @@
  *
  *     scheduler.c  new, add, cancel, reap, check
  *     admit.c      may it run, does it fit: the one predicate, the one need, seats, encoder rows
- *     share.c      what requests share: turns, pages, prompts that begin alike
+ *     share.c      what requests share: pages, prompts that begin alike
  *     family.c     sequences that begin alike: beams, samples
  *     pause.c      max_utilization: blocks step by step, and who gives way
  *     plan.c       the next step of a lane
