@@ -219,10 +219,10 @@ end_hopeless(struct plan *p)
     for (struct seq *q = s->running.n ? NULL : s->waiting.first; q && !head; q = q->next)
         if (runnable(s, q, p->lane, p->now)) head = q; /* who is halted stands aside */
     if (!head) return false;
+    /* A source that was found may lie where nothing has room beside it: computed again, it fits. */
     for (struct seq *q = s->waiting.first; q; q = q->next) {
         if (!q->cross_there) continue;
-        q->encodes =
-            true; /* what was found lies where it has no room beside it: computed again, it fits */
+        q->encodes = true;
         q->cross_there = false;
         return true;
     }
