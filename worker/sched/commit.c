@@ -104,6 +104,7 @@ scheduler_commit(struct scheduler *s, const struct batch *b, const struct batch_
         /* projected, or there before: nobody reads them again */
         if (run->flags & RUN_FIRST_CHUNK) free_enc_rows(s, run->seat);
         if (r->status < 0) {
+            q->n_done = 0; /* nothing it leaves is of use, also if it had ended */
             end_seq(s, q, LAGAN_E_INTERNAL);
         } else if (q->state != SEQ_ENDED && (run->flags & RUN_BEAM)) {
             if (!q->next_member) { /* now all of them are down */
