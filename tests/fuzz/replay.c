@@ -182,7 +182,7 @@ main(int argc, char **argv)
 {
     const char *slash = strrchr(argv[0], '/'), *s;
     static uint8_t bytes[MAX_BYTES + GROW + 16];
-    long runs = RUNS;
+    long runs = &fuzz_runs ? fuzz_runs : RUNS;
 
     name = slash ? slash + 1 : argv[0];
     snprintf(crash_file, sizeof crash_file, "%.200s.crash", name);
