@@ -26,6 +26,19 @@ key_of(float x, uint32_t expert)
     return (uint64_t)u << 32 | (UINT32_MAX - expert);
 }
 
+__device__ __forceinline__ float
+sigmoid(float x)
+{
+    return 1.0f / (1.0f + expf(-x));
+}
+
+/* What experts are chosen by. */
+__device__ __forceinline__ float
+score(const struct route &r, float logit, uint32_t expert)
+{
+    return r.sigmoid ? add_rn(sigmoid(logit), ((const float *)r.bias.data)[expert]) : logit;
+}
+
 __device__ __forceinline__ uint64_t
 warp_max(uint64_t v)
 {
@@ -56,7 +69,8 @@ __launch_bounds__(THREADS) choose(const __grid_constant__ struct route r)
         uint64_t most = 0;
 
         for (uint32_t i = 0; i < MAX_EACH && lane + 32 * i < p.n_experts; i++) {
-            uint64_t key = key_of(logits[lane + 32 * i], lane + 32 * i);
+            uint32_t e = lane + 32 * i;
+            uint64_t key = key_of(score(r, logits[e], e), e);
 
             if (!(taken >> i & 1) && key > most) most = key;
         }
@@ -68,12 +82,13 @@ __launch_bounds__(THREADS) choose(const __grid_constant__ struct route r)
         if (j == 0) best = logits[e];
     }
     if (expert < p.n_experts) logit = logits[expert];
-    if (!nobody) share = expf(mul_rn(add_rn(logit, -best), r.factor));
+    if (!nobody) share = r.sigmoid ? sigmoid(logit) : expf(mul_rn(add_rn(logit, -best), r.factor));
     for (uint32_t j = 0; j < p.n_top; j++) sum = add_rn(sum, __shfl_sync(~0u, share, j));
     if (lane >= p.n_top) return;
     if (nobody) sum = 1;
-    share /= sum;
-    if (r.scale.data && !nobody) share = mul_rn(share, ((const float *)r.scale.data)[expert]);
+    share = r.sigmoid ? mul_rn(share / add_rn(sum, 1e-20f), r.factor) : share / sum;
+    if (r.scale.data && !nobody && !r.sigmoid)
+        share = mul_rn(share, ((const float *)r.scale.data)[expert]);
     p.expert[(size_t)row * p.n_top + lane] = expert;
     p.share[(size_t)row * p.n_top + lane] = share;
 }
@@ -158,7 +173,7 @@ k_route(const struct k_lane *l, const struct route *r)
     const struct pairs *p = &r->pairs;
     cudaError_t e;
 
-    if (p->n_experts > 32 * MAX_EACH || p->n_top > 32 || r->sigmoid) return cudaErrorInvalidValue;
+    if (p->n_experts > 32 * MAX_EACH || p->n_top > 32) return cudaErrorInvalidValue;
     if (p->n_rows == 0) return cudaSuccess;
     e = launch(choose, (p->n_rows + WARPS - 1) / WARPS, THREADS, 0, l->st, *r);
     return e == cudaSuccess ? launch(place, p->n_experts, THREADS, 0, l->st, *p) : e;

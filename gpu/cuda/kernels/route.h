@@ -4,7 +4,7 @@
 
 #include "gpu/cuda/kernels/kernel.h"
 
-/* At most 1,024 experts, 32 of them a row; no sigmoid. Shares are fp32 with expf. Places and order follow from the logits
+/* At most 1,024 experts, 32 of them a row. Shares and sigmoids are fp32 with expf. Places and order follow from the logits
  * alone: no atomics. Cost: a pass over the logits for each of a row's experts, in registers; then every
  * expert's block reads who chose what, twice. */
 K_API cudaError_t k_route(const struct k_lane *l, const struct route *r);
