@@ -307,6 +307,7 @@ take_event(struct golden *g, struct answer *a, const struct lagan_event *ev)
             if (a->n_prompt == 0) continue;
             a->bits = mix(a->bits, &ev->top[(size_t)i * ev->n_top], ev->n_top * sizeof *ev->top);
             if (!p->all || (p->n_decoder && !a->prefix)) continue;
+            if (g->precision == BF16) continue; /* what is known of transformers is its last row */
             compare(g, p, p->all + (size_t)(a->n_prompt - 1) * g->vocab,
                     &ev->top[(size_t)i * ev->n_top], ev->n_top);
         }
