@@ -245,14 +245,14 @@ answers_start(struct answers *a, struct service *v, const char *dtype, uint32_t 
         config, sizeof config,
         "models:\n" MODEL("gemma", "models/recall-gemma3",
                           "max_num_seqs: 8, max_num_batched_tokens: 48, policy: max_utilization,"
-                          " kv: { memory: 1MiB, tokens_per_block: 16, reuse: true,"
+                          " kv: { memory: 768KiB, tokens_per_block: 16, reuse: true,"
                           " host_memory: 2MiB }")
             MODEL("t5", "models/numbers-t5",
                   "max_num_seqs: 6, max_num_batched_tokens: 32, max_source_tokens: 64,"
                   " kv: { memory: 1MiB, tokens_per_block: 8, reuse: true, host_memory: 1MiB }")
                 MODEL("llama", "tests/data/golden/llama3",
-                      "max_num_seqs: 8, max_num_batched_tokens: 40,"
-                      " kv: { memory: 1MiB, tokens_per_block: 8 }"),
+                      "max_num_seqs: 8, max_num_batched_tokens: 40, policy: max_utilization,"
+                      " kv: { memory: 512KiB, tokens_per_block: 8 }"),
         torture_device, dtype, standby, torture_device, dtype, standby, torture_device, dtype,
         standby);
     a->v = v;
