@@ -162,7 +162,7 @@ keys_not_served_yet_are_refused_by_name_unless_at_their_default(void **state)
     struct row *r;
 
     (void)state;
-    refused(LAGAN_E_INVALID_REQUEST, "encoder_features is not served", 1, 1, NULL,
+    refused(LAGAN_E_UNSUPPORTED, "encoder_features is for models that take features", 1, 1, NULL,
             "encoder_features", 1);
     assert_int_equal(submit(1, 1, NULL, &one, 1, &r, &e), 0);
 }

@@ -180,13 +180,16 @@ examine_shape(struct model *m)
     for (uint32_t i = 0; i < s->n_layers; i++) {
         const struct layer_shape *l = &s->layer[i];
 
-        check(l->n_heads >= 1 && l->n_heads <= CFG_MAX_HEADS && l->n_ff <= CFG_MAX_FF);
+        check(l->n_heads <= CFG_MAX_HEADS && l->n_ff <= CFG_MAX_FF);
+        if (l->mixer != MIX_ATTENTION) continue;
+        check(l->n_heads >= 1);
         check(l->n_kv_heads >= 1 && l->n_heads % l->n_kv_heads == 0);
         check(l->head_dim >= 1 && l->head_dim <= CFG_MAX_HEAD_DIM && l->kv_from <= i);
         check((l->kv == KV_WINDOW) == (l->window > 0));
     }
     if (model_groups(m, DT_BF16, 16, &c, &e) < 0) return;
-    for (uint32_t i = 0; i < s->n_layers; i++) check(joined(&c, &s->layer[i]));
+    for (uint32_t i = 0; i < s->n_layers; i++)
+        check(s->layer[i].mixer == MIX_NONE || joined(&c, &s->layer[i]));
     if (s->n_encoder_layers) check(joined(&c, &s->cross));
 }
 

@@ -59,7 +59,7 @@ twin_read(const uint8_t *b, struct record *out)
     const uint8_t *p = NULL;
     int n = 0;
 
-    if (memcmp(b, "LAGANLG\1", 8) || half == 0 || half % 4096 || half > HALF) return -1;
+    if (memcmp(b, MIRROR_MAGIC, 8) || half == 0 || half % 4096 || half > HALF) return -1;
     for (int i = 0; i < 2; i++) {
         const uint8_t *h = b + 4096 + i * (int64_t)half;
 

@@ -166,14 +166,27 @@ what_no_kv_manager_holds_is_refused(void **state)
     for (uint32_t i = 0; i < 9; i++) window(i, 10 + i);
     assert_int_equal(model_groups(&m, DT_BF16, 16, &c, &e), -ENOTSUP);
     assert_string_equal(e.text, "the layers are of more than 8 kinds");
-    plain(3);
-    m.shape.layer[1].mixer = MIX_STATE;
-    assert_int_equal(model_groups(&m, DT_BF16, 16, &c, &e), -ENOTSUP);
-    assert_string_equal(e.text, "layer 1 keeps recurrent state, which is not implemented");
     plain(128);
     for (int i = 0; i < 128; i++) m.shape.layer[i].n_kv_heads = m.shape.layer[i].head_dim = 1024;
     assert_int_equal(model_groups(&m, DT_F32, 128, &c, &e), -EINVAL);
     assert_non_null(strstr(e.text, "a block is 137438953472 bytes, at most 4 GiB"));
+}
+
+static void
+recurrent_layers_are_a_group_of_states_with_room_for_snapshots(void **state)
+{
+    (void)state;
+    plain(3);
+    m.shape.layer[1] = (struct layer_shape){
+        .mixer = MIX_STATE, .kv = KV_STATE, .kv_parts = 1, .kv_from = 1, .state_bytes = 1000
+    };
+    assert_int_equal(model_groups(&m, DT_BF16, 16, &c, &e), 0);
+    assert_int_equal(c.n_groups, 2);
+    assert_int_equal(c.group[0].n_layers, 2);
+    assert_int_equal(c.group[1].kind, KV_STATE);
+    assert_int_equal(c.group[1].max_entries, 1 + KV_SNAPSHOTS);
+    assert_true(c.group[1].slice_bytes >= 1000);
+    assert_int_equal(c.group[1].slice_bytes % c.group[0].slice_bytes, 0);
 }
 
 static void
@@ -199,6 +212,7 @@ main(void)
         cmocka_unit_test(the_default_block_is_the_largest_under_16_mib),
         cmocka_unit_test(tokens_per_block_is_a_power_of_two_from_4_to_128),
         cmocka_unit_test(what_no_kv_manager_holds_is_refused),
+        cmocka_unit_test(recurrent_layers_are_a_group_of_states_with_room_for_snapshots),
         cmocka_unit_test(a_layer_without_a_mixer_has_no_cache),
     };
 

@@ -84,3 +84,15 @@ remains_proven(const struct remains *r, const struct manifest_found *f, uint32_t
 
     return MIN(f->row.n_entries[group], CEIL_DIV(tokens, r->m.h.tokens_per_block));
 }
+
+slice_id
+remains_labelled(const struct remains *r, uint32_t label, uint32_t group)
+{
+    const char *at = r->m.base + r->m.h.node_at + (uint64_t)label * r->m.h.node_bytes;
+    const struct manifest_node *n = (const void *)at;
+    const uint32_t *block =
+        (const void *)(at + sizeof *n); /* and its cell, of every group; one more than it is */
+
+    if (n->seq & 1 || !n->live || !block[2 * group]) return SLICE_NONE;
+    return block[2 * group] - 1;
+}

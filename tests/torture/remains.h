@@ -22,4 +22,7 @@ char *remains_block(const struct remains *r, uint32_t group, slice_id at, uint64
 /* How many of a row's entries hold something that it proves; some may be SLICE_NONE. */
 uint32_t remains_proven(const struct remains *r, const struct manifest_found *f, uint32_t group);
 
+/* The block of a group that a label of what may be found names, or SLICE_NONE; label from 1 to below m.h.n_nodes. */
+slice_id remains_labelled(const struct remains *r, uint32_t label, uint32_t group);
+
 #endif

@@ -1,8 +1,8 @@
 /* test_planted.c - would it be seen? Faults are planted in what a worker leaves, and each is to be found.
  *
  * Between a worker's death and its successor's start, while lagand stands still, the KV is overwritten: all
- * that no row proves may hold anything; noise in one block that a row proves changes the bits of that stream
- * and of no other. And a worker that is stopped at any instant has no row that proves what another
+ * that neither a row nor a label proves may hold anything; noise in one block that a row proves changes the bits of
+ * that stream and of no other. And a worker that is stopped at any instant has no row that proves what another
  * request wrote, but for late_worker, which takes blocks from their old rows too late.
  */
 #include "base/clock.h"
@@ -91,12 +91,23 @@ go_on(void)
 
 /* ---- what is not committed */
 
-/* Every byte of the arena that no row proves, as no number that is one. How many they were. */
+static void
+keep(char *kept, uint32_t group, slice_id block)
+{
+    uint64_t bytes;
+    const char *at;
+
+    if (block == SLICE_NONE) return;
+    at = remains_block(&left, group, block, &bytes);
+    memcpy(kept + (at - left.kv), at, bytes);
+}
+
+/* Every byte of the arena that no row and no label proves, as no number that is one. How many they were. */
 static uint64_t
 spoil_unproven(void)
 {
     char *kept = malloc(left.kv_bytes);
-    uint64_t n = 0, bytes;
+    uint64_t n = 0;
 
     assert_non_null(kept);
     memset(kept, NAN_BYTE, left.kv_bytes);
@@ -105,14 +116,12 @@ spoil_unproven(void)
 
         if (manifest_read(&left.m, seat, left.room, &f) != 1) continue;
         for (uint32_t g = 0; g < left.m.h.n_groups; g++)
-            for (uint32_t i = 0; i < remains_proven(&left, &f, g); i++) {
-                char *at;
-
-                if (f.row.entry[g][i] == SLICE_NONE) continue;
-                at = remains_block(&left, g, f.row.entry[g][i], &bytes);
-                memcpy(kept + (at - left.kv), at, bytes);
-            }
+            for (uint32_t i = 0; i < remains_proven(&left, &f, g); i++)
+                keep(kept, g, f.row.entry[g][i]);
     }
+    for (uint32_t label = 1; label < left.m.h.n_nodes; label++)
+        for (uint32_t g = 0; g < left.m.h.n_groups; g++)
+            keep(kept, g, remains_labelled(&left, label, g));
     for (uint64_t i = 0; i < left.kv_bytes; i++) n += left.kv[i] != kept[i];
     memcpy(left.kv, kept, left.kv_bytes);
     free(kept);
@@ -120,7 +129,7 @@ spoil_unproven(void)
 }
 
 static void
-what_no_row_proves_may_hold_anything(void **state)
+what_nothing_proves_may_hold_anything(void **state)
 {
     uint64_t spoiled = 0;
 
@@ -328,7 +337,7 @@ main(int argc, char **argv)
 {
 #define T(f) cmocka_unit_test_setup_teardown(f, begin, finish)
     const struct CMUnitTest tests[] = {
-        T(what_no_row_proves_may_hold_anything),
+        T(what_nothing_proves_may_hold_anything),
         T(noise_in_a_proven_block_is_seen_in_that_stream_and_in_no_other),
         T(no_row_ever_proves_what_another_request_wrote),
         T(a_row_that_is_retracted_late_is_found),
