@@ -632,10 +632,12 @@ measure(struct worker *w, nsec now)
 static void
 check_storm(struct worker *w, nsec now)
 {
-    uint64_t bells = w->link.bell.n_heard - w->storm_bells;
-    uint64_t records = w->n_records - w->storm_records;
+    uint64_t bells, records = w->n_records - w->storm_records;
 
     if (now - w->storm_at < STORM_TIME) return;
+    /* A socket that was filled within one turn rings no more until it has been emptied. Its end is an event. */
+    (void)bell_drain(&w->link.bell);
+    bells = w->link.bell.n_heard - w->storm_bells;
     w->storm_at = now;
     w->storm_bells += bells;
     w->storm_records += records;
