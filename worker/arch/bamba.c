@@ -155,43 +155,6 @@ prepare(struct model *m, struct err *e)
 
 /* *y: what the attention of layer l hands on, from its input h. */
 static int
-attend(const struct model *m, struct step *s, uint32_t l, const struct bamba_layer *w,
-       struct tensor h, struct tensor *y)
-{
-    const struct gpu_ops *op = m->op;
-    const struct bamba_cfg *cfg = m->cfg;
-    const struct layer_shape *shape = &m->shape.layer[l];
-    uint32_t rows = h.dim[0], q = shape->n_heads * shape->head_dim;
-    uint32_t kv = shape->n_kv_heads * shape->head_dim;
-    struct tensor qkv = block_scratch(s, BLOCK_QKV, rows, q + 2 * kv);
-    struct rope_store rope = {
-        .q = tensor_cols(qkv, 0, q),
-        .k = tensor_cols(qkv, q, kv),
-        .v = tensor_cols(qkv, q + kv, kv),
-        .cos_sin = m->table[0],
-        .n_heads = shape->n_heads,
-        .n_kv_heads = shape->n_kv_heads,
-        .head_dim = shape->head_dim,
-        .kv = s->kv[l],
-    };
-    struct attend a = {
-        .out = block_scratch(s, BLOCK_HEADS, rows, q),
-        .q = rope.q,
-        .kv = s->kv[l],
-        .n_heads = shape->n_heads,
-        .n_kv_heads = shape->n_kv_heads,
-        .head_dim = shape->head_dim,
-        .causal = true,
-        .scale = cfg->scale,
-    };
-
-    *y = a.out;
-    TRY(op->matmul(s->lane, qkv, h, w->qkv, NO_TENSOR, 0));
-    TRY(op->rope_store(s->lane, &rope, s->rows));
-    return op->attend(s->lane, &a, s->rows);
-}
-
-static int
 forward(const struct model *m, struct step *s, uint32_t first, uint32_t n)
 {
     const struct gpu_ops *op = m->op;
@@ -214,7 +177,7 @@ forward(const struct model *m, struct step *s, uint32_t first, uint32_t n)
         if (keeps)
             TRY(mamba_mix(m, s, l, &cfg->mamba, &w->mamba, h, &y));
         else
-            TRY(attend(m, s, l, w, h, &y));
+            TRY(block_attend(m, s, l, h, w->qkv, m->table[0], cfg->scale, &y));
         TRY(block_residual(m, s, y, keeps ? w->mamba.out : w->o, middle));
 
         TRY(op->gate_matmul(s->lane, inner, gate_up, h, w->gate_up, ACT_SILU));

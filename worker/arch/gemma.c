@@ -104,3 +104,43 @@ gemma_use_input(const struct model *m, struct step *s, struct tensor out, struct
     TRY(op->times(s->lane, g, g, input));
     return op->matmul(s->lane, out, g, projection, NO_TENSOR, 0);
 }
+
+int
+gemma_attend(const struct model *m, struct step *s, uint32_t l, const struct gemma_heads *g,
+             struct tensor h, struct tensor heads)
+{
+    const struct gpu_ops *op = m->op;
+    const struct layer_shape *shape = &m->shape.layer[l];
+    bool own = shape->kv_from == l;
+    uint32_t q = heads.dim[1], kv = shape->n_kv_heads * shape->head_dim;
+    struct tensor qkv = block_scratch(s, BLOCK_QKV, h.dim[0], g->qkv.dim[0]);
+    struct rope_store rope = {
+        .q = tensor_cols(qkv, 0, q),
+        .k = own ? tensor_cols(qkv, q, kv) : NO_TENSOR,
+        .v = own ? tensor_cols(qkv, shape->v_is_k ? q : q + kv, kv) : NO_TENSOR,
+        .q_norm = g->q_norm,
+        .k_norm = g->k_norm,
+        .v_norm = true,
+        .norm_eps = g->eps,
+        .cos_sin = g->cos_sin,
+        .n_heads = shape->n_heads,
+        .n_kv_heads = shape->n_kv_heads,
+        .head_dim = shape->head_dim,
+        .kv = s->kv[l],
+    };
+    struct attend a = {
+        .out = heads,
+        .q = rope.q,
+        .kv = s->kv[l],
+        .n_heads = shape->n_heads,
+        .n_kv_heads = shape->n_kv_heads,
+        .head_dim = shape->head_dim,
+        .window = shape->window,
+        .causal = true,
+        .scale = 1,
+    };
+
+    TRY(op->matmul(s->lane, qkv, h, g->qkv, NO_TENSOR, 0));
+    TRY(op->rope_store(s->lane, &rope, s->rows));
+    return op->attend(s->lane, &a, s->rows);
+}

@@ -268,42 +268,16 @@ prepare(struct model *m, struct err *e)
 static int
 attention(const struct model *m, struct step *s, uint32_t l, struct tensor h, struct tensor heads)
 {
-    const struct gpu_ops *op = m->op;
-    const struct gemma4_cfg *cfg = m->cfg;
     const struct gemma4_layer *w = (const struct gemma4_layer *)m->layer + l;
-    const struct layer_shape *shape = &m->shape.layer[l];
-    bool own = shape->kv_from == l;
-    uint32_t q = heads.dim[1], kv = shape->n_kv_heads * shape->head_dim;
-    struct tensor qkv = block_scratch(s, BLOCK_QKV, h.dim[0], w->qkv.dim[0]);
-    struct rope_store rope = {
-        .q = tensor_cols(qkv, 0, q),
-        .k = own ? tensor_cols(qkv, q, kv) : NO_TENSOR,
-        .v = own ? tensor_cols(qkv, shape->v_is_k ? q : q + kv, kv) : NO_TENSOR,
+    struct gemma_heads g = {
+        .qkv = w->qkv,
         .q_norm = w->q_norm,
         .k_norm = w->k_norm,
-        .v_norm = true,
-        .norm_eps = cfg->eps,
-        .cos_sin = m->table[shape->window ? TABLE_WINDOW : TABLE_FULL],
-        .n_heads = shape->n_heads,
-        .n_kv_heads = shape->n_kv_heads,
-        .head_dim = shape->head_dim,
-        .kv = s->kv[l],
-    };
-    struct attend a = {
-        .out = heads,
-        .q = rope.q,
-        .kv = s->kv[l],
-        .n_heads = shape->n_heads,
-        .n_kv_heads = shape->n_kv_heads,
-        .head_dim = shape->head_dim,
-        .window = shape->window,
-        .causal = true,
-        .scale = 1,
+        .cos_sin = m->table[m->shape.layer[l].window ? TABLE_WINDOW : TABLE_FULL],
+        .eps = ((const struct gemma4_cfg *)m->cfg)->eps,
     };
 
-    TRY(op->matmul(s->lane, qkv, h, w->qkv, NO_TENSOR, 0));
-    TRY(op->rope_store(s->lane, &rope, s->rows));
-    return op->attend(s->lane, &a, s->rows);
+    return gemma_attend(m, s, l, &g, h, heads);
 }
 
 /* sum, what the dense part found, becomes the two norms' sum. Experts and router read x itself. */

@@ -191,43 +191,6 @@ prepare(struct model *m, struct err *e)
 }
 
 /* *y: what the attention of layer l hands on, from its input h. */
-static int
-attend(const struct model *m, struct step *s, uint32_t l, const struct granite_layer *w,
-       struct tensor h, struct tensor *y)
-{
-    const struct gpu_ops *op = m->op;
-    const struct granite_cfg *cfg = m->cfg;
-    const struct layer_shape *shape = &m->shape.layer[l];
-    uint32_t rows = h.dim[0], q = shape->n_heads * shape->head_dim;
-    uint32_t kv = shape->n_kv_heads * shape->head_dim;
-    struct tensor qkv = block_scratch(s, BLOCK_QKV, rows, q + 2 * kv);
-    struct rope_store rope = {
-        .q = tensor_cols(qkv, 0, q),
-        .k = tensor_cols(qkv, q, kv),
-        .v = tensor_cols(qkv, q + kv, kv),
-        .cos_sin = cfg->rotates ? m->table[0] : NO_TENSOR,
-        .n_heads = shape->n_heads,
-        .n_kv_heads = shape->n_kv_heads,
-        .head_dim = shape->head_dim,
-        .kv = s->kv[l],
-    };
-    struct attend a = {
-        .out = block_scratch(s, BLOCK_HEADS, rows, q),
-        .q = rope.q,
-        .kv = s->kv[l],
-        .n_heads = shape->n_heads,
-        .n_kv_heads = shape->n_kv_heads,
-        .head_dim = shape->head_dim,
-        .causal = true,
-        .scale = cfg->scale,
-    };
-
-    *y = a.out;
-    TRY(op->matmul(s->lane, qkv, h, w->qkv, NO_TENSOR, 0));
-    TRY(op->rope_store(s->lane, &rope, s->rows));
-    return op->attend(s->lane, &a, s->rows);
-}
-
 /* sum: the experts' and the shared feed-forward's. */
 static int
 feed_forward(const struct model *m, struct step *s, const struct layer_shape *shape,
@@ -259,6 +222,7 @@ forward(const struct model *m, struct step *s, uint32_t first, uint32_t n)
     uint32_t rows = s->rows.n_rows;
     struct tensor h = block_scratch(s, BLOCK_NORMED, rows, m->shape.hidden);
     struct tensor sum = block_scratch(s, BLOCK_OUT, rows, m->shape.hidden);
+    struct tensor cos_sin = cfg->rotates ? m->table[0] : NO_TENSOR;
     struct residual add = { .x = s->x, .in = sum, .eps = cfg->eps };
 
     if (first == 0) TRY(op->embed(s->lane, s->x, top->embed, s->rows.token, cfg->embed_scale));
@@ -270,7 +234,7 @@ forward(const struct model *m, struct step *s, uint32_t first, uint32_t n)
         if (keeps)
             TRY(mamba_mix(m, s, l, &cfg->mamba, &w->mamba, h, &y));
         else
-            TRY(attend(m, s, l, w, h, &y));
+            TRY(block_attend(m, s, l, h, w->qkv, cos_sin, cfg->scale, &y));
         TRY(op->matmul(s->lane, sum, y, keeps ? w->mamba.out : w->o, NO_TENSOR, 0));
         TRY(op->all_reduce(s->lane, sum));
         TRY(op->scale(s->lane, sum, cfg->sum_scale, 0));

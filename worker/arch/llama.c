@@ -158,45 +158,18 @@ forward(const struct model *m, struct step *s, uint32_t first, uint32_t n)
     const struct llama_cfg *cfg = m->cfg;
     const struct llama *top = m->top;
     const struct llama_layer *w = (const struct llama_layer *)m->layer + first;
-    const struct layer_shape *shape = &m->shape.layer[first];
-    uint32_t rows = s->rows.n_rows, q = m->shape.dim[DIM_Q], kv = m->shape.dim[DIM_KV];
-    uint32_t ff = m->shape.dim[DIM_FF];
+    uint32_t rows = s->rows.n_rows, ff = m->shape.dim[DIM_FF];
     struct tensor h = block_scratch(s, BLOCK_NORMED, rows, m->shape.hidden);
-    struct tensor qkv = block_scratch(s, BLOCK_QKV, rows, q + 2 * kv);
-    struct tensor heads = block_scratch(s, BLOCK_HEADS, rows, q);
     struct tensor gate_up = block_scratch(s, BLOCK_GATE_UP, rows, 2 * ff);
     struct tensor inner = block_scratch(s, BLOCK_INNER, rows, ff);
 
     if (first == 0) TRY(op->embed(s->lane, s->x, top->embed, s->rows.token, 1));
     TRY(op->rms_norm(s->lane, h, s->x, w->attn_norm, cfg->eps, 0));
-    for (uint32_t l = first; l < first + n; l++, w++, shape++) {
-        struct rope_store rope = {
-            .q = tensor_cols(qkv, 0, q),
-            .k = tensor_cols(qkv, q, kv),
-            .v = tensor_cols(qkv, q + kv, kv),
-            .cos_sin = m->table[0],
-            .n_heads = shape->n_heads,
-            .n_kv_heads = shape->n_kv_heads,
-            .head_dim = shape->head_dim,
-            .kv = s->kv[l],
-        };
-        struct attend a = {
-            .out = heads,
-            .q = rope.q,
-            .kv = s->kv[l],
-            .n_heads = shape->n_heads,
-            .n_kv_heads = shape->n_kv_heads,
-            .head_dim = shape->head_dim,
-            .window = shape->window,
-            .causal = true,
-            .scale = cfg->scale,
-        };
-
+    for (uint32_t l = first; l < first + n; l++, w++) {
+        struct tensor heads;
         struct residual middle = { .x = s->x, .y = h, .y_norm = w->ff_norm, .eps = cfg->eps };
 
-        TRY(op->matmul(s->lane, qkv, h, w->qkv, NO_TENSOR, 0));
-        TRY(op->rope_store(s->lane, &rope, s->rows));
-        TRY(op->attend(s->lane, &a, s->rows));
+        TRY(block_attend(m, s, l, h, w->qkv, m->table[0], cfg->scale, &heads));
         TRY(block_residual(m, s, heads, w->o, middle));
 
         TRY(op->gate_matmul(s->lane, inner, gate_up, h, w->gate_up, ACT_SILU));

@@ -227,42 +227,6 @@ prepare(struct model *m, struct err *e)
     return 0;
 }
 
-static int
-attend(const struct model *m, struct step *s, uint32_t l, const struct nemotron_layer *w,
-       struct tensor sum, struct tensor h)
-{
-    const struct gpu_ops *op = m->op;
-    const struct nemotron_cfg *cfg = m->cfg;
-    const struct layer_shape *shape = &m->shape.layer[l];
-    uint32_t rows = h.dim[0], q = shape->n_heads * shape->head_dim;
-    uint32_t kv = shape->n_kv_heads * shape->head_dim;
-    struct tensor qkv = block_scratch(s, BLOCK_QKV, rows, q + 2 * kv);
-    struct rope_store store = {
-        .q = tensor_cols(qkv, 0, q),
-        .k = tensor_cols(qkv, q, kv),
-        .v = tensor_cols(qkv, q + kv, kv),
-        .n_heads = shape->n_heads,
-        .n_kv_heads = shape->n_kv_heads,
-        .head_dim = shape->head_dim,
-        .kv = s->kv[l],
-    };
-    struct attend a = {
-        .out = block_scratch(s, BLOCK_HEADS, rows, q),
-        .q = store.q,
-        .kv = s->kv[l],
-        .n_heads = shape->n_heads,
-        .n_kv_heads = shape->n_kv_heads,
-        .head_dim = shape->head_dim,
-        .causal = true,
-        .scale = cfg->scale,
-    };
-
-    TRY(op->matmul(s->lane, qkv, h, w->qkv, NO_TENSOR, 0));
-    TRY(op->rope_store(s->lane, &store, s->rows));
-    TRY(op->attend(s->lane, &a, s->rows));
-    return op->matmul(s->lane, sum, a.out, w->o, NO_TENSOR, 0);
-}
-
 /* Experts, and the one that sees every row. */
 static int
 feed_forward(const struct model *m, struct step *s, uint32_t l, const struct nemotron_layer *w,
@@ -298,8 +262,11 @@ mix(const struct model *m, struct step *s, uint32_t l, const struct nemotron_lay
     const struct nemotron_cfg *cfg = m->cfg;
     struct tensor y;
 
-    if (m->shape.layer[l].mixer == MIX_ATTENTION) return attend(m, s, l, w, sum, h);
     if (m->shape.layer[l].mixer == MIX_NONE) return feed_forward(m, s, l, w, sum, h);
+    if (m->shape.layer[l].mixer == MIX_ATTENTION) {
+        TRY(block_attend(m, s, l, h, w->qkv, NO_TENSOR, cfg->scale, &y));
+        return m->op->matmul(s->lane, sum, y, w->o, NO_TENSOR, 0);
+    }
     TRY(mamba_mix(m, s, l, &cfg->mamba, &w->mamba, h, &y));
     return m->op->matmul(s->lane, sum, y, w->mamba.out, NO_TENSOR, 0);
 }

@@ -137,6 +137,42 @@ sublayer_out(const struct model *m, const struct step *s, uint32_t rows, uint32_
 }
 
 int
+block_attend(const struct model *m, struct step *s, uint32_t l, struct tensor h, struct tensor qkv,
+             struct tensor cos_sin, float scale, struct tensor *ret)
+{
+    const struct layer_shape *shape = &m->shape.layer[l];
+    uint32_t rows = h.dim[0], q = shape->n_heads * shape->head_dim;
+    uint32_t kv = shape->n_kv_heads * shape->head_dim;
+    struct tensor all = block_scratch(s, BLOCK_QKV, rows, q + 2 * kv);
+    struct rope_store rope = {
+        .q = tensor_cols(all, 0, q),
+        .k = tensor_cols(all, q, kv),
+        .v = tensor_cols(all, q + kv, kv),
+        .cos_sin = cos_sin,
+        .n_heads = shape->n_heads,
+        .n_kv_heads = shape->n_kv_heads,
+        .head_dim = shape->head_dim,
+        .kv = s->kv[l],
+    };
+    struct attend a = {
+        .out = block_scratch(s, BLOCK_HEADS, rows, q),
+        .q = rope.q,
+        .kv = s->kv[l],
+        .n_heads = shape->n_heads,
+        .n_kv_heads = shape->n_kv_heads,
+        .head_dim = shape->head_dim,
+        .window = shape->window,
+        .causal = true,
+        .scale = scale,
+    };
+
+    *ret = a.out;
+    TRY(m->op->matmul(s->lane, all, h, qkv, NO_TENSOR, 0));
+    TRY(m->op->rope_store(s->lane, &rope, s->rows));
+    return m->op->attend(s->lane, &a, s->rows);
+}
+
+int
 block_residual(const struct model *m, struct step *s, struct tensor in, struct tensor w,
                struct residual r)
 {

@@ -48,6 +48,11 @@ struct tensor block_logits(const struct step *s, const struct layer_shape *l, ui
 int block_experts(const struct model *m, struct step *s, const struct layer_shape *l,
                   struct tensor out, struct tensor x, const struct block_experts *e);
 
+/* Causal attention of layer l over its own cache: q, k and v of h [n, hidden] by qkv [q + 2 kv, hidden], rotated by
+ * cos_sin unless that is NO_TENSOR, stored. *ret [n, q]: what the heads found. */
+int block_attend(const struct model *m, struct step *s, uint32_t l, struct tensor h,
+                 struct tensor qkv, struct tensor cos_sin, float scale, struct tensor *ret);
+
 /* The end of a sublayer: in w^T, summed over the ranks (w's columns are split among them, so each has a
  * part of the sum), is r.in; r's other fields are the caller's. */
 int block_residual(const struct model *m, struct step *s, struct tensor in, struct tensor w,
