@@ -9,6 +9,7 @@
  */
 #include "tests/fuzz/reuse_twin.h"
 
+#include "worker/exec/order.h"
 #include "worker/kv/kv_beam.h"
 #include "worker/kv/kv_core.h"
 
@@ -97,7 +98,6 @@ apply_tier(struct twin *t, const struct kv_copy *c, unsigned lane, uint64_t step
     bool out = c->to_tier == TIER_HOST;
     slice_id at = out ? c->from : c->to;
     uint32_t cell = (out ? c->to : c->from) / t->cell_units, i;
-    uint64_t *device = t->holds[twin_unit(t, c->group, at)], *host = t->cell_holds[cell];
 
     check(cell < t->c.host_bytes / (t->cell_units * UNIT) && !c->n_tokens && !c->after);
     check(c->from_tier != c->to_tier);
@@ -122,7 +122,6 @@ apply_tier(struct twin *t, const struct kv_copy *c, unsigned lane, uint64_t step
         t->record[i].at = at;
     }
     twin_touch(t, c->group, at, lane, step);
-    memcpy(out ? host : device, out ? device : host, TOKENS * sizeof *host);
 }
 
 /* A seat begins with a snapshot; or one is made of what is live. */
@@ -133,7 +132,48 @@ apply_state(struct twin *t, const struct kv_copy *c, unsigned lane, uint64_t ste
     if (!c->after) twin_acquire(t, c->group, c->to, lane, step);
     twin_touch(t, c->group, c->to, lane, step);
     twin_touch(t, c->group, c->from, lane, step);
-    t->holds[twin_unit(t, c->group, c->to)][0] = t->holds[twin_unit(t, c->group, c->from)][0];
+}
+
+static uint64_t *
+memory_of(struct twin *t, uint8_t tier, uint8_t group, slice_id at)
+{
+    return tier == TIER_HOST ? t->cell_holds[at / t->cell_units]
+                             : t->holds[twin_unit(t, group, at)];
+}
+
+static void
+move_block(struct twin *t, const struct kv_copy *c)
+{
+    const uint64_t *from = memory_of(t, c->from_tier, c->group, c->from);
+    uint64_t *to = memory_of(t, c->to_tier, c->group, c->to);
+
+    if (c->from_tier == TIER_DEVICE) check(twin_whole(t, c->group, c->from));
+    for (uint32_t k = 0; k < TOKENS; k++) to[k] = !c->n_tokens || k < c->n_tokens ? from[k] : 0;
+    if (c->to_tier == TIER_DEVICE) twin_write(t, c->group, c->to);
+}
+
+/* As the executor does them: launch by launch, and of one the last first, since it may do them in any order. */
+static void
+move_blocks(struct twin *t, const struct kv_out *out, bool after)
+{
+    struct order_bytes bytes;
+    uint64_t place[COPIES];
+
+    for (uint32_t g = 0; g < t->c.n_groups; g++) {
+        bytes.slice[g] = t->c.group[g].slice_bytes;
+        bytes.block[g] = kv_block_bytes(&t->c.group[g]);
+    }
+    order_copies(out->copy, out->n_copies, &bytes, place);
+    for (uint32_t first = 0, end; first < out->n_copies; first = end) {
+        for (end = first + 1; end < out->n_copies; end++)
+            if (order_launch(place[end]) != order_launch(place[first])) break;
+        for (uint32_t i = end; i > first; i--) {
+            const struct kv_copy *c = &out->copy[order_index(place[i - 1])];
+
+            check(c->group == out->copy[order_index(place[first])].group);
+            if (c->after == after) move_block(t, c);
+        }
+    }
 }
 
 /* Which seat a copy is for: the one whose tail's place it takes. */
@@ -142,7 +182,6 @@ apply_copies(struct twin *t, const struct kv_out *out, unsigned lane, uint64_t s
 {
     for (uint32_t i = 0; i < out->n_copies; i++) {
         const struct kv_copy *c = &out->copy[i];
-        uint64_t *from, *to;
 
         if (c->after != after) continue;
         if (t->c.group[c->group].kind == KV_STATE) {
@@ -153,13 +192,10 @@ apply_copies(struct twin *t, const struct kv_out *out, unsigned lane, uint64_t s
             apply_tier(t, c, lane, step);
             continue;
         }
-        from = t->holds[twin_unit(t, c->group, c->from)];
-        to = t->holds[twin_unit(t, c->group, c->to)];
         check(c->n_tokens > 0 && c->n_tokens < t->c.tokens_per_block && c->from != c->to);
         twin_acquire(t, c->group, c->to, lane, step);
         twin_touch(t, c->group, c->to, lane, step);
         twin_touch(t, c->group, c->from, lane, step);
-        for (uint32_t k = 0; k < t->c.tokens_per_block; k++) to[k] = k < c->n_tokens ? from[k] : 0;
         for (uint32_t s = 0; s < SEATS; s++) {
             uint32_t entry = t->seat[s].hit / t->c.tokens_per_block;
 
@@ -170,6 +206,7 @@ apply_copies(struct twin *t, const struct kv_out *out, unsigned lane, uint64_t s
             }
         }
     }
+    move_blocks(t, out, after);
 }
 
 static void
@@ -214,6 +251,8 @@ compute_state(struct twin *t, const struct seat *s, uint32_t group, unsigned lan
     for (uint32_t i = 0; i < t->c.group[group].n_layers; i++) {
         uint64_t *holds = &t->holds[twin_unit(t, group, s->at[group][i])][0];
 
+        if (first == 0) twin_write(t, group, s->at[group][i]);
+        check(twin_whole(t, group, s->at[group][i]));
         check(first == 0 || *holds == twin_mix(s->path[first - 1], i));
         *holds = twin_mix(s->path[end - 1], i);
         twin_touch(t, group, s->at[group][i], lane, step);
@@ -239,7 +278,11 @@ compute(struct twin *t, struct seat *s, unsigned lane, uint64_t step, uint32_t f
 
             if (pos < from && pos >= k->sinks) continue;
             holds = &t->holds[twin_unit(t, g, at)][pos % tokens];
-            if (fill || (!cross && pos >= first)) *holds = twin_content(s, cross, pos);
+            if (fill || (!cross && pos >= first)) {
+                if (pos % tokens == 0) twin_write(t, g, at);
+                *holds = twin_content(s, cross, pos);
+            }
+            check(twin_whole(t, g, at));
             check(*holds == twin_content(s, cross, pos));
             twin_touch(t, g, at, lane, step);
         }
@@ -281,21 +324,18 @@ copy_in_family(struct twin *t, const struct kv_out *out, unsigned lane, uint64_t
     for (uint32_t i = 0; i < out->n_copies; i++) {
         const struct kv_copy *c = &out->copy[i];
         uint32_t first;
-        uint64_t *to, *from;
 
         if (c->to_tier == TIER_HOST) continue; /* what a new block held before */
         check(c->from_tier == TIER_DEVICE && !c->after);
         check(twin_held(t, c->group, c->to) && twin_held(t, c->group, c->from) && c->from != c->to);
         first = twin_unit(t, c->group, c->to);
-        to = t->holds[first];
-        from = t->holds[twin_unit(t, c->group, c->from)];
         for (uint32_t u = first; u < first + t->block_units[c->group]; u++)
             for (unsigned l = 0; l < t->c.n_lanes; l++)
                 check(l == lane || t->used[u][l] <= t->clock[lane][step % STEPS][l]);
         twin_touch(t, c->group, c->to, lane, step);
         twin_touch(t, c->group, c->from, lane, step);
-        for (uint32_t k = 0; k < TOKENS; k++) to[k] = k < c->n_tokens || !c->n_tokens ? from[k] : 0;
     }
+    move_blocks(t, out, false);
 }
 
 /* The same in new arrays, with tokens of its own from pos on. */

@@ -158,6 +158,31 @@ twin_acquire(struct twin *t, uint32_t group, slice_id at, unsigned lane, uint64_
             check(l == lane || t->used[u][l] <= t->clock[lane][step % STEPS][l]);
 }
 
+static uint32_t
+block_name(const struct twin *t, uint32_t group, slice_id at)
+{
+    return 1 + twin_unit(t, group, at) * MAX_GROUPS + group;
+}
+
+void
+twin_write(struct twin *t, uint32_t group, slice_id at)
+{
+    uint32_t first = twin_unit(t, group, at);
+
+    for (uint32_t u = 0; u < t->block_units[group]; u++)
+        t->block_of[first + u] = block_name(t, group, at);
+}
+
+bool
+twin_whole(const struct twin *t, uint32_t group, slice_id at)
+{
+    uint32_t first = twin_unit(t, group, at);
+
+    for (uint32_t u = 0; u < t->block_units[group]; u++)
+        if (t->block_of[first + u] != block_name(t, group, at)) return false;
+    return true;
+}
+
 void
 twin_touch(struct twin *t, uint32_t group, slice_id at, unsigned lane, uint64_t step)
 {

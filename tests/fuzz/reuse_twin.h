@@ -53,6 +53,7 @@ struct twin {
     bool has_state;
     uint64_t used[UNITS][MAX_LANES];
     uint64_t holds[UNITS][TOKENS]; /* of the block that begins there */
+    uint32_t block_of[UNITS];      /* that was written there last, by its first unit and group */
     uint32_t cell_units;
     uint64_t cell_used[CELLS][MAX_LANES], cell_holds[CELLS][TOKENS];
     struct seat seat[SEATS];
@@ -81,6 +82,9 @@ uint64_t twin_before(const struct seat *s, bool cross,
 
 /* The step has the memory for itself: what was in it is nobody's, and others' use of it is over. */
 void twin_acquire(struct twin *t, uint32_t group, slice_id at, unsigned lane, uint64_t step);
+/* The whole block is written; whether nothing else was since, in any part of it. */
+void twin_write(struct twin *t, uint32_t group, slice_id at);
+bool twin_whole(const struct twin *t, uint32_t group, slice_id at);
 void twin_touch(struct twin *t, uint32_t group, slice_id at, unsigned lane, uint64_t step);
 
 const struct record *twin_find(const struct twin *t, uint32_t group, uint64_t path, uint32_t n);

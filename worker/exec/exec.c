@@ -135,8 +135,8 @@ exec_open(struct exec **ret, const struct exec_config *c, struct gpu *g, const s
     if (s->n_encoder_layers) TRY(check_kv_dtype(x, kv, &s->cross, e));
     TRY(scratch_open(x, kv, e));
     for (uint32_t i = 0; i < kv->n_groups; i++) {
-        x->slice_bytes[i] = kv->group[i].slice_bytes;
-        x->block_bytes[i] = kv_block_bytes(&kv->group[i]);
+        x->bytes.slice[i] = kv->group[i].slice_bytes;
+        x->bytes.block[i] = kv_block_bytes(&kv->group[i]);
     }
     for (uint32_t i = 0; i < c->n_lanes; i++)
         TRY(open_lane(x, &x->lane[i],

@@ -4,6 +4,7 @@
  *     stage.c     batch -> the arrays that ops read, and what is refused
  *     sources.c   encoder slices and cross projections
  *     moves.c     table edits, copies of table rows and of blocks
+ *     order.c     in which launches those go
  *     draw.c      rows of logits: which, how they are sampled, what comes back
  *     tensors.c   what else comes back, for who asks: encoder states, logits
  *     graphs.c    which steps run as captured graphs
@@ -24,6 +25,7 @@
 
 #include "worker/exec/exec.h"
 #include "worker/exec/graphs.h"
+#include "worker/exec/order.h"
 
 enum { STAGES = 2, OUTCOMES = 3, MAX_TOP = 1024 /* DECISIONS 17 */ };
 /* What a step of generation wants at most with good manners. More come into memory that is not pinned, and
@@ -134,8 +136,8 @@ struct exec {
 
     struct tables tables; /* rows are rounded up to 16 bytes */
     char *kv, *host_kv;   /* the arenas of blocks; host_kv NULL: no host tier */
-    uint64_t *place;      /* [max_copies] of a step being staged and queued: moves.c */
-    size_t slice_bytes[MAX_GROUPS], block_bytes[MAX_GROUPS];
+    uint64_t *place;      /* [max_copies] of a step being staged and queued: order.h */
+    struct order_bytes bytes;
     int32_t *last;  /* [n_seats] */
     uint32_t *seen; /* [n_seats][seen_words] */
     uint32_t seen_words;

@@ -1,7 +1,7 @@
 /* moves.c - what a step moves around the model's work: entries and rows of tables, blocks of either tier.
  *
  * Edits and copies take effect as if in the batch's order. A launch does its own in any order, so no two of
- * one launch have to do with each other. All of it is in the lane's order: what is saved is read before the step
+ * one launch have to do with each other (order.h). All of it is in the lane's order: what is saved is read before the step
  * writes, what is fetched is there before the step reads, and a block or cell that another lane has used
  * last is waited for as any is (batch.wait).
  */
@@ -46,7 +46,7 @@ static char *
 block_at(const struct exec *x, uint8_t tier, uint32_t group, slice_id at)
 {
     check(tier == TIER_DEVICE || x->host_kv);
-    return (tier == TIER_HOST ? x->host_kv : x->kv) + at * x->slice_bytes[group];
+    return (tier == TIER_HOST ? x->host_kv : x->kv) + at * x->bytes.slice[group];
 }
 
 static struct block_copy
@@ -61,47 +61,6 @@ static bool
 conflict(const struct block_copy *a, const struct block_copy *b)
 {
     return a->to == b->to || a->to == b->from || a->from == b->to;
-}
-
-/* A copy's place among those of its step: after the step or before it, its wave, its launch, its index. */
-static uint64_t
-place_of(const struct kv_copy *c, uint64_t wave, uint32_t i)
-{
-    bool crosses = c->from_tier !=
-                   c->to_tier; /* to the host: by other means than within the device */
-
-    return (uint64_t)(c->after != 0) << 63 | wave << 36 | (uint64_t)c->group << 33 |
-           (uint64_t)crosses << 32 | i;
-}
-
-static uint64_t
-wave_of(uint64_t place)
-{
-    return place << 1 >> 37;
-}
-
-/* Each copy is in the first wave after those that it has to do with and that come before it. So what is saved
- * goes in one launch and what is fetched to its place in the next, although they come in pairs. */
-static void
-sort_copies(struct exec *x, const struct batch *b)
-{
-    for (uint32_t i = 0; i < b->n_copies; i++) {
-        struct block_copy c = block_of(x, &b->copy[i]);
-        uint64_t wave = 0, place;
-        uint32_t at = i;
-
-        for (uint32_t k = 0; k < i; k++) {
-            const struct kv_copy *before = &b->copy[(uint32_t)x->place[k]];
-            struct block_copy other = block_of(x, before);
-
-            if (before->after == b->copy[i].after && wave_of(x->place[k]) >= wave &&
-                conflict(&other, &c))
-                wave = wave_of(x->place[k]) + 1;
-        }
-        place = place_of(&b->copy[i], wave, i);
-        for (; at > 0 && x->place[at - 1] > place; at--) x->place[at] = x->place[at - 1];
-        x->place[at] = place;
-    }
 }
 
 void
@@ -122,9 +81,9 @@ stage_moves(struct exec *x, struct image *im, const struct batch *b, struct todo
         if (b->edit[i].op == EDIT_SET) set[n_sets++] = set_of(x, &b->edit[i]);
         if (b->edit[i].op == EDIT_ROW) t->move_host[n_rows++] = row_of(x, &b->edit[i]);
     }
-    sort_copies(x, b);
+    order_copies(b->copy, b->n_copies, &x->bytes, x->place);
     for (uint32_t i = 0; i < b->n_copies; i++)
-        t->move_host[n_rows++] = block_of(x, &b->copy[(uint32_t)x->place[i]]);
+        t->move_host[n_rows++] = block_of(x, &b->copy[order_index(x->place[i])]);
 }
 
 /* How many of these may be done at once. */
@@ -183,14 +142,15 @@ queue_copies(struct exec *x, struct exec_lane *l, const struct batch *b, const s
              bool after)
 {
     for (uint32_t first = 0, end; first < b->n_copies; first = end) {
-        const struct kv_copy *c = &b->copy[(uint32_t)x->place[first]];
+        const struct kv_copy *c = &b->copy[order_index(x->place[first])];
         uint32_t at = t->n_row_moves + first;
 
-        for (end = first + 1; end < b->n_copies && x->place[end] >> 32 == x->place[first] >> 32;)
+        for (end = first + 1;
+             end < b->n_copies && order_launch(x->place[end]) == order_launch(x->place[first]);)
             end++;
         if ((c->after != 0) != after) continue;
         TRY(x->op->copy_blocks(l->lane, t->move + at, t->move_host + at, end - first,
-                               x->block_bytes[c->group]));
+                               x->bytes.block[c->group]));
     }
     return 0;
 }
