@@ -178,7 +178,21 @@ checked_lane_open(struct gpu *g, uint32_t units, struct lane **ret, struct err *
                                                   units, g->describe, g->units);
 
     if (r < 0 && e) g->why = *e;
+    if (r == 0) (*ret)->units = units;
     return r;
+}
+
+static int
+checked_lane_part(struct lane *l, uint32_t first, uint32_t n)
+{
+    struct gpu *g = l->gpu;
+
+    if (g->parts.grain == 0)
+        return err_set(&g->why, -ENOTSUP, "lane_part: %s cannot be divided", g->describe);
+    if (n < g->parts.least || n > l->units || first > l->units - n)
+        REFUSE("lane_part: units %u .. %u of %u, at least %u", first, first + n, l->units,
+               g->parts.least);
+    return g->device->lane_part(l, first, n);
 }
 
 static void
@@ -798,6 +812,7 @@ const struct gpu_ops gpu_checked = {
     .host_unpin = checked_host_unpin,
     .lane_open = checked_lane_open,
     .lane_close = checked_lane_close,
+    .lane_part = checked_lane_part,
     .lane_mark = checked_lane_mark,
     .lane_done = checked_lane_done,
     .lane_after = checked_lane_after,

@@ -16,12 +16,14 @@ struct gpu {
     struct err why;
     unsigned acts, weights, kvs; /* dtypes it takes, a bit each: 1 << DT_x */
     uint32_t units;
+    struct gpu_parts parts;
     bool graphs;
     char describe[64];
 };
 
 struct lane {
     struct gpu *gpu;
+    uint32_t units; /* it was opened with: check.c's */
     uint64_t
         marked; /* the last step it was told to mark: check.c's; others read it while it is written */
 };

@@ -118,6 +118,12 @@ gpu_units(const struct gpu *g)
     return g->units;
 }
 
+struct gpu_parts
+gpu_parts(const struct gpu *g)
+{
+    return g->parts;
+}
+
 enum dtype
 gpu_act_dtype(const struct gpu *g, enum dtype weights)
 {

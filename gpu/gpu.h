@@ -341,6 +341,10 @@ struct gpu_ops {
     int (*lane_open)(struct gpu *g, uint32_t units, struct lane **ret,
                      struct err *e);    /* SMs, threads */
     void (*lane_close)(struct lane *l); /* waits for what is queued */
+    /* What is queued from now on runs on units first .. first + n of those that the lane was opened with. Lanes on
+     * parts that do not overlap do not take each other's units. CPU: a lane has threads of its own, and n of
+     * them work. -ENOTSUP: the device cannot be divided, see gpu_parts(). */
+    int (*lane_part)(struct lane *l, uint32_t first, uint32_t n);
     /* Queued: lane_done() becomes step. Steps count up, or begin anew once nothing is queued. */
     int (*lane_mark)(struct lane *l, uint64_t step);
     uint64_t (*lane_done)(const struct lane *l); /* no system call */
@@ -453,6 +457,12 @@ void gpu_close(struct gpu *g);
 const struct gpu_ops *gpu_ops(const struct gpu *g);
 const char *gpu_why(const struct gpu *g); /* the last failure's sentence */
 uint32_t gpu_units(const struct gpu *g);  /* SMs, or cores we may use */
+/* How the device can be divided among lanes: each part has at least so many units, and is a multiple of grain or
+ * what such a one leaves. grain 0: it cannot. */
+struct gpu_parts {
+    uint32_t least, grain;
+};
+struct gpu_parts gpu_parts(const struct gpu *g);
 /* Of activations between matrices of that dtype. */
 enum dtype gpu_act_dtype(const struct gpu *g, enum dtype weights);
 bool gpu_graphs(const struct gpu *g);

@@ -183,6 +183,7 @@ static const struct gpu_ops ops = {
     .host_unpin = host_unpin,
     .lane_open = cpu_lane_open,
     .lane_close = cpu_lane_close,
+    .lane_part = cpu_lane_part,
     .lane_mark = cpu_lane_mark,
     .lane_done = cpu_lane_done,
     .lane_after = cpu_lane_after,
@@ -312,6 +313,7 @@ cpu_open(struct gpu **ret, const struct gpu_options *o, struct err *e)
     c->gpu.weights = 1 << DT_F32 | 1 << DT_BF16 | 1 << DT_F16;
     c->gpu.kvs = 1 << DT_F32 | 1 << DT_BF16 | 1 << DT_E4M3;
     c->gpu.units = cores();
+    c->gpu.parts = (struct gpu_parts){ .least = 1, .grain = 1 };
     snprintf(c->gpu.describe, sizeof c->gpu.describe, "cpu (%u core%s, %s)", c->gpu.units,
              c->gpu.units == 1 ? "" : "s", c->isa == ISA_AVX2 ? "avx2" : "scalar");
     *ret = &c->gpu;

@@ -58,7 +58,7 @@ struct worker {
 struct cpu_lane {
     struct lane lane;
     enum cpu_isa isa;
-    uint32_t n_threads;
+    uint32_t n_threads, part; /* part: so many of them work, the engine thread's word */
     int fd;
     struct job *ring;
     struct worker *worker;
@@ -232,9 +232,17 @@ cpu_queue(struct lane *lane, cpu_run run, const void *args, size_t bytes, uint32
     check(bytes <= CPU_ARGS);
     j->kind = JOB_RUN;
     j->run = run;
-    j->parts = MAX(MIN(max_parts, l->n_threads), 1u);
+    j->parts = MAX(MIN(max_parts, l->part), 1u);
     memcpy(j->args, args, bytes);
     commit(l);
+    return 0;
+}
+
+int
+cpu_lane_part(struct lane *lane, uint32_t first, uint32_t n)
+{
+    (void)first; /* threads are not pinned: the kernel finds cores for those that work */
+    ((struct cpu_lane *)lane)->part = n;
     return 0;
 }
 
@@ -335,7 +343,7 @@ cpu_lane_open(struct gpu *g, uint32_t units, struct lane **ret, struct err *e)
     memset(l, 0, sizeof *l);
     l->lane.gpu = g;
     l->isa = ((struct cpu *)g)->isa;
-    l->n_threads = units;
+    l->n_threads = l->part = units;
     l->fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
     if (l->fd < 0) return err_set(e, -errno, "a lane's eventfd: %m");
     l->ring = aligned_alloc(CACHE_LINE, QUEUE * sizeof *l->ring);

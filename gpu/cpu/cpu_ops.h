@@ -14,6 +14,7 @@ struct cpu {
 /* cpu_lane.c */
 int cpu_lane_open(struct gpu *g, uint32_t units, struct lane **ret, struct err *e);
 void cpu_lane_close(struct lane *l);
+int cpu_lane_part(struct lane *l, uint32_t first, uint32_t n);
 int cpu_lane_mark(struct lane *l, uint64_t step);
 uint64_t cpu_lane_done(const struct lane *l);
 int cpu_lane_after(struct lane *l, const struct lane *other, uint64_t step);

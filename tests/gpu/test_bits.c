@@ -619,6 +619,45 @@ two_lanes_at_once_give_the_same_bits_as_one(void **state)
     rig_close(&r);
 }
 
+static void
+bits_stay_when_lanes_change_their_parts_between_ops(void **state)
+{
+    enum { UNITS = 4, ROWS = 24, K = 300, OUT = 700, TIMES = 60 };
+    struct rig r;
+    struct lane *lane[2];
+    struct tensor x, w, want, y[2];
+    struct err e;
+
+    (void)state;
+    rig_open(&r, "auto", UNITS);
+    if (!gpu_parts(r.gpu).grain) {
+        rig_close(&r);
+        skip();
+    }
+    lane[0] = r.lane;
+    assert_int_equal(r.op->lane_open(r.gpu, UNITS, &lane[1], &e), 0);
+    x = rig_tensor(&r, r.act, ROWS, K, K, 1);
+    w = rig_tensor(&r, DT_BF16, OUT, K, K, 1);
+    want = rig_output(&r, ROWS, OUT, OUT);
+    for (int i = 0; i < 2; i++) y[i] = rig_output(&r, ROWS, OUT, OUT);
+    assert_int_equal(r.op->matmul(r.lane, want, x, w, NO_TENSOR, 0), 0);
+    rig_wait(&r);
+    for (uint64_t t = 1; t <= TIMES; t++) {
+        uint32_t first = 1 + (uint32_t)(t % (UNITS - 1));
+
+        assert_int_equal(r.op->lane_part(lane[0], 0, first), 0);
+        assert_int_equal(r.op->lane_part(lane[1], first, UNITS - first), 0);
+        for (int i = 0; i < 2; i++)
+            assert_int_equal(r.op->matmul(lane[i], y[i], x, w, NO_TENSOR, 0), 0);
+        assert_int_equal(r.op->lane_mark(lane[1], t), 0);
+        assert_int_equal(r.op->lane_after(r.lane, lane[1], t), 0);
+        rig_wait(&r);
+        for (int i = 0; i < 2; i++) assert_true(same_bits(want, y[i]));
+    }
+    r.op->lane_close(lane[1]);
+    rig_close(&r);
+}
+
 int
 main(int argc, char **argv)
 {
@@ -631,6 +670,7 @@ main(int argc, char **argv)
         rig_test(attention_rows_have_the_same_bits_for_any_chunk_block_size_isa_and_threads),
         rig_test(encoder_rows_have_the_same_bits_whichever_sources_ride_along),
         rig_test(two_lanes_at_once_give_the_same_bits_as_one),
+        rig_test(bits_stay_when_lanes_change_their_parts_between_ops),
     };
 
     rig_args(argc, argv);

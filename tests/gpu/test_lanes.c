@@ -166,6 +166,36 @@ ops_run_in_order_every_part_once_and_a_full_queue_only_waits(void **state)
     }
 }
 
+struct parted {
+    uint32_t want;
+};
+
+static void
+expect_parts(const void *args, uint32_t part, uint32_t parts, enum cpu_isa isa, void *room)
+{
+    (void)part, (void)isa, (void)room;
+    check(parts == ((const struct parted *)args)->want);
+}
+
+static void
+a_part_counts_for_what_is_queued_behind_it_and_for_nothing_before(void **state)
+{
+    enum { THREADS = 4 };
+    struct rig r;
+
+    (void)state;
+    rig_open(&r, "auto", THREADS);
+    for (uint32_t i = 0; i < 2000; i++) {
+        uint32_t n = 1 + i * i / 3 % THREADS;
+        struct parted all = { n };
+
+        assert_int_equal(r.op->lane_part(r.lane, THREADS - n, n), 0);
+        assert_int_equal(cpu_queue(r.lane, expect_parts, &all, sizeof all, 64), 0);
+    }
+    rig_wait(&r);
+    rig_close(&r);
+}
+
 static void
 an_idle_lane_burns_no_time(void **state)
 {
@@ -293,6 +323,7 @@ main(int argc, char **argv)
         cmocka_unit_test(a_lane_waits_for_another_ones_step_and_not_for_less),
         cmocka_unit_test(the_fd_is_readable_after_a_mark_and_not_before),
         cmocka_unit_test(ops_run_in_order_every_part_once_and_a_full_queue_only_waits),
+        cmocka_unit_test(a_part_counts_for_what_is_queued_behind_it_and_for_nothing_before),
         cmocka_unit_test(an_idle_lane_burns_no_time),
         cmocka_unit_test(closing_a_lane_finishes_what_is_queued),
         cmocka_unit_test(an_arena_outlives_its_maker_by_fd_and_cannot_be_truncated),

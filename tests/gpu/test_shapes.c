@@ -285,6 +285,29 @@ devices_lanes_and_arenas_are_opened_by_names_and_sizes_that_exist(void **state)
 }
 
 static void
+a_part_outside_of_a_lane_or_of_what_cannot_be_divided_is_refused(void **state)
+{
+    const struct gpu_parts parts = r.gpu->parts;
+
+    (void)state;
+    if (parts.grain) {
+        uint32_t units = r.lane->units;
+
+        refused(r.op->lane_part(r.lane, 0, 0), "lane_part");
+        refused(r.op->lane_part(r.lane, 0, units + 1), "lane_part");
+        refused(r.op->lane_part(r.lane, units, 1), "lane_part");
+        refused(r.op->lane_part(r.lane, UINT32_MAX, 1), "lane_part");
+        assert_int_equal(r.op->lane_part(r.lane, 0, units), 0);
+    }
+    r.gpu->parts = (struct gpu_parts){ 0 };
+    assert_int_equal(gpu_parts(r.gpu).grain, 0);
+    assert_int_equal(r.op->lane_part(r.lane, 0, 1), -ENOTSUP);
+    assert_non_null(strstr(gpu_why(r.gpu), "cannot be divided"));
+    r.gpu->parts = parts;
+    memset(&r.gpu->why, 0, sizeof r.gpu->why);
+}
+
+static void
 slices_keep_their_parents_stride_and_sizes_count_bits(void **state)
 {
     struct tensor t = tensor_2d(memory, DT_BF16, 6, 10), c = tensor_cols(t, 4, 3);
@@ -330,6 +353,7 @@ main(int argc, char **argv)
         cmocka_unit_test(rope_store_and_attend_refuse_heads_and_caches_that_disagree),
         cmocka_unit_test(sample_refuses_logits_of_another_type_or_too_few),
         cmocka_unit_test(devices_lanes_and_arenas_are_opened_by_names_and_sizes_that_exist),
+        cmocka_unit_test(a_part_outside_of_a_lane_or_of_what_cannot_be_divided_is_refused),
         cmocka_unit_test(slices_keep_their_parents_stride_and_sizes_count_bits),
     };
 
