@@ -69,6 +69,8 @@ emit_reject(struct worker *w, uint32_t row, uint32_t gen, uint16_t reason, const
 static void
 finish(struct worker *w, struct request *r, uint16_t reason)
 {
+    /* What a resumed one finds was computed before its worker died. */
+    uint32_t found = r->seq.n_cached, again = MIN(found, r->recomputed);
     struct rec_finish f = {
         .row = r->row,
         .gen = r->gen,
@@ -76,9 +78,9 @@ finish(struct worker *w, struct request *r, uint16_t reason)
         .reason = reason,
         .score = r->score,
         .n_tokens = r->n_sent,
-        .cached = r->seq.n_cached,
-        .adopted = r->adopted,
-        .recomputed = r->recomputed,
+        .cached = r->recomputed ? 0 : found,
+        .adopted = r->adopted + again,
+        .recomputed = r->recomputed - again,
     };
 
     check(!r->finished && reason);

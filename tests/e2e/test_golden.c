@@ -1,8 +1,8 @@
 /* test_golden.c - what transformers computes is what a client gets, through every process.
  *
  * Each checkpoint is served by a real lagand and worker, in every setting of block size, chunk budget
- * and lanes, every other time with reuse; each prompt runs alone and all run at once, most for the second time
- * then. Ids must be equal, the
+ * and lanes, every other time with reuse; each prompt runs alone, once more with a stop token, and all run at once,
+ * most for the second time then; in some settings once more, and half-way the worker is killed. Ids must be equal, the
  * distributions within the tolerance stated with the data (1e-4 of the largest logit), and the bits
  * of every log-probability the same in all of it.
  *
@@ -18,6 +18,7 @@
 
 #include <jansson.h>
 #include <math.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -32,6 +33,7 @@ struct prompt {
     uint32_t n_ids, n_decoder, n_greedy;
     int32_t *ids, *decoder;
     int32_t greedy[N_NEW];
+    uint32_t n_ended; /* tokens until the stop token, which is the last; 0: there is none */
     double margin[N_NEW];
     float *last, *all; /* logits: [vocab]; [n_all][vocab] or NULL */
     uint32_t n_all;
@@ -175,6 +177,8 @@ golden_read(struct golden *g, const char *model)
             p->greedy[k] = (int32_t)json_integer_value(json_array_get(tokens, k));
             p->margin[k] = margins ? json_number_value(json_array_get(margins, k)) : 1;
         }
+        greedy = json_object_get(json_object_get(o, "greedy_eos"), "ids");
+        p->n_ended = (uint32_t)json_array_size(greedy);
         p->bf16_error = json_number_value(json_object_get(o, "bf16_rel_err"));
         snprintf(name, sizeof name, "p%u.logits_last", i);
         p->last = tensor(header, g->tensors, name, &rows, &g->vocab);
@@ -251,12 +255,17 @@ compare(struct golden *g, const struct prompt *p, const float *logits, const str
 
 /* An encoder-decoder prompt is asked twice: its distributions are over decoder_input_ids, its greedy
  * tokens follow the start token alone. */
+struct asked {
+    bool prefix;
+    bool may_reuse; /* who asks for its prompt's distributions is given nothing from the cache */
+    bool ends;      /* with the prompt's stop token */
+};
+
 struct answer {
     uint64_t id, bits, answer_bits; /* answer_bits: of what follows the prompt */
     struct prompt *p;
-    bool prefix,
-        may_reuse; /* who asks for its prompt's distributions is given nothing from the cache */
-    uint32_t n, n_prompt, cached;
+    struct asked how;
+    uint32_t n, n_prompt, cached, resumed;
     int32_t ids[N_NEW];
     bool over;
 };
@@ -271,24 +280,25 @@ mix(uint64_t h, const void *bytes, size_t n)
 }
 
 static void
-ask(struct lagan *c, struct golden *g, struct prompt *p, bool prefix, bool may_reuse,
-    struct answer *a)
+ask(struct lagan *c, struct golden *g, struct prompt *p, struct asked how, struct answer *a)
 {
     struct lagan_request *r = lagan_request_new();
 
     *a = (struct answer){ .p = p,
-                          .prefix = prefix,
-                          .may_reuse = may_reuse,
+                          .how = how,
                           .bits = UINT64_C(0xcbf29ce484222325),
                           .answer_bits = UINT64_C(0xcbf29ce484222325) };
     assert_int_equal(lagan_set_ids(r, "ids", p->ids, p->n_ids), 0);
-    if (prefix) assert_int_equal(lagan_set_ids(r, "decoder_ids", p->decoder, p->n_decoder), 0);
+    if (how.prefix) assert_int_equal(lagan_set_ids(r, "decoder_ids", p->decoder, p->n_decoder), 0);
     assert_int_equal(lagan_set_int(r, "max_tokens", N_NEW), 0);
-    assert_int_equal(lagan_set_bool(r, "ignore_eos", 1), 0);
+    if (how.ends)
+        assert_int_equal(lagan_set_ids(r, "eos_ids", &p->greedy[p->n_ended - 1], 1), 0);
+    else
+        assert_int_equal(lagan_set_bool(r, "ignore_eos", 1), 0);
     assert_int_equal(lagan_set_int(r, "forced_bos", -1), 0);
     assert_int_equal(lagan_set_int(r, "forced_eos", -1), 0);
     assert_int_equal(lagan_set_int(r, "logprobs", g->vocab), 0);
-    if (!may_reuse) assert_int_equal(lagan_set_int(r, "prompt_logprobs", g->vocab), 0);
+    if (!how.may_reuse) assert_int_equal(lagan_set_int(r, "prompt_logprobs", g->vocab), 0);
     assert_int_equal(lagan_submit(c, r, &a->id), 0);
     lagan_request_free(r);
 }
@@ -306,7 +316,7 @@ take_event(struct golden *g, struct answer *a, const struct lagan_event *ev)
         for (uint32_t i = 0; i < ev->n_ids; i++, a->n_prompt++) {
             if (a->n_prompt == 0) continue;
             a->bits = mix(a->bits, &ev->top[(size_t)i * ev->n_top], ev->n_top * sizeof *ev->top);
-            if (!p->all || (p->n_decoder && !a->prefix)) continue;
+            if (!p->all || (p->n_decoder && !a->how.prefix)) continue;
             if (g->precision == BF16) continue; /* what is known of transformers is its last row */
             compare(g, p, p->all + (size_t)(a->n_prompt - 1) * g->vocab,
                     &ev->top[(size_t)i * ev->n_top], ev->n_top);
@@ -322,13 +332,14 @@ take_event(struct golden *g, struct answer *a, const struct lagan_event *ev)
             a->bits = mix(a->bits, &ev->top[(size_t)i * ev->n_top], ev->n_top * sizeof *ev->top);
             a->answer_bits = mix(a->answer_bits, &ev->top[(size_t)i * ev->n_top],
                                  ev->n_top * sizeof *ev->top);
-            if (a->n == 0 && (a->prefix || !p->n_decoder))
+            if (a->n == 0 && (a->how.prefix || !p->n_decoder))
                 compare(g, p, p->last, &ev->top[(size_t)i * ev->n_top], ev->n_top);
         }
         break;
     case LAGAN_EVENT_OUTPUT:
-        assert_string_equal(ev->word, "length");
+        assert_string_equal(ev->word, a->how.ends ? "eos" : "length");
         a->cached = ev->cached;
+        a->resumed = ev->resumed;
         break;
     case LAGAN_EVENT_DONE:
         a->over = true;
@@ -341,11 +352,11 @@ take_event(struct golden *g, struct answer *a, const struct lagan_event *ev)
 /* A token may differ only where a smaller error than the allowed one could have changed the order; behind it
  * the texts are two. */
 static void
-check_greedy(const struct golden *g, const struct prompt *p, const int32_t *ids)
+check_greedy(const struct golden *g, const struct prompt *p, const int32_t *ids, uint32_t n)
 {
     double least = g->precision == FP32 ? 1e-3 : 2 * allowed(g, p) * largest(p->last, g->vocab);
 
-    for (uint32_t k = 0; k < N_NEW; k++) {
+    for (uint32_t k = 0; k < n; k++) {
         if (g->precision == FP32 && p->margin[k] < least) return;
         if (ids[k] == p->greedy[k]) continue;
         if (p->margin[k] < least) return;
@@ -365,9 +376,26 @@ same_bits(const struct golden *g, uint64_t *first, uint64_t bits, const struct p
 }
 
 static void
-collect(struct lagan *c, struct golden *g, struct answer *a, uint32_t n)
+check_answer(struct golden *g, const struct answer *a, uint32_t n)
 {
-    uint32_t over = 0;
+    struct prompt *p = a->p;
+    uint32_t prompt = a->how.prefix ? p->n_decoder : p->n_decoder ? 1 : p->n_ids;
+
+    assert_int_equal(a->n_prompt, a->how.may_reuse ? 0 : prompt);
+    assert_in_range(a->cached, 0, a->how.may_reuse ? prompt - 1 : 0);
+    if (!a->how.prefix) check_greedy(g, p, a->ids, a->n);
+    if (a->how.ends && g->precision == BF16) return; /* it may have gone another way */
+    assert_int_equal(a->n, a->how.ends ? p->n_ended : N_NEW);
+    if (!g->same_bits || a->how.ends) return;
+    same_bits(g, &p->answer_bits[g->precision][a->how.prefix], a->answer_bits, p, n);
+    if (!a->how.may_reuse) same_bits(g, &p->bits[g->precision][a->how.prefix], a->bits, p, n);
+}
+
+/* Until all are over. victim: killed when there is half of what n answers have; 0: nobody is. */
+static void
+collect(struct lagan *c, struct golden *g, struct answer *a, uint32_t n, pid_t victim)
+{
+    uint32_t over = 0, tokens = 0;
 
     while (over < n) {
         struct lagan_event ev = { .size = sizeof ev };
@@ -380,20 +408,32 @@ collect(struct lagan *c, struct golden *g, struct answer *a, uint32_t n)
         assert_false(a[i].over);
         take_event(g, &a[i], &ev);
         over += a[i].over;
+        if (ev.kind == LAGAN_EVENT_TOKENS) tokens += (uint32_t)ev.n_ids;
+        if (!victim || tokens < n * N_NEW / 2) continue;
+        kill(victim, SIGKILL);
+        victim = 0;
     }
-    for (uint32_t i = 0; i < n; i++) {
-        struct prompt *p = a[i].p;
-        uint32_t prompt = a[i].prefix ? p->n_decoder : p->n_decoder ? 1 : p->n_ids;
+    for (uint32_t i = 0; i < n; i++) check_answer(g, &a[i], n);
+}
 
-        assert_int_equal(a[i].n, N_NEW);
-        assert_int_equal(a[i].n_prompt, a[i].may_reuse ? 0 : prompt);
-        assert_in_range(a[i].cached, 0, a[i].may_reuse ? prompt - 1 : 0);
-        if (!a[i].prefix) check_greedy(g, p, a[i].ids);
-        if (!g->same_bits) continue;
-        same_bits(g, &p->answer_bits[g->precision][a[i].prefix], a[i].answer_bits, p, n);
-        if (a[i].may_reuse) continue;
-        same_bits(g, &p->bits[g->precision][a[i].prefix], a[i].bits, p, n);
+static void
+ask_alone(struct lagan *c, struct golden *g, struct prompt *p, struct asked how, struct answer *a)
+{
+    ask(c, g, p, how, a);
+    collect(c, g, a, 1, 0);
+}
+
+/* Every prompt several times, encoder-decoders' in turns with their prefix and without. */
+static void
+ask_many(struct lagan *c, struct golden *g, uint32_t at_once, bool may_reuse, struct answer *a,
+         pid_t victim)
+{
+    for (uint32_t i = 0; i < at_once; i++) {
+        struct prompt *p = &g->p[i % g->n];
+
+        ask(c, g, p, (struct asked){ p->n_decoder && i / g->n % 2, may_reuse, false }, &a[i]);
     }
+    collect(c, g, a, at_once, victim);
 }
 
 /* Every prompt alone, then so many at once. */
@@ -402,17 +442,14 @@ ask_all(struct lagan *c, struct golden *g, uint32_t at_once)
 {
     struct answer a[MOST_AT_ONCE];
 
-    for (uint32_t i = 0; i < g->n; i++)
-        for (int prefix = 0; prefix <= (g->p[i].n_decoder > 0); prefix++) {
-            ask(c, g, &g->p[i], prefix, false, &a[0]);
-            collect(c, g, a, 1);
-        }
-    for (uint32_t i = 0; i < at_once; i++) {
-        struct prompt *p = &g->p[i % g->n];
+    for (uint32_t i = 0; i < g->n; i++) {
+        struct prompt *p = &g->p[i];
 
-        ask(c, g, p, p->n_decoder && i / g->n % 2, false, &a[i]);
+        ask_alone(c, g, p, (struct asked){ 0 }, a);
+        if (p->n_decoder) ask_alone(c, g, p, (struct asked){ .prefix = true }, a);
+        if (p->n_ended) ask_alone(c, g, p, (struct asked){ .ends = true }, a);
     }
-    collect(c, g, a, at_once);
+    ask_many(c, g, at_once, false, a, 0);
 }
 
 /* What was computed is taken from the cache, alone and by many at once: the answers are the same to the bit. */
@@ -424,21 +461,31 @@ ask_again(struct lagan *c, struct golden *g, uint32_t at_once)
 
     for (uint32_t i = 0; i < g->n; i++)
         for (int prefix = 0; prefix <= (g->p[i].n_decoder > 0); prefix++) {
-            ask(c, g, &g->p[i], prefix, true, &a[0]);
-            collect(c, g, a, 1);
+            ask_alone(c, g, &g->p[i], (struct asked){ prefix, true, false }, a);
             cached += a[0].cached;
         }
-    for (uint32_t i = 0; i < at_once; i++) {
-        struct prompt *p = &g->p[i % g->n];
-
-        ask(c, g, p, p->n_decoder && i / g->n % 2, true, &a[i]);
-    }
-    collect(c, g, a, at_once);
+    ask_many(c, g, at_once, true, a, 0);
     assert_true(cached > 0);
 }
 
+/* A worker may have answered everything before it is killed: then it was not half-way, and the next one is. */
 static void
-serve_and_ask(struct golden *g, const char *model, const char *const *set, uint32_t at_once)
+ask_and_kill(struct lagan *c, struct golden *g, const struct serve *s, uint32_t at_once)
+{
+    uint32_t resumed = 0;
+
+    for (int tries = 0; resumed == 0; tries++) {
+        struct answer a[MOST_AT_ONCE];
+
+        assert_true(tries < 20);
+        ask_many(c, g, at_once, true, a, serve_worker(s));
+        for (uint32_t i = 0; i < at_once; i++) resumed += a[i].resumed;
+    }
+}
+
+static void
+serve_and_ask(struct golden *g, const char *model, const char *const *set, uint32_t at_once,
+              bool killed)
 {
     struct serve s;
     struct lagan *c;
@@ -450,6 +497,7 @@ serve_and_ask(struct golden *g, const char *model, const char *const *set, uint3
     assert_int_equal(lagan_open(&c, s.endpoint, 5000), 0);
     ask_all(c, g, at_once);
     if (g->reuse) ask_again(c, g, at_once);
+    if (killed) ask_and_kill(c, g, &s, at_once);
     lagan_close(c);
     serve_stop(&s);
 }
@@ -462,6 +510,8 @@ on_the_cpu(struct golden *g, const char *model)
     static const char *const budget[] = { "max_num_batched_tokens=5",
                                           "max_num_batched_tokens=512" };
     static const char *const lanes[] = { "split.mode=off", "split.mode=fixed" };
+    /* All blocks, and all pairs of the others. */
+    static const bool killed[12] = { [2] = true, [3] = true, [7] = true, [10] = true };
 
     g->same_bits = true;
     for (size_t k = 0; k < 12; k++) {
@@ -476,7 +526,7 @@ on_the_cpu(struct golden *g, const char *model)
                                NULL };
 
         g->reuse = k % 2;
-        serve_and_ask(g, model, set, AT_ONCE);
+        serve_and_ask(g, model, set, AT_ONCE, killed[k]);
     }
 }
 
@@ -514,7 +564,7 @@ on_a_gpu(struct golden *g, const char *model)
 
         g->precision = way[k].precision;
         g->same_bits = w[0] == invariant;
-        serve_and_ask(g, model, set, MOST_AT_ONCE);
+        serve_and_ask(g, model, set, MOST_AT_ONCE, false);
     }
 }
 
