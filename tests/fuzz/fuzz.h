@@ -11,10 +11,8 @@
 #include <stdint.h>
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
-/* Calls made so far, where a fuzzer counts them: replay.c says how many. */
+/* Calls made so far, of a fuzzer that counts them: replay.c tells. */
 extern uint64_t fuzz_operations __attribute__((weak));
-/* Mutations in `make check`, where they are dear; else 20,000. */
-extern const long fuzz_runs __attribute__((weak));
 
 /* What is left of the bytes; behind their end there are zeros. */
 struct in {

@@ -19,8 +19,6 @@
 enum { MAX_REQUESTS = 48 };
 
 uint64_t fuzz_operations;
-const long fuzz_runs =
-    2000; /* a hundred thousand calls, each compared: longer ones by LAGAN_FUZZ_RUNS */
 
 struct request {
     struct seq *seq;

@@ -663,8 +663,8 @@ run_plan(struct run *r, unsigned lane)
     uint32_t row = 0, decoder = 0, logits = 0;
     bool taken[RUN_SEATS] = { false };
 
-    if (r->planned[lane] - r->done[lane] == RUN_OUT) return NULL; /* its batch is in use */
     if (scheduler_plan(r->s, lane, r->now, b) == 0) return NULL;
+    check(r->planned[lane] - r->done[lane] < RUN_OUT); /* else the batch is in use */
     check(b->lane == lane && b->step == r->planned[lane] + 1 && b->n_rows > 0);
     if (r->launching) r->launching(r, b);
     r->planned[lane] = b->step;
