@@ -1,10 +1,12 @@
 /* client.c - the connection: HELLO, send, receive, pings, loss; see client.h and lagan.h.
  *
  * Frames go out only after WELCOME, so none reaches a lagand that has not said which version it
- * speaks; until then they wait in c->out. HELLO goes out when the socket first becomes writable
- * (ZMQ_IMMEDIATE: only a live connection is writable). After DISCONNECTED of the socket's monitor, and
- * after silence, the socket is closed and another one made, so that nothing of an old connection is
- * read behind the WELCOME of a new one; resume.c then takes the requests over.
+ * speaks; until then they wait in c->out. HELLO goes out when the socket's monitor says that a connection
+ * stands, and not when the socket is writable, which it still is for a moment after a connection has ended:
+ * by then libzmq has made the pipe of the new one, and has told the socket to take away the former one's.
+ * After DISCONNECTED behind a WELCOME, and after silence, the socket is closed and another one made, so that
+ * nothing of an old connection is read behind the WELCOME of a new one; resume.c then takes the requests
+ * over.
  */
 #include "client/client.h"
 
@@ -157,7 +159,7 @@ send_hello(struct lagan *c)
     msg_key(&p, "max"), msgpack_pack_uint32(&p, LAGAN_WIRE_VERSION);
     msg_key(&p, "client"), msg_text(&p, "liblagan " PACKAGE_VERSION);
     msg_key(&p, "session"), msg_bin(&p, c->session, sizeof c->session);
-    c->hello_sent = send_now(c, b.data, b.size);
+    c->hello_due = !send_now(c, b.data, b.size);
     msgpack_sbuffer_destroy(&b);
 }
 
@@ -219,7 +221,7 @@ apart(struct lagan *c, const char *why)
 {
     snprintf(c->lost_why, sizeof c->lost_why, "%s", why);
     if (!c->welcome) return; /* libzmq goes on trying */
-    c->hello_sent = c->welcome = false;
+    c->hello_due = c->welcome = false;
     c->apart_since = clock_now();
     c->ping_at = c->ack_at = 0;
     c->resume_rid = 0;
@@ -255,9 +257,9 @@ watch_monitor(struct lagan *c)
             client_lose(c, LAGAN_E_UNAUTHORIZED, why);
             return;
         }
+        c->hello_due = event == ZMQ_EVENT_HANDSHAKE_SUCCEEDED;
         if (event != ZMQ_EVENT_DISCONNECTED) continue;
         snprintf(why, sizeof why, "lagand at %.180s closed the connection", c->endpoint);
-        c->hello_sent = false;
         apart(c, why);
     }
 }
@@ -461,7 +463,7 @@ client_step(struct lagan *c, struct frame **ret, nsec until)
         events = writable(c);
         if (!c->losing && events & ZMQ_POLLIN) continue;
         if (!c->losing && events & ZMQ_POLLOUT) {
-            if (!c->hello_sent) send_hello(c);
+            if (c->hello_due) send_hello(c);
             flush_out(c);
         }
         if (!c->losing) tick(c);
@@ -471,7 +473,7 @@ client_step(struct lagan *c, struct frame **ret, nsec until)
         at = MIN(until, next_deadline(c));
         items[0].socket = c->sock; /* as it is now: it may be another than at the start */
         items[1].socket = c->mon;
-        if (!c->hello_sent || c->out_first) items[0].events |= ZMQ_POLLOUT;
+        if (c->hello_due || (c->welcome && c->out_first)) items[0].events |= ZMQ_POLLOUT;
         if (zmq_poll(items, 2, at == NSEC_NEVER ? -1 : (long)CEIL_DIV(MAX(at - now, 0), NSEC_MS)) <
                 0 &&
             errno == EINTR)
@@ -498,7 +500,7 @@ client_rearm(struct lagan *c)
     if (!c->watched) return;
     events = writable(c);
     if (events & ZMQ_POLLOUT) {
-        if (!c->hello_sent) send_hello(c);
+        if (c->hello_due) send_hello(c);
         flush_out(c);
         events = writable(c);
     }

@@ -78,8 +78,8 @@ struct lagan {
     nsec timer_at;
 
     /* the connection's life */
-    bool hello_sent, welcome;
-    uint8_t session[16]; /* ours, in every HELLO: lagand knows our requests by it */
+    bool hello_due, welcome; /* hello_due: this connection stands, and has not got it */
+    uint8_t session[16];     /* ours, in every HELLO: lagand knows our requests by it */
     uint8_t instance[16];
     char state[32];   /* of lagand, as WELCOME said */
     nsec heard, sent; /* last frame in, last frame out */

@@ -72,8 +72,9 @@ client_open_socket(struct lagan *c)
         zmq_setsockopt(c->sock, ZMQ_CURVE_SECRETKEY, c->secret_key, CURVE_KEY + 1);
     }
     snprintf(mon, sizeof mon, "inproc://monitor-%u", ++c->n_sockets);
-    if (zmq_socket_monitor(c->sock, mon, ZMQ_EVENT_DISCONNECTED | ZMQ_EVENT_HANDSHAKE_FAILED_AUTH) <
-        0)
+    if (zmq_socket_monitor(c->sock, mon,
+                           ZMQ_EVENT_HANDSHAKE_SUCCEEDED | ZMQ_EVENT_DISCONNECTED |
+                               ZMQ_EVENT_HANDSHAKE_FAILED_AUTH) < 0)
         return -errno;
     if (zmq_connect(c->mon, mon) < 0) return -errno;
     TRY(watch(c, c->sock, EPOLL_CTL_ADD));
