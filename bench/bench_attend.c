@@ -173,14 +173,14 @@ make_work(struct work *w, const struct shape *s)
                             .bias_reach = reach };
     if (s->bias) {
         w->a.bias = (float *)at;
-        must(&b.any,
-             b.any.op->fill_random(b.any.lane, tensor_2d(at, DT_F32, heads, 2 * reach + 1), 5, 1));
+        must(&b.any, b.any.op->fill_random(b.any.lane, tensor_2d(at, DT_F32, heads, 2 * reach + 1),
+                                           5, 0, 0, 1));
         at += ROUND_UP(4ull * heads * (2 * reach + 1), 256);
     }
     w->a.q = tensor_2d(at, DT_BF16, rows, heads * s->dim);
     w->a.out = tensor_2d(at + 2ull * rows * heads * s->dim, DT_BF16, rows, heads * s->dim);
     w->other = tensor_2d(at + 4ull * rows * heads * s->dim, DT_BF16, rows, heads * s->dim);
-    must(&b.any, b.any.op->fill_random(b.any.lane, w->a.q, 4, 1));
+    must(&b.any, b.any.op->fill_random(b.any.lane, w->a.q, 4, 0, 0, 1));
     wait_lane(&b.any);
     free(table), free(run), free(pos), free(seat);
 }
@@ -296,8 +296,8 @@ main(int argc, char **argv)
     open_side(&b.fast, o);
     must(&b.any, b.any.op->arena_make(b.any.gpu, "kv", POOL, &b.kv, &b.e));
     must(&b.any, b.any.op->arena_make(b.any.gpu, "acts", ACTS, &b.acts, &b.e));
-    must(&b.any,
-         b.any.op->fill_random(b.any.lane, tensor_2d(b.kv.base, DT_BF16, POOL / 8192, 4096), 1, 1));
+    must(&b.any, b.any.op->fill_random(b.any.lane, tensor_2d(b.kv.base, DT_BF16, POOL / 8192, 4096),
+                                       1, 0, 0, 1));
     wait_lane(&b.any);
     b.host = malloc(ACTS);
     if (!b.host) return 1;

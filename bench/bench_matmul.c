@@ -133,10 +133,10 @@ open_memory(void)
     b.y = b.x + x_bytes();
     b.other = b.y + y_bytes();
     b.residual = b.other + y_bytes();
-    must(
-        op->fill_random(b.any.lane, tensor_2d(b.w.base, DT_BF16, POOL / 2 / 4096, 4096), 1, 0.02f));
-    must(op->fill_random(b.any.lane, tensor_2d(b.x, DT_BF16, MAX_ROWS, MAX_K), 2, 1));
-    must(op->fill_random(b.any.lane, tensor_2d(b.residual, DT_F32, MAX_ROWS, 4096), 3, 1));
+    must(op->fill_random(b.any.lane, tensor_2d(b.w.base, DT_BF16, POOL / 2 / 4096, 4096), 1, 0, 0,
+                         0.02f));
+    must(op->fill_random(b.any.lane, tensor_2d(b.x, DT_BF16, MAX_ROWS, MAX_K), 2, 0, 0, 1));
+    must(op->fill_random(b.any.lane, tensor_2d(b.residual, DT_F32, MAX_ROWS, 4096), 3, 0, 0, 1));
     wait_lane();
 }
 

@@ -196,9 +196,9 @@ main(void)
     b.x = aligned_alloc(64, MAX_ROWS * DIM * sizeof *b.x);
     b.y = aligned_alloc(64, MAX_ROWS * DIM * sizeof *b.y);
     if (!b.w || !b.half || !b.x || !b.y) return 1;
-    b.op->fill_random(b.lane, tensor_2d(b.w, DT_F32, COPIES * DIM, DIM), 1, 0.02f);
-    b.op->fill_random(b.lane, tensor_2d(b.half, DT_BF16, COPIES * DIM, DIM), 1, 0.02f);
-    b.op->fill_random(b.lane, tensor_2d(b.x, DT_F32, MAX_ROWS, DIM), 2, 1);
+    b.op->fill_random(b.lane, tensor_2d(b.w, DT_F32, COPIES * DIM, DIM), 1, 0, 0, 0.02f);
+    b.op->fill_random(b.lane, tensor_2d(b.half, DT_BF16, COPIES * DIM, DIM), 1, 0, 0, 0.02f);
+    b.op->fill_random(b.lane, tensor_2d(b.x, DT_F32, MAX_ROWS, DIM), 2, 0, 0, 1);
     wait_lane();
 #ifdef HAVE_OPENBLAS
     openblas_set_num_threads((int)b.threads);

@@ -79,7 +79,7 @@ random_matrix(enum dtype t, uint32_t rows, uint32_t cols, float std)
 {
     struct tensor x = tensor_2d(take(dtype_bytes(t, (size_t)rows * cols)), t, rows, cols);
 
-    must(b.op->fill_random(b.lane, x, b.used, std));
+    must(b.op->fill_random(b.lane, x, b.used, 0, 0, std));
     return x;
 }
 
@@ -138,7 +138,7 @@ open_all(const char *device)
                              .k_scale = 1,
                              .v_scale = 1 };
     b.big = take(CHECKED);
-    must(b.op->fill_random(b.lane, tensor_2d(b.big, DT_F32, CHECKED / 4 / D, D), 1, 1));
+    must(b.op->fill_random(b.lane, tensor_2d(b.big, DT_F32, CHECKED / 4 / D, D), 1, 0, 0, 1));
     b.host = mmap(NULL, HOST_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (b.host == MAP_FAILED) must(err_set(&b.e, -1, "no memory"));
     memset(b.host, 1, HOST_BYTES);

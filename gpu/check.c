@@ -339,11 +339,15 @@ checked_checksum(struct lane *l, uint64_t *sum, const void *p, size_t bytes)
 }
 
 static int
-checked_fill_random(struct lane *l, struct tensor t, uint64_t seed, float std)
+checked_fill_random(struct lane *l, struct tensor t, uint64_t seed, uint64_t first, uint64_t pitch,
+                    float std)
 {
     TRY(want(l, "fill_random: t", &t, l->gpu->acts | l->gpu->weights | 1u << DT_U8));
     if (t.dim[0] == 0 || t.dim[1] == 0) return 0;
-    return l->gpu->device->fill_random(l, t, seed, std);
+    if (pitch == 0) pitch = t.dim[1];
+    if (pitch < t.dim[1])
+        REFUSE("fill_random: rows of %u, %llu apart", t.dim[1], (unsigned long long)pitch);
+    return l->gpu->device->fill_random(l, t, seed, first, pitch, std);
 }
 
 static int
@@ -792,12 +796,21 @@ checked_sample(struct lane *l, const struct sample *s)
 static int
 checked_all_reduce(struct lane *l, struct tensor x)
 {
+    if (l->gpu->ranks == 1 || x.dim[0] == 0 || x.dim[1] == 0) return 0;
+    TRY(want(l, "all_reduce: x", &x, l->gpu->acts | 1u << DT_F32));
     return l->gpu->device->all_reduce(l, x);
 }
 
 static int
 checked_all_gather(struct lane *l, struct tensor out, struct tensor x)
 {
+    uint32_t d = out.dim[1], ranks = l->gpu->ranks, rank = l->gpu->rank;
+    uint32_t first = (uint32_t)((uint64_t)d * rank / ranks),
+             end = (uint32_t)((uint64_t)d * (rank + 1) / ranks);
+
+    if (ranks == 1 || out.dim[0] == 0) return 0;
+    TRY(want(l, "all_gather: out", &out, 1u << DT_F32));
+    TRY(want_2d(l, "all_gather: x", &x, out.dim[0], end - first, 1u << DT_F32));
     return l->gpu->device->all_gather(l, out, x);
 }
 

@@ -15,7 +15,7 @@ struct gpu {
     int (*memory)(const struct gpu *g, uint64_t *free, uint64_t *own, uint64_t *total);
     struct err why;
     unsigned acts, weights, kvs; /* dtypes it takes, a bit each: 1 << DT_x */
-    uint32_t units;
+    uint32_t units, rank, ranks; /* ranks: gpu_open() sets it, and rank */
     struct gpu_parts parts;
     bool graphs;
     char describe[64];

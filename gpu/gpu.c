@@ -83,11 +83,16 @@ gpu_open(struct gpu **ret, const struct gpu_options *o, struct err *e)
     struct gpu *g = NULL;
     int r;
 
+    if (o->n_ranks > GPU_MAX_RANKS || o->rank >= MAX(o->n_ranks, 1u))
+        return err_set(e, -EINVAL, "rank %u of %u: at most %d ranks, counted from 0", o->rank,
+                       o->n_ranks, GPU_MAX_RANKS);
     if (!o->device || strcmp(o->device, "cpu") == 0)
         r = cpu_open(&g, o, e);
     else
         r = open_cuda(&g, o, e);
     if (r < 0) return r;
+    g->rank = o->rank;
+    g->ranks = MAX(o->n_ranks, 1u);
     g->checked = gpu_checked;
     g->checked.name = g->device->name;
     *ret = g;
@@ -122,6 +127,18 @@ struct gpu_parts
 gpu_parts(const struct gpu *g)
 {
     return g->parts;
+}
+
+uint32_t
+gpu_rank(const struct gpu *g)
+{
+    return g->rank;
+}
+
+uint32_t
+gpu_ranks(const struct gpu *g)
+{
+    return g->ranks;
 }
 
 enum dtype

@@ -310,6 +310,9 @@ struct gpu;
 struct lane;
 struct graph; /* a captured piece of a step */
 
+enum { GPU_MAX_RANKS = 8 };
+#define GPU_GROUP_BYTES (UINT64_C(20) << 20)
+
 struct gpu_options {
     const char *device; /* "cpu", "cuda", "cuda:N" */
     const char *isa;    /* CPU: "auto", "scalar", "avx2" */
@@ -319,6 +322,10 @@ struct gpu_options {
     const char *kernels; /* "attend=any,matmul=blas": only these candidates, for bisecting */
     bool invariant;      /* a row's bits do not depend on its company */
     bool timing;         /* for benchmarks: lane_gaps() */
+    /* Ranks of a group: processes with a device each, that hold one model between them, open their lanes in the
+     * same order and queue the same ops. n_ranks 0 and 1: alone. */
+    uint32_t rank, n_ranks;
+    int group_fd; /* CPU: a memfd of GPU_GROUP_BYTES, zeros at first, the same for all; the caller's */
 };
 
 struct gpu_ops {
@@ -386,8 +393,10 @@ struct gpu_ops {
      * modulo 2^64, over 8-byte words (the last padded with zeros), of mix64(word + golden * (i + 1)),
      * golden = 0x9e3779b97f4a7c15 and mix64 as in splitmix64. p is 16-byte aligned. */
     int (*checksum)(struct lane *l, uint64_t *sum, const void *p, size_t bytes);
-    /* N(0, std) in t, or any byte as likely where t is U8; element i from (seed, i): the same on every device. */
-    int (*fill_random)(struct lane *l, struct tensor t, uint64_t seed, float std);
+    /* N(0, std) in t, or any byte as likely where t is U8, the same on every device: element (i, j) from seed and the
+     * number first + i * pitch + j, so that a part of a matrix is what it would be in the whole; pitch 0: t's columns. */
+    int (*fill_random)(struct lane *l, struct tensor t, uint64_t seed, uint64_t first,
+                       uint64_t pitch, float std);
 
     /* Tables of the KV manager, on the device: applied in order. */
     int (*edit)(struct lane *l, struct tables t, const struct table_edit *edit, uint32_t n);
@@ -446,8 +455,12 @@ struct gpu_ops {
     int (*scan)(struct lane *l, const struct scan *s, struct rows r);
     int (*sample)(struct lane *l, const struct sample *s);
 
-    /* ranks of a group; with one rank they queue nothing */
+    /* Ranks of a group, see gpu_options.n_ranks; with one they queue nothing. All ranks queue the same ones of a
+     * lane in the same order. */
+    /* x = the sum of all ranks' x, added in the order of ranks: the same bits on every rank. */
     int (*all_reduce)(struct lane *l, struct tensor x);
+    /* out [n, d] = every rank's x beside each other, in the order of ranks: rank r's are the columns
+     * [d * r / n_ranks, d * (r + 1) / n_ranks). fp32. x may be that part of out. */
     int (*all_gather)(struct lane *l, struct tensor out, struct tensor x);
 };
 
@@ -463,6 +476,8 @@ struct gpu_parts {
     uint32_t least, grain;
 };
 struct gpu_parts gpu_parts(const struct gpu *g);
+uint32_t gpu_rank(const struct gpu *g);
+uint32_t gpu_ranks(const struct gpu *g); /* at least 1 */
 /* Of activations between matrices of that dtype. */
 enum dtype gpu_act_dtype(const struct gpu *g, enum dtype weights);
 bool gpu_graphs(const struct gpu *g);

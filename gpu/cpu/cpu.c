@@ -94,21 +94,6 @@ host_unpin(struct gpu *g, void *p, size_t bytes)
     (void)g, (void)p, (void)bytes;
 }
 
-/* One rank: what would be reduced or gathered is complete. */
-static int
-all_reduce(struct lane *l, struct tensor x)
-{
-    (void)l, (void)x;
-    return 0;
-}
-
-static int
-all_gather(struct lane *l, struct tensor out, struct tensor x)
-{
-    (void)l, (void)out, (void)x;
-    return 0;
-}
-
 /* There is one way to multiply. */
 static int
 tune(struct lane *l, struct tune_result *ret)
@@ -232,8 +217,8 @@ static const struct gpu_ops ops = {
     .conv = cpu_conv,
     .scan = cpu_scan,
     .sample = cpu_sample,
-    .all_reduce = all_reduce,
-    .all_gather = all_gather,
+    .all_reduce = cpu_all_reduce,
+    .all_gather = cpu_all_gather,
 };
 
 static bool
@@ -289,6 +274,7 @@ cpu_memory(const struct gpu *g, uint64_t *free, uint64_t *own, uint64_t *total)
 static void
 cpu_close(struct gpu *g)
 {
+    cpu_group_close(((struct cpu *)g)->group);
     free(g);
 }
 
@@ -298,6 +284,7 @@ cpu_open(struct gpu **ret, const struct gpu_options *o, struct err *e)
     const char *isa = o->isa ? o->isa : "auto";
     bool avx2 = strcmp(isa, "avx2") == 0, scalar = strcmp(isa, "scalar") == 0;
     struct cpu *c;
+    int r;
 
     if (!avx2 && !scalar && strcmp(isa, "auto") != 0)
         return err_set(e, -EINVAL, "instruction set \"%s\" is not auto, scalar or avx2", isa);
@@ -305,6 +292,11 @@ cpu_open(struct gpu **ret, const struct gpu_options *o, struct err *e)
         return err_set(e, -ENOTSUP, "this processor has not all of AVX2, FMA and F16C");
     c = calloc(1, sizeof *c);
     if (!c) return err_set(e, -ENOMEM, "cpu device: no memory");
+    r = cpu_group_open(&c->group, o->rank, MAX(o->n_ranks, 1u), o->group_fd, e);
+    if (r < 0) {
+        free(c);
+        return r;
+    }
     c->isa = scalar || !has_avx2() ? ISA_SCALAR : ISA_AVX2;
     c->gpu.device = &ops;
     c->gpu.close = cpu_close;

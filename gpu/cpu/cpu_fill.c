@@ -13,7 +13,7 @@ CPU_LOOP(fill);
 
 struct fill_args {
     struct tensor t;
-    uint64_t seed;
+    uint64_t seed, first, pitch;
     float std;
 };
 
@@ -94,10 +94,10 @@ ISA(fill)(const void *args, uint32_t part, uint32_t parts, void *room)
     for (uint32_t i = first; i < end; i++) {
         void *row = row_of(&a->t, i);
 
-        if (a->t.dtype == DT_U8) fill_bytes(a, row, (uint64_t)i * n, n);
+        if (a->t.dtype == DT_U8) fill_bytes(a, row, a->first + i * a->pitch, n);
         if (a->t.dtype == DT_U8) continue;
         for (uint32_t j = 0; j < n; j++) {
-            uint64_t at = (uint64_t)i * n + j;
+            uint64_t at = a->first + i * a->pitch + j;
 
             if (at / 16 != have) normals(a->seed, have = at / 16, value);
             put(&a->t, row, j, value[at % 16] * a->std);
@@ -108,9 +108,10 @@ ISA(fill)(const void *args, uint32_t part, uint32_t parts, void *room)
 #ifdef CPU_OPS
 
 int
-cpu_fill_random(struct lane *l, struct tensor t, uint64_t seed, float std)
+cpu_fill_random(struct lane *l, struct tensor t, uint64_t seed, uint64_t first, uint64_t pitch,
+                float std)
 {
-    struct fill_args a = { t, seed, std };
+    struct fill_args a = { t, seed, first, pitch, std };
 
     return cpu_queue(l, run_fill, &a, sizeof a, t.dim[0]);
 }

@@ -59,7 +59,7 @@ struct cpu_lane {
     struct lane lane;
     enum cpu_isa isa;
     uint32_t n_threads, part; /* part: so many of them work, the engine thread's word */
-    int fd;
+    int fd, channel;
     struct job *ring;
     struct worker *worker;
     const struct job *current; /* leader's word for the helpers: set before their turn */
@@ -289,6 +289,12 @@ cpu_lane_error(const struct lane *lane)
     return atomic_load_explicit(&((const struct cpu_lane *)lane)->error, memory_order_relaxed);
 }
 
+int
+cpu_lane_channel(const struct lane *lane)
+{
+    return ((const struct cpu_lane *)lane)->channel;
+}
+
 void
 cpu_lane_fail(struct lane *lane)
 {
@@ -327,6 +333,7 @@ end(struct cpu_lane *l)
         free(l->worker[i].room);
     }
     if (l->fd >= 0) close(l->fd);
+    if (l->channel >= 0) cpu_group_leave(((struct cpu *)l->lane.gpu)->group, l->channel);
     free(l->worker);
     free(l->ring);
     free(l);
@@ -344,6 +351,9 @@ cpu_lane_open(struct gpu *g, uint32_t units, struct lane **ret, struct err *e)
     l->lane.gpu = g;
     l->isa = ((struct cpu *)g)->isa;
     l->n_threads = l->part = units;
+    l->fd = -1;
+    l->channel = cpu_group_join(((struct cpu *)g)->group);
+    if (l->channel < 0) return err_set(e, l->channel, "a lane more than a group's ranks share");
     l->fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
     if (l->fd < 0) return err_set(e, -errno, "a lane's eventfd: %m");
     l->ring = aligned_alloc(CACHE_LINE, QUEUE * sizeof *l->ring);

@@ -3,12 +3,14 @@
 #define CPU_CPU_OPS_H
 
 #include "gpu/cpu/cpu.h"
+#include "gpu/cpu/cpu_group.h"
 #include "gpu/device.h"
 
 /* The device struct: the instruction set picked at open is every lane's. */
 struct cpu {
     struct gpu gpu;
     enum cpu_isa isa;
+    struct cpu_group *group; /* NULL: one rank */
 };
 
 /* cpu_lane.c */
@@ -20,6 +22,7 @@ uint64_t cpu_lane_done(const struct lane *l);
 int cpu_lane_after(struct lane *l, const struct lane *other, uint64_t step);
 int cpu_lane_fd(const struct lane *l);
 int cpu_lane_error(const struct lane *l);
+int cpu_lane_channel(const struct lane *l); /* of its group */
 /* An op found, while it ran, that its input cannot be: lane_error() is -EIO from now on. */
 void cpu_lane_fail(struct lane *l);
 
@@ -37,7 +40,8 @@ int cpu_see(struct lane *l, uint32_t *seen, uint32_t seen_words, struct rows r,
 int cpu_rows(struct lane *l, struct tensor y, struct tensor x, const uint32_t *which);
 
 /* cpu_fill.c */
-int cpu_fill_random(struct lane *l, struct tensor t, uint64_t seed, float std);
+int cpu_fill_random(struct lane *l, struct tensor t, uint64_t seed, uint64_t first, uint64_t pitch,
+                    float std);
 
 /* cpu_dense.c */
 int cpu_embed(struct lane *l, struct tensor x, struct tensor table, const int32_t *token,

@@ -241,6 +241,8 @@ lagan_cuda_open(struct gpu **ret, uint32_t ordinal, const struct gpu_options *o,
     bool blas;
 
     if (!c) return err_set(e, -ENOMEM, "cuda device: no memory");
+    if (o->n_ranks > 1)
+        return err_set(e, -ENOTSUP, "a group of %u ranks on GPUs is not there yet", o->n_ranks);
     pthread_mutex_init(&c->pin_lock, NULL);
     check_last_words = last_words;
     set_up();

@@ -41,11 +41,17 @@ open_kv(struct hand *h, struct err *e)
 void
 hand_open(struct hand *h, const struct hand_options *o)
 {
-    struct gpu_options go = { .device = "cpu", .isa = o->isa ? o->isa : "auto" };
+    struct gpu_options go = { .device = "cpu",
+                              .isa = o->isa ? o->isa : "auto",
+                              .rank = o->rank,
+                              .n_ranks = o->n_ranks,
+                              .group_fd = o->group_fd };
     struct model_source src = { .dir = o->dir,
                                 .dtype = DT_COUNT,
                                 .random = o->random != 0,
                                 .seed = o->random,
+                                .rank = o->rank,
+                                .n_ranks = o->n_ranks,
                                 .weights_fd = -1 };
     struct exec_config c = { .max_rows = o->max_rows,
                              .kv_dtype = o->kv,

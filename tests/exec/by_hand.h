@@ -15,12 +15,14 @@ struct hand_options {
     const char *dir, *isa;
     uint64_t random; /* not 0: weights=random:SEED */
     uint32_t tokens_per_block, max_rows, n_lanes;
-    enum dtype kv; /* 0: fp32 */
+    enum dtype kv;       /* 0: fp32 */
     uint32_t enc_layers; /* a step; 0: all at once, in the step of the decoder's first chunk */
     bool drop;           /* blocks behind a window leave the table */
     bool twice;          /* two steps of a lane out at once */
     bool buckets;        /* batches say how many rows a graph of theirs would have */
     uint64_t graphs_memory;
+    uint32_t rank, n_ranks; /* of a group with that memfd; 0: alone */
+    int group_fd;
     void (*opened)(struct gpu *g); /* a test's own changes to the device; may be NULL */
 };
 

@@ -138,6 +138,20 @@ gpu_units(const struct gpu *g)
     return 1;
 }
 
+uint32_t
+gpu_rank(const struct gpu *g)
+{
+    (void)g;
+    return 0;
+}
+
+uint32_t
+gpu_ranks(const struct gpu *g)
+{
+    (void)g;
+    return 1;
+}
+
 enum dtype
 gpu_act_dtype(const struct gpu *g, enum dtype weights)
 {

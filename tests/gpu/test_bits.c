@@ -337,7 +337,26 @@ static void
 do_fill(struct rig *r, const struct tensor *in, struct tensor out, uint32_t first, uint32_t n)
 {
     (void)in, (void)n;
-    if (first == 0) assert_int_equal(r->op->fill_random(r->lane, out, 9, 1), 0);
+    if (first == 0) assert_int_equal(r->op->fill_random(r->lane, out, 9, 0, 0, 1), 0);
+}
+
+static void
+a_part_of_a_matrix_is_filled_as_in_the_whole(void **state)
+{
+    enum { ROWS = 37, COLS = 113, ROW = 5, COL = 9 };
+    struct rig r;
+    struct tensor all, part;
+
+    (void)state;
+    rig_open(&r, "auto", 2);
+    all = rig_empty(&r, DT_F32, ROWS, COLS, COLS);
+    part = rig_empty(&r, DT_F32, ROWS - ROW, COLS - COL, COLS);
+    rig_send(&r);
+    assert_int_equal(r.op->fill_random(r.lane, all, 7, 0, 0, 1), 0);
+    assert_int_equal(r.op->fill_random(r.lane, part, 7, ROW * COLS + COL, COLS, 1), 0);
+    rig_wait(&r);
+    assert_true(same_bits(tensor_cols(tensor_rows(all, ROW, ROWS - ROW), COL, COLS - COL), part));
+    rig_close(&r);
 }
 
 static void
@@ -667,6 +686,7 @@ main(int argc, char **argv)
         rig_test(activations_have_the_same_bits_scalar_and_avx2_over_all_magnitudes),
         rig_test(fused_ops_have_the_bits_of_the_ops_one_by_one),
         rig_test(embed_and_fill_random_have_the_same_bits_everywhere),
+        rig_test(a_part_of_a_matrix_is_filled_as_in_the_whole),
         rig_test(attention_rows_have_the_same_bits_for_any_chunk_block_size_isa_and_threads),
         rig_test(encoder_rows_have_the_same_bits_whichever_sources_ride_along),
         rig_test(two_lanes_at_once_give_the_same_bits_as_one),

@@ -195,8 +195,8 @@ an_arena_is_known_by_its_fd_and_adopted_with_what_is_in_it(void **state)
     assert_true(a.bytes == bytes);
     assert_true(fcntl(a.fd, F_GETFD) & FD_CLOEXEC);
     rig_send(&r);
-    assert_int_equal(r.op->fill_random(r.lane, tensor_2d(a.base, DT_F32, 1 << 10, 12 << 10), 7, 1),
-                     0);
+    assert_int_equal(
+        r.op->fill_random(r.lane, tensor_2d(a.base, DT_F32, 1 << 10, 12 << 10), 7, 0, 0, 1), 0);
     assert_int_equal(r.op->checksum(r.lane, sum, a.base, bytes), 0);
     rig_wait(&r);
     fd = dup(a.fd);

@@ -32,8 +32,7 @@ embed_is_the_scaled_row_of_each_token(void **state)
         /* What it fills is the residual stream: fp32 on every device. */
         x = rig_empty(&r, DT_F32, rows, d, w ? d : d + test_below(5));
         token = rig_bytes(&r, rows * sizeof *token);
-        for (uint32_t i = 0; i < rows; i++)
-            HOST(token)[i] = (int32_t)test_below(vocab + 3) - 1;
+        for (uint32_t i = 0; i < rows; i++) HOST(token)[i] = (int32_t)test_below(vocab + 3) - 1;
         rig_send(&r);
         assert_int_equal(r.op->embed(r.lane, x, table, token, 3.5f), 0);
         rig_wait(&r);
@@ -375,8 +374,8 @@ act_matmul_and_gate_matmul_take_an_activation_of_a_product(void **state)
             }
             /* An activation is nowhere steeper than 1.13, but for a square. */
             steep = a == ACT_RELU2 ? 2 * (fabs(g) + fabs(b)) + 1e-5 * g_size : 1.13;
-            near_steps(at(acted, i, j), activation(g + b, a), 1.1 * steep * (g_size + fabs(b)), r.act,
-                       steep * (fabs(g) + fabs(b)));
+            near_steps(at(acted, i, j), activation(g + b, a), 1.1 * steep * (g_size + fabs(b)),
+                       r.act, steep * (fabs(g) + fabs(b)));
             near_steps(at(y, i, j), activation(g, a) * up,
                        1.1 * steep * (g_size * fabs(up) + up_size * fabs(g)), r.act,
                        steep * fabs(g * up));
@@ -479,7 +478,7 @@ same_on_the_cpu(struct tensor t)
     assert_int_equal(gpu_ops(cpu)->lane_open(cpu, 1, &lane, &e), 0);
     here.data = malloc(dtype_bytes(t.dtype, (size_t)t.dim[0] * t.stride));
     assert_non_null(here.data);
-    assert_int_equal(gpu_ops(cpu)->fill_random(lane, here, 42, 0.02f), 0);
+    assert_int_equal(gpu_ops(cpu)->fill_random(lane, here, 42, 0, 0, 0.02f), 0);
     gpu_ops(cpu)->lane_close(lane);
     gpu_close(cpu);
     assert_true(same_bits(here, t));
@@ -502,10 +501,10 @@ random_weights_are_normal_and_depend_on_seed_and_index_alone(void **state)
     c = rig_empty(&r, DT_F32, N, COLS, COLS);
     h = rig_empty(&r, DT_BF16, N, COLS, COLS);
     rig_send(&r);
-    assert_int_equal(r.op->fill_random(r.lane, a, 42, 0.02f), 0);
-    assert_int_equal(r.op->fill_random(r.lane, b, 42, 0.02f), 0);
-    assert_int_equal(r.op->fill_random(r.lane, c, 43, 0.02f), 0);
-    assert_int_equal(r.op->fill_random(r.lane, h, 42, 0.02f), 0);
+    assert_int_equal(r.op->fill_random(r.lane, a, 42, 0, 0, 0.02f), 0);
+    assert_int_equal(r.op->fill_random(r.lane, b, 42, 0, 0, 0.02f), 0);
+    assert_int_equal(r.op->fill_random(r.lane, c, 43, 0, 0, 0.02f), 0);
+    assert_int_equal(r.op->fill_random(r.lane, h, 42, 0, 0, 0.02f), 0);
     rig_wait(&r);
     assert_true(same_bits(a, b));
     assert_int_not_equal(memcmp(HOST(a.data), HOST(c.data), 64), 0);

@@ -297,8 +297,8 @@ random_weights_are_those_of_the_cpu(void **state)
         want = x;
         want.data = test_malloc(dtype_bytes(t, (size_t)rows * stride));
         rig_send(&r);
-        assert_int_equal(r.op->fill_random(r.lane, x, round << 40 | round, 0.02f), 0);
-        assert_int_equal(op->fill_random(lane, want, round << 40 | round, 0.02f), 0);
+        assert_int_equal(r.op->fill_random(r.lane, x, round << 40 | round, 0, 0, 0.02f), 0);
+        assert_int_equal(op->fill_random(lane, want, round << 40 | round, 0, 0, 0.02f), 0);
         assert_int_equal(op->lane_mark(lane, round), 0);
         rig_wait(&r);
         while (op->lane_done(lane) < round) {

@@ -116,7 +116,7 @@ row_ops_refuse_rows_that_disagree(void **state)
     refused(r.op->scale(r.lane, x, 1, -3), "softcap of -3");
     refused(r.op->rows(r.lane, elsewhere(4, 9), x, (uint32_t[4]){ 0 }), "rows: y is [4, 9]");
     refused(r.op->rows(r.lane, y, x, NULL), "nobody says which");
-    refused(r.op->fill_random(r.lane, NO_TENSOR, 1, 1), "fill_random: t has no data");
+    refused(r.op->fill_random(r.lane, NO_TENSOR, 1, 0, 0, 1), "fill_random: t has no data");
     /* A vector may lie as a row or as a column. */
     assert_int_equal(r.op->rms_norm(r.lane, y, x, f32(1, 10), 0, 0), 0);
     assert_int_equal(r.op->rms_norm(r.lane, y, x, f32(10, 1), 0, 0), 0);

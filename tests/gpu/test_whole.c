@@ -23,7 +23,7 @@ filled(struct rig *r, enum dtype t, uint32_t rows, uint32_t cols, uint64_t seed,
 {
     struct tensor x = rig_device(r, t, rows, cols);
 
-    assert_int_equal(r->op->fill_random(r->lane, x, seed, std), 0);
+    assert_int_equal(r->op->fill_random(r->lane, x, seed, 0, 0, std), 0);
     return x;
 }
 
@@ -379,7 +379,7 @@ attention_of_whole_models_gives_a_row_the_same_bits_in_any_chunk_and_company(voi
                 r.op->fill_random(r.lane,
                                   tensor_2d(p.view.base, r.act, 2 * SEATS * CEIL_DIV(ROWS, TPB),
                                             p.view.slice_bytes / (uint32_t)dtype_bytes(r.act, 1)),
-                                  5, 1),
+                                  5, 0, 0, 1),
                 0);
             widen(&r, &p, MODEL_LENGTH / TPB);
             which = rig_bytes(&r, (ROWS + SEATS) * sizeof *which);

@@ -47,16 +47,16 @@ static const struct weight_rule weights[] = {
     /* in the checkpoint              goes to                 rows               cols */
     { "model.embed_tokens.weight",    TOP(embed),             DIM_VOCAB,         DIM_HIDDEN,        0 },
     { "model.final_layernorm.weight", TOP(norm),              DIM_1,             DIM_HIDDEN,        W_FP32 },
-    { "lm_head.weight",               TOP(head),              DIM_VOCAB,         DIM_HIDDEN,        W_TIED },
+    { "lm_head.weight",               TOP(head),              DIM_VOCAB,         DIM_HIDDEN,        W_TIED | W_SPLIT_ROWS },
     { L "input_layernorm.weight",     LAYER(norm),            DIM_1,             DIM_HIDDEN,        W_FP32 },
-    { MAMBA "in_proj.weight",         LAYER(mamba.in),        DIM_MAMBA_IN,      DIM_HIDDEN,        W_STATE },
-    { MAMBA "conv1d.weight",          LAYER(mamba.conv),      DIM_MAMBA_CHANNELS, DIM_MAMBA_TAPS,   W_STATE | W_FP32 },
-    { MAMBA "conv1d.bias",            LAYER(mamba.conv_bias), DIM_1,             DIM_MAMBA_CHANNELS, W_STATE | W_FP32 | W_OPTIONAL },
-    { MAMBA "dt_bias",                LAYER(mamba.dt_bias),   DIM_1,             DIM_MAMBA_HEADS,   W_STATE | W_FP32 },
-    { MAMBA "A_log",                  LAYER(mamba.a_log),     DIM_1,             DIM_MAMBA_HEADS,   W_STATE | W_FP32 },
-    { MAMBA "D",                      LAYER(mamba.d),         DIM_1,             DIM_MAMBA_HEADS,   W_STATE | W_FP32 },
+    { MAMBA "in_proj.weight",         LAYER(mamba.in),        DIM_MAMBA_IN,      DIM_HIDDEN,        W_STATE | W_SPLIT_ROWS },
+    { MAMBA "conv1d.weight",          LAYER(mamba.conv),      DIM_MAMBA_CHANNELS, DIM_MAMBA_TAPS,   W_STATE | W_SPLIT_ROWS | W_FP32 },
+    { MAMBA "conv1d.bias",            LAYER(mamba.conv_bias), DIM_MAMBA_CHANNELS, DIM_1, W_STATE | W_SPLIT_ROWS | W_FP32 | W_OPTIONAL },
+    { MAMBA "dt_bias",                LAYER(mamba.dt_bias),   DIM_1,             DIM_MAMBA_HEADS,   W_STATE | W_SPLIT_COLS | W_FP32 },
+    { MAMBA "A_log",                  LAYER(mamba.a_log),     DIM_1,             DIM_MAMBA_HEADS,   W_STATE | W_SPLIT_COLS | W_FP32 },
+    { MAMBA "D",                      LAYER(mamba.d),         DIM_1,             DIM_MAMBA_HEADS,   W_STATE | W_SPLIT_COLS | W_FP32 },
     { MAMBA "norm.weight",            LAYER(mamba.norm),      DIM_1,             DIM_MAMBA_INNER,   W_STATE | W_FP32 },
-    { MAMBA "out_proj.weight",        LAYER(mamba.out),       DIM_HIDDEN,        DIM_MAMBA_INNER,   W_STATE },
+    { MAMBA "out_proj.weight",        LAYER(mamba.out),       DIM_HIDDEN,        DIM_MAMBA_INNER,   W_STATE | W_SPLIT_COLS },
     { ATTN "q_proj.weight",           LAYER(qkv),             DIM_Q,             DIM_HIDDEN,        W_SPLIT_ROWS },
     { ATTN "k_proj.weight",           LAYER(qkv),             DIM_KV,            DIM_HIDDEN,        W_SPLIT_ROWS | W_BELOW },
     { ATTN "v_proj.weight",           LAYER(qkv),             DIM_KV,            DIM_HIDDEN,        W_SPLIT_ROWS | W_BELOW },
@@ -143,6 +143,12 @@ configure(json_t *config, struct model_shape *s, void *out, struct err *e)
 }
 
 static int
+divide(struct model *m, struct err *e)
+{
+    return mamba_divide(m, &((struct bamba_cfg *)m->cfg)->mamba, e);
+}
+
+static int
 prepare(struct model *m, struct err *e)
 {
     const struct bamba_cfg *cfg = m->cfg;
@@ -153,7 +159,6 @@ prepare(struct model *m, struct err *e)
     return 0;
 }
 
-/* *y: what the attention of layer l hands on, from its input h. */
 static int
 forward(const struct model *m, struct step *s, uint32_t first, uint32_t n)
 {
@@ -193,7 +198,7 @@ logits(const struct model *m, struct step *s, struct tensor out, struct tensor x
 {
     const struct bamba *top = m->top;
 
-    return m->op->matmul(s->lane, out, x, top->head, NO_TENSOR, 0);
+    return block_head(m, s, out, x, top->head, NO_TENSOR);
 }
 
 const struct arch arch_bamba = {
@@ -203,6 +208,7 @@ const struct arch arch_bamba = {
     .top_bytes = sizeof(struct bamba),
     .layer_bytes = sizeof(struct bamba_layer),
     .weights = weights,
+    .divide = divide,
     .prefixes = (const char *const[]){ "", NULL },
     .configure = configure,
     .prepare = prepare,

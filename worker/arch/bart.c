@@ -9,6 +9,7 @@
 #include "worker/model/blocks.h"
 #include "worker/model/config.h"
 #include "worker/model/model.h"
+#include "worker/model/ranks.h"
 
 #include <errno.h>
 #include <math.h>
@@ -440,7 +441,7 @@ logits(const struct model *m, struct step *s, struct tensor out, struct tensor x
 {
     const struct bart *top = m->top;
 
-    return m->op->matmul(s->lane, out, x, top->shared, top->logits_bias, 0);
+    return block_head(m, s, out, x, top->shared, top->logits_bias);
 }
 
 const struct arch arch_bart = {
@@ -451,6 +452,7 @@ const struct arch arch_bart = {
     .layer_bytes = sizeof(struct bart_layer),
     .encoder_bytes = sizeof(struct bart_encoder),
     .weights = weights,
+    .divide = ranks_as_said,
     .prefixes = (const char *const[]){ "", "model.", NULL },
     .configure = configure,
     .forward = forward,

@@ -9,6 +9,7 @@
 #include "worker/model/blocks.h"
 #include "worker/model/config.h"
 #include "worker/model/model.h"
+#include "worker/model/ranks.h"
 #include "worker/model/table.h"
 
 #include <errno.h>
@@ -240,7 +241,7 @@ logits(const struct model *m, struct step *s, struct tensor out, struct tensor x
     const struct gemma3_cfg *cfg = m->cfg;
     const struct gemma3 *top = m->top;
 
-    TRY(m->op->matmul(s->lane, out, x, top->embed, NO_TENSOR, 0));
+    TRY(block_head(m, s, out, x, top->embed, NO_TENSOR));
     return cfg->logit_cap > 0 ? m->op->scale(s->lane, out, 1, cfg->logit_cap) : 0;
 }
 
@@ -251,6 +252,7 @@ const struct arch arch_gemma3 = {
     .top_bytes = sizeof(struct gemma3),
     .layer_bytes = sizeof(struct gemma3_layer),
     .weights = weights,
+    .divide = ranks_as_said,
     .prefixes = (const char *const[]){ "model.", "language_model.model.", "model.language_model.",
                                        NULL },
     .configure = configure,

@@ -11,6 +11,7 @@
 #include "worker/arch/registry.h"
 #include "worker/model/config.h"
 #include "worker/model/model.h"
+#include "worker/model/ranks.h"
 #include "worker/model/table.h"
 
 #include <errno.h>
@@ -49,6 +50,7 @@ enum { TABLE_FULL, TABLE_WINDOW }; /* m->table[], cfg->rope[] */
 struct gemma3n_cfg {
     float eps, embed_scale, logit_cap;
     uint32_t each, rank, active;
+    uint32_t gates_at; /* words of BLOCK_OWN before a row's gates of all ranks */
     struct rope_params rope[2];
     float edge[MAX_LAYERS]; /* gates keep what is so many deviations above the mean; -inf: all */
 };
@@ -89,9 +91,9 @@ static const struct weight_rule weights[] = {
     { ATTN "o_proj.weight",                   LAYER(o),                DIM_HIDDEN,   DIM_Q,       W_SPLIT_COLS },
     { L "post_attention_layernorm.weight",    LAYER(attn_post),        DIM_1,        DIM_HIDDEN,  W_FP32 },
     { L "pre_feedforward_layernorm.weight",   LAYER(ff_norm),          DIM_1,        DIM_HIDDEN,  W_FP32 },
-    { L "mlp.gate_proj.weight",               LAYER(gate_up),          DIM_FF,       DIM_HIDDEN,  0 },
-    { L "mlp.up_proj.weight",                 LAYER(gate_up),          DIM_FF,       DIM_HIDDEN,  W_BELOW },
-    { L "mlp.down_proj.weight",               LAYER(down),             DIM_HIDDEN,   DIM_FF,      0 },
+    { L "mlp.gate_proj.weight",               LAYER(gate_up),          DIM_FF,       DIM_HIDDEN,  W_SPLIT_ROWS },
+    { L "mlp.up_proj.weight",                 LAYER(gate_up),          DIM_FF,       DIM_HIDDEN,  W_SPLIT_ROWS | W_BELOW },
+    { L "mlp.down_proj.weight",               LAYER(down),             DIM_HIDDEN,   DIM_FF,      W_SPLIT_COLS },
     { L "post_feedforward_layernorm.weight",  LAYER(ff_post),          DIM_1,        DIM_HIDDEN,  W_FP32 },
     { ALTUP "router_norm.weight",             LAYER(router_norm),      DIM_1,        DIM_HIDDEN,  W_FP32 },
     { ALTUP "modality_router.weight",         LAYER(router),           DIM_STREAMS,  DIM_HIDDEN,  0 },
@@ -223,6 +225,20 @@ configure(json_t *config, struct model_shape *s, void *out, struct err *e)
     return 0;
 }
 
+/* The gates of a row lie whole beside ours. */
+static int
+divide(struct model *m, struct err *e)
+{
+    struct gemma3n_cfg *cfg = m->cfg;
+    uint32_t ff = 0;
+
+    (void)e;
+    for (uint32_t i = 0; i < m->shape.n_layers; i++) ff = MAX(ff, m->whole.layer[i].n_ff);
+    cfg->gates_at = ROUND_UP(m->shape.own_cols, 4u);
+    m->shape.own_cols = cfg->gates_at + ff;
+    return 0;
+}
+
 static int
 prepare(struct model *m, struct err *e)
 {
@@ -296,6 +312,23 @@ attention(const struct model *m, struct step *s, uint32_t l, struct tensor h, st
     return gemma_attend(m, s, l, &g, h, heads);
 }
 
+/* What stands out of a row stands out of all ranks' part of it. */
+static int
+sparsify(const struct model *m, struct step *s, uint32_t l, struct tensor gate)
+{
+    const struct gpu_ops *op = m->op;
+    const struct gemma3n_cfg *cfg = m->cfg;
+    uint32_t ff = m->whole.layer[l].n_ff;
+    struct tensor all = gate;
+
+    if (m->ranks > 1) all = block_area(s, BLOCK_OWN, cfg->gates_at, gate.dim[0], ff, m->act);
+    TRY(op->all_gather(s->lane, all, gate));
+    TRY(op->sparsify(s->lane, all, cfg->edge[l]));
+    if (m->ranks == 1) return 0;
+    return op->times(s->lane, gate, tensor_cols(all, ranks_share(m, ff).first, gate.dim[1]),
+                     NO_TENSOR);
+}
+
 static int
 feed_forward(const struct model *m, struct step *s, uint32_t l, struct tensor h,
              struct tensor inner)
@@ -309,7 +342,7 @@ feed_forward(const struct model *m, struct step *s, uint32_t l, struct tensor h,
     if (isinf(cfg->edge[l]))
         return op->gate_matmul(s->lane, inner, gate_up, h, w->gate_up, ACT_GELU_TANH);
     TRY(op->matmul(s->lane, gate_up, h, w->gate_up, NO_TENSOR, 0));
-    TRY(op->sparsify(s->lane, tensor_cols(gate_up, 0, ff), cfg->edge[l]));
+    TRY(sparsify(m, s, l, tensor_cols(gate_up, 0, ff)));
     return op->gate(s->lane, inner, gate_up, ACT_GELU_TANH);
 }
 
@@ -433,7 +466,7 @@ logits(const struct model *m, struct step *s, struct tensor out, struct tensor x
     const struct gemma3n_cfg *cfg = m->cfg;
     const struct gemma3n *top = m->top;
 
-    TRY(m->op->matmul(s->lane, out, x, top->embed, NO_TENSOR, 0));
+    TRY(block_head(m, s, out, x, top->embed, NO_TENSOR));
     return cfg->logit_cap > 0 ? m->op->scale(s->lane, out, 1, cfg->logit_cap) : 0;
 }
 
@@ -444,6 +477,7 @@ const struct arch arch_gemma3n = {
     .top_bytes = sizeof(struct gemma3n),
     .layer_bytes = sizeof(struct gemma3n_layer),
     .weights = weights,
+    .divide = divide,
     .prefixes = (const char *const[]){ "model.", "model.language_model.", "language_model.model.",
                                        NULL },
     .configure = configure,

@@ -10,6 +10,7 @@
 #include "worker/arch/registry.h"
 #include "worker/model/config.h"
 #include "worker/model/model.h"
+#include "worker/model/ranks.h"
 #include "worker/model/table.h"
 
 #include <errno.h>
@@ -65,7 +66,6 @@ struct gemma4_cfg {
 #define L "layers.%u."
 #define ATTN L "self_attn."
 #define OWN (W_SPLIT_ROWS | W_BELOW | W_OWN_KV)
-#define EXPERTS (W_EXPERTS | W_SPLIT_EXPERTS)
 
 /* clang-format off */
 static const struct weight_rule weights[] = {
@@ -92,8 +92,8 @@ static const struct weight_rule weights[] = {
     { L "router.scale",                       LAYER(router_scale),     DIM_1,       DIM_BESIDE,  W_FP32 },
     { L "router.per_expert_scale",            LAYER(expert_scale),     DIM_1,       DIM_EXPERTS, W_FP32 },
     { L "pre_feedforward_layernorm_2.weight", LAYER(experts_norm),     DIM_1,       DIM_BESIDE,  W_FP32 },
-    { L "experts.gate_up_proj",               LAYER(expert_gate_up),   DIM_EXPERT_2FF, DIM_HIDDEN, EXPERTS },
-    { L "experts.down_proj",                  LAYER(expert_down),      DIM_HIDDEN,  DIM_EXPERT_FF, EXPERTS },
+    { L "experts.gate_up_proj",               LAYER(expert_gate_up),   DIM_EXPERT_2FF, DIM_HIDDEN, W_EXPERTS | W_SPLIT_ROWS },
+    { L "experts.down_proj",                  LAYER(expert_down),      DIM_HIDDEN,  DIM_EXPERT_FF, W_EXPERTS | W_SPLIT_COLS },
     { L "post_feedforward_layernorm_1.weight", LAYER(dense_post),      DIM_1,       DIM_BESIDE,  W_FP32 },
     { L "post_feedforward_layernorm_2.weight", LAYER(experts_post),    DIM_1,       DIM_BESIDE,  W_FP32 },
     { L "per_layer_input_gate.weight",        LAYER(input_gate),       DIM_EACH,    DIM_HIDDEN,  0 },
@@ -175,6 +175,7 @@ read_experts(const json_t *config, struct model_shape *s, struct layer_shape *l,
                 e));
     s->dim[DIM_EXPERT_FF] = l->expert_ff;
     s->dim[DIM_EXPERT_2FF] = 2 * l->expert_ff;
+    s->parts[DIM_EXPERT_2FF] = dim_halves(l->expert_ff);
     s->dim[DIM_BESIDE] = s->hidden;
     s->own_cols += ROUND_UP(s->hidden,
                             4u); /* what the experts found, beside what the dense part did */
@@ -303,6 +304,7 @@ add_experts(const struct model *m, struct step *s, uint32_t l, struct tensor sum
     TRY(op->matmul(s->lane, block_logits(s, shape, h.dim[0]), h, w->router, NO_TENSOR, 0));
     TRY(op->rms_norm(s->lane, h, s->x, w->experts_norm, cfg->eps, 0));
     TRY(block_experts(m, s, shape, found, h, &experts));
+    TRY(op->all_reduce(s->lane, found));
     TRY(op->rms_norm(s->lane, found, found, w->experts_post, cfg->eps, 0));
     return op->add(s->lane, sum, found);
 }
@@ -363,7 +365,7 @@ logits(const struct model *m, struct step *s, struct tensor out, struct tensor x
     const struct gemma4_cfg *cfg = m->cfg;
     const struct gemma4 *top = m->top;
 
-    TRY(m->op->matmul(s->lane, out, x, top->embed, NO_TENSOR, 0));
+    TRY(block_head(m, s, out, x, top->embed, NO_TENSOR));
     return cfg->logit_cap > 0 ? m->op->scale(s->lane, out, 1, cfg->logit_cap) : 0;
 }
 
@@ -374,6 +376,7 @@ const struct arch arch_gemma4 = {
     .top_bytes = sizeof(struct gemma4),
     .layer_bytes = sizeof(struct gemma4_layer),
     .weights = weights,
+    .divide = ranks_as_said,
     .prefixes = (const char *const[]){ "model.", "model.language_model.", "language_model.model.",
                                        NULL },
     .configure = configure,

@@ -9,6 +9,7 @@
 #include "worker/model/blocks.h"
 #include "worker/model/config.h"
 #include "worker/model/model.h"
+#include "worker/model/ranks.h"
 #include "worker/model/table.h"
 
 #include <errno.h>
@@ -49,17 +50,16 @@ struct gpt_oss_cfg {
 #define L "model.layers.%u."
 #define ATTN L "self_attn."
 #define MLP L "mlp."
-#define PLAIN (W_EXPERTS | W_TURNED | W_SPLIT_EXPERTS)
-#define CODES (W_EXPERTS | W_FP4 | W_SPLIT_EXPERTS)
-#define SCALES (W_EXPERTS | W_E8M0 | W_SPLIT_EXPERTS)
-#define BIASES (W_FP32 | W_SPLIT_EXPERTS)
+#define PLAIN (W_EXPERTS | W_TURNED)
+#define CODES (W_EXPERTS | W_FP4)
+#define SCALES (W_EXPERTS | W_E8M0)
 
 /* clang-format off */
 static const struct weight_rule weights[] = {
     /* in the checkpoint                  goes to              rows         cols */
     { "model.embed_tokens.weight",        TOP(embed),          DIM_VOCAB,   DIM_HIDDEN,   0 },
     { "model.norm.weight",                TOP(norm),           DIM_1,       DIM_HIDDEN,   W_FP32 },
-    { "lm_head.weight",                   TOP(head),           DIM_VOCAB,   DIM_HIDDEN,   W_TIED },
+    { "lm_head.weight",                   TOP(head),           DIM_VOCAB,   DIM_HIDDEN,   W_TIED | W_SPLIT_ROWS },
     { L "input_layernorm.weight",         LAYER(attn_norm),    DIM_1,       DIM_HIDDEN,   W_FP32 },
     { ATTN "q_proj.weight",               LAYER(qkv),          DIM_Q,       DIM_HIDDEN,   W_SPLIT_ROWS },
     { ATTN "k_proj.weight",               LAYER(qkv),          DIM_KV,      DIM_HIDDEN,   W_SPLIT_ROWS | W_BELOW },
@@ -73,14 +73,14 @@ static const struct weight_rule weights[] = {
     { L "post_attention_layernorm.weight", LAYER(ff_norm),     DIM_1,       DIM_HIDDEN,   W_FP32 },
     { MLP "router.weight",                LAYER(router),       DIM_EXPERTS, DIM_HIDDEN,   0 },
     { MLP "router.bias",                  LAYER(router_bias),  DIM_1,       DIM_EXPERTS,  W_FP32 },
-    { MLP "experts.gate_up_proj",         LAYER(gate_up),      DIM_PLAIN_2FF, DIM_HIDDEN, PLAIN },
-    { MLP "experts.gate_up_proj_blocks",  LAYER(gate_up),      DIM_FP4_2FF, DIM_HIDDEN,   CODES },
-    { MLP "experts.gate_up_proj_scales",  LAYER(gate_up),      DIM_FP4_2FF, DIM_HIDDEN,   SCALES },
-    { MLP "experts.gate_up_proj_bias",    LAYER(gate_up_bias), DIM_EXPERTS, DIM_GATE_UP,  BIASES },
-    { MLP "experts.down_proj",            LAYER(down),         DIM_HIDDEN,  DIM_PLAIN_FF, PLAIN },
-    { MLP "experts.down_proj_blocks",     LAYER(down),         DIM_HIDDEN,  DIM_FP4_FF,   CODES },
-    { MLP "experts.down_proj_scales",     LAYER(down),         DIM_HIDDEN,  DIM_FP4_FF,   SCALES },
-    { MLP "experts.down_proj_bias",       LAYER(down_bias),    DIM_EXPERTS, DIM_HIDDEN,   BIASES },
+    { MLP "experts.gate_up_proj",         LAYER(gate_up),      DIM_PLAIN_2FF, DIM_HIDDEN, PLAIN | W_SPLIT_ROWS },
+    { MLP "experts.gate_up_proj_blocks",  LAYER(gate_up),      DIM_FP4_2FF, DIM_HIDDEN,   CODES | W_SPLIT_ROWS },
+    { MLP "experts.gate_up_proj_scales",  LAYER(gate_up),      DIM_FP4_2FF, DIM_HIDDEN,   SCALES | W_SPLIT_ROWS },
+    { MLP "experts.gate_up_proj_bias",    LAYER(gate_up_bias), DIM_EXPERTS, DIM_GATE_UP,  W_FP32 | W_SPLIT_COLS },
+    { MLP "experts.down_proj",            LAYER(down),         DIM_HIDDEN,  DIM_PLAIN_FF, PLAIN | W_SPLIT_COLS },
+    { MLP "experts.down_proj_blocks",     LAYER(down),         DIM_HIDDEN,  DIM_FP4_FF,   CODES | W_SPLIT_COLS },
+    { MLP "experts.down_proj_scales",     LAYER(down),         DIM_HIDDEN,  DIM_FP4_FF,   SCALES | W_SPLIT_COLS },
+    { MLP "experts.down_proj_bias",       LAYER(down_bias),    DIM_EXPERTS, DIM_HIDDEN,   W_FP32 },
     { 0 },
 };
 /* clang-format on */
@@ -113,6 +113,14 @@ refuse_others(const json_t *config, struct err *e)
     return cfg_want_bool(config, "attention_bias", true, e);
 }
 
+/* Ranks have whole pairs of gate and up rows of it, and whole runs that share a scale. */
+static void
+set_size(struct model_shape *s, enum dim d, uint32_t n, uint32_t units)
+{
+    s->dim[d] = n;
+    s->parts[d] = (struct dim_parts){ 1, { n }, { units } };
+}
+
 static int
 read_experts(const json_t *config, struct model_shape *s, struct layer_shape *l, struct err *e)
 {
@@ -126,9 +134,10 @@ read_experts(const json_t *config, struct model_shape *s, struct layer_shape *l,
         return err_set(e, -EINVAL,
                        "hidden_size is %u and intermediate_size %u: MXFP4 is in runs of %d",
                        s->hidden, l->expert_ff, MX_RUN);
-    s->dim[DIM_GATE_UP] = 2 * l->expert_ff;
-    s->dim[fp4 ? DIM_FP4_2FF : DIM_PLAIN_2FF] = 2 * l->expert_ff;
-    s->dim[fp4 ? DIM_FP4_FF : DIM_PLAIN_FF] = l->expert_ff;
+    s->expert_run = fp4 ? MX_RUN : 1;
+    set_size(s, DIM_GATE_UP, 2 * l->expert_ff, l->expert_ff / s->expert_run);
+    set_size(s, fp4 ? DIM_FP4_2FF : DIM_PLAIN_2FF, 2 * l->expert_ff, l->expert_ff / s->expert_run);
+    set_size(s, fp4 ? DIM_FP4_FF : DIM_PLAIN_FF, l->expert_ff, l->expert_ff / s->expert_run);
     return 0;
 }
 
@@ -226,14 +235,15 @@ forward(const struct model *m, struct step *s, uint32_t first, uint32_t n)
         TRY(op->matmul(s->lane, qkv, h, w->qkv, w->qkv_bias, 0));
         TRY(op->rope_store(s->lane, &rope, s->rows));
         TRY(op->attend(s->lane, &a, s->rows));
-        TRY(op->matmul(s->lane, sum, heads, w->o, w->o_bias, 0));
-        TRY(op->all_reduce(s->lane, sum));
+        add.in_bias = w->o_bias;
         add.y = h;
         add.y_norm = w->ff_norm;
-        TRY(op->residual(s->lane, &add));
+        TRY(block_residual(m, s, heads, w->o, add));
 
         TRY(op->matmul(s->lane, router, h, w->router, w->router_bias, 0));
         TRY(block_experts(m, s, shape, sum, h, &experts));
+        TRY(op->all_reduce(s->lane, sum));
+        add.in_bias = NO_TENSOR;
         add.y = !last ? h : l + 1 == m->shape.n_layers ? s->normed : NO_TENSOR;
         add.y_norm = !last ? w[1].attn_norm : top->norm;
         TRY(op->residual(s->lane, &add));
@@ -246,7 +256,7 @@ logits(const struct model *m, struct step *s, struct tensor out, struct tensor x
 {
     const struct gpt_oss *top = m->top;
 
-    return m->op->matmul(s->lane, out, x, top->head, NO_TENSOR, 0);
+    return block_head(m, s, out, x, top->head, NO_TENSOR);
 }
 
 const struct arch arch_gpt_oss = {
@@ -257,6 +267,7 @@ const struct arch arch_gpt_oss = {
     .top_bytes = sizeof(struct gpt_oss),
     .layer_bytes = sizeof(struct gpt_oss_layer),
     .weights = weights,
+    .divide = ranks_as_said,
     .prefixes = (const char *const[]){ "", NULL },
     .configure = configure,
     .prepare = prepare,

@@ -48,23 +48,22 @@ struct granite_cfg {
 #define ATTN L "self_attn."
 #define MAMBA L "mamba."
 #define MOE L "block_sparse_moe."
-#define EXPERTS (W_EXPERTS | W_SPLIT_EXPERTS)
 
 /* clang-format off */
 static const struct weight_rule weights[] = {
     /* in the checkpoint                   goes to                 rows                cols */
     { "model.embed_tokens.weight",         TOP(embed),             DIM_VOCAB,          DIM_HIDDEN,         0 },
     { "model.norm.weight",                 TOP(norm),              DIM_1,              DIM_HIDDEN,         W_FP32 },
-    { "lm_head.weight",                    TOP(head),              DIM_VOCAB,          DIM_HIDDEN,         W_TIED },
+    { "lm_head.weight",                    TOP(head),              DIM_VOCAB,          DIM_HIDDEN,         W_TIED | W_SPLIT_ROWS },
     { L "input_layernorm.weight",          LAYER(norm),            DIM_1,              DIM_HIDDEN,         W_FP32 },
-    { MAMBA "in_proj.weight",              LAYER(mamba.in),        DIM_MAMBA_IN,       DIM_HIDDEN,         W_STATE },
-    { MAMBA "conv1d.weight",               LAYER(mamba.conv),      DIM_MAMBA_CHANNELS, DIM_MAMBA_TAPS,     W_STATE | W_FP32 },
-    { MAMBA "conv1d.bias",                 LAYER(mamba.conv_bias), DIM_1,              DIM_MAMBA_CHANNELS, W_STATE | W_FP32 | W_OPTIONAL },
-    { MAMBA "dt_bias",                     LAYER(mamba.dt_bias),   DIM_1,              DIM_MAMBA_HEADS,    W_STATE | W_FP32 },
-    { MAMBA "A_log",                       LAYER(mamba.a_log),     DIM_1,              DIM_MAMBA_HEADS,    W_STATE | W_FP32 },
-    { MAMBA "D",                           LAYER(mamba.d),         DIM_1,              DIM_MAMBA_HEADS,    W_STATE | W_FP32 },
+    { MAMBA "in_proj.weight",              LAYER(mamba.in),        DIM_MAMBA_IN,       DIM_HIDDEN,         W_STATE | W_SPLIT_ROWS },
+    { MAMBA "conv1d.weight",               LAYER(mamba.conv),      DIM_MAMBA_CHANNELS, DIM_MAMBA_TAPS,     W_STATE | W_SPLIT_ROWS | W_FP32 },
+    { MAMBA "conv1d.bias",                 LAYER(mamba.conv_bias), DIM_MAMBA_CHANNELS, DIM_1, W_STATE | W_SPLIT_ROWS | W_FP32 | W_OPTIONAL },
+    { MAMBA "dt_bias",                     LAYER(mamba.dt_bias),   DIM_1,              DIM_MAMBA_HEADS,    W_STATE | W_SPLIT_COLS | W_FP32 },
+    { MAMBA "A_log",                       LAYER(mamba.a_log),     DIM_1,              DIM_MAMBA_HEADS,    W_STATE | W_SPLIT_COLS | W_FP32 },
+    { MAMBA "D",                           LAYER(mamba.d),         DIM_1,              DIM_MAMBA_HEADS,    W_STATE | W_SPLIT_COLS | W_FP32 },
     { MAMBA "norm.weight",                 LAYER(mamba.norm),      DIM_1,              DIM_MAMBA_INNER,    W_STATE | W_FP32 },
-    { MAMBA "out_proj.weight",             LAYER(mamba.out),       DIM_HIDDEN,         DIM_MAMBA_INNER,    W_STATE },
+    { MAMBA "out_proj.weight",             LAYER(mamba.out),       DIM_HIDDEN,         DIM_MAMBA_INNER,    W_STATE | W_SPLIT_COLS },
     { ATTN "q_proj.weight",                LAYER(qkv),             DIM_Q,              DIM_HIDDEN,         W_SPLIT_ROWS },
     { ATTN "k_proj.weight",                LAYER(qkv),             DIM_KV,             DIM_HIDDEN,         W_SPLIT_ROWS | W_BELOW },
     { ATTN "v_proj.weight",                LAYER(qkv),             DIM_KV,             DIM_HIDDEN,         W_SPLIT_ROWS | W_BELOW },
@@ -73,8 +72,8 @@ static const struct weight_rule weights[] = {
     { L "shared_mlp.input_linear.weight",  LAYER(gate_up),         DIM_GATE_UP,        DIM_HIDDEN,         W_SPLIT_ROWS },
     { L "shared_mlp.output_linear.weight", LAYER(down),            DIM_HIDDEN,         DIM_FF,             W_SPLIT_COLS },
     { MOE "router.layer.weight",           LAYER(router),          DIM_EXPERTS,        DIM_HIDDEN,         0 },
-    { MOE "input_linear.weight",           LAYER(experts),         DIM_EXPERT_GATE_UP, DIM_HIDDEN,         EXPERTS },
-    { MOE "output_linear.weight",          LAYER(combine),         DIM_HIDDEN,         DIM_EXPERT_FF,      EXPERTS },
+    { MOE "input_linear.weight",           LAYER(experts),         DIM_EXPERT_GATE_UP, DIM_HIDDEN,         W_EXPERTS | W_SPLIT_ROWS },
+    { MOE "output_linear.weight",          LAYER(combine),         DIM_HIDDEN,         DIM_EXPERT_FF,      W_EXPERTS | W_SPLIT_COLS },
     { 0 },
 };
 /* clang-format on */
@@ -127,11 +126,13 @@ read_ff(const json_t *config, struct model_shape *s, struct layer_shape *l, stru
     TRY(cfg_u32(config, "shared_intermediate_size", 1024, 1, CFG_MAX_FF / 2, &l->n_ff, e));
     TRY(cfg_u32(config, "num_local_experts", 8, 0, CFG_MAX_EXPERTS, &l->n_experts, e));
     s->dim[DIM_GATE_UP] = 2 * l->n_ff;
+    s->parts[DIM_GATE_UP] = dim_halves(l->n_ff);
     if (l->n_experts == 0) return 0;
     TRY(cfg_u32(config, "intermediate_size", 11008, 1, CFG_MAX_FF / 2, &l->expert_ff, e));
     TRY(cfg_u32(config, "num_experts_per_tok", 2, 1, MIN(l->n_experts, (uint32_t)CFG_MAX_TOP),
                 &l->n_top, e));
     s->dim[DIM_EXPERT_GATE_UP] = 2 * l->expert_ff;
+    s->parts[DIM_EXPERT_GATE_UP] = dim_halves(l->expert_ff);
     s->dim[DIM_EXPERT_FF] = l->expert_ff;
     return 0;
 }
@@ -180,6 +181,12 @@ configure(json_t *config, struct model_shape *s, void *out, struct err *e)
 }
 
 static int
+divide(struct model *m, struct err *e)
+{
+    return mamba_divide(m, &((struct granite_cfg *)m->cfg)->mamba, e);
+}
+
+static int
 prepare(struct model *m, struct err *e)
 {
     const struct granite_cfg *cfg = m->cfg;
@@ -190,7 +197,6 @@ prepare(struct model *m, struct err *e)
     return 0;
 }
 
-/* *y: what the attention of layer l hands on, from its input h. */
 /* sum: the experts' and the shared feed-forward's. */
 static int
 feed_forward(const struct model *m, struct step *s, const struct layer_shape *shape,
@@ -243,6 +249,7 @@ forward(const struct model *m, struct step *s, uint32_t first, uint32_t n)
         TRY(op->residual(s->lane, &add));
 
         TRY(feed_forward(m, s, &m->shape.layer[l], w, sum, h));
+        TRY(op->all_reduce(s->lane, sum));
         TRY(op->scale(s->lane, sum, cfg->sum_scale, 0));
         add.y = !last ? h : l + 1 == m->shape.n_layers ? s->normed : NO_TENSOR;
         add.y_norm = !last ? w[1].norm : top->norm;
@@ -257,7 +264,7 @@ logits(const struct model *m, struct step *s, struct tensor out, struct tensor x
     const struct granite_cfg *cfg = m->cfg;
     const struct granite *top = m->top;
 
-    TRY(m->op->matmul(s->lane, out, x, top->head, NO_TENSOR, 0));
+    TRY(block_head(m, s, out, x, top->head, NO_TENSOR));
     return m->op->scale(s->lane, out, cfg->logit_scale, 0);
 }
 
@@ -268,6 +275,7 @@ const struct arch arch_granite_hybrid = {
     .top_bytes = sizeof(struct granite),
     .layer_bytes = sizeof(struct granite_layer),
     .weights = weights,
+    .divide = divide,
     .prefixes = (const char *const[]){ "", NULL },
     .configure = configure,
     .prepare = prepare,

@@ -8,6 +8,7 @@
 #include "worker/model/blocks.h"
 #include "worker/model/config.h"
 #include "worker/model/model.h"
+#include "worker/model/ranks.h"
 #include "worker/model/table.h"
 
 #include <errno.h>
@@ -43,7 +44,7 @@ static const struct weight_rule weights[] = {
     /* in the checkpoint                                 goes to           rows        cols        */
     { "model.embed_tokens.weight",                       TOP(embed),       DIM_VOCAB,  DIM_HIDDEN, 0 },
     { "model.norm.weight",                               TOP(norm),        DIM_1,      DIM_HIDDEN, W_FP32 },
-    { "lm_head.weight",                                  TOP(head),        DIM_VOCAB,  DIM_HIDDEN, W_TIED },
+    { "lm_head.weight",                                  TOP(head),        DIM_VOCAB,  DIM_HIDDEN, W_TIED | W_SPLIT_ROWS },
     { "model.layers.%u.input_layernorm.weight",          LAYER(attn_norm), DIM_1,      DIM_HIDDEN, W_FP32 },
     { "model.layers.%u.self_attn.q_proj.weight",         LAYER(qkv),       DIM_Q,      DIM_HIDDEN, W_SPLIT_ROWS },
     { "model.layers.%u.self_attn.k_proj.weight",         LAYER(qkv),       DIM_KV,     DIM_HIDDEN, W_SPLIT_ROWS | W_BELOW },
@@ -183,7 +184,7 @@ logits(const struct model *m, struct step *s, struct tensor out, struct tensor x
 {
     const struct llama *top = m->top;
 
-    return m->op->matmul(s->lane, out, x, top->head, NO_TENSOR, 0);
+    return block_head(m, s, out, x, top->head, NO_TENSOR);
 }
 
 const struct arch arch_llama = {
@@ -193,6 +194,7 @@ const struct arch arch_llama = {
     .top_bytes = sizeof(struct llama),
     .layer_bytes = sizeof(struct llama_layer),
     .weights = weights,
+    .divide = ranks_as_said,
     .prefixes = (const char *const[]){ "", NULL },
     .configure = configure,
     .tables = tables,

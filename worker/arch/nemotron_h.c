@@ -41,31 +41,31 @@ struct nemotron_cfg {
 #define DIM_EXPERT_FF DIM_OWN_5
 #define L "layers.%u."
 #define MIXER L "mixer."
-#define EXPERTS (W_EXPERTS | W_ONE_BY_ONE | W_BESIDE | W_SPLIT_EXPERTS)
+#define EXPERTS (W_EXPERTS | W_ONE_BY_ONE | W_BESIDE)
 
 /* clang-format off */
 static const struct weight_rule weights[] = {
     /* in the checkpoint                      goes to                 rows                cols */
     { "embeddings.weight",                    TOP(embed),             DIM_VOCAB,          DIM_HIDDEN,         0 },
     { "norm_f.weight",                        TOP(norm),              DIM_1,              DIM_HIDDEN,         W_FP32 },
-    { "lm_head.weight",                       TOP(head),              DIM_VOCAB,          DIM_HIDDEN,         W_TIED },
+    { "lm_head.weight",                       TOP(head),              DIM_VOCAB,          DIM_HIDDEN,         W_TIED | W_SPLIT_ROWS },
     { L "norm.weight",                        LAYER(norm),            DIM_1,              DIM_HIDDEN,         W_FP32 },
-    { MIXER "in_proj.weight",                 LAYER(mamba.in),        DIM_MAMBA_IN,       DIM_HIDDEN,         W_STATE },
-    { MIXER "conv1d.weight",                  LAYER(mamba.conv),      DIM_MAMBA_CHANNELS, DIM_MAMBA_TAPS,     W_STATE | W_FP32 },
-    { MIXER "conv1d.bias",                    LAYER(mamba.conv_bias), DIM_1,              DIM_MAMBA_CHANNELS, W_STATE | W_FP32 | W_OPTIONAL },
-    { MIXER "dt_bias",                        LAYER(mamba.dt_bias),   DIM_1,              DIM_MAMBA_HEADS,    W_STATE | W_FP32 },
-    { MIXER "A_log",                          LAYER(mamba.a_log),     DIM_1,              DIM_MAMBA_HEADS,    W_STATE | W_FP32 },
-    { MIXER "D",                              LAYER(mamba.d),         DIM_1,              DIM_MAMBA_HEADS,    W_STATE | W_FP32 },
-    { MIXER "norm.weight",                    LAYER(mamba.norm),      DIM_1,              DIM_MAMBA_INNER,    W_STATE | W_FP32 },
-    { MIXER "out_proj.weight",                LAYER(mamba.out),       DIM_HIDDEN,         DIM_MAMBA_INNER,    W_STATE },
+    { MIXER "in_proj.weight",                 LAYER(mamba.in),        DIM_MAMBA_IN,       DIM_HIDDEN,         W_STATE | W_SPLIT_ROWS },
+    { MIXER "conv1d.weight",                  LAYER(mamba.conv),      DIM_MAMBA_CHANNELS, DIM_MAMBA_TAPS,     W_STATE | W_SPLIT_ROWS | W_FP32 },
+    { MIXER "conv1d.bias",                    LAYER(mamba.conv_bias), DIM_MAMBA_CHANNELS, DIM_1, W_STATE | W_SPLIT_ROWS | W_FP32 | W_OPTIONAL },
+    { MIXER "dt_bias",                        LAYER(mamba.dt_bias),   DIM_1,              DIM_MAMBA_HEADS,    W_STATE | W_SPLIT_COLS | W_FP32 },
+    { MIXER "A_log",                          LAYER(mamba.a_log),     DIM_1,              DIM_MAMBA_HEADS,    W_STATE | W_SPLIT_COLS | W_FP32 },
+    { MIXER "D",                              LAYER(mamba.d),         DIM_1,              DIM_MAMBA_HEADS,    W_STATE | W_SPLIT_COLS | W_FP32 },
+    { MIXER "norm.weight",                    LAYER(mamba.norm),      DIM_1,              DIM_MAMBA_INNER,    W_STATE | W_SPLIT_COLS | W_FP32 },
+    { MIXER "out_proj.weight",                LAYER(mamba.out),       DIM_HIDDEN,         DIM_MAMBA_INNER,    W_STATE | W_SPLIT_COLS },
     { MIXER "q_proj.weight",                  LAYER(qkv),             DIM_Q,              DIM_HIDDEN,         W_SPLIT_ROWS },
     { MIXER "k_proj.weight",                  LAYER(qkv),             DIM_KV,             DIM_HIDDEN,         W_SPLIT_ROWS | W_BELOW },
     { MIXER "v_proj.weight",                  LAYER(qkv),             DIM_KV,             DIM_HIDDEN,         W_SPLIT_ROWS | W_BELOW },
     { MIXER "o_proj.weight",                  LAYER(o),               DIM_HIDDEN,         DIM_Q,              W_SPLIT_COLS },
     { MIXER "gate.weight",                    LAYER(router),          DIM_EXPERTS,        DIM_HIDDEN,         0 },
     { MIXER "gate.e_score_correction_bias",   LAYER(correction),      DIM_1,              DIM_EXPERTS,        W_FP32 },
-    { MIXER "experts.%u.up_proj.weight",      LAYER(experts_up),      DIM_EXPERT_FF,      DIM_HIDDEN,         EXPERTS },
-    { MIXER "experts.%u.down_proj.weight",    LAYER(experts_down),    DIM_HIDDEN,         DIM_EXPERT_FF,      EXPERTS },
+    { MIXER "experts.%u.up_proj.weight",      LAYER(experts_up),      DIM_EXPERT_FF,      DIM_HIDDEN,         EXPERTS | W_SPLIT_ROWS },
+    { MIXER "experts.%u.down_proj.weight",    LAYER(experts_down),    DIM_HIDDEN,         DIM_EXPERT_FF,      EXPERTS | W_SPLIT_COLS },
     { MIXER "shared_experts.up_proj.weight",  LAYER(up),              DIM_FF,             DIM_HIDDEN,         W_SPLIT_ROWS | W_BESIDE },
     { MIXER "shared_experts.down_proj.weight", LAYER(down),           DIM_HIDDEN,         DIM_FF,             W_SPLIT_COLS | W_BESIDE },
     { MIXER "up_proj.weight",                 LAYER(up),              DIM_FF,             DIM_HIDDEN,         W_SPLIT_ROWS | W_ALONE },
@@ -221,6 +221,12 @@ configure(json_t *config, struct model_shape *s, void *out, struct err *e)
 }
 
 static int
+divide(struct model *m, struct err *e)
+{
+    return mamba_divide(m, &((struct nemotron_cfg *)m->cfg)->mamba, e);
+}
+
+static int
 prepare(struct model *m, struct err *e)
 {
     (void)m, (void)e;
@@ -302,7 +308,7 @@ logits(const struct model *m, struct step *s, struct tensor out, struct tensor x
 {
     const struct nemotron *top = m->top;
 
-    return m->op->matmul(s->lane, out, x, top->head, NO_TENSOR, 0);
+    return block_head(m, s, out, x, top->head, NO_TENSOR);
 }
 
 const struct arch arch_nemotron_h = {
@@ -312,6 +318,7 @@ const struct arch arch_nemotron_h = {
     .top_bytes = sizeof(struct nemotron),
     .layer_bytes = sizeof(struct nemotron_layer),
     .weights = weights,
+    .divide = divide,
     .prefixes = (const char *const[]){ "", "backbone.", "model.", NULL },
     .configure = configure,
     .prepare = prepare,

@@ -9,6 +9,7 @@
 #include "worker/model/blocks.h"
 #include "worker/model/config.h"
 #include "worker/model/model.h"
+#include "worker/model/ranks.h"
 #include "worker/model/table.h"
 
 #include <errno.h>
@@ -62,11 +63,11 @@ enum { TABLE_ENCODER, TABLE_DECODER };
 static const struct weight_rule weights[] = {
     /* in the checkpoint                     goes to            rows         cols        */
     { "shared.weight",                       TOP(shared),       DIM_VOCAB,   DIM_HIDDEN, 0 },
-    { "lm_head.weight",                      TOP(head),         DIM_VOCAB,   DIM_HIDDEN, W_TIED },
+    { "lm_head.weight",                      TOP(head),         DIM_VOCAB,   DIM_HIDDEN, W_TIED | W_SPLIT_ROWS },
     { "encoder.final_layer_norm.weight",     TOP(encoder_norm), DIM_1,       DIM_HIDDEN, W_FP32 },
     { "decoder.final_layer_norm.weight",     TOP(decoder_norm), DIM_1,       DIM_HIDDEN, W_FP32 },
 
-    { E "0.SelfAttention.relative_attention_bias.weight", ENC(bias), DIM_BUCKETS, DIM_HEADS, W_FIRST | W_FP32 },
+    { E "0.SelfAttention.relative_attention_bias.weight", ENC(bias), DIM_BUCKETS, DIM_HEADS, W_FIRST | W_FP32 | W_SPLIT_COLS },
     { E "0.layer_norm.weight",               ENC(self_norm),    DIM_1,       DIM_HIDDEN, W_FP32 },
     { E "0.SelfAttention.q.weight",          ENC(qkv),          DIM_Q,       DIM_HIDDEN, W_SPLIT_ROWS },
     { E "0.SelfAttention.k.weight",          ENC(qkv),          DIM_Q,       DIM_HIDDEN, W_SPLIT_ROWS | W_BELOW },
@@ -78,7 +79,7 @@ static const struct weight_rule weights[] = {
     { E "1.DenseReluDense.wi_1.weight",      ENC(gate_up),      DIM_GATED,   DIM_HIDDEN, W_SPLIT_ROWS | W_BELOW },
     { E "1.DenseReluDense.wo.weight",        ENC(down),         DIM_HIDDEN,  DIM_FF,     W_SPLIT_COLS },
 
-    { D "0.SelfAttention.relative_attention_bias.weight", DEC(bias), DIM_BUCKETS, DIM_HEADS, W_FIRST | W_FP32 },
+    { D "0.SelfAttention.relative_attention_bias.weight", DEC(bias), DIM_BUCKETS, DIM_HEADS, W_FIRST | W_FP32 | W_SPLIT_COLS },
     { D "0.layer_norm.weight",               DEC(self_norm),    DIM_1,       DIM_HIDDEN, W_FP32 },
     { D "0.SelfAttention.q.weight",          DEC(qkv),          DIM_Q,       DIM_HIDDEN, W_SPLIT_ROWS },
     { D "0.SelfAttention.k.weight",          DEC(qkv),          DIM_Q,       DIM_HIDDEN, W_SPLIT_ROWS | W_BELOW },
@@ -398,7 +399,7 @@ logits(const struct model *m, struct step *s, struct tensor out, struct tensor x
     const struct t5 *top = m->top;
 
     if (cfg->head_scale != 1) TRY(m->op->scale(s->lane, x, cfg->head_scale, 0));
-    return m->op->matmul(s->lane, out, x, top->head, NO_TENSOR, 0);
+    return block_head(m, s, out, x, top->head, NO_TENSOR);
 }
 
 const struct arch arch_t5 = {
@@ -409,6 +410,7 @@ const struct arch arch_t5 = {
     .layer_bytes = sizeof(struct t5_layer),
     .encoder_bytes = sizeof(struct t5_encoder),
     .weights = weights,
+    .divide = ranks_as_said,
     .prefixes = (const char *const[]){ "", NULL },
     .configure = configure,
     .prepare = prepare,

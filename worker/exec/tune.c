@@ -88,7 +88,7 @@ exec_matmul(struct exec *x, uint32_t i, struct err *e)
                        m.w.dim[1]);
     from = tensor_cols(tensor_rows(*in, 0, rows), 0, m.w.dim[1]);
     to = tensor_cols(tensor_rows(*out, 0, rows), 0, m.w.dim[0]);
-    r = x->op->fill_random(l->lane, from, /* seed= */ i, 1);
+    r = x->op->fill_random(l->lane, from, /* seed= */ i, 0, 0, 1);
     if (r == 0) r = x->op->matmul(l->lane, to, from, m.w, NO_TENSOR, 0);
     return r < 0 ? err_set(e, r, "%s", gpu_why(x->gpu)) : 0;
 }

@@ -42,12 +42,27 @@ struct layer_shape {
     uint8_t group, in_group;   /* out: filled by model_groups() */
 };
 
+/* A size that is several one behind the other (q, k and v in one tensor), each of so many units that a rank has
+ * whole. Fewer units than ranks: neighbours have the same one. n 0: one, of units of 1. */
+enum { DIM_PARTS = 5 };
+struct dim_parts {
+    uint32_t n, size[DIM_PARTS], units[DIM_PARTS];
+};
+/* Gate and up rows, one behind the other. */
+static inline struct dim_parts
+dim_halves(uint32_t ff)
+{
+    return (struct dim_parts){ 2, { ff, ff }, { ff, ff } };
+}
+
 struct model_shape {
     uint32_t n_layers, n_encoder_layers, hidden, vocab, max_len,
         max_source;     /* encoder layers 0: none */
     uint32_t n_streams; /* x is [n, n_streams * hidden]; 0: one */
     uint32_t own_cols;  /* of scratch that is the family's own: blocks.h */
     uint32_t dim[DIM_COUNT];
+    struct dim_parts parts[DIM_Q]; /* of the model's sizes, where ranks divide them */
+    uint32_t expert_run;           /* of expert_ff, that ranks divide in runs of so many; 0: 1 */
     struct layer_shape layer[MAX_LAYERS], encoder[MAX_LAYERS];
     struct layer_shape cross; /* every decoder layer's, kv = KV_CROSS; group, in_group of layer 0 */
 };
@@ -60,13 +75,13 @@ enum {
     W_OPTIONAL = 4, /* when absent, data stays NULL and forward() looks */
     W_LOCAL = 8,    /* only in layers with a window */
     W_GLOBAL = 16,  /* only in layers without */
-    W_SPLIT_ROWS = 32,
+    W_SPLIT_ROWS =
+        32, /* among ranks, and so the columns; none: each has the whole. Of experts, in each */
     W_SPLIT_COLS = 64,
-    W_SPLIT_EXPERTS = 128, /* tensor parallel; none: copied */
-    W_FIRST = 256,         /* only in layer 0 */
-    W_FP32 = 512,          /* kept in fp32 whatever dtype= says: norms, bias tables */
-    W_EXPERTS = 1024,      /* [experts, rows, cols]: the layer's experts one below the other */
-    W_TURNED = 2048,       /* an expert is stored as [cols, rows] */
+    W_FIRST = 256,    /* only in layer 0 */
+    W_FP32 = 512,     /* kept in fp32 whatever dtype= says: norms, bias tables */
+    W_EXPERTS = 1024, /* [experts, rows, cols]: the layer's experts one below the other */
+    W_TURNED = 2048,  /* an expert is stored as [cols, rows] */
     /* MXFP4: bytes of two codes each, [experts, rows, cols / 32, 16], and, on the next line for the same
      * field, a power of two for 32 of them, [experts, rows, cols / 32]. Kept so whatever dtype= says */
     W_FP4 = 4096,
@@ -97,6 +112,8 @@ struct arch {
     size_t cfg_bytes, top_bytes, layer_bytes, encoder_bytes;
     const struct weight_rule *weights;
     const char *const *prefixes; /* tried before names, "" first; NULL-ended */
+    /* Among ranks, as weights says: shape is our part of whole already, cfg is not. NULL: it is refused. */
+    int (*divide)(struct model *m, struct err *e);
 
     /* Read config.json into shape and cfg; refuse what forward() does not implement, by name. */
     int (*configure)(json_t *config, struct model_shape *shape, void *cfg, struct err *e);

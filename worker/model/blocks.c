@@ -1,6 +1,8 @@
 /* blocks.c - see blocks.h. */
 #include "worker/model/blocks.h"
 
+#include "worker/model/ranks.h"
+
 #include <string.h>
 
 /* Columns of activations that have so many words. */
@@ -111,7 +113,10 @@ block_experts(const struct model *m, struct step *s, const struct layer_shape *l
     struct expert_matmul up = {
         .y = both, .x = x, .w = e->gate_up, .bias = e->gate_up_bias, .by_row = true
     };
-    struct expert_matmul down = { .y = each, .x = inner, .w = e->down, .bias = e->down_bias };
+    /* Of a sum over ranks the bias is a part once. */
+    struct expert_matmul down = {
+        .y = each, .x = inner, .w = e->down, .bias = m->rank ? NO_TENSOR : e->down_bias
+    };
 
     r.pairs.expert = take(s, &at, l->n_top, rows);
     r.pairs.share = take(s, &at, l->n_top, rows);
@@ -125,8 +130,7 @@ block_experts(const struct model *m, struct step *s, const struct layer_shape *l
     else
         TRY(op->gate(s->lane, inner, both, e->act));
     TRY(op->expert_matmul(s->lane, &down, &r.pairs));
-    TRY(op->combine(s->lane, out, each, &r.pairs));
-    return op->all_reduce(s->lane, out);
+    return op->combine(s->lane, out, each, &r.pairs);
 }
 
 static struct tensor
@@ -180,4 +184,17 @@ block_residual(const struct model *m, struct step *s, struct tensor in, struct t
     TRY(m->op->matmul(s->lane, r.in, in, w, NO_TENSOR, 0));
     TRY(m->op->all_reduce(s->lane, r.in));
     return m->op->residual(s->lane, &r);
+}
+
+int
+block_head(const struct model *m, struct step *s, struct tensor out, struct tensor x,
+           struct tensor w, struct tensor bias)
+{
+    struct span ours = ranks_share(m, m->whole.vocab);
+    struct tensor part = tensor_cols(out, ours.first, ours.n);
+
+    if (w.dim[0] == m->whole.vocab) w = tensor_rows(w, ours.first, ours.n);
+    if (bias.data) bias = tensor_cols(bias, ours.first, ours.n);
+    TRY(m->op->matmul(s->lane, part, x, w, bias, 0));
+    return m->op->all_gather(s->lane, out, part);
 }

@@ -32,7 +32,7 @@ struct tensor block_scratch(const struct step *s, enum block_scratch which, uint
 struct tensor block_area(const struct step *s, enum block_scratch which, uint32_t words,
                          uint32_t rows, uint32_t cols, enum dtype t);
 
-/* One layer's experts: out = sum over a row's n_top of share * down(act(gate_up x)); plain: down(act(up x)). */
+/* One layer's experts, of which all ranks have a slice, so that what they find is to be added up: out = sum over a row's n_top of share * down(act(gate_up x)); plain: down(act(up x)). */
 struct block_experts {
     bool plain;
     bool sigmoid; /* of route(), with bias */
@@ -57,5 +57,10 @@ int block_attend(const struct model *m, struct step *s, uint32_t l, struct tenso
  * part of the sum), is r.in; r's other fields are the caller's. */
 int block_residual(const struct model *m, struct step *s, struct tensor in, struct tensor w,
                    struct residual r);
+
+/* out = x w^T + bias (fp32 [vocab] or NO_TENSOR) over the vocabulary, each rank its rows of w, which is whole (an
+ * embedding) or its part already. */
+int block_head(const struct model *m, struct step *s, struct tensor out, struct tensor x,
+               struct tensor w, struct tensor bias);
 
 #endif

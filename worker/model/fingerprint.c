@@ -74,6 +74,7 @@ fingerprint_make(struct model *m, const struct weights_from *from, struct err *e
 {
     uint64_t number[] = { LAYOUT,          from->src->dtype, from->src->random,
                           from->src->seed, from->stored,     from->tied };
+    uint32_t ranks[] = { m->rank, m->ranks };
     XXH3_state_t *x = XXH3_createState();
     XXH128_hash_t h;
 
@@ -81,6 +82,7 @@ fingerprint_make(struct model *m, const struct weights_from *from, struct err *e
     if (!from->src->random) memset(number + 3, 0, sizeof number - 3 * sizeof *number);
     XXH3_128bits_reset(x);
     add(x, number, sizeof number);
+    add(x, ranks, sizeof ranks);
     add(x, m->arch->name, strlen(m->arch->name));
     add(x, from->config, from->config_bytes);
     if (m->files) add_files(x, m->files);

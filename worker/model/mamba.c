@@ -86,9 +86,18 @@ mamba_configure(const json_t *config, struct model_shape *s, struct mamba_shape 
     return mamba_sizes(s, c, e);
 }
 
+/* A row's inputs, what the convolution makes of them, and y, as it is found and normed. */
+static uint32_t
+own_words(const struct mamba_shape *c, uint32_t normed)
+{
+    return words(mamba_in(c)) + words(mamba_channels(c)) + 2 * words(normed);
+}
+
 int
 mamba_sizes(struct model_shape *s, const struct mamba_shape *c, struct err *e)
 {
+    uint32_t inner = mamba_inner(c), bc = c->n_groups * c->state_dim;
+
     if (c->n_heads % c->n_groups || mamba_inner(c) % c->n_groups)
         return err_set(e, -EINVAL, "%u heads of state are not of %u groups", c->n_heads,
                        c->n_groups);
@@ -97,7 +106,35 @@ mamba_sizes(struct model_shape *s, const struct mamba_shape *c, struct err *e)
     s->dim[DIM_MAMBA_TAPS] = c->n_taps;
     s->dim[DIM_MAMBA_INNER] = mamba_inner(c);
     s->dim[DIM_MAMBA_HEADS] = c->n_heads;
-    s->own_cols = words(mamba_in(c)) + words(mamba_channels(c)) + 2 * words(mamba_inner(c));
+    s->parts[DIM_MAMBA_IN] =
+        (struct dim_parts){ 5,
+                            { inner, inner, bc, bc, c->n_heads },
+                            { c->n_heads, c->n_heads, c->n_groups, c->n_groups, c->n_heads } };
+    s->parts[DIM_MAMBA_CHANNELS] =
+        (struct dim_parts){ 3, { inner, bc, bc }, { c->n_heads, c->n_groups, c->n_groups } };
+    s->own_cols = own_words(c, inner);
+    return 0;
+}
+
+int
+mamba_divide(struct model *m, struct mamba_shape *c, struct err *e)
+{
+    uint32_t ranks = m->ranks, inner = mamba_inner(c);
+
+    if (c->n_heads % ranks)
+        return err_set(e, -ENOTSUP,
+                       "there are %u heads of state, which %u ranks cannot share equally",
+                       c->n_heads, ranks);
+    if (c->n_groups % ranks && (ranks % c->n_groups || c->norm_groups))
+        return err_set(
+            e, -ENOTSUP, "there are %u groups of heads of state, which %u ranks cannot %s",
+            c->n_groups, ranks, c->norm_groups ? "share equally" : "share or have twice");
+    if (!c->norm_groups) c->normed = ranks_share(m, inner);
+    c->n_heads /= ranks;
+    c->n_groups = MAX(c->n_groups / ranks, 1u);
+    m->shape.own_cols = own_words(c, c->norm_groups ? mamba_inner(c) : inner);
+    for (uint32_t i = 0; i < m->shape.n_layers; i++)
+        if (m->shape.layer[i].mixer == MIX_STATE) mamba_layer(c, &m->shape.layer[i]);
     return 0;
 }
 
@@ -110,8 +147,10 @@ mamba_mix(const struct model *m, struct step *s, uint32_t layer, const struct ma
     uint32_t at = words(mamba_in(c));
     struct tensor in = block_area(s, BLOCK_OWN, 0, rows, mamba_in(c), m->act);
     struct tensor xbc = block_area(s, BLOCK_OWN, at, rows, channels, m->act);
-    struct tensor mixed = block_area(s, BLOCK_OWN, at += words(channels), rows, inner, m->act);
-    struct tensor normed = block_area(s, BLOCK_OWN, at + words(inner), rows, inner, m->act);
+    uint32_t whole = c->normed.n ? w->norm.dim[1] : inner;
+    struct tensor all = block_area(s, BLOCK_OWN, at += words(channels), rows, whole, m->act);
+    struct tensor normed = block_area(s, BLOCK_OWN, at + words(whole), rows, whole, m->act);
+    struct tensor mixed = tensor_cols(all, c->normed.first, inner);
     struct conv conv = {
         .y = xbc,
         .x = tensor_cols(in, inner, channels),
@@ -142,8 +181,11 @@ mamba_mix(const struct model *m, struct step *s, uint32_t layer, const struct ma
     TRY(op->matmul(s->lane, in, h, w->in, NO_TENSOR, 0));
     TRY(op->conv(s->lane, &conv, s->rows));
     TRY(op->scan(s->lane, &scan, s->rows));
-    *y = normed;
-    if (!c->norm_groups) return op->rms_norm(s->lane, normed, mixed, w->norm, c->eps, 0);
+    *y = tensor_cols(normed, c->normed.first, inner);
+    if (!c->norm_groups) {
+        TRY(op->all_gather(s->lane, all, mixed));
+        return op->rms_norm(s->lane, normed, all, w->norm, c->eps, 0);
+    }
     TRY(op->rms_norm(s->lane, tensor_2d(normed.data, m->act, rows * c->n_groups, part),
                      tensor_2d(mixed.data, m->act, rows * c->n_groups, part), NO_TENSOR, c->eps,
                      0));

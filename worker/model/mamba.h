@@ -13,12 +13,14 @@
 
 #include "worker/model/config.h"
 #include "worker/model/model.h"
+#include "worker/model/ranks.h"
 
 enum { MAMBA_MAX_TAPS = 8 };
 
 struct mamba_shape {
     uint32_t n_heads, head_dim, n_groups, state_dim, n_taps;
-    bool norm_groups; /* each group's part is normed for itself */
+    bool norm_groups;   /* each group's part is normed for itself */
+    struct span normed; /* our part of what is normed together; n 0: all of it */
     float eps, dt_min, dt_max;
 };
 
@@ -27,7 +29,7 @@ struct mamba_weights {
     struct tensor conv;              /* fp32 [channels, taps] */
     struct tensor conv_bias;         /* fp32 [channels] or none */
     struct tensor dt_bias, a_log, d; /* fp32 [heads] */
-    struct tensor norm;              /* [inner] */
+    struct tensor norm;              /* [inner]; of all ranks, but with norm_groups */
     struct tensor out;               /* [hidden, inner] */
 };
 
@@ -43,6 +45,9 @@ int mamba_configure(const json_t *config, struct model_shape *s, struct mamba_sh
                     struct err *e) MUST_USE;
 /* s's dims and scratch for a shape that is read; -EINVAL: it cannot be. */
 int mamba_sizes(struct model_shape *s, const struct mamba_shape *c, struct err *e) MUST_USE;
+
+/* Among ranks, heads with their inputs, convolution and states: c becomes our part of it, and so do m's layers. */
+int mamba_divide(struct model *m, struct mamba_shape *c, struct err *e) MUST_USE;
 
 /* Of a layer: heads times their dim, x B C, and rows of in_proj. */
 uint32_t mamba_inner(const struct mamba_shape *c);

@@ -5,6 +5,7 @@
 #include "worker/model/config.h"
 #include "worker/model/generation.h"
 #include "worker/model/load_lane.h"
+#include "worker/model/ranks.h"
 #include "worker/model/safetensors.h"
 #include "worker/model/table.h"
 #include "worker/model/weights.h"
@@ -130,6 +131,7 @@ configure(struct model *m, const struct reading *r, const struct arch *const *fa
     if (!m->cfg || !m->top) return err_set(e, -ENOMEM, "no memory for the model");
     TRY(a->configure(r->config, &m->shape, m->cfg, e));
     check_shape(&m->shape);
+    TRY(ranks_divide(m, e));
     m->layer = calloc(m->shape.n_layers, MAX(a->layer_bytes, (size_t)1));
     m->encoder = calloc(m->shape.n_encoder_layers + 1, MAX(a->encoder_bytes, (size_t)1));
     if (!m->layer || !m->encoder) return err_set(e, -ENOMEM, "no memory for the model");
@@ -213,6 +215,8 @@ model_begin(struct model **ret, const struct model_source *src, const struct arc
           src->dtype == DT_COUNT);
     if (!m) return err_set(e, -ENOMEM, "load %.60s: no memory", src->dir);
     m->weights.fd = -1;
+    m->rank = src->rank;
+    m->ranks = MAX(src->n_ranks, 1u);
     code = begin(m, src, families, e);
     if (code < 0) return err_while(e, code, "load %.60s", src->dir);
     *ret = TAKE(m);
@@ -233,6 +237,7 @@ model_load(struct model *m, const struct model_source *src, struct gpu *g, struc
 {
     int code;
 
+    check(gpu_rank(g) == m->rank && gpu_ranks(g) == m->ranks);
     m->gpu = g;
     m->op = gpu_ops(g);
     m->reading->fd = src->weights_fd;

@@ -37,7 +37,8 @@ struct model {
     struct gpu *gpu;
     const struct gpu_ops *op;
     const struct arch *arch;
-    struct model_shape shape;
+    uint32_t rank, ranks;
+    struct model_shape shape, whole;   /* of our rank's part; of all ranks together (ranks.h) */
     void *cfg, *top, *layer, *encoder; /* layer, encoder: [n] of the family's layer structs */
     enum dtype dtype, act; /* of matrices (CPU: of the first), and of activations between them */
     struct tensor table[MAX_TABLES];      /* rope cos/sin by kind, T5 bias tables */
@@ -45,7 +46,7 @@ struct model {
     struct table_work *work[MAX_TABLES];  /* those that are being made */
     struct reading *reading;              /* between model_begin() and model_load() */
     struct arena weights;                 /* fd -1: everything is used in place */
-    uint64_t fingerprint[2];              /* checkpoint digest, dtype, packing version, family */
+    uint64_t fingerprint[2]; /* checkpoint digest, dtype, packing version, family, rank */
     uint64_t weight_bytes;
     bool adopted;
     uint32_t n_rebuilt; /* of the adopted arena's fields: their checksums were wrong */
@@ -75,7 +76,9 @@ struct model_source {
     bool random;
     uint64_t seed;
     uint32_t max_len; /* 0: the model's */
-    int weights_fd;   /* a predecessor's arena, or -1; model_open() keeps or closes it, always */
+    uint32_t rank,
+        n_ranks;    /* of a group (ranks.h), the same as the device's; n_ranks 0 and 1: alone */
+    int weights_fd; /* a predecessor's arena, or -1; model_open() keeps or closes it, always */
     uint64_t weights_bytes, weights_fingerprint[2];
     void (*progress)(void *arg, uint64_t done, uint64_t total); /* may be NULL */
     void *arg;

@@ -58,7 +58,7 @@ hand_out(const struct weights_plan *p)
 {
     for (uint32_t i = 0; i < p->n_fields; i++) {
         const struct field *f = &p->field[i];
-        void *data = f->in_place ? (void *)(uintptr_t)p->part[f->first].stored->data
+        void *data = f->in_place ? (void *)(uintptr_t)part_data(&p->part[f->first])
                                  : (char *)p->m->weights.base + f->offset;
 
         unsigned flags = f->n_parts ? p->part[f->first].rule->flags : 0;

@@ -49,13 +49,35 @@ failed(const struct filling *w, int r, struct err *e)
     return r < 0 ? err_set(e, r, "fill weights: %s", gpu_why(w->plan->m->gpu)) : 0;
 }
 
-/* Elements of a piece: as many as keep it within READ_PIECE on both sides, turned ones whole rows. */
+/* Elements of a piece: as many as keep it within READ_PIECE on both sides; whole rows of turned ones, and where we
+ * have a part of each. */
 static size_t
 piece_elements(const struct field *f, const struct part *q)
 {
     size_t n = READ_PIECE / MAX(dtype_bytes(f->dtype, 1), dtype_bytes(q->stored->dtype, 1));
 
-    return q->rule->flags & W_TURNED ? n / q->cols * q->cols : n;
+    return q->rule->flags & W_TURNED || q->col.n < q->cols ? n / q->col.n * q->col.n : n;
+}
+
+static struct read_piece
+piece_of(const struct field *f, const struct part *q, size_t at, size_t n)
+{
+    struct read_piece p = {
+        .t = q->stored,
+        .first = (q->row.first + at / q->col.n) * q->cols + q->col.first + at % q->col.n,
+        .n = n,
+        .dtype = f->dtype,
+    };
+
+    if (q->col.n < q->cols) {
+        p.row = q->col.n;
+        p.pitch = q->cols;
+    }
+    if (q->rule->flags & W_TURNED) {
+        p.rows = q->rows / q->experts;
+        p.cols = q->cols;
+    }
+    return p;
 }
 
 /* Every piece of every stale field, in the arena's order; only their number while there is no memory. */
@@ -71,17 +93,13 @@ list_pieces(struct filling *w)
 
         for (uint32_t j = 0; f->stale && j < f->n_parts; j++) {
             const struct part *q = &p->part[f->first + j];
-            size_t all = (size_t)q->rows * q->cols, each = piece_elements(f, q);
+            size_t all = (size_t)q->row.n * q->col.n, each = piece_elements(f, q);
 
             for (size_t at = 0; at < all; at += each, w->n++) {
                 size_t n = MIN(each, all - at), bytes = dtype_bytes(f->dtype, n);
 
                 if (w->piece) {
-                    w->piece[w->n] = (struct read_piece){ q->stored, at, n, f->dtype, 0, 0 };
-                    if (q->rule->flags & W_TURNED) {
-                        w->piece[w->n].rows = q->rows / q->experts;
-                        w->piece[w->n].cols = q->cols;
-                    }
+                    w->piece[w->n] = piece_of(f, q, at, n);
                     w->move[w->n] = (struct move){
                         .to = to,
                         .bytes = bytes,
@@ -171,11 +189,12 @@ fill_random(struct filling *w, struct err *e)
         for (uint32_t j = 0; j < f->n_parts; j++) {
             const struct part *q = &p->part[f->first + j];
             uint64_t seed = XXH3_64bits_withSeed(q->name, strlen(q->name), p->from->src->seed);
-            size_t bytes = dtype_bytes(f->dtype, (size_t)q->rows * q->cols);
+            size_t bytes = dtype_bytes(f->dtype, (size_t)q->row.n * q->col.n);
             int r = q->rule->flags & W_E8M0
                         ? fill_scales(m, to, bytes)
-                        : m->op->fill_random(m->lane, tensor_2d(to, f->dtype, q->rows, q->cols),
-                                             seed, RANDOM_STD);
+                        : m->op->fill_random(m->lane, tensor_2d(to, f->dtype, q->row.n, q->col.n),
+                                             seed, (uint64_t)q->row.first * q->cols + q->col.first,
+                                             q->cols, RANDOM_STD);
 
             TRY(failed(w, r, e));
             to += bytes;

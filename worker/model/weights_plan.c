@@ -43,9 +43,22 @@ static uint32_t
 size_of(const struct model *m, const struct weight_rule *r, enum dim d, uint32_t layer)
 {
     if (d == DIM_1) return 1;
-    if (d < DIM_Q || r->home == IN_TOP) return m->shape.dim[d];
-    return size_in_layer(r->home == IN_LAYER ? &m->shape.layer[layer] : &m->shape.encoder[layer],
+    if (d < DIM_Q || r->home == IN_TOP) return m->whole.dim[d];
+    return size_in_layer(r->home == IN_LAYER ? &m->whole.layer[layer] : &m->whole.encoder[layer],
                          d);
+}
+
+/* Our part of a line's n rows or columns, piece by piece. */
+static uint32_t
+spans_of(const struct model *m, const struct weight_rule *r, enum dim d, uint32_t layer, bool split,
+         struct span part[DIM_PARTS])
+{
+    const struct layer_shape *l = r->home == IN_TOP     ? NULL
+                                  : r->home == IN_LAYER ? &m->whole.layer[layer]
+                                                        : &m->whole.encoder[layer];
+
+    part[0] = (struct span){ 0, size_of(m, r, d, layer) };
+    return split && m->ranks > 1 ? ranks_parts(m, d, part[0].n, l, part) : 1;
 }
 
 /* Whether this line stands for a tensor in this layer at all. */
@@ -159,14 +172,21 @@ field_dtype(const struct weights_plan *p, struct field *f, struct err *e)
     return 0;
 }
 
+const void *
+part_data(const struct part *q)
+{
+    return (const char *)q->stored->data +
+           dtype_bytes(q->stored->dtype, (size_t)q->row.first * q->cols + q->col.first);
+}
+
 /* The CPU reads the mapped file as its own memory. */
 static bool
 lies_well(const struct weights_plan *p, const struct field *f)
 {
-    const struct st_tensor *t = p->part[f->first].stored;
+    const struct part *q = &p->part[f->first];
 
-    return f->n_parts == 1 && t && t->dtype == f->dtype && (uintptr_t)t->data % IN_PLACE == 0 &&
-           !(p->part[f->first].rule->flags & W_TURNED) && on_cpu(p->m);
+    return f->n_parts == 1 && q->stored && q->stored->dtype == f->dtype && q->col.n == q->cols &&
+           (uintptr_t)part_data(q) % IN_PLACE == 0 && !(q->rule->flags & W_TURNED) && on_cpu(p->m);
 }
 
 /* Sizes and place of the field whose parts are [f->first, p->n_parts). */
@@ -174,10 +194,10 @@ static int
 close_field(struct weights_plan *p, struct field *f, struct err *e)
 {
     f->n_parts = p->n_parts - f->first;
-    f->cols = p->part[f->first].cols;
+    f->cols = p->part[f->first].col.n;
     for (uint32_t i = f->first; i < p->n_parts; i++) {
-        check(p->part[i].cols == f->cols); /* stacked lines agree in the table */
-        f->rows += p->part[i].rows;
+        check(p->part[i].col.n == f->cols); /* stacked lines agree in the table */
+        f->rows += p->part[i].row.n;
     }
     TRY(field_dtype(p, f, e));
     f->in_place = lies_well(p, f);
@@ -187,6 +207,38 @@ close_field(struct weights_plan *p, struct field *f, struct err *e)
     f->bytes = dtype_bytes(f->dtype, (uint64_t)f->rows * f->cols);
     p->arena_bytes += ROUND_UP(f->bytes, (uint64_t)FIELD);
     return 0;
+}
+
+static uint32_t
+columns_a_byte(const struct weight_rule *line)
+{
+    return line->flags & W_FP4 ? 2 : line->flags & W_E8M0 ? MX_RUN : 1;
+}
+
+/* The part that was put last becomes those of its pieces that are ours, of every expert. */
+static void
+divide_part(struct weights_plan *p, uint32_t layer)
+{
+    const struct part whole = p->part[--p->n_parts];
+    const struct weight_rule *line = whole.rule;
+    uint32_t experts = MAX(whole.experts, 1u), scale = columns_a_byte(line);
+    struct span row[DIM_PARTS], col[DIM_PARTS];
+    uint32_t n = spans_of(p->m, line, line->rows, layer, line->flags & W_SPLIT_ROWS, row);
+
+    check(spans_of(p->m, line, line->cols, layer, line->flags & W_SPLIT_COLS, col) == 1);
+    if (!(line->flags & W_SPLIT_ROWS)) { /* all of them lie together */
+        row[0].n = whole.rows;
+        experts = 1;
+    }
+    for (uint32_t i = 0; i < experts; i++)
+        for (uint32_t k = 0; k < n; k++) {
+            struct part *q = &p->part[p->n_parts++];
+
+            *q = whole;
+            q->row = row[k];
+            q->row.first += i * (whole.rows / experts);
+            q->col = (struct span){ col[0].first / scale, col[0].n / scale };
+        }
 }
 
 /* A line in a layer, as the checkpoint should have it; of experts that are stored one by one, one. */
@@ -202,8 +254,9 @@ part_of(const struct weights_plan *p, const struct weight_rule *line, uint32_t l
         q.experts = p->m->shape.layer[layer].n_experts;
         q.rows *= q.experts;
     }
-    if (line->flags & W_FP4) q.cols /= 2;
-    if (line->flags & W_E8M0) q.cols /= MX_RUN;
+    q.cols /= columns_a_byte(line);
+    q.row.n = q.rows;
+    q.col.n = q.cols;
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored \
     "-Wformat-nonliteral" /* the table's own names, with at most two %u */
@@ -240,6 +293,7 @@ plan_field(struct weights_plan *p, const struct weight_rule *r, uint32_t layer, 
             TRY(check_shape(q, e));
         }
         p->n_parts++;
+        if (p->m->ranks > 1) divide_part(p, layer);
         expert = line->flags & W_ONE_BY_ONE ? expert + 1 : 0;
         if (expert == p->m->shape.layer[layer].n_experts) expert = 0;
     } while (expert || ((++line)->name && (line->flags & W_BELOW)));
@@ -282,9 +336,10 @@ weights_plan_make(struct weights_plan *p, struct err *e)
     while (a->weights[lines].name) lines++;
     check(lines > 0 && a->weights[0].home == IN_TOP);
     most = lines * (1 + (size_t)s->n_layers + s->n_encoder_layers);
-    for (uint32_t i = 0; i < s->n_layers; i++) /* stored one by one */
+    for (uint32_t i = 0; i < s->n_layers; i++) /* stored one by one, or divided so */
         for (size_t k = 0; k < lines; k++)
-            if (a->weights[k].flags & W_ONE_BY_ONE) most += s->layer[i].n_experts;
+            if (a->weights[k].flags & W_EXPERTS) most += s->layer[i].n_experts;
+    if (p->m->ranks > 1) most *= DIM_PARTS;
     p->part = calloc(most, sizeof *p->part);
     p->field = calloc(most, sizeof *p->field);
     if (!p->part || !p->field) return err_set(e, -ENOMEM, "no memory to plan %zu tensors", most);

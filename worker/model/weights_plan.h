@@ -7,6 +7,7 @@
 #ifndef MODEL_WEIGHTS_PLAN_H
 #define MODEL_WEIGHTS_PLAN_H
 
+#include "worker/model/ranks.h"
 #include "worker/model/weights.h"
 
 /* One tensor of the checkpoint. */
@@ -14,7 +15,8 @@ struct part {
     const struct weight_rule *rule;
     struct st_tensor *stored; /* NULL: random */
     char name[ST_MAX_NAME];   /* without a prefix */
-    uint32_t rows, cols;      /* W_FP4, W_E8M0: of bytes */
+    uint32_t rows, cols;      /* as stored; W_FP4, W_E8M0: of bytes */
+    struct span row, col;     /* our part of them */
     uint32_t experts;         /* W_EXPERTS: rows are theirs, one below the other */
 };
 
@@ -39,6 +41,8 @@ struct weights_plan {
     bool seal_bad;                 /* an adopted arena's is not ours */
 };
 
+/* Our first element of it in the mapped file. */
+const void *part_data(const struct part *q);
 /* m and from are set. m's weight_bytes, dtype and act follow. weights_plan_done() in any case. */
 int weights_plan_make(struct weights_plan *p, struct err *e) MUST_USE;
 void weights_plan_done(struct weights_plan *p);

@@ -156,13 +156,28 @@ static const char *
 read_turned(const struct read_piece *p, char *room)
 {
     size_t each = dtype_bytes(p->t->dtype, 1), down = (size_t)p->rows * each;
+    size_t row = p->first / p->cols, cols = p->row ? p->row : p->cols;
     char *to = room;
 
-    for (size_t row = p->first / p->cols; row < (p->first + p->n) / p->cols; row++) {
+    for (size_t i = 0; i < p->n; i += cols, row++) {
         const char *from = (const char *)p->t->data + row / p->rows * p->cols * down +
-                           row % p->rows * each;
+                           p->first % p->cols * down + row % p->rows * each;
 
-        for (uint32_t i = 0; i < p->cols; i++, to += each, from += down) memcpy(to, from, each);
+        for (size_t k = 0; k < cols; k++, to += each, from += down) memcpy(to, from, each);
+    }
+    return room;
+}
+
+/* Rows of a part of a matrix, side by side in room. NULL: errno says why. */
+static const char *
+read_rows(const struct reader *a, char *room, const struct read_piece *p, size_t each, uint64_t off)
+{
+    for (size_t at = 0; at < p->n; at += p->row, off += p->pitch * each) {
+        int r = read_plain(a, room + at * each, p->row * each, (off_t)off);
+
+        if (r == 0) continue;
+        errno = -r;
+        return NULL;
     }
     return room;
 }
@@ -173,14 +188,17 @@ read_piece(struct reader *a, const struct read_piece *p, struct slot *s, struct 
     const struct st_tensor *t = p->t;
     size_t each = dtype_bytes(t->dtype, 1);
     const char *from, *map = (const char *)safetensors_shard(a->r->m->files, t->shard)->map;
+    uint64_t off = (uint64_t)((const char *)t->data - map) + p->first * each;
     bool same = t->dtype == p->dtype;
+    char *room = same ? s->room : a->raw;
 
     TRY(open_shard(a, t->shard, e));
     if (p->cols)
-        from = read_turned(p, same ? s->room : a->raw);
+        from = read_turned(p, room);
+    else if (p->row)
+        from = read_rows(a, room, p, each, off);
     else
-        from = read_bytes(a, same ? s->room : a->raw, p->n * each,
-                          (uint64_t)((const char *)t->data - map) + p->first * each);
+        from = read_bytes(a, room, p->n * each, off);
     if (!from) return err_set(e, -errno, "%.60s: %.80s: %s", t->file, t->name, strerror(errno));
     s->data = from;
     if (same) return 0;

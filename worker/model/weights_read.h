@@ -22,6 +22,8 @@ struct read_piece {
     /* 0, or the tensor is matrices [cols, rows] and wanted as [rows, cols]: first and n are of what is wanted,
      * whole rows */
     uint32_t rows, cols;
+    /* 0, or elements that lie together and from the first of those to the next: a part of each row */
+    size_t row, pitch;
 };
 
 struct reading;

@@ -1,0 +1,272 @@
+/* test_ranks.c - each family divided among ranks, against transformers and against itself.
+ *
+ * Ranks are processes: forked, with a memfd between them, and no other word to each other. Each runs the same
+ * batches on its part of the model and finds all log-probabilities, whose bits must be the same on every rank
+ * and in every run; of transformers' they may be off as those of one rank may (test_golden.c).
+ */
+#include "tests/arch/golden.h"
+#include "tests/exec/by_hand.h"
+#include "tests/test.h"
+#include "worker/arch/registry.h"
+
+#include <errno.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+static const double TOLERANCE = 1e-4, MARGIN = 1e-3;
+enum { MAX_RANKS = 4, ALONE = 100 /* s that a rank waits for one that has died */ };
+
+/* What one rank found, where all processes see it. */
+struct found {
+    uint32_t n_rows[GOLDEN_PROMPTS];
+    token_id token[GOLDEN_PROMPTS][HAND_LEN];
+    float lp[]; /* [prompts][HAND_LEN][vocab] */
+};
+
+static struct hand h;
+
+static size_t
+found_bytes(const struct golden *g)
+{
+    return sizeof(struct found) + sizeof(float) * g->n * HAND_LEN * g->vocab;
+}
+
+static float *
+lp_of(const struct golden *g, struct found *f, uint32_t i)
+{
+    return f->lp + (size_t)i * HAND_LEN * g->vocab;
+}
+
+static void
+sit(const struct golden *g, struct found *f, uint32_t i)
+{
+    const struct golden_prompt *p = &g->prompt[i];
+    struct hand_seat *s = &h.seat[i];
+    uint32_t n = p->decoder ? 1 : p->n_input;
+
+    check(n + GOLDEN_NEW <= HAND_LEN);
+    memset(s, 0, sizeof *s);
+    if (p->decoder) {
+        s->source = p->input;
+        s->n_source = p->n_input;
+    }
+    memcpy(s->token, p->decoder ? p->decoder : p->input, n * sizeof *s->token);
+    s->n_prompt = n;
+    s->n_new = GOLDEN_NEW;
+    s->all = true;
+    s->how = (struct sampling){ .top_p = 1,
+                                .repetition = 1,
+                                .n_logprobs = g->vocab,
+                                .n_prompt_logprobs = g->vocab,
+                                .want_logprobs = true,
+                                .forced_bos = -1,
+                                .forced_eos = -1 };
+    s->lp = lp_of(g, f, i);
+    s->active = true;
+}
+
+static void
+run(const struct golden *g, struct found *f, struct hand_options o)
+{
+    hand_open(&h, &o);
+    for (uint32_t i = 0; i < g->n; i++) sit(g, f, i);
+    hand_run(&h);
+    for (uint32_t i = 0; i < g->n; i++) {
+        f->n_rows[i] = h.seat[i].n_prompt + h.seat[i].n_new - 1;
+        memcpy(f->token[i], h.seat[i].token, sizeof f->token[i]);
+    }
+    hand_close(&h);
+}
+
+/* found: [ranks], in memory that is shared with the processes that are ranks 1 and up. */
+static void
+run_ranks(const struct golden *g, struct found *const *found, uint32_t ranks, struct hand_options o)
+{
+    pid_t pid[MAX_RANKS];
+
+    o.n_ranks = ranks;
+    o.group_fd = memfd_create("group", MFD_CLOEXEC);
+    assert_true(o.group_fd >= 0);
+    assert_int_equal(ftruncate(o.group_fd, GPU_GROUP_BYTES), 0);
+    fflush(NULL);
+    for (o.rank = 1; o.rank < ranks; o.rank++) {
+        pid[o.rank] = fork();
+        assert_true(pid[o.rank] >= 0);
+        if (pid[o.rank] == 0) {
+            alarm(ALONE);
+            run(g, found[o.rank], o);
+            _exit(0);
+        }
+    }
+    o.rank = 0;
+    alarm(ALONE);
+    run(g, found[0], o);
+    alarm(0);
+    for (uint32_t i = 1; i < ranks; i++) {
+        int status;
+
+        assert_int_equal(waitpid(pid[i], &status, 0), pid[i]);
+        assert_int_equal(status, 0);
+    }
+    close(o.group_fd);
+}
+
+/* Of one row: max |ours - log_softmax(logits)| / max |logit|. */
+static double
+row_error(const float *lp, const float *logits, uint32_t vocab)
+{
+    double sum = 0, most = 0, worst = 0;
+
+    for (uint32_t i = 0; i < vocab; i++) sum += exp((double)logits[i]);
+    for (uint32_t i = 0; i < vocab; i++) {
+        double d = fabs((double)lp[i] - ((double)logits[i] - log(sum)));
+
+        most = fmax(most, fabs((double)logits[i]));
+        if (!(d <= worst)) worst = d; /* NaN sticks */
+    }
+    return worst / most;
+}
+
+static void
+is_what_transformers_computed(const struct golden *g, struct found *f)
+{
+    for (uint32_t i = 0; i < g->n; i++) {
+        const struct golden_prompt *p = &g->prompt[i];
+        uint32_t n = p->decoder ? 1 : p->n_input;
+        const float *logits = p->decoder ? p->all : p->last;
+
+        if (logits)
+            assert_true(row_error(lp_of(g, f, i) + (size_t)(n - 1) * g->vocab, logits, g->vocab) <=
+                        TOLERANCE);
+        for (uint32_t k = 0; k < GOLDEN_NEW; k++) {
+            if (f->token[i][n + k] != p->greedy[k] && p->margin[k] < MARGIN) break;
+            if (f->token[i][n + k] != p->greedy[k])
+                fail_msg("prompt %u, token %u is %d, want %d (margin %g)", i, k, f->token[i][n + k],
+                         p->greedy[k], p->margin[k]);
+        }
+    }
+}
+
+static void
+is_the_same_on_every_rank(const char *name, uint32_t ranks)
+{
+    /* Another chunk, another lane: the bits are of the sums over ranks alone. */
+    static const struct hand_options way[] = {
+        { .isa = "auto", .tokens_per_block = 16, .max_rows = 512, .n_lanes = 1, .drop = true },
+        { .isa = "auto", .tokens_per_block = 4, .max_rows = 7, .n_lanes = 2, .enc_layers = 1 },
+    };
+    struct golden g;
+    struct found *found[ARRAY_LEN(way)][MAX_RANKS];
+
+    golden_open(&g, name);
+    for (uint32_t k = 0; k < ARRAY_LEN(way); k++) {
+        struct hand_options o = way[k];
+
+        for (uint32_t r = 0; r < ranks; r++) {
+            found[k][r] = mmap(NULL, found_bytes(&g), PROT_READ | PROT_WRITE,
+                               MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+            assert_true(found[k][r] != MAP_FAILED);
+        }
+        o.dir = g.dir;
+        run_ranks(&g, found[k], ranks, o);
+    }
+    is_what_transformers_computed(&g, found[0][0]);
+    for (uint32_t k = 0; k < ARRAY_LEN(way); k++)
+        for (uint32_t r = 0; r < ranks; r++)
+            assert_memory_equal(found[k][r], found[0][0], found_bytes(&g));
+    for (uint32_t k = 0; k < ARRAY_LEN(way); k++)
+        for (uint32_t r = 0; r < ranks; r++) munmap(found[k][r], found_bytes(&g));
+    golden_close(&g);
+}
+
+#define MODEL(name, ranks) \
+    static void name##_is_the_same_on_##ranks##_ranks(void **state) \
+    { \
+        (void)state; \
+        is_the_same_on_every_rank(#name, ranks); \
+    }
+MODEL(llama2, 2)
+MODEL(llama2, 4)
+MODEL(llama3, 2)
+MODEL(llama3, 4) /* two K/V heads: two ranks have the same one */
+MODEL(mistral, 2)
+MODEL(mistral, 4)
+MODEL(gemma3, 2)
+MODEL(gemma3, 4)
+MODEL(t5_relu, 3) /* 128 feed-forward units: 42, 43 and 43 */
+MODEL(t5_gated, 2)
+MODEL(bart, 2)
+MODEL(mbart, 2)
+MODEL(gpt_oss, 2)
+MODEL(gpt_oss, 4)       /* one K/V head for all */
+MODEL(gpt_oss_mxfp4, 2) /* an expert's three runs: one and two */
+MODEL(gemma3n, 2)
+MODEL(gemma3n, 4)
+MODEL(gemma4_dense, 4)
+MODEL(gemma4_e, 4)
+MODEL(gemma4_moe, 2)
+MODEL(gemma4_moe, 4)
+MODEL(gemma4_big, 2)
+MODEL(bamba, 2)
+MODEL(bamba, 4) /* two groups of states' heads: two ranks have the same one */
+MODEL(granite_hybrid, 2)
+MODEL(granite_hybrid, 4)
+MODEL(nemotron_h, 2)
+
+static void
+what_does_not_divide_is_refused_by_name(void **state)
+{
+    struct model_source src = { .dtype = DT_COUNT, .rank = 1, .n_ranks = 3, .weights_fd = -1 };
+    struct golden g;
+    struct model *m = NULL;
+    struct err e = { 0 };
+
+    (void)state;
+    golden_open(&g, "llama2");
+    src.dir = g.dir;
+    assert_int_equal(model_begin(&m, &src, arch_families, &e), -ENOTSUP);
+    assert_non_null(strstr(e.text, "attention heads, which 3 ranks cannot share equally"));
+    golden_close(&g);
+}
+
+int
+main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(llama2_is_the_same_on_2_ranks),
+        cmocka_unit_test(llama2_is_the_same_on_4_ranks),
+        cmocka_unit_test(llama3_is_the_same_on_2_ranks),
+        cmocka_unit_test(llama3_is_the_same_on_4_ranks),
+        cmocka_unit_test(mistral_is_the_same_on_2_ranks),
+        cmocka_unit_test(mistral_is_the_same_on_4_ranks),
+        cmocka_unit_test(gemma3_is_the_same_on_2_ranks),
+        cmocka_unit_test(gemma3_is_the_same_on_4_ranks),
+        cmocka_unit_test(t5_relu_is_the_same_on_3_ranks),
+        cmocka_unit_test(t5_gated_is_the_same_on_2_ranks),
+        cmocka_unit_test(bart_is_the_same_on_2_ranks),
+        cmocka_unit_test(mbart_is_the_same_on_2_ranks),
+        cmocka_unit_test(gpt_oss_is_the_same_on_2_ranks),
+        cmocka_unit_test(gpt_oss_is_the_same_on_4_ranks),
+        cmocka_unit_test(gpt_oss_mxfp4_is_the_same_on_2_ranks),
+        cmocka_unit_test(gemma3n_is_the_same_on_2_ranks),
+        cmocka_unit_test(gemma3n_is_the_same_on_4_ranks),
+        cmocka_unit_test(gemma4_dense_is_the_same_on_4_ranks),
+        cmocka_unit_test(gemma4_e_is_the_same_on_4_ranks),
+        cmocka_unit_test(gemma4_moe_is_the_same_on_2_ranks),
+        cmocka_unit_test(gemma4_moe_is_the_same_on_4_ranks),
+        cmocka_unit_test(gemma4_big_is_the_same_on_2_ranks),
+        cmocka_unit_test(bamba_is_the_same_on_2_ranks),
+        cmocka_unit_test(bamba_is_the_same_on_4_ranks),
+        cmocka_unit_test(granite_hybrid_is_the_same_on_2_ranks),
+        cmocka_unit_test(granite_hybrid_is_the_same_on_4_ranks),
+        cmocka_unit_test(nemotron_h_is_the_same_on_2_ranks),
+        cmocka_unit_test(what_does_not_divide_is_refused_by_name),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
