@@ -12,6 +12,7 @@
 
 enum { DTYPE_AUTO, DTYPE_FP32, DTYPE_BF16, DTYPE_FP16 };
 enum { SPLIT_OFF, SPLIT_AUTO, SPLIT_FIXED };
+enum { SPLIT_ENCODER_CONTEXT, SPLIT_ENCODER_OWN };
 enum { NUMERICS_FAST, NUMERICS_INVARIANT };
 
 struct model_keys {
@@ -30,6 +31,8 @@ struct model_keys {
     uint32_t split_mode;
     char split_context_sm[16];
     int32_t split_context_max_tokens, split_context_max_seqs;
+    uint32_t split_encoder;
+    nsec split_target;
     uint32_t threads;       /* CPU: all lanes together; 0: every core we may use */
     char isa[16];           /* CPU: auto | scalar | avx2 */
     char text_cache[1024];  /* a folder; empty: systemd's */

@@ -33,6 +33,15 @@
     X(COUNTER, idle_ns,        "ns",     "what lay between them")                         \
     X(GAUGE,   graphs,         "",       "captured steps, all lanes")                     \
     X(GAUGE,   graph_bytes,    "bytes",  "device memory that they take")                  \
+    X(GAUGE,   split_context,  "units",  "of the device for prompts; 0: all work shares the whole") \
+    X(GAUGE,   split_generation, "units", "of the device for answers; 0: likewise")       \
+    X(COUNTER, split_changes,  "",       "changes of the division")                       \
+    X(COUNTER, prompt_steps,   "",       "steps of prompts and sources alone")            \
+    X(COUNTER, prompt_ns,      "ns",     "time they took")                                \
+    X(COUNTER, answer_steps,   "",       "steps of answers alone")                        \
+    X(COUNTER, answer_ns,      "ns",     "time they took")                                \
+    X(COUNTER, mixed_steps,    "",       "steps of both")                                 \
+    X(COUNTER, mixed_ns,       "ns",     "time they took")                                \
     X(COUNTER, preemptions,    "",       "sequences put back because blocks ran out")     \
     X(COUNTER, ring_full,      "",       "times the response ring was full")              \
     X(GAUGE,   load_done,      "bytes",  "weights loaded so far")                         \

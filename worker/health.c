@@ -139,6 +139,24 @@ count_blocks(struct worker *w)
     }
 }
 
+static void
+count_lanes(struct worker *w)
+{
+    static const enum stat_id first[STEP_KINDS] = { STAT_prompt_steps, STAT_answer_steps,
+                                                    STAT_mixed_steps };
+    const struct steer *s = &w->e.steer;
+    const struct rung *rung = &s->state.ladder.rung[s->state.rung];
+    uint64_t *v = w->stats.v;
+
+    for (unsigned k = 0; k < STEP_KINDS; k++) { /* n and ns are neighbours */
+        v[first[k]] = s->count[k].n;
+        v[first[k] + 1] = s->count[k].ns;
+    }
+    v[STAT_split_context] = s->state.rung ? rung->context : 0;
+    v[STAT_split_generation] = s->state.rung ? rung->generation : 0;
+    v[STAT_split_changes] = s->state.n_changes;
+}
+
 void
 health_beat(struct worker *w, nsec now)
 {
@@ -151,6 +169,7 @@ health_beat(struct worker *w, nsec now)
         w->stats.v[STAT_waiting] = scheduler_n_waiting(w->e.sched);
         w->stats.v[STAT_preemptions] = scheduler_n_pauses(w->e.sched);
         count_blocks(w);
+        count_lanes(w);
         exec_graphs(w->e.exec, &w->stats.v[STAT_graphs], &w->stats.v[STAT_graph_bytes]);
     }
     stat_publish(c, &w->stats);

@@ -284,6 +284,7 @@ launch(struct worker *w, unsigned lane, nsec now, struct err *e)
     int r;
 
     if (l->started - l->finished == STEPS_OUT || too_early(w, lane, now)) return 0;
+    steer_turn(&w->e.steer);
     r = scheduler_plan(w->e.sched, lane, now, b);
     if (r <= 0) return r;
     check(b->step == l->started + 1);
@@ -297,6 +298,7 @@ launch(struct worker *w, unsigned lane, nsec now, struct err *e)
         }
     if (l->started == l->finished) l->since = now;
     l->started++;
+    steer_began(&w->e.steer, b, now);
     if (w->idled) w->after_idle = b->step;
     w->idled = false;
     health_launch(w, b);
@@ -355,6 +357,7 @@ retire(struct worker *w, unsigned lane, nsec now, struct seq **seq, uint32_t *n_
     FP(step_emitted);
     l->finished = res->step;
     health_retire(w, lane, res->step);
+    steer_ended(&w->e.steer, b, now);
     predict_learn(&l->predict, b->work, b->n_rows, now - l->since, w->seen);
     if (b->n_rows) {
         double ns = (double)(now - l->since) / b->n_rows;

@@ -262,34 +262,35 @@ open_kv(struct worker *w, struct err *e)
     return give_arena(w, "manifest", &n->manifest_arena, n->kv_id, e);
 }
 
-/* Lanes: one for everything, or context and generation apart on a share of the threads each. */
+/* On a host of one core the two lanes of a divided device still have a thread each. */
 static int
 set_lanes(struct worker *w, struct err *e)
 {
-    struct exec_config *x = &w->e.steps;
-    struct scheduler_limits *l = &w->e.limits;
-    uint32_t units = w->keys.threads && !on_gpu(&w->e) ? w->keys.threads : gpu_units(w->e.gpu);
+    struct engine *n = &w->e;
+    uint32_t units = w->keys.threads && !on_gpu(n) ? w->keys.threads : gpu_units(n->gpu);
 
-    if (w->keys.split_mode == SPLIT_OFF) {
-        l->n_lanes = 1;
-        l->lane_work[0] = WORK_ENCODER | WORK_CONTEXT | WORK_GENERATION;
-        x->lane_units[0] = units;
-    } else {
-        char *end;
-        double share = w->keys.split_context_sm[0] ? strtod(w->keys.split_context_sm, &end) : 0.5;
-        uint32_t context = share < 1 ? (uint32_t)(units * share + 0.5) : (uint32_t)share;
+    if (!on_gpu(n) && w->keys.split_mode != SPLIT_OFF) units = MAX(units, 2u);
+    return steer_plan(&n->steer, &w->keys, gpu_parts(n->gpu), units, &n->limits, &n->steps, e);
+}
 
-        if (share < 0) return err_set(e, -EINVAL, "split.context_sm: %g is below 0", share);
-        l->n_lanes = 2;
-        l->lane_work[0] = WORK_ENCODER | WORK_CONTEXT;
-        l->lane_work[1] = WORK_GENERATION;
-        l->lane_rows[0] = (uint32_t)MAX(w->keys.split_context_max_tokens, 0);
-        l->lane_seqs[0] = (uint32_t)MAX(w->keys.split_context_max_seqs, 0);
-        x->lane_units[0] = MAX(1u, MIN(context, MAX(units, 2u) - 1));
-        x->lane_units[1] = MAX(1u, units > x->lane_units[0] ? units - x->lane_units[0] : 1);
-    }
-    x->n_lanes = l->n_lanes;
-    return 0;
+/* For a first guess at how long steps take: the whole model, its encoder by its layers. */
+static struct work_costs
+work_costs(const struct engine *n)
+{
+    const struct model_shape *s = &n->model->shape;
+    double weights = (double)n->model->weight_bytes, layers = s->n_layers + s->n_encoder_layers,
+           encoder = weights * s->n_encoder_layers / layers,
+           flops = 4 / (double)dtype_bytes(n->model->dtype, 2); /* two a weight */
+    struct work_costs c = { .weights = (uint64_t)(weights - encoder),
+                            .encoder_weights = (uint64_t)encoder,
+                            .row_flops = (weights - encoder) * flops,
+                            .encoder_flops = encoder * flops,
+                            .n_enc_layers = s->n_encoder_layers };
+
+    for (uint32_t i = 0; i < s->n_layers; i++)
+        if (s->layer[i].mixer == MIX_ATTENTION)
+            c.attend[s->layer[i].group] += 4. * s->layer[i].n_heads * s->layer[i].head_dim;
+    return c;
 }
 
 /* Settings that the table knows and this worker does not serve are refused by name, never ignored. */
@@ -302,8 +303,6 @@ check_keys(const struct model_keys *k, struct err *e)
     if (k->kv_host_memory && !k->kv_reuse)
         return err_set(e, -EINVAL, "kv.host_memory without kv.reuse: nothing would be kept there");
     if (k->kv_sink_tokens) return err_set(e, -EINVAL, "kv.sink_tokens: not served yet, only 0");
-    if (k->split_mode == SPLIT_AUTO)
-        return err_set(e, -EINVAL, "split.mode: auto is not served yet, only off and fixed");
     return 0;
 }
 
@@ -502,6 +501,7 @@ static int
 complete(struct worker *w, struct err *e)
 {
     struct engine *n = &w->e;
+    struct work_costs costs;
     nsec since;
 
     if (n->source.weights_fd >= 0) TRY(check_model(w, e));
@@ -515,6 +515,9 @@ complete(struct worker *w, struct err *e)
     TRY(open_kv(w, e));
     exec_blocks(n->exec, &n->kv_config, &n->kv_arena, &n->host_arena);
     TRY(scheduler_new(&n->sched, &n->limits, n->kv, e));
+    costs = work_costs(n);
+    steer_open(&n->steer, n->exec, n->sched, &n->kv_config, &costs, &n->limits,
+               w->keys.split_target);
     for (uint32_t l = 0; l < n->limits.n_lanes; l++)
         for (uint32_t i = 0; i < STEPS_OUT; i++) {
             w->lane[l].batch[i] = scheduler_batch(n->sched);

@@ -22,6 +22,7 @@
 #include "worker/predict.h"
 #include "worker/request.h"
 #include "worker/sched/scheduler.h"
+#include "worker/steer.h"
 #include "worker/text/tokenizer.h"
 #include "worker/tuning.h"
 
@@ -64,6 +65,7 @@ struct engine {
     struct exec *exec;
     struct scheduler *sched;
     struct scheduler_limits limits;
+    struct steer steer; /* shared with the control thread, under its own lock */
     uint32_t max_source;
     nsec load_ns, slice_ns[LOAD_SLICES];
 };

@@ -266,7 +266,8 @@ searches_end_with_transformers_sequences_and_scores(void **state)
     (void)state;
     for (size_t i = 0; i < ARRAY_LEN(models); i++)
         for (size_t k = 0; k < ARRAY_LEN(ways); k++)
-            if (k == 0 || k == 1 + i % (ARRAY_LEN(ways) - 1)) run_searches(models[i], ways[k], 0);
+            if (k == 0 || (k == 1 + i % (ARRAY_LEN(ways) - 1) && !(k == 3 && serve_on_gpu())))
+                run_searches(models[i], ways[k], 0);
 }
 
 static void

@@ -509,21 +509,29 @@ on_the_cpu(struct golden *g, const char *model)
                                           "kv.tokens_per_block=64" };
     static const char *const budget[] = { "max_num_batched_tokens=5",
                                           "max_num_batched_tokens=512" };
-    static const char *const lanes[] = { "split.mode=off", "split.mode=fixed" };
-    /* All blocks, and all pairs of the others. */
-    static const bool killed[12] = { [2] = true, [3] = true, [7] = true, [10] = true };
+    /* Two lanes on two sets of threads, in three divisions, and in what auto makes of them; sources beside them. */
+    static const char *const lanes[][2] = { { "split.mode=off", "split.encoder=context" },
+                                            { "split.mode=off", "split.encoder=own" },
+                                            { "split.mode=fixed", "split.context_sm=1" },
+                                            { "split.mode=fixed", "split.context_sm=0.5" },
+                                            { "split.mode=auto", "split.target=1ms" },
+                                            { "split.mode=fixed", "split.encoder=own" } };
+    /* All blocks, and all pairs of budget, one lane or two, and reuse. */
+    static const bool killed[12] = { [0] = true, [4] = true, [7] = true, [11] = true };
 
     g->same_bits = true;
     for (size_t k = 0; k < 12; k++) {
-        const char *set[9] = { blocks[k % 3],
-                               budget[k / 3 % 2],
-                               lanes[k / 6],
-                               "dtype=fp32",
-                               k % 2 ? "kv.reuse=true" : "kv.reuse=false",
-                               "max_num_seqs=16",
-                               "kv.memory=64MiB",
-                               "threads=2",
-                               NULL };
+        const char *const *way = lanes[(k + k / 6) % 6];
+        const char *set[10] = { blocks[k % 3],
+                                budget[k / 3 % 2],
+                                way[0],
+                                way[1],
+                                k % 2 ? "kv.reuse=true" : "kv.reuse=false",
+                                "dtype=fp32",
+                                "max_num_seqs=16",
+                                "kv.memory=64MiB",
+                                "threads=4",
+                                NULL };
 
         g->reuse = k % 2;
         serve_and_ask(g, model, set, AT_ONCE, killed[k]);
@@ -538,7 +546,7 @@ on_a_gpu(struct golden *g, const char *model)
         *const invariant = "numerics=invariant", *const graphs = "graphs.memory=256MiB",
         *const plain = "graphs.memory=0", *const whole = "max_num_batched_tokens=8192",
         *const chunks = "max_num_batched_tokens=100", *const small = "max_num_batched_tokens=64",
-        *const one = "split.mode=off", *const two = "split.mode=fixed";
+        *const one = "split.encoder=context", *const two = "split.encoder=own";
     static const struct {
         enum precision precision;
         const char *set[4];

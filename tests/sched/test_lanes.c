@@ -3,6 +3,9 @@
 #include "tests/test.h"
 
 #include "include/lagan_wire.h"
+#include "worker/sched/ladder.h"
+
+#include <errno.h>
 
 static struct run r;
 
@@ -252,6 +255,273 @@ the_lane_of_prompts_has_bounds_of_its_own(
     close_all(q, 4);
 }
 
+/* Lane 0 does everything from the next plan on, or prompts alone again. */
+static void
+together(bool so, uint32_t rows)
+{
+    scheduler_together(r.s, so, rows);
+    r.l.lane_work[0] = (uint8_t)(WORK_ENCODER | WORK_CONTEXT | (so ? WORK_GENERATION : 0));
+    r.l.lane_work[1] = so ? 0 : WORK_GENERATION;
+}
+
+static void
+a_lane_has_the_whole_device_while_no_other_has_work(void **state)
+{
+    struct seq *q[2] = { seq_new(1, 40, 9, 0), seq_new(2, 30, 5, 0) };
+
+    (void)state;
+    split();
+    run_open(&r);
+    scheduler_rung(r.s, 2);
+    run_add(&r, q[0]);
+    assert_int_equal(run_plan(&r, 0)->rung, 0); /* nobody generates */
+    assert_null(run_plan(&r, 0));
+    assert_int_equal(run_plan(&r, 1)->rung, 2); /* beside the prompt */
+    run_commit(&r, 0);
+    run_commit(&r, 1);
+    assert_null(run_plan(&r, 0));
+    assert_int_equal(run_plan(&r, 1)->rung, 0); /* no prompt is there */
+    run_add(&r, q[1]);
+    assert_int_equal(run_plan(&r, 0)->rung, 2);
+    assert_int_equal(run_plan(&r, 1)->rung, 2);
+    run_out();
+    for (int i = 0; i < 2; i++) assert_non_null(scheduler_reap(r.s));
+    close_all(q, 2);
+}
+
+static void
+a_prompt_that_finds_no_room_leaves_the_whole_device_to_answers(void **state)
+{
+    struct seq *q[2] = { seq_new(1, 10, 30, 0), seq_new(2, 10, 30, 0) };
+
+    (void)state;
+    split();
+    r.c.group[0].max_blocks = 4; /* exactly one */
+    run_open(&r);
+    scheduler_rung(r.s, 1);
+    run_add(&r, q[0]);
+    run_add(&r, q[1]);
+    run_step(&r, 0);
+    assert_null(run_plan(&r, 0));
+    for (int i = 0; i < 29; i++) {
+        const struct batch *b = run_step(&r, 1);
+
+        assert_int_equal(b->rung, 0);
+        if (i < 28) assert_null(run_plan(&r, 0));
+    }
+    run_out();
+    for (int i = 0; i < 2; i++) assert_non_null(scheduler_reap(r.s));
+    close_all(q, 2);
+}
+
+static void
+together_prompts_ride_with_answers_in_as_many_rows_as_they_may(void **state)
+{
+    struct seq *q[2] = { seq_new(1, 10, 30, 0), seq_new(2, 60, 5, 0) };
+    const struct batch *b;
+
+    (void)state;
+    split();
+    r.l.lane_rows[0] = 10;
+    run_open(&r);
+    together(true, 20);
+    run_add(&r, q[0]);
+    run_step(&r, 0);
+    run_add(&r, q[1]);
+    b = run_step(&r, 0);
+    assert_int_equal(b->work, WORK_CONTEXT | WORK_GENERATION);
+    assert_int_equal(b->n_rows, 21);
+    assert_null(run_plan(&r, 1));
+    together(false, 0);
+    b = run_plan(&r, 0);
+    assert_int_equal(b->work, WORK_CONTEXT);
+    assert_int_equal(b->n_rows, 10);
+    assert_int_equal(run_plan(&r, 1)->work, WORK_GENERATION);
+    run_out();
+    for (int i = 0; i < 2; i++) assert_non_null(scheduler_reap(r.s));
+    close_all(q, 2);
+}
+
+/* The device checks every token and block; steps of both lanes are out while the division changes. */
+static void
+no_change_of_the_division_under_load_loses_a_token(void **state)
+{
+    (void)state;
+    for (int round = 0; round < 40; round++) {
+        struct seq *q[24];
+        uint32_t added = 0, gone = 0;
+
+        split();
+        r.l.max_seqs = 6;
+        r.c.n_groups = 2;
+        r.c.group[0].max_blocks = 40;
+        r.c.group[1] = run_group(KV_WINDOW, 13, 384, 0);
+        if (round % 2) r.l.policy = POLICY_MAX_UTILIZATION;
+        run_open(&r);
+        for (int idle = 0; gone < ARRAY_LEN(q); idle++) {
+            unsigned lane = test_below(2);
+
+            assert_true(idle < 500); /* somebody waits for ever */
+            if (added < ARRAY_LEN(q) && test_below(4) == 0) {
+                q[added] = seq_new(added + 1, 1 + test_below(90), 1 + test_below(30), 0);
+                run_add(&r, q[added++]);
+                idle = 0;
+            }
+            if (test_below(3) == 0) together(test_below(2), test_below(3) * 10);
+            if (test_below(3) == 0) scheduler_rung(r.s, test_below(MAX_RUNGS));
+            if (test_below(2) ? run_plan(&r, lane) != NULL : run_commit(&r, lane)) idle = 0;
+            while (scheduler_reap(r.s)) gone++;
+        }
+        run_out();
+        close_all(q, ARRAY_LEN(q));
+    }
+}
+
+static void
+both_lanes_begin_with_nothing_to_do_and_each_request_wakes_them(void **state) /* D-05 */
+{
+    (void)state;
+    split();
+    run_open(&r);
+    for (req_id id = 1; id <= 10000; id++) {
+        struct seq *q = seq_new(id, 1 + id % 7, 1 + id % 3, 0);
+
+        assert_null(run_plan(&r, id % 2));
+        assert_null(run_plan(&r, 1 - id % 2));
+        assert_true(scheduler_wake(r.s) == NSEC_NEVER);
+        run_add(&r, q);
+        run_out();
+        assert_ptr_equal(scheduler_reap(r.s), q);
+        run_check_tokens(q);
+        seq_free(q);
+    }
+    run_close(&r);
+}
+
+/* The reference waits for an answer to free blocks when none is being given: half of each prompt fills the pool. */
+static void
+prompts_that_fill_the_pool_do_not_wait_for_answers_that_nobody_gives(void **state) /* E4.5 */
+{
+    static const enum policy policies[] = { POLICY_NO_EVICT, POLICY_MAX_UTILIZATION,
+                                            POLICY_STATIC };
+
+    (void)state;
+    for (size_t i = 0; i < ARRAY_LEN(policies); i++) {
+        struct seq *q[3] = { seq_new(1, 60, 10, 0), seq_new(2, 60, 10, 0), seq_new(3, 60, 10, 0) };
+
+        split();
+        r.l.policy = policies[i];
+        r.c.group[0].max_blocks = 8; /* the largest alone, with its answer */
+        r.l.chunks = CHUNKS_EQUAL;
+        run_open(&r);
+        for (int k = 0; k < 3; k++) run_add(&r, q[k]);
+        run_out();
+        for (int k = 0; k < 3; k++) assert_non_null(scheduler_reap(r.s));
+        close_all(q, 3);
+    }
+}
+
+static void
+one_that_never_fits_is_refused_and_both_lanes_go_on(void **state) /* D-07, E5 */
+{
+    struct seq *big = seq_new(1, 80, 40, 0), *q = seq_new(2, 10, 5, 0);
+    struct err e;
+
+    (void)state;
+    split();
+    r.c.group[0].max_blocks = 8;
+    run_open(&r);
+    assert_int_equal(scheduler_add(r.s, big, 0, &e), -EMSGSIZE);
+    run_add(&r, q);
+    run_out();
+    assert_ptr_equal(scheduler_reap(r.s), q);
+    seq_free(big);
+    close_all(&q, 1);
+}
+
+static void
+a_cancelled_answer_gives_the_prompt_its_blocks_at_once(
+    void **state) /* E5: wakes on blocks freed, cancel */
+{
+    struct seq *q[2] = { seq_new(1, 10, 30, 0), seq_new(2, 10, 30, 0) };
+
+    (void)state;
+    split();
+    r.c.group[0].max_blocks = 4;
+    run_open(&r);
+    run_add(&r, q[0]);
+    run_add(&r, q[1]);
+    run_step(&r, 0);
+    assert_null(run_plan(&r, 0));
+    scheduler_cancel(r.s, 1, LAGAN_E_CANCELLED); /* it generates, and no step carries it */
+    assert_non_null(run_plan(&r, 0));
+    run_out();
+    for (int i = 0; i < 2; i++) assert_non_null(scheduler_reap(r.s));
+    for (int i = 0; i < 2; i++) seq_free(q[i]);
+    assert_int_equal(run_used(&r), 0);
+    run_close(&r);
+}
+
+static void
+a_storm_of_cancels_leaves_nothing_in_either_lane(void **state)
+{
+    enum { N = 400 };
+    static struct seq *q[N];
+    uint32_t added = 0, gone = 0;
+
+    (void)state;
+    split();
+    r.c.group[0].max_blocks = 20;
+    run_open(&r);
+    for (int idle = 0; gone < N; idle++) {
+        unsigned lane = test_below(2);
+
+        assert_true(idle < 500);
+        if (added < N && test_below(2)) {
+            q[added] = seq_new(added + 1, 1 + test_below(60), 1 + test_below(30), 0);
+            run_add(&r, q[added++]);
+            idle = 0;
+        }
+        if (added && test_below(3)) {
+            scheduler_cancel(r.s, 1 + test_below(added), LAGAN_E_CANCELLED);
+            scheduler_cancel(r.s, added, LAGAN_E_CANCELLED);
+        }
+        if (test_below(2) ? run_plan(&r, lane) != NULL : run_commit(&r, lane)) idle = 0;
+        while (scheduler_reap(r.s)) gone++;
+    }
+    run_out();
+    assert_int_equal(run_used(&r), 0);
+    for (int i = 0; i < N; i++) seq_free(q[i]);
+    run_close(&r);
+}
+
+static void
+a_step_that_fails_in_one_lane_ends_its_requests_and_the_other_goes_on(void **state) /* E4.10 */
+{
+    struct seq *q[2] = { seq_new(1, 10, 30, 0), seq_new(2, 40, 5, 0) };
+
+    (void)state;
+    split();
+    run_open(&r);
+    run_add(&r, q[0]);
+    run_step(&r, 0);
+    run_step(&r, 1);
+    run_add(&r, q[1]);
+    run_plan(&r, 0);
+    run_plan(&r, 1);
+    r.failing = true;
+    run_commit(&r, 0);
+    r.failing = false;
+    assert_ptr_equal(scheduler_reap(r.s), q[1]);
+    assert_int_equal(q[1]->reason, LAGAN_E_INTERNAL);
+    run_out();
+    assert_ptr_equal(scheduler_reap(r.s), q[0]);
+    run_check_tokens(q[0]);
+    for (int i = 0; i < 2; i++) seq_free(q[i]);
+    assert_int_equal(run_used(&r), 0);
+    run_close(&r);
+}
+
 int
 main(void)
 {
@@ -265,7 +535,17 @@ main(void)
         cmocka_unit_test(a_lane_found_done_names_the_one_to_commit_first),
         cmocka_unit_test(many_prompts_pass_through_both_lanes),
         cmocka_unit_test(the_lane_of_prompts_has_bounds_of_its_own),
+        cmocka_unit_test(a_lane_has_the_whole_device_while_no_other_has_work),
+        cmocka_unit_test(a_prompt_that_finds_no_room_leaves_the_whole_device_to_answers),
+        cmocka_unit_test(together_prompts_ride_with_answers_in_as_many_rows_as_they_may),
+        cmocka_unit_test(no_change_of_the_division_under_load_loses_a_token),
+        cmocka_unit_test(both_lanes_begin_with_nothing_to_do_and_each_request_wakes_them),
+        cmocka_unit_test(prompts_that_fill_the_pool_do_not_wait_for_answers_that_nobody_gives),
+        cmocka_unit_test(one_that_never_fits_is_refused_and_both_lanes_go_on),
+        cmocka_unit_test(a_cancelled_answer_gives_the_prompt_its_blocks_at_once),
+        cmocka_unit_test(a_storm_of_cancels_leaves_nothing_in_either_lane),
+        cmocka_unit_test(a_step_that_fails_in_one_lane_ends_its_requests_and_the_other_goes_on),
     };
 
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return cmocka_run_group_tests(tests, test_seed_group, NULL);
 }

@@ -67,8 +67,8 @@ static const char *const split[] = { "--kv.memory=4MiB",
     }
 static const struct setting settings[] = {
     { "tests/data/golden/llama2", bf16, FOUR },   { "tests/data/golden/gemma3", fp32, FOUR },
-    { "tests/data/golden/t5_relu", fp32, FOUR },  { "tests/data/golden/mistral", split, FOUR },
-    { "tests/data/golden/llama2", fp32, FOUR },   { "tests/data/golden/gemma3", split, FOUR },
+    { "tests/data/golden/t5_relu", fp32, FOUR },  { "tests/data/golden/llama2", fp32, FOUR },
+    { "tests/data/golden/mistral", split, FOUR }, { "tests/data/golden/gemma3", split, FOUR },
     { "tests/data/golden/t5_gated", bf16, FOUR }, { "tests/data/golden/bart", bf16, FOUR },
     { "tests/data/golden/mbart", split, FOUR },
 };

@@ -108,7 +108,8 @@ open_lane(struct exec *x, struct exec_lane *l, uint32_t units, const struct kv_c
 {
     int r;
 
-    TRY(x->op->lane_open(x->gpu, MAX(units, 1u), &l->lane, e));
+    l->units = MAX(units, 1u);
+    TRY(x->op->lane_open(x->gpu, l->units, &l->lane, e));
     memcpy(l->step.scratch, l->scratch, sizeof l->step.scratch);
     l->step.lane = l->lane;
     /* Something that is mapped, until there are blocks: padding looks at none. */
@@ -164,6 +165,22 @@ exec_close(struct exec *x)
     scratch_close(x);
     free(x);
     return NULL;
+}
+
+void
+exec_rung(struct exec *x, unsigned rung, const struct exec_part part[MAX_LANES])
+{
+    check(rung < MAX_RUNGS);
+    memcpy(x->part[rung], part, sizeof x->part[rung]);
+}
+
+/* The lane's part of the rung, for what is queued from now on. */
+static int
+take_part(struct exec *x, struct exec_lane *l, const struct exec_part *want)
+{
+    if (want->n == l->part.n && want->first == l->part.first) return 0;
+    l->part = *want;
+    return x->op->lane_part(l->lane, want->first, want->n ? want->n : l->units);
 }
 
 void
@@ -242,13 +259,15 @@ exec_start(struct exec *x, const struct batch *b, struct err *e)
     int r;
 
     check(b->lane < x->c.n_lanes && l->started - l->finished < STAGES);
+    check(b->rung < MAX_RUNGS);
     TRY(stage_refuse(x, b, e));
     x->op->range_begin(l->lane, "step");
     x->op->range_begin(l->lane, "stage");
     stage_step(x, l, st, b, o, &t);
     x->op->range_end(l->lane);
     if (l->started == l->finished) l->since = clock_now();
-    r = queue_step(x, l, st, b, &t, o);
+    r = take_part(x, l, &x->part[b->rung][b->lane]);
+    if (r == 0) r = queue_step(x, l, st, b, &t, o);
     x->op->range_end(l->lane);
     if (r < 0)
         return err_set(e, r, "step %llu of lane %u: %s", (unsigned long long)b->step, b->lane,

@@ -16,6 +16,7 @@
 #include "worker/kv/kv.h"
 #include "worker/model/model.h"
 #include "worker/sched/batch.h"
+#include "worker/sched/ladder.h"
 
 struct exec;
 
@@ -73,6 +74,12 @@ void exec_blocks(struct exec *x, const struct kv_config *kv, const struct arena 
 struct exec *exec_close(struct exec *x); /* waits for steps that are out; NULL in, NULL out */
 CLEAN_FUNC(struct exec, exec_close)
 
+/* Steps of that rung (batch.rung), from the next one started on, run on these of the units that their lane was opened
+ * with. A rung of which nothing is said: on all. */
+struct exec_part {
+    uint32_t first, n; /* n 0: all */
+};
+void exec_rung(struct exec *x, unsigned rung, const struct exec_part part[MAX_LANES]);
 void exec_seat(struct exec *x, uint32_t seat, const struct sampling *s); /* before its first step */
 /* After exec_seat(): the first n tokens of its history, which no step will carry. */
 void exec_seen(struct exec *x, uint32_t seat, const token_id *token, uint32_t n);

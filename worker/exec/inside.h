@@ -102,6 +102,8 @@ struct todo {
 
 struct exec_lane {
     struct lane *lane;
+    uint32_t units;             /* it was opened with */
+    struct exec_part part;      /* of them it is on; n 0: all */
     uint64_t started, finished; /* steps, counted */
     nsec since,
         step_ns; /* when the oldest step that is out began, and how long they take of late */
@@ -146,6 +148,7 @@ struct exec {
     bool *recall;                     /* [n_seats], host: recalled goes out with its next step */
     uint32_t *recalled;               /* [n_seats][seen_words], host: what exec_seen() was given */
     struct exec_lane lane[MAX_LANES];
+    struct exec_part part[MAX_RUNGS][MAX_LANES];
 };
 
 /* scratch.c: sizes, then memory, then addresses. x's numbers are set. */

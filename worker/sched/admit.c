@@ -39,7 +39,7 @@ runnable(const struct scheduler *s, const struct seq *q, unsigned lane, nsec now
     case SEQ_ENDED:
         break;
     }
-    return work & s->l.lane_work[lane];
+    return work & s->work[lane];
 }
 
 uint32_t

@@ -130,8 +130,10 @@ gather(struct plan *p)
     struct seq *waiting = join ? next_context(p, s->waiting.first) : NULL;
     uint32_t n = 0, rows = p->rows_left, begins = p->begins, most = s->n_seats;
 
-    if (s->l.lane_rows[p->lane]) rows = MIN(rows, s->l.lane_rows[p->lane]);
-    if (s->l.lane_seqs[p->lane]) most = s->l.lane_seqs[p->lane];
+    if (!s->together && s->l.lane_rows[p->lane]) rows = MIN(rows, s->l.lane_rows[p->lane]);
+    if (!s->together && s->l.lane_seqs[p->lane]) most = s->l.lane_seqs[p->lane];
+    if (s->together && s->together_rows && p->b->work & WORK_GENERATION)
+        rows = MIN(rows, s->together_rows);
     while (rows > 0 && n < most && (running || (waiting && !full))) {
         uint32_t some;
 

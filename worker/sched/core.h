@@ -8,6 +8,7 @@
  *     plan.c       the next step of a lane
  *     context.c    of which: prompts
  *     encoder.c    of which: sources
+ *     division.c   which lane does what, and on how much of the device
  *     commit.c     what a step sampled
  */
 #ifndef SCHED_CORE_H
@@ -83,7 +84,13 @@ struct scheduler {
         [MAX_LANES]; /* the lane lets somebody wait for company until then; NSEC_NEVER: nobody */
     uint64_t ticket, n_pauses;
     unsigned rung;
-    bool tree; /* the guesses are no chain; by row of a run: */
+    uint8_t
+        work[MAX_LANES]; /* of each lane now: limits.lane_work, or with answers where prompts are */
+    bool together;       /* the latter */
+    uint32_t
+        together_rows;    /* of prompts in a step that generates too; 0: no bound but the lane's */
+    bool idle[MAX_LANES]; /* the lane's last plan found nothing */
+    bool tree;            /* the guesses are no chain; by row of a run: */
     uint8_t depth[1 + MAX_DRAFT];
     uint32_t sees[1 + MAX_DRAFT]; /* rows, by bit */
 };
@@ -118,6 +125,10 @@ void plan_adopted(struct plan *p);
 void plan_context(struct plan *p);
 void form_batch(
     struct plan *p); /* static_batch: whoever fits is of it, with rows in this step or later */
+
+/* division.c */
+/* Nobody else has anything to do, or out: the lane has the whole device. */
+bool alone(const struct scheduler *s, unsigned lane);
 
 /* encoder.c */
 void plan_encoder(struct plan *p);

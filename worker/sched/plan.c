@@ -148,8 +148,7 @@ guess_rows(const struct plan *p)
 {
     const struct scheduler *s = p->s;
     uint32_t rows = p->rows_left - s->n_in[SEQ_GENERATION];
-    bool prompts = s->l.lane_work[p->lane] & WORK_CONTEXT &&
-                   s->n_in[SEQ_CONTEXT] + s->waiting.n > 0;
+    bool prompts = s->work[p->lane] & WORK_CONTEXT && s->n_in[SEQ_CONTEXT] + s->waiting.n > 0;
 
     if (s->l.n_draft == 0) return 0;
     return prompts ? rows / 2 : rows;
@@ -298,7 +297,7 @@ scheduler_plan(struct scheduler *s, unsigned lane, nsec now, struct batch *b)
         again = s->l.policy == POLICY_MAX_UTILIZATION && make_room(s, lane, now);
         b->step = s->planned[lane] + 1;
         b->lane = (uint8_t)lane;
-        b->rung = (uint8_t)s->rung;
+        b->rung = (uint8_t)(s->l.n_lanes > 1 && alone(s, lane) ? 0 : s->rung);
         b->work = 0;
         b->bucket = b->n_rows = b->n_runs = b->n_logits = 0;
         b->n_encode = b->n_edits = b->n_copies = b->n_waits = b->n_masks = 0;
@@ -315,18 +314,20 @@ scheduler_plan(struct scheduler *s, unsigned lane, nsec now, struct batch *b)
                            .begins = begin_edits(s) };
         s->waited_for[lane] = NSEC_NEVER;
         kv_ends(s->kv, lane, &p.out);
-        if (s->l.lane_work[lane] & WORK_GENERATION) plan_generation(&p);
-        if (s->l.lane_work[lane] & WORK_CONTEXT) plan_adopted(&p);
+        if (s->work[lane] & WORK_GENERATION) plan_generation(&p);
+        if (s->work[lane] & WORK_CONTEXT) plan_adopted(&p);
         if (s->l.policy == POLICY_STATIC && may_join(s)) form_batch(&p);
-        if (s->l.lane_work[lane] & WORK_CONTEXT) plan_context(&p);
-        if (s->l.lane_work[lane] & WORK_ENCODER) plan_encoder(&p);
+        if (s->work[lane] & WORK_CONTEXT) plan_context(&p);
+        if (s->work[lane] & WORK_ENCODER) plan_encoder(&p);
         again = again || s->turned;
         if (b->n_rows == 0) again = again || give_up_one(s, now) || end_hopeless(&p);
         if (again) ask_others(s, lane);
         if (b->n_rows > 0) {
             close_batch(&p);
+            s->idle[lane] = false;
             return 1;
         }
     } while (again);
+    s->idle[lane] = true;
     return 0;
 }

@@ -120,6 +120,7 @@ scheduler_new(struct scheduler **ret, const struct scheduler_limits *l, struct k
     s->reuse = kv_config(kv)->reuse;
     s->next_deadline = NSEC_NEVER;
     for (unsigned i = 0; i < MAX_LANES; i++) s->waited_for[i] = NSEC_NEVER;
+    for (unsigned i = 0; i < l->n_lanes; i++) s->work[i] = l->lane_work[i];
     if (l->policy == POLICY_MAX_REQUESTS) TRY(check_uncounted(s, e));
     s->seat = calloc(s->n_seats, sizeof s->seat[0]);
     s->free_seat = calloc(s->n_seats, sizeof s->free_seat[0]);
@@ -477,12 +478,6 @@ scheduler_wake(const struct scheduler *s)
     if (out) return wake;
     if (s->cramped) wake = MIN(wake, s->keep_until);
     return s->ask ? 0 : wake;
-}
-
-void
-scheduler_rung(struct scheduler *s, unsigned rung)
-{
-    s->rung = rung;
 }
 
 struct seq *

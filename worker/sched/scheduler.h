@@ -108,8 +108,17 @@ unsigned scheduler_turn(const struct scheduler *s, const struct batch *b);
  * LAGAN_E_INTERNAL. */
 void scheduler_commit(struct scheduler *s, const struct batch *b, const struct batch_result *r,
                       nsec now);
-void scheduler_rung(struct scheduler *s, unsigned rung); /* operator or controller; next step on */
-struct seq *scheduler_reap(struct scheduler *s);         /* reason set; NULL: none */
+/* From the next plan on. A step says that rung, or 0, the whole device, while no other lane has anything to do. */
+void scheduler_rung(struct scheduler *s, unsigned rung);
+/* From the next plan on the lane of prompts generates too, with so many rows of prompts (0: as many as it has) in a
+ * step that does both; or each lane does its own work again. Lanes apart: limits.lane_work. */
+void scheduler_together(struct scheduler *s, bool together, uint32_t rows);
+/* What there is to do: sequences that generate, and rows of prompts that could be computed, up to `most` of them. */
+struct scheduler_load {
+    uint32_t n_generating, prompt_rows;
+};
+struct scheduler_load scheduler_load(const struct scheduler *s, uint32_t most);
+struct seq *scheduler_reap(struct scheduler *s);                      /* reason set; NULL: none */
 struct seq *scheduler_seat(const struct scheduler *s, uint32_t seat); /* who sits there, or NULL */
 uint32_t scheduler_n_running(const struct scheduler *s);
 uint32_t scheduler_n_waiting(const struct scheduler *s);

@@ -1,0 +1,473 @@
+/* test_split.c - rungs, how long steps take on them, and which is taken: against all of it done by hand. */
+#include "base/clock.h"
+#include "tests/test.h"
+#include "worker/sched/split.h"
+
+#include <errno.h>
+#include <math.h>
+#include <string.h>
+
+/* ---- ladder */
+
+static void
+the_part_nearer_to_a_multiple_is_rounded_and_the_other_has_the_rest(
+    void **state) /* D-01 .. D-04, E2 */
+{
+    static const struct {
+        uint32_t units, least, grain;
+        double share;
+        uint32_t context;
+    } rows[] = {
+        { 132, 8, 8, .1, 12 },  { 132, 8, 8, .25, 32 },  { 132, 8, 8, .3, 40 },
+        { 132, 8, 8, .4, 52 },  { 132, 8, 8, .5, 64 },   { 132, 8, 8, .6, 80 },
+        { 132, 8, 8, .7, 92 },  { 132, 8, 8, .75, 100 }, { 132, 8, 8, .9, 120 },
+        { 132, 8, 8, .01, 8 },  { 132, 8, 8, .99, 124 }, { 148, 8, 8, .25, 36 },
+        { 148, 8, 8, .5, 72 },  { 148, 8, 8, .75, 112 }, { 148, 8, 8, .9, 132 },
+        { 108, 4, 2, .25, 28 }, { 108, 4, 2, .5, 54 },   { 108, 4, 2, .7, 76 },
+        { 2, 1, 1, .5, 1 },     { 2, 1, 1, .99, 1 },
+    };
+
+    (void)state;
+    for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
+        struct ladder l = { .units = rows[i].units,
+                            .least = rows[i].least,
+                            .grain = rows[i].grain };
+        struct rung r = ladder_share(&l, rows[i].share);
+
+        assert_int_equal(r.context, rows[i].context);
+        assert_int_equal(r.generation, rows[i].units - rows[i].context);
+    }
+}
+
+static void
+every_rung_is_a_division_that_the_device_has(void **state)
+{
+    struct ladder l;
+
+    (void)state;
+    ladder_make(&l, 132, 8, 8);
+    assert_int_equal(l.n, 5);
+    assert_int_equal(l.rung[1].context, 64);
+    assert_int_equal(l.rung[2].context, 80);
+    for (int k = 0; k < 5000; k++) {
+        uint32_t grain = test_below(9), least = 1 + test_below(16), units = 1 + test_below(200);
+
+        ladder_make(&l, units, least, grain);
+        assert_in_range(l.n, 1, MAX_RUNGS);
+        assert_true((l.n > 1) == (grain && units >= 2 * least));
+        for (unsigned i = 1; i < l.n; i++) {
+            assert_int_equal(l.rung[i].context + l.rung[i].generation, units);
+            assert_true(l.rung[i].context >= least && l.rung[i].generation >= least);
+            if (least % grain == 0)
+                assert_true(l.rung[i].context % grain == 0 || l.rung[i].generation % grain == 0);
+            if (i > 1) assert_true(l.rung[i].context > l.rung[i - 1].context);
+        }
+    }
+}
+
+static void
+context_sm_is_units_or_a_share_and_1_0_is_off(void **state)
+{
+    static const char *const bad[] = { "0", "-3", "0.0", "x", "64x", "9999", "132", "nan" };
+    struct ladder l;
+    struct err e;
+    unsigned r;
+
+    (void)state;
+    ladder_make(&l, 132, 8, 8);
+    assert_int_equal(ladder_fixed(&l, "64", &r, &e), 0);
+    assert_int_equal(l.rung[r].context, 64);
+    assert_int_equal(ladder_fixed(&l, "0.25", &r, &e), 0);
+    assert_int_equal(l.rung[r].context, 32);
+    assert_int_equal(ladder_fixed(&l, "", &r, &e), 0);
+    assert_int_equal(l.rung[r].context, 64);
+    assert_int_equal(ladder_fixed(&l, "1.0", &r, &e), 0);
+    assert_int_equal(r, 0);
+    for (size_t i = 0; i < ARRAY_LEN(bad); i++)
+        assert_int_equal(ladder_fixed(&l, bad[i], &r, &e), -EINVAL);
+    ladder_make(&l, 132, 8, 0);
+    assert_int_equal(ladder_fixed(&l, "64", &r, &e), -EINVAL);
+    assert_non_null(strstr(e.text, "cannot be divided"));
+    assert_int_equal(ladder_fixed(&l, "1.0", &r, &e), 0);
+}
+
+static void
+an_operators_rung_is_one_the_device_has_and_takes_the_last_ones_place(void **state)
+{
+    struct ladder l;
+    struct err e;
+    unsigned r;
+
+    (void)state;
+    ladder_make(&l, 132, 8, 8);
+    assert_int_equal(ladder_set(&l, 80, 52, &r, &e), 0);
+    assert_int_equal(r, 2);
+    assert_int_equal(ladder_set(&l, 12, 120, &r, &e), 0);
+    assert_int_equal(r, 4);
+    assert_int_equal(l.n, 5);
+    assert_int_equal(l.rung[4].context, 12);
+    assert_int_equal(ladder_set(&l, 70, 62, &r, &e), -EINVAL);
+    assert_non_null(strstr(e.text, "nearest is"));
+    assert_int_equal(ladder_set(&l, 64, 64, &r, &e), -EINVAL);
+    assert_int_equal(ladder_set(&l, UINT32_MAX, 4, &r, &e), -EINVAL);
+    ladder_make(&l, 4, 1, 1);
+    assert_int_equal(l.n, 3);
+    assert_int_equal(ladder_set(&l, 1, 3, &r, &e), 0);
+    assert_int_equal(r, 3);
+    assert_int_equal(l.n, 4);
+}
+
+/* ---- steptime */
+
+static double
+real(double low, double high)
+{
+    return low + (high - low) * test_below(1 << 20) / (double)(1 << 20);
+}
+
+static struct work_done
+some_work(void)
+{
+    return (struct work_done){ real(1e9, 2e10), real(0, 5e10), real(1e9, 1e14), real(0, 1e13) };
+}
+
+struct sample { /* what the naive one keeps of each step: everything */
+    double z[STEP_TERMS], weight;
+};
+static struct sample sample[400];
+static uint32_t n_samples;
+
+static double
+penalty(const double m[STEP_TERMS], const double at[STEP_TERMS])
+{
+    double sum = 0;
+
+    for (unsigned i = 0; i < STEP_TERMS; i++) sum += 0.02 * (m[i] - at[i]) * (m[i] - at[i]);
+    for (uint32_t k = 0; k < n_samples; k++) {
+        double off = -1;
+
+        for (unsigned i = 0; i < STEP_TERMS; i++) off += m[i] * sample[k].z[i];
+        sum += sample[k].weight * off * off;
+    }
+    return sum;
+}
+
+/* Downhill, coordinate by coordinate, in steps that halve. */
+static double
+least_penalty(const double at[STEP_TERMS])
+{
+    double m[STEP_TERMS] = { at[0], at[1], at[2] }, now = penalty(m, at);
+
+    for (double step = 1; step > 1e-7; step /= 2)
+        for (int more = 1, turns = 0; more && turns < 300; turns++) {
+            more = 0;
+            for (unsigned i = 0; i < STEP_TERMS; i++)
+                for (int sign = -1; sign <= 1; sign += 2) {
+                    double was = m[i], then;
+
+                    m[i] = MAX(m[i] + sign * step, 1e-3 * at[i]);
+                    then = penalty(m, at);
+                    if (then < now) {
+                        more = 1;
+                        now = then;
+                    } else {
+                        m[i] = was;
+                    }
+                }
+        }
+    return now;
+}
+
+static void
+factors(const struct steptime *t, enum step_kind kind, unsigned rung, double m[STEP_TERMS])
+{
+    struct work_done x[STEP_TERMS] = { { .weights = 1e15 }, { .kv = 1e15 }, { .matmul = 1e18 } };
+
+    for (unsigned i = 0; i < STEP_TERMS; i++)
+        m[i] = steptime_of(t, kind, rung, &x[i]) /
+               (t->cell[kind][rung].base[i] * (i < 2 ? 1e15 : 1e18));
+}
+
+static void
+the_fit_is_that_of_every_step_looked_at_again(void **state)
+{
+    static const double one[STEP_TERMS] = { 1, 1, 1 };
+
+    (void)state;
+    for (int round = 0; round < 10; round++) {
+        double truth[STEP_TERMS] = { real(.3, 3), real(.3, 3), real(.3, 3) }, m[STEP_TERMS];
+        struct steptime t;
+        struct ladder l;
+
+        ladder_make(&l, 132, 8, 8);
+        steptime_init(&t, &l, 4e12, 600e12);
+        n_samples = 0;
+        for (int k = 0; k < 120; k++) {
+            struct work_done w = some_work();
+            double x[] = { w.weights / 4e3, w.kv / 4e3, (w.matmul + w.attend) / 600e3 }, ns = 0;
+            double beside = test_below(4) ? 0 : real(0, 1);
+
+            for (unsigned i = 0; i < STEP_TERMS; i++) ns += truth[i] * x[i] * real(.8, 1.2);
+            ns = (double)(nsec)ns;
+            steptime_learn(&t, STEP_CONTEXT, 0, &w, (nsec)ns, beside);
+            for (uint32_t j = 0; j < n_samples; j++) sample[j].weight *= 1 - .02 * (1 - beside);
+            for (unsigned i = 0; i < STEP_TERMS; i++) sample[n_samples].z[i] = x[i] / ns;
+            sample[n_samples++].weight = 1 - beside;
+            if (k % 40 != 39 && k > 3) continue;
+            factors(&t, STEP_CONTEXT, 0, m);
+            assert_true(penalty(m, one) <= least_penalty(one) * 1.001 + 1e-9);
+        }
+    }
+}
+
+static void
+a_rung_that_was_never_used_is_taken_for_its_share_of_the_whole(void **state)
+{
+    struct work_done w = { 1e10, 1e10, 1e13, 0 };
+    struct steptime t;
+    struct ladder l;
+    double whole, part;
+
+    (void)state;
+    ladder_make(&l, 100, 1, 1);
+    steptime_init(&t, &l, 1e12, 1e14);
+    for (int k = 0; k < 50; k++) steptime_learn(&t, STEP_GENERATION, 0, &w, 60 * NSEC_MS, 0);
+    whole = steptime_of(&t, STEP_GENERATION, 0, &w);
+    assert_true(fabs(whole / (60. * NSEC_MS) - 1) < .02);
+    part = steptime_of(&t, STEP_GENERATION, 1, &w); /* half of it */
+    assert_true(fabs(part / whole - 2) < .01);
+    steptime_rung(&t, 1, (struct part_share){ .5, .9 }, (struct part_share){ .8, .8 });
+    assert_true(fabs(steptime_of(&t, STEP_GENERATION, 1, &w) / whole - 1.25) < .01);
+    for (int k = 0; k < 20; k++) steptime_learn(&t, STEP_GENERATION, 1, &w, 300 * NSEC_MS, 1);
+    assert_true(steptime_of(&t, STEP_GENERATION, 1, &w) > 4.5 * whole);
+    for (int k = 0; k < 3000; k++) steptime_learn(&t, STEP_GENERATION, 0, &w, 60 * NSEC_MS, 0);
+    part = steptime_of(&t, STEP_GENERATION, 1, &w); /* was slow once, and that is long ago */
+    assert_true(part < 1.5 * whole);
+}
+
+static void
+a_step_that_ran_alone_says_nothing_of_its_rung(void **state)
+{
+    struct work_done w = some_work();
+    struct steptime t;
+    struct ladder l;
+    double before;
+
+    (void)state;
+    ladder_make(&l, 100, 1, 1);
+    steptime_init(&t, &l, 1e12, 1e14);
+    before = steptime_of(&t, STEP_CONTEXT, 2, &w);
+    steptime_learn(&t, STEP_CONTEXT, 2, &w, NSEC_S * 100, 0);
+    steptime_learn(&t, STEP_CONTEXT, 2, &w, 0, 1);
+    assert_true(steptime_of(&t, STEP_CONTEXT, 2, &w) == before);
+    assert_true(steptime_known(&t, STEP_CONTEXT) == 0);
+}
+
+/* ---- split */
+
+struct truth { /* a device: ns for each term, by kind and rung */
+    double ns[STEP_KINDS][MAX_RUNGS][STEP_TERMS];
+};
+
+static double
+takes(const struct truth *d, enum step_kind kind, unsigned rung, const struct work_done *w)
+{
+    const double *ns = d->ns[kind][rung];
+
+    return ns[0] * w->weights + ns[1] * w->kv + ns[2] * (w->matmul + w->attend);
+}
+
+/* Parts have their share, and something that no model foresees. */
+static void
+draw_device(struct truth *d, const struct ladder *l)
+{
+    double whole[STEP_TERMS] = { 1e9 / real(1e12, 5e12), 1e9 / real(1e12, 5e12),
+                                 1e9 / real(1e14, 1e15) };
+
+    for (unsigned r = 0; r < l->n; r++) {
+        double c = r ? pow((double)l->rung[r].context / l->units, real(.6, 1.1)) : 1;
+        double g = r ? pow((double)l->rung[r].generation / l->units, real(.3, 1)) : 1;
+
+        for (unsigned i = 0; i < STEP_TERMS; i++) {
+            d->ns[STEP_CONTEXT][r][i] = whole[i] / c;
+            d->ns[STEP_GENERATION][r][i] = whole[i] / g;
+            d->ns[STEP_BOTH][r][i] = whole[i];
+        }
+    }
+}
+
+static struct split_load
+some_load(void)
+{
+    double kv = real(1e7, 1e9);
+    uint32_t n = 1 + test_below(128);
+
+    return (struct split_load){ .decode = { 1.6e10, n * kv, n * 1.6e10, n * kv / 4 },
+                                .n_decode = n,
+                                .row = { 1.6e10, real(1e4, 1e6), 1.6e10, real(1e8, 1e10) },
+                                .n_rows = 1 + test_below(40000) };
+}
+
+static struct work_done
+rows_of(const struct split_load *x, double n)
+{
+    return (struct work_done){ x->row.weights, n * x->row.kv, n * x->row.matmul,
+                               n * x->row.attend };
+}
+
+/* Steps of every kind and rung, as a worker that has seen all of them would have. */
+static void
+teach(struct split *s, const struct truth *d, const struct ladder *l)
+{
+    for (int k = 0; k < 400; k++) {
+        struct split_load x = some_load();
+        unsigned r = test_below(l->n);
+        struct work_done c = rows_of(&x, 1 + test_below(8192)), b = c;
+        double off = real(.95, 1.05);
+
+        b.kv += x.decode.kv;
+        b.matmul += x.decode.matmul;
+        b.attend += x.decode.attend;
+        steptime_learn(&s->time, STEP_CONTEXT, r, &c, (nsec)(off * takes(d, STEP_CONTEXT, r, &c)),
+                       r > 0);
+        steptime_learn(&s->time, STEP_GENERATION, r, &x.decode,
+                       (nsec)(off * takes(d, STEP_GENERATION, r, &x.decode)), r > 0);
+        steptime_learn(&s->time, STEP_BOTH, 0, &b, (nsec)(off * takes(d, STEP_BOTH, 0, &b)), 0);
+    }
+}
+
+/* What the device really takes on that way: for a prompt's row, and from token to token. */
+static void
+really(const struct truth *d, const struct split_load *x, struct split_way way, double *row,
+       double *token)
+{
+    double n = (double)MAX(MIN(x->n_rows, (uint64_t)way.rows), (uint64_t)1);
+    struct work_done some = rows_of(x, n);
+
+    if (way.rung) {
+        *row = takes(d, STEP_CONTEXT, way.rung, &some) / n;
+        *token = takes(d, STEP_GENERATION, way.rung, &x->decode);
+    } else {
+        some.kv += x->decode.kv;
+        some.matmul += x->decode.matmul;
+        some.attend += x->decode.attend;
+        *token = takes(d, STEP_BOTH, 0, &some);
+        *row = *token / n;
+    }
+}
+
+static void
+the_way_taken_is_nearly_the_best_that_the_device_has(void **state)
+{
+    const struct split_limits limits = { 64, 8192, 50 * NSEC_MS };
+    double target = (double)limits.target;
+    uint32_t apart = 0, together = 0;
+
+    (void)state;
+    for (int round = 0; round < 40; round++) {
+        struct truth d;
+        struct ladder l;
+        struct split s;
+
+        ladder_make(&l, 132, 8, 8);
+        draw_device(&d, &l);
+        split_init(&s, &limits, &l, 4e12, 6e14);
+        teach(&s, &d, &l);
+        for (int k = 0; k < 50; k++) {
+            struct split_load x = some_load();
+            struct split_way way = split_best(&s, &l, &x);
+            double row, token, best = 1e300;
+
+            really(&d, &x, way, &row, &token);
+            for (unsigned r = 0; r < l.n; r++) { /* all that surely keep the target, by hand */
+                uint32_t most = limits.most_rows, rows = r ? most : limits.least_rows;
+
+                for (; rows <= most; rows += 64) {
+                    double a, b;
+
+                    really(&d, &x, (struct split_way){ r, rows }, &a, &b);
+                    if (b < .9 * target) best = MIN(best, a);
+                }
+            }
+            if (best == 1e300) continue;
+            assert_true(token < 1.25 * target);
+            assert_true(row < 1.3 * best);
+            apart += way.rung > 0;
+            together += way.rung == 0;
+        }
+    }
+    assert_true(apart > 100 && together > 100); /* both are worth it somewhere */
+}
+
+static void
+with_a_phase_empty_or_unknown_nothing_changes(void **state)
+{
+    const struct split_limits limits = { 64, 8192, 50 * NSEC_MS };
+    struct split_load x = some_load(), no_prompts, no_answers;
+    struct truth d;
+    struct ladder l;
+    struct split s;
+
+    (void)state;
+    ladder_make(&l, 132, 8, 8);
+    draw_device(&d, &l);
+    split_init(&s, &limits, &l, 4e12, 6e14);
+    for (int k = 0; k < 100; k++) assert_int_equal(split_ask(&s, &l, &x).rung, 0);
+    teach(&s, &d, &l);
+    no_prompts = no_answers = x;
+    no_prompts.n_rows = no_answers.n_decode = 0;
+    for (int k = 0; k < 100; k++) {
+        assert_int_equal(split_ask(&s, &l, &no_prompts).rung, 0);
+        assert_int_equal(split_ask(&s, &l, &no_answers).rung, 0);
+    }
+    assert_int_equal(s.n_changes, 0);
+}
+
+static void
+a_way_is_kept_for_a_while_and_left_only_for_a_clearly_better_one(void **state)
+{
+    const struct split_limits limits = { 64, 8192, 50 * NSEC_MS };
+    struct truth d;
+    struct ladder l;
+    struct split s;
+    uint32_t kept = 0;
+    unsigned was = 0;
+
+    (void)state;
+    ladder_make(&l, 132, 8, 8);
+    draw_device(&d, &l);
+    split_init(&s, &limits, &l, 4e12, 6e14);
+    teach(&s, &d, &l);
+    for (int k = 0; k < 4000; k++, kept++) { /* loads that have nothing to do with each other */
+        struct split_load x = some_load();
+        struct split_expect before = split_expect(&s, was, &x), after;
+        unsigned now = split_ask(&s, &l, &x).rung;
+
+        if (now == was) continue;
+        assert_true(kept >= 15 || s.n_changes == 1);
+        after = split_expect(&s, now, &x);
+        assert_true(after.row < .9 * before.row || before.token > (double)limits.target);
+        kept = 0;
+        was = now;
+    }
+    assert_true(s.n_changes > 10);
+}
+
+int
+main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(the_part_nearer_to_a_multiple_is_rounded_and_the_other_has_the_rest),
+        cmocka_unit_test(every_rung_is_a_division_that_the_device_has),
+        cmocka_unit_test(context_sm_is_units_or_a_share_and_1_0_is_off),
+        cmocka_unit_test(an_operators_rung_is_one_the_device_has_and_takes_the_last_ones_place),
+        cmocka_unit_test(the_fit_is_that_of_every_step_looked_at_again),
+        cmocka_unit_test(a_rung_that_was_never_used_is_taken_for_its_share_of_the_whole),
+        cmocka_unit_test(a_step_that_ran_alone_says_nothing_of_its_rung),
+        cmocka_unit_test(the_way_taken_is_nearly_the_best_that_the_device_has),
+        cmocka_unit_test(with_a_phase_empty_or_unknown_nothing_changes),
+        cmocka_unit_test(a_way_is_kept_for_a_while_and_left_only_for_a_clearly_better_one),
+    };
+
+    return cmocka_run_group_tests(tests, test_seed_group, NULL);
+}

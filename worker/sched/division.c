@@ -1,0 +1,65 @@
+/* division.c - which lane does what, on which rung, and what there is to do: see scheduler.h. */
+#include "worker/sched/core.h"
+
+void
+scheduler_rung(struct scheduler *s, unsigned rung)
+{
+    s->rung = rung;
+}
+
+void
+scheduler_together(struct scheduler *s, bool together, uint32_t rows)
+{
+    s->together_rows = rows;
+    if (together == s->together) return;
+    s->together = together;
+    for (unsigned l = 0; l < s->l.n_lanes; l++) {
+        s->work[l] = s->l.lane_work[l];
+        if (together && s->work[l] & WORK_CONTEXT) {
+            s->work[l] |= WORK_GENERATION;
+        } else if (together) {
+            s->work[l] &= (uint8_t)~WORK_GENERATION;
+        }
+    }
+    s->ask |= (1u << s->l.n_lanes) - 1; /* who had nothing to do may have */
+}
+
+/* Somebody's stream goes on, in this step or in another. */
+static bool
+generating(const struct scheduler *s)
+{
+    if (s->n_in[SEQ_GENERATION] == 0) return false;
+    for (const struct seq *q = s->running.first; q; q = q->next)
+        if (q->state == SEQ_GENERATION && !q->halted) return true;
+    return false;
+}
+
+/* Lanes are planned in turn: who found nothing then has nothing now, but for tokens to generate, which come to be in the
+ * plan of another lane. */
+bool
+alone(const struct scheduler *s, unsigned lane)
+{
+    for (unsigned l = 0; l < s->l.n_lanes; l++) {
+        if (l == lane) continue;
+        if (s->planned[l] != s->done[l]) return false;
+        if (s->work[l] & WORK_GENERATION && generating(s)) return false;
+        if (s->work[l] & (WORK_CONTEXT | WORK_ENCODER) && !s->idle[l] &&
+            s->n_in[SEQ_ENCODER] + s->n_in[SEQ_CONTEXT] + s->waiting.n > 0)
+            return false;
+    }
+    return true;
+}
+
+struct scheduler_load
+scheduler_load(const struct scheduler *s, uint32_t most)
+{
+    struct scheduler_load x = { .n_generating = s->n_in[SEQ_GENERATION] };
+    const struct seq *q = s->n_in[SEQ_CONTEXT] ? s->running.first : NULL;
+
+    for (; q && x.prompt_rows < most; q = q->next)
+        if (q->state == SEQ_CONTEXT && !q->halted && !seq_follows(q))
+            x.prompt_rows += MIN(q->n_prompt - q->n_planned, most - x.prompt_rows);
+    for (q = s->waiting.first; q && x.prompt_rows < most; q = q->next)
+        if (!q->halted) x.prompt_rows += MIN(q->n_source + q->n_prompt, most - x.prompt_rows);
+    return x;
+}

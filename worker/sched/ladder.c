@@ -1,0 +1,107 @@
+/* ladder.c - see ladder.h. */
+#include "worker/sched/ladder.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* To the nearest whole number, of two the even one. */
+static uint32_t
+nearest(double x)
+{
+    uint32_t low = (uint32_t)x;
+    double rest = x - low;
+
+    return low + (rest > 0.5 || (rest == 0.5 && low % 2));
+}
+
+static uint32_t
+off(uint32_t n, uint32_t grain)
+{
+    return MIN(n % grain, grain - n % grain);
+}
+
+struct rung
+ladder_share(const struct ladder *l, double share)
+{
+    uint32_t context = MIN(nearest(l->units * share), l->units), generation = l->units - context;
+    bool first = off(context, l->grain) <= off(generation, l->grain);
+    uint32_t part = nearest((double)(first ? context : generation) / l->grain) * l->grain;
+
+    part = MAX(MIN(part, l->units - l->least), l->least);
+    if (first) return (struct rung){ part, l->units - part };
+    return (struct rung){ l->units - part, part };
+}
+
+static unsigned
+find(const struct ladder *l, struct rung r)
+{
+    unsigned i = 1;
+
+    while (i < l->n && l->rung[i].context != r.context) i++;
+    return i;
+}
+
+void
+ladder_make(struct ladder *l, uint32_t units, uint32_t least, uint32_t grain)
+{
+    static const double share[] = { 1. / 2, 5. / 8, 3. / 4, 7. / 8 };
+
+    *l = (struct ladder){ .units = units, .least = MAX(least, 1u), .grain = grain, .n = 1 };
+    l->rung[0] = (struct rung){ units, units };
+    if (grain == 0 || units < 2 * l->least) return;
+    for (size_t i = 0; i < ARRAY_LEN(share); i++) {
+        struct rung r = ladder_share(l, share[i]);
+
+        if (find(l, r) == l->n) l->rung[l->n++] = r;
+    }
+}
+
+static unsigned
+keep(struct ladder *l, struct rung r)
+{
+    unsigned at = MIN(find(l, r), (unsigned)MAX_RUNGS - 1);
+
+    l->n = MAX(l->n, at + 1);
+    l->rung[at] = r;
+    return at;
+}
+
+int
+ladder_set(struct ladder *l, uint32_t context, uint32_t generation, unsigned *ret, struct err *e)
+{
+    struct rung near;
+
+    if (l->n == 1) return err_set(e, -EINVAL, "the device's %u units cannot be divided", l->units);
+    near = ladder_share(l, MIN((double)context / l->units, 1.));
+    if (near.context != context || near.generation != generation)
+        return err_set(
+            e, -EINVAL,
+            "%u and %u: the device has %u units in parts of at least %u, in steps of %u; the "
+            "nearest is %u and %u",
+            context, generation, l->units, l->least, l->grain, near.context, near.generation);
+    *ret = keep(l, near);
+    return 0;
+}
+
+int
+ladder_fixed(struct ladder *l, const char *text, unsigned *ret, struct err *e)
+{
+    char *end;
+    double n = *text ? strtod(text, &end) : 0.5;
+    bool share = !*text || strchr(text, '.');
+
+    if ((*text && (end == text || *end)) || !(n > 0) || n > 4096)
+        return err_set(
+            e, -EINVAL,
+            "split.context_sm: \"%s\" is neither a number of units nor a share such as 0.5", text);
+    *ret = 0;
+    if (share && n >= 1) return 0;
+    if (l->n == 1)
+        return err_set(e, -EINVAL, "split.mode: the device's %u units cannot be divided", l->units);
+    if (!share && n >= l->units)
+        return err_set(e, -EINVAL, "split.context_sm: %s of %u units leave none for answers", text,
+                       l->units);
+    *ret = keep(l, ladder_share(l, share ? n : n / l->units));
+    return 0;
+}

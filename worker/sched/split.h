@@ -1,0 +1,55 @@
+/* split.h - prompts and answers together or apart, and on which rung: the controller of split.mode auto.
+ *
+ * Asked before a step is launched, it takes the way in which a prompt's row takes the least time among those that
+ * keep the time from one token to the next within the target; where none does, the one with the least such time. Rung
+ * 0 is one lane for everything on the whole device, with as many rows of prompts a step as the target allows; on
+ * other rungs each phase has its part. A way must be clearly better to be taken, and is then kept for a while. Pure: times come
+ * from steptime.h, what there is to do from the caller.
+ */
+#ifndef SCHED_SPLIT_H
+#define SCHED_SPLIT_H
+
+#include "worker/sched/steptime.h"
+
+/* What there is to do. */
+struct split_load {
+    struct work_done decode; /* a step of all that generate */
+    uint32_t n_decode;       /* rows of it; 0: nobody generates */
+    struct work_done row;    /* a prompt's row, as they come; weights: of a step with any */
+    uint64_t n_rows;         /* of prompts, that could be computed now; 0: none */
+};
+struct split_way {
+    unsigned rung;
+    uint32_t rows; /* rung 0: of prompts, in a step, at most */
+};
+struct split_limits {
+    uint32_t least_rows, most_rows; /* of prompts in a step */
+    nsec target;                    /* from one token to the next; 0: whatever it takes */
+};
+
+struct split {
+    struct steptime time;
+    struct split_limits l;
+    struct split_way now;
+    uint32_t since;     /* askings since the way was taken */
+    uint64_t n_changes; /* of the rung */
+};
+
+void split_init(struct split *s, const struct split_limits *l, const struct ladder *ladder,
+                double bandwidth, double peak);
+/* The best way for that load, whatever there was before. */
+struct split_way split_best(const struct split *s, const struct ladder *ladder,
+                            const struct split_load *load);
+/* The way from now on. */
+struct split_way split_ask(struct split *s, const struct ladder *ladder,
+                           const struct split_load *load);
+
+/* What is expected of a way: ns for a prompt's row, and from one token to the next. */
+struct split_expect {
+    double row, token;
+    struct split_way way;
+};
+struct split_expect split_expect(const struct split *s, unsigned rung,
+                                 const struct split_load *load);
+
+#endif

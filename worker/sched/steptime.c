@@ -1,0 +1,132 @@
+/* steptime.c - see steptime.h.
+ *
+ * Each term of a step's time is counted as its part of the time that was measured: z[i] = base[i] x[i] / ns, so
+ * that all numbers are near 1. Factors m of the base are what makes the sum of m[i] z[i] as near to 1 as can be over
+ * all steps; PULL steps' worth of belief hold them where they would be without: at 1 on rung 0, on others at rung
+ * 0's.
+ */
+#include "worker/sched/steptime.h"
+
+#include <string.h>
+
+/* PULL: a step outweighs it. KEEP, of the same rung: the last 50 steps count. FADE, of other rungs: after some
+ * hundred steps elsewhere half is forgotten. LEAST: a factor may not become 0 before any step has had its term. */
+static const double PULL = 0.02, KEEP = 0.98, FADE = 0.997, LEAST = 1e-3;
+enum { SWEEPS = 60 };
+
+static void
+terms(const struct work_done *w, double x[STEP_TERMS])
+{
+    x[0] = w->weights;
+    x[1] = w->kv;
+    x[2] = w->matmul + w->attend;
+}
+
+enum step_kind
+step_kind(unsigned work)
+{
+    if (!(work & WORK_GENERATION)) return STEP_CONTEXT;
+    return work & (WORK_CONTEXT | WORK_ENCODER) ? STEP_BOTH : STEP_GENERATION;
+}
+
+void
+steptime_init(struct steptime *t, const struct ladder *l, double bandwidth, double peak)
+{
+    memset(t, 0, sizeof *t);
+    for (unsigned k = 0; k < STEP_KINDS; k++) {
+        double *base = t->cell[k][0].base;
+
+        base[0] = base[1] = 1e9 / bandwidth;
+        base[2] = 1e9 / peak;
+    }
+    for (unsigned r = 1; r < l->n; r++) {
+        double context = (double)l->rung[r].context / l->units,
+               generation = (double)l->rung[r].generation / l->units;
+
+        steptime_rung(t, r, (struct part_share){ context, context },
+                      (struct part_share){ generation, generation });
+    }
+}
+
+void
+steptime_rung(struct steptime *t, unsigned rung, struct part_share context,
+              struct part_share generation)
+{
+    const struct part_share share[STEP_KINDS] = {
+        [STEP_CONTEXT] = context, [STEP_GENERATION] = generation, [STEP_BOTH] = { 1, 1 }
+    };
+
+    check(rung > 0 && rung < MAX_RUNGS);
+    for (unsigned k = 0; k < STEP_KINDS; k++) {
+        struct steptime_cell *c = &t->cell[k][rung];
+        const double *whole = t->cell[k][0].base;
+
+        *c = (struct steptime_cell){ .base = { whole[0] / share[k].read, whole[1] / share[k].read,
+                                               whole[2] / share[k].compute } };
+    }
+}
+
+static void
+fade(struct steptime_cell *c, double to)
+{
+    for (unsigned i = 0; i < STEP_TERMS; i++) {
+        c->b[i] *= to;
+        for (unsigned j = 0; j < STEP_TERMS; j++) c->a[i][j] *= to;
+    }
+    c->n *= to;
+}
+
+void
+steptime_learn(struct steptime *t, enum step_kind kind, unsigned rung, const struct work_done *w,
+               nsec took, double beside)
+{
+    struct steptime_cell *c = &t->cell[kind][rung];
+    double x[STEP_TERMS], weight = rung ? beside : 1 - beside;
+
+    check(rung < MAX_RUNGS);
+    if (took <= 0 || !(weight > 0)) return;
+    terms(w, x);
+    for (unsigned r = 0; r < MAX_RUNGS; r++)
+        fade(&t->cell[kind][r], r == rung ? 1 - (1 - KEEP) * weight : r ? FADE : 1);
+    for (unsigned i = 0; i < STEP_TERMS; i++) x[i] *= c->base[i] / (double)took;
+    for (unsigned i = 0; i < STEP_TERMS; i++) {
+        c->b[i] += weight * x[i];
+        for (unsigned j = 0; j < STEP_TERMS; j++) c->a[i][j] += weight * x[i] * x[j];
+    }
+    c->n += weight;
+}
+
+/* Each factor in turn to where it is best with the others as they are: the sum of squares falls every time. */
+static void
+solve(const struct steptime_cell *c, const double at[STEP_TERMS], double m[STEP_TERMS])
+{
+    for (unsigned i = 0; i < STEP_TERMS; i++) m[i] = at[i];
+    for (unsigned s = 0; s < SWEEPS && c->n > 0; s++)
+        for (unsigned i = 0; i < STEP_TERMS; i++) {
+            double rest = c->b[i] + PULL * at[i];
+
+            for (unsigned j = 0; j < STEP_TERMS; j++)
+                if (j != i) rest -= c->a[i][j] * m[j];
+            m[i] = MAX(rest / (c->a[i][i] + PULL), LEAST * at[i]);
+        }
+}
+
+double
+steptime_of(const struct steptime *t, enum step_kind kind, unsigned rung, const struct work_done *w)
+{
+    static const double one[STEP_TERMS] = { 1, 1, 1 };
+    const struct steptime_cell *c = &t->cell[kind][rung];
+    double x[STEP_TERMS], whole[STEP_TERMS], m[STEP_TERMS], ns = 1;
+
+    terms(w, x);
+    solve(&t->cell[kind][0], one, whole);
+    if (rung) solve(c, whole, m);
+    for (unsigned i = 0; i < STEP_TERMS; i++) ns += x[i] * c->base[i] * (rung ? m : whole)[i];
+    return ns;
+}
+
+double
+steptime_known(const struct steptime *t, enum step_kind kind)
+{
+    return t->cell[kind][0].n;
+}

@@ -1,0 +1,227 @@
+/* steer.c - see steer.h. */
+#include "worker/steer.h"
+
+#include "base/log.h"
+
+#include <errno.h>
+
+enum { CONTEXT_LANE, GENERATION_LANE };
+/* On a host nothing is known of its memory and arithmetic: of a core, until steps have been measured. */
+static const double BANDWIDTH = 5e9, PEAK = 2e10;
+/* Of what a prompt's row costs, the last step's say. */
+static const double NEWS = 0.1;
+
+int
+steer_plan(struct steer *s, const struct model_keys *k, struct gpu_parts parts, uint32_t units,
+           struct scheduler_limits *l, struct exec_config *x, struct err *e)
+{
+    bool own = k->split_encoder == SPLIT_ENCODER_OWN && l->n_enc_layers > 0;
+    struct steer_state *state = &s->state;
+
+    *s = (struct steer){ .lock = PTHREAD_MUTEX_INITIALIZER };
+    state->mode = k->split_mode;
+    ladder_make(&state->ladder, units, parts.least, parts.grain);
+    if (k->split_mode == SPLIT_FIXED) {
+        TRY(ladder_fixed(&state->ladder, k->split_context_sm, &state->rung, e));
+        if (state->rung == 0) state->mode = SPLIT_OFF;
+    } else if (k->split_mode == SPLIT_AUTO && state->ladder.n == 1) {
+        return err_set(e, -EINVAL, "split.mode: the device's %u units cannot be divided", units);
+    }
+    s->lanes = state->mode != SPLIT_OFF;
+    l->n_lanes = 0;
+    l->lane_work[l->n_lanes++] = (uint8_t)(WORK_CONTEXT | (s->lanes ? 0 : WORK_GENERATION) |
+                                           (own ? 0 : WORK_ENCODER));
+    if (s->lanes) {
+        l->lane_work[l->n_lanes++] = WORK_GENERATION;
+        l->lane_rows[CONTEXT_LANE] = (uint32_t)MAX(k->split_context_max_tokens, 0);
+        l->lane_seqs[CONTEXT_LANE] = (uint32_t)MAX(k->split_context_max_seqs, 0);
+    }
+    if (own) l->lane_work[l->n_lanes++] = WORK_ENCODER;
+    x->n_lanes = l->n_lanes;
+    for (unsigned i = 0; i < l->n_lanes; i++) x->lane_units[i] = units;
+    return 0;
+}
+
+/* The parts of a rung, for the lanes: a lane of sources has those of prompts. */
+static void
+tell_rung(struct steer *s, unsigned rung)
+{
+    const struct rung *r = &s->state.ladder.rung[rung];
+    struct exec_part part[MAX_LANES];
+
+    for (unsigned i = 0; i < MAX_LANES; i++) part[i] = (struct exec_part){ 0, r->context };
+    part[GENERATION_LANE] = (struct exec_part){ r->context, r->generation };
+    exec_rung(s->exec, rung, part);
+}
+
+static void
+take(struct steer *s, struct split_way way)
+{
+    if (way.rung != s->state.rung) {
+        pthread_mutex_lock(&s->lock);
+        s->state.rung = way.rung;
+        s->state.n_changes++;
+        pthread_mutex_unlock(&s->lock);
+    }
+    scheduler_rung(s->sched, way.rung);
+    scheduler_together(s->sched, way.rung == 0, way.rows);
+}
+
+void
+steer_open(struct steer *s, struct exec *x, struct scheduler *sched, const struct kv_config *kv,
+           const struct work_costs *costs, const struct scheduler_limits *l, nsec target)
+{
+    const struct ladder *ladder = &s->state.ladder;
+    const struct split_limits limits = { MIN(kv->tokens_per_block, l->max_rows), l->max_rows,
+                                         target };
+
+    s->exec = x;
+    s->sched = sched;
+    s->kv = kv;
+    s->costs = *costs;
+    s->n_lanes = l->n_lanes;
+    s->state.target = target;
+    split_init(&s->split, &limits, ladder, BANDWIDTH * ladder->units, PEAK * ladder->units);
+    if (!s->lanes) return;
+    for (unsigned r = 1; r < ladder->n; r++) tell_rung(s, r);
+    take(s, (struct split_way){ s->state.rung, 0 });
+}
+
+static void
+take_wish(struct steer *s)
+{
+    const struct rung *wish = &s->wish_rung;
+    unsigned rung = 0;
+    struct err e;
+
+    pthread_mutex_lock(&s->lock);
+    atomic_store_explicit(&s->wished, false, memory_order_relaxed);
+    s->state.mode = s->wish;
+    if (s->wish == SPLIT_FIXED)
+        check(ladder_set(&s->state.ladder, wish->context, wish->generation, &rung, &e) == 0);
+    pthread_mutex_unlock(&s->lock);
+    if (rung) { /* its parts may be others than they were */
+        const struct ladder *l = &s->state.ladder;
+        double context = (double)l->rung[rung].context / l->units,
+               generation = (double)l->rung[rung].generation / l->units;
+
+        steptime_rung(&s->split.time, rung, (struct part_share){ context, context },
+                      (struct part_share){ generation, generation });
+        tell_rung(s, rung);
+    }
+    if (s->state.mode != SPLIT_AUTO) take(s, (struct split_way){ rung, 0 });
+    s->split.now = (struct split_way){ s->state.rung, 0 };
+}
+
+void
+steer_turn(struct steer *s)
+{
+    struct scheduler_load load;
+
+    if (!s->lanes) return;
+    if (atomic_load_explicit(&s->wished, memory_order_acquire)) take_wish(s);
+    if (s->state.mode != SPLIT_AUTO || !s->news) return;
+    s->news = false;
+    load = scheduler_load(s->sched, s->split.l.most_rows);
+    s->load.n_decode = load.n_generating;
+    s->load.n_rows = load.prompt_rows;
+    take(s, split_ask(&s->split, &s->state.ladder, &s->load));
+}
+
+/* How long the lanes beside it were at work, all in all. */
+static nsec
+others_busy(const struct steer *s, unsigned lane, nsec now)
+{
+    nsec busy = 0;
+
+    for (unsigned i = 0; i < s->n_lanes; i++)
+        if (i != lane) busy += s->lane[i].busy + (s->lane[i].n_out ? now - s->lane[i].began : 0);
+    return busy;
+}
+
+void
+steer_began(struct steer *s, const struct batch *b, nsec now)
+{
+    struct steer_lane *l = &s->lane[b->lane];
+
+    if (l->n_out++ > 0) return;
+    l->began = now;
+    l->others = others_busy(s, b->lane, now);
+}
+
+/* What a row of a prompt costs, and what a step of all that generate. */
+static void
+see_work(struct steer *s, const struct batch *b)
+{
+    struct work_done prompts = work_of(&s->costs, s->kv, b, WORK_CONTEXT | WORK_ENCODER);
+    struct work_done *row = &s->load.row;
+    uint32_t rows = b->n_rows;
+
+    if (b->work & WORK_GENERATION) s->load.decode = work_of(&s->costs, s->kv, b, WORK_GENERATION);
+    for (uint32_t i = 0; i < b->n_runs; i++)
+        if (b->run[i].work == WORK_GENERATION) rows -= b->run[i].n_rows;
+    if (rows == 0) return;
+    row->weights = prompts.weights;
+    row->kv += NEWS * (prompts.kv / rows - row->kv);
+    row->matmul += NEWS * (prompts.matmul / rows - row->matmul);
+    row->attend += NEWS * (prompts.attend / rows - row->attend);
+}
+
+void
+steer_ended(struct steer *s, const struct batch *b, nsec now)
+{
+    struct steer_lane *l = &s->lane[b->lane];
+    nsec took = now - l->began, others = others_busy(s, b->lane, now);
+    enum step_kind kind = step_kind(b->work);
+    double beside = took > 0 ? (double)(others - l->others) / (double)took : 0;
+
+    s->count[kind].n++;
+    s->count[kind].ns += (uint64_t)took;
+    if (s->lanes) see_work(s, b);
+    if (s->lanes && b->n_waits == 0) { /* else some of it was not its own time */
+        struct work_done w = work_of(&s->costs, s->kv, b,
+                                     WORK_ENCODER | WORK_CONTEXT | WORK_GENERATION);
+
+        steptime_learn(&s->split.time, kind, kind == STEP_BOTH ? 0 : b->rung, &w, took,
+                       MIN(MAX(beside, 0.), 1.));
+    }
+    l->busy += took;
+    l->began = now;
+    l->others = others;
+    l->n_out--;
+    s->news = true;
+}
+
+int
+steer_wish(struct steer *s, uint32_t mode, uint32_t context, uint32_t generation, struct err *e)
+{
+    struct ladder copy;
+    unsigned rung;
+    int r = 0;
+
+    if (!s->lanes)
+        return err_set(e, -ENOTSUP,
+                       "split.mode is off here, and there is one lane: set it to fixed or auto and "
+                       "restart the worker");
+    pthread_mutex_lock(&s->lock);
+    copy = s->state.ladder;
+    if (mode == SPLIT_FIXED) r = ladder_set(&copy, context, generation, &rung, e);
+    if (r == 0) {
+        s->wish = mode;
+        s->wish_rung = (struct rung){ context, generation };
+        atomic_store_explicit(&s->wished, true, memory_order_release);
+    }
+    pthread_mutex_unlock(&s->lock);
+    return r;
+}
+
+struct steer_state
+steer_state(struct steer *s)
+{
+    struct steer_state state;
+
+    pthread_mutex_lock(&s->lock);
+    state = s->state;
+    pthread_mutex_unlock(&s->lock);
+    return state;
+}
