@@ -570,6 +570,21 @@ const struct command commands[] = {
       "The worker measures only while it has no request, one matmul at a time: serving goes on, and on\n"
       "a busy worker this takes as long as it is busy. Ctrl-C ends the watching, not the measuring.\n",
       NULL, cmd_tune, .alone = false },
+    { "split show", "[WORKER]", "how a worker's device is divided between prompts and answers",
+      "  laganctl split show --json\n", NULL, cmd_split_show, .alone = false },
+    { "split auto", "[WORKER]", "let the worker choose the division by what steps take",
+      "  laganctl split auto w0\n\n"
+      "It takes the way in which prompts take the least time while tokens come within the model's key\n"
+      "split.target: one lane for both, or a part of the device for each.\n",
+      NULL, cmd_split_auto, .alone = false },
+    { "split off", "[WORKER]", "one lane for prompts and answers, on the whole device",
+      "  laganctl split off\n", NULL, cmd_split_off, .alone = false },
+    { "split set", "CONTEXT GENERATION [WORKER]", "divide the device: units for prompts, units for answers",
+      "  laganctl split set 64 68\n\n"
+      "Units are SMs, on the CPU threads; `laganctl split show` says how many there are and in what steps\n"
+      "they are divided. It lasts until the worker is started anew: the model's keys split.mode and\n"
+      "split.context_sm say how that one begins. A phase that is alone has the whole device.\n",
+      NULL, cmd_split_set, .alone = false },
     { "events", "", "what has happened: workers, deaths, operators, requests that were lost",
       "  laganctl events -f --json\n", events_opts, cmd_events, .alone = false },
     { "panic", "", "the workers that died: why, their last words and last lines",

@@ -100,6 +100,12 @@ int cmd_keygen(struct ctl *ctl, int argc, char **argv);
 /* tune.c */
 int cmd_tune(struct ctl *ctl, int argc, char **argv);
 
+/* split.c */
+int cmd_split_show(struct ctl *ctl, int argc, char **argv);
+int cmd_split_auto(struct ctl *ctl, int argc, char **argv);
+int cmd_split_off(struct ctl *ctl, int argc, char **argv);
+int cmd_split_set(struct ctl *ctl, int argc, char **argv);
+
 /* print.c */
 struct table; /* columns that line up */
 struct table *table_new(const char *const *heads, size_t n_columns);

@@ -486,7 +486,7 @@ cmd_loglevel(struct ask *a)
 
 /* A worker that stands alone need not be named. */
 static void
-ask_tuner(struct ask *a, const char *verb)
+ask_only(struct ask *a, const char *verb)
 {
     bool alone = a->d->n_workers == 1 && !(a->args && msg_get(a->args, "worker"));
     struct worker *w = alone ? a->d->worker[0] : worker_named(a);
@@ -502,13 +502,37 @@ ask_tuner(struct ask *a, const char *verb)
 static void
 cmd_tune(struct ask *a)
 {
-    ask_tuner(a, "tune");
+    ask_only(a, "tune");
 }
 
 static void
 cmd_tune_status(struct ask *a)
 {
-    ask_tuner(a, "tune status");
+    ask_only(a, "tune status");
+}
+
+static void
+cmd_split_show(struct ask *a)
+{
+    ask_only(a, "split show");
+}
+
+static void
+cmd_split_auto(struct ask *a)
+{
+    ask_only(a, "split auto");
+}
+
+static void
+cmd_split_off(struct ask *a)
+{
+    ask_only(a, "split off");
+}
+
+static void
+cmd_split_set(struct ask *a)
+{
+    ask_only(a, "split set");
 }
 
 /* Some worker with the model's tokenizer; NULL: answered. */
@@ -708,6 +732,10 @@ static const struct command {
     { "loglevel", DOOR_CTL, cmd_loglevel },
     { "tune", DOOR_CTL, cmd_tune },
     { "tune status", DOOR_CTL, cmd_tune_status },
+    { "split show", DOOR_CTL, cmd_split_show },
+    { "split auto", DOOR_CTL, cmd_split_auto },
+    { "split off", DOOR_CTL, cmd_split_off },
+    { "split set", DOOR_CTL, cmd_split_set },
 };
 
 void

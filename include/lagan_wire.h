@@ -178,7 +178,11 @@ enum lagan_reason {
     X("reload",        1, "",                    "{}; every worker is replaced, one after the other; requests go on") \
     X("daemon reexec", 1, "",                    "{}; lagand becomes the program that lies there now; requests and memory stay") \
     X("tune",          1, "worker, if there are several", "{total: matmuls to measure}; begins, or goes on: they are measured while there is no request") \
-    X("tune status",   1, "worker, from: rows it has", "{done, total, running, why, rows: [{n, k, rows, first_us, best_us, tried}] from there on, 64 at most}")
+    X("tune status",   1, "worker, from: rows it has", "{done, total, running, why, rows: [{n, k, rows, first_us, best_us, tried}] from there on, 64 at most}") \
+    X("split show",    1, "worker, if there are several", "{mode: off|auto|fixed, units, least, grain, target_ns, context, generation: units of each, 0: one lane does both, changes, rungs: [[context, generation]], prompt_steps, prompt_ns, answer_steps, answer_ns, mixed_steps, mixed_ns}") \
+    X("split auto",    1, "worker, if there are several", "{}; the division is chosen by what steps take") \
+    X("split off",     1, "worker, if there are several", "{}; one lane for prompts and answers") \
+    X("split set",     1, "context, generation: units; worker, if there are several", "{}; that division from the next step on")
 /* clang-format on */
 
 /* Limits on one frame; held by one pass before MessagePack-C unpacks. */

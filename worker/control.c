@@ -173,6 +173,73 @@ do_tune_status(struct control *c, const msgpack_object *args, msgpack_packer *p,
     return 0;
 }
 
+static uint32_t
+do_split_show(struct control *c, const msgpack_object *args, msgpack_packer *p, struct err *e)
+{
+    static const char *const modes[] = { "off", "auto", "fixed" };
+    struct steer_state s = steer_state(&c->w->e.steer);
+    const struct ladder *l = &s.ladder;
+    const struct rung *now = &l->rung[s.rung];
+    struct stats stats = { { 0 } };
+
+    (void)args, (void)e;
+    stat_read(shm_ctl(&c->w->link.w), &stats);
+    msgpack_pack_map(p, 15);
+    msg_key(p, "mode");
+    msg_text(p, modes[s.mode]);
+    put_u64(p, "units", l->units);
+    put_u64(p, "least", l->least);
+    put_u64(p, "grain", l->grain);
+    put_u64(p, "target_ns", (uint64_t)s.target);
+    put_u64(p, "context", s.rung ? now->context : 0);
+    put_u64(p, "generation", s.rung ? now->generation : 0);
+    put_u64(p, "changes", s.n_changes);
+    for (unsigned i = STAT_prompt_steps; i <= STAT_mixed_ns; i++)
+        put_u64(p, stat_rows[i].name, stats.v[i]);
+    msg_key(p, "rungs");
+    msgpack_pack_array(p, l->n - 1);
+    for (unsigned i = 1; i < l->n; i++) {
+        msgpack_pack_array(p, 2);
+        msgpack_pack_uint32(p, l->rung[i].context);
+        msgpack_pack_uint32(p, l->rung[i].generation);
+    }
+    return 0;
+}
+
+static uint32_t
+wish(struct control *c, uint32_t mode, const msgpack_object *args, msgpack_packer *p, struct err *e)
+{
+    uint64_t context = 0, generation = 0;
+    int r;
+
+    if (args) msg_u64(args, "context", &context);
+    if (args) msg_u64(args, "generation", &generation);
+    r = steer_wish(&c->w->e.steer, mode, (uint32_t)MIN(context, (uint64_t)UINT32_MAX),
+                   (uint32_t)MIN(generation, (uint64_t)UINT32_MAX), e);
+    if (r < 0) return r == -ENOTSUP ? LAGAN_E_UNSUPPORTED : LAGAN_E_INVALID_REQUEST;
+    wake_engine(c);
+    msgpack_pack_map(p, 0);
+    return 0;
+}
+
+static uint32_t
+do_split_auto(struct control *c, const msgpack_object *args, msgpack_packer *p, struct err *e)
+{
+    return wish(c, SPLIT_AUTO, args, p, e);
+}
+
+static uint32_t
+do_split_off(struct control *c, const msgpack_object *args, msgpack_packer *p, struct err *e)
+{
+    return wish(c, SPLIT_OFF, args, p, e);
+}
+
+static uint32_t
+do_split_set(struct control *c, const msgpack_object *args, msgpack_packer *p, struct err *e)
+{
+    return wish(c, SPLIT_FIXED, args, p, e);
+}
+
 static const struct {
     const char *verb;
     uint32_t (*run)(struct control *c, const msgpack_object *args, msgpack_packer *p,
@@ -183,6 +250,10 @@ static const struct {
     { "loglevel", do_loglevel },
     { "tune", do_tune },
     { "tune status", do_tune_status },
+    { "split show", do_split_show },
+    { "split auto", do_split_auto },
+    { "split off", do_split_off },
+    { "split set", do_split_set },
 };
 
 static void

@@ -8,8 +8,6 @@
 enum { CONTEXT_LANE, GENERATION_LANE };
 /* On a host nothing is known of its memory and arithmetic: of a core, until steps have been measured. */
 static const double BANDWIDTH = 5e9, PEAK = 2e10;
-/* Of what a prompt's row costs, the last step's say. */
-static const double NEWS = 0.1;
 
 int
 steer_plan(struct steer *s, const struct model_keys *k, struct gpu_parts parts, uint32_t units,
@@ -77,11 +75,9 @@ steer_open(struct steer *s, struct exec *x, struct scheduler *sched, const struc
 
     s->exec = x;
     s->sched = sched;
-    s->kv = kv;
-    s->costs = *costs;
-    s->n_lanes = l->n_lanes;
     s->state.target = target;
-    split_init(&s->split, &limits, ladder, BANDWIDTH * ladder->units, PEAK * ladder->units);
+    split_init(&s->split, &limits, ladder, costs, kv, BANDWIDTH * ladder->units,
+               PEAK * ladder->units);
     if (!s->lanes) return;
     for (unsigned r = 1; r < ladder->n; r++) tell_rung(s, r);
     take(s, (struct split_way){ s->state.rung, 0 });
@@ -109,6 +105,10 @@ take_wish(struct steer *s)
                       (struct part_share){ generation, generation });
         tell_rung(s, rung);
     }
+    log_info("the device is divided as an operator asked: %s", s->state.mode == SPLIT_AUTO ? "auto"
+                                                               : s->state.mode == SPLIT_OFF
+                                                                   ? "off"
+                                                                   : "fixed");
     if (s->state.mode != SPLIT_AUTO) take(s, (struct split_way){ rung, 0 });
     s->split.now = (struct split_way){ s->state.rung, 0 };
 }
@@ -116,80 +116,25 @@ take_wish(struct steer *s)
 void
 steer_turn(struct steer *s)
 {
-    struct scheduler_load load;
-
     if (!s->lanes) return;
     if (atomic_load_explicit(&s->wished, memory_order_acquire)) take_wish(s);
-    if (s->state.mode != SPLIT_AUTO || !s->news) return;
-    s->news = false;
-    load = scheduler_load(s->sched, s->split.l.most_rows);
-    s->load.n_decode = load.n_generating;
-    s->load.n_rows = load.prompt_rows;
-    take(s, split_ask(&s->split, &s->state.ladder, &s->load));
-}
-
-/* How long the lanes beside it were at work, all in all. */
-static nsec
-others_busy(const struct steer *s, unsigned lane, nsec now)
-{
-    nsec busy = 0;
-
-    for (unsigned i = 0; i < s->n_lanes; i++)
-        if (i != lane) busy += s->lane[i].busy + (s->lane[i].n_out ? now - s->lane[i].began : 0);
-    return busy;
+    if (s->state.mode != SPLIT_AUTO) return;
+    take(s, split_turn(&s->split, &s->state.ladder, s->sched));
 }
 
 void
 steer_began(struct steer *s, const struct batch *b, nsec now)
 {
-    struct steer_lane *l = &s->lane[b->lane];
-
-    if (l->n_out++ > 0) return;
-    l->began = now;
-    l->others = others_busy(s, b->lane, now);
-}
-
-/* What a row of a prompt costs, and what a step of all that generate. */
-static void
-see_work(struct steer *s, const struct batch *b)
-{
-    struct work_done prompts = work_of(&s->costs, s->kv, b, WORK_CONTEXT | WORK_ENCODER);
-    struct work_done *row = &s->load.row;
-    uint32_t rows = b->n_rows;
-
-    if (b->work & WORK_GENERATION) s->load.decode = work_of(&s->costs, s->kv, b, WORK_GENERATION);
-    for (uint32_t i = 0; i < b->n_runs; i++)
-        if (b->run[i].work == WORK_GENERATION) rows -= b->run[i].n_rows;
-    if (rows == 0) return;
-    row->weights = prompts.weights;
-    row->kv += NEWS * (prompts.kv / rows - row->kv);
-    row->matmul += NEWS * (prompts.matmul / rows - row->matmul);
-    row->attend += NEWS * (prompts.attend / rows - row->attend);
+    split_began(&s->split, b, now);
 }
 
 void
 steer_ended(struct steer *s, const struct batch *b, nsec now)
 {
-    struct steer_lane *l = &s->lane[b->lane];
-    nsec took = now - l->began, others = others_busy(s, b->lane, now);
-    enum step_kind kind = step_kind(b->work);
-    double beside = took > 0 ? (double)(others - l->others) / (double)took : 0;
+    struct steer_count *c = &s->count[step_kind(b->work)];
 
-    s->count[kind].n++;
-    s->count[kind].ns += (uint64_t)took;
-    if (s->lanes) see_work(s, b);
-    if (s->lanes && b->n_waits == 0) { /* else some of it was not its own time */
-        struct work_done w = work_of(&s->costs, s->kv, b,
-                                     WORK_ENCODER | WORK_CONTEXT | WORK_GENERATION);
-
-        steptime_learn(&s->split.time, kind, kind == STEP_BOTH ? 0 : b->rung, &w, took,
-                       MIN(MAX(beside, 0.), 1.));
-    }
-    l->busy += took;
-    l->began = now;
-    l->others = others;
-    l->n_out--;
-    s->news = true;
+    c->n++;
+    c->ns += (uint64_t)split_ended(&s->split, b, now);
 }
 
 int

@@ -37,17 +37,7 @@ struct steer {
     /* The engine's. */
     struct exec *exec;
     struct scheduler *sched;
-    const struct kv_config *kv;
-    struct work_costs costs;
     struct split split;
-    struct split_load load;
-    struct steer_lane {
-        nsec busy, began; /* with steps that are over; when its oldest one that is out began */
-        nsec others;      /* how long the others had been busy then */
-        uint32_t n_out;
-    } lane[MAX_LANES];
-    uint32_t n_lanes;
-    bool news; /* a step is over since split.h was asked */
     struct steer_count {
         uint64_t n, ns;
     } count[STEP_KINDS];

@@ -315,6 +315,15 @@ rows_of(const struct split_load *x, double n)
                                n * x->row.attend };
 }
 
+static void
+open_split(struct split *s, const struct split_limits *limits, const struct ladder *l)
+{
+    static const struct kv_config kv;
+    static const struct work_costs costs;
+
+    split_init(s, limits, l, &costs, &kv, 4e12, 6e14);
+}
+
 /* Steps of every kind and rung, as a worker that has seen all of them would have. */
 static void
 teach(struct split *s, const struct truth *d, const struct ladder *l)
@@ -371,7 +380,7 @@ the_way_taken_is_nearly_the_best_that_the_device_has(void **state)
 
         ladder_make(&l, 132, 8, 8);
         draw_device(&d, &l);
-        split_init(&s, &limits, &l, 4e12, 6e14);
+        open_split(&s, &limits, &l);
         teach(&s, &d, &l);
         for (int k = 0; k < 50; k++) {
             struct split_load x = some_load();
@@ -411,7 +420,7 @@ with_a_phase_empty_or_unknown_nothing_changes(void **state)
     (void)state;
     ladder_make(&l, 132, 8, 8);
     draw_device(&d, &l);
-    split_init(&s, &limits, &l, 4e12, 6e14);
+    open_split(&s, &limits, &l);
     for (int k = 0; k < 100; k++) assert_int_equal(split_ask(&s, &l, &x).rung, 0);
     teach(&s, &d, &l);
     no_prompts = no_answers = x;
@@ -436,7 +445,7 @@ a_way_is_kept_for_a_while_and_left_only_for_a_clearly_better_one(void **state)
     (void)state;
     ladder_make(&l, 132, 8, 8);
     draw_device(&d, &l);
-    split_init(&s, &limits, &l, 4e12, 6e14);
+    open_split(&s, &limits, &l);
     teach(&s, &d, &l);
     for (int k = 0; k < 4000; k++, kept++) { /* loads that have nothing to do with each other */
         struct split_load x = some_load();

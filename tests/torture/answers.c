@@ -231,16 +231,17 @@ run_undisturbed(struct answers *a)
     a->n_done = a->n_tokens = a->resumed = a->adopted = a->recomputed = 0;
 }
 
-/* One thread each: the machine has few cores and there are three of them. */
+/* One thread each, or one a lane: the machine has few cores and there are three of them. */
 void
 answers_start(struct answers *a, struct service *v, const char *dtype, uint32_t standby,
               const char *const *args)
 {
-    char config[2048];
+    char config[2560];
+    uint32_t threads = a->lanes ? 2 : 1;
 
 #define MODEL(name, path, more) \
     "  - { name: " name ", path: @/" path \
-    ", device: %s, numerics: invariant, threads: 1, dtype: %s, standby: %u, " more " }\n"
+    ", device: %s, numerics: invariant, threads: %u, dtype: %s, standby: %u, %s" more " }\n"
     snprintf(
         config, sizeof config,
         "models:\n" MODEL("gemma", "models/recall-gemma3",
@@ -253,8 +254,10 @@ answers_start(struct answers *a, struct service *v, const char *dtype, uint32_t 
                 MODEL("llama", "tests/data/golden/llama3",
                       "max_num_seqs: 8, max_num_batched_tokens: 40, policy: max_utilization,"
                       " kv: { memory: 512KiB, tokens_per_block: 8 }"),
-        torture_device, dtype, standby, torture_device, dtype, standby, torture_device, dtype,
-        standby);
+        torture_device, threads, dtype, standby,
+        a->lanes ? "split: { mode: auto, target: 1ms }, " : "", torture_device, threads, dtype,
+        standby, a->lanes ? "split: { mode: fixed, encoder: own }, " : "", torture_device, threads,
+        dtype, standby, a->lanes ? "split: { mode: fixed }, " : "");
     a->v = v;
     v->n_standbys = ANSWER_MODELS * standby;
     service_start(v, ANSWER_MODELS, config, args);

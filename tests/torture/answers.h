@@ -42,6 +42,7 @@ struct job { /* one request that runs again and again */
 struct answers {
     struct service *v;
     struct lagan *c;
+    bool lanes; /* the test's: workers have lanes for prompts and answers apart, one also for sources */
     struct job job[ANSWERS];
     uint64_t n_done, n_tokens, resumed, adopted, recomputed;
     uint64_t n_differ; /* answers that were others; the test fails unless it said may_differ */

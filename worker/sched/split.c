@@ -4,12 +4,17 @@
 /* BETTER: of its time, what a way must save to be taken. DWELL: so many askings, one a step, it is kept then. */
 static const double BETTER = 0.1;
 enum { DWELL = 16 };
+/* Of what a prompt's row costs, the last step's say. */
+static const double NEWS = 0.1;
 
 void
 split_init(struct split *s, const struct split_limits *l, const struct ladder *ladder,
-           double bandwidth, double peak)
+           const struct work_costs *costs, const struct kv_config *kv, double bandwidth,
+           double peak)
 {
-    *s = (struct split){ .l = *l, .now = { 0, l->most_rows }, .since = DWELL };
+    *s = (struct split){
+        .l = *l, .now = { 0, l->most_rows }, .since = DWELL, .costs = *costs, .kv = kv
+    };
     check(l->least_rows >= 1 && l->most_rows >= l->least_rows);
     steptime_init(&s->time, ladder, bandwidth, peak);
 }
@@ -123,4 +128,78 @@ split_ask(struct split *s, const struct ladder *ladder, const struct split_load 
     s->since = 0;
     s->n_changes++;
     return s->now;
+}
+
+/* How long the lanes beside it were at work, all in all. */
+static nsec
+others_busy(const struct split *s, unsigned lane, nsec now)
+{
+    nsec busy = 0;
+
+    for (unsigned i = 0; i < MAX_LANES; i++)
+        if (i != lane) busy += s->lane[i].busy + (s->lane[i].n_out ? now - s->lane[i].began : 0);
+    return busy;
+}
+
+void
+split_began(struct split *s, const struct batch *b, nsec now)
+{
+    struct split_lane *l = &s->lane[b->lane];
+
+    if (l->n_out++ > 0) return;
+    l->began = now;
+    l->others = others_busy(s, b->lane, now);
+}
+
+/* What a row of a prompt costs, and what a step of all that generate. */
+static void
+see_work(struct split *s, const struct batch *b)
+{
+    struct work_done prompts = work_of(&s->costs, s->kv, b, WORK_CONTEXT | WORK_ENCODER);
+    struct work_done *row = &s->load.row;
+    uint32_t rows = b->n_rows;
+
+    if (b->work & WORK_GENERATION) s->load.decode = work_of(&s->costs, s->kv, b, WORK_GENERATION);
+    for (uint32_t i = 0; i < b->n_runs; i++)
+        if (b->run[i].work == WORK_GENERATION) rows -= b->run[i].n_rows;
+    if (rows == 0) return;
+    row->weights = prompts.weights;
+    row->kv += NEWS * (prompts.kv / rows - row->kv);
+    row->matmul += NEWS * (prompts.matmul / rows - row->matmul);
+    row->attend += NEWS * (prompts.attend / rows - row->attend);
+}
+
+nsec
+split_ended(struct split *s, const struct batch *b, nsec now)
+{
+    static const unsigned all = WORK_ENCODER | WORK_CONTEXT | WORK_GENERATION;
+    struct split_lane *l = &s->lane[b->lane];
+    nsec took = now - l->began, others = others_busy(s, b->lane, now);
+    double beside = took > 0 ? (double)(others - l->others) / (double)took : 0;
+
+    see_work(s, b);
+    if (b->n_waits == 0) { /* else some of it was not its own time */
+        struct work_done w = work_of(&s->costs, s->kv, b, all);
+
+        steptime_learn(&s->time, step_kind(b->work), b->rung, &w, took, MIN(MAX(beside, 0.), 1.));
+    }
+    l->busy += took;
+    l->began = now;
+    l->others = others;
+    l->n_out--;
+    s->news = true;
+    return took;
+}
+
+struct split_way
+split_turn(struct split *s, const struct ladder *ladder, const struct scheduler *sched)
+{
+    struct scheduler_load load;
+
+    if (!s->news) return s->now;
+    s->news = false;
+    load = scheduler_load(sched, s->l.most_rows);
+    s->load.n_decode = load.n_generating;
+    s->load.n_rows = load.prompt_rows;
+    return split_ask(s, ladder, &s->load);
 }

@@ -9,6 +9,7 @@
 #ifndef SCHED_SPLIT_H
 #define SCHED_SPLIT_H
 
+#include "worker/sched/scheduler.h"
 #include "worker/sched/steptime.h"
 
 /* What there is to do. */
@@ -33,14 +34,33 @@ struct split {
     struct split_way now;
     uint32_t since;     /* askings since the way was taken */
     uint64_t n_changes; /* of the rung */
+
+    /* What steps were, as they come and go. */
+    struct work_costs costs;
+    const struct kv_config *kv;
+    struct split_load load;
+    struct split_lane {
+        nsec busy, began; /* with steps that are over; when its oldest one that is out began */
+        nsec others;      /* how long the others had been busy then */
+        uint32_t n_out;
+    } lane[MAX_LANES];
+    bool news; /* a step is over since it was asked */
 };
 
+/* kv is kept. */
 void split_init(struct split *s, const struct split_limits *l, const struct ladder *ladder,
-                double bandwidth, double peak);
+                const struct work_costs *costs, const struct kv_config *kv, double bandwidth,
+                double peak);
+/* A step was launched; the oldest of its lane is over. Rung 0 of a step: it had the whole device. */
+void split_began(struct split *s, const struct batch *b, nsec now);
+nsec split_ended(struct split *s, const struct batch *b, nsec now); /* how long it took */
+/* Before a plan: the way from now on. */
+struct split_way split_turn(struct split *s, const struct ladder *ladder,
+                            const struct scheduler *sched);
 /* The best way for that load, whatever there was before. */
 struct split_way split_best(const struct split *s, const struct ladder *ladder,
                             const struct split_load *load);
-/* The way from now on. */
+/* The way from now on, with that to do. */
 struct split_way split_ask(struct split *s, const struct ladder *ladder,
                            const struct split_load *load);
 

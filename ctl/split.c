@@ -1,0 +1,129 @@
+/* split.c - laganctl split: how a worker's device is divided between prompts and answers. */
+#include "ctl/ctl.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct split_opts {
+    bool json, help;
+};
+
+static long long
+number(const json_t *o, const char *key)
+{
+    return json_integer_value(json_object_get(o, key));
+}
+
+/* Units of one part. 0 or an exit code, once said. */
+static int
+units(const char *word, const char *key, json_t *args)
+{
+    char *end;
+    long long n = strtoll(word, &end, 10);
+
+    if (!*word || *end || n < 1 || n > 4096)
+        return ctl_fail(CTL_USAGE, "'%s' is no number of units for %s", word,
+                        *key == 'c' ? "prompts" : "answers");
+    json_object_set_new(args, key, json_integer(n));
+    return 0;
+}
+
+/* Ask, with the operands there are: of set two numbers, then a worker. *ret: the answer, or NULL where all is done. */
+static int
+ask(struct ctl *ctl, const char *verb, int argc, char **argv, int n_units, json_t **ret)
+{
+    const struct command *c = commands;
+    json_t *args = json_object();
+    struct split_opts o;
+    char *reply = NULL;
+    int n, r = 0;
+
+    *ret = NULL;
+    while (strcmp(c->words, verb)) c++;
+    n = command_args(c, &o, argc, argv);
+    if (n < 0) return json_decref(args), n == -2 ? 0 : CTL_USAGE;
+    if (n < n_units || n > n_units + 1)
+        r = ctl_fail(CTL_USAGE, "usage: laganctl %s %s", c->words, c->operands);
+    if (r == 0 && n_units) r = units(argv[0], "context", args);
+    if (r == 0 && n_units) r = units(argv[1], "generation", args);
+    if (r) return json_decref(args), r;
+    if (n > n_units)
+        json_object_set_new(args, "worker", json_stringn(argv[n_units], strlen(argv[n_units])));
+    r = ctl_call(ctl, verb, args, /* privileged= */ true, &reply);
+    if (r) return r;
+    if (o.json)
+        puts(reply);
+    else
+        *ret = json_loads(reply, JSON_DECODE_ANY, NULL);
+    free(reply);
+    if (!o.json && !*ret) return ctl_fail(CTL_FAILED, "lagand's answer to %s is not JSON", verb);
+    return 0;
+}
+
+static void
+print_steps(const json_t *o, const char *what, const char *steps, const char *ns)
+{
+    long long n = number(o, steps);
+
+    if (n)
+        printf("%-8s %10lld steps of %.3f ms\n", what, n, (double)number(o, ns) / 1e6 / (double)n);
+}
+
+int
+cmd_split_show(struct ctl *ctl, int argc, char **argv)
+{
+    json_t *o;
+    int r = ask(ctl, "split show", argc, argv, 0, &o);
+
+    if (!o) return r;
+    printf("%lld units, ", number(o, "units"));
+    if (number(o, "grain"))
+        printf("in parts of %lld at least, in steps of %lld;", number(o, "least"),
+               number(o, "grain"));
+    else
+        printf("which cannot be divided;");
+    printf(" mode %s", json_word(o, "mode"));
+    if (!strcmp(json_word(o, "mode"), "auto"))
+        printf(", target %.1f ms", (double)number(o, "target_ns") / 1e6);
+    if (number(o, "context"))
+        printf("\n%lld for prompts, %lld for answers", number(o, "context"),
+               number(o, "generation"));
+    else
+        printf("\none lane for prompts and answers");
+    printf("; %lld changes\n", number(o, "changes"));
+    print_steps(o, "prompts", "prompt_steps", "prompt_ns");
+    print_steps(o, "answers", "answer_steps", "answer_ns");
+    print_steps(o, "both", "mixed_steps", "mixed_ns");
+    json_decref(o);
+    return r;
+}
+
+static int
+wish(struct ctl *ctl, const char *verb, int argc, char **argv, int n_units)
+{
+    json_t *o;
+    int r = ask(ctl, verb, argc, argv, n_units, &o);
+
+    if (o) puts("from the next step on");
+    json_decref(o);
+    return r;
+}
+
+int
+cmd_split_auto(struct ctl *ctl, int argc, char **argv)
+{
+    return wish(ctl, "split auto", argc, argv, 0);
+}
+
+int
+cmd_split_off(struct ctl *ctl, int argc, char **argv)
+{
+    return wish(ctl, "split off", argc, argv, 0);
+}
+
+int
+cmd_split_set(struct ctl *ctl, int argc, char **argv)
+{
+    return wish(ctl, "split set", argc, argv, 2);
+}

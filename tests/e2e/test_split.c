@@ -1,0 +1,293 @@
+/* test_split.c - a device divided between prompts and answers, live: no answer changes, nothing waits for ever.
+ *
+ * A real lagand with a worker of four threads. What each request answers is known from a worker with one lane.
+ * Every wait has an end that no machine is too slow for: what is tested is that nobody waits for ever.
+ */
+#include "base/clock.h"
+#include "base/err.h"
+#include "tests/e2e/serve.h"
+#include "tests/test.h"
+
+#include <errno.h>
+#include <jansson.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+enum { REQUESTS = 24, NEW = 32, PATIENCE = 60000 };
+
+struct answer {
+    uint64_t request;
+    int32_t id[NEW];
+    float logprob[NEW];
+    uint32_t n;
+    bool over;
+};
+
+static struct answer want[REQUESTS];
+
+static uint64_t
+submit(struct lagan *c, uint32_t i, bool source)
+{
+    struct lagan_request *r = lagan_request_new();
+    int32_t ids[96];
+    uint32_t n = source ? 4 + i : 5 + 37 * i % 90;
+    uint64_t id = 0;
+
+    for (uint32_t k = 0; k < n; k++) ids[k] = (int32_t)(3 + (i * 31 + k * 7) % 90);
+    lagan_set_ids(r, "ids", ids, n);
+    lagan_set_int(r, "max_tokens", NEW);
+    lagan_set_bool(r, "ignore_eos", true);
+    lagan_set_int(r, "logprobs", 1);
+    if (i % 2) lagan_set_float(r, "temperature", 0.9);
+    if (i % 2) lagan_set_int(r, "seed", 100 + i);
+    assert_int_equal(lagan_submit(c, r, &id), 0);
+    lagan_request_free(r);
+    return id;
+}
+
+/* One event, of one of them. */
+static void
+take(struct lagan *c, struct answer *a)
+{
+    struct lagan_event ev = { .size = sizeof ev };
+    uint32_t i = 0;
+
+    if (lagan_next(c, &ev, PATIENCE) <= 0) fail_msg("nothing comes any more: %s", lagan_why(c));
+    while (i < REQUESTS && a[i].request != ev.id) i++;
+    assert_true(i < REQUESTS);
+    if (ev.kind == LAGAN_EVENT_ERROR && strcmp(ev.word, "cancelled"))
+        fail_msg("%s: %s", ev.word, ev.message);
+    if (ev.kind == LAGAN_EVENT_TOKENS) {
+        assert_int_equal(ev.first, a[i].n);
+        assert_true(a[i].n + ev.n_ids <= NEW);
+        memcpy(a[i].id + a[i].n, ev.ids, ev.n_ids * sizeof *ev.ids);
+        memcpy(a[i].logprob + a[i].n, ev.logprob, ev.n_ids * sizeof *ev.logprob);
+        a[i].n += ev.n_ids;
+    }
+    a[i].over = ev.kind == LAGAN_EVENT_DONE || ev.kind == LAGAN_EVENT_ERROR;
+}
+
+static bool
+all_over(const struct answer *a)
+{
+    for (uint32_t i = 0; i < REQUESTS; i++)
+        if (!a[i].over) return false;
+    return true;
+}
+
+static void
+same(const struct answer *a)
+{
+    for (uint32_t i = 0; i < REQUESTS; i++) {
+        assert_int_equal(a[i].n, NEW);
+        assert_memory_equal(a[i].id, want[i].id, sizeof a[i].id);
+        assert_memory_equal(a[i].logprob, want[i].logprob, sizeof a[i].logprob);
+    }
+}
+
+static void
+start(struct serve *s, struct lagan **c, const char *model, const char *mode, const char *more)
+{
+    const char *set[] = { mode,
+                          more,
+                          "threads=4",
+                          "kv.tokens_per_block=8",
+                          "max_num_seqs=12",
+                          "max_num_batched_tokens=40",
+                          "max_source_tokens=64",
+                          "kv.memory=64MiB",
+                          NULL };
+
+    if (!serve_start(s, model, set)) fail_msg("no server with %s", mode);
+    assert_int_equal(lagan_open(c, s->endpoint, 20000), 0);
+}
+
+static void
+stop(struct serve *s, struct lagan *c)
+{
+    lagan_close(c);
+    serve_stop(s);
+}
+
+static void
+undisturbed(const char *model, bool source)
+{
+    struct serve s;
+    struct lagan *c;
+
+    memset(want, 0, sizeof want);
+    start(&s, &c, model, "split.mode=off", "split.encoder=context");
+    for (uint32_t i = 0; i < REQUESTS; i++) {
+        want[i].request = submit(c, i, source);
+        while (!want[i].over) take(c, want);
+    }
+    stop(&s, c);
+}
+
+/* laganctl split; its exit code, what it said in out. */
+static int
+ctl(const struct serve *s, const char *words, char *out, size_t n)
+{
+    char command[400];
+    size_t got;
+    FILE *f;
+    int status;
+
+    snprintf(command, sizeof command, "%s --connect %s split %s 2>&1", program_path("laganctl"),
+             s->endpoint, words);
+    f = popen(command, "r");
+    assert_non_null(f);
+    got = fread(out, 1, n - 1, f);
+    out[got] = 0;
+    status = pclose(f);
+    assert_true(WIFEXITED(status));
+    return WEXITSTATUS(status);
+}
+
+static long long
+shown(const struct serve *s, const char *key)
+{
+    char out[2048];
+    json_t *o;
+    long long n;
+
+    if (ctl(s, "show --json", out, sizeof out) != 0) fail_msg("%s", out);
+    o = json_loads(out, 0, NULL);
+    assert_non_null(o);
+    n = json_integer_value(json_object_get(o, key));
+    json_decref(o);
+    return n;
+}
+
+static void
+no_change_of_the_division_by_an_operator_changes_an_answer(void **state)
+{
+    static const char *const words[] = { "set 1 3", "off", "set 3 1", "auto", "set 2 2", "show" };
+    static const struct {
+        const char *model, *mode, *more;
+        bool source;
+    } ways[] = {
+        { "tests/data/golden/llama3", "split.mode=auto", "split.target=1ms", false },
+        { "tests/data/golden/t5_relu", "split.mode=fixed", "split.encoder=own", true },
+    };
+    char out[2048];
+
+    (void)state;
+    for (size_t w = 0; w < ARRAY_LEN(ways); w++) {
+        struct answer a[REQUESTS] = { 0 };
+        struct serve s;
+        struct lagan *c;
+        uint32_t asked = 0;
+
+        undisturbed(ways[w].model, ways[w].source);
+        start(&s, &c, ways[w].model, ways[w].mode, ways[w].more);
+        assert_int_equal(shown(&s, "units"), 4);
+        for (uint32_t round = 0; asked < 2 * ARRAY_LEN(words); round++) {
+            memset(a, 0, sizeof a);
+            for (uint32_t i = 0; i < REQUESTS; i++) a[i].request = submit(c, i, ways[w].source);
+            for (uint32_t k = 0; !all_over(a); k++) {
+                take(c, a);
+                if (k % 60 != 20) continue;
+                if (ctl(&s, words[asked++ % ARRAY_LEN(words)], out, sizeof out))
+                    fail_msg("%s", out);
+            }
+            same(a);
+        }
+        assert_int_equal(ctl(&s, "set 3 1", out, sizeof out), 0);
+        for (int k = 0; k < 100 && shown(&s, "context") != 3; k++) usleep(100000);
+        assert_int_equal(shown(&s, "context"), 3);
+        assert_int_equal(shown(&s, "generation"), 1);
+        assert_true(shown(&s, "changes") > 0);
+        assert_true(shown(&s, "answer_steps") > 0);
+        stop(&s, c);
+    }
+}
+
+static void
+what_the_device_has_not_is_refused_with_what_it_has(void **state)
+{
+    char out[2048];
+    struct serve s;
+    struct lagan *c;
+
+    (void)state;
+    start(&s, &c, "tests/data/golden/llama3", "split.mode=fixed", "split.context_sm=0.75");
+    assert_int_equal(shown(&s, "context"), 3);
+    assert_int_not_equal(ctl(&s, "set 3 3", out, sizeof out), 0);
+    assert_non_null(strstr(out, "nearest is 3 and 1"));
+    assert_int_equal(ctl(&s, "set 0 4", out, sizeof out), 2);
+    assert_int_equal(ctl(&s, "set 4", out, sizeof out), 2);
+    assert_int_equal(ctl(&s, "set 1 3 w7", out, sizeof out), 4);
+    assert_int_equal(ctl(&s, "set 1 3 w0", out, sizeof out), 0);
+    stop(&s, c);
+    start(&s, &c, "tests/data/golden/llama3", "split.mode=fixed", "split.context_sm=1.0");
+    assert_int_equal(ctl(&s, "auto", out, sizeof out), 5);
+    assert_non_null(strstr(out, "split.mode is off"));
+    assert_int_equal(ctl(&s, "show", out, sizeof out), 0);
+    assert_non_null(strstr(out, "one lane for prompts and answers"));
+    stop(&s, c);
+}
+
+/* Start-up without work, one phase at a time, then both, then cancels in a storm, then nothing again: each wait of
+ * a lane ends with what it waits for, and with the end of the worker. */
+static void
+empty_phases_cancels_and_an_end_at_any_time_leave_nobody_waiting(void **state)
+{
+    (void)state;
+    for (uint32_t round = 0; round < 6; round++) {
+        struct answer a[REQUESTS] = { 0 };
+        struct serve s;
+        struct lagan *c;
+
+        start(&s, &c, "tests/data/golden/llama3",
+              round % 2 ? "split.mode=auto" : "split.mode=fixed", "split.target=1ms");
+        for (uint32_t i = 0; round != 1 && i < REQUESTS; i++) {
+            a[i].request = submit(c, i, false);
+            if (i % 8 == 0) take(c, a); /* some of them generate by now */
+            if (round >= 2 && i % 3 == 2) lagan_cancel(c, a[i - test_below(3)].request);
+        }
+        if (round == 2 || round == 3)
+            while (!all_over(a)) take(c, a);
+        if (round == 4) /* and once more behind it */
+            for (uint32_t i = 0; i < REQUESTS; i++) lagan_cancel(c, a[i].request);
+        stop(&s, c); /* with whatever is out: it ends, and with 0 */
+    }
+}
+
+static void
+a_worker_killed_between_its_lanes_gives_the_same_answers(void **state)
+{
+    struct answer a[REQUESTS] = { 0 };
+    struct serve s;
+    struct lagan *c;
+
+    (void)state;
+    undisturbed("tests/data/golden/llama3", false);
+    start(&s, &c, "tests/data/golden/llama3", "split.mode=fixed", "split.context_sm=2");
+    for (uint32_t i = 0; i < REQUESTS; i++) a[i].request = submit(c, i, false);
+    for (uint32_t k = 0; !all_over(a); k++) {
+        take(c, a);
+        if (k == 30 || k == 200) kill(serve_worker(&s), SIGKILL);
+    }
+    same(a);
+    stop(&s, c);
+}
+
+int
+main(int argc, char **argv)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(no_change_of_the_division_by_an_operator_changes_an_answer),
+        cmocka_unit_test(what_the_device_has_not_is_refused_with_what_it_has),
+        cmocka_unit_test(empty_phases_cancels_and_an_end_at_any_time_leave_nobody_waiting),
+        cmocka_unit_test(a_worker_killed_between_its_lanes_gives_the_same_answers),
+    };
+
+    serve_args(argc, argv);
+    if (serve_on_gpu()) return 77; /* it cannot be divided yet */
+    return cmocka_run_group_tests(tests, test_seed_group, NULL);
+}
