@@ -54,6 +54,9 @@ static const char LLAMA[] = "{\"model_type\": \"llama\", \"vocab_size\": 320, \"
 static const char MISTRAL[] = "{\"model_type\": \"mistral\", \"vocab_size\": 320,"
                               " \"hidden_size\": 64, \"intermediate_size\": 128,"
                               " \"num_hidden_layers\": 2, \"num_attention_heads\": 4}";
+static const char QWEN2[] = "{\"model_type\": \"qwen2\", \"num_hidden_layers\": 4,"
+                            " \"max_window_layers\": 2}";
+static const char QWEN3[] = "{\"model_type\": \"qwen3\", \"num_hidden_layers\": 4}";
 static const char GEMMA[] = "{\"model_type\": \"gemma3_text\", \"num_hidden_layers\": 12}";
 static const char GEMMA4[] = "{\"model_type\": \"gemma4_text\", \"num_hidden_layers\": 12}";
 static const char GEMMA3N[] = "{\"model_type\": \"gemma3n_text\", \"num_hidden_layers\": 20}";
@@ -99,6 +102,68 @@ mistral_has_a_window_unless_its_config_says_null(void **state)
     assert_int_equal(shape.layer[0].kv, KV_FULL);
     assert_int_equal(configure(&arch_llama, LLAMA, "{\"sliding_window\": 8}", &e), 0);
     assert_int_equal(shape.layer[0].window, 0);
+}
+
+static void
+qwen_refuses_by_name_what_it_does_not_do(void **state)
+{
+    static const struct refusal list[] = {
+        { "{\"hidden_act\": \"gelu\"}", "hidden_act", -ENOTSUP },
+        { "{\"attention_bias\": true}", "attention_bias", -ENOTSUP },
+        { "{\"num_key_value_heads\": 3}", "num_key_value_heads", -EINVAL },
+        { "{\"head_dim\": 15}", "head_dim", -EINVAL },
+        { "{\"num_hidden_layers\": 129}", "num_hidden_layers", -EINVAL },
+        { "{\"use_sliding_window\": 1}", "use_sliding_window", -EINVAL },
+        { "{\"use_sliding_window\": true, \"sliding_window\": 0}", "sliding_window", -EINVAL },
+        { "{\"num_hidden_layers\": 1, \"layer_types\": [\"sliding_attention\"]}", "layer_types[0]",
+          -EINVAL },
+        { "{\"num_hidden_layers\": 1, \"layer_types\": [\"chunked_attention\"]}", "layer_types[0]",
+          -ENOTSUP },
+        { "{\"rope_scaling\": {\"type\": \"dynamic\", \"factor\": 2}}", "dynamic", -ENOTSUP },
+        { "{\"rope_parameters\": {\"rope_type\": \"proportional\"}}", "rope_type", -ENOTSUP },
+        { "{\"partial_rotary_factor\": 0.5}", "partial_rotary_factor", -ENOTSUP },
+    };
+
+    (void)state;
+    refuses(&arch_qwen, QWEN3, list, ARRAY_LEN(list));
+}
+
+static void
+qwen_slides_in_its_upper_layers_if_at_all(void **state)
+{
+    struct err e;
+
+    (void)state;
+    assert_int_equal(configure(&arch_qwen, QWEN2, "{\"sliding_window\": 8}", &e), 0);
+    for (uint32_t i = 0; i < 4; i++) assert_int_equal(shape.layer[i].window, 0);
+    assert_int_equal(configure(&arch_qwen, QWEN2, "{\"use_sliding_window\": true}", &e), 0);
+    for (uint32_t i = 0; i < 4; i++) assert_int_equal(shape.layer[i].window, i < 2 ? 0 : 4096);
+    assert_int_equal(configure(&arch_qwen, QWEN2,
+                               "{\"use_sliding_window\": true, \"sliding_window\": null}", &e),
+                     0);
+    assert_int_equal(shape.layer[3].window, 0);
+}
+
+/* Null is as many as there are heads; absent is 32, as transformers has it. */
+static void
+qwen_2_has_biases_and_qwen_3_norms_and_heads_of_128(void **state)
+{
+    struct err e;
+
+    (void)state;
+    assert_int_equal(configure(&arch_qwen, QWEN2, "{\"hidden_size\": 2048}", &e), 0);
+    assert_int_equal(shape.layer[0].head_dim, 64);
+    assert_int_equal(shape.dim[DIM_OWN_0], 2048);
+    assert_int_equal(shape.dim[DIM_OWN_2], 0);
+    assert_int_equal(configure(&arch_qwen, QWEN3,
+                               "{\"hidden_size\": 2048, \"num_attention_heads\": 16,"
+                               " \"num_key_value_heads\": null}",
+                               &e),
+                     0);
+    assert_int_equal(shape.layer[0].head_dim, 128);
+    assert_int_equal(shape.layer[0].n_kv_heads, 16);
+    assert_int_equal(shape.dim[DIM_OWN_0], 0);
+    assert_int_equal(shape.dim[DIM_OWN_2], 128);
 }
 
 static void
@@ -376,6 +441,9 @@ main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(llama_refuses_by_name_what_it_does_not_do),
         cmocka_unit_test(mistral_has_a_window_unless_its_config_says_null),
+        cmocka_unit_test(qwen_refuses_by_name_what_it_does_not_do),
+        cmocka_unit_test(qwen_slides_in_its_upper_layers_if_at_all),
+        cmocka_unit_test(qwen_2_has_biases_and_qwen_3_norms_and_heads_of_128),
         cmocka_unit_test(gemma3_slides_in_all_layers_but_every_sixth_or_as_its_list_says),
         cmocka_unit_test(gemma3_refuses_by_name_what_it_does_not_do),
         cmocka_unit_test(gemma4_refuses_by_name_what_it_does_not_do),

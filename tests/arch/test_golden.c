@@ -311,6 +311,8 @@ kv_of_fp8_is_near_and_gives_the_same_bits_however_it_is_run(void **state)
 MODEL(llama2)
 MODEL(llama3)
 MODEL(mistral)
+MODEL(qwen2)
+MODEL(qwen3)
 MODEL(gemma3)
 MODEL(gemma3n)
 MODEL(gemma4_dense)
@@ -329,6 +331,8 @@ MODEL(mbart)
 DIALECT(llama2, "config_legacy.json")
 DIALECT(llama3, "config_legacy.json")
 DIALECT(mistral, "config_legacy.json")
+DIALECT(qwen2, "config_legacy.json")
+DIALECT(qwen3, "config_legacy.json")
 DIALECT(gemma3, "config_legacy.json")
 DIALECT(gemma3n, "config_legacy.json")
 DIALECT(gemma4_e, "config_legacy.json")
@@ -343,6 +347,8 @@ main(void)
         cmocka_unit_test(llama2_computes_what_transformers_does),
         cmocka_unit_test(llama3_computes_what_transformers_does),
         cmocka_unit_test(mistral_computes_what_transformers_does),
+        cmocka_unit_test(qwen2_computes_what_transformers_does),
+        cmocka_unit_test(qwen3_computes_what_transformers_does),
         cmocka_unit_test(gemma3_computes_what_transformers_does),
         cmocka_unit_test(gemma3n_computes_what_transformers_does),
         cmocka_unit_test(gemma4_dense_computes_what_transformers_does),
@@ -362,6 +368,8 @@ main(void)
         cmocka_unit_test(llama2_is_the_same_in_the_other_dialect),
         cmocka_unit_test(llama3_is_the_same_in_the_other_dialect),
         cmocka_unit_test(mistral_is_the_same_in_the_other_dialect),
+        cmocka_unit_test(qwen2_is_the_same_in_the_other_dialect),
+        cmocka_unit_test(qwen3_is_the_same_in_the_other_dialect),
         cmocka_unit_test(gemma3_is_the_same_in_the_other_dialect),
         cmocka_unit_test(gemma3n_is_the_same_in_the_other_dialect),
         cmocka_unit_test(gemma4_e_is_the_same_in_the_other_dialect),
@@ -371,6 +379,8 @@ main(void)
         cmocka_unit_test(llama2_gives_the_same_bits_however_it_is_run),
         cmocka_unit_test(llama3_gives_the_same_bits_however_it_is_run),
         cmocka_unit_test(mistral_gives_the_same_bits_however_it_is_run),
+        cmocka_unit_test(qwen2_gives_the_same_bits_however_it_is_run),
+        cmocka_unit_test(qwen3_gives_the_same_bits_however_it_is_run),
         cmocka_unit_test(gemma3_gives_the_same_bits_however_it_is_run),
         cmocka_unit_test(gemma3n_gives_the_same_bits_however_it_is_run),
         cmocka_unit_test(gemma4_dense_gives_the_same_bits_however_it_is_run),

@@ -19,6 +19,8 @@ static const struct size {
     uint64_t parameters;   /* 0: not known */
 } sizes[] = {
     { "llama-3.1-8b", 131072, 0, 16.06 },
+    { "qwen2.5-7b", 57344, 0, 0, 0, 7615616512 },
+    { "qwen3-8b", 147456, 0, 0, 0, 8190735360 },
     { "gemma-3-27b", 81920, 425984, 0 },
     { "gemma-3n-e2b", 8192, 32768, 0 },
     { "gemma-3n-e4b", 8192, 32768, 0 },
@@ -55,6 +57,7 @@ configure(struct model *m, const char *name, bool *tied)
     assert_non_null(m->arch);
     m->cfg = calloc(1, m->arch->cfg_bytes);
     if (m->arch->configure(config, &m->shape, m->cfg, &e) < 0) fail_msg("%s: %s", name, e.text);
+    m->whole = m->shape;
     m->top = calloc(1, m->arch->top_bytes);
     m->layer = calloc(m->shape.n_layers, m->arch->layer_bytes);
     m->encoder = calloc(m->shape.n_encoder_layers + 1, m->arch->encoder_bytes + 1);

@@ -196,6 +196,9 @@ MODEL(llama3, 2)
 MODEL(llama3, 4) /* two K/V heads: two ranks have the same one */
 MODEL(mistral, 2)
 MODEL(mistral, 4)
+MODEL(qwen2, 2)
+MODEL(qwen2, 4)
+MODEL(qwen3, 2)
 MODEL(gemma3, 2)
 MODEL(gemma3, 4)
 MODEL(t5_relu, 3) /* 128 feed-forward units: 42, 43 and 43 */
@@ -244,6 +247,9 @@ main(void)
         cmocka_unit_test(llama3_is_the_same_on_4_ranks),
         cmocka_unit_test(mistral_is_the_same_on_2_ranks),
         cmocka_unit_test(mistral_is_the_same_on_4_ranks),
+        cmocka_unit_test(qwen2_is_the_same_on_2_ranks),
+        cmocka_unit_test(qwen2_is_the_same_on_4_ranks),
+        cmocka_unit_test(qwen3_is_the_same_on_2_ranks),
         cmocka_unit_test(gemma3_is_the_same_on_2_ranks),
         cmocka_unit_test(gemma3_is_the_same_on_4_ranks),
         cmocka_unit_test(t5_relu_is_the_same_on_3_ranks),

@@ -602,6 +602,8 @@ golden_run(const char *model)
 GOLDEN(llama2)
 GOLDEN(llama3)
 GOLDEN(mistral)
+GOLDEN(qwen2)
+GOLDEN(qwen3)
 GOLDEN(gemma3)
 GOLDEN(gemma3n)
 GOLDEN(gemma4_dense)
@@ -625,6 +627,8 @@ main(int argc, char **argv)
         cmocka_unit_test(llama2_as_transformers_in_every_setting),
         cmocka_unit_test(llama3_as_transformers_in_every_setting),
         cmocka_unit_test(mistral_as_transformers_in_every_setting),
+        cmocka_unit_test(qwen2_as_transformers_in_every_setting),
+        cmocka_unit_test(qwen3_as_transformers_in_every_setting),
         cmocka_unit_test(gemma3_as_transformers_in_every_setting),
         cmocka_unit_test(gemma3n_as_transformers_in_every_setting),
         cmocka_unit_test(gemma4_dense_as_transformers_in_every_setting),

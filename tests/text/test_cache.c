@@ -20,8 +20,8 @@ enum {
     HASHED = 40 /* where the header has the hash of what follows it */
 };
 
-static const char *const goldens[] = { "bpe_bart",   "bpe_llama3", "bpe_o200k", "spm_gemma",
-                                       "spm_llama2", "spm_mbart",  "spm_t5" };
+static const char *const goldens[] = { "bpe_bart",  "bpe_llama3", "bpe_o200k", "bpe_qwen2",
+                                       "spm_gemma", "spm_llama2", "spm_mbart", "spm_t5" };
 static char dir[64];
 
 static int

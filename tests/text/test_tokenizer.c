@@ -12,8 +12,8 @@
 
 enum { BIG = 1 << 17 };
 
-static const char *const goldens[] = { "bpe_bart",   "bpe_llama3", "bpe_o200k", "spm_gemma",
-                                       "spm_llama2", "spm_mbart",  "spm_t5" };
+static const char *const goldens[] = { "bpe_bart",  "bpe_llama3", "bpe_o200k", "bpe_qwen2",
+                                       "spm_gemma", "spm_llama2", "spm_mbart", "spm_t5" };
 
 static struct tokenizer *
 open_golden(const char *name)

@@ -4,6 +4,7 @@
 /* clang-format off */
 const struct arch *const arch_families[] = {
     &arch_llama,
+    &arch_qwen,
     &arch_gemma3,
     &arch_gemma3n,
     &arch_gemma4,

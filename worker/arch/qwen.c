@@ -1,0 +1,291 @@
+/* qwen.c - Qwen 2 and 2.5, and Qwen 3, the dense ones.
+ *
+ * Llama's two pre-norm sublayers. Qwen 2 adds biases to q, k and v; Qwen 3 norms the heads of q and k instead. Layers
+ * from max_window_layers on may slide over a window.
+ * Source: Qwen2ForCausalLM and Qwen3ForCausalLM of transformers 5.17, whose tensor names this file follows.
+ */
+#include "worker/arch/registry.h"
+#include "worker/model/blocks.h"
+#include "worker/model/config.h"
+#include "worker/model/model.h"
+#include "worker/model/ranks.h"
+#include "worker/model/table.h"
+
+#include <errno.h>
+#include <math.h>
+#include <string.h>
+
+struct qwen {            /* the whole model's tensors */
+    struct tensor embed; /* [vocab, hidden] */
+    struct tensor norm;  /* [hidden] */
+    struct tensor head;  /* [vocab, hidden], embed itself when tied */
+};
+
+struct qwen_layer {
+    struct tensor attn_norm;      /* [hidden] */
+    struct tensor qkv;            /* [q + kv + kv, hidden] */
+    struct tensor qkv_bias;       /* [q + kv + kv]; Qwen 3: none */
+    struct tensor q_norm, k_norm; /* [head_dim]; Qwen 2: none */
+    struct tensor o;              /* [hidden, q] */
+    struct tensor ff_norm;        /* [hidden] */
+    struct tensor gate_up;        /* [2 ff, hidden], gate rows first */
+    struct tensor down;           /* [hidden, ff] */
+};
+
+struct qwen_cfg {
+    float eps;
+    float scale; /* 1 / sqrt(head_dim) */
+    struct rope_params rope;
+};
+
+#define TOP(f) IN_TOP, offsetof(struct qwen, f)
+#define LAYER(f) IN_LAYER, offsetof(struct qwen_layer, f)
+/* Of what the other of the two has these are 0, and there is no such line. */
+#define DIM_Q_BIAS DIM_OWN_0
+#define DIM_KV_BIAS DIM_OWN_1
+#define DIM_NORM DIM_OWN_2
+
+#define L "model.layers.%u."
+#define ATTN L "self_attn."
+
+/* clang-format off */
+static const struct weight_rule weights[] = {
+    /* in the checkpoint                   goes to           rows         cols        */
+    { "model.embed_tokens.weight",         TOP(embed),       DIM_VOCAB,   DIM_HIDDEN, 0 },
+    { "model.norm.weight",                 TOP(norm),        DIM_1,       DIM_HIDDEN, W_FP32 },
+    { "lm_head.weight",                    TOP(head),        DIM_VOCAB,   DIM_HIDDEN, W_TIED | W_SPLIT_ROWS },
+    { L "input_layernorm.weight",          LAYER(attn_norm), DIM_1,       DIM_HIDDEN, W_FP32 },
+    { ATTN "q_proj.weight",                LAYER(qkv),       DIM_Q,       DIM_HIDDEN, W_SPLIT_ROWS },
+    { ATTN "k_proj.weight",                LAYER(qkv),       DIM_KV,      DIM_HIDDEN, W_SPLIT_ROWS | W_BELOW },
+    { ATTN "v_proj.weight",                LAYER(qkv),       DIM_KV,      DIM_HIDDEN, W_SPLIT_ROWS | W_BELOW },
+    { ATTN "q_proj.bias",                  LAYER(qkv_bias),  DIM_Q_BIAS,  DIM_1,      W_FP32 | W_SPLIT_ROWS },
+    { ATTN "k_proj.bias",                  LAYER(qkv_bias),  DIM_KV_BIAS, DIM_1,      W_FP32 | W_SPLIT_ROWS | W_BELOW },
+    { ATTN "v_proj.bias",                  LAYER(qkv_bias),  DIM_KV_BIAS, DIM_1,      W_FP32 | W_SPLIT_ROWS | W_BELOW },
+    { ATTN "q_norm.weight",                LAYER(q_norm),    DIM_1,       DIM_NORM,   W_FP32 },
+    { ATTN "k_norm.weight",                LAYER(k_norm),    DIM_1,       DIM_NORM,   W_FP32 },
+    { ATTN "o_proj.weight",                LAYER(o),         DIM_HIDDEN,  DIM_Q,      W_SPLIT_COLS },
+    { L "post_attention_layernorm.weight", LAYER(ff_norm),   DIM_1,       DIM_HIDDEN, W_FP32 },
+    { L "mlp.gate_proj.weight",            LAYER(gate_up),   DIM_FF,      DIM_HIDDEN, W_SPLIT_ROWS },
+    { L "mlp.up_proj.weight",              LAYER(gate_up),   DIM_FF,      DIM_HIDDEN, W_SPLIT_ROWS | W_BELOW },
+    { L "mlp.down_proj.weight",            LAYER(down),      DIM_HIDDEN,  DIM_FF,     W_SPLIT_COLS },
+    { 0 },
+};
+/* clang-format on */
+
+static int
+read_rope(const json_t *config, struct rope_params *ret, struct err *e)
+{
+    TRY(cfg_rope(config, NULL, 1e4, ret, e));
+    if (ret->type == ROPE_PROPORTIONAL)
+        return err_set(e, -ENOTSUP, "rope_type is none of default, linear, llama3 and yarn");
+    if (ret->partial != 1)
+        return err_set(e, -ENOTSUP, "partial_rotary_factor is %g, only 1 is implemented",
+                       ret->partial);
+    return 0;
+}
+
+/* Unless use_sliding_window is true there is no window, whatever sliding_window says. */
+static int
+read_window(const json_t *config, uint32_t *window, uint32_t *first, struct err *e)
+{
+    bool slides;
+
+    *window = 0;
+    TRY(cfg_bool(config, "use_sliding_window", false, &slides, e));
+    TRY(cfg_u32(config, "max_window_layers", 28, 0, MAX_LAYERS, first, e));
+    if (!slides || cfg_state(config, "sliding_window") == CFG_NULL) return 0;
+    return cfg_u32(config, "sliding_window", 4096, 1, CFG_MAX_POSITIONS, window, e);
+}
+
+static int
+read_layers(const json_t *config, struct layer_shape l, struct model_shape *s, struct err *e)
+{
+    uint32_t window, first;
+
+    TRY(read_window(config, &window, &first, e));
+    for (uint32_t i = 0; i < s->n_layers; i++) {
+        bool slides;
+
+        TRY(cfg_slides(config, i, s->n_layers, window && i >= first, &slides, e));
+        if (slides && !window)
+            return err_set(e, -EINVAL, "layer_types[%u] slides, and there is no sliding_window", i);
+        l.window = slides ? window : 0;
+        l.kv = slides ? KV_WINDOW : KV_FULL;
+        l.kv_from = (uint16_t)i;
+        s->layer[i] = l;
+    }
+    return 0;
+}
+
+static int
+read_heads(const json_t *config, bool three, uint32_t hidden, struct layer_shape *l, struct err *e)
+{
+    bool as_many = cfg_state(config, "num_key_value_heads") == CFG_NULL;
+
+    TRY(cfg_u32(config, "num_attention_heads", 32, 1, CFG_MAX_HEADS, &l->n_heads, e));
+    return cfg_heads(config, 32, as_many ? l->n_heads : 32, three ? 128 : hidden / l->n_heads, l,
+                     e);
+}
+
+static void
+set_sizes(struct model_shape *s, const struct layer_shape *l, bool three)
+{
+    uint32_t q = l->n_heads * l->head_dim, kv = l->n_kv_heads * l->head_dim;
+
+    s->dim[DIM_HIDDEN] = s->hidden;
+    s->dim[DIM_VOCAB] = s->vocab;
+    s->dim[DIM_FF] = l->n_ff;
+    s->dim[DIM_Q] = q;
+    s->dim[DIM_KV] = kv;
+    if (three) {
+        s->dim[DIM_NORM] = l->head_dim;
+        return;
+    }
+    s->dim[DIM_Q_BIAS] = q;
+    s->dim[DIM_KV_BIAS] = kv;
+    s->parts[DIM_Q_BIAS] = (struct dim_parts){ 1, { q }, { l->n_heads } };
+    s->parts[DIM_KV_BIAS] = (struct dim_parts){ 1, { kv }, { l->n_kv_heads } };
+}
+
+static int
+configure(json_t *config, struct model_shape *s, void *out, struct err *e)
+{
+    struct qwen_cfg *cfg = out;
+    struct layer_shape l = { .mixer = MIX_ATTENTION, .kv_parts = 2 };
+    const char *act, *type;
+    bool three;
+
+    TRY(cfg_str(config, "model_type", NULL, &type, e));
+    three = strcmp(type, "qwen3") == 0;
+    TRY(cfg_str(config, "hidden_act", "silu", &act, e));
+    if (strcmp(act, "silu"))
+        return err_set(e, -ENOTSUP, "hidden_act is \"%s\", only \"silu\" is implemented", act);
+    if (three) TRY(cfg_want_bool(config, "attention_bias", false, e));
+    TRY(cfg_u32(config, "num_hidden_layers", 32, 1, MAX_LAYERS, &s->n_layers, e));
+    TRY(cfg_u32(config, "hidden_size", 4096, 1, CFG_MAX_HIDDEN, &s->hidden, e));
+    TRY(cfg_u32(config, "vocab_size", 151936, 1, CFG_MAX_VOCAB, &s->vocab, e));
+    TRY(cfg_u32(config, "intermediate_size", 22016, 1, CFG_MAX_FF, &l.n_ff, e));
+    TRY(cfg_u32(config, "max_position_embeddings", 32768, 1, CFG_MAX_POSITIONS, &s->max_len, e));
+    TRY(cfg_f32(config, "rms_norm_eps", 1e-6, 0, 1, &cfg->eps, e));
+    TRY(read_heads(config, three, s->hidden, &l, e));
+    TRY(read_layers(config, l, s, e));
+    TRY(read_rope(config, &cfg->rope, e));
+    cfg->scale = 1 / sqrtf((float)l.head_dim);
+    set_sizes(s, &l, three);
+    return 0;
+}
+
+static int
+tables(struct model *m, struct err *e)
+{
+    const struct qwen_cfg *cfg = m->cfg;
+
+    return table_rope(m, 0, &cfg->rope, m->shape.layer[0].head_dim, e);
+}
+
+static int
+attend(const struct model *m, struct step *s, uint32_t l, const struct qwen_layer *w,
+       struct tensor h, struct tensor heads)
+{
+    const struct qwen_cfg *cfg = m->cfg;
+    const struct layer_shape *shape = &m->shape.layer[l];
+    uint32_t rows = h.dim[0], q = m->shape.dim[DIM_Q], kv = m->shape.dim[DIM_KV];
+    struct tensor qkv = block_scratch(s, BLOCK_QKV, rows, q + 2 * kv);
+    struct rope_store rope = {
+        .q = tensor_cols(qkv, 0, q),
+        .k = tensor_cols(qkv, q, kv),
+        .v = tensor_cols(qkv, q + kv, kv),
+        .q_norm = w->q_norm,
+        .k_norm = w->k_norm,
+        .norm_eps = cfg->eps,
+        .cos_sin = m->table[0],
+        .n_heads = shape->n_heads,
+        .n_kv_heads = shape->n_kv_heads,
+        .head_dim = shape->head_dim,
+        .kv = s->kv[l],
+    };
+    struct attend a = {
+        .out = heads,
+        .q = rope.q,
+        .kv = s->kv[l],
+        .n_heads = shape->n_heads,
+        .n_kv_heads = shape->n_kv_heads,
+        .head_dim = shape->head_dim,
+        .window = shape->window,
+        .causal = true,
+        .scale = cfg->scale,
+    };
+
+    TRY(m->op->matmul(s->lane, qkv, h, w->qkv, w->qkv_bias, 0));
+    TRY(m->op->rope_store(s->lane, &rope, s->rows));
+    return m->op->attend(s->lane, &a, s->rows);
+}
+
+/* What layer l's second sum goes into: the next layer's norm, the model's, or none where a slice ends. */
+static struct residual
+layer_end(const struct model *m, const struct step *s, struct tensor h, uint32_t l, uint32_t end)
+{
+    const struct qwen_cfg *cfg = m->cfg;
+    const struct qwen *top = m->top;
+    const struct qwen_layer *layer = m->layer;
+    struct residual r = { .x = s->x, .eps = cfg->eps };
+
+    if (l + 1 < end) {
+        r.y = h;
+        r.y_norm = layer[l + 1].attn_norm;
+    } else if (end == m->shape.n_layers) {
+        r.y = s->normed;
+        r.y_norm = top->norm;
+    }
+    return r;
+}
+
+static int
+forward(const struct model *m, struct step *s, uint32_t first, uint32_t n)
+{
+    const struct gpu_ops *op = m->op;
+    const struct qwen_cfg *cfg = m->cfg;
+    const struct qwen *top = m->top;
+    const struct qwen_layer *w = (const struct qwen_layer *)m->layer + first;
+    uint32_t rows = s->rows.n_rows, ff = m->shape.dim[DIM_FF];
+    struct tensor h = block_scratch(s, BLOCK_NORMED, rows, m->shape.hidden);
+    struct tensor heads = block_scratch(s, BLOCK_HEADS, rows, m->shape.dim[DIM_Q]);
+    struct tensor gate_up = block_scratch(s, BLOCK_GATE_UP, rows, 2 * ff);
+    struct tensor inner = block_scratch(s, BLOCK_INNER, rows, ff);
+
+    if (first == 0) TRY(op->embed(s->lane, s->x, top->embed, s->rows.token, 1));
+    TRY(op->rms_norm(s->lane, h, s->x, w->attn_norm, cfg->eps, 0));
+    for (uint32_t l = first; l < first + n; l++, w++) {
+        struct residual middle = { .x = s->x, .y = h, .y_norm = w->ff_norm, .eps = cfg->eps };
+
+        TRY(attend(m, s, l, w, h, heads));
+        TRY(block_residual(m, s, heads, w->o, middle));
+
+        TRY(op->gate_matmul(s->lane, inner, gate_up, h, w->gate_up, ACT_SILU));
+        TRY(block_residual(m, s, inner, w->down, layer_end(m, s, h, l, first + n)));
+    }
+    return 0;
+}
+
+static int
+logits(const struct model *m, struct step *s, struct tensor out, struct tensor x)
+{
+    const struct qwen *top = m->top;
+
+    return block_head(m, s, out, x, top->head, NO_TENSOR);
+}
+
+const struct arch arch_qwen = {
+    .name = "qwen",
+    .hf_types = (const char *const[]){ "qwen2", "qwen3", NULL },
+    .cfg_bytes = sizeof(struct qwen_cfg),
+    .top_bytes = sizeof(struct qwen),
+    .layer_bytes = sizeof(struct qwen_layer),
+    .weights = weights,
+    .divide = ranks_as_said,
+    .prefixes = (const char *const[]){ "", NULL },
+    .configure = configure,
+    .tables = tables,
+    .forward = forward,
+    .logits = logits,
+};
