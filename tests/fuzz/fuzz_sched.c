@@ -31,6 +31,8 @@ struct world {
     uint32_t n;
     uint64_t trace;    /* of every batch */
     struct twin *twin; /* NULL: not in this world */
+    bool wrote
+        [RUN_SEATS]; /* a step of who sits there is over: until then the manifest says nothing of it */
 };
 struct left { /* a seat of a process that died */
     struct kv_row row;
@@ -40,10 +42,19 @@ static struct left left[RUN_SEATS];
 static uint32_t n_left;
 static struct world *meant; /* by run.c's hooks */
 
+/* Who sits, and for which time. */
+static uint64_t
+sitting(const struct seq *q)
+{
+    return q->id | (uint64_t)(q->n_pauses + 1) << 56;
+}
+
 /* A step is over, this one or another that it waited for. */
 static void
 finishing(struct run *r, const struct batch *b)
 {
+    for (uint32_t i = 0; i < b->n_runs; i++)
+        meant->wrote[b->run[i].seat] = sitting(scheduler_seat(r->s, b->run[i].seat));
     if (meant->twin) twin_commit(meant->twin, b->lane, r->failing, r->now);
 }
 
@@ -265,7 +276,7 @@ plan(struct world *w, unsigned lane)
     return b;
 }
 
-/* What finished steps have written. */
+/* What finished steps have written: a step that copies what its row begins with must be over. */
 static void
 leave(struct world *w)
 {
@@ -276,7 +287,7 @@ leave(struct world *w)
         const struct seq *q = scheduler_seat(w->r.s, i);
         struct left *l = &left[n_left];
 
-        if (!q || !q->n_done) continue;
+        if (!q || !q->n_done || (!q->n_adopted && w->wrote[i] != sitting(q))) continue;
         n_left++;
         l->row = (struct kv_row){ q->id, i, q->n_done, q->n_source, { 0 }, { 0 } };
         for (uint32_t g = 0; g < w->r.c.n_groups; g++) {
