@@ -2,7 +2,6 @@
 #include "worker/request.h"
 
 #include <errno.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 
@@ -15,12 +14,16 @@ requests_open(struct requests *q, uint32_t n, uint32_t ids, uint32_t text, struc
 
     room = ROUND_UP(room, (size_t)4096);
     *q = (struct requests){ .n = n, .room_ids = ids, .room_text = text, .room_bytes = room };
-    q->slot = calloc(n, sizeof *q->slot);
-    if (!q->slot) return err_set(e, -ENOMEM, "memory for %u requests", n);
+    q->slot = mmap(NULL, n * sizeof *q->slot, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS,
+                   -1, 0);
+    if (q->slot == MAP_FAILED) {
+        q->slot = NULL;
+        return err_set(e, -ENOMEM, "memory for %u requests", n);
+    }
     q->room = mmap(NULL, room * n, PROT_READ | PROT_WRITE,
                    MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (q->room == MAP_FAILED) {
-        free(q->slot);
+        munmap(q->slot, n * sizeof *q->slot);
         q->slot = NULL;
         return err_set(e, -ENOMEM, "address space for %u requests of %zu KiB", n, room >> 10);
     }
@@ -41,7 +44,7 @@ requests_close(struct requests *q)
 {
     if (!q->slot) return;
     munmap(q->room, q->room_bytes * q->n);
-    free(q->slot);
+    munmap(q->slot, q->n * sizeof *q->slot);
     q->slot = NULL;
 }
 

@@ -25,8 +25,8 @@ enum request_state {
 enum request_kind { REQUEST_GENERATE, REQUEST_TOKENIZE, REQUEST_DETOKENIZE };
 
 struct request {
-    struct seq seq;           /* seq.owner is this struct */
-    struct sampling sampling; /* what exec_seat() gets when the sequence gets its seat */
+    _Alignas(CACHE_LINE) struct seq seq; /* seq.owner is this struct */
+    struct sampling sampling;            /* what exec_seat() gets when the sequence gets its seat */
     struct detok detok;
     enum request_state state;
     enum request_kind kind;

@@ -159,6 +159,8 @@ kv_init(void *mem, struct kv_config *c, struct err *e)
         struct kv_pool *p = &kv->pool[kv->c.group[g].pool];
 
         p->n_scratch++;
+        kv->slab_slices[g] = kv->c.slab_bytes / c->group[g].slice_bytes;
+        kv->block_slices[g] = (uint32_t)(p->block_bytes / c->group[g].slice_bytes);
         if (kv->c.group[g].kind == KV_STATE) {
             kv->has_state = true;
             kv->interval = kv->c.group[g].interval;

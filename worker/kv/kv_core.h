@@ -121,8 +121,10 @@ struct kv {
     uint32_t first_slab, last_slab; /* slabs given back, oldest first */
     uint32_t first_end, n_ends;     /* ring of seats whose EDIT_END is yet to be sent */
     uint32_t used[MAX_GROUPS], cached[MAX_GROUPS],
-        promised[MAX_GROUPS];      /* blocks, without scratch */
-    uint32_t scratch[MAX_GROUPS];  /* block numbers */
+        promised[MAX_GROUPS];     /* blocks, without scratch */
+    uint32_t scratch[MAX_GROUPS]; /* block numbers */
+    uint32_t slab_slices[MAX_GROUPS],
+        block_slices[MAX_GROUPS];  /* of the group's, in a slab, a block */
     uint32_t next_hot[MAX_GROUPS]; /* where the search of a pool's held slabs goes on */
     uint64_t done[MAX_LANES];
     uint64_t releases, mark;
@@ -306,12 +308,12 @@ void kv_keep_entry(struct kv *kv, const struct kv_text *t, uint32_t block, uint3
 static inline slice_id
 kv_slice(const struct kv *kv, uint32_t group, uint32_t block)
 {
-    const struct kv_pool *p = &kv->pool[kv->c.group[group].pool];
-    uint64_t at = (uint64_t)(block / kv->stride) * kv->c.slab_bytes +
-                  block % kv->stride * p->block_bytes;
+    uint32_t cell = block - kv->n_slabs * kv->stride;
 
-    if (kv_is_cell(kv, block)) at = (block - kv->n_slabs * kv->stride) * kv->cell_bytes;
-    return (slice_id)(at / kv->c.group[group].slice_bytes);
+    if (kv_is_cell(kv, block))
+        return (slice_id)(cell * kv->cell_bytes / kv->c.group[group].slice_bytes);
+    return block / kv->stride * kv->slab_slices[group] +
+           block % kv->stride * kv->block_slices[group];
 }
 
 #endif

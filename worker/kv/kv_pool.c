@@ -249,11 +249,13 @@ take_any(struct kv *kv, uint32_t group, struct take *t)
     const struct kv_group *g = &kv->c.group[group];
     const struct kv_block *all = kv_blocks(kv);
     struct kv_pool *p = &kv->pool[g->pool];
-    bool warm = may_warm(kv, g->pool);
     uint32_t own = kv->c.fifo ? kv_queue_first(kv, group) : 0, cold;
+    bool capped = g->max_blocks && kv->used[group] + kv->cached[group] >= g->max_blocks, warm;
 
-    if (g->max_blocks && kv->used[group] + kv->cached[group] >= g->max_blocks)
-        return take_own(kv, group, warm, t);
+    if (!capped && !own && p->first_open && kv_slabs(kv)[p->first_open - 1].n_used > 0)
+        return take_free(kv, p->first_open - 1, t); /* as most: no slab more is held */
+    warm = may_warm(kv, g->pool);
+    if (capped) return take_own(kv, group, warm, t);
     /* In release order those never used stand among the others of their priority, before them. */
     if (own && all[own - 1].queue < KV_PRIORITY &&
         (warm || kv_slabs(kv)[(own - 1) / kv->stride].n_used > 0))

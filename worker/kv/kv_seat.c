@@ -228,21 +228,36 @@ kv_quiet(const struct kv *kv, uint32_t seat, uint32_t *end_pos, uint32_t *first_
     }
 }
 
+static inline void
+touch(const void *p, size_t bytes)
+{
+    for (size_t at = 0; at < bytes; at += CACHE_LINE) __builtin_prefetch((const char *)p + at, 1);
+    __builtin_prefetch((const char *)p + bytes - 1, 1);
+}
+
 void
-kv_touch(const struct kv *kv, uint32_t seat, unsigned steps)
+kv_touch_end(const struct kv *kv, uint32_t seat, unsigned steps)
 {
     const struct kv_seat *s = &kv_seats(kv)[seat];
 
-    for (size_t at = 0; at < sizeof *s && steps == 3; at += CACHE_LINE)
-        __builtin_prefetch((const char *)s + at, 1);
-    for (uint32_t g = 0; g < kv->c.n_groups && steps < 3; g++) {
-        const uint32_t *row = kv_table(kv, g, seat);
+    if (steps == 3) touch(s, sizeof *s);
+    for (uint32_t g = 0; g < kv->c.n_groups && steps == 2; g++)
+        if (kv_is_positions(kv, g) && s->end[g] < kv->c.group[g].max_entries)
+            __builtin_prefetch(kv_table(kv, g, seat) + s->end[g], 1);
+}
 
-        if (!kv_is_positions(kv, g)) continue;
-        if (s->end[g] < kv->c.group[g].max_entries) __builtin_prefetch(row + s->end[g], 1);
+void
+kv_touch_first(const struct kv *kv, uint32_t seat, unsigned steps)
+{
+    const struct kv_seat *s = &kv_seats(kv)[seat];
+
+    if (steps == 3) touch(s, sizeof *s);
+    for (uint32_t g = 0; g < kv->c.n_groups && steps < 3; g++) {
+        const uint32_t *entry = kv_table(kv, g, seat) + s->first[g];
+
         if (kv->c.group[g].kind != KV_WINDOW || s->first[g] == s->end[g]) continue;
-        __builtin_prefetch(row + s->first[g], 1);
-        if (steps == 1) __builtin_prefetch(&kv_blocks(kv)[row[s->first[g]] - 1].n_refs, 1);
+        if (steps == 2) __builtin_prefetch(entry, 1);
+        if (steps == 1) touch(&kv_blocks(kv)[*entry - 1], sizeof(struct kv_block));
     }
 }
 

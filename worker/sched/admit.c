@@ -12,42 +12,6 @@
 #include <errno.h>
 #include <string.h>
 
-unsigned
-runnable(const struct scheduler *s, const struct seq *q, unsigned lane, nsec now)
-{
-    unsigned work = 0;
-
-    if (q->deadline <= now || q->halted || seq_follows(q)) return 0;
-    switch (q->state) {
-    case SEQ_WAITING:
-        work = q->n_source > 0 && !q->cross_there ? WORK_ENCODER : WORK_CONTEXT;
-        break;
-    case SEQ_ENCODER:
-        work = WORK_ENCODER;
-        break;
-    case SEQ_CONTEXT: /* its last encoder slice is launched, in this lane before or waited for */
-        work = WORK_CONTEXT;
-        break;
-    case SEQ_GENERATION:
-        if (q->lockstep && q->in_flight > 0) break;
-        if (q->n_out == q->max_new) break; /* what is in flight may be all it wants */
-        work = WORK_GENERATION;
-        break;
-    case SEQ_NEW:
-    case SEQ_LAST:
-    case SEQ_PAUSED:
-    case SEQ_ENDED:
-        break;
-    }
-    return work & s->work[lane];
-}
-
-uint32_t
-rows_untold(const struct seq *q)
-{
-    return UNTOLD_STEPS * (1 + q->n_draft);
-}
-
 uint32_t
 rows_out(const struct seq *q, uint32_t chunk)
 {

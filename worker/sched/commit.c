@@ -25,7 +25,7 @@ append_token(struct scheduler *s, struct seq *q, token_id t)
 }
 
 /* A step that carried the sequence in that seat is over. */
-static struct seq *
+static inline struct seq *
 put_down(struct scheduler *s, uint32_t seat)
 {
     struct seq *q;
@@ -70,6 +70,75 @@ settle(struct scheduler *s, struct seq *q, uint32_t seat)
     if (q->state == SEQ_ENDED || q->state == SEQ_PAUSED) leave_seat(s, q);
 }
 
+/* Nothing that the step leaves is of use, also if a sequence had ended. */
+static void
+fail_step(struct scheduler *s, const struct batch *b)
+{
+    for (uint32_t i = 0; i < b->n_runs; i++) {
+        const struct batch_run *run = &b->run[i];
+        struct seq *q = put_down(s, run->seat);
+
+        if (run->n_draft) refuse(s, q, run, 0);
+        if (run->flags & RUN_FIRST_CHUNK) free_enc_rows(s, run->seat);
+        q->n_done = 0;
+        end_seq(s, q, LAGAN_E_INTERNAL);
+        settle(s, q, run->seat);
+    }
+    for (uint32_t i = 0; i < b->n_encode; i++) {
+        struct seq *q = put_down(s, b->encode[i].seat);
+
+        end_seq(s, q, LAGAN_E_INTERNAL);
+        settle(s, q, b->encode[i].seat);
+    }
+}
+
+/* One of a search: with the last of them, what they become is known. */
+static void
+commit_beam(struct scheduler *s, const struct seq *q, const struct batch *b, uint32_t i,
+            const struct batch_result *r)
+{
+    if (q->state == SEQ_ENDED || q->next_member) return;
+    check(i + 1 >= q->beam->n_beams);
+    commit_beams(s, q->first_member, &b->run[i + 1 - q->beam->n_beams], r);
+}
+
+static void
+commit_run(struct scheduler *s, const struct batch *b, uint32_t i, const struct batch_result *r)
+{
+    const struct batch_run *run = &b->run[i];
+    const token_id *token = &r->token[(size_t)i * (1 + MAX_DRAFT)];
+    struct seq *q = put_down(s, run->seat);
+    uint32_t first = run->flags & RUN_BEHIND_GUESSES ? q->n_done : (uint32_t)run->first_pos;
+    uint32_t n = 0, refused = 0;
+
+    if ((run->flags & (RUN_SAMPLE | RUN_BEAM)) == RUN_SAMPLE) {
+        n = r->n_tokens[i];
+        check(n >= 1 && n <= 1u + run->n_draft);
+        refused = 1u + run->n_draft - n;
+    }
+    if (first <= q->n_done) q->n_done = first + run->n_rows - refused; /* else on one that failed */
+    if (run->n_draft) refuse(s, q, run, refused);
+    /* projected, or there before: nobody reads them again */
+    if (run->flags & RUN_FIRST_CHUNK) free_enc_rows(s, run->seat);
+    if (run->flags & RUN_BEAM) commit_beam(s, q, b, i, r);
+    for (uint32_t k = 0; k < n && q->state != SEQ_ENDED; k++) append_token(s, q, token[k]);
+    if (s->reuse) store(s, q, run, first);
+    settle(s, q, run->seat);
+}
+
+/* Of a thousand sequences nothing is in the processor's caches when its turn comes, unless it is asked for. */
+static inline void
+fetch_ahead(const struct scheduler *s, const struct batch *b, uint32_t i)
+{
+    if (i + 8 < b->n_runs) __builtin_prefetch(&s->seat[b->run[i + 8].seat]);
+    if (i + 4 < b->n_runs) {
+        const struct seq *q = s->seat[b->run[i + 4].seat].seq;
+
+        __builtin_prefetch(q, 1);
+        __builtin_prefetch((const char *)q + CACHE_LINE);
+    }
+}
+
 unsigned
 scheduler_turn(const struct scheduler *s, const struct batch *b)
 {
@@ -87,42 +156,15 @@ scheduler_commit(struct scheduler *s, const struct batch *b, const struct batch_
     s->done[b->lane] = b->step;
     kv_done(s->kv, b->lane, b->step);
 
-    for (uint32_t i = 0; i < b->n_runs; i++) {
-        const struct batch_run *run = &b->run[i];
-        struct seq *q = put_down(s, run->seat);
-        uint32_t first = run->flags & RUN_BEHIND_GUESSES ? q->n_done : (uint32_t)run->first_pos;
-        uint32_t n = 0, refused = 0;
-
-        if (r->status == 0 && (run->flags & (RUN_SAMPLE | RUN_BEAM)) == RUN_SAMPLE) {
-            n = r->n_tokens[i];
-            check(n >= 1 && n <= 1u + run->n_draft);
-            refused = 1u + run->n_draft - n;
+    if (r->status < 0) {
+        fail_step(s, b);
+    } else {
+        for (uint32_t i = 0; i < b->n_runs; i++) {
+            fetch_ahead(s, b, i);
+            commit_run(s, b, i, r);
         }
-        if (r->status == 0 && first <= q->n_done) /* else it stands on a step that failed */
-            q->n_done = first + run->n_rows - refused;
-        if (run->n_draft) refuse(s, q, run, refused);
-        /* projected, or there before: nobody reads them again */
-        if (run->flags & RUN_FIRST_CHUNK) free_enc_rows(s, run->seat);
-        if (r->status < 0) {
-            q->n_done = 0; /* nothing it leaves is of use, also if it had ended */
-            end_seq(s, q, LAGAN_E_INTERNAL);
-        } else if (q->state != SEQ_ENDED && (run->flags & RUN_BEAM)) {
-            if (!q->next_member) { /* now all of them are down */
-                check(i + 1 >= q->beam->n_beams);
-                commit_beams(s, q->first_member, run + 1 - q->beam->n_beams, r);
-            }
-        } else {
-            for (uint32_t k = 0; k < n && q->state != SEQ_ENDED; k++)
-                append_token(s, q, r->token[(size_t)i * (1 + MAX_DRAFT) + k]);
-        }
-        if (s->reuse && r->status == 0) store(s, q, run, first);
-        settle(s, q, run->seat);
-    }
-    for (uint32_t i = 0; i < b->n_encode; i++) {
-        struct seq *q = put_down(s, b->encode[i].seat);
-
-        if (r->status < 0) end_seq(s, q, LAGAN_E_INTERNAL);
-        settle(s, q, b->encode[i].seat);
+        for (uint32_t i = 0; i < b->n_encode; i++)
+            settle(s, put_down(s, b->encode[i].seat), b->encode[i].seat);
     }
     expire(s, now);
     costly_check((scheduler_check(s), true));

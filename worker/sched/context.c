@@ -34,7 +34,7 @@ plan_adopted(struct plan *p)
 
     if (p->s->n_in[SEQ_CONTEXT] == 0) return;
     for (struct seq *q = p->s->running.first; q && p->rows_left > 0; q = q->next)
-        if (runnable(p->s, q, p->lane, p->now) == WORK_CONTEXT && adopted(p, q) &&
+        if (runnable(p->s, q, p->lane) == WORK_CONTEXT && adopted(p, q) &&
             q->n_prompt - q->n_planned == 1 && may_begin(p, q, &begins))
             add_run(p, q, WORK_CONTEXT, 1);
 }
@@ -42,7 +42,7 @@ plan_adopted(struct plan *p)
 static struct seq *
 next_context(const struct plan *p, struct seq *q)
 {
-    while (q && runnable(p->s, q, p->lane, p->now) != WORK_CONTEXT) q = q->next;
+    while (q && runnable(p->s, q, p->lane) != WORK_CONTEXT) q = q->next;
     return q;
 }
 

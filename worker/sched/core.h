@@ -26,17 +26,21 @@ struct seat {
     struct seq *seq; /* NULL: free */
     uint32_t len;    /* positions that its blocks are reserved for; 0: it has none */
     uint32_t chunk;  /* decoder rows a step, at most */
-    uint32_t quiet_end, quiet_first; /* as of kv_quiet(), where nothing else is to be done either */
-    bool begun;                      /* a decoder chunk of it was planned */
-    bool lowered;                    /* its reservation is what generation needs */
-    bool kept;                       /* nobody sits there; its blocks are a predecessor's */
-    bool encoded;                    /* it holds rows of enc_state */
-    bool crossed;                    /* its source's K and V were there when it got its blocks */
-    uint32_t pages;                  /* whose pages it holds: of holder[], + 1; 0: nobody's */
+    /* As of kv_quiet(), where nothing else is to be done either; and a little before them, where what will be
+     * looked at is fetched: below both nobody looks at the seat's blocks. */
+    uint32_t quiet_end, quiet_first, near_end, near_first;
+    bool begun;     /* a decoder chunk of it was planned */
+    bool lowered;   /* its reservation is what generation needs */
+    bool kept;      /* nobody sits there; its blocks are a predecessor's */
+    bool encoded;   /* it holds rows of enc_state */
+    bool crossed;   /* its source's K and V were there when it got its blocks */
+    uint32_t pages; /* whose pages it holds: of holder[], + 1; 0: nobody's */
     /* Names the first full block that its prompt is about to fill, as of making_at positions done. */
-    uint64_t making[2];
     uint32_t making_at;
+    uint64_t making[2];
 };
+
+_Static_assert(sizeof(struct seat) == CACHE_LINE, "a step looks at each of them once");
 
 struct enc_rows { /* a source's rows of enc_state */
     uint32_t first, n, seat;
@@ -146,15 +150,38 @@ bool find_cross(struct scheduler *s, struct seq *q);
 /* admit.c */
 
 /* The one answer to "may it be in the lane's next step, and as what": an enum work, or 0. Everything
- * that plans asks here. */
-unsigned runnable(const struct scheduler *s, const struct seq *q, unsigned lane, nsec now);
+ * that plans asks here. Who is late has ended: expire(). */
+static inline unsigned
+runnable(const struct scheduler *s, const struct seq *q, unsigned lane)
+{
+    unsigned work = 0;
+
+    if (q->halted || seq_follows(q)) return 0;
+    if (q->state == SEQ_GENERATION) {
+        if (q->lockstep && q->in_flight > 0) return 0;
+        if (q->n_out == q->max_new) return 0; /* what is in flight may be all it wants */
+        work = WORK_GENERATION;
+    } else if (q->state == SEQ_CONTEXT) {
+        work = WORK_CONTEXT; /* the last slice of its source is launched */
+    } else if (q->state == SEQ_WAITING) {
+        work = q->n_source > 0 && !q->cross_there ? WORK_ENCODER : WORK_CONTEXT;
+    } else if (q->state == SEQ_ENCODER) {
+        work = WORK_ENCODER;
+    }
+    return work & s->work[lane];
+}
+
 /* How a prompt of that many of its tokens can be computed so that it fits alone in the cache to its end: the
  * largest chunk, and for how many rows at once a window keeps blocks. -EMSGSIZE: never. */
 struct admission {
     uint32_t chunk, rows;
 };
-uint32_t rows_untold(
-    const struct seq *q); /* that were done, and that a successor may compute again */
+/* That were done, and that a successor may compute again. */
+static inline uint32_t
+rows_untold(const struct seq *q)
+{
+    return UNTOLD_STEPS * (1 + q->n_draft);
+}
 /* For how many rows at once a window keeps blocks, so that two steps may be out: of a prompt in chunks, or 0. */
 uint32_t rows_out(const struct seq *q, uint32_t chunk);
 int admission(const struct scheduler *s, const struct seq *q, uint32_t n_prompt,
@@ -186,7 +213,12 @@ struct kv_need member_need(const struct scheduler *s, const struct seq *first, u
 /* Blocks for those behind the first, who have seats, or for none of them. */
 bool reserve_members(struct scheduler *s, struct seq *first, uint32_t len,
                      const struct admission *way);
-bool forks_now(const struct seq *q);       /* its next rows are the first that are its own */
+/* Its next rows are the first that are its own. */
+static inline bool
+forks_now(const struct seq *q)
+{
+    return q->first_member == q && !q->forked && q->n_planned == q->n_shared;
+}
 uint32_t prompt_goal(const struct seq *q); /* up to where its next chunk may go */
 uint32_t fork_edits(const struct scheduler *s, const struct seq *q); /* 0: it does not fork */
 /* So many times what one seat may hold can be told of seats that begin, in a step. */

@@ -57,7 +57,7 @@ released(const struct plan *p)
 
     if (s->l.n_enc_batches == 0 || !decoding(s)) return UINT32_MAX;
     for (const struct seq *q = s->waiting.first; q; q = q->next) {
-        if (runnable(s, q, p->lane, p->now) != WORK_ENCODER) continue;
+        if (runnable(s, q, p->lane) != WORK_ENCODER) continue;
         oldest = MIN(oldest, q->arrived);
         n++;
     }
@@ -78,7 +78,7 @@ plan_encoder(struct plan *p)
     struct seq *q, *next;
 
     for (q = s->n_in[SEQ_ENCODER] ? s->running.first : NULL; q; q = q->next) {
-        if (runnable(s, q, p->lane, p->now) != WORK_ENCODER) continue;
+        if (runnable(s, q, p->lane) != WORK_ENCODER) continue;
         n = layers(p, q, left);
         if (n == 0) continue;
         add_encode(p, q, n);
@@ -86,7 +86,7 @@ plan_encoder(struct plan *p)
     }
     for (q = s->l.n_enc_layers ? s->waiting.first : NULL; q && may > 0 && may_join(s); q = next) {
         next = q->next;
-        if (runnable(s, q, p->lane, p->now) != WORK_ENCODER || !has_pages(s, q)) continue;
+        if (runnable(s, q, p->lane) != WORK_ENCODER || !has_pages(s, q)) continue;
         if (find_cross(s, q)) continue; /* a prompt now, and nobody has asked for it */
         n = layers(p, q, left);
         if (n == 0 || !admit_enc(s, q)) break;

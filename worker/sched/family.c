@@ -68,12 +68,6 @@ family_edits(const struct scheduler_limits *l)
     return MIN(max_running(l), (uint32_t)MAX_BEAMS);
 }
 
-bool
-forks_now(const struct seq *q)
-{
-    return q->first_member == q && !q->forked && q->n_planned == q->n_shared;
-}
-
 uint32_t
 prompt_goal(const struct seq *q)
 {

@@ -106,7 +106,7 @@ make_room(struct scheduler *s, unsigned lane, nsec now)
         struct seq *q = here ? running : waiting, *next = q->next;
 
         if (end && !seq_before(q, end)) break;
-        if (find_room(s, q, runnable(s, q, lane, now), &rows)) {
+        if (find_room(s, q, runnable(s, q, lane), &rows)) {
             *(here ? &running : &waiting) = next;
             continue;
         }

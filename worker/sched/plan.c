@@ -24,28 +24,60 @@ carry(struct plan *p, struct seq *q)
     q->lane_step = p->b->step;
 }
 
+/* From near_end and near_first on the seat's blocks are looked at: a little ahead of where they must be. */
+enum { NEAR = 3 };
+
+static void
+set_quiet(const struct plan *p, const struct seq *q, uint32_t end)
+{
+    struct seat *seat = &p->s->seat[q->seat];
+
+    kv_quiet(p->s->kv, q->seat, &seat->quiet_end, &seat->quiet_first);
+    seat->quiet_end = MIN(seat->quiet_end, kv_border(p->s->kv, end, q->n_prompt) - 1);
+    seat->near_end = seat->lowered ? seat->quiet_end - MIN(seat->quiet_end, (uint32_t)NEAR) : 0;
+    seat->near_first = seat->quiet_first - MIN(seat->quiet_first, (uint32_t)NEAR);
+}
+
 /* Blocks for positions up to end, less those that no query from done on sees. */
 static void
 change_blocks(struct plan *p, const struct seq *q, uint32_t end, uint32_t done)
 {
     struct seat *seat = &p->s->seat[q->seat];
     struct kv *kv = p->s->kv;
-    uint32_t border = kv_border(kv, q->n_planned, q->n_prompt);
 
     if (q->lane_step > p->s->done[q->lane]) kv_fence(kv, q->seat, q->lane, q->lane_step);
-    kv_trim(kv, q->seat, done, &p->out);
+    if (done >= seat->quiet_first) kv_trim(kv, q->seat, done, &p->out);
     if (q->n_done >= q->n_prompt && !seat->lowered) { /* a row a step is out, now and for ever */
         struct kv_need need = kv_need(kv, seat->len, q->n_source, rows_out(q, 0));
 
         kv_lower(kv, q->seat, &need);
         seat->lowered = true;
     }
-    if (!kv_room(kv, q->seat, end)) kv_trim(kv, q->seat, q->n_planned - q->n_guess, &p->out);
-    kv_grow(kv, p->lane, q->seat, end, &p->out);
-    check(end <= border);
-    if (end == border) kv_snapshot(kv, p->lane, q->seat, end, &p->out);
-    kv_quiet(kv, q->seat, &seat->quiet_end, &seat->quiet_first);
-    seat->quiet_end = MIN(seat->quiet_end, kv_border(kv, end, q->n_prompt) - 1);
+    if (end > seat->quiet_end) {
+        uint32_t border = kv_border(kv, q->n_planned, q->n_prompt);
+
+        if (!kv_room(kv, q->seat, end)) kv_trim(kv, q->seat, q->n_planned - q->n_guess, &p->out);
+        kv_grow(kv, p->lane, q->seat, end, &p->out);
+        check(end <= border);
+        if (end == border) kv_snapshot(kv, p->lane, q->seat, end, &p->out);
+    }
+    set_quiet(p, q, end);
+}
+
+/* What its row of the next steps needs, or this one. */
+static COLD void
+near_border(struct plan *p, const struct seq *q, uint32_t end, uint32_t done)
+{
+    struct seat *seat = &p->s->seat[q->seat];
+
+    if (end > seat->quiet_end || done >= seat->quiet_first ||
+        (!seat->lowered && q->n_done >= q->n_prompt))
+        change_blocks(p, q, end, done);
+    /* A stream's next ones, ahead of their border; what goes comes a little before what is needed. */
+    if (end - q->n_planned > 1) return;
+    if (end + NEAR > seat->quiet_end) kv_touch_end(p->s->kv, q->seat, seat->quiet_end + 1 - end);
+    if (done + NEAR >= seat->quiet_first && done < seat->quiet_first)
+        kv_touch_first(p->s->kv, q->seat, seat->quiet_first - done);
 }
 
 /* Its rows of logits see of its run what it says there; those of others nothing but what is before them. */
@@ -61,16 +93,48 @@ add_masks(struct plan *p, struct batch_run *r)
     p->b->n_masks |= tree;
 }
 
+/* The first rows of it: the device is told what its seat holds, and where its source's states are. */
+static COLD void
+begin_seat(struct plan *p, struct seq *q, struct batch_run *r)
+{
+    struct seat *seat = &p->s->seat[q->seat];
+    bool member = q->forked && q->first_member != q; /* what it begins with, it has forked */
+
+    r->flags |= RUN_FIRST_CHUNK;
+    seat->begun = true;
+    if (!member) {
+        p->begins -= kv_n_held(p->s->kv, q->seat);
+        kv_start(p->s->kv, p->lane, p->b->step, q->seat, &p->out);
+    }
+    if (q->n_source > 0 && !q->n_adopted && !member && !seat->crossed) {
+        r->enc_row = q->enc_row;
+        r->enc_rows = q->n_source;
+        kv_cross(p->s->kv, p->lane, q->seat, q->n_source, &p->out);
+    }
+}
+
+/* A token is known, or is on the device. */
+static void
+put_rows(const struct plan *p, const struct seq *q, const struct batch_run *r)
+{
+    uint32_t first = q->n_planned, known = q->lockstep ? q->n_tokens : q->n_prompt;
+    token_id *token = &p->b->token[r->first_row];
+    int32_t *pos = &p->b->pos[r->first_row];
+
+    for (uint32_t i = 0; i < r->n_rows; i++) {
+        token[i] = first + i < known ? q->token[first + i] : TOKEN_GUESS(i);
+        pos[i] = (int32_t)(first + (r->n_draft ? p->s->depth[i] : i));
+    }
+}
+
 void
 add_run(struct plan *p, struct seq *q, unsigned work, uint32_t n_rows)
 {
     struct batch *b = p->b;
-    struct kv *kv = p->s->kv;
-    uint32_t end = q->n_planned + n_rows;
+    uint32_t end = q->n_planned + n_rows, n_logits = 0;
     struct batch_run *r = &b->run[b->n_runs++];
-    struct seat *seat = &p->s->seat[q->seat];
+    const struct seat *seat = &p->s->seat[q->seat];
     uint32_t done = q->n_done - MIN(q->n_done, rows_untold(q)); /* seen by a successor */
-    bool member = q->forked && q->first_member != q; /* what it begins with, it has forked */
 
     *r = (struct batch_run){
         .seat = q->seat,
@@ -83,48 +147,28 @@ add_run(struct plan *p, struct seq *q, unsigned work, uint32_t n_rows)
         .first_logit = b->n_logits,
         .cross_tokens = q->n_source,
     };
-    if (!seat->begun) {
-        r->flags |= RUN_FIRST_CHUNK;
-        seat->begun = true;
-        if (!member) {
-            p->begins -= kv_n_held(kv, q->seat);
-            kv_start(kv, p->lane, b->step, q->seat, &p->out);
-        }
-        if (q->n_source > 0 && !q->n_adopted && !member && !seat->crossed) {
-            r->enc_row = q->enc_row;
-            r->enc_rows = q->n_source;
-            kv_cross(kv, p->lane, q->seat, q->n_source, &p->out);
-        }
-    }
-    if (forks_now(q)) fork_members(p, q);
+    if (!seat->begun) begin_seat(p, q, r);
+    if (q->first_member && forks_now(q)) fork_members(p, q);
     if (q->beam) done = q->n_planned; /* nobody takes them over, and no step is out */
-    if (work == WORK_CONTEXT && q->prompt_logprobs) r->flags |= RUN_PROMPT_LOGPROBS;
-    if (end >= q->n_prompt) r->flags |= q->beam ? RUN_SAMPLE | RUN_BEAM : RUN_SAMPLE;
-    b->n_logits += r->flags & RUN_PROMPT_LOGPROBS ? n_rows
-                   : r->flags & RUN_SAMPLE        ? 1u + r->n_draft
-                                                  : 0;
-    if (p->s->tree) add_masks(p, r);
-
-    if (end > seat->quiet_end || done >= seat->quiet_first ||
-        (!seat->lowered && q->n_done >= q->n_prompt))
-        change_blocks(p, q, end, done);
-    /* A stream's next ones, ahead of their border; what goes comes a little before what is needed. */
-    if (n_rows == 1 && end + 3 > seat->quiet_end) kv_touch(kv, q->seat, seat->quiet_end + 1 - end);
-    if (n_rows == 1 && done + 3 >= seat->quiet_first && done < seat->quiet_first)
-        kv_touch(kv, q->seat, seat->quiet_first - done);
-    carry(p, q);
-
-    for (; q->n_planned < end; q->n_planned++, b->n_rows++) {
-        bool known = q->n_planned < (q->lockstep ? q->n_tokens : q->n_prompt);
-        uint32_t i = q->n_planned - (uint32_t)r->first_pos;
-
-        b->token[b->n_rows] = known ? q->token[q->n_planned] : TOKEN_GUESS(i);
-        b->pos[b->n_rows] = r->first_pos + (int32_t)(r->n_draft ? p->s->depth[i] : i);
+    if (end >= q->n_prompt) {
+        r->flags |= q->beam ? RUN_SAMPLE | RUN_BEAM : RUN_SAMPLE;
+        n_logits = 1u + r->n_draft;
     }
+    if (work == WORK_CONTEXT && q->prompt_logprobs) {
+        r->flags |= RUN_PROMPT_LOGPROBS;
+        n_logits = n_rows;
+    }
+    b->n_logits += n_logits;
+    if (p->s->tree) add_masks(p, r);
+    if (end > seat->near_end || done >= seat->near_first) near_border(p, q, end, done);
+    carry(p, q);
+    put_rows(p, q, r);
+    q->n_planned = end;
+    b->n_rows += n_rows;
     b->work |= (uint8_t)work;
     p->rows_left -= n_rows;
     if (!(r->flags & RUN_SAMPLE)) return;
-    q->n_out += 1 + r->n_draft;
+    q->n_out += 1u + r->n_draft;
     q->n_guess += r->n_draft;
     p->s->closed = p->s->l.policy == POLICY_STATIC;
     if (q->n_out == q->max_new && q->n_guess == 0) {
@@ -138,8 +182,7 @@ add_run(struct plan *p, struct seq *q, unsigned work, uint32_t n_rows)
 static bool
 generates(const struct plan *p, const struct seq *q)
 {
-    return runnable(p->s, q, p->lane, p->now) == WORK_GENERATION &&
-           q->n_planned < p->s->seat[q->seat].len;
+    return runnable(p->s, q, p->lane) == WORK_GENERATION && q->n_planned < p->s->seat[q->seat].len;
 }
 
 /* Rows for guesses: those that nobody needs for a token, and no more than half of them beside a prompt. */
@@ -159,16 +202,27 @@ guess_rows(const struct plan *p)
 static void
 go_on(struct plan *p, struct seq *q, uint32_t *guesses)
 {
-    uint32_t n = MIN(MIN(*guesses, q->n_draft), q->max_new - q->n_out - 1);
-
     if (!q->beam) {
-        n = MIN(n, p->s->seat[q->seat].len - q->n_planned - 1);
+        uint32_t n = MIN(*guesses, q->n_draft);
+
+        if (n > 0) n = MIN(n, q->max_new - q->n_out - 1);
+        if (n > 0) n = MIN(n, p->s->seat[q->seat].len - q->n_planned - 1);
         *guesses -= n;
         add_run(p, q, WORK_GENERATION, 1 + n);
     } else if (q->first_member == q && may_turn(p, q)) {
         turn_beams(p, q);
         for (struct seq *m = q; m; m = m->next_member) add_run(p, m, WORK_GENERATION, 1);
     }
+}
+
+/* What the walk will look at next but one, of which nothing is in the processor's caches: of a thousand. */
+static inline void
+fetch_next(const struct plan *p, const struct seq *q)
+{
+    if (!q) return;
+    __builtin_prefetch(q->next, 1);
+    __builtin_prefetch((const char *)q->next + CACHE_LINE, 1);
+    __builtin_prefetch(&p->s->seat[q->seat]);
 }
 
 static void
@@ -178,7 +232,7 @@ plan_generation(struct plan *p)
     uint64_t oldest = UINT64_MAX;
 
     for (struct seq *q = p->s->running.first; q; q = q->next) {
-        if (q->next) __builtin_prefetch(&q->next->state);
+        fetch_next(p, q->next);
         if (!generates(p, q)) continue;
         if (must_wait(p, q)) {
             oldest = MIN(oldest, q->lane_step);
@@ -213,10 +267,10 @@ end_hopeless(struct plan *p)
     if (s->n_kept > 0) return false;
     for (struct seq *q = s->running.first; q; q = q->next) {
         if (q->in_flight > 0 || s->seat[q->seat].len > 0) return false;
-        if (!head && runnable(s, q, p->lane, p->now)) head = q;
+        if (!head && runnable(s, q, p->lane)) head = q;
     }
     for (struct seq *q = s->running.n ? NULL : s->waiting.first; q && !head; q = q->next)
-        if (runnable(s, q, p->lane, p->now)) head = q; /* who is halted stands aside */
+        if (runnable(s, q, p->lane)) head = q; /* who is halted stands aside */
     if (!head) return false;
     /* A source that was found may lie where nothing has room beside it: computed again, it fits. */
     for (struct seq *q = s->waiting.first; q; q = q->next) {

@@ -122,7 +122,7 @@ scheduler_new(struct scheduler **ret, const struct scheduler_limits *l, struct k
     for (unsigned i = 0; i < MAX_LANES; i++) s->waited_for[i] = NSEC_NEVER;
     for (unsigned i = 0; i < l->n_lanes; i++) s->work[i] = l->lane_work[i];
     if (l->policy == POLICY_MAX_REQUESTS) TRY(check_uncounted(s, e));
-    s->seat = calloc(s->n_seats, sizeof s->seat[0]);
+    s->seat = aligned_alloc(CACHE_LINE, s->n_seats * sizeof s->seat[0]);
     s->free_seat = calloc(s->n_seats, sizeof s->free_seat[0]);
     s->enc = calloc(s->n_seats, sizeof s->enc[0]);
     s->chunk = calloc(s->n_seats, sizeof s->chunk[0]);
@@ -130,7 +130,7 @@ scheduler_new(struct scheduler **ret, const struct scheduler_limits *l, struct k
     if (!s->seat || !s->free_seat || !s->enc || !s->chunk || !s->holder)
         return err_set(e, -ENOMEM, "scheduler of %u seats", s->n_seats);
     for (uint32_t i = 0; i < s->n_seats; i++) {
-        s->seat[i].kept = kv_live(kv, i);
+        s->seat[i] = (struct seat){ .kept = kv_live(kv, i) };
         s->n_kept += s->seat[i].kept;
         if (!s->seat[i].kept) s->free_seat[s->n_free++] = i;
     }

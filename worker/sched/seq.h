@@ -1,9 +1,9 @@
 /* seq.h - one request as the scheduler sees it: tokens, position, limits, state.
  *
- * Intake fills in the first part and hands the struct to scheduler_add(); it comes back from
+ * Intake fills in its fields and hands the struct to scheduler_add(); it comes back from
  * scheduler_reap() with the reason. A pause makes a prompt of what it has generated: n_prompt grows, max_new
- * and min_new shrink by as much. The middle part is the scheduler's; the last is for whoever owns
- * the struct (text state, ledger row) and is never looked at here.
+ * and min_new shrink by as much. owner is for whoever owns the struct (text state, ledger row) and is never
+ * looked at here.
  *
  * A family is sequences of one request that begin alike: beams of a search, samples of a prompt. Its first member
  * alone is added, with the others behind it. They are admitted together or not at all; the first computes what
@@ -27,55 +27,61 @@ enum seq_state {
     SEQ_ENDED   /* waits for steps in flight, then for scheduler_reap() */
 };
 
-/* What a step looks at stands together, in the middle: a step looks at a thousand of them. */
+/* What a step looks at stands first, in two cache lines: it looks at a thousand of them. */
 struct seq {
-    /* Intake's: constant while the scheduler has it, but for a pause. */
+    /* Both lines are the scheduler's, but for what is marked: that is intake's, and constant but for a pause. */
+    struct seq *next;
+    token_id *token;    /* intake's. [cap]: prompt, then generated */
+    uint64_t lane_step; /* its last, */
+    uint8_t lane;       /* and of which lane */
+    bool
+        lockstep; /* intake's: its next token depends on all it has so far: no step is planned ahead */
+    bool halted; /* no step is to carry it for now */
+    bool forked; /* a family's: it has what it shares */
+    enum seq_state state;
+    uint32_t seat;      /* while it has one */
+    uint32_t in_flight; /* steps launched and not committed that carry it */
+    uint32_t n_prompt;  /* intake's. token[]: given, delivered ones included */
+    uint32_t max_new;   /* intake's: tokens still to generate, at least 1 */
+    uint32_t n_tokens;  /* token[]: known, prompt included */
+    uint32_t n_planned; /* positions in launched or finished steps */
+    uint32_t n_done;    /* positions in finished steps */
+    uint32_t n_out;     /* generated tokens, including those in flight */
+
+    uint32_t n_guess; /* of n_planned and n_out, guesses in flight: they count as taken */
+    /* Intake's from here on: constant while the scheduler has it, but for a pause. */
+    uint32_t n_draft; /* guesses a step may carry for it; scheduler_add() may make it 0 */
+    uint32_t n_source;
+    uint32_t cap;            /* >= n_prompt + max_new */
+    uint32_t n_end;          /* end ids: the first n_eos are end-of-sequence, the rest stop ids */
+    uint32_t n_eos, min_new; /* before min_new generated tokens no end id counts */
+    uint32_t
+        n_shared; /* of a family's first: positions of the prompt that are alike in all, fewer than any has */
+    nsec deadline; /* NSEC_NEVER: none */
+    /* Of a family, or NULL. The scheduler makes them NULL when samples have forked. */
+    struct seq *first_member, *next_member;
+    struct beam *beam; /* the search of which it is a beam, in the order of slots; NULL: none */
+
+    uint32_t n_members; /* the first's: with itself */
+    token_id end_id[48];
     req_id id;
     const token_id *source; /* encoder-decoder: [n_source], kept by the owner; NULL: decoder-only */
-    token_id end_id[48];
-    float priority;             /* 0 .. 1 */
-    uint32_t client;            /* whose turn it takes */
-    uint64_t lora;              /* 0: none */
-    uint32_t pages;             /* that lora takes, once for all who use it */
-    uint32_t n_keep;            /* how long its blocks are of use to others: */
+    float priority;         /* 0 .. 1 */
+    uint32_t client;        /* whose turn it takes */
+    uint64_t lora;          /* 0: none */
+    uint32_t pages;         /* that lora takes, once for all who use it */
+    uint32_t n_keep;        /* how long its blocks are of use to others: */
     const struct kv_keep *keep; /* [n_keep] */
     uint64_t salt;              /* shares K and V with requests of the same salt alone */
     /* Positions whose K and V a predecessor left in the blocks of that seat, fewer than n_prompt; 0: none.
      * scheduler_add() makes it 0 where they are of no use. */
     uint32_t n_adopted, adopted_seat;
     bool prompt_logprobs;
-    bool wants_states;       /* its source is encoded whatever is there */
-    uint32_t n_source, cap;  /* cap >= n_prompt + max_new */
-    uint32_t n_prompt;       /* token[]: given, delivered ones included */
-    uint32_t max_new;        /* tokens still to generate, at least 1 */
-    uint32_t n_end;          /* end ids: the first n_eos are end-of-sequence, the rest stop ids */
-    uint32_t n_draft;        /* guesses a step may carry for it; scheduler_add() may make it 0 */
-    uint32_t n_eos, min_new; /* before min_new generated tokens no end id counts */
-    token_id *token;         /* [cap]: prompt, then generated */
-    nsec deadline;           /* NSEC_NEVER: none */
-    /* Of a family, or NULL. The scheduler makes them NULL when samples have forked. */
-    struct seq *first_member, *next_member;
-    uint32_t n_members; /* the first's: with itself */
-    uint32_t
-        n_shared; /* likewise: positions of the prompt that are alike in all, fewer than any has */
-    struct beam *beam; /* the search of which it is a beam, in the order of slots; NULL: none */
-    bool lockstep;     /* its next token depends on all it has so far: no step is planned ahead */
+    bool wants_states; /* its source is encoded whatever is there */
 
     /* The scheduler's. */
-    enum seq_state state;
-    uint32_t seat;      /* while it has one */
-    uint32_t n_tokens;  /* token[]: known, prompt included */
-    uint32_t n_planned; /* positions in launched or finished steps */
-    uint32_t n_done;    /* positions in finished steps */
-    uint32_t n_out;     /* generated tokens, including those in flight */
-    uint32_t n_guess;   /* of n_planned and n_out, guesses in flight: they count as taken */
-    uint32_t in_flight; /* steps launched and not committed that carry it */
-    bool halted;        /* no step is to carry it for now */
-    bool forked;        /* a family's: it has what it shares */
-    uint8_t lane;       /* of its last step */
-    uint16_t reason;    /* enum lagan_reason, once ended */
-    uint64_t lane_step;
-    struct seq *next, *prev;
+    uint16_t reason; /* enum lagan_reason, once ended */
+    struct seq *prev;
     nsec arrived;
     uint64_t turn, ticket; /* order among equal priorities: turn, then arrival */
     uint32_t n_pauses;
