@@ -1,12 +1,12 @@
 /* client.c - the connection: HELLO, send, receive, pings, loss; see client.h and lagan.h.
  *
  * Frames go out only after WELCOME, so none reaches a lagand that has not said which version it
- * speaks; until then they wait in c->out. HELLO goes out when the socket's monitor says that a connection
- * stands, and not when the socket is writable, which it still is for a moment after a connection has ended:
- * by then libzmq has made the pipe of the new one, and has told the socket to take away the former one's.
- * After DISCONNECTED behind a WELCOME, and after silence, the socket is closed and another one made, so that
- * nothing of an old connection is read behind the WELCOME of a new one; resume.c then takes the requests
- * over.
+ * speaks; until then they wait in c->out. HELLO goes out when the socket first becomes writable
+ * (ZMQ_IMMEDIATE: only a live connection is writable). A socket is for one connection: after
+ * DISCONNECTED of its monitor, and after silence, it is closed and another one made. Left to connect
+ * again by itself it would take frames that were meant for the former connection to one that has had no
+ * HELLO, give what came over the former one behind the WELCOME of the next, and let HELLO go out into a
+ * pipe that ends. resume.c then takes the requests over.
  */
 #include "client/client.h"
 
@@ -22,6 +22,8 @@
 
 #define PING_AFTER (2 * NSEC_S)  /* silent for so long: say something; lagand's lease is 10 s */
 #define LOST_AFTER (10 * NSEC_S) /* heard nothing for so long, and asked */
+#define WAIT_LEAST (5 * NSEC_MS)
+#define WAIT_MOST (500 * NSEC_MS)
 
 int
 client_fail(struct lagan *c, int code, const char *fmt, ...)
@@ -82,7 +84,7 @@ writable(struct lagan *c)
     size_t n = sizeof events;
 
     /* Reading ZMQ_EVENTS also makes libzmq look at its commands, which a send may skip. */
-    if (zmq_getsockopt(c->sock, ZMQ_EVENTS, &events, &n) < 0) return 0;
+    if (!c->sock || zmq_getsockopt(c->sock, ZMQ_EVENTS, &events, &n) < 0) return 0;
     return events;
 }
 
@@ -159,7 +161,7 @@ send_hello(struct lagan *c)
     msg_key(&p, "max"), msgpack_pack_uint32(&p, LAGAN_WIRE_VERSION);
     msg_key(&p, "client"), msg_text(&p, "liblagan " PACKAGE_VERSION);
     msg_key(&p, "session"), msg_bin(&p, c->session, sizeof c->session);
-    c->hello_due = !send_now(c, b.data, b.size);
+    c->hello_sent = send_now(c, b.data, b.size);
     msgpack_sbuffer_destroy(&b);
 }
 
@@ -215,21 +217,38 @@ client_lose(struct lagan *c, uint32_t code, const char *why)
     client_drop_out(c);
 }
 
-/* The connection is gone; another one is being made behind the scenes. */
+/* There is to be another one: at once after one that was welcome, later and later after those that were not. */
+static void
+leave_socket(struct lagan *c)
+{
+    client_close_socket(c);
+    c->hello_sent = false;
+    c->try_at = clock_now() + c->wait;
+    c->wait = MIN(MAX(2 * c->wait, WAIT_LEAST), WAIT_MOST);
+}
+
+static void
+try_again(struct lagan *c)
+{
+    if (client_open_socket(c) == 0) return;
+    leave_socket(c);
+    client_lose(c, LAGAN_E_INTERNAL, "no memory for another connection");
+}
+
+/* The connection is gone. */
 static void
 apart(struct lagan *c, const char *why)
 {
     snprintf(c->lost_why, sizeof c->lost_why, "%s", why);
-    if (!c->welcome) return; /* libzmq goes on trying */
-    c->hello_due = c->welcome = false;
-    c->apart_since = clock_now();
-    c->ping_at = c->ack_at = 0;
-    c->resume_rid = 0;
-    c->n_breaks++;
-    client_drop_out(c);
-    client_close_socket(c);
-    if (client_open_socket(c) < 0)
-        client_lose(c, LAGAN_E_INTERNAL, "no memory for another connection");
+    if (c->welcome) {
+        c->welcome = false;
+        c->apart_since = clock_now();
+        c->ping_at = c->ack_at = 0;
+        c->resume_rid = 0;
+        c->n_breaks++;
+        client_drop_out(c);
+    }
+    leave_socket(c);
 }
 
 /* Look at the socket's monitor: frames of two parts, the first begins with the event's number. */
@@ -238,7 +257,7 @@ watch_monitor(struct lagan *c)
 {
     char why[240];
 
-    for (;;) {
+    while (c->sock) {
         zmq_msg_t z;
         uint16_t event = 0;
 
@@ -257,7 +276,7 @@ watch_monitor(struct lagan *c)
             client_lose(c, LAGAN_E_UNAUTHORIZED, why);
             return;
         }
-        c->hello_due = event == ZMQ_EVENT_HANDSHAKE_SUCCEEDED;
+        if (event == ZMQ_EVENT_CLOSED) leave_socket(c); /* nobody took it */
         if (event != ZMQ_EVENT_DISCONNECTED) continue;
         snprintf(why, sizeof why, "lagand at %.180s closed the connection", c->endpoint);
         apart(c, why);
@@ -283,6 +302,7 @@ take_welcome(struct lagan *c, const struct msg *m)
     if (msg_str(&m->map, "state", &s) == 0)
         snprintf(c->state, sizeof c->state, "%.*s", (int)MIN(s.n, 31u), s.p);
     c->welcome = true;
+    c->wait = 0;
     if (c->was_welcome) client_resume(c);
     c->was_welcome = true;
     flush_out(c);
@@ -372,11 +392,11 @@ take_frame(struct lagan *c, struct frame *f)
 static int
 receive(struct lagan *c, struct frame **ret)
 {
-    struct frame *f = calloc(1, sizeof *f);
+    struct frame *f = c->sock ? calloc(1, sizeof *f) : NULL;
     struct err e;
     int r;
 
-    if (!f) return -ENOMEM;
+    if (!f) return c->sock ? -ENOMEM : -EAGAIN;
     zmq_msg_init(&f->z);
     if (zmq_msg_recv(&f->z, c->sock, ZMQ_DONTWAIT) < 0) {
         frame_free(f);
@@ -407,6 +427,7 @@ next_deadline(const struct lagan *c)
 {
     nsec at = NSEC_NEVER;
 
+    if (!c->hello_sent) at = c->try_at;
     if (c->welcome) at = c->sent + PING_AFTER;
     if (c->welcome && c->ping_at) at = MIN(at, c->ping_at + LOST_AFTER - PING_AFTER);
     if (!c->welcome && c->n_rows) at = MIN(at, clock_after(c->apart_since, c->patience));
@@ -423,6 +444,12 @@ tick(struct lagan *c)
     nsec now = clock_now();
     char why[240];
 
+    if (!c->hello_sent && now >= c->try_at) {
+        if (c->sock)
+            leave_socket(c);
+        else
+            try_again(c);
+    }
     if (c->ack_at && now >= c->ack_at) client_ack(c, /* all= */ true);
     if (c->welcome && c->ping_at && now >= c->ping_at + LOST_AFTER - PING_AFTER) {
         snprintf(why, sizeof why, "lagand at %.180s has said nothing for %lld s", c->endpoint,
@@ -463,7 +490,7 @@ client_step(struct lagan *c, struct frame **ret, nsec until)
         events = writable(c);
         if (!c->losing && events & ZMQ_POLLIN) continue;
         if (!c->losing && events & ZMQ_POLLOUT) {
-            if (c->hello_due) send_hello(c);
+            if (!c->hello_sent) send_hello(c);
             flush_out(c);
         }
         if (!c->losing) tick(c);
@@ -473,9 +500,9 @@ client_step(struct lagan *c, struct frame **ret, nsec until)
         at = MIN(until, next_deadline(c));
         items[0].socket = c->sock; /* as it is now: it may be another than at the start */
         items[1].socket = c->mon;
-        if (c->hello_due || (c->welcome && c->out_first)) items[0].events |= ZMQ_POLLOUT;
-        if (zmq_poll(items, 2, at == NSEC_NEVER ? -1 : (long)CEIL_DIV(MAX(at - now, 0), NSEC_MS)) <
-                0 &&
+        if (!c->hello_sent || (c->welcome && c->out_first)) items[0].events |= ZMQ_POLLOUT;
+        if (zmq_poll(items, c->sock ? 2 : 0,
+                     at == NSEC_NEVER ? -1 : (long)CEIL_DIV(MAX(at - now, 0), NSEC_MS)) < 0 &&
             errno == EINTR)
             return client_fail(c, -EINTR, "interrupted by a signal");
     }
@@ -500,11 +527,11 @@ client_rearm(struct lagan *c)
     if (!c->watched) return;
     events = writable(c);
     if (events & ZMQ_POLLOUT) {
-        if (c->hello_due) send_hello(c);
+        if (!c->hello_sent) send_hello(c);
         flush_out(c);
         events = writable(c);
     }
-    zmq_getsockopt(c->mon, ZMQ_EVENTS, &mon, &n);
+    if (c->mon) zmq_getsockopt(c->mon, ZMQ_EVENTS, &mon, &n);
     more = c->first || c->losing || c->next_output || events & ZMQ_POLLIN || mon & ZMQ_POLLIN;
     if (more && !c->more_set) more = write(c->more, &one, sizeof one) == sizeof one;
     if (!more && c->more_set) more = read(c->more, &was, sizeof was) != sizeof was;

@@ -20,7 +20,8 @@ enum {
     CLIENT_MAX_OUT = 4096,      /* frames that wait for a connection */
 };
 
-#define CLIENT_ACK_AFTER (500 * NSEC_MS) /* a chunk that was taken is acknowledged by then */
+#define CLIENT_ACK_AFTER (500 * NSEC_MS)   /* a chunk that was taken is acknowledged by then */
+#define CLIENT_STANDS_WITHIN (10 * NSEC_S) /* a connection, or another is tried */
 
 struct frame { /* received; m points into z */
     struct frame *next;
@@ -77,9 +78,11 @@ struct lagan {
     bool watched, more_set;
     nsec timer_at;
 
-    /* the connection's life */
-    bool hello_due, welcome; /* hello_due: this connection stands, and has not got it */
-    uint8_t session[16];     /* ours, in every HELLO: lagand knows our requests by it */
+    /* the connection's life: a socket has one, and goes with it */
+    bool hello_sent, welcome;
+    nsec try_at; /* before HELLO: when there is to be another socket, or this one is given up */
+    nsec wait;   /* between tries */
+    uint8_t session[16]; /* ours, in every HELLO: lagand knows our requests by it */
     uint8_t instance[16];
     char state[32];   /* of lagand, as WELCOME said */
     nsec heard, sent; /* last frame in, last frame out */

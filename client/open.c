@@ -52,16 +52,16 @@ watch(struct lagan *c, void *sock, int op)
 int
 client_open_socket(struct lagan *c)
 {
-    int one = 1, fast = 5, slow = 500, linger = 0, hwm = 0;
+    int one = 1, never = -1, linger = 0, hwm = 0;
     int64_t max = 64 << 20; /* an answer may be longer than a request: encoder states, long lists */
     char mon[64];
 
+    c->try_at = clock_now() + CLIENT_STANDS_WITHIN;
     c->sock = zmq_socket(c->ctx, ZMQ_DEALER);
     c->mon = zmq_socket(c->ctx, ZMQ_PAIR);
     if (!c->sock || !c->mon) return -errno;
     zmq_setsockopt(c->sock, ZMQ_IMMEDIATE, &one, sizeof one);
-    zmq_setsockopt(c->sock, ZMQ_RECONNECT_IVL, &fast, sizeof fast);
-    zmq_setsockopt(c->sock, ZMQ_RECONNECT_IVL_MAX, &slow, sizeof slow);
+    zmq_setsockopt(c->sock, ZMQ_RECONNECT_IVL, &never, sizeof never);
     zmq_setsockopt(c->sock, ZMQ_LINGER, &linger, sizeof linger);
     zmq_setsockopt(c->mon, ZMQ_LINGER, &linger, sizeof linger);
     zmq_setsockopt(c->sock, ZMQ_RCVHWM, &hwm, sizeof hwm); /* the windows bound it */
@@ -73,7 +73,7 @@ client_open_socket(struct lagan *c)
     }
     snprintf(mon, sizeof mon, "inproc://monitor-%u", ++c->n_sockets);
     if (zmq_socket_monitor(c->sock, mon,
-                           ZMQ_EVENT_HANDSHAKE_SUCCEEDED | ZMQ_EVENT_DISCONNECTED |
+                           ZMQ_EVENT_CLOSED | ZMQ_EVENT_DISCONNECTED |
                                ZMQ_EVENT_HANDSHAKE_FAILED_AUTH) < 0)
         return -errno;
     if (zmq_connect(c->mon, mon) < 0) return -errno;

@@ -1,7 +1,7 @@
-/* test_hello.c - HELLO and connections that break before its answer: each is greeted, and once.
+/* test_hello.c - connections that end at every instant around HELLO: each is greeted first, and none is left.
  *
- * The other side is a socket of our own that knows of ZMTP just enough to be connected to, so that a
- * connection ends in the instant in which libzmq has told of it and not yet taken it away.
+ * The other side is a socket of our own that knows of ZMTP just enough to be connected to, and closes when it
+ * likes: while HELLO is on its way, with WELCOME on its way, and before a request that was meant for it.
  */
 #include "client/client.h"
 #include "tests/client/asking.h"
@@ -17,7 +17,13 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-enum { BREAKS = 300, WAIT_MS = 20000 };
+enum { BREAKS = 300, WAIT_MS = 20000, OPEN_MS = 20 };
+enum fate { AT_ONCE, WELCOME }; /* a connection ends at once, or behind its WELCOME */
+
+static struct lagan *c;
+static pid_t server;
+
+/* ---- the other side */
 
 static bool
 receive(int fd, uint8_t *to, size_t n)
@@ -29,75 +35,157 @@ receive(int fd, uint8_t *to, size_t n)
     return n == 0;
 }
 
-/* The next frame that is no command. false: none came. */
+/* The next frame that is no command of ZMTP's: is it HELLO? */
 static bool
-receive_message(int fd)
+receive_hello(int fd)
 {
     uint8_t head[2], body[255];
+    struct msg m;
+    bool hello;
 
     do {
         if (!receive(fd, head, 2) || !receive(fd, body, head[1])) return false;
     } while (head[0] & 4);
-    return head[0] == 0;
+    if (head[0] || msg_decode(&m, body, head[1], NULL) < 0) return false;
+    hello = m.type == LAGAN_MSG_HELLO;
+    msg_done(&m);
+    return hello;
+}
+
+static bool
+welcome(int fd)
+{
+    msgpack_sbuffer b;
+    msgpack_packer p;
+    uint8_t head[2] = { 0 };
+    bool ok;
+
+    msgpack_sbuffer_init(&b);
+    msgpack_packer_init(&p, &b, msgpack_sbuffer_write);
+    msg_begin(&p, LAGAN_MSG_WELCOME, 0, 1);
+    msg_key(&p, "proto"), msgpack_pack_int(&p, LAGAN_WIRE_VERSION);
+    head[1] = (uint8_t)b.size;
+    ok = write(fd, head, 2) == 2 && write(fd, b.data, b.size) == (ssize_t)b.size;
+    msgpack_sbuffer_destroy(&b);
+    return ok;
 }
 
 static bool
 shake_hands(int fd)
 {
     static const uint8_t ready[] = "\4\x1c\5READY\13Socket-Type\0\0\0\6ROUTER";
-    uint8_t hello[64] = { 0xff, [9] = 0x7f, 3, 0, 'N', 'U', 'L', 'L' }, theirs[64];
+    uint8_t greeting[64] = { 0xff, [9] = 0x7f, 3, 0, 'N', 'U', 'L', 'L' }, theirs[64];
 
-    return write(fd, hello, sizeof hello) == sizeof hello && receive(fd, theirs, sizeof theirs) &&
+    return write(fd, greeting, sizeof greeting) == sizeof greeting &&
+           receive(fd, theirs, sizeof theirs) &&
            write(fd, ready, sizeof ready - 1) == sizeof ready - 1;
 }
 
-/* Every other connection ends as soon as it stands, or a little later; those between are held until a HELLO comes. */
 static int
-break_and_listen(int listener)
+listen_to(int listener, const enum fate fate[2], uint32_t n, uint32_t open_ms)
 {
-    for (uint32_t i = 0; i < BREAKS; i++) {
+    for (uint32_t i = 0; i < n; i++) {
         int fd = accept(listener, NULL, NULL);
 
         if (fd < 0 || !shake_hands(fd)) return 2;
-        if (i % 2 && !receive_message(fd)) return 1;
-        if (i % 2 == 0) usleep(i % 16 * 20);
+        if (fate[i % 2] == WELCOME && !receive_hello(fd)) return 1;
+        if (fate[i % 2] == WELCOME && !welcome(fd)) return 2;
+        usleep(open_ms ? open_ms * 1000 : i % 16 * 20);
         close(fd);
     }
     return 0;
 }
 
+/* For n connections, which end by turns like that. */
 static void
-a_hello_that_was_lost_with_its_connection_is_said_again_to_the_next_one(void **state)
+serve(enum fate even, enum fate odd, uint32_t n, uint32_t open_ms)
 {
     struct sockaddr_un at = { .sun_family = AF_UNIX };
-    int listener = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0), status;
-    struct lagan_event ev = { sizeof ev };
-    struct lagan *c;
-    pid_t pid;
+    int listener = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
 
-    (void)state;
     mock_dir(&mock);
     snprintf(at.sun_path, sizeof at.sun_path, "%s/api.sock", mock.dir);
     assert_int_equal(bind(listener, (struct sockaddr *)&at, sizeof at), 0);
     assert_int_equal(listen(listener, 8), 0);
-    pid = fork();
-    if (pid == 0) {
+    server = fork();
+    if (server == 0) {
+        signal(SIGPIPE, SIG_IGN);
         prctl(PR_SET_PDEATHSIG, SIGKILL);
-        _exit(break_and_listen(listener));
+        _exit(listen_to(listener, (const enum fate[]){ even, odd }, n, open_ms));
     }
-    assert_int_equal(lagan_open(&c, mock.endpoint, 0), 0);
-    while (waitpid(pid, &status, WNOHANG) == 0) assert_int_equal(lagan_next(c, &ev, 1), 0);
-    assert_int_equal(status, 0);
-    lagan_close(c);
     close(listener);
+    assert_int_equal(lagan_open(&c, mock.endpoint, 0), 0);
+}
+
+static bool
+served(void)
+{
+    struct lagan_event ev = { sizeof ev };
+    int status;
+
+    assert_int_equal(lagan_next(c, &ev, 1), 0);
+    if (waitpid(server, &status, WNOHANG) == 0) return false;
+    assert_int_equal(status, 0);
+    return true;
+}
+
+static void
+ask(void)
+{
+    struct lagan_request *r = lagan_request_new();
+    uint64_t id;
+
+    lagan_set_str(r, "text", "one", 3);
+    assert_int_equal(lagan_submit(c, r, &id), 0);
+    lagan_request_free(r);
+}
+
+static int
+finish(void **state)
+{
+    lagan_close(c);
+    return teardown(state);
+}
+
+/* ---- tests */
+
+static void
+a_hello_that_was_lost_with_its_connection_is_said_again_to_the_next_one(void **state)
+{
+    (void)state;
+    serve(AT_ONCE, WELCOME, BREAKS, 0);
+    while (!served()) continue;
+}
+
+static void
+a_welcome_of_a_connection_that_has_ended_is_not_taken_for_the_next_ones(void **state)
+{
+    (void)state;
+    serve(WELCOME, WELCOME, BREAKS, 0);
+    ask();
+    while (!served()) continue;
+}
+
+static void
+a_request_does_not_come_to_a_connection_that_was_made_under_it(void **state)
+{
+    (void)state;
+    serve(WELCOME, WELCOME, 10, OPEN_MS);
+    while (!served()) {
+        if (!c->welcome) continue;
+        usleep(3 * OPEN_MS * 1000); /* it ends, and nobody looks */
+        ask();
+    }
 }
 
 int
 main(void)
 {
+#define T(f) cmocka_unit_test_teardown(f, finish)
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_teardown(
-            a_hello_that_was_lost_with_its_connection_is_said_again_to_the_next_one, teardown),
+        T(a_hello_that_was_lost_with_its_connection_is_said_again_to_the_next_one),
+        T(a_welcome_of_a_connection_that_has_ended_is_not_taken_for_the_next_ones),
+        T(a_request_does_not_come_to_a_connection_that_was_made_under_it),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
