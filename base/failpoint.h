@@ -40,6 +40,8 @@
     X(step_launched,   "W7",  "step queued on the device") \
     X(step_finished,   "W7",  "step done, not committed") \
     X(step_committed,  "W7",  "step committed, not emitted") \
+    X(rank_planned,    "W7",  "another rank: a step read, not launched") \
+    X(rank_launched,   "W7",  "another rank: step queued on its device") \
     X(step_emitted,    "W8",  "step's tokens in the outbox") \
     X(ring_reserved,   "W8",  "header written, tail not stored") \
     X(outbox_copied,   "W8",  "payload written, tail not stored") \

@@ -100,6 +100,27 @@ arena_bytes(const json_t *worker)
     return sum;
 }
 
+/* Of a group, below the worker that is its rank 0. */
+static void
+add_ranks(struct table *t, const json_t *worker)
+{
+    json_t *r;
+    size_t i;
+
+    json_array_foreach(json_object_get(worker, "ranks"), i, r)
+    {
+        char bytes[32];
+
+        table_cell(t, false, "%s", json_word(r, "name"));
+        table_cell(t, true, "%lld", number(r, "pid"));
+        table_cell(t, false, "rank %zu", i + 1);
+        for (int k = 0; k < 2; k++) table_cell(t, false, "%s", "");
+        for (int k = 0; k < 3; k++) table_cell(t, true, "%s", "");
+        table_cell(t, true, "%s", text_bytes(bytes, sizeof bytes, (double)arena_bytes(r)));
+        table_cell(t, true, "%s", "");
+    }
+}
+
 static void
 print_workers(const json_t *workers)
 {
@@ -125,6 +146,7 @@ print_workers(const json_t *workers)
         table_cell(t, true, "%s", kv_shares(w, kv, sizeof kv));
         table_cell(t, true, "%s", text_bytes(bytes, sizeof bytes, (double)arena_bytes(w)));
         table_cell(t, true, "%lld", number(w, "restarts"));
+        add_ranks(t, w);
     }
     table_print(t, stdout);
     json_array_foreach(workers, i, w)

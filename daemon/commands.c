@@ -105,13 +105,34 @@ put_host_pool(msgpack_packer *p, const struct worker *w)
 }
 
 static void
+put_arenas(msgpack_packer *p, const struct arenas *a)
+{
+    msg_key(p, "arenas");
+    msgpack_pack_array(p, a->n);
+    for (uint32_t i = 0; i < a->n; i++) {
+        msgpack_pack_map(p, 2);
+        put_text(p, "name", a->at[i].note.name);
+        put_u64(p, "bytes", a->at[i].note.bytes);
+    }
+}
+
+static void
+put_rank(msgpack_packer *p, const struct worker *o)
+{
+    msgpack_pack_map(p, 3);
+    put_text(p, "name", o->name);
+    put_u64(p, "pid", (uint64_t)o->pid);
+    put_arenas(p, &o->arenas);
+}
+
+static void
 put_worker(msgpack_packer *p, const struct worker *w)
 {
     const struct model_keys *k = &w->d->config->model[w->model].keys;
     enum super_state standby = w->standby->super.state;
     bool has_kv = w->stats.v[STAT_blocks] > 0;
 
-    msgpack_pack_map(p, 15);
+    msgpack_pack_map(p, 16);
     put_text(p, "name", w->name);
     put_u64(p, "pid", (uint64_t)w->pid);
     put_text(p, "device", k->device);
@@ -123,17 +144,14 @@ put_worker(msgpack_packer *p, const struct worker *w)
     put_u64(p, "restarts", w->restarts);
     put_u64(p, "epoch", w->epoch);
     put_text(p, "why", w->why);
+    msg_key(p, "ranks"); /* of its group, beside itself */
+    msgpack_pack_array(p, w->n_others);
+    for (uint32_t i = 0; i < w->n_others; i++) put_rank(p, w->other[i]);
     msg_key(p, "load");
     msgpack_pack_map(p, 2);
     put_u64(p, "done", w->load_done);
     put_u64(p, "total", w->load_total);
-    msg_key(p, "arenas");
-    msgpack_pack_array(p, w->arenas.n);
-    for (uint32_t i = 0; i < w->arenas.n; i++) {
-        msgpack_pack_map(p, 2);
-        put_text(p, "name", w->arenas.at[i].note.name);
-        put_u64(p, "bytes", w->arenas.at[i].note.bytes);
-    }
+    put_arenas(p, &w->arenas);
     msg_key(p, "stats");
     msgpack_pack_map(p, STAT_COUNT);
     for (uint32_t i = 0; i < STAT_COUNT; i++) put_u64(p, stat_rows[i].name, w->stats.v[i]);

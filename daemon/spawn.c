@@ -88,6 +88,12 @@ prepare(struct child *c, const struct spawn *s, struct err *e)
     if (r == 0) r = add_arg(c, "--worker=", s->name, "");
     if (r == 0) r = add_arg(c, "--log_level=", s->log_level, "");
     if (r == 0 && s->waits) r = add_arg(c, "--waits", "", "");
+    if (r == 0 && s->rank) {
+        char rank[12];
+
+        snprintf(rank, sizeof rank, "%u", s->rank);
+        r = add_arg(c, "--rank=", rank, "");
+    }
     for (const struct opt *o = model_opts; o->key && r == 0; o++) {
         struct model_keys plain;
         char now[1100], def[1100];

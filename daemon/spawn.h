@@ -14,6 +14,7 @@ struct spawn {
     const char *name;      /* "w0" */
     const char *log_level; /* "info" */
     const struct model_keys *keys;
+    uint32_t rank;
     bool waits;                  /* a standby */
     struct heritage heritage;    /* our numbers of what it inherits, in order */
     const char *control, *token; /* its control channel; NULL: none */

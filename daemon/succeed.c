@@ -35,22 +35,34 @@ end_process(int pidfd, const char *name)
     return false;
 }
 
-/* Workers of a former lagand die with it; here until they have. Their numbers go into `lost` otherwise. */
+/* Workers of a former lagand die with it; here until they have. Their numbers go into `lost` otherwise: a group's, if
+ * one rank does not. */
 static void
 outlast_workers(struct daemon *d, struct store *s, bool lost[MAX_WORKERS])
 {
-    for (uint32_t i = 0; i < MAX_WORKERS; i++) {
+    for (uint32_t i = 0; i < MAX_WORKERS * MAX_RANKS; i++) {
         char name[STORE_NAME];
         int fd;
 
-        snprintf(name, sizeof name, "w%u.pid", i);
+        worker_pid_name(i % MAX_WORKERS, i / MAX_WORKERS, name, sizeof name);
         fd = store_take(s, name);
         if (fd < 0) continue;
-        lost[i] = !end_process(fd, name);
+        lost[i % MAX_WORKERS] |= !end_process(fd, name);
         store_drop(name);
         close(fd);
     }
     d->now = clock_now();
+}
+
+/* Of a number as in the store: a worker's, or of another rank of its group. NULL: there is none now. */
+static struct arenas *
+arenas_of(struct daemon *d, uint32_t number, const bool lost[MAX_WORKERS])
+{
+    uint32_t index = number % MAX_WORKERS, rank = number / MAX_WORKERS;
+    struct worker *w = index < d->n_workers && !lost[index] ? d->worker[index] : NULL;
+
+    if (!w || rank > w->n_others) return NULL;
+    return rank ? &w->other[rank - 1]->arenas : &w->arenas;
 }
 
 static void
@@ -59,17 +71,18 @@ take_arenas(struct daemon *d, struct store *s, const bool lost[MAX_WORKERS])
     for (uint32_t i = 0; i < s->n;) {
         struct store_fd f = s->at[i];
         struct hand_note note;
+        struct arenas *a;
         uint32_t w;
         struct err e;
 
-        if (!store_arena(f.name, &w, &note) || w >= d->n_workers || lost[w]) {
+        if (!store_arena(f.name, &w, &note) || !(a = arenas_of(d, w, lost))) {
             i++;
-        } else if (arenas_keep(&d->worker[w]->arenas, &note, f.fd, &e) < 0) {
-            log_warn("worker %s: %s", d->worker[w]->name, e.text);
+        } else if (arenas_keep(a, &note, f.fd, &e) < 0) {
+            log_warn("worker %s: %s", d->worker[w % MAX_WORKERS]->name, e.text);
             i++;
         } else {
-            log_info("worker %s: %s of a former lagand, %llu MiB", d->worker[w]->name, note.name,
-                     (unsigned long long)(note.bytes >> 20));
+            log_info("worker %s: %s of a former lagand, %llu MiB", d->worker[w % MAX_WORKERS]->name,
+                     note.name, (unsigned long long)(note.bytes >> 20));
             s->at[i] = s->at[--s->n];
         }
     }
@@ -92,8 +105,12 @@ succeed_take(struct daemon *d)
     if (d->mirror.base && d->mirror.fd != ledger) store_put("ledger", d->mirror.fd);
     FP(heirs_recalled);
     take_arenas(d, &s, lost);
-    for (uint32_t i = 0; i < d->n_workers && !ledger_last_id(d->ledger); i++)
-        arenas_drop_kv(&d->worker[i]->arenas);
+    for (uint32_t i = 0; i < d->n_workers && !ledger_last_id(d->ledger); i++) {
+        struct worker *w = d->worker[i];
+
+        arenas_drop_kv(&w->arenas);
+        for (uint32_t k = 0; k < w->n_others; k++) arenas_drop_kv(&w->other[k]->arenas);
+    }
     store_close(&s);
     FP(heirs_taken);
 }
@@ -121,11 +138,21 @@ set_aside(struct heirlooms *h, const char *name, int fd)
     h->n++;
 }
 
+static void
+set_aside_arenas(struct heirlooms *h, const struct arenas *a)
+{
+    char name[STORE_NAME];
+
+    for (uint32_t k = 0; k < a->n; k++)
+        if ((a->at[k].note.flags & HAND_COMPLETE) &&
+            store_arena_name(name, a->worker, &a->at[k].note) == 0)
+            set_aside(h, name, a->at[k].fd);
+}
+
 struct heirlooms *
 succeed_prepare(struct daemon *d)
 {
     struct heirlooms *h = calloc(1, sizeof *h);
-    char name[STORE_NAME];
 
     if (!h) return NULL;
     FP(heirs_asked);
@@ -133,13 +160,10 @@ succeed_prepare(struct daemon *d)
     FP(heirs_ended);
     if (d->mirror.base) set_aside(h, "ledger", d->mirror.fd);
     for (uint32_t i = 0; i < d->n_workers; i++) {
-        const struct arenas *a = &d->worker[i]->arenas;
+        const struct worker *w = d->worker[i];
 
-        for (uint32_t k = 0; k < a->n; k++) {
-            if ((a->at[k].note.flags & HAND_COMPLETE) &&
-                store_arena_name(name, i, &a->at[k].note) == 0)
-                set_aside(h, name, a->at[k].fd);
-        }
+        set_aside_arenas(h, &w->arenas);
+        for (uint32_t k = 0; k < w->n_others; k++) set_aside_arenas(h, &w->other[k]->arenas);
     }
     return h;
 }

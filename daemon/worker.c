@@ -9,6 +9,7 @@
 #include "base/log.h"
 #include "daemon/calls.h"
 #include "daemon/control.h"
+#include "daemon/group.h"
 #include "daemon/history.h"
 #include "daemon/relay.h"
 #include "daemon/serve.h"
@@ -77,7 +78,11 @@ take_line(struct worker *w)
     }
     if (!*text) return;
     snprintf(w->last_line[w->n_lines++ % LOG_LINES], LOG_LINE, "%s", text);
-    if (level <= LOG_LEVEL_ERR) snprintf(w->why, sizeof w->why, "%.239s", text);
+    if (level <= LOG_LEVEL_ERR) {
+        struct worker *place = w->lead ? w->lead : w;
+
+        snprintf(place->why, sizeof place->why, "%.239s", text);
+    }
     say(w, level, text);
 }
 
@@ -126,6 +131,7 @@ static void
 hand_ended(struct worker *w)
 {
     w->hand_lost = clock_now();
+    if (w->n_others) return; /* a group has no standby */
     if (sd_event_add_time_relative(w->d->event, &w->on_no_end, CLOCK_MONOTONIC,
                                    DEATH_TIME / NSEC_US, 1, on_no_end, w) < 0)
         standby_hurry(w);
@@ -142,9 +148,9 @@ on_hand(sd_event_source *s, int fd, uint32_t revents, void *arg)
     r = arenas_take(&w->arenas, fd, &e);
     if (r == 0) return 0;
     sd_event_source_set_enabled(s, SD_EVENT_OFF);
-    if (r == -EPIPE)
+    if (r == -EPIPE && !w->lead)
         hand_ended(w);
-    else
+    else if (r != -EPIPE)
         worker_broken(w, DEATH_CORRUPTION, "%s", e.text);
     return 0;
 }
@@ -173,29 +179,38 @@ on_bell(sd_event_source *s, int fd, uint32_t revents, void *arg)
 
 /* ---- its end */
 
+void
+worker_ended(struct worker *w, int code, int status, bool words)
+{
+    /* It was asked for its last words before it could listen. */
+    if (w->asked && status == SIGUSR2 && w->super.suspect == DEATH_NONE) {
+        w->super.suspect = DEATH_SILENT;
+    }
+    super_died(&w->super, code, status, words);
+    worker_event(w, EV_EXIT);
+}
+
 static int
 on_exit_(sd_event_source *s, const siginfo_t *si, void *arg)
 {
     struct worker *w = arg;
-    const struct last_words *words = shm_words(&w->link.w);
+    const struct last_words *page = shm_words(&w->link.w);
+    bool words = atomic_load_explicit(&page->state, memory_order_acquire) == 2 &&
+                 page->text_bytes > 0;
 
     (void)s;
     w->d->now = clock_now();
     w->alive = false;
-    /* It was asked for its last words before it could listen. */
-    if (w->asked && si->si_status == SIGUSR2 && w->super.suspect == DEATH_NONE) {
-        w->super.suspect = DEATH_SILENT;
-    }
-    super_died(&w->super, si->si_code, si->si_status,
-               atomic_load_explicit(&words->state, memory_order_acquire) == 2 &&
-                   words->text_bytes > 0);
-    worker_event(w, EV_EXIT);
+    if (w->lead || w->n_others)
+        group_ended(w, si->si_code, si->si_status, words);
+    else
+        worker_ended(w, si->si_code, si->si_status, words);
     return 0;
 }
 
 /* The black box of the dead: bounded, and cleaned like any bytes from outside by the log. */
-static void
-read_last_words(struct worker *w, char *ret, size_t n_ret)
+void
+worker_read_last_words(struct worker *w, char *ret, size_t n_ret)
 {
     struct last_words *words = shm_words(&w->link.w);
     uint32_t state = atomic_load_explicit(&words->state, memory_order_acquire);
@@ -253,25 +268,34 @@ worker_release(struct worker *w)
     w->bell_lost = w->hand_lost = 0;
 }
 
+void
+worker_pid_name(uint32_t index, uint32_t rank, char *buf, size_t n)
+{
+    if (rank)
+        snprintf(buf, n, "w%u.%u.pid", index, rank);
+    else
+        snprintf(buf, n, "w%u.pid", index);
+}
+
 /* So that a lagand after us can wait for its end, should we not. */
-static void
-note_pid(const struct worker *w)
+void
+worker_note_pid(const struct worker *w)
 {
     int fd = (int)syscall(SYS_pidfd_open, w->pid, 0);
     char name[STORE_NAME];
 
     if (fd < 0) return;
-    snprintf(name, sizeof name, "%s.pid", w->name);
+    worker_pid_name(w->index, w->rank, name, sizeof name);
     store_put(name, fd);
     close(fd);
 }
 
-static void
-forget_pid(const struct worker *w)
+void
+worker_forget_pid(const struct worker *w)
 {
     char name[STORE_NAME];
 
-    snprintf(name, sizeof name, "%s.pid", w->name);
+    worker_pid_name(w->index, w->rank, name, sizeof name);
     store_drop(name);
 }
 
@@ -306,7 +330,7 @@ bury(void *arg, const struct death *d)
     } else {
         tell(w, LOG_LEVEL_ERR, "worker %s: pid %d died of %s: %s, %s; %u requests wait for another",
              w->name, (int)w->pid, death_word(d->cause), how, death_sentence(d->cause), w->n_rows);
-        read_last_words(w, words, sizeof words);
+        worker_read_last_words(w, words, sizeof words);
         history_death(w, d, how, words);
         for (uint32_t i = w->n_lines > LOG_LINES ? w->n_lines - LOG_LINES : 0; i < w->n_lines;
              i++) {
@@ -317,7 +341,8 @@ bury(void *arg, const struct death *d)
     FP(bury_drained);
     relay_lost(w, d);
     calls_lost(w);
-    forget_pid(w);
+    worker_forget_pid(w);
+    group_bury(w, d);
     arenas_after_death(&w->arenas, d, w->d->now);
     if (arenas_given_up(&w->arenas, d)) standby_dismiss(w->standby);
     worker_release(w);
@@ -327,13 +352,14 @@ bury(void *arg, const struct death *d)
 
 /* ---- the supervisor's hands */
 
-static int
-watch(struct worker *w, struct err *e)
+int
+worker_watch(struct worker *w, struct err *e)
 {
     sd_event *ev = w->d->event;
     int r = sd_event_add_child(ev, &w->on_exit, w->pid, WEXITED, on_exit_, w);
 
-    if (r >= 0) r = sd_event_add_io(ev, &w->on_bell, w->link.bell.fd, BELL_EVENTS, on_bell, w);
+    if (r >= 0 && !w->lead)
+        r = sd_event_add_io(ev, &w->on_bell, w->link.bell.fd, BELL_EVENTS, on_bell, w);
     if (r >= 0) r = sd_event_add_io(ev, &w->on_hand, w->hand, EPOLLIN, on_hand, w);
     if (r >= 0) r = sd_event_add_io(ev, &w->on_log, w->log, EPOLLIN, on_log, w);
     /* An end first: what it has left behind is read then, and others' bells would never let it be. */
@@ -374,17 +400,21 @@ start(struct worker *w, struct err *e)
             snprintf(s.heritage.at[i].name, sizeof s.heritage.at[i].name, "%s", names[i]);
             s.heritage.at[i].fd = fds[i];
         }
+        r = group_start(w, &s, e);
+    }
+    if (r >= 0) {
         w->control = control_open(w, &s.control, &s.token);
         r = spawn_worker(&s, &w->pid, &w->log, e);
         FP(spawned);
     }
+    group_close_passed(w, &s.heritage);
     close(bell);
     if (hand[1] >= 0) close(hand[1]);
     w->hand = hand[0];
     if (r < 0) return r;
     w->alive = true;
-    if (!w->of) note_pid(w);
-    r = watch(w, e);
+    if (!w->of) worker_note_pid(w);
+    r = worker_watch(w, e);
     if (r < 0) {
         kill(w->pid, SIGKILL);
         waitpid(w->pid, NULL, 0);
@@ -399,7 +429,7 @@ go_on(struct worker *w)
 {
     struct err e;
 
-    note_pid(w);
+    worker_note_pid(w);
     if (standby_go(w, &e) < 0) {
         tell(w, LOG_LEVEL_WARN, "worker %s: %s, killing the standby", w->name, e.text);
         worker_kill(w, SIGKILL);
@@ -435,6 +465,7 @@ worker_spawn(void *arg)
     if (r < 0) {
         tell(w, LOG_LEVEL_ERR, "worker %s: %s", w->name, e.text);
         snprintf(w->why, sizeof w->why, "%s", e.text);
+        group_end(w);
         worker_release(w);
         return r;
     }
@@ -454,6 +485,7 @@ worker_kill(void *arg, int sig)
 {
     struct worker *w = arg;
 
+    if (sig == SIGKILL) group_kill(w);
     /* Unreaped, so that the number is still its own. */
     if (w->alive && kill(w->pid, sig) < 0) {
         tell(w, LOG_LEVEL_WARN, "worker %s: kill %d: %s", w->name, sig, strerror(errno));
@@ -518,6 +550,7 @@ worker_make(struct daemon *d, uint32_t index, uint32_t model, struct err *e)
     w = worker_new(d, index, model, name, &ops);
     if (!w) return err_set(e, -ENOMEM, "worker %u", index);
     d->worker[index] = w;
+    TRY(group_make(w, e));
     return standby_make(w, e);
 }
 
@@ -527,14 +560,15 @@ worker_free(struct worker *w)
     if (!w) return NULL;
     worker_end(w);
     w->standby = standby_free(w->standby);
+    group_free(w);
     worker_release(w);
     arenas_close(&w->arenas);
     free(w);
     return NULL;
 }
 
-static void
-end_process(struct worker *w)
+void
+worker_end_process(struct worker *w)
 {
     kill(w->pid, SIGKILL);
     while (waitpid(w->pid, NULL, 0) < 0 && errno == EINTR) {
@@ -547,10 +581,11 @@ worker_end(struct worker *w)
 {
     struct err e;
 
-    if (w->standby && w->standby->alive) end_process(w->standby);
+    if (w->standby && w->standby->alive) worker_end_process(w->standby);
+    group_end(w);
     if (!w->alive) return;
-    end_process(w);
-    forget_pid(w);
+    worker_end_process(w);
+    worker_forget_pid(w);
     if (w->super.state != SUPER_LOADING) relay_drain_dead(w);
     if (arenas_take(&w->arenas, w->hand, &e) == -EBADMSG)
         tell(w, LOG_LEVEL_WARN, "worker %s: %s, ignoring", w->name, e.text);
@@ -565,17 +600,18 @@ worker_event(struct worker *w, enum super_event ev)
 void
 worker_broken(struct worker *w, enum death_cause cause, const char *fmt, ...)
 {
+    struct worker *place = w->lead ? w->lead : w;
     char text[400];
     va_list ap;
 
     va_start(ap, fmt);
     vsnprintf(text, sizeof text, fmt, ap);
     va_end(ap);
-    if (w->super.suspect == DEATH_NONE) {
+    if (place->super.suspect == DEATH_NONE) {
         tell(w, LOG_LEVEL_ERR, "worker %s: %s, killing pid %d", w->name, text, (int)w->pid);
-        snprintf(w->why, sizeof w->why, "%.239s", text);
+        snprintf(place->why, sizeof place->why, "%.239s", text);
     }
-    super_broken(&w->super, cause, w->d->now);
+    super_broken(&place->super, cause, w->d->now);
 }
 
 /* ---- its heart */
@@ -601,7 +637,7 @@ check_beat(struct worker *w, nsec now, nsec late)
     w->beat_at += late;
     silent = now - w->beat_at;
     /* A step that holds the loop up is overdue first, if it is both. */
-    if (deadline && now - w->excuse > deadline) {
+    if (deadline && now - w->excuse > deadline && !group_stopped(w, now)) {
         worker_broken(w, DEATH_OVERDUE, "its step is %.1f s past its deadline",
                       (double)(now - w->excuse - deadline) / NSEC_S);
     } else if (silent >= stall) {
@@ -677,7 +713,8 @@ worker_tick(struct worker *w, nsec now, nsec late)
     if (!w->alive || w->super.state == SUPER_DYING || w->super.state == SUPER_LOST) return;
     stat_read(shm_ctl(&w->link.w), &w->stats);
     measure(w, now);
-    check_beat(w, now, late);
+    group_tick(w, now, late);
+    if (w->alive) check_beat(w, now, late);
     if (w->alive) check_storm(w, now);
     check_phase(w);
     if (w->bell_lost && now - w->bell_lost > BELL_GRACE) {

@@ -25,6 +25,13 @@ struct worker {
     uint64_t last_epoch;    /* that was given, standbys' too */
     struct worker *standby; /* NULL: it is one itself */
     struct worker *of;      /* whose standby it is; NULL: a worker */
+    struct worker *lead;    /* the worker that is rank 0 of its group; NULL: it is that, or alone */
+    uint32_t rank, n_others;
+    struct worker *other[MAX_RANKS - 1]; /* of a worker, the ranks from 1 on: group.h */
+    struct end {                         /* of whoever of a group ended first */
+        bool known, words;
+        int code, status;
+    } end;
 
     /* while there is a process */
     bool alive;
@@ -78,6 +85,17 @@ struct worker *worker_new(struct daemon *d, uint32_t index, uint32_t model, cons
                           const struct super_ops *ops);
 void worker_last_lines(struct worker *w);
 void worker_release(struct worker *w);
+
+/* For group.c too: watched, its pid where a lagand after us looks for it, its black box. It has ended, all of it: as
+ * the kernel said. */
+/* In the fd store. */
+void worker_pid_name(uint32_t index, uint32_t rank, char *buf, size_t n);
+int worker_watch(struct worker *w, struct err *e);
+void worker_note_pid(const struct worker *w);
+void worker_forget_pid(const struct worker *w);
+void worker_read_last_words(struct worker *w, char *ret, size_t n_ret);
+void worker_ended(struct worker *w, int code, int status, bool words);
+void worker_end_process(struct worker *w);
 
 /* Kill it and hear what it had said; nothing follows from its end. lagand is leaving. */
 void worker_end(struct worker *w);

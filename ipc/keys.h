@@ -21,6 +21,7 @@ struct model_keys {
     char device[64];  /* auto | cpu | cuda | cuda:N */
     char weights[64]; /* checkpoint | random:SEED */
     uint32_t dtype, workers, tensor_parallel, standby;
+    uint32_t pipeline_parallel, context_parallel, expert_parallel, attention_data_parallel;
     uint32_t max_num_seqs, max_num_batched_tokens, max_source_tokens, max_model_len;
     uint32_t policy, quantum, numerics;
     uint64_t kv_memory, kv_reserve, kv_host_memory; /* kv_memory 0: auto */

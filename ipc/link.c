@@ -27,6 +27,12 @@ static const uint32_t w_types[] = {
     [REC_TENSOR] = LONG,
 };
 
+static const uint32_t plan_types[] = {
+    [PLAN_KV] = LONG,   [PLAN_SEAT] = LONG, [PLAN_TOKENS] = LONG,
+    [PLAN_SEEN] = LONG, [PLAN_STEP] = LONG,
+};
+static const uint32_t answer_types[] = { [ANSWER_JOIN] = LONG, [ANSWER_READY] = 8 };
+
 static const struct link closed = { .d.fd = -1, .w.fd = -1, .bell.fd = -1 };
 
 int
@@ -126,4 +132,70 @@ link_ready(void *l)
     const struct link *k = l;
 
     return !ring_empty(&k->in) || ring_gave_room(&k->out);
+}
+
+int
+link_make_plan(struct link *l, uint32_t worker_idx, uint64_t epoch, const uint8_t daemon_id[16],
+               int bell[2], struct err *e)
+{
+    int r;
+
+    *l = closed;
+    l->epoch = epoch;
+    r = shm_make(&l->d, SHM_P, worker_idx, epoch, daemon_id, 0, e);
+    if (r == 0) r = shm_make(&l->w, SHM_W, worker_idx, epoch, daemon_id, SHM_RING_LOG2_ANSWER, e);
+    if (r == 0) r = bell_pair(bell, e);
+    if (r < 0) link_close(l);
+    return r;
+}
+
+/* Both ends' beginning: the first to be attached is P. */
+static int
+attach_plan(struct link *l, int p, int w, int bell, uint64_t epoch, bool lead, struct err *e)
+{
+    int r;
+
+    *l = closed;
+    l->epoch = epoch;
+    l->bell.fd = bell;
+    r = lead ? shm_attach(&l->d, p, SHM_P, epoch, e) : shm_view(&l->d, p, SHM_P, epoch, e);
+    if (r < 0) close(p);
+    if (r == 0)
+        r = lead ? shm_view(&l->w, w, SHM_W, epoch, e) : shm_attach(&l->w, w, SHM_W, epoch, e);
+    if (l->w.fd < 0) close(w);
+    return r;
+}
+
+int
+link_lead(struct link *l, int p, int w, int bell, uint64_t epoch, struct err *e)
+{
+    int r = attach_plan(l, p, w, bell, epoch, true, e);
+
+    if (r == 0) {
+        ring_writer(&l->out, &l->d, &l->w);
+        r = ring_reader(&l->in, &l->d, &l->w, answer_types, ARRAY_LEN(answer_types));
+        if (r < 0) err_set(e, r, "a rank's answers: %s", strerror(-r));
+    }
+    if (r < 0)
+        link_close(l);
+    else
+        bell_init(&l->bell, bell, &l->d, &l->w);
+    return r;
+}
+
+int
+link_follow(struct link *l, int p, int w, int bell, uint64_t epoch, struct err *e)
+{
+    int r = attach_plan(l, p, w, bell, epoch, false, e);
+
+    if (r == 0) {
+        ring_writer(&l->out, &l->w, &l->d);
+        r = ring_reader(&l->in, &l->w, &l->d, plan_types, ARRAY_LEN(plan_types));
+        if (r < 0) err_set(e, r, "plan ring: %s", strerror(-r));
+    }
+    if (r < 0)
+        link_close(l);
+    else
+        bell_init(&l->bell, bell, &l->w, &l->d);
+    return r;
 }

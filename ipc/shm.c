@@ -64,10 +64,12 @@ shm_crc32c(const void *p, size_t n)
     return ~crc_slow(~UINT32_C(0), p, n);
 }
 
+static const char *const names[] = { [SHM_D] = "D", [SHM_W] = "W", [SHM_P] = "P" };
+
 static uint64_t
 ring_off(enum shm_kind kind)
 {
-    return kind == SHM_D ? SHM_RING_OFF_D : SHM_RING_OFF_W;
+    return kind == SHM_W ? SHM_RING_OFF_W : SHM_RING_OFF_D;
 }
 
 /* Prompts lie in the ring: they stay out of core files. */
@@ -98,7 +100,7 @@ fill(struct shm *s, enum shm_kind kind, const char *name, struct err *e)
     if (s->base == MAP_FAILED) s->base = NULL;
     if (!s->base) return err_set(e, -errno, "memfd %s: map: %s", name, strerror(errno));
     memcpy(s->base, &s->hdr, sizeof s->hdr);
-    if (kind == SHM_W && mprotect(s->base, s->bytes, PROT_READ) < 0) {
+    if (kind != SHM_D && mprotect(s->base, s->bytes, PROT_READ) < 0) {
         return err_set(e, -errno, "memfd %s: map read-only: %s", name, strerror(errno));
     }
     if (fcntl(s->fd, F_ADD_SEALS, SEALS | (kind == SHM_D ? F_SEAL_FUTURE_WRITE : 0)) < 0) {
@@ -116,7 +118,10 @@ shm_make(struct shm *ret, enum shm_kind kind, uint32_t worker_idx, uint64_t epoc
     char name[64];
     int r;
 
-    if (ring_log2 == 0) ring_log2 = kind == SHM_D ? SHM_RING_LOG2_D : SHM_RING_LOG2_W;
+    if (ring_log2 == 0)
+        ring_log2 = kind == SHM_D   ? SHM_RING_LOG2_D
+                    : kind == SHM_W ? SHM_RING_LOG2_W
+                                    : SHM_RING_LOG2_P;
     check(ring_log2 >= SHM_RING_LOG2_MIN && ring_log2 <= SHM_RING_LOG2_MAX && epoch > 0);
     s.bytes = ring_off(kind) + (UINT64_C(1) << ring_log2);
     s.hdr = (struct shm_hdr){
@@ -136,7 +141,7 @@ shm_make(struct shm *ret, enum shm_kind kind, uint32_t worker_idx, uint64_t epoc
     };
     memcpy(s.hdr.daemon_id, daemon_id, sizeof s.hdr.daemon_id);
     s.hdr.hdr_crc32c = shm_crc32c(&s.hdr, offsetof(struct shm_hdr, hdr_crc32c));
-    snprintf(name, sizeof name, "lagand:%c:w%u:e%llu", kind == SHM_D ? 'D' : 'W', worker_idx,
+    snprintf(name, sizeof name, "lagand:%s:w%u:e%llu", names[kind], worker_idx,
              (unsigned long long)epoch);
     s.fd = memfd(name, e);
     if (s.fd < 0) return s.fd;
@@ -174,17 +179,17 @@ wrong_field(const struct shm_hdr *h, enum shm_kind kind, uint64_t epoch, uint64_
     return NULL;
 }
 
-int
-shm_attach(struct shm *ret, int fd, enum shm_kind kind, uint64_t epoch, struct err *e)
+static int
+attach(struct shm *ret, int fd, enum shm_kind kind, bool mine, uint64_t epoch, struct err *e)
 {
-    const char *name = kind == SHM_D ? "D" : "W", *wrong;
-    struct shm s = { .fd = fd, .mine = kind == SHM_W };
+    const char *name = names[kind], *wrong;
+    struct shm s = { .fd = fd, .mine = mine };
     int seals = fcntl(fd, F_GET_SEALS);
     int want = SEALS | (kind == SHM_D ? F_SEAL_FUTURE_WRITE : 0);
     struct stat st;
 
     if (seals < 0) return err_set(e, -EBADMSG, "%s: fd %d is not a memfd", name, fd);
-    if ((seals & want) != want || (kind == SHM_W && seals & (F_SEAL_WRITE | F_SEAL_FUTURE_WRITE))) {
+    if ((seals & want) != want || (kind != SHM_D && seals & (F_SEAL_WRITE | F_SEAL_FUTURE_WRITE))) {
         return err_set(e, -EBADMSG, "%s: seals are %#x, wanted %#x", name, (unsigned)seals,
                        (unsigned)want);
     }
@@ -194,8 +199,7 @@ shm_attach(struct shm *ret, int fd, enum shm_kind kind, uint64_t epoch, struct e
         return err_set(e, -EBADMSG, "%s: %llu bytes, less than its fixed part", name,
                        (unsigned long long)s.bytes);
     }
-    s.base = mmap(NULL, s.bytes, kind == SHM_D ? PROT_READ : PROT_READ | PROT_WRITE, MAP_SHARED, fd,
-                  0);
+    s.base = mmap(NULL, s.bytes, mine ? PROT_READ | PROT_WRITE : PROT_READ, MAP_SHARED, fd, 0);
     if (s.base == MAP_FAILED) return err_set(e, -errno, "%s: map: %s", name, strerror(errno));
     shm_copy_in(&s.hdr, s.base, sizeof s.hdr);
     wrong = wrong_field(&s.hdr, kind, epoch, s.bytes);
@@ -208,6 +212,18 @@ shm_attach(struct shm *ret, int fd, enum shm_kind kind, uint64_t epoch, struct e
     map_ready(&s);
     *ret = s;
     return 0;
+}
+
+int
+shm_attach(struct shm *ret, int fd, enum shm_kind kind, uint64_t epoch, struct err *e)
+{
+    return attach(ret, fd, kind, kind != SHM_D, epoch, e);
+}
+
+int
+shm_view(struct shm *ret, int fd, enum shm_kind kind, uint64_t epoch, struct err *e)
+{
+    return attach(ret, fd, kind, false, epoch, e);
 }
 
 void

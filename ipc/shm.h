@@ -11,6 +11,9 @@
  *   73728  (W only)   57344   step trace (struct step_trace)   worker
  *   8192 (D), 131072 (W)      ring[1 << ring_log2]             the memfd's owner
  *
+ * In a group of ranks each rank but the first has no D: its plans come in a P, laid out like a D and written by rank
+ * 0, and its W is read by rank 0 as well.
+ *
  * Source: the layout is fixed; changing it, or what a field means, is changing SHM_ABI_MAJOR.
  */
 #ifndef IPC_SHM_H
@@ -23,7 +26,7 @@
 
 #define SHM_MAGIC "LAGANSH\1"
 enum { SHM_ABI_MAJOR = 2, SHM_ABI_MINOR = 0, SHM_PAGE = 4096, SHM_REC_ALIGN = 32 };
-enum shm_kind { SHM_D = 1, SHM_W = 2 };
+enum shm_kind { SHM_D = 1, SHM_W = 2, SHM_P = 3 };
 enum {
     SHM_CTL_OFF = 4096,
     SHM_WORDS_OFF = 8192,
@@ -32,6 +35,8 @@ enum {
     SHM_RING_OFF_W = 131072,
     SHM_RING_LOG2_D = 23,
     SHM_RING_LOG2_W = 22,
+    SHM_RING_LOG2_P = 23,
+    SHM_RING_LOG2_ANSWER = 18, /* of a W whose owner says little */
     SHM_RING_LOG2_MIN = 12,
     SHM_RING_LOG2_MAX = 28,
 };
@@ -133,14 +138,16 @@ struct shm {
 
 /* lagand: create, size (fallocate, so that no later touch is SIGBUS), map, write the header, seal.
  * kind D: also F_SEAL_FUTURE_WRITE, ours is the only writable mapping there will ever be.
- * kind W: mapped read-only here; the worker will be its only writer. ring_log2 0: the kind's default. */
+ * kinds W and P: mapped read-only here; a worker will be the only writer. ring_log2 0: the kind's default. */
 int shm_make(struct shm *ret, enum shm_kind kind, uint32_t worker_idx, uint64_t epoch,
              const uint8_t daemon_id[16], uint32_t ring_log2, struct err *e) MUST_USE;
 
-/* The worker's side: map an inherited fd (D read-only, W writable) and validate seals, size and every
+/* The worker's side: map an inherited fd (D read-only, W and P writable) and validate seals, size and every
  * field of the header. -EBADMSG with the field's name. On success the fd is the shm's, on failure
  * still the caller's. */
 int shm_attach(struct shm *ret, int fd, enum shm_kind kind, uint64_t epoch, struct err *e) MUST_USE;
+/* The same of a W or P that another worker writes: read-only. */
+int shm_view(struct shm *ret, int fd, enum shm_kind kind, uint64_t epoch, struct err *e) MUST_USE;
 void shm_close(struct shm *s); /* unmaps and closes; idempotent */
 
 struct shm_ctl *shm_ctl(const struct shm *s);

@@ -164,7 +164,7 @@ health_beat(struct worker *w, nsec now)
 
     atomic_fetch_add_explicit(&c->hb_count, 1, memory_order_relaxed);
     atomic_store_explicit(&c->hb_mono_ns, (uint64_t)now, memory_order_relaxed);
-    if (w->loaded) {
+    if (w->loaded && w->e.sched) {
         w->stats.v[STAT_running] = scheduler_n_running(w->e.sched);
         w->stats.v[STAT_waiting] = scheduler_n_waiting(w->e.sched);
         w->stats.v[STAT_preemptions] = scheduler_n_pauses(w->e.sched);

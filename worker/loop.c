@@ -16,6 +16,7 @@
 #include "worker/control.h"
 #include "worker/health.h"
 #include "worker/legacy.h"
+#include "worker/plan.h"
 #include "worker/text_thread.h"
 #include "worker/worker.h"
 
@@ -305,6 +306,7 @@ launch(struct worker *w, unsigned lane, nsec now, struct err *e)
     set_deadline(w, now);
     legacy_launch(w, b);
     FP(step_planned);
+    TRY(plan_step(w, b, e));
     r = exec_start(w->e.exec, b, e);
     FP(step_launched);
     return r < 0 ? r : 1;

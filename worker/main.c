@@ -8,6 +8,7 @@
 #include "base/log.h"
 #include "worker/control.h"
 #include "worker/health.h"
+#include "worker/plan.h"
 #include "worker/text_thread.h"
 #include "worker/worker.h"
 
@@ -24,6 +25,7 @@ enum { EXIT_USAGE = 2, EXIT_INTERNAL = 70, EXIT_DEVICE = 74, EXIT_CONFIG = 78 };
 
 struct own_keys {
     char worker[32], log_level[8];
+    uint32_t rank;
     bool waits, help;
 };
 
@@ -32,6 +34,8 @@ static const struct opt own_opts[] = {
       "this worker's name in the journal" },
     { "log_level", OPT_STR, OPT_AT(own_keys, log_level), "info", NULL, 0, 0, 0, "LEVEL",
       "err, warn, info or debug" },
+    { "rank", OPT_U32, OPT_AT(own_keys, rank), "0", NULL, 0, MAX_RANKS - 1, 0, "N",
+      "which one of tensor_parallel ranks" },
     { "waits", OPT_BOOL, OPT_AT(own_keys, waits), "false", NULL, 0, 0, 0, NULL,
       "a standby: load, then wait until the worker of that name has died" },
     { "help", OPT_BOOL, OPT_AT(own_keys, help), "false", NULL, 0, 0, 0, NULL, "print this" },
@@ -97,7 +101,9 @@ attach(struct worker *w, struct err *e)
     w->hand = heritage_fd(&w->heritage, "hand");
     if (d < 0 || rw < 0 || bell < 0 || w->hand < 0)
         return err_set(e, -EBADMSG, "LAGAN_FDNAMES lacks one of d, w, bell, hand");
-    return link_attach(&w->link, d, rw, bell, w->heritage.epoch, e);
+    if (w->rank) return link_follow(&w->link, d, rw, bell, w->heritage.epoch, e);
+    TRY(link_attach(&w->link, d, rw, bell, w->heritage.epoch, e));
+    return plan_open(w, e);
 }
 
 /* What a failure to start means to the supervisor. */
@@ -132,6 +138,7 @@ main(int argc, char **argv)
     snprintf(w.name, sizeof w.name, "worker %.20s", own.worker);
     log_open(w.name, level(own.log_level));
     w.waits = own.waits;
+    w.rank = own.rank;
     r = attach(&w, &e);
     if (r == -ENOENT) {
         log_err("this program is started by lagand: see lagan-worker --help");
@@ -143,11 +150,12 @@ main(int argc, char **argv)
     }
     health_arm(&w.link.w);
     FP(worker_attached);
-    r = loop_run(&w, &e);
+    r = w.rank ? follow_run(&w, &e) : loop_run(&w, &e);
     health_phase(&w, PHASE_EXIT, 0);
     if (r < 0 && r != -EPIPE) log_err("%s", e.text);
     if (r < 0) {
-        shutdown(w.hand, SHUT_RDWR); /* a driver takes long to end us, and our successor may begin now */
+        shutdown(w.hand,
+                 SHUT_RDWR); /* a driver takes long to end us, and our successor may begin now */
         _exit(exit_code(r, w.loaded)); /* threads may be anywhere; nothing here must be saved */
     }
 
@@ -163,6 +171,7 @@ main(int argc, char **argv)
     free(w.fragments);
     free(w.text_buf);
     free(w.owner);
+    plan_close(&w.plan);
     link_close(&w.link);
     return 0;
 }

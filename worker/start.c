@@ -10,6 +10,7 @@
 #include "worker/exec/graphs.h"
 #include "worker/health.h"
 #include "worker/legacy.h"
+#include "worker/plan.h"
 #include "worker/worker.h"
 
 #include <errno.h>
@@ -21,7 +22,8 @@
 #include <unistd.h>
 
 enum {
-    AUTO_KV_SHARE = 4, /* a host's automatic KV memory: at most a quarter of what is available */
+    AUTO_KV_SHARE =
+        4, /* a host's automatic KV memory: at most a quarter of what is available, for all ranks */
     CPU_ROWS = 512,
     GPU_ROWS = 8192, /* of a step, unless the settings say otherwise */
     /* Of sources at once: a burst goes through the encoder together, and the next does not wait until
@@ -115,6 +117,8 @@ read_source(struct worker *w, struct err *e)
         .dir = w->keys.path,
         .dtype = dtypes[w->keys.dtype],
         .max_len = w->keys.max_model_len,
+        .rank = w->rank,
+        .n_ranks = w->keys.tensor_parallel,
         .weights_fd = -1,
         .progress = on_progress,
         .arg = w,
@@ -178,7 +182,7 @@ auto_kv(struct worker *w, uint64_t *ret, struct err *e)
 
     if (gpu_memory(n->gpu, &free, &own, &total) < 0)
         return err_set(e, -EIO, "kv.memory: auto: %s", gpu_why(n->gpu));
-    room = free / AUTO_KV_SHARE;
+    room = free / AUTO_KV_SHARE / w->keys.tensor_parallel;
     if (on_gpu(n)) TRY(gpu_room(w, free + n->old_kv.bytes, total, &room, e));
     *ret = MIN(kv_most(&n->kv_config), MAX(room, (uint64_t)n->kv_config.slab_bytes * 2));
     return 0;
@@ -193,8 +197,9 @@ make_kv(struct worker *w, struct err *e)
     struct engine *n = &w->e;
     struct kv_config *c = &n->kv_config;
     uint64_t old = n->old_kv.bytes;
-    bool suits = old == c->arena_bytes || (!w->keys.kv_memory && old >= c->arena_bytes / 16 * 15 &&
-                                           old <= c->arena_bytes / 16 * 17);
+    bool suits = old == c->arena_bytes ||
+                 (!w->keys.kv_memory && !w->rank && old >= c->arena_bytes / 16 * 15 &&
+                  old <= c->arena_bytes / 16 * 17);
 
     if (n->old_kv.fd >= 0 && suits &&
         gpu_ops(n->gpu)->arena_adopt(n->gpu, n->old_kv.fd, old, &n->kv_arena, e) == 0) {
@@ -269,6 +274,7 @@ set_lanes(struct worker *w, struct err *e)
     struct engine *n = &w->e;
     uint32_t units = w->keys.threads && !on_gpu(n) ? w->keys.threads : gpu_units(n->gpu);
 
+    if (!on_gpu(n)) units = MAX(units / w->keys.tensor_parallel, 1u); /* they share the host */
     if (!on_gpu(n) && w->keys.split_mode != SPLIT_OFF) units = MAX(units, 2u);
     return steer_plan(&n->steer, &w->keys, gpu_parts(n->gpu), units, &n->limits, &n->steps, e);
 }
@@ -293,13 +299,33 @@ work_costs(const struct engine *n)
     return c;
 }
 
+static int
+check_ranks(const struct model_keys *k, struct err *e)
+{
+    const struct {
+        const char *key;
+        uint32_t n;
+    } others[] = { { "pipeline_parallel", k->pipeline_parallel },
+                   { "context_parallel", k->context_parallel },
+                   { "expert_parallel", k->expert_parallel },
+                   { "attention_data_parallel", k->attention_data_parallel } };
+
+    for (size_t i = 0; i < ARRAY_LEN(others); i++)
+        if (others[i].n > 1)
+            return err_set(e, -EINVAL, "%s: not served yet, only 1", others[i].key);
+    if (k->tensor_parallel > MAX_RANKS)
+        return err_set(e, -EINVAL, "tensor_parallel: %u, at most %d ranks are served",
+                       k->tensor_parallel, MAX_RANKS);
+    if (k->tensor_parallel > 1 && k->standby)
+        return err_set(e, -EINVAL, "standby with tensor_parallel: not served yet, only 0");
+    return 0;
+}
+
 /* Settings that the table knows and this worker does not serve are refused by name, never ignored. */
 static int
 check_keys(const struct model_keys *k, struct err *e)
 {
-    if (k->tensor_parallel > 1)
-        return err_set(e, -EINVAL, "tensor_parallel: %u ranks are not served yet, only 1",
-                       k->tensor_parallel);
+    TRY(check_ranks(k, e));
     if (k->kv_host_memory && !k->kv_reuse)
         return err_set(e, -EINVAL, "kv.host_memory without kv.reuse: nothing would be kept there");
     if (k->kv_sink_tokens) return err_set(e, -EINVAL, "kv.sink_tokens: not served yet, only 0");
@@ -435,6 +461,14 @@ open_steps(struct worker *w, struct err *e)
     return exec_open(&n->exec, &n->steps, n->gpu, n->model, &n->kv_config, e);
 }
 
+/* What the ranks of a group share: whoever comes first makes it that large, to the others it is so already. */
+static int
+size_group(const struct gpu_options *o, struct err *e)
+{
+    if (o->n_ranks == 1 || ftruncate(o->group_fd, GPU_GROUP_BYTES) == 0) return 0;
+    return err_set(e, -errno, "a group's memory, fd %d: %m", o->group_fd);
+}
+
 /* All that takes long and needs nothing that a living worker writes. */
 static int
 prepare(struct worker *w, struct err *e)
@@ -450,11 +484,15 @@ prepare(struct worker *w, struct err *e)
         .kernels = k->kernels[0] ? k->kernels : NULL,
         .invariant = k->numerics == NUMERICS_INVARIANT,
         .timing = k->timing,
+        .rank = w->rank,
+        .n_ranks = k->tensor_parallel,
+        .group_fd = heritage_fd(&w->heritage, "group"),
     };
     struct model *begun;
     int r;
 
     TRY(check_keys(k, e));
+    TRY(size_group(&device, e));
     n->old_kv.fd = n->old_host.fd = n->old_manifest.fd = -1;
     TRY(read_source(w, e));
     TRY(model_begin(&begun, &n->source, arch_families, e));
@@ -467,6 +505,7 @@ prepare(struct worker *w, struct err *e)
     TRY(load_model(w, begun, e));
     slice_ends(n, LOAD_WEIGHTS, &since);
     TRY(set_sizes(w, e));
+    TRY(w->rank ? follow_join(w, e) : plan_join(w, e));
     r = open_steps(w, e);
     slice_ends(n, LOAD_STEPS, &since);
     return r == -ENOMEM && w->waits ? 0 : r; /* there may be room when the worker is gone */
@@ -497,6 +536,29 @@ check_model(struct worker *w, struct err *e)
     return 0;
 }
 
+/* Of a rank that is not the first: as large as rank 0's, and of the same time. */
+static int
+open_kv_of_rank(struct worker *w, struct err *e)
+{
+    struct engine *n = &w->e;
+    struct plan_kv kv;
+    bool same;
+
+    TRY(follow_kv(w, &kv, e));
+    same = n->old_kv.fd >= 0 && !memcmp(kv.id, n->old_kv_id, sizeof kv.id);
+    n->kv_config.arena_bytes = kv.bytes;
+    n->kv_config.host_bytes = kv.host_bytes;
+    TRY(make_kv(w, e));
+    if (same && memcmp(n->kv_id, kv.id, sizeof kv.id))
+        return err_set(e, -EIO, "the KV memory that rank 0 goes on with cannot be mapped here");
+    memcpy(n->kv_id, kv.id, sizeof n->kv_id);
+    TRY(make_host(w, e));
+    TRY(give_arena(w, "kv", &n->kv_arena, n->kv_id, e));
+    if (n->host_arena.base) TRY(give_arena(w, "host", &n->host_arena, n->kv_id, e));
+    exec_blocks(n->exec, &n->kv_config, &n->kv_arena, &n->host_arena);
+    return follow_ready(w, e);
+}
+
 static int
 complete(struct worker *w, struct err *e)
 {
@@ -512,6 +574,7 @@ complete(struct worker *w, struct err *e)
         TRY(open_steps(w, e));
         slice_ends(n, LOAD_STEPS, &since);
     }
+    if (w->rank) return open_kv_of_rank(w, e);
     TRY(open_kv(w, e));
     exec_blocks(n->exec, &n->kv_config, &n->kv_arena, &n->host_arena);
     TRY(scheduler_new(&n->sched, &n->limits, n->kv, e));
@@ -523,6 +586,7 @@ complete(struct worker *w, struct err *e)
             w->lane[l].batch[i] = scheduler_batch(n->sched);
             if (!w->lane[l].batch[i]) return err_set(e, -ENOMEM, "memory for a batch");
         }
+    TRY(plan_ready(w, e));
     slice_ends(n, LOAD_KV, &since);
     return 0;
 }
@@ -590,13 +654,13 @@ static int
 load_first(struct worker *w)
 {
     pthread_t text;
-    bool beside = pthread_create(&text, NULL, open_text, w) == 0;
+    bool beside = !w->rank && pthread_create(&text, NULL, open_text, w) == 0;
     int r = prepare(w, &w->start_err);
 
     if (r == 0 && !w->waits) r = complete(w, &w->start_err);
     if (beside)
         pthread_join(text, NULL);
-    else if (r == 0)
+    else if (r == 0 && !w->rank)
         open_text(w);
     return r;
 }

@@ -70,6 +70,14 @@ struct engine {
     nsec load_ns, slice_ns[LOAD_SLICES];
 };
 
+/* Rank 0's ends of the plan rings: worker/plan.h. */
+struct plan {
+    uint32_t n; /* other ranks; 0: there is no group */
+    struct link link[MAX_RANKS - 1];
+    uint32_t *n_sent; /* [seats] tokens of who sits there that the others have */
+    void *packed;     /* a batch */
+};
+
 struct text_thread;
 struct control;
 
@@ -79,6 +87,8 @@ struct worker {
     struct heritage heritage;
     struct link link;
     int hand;
+    uint32_t rank; /* of tensor_parallel; but for rank 0 there is no scheduler and no D: follow.c */
+    struct plan plan;
 
     /* Loader: reads keys and hand until start_done; the engine reads load_* meanwhile. */
     pthread_t loader;

@@ -154,6 +154,51 @@ closing_twice_is_nothing(void **state)
     close(bell);
 }
 
+/* Both ends of one process have descriptors of their own. */
+static void
+plans_and_answers_pass_between_ranks_and_lagand_reads_neither(void **state)
+{
+    struct link made, lead, follower;
+    int ring[2], n;
+
+    (void)state;
+    n = descriptors();
+    assert_int_equal(link_make_plan(&made, 2, 5, id, ring, &e), 0);
+    assert_int_equal(link_lead(&lead, dup(made.d.fd), dup(made.w.fd), ring[0], 5, &e), 0);
+    assert_int_equal(link_follow(&follower, dup(made.d.fd), dup(made.w.fd), ring[1], 5, &e), 0);
+    for (uint16_t type = PLAN_KV; type <= PLAN_STEP; type++)
+        send_and_expect(&lead, &follower, type, 24);
+    send_and_expect(&lead, &follower, PLAN_STEP, 512 << 10);
+    send_and_expect(&follower, &lead, ANSWER_JOIN, 16 << 10);
+    send_and_expect(&follower, &lead, ANSWER_READY, 8);
+    assert_true(lead.d.mine && !lead.w.mine && follower.w.mine && !follower.d.mine);
+    assert_true(!made.d.mine && !made.w.mine);
+    link_close(&lead);
+    link_close(&follower);
+    link_close(&made);
+    assert_int_equal(descriptors(), n);
+}
+
+static void
+a_plan_ring_of_another_time_is_refused_by_both_ends(void **state)
+{
+    struct link made, end;
+    int ring[2], n;
+
+    (void)state;
+    assert_int_equal(link_make_plan(&made, 2, 5, id, ring, &e), 0);
+    n = descriptors();
+    assert_int_equal(link_lead(&end, dup(made.d.fd), dup(made.w.fd), dup(ring[0]), 6, &e),
+                     -EBADMSG);
+    assert_string_equal(e.text, "P: header field epoch is wrong");
+    assert_int_equal(link_follow(&end, dup(made.w.fd), dup(made.d.fd), dup(ring[1]), 5, &e),
+                     -EBADMSG);
+    assert_int_equal(descriptors(), n);
+    close(ring[0]);
+    close(ring[1]);
+    link_close(&made);
+}
+
 int
 main(void)
 {
@@ -165,6 +210,8 @@ main(void)
         T(segments_of_two_workers_or_daemons_are_no_pair),
         T(what_cannot_be_attached_is_closed),
         T(closing_twice_is_nothing),
+        T(plans_and_answers_pass_between_ranks_and_lagand_reads_neither),
+        T(a_plan_ring_of_another_time_is_refused_by_both_ends),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -236,30 +236,32 @@ void
 answers_start(struct answers *a, struct service *v, const char *dtype, uint32_t standby,
               const char *const *args)
 {
-    char config[2560];
-    uint32_t threads = a->lanes ? 2 : 1;
+    /* Of a rank: heads of K and V are shared, gemma's and llama's are two. */
+    uint32_t ranks = MAX(a->ranks, 1u), two = MIN(ranks, 2u);
+    char config[3072], common[128];
 
-#define MODEL(name, path, more) \
-    "  - { name: " name ", path: @/" path \
-    ", device: %s, numerics: invariant, threads: %u, dtype: %s, standby: %u, %s" more " }\n"
+#define MODEL(name, path, more) "  - { name: " name ", path: @/" path ", %s, %s" more " }\n"
+    snprintf(common, sizeof common,
+             "device: %s, numerics: invariant, threads: %u, dtype: %s, standby: %u, "
+             "tensor_parallel: %u",
+             torture_device, a->lanes ? 2 : 1, dtype, standby, ranks);
     snprintf(
         config, sizeof config,
         "models:\n" MODEL("gemma", "models/recall-gemma3",
                           "max_num_seqs: 8, max_num_batched_tokens: 48, policy: max_utilization,"
-                          " kv: { memory: 768KiB, tokens_per_block: 16, reuse: true,"
-                          " host_memory: 2MiB }")
+                          " kv: { memory: %uKiB, tokens_per_block: 16, reuse: true,"
+                          " host_memory: %uKiB }")
             MODEL("t5", "models/numbers-t5",
                   "max_num_seqs: 6, max_num_batched_tokens: 32, max_source_tokens: 64,"
-                  " kv: { memory: 1MiB, tokens_per_block: 8, reuse: true, host_memory: 1MiB }")
+                  " kv: { memory: %uKiB, tokens_per_block: 8, reuse: true, host_memory: %uKiB }")
                 MODEL("llama", "tests/data/golden/llama3",
                       "max_num_seqs: 8, max_num_batched_tokens: 40, policy: max_utilization,"
-                      " kv: { memory: 512KiB, tokens_per_block: 8 }"),
-        torture_device, threads, dtype, standby,
-        a->lanes ? "split: { mode: auto, target: 1ms }, " : "", torture_device, threads, dtype,
-        standby, a->lanes ? "split: { mode: fixed, encoder: own }, " : "", torture_device, threads,
-        dtype, standby, a->lanes ? "split: { mode: fixed }, " : "");
+                      " kv: { memory: %uKiB, tokens_per_block: 8 }"),
+        common, a->lanes ? "split: { mode: auto, target: 1ms }, " : "", 768 / two, 2048 / two,
+        common, a->lanes ? "split: { mode: fixed, encoder: own }, " : "", 1024 / ranks,
+        1024 / ranks, common, a->lanes ? "split: { mode: fixed }, " : "", 512 / two);
     a->v = v;
-    v->n_standbys = ANSWER_MODELS * standby;
+    v->n_standbys = ANSWER_MODELS * (standby + ranks - 1);
     service_start(v, ANSWER_MODELS, config, args);
     if (lagan_open(&a->c, v->endpoint, 20000) < 0) fail_msg("%s", lagan_why(NULL));
     if (a->job[0].q) return;

@@ -43,6 +43,7 @@ struct answers {
     struct service *v;
     struct lagan *c;
     bool lanes; /* the test's: workers have lanes for prompts and answers apart, one also for sources */
+    uint32_t ranks; /* of each model's group; 0: 1. Set before the first start */
     struct job job[ANSWERS];
     uint64_t n_done, n_tokens, resumed, adopted, recomputed;
     uint64_t n_differ; /* answers that were others; the test fails unless it said may_differ */

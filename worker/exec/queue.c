@@ -123,6 +123,8 @@ queue_step(struct exec *x, struct exec_lane *l, const struct stage *st, const st
     }
     if (l->step.rows.n_rows) TRY(queue_rows(x, l, t));
     TRY(queue_copies(x, l, b, t, /* after= */ true));
+    /* Whoever sees the step done may take it that every rank has written what it writes. */
+    TRY(op->all_reduce(l->lane, tensor_cols(tensor_rows(l->x, 0, 1), 0, 1)));
     op->work_end(l->lane);
     FP_OR(step_queued, TRY(op->put(l->lane, FP_NOWHERE, st->step.host, 8)));
     TRY(draw_get(x, l, t, o));

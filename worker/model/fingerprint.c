@@ -82,10 +82,13 @@ fingerprint_make(struct model *m, const struct weights_from *from, struct err *e
     if (!from->src->random) memset(number + 3, 0, sizeof number - 3 * sizeof *number);
     XXH3_128bits_reset(x);
     add(x, number, sizeof number);
-    add(x, ranks, sizeof ranks);
     add(x, m->arch->name, strlen(m->arch->name));
     add(x, from->config, from->config_bytes);
     if (m->files) add_files(x, m->files);
+    h = XXH3_128bits_digest(x);
+    m->checkpoint[0] = h.low64;
+    m->checkpoint[1] = h.high64;
+    add(x, ranks, sizeof ranks);
     h = XXH3_128bits_digest(x);
     XXH3_freeState(x);
     m->fingerprint[0] = h.low64;

@@ -47,6 +47,7 @@ struct model {
     struct reading *reading;              /* between model_begin() and model_load() */
     struct arena weights;                 /* fd -1: everything is used in place */
     uint64_t fingerprint[2]; /* checkpoint digest, dtype, packing version, family, rank */
+    uint64_t checkpoint[2];  /* the same, whatever the rank */
     uint64_t weight_bytes;
     bool adopted;
     uint32_t n_rebuilt; /* of the adopted arena's fields: their checksums were wrong */

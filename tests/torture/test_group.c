@@ -1,0 +1,236 @@
+/* test_group.c - models on several ranks, of which any is killed, stopped or fails at any instant: the group ends, its
+ * memory is taken over, and every answer has the bits of an undisturbed run.
+ *
+ * As test_resume.c, with the same three models and 32 requests under way; each rank is a process on the CPU.
+ * --kills and --rounds are for check-long.
+ */
+#include "base/clock.h"
+#include "tests/test.h"
+#include "tests/torture/answers.h"
+#include "tests/torture/args.h"
+#include "tests/torture/service.h"
+
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+enum { SETTLE_MS = 90000, ROUND = 10, CONFIG = 78 };
+
+static uint32_t n_kills = 6, n_rounds;
+static struct service v;
+static struct answers ans;
+
+static const char *const hung_soon[] = { "--supervisor.stall-timeout", "1s", NULL };
+
+static int
+begin(void **state)
+{
+    (void)state;
+    service_open(&v);
+    return 0;
+}
+
+static int
+finish(void **state)
+{
+    (void)state;
+    answers_close(&ans);
+    service_close(&v);
+    return 0;
+}
+
+static void
+start(uint32_t ranks, const char *dtype, const char *const *args)
+{
+    ans.ranks = ranks;
+    answers_start(&ans, &v, dtype, 0, args);
+}
+
+static void
+kill_ranks(uint32_t ranks, const char *dtype)
+{
+    uint32_t done = 0;
+
+    start(ranks, dtype, NULL);
+    while (torture_more("kills of ranks", done, n_kills)) {
+        nsec next = 0;
+
+        for (uint32_t end = MIN(done + ROUND, n_kills); done < end;) {
+            answers_turn(&ans, 2, true);
+            if (clock_now() < next) continue;
+            next = clock_now() + test_below(400000) * NSEC_US;
+            done += service_kill_one(&v, 1);
+        }
+        answers_settle(&ans);
+        if (!service_all_ready(&v, SETTLE_MS)) fail_msg("ranks are missing");
+    }
+    print_message("%u ranks, %s: %u kills, %llu answers; %llu times resumed, KV of %llu tokens "
+                  "adopted, of %llu computed again\n",
+                  ranks, dtype, done, (unsigned long long)ans.n_done,
+                  (unsigned long long)ans.resumed, (unsigned long long)ans.adopted,
+                  (unsigned long long)ans.recomputed);
+    assert_true(ans.resumed > 0 && ans.adopted > 0);
+    assert_true(service_logged(&v, "ending its group") > 0);
+    assert_int_equal(service_logged(&v, "labels of the manifest cannot be true"), 0);
+    answers_stop(&ans);
+}
+
+static void
+streams_of_killed_groups_of_2_have_the_bits_of_an_undisturbed_run(void **state)
+{
+    (void)state;
+    kill_ranks(2, "fp32");
+}
+
+static void
+streams_of_killed_groups_of_4_have_the_bits_of_an_undisturbed_run(void **state)
+{
+    (void)state;
+    kill_ranks(4, "bf16");
+}
+
+static const enum failpoint points[] = {
+    FP_worker_main,   FP_worker_attached, FP_load_device,   FP_load_steps,      FP_load_kv,
+    FP_load_done,     FP_hand_given,      FP_ready_said,    FP_manifest_stored, FP_step_planned,
+    FP_rank_planned,  FP_rank_launched,   FP_step_launched, FP_step_finished,   FP_step_committed,
+    FP_ring_reserved, FP_ring_publishing, FP_bell_rung,
+};
+enum { FAULTS = 4 }; /* of one lagand: with five before READY it gives a worker up */
+
+static void
+pass_point(enum failpoint p, enum fp_action a)
+{
+    bool starts = p <= FP_ready_said;
+    nsec until = clock_now() + SETTLE_MS * NSEC_MS;
+
+    answers_turn(&ans, 2, true);
+    service_arm(&v, FP_WORKER, p, a, 1 + test_below(starts ? 1 : 20));
+    if (starts) service_kill_one(&v, 1);
+    while (atomic_load(&v.board->fp.slot[FP_WORKER][p].left)) {
+        answers_turn(&ans, 2, true);
+        if (clock_now() >= until) fail_msg("%s is not passed", failpoint_name(p));
+    }
+    answers_settle(&ans);
+}
+
+static void
+at_every_point_a_rank_may_die_and_no_bit_changes(void **state)
+{
+    uint32_t faults = 0;
+
+    (void)state;
+    start(2, "fp32", hung_soon);
+    for (uint32_t i = 0; torture_more("points", i, MAX(n_rounds, 1u) * ARRAY_LEN(points)); i++)
+        for (enum fp_action a = FP_KILL; a < FP_DELAY; a++) {
+            /* A quick check does one of the four at every second, others every time. */
+            if (!n_rounds && test_below(8) != 0) continue;
+            pass_point(points[i % ARRAY_LEN(points)], a);
+            if (a == FP_KILL || ++faults % FAULTS) continue;
+            answers_stop(&ans);
+            start(2, "fp32", hung_soon);
+        }
+    answers_stop(&ans);
+}
+
+/* The pid of a rank that is not the first, from lagand's log. */
+static pid_t
+another_rank(void)
+{
+    pid_t found = 0;
+    char line[512];
+    FILE *f = fopen(v.log, "re");
+
+    assert_non_null(f);
+    while (fgets(line, sizeof line, f)) {
+        const char *at = strstr(line, "worker w0.1: started, pid ");
+        int pid;
+
+        if (at && sscanf(at, "worker w0.1: started, pid %d", &pid) == 1) found = pid;
+    }
+    fclose(f);
+    assert_true(found > 0);
+    return found;
+}
+
+/* Its silence is the cause and not the lateness of rank 0, which waits for it: so nothing is computed again. */
+static void
+a_stopped_rank_ends_its_group_and_the_next_one_takes_its_kv_over(void **state)
+{
+    nsec until = clock_now() + SETTLE_MS * NSEC_MS;
+
+    (void)state;
+    start(2, "fp32", NULL);
+    answers_turn(&ans, 0, true);
+    answers_turn(&ans, 50, true);
+    kill(another_rank(), SIGSTOP);
+    while (!service_logged(&v, "w0: pid") || !service_logged(&v, "died of silent")) {
+        answers_turn(&ans, 20, true);
+        if (clock_now() >= until) fail_msg("nobody sees that a rank has stopped");
+    }
+    answers_settle(&ans);
+    assert_true(ans.resumed > 0);
+    assert_true(ans.adopted > 0);
+    assert_int_equal(service_logged(&v, "died of overdue"), 0);
+    answers_stop(&ans);
+}
+
+/* A worker program of which rank 1 is given one setting more. */
+static void
+make_odd_program(char *path, size_t n, const char *more)
+{
+    char real[1024];
+    FILE *f;
+
+    test_program(real, sizeof real, "tests/torture/lagan-worker");
+    snprintf(path, n, "%s/odd", v.dir);
+    f = fopen(path, "we");
+    assert_non_null(f);
+    fprintf(f, "#!/bin/sh\ncase \"$*\" in *--rank=1*) exec %s \"$@\" %s ;; esac\nexec %s \"$@\"\n",
+            real, more, real);
+    fclose(f);
+    assert_int_equal(chmod(path, 0755), 0);
+}
+
+static void
+ranks_of_other_settings_are_refused_with_the_difference(void **state)
+{
+    nsec until = clock_now() + SETTLE_MS * NSEC_MS;
+    char path[128];
+    const char *const args[] = { "--worker", path, NULL };
+
+    (void)state;
+    make_odd_program(path, sizeof path, "--kv.snapshot_interval=4096");
+    v.worker = "lagan-worker"; /* and is not waited for */
+    service_start(&v, 1,
+                  "models:\n  - { name: llama, path: @/tests/data/golden/llama3, device: cpu, "
+                  "tensor_parallel: 2 }\n",
+                  args);
+    while (!service_logged(&v, "rank 1 has \"kv.snapshot_interval 4096\", rank 0 \"kv.snapshot_")) {
+        usleep(20000);
+        if (clock_now() >= until) fail_msg("nobody says what differs");
+    }
+    assert_int_equal(WEXITSTATUS(service_reap(&v)), CONFIG); /* nobody tries again */
+}
+
+int
+main(int argc, char **argv)
+{
+#define T(f) cmocka_unit_test_setup_teardown(f, begin, finish)
+    const struct CMUnitTest tests[] = {
+        T(streams_of_killed_groups_of_2_have_the_bits_of_an_undisturbed_run),
+        T(streams_of_killed_groups_of_4_have_the_bits_of_an_undisturbed_run),
+        T(at_every_point_a_rank_may_die_and_no_bit_changes),
+        T(a_stopped_rank_ends_its_group_and_the_next_one_takes_its_kv_over),
+        T(ranks_of_other_settings_are_refused_with_the_difference),
+    };
+
+    torture_args(argc, argv,
+                 (const struct torture_arg[]){
+                     { "kills", &n_kills }, { "rounds", &n_rounds }, { NULL, NULL } });
+    return cmocka_run_group_tests(tests, test_seed_group, NULL);
+}

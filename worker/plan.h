@@ -1,0 +1,70 @@
+/* plan.h - one model on several workers: rank 0 plans, and every rank does what was planned.
+ *
+ * Rank 0 is a worker like any, with all requests, the scheduler, the manifest and lagand's rings. Each other rank has
+ * a part of the model, its own KV memory of the same form, and a plan ring (ipc/link.h) by which rank 0 tells it
+ * whatever a step needs: who sits on a seat, tokens that no step carries, and the batch itself, packed. All run the
+ * same steps on each lane in the order of the plan and draw the same tokens, so nothing but answers to the start comes
+ * back. When rank 0 sees a step done, every rank has written what that step writes: the last sum over ranks comes
+ * behind it.
+ *
+ *     rank r                                rank 0
+ *     weights -> JOIN: version, settings,   the same everywhere, or refused with the difference;
+ *                checkpoint, old KV         a manifest that speaks of KV which a rank lacks is not used
+ *     scratch, every kernel met             scratch, every kernel met
+ *                                           KV and manifest -> KV: its number and size
+ *     KV -> READY                           all are READY -> serves
+ *                                           { SEAT, TOKENS, SEEN of a step's seats, STEP } ...
+ *
+ * One of them dead, stopped or failed: lagand ends them all and starts all again (daemon/group.h). A rank that finds
+ * rank 0 gone leaves.
+ */
+#ifndef WORKER_PLAN_H
+#define WORKER_PLAN_H
+
+#include "worker/worker.h"
+
+/* Payloads. What is read of a plan is bounded by the reader. */
+struct plan_join {
+    uint64_t old_kv_id[2], old_host_id[2]; /* 0: none */
+    uint64_t checkpoint[2];
+    uint32_t n_text, zero; /* "version X", then each setting, one a line */
+};
+struct plan_kv {
+    uint64_t id[2], bytes, host_bytes;
+};
+struct plan_seat {
+    uint32_t seat, n_bias; /* struct nudge [n_bias] behind it */
+    struct sampling how;   /* prompt and bias NULL */
+};
+struct plan_tokens {
+    uint32_t seat, first, n, zero; /* token_id [n] behind it; SEEN: none, and first 0 */
+};
+
+/* Of one record, at most: a packed batch; tokens; a JOIN. */
+enum {
+    JOIN_BYTES = 16 << 10,
+    PLAN_BYTES = (1 << SHM_RING_LOG2_P) / 8 - 64,
+    PLAN_MOST_TOKENS = PLAN_BYTES / 8
+};
+
+/* main.c: what was inherited of each other rank. */
+int plan_open(struct worker *w, struct err *e) MUST_USE;
+void plan_close(struct plan *p);
+/* Loader. All ranks have the same settings, weights and program; where KV memory of before is not of one time in all of
+ * them it is memory alone. Blocks until they have said so. */
+int plan_join(struct worker *w, struct err *e) MUST_USE;
+/* Loader, once rank 0 has its KV: until all have theirs. */
+int plan_ready(struct worker *w, struct err *e) MUST_USE;
+/* Right before exec_start(b). Waits for room where a rank is far behind. */
+int plan_step(struct worker *w, const struct batch *b, struct err *e) MUST_USE;
+
+/* follow.c: a rank that is not the first, from its load to its end: as loop_run(). */
+int follow_run(struct worker *w, struct err *e);
+/* follow.c: its part of plan_join() and plan_ready(); *kv is what rank 0 says. */
+int follow_join(struct worker *w, struct err *e) MUST_USE;
+int follow_kv(struct worker *w, struct plan_kv *kv, struct err *e) MUST_USE;
+int follow_ready(struct worker *w, struct err *e) MUST_USE;
+/* plan.c: what JOIN says of us, into room of n bytes; its length. */
+size_t plan_say(const struct worker *w, void *room, size_t n);
+
+#endif
