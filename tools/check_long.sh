@@ -51,7 +51,7 @@ ended_at_points() {
 
 export ASAN_OPTIONS=detect_leaks=1 UBSAN_OPTIONS=print_stacktrace=1 TSAN_OPTIONS=halt_on_error=1
 torture=$build/tests/torture
-export srcdir=$top
+export srcdir=$top LAGAN_TEST_SEED=${LAGAN_TEST_SEED:-$(date +%s)}
 part address 'make check with the address and undefined sanitizers' sanitized address,undefined
 part thread 'make check with the thread sanitizer' sanitized thread
 part planted 'faults that the fuzzers are to find' "$top/tools/planted.sh" all
