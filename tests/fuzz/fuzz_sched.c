@@ -31,8 +31,7 @@ struct world {
     uint32_t n;
     uint64_t trace;    /* of every batch */
     struct twin *twin; /* NULL: not in this world */
-    bool wrote
-        [RUN_SEATS]; /* a step of who sits there is over: until then the manifest says nothing of it */
+    uint64_t wrote[RUN_SEATS]; /* sitting(), once a step of it is over: before, no manifest says so */
 };
 struct left { /* a seat of a process that died */
     struct kv_row row;
