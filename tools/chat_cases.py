@@ -4,7 +4,8 @@
     tools/chat_cases.py TEMPLATES > tests/data/chat/cases.json
 
 TEMPLATES: a folder with the published chat templates as NAME.jinja, by the names of the key chat_template
-(ipc/keys.c); they are not kept here, their hashes are (worker/text/chat_file.c). The tokenizers are those of
+(ipc/keys.c); they are not kept here, their hashes are (worker/text/chat_file.c). With new ones alone in it, what is
+printed is put behind what there is. The tokenizers are those of
 tests/data/tokenizers. pip: transformers, jinja2.
 """
 import datetime
@@ -24,6 +25,7 @@ TOKENIZERS = {  # by what a template's name begins with: tokenizer, bos, eos
     "mistral": ("spm_llama2", "<s>", "</s>"),
     "gemma": ("spm_gemma", "<bos>", "<eos>"),
     "harmony": ("bpe_o200k", "<|startoftext|>", "<|return|>"),
+    "qwen": ("bpe_qwen2", "<|endoftext|>", "<|im_end|>"),
 }
 
 
@@ -55,6 +57,10 @@ TALKS = [
     talk((S, "one"), (S, "two"), (U, "three")),
     talk((U, "one"), (S, "late"), (U, "two")),
     talk(("developer", "Answer in rhyme."), (U, "Hello")),
+    talk((U, "<think>one"), (A, "<think>\n\nhm\n</think>\n\nyes"), (U, "two"), (A, "a</think>b<think>c</think>\n\nd")),
+    talk((U, "one"), (A, "\n<think>\nso\n\n</think>\nyes"), (A, "more"), (A, "\n\nand more")),
+    talk((U, "one"), (A, "two"), (U, "<tool_response>\n3\n</tool_response>"), (A, "<think>x</think>three")),
+    talk((A, "<think>x</think>three")),
     talk((U, "\n" * 9 + "lines" + "\r\n" * 3), (A, "\ttabs\t"), (U, "0" * 300)),
 ]
 
@@ -62,7 +68,7 @@ TALKS = [
 def refused_here(name, messages):
     """What we refuse by a sentence, and some templates pass over or take as it comes."""
     late = any(m["role"] == "system" for m in messages[1:])
-    return late and not name.startswith("llama3") or messages[0]["role"] == "developer" and name != "harmony"
+    return late and not name.startswith(("llama3", "qwen")) or messages[0]["role"] == "developer" and name != "harmony"
 
 
 def cases(path):

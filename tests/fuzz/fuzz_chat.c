@@ -21,6 +21,8 @@ static const char DAY[] = "2026-03-09\n";
 
 /* Every template's tokens, and a letter. */
 static const char *const tokens[] = {
+    "<|im_start|>",
+    "<|im_end|>",
     "<s>",
     "</s>",
     "<|begin_of_text|>",
@@ -41,7 +43,7 @@ static const char *const tokens[] = {
     " x",
     "a",
 };
-enum { N_SPECIAL = 14, N_TOKENS = 19 };
+enum { CHANNEL = 11, MESSAGE = 12, N_SPECIAL = 16, N_TOKENS = 21 };
 
 static struct tokenizer *
 open_tokenizer(void)
@@ -78,6 +80,11 @@ static const struct content {
     { "\\\"</s>\\\\", "\"</s>\\", "\"</s>\\" },
     { "\\u200bz\xf0\x9f\x98\x80", "\xe2\x80\x8bz\xf0\x9f\x98\x80",
       "\xe2\x80\x8bz\xf0\x9f\x98\x80" },
+    { "<think>\\nw\\n</think>\\n\\ny", "<think>\nw\n</think>\n\ny", "<think>\nw\n</think>\n\ny" },
+    { "v</think><think>w</think>", "v</think><think>w</think>", "v</think><think>w</think>" },
+    { "<think>y\\n", "<think>y\n", "<think>y" },
+    { "<tool_response></tool_response>", "<tool_response></tool_response>",
+      "<tool_response></tool_response>" },
 };
 static const char *const roles[] = { "system", "user", "assistant", "developer", "tool" };
 
@@ -107,6 +114,32 @@ add(struct text *t, const char *s)
         for (size_t part = 0; part < ARRAY_LEN(parts); part++) add(t, parts[part]); \
     } while (0)
 
+/* What Qwen 3 says of an assistant's words. */
+static void
+twin_thought(struct text *t, const char *x, bool later, bool last)
+{
+    const char *end = strstr(x, "</think>"), *content = x, *thought = "";
+    char lead[64];
+
+    for (const char *at = x; (at = strstr(at, "</think>"));) content = at += strlen("</think>");
+    while (end && *content == '\n') content++;
+    if (end) {
+        snprintf(lead, sizeof lead, "%.*s", (int)(end - x), x);
+        thought = lead;
+        for (const char *at = lead; (at = strstr(at, "<think>"));)
+            thought = at += strlen("<think>");
+        while (*thought == '\n') thought++;
+        for (size_t n; (n = strlen(thought)) && thought[n - 1] == '\n';)
+            lead[thought - lead + (ptrdiff_t)n - 1] = 0;
+    }
+    if (!later || !(last || *thought)) {
+        add(t, content);
+        return;
+    }
+    while (*content == '\n') content++;
+    ADD(t, "<think>\n", thought, "\n</think>\n\n", content);
+}
+
 /* By hand, template by template. false: refused. */
 static bool
 twin(const char *name, const struct said *s, uint32_t n, struct text *t)
@@ -114,7 +147,9 @@ twin(const char *name, const struct said *s, uint32_t n, struct text *t)
     bool llama3 = !strncmp(name, "llama3", 6), plain3 = !strcmp(name, "llama3");
     bool harmony = !strcmp(name, "harmony"), gemma = !strncmp(name, "gemma", 5);
     bool llama2 = !strcmp(name, "llama2"), mistral = !strncmp(name, "mistral", 7);
-    bool turns = llama2 || gemma || mistral;
+    bool turns = llama2 || gemma || mistral, qwen = !strncmp(name, "qwen", 4);
+    bool qwen3 = !strcmp(name, "qwen3");
+    uint32_t query = n - 1;
     bool first_is_system = n && (s[0].role == 0 || (harmony && s[0].role == 3));
     const struct content *sys = first_is_system && !plain3 ? s[0].c : NULL;
     uint32_t from = sys ? 1 : 0;
@@ -123,7 +158,7 @@ twin(const char *name, const struct said *s, uint32_t n, struct text *t)
     if (!n) return false;
     for (uint32_t i = 0; i < n; i++) {
         if (s[i].role == 4 || (s[i].role == 3 && !(harmony && i == 0))) return false;
-        if (s[i].role == 0 && i >= from && !llama3) return false;
+        if (s[i].role == 0 && i >= from && !llama3 && !qwen) return false;
         if (turns && i >= from && (s[i].role == 1) != ((i - from) % 2 == 0)) return false;
     }
     if (sys && (!strcmp(name, "mistral") || !strcmp(name, "gemma"))) return false;
@@ -141,6 +176,16 @@ twin(const char *name, const struct said *s, uint32_t n, struct text *t)
                "OpenAI.\nKnowledge cutoff: 2024-06\nCurrent date: 2026-03-09\n\nReasoning: "
                "medium\n\n# Valid channels: analysis, commentary, final. Channel must be included "
                "for every message.<|end|>");
+    if (sys || !qwen3)
+        ADD(t, qwen ? "<|im_start|>system\n" : "",
+            !qwen ? ""
+            : sys ? sys->text
+            : name[4] == '2' && name[5]
+                ? "You are Qwen, created by Alibaba Cloud. You are a helpful assistant."
+                : "You are a helpful assistant.",
+            qwen ? "<|im_end|>\n" : "");
+    for (uint32_t i = 0; i < n; i++)
+        if (s[i].role == 1 && strncmp(s[i].c->text, "<tool_response>", 15)) query = i;
     if (harmony && sys && *sys->text)
         ADD(t, "<|start|>developer<|message|># Instructions\n\n", sys->text, "\n\n<|end|>");
     for (uint32_t i = from; i < n; i++) {
@@ -150,6 +195,14 @@ twin(const char *name, const struct said *s, uint32_t n, struct text *t)
         if (llama3)
             ADD(t, "<|start_header_id|>", roles[s[i].role], "<|end_header_id|>\n\n", trimmed,
                 "<|eot_id|>");
+        if (qwen) {
+            ADD(t, "<|im_start|>", roles[s[i].role], "\n");
+            if (qwen3 && s[i].role == 2)
+                twin_thought(t, x, i > query, last);
+            else
+                add(t, x);
+            add(t, "<|im_end|>\n");
+        }
         if (harmony)
             ADD(t, user ? "<|start|>user" : "<|start|>assistant<|channel|>final", "<|message|>", x,
                 "<|end|>");
@@ -188,6 +241,7 @@ twin(const char *name, const struct said *s, uint32_t n, struct text *t)
     if (llama3) add(t, "<|start_header_id|>assistant<|end_header_id|>\n\n");
     if (gemma) add(t, "<start_of_turn>model\n");
     if (harmony) add(t, "<|start|>assistant");
+    if (qwen) add(t, "<|im_start|>assistant\n");
     return true;
 }
 
@@ -258,7 +312,7 @@ examine_built(const struct chat *c, const char *name, struct in *in)
 
         said[i].role = how & 128 ? (int)(how & 7) % 5 : (i + !said[0].role) % 2 ? 2 : 1;
         if (i == 0 && how & 64) said[i].role = 0;
-        said[i].c = &contents[how >> 3 & 7];
+        said[i].c = &contents[(how >> 3 & 7) + (how & 4)];
         if (i) add(&json, ", ");
         add_turn(&json, &said[i], how, i == at ? fault : NONE);
     }
@@ -282,7 +336,7 @@ examine_reply(const struct chat *c, const struct tokenizer *t, struct in *in)
     for (uint32_t i = 0; i < 16; i++) {
         token_id id = (token_id)(byte(in) % N_TOKENS);
         const char *piece = tokens[id];
-        bool marks = channels && id >= 8 && id < N_SPECIAL;
+        bool marks = channels && id >= CHANNEL - 1 && id < N_SPECIAL;
         bool got = chat_shows(&reply, t, id);
 
         if (!marks) {
@@ -290,10 +344,10 @@ examine_reply(const struct chat *c, const struct tokenizer *t, struct in *in)
             if (channels && naming && id >= N_SPECIAL && strlen(name) < 100) strcat(name, piece);
             continue;
         }
-        if (id == 9) { /* <|channel|> */
+        if (id == CHANNEL) {
             naming = true;
             *name = 0;
-        } else if (id == 10) { /* <|message|> */
+        } else if (id == MESSAGE) {
             shown = !*name || !strncmp(name, "final", 5);
             naming = false;
         } else {

@@ -61,6 +61,7 @@ next_turn(struct talk *t, struct turn *ret, struct err *e)
 {
     bool has_role = false, has_content = false;
 
+    ret->reasons = false;
     TRY(json_next(&t->j, e));
     if (t->j.kind == JSON_ARRAY_END) {
         TRY(json_next(&t->j, e)); /* the end, or more than there should be: a sentence */
@@ -78,6 +79,11 @@ next_turn(struct talk *t, struct turn *ret, struct err *e)
             TRY(json_next(&t->j, e));
             TRY(read_content(t, &ret->content, e));
             has_content = true;
+        } else if (json_is(&t->j, "reasoning_content")) {
+            TRY(json_next(&t->j, e));
+            if (t->j.kind != JSON_STRING && t->j.kind != JSON_NULL)
+                return bad(e, t, "reasoning_content is not a string");
+            ret->reasons = t->j.kind == JSON_STRING;
         } else if (json_is(&t->j, "tool_calls")) {
             return bad(e, t, "tool_calls is not served");
         } else {
@@ -122,7 +128,36 @@ put_turn(const struct chat_template *m, struct chat_state *s, const struct turn 
     if (m->alternates && (t->role == USER) != (index % 2 == (s->system.p ? 1 : 0)))
         return err_set(s->e, -EINVAL, "messages[%u]: user and assistant take turns, the user first",
                        index);
+    if (m->thinks && t->reasons && t->role == ASSISTANT && index > s->query)
+        return err_set(s->e, -EINVAL,
+                       "messages[%u]: reasoning_content behind the last question is not served",
+                       index);
+    s->at = index;
     m->turn(s, t);
+    return 0;
+}
+
+/* The last user's message that is no tool's reply; if there is none, the last message. t stays. */
+static int
+find_query(struct talk t, uint32_t *ret, struct err *e)
+{
+    static const char before[] = "<tool_response>", behind[] = "</tool_response>";
+    enum { BEFORE = sizeof before - 1, BEHIND = sizeof behind - 1 };
+    bool found = false;
+    struct turn now;
+    int more;
+
+    for (*ret = 0;;) {
+        struct span c;
+
+        TRY(more = next_turn(&t, &now, e));
+        if (!more) break;
+        c = now.content;
+        if (now.role == USER && !(c.n >= BEHIND && memcmp(c.p, before, BEFORE) == 0 &&
+                                  memcmp(c.p + c.n - BEHIND, behind, BEHIND) == 0))
+            *ret = t.n - 1, found = true;
+    }
+    if (!found && t.n) *ret = t.n - 1;
     return 0;
 }
 
@@ -142,6 +177,7 @@ chat_render(const struct chat *c, const char *text, size_t n, char *room, char *
     json_open(&t.j, text + CHAT_DAY, n - CHAT_DAY);
     TRY(json_next(&t.j, e));
     if (t.j.kind != JSON_ARRAY) return err_set(e, -EINVAL, "messages is not a list");
+    if (m->thinks) TRY(find_query(t, &s.query, e));
     TRY(more = next_turn(&t, &now, e));
     if (!more) return err_set(e, -EINVAL, "messages is empty");
     if ((now.role == SYSTEM && !m->system_is_turn) || (now.role == DEVELOPER && m->channels)) {
@@ -200,7 +236,8 @@ usual(const char *type, struct tokenizer *t)
     } usual[] = {
         { "llama", "llama3" },        { "llama", "llama2" },       { "mistral", "mistral" },
         { "gemma3", "gemma3" },       { "gemma3_text", "gemma3" }, { "gemma3n", "gemma3" },
-        { "gemma3n_text", "gemma3" }, { "gpt_oss", "harmony" },
+        { "gemma3n_text", "gemma3" }, { "gpt_oss", "harmony" },    { "qwen2", "qwen2" },
+        { "qwen3", "qwen3" },
     };
 
     for (size_t i = 0; i < ARRAY_LEN(usual); i++)

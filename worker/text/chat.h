@@ -7,7 +7,7 @@
  *
  * A conversation comes as a line with the day it was asked, YYYY-MM-DD, and JSON: [{"role": "user", "content":
  * "..."}, ...]. Roles are system (developer), first if at all, user and assistant. Other keys say nothing but
- * tool_calls, which is refused.
+ * tool_calls, which is refused, and where a template shows what was thought reasoning_content.
  *
  * gpt-oss replies in channels: of such a reply only what the channel "final" says is the answer's text.
  *

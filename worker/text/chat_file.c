@@ -33,6 +33,10 @@ static const struct {
     { { UINT64_C(0x6c84c2da794fd4c1), UINT64_C(0xd9c620dcaf86f38d) }, "gemma3" },
     { { UINT64_C(0xb273f4af11a32b5e), UINT64_C(0xd927416abefac232) }, "gemma3" },
     { { UINT64_C(0x263b899cbc2e65c8), UINT64_C(0xb619f5c43a935065) }, "harmony" },
+    { { UINT64_C(0xe580c2da83415028), UINT64_C(0xd5d943bd0bd9082f) }, "qwen2" },
+    { { UINT64_C(0x7c4c17cbc95b1d56), UINT64_C(0xc79034a9d5f0ae58) }, "qwen2" },
+    { { UINT64_C(0xe392aa06018503fd), UINT64_C(0x2469c9508f79506e) }, "qwen2.5" },
+    { { UINT64_C(0x4457e3d12b367a86), UINT64_C(0x0283f874ff58d644) }, "qwen3" },
 };
 /* clang-format on */
 

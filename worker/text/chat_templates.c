@@ -255,26 +255,117 @@ harmony_turn(struct chat_state *s, const struct turn *t)
     chat_say(&s->o, "<|end|>");
 }
 
+static void
+im_turn(struct chat_state *s, const struct turn *t)
+{
+    static const char *const roles[] = { "system\n", "user\n", "assistant\n" };
+
+    chat_say(&s->o, "<|im_start|>");
+    chat_say(&s->o, roles[t->role]);
+    put(&s->o, t->content);
+    chat_say(&s->o, "<|im_end|>\n");
+}
+
+static int
+im_begin(struct chat_state *s, const char *otherwise)
+{
+    struct span words = { otherwise, strlen(otherwise) };
+
+    im_turn(s, &(struct turn){ .role = SYSTEM, .content = s->system.p ? s->system : words });
+    return 0;
+}
+
+static int
+qwen2_begin(struct chat_state *s)
+{
+    return im_begin(s, "You are a helpful assistant.");
+}
+
+static int
+qwen25_begin(struct chat_state *s)
+{
+    return im_begin(s, "You are Qwen, created by Alibaba Cloud. You are a helpful assistant.");
+}
+
+static int
+qwen3_begin(struct chat_state *s)
+{
+    return s->system.p ? im_begin(s, "") : 0;
+}
+
+/* Without the line breaks at its beginning, and at its end. */
+static struct span
+unlined(struct span s, bool end)
+{
+    while (s.n && *s.p == '\n') s.p++, s.n--;
+    while (end && s.n && s.p[s.n - 1] == '\n') s.n--;
+    return s;
+}
+
+/* Behind the last mark in it, if there is one. */
+static struct span
+behind(struct span s, const char *mark)
+{
+    size_t n = strlen(mark);
+
+    for (const char *at; (at = memmem(s.p, s.n, mark, n));)
+        s = (struct span){ at + n, (size_t)(s.p + s.n - at) - n };
+    return s;
+}
+
+static void
+qwen3_turn(struct chat_state *s, const struct turn *t)
+{
+    static const char end[] = "</think>";
+    struct turn now = *t;
+    struct span thought = { t->content.p, 0 };
+    const char *at = memmem(t->content.p, t->content.n, end, sizeof end - 1);
+
+    if (t->role != ASSISTANT) {
+        im_turn(s, t);
+        return;
+    }
+    if (at && !t->reasons) {
+        thought.n = (size_t)(at - thought.p);
+        thought = unlined(behind(thought, "<think>"), true);
+        now.content = unlined(behind(now.content, end), false);
+    }
+    if (s->at <= s->query || !(s->last || thought.n)) {
+        im_turn(s, &now);
+        return;
+    }
+    chat_say(&s->o, "<|im_start|>assistant\n<think>\n");
+    put(&s->o, thought);
+    chat_say(&s->o, "\n</think>\n\n");
+    put(&s->o, unlined(now.content, false));
+    chat_say(&s->o, "<|im_end|>\n");
+}
+
 /* clang-format off */
 #define HEADERS { "<|begin_of_text|>", "<|start_header_id|>", "<|eot_id|>" }
 #define S       { "<s>", "</s>" }
 #define TURNS   { "<bos>", "<start_of_turn>", "<end_of_turn>" }
 #define MARKS   { "<|start|>", "<|channel|>", "<|message|>" }
+#define IM      { "<|im_start|>", "<|im_end|>" }
 /* clang-format on */
 #define LLAMA3_REPLY "<|start_header_id|>assistant<|end_header_id|>\n\n"
 
 const struct chat_template chat_templates[CHAT_TEMPLATES] = {
     /* clang-format off */
-    { "llama2",       S,       true,  false, false, false, begin_nothing, llama2_turn,   "" },
-    { "llama3",       HEADERS, false, true,  true, false, llama3_begin,  llama3_turn,   LLAMA3_REPLY },
-    { "llama3.1",     HEADERS, false, false, true, false, llama31_begin, llama3_turn,   LLAMA3_REPLY },
-    { "llama3.2",     HEADERS, false, false, true, false, llama32_begin, llama3_turn,   LLAMA3_REPLY },
-    { "mistral",      S,       true,  false, false, false, mistral_begin, mistral_turn,  "" },
-    { "mistral-v1",   S,       true,  false, false, false, begin_s,       mistral1_turn, "" },
-    { "mistral-v3",   S,       true,  false, false, false, begin_s,       mistral3_turn, "" },
-    { "mistral-nemo", S,       true,  false, false, false, begin_s,       nemo_turn,     "" },
-    { "gemma",        TURNS,   true,  false, false, false, gemma_begin,   gemma_turn,    "<start_of_turn>model\n" },
-    { "gemma3",       TURNS,   true,  false, false, false, gemma3_begin,  gemma_turn,    "<start_of_turn>model\n" },
-    { "harmony",      MARKS,   false, false, false, true,  harmony_begin, harmony_turn,  "<|start|>assistant" },
+    /*                         alternates system_is_turn late_system channels thinks */
+    { "llama2",       S,       true,  false, false, false, false, begin_nothing, llama2_turn,   "" },
+    { "llama3",       HEADERS, false, true,  true,  false, false, llama3_begin,  llama3_turn,   LLAMA3_REPLY },
+    { "llama3.1",     HEADERS, false, false, true,  false, false, llama31_begin, llama3_turn,   LLAMA3_REPLY },
+    { "llama3.2",     HEADERS, false, false, true,  false, false, llama32_begin, llama3_turn,   LLAMA3_REPLY },
+    { "mistral",      S,       true,  false, false, false, false, mistral_begin, mistral_turn,  "" },
+    { "mistral-v1",   S,       true,  false, false, false, false, begin_s,       mistral1_turn, "" },
+    { "mistral-v3",   S,       true,  false, false, false, false, begin_s,       mistral3_turn, "" },
+    { "mistral-nemo", S,       true,  false, false, false, false, begin_s,       nemo_turn,     "" },
+    { "gemma",        TURNS,   true,  false, false, false, false, gemma_begin,   gemma_turn,    "<start_of_turn>model\n" },
+    { "gemma3",       TURNS,   true,  false, false, false, false, gemma3_begin,  gemma_turn,    "<start_of_turn>model\n" },
+    { "harmony",      MARKS,   false, false, false, true,  false, harmony_begin, harmony_turn,  "<|start|>assistant" },
+    { "qwen2",        IM,      false, false, true,  false, false, qwen2_begin,   im_turn,       "<|im_start|>assistant\n" },
+    { "qwen2.5",      IM,      false, false, true,  false, false, qwen25_begin,  im_turn,       "<|im_start|>assistant\n" },
+    { "qwen3",        IM,      false, false, true,  false, true,  qwen3_begin,   qwen3_turn,    "<|im_start|>assistant\n" },
     /* clang-format on */
 };

@@ -20,6 +20,7 @@ enum role { SYSTEM, USER, ASSISTANT, DEVELOPER };
 struct turn {
     enum role role;
     struct span content;
+    bool reasons; /* it has a reasoning_content beside it */
 };
 
 /* One conversation on its way: how it begins, a turn, how the reply begins. */
@@ -27,7 +28,8 @@ struct chat_state {
     struct out o;
     struct span system; /* .p NULL: none */
     const char *day;
-    bool first, last; /* of this turn, the system's not counted */
+    bool first, last;   /* of this turn, the system's not counted */
+    uint32_t at, query; /* messages[] index of this turn, and of the last question */
     struct err *e;
 };
 
@@ -38,13 +40,14 @@ struct chat_template {
     bool system_is_turn;  /* the first too; else it is taken out, */
     bool late_system;     /* and another is refused, unless it is a turn here */
     bool channels;        /* of the reply one is the answer; a developer may stand for the system */
+    bool thinks; /* what it thought for the last question is shown to it, and else left out */
     int (*begin)(struct chat_state *s);
     void (*turn)(struct chat_state *s, const struct turn *t);
     const char *reply;
 };
 
 /* In the order of the key chat_template. begin: -EINVAL with a sentence, when a system message cannot be. */
-enum { CHAT_TEMPLATES = 11 };
+enum { CHAT_TEMPLATES = 14 };
 extern const struct chat_template chat_templates[CHAT_TEMPLATES];
 
 void chat_say(struct out *o, const char *words);
