@@ -116,7 +116,7 @@ add_ranks(struct table *t, const json_t *worker)
         table_cell(t, false, "rank %zu", i + 1);
         for (int k = 0; k < 2; k++) table_cell(t, false, "%s", "");
         for (int k = 0; k < 3; k++) table_cell(t, true, "%s", "");
-        table_cell(t, true, "%s", text_bytes(bytes, sizeof bytes, (double)arena_bytes(r)));
+        table_cell(t, true, "%s", text_bytes(bytes, sizeof bytes, (double)number(r, "bytes")));
         table_cell(t, true, "%s", "");
     }
 }

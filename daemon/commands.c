@@ -105,24 +105,15 @@ put_host_pool(msgpack_packer *p, const struct worker *w)
 }
 
 static void
-put_arenas(msgpack_packer *p, const struct arenas *a)
-{
-    msg_key(p, "arenas");
-    msgpack_pack_array(p, a->n);
-    for (uint32_t i = 0; i < a->n; i++) {
-        msgpack_pack_map(p, 2);
-        put_text(p, "name", a->at[i].note.name);
-        put_u64(p, "bytes", a->at[i].note.bytes);
-    }
-}
-
-static void
 put_rank(msgpack_packer *p, const struct worker *o)
 {
+    uint64_t bytes = 0;
+
+    for (uint32_t i = 0; i < o->arenas.n; i++) bytes += o->arenas.at[i].note.bytes;
     msgpack_pack_map(p, 3);
     put_text(p, "name", o->name);
     put_u64(p, "pid", (uint64_t)o->pid);
-    put_arenas(p, &o->arenas);
+    put_u64(p, "bytes", bytes);
 }
 
 static void
@@ -151,7 +142,13 @@ put_worker(msgpack_packer *p, const struct worker *w)
     msgpack_pack_map(p, 2);
     put_u64(p, "done", w->load_done);
     put_u64(p, "total", w->load_total);
-    put_arenas(p, &w->arenas);
+    msg_key(p, "arenas");
+    msgpack_pack_array(p, w->arenas.n);
+    for (uint32_t i = 0; i < w->arenas.n; i++) {
+        msgpack_pack_map(p, 2);
+        put_text(p, "name", w->arenas.at[i].note.name);
+        put_u64(p, "bytes", w->arenas.at[i].note.bytes);
+    }
     msg_key(p, "stats");
     msgpack_pack_map(p, STAT_COUNT);
     for (uint32_t i = 0; i < STAT_COUNT; i++) put_u64(p, stat_rows[i].name, w->stats.v[i]);

@@ -1,6 +1,6 @@
 /* heritage.h - what a worker inherits at exec: descriptors by number, named in its environment.
  *
- *   LAGAN_FDNAMES=d:w:bell:hand[:bulk][:weights:kv:manifest:host][:plan0...]   numbers from 3 on
+ *   LAGAN_FDNAMES=d:w:bell:hand[:group[:plan1:answer1:ring1...]]   numbers from 3 on
  *   LAGAN_EPOCH=17
  *
  * Everything else is close-on-exec; the worker sets it again on these as soon as it has read them,

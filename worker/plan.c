@@ -246,7 +246,7 @@ static int
 tell_run(struct worker *w, const struct batch_run *run, const struct request *q, struct err *e)
 {
     bool first = run->flags & RUN_FIRST_CHUNK, seen = run->flags & (RUN_FIRST_CHUNK | RUN_BEAM);
-    bool looks = exec_looks_back(&q->sampling) || q->sampling.n_prompt_logprobs;
+    bool looks = exec_looks_back(&q->sampling) || run->flags & RUN_PROMPT_LOGPROBS;
     uint32_t *sent = &w->plan.n_sent[run->seat];
     uint32_t n = looks ? q->seq.n_tokens : seen ? (uint32_t)run->first_pos : 0;
 
