@@ -45,6 +45,10 @@ died_at_points() {
     "$torture/test_heirs" --rounds 100 --actions 1 'at_every*'
 }
 
+ended_in_groups() {
+  "$torture/test_group" --kills 300 'streams*' && "$torture/test_group" --rounds 5 'at_every*'
+}
+
 ended_at_points() {
   for t in test_kill test_heirs test_resume; do "$torture/$t" --rounds 10 'at_every*' || return 1; done
 }
@@ -65,6 +69,7 @@ part lagands 'ten thousand kills of lagand' "$torture/test_kill" --daemons 10000
 part heirs 'ten thousand successions of lagand' "$torture/test_heirs" --kills 10000 'a_lagand*'
 part points 'a hundred deaths at every point of the protocol' died_at_points
 part real 'ten thousand kills of real workers' "$torture/test_resume" --kills 5000 'streams*'
+part groups 'nine hundred kills of ranks, and every way to end at every point' ended_in_groups
 part actions 'every way to end, ten times at every point' ended_at_points
 part instants 'a hundred deaths of real workers at every point' "$torture/test_resume" --rounds 100 --actions 1 'at_every*'
 part evil 'ten thousand evil workers' "$torture/test_evil" --lives 10000

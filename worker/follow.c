@@ -19,7 +19,7 @@
 enum { LOOK_US = 500 };
 static const nsec LOAD_TURN = 10 * NSEC_MS, IDLE_TURN = 500 * NSEC_MS;
 
-/* Who sits where, as far as rank 0 has told. */
+/* Who sits where, as far as rank 0 has told: of tokens those before a sequence's first step. */
 struct follower {
     struct worker *w;
     token_id *token;     /* [seats][max_len] */

@@ -50,7 +50,6 @@ void
 plan_close(struct plan *p)
 {
     while (p->n) link_close(&p->link[--p->n]);
-    free(p->n_sent);
     free(p->packed);
 }
 
@@ -177,9 +176,8 @@ plan_ready(struct worker *w, struct err *e)
                                 .bytes = n->kv_arena.bytes,
                                 .host_bytes = n->host_arena.bytes };
 
-    w->plan.n_sent = calloc(n->limits.max_seqs, sizeof *w->plan.n_sent);
     w->plan.packed = malloc(PLAN_BYTES);
-    if (!w->plan.n_sent || !w->plan.packed) return err_set(e, -ENOMEM, "memory for plans");
+    if (!w->plan.packed) return err_set(e, -ENOMEM, "memory for plans");
     for (uint32_t r = 1; r <= w->plan.n; r++) {
         void *to;
 
@@ -213,12 +211,12 @@ tell_seat(struct worker *w, uint32_t rank, uint32_t seat, const struct sampling 
     return 0;
 }
 
-/* Tokens [first, n), in as many records as the ring wants. */
+/* In as many records as the ring wants. */
 static int
-tell_tokens(struct worker *w, uint32_t rank, uint32_t seat, const token_id *token, uint32_t first,
-            uint32_t n, struct err *e)
+tell_tokens(struct worker *w, uint32_t rank, uint32_t seat, const token_id *token, uint32_t n,
+            struct err *e)
 {
-    for (struct plan_tokens t = { .seat = seat, .first = first }; t.first < n; t.first += t.n) {
+    for (struct plan_tokens t = { .seat = seat }; t.first < n; t.first += t.n) {
         void *to;
 
         t.n = MIN(n - t.first, (uint32_t)PLAN_MOST_TOKENS);
@@ -240,23 +238,19 @@ tell_seen(struct worker *w, uint32_t rank, uint32_t seat, uint32_t n, struct err
     return 0;
 }
 
-/* What a run's seat needs besides its rows: as launch() tells our own executor, and tokens that are looked back at or
- * wanted in a prompt's log-probabilities. Beams take each other's, so theirs go anew. */
+/* What the seat of a sequence that begins needs besides its rows. What depends on tokens further back (n-grams,
+ * frequencies, a search) is worked out for rank 0's draw alone: such a sequence's tokens come with its steps, and what
+ * others draw for it is not looked at. */
 static int
-tell_run(struct worker *w, const struct batch_run *run, const struct request *q, struct err *e)
+tell_first(struct worker *w, const struct batch_run *run, const struct request *q, struct err *e)
 {
-    bool first = run->flags & RUN_FIRST_CHUNK, seen = run->flags & (RUN_FIRST_CHUNK | RUN_BEAM);
-    bool looks = exec_looks_back(&q->sampling) || run->flags & RUN_PROMPT_LOGPROBS;
-    uint32_t *sent = &w->plan.n_sent[run->seat];
-    uint32_t n = looks ? q->seq.n_tokens : seen ? (uint32_t)run->first_pos : 0;
+    uint32_t seen = (uint32_t)run->first_pos;
 
-    if (seen) *sent = 0;
     for (uint32_t r = 1; r <= w->plan.n; r++) {
-        if (first) TRY(tell_seat(w, r, run->seat, &q->sampling, e));
-        TRY(tell_tokens(w, r, run->seat, q->seq.token, *sent, n, e));
-        if (seen) TRY(tell_seen(w, r, run->seat, (uint32_t)run->first_pos, e));
+        TRY(tell_seat(w, r, run->seat, &q->sampling, e));
+        TRY(tell_tokens(w, r, run->seat, q->seq.token, seen, e));
+        TRY(tell_seen(w, r, run->seat, seen, e));
     }
-    *sent = MAX(*sent, n);
     return 0;
 }
 
@@ -266,7 +260,8 @@ plan_step(struct worker *w, const struct batch *b, struct err *e)
     int bytes = 0;
 
     for (uint32_t i = 0; w->plan.n && i < b->n_runs; i++)
-        TRY(tell_run(w, &b->run[i], scheduler_seat(w->e.sched, b->run[i].seat)->owner, e));
+        if (b->run[i].flags & RUN_FIRST_CHUNK)
+            TRY(tell_first(w, &b->run[i], scheduler_seat(w->e.sched, b->run[i].seat)->owner, e));
     if (w->plan.n) bytes = batch_pack(b, w->plan.packed, PLAN_BYTES);
     if (bytes < 0)
         return err_set(e, bytes, "a step is more than the %u bytes of a plan", PLAN_BYTES);

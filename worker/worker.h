@@ -74,8 +74,7 @@ struct engine {
 struct plan {
     uint32_t n; /* other ranks; 0: there is no group */
     struct link link[MAX_RANKS - 1];
-    uint32_t *n_sent; /* [seats] tokens of who sits there that the others have */
-    void *packed;     /* a batch */
+    void *packed; /* a batch */
 };
 
 struct text_thread;
