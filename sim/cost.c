@@ -1,52 +1,69 @@
 /* cost.c - see cost.h. */
 #include "sim/cost.h"
 
-struct load {
-    double bytes, flops;
-};
+/* Two lanes on the whole device take turns, more or less: a reader beside matrix products had 0.3 of the bandwidth, they
+ * 0.83 of the arithmetic (one H200, two plain streams). */
+static const struct part_share BESIDE_WHOLE = { .read = 0.30, .compute = 0.83 };
 
-/* What the rows of one run do in one group. */
-static struct load
-load_of(const struct setting *st, uint32_t group, const struct batch_run *r)
+static double
+between(double x, double x0, double x1, double y0, double y1)
 {
-    const struct kv_group *g = &st->kv.group[group];
-    double a_token = (double)g->slice_bytes * g->n_layers * g->n_parts / st->kv.tokens_per_block;
-    double rows = r->n_rows, keys = r->first_pos + rows,
-           seen; /* of the last row; seen, on average */
+    return x1 > x0 ? y0 + (y1 - y0) * (x - x0) / (x1 - x0) : y0;
+}
 
-    if (g->kind == KV_CROSS) {
-        keys = seen = r->cross_tokens;
-    } else {
-        if (g->kind == KV_WINDOW && keys > g->window + rows) keys = g->window + rows;
-        seen = keys - (rows - 1) / 2;
-        if (g->kind == KV_WINDOW && seen > g->window) seen = g->window;
-    }
-    return (struct load){ keys * a_token, rows * seen * st->cost.attend[group] };
+/* What was measured of that division, or lies between what was: of prompts' arithmetic, of answers' bytes. */
+static struct part_share
+measured(const struct cost *c, struct rung r)
+{
+    const struct co_run *p = c->co_run;
+    uint32_t i = 1;
+
+    if (r.context <= p[0].context) return (struct part_share){ p[0].read, p[0].compute };
+    while (i < c->n_co_runs && p[i].context < r.context) i++;
+    if (i == c->n_co_runs) return (struct part_share){ p[i - 1].read, p[i - 1].compute };
+    return (struct part_share){
+        between(r.context, p[i - 1].context, p[i].context, p[i - 1].read, p[i].read),
+        between(r.context, p[i - 1].context, p[i].context, p[i - 1].compute, p[i].compute)
+    };
+}
+
+/* Arithmetic of answers goes by units; prompts have the bytes that answers leave. */
+void
+cost_parts(const struct setting *st, const struct ladder *l, unsigned rung,
+           struct part_share *context, struct part_share *generation)
+{
+    struct rung r = l->rung[rung];
+    double units = l->units;
+    struct part_share s = { r.generation / units, r.context / units };
+
+    if (st->cost.n_co_runs) s = measured(&st->cost, r);
+    *context = (struct part_share){ MAX(1 - s.read, 0.1), s.compute };
+    *generation = (struct part_share){ s.read, r.generation / units };
+}
+
+struct part_share
+cost_share(const struct setting *st, const struct ladder *l, const struct batch *b,
+           bool beside_whole)
+{
+    struct part_share context, generation, s;
+
+    if (b->rung == 0) return beside_whole ? BESIDE_WHOLE : (struct part_share){ 1, 1 };
+    cost_parts(st, l, b->rung, &context, &generation);
+    s = b->work & WORK_GENERATION ? generation : context;
+    if (!beside_whole) return s;
+    return (struct part_share){ MIN(s.read, BESIDE_WHOLE.read),
+                                MIN(s.compute, BESIDE_WHOLE.compute) };
 }
 
 nsec
-cost_of(const struct setting *st, const struct batch *b)
+cost_of(const struct setting *st, const struct batch *b, struct part_share has)
 {
     const struct cost *c = &st->cost;
-    struct load w = { 0, 0 };
-    uint32_t rows = 0;
-    double layers = st->sched.n_enc_layers, memory, compute;
+    struct work_done w = work_of(&c->work, &st->kv, b,
+                                 WORK_ENCODER | WORK_CONTEXT | WORK_GENERATION);
+    double bandwidth = c->bandwidth * has.read, peak = c->peak * has.compute;
+    double matrices = MAX(w.weights / bandwidth, w.matmul / peak),
+           attention = MAX(w.kv / bandwidth, w.attend / peak);
 
-    for (uint32_t i = 0; i < b->n_runs; i++) {
-        rows += b->run[i].n_rows;
-        for (uint32_t g = 0; g < st->kv.n_groups; g++) {
-            struct load more = load_of(st, g, &b->run[i]);
-
-            w.bytes += more.bytes;
-            w.flops += more.flops;
-        }
-    }
-    if (rows > 0) w.bytes += (double)c->weights;
-    w.flops += rows * c->row_flops;
-    for (uint32_t i = 0; i < b->n_encode; i++)
-        w.flops += b->encode[i].n_rows * c->encoder_flops * b->encode[i].n_layers / layers;
-    if (b->n_encode > 0) w.bytes += (double)c->encoder_weights * b->encode[0].n_layers / layers;
-    memory = w.bytes / c->bandwidth;
-    compute = w.flops / c->peak;
-    return c->launch + (nsec)((memory > compute ? memory : compute) * 1e9);
+    return c->launch + (nsec)((matrices + attention) * 1e9);
 }

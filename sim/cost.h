@@ -3,9 +3,15 @@
 #define SIM_COST_H
 
 #include "sim/setting.h"
+#include "worker/sched/steptime.h"
 
-/* Weights once, K and V of every position that is seen, arithmetic of rows and attention; whichever of memory
- * and arithmetic takes longer, and the launch. */
-nsec cost_of(const struct setting *st, const struct batch *b);
+/* What a lane has of the device while its step runs: on the rung that the step says, rung 0 being the whole device.
+ * beside_whole: a step of another lane runs that was given the whole. */
+struct part_share cost_share(const struct setting *st, const struct ladder *l,
+                             const struct batch *b, bool beside_whole);
+/* Of both parts of a rung that is not 0. */
+void cost_parts(const struct setting *st, const struct ladder *l, unsigned rung,
+                struct part_share *context, struct part_share *generation);
+nsec cost_of(const struct setting *st, const struct batch *b, struct part_share has);
 
 #endif

@@ -54,7 +54,7 @@ struct fleet_result {
         passed; /* with check: by how many later ones that are not before it by priority a request was
                         passed over, at most, before it began at a worker */
     nsec end;   /* of virtual time, when the last one ended */
-    struct hist ttft, itl, e2e;
+    struct hist ttft, itl, tpot, e2e; /* tpot: a request's mean from token to token */
     uint64_t digest;
 };
 

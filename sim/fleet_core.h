@@ -49,6 +49,7 @@ struct member { /* of the fleet */
     struct worker w;
     struct jobs jobs;
     bool running[MAX_LANES]; /* the lane's oldest step */
+    bool whole[MAX_LANES];   /* which has the whole device */
     uint32_t life;
     nsec wake;           /* the earliest EVENT_WAKE that is out */
     uint64_t next_event; /* of its KV manager */

@@ -150,6 +150,7 @@ job_end(struct fleet *f, struct job *j)
     if (j->told >= j->stop) {
         r->finished++;
         hist_add(&r->e2e, f->now - j->t.arrival, 1);
+        if (j->told > 1) hist_add(&r->tpot, (j->last - j->first) / (j->told - 1), 1);
     } else if (j->gone) {
         r->cancelled++;
     } else {

@@ -23,7 +23,7 @@ mischief_plan(struct fleet *f, struct job *j)
 {
     const struct fleet_mischief *m = &f->s.mischief;
     const struct cost *c = &f->s.worker.cost;
-    nsec step = c->launch + (nsec)((double)c->weights / c->bandwidth * 1e9);
+    nsec step = c->launch + (nsec)((double)c->work.weights / c->bandwidth * 1e9);
     nsec life = 4 * step * (j->t.osl + 1); /* about as long as it runs */
 
     j->stop = j->t.osl;

@@ -18,11 +18,17 @@ start_step(struct fleet *f, uint32_t worker, unsigned lane)
 {
     struct member *m = &f->m[worker];
     const struct batch *b = m->w.batch[lane][(m->w.done[lane] + 1) % WORKER_OUT];
+    bool beside_whole = false;
+    struct part_share has;
 
     if (m->running[lane] || m->w.planned[lane] == m->w.done[lane]) return;
     if (scheduler_turn(m->w.s, b) != lane) return; /* waits for another lane's */
+    for (unsigned l = 0; l < m->w.st.sched.n_lanes; l++)
+        beside_whole = beside_whole || (l != lane && m->running[l] && m->whole[l]);
     m->running[lane] = true;
-    events_add(&f->events, (struct event){ .at = f->now + cost_of(&m->w.st, b),
+    m->whole[lane] = b->rung == 0;
+    has = cost_share(&m->w.st, &m->w.ladder, b, beside_whole);
+    events_add(&f->events, (struct event){ .at = f->now + cost_of(&m->w.st, b, has),
                                            .kind = EVENT_STEP,
                                            .lane = (uint8_t)lane,
                                            .worker = worker,

@@ -69,6 +69,7 @@ report_result(FILE *out, bool json, const struct fleet_result *r, double seconds
                 (double)r->output_tokens / end, seconds);
         report_times(out, json, "ttft", &r->ttft);
         report_times(out, json, "itl", &r->itl);
+        report_times(out, json, "tpot", &r->tpot);
         report_times(out, json, "e2e", &r->e2e);
         fprintf(out, ",\"digest\":\"%016llx\"}\n", (unsigned long long)r->digest);
         return;
@@ -85,6 +86,7 @@ report_result(FILE *out, bool json, const struct fleet_result *r, double seconds
         (double)r->output_tokens / end);
     report_times(out, json, "TTFT", &r->ttft);
     report_times(out, json, "ITL", &r->itl);
+    report_times(out, json, "TPOT", &r->tpot);
     report_times(out, json, "E2E", &r->e2e);
     fprintf(out, "\n%.1f s of our time\n", seconds);
 }

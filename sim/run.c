@@ -6,12 +6,13 @@
 #include "sim/report.h"
 
 #include <stdio.h>
+#include <string.h>
 
 struct run_args {
-    char model[400], trace[400];
-    uint32_t workers, ahead;
+    char model[400], trace[400], split[16];
+    uint32_t workers, ahead, rows;
     uint64_t seed, requests;
-    nsec every, restart;
+    nsec every, restart, target;
     double cancelled, halted, stopped, deaths, rate;
     bool affinity, json, digest, check, help;
 };
@@ -24,6 +25,9 @@ static const struct opt opts[] = {
     { "rate", OPT_F64, OPT_AT(run_args, rate), "0", .min = 0, .max = 1e9, .arg = "R", .sentence = "requests a second, evenly, in place of the trace's times" },
     { "requests", OPT_U64, OPT_AT(run_args, requests), "0", .arg = "N", .sentence = "so many of the trace, from its start again where it ends; 0: all" },
     { "every", OPT_NSEC, OPT_AT(run_args, every), "10s", .arg = "TIME", .sentence = "of virtual time: how often the pools' use is printed; 0: never" },
+    { "split", OPT_STR, OPT_AT(run_args, split), "", .arg = "WAY", .sentence = "off, auto, or units for prompts (64, or a share: 0.5), in place of the model's" },
+    { "target", OPT_NSEC, OPT_AT(run_args, target), "0", .arg = "TIME", .sentence = "with auto: from one token to the next; 0: the model's" },
+    { "rows", OPT_U32, OPT_AT(run_args, rows), "0", .max = 1 << 24, .arg = "N", .sentence = "decoder rows in a step, in place of the model's" },
     { "cancelled", OPT_F64, OPT_AT(run_args, cancelled), "0", .min = 0, .max = 1, .arg = "X", .sentence = "share of requests whose client goes away" },
     { "halted", OPT_F64, OPT_AT(run_args, halted), "0", .min = 0, .max = 1, .arg = "X", .sentence = "share of requests whose client does not read for a while" },
     { "stopped", OPT_F64, OPT_AT(run_args, stopped), "0", .min = 0, .max = 1, .arg = "X", .sentence = "share of requests that end before their length" },
@@ -104,6 +108,22 @@ feed(struct fleet *f, const struct run_args *a, struct err *e)
     return fleet_finish(f, e);
 }
 
+/* What the command line says in place of the model file. */
+static void
+change(struct setting *st, const struct run_args *a)
+{
+    struct divide *d = &st->divide;
+
+    if (a->rows) st->sched.max_rows = a->rows;
+    if (a->target) d->target = a->target;
+    if (a->split[0])
+        setting_divide(st,
+                       strcmp(a->split, "off") == 0    ? DIVIDE_OFF
+                       : strcmp(a->split, "auto") == 0 ? DIVIDE_AUTO
+                                                       : DIVIDE_FIXED,
+                       a->split);
+}
+
 static int
 run(const struct run_args *a, struct err *e)
 {
@@ -123,6 +143,7 @@ run(const struct run_args *a, struct err *e)
     nsec start = clock_now();
 
     TRY(setting_read(&s.worker, a->model, e));
+    change(&s.worker, a);
     TRY(fleet_new(&f, &s, e));
     x.f = f;
     TRY(feed(f, a, e));

@@ -70,13 +70,29 @@ static const struct opt limit_opts[] = {
     { 0 }
 };
 static const struct opt cost_opts[] = {
-    { "weights", OPT_BYTES, OPT_AT(cost, weights), .arg = "BYTES", .sentence = "that a step with decoder rows reads" },
-    { "encoder_weights", OPT_BYTES, OPT_AT(cost, encoder_weights), .arg = "BYTES", .sentence = "that a step with source rows reads" },
-    { "row_flops", OPT_F64, OPT_AT(cost, row_flops), .min = 0, .max = 1e18, .arg = "FLOP", .sentence = "a decoder row, attention aside" },
-    { "encoder_flops", OPT_F64, OPT_AT(cost, encoder_flops), .min = 0, .max = 1e18, .arg = "FLOP", .sentence = "a source row" },
+    { "weights", OPT_BYTES, OPT_AT(cost, work.weights), .arg = "BYTES", .sentence = "that a step with decoder rows reads" },
+    { "encoder_weights", OPT_BYTES, OPT_AT(cost, work.encoder_weights), .arg = "BYTES", .sentence = "that a step with source rows reads" },
+    { "row_flops", OPT_F64, OPT_AT(cost, work.row_flops), .min = 0, .max = 1e18, .arg = "FLOP", .sentence = "a decoder row, attention aside" },
+    { "encoder_flops", OPT_F64, OPT_AT(cost, work.encoder_flops), .min = 0, .max = 1e18, .arg = "FLOP", .sentence = "a source row" },
     { "bandwidth", OPT_F64, OPT_AT(cost, bandwidth), .min = 1, .max = 1e18, .arg = "BYTES", .sentence = "a second, as measured" },
     { "peak", OPT_F64, OPT_AT(cost, peak), .min = 1, .max = 1e20, .arg = "FLOP", .sentence = "a second, as measured" },
     { "launch", OPT_NSEC, OPT_AT(cost, launch), .arg = "TIME", .sentence = "of every step, whatever is in it" },
+    { 0 }
+};
+static const struct opt divide_opts[] = {
+    { "mode", OPT_ENUM, OPT_AT(divide, mode), .choices = "off|auto|fixed", .arg = "NAME", .sentence = "prompts and answers in one lane, as it pays, or on parts of their own" },
+    { "context_sm", OPT_STR, OPT_AT(divide, context_sm), .arg = "N", .sentence = "with fixed: units for prompts, or a share (0.5)" },
+    { "units", OPT_U32, OPT_AT(divide, units), .min = 1, .max = 4096, .arg = "N", .sentence = "of the device: SMs" },
+    { "least", OPT_U32, OPT_AT(divide, least), .min = 1, .max = 4096, .arg = "N", .sentence = "units of a part" },
+    { "grain", OPT_U32, OPT_AT(divide, grain), .min = 1, .max = 4096, .arg = "N", .sentence = "a part is a multiple of it, or the rest" },
+    { "target", OPT_NSEC, OPT_AT(divide, target), .arg = "TIME", .sentence = "with auto: from one token to the next" },
+    { 0 }
+};
+static const struct opt co_run_opts[] = {
+    { "context", OPT_U32, OPT_AT(co_run, context), .min = 1, .max = 4096, .arg = "N", .sentence = "units for prompts" },
+    { "generation", OPT_U32, OPT_AT(co_run, generation), .min = 1, .max = 4096, .arg = "N", .sentence = "units for answers" },
+    { "compute", OPT_F64, OPT_AT(co_run, compute), .min = 1e-3, .max = 1, .arg = "X", .sentence = "of the whole device's arithmetic, that prompts then have" },
+    { "read", OPT_F64, OPT_AT(co_run, read), .min = 1e-3, .max = 1, .arg = "X", .sentence = "of the whole device's bandwidth, that answers then have" },
     { 0 }
 };
 /* clang-format on */
@@ -88,6 +104,7 @@ setting_defaults(struct setting *st)
         .kv = { .n_seats = 64, .tokens_per_block = 10, .arena_bytes = 1 << 20 },
         .sched = { .max_seqs = 64, .max_rows = 100000, .max_len = 5000, .chunk_unit = 1 },
         .cost = { .bandwidth = 1e12, .peak = 1e14, .launch = 1000 },
+        .divide = { .units = 1, .least = 1, .grain = 1 },
     };
 }
 
@@ -112,7 +129,7 @@ add_group(struct setting *st, const struct script *s, const struct script_line *
         return script_err(s, l, e, -EINVAL, "a window group has a window");
     if (a.g.kind == KV_STATE) a.g.n_parts = 1;
     if (a.g.kind == KV_CROSS && st->sched.n_enc_layers == 0) st->sched.n_enc_layers = 1;
-    st->cost.attend[st->kv.n_groups] = a.attend;
+    st->cost.work.attend[st->kv.n_groups] = a.attend;
     st->kv.group[st->kv.n_groups++] = a.g;
     return 0;
 }
@@ -183,6 +200,12 @@ setting_line(struct setting *st, const struct script *s, const struct script_lin
         TRY(script_pairs(s, l, 1, cache_opts, &st->kv, e));
     } else if (strcmp(what, "cost") == 0) {
         TRY(script_pairs(s, l, 1, cost_opts, &st->cost, e));
+    } else if (strcmp(what, "split") == 0) {
+        TRY(script_pairs(s, l, 1, divide_opts, &st->divide, e));
+    } else if (strcmp(what, "co_run") == 0) {
+        if (st->cost.n_co_runs == MAX_CO_RUNS)
+            return script_err(s, l, e, -EINVAL, "more than %d lines of co_run", MAX_CO_RUNS);
+        TRY(script_pairs(s, l, 1, co_run_opts, &st->cost.co_run[st->cost.n_co_runs++], e));
     } else {
         return 0;
     }
@@ -196,8 +219,13 @@ setting_close(struct setting *st)
 {
     struct scheduler_limits *l = &st->sched;
 
+    if (l->n_lanes == 0 && st->divide.mode != DIVIDE_OFF) {
+        l->lane_work[l->n_lanes++] = WORK_ENCODER | WORK_CONTEXT;
+        l->lane_work[l->n_lanes++] = WORK_GENERATION;
+    }
     if (l->n_lanes == 0) l->lane_work[l->n_lanes++] = WORK_ENCODER | WORK_CONTEXT | WORK_GENERATION;
     st->kv.n_lanes = l->n_lanes;
+    st->cost.work.n_enc_layers = l->n_enc_layers;
     if (l->n_enc_layers > 0 && l->max_enc_rows == 0) l->max_enc_rows = l->max_len;
     for (uint32_t i = 0; i < st->kv.n_groups; i++) {
         struct kv_group *g = &st->kv.group[i];
@@ -206,6 +234,16 @@ setting_close(struct setting *st)
         g->max_entries = CEIL_DIV(reach, st->kv.tokens_per_block);
         if (g->kind == KV_STATE) g->max_entries = g->n_layers * (1 + KV_SNAPSHOTS);
     }
+}
+
+void
+setting_divide(struct setting *st, uint32_t mode, const char *context_sm)
+{
+    st->divide.mode = mode;
+    snprintf(st->divide.context_sm, sizeof st->divide.context_sm, "%s", context_sm);
+    memset(st->sched.lane_work, 0, sizeof st->sched.lane_work);
+    st->sched.n_lanes = 0;
+    setting_close(st);
 }
 
 int
@@ -237,6 +275,8 @@ setting_help(FILE *out)
         { "group full|window|cross|state KEY VALUE...", group_opts },
         { "limits KEY VALUE...", limit_opts },
         { "cost KEY VALUE...", cost_opts },
+        { "split KEY VALUE...", divide_opts },
+        { "co_run KEY VALUE...", co_run_opts },
     };
 
     for (size_t i = 0; i < ARRAY_LEN(rows); i++) {

@@ -6,6 +6,8 @@
  *     group full layers 32 slice 16KiB attend 524288
  *     limits seqs 256 rows 8192 len 131072
  *     cost weights 16GiB row_flops 16e9 bandwidth 4.2e12 peak 600e12 launch 30us
+ *     split mode auto units 132 least 8 grain 8 target 50ms
+ *     co_run context 64 generation 68 compute 0.44 read 0.80
  *
  * `lagan-sim script --help` prints every key with its sentence.
  */
@@ -14,22 +16,41 @@
 
 #include "sim/script.h"
 #include "worker/sched/scheduler.h"
+#include "worker/sched/work.h"
 
 #include <stdio.h>
 
-/* A roofline: a step takes as long as its bytes or its arithmetic, whichever is longer, and its launch. */
+/* What both parts of a divided device can do at once, as shares of what the whole can: measured. Between two of these
+ * lines what lies between. */
+struct co_run {
+    uint32_t context, generation; /* units */
+    double compute, read;         /* of prompts the arithmetic, of answers the bytes */
+};
+enum { MAX_CO_RUNS = 16 };
+
+/* A roofline: a step takes as long as its matrices' bytes or arithmetic, whichever is longer, then its attention's,
+ * and its launch. */
 struct cost {
-    uint64_t weights, encoder_weights; /* bytes that a step with decoder, encoder rows reads */
-    double row_flops, encoder_flops;   /* a decoder row, a source row */
-    double attend[MAX_GROUPS];         /* FLOP a row and key */
-    double bandwidth, peak;            /* bytes and FLOP a second */
+    struct work_costs work;
+    double bandwidth, peak; /* bytes and FLOP a second */
     nsec launch;
+    struct co_run co_run[MAX_CO_RUNS];
+    uint32_t n_co_runs;
+};
+
+/* How a device is divided between prompts and answers: as the keys split.* of a worker. */
+enum { DIVIDE_OFF, DIVIDE_AUTO, DIVIDE_FIXED };
+struct divide {
+    uint32_t mode, units, least, grain;
+    char context_sm[16];
+    nsec target;
 };
 
 struct setting {
     struct kv_config kv;
     struct scheduler_limits sched;
     struct cost cost;
+    struct divide divide;
 };
 
 /* What scripts begin with: blocks of 10, room for everything, everything on one lane. */
@@ -41,6 +62,8 @@ int setting_line(struct setting *st, const struct script *s, const struct script
 void setting_close(struct setting *st);
 int setting_read(struct setting *st, const char *path,
                  struct err *e) MUST_USE; /* all of the above */
+/* Another mode, after all lines were read; context_sm: of DIVIDE_FIXED. */
+void setting_divide(struct setting *st, uint32_t mode, const char *context_sm);
 void setting_help(FILE *out);
 
 #endif

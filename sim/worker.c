@@ -1,6 +1,8 @@
 /* worker.c - see worker.h. */
 #include "sim/worker.h"
 
+#include "sim/cost.h"
+
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -27,6 +29,43 @@ worker_close(struct worker *w)
     memset(w, 0, sizeof *w);
 }
 
+/* As worker/steer.c does it. */
+static int
+divide(struct worker *w, struct err *e)
+{
+    const struct divide *d = &w->st.divide;
+    const struct scheduler_limits *l = &w->st.sched;
+    const struct split_limits limits = { MIN(w->st.kv.tokens_per_block, l->max_rows), l->max_rows,
+                                         d->target };
+    unsigned rung = 0;
+
+    ladder_make(&w->ladder, d->units, d->least, d->grain);
+    if (d->mode == DIVIDE_OFF) return 0;
+    if (d->mode == DIVIDE_FIXED) TRY(ladder_fixed(&w->ladder, d->context_sm, &rung, e));
+    split_init(&w->split, &limits, &w->ladder, &w->st.cost.work, &w->st.kv, w->st.cost.bandwidth,
+               w->st.cost.peak);
+    for (unsigned r = 1; r < w->ladder.n; r++) { /* as if measured at the start */
+        struct part_share context, generation;
+
+        cost_parts(&w->st, &w->ladder, r, &context, &generation);
+        steptime_rung(&w->split.time, r, context, generation);
+    }
+    scheduler_rung(w->s, rung);
+    scheduler_together(w->s, rung == 0, 0);
+    return 0;
+}
+
+static void
+steer(struct worker *w)
+{
+    struct split_way way;
+
+    if (w->st.divide.mode != DIVIDE_AUTO) return;
+    way = split_turn(&w->split, &w->ladder, w->s);
+    scheduler_rung(w->s, way.rung);
+    scheduler_together(w->s, way.rung == 0, way.rows);
+}
+
 static int
 open_at(struct worker *w, struct err *e)
 {
@@ -41,7 +80,7 @@ open_at(struct worker *w, struct err *e)
     w->n_tokens = calloc(w->batch[0][0]->max_runs, sizeof w->n_tokens[0]);
     w->token = calloc((size_t)w->batch[0][0]->max_runs * (1 + MAX_DRAFT), sizeof w->token[0]);
     if (!w->n_tokens || !w->token) return err_set(e, -ENOMEM, "results");
-    return 0;
+    return divide(w, e);
 }
 
 int
@@ -62,8 +101,10 @@ worker_plan(struct worker *w, unsigned lane, nsec now)
     struct batch *b = w->batch[lane][(w->planned[lane] + 1) % WORKER_OUT];
 
     if (w->planned[lane] - w->done[lane] == WORKER_OUT) return NULL;
+    steer(w);
     if (scheduler_plan(w->s, lane, now, b) == 0) return NULL;
     w->planned[lane] = b->step;
+    if (w->st.divide.mode != DIVIDE_OFF) split_began(&w->split, b, now);
     return b;
 }
 
@@ -88,6 +129,7 @@ commit(struct worker *w, const struct batch *b, nsec now)
         if (w->sampled && q->state != SEQ_ENDED) w->sampled(q->owner, *to, now, w->sampled_to);
     }
     w->done[b->lane] = b->step;
+    if (w->st.divide.mode != DIVIDE_OFF) split_ended(&w->split, b, now);
     scheduler_commit(w->s, b, &r, now);
 }
 

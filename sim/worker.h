@@ -7,6 +7,7 @@
 #define SIM_WORKER_H
 
 #include "sim/setting.h"
+#include "worker/sched/split.h"
 
 enum { WORKER_OUT = 2 }; /* steps of a lane that may be out */
 
@@ -26,7 +27,9 @@ struct worker {
     struct scheduler *s;
     struct batch *batch[MAX_LANES][WORKER_OUT]; /* of step n: n % WORKER_OUT */
     uint64_t planned[MAX_LANES], done[MAX_LANES];
-    uint8_t *n_tokens; /* [max_runs] of the step that is committed */
+    struct ladder ladder;
+    struct split split; /* with divide.mode: as a worker's */
+    uint8_t *n_tokens;  /* [max_runs] of the step that is committed */
     token_id *token;
     /* Told of every token that is somebody's, before it is committed; NULL: nobody. */
     void (*sampled)(struct request *q, token_id token, nsec now, void *to);

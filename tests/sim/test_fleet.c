@@ -171,27 +171,111 @@ static void
 a_step_costs_what_its_bytes_or_its_arithmetic_take(void **state)
 {
     struct setting st;
-    struct batch_run run = { .first_pos = 99, .n_rows = 1 };
+    struct batch_run run = { .first_pos = 99, .n_rows = 1, .work = WORK_GENERATION };
     struct batch b = { .n_rows = 1, .n_runs = 1, .run = &run };
+    const struct part_share whole = { 1, 1 };
 
     (void)state;
     setting_defaults(&st);
     st.kv.n_groups = 1;
     st.kv.group[0] = (struct kv_group){ .n_layers = 2, .n_parts = 2, .slice_bytes = 1000 };
-    st.cost = (struct cost){ .weights = 60000,
-                             .row_flops = 1000,
-                             .attend = { 10 },
+    st.cost = (struct cost){ .work = { .weights = 60000, .row_flops = 1000, .attend = { 10 } },
                              .bandwidth = 1e9,
                              .peak = 1e9,
                              .launch = 500 };
-    /* 60,000 bytes and 100 positions of 400: 100 us; 1,000 + 100 * 10 FLOP: 2 us */
-    assert_int_equal(cost_of(&st, &b), 500 + 100000);
-    st.cost.peak = 1e7; /* 200 us */
-    assert_int_equal(cost_of(&st, &b), 500 + 200000);
+    /* 60,000 bytes, 1,000 FLOP; then 100 positions of 400 bytes, 1,000 FLOP */
+    assert_int_equal(cost_of(&st, &b, whole), 500 + 60000 + 40000);
+    assert_int_equal(cost_of(&st, &b, (struct part_share){ .5, 1 }), 500 + 120000 + 80000);
+    st.cost.peak = 1e7;
+    assert_int_equal(cost_of(&st, &b, whole), 500 + 100000 + 100000);
+    assert_int_equal(cost_of(&st, &b, (struct part_share){ 1, .5 }), 500 + 200000 + 200000);
     st.kv.group[0].kind =
-        KV_WINDOW; /* 10 keys and what it pushes out: 60,000 + 11 * 400; 1,000 + 100 */
+        KV_WINDOW; /* 10 keys and what it pushes out: 11 * 400 bytes; 10 * 10 FLOP */
     st.kv.group[0].window = 10;
-    assert_int_equal(cost_of(&st, &b), 500 + 110000);
+    assert_int_equal(cost_of(&st, &b, whole), 500 + 100000 + 10000);
+}
+
+static void
+a_part_has_what_was_measured_of_its_division_or_lies_between(void **state)
+{
+    struct batch b = { .work = WORK_CONTEXT, .rung = 1 };
+    struct part_share s;
+    struct setting st;
+    struct ladder l;
+
+    (void)state;
+    setting_defaults(&st);
+    ladder_make(&l, 100, 1, 1);
+    l.rung[1] = (struct rung){ 75, 25 };
+    s = cost_share(&st, &l, &b, false); /* nothing was measured: by units */
+    assert_true(s.compute == .75 && s.read == .75);
+    st.cost.n_co_runs = 2;
+    st.cost.co_run[0] = (struct co_run){ 50, 50, .4, .8 };
+    st.cost.co_run[1] = (struct co_run){ 90, 10, .8, .4 };
+    s = cost_share(&st, &l, &b, false);
+    assert_true(s.compute > .6499 && s.compute < .6501 && s.read > .4499 && s.read < .4501);
+    b.work = WORK_GENERATION;
+    s = cost_share(&st, &l, &b, false);
+    assert_true(s.compute == .25 && s.read > .5499 && s.read < .5501);
+    b.rung = 0;
+    s = cost_share(&st, &l, &b, false);
+    assert_true(s.compute == 1 && s.read == 1);
+    assert_true(cost_share(&st, &l, &b, true).read < .5);
+}
+
+/* The model that is there, from its file: H200's curves. */
+static struct fleet_result *
+divided(uint32_t mode, const char *context, uint32_t isl, uint32_t osl, uint32_t n)
+{
+    CLEAN(fleet_free_at) struct fleet *f = NULL;
+    struct fleet_result *r = malloc(sizeof *r);
+    struct fleet_setting s = { .n_workers = 1, .ahead = 8, .check = true };
+    const char *dir = getenv("srcdir");
+    struct err e = { 0, "" };
+    char path[400];
+
+    snprintf(path, sizeof path, "%s/sim/models/llama-8b-h200.txt", dir ? dir : ".");
+    if (setting_read(&s.worker, path, &e) < 0) fail_msg("%s", e.text);
+    setting_divide(&s.worker, mode, context);
+    if (fleet_new(&f, &s, &e) < 0) fail_msg("%s", e.text);
+    for (uint32_t i = 0; i < n; i++) {
+        struct trace_line t = {
+            .isl = isl, .osl = osl, .prefix_id = TRACE_NONE, .session = TRACE_NONE
+        };
+
+        assert_int_equal(fleet_add(f, &t, &e), 0);
+    }
+    assert_int_equal(fleet_finish(f, &e), 0);
+    *r = *fleet_result(f);
+    assert_int_equal(r->finished, n);
+    return r;
+}
+
+static void
+auto_is_as_good_as_off_and_every_rung_where_both_phases_weigh_and_where_one_does(void **state)
+{
+    static const struct {
+        uint32_t isl, osl, n;
+    } shape[] = { { 10000, 600, 300 }, { 1000, 1000, 1000 }, { 6000, 2, 200 }, { 16, 800, 300 } };
+    static const char *const rung[] = { "64", "80", "96", "112" };
+
+    (void)state;
+    for (size_t k = 0; k < ARRAY_LEN(shape); k++) {
+        struct fleet_result *it = divided(DIVIDE_OFF, "", shape[k].isl, shape[k].osl, shape[k].n);
+        nsec best = it->end, off = it->end;
+
+        free(it);
+        for (size_t i = 0; i < ARRAY_LEN(rung); i++) {
+            it = divided(DIVIDE_FIXED, rung[i], shape[k].isl, shape[k].osl, shape[k].n);
+            best = MIN(best, it->end);
+            free(it);
+        }
+        it = divided(DIVIDE_AUTO, "", shape[k].isl, shape[k].osl, shape[k].n);
+        print_message("%u/%u: off %.1f s, best %.1f, auto %.1f\n", shape[k].isl, shape[k].osl,
+                      (double)off / 1e9, (double)best / 1e9, (double)it->end / 1e9);
+        assert_true((double)best > .97 * (double)it->end);
+        free(it);
+    }
 }
 
 static void
@@ -258,6 +342,9 @@ main(void)
         cmocka_unit_test(more_workers_take_less_time),
         cmocka_unit_test(a_conversation_goes_where_its_beginning_is),
         cmocka_unit_test(a_step_costs_what_its_bytes_or_its_arithmetic_take),
+        cmocka_unit_test(a_part_has_what_was_measured_of_its_division_or_lies_between),
+        cmocka_unit_test(
+            auto_is_as_good_as_off_and_every_rung_where_both_phases_weigh_and_where_one_does),
         cmocka_unit_test(percentiles_are_right_to_one_in_a_hundred),
         cmocka_unit_test(a_trace_says_which_line_is_wrong),
     };

@@ -1,11 +1,12 @@
 /* split.c - see split.h. */
 #include "worker/sched/split.h"
 
-/* BETTER: of its time, what a way must save to be taken. DWELL: so many askings, one a step, it is kept then. */
+/* BETTER: by what part a way must beat the one there is. DWELL: so many askings, one a step, it is kept then. */
 static const double BETTER = 0.1;
-enum { DWELL = 16 };
-/* Of what a prompt's row costs, the last step's say. */
-static const double NEWS = 0.1;
+enum { DWELL = 8 };
+/* The last step's say in what a prompt's row costs, and in how busy the other part is; how fast that is forgotten
+ * while there are no parts. */
+static const double NEWS = 0.1, BUSY_NEWS = 0.25, BUSY_FADE = 0.002;
 
 void
 split_init(struct split *s, const struct split_limits *l, const struct ladder *ladder,
@@ -13,7 +14,7 @@ split_init(struct split *s, const struct split_limits *l, const struct ladder *l
            double peak)
 {
     *s = (struct split){
-        .l = *l, .now = { 0, l->most_rows }, .since = DWELL, .costs = *costs, .kv = kv
+        .l = *l, .now = { 0, l->most_rows }, .since = DWELL, .busy = 1, .costs = *costs, .kv = kv
     };
     check(l->least_rows >= 1 && l->most_rows >= l->least_rows);
     steptime_init(&s->time, ladder, bandwidth, peak);
@@ -56,27 +57,44 @@ rows_together(const struct split *s, const struct split_load *load)
     return (uint32_t)MIN(s->l.least_rows + room, (double)s->l.most_rows);
 }
 
+/* A prompt's row in a step of so many, alone in its lane. */
+static double
+row_alone(const struct split *s, unsigned rung, const struct split_load *load, double rows)
+{
+    struct work_done some = prompt(load, rows);
+
+    return steptime_of(&s->time, STEP_CONTEXT, rung, &some) / rows;
+}
+
+static double
+rows_of_step(const struct split_load *load, uint32_t most)
+{
+    return (double)MAX(MIN(load->n_rows, (uint64_t)most), (uint64_t)1);
+}
+
 struct split_expect
 split_expect(const struct split *s, unsigned rung, const struct split_load *load)
 {
     struct split_expect x = { .way = { rung, s->l.most_rows } };
-    double rows;
 
-    if (rung == 0) x.way.rows = rows_together(s, load);
-    rows = (double)MAX(MIN(load->n_rows, (uint64_t)x.way.rows), (uint64_t)1);
     if (rung == 0) {
+        double rows;
+
+        x.way.rows = rows_together(s, load);
+        rows = rows_of_step(load, x.way.rows);
         x.token = together(s, load, rows);
         x.row = x.token / rows;
     } else {
-        struct work_done some = prompt(load, rows);
-
-        x.row = steptime_of(&s->time, STEP_CONTEXT, rung, &some) / rows;
+        x.row = row_alone(s, rung, load, rows_of_step(load, s->l.most_rows));
         x.token = steptime_of(&s->time, STEP_GENERATION, rung, &load->decode);
     }
+    x.done = row_alone(s, 0, load, rows_of_step(load, s->l.most_rows)) / x.row +
+             (rung ? s->busy : 1) * steptime_of(&s->time, STEP_GENERATION, 0, &load->decode) /
+                 x.token;
     return x;
 }
 
-/* Whether a is to be preferred: within the target, then the least time for prompts; else the least for tokens. */
+/* Whether a is to be preferred: within the target, then by what gets done; else by the time between tokens. */
 static bool
 before(const struct split *s, const struct split_expect *a, const struct split_expect *b,
        double better)
@@ -86,7 +104,7 @@ before(const struct split *s, const struct split_expect *a, const struct split_e
 
     if (a_fits != b_fits) return a_fits;
     if (!a_fits) return a->token < b->token * (1 - better);
-    return a->row < b->row * (1 - better);
+    return a->done * (1 - better) > b->done;
 }
 
 static struct split_expect
@@ -130,25 +148,46 @@ split_ask(struct split *s, const struct ladder *ladder, const struct split_load 
     return s->now;
 }
 
+/* Its oldest step has not begun: it waits for one of another lane. */
+static bool
+waits(const struct split *s, const struct split_lane *l)
+{
+    const struct batch_wait *w = &l->wait[(l->done + 1) % 2];
+
+    return w->step > s->lane[w->lane].done;
+}
+
 /* How long the lanes beside it were at work, all in all. */
 static nsec
 others_busy(const struct split *s, unsigned lane, nsec now)
 {
     nsec busy = 0;
 
-    for (unsigned i = 0; i < MAX_LANES; i++)
-        if (i != lane) busy += s->lane[i].busy + (s->lane[i].n_out ? now - s->lane[i].began : 0);
+    for (unsigned i = 0; i < MAX_LANES; i++) {
+        const struct split_lane *l = &s->lane[i];
+
+        if (i != lane) busy += l->busy + (l->n_out && !waits(s, l) ? now - l->began : 0);
+    }
     return busy;
+}
+
+static void
+begin(struct split *s, unsigned lane, nsec now)
+{
+    s->lane[lane].began = now;
+    s->lane[lane].others = others_busy(s, lane, now);
 }
 
 void
 split_began(struct split *s, const struct batch *b, nsec now)
 {
     struct split_lane *l = &s->lane[b->lane];
+    struct batch_wait *w = &l->wait[b->step % 2];
 
-    if (l->n_out++ > 0) return;
-    l->began = now;
-    l->others = others_busy(s, b->lane, now);
+    w->step = 0;
+    for (uint32_t i = 0; i < b->n_waits; i++)
+        if (b->wait[i].lane != b->lane) *w = b->wait[i];
+    if (l->n_out++ == 0) begin(s, b->lane, now);
 }
 
 /* What a row of a prompt costs, and what a step of all that generate. */
@@ -173,20 +212,27 @@ nsec
 split_ended(struct split *s, const struct batch *b, nsec now)
 {
     static const unsigned all = WORK_ENCODER | WORK_CONTEXT | WORK_GENERATION;
+    enum step_kind kind = step_kind(b->work);
     struct split_lane *l = &s->lane[b->lane];
-    nsec took = now - l->began, others = others_busy(s, b->lane, now);
-    double beside = took > 0 ? (double)(others - l->others) / (double)took : 0;
+    struct work_done w = work_of(&s->costs, s->kv, b, all);
+    nsec took = now - l->began;
+    double beside = took > 0 ? (double)(others_busy(s, b->lane, now) - l->others) / (double)took
+                             : 0;
 
+    beside = MIN(MAX(beside, 0.), 1.);
     see_work(s, b);
-    if (b->n_waits == 0) { /* else some of it was not its own time */
-        struct work_done w = work_of(&s->costs, s->kv, b, all);
-
-        steptime_learn(&s->time, step_kind(b->work), b->rung, &w, took, MIN(MAX(beside, 0.), 1.));
-    }
+    steptime_learn(&s->time, kind, b->rung, &w, took, beside);
+    if (b->rung && kind == STEP_CONTEXT) s->busy += BUSY_NEWS * (beside - s->busy);
+    if (kind == STEP_BOTH) s->busy += BUSY_FADE * (1 - s->busy);
     l->busy += took;
-    l->began = now;
-    l->others = others;
     l->n_out--;
+    l->done = b->step;
+    begin(s, b->lane, now);
+    for (unsigned i = 0; i < MAX_LANES; i++) { /* who has waited for it begins */
+        const struct batch_wait *wait = &s->lane[i].wait[(s->lane[i].done + 1) % 2];
+
+        if (s->lane[i].n_out && wait->lane == b->lane && wait->step == b->step) begin(s, i, now);
+    }
     s->news = true;
     return took;
 }

@@ -1,10 +1,14 @@
 /* split.h - prompts and answers together or apart, and on which rung: the controller of split.mode auto.
  *
- * Asked before a step is launched, it takes the way in which a prompt's row takes the least time among those that
- * keep the time from one token to the next within the target; where none does, the one with the least such time. Rung
- * 0 is one lane for everything on the whole device, with as many rows of prompts a step as the target allows; on
- * other rungs each phase has its part. A way must be clearly better to be taken, and is then kept for a while. Pure: times come
- * from steptime.h, what there is to do from the caller.
+ * Asked before a step is launched, it takes the way that gets the most done among those that keep the time from one
+ * token to the next within the target; where none does, the one with the least such time. What gets done is counted
+ * against the whole device for one phase alone: 1 is what taking turns gives; a part that is idle much of the time, as
+ * that of answers is where they are short, counts for as much less. Rung 0 is one lane for everything on the
+ * whole device, with as many rows of prompts a step as the target allows; on other rungs each phase has its part.
+ * A way must be clearly better to be taken, and is then kept for a while. Pure: times come from steptime.h.
+ *
+ * Why not simply the least time for prompts: with a generous target that is nearly always rung 0, and costs a tenth of the
+ * throughput where a division would do both (docs/split.md).
  */
 #ifndef SCHED_SPLIT_H
 #define SCHED_SPLIT_H
@@ -43,8 +47,11 @@ struct split {
         nsec busy, began; /* with steps that are over; when its oldest one that is out began */
         nsec others;      /* how long the others had been busy then */
         uint32_t n_out;
+        uint64_t done;
+        struct batch_wait wait[2]; /* of steps that are out, by step % 2; step 0: none */
     } lane[MAX_LANES];
-    bool news; /* a step is over since it was asked */
+    double busy; /* for how much of a prompt's step answers are given beside it, 0 .. 1, of late */
+    bool news;   /* a step is over since it was asked */
 };
 
 /* kv is kept. */
@@ -64,9 +71,9 @@ struct split_way split_best(const struct split *s, const struct ladder *ladder,
 struct split_way split_ask(struct split *s, const struct ladder *ladder,
                            const struct split_load *load);
 
-/* What is expected of a way: ns for a prompt's row, and from one token to the next. */
+/* What is expected of a way: ns for a prompt's row, from one token to the next, and what gets done. */
 struct split_expect {
-    double row, token;
+    double row, token, done;
     struct split_way way;
 };
 struct split_expect split_expect(const struct split *s, unsigned rung,
