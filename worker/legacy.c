@@ -167,6 +167,17 @@ legacy_begin(struct worker *w, nsec now)
     scheduler_keep(w->e.sched, now + COME);
 }
 
+/* What a predecessor had of the request and nobody goes on from. */
+static void
+forget(struct worker *w, req_id id)
+{
+    struct engine *n = &w->e;
+    int seat;
+
+    while (n->found && (seat = manifest_forget(n->found, n->kv_config.n_seats, id)) >= 0)
+        scheduler_unkeep(n->sched, (uint32_t)seat);
+}
+
 void
 legacy_claim(struct worker *w, struct request *r)
 {
@@ -176,10 +187,10 @@ legacy_claim(struct worker *w, struct request *r)
     int seat;
 
     /* Told tokens were written, all but the last. */
-    r->recomputed = r->n_sent ? s->n_prompt - 1 : 0;
+    r->recomputed = r->n_sent ? MAX(r->recomputed, s->n_prompt - 1) : 0;
     if (!n->found) return;
-    seat = manifest_claim(n->found, n->kv_config.n_seats, s->id, s->token, s->n_prompt, s->source,
-                          s->n_source, &resume);
+    seat = manifest_claim(n->found, n->kv_config.n_seats, s->id, r->output, s->token, s->n_prompt,
+                          s->source, s->n_source, &resume);
     if (seat < 0) return;
     written = n->found[seat].row.committed;
     if (resume == 0 || s->prompt_logprobs || s->wants_states) {
@@ -194,9 +205,60 @@ legacy_claim(struct worker *w, struct request *r)
 void
 legacy_claimed(struct worker *w, struct request *r)
 {
+    if (r->first == r || !r->first) forget(w, r->seq.id);
     r->adopted = r->seq.n_adopted;
     r->recomputed -= MIN(r->recomputed, r->adopted);
     if (r->adopted) manifest_commit(&w->e.manifest, r->seq.adopted_seat, r->adopted);
+}
+
+/* Its steps once more, without computing anything: as far as they can be what was told. */
+static int
+redo(struct worker *w, struct request *r, const uint32_t *seat, uint32_t n_turns,
+     const token_id *told)
+{
+    struct manifest_move move[MAX_BEAMS];
+    struct beam *b = &r->beam;
+
+    for (uint32_t i = 0; i < n_turns; i++) {
+        struct beam_turn t = { .n_ended = 0 };
+
+        manifest_turn(&w->e.manifest, seat, b->n_beams, i, move);
+        for (uint32_t k = 0; k < b->n_beams; k++) {
+            if ((uint32_t)move[k].token >= w->e.model->shape.vocab) return -EBADMSG;
+            t.next[k] = (struct beam_move){ move[k].token, move[k].score, move[k].slot, 0 };
+            if (move[k].ended_token < 0) continue;
+            t.ended[t.n_ended++] = (struct beam_move){ move[k].ended_token, move[k].ended_score,
+                                                       move[k].ended_slot, 0 };
+        }
+        TRY(beam_redo(b, &t));
+    }
+    if (r->n_sent > b->n_settled) return -EBADMSG;
+    return memcmp(b->line[b->order[0]] + b->first, told, r->n_sent * sizeof *told) ? -EBADMSG : 0;
+}
+
+bool
+legacy_claim_search(struct worker *w, struct request *r, const token_id *told)
+{
+    struct engine *n = &w->e;
+    uint32_t seat[MAX_BEAMS], n_turns, i = 0;
+    struct beam *b = &r->beam;
+
+    if (!n->found || r->seq.wants_states) return false;
+    n_turns = manifest_claim_search(n->found, n->kv_config.n_seats, r->seq.id, b->n_beams,
+                                    r->seq.token, b->first, r->seq.source, r->seq.n_source, seat);
+    if (n_turns == 0) return false;
+    if (redo(w, r, seat, n_turns, told) < 0) {
+        for (; i < b->n_beams; i++) scheduler_unkeep(n->sched, seat[i]);
+        return false;
+    }
+    for (struct request *m = r; m; m = m->next, i++) {
+        m->seq.n_prompt += n_turns;
+        m->seq.max_new -= n_turns;
+        m->seq.n_adopted = m->seq.n_prompt - 1;
+        m->seq.adopted_seat = seat[i];
+        m->recomputed = m->seq.n_adopted;
+    }
+    return true;
 }
 
 void
@@ -207,23 +269,39 @@ legacy_expire(struct worker *w, nsec now)
     scheduler_unkeep_all(w->e.sched);
 }
 
+static void
+name(struct worker *w, uint32_t seat, struct manifest_owner *o)
+{
+    const struct seq *s = scheduler_seat(w->e.sched, seat);
+    const struct request *r = s->owner;
+
+    *o = (struct manifest_owner){
+        .seat = seat,
+        .id = s->id,
+        .n_cross = s->n_source,
+        .n_tokens = s->n_prompt,
+        .member = r->output,
+        .n_beams = s->beam ? s->beam->n_beams : 0,
+    };
+    manifest_hash(s->token, s->n_prompt, o->tokens_hash);
+    manifest_hash(s->source, s->n_source, o->source_hash);
+}
+
+/* A row is its owner's from the first edit on; but a search that began behind what was told is nobody's. */
 void
 legacy_launch(struct worker *w, const struct batch *b)
 {
     uint32_t n = 0;
 
-    for (uint32_t i = 0; i < b->n_runs; i++) {
-        const struct seq *s = scheduler_seat(w->e.sched, b->run[i].seat);
-        struct manifest_owner *o = &w->owner[n];
+    for (uint32_t i = 0; i < b->n_edits; i++) {
+        const struct kv_edit *e = &b->edit[i];
+        const struct seq *s = scheduler_seat(w->e.sched, e->seat);
 
-        if (!(b->run[i].flags & RUN_FIRST_CHUNK) || s->n_adopted) continue;
-        if (s->first_member || s->forked) continue; /* nobody's row: it is computed again */
-        *o = (struct manifest_owner){
-            .seat = s->seat, .id = s->id, .n_cross = s->n_source, .n_tokens = s->n_prompt
-        };
-        manifest_hash(s->token, s->n_prompt, o->tokens_hash);
-        manifest_hash(s->source, s->n_source, o->source_hash);
-        n++;
+        if (e->op == EDIT_END) w->named[e->seat] = false;
+        if (e->op == EDIT_END || w->named[e->seat]) continue;
+        w->named[e->seat] = true;
+        if (s->n_adopted || (s->beam && s->n_prompt != s->beam->first)) continue;
+        name(w, e->seat, &w->owner[n++]);
     }
     manifest_labels(&w->e.manifest, w->e.kv);
     manifest_launch(&w->e.manifest, b->edit, b->n_edits, w->owner, n);
@@ -243,4 +321,26 @@ legacy_commit(struct worker *w, const struct batch *b)
 
         manifest_commit(&w->e.manifest, r->seat, (uint32_t)r->first_pos + r->n_rows);
     }
+}
+
+void
+legacy_turned(struct worker *w, const struct seq *first)
+{
+    const struct beam *b = first->beam;
+    struct manifest_move move[MAX_BEAMS];
+    uint32_t seat[MAX_BEAMS], n = 0;
+
+    for (const struct seq *m = first; m; m = m->next_member, n++) {
+        const struct beam_move *next = &b->last.next[n], *ended = &b->last.ended[n];
+        bool has = n < b->last.n_ended;
+
+        seat[n] = m->seat;
+        move[n] = (struct manifest_move){ .token = next->token,
+                                          .ended_token = has ? ended->token : -1,
+                                          .score = next->score,
+                                          .ended_score = has ? ended->score : 0,
+                                          .slot = next->slot,
+                                          .ended_slot = has ? ended->slot : 0 };
+    }
+    manifest_turned(&w->e.manifest, seat, n, b->n_new - 1, move);
 }

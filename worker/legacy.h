@@ -23,10 +23,15 @@ void legacy_begin(struct worker *w, nsec now); /* READY: requests will come */
 /* A request that has come, all of its tokens in place, to be given to the scheduler: what is left of it. */
 void legacy_claim(struct worker *w, struct request *r);
 void legacy_claimed(struct worker *w, struct request *r); /* the scheduler has taken it */
+/* Of a search that is about to begin: true: it is where its predecessor was, and all of its beams have what was
+ * written of them. told: [n_sent] */
+bool legacy_claim_search(struct worker *w, struct request *r, const token_id *told);
 void legacy_expire(struct worker *w, nsec now); /* once a turn: nobody comes for the rest */
 
 void legacy_launch(struct worker *w, const struct batch *b); /* right before its launch */
 void legacy_commit(struct worker *w, const struct batch *b); /* done, and nobody was told */
+/* A search goes on, and nobody was told. first: its first beam */
+void legacy_turned(struct worker *w, const struct seq *first);
 void legacy_rest(struct worker *w); /* what was computed may be found by others: once a turn */
 
 #endif

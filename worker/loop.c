@@ -230,7 +230,8 @@ open_requests(struct worker *w, struct err *e)
                  (size_t)l->max_seqs * (32 << 10) + 2 * tensors + (8u << 20);
 
     w->owner = calloc(l->max_seqs, sizeof *w->owner);
-    if (!w->owner) return err_set(e, -ENOMEM, "memory for a step");
+    w->named = calloc(w->e.kv_config.n_seats, sizeof *w->named);
+    if (!w->owner || !w->named) return err_set(e, -ENOMEM, "memory for a step");
     TRY(requests_open(&w->requests, MAX(l->max_seqs + QUEUE_SLOTS, (uint32_t)MIN_SLOTS), ids,
                       LAGAN_MAX_STR + CHAT_DAY, e));
     outbox_close(&w->outbox);
@@ -354,6 +355,10 @@ retire(struct worker *w, unsigned lane, nsec now, struct seq **seq, uint32_t *n_
     FP(step_finished);
     if (res->status == 0) legacy_commit(w, b);
     scheduler_commit(w->e.sched, b, res, now);
+    for (uint32_t i = 0; i < b->n_runs; i++)
+        if (seq[i] && seq[i]->beam && seq[i]->first_member == seq[i] &&
+            seq[i]->n_tokens > n_before[i] && !seq[i]->beam->over)
+            legacy_turned(w, seq[i]);
     FP(step_committed);
     emit_step(w, b, res, seq, n_before);
     FP(step_emitted);

@@ -171,6 +171,7 @@ main(int argc, char **argv)
     free(w.fragments);
     free(w.text_buf);
     free(w.owner);
+    free(w.named);
     plan_close(&w.plan);
     link_close(&w.link);
     return 0;

@@ -116,16 +116,13 @@ go_on(struct request *m, const token_id *told, uint32_t n)
     m->recomputed = m->seq.n_prompt - 1;
 }
 
+/* From the beginning, or behind the first n_told tokens that all beams are to have. */
 static void
-make_search(struct worker *w, struct request *r, uint32_t n_prompt, uint32_t max_new)
+make_search(struct worker *w, struct request *r, uint32_t n_prompt, uint32_t max_new,
+            uint32_t n_told)
 {
-    bool exact = w->keys.numerics == NUMERICS_INVARIANT || !strcmp(gpu_ops(w->e.gpu)->name, "cpu");
-    /* Its best was told to the end, and only that it was the end was not. */
-    uint16_t over = r->n_sent && !exact
-                        ? intake_had_ended(r, told_at(w, r)[r->n_sent - 1], UINT32_MAX)
-                        : 0;
-    uint32_t n_told = exact || over ? 0 : r->n_sent, n = 0;
     struct beam *b = &r->beam;
+    uint32_t n = 0;
 
     b->max_new = max_new;
     b->min_new = r->sampling.min_new;
@@ -140,8 +137,9 @@ make_search(struct worker *w, struct request *r, uint32_t n_prompt, uint32_t max
         b->room[n] = free;
         b->total[n] = (float *)(void *)(free + max_new);
         m->seq.beam = b;
+        m->seq.n_prompt = n_prompt;
+        m->seq.max_new = max_new;
         m->finished = m->output >= r->n_outputs;
-        if (r->n_outputs == 1) m->cancelled = over;
         if (n_told) {
             go_on(m, told_at(w, r), n_told);
             b->total[n][n_told - 1] = r->score;
@@ -152,6 +150,25 @@ make_search(struct worker *w, struct request *r, uint32_t n_prompt, uint32_t max
     b->n_beams = n;
     beam_start(b, n_told, n_told ? r->score : 0);
     for (struct request *m = r; m; m = m->next) m->sampling.n_candidates = beam_width(n, b->n_end);
+}
+
+/* What its predecessor had decided, if that is left; where the same is decided again, from the beginning; else what was
+ * told is what every beam begins with. */
+static void
+begin_search(struct worker *w, struct request *r, uint32_t n_prompt, uint32_t max_new, bool adopt)
+{
+    bool exact = w->keys.numerics == NUMERICS_INVARIANT || !strcmp(gpu_ops(w->e.gpu)->name, "cpu");
+    /* Its best was told to the end, and only that it was the end was not. */
+    uint16_t over = r->n_sent && !exact
+                        ? intake_had_ended(r, told_at(w, r)[r->n_sent - 1], UINT32_MAX)
+                        : 0;
+
+    make_search(w, r, n_prompt, max_new, 0);
+    if (adopt && !over && legacy_claim_search(w, r, told_at(w, r))) return;
+    make_search(w, r, n_prompt, max_new, exact || over ? 0 : r->n_sent);
+    if (r->n_outputs == 1)
+        for (struct request *m = r; m; m = m->next) m->cancelled = over;
+    if (adopt && !over) legacy_claim(w, r);
 }
 
 /* Those that are to run, in the order of outputs; the first of them brings the others. */
@@ -166,6 +183,7 @@ chain(struct request *r, uint32_t n_shared)
         *last = &m->seq;
         last = &m->seq.next_member;
         m->seq.first_member = first;
+        m->seq.next_member = NULL;
         n++;
     }
     if (n == 1) {
@@ -175,6 +193,13 @@ chain(struct request *r, uint32_t n_shared)
         first->n_shared = n_shared;
     }
     return first;
+}
+
+static void
+claimed(struct worker *w, struct request *r)
+{
+    for (struct request *m = r; m; m = m->next)
+        if (!m->cancelled) legacy_claimed(w, m);
 }
 
 int
@@ -194,10 +219,20 @@ outputs_add(struct worker *w, struct request *r, nsec now, struct err *e)
         m->cancelled = intake_had_ended(m, m->seq.token[m->n_decoder - 1],
                                         w->e.model->shape.max_len);
     }
-    if (search) make_search(w, r, n_prompt, max_new);
+    if (search) begin_search(w, r, n_prompt, max_new, /* adopt= */ true);
+    for (struct request *m = r; m && !search; m = m->next)
+        if (!m->cancelled) legacy_claim(w, m);
     first = chain(r, (search ? r->seq.n_prompt : n_prompt) - 1);
     if (first) {
-        TRY(scheduler_add(w->e.sched, first, now, e));
+        int k = scheduler_add(w->e.sched, first, now, e);
+
+        if (k == -EAGAIN) { /* a search that finds no room for what it had: from the beginning */
+            begin_search(w, r, n_prompt, max_new, /* adopt= */ false);
+            first = chain(r, r->seq.n_prompt - 1);
+            k = scheduler_add(w->e.sched, first, now, e);
+        }
+        TRY(k);
+        claimed(w, r);
         scheduler_halt(w->e.sched, first->id, r->paused);
     }
     for (struct request *m = r, *next; m; m = next) {

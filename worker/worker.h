@@ -115,6 +115,7 @@ struct worker {
     uint64_t after_idle, gaps, gaps_ns; /* gaps: of the device, as last read */
     nsec ready_at;
     struct manifest_owner *owner; /* [max_seqs] of the step being launched */
+    bool *named;                  /* [n_seats] the row of the manifest says whose it is */
     bool loaded;                  /* e is the engine's */
     bool draining;
     _Atomic bool drain_asked; /* set by the control thread */

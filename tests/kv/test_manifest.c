@@ -142,10 +142,11 @@ what_a_seat_held_it_holds_again(void **state)
             assert_int_equal(kv_entry(s.kv, 1, g, i), before[g][i]);
     assert_int_equal(kv_held(s.kv, 1, 0, &first), 3);
     assert_int_equal(kv_held(s.kv, 1, 2, &first), 2); /* the source's: no encoder needs to run */
-    assert_int_equal(manifest_claim(s.found, SEATS, 101, prompt, 12, source, 5, &resume), 1);
+    assert_int_equal(manifest_claim(s.found, SEATS, 101, 0, prompt, 12, source, 5, &resume), 1);
     assert_int_equal(resume, 11);
-    assert_int_equal(manifest_claim(s.found, SEATS, 101, prompt, 12, source, 5, &resume), -ENOENT);
-    assert_int_equal(manifest_claim(s.found, SEATS, 103, prompt, 8, source, 5, &resume), 3);
+    assert_int_equal(manifest_claim(s.found, SEATS, 101, 0, prompt, 12, source, 5, &resume),
+                     -ENOENT);
+    assert_int_equal(manifest_claim(s.found, SEATS, 103, 0, prompt, 8, source, 5, &resume), 3);
     assert_int_equal(resume, 7); /* more is written than was told: the last token gives logits */
     close_site(&s);
 }
@@ -161,13 +162,13 @@ a_row_of_other_tokens_or_another_source_is_not_gone_on_with(void **state)
     open_site(&s);
     for (uint32_t seat = 0; seat < SEATS; seat++) step(&s, seat, 0, 6, true);
     assert_int_equal(next_process(&s), SEATS);
-    assert_int_equal(manifest_claim(s.found, SEATS, 100, others, 6, source, 5, &resume), 0);
+    assert_int_equal(manifest_claim(s.found, SEATS, 100, 0, others, 6, source, 5, &resume), 0);
     assert_int_equal(resume, 0);
-    assert_int_equal(manifest_claim(s.found, SEATS, 101, prompt, 6, source, 4, &resume), 1);
+    assert_int_equal(manifest_claim(s.found, SEATS, 101, 0, prompt, 6, source, 4, &resume), 1);
     assert_int_equal(resume, 0);
-    assert_int_equal(manifest_claim(s.found, SEATS, 102, prompt, 3, source, 5, &resume), 2);
+    assert_int_equal(manifest_claim(s.found, SEATS, 102, 0, prompt, 3, source, 5, &resume), 2);
     assert_int_equal(resume, 0);
-    assert_int_equal(manifest_claim(s.found, SEATS, 103, prompt, 4, others, 5, &resume), 3);
+    assert_int_equal(manifest_claim(s.found, SEATS, 103, 0, prompt, 4, others, 5, &resume), 3);
     assert_int_equal(resume, 0);
     close_site(&s);
 }
@@ -221,6 +222,76 @@ refused(struct site *s, const char *what)
     open_site(s);
     step(s, 0, 0, 10, true);
     step(s, 1, 0, 10, true);
+}
+
+/* Seats 1 and 3 as the beams of request 7, with so many positions each. */
+static void
+open_beams(struct site *s, uint32_t committed)
+{
+    open_site(s);
+    for (uint32_t seat = 1; seat < 4; seat += 2) {
+        struct manifest_owner o = {
+            .seat = seat, .id = 7, .n_cross = 5, .n_tokens = 4, .member = seat / 2, .n_beams = 2
+        };
+
+        step(s, seat, 0, committed, true);
+        manifest_hash(prompt, 4, o.tokens_hash);
+        manifest_hash(source, 5, o.source_hash);
+        manifest_launch(&s->m, NULL, 0, &o, 1);
+        /* as it was before it changed its owner */
+        for (uint32_t g = 0; g < 3; g++) {
+            uint32_t first, n = kv_held(s->kv, seat, g, &first);
+
+            for (uint32_t i = 0; i < n; i++) *entry(s, seat, g, i) = kv_entry(s->kv, seat, g, i);
+            row(s, seat)->end[g] = n;
+        }
+        manifest_commit(&s->m, seat, committed);
+    }
+}
+
+static void
+a_search_is_found_with_all_its_beams_and_steps_or_not_at_all(void **state)
+{
+    const uint32_t beams[] = { 1, 3 };
+    const struct manifest_move turn[2][2] = {
+        { { 5, -1, -0.5f, 0, 0, 0 }, { 6, 9, -0.7f, -2, 0, 1 } },
+        { { 3, -1, -1.5f, 0, 1, 0 }, { 4, -1, -1.7f, 0, 1, 0 } }
+    };
+    struct manifest_move got[2];
+    uint32_t seat[2];
+    struct site s;
+
+    (void)state;
+    for (int lacks = 0; lacks < 5; lacks++) {
+        bool whole = lacks == 0;
+
+        open_beams(&s, 5);
+        for (uint32_t i = 0; i < 2; i++) manifest_turned(&s.m, beams, 2, i, turn[i]);
+        manifest_turned(&s.m, beams, 2, 3, turn[0]); /* it is not the next one */
+        if (lacks == 1) row(&s, 3)->seq++;           /* half edited */
+        if (lacks == 2) manifest_commit(&s.m, 3, 4);
+        if (lacks == 3) row(&s, 3)->member = 0;
+        if (lacks == 4) row(&s, 1)->n_turns = 0;
+        next_process(&s);
+        assert_int_equal(manifest_claim_search(s.found, SEATS, 7, 2, prompt, 4, source, 5, seat),
+                         whole ? 2 : 0);
+        if (whole) assert_memory_equal(seat, beams, sizeof beams);
+        for (uint32_t i = 0; i < 2 && whole; i++) {
+            manifest_turn(&s.m, seat, 2, i, got);
+            for (uint32_t k = 0; k < 2; k++) {
+                assert_int_equal(got[k].token, turn[i][k].token);
+                assert_int_equal(got[k].ended_token, turn[i][k].ended_token);
+                assert_int_equal(got[k].slot, turn[i][k].slot);
+                assert_int_equal(got[k].ended_slot, turn[i][k].ended_slot);
+                assert_true(got[k].score == turn[i][k].score);
+                assert_true(got[k].ended_score == turn[i][k].ended_score);
+            }
+        }
+        assert_int_equal(manifest_claim_search(s.found, SEATS, 7, 2, prompt, 4, source, 5, seat),
+                         0);
+        assert_int_equal(manifest_forget(s.found, SEATS, 7), whole ? -ENOENT : 1);
+        close_site(&s);
+    }
 }
 
 static void
@@ -635,6 +706,7 @@ main(void)
         cmocka_unit_test(a_row_of_other_tokens_or_another_source_is_not_gone_on_with),
         cmocka_unit_test(a_half_edited_row_and_one_with_nothing_written_are_free),
         cmocka_unit_test(a_seat_that_was_left_is_out_of_the_manifest_with_the_next_step),
+        cmocka_unit_test(a_search_is_found_with_all_its_beams_and_steps_or_not_at_all),
         cmocka_unit_test(what_cannot_be_is_refused_and_nothing_of_it_is_kept),
         cmocka_unit_test(a_manifest_of_another_model_arena_or_geometry_is_not_opened),
         cmocka_unit_test(what_was_adopted_grows_and_what_was_not_is_given_to_others),

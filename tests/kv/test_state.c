@@ -272,7 +272,7 @@ a_successor_goes_on_from_the_last_snapshot_that_is_done(void **state)
     assert_int_equal(adopted.rows, 1);
     assert_int_equal(adopted.no_rows, 0);
     kv_check(b->kv);
-    assert_int_equal(manifest_claim(found, BED_SEATS, 7, b->seat[0].token, 37, NULL, 0, &resume),
+    assert_int_equal(manifest_claim(found, BED_SEATS, 7, 0, b->seat[0].token, 37, NULL, 0, &resume),
                      0);
     assert_int_equal(resume, 32);
     need = kv_need(b->kv, 57, 0, 37);
@@ -323,8 +323,8 @@ beams_have_states_of_their_own(void **state)
     b->out.n_edits = b->out.n_copies = 0;
     kv_reorder(b->kv, 0, b->step + 2, seat, parent, 3, 10, &b->out);
     kv_check(b->kv);
-    assert_int_equal(kv_entry(b->kv, 0, 1, 0), before[1]); /* the first who goes on from 1 */
-    assert_int_equal(kv_entry(b->kv, 1, 1, 0), before[2]); /* a copy, where nobody goes on from 2 */
+    assert_int_equal(kv_entry(b->kv, 0, 1, 0), before[2]); /* a copy, where nobody goes on from 2 */
+    assert_int_equal(kv_entry(b->kv, 1, 1, 0), before[1]); /* it goes on from itself */
     assert_int_equal(kv_entry(b->kv, 2, 1, 0), before[0]);
     assert_int_equal(b->out.n_copies, 1 + LAYERS);
     kv_done(b->kv, 0, b->step += 2);

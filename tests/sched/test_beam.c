@@ -6,6 +6,7 @@
 
 #include "include/lagan_wire.h"
 
+#include <errno.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -221,6 +222,88 @@ a_search_ends_with_the_sequences_and_scores_of_its_naive_twin(void **state)
 }
 
 static void
+copy_bed(struct bed *to, const struct bed *from)
+{
+    *to = *from;
+    to->b.end_id = to->end_id;
+    for (uint32_t i = 0; i < to->b.n_beams; i++) {
+        to->b.line[i] = to->line[i];
+        to->b.room[i] = to->room[i];
+        to->b.total[i] = to->total[i];
+    }
+    beam_start(&to->b, 0, 0);
+}
+
+static void
+same_results(const struct beam *a, const struct beam *b)
+{
+    assert_int_equal(a->n_settled, b->n_settled);
+    for (uint32_t i = 0; i < a->n_beams; i++) {
+        struct beam_done x = beam_result(a, i), y = beam_result(b, i);
+
+        assert_true(x.n == y.n && x.score == y.score && x.reason == y.reason);
+        assert_memory_equal(x.token, y.token, x.n * sizeof *x.token);
+    }
+}
+
+static void
+a_search_done_again_from_what_its_steps_decided_goes_on_as_it_was(void **state)
+{
+    static struct bed x, y;
+    uint32_t n_steps = 0;
+
+    (void)state;
+    for (uint64_t seed = 1; seed <= 500; seed++) {
+        struct beam_turn turn[MAX_LEN];
+        uint32_t n = 0, until = test_below(20);
+
+        open_bed(&x);
+        copy_bed(&y, &x);
+        while (!x.b.over) {
+            step_bed(&x, seed);
+            if (!x.b.over && n < until) turn[n++] = x.b.last;
+        }
+        for (uint32_t i = 0; i < n; i++) assert_int_equal(beam_redo(&y.b, &turn[i]), 0);
+        for (n_steps += n; !y.b.over;) step_bed(&y, seed);
+        same_results(&x.b, &y.b);
+    }
+    assert_true(n_steps > 1000);
+}
+
+static void
+what_no_step_can_have_decided_is_refused(void **state)
+{
+    static struct bed x;
+    struct beam_turn good, bad;
+
+    (void)state;
+    do open_bed(&x);
+    while (x.b.n_beams < 2 || x.b.max_new < 10 || x.b.n_end == 0);
+    x.b.min_new = 0;
+    step_bed(&x, 1);
+    good = x.b.last;
+    good.n_ended = 0;
+    beam_start(&x.b, 0, 0);
+    bad = good;
+    bad.next[1].slot = (uint8_t)x.b.n_beams;
+    assert_int_equal(beam_redo(&x.b, &bad), -EBADMSG);
+    bad = good;
+    bad.next[0].token = -1;
+    assert_int_equal(beam_redo(&x.b, &bad), -EBADMSG);
+    bad = good;
+    bad.n_ended = x.b.n_beams + 1;
+    assert_int_equal(beam_redo(&x.b, &bad), -EBADMSG);
+    bad = good;
+    bad.n_ended = 1;
+    bad.ended[0] = (struct beam_move){ .token = 1, .score = -1 }; /* it ends nothing */
+    assert_int_equal(beam_redo(&x.b, &bad), -EBADMSG);
+    bad.ended[0].token = x.end_id[0];
+    assert_int_equal(beam_redo(&x.b, &bad), 0);
+    for (uint32_t i = 2; i < x.b.max_new; i++) assert_int_equal(beam_redo(&x.b, &good), 0);
+    assert_int_equal(beam_redo(&x.b, &good), -EBADMSG); /* it would have been its last */
+}
+
+static void
 equal_scores_are_the_better_beams_and_then_the_lower_ids(void **state)
 {
     static struct bed x;
@@ -251,6 +334,8 @@ main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_search_ends_with_the_sequences_and_scores_of_its_naive_twin),
+        cmocka_unit_test(a_search_done_again_from_what_its_steps_decided_goes_on_as_it_was),
+        cmocka_unit_test(what_no_step_can_have_decided_is_refused),
         cmocka_unit_test(equal_scores_are_the_better_beams_and_then_the_lower_ids),
     };
 

@@ -298,7 +298,8 @@ submit(struct job *j)
     req_id id = j->id;
     struct seq *q = seq_new(id, j->told, j->n_prompt + j->max_new - j->told, j->n_source);
     uint32_t resume;
-    int seat = manifest_claim(found, SEATS, id, q->token, j->told, q->source, j->n_source, &resume);
+    int seat = manifest_claim(found, SEATS, id, 0, q->token, j->told, q->source, j->n_source,
+                              &resume);
 
     if (seat >= 0 && resume > 0) {
         q->n_adopted = resume;
@@ -490,7 +491,8 @@ streams_go_on_after_a_kill_at_any_store(void **state)
     }
     assert_true(kills > 100);
     assert_true(adopted > again / 3);
-    assert_true(refused < kills / 20); /* who found no room but for one step keeps a window of that */
+    assert_true(refused <
+                kills / 20); /* who found no room but for one step keeps a window of that */
 }
 
 static void

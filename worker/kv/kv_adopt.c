@@ -33,15 +33,16 @@ is_full(const struct kv *kv, const struct kv_row *r, uint32_t group, uint32_t en
            (entry + 1) * (uint64_t)kv->c.tokens_per_block <= r->committed;
 }
 
-/* Rows that begin alike share full blocks, each at the same entry. */
+/* Rows that begin alike share full blocks, each at the same entry; without reuse those of one request alone. */
 static bool
 is_shared(const struct kv *kv, const struct kv_row *r, uint32_t group, uint32_t entry,
           uint32_t block)
 {
     const struct kv_block *b = &kv_blocks(kv)[block];
 
-    if (!kv->c.reuse || b->state != BLOCK_HELD || b->group != group) return false;
+    if (b->state != BLOCK_HELD || b->group != group) return false;
     if (!b->owner || !is_full(kv, r, group, entry)) return false;
+    if (!kv->c.reuse && kv_seats(kv)[b->owner - 1].adopted != r->id) return false;
     return kv_table(kv, group, b->owner - 1)[entry] == block + 1;
 }
 
@@ -191,6 +192,7 @@ kv_adopt(struct kv *kv, const struct kv_row *r)
     if (kv_row_resume(kv, r) == 0) return -ENODATA;
     for (uint32_t g = 0; g < kv->c.n_groups; g++) TRY(check_row(kv, r, g, &c[g]));
     s = &kv_seats(kv)[r->seat];
+    s->adopted = r->id;
     for (uint32_t g = 0; g < kv->c.n_groups; g++) {
         used[g] = kv->used[g];
         if (claim_group(kv, r, g, &c[g]) == 0) continue;

@@ -126,25 +126,31 @@ share_entry(struct kv *kv, const struct turn *t)
     return differ;
 }
 
-/* The block that is written: the first who goes on from a seat has its block, the others a copy in a block
- * whose seat nobody goes on from. */
+/* The block that is written: of those who go on from a seat it has that itself, or the first of them; the others a
+ * copy, in their own block where nobody goes on from that. So who goes on from itself keeps what it has. */
 static void
 copy_entry(struct kv *kv, const struct turn *t, uint32_t n_tokens)
 {
-    uint32_t old[MAX_SEATS], next_idle = 0;
-    bool has[MAX_SEATS] = { false }, first[MAX_SEATS];
+    uint32_t old[MAX_SEATS], heir[MAX_SEATS] = { 0 }; /* + 1; 0: nobody goes on from it */
+    bool used[MAX_SEATS];
+    uint32_t next_idle = 0;
 
     for (uint32_t i = 0; i < t->n; i++) {
         old[i] = kv_table(kv, t->group, t->seat[i])[t->entry];
-        first[i] = !has[t->parent[i]];
-        has[t->parent[i]] = true;
+        if (!heir[t->parent[i]] || t->parent[i] == i) heir[t->parent[i]] = i + 1;
     }
+    for (uint32_t i = 0; i < t->n; i++) /* its own is idle, and it needs one */
+        used[i] = heir[i] || heir[t->parent[i]] != i + 1;
     for (uint32_t i = 0; i < t->n; i++) {
         uint32_t from = old[t->parent[i]], to = from;
 
-        if (!first[i]) {
-            while (has[next_idle]) next_idle++;
-            to = old[next_idle++];
+        if (heir[t->parent[i]] != i + 1) {
+            if (heir[i]) {
+                while (used[next_idle]) next_idle++;
+                to = old[next_idle++];
+            } else {
+                to = old[i];
+            }
             add_copy(kv, t->out, t->group, from - 1, to - 1, n_tokens);
         }
         if (to != old[i]) set_entry(kv, t, i, to);
@@ -162,7 +168,7 @@ turn_group(struct kv *kv, struct turn *t, uint32_t n)
         const struct kv_seat *other = &kv_seats(kv)[t->seat[i]];
 
         check(other->first[t->group] == s->first[t->group]);
-        check(other->end[t->group] == s->end[t->group]);
+        check(other->end[t->group] >= CEIL_DIV(n, tokens)); /* a predecessor gave some another */
     }
     t->entry = n / tokens;
     if (n % tokens) copy_entry(kv, t, n % tokens);

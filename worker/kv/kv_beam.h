@@ -23,8 +23,9 @@ void kv_fork(struct kv *kv, unsigned lane, uint64_t step, uint32_t from, uint32_
              struct kv_out *out);
 
 /* Seat i goes on from what seat[parent[i]] has, n positions each; at most 16 seats. Edits of entries that
- * change; a copy of the last block for each but the first who goes on from the same one. It lies in the
- * block of a seat that nobody goes on from, so none is taken. */
+ * change; a copy of the last block for each but one who goes on from the same seat, that itself if it does. It lies
+ * in the block of a seat that nobody goes on from, its own if it can be, so none is taken. Where each goes on
+ * from itself or from one who does, doing it again does no harm, whatever part of it was done. */
 void kv_reorder(struct kv *kv, unsigned lane, uint64_t step, const uint32_t *seat,
                 const uint8_t *parent, uint32_t n_seats, uint32_t n, struct kv_out *out);
 

@@ -112,6 +112,7 @@ struct kv_seat {
     uint32_t snapshot[KV_SNAPSHOTS],
         next_snapshot;         /* positions they are of; the next one's place */
     uint32_t cursor, n_stored; /* the node of its first n_stored blocks */
+    req_id adopted;            /* whose row it was taken from: while rows come in */
 };
 
 struct kv {

@@ -74,6 +74,30 @@ tokens_of(const struct manifest *m, struct manifest_node *n)
     return places_of(n) + 2 * (size_t)m->h.n_groups;
 }
 
+static struct manifest_turn *
+turn_of(const struct manifest *m, uint32_t seat, uint32_t turn)
+{
+    check(seat < m->h.n_seats && turn < m->h.n_turns);
+    return (void *)(m->base + m->h.turn_at +
+                    ((size_t)seat * m->h.n_turns + turn) * m->h.turn_bytes);
+}
+
+/* Steps of a search in which a sequence could be: as many as it has positions. Nothing is kept of what cannot be
+ * forked. */
+static uint32_t
+most_turns(const struct kv_config *c)
+{
+    uint32_t n = 0;
+
+    for (uint32_t g = 0; g < c->n_groups; g++) {
+        const struct kv_group *k = &c->group[g];
+
+        if (k->kind == KV_STATE || k->sinks) return 0;
+        if (k->kind != KV_CROSS) n = MAX(n, k->max_entries * c->tokens_per_block);
+    }
+    return c->n_seats > 1 ? n : 0;
+}
+
 static void
 lay_out(struct manifest_head *h, const struct kv_config *c, const uint64_t print[2],
         const uint64_t kv_id[2])
@@ -117,7 +141,10 @@ lay_out(struct manifest_head *h, const struct kv_config *c, const uint64_t print
     h->node_bytes = ROUND_UP((uint32_t)sizeof(struct manifest_node) + 8 * c->n_groups +
                                  (uint32_t)sizeof(token_id) * c->tokens_per_block,
                              8u);
-    h->bytes = h->node_at + (uint64_t)h->node_bytes * h->n_nodes;
+    h->turn_at = ROUND_UP(h->node_at + (uint64_t)h->node_bytes * h->n_nodes, (uint64_t)CACHE_LINE);
+    h->turn_bytes = sizeof(struct manifest_turn);
+    h->n_turns = most_turns(c);
+    h->bytes = h->turn_at + (uint64_t)h->turn_bytes * h->n_turns * h->n_seats;
 }
 
 void
@@ -198,6 +225,7 @@ empty(struct manifest *m, struct manifest_row *r)
 {
     put64(&r->id, 0);
     put32(&r->committed, 0);
+    put32(&r->n_turns, 0);
     for (uint32_t i = 0; i < KV_SNAPSHOTS; i++) put32(&r->snapshot[i], 0);
     for (uint32_t g = 0; g < m->h.n_groups; g++) {
         put32(&r->end[g], 0);
@@ -210,7 +238,8 @@ clear(struct manifest *m, uint32_t seat)
 {
     struct manifest_row *r = row_of(m, seat);
 
-    bool held = false; /* also by nobody: what is not to be taken over is written down all the same */
+    bool held =
+        false; /* also by nobody: what is not to be taken over is written down all the same */
 
     for (uint32_t g = 0; g < m->h.n_groups; g++) held = held || get32(&r->end[g]) > 0;
     if (!get64(&r->id) && !held && !(get32(&r->seq) & 1)) return;
@@ -227,6 +256,8 @@ take(struct manifest *m, const struct manifest_owner *o)
     empty(m, r);
     put32(&r->n_cross, o->n_cross);
     put32(&r->n_tokens, o->n_tokens);
+    put32(&r->member, o->member);
+    put32(&r->n_beams, o->n_beams);
     for (int i = 0; i < 2; i++) {
         put64(&r->tokens_hash[i], o->tokens_hash[i]);
         put64(&r->source_hash[i], o->source_hash[i]);
@@ -300,8 +331,11 @@ manifest_read(const struct manifest *m, uint32_t seat, slice_id *room, struct ma
                  .seat = seat,
                  .committed = get32(&r->committed),
                  .cross_tokens = get32(&r->n_cross) },
+        .n_turns = MIN(get32(&r->n_turns), m->h.n_turns),
         .owner = { .seat = seat,
                    .n_tokens = get32(&r->n_tokens),
+                   .member = get32(&r->member),
+                   .n_beams = get32(&r->n_beams),
                    .tokens_hash = { get64(&r->tokens_hash[0]), get64(&r->tokens_hash[1]) },
                    .source_hash = { get64(&r->source_hash[0]), get64(&r->source_hash[1]) } },
     };
@@ -325,6 +359,58 @@ manifest_read(const struct manifest *m, uint32_t seat, slice_id *room, struct ma
         }
     }
     return 1;
+}
+
+static float
+float_of(uint32_t bits)
+{
+    float f;
+
+    memcpy(&f, &bits, sizeof f);
+    return f;
+}
+
+static uint32_t
+bits_of(float f)
+{
+    uint32_t bits;
+
+    memcpy(&bits, &f, sizeof bits);
+    return bits;
+}
+
+void
+manifest_turned(struct manifest *m, const uint32_t *seat, uint32_t n_beams, uint32_t turn,
+                const struct manifest_move *move)
+{
+    if (turn >= m->h.n_turns || get32(&row_of(m, seat[0])->n_turns) != turn) return;
+    for (uint32_t r = 0; r < n_beams; r++) {
+        struct manifest_turn *t = turn_of(m, seat[r], turn);
+
+        put32(&t->token, (uint32_t)move[r].token);
+        put32(&t->score, bits_of(move[r].score));
+        put32(&t->ended_token, (uint32_t)move[r].ended_token);
+        put32(&t->ended_score, bits_of(move[r].ended_score));
+        put32(&t->slot, move[r].slot | (uint32_t)move[r].ended_slot << 8);
+    }
+    put32(&row_of(m, seat[0])->n_turns, turn + 1);
+}
+
+void
+manifest_turn(const struct manifest *m, const uint32_t *seat, uint32_t n_beams, uint32_t turn,
+              struct manifest_move *ret)
+{
+    for (uint32_t r = 0; r < n_beams; r++) {
+        const struct manifest_turn *t = turn_of(m, seat[r], turn);
+        uint32_t slot = get32(&t->slot);
+
+        ret[r] = (struct manifest_move){ .token = (token_id)get32(&t->token),
+                                         .ended_token = (token_id)get32(&t->ended_token),
+                                         .score = float_of(get32(&t->score)),
+                                         .ended_score = float_of(get32(&t->ended_score)),
+                                         .slot = (uint8_t)slot,
+                                         .ended_slot = (uint8_t)(slot >> 8) };
+    }
 }
 
 /* All but the one that is gone on from: their blocks are free. */
@@ -480,20 +566,62 @@ same_tokens(const token_id *token, uint32_t n, const uint64_t hash[2])
     return here[0] == hash[0] && here[1] == hash[1];
 }
 
+static bool
+is_of(const struct manifest_owner *o, const token_id *token, const token_id *source,
+      uint32_t n_source)
+{
+    return same_tokens(token, o->n_tokens, o->tokens_hash) && o->n_cross == n_source &&
+           same_tokens(source, n_source, o->source_hash);
+}
+
 int
-manifest_claim(struct manifest_found *found, uint32_t n_seats, req_id id, const token_id *token,
-               uint32_t n, const token_id *source, uint32_t n_source, uint32_t *resume)
+manifest_claim(struct manifest_found *found, uint32_t n_seats, req_id id, uint32_t member,
+               const token_id *token, uint32_t n, const token_id *source, uint32_t n_source,
+               uint32_t *resume)
 {
     for (uint32_t seat = 0; seat < n_seats; seat++) {
         struct manifest_owner *o = &found[seat].owner;
 
-        if (o->id != id) continue;
+        if (o->id != id || o->member != member) continue;
         *resume = 0;
-        if (o->n_tokens <= n && same_tokens(token, o->n_tokens, o->tokens_hash) &&
-            o->n_cross == n_source && same_tokens(source, n_source, o->source_hash))
-            *resume = found[seat].resume;
+        if (o->n_tokens <= n && is_of(o, token, source, n_source)) *resume = found[seat].resume;
         if (*resume >= n) *resume = found[seat].resume == found[seat].row.committed ? n - 1 : 0;
         o->id = 0;
+        return (int)seat;
+    }
+    return -ENOENT;
+}
+
+uint32_t
+manifest_claim_search(struct manifest_found *found, uint32_t n_seats, req_id id, uint32_t n_beams,
+                      const token_id *token, uint32_t n, const token_id *source, uint32_t n_source,
+                      uint32_t *seat)
+{
+    uint32_t n_turns = 0;
+
+    for (uint32_t i = 0; i < n_beams; i++) {
+        const struct manifest_owner *o;
+
+        for (seat[i] = 0; seat[i] < n_seats; seat[i]++) {
+            o = &found[seat[i]].owner;
+            if (o->id == id && o->member == i && o->n_beams == n_beams) break;
+        }
+        if (seat[i] == n_seats) return 0;
+        o = &found[seat[i]].owner;
+        if (o->n_tokens != n || !is_of(o, token, source, n_source)) return 0;
+        if (i == 0) n_turns = found[seat[i]].n_turns;
+        if (n_turns == 0 || found[seat[i]].resume < n - 1 + n_turns) return 0;
+    }
+    for (uint32_t i = 0; i < n_beams; i++) found[seat[i]].owner.id = 0;
+    return n_turns;
+}
+
+int
+manifest_forget(struct manifest_found *found, uint32_t n_seats, req_id id)
+{
+    for (uint32_t seat = 0; seat < n_seats; seat++) {
+        if (found[seat].owner.id != id) continue;
+        found[seat].owner.id = 0;
         return (int)seat;
     }
     return -ENOENT;

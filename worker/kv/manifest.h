@@ -11,6 +11,7 @@
  *     node_at + i * node  48               struct manifest_node: node i of the tree of what may be found (kv_label.h)
  *       + 48          8 * groups           its block and its cell of group 0, 1 ...: slice + 1; 0: none
  *       + ...         4 * tokens_per_block its tokens
+ *     turn_at + i * turns  20 * n_turns    struct manifest_turn of seat i: of a search's beam, step by step
  *
  * Every store leaves a manifest that may be taken over as it is; a row that takes several is odd
  * meanwhile. The order, which manifest_launch() and manifest_commit() are and nothing else is:
@@ -21,11 +22,14 @@
  *     exec_start()
  *     ...                 K and V are written
  *     manifest_commit()   once it is done: so many positions of the row
+ *     manifest_turned()   of a search: what it has decided then
  *     STEP record
  *
  * So a row never lists a block that a launched step writes for somebody else, and never says committed
  * of a position that is not written. Of the tokens that were told all but the last are committed; the engine
- * sees to it that nothing is of one that was not told: another worker may have drawn another. Nor does a label
+ * sees to it that nothing is of one that was not told: another worker may have drawn another. A search is what its
+ * steps have decided: they are written down one behind the other, of rank r with beam r, and counted in the first
+ * beam's row; with as many positions of every beam, and the turn that the last of them asks for, a successor goes on. Nor does a label
  * name a block or cell that a launched step writes for somebody else, or that is not written.
  */
 #ifndef KV_MANIFEST_H
@@ -36,7 +40,7 @@
 #include <stdatomic.h>
 
 #define MANIFEST_MAGIC UINT64_C(0x3174736566696e6d) /* "mnifest1" */
-enum { MANIFEST_VERSION = 3 };
+enum { MANIFEST_VERSION = 4 };
 
 struct manifest_group {
     uint32_t kind, window, n_layers, n_parts, slice_bytes, max_entries, table_at;
@@ -57,7 +61,9 @@ struct manifest_head {
     uint64_t hash_secret[4];                 /* 344  that labels' keys were made with */
     uint64_t host_bytes, node_at;            /* 376 */
     uint32_t n_nodes, node_bytes;            /* 392  n_nodes: node 0, which is none, included */
-    uint8_t zero[112];
+    uint64_t turn_at;                        /* 400 */
+    uint32_t n_turns, turn_bytes;            /* 408  of a seat */
+    uint8_t zero[96];
 };
 struct manifest_row {
     _Atomic uint32_t seq;       /* 0   odd: being edited */
@@ -71,8 +77,15 @@ struct manifest_row {
         first[MAX_GROUPS];            /* 56  entries held: first .. end; those below were dropped */
     _Atomic uint32_t end[MAX_GROUPS]; /* 88 */
     _Atomic uint32_t snapshot[KV_SNAPSHOTS]; /* 120 positions that each is of; 0: none */
-    uint8_t beam[52]; /* 132 room for a beam search's state; zero, none is served */
-    uint8_t zero[8];  /* 184 */
+    _Atomic uint32_t member;  /* 132 which of its request's sequences: its output, or its beam */
+    _Atomic uint32_t n_beams; /* 136 of its search; 0: it is none's */
+    _Atomic uint32_t n_turns; /* 140 of the first beam: steps that its search has decided */
+    uint8_t zero[48];         /* 144 */
+};
+struct manifest_turn {                         /* of one step, and of rank r of it (sched/beam.h) */
+    _Atomic uint32_t token, score;             /* 0   of who goes on; score: a float's bits */
+    _Atomic uint32_t ended_token, ended_score; /* 8   of who has ended; token all ones: nobody */
+    _Atomic uint32_t slot; /* 16  that they go on from: the first's, and << 8 the other's */
 };
 struct manifest_node {
     _Atomic uint32_t seq; /* 0   odd: being edited */
@@ -85,6 +98,9 @@ struct manifest_node {
     uint8_t zero[8];           /* 40 */
 };
 _Static_assert(sizeof(struct manifest_node) == 48, "manifest_node");
+_Static_assert(sizeof(struct manifest_turn) == 20, "manifest_turn");
+_Static_assert(offsetof(struct manifest_row, member) == 132, "member");
+_Static_assert(offsetof(struct manifest_head, turn_at) == 400, "turn_at");
 _Static_assert(sizeof(struct manifest_group) == 32, "manifest_group");
 _Static_assert(sizeof(struct manifest_head) == 512, "manifest_head");
 _Static_assert(offsetof(struct manifest_head, print) == 24, "print");
@@ -111,6 +127,7 @@ struct manifest_owner {
     uint32_t seat;
     req_id id;
     uint32_t n_cross, n_tokens;
+    uint32_t member, n_beams;
     uint64_t tokens_hash[2], source_hash[2];
 };
 
@@ -118,7 +135,15 @@ struct manifest_owner {
 struct manifest_found {
     struct kv_row row; /* entry[]: in the caller's room */
     uint32_t resume;   /* once adopted: kv_row_resume() */
+    uint32_t n_turns;
     struct manifest_owner owner;
+};
+
+/* What rank r of a search's step has decided. */
+struct manifest_move {
+    token_id token, ended_token; /* ended_token < 0: nobody has ended */
+    float score, ended_score;
+    uint8_t slot, ended_slot;
 };
 
 void manifest_hash(const token_id *token, uint32_t n, uint64_t ret[2]);
@@ -147,9 +172,17 @@ struct manifest_adopted manifest_adopt(struct manifest *m, struct kv *kv, bool h
 /* What was found of a request that has come again, with the n tokens of its decoder that are known: its
  * seat, and in *resume the positions to go on from, less than n (with state just those, or none); 0: none that are its. -ENOENT: no seat. Once:
  * it is no longer found then. */
-int manifest_claim(struct manifest_found *found, uint32_t n_seats, req_id id, const token_id *token,
-                   uint32_t n, const token_id *source, uint32_t n_source,
+int manifest_claim(struct manifest_found *found, uint32_t n_seats, req_id id, uint32_t member,
+                   const token_id *token, uint32_t n, const token_id *source, uint32_t n_source,
                    uint32_t *resume) MUST_USE;
+/* The same of a whole search, with the n tokens of its prompt: seat[] of its beams, and how many steps it had decided,
+ * with which n - 1 positions and as many more are written in each. 0: they are not all there, or nothing was decided;
+ * no seat is found by manifest_claim() then that was not before. */
+uint32_t manifest_claim_search(struct manifest_found *found, uint32_t n_seats, req_id id,
+                               uint32_t n_beams, const token_id *token, uint32_t n,
+                               const token_id *source, uint32_t n_source, uint32_t *seat) MUST_USE;
+/* That is left of the request, claimed or not: its seat, once each. -ENOENT: nothing. */
+int manifest_forget(struct manifest_found *found, uint32_t n_seats, req_id id) MUST_USE;
 
 /* All that has changed of the tree: before a step is launched, and whenever there is time. */
 void manifest_labels(struct manifest *m, struct kv *kv);
@@ -159,6 +192,14 @@ void manifest_launch(struct manifest *m, const struct kv_edit *edit, uint32_t n_
                      const struct manifest_owner *owner, uint32_t n_owners);
 /* That many positions of the seat are written, or are what shall be gone on from. */
 void manifest_commit(struct manifest *m, uint32_t seat, uint32_t committed);
+
+/* A search's step turn, the next one, has decided that: move[r] of rank r, seat[] of its beams. Nothing where there is
+ * no room for so many. */
+void manifest_turned(struct manifest *m, const uint32_t *seat, uint32_t n_beams, uint32_t turn,
+                     const struct manifest_move *move);
+/* Of a predecessor, not yet believed: what rank 0 .. n_beams - 1 decided in that step, turn < n_turns. */
+void manifest_turn(const struct manifest *m, const uint32_t *seat, uint32_t n_beams, uint32_t turn,
+                   struct manifest_move *ret);
 
 /* One row. 1: *ret, its tables in room (as above); 0: nobody's, half edited, or nothing committed;
  * -EBADMSG: it cannot be. */

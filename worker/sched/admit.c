@@ -184,15 +184,42 @@ admit_adopted(struct scheduler *s, struct seq *q)
                    n = need(s, q, len, rows_out(q, rows > 1 ? rows : 0));
 
     check(seat < s->n_seats && q->n_adopted < q->n_prompt);
-    if (!s->seat[seat].kept || s->running.n >= s->max_running || !has_pages(s, q)) return false;
+    if (!s->seat[seat].kept || s->running.n + family_size(q) > s->max_running) return false;
+    if (s->n_free + 1 < family_size(q) || !has_pages(s, q)) return false;
     if (kv_resume(s->kv, seat, q->n_adopted, &n) < 0 &&
         kv_resume(s->kv, seat, q->n_adopted, &least) < 0)
         return false;
+    if (q->first_member && !reserve_members(s, q, len, &(struct admission){ rows, rows }))
+        return false; /* the seat is given up */
     s->n_kept--;
     sit(s, q, seat, SEQ_CONTEXT);
+    for (struct seq *m = q->next_member; m; m = m->next_member)
+        sit(s, m, next_seat(s), SEQ_CONTEXT);
     s->seat[seat].chunk = rows;
     s->seat[seat].len = len;
     q->n_planned = q->n_done = q->n_adopted;
+    return true;
+}
+
+bool
+admit_search(struct scheduler *s, struct seq *first)
+{
+    uint32_t len = first_len(s, first), n = 0;
+    struct kv_need each = need(s, first, len, rows_out(first, 0));
+
+    if (s->running.n + first->n_members > s->max_running) return false;
+    for (struct seq *m = first; m; m = m->next_member) {
+        if (!s->seat[m->adopted_seat].kept) return false;
+        if (kv_resume(s->kv, m->adopted_seat, m->n_adopted, &each) < 0) return false;
+    }
+    for (struct seq *m = first; m; m = m->next_member, n++) {
+        s->n_kept--;
+        sit(s, m, m->adopted_seat, SEQ_CONTEXT);
+        s->seat[m->seat].chunk = 1;
+        s->seat[m->seat].len = len;
+        m->n_planned = m->n_done = m->n_adopted;
+        m->forked = true;
+    }
     return true;
 }
 

@@ -5,19 +5,13 @@
 
 #include "include/lagan_wire.h"
 
+#include <errno.h>
 #include <math.h>
 #include <string.h>
 
 static const float LOW = -1e9f; /* of what must not be chosen before anything else */
 
 enum { MAX_WIDTH = 1024 };
-
-struct candidate {
-    float score;
-    token_id token;
-    uint8_t slot;
-    uint16_t reason; /* it ends it; 0: it goes on */
-};
 
 uint32_t
 beam_width(uint32_t n_beams, uint32_t n_end)
@@ -49,7 +43,7 @@ reason_of(const struct beam *b, token_id t)
 
 /* The n best of all lists: each is sorted, so its next one is its best. */
 static uint32_t
-merge(const struct beam *b, const struct beam_list *list, struct candidate *ret, uint32_t n)
+merge(const struct beam *b, const struct beam_list *list, struct beam_move *ret, uint32_t n)
 {
     uint32_t at[MAX_BEAMS] = { 0 };
 
@@ -69,7 +63,7 @@ merge(const struct beam *b, const struct beam_list *list, struct candidate *ret,
             best = score;
         }
         if (from == MAX_BEAMS) return k;
-        ret[k] = (struct candidate){ .score = best,
+        ret[k] = (struct beam_move){ .score = best,
                                      .token = list[from].top[at[from]].id,
                                      .slot = (uint8_t)from };
         ret[k].reason = reason_of(b, ret[k].token);
@@ -86,7 +80,7 @@ penalised(const struct beam *b, float score, uint32_t n)
 
 /* It has ended: kept if it is among the best. */
 static void
-keep(struct beam *b, const struct candidate *c)
+keep(struct beam *b, const struct beam_move *c)
 {
     float score = penalised(b, c->score, b->n_new + 1);
     uint32_t at = b->n_done;
@@ -110,7 +104,7 @@ keep(struct beam *b, const struct candidate *c)
 
 /* Slots for who goes on, best first: the first who goes on from a beam stays where it is. */
 static void
-place(struct beam *b, const struct candidate *c)
+place(struct beam *b, const struct beam_move *c)
 {
     uint32_t n = b->n_new - b->n_settled, idle = 0;
 
@@ -166,27 +160,54 @@ cannot_improve(const struct beam *b)
     return !(penalised(b, b->score[b->order[0]], far ? b->max_new : b->n_new) > worst);
 }
 
+/* As the last turn says. */
+static void
+go_on(struct beam *b)
+{
+    for (uint32_t i = 0; i < b->last.n_ended; i++) keep(b, &b->last.ended[i]);
+    place(b, b->last.next);
+    settle(b);
+}
+
 void
 beam_step(struct beam *b, const struct beam_list *list)
 {
-    struct candidate all[MAX_WIDTH], next[MAX_BEAMS];
+    struct beam_move all[MAX_WIDTH];
     uint32_t n = merge(b, list, all, beam_width(b->n_beams, b->n_end)), n_next = 0, n_ended = 0;
+    struct beam_turn *t = &b->last;
 
     check(!b->over && n >= b->n_beams);
+    t->n_ended = 0;
     for (uint32_t i = 0; i < n; i++) {
-        if (all[i].reason && i < b->n_beams) keep(b, &all[i]);
-        if (!all[i].reason && n_next < b->n_beams) next[n_next++] = all[i];
+        if (all[i].reason && i < b->n_beams) t->ended[t->n_ended++] = all[i];
+        if (!all[i].reason && n_next < b->n_beams) t->next[n_next++] = all[i];
         n_ended += all[i].reason != 0;
     }
     for (uint32_t i = 0; i < n && n_next < b->n_beams; i++) {
         if (!all[i].reason) continue;
-        next[n_next] = all[i];
-        next[n_next++].score += LOW;
+        t->next[n_next] = all[i];
+        t->next[n_next++].score += LOW;
     }
-    place(b, next);
-    settle(b);
+    go_on(b);
     b->over = cannot_improve(b) || n_ended == n ||
               (b->early == BEAM_EARLY_TRUE && b->n_done == b->n_beams);
+}
+
+int
+beam_redo(struct beam *b, const struct beam_turn *t)
+{
+    if (b->over || b->n_new + 1 >= b->max_new || t->n_ended > b->n_beams) return -EBADMSG;
+    b->last = *t;
+    for (uint32_t i = 0; i < b->n_beams + t->n_ended; i++) {
+        bool ended = i >= b->n_beams;
+        struct beam_move *m = ended ? &b->last.ended[i - b->n_beams] : &b->last.next[i];
+
+        if (m->slot >= b->n_beams || m->token < 0) return -EBADMSG;
+        m->reason = reason_of(b, m->token);
+        if (ended && !m->reason) return -EBADMSG;
+    }
+    go_on(b);
+    return 0;
 }
 
 struct beam_done

@@ -25,6 +25,19 @@ struct beam_done {
     token_id *token; /* [n] */
 };
 
+/* What a step decided; from the first on, a search is that and nothing else. */
+struct beam_move {
+    token_id token;
+    float score;
+    uint8_t slot; /* of the beam that it goes on from */
+    uint16_t reason;
+};
+struct beam_turn {
+    struct beam_move next[MAX_BEAMS];  /* [n_beams] the best first */
+    struct beam_move ended[MAX_BEAMS]; /* [n_ended] that were kept if they were good enough */
+    uint32_t n_ended;
+};
+
 struct beam_list { /* of one slot */
     const struct batch_top *top;
     uint32_t n; /* those with id -1 do not count */
@@ -48,6 +61,7 @@ struct beam {
     float score[MAX_BEAMS];    /* of the slot: sum of log-probabilities */
     uint8_t order[MAX_BEAMS];  /* slots, the best first */
     uint8_t parent[MAX_BEAMS]; /* of the last step: the slot that this one goes on from */
+    struct beam_turn last;     /* that it was */
     struct beam_done done[MAX_BEAMS];
     uint32_t n_done;
     bool over;
@@ -59,6 +73,8 @@ uint32_t beam_width(uint32_t n_beams, uint32_t n_end);
 void beam_start(struct beam *b, uint32_t n_new, float score);
 /* list: by slot. Lines are one token longer then, unless it is over. */
 void beam_step(struct beam *b, const struct beam_list *list);
+/* A step of a search that another process began, and that was not its last. -EBADMSG: it cannot have been one. */
+int beam_redo(struct beam *b, const struct beam_turn *t) MUST_USE;
 /* The i-th best, i < n_beams, once it is over. */
 struct beam_done beam_result(const struct beam *b, uint32_t i);
 

@@ -26,6 +26,18 @@ may_begin(const struct plan *p, const struct seq *q, uint32_t *begins)
     return true;
 }
 
+/* The same of a search, and a row of each beam. */
+static bool
+may_resume(const struct plan *p, const struct seq *q, uint32_t *begins)
+{
+    uint32_t n = 0;
+
+    for (const struct seq *m = q; m; m = m->next_member) n += kv_n_held(p->s->kv, m->seat);
+    if (n > *begins || q->n_members > p->rows_left) return false;
+    *begins -= n;
+    return true;
+}
+
 /* Streams that a death has interrupted want one row, like those that generate. */
 void
 plan_adopted(struct plan *p)
@@ -33,10 +45,15 @@ plan_adopted(struct plan *p)
     uint32_t begins = p->begins;
 
     if (p->s->n_in[SEQ_CONTEXT] == 0) return;
-    for (struct seq *q = p->s->running.first; q && p->rows_left > 0; q = q->next)
-        if (runnable(p->s, q, p->lane) == WORK_CONTEXT && adopted(p, q) &&
-            q->n_prompt - q->n_planned == 1 && may_begin(p, q, &begins))
+    for (struct seq *q = p->s->running.first; q && p->rows_left > 0; q = q->next) {
+        if (runnable(p->s, q, p->lane) != WORK_CONTEXT || !adopted(p, q)) continue;
+        if (q->n_prompt - q->n_planned > 1) continue;
+        if (goes_on_searching(q)) {
+            if (q->first_member == q && may_resume(p, q, &begins)) resume_search(p, q);
+        } else if (!q->beam && may_begin(p, q, &begins)) {
             add_run(p, q, WORK_CONTEXT, 1);
+        }
+    }
 }
 
 static struct seq *
@@ -140,6 +157,7 @@ gather(struct plan *p)
         if (running && (full || !waiting || seq_before(running, waiting))) {
             q = running;
             running = next_context(p, q->next);
+            if (goes_on_searching(q)) continue; /* its turn is before all prompts */
             if (s->seat[q->seat].len == 0 && (full || !admit_kv(s, q))) {
                 full = true; /* nobody overtakes who comes first and waits for KV, a seat */
                 continue;

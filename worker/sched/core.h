@@ -194,8 +194,10 @@ bool has_seat(struct scheduler *s, const struct seq *q); /* or could have one */
 /* Blocks for positions up to end, where they are paid for step by step. */
 bool pay(struct scheduler *s, struct seq *q, uint32_t end);
 void free_enc_rows(struct scheduler *s, uint32_t seat);
-/* It goes on in the seat that was kept for it: true, and it runs. */
+/* It goes on in the seat that was kept for it: true, and it runs; a family's first brings the others. */
 bool admit_adopted(struct scheduler *s, struct seq *q);
+/* The same of a search, all of whose beams are there; false: no seat is given up yet. */
+bool admit_search(struct scheduler *s, struct seq *first);
 
 /* scheduler.c */
 void end_seq(struct scheduler *s, struct seq *q, uint16_t reason); /* ended already: nothing */
@@ -213,6 +215,11 @@ struct kv_need member_need(const struct scheduler *s, const struct seq *first, u
 /* Blocks for those behind the first, who have seats, or for none of them. */
 bool reserve_members(struct scheduler *s, struct seq *first, uint32_t len,
                      const struct admission *way);
+/* What a predecessor had of a family goes on: *first becomes who is left to wait, or NULL. -EAGAIN: a search that
+ * cannot, all of which is given up. */
+int adopt_family(struct scheduler *s, struct seq **first) MUST_USE;
+bool goes_on_searching(const struct seq *q);           /* a beam that was adopted with its search */
+void resume_search(struct plan *p, struct seq *first); /* its first rows here: one of each beam */
 /* Its next rows are the first that are its own. */
 static inline bool
 forks_now(const struct seq *q)

@@ -13,6 +13,8 @@
 #include "include/lagan_wire.h"
 #include "worker/kv/kv_beam.h"
 
+#include <errno.h>
+
 uint32_t
 family_size(const struct seq *q)
 {
@@ -29,7 +31,9 @@ member_need(const struct scheduler *s, const struct seq *first, uint32_t len, ui
 static uint32_t
 member_seat(const struct scheduler *s, const struct seq *first, const struct seq *m, uint32_t i)
 {
-    return first->state == SEQ_WAITING ? s->free_seat[(s->first_free + i) % s->n_seats] : m->seat;
+    uint32_t at = first->n_adopted ? i - 1 : i; /* the first has a seat of its own then */
+
+    return first->state == SEQ_WAITING ? s->free_seat[(s->first_free + at) % s->n_seats] : m->seat;
 }
 
 bool
@@ -66,6 +70,100 @@ uint32_t
 family_edits(const struct scheduler_limits *l)
 {
     return MIN(max_running(l), (uint32_t)MAX_BEAMS);
+}
+
+static void
+leave_behind(struct scheduler *s, struct seq *q)
+{
+    if (q->n_adopted) scheduler_unkeep(s, q->adopted_seat);
+    q->n_adopted = 0;
+}
+
+/* A sample that had forked is a family's no more. */
+static bool
+goes_on_alone(struct scheduler *s, struct seq *q)
+{
+    q->first_member = NULL;
+    q->forked = true;
+    if (admit_adopted(s, q)) return true;
+    q->forked = false;
+    return false;
+}
+
+/* Samples that had forked go on alone; those who are left, with the first of them first. */
+static struct seq *
+part(struct scheduler *s, struct seq *first)
+{
+    struct seq *left = NULL, **last = &left, *next;
+    uint32_t n_shared = first->n_shared, n = 0;
+
+    for (struct seq *m = first; m; m = next) {
+        bool had_forked = !m->beam && m->n_adopted > n_shared;
+
+        next = m->next_member;
+        m->next_member = NULL;
+        m->n_members = 0;
+        if (had_forked && goes_on_alone(s, m)) continue;
+        if (had_forked || m != first) leave_behind(s, m);
+        *last = m;
+        last = &m->next_member;
+        n++;
+    }
+    for (struct seq *m = left; m; m = m->next_member) m->first_member = n > 1 ? left : NULL;
+    if (!left) return NULL;
+    left->n_members = n > 1 ? n : 0;
+    left->n_shared = n_shared;
+    return left;
+}
+
+bool
+goes_on_searching(const struct seq *q)
+{
+    return q->beam && q->forked && q->n_adopted > 0;
+}
+
+int
+adopt_family(struct scheduler *s, struct seq **ret)
+{
+    struct seq *first = *ret;
+
+    if (first->beam && first->next_member->n_adopted) {
+        if (admit_search(s, first)) {
+            *ret = NULL;
+            return 0;
+        }
+        for (struct seq *m = first; m; m = m->next_member) leave_behind(s, m);
+        return -EAGAIN;
+    }
+    *ret = first = part(s, first);
+    if (!first) return 0;
+    move(s, first, SEQ_WAITING);
+    if (!first->n_adopted) return 0;
+    if (first->first_member) first->n_adopted = MIN(first->n_adopted, first->n_shared);
+    if (admit_adopted(s, first)) {
+        *ret = NULL;
+    } else {
+        leave_behind(s, first);
+    }
+    return 0;
+}
+
+/* Who goes on from whom is settled once more, on what their predecessor may have begun to do of it; what they hold
+ * then is told when they start. */
+void
+resume_search(struct plan *p, struct seq *first)
+{
+    uint32_t seat[MAX_BEAMS], n = 0, n_edits;
+
+    for (const struct seq *m = first; m; m = m->next_member) {
+        kv_trim(p->s->kv, m->seat, m->n_planned, &p->out);
+        seat[n++] = m->seat;
+    }
+    n_edits = p->out.n_edits;
+    kv_reorder(p->s->kv, p->lane, p->b->step, seat, first->beam->parent, n, first->n_planned,
+               &p->out);
+    p->out.n_edits = n_edits;
+    for (struct seq *m = first; m; m = m->next_member) add_run(p, m, WORK_CONTEXT, 1);
 }
 
 uint32_t

@@ -98,7 +98,8 @@ static COLD void
 begin_seat(struct plan *p, struct seq *q, struct batch_run *r)
 {
     struct seat *seat = &p->s->seat[q->seat];
-    bool member = q->forked && q->first_member != q; /* what it begins with, it has forked */
+    /* What it begins with, it has forked. */
+    bool member = q->forked && q->first_member != q && !q->n_adopted;
 
     r->flags |= RUN_FIRST_CHUNK;
     seat->begun = true;

@@ -215,7 +215,7 @@ check_family(const struct scheduler *s, const struct seq *q, struct err *e)
 
     for (const struct seq *m = q; m; m = m->next_member, n++) {
         check(m->first_member == q && m->state == SEQ_NEW && m->beam == q->beam);
-        check(m->n_prompt > q->n_shared && m->max_new > 0 && !m->n_adopted && m->id == q->id);
+        check(m->n_prompt > q->n_shared && m->max_new > 0 && m->id == q->id);
         check(m->cap >= (uint64_t)m->n_prompt + m->max_new && (m == q || !m->prompt_logprobs));
     }
     check(n == q->n_members && !q->forked && (!q->beam || q->n_prompt == q->n_shared + 1));
@@ -231,7 +231,8 @@ check_family(const struct scheduler *s, const struct seq *q, struct err *e)
             "%u beams or outputs need so many sequences at once, and rows in a step; there "
             "are %u",
             n, s->max_running);
-    if (fork_edits(s, q) > (family_edits(&s->l) - 1) * entries)
+    if (!(q->beam && q->next_member->n_adopted) &&
+        fork_edits(s, q) > (family_edits(&s->l) - 1) * entries)
         return err_set(e, -EMSGSIZE, "a prompt of %u tokens is too long for %u outputs",
                        q->n_shared + 1, n);
     return 0;
@@ -306,11 +307,15 @@ scheduler_add(struct scheduler *s, struct seq *q, nsec now, struct err *e)
         m->turn = q->turn; /* they stay side by side */
         m->n_draft = 0;
     }
-    move(s, q, SEQ_WAITING);
-    if (q->n_adopted && admit_adopted(s, q)) return 0;
-    if (q->n_adopted) scheduler_unkeep(s, q->adopted_seat);
-    q->n_adopted = 0;
-    seq_insert(&s->waiting, q);
+    if (q->first_member) {
+        TRY(adopt_family(s, &q));
+    } else {
+        move(s, q, SEQ_WAITING);
+        if (q->n_adopted && admit_adopted(s, q)) return 0;
+        if (q->n_adopted) scheduler_unkeep(s, q->adopted_seat);
+        q->n_adopted = 0;
+    }
+    if (q) seq_insert(&s->waiting, q);
     return 0;
 }
 

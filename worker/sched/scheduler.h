@@ -79,7 +79,9 @@ uint32_t scheduler_copies(const struct scheduler_limits *l, const struct kv_conf
 
 /* Keeps seq until scheduler_reap(). -EMSGSIZE: never fits (length, source, pools), -EINVAL: no prompt,
  * or a source where none belongs, -EEXIST: the id is here already, -ENOTSUP: the model's cache cannot be forked;
- * each with the sentence. */
+ * each with the sentence; -EAGAIN: a search with n_adopted has no room for what it had, and no seat is kept for it. Of
+ * a family with n_adopted a search goes on whole; samples go on alone if they had forked, and else the first does with
+ * what all share. */
 int scheduler_add(struct scheduler *s, struct seq *seq, nsec now, struct err *e) MUST_USE;
 /* Seats that kv_adopt() filled are kept for the requests that had them: scheduler_add() with n_adopted. From
  * then on one is given up whenever anything else finds no room; before, what finds none waits. */

@@ -8,7 +8,8 @@
  * A family is sequences of one request that begin alike: beams of a search, samples of a prompt. Its first member
  * alone is added, with the others behind it. They are admitted together or not at all; the first computes what
  * they share, the others fork from it. Beams stay together to their end; samples are then each for itself.
- * Every member comes back from scheduler_reap().
+ * Every member comes back from scheduler_reap(). One that a predecessor had is added the same way, each member with
+ * what is left of it: of a search all beams, with what they are by then as prompt, or none.
  */
 #ifndef SCHED_SEQ_H
 #define SCHED_SEQ_H
