@@ -177,7 +177,7 @@ answers_turn(struct answers *a, int ms, bool more)
         memset(&a->job[i].got, 0, sizeof a->job[i].got);
         assert_int_equal(lagan_submit(a->c, a->job[i].q, &a->job[i].id), 0);
     }
-    for (; (r = lagan_next(a->c, &e, ms)) > 0; ms = 0) take(a, &e);
+    for (; (r = lagan_next(a->c, &e, ms)) > 0; ms = 0, a->n_events++) take(a, &e);
     if (r < 0 && r != -4) fail_msg("%s", lagan_why(a->c));
 }
 
@@ -185,11 +185,14 @@ void
 answers_settle(struct answers *a)
 {
     nsec until = clock_now() + SETTLE_MS * NSEC_MS;
+    uint64_t heard = a->n_events;
     uint32_t open;
 
     do {
         open = 0;
         answers_turn(a, 20, false);
+        if (heard != a->n_events) until = clock_now() + SETTLE_MS * NSEC_MS;
+        heard = a->n_events;
         for (uint32_t i = 0; i < ANSWERS; i++) open += a->job[i].id != 0;
     } while (open && clock_now() < until);
     if (!open) return;

@@ -42,10 +42,11 @@ struct job { /* one request that runs again and again */
 struct answers {
     struct service *v;
     struct lagan *c;
-    bool lanes; /* the test's: workers have lanes for prompts and answers apart, one also for sources */
+    bool
+        lanes; /* the test's: workers have lanes for prompts and answers apart, one also for sources */
     uint32_t ranks; /* of each model's group; 0: 1. Set before the first start */
     struct job job[ANSWERS];
-    uint64_t n_done, n_tokens, resumed, adopted, recomputed;
+    uint64_t n_done, n_tokens, n_events, resumed, adopted, recomputed;
     uint64_t n_differ; /* answers that were others; the test fails unless it said may_differ */
     bool may_differ;
 };
@@ -59,6 +60,8 @@ void answers_close(struct answers *a);
 
 /* Take events for so long. more: ask again whatever has been answered, first. */
 void answers_turn(struct answers *a, int ms, bool more);
-void answers_settle(struct answers *a); /* until nothing is under way; fails the test */
+void answers_settle(
+    struct answers
+        *a); /* until nothing is under way; fails the test if nothing comes for a minute */
 
 #endif
