@@ -16,14 +16,16 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MAX_REQUESTS = 48 };
+enum { MAX_REQUESTS = 48, MAX_FAMILY = 4 };
 
 uint64_t fuzz_operations;
 
 struct request {
-    struct seq *seq;
-    bool open, meddled; /* cancelled, late or failed: any length will do */
-    uint32_t n_seen;    /* tokens at the last look: they only grow */
+    req_id id;
+    struct seq *seq[MAX_FAMILY]; /* [n]: itself, or its beams or samples; NULL: it came back */
+    uint32_t n, n_open;
+    bool meddled;                /* cancelled, late or failed: any length will do */
+    uint32_t n_seen[MAX_FAMILY]; /* tokens at the last look: they only grow */
 };
 struct world {
     struct run r;
@@ -31,7 +33,8 @@ struct world {
     uint32_t n;
     uint64_t trace;    /* of every batch */
     struct twin *twin; /* NULL: not in this world */
-    uint64_t wrote[RUN_SEATS]; /* sitting(), once a step of it is over: before, no manifest says so */
+    uint64_t
+        wrote[RUN_SEATS]; /* sitting(), once a step of it is over: before, no manifest says so */
 };
 struct left { /* a seat of a process that died */
     struct kv_row row;
@@ -138,48 +141,63 @@ begin(struct world *w, struct in *in)
 }
 
 static void
-add(struct world *w, struct in *in)
+forget(struct request *k)
+{
+    for (uint32_t i = 0; i < k->n; i++)
+        if (k->seq[i]) seq_free(k->seq[i]);
+    k->n = k->n_open = 0;
+}
+
+/* One, or several that begin alike. */
+static void
+add(struct world *w, struct in *in, uint32_t n, bool beams)
 {
     struct run *r = &w->r;
     uint32_t n_prompt = 1 + byte(in) % 60, max_new = 1 + byte(in) % 40, what = byte(in);
-    uint32_t n_source = r->l.n_enc_layers ? 1 + byte(in) % 60 : 0;
-    struct request *q = &w->request[w->n];
+    uint32_t n_source = r->l.n_enc_layers ? 1 + byte(in) % 60 : 0, stem = 0;
+    struct request *k = &w->request[w->n];
+    struct seq *first;
+    nsec deadline = NSEC_NEVER;
     struct err e;
-    req_id id;
 
     if (w->n == MAX_REQUESTS) return;
-    id = w->n;
-    if (r->c.reuse && what % 4) { /* begins like others, most of the time */
-        uint32_t stem = 1 + byte(in) % 2;
-
-        id = run_twin(w->n, stem, byte(in));
-        if (n_source && stem == 1) n_source = 1 + r->l.max_enc_rows / 3;
+    if (r->c.reuse && what % 4) stem = 1 + byte(in) % 2; /* begins like others, most of the time */
+    if (n_source && stem == 1) n_source = 1 + r->l.max_enc_rows / 3;
+    k->id = w->n;
+    if (n > 1) {
+        k->id = run_twin(w->n, stem ? stem : 3 + w->n, n_prompt);
+    } else if (stem) {
+        k->id = run_twin(w->n, stem, byte(in));
     }
-    q->seq = seq_new(id, n_prompt, max_new, n_source);
-    q->seq->priority = (float)(what % 3) / 2;
-    q->seq->min_new = what / 3 % 5;
-    q->seq->prompt_logprobs = what & 64;
-    q->seq->n_draft = what % (MAX_DRAFT + 3);
-    q->seq->client = what % 5;
-    if (r->l.pages) q->seq->lora = what % 4;
-    q->seq->pages = (uint32_t)q->seq->lora;
-    if (what & 32) q->seq->deadline = r->now + 1 + byte(in);
-    if (what & 128) {
-        q->seq->n_end = 2;
-        q->seq->n_eos = 1;
-        q->seq->end_id[0] = fake_token(id, n_prompt + byte(in) % 40);
-        q->seq->end_id[1] = fake_token(id, n_prompt + byte(in) % 40);
+    if (what & 32) deadline = r->now + 1 + byte(in);
+    first = n > 1 ? seq_family(k->id, n, beams, n_prompt, max_new, n_source)
+                  : seq_new(k->id, n_prompt, max_new, n_source);
+    first->prompt_logprobs = what & 64;
+    for (struct seq *q = first; q; q = q->next_member) {
+        k->seq[k->n] = q;
+        k->n_seen[k->n++] = 0;
+        q->priority = (float)(what % 3) / 2;
+        q->n_draft = what % (MAX_DRAFT + 3);
+        q->client = what % 5;
+        if (r->l.pages) q->lora = what % 4;
+        q->pages = (uint32_t)q->lora;
+        q->deadline = deadline;
+        if (beams) continue;
+        q->min_new = what / 3 % 5;
+        if (!(what & 128)) continue;
+        q->n_end = 2;
+        q->n_eos = 1;
+        q->end_id[0] = fake_token(seq_name(q), n_prompt + byte(in) % 40);
+        q->end_id[1] = fake_token(seq_name(q), n_prompt + byte(in) % 40);
     }
-    if (scheduler_add(r->s, q->seq, r->now, &e) < 0) {
-        check(e.text[0] && q->seq->state == SEQ_NEW);
-        seq_free(q->seq);
-        q->seq = NULL;
-        w->n++; /* ids are not used twice */
+    w->n++; /* ids are not used twice */
+    if (scheduler_add(r->s, first, r->now, &e) < 0) {
+        check(e.text[0] && first->state == SEQ_NEW);
+        forget(k);
         return;
     }
-    q->open = true;
-    w->n++;
-    if (w->twin) twin_add(w->twin, q->seq, r->now);
+    k->n_open = k->n;
+    if (w->twin) twin_add(w->twin, first, r->now);
 }
 
 /* Tokens a request has when nobody meddles: up to the first end id that counts, or all. */
@@ -187,7 +205,7 @@ static uint32_t
 natural_end(const struct seq *q, uint16_t *reason)
 {
     for (uint32_t i = 0; i < q->max_new; i++) {
-        token_id t = fake_token(q->id, q->n_prompt + i);
+        token_id t = fake_token(seq_name(q), q->n_prompt + i);
 
         if (i < q->min_new) continue;
         for (uint32_t k = 0; k < q->n_end; k++) {
@@ -205,19 +223,20 @@ reap(struct world *w)
 {
     for (struct seq *q; (q = scheduler_reap(w->r.s));) {
         struct request *k = &w->request[(uint32_t)q->id];
+        uint32_t i = seq_member(q);
         uint16_t reason;
         uint32_t n = natural_end(q, &reason);
 
-        check(k->open && k->seq == q && q->reason != LAGAN_NONE);
-        check(q->n_tokens <= n && q->n_tokens >= k->n_seen);
+        check(i < k->n && k->seq[i] == q && q->reason != LAGAN_NONE);
+        check(q->n_tokens <= n && q->n_tokens >= k->n_seen[i]);
         if (q->reason == reason && !k->meddled) check(q->n_tokens == n);
         if (!k->meddled && q->deadline == NSEC_NEVER) check(q->reason == reason);
         if (q->reason == LAGAN_E_DEADLINE) check(q->deadline <= w->r.now);
         check(q->reason != LAGAN_E_TOO_LONG); /* add() knows */
         run_check_tokens(q);
-        k->open = false;
+        k->n_open--;
         seq_free(q);
-        k->seq = NULL;
+        k->seq[i] = NULL;
     }
 }
 
@@ -227,9 +246,11 @@ look(struct world *w)
     for (uint32_t i = 0; i < w->n; i++) {
         struct request *k = &w->request[i];
 
-        if (!k->open) continue;
-        check(k->seq->n_tokens >= k->n_seen);
-        k->n_seen = k->seq->n_tokens;
+        for (uint32_t m = 0; m < k->n; m++) {
+            if (!k->seq[m]) continue;
+            check(k->seq[m]->n_tokens >= k->n_seen[m]);
+            k->n_seen[m] = k->seq[m]->n_tokens;
+        }
     }
 }
 
@@ -242,7 +263,9 @@ compare(const struct world *w, const struct batch *b, const struct twin_step *tw
     for (; b && i < b->n_runs; i++) {
         const struct batch_run *run = &b->run[i];
 
-        check(i < twin->n && scheduler_seat(w->r.s, run->seat)->id == twin->run[i].id);
+        const struct seq *q = scheduler_seat(w->r.s, run->seat);
+
+        check(i < twin->n && q->id == twin->run[i].id && seq_member(q) == twin->run[i].member);
         check(run->work == twin->run[i].work && run->n_rows == twin->run[i].n_rows);
     }
     for (uint32_t k = 0; b && k < b->n_encode; k++, i++) {
@@ -286,6 +309,8 @@ leave(struct world *w)
         const struct seq *q = scheduler_seat(w->r.s, i);
         struct left *l = &left[n_left];
 
+        if (q && (q->first_member || q->forked))
+            continue; /* what they share is nobody's to claim */
         if (!q || !q->n_done || (!q->n_adopted && w->wrote[i] != sitting(q))) continue;
         n_left++;
         l->row = (struct kv_row){ q->id, i, q->n_done, q->n_source, { 0 }, { 0 } };
@@ -308,37 +333,41 @@ adopt(struct run *r)
     kv_check(r->kv);
 }
 
-/* With all that it has so far; on its old seat where that was taken over and `claims` says so. */
+/* With all that it has so far; on its old seat where that was taken over and `claims` says so. Of several nobody asks
+ * for anything again. */
 static void
 again(struct world *w, struct request *k, bool claims)
 {
-    struct seq *q = seq_new(k->seq->id, k->seq->n_tokens,
-                            k->seq->n_prompt + k->seq->max_new - k->seq->n_tokens,
-                            k->seq->n_source);
-    uint32_t made = k->seq->n_tokens - k->seq->n_prompt;
+    struct seq *old = k->seq[0], *q;
+    uint32_t made;
     struct err e;
 
-    q->priority = k->seq->priority;
-    q->n_draft = k->seq->n_draft;
-    q->client = k->seq->client;
-    q->lora = k->seq->lora;
-    q->pages = k->seq->pages;
-    q->deadline = k->seq->deadline;
-    q->min_new = k->seq->min_new - MIN(k->seq->min_new, made);
-    q->n_end = k->seq->n_end;
-    q->n_eos = k->seq->n_eos;
-    memcpy(q->end_id, k->seq->end_id, sizeof q->end_id);
+    if (k->n > 1) {
+        forget(k);
+        return;
+    }
+    made = old->n_tokens - old->n_prompt;
+    q = seq_new(old->id, old->n_tokens, old->max_new - made, old->n_source);
+
+    q->priority = old->priority;
+    q->n_draft = old->n_draft;
+    q->client = old->client;
+    q->lora = old->lora;
+    q->pages = old->pages;
+    q->deadline = old->deadline;
+    q->min_new = old->min_new - MIN(old->min_new, made);
+    q->n_end = old->n_end;
+    q->n_eos = old->n_eos;
+    memcpy(q->end_id, old->end_id, sizeof q->end_id);
     for (uint32_t i = 0; i < n_left && claims; i++) {
         if (left[i].row.id != q->id) continue;
         q->n_adopted = MIN(left[i].row.committed, q->n_prompt - 1);
         q->adopted_seat = left[i].row.seat;
     }
-    seq_free(k->seq);
-    k->seq = q;
-    k->open = q->max_new > 0 && scheduler_add(w->r.s, q, w->r.now, &e) == 0;
-    if (k->open) return;
-    seq_free(q); /* a longer prompt in the smallest of pools */
-    k->seq = NULL;
+    seq_free(old);
+    k->seq[0] = q;
+    if (q->max_new == 0 || scheduler_add(w->r.s, q, w->r.now, &e) < 0)
+        forget(k); /* a longer prompt in the smallest of pools */
 }
 
 static void
@@ -355,8 +384,9 @@ die(struct world *w, struct in *in)
     for (uint32_t i = 0; i < w->n; i++) {
         struct request *k = &w->request[i];
 
-        if (k->open && k->seq->state == SEQ_ENDED) k->meddled = true; /* nobody was told */
-        if (k->open) again(w, k, (claims >> i % 4 & 1) != 0);
+        if (!k->n_open) continue;
+        if (k->seq[0] && k->seq[0]->state == SEQ_ENDED) k->meddled = true; /* nobody was told */
+        again(w, k, (claims >> i % 4 & 1) != 0);
     }
     if (claims & 16) scheduler_unkeep_all(w->r.s);
 }
@@ -371,23 +401,23 @@ call(struct world *w, struct in *in)
     case 0:
     case 1:
     case 2:
-        add(w, in);
+        add(w, in, 1, false);
         break;
     case 3:
         if (w->n == 0) break;
         what = byte(in) % w->n;
         w->request[what].meddled = true;
-        if (!w->request[what].open) break;
-        scheduler_cancel(r->s, w->request[what].seq->id, LAGAN_E_CANCELLED);
-        if (w->twin) twin_cancel(w->twin, w->request[what].seq->id);
+        if (!w->request[what].n_open) break;
+        scheduler_cancel(r->s, w->request[what].id, LAGAN_E_CANCELLED);
+        if (w->twin) twin_cancel(w->twin, w->request[what].id);
         break;
     case 4:
         if (what & 128 && w->n) {
             struct request *k = &w->request[byte(in) % w->n];
 
-            if (!k->open) break;
-            scheduler_halt(r->s, k->seq->id, what & 64);
-            if (w->twin) twin_halt(w->twin, k->seq->id, what & 64);
+            if (!k->n_open) break;
+            scheduler_halt(r->s, k->id, what & 64);
+            if (w->twin) twin_halt(w->twin, k->id, what & 64);
         } else {
             r->now += byte(in);
         }
@@ -395,8 +425,9 @@ call(struct world *w, struct in *in)
     case 5:
         r->failing = byte(in) % 8 == 0;
         for (uint32_t i = 0; r->failing && i < w->n; i++) /* whoever is in it */
-            if (w->request[i].open && w->request[i].seq->in_flight > 0)
-                w->request[i].meddled = true;
+            for (uint32_t m = 0; m < w->request[i].n; m++)
+                if (w->request[i].seq[m] && w->request[i].seq[m]->in_flight > 0)
+                    w->request[i].meddled = true;
         run_commit(r, what / 16 % r->l.n_lanes);
         r->failing = false;
         break;
@@ -408,7 +439,11 @@ call(struct world *w, struct in *in)
         plan(w, what / 16 % r->l.n_lanes);
         break;
     case 15:
-        if (what / 16 % 4 == 0) die(w, in);
+        if (what / 16 % 4 == 0) {
+            die(w, in);
+        } else {
+            add(w, in, 1 + what / 16 % 4, what & 128);
+        }
         break;
     default:
         run_commit(r, what / 16 % r->l.n_lanes);
@@ -443,6 +478,7 @@ static bool
 holds(const struct seq *q)
 {
     if (!q->halted || q->state == SEQ_WAITING) return false;
+    if (q->first_member) return true;
     return q->lora || q->n_source || q->prompt_logprobs || q->n_adopted || q->n_done == 0;
 }
 
@@ -456,16 +492,19 @@ drain(struct world *w)
     for (uint32_t g = 0; g < w->r.c.n_groups; g++) /* what it has may not fit as a prompt */
         held = held || w->r.c.group[g].kind == KV_WINDOW;
     for (uint32_t i = 0; i < w->n; i++)
-        held = held || (w->request[i].open && holds(w->request[i].seq));
+        for (uint32_t m = 0; m < w->request[i].n; m++)
+            held = held || (w->request[i].seq[m] && holds(w->request[i].seq[m]));
     for (uint32_t i = 0; i < w->n; i++) {
-        if (!w->request[i].open) continue;
-        check(held || w->request[i].seq->halted);
-        scheduler_halt(w->r.s, w->request[i].seq->id, false);
-        if (w->twin) twin_halt(w->twin, w->request[i].seq->id, false);
+        struct request *k = &w->request[i];
+
+        if (!k->n_open) continue;
+        for (uint32_t m = 0; m < k->n; m++) check(held || !k->seq[m] || k->seq[m]->halted);
+        scheduler_halt(w->r.s, k->id, false);
+        if (w->twin) twin_halt(w->twin, k->id, false);
     }
     settle(w);
     scheduler_unkeep_all(w->r.s);
-    for (uint32_t i = 0; i < w->n; i++) check(!w->request[i].open);
+    for (uint32_t i = 0; i < w->n; i++) check(!w->request[i].n_open);
     check(scheduler_n_running(w->r.s) == 0 && scheduler_n_waiting(w->r.s) == 0);
     check(run_used(&w->r) == 0);
 }

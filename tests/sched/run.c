@@ -15,7 +15,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { UNIT = 128, CLOCKS = 4, SOURCE = 100000 };
+enum { UNIT = 128, CLOCKS = 4, SOURCE = 100000, RUN_TOPS = 64, RUN_ROWS = 1 << 16 };
 
 struct use { /* the last step of each lane that wrote, and that read or wrote */
     uint64_t wrote[MAX_LANES], used[MAX_LANES];
@@ -88,6 +88,19 @@ run_twin(uint32_t n, uint32_t stem, uint32_t alike)
     return n | (req_id)stem << 32 | (req_id)alike << 40;
 }
 
+uint32_t
+seq_member(const struct seq *q)
+{
+    return (uint32_t)(uintptr_t)q->owner;
+}
+
+/* Beams are told apart by nothing: what one has computed another may go on from. */
+req_id
+seq_name(const struct seq *q)
+{
+    return q->beam ? q->id : q->id + ((req_id)seq_member(q) << 16);
+}
+
 static uint64_t
 space_of(const struct seq *q)
 {
@@ -107,8 +120,8 @@ static bool
 same(const struct unit *u, const struct seq *q, bool cross, uint32_t end)
 {
     if (u->space != space_of(q)) return false;
-    if (u->id == q->id) return true;
-    return alike(u->id, q->id, SOURCE, q->n_source) && (cross || alike(u->id, q->id, 0, end));
+    if (u->id == seq_name(q)) return true;
+    return alike(u->id, q->id, SOURCE, q->n_source) && (cross || alike(u->id, seq_name(q), 0, end));
 }
 
 struct kv_group
@@ -332,14 +345,69 @@ seq_new(req_id id, uint32_t n_prompt, uint32_t max_new, uint32_t n_source)
     return q;
 }
 
+struct search { /* what all its beams point to */
+    struct beam beam;
+    uint32_t n_left;
+    token_id *room;
+    float *total;
+};
+
+static struct search *
+search_new(const struct seq *first, uint32_t n)
+{
+    struct search *s = calloc(1, sizeof *s);
+    uint32_t max_new = first->max_new;
+
+    s->n_left = n;
+    s->room = calloc((size_t)n * max_new, sizeof s->room[0]);
+    s->total = calloc((size_t)n * max_new, sizeof s->total[0]);
+    s->beam = (struct beam){
+        .n_beams = n, .max_new = max_new, .length_penalty = 1, .first = first->n_prompt
+    };
+    for (uint32_t i = 0; i < n; i++) {
+        s->beam.room[i] = s->room + (size_t)i * max_new;
+        s->beam.total[i] = s->total + (size_t)i * max_new;
+    }
+    return s;
+}
+
+struct seq *
+seq_family(req_id id, uint32_t n, bool beams, uint32_t n_prompt, uint32_t max_new,
+           uint32_t n_source)
+{
+    struct seq *first = seq_new(id, n_prompt, max_new, n_source), *last = first;
+    struct search *s = beams ? search_new(first, n) : NULL;
+
+    first->n_members = n;
+    first->n_shared = n_prompt - 1;
+    for (uint32_t i = 0; i < n; i++) {
+        struct seq *q = i ? seq_new(id, n_prompt, max_new, n_source) : first;
+
+        q->first_member = first;
+        q->owner = (void *)(uintptr_t)i;
+        q->lockstep = beams;
+        q->beam = beams ? &s->beam : NULL;
+        if (beams) s->beam.line[i] = q->token;
+        if (i) last = last->next_member = q;
+    }
+    if (beams) beam_start(&s->beam, 0, 0);
+    return first;
+}
+
 void
 seq_free(struct seq *q)
 {
+    struct search *s = q->beam ? (struct search *)(void *)q->beam : NULL;
     union {
         const token_id *in;
         void *out;
     } source = { .in = q->source };
 
+    if (s && --s->n_left == 0) {
+        free(s->room);
+        free(s->total);
+        free(s);
+    }
     free(source.out);
     free(q->token);
     free(q);
@@ -405,19 +473,21 @@ unlist(struct run *r, uint32_t group, struct row *row, uint32_t entry)
     row->at[group][entry] = SLICE_NONE;
 }
 
-/* Tokens in the entry that somebody before wrote and that are gone on from. */
+/* Tokens in the entry that somebody before wrote and that are gone on from: in this step, or by a sample later. */
 static uint32_t
 left_in(const struct run *r, const struct batch *b, const struct kv_edit *e)
 {
     const struct seq *q = scheduler_seat(r->s, e->seat);
-    uint32_t tokens = r->c.tokens_per_block, n = 0, first = e->entry * tokens;
+    bool cross = r->c.group[e->group].kind == KV_CROSS, forked = q && q->forked && seq_member(q);
+    uint32_t tokens = r->c.tokens_per_block, first = e->entry * tokens;
+    uint32_t n = forked && !r->fake->row[e->seat].begun ? (cross ? q->n_source : q->n_planned) : 0;
 
     for (uint32_t i = 0; i < b->n_runs; i++) {
         const struct batch_run *run = &b->run[i];
 
-        if (run->seat != e->seat || !(run->flags & RUN_FIRST_CHUNK)) continue;
+        if (run->seat != e->seat || !(run->flags & (RUN_FIRST_CHUNK | RUN_BEAM))) continue;
         n = (uint32_t)run->first_pos;
-        if (r->c.group[e->group].kind == KV_CROSS) n = run->enc_rows ? 0 : q->n_source;
+        if (cross) n = run->enc_rows ? 0 : q->n_source;
     }
     return n > first ? MIN(n - first, tokens) : 0;
 }
@@ -450,11 +520,13 @@ forget(struct run *r, const struct batch *b, const struct kv_edit *e)
 {
     struct unit *u = units_at(r, e->group, e->at);
     uint32_t left = left_in(r, b, e);
+    bool forked = r->c.group[e->group].kind == KV_CROSS && scheduler_seat(r->s, e->seat)->forked;
 
     for (uint32_t n = 0; n < block_units(r, e->group); n++) {
         u[n].filled = MIN(u[n].filled, left);
         if (u[n].filled == 0) u[n].id = UINT64_MAX;
-        check(u[n].n_listed == 1 || left > 0); /* in one place, or for the sake of what it holds */
+        /* in one place, or for the sake of what it holds, or of what this step writes for all */
+        check(u[n].n_listed == 1 || left > 0 || forked);
     }
 }
 
@@ -481,7 +553,10 @@ apply_edits(struct run *r, const struct batch *b)
         } else {
             struct unit *u = units_at(r, e->group, e->at);
 
-            check(row->at[e->group][e->entry] == SLICE_NONE);
+            if (row->at[e->group][e->entry] != SLICE_NONE) { /* it goes on from another beam */
+                check(scheduler_seat(r->s, e->seat)->beam);
+                unlist(r, e->group, row, e->entry);
+            }
             row->at[e->group][e->entry] = e->at;
             for (uint32_t n = 0; n < block_units(r, e->group); n++) {
                 check(!u[n].scratch);
@@ -504,9 +579,9 @@ fill(struct run *r, const struct batch *b, uint32_t group, const struct row *row
 
     for (uint32_t i = 0; i < block_units(r, group); i++) {
         write_to(r, b, &u[i].use);
-        check(u[i].n_listed == 1);
+        check(u[i].n_listed == 1 || (cross && q->forked));
         check(pos % tokens == 0 || (same(&u[i], q, cross, pos) && u[i].filled == pos % tokens));
-        u[i].id = q->id;
+        u[i].id = seq_name(q);
         u[i].space = space_of(q);
         u[i].group = group;
         u[i].entry = entry;
@@ -574,8 +649,9 @@ check_rows(const struct run *r, const struct batch *b, const struct batch_run *r
 
         tree = tree || depth != (int32_t)i;
         check(b->pos[run->first_row + i] == run->first_pos + depth);
-        check(b->token[run->first_row + i] ==
-              (pos < q->n_prompt ? fake_token(q->id, pos) : TOKEN_FROM_LAST - (int32_t)i));
+        check(b->token[run->first_row + i] == (pos < q->n_prompt ? fake_token(seq_name(q), pos)
+                                               : q->beam         ? q->token[pos]
+                                                                 : TOKEN_FROM_LAST - (int32_t)i));
         if (run->flags & RUN_MASK) check(b->mask[run->first_logit + i] == sees);
     }
     check(tree == ((run->flags & RUN_MASK) != 0));
@@ -594,7 +670,9 @@ do_run(struct run *r, const struct batch *b, uint32_t at)
     read_from(r, b, &row->use);
     row->use.wrote[b->lane] = b->step; /* the seat's last token */
     check(((run->flags & RUN_FIRST_CHUNK) != 0) == !row->begun);
-    if (!row->begun) row->next_pos = r->c.reuse ? (uint32_t)run->first_pos : q->n_adopted;
+    if (!row->begun) row->next_pos = q->n_adopted;
+    if (!row->begun && (r->c.reuse || (q->forked && seq_member(q) > 0)))
+        row->next_pos = (uint32_t)run->first_pos; /* what is there it sees below */
     row->begun = true;
     check(((run->flags & RUN_BEHIND_GUESSES) != 0) == behind);
     check(run->first_pos == (int32_t)(row->next_pos + (behind ? row->refused : 0)));
@@ -700,6 +778,20 @@ run_plan(struct run *r, unsigned lane)
     return b;
 }
 
+/* What a beam would go on with, best first: so that each goes on from itself, from another, or not at all. */
+static uint32_t
+list_tops(const struct seq *q, uint32_t pos, struct batch_top *to)
+{
+    uint32_t n = beam_width(q->beam->n_beams, q->beam->n_end);
+
+    check(n <= RUN_TOPS);
+    for (uint32_t i = 0; i < n; i++)
+        to[i] =
+            (struct batch_top){ (fake_token(q->id + seq_member(q), pos) + (token_id)i * 7) % 1000,
+                                -0.1f - (float)i * (float)(1 + (q->id + pos) % 4) / 3 };
+    return n;
+}
+
 bool
 run_commit(struct run *r, unsigned lane)
 {
@@ -707,6 +799,9 @@ run_commit(struct run *r, unsigned lane)
     struct batch_result res = { .lane = (uint8_t)lane, .status = r->failing ? -5 : 0 };
     uint8_t n_tokens[RUN_SEATS] = { 0 };
     token_id token[RUN_SEATS * (1 + MAX_DRAFT)];
+    static struct batch_top top[RUN_SEATS * RUN_TOPS];
+    static uint32_t first_top[RUN_ROWS + 1];
+    uint32_t n_tops = 0;
 
     if (r->planned[lane] == r->done[lane]) return false;
     for (uint32_t i = 0; i < b->n_waits; i++) /* it cannot be done before them */
@@ -716,16 +811,26 @@ run_commit(struct run *r, unsigned lane)
         uint32_t first, n;
 
         if (!(b->run[i].flags & RUN_SAMPLE)) continue;
+        if (b->run[i].flags & RUN_BEAM) {
+            check(b->run[i].first_logit < RUN_ROWS);
+            first_top[b->run[i].first_logit] = n_tops;
+            n_tops += list_tops(q, (uint32_t)b->run[i].first_pos, top + n_tops);
+            first_top[b->run[i].first_logit + 1] = n_tops;
+            continue;
+        }
         first = r->fake->taken[lane][b->step % RUN_OUT][i].first;
         n = r->fake->taken[lane][b->step % RUN_OUT][i].n;
         n_tokens[i] = (uint8_t)(b->run[i].n_draft ? n : 1);
         for (uint32_t k = 0; k < n_tokens[i]; k++)
-            token[i * (1 + MAX_DRAFT) + k] = fake_token(q->id, first + n - n_tokens[i] + 1 + k);
+            token[i * (1 + MAX_DRAFT) + k] = fake_token(seq_name(q),
+                                                        first + n - n_tokens[i] + 1 + k);
     }
     if (r->failing) unwrite_all(r, b);
     res.step = b->step;
     res.n_tokens = n_tokens;
     res.token = token;
+    res.top = top;
+    res.first_top = first_top;
     r->done[lane] = b->step;
     if (r->finishing) r->finishing(r, b);
     scheduler_commit(r->s, b, &res, r->now);
@@ -744,7 +849,8 @@ run_step(struct run *r, unsigned lane)
 void
 run_check_tokens(const struct seq *q)
 {
-    for (uint32_t i = 0; i < q->n_tokens; i++) check(q->token[i] == fake_token(q->id, i));
+    for (uint32_t i = 0; i < (q->beam ? q->n_prompt : q->n_tokens); i++)
+        check(q->token[i] == fake_token(seq_name(q), i));
 }
 
 uint32_t

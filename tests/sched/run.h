@@ -53,6 +53,13 @@ bool run_holds(const struct run *r, uint8_t tier, uint32_t group, slice_id at, c
 /* Filled in, not added. The tokens are the test's to free with seq_free(). */
 struct seq *seq_new(req_id id, uint32_t n_prompt, uint32_t max_new, uint32_t n_source);
 void seq_free(struct seq *q);
+/* n of one request that begin alike, behind the first: beams of a search that ends by length, or samples, each with
+ * tokens of its own behind the prompt. Each is freed by itself. */
+struct seq *seq_family(req_id id, uint32_t n, bool beams, uint32_t n_prompt, uint32_t max_new,
+                       uint32_t n_source);
+/* The request whose tokens those of q are: its own, or a sample's. */
+req_id seq_name(const struct seq *q);
+uint32_t seq_member(const struct seq *q);   /* of a family, from 0 */
 void run_add(struct run *r, struct seq *q); /* must succeed */
 
 /* The lane's next step, checked against the device and "launched": its batch, or NULL. */

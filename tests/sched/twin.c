@@ -6,8 +6,10 @@
 
 enum state { WAIT, ENCODE, CONTEXT, GENERATE, LAST, PAUSED, GONE };
 
+enum { ENTRIES = 400 };
+
 struct req {
-    req_id id;
+    req_id id, name; /* name: whose tokens it has */
     enum state state;
     float priority;
     uint32_t order, prompt, max_new, source, made, out, pos, len, layers, in_flight, pages, n_end,
@@ -17,10 +19,19 @@ struct req {
     uint64_t turn;
     unsigned lane; /* of its last step */
     uint64_t step;
+    unsigned fork_lane; /* where it was given what the first of its kin held */
+    uint64_t fork_step;
     token_id end_id[48];
     uint64_t lora;
     nsec deadline, arrived;
     bool seat, begun, told, encoded, halted;
+    /* Of several that begin alike: which it is, the first of them, and whether it is on its own: a beam never. */
+    uint32_t member, n_members, n_shared;
+    struct req *first;
+    bool forked;
+    const struct beam *beam;
+    struct req *kin;         /* whose blocks it may have: the first, also when it is on its own */
+    uint32_t block[ENTRIES]; /* of kin: a name for each, as far as pos */
 };
 struct purse { /* a client's, in tokens */
     uint64_t spent, turn;
@@ -35,7 +46,8 @@ struct twin {
     struct twin_step out[MAX_LANES][2];
     uint64_t planned[MAX_LANES], done[MAX_LANES];
     struct purse purse[8];
-    uint64_t turn; /* of the last who got a seat, at least */
+    uint64_t turn;     /* of the last who got a seat, at least */
+    uint32_t n_blocks; /* names given */
     bool closed, halts;
     bool cramped; /* somebody found no room, and somebody there is halted */
 };
@@ -80,30 +92,42 @@ in_order(const void *a, const void *b)
     return (*x)->order < (*y)->order ? -1 : 1;
 }
 
+/* It does what the first of its kin does. */
+static bool
+follows(const struct req *q)
+{
+    return q->first && q->first != q && !q->forked;
+}
+
 static void
 sort(struct twin *t)
 {
     t->n_list = 0;
     for (uint32_t i = 0; i < t->n; i++)
-        if (t->req[i].state != GONE || t->req[i].seat) t->list[t->n_list++] = &t->req[i];
+        if ((t->req[i].state != GONE || t->req[i].seat) &&
+            (t->req[i].state != WAIT || !follows(&t->req[i])))
+            t->list[t->n_list++] = &t->req[i];
     qsort(t->list, t->n_list, sizeof t->list[0], in_order);
 }
 
 static struct req *
-find(struct twin *t, req_id id)
+find(struct twin *t, req_id id, uint32_t member)
 {
     for (uint32_t i = 0; i < t->n; i++)
-        if (t->req[i].id == id && (t->req[i].state != GONE || t->req[i].seat)) return &t->req[i];
+        if (t->req[i].id == id && t->req[i].member == member &&
+            (t->req[i].state != GONE || t->req[i].seat))
+            return &t->req[i];
     return NULL;
 }
 
-void
-twin_add(struct twin *t, const struct seq *q, nsec now)
+static void
+add(struct twin *t, const struct seq *q, struct req *first, nsec now)
 {
     struct req *r = &t->req[t->n];
 
     check(t->n < TWIN_MAX && q->client < ARRAY_LEN(t->purse));
     *r = (struct req){ .id = q->id,
+                       .name = seq_name(q),
                        .priority = q->priority,
                        .order = t->n++,
                        .prompt = q->n_prompt,
@@ -117,8 +141,15 @@ twin_add(struct twin *t, const struct seq *q, nsec now)
                        .n_draft = q->n_draft,
                        .deadline = q->deadline,
                        .arrived = now,
-                       .told = q->prompt_logprobs };
+                       .told = q->prompt_logprobs,
+                       .beam = q->beam };
     memcpy(r->end_id, q->end_id, sizeof r->end_id);
+    if (q->first_member) {
+        r->member = seq_member(q);
+        r->first = r->kin = first ? first : r;
+        r->n_members = q->first_member->n_members;
+        r->n_shared = q->first_member->n_shared;
+    }
     if (t->l.quantum) { /* due in the turn in which its client is allowed all it asked for up to here */
         struct purse *p = &t->purse[q->client];
 
@@ -126,8 +157,17 @@ twin_add(struct twin *t, const struct seq *q, nsec now)
         if (p->spent < t->turn * t->l.quantum) p->spent = t->turn * t->l.quantum;
         p->spent += r->source + r->prompt + r->max_new;
         if (p->turn * t->l.quantum < p->spent) p->turn = CEIL_DIV(p->spent, t->l.quantum);
-        r->turn = p->turn;
+        r->turn = first ? first->turn : p->turn;
     }
+}
+
+void
+twin_add(struct twin *t, const struct seq *q, nsec now)
+{
+    struct req *first = &t->req[t->n];
+
+    add(t, q, NULL, now);
+    for (q = q->next_member; q; q = q->next_member) add(t, q, first, now);
 }
 
 static uint32_t
@@ -139,16 +179,26 @@ seats(const struct twin *t)
     return n;
 }
 
-static bool
-has_seat(const struct twin *t)
+static uint32_t
+size(const struct req *q)
 {
-    return seats(t) < MIN(MIN(t->l.max_seqs, t->l.max_rows), t->c.n_seats);
+    return q->first ? q->n_members : 1;
+}
+
+static bool
+has_seat(const struct twin *t, const struct req *q)
+{
+    return seats(t) + size(q) <= MIN(MIN(t->l.max_seqs, t->l.max_rows), t->c.n_seats);
 }
 
 static void
 sit(struct twin *t, struct req *q, enum state as)
 {
     if (!q->seat) t->turn = MAX(t->turn, q->turn);
+    for (uint32_t i = 1; i < size(q) && !q->seat; i++) {
+        q[i].seat = true;
+        q[i].state = CONTEXT;
+    }
     q->seat = true;
     q->state = as;
 }
@@ -159,6 +209,9 @@ leave(struct req *q)
     q->seat = q->begun = q->encoded = false;
     q->len = 0;
     if (q->state != PAUSED) return;
+    q->kin = NULL;
+    q->forked = false;
+    q->fork_step = 0;
     q->state = WAIT; /* what it has is prompt */
     if (q->made > 0) q->told = false;
     q->prompt += q->made;
@@ -168,7 +221,7 @@ leave(struct req *q)
 }
 
 static void
-end(struct twin *t, struct req *q)
+end_one(struct twin *t, struct req *q)
 {
     struct purse *p = &t->purse[q->client];
     uint64_t unused = q->max_new - q->made;
@@ -181,21 +234,30 @@ end(struct twin *t, struct req *q)
     if (q->in_flight == 0) leave(q);
 }
 
+static void
+end(struct twin *t, struct req *q)
+{
+    if (!q->first) {
+        end_one(t, q);
+        return;
+    }
+    for (uint32_t i = 0; i < q->n_members; i++)
+        if (q->first[i].state != GONE) end_one(t, &q->first[i]);
+}
+
 void
 twin_halt(struct twin *t, req_id id, bool halted)
 {
-    struct req *q = find(t, id);
-
-    if (q) q->halted = halted;
+    for (uint32_t i = 0; i < t->n; i++)
+        if (t->req[i].id == id) t->req[i].halted = halted;
     t->halts = t->halts || halted;
 }
 
 void
 twin_cancel(struct twin *t, req_id id)
 {
-    struct req *q = find(t, id);
-
-    if (q && q->state != GONE) end(t, q);
+    for (uint32_t i = 0; i < t->n; i++)
+        if (t->req[i].id == id && t->req[i].state != GONE) end(t, &t->req[i]);
 }
 
 static void
@@ -222,19 +284,51 @@ has_pages(const struct twin *t, const struct req *q)
     return !q->lora || used + q->pages <= t->l.pages;
 }
 
-/* Its blocks, for len positions instead of those it has. */
+static uint32_t
+entries(const struct twin *t, uint32_t n)
+{
+    return CEIL_DIV(n, t->c.tokens_per_block);
+}
+
+/* Whether one of its kin before it holds the block too. */
+static bool
+told_before(const struct twin *t, const struct req *r, uint32_t block)
+{
+    for (const struct req *k = r->kin; k != r; k++)
+        for (uint32_t i = 0; k->len && k->kin == r->kin && k->forked && i < entries(t, k->pos); i++)
+            if (k->block[i] == block) return true;
+    return false;
+}
+
+/* What it may still take, and what it holds, each block once. */
+static uint64_t
+takes(const struct twin *t, const struct req *r, bool cross)
+{
+    uint64_t n = entries(t, cross ? r->source : r->len);
+
+    if (cross) {
+        for (const struct req *k = r->kin; k && k != r; k++)
+            if (k->len && k->kin == r->kin) return 0;
+        return n;
+    }
+    if (follows(r)) return n - r->n_shared / t->c.tokens_per_block;
+    for (uint32_t i = 0; r->kin && r->forked && i < entries(t, r->pos); i++)
+        n -= told_before(t, r, r->block[i]);
+    return n;
+}
+
+/* Its blocks, for len positions instead of those it has, and its kin's, who wait for it. */
 static bool
 fits(const struct twin *t, const struct req *q, uint32_t len)
 {
     for (uint32_t g = 0; g < t->c.n_groups; g++) {
         bool cross = t->c.group[g].kind == KV_CROSS;
-        uint64_t n = CEIL_DIV(cross ? q->source : len, t->c.tokens_per_block);
+        uint64_t n = entries(t, cross ? q->source : len);
 
-        for (uint32_t i = 0; i < t->n; i++) {
-            const struct req *r = &t->req[i];
-
-            if (r != q && r->len) n += CEIL_DIV(cross ? r->source : r->len, t->c.tokens_per_block);
-        }
+        if (q->first == q && !cross)
+            n += (q->n_members - 1) * (n - q->n_shared / t->c.tokens_per_block);
+        for (uint32_t i = 0; i < t->n; i++)
+            if (&t->req[i] != q && t->req[i].len) n += takes(t, &t->req[i], cross);
         if (n > t->c.group[g].max_blocks) return false;
     }
     return true;
@@ -243,6 +337,7 @@ fits(const struct twin *t, const struct req *q, uint32_t len)
 static bool
 may_pause(const struct req *q)
 {
+    if (q->first) return false;
     return q->state == GENERATE || (q->state == CONTEXT && q->begun && !q->told);
 }
 
@@ -277,9 +372,9 @@ no_room(struct twin *t)
 }
 
 static bool
-may_sit(struct twin *t)
+may_sit(struct twin *t, const struct req *q)
 {
-    return has_seat(t) || no_room(t);
+    return has_seat(t, q) || no_room(t);
 }
 
 /* Between two plans: who stands still makes room for whoever found none. */
@@ -298,13 +393,13 @@ give_up_one(struct twin *t)
 static bool
 admit(struct twin *t, struct req *q)
 {
-    bool all = t->l.policy != POLICY_MAX_UTILIZATION;
+    bool all = t->l.policy != POLICY_MAX_UTILIZATION || q->first;
     uint32_t len = q->prompt + (all ? q->max_new : 0);
 
-    if (q->state == WAIT && !has_seat(t)) return no_room(t);
+    if (q->state == WAIT && !has_seat(t, q)) return no_room(t);
     if (!fits(t, q, len)) return no_room(t);
     sit(t, q, CONTEXT);
-    q->len = len;
+    for (uint32_t i = 0; i < size(q); i++) q[i].len = len;
     return true;
 }
 
@@ -338,11 +433,12 @@ wants(const struct twin *t, const struct req *q, unsigned lane, nsec now)
 {
     unsigned work = 0;
 
-    if (q->halted || q->deadline <= now) return 0;
+    if (q->halted || q->deadline <= now || follows(q)) return 0;
     if (q->state == WAIT) work = q->source ? WORK_ENCODER : WORK_CONTEXT;
     if (q->state == ENCODE) work = WORK_ENCODER;
     if (q->state == CONTEXT) work = WORK_CONTEXT;
-    if (q->state == GENERATE && q->out < q->max_new) work = WORK_GENERATION;
+    if (q->state == GENERATE && q->out < q->max_new && !(q->beam && q->in_flight))
+        work = WORK_GENERATION;
     return work & t->l.lane_work[lane];
 }
 
@@ -354,7 +450,7 @@ room(struct twin *t, struct req *q, unsigned work, uint32_t *rows)
     if (q->halted) return true;
     if (q->state == GENERATE) return q->out == q->max_new || pay(t, q);
     if (q->state == WAIT && work && !has_pages(t, q)) return false;
-    if (work == WORK_ENCODER) return q->state != WAIT || may_sit(t);
+    if (work == WORK_ENCODER) return q->state != WAIT || may_sit(t, q);
     if (work != WORK_CONTEXT || n == 0) return true;
     if (!q->len && !admit(t, q)) return false;
     *rows -= n;
@@ -373,7 +469,7 @@ make_room(struct twin *t, unsigned lane, nsec now)
 
         if (q->state == GONE || (!waiting && q->state == WAIT)) continue;
         while (!room(t, q, wants(t, q, lane, now), &rows)) {
-            bool no_seat = q->state == WAIT && !has_seat(t);
+            bool no_seat = q->state == WAIT && !has_seat(t, q);
 
             if (q->state == WAIT && !has_pages(t, q)) {
                 waiting = false;
@@ -410,12 +506,68 @@ make_room(struct twin *t, unsigned lane, nsec now)
 
 /* ---- the step */
 
+/* How far its next chunk may go. */
+static uint32_t
+goal(const struct req *q)
+{
+    return q->first == q && !q->forked && q->pos < q->n_shared ? q->n_shared : q->prompt;
+}
+
+static bool
+forks_now(const struct req *q)
+{
+    return q->first == q && !q->forked && q->pos == q->n_shared;
+}
+
+/* Names for the blocks of its positions up to n that have none. */
+static void
+name_blocks(struct twin *t, struct req *q, uint32_t n)
+{
+    check(entries(t, n) <= ENTRIES);
+    for (uint32_t i = entries(t, q->pos); q->kin && i < entries(t, n); i++)
+        q->block[i] = ++t->n_blocks;
+}
+
+/* The others hold what the first holds, but for a block that is not full: that each has of its own. */
+static void
+fork_kin(struct walk *w, struct req *first)
+{
+    uint32_t n = first->n_members, full = first->n_shared / w->t->c.tokens_per_block;
+
+    for (uint32_t i = 0; i < n; i++) {
+        struct req *q = &first[i];
+
+        q->forked = true;
+        if (!q->beam) q->first = NULL;
+        if (i == 0) continue;
+        name_blocks(w->t, q, q->n_shared);
+        memcpy(q->block, first->block, full * sizeof q->block[0]);
+        q->pos = q->done = q->n_shared;
+        q->lane = q->fork_lane = w->lane;
+        q->step = q->fork_step = w->t->planned[w->lane] + 1;
+    }
+}
+
+/* Each beam goes on from what its parent has. */
+static void
+turn(struct twin *t, struct req *first)
+{
+    static uint32_t old[MAX_BEAMS][ENTRIES];
+    uint32_t full = first->pos / t->c.tokens_per_block;
+
+    for (uint32_t i = 0; i < first->n_members; i++)
+        memcpy(old[i], first[i].block, full * sizeof old[i][0]);
+    for (uint32_t i = 0; i < first->n_members; i++)
+        memcpy(first[i].block, old[first->beam->parent[i]], full * sizeof old[i][0]);
+}
+
 static void
 put(struct walk *w, struct req *q, unsigned work, uint32_t n)
 {
     struct twin_run *run = &w->step->run[w->step->n++];
 
-    *run = (struct twin_run){ .id = q->id, .work = work, .n_rows = n };
+    *run = (struct twin_run){ .id = q->id, .member = q->member, .work = work, .n_rows = n };
+    if (work != WORK_ENCODER && forks_now(q)) fork_kin(w, q);
     q->in_flight++;
     q->lane = w->lane;
     q->step = w->t->planned[w->lane] + 1;
@@ -425,6 +577,7 @@ put(struct walk *w, struct req *q, unsigned work, uint32_t n)
         return;
     }
     q->begun = true;
+    name_blocks(w->t, q, q->pos + n);
     q->pos += n;
     w->rows -= n;
     if (q->pos < q->prompt) return;
@@ -486,8 +639,11 @@ generate(struct walk *w)
             }
             some = MIN(some, q->len - q->pos - 1);
             guesses -= some;
-            put(w, q, WORK_GENERATION, 1 + some);
             alone += !again;
+            if (!q->beam) put(w, q, WORK_GENERATION, 1 + some);
+            if (!q->beam || q->first != q) continue;
+            turn(t, q);
+            for (uint32_t k = 0; k < q->n_members; k++) put(w, &q[k], WORK_GENERATION, 1);
         }
     w->generates = w->step->n > 0;
 }
@@ -525,12 +681,12 @@ contexts(struct walk *w)
     if (t->l.lane_seqs[w->lane]) most = t->l.lane_seqs[w->lane];
     for (uint32_t i = 0; i < t->n_list && rows > 0 && n < most; i++) {
         struct req *q = t->list[i];
-        uint32_t chunk, room, rest = q->prompt - MIN(q->pos, q->prompt), some;
+        uint32_t chunk, room, rest, some;
 
         if (!wants_context(w, q)) continue;
         if (q->state == WAIT) {
             if (full || no_seat || !join || !has_pages(t, q)) continue;
-            if (!may_sit(t)) {
+            if (!may_sit(t, q)) {
                 no_seat = true;
                 continue;
             }
@@ -539,6 +695,7 @@ contexts(struct walk *w)
             full = true;
             continue;
         }
+        rest = goal(q) - MIN(q->pos, goal(q));
         chunk = MIN(q->prompt, t->l.max_rows);
         if (t->l.max_chunk) chunk = MIN(chunk, t->l.max_chunk);
         room = MIN(rows, chunk);
@@ -550,6 +707,15 @@ contexts(struct walk *w)
             stopped = true;
             continue;
         }
+        if (some > 0 && q->beam && forks_now(q)) { /* a row of each beam, in one step */
+            if (q->n_members > (n ? rows : w->rows)) continue;
+            for (uint32_t k = 0; k < q->n_members; k++) {
+                who[n] = &q[k];
+                take[n++] = 1;
+            }
+            rows -= MIN(rows, q->n_members);
+            continue;
+        }
         if (some == 0) continue;
         who[n] = q;
         take[n++] = some;
@@ -558,11 +724,11 @@ contexts(struct walk *w)
     for (bool more = t->l.chunks == CHUNKS_EQUAL; more;) {
         more = false;
         for (uint32_t i = 0; i < n; i++) {
-            uint32_t at = who[i]->pos + take[i], some = MIN(unit - at % unit, who[i]->prompt - at);
+            uint32_t at = who[i]->pos + take[i], some = MIN(unit - at % unit, goal(who[i]) - at);
             uint32_t chunk = MIN(who[i]->prompt, t->l.max_rows);
 
             if (t->l.max_chunk) chunk = MIN(chunk, t->l.max_chunk);
-            if (some == 0 || some > rows || take[i] + some > chunk) continue;
+            if (follows(who[i]) || some == 0 || some > rows || take[i] + some > chunk) continue;
             take[i] += some;
             rows -= some;
             more = true;
@@ -628,7 +794,7 @@ sources(struct walk *w)
             if (t->l.enc_layers) n = MIN(n, t->l.enc_layers);
             n = (uint32_t)MIN((uint64_t)n, MAX(left / q->source, (uint64_t)(w->step->n == first)));
             if (!waiting && n == 0) continue;
-            if (n == 0 || (waiting && (!may_sit(t) || !place(t, q)))) return;
+            if (n == 0 || (waiting && (!may_sit(t, q) || !place(t, q)))) return;
             if (waiting) {
                 sit(t, q, ENCODE);
                 q->encoded = true;
@@ -676,7 +842,7 @@ twin_plan(struct twin *t, unsigned lane, nsec now, struct twin_step *ret)
 static void
 sampled(struct twin *t, struct req *q)
 {
-    token_id token = fake_token(q->id, q->prompt + q->made);
+    token_id token = fake_token(q->name, q->prompt + q->made);
 
     q->made++;
     for (uint32_t i = 0; i < q->n_end && q->made > q->min_new; i++)
@@ -685,6 +851,18 @@ sampled(struct twin *t, struct req *q)
             return;
         }
     if (q->made == q->max_new) end(t, q);
+}
+
+/* Who was given what q held, by a step that is not over but for the one that failed. */
+static void
+fail_forks(struct twin *t, const struct req *q, unsigned failed)
+{
+    for (uint32_t i = 0; i < t->n; i++) {
+        struct req *r = &t->req[i];
+        bool over = r->fork_step + (r->fork_lane == failed ? 1 : 0) <= t->done[r->fork_lane];
+
+        if (r->id == q->id && r->fork_step && !over && r->state != GONE) end(t, r);
+    }
 }
 
 void
@@ -696,7 +874,7 @@ twin_commit(struct twin *t, unsigned lane, bool failed, nsec now)
     t->done[lane] = step->number;
     for (uint32_t i = 0; i < step->n; i++) {
         const struct twin_run *run = &step->run[i];
-        struct req *q = find(t, run->id);
+        struct req *q = find(t, run->id, run->member);
         uint32_t taken = run->n_rows;
 
         check(q && q->in_flight > 0);
@@ -711,7 +889,13 @@ twin_commit(struct twin *t, unsigned lane, bool failed, nsec now)
         }
         if (run->work != WORK_ENCODER && !failed) q->done += taken;
         if (failed && q->state != GONE) end(t, q);
-        for (uint32_t k = 0; run->samples && k < 1 + run->guesses - (run->n_rows - taken); k++)
+        if (failed) fail_forks(t, q, lane);
+        if (q->beam && run->samples && q->state != GONE && q->member + 1 == q->n_members) {
+            for (uint32_t k = 0; k < q->n_members; k++) q->first[k].made++;
+            if (q->made == q->max_new) end(t, q);
+        }
+        for (uint32_t k = 0;
+             !q->beam && run->samples && k < 1 + run->guesses - (run->n_rows - taken); k++)
             if (q->state != GONE) sampled(t, q);
         if (q->in_flight == 0 && q->seat && (q->state == GONE || q->state == PAUSED)) leave(q);
     }

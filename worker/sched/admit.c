@@ -132,6 +132,7 @@ admit_kv(struct scheduler *s, struct seq *q)
     /* Of a family what is shared, and the token behind it. */
     struct kv_text t = text_of(q, q->first_member ? q->n_shared + 1 : q->n_prompt);
     bool encoded = q->state != SEQ_WAITING;
+    const struct kv_text *text = s->reuse && !q->prompt_logprobs && !q->wants_states ? &t : NULL;
     struct kv_hit hit;
     struct admission way;
     struct kv_need n;
@@ -140,12 +141,12 @@ admit_kv(struct scheduler *s, struct seq *q)
     n = need(s, q, len, way.rows);
     if (seat == SEAT_FULL) return no_room(s);
     t.needs_cross = q->n_source > 0 && !encoded;
-    if (kv_admit(s->kv, seat, &n, s->reuse && !q->prompt_logprobs && !q->wants_states ? &t : NULL,
-                 &hit) < 0)
-        return no_room(s);
-    if (q->first_member && !reserve_members(s, q, len, &way)) {
+    while (true) {
+        if (kv_admit(s->kv, seat, &n, text, &hit) < 0) return no_room(s);
+        if (!q->first_member || reserve_members(s, q, len, &way)) break;
         kv_drop(s->kv, seat);
-        return no_room(s);
+        if (!text || t.needs_cross) return no_room(s);
+        text = NULL; /* what was found holds blocks beside those that they need */
     }
     if (!encoded) take_seat(s, q, SEQ_CONTEXT);
     s->seat[seat].len = len;

@@ -70,6 +70,20 @@ settle(struct scheduler *s, struct seq *q, uint32_t seat)
     if (q->state == SEQ_ENDED || q->state == SEQ_PAUSED) leave_seat(s, q);
 }
 
+/* Those who were given what q held by a step that is not over, or by this one, stand on what failed too. */
+static void
+fail_forks(struct scheduler *s, const struct seq *q, const struct batch *b)
+{
+    for (struct seq *m = s->running.first, *next; m; m = next) {
+        uint64_t done = s->done[m->fork_lane] - (m->fork_lane == b->lane);
+
+        next = m->next;
+        if (m == q || m->id != q->id || m->fork_step <= done) continue;
+        m->n_done = 0;
+        end_seq(s, m, LAGAN_E_INTERNAL);
+    }
+}
+
 /* Nothing that the step leaves is of use, also if a sequence had ended. */
 static void
 fail_step(struct scheduler *s, const struct batch *b)
@@ -82,6 +96,7 @@ fail_step(struct scheduler *s, const struct batch *b)
         if (run->flags & RUN_FIRST_CHUNK) free_enc_rows(s, run->seat);
         q->n_done = 0;
         end_seq(s, q, LAGAN_E_INTERNAL);
+        fail_forks(s, q, b);
         settle(s, q, run->seat);
     }
     for (uint32_t i = 0; i < b->n_encode; i++) {

@@ -193,8 +193,8 @@ fork_members(struct plan *p, struct seq *first)
         s->seat[m->seat].chunk = s->seat[first->seat].chunk;
         m->n_planned = m->n_done = first->n_shared;
         m->n_cached = first->n_cached;
-        m->lane = (uint8_t)p->lane;
-        m->lane_step = p->b->step;
+        m->lane = m->fork_lane = (uint8_t)p->lane;
+        m->lane_step = m->fork_step = p->b->step;
     }
 }
 

@@ -28,6 +28,7 @@ unwind(struct seq *q)
     q->n_planned = q->n_done = q->n_out = q->n_guess = 0;
     q->n_adopted = 0;
     q->forked = false;
+    q->fork_step = 0;
     q->n_members = 0;
     q->n_enc_layers = 0; /* its cross KV is given up: encoded again, unless it is found */
     q->cross_there = false;

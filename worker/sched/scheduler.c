@@ -282,7 +282,7 @@ begin(struct scheduler *s, struct seq *q, nsec now)
     q->enc_row = q->n_enc_layers = 0;
     q->halted = q->forked = false;
     q->lane = 0;
-    q->lane_step = 0;
+    q->lane_step = q->fork_step = 0;
     q->reason = LAGAN_NONE;
     q->arrived = now;
     q->ticket = s->ticket++;
@@ -408,6 +408,7 @@ end_seq(struct scheduler *s, struct seq *q, uint16_t reason)
 {
     struct seq *m = q->first_member ? q->first_member : q, *next;
 
+    if (q->state == SEQ_ENDED) return; /* so have the others, and may be gone */
     for (; m; m = next) {
         next = m->next_member;
         end_one(s, m, reason);

@@ -89,8 +89,10 @@ struct seq {
     uint32_t n_cached; /* positions of its prompt that were there when it first got its blocks */
     uint32_t enc_row;
     uint32_t n_enc_layers; /* encoder layers planned so far */
-    bool cross_there;      /* its source's K and V were there: no encoder */
-    bool encodes;          /* whatever is there */
+    uint64_t fork_step;    /* that made it hold what the first of its family held; 0: none */
+    uint8_t fork_lane;
+    bool cross_there; /* its source's K and V were there: no encoder */
+    bool encodes;     /* whatever is there */
     struct kv_space space;
     struct { /* whose prompt begins alike and is being computed, when last looked at */
         uint32_t seat, n_done; /* seat + 1; 0: nobody's */
