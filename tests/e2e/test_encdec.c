@@ -553,14 +553,14 @@ expected(const char *model, const char *name, char **file, size_t *n)
     return p;
 }
 
-/* Prompt p3 of a fixture. */
+/* A prompt of a fixture, by its name. */
 static struct lagan_request *
-golden_prompt(const char *model, uint32_t max_tokens)
+golden_prompt(const char *model, const char *name, uint32_t max_tokens)
 {
     struct lagan_request *r = lagan_request_new();
     json_t *o = expectations(model);
     size_t n;
-    int32_t *ids = prompt_ids(o, "p3", &n);
+    int32_t *ids = prompt_ids(o, name, &n);
 
     lagan_set_ids(r, "ids", ids, n);
     free(ids);
@@ -586,37 +586,51 @@ worst(const float *got, const float *want, size_t n)
     return off / most;
 }
 
+/* Of that prompt, several times: the second time its source is there; killed: the third time its worker dies. */
+static void
+check_states(struct lagan *c, const struct serve *s, const char *model, const char *prompt,
+             bool killed)
+{
+    char name[32], *file;
+    size_t n;
+    const float *want;
+
+    snprintf(name, sizeof name, "%s.encoder_last", prompt);
+    want = expected(model, name, &file, &n);
+    for (int k = 0; k < (killed ? 3 : 2); k++) {
+        struct lagan_request *r = golden_prompt(model, prompt, 20);
+        struct answer a;
+
+        lagan_set_bool(r, "return_encoder_output", 1);
+        answer_and_kill(c, r, &a, k == 2 ? serve_worker(s) : 0);
+        assert_int_equal(a.n, 20);
+        assert_int_equal(a.states.n, n);
+        assert_true(worst(a.states.value, want, n) <= 1e-4);
+        assert_int_equal(a.logits.n, 0);
+        free(a.states.value);
+    }
+    free(file);
+}
+
 static void
 an_encoders_states_are_those_of_transformers_also_of_a_source_that_is_there(void **state)
 {
     static const char *const models[] = { "tests/data/golden/bart", "tests/data/golden/mbart",
-                                          "tests/data/golden/t5_relu" };
+                                          "tests/data/golden/t5_relu",
+                                          "tests/data/golden/t5_gated" };
+    static const char *const prompts[] = { "p0", "p1", "p2", "p3", "p4", "p5", "p6" };
     const char *set[] = { "max_num_seqs=8", "kv.memory=16MiB", "threads=2",
                           "dtype=fp32",     "kv.reuse=true",   NULL };
 
     (void)state;
     for (size_t i = 0; i < ARRAY_LEN(models); i++) {
-        struct answer a;
         struct serve s;
         struct lagan *c;
-        size_t n;
-        char *file;
-        const float *want = expected(models[i], "p3.encoder_last", &file, &n);
 
         serve_fixture(&s, &c, models[i], set);
-        for (int k = 0; k < 3; k++) {
-            struct lagan_request *r = golden_prompt(models[i], 20);
-
-            lagan_set_bool(r, "return_encoder_output", 1);
-            answer_and_kill(c, r, &a, k == 2 ? serve_worker(&s) : 0);
-            assert_int_equal(a.n, 20);
-            assert_int_equal(a.states.n, n);
-            assert_true(worst(a.states.value, want, n) <= 1e-4);
-            assert_int_equal(a.logits.n, 0);
-            free(a.states.value);
-        }
+        for (size_t p = 0; p < ARRAY_LEN(prompts); p++)
+            check_states(c, &s, models[i], prompts[p], p == 3);
         stop(&s, c);
-        free(file);
     }
 }
 
@@ -634,7 +648,7 @@ logits_are_of_every_new_token_whatever_is_forced_and_whoever_is_killed(void **st
     (void)state;
     serve_fixture(&s, &c, MODEL, small);
     for (int k = 0; k < 3; k++) {
-        struct lagan_request *r = golden_prompt(MODEL, 30);
+        struct lagan_request *r = golden_prompt(MODEL, "p3", 30);
 
         lagan_set_bool(r, "return_logits", 1);
         if (k == 2) lagan_set_int(r, "forced_eos", 7);
@@ -675,7 +689,7 @@ tensors_beyond_their_limit_are_refused_with_the_number(void **state)
     answer(c, r, &a);
     assert_string_equal(a.word, "too_long");
     assert_non_null(strstr(a.message, "limits.tensor_bytes"));
-    r = golden_prompt("tests/data/golden/bart", 3); /* 17 rows of 64 */
+    r = golden_prompt("tests/data/golden/bart", "p3", 3); /* 17 rows of 64 */
     lagan_set_bool(r, "return_encoder_output", 1);
     answer(c, r, &a);
     assert_string_equal(a.word, "too_long");
