@@ -39,7 +39,7 @@ refuses(const struct arch *family, const char *base, const struct refusal *list,
 {
     struct err e;
 
-    assert_int_equal(configure(family, base, "{}", &e), 0);
+    if (configure(family, base, "{}", &e) < 0) fail_msg("%s", e.text);
     for (size_t i = 0; i < n; i++) {
         int r = configure(family, base, list[i].more, &e);
 
@@ -366,6 +366,61 @@ gpt_oss_slides_in_every_second_layer_from_the_first_on(void **state)
     for (uint32_t i = 0; i < 4; i++) assert_int_equal(shape.layer[i].window, i % 2 ? 0 : 128);
 }
 
+/* Bamba, Granite and Nemotron-H. */
+static void
+hybrids_refuse_by_name_what_they_do_not_do(void **state)
+{
+    static const char BAMBA[] = "{\"model_type\": \"bamba\", \"num_hidden_layers\": 2,"
+                                " \"attn_layer_indices\": [1]}";
+    static const char GRANITE[] = "{\"model_type\": \"granitemoehybrid\", \"num_hidden_layers\": 2,"
+                                  " \"layer_types\": [\"mamba\", \"attention\"]}";
+    static const char NEMOTRON[] = "{\"model_type\": \"nemotron_h\", \"num_hidden_layers\": 4, "
+                                   "\"hybrid_override_pattern\": \"M-*E\"}";
+    static const struct refusal both[] = {
+        { "{\"hidden_act\": \"gelu\"}", "hidden_act", -ENOTSUP },
+        { "{\"attention_bias\": true}", "attention_bias", -ENOTSUP },
+        { "{\"mamba_proj_bias\": true}", "mamba_proj_bias", -ENOTSUP },
+        { "{\"mamba_conv_bias\": false}", "mamba_conv_bias", -ENOTSUP },
+        { "{\"time_step_limit\": [0.001, 0.1]}", "time_step_limit", -ENOTSUP },
+        { "{\"mamba_n_groups\": 200}", "mamba_n_groups", -EINVAL },
+        { "{\"mamba_d_conv\": 1}", "mamba_d_conv", -EINVAL },
+        { "{\"num_key_value_heads\": 3}", "num_key_value_heads", -EINVAL },
+        { "{\"tie_word_embeddings\": \"yes\"}", "tie_word_embeddings", -EINVAL },
+    };
+    static const struct refusal bamba[] = {
+        { "{\"mlp_bias\": true}", "mlp_bias", -ENOTSUP },
+        { "{\"attn_layer_indices\": [\"1\"]}", "attn_layer_indices[0]", -EINVAL },
+        { "{\"rope_scaling\": {\"rope_type\": \"linear\", \"factor\": 2}}", "rope_type", -ENOTSUP },
+    };
+    static const struct refusal granite[] = {
+        { "{\"position_embedding_type\": \"alibi\"}", "position_embedding_type", -ENOTSUP },
+        { "{\"position_embedding_type\": \"rope\", \"rope_scaling\": {\"rope_type\": \"linear\","
+          " \"factor\": 2}}",
+          "rope_type", -ENOTSUP },
+        { "{\"layer_types\": [\"mamba\", \"recurrent\"]}", "layer_types[1]", -ENOTSUP },
+        { "{\"logits_scaling\": 0}", "logits_scaling", -EINVAL },
+        { "{\"num_experts_per_tok\": 9}", "num_experts_per_tok", -EINVAL },
+    };
+    static const struct refusal nemotron[] = {
+        { "{\"mlp_hidden_act\": \"silu\"}", "mlp_hidden_act", -ENOTSUP },
+        { "{\"mamba_hidden_act\": \"gelu\"}", "mamba_hidden_act", -ENOTSUP },
+        { "{\"use_bias\": true}", "use_bias", -ENOTSUP },
+        { "{\"use_conv_bias\": false}", "use_conv_bias", -ENOTSUP },
+        { "{\"sliding_window\": 8}", "sliding_window", -ENOTSUP },
+        { "{\"n_group\": 2}", "n_group", -ENOTSUP },
+        { "{\"moe_latent_size\": 64}", "moe_latent_size", -ENOTSUP },
+        { "{\"norm_topk_prob\": false}", "norm_topk_prob", -ENOTSUP },
+        { "{\"hybrid_override_pattern\": \"M-xE\"}", "layer 2", -ENOTSUP },
+    };
+
+    (void)state;
+    refuses(&arch_bamba, BAMBA, both, ARRAY_LEN(both));
+    refuses(&arch_bamba, BAMBA, bamba, ARRAY_LEN(bamba));
+    refuses(&arch_granite_hybrid, GRANITE, both, ARRAY_LEN(both));
+    refuses(&arch_granite_hybrid, GRANITE, granite, ARRAY_LEN(granite));
+    refuses(&arch_nemotron_h, NEMOTRON, nemotron, ARRAY_LEN(nemotron));
+}
+
 static void
 t5_refuses_by_name_what_it_does_not_do(void **state)
 {
@@ -454,6 +509,7 @@ main(void)
         cmocka_unit_test(gpt_oss_refuses_by_name_what_it_does_not_do),
         cmocka_unit_test(gpt_oss_slides_in_every_second_layer_from_the_first_on),
         cmocka_unit_test(byt5_and_flan_are_t5_by_their_configs),
+        cmocka_unit_test(hybrids_refuse_by_name_what_they_do_not_do),
         cmocka_unit_test(t5_refuses_by_name_what_it_does_not_do),
         cmocka_unit_test(bart_refuses_by_name_what_it_does_not_do),
         cmocka_unit_test(bart_has_two_sides_of_their_own_shapes),

@@ -40,7 +40,7 @@ static const struct size {
 };
 
 static void
-configure(struct model *m, const char *name, bool *tied)
+configure(struct model *m, const char *name)
 {
     json_t *whole, *config;
     struct err e = { 0 };
@@ -61,7 +61,6 @@ configure(struct model *m, const char *name, bool *tied)
     m->top = calloc(1, m->arch->top_bytes);
     m->layer = calloc(m->shape.n_layers, m->arch->layer_bytes);
     m->encoder = calloc(m->shape.n_encoder_layers + 1, m->arch->encoder_bytes + 1);
-    assert_int_equal(cfg_bool(config, "tie_word_embeddings", true, tied, &e), 0);
     json_decref(config);
     json_decref(whole);
 }
@@ -85,9 +84,8 @@ a_token_of_a_published_model_takes_what_is_said_of_it(void **state)
         struct kv_config c = { 0 };
         struct err e = { 0 };
         uint64_t full = 0, window = 0, cross = 0;
-        bool tied;
 
-        configure(m, sizes[i].name, &tied);
+        configure(m, sizes[i].name);
         assert_int_equal(model_groups(m, DT_BF16, 16, &c, &e), 0);
         for (uint32_t g = 0; g < c.n_groups; g++) {
             uint64_t bytes = (uint64_t)c.group[g].slice_bytes * c.group[g].n_layers *
@@ -114,13 +112,13 @@ weights_of_published_models_are_planned_to_their_size(void **state)
     assert_int_equal(gpu_open(&gpu, &o, &e), 0);
     for (size_t i = 0; i < ARRAY_LEN(sizes); i++) {
         struct model_source src = { .dtype = DT_COUNT, .random = true, .weights_fd = -1 };
-        struct weights_from from = { .src = &src, .stored = DT_BF16, .tied = true };
+        struct weights_from from = { .src = &src, .stored = DT_BF16 };
         struct model *m = calloc(1, sizeof *m);
         struct weights_plan p = { .m = m, .from = &from };
         uint64_t parameters = 0;
         double gigabytes;
 
-        configure(m, sizes[i].name, &from.tied);
+        configure(m, sizes[i].name);
         m->gpu = gpu;
         m->op = gpu_ops(gpu);
         if (weights_plan_make(&p, &e) < 0) fail_msg("%s: %s", sizes[i].name, e.text);

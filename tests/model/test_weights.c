@@ -229,6 +229,21 @@ a_missing_tensor_is_named(void **state)
 }
 
 static void
+a_head_that_is_missing_is_the_embedding_only_where_config_says_so(void **state)
+{
+    struct ckpt c;
+
+    (void)state;
+    ckpt_open(&c);
+    toy_config(&c, ",\"tie_word_embeddings\":false");
+    toy_add(&c, "", "BF16", "BF16", NULL);
+    ckpt_write(&c, "model.safetensors", 8);
+    refused(&c, -ENOENT,
+            "head.weight is not in the checkpoint, and tie_word_embeddings is not true");
+    ckpt_close(&c);
+}
+
+static void
 a_wrong_shape_is_named_with_both(void **state)
 {
     struct ckpt c;
@@ -809,6 +824,7 @@ main(void)
         cmocka_unit_test(lines_that_may_be_absent_are_used_when_they_are_there),
         cmocka_unit_test(a_prefix_is_tried_before_every_name),
         cmocka_unit_test(a_missing_tensor_is_named),
+        cmocka_unit_test(a_head_that_is_missing_is_the_embedding_only_where_config_says_so),
         cmocka_unit_test(a_wrong_shape_is_named_with_both),
         cmocka_unit_test(a_vector_may_be_stored_as_one_row),
         cmocka_unit_test(a_dtype_no_op_takes_is_refused_by_name),

@@ -35,6 +35,7 @@ configure(json_t *config, struct model_shape *s, void *cfg, struct err *e)
     (void)cfg;
     TRY(cfg_u32(config, "hidden_size", CFG_REQUIRED, 1, CFG_MAX_HIDDEN, &s->hidden, e));
     TRY(cfg_u32(config, "gated", 0, 0, 64, &s->dim[DIM_OWN_0], e));
+    TRY(cfg_bool(config, "tie_word_embeddings", true, &s->tied, e));
     s->n_layers = TOY_LAYERS;
     s->vocab = TOY_VOCAB;
     s->max_len = 256;

@@ -51,7 +51,7 @@ static const struct weight_rule weights[] = {
     { L "input_layernorm.weight",     LAYER(norm),            DIM_1,             DIM_HIDDEN,        W_FP32 },
     { MAMBA "in_proj.weight",         LAYER(mamba.in),        DIM_MAMBA_IN,      DIM_HIDDEN,        W_STATE | W_SPLIT_ROWS },
     { MAMBA "conv1d.weight",          LAYER(mamba.conv),      DIM_MAMBA_CHANNELS, DIM_MAMBA_TAPS,   W_STATE | W_SPLIT_ROWS | W_FP32 },
-    { MAMBA "conv1d.bias",            LAYER(mamba.conv_bias), DIM_MAMBA_CHANNELS, DIM_1, W_STATE | W_SPLIT_ROWS | W_FP32 | W_OPTIONAL },
+    { MAMBA "conv1d.bias",            LAYER(mamba.conv_bias), DIM_MAMBA_CHANNELS, DIM_1, W_STATE | W_SPLIT_ROWS | W_FP32 },
     { MAMBA "dt_bias",                LAYER(mamba.dt_bias),   DIM_1,             DIM_MAMBA_HEADS,   W_STATE | W_SPLIT_COLS | W_FP32 },
     { MAMBA "A_log",                  LAYER(mamba.a_log),     DIM_1,             DIM_MAMBA_HEADS,   W_STATE | W_SPLIT_COLS | W_FP32 },
     { MAMBA "D",                      LAYER(mamba.d),         DIM_1,             DIM_MAMBA_HEADS,   W_STATE | W_SPLIT_COLS | W_FP32 },
@@ -115,6 +115,7 @@ configure(json_t *config, struct model_shape *s, void *out, struct err *e)
         return err_set(e, -ENOTSUP, "hidden_act is \"%s\", only \"silu\" is implemented", act);
     TRY(cfg_want_bool(config, "attention_bias", false, e));
     TRY(cfg_want_bool(config, "mlp_bias", false, e));
+    TRY(cfg_bool(config, "tie_word_embeddings", false, &s->tied, e));
     TRY(cfg_u32(config, "num_hidden_layers", 32, 1, MAX_LAYERS, &s->n_layers, e));
     TRY(cfg_u32(config, "hidden_size", 4096, 1, CFG_MAX_HIDDEN, &s->hidden, e));
     TRY(cfg_u32(config, "vocab_size", 128000, 1, CFG_MAX_VOCAB, &s->vocab, e));

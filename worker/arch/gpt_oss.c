@@ -150,6 +150,7 @@ configure(json_t *config, struct model_shape *s, void *out, struct err *e)
     bool slides;
 
     TRY(refuse_others(config, e));
+    TRY(cfg_bool(config, "tie_word_embeddings", false, &s->tied, e));
     TRY(cfg_u32(config, "num_hidden_layers", 36, 1, MAX_LAYERS, &s->n_layers, e));
     TRY(cfg_u32(config, "hidden_size", 2880, 1, CFG_MAX_HIDDEN, &s->hidden, e));
     TRY(cfg_u32(config, "vocab_size", 201088, 1, CFG_MAX_VOCAB, &s->vocab, e));

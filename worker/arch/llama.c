@@ -96,6 +96,7 @@ configure(json_t *config, struct model_shape *s, void *out, struct err *e)
         return err_set(e, -ENOTSUP, "hidden_act is \"%s\", only \"silu\" is implemented", act);
     TRY(cfg_want_bool(config, "attention_bias", false, e));
     TRY(cfg_want_bool(config, "mlp_bias", false, e));
+    TRY(cfg_bool(config, "tie_word_embeddings", false, &s->tied, e));
     TRY(cfg_u32(config, "num_hidden_layers", CFG_REQUIRED, 1, MAX_LAYERS, &s->n_layers, e));
     TRY(cfg_u32(config, "hidden_size", CFG_REQUIRED, 1, CFG_MAX_HIDDEN, &s->hidden, e));
     TRY(cfg_u32(config, "vocab_size", CFG_REQUIRED, 1, CFG_MAX_VOCAB, &s->vocab, e));

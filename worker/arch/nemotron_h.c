@@ -52,7 +52,7 @@ static const struct weight_rule weights[] = {
     { L "norm.weight",                        LAYER(norm),            DIM_1,              DIM_HIDDEN,         W_FP32 },
     { MIXER "in_proj.weight",                 LAYER(mamba.in),        DIM_MAMBA_IN,       DIM_HIDDEN,         W_STATE | W_SPLIT_ROWS },
     { MIXER "conv1d.weight",                  LAYER(mamba.conv),      DIM_MAMBA_CHANNELS, DIM_MAMBA_TAPS,     W_STATE | W_SPLIT_ROWS | W_FP32 },
-    { MIXER "conv1d.bias",                    LAYER(mamba.conv_bias), DIM_MAMBA_CHANNELS, DIM_1, W_STATE | W_SPLIT_ROWS | W_FP32 | W_OPTIONAL },
+    { MIXER "conv1d.bias",                    LAYER(mamba.conv_bias), DIM_MAMBA_CHANNELS, DIM_1, W_STATE | W_SPLIT_ROWS | W_FP32 },
     { MIXER "dt_bias",                        LAYER(mamba.dt_bias),   DIM_1,              DIM_MAMBA_HEADS,    W_STATE | W_SPLIT_COLS | W_FP32 },
     { MIXER "A_log",                          LAYER(mamba.a_log),     DIM_1,              DIM_MAMBA_HEADS,    W_STATE | W_SPLIT_COLS | W_FP32 },
     { MIXER "D",                              LAYER(mamba.d),         DIM_1,              DIM_MAMBA_HEADS,    W_STATE | W_SPLIT_COLS | W_FP32 },
@@ -135,6 +135,8 @@ refuse_others(const json_t *config, struct err *e)
 
     for (size_t i = 0; i < ARRAY_LEN(without); i++)
         TRY(cfg_want_bool(config, without[i], false, e));
+    TRY(cfg_want_bool(config, "use_conv_bias", true, e));
+    TRY(cfg_want_bool(config, "mamba_conv_bias", true, e));
     TRY(cfg_str(config, "mlp_hidden_act", "relu2", &act, e));
     TRY(cfg_str(config, "mamba_hidden_act", "silu", &state_act, e));
     if (strcmp(act, "relu2") || strcmp(state_act, "silu"))
@@ -196,6 +198,7 @@ configure(json_t *config, struct model_shape *s, void *out, struct err *e)
     };
 
     TRY(refuse_others(config, e));
+    TRY(cfg_bool(config, "tie_word_embeddings", false, &s->tied, e));
     TRY(count_layers(config, &s->n_layers, e));
     TRY(cfg_u32(config, "hidden_size", 4096, 1, CFG_MAX_HIDDEN, &s->hidden, e));
     TRY(cfg_u32(config, "vocab_size", 131072, 1, CFG_MAX_VOCAB, &s->vocab, e));

@@ -161,6 +161,7 @@ configure(json_t *config, struct model_shape *s, void *out, struct err *e)
     if (strcmp(act, "silu"))
         return err_set(e, -ENOTSUP, "hidden_act is \"%s\", only \"silu\" is implemented", act);
     if (three) TRY(cfg_want_bool(config, "attention_bias", false, e));
+    TRY(cfg_bool(config, "tie_word_embeddings", false, &s->tied, e));
     TRY(cfg_u32(config, "num_hidden_layers", 32, 1, MAX_LAYERS, &s->n_layers, e));
     TRY(cfg_u32(config, "hidden_size", 4096, 1, CFG_MAX_HIDDEN, &s->hidden, e));
     TRY(cfg_u32(config, "vocab_size", 151936, 1, CFG_MAX_VOCAB, &s->vocab, e));

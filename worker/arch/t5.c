@@ -146,13 +146,13 @@ read_buckets(const json_t *config, struct t5_cfg *cfg, struct err *e)
 
 /* What the flag says, whether or not the file holds a head of its own. */
 static int
-read_head_scale(const json_t *config, uint32_t hidden, float *ret, struct err *e)
+read_head_scale(const json_t *config, struct model_shape *s, float *ret, struct err *e)
 {
-    bool tied, scaled;
+    bool scaled;
 
-    TRY(cfg_bool(config, "tie_word_embeddings", true, &tied, e));
-    TRY(cfg_bool(config, "scale_decoder_outputs", tied, &scaled, e));
-    *ret = scaled ? (float)(1 / sqrt((double)hidden)) : 1;
+    TRY(cfg_bool(config, "tie_word_embeddings", true, &s->tied, e));
+    TRY(cfg_bool(config, "scale_decoder_outputs", s->tied, &scaled, e));
+    *ret = scaled ? (float)(1 / sqrt((double)s->hidden)) : 1;
     return 0;
 }
 
@@ -172,7 +172,7 @@ configure(json_t *config, struct model_shape *s, void *out, struct err *e)
     TRY(cfg_u32(config, "num_heads", 8, 1, CFG_MAX_HEADS, &l.n_heads, e));
     TRY(cfg_u32(config, "d_kv", 64, 1, CFG_MAX_HEAD_DIM, &l.head_dim, e));
     TRY(cfg_f32(config, "layer_norm_epsilon", 1e-6, 0, 1, &cfg->eps, e));
-    TRY(read_head_scale(config, s->hidden, &cfg->head_scale, e));
+    TRY(read_head_scale(config, s, &cfg->head_scale, e));
 
     l.n_kv_heads = l.n_heads;
     s->max_len = s->max_source = T5_POSITIONS;

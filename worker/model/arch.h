@@ -58,6 +58,7 @@ dim_halves(uint32_t ff)
 struct model_shape {
     uint32_t n_layers, n_encoder_layers, hidden, vocab, max_len,
         max_source;     /* encoder layers 0: none */
+    bool tied;          /* tie_word_embeddings, for W_TIED lines */
     uint32_t n_streams; /* x is [n, n_streams * hidden]; 0: one */
     uint32_t own_cols;  /* of scratch that is the family's own: blocks.h */
     uint32_t dim[DIM_COUNT];
@@ -70,8 +71,9 @@ struct model_shape {
 /* One line of the weight table: this tensor of the checkpoint goes to that field, in this shape. */
 enum weight_home { IN_TOP, IN_LAYER, IN_ENCODER };
 enum {
-    W_BELOW = 1,    /* stack under the line above, in the same field: k under q, v under k */
-    W_TIED = 2,     /* when absent, the field is the embedding itself: the table's first line */
+    W_BELOW = 1, /* stack under the line above, in the same field: k under q, v under k */
+    W_TIED =
+        2, /* when absent, and shape.tied, the field is the embedding: the table's first line */
     W_OPTIONAL = 4, /* when absent, data stays NULL and forward() looks */
     W_LOCAL = 8,    /* only in layers with a window */
     W_GLOBAL = 16,  /* only in layers without */

@@ -73,7 +73,7 @@ int
 fingerprint_make(struct model *m, const struct weights_from *from, struct err *e)
 {
     uint64_t number[] = { LAYOUT,          from->src->dtype, from->src->random,
-                          from->src->seed, from->stored,     from->tied };
+                          from->src->seed, from->stored,     m->shape.tied };
     uint32_t ranks[] = { m->rank, m->ranks };
     XXH3_state_t *x = XXH3_createState();
     XXH128_hash_t h;

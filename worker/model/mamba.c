@@ -69,6 +69,7 @@ mamba_configure(const json_t *config, struct model_shape *s, struct mamba_shape 
     uint32_t expand;
 
     TRY(cfg_want_bool(config, "mamba_proj_bias", false, e));
+    TRY(cfg_want_bool(config, "mamba_conv_bias", true, e));
     TRY(want_no_limit(config, e));
     TRY(cfg_u32(config, "mamba_n_heads", 128, 1, CFG_MAX_HEADS, &c->n_heads, e));
     TRY(cfg_u32(config, "mamba_expand", 2, 1, 64, &expand, e));

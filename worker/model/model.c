@@ -180,7 +180,6 @@ load(struct model *m, const struct model_source *src, struct reading *r, struct 
 
     if (src->random) {
         code = stated_dtype(r->config, &from.stored, e);
-        if (code == 0) code = cfg_bool(r->config, "tie_word_embeddings", true, &from.tied, e);
         if (code < 0) return err_while(e, code, CONFIG);
     } else
         TRY(safetensors_open(&m->files, src->dir, e));

@@ -19,7 +19,6 @@ struct weights_from {
     const void *config; /* config.json's bytes, for the fingerprint */
     size_t config_bytes;
     enum dtype stored; /* random: what "as stored" means */
-    bool tied;         /* random: whether W_TIED fields are the embedding */
     int *fd;           /* src->weights_fd; -1 once the arena has it */
 };
 

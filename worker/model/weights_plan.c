@@ -276,6 +276,7 @@ plan_field(struct weights_plan *p, const struct weight_rule *r, uint32_t layer, 
     const struct weight_rule *line = r;
     uint32_t found = 0, expert = 0;
     const char *missing = NULL;
+    bool tied;
 
     do {
         struct part *q = &p->part[p->n_parts];
@@ -299,14 +300,17 @@ plan_field(struct weights_plan *p, const struct weight_rule *r, uint32_t layer, 
     } while (expert || ((++line)->name && (line->flags & W_BELOW)));
 
     if (p->n_parts == f.first) return 0;
-    if (!p->m->files && (r->flags & (W_OPTIONAL | W_TIED))) {
-        if ((r->flags & W_OPTIONAL) || p->from->tied) missing = p->part[f.first].name;
-    }
-    if (missing && found == 0 && (r->flags & (W_TIED | W_OPTIONAL))) {
+    tied = (r->flags & W_TIED) && p->m->shape.tied;
+    if (!p->m->files && (tied || (r->flags & W_OPTIONAL))) missing = p->part[f.first].name;
+    if (missing && found == 0 && (tied || (r->flags & W_OPTIONAL))) {
         p->n_parts = f.first;
-        if (r->flags & W_TIED) p->field[p->n_fields++] = f;
+        if (tied) p->field[p->n_fields++] = f;
         return 0;
     }
+    if (missing && (r->flags & W_TIED))
+        return err_set(e, -ENOENT,
+                       "%.120s is not in the checkpoint, and tie_word_embeddings is not true",
+                       missing);
     if (missing) return err_set(e, -ENOENT, "%.120s is not in the checkpoint", missing);
     for (uint32_t i = f.first; i < p->n_parts; i++)
         if (p->part[i].stored) p->part[i].stored->used = true;
