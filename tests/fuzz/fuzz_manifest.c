@@ -81,9 +81,11 @@ begin(struct twin *t, struct in *in)
     for (uint32_t i = 0; i < SEATS; i++) /* beginnings that are alike */
         for (uint32_t k = 0; k < ENTRIES * 5; k++)
             t->token[i][k] = (token_id)(k % 3 + (k > 8 * i ? i : 0));
+    /* A window of 1 sees nothing behind a block's border: then what is found there is no block, but the name of a
+     * node, which goes with the seat that stands at it. */
     for (uint32_t g = 0; g < t->c.n_groups; g++)
         t->c.group[g] = (struct kv_group){ .kind = (enum kv_kind)(byte(in) % 3),
-                                           .window = 1 + byte(in) % 12,
+                                           .window = 1 + t->c.reuse + byte(in) % 12,
                                            .n_layers = 1 + byte(in) % 3,
                                            .n_parts = 1 + byte(in) % 2,
                                            .slice_bytes = UNIT * (1 + byte(in) % 3),
@@ -341,6 +343,18 @@ believe(struct twin *t, bool want[SEATS])
     }
 }
 
+/* Rows of one request, which it has where it has beams or samples: they may share full blocks. */
+static bool
+some_of_one_request(const struct twin *t)
+{
+    for (uint32_t i = 0; i < SEATS; i++)
+        for (uint32_t k = 0; k < i; k++)
+            if (*row_word(t, i, 2) == *row_word(t, k, 2) && *row_word(t, i, 2) &&
+                *row_word(t, i, 3) == *row_word(t, k, 3))
+                return true;
+    return false;
+}
+
 /* The request comes again, or does not. */
 static void
 go_on(struct twin *t, struct in *in, uint32_t i)
@@ -355,7 +369,7 @@ go_on(struct twin *t, struct in *in, uint32_t i)
     need = kv_need(t->kv, s->len, s->source, 2 * ROWS);
     if (byte(in) % 8 && kv_fits_alone(t->kv, &need, s->len, s->source, NULL) == 0) {
         r = kv_resume(t->kv, i, s->pos, &need);
-        check(r == 0 || r == -EAGAIN || (r == -ENODATA && t->c.reuse));
+        check(r == 0 || r == -EAGAIN || (r == -ENODATA && (t->c.reuse || t->shared)));
         s->live = r == 0;
         s->done = true;
     }
@@ -412,10 +426,10 @@ die(struct twin *t, struct in *in)
     for (uint32_t i = 0; i < SEATS; i++)
         may[i] = seq_of(t, i) % 2 == 0 && committed_of(t, i) > 0 &&
                  (*row_word(t, i, 2) || *row_word(t, i, 3));
+    t->shared |= (t->c.reuse && changed) || some_of_one_request(t);
     a = manifest_adopt(&t->m, t->kv, true, t->found, room);
     kv_check(t->kv);
-    t->shared |= t->c.reuse && changed;
-    for (uint32_t i = 0; i < SEATS && t->c.reuse; i++) {
+    for (uint32_t i = 0; i < SEATS; i++) {
         if (t->shared) want[i] = kv_live(t->kv, i);
         check(t->shared || t->capped || n_found(t, i) == before[i]);
     }
