@@ -509,13 +509,15 @@ on_the_cpu(struct golden *g, const char *model)
                                           "kv.tokens_per_block=64" };
     static const char *const budget[] = { "max_num_batched_tokens=5",
                                           "max_num_batched_tokens=512" };
-    /* Two lanes on two sets of threads, in three divisions, and in what auto makes of them; sources beside them. */
-    static const char *const lanes[][2] = { { "split.mode=off", "split.encoder=context" },
-                                            { "split.mode=off", "split.encoder=own" },
-                                            { "split.mode=fixed", "split.context_sm=1" },
-                                            { "split.mode=fixed", "split.context_sm=0.5" },
-                                            { "split.mode=auto", "split.target=1ms" },
-                                            { "split.mode=fixed", "split.encoder=own" } };
+    /* Two lanes on two sets of threads, in two divisions, and in what auto makes of them; sources beside them. */
+    static const char *const lanes[][3] = {
+        { "split.mode=off", "split.encoder=context", "threads=2" },
+        { "split.mode=off", "split.encoder=own", "threads=2" },
+        { "split.mode=fixed", "split.context_sm=1", "threads=3" },
+        { "split.mode=fixed", "split.context_sm=0.5", "threads=2" },
+        { "split.mode=auto", "split.target=1ms", "threads=2" },
+        { "split.mode=fixed", "split.encoder=own", "threads=2" },
+    };
     /* All blocks, and all pairs of budget, one lane or two, and reuse. */
     static const bool killed[12] = { [0] = true, [4] = true, [7] = true, [11] = true };
 
@@ -530,7 +532,7 @@ on_the_cpu(struct golden *g, const char *model)
                                 "dtype=fp32",
                                 "max_num_seqs=16",
                                 "kv.memory=64MiB",
-                                "threads=4",
+                                way[2],
                                 NULL };
 
         g->reuse = k % 2;

@@ -1,6 +1,6 @@
 /* test_split.c - a device divided between prompts and answers, live: no answer changes, nothing waits for ever.
  *
- * A real lagand with a worker of four threads. What each request answers is known from a worker with one lane.
+ * A real lagand with a worker of three threads. What each request answers is known from a worker with one lane.
  * Every wait has an end that no machine is too slow for: what is tested is that nobody waits for ever.
  */
 #include "base/clock.h"
@@ -94,7 +94,7 @@ start(struct serve *s, struct lagan **c, const char *model, const char *mode, co
 {
     const char *set[] = { mode,
                           more,
-                          "threads=4",
+                          "threads=3",
                           "kv.tokens_per_block=8",
                           "max_num_seqs=12",
                           "max_num_batched_tokens=40",
@@ -128,9 +128,8 @@ undisturbed(const char *model, bool source)
     stop(&s, c);
 }
 
-/* laganctl split; its exit code, what it said in out. */
 static int
-ctl(const struct serve *s, const char *words, char *out, size_t n)
+ctl_once(const struct serve *s, const char *words, char *out, size_t n)
 {
     char command[400];
     size_t got;
@@ -146,6 +145,20 @@ ctl(const struct serve *s, const char *words, char *out, size_t n)
     status = pclose(f);
     assert_true(WIFEXITED(status));
     return WEXITSTATUS(status);
+}
+
+/* laganctl split; its exit code, what it said in out. On a machine that stands still for seconds a worker is taken for
+ * hung: then its successor is asked. */
+static int
+ctl(const struct serve *s, const char *words, char *out, size_t n)
+{
+    int code = ctl_once(s, words, out, n);
+
+    for (int k = 0; k < 300 && code && (strstr(out, "is not ready") || strstr(out, "lost")); k++) {
+        usleep(100000);
+        code = ctl_once(s, words, out, n);
+    }
+    return code;
 }
 
 static long long
@@ -166,7 +179,7 @@ shown(const struct serve *s, const char *key)
 static void
 no_change_of_the_division_by_an_operator_changes_an_answer(void **state)
 {
-    static const char *const words[] = { "set 1 3", "off", "set 3 1", "auto", "set 2 2", "show" };
+    static const char *const words[] = { "set 1 2", "off", "set 2 1", "auto", "show" };
     static const struct {
         const char *model, *mode, *more;
         bool source;
@@ -174,7 +187,7 @@ no_change_of_the_division_by_an_operator_changes_an_answer(void **state)
         { "tests/data/golden/llama3", "split.mode=auto", "split.target=1ms", false },
         { "tests/data/golden/t5_relu", "split.mode=fixed", "split.encoder=own", true },
     };
-    char out[2048];
+    char out[2048], word[64];
 
     (void)state;
     for (size_t w = 0; w < ARRAY_LEN(ways); w++) {
@@ -185,7 +198,7 @@ no_change_of_the_division_by_an_operator_changes_an_answer(void **state)
 
         undisturbed(ways[w].model, ways[w].source);
         start(&s, &c, ways[w].model, ways[w].mode, ways[w].more);
-        assert_int_equal(shown(&s, "units"), 4);
+        assert_int_equal(shown(&s, "units"), 3);
         for (uint32_t round = 0; asked < 2 * ARRAY_LEN(words); round++) {
             memset(a, 0, sizeof a);
             for (uint32_t i = 0; i < REQUESTS; i++) a[i].request = submit(c, i, ways[w].source);
@@ -197,12 +210,14 @@ no_change_of_the_division_by_an_operator_changes_an_answer(void **state)
             }
             same(a);
         }
-        assert_int_equal(ctl(&s, "set 3 1", out, sizeof out), 0);
-        for (int k = 0; k < 100 && shown(&s, "context") != 3; k++) usleep(100000);
-        assert_int_equal(shown(&s, "context"), 3);
-        assert_int_equal(shown(&s, "generation"), 1);
+        for (long long units = 1; units <= 2; units++) {
+            snprintf(word, sizeof word, "set %lld %lld", units, 3 - units);
+            assert_int_equal(ctl(&s, word, out, sizeof out), 0);
+            for (int k = 0; k < 300 && shown(&s, "context") != units; k++) usleep(100000);
+            assert_int_equal(shown(&s, "context"), units);
+            assert_int_equal(shown(&s, "generation"), 3 - units);
+        }
         assert_true(shown(&s, "changes") > 0);
-        assert_true(shown(&s, "answer_steps") > 0);
         stop(&s, c);
     }
 }
@@ -216,13 +231,13 @@ what_the_device_has_not_is_refused_with_what_it_has(void **state)
 
     (void)state;
     start(&s, &c, "tests/data/golden/llama3", "split.mode=fixed", "split.context_sm=0.75");
-    assert_int_equal(shown(&s, "context"), 3);
-    assert_int_not_equal(ctl(&s, "set 3 3", out, sizeof out), 0);
-    assert_non_null(strstr(out, "nearest is 3 and 1"));
-    assert_int_equal(ctl(&s, "set 0 4", out, sizeof out), 2);
-    assert_int_equal(ctl(&s, "set 4", out, sizeof out), 2);
-    assert_int_equal(ctl(&s, "set 1 3 w7", out, sizeof out), 4);
-    assert_int_equal(ctl(&s, "set 1 3 w0", out, sizeof out), 0);
+    assert_int_equal(shown(&s, "context"), 2);
+    assert_int_not_equal(ctl(&s, "set 2 2", out, sizeof out), 0);
+    assert_non_null(strstr(out, "nearest is 2 and 1"));
+    assert_int_equal(ctl(&s, "set 0 3", out, sizeof out), 2);
+    assert_int_equal(ctl(&s, "set 3", out, sizeof out), 2);
+    assert_int_equal(ctl(&s, "set 1 2 w7", out, sizeof out), 4);
+    assert_int_equal(ctl(&s, "set 1 2 w0", out, sizeof out), 0);
     stop(&s, c);
     start(&s, &c, "tests/data/golden/llama3", "split.mode=fixed", "split.context_sm=1.0");
     assert_int_equal(ctl(&s, "auto", out, sizeof out), 5);
