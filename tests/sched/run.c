@@ -262,8 +262,11 @@ unwrite_all(struct run *r, const struct batch *b)
     for (uint32_t i = 0; i < b->n_copies; i++) {
         const struct kv_copy *c = &b->copy[i];
 
-        for (uint32_t k = 0; k < block_units(r, c->group); k++)
-            units_of(r, c->to_tier, c->group, c->to)[k].filled = 0;
+        for (uint32_t k = 0; k < block_units(r, c->group); k++) {
+            struct unit *u = &units_of(r, c->to_tier, c->group, c->to)[k];
+
+            if (u->use.wrote[b->lane] == b->step) u->filled = 0; /* not others' since */
+        }
     }
     for (uint32_t i = 0; i < b->n_runs; i++)
         for (uint32_t g = 0; g < r->c.n_groups; g++) {
