@@ -312,9 +312,9 @@ cfg_heads(const json_t *config, uint32_t heads, uint32_t kv_heads, uint32_t head
         return err_set(e, -EINVAL,
                        "num_attention_heads is %u, not a multiple of num_key_value_heads, %u",
                        l->n_heads, l->n_kv_heads);
-    if (l->head_dim % 2)
-        return err_set(e, -EINVAL, "head_dim is %u; rotary positions need an even one",
-                       l->head_dim);
+    if (l->head_dim < 2 || l->head_dim > CFG_MAX_HEAD_DIM || l->head_dim % 2)
+        return err_set(e, -EINVAL, "head_dim is %u; an even one from 2 to %d is possible",
+                       l->head_dim, CFG_MAX_HEAD_DIM);
     return 0;
 }
 
