@@ -491,6 +491,8 @@ admission_take(struct daemon *d, struct client *c, const struct msg *m, struct r
         return REFUSED(e, INVALID_REQUEST, "two requests with one id: %llu is still open",
                        (unsigned long long)m->rid);
     }
+    if (c->left)
+        return REFUSED(e, CANCELLED, "another connection of this session has taken it over");
     if (msg_request(&q, m, e) < 0) return LAGAN_E_INVALID_REQUEST;
     if (q.encoder_features)
         return REFUSED(e, UNSUPPORTED,

@@ -186,6 +186,17 @@ resume_one(struct daemon *d, struct client *c, uint64_t rid, uint64_t have, uint
     ledger_unname(d->ledger, r);
 }
 
+/* A SUBMIT may be on its way still that was sent over the connection before this one. What we say now not to know
+ * is submitted again here, and may not be found then. */
+static void
+leave_others(struct daemon *d, const struct client *c)
+{
+    struct client *o;
+
+    for (uint32_t at = 0; (o = session_next(d->sessions, &at));)
+        o->left |= o != c && o->has_session && !memcmp(&o->session, &c->session, sizeof c->session);
+}
+
 static void
 resume(struct daemon *d, struct client *c, const struct msg *m)
 {
@@ -198,6 +209,7 @@ resume(struct daemon *d, struct client *c, const struct msg *m)
         FRONT_REFUSE(d, c, m->rid, LAGAN_E_INVALID_REQUEST, "%s", e.text);
         return;
     }
+    leave_others(d, c);
     for (uint32_t i = 0; i < q.n; i++)
         resume_one(d, c, q.rid[i].via.u64, q.have[i].via.u64, q.text[i].via.u64);
     for (uint32_t i = 0; i < q.n; i++)

@@ -36,6 +36,8 @@ struct client {
     uint64_t sent, read; /* bytes; read: as far as we know */
     bool has_session;
     struct session_id session;
+    bool
+        left; /* another connection of its session has asked for what is open: here nothing begins */
     uint32_t n_open; /* requests not answered for good */
 };
 

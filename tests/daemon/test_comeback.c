@@ -273,6 +273,23 @@ a_session_takes_its_request_over_to_another_connection(void **state)
 }
 
 static void
+a_submit_that_comes_behind_the_resume_that_missed_it_is_not_the_one_that_counts(void **state)
+{
+    struct dealer *a, *b;
+
+    (void)state;
+    rig_begin(&r, "good", NULL);
+    a = dial_as(S1);
+    b = dial_as(S1);
+    assert_false(resume(b, 7, 0));
+    SAY(a, LAGAN_MSG_SUBMIT, 7, { "ids", 3 }, { "max_tokens", 20 }); /* it was on its way */
+    hear_error(a, 7, LAGAN_E_CANCELLED, "another connection of this session", 30000);
+    submit(b, 7, 3, 20, 5);
+    take_all(b, 7, 20, 5);
+    assert_int_equal(rig_stop(&r), 0);
+}
+
+static void
 a_request_waits_for_its_client_as_long_as_it_was_told(void **state)
 {
     struct dealer *a, *here;
@@ -370,6 +387,7 @@ main(void)
     const struct CMUnitTest tests[] = {
         rig_test(requests_outlive_kills_of_lagand_and_no_token_comes_twice),
         rig_test(a_session_takes_its_request_over_to_another_connection),
+        rig_test(a_submit_that_comes_behind_the_resume_that_missed_it_is_not_the_one_that_counts),
         rig_test(a_request_waits_for_its_client_as_long_as_it_was_told),
         rig_test(requests_outlive_a_lagand_that_begins_again),
         rig_test(a_client_that_is_gone_is_noticed_with_nothing_to_send_to_it),
