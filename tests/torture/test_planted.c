@@ -154,6 +154,7 @@ what_nothing_proves_may_hold_anything(void **state)
 
 /* ---- what is committed */
 
+/* One stream: of a search a spoiled beam need not be among what is told, of samples each has a part. */
 static struct job *
 job_of(const struct manifest_found *f)
 {
@@ -161,6 +162,7 @@ job_of(const struct manifest_found *f)
         uint64_t hash[2];
 
         if (!ans.job[i].id || ans.job[i].n_prompt != f->owner.n_tokens) continue;
+        if (ans.job[i].search || ans.job[i].want.n_other[1]) continue;
         manifest_hash(ans.job[i].prompt, ans.job[i].n_prompt, hash);
         if (!memcmp(hash, f->owner.tokens_hash, sizeof hash)) return &ans.job[i];
     }
@@ -230,23 +232,24 @@ noise_in_a_proven_block_is_seen_in_that_stream_and_in_no_other(void **state)
 
 /* ---- what others wrote */
 
-/* A whole block that a row proves is never written again: its bytes when it was first seen. */
+/* A whole block that a row proves is never written again: its bytes when it was first seen. But a beam goes on from
+ * another's. */
 static struct proof {
     uint64_t id, hash[2];
-    uint32_t group, entry;
+    uint32_t member, group, entry;
 } proofs[1 << 14];
 
 /* Has it other bytes than before? */
 static bool
-changed(uint64_t id, uint32_t group, uint32_t entry, slice_id at)
+changed(uint64_t id, uint32_t member, uint32_t group, uint32_t entry, slice_id at)
 {
-    struct proof *p = &proofs[(id * 1021 + group * 509 + entry) % ARRAY_LEN(proofs)];
-    struct proof now = { .id = id, .group = group, .entry = entry };
+    struct proof *p = &proofs[(id * 1021 + member * 251 + group * 509 + entry) % ARRAY_LEN(proofs)];
+    struct proof now = { .id = id, .member = member, .group = group, .entry = entry };
     uint64_t bytes;
     char *block = remains_block(&left, group, at, &bytes);
 
     manifest_hash((token_id *)(void *)block, (uint32_t)(bytes / sizeof(token_id)), now.hash);
-    if (p->id == id && p->group == group && p->entry == entry)
+    if (p->id == id && p->member == member && p->group == group && p->entry == entry)
         return memcmp(p->hash, now.hash, sizeof now.hash) != 0;
     *p = now;
     return false;
@@ -260,11 +263,11 @@ changes(void)
     for (uint32_t seat = 0; seat < left.m.h.n_seats; seat++) {
         struct manifest_found f;
 
-        if (manifest_read(&left.m, seat, left.room, &f) != 1) continue;
+        if (manifest_read(&left.m, seat, left.room, &f) != 1 || f.owner.n_beams) continue;
         for (uint32_t g = 0; g < left.m.h.n_groups; g++)
             for (uint32_t i = 0; i < f.row.committed / left.m.h.tokens_per_block; i++)
                 if (f.row.entry[g][i] != SLICE_NONE)
-                    n += changed(f.row.id, g, i, f.row.entry[g][i]);
+                    n += changed(f.row.id, f.owner.member, g, i, f.row.entry[g][i]);
     }
     return n;
 }
