@@ -1,56 +1,9 @@
 /* twin.c - see twin.h. */
-#include "tests/sched/twin.h"
+#include "tests/sched/twin_core.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-enum state { WAIT, ENCODE, CONTEXT, GENERATE, LAST, PAUSED, GONE };
-
-enum { ENTRIES = 400 };
-
-struct req {
-    req_id id, name; /* name: whose tokens it has */
-    enum state state;
-    float priority;
-    uint32_t order, prompt, max_new, source, made, out, pos, len, layers, in_flight, pages, n_end,
-        min_new, enc_at, client, n_draft;
-    uint32_t guesses; /* in flight, counted as taken */
-    uint32_t done;    /* positions of steps that are over */
-    uint64_t turn;
-    unsigned lane; /* of its last step */
-    uint64_t step;
-    unsigned fork_lane; /* where it was given what the first of its kin held */
-    uint64_t fork_step;
-    token_id end_id[48];
-    uint64_t lora;
-    nsec deadline, arrived;
-    bool seat, begun, told, encoded, halted;
-    /* Of several that begin alike: which it is, the first of them, and whether it is on its own: a beam never. */
-    uint32_t member, n_members, n_shared;
-    struct req *first;
-    bool forked;
-    const struct beam *beam;
-    struct req *kin;         /* whose blocks it may have: the first, also when it is on its own */
-    uint32_t block[ENTRIES]; /* of kin: a name for each, as far as pos */
-};
-struct purse { /* a client's, in tokens */
-    uint64_t spent, turn;
-    uint32_t open;
-};
-
-struct twin {
-    struct kv_config c;
-    struct scheduler_limits l;
-    struct req req[TWIN_MAX], *list[TWIN_MAX]; /* list: in order, those that are not gone */
-    uint32_t n, n_list, n_out[MAX_LANES];
-    struct twin_step out[MAX_LANES][2];
-    uint64_t planned[MAX_LANES], done[MAX_LANES];
-    struct purse purse[8];
-    uint64_t turn;     /* of the last who got a seat, at least */
-    uint32_t n_blocks; /* names given */
-    bool closed, halts;
-    bool cramped; /* somebody found no room, and somebody there is halted */
-};
 struct walk { /* one plan */
     struct twin *t;
     struct twin_step *step;
@@ -110,8 +63,8 @@ sort(struct twin *t)
     qsort(t->list, t->n_list, sizeof t->list[0], in_order);
 }
 
-static struct req *
-find(struct twin *t, req_id id, uint32_t member)
+struct req *
+twin_find(struct twin *t, req_id id, uint32_t member)
 {
     for (uint32_t i = 0; i < t->n; i++)
         if (t->req[i].id == id && t->req[i].member == member &&
@@ -203,8 +156,8 @@ sit(struct twin *t, struct req *q, enum state as)
     q->state = as;
 }
 
-static void
-leave(struct req *q)
+void
+twin_leave(struct req *q)
 {
     q->seat = q->begun = q->encoded = false;
     q->len = 0;
@@ -231,11 +184,11 @@ end_one(struct twin *t, struct req *q)
         p->open--;
         p->spent -= MIN(p->spent, unused);
     }
-    if (q->in_flight == 0) leave(q);
+    if (q->in_flight == 0) twin_leave(q);
 }
 
-static void
-end(struct twin *t, struct req *q)
+void
+twin_end(struct twin *t, struct req *q)
 {
     if (!q->first) {
         end_one(t, q);
@@ -257,14 +210,14 @@ void
 twin_cancel(struct twin *t, req_id id)
 {
     for (uint32_t i = 0; i < t->n; i++)
-        if (t->req[i].id == id && t->req[i].state != GONE) end(t, &t->req[i]);
+        if (t->req[i].id == id && t->req[i].state != GONE) twin_end(t, &t->req[i]);
 }
 
-static void
-expire(struct twin *t, nsec now)
+void
+twin_expire(struct twin *t, nsec now)
 {
     for (uint32_t i = 0; i < t->n; i++)
-        if (t->req[i].state != GONE && t->req[i].deadline <= now) end(t, &t->req[i]);
+        if (t->req[i].state != GONE && t->req[i].deadline <= now) twin_end(t, &t->req[i]);
 }
 
 static bool
@@ -385,7 +338,7 @@ give_up_one(struct twin *t)
 
     if (!q) return t->cramped = false;
     q->state = PAUSED;
-    leave(q);
+    twin_leave(q);
     sort(t);
     return true;
 }
@@ -491,7 +444,7 @@ make_room(struct twin *t, unsigned lane, nsec now)
             t->list[v]->state = PAUSED;
             last = v;
             if (t->list[v]->in_flight == 0) {
-                leave(t->list[v]);
+                twin_leave(t->list[v]);
                 paused = true;
                 if (v == i) return paused;
                 continue;
@@ -810,7 +763,7 @@ twin_plan(struct twin *t, unsigned lane, nsec now, struct twin_step *ret)
 {
     bool paused;
 
-    expire(t, now);
+    twin_expire(t, now);
     if (t->n_out[lane] == 2) return false;
     sort(t);
     give_up_one(t);
@@ -837,69 +790,4 @@ twin_plan(struct twin *t, unsigned lane, nsec now, struct twin_step *ret)
     ret->number = ++t->planned[lane];
     t->out[lane][t->n_out[lane]++] = *ret;
     return true;
-}
-
-static void
-sampled(struct twin *t, struct req *q)
-{
-    token_id token = fake_token(q->name, q->prompt + q->made);
-
-    q->made++;
-    for (uint32_t i = 0; i < q->n_end && q->made > q->min_new; i++)
-        if (q->end_id[i] == token) {
-            end(t, q);
-            return;
-        }
-    if (q->made == q->max_new) end(t, q);
-}
-
-/* Who was given what q held, by a step that is not over but for the one that failed. */
-static void
-fail_forks(struct twin *t, const struct req *q, unsigned failed)
-{
-    for (uint32_t i = 0; i < t->n; i++) {
-        struct req *r = &t->req[i];
-        bool over = r->fork_step + (r->fork_lane == failed ? 1 : 0) <= t->done[r->fork_lane];
-
-        if (r->id == q->id && r->fork_step && !over && r->state != GONE) end(t, r);
-    }
-}
-
-void
-twin_commit(struct twin *t, unsigned lane, bool failed, nsec now)
-{
-    struct twin_step *step = &t->out[lane][0];
-
-    check(t->n_out[lane] > 0);
-    t->done[lane] = step->number;
-    for (uint32_t i = 0; i < step->n; i++) {
-        const struct twin_run *run = &step->run[i];
-        struct req *q = find(t, run->id, run->member);
-        uint32_t taken = run->n_rows;
-
-        check(q && q->in_flight > 0);
-        q->in_flight--;
-        if (run->work != WORK_ENCODER) q->encoded = false;
-        if (run->guesses) {
-            taken = failed ? run->n_rows : fake_taken(&t->l, q->id, q->done, run->guesses);
-            q->guesses -= run->guesses;
-            q->pos -= run->n_rows - taken;
-            q->out -= run->n_rows - taken;
-            if (q->state == GENERATE && q->out == q->max_new && !q->guesses) q->state = LAST;
-        }
-        if (run->work != WORK_ENCODER && !failed) q->done += taken;
-        if (failed && q->state != GONE) end(t, q);
-        if (failed) fail_forks(t, q, lane);
-        if (q->beam && run->samples && q->state != GONE && q->member + 1 == q->n_members) {
-            for (uint32_t k = 0; k < q->n_members; k++) q->first[k].made++;
-            if (q->made == q->max_new) end(t, q);
-        }
-        for (uint32_t k = 0;
-             !q->beam && run->samples && k < 1 + run->guesses - (run->n_rows - taken); k++)
-            if (q->state != GONE) sampled(t, q);
-        if (q->in_flight == 0 && q->seat && (q->state == GONE || q->state == PAUSED)) leave(q);
-    }
-    t->out[lane][0] = t->out[lane][1];
-    t->n_out[lane]--;
-    expire(t, now);
 }

@@ -1,0 +1,64 @@
+/* twin_core.h - what twin.c and twin_commit.c share: twin.h. */
+#ifndef TESTS_SCHED_TWIN_CORE_H
+#define TESTS_SCHED_TWIN_CORE_H
+
+#include "tests/sched/twin.h"
+
+enum state { WAIT, ENCODE, CONTEXT, GENERATE, LAST, PAUSED, GONE };
+
+enum { ENTRIES = 400 };
+
+struct req {
+    req_id id, name; /* name: whose tokens it has */
+    enum state state;
+    float priority;
+    uint32_t order, prompt, max_new, source, made, out, pos, len, layers, in_flight, pages, n_end,
+        min_new, enc_at, client, n_draft;
+    uint32_t guesses; /* in flight, counted as taken */
+    uint32_t done;    /* positions of steps that are over */
+    uint64_t turn;
+    unsigned lane; /* of its last step */
+    uint64_t step;
+    unsigned fork_lane; /* where it was given what the first of its kin held */
+    uint64_t fork_step;
+    token_id end_id[48];
+    uint64_t lora;
+    nsec deadline, arrived;
+    bool seat, begun, told, encoded, halted;
+    /* Of several that begin alike: which it is, the first of them, and whether it is on its own: a beam never. */
+    uint32_t member, n_members, n_shared;
+    struct req *first;
+    bool forked;
+    const struct beam *beam;
+    struct req *kin;         /* whose blocks it may have: the first, also when it is on its own */
+    uint32_t block[ENTRIES]; /* of kin: a name for each, as far as pos */
+};
+struct purse { /* a client's, in tokens */
+    uint64_t spent, turn;
+    uint32_t open;
+};
+
+struct twin {
+    struct kv_config c;
+    struct scheduler_limits l;
+    struct req req[TWIN_MAX], *list[TWIN_MAX]; /* list: in order, those that are not gone */
+    uint32_t n, n_list, n_out[MAX_LANES];
+    struct twin_step out[MAX_LANES][2];
+    uint64_t planned[MAX_LANES], done[MAX_LANES];
+    struct purse purse[8];
+    uint64_t turn;     /* of the last who got a seat, at least */
+    uint32_t n_blocks; /* names given */
+    bool closed, halts;
+    bool cramped; /* somebody found no room, and somebody there is halted */
+};
+
+/* NULL: there is none. */
+struct req *twin_find(struct twin *t, req_id id, uint32_t member);
+/* Its seat is free. */
+void twin_leave(struct req *q);
+/* With all of a search, or alone; it leaves once no step of it is out. */
+void twin_end(struct twin *t, struct req *q);
+/* Whoever is late ends. */
+void twin_expire(struct twin *t, nsec now);
+
+#endif
