@@ -16,14 +16,6 @@ struct plain_opts {
     bool json, help;
 };
 
-static long long
-number(const json_t *o, const char *key)
-{
-    const json_t *v = json_object_get(o, key);
-
-    return json_is_real(v) ? (long long)json_real_value(v) : json_integer_value(v);
-}
-
 /* Read the options, ask, and print JSON if that is wanted. *ret: the answer otherwise, to be freed; NULL
  * when all is done and the exit code is final. n_operands: how many the command takes. */
 static int
@@ -33,8 +25,7 @@ ask(struct ctl *ctl, const char *words, int argc, char **argv, int n_operands, c
     const struct command *c = commands;
     struct plain_opts o;
     json_t *args = json_object();
-    char *reply = NULL;
-    int n, r;
+    int n;
 
     *ret = NULL;
     while (strcmp(c->words, words)) c++;
@@ -57,15 +48,7 @@ ask(struct ctl *ctl, const char *words, int argc, char **argv, int n_operands, c
     } else if (n_operands) {
         json_object_set_new(args, operand, json_stringn(argv[0], strlen(argv[0])));
     }
-    r = ctl_call(ctl, words, args, privileged, &reply);
-    if (r) return r;
-    if (o.json)
-        puts(reply);
-    else
-        *ret = json_loads(reply, JSON_DECODE_ANY, NULL);
-    free(reply);
-    if (!o.json && !*ret) return ctl_fail(CTL_FAILED, "lagand's answer to %s is not JSON", words);
-    return 0;
+    return ctl_ask(ctl, words, args, privileged, o.json, ret);
 }
 
 /* ---- workers */
@@ -80,10 +63,10 @@ kv_shares(const json_t *worker, char *buf, size_t n)
     snprintf(buf, n, "-");
     json_array_foreach(pools, i, p)
     {
-        long long blocks = number(p, "blocks");
+        long long blocks = json_number(p, "blocks");
 
         at += (size_t)snprintf(buf + at, n - at, "%s%lld%%", i ? " / " : "",
-                               blocks ? 100 * number(p, "used") / blocks : 0);
+                               blocks ? 100 * json_number(p, "used") / blocks : 0);
         if (at + 16 > n) break;
     }
     return buf;
@@ -96,7 +79,7 @@ arena_bytes(const json_t *worker)
     long long sum = 0;
     size_t i;
 
-    json_array_foreach(json_object_get(worker, "arenas"), i, a) sum += number(a, "bytes");
+    json_array_foreach(json_object_get(worker, "arenas"), i, a) sum += json_number(a, "bytes");
     return sum;
 }
 
@@ -112,11 +95,11 @@ add_ranks(struct table *t, const json_t *worker)
         char bytes[32];
 
         table_cell(t, false, "%s", json_word(r, "name"));
-        table_cell(t, true, "%lld", number(r, "pid"));
+        table_cell(t, true, "%lld", json_number(r, "pid"));
         table_cell(t, false, "rank %zu", i + 1);
         for (int k = 0; k < 2; k++) table_cell(t, false, "%s", "");
         for (int k = 0; k < 3; k++) table_cell(t, true, "%s", "");
-        table_cell(t, true, "%s", text_bytes(bytes, sizeof bytes, (double)number(r, "bytes")));
+        table_cell(t, true, "%s", text_bytes(bytes, sizeof bytes, (double)json_number(r, "bytes")));
         table_cell(t, true, "%s", "");
     }
 }
@@ -136,16 +119,16 @@ print_workers(const json_t *workers)
         const char *standby = json_string_value(json_object_get(w, "standby"));
 
         table_cell(t, false, "%s", json_word(w, "name"));
-        table_cell(t, true, "%lld", number(w, "pid"));
+        table_cell(t, true, "%lld", json_number(w, "pid"));
         table_cell(t, false, "%s", json_word(w, "model"));
         table_cell(t, false, "%s", json_word(w, "device"));
         table_cell(t, false, "%s%s%s", json_word(w, "state"), standby && *standby ? ", " : "",
                    standby ? standby : "");
-        table_cell(t, true, "%lld", number(w, "running"));
-        table_cell(t, true, "%lld", number(w, "waiting"));
+        table_cell(t, true, "%lld", json_number(w, "running"));
+        table_cell(t, true, "%lld", json_number(w, "waiting"));
         table_cell(t, true, "%s", kv_shares(w, kv, sizeof kv));
         table_cell(t, true, "%s", text_bytes(bytes, sizeof bytes, (double)arena_bytes(w)));
-        table_cell(t, true, "%lld", number(w, "restarts"));
+        table_cell(t, true, "%lld", json_number(w, "restarts"));
         add_ranks(t, w);
     }
     table_print(t, stdout);
@@ -197,10 +180,11 @@ cmd_status(struct ctl *ctl, int argc, char **argv)
     json_array_foreach(workers, i, w) n_ready += !strcmp(json_word(w, "state"), "ready");
     if (!o.json) {
         printf("lagand %s  pid %lld  up %s  %s  %zu of %zu workers ready\n",
-               json_word(s, "version"), number(s, "pid"),
+               json_word(s, "version"), json_number(s, "pid"),
                text_duration(up, sizeof up, json_number_value(json_object_get(s, "uptime_s"))),
                state, n_ready, json_array_size(workers));
-        printf("requests %lld of %lld\n\n", number(s, "requests"), number(s, "max_requests"));
+        printf("requests %lld of %lld\n\n", json_number(s, "requests"),
+               json_number(s, "max_requests"));
         print_workers(workers);
     }
     r = !strcmp(state, "degraded")   ? CTL_DEGRADED
@@ -228,15 +212,15 @@ cmd_requests(struct ctl *ctl, int argc, char **argv)
     {
         char age[32];
 
-        table_cell(t, true, "%lld", number(q, "id"));
+        table_cell(t, true, "%lld", json_number(q, "id"));
         table_cell(t, false, "%s", json_word(q, "client"));
         table_cell(t, false, "%s", json_word(q, "model"));
         table_cell(t, false, "%s", json_word(q, "worker"));
         table_cell(t, false, "%s", json_word(q, "state"));
-        table_cell(t, true, "%lld", number(q, "prompt"));
-        table_cell(t, true, "%lld", number(q, "generated"));
+        table_cell(t, true, "%lld", json_number(q, "prompt"));
+        table_cell(t, true, "%lld", json_number(q, "generated"));
         table_cell(t, true, "%s",
-                   text_duration(age, sizeof age, (double)number(q, "age_ms") / 1e3));
+                   text_duration(age, sizeof age, (double)json_number(q, "age_ms") / 1e3));
     }
     table_print(t, stdout);
     json_decref(list);
@@ -276,12 +260,12 @@ cmd_kv_stats(struct ctl *ctl, int argc, char **argv)
         if (json_is_string(json_object_get(p, "pool")))
             table_cell(t, false, "%s", json_word(p, "pool"));
         else
-            table_cell(t, false, "%lld", number(p, "pool"));
-        table_cell(t, true, "%lld", number(p, "blocks"));
-        table_cell(t, true, "%lld", number(p, "used"));
-        table_cell(t, true, "%lld", number(p, "cached"));
-        table_cell(t, true, "%lld", number(p, "free"));
-        table_cell(t, true, "%s", text_bytes(bytes, sizeof bytes, (double)number(p, "bytes")));
+            table_cell(t, false, "%lld", json_number(p, "pool"));
+        table_cell(t, true, "%lld", json_number(p, "blocks"));
+        table_cell(t, true, "%lld", json_number(p, "used"));
+        table_cell(t, true, "%lld", json_number(p, "cached"));
+        table_cell(t, true, "%lld", json_number(p, "free"));
+        table_cell(t, true, "%s", text_bytes(bytes, sizeof bytes, (double)json_number(p, "bytes")));
     }
     table_print(t, stdout);
     json_decref(list);
@@ -355,7 +339,8 @@ steer(struct ctl *ctl, const char *words, const char *says, int argc, char **arg
     json_t *done;
     int r = ask(ctl, words, argc, argv, 1, "worker", /* privileged= */ true, &done);
 
-    if (done) printf("%s  %s, %lld requests to finish\n", argv[0], says, number(done, "requests"));
+    if (done)
+        printf("%s  %s, %lld requests to finish\n", argv[0], says, json_number(done, "requests"));
     json_decref(done);
     return r;
 }

@@ -136,3 +136,20 @@ ctl_call(struct ctl *ctl, const char *verb, json_t *args, bool privileged, char 
     free(text);
     return r;
 }
+
+int
+ctl_ask(struct ctl *ctl, const char *verb, json_t *args, bool privileged, bool json, json_t **ret)
+{
+    char *reply = NULL;
+    int r = ctl_call(ctl, verb, args, privileged, &reply);
+
+    *ret = NULL;
+    if (r) return r;
+    if (json)
+        puts(reply);
+    else
+        *ret = json_loads(reply, JSON_DECODE_ANY, NULL);
+    free(reply);
+    if (!json && !*ret) return ctl_fail(CTL_FAILED, "lagand's answer to %s is not JSON", verb);
+    return 0;
+}

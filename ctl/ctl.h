@@ -68,6 +68,9 @@ int command_args(const struct command *c, void *to, int argc, char **argv);
 /* connect.c */
 int ctl_connect(struct ctl *ctl, struct lagan **ret, bool privileged); /* 0 or an exit code */
 int ctl_call(struct ctl *ctl, const char *verb, json_t *args, bool privileged, char **reply);
+/* The same; the answer is printed where JSON is wanted, and *ret, to be freed, otherwise. NULL: all is done. */
+int ctl_ask(struct ctl *ctl, const char *verb, json_t *args, bool privileged, bool json,
+            json_t **ret);
 int ctl_exit_of(uint32_t reason);                           /* an error's number to an exit code */
 int sibling_path(char *buf, size_t n, const char *program); /* 0, -ENOENT */
 
@@ -112,6 +115,7 @@ struct table *table_new(const char *const *heads, size_t n_columns);
 void table_cell(struct table *t, bool right, const char *fmt, ...) PRINTF_LIKE(3, 4);
 void table_print(struct table *t, FILE *out);            /* frees it */
 const char *json_word(const json_t *o, const char *key); /* a string of it, or "-" */
+long long json_number(const json_t *o, const char *key); /* cut to a whole one, or 0 */
 void print_json_string(FILE *out, const char *s, size_t n);
 void print_float(FILE *out, float v); /* shortest that reads back as the same float */
 const char *text_bytes(char *buf, size_t n, double bytes);

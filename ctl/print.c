@@ -95,6 +95,14 @@ json_word(const json_t *o, const char *key)
     return s ? s : "-";
 }
 
+long long
+json_number(const json_t *o, const char *key)
+{
+    const json_t *v = json_object_get(o, key);
+
+    return json_is_real(v) ? (long long)json_real_value(v) : json_integer_value(v);
+}
+
 void
 print_json_string(FILE *out, const char *s, size_t n)
 {

@@ -9,12 +9,6 @@ struct split_opts {
     bool json, help;
 };
 
-static long long
-number(const json_t *o, const char *key)
-{
-    return json_integer_value(json_object_get(o, key));
-}
-
 /* Units of one part. 0 or an exit code, once said. */
 static int
 units(const char *word, const char *key, json_t *args)
@@ -36,7 +30,6 @@ ask(struct ctl *ctl, const char *verb, int argc, char **argv, int n_units, json_
     const struct command *c = commands;
     json_t *args = json_object();
     struct split_opts o;
-    char *reply = NULL;
     int n, r = 0;
 
     *ret = NULL;
@@ -50,24 +43,17 @@ ask(struct ctl *ctl, const char *verb, int argc, char **argv, int n_units, json_
     if (r) return json_decref(args), r;
     if (n > n_units)
         json_object_set_new(args, "worker", json_stringn(argv[n_units], strlen(argv[n_units])));
-    r = ctl_call(ctl, verb, args, /* privileged= */ true, &reply);
-    if (r) return r;
-    if (o.json)
-        puts(reply);
-    else
-        *ret = json_loads(reply, JSON_DECODE_ANY, NULL);
-    free(reply);
-    if (!o.json && !*ret) return ctl_fail(CTL_FAILED, "lagand's answer to %s is not JSON", verb);
-    return 0;
+    return ctl_ask(ctl, verb, args, /* privileged= */ true, o.json, ret);
 }
 
 static void
 print_steps(const json_t *o, const char *what, const char *steps, const char *ns)
 {
-    long long n = number(o, steps);
+    long long n = json_number(o, steps);
 
     if (n)
-        printf("%-8s %10lld steps of %.3f ms\n", what, n, (double)number(o, ns) / 1e6 / (double)n);
+        printf("%-8s %10lld steps of %.3f ms\n", what, n,
+               (double)json_number(o, ns) / 1e6 / (double)n);
 }
 
 int
@@ -77,21 +63,21 @@ cmd_split_show(struct ctl *ctl, int argc, char **argv)
     int r = ask(ctl, "split show", argc, argv, 0, &o);
 
     if (!o) return r;
-    printf("%lld units, ", number(o, "units"));
-    if (number(o, "grain"))
-        printf("in parts of %lld at least, in steps of %lld;", number(o, "least"),
-               number(o, "grain"));
+    printf("%lld units, ", json_number(o, "units"));
+    if (json_number(o, "grain"))
+        printf("in parts of %lld at least, in steps of %lld;", json_number(o, "least"),
+               json_number(o, "grain"));
     else
         printf("which cannot be divided;");
     printf(" mode %s", json_word(o, "mode"));
     if (!strcmp(json_word(o, "mode"), "auto"))
-        printf(", target %.1f ms", (double)number(o, "target_ns") / 1e6);
-    if (number(o, "context"))
-        printf("\n%lld for prompts, %lld for answers", number(o, "context"),
-               number(o, "generation"));
+        printf(", target %.1f ms", (double)json_number(o, "target_ns") / 1e6);
+    if (json_number(o, "context"))
+        printf("\n%lld for prompts, %lld for answers", json_number(o, "context"),
+               json_number(o, "generation"));
     else
         printf("\none lane for prompts and answers");
-    printf("; %lld changes\n", number(o, "changes"));
+    printf("; %lld changes\n", json_number(o, "changes"));
     print_steps(o, "prompts", "prompt_steps", "prompt_ns");
     print_steps(o, "answers", "answer_steps", "answer_ns");
     print_steps(o, "both", "mixed_steps", "mixed_ns");

@@ -13,25 +13,7 @@
 #include <string.h>
 #include <unistd.h>
 
-static struct gpu *gpu;
 static struct err e;
-
-static int
-open_gpu(void **state)
-{
-    struct gpu_options o = { .device = "cpu", .isa = "auto" };
-
-    (void)state;
-    return gpu_open(&gpu, &o, &e);
-}
-
-static int
-close_gpu(void **state)
-{
-    (void)state;
-    gpu_close(gpu);
-    return 0;
-}
 
 static struct model_source
 source(const struct ckpt *c)
@@ -44,7 +26,7 @@ opened(const struct model_source *s)
 {
     struct model *m = NULL;
 
-    if (model_open(&m, s, gpu, toy_families, &e) < 0) fail_msg("%s", e.text);
+    if (model_open(&m, s, toy_gpu, toy_families, &e) < 0) fail_msg("%s", e.text);
     return m;
 }
 
@@ -53,7 +35,7 @@ refused(const struct ckpt *c, int code, const char *sentence)
 {
     struct model_source s = source(c);
     struct model *m = NULL;
-    int r = model_open(&m, &s, gpu, toy_families, &e);
+    int r = model_open(&m, &s, toy_gpu, toy_families, &e);
     char want[256];
 
     snprintf(want, sizeof want, "load %.60s: %s", c->dir, sentence);
@@ -395,7 +377,7 @@ parts_stored_differently_meet_in_fp32(void **state)
 static void
 on_a_gpu_all_matrices_have_the_first_ones_dtype(void **state)
 {
-    const char *const cpu = gpu->checked.name;
+    const char *const cpu = toy_gpu->checked.name;
 
     (void)state;
     for (int other = 0; other < 2; other++) {
@@ -404,7 +386,7 @@ on_a_gpu_all_matrices_have_the_first_ones_dtype(void **state)
         struct model *m;
         struct ckpt c;
 
-        gpu->checked.name = other ? "not the cpu" : cpu;
+        toy_gpu->checked.name = other ? "not the cpu" : cpu;
         ckpt_open(&c);
         toy_config(&c, "");
         toy_add(&c, "", "BF16", "F16", "layers.1.k");
@@ -427,7 +409,7 @@ on_a_gpu_all_matrices_have_the_first_ones_dtype(void **state)
         model_close(m);
         ckpt_close(&c);
     }
-    gpu->checked.name = cpu;
+    toy_gpu->checked.name = cpu;
 }
 
 static void
@@ -845,5 +827,5 @@ main(void)
         cmocka_unit_test(random_weights_are_adopted_like_others),
     };
 
-    return cmocka_run_group_tests(tests, open_gpu, close_gpu);
+    return cmocka_run_group_tests(tests, toy_open_gpu, toy_close_gpu);
 }

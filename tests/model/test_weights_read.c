@@ -8,25 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-static struct gpu *gpu;
 static struct err e;
-
-static int
-open_gpu(void **state)
-{
-    struct gpu_options o = { .device = "cpu", .isa = "auto" };
-
-    (void)state;
-    return gpu_open(&gpu, &o, &e);
-}
-
-static int
-close_gpu(void **state)
-{
-    (void)state;
-    gpu_close(gpu);
-    return 0;
-}
 
 /* Element i of values at any byte. */
 static float
@@ -66,7 +48,7 @@ pieces_come_in_order_whoever_reads_them(void **state)
     }
     ckpt_bytes(&c, "model.safetensors", raw, n);
     for (unsigned w = 0; w < ARRAY_LEN(wanted); w++) {
-        struct model m = { .gpu = gpu, .op = gpu_ops(gpu) };
+        struct model m = { .gpu = toy_gpu, .op = gpu_ops(toy_gpu) };
         struct read_piece piece[PIECES];
         struct reading *r = NULL;
 
@@ -99,7 +81,7 @@ pieces_come_in_order_whoever_reads_them(void **state)
 static void
 a_file_that_changes_while_it_is_read_is_an_error(void **state)
 {
-    struct model m = { .gpu = gpu, .op = gpu_ops(gpu) };
+    struct model m = { .gpu = toy_gpu, .op = gpu_ops(toy_gpu) };
     struct read_piece piece;
     struct reading *r = NULL;
     const void *host;
@@ -128,5 +110,5 @@ main(void)
         cmocka_unit_test(a_file_that_changes_while_it_is_read_is_an_error),
     };
 
-    return cmocka_run_group_tests(tests, open_gpu, close_gpu);
+    return cmocka_run_group_tests(tests, toy_open_gpu, toy_close_gpu);
 }

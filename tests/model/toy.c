@@ -28,6 +28,25 @@ static const struct weight_rule weights[] = {
 /* clang-format on */
 
 bool toy_prepared;
+struct gpu *toy_gpu;
+
+int
+toy_open_gpu(void **state)
+{
+    struct gpu_options o = { .device = "cpu", .isa = "auto" };
+    struct err e;
+
+    (void)state;
+    return gpu_open(&toy_gpu, &o, &e);
+}
+
+int
+toy_close_gpu(void **state)
+{
+    (void)state;
+    gpu_close(toy_gpu);
+    return 0;
+}
 
 static int
 configure(json_t *config, struct model_shape *s, void *cfg, struct err *e)

@@ -21,6 +21,9 @@ struct toy_layer {
 
 extern const struct arch arch_toy;
 extern const struct arch *const toy_families[];
+extern struct gpu *toy_gpu; /* a group's, between these two */
+int toy_open_gpu(void **state);
+int toy_close_gpu(void **state);
 extern bool toy_prepared; /* prepare() saw all weights in place */
 
 /* config.json with `more` (",\"key\":1") put in. */
