@@ -413,13 +413,15 @@ room(struct twin *t, struct req *q, unsigned work, uint32_t *rows)
 static bool
 make_room(struct twin *t, unsigned lane, nsec now)
 {
-    uint32_t rows = t->l.max_rows, last = t->n_list;
+    uint32_t rows = t->l.max_rows;
+    const struct req *last = NULL; /* who was paused: the list ends there */
     bool paused = false, waiting = true;
 
-    for (uint32_t i = 0; i < last; i++) {
+    for (uint32_t i = 0; i < t->n_list; i++) {
         struct req *q = t->list[i];
         uint32_t v;
 
+        if (last && in_order(&(const struct req *){ q }, &last) >= 0) break;
         if (q->state == GONE || (!waiting && q->state == WAIT)) continue;
         while (!room(t, q, wants(t, q, lane, now), &rows)) {
             bool no_seat = q->state == WAIT && !has_seat(t, q);
@@ -428,7 +430,7 @@ make_room(struct twin *t, unsigned lane, nsec now)
                 waiting = false;
                 break;
             }
-            if (give_up_one(t)) { /* from the beginning */
+            if (give_up_one(t)) { /* from the beginning, of a list that may be longer now */
                 paused = waiting = true;
                 rows = t->l.max_rows;
                 i = UINT32_MAX;
@@ -442,7 +444,7 @@ make_room(struct twin *t, unsigned lane, nsec now)
                 break;
             }
             t->list[v]->state = PAUSED;
-            last = v;
+            last = t->list[v];
             if (t->list[v]->in_flight == 0) {
                 twin_leave(t->list[v]);
                 paused = true;
