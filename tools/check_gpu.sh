@@ -19,7 +19,9 @@ tests='
 60  tests/gpu/test_shapes
 120 tests/gpu/test_ops
 120 tests/gpu/test_ops --invariant
-60 tests/gpu/test_state
+60  tests/gpu/test_experts
+60  tests/gpu/test_streams
+60  tests/gpu/test_state
 120 tests/gpu/test_attend
 120 tests/gpu/test_attend --invariant
 60  tests/gpu/test_rows
