@@ -337,7 +337,8 @@ take_event(struct golden *g, struct answer *a, const struct lagan_event *ev)
         }
         break;
     case LAGAN_EVENT_OUTPUT:
-        assert_string_equal(ev->word, a->how.ends ? "eos" : "length");
+        if (!a->how.ends || g->precision == FP32) /* in bf16 it may have gone another way */
+            assert_string_equal(ev->word, a->how.ends ? "eos" : "length");
         a->cached = ev->cached;
         a->resumed = ev->resumed;
         break;
@@ -384,7 +385,7 @@ check_answer(struct golden *g, const struct answer *a, uint32_t n)
     assert_int_equal(a->n_prompt, a->how.may_reuse ? 0 : prompt);
     assert_in_range(a->cached, 0, a->how.may_reuse ? prompt - 1 : 0);
     if (!a->how.prefix) check_greedy(g, p, a->ids, a->n);
-    if (a->how.ends && g->precision == BF16) return; /* it may have gone another way */
+    if (a->how.ends && g->precision == BF16) return;
     assert_int_equal(a->n, a->how.ends ? p->n_ended : N_NEW);
     if (!g->same_bits || a->how.ends) return;
     same_bits(g, &p->answer_bits[g->precision][a->how.prefix], a->answer_bits, p, n);

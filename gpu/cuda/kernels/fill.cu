@@ -70,75 +70,101 @@ normals(uint32_t word_u, uint32_t word_t, float std, float *even, float *odd)
     *odd = mul_rn(mul_rn(k, q == 0 ? s : q == 1 ? c : q == 2 ? -s : -c), std);
 }
 
-/* n elements in all; rows of d, whole: stored four at a time, from rows without gaps. */
-template <typename T, bool WHOLE>
+/* Elements from number `first` on, in rows without gaps, stored four at a time. */
+template <typename T>
 __global__ void
-__launch_bounds__(THREADS) fill(struct tensor t, uint64_t seed, float std, uint64_t n)
+__launch_bounds__(THREADS) fill(T *to, uint64_t first, uint64_t seed, float std, uint64_t n)
 {
-    uint64_t first = ((uint64_t)blockIdx.x * THREADS + threadIdx.x) * 4;
-    uint32_t counter[4] = { (uint32_t)(first / 4), (uint32_t)(first / 4 >> 32) }, w[4];
+    uint64_t at = ((uint64_t)blockIdx.x * THREADS + threadIdx.x) * 4, c = (first + at) / 4;
+    uint32_t counter[4] = { (uint32_t)c, (uint32_t)(c >> 32) }, w[4];
     float v[4];
 
     after_previous(); /* no next_may_start(): what it writes are weights, which others read early */
-    if (first >= n) return;
+    if (at >= n) return;
     philox(seed, counter, w);
     normals(w[0], w[1], std, &v[0], &v[1]);
     normals(w[2], w[3], std, &v[2], &v[3]);
-    if constexpr (WHOLE) {
-        store<4>((T *)t.data + first, v);
-    } else {
-        for (uint32_t j = 0; j < 4 && first + j < n; j++) {
-            uint64_t row = (first + j) / t.dim[1], col = (first + j) % t.dim[1];
-
-            ((T *)t.data)[row * t.stride + col] = of_float<T>(v[j]);
-        }
-    }
+    store<4>(to + at, v);
 }
 
 /* A thread makes the sixteen bytes of one Philox counter. */
-template <bool WHOLE>
 __global__ void
-__launch_bounds__(THREADS) fill_bytes(struct tensor t, uint64_t seed, uint64_t n)
+__launch_bounds__(THREADS) fill_bytes(uint8_t *to, uint64_t first, uint64_t seed, uint64_t n)
 {
-    uint64_t first = ((uint64_t)blockIdx.x * THREADS + threadIdx.x) * 16;
-    uint32_t counter[4] = { (uint32_t)(first / 16), (uint32_t)(first / 16 >> 32) }, w[4];
+    uint64_t at = ((uint64_t)blockIdx.x * THREADS + threadIdx.x) * 16, c = (first + at) / 16;
+    uint32_t counter[4] = { (uint32_t)c, (uint32_t)(c >> 32) }, w[4];
 
     after_previous();
-    if (first >= n) return;
+    if (at >= n) return;
     philox(seed, counter, w);
-    if constexpr (WHOLE) {
-        *(uint4 *)((uint8_t *)t.data + first) = make_uint4(w[0], w[1], w[2], w[3]);
-    } else {
-        for (uint32_t j = 0; j < 16 && first + j < n; j++) {
-            uint64_t row = (first + j) / t.dim[1], col = (first + j) % t.dim[1];
+    *(uint4 *)(to + at) = make_uint4(w[0], w[1], w[2], w[3]);
+}
 
-            ((uint8_t *)t.data)[row * t.stride + col] = (uint8_t)(w[j / 4] >> 8 * (j % 4));
-        }
+/* A row of a part begins anywhere in a counter: `each` threads a row, of which the last may have nothing. */
+template <typename T>
+__global__ void
+__launch_bounds__(THREADS) fill_part(struct tensor t, uint64_t first, uint64_t pitch, uint32_t each,
+                                     uint64_t seed, float std)
+{
+    constexpr uint32_t PER = sizeof(T) == 1 ? 16 : 4; /* numbers of a counter */
+    uint64_t i = (uint64_t)blockIdx.x * THREADS + threadIdx.x, row = i / each;
+    uint64_t from = first + row * pitch, c = from / PER + i % each;
+    uint32_t counter[4] = { (uint32_t)c, (uint32_t)(c >> 32) }, w[4];
+    T *to = (T *)t.data + row * t.stride;
+    float v[4];
+
+    after_previous();
+    if (row >= t.dim[0] || c * PER >= from + t.dim[1]) return;
+    philox(seed, counter, w);
+    normals(w[0], w[1], std, &v[0], &v[1]);
+    normals(w[2], w[3], std, &v[2], &v[3]);
+    for (uint32_t j = 0; j < PER; j++) {
+        uint64_t at = c * PER + j;
+
+        if (at < from || at >= from + t.dim[1]) continue;
+        if constexpr (sizeof(T) == 1)
+            to[at - from] = (T)(w[j / 4] >> 8 * (j % 4));
+        else
+            to[at - from] = of_float<T>(v[j]);
     }
+}
+
+template <typename T>
+cudaError_t
+fill_any(const struct k_lane *l, struct tensor t, uint64_t seed, uint64_t first, uint64_t pitch,
+         float std)
+{
+    constexpr uint32_t PER = sizeof(T) == 1 ? 16 : 4;
+    uint64_t n = (uint64_t)t.dim[0] * t.dim[1];
+    bool whole = t.dim[0] == 1 || (t.stride == t.dim[1] && pitch == t.dim[1]);
+
+    if (n == 0) return cudaSuccess;
+    if (whole && n % PER == 0 && first % PER == 0 && (uintptr_t)t.data % (PER * sizeof(T)) == 0) {
+        uint64_t blocks = (n / PER + THREADS - 1) / THREADS;
+
+        if (blocks > INT32_MAX) return cudaErrorInvalidValue;
+        if constexpr (sizeof(T) == 1)
+            return launch(fill_bytes, (uint32_t)blocks, THREADS, 0, l->st, (T *)t.data, first, seed,
+                          n);
+        else
+            return launch(fill<T>, (uint32_t)blocks, THREADS, 0, l->st, (T *)t.data, first, seed,
+                          std, n);
+    }
+    uint32_t each = (t.dim[1] + 2 * PER - 2) / PER;
+    uint64_t blocks = ((uint64_t)t.dim[0] * each + THREADS - 1) / THREADS;
+
+    if (blocks > INT32_MAX) return cudaErrorInvalidValue;
+    return launch(fill_part<T>, (uint32_t)blocks, THREADS, 0, l->st, t, first, pitch, each, seed,
+                  std);
 }
 
 } /* namespace */
 
 cudaError_t
-k_fill_random(const struct k_lane *l, struct tensor t, uint64_t seed, float std)
+k_fill_random(const struct k_lane *l, struct tensor t, uint64_t seed, uint64_t first,
+              uint64_t pitch, float std)
 {
-    uint64_t n = (uint64_t)t.dim[0] * t.dim[1];
-    uint64_t blocks = (n + 4 * THREADS - 1) / (4 * THREADS);
-    bool whole = n % 4 == 0 && (t.dim[0] == 1 || t.stride == t.dim[1]);
-
-    if (n == 0) return cudaSuccess;
-    if (blocks > INT32_MAX) return cudaErrorInvalidValue;
-    if (t.dtype == DT_U8) {
-        uint32_t grid = (uint32_t)((n + 16 * THREADS - 1) / (16 * THREADS));
-
-        if (whole && n % 16 == 0 && (uintptr_t)t.data % 16 == 0)
-            return launch(fill_bytes<true>, grid, THREADS, 0, l->st, t, seed, n);
-        return launch(fill_bytes<false>, grid, THREADS, 0, l->st, t, seed, n);
-    }
-    WITH_FLOAT(T, t.dtype, {
-        if (whole && (uintptr_t)t.data % (4 * sizeof(T)) == 0)
-            return launch(fill<T, true>, (uint32_t)blocks, THREADS, 0, l->st, t, seed, std, n);
-        return launch(fill<T, false>, (uint32_t)blocks, THREADS, 0, l->st, t, seed, std, n);
-    });
+    if (t.dtype == DT_U8) return fill_any<uint8_t>(l, t, seed, first, pitch, std);
+    WITH_FLOAT(T, t.dtype, { return fill_any<T>(l, t, seed, first, pitch, std); });
     return cudaSuccess;
 }

@@ -460,9 +460,8 @@ __launch_bounds__(THREADS, 2) sample_top(const struct sample s, const struct roo
     for (uint32_t i = threadIdx.x; i < k; i += THREADS) {
         struct top e = { -1, -CUDART_INF_F };
 
-        if (i < sh.n_list)
-            e = { (int32_t)id_of(sh.list[i]), x_of(sh.list[i]) };
-        if (i < sh.n_list && !want.beam) e.logprob -= r.best + stat.log_total;
+        if (i < sh.n_list) e = { (int32_t)id_of(sh.list[i]), x_of(sh.list[i]) };
+        if (i < sh.n_list && !want.beam) e.logprob = e.logprob - r.best - stat.log_total;
         s.top[want.first_top + i] = e;
     }
     if (!w.cuts || r.best == -CUDART_INF_F) return;
