@@ -86,6 +86,10 @@ failpoint_wild(enum failpoint p)
     case FP_DELAY:
         nanosleep(&pause_for, NULL);
         return false;
+    case FP_HOLD:
+        while (atomic_load_explicit(&s->action, memory_order_relaxed) == FP_HOLD)
+            nanosleep(&pause_for, NULL);
+        return false;
     case FP_ACTIONS:
         break;
     case FP_WILD:

@@ -28,6 +28,8 @@
     X(load_done,       "W2",  "engine complete, not said yet") \
     X(hand_given,      "W2",  "a descriptor handed up or down") \
     X(ready_said,      "W3",  "READY is in the outbox") \
+    X(host_mapping,    "W3",  "streams go on, a predecessor's host tier is to be mapped; WILD: it is of another size") \
+    X(host_mapped,     "W3",  "it is mapped, the engine does not use it yet") \
     X(loop_published,  "W3",  "published, the bell not rung") \
     X(ring_tail_seen,  "W4",  "tail read, the record not copied") \
     X(ring_copied,     "W5",  "record copied, head not released") \
@@ -90,8 +92,9 @@ enum failpoint {
 };
 
 enum fp_side { FP_LAGAND, FP_WORKER, FP_SIDES }; /* a worker is what has LAGAN_EPOCH */
-/* WILD, at a point of FP_OR() alone: what the point says, or the device is told to store where no memory is. */
-enum fp_action { FP_KILL = 1, FP_ABORT, FP_STOP, FP_EXIT, FP_DELAY, FP_ACTIONS, FP_WILD };
+/* WILD, at a point of FP_OR() alone: what the point says, or the device is told to store where no memory is. HOLD: the
+ * thread stays there until the test stores another action. */
+enum fp_action { FP_KILL = 1, FP_ABORT, FP_STOP, FP_EXIT, FP_DELAY, FP_ACTIONS, FP_WILD, FP_HOLD };
 enum { FP_EXIT_STATUS = 3 };
 #define FP_NOWHERE ((void *)(uintptr_t)4096) /* a page that nobody maps */
 

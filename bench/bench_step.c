@@ -196,7 +196,7 @@ measure(struct bench *k)
     uint64_t n, bytes;
 
     try(exec_open(&k->x, &c, k->gpu, k->m, &k->kv, &e), "executor");
-    exec_blocks(k->x, &k->kv, &k->arena, NULL);
+    exec_blocks(k->x, &k->kv, &k->arena);
     for (uint32_t s = 0; s < SEATS; s++) exec_seat(k->x, s, &how);
     k->step = 0;
     k->b->n_edits = 0;

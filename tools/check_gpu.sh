@@ -30,6 +30,7 @@ tests='
 120 tests/gpu/test_whole
 120 tests/worker/test_adopt
 120 tests/torture/test_resume a_standby_without*
+120 tests/torture/test_resume streams_go_on*
 120 tests/e2e/test_beams
 300 tests/e2e/test_golden
 60  tests/e2e/test_encdec

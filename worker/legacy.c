@@ -3,6 +3,7 @@
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "worker/tier.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -99,7 +100,7 @@ static int
 adopt(struct engine *n, struct err *e)
 {
     slice_id *room = malloc(n->manifest.h.row_bytes);
-    bool host = n->host_arena.base && !memcmp(n->old_host_id, n->kv_id, sizeof n->kv_id);
+    bool host = tier_keeps(n);
     struct manifest_adopted a;
 
     n->found = calloc(n->kv_config.n_seats, sizeof *n->found);
@@ -109,6 +110,7 @@ adopt(struct engine *n, struct err *e)
     }
     a = manifest_adopt(&n->manifest, n->kv, host, n->found, room);
     free(room);
+    manifest_labels(&n->manifest, n->kv); /* before other memory for cells is handed up */
     if (a.rows) log_info("took over the KV blocks of %u requests", a.rows);
     if (a.labels) log_info("took over %u blocks of tokens that others may find", a.labels);
     if (a.no_rows)

@@ -18,6 +18,7 @@
 #include "worker/legacy.h"
 #include "worker/plan.h"
 #include "worker/text_thread.h"
+#include "worker/tier.h"
 #include "worker/worker.h"
 
 #include <errno.h>
@@ -432,6 +433,7 @@ turn(struct worker *w, struct seq **seq, uint32_t *n_before, struct err *e)
         intake_text_done(w, r, now);
         busy = 1;
     }
+    tier_turn(w, now);
     for (unsigned l = 0; l < w->e.limits.n_lanes && outbox_empty(&w->outbox); l++)
         while ((got = launch(w, l, now, e)) > 0) busy = 1;
     if (got < 0) return got;

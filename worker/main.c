@@ -10,6 +10,7 @@
 #include "worker/health.h"
 #include "worker/plan.h"
 #include "worker/text_thread.h"
+#include "worker/tier.h"
 #include "worker/worker.h"
 
 #include <errno.h>
@@ -163,6 +164,7 @@ main(int argc, char **argv)
     control_stop(w.control);
     tuning_close(&w.tuning);
     text_thread_stop(w.text);
+    tier_close(&w);
     for (unsigned l = 0; l < MAX_LANES; l++)
         for (unsigned i = 0; i < STEPS_OUT; i++) batch_free(w.lane[l].batch[i]);
     start_free(&w.e);

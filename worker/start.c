@@ -11,6 +11,7 @@
 #include "worker/health.h"
 #include "worker/legacy.h"
 #include "worker/plan.h"
+#include "worker/tier.h"
 #include "worker/worker.h"
 
 #include <errno.h>
@@ -94,8 +95,8 @@ start_take(struct worker *w, struct err *e)
     }
 }
 
-static int
-give_arena(struct worker *w, const char *name, const struct arena *a, const uint64_t fingerprint[2],
+int
+start_give(struct worker *w, const char *name, const struct arena *a, const uint64_t fingerprint[2],
            struct err *e)
 {
     struct hand_note note = { .bytes = a->bytes, .version = 1, .flags = HAND_COMPLETE };
@@ -214,25 +215,6 @@ make_kv(struct worker *w, struct err *e)
     return gpu_ops(n->gpu)->arena_make(n->gpu, "kv", c->arena_bytes, &n->kv_arena, e);
 }
 
-/* The host tier's memory, the predecessor's where it has the size: pages that are there need not be cleared. */
-static int
-make_host(struct worker *w, struct err *e)
-{
-    struct engine *n = &w->e;
-    uint64_t bytes = n->kv_config.host_bytes;
-    int old = n->old_host.fd, r;
-
-    n->old_host.fd = -1;
-    if (bytes && old >= 0 && n->old_host.bytes == bytes &&
-        gpu_ops(n->gpu)->host_adopt(n->gpu, old, bytes, &n->host_arena, e) == 0)
-        return 0;
-    if (old >= 0) close(old);
-    memset(n->old_host_id, 0, sizeof n->old_host_id);
-    if (!bytes) return 0;
-    r = gpu_ops(n->gpu)->host_make(n->gpu, bytes, &n->host_arena, e);
-    return r < 0 ? err_while(e, r, "kv.host_memory") : 0;
-}
-
 /* A hint: in pages of 4 KiB the tables of many seats cost a walk through the page table at each block border. */
 static void
 prefer_huge_pages(void *mem, size_t bytes)
@@ -254,17 +236,18 @@ open_kv(struct worker *w, struct err *e)
     c->arena_bytes = w->keys.kv_memory;
     if (!c->arena_bytes) TRY(auto_kv(w, &c->arena_bytes, e));
     TRY(make_kv(w, e));
-    TRY(make_host(w, e));
+    TRY(tier_open(w, e));
     n->kv_memory = calloc(1, kv_bytes(c));
     if (!n->kv_memory) return err_set(e, -ENOMEM, "memory for the KV manager");
     prefer_huge_pages(n->kv_memory, kv_bytes(c));
     n->kv = kv_init(n->kv_memory, c, e);
     if (!n->kv) return err_while(e, -ENOMEM, "kv.memory");
+    if (w->tier.later) kv_host_away(n->kv);
     TRY(legacy_open(w, n->steps.kv_dtype, e));
     FP(load_kv);
-    TRY(give_arena(w, "kv", &n->kv_arena, n->kv_id, e));
-    if (n->host_arena.base) TRY(give_arena(w, "host", &n->host_arena, n->kv_id, e));
-    return give_arena(w, "manifest", &n->manifest_arena, n->kv_id, e);
+    TRY(start_give(w, "kv", &n->kv_arena, n->kv_id, e));
+    TRY(tier_give(w, e));
+    return start_give(w, "manifest", &n->manifest_arena, n->kv_id, e);
 }
 
 /* On a host of one core the two lanes of a divided device still have a thread each. */
@@ -552,10 +535,11 @@ open_kv_of_rank(struct worker *w, struct err *e)
     if (same && memcmp(n->kv_id, kv.id, sizeof kv.id))
         return err_set(e, -EIO, "the KV memory that rank 0 goes on with cannot be mapped here");
     memcpy(n->kv_id, kv.id, sizeof n->kv_id);
-    TRY(make_host(w, e));
-    TRY(give_arena(w, "kv", &n->kv_arena, n->kv_id, e));
-    if (n->host_arena.base) TRY(give_arena(w, "host", &n->host_arena, n->kv_id, e));
-    exec_blocks(n->exec, &n->kv_config, &n->kv_arena, &n->host_arena);
+    TRY(tier_open(w, e));
+    TRY(start_give(w, "kv", &n->kv_arena, n->kv_id, e));
+    TRY(tier_give(w, e));
+    exec_blocks(n->exec, &n->kv_config, &n->kv_arena);
+    exec_host(n->exec, &n->host_arena);
     return follow_ready(w, e);
 }
 
@@ -568,7 +552,7 @@ complete(struct worker *w, struct err *e)
 
     if (n->source.weights_fd >= 0) TRY(check_model(w, e));
     FP(load_weights);
-    TRY(give_arena(w, "weights", &n->model->weights, n->model->fingerprint, e));
+    TRY(start_give(w, "weights", &n->model->weights, n->model->fingerprint, e));
     since = clock_now();
     if (!n->exec) {
         TRY(open_steps(w, e));
@@ -576,7 +560,8 @@ complete(struct worker *w, struct err *e)
     }
     if (w->rank) return open_kv_of_rank(w, e);
     TRY(open_kv(w, e));
-    exec_blocks(n->exec, &n->kv_config, &n->kv_arena, &n->host_arena);
+    exec_blocks(n->exec, &n->kv_config, &n->kv_arena);
+    exec_host(n->exec, &n->host_arena);
     TRY(scheduler_new(&n->sched, &n->limits, n->kv, e));
     costs = work_costs(n);
     steer_open(&n->steer, n->exec, n->sched, &n->kv_config, &costs, &n->limits,

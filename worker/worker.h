@@ -77,6 +77,14 @@ struct plan {
     void *packed; /* a batch */
 };
 
+/* The host tier's memory while it is yet to come: worker/tier.h. */
+struct tier_wait {
+    bool later,
+        begun; /* begun: on the loader's thread, to which the engine's old_host and host_arena belong then */
+    _Atomic int done; /* release by that thread */
+    struct err err;
+};
+
 struct text_thread;
 struct control;
 
@@ -94,7 +102,8 @@ struct worker {
     struct engine e;
     struct err start_err;
     _Atomic int start_done; /* release by the loader, acquire by the engine: 1 ready, -1 failed */
-    bool waits;             /* a standby, and its time has not come. The loader's while it runs. */
+    struct tier_wait tier;
+    bool waits; /* a standby, and its time has not come. The loader's while it runs. */
     _Atomic uint64_t load_done, load_total; /* relaxed */
 
     struct worker_lane lane[MAX_LANES];
@@ -129,6 +138,9 @@ const char *start_no_tuning(const struct worker *w);
 void *start_load(void *arg);
 /* start.c: take what lagand has sent by now of a predecessor's arenas. */
 int start_take(struct worker *w, struct err *e) MUST_USE;
+/* start.c: hand an arena up; one without an fd is none. */
+int start_give(struct worker *w, const char *name, const struct arena *a,
+               const uint64_t fingerprint[2], struct err *e) MUST_USE;
 /* Join what start_load() made; for sanitizers and for drains. */
 void start_free(struct engine *e);
 

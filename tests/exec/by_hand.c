@@ -70,7 +70,8 @@ hand_open(struct hand *h, const struct hand_options *o)
     OK(model_open(&h->m, &src, h->gpu, arch_families, e));
     open_kv(h, &err);
     OK(exec_open(&h->x, &c, h->gpu, h->m, &h->kv, e));
-    exec_blocks(h->x, &h->kv, &h->arena, &h->host);
+    exec_blocks(h->x, &h->kv, &h->arena);
+    exec_host(h->x, &h->host);
     b->max_rows = o->max_rows + ENC_ROWS;
     b->max_runs = b->max_encode = HAND_SEATS;
     b->max_edits = MAX_EDITS;

@@ -217,6 +217,55 @@ what_lies_on_the_host_is_fetched_and_stays_there(void **state) /* O-04 */
     close_bed(b);
 }
 
+/* As what_lies_on_the_host_is_fetched..., but for two rounds its memory is not there. */
+static void
+a_host_that_is_away_gives_and_takes_nothing_and_loses_nothing(void **state)
+{
+    struct bed *b = bed_with_host(4, 8);
+    struct kv_stats n;
+
+    (void)state;
+    for (uint32_t round = 0; round < 6; round++) {
+        token_id first = round % 2 ? 100 : 0;
+
+        if (round == 2) kv_host_away(b->kv);
+        if (round == 4) kv_host_came(b->kv, true);
+        prompt_of(b, 0, first, 16, NULL);
+        assert_int_equal(add(b, 0, 0), round < 4 ? 0 : 12);
+        if (round >= 4) assert_int_equal(b->seat[0].hit.n_host[0], 3);
+        release_at(b, 0, 12);
+        assert_int_equal(n_free(b), 4);
+        assert_int_equal(on_host(b), round == 0 || round / 2 == 1 ? 0 : round == 1 ? 3 : 6);
+    }
+    kv_stats(b->kv, 0, &n);
+    assert_int_equal(n.offloaded, 6);
+    assert_int_equal(n.fetched, 6);
+    close_bed(b);
+}
+
+static void
+what_a_host_has_lost_is_found_no_more(void **state)
+{
+    struct bed *b = bed_with_host(4, 8);
+
+    (void)state;
+    for (uint32_t round = 0; round < 3; round++) {
+        prompt_of(b, 0, 100 * round, 16, NULL), add(b, 0, 0);
+        release_at(b, 0, 12);
+    }
+    assert_int_equal(on_host(b), 6);
+    kv_host_away(b->kv);
+    kv_host_came(b->kv, false);
+    assert_int_equal(on_host(b), 0);
+    for (uint32_t round = 0; round < 2; round++) {
+        prompt_of(b, 0, 100 * round, 16, NULL);
+        assert_int_equal(add(b, 0, 0), 0);
+        release_at(b, 0, 12);
+    }
+    assert_int_equal(on_host(b), 6); /* the third's, and the first's again */
+    close_bed(b);
+}
+
 static void
 low_priorities_are_dropped_and_the_usual_go_to_the_host(void **state) /* O-05 */
 {
@@ -442,6 +491,8 @@ main(void)
         cmocka_unit_test(a_duration_that_is_over_counts_no_more),
         cmocka_unit_test(a_priority_below_the_usual_goes_before_what_nobody_had),
         cmocka_unit_test(what_leads_to_others_is_evicted_after_them),
+        cmocka_unit_test(a_host_that_is_away_gives_and_takes_nothing_and_loses_nothing),
+        cmocka_unit_test(what_a_host_has_lost_is_found_no_more),
         cmocka_unit_test(what_is_evicted_goes_to_the_host_and_a_full_host_drops_its_oldest),
         cmocka_unit_test(what_lies_on_the_host_is_fetched_and_stays_there),
         cmocka_unit_test(low_priorities_are_dropped_and_the_usual_go_to_the_host),

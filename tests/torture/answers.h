@@ -17,7 +17,8 @@ enum {
     ANSWER_TOPS = 2,
     ANSWER_MODELS = 3,
     ANSWER_PROMPT = 300,
-    ANSWER_OUTPUTS = 3
+    ANSWER_OUTPUTS = 3,
+    ANSWER_ALL = 1 << 16 /* workers */
 };
 
 struct answer {
@@ -58,6 +59,8 @@ void answers_start(struct answers *a, struct service *v, const char *dtype, uint
 void answers_stop(struct answers *a); /* lagand, in good order */
 void answers_close(struct answers *a);
 
+/* A figure of `workers list`, of worker 0, 1, 2 or the sum of all, since each began. */
+uint64_t answers_counted(struct answers *a, const char *what, uint32_t worker);
 /* Take events for so long. more: ask again whatever has been answered, first. */
 void answers_turn(struct answers *a, int ms, bool more);
 void answers_settle(

@@ -114,14 +114,13 @@ streams_of_killed_workers_with_two_lanes_and_standbys_have_the_bits_of_an_undist
 /* ---- at every point */
 
 static const enum failpoint points[] = {
-    FP_worker_main,    FP_worker_attached, FP_load_device,    FP_load_steps,
-    FP_load_weights,   FP_load_kv,         FP_load_done,      FP_hand_given,
-    FP_ready_said,     FP_loop_published,  FP_ring_tail_seen, FP_ring_copied,
-    FP_ring_releasing, FP_ring_released,   FP_intake_taken,   FP_manifest_stored,
-    FP_step_planned,   FP_step_launched,   FP_step_finished,  FP_step_committed,
-    FP_step_emitted,   FP_ring_reserved,   FP_outbox_copied,  FP_ring_publishing,
-    FP_ring_published, FP_bell_fenced,     FP_bell_rung,      FP_bell_announced,
-    FP_bell_asleep,    FP_bell_woken,      FP_stat_writing,   FP_finish_said,
+    FP_worker_main,     FP_worker_attached, FP_load_device,     FP_load_steps,    FP_load_weights,
+    FP_load_kv,         FP_load_done,       FP_hand_given,      FP_ready_said,    FP_host_mapping,
+    FP_host_mapped,     FP_loop_published,  FP_ring_tail_seen,  FP_ring_copied,   FP_ring_releasing,
+    FP_ring_released,   FP_intake_taken,    FP_manifest_stored, FP_step_planned,  FP_step_launched,
+    FP_step_finished,   FP_step_committed,  FP_step_emitted,    FP_ring_reserved, FP_outbox_copied,
+    FP_ring_publishing, FP_ring_published,  FP_bell_fenced,     FP_bell_rung,     FP_bell_announced,
+    FP_bell_asleep,     FP_bell_woken,      FP_stat_writing,    FP_finish_said,
 };
 enum { FAULTS = 4 }; /* of one lagand: with five before READY it gives a worker up */
 
@@ -131,8 +130,11 @@ pass_point(enum failpoint p, enum fp_action a)
     nsec until = clock_now() + SETTLE_MS * NSEC_MS;
 
     answers_turn(&ans, 2, true);
-    service_arm(&v, FP_WORKER, p, a, 1 + test_below(p <= FP_ready_said ? 1 : 20));
-    if (p <= FP_ready_said) service_kill_one(&v, 1);
+    service_arm(&v, FP_WORKER, p, a, 1 + test_below(p <= FP_host_mapped ? 1 : 20));
+    if (p == FP_host_mapping || p == FP_host_mapped)
+        kill(service_pid(&v, "w0"), SIGKILL); /* it has one */
+    else if (p <= FP_ready_said)
+        service_kill_one(&v, 1);
     while (atomic_load(&v.board->fp.slot[FP_WORKER][p].left)) {
         answers_turn(&ans, 2, true);
         if (clock_now() >= until) fail_msg("%s is not passed", failpoint_name(p));
@@ -231,6 +233,81 @@ after_a_wild_store_of_the_device_nothing_is_adopted_and_no_bit_changes(void **st
     answers_stop(&ans);
 }
 
+/* The line that the next one says of its host tier. */
+static void
+await_tier(uint32_t lines)
+{
+    nsec until = clock_now() + SETTLE_MS * NSEC_MS;
+
+    while (service_logged(&v, "w0: a host tier of") < lines) {
+        if (clock_now() >= until) fail_msg("no host tier is there");
+        answers_turn(&ans, 2, true);
+    }
+    answers_settle(&ans);
+}
+
+/* As answers are asked for again and again: what is found, and what is not, has the same bits. */
+static void
+streams_go_on_before_the_host_tier_is_there_and_then_it_is_used(void **state)
+{
+    static const enum failpoint half[] = { FP_host_mapping, FP_host_mapped };
+    _Atomic uint32_t *held = &v.board->fp.slot[FP_WORKER][FP_host_mapping].action;
+    uint32_t lines = 0;
+
+    (void)state;
+    answers_start(&ans, &v, "fp32", 0, NULL);
+    for (int i = 0; i < 2; i++) {
+        answers_turn(&ans, 0, true);
+        answers_settle(&ans);
+    }
+    assert_true(answers_counted(&ans, "offloaded", 0) > 0);
+    answers_turn(&ans, 0, true);
+    service_arm(&v, FP_WORKER, FP_host_mapping, FP_HOLD, 1);
+    kill(service_pid(&v, "w0"), SIGKILL);
+    for (int i = 0; i < 2; i++) {
+        answers_settle(&ans);
+        answers_turn(&ans, 0, true);
+    }
+    answers_settle(&ans);
+    assert_int_equal(answers_counted(&ans, "fetched", 0), 0);
+    assert_int_equal(service_logged(&v, "w0: a host tier of"), 0);
+    kill(service_pid(&v, "w0"), SIGKILL); /* in the middle of it; then at the points */
+    for (uint32_t i = 0; i < ARRAY_LEN(half); i++) {
+        atomic_store(held, 0);
+        await_tier(++lines);
+        service_arm(&v, FP_WORKER, half[i], FP_KILL, 1);
+        kill(service_pid(&v, "w0"), SIGKILL);
+        await(half[i], NULL);
+    }
+    await_tier(++lines);
+    assert_int_equal(service_logged(&v, ", 0 blocks in it"), 0);
+    answers_turn(&ans, 0, true), answers_settle(&ans);
+    assert_true(answers_counted(&ans, "fetched", 0) > 0);
+    answers_stop(&ans);
+}
+
+static void
+a_host_tier_that_cannot_be_mapped_is_replaced_by_an_empty_one(void **state)
+{
+    (void)state;
+    answers_start(&ans, &v, "fp32", 0, NULL);
+    for (int i = 0; i < 2; i++) {
+        answers_turn(&ans, 0, true);
+        answers_settle(&ans);
+    }
+    for (uint32_t i = 1; i <= 3; i++) {
+        answers_turn(&ans, 0, true);
+        service_arm(&v, FP_WORKER, FP_host_mapping, FP_WILD, 1);
+        kill(service_pid(&v, "w0"), SIGKILL);
+        await_tier(2 * i - 1);
+        assert_int_equal(service_logged(&v, ", 0 blocks in it"), i);
+        kill(service_pid(&v, "w0"), SIGKILL); /* the next one finds that one */
+        await_tier(2 * i);
+    }
+    assert_int_equal(service_logged(&v, ", 0 blocks in it"), 3);
+    answers_stop(&ans);
+}
+
 /* It has mapped the weights before the fault: they are opened again, and nothing of the KV is adopted. */
 static void
 a_standby_takes_over_after_a_fault_and_no_bit_changes(void **state)
@@ -301,6 +378,8 @@ main(int argc, char **argv)
         T(streams_of_killed_workers_with_two_lanes_and_standbys_have_the_bits_of_an_undisturbed_run),
         T(at_every_point_a_worker_may_die_and_no_bit_changes),
         T(after_a_wild_store_of_the_device_nothing_is_adopted_and_no_bit_changes),
+        T(streams_go_on_before_the_host_tier_is_there_and_then_it_is_used),
+        T(a_host_tier_that_cannot_be_mapped_is_replaced_by_an_empty_one),
         T(a_standby_takes_over_after_a_fault_and_no_bit_changes),
         T(a_standby_without_room_waits_until_its_worker_has_died_and_no_bit_changes),
         T(a_worker_may_die_while_it_drains_answers_or_says_its_last_words),

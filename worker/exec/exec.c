@@ -74,12 +74,16 @@ see_blocks(struct exec *x, struct exec_lane *l, const struct kv_config *kv,
 }
 
 void
-exec_blocks(struct exec *x, const struct kv_config *kv, const struct arena *blocks,
-            const struct arena *host)
+exec_blocks(struct exec *x, const struct kv_config *kv, const struct arena *blocks)
 {
     x->kv = blocks->base;
-    x->host_kv = host ? host->base : NULL;
     for (uint32_t i = 0; i < x->c.n_lanes; i++) see_blocks(x, &x->lane[i], kv, blocks);
+}
+
+void
+exec_host(struct exec *x, const struct arena *host)
+{
+    x->host_kv = host->base;
 }
 
 static void

@@ -68,9 +68,10 @@ bool exec_looks_back(const struct sampling *s);
  * and every kernel met once; -ENOMEM with the numbers. */
 int exec_open(struct exec **ret, const struct exec_config *c, struct gpu *g, const struct model *m,
               const struct kv_config *kv, struct err *e) MUST_USE;
-/* The blocks, before the first step; host: those of the host tier, or NULL. */
-void exec_blocks(struct exec *x, const struct kv_config *kv, const struct arena *blocks,
-                 const struct arena *host);
+/* The blocks, before the first step. */
+void exec_blocks(struct exec *x, const struct kv_config *kv, const struct arena *blocks);
+/* Those of the host tier, before the first step that copies one. */
+void exec_host(struct exec *x, const struct arena *host);
 struct exec *exec_close(struct exec *x); /* waits for steps that are out; NULL in, NULL out */
 CLEAN_FUNC(struct exec, exec_close)
 

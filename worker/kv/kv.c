@@ -231,6 +231,10 @@ kv_count(const struct kv *kv, uint32_t pool, struct kv_count *ret)
 void
 kv_count_host(const struct kv *kv, struct kv_count *ret)
 {
+    if (kv->away) {
+        *ret = (struct kv_count){ .block_bytes = kv->cell_bytes };
+        return;
+    }
     *ret = (struct kv_count){ .blocks = kv->n_cells,
                               .used = kv->n_held_cells,
                               .cached = kv->n_cached_cells,

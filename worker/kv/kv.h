@@ -102,7 +102,8 @@ struct kv *kv_init(void *mem, struct kv_config *c, struct err *e);
 const struct kv_config *kv_config(const struct kv *kv); /* as kv_init() left it */
 uint32_t kv_n_pools(const struct kv *kv);
 void kv_count(const struct kv *kv, uint32_t pool, struct kv_count *ret);
-void kv_count_host(const struct kv *kv, struct kv_count *ret); /* used: being fetched */
+void kv_count_host(const struct kv *kv,
+                   struct kv_count *ret); /* used: being fetched. Away: no blocks */
 /* The group's block for padding rows of a graph: held from the start, in no count. */
 slice_id kv_scratch(const struct kv *kv, uint32_t group);
 /* Positions one sequence could ever have, alone in the arena, with a source of n_source tokens and
@@ -118,6 +119,13 @@ int kv_adopt(struct kv *kv, const struct kv_row *r) MUST_USE;
 /* The position to go on from: all that is committed, or where there is state the last snapshot. */
 uint32_t kv_row_resume(const struct kv *kv, const struct kv_row *r);
 void kv_adopt_end(struct kv *kv); /* everything not adopted is free */
+
+/* The host tier's memory may come later than the first sequence. Away: nothing is found there and nothing goes
+ * there, but what it holds stays in the tree. kv_init(): it is there. */
+void kv_host_away(struct kv *kv); /* before the first kv_admit() */
+/* It has come, and is used from here on. whole: with all that it held; false: with nothing of it. */
+void kv_host_came(struct kv *kv, bool whole);
+void kv_host_empty(struct kv *kv); /* what it held is lost. While it is away. */
 
 /* The scheduler's side (reserve, grow, trim, drop, fences) is in kv_seat.h. */
 

@@ -135,6 +135,7 @@ struct kv {
     uint32_t n_cells, n_fresh_cells, n_held_cells, n_cached_cells;
     uint32_t first_free_cell, n_free_cells; /* that a predecessor used and left nothing in */
     bool fetch;                             /* it is worth it */
+    bool away;                              /* the cells' memory: it is yet to come */
     bool has_state;
     uint32_t interval;                               /* of its snapshots; 0: there are none */
     uint32_t busy;                                   /* a node that is not pruned now */

@@ -26,7 +26,7 @@ kv_find_link(const struct kv *kv, uint32_t node, uint32_t group)
     const struct kv_node *n = kv_node(kv, node);
 
     if (n->slot[group]) return n->slot[group];
-    return kv->fetch ? n->host[group] : 0;
+    return kv->fetch && !kv->away ? n->host[group] : 0;
 }
 
 /* A block of each group, and without copies one that nobody holds and nothing hangs below. */

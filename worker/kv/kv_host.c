@@ -19,6 +19,37 @@ kv_host_init(struct kv *kv)
     kv->fetch = (double)bytes / (double)kv->c.host_bandwidth * 1e9 < (double)time;
 }
 
+void
+kv_host_away(struct kv *kv)
+{
+    check(kv->n_held_cells == 0);
+    kv->away = true;
+}
+
+void
+kv_host_came(struct kv *kv, bool whole)
+{
+    check(kv->away);
+    if (!whole) kv_host_empty(kv);
+    kv->away = false;
+}
+
+void
+kv_host_empty(struct kv *kv)
+{
+    uint32_t at, first = kv->n_slabs * kv->stride;
+
+    check(kv->away && kv->n_held_cells == 0);
+    while ((at = kv_queue_first(kv, MAX_GROUPS))) {
+        kv_queue_remove(kv, at - 1);
+        kv->n_cached_cells--;
+        kv_tree_detach(kv, at - 1);
+        kv_blocks(kv)[at - 1] = (struct kv_block){ .next = kv->first_free_cell };
+        kv->first_free_cell = at - first;
+        kv->n_free_cells++;
+    }
+}
+
 /* A cell that nobody had, or whose content the host misses least: index + 1; 0: all are being fetched. */
 static uint32_t
 take_cell(struct kv *kv)
@@ -60,7 +91,8 @@ kv_host_offload(struct kv *kv, uint32_t block, unsigned lane, struct kv_out *out
     uint64_t step[MAX_LANES];
 
     if (kv->c.group[b->group].kind == KV_STATE) return; /* a snapshot is dropped */
-    if (kv->n_cells == 0 || b->priority < KV_OFFLOAD || kv_node(kv, node)->host[b->group]) return;
+    if (kv->n_cells == 0 || kv->away) return;
+    if (b->priority < KV_OFFLOAD || kv_node(kv, node)->host[b->group]) return;
     if (out->n_copies >= out->max_copies / 2) return; /* the rest is for those who start */
     check(out->step > 0);
     kv_tree_pin(kv, node, &kv->busy); /* what the host drops now may be all that leads there */
