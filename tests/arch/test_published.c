@@ -17,10 +17,17 @@ static const struct size {
     double gigabytes;      /* of weights as published; 0: not known */
     uint32_t cross;        /* of a source's token */
     uint64_t parameters;   /* 0: not known */
+    uint32_t states;       /* layers with a state */
 } sizes[] = {
+    { "llama-2-13b", 819200, 0, 26.03, 0, 13015864320 },
+    { "llama-2-70b", 327680, 0, 0, 0, 68976648192 },
     { "llama-3.1-8b", 131072, 0, 16.06 },
+    { "llama-3.1-70b", 327680, 0, 0, 0, 70553706496 },
+    { "mistral-7b-v0.1", 0, 131072, 0, 0, 7241732096 },
     { "qwen2.5-7b", 57344, 0, 0, 0, 7615616512 },
     { "qwen3-8b", 147456, 0, 0, 0, 8190735360 },
+    { "gemma-3-4b", 20480, 118784, 0, 0, 3880263168 },
+    { "gemma-3-12b", 65536, 327680, 0, 0, 11766034176 },
     { "gemma-3-27b", 81920, 425984, 0 },
     { "gemma-3n-e2b", 8192, 32768, 0 },
     { "gemma-3n-e4b", 8192, 32768, 0 },
@@ -37,6 +44,9 @@ static const struct size {
     { "flan-t5-xl", 196608, 0, 0, 196608, 2849757184 },
     { "bart-large-cnn", 49152, 0, 0, 49152, 406290432 },
     { "mbart-large-50", 49152, 0, 0, 49152, 610879488 },
+    { "nemotron-h-8b", 16384, 0, 0, 0, 8100852736, 24 },
+    { "bamba-9b", 12288, 0, 0, 0, 9780235392, 29 },
+    { "granite-4.0-h-small", 16384, 0, 0, 0, 32207337984, 36 },
 };
 
 static void
@@ -84,6 +94,7 @@ a_token_of_a_published_model_takes_what_is_said_of_it(void **state)
         struct kv_config c = { 0 };
         struct err e = { 0 };
         uint64_t full = 0, window = 0, cross = 0;
+        uint32_t states = 0;
 
         configure(m, sizes[i].name);
         assert_int_equal(model_groups(m, DT_BF16, 16, &c, &e), 0);
@@ -91,9 +102,14 @@ a_token_of_a_published_model_takes_what_is_said_of_it(void **state)
             uint64_t bytes = (uint64_t)c.group[g].slice_bytes * c.group[g].n_layers *
                              c.group[g].n_parts / c.tokens_per_block;
 
+            if (c.group[g].kind == KV_STATE) {
+                states += c.group[g].n_layers;
+                continue;
+            }
             *(c.group[g].kind == KV_CROSS ? &cross : c.group[g].window ? &window : &full) += bytes;
         }
-        if (full != sizes[i].full || window != sizes[i].window || cross != sizes[i].cross)
+        if (full != sizes[i].full || window != sizes[i].window || cross != sizes[i].cross ||
+            states != sizes[i].states)
             fail_msg("%s: %llu, %llu and %llu bytes a token", sizes[i].name,
                      (unsigned long long)full, (unsigned long long)window,
                      (unsigned long long)cross);
