@@ -18,7 +18,7 @@
  * What a model adds to, the residual stream, is fp32 on every device, and so are logits. What lies
  * between (normed rows, heads, gates: activations) is fp32 on the CPU and the weights' dtype on a GPU
  * (gpu_act_dtype()); a step's matrices of weights have one dtype there. KV is fp32, bf16 or fp8
- * (e4m3) on the CPU, fp32, bf16 or fp16 on a GPU. Weights of norms and biases may be fp32 beside any of them.
+ * (e4m3), on a GPU fp16 too. Weights of norms and biases may be fp32 beside any of them.
  *
  * ON A GPU the contract above holds with gpu_options.invariant; without it a row's last bits may depend
  * on its company. Every kernel reads lengths, positions and tables on the device, never on the host: so

@@ -395,8 +395,6 @@ set_sizes(struct worker *w, struct err *e)
     x->kv_dtype = k->kv_dtype == DTYPE_AUTO ? n->model->act : kv_dtypes[k->kv_dtype];
     if (x->kv_dtype == DT_F16 && !on_gpu(n))
         return err_set(e, -EINVAL, "kv.dtype: the CPU device keeps fp32, bf16 or fp8");
-    if (x->kv_dtype == DT_E4M3 && on_gpu(n))
-        return err_set(e, -EINVAL, "kv.dtype: a GPU keeps fp32, bf16 or fp16, fp8 not yet");
     n->max_source = n->model->shape.n_encoder_layers
                         ? MIN(k->max_source_tokens, n->model->shape.max_source)
                         : 0;

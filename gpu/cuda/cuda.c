@@ -263,7 +263,8 @@ lagan_cuda_open(struct gpu **ret, uint32_t ordinal, const struct gpu_options *o,
     g->device = &cuda_ops;
     g->close = close_device;
     g->memory = memory;
-    g->acts = g->weights = g->kvs = 1 << DT_F32 | 1 << DT_BF16 | 1 << DT_F16;
+    g->acts = g->weights = 1 << DT_F32 | 1 << DT_BF16 | 1 << DT_F16;
+    g->kvs = g->acts | 1 << DT_E4M3;
     g->graphs = true;
     *ret = TAKE(g);
     return 0;

@@ -9,7 +9,8 @@
  * On a GPU the settings are graphs, chunks, lanes and numerics. The bits are the same wherever numerics is
  * invariant; in bf16 a distribution is at most twice as far off as transformers' own run in bf16 (that of the prompt, or of
  * the prompt in the middle), and a greedy token is another one only where its margin is less than what that error
- * allows. With experts bf16 is compared with itself alone.
+ * allows. With experts bf16 is compared with itself alone. With keys and values of fp8, three bits of fraction, it may be
+ * half of the largest logit off.
  */
 #include "tests/e2e/serve.h"
 #include "tests/test.h"
@@ -25,9 +26,11 @@
 
 enum { MAX_PROMPTS = 16, N_NEW = 32, MAX_VOCAB = 1024, AT_ONCE = 16, MOST_AT_ONCE = 64 };
 
-/* How exact: fp32 as the data says, bf16 against transformers' own. */
-enum precision { FP32, BF16, PRECISIONS };
-static const char *const precision_set[] = { "dtype=fp32", "dtype=bf16" };
+/* How exact: fp32 as the data says, bf16 against transformers' own, fp32 with KV in fp8 roughly. */
+enum precision { FP32, BF16, KV_FP8, PRECISIONS };
+static const char *const precision_set[][2] = { { "dtype=fp32", "kv.dtype=auto" },
+                                                { "dtype=bf16", "kv.dtype=auto" },
+                                                { "dtype=fp32", "kv.dtype=fp8" } };
 
 struct prompt {
     uint32_t n_ids, n_decoder, n_greedy;
@@ -217,8 +220,8 @@ largest(const float *logits, uint32_t vocab)
 static double
 allowed(const struct golden *g, const struct prompt *p)
 {
-    if (g->precision == BF16 && g->experts) return INFINITY; /* compared in fp32 */
-    return g->precision == FP32 ? 1e-4 : 2 * p->bf16_error;
+    if (g->precision != FP32 && g->experts) return INFINITY; /* compared in fp32 */
+    return g->precision == FP32 ? 1e-4 : g->precision == BF16 ? 2 * p->bf16_error : 0.5;
 }
 
 /* Largest error of a whole distribution, as a part of the largest logit. */
@@ -317,7 +320,7 @@ take_event(struct golden *g, struct answer *a, const struct lagan_event *ev)
             if (a->n_prompt == 0) continue;
             a->bits = mix(a->bits, &ev->top[(size_t)i * ev->n_top], ev->n_top * sizeof *ev->top);
             if (!p->all || (p->n_decoder && !a->how.prefix)) continue;
-            if (g->precision == BF16) continue; /* what is known of transformers is its last row */
+            if (g->precision != FP32) continue; /* what is known of transformers is its last row */
             compare(g, p, p->all + (size_t)(a->n_prompt - 1) * g->vocab,
                     &ev->top[(size_t)i * ev->n_top], ev->n_top);
         }
@@ -385,7 +388,7 @@ check_answer(struct golden *g, const struct answer *a, uint32_t n)
     assert_int_equal(a->n_prompt, a->how.may_reuse ? 0 : prompt);
     assert_in_range(a->cached, 0, a->how.may_reuse ? prompt - 1 : 0);
     if (!a->how.prefix) check_greedy(g, p, a->ids, a->n);
-    if (a->how.ends && g->precision == BF16) return;
+    if (a->how.ends && g->precision != FP32) return;
     assert_int_equal(a->n, a->how.ends ? p->n_ended : N_NEW);
     if (!g->same_bits || a->how.ends) return;
     same_bits(g, &p->answer_bits[g->precision][a->how.prefix], a->answer_bits, p, n);
@@ -554,24 +557,28 @@ on_a_gpu(struct golden *g, const char *model)
         enum precision precision;
         const char *set[4];
     } way[] = {
-        { FP32, { fast, graphs, whole, one } },       { FP32, { fast, plain, chunks, one } },
-        { FP32, { fast, graphs, chunks, two } },      { FP32, { invariant, graphs, whole, one } },
-        { FP32, { invariant, plain, small, two } },   { FP32, { invariant, graphs, chunks, one } },
-        { BF16, { fast, graphs, whole, one } },       { BF16, { fast, plain, small, two } },
-        { BF16, { invariant, plain, whole, one } },   { BF16, { invariant, graphs, small, one } },
+        { FP32, { fast, graphs, whole, one } },
+        { FP32, { fast, plain, chunks, one } },
+        { FP32, { fast, graphs, chunks, two } },
+        { FP32, { invariant, graphs, whole, one } },
+        { FP32, { invariant, plain, small, two } },
+        { FP32, { invariant, graphs, chunks, one } },
+        { BF16, { fast, graphs, whole, one } },
+        { BF16, { fast, plain, small, two } },
+        { BF16, { invariant, plain, whole, one } },
+        { BF16, { invariant, graphs, small, one } },
         { BF16, { invariant, graphs, chunks, two } },
+        { KV_FP8, { invariant, plain, whole, one } },
+        { KV_FP8, { invariant, graphs, chunks, two } },
     };
 
     for (size_t k = 0; k < ARRAY_LEN(way); k++) {
         const char *const *w = way[k].set;
-        const char *set[8] = { w[0],
-                               w[1],
-                               w[2],
-                               w[3],
-                               precision_set[way[k].precision],
-                               "max_num_seqs=64",
-                               "kv.memory=256MiB",
-                               NULL };
+        const char *const *precise = precision_set[way[k].precision];
+        const char *set[9] = {
+            w[0], w[1], w[2], w[3], precise[0], precise[1], "max_num_seqs=64", "kv.memory=256MiB",
+            NULL
+        };
 
         g->precision = way[k].precision;
         g->same_bits = w[0] == invariant;
@@ -590,9 +597,11 @@ golden_run(const char *model)
     else
         on_the_cpu(&g, model);
     print_message("%s: largest error %.2g of the largest logit", model, 1e-4 * g.worst[FP32]);
-    if (serve_on_gpu()) print_message("; bf16: %.2f of what it may be", g.worst[BF16]);
+    if (serve_on_gpu())
+        print_message("; bf16: %.2f of what it may be, KV in fp8: %.2f", g.worst[BF16],
+                      g.worst[KV_FP8]);
     print_message("\n");
-    assert_true(g.worst[FP32] <= 1 && g.worst[BF16] <= 1);
+    assert_true(g.worst[FP32] <= 1 && g.worst[BF16] <= 1 && g.worst[KV_FP8] <= 1);
     golden_free(&g);
 }
 

@@ -4,18 +4,21 @@
 #include "tests/gpu/naive.h"
 #include "tests/test.h"
 
+#include "gpu/fp.h"
+
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 enum { ROUNDS = 40 };
 
-/* A GPU keeps KV as its activations are. */
+/* A GPU keeps KV as its activations are, or as fp8. */
 static enum dtype
 some_kv(const struct rig *r)
 {
+    if (test_below(3) == 0) return DT_E4M3;
     if (rig_cuda()) return r->act;
-    return test_below(3) == 0 ? DT_E4M3 : test_below(2) ? DT_F32 : DT_BF16;
+    return test_below(2) ? DT_F32 : DT_BF16;
 }
 
 static void
@@ -434,6 +437,74 @@ generation_reads_what_the_steps_before_it_stored(void **state)
     }
 }
 
+/* What a GPU's instructions round and widen is what fp.h does: each of the 256 codes, what lies in the middle
+ * between it and the next, and a little less and more than that; and what no code stands for. */
+static void
+every_fp8_is_stored_and_read_as_fp_h_has_it(void **state)
+{
+    enum { CODES = 256, ROWS = 6 };
+    static const float others[] = { INFINITY, -INFINITY, 449, -464, 465, 1e30f, -1e-30f, 0x1p-10f };
+
+    (void)state;
+    for (int round = 0; round < 3; round++) {
+        struct run run[ROWS];
+        struct rig r;
+        struct paged p;
+        struct tensor q, k, v;
+        struct attend a = {
+            .n_heads = 1, .n_kv_heads = 1, .head_dim = CODES, .scale = 1, .causal = true
+        };
+        struct rope_store s = { .n_heads = 1, .n_kv_heads = 1, .head_dim = CODES };
+        struct rows step = { .n_rows = ROWS, .n_runs = ROWS, .n_single = ROWS };
+        int32_t *pos;
+        uint32_t *seat;
+
+        open_any(&r);
+        rig_paged(&r, &p, DT_E4M3, ROWS, 1, 16, 1, CODES);
+        q = rig_tensor(&r, r.act, ROWS, CODES, CODES, 0);
+        k = rig_tensor(&r, r.act, ROWS, CODES, CODES, 1);
+        v = rig_tensor(&r, r.act, ROWS, CODES, CODES, 1);
+        pos = rig_bytes(&r, ROWS * sizeof *pos);
+        seat = rig_bytes(&r, ROWS * sizeof *seat);
+        for (uint32_t i = 0; i < ROWS; i++) {
+            HOST(pos)[i] = 0;
+            HOST(seat)[i] = i;
+            run[i] = (struct run){ i, i, 1, 0, 1 };
+        }
+        for (uint32_t b = 0; b < CODES; b++) {
+            float f = float_of_e4m3((uint8_t)b),
+                  next = float_of_e4m3((uint8_t)(b % 128 == 127 ? b : b + 1));
+            float middle = f + (next - f) / 2;
+
+            set(k, 0, b, f);
+            set(k, 1, b, middle);
+            set(k, 2, b, middle * (1 - 0x1p-7f));
+            set(k, 3, b, middle * (1 + 0x1p-7f));
+            set(k, 4, b, others[b % ARRAY_LEN(others)]);
+            for (uint32_t i = 0; i < ROWS; i++) set(v, i, b, isnan(f) ? 0 : f);
+        }
+        s.k = k, s.v = v, s.kv = p.view;
+        a.q = q, a.kv = p.view, a.out = rig_output(&r, ROWS, CODES, CODES);
+        step.pos = pos, step.seat = seat, step.run = rig_copy(&r, run, sizeof run);
+        rig_send(&r);
+        assert_int_equal(r.op->rope_store(r.lane, &s, step), 0);
+        assert_int_equal(r.op->attend(r.lane, &a, step), 0);
+        rig_wait(&r);
+        for (uint32_t i = 0; i < ROWS; i++)
+            for (uint32_t e = 0; e < CODES; e++) {
+                float x = (float)at(k, i, e), want = float_of_e4m3(e4m3_of_float(x));
+                float got = (float)naive_kv(&p.view, 0, i, 0, 0, e);
+
+                if (bits_of_float(got) != bits_of_float(want) && !(isnan(got) && isnan(want)))
+                    fail_msg("%.9g is kept as %.9g, not %.9g", (double)x, (double)got,
+                             (double)want);
+            }
+        for (uint32_t e = 0; e < CODES; e++) /* one key, and it is a number: its value itself */
+            assert_true(at(a.out, 5, e) == at(v, 5, e));
+        rig_close(&r);
+    }
+}
+
 int
 main(int argc, char **argv)
 {
@@ -442,6 +513,7 @@ main(int argc, char **argv)
         rig_test(attend_is_softmax_over_the_visible_keys),
         rig_test(generation_reads_what_the_steps_before_it_stored),
         rig_test(generation_sees_all_its_keys_in_any_number_of_sequences),
+        rig_test(every_fp8_is_stored_and_read_as_fp_h_has_it),
     };
 
     rig_args(argc, argv);

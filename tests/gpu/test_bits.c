@@ -522,7 +522,8 @@ attention_rows_have_the_same_bits_for_any_chunk_block_size_isa_and_threads(void 
         float *table;
 
         rig_open(&r, "scalar", 1);
-        if (rig_cuda()) s.kv = r.act, dim = cuda_dim[variant];
+        if (rig_cuda()) dim = cuda_dim[variant];
+        if (rig_cuda() && s.kv != DT_E4M3) s.kv = r.act;
         for (int i = 0; i < SEATS; i++) {
             s.q[i] = rig_tensor(&r, r.act, length, HEADS * dim, HEADS * dim, 1);
             s.k[i] = rig_tensor(&r, r.act, length, KV_HEADS * dim, KV_HEADS * dim, 1);

@@ -194,8 +194,8 @@ rope_store_takes_every_kind_of_layer(void **state)
         uint32_t n_kv = between(1, 3), n_heads = n_kv * between(1, 4), pad = test_below(2) ? 1 : 9;
         bool has_q = test_below(4), has_k = !has_q || test_below(4), stores = test_below(4);
         bool one_part = test_below(4) == 0, k_is_v = !one_part && test_below(3) == 0;
-        static const enum dtype gpu_kv[] = { DT_F32, DT_BF16, DT_F16 };
-        enum dtype kv = gpu_kv[test_below(rig_cuda() ? 3 : 2)];
+        static const enum dtype kept[] = { DT_F32, DT_BF16, DT_E4M3, DT_F16 };
+        enum dtype kv = kept[test_below(rig_cuda() ? 4 : 3)];
         struct rig r;
         struct paged p;
         struct rope_store s = { .norm_eps = 1e-6f, .norm_plus = test_below(2), .head_dim = d };

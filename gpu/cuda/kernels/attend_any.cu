@@ -239,6 +239,8 @@ k_attend_any(const struct k_lane *l, const struct attend *a, struct rows r)
         return launch(attend_any<__nv_bfloat16>, grid, THREADS, 0, l->st, *a, r);
     case DT_F16:
         return launch(attend_any<__half>, grid, THREADS, 0, l->st, *a, r);
+    case DT_E4M3:
+        return launch(attend_any<__nv_fp8_e4m3>, grid, THREADS, 0, l->st, *a, r);
     default:
         return cudaErrorInvalidValue;
     }

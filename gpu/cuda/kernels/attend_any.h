@@ -8,7 +8,8 @@
  *
  *   head_dim  at most 512
  *   q, out    fp32, bf16 or fp16; any strides
- *   k, v, kv  fp32, bf16 or fp16; need not be q's dtype
+ *   k, v      fp32, bf16 or fp16; need not be q's dtype
+ *   kv        the same or fp8
  *
  * Scores, softmax and sums are fp32 with expf and tanhf; one rounding, at out. For fp32 inputs the error
  * is that of fp32 sums. A row's bits depend on its own visible keys alone. Keys that no row sees are

@@ -54,10 +54,22 @@ pieces(uint32_t u, uint32_t rot, uint32_t *a, uint32_t *b)
 __device__ __forceinline__ void *
 slot(const struct kv_view &v, slice_id at, uint32_t pos, uint32_t head, bool value)
 {
-    char *key = v.dtype == DT_F32 ? (char *)kv_key<float>(v, at, pos, head)
-                                  : (char *)kv_key<uint16_t>(v, at, pos, head);
+    char *key = v.dtype == DT_F32    ? (char *)kv_key<float>(v, at, pos, head)
+                : v.dtype == DT_E4M3 ? (char *)kv_key<uint8_t>(v, at, pos, head)
+                                     : (char *)kv_key<uint16_t>(v, at, pos, head);
 
     return key + (value ? kv_value_offset(v) : 0);
+}
+
+/* Into the cache, or back where they came from. */
+template <int N>
+__device__ __forceinline__ void
+keep(enum dtype t, void *p, size_t at, const float (&v)[N])
+{
+    if (t == DT_E4M3)
+        store<N>((__nv_fp8_e4m3 *)p + at, v);
+    else
+        store_as<N>(t, p, at, v);
 }
 
 /* PIECES pairs a lane: 1, but for the one-element path. */
@@ -170,8 +182,8 @@ __launch_bounds__(THREADS) rope_store(const __grid_constant__ struct rope_args a
 
 #pragma unroll
     for (int p = 0; p < PIECES; p++) {
-        if (mine[p][0]) store_as<N>(type, to, first[p], x[p][0]);
-        if (mine[p][1]) store_as<N>(type, to, second[p], x[p][1]);
+        if (mine[p][0]) keep<N>(type, to, first[p], x[p][0]);
+        if (mine[p][1]) keep<N>(type, to, second[p], x[p][1]);
     }
 }
 
@@ -190,7 +202,7 @@ queue(const struct k_lane *l, struct rope_args &a)
 
     if (kv.base)
         whole = whole && (uintptr_t)kv.base % 16 == 0 && kv.slice_bytes % 16 == 0 &&
-                d * float_bytes(kv.dtype) % 16 == 0;
+                d * (kv.dtype == DT_E4M3 ? 1 : float_bytes(kv.dtype)) % 16 == 0;
     a.group = 32;
     while (whole && a.group / 2 >= pairs) a.group /= 2;
     threads = (uint64_t)a.n_rows * a.n_items * a.group;
@@ -231,7 +243,8 @@ k_rope_store(const struct k_lane *l, const struct rope_store *s, struct rows r)
     if (!stores) a.s.kv.base = NULL;
     if (!one_row(&a.s.q_norm) || !one_row(&a.s.k_norm)) return cudaErrorInvalidValue;
     if (s->k.data && s->k.dtype != type) return cudaErrorInvalidValue;
-    if (stores && (!is_float(s->kv.dtype) || (s->kv.n_parts != 1 && s->v.dtype != type)))
+    if (stores && ((!is_float(s->kv.dtype) && s->kv.dtype != DT_E4M3) ||
+                   (s->kv.n_parts != 1 && s->v.dtype != type)))
         return cudaErrorInvalidValue;
     if (!is_float(type) || (rotates && s->cos_sin.dtype != DT_F32)) return cudaErrorInvalidValue;
     if (a.n_rows == 0 || a.n_items == 0 || s->head_dim == 0) return cudaSuccess;

@@ -2,7 +2,7 @@
  *
  *   q, k, v          fp32, bf16 or fp16, one dtype; any strides
  *   q_norm, k_norm   fp32, bf16 or fp16
- *   kv               fp32, bf16 or fp16, whatever q is; any head_dim and number of tokens a block
+ *   kv               fp32, bf16, fp16 or fp8, whatever q is; any head_dim and number of tokens a block
  *
  * All in fp32 from load to store, one rounding, into q and into the cache. A head's bits depend on the
  * head and its position alone. A row of SEAT_NONE stores nothing. A position beyond cos_sin, or without a

@@ -11,6 +11,7 @@
 
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
+#include <cuda_fp8.h>
 
 /* Run a statement with T standing for the type of a dtype; what is not a float type is refused. */
 #define WITH_FLOAT(T, dtype, ...) \
@@ -94,6 +95,12 @@ to_float(__half x)
     return __half2float(x);
 }
 
+__device__ __forceinline__ float
+to_float(__nv_fp8_e4m3 x)
+{
+    return float(x);
+}
+
 template <typename T> __device__ __forceinline__ T of_float(float x);
 
 template <>
@@ -117,6 +124,14 @@ of_float<__half>(float x)
     return __float2half_rn(x);
 }
 
+/* As fp.h has it: nearest even, too large is 448. */
+template <>
+__device__ __forceinline__ __nv_fp8_e4m3
+of_float<__nv_fp8_e4m3>(float x)
+{
+    return __nv_fp8_e4m3(x);
+}
+
 __device__ __forceinline__ void
 pair_to(float *to, float a, float b)
 {
@@ -134,6 +149,12 @@ __device__ __forceinline__ void
 pair_to(__half *to, float a, float b)
 {
     *(__half2 *)to = __floats2half2_rn(a, b);
+}
+
+__device__ __forceinline__ void
+pair_to(__nv_fp8_e4m3 *to, float a, float b)
+{
+    *(__nv_fp8x2_e4m3 *)to = __nv_fp8x2_e4m3(make_float2(a, b));
 }
 
 /* What the machine moves in one instruction, or two for 32 bytes. */
