@@ -41,7 +41,8 @@ for part in $parts; do
       module=$root/lagan-cuda.so
       [ -e "$module" ] || module=$root/lib/lagan/lagan-cuda.so
       timeout -k 5 120 "$root/bench/bench_restart" "$module" || failed=1
-      timeout -k 5 60 "$root/bench/bench_gap" || failed=1 ;;
+      timeout -k 5 60 "$root/bench/bench_gap" || failed=1
+      timeout -k 5 120 "$root/bench/bench_tier" || failed=1 ;;
     steps)
       for model in llama-3.1-8b t5-large; do
         timeout -k 5 60 "$root/bench/bench_step" "$srcdir/bench/configs/$model" || failed=1
