@@ -9,9 +9,9 @@
  * which is plain fp32 arithmetic; and rows that stand in other batches with each other where bits
  * are promised. A difference ends the program.
  *
- *     bench_matmul [--device cuda:N] [--tuned FILE [--tune]] [--libs DIR] [--brief] [--ways 1111]
+ *     bench_matmul [--device cuda:N] [--tuned FILE [--tune]] [--libs DIR] [--brief] [--ways 1111] [--from ROWS]
  *
- * --ways: a digit for each candidate, from the right small, blas, tuned, invariant.
+ * --ways: a digit for each candidate, from the right small, blas, tuned, invariant. --from: no fewer rows.
  */
 #include "base/clock.h"
 #include "gpu/fp.h"
@@ -61,6 +61,7 @@ static struct {
         uint64_t step;
     } any, way[8], *at; /* any has the memory, too; at: whose turn it is */
     unsigned ways;      /* of ways[], a bit each */
+    uint32_t from;      /* no fewer rows are measured */
     struct arena w, acts;
     char *x, *y, *other, *residual; /* device */
     char *host, *host_other;
@@ -235,7 +236,7 @@ static struct figure figure[WAYS][MATRICES][COUNTS], of_chain[WAYS][COUNTS],
 static bool
 has(uint32_t way, uint32_t rows)
 {
-    return b.ways >> way & 1 && rows <= ways[way].max_rows;
+    return b.ways >> way & 1 && rows >= b.from && rows <= ways[way].max_rows;
 }
 
 /* to[way * stride] of every way. */
@@ -401,7 +402,8 @@ tune(void)
     open_side(&b.way[0], "matmul=blas,gate_matmul=blas", true, false);
     for (uint32_t j = 0; j < MATRICES; j++)
         for (uint32_t i = 0; i < COUNTS; i++)
-            multiply(b.y, x_of(0, row_counts[i], matrix[j].k), copy_of(&matrix[j], 0));
+            if (row_counts[i] >= b.from)
+                multiply(b.y, x_of(0, row_counts[i], matrix[j].k), copy_of(&matrix[j], 0));
     wait_lane();
     while ((r = b.at->op->tune(b.at->lane, &us)) > 0)
         printf("tune: [%u, %u] x %u rows: %.1f us, the library's first guess %.1f, of %u\n", us.n,
@@ -468,13 +470,15 @@ main(int argc, char **argv)
             b.tuned = argv[++i];
         else if (strcmp(argv[i], "--ways") == 0 && i + 1 < argc)
             b.ways = (unsigned)strtoul(argv[++i], NULL, 2);
+        else if (strcmp(argv[i], "--from") == 0 && i + 1 < argc)
+            b.from = (uint32_t)strtoul(argv[++i], NULL, 10);
         else if (strcmp(argv[i], "--tune") == 0)
             b.tune = true;
         else if (strcmp(argv[i], "--brief") == 0)
             b.brief = true;
         else
             return fprintf(stderr, "bench_matmul [--device cuda:N] [--tuned FILE [--tune]] "
-                                   "[--libs DIR] [--brief] [--ways BITS]\n"),
+                                   "[--libs DIR] [--brief] [--ways BITS] [--from ROWS]\n"),
                    2;
     }
     b.host = malloc(4ull * 300 * MAX_N);

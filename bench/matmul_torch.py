@@ -62,12 +62,12 @@ for name in list(MATRIX) + ["chain"]:
     for rows in ROWS:
         few = rows <= 64
         if name == "chain":
-            us = measure(lambda i: chain(rows, i), CHAIN if few else 2, 0 if few else 0.06)
+            us = measure(lambda i: chain(rows, i), CHAIN if few else 2, 0 if few else 0.02)
             size = 2 * sum(n * k for n, k in (MATRIX[m] for m in LAYER))
         else:
             weights = MATRIX[name][0] * MATRIX[name][1]
             took = weights * (2 / 4e6 if few else 2e-6 * rows / 700)
-            us = measure(lambda i: one(name, rows, i), int(2000 / took) + 2, 0 if few else 0.06)
+            us = measure(lambda i: one(name, rows, i), int(2000 / took) + 2, 0 if few else 0.02)
             size = 2 * MATRIX[name][0] * MATRIX[name][1]
         figures += f"  {size / us[4] / 1e6:6.3f}" if few else f"  {size * rows / us[4] / 1e6:6.1f}"
         spread += f"  {100 * (us[-1] - us[0]) / us[4]:4.1f} %"
