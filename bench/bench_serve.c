@@ -1,6 +1,6 @@
 /* bench_serve.c - what a client gets from a model of real shape: through ZeroMQ, lagand, ring and worker.
  *
- *     bench_serve --model DIR [--device cuda] [--set KEY=VALUE]... [--programs DIR] [--runs N] CASE...
+ *     bench_serve --model DIR [--device cuda] [--set KEY=VALUE]... [--programs DIR] [--runs N] [--cold] CASE...
  *
  *     decode=B:CONTEXT      B sequences at once, from when the last has its first token to when the first ends
  *     batch=B:IN:OUT        B requests at once, until the last has ended: requests and tokens a second
@@ -12,10 +12,13 @@
  *                           longest wait of a stream for its next token (gap_mid: the median of all streams'); N
  *                           times while they go on, CALM tokens of each between two
  *     crash=B:CONTEXT:CALM  the same once, by a step that writes where no memory is: DIR has tests/torture's programs
- *     trace=FILE[:MOST]     all requests of a file of traces.py at once, at most so many tokens each
+ *     trace=FILE[:MOST]     all requests of a file of traces.py at once, at most so many tokens each; also time per
+ *                           output token of the middle request and of one in a hundred, and the longest wait for a
+ *                           token and the time to the first that one in a hundred exceeds
+ *     split=MODE            no case: from here on off, auto or CONTEXT:GENERATION of a device that the worker divides
  *
  * DIR needs a config.json only (bench/configs): the weights are random, so are the prompts, lengths are
- * forced. lagand is started for the run and stopped after it. A case runs once to warm up, then N
+ * forced. lagand is started for the run and stopped after it. A case runs once to warm up (not with --cold), then N
  * times. Its line ends with what the worker did meanwhile: share of a core, time of a step, and where
  * the device knows it, how long it was idle between two steps.
  */
@@ -40,7 +43,7 @@ struct request {
     uint32_t in, out, got;
     nsec sent, first, last;
     uint32_t calm; /* tokens since the last death */
-    nsec gap;      /* the longest between two, from then on */
+    nsec gap;      /* the longest between two, of a trace or from then on */
     bool over;
 };
 
@@ -49,12 +52,15 @@ struct figure {
     double value, more; /* more: beside it */
     double middle;      /* of the streams, where more is the longest */
     double ttft_ms, core, step_us, idle_us;
+    double tpot_ms, tpot_99, gap_99, ttft_99; /* of a trace */
 };
 
 struct bench {
     struct bench_serve s;
     uint32_t vocab;
     uint64_t random;
+    char mode[32]; /* " split=..." */
+    bool cold;
     uint32_t beams; /* of each request; 0: none */
     uint64_t twins; /* all have the prompt of this number; 0: each its own */
     struct request q[MAX_REQUESTS];
@@ -191,7 +197,7 @@ play(struct bench *b, uint32_t in_flight)
 
     b->n_sent = b->n_first = b->n_over = 0;
     for (uint32_t i = 0; i < b->n; i++)
-        b->q[i].id = UINT64_MAX, b->q[i].got = 0, b->q[i].over = false;
+        b->q[i].id = UINT64_MAX, b->q[i].got = 0, b->q[i].gap = 0, b->q[i].over = false;
     while (b->n_over < b->n) {
         struct lagan_event ev = { .size = sizeof ev };
         int r;
@@ -228,6 +234,13 @@ account(struct figure *f, const struct bench_worker *from, const struct bench_wo
     f->idle_us = to->gaps > from->gaps ? (double)(to->idle_ns - from->idle_ns) /
                                              (double)(to->gaps - from->gaps) / NSEC_US
                                        : -1;
+}
+
+/* What one in a hundred is above; v is sorted. */
+static double
+rare(const double *v, uint32_t n)
+{
+    return n ? v[(n - 1) * 99 / 100] : 0;
 }
 
 static double
@@ -355,6 +368,28 @@ read_trace(struct bench *b, const char *name, uint32_t most)
     fclose(file);
 }
 
+/* How long its streams waited for their tokens. */
+static void
+account_waits(const struct bench *b, struct figure *f)
+{
+    static double tpot[MAX_REQUESTS], gap[MAX_REQUESTS], ttft[MAX_REQUESTS];
+    uint32_t n = 0;
+
+    for (uint32_t i = 0; i < b->n; i++) {
+        const struct request *q = &b->q[i];
+
+        gap[i] = (double)q->gap / NSEC_MS;
+        ttft[i] = (double)(q->first - q->sent) / NSEC_MS;
+        if (q->out > 1) tpot[n++] = (double)(q->last - q->first) / NSEC_MS / (q->out - 1);
+    }
+    if (n) f->tpot_ms = median(tpot, n);
+    f->tpot_99 = rare(tpot, n);
+    median(gap, b->n);
+    median(ttft, b->n);
+    f->gap_99 = rare(gap, b->n);
+    f->ttft_99 = rare(ttft, b->n);
+}
+
 static void
 run_trace(struct bench *b, const char *name, uint32_t most, struct figure *f)
 {
@@ -369,6 +404,23 @@ run_trace(struct bench *b, const char *name, uint32_t most, struct figure *f)
     for (uint32_t i = 0; i < b->n; i++) out += b->q[i].out;
     f->value = out / seconds;
     f->more = b->n / seconds;
+    account_waits(b, f);
+}
+
+static void
+divide(struct bench *b, const char *mode)
+{
+    unsigned context, generation;
+    char verb[16], args[64] = "{}", *reply = NULL;
+
+    snprintf(verb, sizeof verb, "split %.8s", mode);
+    if (sscanf(mode, "%u:%u", &context, &generation) == 2) {
+        strcpy(verb, "split set");
+        snprintf(args, sizeof args, "{\"context\":%u,\"generation\":%u}", context, generation);
+    }
+    if (lagan_call(b->s.client, verb, args, &reply, NULL, 20000) < 0)
+        bench_die("split=%s: %s", mode, lagan_why(b->s.client));
+    free(reply);
 }
 
 static const struct kind {
@@ -401,6 +453,11 @@ run_case(struct bench *b, const char *word, uint32_t runs)
     while (k < kinds + ARRAY_LEN(kinds) &&
            (!eq || strncmp(word, k->name, (size_t)(eq - word)) || k->name[eq - word]))
         k++;
+    if (!strncmp(word, "split=", 6)) {
+        divide(b, word + 6);
+        snprintf(b->mode, sizeof b->mode, " %.24s", word);
+        return;
+    }
     if (k == kinds + ARRAY_LEN(kinds)) bench_die("%s is no case", word);
     if (!k->n_args) {
         snprintf(file, sizeof file, "%s", eq + 1);
@@ -422,7 +479,7 @@ run_case(struct bench *b, const char *word, uint32_t runs)
     if (k->strike == bench_crash && runs > 1)
         bench_die("crash: once (--runs 1), for a second fault within a minute is backed off from");
     if (k->strike) run_deaths(b, k->strike, arg, f + 1, runs);
-    for (uint32_t i = 0; i <= runs && !k->strike; i++) {
+    for (uint32_t i = b->cold; i <= runs && !k->strike; i++) {
         if (k->run)
             k->run(b, arg, &f[i]);
         else
@@ -437,12 +494,15 @@ run_case(struct bench *b, const char *word, uint32_t runs)
     }
     median(value, runs);
     median(more, runs);
-    printf("{\"bench\":\"serve\",\"case\":\"%s %s\",\"value\":%.5g,\"unit\":\"%s\",\"n\":%u,"
+    printf("{\"bench\":\"serve\",\"case\":\"%s%s %s\",\"value\":%.5g,\"unit\":\"%s\",\"n\":%u,"
            "\"min\":%.5g,\"median\":%.5g,\"max\":%.5g,\"%s\":%.5g,\"%s_min\":%.5g,\"%s_max\":%.5g,"
            "\"ttft_ms\":%.4g,\"core\":%.3f,\"step_us\":%.5g",
-           b->s.name, word, median(value, runs), k->unit, runs, value[0], median(value, runs),
-           value[runs - 1], k->more, median(more, runs), k->more, more[0], k->more, more[runs - 1],
-           median(ttft, runs), f[runs].core, f[runs].step_us);
+           b->s.name, b->mode, word, median(value, runs), k->unit, runs, value[0],
+           median(value, runs), value[runs - 1], k->more, median(more, runs), k->more, more[0],
+           k->more, more[runs - 1], median(ttft, runs), f[runs].core, f[runs].step_us);
+    if (!k->n_args)
+        printf(",\"ttft_99_ms\":%.4g,\"tpot_ms\":%.4g,\"tpot_99_ms\":%.4g,\"gap_99_ms\":%.4g",
+               f[runs].ttft_99, f[runs].tpot_ms, f[runs].tpot_99, f[runs].gap_99);
     if (k->strike) printf(",\"gap_mid_ms\":%.5g", median(middle, runs));
     if (f[runs].idle_us >= 0) printf(",\"idle_us\":%.3g", f[runs].idle_us);
     printf("}\n");
@@ -469,6 +529,8 @@ main(int argc, char **argv)
             b.s.programs = argv[++i];
         else if (more && !strcmp(argv[i], "--runs"))
             runs = MIN((uint32_t)strtoul(argv[++i], NULL, 10), (uint32_t)MAX_RUNS);
+        else if (!strcmp(argv[i], "--cold"))
+            b.cold = true;
         else if (argv[i][0] != '-' && n_cases < MAX_CASES)
             cases[n_cases++] = argv[i];
         else

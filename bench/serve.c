@@ -210,7 +210,8 @@ bench_stop(struct bench_serve *s)
     kill(s->pid, SIGTERM);
     waitpid(s->pid, &status, 0);
     snprintf(command, sizeof command,
-             "grep -a -e '^<[0-4]>' -e 'ready in' -e 'a host tier' '%s.log' >&2; rm -rf '%s' "
+             "grep -a -e '^<[0-4]>' -e 'ready in' -e 'divided' -e 'of the device' -e 'a host tier' "
+             "'%s.log' >&2; rm -rf '%s' "
              "'%s.log' '%s.fp'",
              s->dir, s->dir, s->dir, s->dir);
     if (system(command)) fprintf(stderr, "%s is left\n", s->dir);

@@ -188,7 +188,8 @@ checked_lane_part(struct lane *l, uint32_t first, uint32_t n)
     struct gpu *g = l->gpu;
 
     if (g->parts.grain == 0)
-        return err_set(&g->why, -ENOTSUP, "lane_part: %s cannot be divided", g->describe);
+        return err_set(&g->why, -ENOTSUP, "lane_part: %s cannot be divided%s%s", g->describe,
+                       g->parts.why ? ": " : "", g->parts.why ? g->parts.why : "");
     if (n < g->parts.least || n > l->units || first > l->units - n)
         REFUSE("lane_part: units %u .. %u of %u, at least %u", first, first + n, l->units,
                g->parts.least);

@@ -310,7 +310,7 @@ struct gpu;
 struct lane;
 struct graph; /* a captured piece of a step */
 
-enum { GPU_MAX_RANKS = 8 };
+enum { GPU_MAX_RANKS = 8, GPU_DIVISIONS = 4 };
 #define GPU_GROUP_BYTES (UINT64_C(20) << 20)
 
 struct gpu_options {
@@ -322,6 +322,7 @@ struct gpu_options {
     const char *kernels; /* "attend=any,matmul=blas": only these candidates, for bisecting */
     bool invariant;      /* a row's bits do not depend on its company */
     bool timing;         /* for benchmarks: lane_gaps() */
+    bool divided;        /* lanes will be on parts of the device, beside each other: lane_part() */
     /* Ranks of a group: processes with a device each, that hold one model between them, open their lanes in the
      * same order and queue the same ops. n_ranks 0 and 1: alone. */
     uint32_t rank, n_ranks;
@@ -350,7 +351,10 @@ struct gpu_ops {
     void (*lane_close)(struct lane *l); /* waits for what is queued */
     /* What is queued from now on runs on units first .. first + n of those that the lane was opened with. Lanes on
      * parts that do not overlap do not take each other's units. CPU: a lane has threads of its own, and n of
-     * them work. -ENOTSUP: the device cannot be divided, see gpu_parts(). */
+     * them work. CUDA: the first n SMs, or the last; a division of the device is made when it is first asked for,
+     * which takes milliseconds, and one of GPU_DIVISIONS makes room for it that no lane is on and no graph was
+     * recorded on (-EBUSY: there is none; -ENOMEM, -EINVAL: the lane stays where it was). -ENOTSUP: the device
+     * cannot be divided, see gpu_parts(). */
     int (*lane_part)(struct lane *l, uint32_t first, uint32_t n);
     /* Queued: lane_done() becomes step. Steps count up, or begin anew once nothing is queued. */
     int (*lane_mark)(struct lane *l, uint64_t step);
@@ -362,7 +366,8 @@ struct gpu_ops {
     int (*lane_error)(const struct lane *l); /* 0, or -EIO once the device has failed */
 
     /* What is queued between begin and end is recorded, not run; run queues it again as one piece.
-     * Device addresses and sizes are fixed then, contents are not. put and get may not be recorded. One
+     * Device addresses and sizes are fixed then, contents are not, and so is the part of the device: it may be run
+     * while the lane is on that part (-EINVAL else). put and get may not be recorded. One
      * graph a lane at a time is being recorded. CPU: -ENOTSUP, and gpu_graphs() says so. */
     int (*graph_begin)(struct lane *l);
     int (*graph_end)(struct lane *l, struct graph **ret,
@@ -471,9 +476,10 @@ const struct gpu_ops *gpu_ops(const struct gpu *g);
 const char *gpu_why(const struct gpu *g); /* the last failure's sentence */
 uint32_t gpu_units(const struct gpu *g);  /* SMs, or cores we may use */
 /* How the device can be divided among lanes: each part has at least so many units, and is a multiple of grain or
- * what such a one leaves. grain 0: it cannot. */
+ * what such a one leaves. grain 0: it cannot, and why says why, if there is anything to say. */
 struct gpu_parts {
     uint32_t least, grain;
+    const char *why;
 };
 struct gpu_parts gpu_parts(const struct gpu *g);
 uint32_t gpu_rank(const struct gpu *g);

@@ -16,6 +16,7 @@ export srcdir=${srcdir:-$root}
 tests='
 60  tests/gpu/test_memory
 60  tests/gpu/test_device
+60  tests/gpu/test_parts
 60  tests/gpu/test_shapes
 120 tests/gpu/test_ops
 120 tests/gpu/test_ops --invariant
@@ -34,6 +35,7 @@ tests='
 120 tests/e2e/test_beams
 300 tests/e2e/test_golden
 60  tests/e2e/test_encdec
+120 tests/e2e/test_split
 300 tests/e2e/test_real
 '
 
@@ -45,6 +47,7 @@ sanitized='
 60  memcheck  tests/gpu/test_attend --rounds 10
 60  memcheck  tests/gpu/test_attend --rounds 5 --invariant
 60  memcheck  tests/gpu/test_rows
+60  memcheck  tests/gpu/test_parts
 60  memcheck  tests/gpu/test_sample
 60  racecheck tests/gpu/test_ops --rounds 4
 60  racecheck tests/gpu/test_state --rounds 3

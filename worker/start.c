@@ -160,7 +160,7 @@ gpu_room(struct worker *w, uint64_t free, uint64_t total, uint64_t *ret, struct 
     const struct model_keys *k = &w->keys;
     uint64_t graphs = gpu_graphs(w->e.gpu) ? k->graphs_memory : 0;
     uint64_t steps = exec_scratch_bytes(w->e.exec) + w->e.limits.n_lanes * LANE_BYTES;
-    uint64_t next = SUCCESSOR_BYTES + (k->standby ? steps : 0);
+    uint64_t next = SUCCESSOR_BYTES + exec_divided(w->e.exec).bytes + (k->standby ? steps : 0);
     uint64_t taken = graphs + next + k->kv_reserve;
 
     if (free < taken + 2 * (uint64_t)w->e.kv_config.slab_bytes)
@@ -426,6 +426,7 @@ set_sizes(struct worker *w, struct err *e)
     n->kv_config.n_lanes = x->n_lanes;
     if (!n->kv_config.slab_bytes) n->kv_config.slab_bytes = kv_slab_bytes(&n->kv_config);
     x->max_rows = max_rows;
+    x->measure = on_gpu(n);
     x->max_seqs = n->limits.max_seqs;
     x->max_enc_rows = n->limits.max_enc_rows;
     x->max_edits = scheduler_edits(&n->limits, &n->kv_config);
@@ -465,6 +466,7 @@ prepare(struct worker *w, struct err *e)
         .kernels = k->kernels[0] ? k->kernels : NULL,
         .invariant = k->numerics == NUMERICS_INVARIANT,
         .timing = k->timing,
+        .divided = k->split_mode != SPLIT_OFF,
         .rank = w->rank,
         .n_ranks = k->tensor_parallel,
         .group_fd = heritage_fd(&w->heritage, "group"),

@@ -1,6 +1,7 @@
 /* steer.c - see steer.h. */
 #include "worker/steer.h"
 
+#include "base/clock.h"
 #include "base/log.h"
 
 #include <errno.h>
@@ -8,6 +9,14 @@
 enum { CONTEXT_LANE, GENERATION_LANE };
 /* On a host nothing is known of its memory and arithmetic: of a core, until steps have been measured. */
 static const double BANDWIDTH = 5e9, PEAK = 2e10;
+
+/* The parts of a rung, for the lanes: a lane of sources has those of prompts. */
+static void
+parts_of(const struct rung *r, struct exec_part part[MAX_LANES])
+{
+    for (unsigned i = 0; i < MAX_LANES; i++) part[i] = (struct exec_part){ 0, r->context };
+    part[GENERATION_LANE] = (struct exec_part){ r->context, r->generation };
+}
 
 int
 steer_plan(struct steer *s, const struct model_keys *k, struct gpu_parts parts, uint32_t units,
@@ -18,6 +27,8 @@ steer_plan(struct steer *s, const struct model_keys *k, struct gpu_parts parts, 
 
     *s = (struct steer){ .lock = PTHREAD_MUTEX_INITIALIZER };
     state->mode = k->split_mode;
+    if (k->split_mode != SPLIT_OFF && parts.grain == 0 && parts.why)
+        return err_set(e, -ENOTSUP, "split.mode: %s", parts.why);
     ladder_make(&state->ladder, units, parts.least, parts.grain);
     if (k->split_mode == SPLIT_FIXED) {
         TRY(ladder_fixed(&state->ladder, k->split_context_sm, &state->rung, e));
@@ -37,19 +48,9 @@ steer_plan(struct steer *s, const struct model_keys *k, struct gpu_parts parts, 
     if (own) l->lane_work[l->n_lanes++] = WORK_ENCODER;
     x->n_lanes = l->n_lanes;
     for (unsigned i = 0; i < l->n_lanes; i++) x->lane_units[i] = units;
+    x->n_rungs = s->lanes ? state->ladder.n : 0;
+    for (unsigned r = 1; r < x->n_rungs; r++) parts_of(&state->ladder.rung[r], x->part[r]);
     return 0;
-}
-
-/* The parts of a rung, for the lanes: a lane of sources has those of prompts. */
-static void
-tell_rung(struct steer *s, unsigned rung)
-{
-    const struct rung *r = &s->state.ladder.rung[rung];
-    struct exec_part part[MAX_LANES];
-
-    for (unsigned i = 0; i < MAX_LANES; i++) part[i] = (struct exec_part){ 0, r->context };
-    part[GENERATION_LANE] = (struct exec_part){ r->context, r->generation };
-    exec_rung(s->exec, rung, part);
 }
 
 static void
@@ -65,6 +66,34 @@ take(struct steer *s, struct split_way way)
     scheduler_together(s->sched, way.rung == 0, way.rows);
 }
 
+/* What a part can do of what the device can: as measured, or its share of the units. */
+static struct part_share
+share_of(uint32_t n, uint32_t units, const struct exec_rate *rate, const struct exec_rate *all)
+{
+    double share = (double)n / units;
+
+    return (struct part_share){ rate->read > 0 ? rate->read / all->read : share,
+                                rate->compute > 0 ? rate->compute / all->compute : share };
+}
+
+/* What was measured of a rung, into its times. */
+static void
+take_rates(struct steer *s, unsigned rung, const struct exec_rate *all)
+{
+    const struct ladder *l = &s->state.ladder;
+    const struct rung *r = &l->rung[rung];
+    struct exec_rate context = exec_rate(s->exec, rung, CONTEXT_LANE),
+                     generation = exec_rate(s->exec, rung, GENERATION_LANE);
+
+    steptime_rung(&s->split.time, rung, share_of(r->context, l->units, &context, all),
+                  share_of(r->generation, l->units, &generation, all));
+    log_info(
+        "%u and %u of the device's %u units: they read %.2f and %.2f of %.2f TB/s, multiply at "
+        "%.0f and %.0f of %.0f TFLOP/s",
+        r->context, r->generation, l->units, context.read / 1e12, generation.read / 1e12,
+        all->read / 1e12, context.compute / 1e12, generation.compute / 1e12, all->compute / 1e12);
+}
+
 void
 steer_open(struct steer *s, struct exec *x, struct scheduler *sched, const struct kv_config *kv,
            const struct work_costs *costs, const struct scheduler_limits *l, nsec target)
@@ -72,15 +101,41 @@ steer_open(struct steer *s, struct exec *x, struct scheduler *sched, const struc
     const struct ladder *ladder = &s->state.ladder;
     const struct split_limits limits = { MIN(kv->tokens_per_block, l->max_rows), l->max_rows,
                                          target };
+    const struct exec_rate all = exec_rate(x, 0, CONTEXT_LANE);
+    const struct exec_divided d = exec_divided(x);
 
     s->exec = x;
     s->sched = sched;
     s->state.target = target;
-    split_init(&s->split, &limits, ladder, costs, kv, BANDWIDTH * ladder->units,
-               PEAK * ladder->units);
+    split_init(&s->split, &limits, ladder, costs, kv,
+               all.read > 0 ? all.read : BANDWIDTH * ladder->units,
+               all.compute > 0 ? all.compute : PEAK * ladder->units);
     if (!s->lanes) return;
-    for (unsigned r = 1; r < ladder->n; r++) tell_rung(s, r);
+    for (unsigned r = 1; r < ladder->n && all.read > 0; r++) take_rates(s, r, &all);
+    if (all.read > 0)
+        log_info("divided the device %u ways in %.0f ms and %.0f MiB, measured them in %.0f ms",
+                 ladder->n - 1, (double)d.made / NSEC_MS, (double)d.bytes / (1 << 20),
+                 (double)d.measured / NSEC_MS);
     take(s, (struct split_way){ s->state.rung, 0 });
+}
+
+/* An operator's rung, which may have other parts than it had. */
+static int
+change_rung(struct steer *s, unsigned rung)
+{
+    const struct ladder *l = &s->state.ladder;
+    const struct exec_rate none = { 0 };
+    struct exec_part part[MAX_LANES];
+    struct err e;
+    int r;
+
+    parts_of(&l->rung[rung], part);
+    r = exec_rung(s->exec, rung, part, &e);
+    if (r < 0) log_warn("the device stays undivided: %s", e.text);
+    if (r == 0) /* 1: it has the parts it had */
+        steptime_rung(&s->split.time, rung, share_of(l->rung[rung].context, l->units, &none, &none),
+                      share_of(l->rung[rung].generation, l->units, &none, &none));
+    return r;
 }
 
 static void
@@ -96,15 +151,7 @@ take_wish(struct steer *s)
     if (s->wish == SPLIT_FIXED)
         check(ladder_set(&s->state.ladder, wish->context, wish->generation, &rung, &e) == 0);
     pthread_mutex_unlock(&s->lock);
-    if (rung) { /* its parts may be others than they were */
-        const struct ladder *l = &s->state.ladder;
-        double context = (double)l->rung[rung].context / l->units,
-               generation = (double)l->rung[rung].generation / l->units;
-
-        steptime_rung(&s->split.time, rung, (struct part_share){ context, context },
-                      (struct part_share){ generation, generation });
-        tell_rung(s, rung);
-    }
+    if (rung && change_rung(s, rung) < 0) rung = 0;
     log_info("the device is divided as an operator asked: %s", s->state.mode == SPLIT_AUTO ? "auto"
                                                                : s->state.mode == SPLIT_OFF
                                                                    ? "off"

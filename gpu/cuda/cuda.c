@@ -81,12 +81,13 @@ find_driver(struct cuda *c, struct err *e)
 
 /* What the driver reads when it starts: four times as many launches may be queued, 4,092 instead of 1,020.
  * So a plain step of a deep model goes behind another and its launches do not wait for that one's. Queues of that length
- * are what a context takes longest to make: there are three in place of eight, for two lanes and what loads. */
+ * are what a context takes longest to make: there are three in place of eight, for two lanes and what loads. Lanes on
+ * parts have a stream for each, and what shares a queue waits for each other: then there is one for every stream. */
 static void
-set_up(void)
+set_up(const struct gpu_options *o)
 {
     setenv("CUDA_SCALE_LAUNCH_QUEUES", "4x", 0);
-    setenv("CUDA_DEVICE_MAX_CONNECTIONS", "3", 0);
+    setenv("CUDA_DEVICE_MAX_CONNECTIONS", o->divided ? "16" : "3", 0);
 }
 
 static int
@@ -223,6 +224,7 @@ static void
 close_device(struct gpu *g)
 {
     cuda_blas_close((struct cuda *)g);
+    cuda_rung_close((struct cuda *)g);
     free(g);
 }
 CLEAN_FUNC(struct gpu, close_device)
@@ -245,7 +247,7 @@ lagan_cuda_open(struct gpu **ret, uint32_t ordinal, const struct gpu_options *o,
         return err_set(e, -ENOTSUP, "a group of %u ranks on GPUs is not there yet", o->n_ranks);
     pthread_mutex_init(&c->pin_lock, NULL);
     check_last_words = last_words;
-    set_up();
+    set_up(o);
     TRY(find_device(ordinal, e));
     c->ordinal = (int)ordinal;
     c->invariant = o->invariant;
@@ -258,6 +260,7 @@ lagan_cuda_open(struct gpu **ret, uint32_t ordinal, const struct gpu_options *o,
     if (blas) TRY(cuda_blas_begin(c, o, e));
     TRY(start(c, e));
     TRY(find_driver(c, e));
+    cuda_rung_look(c);
     TRY(cuda_arena_open(c, e));
     if (blas) TRY(cuda_blas_open(c, o, e));
     g->device = &cuda_ops;

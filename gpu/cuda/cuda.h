@@ -1,7 +1,7 @@
 /* cuda.h - inside the CUDA device: its structs, and the way from an op to a kernel.
  *
- * cuda.c opens the device, cuda_arena.c has its memory, cuda_lane.c its queues, cuda_graph.c recorded
- * pieces of a step, cuda_copy.c what travels, cuda_pick.c an adapter and the
+ * cuda.c opens the device, cuda_arena.c has its memory, cuda_lane.c its queues, cuda_rung.c the parts they may
+ * be on, cuda_graph.c recorded pieces of a step, cuda_copy.c what travels, cuda_pick.c an adapter and the
  * candidates of every op, cuda_choice.c the option that restricts them.
  *
  * A CUDA error becomes a sentence and a code in one place each: err_set() where a struct err is at hand
@@ -39,6 +39,44 @@ struct driver {
 #define X(name, version) PFN_##name##_v##version name;
     DRIVER_CALLS(X)
 #undef X
+};
+
+/* Of a driver that can divide a device; others do without. */
+#define RUNG_CALLS(X) \
+    X(cuDeviceGet, 2000) \
+    X(cuDeviceGetDevResource, 12040) \
+    X(cuDevSmResourceSplitByCount, 12040) \
+    X(cuDevResourceGenerateDesc, 12040) \
+    X(cuGreenCtxCreate, 12040) \
+    X(cuGreenCtxDestroy, 12040) \
+    X(cuGreenCtxStreamCreate, 12050)
+
+/* Divisions there are at once, and lanes that may be on parts of them. */
+enum { CUDA_RUNGS = GPU_DIVISIONS, CUDA_RUNG_LANES = 8 };
+
+struct cuda_lane;
+struct cuda_rung {
+    uint32_t at;        /* SMs of its first part; 0: none */
+    CUgreenCtx part[2]; /* the first SMs, the others */
+    uint32_t n_on;      /* lanes that are on a part */
+    uint32_t n_graphs;  /* recorded there */
+    uint64_t turn;      /* of the last use */
+    struct cuda_rung_lane {
+        const struct cuda_lane *lane; /* NULL: free */
+        cudaStream_t st[2];           /* by part; NULL: it was never on it */
+    } lane[CUDA_RUNG_LANES];
+};
+
+/* cuda_rung.c's; all of it but what look() finds is under the lock. */
+struct cuda_rungs {
+#define X(name, version) PFN_##name##_v##version name;
+    RUNG_CALLS(X)
+#undef X
+    pthread_mutex_t lock;
+    struct err why; /* it cannot be divided */
+    CUdevice device;
+    uint64_t turn;
+    struct cuda_rung rung[CUDA_RUNGS];
 };
 
 enum cuda_op {
@@ -91,6 +129,7 @@ struct cuda {
     bool failed;                /* one of its lanes has */
     uint32_t allowed[OP_COUNT]; /* candidates, a bit each */
     void *blas;                 /* cuda_blas.c */
+    struct cuda_rungs rungs;
 };
 
 /* What kernels write for the host, in one pinned page. */
@@ -101,8 +140,11 @@ struct cuda_words {
 
 struct cuda_lane {
     struct lane lane;
-    struct k_lane k;
-    void *blas; /* cuda_blas.c: handle and workspace */
+    struct k_lane k;        /* k.st: of the part it is on */
+    cudaStream_t whole;     /* of the device undivided */
+    struct cuda_rung *rung; /* it is on a part of; NULL: on none */
+    cudaEvent_t moved;      /* what was queued before it went to k.st */
+    void *blas;             /* cuda_blas.c: handle and workspace */
     struct cuda_words *words;
     uint64_t *done_at; /* the device's address of words->done */
     struct {
@@ -166,6 +208,14 @@ uint64_t cuda_lane_done(const struct lane *l);
 int cuda_lane_after(struct lane *l, const struct lane *other, uint64_t step);
 int cuda_lane_fd(const struct lane *l);
 int cuda_lane_error(const struct lane *l);
+
+/* cuda_rung.c */
+void cuda_rung_look(struct cuda *c); /* gpu.parts */
+int cuda_lane_part(struct lane *l, uint32_t first, uint32_t n);
+/* One more graph was recorded on that division, or one less is there (-1); r NULL: on none. */
+void cuda_rung_graph(struct cuda *c, struct cuda_rung *r, int more);
+void cuda_rung_leave(struct cuda_lane *l); /* its streams; they have nothing to do */
+void cuda_rung_close(struct cuda *c);
 
 /* cuda_graph.c */
 int cuda_graph_begin(struct lane *l);

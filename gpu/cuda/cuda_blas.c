@@ -75,6 +75,7 @@ struct then {
 
 struct plan {
     struct tuned_key key; /* n 0: free */
+    uint32_t sms;         /* of the lane's part */
     bool none;            /* the library has no algorithm: asked once, not in every step */
     bool alike;           /* fixed, and of the family ALIKE for many rows */
     bool measured;
@@ -270,10 +271,10 @@ lay_out(const struct blas *b, cublasLtMatrixLayoutOpaque_t *to, const struct ten
                                                 MAX(t->stride, t->dim[1])) == CUBLAS_STATUS_SUCCESS;
 }
 
-/* rows: of x and y; an algorithm may be asked for more than there are. */
+/* rows: of x and y; an algorithm may be asked for more than there are. sms: it is to fill; 0: the whole device. */
 static bool
-make_call(const struct k_lane *l, const struct blas *b, struct call *c, const struct tensor *y,
-          const struct tensor *x, const struct tensor *w, struct then then, uint32_t rows)
+make_call(const struct blas *b, struct call *c, const struct tensor *y, const struct tensor *x,
+          const struct tensor *w, struct then then, uint32_t rows, uint32_t sms)
 {
     /* Pedantic fp32 is fp32: neither TF32 nor sums of bf16 in its place. */
     cublasComputeType_t compute = x->dtype == DT_F32 ? CUBLAS_COMPUTE_32F_PEDANTIC
@@ -282,7 +283,7 @@ make_call(const struct k_lane *l, const struct blas *b, struct call *c, const st
     cublasLtEpilogue_t epilogue = then.relu   ? CUBLASLT_EPILOGUE_RELU
                                   : then.bias ? CUBLASLT_EPILOGUE_BIAS
                                               : CUBLASLT_EPILOGUE_DEFAULT;
-    int32_t sms = (int32_t)l->sms;
+    int32_t target = (int32_t)sms;
 
     if (b->cublasLtMatmulDescInit_internal(&c->op, sizeof c->op, compute, CUDA_R_32F) !=
             CUBLAS_STATUS_SUCCESS ||
@@ -293,8 +294,7 @@ make_call(const struct k_lane *l, const struct blas *b, struct call *c, const st
         return false;
     if (then.bias && !set(b, c, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &then.bias, sizeof then.bias))
         return false;
-    if (sms < (int32_t)cuda_lane_of(l)->lane.gpu->units &&
-        !set(b, c, CUBLASLT_MATMUL_DESC_SM_COUNT_TARGET, &sms, sizeof sms))
+    if (sms && !set(b, c, CUBLASLT_MATMUL_DESC_SM_COUNT_TARGET, &target, sizeof target))
         return false;
     return lay_out(b, &c->w, w, w->dim[0]) && lay_out(b, &c->x, x, rows) &&
            lay_out(b, &c->y, y, rows);
@@ -356,7 +356,7 @@ primer(void *arg)
     cuda_enter(c);
     if (bl && b->cublasLtCreate(&bl->handle) == CUBLAS_STATUS_SUCCESS) {
         bl->b = b;
-        if (make_call(&l.k, b, &call, &y, &x, &w, (struct then){ 0 }, FLAT))
+        if (make_call(b, &call, &y, &x, &w, (struct then){ 0 }, FLAT, 0))
             ask(bl, &k, &call, found, 1);
         b->cublasLtDestroy(bl->handle);
     }
@@ -388,9 +388,9 @@ cuda_blas_open(struct cuda *c, const struct gpu_options *o, struct err *e)
 }
 
 static struct plan *
-place_of(struct blas_lane *bl, const struct tuned_key *k)
+place_of(struct blas_lane *bl, const struct tuned_key *k, uint32_t sms)
 {
-    uint64_t hash = 0;
+    uint64_t hash = sms;
     uint32_t word[sizeof *k / 4];
     struct plan *p = NULL;
 
@@ -399,7 +399,7 @@ place_of(struct blas_lane *bl, const struct tuned_key *k)
         hash = (hash ^ word[i]) * 0x9e3779b97f4a7c15 ^ hash >> 29;
     for (uint64_t i = 0; i < PROBES; i++) {
         p = &bl->plan[((hash >> 32) + i) % PLANS];
-        if (p->key.n == 0 || memcmp(&p->key, k, sizeof *k) == 0) return p;
+        if (p->key.n == 0 || (p->sms == sms && memcmp(&p->key, k, sizeof *k) == 0)) return p;
     }
     p->key.n = 0;
     return p;
@@ -415,7 +415,14 @@ family(const struct blas *b, const cublasLtMatmulAlgo_t *algorithm)
     return id;
 }
 
-/* One for every number of rows, or the best for this one of those that add alike. */
+/* SMs for an algorithm to fill; 0: all of the device. */
+static uint32_t
+part_of(const struct k_lane *l)
+{
+    return l->sms < cuda_lane_of(l)->lane.gpu->units ? l->sms : 0;
+}
+
+/* One for every number of rows and every part of the device, or the best for these of those that add alike. */
 static void
 find_fixed(const struct k_lane *l, const struct blas_lane *bl, struct plan *p,
            const struct tensor *y, const struct tensor *x, const struct tensor *w, struct then then)
@@ -424,13 +431,13 @@ find_fixed(const struct k_lane *l, const struct blas_lane *bl, struct plan *p,
     struct call c;
     int n;
 
-    if (!make_call(l, bl->b, &c, y, x, w, then, FLAT) || ask(bl, &p->key, &c, found, ASKED) == 0)
+    if (!make_call(bl->b, &c, y, x, w, then, FLAT, 0) || ask(bl, &p->key, &c, found, ASKED) == 0)
         return;
     p->none = false;
     p->algorithm = found[0].algo;
     p->alike = cuda_of(&cuda_lane_of(l)->lane)->sm == 90 && family(bl->b, &p->algorithm) == ALIKE;
-    if (!p->alike || (uint64_t)p->key.n * p->key.k < LARGE ||
-        !make_call(l, bl->b, &c, y, x, w, then, p->key.rows))
+    if (!p->alike || ((uint64_t)p->key.n * p->key.k < LARGE && !part_of(l)) ||
+        !make_call(bl->b, &c, y, x, w, then, p->key.rows, part_of(l)))
         return;
     n = ask(bl, &p->key, &c, found, ASKED);
     for (int i = 0; i < n; i++) {
@@ -449,6 +456,7 @@ find_algorithm(const struct k_lane *l, const struct blas_lane *bl, struct plan *
     struct call c;
 
     p->key = *k;
+    p->sms = l->sms;
     p->none = true;
     p->alike = false;
     p->measured = row != NULL;
@@ -461,7 +469,7 @@ find_algorithm(const struct k_lane *l, const struct blas_lane *bl, struct plan *
         find_fixed(l, bl, p, y, x, w, then);
         return;
     }
-    if (!make_call(l, bl->b, &c, y, x, w, then, k->rows) ||
+    if (!make_call(bl->b, &c, y, x, w, then, k->rows, part_of(l)) ||
         ask(bl, k, &c, found, k->epilogue & 3 ? ASKED : 1) == 0)
         return;
     p->algorithm = found[0].algo;
@@ -500,7 +508,7 @@ planned(const struct k_lane *l, const struct tensor *y, const struct tensor *x,
 {
     struct blas_lane *bl = cuda_lane_of(l)->blas;
     struct tuned_key k = key_of(l, y, x, w, then, beta != 0), plain = k;
-    struct plan *p = place_of(bl, &k);
+    struct plan *p = place_of(bl, &k, l->sms);
     bool whole = l->sms == cuda_lane_of(l)->lane.gpu->units;
 
     plain.epilogue &= 3; /* what is measured without relu is as good with it */
@@ -523,7 +531,10 @@ multiply(const struct k_lane *l, const struct tensor *y, const struct tensor *x,
     p->x = *x;
     p->w = *w;
     p->then = then;
-    if (p->none || !make_call(l, bl->b, &c, y, x, w, then, x->dim[0])) return false;
+    /* What fixes the bits is asked to be as it would be on the whole device, unless it adds alike anyway. */
+    if (p->none ||
+        !make_call(bl->b, &c, y, x, w, then, x->dim[0], k.fixed && !p->alike ? 0 : part_of(l)))
+        return false;
     if (run(l, bl, &c, &p->algorithm, y, x, w, beta)) return true;
     if (!p->measured) return false;
     /* A file may hold anything: what the library does not run was not measured here. */
@@ -645,8 +656,8 @@ time_all(const struct k_lane *l, const struct blas_lane *bl, const struct plan *
     int n;
 
     *row = (struct tuned){ .key = p->key, .us = -1 };
-    if (!make_call(l, bl->b, &asked, &p->y, &p->x, &p->w, p->then, p->key.rows) ||
-        !make_call(l, bl->b, &c, &p->y, &p->x, &p->w, p->then, p->x.dim[0]))
+    if (!make_call(bl->b, &asked, &p->y, &p->x, &p->w, p->then, p->key.rows, 0) ||
+        !make_call(bl->b, &c, &p->y, &p->x, &p->w, p->then, p->x.dim[0], 0))
         return 0;
     n = ask(bl, &p->key, &asked, found, ASKED);
     for (int i = 0; i < n; i++) {
@@ -675,7 +686,7 @@ cuda_blas_tune(struct lane *lane, struct tune_result *ret)
     if (!b || !b->tuned_path || l->sms != lane->gpu->units || l->invariant) return 0;
     for (uint32_t i = 0; i < PLANS && !p; i++)
         if (bl->plan[i].key.n && !bl->plan[i].none && !bl->plan[i].measured &&
-            !bl->plan[i].then.relu)
+            !bl->plan[i].then.relu && bl->plan[i].sms == l->sms)
             p = &bl->plan[i];
     if (!p) return 0;
     p->measured = true; /* once, whatever comes of it */

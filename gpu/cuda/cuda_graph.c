@@ -14,6 +14,8 @@ enum { MOST_NODES = 2048 };
 
 struct graph {
     cudaGraphExec_t exec;
+    struct cuda_rung *rung; /* it was recorded on a part of, with that many SMs */
+    uint32_t sms;
 };
 
 static uint64_t
@@ -85,6 +87,9 @@ cuda_graph_end(struct lane *lane, struct graph **ret, uint64_t *bytes)
         cuda_graph_drop(lane, g);
         return cuda_failed(lane, r, "graph_end");
     }
+    g->sms = l->k.sms;
+    g->rung = l->rung;
+    cuda_rung_graph(cuda_of(lane), g->rung, 1);
     *ret = g;
     *bytes = before > after ? before - after : 0;
     return 0;
@@ -97,6 +102,10 @@ cuda_graph_run(struct lane *lane, struct graph *g)
 
     if (l->recording)
         return err_set(&lane->gpu->why, -EINVAL, "graph_run: not while a graph is being recorded");
+    if (g->rung != l->rung || g->sms != l->k.sms)
+        return err_set(&lane->gpu->why, -EINVAL,
+                       "graph_run: it was recorded on another part of the device, of %u SMs",
+                       g->sms);
     cuda_enter(cuda_of(lane));
     return cuda_failed(lane, cudaGraphLaunch(g->exec, l->k.st), "graph_run");
 }
@@ -106,6 +115,7 @@ cuda_graph_drop(struct lane *l, struct graph *g)
 {
     cuda_enter(cuda_of(l));
     if (g->exec) cudaGraphExecDestroy(g->exec);
+    cuda_rung_graph(cuda_of(l), g->rung, -1);
     free(g);
 }
 

@@ -1,4 +1,4 @@
-/* cuda_lane.c - a lane: a stream, what its kernels work in, its marks and its failures.
+/* cuda_lane.c - a lane: a stream (or one of several, cuda_rung.c), what its kernels work in, its marks and failures.
  *
  * A mark is written by a kernel into pinned host memory, behind everything queued before it: lane_done()
  * is a load. Waiting for another lane goes by an event that every mark leaves: an event
@@ -34,7 +34,9 @@ end(struct cuda_lane *l)
         if (l->mark[i].event) cudaEventDestroy(l->mark[i].event);
     cuda_blas_lane_close(l);
     cuda_clock_close(l);
-    if (l->k.st) cudaStreamDestroy(l->k.st);
+    cuda_rung_leave(l);
+    if (l->moved) cudaEventDestroy(l->moved);
+    if (l->whole) cudaStreamDestroy(l->whole);
     cudaFree(l->k.work);
     cudaFree(l->k.count);
     cudaFreeHost(l->words);
@@ -68,11 +70,13 @@ cuda_lane_open(struct gpu *g, uint32_t units, struct lane **ret, struct err *e)
     if (!l) return err_set(e, -ENOMEM, "a lane: no memory");
     l->lane.gpu = g;
     cuda_enter((struct cuda *)g);
-    /* A share of the SMs is a number the kernels size themselves by, until lanes have partitions. */
+    /* Of fewer than there are, a number that kernels size themselves by: SMs of its own has a part. */
     l->k.sms = MIN(units, g->units);
     l->k.invariant = ((struct cuda *)g)->invariant;
     l->k.work_bytes = CUDA_WORK;
-    TRY(said(cudaStreamCreateWithFlags(&l->k.st, cudaStreamNonBlocking), "stream", e));
+    TRY(said(cudaStreamCreateWithFlags(&l->whole, cudaStreamNonBlocking), "stream", e));
+    l->k.st = l->whole;
+    TRY(said(cudaEventCreateWithFlags(&l->moved, cudaEventDisableTiming), "marks", e));
     TRY(said(cudaMalloc(&l->k.work, CUDA_WORK), "work area", e));
     TRY(said(cudaMalloc((void **)&l->k.count, K_COUNTERS * sizeof *l->k.count), "counters", e));
     TRY(said(cudaMemsetAsync(l->k.count, 0, K_COUNTERS * sizeof *l->k.count, l->k.st), "counters",

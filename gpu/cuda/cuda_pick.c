@@ -488,6 +488,7 @@ const struct gpu_ops cuda_ops = {
     .host_pin = cuda_host_pin,
     .host_unpin = cuda_host_unpin,
     .lane_open = cuda_lane_open,
+    .lane_part = cuda_lane_part,
     .lane_close = cuda_lane_close,
     .lane_mark = cuda_lane_mark,
     .lane_done = cuda_lane_done,

@@ -15,11 +15,11 @@ busy(const struct exec_lane *l, nsec now)
 }
 
 void
-drop_graphs(struct exec *x, struct exec_lane *l)
+drop_graphs(struct exec *x, struct exec_lane *l, uint32_t rung)
 {
     struct graph *g;
 
-    while ((g = graphs_take(&l->graphs))) x->op->graph_drop(l->lane, g);
+    while ((g = graphs_take(&l->graphs, rung))) x->op->graph_drop(l->lane, g);
 }
 
 /* Record a piece into its slot, if that is due; it stays empty where it is not, or cannot be. */

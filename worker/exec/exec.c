@@ -131,6 +131,7 @@ exec_open(struct exec **ret, const struct exec_config *c, struct gpu *g, const s
 {
     CLEAN(exec_close_at) struct exec *x = calloc(1, sizeof *x);
     const struct model_shape *s = &m->shape;
+    int r;
 
     if (!x) return err_set(e, -ENOMEM, "executor");
     x->gpu = g;
@@ -146,6 +147,8 @@ exec_open(struct exec **ret, const struct exec_config *c, struct gpu *g, const s
     for (uint32_t i = 0; i < c->n_lanes; i++)
         TRY(open_lane(x, &x->lane[i],
                       c->lane_units[i] ? c->lane_units[i] : gpu_units(g) / c->n_lanes, kv, e));
+    r = rungs_open(x);
+    if (r < 0) return err_set(e, r, "%s", gpu_why(g));
     *ret = TAKE(x);
     return 0;
 }
@@ -157,7 +160,7 @@ lane_end(struct exec *x, struct exec_lane *l)
     if (!l->lane) return;
     if (l->graphs.n && l->finished < l->started)
         gpu_wait(l->lane, l->outcome[(l->started - 1) % OUTCOMES].r.step, UINT64_MAX);
-    drop_graphs(x, l);
+    drop_graphs(x, l, GRAPHS_ALL);
     x->op->lane_close(l->lane);
 }
 
@@ -169,22 +172,6 @@ exec_close(struct exec *x)
     scratch_close(x);
     free(x);
     return NULL;
-}
-
-void
-exec_rung(struct exec *x, unsigned rung, const struct exec_part part[MAX_LANES])
-{
-    check(rung < MAX_RUNGS);
-    memcpy(x->part[rung], part, sizeof x->part[rung]);
-}
-
-/* The lane's part of the rung, for what is queued from now on. */
-static int
-take_part(struct exec *x, struct exec_lane *l, const struct exec_part *want)
-{
-    if (want->n == l->part.n && want->first == l->part.first) return 0;
-    l->part = *want;
-    return x->op->lane_part(l->lane, want->first, want->n ? want->n : l->units);
 }
 
 void
@@ -241,7 +228,7 @@ stage_step(struct exec *x, struct exec_lane *l, struct stage *st, const struct b
 
     if (b->bucket && l->graphs.room && n_longer(b) <= GRAPHS_RUNS &&
         !(kind == GRAPHS_GENERATE && tensors_wanted(x, b)))
-        t->decode = graphs_use(&l->graphs, kind, b->bucket, b->step);
+        t->decode = graphs_use(&l->graphs, kind, b->bucket, b->rung, b->step);
     if (t->decode) t->n_single = MIN(b->bucket, x->n_seats);
     st->step.used = st->encode.used = st->project.used = 0;
     stage_decoder(x, l, st, b, t);

@@ -30,6 +30,13 @@ struct exec_config {
     void (*beat)(void *arg);
     void *beat_arg;
     uint64_t graphs_memory; /* device memory that captured steps may take, all lanes; 0: none */
+    /* Rungs that are made before the first step: steps of one (batch.rung) run on these of the units that their lane
+     * was opened with. Rung 0, and one of which nothing is said: on all. */
+    uint32_t n_rungs;
+    struct exec_part {
+        uint32_t first, n; /* n 0: all */
+    } part[MAX_RUNGS][MAX_LANES];
+    bool measure; /* what each part can do: exec_rate() */
 };
 
 /* As many of a sequence's tokens are looked at where its next one depends on all of them (exec_looks_back()), and
@@ -75,12 +82,22 @@ void exec_host(struct exec *x, const struct arena *host);
 struct exec *exec_close(struct exec *x); /* waits for steps that are out; NULL in, NULL out */
 CLEAN_FUNC(struct exec, exec_close)
 
-/* Steps of that rung (batch.rung), from the next one started on, run on these of the units that their lane was opened
- * with. A rung of which nothing is said: on all. */
-struct exec_part {
-    uint32_t first, n; /* n 0: all */
+/* What a lane's part of a rung reads and multiplies by itself, a second; lane 0 of rung 0: the whole device. 0: it
+ * was not measured. */
+struct exec_rate {
+    double read, compute; /* bytes, FLOP */
 };
-void exec_rung(struct exec *x, unsigned rung, const struct exec_part part[MAX_LANES]);
+struct exec_rate exec_rate(const struct exec *x, unsigned rung, unsigned lane);
+/* What the rungs took before the first step. */
+struct exec_divided {
+    nsec made, measured;
+    uint64_t bytes; /* of the device's memory */
+};
+struct exec_divided exec_divided(const struct exec *x);
+/* Steps of that rung run on these parts from the next one started on. Where it had others, it may wait for steps that
+ * are out. 1: it has these already. Failure: the device's sentence, and the rung is on all units. */
+int exec_rung(struct exec *x, unsigned rung, const struct exec_part part[MAX_LANES],
+              struct err *e) MUST_USE;
 void exec_seat(struct exec *x, uint32_t seat, const struct sampling *s); /* before its first step */
 /* After exec_seat(): the first n tokens of its history, which no step will carry. */
 void exec_seen(struct exec *x, uint32_t seat, const token_id *token, uint32_t n);

@@ -28,14 +28,14 @@ graphs_source_bucket(uint32_t rows)
 }
 
 struct graphs_slot *
-graphs_use(struct graphs *g, enum graphs_kind kind, uint32_t rows, uint64_t step)
+graphs_use(struct graphs *g, enum graphs_kind kind, uint32_t rows, uint32_t rung, uint64_t step)
 {
     struct graphs_slot *s = g->slot;
 
-    while (s < g->slot + g->n && (s->rows != rows || s->kind != kind)) s++;
+    while (s < g->slot + g->n && (s->rows != rows || s->kind != kind || s->rung != rung)) s++;
     if (s == g->slot + GRAPHS_MOST) return NULL;
     if (s == g->slot + g->n) {
-        *s = (struct graphs_slot){ .kind = kind, .rows = rows, .wait = 1 };
+        *s = (struct graphs_slot){ .kind = kind, .rows = rows, .rung = rung, .wait = 1 };
         g->n++;
     }
     s->turn = ++g->turn;
@@ -100,14 +100,28 @@ graphs_keep(struct graphs *g, struct graphs_slot *s, struct graph *graph, uint64
     return 0;
 }
 
+static bool
+is_of(const struct graphs_slot *s, uint32_t rung)
+{
+    return s->graph && (rung == GRAPHS_ALL || s->rung == rung);
+}
+
+bool
+graphs_any(const struct graphs *g, uint32_t rung)
+{
+    for (uint32_t i = 0; i < g->n; i++)
+        if (is_of(&g->slot[i], rung)) return true;
+    return false;
+}
+
 struct graph *
-graphs_take(struct graphs *g)
+graphs_take(struct graphs *g, uint32_t rung)
 {
     for (uint32_t i = 0; i < g->n; i++) {
         struct graphs_slot *s = &g->slot[i];
         struct graph *graph = s->graph;
 
-        if (!graph) continue;
+        if (!is_of(s, rung)) continue;
         g->bytes -= s->bytes;
         s->graph = NULL;
         s->wait = 1;

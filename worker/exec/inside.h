@@ -10,6 +10,7 @@
  *     graphs.c    which steps run as captured graphs
  *     capture.c   a piece of a step, plain or as a graph
  *     queue.c     the queue of one step
+ *     rungs.c     the parts of the device that lanes run on
  *     warmup.c    a pass over padding, before the first step
  *     tune.c      the model's matmuls measured, while no step is out
  *     exec.c      before the first step; a step's start and end
@@ -26,6 +27,7 @@
 #include "worker/exec/exec.h"
 #include "worker/exec/graphs.h"
 #include "worker/exec/order.h"
+#include "worker/model/matmuls.h"
 
 enum { STAGES = 2, OUTCOMES = 3, MAX_TOP = 1024 /* DECISIONS 17 */ };
 /* What a step of generation wants at most with good manners. More come into memory that is not pinned, and
@@ -149,6 +151,8 @@ struct exec {
     uint32_t *recalled;               /* [n_seats][seen_words], host: what exec_seen() was given */
     struct exec_lane lane[MAX_LANES];
     struct exec_part part[MAX_RUNGS][MAX_LANES];
+    struct exec_rate rate[MAX_RUNGS][MAX_LANES];
+    struct exec_divided divided;
 };
 
 /* scratch.c: sizes, then memory, then addresses. x's numbers are set. */
@@ -188,8 +192,8 @@ typedef int piece_fn(struct exec *x, struct exec_lane *l, const struct todo *t);
 /* As the slot's graph, which may be captured now; slot NULL: plain. */
 int queue_piece(struct exec *x, struct exec_lane *l, const struct todo *t, struct graphs_slot *slot,
                 piece_fn *piece) MUST_USE;
-/* All that were captured, to be captured anew; none may be running. */
-void drop_graphs(struct exec *x, struct exec_lane *l);
+/* All of that rung, or GRAPHS_ALL, to be captured anew; none may be running. */
+void drop_graphs(struct exec *x, struct exec_lane *l, uint32_t rung);
 
 /* queue.c */
 int queue_step(struct exec *x, struct exec_lane *l, const struct stage *st, const struct batch *b,
@@ -197,6 +201,16 @@ int queue_step(struct exec *x, struct exec_lane *l, const struct stage *st, cons
 
 /* warmup.c */
 int warm_up(struct exec *x, struct exec_lane *l) MUST_USE;
+/* Before the first step: until all that was queued is done. */
+int settle(struct exec *x, struct exec_lane *l) MUST_USE;
+
+/* rungs.c. The lane's part from now on; and those of exec_config, gpu_why() says what failed. */
+int take_part(struct exec *x, struct exec_lane *l, const struct exec_part *want) MUST_USE;
+int rungs_open(struct exec *x) MUST_USE;
+
+/* tune.c. Scratch for x and y of so many rows of that matmul; false: there is none of so many columns. */
+bool matmul_room(const struct exec_lane *l, const struct matmul *m, uint32_t rows,
+                 struct tensor *from, struct tensor *to);
 
 /* draw.c */
 /* A row that draws for nobody: its token is forced, so that its logits are not looked at. */

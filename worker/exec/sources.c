@@ -14,8 +14,9 @@ use_graph(const struct exec *x, struct exec_lane *l, enum graphs_kind kind, uint
 {
     uint32_t bucket = rows && l->graphs.room ? graphs_source_bucket(rows) : 0;
 
-    return bucket && bucket <= x->c.max_enc_rows ? graphs_use(&l->graphs, kind, bucket, b->step)
-                                                 : NULL;
+    return bucket && bucket <= x->c.max_enc_rows
+               ? graphs_use(&l->graphs, kind, bucket, b->rung, b->step)
+               : NULL;
 }
 
 /* Slice i goes through its layers together with the one before it: they are side by side in the batch and

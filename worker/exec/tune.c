@@ -4,7 +4,6 @@
  * pairs, walked anew each time, because that is cheaper than to keep it.
  */
 #include "worker/exec/inside.h"
-#include "worker/model/matmuls.h"
 
 #include <errno.h>
 
@@ -69,11 +68,23 @@ scratch_for(const struct exec_lane *l, uint32_t cols, const struct tensor *but)
     return best;
 }
 
+bool
+matmul_room(const struct exec_lane *l, const struct matmul *m, uint32_t rows, struct tensor *from,
+            struct tensor *to)
+{
+    const struct tensor *in = m->head ? &l->picked : scratch_for(l, m->w.dim[1], NULL), *out;
+
+    out = m->head ? &l->logits : in ? scratch_for(l, m->w.dim[0], in) : NULL;
+    if (!out) return false;
+    *from = tensor_cols(tensor_rows(*in, 0, rows), 0, m->w.dim[1]);
+    *to = tensor_cols(tensor_rows(*out, 0, rows), 0, m->w.dim[0]);
+    return true;
+}
+
 int
 exec_matmul(struct exec *x, uint32_t i, struct err *e)
 {
     struct exec_lane *l = &x->lane[0];
-    const struct tensor *in, *out;
     struct matmul m;
     struct tensor to, from;
     uint32_t rows, n;
@@ -81,13 +92,9 @@ exec_matmul(struct exec *x, uint32_t i, struct err *e)
 
     check(l->started == l->finished);
     if (!find(x, i, &m, &rows, &n)) return err_set(e, -EINVAL, "there are %u matmuls", n);
-    in = m.head ? &l->picked : scratch_for(l, m.w.dim[1], NULL);
-    out = m.head ? &l->logits : in ? scratch_for(l, m.w.dim[0], in) : NULL;
-    if (!out)
+    if (!matmul_room(l, &m, rows, &from, &to))
         return err_set(e, -ENOTSUP, "[%u, %u]: no scratch of so many columns", m.w.dim[0],
                        m.w.dim[1]);
-    from = tensor_cols(tensor_rows(*in, 0, rows), 0, m.w.dim[1]);
-    to = tensor_cols(tensor_rows(*out, 0, rows), 0, m.w.dim[0]);
     r = x->op->fill_random(l->lane, from, /* seed= */ i, 0, 0, 1);
     if (r == 0) r = x->op->matmul(l->lane, to, from, m.w, NO_TENSOR, 0);
     return r < 0 ? err_set(e, r, "%s", gpu_why(x->gpu)) : 0;
@@ -101,7 +108,7 @@ exec_tune(struct exec *x, struct tune_result *ret)
     for (unsigned i = 0; i < x->c.n_lanes && r == 0; i++) {
         r = x->op->tune(x->lane[i].lane, ret);
         /* Captured steps hold the algorithm of before. */
-        if (r > 0 && ret->best < ret->first) drop_graphs(x, &x->lane[i]);
+        if (r > 0 && ret->best < ret->first) drop_graphs(x, &x->lane[i], GRAPHS_ALL);
     }
     return r;
 }

@@ -69,6 +69,16 @@ queue_pass(struct exec *x, struct exec_lane *l, const struct image *im, uint32_t
 }
 
 int
+settle(struct exec *x, struct exec_lane *l)
+{
+    for (uint64_t mark = 2; mark-- > 0;) { /* 0 at last: steps count from 1 */
+        TRY(x->op->lane_mark(l->lane, mark));
+        TRY(gpu_wait(l->lane, mark, mark));
+    }
+    return 0;
+}
+
+int
 warm_up(struct exec *x, struct exec_lane *l)
 {
     uint32_t most = MIN(x->c.max_rows,
@@ -81,9 +91,5 @@ warm_up(struct exec *x, struct exec_lane *l)
         stage_padding(l, &l->stage[i].step, n[i], &t);
         TRY(queue_pass(x, l, &l->stage[i].step, n[i], &t));
     }
-    for (uint64_t mark = 2; mark-- > 0;) { /* 0 at last: steps count from 1 */
-        TRY(x->op->lane_mark(l->lane, mark));
-        TRY(gpu_wait(l->lane, mark, mark));
-    }
-    return 0;
+    return settle(x, l);
 }
