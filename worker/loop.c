@@ -417,6 +417,7 @@ static int
 turn(struct worker *w, struct seq **seq, uint32_t *n_before, struct err *e)
 {
     nsec now = clock_now();
+    bool held_up = !outbox_empty(&w->outbox);
     struct request *r;
     int busy = 0, got;
 
@@ -441,6 +442,7 @@ turn(struct worker *w, struct seq **seq, uint32_t *n_before, struct err *e)
     legacy_expire(w, now);
     legacy_rest(w);
     TRY(flush(w, e));
+    busy |= held_up && outbox_empty(&w->outbox); /* steps may have ended meanwhile, and woken us */
     health_beat(w, now); /* what the turn has done is there before whoever gets its tokens asks */
     if (atomic_load_explicit(&w->drain_asked, memory_order_relaxed)) w->draining = true;
     if (w->draining && !w->requests.n_used && outbox_empty(&w->outbox)) return 1;

@@ -33,6 +33,14 @@ play_on_gpu(void)
     return strcmp(device, "cpu") != 0;
 }
 
+static uint32_t ring_log2 = 20;
+
+void
+play_ring(uint32_t log2)
+{
+    ring_log2 = log2;
+}
+
 void
 play_start(struct played *p, const char *model, const char *const *option,
            const struct play_arenas *left)
@@ -49,7 +57,7 @@ play_start(struct played *p, const char *model, const char *const *option,
     struct err e;
 
     memset(p, 0, sizeof *p);
-    assert_int_equal(link_make(&p->link, 0, 9, id, 20, 20, &bell, &e), 0);
+    assert_int_equal(link_make(&p->link, 0, 9, id, 20, ring_log2, &bell, &e), 0);
     assert_int_equal(hand_pair(hand, &e), 0);
     p->hand = hand[0];
     for (uint32_t i = 0; left && i < left->n; i++)

@@ -30,6 +30,8 @@ bool play_on_gpu(void);
  * has 16 tokens, whatever it says. left: given to the worker before it starts, or NULL. */
 void play_start(struct played *p, const char *model, const char *const *option,
                 const struct play_arenas *left);
+void play_ring(
+    uint32_t log2); /* of workers that are started from now on: bytes of what they say; 20 */
 /* The next record, whatever it is. NULL: the worker is gone. */
 const struct ring_record *play_next(struct played *p);
 void play_wait_ready(struct played *p, struct rec_ready *ready);

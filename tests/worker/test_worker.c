@@ -214,6 +214,36 @@ a_paused_request_stands_still_and_goes_on_with_the_same_tokens(void **state)
     play_close(&p);
 }
 
+/* A step that has ended meanwhile wakes nobody twice: half a second for each time that the ring was full. */
+static void
+a_worker_whose_ring_was_full_goes_on_as_soon_as_it_is_read(void **state)
+{
+    enum { TOKENS = 200, LOG2 = 14, FULL = 10 };
+    const int32_t ids[] = { 1, 5, 9 };
+    struct played p;
+    uint32_t n = 0, full = 0;
+    nsec since;
+
+    (void)state;
+    play_ring(LOG2);
+    start(&p);
+    play_ring(20);
+    submit_flagged(&p, 1, ids, 3, 0, -1, 0, TOKENS, SUBMIT_LOGITS);
+    since = clock_now();
+    while (n < TOKENS) {
+        struct ring_record rec;
+
+        usleep(10000);
+        for (full++; ring_peek(&p.link.in, &rec) > 0;) n += rec.type == REC_STEP;
+        link_release(&p.link);
+    }
+    print_message("%u times in %.2f s\n", full, (double)(clock_now() - since) / NSEC_S);
+    assert_true(full > FULL && clock_now() - since < FULL * NSEC_S / 4);
+    kill(p.pid, SIGKILL);
+    play_wait_exit(&p);
+    play_close(&p);
+}
+
 static void
 a_paused_request_gives_its_seat_to_who_waits_and_goes_on_with_the_same_tokens(void **state)
 {
@@ -354,6 +384,7 @@ main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_request_gives_its_tokens_in_order_and_one_finish),
+        cmocka_unit_test(a_worker_whose_ring_was_full_goes_on_as_soon_as_it_is_read),
         cmocka_unit_test(a_paused_request_stands_still_and_goes_on_with_the_same_tokens),
         cmocka_unit_test(
             a_paused_request_gives_its_seat_to_who_waits_and_goes_on_with_the_same_tokens),
