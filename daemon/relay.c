@@ -285,6 +285,10 @@ send_back(struct worker *w, struct row *r, const struct death *death)
         bytes_done(&r->p_logprob);
         bytes_done(&r->p_top);
         r->n_prompt_said = 0;
+        /* Nor does anybody wait for its client to read that. */
+        r->stalled = 0;
+        row_pause(d, r, false);
+        row_due(d, r);
     }
     pieces_again(r);
     r->resumed++;

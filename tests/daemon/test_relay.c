@@ -453,6 +453,31 @@ prompt_logprobs_are_not_said_twice_to_the_client(void **state)
     assert_memory_equal(r->p_id.p, (const uint32_t[]){ 3 }, 4);
 }
 
+/* It has not read them: of what is gone it need not. */
+static void
+a_lost_workers_request_waits_for_no_client_to_read_what_is_gone(void **state)
+{
+    struct row *r = dispatched(2, 0, SUBMIT_PROMPT_LOGPROBS | SUBMIT_LOGPROBS);
+    struct rec_prompt *p = (struct rec_prompt *)buf.b;
+    struct rec_submit head;
+    struct err e;
+
+    (void)state;
+    memset(&buf, 0, sizeof buf);
+    *p = (struct rec_prompt){ .row = r->index, .gen = r->gen, .n = 5 };
+    assert_int_equal(record(REC_PROMPT_LOGPROBS, sizeof *p + 5 * 8, &e), 0);
+    d.now = 26000 * NSEC_S;
+    r->stalled = d.now - NSEC_S;
+    deliver_tick(&d, d.now);
+    assert_true(r->paused);
+    relay_lost(&w, &from_outside);
+    deliver_tick(&d, d.now);
+    assert_false(r->paused);
+    r->pause_told = r->paused;
+    row_record(r, 0, &head, sizeof head);
+    assert_int_equal(head.flags & SUBMIT_PAUSED, 0);
+}
+
 static void
 tensors_come_in_order_as_asked_and_are_not_said_twice(void **state)
 {
@@ -547,6 +572,7 @@ main(void)
         T(a_lost_workers_requests_go_on_from_what_was_said),
         T(a_client_that_acks_while_its_queue_is_full_is_one_that_reads),
         T(prompt_logprobs_are_not_said_twice_to_the_client),
+        T(a_lost_workers_request_waits_for_no_client_to_read_what_is_gone),
         T(tensors_come_in_order_as_asked_and_are_not_said_twice),
         T(random_records_do_no_harm),
     };
