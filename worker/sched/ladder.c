@@ -51,7 +51,8 @@ ladder_make(struct ladder *l, uint32_t units, uint32_t least, uint32_t grain)
     l->rung[0] = (struct rung){ units, units };
     if (grain == 0 || units < 2 * l->least) return;
     for (size_t i = 0; i < ARRAY_LEN(share); i++) {
-        struct rung r = ladder_share(l, share[i]);
+        double grains = nearest(share[i] * units / grain);
+        struct rung r = ladder_share(l, grains * grain / units);
 
         if (find(l, r) == l->n) l->rung[l->n++] = r;
     }

@@ -26,7 +26,8 @@ struct ladder {
     struct rung rung[MAX_RUNGS];
 };
 
-/* Rung 0, and up to four others from an even division on, in which prompts have more and more. */
+/* Rung 0, and up to four others from an even division on, in which prompts have more and more: a multiple of grain,
+ * where that leaves the least. */
 void ladder_make(struct ladder *l, uint32_t units, uint32_t least, uint32_t grain);
 /* The division nearest to that share for prompts: of the two parts the one that is nearer to a multiple of grain
  * becomes one, within what a part must have. The ladder has more than one rung. */

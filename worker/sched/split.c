@@ -1,7 +1,8 @@
 /* split.c - see split.h. */
 #include "worker/sched/split.h"
 
-/* BETTER: by what part a way must beat the one there is. DWELL: so many askings, one a step, it is kept then. */
+/* DWELL: so many askings, one a step, a way is kept. BETTER: by what part another must beat it then, and after ten times
+ * as many by a tenth of that: it is not to be left for noise, nor kept for ever where it is a little worse. */
 static const double BETTER = 0.1;
 enum { DWELL = 8 };
 /* The last step's say in what a prompt's row costs, and in how busy the other part is; how fast that is forgotten
@@ -131,7 +132,7 @@ split_ask(struct split *s, const struct ladder *ladder, const struct split_load 
 {
     struct split_expect now, other;
 
-    s->since += s->since < DWELL;
+    s->since += s->since < UINT32_MAX;
     /* With one phase empty there is nothing to choose; of who never ran nothing is known. */
     if (load->n_decode == 0 || load->n_rows == 0) return s->now;
     if (steptime_known(&s->time, STEP_CONTEXT) + steptime_known(&s->time, STEP_BOTH) == 0 ||
@@ -141,7 +142,8 @@ split_ask(struct split *s, const struct ladder *ladder, const struct split_load 
     s->now.rows = now.way.rows;
     if (s->since < DWELL) return s->now;
     other = best(s, ladder, load);
-    if (other.way.rung == s->now.rung || !before(s, &other, &now, BETTER)) return s->now;
+    if (other.way.rung == s->now.rung || !before(s, &other, &now, BETTER * DWELL / s->since))
+        return s->now;
     s->now = other.way;
     s->since = 0;
     s->n_changes++;

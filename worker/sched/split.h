@@ -5,7 +5,8 @@
  * against the whole device for one phase alone: 1 is what taking turns gives; a part that is idle much of the time, as
  * that of answers is where they are short, counts for as much less. Rung 0 is one lane for everything on the
  * whole device, with as many rows of prompts a step as the target allows; on other rungs each phase has its part.
- * A way must be clearly better to be taken, and is then kept for a while. Pure: times come from steptime.h.
+ * A way is kept for a while, and then left for one that is clearly better; the longer it was kept, the less clearly. Pure:
+ * times come from steptime.h.
  *
  * Why not simply the least time for prompts: with a generous target that is nearly always rung 0, and costs a tenth of the
  * throughput where a division would do both (docs/split.md).
