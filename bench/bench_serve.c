@@ -14,7 +14,8 @@
  *     crash=B:CONTEXT:CALM  the same once, by a step that writes where no memory is: DIR has tests/torture's programs
  *     trace=FILE[:MOST]     all requests of a file of traces.py at once, at most so many tokens each; also time per
  *                           output token of the middle request and of one in a hundred, and the longest wait for a
- *                           token and the time to the first that one in a hundred exceeds
+ *                           token and the time to the first that one in a hundred exceeds; steps of prompts, of
+ *                           answers and of both, and how long they took
  *     split=MODE            no case: from here on off, auto or CONTEXT:GENERATION of a device that the worker divides
  *
  * DIR needs a config.json only (bench/configs): the weights are random, so are the prompts, lengths are
@@ -53,6 +54,8 @@ struct figure {
     double middle;      /* of the streams, where more is the longest */
     double ttft_ms, core, step_us, idle_us;
     double tpot_ms, tpot_99, gap_99, ttft_99; /* of a trace */
+    double kind_ms[BENCH_KINDS];              /* a step of prompts, of answers, of both */
+    uint64_t kind_n[BENCH_KINDS];
 };
 
 struct bench {
@@ -229,6 +232,12 @@ account(struct figure *f, const struct bench_worker *from, const struct bench_wo
 {
     double steps = (double)(to->steps - from->steps), wall = (double)(to->at - from->at);
 
+    for (unsigned i = 0; i < BENCH_KINDS; i++) {
+        f->kind_n[i] = to->kind[i].n - from->kind[i].n;
+        f->kind_ms[i] = f->kind_n[i] ? (double)(to->kind[i].ns - from->kind[i].ns) /
+                                           (double)f->kind_n[i] / NSEC_MS
+                                     : 0;
+    }
     f->core = wall > 0 ? (double)(to->cpu - from->cpu) / wall : 0;
     f->step_us = steps > 0 ? wall / steps / NSEC_US : 0;
     f->idle_us = to->gaps > from->gaps ? (double)(to->idle_ns - from->idle_ns) /
@@ -440,6 +449,8 @@ static const struct kind {
     { "trace", "tok/s", "req_s", 0, NULL, NULL },
 };
 
+static const char *const kind_name[BENCH_KINDS] = { "prompt", "answer", "mixed" };
+
 static void
 run_case(struct bench *b, const char *word, uint32_t runs)
 {
@@ -500,9 +511,15 @@ run_case(struct bench *b, const char *word, uint32_t runs)
            b->s.name, b->mode, word, median(value, runs), k->unit, runs, value[0],
            median(value, runs), value[runs - 1], k->more, median(more, runs), k->more, more[0],
            k->more, more[runs - 1], median(ttft, runs), f[runs].core, f[runs].step_us);
-    if (!k->n_args)
+    if (!k->n_args) {
+        const struct figure *l = &f[runs];
+
         printf(",\"ttft_99_ms\":%.4g,\"tpot_ms\":%.4g,\"tpot_99_ms\":%.4g,\"gap_99_ms\":%.4g",
-               f[runs].ttft_99, f[runs].tpot_ms, f[runs].tpot_99, f[runs].gap_99);
+               l->ttft_99, l->tpot_ms, l->tpot_99, l->gap_99);
+        for (unsigned i = 0; i < BENCH_KINDS; i++)
+            printf(",\"%s_steps\":%llu,\"%s_ms\":%.4g", kind_name[i],
+                   (unsigned long long)l->kind_n[i], kind_name[i], l->kind_ms[i]);
+    }
     if (k->strike) printf(",\"gap_mid_ms\":%.5g", median(middle, runs));
     if (f[runs].idle_us >= 0) printf(",\"idle_us\":%.3g", f[runs].idle_us);
     printf("}\n");

@@ -258,6 +258,9 @@ bench_worker(struct bench_serve *s, struct bench_worker *ret)
         .tokens = number(stats, "tokens_out"),
         .gaps = number(stats, "gaps"),
         .idle_ns = number(stats, "idle_ns"),
+        .kind = { { number(stats, "prompt_steps"), number(stats, "prompt_ns") },
+                  { number(stats, "answer_steps"), number(stats, "answer_ns") },
+                  { number(stats, "mixed_steps"), number(stats, "mixed_ns") } },
     };
     json_decref(w);
 }

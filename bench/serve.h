@@ -7,7 +7,7 @@
 
 #include <sys/types.h>
 
-enum { BENCH_SETS = 24 };
+enum { BENCH_SETS = 24, BENCH_KINDS = 3 };
 
 struct bench_serve {
     const char *model, *device; /* device NULL: cpu */
@@ -28,6 +28,9 @@ struct bench_worker {
     nsec at, cpu; /* when this was read; processor time of all its threads */
     uint64_t steps, tokens;
     uint64_t gaps, idle_ns; /* between steps that were queued: how many, how long; 0: not known */
+    struct {
+        uint64_t n, ns;
+    } kind[BENCH_KINDS]; /* steps of prompts alone, of answers alone, of both */
 };
 
 _Noreturn void bench_die(const char *format, ...) PRINTF_LIKE(1, 2); /* stops lagand too */

@@ -47,7 +47,7 @@ sanitized='
 60  memcheck  tests/gpu/test_attend --rounds 10
 60  memcheck  tests/gpu/test_attend --rounds 5 --invariant
 60  memcheck  tests/gpu/test_rows
-60  memcheck  tests/gpu/test_parts
+60  memcheck  tests/gpu/test_parts --only a_*
 60  memcheck  tests/gpu/test_sample
 60  racecheck tests/gpu/test_ops --rounds 4
 60  racecheck tests/gpu/test_state --rounds 3
