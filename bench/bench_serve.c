@@ -420,16 +420,14 @@ static void
 divide(struct bench *b, const char *mode)
 {
     unsigned context, generation;
-    char verb[16], args[64] = "{}", *reply = NULL;
+    char verb[16], args[64] = "{}";
 
     snprintf(verb, sizeof verb, "split %.8s", mode);
     if (sscanf(mode, "%u:%u", &context, &generation) == 2) {
         strcpy(verb, "split set");
         snprintf(args, sizeof args, "{\"context\":%u,\"generation\":%u}", context, generation);
     }
-    if (lagan_call(b->s.client, verb, args, &reply, NULL, 20000) < 0)
-        bench_die("split=%s: %s", mode, lagan_why(b->s.client));
-    free(reply);
+    bench_tell(&b->s, verb, args);
 }
 
 static const struct kind {

@@ -264,3 +264,17 @@ bench_worker(struct bench_serve *s, struct bench_worker *ret)
     };
     json_decref(w);
 }
+
+void
+bench_tell(const struct bench_serve *s, const char *verb, const char *args)
+{
+    char endpoint[96], *reply = NULL;
+    struct lagan *c;
+
+    snprintf(endpoint, sizeof endpoint, "ipc://%s/ctl.sock", s->dir);
+    if (lagan_open(&c, endpoint, 5000) < 0) bench_die("%s cannot be reached", endpoint);
+    if (lagan_call(c, verb, args, &reply, NULL, 20000) < 0)
+        bench_die("%s %s: %s", verb, args, lagan_why(c));
+    free(reply);
+    lagan_close(c);
+}
