@@ -46,7 +46,7 @@ died_at_points() {
 }
 
 ended_in_groups() {
-  "$torture/test_group" --kills 300 'streams*' && "$torture/test_group" --rounds 5 'at_every*'
+  "$torture/test_group" --kills 300 --lagands 100 'streams*' && "$torture/test_group" --rounds 5 'at_every*'
 }
 
 ended_at_points() {

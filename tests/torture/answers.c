@@ -244,7 +244,7 @@ answers_start(struct answers *a, struct service *v, const char *dtype, uint32_t 
 {
     /* Of a rank: heads of K and V are shared, gemma's and llama's are two. */
     uint32_t ranks = MAX(a->ranks, 1u), two = MIN(ranks, 2u);
-    char config[3072], common[128];
+    char common[128];
 
 #define MODEL(name, path, more) "  - { name: " name ", path: @/" path ", %s, %s" more " }\n"
     snprintf(common, sizeof common,
@@ -252,7 +252,7 @@ answers_start(struct answers *a, struct service *v, const char *dtype, uint32_t 
              "tensor_parallel: %u",
              torture_device, a->lanes ? 2 : 1, dtype, standby, ranks);
     snprintf(
-        config, sizeof config,
+        a->config, sizeof a->config,
         "models:\n" MODEL("gemma", "models/recall-gemma3",
                           "max_num_seqs: 8, max_num_batched_tokens: 48, policy: max_utilization,"
                           " kv: { memory: %uKiB, tokens_per_block: 16, reuse: true,"
@@ -268,11 +268,18 @@ answers_start(struct answers *a, struct service *v, const char *dtype, uint32_t 
         1024 / ranks, common, a->lanes ? "split: { mode: fixed }, " : "", 512 / two);
     a->v = v;
     v->n_standbys = ANSWER_MODELS * (standby + ranks - 1);
-    service_start(v, ANSWER_MODELS, config, args);
+    service_start(v, ANSWER_MODELS, a->config, args);
     if (lagan_open(&a->c, v->endpoint, 20000) < 0) fail_msg("%s", lagan_why(NULL));
     if (a->job[0].q) return;
     make_jobs(a);
     run_undisturbed(a);
+}
+
+void
+answers_begin_again(struct answers *a)
+{
+    service_reap(a->v);
+    service_start(a->v, ANSWER_MODELS, a->config, NULL);
 }
 
 void

@@ -50,12 +50,15 @@ struct answers {
     uint64_t n_done, n_tokens, n_events, resumed, adopted, recomputed;
     uint64_t n_differ; /* answers that were others; the test fails unless it said may_differ */
     bool may_differ;
+    char config[3072]; /* lagand's */
 };
 
 /* A lagand with one worker a model and so many standbys each; the first time also undisturbed answers,
  * to compare with. args: more of lagand's, up to a NULL. *a is zero before the first. */
 void answers_start(struct answers *a, struct service *v, const char *dtype, uint32_t standby,
                    const char *const *args);
+/* lagand has been killed: the next one, of the same settings. The client has not heard of it. */
+void answers_begin_again(struct answers *a);
 void answers_stop(struct answers *a); /* lagand, in good order */
 void answers_close(struct answers *a);
 

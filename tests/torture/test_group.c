@@ -21,8 +21,9 @@
 
 enum { SETTLE_MS = 90000, ROUND = 10, CONFIG = 78 };
 
-static uint32_t n_kills = 6, n_rounds;
+static uint32_t n_kills = 6, n_lagands = 3, n_rounds;
 static struct service v;
+static struct systemd systemd;
 static struct answers ans;
 
 static int
@@ -111,6 +112,39 @@ streams_of_killed_groups_of_4_have_the_bits_of_an_undisturbed_run(void **state)
 {
     (void)state;
     kill_ranks(4, "fp32");
+}
+
+/* Every rank's memory is kept by its name, and all of a group goes on or none. */
+static void
+streams_of_a_killed_lagands_groups_have_the_bits_of_an_undisturbed_run(void **state)
+{
+    uint32_t done = 0;
+
+    (void)state;
+    systemd_open(&systemd, v.dir);
+    v.systemd = &systemd;
+    start(2, "fp32");
+    for (; torture_more("kills of lagand", done, n_lagands); done++) {
+        nsec until = clock_now() + test_below(300000) * NSEC_US;
+
+        do answers_turn(&ans, 2, true);
+        while (clock_now() < until);
+        kill(v.pid, SIGKILL);
+        answers_begin_again(&ans);
+        answers_turn(&ans, 2, true);
+        if (test_below(2)) service_kill_one(&v, 1);
+        answers_settle(&ans);
+        if (!service_all_ready(&v, SETTLE_MS)) fail_msg("ranks are missing");
+    }
+    print_message(
+        "%u kills of lagand: %llu answers; %llu times resumed, KV of %llu tokens adopted, "
+        "of %llu computed again\n",
+        done, (unsigned long long)ans.n_done, (unsigned long long)ans.resumed,
+        (unsigned long long)ans.adopted, (unsigned long long)ans.recomputed);
+    assert_true(ans.resumed > 0 && ans.adopted > ans.recomputed);
+    assert_int_equal(service_logged(&v, "labels of the manifest cannot be true"), 0);
+    answers_stop(&ans);
+    systemd_close(&systemd);
 }
 
 static const enum failpoint points[] = {
@@ -256,13 +290,16 @@ main(int argc, char **argv)
         T(streams_of_killed_groups_of_2_have_the_bits_of_an_undisturbed_run),
         T(streams_of_killed_groups_of_2_with_two_and_three_lanes_have_the_bits_of_an_undisturbed_run),
         T(streams_of_killed_groups_of_4_have_the_bits_of_an_undisturbed_run),
+        T(streams_of_a_killed_lagands_groups_have_the_bits_of_an_undisturbed_run),
         T(at_every_point_a_rank_may_die_and_no_bit_changes),
         T(a_stopped_rank_ends_its_group_and_the_next_one_takes_its_kv_over),
         T(ranks_of_other_settings_are_refused_with_the_difference),
     };
 
     torture_args(argc, argv,
-                 (const struct torture_arg[]){
-                     { "kills", &n_kills }, { "rounds", &n_rounds }, { NULL, NULL } });
+                 (const struct torture_arg[]){ { "kills", &n_kills },
+                                               { "lagands", &n_lagands },
+                                               { "rounds", &n_rounds },
+                                               { NULL, NULL } });
     return cmocka_run_group_tests(tests, test_seed_group, NULL);
 }
