@@ -13,6 +13,7 @@ struct gpu {
     struct gpu_ops checked;       /* what gpu_ops() hands out */
     void (*close)(struct gpu *g);
     int (*memory)(const struct gpu *g, uint64_t *free, uint64_t *own, uint64_t *total);
+    const char *(*group)(const struct gpu *g); /* NULL: nothing to say of other ranks */
     struct err why;
     unsigned acts, weights, kvs; /* dtypes it takes, a bit each: 1 << DT_x */
     uint32_t units, rank, ranks; /* ranks: gpu_open() sets it, and rank */

@@ -17,16 +17,30 @@
 
 #define MODULE "lagan-cuda.so"
 
-/* "cuda" or "cuda:N"; -1 when it is neither. */
+/* Of "cuda", "cuda:N" or "cuda:N,M...", which is a GPU a rank: this rank's. */
 static int
-ordinal_of(const char *device)
+ordinal_of(const struct gpu_options *o, struct err *e)
 {
-    unsigned n = 0;
-    char end;
+    uint32_t ranks = MAX(o->n_ranks, 1u), seen[GPU_MAX_RANKS] = { 0 }, n = 0;
+    const char *at = o->device + 4;
 
-    if (strcmp(device, "cuda") == 0) return 0;
-    if (sscanf(device, "cuda:%3u%c", &n, &end) != 1) return -1;
-    return (int)n;
+    if (strcmp(o->device, "cuda") == 0) return (int)o->rank;
+    for (; n < GPU_MAX_RANKS && strncmp(o->device, "cuda", 4) == 0 && *at == (n ? ',' : ':'); n++) {
+        int used = 0;
+
+        if (sscanf(at + 1, "%3u%n", &seen[n], &used) != 1 || at[1] < '0' || at[1] > '9') break;
+        at += 1 + used;
+        for (uint32_t i = 0; i < n; i++)
+            if (seen[i] == seen[n])
+                return err_set(e, -EINVAL, "device \"%s\": GPU %u is named twice", o->device,
+                               seen[n]);
+    }
+    if (n == 0 || *at)
+        return err_set(e, -EINVAL, "device \"%s\" is not cpu, cuda or cuda:N[,N...]", o->device);
+    if (n != ranks)
+        return err_set(e, -EINVAL, "device \"%s\" names %u GPUs, for %u rank%s", o->device, n,
+                       ranks, ranks > 1 ? "s" : "");
+    return (int)seen[o->rank];
 }
 
 /* Beside the program or above it (not installed), in the same tree (moved as a whole), else where it was
@@ -64,11 +78,11 @@ static int
 open_cuda(struct gpu **ret, const struct gpu_options *o, struct err *e)
 {
     const char *device = o->device;
-    int ordinal = ordinal_of(device), r;
+    int ordinal = ordinal_of(o, e), r;
     cuda_open open;
     void *so;
 
-    if (ordinal < 0) return err_set(e, -EINVAL, "device \"%s\" is not cpu, cuda or cuda:N", device);
+    if (ordinal < 0) return ordinal;
     so = load_module(e); /* stays loaded: a driver does not like to be unloaded */
     if (!so) return err_while(e, -ENODEV, "open device %s", device);
     *(void **)&open = dlsym(so, CUDA_OPEN);
@@ -139,6 +153,12 @@ uint32_t
 gpu_ranks(const struct gpu *g)
 {
     return g->ranks;
+}
+
+const char *
+gpu_group(const struct gpu *g)
+{
+    return g->group ? g->group(g) : "";
 }
 
 enum dtype

@@ -314,10 +314,10 @@ enum { GPU_MAX_RANKS = 8, GPU_DIVISIONS = 4 };
 #define GPU_GROUP_BYTES (UINT64_C(20) << 20)
 
 struct gpu_options {
-    const char *device; /* "cpu", "cuda", "cuda:N" */
+    const char *device; /* "cpu", "cuda", "cuda:N,M...": a GPU a rank; without numbers those from 0 on */
     const char *isa;    /* CPU: "auto", "scalar", "avx2" */
     /* CUDA; each may be NULL */
-    const char *libs;  /* folder of cuBLASLt; NULL: CUDA_PATH, /usr/local/cuda, the loader's path */
+    const char *libs;  /* folder of cuBLASLt and NCCL; NULL: CUDA_PATH, /usr/local/cuda, the loader's path */
     const char *tuned; /* file of measured matmul algorithms: see tune; absent: heuristics */
     const char *kernels; /* "attend=any,matmul=blas": only these candidates, for bisecting */
     bool invariant;      /* a row's bits do not depend on its company */
@@ -326,7 +326,7 @@ struct gpu_options {
     /* Ranks of a group: processes with a device each, that hold one model between them, open their lanes in the
      * same order and queue the same ops. n_ranks 0 and 1: alone. */
     uint32_t rank, n_ranks;
-    int group_fd; /* CPU: a memfd of GPU_GROUP_BYTES, zeros at first, the same for all; the caller's */
+    int group_fd; /* a memfd of GPU_GROUP_BYTES, zeros at first, the same for all; the caller's */
 };
 
 struct gpu_ops {
@@ -462,7 +462,8 @@ struct gpu_ops {
 
     /* Ranks of a group, see gpu_options.n_ranks; with one they queue nothing. All ranks queue the same ones of a
      * lane in the same order. */
-    /* x = the sum of all ranks' x, added in the order of ranks: the same bits on every rank. */
+    /* x = the sum of all ranks' x, added in the order of ranks: the same bits on every rank. A GPU adds more than two
+     * in an order of its own where a row's bits may depend on its company; every rank has the same all the same. */
     int (*all_reduce)(struct lane *l, struct tensor x);
     /* out [n, d] = every rank's x beside each other, in the order of ranks: rank r's are the columns
      * [d * r / n_ranks, d * (r + 1) / n_ranks). fp32. x may be that part of out. */
@@ -484,6 +485,8 @@ struct gpu_parts {
 struct gpu_parts gpu_parts(const struct gpu *g);
 uint32_t gpu_rank(const struct gpu *g);
 uint32_t gpu_ranks(const struct gpu *g); /* at least 1 */
+/* By what they speak to each other and what it took to begin, for a log; "": nothing to say. */
+const char *gpu_group(const struct gpu *g);
 /* Of activations between matrices of that dtype. */
 enum dtype gpu_act_dtype(const struct gpu *g, enum dtype weights);
 bool gpu_graphs(const struct gpu *g);

@@ -14,10 +14,12 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <unistd.h>
 
 enum { LOOK_US = 500 };
 static const nsec LOAD_TURN = 10 * NSEC_MS, IDLE_TURN = 500 * NSEC_MS;
+enum { NAP = 20000 }; /* ns between two looks at a device that wakes nobody */
 
 /* Who sits where, as far as rank 0 has told: of tokens those before a sequence's first step. */
 struct follower {
@@ -163,16 +165,29 @@ rest(struct follower *f, nsec most)
     return 0;
 }
 
+/* A step is done, or that time has passed. A lane without an fd is looked at: what is waited for ends any moment now,
+ * because rank 0 has seen the same step end. */
+static void
+wait_for_step(const struct exec *x, unsigned lane)
+{
+    static const struct timespec nap = { .tv_nsec = NAP };
+    struct pollfd p = { .fd = exec_fd(x, lane), .events = POLLIN };
+
+    if (p.fd < 0)
+        nanosleep(&nap, NULL);
+    else if (poll(&p, 1, (int)(IDLE_TURN / NSEC_MS)) < 0 && errno != EINTR)
+        check(!"poll");
+}
+
 /* Until the lane can take a step. Plans may come meanwhile: the bell is not looked at. */
 static int
 make_room(struct follower *f, unsigned lane, struct err *e)
 {
     struct worker *w = f->w;
-    struct pollfd p = { .fd = exec_fd(w->e.exec, lane), .events = POLLIN };
 
     TRY(retire(f, e));
     while (w->lane[lane].started - w->lane[lane].finished == STEPS_OUT) {
-        if (poll(&p, 1, (int)(IDLE_TURN / NSEC_MS)) < 0 && errno != EINTR) check(!"poll");
+        wait_for_step(w->e.exec, lane);
         health_beat(w, clock_now());
         TRY(retire(f, e));
     }
@@ -284,6 +299,7 @@ follow_run(struct worker *w, struct err *e)
     if (r == 0) r = make(&f, e);
     w->loaded = r == 0;
     if (r == 0) {
+        prctl(PR_SET_TIMERSLACK, 1000ul); /* 50 us by default: a nap ends when it says */
         health_phase(w, PHASE_READY, 0);
         log_info("rank %u of %u is ready in %.2f s on %s, %.1f MiB weights%s, %.1f MiB KV", w->rank,
                  w->keys.tensor_parallel, (double)w->e.load_ns / NSEC_S, gpu_describe(w->e.gpu),

@@ -491,6 +491,9 @@ prepare(struct worker *w, struct err *e)
     TRY(w->rank ? follow_join(w, e) : plan_join(w, e));
     r = open_steps(w, e);
     slice_ends(n, LOAD_STEPS, &since);
+    if (r == 0 && *gpu_group(n->gpu))
+        log_info("rank %u of %u has met the others: %s", w->rank, k->tensor_parallel,
+                 gpu_group(n->gpu));
     return r == -ENOMEM && w->waits ? 0 : r; /* there may be room when the worker is gone */
 }
 

@@ -6,6 +6,7 @@
  */
 #include "gpu/cuda/cuda.h"
 #include "gpu/cuda/cuda_blas.h"
+#include "gpu/cuda/cuda_group.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -91,7 +92,7 @@ set_up(const struct gpu_options *o)
 }
 
 static int
-find_device(uint32_t ordinal, struct err *e)
+find_device(uint32_t ordinal, uint32_t ranks, struct err *e)
 {
     int driver = 0, runtime = 0, n = 0;
     cudaError_t r;
@@ -118,6 +119,11 @@ find_device(uint32_t ordinal, struct err *e)
                        "CUDA_VISIBLE_DEVICES and the rights on /dev/nvidia*");
     if (r != cudaSuccess)
         return err_set(e, -ENODEV, "the CUDA driver does not start: %s", cudaGetErrorString(r));
+    if (ranks > (uint32_t)n)
+        return err_set(e, -ENODEV,
+                       "%u ranks need a GPU each: this host has %d that we may use (nvidia-smi, "
+                       "CUDA_VISIBLE_DEVICES)",
+                       ranks, n);
     if (ordinal >= (uint32_t)n)
         return err_set(e, -ENODEV, "there is no GPU %u: this host has %d, counted from 0", ordinal,
                        n);
@@ -223,6 +229,7 @@ memory(const struct gpu *g, uint64_t *free, uint64_t *own, uint64_t *total)
 static void
 close_device(struct gpu *g)
 {
+    cuda_group_close((struct cuda *)g);
     cuda_blas_close((struct cuda *)g);
     cuda_rung_close((struct cuda *)g);
     free(g);
@@ -243,12 +250,10 @@ lagan_cuda_open(struct gpu **ret, uint32_t ordinal, const struct gpu_options *o,
     bool blas;
 
     if (!c) return err_set(e, -ENOMEM, "cuda device: no memory");
-    if (o->n_ranks > 1)
-        return err_set(e, -ENOTSUP, "a group of %u ranks on GPUs is not there yet", o->n_ranks);
     pthread_mutex_init(&c->pin_lock, NULL);
     check_last_words = last_words;
     set_up(o);
-    TRY(find_device(ordinal, e));
+    TRY(find_device(ordinal, MAX(o->n_ranks, 1u), e));
     c->ordinal = (int)ordinal;
     c->invariant = o->invariant;
     c->timing = o->timing;
@@ -258,7 +263,9 @@ lagan_cuda_open(struct gpu **ret, uint32_t ordinal, const struct gpu_options *o,
     blas = cuda_pick_may(c, OP_MATMUL, "blas") || cuda_pick_may(c, OP_ACT_MATMUL, "blas") ||
            cuda_pick_may(c, OP_GATE_MATMUL, "blas");
     if (blas) TRY(cuda_blas_begin(c, o, e));
+    TRY(cuda_group_begin(c, o, e));
     TRY(start(c, e));
+    TRY(cuda_group_open(c, e));
     TRY(find_driver(c, e));
     cuda_rung_look(c);
     TRY(cuda_arena_open(c, e));
@@ -266,6 +273,7 @@ lagan_cuda_open(struct gpu **ret, uint32_t ordinal, const struct gpu_options *o,
     g->device = &cuda_ops;
     g->close = close_device;
     g->memory = memory;
+    if (c->group) g->group = cuda_group_describe;
     g->acts = g->weights = 1 << DT_F32 | 1 << DT_BF16 | 1 << DT_F16;
     g->kvs = g->acts | 1 << DT_E4M3;
     g->graphs = true;

@@ -1,8 +1,8 @@
 /* cuda.h - inside the CUDA device: its structs, and the way from an op to a kernel.
  *
  * cuda.c opens the device, cuda_arena.c has its memory, cuda_lane.c its queues, cuda_rung.c the parts they may
- * be on, cuda_graph.c recorded pieces of a step, cuda_copy.c what travels, cuda_pick.c an adapter and the
- * candidates of every op, cuda_choice.c the option that restricts them.
+ * be on, cuda_graph.c recorded pieces of a step, cuda_copy.c what travels, cuda_group.c the other ranks,
+ * cuda_pick.c an adapter and the candidates of every op, cuda_choice.c the option that restricts them.
  *
  * A CUDA error becomes a sentence and a code in one place each: err_set() where a struct err is at hand
  * (open, arenas, lanes), cuda_failed() on a lane, which is finished from then on.
@@ -110,6 +110,8 @@ enum cuda_op {
     OP_CONV,
     OP_SCAN,
     OP_SAMPLE,
+    OP_ALL_REDUCE,
+    OP_ALL_GATHER,
     OP_COUNT
 };
 
@@ -130,6 +132,7 @@ struct cuda {
     uint32_t allowed[OP_COUNT]; /* candidates, a bit each */
     void *blas;                 /* cuda_blas.c */
     struct cuda_rungs rungs;
+    void *group; /* cuda_group.c; one rank: NULL */
 };
 
 /* What kernels write for the host, in one pinned page. */
@@ -145,6 +148,7 @@ struct cuda_lane {
     struct cuda_rung *rung; /* it is on a part of; NULL: on none */
     cudaEvent_t moved;      /* what was queued before it went to k.st */
     void *blas;             /* cuda_blas.c: handle and workspace */
+    void *channel;          /* cuda_group.c, from its first sum of ranks on */
     struct cuda_words *words;
     uint64_t *done_at; /* the device's address of words->done */
     struct {

@@ -8,6 +8,7 @@
  */
 #include "gpu/cuda/cuda.h"
 #include "gpu/cuda/cuda_blas.h"
+#include "gpu/cuda/cuda_group.h"
 
 #include "base/clock.h"
 #include "gpu/cuda/kernels/travel.h"
@@ -32,6 +33,7 @@ end(struct cuda_lane *l)
     }
     for (size_t i = 0; i < ARRAY_LEN(l->mark); i++)
         if (l->mark[i].event) cudaEventDestroy(l->mark[i].event);
+    cuda_group_leave(l);
     cuda_blas_lane_close(l);
     cuda_clock_close(l);
     cuda_rung_leave(l);
@@ -171,5 +173,6 @@ cuda_lane_error(const struct lane *lane)
     l->next_look = now + LOOK;
     cuda_enter(cuda_of(lane));
     r = cudaStreamQuery(l->k.st);
-    return r == cudaErrorNotReady ? 0 : cuda_failed(&l->lane, r, "a step");
+    if (r != cudaErrorNotReady) return cuda_failed(&l->lane, r, "a step");
+    return l->error = cuda_group_error(l);
 }

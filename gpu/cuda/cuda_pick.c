@@ -10,6 +10,7 @@
 
 #include "gpu/cuda/cuda.h"
 #include "gpu/cuda/cuda_blas.h"
+#include "gpu/cuda/cuda_group.h"
 #include "gpu/cuda/kernels/attend_any.h"
 #include "gpu/cuda/kernels/attend_mma.h"
 #include "gpu/cuda/kernels/attend_one_sm90.h"
@@ -158,6 +159,17 @@ LIST(sample, const struct sample *s) = {
     { { "split", 0, 0 }, k_sample },
 };
 
+LIST(all_reduce, struct tensor x) = {
+    { { "small", 0, 0 }, cuda_reduce_small },
+    { { "nccl", 0, 0 }, cuda_reduce_nccl },
+    { { "peer", 0, 0 }, cuda_reduce_peer },
+};
+LIST(all_gather, struct tensor out, struct tensor x) = {
+    { { "small", 0, 0 }, cuda_gather_small },
+    { { "nccl", 0, 0 }, cuda_gather_nccl },
+    { { "peer", 0, 0 }, cuda_gather_peer },
+};
+
 #define CHOICE(name) \
     { \
 #name, name##_by, sizeof name##_by[0] \
@@ -193,6 +205,8 @@ static const struct choice choice[OP_COUNT] = {
     [OP_CONV] = CHOICE(conv),
     [OP_SCAN] = CHOICE(scan),
     [OP_SAMPLE] = CHOICE(sample),
+    [OP_ALL_REDUCE] = CHOICE(all_reduce),
+    [OP_ALL_GATHER] = CHOICE(all_gather),
 };
 
 int
@@ -462,19 +476,31 @@ sample(struct lane *l, const struct sample *s)
     PICK(l, sample, OP_SAMPLE, s);
 }
 
-/* One rank: what would be reduced or gathered is complete. */
+static int
+pick_reduce(struct lane *l, struct tensor x)
+{
+    PICK(l, all_reduce, OP_ALL_REDUCE, x);
+}
+
+static int
+pick_gather(struct lane *l, struct tensor out, struct tensor x)
+{
+    PICK(l, all_gather, OP_ALL_GATHER, out, x);
+}
+
+/* One rank: what would be reduced or gathered is complete, and check.c does not come here. */
 static int
 all_reduce(struct lane *l, struct tensor x)
 {
-    (void)l, (void)x;
-    return 0;
+    TRY(cuda_group_join((struct cuda_lane *)l));
+    return cuda_group_why((struct cuda_lane *)l, pick_reduce(l, x));
 }
 
 static int
 all_gather(struct lane *l, struct tensor out, struct tensor x)
 {
-    (void)l, (void)out, (void)x;
-    return 0;
+    TRY(cuda_group_join((struct cuda_lane *)l));
+    return cuda_group_why((struct cuda_lane *)l, pick_gather(l, out, x));
 }
 
 const struct gpu_ops cuda_ops = {

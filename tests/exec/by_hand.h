@@ -12,7 +12,7 @@
 enum { HAND_SEATS = 20, HAND_LEN = 512, HAND_HOST = 1 << 20 };
 
 struct hand_options {
-    const char *dir, *isa;
+    const char *dir, *isa, *device; /* device NULL: cpu; a GPU's matrices are made fp32 */
     uint64_t random; /* not 0: weights=random:SEED */
     uint32_t tokens_per_block, max_rows, n_lanes;
     enum dtype kv;       /* 0: fp32 */

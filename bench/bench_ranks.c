@@ -1,0 +1,201 @@
+/* bench_ranks.c - sums and gatherings of the ranks of a group, by size: what each way costs on a device.
+ *
+ *     bench_ranks [--device cuda] [--ranks N] [--runs N]
+ *
+ * For every way (the kernels option) and size, so many ops in a row, as one graph where the device has graphs, started at
+ * one moment by all ranks; the time of one on rank 0. bf16 on a GPU, fp32 on the CPU; a gathering's size is a rank's part.
+ * gb_s: bytes that leave a rank. small is what serves, up to its limit; nccl: the peer.
+ */
+#include "base/clock.h"
+#include "gpu/gpu.h"
+
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+enum { CHAIN = 64, MAX_RUNS = 64, COLS = 4096, ALONE = 120 };
+#define LARGEST ((size_t)64 << 20)
+
+static const char *device = "cpu";
+static uint32_t ranks = 2, runs = 9;
+
+/* Where the processes wait for each other between measurements. */
+static struct gate {
+    _Atomic uint32_t at[GPU_MAX_RANKS];
+} * gate;
+static uint32_t passed;
+
+static void
+meet(uint32_t rank)
+{
+    gate->at[rank] = ++passed;
+    for (uint32_t r = 0; r < ranks; r++)
+        while (gate->at[r] < passed) usleep(20);
+}
+
+struct side {
+    uint32_t rank;
+    struct gpu *gpu;
+    const struct gpu_ops *op;
+    struct lane *lane;
+    struct arena arena;
+    uint64_t step;
+};
+
+static _Noreturn void
+die(const struct side *s, const char *what, const char *why)
+{
+    fprintf(stderr, "bench_ranks: rank %u: %s: %s\n", s->rank, what, why);
+    exit(1);
+}
+#define OK(call) ((call) < 0 ? die(s, #call, gpu_why(s->gpu)) : (void)0)
+
+static struct tensor
+tensor_of(struct side *s, size_t bytes)
+{
+    enum dtype t = gpu_act_dtype(s->gpu, DT_BF16);
+    size_t n = bytes / dtype_bytes(t, 1);
+    uint32_t cols = (uint32_t)MIN(n, (size_t)COLS);
+
+    return tensor_2d(s->arena.base, t, (uint32_t)(n / cols), cols);
+}
+
+static void
+queue(struct side *s, bool sum, size_t bytes)
+{
+    struct tensor out = tensor_2d(s->arena.base, DT_F32, 1, (uint32_t)(bytes / 4 * ranks));
+
+    for (int i = 0; i < CHAIN; i++)
+        if (sum)
+            OK(s->op->all_reduce(s->lane, tensor_of(s, bytes)));
+        else
+            OK(s->op->all_gather(
+                s->lane, out,
+                tensor_cols(out, (uint32_t)(bytes / 4) * s->rank, (uint32_t)(bytes / 4))));
+}
+
+static int
+by_value(const void *a, const void *b)
+{
+    const double *x = a, *y = b;
+
+    return (*x > *y) - (*x < *y);
+}
+
+static void
+measure(struct side *s, const char *way, bool sum, size_t bytes)
+{
+    bool graphs = gpu_graphs(s->gpu);
+    struct graph *g = NULL;
+    double us[MAX_RUNS];
+    uint64_t more;
+
+    queue(s, sum, bytes); /* whatever is made once */
+    OK(s->op->lane_mark(s->lane, ++s->step));
+    OK(gpu_wait(s->lane, s->step, s->step));
+    if (graphs) {
+        OK(s->op->graph_begin(s->lane));
+        queue(s, sum, bytes);
+        OK(s->op->graph_end(s->lane, &g, &more));
+    }
+    for (uint32_t i = 0; i < runs; i++) {
+        nsec since;
+
+        meet(s->rank);
+        since = clock_now();
+        if (graphs)
+            OK(s->op->graph_run(s->lane, g));
+        else
+            queue(s, sum, bytes);
+        OK(s->op->lane_mark(s->lane, ++s->step));
+        while (s->op->lane_done(s->lane) != s->step)
+            if (s->op->lane_error(s->lane) < 0) die(s, "a chain", gpu_why(s->gpu));
+        us[i] = (double)(clock_now() - since) / NSEC_US / CHAIN;
+    }
+    if (g) s->op->graph_drop(s->lane, g);
+    qsort(us, runs, sizeof *us, by_value);
+    if (s->rank) return;
+    printf("{\"bench\":\"ranks\",\"case\":\"%s %s %zu KiB, %u "
+           "ranks\",\"value\":%.4g,\"unit\":\"us\",\"n\":%u,"
+           "\"min\":%.4g,\"median\":%.4g,\"max\":%.4g,\"gb_s\":%.4g}\n",
+           way, sum ? "sum" : "gather", bytes >> 10, ranks, us[runs / 2], runs, us[0], us[runs / 2],
+           us[runs - 1], (double)bytes * (ranks - 1) / us[runs / 2] / 1e3);
+    fflush(stdout);
+}
+
+static void
+run_way(uint32_t rank, const char *way, int fd)
+{
+    char kernels[96];
+    struct gpu_options o = { .device = device, .rank = rank, .n_ranks = ranks, .group_fd = fd };
+    struct side side = { .rank = rank }, *s = &side;
+    struct err e = { 0 };
+
+    if (strcmp(way, "cpu")) {
+        snprintf(kernels, sizeof kernels, "all_reduce=%s,all_gather=%s", way, way);
+        o.kernels = kernels;
+    }
+    if (gpu_open(&s->gpu, &o, &e) < 0) die(s, "open", e.text);
+    s->op = gpu_ops(s->gpu);
+    if (s->op->arena_make(s->gpu, "ranks", LARGEST * 2, &s->arena, &e) < 0)
+        die(s, "memory", e.text);
+    if (s->op->lane_open(s->gpu, gpu_units(s->gpu), &s->lane, &e) < 0) die(s, "lane", e.text);
+    for (size_t bytes = 8 << 10; bytes <= (gpu_graphs(s->gpu) ? (size_t)16 << 20 : 1 << 20);
+         bytes *= 2)
+        measure(s, way, true, bytes);
+    for (size_t bytes = 256 << 10; bytes <= (gpu_graphs(s->gpu) ? (size_t)16 << 20 : 1 << 20);
+         bytes *= 4)
+        measure(s, way, false, bytes);
+    if (rank == 0 && *gpu_group(s->gpu)) fprintf(stderr, "%s: %s\n", way, gpu_group(s->gpu));
+    s->op->lane_close(s->lane);
+    s->op->arena_drop(s->gpu, &s->arena);
+    gpu_close(s->gpu);
+}
+
+static void
+a_rank(uint32_t rank, const int *fd)
+{
+    alarm(ALONE);
+    if (!strcmp(device, "cpu")) {
+        run_way(rank, "cpu", fd[0]);
+    } else {
+        run_way(rank, "peer", fd[0]);
+        run_way(rank, "nccl", fd[1]);
+    }
+    exit(0);
+}
+
+int
+main(int argc, char **argv)
+{
+    pid_t pid[GPU_MAX_RANKS];
+    int fd[2], status, failed = 0;
+
+    for (int i = 1; i + 1 < argc; i += 2) {
+        if (!strcmp(argv[i], "--device")) device = argv[i + 1];
+        if (!strcmp(argv[i], "--ranks"))
+            ranks = MIN((uint32_t)atoi(argv[i + 1]), (uint32_t)GPU_MAX_RANKS);
+        if (!strcmp(argv[i], "--runs")) runs = MIN((uint32_t)atoi(argv[i + 1]), (uint32_t)MAX_RUNS);
+    }
+    gate = mmap(NULL, sizeof *gate, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    for (int i = 0; i < 2; i++) {
+        fd[i] = memfd_create("group", MFD_CLOEXEC);
+        if (gate == MAP_FAILED || fd[i] < 0 || ftruncate(fd[i], (off_t)GPU_GROUP_BYTES) < 0) {
+            perror("bench_ranks");
+            return 1;
+        }
+    }
+    for (uint32_t r = 0; r < ranks; r++) {
+        pid[r] = fork();
+        if (pid[r] == 0) a_rank(r, fd);
+    }
+    for (uint32_t left = ranks; left; left--) {
+        if (wait(&status) < 0 || status == 0 || failed++) continue;
+        for (uint32_t r = 0; r < ranks; r++) kill(pid[r], SIGKILL);
+    }
+    return failed > 0;
+}

@@ -1,0 +1,36 @@
+/* exchange.h - sums and gatherings of ranks by each other's memory: the quick way for what is small.
+ *
+ *   x     [n, d] fp32, bf16 or fp16, any stride; k_exchange_gather: fp32
+ *
+ * Every rank stores its part straight into a place of its own in every other rank's memory and waits for what the others
+ * store in its. Four bytes travel with four of a count, in one store that the machine does not divide, so what has come is
+ * known without a flag behind it, a fence or a second trip. Twice the bytes, one trip: 3 us where a ring needs 10.
+ *
+ * A block of threads is one channel: block b of every rank speaks to the blocks b, with a count of its own, turn[b], and two
+ * places that it uses in turns. Two are enough: who sends turn t + 2 has had t + 1 from everybody, and nobody sends that
+ * before it has read all of t. Ranks run the same ops of the same shapes in the same order, so the counts agree.
+ *
+ * Sums are taken in the order of ranks, in fp32, rounded once: every rank finds the same bits, and a row's do not depend on
+ * its company. Source: the LL protocol of NCCL (facts); gpu/cpu/cpu_group.h has the same turns.
+ */
+#ifndef CUDA_KERNELS_EXCHANGE_H
+#define CUDA_KERNELS_EXCHANGE_H
+
+#include "gpu/cuda/kernels/kernel.h"
+
+enum { K_EXCHANGE_BLOCKS = 128, K_EXCHANGE_THREADS = 256 };
+
+struct exchange {
+    uint32_t rank, ranks;
+    void *at[GPU_MAX_RANKS]; /* K_EXCHANGE_BYTES of each rank, as mapped here: zeros at first */
+    uint32_t *turn;          /* ours, [K_EXCHANGE_BLOCKS]: zeros at first */
+};
+/* [2 turns][ranks, from whom][blocks][threads] of 32 bytes */
+#define K_EXCHANGE_BYTES(ranks) ((size_t)2 * (ranks)*K_EXCHANGE_BLOCKS * K_EXCHANGE_THREADS * 32)
+
+K_API cudaError_t k_exchange_sum(const struct k_lane *l, const struct exchange *e, struct tensor x);
+/* out's columns [d * r / ranks, d * (r + 1) / ranks) are rank r's x, which may be that part of out. */
+K_API cudaError_t k_exchange_gather(const struct k_lane *l, const struct exchange *e,
+                                    struct tensor out, struct tensor x);
+
+#endif

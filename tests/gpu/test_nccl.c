@@ -1,0 +1,188 @@
+/* test_nccl.c - NCCL is found, or its absence said; ranks find each other. Needs neither a GPU nor NCCL: fakes of the
+ * library (fake_nccl.c) are built beside this program.
+ */
+#include "base/clock.h"
+#include "gpu/cuda/cuda_meet.h"
+#include "gpu/cuda/cuda_nccl.h"
+#include "gpu/gpu.h"
+#include "tests/test.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+static char folder[3][1024];
+enum { WHOLE, HALF, OLD };
+
+static int
+find_fakes(void **state)
+{
+    static const char *const name[] = { "whole", "half", "old" };
+    char path[900];
+
+    (void)state;
+    for (size_t i = 0; i < ARRAY_LEN(name); i++) {
+        snprintf(path, sizeof path, "tests/gpu/fake_nccl/%s", name[i]);
+        test_program(folder[i], sizeof folder[i], path);
+    }
+    return 0;
+}
+
+static void
+the_library_is_taken_from_the_folder_that_was_named(void **state)
+{
+    struct nccl n;
+    struct nccl_id id = { { 0 } };
+    struct err e = { 0 };
+
+    (void)state;
+    if (nccl_open(&n, folder[WHOLE], &e) < 0) fail_msg("%s", e.text);
+    assert_int_equal(n.version, 22809);
+    assert_int_equal(n.GetUniqueId(&id), NCCL_OK);
+    assert_int_equal(id.bytes[0], 'n');
+    nccl_close(&n);
+}
+
+static void
+a_failure_has_the_librarys_own_words(void **state)
+{
+    struct nccl n;
+    struct err e = { 0 };
+
+    (void)state;
+    if (nccl_open(&n, folder[WHOLE], &e) < 0) fail_msg("%s", e.text);
+    assert_int_equal(nccl_said(&n, NCCL_OK, "a communicator", &e), 0);
+    assert_int_equal(nccl_said(&n, 3, "a communicator", &e), -EIO);
+    assert_string_equal(e.text, "NCCL, a communicator: internal error: a rank is a fake");
+    nccl_close(&n);
+}
+
+static void
+where_it_is_missing_the_places_are_named(void **state)
+{
+    struct nccl n;
+    struct err e = { 0 };
+
+    (void)state;
+    assert_int_equal(nccl_open(&n, "/nowhere", &e), -ENOENT);
+    assert_non_null(strstr(e.text, "there is no libnccl.so.2 (or not all of it) in /nowhere"));
+    assert_int_equal(nccl_open(&n, folder[HALF], &e), -ENOENT);
+    assert_null(n.library);
+}
+
+static void
+what_is_too_old_is_refused_with_both_versions(void **state)
+{
+    struct nccl n;
+    struct err e = { 0 };
+
+    (void)state;
+    assert_int_equal(nccl_open(&n, folder[OLD], &e), -ENOTSUP);
+    assert_non_null(strstr(e.text, "NCCL is 21403, at least 21800"));
+    assert_null(n.library);
+}
+
+static int
+shared(void)
+{
+    int fd = memfd_create("group", MFD_CLOEXEC);
+
+    assert_true(fd >= 0);
+    assert_int_equal(ftruncate(fd, (off_t)GPU_GROUP_BYTES), 0);
+    return fd;
+}
+
+static int
+rank_1(int fd)
+{
+    nsec until = clock_now() + 20 * NSEC_S;
+    struct meet m = { 0 };
+    char id[128];
+    struct err e;
+
+    if (meet_open(&m, 1, 2, fd, &e) < 0) return 1;
+    if (meet_hear(&m, 3, MEET_ID, 0, id, sizeof id, until, &e) < 0) return 2;
+    for (int i = 0; i < 128; i++)
+        if (id[i] != (char)(i * 3)) return 3;
+    meet_say(&m, 3, MEET_READY, id, 4);
+    meet_close(&m);
+    return 0;
+}
+
+static void
+a_note_reaches_the_other_process(void **state)
+{
+    nsec until = clock_now() + 20 * NSEC_S;
+    struct meet m = { 0 };
+    int fd = shared(), status;
+    char id[128], back[4];
+    struct err e = { 0 };
+    pid_t pid;
+
+    (void)state;
+    fflush(NULL);
+    pid = fork();
+    if (pid == 0) _exit(rank_1(fd));
+    assert_int_equal(meet_open(&m, 0, 2, fd, &e), 0);
+    usleep(20000);
+    for (int i = 0; i < 128; i++) id[i] = (char)(i * 3);
+    meet_say(&m, 3, MEET_ID, id, sizeof id);
+    if (meet_hear(&m, 3, MEET_READY, 1, back, sizeof back, until, &e) < 0) fail_msg("%s", e.text);
+    assert_memory_equal(back, id, sizeof back);
+    assert_int_equal(waitpid(pid, &status, 0), pid);
+    assert_int_equal(status, 0);
+    meet_close(&m);
+    close(fd);
+}
+
+static void
+a_rank_that_does_not_come_is_named(void **state)
+{
+    struct meet m = { 0 };
+    int fd = shared();
+    struct err e = { 0 };
+
+    (void)state;
+    assert_int_equal(meet_open(&m, 0, 3, fd, &e), 0);
+    meet_say(&m, 0, MEET_READY, NULL, 0);
+    assert_int_equal(meet_hear(&m, 0, MEET_READY, 0, NULL, 0, clock_now(), &e), 0);
+    assert_int_equal(meet_hear(&m, 0, MEET_READY, 2, NULL, 0, clock_now() + NSEC_MS, &e),
+                     -ETIMEDOUT);
+    assert_string_equal(e.text, "rank 2 of 3 has not said that it is ready");
+    meet_close(&m);
+    close(fd);
+}
+
+static void
+memory_of_another_size_is_refused(void **state)
+{
+    int fd = memfd_create("group", MFD_CLOEXEC);
+    struct meet m = { 0 };
+    struct err e = { 0 };
+
+    (void)state;
+    assert_int_equal(meet_open(&m, 0, 2, fd, &e), -EINVAL);
+    assert_non_null(strstr(e.text, "has 0 bytes"));
+    assert_int_equal(meet_open(&m, 0, 2, -1, &e), -EBADF);
+    close(fd);
+}
+
+int
+main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(the_library_is_taken_from_the_folder_that_was_named),
+        cmocka_unit_test(a_failure_has_the_librarys_own_words),
+        cmocka_unit_test(where_it_is_missing_the_places_are_named),
+        cmocka_unit_test(what_is_too_old_is_refused_with_both_versions),
+        cmocka_unit_test(a_note_reaches_the_other_process),
+        cmocka_unit_test(a_rank_that_does_not_come_is_named),
+        cmocka_unit_test(memory_of_another_size_is_refused),
+    };
+
+    return cmocka_run_group_tests(tests, find_fakes, NULL);
+}
