@@ -86,7 +86,8 @@ const struct opt model_opts[] = {
     { "text.cache", OPT_STR, AT(text_cache), "", NULL, 0, 0, RESTART, "DIR",
       "where vocabularies are kept as they lie in memory; empty: $CACHE_DIRECTORY/vocab, if that is set" },
     { "chat_template", OPT_ENUM, AT(chat_template), "auto",
-      "auto|none|llama2|llama3|llama3.1|llama3.2|mistral|mistral-v1|mistral-v3|mistral-nemo|gemma|gemma3|harmony|qwen2|qwen2.5|qwen3",
+      "auto|none|llama2|llama3|llama3.1|llama3.2|mistral|mistral-v1|mistral-v3|mistral-nemo|gemma|gemma3|harmony|qwen2|qwen2.5|qwen3|"
+      "gemma4|gemma4-e",
       0, 0, RESTART, NULL,
       "how a conversation is put into text; auto: by the checkpoint's own template, then by its architecture" },
     { "graphs.memory", OPT_BYTES, AT(graphs_memory), "2GiB", NULL, 0, 0, RESTART, "SIZE",

@@ -5,8 +5,8 @@
 
 TEMPLATES: a folder with the published chat templates as NAME.jinja, by the names of the key chat_template
 (ipc/keys.c); they are not kept here, their hashes are (worker/text/chat_file.c). With new ones alone in it, what is
-printed is put behind what there is. The tokenizers are those of
-tests/data/tokenizers. pip: transformers, jinja2.
+printed is put behind what there is. The tokenizers are those of tests/data/tokenizers; spm_gemma4 there is spm_gemma with
+the names of Gemma 4's tokens, and is written here. pip: transformers, jinja2.
 """
 import datetime
 import json
@@ -23,6 +23,7 @@ TOKENIZERS = {  # by what a template's name begins with: tokenizer, bos, eos
     "llama2": ("spm_llama2", "<s>", "</s>"),
     "llama3": ("bpe_llama3", "<|begin_of_text|>", "<|eot_id|>"),
     "mistral": ("spm_llama2", "<s>", "</s>"),
+    "gemma4": ("spm_gemma4", "<bos>", "<eos>"),
     "gemma": ("spm_gemma", "<bos>", "<eos>"),
     "harmony": ("bpe_o200k", "<|startoftext|>", "<|return|>"),
     "qwen": ("bpe_qwen2", "<|endoftext|>", "<|im_end|>"),
@@ -61,6 +62,9 @@ TALKS = [
     talk((U, "one"), (A, "\n<think>\nso\n\n</think>\nyes"), (A, "more"), (A, "\n\nand more")),
     talk((U, "one"), (A, "two"), (U, "<tool_response>\n3\n</tool_response>"), (A, "<think>x</think>three")),
     talk((A, "<think>x</think>three")),
+    talk((U, "one"), (A, " x<channel|> <|channel>thought\nhm\n<channel|>two <channel|>\n"), (A, "<|channel>a"), (A, "three "),
+         (U, " <|channel>mine<channel|> ")),
+    talk((U, "one"), (A, "<|turn>a<|channel>b<channel|><|channel>c<channel|>\t\n<channel|>"), (S, " late "), (A, "")),
     talk((U, "\n" * 9 + "lines" + "\r\n" * 3), (A, "\ttabs\t"), (U, "0" * 300)),
 ]
 
@@ -68,7 +72,18 @@ TALKS = [
 def refused_here(name, messages):
     """What we refuse by a sentence, and some templates pass over or take as it comes."""
     late = any(m["role"] == "system" for m in messages[1:])
-    return late and not name.startswith(("llama3", "qwen")) or messages[0]["role"] == "developer" and name != "harmony"
+    developer = name == "harmony" or name.startswith("gemma4")
+    return late and not name.startswith(("llama3", "qwen", "gemma4")) or messages[0]["role"] == "developer" and not developer
+
+
+def write_gemma4():
+    names = {"<start_of_turn>": "<|turn>", "<end_of_turn>": "<turn|>", "<mask>": "<|channel>", "<pad>": "<channel|>"}
+    text = (ROOT / "tests/data/tokenizers/spm_gemma/tokenizer.json").read_text()
+    for old, new in names.items():
+        text = text.replace(json.dumps(old), json.dumps(new))
+    to = ROOT / "tests/data/tokenizers/spm_gemma4"
+    to.mkdir(exist_ok=True)
+    (to / "tokenizer.json").write_text(text)
 
 
 def cases(path):
@@ -91,6 +106,7 @@ def cases(path):
         yield case
 
 
+write_gemma4()
 chat_template_utils.datetime = Today
 out = [c for path in sorted(pathlib.Path(sys.argv[1]).glob("*.jinja")) for c in cases(path)]
 print("[\n" + ",\n".join(json.dumps(c, ensure_ascii=True) for c in out) + "\n]")

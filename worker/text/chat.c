@@ -61,7 +61,7 @@ next_turn(struct talk *t, struct turn *ret, struct err *e)
 {
     bool has_role = false, has_content = false;
 
-    ret->reasons = false;
+    ret->reasons = 0;
     TRY(json_next(&t->j, e));
     if (t->j.kind == JSON_ARRAY_END) {
         TRY(json_next(&t->j, e)); /* the end, or more than there should be: a sentence */
@@ -83,7 +83,11 @@ next_turn(struct talk *t, struct turn *ret, struct err *e)
             TRY(json_next(&t->j, e));
             if (t->j.kind != JSON_STRING && t->j.kind != JSON_NULL)
                 return bad(e, t, "reasoning_content is not a string");
-            ret->reasons = t->j.kind == JSON_STRING;
+            if (t->j.kind == JSON_STRING) ret->reasons |= REASONING_CONTENT;
+        } else if (json_is(&t->j, "reasoning")) {
+            TRY(json_next(&t->j, e));
+            if (t->j.kind == JSON_STRING) ret->reasons |= REASONING;
+            TRY(json_skip(&t->j, e));
         } else if (json_is(&t->j, "tool_calls")) {
             return bad(e, t, "tool_calls is not served");
         } else {
@@ -128,36 +132,40 @@ put_turn(const struct chat_template *m, struct chat_state *s, const struct turn 
     if (m->alternates && (t->role == USER) != (index % 2 == (s->system.p ? 1 : 0)))
         return err_set(s->e, -EINVAL, "messages[%u]: user and assistant take turns, the user first",
                        index);
-    if (m->thinks && t->reasons && t->role == ASSISTANT && index > s->query)
+    s->at = (int32_t)index;
+    if ((m->thinks & t->reasons) && t->role == ASSISTANT && s->at > s->query)
         return err_set(s->e, -EINVAL,
-                       "messages[%u]: reasoning_content behind the last question is not served",
-                       index);
-    s->at = index;
+                       "messages[%u]: %s behind the last question is not served", index,
+                       t->reasons & REASONING_CONTENT ? "reasoning_content" : "reasoning");
     m->turn(s, t);
     return 0;
 }
 
-/* The last user's message that is no tool's reply; if there is none, the last message. t stays. */
-static int
-find_query(struct talk t, uint32_t *ret, struct err *e)
+static bool
+is_tools_reply(struct span c)
 {
     static const char before[] = "<tool_response>", behind[] = "</tool_response>";
     enum { BEFORE = sizeof before - 1, BEHIND = sizeof behind - 1 };
-    bool found = false;
+
+    return c.n >= BEHIND && memcmp(c.p, before, BEFORE) == 0 &&
+           memcmp(c.p + c.n - BEHIND, behind, BEHIND) == 0;
+}
+
+/* The last user's message. Qwen 3: that is no tool's reply; if there is none, the last message. t stays. */
+static int
+find_query(const struct chat_template *m, struct talk t, int32_t *ret, struct err *e)
+{
+    bool qwen = m->thinks == REASONING_CONTENT, found = false;
     struct turn now;
     int more;
 
-    for (*ret = 0;;) {
-        struct span c;
-
+    for (*ret = -1;;) {
         TRY(more = next_turn(&t, &now, e));
         if (!more) break;
-        c = now.content;
-        if (now.role == USER && !(c.n >= BEHIND && memcmp(c.p, before, BEFORE) == 0 &&
-                                  memcmp(c.p + c.n - BEHIND, behind, BEHIND) == 0))
-            *ret = t.n - 1, found = true;
+        if (now.role == USER && !(qwen && is_tools_reply(now.content)))
+            *ret = (int32_t)t.n - 1, found = true;
     }
-    if (!found && t.n) *ret = t.n - 1;
+    if (!found && qwen) *ret = (int32_t)t.n - 1;
     return 0;
 }
 
@@ -177,10 +185,10 @@ chat_render(const struct chat *c, const char *text, size_t n, char *room, char *
     json_open(&t.j, text + CHAT_DAY, n - CHAT_DAY);
     TRY(json_next(&t.j, e));
     if (t.j.kind != JSON_ARRAY) return err_set(e, -EINVAL, "messages is not a list");
-    if (m->thinks) TRY(find_query(t, &s.query, e));
+    if (m->thinks) TRY(find_query(m, t, &s.query, e));
     TRY(more = next_turn(&t, &now, e));
     if (!more) return err_set(e, -EINVAL, "messages is empty");
-    if ((now.role == SYSTEM && !m->system_is_turn) || (now.role == DEVELOPER && m->channels)) {
+    if ((now.role == SYSTEM && !m->system_is_turn) || (now.role == DEVELOPER && m->developer)) {
         s.system = now.content;
         index = 1;
         TRY(more = next_turn(&t, &now, e));

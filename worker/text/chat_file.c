@@ -27,6 +27,7 @@ static const struct {
     { { UINT64_C(0x573e1bcc8c56f178), UINT64_C(0xc3d57e38f5ff0756) }, "llama3.2" },
     { { UINT64_C(0xf395fc5daa794129), UINT64_C(0xa5d004210ebce758) }, "mistral" },
     { { UINT64_C(0x6aef58edf0d62df9), UINT64_C(0xf89cfc57f651ff3d) }, "mistral-v1" },
+    { { UINT64_C(0xdf3ebcd92fa9a63f), UINT64_C(0xc6614466504d495b) }, "mistral-v3" },
     { { UINT64_C(0x638e5c8b05f6278c), UINT64_C(0xcae647ce0048756b) }, "mistral-nemo" },
     { { UINT64_C(0x8b30bb763d138e69), UINT64_C(0x2c2e86beabccd2a4) }, "gemma" },
     { { UINT64_C(0x3e5cd793cecbf962), UINT64_C(0x344edb205734f341) }, "gemma" },
@@ -37,6 +38,9 @@ static const struct {
     { { UINT64_C(0x7c4c17cbc95b1d56), UINT64_C(0xc79034a9d5f0ae58) }, "qwen2" },
     { { UINT64_C(0xe392aa06018503fd), UINT64_C(0x2469c9508f79506e) }, "qwen2.5" },
     { { UINT64_C(0x4457e3d12b367a86), UINT64_C(0x0283f874ff58d644) }, "qwen3" },
+    { { UINT64_C(0x0fab82ce8f4d5175), UINT64_C(0xc9e0155c80737cf2) }, "qwen3" },
+    { { UINT64_C(0xb63cc14647b4fdba), UINT64_C(0xee1d2baa49816bb7) }, "gemma4" },
+    { { UINT64_C(0xf5c55ae4f37edb32), UINT64_C(0x6b025fb2ff9052d9) }, "gemma4-e" },
 };
 /* clang-format on */
 

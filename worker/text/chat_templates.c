@@ -325,7 +325,7 @@ qwen3_turn(struct chat_state *s, const struct turn *t)
         im_turn(s, t);
         return;
     }
-    if (at && !t->reasons) {
+    if (at && !(t->reasons & REASONING_CONTENT)) {
         thought.n = (size_t)(at - thought.p);
         thought = unlined(behind(thought, "<think>"), true);
         now.content = unlined(behind(now.content, end), false);
@@ -341,10 +341,86 @@ qwen3_turn(struct chat_state *s, const struct turn *t)
     chat_say(&s->o, "<|im_end|>\n");
 }
 
+/* One of the pieces into which a reply's thoughts cut it: text is what is left of it then. The first has none before. */
+static struct span
+next_piece(struct span *text)
+{
+    static const char begin[] = "<|channel>", end[] = "<channel|>";
+    const char *at = memmem(text->p, text->n, end, sizeof end - 1);
+    struct span piece = { text->p, at ? (size_t)(at - text->p) : text->n };
+
+    *text = at ? (struct span){ at + sizeof end - 1, text->n - piece.n - (sizeof end - 1) }
+               : (struct span){ NULL, 0 };
+    at = memmem(piece.p, piece.n, begin, sizeof begin - 1);
+    if (at) piece.n = (size_t)(at - piece.p);
+    return piece;
+}
+
+/* What a reply says beside its thoughts, trimmed as a whole. */
+static void
+put_said(struct out *o, struct span text)
+{
+    struct span rest = text, piece;
+    uint32_t n = 0, last = 0; /* pieces, the last one that is not blank: from 1 */
+    bool begun = false;
+
+    for (; rest.p; n++) {
+        piece = next_piece(&rest);
+        if (trim(piece).n) last = n + 1;
+    }
+    for (n = 1, rest = text; n <= last; n++) {
+        struct span cut;
+
+        piece = next_piece(&rest);
+        cut = trim(piece);
+        if (!begun) piece.n -= (size_t)(cut.p - piece.p), piece.p = cut.p;
+        if (n == last) piece.n = (size_t)(cut.p + cut.n - piece.p);
+        begun |= cut.n > 0;
+        if (begun) put(o, piece);
+    }
+}
+
+static void
+gemma4_head(struct chat_state *s, const char *role)
+{
+    chat_say(&s->o, "<|turn>");
+    chat_say(&s->o, role);
+    chat_say(&s->o, "\n");
+}
+
+static int
+gemma4_begin(struct chat_state *s)
+{
+    chat_say(&s->o, "<bos>");
+    if (!s->system.p) return 0;
+    gemma4_head(s, "system");
+    put(&s->o, trim(s->system));
+    chat_say(&s->o, "<turn|>\n");
+    return 0;
+}
+
+/* Replies that follow each other are one turn. */
+static void
+gemma4_turn(struct chat_state *s, const struct turn *t)
+{
+    static const char *const roles[] = { "system", "user", "model" };
+
+    if (s->open && t->role != ASSISTANT) chat_say(&s->o, "<turn|>\n");
+    if (!s->open || t->role != ASSISTANT) gemma4_head(s, roles[t->role]);
+    if (t->role == ASSISTANT)
+        put_said(&s->o, t->content);
+    else
+        put(&s->o, trim(t->content));
+    s->open = t->role == ASSISTANT && !s->last;
+    if (!s->open) chat_say(&s->o, "<turn|>\n");
+}
+
 /* clang-format off */
 #define HEADERS { "<|begin_of_text|>", "<|start_header_id|>", "<|eot_id|>" }
 #define S       { "<s>", "</s>" }
 #define TURNS   { "<bos>", "<start_of_turn>", "<end_of_turn>" }
+#define EITHER  (REASONING_CONTENT | REASONING)
+#define TURNED  { "<bos>", "<|turn>", "<turn|>" }
 #define MARKS   { "<|start|>", "<|channel|>", "<|message|>" }
 #define IM      { "<|im_start|>", "<|im_end|>" }
 /* clang-format on */
@@ -352,20 +428,22 @@ qwen3_turn(struct chat_state *s, const struct turn *t)
 
 const struct chat_template chat_templates[CHAT_TEMPLATES] = {
     /* clang-format off */
-    /*                         alternates system_is_turn late_system channels thinks */
-    { "llama2",       S,       true,  false, false, false, false, begin_nothing, llama2_turn,   "" },
-    { "llama3",       HEADERS, false, true,  true,  false, false, llama3_begin,  llama3_turn,   LLAMA3_REPLY },
-    { "llama3.1",     HEADERS, false, false, true,  false, false, llama31_begin, llama3_turn,   LLAMA3_REPLY },
-    { "llama3.2",     HEADERS, false, false, true,  false, false, llama32_begin, llama3_turn,   LLAMA3_REPLY },
-    { "mistral",      S,       true,  false, false, false, false, mistral_begin, mistral_turn,  "" },
-    { "mistral-v1",   S,       true,  false, false, false, false, begin_s,       mistral1_turn, "" },
-    { "mistral-v3",   S,       true,  false, false, false, false, begin_s,       mistral3_turn, "" },
-    { "mistral-nemo", S,       true,  false, false, false, false, begin_s,       nemo_turn,     "" },
-    { "gemma",        TURNS,   true,  false, false, false, false, gemma_begin,   gemma_turn,    "<start_of_turn>model\n" },
-    { "gemma3",       TURNS,   true,  false, false, false, false, gemma3_begin,  gemma_turn,    "<start_of_turn>model\n" },
-    { "harmony",      MARKS,   false, false, false, true,  false, harmony_begin, harmony_turn,  "<|start|>assistant" },
-    { "qwen2",        IM,      false, false, true,  false, false, qwen2_begin,   im_turn,       "<|im_start|>assistant\n" },
-    { "qwen2.5",      IM,      false, false, true,  false, false, qwen25_begin,  im_turn,       "<|im_start|>assistant\n" },
-    { "qwen3",        IM,      false, false, true,  false, true,  qwen3_begin,   qwen3_turn,    "<|im_start|>assistant\n" },
+    /*                         alternates system_is_turn late_system developer channels thinks */
+    { "llama2",         S,       true,  false, false, false, false, 0, begin_nothing, llama2_turn,   "" },
+    { "llama3",         HEADERS, false, true,  true,  false, false, 0, llama3_begin,  llama3_turn,   LLAMA3_REPLY },
+    { "llama3.1",       HEADERS, false, false, true,  false, false, 0, llama31_begin, llama3_turn,   LLAMA3_REPLY },
+    { "llama3.2",       HEADERS, false, false, true,  false, false, 0, llama32_begin, llama3_turn,   LLAMA3_REPLY },
+    { "mistral",        S,       true,  false, false, false, false, 0, mistral_begin, mistral_turn,  "" },
+    { "mistral-v1",     S,       true,  false, false, false, false, 0, begin_s,       mistral1_turn, "" },
+    { "mistral-v3",     S,       true,  false, false, false, false, 0, begin_s,       mistral3_turn, "" },
+    { "mistral-nemo",   S,       true,  false, false, false, false, 0, begin_s,       nemo_turn,     "" },
+    { "gemma",          TURNS,   true,  false, false, false, false, 0, gemma_begin,   gemma_turn,    "<start_of_turn>model\n" },
+    { "gemma3",         TURNS,   true,  false, false, false, false, 0, gemma3_begin,  gemma_turn,    "<start_of_turn>model\n" },
+    { "harmony",        MARKS,   false, false, false, true,  true,  0, harmony_begin, harmony_turn,  "<|start|>assistant" },
+    { "qwen2",          IM,      false, false, true,  false, false, 0, qwen2_begin,   im_turn,       "<|im_start|>assistant\n" },
+    { "qwen2.5",        IM,      false, false, true,  false, false, 0, qwen25_begin,  im_turn,       "<|im_start|>assistant\n" },
+    { "qwen3",          IM,      false, false, true,  false, false, REASONING_CONTENT, qwen3_begin,   qwen3_turn,    "<|im_start|>assistant\n" },
+    { "gemma4",         TURNED,  false, false, true,  true,  false, EITHER, gemma4_begin,  gemma4_turn,   "<|turn>model\n<|channel>thought\n<channel|>" },
+    { "gemma4-e",       TURNED,  false, false, true,  true,  false, EITHER, gemma4_begin,  gemma4_turn,   "<|turn>model\n" },
     /* clang-format on */
 };

@@ -16,11 +16,12 @@ struct out {
 };
 
 enum role { SYSTEM, USER, ASSISTANT, DEVELOPER };
+enum { REASONING_CONTENT = 1, REASONING = 2 }; /* keys of a message */
 
 struct turn {
     enum role role;
     struct span content;
-    bool reasons; /* it has a reasoning_content beside it */
+    uint8_t reasons; /* what was thought is beside it: REASONING_CONTENT, REASONING */
 };
 
 /* One conversation on its way: how it begins, a turn, how the reply begins. */
@@ -28,8 +29,9 @@ struct chat_state {
     struct out o;
     struct span system; /* .p NULL: none */
     const char *day;
-    bool first, last;   /* of this turn, the system's not counted */
-    uint32_t at, query; /* messages[] index of this turn, and of the last question */
+    bool first, last;  /* of this turn, the system's not counted */
+    bool open;         /* the turn before it is not ended yet */
+    int32_t at, query; /* messages[] index of this turn, and of the last question; -1: there is none */
     struct err *e;
 };
 
@@ -39,15 +41,16 @@ struct chat_template {
     bool alternates;      /* user, assistant, user, ... and nothing else */
     bool system_is_turn;  /* the first too; else it is taken out, */
     bool late_system;     /* and another is refused, unless it is a turn here */
-    bool channels;        /* of the reply one is the answer; a developer may stand for the system */
-    bool thinks; /* what it thought for the last question is shown to it, and else left out */
+    bool developer;       /* may stand for the system */
+    bool channels;        /* of the reply one is the answer */
+    uint8_t thinks; /* where it thought for the last question: keys of it that are shown to it, and else left out */
     int (*begin)(struct chat_state *s);
     void (*turn)(struct chat_state *s, const struct turn *t);
     const char *reply;
 };
 
 /* In the order of the key chat_template. begin: -EINVAL with a sentence, when a system message cannot be. */
-enum { CHAT_TEMPLATES = 14 };
+enum { CHAT_TEMPLATES = 16 };
 extern const struct chat_template chat_templates[CHAT_TEMPLATES];
 
 void chat_say(struct out *o, const char *words);
