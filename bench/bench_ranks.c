@@ -50,7 +50,7 @@ static _Noreturn void
 die(const struct side *s, const char *what, const char *why)
 {
     fprintf(stderr, "bench_ranks: rank %u: %s: %s\n", s->rank, what, why);
-    exit(1);
+    _exit(1);
 }
 #define OK(call) ((call) < 0 ? die(s, #call, gpu_why(s->gpu)) : (void)0)
 
@@ -166,7 +166,7 @@ a_rank(uint32_t rank, const int *fd)
         run_way(rank, "peer", fd[0]);
         run_way(rank, "nccl", fd[1]);
     }
-    exit(0);
+    _exit(0);
 }
 
 int

@@ -34,8 +34,8 @@ opener(void *arg)
     return NULL;
 }
 
-/* NCCL's ranks speak over sockets before they share memory; all of a group are on this host, and nobody else is to reach
- * them. */
+/* NCCL's ranks speak over sockets before they share memory: all of a group are on this host, and nobody else is to reach
+ * them. It would map what a recorded sum is of into the other ranks' processes; arenas are nobody's but ours. */
 int
 cuda_group_begin(struct cuda *c, const struct gpu_options *o, struct err *e)
 {
@@ -43,6 +43,7 @@ cuda_group_begin(struct cuda *c, const struct gpu_options *o, struct err *e)
 
     if (o->n_ranks <= 1) return 0;
     setenv("NCCL_SOCKET_IFNAME", "lo", 0);
+    setenv("NCCL_GRAPH_REGISTER", "0", 0);
     g = calloc(1, sizeof *g);
     if (!g) return err_set(e, -ENOMEM, "a group of ranks: no memory");
     c->group = g;

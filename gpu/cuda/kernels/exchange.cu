@@ -139,7 +139,7 @@ __launch_bounds__(THREADS) reduce(struct exchange e, struct tensor x, uint32_t p
 
     next_may_start();
     after_previous();
-    turn = e.turn[blockIdx.x];
+    turn = *(volatile uint32_t *)&e.turn[blockIdx.x];
     for (uint32_t first = blockIdx.x * THREADS; first < n; first += gridDim.x * THREADS) {
         uint32_t u = first + threadIdx.x;
 
@@ -182,7 +182,7 @@ __launch_bounds__(THREADS)
 
     next_may_start();
     after_previous();
-    turn = e.turn[blockIdx.x];
+    turn = *(volatile uint32_t *)&e.turn[blockIdx.x];
     for (uint32_t first = blockIdx.x * THREADS; first < n; first += gridDim.x * THREADS) {
         uint32_t u = first + threadIdx.x, row = u / per_row, col = u % per_row * N;
         Word own = {};
