@@ -245,6 +245,39 @@ who_would_not_fit_with_guesses_goes_without(void **state)
 }
 
 static void
+guesses_behind_a_prompt_that_failed_are_found_by_nobody(void **state)
+{
+    struct seq *q, *next;
+
+    (void)state;
+    run_defaults(&r);
+    r.c.tokens_per_block = 2;
+    r.c.reuse = true;
+    r.c.n_lanes = r.l.n_lanes = 2;
+    r.l.lane_work[0] = WORK_CONTEXT;
+    r.l.lane_work[1] = WORK_GENERATION;
+    r.l.n_draft = 6;
+    run_open(&r);
+    q = guessing(run_twin(0, 5, 40), 9, 30);
+    assert_non_null(run_plan(&r, 0));
+    assert_non_null(run_plan(&r, 1));
+    assert_int_equal(run_plan(&r, 1)->run[0].flags & RUN_BEHIND_GUESSES, RUN_BEHIND_GUESSES);
+    r.failing = true;
+    run_commit(&r, 0);
+    r.failing = false;
+    run_commit(&r, 1);
+    run_commit(&r, 1);
+    assert_int_equal(q->n_done, 0);
+    reap(q, LAGAN_E_INTERNAL);
+    next = seq_new(run_twin(1, 5, 40), 9, 1, 0);
+    run_add(&r, next);
+    run_step(&r, 0);
+    assert_int_equal(next->n_cached, 0);
+    reap(next, LAGAN_FINISH_LENGTH);
+    run_close(&r);
+}
+
+static void
 limits_that_no_tree_has_are_refused(void **state)
 {
     struct scheduler *s;
@@ -274,6 +307,7 @@ main(void)
         cmocka_unit_test(tokens_come_before_guesses_and_prompts_have_half_of_what_is_left),
         cmocka_unit_test(with_max_utilization_nobody_guesses_into_a_block_that_is_not_paid_for),
         cmocka_unit_test(who_would_not_fit_with_guesses_goes_without),
+        cmocka_unit_test(guesses_behind_a_prompt_that_failed_are_found_by_nobody),
         cmocka_unit_test(limits_that_no_tree_has_are_refused),
     };
 

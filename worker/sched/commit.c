@@ -123,7 +123,9 @@ commit_run(struct scheduler *s, const struct batch *b, uint32_t i, const struct 
     const struct batch_run *run = &b->run[i];
     const token_id *token = &r->token[(size_t)i * (1 + MAX_DRAFT)];
     struct seq *q = put_down(s, run->seat);
-    uint32_t first = run->flags & RUN_BEHIND_GUESSES ? q->n_done : (uint32_t)run->first_pos;
+    /* Behind guesses it begins where they end: after the prompt, if that did not fail. */
+    uint32_t first = run->flags & RUN_BEHIND_GUESSES ? MAX(q->n_done, q->n_prompt)
+                                                     : (uint32_t)run->first_pos;
     uint32_t n = 0, refused = 0;
 
     if ((run->flags & (RUN_SAMPLE | RUN_BEAM)) == RUN_SAMPLE) {
