@@ -147,6 +147,7 @@ begin(struct engine *e, const struct shape *shape)
                                   .n_lanes = (uint8_t)c.n_lanes,
                                   .lane_work = { WORK_CONTEXT, WORK_GENERATION } };
     double steps = 0;
+    struct kv *kv;
     uintptr_t huge;
     struct err err;
 
@@ -162,13 +163,14 @@ begin(struct engine *e, const struct shape *shape)
         c.arena_bytes += held * c.group[g].n_layers * 2 * c.group[g].slice_bytes;
     }
     c.arena_bytes = c.arena_bytes * n / 100 * (100 + shape->spare);
-    e->mem = calloc(1, kv_bytes(&c));
+    e->mem = calloc(1, kv_bytes(&c) + CACHE_LINE);
     e->request = aligned_alloc(CACHE_LINE, n * sizeof e->request[0]);
     e->all = calloc(len, sizeof e->all[0]);
     check(e->mem && e->request && e->all);
     huge = ROUND_UP((uintptr_t)e->mem, HUGE_PAGE); /* as worker/start.c */
     madvise((void *)huge, (uintptr_t)e->mem + kv_bytes(&c) - huge, MADV_HUGEPAGE);
-    must(scheduler_new(&e->s, &l, kv_init(e->mem, &c, &err), &err), &err);
+    kv = kv_init((void *)ROUND_UP((uintptr_t)e->mem, (uintptr_t)CACHE_LINE), &c, &err);
+    must(scheduler_new(&e->s, &l, kv, &err), &err);
     for (int i = 0; i < 2; i++) check((e->batch[i] = scheduler_batch(e->s)));
     for (uint32_t i = 0; i < shape->seqs; i++) steps += (double)len / (ROWS - i);
     for (uint32_t i = 0; i < n; i++) {

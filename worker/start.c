@@ -237,10 +237,10 @@ open_kv(struct worker *w, struct err *e)
     if (!c->arena_bytes) TRY(auto_kv(w, &c->arena_bytes, e));
     TRY(make_kv(w, e));
     TRY(tier_open(w, e));
-    n->kv_memory = calloc(1, kv_bytes(c));
+    n->kv_memory = calloc(1, kv_bytes(c) + CACHE_LINE);
     if (!n->kv_memory) return err_set(e, -ENOMEM, "memory for the KV manager");
     prefer_huge_pages(n->kv_memory, kv_bytes(c));
-    n->kv = kv_init(n->kv_memory, c, e);
+    n->kv = kv_init((void *)ROUND_UP((uintptr_t)n->kv_memory, (uintptr_t)CACHE_LINE), c, e);
     if (!n->kv) return err_while(e, -ENOMEM, "kv.memory");
     if (w->tier.later) kv_host_away(n->kv);
     TRY(legacy_open(w, n->steps.kv_dtype, e));

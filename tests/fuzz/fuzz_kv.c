@@ -17,6 +17,8 @@
 
 enum { SEATS = 6, ENTRIES = 64, UNIT = 128, MAX_UNITS = 1 << 14, EDITS = 4096, STEPS = 256 };
 
+uint64_t fuzz_operations;
+
 struct seat {
     bool live, fresh; /* fresh: no step yet */
     uint32_t len, source, chunk, pos;
@@ -350,6 +352,7 @@ LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     check(t);
     if (begin(t, &in)) {
         while (in.p < in.end) {
+            fuzz_operations++;
             switch (byte(&in) % 8) {
             case 0:
             case 1:

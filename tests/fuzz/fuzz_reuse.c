@@ -17,6 +17,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+uint64_t fuzz_operations;
+
 static void
 draw_text(struct twin *t, struct seat *s, struct in *in)
 {
@@ -668,6 +670,7 @@ LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     check(t);
     if (twin_begin(t, &in)) {
         while (in.p < in.end && !(t->has_state && crowded(t))) {
+            fuzz_operations++;
             switch (op(t, byte(&in))) {
             case ADMIT:
                 admit(t, &in);

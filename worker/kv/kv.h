@@ -95,9 +95,9 @@ struct kv_count {                        /* of one pool */
 
 struct kv;
 size_t kv_bytes(const struct kv_config *c);
-/* caller's memory (kv_bytes(), zeroed), offsets only: the memory may move. Fills c's out fields and
- * slab_bytes. NULL: the arena cannot hold one block of each group beside its scratch block, or c is
- * not a configuration; the sentence says which. No groups at all is one: nothing is ever drawn. */
+/* caller's memory (kv_bytes(), zeroed), offsets only: the memory may move. It is quickest at the start of a
+ * cache line. Fills c's out fields and slab_bytes. NULL: the arena cannot hold one block of each group beside its
+ * scratch block, or c is not a configuration; the sentence says which. No groups at all is one: nothing is ever drawn. */
 struct kv *kv_init(void *mem, struct kv_config *c, struct err *e);
 const struct kv_config *kv_config(const struct kv *kv); /* as kv_init() left it */
 uint32_t kv_n_pools(const struct kv *kv);

@@ -218,13 +218,12 @@ list_free(struct kv *kv, uint32_t slab)
 
     s->n_fresh = kv->pool[s->pool - 1].per_slab;
     while (b[s->n_fresh - 1].state == BLOCK_FREE) s->n_fresh--;
-    s->first_free = s->last_free = 0;
+    s->first_free = 0;
     for (uint32_t i = s->n_fresh; i > 0; i--) {
         b[i - 1].owner = 0;
         if (b[i - 1].state != BLOCK_FREE) continue;
         b[i - 1] = (struct kv_block){ .next = s->first_free };
         s->first_free = i;
-        if (!s->last_free) s->last_free = i;
     }
 }
 

@@ -73,17 +73,22 @@ struct kv_node {
 };
 
 /* Fences [lane]: step to wait for before a block of the slab is used: before, from other pools' use of
- * the slab; freed, gathered for the next pool. */
+ * the slab; freed, gathered for the next pool. What a block that is taken or given back changes stands in the
+ * first cache line. */
 struct kv_slab {
-    uint64_t before[MAX_LANES], freed[MAX_LANES];
-    uint64_t stamp;                     /* cold: since when, counted in releases */
-    uint64_t mark;                      /* kv.mark: a count that goes on has seen it */
+    uint64_t freed[MAX_LANES];
     uint32_t n_used, n_cached, n_fresh; /* held; cached; ever taken since it was drawn */
-    uint32_t first_free, last_free;
-    uint32_t prev, next;           /* of the pool's slabs with a free block, or of the free slabs */
+    uint32_t first_free;                /* given back last */
+    uint32_t prev, next;  /* of the pool's slabs with a free block, or of the free slabs */
+    uint8_t pool;         /* + 1; 0: nobody's */
+    uint64_t stamp;       /* cold: since when, counted in releases */
+    uint64_t before[MAX_LANES];
+    uint64_t mark;                 /* kv.mark: a count that goes on has seen it */
     uint32_t cold_prev, cold_next; /* of the pool's cold slabs, coldest first */
-    uint8_t pool;                  /* + 1; 0: nobody's */
+    uint64_t zero[3];
 };
+
+_Static_assert(sizeof(struct kv_slab) == 2 * CACHE_LINE, "a block's slab is looked at with it");
 
 struct kv_pool {
     uint64_t block_bytes;

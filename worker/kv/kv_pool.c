@@ -51,21 +51,17 @@ struct take {
 static void
 list_free(struct kv *kv, uint32_t block)
 {
-    struct kv_block *all = kv_blocks(kv), *b = &all[block];
+    struct kv_block *b = &kv_blocks(kv)[block];
     uint32_t slab = block / kv->stride, at = block % kv->stride;
     struct kv_slab *s = &kv_slabs(kv)[slab];
 
     for (unsigned l = 0; l < MAX_LANES; l++) s->freed[l] = MAX(s->freed[l], b->step[l]);
     b->state = BLOCK_FREE;
-    b->next = b->prev = b->node = 0;
+    b->prev = b->node = 0;
     b->priority = KV_PRIORITY;
     b->keep = 0;
-    if (s->last_free) {
-        all[(size_t)slab * kv->stride + s->last_free - 1].next = at + 1;
-    } else {
-        s->first_free = at + 1;
-    }
-    s->last_free = at + 1;
+    b->next = s->first_free;
+    s->first_free = at + 1;
 }
 
 /* The other layers of a snapshot are of no use without this one. */
@@ -190,7 +186,6 @@ take_free(struct kv *kv, uint32_t slab, struct take *t)
     if (s->first_free) {
         at = s->first_free - 1;
         s->first_free = kv_blocks(kv)[slab * kv->stride + at].next;
-        if (!s->first_free) s->last_free = 0;
     } else {
         at = s->n_fresh++;
         check(at < kv->pool[s->pool - 1].per_slab);

@@ -228,37 +228,56 @@ kv_quiet(const struct kv *kv, uint32_t seat, uint32_t *end_pos, uint32_t *first_
     }
 }
 
-static inline void
-touch(const void *p, size_t bytes)
+/* A function that does nothing but ask for lines is one without effect to gcc, and its calls go: these are inline. */
+#define ASKS static inline __attribute__((always_inline)) void
+
+ASKS
+fetch(const void *p, size_t bytes)
 {
-    for (size_t at = 0; at < bytes; at += CACHE_LINE) __builtin_prefetch((const char *)p + at, 1);
+    for (size_t at = 0; at + CACHE_LINE < bytes; at += CACHE_LINE)
+        __builtin_prefetch((const char *)p + at, 1);
     __builtin_prefetch((const char *)p + bytes - 1, 1);
 }
 
-void
-kv_touch_end(const struct kv *kv, uint32_t seat, unsigned steps)
+ASKS
+fetch_entries(const struct kv *kv, const struct kv_soon *soon)
 {
-    const struct kv_seat *s = &kv_seats(kv)[seat];
+    const struct kv_seat *s = &kv_seats(kv)[soon->seat];
 
-    if (steps == 3) touch(s, sizeof *s);
-    for (uint32_t g = 0; g < kv->c.n_groups && steps == 2; g++)
-        if (kv_is_positions(kv, g) && s->end[g] < kv->c.group[g].max_entries)
-            __builtin_prefetch(kv_table(kv, g, seat) + s->end[g], 1);
+    for (uint32_t g = 0; g < kv->c.n_groups; g++) {
+        const struct kv_group *k = &kv->c.group[g];
+        const uint32_t *row = kv_table(kv, g, soon->seat);
+
+        if (soon->go && k->kind == KV_WINDOW) __builtin_prefetch(row + s->first[g], 1);
+        if (!soon->go && kv_is_positions(kv, g) && s->end[g] < k->max_entries)
+            __builtin_prefetch(row + s->end[g], 1);
+    }
 }
 
-void
-kv_touch_first(const struct kv *kv, uint32_t seat, unsigned steps)
+ASKS
+fetch_blocks(const struct kv *kv, uint32_t seat)
 {
     const struct kv_seat *s = &kv_seats(kv)[seat];
 
-    if (steps == 3) touch(s, sizeof *s);
-    for (uint32_t g = 0; g < kv->c.n_groups && steps < 3; g++) {
-        const uint32_t *entry = kv_table(kv, g, seat) + s->first[g];
+    for (uint32_t g = 0; g < kv->c.n_groups; g++) {
+        uint32_t block;
 
         if (kv->c.group[g].kind != KV_WINDOW || s->first[g] == s->end[g]) continue;
-        if (steps == 2) __builtin_prefetch(entry, 1);
-        if (steps == 1) touch(&kv_blocks(kv)[*entry - 1], sizeof(struct kv_block));
+        block = kv_table(kv, g, seat)[s->first[g]] - 1;
+        fetch(&kv_blocks(kv)[block], sizeof(struct kv_block));
+        __builtin_prefetch(&kv_slabs(kv)[block / kv->stride], 1);
     }
+}
+
+/* One finds the next: three walks, so that each has many to wait for at once. */
+void
+kv_fetch(const struct kv *kv, const struct kv_soon *soon, uint32_t n)
+{
+    for (uint32_t i = 0; i < n; i++)
+        fetch(&kv_seats(kv)[soon[i].seat], sizeof(struct kv_seat));
+    for (uint32_t i = 0; i < n; i++) fetch_entries(kv, &soon[i]);
+    for (uint32_t i = 0; i < n; i++)
+        if (soon[i].go) fetch_blocks(kv, soon[i].seat);
 }
 
 void

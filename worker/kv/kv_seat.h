@@ -60,10 +60,14 @@ void kv_trim(struct kv *kv, uint32_t seat, uint32_t first_pos, struct kv_out *ou
 void kv_grow(struct kv *kv, unsigned lane, uint32_t seat, uint32_t end_pos, struct kv_out *out);
 /* Up to which end_pos kv_grow(), and below which first_pos kv_trim() has nothing to do. */
 void kv_quiet(const struct kv *kv, uint32_t seat, uint32_t *end_pos, uint32_t *first_pos);
-/* Into the processor's caches, so many steps (3, 2 or 1) before kv_grow(), or kv_trim(), will look at it: of a
- * thousand seats nothing is there. Nothing else happens. */
-void kv_touch_end(const struct kv *kv, uint32_t seat, unsigned steps);
-void kv_touch_first(const struct kv *kv, uint32_t seat, unsigned steps);
+/* Whose blocks change soon: at the end, where some come, or at the beginning, where some go. */
+struct kv_soon {
+    uint32_t seat;
+    bool go;
+};
+/* What kv_grow(), or kv_trim(), will look at, into the processor's caches: of a thousand seats nothing is there, and
+ * all that are asked for together are waited for together. Nothing else happens. */
+void kv_fetch(const struct kv *kv, const struct kv_soon *soon, uint32_t n);
 /* All that the seat holds, for a device that knows nothing of it yet. */
 void kv_rows(const struct kv *kv, uint32_t seat, struct kv_out *out);
 

@@ -143,7 +143,7 @@ kv_slab_draw(struct kv *kv, uint32_t pool, unsigned lane)
     }
     check(s->pool == 0 && s->n_used == 0 && s->n_cached == 0);
     s->pool = (uint8_t)(pool + 1);
-    s->n_fresh = s->first_free = s->last_free = 0;
+    s->n_fresh = s->first_free = 0;
     kv->n_drawn++;
     kv->pool[pool].n_slabs++;
     kv_slab_open_first(kv, slab);

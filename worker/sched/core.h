@@ -26,8 +26,8 @@ struct seat {
     struct seq *seq; /* NULL: free */
     uint32_t len;    /* positions that its blocks are reserved for; 0: it has none */
     uint32_t chunk;  /* decoder rows a step, at most */
-    /* As of kv_quiet(), where nothing else is to be done either; and a little before them, where what will be
-     * looked at is fetched: below both nobody looks at the seat's blocks. */
+    /* As of kv_quiet(), where nothing else is to be done either; and a row before them, where what will be
+     * looked at is asked for: below both nobody looks at the seat's blocks. */
     uint32_t quiet_end, quiet_first, near_end, near_first;
     bool begun;     /* a decoder chunk of it was planned */
     bool lowered;   /* its reservation is what generation needs */
@@ -80,6 +80,8 @@ struct scheduler {
     struct enc_rows *enc; /* [n_enc] by first row */
     uint32_t n_enc;
     struct chunk *chunk; /* [n_seats] */
+    struct kv_soon *soon; /* [2 * n_seats] whose blocks their next step changes */
+    uint32_t n_soon;
     struct turns turns;
     struct holder *holder; /* [n_seats] */
     uint32_t n_holders, pages_used;

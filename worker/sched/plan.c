@@ -24,9 +24,6 @@ carry(struct plan *p, struct seq *q)
     q->lane_step = p->b->step;
 }
 
-/* From near_end and near_first on the seat's blocks are looked at: a little ahead of where they must be. */
-enum { NEAR = 3 };
-
 static void
 set_quiet(const struct plan *p, const struct seq *q, uint32_t end)
 {
@@ -34,8 +31,8 @@ set_quiet(const struct plan *p, const struct seq *q, uint32_t end)
 
     kv_quiet(p->s->kv, q->seat, &seat->quiet_end, &seat->quiet_first);
     seat->quiet_end = MIN(seat->quiet_end, kv_border(p->s->kv, end, q->n_prompt) - 1);
-    seat->near_end = seat->lowered ? seat->quiet_end - MIN(seat->quiet_end, (uint32_t)NEAR) : 0;
-    seat->near_first = seat->quiet_first - MIN(seat->quiet_first, (uint32_t)NEAR);
+    seat->near_end = seat->lowered ? seat->quiet_end - MIN(seat->quiet_end, 1u) : 0;
+    seat->near_first = seat->quiet_first - MIN(seat->quiet_first, 1u);
 }
 
 /* Blocks for positions up to end, less those that no query from done on sees. */
@@ -64,7 +61,15 @@ change_blocks(struct plan *p, const struct seq *q, uint32_t end, uint32_t done)
     set_quiet(p, q, end);
 }
 
-/* What its row of the next steps needs, or this one. */
+/* scheduler_plan() asks for it before the next step's walk. */
+static void
+note_soon(struct scheduler *s, uint32_t seat, bool go)
+{
+    check(s->n_soon < 2 * s->n_seats);
+    s->soon[s->n_soon++] = (struct kv_soon){ seat, go };
+}
+
+/* What its row of the next step needs, or this one. */
 static COLD void
 near_border(struct plan *p, const struct seq *q, uint32_t end, uint32_t done)
 {
@@ -73,11 +78,8 @@ near_border(struct plan *p, const struct seq *q, uint32_t end, uint32_t done)
     if (end > seat->quiet_end || done >= seat->quiet_first ||
         (!seat->lowered && q->n_done >= q->n_prompt))
         change_blocks(p, q, end, done);
-    /* A stream's next ones, ahead of their border; what goes comes a little before what is needed. */
-    if (end - q->n_planned > 1) return;
-    if (end + NEAR > seat->quiet_end) kv_touch_end(p->s->kv, q->seat, seat->quiet_end + 1 - end);
-    if (done + NEAR >= seat->quiet_first && done < seat->quiet_first)
-        kv_touch_first(p->s->kv, q->seat, seat->quiet_first - done);
+    if (end == seat->quiet_end) note_soon(p->s, q->seat, /* go= */ false);
+    if (done + 1 == seat->quiet_first) note_soon(p->s, q->seat, /* go= */ true);
 }
 
 /* Its rows of logits see of its run what it says there; those of others nothing but what is before them. */
@@ -346,6 +348,8 @@ scheduler_plan(struct scheduler *s, unsigned lane, nsec now, struct batch *b)
     if (s->reuse) kv_now(s->kv, now);
     if (s->planned[lane] - s->done[lane] >= STEPS_OUT) return 0;
     if (give_up_one(s, now)) ask_others(s, lane);
+    kv_fetch(s->kv, s->soon, s->n_soon);
+    s->n_soon = 0;
     do {
         if (s->running.n == 0) s->closed = false;
         s->turned = false;

@@ -126,8 +126,9 @@ scheduler_new(struct scheduler **ret, const struct scheduler_limits *l, struct k
     s->free_seat = calloc(s->n_seats, sizeof s->free_seat[0]);
     s->enc = calloc(s->n_seats, sizeof s->enc[0]);
     s->chunk = calloc(s->n_seats, sizeof s->chunk[0]);
+    s->soon = calloc(2 * (size_t)s->n_seats, sizeof s->soon[0]);
     s->holder = calloc(s->n_seats, sizeof s->holder[0]);
-    if (!s->seat || !s->free_seat || !s->enc || !s->chunk || !s->holder)
+    if (!s->seat || !s->free_seat || !s->enc || !s->chunk || !s->soon || !s->holder)
         return err_set(e, -ENOMEM, "scheduler of %u seats", s->n_seats);
     for (uint32_t i = 0; i < s->n_seats; i++) {
         s->seat[i] = (struct seat){ .kept = kv_live(kv, i) };
@@ -146,6 +147,7 @@ scheduler_free(struct scheduler *s)
         free(s->free_seat);
         free(s->enc);
         free(s->chunk);
+        free(s->soon);
         free(s->holder);
     }
     free(s);
