@@ -11,7 +11,8 @@
  *     kill=B:CONTEXT:CALM   SIGKILL of the worker while B sequences decode: until one is ready again, and the
  *                           longest wait of a stream for its next token (gap_mid: the median of all streams'); N
  *                           times while they go on, CALM tokens of each between two
- *     crash=B:CONTEXT:CALM  the same once, by a step that writes where no memory is: DIR has tests/torture's programs
+ *     rank=B:CONTEXT:CALM   the same of rank 1, where tensor_parallel says that there is one
+ *     crash=B:CONTEXT:CALM  the same as kill once, by a step that writes where no memory is: DIR has tests/torture's programs
  *     trace=FILE[:MOST]     all requests of a file of traces.py at once, at most so many tokens each; also time per
  *                           output token of the middle request and of one in a hundred, and the longest wait for a
  *                           token and the time to the first that one in a hundred exceeds; steps of prompts, of
@@ -277,6 +278,14 @@ kill_worker(struct bench_serve *s)
     return kill(s->worker, SIGKILL) == 0;
 }
 
+static bool
+kill_rank(struct bench_serve *s)
+{
+    pid_t pid = bench_rank(s);
+
+    return pid && kill(pid, SIGKILL) == 0;
+}
+
 static void
 run_deaths(struct bench *b, bool (*how)(struct bench_serve *s), const uint32_t *arg,
            struct figure *f, uint32_t n)
@@ -443,6 +452,7 @@ static const struct kind {
     { "serve", "tok/s", "req_s", 4, run_serve, NULL },
     { "prefill", "tok/s", "req_s", 2, run_prefill, NULL },
     { "kill", "ms", "gap_ms", 3, NULL, kill_worker },
+    { "rank", "ms", "gap_ms", 3, NULL, kill_rank },
     { "crash", "ms", "gap_ms", 3, NULL, bench_crash },
     { "trace", "tok/s", "req_s", 0, NULL, NULL },
 };

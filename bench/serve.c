@@ -157,6 +157,25 @@ bench_crash(struct bench_serve *s)
     return true;
 }
 
+pid_t
+bench_rank(const struct bench_serve *s)
+{
+    static const char says[] = "worker w0.1: started, pid ";
+    char path[80], line[512];
+    pid_t pid = 0;
+    FILE *f;
+
+    snprintf(path, sizeof path, "%s.log", s->dir);
+    f = fopen(path, "re");
+    while (f && fgets(line, sizeof line, f)) {
+        const char *at = strstr(line, says);
+
+        if (at) pid = (pid_t)strtol(at + strlen(says), NULL, 10);
+    }
+    if (f) fclose(f);
+    return pid;
+}
+
 nsec
 bench_again(struct bench_serve *s)
 {
@@ -210,7 +229,8 @@ bench_stop(struct bench_serve *s)
     kill(s->pid, SIGTERM);
     waitpid(s->pid, &status, 0);
     snprintf(command, sizeof command,
-             "grep -a -e '^<[0-4]>' -e 'ready in' -e 'divided' -e 'of the device' -e 'a host tier' "
+             "grep -a -e '^<[0-4]>' -e 'ready in' -e 'has met' -e 'divided' -e 'of the device' -e "
+             "'a host tier' "
              "'%s.log' >&2; rm -rf '%s' "
              "'%s.log' '%s.fp'",
              s->dir, s->dir, s->dir, s->dir);
