@@ -1,9 +1,9 @@
 #!/bin/bash
 # bench_gpu.sh ROOT [PART...] - the benchmarks of a GPU: ROOT is a build tree or a bundle.
 #
-# PARTs: check probe attend rows steps llama t5 bart restart peers; all by default. check first: what is timed
-# computes what it should. JSON lines as of every benchmark; peers (bench/hf_bench.py) need PyTorch and
-# transformers and are left out without. BENCH_SET holds more --set KEY=VALUE.
+# PARTs: check probe attend rows steps llama t5 bart restart peers, all by default, and ranks, which wants two GPUs.
+# check first: what is timed computes what it should. JSON lines as of every benchmark; peers (bench/hf_bench.py)
+# need PyTorch and transformers and are left out without. BENCH_SET holds more --set KEY=VALUE.
 set -u
 root=$(cd "${1:-.}" && pwd) || exit 2
 shift
@@ -54,6 +54,13 @@ for part in $parts; do
         failed=1
         tail -n 20 "$trace"
       } ;;
+    ranks)
+      timeout -k 5 60 "$root/bench/bench_ranks" --device cuda || failed=1
+      for n in 2 1; do
+        BENCH_SET="${BENCH_SET:-} --set tensor_parallel=$n" serve llama-3.1-8b decode=1:1024 decode=64:1024
+        BENCH_SET="${BENCH_SET:-} --set tensor_parallel=$n" serve t5-large batch=1:512:64 batch=32:512:64
+      done
+      BENCH_SET="${BENCH_SET:-} --set tensor_parallel=2" serve llama-3.1-8b kill=16:1024:16 rank=16:1024:16 ;;
     restart) serve llama-3.1-8b kill=16:4000:16 ;;
     peers) python3 "$srcdir/bench/hf_bench.py" || failed=1 ;;
     *)

@@ -1,5 +1,5 @@
 #!/bin/bash
-# check_gpu.sh ROOT [--sanitize] [NAME...] - the tests that a GPU can run, on the first GPU: ROOT is a build
+# check_gpu.sh ROOT [--sanitize] [NAME...] - the tests that a GPU can run, on the first one: ROOT is a build
 # tree or a bundle. NAMEs pick some of them (a part of the name will do).
 #
 # --sanitize: instead of that every kernel under compute-sanitizer, with a tenth of the random cases; its
@@ -38,6 +38,13 @@ tests='
 120 tests/e2e/test_split
 300 tests/e2e/test_real
 '
+
+# Where there are several: models and sums on as many ranks. The first of a machine's GPUs has all else.
+gpus=$(nvidia-smi -L 2>/dev/null | wc -l)
+[ "$gpus" -lt 2 ] || tests="60  tests/gpu/test_group --most $gpus
+60  tests/gpu/test_group --most $gpus --kernel all_reduce=nccl,all_gather=nccl
+240 tests/arch/test_ranks --most $gpus
+$tests"
 
 # seconds, program, arguments
 sanitized='
