@@ -31,6 +31,8 @@ static const char *const tokens[] = {
     "<bos>",
     "<start_of_turn>",
     "<end_of_turn>",
+    "<|turn>",
+    "<turn|>",
     "<|start|>",
     "<|channel|>",
     "<|message|>",
@@ -43,7 +45,7 @@ static const char *const tokens[] = {
     " x",
     "a",
 };
-enum { CHANNEL = 11, MESSAGE = 12, N_SPECIAL = 16, N_TOKENS = 21 };
+enum { CHANNEL = 13, MESSAGE = 14, N_SPECIAL = 18, N_TOKENS = 23 };
 
 static struct tokenizer *
 open_tokenizer(void)
@@ -69,7 +71,7 @@ open_tokenizer(void)
 static const struct content {
     const char *json,
         *text; /* as written, and what it says; trimmed it is the text between the bars */
-    const char *trimmed;
+    const char *trimmed, *beside; /* beside its thoughts, where that is another */
 } contents[] = {
     { "", "", "" },
     { "a", "a", "a" },
@@ -85,6 +87,11 @@ static const struct content {
     { "<think>y\\n", "<think>y\n", "<think>y" },
     { "<tool_response></tool_response>", "<tool_response></tool_response>",
       "<tool_response></tool_response>" },
+    { "<|channel>t<channel|> p ", "<|channel>t<channel|> p ", "<|channel>t<channel|> p", "p" },
+    { " q<channel|><|channel>r<channel|>\\n s<channel|>\\t",
+      " q<channel|><|channel>r<channel|>\n s<channel|>\t",
+      "q<channel|><|channel>r<channel|>\n s<channel|>", "q\n s" },
+    { "<|channel>", "<|channel>", "<|channel>", "" },
 };
 static const char *const roles[] = { "system", "user", "assistant", "developer", "tool" };
 
@@ -145,20 +152,21 @@ static bool
 twin(const char *name, const struct said *s, uint32_t n, struct text *t)
 {
     bool llama3 = !strncmp(name, "llama3", 6), plain3 = !strcmp(name, "llama3");
-    bool harmony = !strcmp(name, "harmony"), gemma = !strncmp(name, "gemma", 5);
+    bool harmony = !strcmp(name, "harmony"), gemma4 = !strncmp(name, "gemma4", 6);
+    bool gemma = !strncmp(name, "gemma", 5) && !gemma4, developer = harmony || gemma4;
     bool llama2 = !strcmp(name, "llama2"), mistral = !strncmp(name, "mistral", 7);
     bool turns = llama2 || gemma || mistral, qwen = !strncmp(name, "qwen", 4);
     bool qwen3 = !strcmp(name, "qwen3");
     uint32_t query = n - 1;
-    bool first_is_system = n && (s[0].role == 0 || (harmony && s[0].role == 3));
+    bool first_is_system = n && (s[0].role == 0 || (developer && s[0].role == 3));
     const struct content *sys = first_is_system && !plain3 ? s[0].c : NULL;
     uint32_t from = sys ? 1 : 0;
 
     t->n = 0;
     if (!n) return false;
     for (uint32_t i = 0; i < n; i++) {
-        if (s[i].role == 4 || (s[i].role == 3 && !(harmony && i == 0))) return false;
-        if (s[i].role == 0 && i >= from && !llama3 && !qwen) return false;
+        if (s[i].role == 4 || (s[i].role == 3 && !(developer && i == 0))) return false;
+        if (s[i].role == 0 && i >= from && !llama3 && !qwen && !gemma4) return false;
         if (turns && i >= from && (s[i].role == 1) != ((i - from) % 2 == 0)) return false;
     }
     if (sys && (!strcmp(name, "mistral") || !strcmp(name, "gemma"))) return false;
@@ -170,20 +178,20 @@ twin(const char *name, const struct said *s, uint32_t n, struct text *t)
             !strcmp(name, "llama3.1") ? "26 Jul 2024" : "09 Mar 2026", "\n\n",
             sys ? sys->trimmed : "", "<|eot_id|>");
     if (mistral) add(t, "<s>");
-    if (gemma) add(t, "<bos>");
+    if (gemma || gemma4) add(t, "<bos>");
+    if (gemma4 && sys) ADD(t, "<|turn>system\n", sys->trimmed, "<turn|>\n");
     if (harmony)
         add(t, "<|start|>system<|message|>You are ChatGPT, a large language model trained by "
                "OpenAI.\nKnowledge cutoff: 2024-06\nCurrent date: 2026-03-09\n\nReasoning: "
                "medium\n\n# Valid channels: analysis, commentary, final. Channel must be included "
                "for every message.<|end|>");
-    if (sys || !qwen3)
-        ADD(t, qwen ? "<|im_start|>system\n" : "",
-            !qwen ? ""
-            : sys ? sys->text
+    if (qwen && (sys || !qwen3))
+        ADD(t, "<|im_start|>system\n",
+            sys ? sys->text
             : name[4] == '2' && name[5]
                 ? "You are Qwen, created by Alibaba Cloud. You are a helpful assistant."
                 : "You are a helpful assistant.",
-            qwen ? "<|im_end|>\n" : "");
+            "<|im_end|>\n");
     for (uint32_t i = 0; i < n; i++)
         if (s[i].role == 1 && strncmp(s[i].c->text, "<tool_response>", 15)) query = i;
     if (harmony && sys && *sys->text)
@@ -206,6 +214,14 @@ twin(const char *name, const struct said *s, uint32_t n, struct text *t)
         if (harmony)
             ADD(t, user ? "<|start|>user" : "<|start|>assistant<|channel|>final", "<|message|>", x,
                 "<|end|>");
+        if (gemma4) {
+            bool reply = s[i].role == 2;
+
+            if (first || !reply || s[i - 1].role != 2)
+                ADD(t, "<|turn>", reply ? "model" : roles[s[i].role], "\n");
+            add(t, reply && s[i].c->beside ? s[i].c->beside : trimmed);
+            if (!reply || last || s[i + 1].role != 2) add(t, "<turn|>\n");
+        }
         if (gemma)
             ADD(t, "<start_of_turn>", user ? "user\n" : "model\n", first && sys ? sys->text : "",
                 first && sys ? "\n\n" : "", trimmed, "<end_of_turn>\n");
@@ -240,6 +256,8 @@ twin(const char *name, const struct said *s, uint32_t n, struct text *t)
     }
     if (llama3) add(t, "<|start_header_id|>assistant<|end_header_id|>\n\n");
     if (gemma) add(t, "<start_of_turn>model\n");
+    if (gemma4) add(t, "<|turn>model\n");
+    if (!strcmp(name, "gemma4")) add(t, "<|channel>thought\n<channel|>");
     if (harmony) add(t, "<|start|>assistant");
     if (qwen) add(t, "<|im_start|>assistant\n");
     return true;
@@ -312,7 +330,7 @@ examine_built(const struct chat *c, const char *name, struct in *in)
 
         said[i].role = how & 128 ? (int)(how & 7) % 5 : (i + !said[0].role) % 2 ? 2 : 1;
         if (i == 0 && how & 64) said[i].role = 0;
-        said[i].c = &contents[(how >> 3 & 7) + (how & 4)];
+        said[i].c = &contents[(how >> 3 & 7) + (how & 4) + (i && how & 64 ? 3 : 0)];
         if (i) add(&json, ", ");
         add_turn(&json, &said[i], how, i == at ? fault : NONE);
     }
