@@ -82,7 +82,9 @@ setup(void **state)
         "case $FAKE in\n"
         "config) echo '<3>lagand: lagan.yaml:3: no such key \"colour\"' >&2; exit 78 ;;\n"
         "crash) echo '<3>lagand: something broke' >&2; kill -SEGV $$ ;;\n"
-        "deaf) mkdir $dir; echo '<4>lagand: about to hang' >&2; exec sleep 600 ;;\n"
+        /* What the shell has begun when it is ended would outlive it. */
+        "deaf) trap '' TERM; mkdir $dir; trap - TERM; echo '<4>lagand: about to hang' >&2; exec "
+        "sleep 600 ;;\n"
         "*) exec tests/client/mock_lagand $dir ;;\n"
         "esac\n",
         mock.dir, mock.dir);
@@ -454,10 +456,10 @@ static void
 help_names_every_command_option_and_exit_code(void **state)
 {
     static const char *const commands[] = {
-        "generate",      "tokenize", "detokenize",    "status",  "workers list", "cancel",
-        "requests list", "kv stats", "drain",         "restart", "config show",  "config check",
-        "tune",          "reload",   "daemon reexec", "chat",    "model list",   "model verify",
-        "split show",    "split auto", "split off",   "split set"
+        "generate",      "tokenize",   "detokenize",    "status",   "workers list", "cancel",
+        "requests list", "kv stats",   "drain",         "restart",  "config show",  "config check",
+        "tune",          "reload",     "daemon reexec", "chat",     "model list",   "model verify",
+        "split show",    "split auto", "split off",     "split set"
     };
     size_t i;
 
