@@ -541,12 +541,14 @@ const struct command commands[] = {
       detokenize_opts, cmd_detokenize, .alone = false },
     { "model list", "", "the models that are served, and by how many workers",
       "  laganctl model list --json\n", NULL, cmd_model_list, .alone = false },
-    { "model verify", "DIR", "could this directory be served? Loads it as a worker does and asks for a token",
+    { "model verify", "DIR", "could this directory be served? Opens it as a worker does, and reads no weights",
       "  laganctl model verify models/llama\n"
       "  laganctl --device cuda --set dtype=bf16 model verify /srv/models/llama-8b\n\n"
-      "A private lagand loads it: configuration, every tensor's shape and type, tokenizer. What is wrong\n"
-      "is said with its file, key or tensor, and the exit code is not 0. It says too whether text and\n"
-      "conversations are served, or why not; a model without them serves token ids.\n",
+      "Opened are the configuration, the heads of the files with every tensor's shape and\n"
+      "type, the tokenizer; said is what it takes of the device's memory. What is wrong is said\n"
+      "with its file, key, tensor or number, and the exit code is not 0. So is whether text and\n"
+      "conversations are served, or why not; a model without them serves token ids.\n"
+      "With --set weights=random:1 a config.json is enough.\n",
       NULL, cmd_model_verify, .alone = true },
     { "status", "", "one screen: lagand, its workers, its load; exit code 7 when degraded",
       "  laganctl status && echo all is well\n", NULL, cmd_status, .alone = false },

@@ -37,7 +37,7 @@ ctl_exit_of(uint32_t reason)
 int
 sibling_path(char *buf, size_t n, const char *program)
 {
-    static const char *const places[] = { "", "../sbin/", "../bin/" };
+    static const char *const places[] = { "", "../sbin/", "../bin/", "../libexec/lagan/" };
     char self[1024], *slash;
     ssize_t len = readlink("/proc/self/exe", self, sizeof self - 1);
     size_t i;

@@ -76,6 +76,8 @@ int sibling_path(char *buf, size_t n, const char *program); /* 0, -ENOENT */
 
 /* spawn.c: a private lagand around a command. */
 int spawn_run(struct ctl *ctl, int (*run)(struct ctl *ctl, void *arg), void *arg);
+/* spawn.c: what lagan-worker --look says of a model's directory; free(*line). Else it was said why not. */
+int spawn_look(const struct ctl *ctl, const char *dir, char **line);
 
 /* generate.c */
 extern struct opt generate_opts[]; /* filled by generate_start() */

@@ -97,91 +97,73 @@ cmd_model_list(struct ctl *ctl, int argc, char **argv)
 
 /* ---- verify */
 
-/* Does it do that? Else why, in reply, which the caller frees. */
-static bool
-does(struct ctl *ctl, const char *verb, const char *args, char **reply)
+/* "full 128.0 KiB a token of 32 layers", and so for each group. */
+static void
+print_group(const json_t *g)
 {
-    *reply = NULL;
-    if (lagan_call(ctl->api, verb, args, reply, NULL, 60000) >= 0) return true;
-    free(*reply);
-    *reply = strdup(lagan_why(ctl->api));
-    return false;
+    const char *kind = json_word(g, "kind");
+    bool state = !strcmp(kind, "state");
+    long long window = json_number(g, "window");
+    char buf[32];
+
+    printf("  KV        %s%s of %lld layer%s",
+           text_bytes(buf, sizeof buf, (double)json_number(g, "bytes")),
+           state                    ? " a sequence, states"
+           : !strcmp(kind, "cross") ? " a token of the source"
+                                    : " a token",
+           json_number(g, "layers"), json_number(g, "layers") == 1 ? "" : "s");
+    if (window) printf(" with a window of %lld", window);
+    puts("");
 }
 
-/* One token, as somebody would ask for it. */
-static int
-make_token(struct ctl *ctl)
+static void
+print_look(const char *dir, const json_t *o)
 {
-    struct lagan_request *r = lagan_request_new();
-    struct lagan_event ev = { .size = sizeof ev };
-    uint64_t id;
-    int k = lagan_set_ids(r, "ids", &(int32_t){ 0 }, 1);
+    char a[32], b[32], c[32];
+    const json_t *g;
+    size_t i;
 
-    if (k == 0) k = lagan_set_int(r, "max_tokens", 1);
-    if (k == 0) k = lagan_submit(ctl->api, r, &id);
-    lagan_request_free(r);
-    if (k < 0) return ctl_fail(CTL_FAILED, "%s", lagan_why(ctl->api));
-    while ((k = lagan_next(ctl->api, &ev, 600000)) == 1 && ev.kind != LAGAN_EVENT_DONE)
-        if (ev.kind == LAGAN_EVENT_ERROR) return ctl_fail(ctl_exit_of(ev.reason), "%s", ev.message);
-    return k == 1 ? 0 : ctl_fail(CTL_FAILED, "it makes no token: %s", lagan_why(ctl->api));
-}
-
-struct verify {
-    struct plain o;
-    const char *dir;
-};
-
-static int
-look(struct ctl *ctl, void *arg)
-{
-    struct verify *v = arg;
-    char *text, *chat, buf[32];
-    bool has_text = does(ctl, "tokenize", "{\"text\":\"a\"}", &text);
-    bool has_chat =
-        does(ctl, "tokenize",
-             "{\"messages\":\"[{\\\"role\\\":\\\"user\\\",\\\"content\\\":\\\"a\\\"}]\"}", &chat);
-    char *reply = NULL;
-    json_t *status, *m;
-    int r = make_token(ctl);
-
-    if (r == 0) r = ctl_call(ctl, "status", json_object(), false, &reply);
-    status = r == 0 ? json_loads(reply, 0, NULL) : NULL;
-    m = status ? served(json_string_value(json_array_get(json_object_get(status, "models"), 0)),
-                        json_object_get(status, "workers"))
-               : NULL;
-    if (m && v->o.json) {
-        json_t *line = json_pack("{s:s,s:o,s:s?,s:s?}", "model", json_word(m, "model"), "weights",
-                                 json_incref(json_object_get(m, "weights")), "no_text",
-                                 has_text ? NULL : text, "no_chat", has_chat ? NULL : chat);
-
-        free(reply);
-        reply = json_dumps(line, JSON_COMPACT);
-        puts(reply);
-        json_decref(line);
-    } else if (m) {
-        printf(
-            "%s  ok, %s of weights\n", v->dir,
-            text_bytes(buf, sizeof buf, (double)json_integer_value(json_object_get(m, "weights"))));
-        printf("  text  %s\n", has_text ? "yes" : text);
-        printf("  chat  %s\n", has_chat ? "yes" : chat);
-    }
-    json_decref(m);
-    json_decref(status);
-    free(reply);
-    free(text);
-    free(chat);
-    return r;
+    printf("%s  ok, %s of weights as %s\n", dir,
+           text_bytes(a, sizeof a, (double)json_number(o, "weights")), json_word(o, "dtype"));
+    printf("  model     %s, %lld layers", json_word(o, "architecture"), json_number(o, "layers"));
+    if (json_number(o, "encoder_layers"))
+        printf(" and %lld of an encoder", json_number(o, "encoder_layers"));
+    printf(", hidden %lld, vocabulary %lld, up to %lld positions\n", json_number(o, "hidden"),
+           json_number(o, "vocab"), json_number(o, "max_len"));
+    json_array_foreach(json_object_get(o, "kv"), i, g) print_group(g);
+    printf("  sequence  the longest takes %s of KV as %s\n",
+           text_bytes(a, sizeof a, (double)json_number(o, "sequence")), json_word(o, "kv_dtype"));
+    printf("  memory    %s: %s, %s free; beside the weights %s are left\n", json_word(o, "device"),
+           text_bytes(a, sizeof a, (double)json_number(o, "total")),
+           text_bytes(b, sizeof b, (double)json_number(o, "free")),
+           text_bytes(c, sizeof c, (double)json_number(o, "left")));
+    if (json_number(o, "skipped"))
+        printf("  skipped   %lld tensors beside the language model, the first is %s\n",
+               json_number(o, "skipped"), json_word(o, "skipped_first"));
+    if (json_number(o, "unused"))
+        printf("  unused    %lld tensors, the first is %s\n", json_number(o, "unused"),
+               json_word(o, "unused_first"));
+    printf("  text      %s\n",
+           json_is_null(json_object_get(o, "no_text")) ? "yes" : json_word(o, "no_text"));
+    printf("  chat      %s\n",
+           json_is_null(json_object_get(o, "no_chat")) ? "yes" : json_word(o, "no_chat"));
 }
 
 int
 cmd_model_verify(struct ctl *ctl, int argc, char **argv)
 {
-    struct verify v;
-    int n = command_args(command_of("model verify"), &v.o, argc, argv);
+    struct plain o;
+    int n = command_args(command_of("model verify"), &o, argc, argv), r;
+    char *line = NULL;
+    json_t *look;
 
     if (n < 0) return n == -2 ? 0 : CTL_USAGE;
     if (n != 1) return ctl_fail(CTL_USAGE, "usage: laganctl model verify DIR");
-    v.dir = argv[0];
-    snprintf(ctl->o.spawn, sizeof ctl->o.spawn, "%s", argv[0]);
-    return spawn_run(ctl, look, &v);
+    r = spawn_look(ctl, argv[0], &line);
+    if (r == 0 && o.json) fputs(line, stdout);
+    look = r == 0 && !o.json ? json_loads(line, 0, NULL) : NULL;
+    if (look) print_look(argv[0], look);
+    json_decref(look);
+    free(line);
+    return r;
 }

@@ -1,4 +1,4 @@
-/* spawn.c - laganctl --spawn: a private lagand around one command.
+/* spawn.c - laganctl --spawn: a private lagand around one command; and a look by a worker.
  *
  * lagand runs in a directory of its own that it makes, and therefore removes when it ends. It gets
  * SIGTERM from the kernel when we die, however we die; the signal is blocked from before exec until
@@ -121,7 +121,7 @@ show_log(const struct spawn *s, int most)
 /* ---- its life */
 
 _Noreturn static void
-become_lagand(const struct spawn *s, char **argv, pid_t parent)
+become(const struct spawn *s, char **argv, pid_t parent, int out)
 {
     int null = open("/dev/null", O_RDWR);
     sigset_t mask;
@@ -135,7 +135,7 @@ become_lagand(const struct spawn *s, char **argv, pid_t parent)
     prctl(PR_SET_PDEATHSIG, SIGTERM);
     if (getppid() != parent) _exit(CTL_FAILED); /* it died before we asked */
     dup2(null, 0);
-    dup2(s->log, 1);
+    dup2(out, 1);
     dup2(s->log, 2);
     execv(argv[0], argv);
     dprintf(2, "%s: %s\n", argv[0], strerror(errno));
@@ -170,7 +170,7 @@ start(struct spawn *s, const struct ctl *ctl)
     if (s->log < 0) return ctl_fail(CTL_FAILED, "memfd_create: %s", strerror(errno));
     if (choose_dir(s)) return CTL_FAILED;
     s->pid = fork();
-    if (s->pid == 0) become_lagand(s, argv, parent);
+    if (s->pid == 0) become(s, argv, parent, s->log);
     if (s->pid < 0) return ctl_fail(CTL_FAILED, "fork: %s", strerror(errno));
     s->pidfd = (int)syscall(SYS_pidfd_open, s->pid, 0);
     return 0;
@@ -321,4 +321,72 @@ spawn_run(struct ctl *ctl, int (*run)(struct ctl *ctl, void *arg), void *arg)
     ctl->api = NULL;
     stop(&s);
     return r;
+}
+
+/* ---- a look */
+
+/* All that a file holds; free() it. */
+static char *
+contents(int fd)
+{
+    struct stat st;
+    char *text = fstat(fd, &st) < 0 ? NULL : calloc(1, (size_t)st.st_size + 1);
+
+    if (text && pread(fd, text, (size_t)st.st_size, 0) != st.st_size) *text = 0;
+    return text;
+}
+
+/* The model's options as the worker takes them: --key=value. */
+static int
+worker_args(char **argv, int n, const struct ctl *ctl, char *buf, size_t cap, const char *dir)
+{
+    char set[sizeof ctl->o.set], *line, *rest;
+    size_t at = 0;
+
+    argv[n++] = buf;
+    at += (size_t)snprintf(buf, cap, "--path=%s", dir) + 1;
+    if (*ctl->o.device) {
+        argv[n++] = buf + at;
+        at += (size_t)snprintf(buf + at, cap - at, "--device=%s", ctl->o.device) + 1;
+    }
+    strcpy(set, ctl->o.set);
+    for (line = strtok_r(set, "\n", &rest); line; line = strtok_r(NULL, "\n", &rest)) {
+        if (n + 2 > MAX_ARGS) return ctl_fail(CTL_USAGE, "more --set than %d", MAX_ARGS - 10);
+        argv[n++] = buf + at;
+        at += (size_t)snprintf(buf + at, cap - at, "--%s", line) + 1;
+    }
+    argv[n] = NULL;
+    return 0;
+}
+
+int
+spawn_look(const struct ctl *ctl, const char *dir, char **ret)
+{
+    static char program[1024], buf[2 * sizeof ctl->o.set + 4096];
+    char *argv[MAX_ARGS] = { program, (char *)(uintptr_t) "--look" };
+    struct spawn s = { .pidfd = -1 };
+    pid_t parent = getpid();
+    int out, code;
+
+    if (strlen(dir) > 2000) return ctl_fail(CTL_USAGE, "%.64s...: the path is too long", dir);
+    if (sibling_path(program, sizeof program, "lagan-worker") < 0)
+        return ctl_fail(CTL_FAILED, "no lagan-worker beside laganctl to ask");
+    code = worker_args(argv, 2, ctl, buf, sizeof buf, dir);
+    if (code) return code;
+    s.log = memfd_create("lagan-worker-log", MFD_CLOEXEC);
+    out = memfd_create("lagan-worker-out", MFD_CLOEXEC);
+    if (s.log < 0 || out < 0) return ctl_fail(CTL_FAILED, "memfd_create: %s", strerror(errno));
+    s.pid = fork();
+    if (s.pid == 0) become(&s, argv, parent, out);
+    if (s.pid < 0) return ctl_fail(CTL_FAILED, "fork: %s", strerror(errno));
+    while (waitpid(s.pid, &s.status, 0) < 0 && errno == EINTR)
+        if (ctl_signal) kill(s.pid, SIGKILL);
+    show_log(&s, 4);
+    *ret = contents(out);
+    close(s.log);
+    close(out);
+    if (ctl_signal) return 128 + ctl_signal;
+    if (WIFSIGNALED(s.status))
+        return ctl_fail(CTL_FAILED, "lagan-worker was killed by signal %d", WTERMSIG(s.status));
+    return WEXITSTATUS(s.status) == 74 ? CTL_UNAVAILABLE : WEXITSTATUS(s.status);
 }

@@ -27,7 +27,7 @@ enum { EXIT_USAGE = 2, EXIT_INTERNAL = 70, EXIT_DEVICE = 74, EXIT_CONFIG = 78 };
 struct own_keys {
     char worker[32], log_level[8];
     uint32_t rank;
-    bool waits, help;
+    bool waits, look, help;
 };
 
 static const struct opt own_opts[] = {
@@ -39,6 +39,8 @@ static const struct opt own_opts[] = {
       "which one of tensor_parallel ranks" },
     { "waits", OPT_BOOL, OPT_AT(own_keys, waits), "false", NULL, 0, 0, 0, NULL,
       "a standby: load, then wait until the worker of that name has died" },
+    { "look", OPT_BOOL, OPT_AT(own_keys, look), "false", NULL, 0, 0, 0, NULL,
+      "say what would be served, as JSON: nothing of the weights is read" },
     { "help", OPT_BOOL, OPT_AT(own_keys, help), "false", NULL, 0, 0, 0, NULL, "print this" },
     { 0 },
 };
@@ -49,8 +51,9 @@ help(void)
     puts(
         "lagan-worker - one device's engine; lagand starts it and passes it its memory and rings.\n"
         "\n"
-        "There is nothing to run by hand: see lagand --help, or laganctl --spawn MODEL_DIR "
-        "generate.\n"
+        "There is nothing to run by hand: see lagand --help, laganctl --spawn MODEL_DIR "
+        "generate,\n"
+        "or laganctl model verify, which runs it with --look.\n"
         "\n"
         "Options of the program:");
     opt_help(own_opts, stdout);
@@ -138,6 +141,12 @@ main(int argc, char **argv)
     }
     snprintf(w.name, sizeof w.name, "worker %.20s", own.worker);
     log_open(w.name, level(own.log_level));
+    if (own.look) {
+        log_open("lagan-worker", level(own.log_level));
+        r = look_run(&w, &e);
+        if (r < 0) log_err("%s", e.text);
+        return r == -EIO ? EXIT_DEVICE : r < 0 ? EXIT_CONFIG : 0;
+    }
     w.waits = own.waits;
     w.rank = own.rank;
     r = attach(&w, &e);

@@ -136,7 +136,7 @@ read_source(struct worker *w, struct err *e)
         return err_set(e, -EINVAL, "weights: \"%s\" is neither checkpoint nor random:SEED",
                        weights);
     }
-    return start_take(w, e);
+    return 0;
 }
 
 /* Bytes for which every seat could reach the model's length: more would never be used. */
@@ -323,6 +323,21 @@ device_name(const struct model_keys *k)
     return access("/dev/nvidiactl", F_OK) == 0 ? "cuda" : "cpu";
 }
 
+static struct gpu_options
+device_options(const struct model_keys *k)
+{
+    return (struct gpu_options){
+        .device = device_name(k),
+        .isa = k->isa,
+        .libs = k->cuda_libs[0] ? k->cuda_libs : NULL,
+        .tuned = k->cuda_tuned[0] ? k->cuda_tuned : NULL,
+        .kernels = k->kernels[0] ? k->kernels : NULL,
+        .invariant = k->numerics == NUMERICS_INVARIANT,
+        .timing = k->timing,
+        .divided = k->split_mode != SPLIT_OFF,
+    };
+}
+
 static void
 slice_ends(struct engine *n, enum load_slice which, nsec *since)
 {
@@ -458,26 +473,18 @@ prepare(struct worker *w, struct err *e)
     struct engine *n = &w->e;
     nsec since = clock_now();
     const struct model_keys *k = &w->keys;
-    const struct gpu_options device = {
-        .device = device_name(k),
-        .isa = k->isa,
-        .libs = k->cuda_libs[0] ? k->cuda_libs : NULL,
-        .tuned = k->cuda_tuned[0] ? k->cuda_tuned : NULL,
-        .kernels = k->kernels[0] ? k->kernels : NULL,
-        .invariant = k->numerics == NUMERICS_INVARIANT,
-        .timing = k->timing,
-        .divided = k->split_mode != SPLIT_OFF,
-        .rank = w->rank,
-        .n_ranks = k->tensor_parallel,
-        .group_fd = heritage_fd(&w->heritage, "group"),
-    };
+    struct gpu_options device = device_options(k);
     struct model *begun;
     int r;
 
+    device.rank = w->rank;
+    device.n_ranks = k->tensor_parallel;
+    device.group_fd = heritage_fd(&w->heritage, "group");
     TRY(check_keys(k, e));
     TRY(size_group(&device, e));
     n->old_kv.fd = n->old_host.fd = n->old_manifest.fd = -1;
     TRY(read_source(w, e));
+    TRY(start_take(w, e));
     TRY(model_begin(&begun, &n->source, arch_families, e));
     r = open_device(w, &device, e);
     if (r < 0) {
@@ -621,6 +628,28 @@ open_text(void *arg)
              e.text);
     log_info("%s: serving token ids only", w->e.why_no_text);
     return NULL;
+}
+
+int
+start_look(struct worker *w, uint64_t *weights, uint64_t *beside, struct err *e)
+{
+    struct engine *n = &w->e;
+    const struct model_keys *k = &w->keys;
+    struct gpu_options device = device_options(k);
+
+    n->old_kv.fd = n->old_host.fd = n->old_manifest.fd = -1;
+    TRY(check_keys(k, e));
+    TRY(read_source(w, e));
+    TRY(model_begin(&n->model, &n->source, arch_families, e));
+    TRY(gpu_open(&n->gpu, &device, e));
+    TRY(model_look(n->model, &n->source, n->gpu, weights, e));
+    TRY(set_sizes(w, e));
+    open_text(w);
+    *beside = 0;
+    if (on_gpu(n))
+        *beside = (gpu_graphs(n->gpu) ? k->graphs_memory : 0) + SUCCESSOR_BYTES + k->kv_reserve +
+                  n->limits.n_lanes * LANE_BYTES;
+    return 0;
 }
 
 const char *

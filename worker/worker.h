@@ -136,6 +136,12 @@ const char *start_no_tuning(const struct worker *w);
 /* start.c: the loader thread's function; *arg is the worker. Of a standby all that needs nothing that a worker
  * writes, and the rest when it is called again. */
 void *start_load(void *arg);
+/* start.c: what a worker with these settings would be: its model (model_look()), tokenizer, KV's shape and limits,
+ * without weights, memory for KV or steps. *weights: what its weights would take on the device, *beside: what it needs
+ * there beside them and KV, but for the scratch of steps. */
+int start_look(struct worker *w, uint64_t *weights, uint64_t *beside, struct err *e) MUST_USE;
+/* look.c: says so as a line of JSON on standard output. */
+int look_run(struct worker *w, struct err *e) MUST_USE;
 /* start.c: take what lagand has sent by now of a predecessor's arenas. */
 int start_take(struct worker *w, struct err *e) MUST_USE;
 /* start.c: hand an arena up; one without an fd is none. */

@@ -350,11 +350,33 @@ model_verify_says_what_a_directory_can_do(void **state)
     snprintf(line, sizeof line, "${L%%%% *} --device cpu --set weights=random:1 model verify %s",
              dir);
     assert_non_null(strstr(laganctl(&s, line), " ok, "));
-    assert_non_null(strstr(laganctl(&s, line), "text  yes"));
-    assert_non_null(strstr(laganctl(&s, line), "chat  the checkpoint has no chat template"));
+    assert_non_null(strstr(laganctl(&s, line), "text      yes"));
+    assert_non_null(strstr(laganctl(&s, line), "chat      the checkpoint has no chat template"));
     snprintf(line, sizeof line, "${L%%%% *} model verify %s 2>&1; test $? = 78 && echo refused",
              dir);
     assert_non_null(strstr(laganctl(&s, line), "refused")); /* there are no weights in it */
+    stop(&s, c);
+}
+
+/* Nothing of them is filled: the largest would not fit here. */
+static void
+every_published_shape_opens_or_is_refused_with_numbers(void **state)
+{
+    struct serve s;
+    struct lagan *c = start(&s, &models[3]);
+    const char *said, *end;
+    int n = 0, refused = 0;
+
+    (void)state;
+    said = laganctl(&s, "for d in ${srcdir:-.}/bench/configs/*; do ${L%% *} --device cpu --set "
+                        "weights=random:1 model verify $d 2>&1 || echo refused $?; done");
+    for (const char *at = said; (at = strstr(at, "  ok, ")); n++) at++;
+    for (const char *at = said; (at = strstr(at, "are free, and weights take")); refused++) at++;
+    for (end = said; (end = strstr(end, "refused 78\n")); n++) end++;
+    print_message("%d shapes, %d of them refused\n", n, refused);
+    assert_int_equal(n, 28);
+    for (end = said; (end = strstr(end, "refused ")); refused--) end++;
+    assert_int_equal(refused, 0);
     stop(&s, c);
 }
 
@@ -390,6 +412,7 @@ main(int argc, char **argv)
         cmocka_unit_test(a_conversation_is_answered_as_its_ids_are),
         cmocka_unit_test(laganctl_chat_sends_along_what_was_said),
         cmocka_unit_test(model_verify_says_what_a_directory_can_do),
+        cmocka_unit_test(every_published_shape_opens_or_is_refused_with_numbers),
         cmocka_unit_test(a_model_without_a_template_says_so),
     };
 

@@ -170,19 +170,27 @@ stated_dtype(const json_t *config, enum dtype *ret, struct err *e)
                    name);
 }
 
+/* Where the weights come from; their files are open then. */
+static int
+find_weights(struct model *m, const struct model_source *src, struct reading *r,
+             struct weights_from *ret, struct err *e)
+{
+    int code;
+
+    *ret = (struct weights_from){
+        .src = src, .config = r->bytes, .config_bytes = r->n, .stored = DT_F32, .fd = &r->fd
+    };
+    if (!src->random) return safetensors_open(&m->files, src->dir, e);
+    code = stated_dtype(r->config, &ret->stored, e);
+    return code < 0 ? err_while(e, code, CONFIG) : 0;
+}
+
 static int
 load(struct model *m, const struct model_source *src, struct reading *r, struct err *e)
 {
-    struct weights_from from = {
-        .src = src, .config = r->bytes, .config_bytes = r->n, .stored = DT_F32, .fd = &r->fd
-    };
-    int code;
+    struct weights_from from;
 
-    if (src->random) {
-        code = stated_dtype(r->config, &from.stored, e);
-        if (code < 0) return err_while(e, code, CONFIG);
-    } else
-        TRY(safetensors_open(&m->files, src->dir, e));
+    TRY(find_weights(m, src, r, &from, e));
     return weights_load(m, &from, e);
 }
 
@@ -243,6 +251,27 @@ model_load(struct model *m, const struct model_source *src, struct gpu *g, struc
     code = end(m, src, e);
     load_lane_close(m);
     reading_done(m);
+    return code < 0 ? err_while(e, code, "load %.60s", src->dir) : 0;
+}
+
+static int
+look(struct model *m, const struct model_source *src, uint64_t *bytes, struct err *e)
+{
+    struct weights_from from;
+
+    TRY(find_weights(m, src, m->reading, &from, e));
+    return weights_look(m, &from, bytes, e);
+}
+
+int
+model_look(struct model *m, const struct model_source *src, struct gpu *g, uint64_t *bytes,
+           struct err *e)
+{
+    int code;
+
+    m->gpu = g;
+    m->op = gpu_ops(g);
+    code = look(m, src, bytes, e);
     return code < 0 ? err_while(e, code, "load %.60s", src->dir) : 0;
 }
 

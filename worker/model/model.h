@@ -96,6 +96,10 @@ int model_begin(struct model **ret, const struct model_source *src,
                 const struct arch *const *families, struct err *e) MUST_USE;
 int model_load(struct model *m, const struct model_source *src, struct gpu *g,
                struct err *e) MUST_USE;
+/* Instead of the second: could it be loaded? The files' heads alone are read; m's sizes (weight_bytes, dtype, act, unused)
+ * follow, and the memory that weights would take on the device. m is of no more use then than to be asked and closed. */
+int model_look(struct model *m, const struct model_source *src, struct gpu *g, uint64_t *bytes,
+               struct err *e) MUST_USE;
 /* Reads all weights that others have mapped too, after one of them may have written where it had no business:
  * how many tensors are not what they were. Then the model is of no more use than to be closed. */
 int model_check(struct model *m, struct err *e) MUST_USE;

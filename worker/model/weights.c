@@ -157,6 +157,18 @@ run(struct weights_plan *p, struct err *e)
 }
 
 int
+weights_look(struct model *m, const struct weights_from *from, uint64_t *arena_bytes, struct err *e)
+{
+    struct weights_plan p = { .m = m, .from = from };
+    int code = weights_plan_make(&p, e);
+
+    if (code >= 0) code = list_unused(m, e);
+    *arena_bytes = p.arena_bytes;
+    weights_plan_done(&p);
+    return code;
+}
+
+int
 weights_load(struct model *m, const struct weights_from *from, struct err *e)
 {
     struct weights_plan p = { .m = m, .from = from };

@@ -25,6 +25,11 @@ struct weights_from {
 /* Fill every tensor of top, layer and encoder; m's weights, fingerprint, weight_bytes, adopted, unused. */
 int weights_load(struct model *m, const struct weights_from *from, struct err *e) MUST_USE;
 
+/* What weights_load() would fill, without a tensor read or memory for one: m's weight_bytes, dtype, act and unused, and
+ * the arena's size. */
+int weights_look(struct model *m, const struct weights_from *from, uint64_t *arena_bytes,
+                 struct err *e) MUST_USE;
+
 /* n elements from one of fp32, bf16, fp16 to another, or the same. -ERANGE: a finite value is beyond
  * what fp16 holds. */
 int weights_convert(void *to, enum dtype to_type, const void *from, enum dtype from_type,

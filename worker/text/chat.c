@@ -134,9 +134,8 @@ put_turn(const struct chat_template *m, struct chat_state *s, const struct turn 
                        index);
     s->at = (int32_t)index;
     if ((m->thinks & t->reasons) && t->role == ASSISTANT && s->at > s->query)
-        return err_set(s->e, -EINVAL,
-                       "messages[%u]: %s behind the last question is not served", index,
-                       t->reasons & REASONING_CONTENT ? "reasoning_content" : "reasoning");
+        return err_set(s->e, -EINVAL, "messages[%u]: %s behind the last question is not served",
+                       index, t->reasons & REASONING_CONTENT ? "reasoning_content" : "reasoning");
     m->turn(s, t);
     return 0;
 }
