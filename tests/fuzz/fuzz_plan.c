@@ -1,0 +1,375 @@
+/* fuzz_plan.c - a step that another process planned: what batch_unpack() and batch_within() let pass touches nothing
+ * that is not there, and what they refuse would have.
+ *
+ * Bytes become a batch whose numbers are mostly possible, some just not; it is packed, sometimes spoilt, and read
+ * as a rank reads it. The twin does the step: every row, cell, slice and state that it would touch is looked up one
+ * by one.
+ */
+#include "tests/fuzz/fuzz.h"
+
+#include "base/base.h"
+#include "worker/sched/bounds.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { ROWS = 48, ENC_ROWS = 24, SEATS = 6, EDITS = 12, COPIES = 8, VOCAB = 97, LEN = 60 };
+enum { LAYERS = 5, LANES = 3, RUNGS = 5, BYTES = 8192 };
+
+static const uint32_t buckets[] = { 1, 2, 4, 8, 16, 32, ROWS };
+static struct kv_config kv = {
+    .n_groups = 3,
+    .n_seats = SEATS,
+    .n_lanes = LANES,
+    .tokens_per_block = 4,
+    .group = { { .kind = KV_FULL,
+                 .n_layers = 3,
+                 .n_parts = 2,
+                 .slice_bytes = 128,
+                 .max_entries = 15 },
+               { .kind = KV_CROSS,
+                 .n_layers = 2,
+                 .n_parts = 2,
+                 .slice_bytes = 384,
+                 .max_entries = 6 },
+               { .kind = KV_STATE,
+                 .n_layers = 4,
+                 .n_parts = 1,
+                 .slice_bytes = 256,
+                 .max_entries = 16 } },
+    .arena_bytes = 100 * 128 + 64,
+    .host_bytes = 40 * 128,
+};
+static const struct batch_bounds bounds = {
+    .kv = &kv,
+    .n_lanes = LANES,
+    .n_rungs = RUNGS,
+    .max_rows = ROWS,
+    .max_enc_rows = ENC_ROWS,
+    .vocab = VOCAB,
+    .max_len = LEN,
+    .max_source = ENC_ROWS,
+    .n_enc_layers = LAYERS,
+    .bucket = buckets,
+    .n_buckets = ARRAY_LEN(buckets),
+};
+
+/* Below n, seldom a little more or far beyond. */
+static uint32_t
+some(struct in *in, uint32_t n)
+{
+    uint32_t v = byte(in);
+
+    if (v < 244) return n ? v % n : 0;
+    if (v < 252) return n + v - 246;
+    return v & 1 ? UINT32_MAX - (v & 2) : byte(in) << 24 | byte(in) << 8;
+}
+
+/* ---- the twin: what the step would touch */
+
+struct touched {
+    bool wrong;
+    uint8_t row[2 * (ROWS + ENC_ROWS)], logit[2 * (ROWS + ENC_ROWS)];
+};
+
+static void
+must(struct touched *t, bool there)
+{
+    t->wrong = t->wrong || !there;
+}
+
+/* Slice by slice. */
+static void
+touch_block(struct touched *t, uint32_t group, uint32_t tier, slice_id at)
+{
+    const struct kv_group *g = &kv.group[group];
+    uint64_t slices = (tier == TIER_HOST ? kv.host_bytes : kv.arena_bytes) / g->slice_bytes;
+    uint32_t n = g->kind == KV_STATE ? 1 : g->n_layers * g->n_parts;
+
+    for (uint32_t i = 0; i < n; i++) must(t, (uint64_t)at + i < slices);
+}
+
+static void
+do_runs(struct touched *t, const struct batch *b)
+{
+    uint32_t n_rows = 0, n_states = 0, n_known = 0;
+
+    for (uint32_t i = 0; i < b->n_runs; i++) {
+        const struct batch_run *r = &b->run[i];
+        uint32_t logits = 0;
+
+        must(t, r->seat < SEATS);
+        if (r->flags & RUN_SAMPLE) logits = 1 + r->n_draft;
+        if (r->flags & RUN_PROMPT_LOGPROBS) logits = r->n_rows;
+        for (uint32_t k = 0; k < r->n_rows; k++) {
+            uint64_t row = (uint64_t)r->first_row + k, at = (uint64_t)(int64_t)r->first_pos + k;
+
+            n_rows++;
+            must(t, row < b->n_rows && at < LEN);
+            if (t->wrong) return;
+            must(t, !t->row[row]++);
+            must(t, b->pos[row] >= 0 && b->pos[row] < LEN);
+            if (b->token[row] >= 0)
+                must(t, b->token[row] < VOCAB);
+            else
+                must(t, -b->token[row] <= 1 + MAX_DRAFT);
+        }
+        for (uint32_t k = 0; k < logits; k++) {
+            must(t, (uint64_t)r->first_logit + k < b->n_logits);
+            if (t->wrong) return;
+            must(t, !t->logit[r->first_logit + k]++);
+        }
+        must(t, r->n_draft <= MAX_DRAFT && r->n_draft < r->n_rows);
+        if (r->flags & RUN_MASK) {
+            must(t, logits && r->n_rows == 1u + r->n_draft && b->n_masks == b->n_logits);
+            for (uint32_t k = 0; k < logits && !t->wrong; k++) {
+                uint32_t sees = b->mask[r->first_logit + k];
+
+                must(t, sees & 1u << k);
+                for (uint32_t j = k + 1; j < 32; j++) must(t, !(sees & 1u << j));
+            }
+        }
+        for (uint64_t k = 0; k < r->enc_rows && !t->wrong; k++, n_states++)
+            must(t, r->enc_row + k < ENC_ROWS && n_states < ENC_ROWS);
+        /* A place for the first one, though there be none. */
+        must(t, r->enc_row <= ENC_ROWS && r->cross_tokens <= ENC_ROWS);
+        if (t->wrong) return;
+    }
+    must(t, n_rows <= ROWS && b->n_runs <= SEATS);
+    for (size_t i = 0; i < ARRAY_LEN(buckets); i++) n_known += buckets[i] == b->bucket;
+    must(t, b->bucket == 0 || (n_known == 1 && b->bucket >= n_rows));
+}
+
+static void
+do_sources(struct touched *t, const struct batch *b)
+{
+    uint32_t n = 0;
+
+    for (uint32_t i = 0; i < b->n_encode; i++) {
+        const struct batch_encode *c = &b->encode[i];
+
+        must(t, c->seat < SEATS && c->n_layers > 0);
+        for (uint32_t l = 0; l < c->n_layers; l++) must(t, c->first_layer + l < LAYERS);
+        for (uint32_t k = 0; k < c->n_rows && !t->wrong; k++) {
+            uint64_t row = (uint64_t)c->first_row + k;
+
+            must(t, row < b->n_rows && (uint64_t)c->enc_row + k < ENC_ROWS && n++ < ENC_ROWS);
+            if (t->wrong) return;
+            must(t, !t->row[row]++);
+            if (c->first_layer) continue;
+            must(t, b->token[row] >= 0 && b->token[row] < VOCAB);
+            must(t, b->pos[row] >= 0 && b->pos[row] < ENC_ROWS);
+        }
+    }
+    must(t, b->n_encode <= SEATS);
+}
+
+static void
+do_moves(struct touched *t, const struct batch *b)
+{
+    for (uint32_t i = 0; i < b->n_edits && !t->wrong; i++) {
+        const struct kv_edit *d = &b->edit[i];
+
+        must(t, d->seat < SEATS && d->op <= EDIT_END);
+        if (d->op == EDIT_END) {
+            must(t, d->group < MAX_GROUPS);
+            continue;
+        }
+        must(t, d->group < kv.n_groups);
+        if (t->wrong) return;
+        if (d->op == EDIT_ROW) {
+            must(t, d->entry < SEATS && d->entry != d->seat);
+        } else {
+            must(t, d->entry < kv.group[d->group].max_entries);
+            if (d->at != SLICE_NONE) touch_block(t, d->group, TIER_DEVICE, d->at);
+        }
+    }
+    for (uint32_t i = 0; i < b->n_copies && !t->wrong; i++) {
+        const struct kv_copy *c = &b->copy[i];
+        uint32_t n;
+
+        must(t, c->group < kv.n_groups && c->from_tier < 2 && c->to_tier < 2);
+        must(t, c->n_tokens <= kv.tokens_per_block);
+        if (t->wrong) return;
+        touch_block(t, c->group, c->from_tier, c->from);
+        touch_block(t, c->group, c->to_tier, c->to);
+        n = kv.group[c->group].kind == KV_STATE ? 1 : kv.group[c->group].n_layers * 2;
+        for (uint32_t k = 0; k < n && c->from_tier == c->to_tier; k++)
+            must(t, (uint64_t)c->from + k != c->to && (uint64_t)c->to + k != c->from);
+    }
+    for (uint32_t i = 0; i < b->n_waits; i++)
+        must(t, b->wait[i].lane < LANES && b->wait[i].lane != b->lane);
+}
+
+/* All of it, and every row and logit once. */
+static bool
+harmless(const struct batch *b)
+{
+    struct touched t = { .wrong = b->lane >= LANES || b->rung >= RUNGS };
+
+    if (b->n_rows > sizeof t.row || b->n_logits > sizeof t.logit) abort();
+    do_runs(&t, b);
+    if (!t.wrong) do_sources(&t, b);
+    if (!t.wrong) do_moves(&t, b);
+    for (uint32_t i = 0; i < b->n_rows && !t.wrong; i++) must(&t, t.row[i] == 1);
+    for (uint32_t i = 0; i < b->n_logits && !t.wrong; i++) must(&t, t.logit[i] == 1);
+    return !t.wrong;
+}
+
+/* ---- a batch of bytes */
+
+/* Its guesses are a tree: a row sees itself and some of those before it. */
+static void
+make_tree(struct batch *b, struct batch_run *r, struct in *in)
+{
+    uint32_t spoilt = some(in, 30);
+
+    r->flags |= RUN_MASK;
+    for (uint32_t i = 0; i < r->n_rows && r->first_logit + i < b->max_rows; i++)
+        b->mask[r->first_logit + i] = 1u << i | (byte(in) & ((1u << i) - 1));
+    if (spoilt == 30 && r->first_logit < b->max_rows) b->mask[r->first_logit] = byte(in);
+}
+
+static void
+make_runs(struct batch *b, struct in *in)
+{
+    b->n_runs = byte(in) % (SEATS + 1);
+    for (uint32_t i = 0; i < b->n_runs; i++) {
+        struct batch_run *r = &b->run[i];
+
+        *r = (struct batch_run){ .seat = some(in, SEATS),
+                                 .first_row = b->n_rows,
+                                 .n_rows = 1 + byte(in) % 9,
+                                 .first_pos = (int32_t)some(in, LEN - 9),
+                                 .flags = (uint8_t)(byte(in) & (RUN_SAMPLE | RUN_PROMPT_LOGPROBS)),
+                                 .first_logit = b->n_logits,
+                                 .enc_row = some(in, ENC_ROWS / 2),
+                                 .enc_rows = some(in, 9),
+                                 .cross_tokens = some(in, ENC_ROWS) };
+        if (byte(in) % 4 == 0) /* to the end, or one behind it */
+            r->first_pos = (int32_t)(LEN - r->n_rows + byte(in) % 8 / 7);
+        if (r->flags == RUN_SAMPLE) r->n_draft = (uint16_t)(byte(in) % r->n_rows);
+        if (r->n_draft > MAX_DRAFT) r->n_draft = MAX_DRAFT;
+        if (b->n_rows + r->n_rows > b->max_rows) r->n_rows = 1;
+        if (r->n_draft >= r->n_rows) r->n_draft = 0;
+        if (r->n_draft && byte(in) % 2) make_tree(b, r, in);
+        for (uint32_t k = 0; k < r->n_rows && b->n_rows < b->max_rows; k++, b->n_rows++) {
+            uint32_t t = some(in, VOCAB + MAX_DRAFT + 1);
+
+            b->token[b->n_rows] = (token_id)t - MAX_DRAFT - 1;
+            b->pos[b->n_rows] = (int32_t)some(in, LEN);
+        }
+        if (r->flags & RUN_PROMPT_LOGPROBS)
+            b->n_logits += r->n_rows;
+        else if (r->flags & RUN_SAMPLE)
+            b->n_logits += 1u + r->n_draft;
+    }
+}
+
+static void
+make_sources(struct batch *b, struct in *in)
+{
+    b->n_encode = byte(in) % 3;
+    for (uint32_t i = 0; i < b->n_encode; i++) {
+        struct batch_encode *c = &b->encode[i];
+
+        *c = (struct batch_encode){ .seat = some(in, SEATS),
+                                    .first_row = b->n_rows,
+                                    .n_rows = 1 + byte(in) % 8,
+                                    .enc_row = some(in, ENC_ROWS - 8),
+                                    .first_layer = (uint16_t)some(in, 3),
+                                    .n_layers = (uint16_t)(1 + some(in, LAYERS - 2)) };
+        if (b->n_rows + c->n_rows > b->max_rows) c->n_rows = 1;
+        for (uint32_t k = 0; k < c->n_rows && b->n_rows < b->max_rows; k++, b->n_rows++) {
+            b->token[b->n_rows] = (token_id)some(in, VOCAB);
+            b->pos[b->n_rows] = (int32_t)some(in, ENC_ROWS);
+        }
+    }
+}
+
+static slice_id
+some_block(struct in *in, uint32_t group, uint32_t tier)
+{
+    uint64_t bytes = tier == TIER_HOST ? kv.host_bytes : kv.arena_bytes;
+    const struct kv_group *g = &kv.group[group % 3];
+
+    return some(in, (uint32_t)((bytes - kv_block_bytes(g)) / g->slice_bytes + 1));
+}
+
+static void
+make_moves(struct batch *b, struct in *in)
+{
+    b->n_edits = byte(in) % (EDITS + 1);
+    for (uint32_t i = 0; i < b->n_edits; i++) {
+        uint32_t op = byte(in) % 3, group = some(in, 3);
+        uint32_t entries = kv.group[group % 3].max_entries;
+
+        b->edit[i] = (struct kv_edit){ .op = (uint8_t)op,
+                                       .group = (uint8_t)group,
+                                       .seat = some(in, SEATS),
+                                       .entry = some(in, op == EDIT_SET ? entries : SEATS),
+                                       .at = byte(in) % 8 ? some_block(in, group, TIER_DEVICE)
+                                                          : SLICE_NONE };
+    }
+    b->n_copies = byte(in) % (COPIES + 1);
+    for (uint32_t i = 0; i < b->n_copies; i++) {
+        struct kv_copy *c = &b->copy[i];
+
+        *c = (struct kv_copy){ .group = (uint8_t)some(in, 3),
+                               .from_tier = (uint8_t)some(in, 2),
+                               .to_tier = (uint8_t)some(in, 2),
+                               .after = byte(in) & 1,
+                               .n_tokens = (uint16_t)some(in, 5) };
+        c->from = some_block(in, c->group, c->from_tier);
+        c->to = some_block(in, c->group, c->to_tier);
+    }
+    b->n_waits = byte(in) % LANES;
+    for (uint32_t i = 0; i < b->n_waits; i++)
+        b->wait[i] = (struct batch_wait){ .lane = (uint8_t)some(in, LANES), .step = byte(in) };
+}
+
+static void
+make(struct batch *b, struct in *in)
+{
+    b->step = 1 + byte(in);
+    b->lane = (uint8_t)some(in, LANES);
+    b->rung = (uint8_t)some(in, RUNGS);
+    b->bucket = byte(in) % 2 ? buckets[byte(in) % ARRAY_LEN(buckets)] : some(in, 2);
+    b->n_rows = b->n_logits = b->n_masks = 0;
+    make_runs(b, in);
+    b->n_logits += some(in, 1) % 3;
+    for (uint32_t i = 0; i < b->n_runs && b->n_logits <= b->max_rows; i++)
+        if (b->run[i].flags & RUN_MASK) b->n_masks = b->n_logits;
+    make_sources(b, in);
+    make_moves(b, in);
+}
+
+int
+LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+    CLEAN(batch_free_at) struct batch *b = batch_new(ROWS + ENC_ROWS, SEATS + 1, EDITS, COPIES);
+    CLEAN(batch_free_at) struct batch *c = batch_new(ROWS + ENC_ROWS, SEATS + 1, EDITS, COPIES);
+    uint8_t packed[BYTES];
+    struct in in = { data, data + size };
+    struct err e;
+    int n, r;
+
+    if (!b || !c) abort();
+    make(b, &in);
+    n = batch_pack(b, packed, sizeof packed);
+    if (n < 0) abort();
+    for (uint32_t spoil = byte(&in) % 4; spoil > 0 && in.p < in.end; spoil--) {
+        uint32_t at = byte(&in) << 8;
+
+        at |= byte(&in);
+        packed[at % (uint32_t)n] ^= (uint8_t)byte(&in);
+    }
+    r = batch_unpack(c, packed, (size_t)n, &e);
+    if (r < 0) {
+        if (c->n_rows || c->n_runs || c->n_edits || c->n_copies) abort(); /* half a batch */
+        return 0;
+    }
+    if ((batch_within(c, &bounds, &e) == 0) != harmless(c)) abort();
+    return 0;
+}
