@@ -29,7 +29,7 @@ static const uint32_t w_types[] = {
 
 static const uint32_t plan_types[] = {
     [PLAN_KV] = LONG,   [PLAN_SEAT] = LONG, [PLAN_TOKENS] = LONG,
-    [PLAN_SEEN] = LONG, [PLAN_STEP] = LONG,
+    [PLAN_SEEN] = LONG, [PLAN_STEP] = LONG, [PLAN_PARTS] = LONG,
 };
 static const uint32_t answer_types[] = { [ANSWER_JOIN] = LONG, [ANSWER_READY] = 8 };
 

@@ -8,6 +8,7 @@
 #include "base/log.h"
 #include "worker/health.h"
 #include "worker/plan.h"
+#include "worker/sched/bounds.h"
 
 #include <errno.h>
 #include <poll.h>
@@ -27,6 +28,7 @@ struct follower {
     token_id *token;     /* [seats][max_len] */
     struct nudge *bias;  /* [seats][EXEC_MAX_BIAS] */
     struct batch *batch; /* read by exec_start() alone */
+    struct batch_bounds bounds;
     uint32_t max_len;
     size_t token_bytes;
 };
@@ -127,6 +129,30 @@ take_tokens(struct follower *f, const struct ring_record *rec, struct err *e)
     return 0;
 }
 
+/* An operator's division, made here as rank 0 has made it; where it cannot be, all lanes have the whole device. */
+static int
+take_parts(struct follower *f, const struct ring_record *rec, struct err *e)
+{
+    struct worker *w = f->w;
+    struct plan_parts p;
+    struct err why;
+    int r;
+
+    if (rec->len != sizeof p) return wrong(rec, e);
+    memcpy(&p, rec->data, sizeof p);
+    if (p.rung == 0 || p.rung >= MAX_RUNGS) return wrong(rec, e);
+    for (unsigned i = 0; i < w->e.limits.n_lanes; i++)
+        if (p.part[i].first > w->e.steps.lane_units[i] ||
+            p.part[i].n > w->e.steps.lane_units[i] - p.part[i].first)
+            return wrong(rec, e);
+    r = exec_rung(w->e.exec, p.rung, p.part, &why);
+    if (r < 0) log_warn("rank %u stays undivided: %s", w->rank, why.text);
+    if (r == 0)
+        log_info("rank %u is divided as rank 0: %u and %u units", w->rank, p.part[0].n,
+                 p.part[1].n);
+    return 0;
+}
+
 /* Steps that are done are nobody's news here. */
 static int
 retire(struct follower *f, struct err *e)
@@ -201,7 +227,8 @@ take_step(struct follower *f, const struct ring_record *rec, struct err *e)
     struct batch *b = f->batch;
 
     TRY(batch_unpack(b, rec->data, rec->len, e));
-    if (b->lane >= w->e.limits.n_lanes || b->step != w->lane[b->lane].started + 1)
+    TRY(batch_within(b, &f->bounds, e));
+    if (b->step != w->lane[b->lane].started + 1)
         return err_set(e, -EBADMSG, "plan ring: step %llu of lane %u", (unsigned long long)b->step,
                        b->lane);
     TRY(make_room(f, b->lane, e));
@@ -223,6 +250,8 @@ take(struct follower *f, const struct ring_record *rec, struct err *e)
         return take_tokens(f, rec, e);
     case PLAN_STEP:
         return take_step(f, rec, e);
+    case PLAN_PARTS:
+        return take_parts(f, rec, e);
     default:
         return wrong(rec, e);
     }
@@ -286,6 +315,19 @@ make(struct follower *f, struct err *e)
                     MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (f->token == MAP_FAILED) f->token = NULL;
     f->bias = calloc((size_t)n->limits.max_seqs * EXEC_MAX_BIAS, sizeof *f->bias);
+    f->bounds = (struct batch_bounds){
+        .kv = &n->kv_config,
+        .n_lanes = n->limits.n_lanes,
+        .n_rungs = MAX_RUNGS,
+        .max_rows = x->max_rows,
+        .max_enc_rows = x->max_enc_rows,
+        .vocab = n->model->whole.vocab,
+        .max_len = f->max_len,
+        .max_source = n->max_source,
+        .n_enc_layers = n->model->shape.n_encoder_layers,
+        .bucket = n->limits.bucket,
+        .n_buckets = n->limits.n_buckets,
+    };
     f->batch = batch_new(rows, n->limits.max_seqs, x->max_edits, x->max_copies);
     return f->token && f->bias && f->batch ? 0 : err_set(e, -ENOMEM, "memory for plans");
 }

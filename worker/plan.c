@@ -176,6 +176,7 @@ plan_ready(struct worker *w, struct err *e)
                                 .bytes = n->kv_arena.bytes,
                                 .host_bytes = n->host_arena.bytes };
 
+    memcpy(w->plan.part, n->steps.part, sizeof w->plan.part);
     w->plan.packed = malloc(PLAN_BYTES);
     if (!w->plan.packed) return err_set(e, -ENOMEM, "memory for plans");
     for (uint32_t r = 1; r <= w->plan.n; r++) {
@@ -254,10 +255,30 @@ tell_first(struct worker *w, const struct batch_run *run, const struct request *
     return 0;
 }
 
+/* A division that an operator has changed: before the first step that runs on it. */
+static int
+tell_parts(struct worker *w, unsigned rung, struct err *e)
+{
+    struct plan_parts p = { .rung = rung };
+
+    if (!memcmp(w->plan.part[rung], exec_parts(w->e.exec, rung), sizeof p.part)) return 0;
+    memcpy(p.part, exec_parts(w->e.exec, rung), sizeof p.part);
+    memcpy(w->plan.part[rung], p.part, sizeof p.part);
+    for (uint32_t r = 1; r <= w->plan.n; r++) {
+        void *to;
+
+        TRY(reserve(w, r, PLAN_PARTS, sizeof p, &to, e));
+        memcpy(to, &p, sizeof p);
+    }
+    return 0;
+}
+
 int
 plan_step(struct worker *w, const struct batch *b, struct err *e)
 {
     int bytes = 0;
+
+    if (w->plan.n) TRY(tell_parts(w, b->rung, e));
 
     for (uint32_t i = 0; w->plan.n && i < b->n_runs; i++)
         if (b->run[i].flags & RUN_FIRST_CHUNK)

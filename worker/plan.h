@@ -13,7 +13,8 @@
  *     scratch, every kernel met             scratch, every kernel met
  *                                           KV and manifest -> KV: its number and size
  *     KV -> READY                           all are READY -> serves
- *                                           { SEAT, TOKENS, SEEN of a step's seats, STEP } ...
+ *                                           { SEAT, TOKENS, SEEN of a step's seats, PARTS if an operator has
+ *                                           changed its rung's, STEP } ...
  *
  * One of them dead, stopped or failed: lagand ends them all and starts all again (daemon/group.h). A rank that finds
  * rank 0 gone leaves.
@@ -38,6 +39,11 @@ struct plan_seat {
 };
 struct plan_tokens {
     uint32_t seat, first, n, zero; /* token_id [n] behind it; SEEN: none, and first 0 */
+};
+
+struct plan_parts {
+    uint32_t rung, zero;
+    struct exec_part part[MAX_LANES];
 };
 
 /* Of one record, at most: a packed batch; tokens; a JOIN. */

@@ -75,6 +75,7 @@ struct plan {
     uint32_t n; /* other ranks; 0: there is no group */
     struct link link[MAX_RANKS - 1];
     void *packed; /* a batch */
+    struct exec_part part[MAX_RUNGS][MAX_LANES]; /* as the others know them */
 };
 
 /* The host tier's memory while it is yet to come: worker/tier.h. */

@@ -244,6 +244,77 @@ a_stopped_rank_ends_its_group_and_the_next_one_takes_its_kv_over(void **state)
     answers_stop(&ans);
 }
 
+enum { NEW = 24, UNITS = 8 };
+
+/* What the request's tokens and their log-probabilities are. */
+static void
+ask_llama(struct lagan *c, int32_t *id, float *logprob)
+{
+    struct lagan_event e = { .size = sizeof e };
+    struct lagan_request *q = lagan_request_new();
+    const int32_t ids[] = { 5, 17, 99, 4, 31 };
+    uint32_t n = 0;
+    uint64_t rid;
+
+    assert_non_null(q);
+    lagan_set_ids(q, "ids", ids, ARRAY_LEN(ids));
+    lagan_set_int(q, "max_tokens", NEW);
+    lagan_set_bool(q, "ignore_eos", 1);
+    lagan_set_int(q, "logprobs", 0);
+    assert_int_equal(lagan_submit(c, q, &rid), 0);
+    lagan_request_free(q);
+    do {
+        if (lagan_next(c, &e, SETTLE_MS) <= 0) fail_msg("nothing comes: %s", lagan_why(c));
+        if (e.kind == LAGAN_EVENT_ERROR) fail_msg("%s: %s", e.word, e.message);
+        if (e.kind != LAGAN_EVENT_TOKENS) continue;
+        assert_true(e.n_ids <= NEW - n && e.logprob);
+        memcpy(id + n, e.ids, e.n_ids * sizeof *id);
+        memcpy(logprob + n, e.logprob, e.n_ids * sizeof *logprob);
+        n += e.n_ids;
+    } while (e.kind != LAGAN_EVENT_DONE);
+    assert_int_equal(n, NEW);
+}
+
+/* Divisions that are not on the ladder: each rank's units are divided as rank 0's are, before a step runs so. */
+static void
+what_an_operator_divides_every_rank_divides(void **state)
+{
+    char endpoint[128], args[64], words[96];
+    int32_t want[NEW], id[NEW];
+    float logprob[2][NEW];
+    struct lagan *ctl, *c;
+    uint32_t code, n = 0;
+
+    (void)state;
+    v.n_standbys = 1;
+    service_start(&v, 1,
+                  "models:\n  - { name: llama, path: @/tests/data/golden/llama3, device: cpu, "
+                  "tensor_parallel: 2, threads: 16, split: { mode: fixed } }\n",
+                  NULL);
+    snprintf(endpoint, sizeof endpoint, "ipc://%s/ctl.sock", v.run);
+    assert_int_equal(lagan_open(&c, v.endpoint, 20000), 0);
+    assert_int_equal(lagan_open(&ctl, endpoint, 20000), 0);
+    ask_llama(c, want, logprob[0]);
+    for (uint32_t i = 1; i < UNITS; i++) {
+        char *reply = NULL;
+
+        snprintf(args, sizeof args, "{\"worker\":\"w0\",\"context\":%u,\"generation\":%u}", i,
+                 UNITS - i);
+        assert_int_equal(lagan_call(ctl, "split set", args, &reply, &code, 20000), 0);
+        free(reply);
+        ask_llama(c, id, logprob[1]);
+        ask_llama(c, id, logprob[1]);
+        assert_memory_equal(id, want, sizeof id);
+        assert_memory_equal(logprob[1], logprob[0], sizeof logprob[0]);
+        snprintf(words, sizeof words, "rank 1 is divided as rank 0: %u and %u units", i, UNITS - i);
+        n += service_logged(&v, words);
+    }
+    assert_true(n >= 3); /* the others it has had from the beginning */
+    lagan_close(ctl);
+    lagan_close(c);
+    service_stop(&v);
+}
+
 /* A worker program of which rank 1 is given one setting more. */
 static void
 make_odd_program(char *path, size_t n, const char *more)
@@ -293,6 +364,7 @@ main(int argc, char **argv)
         T(streams_of_a_killed_lagands_groups_have_the_bits_of_an_undisturbed_run),
         T(at_every_point_a_rank_may_die_and_no_bit_changes),
         T(a_stopped_rank_ends_its_group_and_the_next_one_takes_its_kv_over),
+        T(what_an_operator_divides_every_rank_divides),
         T(ranks_of_other_settings_are_refused_with_the_difference),
     };
 

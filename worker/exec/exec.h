@@ -98,6 +98,8 @@ struct exec_divided exec_divided(const struct exec *x);
  * are out. 1: it has these already. Failure: the device's sentence, and the rung is on all units. */
 int exec_rung(struct exec *x, unsigned rung, const struct exec_part part[MAX_LANES],
               struct err *e) MUST_USE;
+/* [MAX_LANES] that steps of that rung run on now. */
+const struct exec_part *exec_parts(const struct exec *x, unsigned rung);
 void exec_seat(struct exec *x, uint32_t seat, const struct sampling *s); /* before its first step */
 /* After exec_seat(): the first n tokens of its history, which no step will carry. */
 void exec_seen(struct exec *x, uint32_t seat, const token_id *token, uint32_t n);

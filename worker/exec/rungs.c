@@ -183,3 +183,10 @@ exec_rung(struct exec *x, unsigned rung, const struct exec_part part[MAX_LANES],
     memcpy(x->part[rung], part, sizeof x->part[rung]);
     return 0;
 }
+
+const struct exec_part *
+exec_parts(const struct exec *x, unsigned rung)
+{
+    check(rung < MAX_RUNGS);
+    return x->part[rung];
+}
