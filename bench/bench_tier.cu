@@ -5,8 +5,7 @@
  * The parent has no CUDA and holds the tier's fds, as lagand does. A child has a context and launches without
  * end, each kernel waited for; meanwhile a thread of it maps the tier (the driver's memory, for the device alone), in one
  * piece or in pieces of a GiB, all of them or some. What is printed: how long that took, the longest launch to sync
- * beside it, and from SIGKILL until the pidfd is readable. Last: the same death where the tier is a memfd that nobody maps,
- * and how fast that is read into pinned memory.
+ * beside it, and from SIGKILL until the pidfd is readable.
  */
 #include <cuda.h>
 #include <cuda_runtime.h>
@@ -32,11 +31,11 @@
 
 namespace {
 
-constexpr size_t GIB = (size_t)1 << 30, COPY = (size_t)8 << 20;
+constexpr size_t GIB = (size_t)1 << 30;
 constexpr int TIMES = 3, MOST = 128, SOCK = 3, FIRST_FD = 200; /* a child's */
 
 struct report {
-    double map_ms, longest_us, usual_us, gb_s[3];
+    double map_ms, longest_us, usual_us;
     char error[160];
 };
 
@@ -149,28 +148,7 @@ adopt(size_t piece, int n)
     }
 }
 
-/* Threads that read pieces of a memfd into pinned memory, GB/s. */
-double
-read_memfd(size_t bytes, int threads)
-{
-    std::vector<std::thread> crew;
-    char *to;
-    double t;
-
-    MUST(cudaHostAlloc((void **)&to, threads * COPY, 0));
-    t = now();
-    for (int i = 0; i < threads; i++)
-        crew.emplace_back([=] {
-            for (size_t at = i * COPY; at + COPY <= bytes; at += threads * COPY)
-                if (pread(FIRST_FD, to + i * COPY, COPY, (off_t)at) != (ssize_t)COPY) _exit(4);
-        });
-    for (auto &c : crew) c.join();
-    t = now() - t;
-    MUST(cudaFreeHost(to));
-    return (double)bytes / t * 1e-6;
-}
-
-/* make | map | read | plain, bytes of all, pieces, of them mapped */
+/* make | map | plain, bytes of all, pieces, of them mapped */
 int
 child(char **argv)
 {
@@ -188,8 +166,6 @@ child(char **argv)
     nothing<<<1, 32, 0, st>>>();
     MUST(cudaStreamSynchronize(st));
     if (what == "make") make(bytes, pieces);
-    if (what == "read")
-        for (int i = 0; i < 3; i++) rep.gb_s[i] = read_memfd(bytes, 1 << 2 * i);
     since = now();
     std::thread mapper([&] {
         MUST(cudaSetDevice(0));
@@ -311,8 +287,6 @@ deaths(const std::string &name, const char *what, size_t bytes, int pieces, int 
     json(name + ": longest launch to sync meanwhile", "us", longest);
     json(name + ": usual launch to sync", "us", usual);
     json(name + ": kill to reaped", "ms", dead);
-    for (int i = 0; i < 3 && !strcmp(what, "read"); i++)
-        json(name + ": read by " + std::to_string(1 << 2 * i), "GB/s", { r.gb_s[i] });
 }
 
 std::vector<int>
@@ -326,24 +300,6 @@ made(size_t bytes, int pieces)
     json("make in " + std::to_string(pieces), "ms", { now() - t });
     end(c);
     return fds;
-}
-
-int
-filled_memfd(size_t bytes)
-{
-    int fd = memfd_create("tier", MFD_CLOEXEC);
-    std::vector<std::thread> crew;
-
-    if (fd < 0 || ftruncate(fd, (off_t)bytes)) exit(1);
-    for (size_t i = 0; i < 16; i++)
-        crew.emplace_back([=] {
-            std::vector<char> from(COPY, 1);
-
-            for (size_t at = i * COPY; at + COPY <= bytes; at += 16 * COPY)
-                if (pwrite(fd, from.data(), COPY, (off_t)at) < 0) _exit(1);
-        });
-    for (auto &c : crew) c.join();
-    return fd;
 }
 
 } // namespace
@@ -366,8 +322,5 @@ main(int argc, char **argv)
     fds = made(gib * GIB, (int)gib);
     deaths("pieces of a GiB", "map", gib * GIB, (int)gib, (int)gib, fds);
     deaths("pieces of a GiB, one in eight", "map", gib * GIB, (int)gib, (int)gib / 8, fds);
-    for (int fd : fds) close(fd);
-    fds = { filled_memfd(gib * GIB / 4) };
-    deaths("a quarter as a memfd, not mapped", "read", gib * GIB / 4, 1, 0, fds);
     return 0;
 }
