@@ -457,17 +457,23 @@ ids_of(const json_t *list, size_t *n)
     return ids;
 }
 
-/* The ids of the prompt of that name in a fixture's expected.json. */
+/* Ids of the prompt of that name in a fixture's expected.json; NULL: it has none of that key. */
 static int32_t *
-prompt_ids(const json_t *o, const char *name, size_t *n)
+ids_of_prompt(const json_t *o, const char *name, const char *key, size_t *n)
 {
     const json_t *list = json_object_get(o, "prompts"), *p;
 
     for (size_t i = 0; (p = json_array_get(list, i)); i++)
         if (!strcmp(json_string_value(json_object_get(p, "name")), name))
-            return ids_of(json_object_get(p, "input_ids"), n);
+            return json_object_get(p, key) ? ids_of(json_object_get(p, key), n) : NULL;
     fail_msg("no prompt %s", name);
     return NULL;
+}
+
+static int32_t *
+prompt_ids(const json_t *o, const char *name, size_t *n)
+{
+    return ids_of_prompt(o, name, "input_ids", n);
 }
 
 static json_t *
@@ -629,7 +635,7 @@ an_encoders_states_are_those_of_transformers_also_of_a_source_that_is_there(void
 
         serve_fixture(&s, &c, models[i], set);
         for (size_t p = 0; p < ARRAY_LEN(prompts); p++)
-            check_states(c, &s, models[i], prompts[p], p == 3);
+            check_states(c, &s, models[i], prompts[p], true);
         stop(&s, c);
     }
 }
@@ -672,6 +678,64 @@ logits_are_of_every_new_token_whatever_is_forced_and_whoever_is_killed(void **st
     stop(&s, c);
 }
 
+/* The first row is that of the prompt's end, which the fixture has; what a killed worker's successor adds is the same to the
+ * bit. */
+static void
+check_logits(const char *model)
+{
+    static const char *const set[] = { "max_num_seqs=4", "kv.memory=16MiB", "threads=2",
+                                       "dtype=fp32", NULL };
+    struct answer a, b = { 0 };
+    json_t *o = expectations(model);
+    size_t n, n_decoder;
+    char *file;
+    const float *want = expected(model, "p3.logits_last", &file, &n);
+    int32_t *decoder = ids_of_prompt(o, "p3", "decoder_input_ids", &n_decoder);
+    struct serve s;
+    struct lagan *c;
+
+    serve_fixture(&s, &c, model, set);
+    for (int k = 0; k < 2; k++) {
+        struct lagan_request *r = golden_prompt(model, "p3", 24);
+
+        if (decoder) lagan_set_ids(r, "decoder_ids", decoder, n_decoder);
+        lagan_set_int(r, "forced_bos", -1);
+        lagan_set_bool(r, "return_logits", 1);
+        answer_and_kill(c, r, &a, k ? serve_worker(&s) : 0);
+        assert_string_equal(a.message, "");
+        assert_int_equal(a.n, 24);
+        assert_int_equal(a.logits.cols, n);
+        assert_int_equal(a.logits.n, 24 * n);
+        if (!(worst(a.logits.value, want, n) <= 1e-4)) fail_msg("%s", model);
+        if (k == 0) b = a;
+        if (k) assert_memory_equal(a.logits.value, b.logits.value, a.logits.n * sizeof(float));
+        if (k) free(a.logits.value);
+    }
+    free(b.logits.value);
+    free(decoder);
+    free(file);
+    json_decref(o);
+    stop(&s, c);
+}
+
+static void
+logits_of_every_family_are_those_of_transformers_also_when_the_worker_dies(void **state)
+{
+    static const char *const models[] = {
+        "llama2",     "llama3",  "mistral",       "qwen2",    "qwen3",
+        "gemma3",     "gemma3n", "gemma4_dense",  "gemma4_e", "gemma4_moe",
+        "gemma4_big", "gpt_oss", "gpt_oss_mxfp4", "bamba",    "granite_hybrid",
+        "nemotron_h", "t5_relu", "t5_gated",      "bart",     "mbart",
+    };
+    char path[64];
+
+    (void)state;
+    for (size_t i = 0; i < ARRAY_LEN(models); i++) {
+        snprintf(path, sizeof path, "tests/data/golden/%s", models[i]);
+        check_logits(path);
+    }
+}
+
 static void
 tensors_beyond_their_limit_are_refused_with_the_number(void **state)
 {
@@ -710,6 +774,8 @@ main(int argc, char **argv)
         cmocka_unit_test(
             an_encoders_states_are_those_of_transformers_also_of_a_source_that_is_there),
         cmocka_unit_test(logits_are_of_every_new_token_whatever_is_forced_and_whoever_is_killed),
+        cmocka_unit_test(
+            logits_of_every_family_are_those_of_transformers_also_when_the_worker_dies),
         cmocka_unit_test(tensors_beyond_their_limit_are_refused_with_the_number),
         cmocka_unit_test(t5_in_fp16_stays_finite_where_its_sublayers_do_not),
     };

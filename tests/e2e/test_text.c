@@ -16,18 +16,36 @@ enum { MAX_TOKENS = 16, MAX_PROMPT = 300, MAX_TEXT = 4096 };
 static const struct model {
     const char *golden, *vocab_size, *tokenizer, *chat;
 } models[] = {
-    { "llama2", "760", "spm_llama2", "llama2" },     { "llama3", "512", "bpe_llama3", "llama3.1" },
-    { "gemma3", "760", "spm_gemma", "gemma3" },      { "t5_relu", "612", "spm_t5", NULL },
-    { "mistral", "760", "spm_llama2", "mistral" },   { "qwen2", "512", "bpe_qwen2", "qwen2.5" },
-    { "qwen3", "512", "bpe_qwen2", "qwen3" },        { "gemma3n", "760", "spm_gemma", NULL },
-    { "gemma4_dense", "760", "spm_gemma", NULL },    { "gemma4_e", "760", "spm_gemma", NULL },
-    { "gemma4_moe", "760", "spm_gemma", NULL },      { "gpt_oss", "512", "bpe_o200k", NULL },
-    { "gpt_oss_mxfp4", "512", "bpe_o200k", NULL },   { "bamba", "512", "bpe_llama3", NULL },
-    { "granite_hybrid", "512", "bpe_llama3", NULL }, { "nemotron_h", "512", "bpe_llama3", NULL },
-    { "t5_gated", "612", "spm_t5", NULL },           { "bart", "512", "bpe_bart", NULL },
+    { "llama2", "760", "spm_llama2", "llama2" },
+    { "llama3", "512", "bpe_llama3", "llama3.1" },
+    { "gemma3", "760", "spm_gemma", "gemma3" },
+    { "t5_relu", "612", "spm_t5", NULL },
+    { "mistral", "760", "spm_llama2", "mistral" },
+    { "qwen2", "512", "bpe_qwen2", "qwen2.5" },
+    { "qwen3", "512", "bpe_qwen2", "qwen3" },
+    { "gemma3n", "760", "spm_gemma", NULL },
+    { "gemma4_dense", "760", "spm_gemma4", "gemma4" },
+    { "gemma4_e", "760", "spm_gemma4", "gemma4-e" },
+    { "gemma4_moe", "760", "spm_gemma", NULL },
+    { "gemma4_big", "760", "spm_gemma", NULL },
+    { "gpt_oss", "512", "bpe_o200k", NULL },
+    { "gpt_oss_mxfp4", "512", "bpe_o200k", NULL },
+    { "bamba", "512", "bpe_llama3", NULL },
+    { "granite_hybrid", "512", "bpe_llama3", NULL },
+    { "nemotron_h", "512", "bpe_llama3", NULL },
+    { "t5_gated", "612", "spm_t5", NULL },
+    { "bart", "512", "bpe_bart", NULL },
     { "mbart", "566", "spm_mbart", NULL },
 };
 enum { KINDS = 4 }; /* of tokenizers' decoders, in front */
+
+/* One lane, prompts and answers in one each, and two ranks that have half of the model each. */
+enum way { ONE, LANES, RANKS, WAYS };
+static const char *const way_set[WAYS][3] = {
+    { "split.mode=off", "tensor_parallel=1", "threads=1" },
+    { "split.mode=fixed", "split.context_sm=1", "threads=2" },
+    { "split.mode=off", "tensor_parallel=2", "threads=2" },
+};
 
 struct answer {
     int32_t ids[MAX_TOKENS];
@@ -45,10 +63,15 @@ shell(const char *line)
 }
 
 static struct lagan *
-start(struct serve *s, const struct model *m)
+start_in(struct serve *s, const struct model *m, enum way way)
 {
     char line[2300], below[128], chat[64];
-    const char *set[] = { "weights=random:11", "max_num_seqs=4", "threads=1", m->chat ? chat : NULL,
+    const char *set[] = { "weights=random:11",
+                          "max_num_seqs=4",
+                          way_set[way][0],
+                          way_set[way][1],
+                          way_set[way][2],
+                          m->chat ? chat : NULL,
                           NULL };
     struct lagan *c;
 
@@ -56,7 +79,9 @@ start(struct serve *s, const struct model *m)
     assert_non_null(mkdtemp(dir));
     snprintf(below, sizeof below, "tests/data/golden/%s", m->golden);
     snprintf(line, sizeof line,
-             "sed 's/\\(\"vocab_size[a-z_]*\"\\): [0-9]*/\\1: %s/' %s/config.json > %s/config.json",
+             "sed 's/\\(\"vocab_size[a-z_]*\"\\): [0-9]*/\\1: %s/; s/\"num_heads\": "
+             "3/\"num_heads\": 4/' "
+             "%s/config.json > %s/config.json", /* heads: two ranks have as many */
              m->vocab_size, source_path(below), dir);
     shell(line);
     snprintf(line, sizeof line, "cp %s/generation_config.json %s", source_path(below), dir);
@@ -68,6 +93,12 @@ start(struct serve *s, const struct model *m)
     assert_true(serve_start(s, dir, set));
     assert_int_equal(lagan_open(&c, s->endpoint, 20000), 0);
     return c;
+}
+
+static struct lagan *
+start(struct serve *s, const struct model *m)
+{
+    return start_in(s, m, ONE);
 }
 
 static void
@@ -182,11 +213,13 @@ text_in_is_its_ids_in_and_text_out_its_ids_out(void **state)
     static const char *const texts[] = { "Hello", "  two  spaces \n", "Grüße, 世界 🙂",
                                          "a=1;b=2", "0123456789 The quick brown fox" };
     static int32_t ids[MAX_PROMPT];
+    static struct answer alone[sizeof texts / sizeof *texts];
     struct serve s;
 
     (void)state;
-    for (size_t m = 0; m < sizeof models / sizeof *models; m++) {
-        struct lagan *c = start(&s, &models[m]);
+    for (size_t run = 0; run < WAYS * sizeof models / sizeof *models; run++) {
+        enum way way = (enum way)(run % WAYS);
+        struct lagan *c = start_in(&s, &models[run / WAYS], way);
 
         for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
             json_t *o = call(c, "tokenize", json_pack("{s:s}", "text", texts[i]));
@@ -197,6 +230,8 @@ text_in_is_its_ids_in_and_text_out_its_ids_out(void **state)
             assert_int_equal(by_ids.n, MAX_TOKENS);
             same(&by_text, &by_ids);
             speaks_its_ids(c, &by_ids);
+            if (way == ONE) alone[i] = by_ids;
+            if (way == LANES) same(&by_ids, &alone[i]); /* ranks add in another order */
             json_decref(o);
         }
         stop(&s, c);
