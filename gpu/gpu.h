@@ -322,7 +322,6 @@ struct gpu_options {
     const char *kernels; /* "attend=any,matmul=blas": only these candidates, for bisecting */
     bool invariant;      /* a row's bits do not depend on its company */
     bool timing;         /* for benchmarks: lane_gaps() */
-    bool divided;        /* lanes will be on parts of the device, beside each other: lane_part() */
     /* Ranks of a group: processes with a device each, that hold one model between them, open their lanes in the
      * same order and queue the same ops. n_ranks 0 and 1: alone. */
     uint32_t rank, n_ranks;

@@ -334,7 +334,6 @@ device_options(const struct model_keys *k)
         .kernels = k->kernels[0] ? k->kernels : NULL,
         .invariant = k->numerics == NUMERICS_INVARIANT,
         .timing = k->timing,
-        .divided = k->split_mode != SPLIT_OFF,
     };
 }
 

@@ -422,7 +422,8 @@ part_of(const struct k_lane *l)
     return l->sms < cuda_lane_of(l)->lane.gpu->units ? l->sms : 0;
 }
 
-/* One for every number of rows and every part of the device, or the best for these of those that add alike. */
+/* One for every number of rows, or the best for this one of those that add alike: as for the whole device, whatever
+ * part the lane is on. Of those that are for fewer SMs not all do. */
 static void
 find_fixed(const struct k_lane *l, const struct blas_lane *bl, struct plan *p,
            const struct tensor *y, const struct tensor *x, const struct tensor *w, struct then then)
@@ -436,8 +437,8 @@ find_fixed(const struct k_lane *l, const struct blas_lane *bl, struct plan *p,
     p->none = false;
     p->algorithm = found[0].algo;
     p->alike = cuda_of(&cuda_lane_of(l)->lane)->sm == 90 && family(bl->b, &p->algorithm) == ALIKE;
-    if (!p->alike || ((uint64_t)p->key.n * p->key.k < LARGE && !part_of(l)) ||
-        !make_call(bl->b, &c, y, x, w, then, p->key.rows, part_of(l)))
+    if (!p->alike || (uint64_t)p->key.n * p->key.k < LARGE ||
+        !make_call(bl->b, &c, y, x, w, then, p->key.rows, 0))
         return;
     n = ask(bl, &p->key, &c, found, ASKED);
     for (int i = 0; i < n; i++) {
@@ -531,9 +532,7 @@ multiply(const struct k_lane *l, const struct tensor *y, const struct tensor *x,
     p->x = *x;
     p->w = *w;
     p->then = then;
-    /* What fixes the bits is asked to be as it would be on the whole device, unless it adds alike anyway. */
-    if (p->none ||
-        !make_call(bl->b, &c, y, x, w, then, x->dim[0], k.fixed && !p->alike ? 0 : part_of(l)))
+    if (p->none || !make_call(bl->b, &c, y, x, w, then, x->dim[0], k.fixed ? 0 : part_of(l)))
         return false;
     if (run(l, bl, &c, &p->algorithm, y, x, w, beta)) return true;
     if (!p->measured) return false;

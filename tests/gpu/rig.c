@@ -116,12 +116,6 @@ rig_invariant(void)
     options.invariant = true;
 }
 
-void
-rig_divided(void)
-{
-    options.divided = true;
-}
-
 /* What is neither an arena's nor the runtime's: a test links neither. */
 static int
 plain_call(const char *name, uint64_t *p, size_t bytes)

@@ -37,7 +37,6 @@ bool rig_cuda(void);
 int rig_rounds(
     int n); /* n random cases, or the part of them that --rounds asks for: under a sanitizer */
 void rig_invariant(void); /* every device opened from now on keeps a row's bits from its company */
-void rig_divided(void);   /* and has lanes on parts */
 
 /* For every test of a program: what a failed one before it has left open is closed. */
 int rig_begin(void **state);

@@ -113,7 +113,7 @@ static void
 check_sum(struct two *t, const struct sum *s)
 {
     rig_wait(&t->r);
-    for (uint32_t i = 0; i < N; i++) assert_true(HOST((float *)s->x.data)[i] == s->want);
+    for (uint32_t i = 0; i < N; i++) assert_true((float)at(s->x, 0, i) == s->want);
 }
 
 static void
@@ -293,14 +293,14 @@ two_parts_work_at_the_same_time_and_on_no_more_than_they_have(void **state)
     for (int i = 0; i < 2; i++) p[i] = make_product(&t);
     rig_wait(&t.r);
     whole = time_of(&t, p, TIMES, 0);
-    for (uint32_t at = t.grain * 2; t.units - at >= 2 * t.least; at += 6 * t.grain) {
-        uint32_t n[2] = { at, t.units - at };
+    for (uint32_t first = t.grain * 2; first + 2 * t.least <= t.units; first += 6 * t.grain) {
+        uint32_t n[2] = { first, t.units - first };
         nsec since = clock_now();
         int times[2];
         double alone[2], both, make;
 
-        to_part(&t, 0, 0, at);
-        to_part(&t, 1, at, t.units - at);
+        to_part(&t, 0, 0, n[0]);
+        to_part(&t, 1, n[0], n[1]);
         make = (double)(clock_now() - since) / NSEC_MS;
         for (int i = 0; i < 2; i++) times[i] = MAX(2, (int)(2 * TIMES * n[i] / t.units));
         alone[0] = time_of(&t, p, times[0], 0);
@@ -330,6 +330,5 @@ main(int argc, char **argv)
     };
 
     rig_args(argc, argv);
-    rig_divided();
     return cmocka_run_group_tests(tests, test_seed_group, NULL);
 }
