@@ -116,6 +116,8 @@ put_rank(msgpack_packer *p, const struct worker *o)
     put_u64(p, "bytes", bytes);
 }
 
+_Static_assert(STAT_COUNT <= LAGAN_MAX_KEYS, "a map of all counters can be read");
+
 static void
 put_worker(msgpack_packer *p, const struct worker *w)
 {

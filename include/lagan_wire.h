@@ -187,7 +187,7 @@ enum lagan_reason {
 
 /* Limits on one frame; held by one pass before MessagePack-C unpacks. */
 #define LAGAN_MAX_FRAME ((4u << 20) + (64u << 10)) /* the longest prompt, and a rest */
-#define LAGAN_MAX_DEPTH 8
+#define LAGAN_MAX_DEPTH 8    /* two of the envelope; of what a verb answers, five */
 #define LAGAN_MAX_NODES 4096 /* and one more for every integer that stands in a list */
 #define LAGAN_MAX_KEYS 64
 #define LAGAN_MAX_KEY 64

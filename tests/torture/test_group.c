@@ -5,6 +5,7 @@
  * --kills and --rounds are for check-long.
  */
 #include "base/clock.h"
+#include "include/lagan_wire.h"
 #include "tests/test.h"
 #include "tests/torture/answers.h"
 #include "tests/torture/args.h"
@@ -275,25 +276,90 @@ ask_llama(struct lagan *c, int32_t *id, float *logprob)
     assert_int_equal(n, NEW);
 }
 
-/* Divisions that are not on the ladder: each rank's units are divided as rank 0's are, before a step runs so. */
+/* One model on two ranks, whose devices have eight units each; a connection to either door. */
 static void
-what_an_operator_divides_every_rank_divides(void **state)
+start_llama(struct lagan **c, struct lagan **ctl)
 {
-    char endpoint[128], args[64], words[96];
-    int32_t want[NEW], id[NEW];
-    float logprob[2][NEW];
-    struct lagan *ctl, *c;
-    uint32_t code, n = 0;
+    char endpoint[128];
 
-    (void)state;
     v.n_standbys = 1;
     service_start(&v, 1,
                   "models:\n  - { name: llama, path: @/tests/data/golden/llama3, device: cpu, "
                   "tensor_parallel: 2, threads: 16, split: { mode: fixed } }\n",
                   NULL);
     snprintf(endpoint, sizeof endpoint, "ipc://%s/ctl.sock", v.run);
-    assert_int_equal(lagan_open(&c, v.endpoint, 20000), 0);
-    assert_int_equal(lagan_open(&ctl, endpoint, 20000), 0);
+    assert_int_equal(lagan_open(c, v.endpoint, 20000), 0);
+    assert_int_equal(lagan_open(ctl, endpoint, 20000), 0);
+}
+
+static void
+stop_llama(struct lagan *c, struct lagan *ctl)
+{
+    lagan_close(ctl);
+    lagan_close(c);
+    service_stop(&v);
+}
+
+/* Containers of a frame with that answer: two of the envelope. */
+static uint32_t
+depth_of(const char *json)
+{
+    uint32_t depth = 0, most = 0;
+
+    for (bool text = false; *json; json++) {
+        if (*json == '"') text = !text;
+        if (text && *json == '\\') json++;
+        if (text) continue;
+        depth += *json == '[' || *json == '{';
+        depth -= *json == ']' || *json == '}';
+        most = MAX(most, depth);
+    }
+    return 2 + most;
+}
+
+/* A frame that is deeper or longer than its reader takes ends the connection. Groups are listed deepest. */
+static void
+every_answer_to_an_operator_can_be_read(void **state)
+{
+    static const char *const verbs[] = { "status",      "workers list", "requests list",
+                                         "config show", "kv stats",     "metrics",
+                                         "events",      "panic",        "tune status",
+                                         "split show" };
+    struct lagan *ctl, *c;
+    uint32_t deepest = 0;
+    float logprob[NEW];
+    int32_t id[NEW];
+
+    (void)state;
+    start_llama(&c, &ctl);
+    ask_llama(c, id, logprob); /* it is ready */
+    for (size_t i = 0; i < ARRAY_LEN(verbs); i++) {
+        char *reply = NULL;
+        uint32_t code, depth;
+
+        if (lagan_call(ctl, verbs[i], NULL, &reply, &code, 20000))
+            fail_msg("%s: %s", verbs[i], lagan_why(ctl));
+        depth = depth_of(reply);
+        if (depth >= LAGAN_MAX_DEPTH) fail_msg("%s: %u deep, no room for a level", verbs[i], depth);
+        deepest = MAX(deepest, depth);
+        free(reply);
+    }
+    assert_int_equal(deepest, LAGAN_MAX_DEPTH - 1); /* status: the ranks of a worker */
+    stop_llama(c, ctl);
+}
+
+/* Divisions that are not on the ladder: each rank's units are divided as rank 0's are, before a step runs so. */
+static void
+what_an_operator_divides_every_rank_divides(void **state)
+{
+    char args[64], words[96];
+    int32_t want[NEW], id[NEW];
+    float logprob[2][NEW];
+    struct lagan *ctl, *c;
+    uint32_t code, n = 0;
+
+    (void)state;
+    start_llama(&c, &ctl);
     ask_llama(c, want, logprob[0]);
     for (uint32_t i = 1; i < UNITS; i++) {
         char *reply = NULL;
@@ -310,9 +376,7 @@ what_an_operator_divides_every_rank_divides(void **state)
         n += service_logged(&v, words);
     }
     assert_true(n >= 3); /* the others it has had from the beginning */
-    lagan_close(ctl);
-    lagan_close(c);
-    service_stop(&v);
+    stop_llama(c, ctl);
 }
 
 /* A worker program of which rank 1 is given one setting more. */
@@ -365,6 +429,7 @@ main(int argc, char **argv)
         T(at_every_point_a_rank_may_die_and_no_bit_changes),
         T(a_stopped_rank_ends_its_group_and_the_next_one_takes_its_kv_over),
         T(what_an_operator_divides_every_rank_divides),
+        T(every_answer_to_an_operator_can_be_read),
         T(ranks_of_other_settings_are_refused_with_the_difference),
     };
 
