@@ -128,11 +128,16 @@ static void
 pass_point(enum failpoint p, enum fp_action a)
 {
     nsec until = clock_now() + SETTLE_MS * NSEC_MS;
+    bool of_tier = p == FP_host_mapping || p == FP_host_mapped;
 
     answers_turn(&ans, 2, true);
+    if (of_tier) { /* who has answered has one, to be mapped by the next */
+        answers_settle(&ans);
+        answers_turn(&ans, 2, true);
+    }
     service_arm(&v, FP_WORKER, p, a, 1 + test_below(p <= FP_host_mapped ? 1 : 20));
-    if (p == FP_host_mapping || p == FP_host_mapped)
-        kill(service_pid(&v, "w0"), SIGKILL); /* it has one */
+    if (of_tier)
+        kill(service_pid(&v, "w0"), SIGKILL);
     else if (p <= FP_ready_said)
         service_kill_one(&v, 1);
     while (atomic_load(&v.board->fp.slot[FP_WORKER][p].left)) {
