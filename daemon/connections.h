@@ -1,6 +1,6 @@
-/* connections.h - the sockets behind our clients, as ZeroMQ's monitor names them.
+/* connections.h - the sockets behind our clients, as local.h and, over tcp, ZeroMQ's monitor name them.
  *
- * ZeroMQ accepts whoever comes and has no way to end one connection. We hear of each, count them, and end one by
+ * ZeroMQ accepts whoever comes and has no way to end one connection. We hear of each, count them with those of this host, and end one by
  * shutting its socket down, and it is none of ours from then on: ZeroMQ's own thread finds that and gives everything back. At most so many
  * are open: the caller chooses who goes then. A place is a
  * descriptor's number; the kernel's cookie tells one socket from the next with that number.

@@ -1,29 +1,24 @@
 /* frontend.c - frames to and from clients; see frontend.h.
  *
- * ZMQ_FD is edge-triggered and says nothing about direction, and a send may take the edge away. So a socket
- * is looked at when its descriptor says so and after every send; each look asks the kernel, and there are
- * many sockets and turns. front_pump() is called in every turn; serve.c does not sleep while it says that
- * there is more.
+ * front_pump() is called in every turn; serve.c does not sleep while it says that there is more.
  *
- * ZeroMQ takes what is sent and does not say when it is read. So we count bytes, and PING with the count:
+ * A socket takes what is sent and does not say when it is read. So we count bytes, and PING with the count:
  * a client answers it in order, and what was sent before has been read.
  */
 #include "daemon/frontend.h"
 
 #include "base/log.h"
 #include "daemon/deliver.h"
+#include "daemon/tcp.h"
 
 #include <errno.h>
 #include <stdarg.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
-#include <zmq.h>
 
 enum {
-    TURN_FRAMES = 64, /* and bytes: of one door, in one turn */
-    TURN_BYTES = 4 << 20,
-    TURN_EVENTS = 64,
+    TURN_FRAMES = 64, /* and bytes: of this host's, in one turn */
+    TURN_BYTES = 1 << 20,
     /* Bytes sent to a client and not known to be read: chunks stop there, of many clients sooner, and everything
      * at four times that. A message costs ZeroMQ more than its bytes. */
     UNREAD_ALL = 128 << 20,
@@ -34,20 +29,22 @@ enum {
 
 /* ---- out */
 
+static uint64_t
+peer_of(const struct client *c)
+{
+    uint64_t peer;
+
+    memcpy(&peer, c->id, sizeof peer);
+    return peer;
+}
+
 static int
 send_to(struct daemon *d, struct client *c, const void *frame, size_t n)
 {
-    void *s = d->front->socket[c->door];
-    int r;
+    struct frontend *f = d->front;
 
-    d->front->look[c->door] = true;
-    do r = zmq_send(s, c->id, c->id_len, ZMQ_SNDMORE | ZMQ_DONTWAIT);
-    while (r < 0 && errno == EINTR);
-    if (r < 0) return errno == EAGAIN ? -EAGAIN : -EHOSTUNREACH;
-    /* With the id accepted the rest is: ZeroMQ queues messages whole. */
-    do r = zmq_send(s, frame, n, ZMQ_DONTWAIT);
-    while (r < 0 && errno == EINTR);
-    if (r < 0) return -EHOSTUNREACH;
+    TRY(c->door == DOOR_TCP ? tcp_send(f->tcp, c->id, c->id_len, frame, n)
+                            : local_send(f->local, c->fd, peer_of(c), frame, n));
     c->sent += n + MESSAGE;
     return 0;
 }
@@ -165,33 +162,29 @@ front_reply_end(struct daemon *d, struct client *c)
 /* ---- in */
 
 static void
-turn_away(struct daemon *d, enum front_door door, const void *id, size_t id_len, const char *why)
+turn_away(struct daemon *d, const struct caller *from, const char *why)
 {
-    struct client nobody = { .door = door, .id_len = (uint8_t)id_len };
+    struct client nobody = { .door = from->door, .id_len = (uint8_t)from->id_len, .fd = from->fd };
 
-    memcpy(nobody.id, id, id_len);
+    memcpy(nobody.id, from->id, from->id_len);
     FRONT_REFUSE(d, &nobody, 0, LAGAN_E_QUEUE_FULL, "%s", why);
 }
 
 /* Whom a connection belongs to: the name of its key, or its user on this host. */
 static bool
-identify(struct daemon *d, struct client *c, zmq_msg_t *frame)
+identify(struct daemon *d, struct client *c, const struct caller *from)
 {
-    const char *name = zmq_msg_gets(frame, "User-Id"), *peer = zmq_msg_gets(frame, "Peer-Address");
     const struct options *o = &d->config->o;
     const struct curve_peer *key = NULL;
     char text[USER_NAME + 1];
-    unsigned uid;
 
     if (c->door == DOOR_TCP) {
-        snprintf(text, sizeof text, "key:%s", name ? name : "");
-        for (uint32_t i = 0; name && i < d->front->keys.n_peers; i++)
-            if (!strcmp(d->front->keys.peer[i].name, name)) key = &d->front->keys.peer[i];
+        snprintf(text, sizeof text, "key:%s", from->key ? from->key : "");
+        for (uint32_t i = 0; from->key && i < d->front->keys.n_peers; i++)
+            if (!strcmp(d->front->keys.peer[i].name, from->key)) key = &d->front->keys.peer[i];
         if (!key) return false; /* it has been taken out of the file since */
-    } else if (peer && sscanf(peer, "%*[^:]:%u:", &uid) == 1) {
-        snprintf(text, sizeof text, "uid:%u", uid);
     } else {
-        snprintf(text, sizeof text, "local");
+        snprintf(text, sizeof text, "uid:%u", (unsigned)from->uid);
     }
     c->user = session_user(d->sessions, text);
     if (!c->user) return false;
@@ -207,76 +200,70 @@ note_socket(struct daemon *d, struct client *c, int fd)
                       c->handle); /* perhaps before it opened: every time */
     if (c->fd == fd) return;
     c->fd = fd;
-    c->cookie = connections_cookie(fd);
+    if (c->door == DOOR_TCP) c->cookie = connections_cookie(fd);
 }
 
 void
 front_cut(struct daemon *d, struct client *c)
 {
-    if (front_ping(d, c) != -EHOSTUNREACH) connections_cut(d->front->connections, c->fd, c->cookie);
+    struct frontend *f = d->front;
+
+    if (c->door != DOOR_TCP) {
+        front_cut_silent(d, c->fd);
+    } else if (front_ping(d, c) != -EHOSTUNREACH) {
+        connections_cut(f->connections, c->fd, c->cookie);
+    }
+}
+
+void
+front_cut_silent(struct daemon *d, int fd)
+{
+    struct frontend *f = d->front;
+
+    if (local_cut(f->local, fd)) {
+        (void)connections_closed(f->connections, fd);
+    } else {
+        connections_cut_silent(f->connections, fd);
+    }
 }
 
 static struct client *
-client_of(struct daemon *d, enum front_door door, const void *id, size_t id_len, zmq_msg_t *frame)
+client_of(struct daemon *d, const struct caller *from)
 {
     uint32_t gone;
-    struct client *c = session_of(d->sessions, door, id, id_len, d->now, &gone);
+    struct client *c = session_of(d->sessions, from->door, from->id, from->id_len, d->now, &gone);
 
     if (!c) {
-        turn_away(d, door, id, id_len, "there are too many clients");
+        turn_away(d, from, "there are too many clients");
         return NULL;
     }
-    if (!c->user && !identify(d, c, frame)) {
-        turn_away(d, door, id, id_len,
-                  "there are too many users, or the key is not known any more");
+    note_socket(d, c, from->fd);
+    if (!c->user && !identify(d, c, from)) {
+        turn_away(d, from, "there are too many users, or the key is not known any more");
         session_drop(d->sessions, c);
         return NULL;
     }
-    note_socket(d, c, zmq_msg_get(frame, ZMQ_SRCFD));
     return c;
 }
 
-/* One message: [id][frame], more frames are read and not looked at. How many bytes, -EAGAIN none. */
-static int
-receive(struct daemon *d, enum front_door door)
+void
+front_take(struct daemon *d, const struct caller *from, const void *frame, size_t n,
+           uint32_t n_frames)
 {
-    void *s = d->front->socket[door];
-    uint8_t id[MAX_ROUTING_ID + 1];
-    int id_len = zmq_recv(s, id, sizeof id, ZMQ_DONTWAIT), more, bytes;
-    size_t size = sizeof more;
-    zmq_msg_t frame, extra;
-    struct client *c = NULL;
-    uint32_t n_extra = 0;
+    struct client *c = client_of(d, from);
 
-    if (id_len < 0) return errno == EINTR ? 0 : -EAGAIN;
-    if (zmq_getsockopt(s, ZMQ_RCVMORE, &more, &size) < 0 || !more) return 0; /* an id alone */
-    zmq_msg_init(&frame);
-    bytes = zmq_msg_recv(&frame, s, ZMQ_DONTWAIT);
-    if (bytes < 0) {
-        zmq_msg_close(&frame);
-        return 0;
-    }
-    while (zmq_getsockopt(s, ZMQ_RCVMORE, &more, &size) == 0 && more) {
-        zmq_msg_init(&extra);
-        n_extra++;
-        if (zmq_msg_recv(&extra, s, ZMQ_DONTWAIT) < 0) more = 0;
-        zmq_msg_close(&extra);
-    }
-    if (id_len <= MAX_ROUTING_ID) c = client_of(d, door, id, (size_t)id_len, &frame);
-    if (c && n_extra) {
+    if (c && n_frames > 1) {
         FRONT_REFUSE(d, c, 0, LAGAN_E_INVALID_REQUEST, "a message is one frame, this one has %u",
-                     n_extra + 1);
+                     n_frames);
     } else if (c) {
-        front_frame(d, c, zmq_msg_data(&frame), (size_t)bytes);
+        front_frame(d, c, frame, n);
     }
-    zmq_msg_close(&frame);
-    return bytes;
 }
 
 /* Of more than there may be one goes: of those that have asked for nothing the one that has been silent longest,
  * so that whoever comes has as much time to say something as all the others. */
-static void
-begun(struct daemon *d, int fd)
+void
+front_begun(struct daemon *d, int fd)
 {
     struct frontend *f = d->front;
     nsec since = NSEC_NEVER;
@@ -297,47 +284,33 @@ begun(struct daemon *d, int fd)
         front_cut(d, idle);
         deliver_client_lost(d, idle->handle);
     } else {
-        connections_cut_silent(f->connections, silent >= 0 ? silent : fd);
+        front_cut_silent(d, silent >= 0 ? silent : fd);
     }
 }
 
-/* A connection has ended. Its number may be another's already, so the client is asked: one that is not
- * there cannot be. ZeroMQ may learn it a moment later than its monitor: then the next tick finds it. */
 static void
-ended(struct daemon *d, enum front_door door, int fd)
+ended(struct daemon *d, const struct local_news *n)
 {
-    struct client *c;
+    struct client *c = session_at(d->sessions, (enum front_door)n->door, &n->peer, sizeof n->peer);
 
-    if (door == DOOR_CTL) {
-        c = session_of_fd(d->sessions, door, fd);
-    } else {
-        uint32_t handle = connections_closed(d->front->connections, fd);
-
-        c = handle == CLIENT_NONE ? NULL : session_find(d->sessions, handle);
-    }
-    if (c && !front_look(d, c)) c->hung_up = true;
+    (void)connections_closed(d->front->connections, n->fd);
+    if (c) deliver_client_lost(d, c->handle);
 }
 
-/* true: there may be more. */
-static bool
-watch_monitor(struct daemon *d, enum front_door door)
+static void
+take_news(struct daemon *d, const struct local_news *n)
 {
-    uint8_t event[6];
-    char spare[256];
-    uint32_t n = 0;
+    struct caller from = {
+        .door = (enum front_door)n->door,
+        .id = &n->peer,
+        .id_len = sizeof n->peer,
+        .fd = n->fd,
+        .uid = n->uid,
+    };
 
-    while (n++ < TURN_EVENTS &&
-           zmq_recv(d->front->monitor[door], event, sizeof event, ZMQ_DONTWAIT) == sizeof event) {
-        uint16_t what;
-        uint32_t fd;
-
-        memcpy(&what, event, sizeof what);
-        memcpy(&fd, event + 2, sizeof fd);
-        zmq_recv(d->front->monitor[door], spare, sizeof spare, ZMQ_DONTWAIT);
-        if (what == ZMQ_EVENT_DISCONNECTED) ended(d, door, (int)fd);
-        if (what == ZMQ_EVENT_ACCEPTED && door != DOOR_CTL) begun(d, (int)fd);
-    }
-    return n > TURN_EVENTS;
+    if (n->what == LOCAL_BEGUN && n->door != DOOR_CTL) front_begun(d, n->fd);
+    if (n->what == LOCAL_FRAME) front_take(d, &from, n->p, n->n, n->n_frames);
+    if (n->what == LOCAL_ENDED) ended(d, n);
 }
 
 bool
@@ -348,34 +321,32 @@ front_look(struct daemon *d, struct client *c)
     return true;
 }
 
-void
-front_watch(struct daemon *d, bool *more)
-{
-    d->front->news = false;
-    for (int i = 0; i < N_DOORS; i++)
-        if (d->front->monitor[i]) d->front->news |= watch_monitor(d, (enum front_door)i);
-    *more |= d->front->news;
-}
-
 uint32_t
 front_pump(struct daemon *d, bool *more)
 {
-    struct frontend *f = d->front;
-    uint32_t taken = 0;
+    struct local_news news;
+    uint32_t n = 0, frames = 0;
+    size_t bytes = 0;
+    int r;
 
-    zap_pump(f->zap);
-    for (int i = 0; i < N_DOORS; i++) {
-        int bytes = 0, r = 0;
-        uint32_t n = 0;
-
-        if (!f->look[i]) continue;
-        while (n < TURN_FRAMES && bytes < TURN_BYTES && (r = receive(d, (enum front_door)i)) >= 0) {
-            n++;
-            bytes += r;
-        }
-        taken += n;
-        f->look[i] = r >= 0; /* the budget is spent */
-        *more |= f->look[i];
+    while ((r = local_take(d->front->local, d->now, &news)) > 0) {
+        take_news(d, &news);
+        frames += news.what == LOCAL_FRAME;
+        bytes += news.n;
+        if (++n == TURN_FRAMES || bytes >= TURN_BYTES) break;
     }
-    return taken;
+    *more |= r > 0; /* the budget is spent */
+    return frames + tcp_pump(d, more);
+}
+
+void
+front_flush(struct daemon *d)
+{
+    local_flush(d->front->local);
+}
+
+void
+front_tick(struct daemon *d)
+{
+    local_tick(d->front->local, d->now);
 }

@@ -1,11 +1,11 @@
-/* frontend.h - the doors: ZeroMQ ROUTER sockets at DIR/api.sock and DIR/ctl.sock, and one at api.tcp.
+/* frontend.h - the doors: DIR/api.sock and DIR/ctl.sock, which are local.h's, and at api.tcp a ROUTER of libzmq's.
  *
  * Bytes in: bounded, decoded, refused or passed on. Bytes out: never blocking, and never more under way
  * to one client than 4 MiB. A frame that cannot be understood is answered, not punished; a client that
- * is gone is noticed by ZeroMQ's monitor, when it is written to, or by its silence. What a client may cost is
+ * is gone is noticed by its socket, when it is written to, or by its silence. What a client may cost is
  * in the README.
  *
- * frontend_open.c opens them, frontend.c moves frames, frontend_in.c is what a frame leads to.
+ * frontend_open.c opens them, frontend.c moves frames, tcp.c those of tcp, frontend_in.c is what a frame leads to.
  */
 #ifndef DAEMON_FRONTEND_H
 #define DAEMON_FRONTEND_H
@@ -14,19 +14,31 @@
 #include "base/err.h"
 #include "daemon/connections.h"
 #include "daemon/daemon.h"
+#include "daemon/local.h"
 #include "daemon/session.h"
-#include "daemon/zap.h"
+#include "ipc/curve.h"
 #include "ipc/msg.h"
 
+struct tcp;
+
 struct frontend {
-    void *socket[N_DOORS], *monitor[N_DOORS];
-    sd_event_source *source[N_DOORS], *on_monitor[N_DOORS];
-    bool look[N_DOORS], news; /* something may have come; a connection may have begun or ended */
+    struct local *local;
+    sd_event_source *on_local;
+    struct tcp *tcp;                 /* NULL: nothing is served there */
     struct connections *connections; /* but the operators' */
     nsec full_said;                  /* when it was last said that they are as many as may be */
-    struct zap *zap;
     struct curve_file keys;
     msgpack_sbuffer ping;
+};
+
+/* Whose message it is, as its door knows it. */
+struct caller {
+    enum front_door door;
+    const void *id; /* of its connection */
+    size_t id_len;
+    int fd;
+    uid_t uid;       /* of this host */
+    const char *key; /* tcp: its name in the keys file */
 };
 
 /* Bind all. -EADDRINUSE, -EEXIST, -EACCES: where and why. */
@@ -34,10 +46,16 @@ int front_open(struct daemon *d, struct err *e) MUST_USE;
 int front_keys(struct daemon *d, struct err *e) MUST_USE; /* read api.keys, also once more */
 void front_close(struct daemon *d);
 
-/* When there is news: connections that have begun, and ended. *more: some are left. */
-void front_watch(struct daemon *d, bool *more);
 /* Take what has come, within a budget: how many frames. *more: some are left. */
 uint32_t front_pump(struct daemon *d, bool *more);
+void front_flush(struct daemon *d); /* at the end of a turn: what was sent on this host leaves */
+void front_tick(struct daemon *d);
+/* A connection has begun that counts; and make room by ending one that has said nothing. */
+void front_begun(struct daemon *d, int fd);
+void front_cut_silent(struct daemon *d, int fd);
+/* A message has come: its frame, or that there were several. */
+void front_take(struct daemon *d, const struct caller *from, const void *frame, size_t n,
+                uint32_t n_frames);
 
 /* Begin a message in d->out: the caller packs n_keys entries and sends before the next one begins. */
 msgpack_packer front_begin(struct daemon *d, uint32_t type, uint64_t rid, uint32_t n_keys);
@@ -49,7 +67,7 @@ int front_ping(struct daemon *d, struct client *c);
 void front_pong(struct daemon *d, struct client *c, uint64_t t); /* it has read so many bytes */
 /* End its connection, whatever it has not read. */
 void front_cut(struct daemon *d, struct client *c);
-/* One whose connection has ended as far as we know. true: it has, and the client is dropped. */
+/* One over tcp whose connection has ended as far as we know. true: it has, and the client is dropped. */
 bool front_look(struct daemon *d, struct client *c);
 /* An ERROR message: code of enum lagan_reason. Result as front_send(). */
 int front_error(struct daemon *d, struct client *c, uint64_t rid, uint32_t code, uint32_t delivered,

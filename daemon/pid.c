@@ -1,7 +1,7 @@
 /* pid.c - getpid() that asks the kernel once.
  *
  * libzmq asks who we are whenever it looks into a mailbox or signals one, to find out that somebody has forked:
- * seven of 22 system calls a step. The linker gives it this one instead. lagand has no fork(): what spawn.c makes
+ * for a client over tcp seven of 22 system calls a step. The linker gives it this one instead. lagand has no fork(): what spawn.c makes
  * by vfork() asks for its parent and execs, and a lagand that begins again keeps its number.
  */
 #include "base/base.h"

@@ -51,7 +51,7 @@ cut(struct daemon *d, enum stage stage)
     int fd;
 
     for (; stage == SILENT && (fd = connections_silent(all, &since)) >= 0; n++)
-        connections_cut_silent(all, fd);
+        front_cut_silent(d, fd);
     for (uint32_t at = 0; stage != SILENT && (c = session_next(d->sessions, &at));) {
         if (c->door == DOOR_CTL || (stage == IDLE && (c->n_open || d->now - c->heard < QUIET)) ||
             (stage == UNREAD && c->sent - c->read < UNREAD_MUCH))

@@ -1,8 +1,8 @@
 /* pressure.h - memory that nobody has accounted for.
  *
- * What requests take is known, and bounded by api.memory. What ZeroMQ holds for a connection is not: frames that have
- * come and were not taken, one that has come in part, and a message of frames without end. Each is bounded, or could
- * be, but there may be a thousand connections. So lagand looks at what it has in use every quarter of a second, of
+ * What requests take is known, and bounded by api.memory. What ZeroMQ holds for a connection over tcp is not: frames
+ * that have come and were not taken, one that has come in part, and a message of frames without end. Each is bounded,
+ * or could be, but there may be a thousand connections. So lagand looks at what it has in use every quarter of a second, of
  * more than a few connections every twentieth, and more often while it grows. What is PRESSURE_BYTES beyond its
  * requests is taken back from connections: first from those that have said nothing, then those that have asked for
  * nothing, then those that do not read, then all. liblagan connects again and goes on.

@@ -1,7 +1,7 @@
 /* runtime.c - see runtime.h.
  *
- * ZeroMQ unlinks whatever it finds where it binds, so the lock comes first and the path is looked at
- * before ZeroMQ is.
+ * A socket's file outlives a killed process, and ZeroMQ unlinks whatever it finds where it binds: so the lock comes
+ * first, and a path is looked at before anything is bound there.
  */
 #include "daemon/runtime.h"
 

@@ -239,6 +239,7 @@ on_time(sd_event_source *s, uint64_t usec, void *arg)
     k->last = d->now;
     for (uint32_t i = 0; i < d->n_workers; i++) worker_tick(d->worker[i], d->now, late);
     deliver_tick(d, d->now);
+    front_tick(d);
     d->look_at = pressure_look(d);
     calls_tick(d, d->now);
     tell_status(k);
@@ -264,15 +265,15 @@ turn(struct daemon *d)
         more |= control_pump(d->worker[i]->control);
         more |= control_pump(d->worker[i]->standby->control);
     }
-    if (d->front->news) front_watch(d, &more);
     front_pump(d, &more);
     relay_dispatch(d);
     more |= deliver_flush(d);
-    /* Sending may have made ZeroMQ take something in, without another edge on its descriptor; a request
+    /* Over tcp sending may have made ZeroMQ take something in, without another edge on its descriptor; a request
      * among it is dispatched by the next turn. */
     if (front_pump(d, &more)) more = true;
     if (d->draining) go_on_leaving(d);
     roll_turn(d);
+    front_flush(d);
     return more;
 }
 

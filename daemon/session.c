@@ -45,7 +45,7 @@ sessions_free(struct sessions *s)
 static uint64_t
 key_of(const struct sessions *s, enum front_door door, const uint8_t *id, size_t n)
 {
-    uint64_t h = s->seed ^ (uint64_t)door;
+    uint64_t h = (s->seed ^ (uint64_t)door) * UINT64_C(0x100000001b3);
 
     for (size_t i = 0; i < n; i++) h = (h ^ id[i]) * UINT64_C(0x100000001b3);
     h = (h ^ h >> 31) * UINT64_C(0xd6e8feb86659fd93);
@@ -138,6 +138,15 @@ session_of(struct sessions *s, enum front_door door, const void *id, size_t id_l
 }
 
 struct client *
+session_at(struct sessions *s, enum front_door door, const void *id, size_t id_len)
+{
+    uint32_t i = map_find(s->by_id, key_of(s, door, id, id_len));
+    struct client *c = i == MAP_NONE ? NULL : &s->client[i];
+
+    return c && c->door == door && c->id_len == id_len && !memcmp(c->id, id, id_len) ? c : NULL;
+}
+
+struct client *
 session_find(struct sessions *s, uint32_t handle)
 {
     struct client *c = &s->client[handle & INDEX_MASK];
@@ -194,16 +203,6 @@ struct user *
 session_user_at(struct sessions *s, uint32_t number)
 {
     return &s->user[number];
-}
-
-struct client *
-session_of_fd(struct sessions *s, enum front_door door, int fd)
-{
-    struct client *c;
-
-    for (uint32_t at = 0; (c = session_next(s, &at));)
-        if (c->door == door && c->fd == fd) return c;
-    return NULL;
 }
 
 uint32_t

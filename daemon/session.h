@@ -1,4 +1,4 @@
-/* session.h - who talks to us: a fixed table of clients by ZeroMQ routing id. */
+/* session.h - who talks to us: a fixed table of clients by the id of their connection: ZeroMQ's, or local.h's number. */
 #ifndef DAEMON_SESSION_H
 #define DAEMON_SESSION_H
 
@@ -26,12 +26,12 @@ struct client {
     nsec heard;          /* last message of any kind */
     uint32_t next, prev; /* in the order they were heard, SESSION_END at both ends */
     struct user *user;
-    int fd;             /* of its connection, as ZeroMQ numbers it */
-    uint64_t cookie;    /* by which the kernel tells that socket from any other; 0: unknown */
+    int fd;             /* of its connection */
+    uint64_t cookie;    /* tcp: by which the kernel tells that socket from any other; 0: unknown */
     bool last_words;    /* what is sent now is sent however much is under way; it ends here, */
     uint64_t last_word; /* in bytes sent: */
     nsec cut_at;        /* the connection is cut then if that is not read; 0: nothing to wait for */
-    bool hung_up;       /* that connection has ended: look again */
+    bool hung_up;       /* that connection (tcp) has ended: look again */
     bool asked;         /* a PING is on the way that will tell how much it has read */
     uint64_t sent, read; /* bytes; read: as far as we know */
     bool has_session;
@@ -47,15 +47,16 @@ struct sessions;
 struct user *session_user(struct sessions *s, const char *name);
 uint32_t session_user_number(const struct sessions *s, const struct user *u);
 struct user *session_user_at(struct sessions *s, uint32_t number);
-struct client *session_of_fd(struct sessions *s, enum front_door door, int fd); /* NULL: none */
 
 struct sessions *sessions_new(uint64_t seed) MUST_USE;
 struct sessions *sessions_free(struct sessions *s);
 
-/* The client behind a routing id, made when it is new. A full table gives up the one that has been
+/* The client behind an id, made when it is new. A full table gives up the one that has been
  * silent longest and has no open request; NULL: there is none. *gone: the handle given up. */
 struct client *session_of(struct sessions *s, enum front_door door, const void *id, size_t id_len,
                           nsec now, uint32_t *gone);
+/* The same, and none is made; NULL: there is none. */
+struct client *session_at(struct sessions *s, enum front_door door, const void *id, size_t id_len);
 struct client *session_find(struct sessions *s, uint32_t handle); /* NULL: gone */
 void session_drop(struct sessions *s, struct client *c);
 /* Whose turn it takes: a key's, wherever it comes from, or a connection's. From 1. */

@@ -22,6 +22,24 @@ the_same_id_at_the_same_door_is_the_same_client(void **state)
     sessions_free(s);
 }
 
+/* Numbers that count upwards: one door's second was taken for another door's third. */
+static void
+the_same_number_at_two_doors_is_two_clients(void **state)
+{
+    struct sessions *s = sessions_new(1);
+    uint32_t gone;
+
+    (void)state;
+    for (uint64_t n = 0; n < 256; n++)
+        for (int door = 0; door < N_DOORS; door++)
+            assert_non_null(session_of(s, (enum front_door)door, &n, sizeof n, 1, &gone));
+    assert_int_equal(session_n(s), 256 * N_DOORS);
+    for (uint64_t n = 0; n < 256; n++)
+        assert_int_equal(session_at(s, DOOR_CTL, &n, sizeof n)->door, DOOR_CTL);
+    assert_null(session_at(s, DOOR_CTL, "none", 4));
+    sessions_free(s);
+}
+
 static void
 a_handle_is_never_another_clients(void **state)
 {
@@ -73,6 +91,7 @@ main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_same_id_at_the_same_door_is_the_same_client),
+        cmocka_unit_test(the_same_number_at_two_doors_is_two_clients),
         cmocka_unit_test(a_handle_is_never_another_clients),
         cmocka_unit_test(a_full_table_gives_up_the_silent_and_never_one_with_requests),
     };

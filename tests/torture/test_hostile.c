@@ -21,13 +21,12 @@
 
 enum { MAX_REQUESTS = 100000, TOKENS = 8 };
 enum { SIGN_MS = 300000 }; /* they are nice: beside other work they take their time */
-/* daemon/README.md: what these requests take, 64 MiB of answers that are kept, PRESSURE_BYTES, what comes between two
- * looks at it, and pages that are not full. */
-enum { REQUESTS_MIB = 64, KEPT_MIB = 64, PRESSURE_MIB = 256, BETWEEN_MIB = 640 };
+/* daemon/README.md: what these requests take, 64 MiB of answers that are kept, what was not read, frames in part. */
+enum { REQUESTS_MIB = 64, KEPT_MIB = 64, UNREAD_MIB = 128, PARTS_MIB = 64 };
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 enum { MOST_MIB = 8000 }; /* what is freed stays with them for a while */
 #else
-enum { MOST_MIB = REQUESTS_MIB + KEPT_MIB + PRESSURE_MIB + BETWEEN_MIB };
+enum { MOST_MIB = REQUESTS_MIB + KEPT_MIB + UNREAD_MIB + PARTS_MIB };
 #endif
 
 static struct rig r;

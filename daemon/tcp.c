@@ -1,0 +1,266 @@
+/* tcp.c - see tcp.h. */
+#include "daemon/tcp.h"
+
+#include "base/log.h"
+#include "daemon/frontend.h"
+#include "daemon/zap.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <zmq.h>
+
+/* Of frames that wait to be taken ZeroMQ keeps one more than that for a connection: of the largest 37 MiB. */
+enum { SEND_QUEUE = 4096, RECEIVE_QUEUE = 8, LINGER_MS = 200 };
+enum { TURN_FRAMES = 64, TURN_BYTES = 4 << 20, TURN_EVENTS = 64 };
+
+struct tcp {
+    void *socket, *monitor;
+    sd_event_source *source, *on_monitor;
+    bool look, news; /* something may have come; a connection may have begun or ended */
+    struct zap *zap;
+};
+
+/* ---- up and down */
+
+static int
+set(void *socket, int option, int value)
+{
+    return zmq_setsockopt(socket, option, &value, sizeof value);
+}
+
+static int
+configure(void *s)
+{
+    int64_t most = LAGAN_MAX_FRAME;
+    int r = zmq_setsockopt(s, ZMQ_MAXMSGSIZE, &most, sizeof most);
+
+    /* MANDATORY: a full or gone peer is an error of the send, not a message that vanishes. */
+    r |= set(s, ZMQ_ROUTER_MANDATORY, 1);
+    r |= set(s, ZMQ_LINGER, 0);
+    r |= set(s, ZMQ_SNDHWM, SEND_QUEUE);
+    r |= set(s, ZMQ_RCVHWM, RECEIVE_QUEUE);
+    r |= set(s, ZMQ_BACKLOG, 512);
+    r |= set(s, ZMQ_HANDSHAKE_IVL, 5000);
+    r |= set(s, ZMQ_HEARTBEAT_IVL, 2000);
+    r |= set(s, ZMQ_HEARTBEAT_TIMEOUT, 6000);
+    r |= set(s, ZMQ_HEARTBEAT_TTL, 6000);
+    r |= set(s, ZMQ_IPV6, 1);
+    return r;
+}
+
+/* Encrypted, and only for keys of the file. Where nobody answers ZAP's questions this libzmq would let
+ * everybody in: so zap_open() comes before the socket is bound, and identify() wants a name of the file. */
+static int
+encrypt(void *s, const struct curve_file *keys)
+{
+    int r = set(s, ZMQ_CURVE_SERVER, 1);
+
+    r |= zmq_setsockopt(s, ZMQ_CURVE_SECRETKEY, keys->secret, CURVE_KEY + 1);
+    r |= zmq_setsockopt(s, ZMQ_ZAP_DOMAIN, ZAP_DOMAIN, strlen(ZAP_DOMAIN));
+    return r;
+}
+
+/* The descriptor only wakes the loop; what there is to do the pump finds. */
+static int
+on_ready(sd_event_source *s, int fd, uint32_t revents, void *arg)
+{
+    (void)s;
+    (void)fd;
+    (void)revents;
+    *(bool *)arg = true;
+    return 0;
+}
+
+/* A socket's descriptor into the loop; *look says that it had something. */
+static int
+watch(struct daemon *d, void *s, sd_event_source **ret, bool *look)
+{
+    size_t size = sizeof(int);
+    int fd;
+
+    *look = true; /* there is no edge before it has been found empty */
+    if (zmq_getsockopt(s, ZMQ_FD, &fd, &size) < 0) return -errno;
+    return sd_event_add_io(d->event, ret, fd, EPOLLIN, on_ready, look);
+}
+
+/* What ZeroMQ knows of connections, in a socket of its own. */
+static int
+open_monitor(struct daemon *d, struct tcp *t)
+{
+    static const char at[] = "inproc://tcp";
+
+    t->monitor = zmq_socket(d->zmq, ZMQ_PAIR);
+    /* Without a bound: ZeroMQ's thread would wait for us, and everyone for it. */
+    if (!t->monitor || set(t->monitor, ZMQ_LINGER, 0) || set(t->monitor, ZMQ_RCVHWM, 0) ||
+        zmq_socket_monitor(t->socket, at, ZMQ_EVENT_ACCEPTED | ZMQ_EVENT_DISCONNECTED) < 0 ||
+        zmq_connect(t->monitor, at) < 0)
+        return -errno;
+    return watch(d, t->monitor, &t->on_monitor, &t->news);
+}
+
+static int
+bind_it(struct daemon *d, struct tcp *t, struct err *e)
+{
+    const char *where = d->config->o.tcp;
+    const struct curve_file *keys = &d->front->keys;
+    char at[300] = "";
+    size_t size = sizeof at;
+    int r;
+
+    t->socket = zmq_socket(d->zmq, ZMQ_ROUTER);
+    if (!t->socket || configure(t->socket))
+        return err_set(e, -EIO, "a socket for clients: %s", zmq_strerror(errno));
+    r = open_monitor(d, t);
+    if (r < 0) return err_set(e, r, "a monitor for clients: %s", zmq_strerror(-r));
+    t->zap = zap_open(d->zmq, d->event, keys, e);
+    if (!t->zap) return -EIO;
+    if (encrypt(t->socket, keys))
+        return err_set(e, -EIO, "%s: this libzmq has no CURVE: %s", where, zmq_strerror(errno));
+    if (zmq_bind(t->socket, where) < 0)
+        return err_set(e, -errno, "api.tcp %s: cannot be bound: %s", where, zmq_strerror(errno));
+    r = watch(d, t->socket, &t->source, &t->look);
+    if (r < 0) return err_set(e, r, "a socket for clients: %s", strerror(-r));
+    zmq_getsockopt(t->socket, ZMQ_LAST_ENDPOINT, at, &size);
+    log_info("serving at %s for %u keys", at, keys->n_peers);
+    return 0;
+}
+
+struct tcp *
+tcp_open(struct daemon *d, struct err *e)
+{
+    struct tcp *t = calloc(1, sizeof *t);
+
+    if (!t) {
+        err_set(e, -ENOMEM, "front end");
+        return NULL;
+    }
+    return bind_it(d, t, e) < 0 ? tcp_close(t, false) : t;
+}
+
+struct tcp *
+tcp_close(struct tcp *t, bool linger)
+{
+    if (!t) return NULL;
+    sd_event_source_disable_unref(t->source);
+    sd_event_source_disable_unref(t->on_monitor);
+    if (t->socket) zmq_socket_monitor(t->socket, NULL, 0);
+    if (t->monitor) zmq_close(t->monitor);
+    if (t->socket && linger) set(t->socket, ZMQ_LINGER, LINGER_MS);
+    if (t->socket) zmq_close(t->socket);
+    zap_close(t->zap);
+    free(t);
+    return NULL;
+}
+
+/* ---- out */
+
+int
+tcp_send(struct tcp *t, const void *id, size_t id_len, const void *frame, size_t n)
+{
+    int r;
+
+    t->look = true;
+    do r = zmq_send(t->socket, id, id_len, ZMQ_SNDMORE | ZMQ_DONTWAIT);
+    while (r < 0 && errno == EINTR);
+    if (r < 0) return errno == EAGAIN ? -EAGAIN : -EHOSTUNREACH;
+    /* With the id accepted the rest is: ZeroMQ queues messages whole. */
+    do r = zmq_send(t->socket, frame, n, ZMQ_DONTWAIT);
+    while (r < 0 && errno == EINTR);
+    return r < 0 ? -EHOSTUNREACH : 0;
+}
+
+/* ---- in */
+
+/* One message: [id][frame], more frames are read and not looked at. How many bytes, -EAGAIN none. */
+static int
+receive(struct daemon *d, void *s)
+{
+    uint8_t id[MAX_ROUTING_ID + 1];
+    int id_len = zmq_recv(s, id, sizeof id, ZMQ_DONTWAIT), more, bytes;
+    size_t size = sizeof more;
+    zmq_msg_t frame, extra;
+    uint32_t n_frames = 1;
+
+    if (id_len < 0) return errno == EINTR ? 0 : -EAGAIN;
+    if (zmq_getsockopt(s, ZMQ_RCVMORE, &more, &size) < 0 || !more) return 0; /* an id alone */
+    zmq_msg_init(&frame);
+    bytes = zmq_msg_recv(&frame, s, ZMQ_DONTWAIT);
+    if (bytes < 0) {
+        zmq_msg_close(&frame);
+        return 0;
+    }
+    while (zmq_getsockopt(s, ZMQ_RCVMORE, &more, &size) == 0 && more) {
+        zmq_msg_init(&extra);
+        n_frames++;
+        if (zmq_msg_recv(&extra, s, ZMQ_DONTWAIT) < 0) more = 0;
+        zmq_msg_close(&extra);
+    }
+    if (id_len <= MAX_ROUTING_ID) {
+        struct caller from = {
+            .door = DOOR_TCP,
+            .id = id,
+            .id_len = (size_t)id_len,
+            .fd = zmq_msg_get(&frame, ZMQ_SRCFD),
+            .key = zmq_msg_gets(&frame, "User-Id"),
+        };
+
+        front_take(d, &from, zmq_msg_data(&frame), (size_t)bytes, n_frames);
+    }
+    zmq_msg_close(&frame);
+    return bytes;
+}
+
+/* A connection has ended. Its number may be another's already, so the client is asked: one that is not
+ * there cannot be. ZeroMQ may learn it a moment later than its monitor: then the next tick finds it. */
+static void
+ended(struct daemon *d, int fd)
+{
+    uint32_t handle = connections_closed(d->front->connections, fd);
+    struct client *c = handle == CLIENT_NONE ? NULL : session_find(d->sessions, handle);
+
+    if (c && !front_look(d, c)) c->hung_up = true;
+}
+
+/* true: there may be more. */
+static bool
+hear_monitor(struct daemon *d, void *monitor)
+{
+    uint8_t event[6];
+    char spare[256];
+    uint32_t n = 0;
+
+    while (n++ < TURN_EVENTS &&
+           zmq_recv(monitor, event, sizeof event, ZMQ_DONTWAIT) == sizeof event) {
+        uint16_t what;
+        uint32_t fd;
+
+        memcpy(&what, event, sizeof what);
+        memcpy(&fd, event + 2, sizeof fd);
+        zmq_recv(monitor, spare, sizeof spare, ZMQ_DONTWAIT);
+        if (what == ZMQ_EVENT_DISCONNECTED) ended(d, (int)fd);
+        if (what == ZMQ_EVENT_ACCEPTED) front_begun(d, (int)fd);
+    }
+    return n > TURN_EVENTS;
+}
+
+uint32_t
+tcp_pump(struct daemon *d, bool *more)
+{
+    struct tcp *t = d->front->tcp;
+    int bytes = 0, r = 0;
+    uint32_t n = 0;
+
+    if (!t) return 0;
+    zap_pump(t->zap);
+    if (t->news) t->news = hear_monitor(d, t->monitor);
+    *more |= t->news;
+    if (!t->look) return 0;
+    while (n < TURN_FRAMES && bytes < TURN_BYTES && (r = receive(d, t->socket)) >= 0) {
+        n++;
+        bytes += r;
+    }
+    t->look = r >= 0; /* the budget is spent */
+    *more |= t->look;
+    return n;
+}
