@@ -20,6 +20,56 @@
 
 enum { LEAST = 2, MOST = 1000 };
 
+/* What gpu.c has, and a configuration alone asks for nothing of: it would bring the devices with it. */
+const struct gpu_ops *
+gpu_ops(const struct gpu *g)
+{
+    check(!g);
+    abort();
+}
+
+const char *
+gpu_why(const struct gpu *g)
+{
+    check(!g);
+    abort();
+}
+
+uint32_t
+gpu_units(const struct gpu *g)
+{
+    check(!g);
+    abort();
+}
+
+uint32_t
+gpu_rank(const struct gpu *g)
+{
+    check(!g);
+    abort();
+}
+
+uint32_t
+gpu_ranks(const struct gpu *g)
+{
+    check(!g);
+    abort();
+}
+
+enum dtype
+gpu_act_dtype(const struct gpu *g, enum dtype weights)
+{
+    check(!g && weights == DT_COUNT);
+    abort();
+}
+
+int
+gpu_wait(struct lane *l, uint64_t first, uint64_t last)
+{
+    check(!l && first > last);
+    abort();
+}
+
 /* Bare floats may stand where a value does; whatever else is accepted, jansson accepts. */
 static json_t *
 parse(const uint8_t *data, size_t size)
