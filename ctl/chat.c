@@ -150,6 +150,26 @@ answer(struct talk *t)
     return k;
 }
 
+/* Before somebody has written a line: has it a template, and takes that what --system says? */
+static int
+can_chat(struct ctl *ctl, const struct talk *t)
+{
+    json_t *talk = json_deep_copy(t->messages), *args;
+    char *text, *reply = NULL;
+    int r;
+
+    json_array_append_new(talk, json_pack("{s:s,s:s}", "role", "user", "content", "a"));
+    text = json_dumps(talk, JSON_COMPACT);
+    args = json_pack("{s:s}", "messages", text);
+    if (t->args.given[FIELD_model])
+        json_object_set_new(args, "model", json_string(t->args.given[FIELD_model]));
+    r = ctl_call(ctl, "tokenize", args, false, &reply);
+    json_decref(talk);
+    free(text);
+    free(reply);
+    return r;
+}
+
 static int
 converse(struct talk *t)
 {
@@ -172,6 +192,8 @@ converse(struct talk *t)
         r = answer(t);
     }
     lines_close(&l);
+    if (r == 0 && !ctl_signal && t->n == 0 && !t->asks)
+        r = ctl_fail(CTL_USAGE, "nothing was said: standard input has no line");
     return ctl_signal ? 128 + ctl_signal : r;
 }
 
@@ -193,7 +215,8 @@ cmd_chat(struct ctl *ctl, int argc, char **argv)
     t.messages = json_array();
     check(t.messages);
     if (*t.o.system) say(&t, "system", t.o.system, strlen(t.o.system));
-    r = converse(&t);
+    r = can_chat(ctl, &t);
+    if (r == 0) r = converse(&t);
     json_decref(t.messages);
     return r;
 }

@@ -539,6 +539,19 @@ submit(struct worker *w, const char *data, size_t n, nsec now, struct err *e)
     return 0;
 }
 
+/* An id that is neither the tokenizer's nor the model's: says which. */
+static bool
+has_stranger(const struct worker *w, struct request *r)
+{
+    uint32_t vocab = MAX(tokenizer_size(w->e.tokenizer), w->e.model->shape.vocab), i = 0;
+
+    while (i < r->n_ids && (uint32_t)r->ids[i] < vocab) i++;
+    if (i == r->n_ids) return false;
+    r->reason = LAGAN_E_INVALID_REQUEST;
+    snprintf(r->why, sizeof r->why, "ids[%u] is %d, the vocabulary has %u", i, r->ids[i], vocab);
+    return true;
+}
+
 static int
 text_call(struct worker *w, const char *data, size_t n, struct err *e)
 {
@@ -585,7 +598,10 @@ text_call(struct worker *w, const char *data, size_t n, struct err *e)
     if (c.text_bytes) memcpy(r->text, text, c.text_bytes);
     r->n_ids = c.n_ids;
     r->n_text = c.text_bytes;
-    text_thread_give(w->text, r);
+    if (r->kind == REQUEST_DETOKENIZE && has_stranger(w, r))
+        intake_text_done(w, r, 0);
+    else
+        text_thread_give(w->text, r);
     return 0;
 }
 

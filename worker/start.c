@@ -623,9 +623,8 @@ open_text(void *arg)
             log_info("%s: the vocabulary is not kept and will be read again", e.text);
         return NULL;
     }
-    snprintf(w->e.why_no_text, sizeof w->e.why_no_text, "%.*s", (int)sizeof w->e.why_no_text - 1,
-             e.text);
-    log_info("%s: serving token ids only", w->e.why_no_text);
+    snprintf(w->e.why_no_text, sizeof w->e.why_no_text, "ids alone are served: %.170s", e.text);
+    log_info("%s", w->e.why_no_text);
     return NULL;
 }
 

@@ -370,6 +370,8 @@ laganctl_chat_sends_along_what_was_said(void **state)
     json_decref(first);
     json_decref(then);
     assert_non_null(strstr(laganctl(&s, "echo Hello | $L chat --max-tokens 2"), "\n"));
+    assert_non_null(
+        strstr(laganctl(&s, "$L chat </dev/null 2>&1; test $? = 2"), "nothing was said"));
     assert_non_null(strstr(laganctl(&s, "$L model list"), "MODEL  "));
     stop(&s, c);
 }
@@ -429,6 +431,8 @@ a_model_without_a_template_says_so(void **state)
     lagan_set_str(r, "messages", talk, strlen(talk));
     assert_int_equal(lagan_submit(c, r, &id), 0);
     lagan_request_free(r);
+    assert_non_null(
+        strstr(laganctl(&s, "$L chat </dev/null 2>&1; test $? = 5"), "no chat template"));
     while (lagan_next(c, &ev, 30000) == 1 && ev.kind != LAGAN_EVENT_ERROR) continue;
     assert_int_equal(ev.kind, LAGAN_EVENT_ERROR);
     assert_string_equal(ev.word, "unsupported");
