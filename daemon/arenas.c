@@ -129,10 +129,7 @@ arenas_after_death(struct arenas *a, const struct death *d, nsec now)
         a->doubtful = true;
     }
     /* What says what is in it goes; the memory, which takes long to give back and to make, stays. */
-    if (!d->adopt_kv) {
-        arenas_drop(a, "manifest");
-        arenas_drop(a, "host");
-    }
+    if (!d->adopt_kv) arenas_drop(a, "manifest");
     if (a->strikes >= 2) arenas_drop_kv(a);
     if (arenas_given_up(a, d)) arenas_drop(a, NULL);
 }
