@@ -3,7 +3,7 @@
  * For each (row, head) the keys are taken in tiles of 64 absolute positions, [64 t, 64 t + 64), in
  * ascending order, and only the row's visible keys are touched. So what a row gets depends on its
  * visible keys alone: not on the block size, on how its prompt was cut into chunks, on which rows ride
- * along, nor on where a window begins inside a tile.
+ * along, nor on where a window begins inside a tile. Tiles between the keys that are kept and the window are passed over.
  *
  *     per tile:  s_j = scale q.k_j (+ cap, + bias)   m' = max(m, s_j)   p_j = exp(s_j - m')
  *                sum = sum exp(m - m') + sum p_j      acc = acc exp(m - m') + p_j v_j, j ascending
@@ -52,13 +52,13 @@ unmasked(const struct attend *a, const struct run *run, uint32_t row, uint32_t j
 
 static void
 find_tile(struct tile *t, const struct attend *a, const struct run *run, uint32_t row,
-          uint32_t kv_head, uint32_t first, uint32_t end)
+          uint32_t kv_head, uint32_t first, uint32_t end, uint32_t window)
 {
     t->n = 0;
     for (uint32_t j = first; j < end; j++) {
         uint32_t i = t->n;
 
-        if (!unmasked(a, run, row, j)) continue;
+        if ((j < window && j >= a->kept) || !unmasked(a, run, row, j)) continue;
         t->pos[t->n++] = j;
         if (a->kv.table) {
             t->k[i] = kv_key(&a->kv, run->seat, j, kv_head);
@@ -158,7 +158,7 @@ add_tile(const struct attend *a, enum dtype t, const float *q, uint32_t head, ui
     gather_tile(t, o->acc, keep, s, tile, a->head_dim);
 }
 
-/* The keys a row sees: [*first, *end). */
+/* The keys a row sees: [*first, *end), and those below a->kept. */
 static void
 visible(const struct attend *a, const struct run *run, uint32_t pos, uint32_t *first, uint32_t *end)
 {
@@ -189,11 +189,12 @@ attend_heads(const struct attend *a, const struct run *run, uint32_t row, uint32
     for (uint32_t h = 0; h < n; h++)
         o[h] = (struct soft){ .max = -INFINITY, .acc = room + (size_t)h * d };
     memset(room, 0, (size_t)n * d * sizeof *room);
-    for (uint32_t j = first, to; j < end; j = to) {
+    for (uint32_t j = a->kept && a->kv.table ? 0 : first, to; j < end; j = to) {
         struct tile tile;
 
         to = MIN(ROUND_UP(j + 1, (uint32_t)TILE), end);
-        find_tile(&tile, a, run, row, kv_head, j, to);
+        find_tile(&tile, a, run, row, kv_head, j, to, first);
+        if (to >= a->kept) to = MAX(to, first);
         if (tile.n == 0) continue;
         for (uint32_t h = 0; h < n; h++) {
             const float *q = (const float *)row_of(&a->q, row) + (size_t)(head + h) * d;

@@ -138,11 +138,14 @@ converse(const char *model, const char *const *set, bool encoder, struct talk *t
     return n;
 }
 
+static struct talk want[TALKS]; /* of the last with_and_without() */
+
 /* roomier: so much that something is found although nothing comes back from the host. */
 static void
-with_and_without(const char *model, const char *memory, const char *roomier, bool encoder)
+with_and_without(const char *model, const char *memory, const char *roomier, bool encoder,
+                 const char *sinks)
 {
-    static struct talk want[TALKS], got[TALKS];
+    static struct talk got[TALKS];
     const char *set[] = { "kv.memory=64MiB",
                           "kv.reuse=false",
                           "kv.host_memory=0",
@@ -155,6 +158,7 @@ with_and_without(const char *model, const char *memory, const char *roomier, boo
                           "max_source_tokens=64",
                           "threads=2",
                           "numerics=invariant",
+                          sinks,
                           NULL };
     struct counts n = converse(model, set, encoder, want);
 
@@ -189,7 +193,7 @@ static void
 what_a_decoder_has_said_is_found_again(void **state)
 {
     (void)state;
-    with_and_without("tests/data/golden/llama2", "kv.memory=384KiB", "kv.memory=384KiB", false);
+    with_and_without("tests/data/golden/llama2", "kv.memory=384KiB", "kv.memory=384KiB", false, NULL);
 }
 
 /* The window is a fraction of a prompt, and its blocks are larger than the others: slabs change their pool in the
@@ -198,14 +202,28 @@ static void
 windows_far_shorter_than_prompts_are_found_again(void **state)
 {
     (void)state;
-    with_and_without("tests/data/golden/gemma3", "kv.memory=320KiB", "kv.memory=512KiB", false);
+    with_and_without("tests/data/golden/gemma3", "kv.memory=320KiB", "kv.memory=512KiB", false,
+                     NULL);
+}
+
+/* What is kept of a prompt tells on all that comes later. */
+static void
+windows_that_keep_their_first_positions_are_found_again(void **state)
+{
+    static struct talk slid[TALKS];
+
+    (void)state;
+    memcpy(slid, want, sizeof slid);
+    with_and_without("tests/data/golden/gemma3", "kv.memory=384KiB", "kv.memory=576KiB", false,
+                     "kv.sink_tokens=5");
+    assert_memory_not_equal(want, slid, sizeof slid);
 }
 
 static void
 sources_and_what_was_said_of_them_are_found_again(void **state)
 {
     (void)state;
-    with_and_without("tests/data/golden/t5_relu", "kv.memory=448KiB", "kv.memory=768KiB", true);
+    with_and_without("tests/data/golden/t5_relu", "kv.memory=448KiB", "kv.memory=768KiB", true, NULL);
 }
 
 int
@@ -214,6 +232,7 @@ main(int argc, char **argv)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(what_a_decoder_has_said_is_found_again),
         cmocka_unit_test(windows_far_shorter_than_prompts_are_found_again),
+        cmocka_unit_test(windows_that_keep_their_first_positions_are_found_again),
         cmocka_unit_test(sources_and_what_was_said_of_them_are_found_again),
     };
 

@@ -54,7 +54,7 @@ naive_attend(const struct attend *a, const struct run *run, uint32_t row, uint32
 
             if (a->mask && j >= run->first_pos ? !in_mask(a, run, row, j) : a->causal && j > i)
                 continue;
-            if (a->window && j <= i - (int64_t)a->window) continue;
+            if (a->window && j <= i - (int64_t)a->window && j >= a->kept) continue;
             for (uint32_t e = 0; e < a->head_dim; e++)
                 s += at(a->q, row, head * a->head_dim + e) *
                      key_or_value(a, run, 0, (uint32_t)j, kv_head, e);

@@ -249,6 +249,7 @@ attend_is_softmax_over_the_visible_keys(void **state)
         a.bias_reach = between(1, 150);
         bias = rig_tensor(&r, DT_F32, n_heads, 2 * a.bias_reach + 1, 2 * a.bias_reach + 1, 1).data;
         if (test_below(3) == 0) a.window = between(1, 150);
+        if (a.window && kind != 3 && !rig_cuda() && test_below(2)) a.kept = between(1, 150);
         if (test_below(3) == 0) a.softcap = 2;
         if (test_below(3) == 0) a.sinks = sinks;
         if (test_below(3) == 0) a.bias = bias;

@@ -361,6 +361,13 @@ a_manifest_of_another_model_arena_or_geometry_is_not_opened(void **state)
         if (i == 4) c.n_groups--;
         assert_int_equal(manifest_open(&s.m, s.memory, bytes, &c, print, kv_id, &e), -EBADMSG);
     }
+    s.c.group[1].sinks = 1;
+    bytes = manifest_bytes(&s.c);
+    manifest_make(&s.m, s.memory, &s.c, print, kv_id);
+    assert_int_equal(manifest_open(&s.m, s.memory, bytes, &s.c, print, kv_id, &e), 0);
+    c = s.c;
+    c.group[1].sinks = 2; /* as many blocks, and another attention */
+    assert_int_equal(manifest_open(&s.m, s.memory, bytes, &c, print, kv_id, &e), -EBADMSG);
     ((struct manifest_head *)s.memory)->version++;
     assert_int_equal(manifest_open(&s.m, s.memory, bytes, &s.c, print, kv_id, &e), -EBADMSG);
     close_site(&s);

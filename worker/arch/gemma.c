@@ -136,6 +136,7 @@ gemma_attend(const struct model *m, struct step *s, uint32_t l, const struct gem
         .n_kv_heads = shape->n_kv_heads,
         .head_dim = shape->head_dim,
         .window = shape->window,
+        .kept = shape->kept,
         .causal = true,
         .scale = 1,
     };

@@ -219,6 +219,7 @@ forward(const struct model *m, struct step *s, uint32_t first, uint32_t n)
             .n_kv_heads = shape->n_kv_heads,
             .head_dim = shape->head_dim,
             .window = shape->window,
+            .kept = shape->kept,
             .causal = true,
             .scale = cfg->scale,
             .sinks = w->sinks.data,

@@ -213,6 +213,7 @@ attend(const struct model *m, struct step *s, uint32_t l, const struct qwen_laye
         .n_kv_heads = shape->n_kv_heads,
         .head_dim = shape->head_dim,
         .window = shape->window,
+        .kept = shape->kept,
         .causal = true,
         .scale = cfg->scale,
     };

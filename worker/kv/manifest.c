@@ -59,7 +59,7 @@ lay_out(struct manifest_head *h, const struct kv_config *c, const uint64_t print
             .slice_bytes = g->slice_bytes,
             .max_entries = g->max_entries,
             .table_at = (uint32_t)row,
-            .n_sinks = kv_kind_sinks(g, c->tokens_per_block),
+            .sinks = g->kind == KV_WINDOW ? g->sinks : 0,
         };
         row += (uint64_t)g->max_entries * sizeof(slice_id);
         check(row < UINT32_MAX - CACHE_LINE);
@@ -202,19 +202,20 @@ set(struct manifest *m, struct manifest_row *r, const struct kv_edit *e)
     _Atomic uint32_t *table = table_of(m, e->seat, e->group);
     uint32_t first = get32(&r->first[e->group]), end = get32(&r->end[e->group]);
     const struct manifest_group *g = &m->h.group[e->group];
+    uint32_t sinks = sink_entries(m, e->group);
 
     if (g->kind == KV_STATE && e->entry >= g->n_layers)
         put32(&r->snapshot[e->entry / g->n_layers - 1], (uint32_t)e->pos);
     if (e->entry > end) { /* a window that begins within a hit */
-        check(first == end || end <= g->n_sinks);
+        check(first == end || end <= sinks);
         put32(&r->end[e->group], end = e->entry);
         put32(&r->first[e->group], first = e->entry);
     }
     if (e->at == SLICE_NONE) {
-        check(e->entry == MAX(first, g->n_sinks) && e->entry < end);
+        check(e->entry == MAX(first, sinks) && e->entry < end);
         put32(&r->first[e->group], e->entry + 1);
     } else if (e->entry < end) { /* told again after a death; or a beam goes on from another */
-        check(e->entry >= first || e->entry < g->n_sinks);
+        check(e->entry >= first || e->entry < sinks);
         put32(&table[e->entry], e->at);
     } else {
         check(e->entry == end && end < m->h.group[e->group].max_entries);

@@ -44,7 +44,7 @@ enum { MANIFEST_VERSION = 4 };
 
 struct manifest_group {
     uint32_t kind, window, n_layers, n_parts, slice_bytes, max_entries, table_at;
-    uint32_t n_sinks; /* entries */
+    uint32_t sinks; /* positions */
 };
 struct manifest_head {
     uint64_t magic;               /* 0 */

@@ -47,6 +47,13 @@ table_of(const struct manifest *m, uint32_t seat, uint32_t group)
     return (void *)((char *)row_of(m, seat) + m->h.group[group].table_at);
 }
 
+/* That a window keeps at its beginning. */
+static inline uint32_t
+sink_entries(const struct manifest *m, uint32_t group)
+{
+    return CEIL_DIV(m->h.group[group].sinks, m->h.tokens_per_block);
+}
+
 static inline struct manifest_node *
 node_of(const struct manifest *m, uint32_t node)
 {

@@ -34,13 +34,13 @@ manifest_read(const struct manifest *m, uint32_t seat, slice_id *room, struct ma
     if ((get32(&r->seq) & 1) || !ret->row.id || !ret->row.committed) return 0;
     for (uint32_t g = 0; g < m->h.n_groups; g++) {
         const _Atomic uint32_t *table = table_of(m, seat, g);
-        uint32_t first = get32(&r->first[g]), end = get32(&r->end[g]);
+        uint32_t first = get32(&r->first[g]), end = get32(&r->end[g]), sinks = sink_entries(m, g);
 
         if (first > end || end > m->h.group[g].max_entries) return -EBADMSG;
         ret->row.entry[g] = room;
         ret->row.n_entries[g] = end;
         for (uint32_t i = 0; i < end; i++) {
-            bool has = i >= first || i < m->h.group[g].n_sinks;
+            bool has = i >= first || i < sinks;
 
             *room = has ? get32(&table[i]) : SLICE_NONE;
             if (has && *room == SLICE_NONE) return -EBADMSG; /* only `first` says dropped */

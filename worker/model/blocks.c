@@ -166,6 +166,7 @@ block_attend(const struct model *m, struct step *s, uint32_t l, struct tensor h,
         .n_kv_heads = shape->n_kv_heads,
         .head_dim = shape->head_dim,
         .window = shape->window,
+        .kept = shape->kept,
         .causal = true,
         .scale = scale,
     };

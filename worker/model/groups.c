@@ -136,3 +136,12 @@ model_groups(struct model *m, enum dtype kv_dtype, uint32_t tokens, struct kv_co
     make_states(&g, c);
     return 0;
 }
+
+void
+model_keep_first(struct model *m, uint32_t n, struct kv_config *c)
+{
+    for (uint32_t i = 0; i < m->shape.n_layers; i++)
+        if (m->shape.layer[i].window) m->shape.layer[i].kept = n;
+    for (uint32_t i = 0; i < c->n_groups; i++)
+        if (c->group[i].kind == KV_WINDOW) c->group[i].sinks = n;
+}

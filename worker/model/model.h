@@ -111,6 +111,10 @@ CLEAN_FUNC(struct model, model_close)
 int model_groups(struct model *m, enum dtype kv_dtype, uint32_t tokens_per_block,
                  struct kv_config *c, struct err *e) MUST_USE;
 
+/* Layers that slide over a window see the first n positions beside it: m's layers, and c's groups as model_groups() has
+ * made them. */
+void model_keep_first(struct model *m, uint32_t n, struct kv_config *c);
+
 /* Device views of one batch, plus scratch. Rows are [n_rows, ...]; what is not said to be fp32 has the
  * dtype of activations. Filled by worker/exec. */
 struct step {
