@@ -164,6 +164,25 @@ nobody_waits_for_a_twin_that_stands_still_or_is_gone(void **state)
     done();
 }
 
+/* It may be passed over by others for as long as there are any. */
+static void
+nobody_waits_for_a_twin_that_is_less_urgent(void **state)
+{
+    (void)state;
+    begin(40, 3);
+    r.l.max_rows = r.l.chunk_unit = 20;
+    run_open(&r);
+    request(100, 100, 5, 0)->priority = 0;
+    run_add(&r, q[0]);
+    assert_int_equal(step(), 1);
+    request(100, 100, 5, 0)->priority = 1;
+    run_add(&r, q[1]);
+    assert_int_equal(step(), 2);
+    assert_int_equal(q[1]->n_cached, 20);
+    for (int i = 0; i < 3; i++) assert_int_equal(step(), 2);
+    done();
+}
+
 static void
 who_asks_for_prompt_logprobs_finds_nothing(void **state)
 {
@@ -272,6 +291,7 @@ main(void)
         cmocka_unit_test(a_twin_waits_for_every_block_that_it_can_share),
         cmocka_unit_test(a_twin_waits_only_until_their_ways_part),
         cmocka_unit_test(nobody_waits_for_a_twin_that_stands_still_or_is_gone),
+        cmocka_unit_test(nobody_waits_for_a_twin_that_is_less_urgent),
         cmocka_unit_test(who_asks_for_prompt_logprobs_finds_nothing),
         cmocka_unit_test(salt_and_adapter_share_nothing),
         cmocka_unit_test(a_paused_one_finds_what_it_had),

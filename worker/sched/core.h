@@ -144,7 +144,7 @@ bool has_pages(const struct scheduler *s, const struct seq *q);
 void take_pages(struct scheduler *s, const struct seq *q);
 void give_pages(struct scheduler *s, uint32_t seat);
 struct kv_text text_of(const struct seq *q, uint32_t n);
-/* Its prompt begins like one that is being computed: it waits for that, and has it for nothing. */
+/* Its prompt begins like one before it that is being computed: it waits for that, and has it for nothing. */
 bool twin_ahead(struct scheduler *s, struct seq *q);
 /* Its source's K and V are there, by what kv knows now. */
 bool find_cross(struct scheduler *s, struct seq *q);

@@ -111,7 +111,8 @@ twin_ahead(struct scheduler *s, struct seq *q)
     for (struct seq *r = s->running.first; r; r = r->next) {
         const uint64_t *name;
 
-        if (!computes_prompt(s, r)) continue;
+        /* Who comes behind may be passed over for as long as there are others. */
+        if (!computes_prompt(s, r) || !seq_before(r, q)) continue;
         name = making(s, &s->seat[r->seat]);
         if (name[0] != hit.next[0] || name[1] != hit.next[1]) continue;
         q->behind.id = r->id;
