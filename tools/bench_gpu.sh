@@ -1,14 +1,14 @@
 #!/bin/bash
 # bench_gpu.sh ROOT [PART...] - the benchmarks of a GPU: ROOT is a build tree or a bundle.
 #
-# PARTs: check probe attend rows steps llama t5 bart restart peers, all by default, and ranks, which wants two GPUs.
+# PARTs: check probe attend rows steps llama t5 bart beams fp8 restart peers, all by default, and ranks, which wants two GPUs.
 # check first: what is timed computes what it should. JSON lines as of every benchmark; peers (bench/hf_bench.py)
 # need PyTorch and transformers and are left out without. BENCH_SET holds more --set KEY=VALUE.
 set -u
 root=$(cd "${1:-.}" && pwd) || exit 2
 shift
 export srcdir=${srcdir:-$root}
-parts=${*:-check probe attend rows steps llama t5 bart restart peers}
+parts=${*:-check probe attend rows steps llama t5 bart beams fp8 restart peers}
 trace=$(mktemp) || exit 2
 trap 'rm -f "$trace"' EXIT
 failed=0
@@ -37,6 +37,13 @@ for part in $parts; do
         "trace=$trace:512" ;;
     t5) serve t5-large batch=1:512:64 batch=32:512:64 batch=128:512:64 ;;
     bart) serve bart-large-cnn batch=1:1024:128 batch=32:1024:128 batch=128:1024:128 ;;
+    beams) # four from each source; then four from one source against four greedy requests of it
+      for model in bart-large-cnn:1024:128 t5-large:512:64; do
+        at=${model#*:}
+        serve "${model%%:*}" --set max_num_seqs=512 "beam=32:$at:4" "beam=128:$at:4"
+      done
+      serve t5-large twins=4:512:160 beam=1:512:160:4 ;;
+    fp8) serve llama-3.1-8b --set kv.dtype=fp8 decode=1:1024 decode=64:1024 decode=256:1024 ;;
     probe)
       module=$root/lagan-cuda.so
       [ -e "$module" ] || module=$root/lib/lagan/lagan-cuda.so
