@@ -51,6 +51,7 @@ sibling_path(char *buf, size_t n, const char *program)
         if ((size_t)snprintf(buf, n, "%s/%s%s", self, places[i], program) >= n) return -ENOENT;
         if (!access(buf, X_OK)) return 0;
     }
+    if ((size_t)snprintf(buf, n, PKGLIBEXECDIR "/%s", program) < n && !access(buf, X_OK)) return 0;
     return -ENOENT;
 }
 
