@@ -692,7 +692,10 @@ bits_stay_when_lanes_change_their_parts_between_ops(void **state)
         assert_int_equal(r.op->lane_after(r.lane, lane[1], t), 0);
         rig_wait(&r);
         for (int i = 0; i < 2; i++)
-            for (size_t s = 0; s < n_shapes; s++) assert_true(same_bits(want[s], y[i][s]));
+            for (size_t s = 0; s < n_shapes; s++)
+                if (!same_bits(want[s], y[i][s]))
+                    fail_msg("%s, shape %zu, part %d of %u and %u", dtype_name(r.act), s, i, first,
+                             units - first);
     }
     assert_int_equal(r.op->lane_part(lane[0], 0, units), 0);
     r.op->lane_close(lane[1]);
