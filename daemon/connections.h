@@ -1,9 +1,9 @@
 /* connections.h - the sockets behind our clients, as local.h and, over tcp, ZeroMQ's monitor name them.
  *
- * ZeroMQ accepts whoever comes and has no way to end one connection. We hear of each, count them with those of this host, and end one by
- * shutting its socket down, and it is none of ours from then on: ZeroMQ's own thread finds that and gives everything back. At most so many
- * are open: the caller chooses who goes then. A place is a
- * descriptor's number; the kernel's cookie tells one socket from the next with that number.
+ * At most so many are open: the caller chooses who goes then. ZeroMQ accepts whoever comes and has no way to end one
+ * connection: so that is done by shutting its socket down, and it is none of ours from then on. ZeroMQ's own thread
+ * finds that and gives everything back. A place is a descriptor's number; the kernel's cookie tells one socket of
+ * ZeroMQ's from the next with that number.
  */
 #ifndef DAEMON_CONNECTIONS_H
 #define DAEMON_CONNECTIONS_H

@@ -60,7 +60,7 @@ struct row {
     bool noted;      /* it is in the mirror */
     bool held;       /* a worker may still speak of it */
     bool due;        /* in deliver.c's list */
-    bool blocked;    /* its client's queue in ZeroMQ is full: tried again by time */
+    bool blocked;    /* its client has too much under way: tried again by time */
     bool paused;     /* its client does not read: no more tokens are wanted for now */
     bool pause_told; /* as its worker knows */
     bool pause_due;  /* the worker must be told; the ring was full */

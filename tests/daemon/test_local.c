@@ -230,13 +230,16 @@ nobody_is_passed_over(void **state)
     close(other);
 }
 
+enum {
+    MANY = (LOCAL_PARTS >> 20) / (MOST >> 20) + 2
+}; /* of the longest frames: more than may be there in part */
+static const uint8_t head[9] = { ZMTP_LONG, 0, 0, 0, 0, 0, MOST >> 16 };
+static char body[MOST];
+
 /* Each has sent all of a frame but its last byte. */
 static void
 of_frames_in_part_the_oldest_gives_way(void **state)
 {
-    enum { MANY = (LOCAL_PARTS >> 20) / 4 + 2 };
-    static const uint8_t head[9] = { ZMTP_LONG, 0, 0, 0, 0, 0, 0x40 };
-    static char body[MOST];
     struct local_news who[MANY];
     uint32_t n_ended = 0, at;
     int fd[MANY];
@@ -260,19 +263,56 @@ of_frames_in_part_the_oldest_gives_way(void **state)
 }
 
 static void
+a_frame_that_was_taken_is_a_part_no_more(void **state)
+{
+    struct local_news who;
+    int fd[MANY];
+
+    (void)state;
+    for (uint32_t i = 0; i < MANY; i++) {
+        fd[i] = meet(&who);
+        say(fd[i], head, sizeof head);
+        for (uint32_t at = 0; at < MOST; at += 64u << 10) {
+            say(fd[i], body, 64 << 10);
+            if (at + (64u << 10) < MOST) assert_false(take());
+        }
+        assert_frame(&who, body, MOST);
+        assert_false(take());
+    }
+    for (uint32_t i = 0; i < MANY; i++) close(fd[i]);
+}
+
+static void
 a_frame_that_is_too_long_ends_its_connection(void **state)
 {
-    static const uint8_t head[9] = { ZMTP_LONG, 0, 0, 0, 0, 0, 0x40, 0, 1 };
+    static const uint8_t longer[9] = { ZMTP_LONG, 0, 0, 0, 0, 0, MOST >> 16, 0, 1 };
     struct local_news who;
     int fd = meet(&who);
 
     (void)state;
-    say(fd, head, sizeof head);
+    say(fd, longer, sizeof longer);
     assert_ended(&who);
     close(fd);
 }
 
 /* ---- what leaves */
+
+static void
+what_is_sent_in_a_turn_leaves_together_at_its_end(void **state)
+{
+    struct local_news who;
+    int fd = meet(&who);
+    char all[8];
+
+    (void)state;
+    assert_int_equal(local_send(l, who.fd, who.peer, "ab", 2), 0);
+    assert_int_equal(local_send(l, who.fd, who.peer, "cd", 2), 0);
+    assert_int_equal(recv(fd, all, sizeof all, MSG_DONTWAIT), -1);
+    local_flush(l);
+    assert_int_equal(recv(fd, all, sizeof all, MSG_DONTWAIT), sizeof all);
+    assert_memory_equal(all, "\0\2ab\0\2cd", sizeof all);
+    close(fd);
+}
 
 static void
 what_has_no_room_waits_and_keeps_its_order(void **state)
@@ -343,7 +383,8 @@ who_sends_and_never_reads_is_not_answered_without_end(void **state)
         say(fd, pings, sizeof pings);
         assert_false(take());
     }
-    while ((r = recv(fd, pings, sizeof pings, MSG_DONTWAIT)) > 0 || take()) n += (size_t)MAX(r, 0);
+    for (; (r = recv(fd, pings, sizeof pings, MSG_DONTWAIT)) > 0; n += (size_t)r)
+        assert_false(take());
     assert_in_range(n, 1, 1 << 20); /* a socket's buffer and 64 KiB, of 3.7 MB */
     close(fd);
 }
@@ -458,7 +499,9 @@ main(void)
         local_test(a_ping_of_the_protocols_is_answered_here),
         local_test(nobody_is_passed_over),
         local_test(of_frames_in_part_the_oldest_gives_way),
+        local_test(a_frame_that_was_taken_is_a_part_no_more),
         local_test(a_frame_that_is_too_long_ends_its_connection),
+        local_test(what_is_sent_in_a_turn_leaves_together_at_its_end),
         local_test(what_has_no_room_waits_and_keeps_its_order),
         local_test(more_than_may_wait_is_refused_and_a_peer_that_is_gone_is_known),
         local_test(who_sends_and_never_reads_is_not_answered_without_end),
