@@ -210,6 +210,14 @@ rig_begin(void **state)
     return 0;
 }
 
+int
+rig_end(void **state)
+{
+    (void)state;
+    if (one.gpu) close_shared();
+    return 0;
+}
+
 void
 rig_open(struct rig *r, const char *isa, uint32_t threads)
 {

@@ -40,6 +40,8 @@ void rig_invariant(void); /* every device opened from now on keeps a row's bits 
 
 /* For every test of a program: what a failed one before it has left open is closed. */
 int rig_begin(void **state);
+/* For every program: a device asks its library in a thread of its own, which exit() would not wait for. */
+int rig_end(void **state);
 #define rig_test(f) cmocka_unit_test_setup(f, rig_begin)
 
 void rig_open(struct rig *r, const char *isa, uint32_t threads); /* both mean the CPU */

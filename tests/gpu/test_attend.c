@@ -518,5 +518,5 @@ main(int argc, char **argv)
     };
 
     rig_args(argc, argv);
-    return cmocka_run_group_tests(tests, test_seed_group, NULL);
+    return cmocka_run_group_tests(tests, test_seed_group, rig_end);
 }

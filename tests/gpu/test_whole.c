@@ -419,5 +419,5 @@ main(int argc, char **argv)
     rig_args(argc, argv);
     if (!rig_cuda()) return 77; /* gigabytes of operands */
     rig_invariant();
-    return cmocka_run_group_tests(tests, test_seed_group, NULL);
+    return cmocka_run_group_tests(tests, test_seed_group, rig_end);
 }
