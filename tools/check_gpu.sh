@@ -56,16 +56,16 @@ sanitized='
 60  memcheck  tests/gpu/test_attend --rounds 5 --invariant
 60  memcheck  tests/gpu/test_rows
 60  memcheck  tests/gpu/test_parts --only a_*
-60  memcheck  tests/gpu/test_sample
+60  memcheck  tests/gpu/test_sample --only a_* --rounds 20
 60  racecheck tests/gpu/test_ops --rounds 4
 60  racecheck tests/gpu/test_state --rounds 3
 60  racecheck tests/gpu/test_attend --rounds 4
 60  racecheck tests/gpu/test_rows
-120 racecheck tests/gpu/test_sample --rounds 2
+120 racecheck tests/gpu/test_sample --only a_* --rounds 5
 60  initcheck tests/gpu/test_ops --rounds 10 --plain
 60  initcheck tests/gpu/test_attend --rounds 10 --plain
 60  initcheck tests/gpu/test_rows --plain
-60  initcheck tests/gpu/test_sample --plain
+60  initcheck tests/gpu/test_sample --only a_* --rounds 20 --plain
 '
 
 wanted() {
