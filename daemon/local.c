@@ -30,7 +30,7 @@ enum {
     PONGS = 64 << 10, /* who does not read is not answered either */
     TTL = 60          /* tenths of a second */
 };
-static const nsec ASK_EVERY = 2 * NSEC_S;
+static const nsec ASK_EVERY = 2 * NSEC_S, SAY_EVERY = 10 * NSEC_S;
 
 struct peer {
     int fd;
@@ -58,7 +58,8 @@ struct local {
     uint32_t n_at;
     uint64_t n_ever, parts_bytes;
     struct peers all, parts, dirty,
-        doomed; /* parts: whose frame has come in part, the oldest first */
+        doomed;     /* parts: whose frame has come in part, the oldest first */
+    nsec say_again; /* that a connection was not accepted */
     bool look;
     struct epoll_event event[EVENTS];
     uint32_t i_event, n_events, n_accepted;
@@ -203,7 +204,8 @@ accept_one(struct local *l, uint32_t door, nsec now, struct local_news *news)
 
     if (fd < 0) {
         if (errno == EAGAIN || errno == EINTR || errno == ECONNABORTED) return 0;
-        log_warn("a connection cannot be accepted: %s", strerror(errno));
+        if (now >= l->say_again) log_warn("a connection cannot be accepted: %s", strerror(errno));
+        l->say_again = now + SAY_EVERY;
         l->door[door].deaf = epoll_ctl(l->epoll, EPOLL_CTL_DEL, l->door[door].fd, NULL) == 0;
         return 0;
     }

@@ -13,6 +13,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
@@ -486,6 +487,33 @@ more_than_may_be_are_sent_away_and_the_file_is_its_groups(void **state)
     for (int i = 0; i <= PEERS; i++) close(fd[i]);
 }
 
+/* And the loop sleeps meanwhile. */
+static void
+who_comes_when_no_descriptor_is_left_waits_for_one(void **state)
+{
+    struct sockaddr_un a = { .sun_family = AF_UNIX };
+    struct pollfd door = { .fd = local_fd(l), .events = POLLIN };
+    struct rlimit files, few;
+    int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0), next = dup(fd);
+
+    (void)state;
+    getrlimit(RLIMIT_NOFILE, &files);
+    few = (struct rlimit){ (rlim_t)next, files.rlim_max };
+    close(next);
+    strcpy(a.sun_path, path);
+    assert_int_equal(connect(fd, (struct sockaddr *)&a, sizeof a), 0);
+    setrlimit(RLIMIT_NOFILE, &few);
+    assert_false(take());
+    assert_int_equal(poll(&door, 1, 0), 0);
+    local_tick(l, 1);
+    assert_false(take());
+    setrlimit(RLIMIT_NOFILE, &files);
+    local_tick(l, 1);
+    assert_true(take());
+    assert_int_equal(news.what, LOCAL_BEGUN);
+    close(fd);
+}
+
 #define local_test(f) cmocka_unit_test_setup_teardown(f, set_up, tear_down)
 
 int
@@ -509,6 +537,7 @@ main(void)
         local_test(who_does_not_say_ready_in_time_is_cut),
         local_test(who_answers_no_ping_is_cut_and_who_does_is_not),
         local_test(who_has_answered_meanwhile_is_not_cut),
+        local_test(who_comes_when_no_descriptor_is_left_waits_for_one),
         local_test(more_than_may_be_are_sent_away_and_the_file_is_its_groups),
     };
 
