@@ -204,8 +204,10 @@ accept_one(struct local *l, uint32_t door, nsec now, struct local_news *news)
 
     if (fd < 0) {
         if (errno == EAGAIN || errno == EINTR || errno == ECONNABORTED) return 0;
-        if (now >= l->say_again) log_warn("a connection cannot be accepted: %s", strerror(errno));
-        l->say_again = now + SAY_EVERY;
+        if (now >= l->say_again) {
+            log_warn("a connection cannot be accepted: %s", strerror(errno));
+            l->say_again = now + SAY_EVERY;
+        }
         l->door[door].deaf = epoll_ctl(l->epoll, EPOLL_CTL_DEL, l->door[door].fd, NULL) == 0;
         return 0;
     }
