@@ -88,16 +88,20 @@ static const struct content {
     { "<tool_response></tool_response>", "<tool_response></tool_response>",
       "<tool_response></tool_response>" },
     { "<|channel>t<channel|> p ", "<|channel>t<channel|> p ", "<|channel>t<channel|> p", "p" },
-    { " q<channel|><|channel>r<channel|>\\n s<channel|>\\t",
-      " q<channel|><|channel>r<channel|>\n s<channel|>\t",
-      "q<channel|><|channel>r<channel|>\n s<channel|>", "q\n s" },
+    { " q <channel|><|channel>r<channel|>\\n s<channel|>\\t",
+      " q <channel|><|channel>r<channel|>\n s<channel|>\t",
+      "q <channel|><|channel>r<channel|>\n s<channel|>", "q \n s" },
     { "<|channel>", "<|channel>", "<|channel>", "" },
 };
 static const char *const roles[] = { "system", "user", "assistant", "developer", "tool" };
 
+/* What stands beside a content: nothing; a key with what was thought, or without; one that is no string. */
+enum beside { BARE, CONTENT_THOUGHT, THOUGHT, NO_THOUGHT, NO_WORDS };
+
 struct said {
     int role;
     const struct content *c;
+    enum beside beside;
 };
 
 struct text {
@@ -161,9 +165,21 @@ twin(const char *name, const struct said *s, uint32_t n, struct text *t)
     bool first_is_system = n && (s[0].role == 0 || (developer && s[0].role == 3));
     const struct content *sys = first_is_system && !plain3 ? s[0].c : NULL;
     uint32_t from = sys ? 1 : 0;
+    int asked = -1; /* the last user's */
 
     t->n = 0;
     if (!n) return false;
+    for (uint32_t i = 0; i < n; i++) {
+        if (s[i].beside == NO_WORDS) return false;
+        if (s[i].role == 1) asked = (int)i;
+        if (s[i].role == 1 && strncmp(s[i].c->text, "<tool_response>", 15)) query = i;
+    }
+    for (uint32_t i = 0; i < n; i++) {
+        bool thought = s[i].beside == CONTENT_THOUGHT || (gemma4 && s[i].beside == THOUGHT);
+
+        if (thought && s[i].role == 2 && ((gemma4 && (int)i > asked) || (qwen3 && i > query)))
+            return false;
+    }
     for (uint32_t i = 0; i < n; i++) {
         if (s[i].role == 4 || (s[i].role == 3 && !(developer && i == 0))) return false;
         if (s[i].role == 0 && i >= from && !llama3 && !qwen && !gemma4) return false;
@@ -192,8 +208,6 @@ twin(const char *name, const struct said *s, uint32_t n, struct text *t)
                 ? "You are Qwen, created by Alibaba Cloud. You are a helpful assistant."
                 : "You are a helpful assistant.",
             "<|im_end|>\n");
-    for (uint32_t i = 0; i < n; i++)
-        if (s[i].role == 1 && strncmp(s[i].c->text, "<tool_response>", 15)) query = i;
     if (harmony && sys && *sys->text)
         ADD(t, "<|start|>developer<|message|># Instructions\n\n", sys->text, "\n\n<|end|>");
     for (uint32_t i = from; i < n; i++) {
@@ -205,7 +219,7 @@ twin(const char *name, const struct said *s, uint32_t n, struct text *t)
                 "<|eot_id|>");
         if (qwen) {
             ADD(t, "<|im_start|>", roles[s[i].role], "\n");
-            if (qwen3 && s[i].role == 2)
+            if (qwen3 && s[i].role == 2 && s[i].beside != CONTENT_THOUGHT)
                 twin_thought(t, x, i > query, last);
             else
                 add(t, x);
@@ -309,6 +323,11 @@ add_turn(struct text *t, const struct said *s, uint32_t how, enum fault f)
     if (f != NO_ROLE) ADD(t, ", \"role\": \"", roles[s->role], "\"");
     if (f == NO_STRING) add(t, ", \"content\": [\"a\"]");
     if (f != NO_STRING && f != NO_CONTENT) ADD(t, ", \"content\": \"", s->c->json, "\"");
+    if (s->beside != BARE)
+        ADD(t, s->beside == THOUGHT ? ", \"reasoning\": " : ", \"reasoning_content\": ",
+            s->beside == NO_THOUGHT ? "null"
+            : s->beside == NO_WORDS ? "1"
+                                    : "\"because\"");
     add(t, how & 2 ? ", \"x\": {\"role\": 1}}" : "}");
 }
 
@@ -331,6 +350,8 @@ examine_built(const struct chat *c, const char *name, struct in *in)
         said[i].role = how & 128 ? (int)(how & 7) % 5 : (i + !said[0].role) % 2 ? 2 : 1;
         if (i == 0 && how & 64) said[i].role = 0;
         said[i].c = &contents[(how >> 3 & 7) + (how & 4) + (i && how & 64 ? 3 : 0)];
+        said[i].beside = (enum beside)(byte(in) % 16);
+        if (said[i].beside > NO_WORDS) said[i].beside = BARE;
         if (i) add(&json, ", ");
         add_turn(&json, &said[i], how, i == at ? fault : NONE);
     }
