@@ -102,7 +102,7 @@ apply_tier(struct twin *t, const struct kv_copy *c, unsigned lane, uint64_t step
     uint32_t cell = (out ? c->to : c->from) / t->cell_units, i;
 
     check(cell < t->c.host_bytes / (t->cell_units * UNIT) && !c->n_tokens && !c->after);
-    check(c->from_tier != c->to_tier);
+    check(c->from_tier != c->to_tier && !t->away);
     for (unsigned l = 0; l < t->c.n_lanes; l++)
         check(l == lane || t->cell_used[cell][l] <= t->clock[lane][step % STEPS][l]);
     t->cell_used[cell][lane] = step;
@@ -628,7 +628,7 @@ compare(const struct twin *t)
         cells += t->record[i].cell != 0;
     }
     kv_count_host(t->kv, &host);
-    check(host.used + host.cached == cells);
+    check(host.used + host.cached == (t->away ? 0 : cells));
     for (uint32_t p = 0; p < kv_n_pools(t->kv); p++) {
         struct kv_count n;
 
@@ -645,6 +645,29 @@ static bool
 crowded(const struct twin *t)
 {
     return t->kv->n_live_nodes + 2 * LEN > t->kv->n_nodes;
+}
+
+/* The host's memory goes, or comes: as it was, or with nothing in it once no copy is out. */
+static void
+move_host(struct twin *t, uint32_t how)
+{
+    bool whole = how % 4 > 0;
+
+    for (unsigned l = 0; l < t->c.n_lanes; l++) whole = whole || t->done[l] < t->planned[l];
+    if (!t->away) {
+        if (!t->c.host_bytes || t->kv->n_held_cells) return; /* somebody is about to fetch */
+        kv_host_away(t->kv);
+    } else {
+        kv_host_came(t->kv, whole);
+        for (uint32_t i = 0; i < t->n_records && !whole;) {
+            t->record[i].cell = 0;
+            if (t->record[i].at == SLICE_NONE)
+                twin_forget(t, i);
+            else
+                i++;
+        }
+    }
+    t->away = !t->away;
 }
 
 enum op { ADMIT, PLAN, FINISH, STORE, RELEASE, FORK, TURN, DROP };
@@ -693,9 +716,13 @@ LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
             case TURN:
                 turn_family(t, &in);
                 break;
-            case DROP:
-                if (byte(&in) % 4 == 0) store(t, &in, true, false);
+            case DROP: {
+                uint32_t what = byte(&in);
+
+                if (what % 4 == 0) store(t, &in, true, false);
+                if (what % 4 == 1) move_host(t, what / 4);
                 kv_now(t->kv, t->now += byte(&in));
+            }
             }
             kv_check(t->kv);
             compare(t);

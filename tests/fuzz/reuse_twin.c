@@ -208,12 +208,21 @@ twin_on_device(const struct twin *t, uint32_t group, uint64_t path, uint32_t n)
     return r && r->at != SLICE_NONE;
 }
 
+/* On the device, or on a host that is there. */
+static bool
+is_there(const struct twin *t, uint32_t group, uint64_t path, uint32_t n)
+{
+    const struct record *r = twin_find(t, group, path, n);
+
+    return r && (r->at != SLICE_NONE || !t->away);
+}
+
 static bool
 has_block(const struct twin *t, const struct seat *s, uint32_t group, uint32_t entry)
 {
     uint32_t tokens = t->c.tokens_per_block;
 
-    return twin_find(t, group, twin_content(s, false, (entry + 1) * tokens - 1), tokens);
+    return is_there(t, group, twin_content(s, false, (entry + 1) * tokens - 1), tokens);
 }
 
 /* By a query at pos: a block with a sink, or with a position that is in the window. */
@@ -296,7 +305,7 @@ twin_cross(const struct twin *t, const struct seat *s)
         for (uint32_t at = 0; at < s->text.n_source; at += tokens) {
             uint32_t n = MIN(tokens, s->text.n_source - at);
 
-            if (!twin_find(t, g, twin_content(s, true, at + n - 1), n)) return false;
+            if (!is_there(t, g, twin_content(s, true, at + n - 1), n)) return false;
         }
     }
     return cross && s->text.n_source > 0;

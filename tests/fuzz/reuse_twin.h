@@ -61,6 +61,7 @@ struct twin {
     uint32_t n_records;
     uint64_t planned[MAX_LANES], done[MAX_LANES];
     uint32_t n_families;
+    bool away; /* the host's memory */
     bool
         narrow; /* the first byte: no states, no sinks and no families, which would crowd out the rest */
     uint64_t clock[MAX_LANES][STEPS][MAX_LANES];
