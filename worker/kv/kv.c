@@ -38,6 +38,7 @@ lay_out(struct kv *kv, const struct kv_config *c)
         if (bytes == 0 || bytes > kv->c.slab_bytes) return 0;
         while (p < kv->n_pools && kv->pool[p].block_bytes != bytes) p++;
         kv->c.group[g].pool = (uint8_t)p;
+        kv->sinks[g] = kv_kind_sinks(&c->group[g], c->tokens_per_block);
         if (p < kv->n_pools) continue;
         kv->pool[kv->n_pools++] = (struct kv_pool){
             .block_bytes = bytes, .per_slab = (uint32_t)(kv->c.slab_bytes / bytes)

@@ -129,6 +129,7 @@ struct kv {
     uint32_t used[MAX_GROUPS], cached[MAX_GROUPS],
         promised[MAX_GROUPS];     /* blocks, without scratch */
     uint32_t scratch[MAX_GROUPS]; /* block numbers */
+    uint32_t sinks[MAX_GROUPS];   /* entries, of a window */
     uint32_t slab_slices[MAX_GROUPS],
         block_slices[MAX_GROUPS];  /* of the group's, in a slab, a block */
     uint32_t next_hot[MAX_GROUPS]; /* where the search of a pool's held slabs goes on */
@@ -231,7 +232,7 @@ kv_counts_once(const struct kv *kv, uint32_t group)
 static inline uint32_t
 kv_n_sinks(const struct kv *kv, const struct kv_seat *s, uint32_t group)
 {
-    return MIN(s->first[group], kv_kind_sinks(&kv->c.group[group], kv->c.tokens_per_block));
+    return MIN(s->first[group], kv->sinks[group]);
 }
 
 static inline uint32_t

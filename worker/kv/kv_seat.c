@@ -158,11 +158,11 @@ bool
 kv_room(const struct kv *kv, uint32_t seat, uint32_t end_pos)
 {
     const struct kv_seat *s = &kv_seats(kv)[seat];
+    uint32_t end = CEIL_DIV(end_pos, kv->c.tokens_per_block);
 
     for (uint32_t g = 0; g < kv->c.n_groups; g++)
         if (kv_is_positions(kv, g) &&
-            CEIL_DIV(end_pos, kv->c.tokens_per_block) + kv_n_sinks(kv, s, g) >
-                s->first[g] + s->reserved[g])
+            end + kv_n_sinks(kv, s, g) > s->first[g] + s->reserved[g])
             return false;
     return true;
 }
@@ -184,7 +184,7 @@ kv_trim(struct kv *kv, uint32_t seat, uint32_t first_pos, struct kv_out *out)
 
     check(s->live);
     for (uint32_t g = 0; g < kv->c.n_groups; g++) {
-        uint32_t first, *row, sinks = kv_kind_sinks(&kv->c.group[g], kv->c.tokens_per_block);
+        uint32_t first, *row, sinks = kv->sinks[g];
 
         if (kv->c.group[g].kind != KV_WINDOW) continue;
         first = MIN(kv_kind_first(&kv->c.group[g], kv->c.tokens_per_block, first_pos), s->end[g]);
@@ -201,11 +201,12 @@ kv_trim(struct kv *kv, uint32_t seat, uint32_t first_pos, struct kv_out *out)
 void
 kv_grow(struct kv *kv, unsigned lane, uint32_t seat, uint32_t end_pos, struct kv_out *out)
 {
+    uint32_t end = CEIL_DIV(end_pos, kv->c.tokens_per_block);
+
     check(kv_seats(kv)[seat].live);
     kv_wait_row(kv, lane, seat, out);
     for (uint32_t g = 0; g < kv->c.n_groups; g++) {
-        if (kv_is_positions(kv, g))
-            grow_group(kv, lane, seat, g, CEIL_DIV(end_pos, kv->c.tokens_per_block), out);
+        if (kv_is_positions(kv, g)) grow_group(kv, lane, seat, g, end, out);
         if (kv->c.group[g].kind == KV_STATE) kv_state_grow(kv, lane, seat, g, out);
     }
 }

@@ -120,12 +120,16 @@ begin_seat(struct plan *p, struct seq *q, struct batch_run *r)
 static void
 put_rows(const struct plan *p, const struct seq *q, const struct batch_run *r)
 {
-    uint32_t first = q->n_planned, known = q->lockstep ? q->n_tokens : q->n_prompt;
+    uint32_t first = q->n_planned, known = q->lockstep ? q->n_tokens : q->n_prompt, i = 0;
     token_id *token = &p->b->token[r->first_row];
     int32_t *pos = &p->b->pos[r->first_row];
 
-    for (uint32_t i = 0; i < r->n_rows; i++) {
-        token[i] = first + i < known ? q->token[first + i] : TOKEN_GUESS(i);
+    for (; i < r->n_rows && first + i < known; i++) {
+        token[i] = q->token[first + i];
+        pos[i] = (int32_t)(first + i);
+    }
+    for (; i < r->n_rows; i++) {
+        token[i] = TOKEN_GUESS(i);
         pos[i] = (int32_t)(first + (r->n_draft ? p->s->depth[i] : i));
     }
 }
