@@ -55,6 +55,7 @@ cuda_rung_look(struct cuda *c)
 {
     struct gpu_parts *parts = &c->gpu.parts;
     CUdevResource all;
+    unsigned groups = 0;
     CUresult r;
 
     pthread_mutex_init(&c->rungs.lock, NULL);
@@ -76,6 +77,12 @@ cuda_rung_look(struct cuda *c)
     }
     *parts = (struct gpu_parts){ .least = MAX(all.sm.minSmPartitionSize, 1u),
                                  .grain = MAX(all.sm.smCoscheduledAlignment, 1u) };
+    /* A part with no whole group, of SMs that are left over alone, refuses what wants several SMs at once. */
+    if (c->rungs.cuDevSmResourceSplitByCount(NULL, &groups, &all, NULL, 0, parts->grain) ==
+            CUDA_SUCCESS &&
+        groups * parts->grain < c->gpu.units)
+        parts->least = MAX(parts->least,
+                           ROUND_UP(c->gpu.units - groups * parts->grain + 1, parts->grain));
 }
 
 /* The SMs of both parts. */

@@ -179,7 +179,7 @@ shown(const struct serve *s, const char *key)
 }
 
 /* Units of the device, and what its rung `rung` has for prompts; 0: there are not so many rungs. */
-static uint32_t units, grain;
+static uint32_t units, grain, least;
 
 static uint32_t
 rung_of(const struct serve *s, size_t rung)
@@ -197,6 +197,7 @@ rung_of(const struct serve *s, size_t rung)
         context = (uint32_t)json_integer_value(json_array_get(json_array_get(list, rung), 0));
     units = (uint32_t)json_integer_value(json_object_get(o, "units"));
     grain = (uint32_t)json_integer_value(json_object_get(o, "grain"));
+    least = (uint32_t)json_integer_value(json_object_get(o, "least"));
     json_decref(o);
     return context;
 }
@@ -208,7 +209,7 @@ say(const struct serve *s, uint32_t turn)
     char out[2048], word[64];
     uint32_t context = rung_of(s, turn % 7);
 
-    if (turn % 7 == 4) context = grain * (1 + turn % MIN(units / grain - 1, 9u));
+    if (turn % 7 == 4) context = least + grain * (turn % MIN((units - 2 * least) / grain + 1, 9u));
     snprintf(word, sizeof word, "set %u %u", context, units - context);
     if (context == 0) strcpy(word, turn % 7 == 5 ? "off" : "auto");
     if (ctl(s, word, out, sizeof out)) fail_msg("%s: %s", word, out);
