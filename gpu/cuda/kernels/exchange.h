@@ -4,7 +4,8 @@
  *
  * Every rank stores its part straight into a place of its own in every other rank's memory and waits for what the others
  * store in its. Four bytes travel with four of a count, in one store that the machine does not divide, so what has come is
- * known without a flag behind it, a fence or a second trip. Twice the bytes, one trip: 3 us where a ring needs 10.
+ * known without a flag behind it, a fence or a second trip. Twice the bytes, one trip: of 8 KiB 3.4 us where NCCL takes
+ * 6.7 (two H200s).
  *
  * A block of threads is one channel: block b of every rank speaks to the blocks b, with a count of its own, turn[b], and two
  * places that it uses in turns. Two are enough: who sends turn t + 2 has had t + 1 from everybody, and nobody sends that
