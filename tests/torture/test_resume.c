@@ -257,7 +257,7 @@ streams_go_on_before_the_host_tier_is_there_and_then_it_is_used(void **state)
 {
     static const enum failpoint half[] = { FP_host_mapping, FP_host_mapped };
     _Atomic uint32_t *held = &v.board->fp.slot[FP_WORKER][FP_host_mapping].action;
-    uint32_t lines = 0;
+    uint32_t lines, empty; /* of a worker that a slow machine took for hung */
 
     (void)state;
     answers_start(&ans, &v, "fp32", 0, NULL);
@@ -266,6 +266,8 @@ streams_go_on_before_the_host_tier_is_there_and_then_it_is_used(void **state)
         answers_settle(&ans);
     }
     assert_true(answers_counted(&ans, "offloaded", 0) > 0);
+    lines = service_logged(&v, "w0: a host tier of");
+    empty = service_logged(&v, ", 0 blocks in it");
     answers_turn(&ans, 0, true);
     service_arm(&v, FP_WORKER, FP_host_mapping, FP_HOLD, 1);
     kill(service_pid(&v, "w0"), SIGKILL);
@@ -275,7 +277,7 @@ streams_go_on_before_the_host_tier_is_there_and_then_it_is_used(void **state)
     }
     answers_settle(&ans);
     assert_int_equal(answers_counted(&ans, "fetched", 0), 0);
-    assert_int_equal(service_logged(&v, "w0: a host tier of"), 0);
+    assert_int_equal(service_logged(&v, "w0: a host tier of"), lines);
     kill(service_pid(&v, "w0"), SIGKILL); /* in the middle of it; then at the points */
     for (uint32_t i = 0; i < ARRAY_LEN(half); i++) {
         atomic_store(held, 0);
@@ -285,7 +287,7 @@ streams_go_on_before_the_host_tier_is_there_and_then_it_is_used(void **state)
         await(half[i], NULL);
     }
     await_tier(++lines);
-    assert_int_equal(service_logged(&v, ", 0 blocks in it"), 0);
+    assert_int_equal(service_logged(&v, ", 0 blocks in it"), empty);
     answers_turn(&ans, 0, true), answers_settle(&ans);
     assert_true(answers_counted(&ans, "fetched", 0) > 0);
     answers_stop(&ans);
@@ -294,22 +296,26 @@ streams_go_on_before_the_host_tier_is_there_and_then_it_is_used(void **state)
 static void
 a_host_tier_that_cannot_be_mapped_is_replaced_by_an_empty_one(void **state)
 {
+    uint32_t lines, empty;
+
     (void)state;
     answers_start(&ans, &v, "fp32", 0, NULL);
     for (int i = 0; i < 2; i++) {
         answers_turn(&ans, 0, true);
         answers_settle(&ans);
     }
+    lines = service_logged(&v, "w0: a host tier of");
+    empty = service_logged(&v, ", 0 blocks in it");
     for (uint32_t i = 1; i <= 3; i++) {
         answers_turn(&ans, 0, true);
         service_arm(&v, FP_WORKER, FP_host_mapping, FP_WILD, 1);
         kill(service_pid(&v, "w0"), SIGKILL);
-        await_tier(2 * i - 1);
-        assert_int_equal(service_logged(&v, ", 0 blocks in it"), i);
+        await_tier(++lines);
+        assert_int_equal(service_logged(&v, ", 0 blocks in it"), empty + i);
         kill(service_pid(&v, "w0"), SIGKILL); /* the next one finds that one */
-        await_tier(2 * i);
+        await_tier(++lines);
     }
-    assert_int_equal(service_logged(&v, ", 0 blocks in it"), 3);
+    assert_int_equal(service_logged(&v, ", 0 blocks in it"), empty + 3);
     answers_stop(&ans);
 }
 
