@@ -170,6 +170,8 @@ plan(struct bed *b)
             for (uint32_t k = 0; k < r->enc_rows; k++) *held(b, 2, r->seat, k) = q->source[k];
         check(!(r->flags & RUN_BEAM) || i + 1 == p->n_runs || !q->next_member ||
               p->run[i + 1].seat == q->next_member->seat); /* neighbours */
+        check(!(r->flags & RUN_SAME_SOURCE) ||
+              (q->beam && i && scheduler_seat(b->s, p->run[i - 1].seat)->next_member == q));
         for (uint32_t k = 0; k < r->n_rows; k++) {
             token_id t = p->token[r->first_row + k];
 

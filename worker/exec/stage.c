@@ -61,7 +61,7 @@ stage_decoder(struct exec *x, struct exec_lane *l, struct stage *st, const struc
 {
     const struct graphs_slot *graph = t->decode;
     struct image *im = &st->step;
-    uint32_t n = 0, n_rows, n_runs = graph ? t->n_single : b->n_runs;
+    uint32_t n = 0, n_rows, n_runs = graph ? t->n_single : b->n_runs, n_cross = 0;
     struct rows *rows = &l->step.rows, *cross = &l->step.cross;
     struct run *run, *cross_run;
     int32_t *token, *pos;
@@ -102,13 +102,24 @@ stage_decoder(struct exec *x, struct exec_lane *l, struct stage *st, const struc
                                 .n_rows = r->n_rows,
                                 .first_pos = r->first_pos,
                                 .kv_len = (uint32_t)r->first_pos + r->n_rows };
-        cross_run[at] = run[at];
-        cross_run[at].kv_len = r->cross_tokens;
+        /* Their source's keys are read once. In a graph a longer run would want a place behind all others. */
+        if (!graph && (r->flags & RUN_SAME_SOURCE)) {
+            cross_run[n_cross - 1].n_rows += r->n_rows;
+            continue;
+        }
+        if (!graph) at = n_cross++;
+        cross_run[at] = (struct run){ .seat = r->seat,
+                                      .first_row = r->first_row,
+                                      .n_rows = r->n_rows,
+                                      .first_pos = r->first_pos,
+                                      .kv_len = r->cross_tokens };
     }
     if (graph) rows->n_single = t->n_single;
     cross->n_rows = n_rows;
-    cross->n_runs = n_runs;
+    cross->n_runs = graph ? n_runs : n_cross;
     cross->n_single = rows->n_single;
+    for (uint32_t i = 0; !graph && i < cross->n_single; i++)
+        if (i >= n_cross || cross_run[i].n_rows > 1) cross->n_single = i;
     cross->token = rows->token;
     cross->pos = rows->pos;
     cross->seat = rows->seat;

@@ -218,7 +218,10 @@ go_on(struct plan *p, struct seq *q, uint32_t *guesses)
         add_run(p, q, WORK_GENERATION, 1 + n);
     } else if (q->first_member == q && may_turn(p, q)) {
         turn_beams(p, q);
-        for (struct seq *m = q; m; m = m->next_member) add_run(p, m, WORK_GENERATION, 1);
+        for (struct seq *m = q; m; m = m->next_member) {
+            add_run(p, m, WORK_GENERATION, 1);
+            if (m != q) p->b->run[p->b->n_runs - 1].flags |= RUN_SAME_SOURCE;
+        }
     }
 }
 
