@@ -33,6 +33,8 @@ tests='
 120 tests/torture/test_resume a_standby_without*
 120 tests/torture/test_resume streams_go_on*
 120 tests/e2e/test_beams
+120 tests/e2e/test_cache
+120 tests/e2e/test_pause
 300 tests/e2e/test_golden
 60  tests/e2e/test_encdec
 120 tests/e2e/test_split
