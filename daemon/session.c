@@ -101,24 +101,33 @@ place(struct sessions *s, uint32_t *gone)
 }
 
 struct client *
+session_at(struct sessions *s, enum front_door door, const void *id, size_t id_len)
+{
+    uint32_t i = map_find(s->by_id, key_of(s, door, id, id_len));
+    struct client *c = i == MAP_NONE ? NULL : &s->client[i];
+
+    return c && c->door == door && c->id_len == id_len && !memcmp(c->id, id, id_len) ? c : NULL;
+}
+
+struct client *
 session_of(struct sessions *s, enum front_door door, const void *id, size_t id_len, nsec now,
            uint32_t *gone)
 {
-    uint64_t key = key_of(s, door, id, id_len);
-    uint32_t i = map_find(s->by_id, key);
-    struct client *c;
+    struct client *c = session_at(s, door, id, id_len);
+    uint64_t key;
+    uint32_t i;
 
     *gone = CLIENT_NONE;
     if (id_len > MAX_ROUTING_ID) return NULL;
-    if (i != MAP_NONE) {
-        c = &s->client[i];
-        /* Two ids with one key: the second is not served. It cannot be had on purpose. */
-        if (c->door != door || c->id_len != id_len || memcmp(c->id, id, id_len)) return NULL;
+    if (c) {
         c->heard = now;
         unlist(s, c);
         list_last(s, c);
         return c;
     }
+    key = key_of(s, door, id, id_len);
+    /* Two ids with one key: the second is not served. It cannot be had on purpose. */
+    if (map_find(s->by_id, key) != MAP_NONE) return NULL;
     c = place(s, gone);
     if (!c) return NULL;
     i = (uint32_t)(c - s->client);
@@ -135,15 +144,6 @@ session_of(struct sessions *s, enum front_door door, const void *id, size_t id_l
     list_last(s, c);
     s->n++;
     return c;
-}
-
-struct client *
-session_at(struct sessions *s, enum front_door door, const void *id, size_t id_len)
-{
-    uint32_t i = map_find(s->by_id, key_of(s, door, id, id_len));
-    struct client *c = i == MAP_NONE ? NULL : &s->client[i];
-
-    return c && c->door == door && c->id_len == id_len && !memcmp(c->id, id, id_len) ? c : NULL;
 }
 
 struct client *

@@ -25,17 +25,6 @@ describe_group(const struct kv_group *g, uint32_t tokens_per_block)
                      "window", (json_int_t)g->window, "bytes", (json_int_t)bytes);
 }
 
-/* Of one sequence as long as it may be. */
-static uint64_t
-longest(const struct kv_config *c)
-{
-    uint64_t bytes = 0;
-
-    for (uint32_t i = 0; i < c->n_groups; i++)
-        bytes += kv_block_bytes(&c->group[i]) * c->group[i].max_entries;
-    return bytes;
-}
-
 static json_t *
 describe(const struct engine *n)
 {
@@ -52,7 +41,7 @@ describe(const struct engine *n)
                      (json_int_t)s->max_len, "max_source", (json_int_t)n->max_source, "dtype",
                      dtype_name(n->model->dtype), "kv_dtype", dtype_name(n->steps.kv_dtype),
                      "tokens_per_block", (json_int_t)n->kv_config.tokens_per_block, "kv", kv,
-                     "sequence", (json_int_t)longest(&n->kv_config));
+                     "sequence", (json_int_t)kv_table_bytes(&n->kv_config));
 }
 
 /* The tensors that nothing reads: how many, and one of them. */

@@ -143,14 +143,7 @@ read_source(struct worker *w, struct err *e)
 static uint64_t
 kv_most(const struct kv_config *c)
 {
-    uint64_t bytes = 0;
-
-    for (uint32_t i = 0; i < c->n_groups; i++) {
-        const struct kv_group *g = &c->group[i];
-
-        bytes += kv_block_bytes(g) * g->max_entries * c->n_seats;
-    }
-    return bytes + (uint64_t)c->slab_bytes * (c->n_groups + 1);
+    return kv_table_bytes(c) * c->n_seats + (uint64_t)c->slab_bytes * (c->n_groups + 1);
 }
 
 /* On a GPU: all that is free now but what is still to come. */

@@ -26,11 +26,12 @@ map_or_make(struct engine *n, struct err *e)
 {
     const struct gpu_ops *op = gpu_ops(n->gpu);
     uint64_t bytes = n->kv_config.host_bytes;
+    bool same = suits(n);
     int old = n->old_host.fd, r;
     struct err why;
 
     n->old_host.fd = -1;
-    if (old >= 0 && n->old_host.bytes == bytes) {
+    if (same) {
         if (op->host_adopt(n->gpu, old, bytes, &n->host_arena, &why) == 0) return MAPPED;
         log_warn("%s: making another host tier", why.text);
     }
@@ -49,15 +50,14 @@ tier_open(struct worker *w, struct err *e)
         w->tier.later = true;
         return 0;
     }
-    if (!n->kv_config.host_bytes) {
+    if (n->kv_config.host_bytes) {
+        r = map_or_make(n, e);
+        if (r != MADE) return r < 0 ? r : 0;
+    } else {
         if (n->old_host.fd >= 0) close(n->old_host.fd);
         n->old_host.fd = -1;
-        memset(n->old_host_id, 0, sizeof n->old_host_id);
-        return 0;
     }
-    r = map_or_make(n, e);
-    if (r < 0) return r;
-    if (r == MADE) memset(n->old_host_id, 0, sizeof n->old_host_id);
+    memset(n->old_host_id, 0, sizeof n->old_host_id);
     return 0;
 }
 

@@ -3,6 +3,7 @@
 
 #include "base/clock.h"
 #include "gpu/cpu/cpu_ops.h"
+#include "gpu/group.h"
 
 #include <errno.h>
 #include <limits.h>
@@ -11,7 +12,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -50,17 +50,11 @@ int
 cpu_group_open(struct cpu_group **ret, uint32_t rank, uint32_t ranks, int fd, struct err *e)
 {
     struct cpu_group *g;
-    struct stat st;
     void *p;
 
     *ret = NULL;
     if (ranks == 1) return 0;
-    if (fstat(fd, &st) < 0) return err_set(e, -errno, "a group of %u ranks, fd %d: %m", ranks, fd);
-    if ((uint64_t)st.st_size != GPU_GROUP_BYTES)
-        return err_set(e, -EINVAL, "a group of %u ranks: fd %d has %lld bytes, not %llu", ranks, fd,
-                       (long long)st.st_size, (unsigned long long)GPU_GROUP_BYTES);
-    p = mmap(NULL, sizeof(struct shared), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-    if (p == MAP_FAILED) return err_set(e, -errno, "a group of %u ranks: map: %m", ranks);
+    TRY(group_map(&p, sizeof(struct shared), ranks, fd, e));
     g = calloc(1, sizeof *g);
     if (!g) {
         munmap(p, sizeof(struct shared));

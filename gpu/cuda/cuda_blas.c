@@ -6,6 +6,7 @@
  */
 #include "gpu/cuda/cuda_blas.h"
 
+#include "gpu/cuda/cuda_library.h"
 #include "gpu/cuda/cuda_tuned.h"
 #include "gpu/cuda/kernels/gate.h"
 #include "gpu/cuda/kernels/matmul_any.h"
@@ -58,7 +59,7 @@ struct blas {
     const struct gpu_options *options; /* until cuda_blas_open() has returned */
     pthread_t opener;                  /* the library, and then its first guess */
     bool opening;
-    int opened; /* what open_library() said */
+    int opened; /* what cuda_library_open() said */
     struct err why;
 #define X(name) __typeof__(name) *name;
     CALLS(X)
@@ -97,48 +98,15 @@ struct call {
 };
 
 static bool
-find_calls(struct blas *b)
+find_calls(void *library, void *arg)
 {
+    struct blas *b = arg;
+
 #define X(name) \
-    if (!(*(void **)&b->name = dlsym(b->library, #name))) return false;
+    if (!(*(void **)&b->name = dlsym(library, #name))) return false;
     CALLS(X)
 #undef X
     return true;
-}
-
-/* In the folder; NULL: by the loader's own path. */
-static bool
-open_in(struct blas *b, const char *folder, const char *sub)
-{
-    char path[4096];
-
-    if (folder)
-        snprintf(path, sizeof path, "%s%s/%s", folder, sub, LIBRARY);
-    else
-        snprintf(path, sizeof path, "%s", LIBRARY);
-    b->library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
-    if (!b->library) return false;
-    if (find_calls(b)) return true;
-    dlclose(b->library);
-    b->library = NULL;
-    return false;
-}
-
-static int
-open_library(struct blas *b, const char *libs, struct err *e)
-{
-    const char *home = getenv("CUDA_PATH");
-
-    if (libs) {
-        if (open_in(b, libs, "")) return 0;
-        return err_set(e, -ENOENT, "there is no %s (or not all of it) in %s", LIBRARY, libs);
-    }
-    if ((home && open_in(b, home, "/lib64")) || open_in(b, "/usr/local/cuda", "/lib64") ||
-        open_in(b, NULL, NULL))
-        return 0;
-    return err_set(e, -ENOENT,
-                   "there is no %s in %s%s/usr/local/cuda/lib64 or where the loader looks", LIBRARY,
-                   home ? home : "", home ? "/lib64, " : "");
 }
 
 static void *
@@ -146,7 +114,8 @@ opener(void *arg)
 {
     struct blas *b = arg;
 
-    b->opened = open_library(b, b->options->libs, &b->why);
+    b->opened =
+        cuda_library_open(&b->library, LIBRARY, b->options->libs, "", find_calls, b, &b->why);
     return NULL;
 }
 

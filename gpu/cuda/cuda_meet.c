@@ -3,12 +3,12 @@
 
 #include "base/clock.h"
 #include "gpu/gpu.h"
+#include "gpu/group.h"
 
 #include <errno.h>
 #include <stdatomic.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 enum { LOOK_US = 200 };
@@ -26,15 +26,9 @@ _Static_assert(sizeof(struct meet_memory) <= GPU_GROUP_BYTES,
 int
 meet_open(struct meet *m, uint32_t rank, uint32_t ranks, int fd, struct err *e)
 {
-    struct stat st;
     void *p;
 
-    if (fstat(fd, &st) < 0) return err_set(e, -errno, "a group of %u ranks, fd %d: %m", ranks, fd);
-    if ((uint64_t)st.st_size != GPU_GROUP_BYTES)
-        return err_set(e, -EINVAL, "a group of %u ranks: fd %d has %lld bytes, not %llu", ranks, fd,
-                       (long long)st.st_size, (unsigned long long)GPU_GROUP_BYTES);
-    p = mmap(NULL, sizeof(struct meet_memory), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-    if (p == MAP_FAILED) return err_set(e, -errno, "a group of %u ranks: map: %m", ranks);
+    TRY(group_map(&p, sizeof(struct meet_memory), ranks, fd, e));
     *m = (struct meet){ .rank = rank, .ranks = ranks, .memory = p };
     return 0;
 }

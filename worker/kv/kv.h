@@ -56,6 +56,17 @@ struct kv_config {
     uint64_t hash_secret[4];
 };
 
+/* Bytes of one sequence as long as the tables are. */
+static inline uint64_t
+kv_table_bytes(const struct kv_config *c)
+{
+    uint64_t bytes = 0;
+
+    for (uint32_t i = 0; i < c->n_groups; i++)
+        bytes += kv_block_bytes(&c->group[i]) * c->group[i].max_entries;
+    return bytes;
+}
+
 /* The smallest multiple of lcm(slice_bytes) that holds the largest block and wastes <= 5 % in every pool. */
 uint32_t kv_slab_bytes(const struct kv_config *c);
 
