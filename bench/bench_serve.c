@@ -13,10 +13,14 @@
  *                           times while they go on, CALM tokens of each between two
  *     rank=B:CONTEXT:CALM   the same of rank 1, where tensor_parallel says that there is one
  *     crash=B:CONTEXT:CALM  the same as kill once, by a step that writes where no memory is: DIR has tests/torture's programs
- *     trace=FILE[:MOST]     all requests of a file of traces.py at once, at most so many tokens each; also time per
- *                           output token of the middle request and of one in a hundred, and the longest wait for a
- *                           token and the time to the first that one in a hundred exceeds; steps of prompts, of
- *                           answers and of both, and how long they took
+ *     trace=FILE[:MOST]     all requests of a file of traces.py, each when it arrives (at once, if it does not say), at
+ *                           most so many tokens each; also time per output token of the middle request and of one in
+ *                           a hundred, the longest wait for a token and the time to the first that one in a hundred
+ *                           exceeds; steps of prompts, of answers and of both, and how long they took
+ *     steady=B:IN:OUT:SECONDS  B requests always in flight, the first ones with shorter answers so that they end one
+ *                           after another; what was done in so many seconds from when those have their first token,
+ *                           of each phase by itself (prompts_s: rows of prompts over IN), and a trace's times, with
+ *                           those of whom a quarter came meanwhile. It begins with the same prompts every time
  *     split=MODE            no case: from here on off, auto or CONTEXT:GENERATION of a device that the worker divides
  *
  * DIR needs a config.json only (bench/configs): the weights are random, so are the prompts, lengths are
@@ -34,7 +38,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MAX_REQUESTS = 4096, MAX_RUNS = 100, MAX_CASES = 32, DECODE_STEPS = 160 };
+enum {
+    MAX_REQUESTS = 4096,
+    MAX_RUNS = 100,
+    MAX_CASES = 48,
+    DECODE_STEPS = 160,
+    MAX_GAPS = 1 << 20
+};
 enum {
     QUIET_MS = 20,
     CALM_MORE = 16
@@ -43,7 +53,10 @@ enum {
 struct request {
     uint64_t id;
     uint32_t in, out, got;
+    nsec at; /* not before, from the start of its run */
     nsec sent, first, last;
+    uint32_t seen; /* got, when the time that counts began */
+    nsec from;     /* its last token then */
     uint32_t calm; /* tokens since the last death */
     nsec gap;      /* the longest between two, of a trace or from then on */
     bool over;
@@ -55,6 +68,7 @@ struct figure {
     double middle;      /* of the streams, where more is the longest */
     double ttft_ms, core, step_us, idle_us;
     double tpot_ms, tpot_99, gap_99, ttft_99; /* of a trace */
+    double prompts;                           /* steady: whole ones a second */
     double kind_ms[BENCH_KINDS];              /* a step of prompts, of answers, of both */
     uint64_t kind_n[BENCH_KINDS];
 };
@@ -193,6 +207,20 @@ take(struct bench *b, const struct lagan_event *ev)
     }
 }
 
+/* Those of q[0 .. n) whose time has come, so many of them in flight; how long until the next one, 0: it does not
+ * count. */
+static nsec
+submit_due(struct bench *b, uint32_t in_flight, nsec since)
+{
+    while (b->n_sent < b->n && b->n_sent - b->n_over < in_flight) {
+        nsec wait = since + b->q[b->n_sent].at - clock_now();
+
+        if (wait > 0) return wait;
+        submit(b, &b->q[b->n_sent]);
+    }
+    return 0;
+}
+
 /* All of q[0 .. n), so many of them in flight; how long it took. */
 static nsec
 play(struct bench *b, uint32_t in_flight)
@@ -204,12 +232,16 @@ play(struct bench *b, uint32_t in_flight)
         b->q[i].id = UINT64_MAX, b->q[i].got = 0, b->q[i].gap = 0, b->q[i].over = false;
     while (b->n_over < b->n) {
         struct lagan_event ev = { .size = sizeof ev };
-        int r;
+        nsec wait = submit_due(b, in_flight, since);
+        int r = lagan_next(b->s.client, &ev,
+                           b->struck ? QUIET_MS
+                           : wait    ? (int)MIN(wait / NSEC_MS, (nsec)120000)
+                                     : 120000);
 
-        while (b->n_sent < b->n && b->n_sent - b->n_over < in_flight) submit(b, &b->q[b->n_sent]);
-        r = lagan_next(b->s.client, &ev, b->struck ? QUIET_MS : 120000);
         if (r == 0 && b->struck)
             await_successor(b);
+        else if (r == 0 && wait)
+            continue;
         else if (r <= 0)
             bench_die("nothing for two minutes: %s", lagan_why(b->s.client));
         else
@@ -379,6 +411,7 @@ read_trace(struct bench *b, const char *name, uint32_t most)
         b->q[b->n] = (struct request){
             .in = (uint32_t)json_integer_value(json_object_get(o, "isl")),
             .out = (uint32_t)json_integer_value(json_object_get(o, "osl")),
+            .at = (nsec)(json_number_value(json_object_get(o, "arrival_s")) * NSEC_S),
         };
         b->q[b->n].out = MIN(b->q[b->n].out, most);
         json_decref(o);
@@ -425,6 +458,101 @@ run_trace(struct bench *b, const char *name, uint32_t most, struct figure *f)
     account_waits(b, f);
 }
 
+/* The first n prompts, the same ones every time: but for the first time they are there already. */
+static void
+submit_first(struct bench *b, uint32_t n)
+{
+    uint64_t others = b->random;
+
+    b->random = 20261122;
+    while (b->n_sent < n) submit(b, &b->q[b->n_sent]);
+    b->random = others;
+}
+
+/* One event, which adds to v[*n] if it ends a gap. Who is over is followed by another one, unless it is the end. */
+static void
+take_steady(struct bench *b, bool over, double *v, uint32_t *n)
+{
+    struct lagan_event ev = { .size = sizeof ev };
+    struct request *q = b->q;
+
+    if (lagan_next(b->s.client, &ev, 120000) <= 0)
+        bench_die("nothing for two minutes: %s", lagan_why(b->s.client));
+    while (q < b->q + b->n_sent && q->id != ev.id) q++;
+    if (q == b->q + b->n_sent) return;
+    if (ev.kind == LAGAN_EVENT_TOKENS) {
+        nsec now = clock_now();
+
+        if (q->got && *n < MAX_GAPS) v[(*n)++] = (double)(now - q->last) / NSEC_MS;
+        if (!q->got) q->first = now, b->n_first++;
+        q->last = now;
+        q->got += ev.n_ids;
+    } else if (ev.kind == LAGAN_EVENT_DONE || ev.kind == LAGAN_EVENT_ERROR) {
+        if (!over && ev.kind == LAGAN_EVENT_ERROR) bench_die("%s", ev.message ? ev.message : "?");
+        q->over = true;
+        b->n_over++;
+        if (over) return;
+        if (b->n_sent == MAX_REQUESTS) bench_die("more than %d requests", MAX_REQUESTS);
+        submit(b, &b->q[b->n_sent]);
+    }
+}
+
+/* How long those of whom a quarter came in that time waited for a token. */
+static void
+account_steady(const struct bench *b, uint32_t out, double *v, uint32_t n, struct figure *f)
+{
+    static double tpot[MAX_REQUESTS], ttft[MAX_REQUESTS];
+    uint32_t n_tpot = 0, n_ttft = 0;
+
+    for (uint32_t i = 0; i < b->n_sent; i++) {
+        const struct request *q = &b->q[i];
+        nsec from = q->from ? q->from : q->first;
+        uint32_t seen = q->seen ? q->seen : 1;
+
+        if (q->got && !q->seen) ttft[n_ttft++] = (double)(q->first - q->sent) / NSEC_MS;
+        if (q->got >= seen + MAX(out / 4, 1u))
+            tpot[n_tpot++] = (double)(q->last - from) / NSEC_MS / (q->got - seen);
+    }
+    f->tpot_ms = n_tpot ? median(tpot, n_tpot) : 0;
+    f->tpot_99 = rare(tpot, n_tpot);
+    f->ttft_ms = n_ttft ? median(ttft, n_ttft) : 0;
+    f->ttft_99 = rare(ttft, n_ttft);
+    if (n) median(v, n);
+    f->gap_99 = rare(v, n);
+}
+
+static void
+run_steady(struct bench *b, const uint32_t *arg, struct figure *f)
+{
+    static double gaps[MAX_GAPS];
+    struct bench_worker from, to;
+    uint32_t n = 0, some = arg[0];
+    double seconds;
+    nsec until;
+
+    alike(b, MAX_REQUESTS, arg[1], arg[2]);
+    for (uint32_t i = 0; i < some; i++) b->q[i].out = MAX(arg[2] * (i + 1) / some, 1u);
+    b->n_sent = b->n_first = b->n_over = 0;
+    submit_first(b, some);
+    for (uint32_t i = 0; i < some; i++)
+        while (!b->q[i].got) take_steady(b, false, gaps, &n);
+    n = 0;
+    for (uint32_t i = 0; i < b->n_sent; i++)
+        b->q[i].seen = b->q[i].got, b->q[i].from = b->q[i].last;
+    bench_worker(&b->s, &from);
+    for (until = from.at + arg[3] * NSEC_S; clock_now() < until;) take_steady(b, false, gaps, &n);
+    bench_worker(&b->s, &to);
+    account(f, &from, &to);
+    account_steady(b, arg[2], gaps, n, f);
+    seconds = (double)(to.at - from.at) / NSEC_S;
+    f->value = (double)(to.tokens - from.tokens) / seconds;
+    f->more = f->value / arg[2];
+    f->prompts = (double)(to.prompt_tokens - from.prompt_tokens) / seconds / arg[1];
+    for (uint32_t i = 0; i < b->n_sent; i++)
+        if (!b->q[i].over) lagan_cancel(b->s.client, b->q[i].id);
+    while (b->n_over < b->n_sent) take_steady(b, true, gaps, &n);
+}
+
 static void
 divide(struct bench *b, const char *mode)
 {
@@ -454,6 +582,7 @@ static const struct kind {
     { "kill", "ms", "gap_ms", 3, NULL, kill_worker },
     { "rank", "ms", "gap_ms", 3, NULL, kill_rank },
     { "crash", "ms", "gap_ms", 3, NULL, bench_crash },
+    { "steady", "tok/s", "req_s", 4, run_steady, NULL },
     { "trace", "tok/s", "req_s", 0, NULL, NULL },
 };
 
@@ -503,7 +632,7 @@ run_case(struct bench *b, const char *word, uint32_t runs)
             k->run(b, arg, &f[i]);
         else
             run_trace(b, file, most, &f[i]);
-        f[i].ttft_ms = median_ttft(b);
+        if (!f[i].ttft_ms) f[i].ttft_ms = median_ttft(b);
     }
     for (uint32_t i = 0; i < runs; i++) {
         value[i] = f[i + 1].value;
@@ -519,7 +648,8 @@ run_case(struct bench *b, const char *word, uint32_t runs)
            b->s.name, b->mode, word, median(value, runs), k->unit, runs, value[0],
            median(value, runs), value[runs - 1], k->more, median(more, runs), k->more, more[0],
            k->more, more[runs - 1], median(ttft, runs), f[runs].core, f[runs].step_us);
-    if (!k->n_args) {
+    if (k->run == run_steady) printf(",\"prompts_s\":%.4g", f[runs].prompts);
+    if (!k->n_args || k->run == run_steady) {
         const struct figure *l = &f[runs];
 
         printf(",\"ttft_99_ms\":%.4g,\"tpot_ms\":%.4g,\"tpot_99_ms\":%.4g,\"gap_99_ms\":%.4g",

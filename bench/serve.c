@@ -276,6 +276,7 @@ bench_worker(struct bench_serve *s, struct bench_worker *ret)
         .cpu = processor_time(s->worker),
         .steps = number(stats, "steps"),
         .tokens = number(stats, "tokens_out"),
+        .prompt_tokens = number(stats, "tokens_in"),
         .gaps = number(stats, "gaps"),
         .idle_ns = number(stats, "idle_ns"),
         .kind = { { number(stats, "prompt_steps"), number(stats, "prompt_ns") },

@@ -26,7 +26,7 @@ struct bench_serve {
 
 struct bench_worker {
     nsec at, cpu; /* when this was read; processor time of all its threads */
-    uint64_t steps, tokens;
+    uint64_t steps, tokens, prompt_tokens;
     uint64_t gaps, idle_ns; /* between steps that were queued: how many, how long; 0: not known */
     struct {
         uint64_t n, ns;
