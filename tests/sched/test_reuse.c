@@ -281,6 +281,32 @@ a_source_that_is_there_is_not_encoded(void **state) /* G3 */
     }
 }
 
+static void
+a_sample_that_was_paused_finds_nothing_of_another_salt(void **state)
+{
+    struct seq *first[3], *s;
+
+    (void)state;
+    begin(16, 8);
+    r.l.policy = POLICY_MAX_UTILIZATION;
+    run_open(&r);
+    for (uint32_t i = 0; i < 3; i++) {
+        first[i] = seq_family(run_twin(i, 1, 100), 2, /* beams= */ false, 25, 30, 0);
+        first[i]->salt = first[i]->next_member->salt = i;
+        run_add(&r, first[i]);
+    }
+    while (run_step(&r, 0)) scheduler_check(r.s);
+    assert_true(scheduler_n_pauses(r.s) > 2);
+    for (uint32_t i = 0; i < 6; i++) {
+        s = scheduler_reap(r.s);
+        assert_non_null(s);
+        assert_int_equal(s->reason, LAGAN_FINISH_LENGTH);
+        run_check_tokens(s);
+        seq_free(s);
+    }
+    done();
+}
+
 int
 main(void)
 {
@@ -296,6 +322,7 @@ main(void)
         cmocka_unit_test(salt_and_adapter_share_nothing),
         cmocka_unit_test(a_paused_one_finds_what_it_had),
         cmocka_unit_test(a_source_that_is_there_is_not_encoded),
+        cmocka_unit_test(a_sample_that_was_paused_finds_nothing_of_another_salt),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -307,6 +307,7 @@ scheduler_add(struct scheduler *s, struct seq *q, nsec now, struct err *e)
     for (struct seq *m = q->next_member; m; m = m->next_member) {
         begin(s, m, now);
         m->turn = q->turn; /* they stay side by side */
+        m->space = q->space;
         m->n_draft = 0;
     }
     if (q->first_member) {
