@@ -472,14 +472,13 @@ settle(struct world *w)
     reap(w);
 }
 
-/* It stands still, and has what it cannot give up: an adapter's pages, an encoder's rows, half of what it tells, blocks
- * that the device was not told of. */
+/* It stands still, and has what it cannot give up: an encoder's rows, half of what it tells, blocks that the device was
+ * not told of. */
 static bool
 holds(const struct seq *q)
 {
     if (!q->halted || q->state == SEQ_WAITING) return false;
-    if (q->first_member) return true;
-    return q->lora || q->n_source || q->prompt_logprobs || q->n_adopted || q->n_done == 0;
+    return q->n_source || q->prompt_logprobs || q->n_adopted || q->n_done == 0;
 }
 
 /* Who stands still stops nobody else, but by what it cannot give up. Then everything ends. */

@@ -652,9 +652,9 @@ check_rows(const struct run *r, const struct batch *b, const struct batch_run *r
 
         tree = tree || depth != (int32_t)i;
         check(b->pos[run->first_row + i] == run->first_pos + depth);
-        check(b->token[run->first_row + i] == (pos < q->n_prompt ? fake_token(seq_name(q), pos)
-                                               : q->beam         ? q->token[pos]
-                                                                 : TOKEN_FROM_LAST - (int32_t)i));
+        check(b->token[run->first_row + i] == (q->beam             ? q->token[pos]
+                                               : pos < q->n_prompt ? fake_token(seq_name(q), pos)
+                                                                   : TOKEN_FROM_LAST - (int32_t)i));
         if (run->flags & RUN_MASK) check(b->mask[run->first_logit + i] == sees);
     }
     check(tree == ((run->flags & RUN_MASK) != 0));
@@ -852,7 +852,7 @@ run_step(struct run *r, unsigned lane)
 void
 run_check_tokens(const struct seq *q)
 {
-    for (uint32_t i = 0; i < (q->beam ? q->n_prompt : q->n_tokens); i++)
+    for (uint32_t i = 0; i < (q->beam ? q->beam->first : q->n_tokens); i++)
         check(q->token[i] == fake_token(seq_name(q), i));
 }
 

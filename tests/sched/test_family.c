@@ -17,6 +17,7 @@ enum { MAX_LEN = 100, FAMILY = 8, OUT = 2 };
 
 struct bed {
     struct kv_config c;
+    uint32_t units; /* of the arena; 0: all there are */
     struct scheduler_limits l;
     void *mem;
     struct kv *kv;
@@ -53,13 +54,15 @@ open_bed(struct bed *b)
 {
     struct err e;
 
+    b->planned = b->done = 0;
+    b->now = 0;
     memset(b->at, 0xff, sizeof b->at);
     memset(b->holds, 0xff, sizeof b->holds);
     b->c = (struct kv_config){ .n_groups = 2,
                                .n_seats = SEATS,
                                .n_lanes = 1,
                                .tokens_per_block = BLOCK,
-                               .arena_bytes = (uint64_t)UNITS * UNIT };
+                               .arena_bytes = (uint64_t)(b->units ? b->units : UNITS) * UNIT };
     b->c.group[0] = (struct kv_group){ .kind = KV_FULL };
     b->c.group[1] = (struct kv_group){ .kind = KV_WINDOW, .window = WINDOW };
     if (b->l.n_enc_layers) b->c.group[b->c.n_groups++] = (struct kv_group){ .kind = KV_CROSS };
@@ -89,7 +92,7 @@ close_bed(struct bed *b)
     scheduler_free(b->s);
     for (int i = 0; i < OUT; i++) batch_free(b->batch[i]);
     free(b->mem);
-    memset(b, 0, sizeof *b);
+    b->mem = NULL;
 }
 
 static token_id *
@@ -319,6 +322,11 @@ check_family(const struct family *f)
     }
 }
 
+static struct {
+    uint32_t pauses, searches,
+        apart; /* of searches: pauses, those whose beams had come apart by then */
+} seen;
+
 static void
 take_back(struct bed *b, struct family **f, uint32_t n, uint32_t *left)
 {
@@ -327,7 +335,12 @@ take_back(struct bed *b, struct family **f, uint32_t n, uint32_t *left)
     while ((q = scheduler_reap(b->s))) {
         for (uint32_t i = 0; i < n; i++) {
             if (!f[i] || q < f[i]->seq || q >= f[i]->seq + FAMILY) continue;
+            seen.pauses += q->n_pauses;
             if (++f[i]->n_back < f[i]->n) break;
+            if (f[i]->seq[0].beam) {
+                seen.searches += f[i]->seq[0].n_pauses;
+                seen.apart += f[i]->seq[0].n_shared + 1 < f[i]->seq[0].n_prompt;
+            }
             if (f[i]->seq[0].reason < LAGAN_FINISH_CANCELLED) check_family(f[i]);
             free(f[i]);
             f[i] = NULL;
@@ -336,7 +349,7 @@ take_back(struct bed *b, struct family **f, uint32_t n, uint32_t *left)
     }
 }
 
-/* Requests of all kinds at once, some cancelled, some expired, with steps planned ahead. */
+/* Requests of all kinds at once, some cancelled, some expired, some halted for a while, with steps planned ahead. */
 static void
 run_many(struct bed *b, bool sources, enum policy policy, uint32_t max_rows, uint32_t seats)
 {
@@ -363,7 +376,12 @@ run_many(struct bed *b, bool sources, enum policy policy, uint32_t max_rows, uin
                           1 + test_below(20), sources ? 1 + test_below(12) : 0);
         if (test_below(8) == 0)
             for (uint32_t k = 0; k < n; k++) f[i]->seq[k].deadline = (nsec)test_below(90);
-        assert_int_equal(scheduler_add(b->s, f[i]->seq, b->now, &e), 0);
+        if (scheduler_add(b->s, f[i]->seq, b->now, &e) < 0) {
+            assert_true(b->units); /* too much for so few blocks */
+            free(TAKE(f[i]));
+            left--;
+        }
+        if (test_below(9) == 0) scheduler_halt(b->s, 1 + test_below(i + 1), true);
         for (uint32_t k = test_below(4); k > 0; k--) {
             if (b->planned - b->done < OUT && plan(b)) continue;
             if (b->done < b->planned) commit(b);
@@ -372,6 +390,7 @@ run_many(struct bed *b, bool sources, enum policy policy, uint32_t max_rows, uin
         take_back(b, f, N, &left);
         b->now++;
     }
+    for (uint32_t i = 0; i < N; i++) scheduler_halt(b->s, i + 1, false);
     while (left > 0) {
         bool busy = b->planned - b->done < OUT && test_below(3) && plan(b);
 
@@ -396,6 +415,23 @@ beams_samples_and_others_have_each_their_own_tokens(void **state)
 
         run_many(&b, i % 2, policies[i % 3], seats + test_below(30), seats);
     }
+}
+
+static void
+who_is_paused_goes_on_as_if_nothing_had_happened_beams_and_samples_all_together(void **state)
+{
+    static struct bed b;
+
+    (void)state;
+    memset(&seen, 0, sizeof seen);
+    for (uint32_t i = 0; i < 300; i++) {
+        uint32_t seats = 8 + test_below(SEATS - 7);
+
+        b.units = 100 + test_below(160);
+        run_many(&b, i % 2, i % 8 ? POLICY_MAX_UTILIZATION : POLICY_NO_EVICT,
+                 seats + test_below(30), seats);
+    }
+    assert_true(seen.pauses > 500 && seen.searches > 50 && seen.apart > 20);
 }
 
 static void
@@ -443,6 +479,8 @@ main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(beams_samples_and_others_have_each_their_own_tokens),
+        cmocka_unit_test(
+            who_is_paused_goes_on_as_if_nothing_had_happened_beams_and_samples_all_together),
         cmocka_unit_test(a_family_is_admitted_whole_or_waits_and_what_never_fits_is_refused),
     };
 

@@ -252,6 +252,62 @@ who_wants_pages_stops_nobody_who_has_a_seat(void **state)
     done();
 }
 
+static struct seq *
+adapted(uint64_t lora, uint32_t max_new)
+{
+    struct seq *s = request(10, max_new, 0);
+
+    s->lora = lora;
+    s->pages = lora ? 20 : 0;
+    return s;
+}
+
+static void
+who_waits_for_pages_is_passed_over_by_as_many_as_there_are_seats(void **state)
+{
+    (void)state;
+    begin(4);
+    r.l.pages = 30;
+    run_open(&r);
+    run_add(&r, adapted(1, 6));
+    run_step(&r, 0);
+    run_add(&r, adapted(2, 4));   /* 20 pages, and there are 10 */
+    for (int i = 2; i < 7; i++) { /* one after another, so that the first adapter never goes */
+        run_add(&r, adapted(1, 6));
+        run_step(&r, 0);
+        run_step(&r, 0);
+        assert_int_equal(q[1]->state, SEQ_WAITING);
+        assert_int_equal(q[i]->state == SEQ_WAITING, i >= 6);
+    }
+    run_add(&r, adapted(0, 4)); /* it wants none: nobody waits the longer for it */
+    run_step(&r, 0);
+    assert_int_not_equal(q[7]->state, SEQ_WAITING);
+    for (int i = 0; i < 4; i++) run_step(&r, 0);
+    assert_int_not_equal(q[1]->state, SEQ_WAITING);
+    while (run_step(&r, 0)) scheduler_check(r.s);
+    for (int i = 0; i < n_seqs; i++) assert_int_equal(q[i]->state, SEQ_ENDED);
+    done();
+}
+
+static void
+a_reader_that_stands_still_gives_an_adapters_pages_up(void **state)
+{
+    (void)state;
+    begin(3);
+    r.l.pages = 30;
+    run_open(&r);
+    run_add(&r, adapted(1, 40));
+    for (int i = 0; i < 5; i++) run_step(&r, 0);
+    scheduler_halt(r.s, 0, true);
+    run_add(&r, adapted(2, 4));
+    while (q[1]->state != SEQ_ENDED) assert_non_null(run_step(&r, 0));
+    assert_int_equal(q[0]->state, SEQ_WAITING);
+    scheduler_halt(r.s, 0, false);
+    while (run_step(&r, 0)) scheduler_check(r.s);
+    assert_int_equal(q[0]->state, SEQ_ENDED);
+    done();
+}
+
 static void
 an_adapter_larger_than_the_device_is_refused(void **state)
 {
@@ -464,6 +520,8 @@ main(void)
         cmocka_unit_test(who_wants_pages_alone_is_passed_over),
         cmocka_unit_test(max_utilization_stops_at_who_wants_pages),
         cmocka_unit_test(who_wants_pages_stops_nobody_who_has_a_seat),
+        cmocka_unit_test(who_waits_for_pages_is_passed_over_by_as_many_as_there_are_seats),
+        cmocka_unit_test(a_reader_that_stands_still_gives_an_adapters_pages_up),
         cmocka_unit_test(an_adapter_larger_than_the_device_is_refused),
         cmocka_unit_test(a_client_with_many_requests_leaves_others_their_turn),
         cmocka_unit_test(turns_count_tokens_and_not_requests),

@@ -52,9 +52,25 @@ follows(const struct req *q)
     return q->first && q->first != q && !q->forked;
 }
 
+/* Of beams that begin again: what is alike in all of them, but for the last token. */
+static void
+see_alike(struct req *first)
+{
+    first->n_shared = first->prompt - 1;
+    for (uint32_t i = 1; i < first->n_members; i++)
+        for (uint32_t k = first->n_shared; k-- > 0;)
+            if (first->beam->line[i][k] != first->beam->line[0][k]) first->n_shared = k;
+    for (uint32_t i = 0; i < first->n_members; i++) {
+        first[i].n_shared = first->n_shared;
+        first[i].again = false;
+    }
+}
+
 static void
 sort(struct twin *t)
 {
+    for (uint32_t i = 0; i < t->n; i++)
+        if (t->req[i].again && t->req[i].first == &t->req[i]) see_alike(&t->req[i]);
     t->n_list = 0;
     for (uint32_t i = 0; i < t->n; i++)
         if ((t->req[i].state != GONE || t->req[i].seat) &&
@@ -144,16 +160,59 @@ has_seat(const struct twin *t, const struct req *q)
     return seats(t) + size(q) <= MIN(MIN(t->l.max_seqs, t->l.max_rows), t->c.n_seats);
 }
 
+static bool
+has_pages(const struct twin *t, const struct req *q)
+{
+    uint32_t used = 0;
+
+    for (uint32_t i = 0; i < t->n; i++) {
+        const struct req *r = &t->req[i];
+        bool counted = !r->seat || !r->lora;
+
+        if (r->seat && r->lora == q->lora) return true;
+        for (uint32_t k = 0; k < i; k++)
+            counted = counted || (t->req[k].seat && t->req[k].lora == r->lora);
+        if (!counted) used += r->pages;
+    }
+    return !q->lora || used + q->pages <= t->l.pages;
+}
+
+/* It waits for that. */
+static bool
+lacks_pages(const struct twin *t, const struct req *q)
+{
+    return q->state == WAIT && !q->halted && !has_pages(t, q);
+}
+
+/* Nor does one wait for them before it that has been passed over for too long. */
+static bool
+may_take_pages(struct twin *t, const struct req *q)
+{
+    if (!q->lora) return true;
+    t->no_pages = t->no_pages || !has_pages(t, q);
+    if (!has_pages(t, q)) return false;
+    for (uint32_t i = 0; i < t->n_list && t->list[i] != q; i++)
+        if (t->list[i]->passed >= MIN(MIN(t->l.max_seqs, t->l.max_rows), t->c.n_seats) &&
+            lacks_pages(t, t->list[i]))
+            return false;
+    return true;
+}
+
 static void
 sit(struct twin *t, struct req *q, enum state as)
 {
-    if (!q->seat) t->turn = MAX(t->turn, q->turn);
+    bool new = !q->seat;
+
+    if (new) t->turn = MAX(t->turn, q->turn);
     for (uint32_t i = 1; i < size(q) && !q->seat; i++) {
         q[i].seat = true;
         q[i].state = CONTEXT;
     }
     q->seat = true;
     q->state = as;
+    q->passed = 0;
+    for (uint32_t i = 0; i < t->n_list && t->list[i] != q && q->lora && new; i++)
+        t->list[i]->passed += lacks_pages(t, t->list[i]);
 }
 
 void
@@ -162,7 +221,8 @@ twin_leave(struct req *q)
     q->seat = q->begun = q->encoded = false;
     q->len = 0;
     if (q->state != PAUSED) return;
-    q->kin = NULL;
+    if (!q->first) q->kin = NULL;
+    q->again = q->first && q->forked;
     q->forked = false;
     q->fork_step = 0;
     q->state = WAIT; /* what it has is prompt */
@@ -171,6 +231,24 @@ twin_leave(struct req *q)
     q->max_new -= q->made;
     q->min_new -= MIN(q->min_new, q->made);
     q->made = q->out = q->pos = q->layers = q->guesses = q->done = 0;
+}
+
+void
+twin_leave_paused(struct req *q)
+{
+    bool out = q->in_flight > 0;
+
+    for (uint32_t i = 0; q->first && i < q->n_members; i++) out = out || q->first[i].in_flight > 0;
+    for (uint32_t i = 0; q->first && i < q->n_members && !out; i++) twin_leave(&q->first[i]);
+    if (!q->first && !out) twin_leave(q);
+}
+
+static void
+pause_all(struct req *q)
+{
+    for (uint32_t i = 0; q->first && i < q->n_members; i++) q->first[i].state = PAUSED;
+    q->state = PAUSED;
+    twin_leave_paused(q);
 }
 
 static void
@@ -203,7 +281,6 @@ twin_halt(struct twin *t, req_id id, bool halted)
 {
     for (uint32_t i = 0; i < t->n; i++)
         if (t->req[i].id == id) t->req[i].halted = halted;
-    t->halts = t->halts || halted;
 }
 
 void
@@ -218,23 +295,6 @@ twin_expire(struct twin *t, nsec now)
 {
     for (uint32_t i = 0; i < t->n; i++)
         if (t->req[i].state != GONE && t->req[i].deadline <= now) twin_end(t, &t->req[i]);
-}
-
-static bool
-has_pages(const struct twin *t, const struct req *q)
-{
-    uint32_t used = 0;
-
-    for (uint32_t i = 0; i < t->n; i++) {
-        const struct req *r = &t->req[i];
-        bool counted = !r->seat || !r->lora;
-
-        if (r->seat && r->lora == q->lora) return true;
-        for (uint32_t k = 0; k < i; k++)
-            counted = counted || (t->req[k].seat && t->req[k].lora == r->lora);
-        if (!counted) used += r->pages;
-    }
-    return !q->lora || used + q->pages <= t->l.pages;
 }
 
 static uint32_t
@@ -253,11 +313,11 @@ told_before(const struct twin *t, const struct req *r, uint32_t block)
     return false;
 }
 
-/* What it may still take, and what it holds, each block once. */
+/* What it may still take on the way to len positions, and what it holds, each block once. */
 static uint64_t
-takes(const struct twin *t, const struct req *r, bool cross)
+takes(const struct twin *t, const struct req *r, uint32_t len, bool cross)
 {
-    uint64_t n = entries(t, cross ? r->source : r->len);
+    uint64_t n = entries(t, cross ? r->source : len);
 
     if (cross) {
         for (const struct req *k = r->kin; k && k != r; k++)
@@ -276,12 +336,26 @@ fits(const struct twin *t, const struct req *q, uint32_t len)
 {
     for (uint32_t g = 0; g < t->c.n_groups; g++) {
         bool cross = t->c.group[g].kind == KV_CROSS;
-        uint64_t n = entries(t, cross ? q->source : len);
+        uint64_t n = takes(t, q, len, cross);
 
-        if (q->first == q && !cross)
+        if (q->first == q && !q->forked && !cross)
             n += (q->n_members - 1) * (n - q->n_shared / t->c.tokens_per_block);
         for (uint32_t i = 0; i < t->n; i++)
-            if (&t->req[i] != q && t->req[i].len) n += takes(t, &t->req[i], cross);
+            if (&t->req[i] != q && t->req[i].len) n += takes(t, &t->req[i], t->req[i].len, cross);
+        if (n > t->c.group[g].max_blocks) return false;
+    }
+    return true;
+}
+
+/* All that it will ever need, and its kin, with nobody else there. */
+static bool
+fits_alone(const struct twin *t, const struct req *q)
+{
+    for (uint32_t g = 0; g < t->c.n_groups; g++) {
+        bool cross = t->c.group[g].kind == KV_CROSS;
+        uint64_t n = entries(t, cross ? q->source : q->prompt + q->max_new);
+
+        if (q->first && !cross) n += (q->n_members - 1) * (n - q->n_shared / t->c.tokens_per_block);
         if (n > t->c.group[g].max_blocks) return false;
     }
     return true;
@@ -290,37 +364,34 @@ fits(const struct twin *t, const struct req *q, uint32_t len)
 static bool
 may_pause(const struct req *q)
 {
-    if (q->first) return false;
+    if (q->first) q = q->first;
     return q->state == GENERATE || (q->state == CONTEXT && q->begun && !q->told);
 }
 
 /* The last in the list who stands still, keeps what others want, and could come back with what it has. */
 static struct req *
-halted_one(struct twin *t)
+halted_one(struct twin *t, bool pages)
 {
-    struct twin *alone;
     struct req *found = NULL;
 
-    if (!t->halts) return NULL;
-    alone = calloc(1, sizeof *alone);
-    check(alone);
-    alone->c = t->c;
     for (uint32_t i = 0; i < t->n; i++) {
         struct req *q = &t->req[i];
+        bool out = q->in_flight > 0;
 
-        if (!q->seat || !q->halted || q->in_flight || !may_pause(q)) continue;
+        for (uint32_t k = 0; q->first && k < q->n_members; k++)
+            out = out || q->first[k].in_flight > 0;
+        if (!q->seat || !q->halted || out || !may_pause(q) || (pages && !q->lora)) continue;
         if (found && in_order(&(const struct req *){ found }, &(const struct req *){ q }) > 0)
             continue;
-        if (fits(alone, q, q->prompt + q->max_new)) found = q;
+        if (fits_alone(t, q)) found = q;
     }
-    free(alone);
     return found;
 }
 
 static bool
 no_room(struct twin *t)
 {
-    t->cramped = halted_one(t) != NULL;
+    t->cramped = halted_one(t, false) != NULL;
     return false;
 }
 
@@ -334,11 +405,12 @@ may_sit(struct twin *t, const struct req *q)
 static bool
 give_up_one(struct twin *t)
 {
-    struct req *q = t->cramped ? halted_one(t) : NULL;
+    struct req *q = t->cramped ? halted_one(t, false) : NULL;
 
+    if (!q && t->no_pages) q = halted_one(t, true);
+    t->no_pages = false;
     if (!q) return t->cramped = false;
-    q->state = PAUSED;
-    twin_leave(q);
+    pause_all(q);
     sort(t);
     return true;
 }
@@ -346,8 +418,7 @@ give_up_one(struct twin *t)
 static bool
 admit(struct twin *t, struct req *q)
 {
-    bool all = t->l.policy != POLICY_MAX_UTILIZATION || q->first;
-    uint32_t len = q->prompt + (all ? q->max_new : 0);
+    uint32_t len = q->prompt + (t->l.policy == POLICY_MAX_UTILIZATION ? 0 : q->max_new);
 
     if (q->state == WAIT && !has_seat(t, q)) return no_room(t);
     if (!fits(t, q, len)) return no_room(t);
@@ -402,7 +473,7 @@ room(struct twin *t, struct req *q, unsigned work, uint32_t *rows)
 
     if (q->halted) return true;
     if (q->state == GENERATE) return q->out == q->max_new || pay(t, q);
-    if (q->state == WAIT && work && !has_pages(t, q)) return false;
+    if (q->state == WAIT && work && !may_take_pages(t, q)) return false;
     if (work == WORK_ENCODER) return q->state != WAIT || may_sit(t, q);
     if (work != WORK_CONTEXT || n == 0) return true;
     if (!q->len && !admit(t, q)) return false;
@@ -426,7 +497,7 @@ make_room(struct twin *t, unsigned lane, nsec now)
         while (!room(t, q, wants(t, q, lane, now), &rows)) {
             bool no_seat = q->state == WAIT && !has_seat(t, q);
 
-            if (q->state == WAIT && !has_pages(t, q)) {
+            if (q->state == WAIT && !may_take_pages(t, q)) {
                 waiting = false;
                 break;
             }
@@ -443,12 +514,11 @@ make_room(struct twin *t, unsigned lane, nsec now)
                 waiting = false;
                 break;
             }
-            t->list[v]->state = PAUSED;
-            last = t->list[v];
-            if (t->list[v]->in_flight == 0) {
-                twin_leave(t->list[v]);
+            last = t->list[v]->first ? t->list[v]->first : t->list[v];
+            pause_all(t->list[v]);
+            if (!t->list[v]->seat) {
                 paused = true;
-                if (v == i) return paused;
+                if (last == (q->first ? q->first : q)) return paused;
                 continue;
             }
             if (!no_seat) return paused;
@@ -465,7 +535,24 @@ make_room(struct twin *t, unsigned lane, nsec now)
 static uint32_t
 goal(const struct req *q)
 {
-    return q->first == q && !q->forked && q->pos < q->n_shared ? q->n_shared : q->prompt;
+    if (q->first == q && !q->forked && q->pos < q->n_shared) return q->n_shared;
+    return q->beam && q->pos + 1 < q->prompt ? q->prompt - 1 : q->prompt;
+}
+
+/* The last row of a beam's prompt, which all have in one step. */
+static bool
+rides_next(const struct req *q)
+{
+    return q->beam && q->pos + 1 == q->prompt;
+}
+
+static bool
+may_ride(const struct req *q)
+{
+    if (q->first != q) return false;
+    for (uint32_t i = 0; i < q->n_members; i++)
+        if (q[i].forked && !rides_next(&q[i])) return false;
+    return true;
 }
 
 static bool
@@ -586,6 +673,7 @@ generate(struct walk *w)
         for (uint32_t i = 0; i < t->n_list; i++) {
             struct req *q = t->list[i];
             uint32_t some = MIN(MIN(guesses, q->n_draft), q->max_new - q->out - 1);
+            bool all = true;
 
             if (wants(t, q, w->lane, w->now) != WORK_GENERATION || q->pos >= q->len) continue;
             if (again ? alone > 0 || q->step > oldest : waits(w, q)) {
@@ -597,6 +685,8 @@ generate(struct walk *w)
             alone += !again;
             if (!q->beam) put(w, q, WORK_GENERATION, 1 + some);
             if (!q->beam || q->first != q) continue;
+            for (uint32_t k = 0; k < q->n_members; k++) all = all && q[k].pos < q[k].len;
+            if (!all) continue;
             turn(t, q);
             for (uint32_t k = 0; k < q->n_members; k++) put(w, &q[k], WORK_GENERATION, 1);
         }
@@ -640,7 +730,7 @@ contexts(struct walk *w)
 
         if (!wants_context(w, q)) continue;
         if (q->state == WAIT) {
-            if (full || no_seat || !join || !has_pages(t, q)) continue;
+            if (full || no_seat || !join || !may_take_pages(t, q)) continue;
             if (!may_sit(t, q)) {
                 no_seat = true;
                 continue;
@@ -650,6 +740,7 @@ contexts(struct walk *w)
             full = true;
             continue;
         }
+        if (rides_next(q) && !may_ride(q)) continue;
         rest = goal(q) - MIN(q->pos, goal(q));
         chunk = MIN(q->prompt, t->l.max_rows);
         if (t->l.max_chunk) chunk = MIN(chunk, t->l.max_chunk);
@@ -662,7 +753,7 @@ contexts(struct walk *w)
             stopped = true;
             continue;
         }
-        if (some > 0 && q->beam && forks_now(q)) { /* a row of each beam, in one step */
+        if (some > 0 && rides_next(q)) { /* a row of each beam, in one step */
             if (q->n_members > (n ? rows : w->rows)) continue;
             for (uint32_t k = 0; k < q->n_members; k++) {
                 who[n] = &q[k];
@@ -683,7 +774,9 @@ contexts(struct walk *w)
             uint32_t chunk = MIN(who[i]->prompt, t->l.max_rows);
 
             if (t->l.max_chunk) chunk = MIN(chunk, t->l.max_chunk);
-            if (follows(who[i]) || some == 0 || some > rows || take[i] + some > chunk) continue;
+            if (follows(who[i]) || rides_next(who[i]) || some == 0 || some > rows ||
+                take[i] + some > chunk)
+                continue;
             take[i] += some;
             rows -= some;
             more = true;
@@ -744,7 +837,7 @@ sources(struct walk *w)
 
             if (q->state != (waiting ? WAIT : ENCODE)) continue;
             if (wants(t, q, w->lane, w->now) != WORK_ENCODER) continue;
-            if (waiting && (may == 0 || t->closed || !has_pages(t, q))) continue;
+            if (waiting && (may == 0 || t->closed || !may_take_pages(t, q))) continue;
             n = t->l.n_enc_layers - q->layers;
             if (t->l.enc_layers) n = MIN(n, t->l.enc_layers);
             n = (uint32_t)MIN((uint64_t)n, MAX(left / q->source, (uint64_t)(w->step->n == first)));
@@ -782,7 +875,7 @@ twin_plan(struct twin *t, unsigned lane, nsec now, struct twin_step *ret)
         for (uint32_t i = 0; i < t->n_list && t->l.policy == POLICY_STATIC && !t->closed; i++) {
             struct req *q = t->list[i];
 
-            if (q->state != WAIT || !wants_context(&w, q) || !has_pages(t, q)) continue;
+            if (q->state != WAIT || !wants_context(&w, q) || !may_take_pages(t, q)) continue;
             if (!admit(t, q)) break;
         }
         contexts(&w);

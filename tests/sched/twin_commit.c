@@ -59,7 +59,8 @@ twin_commit(struct twin *t, unsigned lane, bool failed, nsec now)
         for (uint32_t k = 0;
              !q->beam && run->samples && k < 1 + run->guesses - (run->n_rows - taken); k++)
             if (q->state != GONE) sampled(t, q);
-        if (q->in_flight == 0 && q->seat && (q->state == GONE || q->state == PAUSED)) twin_leave(q);
+        if (q->in_flight == 0 && q->seat && q->state == GONE) twin_leave(q);
+        if (q->seat && q->state == PAUSED) twin_leave_paused(q);
     }
     t->out[lane][0] = t->out[lane][1];
     t->n_out[lane]--;

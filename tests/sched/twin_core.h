@@ -25,6 +25,10 @@ struct req {
     uint64_t lora;
     nsec deadline, arrived;
     bool seat, begun, told, encoded, halted;
+    uint32_t
+        passed; /* by those who took an adapter's pages before it, while there were none for it */
+    bool
+        again; /* it was paused, and begins with what it had: how much all beams share is to be seen */
     /* Of several that begin alike: which it is, the first of them, and whether it is on its own: a beam never. */
     uint32_t member, n_members, n_shared;
     struct req *first;
@@ -48,14 +52,17 @@ struct twin {
     struct purse purse[8];
     uint64_t turn;     /* of the last who got a seat, at least */
     uint32_t n_blocks; /* names given */
-    bool closed, halts;
-    bool cramped; /* somebody found no room, and somebody there is halted */
+    bool closed;
+    bool cramped;  /* somebody found no room, and somebody there is halted */
+    bool no_pages; /* somebody who waits found no pages */
 };
 
 /* NULL: there is none. */
 struct req *twin_find(struct twin *t, req_id id, uint32_t member);
 /* Its seat is free. */
 void twin_leave(struct req *q);
+/* The same of one that is paused, and its kin, once no step of theirs is out. */
+void twin_leave_paused(struct req *q);
 /* With all of a search, or alone; it leaves once no step of it is out. */
 void twin_end(struct twin *t, struct req *q);
 /* Whoever is late ends. */

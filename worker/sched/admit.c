@@ -64,9 +64,7 @@ may_join(const struct scheduler *s)
 static uint32_t
 first_len(const struct scheduler *s, const struct seq *q)
 {
-    bool all = s->l.policy != POLICY_MAX_UTILIZATION || q->first_member;
-
-    return q->n_prompt + (all ? q->max_new : 0);
+    return q->n_prompt + (s->l.policy == POLICY_MAX_UTILIZATION ? 0 : q->max_new);
 }
 
 /* The seat that it has, or would get. SEAT_FULL: none. */
@@ -89,6 +87,7 @@ sit(struct scheduler *s, struct seq *q, uint32_t seat, enum seq_state to)
     move(s, q, to);
     turns_take(&s->turns, q->turn);
     take_pages(s, q);
+    pass_over(s, q);
 }
 
 static uint32_t
@@ -115,7 +114,7 @@ take_seat(struct scheduler *s, struct seq *q, enum seq_state to)
 static bool
 no_room(struct scheduler *s)
 {
-    s->cramped = s->n_kept > 0 || halted_one(s);
+    s->cramped = s->n_kept > 0 || halted_one(s, /* pages= */ false);
     return false;
 }
 

@@ -67,7 +67,8 @@ static void
 settle(struct scheduler *s, struct seq *q, uint32_t seat)
 {
     if (q->in_flight > 0 || s->seat[seat].seq != q) return;
-    if (q->state == SEQ_ENDED || q->state == SEQ_PAUSED) leave_seat(s, q);
+    if (q->state == SEQ_ENDED) leave_seat(s, q);
+    if (q->state == SEQ_PAUSED) leave_paused(s, q);
 }
 
 /* Those who were given what q held by a step that is not over, or by this one, stand on what failed too. */

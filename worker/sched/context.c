@@ -99,7 +99,10 @@ share_rows(const struct plan *p, uint32_t n, uint32_t rows)
         more = false;
         for (uint32_t i = 0; i < n; i++) {
             struct chunk *c = &p->s->chunk[i];
-            uint32_t some = seq_follows(c->seq) ? 0 : unit_rows(p->s, c->seq, c->n_rows, rows);
+            uint32_t some = 0;
+
+            if (!seq_follows(c->seq) && !rides_next(c->seq))
+                some = unit_rows(p->s, c->seq, c->n_rows, rows);
 
             c->n_rows += some;
             rows -= some;
@@ -165,7 +168,7 @@ gather(struct plan *p)
         } else {
             q = waiting;
             waiting = next_context(p, q->next);
-            if (!has_pages(s, q) || twin_ahead(s, q)) continue;
+            if (!may_take_pages(s, q) || twin_ahead(s, q)) continue;
             if (q->n_source > 0 && !find_cross(s, q)) continue;
             if (!has_seat(s, q)) {
                 waiting = NULL; /* those who have one need not stop */
@@ -176,6 +179,7 @@ gather(struct plan *p)
                 continue;
             }
         }
+        if (rides_next(q) && !may_ride(q)) continue;
         if (s->l.chunks == CHUNKS_FIRST_COME) {
             some = chunk_rows(s, q, 0, rows);
         } else {
@@ -189,7 +193,7 @@ gather(struct plan *p)
             stopped = true;
             continue;
         }
-        if (some > 0 && q->beam && forks_now(q)) {
+        if (some > 0 && rides_next(q)) {
             uint32_t all = may_begin(p, q, &begins) ? fork_beams(p, q, n, rows) : 0;
 
             if (!all) continue;
@@ -221,7 +225,7 @@ form_batch(struct plan *p)
 
     for (struct seq *q = next_context(p, s->waiting.first), *next; q; q = next) {
         next = next_context(p, q->next);
-        if (!has_pages(s, q) || (q->n_source > 0 && !find_cross(s, q))) continue;
+        if (!may_take_pages(s, q) || (q->n_source > 0 && !find_cross(s, q))) continue;
         if (!admit_kv(s, q)) return;
     }
 }

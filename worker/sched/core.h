@@ -70,8 +70,10 @@ struct scheduler {
     struct seat *seat;            /* [n_seats] */
     uint32_t n_seats, *free_seat, first_free, n_free; /* ring: the one free longest is next */
     uint32_t n_kept;
-    bool cramped; /* somebody found no room, and seats are kept, or somebody there is halted */
-    bool halts;   /* somebody has been halted, once */
+    bool cramped;  /* somebody found no room, and seats are kept, or somebody there is halted */
+    bool halts;    /* somebody has been halted, once */
+    bool no_pages; /* somebody waits for pages */
+    bool aged;     /* somebody has waited for pages for too long, once */
     unsigned
         ask; /* lanes, by bit, that may have use for what another lane's plan, or time, has changed */
     bool turned;          /* a source was found, or lost again: another kind of work now */
@@ -79,7 +81,7 @@ struct scheduler {
     nsec keep_until;      /* that long nothing is given up for it */
     struct enc_rows *enc; /* [n_enc] by first row */
     uint32_t n_enc;
-    struct chunk *chunk; /* [n_seats] */
+    struct chunk *chunk;  /* [n_seats] */
     struct kv_soon *soon; /* [2 * n_seats] whose blocks their next step changes */
     uint32_t n_soon;
     struct turns turns;
@@ -141,7 +143,11 @@ void plan_encoder(struct plan *p);
 
 /* share.c */
 bool has_pages(const struct scheduler *s, const struct seq *q);
+/* The same of one that waits, if nobody before it has waited for them for too long. */
+bool may_take_pages(struct scheduler *s, const struct seq *q);
 void take_pages(struct scheduler *s, const struct seq *q);
+/* q has got a seat: who waits for pages before it was passed over. */
+void pass_over(struct scheduler *s, struct seq *q);
 void give_pages(struct scheduler *s, uint32_t seat);
 struct kv_text text_of(const struct seq *q, uint32_t n);
 /* Its prompt begins like one before it that is being computed: it waits for that, and has it for nothing. */
@@ -228,7 +234,16 @@ forks_now(const struct seq *q)
 {
     return q->first_member == q && !q->forked && q->n_planned == q->n_shared;
 }
+/* Of a search's first: tokens that all beams begin with, fewer than any has. */
+uint32_t n_alike(const struct seq *first);
 uint32_t prompt_goal(const struct seq *q); /* up to where its next chunk may go */
+/* The next row of that beam is the last of its prompt: it rides with those of all others, as soon as they are there. */
+static inline bool
+rides_next(const struct seq *q)
+{
+    return q->beam && q->n_planned + 1 == q->n_prompt;
+}
+bool may_ride(const struct seq *q);                                  /* of the first alone */
 uint32_t fork_edits(const struct scheduler *s, const struct seq *q); /* 0: it does not fork */
 /* So many times what one seat may hold can be told of seats that begin, in a step. */
 uint32_t family_edits(const struct scheduler_limits *l);
@@ -246,8 +261,11 @@ void commit_beams(struct scheduler *s, struct seq *first, const struct batch_run
  * takes them from the last that has begun. Between two plans only: seats are given up. True: one was. */
 bool make_room(struct scheduler *s, unsigned lane, nsec now);
 void unwind(struct seq *q); /* it has given everything up: back to a prompt */
-/* Who is halted and holds what somebody else could have, the last in the list; NULL: nobody, or a step is out. */
-struct seq *halted_one(const struct scheduler *s);
+/* Paused, and so is its family: they leave their seats, all together, unless a step is out that carries one of them. */
+void leave_paused(struct scheduler *s, struct seq *q);
+/* Who is halted and holds what somebody else could have, pages or anything, the last in the list; NULL: nobody, or a step
+ * is out. */
+struct seq *halted_one(const struct scheduler *s, bool pages);
 void pause_one(struct scheduler *s, struct seq *q); /* it gives its seat and blocks up */
 
 #endif

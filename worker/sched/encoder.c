@@ -86,7 +86,7 @@ plan_encoder(struct plan *p)
     }
     for (q = s->l.n_enc_layers ? s->waiting.first : NULL; q && may > 0 && may_join(s); q = next) {
         next = q->next;
-        if (runnable(s, q, p->lane) != WORK_ENCODER || !has_pages(s, q)) continue;
+        if (runnable(s, q, p->lane) != WORK_ENCODER || !may_take_pages(s, q)) continue;
         if (find_cross(s, q)) continue; /* a prompt now, and nobody has asked for it */
         n = layers(p, q, left);
         if (n == 0 || !admit_enc(s, q)) break;

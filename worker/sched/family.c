@@ -2,11 +2,11 @@
  *
  *     admitted    seats and blocks for all of them, or for none
  *     prompt      the first member computes what they share: up to n_shared
- *     fork        when the first goes on from there: the others hold what it holds; beams in that very step
+ *     fork        when the first goes on from there: the others hold what it holds
  *     after it    samples are each for itself. Beams ride together, one step at a time, and before each step their
  *                 rows of the tables are turned as the search has decided
- *
- * None is paused, so all is reserved to the end, whatever the policy.
+ *     paused      all of them, back to the beginning; beams with what they have by then as prompts, of which they
+ *                 share what is alike. Each computes the rest of its own but for the last row: that rides
  */
 #include "worker/sched/core.h"
 
@@ -167,11 +167,35 @@ resume_search(struct plan *p, struct seq *first)
 }
 
 uint32_t
+n_alike(const struct seq *first)
+{
+    uint32_t n = first->n_tokens - 1;
+
+    for (const struct seq *m = first->next_member; m; m = m->next_member) {
+        uint32_t i = first->n_shared;
+
+        while (i < n && m->token[i] == first->token[i]) i++;
+        n = i;
+    }
+    return n;
+}
+
+uint32_t
 prompt_goal(const struct seq *q)
 {
     bool shared = q->first_member == q && !q->forked && q->n_planned < q->n_shared;
 
-    return shared ? q->n_shared : q->n_prompt;
+    if (shared) return q->n_shared;
+    return q->beam && !rides_next(q) ? q->n_prompt - 1 : q->n_prompt;
+}
+
+bool
+may_ride(const struct seq *q)
+{
+    bool all = q->first_member == q;
+
+    for (const struct seq *m = q; m; m = m->next_member) all = all && (!m->forked || rides_next(m));
+    return all;
 }
 
 void
@@ -205,6 +229,7 @@ turn_edits(const struct scheduler *s, const struct seq *q)
     const struct kv_config *c = kv_config(s->kv);
     uint32_t alike = q->beam->first + q->beam->n_settled, n = 0;
 
+    if (q->n_pauses > 0) alike = MIN(alike, q->n_shared); /* what each computed again is its own */
     for (uint32_t g = 0; g < c->n_groups; g++)
         if (c->group[g].kind != KV_CROSS)
             n += q->n_planned / c->tokens_per_block -

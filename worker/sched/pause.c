@@ -2,16 +2,34 @@
  *
  * One walk over who runs and who waits, in list order. Whoever finds no blocks, or no seat, takes them from the
  * last in the list that has begun, itself included; a list that somebody was taken from ends there. Nobody is
- * taken from under a step: who is in flight waits for it, and whoever needed the blocks waits too.
+ * taken from under a step: who is in flight waits for it, and whoever needed the blocks waits too. A family that is one
+ * gives everything up together, when no step carries any of it.
  */
 #include "worker/sched/core.h"
+
+/* Who is paused with q, the first of them: q itself, or its family while that is one. */
+static struct seq *
+first_of(struct seq *q)
+{
+    return q->first_member ? q->first_member : q;
+}
+
+/* A step is out that carries it, or one of its family. */
+static bool
+in_flight(struct seq *q)
+{
+    bool out = false;
+
+    for (const struct seq *m = first_of(q); m; m = m->next_member) out = out || m->in_flight > 0;
+    return out;
+}
 
 /* It has blocks that somebody else could have. Half-told prompt logprobs cannot be taken back; blocks of an
  * adopted row that the device was not told of are soon. */
 static bool
-may_pause(const struct scheduler *s, const struct seq *q)
+may_pause(const struct scheduler *s, struct seq *q)
 {
-    if (q->first_member) return false; /* it would have to come back with all of them */
+    q = first_of(q);
     if (q->state == SEQ_GENERATION) return true;
     return q->state == SEQ_CONTEXT && s->seat[q->seat].begun && !q->prompt_logprobs;
 }
@@ -22,6 +40,8 @@ unwind(struct seq *q)
     uint32_t made = q->n_tokens - q->n_prompt;
 
     check(made < q->max_new);
+    if (q->first_member == q && q->forked) q->n_shared = n_alike(q);
+    if (!q->first_member) q->n_members = 0;
     q->n_prompt = q->n_tokens;
     q->max_new -= made;
     q->min_new -= MIN(q->min_new, made);
@@ -29,7 +49,6 @@ unwind(struct seq *q)
     q->n_adopted = 0;
     q->forked = false;
     q->fork_step = 0;
-    q->n_members = 0;
     q->n_enc_layers = 0; /* its cross KV is given up: encoded again, unless it is found */
     q->cross_there = false;
     if (made > 0) q->prompt_logprobs = q->wants_states = false; /* told */
@@ -40,20 +59,29 @@ unwind(struct seq *q)
 void
 pause_one(struct scheduler *s, struct seq *q)
 {
-    q->n_pauses++;
     s->n_pauses++;
-    move(s, q, SEQ_PAUSED);
-    if (q->in_flight == 0) leave_seat(s, q);
+    for (struct seq *m = first_of(q); m; m = m->next_member) {
+        m->n_pauses++;
+        move(s, m, SEQ_PAUSED);
+    }
+    leave_paused(s, q);
+}
+
+void
+leave_paused(struct scheduler *s, struct seq *q)
+{
+    if (in_flight(q)) return;
+    for (struct seq *m = first_of(q); m; m = m->next_member) leave_seat(s, m);
 }
 
 struct seq *
-halted_one(const struct scheduler *s)
+halted_one(const struct scheduler *s, bool pages)
 {
     struct admission way;
 
     for (struct seq *q = s->halts ? s->running.last : NULL; q; q = q->prev)
-        if (q->halted && q->in_flight == 0 && may_pause(s, q) &&
-            admission(s, q, q->n_tokens, &way, NULL) == 0) /* it can come back */
+        if (q->halted && !in_flight(q) && may_pause(s, q) && (!pages || s->seat[q->seat].pages) &&
+            admission(s, first_of(q), q->n_tokens, &way, NULL) == 0) /* it can come back */
             return q;
     return NULL;
 }
@@ -69,7 +97,7 @@ pause_after(struct scheduler *s, const struct seq *q)
     while (v && !seq_before(v, q) && !may_pause(s, v)) v = v->prev;
     if (!v || seq_before(v, q)) return NULL;
     pause_one(s, v);
-    return v;
+    return first_of(v);
 }
 
 /* Room for what it would do in the next step; rows: of prompts that are still to be found room for. A row that is
@@ -81,7 +109,7 @@ find_room(struct scheduler *s, struct seq *q, unsigned work, uint32_t *rows)
 
     if (q->halted) return true;
     if (q->state == SEQ_GENERATION) return q->n_out == q->max_new || pay(s, q, q->n_planned + 1);
-    if (q->state == SEQ_WAITING && work && !has_pages(s, q)) return false;
+    if (q->state == SEQ_WAITING && work && !may_take_pages(s, q)) return false;
     if (work == WORK_ENCODER) return has_seat(s, q);
     if (work != WORK_CONTEXT || n == 0) return true;
     if (q->state == SEQ_WAITING) {
@@ -111,7 +139,7 @@ make_room(struct scheduler *s, unsigned lane, nsec now)
             *(here ? &running : &waiting) = next;
             continue;
         }
-        if (q->state == SEQ_WAITING && !has_pages(s, q)) {
+        if (q->state == SEQ_WAITING && !may_take_pages(s, q)) {
             waiting = NULL; /* a pause may free none of them: until somebody has ended */
             continue;
         }
@@ -125,8 +153,8 @@ make_room(struct scheduler *s, unsigned lane, nsec now)
         end = s->n_kept ? NULL : pause_after(s, q);
         if (end && end->state == SEQ_WAITING) {
             given_up = true;
-            if (end == q) break;
-            if (end == running) running = NULL;
+            if (end == first_of(q)) break;
+            if (running && end == first_of(running)) running = NULL;
         } else if (!has_seat(s, q)) {
             waiting = NULL; /* those who have one need not stop */
         } else {

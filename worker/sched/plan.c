@@ -204,6 +204,15 @@ guess_rows(const struct plan *p)
     return prompts ? rows / 2 : rows;
 }
 
+/* Every beam has the block for its next row. */
+static bool
+have_room(const struct plan *p, const struct seq *q)
+{
+    for (; q; q = q->next_member)
+        if (q->n_planned >= p->s->seat[q->seat].len) return false;
+    return true;
+}
+
 /* Its next row, with guesses: no more than it could use, and where blocks are paid for already; of a search the
  * rows of all together. */
 static void
@@ -216,7 +225,7 @@ go_on(struct plan *p, struct seq *q, uint32_t *guesses)
         if (n > 0) n = MIN(n, p->s->seat[q->seat].len - q->n_planned - 1);
         *guesses -= n;
         add_run(p, q, WORK_GENERATION, 1 + n);
-    } else if (q->first_member == q && may_turn(p, q)) {
+    } else if (q->first_member == q && have_room(p, q) && may_turn(p, q)) {
         turn_beams(p, q);
         for (struct seq *m = q; m; m = m->next_member) {
             add_run(p, m, WORK_GENERATION, 1);

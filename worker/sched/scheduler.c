@@ -268,11 +268,9 @@ check_seq(const struct scheduler *s, const struct seq *q, struct err *e)
                        q->n_prompt, q->max_new, s->l.max_len);
     if (q->first_member) TRY(check_family(s, q, e));
     /* A pause makes a prompt of all but the last token, at most. */
-    return admission(s, q,
-                     s->l.policy == POLICY_MAX_UTILIZATION && !q->first_member
-                         ? q->n_prompt + q->max_new - 1
-                         : q->n_prompt,
-                     &way, e);
+    return admission(
+        s, q, s->l.policy == POLICY_MAX_UTILIZATION ? q->n_prompt + q->max_new - 1 : q->n_prompt,
+        &way, e);
 }
 
 static void
@@ -280,7 +278,8 @@ begin(struct scheduler *s, struct seq *q, nsec now)
 {
     q->seat = UINT32_MAX;
     q->n_tokens = q->n_prompt;
-    q->n_planned = q->n_done = q->n_out = q->n_guess = q->in_flight = q->n_pauses = 0;
+    q->n_planned = q->n_done = q->n_out = q->n_guess = q->in_flight = 0;
+    q->n_pauses = q->n_passed = 0;
     q->enc_row = q->n_enc_layers = 0;
     q->halted = q->forked = false;
     q->lane = 0;
@@ -349,9 +348,11 @@ scheduler_keep(struct scheduler *s, nsec until)
 bool
 give_up_one(struct scheduler *s, nsec now)
 {
-    struct seq *halted = s->cramped ? halted_one(s) : NULL;
+    struct seq *halted = s->cramped ? halted_one(s, /* pages= */ false) : NULL;
     uint32_t seat = 0;
 
+    if (!halted && s->no_pages) halted = halted_one(s, /* pages= */ true);
+    s->no_pages = false;
     if (halted) pause_one(s, halted);
     if (halted || !s->cramped || now < s->keep_until) return halted;
     s->cramped = false;
@@ -385,6 +386,10 @@ leave_seat(struct scheduler *s, struct seq *q)
         return;
     }
     unwind(q);
+    if (q->first_member && q->first_member != q) {
+        move(s, q, SEQ_NEW); /* the first brings it again */
+        return;
+    }
     move(s, q, SEQ_WAITING);
     seq_insert(&s->waiting, q);
 }
@@ -584,7 +589,8 @@ scheduler_check(const struct scheduler *s)
         check(q->state != SEQ_LAST || (q->in_flight > 0 && q->n_out == q->max_new));
         check(q->n_guess <= q->n_out && (q->n_guess == 0 || q->in_flight > 0));
         check(q->in_flight <= 2u * s->l.n_lanes && q->n_out <= q->max_new);
-        check(q->n_planned <= s->seat[q->seat].len && (q->state != SEQ_PAUSED || q->in_flight > 0));
+        check(q->n_planned <= s->seat[q->seat].len);
+        check(q->state != SEQ_PAUSED || q->first_member || q->in_flight > 0);
         check(q->n_planned == (q->n_out ? q->n_prompt + q->n_out - 1 : q->n_planned));
         check(q->n_tokens <= q->n_prompt + q->n_out && q->n_done <= q->n_planned);
         check(q->state != SEQ_ENCODER || s->seat[q->seat].encoded);

@@ -13,7 +13,7 @@ static const struct {
                                        1u << SEQ_ENDED },
     [SEQ_GENERATION] = { "generation", 1u << SEQ_LAST | 1u << SEQ_PAUSED | 1u << SEQ_ENDED },
     [SEQ_LAST]       = { "last",       1u << SEQ_ENDED },
-    [SEQ_PAUSED]     = { "paused",     1u << SEQ_WAITING | 1u << SEQ_ENDED },
+    [SEQ_PAUSED]     = { "paused",     1u << SEQ_NEW | 1u << SEQ_WAITING | 1u << SEQ_ENDED },
     [SEQ_ENDED]      = { "ended",      1u << SEQ_NEW },
     /* clang-format on */
 };

@@ -7,7 +7,8 @@
  *
  * A family is sequences of one request that begin alike: beams of a search, samples of a prompt. Its first member
  * alone is added, with the others behind it. They are admitted together or not at all; the first computes what
- * they share, the others fork from it. Beams stay together to their end; samples are then each for itself.
+ * they share, the others fork from it. Beams stay together to their end; samples are then each for itself. A pause is of all
+ * who are together: n_shared grows then to what all have alike.
  * Every member comes back from scheduler_reap(). One that a predecessor had is added the same way, each member with
  * what is left of it: of a search all beams, with what they are by then as prompt, or none.
  */
@@ -86,6 +87,7 @@ struct seq {
     nsec arrived;
     uint64_t turn, ticket; /* order among equal priorities: turn, then arrival */
     uint32_t n_pauses;
+    uint32_t n_passed; /* that took an adapter's pages before it while there were none for it */
     uint32_t n_cached; /* positions of its prompt that were there when it first got its blocks */
     uint32_t enc_row;
     uint32_t n_enc_layers; /* encoder layers planned so far */

@@ -17,6 +17,31 @@ has_pages(const struct scheduler *s, const struct seq *q)
     return find_holder(s, q->lora) < s->n_holders;
 }
 
+bool
+may_take_pages(struct scheduler *s, const struct seq *q)
+{
+    if (q->lora == 0) return true;
+    if (!has_pages(s, q)) {
+        s->no_pages = true;
+        return false;
+    }
+    for (const struct seq *w = s->aged ? s->waiting.first : NULL; w && seq_before(w, q);
+         w = w->next)
+        if (w->n_passed >= s->max_running && !w->halted && !has_pages(s, w)) return false;
+    return true;
+}
+
+void
+pass_over(struct scheduler *s, struct seq *q)
+{
+    if (q->lora == 0 || seq_follows(q)) return;
+    q->n_passed = 0;
+    for (struct seq *w = s->waiting.first; w && seq_before(w, q); w = w->next) {
+        if (w->halted || has_pages(s, w)) continue;
+        if (++w->n_passed >= s->max_running) s->aged = true;
+    }
+}
+
 void
 take_pages(struct scheduler *s, const struct seq *q)
 {
