@@ -30,7 +30,7 @@ group_make(struct worker *w, struct err *e)
         char name[sizeof w->name];
         struct worker *o;
 
-        snprintf(name, sizeof name, "w%u.%u", w->index % MAX_WORKERS, r % MAX_RANKS);
+        snprintf(name, sizeof name, "%.12s.%u", w->name, r % MAX_RANKS);
         o = worker_new(w->d, w->index, w->model, name, &none);
         if (!o) return err_set(e, -ENOMEM, "rank %u of worker %u", r, w->index);
         o->lead = w;
@@ -61,6 +61,13 @@ pass(struct heritage *h, const char *name, uint32_t rank, int fd)
     h->at[h->n++].fd = fd;
 }
 
+/* Who has it as its standby's rank: the one whose place it will take; else itself. */
+static struct worker *
+place_of(struct worker *o)
+{
+    return o->lead->of ? o->lead->of->other[o->rank - 1] : o;
+}
+
 static int
 start_rank(struct worker *o, struct spawn *s, struct heritage *lead, int group, struct err *e)
 {
@@ -75,7 +82,7 @@ start_rank(struct worker *o, struct spawn *s, struct heritage *lead, int group, 
     r = hand_pair(hand, e);
     if (r == 0) {
         o->hand = hand[0];
-        s->name = o->name;
+        s->name = place_of(o)->name;
         s->rank = o->rank;
         s->heritage.n = 0;
         pass(&s->heritage, "d", 0, o->link.d.fd);
@@ -83,7 +90,8 @@ start_rank(struct worker *o, struct spawn *s, struct heritage *lead, int group, 
         pass(&s->heritage, "bell", 0, bell[1]);
         pass(&s->heritage, "hand", 0, hand[1]);
         pass(&s->heritage, SHARED, 0, group);
-        r = arenas_give(&o->arenas, o->hand, o->d->now, e);
+        r = o->lead->of ? arenas_lend(&place_of(o)->arenas, o->hand, e)
+                        : arenas_give(&o->arenas, o->hand, o->d->now, e);
         if (r >= 0) r = spawn_worker(s, &o->pid, &o->log, e);
         close(hand[1]);
     }
@@ -193,6 +201,20 @@ group_end(struct worker *w)
             log_warn("worker %s: %s, ignoring", o->name, e.text);
         worker_release(o);
     }
+}
+
+bool
+group_lives(const struct worker *s)
+{
+    for (uint32_t i = 0; i <= s->n_others; i++) {
+        const struct worker *o = i ? s->other[i - 1] : s;
+        siginfo_t si = { .si_pid = 0 };
+
+        if (!o->alive || waitid(P_PID, (id_t)o->pid, &si, WEXITED | WNOHANG | WNOWAIT) < 0 ||
+            si.si_pid)
+            return false;
+    }
+    return true;
 }
 
 void

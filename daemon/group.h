@@ -13,8 +13,8 @@
 
 struct spawn;
 
-int group_make(struct worker *w,
-               struct err *e) MUST_USE; /* as many as its model's tensor_parallel says */
+/* As many as its model's tensor_parallel says; w may be a standby, which is a group too then. */
+int group_make(struct worker *w, struct err *e) MUST_USE;
 void group_free(struct worker *w);
 /* The other ranks, started as rank 0 will be; what that inherits of them is added to lead. */
 int group_start(struct worker *w, struct spawn *lead, struct err *e) MUST_USE;
@@ -25,6 +25,8 @@ void group_ended(struct worker *one, int code, int status, bool words);
 void group_kill(struct worker *w);
 void group_bury(struct worker *w, const struct death *d); /* all are reaped */
 void group_end(struct worker *w); /* lagand is leaving, or it was only half made */
+/* Of a standby: all of them live, not even a zombie whose end we are still to hear of is among them. */
+bool group_lives(const struct worker *s);
 void group_tick(struct worker *w, nsec now, nsec late);
 /* Another rank has not beaten for so long that rank 0 may be late because of it. */
 bool group_stopped(const struct worker *w, nsec now);

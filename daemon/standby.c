@@ -3,6 +3,7 @@
 
 #include "base/log.h"
 #include "daemon/control.h"
+#include "daemon/group.h"
 #include "daemon/history.h"
 
 #include <errno.h>
@@ -37,6 +38,7 @@ bury(void *arg, const struct death *d)
                  death_word(d->cause), death_sentence(d->cause));
         s->restarts++;
     }
+    group_bury(s, d);
     worker_release(s);
 }
 
@@ -58,13 +60,14 @@ standby_make(struct worker *w, struct err *e)
     w->standby = worker_new(w->d, w->index, w->model, name, &ops);
     if (!w->standby) return err_set(e, -ENOMEM, "standby of worker %u", w->index);
     w->standby->of = w;
-    return 0;
+    return group_make(w->standby, e);
 }
 
 struct worker *
 standby_free(struct worker *s)
 {
     if (!s) return NULL;
+    group_free(s);
     worker_release(s);
     free(s);
     return NULL;
@@ -94,19 +97,9 @@ standby_hurry(struct worker *w)
     if (dies) worker_event(w->standby, EV_START);
 }
 
-/* Not even a zombie whose end we are still to hear of. */
-static bool
-lives(const struct worker *s)
-{
-    siginfo_t si = { .si_pid = 0 };
-
-    if (s->super.state != SUPER_STANDBY && s->super.state != SUPER_LOADING) return false;
-    return s->alive && waitid(P_PID, (id_t)s->pid, &si, WEXITED | WNOHANG | WNOWAIT) == 0 &&
-           si.si_pid == 0;
-}
-
+/* One process; s has none then. */
 static void
-take(struct worker *w, struct worker *s)
+take_process(struct worker *w, struct worker *s)
 {
     sd_event_source *const sources[] = { s->on_exit, s->on_bell, s->on_hand, s->on_log };
 
@@ -125,14 +118,31 @@ take(struct worker *w, struct worker *s)
     w->hand_lost = s->hand_lost;
     memcpy(w->line, s->line, s->n_line);
     w->n_line = s->n_line;
-    for (size_t i = 0; i < ARRAY_LEN(sources); i++) sd_event_source_set_userdata(sources[i], w);
-    control_move(w->control, w);
+    for (size_t i = 0; i < ARRAY_LEN(sources); i++)
+        if (sources[i]) sd_event_source_set_userdata(sources[i], w);
+    if (w->control) control_move(w->control, w);
+    worker_note_pid(w);
 
     s->on_exit = s->on_bell = s->on_hand = s->on_log = NULL;
     s->control = NULL;
     s->link = (struct link){ .d.fd = -1, .w.fd = -1, .bell.fd = -1 };
     s->hand = s->log = -1;
     worker_release(s);
+}
+
+static void
+take(struct worker *w, struct worker *s)
+{
+    take_process(w, s);
+    for (uint32_t i = 0; i < w->n_others; i++) {
+        struct worker *o = w->other[i];
+
+        take_process(o, s->other[i]);
+        o->spawned_at = o->beat_at = w->spawned_at;
+        o->beat = 0;
+        o->n_lines = 0;
+    }
+    w->end = (struct end){ 0 };
     worker_event(s, EV_TAKEN);
 }
 
@@ -142,7 +152,7 @@ standby_take(struct worker *w)
     struct worker *s = w->standby;
 
     if (!s) return false;
-    if (lives(s)) {
+    if ((s->super.state == SUPER_STANDBY || s->super.state == SUPER_LOADING) && group_lives(s)) {
         take(w, s);
         return true;
     }
@@ -155,7 +165,12 @@ standby_go(struct worker *w, struct err *e)
 {
     const struct hand_note go = { .name = "go" };
 
-    sd_event_source_set_enabled(w->on_hand, SD_EVENT_ON);
-    TRY(arenas_give(&w->arenas, w->hand, w->d->now, e));
-    return hand_give(w->hand, &go, w->link.d.fd, e);
+    for (uint32_t i = 0; i <= w->n_others; i++) {
+        struct worker *o = i ? w->other[i - 1] : w;
+
+        sd_event_source_set_enabled(o->on_hand, SD_EVENT_ON);
+        TRY(arenas_give(&o->arenas, o->hand, o->d->now, e));
+        TRY(hand_give(o->hand, &go, o->link.d.fd, e));
+    }
+    return 0;
 }

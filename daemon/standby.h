@@ -9,7 +9,7 @@
  *     worker dies otherwise -> worker_spawn() takes the standby, ready or not, instead of a new process
  *
  * It is a struct worker without requests, its `of` the one it waits for: the same start, heart, log and
- * table (supervisor.h), and its own count of deaths.
+ * table (supervisor.h), and its own count of deaths. Of a group it is one (group.h), and takes the places of all its ranks.
  */
 #ifndef DAEMON_STANDBY_H
 #define DAEMON_STANDBY_H

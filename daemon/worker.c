@@ -131,7 +131,7 @@ static void
 hand_ended(struct worker *w)
 {
     w->hand_lost = clock_now();
-    if (w->n_others) return; /* a group has no standby */
+    if (w->n_others) return; /* a group begins when the last of the one before is gone */
     if (sd_event_add_time_relative(w->d->event, &w->on_no_end, CLOCK_MONOTONIC,
                                    DEATH_TIME / NSEC_US, 1, on_no_end, w) < 0)
         standby_hurry(w);
@@ -277,11 +277,18 @@ worker_pid_name(uint32_t index, uint32_t rank, char *buf, size_t n)
         snprintf(buf, n, "w%u.pid", index);
 }
 
+/* A standby's, which has nothing that anybody waits for. */
+static bool
+waits(const struct worker *w)
+{
+    return w->of || (w->lead && w->lead->of);
+}
+
 /* So that a lagand after us can wait for its end, should we not. */
 void
 worker_note_pid(const struct worker *w)
 {
-    int fd = (int)syscall(SYS_pidfd_open, w->pid, 0);
+    int fd = waits(w) ? -1 : (int)syscall(SYS_pidfd_open, w->pid, 0);
     char name[STORE_NAME];
 
     if (fd < 0) return;
@@ -295,6 +302,7 @@ worker_forget_pid(const struct worker *w)
 {
     char name[STORE_NAME];
 
+    if (waits(w)) return;
     worker_pid_name(w->index, w->rank, name, sizeof name);
     store_drop(name);
 }
@@ -365,7 +373,7 @@ worker_watch(struct worker *w, struct err *e)
     /* An end first: what it has left behind is read then, and others' bells would never let it be. */
     if (r >= 0) r = sd_event_source_set_priority(w->on_exit, SD_EVENT_PRIORITY_NORMAL - 10);
     /* A standby has nothing to hand up before it has taken its worker's place. */
-    if (r >= 0 && w->of) r = sd_event_source_set_enabled(w->on_hand, SD_EVENT_OFF);
+    if (r >= 0 && waits(w)) r = sd_event_source_set_enabled(w->on_hand, SD_EVENT_OFF);
     return r < 0 ? err_set(e, r, "cannot be watched: %s", strerror(-r)) : 0;
 }
 
@@ -413,7 +421,7 @@ start(struct worker *w, struct err *e)
     w->hand = hand[0];
     if (r < 0) return r;
     w->alive = true;
-    if (!w->of) worker_note_pid(w);
+    worker_note_pid(w);
     r = worker_watch(w, e);
     if (r < 0) {
         kill(w->pid, SIGKILL);
@@ -429,7 +437,6 @@ go_on(struct worker *w)
 {
     struct err e;
 
-    worker_note_pid(w);
     if (standby_go(w, &e) < 0) {
         tell(w, LOG_LEVEL_WARN, "worker %s: %s, killing the standby", w->name, e.text);
         worker_kill(w, SIGKILL);
@@ -582,6 +589,7 @@ worker_end(struct worker *w)
     struct err e;
 
     if (w->standby && w->standby->alive) worker_end_process(w->standby);
+    if (w->standby) group_end(w->standby);
     group_end(w);
     if (!w->alive) return;
     worker_end_process(w);

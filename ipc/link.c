@@ -31,7 +31,9 @@ static const uint32_t plan_types[] = {
     [PLAN_KV] = LONG,   [PLAN_SEAT] = LONG, [PLAN_TOKENS] = LONG,
     [PLAN_SEEN] = LONG, [PLAN_STEP] = LONG, [PLAN_PARTS] = LONG,
 };
-static const uint32_t answer_types[] = { [ANSWER_JOIN] = LONG, [ANSWER_READY] = 8 };
+static const uint32_t answer_types[] = {
+    [ANSWER_JOIN] = LONG, [ANSWER_LEFT] = 32, [ANSWER_READY] = 8
+};
 
 static const struct link closed = { .d.fd = -1, .w.fd = -1, .bell.fd = -1 };
 

@@ -56,6 +56,16 @@ follow_join(struct worker *w, struct err *e)
 }
 
 int
+follow_left(struct worker *w, struct err *e)
+{
+    struct plan_left left;
+
+    memcpy(left.kv_id, w->e.old_kv_id, sizeof left.kv_id);
+    memcpy(left.host_id, w->e.old_host_id, sizeof left.host_id);
+    return say(w, ANSWER_LEFT, &left, sizeof left, e);
+}
+
+int
 follow_kv(struct worker *w, struct plan_kv *kv, struct err *e)
 {
     struct ring_record rec;
@@ -279,12 +289,12 @@ turn(struct follower *f, struct err *e)
 /* ---- its life */
 
 static int
-load(struct follower *f, struct err *e)
+run_loader(struct worker *w, struct err *e)
 {
-    struct worker *w = f->w;
     int done;
 
     health_phase(w, PHASE_LOAD, 0);
+    atomic_store_explicit(&w->start_done, 0, memory_order_relaxed);
     if (pthread_create(&w->loader, NULL, start_load, w))
         return err_set(e, -EAGAIN, "a loader thread cannot be started");
     while (!(done = atomic_load_explicit(&w->start_done, memory_order_acquire))) {
@@ -300,6 +310,15 @@ load(struct follower *f, struct err *e)
         return e->code;
     }
     return 0;
+}
+
+static int
+load(struct worker *w, struct err *e)
+{
+    TRY(run_loader(w, e));
+    if (!w->waits) return 0;
+    TRY(start_stand_by(w, e));
+    return run_loader(w, e);
 }
 
 static int
@@ -336,7 +355,7 @@ int
 follow_run(struct worker *w, struct err *e)
 {
     struct follower f = { .w = w };
-    int r = load(&f, e);
+    int r = load(w, e);
 
     if (r == 0) r = make(&f, e);
     w->loaded = r == 0;

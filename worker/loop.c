@@ -30,8 +30,7 @@
 #include <unistd.h>
 
 enum { OVERDUE_FACTOR = 20, MIN_SLOTS = 256, QUEUE_SLOTS = 2048 };
-static const nsec OVERDUE_LEAST = 3 * NSEC_S, LOAD_TURN = NSEC_MS, IDLE_TURN = 500 * NSEC_MS,
-                  STANDBY_TURN = 200 * NSEC_MS;
+static const nsec OVERDUE_LEAST = 3 * NSEC_S, LOAD_TURN = NSEC_MS, IDLE_TURN = 500 * NSEC_MS;
 /* Looking at the device, we take what the other threads have for us this often. */
 static const nsec LOOK_TURN = 100 * NSEC_US;
 
@@ -181,35 +180,12 @@ run_loader(struct worker *w, struct err *e)
     return 0;
 }
 
-/* A standby: until the worker is gone and lagand has sent what that left. */
-static int
-stand_by(struct worker *w, struct err *e)
-{
-    struct pollfd p[] = { { .fd = w->hand, .events = POLLIN },
-                          { .fd = w->link.bell.fd, .events = POLLIN } };
-    int r;
-
-    log_info("standing by after %.2f s (device %.2f, weights %.2f, steps %.2f) on %s",
-             (double)w->e.load_ns / NSEC_S, (double)w->e.slice_ns[LOAD_DEVICE] / NSEC_S,
-             (double)w->e.slice_ns[LOAD_WEIGHTS] / NSEC_S,
-             (double)w->e.slice_ns[LOAD_STEPS] / NSEC_S, gpu_describe(w->e.gpu));
-    health_phase(w, PHASE_STANDBY, 0);
-    while ((r = start_take(w, e)) == 0 && w->waits) {
-        const struct timespec t = { .tv_nsec = STANDBY_TURN };
-
-        health_beat(w, clock_now());
-        if (ppoll(p, ARRAY_LEN(p), &t, NULL) < 0 && errno != EINTR) check(!"poll");
-        if (bell_drain(&w->link.bell) == -EPIPE) return err_set(e, -EPIPE, "lagand is gone");
-    }
-    return r;
-}
-
 static int
 load(struct worker *w, struct err *e)
 {
     TRY(run_loader(w, e));
     if (w->waits) {
-        TRY(stand_by(w, e));
+        TRY(start_stand_by(w, e));
         TRY(run_loader(w, e));
     }
     w->loaded = true;

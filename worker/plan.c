@@ -62,8 +62,6 @@ plan_say(const struct worker *w, void *room, size_t n)
     char *text = (char *)room + sizeof j;
     size_t max = n - sizeof j, len;
 
-    memcpy(j.old_kv_id, w->e.old_kv_id, sizeof j.old_kv_id);
-    memcpy(j.old_host_id, w->e.old_host_id, sizeof j.old_host_id);
     len = (size_t)snprintf(text, max, "version %s\n", PACKAGE_VERSION);
     for (const struct opt *o = model_opts; o->key; o++) {
         char value[1100];
@@ -109,7 +107,6 @@ await(struct worker *w, uint32_t rank, uint16_t type, struct ring_record *ret, s
 static int
 join(struct worker *w, uint32_t rank, const char *ours, size_t n, struct err *e)
 {
-    struct engine *g = &w->e;
     struct ring_record rec;
     struct plan_join j, me;
     char theirs[JOIN_BYTES];
@@ -130,13 +127,6 @@ join(struct worker *w, uint32_t rank, const char *ours, size_t n, struct err *e)
             e, -EINVAL,
             "rank %u has read weights %016llx, rank 0 %016llx: ranks must be of one kind", rank,
             (unsigned long long)j.checkpoint[0], (unsigned long long)me.checkpoint[0]);
-    if (g->old_manifest.fd >= 0 && memcmp(j.old_kv_id, me.old_kv_id, sizeof j.old_kv_id)) {
-        log_info("rank %u has no KV of that time: computing every request again", rank);
-        close(g->old_manifest.fd);
-        g->old_manifest.fd = -1;
-    }
-    if (memcmp(j.old_host_id, me.old_host_id, sizeof j.old_host_id))
-        memset(g->old_host_id, 0, sizeof g->old_host_id);
     return 0;
 }
 
@@ -148,6 +138,29 @@ plan_join(struct worker *w, struct err *e)
 
     ours[n] = 0;
     for (uint32_t r = 1; r <= w->plan.n; r++) TRY(join(w, r, ours, n, e));
+    return 0;
+}
+
+int
+plan_left(struct worker *w, struct err *e)
+{
+    struct engine *n = &w->e;
+
+    for (uint32_t r = 1; r <= w->plan.n; r++) {
+        struct ring_record rec;
+        struct plan_left left;
+
+        TRY(await(w, r, ANSWER_LEFT, &rec, e));
+        memcpy(&left, rec.data, sizeof left);
+        link_release(&w->plan.link[r - 1]);
+        if (n->old_manifest.fd >= 0 && memcmp(left.kv_id, n->old_kv_id, sizeof left.kv_id)) {
+            log_info("rank %u has no KV of that time: computing every request again", r);
+            close(n->old_manifest.fd);
+            n->old_manifest.fd = -1;
+        }
+        if (memcmp(left.host_id, n->old_host_id, sizeof left.host_id))
+            memset(n->old_host_id, 0, sizeof n->old_host_id);
+    }
     return 0;
 }
 

@@ -8,9 +8,11 @@
  * behind it.
  *
  *     rank r                                rank 0
- *     weights -> JOIN: version, settings,   the same everywhere, or refused with the difference;
- *                checkpoint, old KV         a manifest that speaks of KV which a rank lacks is not used
+ *     weights -> JOIN: version, settings,   the same everywhere, or refused with the difference
+ *                checkpoint
  *     scratch, every kernel met             scratch, every kernel met
+ *                                           ... a standby waits here, in all ranks ...
+ *     LEFT: the KV of before                a manifest that speaks of KV which a rank lacks is not used
  *                                           KV and manifest -> KV: its number and size
  *     KV -> READY                           all are READY -> serves
  *                                           { SEAT, TOKENS, SEEN of a step's seats, PARTS if an operator has
@@ -26,9 +28,11 @@
 
 /* Payloads. What is read of a plan is bounded by the reader. */
 struct plan_join {
-    uint64_t old_kv_id[2], old_host_id[2]; /* 0: none */
     uint64_t checkpoint[2];
     uint32_t n_text, zero; /* "version X", then each setting, one a line */
+};
+struct plan_left {
+    uint64_t kv_id[2], host_id[2]; /* 0: none */
 };
 struct plan_kv {
     uint64_t id[2], bytes, host_bytes;
@@ -56,9 +60,10 @@ enum {
 /* main.c: what was inherited of each other rank. */
 int plan_open(struct worker *w, struct err *e) MUST_USE;
 void plan_close(struct plan *p);
-/* Loader. All ranks have the same settings, weights and program; where KV memory of before is not of one time in all of
- * them it is memory alone. Blocks until they have said so. */
+/* Loader. All ranks have the same settings, weights and program. Blocks until they have said so. */
 int plan_join(struct worker *w, struct err *e) MUST_USE;
+/* Loader. Where KV memory of before is not of one time in all of them it is memory alone. Blocks as well. */
+int plan_left(struct worker *w, struct err *e) MUST_USE;
 /* Loader, once rank 0 has its KV: until all have theirs. */
 int plan_ready(struct worker *w, struct err *e) MUST_USE;
 /* Right before exec_start(b). Waits for room where a rank is far behind. */
@@ -66,8 +71,9 @@ int plan_step(struct worker *w, const struct batch *b, struct err *e) MUST_USE;
 
 /* follow.c: a rank that is not the first, from its load to its end: as loop_run(). */
 int follow_run(struct worker *w, struct err *e);
-/* follow.c: its part of plan_join() and plan_ready(); *kv is what rank 0 says. */
+/* follow.c: its part of plan_join(), plan_left() and plan_ready(); *kv is what rank 0 says. */
 int follow_join(struct worker *w, struct err *e) MUST_USE;
+int follow_left(struct worker *w, struct err *e) MUST_USE;
 int follow_kv(struct worker *w, struct plan_kv *kv, struct err *e) MUST_USE;
 int follow_ready(struct worker *w, struct err *e) MUST_USE;
 /* plan.c: what JOIN says of us, into room of n bytes; its length. */

@@ -34,6 +34,7 @@ enum {
 /* What a GPU's lane takes beside its scratch (a library's handle, its workspace), and the process that comes up
  * beside this one to succeed it (its context). */
 static const uint64_t LANE_BYTES = 256 << 20, SUCCESSOR_BYTES = 512 << 20;
+enum { STANDBY_TURN = 200 * NSEC_MS }; /* between two beats */
 #define GIB(bytes) ((double)(bytes) / (1 << 30))
 
 static void
@@ -93,6 +94,28 @@ start_take(struct worker *w, struct err *e)
             close(fd);
         }
     }
+}
+
+int
+start_stand_by(struct worker *w, struct err *e)
+{
+    static const struct timespec turn = { .tv_nsec = STANDBY_TURN };
+    struct pollfd p[] = { { .fd = w->hand, .events = POLLIN },
+                          { .fd = w->link.bell.fd, .events = POLLIN } };
+    int r;
+
+    log_info("standing by after %.2f s (device %.2f, weights %.2f, steps %.2f) on %s",
+             (double)w->e.load_ns / NSEC_S, (double)w->e.slice_ns[LOAD_DEVICE] / NSEC_S,
+             (double)w->e.slice_ns[LOAD_WEIGHTS] / NSEC_S,
+             (double)w->e.slice_ns[LOAD_STEPS] / NSEC_S, gpu_describe(w->e.gpu));
+    health_phase(w, PHASE_STANDBY, 0);
+    while ((r = start_take(w, e)) == 0 && w->waits) {
+        health_beat(w, clock_now());
+        if (ppoll(p, ARRAY_LEN(p), &turn, NULL) < 0 && errno != EINTR) check(!"poll");
+        if (bell_drain(&w->link.bell) == -EPIPE)
+            return err_set(e, -EPIPE, "%s is gone", w->rank ? "rank 0" : "lagand");
+    }
+    return r;
 }
 
 int
@@ -295,8 +318,6 @@ check_ranks(const struct model_keys *k, struct err *e)
     if (k->tensor_parallel > MAX_RANKS)
         return err_set(e, -EINVAL, "tensor_parallel: %u, at most %d ranks are served",
                        k->tensor_parallel, MAX_RANKS);
-    if (k->tensor_parallel > 1 && k->standby)
-        return err_set(e, -EINVAL, "standby with tensor_parallel: not served yet, only 0");
     return 0;
 }
 
@@ -498,11 +519,12 @@ prepare(struct worker *w, struct err *e)
     if (r == 0 && *gpu_group(n->gpu))
         log_info("rank %u of %u has met the others: %s", w->rank, k->tensor_parallel,
                  gpu_group(n->gpu));
-    return r == -ENOMEM && w->waits ? 0 : r; /* there may be room when the worker is gone */
+    /* There may be room when the worker is gone; but ranks do this together or not at all. */
+    return r == -ENOMEM && w->waits && k->tensor_parallel == 1 ? 0 : r;
 }
 
 /* What is mapped of a worker that may have damaged it is looked through. Where it has, another model is opened, of
- * the same files. */
+ * the same files; ranks, whose steps are of one time, begin anew. */
 static int
 check_model(struct worker *w, struct err *e)
 {
@@ -512,6 +534,8 @@ check_model(struct worker *w, struct err *e)
     int damaged = model_check(n->model, e);
 
     if (damaged < 0) return damaged;
+    if (damaged && w->keys.tensor_parallel > 1)
+        return err_set(e, -EIO, "%d tensors of the adopted weights are damaged", damaged);
     if (damaged == 0) {
         close(n->source.weights_fd);
         n->source.weights_fd = -1;
@@ -534,6 +558,7 @@ open_kv_of_rank(struct worker *w, struct err *e)
     struct plan_kv kv;
     bool same;
 
+    TRY(follow_left(w, e));
     TRY(follow_kv(w, &kv, e));
     same = n->old_kv.fd >= 0 && !memcmp(kv.id, n->old_kv_id, sizeof kv.id);
     n->kv_config.arena_bytes = kv.bytes;
@@ -566,6 +591,7 @@ complete(struct worker *w, struct err *e)
         slice_ends(n, LOAD_STEPS, &since);
     }
     if (w->rank) return open_kv_of_rank(w, e);
+    TRY(plan_left(w, e));
     TRY(open_kv(w, e));
     exec_blocks(n->exec, &n->kv_config, &n->kv_arena);
     exec_host(n->exec, &n->host_arena);

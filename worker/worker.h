@@ -145,6 +145,9 @@ int start_look(struct worker *w, uint64_t *weights, uint64_t *beside, struct err
 int look_run(struct worker *w, struct err *e) MUST_USE;
 /* start.c: take what lagand has sent by now of a predecessor's arenas. */
 int start_take(struct worker *w, struct err *e) MUST_USE;
+/* start.c: a standby, or a rank of one: until the worker is gone and lagand has sent what that left. -EPIPE: who would say
+ * so is gone. */
+int start_stand_by(struct worker *w, struct err *e) MUST_USE;
 /* start.c: hand an arena up; one without an fd is none. */
 int start_give(struct worker *w, const char *name, const struct arena *a,
                const uint64_t fingerprint[2], struct err *e) MUST_USE;

@@ -170,6 +170,7 @@ plans_and_answers_pass_between_ranks_and_lagand_reads_neither(void **state)
         send_and_expect(&lead, &follower, type, 24);
     send_and_expect(&lead, &follower, PLAN_STEP, 512 << 10);
     send_and_expect(&follower, &lead, ANSWER_JOIN, 16 << 10);
+    send_and_expect(&follower, &lead, ANSWER_LEFT, 32);
     send_and_expect(&follower, &lead, ANSWER_READY, 8);
     assert_true(lead.d.mine && !lead.w.mine && follower.w.mine && !follower.d.mine);
     assert_true(!made.d.mine && !made.w.mine);

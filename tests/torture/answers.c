@@ -267,7 +267,7 @@ answers_start(struct answers *a, struct service *v, const char *dtype, uint32_t 
         common, a->lanes ? "split: { mode: fixed, encoder: own }, " : "", 1024 / ranks,
         1024 / ranks, common, a->lanes ? "split: { mode: fixed }, " : "", 512 / two);
     a->v = v;
-    v->n_standbys = ANSWER_MODELS * (standby + ranks - 1);
+    v->n_standbys = ANSWER_MODELS * ((1 + standby) * ranks - 1);
     service_start(v, ANSWER_MODELS, a->config, args);
     if (lagan_open(&a->c, v->endpoint, 20000) < 0) fail_msg("%s", lagan_why(NULL));
     if (a->job[0].q) return;

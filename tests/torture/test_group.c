@@ -45,10 +45,10 @@ finish(void **state)
 }
 
 static void
-start(uint32_t ranks, const char *dtype)
+start(uint32_t ranks, const char *dtype, uint32_t standby)
 {
     ans.ranks = ranks;
-    answers_start(&ans, &v, dtype, 0, NULL);
+    answers_start(&ans, &v, dtype, standby, NULL);
 }
 
 /* So many, of any ranks. */
@@ -68,24 +68,25 @@ kill_some(uint32_t kills)
 }
 
 static void
-kill_ranks(uint32_t ranks, const char *dtype)
+kill_ranks(uint32_t ranks, const char *dtype, uint32_t standby)
 {
     uint32_t done = 0;
 
-    start(ranks, dtype);
-    /* One that is not the first has been among them. */
+    start(ranks, dtype, standby);
+    /* One that is not the first has been among them, and one whose place a standby took. */
     while (torture_more("kills of ranks", done, n_kills) ||
-           !service_logged(&v, "ending its group")) {
+           !service_logged(&v, "ending its group") ||
+           (standby && !service_logged(&v, "the standby takes over"))) {
         uint32_t n = done < n_kills ? MIN(n_kills - done, (uint32_t)ROUND) : 1;
 
         kill_some(n);
         done += n;
     }
     print_message("%u ranks, %s: %u kills, %llu answers; %llu times resumed, KV of %llu tokens "
-                  "adopted, of %llu computed again\n",
+                  "adopted, of %llu computed again; %u standbys took over\n",
                   ranks, dtype, done, (unsigned long long)ans.n_done,
                   (unsigned long long)ans.resumed, (unsigned long long)ans.adopted,
-                  (unsigned long long)ans.recomputed);
+                  (unsigned long long)ans.recomputed, service_logged(&v, "the standby takes over"));
     assert_true(ans.resumed > 0);
     assert_true(service_logged(&v, "took over") > 0);
     assert_int_equal(service_logged(&v, "labels of the manifest cannot be true"), 0);
@@ -96,7 +97,7 @@ static void
 streams_of_killed_groups_of_2_have_the_bits_of_an_undisturbed_run(void **state)
 {
     (void)state;
-    kill_ranks(2, "fp32");
+    kill_ranks(2, "fp32", 0);
 }
 
 static void
@@ -105,14 +106,21 @@ streams_of_killed_groups_of_2_with_two_and_three_lanes_have_the_bits_of_an_undis
 {
     (void)state;
     ans.lanes = true;
-    kill_ranks(2, "bf16");
+    kill_ranks(2, "bf16", 0);
+}
+
+static void
+streams_of_killed_groups_of_2_and_their_standbys_have_the_bits_of_an_undisturbed_run(void **state)
+{
+    (void)state;
+    kill_ranks(2, "bf16", 1);
 }
 
 static void
 streams_of_killed_groups_of_4_have_the_bits_of_an_undisturbed_run(void **state)
 {
     (void)state;
-    kill_ranks(4, "fp32");
+    kill_ranks(4, "fp32", 0);
 }
 
 /* Every rank's memory is kept by its name, and all of a group goes on or none. */
@@ -124,7 +132,7 @@ streams_of_a_killed_lagands_groups_have_the_bits_of_an_undisturbed_run(void **st
     (void)state;
     systemd_open(&systemd, v.dir);
     v.systemd = &systemd;
-    start(2, "fp32");
+    start(2, "fp32", 0);
     for (; torture_more("kills of lagand", done, n_lagands); done++) {
         nsec until = clock_now() + test_below(300000) * NSEC_US;
 
@@ -178,7 +186,7 @@ at_every_point_a_rank_may_die_and_no_bit_changes(void **state)
     uint32_t faults = 0;
 
     (void)state;
-    start(2, "fp32");
+    start(2, "fp32", 0);
     for (uint32_t i = 0; torture_more("points", i, MAX(n_rounds, 1u) * ARRAY_LEN(points)); i++)
         for (enum fp_action a = FP_KILL; a < FP_DELAY; a++) {
             /* A quick check does one of the four at every second, others every time. */
@@ -186,7 +194,7 @@ at_every_point_a_rank_may_die_and_no_bit_changes(void **state)
             pass_point(points[i % ARRAY_LEN(points)], a);
             if (a == FP_KILL || ++faults % FAULTS) continue;
             answers_stop(&ans);
-            start(2, "fp32");
+            start(2, "fp32", 0);
         }
     answers_stop(&ans);
 }
@@ -230,7 +238,7 @@ a_stopped_rank_ends_its_group_and_the_next_one_takes_its_kv_over(void **state)
     char line[512];
 
     (void)state;
-    start(2, "fp32");
+    start(2, "fp32", 0);
     answers_turn(&ans, 0, true);
     answers_turn(&ans, 50, true);
     kill(another_rank(), SIGSTOP);
@@ -242,6 +250,33 @@ a_stopped_rank_ends_its_group_and_the_next_one_takes_its_kv_over(void **state)
     assert_true(ans.resumed > 0);
     assert_true(service_logged(&v, "worker w0: took over") > 0);
     assert_false(last_line("worker w0: pid ", " died of overdue", line, sizeof line));
+    answers_stop(&ans);
+}
+
+/* Whichever rank was killed: the standby's ranks take the places of all, and adopt what these have left. */
+static void
+a_standby_group_takes_the_place_of_one_that_lost_a_rank(void **state)
+{
+    nsec until = clock_now() + SETTLE_MS * NSEC_MS;
+
+    (void)state;
+    start(2, "fp32", 1);
+    while (service_logged(&v, "standing by after") < 2 * ANSWER_MODELS) {
+        answers_turn(&ans, 20, true);
+        if (clock_now() >= until) fail_msg("no group stands by");
+    }
+    answers_turn(&ans, 50, true);
+    kill(another_rank(), SIGKILL);
+    while (!service_logged(&v, "worker w0: the standby takes over")) {
+        answers_turn(&ans, 2, true);
+        if (clock_now() >= until) fail_msg("no standby takes over");
+    }
+    answers_settle(&ans);
+    if (!service_all_ready(&v, SETTLE_MS)) fail_msg("ranks are missing");
+    assert_true(ans.resumed > 0);
+    assert_int_equal(service_logged(&v, "worker w0.1: started"), 1);
+    assert_int_equal(service_logged(&v, "worker w0.standby.1: started"), 2); /* and the next one's */
+    assert_true(service_logged(&v, "worker w0: took over") > 0);
     answers_stop(&ans);
 }
 
@@ -424,10 +459,12 @@ main(int argc, char **argv)
     const struct CMUnitTest tests[] = {
         T(streams_of_killed_groups_of_2_have_the_bits_of_an_undisturbed_run),
         T(streams_of_killed_groups_of_2_with_two_and_three_lanes_have_the_bits_of_an_undisturbed_run),
+        T(streams_of_killed_groups_of_2_and_their_standbys_have_the_bits_of_an_undisturbed_run),
         T(streams_of_killed_groups_of_4_have_the_bits_of_an_undisturbed_run),
         T(streams_of_a_killed_lagands_groups_have_the_bits_of_an_undisturbed_run),
         T(at_every_point_a_rank_may_die_and_no_bit_changes),
         T(a_stopped_rank_ends_its_group_and_the_next_one_takes_its_kv_over),
+        T(a_standby_group_takes_the_place_of_one_that_lost_a_rank),
         T(what_an_operator_divides_every_rank_divides),
         T(every_answer_to_an_operator_can_be_read),
         T(ranks_of_other_settings_are_refused_with_the_difference),
