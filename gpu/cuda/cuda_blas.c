@@ -488,33 +488,6 @@ planned(const struct k_lane *l, const struct tensor *y, const struct tensor *x,
     return p;
 }
 
-/* SMs that are left over are of many clusters, and what wants several of one is refused there. The first algorithm that
- * runs on this part, kept from now on; where bits are fixed one that adds alike. */
-static bool
-run_other(const struct k_lane *l, const struct blas_lane *bl, struct plan *p, struct call *c,
-          const struct tensor *y, const struct tensor *x, const struct tensor *w, struct then then,
-          float beta)
-{
-    cublasLtMatmulHeuristicResult_t found[ASKED];
-    struct call asked;
-    int n = 0;
-
-    cudaGetLastError();
-    if ((!p->key.fixed || p->alike) &&
-        make_call(bl->b, &asked, y, x, w, then, p->key.rows, part_of(l)))
-        n = ask(bl, &p->key, &asked, found, ASKED);
-    for (int i = 0; i < n; i++) {
-        if (p->key.fixed && family(bl->b, &found[i].algo) != ALIKE) continue;
-        if (run(l, bl, c, &found[i].algo, y, x, w, beta)) {
-            p->algorithm = found[i].algo;
-            return true;
-        }
-        cudaGetLastError();
-    }
-    p->none = true;
-    return false;
-}
-
 static bool
 multiply(const struct k_lane *l, const struct tensor *y, const struct tensor *x,
          const struct tensor *w, struct then then, float beta)
@@ -531,7 +504,6 @@ multiply(const struct k_lane *l, const struct tensor *y, const struct tensor *x,
     if (p->none || !make_call(bl->b, &c, y, x, w, then, x->dim[0], k.fixed ? 0 : part_of(l)))
         return false;
     if (run(l, bl, &c, &p->algorithm, y, x, w, beta)) return true;
-    if (part_of(l)) return run_other(l, bl, p, &c, y, x, w, then, beta);
     if (!p->measured) return false;
     /* A file may hold anything: what the library does not run was not measured here. */
     find_algorithm(l, bl, p, &k, NULL, y, x, w, then);
