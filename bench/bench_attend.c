@@ -27,7 +27,7 @@ static const struct shape {
     const char *name;
     uint32_t seqs, len, kv_heads, group, dim, tokens, rows; /* rows: of each sequence */
     bool causal, bias;
-    uint32_t window;
+    uint32_t window, kept;
 } shapes[] = {
     { "8B, 1 x 1k", 1, 1024, 8, 4, 128, 64, 1, true, false, 0 },
     { "8B, 1 x 4k", 1, 4096, 8, 4, 128, 64, 1, true, false, 0 },
@@ -41,6 +41,7 @@ static const struct shape {
     { "70B, 64 x 4k", 64, 4096, 8, 8, 128, 64, 1, true, false, 0 },
     { "gpt-oss, 64 x 4k", 64, 4096, 8, 8, 64, 64, 1, true, false, 0 },
     { "gpt-oss, window 128 of 4k, 64", 64, 4096, 8, 8, 64, 64, 1, true, false, 128 },
+    { "gpt-oss, that and the first 4", 64, 4096, 8, 8, 64, 64, 1, true, false, 128, 4 },
     { "Gemma 3 27B, 16 x 4k", 16, 4096, 16, 2, 128, 32, 1, true, false, 0 },
     { "heads of 256, 64 x 4k", 64, 4096, 8, 2, 256, 32, 1, true, false, 0 },
     { "T5-large, self, 128 x 64", 128, 64, 16, 1, 64, 64, 1, true, true, 0 },
@@ -168,6 +169,7 @@ make_work(struct work *w, const struct shape *s)
                             .n_kv_heads = s->kv_heads,
                             .head_dim = s->dim,
                             .window = s->window,
+                            .kept = s->kept,
                             .causal = s->causal,
                             .scale = 3 / sqrtf((float)s->dim), /* scores of standard deviation 3 */
                             .bias_reach = reach };
@@ -231,7 +233,7 @@ measure(const struct work *w)
 {
     const struct shape *s = w->s;
     struct side *side = &b.fast;
-    double keys = s->window ? MIN(s->len, s->window) : s->len, us[RUNS], flop = 0;
+    double keys = s->window ? MIN(s->len, s->window + s->kept) : s->len, us[RUNS], flop = 0;
     double bytes = keys * s->seqs * s->kv_heads * s->dim * 4;
     uint32_t n = MAX(w->layers, (uint32_t)8);
     struct graph *g;

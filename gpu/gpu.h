@@ -122,7 +122,7 @@ struct attend {
     bool settled;
     uint32_t n_heads, n_kv_heads, head_dim;
     uint32_t window;    /* key j is visible to query i iff i - window < j; 0 = all */
-    uint32_t kept;      /* keys j < kept are beside a window; the CPU alone has them */
+    uint32_t kept;      /* keys j < kept are beside a window; paged alone */
     bool causal;        /* j <= i; false: encoder and cross attention, keys 0 .. kv_len */
     float scale;        /* multiplies q.k; T5 uses 1 */
     float softcap;      /* s -> cap * tanh(s / cap), 0 = off */

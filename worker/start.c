@@ -434,8 +434,6 @@ set_sizes(struct worker *w, struct err *e)
     n->kv_config.host_bandwidth = k->kv_host_bandwidth;
     n->kv_config.token_time = k->kv_prompt_rate ? NSEC_S / k->kv_prompt_rate : 0;
     TRY(model_groups(n->model, x->kv_dtype, k->kv_tokens_per_block, &n->kv_config, e));
-    if (k->kv_sink_tokens && on_gpu(n))
-        return err_set(e, -EINVAL, "kv.sink_tokens: not served on a GPU yet, only 0");
     model_keep_first(n->model, k->kv_sink_tokens, &n->kv_config);
     for (uint32_t i = 0; i < n->kv_config.n_groups; i++)
         if (n->kv_config.group[i].kind == KV_STATE)

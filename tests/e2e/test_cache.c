@@ -213,7 +213,6 @@ windows_that_keep_their_first_positions_are_found_again(void **state)
     static struct talk slid[TALKS];
 
     (void)state;
-    if (serve_on_gpu()) skip(); /* refuses sinks by name */
     memcpy(slid, want, sizeof slid);
     with_and_without("tests/data/golden/gemma3", "kv.memory=384KiB", "kv.memory=576KiB", false,
                      "kv.sink_tokens=5");

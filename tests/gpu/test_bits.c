@@ -386,7 +386,7 @@ static uint32_t length = 210, dim = 40; /* of a sequence, of a head */
 struct sequences {
     struct tensor q[SEATS], k[SEATS], v[SEATS], cos_sin, norm;
     float *sinks, *bias;
-    uint32_t window;
+    uint32_t window, kept;
     float softcap;
     enum dtype kv;
 };
@@ -426,6 +426,7 @@ step(struct rig *r, const struct sequences *s, struct paged *p, const struct run
                         .n_kv_heads = KV_HEADS,
                         .head_dim = dim,
                         .window = s->window,
+                        .kept = s->kept,
                         .causal = true,
                         .scale = 0.3f,
                         .softcap = s->softcap,
@@ -460,7 +461,7 @@ step(struct rig *r, const struct sequences *s, struct paged *p, const struct run
 }
 
 /* Whole sequences through a fresh cache, cut into chunks of at most chunk rows (0: random), seats side
- * by side. What slid out of the window loses its block, as the KV manager would do it. */
+ * by side. What slid out of the window and is not kept loses its block, as the KV manager would do it. */
 static void
 run_sequences(const struct sequences *s, const char *isa, uint32_t threads, uint32_t tpb,
               uint32_t chunk, struct tensor *out)
@@ -487,7 +488,7 @@ run_sequences(const struct sequences *s, const char *isa, uint32_t threads, uint
         if (n) step(&r, s, &p, run, n, out);
         if (done[0] + done[1] + done[2] == SEATS * length) break;
         for (uint32_t i = 0; s->window && i < SEATS; i++)
-            for (uint32_t e = 0; (e + 1) * tpb + s->window <= done[i] + 1; e++)
+            for (uint32_t e = CEIL_DIV(s->kept, tpb); (e + 1) * tpb + s->window <= done[i] + 1; e++)
                 HOST(p.table)[i * p.n_entries + e] = SLICE_NONE;
     }
     rig_close(&r);
@@ -514,8 +515,8 @@ attention_rows_have_the_same_bits_for_any_chunk_block_size_isa_and_threads(void 
     (void)state;
     if (rig_cuda()) length = MAX_LENGTH;
     for (int variant = 0; variant < 6; variant++) {
-        static const enum dtype kept[] = { DT_F32, DT_BF16, DT_E4M3 };
-        struct sequences s = { .kv = kept[variant % 3] };
+        static const enum dtype cache[] = { DT_F32, DT_BF16, DT_E4M3 };
+        struct sequences s = { .kv = cache[variant % 3] };
         struct tensor out[ARRAY_LEN(way)][SEATS];
         uint32_t tpb = 16u << test_below(3);
         struct rig r;
@@ -533,6 +534,7 @@ attention_rows_have_the_same_bits_for_any_chunk_block_size_isa_and_threads(void 
         s.cos_sin = rig_tensor(&r, DT_F32, length, dim, dim, 0.7f);
         table = rig_tensor(&r, DT_F32, HEADS, 141, 141, 1).data;
         s.window = variant >= 2 ? 1 + test_below(100) : 0;
+        s.kept = variant >= 4 ? 1 + test_below(length / 2) : 0;
         s.sinks = variant >= 3 ? table : NULL;
         s.softcap = variant == 4 ? 3 : 0;
         s.bias = variant == 5 ? table : NULL;

@@ -7,7 +7,8 @@
  *     gather   thread t owns elements t, t + 128, ... of the head and goes through the keys one by one
  *
  * Where a tile is cut by the row's window or end, the keys keep their place in it: so the order of every
- * sum follows from positions, and chunks and companions do not show.
+ * sum follows from positions, and chunks and companions do not show. Tiles between the keys that are kept and the
+ * window are passed over.
  */
 #include "gpu/cuda/kernels/attend_any.h"
 
@@ -38,11 +39,11 @@ find_run(const struct rows &r, uint32_t row)
     return found;
 }
 
-/* One (row, head), and the keys it may see: positions [low, high). */
+/* One (row, head), and the keys it may see: positions [low, high), and below kept. */
 struct seeing {
     struct run run;
     uint32_t row, head, kv_head;
-    int32_t pos, low, high;
+    int32_t pos, low, high, kept;
 };
 
 __device__ struct seeing
@@ -55,6 +56,7 @@ look(const struct attend &a, const struct run &run, uint32_t row, uint32_t head)
     s.high = a.kv.table ? (int32_t)run.kv_len : run.first_pos + (int32_t)run.n_rows;
     if (a.causal && !a.mask) s.high = min(s.high, s.pos + 1);
     if (a.window) s.low = max((int64_t)s.low, (int64_t)s.pos + 1 - a.window);
+    s.kept = a.window && a.kv.table ? min((int32_t)a.kept, s.high) : 0;
     return s;
 }
 
@@ -73,7 +75,7 @@ template <typename T>
 __device__ const T *
 find_key(const struct attend &a, const struct seeing &s, int32_t j, const T **value)
 {
-    if (j < s.low || j >= s.high || masked(a, s, j)) return *value = NULL;
+    if ((j < s.low && j >= s.kept) || j >= s.high || masked(a, s, j)) return *value = NULL;
     if (a.kv.table) {
         const T *k = kv_key<const T>(a.kv, kv_slice(a.kv, s.run.seat, (uint32_t)j), (uint32_t)j,
                                      s.kv_head);
@@ -127,8 +129,11 @@ __launch_bounds__(THREADS, 8) attend_any(const struct attend a, const struct row
         q[e] = one[0];
     }
 
-    for (int32_t first = s.low / (int32_t)TILE * (int32_t)TILE; first < s.high;
-         first += (int32_t)TILE) {
+    const int32_t window = s.low / (int32_t)TILE * (int32_t)TILE;
+
+    for (int32_t first = s.kept ? 0 : window, next; first < s.high; first = next) {
+        next = first + (int32_t)TILE;
+        if (next >= s.kept && next < window) next = window;
         /* q is there; the last tile's weights have been used. */
         __syncthreads();
         if (threadIdx.x < TILE) {

@@ -54,10 +54,10 @@ template <typename T_, int D_, int WM_, int WN_, int STAGES_, bool SINGLE_> stru
 
 /* ---- K and V of one tile, from memory into the ring ---- */
 
-/* Where a tile's keys lie. Its keys outside [first, first + n) are not read. */
+/* Where a tile's keys lie. Its keys outside [first, first + n) and [0, kept) are not read. */
 struct source {
     int32_t block; /* of key 0; blocks of fewer than 64 tokens: lane i holds the i-th */
-    uint32_t offset, first, n;
+    uint32_t offset, first, n, kept;
 };
 
 __device__ __forceinline__ struct source
@@ -65,19 +65,24 @@ find_source(const struct job &j, const struct walk &w)
 {
     struct source s;
     int32_t pos = w.tile * TILE, low = max(w.low, pos), high = min(w.high, pos + TILE);
+    int32_t kept = w.kept(j), at = pos;
 
     s.first = (uint32_t)(low - pos);
     s.n = (uint32_t)max(high - low, 0);
+    s.kept = (uint32_t)max(kept - pos, 0);
+    if (s.kept >= TILE) s.first = 0, s.n = TILE, low = pos, high = pos + TILE;
     if (!j.a.kv.table) {
         s.block = (int32_t)w.run.first_row + pos - w.run.first_pos;
         s.offset = w.kv_head * j.a.head_dim * 2;
         return s;
     }
     if (j.shift < 6) { /* the part of our block that is in the tile, and seen */
-        low = max(low, pos + (int32_t)((threadIdx.x % 32) << j.shift));
-        high = min(high, pos + (int32_t)((threadIdx.x % 32 + 1) << j.shift));
+        at = pos + (int32_t)((threadIdx.x % 32) << j.shift);
+        low = max(low, at);
+        high = min(high, at + (1 << j.shift));
     }
-    s.block = low < high ? (int32_t)kv_slice(j.a.kv, w.run.seat, (uint32_t)low) : 0;
+    if (low < high) at = low;
+    s.block = low < high || at < kept ? (int32_t)kv_slice(j.a.kv, w.run.seat, (uint32_t)at) : 0;
     s.offset = ((w.kv_head << j.shift) + ((uint32_t)pos & ((1u << j.shift) - 1))) * j.key_bytes;
     return s;
 }
@@ -141,7 +146,7 @@ template <class S> struct copies {
                 copy_async_or_zero(place(to, i),
                                    from + (int64_t)block * j.block_bytes +
                                        (key & in_block) * j.key_bytes,
-                                   key - s.first < s.n);
+                                   key - s.first < s.n || key < s.kept);
             }
         }
     }
@@ -275,7 +280,8 @@ score(const struct job &j, const struct walk &w, const struct lane_rows &r,
             for (int i = 0; i < 4; i++) {
                 int32_t at = pos + n * 8 + i % 2;
 
-                if (at < r.sees[i / 2].low || at >= r.sees[i / 2].high) s[n][i] = -INFINITY;
+                if ((at < r.sees[i / 2].low && at >= (int32_t)a.kept) || at >= r.sees[i / 2].high)
+                    s[n][i] = -INFINITY;
             }
     }
     if (a.mask) {
@@ -461,11 +467,11 @@ struct splits {
         : numbered(j.split != 0)
     {
         if (numbered) {
-            n = (uint32_t)((w.end - 1) / SPLIT - w.begin / SPLIT + 1);
-            first = w.slot - (uint32_t)(w.tile / SPLIT - w.begin / SPLIT);
+            n = (uint32_t)w.tiles.n_splits();
+            first = w.slot - (uint32_t)w.tiles.split(w.tile);
         } else {
             first = shares.of(w.first_tile);
-            n = shares.of(w.first_tile + (uint32_t)(w.end - w.begin) - 1) - first + 1;
+            n = shares.of(w.first_tile + (uint32_t)w.tiles.n() - 1) - first + 1;
         }
     }
 
@@ -560,7 +566,7 @@ arrive(const struct job &j, const struct walk &w, const struct shares &shares, u
         uint32_t *count = j.count + (w.run_index * j.a.n_kv_heads + w.kv_head) * j.parts + w.part;
 
         /* What all our threads stored before the barrier is seen by whom this lets go on. */
-        last = add_in_order(count, n) + n == (uint32_t)(w.end - w.begin);
+        last = add_in_order(count, n) + n == (uint32_t)w.tiles.n();
         if (last) *count = 0;
     }
     __syncthreads();
@@ -608,7 +614,7 @@ attend_stretch(const struct job &j, struct walk w, const struct shares &shares)
             }
 
         /* The next unit's q comes while we gather. */
-        bool split = ends_split(j, w), unit = w.tile + 1 == w.end || w.left == 1;
+        bool split = ends_split(j, w), unit = w.tile + 1 == w.tiles.end || w.left == 1;
         struct walk now;
 
         if (unit) {
@@ -788,6 +794,7 @@ k_attend_mma(const struct k_lane *l, const struct attend *a, struct rows r)
     if (t != DT_BF16 && t != DT_F16) return cudaErrorInvalidValue;
     if (r.n_runs == 0 || r.n_rows == 0) return cudaSuccess;
     j.a = *a;
+    if (!a->window || !a->kv.table) j.a.kept = 0;
     j.r = r;
     j.split = l->invariant ? SPLIT : 0;
     j.group = a->n_heads / a->n_kv_heads;

@@ -4,7 +4,7 @@
 
 #include "gpu/cuda/kernels/kernel.h"
 
-/* gpu.h's attend, all of it, for
+/* gpu.h's attend, all of it, for the shapes below. Keys kept beside a window cost their own tiles, nothing in between.
  *
  *   head_dim  64, 128, 256
  *   q, out    bf16 or fp16, rows 4-byte aligned

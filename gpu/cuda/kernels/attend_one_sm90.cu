@@ -636,7 +636,7 @@ k_attend_one_sm90(const struct k_lane *l, const struct attend *a, struct rows r)
     struct job j = {};
     enum dtype t = a->q.dtype;
 
-    if (l->invariant || r.n_single < r.n_runs || a->mask || !a->kv.table)
+    if (l->invariant || r.n_single < r.n_runs || a->mask || (a->window && a->kept) || !a->kv.table)
         return cudaErrorInvalidValue;
     if (a->head_dim != 64 && a->head_dim != 128) return cudaErrorInvalidValue;
     if ((t != DT_BF16 && t != DT_F16) || a->out.dtype != t || a->kv.dtype != t)

@@ -4,8 +4,8 @@
 
 #include "gpu/cuda/kernels/kernel.h"
 
-/* gpu.h's attend for runs that all have one row (r.n_single == r.n_runs), paged, without a mask; head dim
- * 64 or 128; q, out and the cache of one dtype, bf16 or fp16; rows at multiples of 16 bytes; blocks of 16
+/* gpu.h's attend for runs that all have one row (r.n_single == r.n_runs), paged, without a mask or keys kept
+ * beside a window; head dim 64 or 128; q, out and the cache of one dtype, bf16 or fp16; rows at multiples of 16 bytes; blocks of 16
  * tokens or more; keys and values to store (a->k, a->v) with one run only. Refuses the rest, heads of 128
  * with more (run, K/V head) than SMs, where attend_mma is faster, and everything on a lane whose bits must not
  * depend on company: sums begin where shares of keys do. The same input gives the same bits.

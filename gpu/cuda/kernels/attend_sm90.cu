@@ -384,7 +384,7 @@ k_attend_sm90(const struct k_lane *l, const struct attend *a, struct rows r)
 {
     enum dtype t = a->q.dtype;
 
-    if (l->invariant || a->mask || !(a->scale > 0) || (t != DT_BF16 && t != DT_F16))
+    if (l->invariant || a->mask || (a->window && a->kept) || !(a->scale > 0) || (t != DT_BF16 && t != DT_F16))
         return cudaErrorInvalidValue;
     if (!aligned(&a->q, t) || !aligned(&a->out, t)) return cudaErrorInvalidValue;
     if (a->bias && a->bias_reach > MAX_REACH) return cudaErrorInvalidValue;

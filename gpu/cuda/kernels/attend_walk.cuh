@@ -1,9 +1,10 @@
 /* attend_walk.cuh - which keys a block of attend_mma goes through, tile by tile.
  *
  * A run's rows and the heads that share a K/V head are packed: packed row p is head p % group of row
- * p / group. A unit is up to ROWS packed rows of one (run, K/V head); it sees keys [low, high), which
- * lie in tiles of 64 absolute positions. A block is given a stretch of consecutive tiles of all units in
- * order: a whole unit, or the end of one, several, the beginning of another.
+ * p / group. A unit is up to ROWS packed rows of one (run, K/V head); it sees keys [low, high), and
+ * [0, kept) where a window keeps its first ones. They lie in tiles of 64 absolute positions, and tiles between
+ * the two are passed over. A block is given a stretch of consecutive tiles of all units in order: a whole
+ * unit, or the end of one, several, the beginning of another.
  *
  * What a unit's tiles add up to is kept split by split. With job.split, a split is that many tiles,
  * begins at an absolute position and lies within one block, so that the order of sums is the same for
@@ -21,7 +22,7 @@ constexpr int32_t SPLIT = 4; /* tiles of a split where bits are to be the same: 
 
 /* The parameter of every kernel. */
 struct job {
-    struct attend a;
+    struct attend a; /* kept is 0 without a window */
     struct rows r;
     float before, after; /* score, in powers of two: dot * before, or after * tanh(dot * before) */
     /* Key of head h in token t of block b: base + b block_bytes + ((h << shift) + t) key_bytes, its value
@@ -38,7 +39,7 @@ struct job {
     uint32_t *count;
 };
 
-/* The keys a row sees, [low, high), but for those a mask hides. */
+/* The keys a row sees, [low, high) and those below a.kept and high, but for what a mask hides. */
 struct seen {
     int32_t pos, low, high;
 };
@@ -64,6 +65,66 @@ is_padding(const struct attend &a, const struct run &run)
     return run.n_rows == 0 || (a.kv.table && run.seat == SEAT_NONE);
 }
 
+/* Tiles [0, first) and [first + gap, end), of which there is one at least. Without kept keys first is 0. */
+struct tiles {
+    int32_t first, gap, end;
+
+    __device__ __forceinline__ int32_t n() const
+    {
+        return end - gap;
+    }
+
+    __device__ __forceinline__ int32_t at(int32_t i) const
+    {
+        return i < first ? i : i + gap;
+    }
+
+    __device__ __forceinline__ int32_t next(int32_t tile) const
+    {
+        return tile + 1 == first ? first + gap : tile + 1;
+    }
+
+    /* Which of the splits tile is in; one may have tiles on both sides of the gap. */
+    __device__ __forceinline__ int32_t split(int32_t tile) const
+    {
+        int32_t s = tile / SPLIT, behind = (first + gap) / SPLIT;
+
+        return tile < first ? s : s - behind + min((first + SPLIT - 1) / SPLIT, behind);
+    }
+
+    __device__ __forceinline__ int32_t n_splits() const
+    {
+        return split(end - 1) + 1;
+    }
+
+    /* The first of tiles i, i + 1, ... that begins a split, or n(); i > 0. */
+    __device__ __forceinline__ int32_t round_up(int32_t i) const
+    {
+        int32_t edge = (at(i - 1) / SPLIT + 1) * SPLIT;
+
+        return min(edge < first ? edge : max(first, edge - gap), n());
+    }
+};
+
+/* Of a unit that sees [low, high) and what is kept below high; where the two meet, low becomes 0. One that sees
+ * nothing has a tile all the same: its rows get zeros. */
+__device__ __forceinline__ struct tiles
+tiles_of(const struct attend &a, int32_t &low, int32_t high)
+{
+    int32_t kept = min((int32_t)a.kept, high);
+    struct tiles t;
+
+    if (kept && kept >= low) kept = low = 0;
+    t.first = (kept + TILE - 1) / TILE;
+    t.gap = max(low / TILE - t.first, 0);
+    t.end = (high + TILE - 1) / TILE;
+    if (t.end <= t.first + t.gap) {
+        if (t.first) t.gap = 0;
+        t.end = max(t.first + t.gap, t.gap + 1);
+    }
+    return t;
+}
+
 /* An even division of n tiles among at most as many blocks, the first `rest` get one more. */
 struct shares {
     uint32_t n_tiles, n, each, rest;
@@ -86,19 +147,27 @@ struct walk {
     struct run run;
     uint32_t run_index, kv_head, part;
     uint32_t first;              /* the unit's first packed row */
-    int32_t low, high;           /* what any of its rows sees */
+    int32_t low, high;           /* what any of its rows sees, beside kept() */
     int32_t sure_low, sure_high; /* what all of them see */
-    int32_t tile, begin, end;    /* now, and the unit's */
+    struct tiles tiles;          /* the unit's */
+    int32_t tile;                /* now */
     uint32_t left;               /* tiles to go, this one included */
     uint32_t first_tile;         /* the unit's first, among all */
     uint32_t slot;               /* with job.split: all splits are numbered, this is ours */
     bool whole;                  /* the unit is ours alone */
+
+    /* Keys [0, kept) are seen too. */
+    __device__ __forceinline__ int32_t kept(const struct job &j) const
+    {
+        return tiles.first ? min((int32_t)j.a.kept, high) : 0;
+    }
 };
 
 __device__ __forceinline__ bool
 ends_split(const struct job &j, const struct walk &w)
 {
-    return w.tile + 1 == w.end || w.left == 1 || (j.split && (w.tile + 1) % SPLIT == 0);
+    return w.tile + 1 == w.tiles.end || w.left == 1 ||
+           (j.split && w.tiles.next(w.tile) / SPLIT != w.tile / SPLIT);
 }
 
 /* Stand at tile `skip` of the unit of w.run that is w.part of w.kv_head. SINGLE: the run has one row. */
@@ -116,10 +185,9 @@ open_unit(const struct job &j, struct walk &w, int32_t skip)
     w.high = bottom.high;
     w.sure_low = bottom.low;
     w.sure_high = top.high;
-    w.begin = w.low / TILE;
-    w.end = max(w.begin + 1, (w.high + TILE - 1) / TILE); /* a row that sees nothing gets zeros */
-    w.tile = w.begin + skip;
-    w.whole = skip == 0 && w.left >= (uint32_t)(w.end - w.begin);
+    w.tiles = tiles_of(j.a, w.low, w.high);
+    w.tile = w.tiles.at(skip);
+    w.whole = skip == 0 && w.left >= (uint32_t)w.tiles.n();
 }
 
 /* w.run is the first from w.run_index on that is there. */
@@ -135,8 +203,10 @@ __device__ __forceinline__ void
 step(const struct job &j, struct walk &w)
 {
     w.slot += ends_split(j, w);
-    if (--w.left == 0 || ++w.tile < w.end || !SINGLE) return;
-    w.first_tile += (uint32_t)(w.end - w.begin);
+    if (--w.left == 0) return;
+    w.tile = w.tiles.next(w.tile);
+    if (w.tile < w.tiles.end || !SINGLE) return;
+    w.first_tile += (uint32_t)w.tiles.n();
     if (++w.part == j.parts) {
         w.part = 0;
         if (++w.kv_head == j.a.n_kv_heads) {
@@ -209,14 +279,21 @@ seek(const struct rows &r, const struct survey &s, Of of, uint32_t x, struct amo
 
 /* ---- even shares of the tiles of all runs; each run has one row ---- */
 
+__device__ __forceinline__ struct tiles
+unit_tiles(const struct job &j, const struct run &run)
+{
+    struct seen s = seen_by(j.a, run, 0);
+
+    return tiles_of(j.a, s.low, s.high);
+}
+
 __device__ __forceinline__ struct amount
 a_unit_of(const struct job &j, const struct run &run)
 {
-    struct seen s = seen_by(j.a, run, 0);
-    int32_t begin = s.low / TILE, end = max(begin + 1, (s.high + TILE - 1) / TILE);
-
     if (is_padding(j.a, run)) return { 0, 0 };
-    return { (uint32_t)(end - begin), (uint32_t)((end - 1) / SPLIT - begin / SPLIT + 1) };
+    struct tiles t = unit_tiles(j, run);
+
+    return { (uint32_t)t.n(), (uint32_t)t.n_splits() };
 }
 
 /* A share's edge: a place among all tiles. */
@@ -229,22 +306,21 @@ struct edge {
 __device__ __forceinline__ struct edge
 edge_at(const struct job &j, uint32_t run, struct amount before, uint32_t x, bool cut)
 {
-    struct amount unit = a_unit_of(j, j.r.run[run]);
-    int32_t begin = seen_by(j.a, j.r.run[run], 0).low / TILE, at;
-    struct edge e = { run, (x - before.n) / unit.n };
+    struct tiles tiles = unit_tiles(j, j.r.run[run]);
+    uint32_t n = (uint32_t)tiles.n(), splits = (uint32_t)tiles.n_splits();
+    struct edge e = { run, (x - before.n) / n };
 
-    e.skip = x - before.n - e.unit * unit.n;
-    at = begin + (int32_t)e.skip;
-    if (e.skip && j.split) at = (at + SPLIT - 1) / SPLIT * SPLIT;
-    e.skip = e.skip && !cut ? unit.n : min((uint32_t)(at - begin), unit.n);
-    e.tile = before.n + e.unit * unit.n + e.skip;
-    e.slot = before.splits + e.unit * unit.splits;
-    if (e.skip == unit.n) {
+    e.skip = x - before.n - e.unit * n;
+    if (e.skip && j.split) e.skip = (uint32_t)tiles.round_up((int32_t)e.skip);
+    if (e.skip && !cut) e.skip = n;
+    e.tile = before.n + e.unit * n + e.skip;
+    e.slot = before.splits + e.unit * splits;
+    if (e.skip == n) {
         e.unit++;
-        e.slot += unit.splits;
+        e.slot += splits;
         e.skip = 0;
     } else {
-        e.slot += (uint32_t)(at / SPLIT - begin / SPLIT);
+        e.slot += (uint32_t)tiles.split(tiles.at((int32_t)e.skip));
     }
     return e;
 }
@@ -318,7 +394,7 @@ find_unit(const struct job &j)
     w.slot = w.first_tile = 0;
     w.left = UINT32_MAX;
     open_unit<ROWS, false>(j, w, 0);
-    w.left = (uint32_t)(w.end - w.begin);
+    w.left = (uint32_t)w.tiles.n();
     return w;
 }
 
