@@ -56,7 +56,7 @@ matmul_is_x_w_transposed_plus_bias_plus_beta_y(void **state)
         uint32_t rows = between(1, 9), k = between(1, 100), out = between(1, 60), pad = 9, look;
         float beta = test_below(3) ? 0 : 0.75f;
         struct rig r;
-        struct tensor x, w, bias = NO_TENSOR, y, old;
+        struct tensor x, w, bias = NO_TENSOR, y, old, again;
         enum dtype type;
 
         if (whole) {
@@ -73,9 +73,12 @@ matmul_is_x_w_transposed_plus_bias_plus_beta_y(void **state)
         y = rig_empty(&r, type, rows, out, out + test_below(pad));
         if (beta != 0) y = rig_tensor(&r, type, rows, out, y.stride, 1);
         old = rig_twice(&r, y);
+        again = rig_twice(&r, y);
         rig_send(&r);
         assert_int_equal(r.op->matmul(r.lane, y, x, w, bias, beta), 0);
+        assert_int_equal(r.op->matmul(r.lane, again, x, w, bias, beta), 0);
         rig_wait(&r);
+        assert_true(same_bits(y, again));
         look = whole ? 500 : rows * out;
         for (uint32_t l = 0; l < look; l++) {
             uint32_t i = whole ? test_below(rows) : l / out, j = whole ? test_below(out) : l % out;
