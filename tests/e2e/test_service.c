@@ -738,31 +738,6 @@ many_clients_stream_at_once_nothing_is_lost_and_memory_stays(void **state)
     serve_stop(&s);
 }
 
-static void
-a_worker_without_anything_to_tune_says_so_and_laganctl_exits_with_5(void **state)
-{
-    char line[512], said[512] = "";
-    struct serve s;
-    FILE *f;
-
-    (void)state;
-    if (serve_on_gpu()) skip();
-    assert_true(serve_start(&s, LLAMA, small));
-    for (int named = 0; named < 2; named++) {
-        int status;
-
-        snprintf(line, sizeof line, "%s --connect %s tune %s 2>&1", program_path("laganctl"),
-                 s.endpoint, named ? "w0" : "");
-        f = popen(line, "r");
-        assert_non_null(f);
-        said[fread(said, 1, sizeof said - 1, f)] = 0;
-        status = pclose(f);
-        assert_string_equal(said, "laganctl: the CPU device has nothing to tune\n");
-        assert_int_equal(WEXITSTATUS(status), 5);
-    }
-    serve_stop(&s);
-}
-
 int
 main(void)
 {
@@ -781,7 +756,6 @@ main(void)
         cmocka_unit_test(
             a_killed_model_with_recurrent_state_goes_on_from_its_last_snapshot_bit_for_bit),
         cmocka_unit_test(the_same_seed_draws_the_same_tokens_alone_and_in_company),
-        cmocka_unit_test(a_worker_without_anything_to_tune_says_so_and_laganctl_exits_with_5),
         cmocka_unit_test(a_flood_of_one_client_holds_up_neither_another_nor_what_is_urgent),
         cmocka_unit_test(many_clients_stream_at_once_nothing_is_lost_and_memory_stays),
     };
