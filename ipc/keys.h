@@ -24,11 +24,15 @@ struct model_keys {
     uint32_t pipeline_parallel, context_parallel, expert_parallel, attention_data_parallel;
     uint32_t max_num_seqs, max_num_batched_tokens, max_source_tokens, max_model_len;
     uint32_t policy, quantum, numerics;
+    uint32_t chunks, prompt_batch, source_batch; /* chunks: enum chunks of the scheduler */
+    nsec batch_wait;
     uint64_t kv_memory, kv_reserve, kv_host_memory; /* kv_memory 0: auto */
     uint64_t kv_host_bandwidth;                     /* bytes a second */
     uint32_t kv_prompt_rate; /* tokens a second; either 0: what is there is fetched */
     uint32_t kv_tokens_per_block, kv_sink_tokens, kv_snapshot_interval, kv_dtype;
     bool kv_reuse;
+    char kv_shares[80];
+    double cross_kv_cache_fraction;
     uint32_t split_mode;
     char split_context_sm[16];
     int32_t split_context_max_tokens, split_context_max_seqs;

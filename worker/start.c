@@ -435,13 +435,20 @@ set_sizes(struct worker *w, struct err *e)
     n->kv_config.token_time = k->kv_prompt_rate ? NSEC_S / k->kv_prompt_rate : 0;
     TRY(model_groups(n->model, x->kv_dtype, k->kv_tokens_per_block, &n->kv_config, e));
     model_keep_first(n->model, k->kv_sink_tokens, &n->kv_config);
+    TRY(model_shares(k->kv_shares, k->cross_kv_cache_fraction, &n->kv_config, e));
     for (uint32_t i = 0; i < n->kv_config.n_groups; i++)
         if (n->kv_config.group[i].kind == KV_STATE)
             n->kv_config.group[i].interval = ROUND_UP(k->kv_snapshot_interval,
                                                       n->kv_config.tokens_per_block);
     n->limits = (struct scheduler_limits){
         .policy = (enum policy)k->policy,
+        .chunks = (enum chunks)k->chunks,
         .quantum = k->quantum,
+        .prompt_batch = k->prompt_batch,
+        .enc_batch = { k->source_batch },
+        .n_enc_batches = k->source_batch > 0,
+        .prompt_wait = k->batch_wait,
+        .enc_wait = k->batch_wait,
         .max_seqs = k->max_num_seqs,
         .max_rows = max_rows,
         .max_len = n->model->shape.max_len,

@@ -1,8 +1,9 @@
 /* test_pause.c - max_utilization on a real worker: what is paused comes back with the same bits.
  *
  * The same requests, once with room for all of them and nobody paused, then with so little that most of them are
- * paused again and again: in one lane and in two, with what was computed found again and without. Sampled, with
- * penalties, log-probabilities and a deadline far away, searches and several outputs: all that a pause could lose.
+ * paused again and again: in one lane and in two, with what was computed found again and without, with rows for prompts
+ * shared out evenly, and prompts and sources that wait for company. Sampled, with penalties, log-probabilities and a
+ * deadline far away, searches and several outputs: all that a pause could lose.
  */
 #include "tests/e2e/serve.h"
 #include "tests/test.h"
@@ -134,11 +135,18 @@ paused_and_not(const char *model, const char *memory, uint32_t n_source, bool fa
                           "threads=2",
                           "numerics=invariant",
                           "kv.snapshot_interval=16",
+                          "chunks=first_come",
+                          "prompt_batch=0",
+                          "source_batch=0",
+                          n_source ? "cross_kv_cache_fraction=0.3" : "kv.shares=full=0.5",
                           NULL };
 
     assert_int_equal(ask(model, set, n_source, families, want), 0);
     set[0] = "policy=max_utilization";
     set[1] = memory;
+    set[11] = "chunks=equal";
+    set[12] = "prompt_batch=60";
+    set[13] = "source_batch=3";
     for (int way = 0; way < 4; way++) {
         uint64_t pauses;
 

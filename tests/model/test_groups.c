@@ -200,6 +200,43 @@ a_layer_without_a_mixer_has_no_cache(void **state)
     assert_int_equal(m.shape.layer[2].in_group, 1);
 }
 
+static void
+shares_are_of_kinds_and_divided_evenly(void **state)
+{
+    static const struct {
+        const char *text, *why;
+        double cross;
+    } wrong[] = { { "half=0.5", "none of full, window, cross, state", 0 },
+                  { "full", "no share", 0 },
+                  { "full=", "no share", 0 },
+                  { "full=2", "no share", 0 },
+                  { "full=0", "no share", 0 },
+                  { "full=0.5x", "no share", 0 },
+                  { "full=0.2,full=0.2", "two shares", 0 },
+                  { "full=0.9,window=0.2", "come to 1.10", 0 },
+                  { "state=0.5", "no state layers", 0 },
+                  { "", "no cross layers", 0.5 },
+                  { "full=0.5", "one of them", 0.5 } };
+
+    (void)state;
+    plain(7);
+    window(1, 512);
+    window(2, 1024);
+    assert_int_equal(model_groups(&m, DT_BF16, 16, &c, &e), 0);
+    assert_int_equal(c.n_groups, 3);
+    assert_int_equal(model_shares("", 0, &c, &e), 0);
+    for (uint32_t i = 0; i < 3; i++) assert_true(c.group[i].share == 0);
+    assert_int_equal(model_shares("window=0.5,full=0.25", 0, &c, &e), 0);
+    for (uint32_t i = 0; i < 3; i++) assert_true(c.group[i].share == 0.25f);
+    for (size_t i = 0; i < ARRAY_LEN(wrong); i++) {
+        assert_int_equal(model_shares(wrong[i].text, wrong[i].cross, &c, &e), -EINVAL);
+        assert_non_null(strstr(e.text, wrong[i].why));
+    }
+    c.group[2].kind = KV_CROSS;
+    assert_int_equal(model_shares("", 0.5, &c, &e), 0);
+    assert_true(c.group[0].share == 0.25f && c.group[1].share == 0.25f && c.group[2].share == 0.5f);
+}
+
 int
 main(void)
 {
@@ -214,6 +251,7 @@ main(void)
         cmocka_unit_test(what_no_kv_manager_holds_is_refused),
         cmocka_unit_test(recurrent_layers_are_a_group_of_states_with_room_for_snapshots),
         cmocka_unit_test(a_layer_without_a_mixer_has_no_cache),
+        cmocka_unit_test(shares_are_of_kinds_and_divided_evenly),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

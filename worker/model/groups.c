@@ -1,4 +1,4 @@
-/* groups.c - model_groups(): which layers share a block table.
+/* groups.c - model_groups(): which layers share a block table; model_shares(): what each should have of the cache.
  *
  * Layers equal in kind, window, heads and parts share one, in the order in which the model first has
  * them; the cross caches of all decoder layers are one more, the last. Layers that keep recurrent state share one too.
@@ -6,6 +6,8 @@
 #include "worker/model/model.h"
 
 #include <errno.h>
+#include <stdlib.h>
+#include <string.h>
 
 enum { ALIGN = 128, MIN_TOKENS = 4, MAX_TOKENS = 128, MAX_BLOCK = 16 << 20 };
 
@@ -144,4 +146,64 @@ model_keep_first(struct model *m, uint32_t n, struct kv_config *c)
         if (m->shape.layer[i].window) m->shape.layer[i].kept = n;
     for (uint32_t i = 0; i < c->n_groups; i++)
         if (c->group[i].kind == KV_WINDOW) c->group[i].sinks = n;
+}
+
+static const char *const kinds[] = { "full", "window", "cross", "state" };
+
+static uint32_t
+kind_of(const char *name, size_t n)
+{
+    uint32_t k = 0;
+
+    while (k < ARRAY_LEN(kinds) && (strlen(kinds[k]) != n || memcmp(kinds[k], name, n))) k++;
+    return k;
+}
+
+/* One KIND=SHARE of the list. */
+static int
+read_share(const char *at, size_t n, double *share, struct err *e)
+{
+    const char *equals = memchr(at, '=', n);
+    size_t name = equals ? (size_t)(equals - at) : n;
+    uint32_t kind = kind_of(at, name);
+    char *end = NULL;
+    double x = equals ? strtod(equals + 1, &end) : 0;
+
+    if (kind == ARRAY_LEN(kinds))
+        return err_set(e, -EINVAL, "kv.shares: \"%.*s\" is none of full, window, cross, state",
+                       (int)name, at);
+    if (!equals || end == equals + 1 || end != at + n || !(x > 0 && x <= 1))
+        return err_set(e, -EINVAL, "kv.shares: \"%.*s\" is no share: %s=0.5, up to 1", (int)n, at,
+                       kinds[kind]);
+    if (share[kind] > 0) return err_set(e, -EINVAL, "kv.shares: %s has two shares", kinds[kind]);
+    share[kind] = x;
+    return 0;
+}
+
+int
+model_shares(const char *text, double cross, struct kv_config *c, struct err *e)
+{
+    double share[ARRAY_LEN(kinds)] = { 0 }, sum = 0;
+    uint32_t n[ARRAY_LEN(kinds)] = { 0 }, self = 0;
+
+    if (*text && cross > 0)
+        return err_set(e, -EINVAL, "kv.shares and cross_kv_cache_fraction: one of them");
+    for (uint32_t i = 0; i < c->n_groups; i++) n[c->group[i].kind]++;
+    self = c->n_groups - n[KV_CROSS];
+    for (size_t len; *text; text += len + (text[len] == ',')) {
+        len = strcspn(text, ",");
+        TRY(read_share(text, len, share, e));
+    }
+    for (uint32_t k = 0; k < ARRAY_LEN(kinds); k++) {
+        if (cross > 0 && k != KV_CROSS && self) share[k] = (1 - cross) * n[k] / self;
+        if (cross > 0 && k == KV_CROSS) share[k] = cross;
+        sum += share[k];
+        if (share[k] > 0 && n[k] == 0)
+            return err_set(e, -EINVAL, "%s: the model has no %s layers",
+                           cross > 0 ? "cross_kv_cache_fraction" : "kv.shares", kinds[k]);
+    }
+    if (sum > 1.0001) return err_set(e, -EINVAL, "kv.shares come to %.2f of the cache", sum);
+    for (uint32_t i = 0; i < c->n_groups; i++)
+        c->group[i].share = (float)(share[c->group[i].kind] / n[c->group[i].kind]);
+    return 0;
 }

@@ -115,6 +115,11 @@ int model_groups(struct model *m, enum dtype kv_dtype, uint32_t tokens_per_block
  * made them. */
 void model_keep_first(struct model *m, uint32_t n, struct kv_config *c);
 
+/* The parts of the arena that c's groups, as model_groups() has made them, should have: of text, KIND=SHARE,... with
+ * kinds full, window, cross, state, each shared evenly by its groups; or cross for those of a source and the rest for all
+ * others; "" and 0: none. -EINVAL: no such kind, none of it in this model, more than there is, or both. */
+int model_shares(const char *text, double cross, struct kv_config *c, struct err *e) MUST_USE;
+
 /* Device views of one batch, plus scratch. Rows are [n_rows, ...]; what is not said to be fp32 has the
  * dtype of activations. Filled by worker/exec. */
 struct step {
