@@ -20,7 +20,7 @@
 enum { SEATS = 5, ENTRIES = 64, JOBS = 24, BLOCK = 4, EDITS = 1024 };
 enum mistake { NONE, LAUNCH_LATE, DROPS_LATE, ENDS_LATE, COMMIT_EARLY, LABELS_LATE, N_MISTAKES };
 /* What a story is about, in bits. */
-enum { WINDOW = 1, LANES = 2, CROSS = 4, TIGHT = 8, REUSE = 16, HOST = 32, SHAPES = 16 };
+enum { WINDOW = 1, LANES = 2, CROSS = 4, TIGHT = 8, REUSE = 16, HOST = 32, TINY = 64, SHAPES = 16 };
 
 struct job {
     struct seq *q;    /* NULL: not in the scheduler */
@@ -338,7 +338,7 @@ begin(uint32_t shape)
         r.l.n_enc_layers = 2;
     }
     for (uint32_t g = 0; g < r.c.n_groups; g++) r.c.group[g].max_entries = ENTRIES;
-    r.c.arena_bytes = (uint64_t)(shape & TIGHT ? 40 : 90) * 256 * r.c.n_groups;
+    r.c.arena_bytes = (uint64_t)(shape & TINY ? 20 : shape & TIGHT ? 40 : 90) * 256 * r.c.n_groups;
     if (shape & LANES) {
         r.c.n_lanes = r.l.n_lanes = 2;
         r.l.lane_work[0] = WORK_ENCODER | WORK_CONTEXT;
@@ -524,6 +524,42 @@ streams_that_go_on_come_before_prompts(void **state)
     end();
 }
 
+/* So long that the cache holds it with the window of chunks of one row, and not with that of a step full of them. */
+static uint32_t
+longest_in_rows(void)
+{
+    uint32_t len = ENTRIES * BLOCK;
+    struct kv_need n;
+
+    do n = kv_need(r.kv, --len, 0, 1);
+    while (kv_fits_alone(r.kv, &n, len, 0, NULL) < 0);
+    n = kv_need(r.kv, len, 0, r.l.max_rows);
+    assert_true(kv_fits_alone(r.kv, &n, len, 0, NULL) < 0);
+    return len;
+}
+
+static void
+a_prompt_that_fits_in_small_chunks_alone_goes_on_in_such(void **state)
+{
+    enum { DONE = 12 };
+
+    (void)state;
+    begin(WINDOW | TINY);
+    job[0].max_new = 3;
+    job[0].n_prompt = job[0].told = longest_in_rows() - job[0].max_new;
+    submit(&job[0]);
+    for (int i = 0; i < DONE; i++) run_step(&r, 0);
+    assert_int_equal(job[0].q->n_done, DONE);
+    run_die(&r);
+    seq_free(TAKE(job[0].q));
+    run_again(&r);
+    submit(&job[0]);
+    assert_int_equal(job[0].q->n_adopted, DONE);
+    while (run_commit(&r, 0) || run_plan(&r, 0)) tell();
+    assert_int_equal(job[0].told, job[0].n_prompt + job[0].max_new);
+    end();
+}
+
 static void
 what_is_kept_gives_way_one_by_one_and_not_before_its_time(void **state)
 {
@@ -582,6 +618,7 @@ main(void)
         cmocka_unit_test(at_every_store_what_others_may_find_holds_what_it_says),
         cmocka_unit_test(streams_go_on_after_a_kill_at_any_store),
         cmocka_unit_test(streams_that_go_on_come_before_prompts),
+        cmocka_unit_test(a_prompt_that_fits_in_small_chunks_alone_goes_on_in_such),
         cmocka_unit_test(what_is_kept_gives_way_one_by_one_and_not_before_its_time),
         cmocka_unit_test(each_mistake_in_the_order_is_caught),
     };

@@ -174,28 +174,35 @@ pay(struct scheduler *s, struct seq *q, uint32_t end)
     return true;
 }
 
+/* In ways that keep less and less of a window: of a sequence that began in chunks of a unit its successor has no more
+ * room. Most have one row left, and from then on it is as if nothing had happened. */
 bool
 admit_adopted(struct scheduler *s, struct seq *q)
 {
     uint32_t seat = q->adopted_seat, rows = MIN(s->l.max_rows, q->n_prompt - q->n_adopted);
-    uint32_t len = first_len(s, q);
-    /* Most have one row left, and from then on it is as if nothing had happened. */
-    struct kv_need least = need(s, q, len, q->n_draft ? MAX(rows, rows_out(q, 0)) : rows),
-                   n = need(s, q, len, rows_out(q, rows > 1 ? rows : 0));
+    uint32_t len = first_len(s, q), unit = MIN(s->unit, rows), i = 0;
+    uint32_t least = q->n_draft ? rows_out(q, 0) : 0;
+    const struct admission way[] = { { rows, rows_out(q, rows > 1 ? rows : 0) },
+                                     { rows, MAX(rows, least) },
+                                     { unit, MAX(unit, least) } };
 
     check(seat < s->n_seats && q->n_adopted < q->n_prompt);
     if (!s->seat[seat].kept || s->running.n + family_size(q) > s->max_running) return false;
     if (s->n_free + 1 < family_size(q) || !has_pages(s, q)) return false;
-    if (kv_resume(s->kv, seat, q->n_adopted, &n) < 0 &&
-        kv_resume(s->kv, seat, q->n_adopted, &least) < 0)
-        return false;
-    if (q->first_member && !reserve_members(s, q, len, &(struct admission){ rows, rows }))
-        return false; /* the seat is given up */
+    for (;; i++) {
+        struct kv_need n;
+
+        if (i == ARRAY_LEN(way)) return false; /* the seat is given up */
+        n = need(s, q, len, way[i].rows);
+        kv_lower(s->kv, seat, &n);
+        if (kv_resume(s->kv, seat, q->n_adopted, &n) < 0) continue;
+        if (!q->first_member || reserve_members(s, q, len, &way[i])) break;
+    }
     s->n_kept--;
     sit(s, q, seat, SEQ_CONTEXT);
     for (struct seq *m = q->next_member; m; m = m->next_member)
         sit(s, m, next_seat(s), SEQ_CONTEXT);
-    s->seat[seat].chunk = rows;
+    s->seat[seat].chunk = way[i].chunk;
     s->seat[seat].len = len;
     q->n_planned = q->n_done = q->n_adopted;
     return true;
