@@ -55,7 +55,7 @@ print_stat(struct daemon *d, const struct stat_row *row, uint32_t id, FILE *out)
              counter ? "_total" : "");
     head(out, name, counter ? "counter" : "gauge", row->sentence);
     for (uint32_t i = 0; i < d->n_workers; i++) {
-        uint64_t v = d->worker[i]->stats.v[id];
+        uint64_t v = d->worker[i]->stats.v[id] + d->worker[i]->former.v[id];
 
         of_worker(out, name, d->worker[i]);
         if (ns) {

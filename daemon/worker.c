@@ -315,6 +315,15 @@ worker_last_lines(struct worker *w)
     if (w->n_line) take_line(w);
 }
 
+static void
+add_up(struct worker *w)
+{
+    stat_read(shm_ctl(&w->link.w), &w->stats);
+    for (uint32_t i = 0; i < STAT_COUNT; i++)
+        if (stat_rows[i].kind == STAT_COUNTER) w->former.v[i] += w->stats.v[i];
+    memset(&w->stats, 0, sizeof w->stats);
+}
+
 /* The worker is reaped: no stray write of it lands any more. Read what is whole, answer the rest. */
 static void
 bury(void *arg, const struct death *d)
@@ -331,6 +340,7 @@ bury(void *arg, const struct death *d)
         tell(w, LOG_LEVEL_WARN, "worker %s: %s, ignoring", w->name, e.text);
     }
     worker_last_lines(w);
+    add_up(w);
     describe(d, how, sizeof how);
     if (wanted) {
         tell(w, LOG_LEVEL_INFO, "worker %s: pid %d ended, %s", w->name, (int)w->pid,

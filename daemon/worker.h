@@ -67,6 +67,7 @@ struct worker {
     nsec rate_at;
     char why[240]; /* the last thing it said at level error, or why it ended */
     struct stats stats;
+    struct stats former; /* counters of those that have died */
 
     char line[LOG_LINE]; /* being read from its pipe */
     size_t n_line;

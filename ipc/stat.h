@@ -45,7 +45,9 @@
     X(COUNTER, preemptions,    "",       "sequences put back because blocks ran out")     \
     X(COUNTER, ring_full,      "",       "times the response ring was full")              \
     X(GAUGE,   load_done,      "bytes",  "weights loaded so far")                         \
-    X(GAUGE,   load_total,     "bytes",  "weights to load")
+    X(GAUGE,   load_total,     "bytes",  "weights to load")                               \
+    X(COUNTER, adopted,        "tokens", "of a predecessor's KV, taken over")             \
+    X(COUNTER, recomputed,     "tokens", "of it, computed again")
 /* clang-format on */
 
 enum stat_kind { STAT_COUNTER, STAT_GAUGE };

@@ -144,6 +144,7 @@ admit(struct worker *w, struct request *r, nsec now)
                       r->n_decoder - done, r->max_length);
     if (done) r->cancelled = intake_had_ended(r, r->ids[first + r->n_decoder - 1], shape->max_len);
     if (r->cancelled) {
+        legacy_leave(w, r);
         emit_ended(w, r);
         request_give(&w->requests, r);
         return;

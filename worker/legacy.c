@@ -169,15 +169,34 @@ legacy_begin(struct worker *w, nsec now)
     scheduler_keep(w->e.sched, now + COME);
 }
 
-/* What a predecessor had of the request and nobody goes on from. */
+/* Of what a row says a step may be computed again, or of recurrent state what came behind its last snapshot. */
 static void
-forget(struct worker *w, req_id id)
+say_lost(const struct worker *w, const struct request *r)
+{
+    const struct kv_config *c = &w->e.kv_config;
+    uint32_t most = 1;
+
+    for (uint32_t g = 0; g < c->n_groups; g++)
+        if (c->group[g].kind == KV_STATE) most = MAX(most, c->group[g].interval);
+    if (w->e.found && r->recomputed > most)
+        log_info("request %llu: %u positions that are there find no room, computing them again",
+                 (unsigned long long)r->seq.id, r->recomputed);
+}
+
+void
+legacy_forget(struct worker *w, struct request *r)
 {
     struct engine *n = &w->e;
+    uint32_t had = r->recomputed;
     int seat;
 
-    while (n->found && (seat = manifest_forget(n->found, n->kv_config.n_seats, id)) >= 0)
+    while (n->found && (seat = manifest_forget(n->found, n->kv_config.n_seats, r->seq.id)) >= 0) {
+        uint32_t written = n->found[seat].row.committed;
+
+        r->recomputed += written - MIN(written, r->adopted); /* beams share what the first has */
         scheduler_unkeep(n->sched, (uint32_t)seat);
+    }
+    if (r->recomputed > had) say_lost(w, r);
 }
 
 void
@@ -185,32 +204,54 @@ legacy_claim(struct worker *w, struct request *r)
 {
     struct engine *n = &w->e;
     struct seq *s = &r->seq;
-    uint32_t resume, written;
+    uint32_t resume;
     int seat;
 
-    /* Told tokens were written, all but the last. */
-    r->recomputed = r->n_sent ? MAX(r->recomputed, s->n_prompt - 1) : 0;
-    if (!n->found) return;
+    r->recomputed = 0;
+    if (!n->found) { /* told tokens were written, all but the last */
+        if (r->n_sent) r->recomputed = (s->beam ? s->beam->first + r->n_sent : s->n_prompt) - 1;
+        return;
+    }
     seat = manifest_claim(n->found, n->kv_config.n_seats, s->id, r->output, s->token, s->n_prompt,
                           s->source, s->n_source, &resume);
     if (seat < 0) return;
-    written = n->found[seat].row.committed;
+    r->recomputed = MIN(n->found[seat].row.committed, s->n_prompt);
     if (resume == 0 || s->prompt_logprobs || s->wants_states) {
         scheduler_unkeep(n->sched, (uint32_t)seat);
         return;
     }
     s->n_adopted = resume;
     s->adopted_seat = (uint32_t)seat;
-    r->recomputed = MAX(r->recomputed, MIN(written, s->n_prompt));
+}
+
+void
+legacy_leave(struct worker *w, struct request *r)
+{
+    struct engine *n = &w->e;
+    uint32_t resume;
+    int seat;
+
+    if (!n->found) return;
+    seat = manifest_claim(n->found, n->kv_config.n_seats, r->seq.id, r->output, NULL, 0, NULL, 0,
+                          &resume);
+    if (seat >= 0) scheduler_unkeep(n->sched, (uint32_t)seat);
 }
 
 void
 legacy_claimed(struct worker *w, struct request *r)
 {
-    if (r->first == r || !r->first) forget(w, r->seq.id);
-    r->adopted = r->seq.n_adopted;
+    const struct seq *s = &r->seq;
+    bool first = !s->first_member || s->first_member == s;
+
+    r->adopted = s->n_adopted;
     r->recomputed -= MIN(r->recomputed, r->adopted);
-    if (r->adopted) manifest_commit(&w->e.manifest, r->seq.adopted_seat, r->adopted);
+    say_lost(w, r);
+    if (r->adopted) {
+        manifest_commit(&w->e.manifest, s->adopted_seat, r->adopted);
+        w->stats.v[STAT_adopted] += r->adopted;
+    } else if (w->e.found && r->n_sent && first) { /* a paused one left it where all may find it */
+        r->recomputed = MAX(r->recomputed, scheduler_cached(w->e.sched, s));
+    }
 }
 
 /* Its steps once more, without computing anything: as far as they can be what was told. */
@@ -289,6 +330,18 @@ name(struct worker *w, uint32_t seat, struct manifest_owner *o)
     manifest_hash(s->source, s->n_source, o->source_hash);
 }
 
+/* It begins, with what was found. */
+static void
+count(struct worker *w, const struct seq *s)
+{
+    const struct request *r = s->owner;
+    uint32_t found = MIN(s->n_cached, r->recomputed);
+
+    if (s->n_pauses > 0) return; /* that was before */
+    w->stats.v[STAT_adopted] += found;
+    w->stats.v[STAT_recomputed] += r->recomputed - found;
+}
+
 /* A row is its owner's from the first edit on; but a search that began behind what was told is nobody's. */
 void
 legacy_launch(struct worker *w, const struct batch *b)
@@ -302,6 +355,7 @@ legacy_launch(struct worker *w, const struct batch *b)
         if (e->op == EDIT_END) w->named[e->seat] = false;
         if (e->op == EDIT_END || w->named[e->seat]) continue;
         w->named[e->seat] = true;
+        count(w, s);
         if (s->n_adopted || (s->beam && s->n_prompt != s->beam->first)) continue;
         name(w, e->seat, &w->owner[n++]);
     }

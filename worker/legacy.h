@@ -26,6 +26,9 @@ void legacy_claimed(struct worker *w, struct request *r); /* the scheduler has t
 /* Of a search that is about to begin: true: it is where its predecessor was, and all of its beams have what was
  * written of them. told: [n_sent] */
 bool legacy_claim_search(struct worker *w, struct request *r, const token_id *told);
+void legacy_leave(struct worker *w, struct request *r); /* it has ended, and goes on no more */
+/* All of it that goes on has been claimed: whatever else is left is nobody's. r: its first slot */
+void legacy_forget(struct worker *w, struct request *r);
 void legacy_expire(struct worker *w, nsec now); /* once a turn: nobody comes for the rest */
 
 void legacy_launch(struct worker *w, const struct batch *b); /* right before its launch */

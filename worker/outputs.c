@@ -113,7 +113,6 @@ go_on(struct request *m, const token_id *told, uint32_t n)
     m->seq.max_new -= n;
     m->seq.min_new -= MIN(m->seq.min_new, n);
     m->n_decoder += n;
-    m->recomputed = m->seq.n_prompt - 1;
 }
 
 /* From the beginning, or behind the first n_told tokens that all beams are to have. */
@@ -143,8 +142,6 @@ make_search(struct worker *w, struct request *r, uint32_t n_prompt, uint32_t max
         if (n_told) {
             go_on(m, told_at(w, r), n_told);
             b->total[n][n_told - 1] = r->score;
-        } else if (m->n_sent) {
-            m->recomputed = n_prompt + m->n_sent - 1;
         }
     }
     b->n_beams = n;
@@ -221,7 +218,7 @@ outputs_add(struct worker *w, struct request *r, nsec now, struct err *e)
     }
     if (search) begin_search(w, r, n_prompt, max_new, /* adopt= */ true);
     for (struct request *m = r; m && !search; m = m->next)
-        if (!m->cancelled) legacy_claim(w, m);
+        (m->cancelled ? legacy_leave : legacy_claim)(w, m);
     first = chain(r, (search ? r->seq.n_prompt : n_prompt) - 1);
     if (first) {
         int k = scheduler_add(w->e.sched, first, now, e);
@@ -235,6 +232,7 @@ outputs_add(struct worker *w, struct request *r, nsec now, struct err *e)
         claimed(w, r);
         scheduler_halt(w->e.sched, first->id, r->paused);
     }
+    legacy_forget(w, r);
     for (struct request *m = r, *next; m; m = next) {
         next = m->next;
         if (!m->cancelled) continue;

@@ -58,8 +58,7 @@ struct request {
     float score;      /* sum of log-probabilities */
     struct beam beam; /* the first's, of a search */
     struct nudge bias[EXEC_MAX_BIAS]; /* of sampling */
-    uint32_t adopted,
-        recomputed; /* positions a predecessor wrote: taken over, and computed again */
+    uint32_t adopted, recomputed; /* positions a predecessor left: taken over, and computed again */
 };
 
 struct requests {

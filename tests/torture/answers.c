@@ -218,6 +218,24 @@ answers_counted(struct answers *a, const char *what, uint32_t worker)
     return n;
 }
 
+uint64_t
+answers_total(struct answers *a, const char *name)
+{
+    char *reply = NULL, row[64];
+    uint32_t code;
+    uint64_t n = 0;
+
+    snprintf(row, sizeof row, "lagan_worker_%s_total{", name);
+    assert_int_equal(lagan_call(a->c, "metrics", NULL, &reply, &code, 5000), 0);
+    for (const char *at = reply; (at = strstr(at, row));) {
+        at = strstr(at, "} ");
+        assert_non_null(at);
+        n += strtoull(at + 2, NULL, 10);
+    }
+    free(reply);
+    return n;
+}
+
 /* Twice: sampling is of the seed alone, company does not matter, and what is found is what would be computed.
  * Blocks go to the host and come back, and streams are paused, or kills of such would show nothing. */
 static void

@@ -64,6 +64,8 @@ void answers_close(struct answers *a);
 
 /* A figure of `workers list`, of worker 0, 1, 2 or the sum of all, since each began. */
 uint64_t answers_counted(struct answers *a, const char *what, uint32_t worker);
+/* lagan_worker_NAME_total of all workers, those that have died included. */
+uint64_t answers_total(struct answers *a, const char *name);
 /* Take events for so long. more: ask again whatever has been answered, first. */
 void answers_turn(struct answers *a, int ms, bool more);
 void answers_settle(

@@ -19,6 +19,7 @@
 
 enum { SETTLE_MS = 60000, ROUND = 25 };
 /* An answer is kept for ten minutes, for a client that comes back: daemon/ledger.h; and in the mirror. */
+enum { PAUSED = 300 }; /* tokens that one of them may have */
 enum { GROWTH_KIB = 4096, KEPT_KIB = 6, KEPT_MOST = 8192 };
 
 static uint32_t n_kills = 100, n_rounds; /* no round: a quick one */
@@ -59,6 +60,20 @@ kill_some(uint32_t kills)
     }
 }
 
+/* Of all that was written, by whoever died later: 99 of 100 positions, and of no row more than a step. What a paused one
+ * had left on the device may be anybody's before it goes on. */
+static void
+check_adopted(void)
+{
+    uint64_t adopted = answers_total(&ans, "adopted"),
+             recomputed = answers_total(&ans, "recomputed");
+
+    print_message("of %llu positions that were there %llu were computed again\n",
+                  (unsigned long long)(adopted + recomputed), (unsigned long long)recomputed);
+    assert_true(recomputed * 100 <= adopted + recomputed + 100 * PAUSED);
+    assert_int_equal(service_logged(&v, "find no room, computing them again"), 0);
+}
+
 static void
 kill_workers(const char *dtype, uint32_t standby)
 {
@@ -84,10 +99,9 @@ kill_workers(const char *dtype, uint32_t standby)
         dtype, done, (double)(clock_now() - since) / NSEC_S, (unsigned long long)ans.n_done,
         (unsigned long long)ans.n_tokens, (unsigned long long)ans.resumed,
         (unsigned long long)ans.adopted, (unsigned long long)ans.recomputed);
+    check_adopted();
     assert_true(ans.resumed >
                 done / (4 + 4 * standby)); /* it dies as often, and nobody resumes then */
-    /* Searches and samples too. Who was paused has nothing left: seldom, and a few tokens. */
-    assert_true(ans.recomputed * 10 < ans.adopted);
     if (standby) assert_true(service_logged(&v, "the standby takes over") > done / 8);
     assert_true(service_logged(&v, "blocks of tokens that others may find") > done / 8);
     assert_int_equal(service_logged(&v, "labels of the manifest cannot be true"), 0);
@@ -95,7 +109,7 @@ kill_workers(const char *dtype, uint32_t standby)
 }
 
 static void
-streams_of_killed_workers_have_the_bits_of_an_undisturbed_run(void **state)
+streams_of_killed_workers_keep_their_bits_and_99_of_100_positions(void **state)
 {
     (void)state;
     kill_workers("fp32", 0);
@@ -103,8 +117,7 @@ streams_of_killed_workers_have_the_bits_of_an_undisturbed_run(void **state)
 
 /* With steps of both lanes out, waiting for each other, and divisions that change. A GPU has none yet. */
 static void
-streams_of_killed_workers_with_two_lanes_and_standbys_have_the_bits_of_an_undisturbed_run(
-    void **state)
+streams_of_killed_workers_with_two_lanes_and_standbys_keep_them_too(void **state)
 {
     (void)state;
     ans.lanes = strcmp(torture_device, "cpu") == 0;
@@ -385,8 +398,8 @@ main(int argc, char **argv)
 {
 #define T(f) cmocka_unit_test_setup_teardown(f, begin, finish)
     const struct CMUnitTest tests[] = {
-        T(streams_of_killed_workers_have_the_bits_of_an_undisturbed_run),
-        T(streams_of_killed_workers_with_two_lanes_and_standbys_have_the_bits_of_an_undisturbed_run),
+        T(streams_of_killed_workers_keep_their_bits_and_99_of_100_positions),
+        T(streams_of_killed_workers_with_two_lanes_and_standbys_keep_them_too),
         T(at_every_point_a_worker_may_die_and_no_bit_changes),
         T(after_a_wild_store_of_the_device_nothing_is_adopted_and_no_bit_changes),
         T(streams_go_on_before_the_host_tier_is_there_and_then_it_is_used),

@@ -231,3 +231,15 @@ kv_lookup(const struct kv *kv, const struct kv_text *t, struct kv_hit *ret)
 
     kv_find_describe(kv, t, &f, ret);
 }
+
+uint32_t
+kv_lookup_length(struct kv *kv, const struct kv_text *t, bool whole)
+{
+    bool away = kv->away;
+    struct kv_found f;
+
+    kv->away = away && !whole;
+    f = kv_find(kv, t);
+    kv->away = away;
+    return n_positions(kv, &f);
+}

@@ -79,6 +79,8 @@ struct kv_hit {
                          the same name one may wait for the other. */
 };
 void kv_lookup(const struct kv *kv, const struct kv_text *t, struct kv_hit *ret);
+/* The positions that it finds; whole: or would if the host tier were there. */
+uint32_t kv_lookup_length(struct kv *kv, const struct kv_text *t, bool whole);
 /* What its full blocks are called in events (kv_event.h), there or not: at most max. Their number. */
 uint32_t kv_names(const struct kv *kv, const struct kv_text *t, uint64_t (*ret)[2], uint32_t max);
 

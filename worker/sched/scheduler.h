@@ -87,6 +87,9 @@ int scheduler_add(struct scheduler *s, struct seq *seq, nsec now, struct err *e)
  * then on one is given up whenever anything else finds no room; before, what finds none waits. */
 void scheduler_keep(struct scheduler *s, nsec until);
 void scheduler_unkeep(struct scheduler *s, uint32_t seat); /* not kept: nothing happens */
+/* Positions of its prompt that the cache has, the host tier counted whether it is there yet or not. It has been
+ * added, and is its family's first or has none. */
+uint32_t scheduler_cached(const struct scheduler *s, const struct seq *q);
 void scheduler_unkeep_all(struct scheduler *s);
 /* All that have the id. reason: enum lagan_reason. Unknown and already ended ids are no error. */
 void scheduler_cancel(struct scheduler *s, req_id id, uint16_t reason);

@@ -83,6 +83,21 @@ text_of(const struct seq *q, uint32_t n)
                              .n_keep = q->n_keep };
 }
 
+static uint32_t
+cached(const struct scheduler *s, const struct seq *q, bool whole)
+{
+    struct kv_text t = text_of(q, q->first_member ? q->n_shared + 1 : q->n_prompt);
+
+    if (!s->reuse || q->prompt_logprobs || q->wants_states) return 0;
+    return kv_lookup_length(s->kv, &t, whole);
+}
+
+uint32_t
+scheduler_cached(const struct scheduler *s, const struct seq *q)
+{
+    return cached(s, q, /* whole= */ true);
+}
+
 bool
 find_cross(struct scheduler *s, struct seq *q)
 {
