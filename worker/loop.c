@@ -375,8 +375,8 @@ may_sleep(const struct worker *w, nsec now)
 {
     nsec wake = scheduler_wake(w->e.sched);
 
-    if (wake == NSEC_NEVER || wake - now > IDLE_TURN) return IDLE_TURN;
-    return MAX(wake - now, (nsec)0);
+    if (wake == NSEC_NEVER || wake - now > IDLE_TURN) return tier_sleep(w, now, IDLE_TURN);
+    return tier_sleep(w, now, MAX(wake - now, (nsec)0));
 }
 
 /* No request anywhere in this process, and none that waits to be read. */

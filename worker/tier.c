@@ -11,6 +11,7 @@
 
 /* Whoever goes on has begun by then, or nobody does. */
 static const nsec SOON = 200 * NSEC_MS;
+static const nsec LOOK = 5 * NSEC_MS; /* is it there? */
 
 enum { MAPPING, MAPPED, MADE, LOST }; /* MADE: with nothing in it */
 
@@ -140,6 +141,15 @@ tier_turn(struct worker *w, nsec now)
     pthread_join(w->loader, NULL);
     t->begun = false;
     use(w, how, now);
+}
+
+nsec
+tier_sleep(const struct worker *w, nsec now, nsec most)
+{
+    nsec begin = w->ready_at + SOON - now;
+
+    if (!w->tier.later) return most;
+    return MIN(most, w->tier.begun || begin <= 0 ? LOOK : begin);
 }
 
 void

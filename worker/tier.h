@@ -2,7 +2,8 @@
  *
  * To map 32 GiB takes a GPU's driver a third of a second (docs/perf.md), which nobody's stream shall wait for. So
  * where there is a predecessor's of the right size, it is handed up at once and mapped on the loader's thread once
- * the first step is over. Until then the KV manager does without it (kv_host_away()), and what lies in it stays.
+ * the first step is over. Until then the KV manager does without it (kv_host_away()), what lies in it stays, and a
+ * paused stream of the predecessor's that has something there waits for it.
  * A group's ranks, which copy what rank 0 plans, have it before they are ready.
  */
 #ifndef WORKER_TIER_H
@@ -20,6 +21,8 @@ int tier_give(struct worker *w, struct err *e) MUST_USE;
 bool tier_keeps(const struct engine *n);
 /* Engine, before a turn's steps are planned: begin to map it, or use it. */
 void tier_turn(struct worker *w, nsec now);
+/* Engine: how long to sleep, `most` at most. Somebody may wait for the tier. */
+nsec tier_sleep(const struct worker *w, nsec now, nsec most);
 void tier_close(struct worker *w); /* wait for who maps it */
 
 #endif

@@ -247,6 +247,49 @@ open_encoder(uint32_t max_seqs)
 }
 
 static void
+a_resumed_one_waits_for_what_the_host_tier_has_of_it_and_holds_up_nobody(void **state)
+{
+    (void)state;
+    for (int policy = POLICY_NO_EVICT; policy <= POLICY_MAX_UTILIZATION; policy++) {
+        begin(8, 2);
+        r.l.policy = (enum policy)policy;
+        r.c.host_bytes = 1 << 20;
+        run_open(&r);
+        run_add(&r, request(100, 35, 5, 0));
+        while (step()) {
+        }
+        q[n_seqs] = seq_new(1000, 75, 5, 0); /* all blocks: what was there goes to the host */
+        run_add(&r, q[n_seqs++]);
+        while (step()) {
+        }
+        kv_host_away(r.kv);
+        request(100, 35, 5, 0)->resumed = true;
+        run_add(&r, q[2]);
+        assert_int_equal(step(), 0);
+        run_add(&r, request(100, 35, 5, 0)); /* nobody's successor: it does not wait */
+        assert_int_equal(step(), 8);
+        assert_int_equal(q[3]->n_cached, 0);
+        assert_int_equal(step(), 12); /* now it is on the device too */
+        assert_int_equal(q[2]->n_cached, 30);
+        while (step()) {
+        }
+        q[n_seqs] = seq_new(2000, 75, 5, 0);
+        kv_host_came(r.kv, /* whole= */ true);
+        run_add(&r, q[n_seqs++]);
+        while (step()) {
+        }
+        kv_host_away(r.kv);
+        request(100, 35, 5, 0)->resumed = true;
+        run_add(&r, q[5]);
+        assert_int_equal(step(), 0);
+        kv_host_came(r.kv, /* whole= */ policy == POLICY_NO_EVICT);
+        assert_int_equal(step(), 32);
+        assert_int_equal(q[5]->n_cached, policy == POLICY_NO_EVICT ? 30 : 0);
+        done();
+    }
+}
+
+static void
 a_source_that_is_there_is_not_encoded(void **state) /* G3 */
 {
     const struct batch *b;
@@ -321,6 +364,7 @@ main(void)
         cmocka_unit_test(who_asks_for_prompt_logprobs_finds_nothing),
         cmocka_unit_test(salt_and_adapter_share_nothing),
         cmocka_unit_test(a_paused_one_finds_what_it_had),
+        cmocka_unit_test(a_resumed_one_waits_for_what_the_host_tier_has_of_it_and_holds_up_nobody),
         cmocka_unit_test(a_source_that_is_there_is_not_encoded),
         cmocka_unit_test(a_sample_that_was_paused_finds_nothing_of_another_salt),
     };

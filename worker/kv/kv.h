@@ -134,6 +134,7 @@ void kv_adopt_end(struct kv *kv); /* everything not adopted is free */
 /* The host tier's memory may come later than the first sequence. Away: nothing is found there and nothing goes
  * there, but what it holds stays in the tree. kv_init(): it is there. */
 void kv_host_away(struct kv *kv); /* before the first kv_admit() */
+bool kv_host_is_away(const struct kv *kv);
 /* It has come, and is used from here on. whole: with all that it held; false: with nothing of it. */
 void kv_host_came(struct kv *kv, bool whole);
 void kv_host_empty(struct kv *kv); /* what it held is lost. While it is away. */

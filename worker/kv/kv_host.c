@@ -26,6 +26,12 @@ kv_host_away(struct kv *kv)
     kv->away = true;
 }
 
+bool
+kv_host_is_away(const struct kv *kv)
+{
+    return kv->away;
+}
+
 void
 kv_host_came(struct kv *kv, bool whole)
 {

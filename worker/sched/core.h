@@ -155,6 +155,9 @@ bool twin_ahead(struct scheduler *s, struct seq *q);
 /* Its source's K and V are there, by what kv knows now. */
 bool find_cross(struct scheduler *s, struct seq *q);
 
+/* What it would find is on its way: the host tier has more of it than the device. */
+bool waits_for_host(const struct scheduler *s, const struct seq *q);
+
 /* admit.c */
 
 /* The one answer to "may it be in the lane's next step, and as what": an enum work, or 0. Everything
@@ -172,6 +175,7 @@ runnable(const struct scheduler *s, const struct seq *q, unsigned lane)
     } else if (q->state == SEQ_CONTEXT) {
         work = WORK_CONTEXT; /* the last slice of its source is launched */
     } else if (q->state == SEQ_WAITING) {
+        if (q->resumed && waits_for_host(s, q)) return 0;
         work = q->n_source > 0 && !q->cross_there ? WORK_ENCODER : WORK_CONTEXT;
     } else if (q->state == SEQ_ENCODER) {
         work = WORK_ENCODER;

@@ -80,6 +80,7 @@ struct seq {
     uint32_t n_adopted, adopted_seat;
     bool prompt_logprobs;
     bool wants_states; /* its source is encoded whatever is there */
+    bool resumed;      /* from a predecessor: what the host tier has of it is worth waiting for */
 
     /* The scheduler's. */
     uint16_t reason; /* enum lagan_reason, once ended */

@@ -99,6 +99,12 @@ scheduler_cached(const struct scheduler *s, const struct seq *q)
 }
 
 bool
+waits_for_host(const struct scheduler *s, const struct seq *q)
+{
+    return kv_host_is_away(s->kv) && cached(s, q, true) > cached(s, q, false);
+}
+
+bool
 find_cross(struct scheduler *s, struct seq *q)
 {
     struct kv_text t = text_of(q, q->n_prompt);
