@@ -3,7 +3,8 @@
  *
  * Input: a byte of flags (FP4: codes and scales, else bf16 as [in, out]; then the number of experts and two
  * sizes), up to EDITS edits of three bytes (which tensor, what, by how much), then bytes that tensors are
- * filled with, again and again. The device is a heap: what ops do is not looked at here.
+ * filled with, again and again; of the first of them bits 1 and 2 say which of two ranks opens it, if any. The device is
+ * a heap: what ops do is not looked at here.
  */
 #include "tests/fuzz/fuzz.h"
 
@@ -11,6 +12,7 @@
 #include "gpu/fp.h"
 #include "worker/arch/registry.h"
 #include "worker/model/model.h"
+#include "worker/model/ranks.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -25,6 +27,7 @@ enum { FP4 = 1, EDITS = 4, MOST = 24, MAX_FILE = 1 << 17, HEADS = 2, HEAD = 4, V
 
 static struct gpu heap;
 static struct lane lane = { .gpu = &heap };
+static uint32_t rank, ranks;
 
 static int
 arena_make(struct gpu *g, const char *name, uint64_t bytes, struct arena *ret, struct err *e)
@@ -142,14 +145,14 @@ uint32_t
 gpu_rank(const struct gpu *g)
 {
     (void)g;
-    return 0;
+    return rank;
 }
 
 uint32_t
 gpu_ranks(const struct gpu *g)
 {
     (void)g;
-    return 1;
+    return ranks;
 }
 
 enum dtype
@@ -297,9 +300,12 @@ type_bytes(const char *type)
 static bool
 place(struct ckpt *c, struct in *in)
 {
-    size_t align = byte(in) & 1 ? 64 : 2; /* whether what lies well is used where it lies */
+    uint32_t how = byte(in);
+    size_t align = how & 1 ? 64 : 2; /* whether what lies well is used where it lies */
     const uint8_t *from = in->p;
 
+    ranks = how & 2 ? 2 : 1;
+    rank = how & 2 ? how >> 2 & 1 : 0;
     for (uint32_t i = 0; i < c->n; i++) {
         struct made *t = &c->t[i];
         size_t bytes = type_bytes(t->type);
@@ -358,36 +364,50 @@ find(const struct ckpt *c, const char *name)
     return NULL;
 }
 
+/* Of every expert our rows, and of those our columns, a byte of which is so many. */
+static void
+same_bytes(const struct ckpt *c, const void *ours, const char *name, struct span row,
+           uint32_t rows, struct span col, uint32_t cols, uint32_t per_byte)
+{
+    const struct made *t = find(c, name);
+    size_t each = col.n / per_byte;
+
+    check(t->bytes == (size_t)c->e * rows * cols / per_byte);
+    for (uint32_t e = 0; e < c->e; e++)
+        for (uint32_t j = 0; j < row.n; j++)
+            check(memcmp((const char *)ours + ((size_t)e * row.n + j) * each,
+                         c->data + t->at +
+                             (((size_t)e * rows + row.first + j) * cols + col.first) / per_byte,
+                         each) == 0);
+}
+
 /* Codes and scales, as stored, wherever they lie. */
 static void
 same_codes(const struct ckpt *c, const struct tensor *w, const char *blocks, const char *scales,
-           uint32_t rows, uint32_t cols)
+           struct span row, uint32_t rows, struct span col, uint32_t cols)
 {
-    const struct made *b = find(c, blocks), *s = find(c, scales);
-
     check(w->dtype == DT_MXFP4 && w->scale_run == 32 && w->scale);
-    check(w->dim[0] == c->e * rows && w->dim[1] == cols && w->stride == cols);
-    check(b->bytes == (size_t)c->e * rows * cols / 2 &&
-          s->bytes == (size_t)c->e * rows * cols / 32);
-    check(memcmp(w->data, c->data + b->at, b->bytes) == 0);
-    check(memcmp(w->scale, c->data + s->at, s->bytes) == 0);
+    check(w->dim[0] == c->e * row.n && w->dim[1] == col.n && w->stride == col.n);
+    same_bytes(c, w->data, blocks, row, rows, col, cols, 2);
+    same_bytes(c, w->scale, scales, row, rows, col, cols, 32);
 }
 
 /* One expert's [in, out] after the other has become [out, in]. */
 static void
-same_turned(const struct ckpt *c, const struct tensor *w, const char *name, uint32_t rows,
-            uint32_t cols)
+same_turned(const struct ckpt *c, const struct tensor *w, const char *name, struct span row,
+            uint32_t rows, struct span col, uint32_t cols)
 {
     const struct made *t = find(c, name);
     size_t each = type_bytes(t->type);
 
-    check(w->dim[0] == c->e * rows && w->dim[1] == cols && w->stride == cols && !w->scale);
+    check(w->dim[0] == c->e * row.n && w->dim[1] == col.n && w->stride == col.n && !w->scale);
     check(dtype_bytes(w->dtype, 1) == each);
     for (uint32_t e = 0; e < c->e; e++)
-        for (uint32_t j = 0; j < rows; j++)
-            for (uint32_t k = 0; k < cols; k++)
-                check(memcmp((const char *)w->data + each * (((size_t)e * rows + j) * cols + k),
-                             c->data + t->at + each * (((size_t)e * cols + k) * rows + j),
+        for (uint32_t j = 0; j < row.n; j++)
+            for (uint32_t k = 0; k < col.n; k++)
+                check(memcmp((const char *)w->data + each * (((size_t)e * row.n + j) * col.n + k),
+                             c->data + t->at +
+                                 each * (((size_t)e * cols + col.first + k) * rows + row.first + j),
                              each) == 0);
 }
 
@@ -401,18 +421,20 @@ static void
 examine(const struct ckpt *c, const struct model *m)
 {
     const struct layer *l = m->layer;
+    uint32_t f = c->f / ranks, q = HEADS * HEAD / ranks;
+    struct span gate = { 2 * rank * f, 2 * f }, ff = { rank * f, f }, all = { 0, c->h };
 
     check(arch_gpt_oss.layer_bytes == sizeof *l && m->shape.n_layers == 1);
-    check(l->qkv.dim[0] == 3 * HEADS * HEAD && l->qkv_bias.dim[0] == 3 * HEADS * HEAD);
-    check(l->qkv_bias.dtype == DT_F32 && l->sinks.dim[0] == HEADS);
-    check(l->gate_up_bias.dim[0] == c->e && l->gate_up_bias.dim[1] == 2 * c->f);
+    check(l->qkv.dim[0] == 3 * q && l->qkv_bias.dim[0] == 3 * q);
+    check(l->qkv_bias.dtype == DT_F32 && l->sinks.dim[0] == HEADS / ranks);
+    check(l->gate_up_bias.dim[0] == c->e && l->gate_up_bias.dim[1] == 2 * f);
     if (c->fp4) {
-        same_codes(c, &l->gate_up, X "gate_up_proj_blocks", X "gate_up_proj_scales", 2 * c->f,
-                   c->h);
-        same_codes(c, &l->down, X "down_proj_blocks", X "down_proj_scales", c->h, c->f);
+        same_codes(c, &l->gate_up, X "gate_up_proj_blocks", X "gate_up_proj_scales", gate,
+                   2 * c->f, all, c->h);
+        same_codes(c, &l->down, X "down_proj_blocks", X "down_proj_scales", all, c->h, ff, c->f);
     } else {
-        same_turned(c, &l->gate_up, X "gate_up_proj", 2 * c->f, c->h);
-        same_turned(c, &l->down, X "down_proj", c->h, c->f);
+        same_turned(c, &l->gate_up, X "gate_up_proj", gate, 2 * c->f, all, c->h);
+        same_turned(c, &l->down, X "down_proj", all, c->h, ff, c->f);
     }
 }
 
@@ -511,6 +533,9 @@ LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     for (uint32_t i = flags >> 5; i-- > 0 && i < EDITS;) edit(&c, &in);
     if (!place(&c, &in)) return 0;
     for (uint32_t i = 0; i < c.n; i++) want &= good(&c.t[i]);
+    if (c.fp4 && c.f / 32 < ranks) want = false; /* a run of codes is one rank's */
+    src.rank = rank;
+    src.n_ranks = ranks;
     write_ckpt(&c);
     code = model_open(&m, &src, &heap, arch_families, &e);
     check(want == (code == 0));
