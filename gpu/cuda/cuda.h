@@ -241,6 +241,8 @@ enum { CUDA_PIECE = 64 << 20 }; /* host memory is pinned in pieces that end at m
 int cuda_put(struct lane *l, void *dst, const void *host, size_t bytes);
 int cuda_get(struct lane *l, void *host, const void *src, size_t bytes);
 int cuda_copy(struct lane *l, void *dst, const void *src, size_t bytes);
+cudaError_t cuda_blocks_by_kernel(const struct k_lane *l, const struct block_copy *copy,
+                                  const struct block_copy *same, uint32_t n, size_t bytes);
 cudaError_t cuda_blocks_by_engine(const struct k_lane *l, const struct block_copy *copy,
                                   const struct block_copy *same, uint32_t n, size_t bytes);
 

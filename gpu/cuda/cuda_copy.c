@@ -138,3 +138,15 @@ cuda_blocks_by_engine(const struct k_lane *k, const struct block_copy *copy,
     }
     return queue_batch(&b, k->st);
 }
+
+cudaError_t
+cuda_blocks_by_kernel(const struct k_lane *k, const struct block_copy *copy,
+                      const struct block_copy *same, uint32_t n, size_t bytes)
+{
+    struct cuda *c = cuda_of(&cuda_lane_of(k)->lane);
+    bool host = !same;
+
+    for (uint32_t i = 0; i < n && !host; i++)
+        host = pinned(c, same[i].to, bytes) || pinned(c, same[i].from, bytes);
+    return k_copy_blocks(k, copy, n, bytes, host);
+}

@@ -43,18 +43,10 @@
         k_##op##_fn *run; \
     } op##_by[CUDA_CANDIDATES + 1]
 
-static cudaError_t
-blocks_by_kernel(const struct k_lane *l, const struct block_copy *copy,
-                 const struct block_copy *same, uint32_t n, size_t bytes)
-{
-    (void)same;
-    return k_copy_blocks(l, copy, n, bytes);
-}
-
 LIST(copy_blocks, const struct block_copy *copy, const struct block_copy *same, uint32_t n,
      size_t bytes) = {
     { { "engine", 0, 0 }, cuda_blocks_by_engine },
-    { { "any", 0, 0 }, blocks_by_kernel },
+    { { "any", 0, 0 }, cuda_blocks_by_kernel },
 };
 LIST(checksum, uint64_t *sum, const void *p, size_t bytes) = {
     { { "any", 0, 0 }, k_checksum },

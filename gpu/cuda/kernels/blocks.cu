@@ -41,14 +41,15 @@ __launch_bounds__(THREADS)
 } /* namespace */
 
 cudaError_t
-k_copy_blocks(const struct k_lane *l, const struct block_copy *copy, uint32_t n, size_t bytes)
+k_copy_blocks(const struct k_lane *l, const struct block_copy *copy, uint32_t n, size_t bytes,
+              bool host)
 {
     uint64_t pieces = (bytes + PIECE - 1) / PIECE, all = pieces * n;
     uint64_t blocks = (all + THREADS / 32 - 1) / (THREADS / 32);
 
     if (bytes % 16 || pieces > UINT32_MAX) return cudaErrorInvalidValue;
     if (all == 0) return cudaSuccess;
-    if (blocks > COPY_SMS) blocks = COPY_SMS;
+    if (blocks > (host ? COPY_SMS : l->sms)) blocks = host ? COPY_SMS : l->sms;
     return launch(copy_blocks, (uint32_t)blocks, THREADS, 0, l->st, copy, (uint32_t)pieces, all,
                   bytes);
 }

@@ -2,14 +2,15 @@
  *
  *   copy    [n] in device memory; each side device memory or mapped host memory, 16-byte aligned
  *
- * It keeps to COPY_SMS SMs, so that a step goes on beside it: that is enough for the bus, and a
- * tenth of the device's own bandwidth. */
+ *   host    some of it is host memory, or nobody knows. Then it keeps to COPY_SMS SMs, so that a step goes on beside
+ *           it: that is enough for the bus, and a tenth of the device's own bandwidth. Within the device a step waits
+ *           for it, and it takes all SMs of the lane */
 #ifndef CUDA_KERNELS_BLOCKS_H
 #define CUDA_KERNELS_BLOCKS_H
 
 #include "gpu/cuda/kernels/kernel.h"
 
 K_API cudaError_t k_copy_blocks(const struct k_lane *l, const struct block_copy *copy, uint32_t n,
-                                size_t bytes);
+                                size_t bytes, bool host);
 
 #endif
