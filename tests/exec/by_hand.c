@@ -121,6 +121,14 @@ hand_block(const struct hand *h, uint32_t g, uint32_t seat, uint32_t entry)
     return (slice_id)((h->at[g] + at * kv_block_bytes(k)) / k->slice_bytes);
 }
 
+/* Whose source it is. */
+static uint32_t
+first_of(const struct hand *h, uint32_t seat)
+{
+    while (h->seat[seat].joins) seat--;
+    return seat;
+}
+
 static void
 edit(struct batch *b, uint32_t g, uint32_t seat, uint32_t entry, slice_id at)
 {
@@ -139,10 +147,11 @@ hand_edits(struct hand *h, struct batch *b, uint32_t seat, uint32_t end)
     for (uint32_t g = 0; g < h->kv.n_groups; g++) {
         const struct kv_group *k = &h->kv.group[g];
         uint32_t n = CEIL_DIV(k->kind == KV_CROSS ? s->n_source : end, tpb);
+        uint32_t of = k->kind == KV_CROSS ? first_of(h, seat) : seat;
 
         if (k->kind == KV_STATE) n = k->n_layers;
         for (; s->set[g] < n; s->set[g]++)
-            edit(b, g, seat, s->set[g], hand_block(h, g, seat, s->set[g]));
+            edit(b, g, seat, s->set[g], hand_block(h, g, of, s->set[g]));
         if (k->kind != KV_WINDOW || !h->o.drop) continue;
         for (; (s->gone[g] + 1) * tpb + k->window <= s->planned + 1; s->gone[g]++)
             edit(b, g, seat, s->gone[g], SLICE_NONE);
@@ -158,7 +167,7 @@ add_run(struct hand *h, struct batch *b, unsigned lane, uint32_t seat)
     struct batch_run *r = &b->run[b->n_runs];
 
     if (!s->active || !room || h->started[lane] < s->late) return;
-    if (s->n_source && s->enc_done < h->m->shape.n_encoder_layers) return;
+    if (s->n_source && h->seat[first_of(h, seat)].enc_done < h->m->shape.n_encoder_layers) return;
     left = s->planned < s->n_prompt ? s->n_prompt - s->planned
                                     : s->planned + 1 < s->n_prompt + s->n_new;
     if (!left) return;
@@ -171,7 +180,9 @@ add_run(struct hand *h, struct batch *b, unsigned lane, uint32_t seat)
                              .cross_tokens = s->n_source };
     if (s->planned + r->n_rows >= s->n_prompt) r->flags |= RUN_SAMPLE;
     if (s->planned < s->n_prompt && s->all) r->flags |= RUN_PROMPT_LOGPROBS;
-    if (s->planned == 0 && s->n_source) {
+    if (s->beam) r->flags |= RUN_BEAM;
+    if (s->joins) r->flags |= RUN_SAME_SOURCE;
+    if (s->planned == 0 && s->n_source && !s->joins) {
         r->flags |= RUN_FIRST_CHUNK;
         r->enc_row = s->enc_row;
         r->enc_rows = s->n_source;
@@ -194,7 +205,7 @@ take_encoder(struct hand *h, struct batch *b, unsigned lane, uint32_t seat)
     struct hand_seat *s = &h->seat[seat];
     uint32_t all = h->m->shape.n_encoder_layers, n = h->o.enc_layers ? h->o.enc_layers : all;
 
-    if (!s->active || !s->n_source || s->enc_done == all) return;
+    if (!s->active || !s->n_source || s->joins || s->enc_done == all) return;
     if (h->started[lane] < s->late) return;
     n = MIN(n, all - s->enc_done);
     b->encode[b->n_encode++] = (struct batch_encode){ .seat = seat,

@@ -33,6 +33,8 @@ struct hand_seat {
     uint32_t n_prompt, n_new;
     struct sampling how;
     bool all;                /* log-probabilities of every prompt row */
+    bool beam;  /* of a search: it goes to no graph that draws */
+    bool joins; /* that of the seat before, whose source is its own too; it begins and ends with that */
     float *lp;               /* [n_prompt + n_new][vocab] by position of the row, or NULL */
     float logprob[HAND_LEN]; /* by position of the token: as reported */
 

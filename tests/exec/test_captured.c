@@ -163,6 +163,59 @@ a_step_with_prompts_is_captured_and_gives_what_a_plain_one_gives(void **state)
         }
 }
 
+static const struct arch *family;
+static unsigned n_joined;
+
+static int
+forward_counting(const struct model *m, struct step *s, uint32_t first, uint32_t n)
+{
+    n_joined += s->cross.n_runs < s->rows.n_runs;
+    return family->forward(m, s, first, n);
+}
+
+/* Some who are no search come first, then searches of two, four and three beams, one after another. Each beam for itself;
+ * as searches, plain; and captured. */
+static void
+beams_that_read_their_source_together_give_what_each_gives_alone(void **state)
+{
+    static const uint32_t size[] = { 1, 1, 1, 1, 1, 1, 2, 4, 4, 3 };
+    struct arch counting;
+
+    (void)state;
+    for (uint32_t prompt = 1; prompt <= 3; prompt += 2)
+        for (int way = 0; way < 3; way++) {
+            struct hand_options o = { .twice = true };
+
+            if (way == 2) {
+                o.buckets = true;
+                o.opened = captures;
+                o.graphs_memory = 1 << 20;
+                graph_bytes = 1000;
+            }
+            open_model(T5, o);
+            family = h.m->arch;
+            counting = *family;
+            counting.forward = forward_counting;
+            h.m->arch = &counting;
+            for (uint32_t i = 0, k = 0; i < ARRAY_LEN(size); i++)
+                for (uint32_t n = 0; n < size[i]; n++, k++) {
+                    struct hand_seat *s = sit(k, prompt, 40);
+
+                    s->late = 5 * i;
+                    s->source = SOURCE + i % 3;
+                    s->n_source = 3 + i % 5;
+                    s->beam = way && size[i] > 1;
+                    s->joins = way && n;
+                }
+            n_joined = 0;
+            hand_run(&h);
+            take(way ? &b : &a);
+            assert_int_equal(n_joined > 0, way > 0);
+            if (way) assert_memory_equal(&a, &b, sizeof a);
+        }
+    assert_true(n_captured >= 3 && n_replayed > 20);
+}
+
 /* No buckets: what is captured are sources and their projections. Slices of an encoder are not. */
 static void
 sources_that_are_captured_give_what_plain_ones_give(void **state)
@@ -350,6 +403,7 @@ main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_captured_step_gives_what_a_plain_one_gives),
         cmocka_unit_test(a_step_with_prompts_is_captured_and_gives_what_a_plain_one_gives),
+        cmocka_unit_test(beams_that_read_their_source_together_give_what_each_gives_alone),
         cmocka_unit_test(sources_that_are_captured_give_what_plain_ones_give),
         cmocka_unit_test(more_prompts_than_a_graph_has_room_for_run_plain),
         cmocka_unit_test(graphs_that_do_not_fit_together_take_no_turns),

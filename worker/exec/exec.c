@@ -219,12 +219,23 @@ n_longer(const struct batch *b)
     return b->n_runs - i;
 }
 
+/* What of a graph its decoder can be. */
+static enum graphs_kind
+kind_of(const struct batch *b)
+{
+    uint32_t n_sources = 0;
+
+    if (generates(b)) return GRAPHS_GENERATE;
+    for (uint32_t i = 0; i < b->n_runs; i++) n_sources += !(b->run[i].flags & RUN_SAME_SOURCE);
+    return n_longer(b) == 0 && n_sources <= b->n_runs / 2 ? GRAPHS_BEAMS : GRAPHS_PROMPTS;
+}
+
 /* The step's arrays, padded to its bucket where it may be a graph. */
 static void
 stage_step(struct exec *x, struct exec_lane *l, struct stage *st, const struct batch *b,
            struct outcome *o, struct todo *t)
 {
-    enum graphs_kind kind = generates(b) ? GRAPHS_GENERATE : GRAPHS_PROMPTS;
+    enum graphs_kind kind = kind_of(b);
 
     if (b->bucket && l->graphs.room && n_longer(b) <= GRAPHS_RUNS &&
         !(kind == GRAPHS_GENERATE && tensors_wanted(x, b)))

@@ -1,12 +1,14 @@
 /* graphs.h - which pieces of a lane's steps run as captured graphs, and what capturing may cost.
  *
  * A piece of few rows runs a graph of so many rows, its bucket: rows beyond the step's are padding. There are
- * four kinds:
+ * five kinds:
  *
  *     GENERATE   the decoder of a step that only generates, a row and a row of logits for every run: from its
  *                first token to its last draw
  *     PROMPTS    the decoder of one with longer runs, to the end of its last layer: there the rows of logits are
  *                not as many as the runs, and the draw is queued behind it
+ *     BEAMS      as PROMPTS, but every run has one row, and beams of a search read their source's keys once: in
+ *                cross attention they are one run, of which there are half as many as rows at most
  *     ENCODE     the encoder over whole sources
  *     PROJECT    the cross projections of sources
  *
@@ -26,13 +28,19 @@ enum {
     GRAPHS_BUCKETS = 16,        /* of decoders */
     GRAPHS_SOURCE_BUCKETS = 19, /* of encoders and projections */
     GRAPHS_RUNGS_MOST = 5,
-    GRAPHS_MOST = GRAPHS_RUNGS_MOST * (2 * GRAPHS_BUCKETS + 2 * GRAPHS_SOURCE_BUCKETS),
+    GRAPHS_MOST = GRAPHS_RUNGS_MOST * (3 * GRAPHS_BUCKETS + 2 * GRAPHS_SOURCE_BUCKETS),
     GRAPHS_ROWS = 256,
     GRAPHS_SOURCE_ROWS = 512,
     GRAPHS_RUNS = 16,
     GRAPHS_AGAIN = 64
 };
-enum graphs_kind { GRAPHS_GENERATE, GRAPHS_PROMPTS, GRAPHS_ENCODE, GRAPHS_PROJECT };
+enum graphs_kind {
+    GRAPHS_GENERATE,
+    GRAPHS_PROMPTS,
+    GRAPHS_BEAMS,
+    GRAPHS_ENCODE,
+    GRAPHS_PROJECT
+};
 #define GRAPHS_DELAY ((nsec)5000000)
 
 struct graphs_slot {

@@ -54,12 +54,15 @@ pad_rows(int32_t *token, int32_t *pos, uint32_t *seat, uint32_t from, uint32_t n
 
 /* A step that may be a graph has as many rows and runs as that graph: runs of one row in the first
  * t->n_single places, longer ones in GRAPHS_RUNS behind them, and in places that are left a run of no rows.
- * So rows follow each other as in the batch, padding last, whatever of them are a prompt's. */
+ * So rows follow each other as in the batch, padding last, whatever of them are a prompt's. In cross attention
+ * the beams of a search are one run: their source's keys are read once. Not in a graph of prompts, where that would want
+ * a place behind all others. */
 void
 stage_decoder(struct exec *x, struct exec_lane *l, struct stage *st, const struct batch *b,
               const struct todo *t)
 {
     const struct graphs_slot *graph = t->decode;
+    bool join = !graph || graph->kind == GRAPHS_BEAMS;
     struct image *im = &st->step;
     uint32_t n = 0, n_rows, n_runs = graph ? t->n_single : b->n_runs, n_cross = 0;
     struct rows *rows = &l->step.rows, *cross = &l->step.cross;
@@ -102,12 +105,11 @@ stage_decoder(struct exec *x, struct exec_lane *l, struct stage *st, const struc
                                 .n_rows = r->n_rows,
                                 .first_pos = r->first_pos,
                                 .kv_len = (uint32_t)r->first_pos + r->n_rows };
-        /* Their source's keys are read once. In a graph a longer run would want a place behind all others. */
-        if (!graph && (r->flags & RUN_SAME_SOURCE)) {
+        if (join && (r->flags & RUN_SAME_SOURCE)) {
             cross_run[n_cross - 1].n_rows += r->n_rows;
             continue;
         }
-        if (!graph) at = n_cross++;
+        if (join) at = n_cross++;
         cross_run[at] = (struct run){ .seat = r->seat,
                                       .first_row = r->first_row,
                                       .n_rows = r->n_rows,
@@ -116,8 +118,9 @@ stage_decoder(struct exec *x, struct exec_lane *l, struct stage *st, const struc
     }
     if (graph) rows->n_single = t->n_single;
     cross->n_rows = n_rows;
-    cross->n_runs = graph ? n_runs : n_cross;
-    cross->n_single = rows->n_single;
+    cross->n_runs = !join ? n_runs : graph ? t->n_single / 2 : n_cross;
+    cross->n_single = graph && join ? 0 : rows->n_single;
+    check(!join || n_cross <= cross->n_runs);
     for (uint32_t i = 0; !graph && i < cross->n_single; i++)
         if (i >= n_cross || cross_run[i].n_rows > 1) cross->n_single = i;
     cross->token = rows->token;
