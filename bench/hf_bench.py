@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
 """hf_bench.py - transformers on the same GPU, the same shapes, the same lengths: the peer of bench_serve.
 
-    hf_bench.py [llama] [burst] [t5] [bart]      JSON lines as of every benchmark
+    hf_bench.py [llama] [burst] [t5] [bart] [beams]      JSON lines as of every benchmark
 
 Random weights N(0, 0.02^2) in bf16, random prompts, lengths forced. llama: generate(), eager, a dynamic cache;
 every token's time is taken: prefill is the first's, decode the rate of those behind the first few. burst:
 continuous batching over paged KV, the 192 requests of `traces.py openorca`, at most 512 tokens each. t5,
-bart: generate(), encoder included. Everything but the 256 prompts runs once before it is timed.
+bart: generate(), encoder included; beams: both with four beams. Everything but the 256 prompts runs once before it is
+timed, of beams a few tokens.
 """
 import gc
 import json
@@ -82,9 +83,9 @@ class Clock(StoppingCriteria):
         return torch.zeros(ids.shape[0], dtype=torch.bool, device=ids.device)
 
 
-def generate(model, ids, n, clock=None):
+def generate(model, ids, n, clock=None, **more):
     return model.generate(ids, attention_mask=torch.ones_like(ids), do_sample=False, max_new_tokens=n,
-                          min_new_tokens=n, stopping_criteria=StoppingCriteriaList([clock] if clock else []))
+                          min_new_tokens=n, stopping_criteria=StoppingCriteriaList([clock] if clock else []), **more)
 
 
 def llama():
@@ -170,10 +171,21 @@ def bart():
         say(f"bart-large-cnn batch={batch}:1024:128", [batch / t for t in took], "req/s")
 
 
+def beams():
+    four = {"num_beams": 4, "no_repeat_ngram_size": 0, "length_penalty": 1.0, "early_stopping": False}
+    for name, length, tokens in ("t5-large", 512, 64), ("bart-large-cnn", 1024, 128):
+        model = build(name)
+        for batch, runs in (32, 2), (128, 1):
+            ids = prompts(batch, length, model.config.vocab_size)
+            generate(model, ids, 8, **four)
+            took = seconds(lambda: generate(model, ids, tokens, **four), runs)
+            say(f"{name} beam={batch}:{length}:{tokens}:4", [batch / t for t in took], "req/s")
+
+
 with torch.no_grad():
-    for section in sys.argv[1:] or ["llama", "burst", "t5", "bart"]:
+    for section in sys.argv[1:] or ["llama", "burst", "t5", "bart", "beams"]:
         try:
-            {"llama": llama, "burst": burst, "t5": t5, "bart": bart}[section]()
+            {"llama": llama, "burst": burst, "t5": t5, "bart": bart, "beams": beams}[section]()
         except Exception as why:  # one peer that fails does not hide the others
             print(f"hf_bench {section}: {why!r}"[:500], file=sys.stderr, flush=True)
         gc.collect()
