@@ -275,7 +275,8 @@ a_standby_group_takes_the_place_of_one_that_lost_a_rank(void **state)
     if (!service_all_ready(&v, SETTLE_MS)) fail_msg("ranks are missing");
     assert_true(ans.resumed > 0);
     assert_int_equal(service_logged(&v, "worker w0.1: started"), 1);
-    assert_int_equal(service_logged(&v, "worker w0.standby.1: started"), 2); /* and the next one's */
+    /* and the next one's */
+    assert_int_equal(service_logged(&v, "worker w0.standby.1: started"), 2);
     assert_true(service_logged(&v, "worker w0: took over") > 0);
     answers_stop(&ans);
 }
