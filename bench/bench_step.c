@@ -4,7 +4,8 @@
  *
  * S seats generate at a context of 1,024 tokens, and in every step comes a prompt of C tokens beside them, with
  * encoder-decoders a source. Two steps are out, as in the worker. JSON lines: a step from result to result, the
- * host in exec_start(), the device idle between two steps; medians of five stretches of 20 steps.
+ * host in exec_start(), the device idle between two steps; medians of five stretches of 20 steps. capture_us: the
+ * longest exec_start() that captured a graph, in the steps before those.
  */
 #include "base/clock.h"
 #include "worker/arch/registry.h"
@@ -165,17 +166,17 @@ median(double v[STRETCHES])
 
 static void
 report(const struct bench *k, double step[STRETCHES], double host[STRETCHES],
-       double idle[STRETCHES], uint64_t n_graphs, uint64_t bytes)
+       double idle[STRETCHES], nsec capture, uint64_t n_graphs, uint64_t bytes)
 {
     double middle = median(step);
 
     printf("{\"bench\":\"step\",\"case\":\"%s, %u generate, %s of %u, "
            "%s\",\"value\":%.1f,\"unit\":\"us\","
            "\"n\":%d,\"min\":%.1f,\"median\":%.1f,\"max\":%.1f,\"host_us\":%.1f,\"idle_us\":%.1f,"
-           "\"graphs\":%u,\"graph_kib\":%u}\n",
+           "\"capture_us\":%.1f,\"graphs\":%u,\"graph_kib\":%u}\n",
            k->m->arch->name, k->n_gen, k->encoder ? "source" : "prompt", k->n_prompt,
            k->buckets ? "graphs" : "plain", middle, STRETCHES, step[0], middle, step[STRETCHES - 1],
-           median(host), median(idle), (unsigned)n_graphs, (unsigned)(bytes >> 10));
+           median(host), median(idle), (double)capture / 1e3, (unsigned)n_graphs, (unsigned)(bytes >> 10));
     fflush(stdout);
 }
 
@@ -194,6 +195,7 @@ measure(struct bench *k)
     };
     double host[STRETCHES], step[STRETCHES], idle[STRETCHES];
     uint64_t n, bytes;
+    nsec capture = 0;
 
     try(exec_open(&k->x, &c, k->gpu, k->m, &k->kv, &e), "executor");
     exec_blocks(k->x, &k->kv, &k->arena);
@@ -207,16 +209,21 @@ measure(struct bench *k)
         nsec begin = 0, spent = 0;
 
         for (int j = 0; j < steps; j++) {
+            uint64_t before, after;
             nsec now;
 
             if (k->step >= 2) finish(k);
+            exec_graphs(k->x, &before, &bytes);
             now = clock_now();
             if (j == 0) exec_gaps(k->x, &gaps, &gap_ns);
             if (j == 0) begin = now;
             plan(k);
             try(exec_start(k->x, k->b, &e), "start");
             k->b->n_edits = 0;
-            spent += clock_now() - now;
+            now = clock_now() - now;
+            spent += now;
+            exec_graphs(k->x, &after, &bytes);
+            if (after > before) capture = MAX(capture, now);
         }
         exec_gaps(k->x, &gaps_end, &ns_end);
         if (i < 0) continue;
@@ -228,7 +235,7 @@ measure(struct bench *k)
     finish(k);
     finish(k);
     exec_close(k->x);
-    report(k, step, host, idle, n, bytes);
+    report(k, step, host, idle, capture, n, bytes);
 }
 
 int
