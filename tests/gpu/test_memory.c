@@ -553,10 +553,10 @@ main(int argc, char **argv)
     };
 
     if (argc == MAKE + 3 && strcmp(argv[1], "--child") == 0)
-        return child(argv[MAKE], atoi(argv[MAKE + 1]), argv[MAKE + 2]);
+        _exit(child(argv[MAKE], atoi(argv[MAKE + 1]), argv[MAKE + 2])); /* a device is open */
     for (int i = 1; i + 1 < argc; i++)
         if (strcmp(argv[i], "--device") == 0) device = argv[i + 1];
     rig_args(argc, argv);
     test_seed();
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return cmocka_run_group_tests(tests, NULL, rig_end);
 }

@@ -338,9 +338,8 @@ open_rig(void **state)
 static int
 close_rig(void **state)
 {
-    (void)state;
     rig_close(&r);
-    return 0;
+    return rig_end(state);
 }
 
 int
