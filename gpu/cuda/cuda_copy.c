@@ -7,6 +7,7 @@
  * kernel, which reads the bus at 51 GB/s and no faster, and take no SMs.
  */
 #include "gpu/cuda/cuda.h"
+#include "gpu/cuda/kernels/blocks.h"
 #include "gpu/cuda/kernels/travel.h"
 
 #include <errno.h>
