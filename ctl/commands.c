@@ -273,6 +273,45 @@ cmd_kv_stats(struct ctl *ctl, int argc, char **argv)
 }
 
 static int
+cmd_kv_pools(struct ctl *ctl, int argc, char **argv)
+{
+    static const char *const heads[] = { "WORKER", "GROUP", "KIND",   "WINDOW", "POOL",
+                                         "BLOCK",  "USED",  "CACHED", "TAKEN",  "REUSED",
+                                         "MISSED", "HIT",   "EVICTED" };
+    struct table *t;
+    json_t *list, *p;
+    size_t i;
+    int r = ask(ctl, "kv pools", argc, argv, 0, NULL, false, &list);
+
+    if (!list) return r;
+    t = table_new(heads, ARRAY_LEN(heads));
+    json_array_foreach(list, i, p)
+    {
+        long long hits = json_number(p, "shared") + json_number(p, "copied") +
+                         json_number(p, "moved"),
+                  all = hits + json_number(p, "missed");
+        char bytes[32];
+
+        table_cell(t, false, "%s", json_word(p, "worker"));
+        table_cell(t, true, "%lld", json_number(p, "group"));
+        table_cell(t, false, "%s", json_word(p, "kind"));
+        table_cell(t, true, "%lld", json_number(p, "window"));
+        table_cell(t, true, "%lld", json_number(p, "pool"));
+        table_cell(t, true, "%s", text_bytes(bytes, sizeof bytes, (double)json_number(p, "bytes")));
+        table_cell(t, true, "%lld", json_number(p, "used"));
+        table_cell(t, true, "%lld", json_number(p, "cached"));
+        table_cell(t, true, "%lld", json_number(p, "taken"));
+        table_cell(t, true, "%lld", hits);
+        table_cell(t, true, "%lld", json_number(p, "missed"));
+        table_cell(t, true, "%lld%%", all ? 100 * hits / all : 0);
+        table_cell(t, true, "%lld", json_number(p, "evicted"));
+    }
+    table_print(t, stdout);
+    json_decref(list);
+    return 0;
+}
+
+static int
 cmd_config_show(struct ctl *ctl, int argc, char **argv)
 {
     static const char *const heads[] = { "KEY", "VALUE", "FROM" };
@@ -602,6 +641,8 @@ const struct command commands[] = {
       "  laganctl metrics > /var/lib/prometheus/node-exporter/lagan.prom\n", NULL, cmd_metrics,
       .alone = false },
     { "kv stats", "", "blocks of each pool of the KV cache", NULL, NULL, cmd_kv_stats, .alone = false },
+    { "kv pools", "", "blocks of each group of layers, and what of prompts was found in them", NULL, NULL,
+      cmd_kv_pools, .alone = false },
     { "keygen", "FILE", "make a pair of keys for tcp, the secret one in a new file",
       "  laganctl keygen /etc/lagan/keys          # lagand's: api.keys\n"
       "  laganctl keygen ~/.lagan-keys            # a client's: --keys\n\n"

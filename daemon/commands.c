@@ -245,6 +245,37 @@ cmd_kv(struct ask *a)
     front_reply_end(d, a->c);
 }
 
+/* A line a group of layers, cross caches too. */
+static void
+cmd_kv_pools(struct ask *a)
+{
+    struct daemon *d = a->d;
+    uint32_t n = 0;
+    msgpack_packer p;
+
+    for (uint32_t i = 0; i < d->n_workers; i++) {
+        struct worker *w = d->worker[i];
+
+        if (w->alive) stat_read(shm_ctl(&w->link.w), &w->stats);
+        for (uint32_t g = 0; g < SHM_MAX_GROUPS; g++) n += w->stats.group[g][GROUP_STAT_kind] > 0;
+    }
+    front_reply(d, a->rid, &p);
+    msgpack_pack_array(&p, n);
+    for (uint32_t i = 0; i < d->n_workers; i++)
+        for (uint32_t g = 0; g < SHM_MAX_GROUPS; g++) {
+            const uint64_t *v = d->worker[i]->stats.group[g];
+
+            if (v[GROUP_STAT_kind] == 0) continue;
+            msgpack_pack_map(&p, 2 + GROUP_STAT_COUNT);
+            put_text(&p, "worker", d->worker[i]->name);
+            put_u64(&p, "group", g);
+            put_text(&p, "kind", group_kinds[MIN(v[GROUP_STAT_kind], ARRAY_LEN(group_kinds) - 1)]);
+            for (uint32_t k = GROUP_STAT_kind + 1; k < GROUP_STAT_COUNT; k++)
+                put_u64(&p, group_stat_rows[k].name, v[k]);
+        }
+    front_reply_end(d, a->c);
+}
+
 /* Of all clients at the operators' door, else the asker's own. */
 static void
 cmd_requests(struct ask *a)
@@ -734,6 +765,7 @@ static const struct command {
     { "workers list", DOOR_API, cmd_workers },
     { "requests list", DOOR_API, cmd_requests },
     { "kv stats", DOOR_API, cmd_kv },
+    { "kv pools", DOOR_API, cmd_kv_pools },
     { "config show", DOOR_API, cmd_config },
     { "metrics", DOOR_API, cmd_metrics },
     { "events", DOOR_CTL, cmd_events },

@@ -66,6 +66,30 @@ print_stat(struct daemon *d, const struct stat_row *row, uint32_t id, FILE *out)
     }
 }
 
+/* lagan_kv_NAME of each group of KV blocks; what never changes of it are labels. */
+static void
+print_group_stat(const struct daemon *d, const struct stat_row *row, uint32_t id, FILE *out)
+{
+    bool counter = row->kind == STAT_COUNTER;
+    char name[96];
+
+    snprintf(name, sizeof name, "lagan_kv_%s%s", row->name, counter ? "_total" : "");
+    head(out, name, counter ? "counter" : "gauge", row->sentence);
+    for (uint32_t i = 0; i < d->n_workers; i++)
+        for (uint32_t g = 0; g < SHM_MAX_GROUPS; g++) {
+            const struct worker *w = d->worker[i];
+            const uint64_t *v = w->stats.group[g];
+
+            if (v[GROUP_STAT_kind] == 0) continue;
+            fprintf(out, "%s{worker=\"%s\",model=\"", name, w->name);
+            label(out, w->d->config->model[w->model].keys.name);
+            fprintf(out, "\",group=\"%u\",kind=\"%s\",window=\"%llu\",pool=\"%llu\"} %llu\n", g,
+                    group_kinds[MIN(v[GROUP_STAT_kind], ARRAY_LEN(group_kinds) - 1)],
+                    (unsigned long long)v[GROUP_STAT_window],
+                    (unsigned long long)v[GROUP_STAT_pool], (unsigned long long)v[id]);
+        }
+}
+
 static void
 print_workers(struct daemon *d, FILE *out)
 {
@@ -91,6 +115,8 @@ print_workers(struct daemon *d, FILE *out)
         fprintf(out, "%u\n", w->restarts);
     }
     for (uint32_t i = 0; i < STAT_COUNT; i++) print_stat(d, &stat_rows[i], i, out);
+    for (uint32_t i = GROUP_STAT_bytes; i < GROUP_STAT_COUNT; i++)
+        print_group_stat(d, &group_stat_rows[i], i, out);
 }
 
 static uint64_t

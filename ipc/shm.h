@@ -25,7 +25,7 @@
 #include <stdatomic.h>
 
 #define SHM_MAGIC "LAGANSH\1"
-enum { SHM_ABI_MAJOR = 2, SHM_ABI_MINOR = 0, SHM_PAGE = 4096, SHM_REC_ALIGN = 32 };
+enum { SHM_ABI_MAJOR = 2, SHM_ABI_MINOR = 1, SHM_PAGE = 4096, SHM_REC_ALIGN = 32 };
 enum shm_kind { SHM_D = 1, SHM_W = 2, SHM_P = 3 };
 enum {
     SHM_CTL_OFF = 4096,
@@ -71,7 +71,7 @@ enum worker_phase {
     PHASE_STANDBY /* all is there but what a worker leaves */
 };
 
-enum { SHM_MAX_STATS = 62 };
+enum { SHM_MAX_STATS = 62, SHM_MAX_GROUPS = 8, SHM_GROUP_STATS = 16 };
 
 /* Only the owner of the memfd stores; atomics' partners are named beside them. */
 struct shm_ctl {
@@ -88,7 +88,8 @@ struct shm_ctl {
     _Alignas(128) _Atomic uint32_t stat_seq; /* seqlock, odd = writing; pair: stat_read() */
     uint32_t pad;
     _Atomic uint64_t stat[SHM_MAX_STATS]; /* relaxed, inside the seqlock; ipc/stat.h names them */
-    uint8_t zero[SHM_PAGE - 512 - 8 - SHM_MAX_STATS * 8];
+    _Atomic uint64_t group_stat[SHM_MAX_GROUPS][SHM_GROUP_STATS]; /* the same of each KV group */
+    uint8_t zero[SHM_PAGE - 512 - 8 - (SHM_MAX_STATS + SHM_MAX_GROUPS * SHM_GROUP_STATS) * 8];
 };
 _Static_assert(offsetof(struct shm_ctl, head) == 128, "shm_ctl");
 _Static_assert(offsetof(struct shm_ctl, wait_seq) == 256, "shm_ctl");
@@ -96,6 +97,7 @@ _Static_assert(offsetof(struct shm_ctl, hb_count) == 384, "shm_ctl");
 _Static_assert(offsetof(struct shm_ctl, phase_deadline_ns) == 408, "shm_ctl");
 _Static_assert(offsetof(struct shm_ctl, stat_seq) == 512, "shm_ctl");
 _Static_assert(offsetof(struct shm_ctl, stat) == 520, "shm_ctl");
+_Static_assert(offsetof(struct shm_ctl, group_stat) == 1016, "shm_ctl");
 _Static_assert(sizeof(struct shm_ctl) == 4096, "shm_ctl");
 
 /* The black box: written by a dying worker (also from a signal handler), read by lagand after. */

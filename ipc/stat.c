@@ -9,7 +9,13 @@ const struct stat_row stat_rows[STAT_COUNT] = {
     STATS(X)
 #undef X
 };
+const struct stat_row group_stat_rows[GROUP_STAT_COUNT] = {
+#define X(kind, name, unit, sentence) { STAT_##kind, #name, unit, sentence },
+    GROUP_STATS(X)
+#undef X
+};
 /* clang-format on */
+const char *const group_kinds[] = { "none", "full", "window", "cross", "state" };
 
 void
 stat_publish(struct shm_ctl *mine, const struct stats *s)
@@ -23,6 +29,9 @@ stat_publish(struct shm_ctl *mine, const struct stats *s)
     for (uint32_t i = 0; i < STAT_COUNT; i++) {
         atomic_store_explicit(&mine->stat[i], s->v[i], memory_order_relaxed);
     }
+    for (uint32_t g = 0; g < SHM_MAX_GROUPS; g++)
+        for (uint32_t i = 0; i < GROUP_STAT_COUNT; i++)
+            atomic_store_explicit(&mine->group_stat[g][i], s->group[g][i], memory_order_relaxed);
     atomic_store_explicit(&mine->stat_seq, seq + 2, memory_order_release); /* pair: acquire below */
 }
 
@@ -39,6 +48,9 @@ stat_read(const struct shm_ctl *peer, struct stats *ret)
         for (uint32_t k = 0; k < STAT_COUNT; k++) {
             s.v[k] = atomic_load_explicit(&peer->stat[k], memory_order_relaxed);
         }
+        for (uint32_t g = 0; g < SHM_MAX_GROUPS; g++)
+            for (uint32_t k = 0; k < GROUP_STAT_COUNT; k++)
+                s.group[g][k] = atomic_load_explicit(&peer->group_stat[g][k], memory_order_relaxed);
         atomic_thread_fence(memory_order_acquire);
         if (atomic_load_explicit(&peer->stat_seq, memory_order_relaxed) == seq) {
             *ret = s;

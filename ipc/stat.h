@@ -48,6 +48,25 @@
     X(GAUGE,   load_total,     "bytes",  "weights to load")                               \
     X(COUNTER, adopted,        "tokens", "of a predecessor's KV, taken over")             \
     X(COUNTER, recomputed,     "tokens", "of it, computed again")
+
+/* Of one group of KV blocks: layers of one kind and geometry (worker/kv/kv.h). A group without blocks: there is none. */
+#define GROUP_STATS(X)                                                                    \
+    X(GAUGE,   kind,           "",       "1 full, 2 window, 3 cross, 4 state; 0: there is no such group") \
+    X(GAUGE,   window,         "",       "positions that a query sees; 0: all")           \
+    X(GAUGE,   pool,           "",       "groups of equal blocks share one")              \
+    X(GAUGE,   bytes,          "bytes",  "a block of it")                                 \
+    X(GAUGE,   used,           "blocks", "held by sequences")                             \
+    X(GAUGE,   cached,         "blocks", "free, and still hold reusable content")         \
+    X(COUNTER, taken,          "blocks", "given out")                                     \
+    X(COUNTER, fresh,          "blocks", "of those, for the first time")                  \
+    X(COUNTER, shared,         "blocks", "of prompts, that were there whole")             \
+    X(COUNTER, copied,         "blocks", "of prompts, of which a part was there and copied") \
+    X(COUNTER, moved,          "blocks", "of prompts, of which a part was there and taken over") \
+    X(COUNTER, missed,         "blocks", "of prompts, that had to be computed")           \
+    X(COUNTER, evicted,        "blocks", "cached ones that were taken for others")        \
+    X(COUNTER, offloaded,      "blocks", "copied to the host")                            \
+    X(COUNTER, fetched,        "blocks", "copied from the host")                          \
+    X(COUNTER, host_dropped,   "blocks", "that the host had no room for any more")
 /* clang-format on */
 
 enum stat_kind { STAT_COUNTER, STAT_GAUGE };
@@ -58,15 +77,24 @@ enum stat_id {
         STAT_COUNT
 };
 _Static_assert((int)STAT_COUNT <= (int)SHM_MAX_STATS, "stats");
+enum group_stat_id {
+#define X(kind, name, unit, sentence) GROUP_STAT_##name,
+    GROUP_STATS(X)
+#undef X
+        GROUP_STAT_COUNT
+};
+_Static_assert((int)GROUP_STAT_COUNT == (int)SHM_GROUP_STATS, "stats of a group");
 
 struct stat_row {
     enum stat_kind kind;
     const char *name, *unit, *sentence;
 };
-extern const struct stat_row stat_rows[STAT_COUNT];
+extern const struct stat_row stat_rows[STAT_COUNT], group_stat_rows[GROUP_STAT_COUNT];
+extern const char *const group_kinds[5]; /* by GROUP_STAT_kind */
 
 struct stats {
     uint64_t v[STAT_COUNT];
+    uint64_t group[SHM_MAX_GROUPS][GROUP_STAT_COUNT];
 };
 void stat_publish(struct shm_ctl *mine, const struct stats *s);
 bool stat_read(const struct shm_ctl *peer,

@@ -129,13 +129,31 @@ count_blocks(struct worker *w)
     v[STAT_host_used] = n.used;
     v[STAT_host_cached] = n.cached;
     v[STAT_offloaded] = v[STAT_fetched] = v[STAT_host_dropped] = 0;
-    for (uint32_t g = 0; n.blocks && g < w->e.kv_config.n_groups; g++) {
+    for (uint32_t g = 0; g < w->e.kv_config.n_groups; g++) {
+        const struct kv_group *k = &w->e.kv_config.group[g];
+        uint64_t *of = w->stats.group[g];
         struct kv_stats s;
 
         kv_stats(w->e.kv, g, &s);
         v[STAT_offloaded] += s.offloaded;
         v[STAT_fetched] += s.fetched;
         v[STAT_host_dropped] += s.host_dropped;
+        of[GROUP_STAT_kind] = (uint64_t)k->kind + 1;
+        of[GROUP_STAT_window] = k->window;
+        of[GROUP_STAT_pool] = k->pool;
+        of[GROUP_STAT_bytes] = kv_block_bytes(k);
+        of[GROUP_STAT_used] = s.held;
+        of[GROUP_STAT_cached] = s.cached;
+        of[GROUP_STAT_taken] = s.taken;
+        of[GROUP_STAT_fresh] = s.fresh;
+        of[GROUP_STAT_shared] = s.shared;
+        of[GROUP_STAT_copied] = s.copied;
+        of[GROUP_STAT_moved] = s.moved;
+        of[GROUP_STAT_missed] = s.missed;
+        of[GROUP_STAT_evicted] = s.evicted;
+        of[GROUP_STAT_offloaded] = s.offloaded;
+        of[GROUP_STAT_fetched] = s.fetched;
+        of[GROUP_STAT_host_dropped] = s.host_dropped;
     }
 }
 

@@ -454,10 +454,10 @@ static void
 help_names_every_command_option_and_exit_code(void **state)
 {
     static const char *const commands[] = {
-        "generate",      "tokenize",   "detokenize",    "status",   "workers list", "cancel",
-        "requests list", "kv stats",   "drain",         "restart",  "config show",  "config check",
-        "tune",          "reload",     "daemon reexec", "chat",     "model list",   "model verify",
-        "split show",    "split auto", "split off",     "split set"
+        "generate",      "tokenize",   "detokenize",    "status",    "workers list", "cancel",
+        "requests list", "kv stats",   "drain",         "restart",   "config show",  "config check",
+        "tune",          "reload",     "daemon reexec", "chat",      "model list",   "model verify",
+        "split show",    "split auto", "split off",     "split set", "kv pools"
     };
     size_t i;
 

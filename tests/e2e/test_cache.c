@@ -26,6 +26,8 @@ struct talk {
 /* What the worker counts. */
 struct counts {
     uint64_t offloaded, fetched, pauses;
+    uint64_t of_groups, shared,
+        cross; /* of each group: blocks moved to the host and back; found whole; of sources */
 };
 
 static void
@@ -99,8 +101,12 @@ count(const struct serve *s)
     f = popen(command, "r");
     assert_non_null(f);
     while (fgets(line, sizeof line, f)) {
-        n.offloaded = metric(line, "offloaded", n.offloaded);
-        n.fetched = metric(line, "fetched", n.fetched);
+        n.offloaded = metric(line, "lagan_worker_offloaded", n.offloaded);
+        n.fetched = metric(line, "lagan_worker_fetched", n.fetched);
+        n.of_groups = metric(line, "lagan_kv_offloaded", n.of_groups);
+        n.of_groups = metric(line, "lagan_kv_fetched", n.of_groups);
+        n.shared = metric(line, "lagan_kv_shared", n.shared);
+        if (strstr(line, "kind=\"cross\"")) n.cross = metric(line, "lagan_kv_shared", n.cross);
         n.pauses = metric(line, "preemptions", n.pauses);
     }
     pclose(f);
@@ -185,6 +191,8 @@ with_and_without(const char *model, const char *memory, const char *roomier, boo
                       model, set[3], cached, (unsigned long long)n.offloaded,
                       (unsigned long long)n.fetched, (unsigned long long)n.pauses);
         assert_true(cached > 0 && n.offloaded > 0 && (n.fetched > 0) == (way < 2));
+        assert_true(n.of_groups == n.offloaded + n.fetched && n.shared > 0);
+        assert_true((n.cross > 0) == encoder);
         assert_true(way != 1 || n.pauses > 0);
     }
 }
@@ -193,7 +201,8 @@ static void
 what_a_decoder_has_said_is_found_again(void **state)
 {
     (void)state;
-    with_and_without("tests/data/golden/llama2", "kv.memory=384KiB", "kv.memory=384KiB", false, NULL);
+    with_and_without("tests/data/golden/llama2", "kv.memory=384KiB", "kv.memory=384KiB", false,
+                     NULL);
 }
 
 /* The window is a fraction of a prompt, and its blocks are larger than the others: slabs change their pool in the
@@ -223,7 +232,8 @@ static void
 sources_and_what_was_said_of_them_are_found_again(void **state)
 {
     (void)state;
-    with_and_without("tests/data/golden/t5_relu", "kv.memory=448KiB", "kv.memory=768KiB", true, NULL);
+    with_and_without("tests/data/golden/t5_relu", "kv.memory=448KiB", "kv.memory=768KiB", true,
+                     NULL);
 }
 
 int

@@ -25,6 +25,8 @@ all(uint64_t v)
     struct stats s;
 
     for (int i = 0; i < STAT_COUNT; i++) s.v[i] = v + (uint64_t)i;
+    for (int g = 0; g < SHM_MAX_GROUPS; g++)
+        for (int i = 0; i < GROUP_STAT_COUNT; i++) s.group[g][i] = v + (uint64_t)(100 * g + i);
     return s;
 }
 
@@ -47,6 +49,8 @@ before_the_first_publish_everything_is_zero(void **state)
     (void)state;
     assert_true(stat_read(&ctl, &got));
     for (int i = 0; i < STAT_COUNT; i++) assert_int_equal(got.v[i], 0);
+    for (int g = 0; g < SHM_MAX_GROUPS; g++)
+        assert_int_equal(got.group[g][GROUP_STAT_kind], 0); /* and there is no group */
 }
 
 static void
@@ -91,6 +95,7 @@ a_copy_is_never_torn(void **state)
         for (uint64_t k = 0; k < STAT_COUNT && got.v[0]; k++) {
             if (got.v[k] != got.v[0] + k) fail();
         }
+        if (got.v[0] && got.group[7][3] != got.v[0] + 703) fail();
     }
     atomic_store(&stop, true);
     assert_int_equal(pthread_join(t, NULL), 0);
@@ -105,6 +110,7 @@ every_row_has_name_and_sentence(void **state)
         assert_true(strlen(stat_rows[i].name) > 0);
         assert_true(strlen(stat_rows[i].sentence) > 5);
     }
+    for (int i = 0; i < GROUP_STAT_COUNT; i++) assert_true(strlen(group_stat_rows[i].sentence) > 5);
     assert_string_equal(stat_rows[STAT_steps].name, "steps");
     assert_int_equal(stat_rows[STAT_running].kind, STAT_GAUGE);
 }

@@ -319,4 +319,6 @@ kv_stats(const struct kv *kv, uint32_t group, struct kv_stats *ret)
 {
     check(group < kv->c.n_groups);
     *ret = kv->stats[group];
+    ret->held = kv->used[group];
+    ret->cached = kv->cached[group];
 }

@@ -106,6 +106,7 @@ struct kv_stats {                   /* since the start, of one group */
     uint64_t evicted;               /* cached blocks taken for others */
     uint64_t offloaded, fetched;    /* blocks copied to the host, and from there */
     uint64_t host_dropped;          /* blocks that the host had no room for any more */
+    uint64_t held, cached;          /* blocks, now */
 };
 void kv_stats(const struct kv *kv, uint32_t group, struct kv_stats *ret);
 
