@@ -184,17 +184,17 @@ answers_turn(struct answers *a, int ms, bool more)
 void
 answers_settle(struct answers *a)
 {
-    nsec until = clock_now() + SETTLE_MS * NSEC_MS;
+    nsec until = service_now(a->v) + SETTLE_MS * NSEC_MS;
     uint64_t heard = a->n_events;
     uint32_t open;
 
     do {
         open = 0;
         answers_turn(a, 20, false);
-        if (heard != a->n_events) until = clock_now() + SETTLE_MS * NSEC_MS;
+        if (heard != a->n_events) until = service_now(a->v) + SETTLE_MS * NSEC_MS;
         heard = a->n_events;
         for (uint32_t i = 0; i < ANSWERS; i++) open += a->job[i].id != 0;
-    } while (open && clock_now() < until);
+    } while (open && service_now(a->v) < until);
     if (!open) return;
     service_print_log(a->v, 40);
     fail_msg("%u requests have stopped", open);

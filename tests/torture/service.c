@@ -22,7 +22,14 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-enum { MAX_ARGS = 48, READY_MS = 30000, STOP_MS = 20000, ORPHAN_MS = 5000, STEADY_MS = 300 };
+enum {
+    MAX_ARGS = 48,
+    READY_MS = 30000,
+    STOP_MS = 20000,
+    ORPHAN_MS = 30000,
+    STEADY_MS = 300,
+    LOOK_MS = 50
+};
 
 const char *
 failpoint_name(enum failpoint p)
@@ -325,17 +332,59 @@ said_ready(const struct service *s, const pid_t *pid, uint32_t n)
     return true;
 }
 
-bool
-service_all_ready(const struct service *s, int ms)
+/* What its threads have spent ready to run, and not running. */
+static nsec
+waited_of(pid_t pid)
 {
-    nsec until = clock_now() + ms * NSEC_MS;
+    char path[80];
+    nsec all = 0;
+    DIR *d;
+
+    snprintf(path, sizeof path, "/proc/%d/task", (int)pid);
+    d = opendir(path);
+    for (struct dirent *t; d && (t = readdir(d));) {
+        unsigned long long waited;
+        FILE *f;
+
+        if (t->d_name[0] == '.') continue;
+        snprintf(path, sizeof path, "/proc/%d/task/%.16s/schedstat", (int)pid, t->d_name);
+        f = fopen(path, "re");
+        if (f && fscanf(f, "%*u %llu", &waited) == 1) all += (nsec)waited;
+        if (f) fclose(f);
+    }
+    if (d) closedir(d);
+    return all;
+}
+
+nsec
+service_now(struct service *s)
+{
+    nsec now = clock_now(), waited, elapsed = now - s->looked;
+    pid_t pid[2 * MOCK_WORKERS];
+    uint32_t n;
+
+    if (elapsed < LOOK_MS * NSEC_MS) return now - s->excused;
+    n = children(s, pid, ARRAY_LEN(pid));
+    waited = waited_of(s->pid);
+    for (uint32_t i = 0; i < n; i++) waited += waited_of(pid[i]);
+    /* Who has died since takes what it had waited with it. */
+    if (s->looked && waited > s->waited) s->excused += MIN(waited - s->waited, elapsed * 9 / 10);
+    s->looked = now;
+    s->waited = waited;
+    return now - s->excused;
+}
+
+bool
+service_all_ready(struct service *s, int ms)
+{
+    nsec until = service_now(s) + ms * NSEC_MS;
 
     for (;;) {
         pid_t pid[MOCK_WORKERS];
         uint32_t n = workers(s, pid);
 
         if (n == s->n_workers + s->n_standbys && said_ready(s, pid, n)) return true;
-        if (clock_now() >= until) return false;
+        if (service_now(s) >= until) return false;
         poll(NULL, 0, 2);
     }
 }
@@ -411,16 +460,16 @@ alike(const struct census *a, const struct census *b)
 }
 
 void
-service_recount(const struct service *s, struct census *first, uint32_t rss_kib)
+service_recount(struct service *s, struct census *first, uint32_t rss_kib)
 {
-    nsec until = clock_now() + READY_MS * NSEC_MS, since = clock_now();
+    nsec until = service_now(s) + READY_MS * NSEC_MS, since = clock_now();
     bool begins = !first->workers;
     struct census c, last = { 0 };
 
     for (;; last = c) {
         bool quiet = service_quiet(s, &c);
 
-        if (clock_now() >= until || (quiet && !begins && alike(&c, first))) break;
+        if (service_now(s) >= until || (quiet && !begins && alike(&c, first))) break;
         if (!alike(&c, &last)) since = clock_now();
         if (quiet && begins && clock_now() - since >= STEADY_MS * NSEC_MS) break;
         poll(NULL, 0, STEADY_MS / 10);

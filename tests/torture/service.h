@@ -21,6 +21,8 @@ struct service {
     struct mock_board *board;
     long log_read; /* of the log, by service_epochs() */
     uint32_t n_epochs;
+    nsec looked, waited,
+        excused; /* service_now(): last look; what all had waited then; not counted so far */
 };
 
 /* What is counted when nothing is under way. */
@@ -50,12 +52,15 @@ uint32_t service_epochs(struct service *s, const char *model);  /* workers start
 pid_t service_pid(const struct service *s, const char *worker); /* who is it now, by the log */
 
 uint32_t service_logged(const struct service *s, const char *words); /* lines with them */
-bool service_all_ready(const struct service *s, int ms); /* every worker lives and has said so */
+bool service_all_ready(struct service *s, int ms); /* every worker lives and has said so */
+/* The clock of deadlines: while lagand or a worker waits for a processor it goes at a tenth of its speed. So a machine
+ * that is busy with other things makes nothing look as if it had stopped. */
+nsec service_now(struct service *s);
 bool service_quiet(const struct service *s, struct census *c);
 /* Count what there is. *first, if it is zero, becomes that; else the test fails where there is another number,
  * or more than rss_kib of growth. What workers are still handing up, and lagand has not closed yet, is
  * waited for. */
-void service_recount(const struct service *s, struct census *first, uint32_t rss_kib);
+void service_recount(struct service *s, struct census *first, uint32_t rss_kib);
 
 /* SIGKILL one of its workers, the time noted for the mocks. false: fewer than least are there, or the
  * one that was drawn is gone already. */

@@ -195,7 +195,7 @@ take_frame(struct streams *s, const void *frame, size_t n)
 
     if (msg_decode(&m, frame, n, &e) < 0) fail_msg("lagand sent what is no message: %s", e.text);
     t = &s->stream[m.rid % STREAMS_MAX];
-    if (m.type == LAGAN_MSG_PING || m.type == LAGAN_MSG_BYE) {
+    if (m.type == LAGAN_MSG_PING || m.type == LAGAN_MSG_PONG || m.type == LAGAN_MSG_BYE) {
         msg_done(&m);
         return;
     }
@@ -233,11 +233,29 @@ take_all(struct streams *s)
     return n;
 }
 
+/* Who waits for long says that it is there: api.lease. */
+static void
+ping(struct streams *s)
+{
+    nsec now = clock_now();
+    msgpack_sbuffer b;
+    msgpack_packer p;
+
+    if (now - s->pinged < NSEC_S) return;
+    s->pinged = now;
+    msgpack_sbuffer_init(&b);
+    msgpack_packer_init(&p, &b, msgpack_sbuffer_write);
+    msg_begin(&p, LAGAN_MSG_PING, 0, 0);
+    for (uint32_t i = 0; i < STREAM_CLIENTS; i++) send_frame(s, i, &b);
+    msgpack_sbuffer_destroy(&b);
+}
+
 void
 streams_turn(struct streams *s, int ms, bool more)
 {
     zmq_pollitem_t p[STREAM_CLIENTS];
 
+    ping(s);
     for (uint32_t i = 0; more && i < s->n; i++)
         if (!s->stream[i].id) submit(s, i, false);
     for (uint32_t i = 0; i < STREAM_CLIENTS; i++)
@@ -247,11 +265,11 @@ streams_turn(struct streams *s, int ms, bool more)
 }
 
 bool
-streams_settle(struct streams *s, int ms)
+streams_settle(struct streams *s, struct service *v, int ms)
 {
-    nsec until = clock_now() + ms * NSEC_MS;
+    nsec until = service_now(v) + ms * NSEC_MS;
 
-    while (s->n_open && clock_now() < until) streams_turn(s, 5, false);
+    while (s->n_open && service_now(v) < until) streams_turn(s, 5, false);
     if (s->n_open) return false;
     if (!history_settled(&s->history)) fail_msg("%s", s->history.why);
     return true;

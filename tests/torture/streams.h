@@ -8,6 +8,7 @@
 
 #include "base/base.h"
 #include "tests/torture/history.h"
+#include "tests/torture/service.h"
 
 enum { STREAM_CLIENTS = 4, STREAMS_MAX = 1024 };
 
@@ -25,6 +26,7 @@ struct streams {
     uint32_t n, n_open; /* streams there are; requests under way */
     uint32_t max_tokens;
     uint64_t last; /* number of the last request */
+    nsec pinged;
     struct history history;
     uint64_t n_poisoned, n_resumed;
     nsec worst; /* the longest a stream has waited for its next token */
@@ -36,8 +38,8 @@ void streams_close(struct streams *s);
 /* Take what has come, for so long; more: put a new request into each free stream first. Fails the test
  * at the first broken rule. */
 void streams_turn(struct streams *s, int ms, bool more);
-/* Until nothing is under way: true; false: not within so long. */
-bool streams_settle(struct streams *s, int ms);
+/* Until nothing is under way: true; false: not within so long, by the service's clock. */
+bool streams_settle(struct streams *s, struct service *v, int ms);
 /* One request into a free stream. poison: its prompt kills the worker that runs it; it may end with
  * `poisoned`, and that alone. */
 void streams_submit(struct streams *s, bool poison);

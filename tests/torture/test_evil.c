@@ -126,7 +126,8 @@ no_evil_worker_stops_misleads_or_delays_the_others(void **state)
         worst = MAX(worst, revive());
         lives = service_epochs(&v, "evil");
     }
-    if (!streams_settle(&good, SETTLE_MS)) fail_msg("%u honest streams have stopped", good.n_open);
+    if (!streams_settle(&good, &v, SETTLE_MS))
+        fail_msg("%u honest streams have stopped", good.n_open);
     while (evil.n_open) {
         nsec until = clock_now() + SETTLE_MS * NSEC_MS;
 

@@ -168,14 +168,14 @@ static void
 pass_point(enum failpoint p, enum fp_action a)
 {
     bool starts = p <= FP_ready_said;
-    nsec until = clock_now() + SETTLE_MS * NSEC_MS;
+    nsec until = service_now(&v) + SETTLE_MS * NSEC_MS;
 
     answers_turn(&ans, 2, true);
     service_arm(&v, FP_WORKER, p, a, 1 + test_below(starts ? 1 : 20));
     if (starts) service_kill_one(&v, 1);
     while (atomic_load(&v.board->fp.slot[FP_WORKER][p].left)) {
         answers_turn(&ans, 2, true);
-        if (clock_now() >= until) fail_msg("%s is not passed", failpoint_name(p));
+        if (service_now(&v) >= until) fail_msg("%s is not passed", failpoint_name(p));
     }
     answers_settle(&ans);
 }
@@ -234,7 +234,7 @@ another_rank(void)
 static void
 a_stopped_rank_ends_its_group_and_the_next_one_takes_its_kv_over(void **state)
 {
-    nsec until = clock_now() + SETTLE_MS * NSEC_MS;
+    nsec until = service_now(&v) + SETTLE_MS * NSEC_MS;
     char line[512];
 
     (void)state;
@@ -244,7 +244,7 @@ a_stopped_rank_ends_its_group_and_the_next_one_takes_its_kv_over(void **state)
     kill(another_rank(), SIGSTOP);
     while (!last_line("worker w0: pid ", " died of silent", line, sizeof line)) {
         answers_turn(&ans, 20, true);
-        if (clock_now() >= until) fail_msg("nobody sees that a rank has stopped");
+        if (service_now(&v) >= until) fail_msg("nobody sees that a rank has stopped");
     }
     answers_settle(&ans);
     assert_true(ans.resumed > 0);
@@ -257,19 +257,19 @@ a_stopped_rank_ends_its_group_and_the_next_one_takes_its_kv_over(void **state)
 static void
 a_standby_group_takes_the_place_of_one_that_lost_a_rank(void **state)
 {
-    nsec until = clock_now() + SETTLE_MS * NSEC_MS;
+    nsec until = service_now(&v) + SETTLE_MS * NSEC_MS;
 
     (void)state;
     start(2, "fp32", 1);
     while (service_logged(&v, "standing by after") < 2 * ANSWER_MODELS) {
         answers_turn(&ans, 20, true);
-        if (clock_now() >= until) fail_msg("no group stands by");
+        if (service_now(&v) >= until) fail_msg("no group stands by");
     }
     answers_turn(&ans, 50, true);
     kill(another_rank(), SIGKILL);
     while (!service_logged(&v, "worker w0: the standby takes over")) {
         answers_turn(&ans, 2, true);
-        if (clock_now() >= until) fail_msg("no standby takes over");
+        if (service_now(&v) >= until) fail_msg("no standby takes over");
     }
     answers_settle(&ans);
     if (!service_all_ready(&v, SETTLE_MS)) fail_msg("ranks are missing");
@@ -435,7 +435,7 @@ make_odd_program(char *path, size_t n, const char *more)
 static void
 ranks_of_other_settings_are_refused_with_the_difference(void **state)
 {
-    nsec until = clock_now() + SETTLE_MS * NSEC_MS;
+    nsec until = service_now(&v) + SETTLE_MS * NSEC_MS;
     char path[128];
     const char *const args[] = { "--worker", path, NULL };
 
@@ -448,7 +448,7 @@ ranks_of_other_settings_are_refused_with_the_difference(void **state)
                   args);
     while (!service_logged(&v, "rank 1 has \"kv.snapshot_interval 4096\", rank 0 \"kv.snapshot_")) {
         usleep(20000);
-        if (clock_now() >= until) fail_msg("nobody says what differs");
+        if (service_now(&v) >= until) fail_msg("nobody says what differs");
     }
     assert_int_equal(WEXITSTATUS(service_reap(&v)), CONFIG); /* nobody tries again */
 }

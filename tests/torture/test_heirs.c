@@ -125,11 +125,11 @@ run_for(uint32_t us)
 static void
 settle(void)
 {
-    nsec until = clock_now() + SETTLE_MS * NSEC_MS;
+    nsec until = service_now(&v) + SETTLE_MS * NSEC_MS;
     uint32_t open;
 
     while ((open = turn(20, false))) {
-        if (clock_now() < until) continue;
+        if (service_now(&v) < until) continue;
         service_print_log(&v, 40);
         fail_msg("%u requests have stopped", open);
     }
@@ -172,7 +172,7 @@ static void
 fire(uint32_t i, enum fp_action a)
 {
     struct fp_slot *f = &v.board->fp.slot[FP_LAGAND][points[i]];
-    nsec until = clock_now() + SETTLE_MS * NSEC_MS;
+    nsec until = service_now(&v) + SETTLE_MS * NSEC_MS;
 
     run_for(test_below(20000));
     service_arm(&v, FP_LAGAND, points[i], a, 1 + test_below(i < SUCCESSION ? 1 : 30));
@@ -180,7 +180,7 @@ fire(uint32_t i, enum fp_action a)
         if (i < SUCCESSION) begin_again();
         turn(2, true);
         if (test_below(4) == 0) service_kill_one(&v, 2);
-        if (clock_now() >= until) fail_msg("%s is not passed", failpoint_name(points[i]));
+        if (service_now(&v) >= until) fail_msg("%s is not passed", failpoint_name(points[i]));
     }
 }
 

@@ -52,7 +52,7 @@ finish(void **state)
 static void
 settle(void)
 {
-    if (streams_settle(&s, SETTLE_MS)) return;
+    if (streams_settle(&s, &v, SETTLE_MS)) return;
     service_print_log(&v, 40);
     for (uint32_t i = 0; i < s.n; i++)
         if (s.stream[i].id)
@@ -216,7 +216,7 @@ a_killed_workers_requests_are_soon_with_another(void **state)
 static void
 pass_point(enum failpoint p, enum fp_action a)
 {
-    nsec until = clock_now() + SETTLE_MS * NSEC_MS;
+    nsec until = service_now(&v) + SETTLE_MS * NSEC_MS;
 
     settle();
     service_arm(&v, FP_WORKER, p, a, 1 + test_below(3));
@@ -224,7 +224,7 @@ pass_point(enum failpoint p, enum fp_action a)
         streams_turn(&s, 2, true);
         /* Points of a start are passed by those that start. */
         if (p <= FP_hand_given && test_below(8) == 0) service_kill_one(&v, 2);
-        if (clock_now() >= until) fail_msg("%s is not passed", failpoint_name(p));
+        if (service_now(&v) >= until) fail_msg("%s is not passed", failpoint_name(p));
     }
     settle();
 }
@@ -239,7 +239,8 @@ at_every_point_a_worker_may_be_killed_abort_exit_stop_or_be_slow(void **state)
         for (enum fp_action a = FP_KILL; a < FP_ACTIONS && a - FP_KILL < n_actions; a++) {
             /* A stopped worker is hung, and soon dead. Each action has a lagand of its own: so many
              * faults of a worker's own are too many for one. */
-            service_start(&v, 16, NULL, ARGS("--supervisor.stall-timeout", "300ms"));
+            service_start(&v, 16, NULL,
+                          ARGS("--supervisor.stall-timeout", a == FP_STOP ? "300ms" : "10s"));
             streams_open(&s, v.endpoint, 32, 12);
             for (uint32_t i = 0; i < ARRAY_LEN(mocks_points); i++) pass_point(mocks_points[i], a);
             print_message("%s at %zu points: %llu requests\n", words[a], ARRAY_LEN(mocks_points),
@@ -338,13 +339,13 @@ static void
 fire_in_lagand(enum failpoint p, enum fp_action a)
 {
     struct fp_slot *f = &v.board->fp.slot[FP_LAGAND][p];
-    nsec until = clock_now() + SETTLE_MS * NSEC_MS;
+    nsec until = service_now(&v) + SETTLE_MS * NSEC_MS;
 
     service_arm(&v, FP_LAGAND, p, a, 1 + test_below(8));
     while (atomic_load(&f->left)) {
         streams_turn(&s, 2, true);
         if (test_below(4) == 0) service_kill_one(&v, 2);
-        if (clock_now() >= until) fail_msg("%s is not passed", failpoint_name(p));
+        if (service_now(&v) >= until) fail_msg("%s is not passed", failpoint_name(p));
     }
 }
 

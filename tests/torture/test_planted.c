@@ -59,12 +59,12 @@ run_for(uint32_t ms)
 static pid_t
 open_remains(const char *worker)
 {
-    nsec until = clock_now() + SETTLE_MS * NSEC_MS;
+    nsec until = service_now(&v) + SETTLE_MS * NSEC_MS;
     pid_t pid;
 
     while (!remains_open(&left, pid = service_pid(&v, worker))) {
         run_for(5);
-        if (clock_now() >= until) fail_msg("worker %s has no KV", worker);
+        if (service_now(&v) >= until) fail_msg("worker %s has no KV", worker);
     }
     return pid;
 }
@@ -275,7 +275,7 @@ changes(void)
 static void
 await_stopped(pid_t pid)
 {
-    nsec until = clock_now() + SETTLE_MS * NSEC_MS;
+    nsec until = service_now(&v) + SETTLE_MS * NSEC_MS;
     char path[64], line[512], *end;
 
     snprintf(path, sizeof path, "/proc/%d/stat", (int)pid);
@@ -287,7 +287,7 @@ await_stopped(pid_t pid)
         assert_non_null(end);
         fclose(f);
         if (end[2] == 'T') return;
-        if (clock_now() >= until) fail_msg("process %d does not stop", (int)pid);
+        if (service_now(&v) >= until) fail_msg("process %d does not stop", (int)pid);
         poll(NULL, 0, 1);
     }
 }

@@ -140,7 +140,7 @@ enum { FAULTS = 4 }; /* of one lagand: with five before READY it gives a worker 
 static void
 pass_point(enum failpoint p, enum fp_action a)
 {
-    nsec until = clock_now() + SETTLE_MS * NSEC_MS;
+    nsec until = service_now(&v) + SETTLE_MS * NSEC_MS;
     bool of_tier = p == FP_host_mapping || p == FP_host_mapped;
 
     answers_turn(&ans, 2, true);
@@ -155,9 +155,10 @@ pass_point(enum failpoint p, enum fp_action a)
         service_kill_one(&v, 1);
     while (atomic_load(&v.board->fp.slot[FP_WORKER][p].left)) {
         answers_turn(&ans, 2, true);
-        if (clock_now() >= until) fail_msg("%s is not passed", failpoint_name(p));
+        if (service_now(&v) >= until) fail_msg("%s is not passed", failpoint_name(p));
     }
-    answers_settle(&ans);
+    /* Requests are blamed for what their worker does, not for what others do to it: they may live through many of those. */
+    if (a != FP_KILL || test_below(8) == 0) answers_settle(&ans);
 }
 
 static void
@@ -178,6 +179,7 @@ at_every_point_a_worker_may_die_and_no_bit_changes(void **state)
             answers_stop(&ans);
             answers_start(&ans, &v, "fp32", 0, args);
         }
+    answers_settle(&ans);
     service_print_fired(&v, FP_WORKER, points, ARRAY_LEN(points));
     answers_stop(&ans);
 }
@@ -201,12 +203,12 @@ operate(const char *verb)
 static void
 await(enum failpoint p, const char *verb)
 {
-    nsec until = clock_now() + SETTLE_MS * NSEC_MS;
+    nsec until = service_now(&v) + SETTLE_MS * NSEC_MS;
 
     while (atomic_load(&v.board->fp.slot[FP_WORKER][p].left)) {
         if (verb) operate(verb);
         answers_turn(&ans, 20, false);
-        if (clock_now() >= until) fail_msg("%s is not passed", failpoint_name(p));
+        if (service_now(&v) >= until) fail_msg("%s is not passed", failpoint_name(p));
     }
 }
 
@@ -255,10 +257,10 @@ after_a_wild_store_of_the_device_nothing_is_adopted_and_no_bit_changes(void **st
 static void
 await_tier(uint32_t lines)
 {
-    nsec until = clock_now() + SETTLE_MS * NSEC_MS;
+    nsec until = service_now(&v) + SETTLE_MS * NSEC_MS;
 
     while (service_logged(&v, "w0: a host tier of") < lines) {
-        if (clock_now() >= until) fail_msg("no host tier is there");
+        if (service_now(&v) >= until) fail_msg("no host tier is there");
         answers_turn(&ans, 2, true);
     }
     answers_settle(&ans);
@@ -351,8 +353,9 @@ a_standby_takes_over_after_a_fault_and_no_bit_changes(void **state)
     assert_int_equal(ans.adopted, 0);
     /* A restart is for another program, or other files: not for one that has them open already. */
     operate("restart");
-    for (nsec until = clock_now() + SETTLE_MS * NSEC_MS; !service_logged(&v, "w0.standby: pid");) {
-        if (clock_now() >= until) fail_msg("the standby outlives a restart");
+    for (nsec until = service_now(&v) + SETTLE_MS * NSEC_MS;
+         !service_logged(&v, "w0.standby: pid");) {
+        if (service_now(&v) >= until) fail_msg("the standby outlives a restart");
         answers_turn(&ans, 20, false);
     }
     if (!service_all_ready(&v, SETTLE_MS)) fail_msg("workers or standbys are missing");
@@ -380,9 +383,9 @@ a_standby_without_room_waits_until_its_worker_has_died_and_no_bit_changes(void *
         kill(service_pid(&v, "w0"), SIGKILL);
         await(p,
               NULL); /* by the standby of who was one, or by that one if it had not come so far */
-        for (nsec until = clock_now() + SETTLE_MS * NSEC_MS;
+        for (nsec until = service_now(&v) + SETTLE_MS * NSEC_MS;
              service_logged(&v, "w0.standby: started") == begun;) {
-            if (clock_now() >= until) fail_msg("no standby is begun");
+            if (service_now(&v) >= until) fail_msg("no standby is begun");
             answers_turn(&ans, 20, false);
         }
         kill(service_pid(&v, "w0"), SIGKILL);

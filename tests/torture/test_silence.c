@@ -90,7 +90,7 @@ start_mocks(void)
 static void
 stop_mocks(void)
 {
-    assert_true(streams_settle(&stopped, READY_MS) && streams_settle(&going, READY_MS));
+    assert_true(streams_settle(&stopped, &v, READY_MS) && streams_settle(&going, &v, READY_MS));
     streams_close(&stopped);
     streams_close(&going);
     service_stop(&v);
