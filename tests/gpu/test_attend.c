@@ -389,7 +389,7 @@ generation_reads_what_the_steps_before_it_stored(void **state)
     enum { MOST = 3, STEPS = 70, ALL = 2 * STEPS };
 
     (void)state;
-    for (int n = 0; n < 6; n++) {
+    for (int n = 0; n < rig_rounds(6); n++) {
         uint32_t seqs = between(1, MOST), n_kv = between(1, 3), n_heads = n_kv * between(1, 3);
         uint32_t d = rig_cuda() ? 64u << test_below(2) : 12, width = n_heads * d;
         struct run run[ALL][MOST] = { { { 0 } } };

@@ -8,6 +8,7 @@
 #include "base/clock.h"
 
 #include <errno.h>
+#include <math.h>
 #include <string.h>
 
 enum { UNITS = 4, N = 512 };
@@ -279,6 +280,16 @@ time_of(struct two *t, const struct product p[2], int first, int second)
     return (double)(clock_now() - since) / NSEC_MS;
 }
 
+/* The least of some times: what else the device does makes one longer, nothing makes it shorter. */
+static double
+least_of(struct two *t, const struct product p[2], int first, int second)
+{
+    double least = INFINITY;
+
+    for (int i = 0; i < 7; i++) least = fmin(least, time_of(t, p, first, second));
+    return least;
+}
+
 static void
 two_parts_work_at_the_same_time_and_on_no_more_than_they_have(void **state)
 {
@@ -292,7 +303,7 @@ two_parts_work_at_the_same_time_and_on_no_more_than_they_have(void **state)
     open_two(&t);
     for (int i = 0; i < 2; i++) p[i] = make_product(&t);
     rig_wait(&t.r);
-    whole = time_of(&t, p, TIMES, 0);
+    whole = least_of(&t, p, TIMES, 0);
     for (uint32_t first = t.grain * 2; first + 2 * t.least <= t.units; first += 6 * t.grain) {
         uint32_t n[2] = { first, t.units - first };
         nsec since = clock_now();
@@ -303,9 +314,9 @@ two_parts_work_at_the_same_time_and_on_no_more_than_they_have(void **state)
         to_part(&t, 1, n[0], n[1]);
         make = (double)(clock_now() - since) / NSEC_MS;
         for (int i = 0; i < 2; i++) times[i] = MAX(2, (int)(2 * TIMES * n[i] / t.units));
-        alone[0] = time_of(&t, p, times[0], 0);
-        alone[1] = time_of(&t, p, 0, times[1]);
-        both = time_of(&t, p, times[0], times[1]);
+        alone[0] = least_of(&t, p, times[0], 0);
+        alone[1] = least_of(&t, p, 0, times[1]);
+        both = least_of(&t, p, times[0], times[1]);
         print_message(
             "%u and %u SMs: made in %.1f ms; %d products %.2f ms, %d products %.2f ms, both "
             "%.2f ms; %d on all %.2f ms\n",
