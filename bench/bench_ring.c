@@ -31,7 +31,7 @@
 #include <unistd.h>
 
 enum { MAX_RUNS = 99, SEGMENT = 16384, MAX_TRIPS = 20000, STEP_TOKENS = 64, STEP_BYTES = 32 };
-enum { MAX_SEGMENTS = 24, N_STEPS = 400, PROBES = 15 };
+enum { MAX_SEGMENTS = 24, N_STEPS = 400, PROBES = 15, MOST_SECONDS = 60 };
 
 static int cpu[2];
 static bool fifo = true;
@@ -86,6 +86,7 @@ split(const struct way *w)
     fflush(stdout);
     pid = fork();
     if (pid < 0) way_die("fork");
+    alarm(MOST_SECONDS); /* of each: one that waits for a dead one would spin for ever, before all others */
     if (pid) { /* the child first: it may wait for this processor */
         place(pid, 1, w != &way_zmq);
         place(0, 0, w != &way_zmq);
@@ -98,6 +99,7 @@ reap(pid_t pid)
 {
     int status;
 
+    alarm(0);
     place(0, 0, false);
     if (waitpid(pid, &status, 0) != pid || status) {
         fprintf(stderr, "bench_ring: the other process failed\n");

@@ -205,8 +205,8 @@ struct end {
     struct half *h;
     uint64_t pos, peer; /* ours; the other's, as last seen */
     uint64_t from;      /* what is in bytes[] begins there */
-    uint64_t upto;      /* reader: and ends there */
-    char bytes[RING_CHUNK + WAY_MAX_LEN + RING_HEADER];
+    uint64_t upto;      /* reader: and ends there; writer: published */
+    _Alignas(16) char bytes[RING_CHUNK + WAY_MAX_LEN + RING_HEADER];
 };
 
 struct unchecked {
@@ -249,74 +249,115 @@ put_staged(struct unchecked *t)
 {
     struct end *e = &t->out;
 
-    memcpy(e->h->data + e->from % t->cap, e->bytes, e->pos - e->from);
+    shm_copy_out(e->h->data + (e->from & (t->cap - 1)), e->bytes, e->pos - e->from);
     e->from = e->pos;
+}
+
+static void
+unchecked_publish(struct unchecked *t)
+{
+    struct end *e = &t->out;
+
+    if (e->pos == e->upto) return;
+    put_staged(t);
+    if (e->pos - e->upto >= SHM_MANY) shm_fence_out();
+    atomic_store_explicit(&e->h->tail, e->pos, memory_order_release);
+    e->upto = e->pos;
+}
+
+/* Room for a message, its header written; NULL: none now. A call, as ring_reserve() is one. */
+static char *__attribute__((noinline))
+unchecked_reserve(struct unchecked *t, uint64_t seq)
+{
+    struct end *e = &t->out;
+    uint64_t bytes = record_bytes(t), left = t->cap - (e->pos & (t->cap - 1));
+    uint64_t pad = bytes > left ? left : 0;
+    struct ring_header h = { t->len, REC_STEP, 0, 1, (uint32_t)seq };
+    bool small = bytes <= RING_SMALL;
+    char *at;
+
+    if (t->cap - (e->pos - e->peer) < pad + bytes) {
+        e->peer = atomic_load_explicit(&e->h->head, memory_order_acquire);
+        if (t->cap - (e->pos - e->peer) < pad + bytes) return NULL;
+    }
+    if (pad || left == t->cap || e->pos - e->from + bytes > RING_STAGE) put_staged(t);
+    e->pos += pad;
+    if (pad) e->from = e->pos;
+    at = small ? e->bytes + (e->pos - e->from) : e->h->data + (e->pos & (t->cap - 1));
+    memcpy(at, &h, sizeof h);
+    e->pos += bytes;
+    if (!small) e->from = e->pos;
+    return at + sizeof h;
 }
 
 static void
 unchecked_send(void *arg, uint64_t seq, uint32_t n)
 {
     struct unchecked *t = arg;
-    struct end *e = &t->out;
-    uint64_t bytes = record_bytes(t);
-    bool small = bytes <= RING_SMALL;
 
-    for (uint32_t i = 0; i < n; i++, seq++) {
-        uint64_t left = t->cap - e->pos % t->cap, pad = bytes > left ? left : 0;
-        struct ring_header h = { t->len, REC_STEP, 0, 1, (uint32_t)seq };
-        char *at;
+    for (uint32_t i = 0; i < n;) {
+        char *p = unchecked_reserve(t, seq + i);
 
-        if (pad || left == t->cap || e->pos - e->from + bytes > RING_STAGE) put_staged(t);
-        while (t->cap - (e->pos - e->peer) < pad + bytes) {
-            put_staged(t);
-            atomic_store_explicit(&e->h->tail, e->pos, memory_order_release);
-            e->peer = atomic_load_explicit(&e->h->head, memory_order_acquire);
+        if (p) {
+            fill(p, t->message, t->len, seq + i);
+            i++;
+            continue;
         }
-        e->pos += pad;
-        if (pad) e->from = e->pos;
-        at = small ? e->bytes + (e->pos - e->from) : e->h->data + e->pos % t->cap;
-        memcpy(at, &h, sizeof h);
-        fill(at + sizeof h, t->message, t->len, seq);
-        e->pos += bytes;
-        if (!small) e->from = e->pos;
+        unchecked_publish(t);
     }
-    put_staged(t);
-    atomic_store_explicit(&e->h->tail, e->pos, memory_order_release);
+    unchecked_publish(t);
 }
 
 static const char *
 fetch(struct unchecked *t, uint64_t n)
 {
     struct end *e = &t->in;
-    uint64_t have = e->upto - e->pos, some;
+    uint64_t have = e->upto - e->pos, at = e->upto & (t->cap - 1), some;
 
     if (have < n) {
-        some = MIN(e->peer - e->upto,
-                   MIN(t->cap - e->upto % t->cap, MAX(n - have, (uint64_t)RING_CHUNK)));
+        some = MIN(e->peer - e->upto, MIN(t->cap - at, MAX(n - have, (uint64_t)RING_CHUNK)));
         if (have) memmove(e->bytes, e->bytes + (e->pos - e->from), have);
-        shm_copy_in(e->bytes + have, e->h->data + e->upto % t->cap, some);
+        shm_copy_in(e->bytes + have, e->h->data + at, some);
         e->from = e->pos;
         e->upto += some;
     }
     return e->bytes + (e->pos - e->from);
 }
 
+/* The next message, or NULL. */
+static const char *__attribute__((noinline))
+unchecked_peek(struct unchecked *t)
+{
+    struct end *e = &t->in;
+    uint64_t bytes = record_bytes(t);
+    const char *at;
+
+    if (e->pos == e->peer) {
+        e->peer = atomic_load_explicit(&e->h->tail, memory_order_acquire);
+        if (e->pos == e->peer) return NULL;
+    }
+    if (t->cap - (e->pos & (t->cap - 1)) < bytes)
+        e->pos = e->upto = e->from = ROUND_UP(e->pos, t->cap);
+    at = fetch(t, bytes) + RING_HEADER;
+    e->pos += bytes;
+    return at;
+}
+
 static uint32_t
 unchecked_take(void *arg, uint64_t seq)
 {
     struct unchecked *t = arg;
-    struct end *e = &t->in;
-    uint64_t bytes = record_bytes(t);
+    const char *at;
     uint32_t n = 0;
 
-    while (e->pos == e->peer) e->peer = atomic_load_explicit(&e->h->tail, memory_order_acquire);
-    for (; e->pos != e->peer && n < AT_ONCE; n++, seq++) {
-        if (t->cap - e->pos % t->cap < bytes) e->pos = e->upto = e->from = ROUND_UP(e->pos, t->cap);
-        if (memcmp(fetch(t, bytes) + RING_HEADER, &seq, sizeof seq))
-            way_die("a message is missing");
-        e->pos += bytes;
-    }
-    atomic_store_explicit(&e->h->head, e->pos, memory_order_release);
+    do {
+        while (n < AT_ONCE && (at = unchecked_peek(t))) {
+            if (memcmp(at, &seq, sizeof seq)) way_die("a message is missing");
+            n++;
+            seq++;
+        }
+    } while (n == 0);
+    atomic_store_explicit(&t->in.h->head, t->in.pos, memory_order_release);
     return n;
 }
 

@@ -43,6 +43,7 @@ static int PRINTF_LIKE(2, 3) broken(struct ring *r, const char *fmt, ...)
     vsnprintf(r->why, sizeof r->why, fmt, ap);
     va_end(ap);
     r->open = 0;
+    r->copied = r->pos;
     return -EBADMSG;
 }
 
@@ -82,13 +83,13 @@ see_head(struct ring *r)
 }
 
 /* Small records into the ring, one behind the other. A core lets its stores go in order, and one into a line
- * that the reader has just read takes long: with nothing in between many are under way at a time, while a
- * record written there word by word holds up all that its writer does beside it. */
-static void COLD
+ * that the reader has just read takes long: written there word by word a record holds up all that its writer
+ * does beside it, and many in one piece need not wait for the reader's core at all (shm_copy_out()). */
+static void
 put_staged(struct ring *r)
 {
     if (r->staged == r->pos) return;
-    memcpy(data_at(r, r->staged), r->stage, r->pos - r->staged);
+    shm_copy_out(data_at(r, r->staged), r->stage, r->pos - r->staged);
     r->staged = r->pos;
 }
 
@@ -121,24 +122,45 @@ make_room(struct ring *r, uint32_t len, uint64_t spare)
     return 0;
 }
 
+static void
+put_header(struct ring *r, uint8_t *at, uint16_t type, uint16_t flags, uint32_t len, void **ret)
+{
+    struct ring_header *h = (struct ring_header *)(void *)at;
+
+    *h = (struct ring_header){ len, type, flags, r->epoch, r->seq++ };
+    *ret = h + 1;
+    FP(ring_reserved);
+    r->pos += record_bytes(len);
+}
+
+static int COLD
+reserve(struct ring *r, uint16_t type, uint16_t flags, uint32_t len, uint64_t spare, void **ret)
+{
+    uint64_t bytes = record_bytes(len);
+
+    if (r->pos + bytes + spare > r->open || len > r->max_rec - RING_HEADER)
+        TRY(make_room(r, len, spare));
+    if (bytes > RING_SMALL || r->pos - r->staged + bytes > RING_STAGE) put_staged(r);
+    if (bytes > RING_SMALL) {
+        put_header(r, data_at(r, r->pos), type, flags, len, ret);
+        r->staged = r->pos;
+    } else {
+        put_header(r, r->stage + (r->pos - r->staged), type, flags, len, ret);
+    }
+    return 0;
+}
+
 int
 ring_reserve(struct ring *r, uint16_t type, uint16_t flags, uint32_t len, uint64_t spare,
              void **ret)
 {
-    uint64_t bytes = record_bytes(len);
-    struct ring_header *h;
+    uint64_t bytes = record_bytes(len), at = r->pos - r->staged;
 
     check(type != RING_PAD && (flags & ~RING_MORE) == 0);
-    if (r->pos + bytes + spare > r->open || len > r->max_rec - RING_HEADER)
-        TRY(make_room(r, len, spare));
-    if (bytes > RING_SMALL || r->pos - r->staged + bytes > RING_STAGE) put_staged(r);
-    h = (struct ring_header *)(void *)(bytes > RING_SMALL ? data_at(r, r->pos)
-                                                          : r->stage + (r->pos - r->staged));
-    *h = (struct ring_header){ len, type, flags, r->epoch, r->seq++ };
-    *ret = h + 1;
-    FP(ring_reserved);
-    r->pos += bytes;
-    if (bytes > RING_SMALL) r->staged = r->pos;
+    if (r->pos + bytes + spare > r->open || len > r->max_rec - RING_HEADER || bytes > RING_SMALL ||
+        at + bytes > RING_STAGE)
+        return reserve(r, type, flags, len, spare, ret);
+    put_header(r, r->stage + at, type, flags, len, ret);
     return 0;
 }
 
@@ -147,6 +169,7 @@ ring_publish(struct ring *r)
 {
     if (r->pos == r->published) return;
     put_staged(r);
+    if (r->pos - r->published >= SHM_MANY) shm_fence_out();
     FP(ring_publishing);
     r->published = r->pos;
     atomic_store_explicit(&r->w->tail, r->pos, memory_order_release); /* pair: see_tail() */
@@ -174,9 +197,10 @@ ring_reader(struct ring *r, const struct shm *mine, const struct shm *peer, cons
             uint32_t n_types)
 {
     init(r, peer, mine);
-    r->max_len = max_len;
-    r->n_types = n_types;
-    r->copy = malloc(r->max_rec + RING_CHUNK);
+    check(n_types <= RING_TYPES);
+    for (uint32_t i = 1; i < n_types; i++)
+        if (max_len[i]) r->below[i] = MIN(max_len[i], r->max_rec - RING_HEADER) + 1;
+    r->copy = r->next = malloc(r->max_rec + RING_CHUNK);
     return r->copy ? 0 : -ENOMEM;
 }
 
@@ -230,26 +254,24 @@ check_header(struct ring *r, const struct ring_header *h)
         return 0;
     }
     if (h->seq != r->seq) return broken_header(r, "sequence", h);
-    if (h->type >= r->n_types || r->max_len[h->type] == 0)
+    if (h->type >= RING_TYPES || r->below[h->type] == 0)
         return broken_header(r, "unknown type", h);
-    if (h->len > r->max_len[h->type] || h->len > r->max_rec - RING_HEADER) {
-        return broken_header(r, "too long for its type", h);
-    }
+    if (h->len >= r->below[h->type]) return broken_header(r, "too long for its type", h);
     if (h->flags & ~RING_MORE) return broken_header(r, "reserved flags", h);
     return 0;
 }
 
 /* The next n bytes, which are published and in front of the wrap, into the copy. Each byte is taken out of
  * shared memory once, many at a time: lines on their way from another core come side by side. */
-static void COLD
+static void
 fetch(struct ring *r, uint64_t n)
 {
     uint64_t have = r->copied - r->pos, wrap = to_end(r, r->copied);
     uint64_t some = MIN(r->peer - r->copied, MIN(wrap, MAX(n - have, (uint64_t)RING_CHUNK)));
 
-    if (have) memmove(r->copy, r->copy + (r->pos - r->from), have);
+    if (have) memmove(r->copy, r->next, have);
     shm_copy_in(r->copy + have, data_at(r, r->copied), some);
-    r->from = r->pos;
+    r->next = r->copy;
     r->copied += some;
 }
 
@@ -257,14 +279,29 @@ static const struct ring_header *
 copied(struct ring *r, uint64_t n)
 {
     if (r->copied - r->pos < n) fetch(r, n);
-    return (const struct ring_header *)(const void *)(r->copy + (r->pos - r->from));
+    return (const struct ring_header *)(const void *)r->next;
 }
 
-int
-ring_peek(struct ring *r, struct ring_record *ret)
+/* The record at next, which is all there. */
+static int
+take(struct ring *r, struct ring_record *ret)
+{
+    const struct ring_header *h = (const struct ring_header *)(const void *)r->next;
+    uint64_t bytes = record_bytes(h->len);
+
+    *ret = (struct ring_record){ h->type, h->flags, h->len, h + 1 };
+    r->pos += bytes;
+    r->next += bytes;
+    r->seq++;
+    FP(ring_copied);
+    return 1;
+}
+
+/* Whatever is not the common case of ring_peek(). */
+static int COLD
+peek(struct ring *r, struct ring_record *ret)
 {
     const struct ring_header *h; /* private, so it may be read again and again */
-    uint64_t bytes;
 
     if (*r->why) return -EBADMSG;
     for (;;) {
@@ -275,17 +312,27 @@ ring_peek(struct ring *r, struct ring_record *ret)
         }
         h = copied(r, RING_HEADER);
         TRY(check_header(r, h));
-        bytes = record_bytes(h->len);
         if (h->type != RING_PAD) break;
-        r->pos += bytes;
-        r->copied = r->from = r->pos;
+        r->pos += record_bytes(h->len);
+        r->copied = r->pos;
     }
-    h = copied(r, bytes);
-    r->pos += bytes;
-    r->seq++;
-    *ret = (struct ring_record){ h->type, h->flags, h->len, h + 1 };
-    FP(ring_copied);
-    return 1;
+    (void)copied(r, record_bytes(h->len));
+    return take(r, ret);
+}
+
+int
+ring_peek(struct ring *r, struct ring_record *ret)
+{
+    const struct ring_header *h = (const struct ring_header *)(const void *)r->next;
+    uint64_t have = r->copied - r->pos;
+
+    /* A record, and all of it there, that keeps check_header()'s rules; a pad's type is below nothing. Which rule
+     * is broken is found out there. Nothing is copied that was not published, or from behind the wrap. */
+    if (have < RING_HEADER || record_bytes(h->len) > have || h->type >= RING_TYPES ||
+        h->len >= r->below[h->type] || h->epoch != r->epoch || h->seq != r->seq ||
+        h->flags & ~RING_MORE)
+        return peek(r, ret);
+    return take(r, ret);
 }
 
 void

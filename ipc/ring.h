@@ -25,6 +25,7 @@ enum {
     RING_SMALL = 2048, /* bytes: a longer record is written straight into the ring, */
     RING_STAGE = 4096, /* shorter ones wait together with their writer, up to this many */
     RING_CHUNK = 4096, /* bytes that the reader copies at once, where there are so many */
+    RING_TYPES = 16,   /* types are smaller */
     RING_PAD = 0,
     RING_MORE = 1 /* flags: a fragment follows; the other bits are reserved and zero */
 };
@@ -46,12 +47,11 @@ struct ring {              /* process-private; every field trusted */
     uint8_t *data;
     uint64_t cap, pos, published; /* writer: tail, last stored · reader: head, last released */
     uint64_t peer;                /* the peer's index as last seen: head_cache or tail_cache */
-    uint32_t epoch, max_rec, seq;
-    bool full;               /* writer: the last reserve found no room */
-    uint32_t n_types;        /* reader: types 1 .. n_types - 1 are known */
-    const uint32_t *max_len; /* reader: [n_types] longest payload; 0: unknown type */
-    uint64_t from, copied;   /* reader: what is in copy, of the ring */
-    uint8_t *copy;
+    uint32_t epoch, max_rec, seq; /* epoch and seq not side by side: README, What surprised us */
+    bool full;                  /* writer: the last reserve found no room */
+    uint32_t below[RING_TYPES]; /* reader: a payload of the type is shorter; 0: unknown type */
+    uint64_t copied;         /* reader: what follows, up to there, has been copied out, */
+    uint8_t *copy, *next;    /* and begins at next, in copy */
     uint64_t open, staged; /* writer: room that is known; what follows, up to pos, is in stage */
     char why[160];         /* what the peer broke; not empty: for good */
     _Alignas(16) uint8_t stage[RING_STAGE];
@@ -59,7 +59,8 @@ struct ring {              /* process-private; every field trusted */
 
 /* Writer's end: mine holds tail and bytes, peer holds head. */
 void ring_writer(struct ring *r, const struct shm *mine, const struct shm *peer);
-/* Reader's end: peer holds tail and bytes, mine holds head. max_len is kept. -ENOMEM. */
+/* Reader's end: peer holds tail and bytes, mine holds head. max_len: [n_types] the longest payload of each type,
+ * 0: unknown. -ENOMEM. */
 int ring_reader(struct ring *r, const struct shm *mine, const struct shm *peer,
                 const uint32_t *max_len, uint32_t n_types) MUST_USE;
 void ring_done(struct ring *r);

@@ -39,6 +39,7 @@ enum {
     SHM_RING_LOG2_ANSWER = 18, /* of a W whose owner says little */
     SHM_RING_LOG2_MIN = 12,
     SHM_RING_LOG2_MAX = 28,
+    SHM_MANY = 512, /* bytes; a few lines are with the reader sooner when they come from our cache */
 };
 
 struct shm_hdr {
@@ -157,8 +158,12 @@ uint8_t *shm_ring(const struct shm *s);
 struct last_words *shm_words(const struct shm *s); /* W only */
 struct step_trace *shm_trace(const struct shm *s); /* W only */
 
-/* Copy bytes another process may be changing: each read once, no data race by definition. */
+/* Copy bytes another process may be changing: each is read once. */
 void shm_copy_in(void *to, const void *from, size_t n);
+/* Copy bytes to where another process will read them. From SHM_MANY on they may pass the caches: shm_fence_out()
+ * between them and the store-release that says they are there. */
+void shm_copy_out(void *to, const void *from, size_t n);
+void shm_fence_out(void);
 
 /* CRC-32C (Castagnoli) as in iSCSI, of hdr_crc32c. */
 uint32_t shm_crc32c(const void *p, size_t n);

@@ -287,6 +287,28 @@ copying_in_is_memcpy_at_every_alignment_and_length(void **state)
     }
 }
 
+static void
+copying_out_is_memcpy_at_every_alignment_and_length(void **state)
+{
+    enum { LEAST = SHM_MANY - 80, MOST = SHM_MANY + 200 };
+    static uint8_t from[MOST + 16], to[MOST + 80];
+
+    (void)state;
+    for (size_t i = 0; i < sizeof from; i++) from[i] = (uint8_t)(i * 7 + i / 256 + 1);
+    for (size_t off = 0; off < 9; off += 4) {
+        for (size_t to_off = 1; to_off < 66; to_off++) {
+            for (size_t n = 0; n <= MOST; n += n == 70 ? LEAST - 70 : 1) {
+                memset(to, 0xaa, sizeof to);
+                shm_copy_out(to + to_off, from + off, n);
+                shm_fence_out();
+                assert_memory_equal(to + to_off, from + off, n);
+                assert_int_equal(to[to_off - 1], 0xaa);
+                assert_int_equal(to[to_off + n], 0xaa);
+            }
+        }
+    }
+}
+
 int
 main(void)
 {
@@ -303,6 +325,7 @@ main(void)
         T(another_epoch_or_kind_is_refused),
         T(a_segment_without_its_seals_or_size_is_refused),
         cmocka_unit_test(copying_in_is_memcpy_at_every_alignment_and_length),
+        cmocka_unit_test(copying_out_is_memcpy_at_every_alignment_and_length),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
