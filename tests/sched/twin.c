@@ -365,7 +365,7 @@ static bool
 may_pause(const struct req *q)
 {
     if (q->first) q = q->first;
-    return q->state == GENERATE || (q->state == CONTEXT && q->begun && !q->told);
+    return q->state == GENERATE || (q->state == CONTEXT && (q->begun || q->forked) && !q->told);
 }
 
 /* The last in the list who stands still, keeps what others want, and could come back with what it has. */

@@ -29,9 +29,12 @@ in_flight(struct seq *q)
 static bool
 may_pause(const struct scheduler *s, struct seq *q)
 {
+    bool told;
+
     q = first_of(q);
+    told = s->seat[q->seat].begun || (q->forked && !q->n_adopted);
     if (q->state == SEQ_GENERATION) return true;
-    return q->state == SEQ_CONTEXT && s->seat[q->seat].begun && !q->prompt_logprobs;
+    return q->state == SEQ_CONTEXT && told && !q->prompt_logprobs;
 }
 
 void
