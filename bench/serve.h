@@ -38,8 +38,7 @@ void bench_start(struct bench_serve *s);
 void bench_stop(struct bench_serve *s);
 bool bench_crash(struct bench_serve *s); /* the worker's next step writes where no memory is */
 nsec bench_again(struct bench_serve *s); /* the worker dies: when another one is ready */
-pid_t bench_rank(
-    const struct bench_serve *s); /* the process of rank 1, by lagand's log; 0: there is none */
+pid_t bench_rank(struct bench_serve *s); /* the process that is rank 1 now; 0: there is none */
 void bench_worker(struct bench_serve *s, struct bench_worker *ret);
 /* What only an operator may say: a verb of laganctl with its arguments, a JSON object. */
 void bench_tell(const struct bench_serve *s, const char *verb, const char *args);
