@@ -419,6 +419,7 @@ checked_residual(struct lane *l, const struct residual *r)
     if (r->in_norm.data && !r->in.data) REFUSE("residual: a norm of nothing");
     if (r->in_bias.data && !r->in.data) REFUSE("residual: a bias of nothing");
     if (r->in_bias.data && r->in_norm.data) REFUSE("residual: in has a bias and a norm");
+    if (r->parts && !r->in.data) REFUSE("residual: parts of nothing");
     if (r->y_bias.data && r->norm == RESIDUAL_RMS) REFUSE("residual: an rms_norm with a bias");
     if (!r->in.data && !r->y.data && r->norm != RESIDUAL_POST) return 0;
     return l->gpu->device->residual(l, r);

@@ -146,6 +146,7 @@ enum residual_norm {
 struct residual {
     struct tensor x;         /* fp32 [n, d], in and out */
     struct tensor in;        /* [n, d], or NO_TENSOR: nothing is added */
+    bool parts;              /* in is a part: all_reduce() first. What is in it then is undefined */
     struct tensor in_bias;   /* [d], or NO_TENSOR; not with in_norm */
     struct tensor in_norm;   /* [d], or NO_TENSOR: in is added as it is */
     struct tensor y;         /* [n, d], or NO_TENSOR: only x is wanted */

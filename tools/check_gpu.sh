@@ -20,6 +20,7 @@ tests='
 60  tests/gpu/test_shapes
 120 tests/gpu/test_ops
 120 tests/gpu/test_ops --invariant
+60  tests/gpu/test_exchange
 60  tests/gpu/test_experts
 60  tests/gpu/test_streams
 60  tests/gpu/test_state
@@ -60,6 +61,7 @@ sanitized="
 60  memcheck  tests/gpu/test_state --rounds 5
 60  memcheck  tests/gpu/test_attend --rounds 10
 60  memcheck  tests/gpu/test_attend --rounds 5 --invariant
+60  memcheck  tests/gpu/test_exchange
 60  memcheck  tests/gpu/test_rows
 60  memcheck  tests/gpu/test_parts --only a_*
 60  memcheck  tests/gpu/test_sample --only a_* --rounds 20

@@ -140,6 +140,7 @@ cpu_rms_norm(struct lane *l, struct tensor y, struct tensor x, struct tensor w, 
 int
 cpu_residual(struct lane *l, const struct residual *r)
 {
+    if (r->parts && l->gpu->ranks > 1) TRY(cpu_all_reduce(l, r->in));
     return cpu_queue(l, run_residual, r, sizeof *r,
                      MIN(r->x.dim[0], 1 + r->x.dim[0] * r->x.dim[1] / NORM_PART));
 }

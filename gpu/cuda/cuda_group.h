@@ -62,6 +62,7 @@ const char *cuda_group_describe(const struct gpu *g);
 
 /* cuda_sum.c: candidates of cuda_pick.c. small: as long as the way by memory is the quicker one. nccl: not where bits must
  * not depend on company and there are more than two to add. peer: any size. */
+cudaError_t cuda_residual_small(const struct k_lane *l, const struct residual *r); /* of parts */
 cudaError_t cuda_reduce_small(const struct k_lane *l, struct tensor x);
 cudaError_t cuda_reduce_nccl(const struct k_lane *l, struct tensor x);
 cudaError_t cuda_reduce_peer(const struct k_lane *l, struct tensor x);

@@ -296,9 +296,19 @@ rms_norm(struct lane *l, struct tensor y, struct tensor x, struct tensor w, floa
     PICK(l, rms_norm, OP_RMS_NORM, y, x, w, eps, plus);
 }
 
+static int all_reduce(struct lane *l, struct tensor x);
+
 static int
 residual(struct lane *l, const struct residual *r)
 {
+    if (r->parts && l->gpu->ranks > 1) {
+        cudaError_t sum;
+
+        TRY(cuda_group_join((struct cuda_lane *)l));
+        sum = cuda_residual_small(&((struct cuda_lane *)l)->k, r);
+        if (sum != cudaErrorInvalidValue) return cuda_failed(l, sum, "residual");
+        TRY(all_reduce(l, r->in));
+    }
     PICK(l, residual, OP_RESIDUAL, r);
 }
 

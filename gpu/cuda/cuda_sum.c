@@ -1,8 +1,11 @@
 /* cuda_sum.c - sums and gatherings of ranks: by each other's memory, or by NCCL. See cuda_group.h. */
 #include "gpu/cuda/cuda_group.h"
 
-/* Of a rank's part: up to here by memory. Beyond it, twice the bytes cost more than NCCL's start. */
-enum { SMALL_SUM = 2 << 20, SMALL_GATHER = 2 << 20 };
+#include "gpu/cuda/kernels/norm.h"
+
+/* Of a rank's part: up to here by memory. Beyond it, twice the bytes of a sum cost more than NCCL's start; gatherings never
+ * need to be packed and unpacked there. */
+enum { SMALL_SUM = 2 << 20, SMALL_GATHER = 64 << 20 };
 
 static struct channel *
 channel_of(const struct k_lane *l)
@@ -44,6 +47,16 @@ cuda_reduce_peer(const struct k_lane *l, struct tensor x)
     const struct channel *ch = channel_of(l);
 
     return ch->mapped ? k_exchange_sum(l, &ch->exchange, x) : cudaErrorInvalidValue;
+}
+
+cudaError_t
+cuda_residual_small(const struct k_lane *l, const struct residual *r)
+{
+    const struct channel *ch = channel_of(l);
+
+    if (!ch->mapped || !cuda_pick_may(ch->group->cuda, OP_ALL_REDUCE, "small"))
+        return cudaErrorInvalidValue;
+    return k_residual_of_ranks(l, &ch->exchange, r);
 }
 
 cudaError_t

@@ -16,7 +16,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-enum { OPS = 24, LANES = 2, ALONE = 100 /* s that a rank waits for one that has died */ };
+enum { OPS = 36, LANES = 2, ALONE = 100 /* s that a rank waits for one that has died */ };
 #define ROOM ((size_t)24 << 20) /* of one tensor */
 
 static struct gpu_options options = { .device = "cpu" };
@@ -216,6 +216,53 @@ one_gathering(struct side *s, uint32_t rows, uint32_t cols, uint32_t gap, bool a
     look(s, &out, s->after, "a gathering");
 }
 
+/* A residual of parts has the bits of the sum and then the residual: x and y beside each other, twice. */
+static void
+one_residual(struct side *s, uint32_t rows, uint32_t cols, uint32_t gap, bool in_norm)
+{
+    enum dtype t = s->dtypes[below(s, s->n_dtypes)];
+    struct tensor in = tensor_at(s, 0, t, rows, cols, cols + gap),
+                  w = tensor_at(s, ROOM / 4, t, 1, cols, cols), x[2], y[2];
+    struct residual r = { .in = in, .eps = 1e-5f };
+    float *seen[2] = { s->after, s->before[1] };
+    size_t n = (size_t)rows * cols;
+
+    for (int i = 0; i < 2; i++) {
+        x[i] = tensor_at(s, ROOM / 2 * (size_t)(2 + i), DT_F32, rows, cols, cols);
+        y[i] = tensor_at(s, ROOM / 2 * (size_t)(2 + i) + ROOM / 4, t, rows, cols, cols);
+    }
+    draw(s, n, DT_F32);
+    lay_out(s, &x[0], s->before[0]);
+    lay_out(s, &x[1], s->before[0]);
+    draw(s, cols, t);
+    lay_out(s, &w, s->before[0]);
+    draw(s, n, t);
+    r.y_norm = w;
+    if (in_norm) r.in_norm = w;
+    for (int i = 0; i < 2; i++) {
+        lay_out(s, &in, s->before[s->rank]);
+        if (i) OK(s->op->all_reduce(s->lane, in));
+        r.x = x[i];
+        r.y = y[i];
+        r.parts = i == 0;
+        OK(s->op->residual(s->lane, &r));
+        wait_all(s);
+    }
+    for (int of = 0; of < 2; of++) {
+        struct tensor *z = of ? y : x;
+
+        for (int i = 0; i < 2; i++) {
+            OK(s->op->get(s->lane, s->host, z[i].data, dtype_bytes(z[i].dtype, n)));
+            wait_all(s);
+            for (size_t k = 0; k < n; k++) seen[i][k] = fetch(s->host, k, z[i].dtype);
+        }
+        if (memcmp(seen[0], seen[1], n * sizeof(float)) == 0) continue;
+        fprintf(stderr, "rank %u: a residual of parts of %s [%u, %u]: other bits in %s\n", s->rank,
+                dtype_name(t), rows, cols, of ? "y" : "x");
+        _exit(1);
+    }
+}
+
 /* Sums and gatherings of any shape, one after another without a wait between ranks. */
 static void
 any_shapes(struct side *s)
@@ -226,7 +273,9 @@ any_shapes(struct side *s)
         uint32_t cols = below(s, 2) ? 8 * (1 + below(s, 128)) : s->ranks + below(s, 900);
         uint32_t gap = below(s, 3) ? 0 : below(s, 2) ? 8 : below(s, 20);
 
-        if (below(s, 2))
+        if (below(s, 3) == 0)
+            one_residual(s, rows, cols, gap, below(s, 2));
+        else if (below(s, 2))
             one_sum(s, rows, cols, gap, gpu_graphs(s->gpu) && below(s, 2));
         else
             one_gathering(s, rows, cols, gap, below(s, 2));
@@ -240,6 +289,10 @@ large(struct side *s)
     uint32_t rows = gpu_graphs(s->gpu) ? 1024 : 60;
 
     one_sum(s, rows, 4096, 0, gpu_graphs(s->gpu));
+    one_residual(s, 64, 4096, 0, false);
+    one_residual(s, 128, 5376, 8, true);
+    one_residual(s, 129, 4096, 0, false);
+    one_residual(s, 3, 8192, 0, true);
     one_sum(s, rows, 1000, 24, false);
     one_sum(s, rows, 999, 2, false);
     one_gathering(s, rows, 4096, 0, false);

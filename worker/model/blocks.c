@@ -183,7 +183,7 @@ block_residual(const struct model *m, struct step *s, struct tensor in, struct t
 {
     r.in = sublayer_out(m, s, r.x.dim[0], r.x.dim[1]);
     TRY(m->op->matmul(s->lane, r.in, in, w, NO_TENSOR, 0));
-    TRY(m->op->all_reduce(s->lane, r.in));
+    r.parts = true;
     return m->op->residual(s->lane, &r);
 }
 

@@ -3,80 +3,41 @@
  * A thread has 16 bytes of a row, or one element where rows are not aligned, and the same place in every rank's memory. What
  * it sends is kept in registers, so x may be written as soon as it has heard from all.
  */
-#include "gpu/cuda/kernels/exchange.h"
-
+#include "gpu/cuda/kernels/exchange.cuh"
 #include "gpu/cuda/kernels/launch.cuh"
 #include "gpu/cuda/kernels/vec.cuh"
 
 namespace {
 
-constexpr uint32_t THREADS = K_EXCHANGE_THREADS, BLOCKS = K_EXCHANGE_BLOCKS;
+constexpr uint32_t THREADS = 256;
 
-/* 0 is what memory holds that nobody has written. Even and odd go on alternating. */
-__device__ __forceinline__ uint32_t
-next_turn(uint32_t t)
-{
-    return t == UINT32_MAX ? 2 : t + 1;
-}
-
-/* Of this block, what rank `from` sends to the rank whose memory is at base: two lines a thread. */
-__device__ __forceinline__ uint4 *
-lines_at(void *base, const struct exchange &e, uint32_t turn, uint32_t from)
-{
-    return (uint4 *)base +
-           ((size_t)((turn % 2 * e.ranks + from) * BLOCKS + blockIdx.x) * 2 * THREADS +
-            threadIdx.x);
-}
-
-/* A word and its turn side by side: the machine stores and loads eight aligned bytes as one. */
+/* A thread's words: two lines, or half of one. */
 __device__ __forceinline__ void
 send(uint4 *to, uint4 v, uint32_t turn)
 {
-    asm volatile("st.volatile.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(to), "r"(v.x), "r"(turn),
-                 "r"(v.y), "r"(turn)
-                 : "memory");
-    asm volatile("st.volatile.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(to + THREADS), "r"(v.z),
-                 "r"(turn), "r"(v.w), "r"(turn)
-                 : "memory");
+    send_line(to + threadIdx.x, v.x, v.y, turn);
+    send_line(to + THREADS + threadIdx.x, v.z, v.w, turn);
 }
 
 __device__ __forceinline__ void
 send(uint4 *to, uint32_t v, uint32_t turn)
 {
-    asm volatile("st.volatile.global.v2.u32 [%0], {%1, %2};" ::"l"(to), "r"(v), "r"(turn)
-                 : "memory");
+    send_line(to + threadIdx.x, v, 0, turn);
 }
 
-__device__ __forceinline__ uint4
-hear(const uint4 *from, uint4, uint32_t turn)
+__device__ __forceinline__ void
+hear(const uint4 *from, uint4 *v, uint32_t turn)
 {
-    uint4 a, b;
-
-    do {
-        asm volatile("ld.volatile.global.v4.u32 {%0, %1, %2, %3}, [%4];"
-                     : "=r"(a.x), "=r"(a.y), "=r"(a.z), "=r"(a.w)
-                     : "l"(from)
-                     : "memory");
-        asm volatile("ld.volatile.global.v4.u32 {%0, %1, %2, %3}, [%4];"
-                     : "=r"(b.x), "=r"(b.y), "=r"(b.z), "=r"(b.w)
-                     : "l"(from + THREADS)
-                     : "memory");
-    } while (a.y != turn || a.w != turn || b.y != turn || b.w != turn);
-    return make_uint4(a.x, a.z, b.x, b.z);
+    while (!hear_line(from + threadIdx.x, &v->x, &v->y, turn)) continue;
+    while (!hear_line(from + THREADS + threadIdx.x, &v->z, &v->w, turn)) continue;
 }
 
-__device__ __forceinline__ uint32_t
-hear(const uint4 *from, uint32_t, uint32_t turn)
+__device__ __forceinline__ void
+hear(const uint4 *from, uint32_t *v, uint32_t turn)
 {
-    uint32_t v, t;
+    uint32_t none;
 
-    do {
-        asm volatile("ld.volatile.global.v2.u32 {%0, %1}, [%2];"
-                     : "=r"(v), "=r"(t)
-                     : "l"(from)
-                     : "memory");
-    } while (t != turn);
-    return v;
+    while (!hear_line(from + threadIdx.x, v, &none, turn)) continue;
 }
 
 template <typename Word>
@@ -91,7 +52,8 @@ template <typename Word>
 __device__ __forceinline__ Word
 word_of_rank(const struct exchange &e, uint32_t r, Word own, uint32_t turn)
 {
-    return r == e.rank ? own : hear(lines_at(e.at[e.rank], e, turn, r), own, turn);
+    if (r != e.rank) hear(lines_at(e.at[e.rank], e, turn, r), &own, turn);
+    return own;
 }
 
 template <typename T>
@@ -133,13 +95,14 @@ sum_one(const struct exchange &e, float own, uint32_t turn)
 /* per_row: units (16 bytes, or elements) of a row; n: of all. */
 template <typename T, bool WHOLE>
 __global__ void
-__launch_bounds__(THREADS) reduce(struct exchange e, struct tensor x, uint32_t per_row, uint32_t n)
+__launch_bounds__(THREADS)
+    reduce(const __grid_constant__ struct exchange e, struct tensor x, uint32_t per_row, uint32_t n)
 {
     uint32_t turn;
 
     next_may_start();
     after_previous();
-    turn = *(volatile uint32_t *)&e.turn[blockIdx.x];
+    turn = turn_of(e);
     for (uint32_t first = blockIdx.x * THREADS; first < n; first += gridDim.x * THREADS) {
         uint32_t u = first + threadIdx.x;
 
@@ -162,7 +125,7 @@ __launch_bounds__(THREADS) reduce(struct exchange e, struct tensor x, uint32_t p
         }
         __syncthreads(); /* the block has read all of this turn */
     }
-    if (threadIdx.x == 0) e.turn[blockIdx.x] = turn;
+    end_turn(e, turn);
 }
 
 __device__ __forceinline__ uint32_t
@@ -174,15 +137,15 @@ first_of(const struct exchange &e, uint32_t d, uint32_t rank)
 /* Everybody sends as many as the widest part has: a turn that one rank did not send would be no turn. */
 template <typename Word>
 __global__ void
-__launch_bounds__(THREADS)
-    gather(struct exchange e, struct tensor out, struct tensor x, uint32_t per_row, uint32_t n)
+__launch_bounds__(THREADS) gather(const __grid_constant__ struct exchange e, struct tensor out,
+                                  struct tensor x, uint32_t per_row, uint32_t n)
 {
     constexpr uint32_t N = sizeof(Word) / sizeof(float);
     uint32_t turn;
 
     next_may_start();
     after_previous();
-    turn = *(volatile uint32_t *)&e.turn[blockIdx.x];
+    turn = turn_of(e);
     for (uint32_t first = blockIdx.x * THREADS; first < n; first += gridDim.x * THREADS) {
         uint32_t u = first + threadIdx.x, row = u / per_row, col = u % per_row * N;
         Word own = {};
@@ -203,7 +166,95 @@ __launch_bounds__(THREADS)
         }
         __syncthreads();
     }
-    if (threadIdx.x == 0) e.turn[blockIdx.x] = turn;
+    end_turn(e, turn);
+}
+
+/* What a block has of a large gathering in one turn; of 1 MiB it would leave SMs idle (13 us, by counts 9). */
+constexpr uint32_t EACH = K_EXCHANGE_LINES / THREADS, LARGE = 4 * K_EXCHANGE_BLOCKS * THREADS;
+
+__device__ __forceinline__ uint32_t *
+arrived(void *base, const struct exchange &e, uint32_t turn, uint32_t from)
+{
+    return (uint32_t *)((char *)base + 2 * K_EXCHANGE_AREA(e.ranks)) +
+           (turn % 2 * e.ranks + from) * K_EXCHANGE_BLOCKS + blockIdx.x;
+}
+
+__device__ __forceinline__ uint4 *
+bulk_at(void *base, const struct exchange &e, uint32_t turn, uint32_t from)
+{
+    return lines_at((char *)base + K_EXCHANGE_AREA(e.ranks), e, turn, from);
+}
+
+/* All of the block have stored what is theirs; then all may read what came. */
+__device__ __forceinline__ void
+all_arrived(const struct exchange &e, uint32_t turn)
+{
+    uint32_t r = threadIdx.x, seen;
+
+    __threadfence_system();
+    __syncthreads();
+    if (r < e.ranks && r != e.rank) {
+        asm volatile("st.release.sys.global.u32 [%0], %1;" ::"l"(arrived(e.at[r], e, turn, e.rank)),
+                     "r"(turn)
+                     : "memory");
+        do {
+            asm volatile("ld.acquire.sys.global.u32 %0, [%1];"
+                         : "=r"(seen)
+                         : "l"(arrived(e.at[e.rank], e, turn, r))
+                         : "memory");
+        } while (seen != turn);
+    }
+    __syncthreads();
+}
+
+/* n: units of 16 bytes, per_row of them a row of a part. */
+__global__ void
+__launch_bounds__(THREADS) gather_bulk(const __grid_constant__ struct exchange e, struct tensor out,
+                                       struct tensor x, uint32_t per_row, uint32_t n)
+{
+    uint32_t turn;
+
+    next_may_start();
+    after_previous();
+    turn = turn_of(e);
+    for (uint32_t first = blockIdx.x * THREADS * EACH; first < n;
+         first += gridDim.x * THREADS * EACH) {
+        uint4 own[EACH];
+
+        turn = next_turn(turn);
+#pragma unroll
+        for (uint32_t i = 0; i < EACH; i++) {
+            uint32_t u = first + i * THREADS + threadIdx.x;
+
+            if (u < n)
+                own[i] = ((const uint4 *)((const float *)x.data +
+                                          (size_t)(u / per_row) * x.stride))[u % per_row];
+        }
+        for (uint32_t r = 0; r < e.ranks; r++) {
+            uint4 *to = bulk_at(e.at[r], e, turn, e.rank) + threadIdx.x;
+
+            if (r == e.rank) continue;
+#pragma unroll
+            for (uint32_t i = 0; i < EACH; i++)
+                if (first + i * THREADS + threadIdx.x < n) to[i * THREADS] = own[i];
+        }
+        all_arrived(e, turn);
+        for (uint32_t r = 0; r < e.ranks; r++) {
+            const uint4 *from = bulk_at(e.at[e.rank], e, turn, r) + threadIdx.x;
+
+#pragma unroll
+            for (uint32_t i = 0; i < EACH; i++) {
+                uint32_t u = first + i * THREADS + threadIdx.x;
+                float *row = (float *)out.data + (size_t)(u / per_row) * out.stride;
+
+                if (u >= n) continue;
+                ((uint4 *)(row + first_of(e, out.dim[1], r)))[u % per_row] =
+                    r == e.rank ? own[i] : __ldcv(from + i * THREADS);
+            }
+        }
+        __syncthreads();
+    }
+    end_turn(e, turn);
 }
 
 uint32_t
@@ -211,7 +262,7 @@ grid_of(uint32_t units)
 {
     uint32_t blocks = (units + THREADS - 1) / THREADS;
 
-    return blocks < BLOCKS ? blocks : BLOCKS;
+    return blocks < K_EXCHANGE_BLOCKS ? blocks : K_EXCHANGE_BLOCKS;
 }
 
 } /* namespace */
@@ -244,6 +295,10 @@ k_exchange_gather(const struct k_lane *l, const struct exchange *e, struct tenso
 
     if (n > INT32_MAX || out.dtype != DT_F32 || x.dtype != DT_F32) return cudaErrorInvalidValue;
     if (n == 0) return cudaSuccess;
+    if (out.dim[1] % (4 * e->ranks) == 0 && rows_fit(out, 4) && rows_fit(x, 4) &&
+        n / 4 > LARGE)
+        return launch(gather_bulk, grid_of((uint32_t)(n / 4 / EACH)), THREADS, 0, l->st, *e, out, x,
+                      widest / 4, (uint32_t)n / 4);
     if (out.dim[1] % (4 * e->ranks) == 0 && rows_fit(out, 4) && rows_fit(x, 4))
         return launch(gather<uint4>, grid_of((uint32_t)n / 4), THREADS, 0, l->st, *e, out, x,
                       widest / 4, (uint32_t)n / 4);

@@ -7,9 +7,15 @@
  * known without a flag behind it, a fence or a second trip. Twice the bytes, one trip: of 8 KiB 3.4 us where NCCL takes
  * 6.7 (two H200s).
  *
+ * Large gatherings go without the counts, a block's part at once, and one count behind it and a fence.
+ *
  * A block of threads is one channel: block b of every rank speaks to the blocks b, with a count of its own, turn[b], and two
  * places that it uses in turns. Two are enough: who sends turn t + 2 has had t + 1 from everybody, and nobody sends that
  * before it has read all of t. Ranks run the same ops of the same shapes in the same order, so the counts agree.
+ *
+ * Block b waits for the others' blocks b alone, and blocks begin in their order, so those of one lane may be more than there
+ * is room for. Two lanes that exchange at once need SMs of their own: on shared ones each rank may be full of what waits
+ * for the other lane of the other rank.
  *
  * Sums are taken in the order of ranks, in fp32, rounded once: every rank finds the same bits, and a row's do not depend on
  * its company. Source: the LL protocol of NCCL (facts); gpu/cpu/cpu_group.h has the same turns.
@@ -19,15 +25,18 @@
 
 #include "gpu/cuda/kernels/kernel.h"
 
-enum { K_EXCHANGE_BLOCKS = 128, K_EXCHANGE_THREADS = 256 };
+enum { K_EXCHANGE_BLOCKS = 128, K_EXCHANGE_LINES = 2048 };
 
 struct exchange {
     uint32_t rank, ranks;
     void *at[GPU_MAX_RANKS]; /* K_EXCHANGE_BYTES of each rank, as mapped here: zeros at first */
     uint32_t *turn;          /* ours, [K_EXCHANGE_BLOCKS]: zeros at first */
 };
-/* [2 turns][ranks, from whom][blocks][threads] of 32 bytes */
-#define K_EXCHANGE_BYTES(ranks) ((size_t)2 * (ranks)*K_EXCHANGE_BLOCKS * K_EXCHANGE_THREADS * 32)
+/* [2 turns][ranks, from whom][blocks][lines] of 16 bytes, of which 8 say the turn; as many without turns, for what is
+ * large; and a turn for each block of those. */
+#define K_EXCHANGE_AREA(ranks) ((size_t)2 * (ranks)*K_EXCHANGE_BLOCKS * K_EXCHANGE_LINES * 16)
+#define K_EXCHANGE_BYTES(ranks) \
+    (2 * K_EXCHANGE_AREA(ranks) + (size_t)2 * (ranks)*K_EXCHANGE_BLOCKS * sizeof(uint32_t))
 
 K_API cudaError_t k_exchange_sum(const struct k_lane *l, const struct exchange *e, struct tensor x);
 /* out's columns [d * r / ranks, d * (r + 1) / ranks) are rank r's x, which may be that part of out. */

@@ -1,0 +1,64 @@
+/* exchange.cuh - how ranks speak through each other's memory: exchange.h.
+ *
+ * A line is two words, each with its turn beside it. A kernel says which lines of its block a thread has. All threads of
+ * a block take part in the same turns, and between two turns there is a __syncthreads().
+ */
+#ifndef CUDA_KERNELS_EXCHANGE_CUH
+#define CUDA_KERNELS_EXCHANGE_CUH
+
+#include "gpu/cuda/kernels/exchange.h"
+
+#include <cuda_runtime.h>
+
+/* 0 is what memory holds that nobody has written. Even and odd go on alternating. */
+__device__ __forceinline__ uint32_t
+next_turn(uint32_t t)
+{
+    return t == UINT32_MAX ? 2 : t + 1;
+}
+
+/* This block's turn so far. The block before it in its place may have been on another SM a moment ago. */
+__device__ __forceinline__ uint32_t
+turn_of(const struct exchange &e)
+{
+    return *(volatile uint32_t *)&e.turn[blockIdx.x];
+}
+
+/* Behind a __syncthreads(): all threads have read what they were to read of it. */
+__device__ __forceinline__ void
+end_turn(const struct exchange &e, uint32_t turn)
+{
+    if (threadIdx.x == 0) e.turn[blockIdx.x] = turn;
+}
+
+/* This block's lines that rank `from` sends to the rank whose memory is at base. */
+__device__ __forceinline__ uint4 *
+lines_at(void *base, const struct exchange &e, uint32_t turn, uint32_t from)
+{
+    return (uint4 *)base + (size_t)((turn % 2 * e.ranks + from) * K_EXCHANGE_BLOCKS + blockIdx.x) *
+                               K_EXCHANGE_LINES;
+}
+
+/* A word and its turn side by side: the machine stores and loads eight aligned bytes as one. */
+__device__ __forceinline__ void
+send_line(uint4 *to, uint32_t a, uint32_t b, uint32_t turn)
+{
+    asm volatile("st.volatile.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(to), "r"(a), "r"(turn),
+                 "r"(b), "r"(turn)
+                 : "memory");
+}
+
+/* Not there yet: false. */
+__device__ __forceinline__ bool
+hear_line(const uint4 *from, uint32_t *a, uint32_t *b, uint32_t turn)
+{
+    uint32_t turn_a, turn_b;
+
+    asm volatile("ld.volatile.global.v4.u32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(*a), "=r"(turn_a), "=r"(*b), "=r"(turn_b)
+                 : "l"(from)
+                 : "memory");
+    return turn_a == turn && turn_b == turn;
+}
+
+#endif
