@@ -6,7 +6,9 @@
  * are many the arithmetic. Before a shape is timed, what it gives is compared with attend=any, element
  * by element; a difference ends the program.
  *
- *     bench_attend [--device cuda:N] [--kernel attend=NAME] [--invariant] [--only PATTERN]
+ *     bench_attend [--device cuda:N] [--kernel attend=NAME] [--invariant] [--only PATTERN] [--part SMS]
+ *
+ * --part: on the device's last SMS alone, a part of it.
  */
 #include "base/clock.h"
 #include "base/rng.h"
@@ -36,6 +38,7 @@ static const struct shape {
     { "8B, 8 x 4k", 8, 4096, 8, 4, 128, 64, 1, true, false, 0 },
     { "8B, 64 x 1k", 64, 1024, 8, 4, 128, 64, 1, true, false, 0 },
     { "8B, 64 x 4k", 64, 4096, 8, 4, 128, 64, 1, true, false, 0 },
+    { "8B, 32 x 10k", 32, 10240, 8, 4, 128, 64, 1, true, false, 0 },
     { "8B, 64 x 4k, blocks of 16", 64, 4096, 8, 4, 128, 16, 1, true, false, 0 },
     { "8B, 256 x 1k", 256, 1024, 8, 4, 128, 64, 1, true, false, 0 },
     { "70B, 64 x 4k", 64, 4096, 8, 8, 128, 64, 1, true, false, 0 },
@@ -278,6 +281,7 @@ main(int argc, char **argv)
 {
     struct gpu_options o = { .device = "cuda" }, any;
     const char *only = "*";
+    uint32_t part = 0;
 
     for (int i = 1; i < argc; i++) {
         const char *v = i + 1 < argc ? argv[i + 1] : NULL;
@@ -292,6 +296,8 @@ main(int argc, char **argv)
             o.kernels = v;
         } else if (v && !strcmp(argv[i], "--only")) {
             only = v;
+        } else if (v && !strcmp(argv[i], "--part")) {
+            part = (uint32_t)strtoul(v, NULL, 10);
         } else {
             fprintf(stderr, "bench_attend: what is %s?\n", argv[i]);
             return 1;
@@ -302,6 +308,7 @@ main(int argc, char **argv)
     any.kernels = "attend=any";
     open_side(&b.any, any);
     open_side(&b.fast, o);
+    if (part) must(&b.fast, b.fast.op->lane_part(b.fast.lane, gpu_units(b.fast.gpu) - part, part));
     must(&b.any, b.any.op->arena_make(b.any.gpu, "kv", POOL, &b.kv, &b.e));
     must(&b.any, b.any.op->arena_make(b.any.gpu, "acts", ACTS, &b.acts, &b.e));
     must(&b.any, b.any.op->fill_random(b.any.lane, tensor_2d(b.kv.base, DT_BF16, POOL / 8192, 4096),

@@ -10,8 +10,10 @@
  * are promised. A difference ends the program.
  *
  *     bench_matmul [--device cuda:N] [--tuned FILE [--tune]] [--libs DIR] [--brief] [--ways 1111] [--from ROWS]
+ *                  [--to ROWS] [--part SMS]
  *
- * --ways: a digit for each candidate, from the right small, blas, tuned, invariant. --from: no fewer rows.
+ * --ways: a digit for each candidate, from the right small, blas, tuned, invariant. --from, --to: no fewer rows, and
+ * no more. --part: on the device's last SMS alone, a part of it.
  */
 #include "base/clock.h"
 #include "gpu/fp.h"
@@ -61,7 +63,8 @@ static struct {
         uint64_t step;
     } any, way[8], *at; /* any has the memory, too; at: whose turn it is */
     unsigned ways;      /* of ways[], a bit each */
-    uint32_t from;      /* no fewer rows are measured */
+    uint32_t from, to;  /* no fewer rows are measured, and no more */
+    uint32_t part;      /* of the SMs, for candidates; 0: all */
     struct arena w, acts;
     char *x, *y, *other, *residual; /* device */
     char *host, *host_other;
@@ -109,6 +112,7 @@ open_side(struct side *s, const char *kernels, bool tuned, bool invariant)
     s->step = 0;
     opened = clock_now();
     must(s->op->lane_open(s->gpu, gpu_units(s->gpu), &s->lane, &b.e));
+    if (b.part && s != &b.any) must(s->op->lane_part(s->lane, gpu_units(s->gpu) - b.part, b.part));
     printf("device %.1f ms, lane %.1f ms (%s)\n", (double)(opened - from) / NSEC_MS,
            (double)(clock_now() - opened) / NSEC_MS, kernels);
 }
@@ -236,7 +240,7 @@ static struct figure figure[WAYS][MATRICES][COUNTS], of_chain[WAYS][COUNTS],
 static bool
 has(uint32_t way, uint32_t rows)
 {
-    return b.ways >> way & 1 && rows >= b.from && rows <= ways[way].max_rows;
+    return b.ways >> way & 1 && rows >= b.from && rows <= b.to && rows <= ways[way].max_rows;
 }
 
 /* to[way * stride] of every way. */
@@ -461,6 +465,7 @@ main(int argc, char **argv)
     b.o.device = "cuda";
     b.at = &b.any;
     b.ways = (1 << WAYS) - 1;
+    b.to = MAX_ROWS;
     for (int i = 1; i < argc; i++) {
         if (strcmp(argv[i], "--device") == 0 && i + 1 < argc)
             b.o.device = argv[++i];
@@ -472,13 +477,18 @@ main(int argc, char **argv)
             b.ways = (unsigned)strtoul(argv[++i], NULL, 2);
         else if (strcmp(argv[i], "--from") == 0 && i + 1 < argc)
             b.from = (uint32_t)strtoul(argv[++i], NULL, 10);
+        else if (strcmp(argv[i], "--to") == 0 && i + 1 < argc)
+            b.to = (uint32_t)strtoul(argv[++i], NULL, 10);
+        else if (strcmp(argv[i], "--part") == 0 && i + 1 < argc)
+            b.part = (uint32_t)strtoul(argv[++i], NULL, 10);
         else if (strcmp(argv[i], "--tune") == 0)
             b.tune = true;
         else if (strcmp(argv[i], "--brief") == 0)
             b.brief = true;
         else
             return fprintf(stderr, "bench_matmul [--device cuda:N] [--tuned FILE [--tune]] "
-                                   "[--libs DIR] [--brief] [--ways BITS] [--from ROWS]\n"),
+                                   "[--libs DIR] [--brief] [--ways BITS] [--from ROWS] "
+                                   "[--to ROWS] [--part SMS]\n"),
                    2;
     }
     b.host = malloc(4ull * 300 * MAX_N);
