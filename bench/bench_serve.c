@@ -18,8 +18,8 @@
  *                           a hundred, the longest wait for a token and the time to the first that one in a hundred
  *                           exceeds; steps of prompts, of answers and of both, and how long they took
  *     steady=B:IN:OUT:SECONDS  B requests always in flight, the first ones with shorter answers so that they end one
- *                           after another; what was done in so many seconds from when those have their first token,
- *                           of each phase by itself (prompts_s: rows of prompts over IN), and a trace's times, with
+ *                           after another; what was done in so many seconds, from half as many after those have
+ *                           their first token: of each phase by itself (prompts_s: rows of prompts over IN), and a trace's times, with
  *                           those of whom a quarter came meanwhile. It begins with the same prompts every time
  *     split=MODE            no case: from here on off, auto or CONTEXT:GENERATION of a device that the worker divides
  *

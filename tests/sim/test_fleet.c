@@ -223,9 +223,15 @@ a_part_has_what_was_measured_of_its_division_or_lies_between(void **state)
     assert_true(cost_share(&st, &l, &b, true).read < .5);
 }
 
+struct load {
+    uint32_t isl, osl, n;
+    uint32_t seats; /* 0: the model's */
+    double parts;   /* of what parts have of the device beside each other; 0: all of it */
+};
+
 /* The model that is there, from its file: H200's curves. */
 static struct fleet_result *
-divided(uint32_t mode, const char *context, uint32_t isl, uint32_t osl, uint32_t n)
+divided(uint32_t mode, const char *context, const struct load *x)
 {
     CLEAN(fleet_free_at) struct fleet *f = NULL;
     struct fleet_result *r = malloc(sizeof *r);
@@ -237,42 +243,50 @@ divided(uint32_t mode, const char *context, uint32_t isl, uint32_t osl, uint32_t
     snprintf(path, sizeof path, "%s/sim/models/llama-8b-h200.txt", dir ? dir : ".");
     if (setting_read(&s.worker, path, &e) < 0) fail_msg("%s", e.text);
     setting_divide(&s.worker, mode, context);
+    if (x->seats) s.worker.kv.n_seats = s.worker.sched.max_seqs = x->seats;
+    for (uint32_t i = 0; i < s.worker.cost.n_co_runs && x->parts > 0; i++) {
+        s.worker.cost.co_run[i].read *= x->parts;
+        s.worker.cost.co_run[i].compute *= x->parts;
+    }
     if (fleet_new(&f, &s, &e) < 0) fail_msg("%s", e.text);
-    for (uint32_t i = 0; i < n; i++) {
+    for (uint32_t i = 0; i < x->n; i++) {
         struct trace_line t = {
-            .isl = isl, .osl = osl, .prefix_id = TRACE_NONE, .session = TRACE_NONE
+            .isl = x->isl, .osl = x->osl, .prefix_id = TRACE_NONE, .session = TRACE_NONE
         };
 
         assert_int_equal(fleet_add(f, &t, &e), 0);
     }
     assert_int_equal(fleet_finish(f, &e), 0);
     *r = *fleet_result(f);
-    assert_int_equal(r->finished, n);
+    assert_int_equal(r->finished, x->n);
     return r;
 }
 
 static void
 auto_is_as_good_as_off_and_every_rung_where_both_phases_weigh_and_where_one_does(void **state)
 {
-    static const struct {
-        uint32_t isl, osl, n;
-    } shape[] = { { 10000, 600, 300 }, { 1000, 1000, 1000 }, { 6000, 2, 200 }, { 16, 800, 300 } };
+    /* All at once; few in flight, where what prompts are ahead by is of no use; parts that are not worth it. */
+    static const struct load load[] = { { 10000, 600, 300, 0, 0 },   { 1000, 1000, 1000, 0, 0 },
+                                        { 6000, 2, 200, 0, 0 },      { 16, 800, 300, 0, 0 },
+                                        { 10000, 600, 300, 32, 0 },  { 4000, 200, 300, 64, 0 },
+                                        { 10000, 600, 200, 32, .8 }, { 1000, 1000, 500, 64, .8 } };
     static const char *const rung[] = { "64", "80", "96", "112" };
 
     (void)state;
-    for (size_t k = 0; k < ARRAY_LEN(shape); k++) {
-        struct fleet_result *it = divided(DIVIDE_OFF, "", shape[k].isl, shape[k].osl, shape[k].n);
+    for (size_t k = 0; k < ARRAY_LEN(load); k++) {
+        const struct load *x = &load[k];
+        struct fleet_result *it = divided(DIVIDE_OFF, "", x);
         nsec best = it->end, off = it->end;
 
         free(it);
         for (size_t i = 0; i < ARRAY_LEN(rung); i++) {
-            it = divided(DIVIDE_FIXED, rung[i], shape[k].isl, shape[k].osl, shape[k].n);
+            it = divided(DIVIDE_FIXED, rung[i], x);
             best = MIN(best, it->end);
             free(it);
         }
-        it = divided(DIVIDE_AUTO, "", shape[k].isl, shape[k].osl, shape[k].n);
-        print_message("%u/%u: off %.1f s, best %.1f, auto %.1f\n", shape[k].isl, shape[k].osl,
-                      (double)off / 1e9, (double)best / 1e9, (double)it->end / 1e9);
+        it = divided(DIVIDE_AUTO, "", x);
+        print_message("%u/%u, %u seats: off %.1f s, best %.1f, auto %.1f\n", x->isl, x->osl,
+                      x->seats, (double)off / 1e9, (double)best / 1e9, (double)it->end / 1e9);
         assert_true((double)best > .97 * (double)it->end);
         free(it);
     }

@@ -50,10 +50,27 @@ alone(const struct scheduler *s, unsigned lane)
     return true;
 }
 
+/* So many of all that are there may generate at once: as seats go, and as KV does if the others want as much. */
+static uint32_t
+may_generate(const struct scheduler *s)
+{
+    uint64_t seated = s->n_in[SEQ_CONTEXT] + s->n_in[SEQ_GENERATION];
+    uint64_t n = MIN(seated + s->waiting.n, (uint64_t)s->l.max_seqs);
+
+    for (uint32_t p = 0; p < kv_n_pools(s->kv); p++) {
+        struct kv_count c;
+
+        kv_count(s->kv, p, &c);
+        if (c.used) n = MIN(n, MAX(seated * c.blocks / c.used, seated));
+    }
+    return (uint32_t)n;
+}
+
 struct scheduler_load
 scheduler_load(const struct scheduler *s, uint32_t most)
 {
-    struct scheduler_load x = { .n_generating = s->n_in[SEQ_GENERATION] };
+    struct scheduler_load x = { .n_generating = s->n_in[SEQ_GENERATION],
+                                .n_there = may_generate(s) };
     const struct seq *q = s->n_in[SEQ_CONTEXT] ? s->running.first : NULL;
 
     for (; q && x.prompt_rows < most; q = q->next)

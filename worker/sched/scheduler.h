@@ -118,9 +118,10 @@ void scheduler_rung(struct scheduler *s, unsigned rung);
 /* From the next plan on the lane of prompts generates too, with so many rows of prompts (0: as many as it has) in a
  * step that does both; or each lane does its own work again. Lanes apart: limits.lane_work. */
 void scheduler_together(struct scheduler *s, bool together, uint32_t rows);
-/* What there is to do: sequences that generate, and rows of prompts that could be computed, up to `most` of them. */
+/* What there is to do: sequences that generate, that do or will as far as seats go, and rows of prompts that could be
+ * computed, up to `most` of them. */
 struct scheduler_load {
-    uint32_t n_generating, prompt_rows;
+    uint32_t n_generating, n_there, prompt_rows;
 };
 struct scheduler_load scheduler_load(const struct scheduler *s, uint32_t most);
 struct seq *scheduler_reap(struct scheduler *s);                      /* reason set; NULL: none */

@@ -1,10 +1,14 @@
 /* split.h - prompts and answers together or apart, and on which rung: the controller of split.mode auto.
  *
- * Asked before a step is launched, it takes the way that gets the most done among those that keep the time from one
- * token to the next within the target; where none does, the one with the least such time. What gets done is counted
- * against the whole device for one phase alone: 1 is what taking turns gives; a part that is idle much of the time, as
- * that of answers is where they are short, counts for as much less. Rung 0 is one lane for everything on the
- * whole device, with as many rows of prompts a step as the target allows; on other rungs each phase has its part.
+ * Asked before a step is launched, it takes the way that gets the most requests done among those that keep the time
+ * from one token to the next within the target; where none does, the one with the least such time. Rung 0 is one lane for
+ * everything on the whole device, with as many rows of prompts a step as the target allows, or so few that every step
+ * has some and answers never read the weights for themselves alone; on other rungs each phase has its part.
+ *
+ * A request is so many rows of prompts and so many tokens: what steps had of both of late. On a way that does more for
+ * answers than they need fewer generate at a time, and prompts say how much gets done; on one that does less as many
+ * generate as are there, prompts run out, and answers have the whole device for the rest.
+ *
  * A way is kept for a while, and then left for one that is clearly better; the longer it was kept, the less clearly. Pure:
  * times come from steptime.h.
  *
@@ -21,8 +25,10 @@
 struct split_load {
     struct work_done decode; /* a step of all that generate */
     uint32_t n_decode;       /* rows of it; 0: nobody generates */
+    uint32_t n_there;        /* rows that it may have when all are that far; n_decode or more */
     struct work_done row;    /* a prompt's row, as they come; weights: of a step with any */
     uint64_t n_rows;         /* of prompts, that could be computed now; 0: none */
+    double tokens;           /* of answers, to a row of prompts */
 };
 struct split_way {
     unsigned rung;
@@ -51,8 +57,10 @@ struct split {
         uint64_t done;
         struct batch_wait wait[2]; /* of steps that are out, by step % 2; step 0: none */
     } lane[MAX_LANES];
-    double busy; /* for how much of a prompt's step answers are given beside it, 0 .. 1, of late */
-    bool news;   /* a step is over since it was asked */
+    struct {
+        double rows, tokens; /* of prompts, of answers: what steps had of late */
+    } flow;
+    bool news; /* a step is over since it was asked */
 };
 
 /* kv is kept. */
@@ -72,7 +80,8 @@ struct split_way split_best(const struct split *s, const struct ladder *ladder,
 struct split_way split_ask(struct split *s, const struct ladder *ladder,
                            const struct split_load *load);
 
-/* What is expected of a way: ns for a prompt's row, from one token to the next, and what gets done. */
+/* What is expected of a way, with a load of both: ns for a prompt's row, from one token to the next, and rows of prompts a ns with all that
+ * follows of them. */
 struct split_expect {
     double row, token, done;
     struct split_way way;
