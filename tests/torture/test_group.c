@@ -20,7 +20,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-enum { SETTLE_MS = 90000, ROUND = 10, CONFIG = 78 };
+enum { SETTLE_MS = 90000, ROUND = 10, CONFIG = 78, GROWTH_KIB = 8192 };
 
 static uint32_t n_kills = 6, n_lagands = 3, n_rounds;
 static struct service v;
@@ -70,6 +70,7 @@ kill_some(uint32_t kills)
 static void
 kill_ranks(uint32_t ranks, const char *dtype, uint32_t standby)
 {
+    struct census first = { 0 };
     uint32_t done = 0;
 
     start(ranks, dtype, standby);
@@ -80,6 +81,7 @@ kill_ranks(uint32_t ranks, const char *dtype, uint32_t standby)
         uint32_t n = done < n_kills ? MIN(n_kills - done, (uint32_t)ROUND) : 1;
 
         kill_some(n);
+        service_recount(&v, &first, GROWTH_KIB);
         done += n;
     }
     print_message("%u ranks, %s: %u kills, %llu answers; %llu times resumed, KV of %llu tokens "
