@@ -441,7 +441,7 @@ local_tick(struct local *l, nsec now)
             log_debug("a connection is cut: it %s",
                       open ? "answers no PING" : "does not say READY");
             doom(l, p);
-        } else if (open && now - p->asked >= ASK_EVERY) {
+        } else if (open && p->in.pings && now - p->asked >= ASK_EVERY) {
             ask(l, p, now);
         }
     }

@@ -6,7 +6,8 @@
  *
  *   - one connection's bytes at a time, in pieces of 4 KiB (of 64 where a large frame is under way);
  *   - frames that have come in part: LOCAL_PARTS bytes together. Who has been longest about its frame is cut;
- *   - a connection that has not said READY within LOCAL_PATIENCE, or is silent so long though asked, is cut.
+ *   - a connection that has not said READY within LOCAL_PATIENCE, or is silent so long though asked, is cut. Who does
+ *     not know PING is not asked.
  *
  * A peer is known by its number, which is never used again. One thread. Nothing blocks.
  */

@@ -45,7 +45,7 @@
       "have (tokens) and text (bytes since its SUBMIT); lists of one length. The answer is REPLY " \
       "{unknown: rids}; the others go on from there with chunk 1") \
     X(11, QUERY, "C: rids; answered with their states") \
-    X(12, PING, "both: t") \
+    X(12, PING, "both: t, a number") \
     X(13, PONG, "both: t as it came") \
     X(14, BYE, "both: reason, retry_after_ms") \
     X(15, CALL, "C: verb, args") \

@@ -6,7 +6,8 @@
 #include <string.h>
 #include <strings.h>
 
-enum { AT_SIGNATURE = 9, AT_VERSION = 10, AT_MECHANISM = 12, MECHANISM = 20, MAJOR = 3, MINOR = 1 };
+enum { AT_SIGNATURE = 9, AT_VERSION = 10, AT_MINOR = 11, AT_MECHANISM = 12, MECHANISM = 20 };
+enum { MAJOR = 3, MINOR = 1 };
 enum { FIRST_ROOM = 4 << 10 };
 
 /* ---- in */
@@ -41,7 +42,7 @@ begin(struct zmtp *z, uint32_t most)
     if (command && flags & ZMTP_MORE) return -EPROTO;
     if (!command && z->state != ZMTP_OPEN) return -EPROTO;
     for (uint32_t i = 1; i < z->n_head; i++) size = size << 8 | z->head[i];
-    if (size > (command ? ZMTP_COMMAND_MOST : most) || (!command && size + z->before > most))
+    if (size > most || (!command && size + z->before > most))
         return -EMSGSIZE;
     z->size = (uint32_t)size;
     z->got = 0;
@@ -71,18 +72,19 @@ is(const uint8_t *p, uint32_t n, const char *word)
     return n == strlen(word) && !memcmp(p, word, n);
 }
 
-/* READY's properties: {length, name, length in four bytes, value}. The one that counts is who is there. */
+/* READY's properties: {length, name, length in four bytes, value}. The one that counts is who is there, if that
+ * is said. */
 static bool
 may_talk(const uint8_t *p, uint32_t n)
 {
     static const char type[] = "Socket-Type";
-    bool known = false;
+    bool known = true;
 
     while (n) {
         uint32_t name = p[0], value;
         const uint8_t *v;
 
-        if (!name || n < 1 + name + 4) return false;
+        if (n < 1 + name + 4) return false;
         v = p + 1 + name;
         value = (uint32_t)v[0] << 24 | (uint32_t)v[1] << 16 | (uint32_t)v[2] << 8 | v[3];
         n -= 1 + name + 4;
@@ -110,8 +112,9 @@ command(struct zmtp *z, const uint8_t *p, uint32_t n, struct zmtp_item *item)
         z->state = ZMTP_OPEN;
         item->what = ZMTP_READY;
     } else if (is(p + 1, name, "PING")) {
-        if (n < 2 || n - 2 > ZMTP_CONTEXT) return -EPROTO;
-        *item = (struct zmtp_item){ .what = ZMTP_PINGED, .p = rest + 2, .n = n - 2 };
+        if (n < 2) return -EPROTO;
+        n = MIN(n - 2, (uint32_t)ZMTP_CONTEXT);
+        *item = (struct zmtp_item){ .what = ZMTP_PINGED, .p = rest + 2, .n = n };
     }
     return 0;
 }
@@ -180,6 +183,7 @@ zmtp_take(struct zmtp *z, uint32_t most, const uint8_t *p, uint32_t n, struct zm
     if (!is_greeting(z->head, z->n_head)) return -EPROTO;
     if (z->n_head == ZMTP_GREETING) {
         z->n_head = 0;
+        z->pings = z->head[AT_VERSION] > MAJOR || z->head[AT_MINOR] >= MINOR;
         z->state = ZMTP_SHAKEN;
     }
     return (int)part;

@@ -210,6 +210,50 @@ a_ping_of_the_protocols_is_answered_here(void **state)
     close(fd);
 }
 
+static void
+a_long_context_of_a_ping_comes_back_as_far_as_it_goes(void **state)
+{
+    struct local_news who;
+    int fd = meet(&who);
+    char pong[23];
+
+    (void)state;
+    say(fd, "\x04\x19\x04PING\0\0abcdefghijklmnopqr", 27);
+    assert_false(take());
+    assert_int_equal(recv(fd, pong, sizeof pong, MSG_WAITALL), 23);
+    assert_memory_equal(pong, "\x04\x15\x04PONGabcdefghijklmnop", 23);
+    close(fd);
+}
+
+/* As libzmq's ROUTER: who does not say its type may talk, and what else it says may be long. */
+static void
+a_ready_may_say_less_and_more(void **state)
+{
+    static const char brief[] = "\x04\x06\x05READY";
+    static const char before[] = "\x06\0\0\0\0\0\0\x13\x8e\x05READY\x03X-A\0\0\x13\x80";
+    static const char value[0x1380];
+    uint32_t n;
+    const uint8_t *hello = zmtp_hello(&n);
+
+    (void)state;
+    for (int i = 0; i < 2; i++) {
+        int fd = dial();
+        struct local_news who = news;
+
+        say(fd, hello, ZMTP_GREETING);
+        if (i == 0) {
+            say(fd, brief, sizeof brief - 1);
+        } else {
+            say(fd, before, sizeof before - 1);
+            say(fd, value, sizeof value);
+        }
+        say(fd, "\0\2ab", 4);
+        assert_frame(&who, "ab", 2);
+        close(fd);
+        assert_ended(&who);
+    }
+}
+
 /* The smallest messages without end, and who has said one word is heard among the first thousands. */
 static void
 nobody_is_passed_over(void **state)
@@ -448,6 +492,32 @@ who_answers_no_ping_is_cut_and_who_does_is_not(void **state)
     close(other);
 }
 
+/* libzmq 4.1, which says 3.0, takes a PING for a message. */
+static void
+who_does_not_know_ping_is_not_asked(void **state)
+{
+    static const char ready[] = "\x04\x06\x05READY";
+    int fd = dial();
+    struct local_news who = news;
+    uint8_t greeting[ZMTP_GREETING], theirs[HELLO_BYTES];
+    uint32_t n;
+
+    (void)state;
+    memcpy(greeting, zmtp_hello(&n), sizeof greeting);
+    greeting[11] = 0;
+    say(fd, greeting, sizeof greeting);
+    say(fd, ready, sizeof ready - 1);
+    assert_false(take());
+    assert_int_equal(recv(fd, theirs, sizeof theirs, MSG_WAITALL), HELLO_BYTES);
+    for (nsec now = 1; now < 4 * LOCAL_PATIENCE; now += NSEC_S / 4) {
+        local_tick(l, now);
+        assert_false(take());
+    }
+    assert_int_equal(recv(fd, theirs, 1, MSG_DONTWAIT), -1);
+    assert_int_equal(local_send(l, who.fd, who.peer, "", 0), 0);
+    close(fd);
+}
+
 /* We have stood still, and their answer is there, unread. */
 static void
 who_has_answered_meanwhile_is_not_cut(void **state)
@@ -525,6 +595,8 @@ main(void)
         local_test(of_a_message_of_several_frames_only_their_number_is_known),
         local_test(a_stranger_is_cut_at_its_first_bytes),
         local_test(a_ping_of_the_protocols_is_answered_here),
+        local_test(a_long_context_of_a_ping_comes_back_as_far_as_it_goes),
+        local_test(a_ready_may_say_less_and_more),
         local_test(nobody_is_passed_over),
         local_test(of_frames_in_part_the_oldest_gives_way),
         local_test(a_frame_that_was_taken_is_a_part_no_more),
@@ -536,6 +608,7 @@ main(void)
         local_test(what_waits_at_the_end_is_still_sent),
         local_test(who_does_not_say_ready_in_time_is_cut),
         local_test(who_answers_no_ping_is_cut_and_who_does_is_not),
+        local_test(who_does_not_know_ping_is_not_asked),
         local_test(who_has_answered_meanwhile_is_not_cut),
         local_test(who_comes_when_no_descriptor_is_left_waits_for_one),
         local_test(more_than_may_be_are_sent_away_and_the_file_is_its_groups),

@@ -46,14 +46,14 @@ static bool
 twin_ready(const uint8_t *p, uint32_t n)
 {
     static const char *const types[] = { "DEALER", "REQ", "ROUTER" };
-    bool good = false;
+    bool good = true;
     char name[256];
     uint64_t value;
 
     while (n) {
         uint32_t len = p[0], i;
 
-        if (!len || 1 + len + 4 > n) return false;
+        if (1 + len + 4 > n) return false;
         for (i = 0; i < len; i++)
             name[i] = (char)(p[1 + i] >= 'A' && p[1 + i] <= 'Z' ? p[1 + i] + 32 : p[1 + i]);
         for (value = 0, i = 0; i < 4; i++) value = 256 * value + p[1 + len + i];
@@ -87,8 +87,8 @@ twin_command(const uint8_t *p, uint32_t n, bool *open)
         *open = true;
         say(ZMTP_READY, p, 0, 0);
     } else if (named(p, n, "PING")) {
-        if (n < 7 || n > 23) return false;
-        say(ZMTP_PINGED, p + 7, n - 7, 0);
+        if (n < 7) return false;
+        say(ZMTP_PINGED, p + 7, MIN(n - 7, 16u), 0);
     }
     return true;
 }
@@ -110,7 +110,7 @@ twin(const uint8_t *p, uint32_t n)
         if (n - at < head) return 0;
         if (flags > 7 || (flags & 5) == 5 || (!open && !(flags & 4))) return -EPROTO;
         for (i = 1; i < head; i++) size = size * 256 + p[at + i];
-        if (flags & 4 ? size > 1024 : size > MOST || size + spent > MOST) return -EMSGSIZE;
+        if (size > MOST || (!(flags & 4) && size + spent > MOST)) return -EMSGSIZE;
         at += head;
         if (size > n - at) {
             twin_missing = (uint32_t)(size - (n - at));
