@@ -51,8 +51,8 @@ begin(struct fleet *f, struct job *j)
     if (j->begun) return;
     j->begun = true;
     for (struct job *k = j->prev; k; k = k->prev) {
-        if (k->begun || k->halted || k->gone || k->t.lora || k->t.client != j->t.client ||
-            k->t.priority < j->t.priority)
+        if (k->begun || k->halted || k->gone || k->t.client != j->t.client ||
+            k->t.priority < j->t.priority || (k->t.lora && !j->t.lora))
             continue;
         f->result.passed = MAX(f->result.passed, ++k->passed);
     }

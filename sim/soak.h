@@ -7,8 +7,8 @@
  *     blocks are conserved                      scheduler_check(), kv_check() now and then; at the end none is used
  *     nobody starves                            before it begins, no request is passed over by more others than
  *                                               its worker has seats; others: of its client, that came later and are
- *                                               not more urgent. Who needs pages of an adapter is not looked at: it is
- *                                               passed over for want of them (scenario C-05)
+ *                                               not more urgent. Over one that needs pages of an adapter those who need
+ *                                               none may go, they take nothing from it (scenario C-05)
  *     the same calls give the same decisions    the second life has the digest of the first
  */
 #ifndef SIM_SOAK_H
