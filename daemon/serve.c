@@ -148,8 +148,9 @@ tell_status(struct clockwork *k)
                    (unsigned long long)(w->load_total >> 20));
         return;
     }
-    snprintf(text, sizeof text, "STATUS=%u of %u workers ready, %u requests, %u of them queued",
-             n_ready, d->n_workers, ledger_n(d->ledger), ledger_n_queued(d->ledger));
+    snprintf(text, sizeof text, "STATUS=%s%u of %u workers ready, %u requests, %u of them queued",
+             d->rolling ? "reloading, " : "", n_ready, d->n_workers, ledger_n(d->ledger),
+             ledger_n_queued(d->ledger));
     if (strcmp(text, k->status)) sd_notify(0, text);
     memcpy(k->status, text, sizeof text);
 }

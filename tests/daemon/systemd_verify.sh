@@ -11,6 +11,9 @@ trap 'rm -rf "$dir"' EXIT
 sed "s|@sbindir@/lagand|/bin/true|" "$top/systemd/lagand.service.in" >"$dir/lagand.service"
 grep -n '@[a-z]*@' "$dir/lagand.service" && { echo "a path was not filled in"; exit 1; }
 
+twice=$(grep -o '^Exec[A-Za-z]*=' "$dir/lagand.service" | sort | uniq -d)
+[ -z "$twice" ] || { echo "systemd would run two commands of $twice"; exit 1; }
+
 understood() { # of which units WHAT consists
   # Users and units of other packages may be absent here; lines that are not understood may not.
   said=$(systemd-analyze verify --man=no "$dir/lagand.service" 2>&1 | grep -e lagand.service -e lagan-cuda.conf |

@@ -183,6 +183,21 @@ a_reload_whose_first_worker_does_not_come_up_leaves_the_others_alone(void **stat
     assert_int_equal(rig_stop(&r), 0);
 }
 
+static void
+when_a_reload_is_over_its_status_is_too(void **state)
+{
+    (void)state;
+    rig_begin(&r, "good", NULL);
+    assert_true(rig_told(&r, "STATUS=1 of 1 workers ready", 3000));
+    systemd_untold(&r.systemd);
+    kill(r.pid, SIGHUP);
+    assert_true(rig_told(&r, "RELOADING=1", 2000));
+    assert_true(rig_told(&r, "READY=1", 5000));
+    if (rig_told(&r, "STATUS=reloading", 0)) /* it need not be, where it takes no second */
+        assert_true(rig_told(&r, "STATUS=1 of 1 workers ready", 3000));
+    assert_int_equal(rig_stop(&r), 0);
+}
+
 /* ---- requests */
 
 enum { STREAMS = 32, MOST = 600 };
@@ -371,6 +386,7 @@ main(void)
         rig_test(lagand_begins_again_under_its_own_pid_and_takes_everything_along),
         rig_test(a_reload_replaces_every_worker_one_after_the_other_and_streams_go_on),
         rig_test(a_reload_whose_first_worker_does_not_come_up_leaves_the_others_alone),
+        rig_test(when_a_reload_is_over_its_status_is_too),
         rig_test(requests_under_a_killed_lagand_go_on_and_none_is_submitted_again),
         rig_test(an_answer_of_a_model_is_the_same_whatever_becomes_of_lagand),
         rig_test(while_weights_load_systemd_is_asked_for_time),
