@@ -356,7 +356,8 @@ copies(size_t bytes, uint32_t n, bool to_host, bool told)
         nsec from = clock_now();
 
         for (uint32_t i = 0; i < n_times; i++)
-            must(b.op->copy_blocks(b.lane, b.copy, told ? copy : NULL, n, bytes));
+            must(b.op->copy_blocks(b.lane, b.copy, told ? copy : NULL, n,
+                                   (struct block_size){ .bytes = bytes }));
         wait_lane();
         seconds[run] = (double)(clock_now() - from) / NSEC_S / n_times;
     }

@@ -323,12 +323,19 @@ checked_copy(struct lane *l, void *dst, const void *src, size_t bytes)
 
 static int
 checked_copy_blocks(struct lane *l, const struct block_copy *copy, const struct block_copy *same,
-                    uint32_t n, size_t bytes)
+                    uint32_t n, struct block_size s)
 {
-    if (n == 0 || bytes == 0) return 0;
+    if (n == 0 || s.bytes == 0) return 0;
     if (!copy) REFUSE("copy_blocks: %u blocks, but no array of them", n);
-    if (bytes % 16) REFUSE("copy_blocks: blocks of %zu bytes, a multiple of 16 is wanted", bytes);
-    return l->gpu->device->copy_blocks(l, copy, same, n, bytes);
+    if (!s.pitch) s.pitch = s.used = s.bytes;
+    if (s.bytes % 16 || s.pitch % 16 || s.used % 16)
+        REFUSE("copy_blocks: blocks of %zu bytes, of every %zu of them %zu: multiples of 16 are wanted",
+               s.bytes, s.pitch, s.used);
+    if (s.bytes % s.pitch || s.used > s.pitch)
+        REFUSE("copy_blocks: blocks of %zu bytes are not %zu of every %zu", s.bytes, s.used,
+               s.pitch);
+    if (s.used == 0) return 0;
+    return l->gpu->device->copy_blocks(l, copy, same, n, s);
 }
 
 static int

@@ -235,6 +235,10 @@ struct block_copy {
     void *to;
     const void *from;
 };
+/* Of every pitch bytes of a block the first used are copied; pitch 0: all of it. Multiples of 16. */
+struct block_size {
+    size_t bytes, pitch, used;
+};
 
 /* One row of logits to turn into a token and log-probabilities. On the device. A seat has one sampled row
  * in a call (and any number of targets). Forced: log-probability 0, as transformers scores it. A NaN is
@@ -390,11 +394,11 @@ struct gpu_ops {
     int (*put)(struct lane *l, void *dst, const void *host, size_t bytes);
     int (*get)(struct lane *l, void *host, const void *src, size_t bytes);
     int (*copy)(struct lane *l, void *dst, const void *src, size_t bytes);
-    /* n blocks of that many bytes (a multiple of 16), each one contiguous piece; copy is device memory. same:
+    /* n blocks of one size, each one contiguous piece, or the part of it that counts; copy is device memory. same:
      * the same list in any memory, read before this returns; with it large blocks may go by copy engines,
      * beside the kernels of other lanes. NULL: the device alone knows it. */
     int (*copy_blocks)(struct lane *l, const struct block_copy *copy, const struct block_copy *same,
-                       uint32_t n, size_t bytes);
+                       uint32_t n, struct block_size size);
     /* *sum (device memory, 8-byte aligned) = a checksum of the bytes, the same on every device: the sum
      * modulo 2^64, over 8-byte words (the last padded with zeros), of mix64(word + golden * (i + 1)),
      * golden = 0x9e3779b97f4a7c15 and mix64 as in splitmix64. p is 16-byte aligned. */

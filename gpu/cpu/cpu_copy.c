@@ -44,7 +44,7 @@ cpu_get(struct lane *l, void *host, const void *src, size_t bytes)
 struct blocks_args {
     const struct block_copy *copy;
     uint32_t n;
-    size_t bytes;
+    struct block_size size;
 };
 
 static void
@@ -55,15 +55,17 @@ run_copy_blocks(const void *args, uint32_t part, uint32_t parts, enum cpu_isa is
 
     (void)isa, (void)room;
     cpu_share(a->n, part, parts, &first, &end);
-    for (uint32_t i = first; i < end; i++) memcpy(a->copy[i].to, a->copy[i].from, a->bytes);
+    for (uint32_t i = first; i < end; i++)
+        for (size_t at = 0; at < a->size.bytes; at += a->size.pitch)
+            memcpy((char *)a->copy[i].to + at, (const char *)a->copy[i].from + at, a->size.used);
 }
 
 int
 cpu_copy_blocks(struct lane *l, const struct block_copy *copy, const struct block_copy *same,
-                uint32_t n, size_t bytes)
+                uint32_t n, struct block_size size)
 {
-    struct blocks_args a = { copy, n, bytes };
-    uint64_t all = (uint64_t)n * bytes;
+    struct blocks_args a = { copy, n, size };
+    uint64_t all = (uint64_t)n * (size.bytes / size.pitch * size.used);
 
     (void)same;
     return cpu_queue(l, run_copy_blocks, &a, sizeof a, (uint32_t)MIN(all / COPY_PART + 1, n));

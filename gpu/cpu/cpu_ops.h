@@ -31,7 +31,7 @@ int cpu_put(struct lane *l, void *dst, const void *host, size_t bytes);
 int cpu_get(struct lane *l, void *host, const void *src, size_t bytes);
 int cpu_copy(struct lane *l, void *dst, const void *src, size_t bytes);
 int cpu_copy_blocks(struct lane *l, const struct block_copy *copy, const struct block_copy *same,
-                    uint32_t n, size_t bytes);
+                    uint32_t n, struct block_size size);
 int cpu_checksum(struct lane *l, uint64_t *sum, const void *p, size_t bytes);
 int cpu_edit(struct lane *l, struct tables t, const struct table_edit *edit, uint32_t n);
 int cpu_tokens(struct lane *l, struct rows r, const int32_t *last);

@@ -242,9 +242,11 @@ int cuda_put(struct lane *l, void *dst, const void *host, size_t bytes);
 int cuda_get(struct lane *l, void *host, const void *src, size_t bytes);
 int cuda_copy(struct lane *l, void *dst, const void *src, size_t bytes);
 cudaError_t cuda_blocks_by_kernel(const struct k_lane *l, const struct block_copy *copy,
-                                  const struct block_copy *same, uint32_t n, size_t bytes);
+                                  const struct block_copy *same, uint32_t n,
+                                  struct block_size size);
 cudaError_t cuda_blocks_by_engine(const struct k_lane *l, const struct block_copy *copy,
-                                  const struct block_copy *same, uint32_t n, size_t bytes);
+                                  const struct block_copy *same, uint32_t n,
+                                  struct block_size size);
 
 /* cuda_pick.c */
 extern const struct gpu_ops cuda_ops;

@@ -113,14 +113,15 @@ queue_batch(struct batch *b, cudaStream_t st)
 
 cudaError_t
 cuda_blocks_by_engine(const struct k_lane *k, const struct block_copy *copy,
-                      const struct block_copy *same, uint32_t n, size_t bytes)
+                      const struct block_copy *same, uint32_t n, struct block_size size)
 {
     struct cuda_lane *l = cuda_lane_of(k);
     struct cuda *c = cuda_of(&l->lane);
     struct batch b = { .n = 0 };
+    size_t bytes = size.bytes;
 
     (void)copy;
-    if (!same || bytes < LARGE || l->recording) return cudaErrorInvalidValue;
+    if (!same || bytes < LARGE || size.used < size.pitch || l->recording) return cudaErrorInvalidValue;
     for (uint32_t i = 0; i < n; i++)
         if (!pinned(c, same[i].to, bytes) && !pinned(c, same[i].from, bytes))
             return cudaErrorInvalidValue;
@@ -142,12 +143,12 @@ cuda_blocks_by_engine(const struct k_lane *k, const struct block_copy *copy,
 
 cudaError_t
 cuda_blocks_by_kernel(const struct k_lane *k, const struct block_copy *copy,
-                      const struct block_copy *same, uint32_t n, size_t bytes)
+                      const struct block_copy *same, uint32_t n, struct block_size size)
 {
     struct cuda *c = cuda_of(&cuda_lane_of(k)->lane);
     bool host = !same;
 
     for (uint32_t i = 0; i < n && !host; i++)
-        host = pinned(c, same[i].to, bytes) || pinned(c, same[i].from, bytes);
-    return k_copy_blocks(k, copy, n, bytes, host);
+        host = pinned(c, same[i].to, size.bytes) || pinned(c, same[i].from, size.bytes);
+    return k_copy_blocks(k, copy, n, size, host);
 }

@@ -44,7 +44,7 @@
     } op##_by[CUDA_CANDIDATES + 1]
 
 LIST(copy_blocks, const struct block_copy *copy, const struct block_copy *same, uint32_t n,
-     size_t bytes) = {
+     struct block_size size) = {
     { { "engine", 0, 0 }, cuda_blocks_by_engine },
     { { "any", 0, 0 }, cuda_blocks_by_kernel },
 };
@@ -247,9 +247,9 @@ refused(struct lane *l, enum cuda_op op)
 
 static int
 copy_blocks(struct lane *l, const struct block_copy *copy, const struct block_copy *same,
-            uint32_t n, size_t bytes)
+            uint32_t n, struct block_size size)
 {
-    PICK(l, copy_blocks, OP_COPY_BLOCKS, copy, same, n, bytes);
+    PICK(l, copy_blocks, OP_COPY_BLOCKS, copy, same, n, size);
 }
 
 static int

@@ -278,15 +278,17 @@ enum { WALKED = 20, WALKED_TO = 26 };
 
 static struct gpu_ops counter; /* the device's, but for copy_blocks */
 static int (*copies)(struct lane *l, const struct block_copy *copy, const struct block_copy *same,
-                     uint32_t n, size_t bytes);
+                     uint32_t n, struct block_size size);
 static unsigned n_launches;
+static struct block_size last_size; /* of the last of them */
 
 static int
 copy_and_count(struct lane *l, const struct block_copy *copy, const struct block_copy *same,
-               uint32_t n, size_t bytes)
+               uint32_t n, struct block_size size)
 {
     n_launches++;
-    return copies(l, copy, same, n, bytes);
+    last_size = size;
+    return copies(l, copy, same, n, size);
 }
 
 static void
@@ -392,6 +394,43 @@ what_is_written_into_a_copied_block_is_not_seen_in_the_other(void **state)
     next_of(hand_batch(&h, 0), 1, WALKED); /* its own block has another token's K and V now */
     h.seat[0].token[WALKED] = was;
     assert_true(next_of(hand_batch(&h, 0), 0, WALKED + 1) == h.seat[0].logprob[WALKED + 2]);
+    hand_close(&h);
+}
+
+/* Of the last block four tokens count: those of a seat that goes on from there. */
+static void
+of_a_block_no_more_is_copied_than_its_tokens_that_count(void **state)
+{
+    struct batch *t;
+
+    (void)state;
+    walk_seat_0();
+    t = hand_batch(&h, 0);
+    hand_edits(&h, t, 1, WALKED_TO);
+    copy_blocks(t, 1, 0, /* after= */ false);
+    t->n_copies = CEIL_DIV(WALKED, 8);
+    assert_true(next_of(t, 1, WALKED) == h.seat[0].logprob[WALKED + 1]);
+    assert_int_equal(last_size.used, last_size.pitch);
+
+    t = hand_batch(&h, 0);
+    hand_edits(&h, t, 2, WALKED_TO);
+    copy_blocks(t, 2, 0, /* after= */ false);
+    t->n_copies = CEIL_DIV(WALKED, 8);
+    for (uint32_t i = 0; i < t->n_copies; i++)
+        t->copy[i].n_tokens = (uint16_t)MIN(WALKED - 8 * i, 8u);
+    n_launches = 0;
+    assert_true(next_of(t, 2, WALKED) == h.seat[0].logprob[WALKED + 1]);
+    assert_int_equal(n_launches, 1); /* as many of each as of the one with most */
+    assert_int_equal(last_size.used, last_size.pitch);
+
+    t = hand_batch(&h, 0);
+    t->copy[t->n_copies++] = (struct kv_copy){ .from = hand_block(&h, 0, 0, 2),
+                                               .to = hand_block(&h, 0, 3, 2),
+                                               .n_tokens = WALKED % 8 };
+    edit_row(t, 3, 0);
+    edit_entry(t, 3, 2, hand_block(&h, 0, 3, 2));
+    assert_true(next_of(t, 3, WALKED) == h.seat[0].logprob[WALKED + 1]);
+    assert_int_equal(last_size.used, last_size.pitch / 8 * (WALKED % 8));
     hand_close(&h);
 }
 
@@ -653,6 +692,7 @@ main(void)
         cmocka_unit_test(a_seat_moves_to_another_lane_behind_the_step_it_waits_for),
         cmocka_unit_test(a_seat_with_a_copied_table_row_reads_the_same_blocks),
         cmocka_unit_test(what_is_written_into_a_copied_block_is_not_seen_in_the_other),
+        cmocka_unit_test(of_a_block_no_more_is_copied_than_its_tokens_that_count),
         cmocka_unit_test(block_copies_are_done_in_order),
         cmocka_unit_test(a_copy_that_comes_after_the_step_has_what_the_step_wrote),
         cmocka_unit_test(blocks_go_to_the_host_and_come_back_as_they_were),

@@ -58,15 +58,26 @@ checksums_do_not_depend_on_threads_and_notice_every_byte(void **state)
         }
 }
 
+/* Whole, or of every so many bytes the first; what does not count stays as it was. */
 static void
-blocks_are_copied_each_in_one_piece(void **state)
+blocks_are_copied_and_nothing_beside_them(void **state)
 {
     enum { BLOCKS = 40 };
-    static const size_t size[] = { 16, 4096, 48 << 10, (48 << 10) + 16 };
+    static const struct block_size size[] = {
+        { 16, 0, 0 },
+        { 4096, 0, 0 },
+        { 48 << 10, 0, 0 },
+        { (48 << 10) + 16, 0, 0 },
+        { 48 << 10, 8 << 10, 16 },
+        { 48 << 10, 8 << 10, 5 << 10 },
+        { 72 << 10, 24 << 10, (16 << 10) + 16 },
+        { 4096, 4096, 4080 },
+    };
 
     (void)state;
-    for (size_t k = 0; k < ARRAY_LEN(size); k++) {
-        size_t bytes = size[k];
+    for (size_t k = 0; k < 2 * ARRAY_LEN(size); k++) {
+        struct block_size s = size[k / 2];
+        size_t bytes = s.bytes, pitch = s.pitch ? s.pitch : bytes, used = s.pitch ? s.used : bytes;
         struct block_copy copy[BLOCKS], *there;
         char *from, *to;
         struct rig r;
@@ -79,11 +90,14 @@ blocks_are_copied_each_in_one_piece(void **state)
             copy[i] = (struct block_copy){ to + (BLOCKS - 1 - i) * bytes, from + i * bytes };
         there = rig_copy(&r, copy, sizeof copy);
         rig_send(&r);
-        assert_int_equal(r.op->copy_blocks(r.lane, there, k % 2 ? NULL : copy, BLOCKS - 1, bytes),
-                         0);
+        assert_int_equal(r.op->copy_blocks(r.lane, there, k % 2 ? NULL : copy, BLOCKS - 1, s), 0);
         rig_wait(&r);
-        for (int i = 0; i < BLOCKS - 1; i++)
-            assert_memory_equal(HOST(copy[i].to), HOST(copy[i].from), bytes);
+        for (size_t i = 0; i < (BLOCKS - 1) * bytes; i += pitch) {
+            const char *got = HOST((char *)copy[i / bytes].to) + i % bytes;
+
+            assert_memory_equal(got, HOST(from) + i, used);
+            for (size_t j = used; j < pitch; j++) assert_int_equal((unsigned char)got[j], 0xff);
+        }
         for (size_t i = 0; i < bytes; i++) assert_int_equal((unsigned char)HOST(to)[i], 0xff);
         rig_close(&r);
     }
@@ -121,8 +135,12 @@ blocks_travel_to_the_host_and_back(void **state)
         outs = rig_copy(&r, out, sizeof out);
         ins = rig_copy(&r, in, sizeof in);
         rig_send(&r);
-        assert_int_equal(r.op->copy_blocks(r.lane, outs, k % 2 ? out : NULL, BLOCKS, bytes), 0);
-        assert_int_equal(r.op->copy_blocks(r.lane, ins, k % 2 ? in : NULL, BLOCKS, bytes), 0);
+        assert_int_equal(r.op->copy_blocks(r.lane, outs, k % 2 ? out : NULL, BLOCKS,
+                                           (struct block_size){ .bytes = bytes }),
+                         0);
+        assert_int_equal(r.op->copy_blocks(r.lane, ins, k % 2 ? in : NULL, BLOCKS,
+                                           (struct block_size){ .bytes = bytes }),
+                         0);
         rig_wait(&r);
         assert_memory_equal(HOST(a), HOST(b), BLOCKS * bytes);
         assert_memory_equal(HOST(a), host + (BLOCKS - 1) * bytes, bytes);
@@ -164,12 +182,16 @@ what_lies_in_a_host_arena_is_there_for_whoever_adopts_it(void **state)
         outs = rig_copy(&r, out, sizeof out);
         ins = rig_copy(&r, in, sizeof in);
         rig_send(&r);
-        assert_int_equal(r.op->copy_blocks(r.lane, outs, k % 2 ? out : NULL, BLOCKS, bytes), 0);
+        assert_int_equal(r.op->copy_blocks(r.lane, outs, k % 2 ? out : NULL, BLOCKS,
+                                           (struct block_size){ .bytes = bytes }),
+                         0);
         rig_wait(&r);
         if (!rig_cuda()) /* there it is the device's alone */
             assert_memory_equal(HOST(a), (char *)adopted.base + (BLOCKS - 1) * bytes, bytes);
         r.op->host_drop(r.gpu, &made);
-        assert_int_equal(r.op->copy_blocks(r.lane, ins, k % 2 ? in : NULL, BLOCKS, bytes), 0);
+        assert_int_equal(r.op->copy_blocks(r.lane, ins, k % 2 ? in : NULL, BLOCKS,
+                                           (struct block_size){ .bytes = bytes }),
+                         0);
         rig_wait(&r);
         assert_memory_equal(HOST(a), HOST(b), BLOCKS * bytes);
         assert_true(r.op->host_adopt(r.gpu, adopted.fd, all + (4 << 20), &made, &e) < 0);
@@ -445,7 +467,7 @@ main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
         rig_test(checksums_do_not_depend_on_threads_and_notice_every_byte),
-        rig_test(blocks_are_copied_each_in_one_piece),
+        rig_test(blocks_are_copied_and_nothing_beside_them),
         rig_test(blocks_travel_to_the_host_and_back),
         rig_test(what_lies_in_a_host_arena_is_there_for_whoever_adopts_it),
         rig_test(an_arena_is_known_by_its_fd_and_adopted_with_what_is_in_it),

@@ -32,6 +32,25 @@ check_kv_dtype(const struct exec *x, const struct kv_config *kv, const struct la
                    dtype_name(x->c.kv_dtype), (unsigned long long)ROUND_UP(bytes, 128));
 }
 
+/* Where the tokens of a group's blocks lie, if all of its layers have them alike: moves.c. */
+static void
+see_tokens(struct exec *x, const struct kv_config *kv, uint32_t group)
+{
+    size_t head = 0, token = 0;
+
+    for (uint32_t i = 0; i < x->m->shape.n_layers; i++) {
+        const struct layer_shape *s = &x->m->shape.layer[i];
+
+        if (s->mixer != MIX_ATTENTION || s->group != group) continue;
+        if (token && token != dtype_bytes(x->c.kv_dtype, s->head_dim)) return;
+        token = dtype_bytes(x->c.kv_dtype, s->head_dim);
+        head = token * kv->tokens_per_block;
+        if (head % 16 || head * s->n_kv_heads != kv->group[group].slice_bytes) return;
+    }
+    x->per[group].head = head;
+    x->per[group].token = token;
+}
+
 static struct kv_view
 kv_view(const struct exec *x, const struct kv_config *kv, const struct arena *blocks,
         const struct layer_shape *s, uint32_t in_group)
@@ -143,6 +162,7 @@ exec_open(struct exec **ret, const struct exec_config *c, struct gpu *g, const s
     for (uint32_t i = 0; i < kv->n_groups; i++) {
         x->bytes.slice[i] = kv->group[i].slice_bytes;
         x->bytes.block[i] = kv_block_bytes(&kv->group[i]);
+        see_tokens(x, kv, i);
     }
     for (uint32_t i = 0; i < c->n_lanes; i++)
         TRY(open_lane(x, &x->lane[i],

@@ -142,6 +142,10 @@ struct exec {
     char *kv, *host_kv;   /* the arenas of blocks; host_kv NULL: no host tier */
     uint64_t *place;      /* [max_copies] of a step being staged and queued: order.h */
     struct order_bytes bytes;
+    /* By group: of each head's part of a block, and of a token there; 0: not alike in all of its layers. */
+    struct {
+        size_t head, token;
+    } per[MAX_GROUPS];
     int32_t *last;  /* [n_seats] */
     uint32_t *seen; /* [n_seats][seen_words] */
     uint32_t seen_words;

@@ -103,7 +103,8 @@ queue_row_moves(struct exec *x, struct exec_lane *l, const struct todo *t, uint3
 {
     for (uint32_t end = first + n, some; first < end; first += some) {
         some = at_once(t->move_host + first, end - first);
-        TRY(x->op->copy_blocks(l->lane, t->move + first, t->move_host + first, some, bytes));
+        TRY(x->op->copy_blocks(l->lane, t->move + first, t->move_host + first, some,
+                               (struct block_size){ .bytes = bytes }));
     }
     return 0;
 }
@@ -137,6 +138,25 @@ queue_edits(struct exec *x, struct exec_lane *l, const struct batch *b, const st
     return 0;
 }
 
+/* Of copies within the device as far as their tokens go, where that is known. */
+static struct block_size
+size_of(const struct exec *x, const struct batch *b, uint32_t first, uint32_t end)
+{
+    uint32_t group = b->copy[order_index(x->place[first])].group, n = 0;
+    struct block_size s = { .bytes = x->bytes.block[group] };
+
+    if (!x->per[group].head) return s;
+    for (uint32_t i = first; i < end; i++) {
+        const struct kv_copy *c = &b->copy[order_index(x->place[i])];
+
+        if (!c->n_tokens || c->from_tier != TIER_DEVICE || c->to_tier != TIER_DEVICE) return s;
+        n = MAX(n, (uint32_t)c->n_tokens);
+    }
+    s.pitch = x->per[group].head;
+    s.used = MIN(ROUND_UP(n * x->per[group].token, (size_t)16), s.pitch);
+    return s;
+}
+
 int
 queue_copies(struct exec *x, struct exec_lane *l, const struct batch *b, const struct todo *t,
              bool after)
@@ -150,7 +170,7 @@ queue_copies(struct exec *x, struct exec_lane *l, const struct batch *b, const s
             end++;
         if ((c->after != 0) != after) continue;
         TRY(x->op->copy_blocks(l->lane, t->move + at, t->move_host + at, end - first,
-                               x->bytes.block[c->group]));
+                               size_of(x, b, first, end)));
     }
     return 0;
 }

@@ -1,5 +1,6 @@
 /* blocks.h - copies of blocks within the device and between it and pinned host memory: gpu.h.
  *
+ *   size    pitch and used as gpu.c sets them: never 0
  *   copy    [n] in device memory; each side device memory or mapped host memory, 16-byte aligned
  *
  *   host    some of it is host memory, or nobody knows. Then it keeps to COPY_SMS SMs, so that a step goes on beside
@@ -11,6 +12,6 @@
 #include "gpu/cuda/kernels/kernel.h"
 
 K_API cudaError_t k_copy_blocks(const struct k_lane *l, const struct block_copy *copy, uint32_t n,
-                                size_t bytes, bool host);
+                                struct block_size size, bool host);
 
 #endif
