@@ -159,6 +159,7 @@ make_work(struct work *w, const struct shape *s)
     w->r = (struct rows){ .n_rows = rows,
                           .n_runs = s->seqs,
                           .n_single = s->rows == 1 ? s->seqs : 0,
+                          .longest = s->rows,
                           .pos = to_device(&at, pos, rows * sizeof *pos),
                           .seat = to_device(&at, seat, rows * sizeof *seat),
                           .run = to_device(&at, run, s->seqs * sizeof *run) };

@@ -90,7 +90,8 @@ struct rows {
     uint32_t n_rows, n_runs;
     uint32_t
         n_single;   /* so many of the first runs, or more, have at most one row: 0 is always true */
-    int32_t *token; /* [n_rows]; op tokens() replaces -1 by the seat's last token */
+    uint32_t longest; /* no run has more rows; 0: nobody says */
+    int32_t *token;   /* [n_rows]; op tokens() replaces -1 by the seat's last token */
     const int32_t *pos;    /* [n_rows] */
     const uint32_t *seat;  /* [n_rows] */
     const struct run *run; /* [n_runs] */

@@ -164,21 +164,31 @@ a_step_with_prompts_is_captured_and_gives_what_a_plain_one_gives(void **state)
 }
 
 static const struct arch *family;
-static unsigned n_joined;
+static unsigned n_joined, n_steps;
+static struct {
+    uint32_t n, longest;
+    struct run run[64];
+} joined[400];
 
 static int
 forward_counting(const struct model *m, struct step *s, uint32_t first, uint32_t n)
 {
-    n_joined += s->cross.n_runs < s->rows.n_runs;
+    const struct rows *c = &s->cross;
+
+    n_joined += c->n_runs < s->rows.n_runs;
+    assert_true(n_steps < ARRAY_LEN(joined) && c->n_runs <= ARRAY_LEN(joined->run));
+    joined[n_steps].n = c->n_runs;
+    joined[n_steps].longest = c->longest;
+    TRY(m->op->get(s->lane, joined[n_steps++].run, c->run, c->n_runs * sizeof *c->run));
     return family->forward(m, s, first, n);
 }
 
-/* Some who are no search come first, then searches of two, four and three beams, one after another. Each beam for itself;
- * as searches, plain; and captured. */
+/* Some who are no search come first, then searches of two, four, three and nine beams, one after another. Each beam for
+ * itself; as searches, plain; and captured. */
 static void
 beams_that_read_their_source_together_give_what_each_gives_alone(void **state)
 {
-    static const uint32_t size[] = { 1, 1, 1, 1, 1, 1, 2, 4, 4, 3 };
+    static const uint32_t size[] = { 1, 1, 2, 3, 4, 9 };
     struct arch counting;
 
     (void)state;
@@ -207,9 +217,12 @@ beams_that_read_their_source_together_give_what_each_gives_alone(void **state)
                     s->beam = way && size[i] > 1;
                     s->joins = way && n;
                 }
-            n_joined = 0;
+            n_joined = n_steps = 0;
             hand_run(&h);
             take(way ? &b : &a);
+            for (unsigned i = 0; way && i < n_steps; i++) /* as it was said */
+                for (uint32_t r = 0; joined[i].longest && r < joined[i].n; r++)
+                    assert_true(joined[i].run[r].n_rows <= joined[i].longest);
             assert_int_equal(n_joined > 0, way > 0);
             if (way) assert_memory_equal(&a, &b, sizeof a);
         }

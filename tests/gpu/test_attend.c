@@ -382,6 +382,73 @@ generation_sees_all_its_keys_in_any_number_of_sequences(void **state)
     }
 }
 
+/* The beams of many searches, each with its own source; some runs are empty, as in a graph. */
+static void
+beams_see_all_of_their_source_in_any_number_of_searches(void **state)
+{
+    enum { MOST = 70 };
+    static const uint32_t count[] = { 1, 2, 5, 17, MOST };
+
+    (void)state;
+    for (uint32_t n = 0; n < 3 * ARRAY_LEN(count); n++) {
+        uint32_t seqs = count[n % ARRAY_LEN(count)], far = 3000 / seqs + 20, rows = 0;
+        uint32_t group = test_below(4) ? 1 : 2, n_kv = between(1, 3), n_heads = n_kv * group;
+        uint32_t d = rig_cuda() ? 64u << test_below(2) : 12, width = n_heads * d;
+        struct run run[MOST] = { { 0 } };
+        struct rig r;
+        struct paged p;
+        struct attend a = { .n_heads = n_heads, .n_kv_heads = n_kv, .head_dim = d, .scale = 0.2f };
+        struct rows step = { .n_runs = seqs, .longest = 8 };
+        float *sinks;
+        int32_t *pos;
+        uint32_t *seat;
+
+        for (uint32_t i = 0; i < seqs; i++) {
+            uint32_t keys = test_below(4) ? between(1, far) : test_below(40);
+
+            run[i] = (struct run){ i, rows, i && test_below(8) == 0 ? 0 : between(1, 8), 3, keys };
+            if (run[i].n_rows == 0) run[i].seat = SEAT_NONE;
+            rows += run[i].n_rows;
+        }
+        step.n_rows = rows;
+        open_any(&r);
+        rig_paged(&r, &p, some_kv(&r), seqs, far + 40, 16u << test_below(3), n_kv, d);
+        a.kv = p.view;
+        a.q = rig_tensor(&r, r.act, rows, width, width + 8, 1);
+        a.out = rig_output(&r, rows, width, width + 8);
+        sinks = rig_tensor(&r, DT_F32, 1, n_heads, n_heads, 1).data;
+        if (test_below(3) == 0) a.softcap = 2;
+        if (test_below(3) == 0) a.sinks = sinks;
+        pos = rig_bytes(&r, rows * sizeof *pos);
+        seat = rig_bytes(&r, rows * sizeof *seat);
+        for (uint32_t i = 0; i < seqs; i++) {
+            rig_fill_kv(&p, i, 0, run[i].kv_len);
+            for (uint32_t j = 0; j < run[i].n_rows; j++) {
+                HOST(pos)[run[i].first_row + j] = 3 + (int32_t)j;
+                HOST(seat)[run[i].first_row + j] = i;
+            }
+        }
+        step.run = rig_copy(&r, run, seqs * sizeof *run);
+        step.pos = pos;
+        step.seat = seat;
+        if (test_below(2))
+            settle(&r, &a, &step);
+        else
+            rig_send(&r);
+        assert_int_equal(r.op->attend(r.lane, &a, step), 0);
+        rig_wait(&r);
+        for (uint32_t i = 0; i < seqs; i++)
+            for (uint32_t l = 0; l < 3 * run[i].n_rows; l++) {
+                uint32_t row = run[i].first_row + l % run[i].n_rows;
+                uint32_t head = test_below(n_heads), e = test_below(d);
+                double size, want = naive_attend(&a, &run[i], row, head, e, &size);
+
+                near_steps(at(a.out, row, head * d + e), want, 8, r.act, size);
+            }
+        rig_close(&r);
+    }
+}
+
 /* Two sequences, one after the other in the same blocks, step by step without a look: the second one's results. */
 static void
 generation_reads_what_the_steps_before_it_stored(void **state)
@@ -530,6 +597,7 @@ main(int argc, char **argv)
         rig_test(attend_is_softmax_over_the_visible_keys),
         rig_test(generation_reads_what_the_steps_before_it_stored),
         rig_test(generation_sees_all_its_keys_in_any_number_of_sequences),
+        rig_test(beams_see_all_of_their_source_in_any_number_of_searches),
         rig_test(every_fp8_is_stored_and_read_as_fp_h_has_it),
     };
 

@@ -243,11 +243,18 @@ n_longer(const struct batch *b)
 static enum graphs_kind
 kind_of(const struct batch *b)
 {
-    uint32_t n_sources = 0;
+    uint32_t n_sources = 0, n_rows = 0;
 
     if (generates(b)) return GRAPHS_GENERATE;
-    for (uint32_t i = 0; i < b->n_runs; i++) n_sources += !(b->run[i].flags & RUN_SAME_SOURCE);
-    return n_longer(b) == 0 && n_sources <= b->n_runs / 2 ? GRAPHS_BEAMS : GRAPHS_PROMPTS;
+    if (n_longer(b)) return GRAPHS_PROMPTS;
+    for (uint32_t i = 0; i < b->n_runs; i++) {
+        bool first = !(b->run[i].flags & RUN_SAME_SOURCE);
+
+        n_sources += first;
+        n_rows = first ? 1 : n_rows + 1;
+        if (n_rows > GRAPHS_BEAM_ROWS) return GRAPHS_PROMPTS;
+    }
+    return n_sources <= b->n_runs / 2 ? GRAPHS_BEAMS : GRAPHS_PROMPTS;
 }
 
 /* The step's arrays, padded to its bucket where it may be a graph. */

@@ -8,7 +8,8 @@
  *     PROMPTS    the decoder of one with longer runs, to the end of its last layer: there the rows of logits are
  *                not as many as the runs, and the draw is queued behind it
  *     BEAMS      as PROMPTS, but every run has one row, and beams of a search read their source's keys once: in
- *                cross attention they are one run, of which there are half as many as rows at most
+ *                cross attention they are one run, of which there are half as many as rows at most, each of BEAM_ROWS
+ *                at most
  *     ENCODE     the encoder over whole sources
  *     PROJECT    the cross projections of sources
  *
@@ -32,6 +33,7 @@ enum {
     GRAPHS_ROWS = 256,
     GRAPHS_SOURCE_ROWS = 512,
     GRAPHS_RUNS = 16,
+    GRAPHS_BEAM_ROWS = 8,
     GRAPHS_AGAIN = 64
 };
 enum graphs_kind {

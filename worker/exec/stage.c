@@ -123,6 +123,9 @@ stage_decoder(struct exec *x, struct exec_lane *l, struct stage *st, const struc
     check(!join || n_cross <= cross->n_runs);
     for (uint32_t i = 0; !graph && i < cross->n_single; i++)
         if (i >= n_cross || cross_run[i].n_rows > 1) cross->n_single = i;
+    cross->longest = graph && join ? GRAPHS_BEAM_ROWS : 0;
+    for (uint32_t i = 0; !graph && i < n_cross; i++)
+        cross->longest = MAX(cross->longest, cross_run[i].n_rows);
     cross->token = rows->token;
     cross->pos = rows->pos;
     cross->seat = rows->seat;

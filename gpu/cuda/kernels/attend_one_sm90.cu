@@ -2,7 +2,8 @@
  *
  * A block of WARPS warps goes through tiles of 16 WARPS keys (attend_share_sm90.cuh). A warp has 16 keys of
  * a tile, which lie in one block of the cache, and brings them from memory into the registers of the two
- * products, with keys and values on the left side: so the eight columns on the right are heads.
+ * products, with keys and values on the left side: so the eight columns on the right are heads, or the rows of a run
+ * that see the same keys.
  *
  *     scores    S^T = K Q^T     K: lane (g, i) has of keys g and g + 8 every fourth 16 bytes, from 16 i on.
  *                               Elements of a head may be in any order, if it is the same in Q.
@@ -220,15 +221,14 @@ template <class S>
 __device__ __forceinline__ void
 load_q(const struct job &j, const struct place &p, uint4 (&q)[S::CHUNKS])
 {
-    uint32_t row = p.part * HEADS + threadIdx.x % 32 / 4;
-    const char *from = (const char *)j.a.q.data +
-                       ((size_t)p.row * j.a.q.stride + (size_t)(p.kv_head * j.group + row) * S::D) *
-                           2;
+    uint32_t column = threadIdx.x % 32 / 4;
+    const char *from = (const char *)j.a.q.data + begin_of(j, p, j.a.q, column) * 2;
+    bool there = column < columns(j, p);
 
 #pragma unroll
     for (int c = 0; c < S::CHUNKS; c++)
-        q[c] = row < j.group ? *(const uint4 *)(from + (threadIdx.x % 4 + 4 * c) * 16)
-                             : make_uint4(0, 0, 0, 0);
+        q[c] = there ? *(const uint4 *)(from + (threadIdx.x % 4 + 4 * c) * 16)
+                     : make_uint4(0, 0, 0, 0);
 }
 
 /* ---- scores, softmax, values ---- */
@@ -403,13 +403,11 @@ last_factor(const struct attend &a, uint32_t head, float max, float sum)
 
 template <class S>
 __device__ __forceinline__ void
-store_out(const struct job &j, const struct place &p, uint32_t row, uint32_t at,
+store_out(const struct job &j, const struct place &p, uint32_t column, uint32_t at,
           const struct result &r)
 {
-    uint32_t head = p.kv_head * j.group + p.part * HEADS + row;
-    float by = last_factor(j.a, head, r.max, r.sum);
-    char *to = (char *)j.a.out.data +
-               ((size_t)p.row * j.a.out.stride + (size_t)head * S::D + at) * 2;
+    float by = last_factor(j.a, head_of(j, p, column), r.max, r.sum);
+    char *to = (char *)j.a.out.data + (begin_of(j, p, j.a.out, column) + at) * 2;
 
     *(uint2 *)to = make_uint2(pack<typename S::T>(r.o.x * by, r.o.y * by),
                               pack<typename S::T>(r.o.z * by, r.o.w * by));
@@ -470,7 +468,7 @@ end_piece(const struct job &j, const struct place &p, const struct shares &share
 {
     constexpr uint32_t QUADS = S::D / 4;
     uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane / 4;
-    uint32_t rows = min(j.group - p.part * HEADS, (uint32_t)HEADS), n = (uint32_t)(p.stop - p.from);
+    uint32_t rows = columns(j, p), n = (uint32_t)(p.stop - p.from);
     float *slot = slot_at<S>(j, 2 * blockIdx.x + (p.from == p.begin));
     bool whole = p.whole();
 
@@ -636,7 +634,12 @@ k_attend_one_sm90(const struct k_lane *l, const struct attend *a, struct rows r)
     struct job j = {};
     enum dtype t = a->q.dtype;
 
-    if (l->invariant || r.n_single < r.n_runs || a->mask || (a->window && a->kept) || !a->kv.table)
+    bool by_row = r.n_single < r.n_runs;
+
+    if (l->invariant || a->mask || (a->window && a->kept) || !a->kv.table)
+        return cudaErrorInvalidValue;
+    if (by_row && (!r.longest || r.longest > HEADS || r.n_runs == 1 || a->k.data ||
+                   a->n_heads != a->n_kv_heads || a->causal || a->window || a->bias))
         return cudaErrorInvalidValue;
     if (a->head_dim != 64 && a->head_dim != 128) return cudaErrorInvalidValue;
     if ((t != DT_BF16 && t != DT_F16) || a->out.dtype != t || a->kv.dtype != t)
@@ -658,7 +661,8 @@ k_attend_one_sm90(const struct k_lane *l, const struct attend *a, struct rows r)
     j.before = a->softcap != 0 ? a->scale / a->softcap : a->scale * LOG2E;
     j.after = a->softcap * LOG2E;
     j.parts = CEIL_DIV(j.group, (uint32_t)HEADS);
-    j.slot_rows = MIN(j.group, (uint32_t)HEADS);
+    j.by_row = by_row;
+    j.slot_rows = by_row ? HEADS : MIN(j.group, (uint32_t)HEADS);
     if ((uint64_t)r.n_runs * a->n_kv_heads * j.parts > K_COUNTERS) return cudaErrorInvalidValue;
     j.units = r.n_runs * a->n_kv_heads * j.parts;
     j.slot = (float *)l->work;

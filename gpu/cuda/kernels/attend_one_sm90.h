@@ -1,10 +1,11 @@
-/* attend_one_sm90.h - attention of runs of one row, generation's, on Hopper. */
+/* attend_one_sm90.h - attention of runs of one row, generation's, on Hopper; and of a few that see the same. */
 #ifndef CUDA_KERNELS_ATTEND_ONE_SM90_H
 #define CUDA_KERNELS_ATTEND_ONE_SM90_H
 
 #include "gpu/cuda/kernels/kernel.h"
 
-/* gpu.h's attend for runs that all have one row (r.n_single == r.n_runs), paged, without a mask or keys kept
+/* gpu.h's attend for runs that all have one row (r.n_single == r.n_runs), or all no more than eight (r.longest) that see
+ * all keys, without a bias, where no head shares a K/V head: beams, and their source. Paged, without a mask or keys kept
  * beside a window; head dim 64 or 128; q, out and the cache of one dtype, bf16 or fp16; rows at multiples of 16 bytes; blocks of 16
  * tokens or more; keys and values to store (a->k, a->v) with one run only. Refuses the rest, heads of 128
  * with more (run, K/V head) than SMs, where attend_mma is faster, and everything on a lane whose bits must not

@@ -1,6 +1,7 @@
 /* attend_share_sm90.cuh - which keys a block of attend_one_sm90.cu goes through, tile by tile.
  *
- * A unit is what one row sees of a K/V head, for up to HEADS of the heads that share it; its keys [low,
+ * A unit is what one row sees of a K/V head, for up to HEADS of the heads that share it, or what up to HEADS rows of a
+ * run see, which is the same, for one head; its keys [low,
  * high) lie in tiles of TILE absolute positions. What a block has of a unit is a piece.
  *
  *     one run      every unit is cut into the same pieces, each block has one
@@ -27,7 +28,8 @@ struct job {
     uint32_t block_bytes, shift; /* a block has 2^shift tokens */
     uint32_t group;              /* heads that share a K/V head */
     uint32_t parts;              /* units they make */
-    uint32_t slot_rows;          /* heads of a unit, at most */
+    bool by_row;                 /* the columns of a unit are rows of its run, not heads */
+    uint32_t slot_rows;          /* columns of a unit, at most */
     uint32_t units;              /* of all runs */
     uint32_t most;   /* blocks; where units are more: as many as have the same number of them */
     uint32_t pieces; /* of a unit, at most, where there is one run */
@@ -39,7 +41,7 @@ struct job {
 
 struct place {
     int32_t seat, pos, low, high; /* the row's; it sees keys [low, high) */
-    uint32_t row;                 /* of the step */
+    uint32_t row, n_rows;         /* the run's, from the first of the step's on */
     uint32_t run, kv_head, part;
     int32_t begin, end; /* tiles of the unit */
     int32_t from, stop; /* of the piece */
@@ -101,6 +103,7 @@ look(const struct job &j, const struct run &run, struct place &p)
     p.seat = (int32_t)run.seat;
     p.pos = run.first_pos;
     p.row = run.first_row;
+    p.n_rows = run.n_rows;
     p.high = (int32_t)run.kv_len;
     if (j.a.causal) p.high = min(p.high, p.pos + 1);
     p.low = 0;
@@ -109,6 +112,26 @@ look(const struct job &j, const struct run &run, struct place &p)
     p.begin = p.low / TILE;
     p.end = max(p.begin + 1, (p.high + TILE - 1) / TILE);
     return run.n_rows == 0 || run.seat == SEAT_NONE ? 0 : (uint32_t)(p.end - p.begin);
+}
+
+__device__ __forceinline__ uint32_t
+columns(const struct job &j, const struct place &p)
+{
+    return j.by_row ? p.n_rows : min(j.group - p.part * HEADS, (uint32_t)HEADS);
+}
+
+/* Of a column: its head, and the element of q or out where that begins. */
+__device__ __forceinline__ uint32_t
+head_of(const struct job &j, const struct place &p, uint32_t column)
+{
+    return p.kv_head * j.group + (j.by_row ? 0 : p.part * HEADS + column);
+}
+
+__device__ __forceinline__ size_t
+begin_of(const struct job &j, const struct place &p, const struct tensor &t, uint32_t column)
+{
+    return (size_t)(p.row + (j.by_row ? column : 0)) * t.stride +
+           (size_t)head_of(j, p, column) * j.a.head_dim;
 }
 
 __device__ __forceinline__ void
@@ -227,6 +250,7 @@ find_share(const struct job &j, struct shares &s, struct place &p)
     p.seat = __shfl_sync(~0u, p.seat, from);
     p.pos = __shfl_sync(~0u, p.pos, from);
     p.row = __shfl_sync(~0u, p.row, from);
+    p.n_rows = __shfl_sync(~0u, p.n_rows, from);
     p.low = __shfl_sync(~0u, p.low, from);
     p.high = __shfl_sync(~0u, p.high, from);
     p.begin = p.low / TILE;
