@@ -276,6 +276,31 @@ a_source_that_fits_the_buffer_and_no_pool_is_refused(void **state)
     close_all(&q, 1);
 }
 
+static void
+samples_that_forked_behind_a_source_that_failed_end_with_it(void **state)
+{
+    struct seq *first = seq_family(1, 3, /* beams= */ false, 1, 4, 20), *q;
+
+    (void)state;
+    defaults(100);
+    run_open(&r);
+    run_add(&r, first);
+    assert_int_equal(run_plan(&r, 0)->n_encode, 1);
+    assert_int_equal(run_plan(&r, 0)->n_runs, 1); /* the first's row, and with it the others fork */
+    assert_true(first->forked);
+    r.failing = true;
+    run_commit(&r, 0);
+    r.failing = false;
+    run_out();
+    for (int i = 0; i < 3; i++) {
+        q = scheduler_reap(r.s);
+        assert_non_null(q);
+        assert_int_equal(q->reason, LAGAN_E_INTERNAL);
+        seq_free(q);
+    }
+    close_all(NULL, 0);
+}
+
 int
 main(void)
 {
@@ -290,6 +315,7 @@ main(void)
         cmocka_unit_test(pending_encoders_go_at_once_when_nothing_decodes),
         cmocka_unit_test(a_source_longer_than_the_buffer_is_refused_with_the_numbers),
         cmocka_unit_test(a_source_that_fits_the_buffer_and_no_pool_is_refused),
+        cmocka_unit_test(samples_that_forked_behind_a_source_that_failed_end_with_it),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

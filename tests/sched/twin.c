@@ -70,7 +70,8 @@ static void
 sort(struct twin *t)
 {
     for (uint32_t i = 0; i < t->n; i++)
-        if (t->req[i].again && t->req[i].first == &t->req[i]) see_alike(&t->req[i]);
+        if (t->req[i].again && t->req[i].state == WAIT && t->req[i].first == &t->req[i])
+            see_alike(&t->req[i]);
     t->n_list = 0;
     for (uint32_t i = 0; i < t->n; i++)
         if ((t->req[i].state != GONE || t->req[i].seat) &&

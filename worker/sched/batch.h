@@ -32,7 +32,8 @@ enum {
     /* The step before it has guesses and is not told yet: first_pos and pos[] count all of them as taken, and
      * the device moves the run back by as many as it refused. */
     RUN_BEHIND_GUESSES = 32,
-    RUN_SAME_SOURCE = 64 /* a beam of the search that the run before is of: its source's keys are the same */
+    RUN_SAME_SOURCE =
+        64 /* a beam of the search that the run before is of: its source's keys are the same */
 };
 
 /* Rows of one seat, in position order. A seat is one row of every table: one beam or sample. Row i's K and V lie

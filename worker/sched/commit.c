@@ -104,6 +104,7 @@ fail_step(struct scheduler *s, const struct batch *b)
         struct seq *q = put_down(s, b->encode[i].seat);
 
         end_seq(s, q, LAGAN_E_INTERNAL);
+        fail_forks(s, q, b); /* by the step behind it, of the source that is not there */
         settle(s, q, b->encode[i].seat);
     }
 }

@@ -254,7 +254,7 @@ uint32_t family_edits(const struct scheduler_limits *l);
 void fork_members(struct plan *p, struct seq *first);
 /* Beams before their next step: what may have to be edited fits into this one, and is. */
 bool may_turn(struct plan *p, const struct seq *q);
-void turn_beams(struct plan *p, const struct seq *q);
+void turn_beams(struct plan *p, struct seq *q);
 /* A step of all beams of a search is over; run: the first's. */
 void commit_beams(struct scheduler *s, struct seq *first, const struct batch_run *run,
                   const struct batch_result *r);

@@ -163,6 +163,7 @@ resume_search(struct plan *p, struct seq *first)
     kv_reorder(p->s->kv, p->lane, p->b->step, seat, first->beam->parent, n, first->n_planned,
                &p->out);
     p->out.n_edits = n_edits;
+    first->n_same = first->beam->first + first->beam->n_settled;
     for (struct seq *m = first; m; m = m->next_member) add_run(p, m, WORK_CONTEXT, 1);
 }
 
@@ -207,6 +208,7 @@ fork_members(struct plan *p, struct seq *first)
     if (first->lane_step > s->done[first->lane])
         kv_fence(s->kv, first->seat, first->lane, first->lane_step);
     p->begins -= fork_edits(s, first);
+    first->n_same = first->n_shared;
     for (struct seq *m = first; m; m = next) {
         next = m->next_member;
         m->forked = true;
@@ -227,13 +229,11 @@ static uint32_t
 turn_edits(const struct scheduler *s, const struct seq *q)
 {
     const struct kv_config *c = kv_config(s->kv);
-    uint32_t alike = q->beam->first + q->beam->n_settled, n = 0;
+    uint32_t alike = MIN(q->n_same, q->n_planned), n = 0;
 
-    if (q->n_pauses > 0) alike = MIN(alike, q->n_shared); /* what each computed again is its own */
     for (uint32_t g = 0; g < c->n_groups; g++)
         if (c->group[g].kind != KV_CROSS)
-            n += q->n_planned / c->tokens_per_block -
-                 MIN(alike, q->n_planned) / c->tokens_per_block + 1;
+            n += q->n_planned / c->tokens_per_block - alike / c->tokens_per_block + 1;
     return n * q->beam->n_beams;
 }
 
@@ -248,10 +248,10 @@ may_turn(struct plan *p, const struct seq *q)
 }
 
 void
-turn_beams(struct plan *p, const struct seq *q)
+turn_beams(struct plan *p, struct seq *q)
 {
     const struct beam *b = q->beam;
-    uint32_t seat[MAX_BEAMS], n = 0;
+    uint32_t seat[MAX_BEAMS], n = 0, before;
     bool moved = false;
 
     for (const struct seq *m = q; m; m = m->next_member) {
@@ -259,7 +259,11 @@ turn_beams(struct plan *p, const struct seq *q)
         moved = moved || b->parent[n] != n;
         seat[n++] = m->seat;
     }
+    before = p->out.n_edits;
     if (moved) kv_reorder(p->s->kv, p->lane, p->b->step, seat, b->parent, n, q->n_planned, &p->out);
+    check(p->out.n_edits - before <= turn_edits(p->s, q)); /* as may_turn() said */
+    /* What each has computed again after a pause is its own, also where it is alike. */
+    if (q->n_pauses == 0) q->n_same = b->first + b->n_settled;
 }
 
 void

@@ -88,6 +88,7 @@ struct seq {
     nsec arrived;
     uint64_t turn, ticket; /* order among equal priorities: turn, then arrival */
     uint32_t n_pauses;
+    uint32_t n_same;   /* a search's first: positions whose full blocks all beams share */
     uint32_t n_passed; /* that took an adapter's pages before it while there were none for it */
     uint32_t n_cached; /* positions of its prompt that were there when it first got its blocks */
     uint32_t enc_row;
