@@ -19,8 +19,9 @@
  *                           exceeds; steps of prompts, of answers and of both, and how long they took
  *     steady=B:IN:OUT:SECONDS  B requests always in flight, the first ones with shorter answers so that they end one
  *                           after another; what was done in so many seconds, from half as many after those have
- *                           their first token: of each phase by itself (prompts_s: rows of prompts over IN), and a trace's times, with
- *                           those of whom a quarter came meanwhile. It begins with the same prompts every time
+ *                           their first token: of each phase by itself (prompts_s: rows of prompts over IN), and a
+ *                           trace's times, with those of whom an eighth came meanwhile. It begins with the same prompts
+ *                           every time: with --set kv.reuse=true they are there already
  *     split=MODE            no case: from here on off, auto or CONTEXT:GENERATION of a device that the worker divides
  *
  * DIR needs a config.json only (bench/configs): the weights are random, so are the prompts, lengths are
@@ -497,7 +498,7 @@ take_steady(struct bench *b, bool over, double *v, uint32_t *n)
     }
 }
 
-/* How long those of whom a quarter came in that time waited for a token. */
+/* How long those of whom an eighth came in that time waited for a token. */
 static void
 account_steady(const struct bench *b, uint32_t out, double *v, uint32_t n, struct figure *f)
 {
@@ -510,7 +511,7 @@ account_steady(const struct bench *b, uint32_t out, double *v, uint32_t n, struc
         uint32_t seen = q->seen ? q->seen : 1;
 
         if (q->got && !q->seen) ttft[n_ttft++] = (double)(q->first - q->sent) / NSEC_MS;
-        if (q->got >= seen + MAX(out / 4, 1u))
+        if (q->got >= seen + MAX(out / 8, 1u))
             tpot[n_tpot++] = (double)(q->last - from) / NSEC_MS / (q->got - seen);
     }
     f->tpot_ms = n_tpot ? median(tpot, n_tpot) : 0;

@@ -29,6 +29,7 @@ struct split_load {
     struct work_done row;    /* a prompt's row, as they come; weights: of a step with any */
     uint64_t n_rows;         /* of prompts, that could be computed now; 0: none */
     double tokens;           /* of answers, to a row of prompts */
+    double prompt;           /* rows of prompts that end in one step; 0: not known */
 };
 struct split_way {
     unsigned rung;
@@ -58,7 +59,7 @@ struct split {
         struct batch_wait wait[2]; /* of steps that are out, by step % 2; step 0: none */
     } lane[MAX_LANES];
     struct {
-        double rows, tokens; /* of prompts, of answers: what steps had of late */
+        double rows, tokens, ends; /* of prompts, of answers, steps that ended prompts: of late */
     } flow;
     bool news; /* a step is over since it was asked */
 };
