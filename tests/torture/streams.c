@@ -187,14 +187,34 @@ take_end(struct streams *s, struct stream *t, const struct msg *m)
 }
 
 static void
-take_frame(struct streams *s, const void *frame, size_t n)
+send_time(void *socket, unsigned type, uint64_t t)
 {
+    msgpack_sbuffer b;
+    msgpack_packer p;
+
+    msgpack_sbuffer_init(&b);
+    msgpack_packer_init(&p, &b, msgpack_sbuffer_write);
+    msg_begin(&p, type, 0, 1);
+    msg_key(&p, "t");
+    msgpack_pack_uint64(&p, t);
+    assert_int_equal(zmq_send(socket, b.data, b.size, ZMQ_DONTWAIT), b.size);
+    msgpack_sbuffer_destroy(&b);
+}
+
+static void
+take_frame(struct streams *s, void *socket, const void *frame, size_t n)
+{
+    uint64_t read = 0;
     struct stream *t;
     struct msg m;
     struct err e;
 
     if (msg_decode(&m, frame, n, &e) < 0) fail_msg("lagand sent what is no message: %s", e.text);
     t = &s->stream[m.rid % STREAMS_MAX];
+    if (m.type == LAGAN_MSG_PING) { /* so much has been sent: is it read? */
+        msg_u64(&m.map, "t", &read);
+        send_time(socket, LAGAN_MSG_PONG, read);
+    }
     if (m.type == LAGAN_MSG_PING || m.type == LAGAN_MSG_PONG || m.type == LAGAN_MSG_BYE) {
         msg_done(&m);
         return;
@@ -226,7 +246,7 @@ take_all(struct streams *s)
 
             zmq_msg_init(&f);
             if (zmq_msg_recv(&f, s->socket[i], ZMQ_DONTWAIT) < 0) break;
-            take_frame(s, zmq_msg_data(&f), zmq_msg_size(&f));
+            take_frame(s, s->socket[i], zmq_msg_data(&f), zmq_msg_size(&f));
             zmq_msg_close(&f);
             n++;
         }
@@ -238,16 +258,10 @@ static void
 ping(struct streams *s)
 {
     nsec now = clock_now();
-    msgpack_sbuffer b;
-    msgpack_packer p;
 
     if (now - s->pinged < NSEC_S) return;
     s->pinged = now;
-    msgpack_sbuffer_init(&b);
-    msgpack_packer_init(&p, &b, msgpack_sbuffer_write);
-    msg_begin(&p, LAGAN_MSG_PING, 0, 0);
-    for (uint32_t i = 0; i < STREAM_CLIENTS; i++) send_frame(s, i, &b);
-    msgpack_sbuffer_destroy(&b);
+    for (uint32_t i = 0; i < STREAM_CLIENTS; i++) send_time(s->socket[i], LAGAN_MSG_PING, 0);
 }
 
 void
