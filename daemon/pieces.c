@@ -57,6 +57,13 @@ pieces_add(struct row *r, const struct row_piece *p)
     return 0;
 }
 
+void
+pieces_missed(struct row *r, uint32_t output, uint32_t n, uint32_t n_text)
+{
+    r->out[output].n_said += n;
+    r->out[output].n_text_said += n_text;
+}
+
 /* Past a piece that the client has, if another has begun; the last one may still grow. */
 static void
 step_over(const struct row *r, uint32_t *at, uint32_t *n, uint32_t *n_text)

@@ -29,6 +29,8 @@ size_t pieces_bytes(const struct row *r); /* of memory */
 
 /* A worker has said so much more; the streams have it. -ENOMEM, nothing changed. */
 int pieces_add(struct row *r, const struct row_piece *p) MUST_USE;
+/* The same of a row that has ended: it counts, and nobody gets it. */
+void pieces_missed(struct row *r, uint32_t output, uint32_t n, uint32_t n_text);
 /* What the client does not have of the piece it is in; n 0 and n_text 0: it has all. */
 struct row_piece pieces_next(const struct row *r);
 void pieces_sent(struct row *r, uint32_t n, uint32_t n_text);

@@ -181,7 +181,9 @@ take_out(struct worker *w, struct rest *b, struct err *e)
     r->n_said += (uint32_t)n;
     r->n_text_said += o.text_bytes;
     r->score = o.score == o.score ? o.score : 0; /* no NaN on the wire */
-    return r->state == ROW_ENDED ? 0 : keep_out(w, r, &o, tokens, lps, tops, text);
+    if (r->state != ROW_ENDED) return keep_out(w, r, &o, tokens, lps, tops, text);
+    if (r->out) pieces_missed(r, o.output, o.n_tokens, o.text_bytes);
+    return 0;
 }
 
 static int

@@ -371,6 +371,37 @@ a_cancelled_request_ends_as_cancelled_and_the_next_one_runs(void **state)
     serve_stop(&s);
 }
 
+/* Tokens of theirs are on the way then. */
+static void
+cancelled_outputs_of_one_request_do_not_cost_its_worker(void **state)
+{
+    struct serve s;
+    struct lagan *c;
+    pid_t worker;
+
+    (void)state;
+    assert_true(serve_start(&s, LLAMA, small));
+    c = connect_to(&s);
+    worker = serve_worker(&s);
+    for (int i = 0; i < 20; i++) {
+        struct lagan_event ev = { .size = sizeof ev };
+        uint64_t id = submit(
+            c, "{\"ids\":[1,5],\"max_tokens\":250,\"ignore_eos\":true,\"n\":3,\"temperature\":1}");
+
+        for (bool cancelled = false; ev.kind != LAGAN_EVENT_ERROR;) {
+            assert_true(lagan_next(c, &ev, 20000) > 0);
+            assert_true(ev.kind != LAGAN_EVENT_DONE);
+            if (ev.kind != LAGAN_EVENT_TOKENS || cancelled) continue;
+            assert_int_equal(lagan_cancel(c, id), 0);
+            cancelled = true;
+        }
+        assert_string_equal(ev.word, "cancelled");
+    }
+    assert_int_equal(serve_worker(&s), worker);
+    lagan_close(c);
+    serve_stop(&s);
+}
+
 static void
 a_deadline_that_passes_ends_the_request(void **state)
 {
@@ -749,6 +780,7 @@ main(void)
         cmocka_unit_test(text_of_any_length_goes_to_ids_and_back),
         cmocka_unit_test(a_vocabulary_is_kept_in_the_service_s_cache_and_made_again_when_damaged),
         cmocka_unit_test(a_cancelled_request_ends_as_cancelled_and_the_next_one_runs),
+        cmocka_unit_test(cancelled_outputs_of_one_request_do_not_cost_its_worker),
         cmocka_unit_test(a_deadline_that_passes_ends_the_request),
         cmocka_unit_test(
             a_killed_worker_is_replaced_takes_its_weights_and_its_requests_go_on_bit_for_bit),
