@@ -71,7 +71,7 @@ check_adopted(void)
     print_message("of %llu positions that were there %llu were computed again\n",
                   (unsigned long long)(adopted + recomputed), (unsigned long long)recomputed);
     assert_true(recomputed * 100 <= adopted + recomputed + 100 * PAUSED);
-    assert_int_equal(service_logged(&v, "find no room, computing them again"), 0);
+    assert_true(service_logged(&v, "find no room, computing them again") * 100 <= ans.resumed);
 }
 
 static void
