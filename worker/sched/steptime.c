@@ -29,6 +29,32 @@ step_kind(unsigned work)
     return work & (WORK_CONTEXT | WORK_ENCODER) ? STEP_BOTH : STEP_GENERATION;
 }
 
+/* Each factor in turn to where it is best with the others as they are: the sum of squares falls every time. */
+static void
+solve(const struct steptime_cell *c, const double at[STEP_TERMS], double m[STEP_TERMS])
+{
+    for (unsigned i = 0; i < STEP_TERMS; i++) m[i] = at[i];
+    for (unsigned s = 0; s < SWEEPS && c->n > 0; s++)
+        for (unsigned i = 0; i < STEP_TERMS; i++) {
+            double rest = c->b[i] + PULL * at[i];
+
+            for (unsigned j = 0; j < STEP_TERMS; j++)
+                if (j != i) rest -= c->a[i][j] * m[j];
+            m[i] = MAX(rest / (c->a[i][i] + PULL), LEAST * at[i]);
+        }
+}
+
+/* After anything was changed: asked for many times as often. */
+static void
+fit(struct steptime *t, enum step_kind kind)
+{
+    static const double one[STEP_TERMS] = { 1, 1, 1 };
+    struct steptime_cell *c = t->cell[kind];
+
+    solve(&c[0], one, c[0].m);
+    for (unsigned r = 1; r < MAX_RUNGS; r++) solve(&c[r], c[0].m, c[r].m);
+}
+
 void
 steptime_init(struct steptime *t, const struct ladder *l, double bandwidth, double peak)
 {
@@ -38,6 +64,7 @@ steptime_init(struct steptime *t, const struct ladder *l, double bandwidth, doub
 
         base[0] = base[1] = 1e9 / bandwidth;
         base[2] = 1e9 / peak;
+        fit(t, k);
     }
     for (unsigned r = 1; r < l->n; r++) {
         double context = (double)l->rung[r].context / l->units,
@@ -63,6 +90,7 @@ steptime_rung(struct steptime *t, unsigned rung, struct part_share context,
 
         *c = (struct steptime_cell){ .base = { whole[0] / share[k].read, whole[1] / share[k].read,
                                                whole[2] / share[k].compute } };
+        fit(t, k);
     }
 }
 
@@ -94,34 +122,17 @@ steptime_learn(struct steptime *t, enum step_kind kind, unsigned rung, const str
         for (unsigned j = 0; j < STEP_TERMS; j++) c->a[i][j] += weight * x[i] * x[j];
     }
     c->n += weight;
-}
-
-/* Each factor in turn to where it is best with the others as they are: the sum of squares falls every time. */
-static void
-solve(const struct steptime_cell *c, const double at[STEP_TERMS], double m[STEP_TERMS])
-{
-    for (unsigned i = 0; i < STEP_TERMS; i++) m[i] = at[i];
-    for (unsigned s = 0; s < SWEEPS && c->n > 0; s++)
-        for (unsigned i = 0; i < STEP_TERMS; i++) {
-            double rest = c->b[i] + PULL * at[i];
-
-            for (unsigned j = 0; j < STEP_TERMS; j++)
-                if (j != i) rest -= c->a[i][j] * m[j];
-            m[i] = MAX(rest / (c->a[i][i] + PULL), LEAST * at[i]);
-        }
+    fit(t, kind);
 }
 
 double
 steptime_of(const struct steptime *t, enum step_kind kind, unsigned rung, const struct work_done *w)
 {
-    static const double one[STEP_TERMS] = { 1, 1, 1 };
     const struct steptime_cell *c = &t->cell[kind][rung];
-    double x[STEP_TERMS], whole[STEP_TERMS], m[STEP_TERMS], ns = 1;
+    double x[STEP_TERMS], ns = 1;
 
     terms(w, x);
-    solve(&t->cell[kind][0], one, whole);
-    if (rung) solve(c, whole, m);
-    for (unsigned i = 0; i < STEP_TERMS; i++) ns += x[i] * c->base[i] * (rung ? m : whole)[i];
+    for (unsigned i = 0; i < STEP_TERMS; i++) ns += x[i] * c->base[i] * c->m[i];
     return ns;
 }
 

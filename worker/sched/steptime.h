@@ -21,8 +21,9 @@ enum { STEP_TERMS = 3 };
 struct steptime_cell {
     double base[STEP_TERMS]; /* ns a byte, a byte, a FLOP: the guess */
     double a[STEP_TERMS][STEP_TERMS],
-        b[STEP_TERMS]; /* sums over steps, of what each term was of its time */
-    double n;          /* steps, faded */
+        b[STEP_TERMS];    /* sums over steps, of what each term was of its time */
+    double n;             /* steps, faded */
+    double m[STEP_TERMS]; /* what they say of the base: a factor each */
 };
 struct steptime {
     struct steptime_cell cell[STEP_KINDS][MAX_RUNGS];
