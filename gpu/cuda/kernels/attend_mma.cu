@@ -15,7 +15,8 @@
  *
  * Keys and values come by 16-byte copies straight from the blocks into a ring of STAGES pairs, swizzled
  * (chunk c of key k lies at c ^ k % 8) so that ldmatrix meets no bank twice. The copies run ahead over
- * tiles, splits, units and runs alike. At step t, one barrier, then:
+ * tiles, splits, units and runs alike. fp8 comes into a ring of its own, of two pairs, and two steps later each
+ * thread widens what it copied into this one, behind the gathering. At step t, one barrier, then:
  *
  *     copies      V of t + STAGES - 1, K of t + STAGES        into the pair that step t - 1 has used
  *     soften      scores of t (from shared memory), gather V of t
@@ -33,6 +34,8 @@
 #include "gpu/cuda/kernels/launch.cuh"
 #include "gpu/cuda/kernels/mma.cuh"
 
+#include <cuda_fp8.h>
+
 using namespace attend_mma;
 
 namespace {
@@ -40,8 +43,10 @@ namespace {
 constexpr float LOG2E = 1.4426950408889634f;
 constexpr int PAD = 8; /* floats after a row of scores: 4 rows on 32 banks */
 
-template <typename T_, int D_, int WM_, int WN_, int STAGES_, bool SINGLE_> struct shape {
+template <typename T_, bool NARROW_, int D_, int WM_, int WN_, int STAGES_, bool SINGLE_>
+struct shape {
     using T = T_;
+    static constexpr bool NARROW = NARROW_; /* K and V are fp8 in their blocks */
     static constexpr int D = D_, WM = WM_, WN = WN_, STAGES = STAGES_;
     static constexpr bool SINGLE = SINGLE_; /* runs of one row, shared out */
     static constexpr int ROWS = 16 * WM, WARPS = WM * WN, THREADS = 32 * WARPS;
@@ -49,10 +54,63 @@ template <typename T_, int D_, int WM_, int WN_, int STAGES_, bool SINGLE_> stru
     static constexpr int COLS = D / WN;                            /* of a warp, when it gathers */
     static constexpr int HALF = TILE * D * 2;                      /* bytes of one tile's K, or V */
     static constexpr int SCORES = WN > 1 ? ROWS *(TILE + PAD) : 0; /* floats */
-    static constexpr int BYTES = STAGES * 2 * HALF + 2 * SCORES * 4;
+    static constexpr int CAME = NARROW ? TILE * D : 0; /* bytes of a tile of fp8; two pairs of them */
+    static constexpr int BYTES = STAGES * 2 * HALF + 4 * CAME + 2 * SCORES * 4;
 };
 
 /* ---- K and V of one tile, from memory into the ring ---- */
+
+/* Two elements of fp8 as T, exactly. */
+template <typename T> __device__ __forceinline__ uint32_t widen_pair(uint32_t x);
+
+template <>
+__device__ __forceinline__ uint32_t
+widen_pair<__half>(uint32_t x)
+{
+    __half2_raw h = __nv_cvt_fp8x2_to_halfraw2((__nv_fp8x2_storage_t)x, __NV_E4M3);
+
+    return h.x | (uint32_t)h.y << 16;
+}
+
+template <>
+__device__ __forceinline__ uint32_t
+widen_pair<__nv_bfloat16>(uint32_t x)
+{
+    __half2 h = __nv_cvt_fp8x2_to_halfraw2((__nv_fp8x2_storage_t)x, __NV_E4M3);
+
+    return pack<__nv_bfloat16>(__low2float(h), __high2float(h));
+}
+
+template <typename T>
+__device__ __forceinline__ uint4
+widen(uint2 x)
+{
+    return make_uint4(widen_pair<T>(x.x & 0xffff), widen_pair<T>(x.x >> 16),
+                      widen_pair<T>(x.y & 0xffff), widen_pair<T>(x.y >> 16));
+}
+
+/* Eight of them from one address of shared memory, as 16 bytes to another. */
+template <typename T>
+__device__ __forceinline__ void
+widen_shared(uint32_t to, uint32_t from)
+{
+    uint2 x;
+
+    asm volatile("ld.shared.v2.b32 {%0,%1}, [%2];" : "=r"(x.x), "=r"(x.y) : "r"(from) : "memory");
+    uint4 y = widen<T>(x);
+    asm volatile("st.shared.v4.b32 [%0], {%1,%2,%3,%4};" ::"r"(to), "r"(y.x), "r"(y.y), "r"(y.z),
+                 "r"(y.w)
+                 : "memory");
+}
+
+/* 8 bytes, or as many of zeros. */
+__device__ __forceinline__ void
+copy_half(uint32_t to, const void *from, bool real)
+{
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 8, %2;" ::"r"(to), "l"(from),
+                 "r"(real ? 8 : 0)
+                 : "memory");
+}
 
 /* Where a tile's keys lie. Its keys outside [first, first + n) and [0, kept) are not read. */
 struct source {
@@ -92,20 +150,23 @@ find_source(const struct job &j, const struct walk &w)
 template <class S> struct copies {
     static constexpr uint32_t KEY = S::D * 2, CHUNKS = S::D / 8, ROWS = S::THREADS / CHUNKS;
     static constexpr uint32_t PASSES = TILE / ROWS;
+    static constexpr uint32_t STORED = S::NARROW ? S::D : KEY, CHUNK = STORED / CHUNKS;
 
     struct walk w;      /* of k's tile */
     struct source k, v; /* what queue() copies next */
     bool more_v;
     const char *base;    /* our chunk of block 0 */
     uint32_t row, to_us; /* our first key; our first chunk in a tile of the ring */
+    uint32_t came_to;    /* the same of fp8 that has come */
 
     __device__ __forceinline__ copies(const struct job &j, const struct walk &from)
         : w(from), k(find_source(j, from)), more_v(false), row(threadIdx.x / CHUNKS)
     {
         uint32_t chunk = threadIdx.x % CHUNKS;
 
-        base = j.base + chunk * 16;
+        base = j.base + chunk * CHUNK;
         to_us = row * KEY + ((chunk ^ (row & 7)) << 4);
+        came_to = row * STORED + chunk * CHUNK;
     }
 
     /* row < ROWS, a power of two: so row + i ROWS has the low bits of row ^ i ROWS. */
@@ -114,16 +175,32 @@ template <class S> struct copies {
         return (to ^ (i * ROWS % 8 << 4)) + i * ROWS * KEY;
     }
 
+    static __device__ __forceinline__ void bring(uint32_t to, uint32_t i, const char *from)
+    {
+        if constexpr (S::NARROW)
+            copy_half(to + i * ROWS * STORED, from, true);
+        else
+            copy_async(place(to, i), from);
+    }
+
+    static __device__ __forceinline__ void bring_or_zero(uint32_t to, uint32_t i, const char *from,
+                                                         bool real)
+    {
+        if constexpr (S::NARROW)
+            copy_half(to + i * ROWS * STORED, from, real);
+        else
+            copy_async_or_zero(place(to, i), from, real);
+    }
+
     __device__ __forceinline__ void copy(const struct job &j, const struct source &s,
                                          const char *from, uint32_t to) const
     {
         from += s.offset;
-        to += to_us;
+        to += S::NARROW ? came_to : to_us;
         if (s.n == TILE && j.shift >= 6) {
             from += (int64_t)s.block * j.block_bytes + row * j.key_bytes;
 #pragma unroll
-            for (uint32_t i = 0; i < PASSES; i++)
-                copy_async(place(to, i), from + i * (ROWS * j.key_bytes));
+            for (uint32_t i = 0; i < PASSES; i++) bring(to, i, from + i * (ROWS * j.key_bytes));
         } else if (s.n == TILE) {
             uint32_t in_block = (1u << j.shift) - 1;
 
@@ -132,8 +209,7 @@ template <class S> struct copies {
                 uint32_t key = i * ROWS + row;
                 int32_t block = __shfl_sync(~0u, s.block, key >> j.shift);
 
-                copy_async(place(to, i),
-                           from + (int64_t)block * j.block_bytes + (key & in_block) * KEY);
+                bring(to, i, from + (int64_t)block * j.block_bytes + (key & in_block) * STORED);
             }
         } else {
             uint32_t in_block = j.shift < 6 ? (1u << j.shift) - 1 : TILE - 1;
@@ -143,10 +219,10 @@ template <class S> struct copies {
                 uint32_t key = i * ROWS + row;
                 int32_t block = __shfl_sync(~0u, s.block, j.shift < 6 ? key >> j.shift : 0);
 
-                copy_async_or_zero(place(to, i),
-                                   from + (int64_t)block * j.block_bytes +
-                                       (key & in_block) * j.key_bytes,
-                                   key - s.first < s.n || key < s.kept);
+                bring_or_zero(to, i,
+                              from + (int64_t)block * j.block_bytes +
+                                  (key & in_block) * j.key_bytes,
+                              key - s.first < s.n || key < s.kept);
             }
         }
     }
@@ -154,7 +230,7 @@ template <class S> struct copies {
     /* V of one tile and K of the next, into a pair of the ring. */
     __device__ __forceinline__ void queue(const struct job &j, uint32_t to)
     {
-        if (more_v) copy(j, v, base + j.value_at, to + S::HALF);
+        if (more_v) copy(j, v, base + j.value_at, to + TILE * STORED);
         more_v = w.left > 0;
         if (more_v) {
             copy(j, k, base, to);
@@ -163,6 +239,18 @@ template <class S> struct copies {
             if (w.left > 0) k = find_source(j, w);
         }
         copy_commit();
+    }
+
+    /* fp8 that has come, a pair of it; where nothing came whatever lies there, and nobody looks. */
+    __device__ __forceinline__ void widen_tiles(uint32_t from, uint32_t to) const
+    {
+#pragma unroll
+        for (uint32_t half = 0; half < 2; half++)
+#pragma unroll
+            for (uint32_t i = 0; i < PASSES; i++)
+                widen_shared<typename S::T>(place(to + half * S::HALF + to_us, i),
+                                            from + half * TILE * STORED + came_to +
+                                                i * ROWS * STORED);
     }
 };
 
@@ -581,7 +669,8 @@ attend_stretch(const struct job &j, struct walk w, const struct shares &shares)
 {
     extern __shared__ __align__(128) char room[];
     uint32_t ring = shared_address(room), lane = threadIdx.x % 32, n_tiles = 0;
-    float *scores = (float *)(room + S::STAGES * 2 * S::HALF);
+    uint32_t came = ring + S::STAGES * 2 * S::HALF;
+    float *scores = (float *)(room + S::STAGES * 2 * S::HALF + 4 * S::CAME);
     float *mine = scores + (threadIdx.x / 32 / S::WN * 16 + lane / 4) * (TILE + PAD) + lane % 4 * 2;
     struct copies<S> ahead(j, w);
     struct lane_rows rows = find_rows<S>(j, w);
@@ -590,12 +679,21 @@ attend_stretch(const struct job &j, struct walk w, const struct shares &shares)
     struct state<S> part, total;
     bool upper = !S::SINGLE || j.slot_rows > 8; /* whether rows 8 .. 15 are anybody's */
 
-    ahead.queue(j, ring + (S::STAGES - 1) * 2 * S::HALF);
-    for (int i = 0; i < S::STAGES - 1; i++) ahead.queue(j, ring + i * 2 * S::HALF);
+    if constexpr (S::NARROW) {
+        ahead.queue(j, came);
+        ahead.queue(j, came + 2 * S::CAME);
+        copy_wait<0>();
+        ahead.widen_tiles(came, ring + 2 * S::HALF);
+        ahead.widen_tiles(came + 2 * S::CAME, ring);
+        ahead.queue(j, came);
+    } else {
+        ahead.queue(j, ring + (S::STAGES - 1) * 2 * S::HALF);
+        for (int i = 0; i < S::STAGES - 1; i++) ahead.queue(j, ring + i * 2 * S::HALF);
+    }
     load_q<S>(j, rows, q);
     part.clear();
     total.clear();
-    copy_wait<S::STAGES - 1>();
+    if constexpr (!S::NARROW) copy_wait<S::STAGES - 1>();
     __syncthreads();
 
     uint32_t keys = ring + (S::STAGES - 1) * 2 * S::HALF;
@@ -629,9 +727,12 @@ attend_stretch(const struct job &j, struct walk w, const struct shares &shares)
         uint32_t pair = ring + t % S::STAGES * 2 * S::HALF;
 
         keys = pair;
-        copy_wait<S::STAGES - 2>();
+        if constexpr (!S::NARROW) copy_wait<S::STAGES - 2>();
         __syncthreads();
-        ahead.queue(j, ring + (t + S::STAGES - 1) % S::STAGES * 2 * S::HALF);
+
+        uint32_t free = ring + (t + S::STAGES - 1) % S::STAGES * 2 * S::HALF;
+
+        ahead.queue(j, S::NARROW ? came + (t + 1) % 2 * 2 * S::CAME : free);
         if constexpr (S::WN > 1) {
             float all[TILE / 8][4];
 
@@ -651,6 +752,10 @@ attend_stretch(const struct job &j, struct walk w, const struct shares &shares)
             gather<S>(part, all, pair + S::HALF, upper);
         } else {
             gather<S>(part, s, pair + S::HALF, true);
+        }
+        if constexpr (S::NARROW) {
+            copy_wait<1>();
+            ahead.widen_tiles(came + t % 2 * 2 * S::CAME, free);
         }
         n_tiles++;
         if (!unit) {
@@ -709,12 +814,12 @@ start(void (*kernel)(struct job), uint32_t grid, const struct k_lane *l, const s
 }
 
 /* D's shapes: see the table above. */
-template <typename T, int D>
+template <typename T, bool NARROW, int D>
 cudaError_t
 attend(const struct k_lane *l, struct job j)
 {
-    using one = shape<T, D, 1, 4, D == 64 ? 4 : 3, true>;
-    using many = shape<T, D, D == 256 ? 2 : 4, D / 64, D == 256 ? 2 : 3, false>;
+    using one = shape<T, NARROW, D, 1, 4, NARROW ? 2 : D == 64 ? 4 : 3, true>;
+    using many = shape<T, NARROW, D, D == 256 ? 2 : 4, D / 64, NARROW || D == 256 ? 2 : 3, false>;
     constexpr int BLOCKS = D == 64 ? 3 : 256 / D;
     struct rows all = j.r;
     cudaError_t r = cudaSuccess;
@@ -740,17 +845,17 @@ attend(const struct k_lane *l, struct job j)
     return r;
 }
 
-template <typename T>
+template <typename T, bool NARROW>
 cudaError_t
 attend_as(const struct k_lane *l, const struct job &j)
 {
     switch (j.a.head_dim) {
     case 64:
-        return attend<T, 64>(l, j);
+        return attend<T, NARROW, 64>(l, j);
     case 128:
-        return attend<T, 128>(l, j);
+        return attend<T, NARROW, 128>(l, j);
     case 256:
-        return attend<T, 256>(l, j);
+        return attend<T, NARROW, 256>(l, j);
     default:
         return cudaErrorInvalidValue;
     }
@@ -770,16 +875,17 @@ k_attend_mma(const struct k_lane *l, const struct attend *a, struct rows r)
 {
     struct job j = {};
     enum dtype t = a->q.dtype;
+    bool narrow = a->kv.table && a->kv.dtype == DT_E4M3;
 
     if (a->out.dtype != t || !aligned(a->q, 4) || !aligned(a->out, 4)) return cudaErrorInvalidValue;
     if (a->kv.table) {
-        if (a->k.data || a->kv.dtype != t || (uintptr_t)a->kv.base % 16 || a->kv.slice_bytes % 16 ||
-            a->kv.tokens_per_block < 2)
+        if (a->k.data || (a->kv.dtype != t && !narrow) || (uintptr_t)a->kv.base % 16 ||
+            a->kv.slice_bytes % 16 || a->kv.tokens_per_block < 2)
             return cudaErrorInvalidValue;
         j.base = (const char *)a->kv.base;
         j.value_at = a->kv.n_parts == 1 ? 0 : a->kv.slice_bytes;
         j.block_bytes = a->kv.slice_bytes;
-        j.key_bytes = a->head_dim * 2;
+        j.key_bytes = a->head_dim * (narrow ? 1 : 2);
         while (2u << j.shift <= a->kv.tokens_per_block) j.shift++;
     } else {
         if (a->k.dtype != t || a->v.dtype != t || a->k.stride != a->v.stride ||
@@ -800,5 +906,7 @@ k_attend_mma(const struct k_lane *l, const struct attend *a, struct rows r)
     j.group = a->n_heads / a->n_kv_heads;
     j.before = a->softcap != 0 ? a->scale / a->softcap : a->scale * LOG2E;
     j.after = a->softcap * LOG2E;
-    return t == DT_BF16 ? attend_as<__nv_bfloat16>(l, j) : attend_as<__half>(l, j);
+    if (narrow)
+        return t == DT_BF16 ? attend_as<__nv_bfloat16, true>(l, j) : attend_as<__half, true>(l, j);
+    return t == DT_BF16 ? attend_as<__nv_bfloat16, false>(l, j) : attend_as<__half, false>(l, j);
 }
