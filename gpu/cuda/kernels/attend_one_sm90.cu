@@ -25,6 +25,7 @@
  *     head dim   warps, blocks an SM      a lane's registers: K + V, O, Q
  *     64         4, 4                     16 + 16, 16, 8
  *     128        4, 2; one run: 8, 1      32 + 32, 32, 16
+ *                few SMs: 4, 3
  */
 #include "gpu/cuda/kernels/attend_one_sm90.h"
 
@@ -605,8 +606,11 @@ start(const struct k_lane *l, struct job j)
     return launch(attend_one_row<S, BLOCKS, ONE>, j.most, S::THREADS, 0, l->st, j);
 }
 
+/* Fewer SMs than that, a part of a device, have not enough warps to take what memory gives. */
+constexpr uint32_t FEW = 96;
+
 /* Heads of 128: one sequence waits for memory less often with eight warps a block; with more units than SMs
- * attend_mma has more in flight. */
+ * attend_mma has more in flight, but on few SMs the more warps, which do not wait for each other, take more. */
 template <typename T>
 cudaError_t
 start_as(const struct k_lane *l, const struct job &j)
@@ -615,6 +619,7 @@ start_as(const struct k_lane *l, const struct job &j)
 
     if (j.a.head_dim == 64)
         return one ? start<shape<T, 64, 4>, 4, true>(l, j) : start<shape<T, 64, 4>, 4, false>(l, j);
+    if (!one && l->sms < FEW) return start<shape<T, 128, 4>, 3, false>(l, j);
     if (j.units > l->sms) return cudaErrorInvalidValue;
     return one ? start<shape<T, 128, 8>, 1, true>(l, j) : start<shape<T, 128, 4>, 2, false>(l, j);
 }

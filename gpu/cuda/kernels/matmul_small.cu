@@ -35,6 +35,7 @@ constexpr int BLOCK_K = 64;
 constexpr int ROW = BLOCK_K * 2;   /* bytes of a row in a stage */
 constexpr uint32_t SHORT_K = 2048; /* two tiles of it are no more than the ring holds */
 constexpr uint32_t MANY_N = 4096;  /* columns of y beyond 16 rows */
+constexpr uint32_t FEW = 96;       /* SMs that do not take all that memory gives */
 
 /* y and what goes into it beside the product. */
 struct product_end {
@@ -253,13 +254,15 @@ queue(const struct k_lane *l, struct args a)
 }
 
 /* One tile at a time goes round the SMs most evenly; two halve what is read of x, which counts with more
- * than 8 rows and where there are tiles enough, and make one pass of two where K is short. */
+ * than 8 rows and where there are tiles enough, and make one pass of two where K is short. On FEW SMs, a part of a
+ * device, memory gives more than warps take, and two products at a time take more. */
 template <typename T, bool GATE>
 cudaError_t
 queue_as(const struct k_lane *l, const struct args &a)
 {
     constexpr int LEAST = GATE ? 2 : 1;
-    bool pairs = a.k <= SHORT_K && a.n > 16 * l->sms && a.n <= 32 * l->sms;
+    bool pairs = (a.k <= SHORT_K && a.n > 16 * l->sms && a.n <= 32 * l->sms) ||
+                 (l->sms < FEW && a.n > 32 * l->sms);
 
     if (a.m <= 8) return pairs ? queue<T, 2, 1, GATE>(l, a) : queue<T, LEAST, 1, GATE>(l, a);
     if (a.m <= 16)
