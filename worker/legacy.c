@@ -223,6 +223,7 @@ legacy_claim(struct worker *w, struct request *r)
     }
     s->n_adopted = resume;
     s->adopted_seat = (uint32_t)seat;
+    if (s->beam) manifest_unturn(&n->manifest, (uint32_t)seat);
 }
 
 void

@@ -295,6 +295,26 @@ a_search_is_found_with_all_its_beams_and_steps_or_not_at_all(void **state)
 }
 
 static void
+a_search_that_begins_again_is_not_found_with_steps_of_the_one_before(void **state)
+{
+    const uint32_t beams[] = { 1, 3 };
+    const struct manifest_move move[2] = { { 5, -1, -0.5f, 0, 0, 0 }, { 6, -1, -0.7f, 0, 0, 0 } };
+    uint32_t seat[2];
+    struct site s;
+
+    (void)state;
+    open_beams(&s, 5);
+    for (uint32_t i = 0; i < 2; i++) manifest_turned(&s.m, beams, 2, i, move);
+    manifest_unturn(&s.m, beams[0]);
+    manifest_turned(&s.m, beams, 2, 2, move); /* the next one of those before */
+    assert_int_equal(row(&s, beams[0])->n_turns, 0);
+    manifest_turned(&s.m, beams, 2, 0, move);
+    next_process(&s);
+    assert_int_equal(manifest_claim_search(s.found, SEATS, 7, 2, prompt, 4, source, 5, seat), 1);
+    close_site(&s);
+}
+
+static void
 what_cannot_be_is_refused_and_nothing_of_it_is_kept(void **state)
 {
     struct site s;
@@ -714,6 +734,7 @@ main(void)
         cmocka_unit_test(a_half_edited_row_and_one_with_nothing_written_are_free),
         cmocka_unit_test(a_seat_that_was_left_is_out_of_the_manifest_with_the_next_step),
         cmocka_unit_test(a_search_is_found_with_all_its_beams_and_steps_or_not_at_all),
+        cmocka_unit_test(a_search_that_begins_again_is_not_found_with_steps_of_the_one_before),
         cmocka_unit_test(what_cannot_be_is_refused_and_nothing_of_it_is_kept),
         cmocka_unit_test(a_manifest_of_another_model_arena_or_geometry_is_not_opened),
         cmocka_unit_test(what_was_adopted_grows_and_what_was_not_is_given_to_others),

@@ -278,6 +278,12 @@ manifest_turned(struct manifest *m, const uint32_t *seat, uint32_t n_beams, uint
 }
 
 void
+manifest_unturn(struct manifest *m, uint32_t seat)
+{
+    put32(&row_of(m, seat)->n_turns, 0);
+}
+
+void
 manifest_put_label(struct manifest *m, const struct kv_label *l)
 {
     struct manifest_node *n = node_of(m, l->node), *none = node_of(m, 0);

@@ -197,6 +197,8 @@ void manifest_commit(struct manifest *m, uint32_t seat, uint32_t committed);
  * no room for so many. */
 void manifest_turned(struct manifest *m, const uint32_t *seat, uint32_t n_beams, uint32_t turn,
                      const struct manifest_move *move);
+/* The search of that first beam begins again: what its predecessor's has decided is in the rows of other seats. */
+void manifest_unturn(struct manifest *m, uint32_t seat);
 /* Of a predecessor, not yet believed: what rank 0 .. n_beams - 1 decided in that step, turn < n_turns. */
 void manifest_turn(const struct manifest *m, const uint32_t *seat, uint32_t n_beams, uint32_t turn,
                    struct manifest_move *ret);
