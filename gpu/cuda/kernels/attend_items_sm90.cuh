@@ -245,7 +245,6 @@ plan(room<D> &s, const params &p)
         barrier_wait(smem(&s.item_empty[slot]), n / 2 % 2 ^ 1);
         if (there && p.bias) fill_bias<D>(p, s.bias[slot], i.head);
         if (lane == 0) s.item[slot] = i;
-        __syncwarp();
         barrier_arrive_warp(smem(&s.item_full[slot]));
     }
     next_may_start();
@@ -312,7 +311,6 @@ fetch(room<D> &s, const params &p, const CUtensorMap *q, const CUtensorMap *k, c
             }
             load_v(old);
         }
-        __syncwarp();
         barrier_arrive_warp(smem(&s.item_empty[slot]));
     }
 }

@@ -49,6 +49,7 @@ barrier_arrive(uint32_t bar)
 __device__ __forceinline__ void
 barrier_arrive_warp(uint32_t bar)
 {
+    __syncwarp(); /* every lane's reads are before lane 0's arrival */
     if (threadIdx.x % 32 == 0) barrier_arrive(bar);
 }
 
