@@ -10,6 +10,7 @@
 
 #include "tests/sched/run.h"
 #include "tests/sched/twin.h"
+#include "worker/sched/core.h"
 
 #include "include/lagan_wire.h"
 
@@ -475,10 +476,11 @@ settle(struct world *w)
 /* It stands still, and has what it cannot give up: an encoder's rows, half of what it tells, blocks that the device was
  * not told of. */
 static bool
-holds(const struct seq *q)
+holds(const struct world *w, const struct seq *q)
 {
     if (!q->halted || q->state == SEQ_WAITING) return false;
-    return q->n_source || q->prompt_logprobs || q->n_adopted || q->n_done == 0;
+    if (q->n_source || q->prompt_logprobs || q->n_adopted || q->n_done == 0) return true;
+    return q->state == SEQ_CONTEXT && !q->forked && !w->r.s->seat[q->seat].begun;
 }
 
 /* Who stands still stops nobody else, but by what it cannot give up. Then everything ends. */
@@ -492,7 +494,7 @@ drain(struct world *w)
         held = held || w->r.c.group[g].kind == KV_WINDOW;
     for (uint32_t i = 0; i < w->n; i++)
         for (uint32_t m = 0; m < w->request[i].n; m++)
-            held = held || (w->request[i].seq[m] && holds(w->request[i].seq[m]));
+            held = held || (w->request[i].seq[m] && holds(w, w->request[i].seq[m]));
     for (uint32_t i = 0; i < w->n; i++) {
         struct request *k = &w->request[i];
 

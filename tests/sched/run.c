@@ -495,6 +495,19 @@ left_in(const struct run *r, const struct batch *b, const struct kv_edit *e)
     return n > first ? MIN(n - first, tokens) : 0;
 }
 
+/* The block is of one who was admitted and has no row yet: it is told when it begins. */
+static bool
+is_told_later(const struct run *r, const struct kv_copy *c)
+{
+    for (uint32_t i = 0; i < r->c.n_seats; i++) {
+        uint32_t first, n = kv_held(r->kv, i, c->group, &first);
+
+        for (uint32_t k = 0; k < first + n && !r->fake->row[i].begun; k++)
+            if (kv_entry(r->kv, i, c->group, k) == c->to) return true;
+    }
+    return false;
+}
+
 static void
 do_copy(struct run *r, const struct batch *b, const struct kv_copy *c)
 {
@@ -507,8 +520,8 @@ do_copy(struct run *r, const struct batch *b, const struct kv_copy *c)
         read_from(r, b, &from[i].use);
         write_to(r, b, &to[i].use);
         check(from[i].group == c->group && from[i].filled >= c->n_tokens);
-        check(c->to_tier == TIER_HOST || to[i].n_listed > 0);
-        check(whole || to[i].n_listed == 1);
+        check(c->to_tier == TIER_HOST || to[i].n_listed > 0 || is_told_later(r, c));
+        check(whole || to[i].n_listed <= 1);
         to[i].id = from[i].id;
         to[i].space = from[i].space;
         to[i].group = from[i].group;
