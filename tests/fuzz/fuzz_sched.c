@@ -427,7 +427,8 @@ call(struct world *w, struct in *in)
         r->failing = byte(in) % 8 == 0;
         for (uint32_t i = 0; r->failing && i < w->n; i++) /* whoever is in it */
             for (uint32_t m = 0; m < w->request[i].n; m++)
-                if (w->request[i].seq[m] && w->request[i].seq[m]->in_flight > 0)
+                if (w->request[i].seq[m] && (w->request[i].seq[m]->in_flight > 0 ||
+                                             w->request[i].seq[m]->state == SEQ_CONTEXT))
                     w->request[i].meddled = true;
         run_commit(r, what / 16 % r->l.n_lanes);
         r->failing = false;

@@ -85,6 +85,31 @@ fail_forks(struct scheduler *s, const struct seq *q, const struct batch *b)
     }
 }
 
+/* The step was to copy what q, which has not begun, goes on from. */
+static bool
+copied_for(const struct scheduler *s, const struct seq *q, const struct batch *b)
+{
+    uint32_t entry = q->n_done / kv_config(s->kv)->tokens_per_block;
+
+    if (s->seat[q->seat].len == 0 || s->seat[q->seat].begun) return false;
+    for (uint32_t i = 0; i < b->n_copies; i++)
+        if (kv_entry(s->kv, q->seat, b->copy[i].group, entry) == b->copy[i].to) return true;
+    return false;
+}
+
+static void
+fail_copies(struct scheduler *s, const struct batch *b)
+{
+    struct seq *q = b->n_copies ? s->running.first : NULL;
+
+    while (q) {
+        bool failed = q->state == SEQ_CONTEXT && !seq_follows(q) && copied_for(s, q, b);
+
+        if (failed) end_seq(s, q, LAGAN_E_INTERNAL);
+        q = failed ? s->running.first : q->next; /* a family goes whole */
+    }
+}
+
 /* Nothing that the step leaves is of use, also if a sequence had ended. */
 static void
 fail_step(struct scheduler *s, const struct batch *b)
@@ -107,6 +132,7 @@ fail_step(struct scheduler *s, const struct batch *b)
         fail_forks(s, q, b); /* by the step behind it, of the source that is not there */
         settle(s, q, b->encode[i].seat);
     }
+    fail_copies(s, b);
 }
 
 /* One of a search: with the last of them, what they become is known. */

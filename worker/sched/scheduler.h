@@ -110,7 +110,7 @@ unsigned scheduler_turn(const struct scheduler *s, const struct batch *b);
  * Appends each sampled token to its seq->token[] (n_tokens grows) unless the sequence had ended. Of 1 + n_draft
  * rows n_tokens were taken, the last of which sampled; what was refused is planned again. After
  * it, seq->n_tokens tells the caller what is new. status -EIO: all of the step's sequences end with
- * LAGAN_E_INTERNAL, and those that were forked from them in it or in a step behind it. */
+ * LAGAN_E_INTERNAL, and those that were forked from them in it or in a step behind it, or for whom it copied. */
 void scheduler_commit(struct scheduler *s, const struct batch *b, const struct batch_result *r,
                       nsec now);
 /* From the next plan on. A step says that rung, or 0, the whole device, while no other lane has anything to do. */
