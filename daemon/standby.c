@@ -14,6 +14,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+static const nsec CALM_TIME = 100 * NSEC_MS;
+
 static void
 moved(void *arg, enum super_state from, enum super_state to)
 {
@@ -79,11 +81,32 @@ standby_dismiss(struct worker *s)
     worker_event(s, EV_STOP);
 }
 
+static int
+on_calm(sd_event_source *s, uint64_t usec, void *arg)
+{
+    struct worker *w = arg;
+
+    (void)s;
+    (void)usec;
+    if (w->super.state == SUPER_READY) worker_event(w->standby, EV_START);
+    return 0;
+}
+
+/* Once streams go on: a process that opens the device holds others up there. */
+static void
+begin_soon(struct worker *w)
+{
+    w->on_calm = sd_event_source_disable_unref(w->on_calm);
+    if (sd_event_add_time_relative(w->d->event, &w->on_calm, CLOCK_MONOTONIC, CALM_TIME / NSEC_US,
+                                   1, on_calm, w) < 0)
+        worker_event(w->standby, EV_START);
+}
+
 void
 standby_follow(struct worker *w, enum super_state to)
 {
     if (to == SUPER_READY && w->d->config->model[w->model].keys.standby)
-        worker_event(w->standby, EV_START);
+        begin_soon(w);
     else if (to == SUPER_DRAINING || to == SUPER_STOPPING || to == SUPER_LOST || worker_over(w))
         standby_dismiss(w->standby);
 }

@@ -3,7 +3,7 @@
  * It has a device, the weights and the tokenizer, and rings of its own that nobody has used; what it lacks
  * until its worker's pidfd is readable are the arenas that the worker writes, and a word to go on.
  *
- *     standby: 1, worker READY -> one is made, and another behind it when it has been taken and is READY itself
+ *     standby: 1, worker READY for 100 ms -> one is made, and another behind it when it has been taken and is READY so long
  *     standby: 0, worker's hand ends and it does not -> one is made: a driver needs time for that
  *     worker leaves, is restarted or replaced, or its memory is given up -> the standby is ended
  *     worker dies otherwise -> worker_spawn() takes the standby, ready or not, instead of a new process

@@ -257,6 +257,7 @@ worker_release(struct worker *w)
     w->on_hand = sd_event_source_disable_unref(w->on_hand);
     w->on_log = sd_event_source_disable_unref(w->on_log);
     w->on_no_end = sd_event_source_disable_unref(w->on_no_end);
+    w->on_calm = sd_event_source_disable_unref(w->on_calm);
     w->control = control_close(w->control);
     link_close(&w->link);
     if (w->hand >= 0) close(w->hand);

@@ -38,7 +38,7 @@ struct worker {
     pid_t pid;
     struct link link;
     int hand, log;
-    sd_event_source *on_exit, *on_bell, *on_hand, *on_log, *on_no_end;
+    sd_event_source *on_exit, *on_bell, *on_hand, *on_log, *on_no_end, *on_calm;
     struct control *control;
     nsec spawned_at, beat_at;
     uint64_t beat;         /* hb_count when it last moved, at beat_at */
