@@ -434,6 +434,98 @@ who_is_paused_goes_on_as_if_nothing_had_happened_beams_and_samples_all_together(
     assert_true(seen.pauses > 500 && seen.searches > 50 && seen.apart > 20);
 }
 
+/* Somebody else has the arena from here on: what the search's rows say is all that is left of them. */
+static void
+next_life(struct bed *b, struct family *f)
+{
+    static slice_id entry[FAMILY][MAX_GROUPS][ENTRIES];
+    uint32_t len = f->beam.first + f->beam.n_new, written = len - 1, seat[FAMILY];
+    struct err e;
+
+    for (uint32_t i = 0; i < f->n; i++) seat[i] = f->seq[i].seat;
+    for (uint32_t i = 0; i < f->n; i++)
+        for (uint32_t g = 0; g < 2; g++) {
+            memcpy(entry[i][g], b->at[g][seat[i]], sizeof entry[i][g]);
+            for (uint32_t k = 0; g == 1 && k < (written - WINDOW) / BLOCK; k++)
+                entry[i][g][k] = SLICE_NONE;
+        }
+    scheduler_free(b->s);
+    memset(b->mem, 0, kv_bytes(&b->c));
+    b->kv = kv_init(b->mem, &b->c, &e);
+    assert_non_null(b->kv);
+    for (uint32_t i = 0; i < f->n; i++) {
+        const struct kv_row row = { .id = f->seq[i].id,
+                                    .seat = seat[i],
+                                    .committed = written,
+                                    .entry = { entry[i][0], entry[i][1] },
+                                    .n_entries = { CEIL_DIV(written, BLOCK),
+                                                   CEIL_DIV(written, BLOCK) } };
+        struct seq q = f->seq[i];
+
+        assert_int_equal(kv_adopt(b->kv, &row), 0);
+        f->seq[i] = (struct seq){ .id = q.id,
+                                  .token = q.token,
+                                  .cap = MAX_LEN,
+                                  .n_prompt = len,
+                                  .max_new = f->beam.max_new - f->beam.n_new,
+                                  .n_end = 1,
+                                  .n_eos = 1,
+                                  .end_id = { 13 },
+                                  .priority = 0.5f,
+                                  .deadline = NSEC_NEVER,
+                                  .owner = q.owner,
+                                  .beam = q.beam,
+                                  .lockstep = true,
+                                  .first_member = f->seq,
+                                  .next_member = q.next_member,
+                                  .n_adopted = written,
+                                  .adopted_seat = seat[i] };
+    }
+    f->seq[0].n_members = f->n;
+    f->seq[0].n_shared = written;
+    kv_adopt_end(b->kv);
+    assert_int_equal(scheduler_new(&b->s, &b->l, b->kv, &e), 0);
+    b->planned = b->done = 0;
+}
+
+static void
+a_search_that_was_taken_over_and_is_paused_shares_only_what_is_alike(void **state)
+{
+    static struct bed b;
+
+    (void)state;
+    memset(&seen, 0, sizeof seen);
+    for (uint32_t i = 0; i < 200; i++) {
+        struct family *all[2] = { family_new(2, 3, true, 6, 30, 0),
+                                  family_new(1, 1, false, 5, 60, 0) };
+        uint32_t left = 2, steps = 4 + test_below(18), turns = 0;
+        struct err e;
+
+        b.units = 36 + test_below(20);
+        b.l = (struct scheduler_limits){ .policy = POLICY_MAX_UTILIZATION,
+                                         .max_seqs = 8,
+                                         .max_rows = 16,
+                                         .max_len = MAX_LEN,
+                                         .n_lanes = 1,
+                                         .lane_work = { WORK_CONTEXT | WORK_GENERATION } };
+        open_bed(&b);
+        assert_int_equal(scheduler_add(b.s, all[0]->seq, 0, &e), 0);
+        for (uint32_t k = 0; k < steps && plan(&b); k++) commit(&b);
+        if (!all[0]->beam.over && all[0]->beam.n_new > WINDOW) next_life(&b, all[0]);
+        assert_int_equal(scheduler_add(b.s, all[1]->seq, 0, &e), 0);
+        if (!b.planned) assert_int_equal(scheduler_add(b.s, all[0]->seq, 0, &e), 0);
+        while (left > 0) {
+            if (b.planned - b.done < OUT) plan(&b);
+            if (b.done < b.planned) commit(&b);
+            take_back(&b, all, 2, &left);
+            b.now++;
+            assert_true(++turns < 5000);
+        }
+        close_bed(&b);
+    }
+    assert_true(seen.searches > 20 && seen.apart > 10);
+}
+
 static void
 a_family_is_admitted_whole_or_waits_and_what_never_fits_is_refused(void **state)
 {
@@ -481,6 +573,7 @@ main(void)
         cmocka_unit_test(beams_samples_and_others_have_each_their_own_tokens),
         cmocka_unit_test(
             who_is_paused_goes_on_as_if_nothing_had_happened_beams_and_samples_all_together),
+        cmocka_unit_test(a_search_that_was_taken_over_and_is_paused_shares_only_what_is_alike),
         cmocka_unit_test(a_family_is_admitted_whole_or_waits_and_what_never_fits_is_refused),
     };
 

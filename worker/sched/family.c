@@ -129,6 +129,7 @@ adopt_family(struct scheduler *s, struct seq **ret)
 
     if (first->beam && first->next_member->n_adopted) {
         if (admit_search(s, first)) {
+            first->n_shared = n_alike(first);
             *ret = NULL;
             return 0;
         }
@@ -173,7 +174,7 @@ n_alike(const struct seq *first)
     uint32_t n = first->n_tokens - 1;
 
     for (const struct seq *m = first->next_member; m; m = m->next_member) {
-        uint32_t i = first->n_shared;
+        uint32_t i = 0;
 
         while (i < n && m->token[i] == first->token[i]) i++;
         n = i;
