@@ -121,7 +121,8 @@ cuda_blocks_by_engine(const struct k_lane *k, const struct block_copy *copy,
     size_t bytes = size.bytes;
 
     (void)copy;
-    if (!same || bytes < LARGE || size.used < size.pitch || l->recording) return cudaErrorInvalidValue;
+    if (!same || bytes < LARGE || size.used < size.pitch || l->recording)
+        return cudaErrorInvalidValue;
     for (uint32_t i = 0; i < n; i++)
         if (!pinned(c, same[i].to, bytes) && !pinned(c, same[i].from, bytes))
             return cudaErrorInvalidValue;
