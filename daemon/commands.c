@@ -168,7 +168,7 @@ put_workers(msgpack_packer *p, struct daemon *d)
     for (uint32_t i = 0; i < d->n_workers; i++) {
         struct worker *w = d->worker[i];
 
-        if (w->alive) stat_read(shm_ctl(&w->link.w), &w->stats);
+        worker_look(w);
         put_worker(p, w);
     }
 }
@@ -224,7 +224,7 @@ cmd_kv(struct ask *a)
     for (uint32_t i = 0; i < d->n_workers; i++) {
         struct worker *w = d->worker[i];
 
-        if (w->alive) stat_read(shm_ctl(&w->link.w), &w->stats);
+        worker_look(w);
         n_hosts += w->stats.v[STAT_host_blocks] > 0;
     }
     front_reply(d, a->rid, &p);
@@ -256,7 +256,7 @@ cmd_kv_pools(struct ask *a)
     for (uint32_t i = 0; i < d->n_workers; i++) {
         struct worker *w = d->worker[i];
 
-        if (w->alive) stat_read(shm_ctl(&w->link.w), &w->stats);
+        worker_look(w);
         for (uint32_t g = 0; g < SHM_MAX_GROUPS; g++) n += w->stats.group[g][GROUP_STAT_kind] > 0;
     }
     front_reply(d, a->rid, &p);

@@ -110,7 +110,7 @@ print_workers(struct daemon *d, FILE *out)
     for (uint32_t i = 0; i < d->n_workers; i++) {
         struct worker *w = d->worker[i];
 
-        if (w->alive) stat_read(shm_ctl(&w->link.w), &w->stats);
+        worker_look(w);
         of_worker(out, "lagan_worker_restarts_total", w);
         fprintf(out, "%u\n", w->restarts);
     }

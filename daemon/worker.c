@@ -316,6 +316,12 @@ worker_last_lines(struct worker *w)
     if (w->n_line) take_line(w);
 }
 
+void
+worker_look(struct worker *w)
+{
+    if (w->alive) stat_read(shm_ctl(&w->link.w), &w->stats);
+}
+
 static void
 add_up(struct worker *w)
 {

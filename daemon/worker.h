@@ -85,6 +85,7 @@ void worker_kill(void *arg, int sig);
 struct worker *worker_new(struct daemon *d, uint32_t index, uint32_t model, const char *name,
                           const struct super_ops *ops);
 void worker_last_lines(struct worker *w);
+void worker_look(struct worker *w); /* stats: as they are now */
 void worker_release(struct worker *w);
 
 /* For group.c too: watched, its pid where a lagand after us looks for it, its black box. It has ended, all of it: as
