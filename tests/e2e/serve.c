@@ -202,3 +202,22 @@ serve_worker(const struct serve *s)
     free(reply);
     return pid;
 }
+
+int
+serve_ctl(const struct serve *s, const char *words, char *said, size_t n)
+{
+    char command[2048];
+    size_t got;
+    FILE *f;
+    int status;
+
+    snprintf(command, sizeof command, "%s --connect %s %s 2>&1", program_path("laganctl"),
+             s->endpoint, words);
+    f = popen(command, "r");
+    assert_non_null(f);
+    got = fread(said, 1, n - 1, f);
+    said[got] = 0;
+    status = pclose(f);
+    assert_true(WIFEXITED(status));
+    return WEXITSTATUS(status);
+}

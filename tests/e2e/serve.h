@@ -32,6 +32,9 @@ void serve_stop(struct serve *s);
 /* Pid of the only worker, from `laganctl workers list`. */
 pid_t serve_worker(const struct serve *s);
 
+/* What laganctl, asked for those words, says to both outputs; its exit code. */
+int serve_ctl(const struct serve *s, const char *words, char *said, size_t n);
+
 /* A path below the source tree. Static storage, four at a time. */
 const char *source_path(const char *below);
 /* The program of that name in the build tree. */

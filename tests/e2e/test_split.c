@@ -15,7 +15,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 enum { REQUESTS = 24, NEW = 32, PATIENCE = 60000 };
@@ -133,20 +132,10 @@ undisturbed(const char *model, bool source)
 static int
 ctl_once(const struct serve *s, const char *words, char *out, size_t n)
 {
-    char command[400];
-    size_t got;
-    FILE *f;
-    int status;
+    char line[64];
 
-    snprintf(command, sizeof command, "%s --connect %s split %s 2>&1", program_path("laganctl"),
-             s->endpoint, words);
-    f = popen(command, "r");
-    assert_non_null(f);
-    got = fread(out, 1, n - 1, f);
-    out[got] = 0;
-    status = pclose(f);
-    assert_true(WIFEXITED(status));
-    return WEXITSTATUS(status);
+    snprintf(line, sizeof line, "split %s", words);
+    return serve_ctl(s, line, out, n);
 }
 
 /* laganctl split; its exit code, what it said in out. On a machine that stands still for seconds a worker is taken for

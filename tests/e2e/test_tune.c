@@ -8,31 +8,10 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #define LLAMA "tests/data/golden/llama3"
 enum { TOKENS = 20 };
-
-/* What it says, to both outputs; its exit code. */
-static int
-tune(const struct serve *s, const char *args, char *said, size_t n)
-{
-    char line[512];
-    size_t got;
-    FILE *f;
-    int status;
-
-    snprintf(line, sizeof line, "%s --connect %s tune %s 2>&1", program_path("laganctl"),
-             s->endpoint, args);
-    f = popen(line, "r");
-    assert_non_null(f);
-    got = fread(said, 1, n - 1, f);
-    said[got] = 0;
-    status = pclose(f);
-    assert_true(WIFEXITED(status));
-    return WEXITSTATUS(status);
-}
 
 static void
 generate(const struct serve *s, int32_t ids[TOKENS])
@@ -71,7 +50,7 @@ tune_all(const struct serve *s)
     json_t *o, *rows, *row;
     size_t i, n;
 
-    if (tune(s, "--json", said, sizeof said) != 0) fail_msg("%s", said);
+    if (serve_ctl(s, "tune --json", said, sizeof said) != 0) fail_msg("%s", said);
     o = json_loads(strchr(said, '{') ? strchr(said, '{') : said, 0, &e);
     if (!o) fail_msg("%s: %s", e.text, said);
     assert_true(json_integer_value(json_object_get(o, "total")) > 0);
@@ -133,7 +112,7 @@ a_worker_without_anything_to_tune_says_so_and_laganctl_exits_with_5(void **state
     (void)state;
     assert_true(serve_start(&s, LLAMA, set));
     for (int named = 0; named < 2; named++) {
-        assert_int_equal(tune(&s, named ? "w0" : "", said, sizeof said), 5);
+        assert_int_equal(serve_ctl(&s, named ? "tune w0" : "tune", said, sizeof said), 5);
         assert_string_equal(said, serve_on_gpu()
                                       ? "laganctl: there is no file to keep the results in: name one with this "
                                         "model's key cuda.tuned and restart the worker\n"
