@@ -111,15 +111,14 @@ setting_defaults(struct setting *st)
 static int
 add_group(struct setting *st, const struct script *s, const struct script_line *l, struct err *e)
 {
-    static const char *const kinds[] = { "full", "window", "cross", "state" };
     struct group_args a = { { 0 }, 0, 0, 0 };
 
     if (st->kv.n_groups == MAX_GROUPS)
         return script_err(s, l, e, -EINVAL, "more than %d groups", MAX_GROUPS);
     if (l->n_words < 2)
         return script_err(s, l, e, -EINVAL, "group full, window, cross or state: which?");
-    while (a.kind < ARRAY_LEN(kinds) && strcmp(l->word[1], kinds[a.kind]) != 0) a.kind++;
-    if (a.kind == ARRAY_LEN(kinds))
+    while (a.kind < KV_KINDS && strcmp(l->word[1], kv_kind_name(a.kind)) != 0) a.kind++;
+    if (a.kind == KV_KINDS)
         return script_err(s, l, e, -EINVAL, "no kind of group is called %s", l->word[1]);
     opt_defaults(group_opts, &a);
     TRY(script_pairs(s, l, 2, group_opts, &a, e));

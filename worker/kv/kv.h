@@ -11,7 +11,7 @@
 #include "base/err.h"
 
 enum { MAX_GROUPS = 8, MAX_LANES = 3 };
-enum kv_kind { KV_FULL, KV_WINDOW, KV_CROSS, KV_STATE };
+enum kv_kind { KV_FULL, KV_WINDOW, KV_CROSS, KV_STATE, KV_KINDS };
 
 /* A group: layers equal in (kind, window, kv heads, head dim, dtype). It has one table row a seat.
  *   slice = one layer's K (or V, or state) of one block: [n_kv_heads][tokens][head_dim], then block
@@ -31,6 +31,14 @@ struct kv_group {
     float share;         /* soft target of the arena, 0 = none: kv_pool.h */
     uint8_t pool;        /* out: groups of equal block bytes share a pool */
 };
+
+static inline const char *
+kv_kind_name(enum kv_kind kind)
+{
+    static const char *const names[KV_KINDS] = { "full", "window", "cross", "state" };
+
+    return names[kind];
+}
 
 static inline uint64_t
 kv_block_bytes(const struct kv_group *g)

@@ -148,14 +148,12 @@ model_keep_first(struct model *m, uint32_t n, struct kv_config *c)
         if (c->group[i].kind == KV_WINDOW) c->group[i].sinks = n;
 }
 
-static const char *const kinds[] = { "full", "window", "cross", "state" };
-
 static uint32_t
 kind_of(const char *name, size_t n)
 {
     uint32_t k = 0;
 
-    while (k < ARRAY_LEN(kinds) && (strlen(kinds[k]) != n || memcmp(kinds[k], name, n))) k++;
+    while (k < KV_KINDS && (strlen(kv_kind_name(k)) != n || memcmp(kv_kind_name(k), name, n))) k++;
     return k;
 }
 
@@ -169,13 +167,14 @@ read_share(const char *at, size_t n, double *share, struct err *e)
     char *end = NULL;
     double x = equals ? strtod(equals + 1, &end) : 0;
 
-    if (kind == ARRAY_LEN(kinds))
+    if (kind == KV_KINDS)
         return err_set(e, -EINVAL, "kv.shares: \"%.*s\" is none of full, window, cross, state",
                        (int)name, at);
     if (!equals || end == equals + 1 || end != at + n || !(x > 0 && x <= 1))
         return err_set(e, -EINVAL, "kv.shares: \"%.*s\" is no share: %s=0.5, up to 1", (int)n, at,
-                       kinds[kind]);
-    if (share[kind] > 0) return err_set(e, -EINVAL, "kv.shares: %s has two shares", kinds[kind]);
+                       kv_kind_name(kind));
+    if (share[kind] > 0)
+        return err_set(e, -EINVAL, "kv.shares: %s has two shares", kv_kind_name(kind));
     share[kind] = x;
     return 0;
 }
@@ -183,8 +182,8 @@ read_share(const char *at, size_t n, double *share, struct err *e)
 int
 model_shares(const char *text, double cross, struct kv_config *c, struct err *e)
 {
-    double share[ARRAY_LEN(kinds)] = { 0 }, sum = 0;
-    uint32_t n[ARRAY_LEN(kinds)] = { 0 }, self = 0;
+    double share[KV_KINDS] = { 0 }, sum = 0;
+    uint32_t n[KV_KINDS] = { 0 }, self = 0;
 
     if (*text && cross > 0)
         return err_set(e, -EINVAL, "kv.shares and cross_kv_cache_fraction: one of them");
@@ -194,13 +193,13 @@ model_shares(const char *text, double cross, struct kv_config *c, struct err *e)
         len = strcspn(text, ",");
         TRY(read_share(text, len, share, e));
     }
-    for (uint32_t k = 0; k < ARRAY_LEN(kinds); k++) {
+    for (uint32_t k = 0; k < KV_KINDS; k++) {
         if (cross > 0 && k != KV_CROSS && self) share[k] = (1 - cross) * n[k] / self;
         if (cross > 0 && k == KV_CROSS) share[k] = cross;
         sum += share[k];
         if (share[k] > 0 && n[k] == 0)
             return err_set(e, -EINVAL, "%s: the model has no %s layers",
-                           cross > 0 ? "cross_kv_cache_fraction" : "kv.shares", kinds[k]);
+                           cross > 0 ? "cross_kv_cache_fraction" : "kv.shares", kv_kind_name(k));
     }
     if (sum > 1.0001) return err_set(e, -EINVAL, "kv.shares come to %.2f of the cache", sum);
     for (uint32_t i = 0; i < c->n_groups; i++)
