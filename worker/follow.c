@@ -288,37 +288,15 @@ turn(struct follower *f, struct err *e)
 
 /* ---- its life */
 
+/* A turn while the loader works. */
 static int
-run_loader(struct worker *w, struct err *e)
+look_on(struct worker *w, struct err *e)
 {
-    int done;
+    struct pollfd p = { .fd = w->link.bell.fd };
 
-    health_phase(w, PHASE_LOAD, 0);
-    atomic_store_explicit(&w->start_done, 0, memory_order_relaxed);
-    if (pthread_create(&w->loader, NULL, start_load, w))
-        return err_set(e, -EAGAIN, "a loader thread cannot be started");
-    while (!(done = atomic_load_explicit(&w->start_done, memory_order_acquire))) {
-        struct pollfd p = { .fd = w->link.bell.fd };
-
-        health_beat(w, clock_now());
-        if (poll(&p, 1, (int)(LOAD_TURN / NSEC_MS)) > 0 && p.revents & POLLHUP)
-            return err_set(e, -EPIPE, "rank 0 is gone");
-    }
-    pthread_join(w->loader, NULL);
-    if (done < 0) {
-        *e = w->start_err;
-        return e->code;
-    }
+    if (poll(&p, 1, (int)(LOAD_TURN / NSEC_MS)) > 0 && p.revents & POLLHUP)
+        return err_set(e, -EPIPE, "rank 0 is gone");
     return 0;
-}
-
-static int
-load(struct worker *w, struct err *e)
-{
-    TRY(run_loader(w, e));
-    if (!w->waits) return 0;
-    TRY(start_stand_by(w, e));
-    return run_loader(w, e);
 }
 
 static int
@@ -355,7 +333,7 @@ int
 follow_run(struct worker *w, struct err *e)
 {
     struct follower f = { .w = w };
-    int r = load(w, e);
+    int r = start_run(w, look_on, e);
 
     if (r == 0) r = make(&f, e);
     w->loaded = r == 0;

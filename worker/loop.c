@@ -152,42 +152,22 @@ rest(struct worker *w, nsec now, nsec most)
     return 0;
 }
 
-/* The loader's part of the work, while we turn. */
+/* A turn while the loader works. */
 static int
-run_loader(struct worker *w, struct err *e)
+look_on(struct worker *w, struct err *e)
 {
-    uint64_t said = UINT64_MAX;
-    int done;
+    uint64_t part = atomic_load_explicit(&w->load_done, memory_order_relaxed) >> 24;
 
-    health_phase(w, PHASE_LOAD, 0);
-    atomic_store_explicit(&w->start_done, 0, memory_order_relaxed);
-    if (pthread_create(&w->loader, NULL, start_load, w))
-        return err_set(e, -EAGAIN, "a loader thread cannot be started");
-    while (!(done = atomic_load_explicit(&w->start_done, memory_order_acquire))) {
-        uint64_t part = atomic_load_explicit(&w->load_done, memory_order_relaxed) >> 24;
-
-        health_beat(w, clock_now());
-        if (part != said) emit_phase(w);
-        said = part;
-        TRY(flush(w, e));
-        if (rest(w, clock_now(), LOAD_TURN) < 0) return err_set(e, -EPIPE, "lagand is gone");
-    }
-    pthread_join(w->loader, NULL);
-    if (done < 0) {
-        *e = w->start_err;
-        return e->code;
-    }
-    return 0;
+    if (part != w->load_said) emit_phase(w);
+    w->load_said = part;
+    TRY(flush(w, e));
+    return rest(w, clock_now(), LOAD_TURN) < 0 ? err_set(e, -EPIPE, "lagand is gone") : 0;
 }
 
 static int
 load(struct worker *w, struct err *e)
 {
-    TRY(run_loader(w, e));
-    if (w->waits) {
-        TRY(start_stand_by(w, e));
-        TRY(run_loader(w, e));
-    }
+    TRY(start_run(w, look_on, e));
     w->loaded = true;
     return 0;
 }

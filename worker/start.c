@@ -97,28 +97,6 @@ start_take(struct worker *w, struct err *e)
 }
 
 int
-start_stand_by(struct worker *w, struct err *e)
-{
-    static const struct timespec turn = { .tv_nsec = STANDBY_TURN };
-    struct pollfd p[] = { { .fd = w->hand, .events = POLLIN },
-                          { .fd = w->link.bell.fd, .events = POLLIN } };
-    int r;
-
-    log_info("standing by after %.2f s (device %.2f, weights %.2f, steps %.2f) on %s",
-             (double)w->e.load_ns / NSEC_S, (double)w->e.slice_ns[LOAD_DEVICE] / NSEC_S,
-             (double)w->e.slice_ns[LOAD_WEIGHTS] / NSEC_S,
-             (double)w->e.slice_ns[LOAD_STEPS] / NSEC_S, gpu_describe(w->e.gpu));
-    health_phase(w, PHASE_STANDBY, 0);
-    while ((r = start_take(w, e)) == 0 && w->waits) {
-        health_beat(w, clock_now());
-        if (ppoll(p, ARRAY_LEN(p), &turn, NULL) < 0 && errno != EINTR) check(!"poll");
-        if (bell_drain(&w->link.bell) == -EPIPE)
-            return err_set(e, -EPIPE, "%s is gone", w->rank ? "rank 0" : "lagand");
-    }
-    return r;
-}
-
-int
 start_give(struct worker *w, const char *name, const struct arena *a, const uint64_t fingerprint[2],
            struct err *e)
 {
@@ -709,8 +687,9 @@ load_first(struct worker *w)
     return r;
 }
 
-void *
-start_load(void *arg)
+/* Of a standby all that needs nothing that a worker writes, and the rest when it is called again. */
+static void *
+load(void *arg)
 {
     struct worker *w = arg;
     nsec since = clock_now();
@@ -726,6 +705,58 @@ start_load(void *arg)
     if (!w->waits) FP(load_done);
     atomic_store_explicit(&w->start_done, r < 0 ? -1 : 1, memory_order_release);
     return NULL;
+}
+
+/* A standby, or a rank of one: until the worker is gone and lagand has sent what that left. -EPIPE: who would say so is
+ * gone. */
+static int
+stand_by(struct worker *w, struct err *e)
+{
+    static const struct timespec turn = { .tv_nsec = STANDBY_TURN };
+    struct pollfd p[] = { { .fd = w->hand, .events = POLLIN },
+                          { .fd = w->link.bell.fd, .events = POLLIN } };
+    int r;
+
+    log_info("standing by after %.2f s (device %.2f, weights %.2f, steps %.2f) on %s",
+             (double)w->e.load_ns / NSEC_S, (double)w->e.slice_ns[LOAD_DEVICE] / NSEC_S,
+             (double)w->e.slice_ns[LOAD_WEIGHTS] / NSEC_S,
+             (double)w->e.slice_ns[LOAD_STEPS] / NSEC_S, gpu_describe(w->e.gpu));
+    health_phase(w, PHASE_STANDBY, 0);
+    while ((r = start_take(w, e)) == 0 && w->waits) {
+        health_beat(w, clock_now());
+        if (ppoll(p, ARRAY_LEN(p), &turn, NULL) < 0 && errno != EINTR) check(!"poll");
+        if (bell_drain(&w->link.bell) == -EPIPE)
+            return err_set(e, -EPIPE, "%s is gone", w->rank ? "rank 0" : "lagand");
+    }
+    return r;
+}
+
+static int
+run_loader(struct worker *w, int (*turn)(struct worker *w, struct err *e), struct err *e)
+{
+    int done;
+
+    health_phase(w, PHASE_LOAD, 0);
+    atomic_store_explicit(&w->start_done, 0, memory_order_relaxed);
+    w->load_said = UINT64_MAX;
+    if (pthread_create(&w->loader, NULL, load, w))
+        return err_set(e, -EAGAIN, "a loader thread cannot be started");
+    while (!(done = atomic_load_explicit(&w->start_done, memory_order_acquire))) {
+        health_beat(w, clock_now());
+        TRY(turn(w, e));
+    }
+    pthread_join(w->loader, NULL);
+    if (done < 0) *e = w->start_err;
+    return done < 0 ? e->code : 0;
+}
+
+int
+start_run(struct worker *w, int (*turn)(struct worker *w, struct err *e), struct err *e)
+{
+    TRY(run_loader(w, turn, e));
+    if (!w->waits) return 0;
+    TRY(stand_by(w, e));
+    return run_loader(w, turn, e);
 }
 
 void

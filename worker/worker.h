@@ -106,6 +106,7 @@ struct worker {
     struct tier_wait tier;
     bool waits; /* a standby, and its time has not come. The loader's while it runs. */
     _Atomic uint64_t load_done, load_total; /* relaxed */
+    uint64_t load_said; /* of load_done, in units of 16 MiB: what lagand was told last */
 
     struct worker_lane lane[MAX_LANES];
     struct requests requests;
@@ -134,9 +135,9 @@ struct worker {
 /* start.c: why `laganctl tune` has nothing to do here, or NULL. */
 const char *start_no_tuning(const struct worker *w);
 
-/* start.c: the loader thread's function; *arg is the worker. Of a standby all that needs nothing that a worker
- * writes, and the rest when it is called again. */
-void *start_load(void *arg);
+/* start.c: a thread loads, turn() is called all the while; a standby waits in between until its worker is gone. The loader's
+ * errors, turn()'s; -EPIPE: who would say that the worker is gone is gone. */
+int start_run(struct worker *w, int (*turn)(struct worker *w, struct err *e), struct err *e) MUST_USE;
 /* start.c: what a worker with these settings would be: its model (model_look()), tokenizer, KV's shape and limits,
  * without weights, memory for KV or steps. *weights: what its weights would take on the device, *beside: what it needs
  * there beside them and KV, but for the scratch of steps. */
@@ -145,13 +146,10 @@ int start_look(struct worker *w, uint64_t *weights, uint64_t *beside, struct err
 int look_run(struct worker *w, struct err *e) MUST_USE;
 /* start.c: take what lagand has sent by now of a predecessor's arenas. */
 int start_take(struct worker *w, struct err *e) MUST_USE;
-/* start.c: a standby, or a rank of one: until the worker is gone and lagand has sent what that left. -EPIPE: who would say
- * so is gone. */
-int start_stand_by(struct worker *w, struct err *e) MUST_USE;
 /* start.c: hand an arena up; one without an fd is none. */
 int start_give(struct worker *w, const char *name, const struct arena *a,
                const uint64_t fingerprint[2], struct err *e) MUST_USE;
-/* Join what start_load() made; for sanitizers and for drains. */
+/* Join what start_run() made; for sanitizers and for drains. */
 void start_free(struct engine *e);
 
 /* intake.c: take what the request ring holds, within a budget. Records taken, or -EBADMSG: the ring
