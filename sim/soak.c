@@ -189,6 +189,7 @@ live(const struct fleet_setting *s, uint64_t seed, uint32_t n, struct fleet_resu
 
 struct sum {
     uint64_t worlds, requests, finished, cancelled, refused, moved, deaths, steps, tokens, pauses;
+    uint64_t digest; /* of all that was planned: another program with the same has decided the same */
     uint32_t passed;
 };
 
@@ -211,6 +212,7 @@ soak_world(const struct soak_args *a, uint64_t seed, uint32_t n, struct sum *sum
     if (first.passed > s.worker.sched.max_seqs)
         return err_set(e, -1, "a request was passed over by %u others, with %u seats", first.passed,
                        s.worker.sched.max_seqs);
+    sum->digest = sum->digest * UINT64_C(0x9e3779b97f4a7c15) + first.digest;
     sum->worlds++;
     sum->requests += n;
     sum->finished += first.finished;
@@ -267,12 +269,13 @@ soak_main(int argc, char **argv)
            "in %llu steps\n"
            "%llu workers died, %llu times a request went on at another, %llu pauses; passed over "
            "at most %u times\n"
-           "each lived twice with the same decisions, in %.1f s\n",
+           "each lived twice with the same decisions, %016llx, in %.1f s\n",
            (unsigned long long)sum.worlds, (unsigned long long)sum.requests,
            (unsigned long long)sum.finished, (unsigned long long)sum.cancelled,
            (unsigned long long)sum.refused, (unsigned long long)sum.tokens,
            (unsigned long long)sum.steps, (unsigned long long)sum.deaths,
            (unsigned long long)sum.moved, (unsigned long long)sum.pauses, sum.passed,
+           (unsigned long long)sum.digest,
            (double)(clock_now() - start) / 1e9);
     return 0;
 }

@@ -43,7 +43,7 @@ lay_out(struct kv *kv, const struct kv_config *c)
         kv->pool[kv->n_pools++] = (struct kv_pool){
             .block_bytes = bytes, .per_slab = (uint32_t)(kv->c.slab_bytes / bytes)
         };
-        kv->stride = MAX(kv->stride, kv->pool[p].per_slab);
+        while (kv->stride < kv->pool[p].per_slab) kv->stride = 1u << ++kv->place_bits;
     }
     if (c->n_groups > 0) kv->n_slabs = (uint32_t)MIN(c->arena_bytes / kv->c.slab_bytes, UINT32_MAX);
     n_blocks = (uint64_t)kv->n_slabs * kv->stride;
@@ -54,6 +54,7 @@ lay_out(struct kv *kv, const struct kv_config *c)
         kv->n_cells = (uint32_t)MIN(c->host_bytes / kv->cell_bytes, UINT32_MAX / 2 - n_blocks);
     n_blocks += kv->n_cells;
     kv->block_at = take_bytes(&at, n_blocks, sizeof(struct kv_block));
+    kv->term_at = take_bytes(&at, n_blocks, sizeof(struct kv_term));
     kv->slab_at = take_bytes(&at, kv->n_slabs, sizeof(struct kv_slab));
     kv->seat_at = take_bytes(&at, c->n_seats, sizeof(struct kv_seat));
     kv->end_at = take_bytes(&at, c->n_seats, sizeof(uint32_t));

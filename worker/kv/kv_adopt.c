@@ -55,7 +55,7 @@ claim(struct kv *kv, const struct kv_row *r, uint32_t group, uint32_t entry, sli
     struct kv_block *b;
 
     TRY(kv_block_at(kv, group, at, &block));
-    s = &kv_slabs(kv)[block / kv->stride];
+    s = &kv_slabs(kv)[kv_slab_of(kv, block)];
     b = &kv_blocks(kv)[block];
     if (is_shared(kv, r, group, entry, block)) {
         b->n_refs++;
@@ -70,7 +70,7 @@ claim(struct kv *kv, const struct kv_row *r, uint32_t group, uint32_t entry, sli
         .priority = KV_PRIORITY,
         .owner = is_full(kv, r, group, entry) ? seat + 1 : 0,
     };
-    if (!s->pool) kv_slab_claim(kv, block / kv->stride, pool);
+    if (!s->pool) kv_slab_claim(kv, kv_slab_of(kv, block), pool);
     if (s->n_used++ == 0) kv->pool[pool].n_hot++;
     kv->pool[pool].n_used++;
     kv->used[group]++;
@@ -82,7 +82,7 @@ static void
 unclaim(struct kv *kv, uint32_t group, uint32_t seat, uint32_t entry)
 {
     uint32_t *row = kv_table(kv, group, seat), block = row[entry] - 1;
-    struct kv_slab *s = &kv_slabs(kv)[block / kv->stride];
+    struct kv_slab *s = &kv_slabs(kv)[kv_slab_of(kv, block)];
     uint32_t pool = kv->c.group[group].pool;
 
     row[entry] = 0;

@@ -7,8 +7,8 @@
  *     pool      0 (blocks of 2.5 MiB)   1 (a block of 13 MiB)   nobody's: any pool may draw it
  *     block     0    1    2    3    4   1 * stride              2 * stride ...
  *
- * A block's number is slab * stride + its place in the slab, stride being the most blocks that a slab
- * of any pool has. Free slabs belong to nobody; a pool draws one when all of its own are full, and
+ * A block's number is slab * stride + its place in the slab, stride being the first power of two that is not
+ * less than the blocks that a slab of any pool has. Free slabs belong to nobody; a pool draws one when all of its own are full, and
  * gives one back the moment its last block is free.
  *
  * A block is free, held by one seat or several, or cached: nobody's, found by the tree, next in line in
@@ -43,7 +43,6 @@ enum { SECRET_BYTES = 192 };
 struct kv_block {
     uint64_t step[MAX_LANES]; /* given back: the last step of each lane that may still use it */
     uint64_t stamp;           /* cached: when it was released, counted in releases */
-    nsec keep, until;         /* how long it is kept once released; cached: until when. 0: no end */
     uint32_t next, prev;      /* free: the slab's next free one, place + 1. cached: in its queue */
     uint32_t n_refs;          /* seats that hold it, as an entry or as a tail */
     uint32_t node;            /* where it is found */
@@ -51,6 +50,14 @@ struct kv_block {
     uint32_t owner;           /* the seat that counts it as one of its own before kv_start() */
     /* coming: a copy of step[] is yet to fill it. n_hits: since it was taken, at most 15 */
     uint8_t group, state : 3, coming : 1, n_hits : 4, priority, queue;
+};
+
+_Static_assert(sizeof(struct kv_block) == CACHE_LINE, "its neighbours are not looked at with it");
+
+/* Of a block with another priority than the usual: how long it is kept once released; cached: until when.
+ * 0: no end. Apart from the block, for few have one. */
+struct kv_term {
+    nsec keep, until;
 };
 
 /* Blocks of one group that may be taken for others, by priority, oldest first. */
@@ -122,7 +129,7 @@ struct kv_seat {
 
 struct kv {
     struct kv_config c;
-    uint32_t n_pools, n_slabs, stride;
+    uint32_t n_pools, n_slabs, stride, place_bits; /* stride: 1 << place_bits */
     uint32_t n_drawn, n_fresh;      /* slabs; n_fresh: ever drawn */
     uint32_t first_slab, last_slab; /* slabs given back, oldest first */
     uint32_t first_end, n_ends;     /* ring of seats whose EDIT_END is yet to be sent */
@@ -151,7 +158,7 @@ struct kv {
     uint32_t n_nodes, n_fresh_nodes, first_free_node, n_live_nodes, n_buckets;
     uint64_t cell_bytes;
     uint8_t secret[SECRET_BYTES];
-    uint64_t block_at, slab_at, seat_at, end_at, table_at[MAX_GROUPS]; /* offsets in bytes */
+    uint64_t block_at, term_at, slab_at, seat_at, end_at, table_at[MAX_GROUPS]; /* offsets, bytes */
     uint64_t node_at, bucket_at, token_at, extra_at, event_at;
     uint64_t n_events;
 };
@@ -160,6 +167,12 @@ static inline struct kv_block *
 kv_blocks(const struct kv *kv)
 {
     return (struct kv_block *)((uintptr_t)kv + kv->block_at);
+}
+
+static inline struct kv_term *
+kv_term(const struct kv *kv, uint32_t block)
+{
+    return (struct kv_term *)((uintptr_t)kv + kv->term_at) + block;
 }
 
 static inline struct kv_slab *
@@ -266,6 +279,19 @@ kv_has_entry(const struct kv *kv, const struct kv_seat *s, uint32_t group, uint3
     return entry < s->end[group] && (entry >= s->first[group] || entry < kv_n_sinks(kv, s, group));
 }
 
+/* Of a block of the arena. */
+static inline uint32_t
+kv_slab_of(const struct kv *kv, uint32_t block)
+{
+    return block >> kv->place_bits;
+}
+
+static inline uint32_t
+kv_place_of(const struct kv *kv, uint32_t block)
+{
+    return block & (kv->stride - 1);
+}
+
 static inline bool
 kv_is_cell(const struct kv *kv, uint32_t block)
 {
@@ -320,8 +346,8 @@ kv_slice(const struct kv *kv, uint32_t group, uint32_t block)
 
     if (kv_is_cell(kv, block))
         return (slice_id)(cell * kv->cell_bytes / kv->c.group[group].slice_bytes);
-    return block / kv->stride * kv->slab_slices[group] +
-           block % kv->stride * kv->block_slices[group];
+    return kv_slab_of(kv, block) * kv->slab_slices[group] +
+           kv_place_of(kv, block) * kv->block_slices[group];
 }
 
 #endif

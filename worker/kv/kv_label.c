@@ -33,6 +33,15 @@ has_come(struct kv *kv, uint32_t link)
     return true;
 }
 
+/* For ever, or not told: nobody would know until when. */
+static uint8_t
+told_priority(const struct kv *kv, uint32_t link)
+{
+    uint8_t priority = kv_blocks(kv)[link - 1].priority;
+
+    return priority != KV_PRIORITY && kv_term(kv, link - 1)->keep ? KV_PRIORITY : priority;
+}
+
 void
 kv_label_take(struct kv *kv, struct kv_label *ret)
 {
@@ -56,13 +65,12 @@ kv_label_take(struct kv *kv, struct kv_label *ret)
 
         for (int host = 0; host < 2; host++) {
             slice_id *at = host ? &ret->host[g] : &ret->at[g];
-            const struct kv_block *b = &kv_blocks(kv)[link[host] ? link[host] - 1 : 0];
 
             *at = SLICE_NONE;
             if (!link[host] || kv->c.group[g].kind == KV_STATE) continue; /* nobody adopts state */
             if (has_come(kv, link[host])) *at = kv_slice(kv, g, link[host] - 1);
             again = again || *at == SLICE_NONE;
-            ret->priority[g] = b->keep ? KV_PRIORITY : b->priority; /* for ever, or not told */
+            ret->priority[g] = told_priority(kv, link[host]);
         }
     }
     if (again) kv_tree_note(kv, node);
@@ -98,7 +106,7 @@ check_block(const struct kv *kv, const struct kv_label *l, uint32_t group, uint3
 
     TRY(kv_block_at(kv, group, l->at[group], block));
     b = &kv_blocks(kv)[*block];
-    s = &kv_slabs(kv)[*block / kv->stride];
+    s = &kv_slabs(kv)[kv_slab_of(kv, *block)];
     if (b->node || (s->pool && s->pool != g->pool + 1)) return -EBADMSG;
     if (b->state == BLOCK_FREE && g->max_blocks &&
         kv->promised[group] + kv->cached[group] >= g->max_blocks)
@@ -129,7 +137,7 @@ cache(struct kv *kv, const struct kv_label *l, uint32_t group, uint32_t block)
 {
     struct kv_block *b = &kv_blocks(kv)[block];
     struct kv_pool *p = &kv->pool[kv->c.group[group].pool];
-    struct kv_slab *s = &kv_slabs(kv)[block / kv->stride];
+    struct kv_slab *s = &kv_slabs(kv)[kv_slab_of(kv, block)];
 
     if (b->state == BLOCK_HELD) {
         kv_tree_attach(kv, l->node, block);
@@ -138,6 +146,7 @@ cache(struct kv *kv, const struct kv_label *l, uint32_t group, uint32_t block)
     *b = (struct kv_block){ .state = BLOCK_CACHED,
                             .group = (uint8_t)group,
                             .priority = MIN(l->priority[group], KV_PRIORITY_MAX) };
+    if (b->priority != KV_PRIORITY) *kv_term(kv, block) = (struct kv_term){ 0 };
     kv_tree_attach(kv, l->node, block);
     kv_queue_push_first(kv, block);
     if (kv_is_cell(kv, block)) {
@@ -145,7 +154,7 @@ cache(struct kv *kv, const struct kv_label *l, uint32_t group, uint32_t block)
         kv->n_fresh_cells = MAX(kv->n_fresh_cells, block - kv->n_slabs * kv->stride + 1);
         return;
     }
-    if (!s->pool) kv_slab_claim(kv, block / kv->stride, kv->c.group[group].pool);
+    if (!s->pool) kv_slab_claim(kv, kv_slab_of(kv, block), kv->c.group[group].pool);
     s->n_cached++;
     p->n_cached++;
     kv->cached[group]++;
@@ -176,7 +185,7 @@ kv_label_adopt(struct kv *kv, const struct kv_label *l, bool host)
     for (uint32_t i = 0; i < n; i++)
         for (uint32_t k = 0; k < i; k++) {
             if (block[i] == block[k]) return -EBADMSG;
-            if (block[i] / kv->stride == block[k] / kv->stride && !kv_is_cell(kv, block[i]) &&
+            if (kv_slab_of(kv, block[i]) == kv_slab_of(kv, block[k]) && !kv_is_cell(kv, block[i]) &&
                 kv->c.group[group[i]].pool != kv->c.group[group[k]].pool)
                 return -EBADMSG;
         }

@@ -52,14 +52,13 @@ static void
 list_free(struct kv *kv, uint32_t block)
 {
     struct kv_block *b = &kv_blocks(kv)[block];
-    uint32_t slab = block / kv->stride, at = block % kv->stride;
+    uint32_t slab = kv_slab_of(kv, block), at = kv_place_of(kv, block);
     struct kv_slab *s = &kv_slabs(kv)[slab];
 
     for (unsigned l = 0; l < MAX_LANES; l++) s->freed[l] = MAX(s->freed[l], b->step[l]);
     b->state = BLOCK_FREE;
     b->prev = b->node = 0;
     b->priority = KV_PRIORITY;
-    b->keep = 0;
     b->next = s->first_free;
     s->first_free = at + 1;
 }
@@ -79,7 +78,7 @@ free_layers(struct kv *kv, uint32_t block)
         kv->pool[kv->c.group[all[at].group].pool].n_cached--;
         kv->stats[all[at].group].evicted++;
         list_free(kv, at);
-        kv_slab_count(kv, at / kv->stride, 0, -1);
+        kv_slab_count(kv, kv_slab_of(kv, at), 0, -1);
         at = next;
     }
 }
@@ -199,7 +198,7 @@ static uint32_t
 take_cached(struct kv *kv, uint32_t block, struct take *t)
 {
     evict(kv, block, t);
-    kv_slab_count(kv, block / kv->stride, 1, -1);
+    kv_slab_count(kv, kv_slab_of(kv, block), 1, -1);
     return block;
 }
 
@@ -231,10 +230,11 @@ take_own(struct kv *kv, uint32_t group, bool warm, struct take *t)
     uint32_t own = kv_queue_first(kv, group);
 
     check(own); /* a limit counts promises, and what is not held of those is cached */
-    if (warm || kv_slabs(kv)[(own - 1) / kv->stride].n_used > 0) return take_cached(kv, own - 1, t);
+    if (warm || kv_slabs(kv)[kv_slab_of(kv, own - 1)].n_used > 0)
+        return take_cached(kv, own - 1, t);
     evict(kv, own - 1, t);
     list_free(kv, own - 1);
-    kv_slab_count(kv, (own - 1) / kv->stride, 0, -1);
+    kv_slab_count(kv, kv_slab_of(kv, own - 1), 0, -1);
     return take_in_place(kv, kv->c.group[group].pool, t);
 }
 
@@ -253,7 +253,7 @@ take_any(struct kv *kv, uint32_t group, struct take *t)
     if (capped) return take_own(kv, group, warm, t);
     /* In release order those never used stand among the others of their priority, before them. */
     if (own && all[own - 1].queue < KV_PRIORITY &&
-        (warm || kv_slabs(kv)[(own - 1) / kv->stride].n_used > 0))
+        (warm || kv_slabs(kv)[kv_slab_of(kv, own - 1)].n_used > 0))
         return take_cached(kv, own - 1, t);
     if (p->first_open && (warm || kv_slabs(kv)[p->first_open - 1].n_used > 0))
         return take_free(kv, p->first_open - 1, t);
@@ -264,7 +264,7 @@ take_any(struct kv *kv, uint32_t group, struct take *t)
         shed(kv, cold - 1, t);
         return take_free(kv, kv_slab_draw(kv, g->pool, t->lane), t);
     }
-    if (own && (warm || kv_slabs(kv)[(own - 1) / kv->stride].n_used > 0))
+    if (own && (warm || kv_slabs(kv)[kv_slab_of(kv, own - 1)].n_used > 0))
         return take_cached(kv, own - 1, t);
     return take_in_place(kv, g->pool, t);
 }
@@ -275,7 +275,7 @@ kv_pool_take(struct kv *kv, uint32_t group, unsigned lane, struct kv_out *out)
     struct take t = { .lane = lane, .out = out };
     uint32_t block = take_any(kv, group, &t);
     struct kv_block *b = &kv_blocks(kv)[block];
-    const struct kv_slab *s = &kv_slabs(kv)[block / kv->stride];
+    const struct kv_slab *s = &kv_slabs(kv)[kv_slab_of(kv, block)];
 
     kv_pool_wait(kv, block, lane, out->wait);
     for (unsigned l = 0; l < kv->c.n_lanes; l++) raise_wait(kv, out->wait, lane, l, s->before[l]);
@@ -303,7 +303,7 @@ kv_pool_share(struct kv *kv, uint32_t block)
     kv->used[b->group]++;
     p->n_cached--;
     p->n_used++;
-    kv_slab_count(kv, block / kv->stride, 1, -1);
+    kv_slab_count(kv, kv_slab_of(kv, block), 1, -1);
 }
 
 bool
@@ -327,6 +327,6 @@ kv_pool_give(struct kv *kv, uint32_t block, unsigned lane, uint64_t step)
     } else {
         list_free(kv, block);
     }
-    kv_slab_count(kv, block / kv->stride, -1, keep);
+    kv_slab_count(kv, kv_slab_of(kv, block), -1, keep);
     return true;
 }

@@ -44,6 +44,13 @@ take_out(struct kv *kv, uint32_t block)
     b->prev = b->next = 0;
 }
 
+static void
+set_until(struct kv *kv, struct kv_term *t)
+{
+    t->until = t->keep ? kv->now + t->keep : 0;
+    if (t->until && (!kv->next_expiry || t->until < kv->next_expiry)) kv->next_expiry = t->until;
+}
+
 void
 kv_queue_push(struct kv *kv, uint32_t block)
 {
@@ -51,8 +58,7 @@ kv_queue_push(struct kv *kv, uint32_t block)
 
     check(b->state == BLOCK_CACHED);
     b->stamp = ++kv->releases;
-    b->until = b->keep && b->priority != KV_PRIORITY ? kv->now + b->keep : 0;
-    if (b->until && (!kv->next_expiry || b->until < kv->next_expiry)) kv->next_expiry = b->until;
+    if (b->priority != KV_PRIORITY) set_until(kv, kv_term(kv, block));
     insert(kv, block, b->priority, false);
 }
 
@@ -77,7 +83,6 @@ kv_queue_remove(struct kv *kv, uint32_t block)
 
     check(b->state == BLOCK_CACHED);
     take_out(kv, block);
-    b->until = 0;
 }
 
 uint32_t
@@ -109,11 +114,11 @@ kv_now(struct kv *kv, nsec now)
         for (unsigned p = 0; p <= KV_PRIORITY_MAX; p++) {
             for (uint32_t i = kv->queue[g].first[p], after; p != KV_PRIORITY && i; i = after) {
                 struct kv_block *b = &kv_blocks(kv)[i - 1];
+                nsec until = b->priority != KV_PRIORITY ? kv_term(kv, i - 1)->until : 0;
 
                 after = b->next;
-                if (b->until > now && (!next || b->until < next)) next = b->until;
-                if (!b->until || b->until > now) continue;
-                b->until = 0;
+                if (until > now && (!next || until < next)) next = until;
+                if (!until || until > now) continue;
                 b->priority = KV_PRIORITY;
                 if (b->node) kv_event_put(kv, KV_UPDATED, i - 1, (uint8_t)p);
                 take_out(kv, i - 1);

@@ -28,7 +28,7 @@ bill_block(struct kv *kv, uint32_t group, uint32_t block, struct bill *bill)
     struct kv_slab *s;
 
     if (kv_is_cell(kv, block)) return; /* it takes a block as if it were computed */
-    s = &kv_slabs(kv)[block / kv->stride];
+    s = &kv_slabs(kv)[kv_slab_of(kv, block)];
     if (b->owner || (b->state == BLOCK_CACHED && kv_counts_once(kv, group))) bill->blocks[group]++;
     if (b->state == BLOCK_HELD || s->n_used > 0 || s->mark == kv->mark) return;
     s->mark = kv->mark;
@@ -213,7 +213,7 @@ copy_tail(struct kv *kv, uint32_t seat, uint32_t group, unsigned lane, uint64_t 
                                                    .from = kv_slice(kv, group, from),
                                                    .to = kv_slice(kv, group, to) };
     kv_blocks(kv)[to].priority = kv_blocks(kv)[from].priority;
-    kv_blocks(kv)[to].keep = kv_blocks(kv)[from].keep;
+    *kv_term(kv, to) = *kv_term(kv, from);
     kv->stats[group].copied++;
     kv_give_tail(kv, seat, group, lane, step);
 }

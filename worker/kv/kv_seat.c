@@ -266,7 +266,7 @@ fetch_blocks(const struct kv *kv, uint32_t seat)
         if (kv->c.group[g].kind != KV_WINDOW || s->first[g] == s->end[g]) continue;
         block = kv_table(kv, g, seat)[s->first[g]] - 1;
         fetch(&kv_blocks(kv)[block], sizeof(struct kv_block));
-        __builtin_prefetch(&kv_slabs(kv)[block / kv->stride], 1);
+        __builtin_prefetch(&kv_slabs(kv)[kv_slab_of(kv, block)], 1);
     }
 }
 

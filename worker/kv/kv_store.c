@@ -57,7 +57,7 @@ kv_keep_entry(struct kv *kv, const struct kv_text *t, uint32_t block, uint32_t e
     for (uint32_t i = 0; t->keep && i < t->n_keep; i++) {
         if (token < t->keep[i].start || token >= t->keep[i].end) continue;
         b->priority = t->keep[i].priority;
-        b->keep = t->keep[i].duration;
+        kv_term(kv, block)->keep = t->keep[i].duration;
         if (b->node && was != b->priority) kv_event_put(kv, KV_UPDATED, block, was);
         return;
     }
