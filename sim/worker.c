@@ -50,8 +50,7 @@ divide(struct worker *w, struct err *e)
         cost_parts(&w->st, &w->ladder, r, &context, &generation);
         steptime_rung(&w->split.time, r, context, generation);
     }
-    scheduler_rung(w->s, rung);
-    scheduler_together(w->s, rung == 0, 0);
+    scheduler_divide(w->s, rung, 0);
     return 0;
 }
 
@@ -62,8 +61,7 @@ steer(struct worker *w)
 
     if (w->st.divide.mode != DIVIDE_AUTO) return;
     way = split_turn(&w->split, &w->ladder, w->s);
-    scheduler_rung(w->s, way.rung);
-    scheduler_together(w->s, way.rung == 0, way.rows);
+    scheduler_divide(w->s, way.rung, way.rows);
 }
 
 static int

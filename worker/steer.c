@@ -62,8 +62,7 @@ take(struct steer *s, struct split_way way)
         s->state.n_changes++;
         pthread_mutex_unlock(&s->lock);
     }
-    scheduler_rung(s->sched, way.rung);
-    scheduler_together(s->sched, way.rung == 0, way.rows);
+    scheduler_divide(s->sched, way.rung, way.rows);
 }
 
 /* What a part can do of what the device can: as measured, or its share of the units. */
@@ -157,7 +156,7 @@ take_wish(struct steer *s)
                                                                    ? "off"
                                                                    : "fixed");
     if (s->state.mode != SPLIT_AUTO) take(s, (struct split_way){ rung, 0 });
-    s->split.now = (struct split_way){ s->state.rung, 0 };
+    split_begin(&s->split, s->state.rung);
 }
 
 void

@@ -255,13 +255,12 @@ the_lane_of_prompts_has_bounds_of_its_own(
     close_all(q, 4);
 }
 
-/* Lane 0 does everything from the next plan on, or prompts alone again. */
+/* On rung 0 lane 0 does everything, from when none of its prompts is out on; lane 1 until then. */
 static void
-together(bool so, uint32_t rows)
+divide(unsigned rung, uint32_t rows)
 {
-    scheduler_together(r.s, so, rows);
-    r.l.lane_work[0] = (uint8_t)(WORK_ENCODER | WORK_CONTEXT | (so ? WORK_GENERATION : 0));
-    r.l.lane_work[1] = so ? 0 : WORK_GENERATION;
+    scheduler_divide(r.s, rung, rows);
+    r.l.lane_work[0] = (uint8_t)(WORK_ENCODER | WORK_CONTEXT | (rung ? 0 : WORK_GENERATION));
 }
 
 static void
@@ -272,7 +271,7 @@ a_lane_has_the_whole_device_while_no_other_has_work(void **state)
     (void)state;
     split();
     run_open(&r);
-    scheduler_rung(r.s, 2);
+    divide(2, 0);
     run_add(&r, q[0]);
     assert_int_equal(run_plan(&r, 0)->rung, 0); /* nobody generates */
     assert_null(run_plan(&r, 0));
@@ -298,7 +297,7 @@ a_prompt_that_finds_no_room_leaves_the_whole_device_to_answers(void **state)
     split();
     r.c.group[0].max_blocks = 4; /* exactly one */
     run_open(&r);
-    scheduler_rung(r.s, 1);
+    divide(1, 0);
     run_add(&r, q[0]);
     run_add(&r, q[1]);
     run_step(&r, 0);
@@ -324,7 +323,7 @@ together_prompts_ride_with_answers_in_as_many_rows_as_they_may(void **state)
     split();
     r.l.lane_rows[0] = 10;
     run_open(&r);
-    together(true, 20);
+    divide(0, 20);
     run_add(&r, q[0]);
     run_step(&r, 0);
     run_add(&r, q[1]);
@@ -332,11 +331,48 @@ together_prompts_ride_with_answers_in_as_many_rows_as_they_may(void **state)
     assert_int_equal(b->work, WORK_CONTEXT | WORK_GENERATION);
     assert_int_equal(b->n_rows, 21);
     assert_null(run_plan(&r, 1));
-    together(false, 0);
+    divide(1, 0);
     b = run_plan(&r, 0);
     assert_int_equal(b->work, WORK_CONTEXT);
     assert_int_equal(b->n_rows, 10);
     assert_int_equal(run_plan(&r, 1)->work, WORK_GENERATION);
+    run_out();
+    for (int i = 0; i < 2; i++) assert_non_null(scheduler_reap(r.s));
+    close_all(q, 2);
+}
+
+static void
+no_answer_waits_for_a_step_of_prompts_when_lanes_come_together(void **state)
+{
+    struct seq *q[2] = { seq_new(1, 10, 30, 0), seq_new(2, 90, 5, 0) };
+    const struct batch *b;
+
+    (void)state;
+    split();
+    r.l.lane_rows[0] = 30;
+    run_open(&r);
+    divide(3, 0);
+    run_add(&r, q[0]);
+    run_step(&r, 0);
+    run_step(&r, 1);
+    run_add(&r, q[1]);
+    assert_int_equal(run_plan(&r, 0)->rung, 3);
+    for (int again = 0; again < 2; again++) {
+        divide(0, 20);
+        assert_null(run_plan(&r, 0)); /* 60 rows are left of that prompt */
+        b = run_step(&r, 1);
+        assert_int_equal(b->work, WORK_GENERATION);
+        assert_int_equal(b->rung, 3);
+        if (again) break;
+        divide(3, 0); /* after all: prompts go on */
+        run_commit(&r, 0);
+        assert_int_equal(run_plan(&r, 0)->rung, 3);
+    }
+    run_commit(&r, 0);
+    b = run_step(&r, 0);
+    assert_int_equal(b->work, WORK_CONTEXT | WORK_GENERATION);
+    assert_int_equal(b->n_rows, 21);
+    assert_null(run_plan(&r, 1));
     run_out();
     for (int i = 0; i < 2; i++) assert_non_null(scheduler_reap(r.s));
     close_all(q, 2);
@@ -367,8 +403,8 @@ no_change_of_the_division_under_load_loses_a_token(void **state)
                 run_add(&r, q[added++]);
                 idle = 0;
             }
-            if (test_below(3) == 0) together(test_below(2), test_below(3) * 10);
-            if (test_below(3) == 0) scheduler_rung(r.s, test_below(MAX_RUNGS));
+            if (test_below(3) == 0)
+                divide(test_below(2) * test_below(MAX_RUNGS), test_below(3) * 10);
             if (test_below(2) ? run_plan(&r, lane) != NULL : run_commit(&r, lane)) idle = 0;
             while (scheduler_reap(r.s)) gone++;
         }
@@ -538,6 +574,7 @@ main(void)
         cmocka_unit_test(a_lane_has_the_whole_device_while_no_other_has_work),
         cmocka_unit_test(a_prompt_that_finds_no_room_leaves_the_whole_device_to_answers),
         cmocka_unit_test(together_prompts_ride_with_answers_in_as_many_rows_as_they_may),
+        cmocka_unit_test(no_answer_waits_for_a_step_of_prompts_when_lanes_come_together),
         cmocka_unit_test(no_change_of_the_division_under_load_loses_a_token),
         cmocka_unit_test(both_lanes_begin_with_nothing_to_do_and_each_request_wakes_them),
         cmocka_unit_test(prompts_that_fill_the_pool_do_not_wait_for_answers_that_nobody_gives),

@@ -479,7 +479,7 @@ a_step_takes_the_smallest_graph_that_holds_its_rows(void **state)
     r.l.bucket[1] = 4;
     r.l.bucket[2] = 8;
     run_open(&r);
-    scheduler_rung(r.s, 3);
+    scheduler_divide(r.s, 3, 0);
     run_add(&r, q);
     b = run_step(&r, 0);
     assert_int_equal(b->bucket, 0); /* nine rows: none holds them */

@@ -454,6 +454,37 @@ with_a_phase_empty_or_unknown_nothing_changes(void **state)
 }
 
 static void
+the_first_prompt_beside_answers_keeps_the_target_too(void **state)
+{
+    static const struct kv_config kv;
+    static const struct work_costs costs = { .weights = 16000000000, .row_flops = 15e9 };
+    const struct split_limits limits = { 64, 8192, 50 * NSEC_MS };
+    struct truth d;
+    struct ladder l;
+    struct split s;
+
+    (void)state;
+    ladder_make(&l, 132, 8, 8);
+    split_init(&s, &limits, &l, &costs, &kv, 4e12,
+               6e14); /* 4 ms, and a 40,000th of a second a row */
+    assert_in_range(s.now.rows, 1700, 1900);
+    draw_device(&d, &l);
+    teach(&s, &d, &l);
+    for (int k = 0; k < 50; k++) {
+        struct split_load x = some_load();
+        double row, token;
+
+        split_begin(&s, 0); /* an operator's wish */
+        assert_true(s.now.rows < 8192);
+        x.n_rows = 0; /* it comes after this was asked */
+        assert_int_equal(split_ask(&s, &l, &x).rung, 0);
+        x.n_rows = 8192;
+        really(&d, &x, s.now, x.n_decode, &row, &token);
+        assert_true(token < 1.25 * (double)limits.target || s.now.rows == 64);
+    }
+}
+
+static void
 a_way_is_kept_for_a_while_and_left_only_for_a_clearly_better_one(void **state)
 {
     const struct split_limits limits = { 64, 8192, 50 * NSEC_MS };
@@ -504,6 +535,7 @@ main(void)
         cmocka_unit_test(a_step_that_ran_alone_says_nothing_of_its_rung),
         cmocka_unit_test(the_way_taken_is_nearly_the_best_that_the_device_has),
         cmocka_unit_test(with_a_phase_empty_or_unknown_nothing_changes),
+        cmocka_unit_test(the_first_prompt_beside_answers_keeps_the_target_too),
         cmocka_unit_test(a_way_is_kept_for_a_while_and_left_only_for_a_clearly_better_one),
     };
 

@@ -91,10 +91,11 @@ struct scheduler {
     nsec waited_for
         [MAX_LANES]; /* the lane lets somebody wait for company until then; NSEC_NEVER: nobody */
     uint64_t ticket, n_pauses;
-    unsigned rung;
+    unsigned rung, next_rung; /* of steps planned now; as it was asked for */
     uint8_t
         work[MAX_LANES]; /* of each lane now: limits.lane_work, or with answers where prompts are */
     bool together;       /* the latter */
+    bool drains; /* it will be, when no step of prompts is out: until then none is planned */
     uint32_t
         together_rows;    /* of prompts in a step that generates too; 0: no bound but the lane's */
     bool idle[MAX_LANES]; /* the lane's last plan found nothing */
@@ -137,6 +138,7 @@ void form_batch(
 /* division.c */
 /* Nobody else has anything to do, or out: the lane has the whole device. */
 bool alone(const struct scheduler *s, unsigned lane);
+void divide(struct scheduler *s);
 
 /* encoder.c */
 void plan_encoder(struct plan *p);

@@ -1,29 +1,6 @@
 /* division.c - which lane does what, on which rung, and what there is to do: see scheduler.h. */
 #include "worker/sched/core.h"
 
-void
-scheduler_rung(struct scheduler *s, unsigned rung)
-{
-    s->rung = rung;
-}
-
-void
-scheduler_together(struct scheduler *s, bool together, uint32_t rows)
-{
-    s->together_rows = rows;
-    if (together == s->together) return;
-    s->together = together;
-    for (unsigned l = 0; l < s->l.n_lanes; l++) {
-        s->work[l] = s->l.lane_work[l];
-        if (together && s->work[l] & WORK_CONTEXT) {
-            s->work[l] |= WORK_GENERATION;
-        } else if (together) {
-            s->work[l] &= (uint8_t)~WORK_GENERATION;
-        }
-    }
-    s->ask |= (1u << s->l.n_lanes) - 1; /* who had nothing to do may have */
-}
-
 /* Somebody's stream goes on, in this step or in another. */
 static bool
 generating(const struct scheduler *s)
@@ -32,6 +9,47 @@ generating(const struct scheduler *s)
     for (const struct seq *q = s->running.first; q; q = q->next)
         if (q->state == SEQ_GENERATION && !q->halted) return true;
     return false;
+}
+
+static bool
+prompts_out(const struct scheduler *s)
+{
+    for (unsigned l = 0; l < s->l.n_lanes; l++)
+        if (s->l.lane_work[l] & WORK_CONTEXT && s->planned[l] != s->done[l]) return true;
+    return false;
+}
+
+/* A lane of prompts takes over who generates when nothing of it is out: a step of thousands of rows is no gap between
+ * two tokens. Until then it plans nothing, and answers go on where they are. */
+void
+divide(struct scheduler *s)
+{
+    bool together = s->next_rung == 0, change = together != s->together, drained = s->drains;
+
+    s->drains = change && together && generating(s) && prompts_out(s);
+    for (unsigned l = 0; l < s->l.n_lanes && (change || !together); l++) {
+        unsigned own = s->l.lane_work[l];
+        bool prompts = own & WORK_CONTEXT;
+
+        if (s->drains)
+            s->work[l] = (uint8_t)(prompts ? 0 : own);
+        else if (together)
+            s->work[l] = (uint8_t)(prompts ? own | WORK_GENERATION : own & ~WORK_GENERATION);
+        else
+            s->work[l] = (uint8_t)own;
+    }
+    if (s->drains) return;
+    s->rung = s->next_rung;
+    s->together = together;
+    if (change || drained) s->ask |= (1u << s->l.n_lanes) - 1; /* who had nothing to do may have */
+}
+
+void
+scheduler_divide(struct scheduler *s, unsigned rung, uint32_t rows)
+{
+    s->together_rows = rows;
+    s->next_rung = rung;
+    divide(s);
 }
 
 /* Lanes are planned in turn: who found nothing then has nothing now, but for tokens to generate, which come to be in the

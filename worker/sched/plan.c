@@ -360,6 +360,7 @@ scheduler_plan(struct scheduler *s, unsigned lane, nsec now, struct batch *b)
     check(b->max_rows >= s->l.max_rows + s->l.max_enc_rows && b->max_runs >= s->max_running);
     check(b->max_encode >= s->max_running);
     s->ask &= ~(1u << lane);
+    if (s->drains) divide(s);
     if (expire(s, now)) ask_others(s, lane);
     if (s->reuse) kv_now(s->kv, now);
     if (s->planned[lane] - s->done[lane] >= STEPS_OUT) return 0;

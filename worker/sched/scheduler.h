@@ -113,11 +113,11 @@ unsigned scheduler_turn(const struct scheduler *s, const struct batch *b);
  * LAGAN_E_INTERNAL, and those that were forked from them in it or in a step behind it, or for whom it copied. */
 void scheduler_commit(struct scheduler *s, const struct batch *b, const struct batch_result *r,
                       nsec now);
-/* From the next plan on. A step says that rung, or 0, the whole device, while no other lane has anything to do. */
-void scheduler_rung(struct scheduler *s, unsigned rung);
-/* From the next plan on the lane of prompts generates too, with so many rows of prompts (0: as many as it has) in a
- * step that does both; or each lane does its own work again. Lanes apart: limits.lane_work. */
-void scheduler_together(struct scheduler *s, bool together, uint32_t rows);
+/* From the next plan on each lane does its own work (limits.lane_work) on that rung; a step says it, or 0, the whole
+ * device, while no other lane has anything to do. Rung 0: the lane of prompts generates too, with so many rows of prompts
+ * (0: as many as it has) in a step that does both, as soon as none of its steps is out that somebody who generates would
+ * wait for. */
+void scheduler_divide(struct scheduler *s, unsigned rung, uint32_t rows);
 /* What there is to do: sequences that generate, that do or will as far as seats go, and rows of prompts that could be
  * computed, up to `most` of them. */
 struct scheduler_load {

@@ -17,11 +17,15 @@ split_init(struct split *s, const struct split_limits *l, const struct ladder *l
            const struct work_costs *costs, const struct kv_config *kv, double bandwidth,
            double peak)
 {
-    *s = (struct split){
-        .l = *l, .now = { 0, l->most_rows }, .since = DWELL, .costs = *costs, .kv = kv
-    };
+    *s = (struct split){ .l = *l, .costs = *costs, .kv = kv };
     check(l->least_rows >= 1 && l->most_rows >= l->least_rows);
     steptime_init(&s->time, ladder, bandwidth, peak);
+    /* Before there was any: a prompt's rows as its matrices have them, one who generates. */
+    s->load.row = (struct work_done){ .weights = (double)costs->weights,
+                                      .matmul = costs->row_flops };
+    s->load.decode = s->load.row;
+    s->load.n_decode = 1;
+    split_begin(s, 0);
 }
 
 /* So many rows of prompts. */
@@ -69,6 +73,13 @@ rows_in_time(const struct split *s, const struct split_load *load)
     if (s->l.target == 0) return s->l.most_rows;
     room = ((double)s->l.target - least) / MAX(more - least, 1e-9);
     return MIN(s->l.least_rows + floor(MAX(room, 0.)), (double)s->l.most_rows);
+}
+
+void
+split_begin(struct split *s, unsigned rung)
+{
+    s->now = (struct split_way){ rung, (uint32_t)rows_in_time(s, &s->load) };
+    s->since = DWELL;
 }
 
 /* A prompt's row in a step of so many, alone in its lane. */
@@ -201,8 +212,11 @@ split_ask(struct split *s, const struct ladder *ladder, const struct split_load 
     struct split_expect now, other;
 
     s->since += s->since < UINT32_MAX;
-    /* With one phase empty there is nothing to choose; of who never ran nothing is known. */
-    if (load->n_decode == 0 || load->n_rows == 0) return s->now;
+    /* With one phase empty there is nothing to choose; of who never ran nothing is known. But the next prompt keeps
+     * the target from its first step on. */
+    if (load->n_decode == 0) return s->now;
+    s->now.rows = s->now.rung ? s->l.most_rows : (uint32_t)rows_in_time(s, load);
+    if (load->n_rows == 0) return s->now;
     if (steptime_known(&s->time, STEP_CONTEXT) + steptime_known(&s->time, STEP_BOTH) == 0 ||
         steptime_known(&s->time, STEP_GENERATION) + steptime_known(&s->time, STEP_BOTH) == 0)
         return s->now;

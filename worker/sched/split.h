@@ -71,6 +71,8 @@ void split_init(struct split *s, const struct split_limits *l, const struct ladd
 /* A step was launched; the oldest of its lane is over. Rung 0 of a step: it had the whole device. */
 void split_began(struct split *s, const struct batch *b, nsec now);
 nsec split_ended(struct split *s, const struct batch *b, nsec now); /* how long it took */
+/* It goes on from that rung, wherever it was. */
+void split_begin(struct split *s, unsigned rung);
 /* Before a plan: the way from now on. */
 struct split_way split_turn(struct split *s, const struct ladder *ladder,
                             const struct scheduler *sched);
