@@ -19,9 +19,10 @@
  *                           exceeds; steps of prompts, of answers and of both, and how long they took
  *     steady=B:IN:OUT:SECONDS  B requests always in flight, the first ones with shorter answers so that they end one
  *                           after another; what was done in so many seconds, from half as many after those have
- *                           their first token: of each phase by itself (prompts_s: rows of prompts over IN), and a
- *                           trace's times, with those of whom an eighth came meanwhile. It begins with the same prompts
- *                           every time: with --set kv.reuse=true they are there already
+ *                           their first token: tokens, prompts (prompts_s: by the times of the first and the last whose
+ *                           first token came, so that a part of one does not count), and a trace's times, with those of
+ *                           whom an eighth came meanwhile. Where both rates agree it was steady. It begins with the same
+ *                           prompts every time: with --set kv.reuse=true they are there already
  *     split=MODE            no case: from here on off, auto or CONTEXT:GENERATION of a device that the worker divides
  *
  * DIR needs a config.json only (bench/configs): the weights are random, so are the prompts, lengths are
@@ -522,6 +523,24 @@ account_steady(const struct bench *b, uint32_t out, double *v, uint32_t n, struc
     f->gap_99 = rare(v, n);
 }
 
+/* Answers begun a second, from the first that was in that time to the last. */
+static double
+begun(const struct bench *b, nsec from)
+{
+    nsec first = INT64_MAX, last = 0;
+    uint32_t n = 0;
+
+    for (uint32_t i = 0; i < b->n_sent; i++) {
+        const struct request *q = &b->q[i];
+
+        if (!q->got || q->first < from) continue;
+        first = MIN(first, q->first);
+        last = MAX(last, q->first);
+        n++;
+    }
+    return n > 1 ? (n - 1) / ((double)(last - first) / NSEC_S) : 0;
+}
+
 static void
 run_steady(struct bench *b, const uint32_t *arg, struct figure *f)
 {
@@ -537,6 +556,8 @@ run_steady(struct bench *b, const uint32_t *arg, struct figure *f)
     submit_first(b, some);
     for (uint32_t i = 0; i < some; i++)
         while (!b->q[i].got) take_steady(b, false, gaps, &n);
+    for (until = clock_now() + arg[3] * NSEC_S / 2; clock_now() < until;)
+        take_steady(b, false, gaps, &n);
     n = 0;
     for (uint32_t i = 0; i < b->n_sent; i++)
         b->q[i].seen = b->q[i].got, b->q[i].from = b->q[i].last;
@@ -548,7 +569,7 @@ run_steady(struct bench *b, const uint32_t *arg, struct figure *f)
     seconds = (double)(to.at - from.at) / NSEC_S;
     f->value = (double)(to.tokens - from.tokens) / seconds;
     f->more = f->value / arg[2];
-    f->prompts = (double)(to.prompt_tokens - from.prompt_tokens) / seconds / arg[1];
+    f->prompts = begun(b, from.at);
     for (uint32_t i = 0; i < b->n_sent; i++)
         if (!b->q[i].over) lagan_cancel(b->s.client, b->q[i].id);
     while (b->n_over < b->n_sent) take_steady(b, true, gaps, &n);
