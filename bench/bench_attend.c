@@ -6,9 +6,10 @@
  * are many the arithmetic. Before a shape is timed, what it gives is compared with attend=any, element
  * by element; a difference ends the program.
  *
- *     bench_attend [--device cuda:N] [--kernel attend=NAME] [--invariant] [--only PATTERN] [--part SMS]
+ *     bench_attend [--device cuda:N] [--kernel attend=NAME] [--invariant] [--only PATTERN] [--part SMS [--beside]]
  *
- * --part: on the device's last SMS alone, a part of it.
+ * --part: on the device's last SMS alone, a part of it. --beside: with prompts' products (2,048 rows, 4,096 to 14,336) on
+ * the others meanwhile; a figure more is their rate, after what it is when nobody reads.
  */
 #include "base/clock.h"
 #include "base/rng.h"
@@ -24,6 +25,9 @@
 enum { RUNS = 9, MAX_LAYERS = 32 };
 #define POOL ((uint64_t)5 << 29) /* bytes of keys and values */
 #define ACTS ((uint64_t)1 << 28) /* of everything else */
+/* A product beside it, how many are queued, and of how many weights in turn: what the pool holds, for values. */
+enum { ROWS = 2048, INNER = 4096, OUTER = 14336, AHEAD = 64, MATRICES = 16 };
+#define PRODUCT (2. * ROWS * INNER * OUTER)
 
 static const struct shape {
     const char *name;
@@ -71,6 +75,9 @@ struct side {
 
 static struct {
     struct side any, fast; /* any has the memory, too */
+    struct side beside;    /* of the same device as fast, on its other SMs */
+    uint64_t n_done;
+    nsec during; /* of n_done */
     struct arena kv, acts;
     char *host; /* twice of out */
     uint64_t seed;
@@ -238,6 +245,51 @@ compare(const struct work *w)
 }
 
 static void
+fill_beside(void)
+{
+    struct side *s = &b.beside;
+    char *x = (char *)b.acts.base + ACTS - 2 * ROWS * (INNER + OUTER);
+
+    for (; s->step < s->op->lane_done(s->lane) + AHEAD; s->step++) {
+        char *w = (char *)b.kv.base + s->step % MATRICES * 2 * INNER * OUTER;
+
+        must(s, s->op->matmul(s->lane, tensor_2d(x + 2 * ROWS * INNER, DT_BF16, ROWS, OUTER),
+                              tensor_2d(x, DT_BF16, ROWS, INNER),
+                              tensor_2d(w, DT_BF16, OUTER, INNER), NO_TENSOR, 0));
+        must(s, s->op->lane_mark(s->lane, s->step + 1));
+    }
+}
+
+/* Until all are done: TFLOP/s, with nobody reading. */
+static double
+empty_beside(void)
+{
+    struct side *s = &b.beside;
+    uint64_t n = s->op->lane_done(s->lane);
+    nsec from = clock_now();
+
+    while (s->op->lane_done(s->lane) < s->step) must(s, s->op->lane_error(s->lane));
+    return (double)(s->step - n) * PRODUCT / (double)(clock_now() - from) / 1e3;
+}
+
+/* On the SMs that fast has not. */
+static void
+open_beside(uint32_t sms)
+{
+    struct side *s = &b.beside;
+    char *x = (char *)b.acts.base + ACTS - 2 * ROWS * (INNER + OUTER);
+
+    *s = (struct side){ .gpu = b.fast.gpu, .op = b.fast.op };
+    must(s, s->op->lane_open(s->gpu, gpu_units(s->gpu), &s->lane, &b.e));
+    must(s, s->op->lane_part(s->lane, 0, sms));
+    must(s, s->op->fill_random(s->lane, tensor_2d(x, DT_BF16, ROWS, INNER), 6, 0, 0, 1));
+    for (int i = 0; i < 2; i++) {
+        fill_beside();
+        printf(i ? "%u SMs beside it: %.0f TFLOP/s\n" : "", sms, empty_beside());
+    }
+}
+
+static void
 measure(const struct work *w)
 {
     const struct shape *s = w->s;
@@ -249,31 +301,42 @@ measure(const struct work *w)
     uint64_t taken;
 
     n *= 1 + (uint32_t)(2e-3 / (bytes / 4e12 * n + 1e-5)); /* two milliseconds or more */
-    n = MIN(n, 2048u); /* what a graph may hold */
+    n = MIN(n, 2048u);                                     /* what a graph may hold */
     if (s->rows > 1) n = 8;
     must(side, side->op->graph_begin(side->lane));
     for (uint32_t i = 0; i < n; i++) attend(side, w, w->a.out, i);
     must(side, side->op->graph_end(side->lane, &g, &taken));
+    b.n_done = 0, b.during = 0;
     for (int run = -2; run < RUNS; run++) {
-        nsec from = clock_now();
+        uint64_t done;
         double v;
         int at = run;
+        nsec from;
 
+        if (b.beside.lane) fill_beside();
+        done = b.beside.lane ? side->op->lane_done(b.beside.lane) : 0;
+        from = clock_now();
         must(side, side->op->graph_run(side->lane, g));
         wait_lane(side);
         v = (double)(clock_now() - from) / 1e3 / n;
         if (run < 0) continue;
+        if (b.beside.lane) b.n_done += side->op->lane_done(b.beside.lane) - done;
+        b.during += clock_now() - from;
         for (; at > 0 && us[at - 1] > v; at--) us[at] = us[at - 1];
         us[at] = v;
     }
+    if (b.beside.lane) empty_beside();
     side->op->graph_drop(side->lane, g);
     for (uint32_t i = 0; i < s->rows; i++) flop += s->len - (s->causal ? s->rows - 1 - i : 0);
     flop *= 4.0 * s->seqs * s->kv_heads * s->group * s->dim;
     printf("| %s | %.1f [%.1f .. %.1f] | ", s->name, us[RUNS / 2], us[0], us[RUNS - 1]);
     if (s->rows == 1)
-        printf("%.2f TB/s |\n", bytes / us[RUNS / 2] / 1e6);
+        printf("%.2f TB/s |", bytes / us[RUNS / 2] / 1e6);
     else
-        printf("%.0f TFLOP/s |\n", flop / us[RUNS / 2] / 1e6);
+        printf("%.0f TFLOP/s |", flop / us[RUNS / 2] / 1e6);
+    if (b.beside.lane)
+        printf(" %.0f TFLOP/s |", (double)b.n_done * PRODUCT / (double)b.during / 1e3);
+    printf("\n");
     fflush(stdout);
 }
 
@@ -282,10 +345,16 @@ main(int argc, char **argv)
 {
     struct gpu_options o = { .device = "cuda" }, any;
     const char *only = "*";
+    bool beside = false;
     uint32_t part = 0;
 
     for (int i = 1; i < argc; i++) {
         const char *v = i + 1 < argc ? argv[i + 1] : NULL;
+
+        if (!strcmp(argv[i], "--beside")) {
+            beside = true;
+            continue;
+        }
 
         if (!strcmp(argv[i], "--invariant")) {
             o.invariant = true;
@@ -315,6 +384,7 @@ main(int argc, char **argv)
     must(&b.any, b.any.op->fill_random(b.any.lane, tensor_2d(b.kv.base, DT_BF16, POOL / 8192, 4096),
                                        1, 0, 0, 1));
     wait_lane(&b.any);
+    if (part && beside) open_beside(gpu_units(b.fast.gpu) - part);
     b.host = malloc(ACTS);
     if (!b.host) return 1;
     printf("%s%s\n\n| shape | us of a layer | |\n|---|--:|--:|\n", gpu_describe(b.any.gpu),
@@ -327,6 +397,7 @@ main(int argc, char **argv)
         compare(&w);
         measure(&w);
     }
+    if (b.beside.lane) b.beside.op->lane_close(b.beside.lane);
     b.any.op->arena_drop(b.any.gpu, &b.kv);
     b.any.op->arena_drop(b.any.gpu, &b.acts);
     b.fast.op->lane_close(b.fast.lane);
