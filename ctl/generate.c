@@ -14,6 +14,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* Between the first token and the last: of less no pace can be told. */
+static const double PACE_SECONDS = 0.01;
+
 struct own_opts {
     bool json, help, stream;
     uint32_t concurrency;
@@ -133,7 +136,7 @@ print_summary(struct generate *g)
                 g->ttft[g->n_ttft / 2] * 1000, middle);
         fprintf(stderr, " · %zu token%s", g->n_tokens, g->n_tokens == 1 ? "" : "s");
         /* The first token took the prompt; what came after it shows the pace, if it came apart. */
-        if (seconds > 0 && g->n_tokens > 1)
+        if (seconds >= PACE_SECONDS && g->n_tokens > 1)
             fprintf(stderr, " · %.0f tok/s", (double)(g->n_tokens - 1) / seconds);
         else if (g->last > g->start)
             fprintf(stderr, " · %.0f tok/s",

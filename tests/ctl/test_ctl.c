@@ -128,6 +128,21 @@ text_streams_to_standard_output_and_one_line_sums_up(void **state)
     assert_string_equal(out, "hi\n");
 }
 
+/* What beams end with comes at once, and its pace was microseconds' once. */
+static void
+no_pace_is_told_that_nobody_has_seen(void **state)
+{
+    double ttft, pace;
+    const char *at;
+
+    (void)state;
+    assert_int_equal(sh("$L generate --text 'echo hello world' --max-tokens 64"), 0);
+    at = strstr(err, "ttft ");
+    assert_non_null(at);
+    assert_int_equal(sscanf(at, "ttft %lf ms · 11 tokens · %lf tok/s", &ttft, &pace), 2);
+    if (pace > 10 / 0.01) assert_true((pace - 1) * (ttft - 0.06) / 1000 < 11);
+}
+
 static void
 json_has_every_key_of_the_contract(void **state)
 {
@@ -570,6 +585,7 @@ main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(text_streams_to_standard_output_and_one_line_sums_up),
+        cmocka_unit_test(no_pace_is_told_that_nobody_has_seen),
         cmocka_unit_test(json_has_every_key_of_the_contract),
         cmocka_unit_test(stream_prints_each_batch_and_then_the_final_line),
         cmocka_unit_test(tokens_that_skip_are_a_failure),
