@@ -120,6 +120,16 @@ by_value(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
+/* Log-probabilities and tensors were asked for, which a line of text has no room for. */
+static bool
+asks_for_numbers(const struct generate *g)
+{
+    const char *const *given = g->args.given;
+
+    return given[FIELD_logprobs] || given[FIELD_prompt_logprobs] ||
+           given[FIELD_return_encoder_output] || given[FIELD_return_logits];
+}
+
 /* ok  ttft 4.1 ms · 11 tokens · 1870 tok/s · stop: eos · its worker died: 38 ms without a token */
 static void
 print_summary(struct generate *g)
@@ -148,6 +158,7 @@ print_summary(struct generate *g)
                 (double)g->pause / NSEC_MS);
     else if (g->n_resumed)
         fprintf(stderr, " · its worker died: %.0f ms without a token", (double)g->pause / NSEC_MS);
+    if (asks_for_numbers(g)) fputs(" · the numbers come with --json", stderr);
     fputc('\n', stderr);
 }
 

@@ -124,8 +124,10 @@ text_streams_to_standard_output_and_one_line_sums_up(void **state)
     assert_has(err, "ok  ttft ");
     assert_has(err, " · 11 tokens · ");
     assert_has(err, " tok/s · stop: eos\n");
-    assert_int_equal(sh("$L generate --ids 104,105"), 0);
+    assert_null(strstr(err, "--json"));
+    assert_int_equal(sh("$L generate --ids 104,105 --logprobs 2"), 0);
     assert_string_equal(out, "hi\n");
+    assert_has(err, " · the numbers come with --json\n");
 }
 
 /* What beams end with comes at once, and its pace was microseconds' once. */
