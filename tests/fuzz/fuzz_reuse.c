@@ -41,6 +41,19 @@ draw_text(struct twin *t, struct seat *s, struct in *in)
     twin_name(s);
 }
 
+/* What it would find if the host's memory were there, whether it is or not. */
+static void
+ask_length(struct twin *t, const struct seat *s)
+{
+    uint32_t found = kv_lookup_length(t->kv, &s->text, /* whole= */ true), whole, want;
+    bool away = t->away;
+
+    t->away = false;
+    want = twin_hit(t, s, &whole);
+    t->away = away;
+    check(found >= whole && found <= want && (found == want || !t->c.copy_partial));
+}
+
 static void
 admit(struct twin *t, struct in *in)
 {
@@ -68,7 +81,9 @@ admit(struct twin *t, struct in *in)
     if (kv_fits_alone(t->kv, &s->need, s->len, s->text.n_source, NULL) < 0) return;
     want = twin_hit(t, s, &whole);
     want_cross = twin_cross(t, s);
+    ask_length(t, s);
     kv_lookup(t->kv, &s->text, &seen);
+    check(kv_lookup_length(t->kv, &s->text, /* whole= */ false) == seen.n_tokens);
     if (t->c.copy_partial) check(seen.n_tokens == want);
     check(seen.n_tokens <= want && seen.n_tokens >= whole && seen.cross == want_cross);
     for (uint32_t g = 0; g < t->c.n_groups; g++) more.n_blocks[g] = s->need.n_blocks[g] + 1;
@@ -670,6 +685,61 @@ move_host(struct twin *t, uint32_t how)
     t->away = !t->away;
 }
 
+/* Two have a name in common where they have all tokens up to there in common. */
+static void
+ask_names(const struct twin *t, uint32_t seat)
+{
+    uint64_t name[SEATS][LEN][2];
+    const struct seat *s = &t->seat[seat % SEATS];
+    uint32_t tokens = t->c.tokens_per_block;
+
+    for (uint32_t i = 0; i < SEATS; i++)
+        if (t->seat[i].live)
+            check(kv_names(t->kv, &t->seat[i].text, name[i], LEN) == t->seat[i].text.n / tokens);
+    for (uint32_t i = 0; i < SEATS && s->live; i++) {
+        for (uint32_t end = tokens; t->seat[i].live && end <= MIN(s->text.n, t->seat[i].text.n);
+             end += tokens) {
+            const uint64_t *a = name[s - t->seat][end / tokens - 1], *b = name[i][end / tokens - 1];
+
+            check((s->path[end - 1] == t->seat[i].path[end - 1]) == (a[0] == b[0] && a[1] == b[1]));
+        }
+    }
+}
+
+/* Of two ranges the first is right; the second may be anything. */
+static void
+ask_keep(uint32_t how)
+{
+    uint32_t start = how % 4, end = start + how / 4 % 2;
+    struct kv_keep k[2] = { { 0, 2, 100, 0 },
+                            { start, end, how & 8 ? 101 : 100, how & 16 ? -1 : 1 } };
+    struct err e;
+
+    check((kv_keep_check(k, 2, &e) == 0) == (start >= 2 && end > start && !(how & 24)));
+}
+
+/* How many blocks of each group somebody holds: those that stand in a table, once. */
+static void
+ask_stats(const struct twin *t)
+{
+    if (!twin_all_started(t)) return; /* a tail is in none */
+    for (uint32_t g = 0; g < t->c.n_groups; g++) {
+        bool seen[UNITS] = { false };
+        struct kv_stats n;
+
+        kv_stats(t->kv, g, &n);
+        for (uint32_t s = 0; s < SEATS; s++)
+            for (uint32_t e = 0; t->seat[s].live && e < ENTRIES; e++) {
+                slice_id at = t->seat[s].at[g][e];
+
+                if (at == SLICE_NONE || seen[twin_unit(t, g, at)]) continue;
+                seen[twin_unit(t, g, at)] = true;
+                n.held--;
+            }
+        check(n.held == 0);
+    }
+}
+
 enum op { ADMIT, PLAN, FINISH, STORE, RELEASE, FORK, TURN, DROP };
 
 /* Steps are the most frequent, so that some are out when others come. */
@@ -721,6 +791,11 @@ LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 
                 if (what % 4 == 0) store(t, &in, true, false);
                 if (what % 4 == 1) move_host(t, what / 4);
+                if (what % 4 == 2) {
+                    ask_names(t, what / 4);
+                    ask_stats(t);
+                }
+                if (what % 4 == 3) ask_keep(what / 4);
                 kv_now(t->kv, t->now += byte(&in));
             }
             }

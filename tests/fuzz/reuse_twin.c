@@ -51,7 +51,7 @@ bool
 twin_begin(struct twin *t, struct in *in)
 {
     bool narrow = byte(in) % 2 == 0;
-    uint32_t kinds = byte(in);
+    uint32_t kinds = byte(in), order, limit;
     struct err e;
 
     t->c = (struct kv_config){ .n_groups = 1 + kinds % 3,
@@ -61,7 +61,9 @@ twin_begin(struct twin *t, struct in *in)
                                .reuse = true,
                                .extra_ids = true };
     t->c.copy_partial = byte(in) % 4 > 0;
-    t->c.fifo = byte(in) % 4 == 0;
+    order = byte(in);
+    t->c.fifo = order % 4 == 0;
+    limit = order / 4 % 4 == 3 ? 3 + order / 16 : 0;
     for (uint32_t g = 0; g < t->c.n_groups; g++)
         t->c.group[g] =
             (struct kv_group){ .kind = (enum kv_kind)((kinds >> (2 * g + 2)) % (narrow ? 3 : 4)),
@@ -69,7 +71,8 @@ twin_begin(struct twin *t, struct in *in)
                                .n_layers = 1 + byte(in) % LAYERS,
                                .n_parts = 2,
                                .slice_bytes = UNIT,
-                               .max_entries = ENTRIES };
+                               .max_entries = ENTRIES,
+                               .max_blocks = limit };
     t->narrow = narrow;
     if (!narrow) t->interval = byte(in) % 5 * t->c.tokens_per_block;
     for (uint32_t g = 0, sinks = narrow ? 1 : byte(in); g < t->c.n_groups; g++) {
@@ -84,6 +87,8 @@ twin_begin(struct twin *t, struct in *in)
     }
     t->interval = t->has_state ? t->interval : 0;
     t->n_slabs = 3 + byte(in) % 30;
+    /* Then it is the limit alone that blocks run out by, and what leaves is what its place is taken of. */
+    if (limit) t->n_slabs = t->c.n_groups * (limit + 1) + 1;
     t->c.arena_bytes = (uint64_t)t->n_slabs * kv_slab_bytes(&t->c);
     t->n_units = (uint32_t)(t->c.arena_bytes / UNIT);
     if (t->n_units > UNITS) return false;
@@ -324,15 +329,15 @@ twin_fits(const struct twin *t, const struct kv_need *need)
 
         for (uint32_t g = 0; g < t->c.n_groups; g++) {
             bool once = t->c.group[g].kind == KV_FULL || t->c.group[g].kind == KV_CROSS;
+            uint64_t promised = need->n_blocks[g];
 
             if (t->c.group[g].pool != p) continue;
             per_slab = slab_units / t->block_units[g];
             has[twin_unit(t, g, kv_scratch(t->kv, g)) / slab_units] = true;
-            blocks += 1 + need->n_blocks[g];
             for (uint32_t s = 0; s < SEATS; s++) {
                 const struct seat *q = &t->seat[s];
 
-                if (q->live) blocks += q->need.n_blocks[g];
+                if (q->live) promised += q->need.n_blocks[g];
                 for (uint32_t e = 0; q->live && e < ENTRIES; e++) {
                     bool first = true;
 
@@ -340,9 +345,11 @@ twin_fits(const struct twin *t, const struct kv_need *need)
                     has[twin_unit(t, g, q->at[g][e]) / slab_units] = true;
                     for (uint32_t o = 0; o < s; o++)
                         first = first && !(t->seat[o].live && t->seat[o].at[g][e] == q->at[g][e]);
-                    if (once && !first) blocks--; /* shared: promised once */
+                    if (once && !first) promised--; /* shared: promised once */
                 }
             }
+            blocks += 1 + promised;
+            if (t->c.group[g].max_blocks && promised > t->c.group[g].max_blocks) return false;
         }
         for (uint32_t i = 0; i < ARRAY_LEN(has); i++) hot += has[i];
         slabs += MAX(hot, CEIL_DIV(blocks, per_slab));
