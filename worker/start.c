@@ -29,7 +29,9 @@ enum {
     GPU_ROWS = 8192, /* of a step, unless the settings say otherwise */
     /* Of sources at once: a burst goes through the encoder together, and the next does not wait until
      * the first has been projected. */
-    GPU_ENC_ROWS = 16384
+    GPU_ENC_ROWS = 16384,
+    /* Beams of searches that go on together: docs/perf.md. */
+    SEARCH_ROWS = 512
 };
 /* What a GPU's lane takes beside its scratch (a library's handle, its workspace), and the process that comes up
  * beside this one to succeed it (its context). */
@@ -433,6 +435,7 @@ set_sizes(struct worker *w, struct err *e)
         .max_enc_rows = n->max_source && on_gpu(n) ? MAX(n->max_source, (uint32_t)GPU_ENC_ROWS)
                                                    : n->max_source,
         .n_enc_layers = (uint16_t)n->model->shape.n_encoder_layers,
+        .search_rows = SEARCH_ROWS,
         /* Beside a stream a source is no more than a whole chunk is. */
         .enc_work = (uint64_t)max_rows * n->model->shape.n_encoder_layers,
     };

@@ -130,7 +130,9 @@ begin(struct world *w, struct in *in)
         r->l.prompt_batch = byte(in);
         r->l.prompt_wait = byte(in);
     }
-    if (byte(in) % 3 == 0) {
+    shape = byte(in);
+    if (shape & 16) r->l.search_rows = shape % 16;
+    if (shape % 3 == 0) {
         r->l.n_draft = byte(in) % (MAX_DRAFT + 1);
         for (uint32_t i = 0; i < r->l.n_draft; i++)
             r->l.draft_back[i] = (uint8_t)(byte(in) % 2 ? 0 : byte(in) % (i + 1));

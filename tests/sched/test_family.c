@@ -367,6 +367,7 @@ run_many(struct bed *b, bool sources, enum policy policy, uint32_t max_rows, uin
         .lane_work = { WORK_ENCODER | WORK_CONTEXT | WORK_GENERATION },
         .n_enc_layers = sources ? 2 : 0,
         .max_enc_rows = sources ? 24 : 0,
+        .search_rows = test_below(2) ? test_below(30) : 0,
     };
     open_bed(b);
     for (uint32_t i = 0; i < N; i++) {
@@ -566,6 +567,52 @@ a_family_is_admitted_whole_or_waits_and_what_never_fits_is_refused(void **state)
     close_bed(&b);
 }
 
+/* Two searches of three beams, the second of which comes while a step of the first is out, and a stream if there is to be one:
+ * the most runs that a step had. Two steps are out whenever there are two. */
+static uint32_t
+most_runs(uint32_t search_rows, bool stream)
+{
+    static struct bed b;
+    struct family *all[3] = { family_new(1, 3, true, 1, 30, 0), family_new(2, 3, true, 1, 30, 0),
+                              stream ? family_new(3, 1, false, 1, 90, 0) : NULL };
+    uint32_t left = 2 + stream, most = 0;
+    struct err e;
+
+    b.l = (struct scheduler_limits){ .max_seqs = 8,
+                                     .max_rows = 16,
+                                     .max_len = MAX_LEN,
+                                     .n_lanes = 1,
+                                     .lane_work = { WORK_CONTEXT | WORK_GENERATION },
+                                     .search_rows = search_rows };
+    open_bed(&b);
+    assert_int_equal(scheduler_add(b.s, all[0]->seq, 0, &e), 0);
+    if (stream) all[2]->seq[0].n_end = all[2]->seq[0].n_eos = 0;
+    if (stream) assert_int_equal(scheduler_add(b.s, all[2]->seq, 0, &e), 0);
+    do {
+        if (b.planned - b.done == OUT || !plan(&b)) commit(&b);
+    } while (b.planned < 6 || b.batch[b.planned % OUT]->n_runs < 3);
+    assert_int_equal(scheduler_add(b.s, all[1]->seq, 0, &e), 0);
+    while (left > 0) {
+        const struct batch *p = b.planned - b.done < OUT ? plan(&b) : NULL;
+
+        if (p) most = MAX(most, p->n_runs);
+        if (!p) commit(&b);
+        take_back(&b, all, ARRAY_LEN(all), &left);
+    }
+    close_bed(&b);
+    return most;
+}
+
+static void
+searches_that_begin_apart_go_on_in_one_step_unless_they_are_many_or_somebody_streams(void **state)
+{
+    (void)state;
+    assert_int_equal(most_runs(6, false), 6);
+    assert_int_equal(most_runs(5, false), 3);
+    assert_int_equal(most_runs(0, false), 3);
+    assert_int_equal(most_runs(6, true), 4);
+}
+
 int
 main(void)
 {
@@ -575,6 +622,8 @@ main(void)
             who_is_paused_goes_on_as_if_nothing_had_happened_beams_and_samples_all_together),
         cmocka_unit_test(a_search_that_was_taken_over_and_is_paused_shares_only_what_is_alike),
         cmocka_unit_test(a_family_is_admitted_whole_or_waits_and_what_never_fits_is_refused),
+        cmocka_unit_test(
+            searches_that_begin_apart_go_on_in_one_step_unless_they_are_many_or_somebody_streams),
     };
 
     return cmocka_run_group_tests(tests, test_seed_group, NULL);

@@ -655,6 +655,24 @@ waits(const struct walk *w, const struct req *q)
     return q->lane != w->lane && q->step > w->t->done[q->lane];
 }
 
+/* Nobody but searches generates, few enough for one step, and some are in the one that is out. */
+static bool
+searches_wait(const struct walk *w)
+{
+    const struct twin *t = w->t;
+    uint32_t n = 0, n_out = 0;
+
+    for (uint32_t i = 0; i < t->n_list; i++) {
+        const struct req *q = t->list[i];
+
+        if (q->state != GENERATE || q->halted) continue;
+        if (!q->beam) return false;
+        n++;
+        n_out += q->in_flight && q->lane == w->lane;
+    }
+    return n_out && n <= t->l.search_rows;
+}
+
 /* Everybody's next row first; then guesses in list order, of what is left, beside a prompt of half of it. */
 static void
 generate(struct walk *w)
@@ -664,6 +682,7 @@ generate(struct walk *w)
     uint64_t oldest = UINT64_MAX;
     bool prompts = false;
 
+    if (searches_wait(w)) return;
     for (uint32_t i = 0; i < t->n_list; i++) {
         n += t->list[i]->state == GENERATE;
         prompts = prompts || t->list[i]->state == CONTEXT || t->list[i]->state == WAIT;

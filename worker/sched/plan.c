@@ -244,12 +244,31 @@ fetch_next(const struct plan *p, const struct seq *q)
     __builtin_prefetch(&p->s->seat[q->seat]);
 }
 
+/* Searches wait for those that are in the step that is out, so that the next one has all of them: else they would stay
+ * apart, and each step takes as long as if it had the others too. */
+static bool
+searches_wait(const struct plan *p)
+{
+    const struct scheduler *s = p->s;
+    uint32_t rows = 0;
+    bool out = false;
+
+    if (s->l.search_rows == 0 || s->planned[p->lane] == s->done[p->lane]) return false;
+    for (const struct seq *q = s->running.first; q; q = q->next) {
+        if (q->state != SEQ_GENERATION || q->halted) continue;
+        if (!q->beam || ++rows > s->l.search_rows) return false;
+        out = out || (q->in_flight > 0 && q->lane == p->lane);
+    }
+    return out;
+}
+
 static void
 plan_generation(struct plan *p)
 {
     uint32_t guesses = guess_rows(p);
     uint64_t oldest = UINT64_MAX;
 
+    if (searches_wait(p)) return;
     for (struct seq *q = p->s->running.first; q; q = q->next) {
         fetch_next(p, q->next);
         if (!generates(p, q)) continue;

@@ -59,6 +59,9 @@ struct scheduler_limits {
      * 0 everywhere they are a chain. */
     uint8_t n_draft, draft_back[MAX_DRAFT];
     uint32_t pages; /* of what is on the device for some requests only: LoRA adapters */
+    /* Where nobody else generates, searches of up to so many beams in all go on in one step, for which they wait; 0: nobody
+     * waits. */
+    uint32_t search_rows;
     /* While somebody generates: sources wait until one of these numbers of them can start, prompts until they are
      * that many tokens; neither longer than its time. n_enc_batches 0, prompt_batch 0: nobody waits. */
     uint32_t enc_batch[8], n_enc_batches, prompt_batch;
