@@ -46,9 +46,9 @@ hand_open(struct hand *h, const struct hand_options *o)
                               .rank = o->rank,
                               .n_ranks = o->n_ranks,
                               .group_fd = o->group_fd,
-                              .invariant = true };
+                              .invariant = !o->fast };
     struct model_source src = { .dir = o->dir,
-                                .dtype = o->device ? DT_F32 : DT_COUNT,
+                                .dtype = o->device ? o->dtype : DT_COUNT,
                                 .random = o->random != 0,
                                 .seed = o->random,
                                 .rank = o->rank,

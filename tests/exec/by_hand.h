@@ -12,7 +12,9 @@
 enum { HAND_SEATS = 20, HAND_LEN = 512, HAND_HOST = 1 << 20 };
 
 struct hand_options {
-    const char *dir, *isa, *device; /* device NULL: cpu; a GPU's matrices are made fp32 */
+    const char *dir, *isa, *device; /* device NULL: cpu */
+    enum dtype dtype; /* a GPU's matrices are made that; 0: fp32 */
+    bool fast;        /* numerics are not invariant */
     uint64_t random; /* not 0: weights=random:SEED */
     uint32_t tokens_per_block, max_rows, n_lanes;
     enum dtype kv;       /* 0: fp32 */

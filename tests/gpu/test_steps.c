@@ -1,0 +1,185 @@
+/* test_steps.c - steps of a GPU, batches made by hand: the same whichever way they are queued, and steady.
+ *
+ * A step that was done before allocates nothing and waits for nothing: all that it asks of the driver is to queue,
+ * and whether what was queued is done. The same requests are run several times over; by then every kernel is loaded
+ * and every piece captured. What is asked during one more run is counted by name (driver_calls.h).
+ */
+#include "tests/exec/toy.h"
+#include "tests/gpu/driver_calls.h"
+#include "tests/gpu/rig.h"
+#include "tests/test.h"
+
+#include <stdio.h>
+
+enum { WARM = 6, TRIES = 20 };
+
+/* Of heads that Hopper's kernels take; a window; a bias. */
+static const char DECODER[] =
+    "{\"model_type\": \"mistral\", \"vocab_size\": 3000, \"hidden_size\": 512,"
+    " \"intermediate_size\": 1024, \"num_hidden_layers\": 2, \"num_attention_heads\": 4,"
+    " \"num_key_value_heads\": 2, \"head_dim\": 128, \"sliding_window\": 32,"
+    " \"max_position_embeddings\": 512}";
+static const char ENCODER[] =
+    "{\"model_type\": \"t5\", \"vocab_size\": 3000, \"d_model\": 512, \"d_kv\": 64,"
+    " \"num_heads\": 8, \"d_ff\": 1024, \"num_layers\": 2, \"num_decoder_layers\": 2,"
+    " \"feed_forward_proj\": \"gated-gelu\", \"decoder_start_token_id\": 0}";
+
+static const struct kind {
+    const char *config;
+    bool encoder;
+} kinds[] = { { DECODER, false }, { ENCODER, true } };
+
+static void
+open_kind(const struct kind *k, struct hand_options o)
+{
+    o.device = "cuda";
+    o.kv = o.dtype;
+    o.graphs_memory = o.buckets ? (uint64_t)1 << 30 : 0;
+    open_model(k->config, o);
+    sit_mixed(k->encoder);
+}
+
+static uint64_t
+graphs_now(void)
+{
+    uint64_t n, bytes;
+
+    exec_graphs(h.x, &n, &bytes);
+    return n;
+}
+
+static void
+ids_and_bits_do_not_depend_on_graphs_overlap_chunks_or_lanes(void **state)
+{
+    static const struct hand_options way[] = {
+        { .max_rows = 64 },
+        { .twice = true },
+        { .buckets = true },
+        { .max_rows = 5, .enc_layers = 1 },
+        { .n_lanes = 2 },
+        { .twice = true, .buckets = true },
+        { .twice = true, .buckets = true, .max_rows = 5, .n_lanes = 2, .drop = true },
+    };
+    static struct made first, other;
+
+    (void)state;
+    if (!rig_cuda()) skip();
+    for (unsigned k = 0; k < ARRAY_LEN(kinds); k++)
+        for (enum dtype t = DT_F32; t <= DT_BF16; t++)
+            for (unsigned w = 0; w < ARRAY_LEN(way); w++) {
+                struct hand_options o = way[w];
+
+                o.dtype = t;
+                open_kind(&kinds[k], o);
+                hand_run(&h);
+                assert_int_equal(graphs_now() > 0, o.buckets);
+                take(w ? &other : &first);
+                if (w) assert_memory_equal(&first, &other, sizeof first);
+            }
+}
+
+/* What queues, what asks and does not wait, and what the runtime asks itself. */
+static const char *const steady[] = {
+    "cuLaunchKernel",         "cuLaunchKernelEx",       "cuGraphLaunch",
+    "cuEventRecord",          "cuStreamWaitEvent",      "cuMemcpyAsync",
+    "cuMemcpyHtoDAsync",      "cuMemcpyDtoHAsync",      "cuMemcpyBatchAsync",
+    "cuStreamQuery",          "cuEventQuery",           "cuCtxGetCurrent",
+    "cuCtxSetCurrent",        "cuCtxGetDevice",         "cuStreamIsCapturing",
+    "cuStreamGetCaptureInfo", "cuTensorMapEncodeTiled", "cuKernelGetFunction",
+    "cuKernelGetAttribute",   "cuKernelSetAttribute",   NULL
+};
+
+static void
+once_more(void)
+{
+    for (uint32_t i = 0; i < HAND_SEATS; i++)
+        h.seat[i].late = h.started[i % h.o.n_lanes] + 3 * (i / 2);
+    hand_run(&h);
+}
+
+/* A run in which something was captured after all, because the device was busy enough only then, is another try. */
+static void
+is_steady(const struct kind *k, struct hand_options o)
+{
+    const char *other;
+    uint64_t graphs;
+    int tries = 0;
+
+    o.dtype = DT_BF16;
+    o.twice = true;
+    open_kind(k, o);
+    for (int i = 0; i < WARM; i++) once_more();
+    do {
+        assert_true(tries++ < TRIES);
+        graphs = graphs_now();
+        driver_calls_begin();
+        once_more();
+        driver_calls_end();
+    } while (graphs_now() != graphs);
+    driver_calls_print();
+    other = driver_calls_beside(steady);
+    if (other)
+        fail_msg("a step that was done before calls %s(), %lu times", other, driver_calls(other));
+    assert_true(driver_calls("cuLaunchKernelEx") + driver_calls("cuLaunchKernel") > 0);
+    assert_int_equal(driver_calls("cuGraphLaunch") > 0, o.buckets);
+    assert_int_equal(driver_calls_allocations(), 0);
+    hand_close(&h);
+}
+
+static void
+a_plain_step_neither_allocates_nor_waits(void **state)
+{
+    (void)state;
+    if (!rig_cuda()) skip();
+    for (unsigned k = 0; k < ARRAY_LEN(kinds); k++) {
+        is_steady(&kinds[k], (struct hand_options){ .drop = true });
+        is_steady(&kinds[k], (struct hand_options){ .n_lanes = 2, .fast = true });
+    }
+}
+
+static void
+a_captured_step_neither_allocates_nor_waits(void **state)
+{
+    (void)state;
+    if (!rig_cuda()) skip();
+    for (unsigned k = 0; k < ARRAY_LEN(kinds); k++) {
+        is_steady(&kinds[k], (struct hand_options){ .buckets = true, .drop = true });
+        is_steady(&kinds[k], (struct hand_options){ .buckets = true, .n_lanes = 2, .fast = true });
+    }
+}
+
+static void
+what_allocates_or_waits_would_be_seen(void **state)
+{
+    struct lane *lane;
+    struct err e = { 0 };
+
+    (void)state;
+    if (!rig_cuda()) skip();
+    open_kind(&kinds[0], (struct hand_options){ 0 });
+    driver_calls_begin();
+    assert_int_equal(gpu_ops(h.gpu)->lane_open(h.gpu, 8, &lane, &e), 0);
+    gpu_ops(h.gpu)->lane_close(lane);
+    driver_calls_end();
+    assert_non_null(driver_calls_beside(steady));
+    assert_true(driver_calls("cuMemAlloc") > 0);
+    assert_true(driver_calls("cuStreamSynchronize") > 0);
+#if !defined __SANITIZE_ADDRESS__ && !defined __SANITIZE_THREAD__
+    assert_true(driver_calls_allocations() > 0);
+#endif
+    hand_close(&h);
+}
+
+int
+main(int argc, char **argv)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(ids_and_bits_do_not_depend_on_graphs_overlap_chunks_or_lanes),
+        cmocka_unit_test(a_plain_step_neither_allocates_nor_waits),
+        cmocka_unit_test(a_captured_step_neither_allocates_nor_waits),
+        cmocka_unit_test(what_allocates_or_waits_would_be_seen),
+    };
+
+    rig_args(argc, argv);
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
