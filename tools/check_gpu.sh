@@ -24,6 +24,7 @@ tests='
 60  tests/gpu/test_experts
 60  tests/gpu/test_streams
 60  tests/gpu/test_state
+120 tests/gpu/test_steps
 120 tests/gpu/test_attend
 120 tests/gpu/test_attend --invariant
 60  tests/gpu/test_rows
@@ -44,8 +45,9 @@ tests='
 300 tests/e2e/test_real
 '
 
-# Where there are several: models and sums on as many ranks. The first of a machine's GPUs has all else.
+# Where there are several that we may use: models and sums on as many ranks. The first has all else.
 gpus=$(nvidia-smi -L 2>/dev/null | wc -l)
+[ -z "${CUDA_VISIBLE_DEVICES:-}" ] || gpus=$(tr ',' '\n' <<<"$CUDA_VISIBLE_DEVICES" | grep -c .)
 [ "$gpus" -lt 2 ] || tests="60  tests/gpu/test_group --most $gpus
 60  tests/gpu/test_group --most $gpus --kernel all_reduce=nccl,all_gather=nccl
 240 tests/arch/test_ranks --most $gpus
@@ -55,6 +57,7 @@ $tests"
 # with the copy engine initcheck does not see, and calls unwritten; racecheck finds fault with two of them (docs/perf.md).
 # What the library leaves unwritten or gets wrong shows in the sums, which every tool's run compares with doubles.
 own=matmul=small,matmul=any,act_matmul=small,act_matmul=any,gate_matmul=small,gate_matmul=any
+line=matmul=line,matmul=any,act_matmul=any,gate_matmul=any
 sanitized="
 60  memcheck  tests/gpu/test_ops --rounds 10
 60  memcheck  tests/gpu/test_ops --rounds 5 --invariant
@@ -62,16 +65,28 @@ sanitized="
 60  memcheck  tests/gpu/test_attend --rounds 10
 60  memcheck  tests/gpu/test_attend --rounds 5 --invariant
 60  memcheck  tests/gpu/test_exchange
+60  memcheck  tests/gpu/test_experts --rounds 10
+60  memcheck  tests/gpu/test_streams
 60  memcheck  tests/gpu/test_rows
 60  memcheck  tests/gpu/test_parts --only a_*
 60  memcheck  tests/gpu/test_sample --only a_* --rounds 20
+60  memcheck  tests/gpu/test_sample --only draws* --rounds 5
+60  memcheck  tests/gpu/test_sample --only logprobs* --rounds 5
 60  racecheck tests/gpu/test_ops --rounds 4 --kernel $own
+120 racecheck tests/gpu/test_ops --rounds 4 --invariant --kernel $line
 60  racecheck tests/gpu/test_state --rounds 3
-60  racecheck tests/gpu/test_attend --rounds 4
-60  racecheck tests/gpu/test_rows
+120 racecheck tests/gpu/test_attend --rounds 4
+120 racecheck tests/gpu/test_attend --rounds 4 --invariant --only attend_is*
+60  racecheck tests/gpu/test_experts --rounds 10
+60  racecheck tests/gpu/test_streams --rounds 10
+120 racecheck tests/gpu/test_rows
 120 racecheck tests/gpu/test_sample --only a_* --rounds 5
 60  initcheck tests/gpu/test_ops --rounds 10 --plain --kernel $own
+60  initcheck tests/gpu/test_ops --rounds 5 --invariant --plain --kernel $line
+60  initcheck tests/gpu/test_state --rounds 5 --plain
 60  initcheck tests/gpu/test_attend --rounds 10 --plain
+60  initcheck tests/gpu/test_experts --rounds 10 --plain
+60  initcheck tests/gpu/test_streams --rounds 20 --plain
 60  initcheck tests/gpu/test_rows --plain
 60  initcheck tests/gpu/test_sample --only a_* --rounds 20 --plain
 "

@@ -220,7 +220,9 @@ find_bias(const params &p, const float *bias, int far)
     return bias + min(max(far, -reach - KEYS), reach + 64) + reach + KEYS + 63;
 }
 
-/* The planning warp: while an item is computed the next one lies ready and the one after it is looked up. */
+/* The planning warp: while an item is computed the next one lies ready and the one after it is looked up. Items and
+ * biases are ordinary stores and loads, so every lane arrives for its own: racecheck follows no arrival of one lane
+ * for its warp, right as that is (k_*, v_* and q_* guard what the copy engine writes). */
 template <int D>
 __device__ void
 plan(room<D> &s, const params &p)
@@ -245,7 +247,7 @@ plan(room<D> &s, const params &p)
         barrier_wait(smem(&s.item_empty[slot]), n / 2 % 2 ^ 1);
         if (there && p.bias) fill_bias<D>(p, s.bias[slot], i.head);
         if (lane == 0) s.item[slot] = i;
-        barrier_arrive_warp(smem(&s.item_full[slot]));
+        barrier_arrive(smem(&s.item_full[slot]));
     }
     next_may_start();
     if (lane == 0 && atomicAdd(&p.count[1], 1) == gridDim.x - 1) p.count[0] = p.count[1] = 0;
@@ -311,7 +313,7 @@ fetch(room<D> &s, const params &p, const CUtensorMap *q, const CUtensorMap *k, c
             }
             load_v(old);
         }
-        barrier_arrive_warp(smem(&s.item_empty[slot]));
+        barrier_arrive(smem(&s.item_empty[slot]));
     }
 }
 

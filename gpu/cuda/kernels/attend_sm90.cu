@@ -50,7 +50,7 @@ consume(room<D> &s, const params &p)
 
     /* The next item that has keys, and its Q. */
     auto take = [&] {
-        for (;; barrier_arrive_warp(smem(&s.item_empty[slot]))) {
+        for (;; barrier_arrive(smem(&s.item_empty[slot]))) {
             slot = n_items % 2;
             barrier_wait(smem(&s.item_full[slot]), n_items++ / 2 % 2);
             left = same(s.item[slot].n_tiles);
@@ -134,7 +134,7 @@ consume(room<D> &s, const params &p)
         left--;
         if constexpr (decltype(last)::value) {
             if (!tile::Q_REGS) barrier_arrive_warp(smem(&s.q_empty[q_slot]));
-            barrier_arrive_warp(smem(&s.item_empty[slot]));
+            barrier_arrive(smem(&s.item_empty[slot]));
             if (!take()) {
                 start_values(v, seen_first, seen_end);
                 wgmma_wait<0>();
@@ -206,8 +206,8 @@ __launch_bounds__(room<D>::THREADS, 1)
             barrier_init(smem(&s.q_empty[j]), 4 * GROUPS);
         }
         for (int j = 0; j < 2; j++) {
-            barrier_init(smem(&s.item_full[j]), 1);
-            barrier_init(smem(&s.item_empty[j]), 4 * GROUPS + 1);
+            barrier_init(smem(&s.item_full[j]), 32); /* every lane: see plan() */
+            barrier_init(smem(&s.item_empty[j]), 32 * (4 * GROUPS + 1));
         }
         for (int j = 0; j < attend_tile<D>::STAGES; j++) {
             barrier_init(smem(&s.k_full[j]), 1);
