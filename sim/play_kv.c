@@ -568,6 +568,7 @@ name_text(struct stage *g, const uint64_t name[2], bool space, char text[16])
 static int
 act_events(struct stage *g, struct err *e)
 {
+    static const char *const why[] = { "asked", "pressure", "orphan", "expiry", "lost" };
     struct kv_event all[64];
     uint64_t missed = 0;
     uint32_t n;
@@ -587,10 +588,11 @@ act_events(struct stage *g, struct err *e)
                     all[i].n_tokens, all[i].priority, in);
                 break;
             case KV_REMOVED:
-                say(g, "removed %s%s", name, in);
+                say(g, "removed %s%s: %s", name, in, why[all[i].why]);
                 break;
             case KV_UPDATED:
-                say(g, "updated %s, priority %u to %u%s", name, all[i].was, all[i].priority, in);
+                say(g, "updated %s, priority %u to %u%s: %s", name, all[i].was, all[i].priority, in,
+                    why[all[i].why]);
             }
         }
     }

@@ -461,6 +461,39 @@ a_change_of_priority_is_an_event(void **state) /* P-14 */
 }
 
 static void
+an_event_says_why(void **state) /* H3; the rest is tests/scenarios/H3-why */
+{
+    static const struct kv_keep ten[] = { { 0, UINT32_MAX, 50, 10 } };
+    struct bed *b = calloc(1, sizeof *b);
+    struct kv_event e[64];
+    uint64_t next = 0;
+
+    (void)state;
+    b->c.copy_partial = true;
+    b->c.max_events = 64;
+    b->c.host_bytes = 4 * 256;
+    open_bed(b, 2);
+    prompt_of(b, 0, 0, 8, NULL), keep(b, 0, ten, 1), add(b, 0, 0);
+    release_at(b, 0, 4);
+    kv_now(b->kv, 11);
+    assert_int_equal(read_events(b, &next, e), 2);
+    assert_int_equal(e[0].why, KV_ASKED);
+    assert_int_equal(e[1].op, KV_UPDATED);
+    assert_int_equal(e[1].why, KV_EXPIRY);
+    prompt_of(b, 0, 100, 8, NULL), add(b, 0, 0);
+    kv_drop(b->kv, 0);
+    assert_int_equal(read_events(b, &next, e), 1);
+    assert_int_equal(e[0].tier, TIER_HOST);
+    assert_int_equal(e[0].why, KV_PRESSURE);
+    kv_host_away(b->kv);
+    kv_host_came(b->kv, false);
+    assert_int_equal(read_events(b, &next, e), 1);
+    assert_int_equal(e[0].op, KV_REMOVED);
+    assert_int_equal(e[0].why, KV_LOST);
+    close_bed(b);
+}
+
+static void
 who_reads_too_late_learns_how_much_is_gone_and_sees_all_in_a_snapshot(void **state) /* V-05 */
 {
     struct bed *b = bed_with_events(8, 1);
@@ -502,6 +535,7 @@ main(void)
         cmocka_unit_test(what_is_slower_to_fetch_than_to_compute_stays_on_the_host),
         cmocka_unit_test(events_say_what_is_stored_and_removed_in_order),
         cmocka_unit_test(a_change_of_priority_is_an_event),
+        cmocka_unit_test(an_event_says_why),
         cmocka_unit_test(who_reads_too_late_learns_how_much_is_gone_and_sees_all_in_a_snapshot),
     };
 

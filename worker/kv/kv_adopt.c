@@ -275,7 +275,7 @@ take_back(struct kv *kv, uint32_t seat, uint32_t first)
         for (uint32_t i = MAX(first, s->first[g]); kv_is_positions(kv, g) && i < s->end[g]; i++) {
             uint32_t block = kv_table(kv, g, seat)[i] - 1;
 
-            if (kv_blocks(kv)[block].node) kv_tree_detach(kv, block);
+            if (kv_blocks(kv)[block].node) kv_tree_detach(kv, block, KV_ASKED);
         }
 }
 

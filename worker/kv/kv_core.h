@@ -330,10 +330,10 @@ void kv_state_start(struct kv *kv, unsigned lane, uint32_t seat, uint32_t group,
  * no more. */
 void kv_state_store(struct kv *kv, uint32_t seat, const struct kv_text *t, uint32_t node,
                     uint32_t group, uint32_t entry);
-void kv_state_forget(struct kv *kv, uint32_t block);
+void kv_state_forget(struct kv *kv, uint32_t block, enum kv_why why);
 
 /* kv_event.c: the block is in the tree. was: its priority before. */
-void kv_event_put(struct kv *kv, enum kv_event_op op, uint32_t block, uint8_t was);
+void kv_event_put(struct kv *kv, enum kv_event_op op, uint32_t block, uint8_t was, enum kv_why why);
 
 /* kv_store.c: the block is kept as the text says of the entry. */
 void kv_keep_entry(struct kv *kv, const struct kv_text *t, uint32_t block, uint32_t entry);

@@ -36,7 +36,7 @@ is_told(const struct kv *kv, uint32_t block)
 }
 
 void
-kv_event_put(struct kv *kv, enum kv_event_op op, uint32_t block, uint8_t was)
+kv_event_put(struct kv *kv, enum kv_event_op op, uint32_t block, uint8_t was, enum kv_why why)
 {
     struct kv_event *e;
 
@@ -44,6 +44,7 @@ kv_event_put(struct kv *kv, enum kv_event_op op, uint32_t block, uint8_t was)
     e = &ring(kv)[kv->n_events++ % kv->c.max_events];
     *e = event_of(kv, op, block);
     e->was = was;
+    e->why = (uint8_t)why;
 }
 
 uint64_t

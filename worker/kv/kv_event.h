@@ -14,11 +14,20 @@
 #include "worker/kv/kv.h"
 
 enum kv_event_op { KV_STORED, KV_REMOVED, KV_UPDATED };
+/* Nothing is removed when a process ends: its successor finds it. */
+enum kv_why {
+    KV_ASKED, /* by a request: it stores it, says how long it is kept, fetches it or goes on in it */
+    KV_PRESSURE, /* its place is taken for others */
+    KV_ORPHAN,   /* the same, and before all others: what led to it had gone */
+    KV_EXPIRY,   /* it was kept for so long */
+    KV_LOST      /* with the host's memory */
+};
 struct kv_event {
     uint64_t name[2], parent[2]; /* parent of the first block: the space */
     uint8_t op, group;
     uint8_t priority, was; /* was: UPDATED, before */
     uint8_t tier;          /* enum tier, the faster one that has it; UPDATED: from now on */
+    uint8_t why;           /* enum kv_why */
     uint16_t n_tokens;
 };
 

@@ -49,7 +49,7 @@ kv_host_empty(struct kv *kv)
     while ((at = kv_queue_first(kv, MAX_GROUPS))) {
         kv_queue_remove(kv, at - 1);
         kv->n_cached_cells--;
-        kv_tree_detach(kv, at - 1);
+        kv_tree_detach(kv, at - 1, KV_LOST);
         kv_blocks(kv)[at - 1] = (struct kv_block){ .next = kv->first_free_cell };
         kv->first_free_cell = at - first;
         kv->n_free_cells++;
@@ -74,7 +74,7 @@ take_cell(struct kv *kv)
     kv->stats[kv_blocks(kv)[at - 1].group].host_dropped++;
     kv_queue_remove(kv, at - 1);
     kv->n_cached_cells--;
-    kv_tree_detach(kv, at - 1);
+    kv_tree_detach(kv, at - 1, kv_queue_why(kv, at - 1));
     return at;
 }
 

@@ -99,7 +99,7 @@ evict(struct kv *kv, uint32_t block, struct take *t)
         kv_host_offload(kv, block, t->lane, t->out);
         b->state = BLOCK_CACHED;
         if (kv->c.group[b->group].kind == KV_STATE) free_layers(kv, block);
-        kv_tree_detach(kv, block);
+        kv_tree_detach(kv, block, kv_queue_why(kv, block));
     } else {
         p->n_blank--;
     }

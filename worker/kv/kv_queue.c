@@ -85,6 +85,14 @@ kv_queue_remove(struct kv *kv, uint32_t block)
     take_out(kv, block);
 }
 
+enum kv_why
+kv_queue_why(const struct kv *kv, uint32_t block)
+{
+    const struct kv_block *b = &kv_blocks(kv)[block];
+
+    return b->queue == b->priority ? KV_PRESSURE : KV_ORPHAN;
+}
+
 uint32_t
 kv_queue_first(const struct kv *kv, uint32_t group)
 {
@@ -120,7 +128,7 @@ kv_now(struct kv *kv, nsec now)
                 if (until > now && (!next || until < next)) next = until;
                 if (!until || until > now) continue;
                 b->priority = KV_PRIORITY;
-                if (b->node) kv_event_put(kv, KV_UPDATED, i - 1, (uint8_t)p);
+                if (b->node) kv_event_put(kv, KV_UPDATED, i - 1, (uint8_t)p, KV_EXPIRY);
                 take_out(kv, i - 1);
                 insert(kv, i - 1, KV_PRIORITY, false);
             }

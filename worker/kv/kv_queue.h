@@ -14,6 +14,8 @@ void kv_queue_push_orphan(struct kv *kv, uint32_t block); /* from where it stand
 void kv_queue_remove(struct kv *kv, uint32_t block);
 /* Index + 1; 0: none. group MAX_GROUPS: of the cells. */
 uint32_t kv_queue_first(const struct kv *kv, uint32_t group);
+/* Of one that was first: why it goes. */
+enum kv_why kv_queue_why(const struct kv *kv, uint32_t block);
 /* Whether a is taken before b. */
 bool kv_queue_before(const struct kv_block *a, const struct kv_block *b);
 

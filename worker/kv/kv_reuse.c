@@ -251,7 +251,7 @@ start_tail(struct kv *kv, uint32_t seat, uint32_t group, unsigned lane, uint64_t
     }
     check(b->n_refs == 1);
     kv_pool_wait(kv, block, lane, out->wait);
-    kv_tree_detach(kv, block);
+    kv_tree_detach(kv, block, KV_ASKED);
     b->owner = s->tail[group] = 0;
     kv_table(kv, group, seat)[s->end[group]++] = block + 1;
     kv->stats[group].moved++;

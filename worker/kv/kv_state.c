@@ -119,17 +119,17 @@ kv_state_store(struct kv *kv, uint32_t seat, const struct kv_text *t, uint32_t n
         all[row[i] - 1].more = row[(i + 1) % n];
     }
     kv_node(kv, node)->slot[group] = row[0];
-    kv_event_put(kv, KV_STORED, row[0] - 1, all[row[0] - 1].priority);
+    kv_event_put(kv, KV_STORED, row[0] - 1, all[row[0] - 1].priority, KV_ASKED);
 }
 
 void
-kv_state_forget(struct kv *kv, uint32_t block)
+kv_state_forget(struct kv *kv, uint32_t block, enum kv_why why)
 {
     struct kv_block *all = kv_blocks(kv);
     struct kv_node *node = kv_node(kv, all[block].node);
     uint32_t at = node->slot[all[block].group];
 
-    kv_event_put(kv, KV_REMOVED, at - 1, all[at - 1].priority);
+    kv_event_put(kv, KV_REMOVED, at - 1, all[at - 1].priority, why);
     node->slot[all[block].group] = 0;
     while (at) {
         uint32_t next = all[at - 1].more;

@@ -58,7 +58,7 @@ kv_keep_entry(struct kv *kv, const struct kv_text *t, uint32_t block, uint32_t e
         if (token < t->keep[i].start || token >= t->keep[i].end) continue;
         b->priority = t->keep[i].priority;
         kv_term(kv, block)->keep = t->keep[i].duration;
-        if (b->node && was != b->priority) kv_event_put(kv, KV_UPDATED, block, was);
+        if (b->node && was != b->priority) kv_event_put(kv, KV_UPDATED, block, was, KV_ASKED);
         return;
     }
 }

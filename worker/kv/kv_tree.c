@@ -266,11 +266,11 @@ kv_tree_attach(struct kv *kv, uint32_t node, uint32_t block)
     *slot = block + 1;
     kv_tree_note(kv, node);
     if (!kv_is_cell(kv, block))
-        kv_event_put(kv, moved ? KV_UPDATED : KV_STORED, block, b->priority);
+        kv_event_put(kv, moved ? KV_UPDATED : KV_STORED, block, b->priority, KV_ASKED);
 }
 
 void
-kv_tree_detach(struct kv *kv, uint32_t block)
+kv_tree_detach(struct kv *kv, uint32_t block, enum kv_why why)
 {
     struct kv_block *b = &kv_blocks(kv)[block];
     uint32_t node = b->node, top = node;
@@ -279,11 +279,11 @@ kv_tree_detach(struct kv *kv, uint32_t block)
     enum kv_kind kind = kv->c.group[b->group].kind;
 
     if (kind == KV_STATE) {
-        kv_state_forget(kv, block);
+        kv_state_forget(kv, block, why);
         kv_tree_prune(kv, node);
         return;
     }
-    if (!both) kv_event_put(kv, KV_REMOVED, block, b->priority);
+    if (!both) kv_event_put(kv, KV_REMOVED, block, b->priority, why);
     if (cell) {
         n->host[b->group] = 0;
     } else {
@@ -292,7 +292,7 @@ kv_tree_detach(struct kv *kv, uint32_t block)
     b->node = 0;
     kv_tree_note(kv, node);
     if (both) { /* it is found in the other tier */
-        if (!cell) kv_event_put(kv, KV_UPDATED, n->host[b->group] - 1, b->priority);
+        if (!cell) kv_event_put(kv, KV_UPDATED, n->host[b->group] - 1, b->priority, why);
         return;
     }
     while (kind == KV_CROSS && kv_node(kv, top)->parent) top = kv_node(kv, top)->parent;

@@ -40,7 +40,7 @@ void kv_tree_prune(struct kv *kv, uint32_t node);
 
 void kv_tree_attach(struct kv *kv, uint32_t node, uint32_t block); /* the slot is empty */
 /* The block is found no more. What cannot be reached without it goes first from here on. */
-void kv_tree_detach(struct kv *kv, uint32_t block);
+void kv_tree_detach(struct kv *kv, uint32_t block, enum kv_why why);
 void kv_tree_pin(struct kv *kv, uint32_t node,
                  uint32_t *cursor); /* move a seat's cursor there; 0: off */
 
