@@ -1,14 +1,15 @@
 #!/bin/bash
 # bench_gpu.sh ROOT [PART...] - the benchmarks of a GPU: ROOT is a build tree or a bundle.
 #
-# PARTs: check probe attend rows steps llama t5 bart beams fp8 restart peers, all by default, and ranks, which wants two GPUs.
-# check first: what is timed computes what it should. JSON lines as of every benchmark; peers (bench/hf_bench.py)
-# need PyTorch and transformers and are left out without. BENCH_SET holds more --set KEY=VALUE.
+# PARTs: check probe attend rows steps matmul llama t5 bart beams fp8 restart peers, all by default, and by name alone ranks,
+# which wants two GPUs, and load, which writes 16 GB below TMPDIR.
+# check first: what is timed computes what it should. JSON lines as of every benchmark; peers (bench/hf_bench.py,
+# bench/matmul_torch.py) need PyTorch, the first transformers too, and are left out without. BENCH_SET holds more --set KEY=VALUE.
 set -u
 root=$(cd "${1:-.}" && pwd) || exit 2
 shift
 export srcdir=${srcdir:-$root}
-parts=${*:-check probe attend rows steps llama t5 bart beams fp8 restart peers}
+parts=${*:-check probe attend rows steps matmul llama t5 bart beams fp8 restart peers}
 trace=$(mktemp) || exit 2
 trap 'rm -f "$trace"' EXIT
 failed=0
@@ -19,6 +20,15 @@ serve() { # serve MODEL ARGUMENT...: with random weights
   # shellcheck disable=SC2086 # BENCH_SET is words
   timeout -k 20 "${BENCH_SECONDS:-300}" "$root/bench/bench_serve" --model "$srcdir/bench/configs/$model" --device cuda \
     --set weights=random:1 --set dtype=bf16 --set timing=true ${BENCH_SET:-} "$@" || failed=1
+}
+
+has() { # has MODULE...: Python's; else there is no peer
+  for module; do
+    python3 -c "import $module" 2>/dev/null || {
+      echo "bench_gpu.sh: without $module, no peer" >&2
+      return 1
+    }
+  done
 }
 
 for part in $parts; do
@@ -55,6 +65,14 @@ for part in $parts; do
         timeout -k 5 60 "$root/bench/bench_step" "$srcdir/bench/configs/$model" || failed=1
       done ;;
     attend) timeout -k 5 60 "$root/bench/bench_attend" || failed=1 ;;
+    matmul)
+      timeout -k 5 300 "$root/bench/bench_matmul" || failed=1
+      ! has torch || timeout -k 5 120 python3 "$srcdir/bench/matmul_torch.py" || failed=1 ;;
+    load)
+      checkpoint=$(mktemp -d) || exit 2
+      timeout -k 5 600 "$root/bench/bench_load" make "$checkpoint" &&
+        timeout -k 5 120 "$root/bench/bench_load" "$checkpoint" cuda || failed=1
+      rm -rf "$checkpoint" ;;
     rows)
       timeout -k 5 60 "$root/tests/gpu/test_rows" --device cuda >"$trace" 2>&1 &&
         timeout -k 5 60 "$root/bench/bench_rows" || {
@@ -69,7 +87,7 @@ for part in $parts; do
       done
       BENCH_SET="${BENCH_SET:-} --set tensor_parallel=2" serve llama-3.1-8b kill=16:1024:16 rank=16:1024:16 ;;
     restart) serve llama-3.1-8b kill=16:4000:16 ;;
-    peers) python3 "$srcdir/bench/hf_bench.py" || failed=1 ;;
+    peers) ! has torch transformers || python3 "$srcdir/bench/hf_bench.py" || failed=1 ;;
     *)
       echo "bench_gpu.sh: there is no part $part" >&2
       failed=1 ;;

@@ -45,7 +45,7 @@ cp -r "$src/models" "$out/models"
 mkdir -p "$out/tests/data" "$out/tools" "$out/bench"
 cp -rL "$src/tests/data/golden" "$src/tests/data/tokenizers" "$out/tests/data/"
 cp "$src/tools/check_gpu.sh" "$src/tools/bench_gpu.sh" "$out/tools/"
-cp -r "$src/bench/configs" "$src/bench/hf_bench.py" "$src/bench/traces.py" "$out/bench/"
+cp -r "$src/bench/configs" "$src/bench/hf_bench.py" "$src/bench/matmul_torch.py" "$src/bench/traces.py" "$out/bench/"
 
 # A program of bin/ that knows its libraries. LD_LIBRARY_PATH reaches the workers too: lagand passes it on.
 start() { # start NAME COMMAND
