@@ -32,7 +32,7 @@
 namespace {
 
 constexpr size_t GIB = (size_t)1 << 30;
-constexpr int TIMES = 3, MOST = 128, SOCK = 3, FIRST_FD = 200; /* a child's */
+constexpr int TIMES = 5, MOST = 128, SOCK = 3, FIRST_FD = 200; /* a child's */
 
 struct report {
     double map_ms, longest_us, usual_us;
@@ -148,11 +148,12 @@ adopt(size_t piece, int n)
     }
 }
 
-/* make | map | plain, bytes of all, pieces, of them mapped */
+/* make | map | plain, or the latter two to stand by: st-map | st-plain; bytes of all, pieces, of them mapped */
 int
 child(char **argv)
 {
     std::string what = argv[2];
+    bool stands = what.rfind("st-", 0) == 0;
     size_t bytes = strtoull(argv[3], nullptr, 10);
     int pieces = atoi(argv[4]), mapped = atoi(argv[5]);
     std::vector<double> took;
@@ -166,6 +167,11 @@ child(char **argv)
     nothing<<<1, 32, 0, st>>>();
     MUST(cudaStreamSynchronize(st));
     if (what == "make") make(bytes, pieces);
+    if (stands) {
+        if (what == "st-map") adopt(bytes / pieces, mapped);
+        say(nullptr, 0);
+        for (;;) pause();
+    }
     since = now();
     std::thread mapper([&] {
         MUST(cudaSetDevice(0));
@@ -270,10 +276,13 @@ json(const std::string &name, const char *unit, std::vector<double> v)
 
 void
 deaths(const std::string &name, const char *what, size_t bytes, int pieces, int mapped,
-       const std::vector<int> &fds)
+       const std::vector<int> &fds, const char *beside)
 {
     std::vector<double> took, longest, usual, dead;
+    process stand = spawn(beside, bytes, pieces, pieces, fds);
     report r;
+
+    hear(stand, nullptr);
 
     for (int i = 0; i < TIMES; i++) {
         process c = spawn(what, bytes, pieces, mapped, fds);
@@ -283,6 +292,7 @@ deaths(const std::string &name, const char *what, size_t bytes, int pieces, int 
         usleep(50000);
         dead.push_back(end(c));
     }
+    end(stand);
     if (!strcmp(what, "map")) json(name + ": map", "ms", took);
     json(name + ": longest launch to sync meanwhile", "us", longest);
     json(name + ": usual launch to sync", "us", usual);
@@ -315,12 +325,16 @@ main(int argc, char **argv)
     if (argc > 5 && !strcmp(argv[1], "child")) return child(argv);
     path[n < 0 ? 0 : n] = 0;
     self = path;
-    deaths("no tier", "plain", 0, 1, 0, {});
-    fds = made(gib * GIB, 1);
-    deaths("one piece", "map", gib * GIB, 1, 1, fds);
+    const size_t all = gib * GIB;
+
+    deaths("no tier", "plain", 0, 1, 0, {}, "st-plain");
+    fds = made(all, 1);
+    deaths("one piece", "map", all, 1, 1, fds, "st-plain");
+    deaths("one piece, mapped by another too", "map", all, 1, 1, fds, "st-map");
     for (int fd : fds) close(fd);
-    fds = made(gib * GIB, (int)gib);
-    deaths("pieces of a GiB", "map", gib * GIB, (int)gib, (int)gib, fds);
-    deaths("pieces of a GiB, one in eight", "map", gib * GIB, (int)gib, (int)gib / 8, fds);
+    fds = made(all, 4);
+    deaths("a quarter a piece", "map", all, 4, 4, fds, "st-plain");
+    deaths("a quarter a piece, one of four", "map", all, 4, 1, fds, "st-plain");
+    deaths("a quarter a piece, mapped by another too", "map", all, 4, 4, fds, "st-map");
     return 0;
 }

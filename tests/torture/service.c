@@ -530,6 +530,7 @@ service_print_fired(const struct service *s, enum fp_side side, const enum failp
 
         all += fired;
         least = MIN(least, fired);
+        print_message("%s %u\n", failpoint_name(p[i]), fired);
     }
     print_message("%u points fired %u times, each at least %u\n", n, all, least);
 }

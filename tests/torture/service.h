@@ -69,7 +69,7 @@ void service_arm(struct service *s, enum fp_side side, enum failpoint p, enum fp
                  uint32_t nth);
 bool service_disarm(struct service *s, enum fp_side side, enum failpoint p); /* had it fired? */
 const char *failpoint_name(enum failpoint p);
-/* Say how often the one of those points has fired that has fired least. */
+/* Say how often each of those points has fired, and how often the one that has fired least. */
 void service_print_fired(const struct service *s, enum fp_side side, const enum failpoint *p,
                          uint32_t n);
 

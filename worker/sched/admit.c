@@ -150,6 +150,7 @@ admit_kv(struct scheduler *s, struct seq *q)
     if (!encoded) take_seat(s, q, SEQ_CONTEXT);
     s->seat[seat].len = len;
     s->seat[seat].chunk = way.chunk;
+    s->seat[seat].thin = way.rows < rows_out(q, way.chunk);
     s->seat[seat].crossed = hit.cross;
     s->seat[seat].making[0] = hit.next[0];
     s->seat[seat].making[1] = hit.next[1];
@@ -159,19 +160,45 @@ admit_kv(struct scheduler *s, struct seq *q)
     return true;
 }
 
+/* While steps of its prompt are out a window keeps their rows, if it can: whoever takes the row over begins before them. */
 bool
 pay(struct scheduler *s, struct seq *q, uint32_t end)
 {
     struct seat *seat = &s->seat[q->seat];
     uint32_t len = ROUND_UP(end, kv_config(s->kv)->tokens_per_block);
-    struct kv_need n;
+    uint32_t chunk = q->n_done < q->n_prompt ? seat->chunk : 0;
+    struct kv_need most, least;
 
     if (end <= seat->len) return true;
     len = MIN(len, q->n_prompt + q->max_new);
-    n = need(s, q, len, rows_out(q, 0));
-    if (kv_raise(s->kv, q->seat, &n) < 0) return no_room(s);
+    most = need(s, q, len, rows_out(q, chunk));
+    least = need(s, q, len, rows_out(q, 0));
+    if (kv_raise(s->kv, q->seat, &most) < 0 && kv_raise(s->kv, q->seat, &least) < 0)
+        return no_room(s);
     seat->len = len;
     return true;
+}
+
+/* Positions that a row which was taken over has blocks for before it goes on: who wants one row pays for it like whoever
+ * generates, for what the block behind the last needs may be what somebody else has to give. */
+static uint32_t
+adopted_len(const struct scheduler *s, const struct seq *q)
+{
+    bool steps = s->l.policy == POLICY_MAX_UTILIZATION && q->n_prompt == q->n_adopted + 1;
+
+    return steps ? q->n_adopted : first_len(s, q);
+}
+
+bool
+has_paid(const struct scheduler *s, const struct seq *q)
+{
+    return q->n_planned < s->seat[q->seat].len;
+}
+
+bool
+must_come_first(const struct scheduler *s, const struct seq *q)
+{
+    return s->seat[q->seat].thin && q->in_flight > 0 && q->n_done < q->n_prompt;
 }
 
 /* In ways that keep less and less of a window: of a sequence that began in chunks of a unit its successor has no more
@@ -180,7 +207,8 @@ bool
 admit_adopted(struct scheduler *s, struct seq *q)
 {
     uint32_t seat = q->adopted_seat, rows = MIN(s->l.max_rows, q->n_prompt - q->n_adopted);
-    uint32_t len = first_len(s, q), unit = MIN(s->unit, rows), i = 0;
+    uint32_t len = q->first_member ? first_len(s, q) : adopted_len(s, q);
+    uint32_t unit = MIN(s->unit, rows), i = 0;
     uint32_t least = q->n_draft ? rows_out(q, 0) : 0;
     const struct admission way[] = { { rows, rows_out(q, rows > 1 ? rows : 0) },
                                      { rows, MAX(rows, least) },
@@ -203,6 +231,7 @@ admit_adopted(struct scheduler *s, struct seq *q)
     for (struct seq *m = q->next_member; m; m = m->next_member)
         sit(s, m, next_seat(s), SEQ_CONTEXT);
     s->seat[seat].chunk = way[i].chunk;
+    s->seat[seat].thin = i > 0;
     s->seat[seat].len = len;
     q->n_planned = q->n_done = q->n_adopted;
     return true;
@@ -211,7 +240,7 @@ admit_adopted(struct scheduler *s, struct seq *q)
 bool
 admit_search(struct scheduler *s, struct seq *first)
 {
-    uint32_t len = first_len(s, first), n = 0;
+    uint32_t len = adopted_len(s, first), n = 0;
     struct kv_need each = need(s, first, len, rows_out(first, 0));
 
     if (s->running.n + first->n_members > s->max_running) return false;

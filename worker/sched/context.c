@@ -32,7 +32,10 @@ may_resume(const struct plan *p, const struct seq *q, uint32_t *begins)
 {
     uint32_t n = 0;
 
-    for (const struct seq *m = q; m; m = m->next_member) n += kv_n_held(p->s->kv, m->seat);
+    for (const struct seq *m = q; m; m = m->next_member) {
+        if (!has_paid(p->s, m)) return false;
+        n += kv_n_held(p->s->kv, m->seat);
+    }
     if (n > *begins || q->n_members > p->rows_left) return false;
     *begins -= n;
     return true;
@@ -50,7 +53,7 @@ plan_adopted(struct plan *p)
         if (q->n_prompt - q->n_planned > 1) continue;
         if (goes_on_searching(q)) {
             if (q->first_member == q && may_resume(p, q, &begins)) resume_search(p, q);
-        } else if (!q->beam && may_begin(p, q, &begins)) {
+        } else if (!q->beam && has_paid(p->s, q) && may_begin(p, q, &begins)) {
             add_run(p, q, WORK_CONTEXT, 1);
         }
     }
@@ -165,6 +168,7 @@ gather(struct plan *p)
                 full = true; /* nobody overtakes who comes first and waits for KV, a seat */
                 continue;
             }
+            if (!has_paid(s, q) || must_come_first(s, q)) continue;
         } else {
             q = waiting;
             waiting = next_context(p, q->next);

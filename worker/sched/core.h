@@ -31,6 +31,7 @@ struct seat {
     uint32_t quiet_end, quiet_first, near_end, near_first;
     bool begun;     /* a decoder chunk of it was planned */
     bool lowered;   /* its reservation is what generation needs */
+    bool thin;      /* its windows have room for one step of its prompt, not for two */
     bool kept;      /* nobody sits there; its blocks are a predecessor's */
     bool encoded;   /* it holds rows of enc_state */
     bool crossed;   /* its source's K and V were there when it got its blocks */
@@ -207,6 +208,10 @@ bool admit_enc(struct scheduler *s, struct seq *q);      /* a seat and rows of e
 bool has_seat(struct scheduler *s, const struct seq *q); /* or could have one */
 /* Blocks for positions up to end, where they are paid for step by step. */
 bool pay(struct scheduler *s, struct seq *q, uint32_t end);
+bool has_paid(const struct scheduler *s, const struct seq *q); /* for its next row */
+/* A step of its prompt is out, and its window has no room for another one behind it: what a successor goes on from
+ * would be gone. */
+bool must_come_first(const struct scheduler *s, const struct seq *q);
 void free_enc_rows(struct scheduler *s, uint32_t seat);
 /* It goes on in the seat that was kept for it: true, and it runs; a family's first brings the others. */
 bool admit_adopted(struct scheduler *s, struct seq *q);

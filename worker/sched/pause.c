@@ -25,14 +25,16 @@ in_flight(struct seq *q)
 }
 
 /* It has blocks that somebody else could have. Half-told prompt logprobs cannot be taken back; blocks of an
- * adopted row that the device was not told of are soon. */
+ * adopted row that the device was not told of are soon, if there is one for its next token. */
 static bool
 may_pause(const struct scheduler *s, struct seq *q)
 {
-    bool told;
+    bool told, paid = true;
 
     q = first_of(q);
     told = s->seat[q->seat].begun || (q->forked && !q->n_adopted);
+    for (const struct seq *m = q; m; m = m->next_member) paid = paid && has_paid(s, m);
+    told = told || (q->n_adopted && !paid);
     if (q->state == SEQ_GENERATION) return true;
     return q->state == SEQ_CONTEXT && told && !q->prompt_logprobs;
 }
@@ -112,6 +114,8 @@ find_room(struct scheduler *s, struct seq *q, unsigned work, uint32_t *rows)
 
     if (q->halted) return true;
     if (q->state == SEQ_GENERATION) return q->n_out == q->max_new || pay(s, q, q->n_planned + 1);
+    if (q->n_adopted && q->state == SEQ_CONTEXT && !has_paid(s, q) && !pay(s, q, q->n_prompt))
+        return false;
     if (q->state == SEQ_WAITING && work && !may_take_pages(s, q)) return false;
     if (work == WORK_ENCODER) return has_seat(s, q);
     if (work != WORK_CONTEXT || n == 0) return true;

@@ -189,7 +189,8 @@ add_run(struct plan *p, struct seq *q, unsigned work, uint32_t n_rows)
 static bool
 generates(const struct plan *p, const struct seq *q)
 {
-    return runnable(p->s, q, p->lane) == WORK_GENERATION && q->n_planned < p->s->seat[q->seat].len;
+    return runnable(p->s, q, p->lane) == WORK_GENERATION && has_paid(p->s, q) &&
+           !must_come_first(p->s, q);
 }
 
 /* Rows for guesses: those that nobody needs for a token, and no more than half of them beside a prompt. */
@@ -209,7 +210,7 @@ static bool
 have_room(const struct plan *p, const struct seq *q)
 {
     for (; q; q = q->next_member)
-        if (q->n_planned >= p->s->seat[q->seat].len) return false;
+        if (!has_paid(p->s, q)) return false;
     return true;
 }
 
@@ -240,7 +241,7 @@ fetch_next(const struct plan *p, const struct seq *q)
 {
     if (!q) return;
     __builtin_prefetch(q->next, 1);
-    __builtin_prefetch((const char *)q->next + CACHE_LINE, 1);
+    __builtin_prefetch((const void *)((uintptr_t)q->next + CACHE_LINE), 1); /* there may be none */
     __builtin_prefetch(&p->s->seat[q->seat]);
 }
 
