@@ -205,6 +205,10 @@ draw_stage(struct exec *x, struct stage *st, const struct batch *b, struct outco
     t->n_top = d.n_top;
     t->n_ban = d.n_ban;
     t->n_nudge = d.n_nudge;
+    t->ban = d.n_ban <= NEAR_WISHES ? memcpy(st->near_ban, d.ban, d.n_ban * sizeof *d.ban) : d.ban;
+    t->nudge = d.n_nudge <= NEAR_WISHES
+                   ? memcpy(st->near_nudge, d.nudge, d.n_nudge * sizeof *d.nudge)
+                   : d.nudge;
     t->beams = d.beams;
 }
 

@@ -32,7 +32,7 @@
 enum { STAGES = 2, OUTCOMES = 3, MAX_TOP = 1024 /* DECISIONS 17 */ };
 /* What a step of generation wants at most with good manners. More come into memory that is not pinned, and
  * hold up the caller: so pinning does not take a second of every start. */
-enum { NEAR_TOPS = 128 << 10 };
+enum { NEAR_TOPS = 128 << 10, NEAR_WISHES = 16 << 10 /* bans; nudges */ };
 /* Of a row. */
 enum {
     MAX_BAN = ARRAY_LEN(((struct sampling *)0)->eos) + EXEC_LOOK_BACK,
@@ -59,9 +59,9 @@ void *image_take(struct image *im, size_t bytes, void **dev);
 /* The arrays of one step. */
 struct stage {
     struct image step, encode, project;
-    /* [n_seats * MAX_BAN], [n_seats * MAX_NUDGE], apart and not pinned: few steps have any */
-    int32_t *ban;
-    struct nudge *nudge;
+    /* [n_seats * MAX_BAN], [n_seats * MAX_NUDGE], apart and not pinned; [NEAR_WISHES] pinned, where few go from */
+    int32_t *ban, *near_ban;
+    struct nudge *nudge, *near_nudge;
 };
 
 /* One step's way back. r's arrays lie in the host mapping. */
@@ -92,6 +92,8 @@ struct todo {
     const uint32_t
         *which; /* [draw_rows] decoder row of each row of logits; NULL: row by row the same */
     const struct sample_row *row;
+    const int32_t *ban; /* [n_ban], [n_nudge], the host's */
+    const struct nudge *nudge;
     struct rows enc;       /* of all slices; a run's first_row counts from those queued together */
     struct rows projected; /* pos and seat */
     const uint32_t *enc_place, *project_row; /* of encode's graph: 0, 1, ...; rows of enc_out */

@@ -111,8 +111,8 @@ queue_step(struct exec *x, struct exec_lane *l, const struct stage *st, const st
     TRY(put_image(x, l, &st->encode));
     TRY(put_image(x, l, &st->project));
     TRY(queue_recalls(x, l, b));
-    if (t->n_ban) TRY(op->put(l->lane, l->ban, st->ban, t->n_ban * sizeof *st->ban));
-    if (t->n_nudge) TRY(op->put(l->lane, l->nudge, st->nudge, t->n_nudge * sizeof *st->nudge));
+    if (t->n_ban) TRY(op->put(l->lane, l->ban, t->ban, t->n_ban * sizeof *t->ban));
+    if (t->n_nudge) TRY(op->put(l->lane, l->nudge, t->nudge, t->n_nudge * sizeof *t->nudge));
     op->work_begin(l->lane);
     TRY(queue_edits(x, l, b, t));
     TRY(queue_copies(x, l, b, t, /* after= */ false));

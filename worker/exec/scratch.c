@@ -109,6 +109,8 @@ lay_out_lane(struct exec *x, struct exec_lane *l, struct plan *p)
         st->ban = take(p->far, &p->far_used, (uint64_t)x->n_seats * MAX_BAN * sizeof *st->ban);
         st->nudge = take(p->far, &p->far_used,
                          (uint64_t)x->n_seats * MAX_NUDGE * sizeof *st->nudge);
+        st->near_ban = on_host(p, NEAR_WISHES, sizeof *st->near_ban);
+        st->near_nudge = on_host(p, NEAR_WISHES, sizeof *st->near_nudge);
     }
     for (unsigned i = 0; i < OUTCOMES; i++) {
         struct outcome *o = &l->outcome[i];
