@@ -92,13 +92,10 @@ a_rung_has_graphs_of_its_own_and_they_go_by_themselves(void **state)
         assert_int_equal(graphs_keep(&g, s, graph_no(rung), 10, 1, rung, &drop), 0);
     }
     assert_true(graphs_use(&g, GRAPHS_GENERATE, 8, 2, 9)->graph == graph_no(2));
-    assert_true(graphs_any(&g, 2));
     assert_true(graphs_take(&g, 2) == graph_no(2));
     assert_null(graphs_take(&g, 2));
-    assert_false(graphs_any(&g, 2));
     assert_null(graphs_use(&g, GRAPHS_GENERATE, 8, 2, 10)->graph);
     assert_true(graphs_use(&g, GRAPHS_GENERATE, 8, 3, 11)->graph == graph_no(3));
-    assert_true(graphs_any(&g, GRAPHS_ALL));
     assert_int_equal(g.bytes, 10 * (GRAPHS_RUNGS_MOST - 1));
 }
 

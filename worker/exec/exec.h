@@ -94,8 +94,8 @@ struct exec_divided {
     uint64_t bytes; /* of the device's memory */
 };
 struct exec_divided exec_divided(const struct exec *x);
-/* Steps of that rung run on these parts from the next one started on. Where it had others, it may wait for steps that
- * are out. 1: it has these already. Failure: the device's sentence, and the rung is on all units. */
+/* Steps of that rung run on these parts from the next one started on. Where it had others, it waits for steps that
+ * are out, beating. 1: it has these already. Failure: the device's sentence, and the rung is on all units. */
 int exec_rung(struct exec *x, unsigned rung, const struct exec_part part[MAX_LANES],
               struct err *e) MUST_USE;
 /* [MAX_LANES] that steps of that rung run on now. */

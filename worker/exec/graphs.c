@@ -106,14 +106,6 @@ is_of(const struct graphs_slot *s, uint32_t rung)
     return s->graph && (rung == GRAPHS_ALL || s->rung == rung);
 }
 
-bool
-graphs_any(const struct graphs *g, uint32_t rung)
-{
-    for (uint32_t i = 0; i < g->n; i++)
-        if (is_of(&g->slot[i], rung)) return true;
-    return false;
-}
-
 struct graph *
 graphs_take(struct graphs *g, uint32_t rung)
 {

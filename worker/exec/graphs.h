@@ -79,11 +79,9 @@ bool graphs_may_capture(struct graphs *g, struct graphs_slot *s, nsec busy);
  * (steps after done), or at all: let go of it and run plain. */
 int graphs_keep(struct graphs *g, struct graphs_slot *s, struct graph *graph, uint64_t bytes,
                 nsec took, uint64_t done, struct graph **drop) MUST_USE;
-/* Whether there are captured graphs of that rung, or GRAPHS_ALL. */
+/* A captured graph of that rung, or GRAPHS_ALL, kept no longer, for the caller to drop; its bucket is captured anew. NULL:
+ * there is none. None may be running. */
 #define GRAPHS_ALL UINT32_MAX
-bool graphs_any(const struct graphs *g, uint32_t rung);
-/* One of them, kept no longer, for the caller to drop; its bucket is captured anew. NULL: there is none. None may be
- * running. */
 struct graph *graphs_take(struct graphs *g, uint32_t rung);
 /* The device cannot capture after all: s runs plain for good. */
 void graphs_never(struct graphs_slot *s);

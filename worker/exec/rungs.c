@@ -7,6 +7,7 @@
 #include "worker/exec/inside.h"
 
 #include <string.h>
+#include <time.h>
 
 _Static_assert((int)MAX_RUNGS == GRAPHS_RUNGS_MOST && MAX_RUNGS - 1 <= (int)GPU_DIVISIONS,
                "a rung is a division of the device");
@@ -187,12 +188,26 @@ exec_rate(const struct exec *x, unsigned rung, unsigned lane)
 
 /* ---- another division in the place of one ---- */
 
-/* Its graphs hold the old parts. What is out may be running them. */
+/* Until nothing of the lane is out: two steps of prompts at most, seconds of a large model, in which we beat. */
+static int
+wait_out(const struct exec *x, const struct exec_lane *l)
+{
+    const struct timespec nap = { .tv_nsec = NSEC_MS };
+    uint64_t last = l->outcome[(l->started - 1) % OUTCOMES].r.step;
+
+    while (l->finished < l->started && x->op->lane_done(l->lane) < last) {
+        TRY(x->op->lane_error(l->lane));
+        if (x->c.beat) x->c.beat(x->c.beat_arg);
+        nanosleep(&nap, NULL);
+    }
+    return 0;
+}
+
+/* Its graphs hold the old parts, and their streams end with what is queued there. */
 static int
 let_go(struct exec *x, struct exec_lane *l, unsigned rung)
 {
-    if (graphs_any(&l->graphs, rung) && l->finished < l->started)
-        TRY(gpu_wait(l->lane, l->outcome[(l->started - 1) % OUTCOMES].r.step, UINT64_MAX));
+    TRY(wait_out(x, l));
     drop_graphs(x, l, rung);
     return take_part(x, l, &whole);
 }
