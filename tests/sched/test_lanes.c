@@ -1,11 +1,13 @@
 /* test_lanes.c - prompts on one lane, generation on another (E): hand-over, waits, no stalls. */
+#include "base/clock.h"
 #include "tests/sched/run.h"
 #include "tests/test.h"
 
 #include "include/lagan_wire.h"
-#include "worker/sched/ladder.h"
+#include "worker/sched/split.h"
 
 #include <errno.h>
+#include <stdlib.h>
 
 static struct run r;
 
@@ -378,6 +380,45 @@ no_answer_waits_for_a_step_of_prompts_when_lanes_come_together(void **state)
     close_all(q, 2);
 }
 
+/* One that fits into two steps is planned whole before the next asking. */
+static void
+the_way_of_the_next_prompt_is_chosen_while_there_is_none(void **state)
+{
+    const struct split_limits limits = { 64, 8192, 50 * NSEC_MS };
+    const struct work_costs costs = { .weights = 16000000000, .row_flops = 16e9 };
+    struct seq *q = seq_new(1, 10, 30, 0);
+    struct work_done prompt = { .weights = 1.6e10, .matmul = 8192 * 1.6e10 };
+    struct split *x = calloc(1, sizeof *x);
+    struct ladder l;
+
+    (void)state;
+    split();
+    run_open(&r);
+    run_add(&r, q);
+    run_step(&r, 0);
+    ladder_make(&l, 132, 8, 8);
+    split_init(x, &limits, &l, &costs, &r.c, 4e12, 6e14);
+    steptime_learn(&x->time, STEP_GENERATION, 0, &x->load.decode, 4 * NSEC_MS, 0);
+    for (unsigned rung = 1; rung < l.n;
+         rung++) { /* a part takes twice the time of prompts, ten times that of answers */
+        steptime_learn(&x->time, STEP_GENERATION, rung, &x->load.decode, 40 * NSEC_MS, 1);
+        steptime_learn(&x->time, STEP_CONTEXT, rung, &prompt, 400 * NSEC_MS, 1);
+    }
+    steptime_learn(&x->time, STEP_CONTEXT, 0, &prompt, 200 * NSEC_MS, 0);
+    prompt.matmul /= 8;
+    steptime_learn(&x->time, STEP_BOTH, 0, &prompt, 30 * NSEC_MS, 0);
+    x->flow.rows = 10000;
+    x->flow.tokens = 6;
+    x->flow.ends = 1;
+    split_begin(x, 4);
+    x->news = true;
+    assert_int_equal(split_turn(x, &l, r.s).rung, 0);
+    free(x);
+    run_out();
+    assert_ptr_equal(scheduler_reap(r.s), q);
+    close_all(&q, 1);
+}
+
 /* The device checks every token and block; steps of both lanes are out while the division changes. */
 static void
 no_change_of_the_division_under_load_loses_a_token(void **state)
@@ -575,6 +616,7 @@ main(void)
         cmocka_unit_test(a_prompt_that_finds_no_room_leaves_the_whole_device_to_answers),
         cmocka_unit_test(together_prompts_ride_with_answers_in_as_many_rows_as_they_may),
         cmocka_unit_test(no_answer_waits_for_a_step_of_prompts_when_lanes_come_together),
+        cmocka_unit_test(the_way_of_the_next_prompt_is_chosen_while_there_is_none),
         cmocka_unit_test(no_change_of_the_division_under_load_loses_a_token),
         cmocka_unit_test(both_lanes_begin_with_nothing_to_do_and_each_request_wakes_them),
         cmocka_unit_test(prompts_that_fill_the_pool_do_not_wait_for_answers_that_nobody_gives),

@@ -341,8 +341,11 @@ split_turn(struct split *s, const struct ladder *ladder, const struct scheduler 
     load = scheduler_load(sched, s->l.most_rows);
     s->load.n_decode = load.n_generating;
     s->load.n_there = MAX(load.n_there, load.n_generating);
-    s->load.n_rows = load.prompt_rows;
     s->load.tokens = s->flow.rows > 0 ? s->flow.tokens / s->flow.rows : 0;
     s->load.prompt = s->flow.ends > 0 ? s->flow.rows / s->flow.ends : 0;
+    /* When one comes that fits into two steps, both are planned before the next asking: so the way is that of the next
+     * one. With nobody there it costs nothing. */
+    s->load.n_rows = load.prompt_rows ? load.prompt_rows
+                                      : (uint64_t)MIN(s->load.prompt, (double)s->l.most_rows);
     return split_ask(s, ladder, &s->load);
 }
