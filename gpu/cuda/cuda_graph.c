@@ -9,22 +9,14 @@
 #include <nvtx3/nvToolsExt.h>
 #include <stdlib.h>
 
-/* As many launches may wait as CUDA_SCALE_LAUNCH_QUEUES says, 4,092 (cuda.c). */
-enum { MOST_NODES = 2048 };
+/* As many launches may wait as CUDA_SCALE_LAUNCH_QUEUES says, 4,092 (cuda.c). NODE: bytes of the device's memory. */
+enum { MOST_NODES = 2048, NODE = 4096 };
 
 struct graph {
     cudaGraphExec_t exec;
     struct cuda_rung *rung; /* it was recorded on a part of, with that many SMs */
     uint32_t sms;
 };
-
-static uint64_t
-free_now(void)
-{
-    size_t n = 0, total;
-
-    return cudaMemGetInfo(&n, &total) == cudaSuccess ? n : 0;
-}
 
 int
 cuda_graph_begin(struct lane *lane)
@@ -40,13 +32,12 @@ cuda_graph_begin(struct lane *lane)
     return 0;
 }
 
-/* The driver takes memory for graphs in pieces and keeps some: bytes is by how much free memory went
- * down meanwhile, so 0 for many a graph and a piece for one; over all of a device's graphs it adds up. */
+/* Bytes are counted by nodes. To ask how much memory is free waits for the kernel's driver, and so for a process that
+ * makes or pins host memory: seconds, in which we would not beat. */
 int
 cuda_graph_end(struct lane *lane, struct graph **ret, uint64_t *bytes)
 {
     struct cuda_lane *l = (struct cuda_lane *)lane;
-    uint64_t before, after;
     size_t nodes = 0;
     cudaGraph_t graph = NULL;
     struct graph *g;
@@ -71,17 +62,14 @@ cuda_graph_end(struct lane *lane, struct graph **ret, uint64_t *bytes)
         cudaGraphDestroy(graph);
         return err_set(&lane->gpu->why, -ENOMEM, "graph_end: no memory");
     }
-    before = free_now();
     r = cudaGraphInstantiate(&g->exec, graph, 0);
     if (r == cudaSuccess) r = cudaGraphUpload(g->exec, l->k.st);
-    after = free_now();
     cudaGraphDestroy(graph);
     if (r == cudaErrorMemoryAllocation) {
         cudaGetLastError();
         cuda_graph_drop(lane, g);
-        return err_set(&lane->gpu->why, -ENOMEM,
-                       "graph_end: a graph does not fit, %llu bytes are free",
-                       (unsigned long long)after);
+        return err_set(&lane->gpu->why, -ENOMEM, "graph_end: a graph of %zu nodes does not fit",
+                       nodes);
     }
     if (r != cudaSuccess) {
         cuda_graph_drop(lane, g);
@@ -91,7 +79,7 @@ cuda_graph_end(struct lane *lane, struct graph **ret, uint64_t *bytes)
     g->rung = l->rung;
     cuda_rung_graph(cuda_of(lane), g->rung, 1);
     *ret = g;
-    *bytes = before > after ? before - after : 0;
+    *bytes = nodes * NODE;
     return 0;
 }
 
