@@ -64,6 +64,7 @@ hand_open(struct hand *h, const struct hand_options *o)
     struct batch *b = &h->b;
     struct err err = { 0 };
 
+    for (uint32_t i = 0; i < o->n_lanes; i++) c.lane_units[i] = o->units;
     memset(h, 0, sizeof *h);
     h->o = *o;
     OK(gpu_open(&h->gpu, &go, e));

@@ -273,6 +273,114 @@ a_seat_moves_to_another_lane_behind_the_step_it_waits_for(void **state)
     hand_close(&h);
 }
 
+/* The device's, but for what ranks would do together, and with steps that are not done before they may be. */
+static struct gpu_ops group;
+static int (*behind)(struct lane *l, const struct lane *other, uint64_t step);
+static uint64_t (*done)(const struct lane *l);
+static unsigned n_waits;
+static _Atomic bool held;
+
+static int
+wait_and_count(struct lane *l, const struct lane *other, uint64_t step)
+{
+    n_waits++;
+    return behind(l, other, step);
+}
+
+static uint64_t
+done_unless_held(const struct lane *l)
+{
+    return held ? 0 : done(l);
+}
+
+static int
+no_sum(struct lane *l, struct tensor x)
+{
+    (void)l;
+    (void)x;
+    return 0;
+}
+
+static int
+no_residual(struct lane *l, const struct residual *r)
+{
+    (void)l;
+    (void)r;
+    return 0;
+}
+
+static void
+act_in_a_group(struct gpu *g)
+{
+    group = *g->device;
+    behind = group.lane_after;
+    done = group.lane_done;
+    group.lane_after = wait_and_count;
+    group.lane_done = done_unless_held;
+    group.all_reduce = no_sum;
+    group.residual = no_residual;
+    g->device = &group;
+}
+
+/* Tokens of that lane's own seat, which wait for nobody: how many steps the device was told to wait for. */
+static unsigned
+waits_of(unsigned lane, uint8_t rung)
+{
+    struct batch *t = hand_batch(&h, lane);
+    struct err e = { 0 };
+
+    exec_seat(h.x, lane, &h.seat[lane].how);
+    hand_edits(&h, t, lane, 8);
+    for (uint32_t i = 0; i < 8; i++) {
+        t->token[i] = h.seat[lane].token[i];
+        t->pos[i] = (int32_t)i;
+    }
+    t->n_rows = 8;
+    t->run[0] = (struct batch_run){ .seat = lane, .n_rows = 8 };
+    t->n_runs = 1;
+    t->rung = rung;
+    n_waits = 0;
+    if (exec_start(h.x, t, &e) < 0) fail_msg("%s", e.text);
+    h.started[lane]++;
+    return n_waits;
+}
+
+/* On units that they share two lanes of each rank could wait for the other lane of the other rank, for ever. */
+static void
+a_step_of_ranks_waits_for_other_lanes_steps_on_its_units_and_for_no_others(void **state)
+{
+    const struct exec_part apart[MAX_LANES] = { { 0, 3 }, { 3, 5 } },
+                           over[MAX_LANES] = { { 0, 4 }, { 3, 5 } };
+    struct err e = { 0 };
+
+    (void)state;
+    for (uint32_t ranks = 1; ranks <= 2; ranks++) {
+        open_model(LLAMA,
+                   (struct hand_options){ .n_lanes = 2, .units = 8, .opened = act_in_a_group });
+        sit(0, 8, 1);
+        sit(1, 8, 1);
+        assert_int_equal(exec_rung(h.x, 1, apart, &e), 0);
+        assert_int_equal(exec_rung(h.x, 2, over, &e), 0);
+        h.gpu->ranks = ranks;
+        held = true;
+        assert_int_equal(waits_of(0, 0), 0);
+        assert_int_equal(waits_of(1, 1), ranks - 1); /* the first has all units */
+        held = false;
+        hand_finish(&h, 0);
+        hand_finish(&h, 1);
+        held = true;
+        assert_int_equal(waits_of(1, 1), 0); /* what is finished is not waited for */
+        assert_int_equal(waits_of(0, 1), 0);
+        assert_int_equal(waits_of(0, 2), ranks - 1);
+        held = false;
+        hand_finish(&h, 0);
+        hand_finish(&h, 0);
+        hand_finish(&h, 1);
+        h.gpu->ranks = 1;
+        hand_close(&h);
+    }
+}
+
 /* Seat 0's tokens, prompt and generated, are known; now a seat is given one of them at its position. */
 enum { WALKED = 20, WALKED_TO = 26 };
 
@@ -690,6 +798,8 @@ main(void)
         cmocka_unit_test(noise_is_another_at_every_position),
         cmocka_unit_test(log_probabilities_of_a_long_prompt_come_in_pieces),
         cmocka_unit_test(a_seat_moves_to_another_lane_behind_the_step_it_waits_for),
+        cmocka_unit_test(
+            a_step_of_ranks_waits_for_other_lanes_steps_on_its_units_and_for_no_others),
         cmocka_unit_test(a_seat_with_a_copied_table_row_reads_the_same_blocks),
         cmocka_unit_test(what_is_written_into_a_copied_block_is_not_seen_in_the_other),
         cmocka_unit_test(of_a_block_no_more_is_copied_than_its_tokens_that_count),

@@ -109,6 +109,10 @@ struct exec_lane {
     uint32_t units;             /* it was opened with */
     struct exec_part part;      /* of them it is on; n 0: all */
     uint64_t started, finished; /* steps, counted */
+    struct {
+        struct exec_part part;
+        uint64_t step;
+    } out[STAGES]; /* from finished on: queue_behind() */
     nsec since,
         step_ns; /* when the oldest step that is out began, and how long they take of late */
     struct graphs graphs;

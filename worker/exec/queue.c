@@ -98,6 +98,28 @@ put_image(struct exec *x, struct exec_lane *l, const struct image *im)
     return im->used ? x->op->put(l->lane, im->dev, im->host, im->used) : 0;
 }
 
+static bool
+share_units(const struct exec_part *a, const struct exec_part *b)
+{
+    return !a->n || !b->n || (a->first < b->first + b->n && b->first < a->first + a->n);
+}
+
+/* Kernels of ranks wait for each other. On units that two lanes share each rank could be full of what waits for the other
+ * lane of the other rank, for ever: so a step comes behind those of other lanes that are out there. All ranks start steps
+ * in one order, and so each waits for earlier ones only. */
+static int
+queue_behind(struct exec *x, struct exec_lane *l, uint64_t step)
+{
+    if (gpu_ranks(x->gpu) == 1) return 0;
+    l->out[l->started % STAGES].part = l->part;
+    l->out[l->started % STAGES].step = step;
+    for (const struct exec_lane *o = x->lane; o < x->lane + x->c.n_lanes; o++)
+        for (uint64_t i = o->finished; o != l && i < o->started; i++)
+            if (share_units(&o->out[i % STAGES].part, &l->part))
+                TRY(x->op->lane_after(l->lane, o->lane, o->out[i % STAGES].step));
+    return 0;
+}
+
 int
 queue_step(struct exec *x, struct exec_lane *l, const struct stage *st, const struct batch *b,
            const struct todo *t, struct outcome *o)
@@ -107,6 +129,7 @@ queue_step(struct exec *x, struct exec_lane *l, const struct stage *st, const st
     for (uint32_t i = 0; i < b->n_waits; i++)
         if (b->wait[i].lane != b->lane)
             TRY(op->lane_after(l->lane, x->lane[b->wait[i].lane].lane, b->wait[i].step));
+    TRY(queue_behind(x, l, b->step));
     TRY(put_image(x, l, &st->step));
     TRY(put_image(x, l, &st->encode));
     TRY(put_image(x, l, &st->project));
