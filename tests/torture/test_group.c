@@ -455,6 +455,32 @@ ranks_of_other_settings_are_refused_with_the_difference(void **state)
     assert_int_equal(WEXITSTATUS(service_reap(&v)), CONFIG); /* nobody tries again */
 }
 
+static void
+other_ways_to_divide_a_model_are_refused_by_name(void **state)
+{
+    static const char *const keys[] = { "pipeline_parallel", "context_parallel", "expert_parallel",
+                                        "attention_data_parallel" };
+
+    (void)state;
+    for (size_t i = 0; i < ARRAY_LEN(keys); i++) {
+        nsec until = service_now(&v) + SETTLE_MS * NSEC_MS;
+        char config[200], words[80];
+
+        snprintf(
+            config, sizeof config,
+            "models:\n  - { name: llama, path: @/tests/data/golden/llama3, device: cpu, %s: 2 }\n",
+            keys[i]);
+        snprintf(words, sizeof words, "%s: not served yet, only 1", keys[i]);
+        v.worker = "lagan-worker"; /* and is not waited for */
+        service_start(&v, 1, config, (const char *const[]){ NULL });
+        while (!service_logged(&v, words)) {
+            usleep(20000);
+            if (service_now(&v) >= until) fail_msg("nobody says: %s", words);
+        }
+        assert_int_equal(WEXITSTATUS(service_reap(&v)), CONFIG);
+    }
+}
+
 int
 main(int argc, char **argv)
 {
@@ -471,6 +497,7 @@ main(int argc, char **argv)
         T(what_an_operator_divides_every_rank_divides),
         T(every_answer_to_an_operator_can_be_read),
         T(ranks_of_other_settings_are_refused_with_the_difference),
+        T(other_ways_to_divide_a_model_are_refused_by_name),
     };
 
     torture_args(argc, argv,
