@@ -447,10 +447,29 @@ static const struct opt detokenize_opts[] = {
 };
 /* clang-format on */
 
+/* The answer, and behind it the line's tag if it had one. */
+static void
+print_tagged(const char *reply, json_t *tag)
+{
+    json_t *o = tag ? json_loads(reply, 0, NULL) : NULL;
+    char *text;
+
+    if (!o) {
+        puts(reply);
+        return;
+    }
+    json_object_set(o, "tag", tag);
+    text = json_dumps(o, JSON_COMPACT);
+    puts(text);
+    free(text);
+    json_decref(o);
+}
+
 static int
 text_call(struct ctl *ctl, const char *verb, const struct text_opts *o, json_t *args)
 {
     const json_t *talk = json_object_get(args, "messages");
+    json_t *tag = json_incref(json_object_get(args, "tag"));
     char *reply = NULL;
     int r;
 
@@ -464,7 +483,8 @@ text_call(struct ctl *ctl, const char *verb, const struct text_opts *o, json_t *
     if (o->bare) json_object_set_new(args, "bare", json_true());
     if (o->keep_special) json_object_set_new(args, "keep_special", json_true());
     r = ctl_call(ctl, verb, args, false, &reply);
-    if (r == 0) puts(reply);
+    if (r == 0) print_tagged(reply, tag);
+    json_decref(tag);
     free(reply);
     return r;
 }
@@ -478,6 +498,7 @@ text_lines(struct ctl *ctl, const char *verb, const struct text_opts *o)
     int r, worst = 0;
 
     if (lines_open(&l, o->requests, &e) < 0) return ctl_fail(CTL_USAGE, "%s", e.text);
+    ctl->file = o->requests;
     while (!ctl_signal) {
         json_error_t je;
         json_t *args;
@@ -492,6 +513,7 @@ text_lines(struct ctl *ctl, const char *verb, const struct text_opts *o)
         }
         if (!line[strspn(line, " \t\r")]) continue;
         args = json_loads(line, 0, &je);
+        ctl->line = l.number;
         if (json_is_object(args)) {
             r = text_call(ctl, verb, o, args);
         } else {
@@ -514,6 +536,9 @@ text_command(struct ctl *ctl, const char *verb, int argc, char **argv)
     int n;
 
     while (strcmp(c->words, verb)) c++;
+    if (argc == 0)
+        return ctl_fail(CTL_USAGE, "%s what? %s or --requests FILE.jsonl", verb,
+                        to_ids ? "--text TEXT, --messages JSON" : "--ids 1,2,3");
     n = command_args(c, &o, argc, argv);
     if (n < 0) return n == -2 ? 0 : CTL_USAGE;
     if (n)

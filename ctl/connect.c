@@ -126,6 +126,8 @@ ctl_call(struct ctl *ctl, const char *verb, json_t *args, bool privileged, char 
         r = lagan_call(c, verb, text, reply, &code, CALL_MS);
         if (r < 0 && ctl_signal)
             r = 128 + ctl_signal;
+        else if (r == -EREMOTEIO && ctl->line)
+            r = ctl_fail(ctl_exit_of(code), "%s: line %zu: %s", ctl->file, ctl->line, lagan_why(c));
         else if (r == -EREMOTEIO)
             r = ctl_fail(ctl_exit_of(code), "%s", lagan_why(c));
         else if (r == -ETIMEDOUT)

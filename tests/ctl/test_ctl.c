@@ -415,6 +415,12 @@ tokenize_and_detokenize_print_json(void **state)
     assert_int_equal(sh("printf '{\"text\":\"a\"}\\n{\"text\":\"b\"}' | $L tokenize --requests -"),
                      0);
     assert_string_equal(out, "{\"ids\":[104,105]}\n{\"ids\":[104,105]}\n");
+    assert_int_equal(sh("echo '{\"text\":\"a\",\"tag\":[7,\"x\"]}' | $L tokenize --requests -"), 0);
+    assert_string_equal(out, "{\"ids\":[104,105],\"tag\":[7,\"x\"]}\n");
+    assert_int_equal(sh("$L tokenize"), 2);
+    assert_has(err, "--text TEXT, --messages JSON or --requests FILE.jsonl");
+    assert_int_equal(sh("$L detokenize"), 2);
+    assert_has(err, "--ids 1,2,3 or --requests FILE.jsonl");
 }
 
 static void
