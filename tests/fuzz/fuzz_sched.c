@@ -301,6 +301,15 @@ plan(struct world *w, unsigned lane)
     return b;
 }
 
+/* Its steps so far have decided something, and its row is what they left. */
+static bool
+searches(const struct world *w, const struct seq *q)
+{
+    return q->beam && q->forked && !q->beam->over && q->beam->n_new > 0 &&
+           q->state == SEQ_GENERATION && q->n_done + 1 == q->n_tokens &&
+           w->wrote[q->seat] == sitting(q);
+}
+
 /* What finished steps have written: a step that copies what its row begins with must be over. */
 static void
 leave(struct world *w)
@@ -312,7 +321,7 @@ leave(struct world *w)
         const struct seq *q = scheduler_seat(w->r.s, i);
         struct left *l = &left[n_left];
 
-        if (q && (q->first_member || q->forked))
+        if (q && (q->first_member || q->forked) && !searches(w, q))
             continue; /* what they share is nobody's to claim */
         if (!q || !q->n_done || (!q->n_adopted && w->wrote[i] != sitting(q))) continue;
         n_left++;
@@ -336,8 +345,54 @@ adopt(struct run *r)
     kv_check(r->kv);
 }
 
-/* With all that it has so far; on its old seat where that was taken over and `claims` says so. Of several nobody asks
- * for anything again. */
+static const struct left *
+left_of(const struct seq *q)
+{
+    for (uint32_t i = 0; i < n_left; i++)
+        if (left[i].row.id == q->id && left[i].row.seat == q->seat) return &left[i];
+    return NULL;
+}
+
+/* With what its steps have decided, if all its beams' rows were taken over. */
+static bool
+search_again(struct world *w, struct request *k)
+{
+    struct seq *first = k->seq[0];
+    struct err e;
+
+    if (!first || !first->beam) return false;
+    for (uint32_t i = 0; i < k->n; i++)
+        if (!k->seq[i] || !left_of(k->seq[i])) return false;
+    for (uint32_t i = 0; i < k->n; i++) {
+        struct seq *q = k->seq[i];
+
+        *q = (struct seq){ .id = q->id,
+                           .token = q->token,
+                           .cap = q->cap,
+                           .n_prompt = q->n_tokens,
+                           .max_new = q->beam->max_new - q->beam->n_new,
+                           .source = q->source,
+                           .n_source = q->n_source,
+                           .priority = q->priority,
+                           .client = q->client,
+                           .lora = q->lora,
+                           .pages = q->pages,
+                           .deadline = q->deadline,
+                           .lockstep = true,
+                           .beam = q->beam,
+                           .owner = q->owner,
+                           .first_member = first,
+                           .next_member = i + 1 < k->n ? k->seq[i + 1] : NULL,
+                           .n_adopted = q->n_tokens - 1,
+                           .adopted_seat = q->seat };
+    }
+    first->n_members = k->n;
+    first->n_shared = first->n_prompt - 1;
+    return scheduler_add(w->r.s, first, w->r.now, &e) == 0;
+}
+
+/* With all that it has so far; on its old seat where that was taken over and `claims` says so. Of several that are no
+ * search nobody asks for anything again. */
 static void
 again(struct world *w, struct request *k, bool claims)
 {
@@ -346,7 +401,7 @@ again(struct world *w, struct request *k, bool claims)
     struct err e;
 
     if (k->n > 1) {
-        forget(k);
+        if (!claims || !search_again(w, k)) forget(k);
         return;
     }
     made = old->n_tokens - old->n_prompt;
