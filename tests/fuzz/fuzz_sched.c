@@ -476,6 +476,9 @@ call(struct world *w, struct in *in)
             if (!k->n_open) break;
             scheduler_halt(r->s, k->id, what & 64);
             if (w->twin) twin_halt(w->twin, k->id, what & 64);
+        } else if (what & 64 && !w->twin && r->l.n_lanes > 1) {
+            r->divided = true;
+            scheduler_divide(r->s, what / 16 % 4, byte(in) % 32);
         } else {
             r->now += byte(in);
         }

@@ -750,6 +750,14 @@ do_encode(struct run *r, const struct batch *b, const struct batch_encode *c)
     }
 }
 
+static unsigned
+may_do(const struct run *r, unsigned lane)
+{
+    unsigned work = r->l.lane_work[lane];
+
+    return r->divided && work & WORK_CONTEXT ? work | WORK_GENERATION : work;
+}
+
 const struct batch *
 run_plan(struct run *r, unsigned lane)
 {
@@ -768,7 +776,7 @@ run_plan(struct run *r, unsigned lane)
         const struct batch_run *run = &b->run[i];
 
         check(run->first_row == row && run->n_rows > 0 && !taken[run->seat]);
-        check(run->work & r->l.lane_work[lane]);
+        check(run->work & may_do(r, lane));
         taken[run->seat] = true;
         row += run->n_rows;
         if (run->flags & (RUN_SAMPLE | RUN_PROMPT_LOGPROBS)) check(run->first_logit == logits);

@@ -26,6 +26,7 @@ struct run {
     struct fake *fake;
     nsec now;
     bool failing; /* steps end with -EIO */
+    bool divided; /* scheduler_divide() was called: answers may be where prompts are */
     /* For who writes a manifest, or NULL: before and after a step is launched, when it is done and not
      * committed, and what a new process takes over. */
     void (*launching)(struct run *r, const struct batch *b);
