@@ -24,7 +24,7 @@ uint64_t fuzz_operations;
 struct request {
     req_id id;
     struct seq *seq[MAX_FAMILY]; /* [n]: itself, or its beams or samples; NULL: it came back */
-    uint32_t n, n_open;
+    uint32_t n, n_open, n_shared;
     bool meddled;                /* cancelled, late or failed: any length will do */
     uint32_t n_seen[MAX_FAMILY]; /* tokens at the last look: they only grow */
 };
@@ -176,6 +176,7 @@ add(struct world *w, struct in *in, uint32_t n, bool beams)
     first = n > 1 ? seq_family(k->id, n, beams, n_prompt, max_new, n_source)
                   : seq_new(k->id, n_prompt, max_new, n_source);
     first->prompt_logprobs = what & 64;
+    k->n_shared = first->n_shared;
     for (struct seq *q = first; q; q = q->next_member) {
         k->seq[k->n] = q;
         k->n_seen[k->n++] = 0;
@@ -301,13 +302,15 @@ plan(struct world *w, unsigned lane)
     return b;
 }
 
-/* Its steps so far have decided something, and its row is what they left. */
+/* Of a family: what a successor goes on from. A search has decided something, and its beams' rows are what its steps have
+ * left; a sample has forked, in a step that is over, or is the one that computes for all. */
 static bool
-searches(const struct world *w, const struct seq *q)
+goes_on(const struct world *w, const struct seq *q)
 {
-    return q->beam && q->forked && !q->beam->over && q->beam->n_new > 0 &&
-           q->state == SEQ_GENERATION && q->n_done + 1 == q->n_tokens &&
-           w->wrote[q->seat] == sitting(q);
+    if (q->fork_step > w->r.done[q->fork_lane]) return false;
+    if (!q->beam) return q->forked || q->first_member == q;
+    return q->forked && !q->beam->over && q->beam->n_new > 0 && q->state == SEQ_GENERATION &&
+           q->n_done + 1 == q->n_tokens;
 }
 
 /* What finished steps have written: a step that copies what its row begins with must be over. */
@@ -321,8 +324,7 @@ leave(struct world *w)
         const struct seq *q = scheduler_seat(w->r.s, i);
         struct left *l = &left[n_left];
 
-        if (q && (q->first_member || q->forked) && !searches(w, q))
-            continue; /* what they share is nobody's to claim */
+        if (q && (q->first_member || q->forked) && !goes_on(w, q)) continue;
         if (!q || !q->n_done || (!q->n_adopted && w->wrote[i] != sitting(q))) continue;
         n_left++;
         l->row = (struct kv_row){ q->id, i, q->n_done, q->n_source, { 0 }, { 0 } };
@@ -353,46 +355,54 @@ left_of(const struct seq *q)
     return NULL;
 }
 
-/* With what its steps have decided, if all its beams' rows were taken over. */
+/* Several, with all that they have so far: a search if all its beams' rows were taken over, samples if none has ended. */
 static bool
-search_again(struct world *w, struct request *k)
+family_again(struct world *w, struct request *k)
 {
     struct seq *first = k->seq[0];
     struct err e;
 
-    if (!first || !first->beam) return false;
-    for (uint32_t i = 0; i < k->n; i++)
-        if (!k->seq[i] || !left_of(k->seq[i])) return false;
+    for (uint32_t i = 0; i < k->n; i++) {
+        const struct seq *q = k->seq[i];
+
+        if (!q || q->state == SEQ_ENDED || (q->beam && !left_of(q))) return false;
+    }
     for (uint32_t i = 0; i < k->n; i++) {
         struct seq *q = k->seq[i];
+        const struct left *l = left_of(q);
+        struct seq old = *q;
+        uint32_t made = q->n_tokens - q->n_prompt;
 
-        *q = (struct seq){ .id = q->id,
-                           .token = q->token,
-                           .cap = q->cap,
-                           .n_prompt = q->n_tokens,
-                           .max_new = q->beam->max_new - q->beam->n_new,
-                           .source = q->source,
-                           .n_source = q->n_source,
-                           .priority = q->priority,
-                           .client = q->client,
-                           .lora = q->lora,
-                           .pages = q->pages,
-                           .deadline = q->deadline,
-                           .lockstep = true,
-                           .beam = q->beam,
-                           .owner = q->owner,
+        *q = (struct seq){ .id = old.id,
+                           .token = old.token,
+                           .cap = old.cap,
+                           .n_prompt = old.n_tokens,
+                           .max_new = old.max_new - made,
+                           .min_new = old.min_new - MIN(old.min_new, made),
+                           .n_end = old.n_end,
+                           .n_eos = old.n_eos,
+                           .source = old.source,
+                           .n_source = old.n_source,
+                           .priority = old.priority,
+                           .client = old.client,
+                           .lora = old.lora,
+                           .pages = old.pages,
+                           .deadline = old.deadline,
+                           .lockstep = old.lockstep,
+                           .beam = old.beam,
+                           .owner = old.owner,
                            .first_member = first,
                            .next_member = i + 1 < k->n ? k->seq[i + 1] : NULL,
-                           .n_adopted = q->n_tokens - 1,
-                           .adopted_seat = q->seat };
+                           .n_adopted = l ? MIN(l->row.committed, old.n_tokens - 1) : 0,
+                           .adopted_seat = old.seat };
+        memcpy(q->end_id, old.end_id, sizeof q->end_id);
     }
     first->n_members = k->n;
-    first->n_shared = first->n_prompt - 1;
+    first->n_shared = first->beam ? first->n_prompt - 1 : k->n_shared;
     return scheduler_add(w->r.s, first, w->r.now, &e) == 0;
 }
 
-/* With all that it has so far; on its old seat where that was taken over and `claims` says so. Of several that are no
- * search nobody asks for anything again. */
+/* With all that it has so far; on its old seat where that was taken over and `claims` says so. */
 static void
 again(struct world *w, struct request *k, bool claims)
 {
@@ -401,7 +411,7 @@ again(struct world *w, struct request *k, bool claims)
     struct err e;
 
     if (k->n > 1) {
-        if (!claims || !search_again(w, k)) forget(k);
+        if (!claims || !family_again(w, k)) forget(k);
         return;
     }
     made = old->n_tokens - old->n_prompt;
