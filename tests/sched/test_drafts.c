@@ -278,6 +278,38 @@ guesses_behind_a_prompt_that_failed_are_found_by_nobody(void **state)
 }
 
 static void
+who_has_guesses_out_goes_on_in_another_lane_when_they_are_told(void **state)
+{
+    const struct batch *b;
+    struct seq *q;
+
+    (void)state;
+    run_defaults(&r);
+    r.c.n_lanes = r.l.n_lanes = 2;
+    r.l.lane_work[0] = WORK_CONTEXT;
+    r.l.lane_work[1] = WORK_GENERATION;
+    r.l.n_draft = 3;
+    run_open(&r);
+    scheduler_divide(r.s, 1, 0);
+    r.divided = true;
+    q = guessing(7, 5, 30);
+    run_step(&r, 0);
+    for (int i = 0; i < 2; i++) assert_int_equal(run_plan(&r, 1)->run[0].n_draft, 3);
+    scheduler_divide(r.s, 0, 0); /* lane 0 generates from here on */
+    assert_null(run_plan(&r, 0));
+    run_commit(&r, 1);
+    assert_null(run_plan(&r, 0));
+    run_commit(&r, 1);
+    b = run_plan(&r, 0);
+    assert_int_equal(b->run[0].first_pos, q->n_done);
+    assert_int_equal(b->run[0].flags & RUN_BEHIND_GUESSES, 0);
+    run_commit(&r, 0);
+    while (run_step(&r, 0)) continue;
+    reap(q, LAGAN_FINISH_LENGTH);
+    run_close(&r);
+}
+
+static void
 limits_that_no_tree_has_are_refused(void **state)
 {
     struct scheduler *s;
@@ -308,6 +340,7 @@ main(void)
         cmocka_unit_test(with_max_utilization_nobody_guesses_into_a_block_that_is_not_paid_for),
         cmocka_unit_test(who_would_not_fit_with_guesses_goes_without),
         cmocka_unit_test(guesses_behind_a_prompt_that_failed_are_found_by_nobody),
+        cmocka_unit_test(who_has_guesses_out_goes_on_in_another_lane_when_they_are_told),
         cmocka_unit_test(limits_that_no_tree_has_are_refused),
     };
 

@@ -174,6 +174,8 @@ runnable(const struct scheduler *s, const struct seq *q, unsigned lane)
     if (q->state == SEQ_GENERATION) {
         if (q->lockstep && q->in_flight > 0) return 0;
         if (q->n_out == q->max_new) return 0; /* what is in flight may be all it wants */
+        /* A step is moved back by what the one before it was refused, not by that of two. */
+        if (q->lane != lane && q->n_guess > 0) return 0;
         work = WORK_GENERATION;
     } else if (q->state == SEQ_CONTEXT) {
         work = WORK_CONTEXT; /* the last slice of its source is launched */
