@@ -203,7 +203,8 @@ the_fit_is_that_of_every_step_looked_at_again(void **state)
         n_samples = 0;
         for (int k = 0; k < 120; k++) {
             struct work_done w = some_work();
-            double x[] = { w.weights / 4e3, w.kv / 4e3, (w.matmul + w.attend) / 600e3 }, ns = 0;
+            double flop = MAX(w.matmul - 150 * w.weights, 0.) + w.attend; /* 600e12 / 4e12 */
+            double x[] = { w.weights / 4e3, w.kv / 4e3, flop / 600e3 }, ns = 0;
             double beside = test_below(4) ? 0 : real(0, 1);
 
             for (unsigned i = 0; i < STEP_TERMS; i++) ns += truth[i] * x[i] * real(.8, 1.2);
@@ -273,7 +274,7 @@ takes(const struct truth *d, enum step_kind kind, unsigned rung, const struct wo
 {
     const double *ns = d->ns[kind][rung];
 
-    return ns[0] * w->weights + ns[1] * w->kv + ns[2] * (w->matmul + w->attend);
+    return MAX(ns[0] * w->weights, ns[2] * w->matmul) + ns[1] * w->kv + ns[2] * w->attend;
 }
 
 /* Parts have their share, and something that no model foresees. */
@@ -317,12 +318,14 @@ rows_of(const struct split_load *x, double n)
 }
 
 static void
-open_split(struct split *s, const struct split_limits *limits, const struct ladder *l)
+open_split(struct split *s, const struct split_limits *limits, const struct ladder *l,
+           const struct truth *d)
 {
     static const struct kv_config kv;
     static const struct work_costs costs;
+    const double *ns = d->ns[STEP_BOTH][0];
 
-    split_init(s, limits, l, &costs, &kv, 4e12, 6e14);
+    split_init(s, limits, l, &costs, &kv, 1e9 / ns[0], 1e9 / ns[2]);
 }
 
 /* Steps of every kind and rung, as a worker that has seen all of them would have. */
@@ -400,7 +403,7 @@ the_way_taken_is_nearly_the_best_that_the_device_has(void **state)
 
         ladder_make(&l, 132, 8, 8);
         draw_device(&d, &l);
-        open_split(&s, &limits, &l);
+        open_split(&s, &limits, &l, &d);
         teach(&s, &d, &l);
         for (int k = 0; k < 50; k++) {
             struct split_load x = some_load();
@@ -441,7 +444,7 @@ with_a_phase_empty_or_unknown_nothing_changes(void **state)
     (void)state;
     ladder_make(&l, 132, 8, 8);
     draw_device(&d, &l);
-    open_split(&s, &limits, &l);
+    open_split(&s, &limits, &l, &d);
     for (int k = 0; k < 100; k++) assert_int_equal(split_ask(&s, &l, &x).rung, 0);
     teach(&s, &d, &l);
     no_prompts = no_answers = x;
@@ -465,10 +468,12 @@ the_first_prompt_beside_answers_keeps_the_target_too(void **state)
 
     (void)state;
     ladder_make(&l, 132, 8, 8);
-    split_init(&s, &limits, &l, &costs, &kv, 4e12,
-               6e14); /* 4 ms, and a 40,000th of a second a row */
-    assert_in_range(s.now.rows, 1700, 1900);
+    /* 4 ms, or a 40,000th of a second a row */
+    split_init(&s, &limits, &l, &costs, &kv, 4e12, 6e14);
+    assert_in_range(s.now.rows, 1900, 2000);
     draw_device(&d, &l);
+    split_init(&s, &limits, &l, &costs, &kv, 1e9 / d.ns[STEP_BOTH][0][0],
+               1e9 / d.ns[STEP_BOTH][0][2]);
     teach(&s, &d, &l);
     for (int k = 0; k < 50; k++) {
         struct split_load x = some_load();
@@ -500,7 +505,7 @@ a_way_is_kept_for_a_while_and_left_only_for_a_clearly_better_one(void **state)
 
         ladder_make(&l, 132, 8, 8);
         draw_device(&d, &l);
-        open_split(&s, &limits, &l);
+        open_split(&s, &limits, &l, &d);
         teach(&s, &d, &l);
         for (int k = 0; k < 1000; k++, kept++) { /* loads that have nothing to do with each other */
             struct split_load x = some_load();

@@ -62,17 +62,16 @@ together(const struct split *s, const struct split_load *load, double n, double 
     return steptime_of(&s->time, STEP_BOTH, 0, &all);
 }
 
-/* As many rows as keep a step of both within the target: its time is a line in them. */
+/* As many rows as keep a step of both within the target: its time is a line in them, level before. */
 static double
 rows_in_time(const struct split *s, const struct split_load *load)
 {
-    double least = together(s, load, load->n_decode, s->l.least_rows),
-           more = together(s, load, load->n_decode, s->l.least_rows + 1.);
-    double room;
+    double target = (double)s->l.target, n = load->n_decode, rows = s->l.most_rows;
+    double most = together(s, load, n, rows), less = together(s, load, n, rows - 1);
 
-    if (s->l.target == 0) return s->l.most_rows;
-    room = ((double)s->l.target - least) / MAX(more - least, 1e-9);
-    return MIN(s->l.least_rows + floor(MAX(room, 0.)), (double)s->l.most_rows);
+    if (s->l.target == 0 || most <= target) return rows;
+    if (together(s, load, n, s->l.least_rows) >= target) return s->l.least_rows;
+    return MAX(floor(rows - (most - target) / MAX(most - less, 1e-9)), (double)s->l.least_rows);
 }
 
 void
@@ -116,7 +115,8 @@ rate(const struct split *s, const struct split_load *load, double n, double row,
 
     if (left <= 0) return 1 / row;
     whole = generation(s, 0, load, n);
-    if (load->prompt > 0) row += out * MAX(token - whole, 0.) / load->prompt;
+    if (load->prompt > 0) /* those that wait follow without a pause */
+        row += out * MAX(token - whole, 0.) / MAX(load->prompt, (double)load->n_rows);
     return 1 / (row + left * whole / n);
 }
 

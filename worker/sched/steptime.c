@@ -15,11 +15,13 @@ static const double PULL = 0.02, KEEP = 0.98, FADE = 0.997, LEAST = 1e-3;
 enum { SWEEPS = 60 };
 
 static void
-terms(const struct work_done *w, double x[STEP_TERMS])
+terms(const struct steptime_cell *c, const struct work_done *w, double x[STEP_TERMS])
 {
+    double hidden = w->weights * c->base[0] / c->base[2];
+
     x[0] = w->weights;
     x[1] = w->kv;
-    x[2] = w->matmul + w->attend;
+    x[2] = MAX(w->matmul - hidden, 0.) + w->attend;
 }
 
 enum step_kind
@@ -113,7 +115,7 @@ steptime_learn(struct steptime *t, enum step_kind kind, unsigned rung, const str
 
     check(rung < MAX_RUNGS);
     if (took <= 0 || !(weight > 0)) return;
-    terms(w, x);
+    terms(c, w, x);
     for (unsigned r = 0; r < MAX_RUNGS; r++)
         fade(&t->cell[kind][r], r == rung ? 1 - (1 - KEEP) * weight : r ? FADE : 1);
     for (unsigned i = 0; i < STEP_TERMS; i++) x[i] *= c->base[i] / (double)took;
@@ -131,7 +133,7 @@ steptime_of(const struct steptime *t, enum step_kind kind, unsigned rung, const 
     const struct steptime_cell *c = &t->cell[kind][rung];
     double x[STEP_TERMS], ns = 1;
 
-    terms(w, x);
+    terms(c, w, x);
     for (unsigned i = 0; i < STEP_TERMS; i++) ns += x[i] * c->base[i] * c->m[i];
     return ns;
 }

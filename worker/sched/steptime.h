@@ -2,6 +2,9 @@
  *
  *     ns = w * bytes of weights + k * bytes of KV + f * FLOP
  *
+ * where of the matrices' FLOP those do not count that are done while the weights are read, by the guess: the first rows of
+ * prompts in a step that reads them anyhow cost next to nothing.
+ *
  * with a w, k and f for each kind of step and each rung. Steps of a rung that divides the device run beside those of
  * the other part, so what they take from each other (memory's bandwidth, power) is in the numbers. Before a rung was
  * used its numbers are those of rung 0 over the share of the device that its part has; every step moves them to what
