@@ -18,6 +18,7 @@
 #include <unistd.h>
 
 enum { CHAIN = 64, MAX_RUNS = 64, COLS = 4096, ALONE = 120 };
+enum what { SUM, GATHER, RESIDUAL, RESIDUAL_ALONE };
 #define LARGEST ((size_t)64 << 20)
 
 static const char *device = "cpu";
@@ -64,18 +65,29 @@ tensor_of(struct side *s, size_t bytes)
     return tensor_2d(s->arena.base, t, (uint32_t)(n / cols), cols);
 }
 
-static void
-queue(struct side *s, bool sum, size_t bytes)
+static int
+one(struct side *s, enum what what, size_t bytes)
 {
     struct tensor out = tensor_2d(s->arena.base, DT_F32, 1, (uint32_t)(bytes / 4 * ranks));
+    struct tensor in = tensor_of(s, bytes);
+    struct residual r = {
+        .x = tensor_2d((char *)s->arena.base + LARGEST, DT_F32, in.dim[0], in.dim[1]),
+        .in = in,
+        .parts = what == RESIDUAL,
+        .y = tensor_2d((char *)s->arena.base + LARGEST / 2, in.dtype, in.dim[0], in.dim[1]),
+        .eps = 1e-5f
+    };
 
-    for (int i = 0; i < CHAIN; i++)
-        if (sum)
-            OK(s->op->all_reduce(s->lane, tensor_of(s, bytes)));
-        else
-            OK(s->op->all_gather(
-                s->lane, out,
-                tensor_cols(out, (uint32_t)(bytes / 4) * s->rank, (uint32_t)(bytes / 4))));
+    if (what == SUM) return s->op->all_reduce(s->lane, in);
+    if (what != GATHER) return s->op->residual(s->lane, &r);
+    return s->op->all_gather(
+        s->lane, out, tensor_cols(out, (uint32_t)(bytes / 4) * s->rank, (uint32_t)(bytes / 4)));
+}
+
+static void
+queue(struct side *s, enum what what, size_t bytes)
+{
+    for (int i = 0; i < CHAIN; i++) OK(one(s, what, bytes));
 }
 
 static int
@@ -87,19 +99,20 @@ by_value(const void *a, const void *b)
 }
 
 static void
-measure(struct side *s, const char *way, bool sum, size_t bytes)
+measure(struct side *s, const char *way, enum what what, size_t bytes)
 {
+    static const char *const names[] = { "sum", "gather", "residual", "residual alone" };
     bool graphs = gpu_graphs(s->gpu);
     struct graph *g = NULL;
     double us[MAX_RUNS];
     uint64_t more;
 
-    queue(s, sum, bytes); /* whatever is made once */
+    queue(s, what, bytes); /* whatever is made once */
     OK(s->op->lane_mark(s->lane, ++s->step));
     OK(gpu_wait(s->lane, s->step, s->step));
     if (graphs) {
         OK(s->op->graph_begin(s->lane));
-        queue(s, sum, bytes);
+        queue(s, what, bytes);
         OK(s->op->graph_end(s->lane, &g, &more));
     }
     for (uint32_t i = 0; i < runs; i++) {
@@ -110,7 +123,7 @@ measure(struct side *s, const char *way, bool sum, size_t bytes)
         if (graphs)
             OK(s->op->graph_run(s->lane, g));
         else
-            queue(s, sum, bytes);
+            queue(s, what, bytes);
         OK(s->op->lane_mark(s->lane, ++s->step));
         while (s->op->lane_done(s->lane) != s->step)
             if (s->op->lane_error(s->lane) < 0) die(s, "a chain", gpu_why(s->gpu));
@@ -122,9 +135,25 @@ measure(struct side *s, const char *way, bool sum, size_t bytes)
     printf("{\"bench\":\"ranks\",\"case\":\"%s %s %zu KiB, %u "
            "ranks\",\"value\":%.4g,\"unit\":\"us\",\"n\":%u,"
            "\"min\":%.4g,\"median\":%.4g,\"max\":%.4g,\"gb_s\":%.4g}\n",
-           way, sum ? "sum" : "gather", bytes >> 10, ranks, us[runs / 2], runs, us[0], us[runs / 2],
+           way, names[what], bytes >> 10, ranks, us[runs / 2], runs, us[0], us[runs / 2],
            us[runs - 1], (double)bytes * (ranks - 1) / us[runs / 2] / 1e3);
     fflush(stdout);
+}
+
+static void
+measure_sums(struct side *s, const char *way)
+{
+    size_t most = gpu_graphs(s->gpu) ? 16 << 20 : 1 << 20;
+
+    for (size_t bytes = 8 << 10; bytes <= most; bytes *= 2) measure(s, way, SUM, bytes);
+    for (size_t bytes = 256 << 10; bytes <= most; bytes *= 4) measure(s, way, GATHER, bytes);
+}
+
+static void
+measure_residuals(struct side *s, const char *way)
+{
+    for (size_t bytes = 8 << 10; bytes <= 1 << 20; bytes *= 4) measure(s, way, RESIDUAL, bytes);
+    measure(s, way, RESIDUAL_ALONE, 512 << 10);
 }
 
 static void
@@ -144,12 +173,8 @@ run_way(uint32_t rank, const char *way, int fd)
     if (s->op->arena_make(s->gpu, "ranks", LARGEST * 2, &s->arena, &e) < 0)
         die(s, "memory", e.text);
     if (s->op->lane_open(s->gpu, gpu_units(s->gpu), &s->lane, &e) < 0) die(s, "lane", e.text);
-    for (size_t bytes = 8 << 10; bytes <= (gpu_graphs(s->gpu) ? (size_t)16 << 20 : 1 << 20);
-         bytes *= 2)
-        measure(s, way, true, bytes);
-    for (size_t bytes = 256 << 10; bytes <= (gpu_graphs(s->gpu) ? (size_t)16 << 20 : 1 << 20);
-         bytes *= 4)
-        measure(s, way, false, bytes);
+    if (strcmp(way, "small")) measure_sums(s, way);
+    if (strcmp(way, "peer")) measure_residuals(s, way);
     if (rank == 0 && *gpu_group(s->gpu)) fprintf(stderr, "%s: %s\n", way, gpu_group(s->gpu));
     s->op->lane_close(s->lane);
     s->op->arena_drop(s->gpu, &s->arena);
@@ -164,7 +189,8 @@ a_rank(uint32_t rank, const int *fd)
         run_way(rank, "cpu", fd[0]);
     } else {
         run_way(rank, "peer", fd[0]);
-        run_way(rank, "nccl", fd[1]);
+        run_way(rank, "small", fd[1]);
+        run_way(rank, "nccl", fd[2]);
     }
     _exit(0);
 }
@@ -173,7 +199,7 @@ int
 main(int argc, char **argv)
 {
     pid_t pid[GPU_MAX_RANKS];
-    int fd[2], status, failed = 0;
+    int fd[3], status, failed = 0;
 
     for (int i = 1; i + 1 < argc; i += 2) {
         if (!strcmp(argv[i], "--device")) device = argv[i + 1];
@@ -182,7 +208,7 @@ main(int argc, char **argv)
         if (!strcmp(argv[i], "--runs")) runs = MIN((uint32_t)atoi(argv[i + 1]), (uint32_t)MAX_RUNS);
     }
     gate = mmap(NULL, sizeof *gate, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    for (int i = 0; i < 2; i++) {
+    for (int i = 0; i < 3; i++) {
         fd[i] = memfd_create("group", MFD_CLOEXEC);
         if (gate == MAP_FAILED || fd[i] < 0 || ftruncate(fd[i], (off_t)GPU_GROUP_BYTES) < 0) {
             perror("bench_ranks");

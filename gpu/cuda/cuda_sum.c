@@ -3,9 +3,9 @@
 
 #include "gpu/cuda/kernels/norm.h"
 
-/* Of a rank's part: up to here by memory. Beyond it, twice the bytes of a sum cost more than NCCL's start; gatherings never
- * need to be packed and unpacked there. */
-enum { SMALL_SUM = 2 << 20, SMALL_GATHER = 64 << 20 };
+/* Up to here by memory: of a sum what leaves a rank, which of NCCL's ring is less the more ranks there are; of a gathering a
+ * rank's part, which never needs to be packed and unpacked there. */
+enum { SMALL_SUM = 8 << 20, SMALL_GATHER = 64 << 20 };
 
 static struct channel *
 channel_of(const struct k_lane *l)
@@ -62,7 +62,9 @@ cuda_residual_small(const struct k_lane *l, const struct residual *r)
 cudaError_t
 cuda_reduce_small(const struct k_lane *l, struct tensor x)
 {
-    return bytes_of(&x) <= SMALL_SUM ? cuda_reduce_peer(l, x) : cudaErrorInvalidValue;
+    size_t others = channel_of(l)->group->meet.ranks - 1;
+
+    return bytes_of(&x) * others <= SMALL_SUM ? cuda_reduce_peer(l, x) : cudaErrorInvalidValue;
 }
 
 /* Rows with something between them go by the work area, as many at once as it holds. */

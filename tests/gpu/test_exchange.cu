@@ -7,6 +7,7 @@
 #include "gpu/cuda/kernels/exchange.h"
 #include "gpu/cuda/kernels/norm.h"
 
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -23,7 +24,7 @@ extern "C" {
 namespace {
 
 constexpr uint32_t RANKS = 4, ROUNDS = 40, IN_A_ROW = 24, ALONE = 100 /* s */;
-constexpr size_t ROOM = (size_t)32 << 20, AROUND = 64;
+constexpr size_t ROOM = (size_t)96 << 20, AROUND = 64;
 constexpr int POISON = 0xff; /* a NaN of every type */
 
 #define MUST(call) \
@@ -366,8 +367,7 @@ a_residual(uint32_t ranks, uint32_t rows, uint32_t cols)
             MUST(ret);
     }
     assert_true(refused == 0 || refused == ranks);
-    if (cols % 4 == 0 && p.offset % 64 == 0 && p.gap % 4 == 0 && rows <= 128 &&
-        cols <= (t == DT_F32 ? 4096 : 8192))
+    if (cols % 4 == 0 && p.offset % 64 == 0 && p.gap % 4 == 0 && rows <= 128 && cols <= 8192)
         assert_int_equal(refused, 0);
     MUST(cudaDeviceSynchronize());
     if (refused) return;
@@ -406,6 +406,7 @@ a_sum_of_any_rows_has_the_bits_of_the_order_of_ranks(void **state)
     begin(2, 0);
     a_sum(2, 300, 4096);
     a_sum(2, 301, 999);
+    a_sum(2, 1100, 4096); /* more than there is room for at once */
 }
 
 void
@@ -416,13 +417,15 @@ a_gathering_brings_every_column_and_touches_no_other(void **state)
                  uint32_t) { a_gathering(ranks, 1 + test_below(60), some_columns(ranks)); },
               0);
     begin(2, 0);
-    a_gathering(2, 64, 8192); /* by counts; in bulk, in two turns and in one that is not full */
+    a_gathering(2, 64, 8192);
     a_gathering(2, 300, 8192);
     a_gathering(2, 333, 6008);
+    a_gathering(2, 700, 16384); /* more than there is room for at once */
     a_gathering(2, 64, 8192);
 }
 
-/* Registers bound how many rows all ranks have at once: 132 SMs, two blocks of 256 threads or one of 512 each. */
+/* Registers bound how many rows all ranks have at once: 132 SMs, two blocks of 256 threads or one of 512 each. So has the
+ * sum to compare with blocks of 256, a thousand numbers each, up to 128. */
 void
 a_residual_of_parts_has_the_bits_of_a_sum_and_a_residual(void **state)
 {
@@ -430,8 +433,9 @@ a_residual_of_parts_has_the_bits_of_a_sum_and_a_residual(void **state)
     with_each(
         [](uint32_t ranks, uint32_t) {
             uint32_t cols = test_below(3) ? 4 * (1 + test_below(1024)) : 1 + test_below(4096);
+            uint32_t rows = ranks == 2 ? 124 : std::min(60u, 264 / ranks * 1000 / cols);
 
-            a_residual(ranks, 1 + test_below(256 / ranks - 4), cols);
+            a_residual(ranks, 1 + test_below(rows), cols);
         },
         0);
     begin(2, 0);

@@ -7,7 +7,8 @@
  * known without a flag behind it, a fence or a second trip. Twice the bytes, one trip: of 8 KiB 3.4 us where NCCL takes
  * 6.7 (two H200s).
  *
- * Large gatherings go without the counts, a block's part at once, and one count behind it and a fence.
+ * A kernel of one turn (residuals, gatherings of aligned rows) sends bare words, none of which is 0: who has heard them
+ * leaves zeros, and the end of the kernel is what puts these before the next turn. As many bytes as there are.
  *
  * A block of threads is one channel: block b of every rank speaks to the blocks b, with a count of its own, turn[b], and two
  * places that it uses in turns. Two are enough: who sends turn t + 2 has had t + 1 from everybody, and nobody sends that
@@ -32,11 +33,13 @@ struct exchange {
     void *at[GPU_MAX_RANKS]; /* K_EXCHANGE_BYTES of each rank, as mapped here: zeros at first */
     uint32_t *turn;          /* ours, [K_EXCHANGE_BLOCKS]: zeros at first */
 };
-/* [2 turns][ranks, from whom][blocks][lines] of 16 bytes, of which 8 say the turn; as many without turns, for what is
- * large; and a turn for each block of those. */
+/* [2 turns][ranks, from whom][blocks][lines] of 16 bytes, of which 8 say the turn; as many of bare words; and as
+ * [lines of a part], of bare words too, what is gathered: 32 MiB of all ranks together. */
 #define K_EXCHANGE_AREA(ranks) ((size_t)2 * (ranks)*K_EXCHANGE_BLOCKS * K_EXCHANGE_LINES * 16)
+#define K_EXCHANGE_PART(ranks) ((1u << 14) / (ranks))
 #define K_EXCHANGE_BYTES(ranks) \
-    (2 * K_EXCHANGE_AREA(ranks) + (size_t)2 * (ranks)*K_EXCHANGE_BLOCKS * sizeof(uint32_t))
+    (2 * K_EXCHANGE_AREA(ranks) + \
+     (size_t)2 * (ranks)*K_EXCHANGE_BLOCKS * K_EXCHANGE_PART(ranks) * 16)
 
 K_API cudaError_t k_exchange_sum(const struct k_lane *l, const struct exchange *e, struct tensor x);
 /* out's columns [d * r / ranks, d * (r + 1) / ranks) are rank r's x, which may be that part of out. */

@@ -10,37 +10,38 @@
 
 namespace {
 
-/* A thread's four as it travels: two words of a 16-bit type, or four. Loaded and stored as one. */
-template <typename IN> struct alignas(4 * sizeof(IN)) words_of_four {
-    uint32_t w[sizeof(IN)];
+/* A thread's fours as they travel: lines of four words, two fours of a 16-bit type each, or one of fp32. */
+template <typename IN> struct alignas(16) words_of_fours {
+    static constexpr uint32_t FOUR = sizeof(IN), LINES = KEEP * FOUR / 4;
+    uint32_t w[KEEP * FOUR];
 };
+static_assert(THREADS * words_of_fours<float>::LINES <= K_EXCHANGE_LINES, "a block's rows fit");
 
-/* Where thread t has line j of its four i: neighbours' lines are neighbours. */
+/* The thread's line j of its block's, where it has one: if its first four is there, on every rank alike. Neighbours' lines
+ * are neighbours. */
+#define EACH_LINE(j, at) \
+    _Pragma("unroll") for (uint32_t j = 0, at = threadIdx.x; j < words_of_fours<IN>::LINES; \
+                           j++, at += blockDim.x) if (has_line<IN>(j, d))
+
 template <typename IN>
-__device__ __forceinline__ uint32_t
-line_of(uint32_t i, uint32_t j)
+__device__ __forceinline__ bool
+has_line(uint32_t j, uint32_t d)
 {
-    return (i * (uint32_t)sizeof(IN) / 2 + j) * blockDim.x + threadIdx.x;
+    return (threadIdx.x + j * 4 / words_of_fours<IN>::FOUR * blockDim.x) * 4 < d;
 }
 
-/* Until all of the thread's fours have come from that rank. They are asked for together. */
+/* All of the thread's fours that come from that rank. They are asked for together, and leave room behind. */
 template <typename IN>
 __device__ __forceinline__ void
-hear_row(words_of_four<IN> (&f)[KEEP], const uint4 *from, uint32_t turn, uint32_t d)
+hear_row(words_of_fours<IN> &f, uint4 *from, uint32_t d)
 {
-    constexpr bool LONG = false;
     bool all;
 
     do {
         all = true;
-        EACH_FOUR(i, at)
-        {
-#pragma unroll
-            for (uint32_t j = 0; j < sizeof(IN) / 2; j++)
-                all &= hear_line(from + line_of<IN>(i, j), &f[i].w[2 * j], &f[i].w[2 * j + 1],
-                                 turn);
-        }
+        EACH_LINE(j, at) all &= hear_bare(from + at, &f.w[4 * j]);
     } while (!all);
+    EACH_LINE(j, at) clear_bare(from + at);
 }
 
 /* u = the sum of all ranks' u, in their order, rounded as a sum of its own would be stored. */
@@ -49,30 +50,28 @@ __device__ __forceinline__ void
 add_ranks(float (&u)[KEEP][4], const struct exchange &e, uint32_t d)
 {
     constexpr bool LONG = false;
+    constexpr uint32_t FOUR = words_of_fours<IN>::FOUR;
     uint32_t turn = next_turn(turn_of(e));
-    words_of_four<IN> own[KEEP], theirs[KEEP];
+    words_of_fours<IN> own = {}, theirs;
 
-    EACH_FOUR(i, at)
-    {
-        store<4>((IN *)own[i].w, u[i]);
-        for (uint32_t r = 0; r < e.ranks; r++) {
-            if (r == e.rank) continue;
-#pragma unroll
-            for (uint32_t j = 0; j < sizeof(IN) / 2; j++)
-                send_line(lines_at(e.at[r], e, turn, e.rank) + line_of<IN>(i, j), own[i].w[2 * j],
-                          own[i].w[2 * j + 1], turn);
-        }
+    EACH_FOUR(i, at) store<4>((IN *)(own.w + i * FOUR), u[i]);
+    for (uint32_t r = 0; r < e.ranks; r++) {
+        uint4 *to = bare_at(e.at[r], e, turn, e.rank);
+
+        if (r != e.rank) EACH_LINE(j, at) send_bare(to + at, &own.w[4 * j]);
     }
     for (uint32_t r = 0; r < e.ranks; r++) {
-        if (r != e.rank) hear_row<IN>(theirs, lines_at(e.at[e.rank], e, turn, r), turn, d);
+        if (r != e.rank) hear_row<IN>(theirs, bare_at(e.at[e.rank], e, turn, r), d);
         EACH_FOUR(i, at)
         {
-            words_of_four<IN> f;
+            struct alignas(16) {
+                uint32_t w[FOUR];
+            } f;
             float v[4];
 
 #pragma unroll
-            for (uint32_t j = 0; j < sizeof(IN); j++)
-                f.w[j] = r == e.rank ? own[i].w[j] : theirs[i].w[j];
+            for (uint32_t j = 0; j < FOUR; j++)
+                f.w[j] = r == e.rank ? own.w[i * FOUR + j] : theirs.w[i * FOUR + j];
             load<4>(v, (const IN *)f.w);
 #pragma unroll
             for (int j = 0; j < 4; j++) u[i][j] = r ? add_rn(u[i][j], v[j]) : v[j];
@@ -96,7 +95,7 @@ struct of_ranks {
     }
 };
 
-/* Rows that one thread of each rank's same block has, and that fit in its lines. */
+/* Rows that one thread of each rank's same block has. */
 cudaError_t
 queue_of_ranks(const struct k_lane *l, const struct norm_args &a)
 {
@@ -104,8 +103,6 @@ queue_of_ranks(const struct k_lane *l, const struct norm_args &a)
     uint32_t n = a.in.dim[0], warps = (a.d + 32 * 4 * KEEP - 1) / (32 * 4 * KEEP);
 
     if (a.d % 4 || warps > WARPS || n > K_EXCHANGE_BLOCKS) return cudaErrorInvalidValue;
-    if (32 * warps * KEEP * float_bytes(a.in.dtype) / 2 > K_EXCHANGE_LINES)
-        return cudaErrorInvalidValue;
     for (const struct tensor *t : all)
         if (t->data && (!is_float(t->dtype) || !rows_fit(*t, 4))) return cudaErrorInvalidValue;
     WITH_FLOAT(T, a.in.dtype, {
