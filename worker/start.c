@@ -253,9 +253,6 @@ set_lanes(struct worker *w, struct err *e)
     struct engine *n = &w->e;
     uint32_t units = w->keys.threads && !on_gpu(n) ? w->keys.threads : gpu_units(n->gpu);
 
-    if (on_gpu(n) && w->keys.split_mode != SPLIT_OFF && w->keys.tensor_parallel > 1)
-        return err_set(e, -EINVAL,
-                       "split.mode with tensor_parallel on GPUs: not served yet, only off");
     if (!on_gpu(n)) units = MAX(units / w->keys.tensor_parallel, 1u); /* they share the host */
     if (!on_gpu(n) && w->keys.split_mode != SPLIT_OFF) units = MAX(units, 2u);
     return steer_plan(&n->steer, &w->keys, gpu_parts(n->gpu), units, &n->limits, &n->steps, e);

@@ -262,6 +262,8 @@ answers_start(struct answers *a, struct service *v, const char *dtype, uint32_t 
 {
     /* Of a rank: heads of K and V are shared, gemma's and llama's are two. */
     uint32_t ranks = MAX(a->ranks, 1u), two = MIN(ranks, 2u);
+    /* A GPU's blocks are of the model's dtype, the CPU's are fp32: as many in either. */
+    uint32_t half = strcmp(torture_device, "cpu") && strcmp(dtype, "fp32") ? 2 : 1;
     char common[128];
 
 #define MODEL(name, path, more) "  - { name: " name ", path: @/" path ", %s, %s" more " }\n"
@@ -281,9 +283,10 @@ answers_start(struct answers *a, struct service *v, const char *dtype, uint32_t 
                 MODEL("llama", "tests/data/golden/llama3",
                       "max_num_seqs: 8, max_num_batched_tokens: 40, policy: max_utilization,"
                       " kv: { memory: %uKiB, tokens_per_block: 8 }"),
-        common, a->lanes ? "split: { mode: auto, target: 1ms }, " : "", 768 / two, 2048 / two,
-        common, a->lanes ? "split: { mode: fixed, encoder: own }, " : "", 1024 / ranks,
-        1024 / ranks, common, a->lanes ? "split: { mode: fixed }, " : "", 512 / two);
+        common, a->lanes ? "split: { mode: auto, target: 1ms }, " : "", 768 / two / half,
+        2048 / two / half, common, a->lanes ? "split: { mode: fixed, encoder: own }, " : "",
+        1024 / ranks / half, 1024 / ranks / half, common,
+        a->lanes ? "split: { mode: fixed }, " : "", 512 / two / half);
     a->v = v;
     v->n_standbys = ANSWER_MODELS * ((1 + standby) * ranks - 1);
     service_start(v, ANSWER_MODELS, a->config, args);
