@@ -84,7 +84,7 @@ sanitized="
 60  initcheck tests/gpu/test_ops --rounds 10 --plain --kernel $own
 60  initcheck tests/gpu/test_ops --rounds 5 --invariant --plain --kernel $line
 60  initcheck tests/gpu/test_state --rounds 5 --plain
-60  initcheck tests/gpu/test_attend --rounds 10 --plain
+120 initcheck tests/gpu/test_attend --rounds 10 --plain
 60  initcheck tests/gpu/test_experts --rounds 10 --plain
 60  initcheck tests/gpu/test_streams --rounds 20 --plain
 60  initcheck tests/gpu/test_rows --plain

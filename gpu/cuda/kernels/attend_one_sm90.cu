@@ -83,6 +83,19 @@ struct span {
     {
         return min(max(i, low), high - 1);
     }
+
+    /* The same of those that are stored, where there is one: what nobody wrote is not read. */
+    __device__ __forceinline__ bool some_stored() const
+    {
+        return high - low > (int32_t)has_own();
+    }
+
+    __device__ __forceinline__ int32_t stored(int32_t i) const
+    {
+        int32_t key = seen(i);
+
+        return key != own ? key : key > low ? key - 1 : key + 1;
+    }
 };
 
 template <class S, bool ONE>
@@ -143,28 +156,36 @@ template <class S> struct tile_keys {
         return threadIdx.x % 4 * 2 + n % 2 + n / 2 * 8;
     }
 
+    template <bool ONE>
     __device__ __forceinline__ void load_k(const struct job &j, const struct span &s)
     {
-        if (!s.some()) return;
+        if (ONE ? !s.some_stored() : !s.some()) return;
         const char *from = key_0(j, s);
 
 #pragma unroll
-        for (int h = 0; h < 2; h++)
+        for (int h = 0; h < 2; h++) {
+            int32_t at = ONE ? s.stored(key(h)) : s.seen(key(h));
+
 #pragma unroll
             for (int c = 0; c < S::CHUNKS; c++)
-                k[h][c] = load_once(from + s.seen(key(h)) * (S::D * 2) + c * 64);
+                k[h][c] = load_once(from + at * (S::D * 2) + c * 64);
+        }
     }
 
+    template <bool ONE>
     __device__ __forceinline__ void load_v(const struct job &j, const struct span &s)
     {
-        if (!s.some()) return;
+        if (ONE ? !s.some_stored() : !s.some()) return;
         const char *from = value_0(j, s);
 
 #pragma unroll
-        for (int n = 0; n < 4; n++)
+        for (int n = 0; n < 4; n++) {
+            int32_t at = ONE ? s.stored(value(n)) : s.seen(value(n));
+
 #pragma unroll
             for (int h = 0; h < S::HALVES; h++)
-                v[n][h] = load_once(from + s.seen(value(n)) * (S::D * 2) + h * 128);
+                v[n][h] = load_once(from + at * (S::D * 2) + h * 128);
+        }
     }
 
     /* What of it is the row's own and not yet in the cache. */
@@ -549,8 +570,8 @@ __launch_bounds__(S::THREADS, BLOCKS) attend_one_row(const __grid_constant__ str
     uint32_t turn = 0;
 
     if (!early) load_q<S>(j, p, q);
-    t.load_k(j, at);
-    t.load_v(j, at);
+    t.template load_k<ONE>(j, at);
+    t.template load_v<ONE>(j, at);
     if (early) {
         join();
         load_q<S>(j, p, q);
@@ -572,13 +593,13 @@ __launch_bounds__(S::THREADS, BLOCKS) attend_one_row(const __grid_constant__ str
         if (at.some()) score<S>(j, p, at, q, t, x);
         if (ONE) t.store_own(j, p, at);
         if (more) {
-            t.load_k(j, after);
+            t.template load_k<ONE>(j, after);
             if (ONE) t.load_own_k(j, next, after);
             if (ends) load_q<S>(j, next, q);
         }
         if (at.some()) gather<S>(st, x, t);
         if (more) {
-            t.load_v(j, after);
+            t.template load_v<ONE>(j, after);
             if (ONE) t.load_own_v(j, next, after);
         }
         if (ends) end_piece<S>(j, p, shares, m, turn++ % S::ROOMS, st);
