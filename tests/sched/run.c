@@ -564,7 +564,8 @@ apply_edits(struct run *r, const struct batch *b)
         }
         check(e->op == EDIT_SET && e->group < r->c.n_groups && e->entry < RUN_ENTRIES);
         if (e->at == SLICE_NONE) {
-            check(row->at[e->group][e->entry] != SLICE_NONE);
+            /* What is taken over the manifest knows, and the device does not yet. */
+            check(row->at[e->group][e->entry] != SLICE_NONE || !row->begun);
             unlist(r, e->group, row, e->entry);
         } else {
             struct unit *u = units_at(r, e->group, e->at);
