@@ -212,7 +212,7 @@ no_change_of_the_division_by_an_operator_changes_an_answer(void **state)
         bool source;
     } ways[] = {
         { "tests/data/golden/llama3", "split.mode=auto", "split.target=1ms", false },
-        { "tests/data/golden/t5_relu", "split.mode=fixed", "split.encoder=own", true },
+        { "tests/data/golden/t5_gated", "split.mode=fixed", "split.encoder=own", true },
     };
     char out[2048], word[64];
 
