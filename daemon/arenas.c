@@ -35,7 +35,7 @@ arenas_drop_kv(struct arenas *a)
 {
     arenas_drop(a, "kv");
     arenas_drop(a, "manifest");
-    arenas_drop(a, "host");
+    for (char host[] = "host0"; host[4] <= '9'; host[4]++) arenas_drop(a, host);
 }
 
 void

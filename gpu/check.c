@@ -133,29 +133,42 @@ checked_arena_drop(struct gpu *g, struct arena *a)
 }
 
 static int
-checked_host_make(struct gpu *g, uint64_t bytes, struct arena *ret, struct err *e)
+checked_host_open(struct gpu *g, uint64_t bytes, struct host_memory *ret, struct err *e)
 {
-    int r = bytes ? g->device->host_make(g, bytes, ret, e)
-                  : err_set(e, -EINVAL, "host arena of 0 bytes");
+    int r = bytes ? g->device->host_open(g, bytes, ret, e)
+                  : err_set(e, -EINVAL, "host memory of no bytes");
 
+    if (r < 0 && e) g->why = *e;
+    check(r < 0 || (ret->n && ret->n <= HOST_PIECES && ret->n * ret->piece == ret->bytes));
+    return r;
+}
+
+static int
+checked_host_make(struct gpu *g, struct host_memory *m, uint32_t piece, struct err *e)
+{
+    int r;
+
+    check(m->base && piece < m->n && m->fd[piece] < 0);
+    r = g->device->host_make(g, m, piece, e);
     if (r < 0 && e) g->why = *e;
     return r;
 }
 
 static int
-checked_host_adopt(struct gpu *g, int fd, uint64_t bytes, struct arena *ret, struct err *e)
+checked_host_map(struct gpu *g, struct host_memory *m, struct err *e)
 {
-    int r = bytes ? g->device->host_adopt(g, fd, bytes, ret, e)
-                  : err_set(e, -EINVAL, "adopt fd %d: a host arena of 0 bytes", fd);
+    int r;
 
+    check(m->base && m->n_mapped < m->n && m->fd[m->n_mapped] >= 0);
+    r = g->device->host_map(g, m, e);
     if (r < 0 && e) g->why = *e;
     return r;
 }
 
 static void
-checked_host_drop(struct gpu *g, struct arena *a)
+checked_host_close(struct gpu *g, struct host_memory *m)
 {
-    g->device->host_drop(g, a);
+    if (m->base) g->device->host_close(g, m);
 }
 
 static int
@@ -827,9 +840,10 @@ const struct gpu_ops gpu_checked = {
     .arena_make = checked_arena_make,
     .arena_adopt = checked_arena_adopt,
     .arena_drop = checked_arena_drop,
+    .host_open = checked_host_open,
     .host_make = checked_host_make,
-    .host_adopt = checked_host_adopt,
-    .host_drop = checked_host_drop,
+    .host_map = checked_host_map,
+    .host_close = checked_host_close,
     .host_pin = checked_host_pin,
     .host_unpin = checked_host_unpin,
     .lane_open = checked_lane_open,

@@ -38,6 +38,18 @@ attend_store(const struct attend *a)
     };
 }
 
+/* Pieces of host memory of so many bytes, each a multiple of the grain. */
+static inline struct host_memory
+host_pieces(uint64_t bytes, uint64_t grain)
+{
+    uint64_t piece = ROUND_UP(CEIL_DIV(bytes, HOST_PIECES), grain);
+    struct host_memory m = { .piece = piece, .n = (uint32_t)CEIL_DIV(bytes, piece) };
+
+    m.bytes = m.n * piece;
+    for (uint32_t i = 0; i < HOST_PIECES; i++) m.fd[i] = -1;
+    return m;
+}
+
 int cpu_open(struct gpu **ret, const struct gpu_options *o, struct err *e) MUST_USE;
 
 /* The one symbol of the module lagan-cuda.so, looked up by this name. last_words: the module has base's

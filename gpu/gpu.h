@@ -65,6 +65,16 @@ struct arena {
     int fd;
 };
 
+/* Memory of the host's for the device's copies, in pieces that lie side by side at one range of its addresses. Of each
+ * there is an fd as of an arena; those that are mapped cost a process's death time (docs/perf.md). */
+enum { HOST_PIECES = 8 };
+struct host_memory {
+    void *base; /* an address for the device's copies, and not for us; NULL: there is none */
+    uint64_t bytes, piece; /* bytes: of all pieces, at least as many as were asked for */
+    uint32_t n, n_mapped;  /* pieces; copies may reach the first n_mapped of them */
+    int fd[HOST_PIECES];   /* ours; -1: not made */
+};
+
 /* One layer of one group of the KV arena, as kernels see it (worker/kv/kv.h):
  * K of (seat, pos, head): base + table[seat * table_stride + pos / tpb] * slice_bytes
  *                          + (head * tpb + pos % tpb) * head_dim * element size;   V: + slice_bytes
@@ -344,10 +354,14 @@ struct gpu_ops {
     /* The file must have exactly those bytes. On success the fd is the arena's, to close too. */
     int (*arena_adopt)(struct gpu *g, int fd, uint64_t bytes, struct arena *ret, struct err *e);
     void (*arena_drop)(struct gpu *g, struct arena *a); /* unmap and close */
-    /* The same in the host's memory: base is an address for the device's copies, and not for us. */
-    int (*host_make)(struct gpu *g, uint64_t bytes, struct arena *ret, struct err *e);
-    int (*host_adopt)(struct gpu *g, int fd, uint64_t bytes, struct arena *ret, struct err *e);
-    void (*host_drop)(struct gpu *g, struct arena *a);
+    int (*host_open)(struct gpu *g, uint64_t bytes, struct host_memory *ret,
+                     struct err *e); /* its addresses alone */
+    int (*host_make)(struct gpu *g, struct host_memory *m, uint32_t piece,
+                     struct err *e); /* its fd */
+    /* The next piece. -EINVAL: its fd has not the bytes of one. */
+    int (*host_map)(struct gpu *g, struct host_memory *m, struct err *e);
+    void (*host_close)(struct gpu *g,
+                       struct host_memory *m); /* unmaps and closes all; no copy is out */
     int (*host_pin)(struct gpu *g, void *p, size_t bytes);
     void (*host_unpin)(struct gpu *g, void *p,
                        size_t bytes); /* before it is unmapped; no copy is out */

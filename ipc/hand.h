@@ -16,7 +16,7 @@
 #include "base/err.h"
 
 struct hand_note {
-    char name[32]; /* "weights", "kv", "manifest", "host", "go": NUL-ended */
+    char name[32]; /* "weights", "kv", "manifest", "host0" and so on, "go": NUL-ended */
     uint64_t bytes;
     uint64_t fingerprint[2];
     uint32_t version, flags; /* HAND_ */

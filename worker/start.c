@@ -87,9 +87,8 @@ start_take(struct worker *w, struct err *e)
         } else if (!strcmp(note.name, "kv") && w->e.old_kv.fd < 0) {
             w->e.old_kv = (struct arena){ .fd = fd, .bytes = note.bytes };
             memcpy(w->e.old_kv_id, note.fingerprint, sizeof w->e.old_kv_id);
-        } else if (!strcmp(note.name, "host") && w->e.old_host.fd < 0) {
-            w->e.old_host = (struct arena){ .fd = fd, .bytes = note.bytes };
-            memcpy(w->e.old_host_id, note.fingerprint, sizeof w->e.old_host_id);
+        } else if (tier_take(&w->e, &note, fd)) {
+            continue;
         } else if (!strcmp(note.name, "manifest") && w->e.old_manifest.fd < 0) {
             w->e.old_manifest = (struct arena){ .fd = fd, .bytes = note.bytes };
         } else {
@@ -239,6 +238,7 @@ open_kv(struct worker *w, struct err *e)
     n->kv = kv_init((void *)ROUND_UP((uintptr_t)n->kv_memory, (uintptr_t)CACHE_LINE), c, e);
     if (!n->kv) return err_while(e, -ENOMEM, "kv.memory");
     if (w->tier.later) kv_host_away(n->kv);
+    if (n->host.base) kv_host_room(n->kv, n->host.n_mapped * n->host.piece);
     TRY(legacy_open(w, n->steps.kv_dtype, e));
     FP(load_kv);
     TRY(start_give(w, "kv", &n->kv_arena, n->kv_id, e));
@@ -483,7 +483,8 @@ prepare(struct worker *w, struct err *e)
     device.group_fd = heritage_fd(&w->heritage, "group");
     TRY(check_keys(k, e));
     TRY(size_group(&device, e));
-    n->old_kv.fd = n->old_host.fd = n->old_manifest.fd = -1;
+    n->old_kv.fd = n->old_manifest.fd = -1;
+    tier_begin(n);
     TRY(read_source(w, e));
     TRY(start_take(w, e));
     TRY(model_begin(&begun, &n->source, arch_families, e));
@@ -554,7 +555,7 @@ open_kv_of_rank(struct worker *w, struct err *e)
     TRY(start_give(w, "kv", &n->kv_arena, n->kv_id, e));
     TRY(tier_give(w, e));
     exec_blocks(n->exec, &n->kv_config, &n->kv_arena);
-    exec_host(n->exec, &n->host_arena);
+    exec_host(n->exec, &n->host);
     return follow_ready(w, e);
 }
 
@@ -577,7 +578,7 @@ complete(struct worker *w, struct err *e)
     TRY(plan_left(w, e));
     TRY(open_kv(w, e));
     exec_blocks(n->exec, &n->kv_config, &n->kv_arena);
-    exec_host(n->exec, &n->host_arena);
+    exec_host(n->exec, &n->host);
     TRY(scheduler_new(&n->sched, &n->limits, n->kv, e));
     costs = work_costs(n);
     steer_open(&n->steer, n->exec, n->sched, &n->kv_config, &costs, &n->limits,
@@ -642,7 +643,8 @@ start_look(struct worker *w, uint64_t *weights, uint64_t *beside, struct err *e)
     const struct model_keys *k = &w->keys;
     struct gpu_options device = device_options(k);
 
-    n->old_kv.fd = n->old_host.fd = n->old_manifest.fd = -1;
+    n->old_kv.fd = n->old_manifest.fd = -1;
+    tier_begin(n);
     TRY(check_keys(k, e));
     TRY(read_source(w, e));
     TRY(model_begin(&n->model, &n->source, arch_families, e));
@@ -765,7 +767,7 @@ start_free(struct engine *n)
     if (n->exec) exec_close(n->exec);
     scheduler_free(n->sched);
     if (n->kv_arena.base) gpu_ops(n->gpu)->arena_drop(n->gpu, &n->kv_arena);
-    if (n->host_arena.base) gpu_ops(n->gpu)->host_drop(n->gpu, &n->host_arena);
+    if (n->host.base) gpu_ops(n->gpu)->host_close(n->gpu, &n->host);
     legacy_close(n);
     free(n->kv_memory);
     tokenizer_close(n->tokenizer);

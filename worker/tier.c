@@ -5,6 +5,7 @@
 #include "base/failpoint.h"
 #include "base/log.h"
 
+#include <errno.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -15,50 +16,107 @@ static const nsec LOOK = 5 * NSEC_MS; /* is it there? */
 
 enum { MAPPING, MAPPED, MADE, LOST }; /* MADE: with nothing in it */
 
-static bool
-suits(const struct engine *n)
+void
+tier_begin(struct engine *n)
 {
-    return n->old_host.fd >= 0 && n->old_host.bytes == n->kv_config.host_bytes;
+    for (uint32_t i = 0; i < HOST_PIECES; i++) n->old_host[i] = (struct arena){ .fd = -1 };
 }
 
-/* The predecessor's where it has the size: pages that are there need not be cleared. */
+/* Pieces of another time than the first that was found are none of them. */
+bool
+tier_take(struct engine *n, const struct hand_note *note, int fd)
+{
+    static const uint64_t none[2];
+    unsigned i;
+    char end;
+
+    if (sscanf(note->name, "host%u%c", &i, &end) != 1 || i >= HOST_PIECES) return false;
+    if (!memcmp(n->old_host_id, none, sizeof none))
+        memcpy(n->old_host_id, note->fingerprint, sizeof n->old_host_id);
+    if (n->old_host[i].fd >= 0 || memcmp(n->old_host_id, note->fingerprint, sizeof n->old_host_id))
+        close(fd);
+    else
+        n->old_host[i] = (struct arena){ .fd = fd, .bytes = note->bytes };
+    return true;
+}
+
+static void
+drop_old(struct engine *n)
+{
+    for (uint32_t i = 0; i < HOST_PIECES; i++)
+        if (n->old_host[i].fd >= 0) close(n->old_host[i].fd);
+    tier_begin(n);
+    memset(n->old_host_id, 0, sizeof n->old_host_id);
+}
+
+/* The predecessor's where it has the sizes: pages that are there need not be cleared. */
+static bool
+take_over(struct engine *n)
+{
+    struct host_memory *h = &n->host;
+    bool same = true;
+
+    for (uint32_t i = 0; i < HOST_PIECES; i++)
+        same = same && (i < h->n ? n->old_host[i].fd >= 0 && n->old_host[i].bytes == h->piece
+                                 : n->old_host[i].fd < 0);
+    if (!same) return false;
+    for (uint32_t i = 0; i < h->n; i++) h->fd[i] = n->old_host[i].fd;
+    tier_begin(n);
+    return true;
+}
+
 static int
-map_or_make(struct engine *n, struct err *e)
+map(struct engine *n, uint32_t want, struct err *e)
+{
+    while (n->host.n_mapped < want) TRY(gpu_ops(n->gpu)->host_map(n->gpu, &n->host, e));
+    return MAPPED;
+}
+
+static int
+make(struct engine *n, uint32_t want, struct err *e)
 {
     const struct gpu_ops *op = gpu_ops(n->gpu);
-    uint64_t bytes = n->kv_config.host_bytes;
-    bool same = suits(n);
-    int old = n->old_host.fd, r;
-    struct err why;
+    int r = 0;
 
-    n->old_host.fd = -1;
-    if (same) {
-        if (op->host_adopt(n->gpu, old, bytes, &n->host_arena, &why) == 0) return MAPPED;
-        log_warn("%s: making another host tier", why.text);
-    }
-    if (old >= 0) close(old);
-    r = op->host_make(n->gpu, bytes, &n->host_arena, e);
+    for (uint32_t i = 0; i < n->host.n && r == 0; i++) r = op->host_make(n->gpu, &n->host, i, e);
+    if (r == 0) r = map(n, want, e);
     return r < 0 ? err_while(e, r, "kv.host_memory") : MADE;
+}
+
+static int
+replace(struct engine *n, uint32_t want, struct err *e)
+{
+    const struct gpu_ops *op = gpu_ops(n->gpu);
+
+    op->host_close(n->gpu, &n->host);
+    memset(n->old_host_id, 0, sizeof n->old_host_id);
+    TRY(op->host_open(n->gpu, n->kv_config.host_bytes, &n->host, e));
+    return make(n, want, e);
 }
 
 int
 tier_open(struct worker *w, struct err *e)
 {
     struct engine *n = &w->e;
-    int r;
+    bool group = w->keys.tensor_parallel > 1;
+    uint32_t want;
+    struct err why;
 
-    if (n->kv_config.host_bytes && suits(n) && w->keys.tensor_parallel == 1) {
-        w->tier.later = true;
+    if (!n->kv_config.host_bytes) {
+        drop_old(n);
         return 0;
     }
-    if (n->kv_config.host_bytes) {
-        r = map_or_make(n, e);
-        if (r != MADE) return r < 0 ? r : 0;
-    } else {
-        if (n->old_host.fd >= 0) close(n->old_host.fd);
-        n->old_host.fd = -1;
+    TRY(gpu_ops(n->gpu)->host_open(n->gpu, n->kv_config.host_bytes, &n->host, e));
+    want = group ? n->host.n : 1;
+    if (!take_over(n)) {
+        drop_old(n);
+        TRY(make(n, want, e));
+    } else if (!group) {
+        w->tier.later = true;
+    } else if (map(n, want, &why) < 0) {
+        log_warn("%s: making another host tier", why.text);
+        TRY(replace(n, want, e));
     }
-    memset(n->old_host_id, 0, sizeof n->old_host_id);
     return 0;
 }
 
@@ -67,8 +125,14 @@ tier_give(struct worker *w, struct err *e)
 {
     const struct engine *n = &w->e;
 
-    if (!n->kv_config.host_bytes) return 0;
-    return start_give(w, "host", w->tier.later ? &n->old_host : &n->host_arena, n->kv_id, e);
+    for (uint32_t i = 0; i < n->host.n; i++) {
+        const struct arena piece = { .fd = n->host.fd[i], .bytes = n->host.piece };
+        char name[16];
+
+        snprintf(name, sizeof name, "host%u", i);
+        TRY(start_give(w, name, &piece, n->kv_id, e));
+    }
+    return 0;
 }
 
 bool
@@ -78,21 +142,37 @@ tier_keeps(const struct engine *n)
 }
 
 static void *
-map_later(void *arg)
+map_some(void *arg)
 {
     struct worker *w = arg;
+    struct tier_wait *t = &w->tier;
+    bool broken = false;
     int r;
 
-    FP_OR(host_mapping, w->e.old_host.bytes = 0); /* another's */
-    r = map_or_make(&w->e, &w->tier.err);
+    FP_OR(host_mapping, broken = true);
+    r = broken ? err_set(&t->err, -EINVAL, "the host tier is another's")
+               : map(&w->e, t->want, &t->err);
+    if (r < 0 && t->later) {
+        log_warn("%s: making another host tier", t->err.text);
+        r = replace(&w->e, t->want, &t->err);
+    }
     FP(host_mapped);
-    atomic_store_explicit(&w->tier.done, r < 0 ? LOST : r, memory_order_release);
+    atomic_store_explicit(&t->done, r < 0 ? LOST : r, memory_order_release);
     return NULL;
+}
+
+/* Pieces that hold something, or soon do: one more than is half full. */
+static uint32_t
+wanted(const struct engine *n)
+{
+    uint64_t piece = n->host.piece;
+
+    return (uint32_t)MIN((kv_host_used(n->kv) + piece / 2) / piece + 1, n->host.n);
 }
 
 /* What the manifest says of another one's cells is unsaid before that is handed up. */
 static void
-replace(struct worker *w)
+start_anew(struct worker *w)
 {
     struct err e;
 
@@ -110,18 +190,45 @@ use(struct worker *w, int how, nsec now)
     w->tier.later = false;
     if (how == LOST) {
         log_err("%s: going on without a host tier", w->tier.err.text);
+        w->tier.stays = true;
         kv_host_empty(n->kv);
         return;
     }
-    exec_host(n->exec, &n->host_arena);
+    exec_host(n->exec, &n->host);
+    kv_host_room(n->kv, n->host.n_mapped * n->host.piece);
     if (how == MADE)
-        replace(w);
+        start_anew(w);
     else
         kv_host_came(n->kv, /* whole= */ true);
     kv_count_host(n->kv, &count);
-    log_info("a host tier of %.1f MiB is there %.3f s after READY, %u blocks in it",
-             (double)n->host_arena.bytes / (1 << 20), (double)(now - w->ready_at) / NSEC_S,
-             count.cached);
+    log_info(
+        "a host tier of %.1f MiB is there %.3f s after READY, %.1f of it mapped, %u blocks in it",
+        (double)n->host.bytes / (1 << 20), (double)(now - w->ready_at) / NSEC_S,
+        (double)(n->host.n_mapped * n->host.piece) / (1 << 20), count.cached);
+}
+
+/* The rest stays as it is: what is mapped is full then. */
+static void
+use_more(struct worker *w, int how)
+{
+    struct engine *n = &w->e;
+
+    uint64_t mapped = n->host.n_mapped * n->host.piece;
+
+    kv_host_room(n->kv, mapped);
+    w->tier.stays = how == LOST;
+    if (how == LOST)
+        log_err("%s: of the host tier no more than %.1f MiB are mapped", w->tier.err.text,
+                (double)mapped / (1 << 20));
+    else
+        log_info("%.1f MiB of the host tier are mapped now", (double)mapped / (1 << 20));
+}
+
+static bool
+may_begin(const struct worker *w, nsec now)
+{
+    if (w->tier.later) return w->stats.v[STAT_steps] || now - w->ready_at >= SOON;
+    return !w->tier.stays && wanted(&w->e) > w->e.host.n_mapped;
 }
 
 void
@@ -130,17 +237,22 @@ tier_turn(struct worker *w, nsec now)
     struct tier_wait *t = &w->tier;
     int how;
 
-    if (!t->later) return;
+    if (!w->e.host.n) return;
     if (!t->begun) {
-        if (!w->stats.v[STAT_steps] && now - w->ready_at < SOON) return;
-        if (pthread_create(&w->loader, NULL, map_later, w)) return; /* in another turn, perhaps */
+        if (!may_begin(w, now)) return;
+        t->want = wanted(&w->e);
+        atomic_store_explicit(&t->done, MAPPING, memory_order_relaxed);
+        if (pthread_create(&w->loader, NULL, map_some, w)) return; /* in another turn, perhaps */
         t->begun = true;
     }
     how = atomic_load_explicit(&t->done, memory_order_acquire);
     if (how == MAPPING) return;
     pthread_join(w->loader, NULL);
     t->begun = false;
-    use(w, how, now);
+    if (t->later)
+        use(w, how, now);
+    else
+        use_more(w, how);
 }
 
 nsec
@@ -148,8 +260,9 @@ tier_sleep(const struct worker *w, nsec now, nsec most)
 {
     nsec begin = w->ready_at + SOON - now;
 
+    if (w->tier.begun) return MIN(most, LOOK);
     if (!w->tier.later) return most;
-    return MIN(most, w->tier.begun || begin <= 0 ? LOOK : begin);
+    return MIN(most, begin <= 0 ? LOOK : begin);
 }
 
 void

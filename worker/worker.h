@@ -52,10 +52,11 @@ struct engine {
     struct kv_config kv_config;
     void *kv_memory;
     struct kv *kv;
-    struct arena kv_arena, host_arena; /* host_arena.base NULL: no host tier */
-    uint64_t kv_id[2];                 /* of what is in them: legacy.h */
+    struct arena kv_arena;
+    struct host_memory host; /* base NULL: no host tier */
+    uint64_t kv_id[2];       /* of what is in them: legacy.h */
     /* The predecessor's, not mapped; fd -1: none. */
-    struct arena old_kv, old_host, old_manifest;
+    struct arena old_kv, old_host[HOST_PIECES], old_manifest;
     uint64_t old_kv_id[2], old_host_id[2];
     struct arena manifest_arena;
     struct manifest manifest;
@@ -78,10 +79,12 @@ struct plan {
     struct exec_part part[MAX_RUNGS][MAX_LANES]; /* as the others know them */
 };
 
-/* The host tier's memory while it is yet to come: worker/tier.h. */
+/* What is mapped of the host tier: worker/tier.h. */
 struct tier_wait {
     bool later,
-        begun; /* begun: on the loader's thread, to which the engine's old_host and host_arena belong then */
+        begun;  /* later: nothing yet. begun: by the loader's thread, whose engine.host is then */
+    bool stays; /* no more of it can be mapped */
+    uint32_t want;    /* pieces that it is to map */
     _Atomic int done; /* release by that thread */
     struct err err;
 };

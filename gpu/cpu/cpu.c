@@ -18,6 +18,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+enum { HOST_GRAIN = 1 << 16 };
+
 static int
 map_arena(int fd, uint64_t bytes, struct arena *ret)
 {
@@ -28,19 +30,32 @@ map_arena(int fd, uint64_t bytes, struct arena *ret)
     return 0;
 }
 
+/* The fd. */
 static int
-arena_make(struct gpu *g, const char *name, uint64_t bytes, struct arena *ret, struct err *e)
+make_file(const char *name, uint64_t bytes, struct err *e)
 {
     char full[64];
     int fd, r = 0;
 
-    (void)g;
     snprintf(full, sizeof full, "lagan:%s", name);
     fd = memfd_create(full, MFD_CLOEXEC | MFD_ALLOW_SEALING);
     if (fd < 0) return err_set(e, -errno, "arena %s: memfd: %m", name);
     if (ftruncate(fd, (off_t)bytes) < 0 || fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW) < 0)
         r = -errno;
-    if (r == 0) r = map_arena(fd, bytes, ret);
+    if (r == 0) return fd;
+    close(fd);
+    return err_set(e, r, "arena %s of %llu bytes: %s", name, (unsigned long long)bytes,
+                   strerror(-r));
+}
+
+static int
+arena_make(struct gpu *g, const char *name, uint64_t bytes, struct arena *ret, struct err *e)
+{
+    int fd = make_file(name, bytes, e), r;
+
+    (void)g;
+    if (fd < 0) return fd;
+    r = map_arena(fd, bytes, ret);
     if (r == 0) return 0;
     close(fd);
     return err_set(e, r, "arena %s of %llu bytes: %s", name, (unsigned long long)bytes,
@@ -48,16 +63,24 @@ arena_make(struct gpu *g, const char *name, uint64_t bytes, struct arena *ret, s
 }
 
 static int
-arena_adopt(struct gpu *g, int fd, uint64_t bytes, struct arena *ret, struct err *e)
+check_file(int fd, uint64_t bytes, struct err *e)
 {
     struct stat st;
-    int r;
 
-    (void)g;
     if (fstat(fd, &st) < 0) return err_set(e, -errno, "adopt fd %d: %m", fd);
     if (st.st_size < 0 || (uint64_t)st.st_size != bytes)
         return err_set(e, -EINVAL, "adopt fd %d: it has %lld bytes, %llu were promised", fd,
                        (long long)st.st_size, (unsigned long long)bytes);
+    return 0;
+}
+
+static int
+arena_adopt(struct gpu *g, int fd, uint64_t bytes, struct arena *ret, struct err *e)
+{
+    int r;
+
+    (void)g;
+    TRY(check_file(fd, bytes, e));
     r = map_arena(fd, bytes, ret);
     return r < 0 ? err_set(e, r, "adopt fd %d: map %llu bytes: %s", fd, (unsigned long long)bytes,
                            strerror(-r))
@@ -75,9 +98,53 @@ arena_drop(struct gpu *g, struct arena *a)
 }
 
 static int
-host_make(struct gpu *g, uint64_t bytes, struct arena *ret, struct err *e)
+host_open(struct gpu *g, uint64_t bytes, struct host_memory *ret, struct err *e)
 {
-    return arena_make(g, "host", bytes, ret, e);
+    struct host_memory m = host_pieces(bytes, HOST_GRAIN);
+
+    (void)g;
+    m.base = mmap(NULL, m.bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (m.base == MAP_FAILED)
+        return err_set(e, -errno, "addresses for %llu bytes: %m", (unsigned long long)m.bytes);
+    *ret = m;
+    return 0;
+}
+
+static int
+host_make(struct gpu *g, struct host_memory *m, uint32_t piece, struct err *e)
+{
+    int fd = make_file("host", m->piece, e);
+
+    (void)g;
+    if (fd < 0) return fd;
+    m->fd[piece] = fd;
+    return 0;
+}
+
+static int
+host_map(struct gpu *g, struct host_memory *m, struct err *e)
+{
+    char *at = (char *)m->base + m->n_mapped * m->piece;
+    int fd = m->fd[m->n_mapped];
+
+    (void)g;
+    TRY(check_file(fd, m->piece, e));
+    if (mmap(at, m->piece, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE | MAP_FIXED, fd, 0) ==
+        MAP_FAILED)
+        return err_set(e, -errno, "adopt fd %d: map %llu bytes: %m", fd,
+                       (unsigned long long)m->piece);
+    m->n_mapped++;
+    return 0;
+}
+
+static void
+host_close(struct gpu *g, struct host_memory *m)
+{
+    (void)g;
+    munmap(m->base, m->bytes);
+    for (uint32_t i = 0; i < m->n; i++)
+        if (m->fd[i] >= 0) close(m->fd[i]);
+    *m = (struct host_memory){ 0 };
 }
 
 /* Nothing copies by DMA here: any memory will do. */
@@ -161,9 +228,10 @@ static const struct gpu_ops ops = {
     .arena_make = arena_make,
     .arena_adopt = arena_adopt,
     .arena_drop = arena_drop,
+    .host_open = host_open,
     .host_make = host_make,
-    .host_adopt = arena_adopt,
-    .host_drop = arena_drop,
+    .host_map = host_map,
+    .host_close = host_close,
     .host_pin = host_pin,
     .host_unpin = host_unpin,
     .lane_open = cpu_lane_open,

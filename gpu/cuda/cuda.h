@@ -198,9 +198,10 @@ int cuda_arena_make(struct gpu *g, const char *name, uint64_t bytes, struct aren
                     struct err *e);
 int cuda_arena_adopt(struct gpu *g, int fd, uint64_t bytes, struct arena *ret, struct err *e);
 void cuda_arena_drop(struct gpu *g, struct arena *a);
-int cuda_host_make(struct gpu *g, uint64_t bytes, struct arena *ret, struct err *e);
-int cuda_host_adopt(struct gpu *g, int fd, uint64_t bytes, struct arena *ret, struct err *e);
-void cuda_host_drop(struct gpu *g, struct arena *a);
+int cuda_host_open(struct gpu *g, uint64_t bytes, struct host_memory *ret, struct err *e);
+int cuda_host_make(struct gpu *g, struct host_memory *m, uint32_t piece, struct err *e);
+int cuda_host_map(struct gpu *g, struct host_memory *m, struct err *e);
+void cuda_host_close(struct gpu *g, struct host_memory *m);
 int cuda_host_pin(struct gpu *g, void *p, size_t bytes);
 void cuda_host_unpin(struct gpu *g, void *p, size_t bytes);
 

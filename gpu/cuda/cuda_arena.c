@@ -8,7 +8,8 @@
  *
  * The host tier is made so too, of the memory beside the GPU: it is the driver's, so that nothing is pinned when it
  * is mapped and nothing unpinned when its worker dies. The process itself has no mapping of it: that would cost as much
- * again at either end.
+ * again at either end. Its addresses are reserved at once; pieces are mapped there one by one, for each costs both
+ * ends time, and a copy may reach from one into the next.
  */
 #include "gpu/cuda/cuda.h"
 
@@ -75,20 +76,28 @@ cuda_arena_open(struct cuda *c, struct err *e)
 }
 
 static CUresult
-map(const struct cuda *c, CUmemGenericAllocationHandle handle, uint64_t size, CUdeviceptr *ret)
+map_at(const struct cuda *c, CUmemGenericAllocationHandle handle, CUdeviceptr base, uint64_t size)
 {
     const struct driver *d = &c->driver;
     CUmemAccessDesc access = { .location = device_of(c),
                                .flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE };
+    CUresult r = d->cuMemMap(base, size, 0, handle, 0);
+
+    if (r != CUDA_SUCCESS) return r;
+    r = d->cuMemSetAccess(base, size, &access, 1);
+    if (r != CUDA_SUCCESS) d->cuMemUnmap(base, size);
+    return r;
+}
+
+static CUresult
+map(const struct cuda *c, CUmemGenericAllocationHandle handle, uint64_t size, CUdeviceptr *ret)
+{
+    const struct driver *d = &c->driver;
     CUdeviceptr base = 0;
     CUresult r = d->cuMemAddressReserve(&base, size, 0, 0, 0);
 
     if (r != CUDA_SUCCESS) return r;
-    r = d->cuMemMap(base, size, 0, handle, 0);
-    if (r == CUDA_SUCCESS) {
-        r = d->cuMemSetAccess(base, size, &access, 1);
-        if (r != CUDA_SUCCESS) d->cuMemUnmap(base, size);
-    }
+    r = map_at(c, handle, base, size);
     if (r != CUDA_SUCCESS)
         d->cuMemAddressFree(base, size);
     else
@@ -118,26 +127,38 @@ no_room(const struct cuda *c, const char *name, uint64_t bytes, CUresult r, stru
                    (double)free / 0x1p30, (double)total / 0x1p30);
 }
 
+/* Memory, and an fd of it. */
+static CUresult
+create(const struct cuda *c, const struct kind *k, uint64_t size,
+       CUmemGenericAllocationHandle *handle, int *fd)
+{
+    const struct driver *d = &c->driver;
+    CUresult r = d->cuMemCreate(handle, size, &k->prop, 0);
+
+    if (r != CUDA_SUCCESS) return r;
+    r = d->cuMemExportToShareableHandle(fd, *handle, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0);
+    if (r != CUDA_SUCCESS)
+        d->cuMemRelease(*handle);
+    else
+        fcntl(*fd, F_SETFD, FD_CLOEXEC);
+    return r;
+}
+
 static CUresult
 make(const struct cuda *c, const struct kind *k, uint64_t bytes, struct arena *ret)
 {
-    const struct driver *d = &c->driver;
     uint64_t size = ROUND_UP(bytes, k->grain);
     CUmemGenericAllocationHandle handle;
     CUdeviceptr base = 0;
     CUresult r;
-    int fd = -1;
+    int fd;
 
     if (size < bytes) return CUDA_ERROR_OUT_OF_MEMORY;
-    r = d->cuMemCreate(&handle, size, &k->prop, 0);
+    r = create(c, k, size, &handle, &fd);
     if (r != CUDA_SUCCESS) return r;
-    r = d->cuMemExportToShareableHandle(&fd, handle, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0);
-    if (r == CUDA_SUCCESS) {
-        fcntl(fd, F_SETFD, FD_CLOEXEC);
-        r = map(c, handle, size, &base);
-        if (r != CUDA_SUCCESS) close(fd);
-    }
-    d->cuMemRelease(handle);
+    r = map(c, handle, size, &base);
+    if (r != CUDA_SUCCESS) close(fd);
+    c->driver.cuMemRelease(handle);
     if (r == CUDA_SUCCESS)
         *ret = (struct arena){ .base = (void *)(uintptr_t)base, .bytes = bytes, .fd = fd };
     return r;
@@ -155,20 +176,23 @@ is_larger(const struct cuda *c, const struct kind *k, CUmemGenericAllocationHand
     return true;
 }
 
+/* Where *base says, or anywhere: there it says where then. */
 static int
-adopt(struct cuda *c, const struct kind *k, int fd, uint64_t bytes, struct arena *ret,
-      struct err *e)
+adopt_at(struct cuda *c, const struct kind *k, int fd, uint64_t bytes, CUdeviceptr *base,
+         struct err *e)
 {
     uint64_t size = ROUND_UP(bytes, k->grain);
     CUmemGenericAllocationHandle handle;
-    CUdeviceptr base = 0;
     CUresult r = c->driver.cuMemImportFromShareableHandle(&handle, (void *)(intptr_t)fd,
                                                           CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
 
     if (r != CUDA_SUCCESS)
         return err_set(e, -EINVAL, "adopt fd %d: it is no memory of %s: %s", fd, c->gpu.describe,
                        cuda_driver_says(c, r));
-    r = is_larger(c, k, handle, size) ? CUDA_ERROR_INVALID_VALUE : map(c, handle, size, &base);
+    if (is_larger(c, k, handle, size))
+        r = CUDA_ERROR_INVALID_VALUE;
+    else
+        r = *base ? map_at(c, handle, *base, size) : map(c, handle, size, base);
     c->driver.cuMemRelease(handle);
     if (r == CUDA_ERROR_INVALID_VALUE || r == CUDA_ERROR_NOT_SUPPORTED) /* too much; a part of it */
         return err_set(e, -EINVAL, "adopt fd %d: it has not the %llu bytes that were promised", fd,
@@ -176,16 +200,7 @@ adopt(struct cuda *c, const struct kind *k, int fd, uint64_t bytes, struct arena
     if (r != CUDA_SUCCESS)
         return err_set(e, -EIO, "adopt fd %d: map %llu bytes: %s", fd, (unsigned long long)bytes,
                        cuda_driver_says(c, r));
-    *ret = (struct arena){ .base = (void *)(uintptr_t)base, .bytes = bytes, .fd = fd };
     return 0;
-}
-
-static void
-drop(const struct cuda *c, size_t grain, struct arena *a)
-{
-    unmap(c, (CUdeviceptr)(uintptr_t)a->base, ROUND_UP(a->bytes, grain));
-    close(a->fd);
-    *a = (struct arena){ .fd = -1 };
 }
 
 int
@@ -207,9 +222,11 @@ cuda_arena_adopt(struct gpu *g, int fd, uint64_t bytes, struct arena *ret, struc
 {
     struct cuda *c = (struct cuda *)g;
     struct kind k = on_device(c);
+    CUdeviceptr base = 0;
 
     cuda_enter(c);
-    TRY(adopt(c, &k, fd, bytes, ret, e));
+    TRY(adopt_at(c, &k, fd, bytes, &base, e));
+    *ret = (struct arena){ .base = (void *)(uintptr_t)base, .bytes = bytes, .fd = fd };
     c->mapped += ROUND_UP(bytes, c->grain);
     return 0;
 }
@@ -222,15 +239,24 @@ cuda_arena_drop(struct gpu *g, struct arena *a)
     if (!a->base) return;
     cuda_enter(c);
     c->mapped -= ROUND_UP(a->bytes, c->grain);
-    drop(c, c->grain, a);
+    unmap(c, (CUdeviceptr)(uintptr_t)a->base, ROUND_UP(a->bytes, c->grain));
+    close(a->fd);
+    *a = (struct arena){ .fd = -1 };
 }
 
-/* Kernels and copies may reach it from here on. */
+/* Kernels and copies may reach it from here on, and across the end of what lies before it. */
 static void
 note_pin(struct cuda *c, const char *from, const char *to)
 {
+    uint32_t i = 0;
+
     pthread_mutex_lock(&c->pin_lock);
-    if (c->n_pins < CUDA_PINS) c->pin[c->n_pins++] = (struct cuda_pin){ from, to };
+    while (i < c->n_pins && c->pin[i].to != from) i++;
+    if (i < c->n_pins) {
+        c->pin[i].to = to;
+    } else if (c->n_pins < CUDA_PINS) {
+        c->pin[c->n_pins++] = (struct cuda_pin){ from, to };
+    }
     pthread_mutex_unlock(&c->pin_lock);
 }
 
@@ -244,47 +270,76 @@ forget_pins(struct cuda *c, const char *from, const char *to)
 }
 
 int
-cuda_host_make(struct gpu *g, uint64_t bytes, struct arena *ret, struct err *e)
+cuda_host_open(struct gpu *g, uint64_t bytes, struct host_memory *ret, struct err *e)
 {
     struct cuda *c = (struct cuda *)g;
+    struct host_memory m;
+    CUdeviceptr base = 0;
     struct kind k;
     CUresult r;
 
     cuda_enter(c);
     TRY(on_host(c, &k, e));
-    r = make(c, &k, bytes, ret);
+    m = host_pieces(bytes, k.grain);
+    r = c->driver.cuMemAddressReserve(&base, m.bytes, 0, 0, 0);
     if (r != CUDA_SUCCESS)
-        return err_set(e, r == CUDA_ERROR_OUT_OF_MEMORY ? -ENOMEM : -EIO,
-                       "%.2f GiB of the host's memory beside %s: %s", (double)bytes / 0x1p30,
-                       g->describe, cuda_driver_says(c, r));
-    note_pin(c, ret->base, (char *)ret->base + bytes);
+        return err_set(e, -ENOMEM, "addresses for %.2f GiB of the host's memory: %s",
+                       (double)bytes / 0x1p30, cuda_driver_says(c, r));
+    m.base = (void *)(uintptr_t)base;
+    *ret = m;
     return 0;
 }
 
 int
-cuda_host_adopt(struct gpu *g, int fd, uint64_t bytes, struct arena *ret, struct err *e)
+cuda_host_make(struct gpu *g, struct host_memory *m, uint32_t piece, struct err *e)
 {
     struct cuda *c = (struct cuda *)g;
+    CUmemGenericAllocationHandle handle;
+    struct kind k;
+    CUresult r;
+
+    cuda_enter(c);
+    TRY(on_host(c, &k, e));
+    r = create(c, &k, m->piece, &handle, &m->fd[piece]);
+    if (r != CUDA_SUCCESS) {
+        m->fd[piece] = -1;
+        return err_set(e, r == CUDA_ERROR_OUT_OF_MEMORY ? -ENOMEM : -EIO,
+                       "%.2f GiB of the host's memory beside %s: %s", (double)m->piece / 0x1p30,
+                       g->describe, cuda_driver_says(c, r));
+    }
+    c->driver.cuMemRelease(handle);
+    return 0;
+}
+
+int
+cuda_host_map(struct gpu *g, struct host_memory *m, struct err *e)
+{
+    struct cuda *c = (struct cuda *)g;
+    char *at = (char *)m->base + m->n_mapped * m->piece;
+    CUdeviceptr base = (CUdeviceptr)(uintptr_t)at;
     struct kind k;
 
     cuda_enter(c);
     TRY(on_host(c, &k, e));
-    TRY(adopt(c, &k, fd, bytes, ret, e));
-    note_pin(c, ret->base, (char *)ret->base + bytes);
+    TRY(adopt_at(c, &k, m->fd[m->n_mapped], m->piece, &base, e));
+    note_pin(c, at, at + m->piece);
+    m->n_mapped++;
     return 0;
 }
 
 void
-cuda_host_drop(struct gpu *g, struct arena *a)
+cuda_host_close(struct gpu *g, struct host_memory *m)
 {
     struct cuda *c = (struct cuda *)g;
-    struct err none;
-    struct kind k;
+    CUdeviceptr base = (CUdeviceptr)(uintptr_t)m->base;
 
-    if (!a->base || on_host(c, &k, &none) < 0) return;
     cuda_enter(c);
-    forget_pins(c, a->base, (char *)a->base + a->bytes);
-    drop(c, k.grain, a);
+    forget_pins(c, m->base, (char *)m->base + m->bytes);
+    for (uint32_t i = 0; i < m->n_mapped; i++) c->driver.cuMemUnmap(base + i * m->piece, m->piece);
+    c->driver.cuMemAddressFree(base, m->bytes);
+    for (uint32_t i = 0; i < m->n; i++)
+        if (m->fd[i] >= 0) close(m->fd[i]);
+    *m = (struct host_memory){ 0 };
 }
 
 /* In pieces, because a pin holds a lock of the kernel while it works: no piece takes longer than

@@ -140,7 +140,7 @@ what_kv_holds_is_forgotten_after_a_fault_its_memory_after_two_and_all_after_thre
     pair(down);
     send_arena(up[1], "weights", 4096, 4096, HAND_COMPLETE);
     send_arena(up[1], "kv", 4096, 4096, HAND_COMPLETE);
-    send_arena(up[1], "host", 4096, 4096, HAND_COMPLETE);
+    send_arena(up[1], "host0", 4096, 4096, HAND_COMPLETE);
     send_arena(up[1], "manifest", 4096, 4096, HAND_COMPLETE);
     assert_int_equal(arenas_take(&a, up[0], NULL), 0);
 
@@ -155,7 +155,7 @@ what_kv_holds_is_forgotten_after_a_fault_its_memory_after_two_and_all_after_thre
         assert_int_equal(a.n, n_left);
         assert_string_equal(a.at[0].note.name, "weights");
         if (i == 0) assert_string_equal(a.at[1].note.name, "kv");
-        if (i == 0) assert_string_equal(a.at[2].note.name, "host");
+        if (i == 0) assert_string_equal(a.at[2].note.name, "host0");
         assert_int_equal(arenas_give(&a, down[0], i * NSEC_S, NULL), n_left);
         for (uint32_t k = 0; k < n_left; k++) {
             assert_int_equal(hand_take(down[1], &note, &fd, NULL), 1);

@@ -51,7 +51,8 @@ struct hand {
     struct gpu *gpu;
     struct model *m;
     struct kv_config kv;
-    struct arena arena, host; /* host: HAND_HOST bytes */
+    struct arena arena;
+    struct host_memory host;  /* HAND_HOST bytes */
     uint64_t at[MAX_GROUPS];  /* where a group's blocks begin, in bytes */
     struct exec *x;
     struct batch b;

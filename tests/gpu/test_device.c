@@ -150,9 +150,10 @@ blocks_travel_to_the_host_and_back(void **state)
     free(host);
 }
 
-/* The host tier's own memory: saved by one mapping, fetched through another's. */
+/* The host tier's own memory, in pieces, one copy across the end of most: saved by one mapping, fetched through
+ * another's. */
 static void
-what_lies_in_a_host_arena_is_there_for_whoever_adopts_it(void **state)
+what_lies_in_host_memory_is_there_for_whoever_maps_it(void **state)
 {
     enum { BLOCKS = 24, MOST = (1 << 20) + 48 };
     static const size_t size[] = { 48, 128 << 10, MOST };
@@ -161,14 +162,21 @@ what_lies_in_a_host_arena_is_there_for_whoever_adopts_it(void **state)
     (void)state;
     for (size_t k = 0; k < 2 * ARRAY_LEN(size); k++) {
         size_t bytes = size[k / 2], all = (size_t)BLOCKS * MOST;
-        struct arena made, adopted;
+        struct host_memory made, taken, other;
         struct err e = { 0 };
         struct rig r;
         char *a, *b;
 
         rig_open(&r, "auto", 2);
-        if (r.op->host_make(r.gpu, all, &made, &e) < 0) fail_msg("%s", e.text);
-        if (r.op->host_adopt(r.gpu, dup(made.fd), all, &adopted, &e) < 0) fail_msg("%s", e.text);
+        if (r.op->host_open(r.gpu, all, &made, &e) < 0) fail_msg("%s", e.text);
+        if (r.op->host_open(r.gpu, all, &taken, &e) < 0) fail_msg("%s", e.text);
+        assert_true(made.n > 1 && made.bytes >= all);
+        for (uint32_t i = 0; i < made.n; i++) {
+            if (r.op->host_make(r.gpu, &made, i, &e) < 0) fail_msg("%s", e.text);
+            if (r.op->host_map(r.gpu, &made, &e) < 0) fail_msg("%s", e.text);
+            taken.fd[i] = dup(made.fd[i]);
+            if (r.op->host_map(r.gpu, &taken, &e) < 0) fail_msg("%s", e.text);
+        }
         a = rig_bytes(&r, BLOCKS * bytes);
         b = rig_bytes(&r, BLOCKS * bytes);
         for (size_t i = 0; i < BLOCKS * bytes / 4; i++)
@@ -177,7 +185,7 @@ what_lies_in_a_host_arena_is_there_for_whoever_adopts_it(void **state)
             size_t at = (BLOCKS - 1 - i) * bytes;
 
             out[i] = (struct block_copy){ (char *)made.base + at, a + i * bytes };
-            in[i] = (struct block_copy){ b + i * bytes, (char *)adopted.base + at };
+            in[i] = (struct block_copy){ b + i * bytes, (char *)taken.base + at };
         }
         outs = rig_copy(&r, out, sizeof out);
         ins = rig_copy(&r, in, sizeof in);
@@ -187,15 +195,21 @@ what_lies_in_a_host_arena_is_there_for_whoever_adopts_it(void **state)
                          0);
         rig_wait(&r);
         if (!rig_cuda()) /* there it is the device's alone */
-            assert_memory_equal(HOST(a), (char *)adopted.base + (BLOCKS - 1) * bytes, bytes);
-        r.op->host_drop(r.gpu, &made);
+            assert_memory_equal(HOST(a), (char *)taken.base + (BLOCKS - 1) * bytes, bytes);
+        r.op->host_close(r.gpu, &made);
+        assert_null(made.base);
         assert_int_equal(r.op->copy_blocks(r.lane, ins, k % 2 ? in : NULL, BLOCKS,
                                            (struct block_size){ .bytes = bytes }),
                          0);
         rig_wait(&r);
         assert_memory_equal(HOST(a), HOST(b), BLOCKS * bytes);
-        assert_true(r.op->host_adopt(r.gpu, adopted.fd, all + (4 << 20), &made, &e) < 0);
-        r.op->host_drop(r.gpu, &adopted);
+        if (r.op->host_open(r.gpu, all + HOST_PIECES * (4 << 20), &other, &e) < 0)
+            fail_msg("%s", e.text);
+        other.fd[0] = dup(taken.fd[0]); /* it is smaller */
+        assert_true(r.op->host_map(r.gpu, &other, &e) < 0);
+        assert_int_equal(other.n_mapped, 0);
+        r.op->host_close(r.gpu, &other);
+        r.op->host_close(r.gpu, &taken);
         rig_close(&r);
     }
 }
@@ -469,7 +483,7 @@ main(int argc, char **argv)
         rig_test(checksums_do_not_depend_on_threads_and_notice_every_byte),
         rig_test(blocks_are_copied_and_nothing_beside_them),
         rig_test(blocks_travel_to_the_host_and_back),
-        rig_test(what_lies_in_a_host_arena_is_there_for_whoever_adopts_it),
+        rig_test(what_lies_in_host_memory_is_there_for_whoever_maps_it),
         rig_test(an_arena_is_known_by_its_fd_and_adopted_with_what_is_in_it),
         rig_test(memory_that_an_arena_takes_is_free_again_after_it),
         rig_test(a_lane_sees_what_another_one_wrote_before_the_mark_it_waits_for),

@@ -196,6 +196,40 @@ what_is_evicted_goes_to_the_host_and_a_full_host_drops_its_oldest(void **state) 
     close_bed(b);
 }
 
+/* Of two cells one can be reached at first; the other comes in time, or does not. */
+static void
+a_host_drops_what_it_has_before_it_takes_what_cannot_be_reached(void **state)
+{
+    (void)state;
+    for (int comes = 0; comes < 2; comes++) {
+        static const struct kv_keep second[] = { { 4, 8, 75, 0 } };
+        struct bed *b = bed_with_host(4, 2);
+        struct kv_count host;
+        struct kv_need need;
+        struct kv_stats n;
+
+        kv_count_host(b->kv, &host);
+        kv_host_room(b->kv, host.block_bytes);
+        prompt_of(b, 0, 0, 4, NULL), keep(b, 0, second, 1), add(b, 0, 8);
+        store(b, 0, 4);
+        for (token_id t = 4; t < 12; t++) gen_plus(b, 0, t);
+        prompt_of(b, 1, 100, 4, NULL), add(b, 1, 0);
+        release(b, 0);
+        need = kv_need(b->kv, 9, 0, 4);
+        assert_int_equal(kv_raise(b->kv, 1, &need), 0);
+        gen_plus(b, 1, 104);
+        assert_int_equal(kv_host_used(b->kv), host.block_bytes);
+        if (comes) kv_host_room(b->kv, 2 * host.block_bytes);
+        for (token_id t = 105; t < 109; t++) gen_plus(b, 1, t);
+        kv_stats(b->kv, 0, &n);
+        assert_int_equal(n.offloaded, 2);
+        assert_int_equal(n.host_dropped, !comes);
+        assert_int_equal(kv_host_used(b->kv), (1 + comes) * host.block_bytes);
+        kv_check(b->kv);
+        close_bed(b);
+    }
+}
+
 static void
 what_lies_on_the_host_is_fetched_and_stays_there(void **state) /* O-04 */
 {
@@ -527,6 +561,7 @@ main(void)
         cmocka_unit_test(a_host_that_is_away_gives_and_takes_nothing_and_loses_nothing),
         cmocka_unit_test(what_a_host_has_lost_is_found_no_more),
         cmocka_unit_test(what_is_evicted_goes_to_the_host_and_a_full_host_drops_its_oldest),
+        cmocka_unit_test(a_host_drops_what_it_has_before_it_takes_what_cannot_be_reached),
         cmocka_unit_test(what_lies_on_the_host_is_fetched_and_stays_there),
         cmocka_unit_test(low_priorities_are_dropped_and_the_usual_go_to_the_host),
         cmocka_unit_test(what_is_hit_twice_is_on_the_host_before_it_must_go),

@@ -100,7 +100,7 @@ exec_blocks(struct exec *x, const struct kv_config *kv, const struct arena *bloc
 }
 
 void
-exec_host(struct exec *x, const struct arena *host)
+exec_host(struct exec *x, const struct host_memory *host)
 {
     x->host_kv = host->base;
 }

@@ -78,7 +78,7 @@ int exec_open(struct exec **ret, const struct exec_config *c, struct gpu *g, con
 /* The blocks, before the first step. */
 void exec_blocks(struct exec *x, const struct kv_config *kv, const struct arena *blocks);
 /* Those of the host tier, before the first step that copies one. */
-void exec_host(struct exec *x, const struct arena *host);
+void exec_host(struct exec *x, const struct host_memory *host);
 struct exec *exec_close(struct exec *x); /* waits for steps that are out; NULL in, NULL out */
 CLEAN_FUNC(struct exec, exec_close)
 

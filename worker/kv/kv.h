@@ -142,6 +142,10 @@ void kv_adopt_end(struct kv *kv); /* everything not adopted is free */
 /* The host tier's memory may come later than the first sequence. Away: nothing is found there and nothing goes
  * there, but what it holds stays in the tree. kv_init(): it is there. */
 void kv_host_away(struct kv *kv); /* before the first kv_admit() */
+/* So many bytes of it can be reached, no fewer than kv_host_used(); kv_init(): all. What a cell is asked of beyond them
+ * finds none, or takes one of those that hold something. */
+void kv_host_room(struct kv *kv, uint64_t bytes);
+uint64_t kv_host_used(const struct kv *kv); /* bytes that hold something, or did */
 bool kv_host_is_away(const struct kv *kv);
 /* It has come, and is used from here on. whole: with all that it held; false: with nothing of it. */
 void kv_host_came(struct kv *kv, bool whole);

@@ -173,7 +173,8 @@ check_cells(const struct kv *kv, const struct tally n[MAX_GROUPS])
          i = kv_blocks(kv)[kv->n_slabs * kv->stride + i - 1].next)
         check(i <= kv->n_fresh_cells && ++listed <= kv->n_free_cells);
     check(listed == kv->n_free_cells && held + cached + listed == kv->n_fresh_cells);
-    check(kv->n_fresh_cells <= kv->n_cells);
+    check(kv->n_fresh_cells <= (kv->away ? kv->n_cells : kv->n_there) &&
+          kv->n_there <= kv->n_cells);
     check(check_queue(kv, MAX_GROUPS, cached) == cached);
 }
 

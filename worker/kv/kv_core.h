@@ -145,7 +145,7 @@ struct kv {
     nsec now, next_expiry; /* next_expiry: nothing is over before; 0: nothing ever is */
     struct kv_pool pool[MAX_GROUPS];
     struct kv_queue queue[MAX_GROUPS + 1]; /* the last: cells */
-    uint32_t n_cells, n_fresh_cells, n_held_cells, n_cached_cells;
+    uint32_t n_cells, n_there, n_fresh_cells, n_held_cells, n_cached_cells; /* n_there: mapped */
     uint32_t first_free_cell, n_free_cells; /* that a predecessor used and left nothing in */
     bool fetch;                             /* it is worth it */
     bool away;                              /* the cells' memory: it is yet to come */

@@ -13,10 +13,24 @@ kv_host_init(struct kv *kv)
 
     for (uint32_t g = 0; g < kv->c.n_groups; g++)
         if (kv->c.group[g].kind != KV_CROSS) bytes += kv->pool[kv->c.group[g].pool].block_bytes;
+    kv->n_there = kv->n_cells;
     kv->fetch = true;
     if (!kv->c.host_bandwidth || !kv->c.token_time) return;
     time = (uint64_t)kv->c.token_time * kv->c.tokens_per_block;
     kv->fetch = (double)bytes / (double)kv->c.host_bandwidth * 1e9 < (double)time;
+}
+
+void
+kv_host_room(struct kv *kv, uint64_t bytes)
+{
+    kv->n_there = (uint32_t)MIN(bytes / MAX(kv->cell_bytes, UINT64_C(1)), kv->n_cells);
+    check(kv->n_there >= kv->n_fresh_cells || kv->away);
+}
+
+uint64_t
+kv_host_used(const struct kv *kv)
+{
+    return kv->n_fresh_cells * kv->cell_bytes;
 }
 
 void
@@ -68,7 +82,7 @@ take_cell(struct kv *kv)
         kv->n_free_cells--;
         return at;
     }
-    if (kv->n_fresh_cells < kv->n_cells) return first + ++kv->n_fresh_cells;
+    if (kv->n_fresh_cells < kv->n_there) return first + ++kv->n_fresh_cells;
     at = kv_queue_first(kv, MAX_GROUPS);
     if (!at) return 0;
     kv->stats[kv_blocks(kv)[at - 1].group].host_dropped++;
