@@ -449,6 +449,7 @@ die(struct world *w, struct in *in)
     run_die(&w->r);
     w->r.adopt = adopt;
     run_again(&w->r);
+    if (claims & 32) scheduler_keep(w->r.s, w->r.now + 40 * (claims >> 6));
     for (uint32_t i = 0; i < w->n; i++) {
         struct request *k = &w->request[i];
 
@@ -560,6 +561,7 @@ drain(struct world *w)
 {
     bool held = w->r.l.policy == POLICY_STATIC;
 
+    scheduler_keep(w->r.s, 0);
     settle(w);
     for (uint32_t g = 0; g < w->r.c.n_groups; g++) /* what it has may not fit as a prompt */
         held = held || w->r.c.group[g].kind == KV_WINDOW;
