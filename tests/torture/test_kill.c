@@ -20,7 +20,7 @@
 #include <sys/wait.h>
 
 enum { WORKERS = 48, STREAMS = 128, TOKENS = 64, ROUND = 1000, SETTLE_MS = 30000 };
-enum { PACE_US = 10000, GROWTH_KIB = 1024 };
+enum { PACE_US = 10000, GROWTH_KIB = 4096 };
 #define ARGS(...) \
     (const char *const[]) \
     { \
