@@ -39,7 +39,7 @@ tests='
 120 tests/e2e/test_pause
 300 tests/e2e/test_golden
 60  tests/e2e/test_tune
-60  tests/e2e/test_encdec
+120 tests/e2e/test_encdec
 120 tests/e2e/test_split
 60  tests/e2e/test_split --set dtype=bf16 --only no_change*
 300 tests/e2e/test_real
