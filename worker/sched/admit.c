@@ -189,18 +189,6 @@ adopted_len(const struct scheduler *s, const struct seq *q)
     return steps ? q->n_adopted : first_len(s, q);
 }
 
-bool
-has_paid(const struct scheduler *s, const struct seq *q)
-{
-    return q->n_planned < s->seat[q->seat].len;
-}
-
-bool
-must_come_first(const struct scheduler *s, const struct seq *q)
-{
-    return s->seat[q->seat].thin && q->in_flight > 0 && q->n_done < q->n_prompt;
-}
-
 /* In ways that keep less and less of a window: of a sequence that began in chunks of a unit its successor has no more
  * room. Most have one row left, and from then on it is as if nothing had happened. */
 bool

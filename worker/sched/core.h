@@ -210,10 +210,19 @@ bool admit_enc(struct scheduler *s, struct seq *q);      /* a seat and rows of e
 bool has_seat(struct scheduler *s, const struct seq *q); /* or could have one */
 /* Blocks for positions up to end, where they are paid for step by step. */
 bool pay(struct scheduler *s, struct seq *q, uint32_t end);
-bool has_paid(const struct scheduler *s, const struct seq *q); /* for its next row */
+/* For its next row. Each of a thousand is asked in each step. */
+static inline bool
+has_paid(const struct scheduler *s, const struct seq *q)
+{
+    return q->n_planned < s->seat[q->seat].len;
+}
 /* A step of its prompt is out, and its window has no room for another one behind it: what a successor goes on from
  * would be gone. */
-bool must_come_first(const struct scheduler *s, const struct seq *q);
+static inline bool
+must_come_first(const struct scheduler *s, const struct seq *q)
+{
+    return s->seat[q->seat].thin && q->in_flight > 0 && q->n_done < q->n_prompt;
+}
 void free_enc_rows(struct scheduler *s, uint32_t seat);
 /* It goes on in the seat that was kept for it: true, and it runs; a family's first brings the others. */
 bool admit_adopted(struct scheduler *s, struct seq *q);
