@@ -263,6 +263,25 @@ a_step_that_ran_alone_says_nothing_of_its_rung(void **state)
     assert_true(steptime_known(&t, STEP_CONTEXT) == 0);
 }
 
+static void
+a_step_that_was_found_late_says_nothing(void **state)
+{
+    struct work_done w = { .weights = 1e9, .kv = 1e9 };
+    struct steptime t;
+    struct ladder l;
+
+    (void)state;
+    ladder_make(&l, 132, 8, 8);
+    for (int early = 0; early < 2; early++) {
+        steptime_init(&t, &l, 1e12, 1e14);
+        for (int k = 0; k < 20; k++) {
+            steptime_learn(&t, STEP_GENERATION, 2, &w, 10 * NSEC_MS, 1);
+            if (k == (early ? 0 : 15)) steptime_learn(&t, STEP_GENERATION, 2, &w, NSEC_MS / 100, 1);
+        }
+        assert_true(steptime_of(&t, STEP_GENERATION, 2, &w) > 9e6);
+    }
+}
+
 /* ---- split */
 
 struct truth { /* a device: ns for each term, by kind and rung */
@@ -538,6 +557,7 @@ main(void)
         cmocka_unit_test(the_fit_is_that_of_every_step_looked_at_again),
         cmocka_unit_test(a_rung_that_was_never_used_is_taken_for_its_share_of_the_whole),
         cmocka_unit_test(a_step_that_ran_alone_says_nothing_of_its_rung),
+        cmocka_unit_test(a_step_that_was_found_late_says_nothing),
         cmocka_unit_test(the_way_taken_is_nearly_the_best_that_the_device_has),
         cmocka_unit_test(with_a_phase_empty_or_unknown_nothing_changes),
         cmocka_unit_test(the_first_prompt_beside_answers_keeps_the_target_too),

@@ -13,6 +13,9 @@
  * hundred steps elsewhere half is forgotten. LEAST: a factor may not become 0 before any step has had its term. */
 static const double PULL = 0.02, KEEP = 0.98, FADE = 0.997, LEAST = 1e-3;
 enum { SWEEPS = 60 };
+/* A step that took less than such a part of what it should is one that was found done behind another, by a loop that
+ * had been busy: errors are relative, so it would outweigh thousands. FEW: little is known yet, but the guess. */
+static const double SHORT = 1. / 4, SHORTEST = 1. / 50, FEW = 2;
 
 static void
 terms(const struct steptime_cell *c, const struct work_done *w, double x[STEP_TERMS])
@@ -115,6 +118,7 @@ steptime_learn(struct steptime *t, enum step_kind kind, unsigned rung, const str
 
     check(rung < MAX_RUNGS);
     if (took <= 0 || !(weight > 0)) return;
+    if ((double)took < (c->n > FEW ? SHORT : SHORTEST) * steptime_of(t, kind, rung, w)) return;
     terms(c, w, x);
     for (unsigned r = 0; r < MAX_RUNGS; r++)
         fade(&t->cell[kind][r], r == rung ? 1 - (1 - KEEP) * weight : r ? FADE : 1);

@@ -41,7 +41,8 @@ struct part_share {
 };
 void steptime_rung(struct steptime *t, unsigned rung, struct part_share context,
                    struct part_share generation);
-/* A step took so long. beside: for how much of that time, 0 .. 1, a step ran on the other part. */
+/* A step took so long. beside: for how much of that time, 0 .. 1, a step ran on the other part. One that took next to
+ * nothing was found late and says nothing. */
 void steptime_learn(struct steptime *t, enum step_kind kind, unsigned rung,
                     const struct work_done *w, nsec took, double beside);
 /* How long such a step will take; more than 0. */
