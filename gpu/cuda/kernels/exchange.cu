@@ -127,14 +127,20 @@ unit_at(const struct tensor &x, uint32_t per_row, uint32_t u)
     return (uint4 *)((T *)x.data + (size_t)(u / per_row) * x.stride) + u % per_row;
 }
 
-/* Where the thread's first is on its way from one rank to another: of a sum, of a gathering. */
+/* The two ways, a sum and a gathering: at() is where the thread's first is on its way from one rank to another, take()
+ * hears of everybody's and puts them where they belong. */
 struct sums {
     __device__ __forceinline__ static uint4 *at(const struct exchange &e, uint32_t turn,
                                                 uint32_t from, uint32_t to)
     {
         return bare_at(e.at[to], e, turn, from) + threadIdx.x;
     }
+
+    template <typename T>
+    __device__ __forceinline__ static void take(const struct units &a, uint32_t first,
+                                                uint32_t turn);
 };
+
 struct parts {
     __device__ __forceinline__ static uint4 *at(const struct exchange &e, uint32_t turn,
                                                 uint32_t from, uint32_t to)
@@ -144,6 +150,10 @@ struct parts {
                    K_EXCHANGE_PART(e.ranks) +
                threadIdx.x;
     }
+
+    template <typename T>
+    __device__ __forceinline__ static void take(const struct units &a, uint32_t first,
+                                                uint32_t turn);
 };
 
 template <typename Way, typename T>
@@ -187,7 +197,7 @@ hear_units(uint4 (&v)[FEW], const struct units &a, uint32_t r, uint32_t first, u
 
 template <typename T>
 __device__ __forceinline__ void
-add_units(const struct units &a, uint32_t first, uint32_t turn)
+sums::take(const struct units &a, uint32_t first, uint32_t turn)
 {
     constexpr int N = 16 / sizeof(T);
     float total[FEW][N];
@@ -218,15 +228,16 @@ add_units(const struct units &a, uint32_t first, uint32_t turn)
     }
 }
 
+template <typename T>
 __device__ __forceinline__ void
-put_units(const struct units &a, uint32_t first, uint32_t turn)
+parts::take(const struct units &a, uint32_t first, uint32_t turn)
 {
     uint4 v[FEW];
 
     for (uint32_t r = 0; r < a.e.ranks; r++) {
         struct tensor part = a.out;
 
-        part.data = (float *)a.out.data + first_of(a.e, a.out.dim[1], r);
+        part.data = (T *)a.out.data + first_of(a.e, a.out.dim[1], r);
         if (r == a.e.rank && part.data == a.x.data) continue;
         if (r != a.e.rank) hear_units<parts>(v, a, r, first, turn);
 #pragma unroll
@@ -234,45 +245,42 @@ put_units(const struct units &a, uint32_t first, uint32_t turn)
             uint32_t u = unit_of(first + i);
 
             if (u >= a.n) continue;
-            if (r == a.e.rank) v[i] = *unit_at<float>(a.x, a.per_row, u);
-            *unit_at<float>(part, a.per_row, u) = v[i];
+            if (r == a.e.rank) v[i] = *unit_at<T>(a.x, a.per_row, u);
+            *unit_at<T>(part, a.per_row, u) = v[i];
         }
     }
+}
+
+/* Either is one turn. */
+template <typename Way, typename T>
+__device__ __forceinline__ void
+run_units(const struct units &a)
+{
+    uint32_t turn;
+
+    next_may_start();
+    after_previous();
+    turn = next_turn(turn_of(a.e));
+    send_units<Way, T>(a, 0, turn);
+    for (uint32_t first = 0; unit_of(first) < a.n; first += FEW) {
+        send_units<Way, T>(a, first + FEW, turn);
+        Way::template take<T>(a, first, turn);
+    }
+    __syncthreads();
+    end_turn(a.e, turn);
 }
 
 template <typename T>
 __global__ void
 __launch_bounds__(ADDERS) reduce_units(const __grid_constant__ struct units a)
 {
-    uint32_t turn;
-
-    next_may_start();
-    after_previous();
-    turn = next_turn(turn_of(a.e));
-    send_units<sums, T>(a, 0, turn);
-    for (uint32_t first = 0; unit_of(first) < a.n; first += FEW) {
-        send_units<sums, T>(a, first + FEW, turn);
-        add_units<T>(a, first, turn);
-    }
-    __syncthreads();
-    end_turn(a.e, turn);
+    run_units<sums, T>(a);
 }
 
 __global__ void
 __launch_bounds__(GATHERERS) gather_units(const __grid_constant__ struct units a)
 {
-    uint32_t turn;
-
-    next_may_start();
-    after_previous();
-    turn = next_turn(turn_of(a.e));
-    send_units<parts, float>(a, 0, turn);
-    for (uint32_t first = 0; unit_of(first) < a.n; first += FEW) {
-        send_units<parts, float>(a, first + FEW, turn);
-        put_units(a, first, turn);
-    }
-    __syncthreads();
-    end_turn(a.e, turn);
+    run_units<parts, float>(a);
 }
 
 uint32_t
