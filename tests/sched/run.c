@@ -15,7 +15,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { UNIT = 128, CLOCKS = 4, SOURCE = 100000, RUN_TOPS = 64, RUN_ROWS = 1 << 16 };
+enum { UNIT = 128, CLOCKS = 4, RUN_TOPS = 64, RUN_ROWS = 1 << 16 };
 
 struct use { /* the last step of each lane that wrote, and that read or wrote */
     uint64_t wrote[MAX_LANES], used[MAX_LANES];
@@ -55,16 +55,6 @@ struct fake {
     } taken[MAX_LANES][RUN_OUT][RUN_SEATS];
 };
 
-token_id
-fake_token(req_id id, uint32_t pos)
-{
-    uint64_t stem = id >> 32 & 0xff, x;
-
-    if (stem && (pos < id >> 40 || pos >= SOURCE)) id = stem << 32;
-    x = (id * 1000003 + pos) * UINT64_C(0x9e3779b97f4a7c15);
-    return (token_id)((x >> 33) % 1000);
-}
-
 uint32_t
 fake_taken(const struct scheduler_limits *l, req_id id, uint32_t first, uint32_t n_draft)
 {
@@ -80,25 +70,6 @@ fake_taken(const struct scheduler_limits *l, req_id id, uint32_t first, uint32_t
         n += right[i];
     }
     return n;
-}
-
-req_id
-run_twin(uint32_t n, uint32_t stem, uint32_t alike)
-{
-    return n | (req_id)stem << 32 | (req_id)alike << 40;
-}
-
-uint32_t
-seq_member(const struct seq *q)
-{
-    return (uint32_t)(uintptr_t)q->owner;
-}
-
-/* Beams are told apart by nothing: what one has computed another may go on from. */
-req_id
-seq_name(const struct seq *q)
-{
-    return q->beam ? q->id : q->id + ((req_id)seq_member(q) << 16);
 }
 
 static uint64_t
@@ -121,7 +92,8 @@ same(const struct unit *u, const struct seq *q, bool cross, uint32_t end)
 {
     if (u->space != space_of(q)) return false;
     if (u->id == seq_name(q)) return true;
-    return alike(u->id, q->id, SOURCE, q->n_source) && (cross || alike(u->id, seq_name(q), 0, end));
+    return alike(u->id, q->id, RUN_SOURCE, q->n_source) &&
+           (cross || alike(u->id, seq_name(q), 0, end));
 }
 
 struct kv_group
@@ -326,94 +298,6 @@ run_holds(const struct run *r, uint8_t tier, uint32_t group, slice_id at, const 
         if (!same(u, q, cross, entry * r->c.tokens_per_block + n)) return false;
     }
     return true;
-}
-
-struct seq *
-seq_new(req_id id, uint32_t n_prompt, uint32_t max_new, uint32_t n_source)
-{
-    struct seq *q = calloc(1, sizeof *q);
-    token_id *source = calloc(n_source + 1, sizeof *source);
-
-    q->id = id;
-    q->cap = n_prompt + max_new;
-    q->token = calloc(q->cap, sizeof q->token[0]);
-    for (uint32_t i = 0; i < n_prompt; i++) q->token[i] = fake_token(id, i);
-    for (uint32_t i = 0; i < n_source; i++) source[i] = fake_token(id, SOURCE + i);
-    q->source = source;
-    q->n_source = n_source;
-    q->n_prompt = n_prompt;
-    q->max_new = max_new;
-    q->priority = 0.5f;
-    q->deadline = NSEC_NEVER;
-    return q;
-}
-
-struct search { /* what all its beams point to */
-    struct beam beam;
-    uint32_t n_left;
-    token_id *room;
-    float *total;
-};
-
-static struct search *
-search_new(const struct seq *first, uint32_t n)
-{
-    struct search *s = calloc(1, sizeof *s);
-    uint32_t max_new = first->max_new;
-
-    s->n_left = n;
-    s->room = calloc((size_t)n * max_new, sizeof s->room[0]);
-    s->total = calloc((size_t)n * max_new, sizeof s->total[0]);
-    s->beam = (struct beam){
-        .n_beams = n, .max_new = max_new, .length_penalty = 1, .first = first->n_prompt
-    };
-    for (uint32_t i = 0; i < n; i++) {
-        s->beam.room[i] = s->room + (size_t)i * max_new;
-        s->beam.total[i] = s->total + (size_t)i * max_new;
-    }
-    return s;
-}
-
-struct seq *
-seq_family(req_id id, uint32_t n, bool beams, uint32_t n_prompt, uint32_t max_new,
-           uint32_t n_source)
-{
-    struct seq *first = seq_new(id, n_prompt, max_new, n_source), *last = first;
-    struct search *s = beams ? search_new(first, n) : NULL;
-
-    first->n_members = n;
-    first->n_shared = n_prompt - 1;
-    for (uint32_t i = 0; i < n; i++) {
-        struct seq *q = i ? seq_new(id, n_prompt, max_new, n_source) : first;
-
-        q->first_member = first;
-        q->owner = (void *)(uintptr_t)i;
-        q->lockstep = beams;
-        q->beam = beams ? &s->beam : NULL;
-        if (beams) s->beam.line[i] = q->token;
-        if (i) last = last->next_member = q;
-    }
-    if (beams) beam_start(&s->beam, 0, 0);
-    return first;
-}
-
-void
-seq_free(struct seq *q)
-{
-    struct search *s = q->beam ? (struct search *)(void *)q->beam : NULL;
-    union {
-        const token_id *in;
-        void *out;
-    } source = { .in = q->source };
-
-    if (s && --s->n_left == 0) {
-        free(s->room);
-        free(s->total);
-        free(s);
-    }
-    free(source.out);
-    free(q->token);
-    free(q);
 }
 
 void
@@ -869,13 +753,6 @@ run_step(struct run *r, unsigned lane)
 
     if (b) check(run_commit(r, lane));
     return b;
-}
-
-void
-run_check_tokens(const struct seq *q)
-{
-    for (uint32_t i = 0; i < (q->beam ? q->beam->first : q->n_tokens); i++)
-        check(q->token[i] == fake_token(seq_name(q), i));
 }
 
 uint32_t

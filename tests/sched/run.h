@@ -12,6 +12,7 @@
 #include "worker/sched/scheduler.h"
 
 enum { RUN_SEATS = 64, RUN_ENTRIES = 512, RUN_OUT = 2 };
+enum { RUN_SOURCE = 100000 }; /* a source's tokens are those of the positions from here on */
 
 struct fake; /* what the device knows */
 

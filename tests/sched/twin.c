@@ -35,19 +35,24 @@ twin_free(struct twin *t)
     return NULL;
 }
 
+bool
+twin_before(const struct req *a, const struct req *b)
+{
+    if (a->priority != b->priority) return a->priority > b->priority;
+    if (a->turn != b->turn) return a->turn < b->turn;
+    return a->order < b->order;
+}
+
 static int
 in_order(const void *a, const void *b)
 {
     const struct req *const *x = a, *const *y = b;
 
-    if ((*x)->priority != (*y)->priority) return (*x)->priority > (*y)->priority ? -1 : 1;
-    if ((*x)->turn != (*y)->turn) return (*x)->turn < (*y)->turn ? -1 : 1;
-    return (*x)->order < (*y)->order ? -1 : 1;
+    return twin_before(*x, *y) ? -1 : 1;
 }
 
-/* It does what the first of its kin does. */
-static bool
-follows(const struct req *q)
+bool
+twin_follows(const struct req *q)
 {
     return q->first && q->first != q && !q->forked;
 }
@@ -66,8 +71,8 @@ see_alike(struct req *first)
     }
 }
 
-static void
-sort(struct twin *t)
+void
+twin_sort(struct twin *t)
 {
     for (uint32_t i = 0; i < t->n; i++)
         if (t->req[i].again && t->req[i].state == WAIT && t->req[i].first == &t->req[i])
@@ -75,7 +80,7 @@ sort(struct twin *t)
     t->n_list = 0;
     for (uint32_t i = 0; i < t->n; i++)
         if ((t->req[i].state != GONE || t->req[i].seat) &&
-            (t->req[i].state != WAIT || !follows(&t->req[i])))
+            (t->req[i].state != WAIT || !twin_follows(&t->req[i])))
             t->list[t->n_list++] = &t->req[i];
     qsort(t->list, t->n_list, sizeof t->list[0], in_order);
 }
@@ -140,82 +145,6 @@ twin_add(struct twin *t, const struct seq *q, nsec now)
     for (q = q->next_member; q; q = q->next_member) add(t, q, first, now);
 }
 
-static uint32_t
-seats(const struct twin *t)
-{
-    uint32_t n = 0;
-
-    for (uint32_t i = 0; i < t->n; i++) n += t->req[i].seat;
-    return n;
-}
-
-static uint32_t
-size(const struct req *q)
-{
-    return q->first ? q->n_members : 1;
-}
-
-static bool
-has_seat(const struct twin *t, const struct req *q)
-{
-    return seats(t) + size(q) <= MIN(MIN(t->l.max_seqs, t->l.max_rows), t->c.n_seats);
-}
-
-static bool
-has_pages(const struct twin *t, const struct req *q)
-{
-    uint32_t used = 0;
-
-    for (uint32_t i = 0; i < t->n; i++) {
-        const struct req *r = &t->req[i];
-        bool counted = !r->seat || !r->lora;
-
-        if (r->seat && r->lora == q->lora) return true;
-        for (uint32_t k = 0; k < i; k++)
-            counted = counted || (t->req[k].seat && t->req[k].lora == r->lora);
-        if (!counted) used += r->pages;
-    }
-    return !q->lora || used + q->pages <= t->l.pages;
-}
-
-/* It waits for that. */
-static bool
-lacks_pages(const struct twin *t, const struct req *q)
-{
-    return q->state == WAIT && !q->halted && !has_pages(t, q);
-}
-
-/* Nor does one wait for them before it that has been passed over for too long. */
-static bool
-may_take_pages(struct twin *t, const struct req *q)
-{
-    if (!q->lora) return true;
-    t->no_pages = t->no_pages || !has_pages(t, q);
-    if (!has_pages(t, q)) return false;
-    for (uint32_t i = 0; i < t->n_list && t->list[i] != q; i++)
-        if (t->list[i]->passed >= MIN(MIN(t->l.max_seqs, t->l.max_rows), t->c.n_seats) &&
-            lacks_pages(t, t->list[i]))
-            return false;
-    return true;
-}
-
-static void
-sit(struct twin *t, struct req *q, enum state as)
-{
-    bool new = !q->seat;
-
-    if (new) t->turn = MAX(t->turn, q->turn);
-    for (uint32_t i = 1; i < size(q) && !q->seat; i++) {
-        q[i].seat = true;
-        q[i].state = CONTEXT;
-    }
-    q->seat = true;
-    q->state = as;
-    q->passed = 0;
-    for (uint32_t i = 0; i < t->n_list && t->list[i] != q && q->lora && new; i++)
-        t->list[i]->passed += lacks_pages(t, t->list[i]);
-}
-
 void
 twin_leave(struct req *q)
 {
@@ -244,8 +173,8 @@ twin_leave_paused(struct req *q)
     if (!q->first && !out) twin_leave(q);
 }
 
-static void
-pause_all(struct req *q)
+void
+twin_pause_all(struct req *q)
 {
     for (uint32_t i = 0; q->first && i < q->n_members; i++) q->first[i].state = PAUSED;
     q->state = PAUSED;
@@ -298,238 +227,6 @@ twin_expire(struct twin *t, nsec now)
         if (t->req[i].state != GONE && t->req[i].deadline <= now) twin_end(t, &t->req[i]);
 }
 
-static uint32_t
-entries(const struct twin *t, uint32_t n)
-{
-    return CEIL_DIV(n, t->c.tokens_per_block);
-}
-
-/* Whether one of its kin before it holds the block too. */
-static bool
-told_before(const struct twin *t, const struct req *r, uint32_t block)
-{
-    for (const struct req *k = r->kin; k != r; k++)
-        for (uint32_t i = 0; k->len && k->kin == r->kin && k->forked && i < entries(t, k->pos); i++)
-            if (k->block[i] == block) return true;
-    return false;
-}
-
-/* What it may still take on the way to len positions, and what it holds, each block once. */
-static uint64_t
-takes(const struct twin *t, const struct req *r, uint32_t len, bool cross)
-{
-    uint64_t n = entries(t, cross ? r->source : len);
-
-    if (cross) {
-        for (const struct req *k = r->kin; k && k != r; k++)
-            if (k->len && k->kin == r->kin) return 0;
-        return n;
-    }
-    if (follows(r)) return n - r->n_shared / t->c.tokens_per_block;
-    for (uint32_t i = 0; r->kin && r->forked && i < entries(t, r->pos); i++)
-        n -= told_before(t, r, r->block[i]);
-    return n;
-}
-
-/* Its blocks, for len positions instead of those it has, and its kin's, who wait for it. */
-static bool
-fits(const struct twin *t, const struct req *q, uint32_t len)
-{
-    for (uint32_t g = 0; g < t->c.n_groups; g++) {
-        bool cross = t->c.group[g].kind == KV_CROSS;
-        uint64_t n = takes(t, q, len, cross);
-
-        if (q->first == q && !q->forked && !cross)
-            n += (q->n_members - 1) * (n - q->n_shared / t->c.tokens_per_block);
-        for (uint32_t i = 0; i < t->n; i++)
-            if (&t->req[i] != q && t->req[i].len) n += takes(t, &t->req[i], t->req[i].len, cross);
-        if (n > t->c.group[g].max_blocks) return false;
-    }
-    return true;
-}
-
-/* All that it will ever need, and its kin, with nobody else there. */
-static bool
-fits_alone(const struct twin *t, const struct req *q)
-{
-    for (uint32_t g = 0; g < t->c.n_groups; g++) {
-        bool cross = t->c.group[g].kind == KV_CROSS;
-        uint64_t n = entries(t, cross ? q->source : q->prompt + q->max_new);
-
-        if (q->first && !cross) n += (q->n_members - 1) * (n - q->n_shared / t->c.tokens_per_block);
-        if (n > t->c.group[g].max_blocks) return false;
-    }
-    return true;
-}
-
-static bool
-may_pause(const struct req *q)
-{
-    if (q->first) q = q->first;
-    return q->state == GENERATE || (q->state == CONTEXT && (q->begun || q->forked) && !q->told);
-}
-
-/* The last in the list who stands still, keeps what others want, and could come back with what it has. */
-static struct req *
-halted_one(struct twin *t, bool pages)
-{
-    struct req *found = NULL;
-
-    for (uint32_t i = 0; i < t->n; i++) {
-        struct req *q = &t->req[i];
-        bool out = q->in_flight > 0;
-
-        for (uint32_t k = 0; q->first && k < q->n_members; k++)
-            out = out || q->first[k].in_flight > 0;
-        if (!q->seat || !q->halted || out || !may_pause(q) || (pages && !q->lora)) continue;
-        if (found && in_order(&(const struct req *){ found }, &(const struct req *){ q }) > 0)
-            continue;
-        if (fits_alone(t, q)) found = q;
-    }
-    return found;
-}
-
-static bool
-no_room(struct twin *t)
-{
-    t->cramped = halted_one(t, false) != NULL;
-    return false;
-}
-
-static bool
-may_sit(struct twin *t, const struct req *q)
-{
-    return has_seat(t, q) || no_room(t);
-}
-
-/* Between two plans: who stands still makes room for whoever found none. */
-static bool
-give_up_one(struct twin *t)
-{
-    struct req *q = t->cramped ? halted_one(t, false) : NULL;
-
-    if (!q && t->no_pages) q = halted_one(t, true);
-    t->no_pages = false;
-    if (!q) return t->cramped = false;
-    pause_all(q);
-    sort(t);
-    return true;
-}
-
-static bool
-admit(struct twin *t, struct req *q)
-{
-    uint32_t len = q->prompt + (t->l.policy == POLICY_MAX_UTILIZATION ? 0 : q->max_new);
-
-    if (q->state == WAIT && !has_seat(t, q)) return no_room(t);
-    if (!fits(t, q, len)) return no_room(t);
-    sit(t, q, CONTEXT);
-    for (uint32_t i = 0; i < size(q); i++) q[i].len = len;
-    return true;
-}
-
-/* ---- who gives way */
-
-static bool
-pay(struct twin *t, struct req *q)
-{
-    uint32_t tokens = t->c.tokens_per_block, len;
-
-    if (q->pos < q->len) return true;
-    len = MIN(CEIL_DIV(q->pos + 1, tokens) * tokens, q->prompt + q->max_new);
-    if (!fits(t, q, len)) return no_room(t);
-    q->len = len;
-    return true;
-}
-
-static bool
-somebody_leaves(const struct twin *t)
-{
-    for (uint32_t i = 0; i < t->n; i++)
-        if (t->req[i].seat &&
-            (t->req[i].state == LAST || t->req[i].state == PAUSED || t->req[i].state == GONE))
-            return true;
-    return false;
-}
-
-/* What it would do in a step of that lane: one of enum work, or 0. */
-static unsigned
-wants(const struct twin *t, const struct req *q, unsigned lane, nsec now)
-{
-    unsigned work = 0;
-
-    if (q->halted || q->deadline <= now || follows(q)) return 0;
-    if (q->state == WAIT) work = q->source ? WORK_ENCODER : WORK_CONTEXT;
-    if (q->state == ENCODE) work = WORK_ENCODER;
-    if (q->state == CONTEXT) work = WORK_CONTEXT;
-    if (q->state == GENERATE && q->out < q->max_new && !(q->beam && q->in_flight))
-        work = WORK_GENERATION;
-    return work & t->l.lane_work[lane];
-}
-
-static bool
-room(struct twin *t, struct req *q, unsigned work, uint32_t *rows)
-{
-    uint32_t n = MIN(q->prompt - MIN(q->pos, q->prompt), *rows);
-
-    if (q->halted) return true;
-    if (q->state == GENERATE) return q->out == q->max_new || pay(t, q);
-    if (q->state == WAIT && work && !may_take_pages(t, q)) return false;
-    if (work == WORK_ENCODER) return q->state != WAIT || may_sit(t, q);
-    if (work != WORK_CONTEXT || n == 0) return true;
-    if (!q->len && !admit(t, q)) return false;
-    *rows -= n;
-    return true;
-}
-
-static bool
-make_room(struct twin *t, unsigned lane, nsec now)
-{
-    uint32_t rows = t->l.max_rows;
-    const struct req *last = NULL; /* who was paused: the list ends there */
-    bool paused = false, waiting = true;
-
-    for (uint32_t i = 0; i < t->n_list; i++) {
-        struct req *q = t->list[i];
-        uint32_t v;
-
-        if (last && in_order(&(const struct req *){ q }, &last) >= 0) break;
-        if (q->state == GONE || (!waiting && q->state == WAIT)) continue;
-        while (!room(t, q, wants(t, q, lane, now), &rows)) {
-            bool no_seat = q->state == WAIT && !has_seat(t, q);
-
-            if (q->state == WAIT && !may_take_pages(t, q)) {
-                waiting = false;
-                break;
-            }
-            if (give_up_one(t)) { /* from the beginning, of a list that may be longer now */
-                paused = waiting = true;
-                rows = t->l.max_rows;
-                i = UINT32_MAX;
-                break;
-            }
-            for (v = t->n_list; v-- > i;)
-                if (t->list[v]->seat && may_pause(t->list[v])) break;
-            if (v == UINT32_MAX || v < i || somebody_leaves(t)) {
-                if (!no_seat) return paused;
-                waiting = false;
-                break;
-            }
-            last = t->list[v]->first ? t->list[v]->first : t->list[v];
-            pause_all(t->list[v]);
-            if (!t->list[v]->seat) {
-                paused = true;
-                if (last == (q->first ? q->first : q)) return paused;
-                continue;
-            }
-            if (!no_seat) return paused;
-            waiting = false;
-            break;
-        }
-    }
-    return paused;
-}
-
 /* ---- the step */
 
 /* How far its next chunk may go. */
@@ -566,8 +263,8 @@ forks_now(const struct req *q)
 static void
 name_blocks(struct twin *t, struct req *q, uint32_t n)
 {
-    check(entries(t, n) <= ENTRIES);
-    for (uint32_t i = entries(t, q->pos); q->kin && i < entries(t, n); i++)
+    check(twin_entries(t, n) <= ENTRIES);
+    for (uint32_t i = twin_entries(t, q->pos); q->kin && i < twin_entries(t, n); i++)
         q->block[i] = ++t->n_blocks;
 }
 
@@ -645,7 +342,7 @@ streaming(const struct twin *t, bool prompts)
 static bool
 wants_context(const struct walk *w, const struct req *q)
 {
-    return wants(w->t, q, w->lane, w->now) == WORK_CONTEXT;
+    return twin_wants(w->t, q, w->lane, w->now) == WORK_CONTEXT;
 }
 
 /* Its last step is another lane's, and not over. */
@@ -695,7 +392,7 @@ generate(struct walk *w)
             uint32_t some = MIN(MIN(guesses, q->n_draft), q->max_new - q->out - 1);
             bool all = true;
 
-            if (wants(t, q, w->lane, w->now) != WORK_GENERATION || q->pos >= q->len) continue;
+            if (twin_wants(t, q, w->lane, w->now) != WORK_GENERATION || q->pos >= q->len) continue;
             if (again ? alone > 0 || q->step > oldest : waits(w, q)) {
                 if (!again) oldest = MIN(oldest, q->step);
                 continue;
@@ -750,13 +447,13 @@ contexts(struct walk *w)
 
         if (!wants_context(w, q)) continue;
         if (q->state == WAIT) {
-            if (full || no_seat || !join || !may_take_pages(t, q)) continue;
-            if (!may_sit(t, q)) {
+            if (full || no_seat || !join || !twin_may_take_pages(t, q)) continue;
+            if (!twin_may_sit(t, q)) {
                 no_seat = true;
                 continue;
             }
         }
-        if (!q->len && (full || !admit(t, q))) {
+        if (!q->len && (full || !twin_admit(t, q))) {
             full = true;
             continue;
         }
@@ -794,7 +491,7 @@ contexts(struct walk *w)
             uint32_t chunk = MIN(who[i]->prompt, t->l.max_rows);
 
             if (t->l.max_chunk) chunk = MIN(chunk, t->l.max_chunk);
-            if (follows(who[i]) || rides_next(who[i]) || some == 0 || some > rows ||
+            if (twin_follows(who[i]) || rides_next(who[i]) || some == 0 || some > rows ||
                 take[i] + some > chunk)
                 continue;
             take[i] += some;
@@ -826,12 +523,13 @@ released(const struct walk *w)
 {
     const struct twin *t = w->t;
     uint32_t n = 0, some = 0;
-    uint32_t most = MIN(MIN(t->l.max_seqs, t->l.max_rows), t->c.n_seats) - seats(t);
+    uint32_t most = MIN(MIN(t->l.max_seqs, t->l.max_rows), t->c.n_seats) - twin_seats(t);
     nsec oldest = NSEC_NEVER;
 
     if (!t->l.n_enc_batches || !streaming(t, true)) return UINT32_MAX;
     for (uint32_t i = 0; i < t->n_list; i++)
-        if (t->list[i]->state == WAIT && wants(t, t->list[i], w->lane, w->now) == WORK_ENCODER) {
+        if (t->list[i]->state == WAIT &&
+            twin_wants(t, t->list[i], w->lane, w->now) == WORK_ENCODER) {
             n++;
             oldest = MIN(oldest, t->list[i]->arrived);
         }
@@ -856,15 +554,15 @@ sources(struct walk *w)
             uint32_t n;
 
             if (q->state != (waiting ? WAIT : ENCODE)) continue;
-            if (wants(t, q, w->lane, w->now) != WORK_ENCODER) continue;
-            if (waiting && (may == 0 || t->closed || !may_take_pages(t, q))) continue;
+            if (twin_wants(t, q, w->lane, w->now) != WORK_ENCODER) continue;
+            if (waiting && (may == 0 || t->closed || !twin_may_take_pages(t, q))) continue;
             n = t->l.n_enc_layers - q->layers;
             if (t->l.enc_layers) n = MIN(n, t->l.enc_layers);
             n = (uint32_t)MIN((uint64_t)n, MAX(left / q->source, (uint64_t)(w->step->n == first)));
             if (!waiting && n == 0) continue;
-            if (n == 0 || (waiting && (!may_sit(t, q) || !place(t, q)))) return;
+            if (n == 0 || (waiting && (!twin_may_sit(t, q) || !place(t, q)))) return;
             if (waiting) {
-                sit(t, q, ENCODE);
+                twin_sit(t, q, ENCODE);
                 q->encoded = true;
                 may--;
             }
@@ -880,27 +578,27 @@ twin_plan(struct twin *t, unsigned lane, nsec now, struct twin_step *ret)
 
     twin_expire(t, now);
     if (t->n_out[lane] == 2) return false;
-    sort(t);
-    give_up_one(t);
+    twin_sort(t);
+    twin_give_up_one(t);
     do {
         struct walk w = { t, ret, now, t->l.max_rows, lane, false };
 
         ret->n = 0;
         ret->until = NSEC_NEVER;
-        sort(t);
-        if (seats(t) == 0) t->closed = false;
-        paused = t->l.policy == POLICY_MAX_UTILIZATION && make_room(t, lane, now);
-        sort(t);
+        twin_sort(t);
+        if (twin_seats(t) == 0) t->closed = false;
+        paused = t->l.policy == POLICY_MAX_UTILIZATION && twin_make_room(t, lane, now);
+        twin_sort(t);
         generate(&w);
         for (uint32_t i = 0; i < t->n_list && t->l.policy == POLICY_STATIC && !t->closed; i++) {
             struct req *q = t->list[i];
 
-            if (q->state != WAIT || !wants_context(&w, q) || !may_take_pages(t, q)) continue;
-            if (!admit(t, q)) break;
+            if (q->state != WAIT || !wants_context(&w, q) || !twin_may_take_pages(t, q)) continue;
+            if (!twin_admit(t, q)) break;
         }
         contexts(&w);
         sources(&w);
-    } while (ret->n == 0 && (paused || give_up_one(t)));
+    } while (ret->n == 0 && (paused || twin_give_up_one(t)));
     if (ret->n == 0) return false;
     ret->number = ++t->planned[lane];
     t->out[lane][t->n_out[lane]++] = *ret;

@@ -1,4 +1,4 @@
-/* twin_core.h - what twin.c and twin_commit.c share: twin.h. */
+/* twin_core.h - what twin.c, twin_room.c and twin_commit.c share: twin.h. */
 #ifndef TESTS_SCHED_TWIN_CORE_H
 #define TESTS_SCHED_TWIN_CORE_H
 
@@ -57,15 +57,46 @@ struct twin {
     bool no_pages; /* somebody who waits found no pages */
 };
 
+/* ---- twin.c */
+
+/* Who comes first in the list. */
+bool twin_before(const struct req *a, const struct req *b);
+/* It does what the first of its kin does. */
+bool twin_follows(const struct req *q);
+/* The list, anew. */
+void twin_sort(struct twin *t);
 /* NULL: there is none. */
 struct req *twin_find(struct twin *t, req_id id, uint32_t member);
 /* Its seat is free. */
 void twin_leave(struct req *q);
 /* The same of one that is paused, and its kin, once no step of theirs is out. */
 void twin_leave_paused(struct req *q);
+/* It and its kin are paused. */
+void twin_pause_all(struct req *q);
 /* With all of a search, or alone; it leaves once no step of it is out. */
 void twin_end(struct twin *t, struct req *q);
 /* Whoever is late ends. */
 void twin_expire(struct twin *t, nsec now);
+
+/* ---- twin_room.c */
+
+/* Seats that are taken. */
+uint32_t twin_seats(const struct twin *t);
+/* Its adapter's pages are there, and nobody waits for them before it that has been passed over for too long. */
+bool twin_may_take_pages(struct twin *t, const struct req *q);
+/* There is a seat for it, and its kin; and it takes it, in that state. */
+bool twin_may_sit(struct twin *t, const struct req *q);
+void twin_sit(struct twin *t, struct req *q, enum state as);
+/* Blocks of n positions. */
+uint32_t twin_entries(const struct twin *t, uint32_t n);
+/* It has a seat and blocks as far as the policy asks, or there is no room. */
+bool twin_admit(struct twin *t, struct req *q);
+/* Between two plans: who stands still makes room for whoever found none. */
+bool twin_give_up_one(struct twin *t);
+/* What it would do in a step of that lane: one of enum work, or 0. */
+unsigned twin_wants(const struct twin *t, const struct req *q, unsigned lane, nsec now);
+/* Of max_utilization: everybody in turn gets what its next step takes, of the last ones, who are paused. Whether any
+ * was. */
+bool twin_make_room(struct twin *t, unsigned lane, nsec now);
 
 #endif

@@ -1,0 +1,128 @@
+/* run_seq.c - the requests of a run, and the tokens they have: run.h. */
+#include "tests/sched/run.h"
+
+#include <stdlib.h>
+
+token_id
+fake_token(req_id id, uint32_t pos)
+{
+    uint64_t stem = id >> 32 & 0xff, x;
+
+    if (stem && (pos < id >> 40 || pos >= RUN_SOURCE)) id = stem << 32;
+    x = (id * 1000003 + pos) * UINT64_C(0x9e3779b97f4a7c15);
+    return (token_id)((x >> 33) % 1000);
+}
+
+req_id
+run_twin(uint32_t n, uint32_t stem, uint32_t alike)
+{
+    return n | (req_id)stem << 32 | (req_id)alike << 40;
+}
+
+uint32_t
+seq_member(const struct seq *q)
+{
+    return (uint32_t)(uintptr_t)q->owner;
+}
+
+/* Beams are told apart by nothing: what one has computed another may go on from. */
+req_id
+seq_name(const struct seq *q)
+{
+    return q->beam ? q->id : q->id + ((req_id)seq_member(q) << 16);
+}
+
+struct seq *
+seq_new(req_id id, uint32_t n_prompt, uint32_t max_new, uint32_t n_source)
+{
+    struct seq *q = calloc(1, sizeof *q);
+    token_id *source = calloc(n_source + 1, sizeof *source);
+
+    q->id = id;
+    q->cap = n_prompt + max_new;
+    q->token = calloc(q->cap, sizeof q->token[0]);
+    for (uint32_t i = 0; i < n_prompt; i++) q->token[i] = fake_token(id, i);
+    for (uint32_t i = 0; i < n_source; i++) source[i] = fake_token(id, RUN_SOURCE + i);
+    q->source = source;
+    q->n_source = n_source;
+    q->n_prompt = n_prompt;
+    q->max_new = max_new;
+    q->priority = 0.5f;
+    q->deadline = NSEC_NEVER;
+    return q;
+}
+
+struct search { /* what all its beams point to */
+    struct beam beam;
+    uint32_t n_left;
+    token_id *room;
+    float *total;
+};
+
+static struct search *
+search_new(const struct seq *first, uint32_t n)
+{
+    struct search *s = calloc(1, sizeof *s);
+    uint32_t max_new = first->max_new;
+
+    s->n_left = n;
+    s->room = calloc((size_t)n * max_new, sizeof s->room[0]);
+    s->total = calloc((size_t)n * max_new, sizeof s->total[0]);
+    s->beam = (struct beam){
+        .n_beams = n, .max_new = max_new, .length_penalty = 1, .first = first->n_prompt
+    };
+    for (uint32_t i = 0; i < n; i++) {
+        s->beam.room[i] = s->room + (size_t)i * max_new;
+        s->beam.total[i] = s->total + (size_t)i * max_new;
+    }
+    return s;
+}
+
+struct seq *
+seq_family(req_id id, uint32_t n, bool beams, uint32_t n_prompt, uint32_t max_new,
+           uint32_t n_source)
+{
+    struct seq *first = seq_new(id, n_prompt, max_new, n_source), *last = first;
+    struct search *s = beams ? search_new(first, n) : NULL;
+
+    first->n_members = n;
+    first->n_shared = n_prompt - 1;
+    for (uint32_t i = 0; i < n; i++) {
+        struct seq *q = i ? seq_new(id, n_prompt, max_new, n_source) : first;
+
+        q->first_member = first;
+        q->owner = (void *)(uintptr_t)i;
+        q->lockstep = beams;
+        q->beam = beams ? &s->beam : NULL;
+        if (beams) s->beam.line[i] = q->token;
+        if (i) last = last->next_member = q;
+    }
+    if (beams) beam_start(&s->beam, 0, 0);
+    return first;
+}
+
+void
+seq_free(struct seq *q)
+{
+    struct search *s = q->beam ? (struct search *)(void *)q->beam : NULL;
+    union {
+        const token_id *in;
+        void *out;
+    } source = { .in = q->source };
+
+    if (s && --s->n_left == 0) {
+        free(s->room);
+        free(s->total);
+        free(s);
+    }
+    free(source.out);
+    free(q->token);
+    free(q);
+}
+
+void
+run_check_tokens(const struct seq *q)
+{
+    for (uint32_t i = 0; i < (q->beam ? q->beam->first : q->n_tokens); i++)
+        check(q->token[i] == fake_token(seq_name(q), i));
+}
