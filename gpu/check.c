@@ -4,7 +4,7 @@
  * device (tokens, positions, tables) is the caller's promise. A failure is -EINVAL, and the sentence
  * in gpu_why() names the op, the tensor and both shapes. No rows: nothing is queued.
  */
-#include "gpu/device.h"
+#include "gpu/check.h"
 
 #include <errno.h>
 #include <string.h>
@@ -103,84 +103,6 @@ static unsigned
 rows_for(const struct lane *l, const struct tensor *w)
 {
     return 1u << gpu_act_dtype(l->gpu, w->dtype);
-}
-
-static int
-checked_arena_make(struct gpu *g, const char *name, uint64_t bytes, struct arena *ret,
-                   struct err *e)
-{
-    int r = bytes ? g->device->arena_make(g, name, bytes, ret, e)
-                  : err_set(e, -EINVAL, "arena %s of 0 bytes", name);
-
-    if (r < 0 && e) g->why = *e;
-    return r;
-}
-
-static int
-checked_arena_adopt(struct gpu *g, int fd, uint64_t bytes, struct arena *ret, struct err *e)
-{
-    int r = bytes ? g->device->arena_adopt(g, fd, bytes, ret, e)
-                  : err_set(e, -EINVAL, "adopt fd %d: an arena of 0 bytes", fd);
-
-    if (r < 0 && e) g->why = *e;
-    return r;
-}
-
-static void
-checked_arena_drop(struct gpu *g, struct arena *a)
-{
-    g->device->arena_drop(g, a);
-}
-
-static int
-checked_host_open(struct gpu *g, uint64_t bytes, struct host_memory *ret, struct err *e)
-{
-    int r = bytes ? g->device->host_open(g, bytes, ret, e)
-                  : err_set(e, -EINVAL, "host memory of no bytes");
-
-    if (r < 0 && e) g->why = *e;
-    check(r < 0 || (ret->n && ret->n <= HOST_PIECES && ret->n * ret->piece == ret->bytes));
-    return r;
-}
-
-static int
-checked_host_make(struct gpu *g, struct host_memory *m, uint32_t piece, struct err *e)
-{
-    int r;
-
-    check(m->base && piece < m->n && m->fd[piece] < 0);
-    r = g->device->host_make(g, m, piece, e);
-    if (r < 0 && e) g->why = *e;
-    return r;
-}
-
-static int
-checked_host_map(struct gpu *g, struct host_memory *m, struct err *e)
-{
-    int r;
-
-    check(m->base && m->n_mapped < m->n && m->fd[m->n_mapped] >= 0);
-    r = g->device->host_map(g, m, e);
-    if (r < 0 && e) g->why = *e;
-    return r;
-}
-
-static void
-checked_host_close(struct gpu *g, struct host_memory *m)
-{
-    if (m->base) g->device->host_close(g, m);
-}
-
-static int
-checked_host_pin(struct gpu *g, void *p, size_t bytes)
-{
-    return g->device->host_pin(g, p, bytes);
-}
-
-static void
-checked_host_unpin(struct gpu *g, void *p, size_t bytes)
-{
-    if (p) g->device->host_unpin(g, p, bytes);
 }
 
 static int
