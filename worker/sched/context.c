@@ -32,10 +32,8 @@ may_resume(const struct plan *p, const struct seq *q, uint32_t *begins)
 {
     uint32_t n = 0;
 
-    for (const struct seq *m = q; m; m = m->next_member) {
-        if (!has_paid(p->s, m)) return false;
-        n += kv_n_held(p->s->kv, m->seat);
-    }
+    if (!all_paid(p->s, q)) return false;
+    for (const struct seq *m = q; m; m = m->next_member) n += kv_n_held(p->s->kv, m->seat);
     if (n > *begins || q->n_members > p->rows_left) return false;
     *begins -= n;
     return true;

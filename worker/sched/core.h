@@ -216,6 +216,14 @@ has_paid(const struct scheduler *s, const struct seq *q)
 {
     return q->n_planned < s->seat[q->seat].len;
 }
+/* The same of it and all behind it. */
+static inline bool
+all_paid(const struct scheduler *s, const struct seq *q)
+{
+    for (; q; q = q->next_member)
+        if (!has_paid(s, q)) return false;
+    return true;
+}
 /* A step of its prompt is out, and its window has no room for another one behind it: what a successor goes on from
  * would be gone. */
 static inline bool

@@ -29,12 +29,11 @@ in_flight(struct seq *q)
 static bool
 may_pause(const struct scheduler *s, struct seq *q)
 {
-    bool told, paid = true;
+    bool told;
 
     q = first_of(q);
     told = s->seat[q->seat].begun || (q->forked && !q->n_adopted);
-    for (const struct seq *m = q; m; m = m->next_member) paid = paid && has_paid(s, m);
-    told = told || (q->n_adopted && !paid);
+    told = told || (q->n_adopted && !all_paid(s, q));
     if (q->state == SEQ_GENERATION) return true;
     return q->state == SEQ_CONTEXT && told && !q->prompt_logprobs;
 }

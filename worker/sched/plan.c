@@ -205,15 +205,6 @@ guess_rows(const struct plan *p)
     return prompts ? rows / 2 : rows;
 }
 
-/* Every beam has the block for its next row. */
-static bool
-have_room(const struct plan *p, const struct seq *q)
-{
-    for (; q; q = q->next_member)
-        if (!has_paid(p->s, q)) return false;
-    return true;
-}
-
 /* Its next row, with guesses: no more than it could use, and where blocks are paid for already; of a search the
  * rows of all together. */
 static void
@@ -226,7 +217,7 @@ go_on(struct plan *p, struct seq *q, uint32_t *guesses)
         if (n > 0) n = MIN(n, p->s->seat[q->seat].len - q->n_planned - 1);
         *guesses -= n;
         add_run(p, q, WORK_GENERATION, 1 + n);
-    } else if (q->first_member == q && have_room(p, q) && may_turn(p, q)) {
+    } else if (q->first_member == q && all_paid(p->s, q) && may_turn(p, q)) {
         turn_beams(p, q);
         for (struct seq *m = q; m; m = m->next_member) {
             add_run(p, m, WORK_GENERATION, 1);
