@@ -30,6 +30,13 @@ map_arena(int fd, uint64_t bytes, struct arena *ret)
     return 0;
 }
 
+static int
+no_arena(const char *name, uint64_t bytes, int r, struct err *e)
+{
+    return err_set(e, r, "arena %s of %llu bytes: %s", name, (unsigned long long)bytes,
+                   strerror(-r));
+}
+
 /* The fd. */
 static int
 make_file(const char *name, uint64_t bytes, struct err *e)
@@ -44,8 +51,7 @@ make_file(const char *name, uint64_t bytes, struct err *e)
         r = -errno;
     if (r == 0) return fd;
     close(fd);
-    return err_set(e, r, "arena %s of %llu bytes: %s", name, (unsigned long long)bytes,
-                   strerror(-r));
+    return no_arena(name, bytes, r, e);
 }
 
 static int
@@ -58,8 +64,7 @@ arena_make(struct gpu *g, const char *name, uint64_t bytes, struct arena *ret, s
     r = map_arena(fd, bytes, ret);
     if (r == 0) return 0;
     close(fd);
-    return err_set(e, r, "arena %s of %llu bytes: %s", name, (unsigned long long)bytes,
-                   strerror(-r));
+    return no_arena(name, bytes, r, e);
 }
 
 static int
