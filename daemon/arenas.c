@@ -35,7 +35,12 @@ arenas_drop_kv(struct arenas *a)
 {
     arenas_drop(a, "kv");
     arenas_drop(a, "manifest");
-    for (char host[] = "host0"; host[4] <= '9'; host[4]++) arenas_drop(a, host);
+    for (uint32_t i = 0; i < HAND_HOSTS; i++) {
+        char host[HAND_NAME];
+
+        hand_host(host, i);
+        arenas_drop(a, host);
+    }
 }
 
 void

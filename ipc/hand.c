@@ -15,6 +15,13 @@
 
 enum { MAX_FDS = 8 }; /* more than one is wrong already; what is beyond these the kernel closes */
 
+void
+hand_host(char ret[HAND_NAME], uint32_t i)
+{
+    check(i < HAND_HOSTS);
+    snprintf(ret, HAND_NAME, "host%u", i);
+}
+
 int
 hand_pair(int ret[2], struct err *e)
 {
@@ -25,11 +32,11 @@ hand_pair(int ret[2], struct err *e)
 }
 
 static bool
-good_name(const char name[32])
+good_name(const char name[HAND_NAME])
 {
-    size_t n = strnlen(name, 32);
+    size_t n = strnlen(name, HAND_NAME);
 
-    return n > 0 && n < 32 && strspn(name, "abcdefghijklmnopqrstuvwxyz0123456789_.-") == n;
+    return n > 0 && n < HAND_NAME && strspn(name, "abcdefghijklmnopqrstuvwxyz0123456789_.-") == n;
 }
 
 int

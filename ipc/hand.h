@@ -15,8 +15,10 @@
 #include "base/base.h"
 #include "base/err.h"
 
+enum { HAND_NAME = 32, HAND_HOSTS = 10 };
+
 struct hand_note {
-    char name[32]; /* "weights", "kv", "manifest", "host0" and so on, "go": NUL-ended */
+    char name[HAND_NAME]; /* "weights", "kv", "manifest", hand_host()'s, "go": NUL-ended */
     uint64_t bytes;
     uint64_t fingerprint[2];
     uint32_t version, flags; /* HAND_ */
@@ -24,6 +26,9 @@ struct hand_note {
 /* VERIFY, from lagand: its last writer died of a fault of its own; check it against its checksums. */
 enum { HAND_COMPLETE = 1, HAND_VERIFY = 2 };
 _Static_assert(sizeof(struct hand_note) == 64, "hand_note");
+
+/* Of the host tier's i-th piece, 0 .. HAND_HOSTS - 1: "host0" and so on. */
+void hand_host(char ret[HAND_NAME], uint32_t i);
 
 int hand_pair(int ret[2], struct err *e) MUST_USE;
 int hand_give(int sock, const struct hand_note *note, int fd,

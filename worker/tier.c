@@ -6,13 +6,14 @@
 #include "base/log.h"
 
 #include <errno.h>
-#include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 
 /* Whoever goes on has begun by then, or nobody does. */
 static const nsec SOON = 200 * NSEC_MS;
 static const nsec LOOK = 5 * NSEC_MS; /* is it there? */
+
+_Static_assert((int)HOST_PIECES <= (int)HAND_HOSTS, "each piece has a name");
 
 enum { MAPPING, MAPPED, MADE, LOST }; /* MADE: with nothing in it */
 
@@ -22,15 +23,27 @@ tier_begin(struct engine *n)
     for (uint32_t i = 0; i < HOST_PIECES; i++) n->old_host[i] = (struct arena){ .fd = -1 };
 }
 
+/* Which piece that is; HOST_PIECES: none. */
+static uint32_t
+piece_of(const char *name)
+{
+    char host[HAND_NAME];
+
+    for (uint32_t i = 0; i < HOST_PIECES; i++) {
+        hand_host(host, i);
+        if (!strcmp(name, host)) return i;
+    }
+    return HOST_PIECES;
+}
+
 /* Pieces of another time than the first that was found are none of them. */
 bool
 tier_take(struct engine *n, const struct hand_note *note, int fd)
 {
     static const uint64_t none[2];
-    unsigned i;
-    char end;
+    uint32_t i = piece_of(note->name);
 
-    if (sscanf(note->name, "host%u%c", &i, &end) != 1 || i >= HOST_PIECES) return false;
+    if (i == HOST_PIECES) return false;
     if (!memcmp(n->old_host_id, none, sizeof none))
         memcpy(n->old_host_id, note->fingerprint, sizeof n->old_host_id);
     if (n->old_host[i].fd >= 0 || memcmp(n->old_host_id, note->fingerprint, sizeof n->old_host_id))
@@ -127,9 +140,9 @@ tier_give(struct worker *w, struct err *e)
 
     for (uint32_t i = 0; i < n->host.n; i++) {
         const struct arena piece = { .fd = n->host.fd[i], .bytes = n->host.piece };
-        char name[16];
+        char name[HAND_NAME];
 
-        snprintf(name, sizeof name, "host%u", i);
+        hand_host(name, i);
         TRY(start_give(w, name, &piece, n->kv_id, e));
     }
     return 0;
