@@ -46,7 +46,8 @@ struct ctl {
     struct ctl_opts o;
     struct lagan *api; /* open while a command runs that wants it */
     char endpoint[256];
-    const char *file; /* what is asked for stands in this line of it, which refusals name; line 0: nowhere */
+    /* what is asked for stands in this line of it, which refusals name; line 0: nowhere */
+    const char *file;
     size_t line;
 };
 

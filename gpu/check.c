@@ -264,7 +264,8 @@ checked_copy_blocks(struct lane *l, const struct block_copy *copy, const struct 
     if (!copy) REFUSE("copy_blocks: %u blocks, but no array of them", n);
     if (!s.pitch) s.pitch = s.used = s.bytes;
     if (s.bytes % 16 || s.pitch % 16 || s.used % 16)
-        REFUSE("copy_blocks: blocks of %zu bytes, of every %zu of them %zu: multiples of 16 are wanted",
+        REFUSE("copy_blocks: blocks of %zu bytes, of every %zu of them %zu: multiples of 16 are "
+               "wanted",
                s.bytes, s.pitch, s.used);
     if (s.bytes % s.pitch || s.used > s.pitch)
         REFUSE("copy_blocks: blocks of %zu bytes are not %zu of every %zu", s.bytes, s.used,

@@ -98,10 +98,10 @@ struct run {
 #define SEAT_NONE UINT32_MAX
 struct rows {
     uint32_t n_rows, n_runs;
-    uint32_t
-        n_single;   /* so many of the first runs, or more, have at most one row: 0 is always true */
-    uint32_t longest; /* no run has more rows; 0: nobody says */
-    int32_t *token;   /* [n_rows]; op tokens() replaces -1 by the seat's last token */
+    /* so many of the first runs, or more, have at most one row: 0 is always true */
+    uint32_t n_single;
+    uint32_t longest;      /* no run has more rows; 0: nobody says */
+    int32_t *token;        /* [n_rows]; op tokens() replaces -1 by the seat's last token */
     const int32_t *pos;    /* [n_rows] */
     const uint32_t *seat;  /* [n_rows] */
     const struct run *run; /* [n_runs] */
@@ -331,11 +331,13 @@ enum { GPU_MAX_RANKS = 8, GPU_DIVISIONS = 4 };
 #define GPU_GROUP_BYTES (UINT64_C(20) << 20)
 
 struct gpu_options {
-    const char *device; /* "cpu", "cuda", "cuda:N,M...": a GPU a rank; without numbers those from 0 on */
-    const char *isa;    /* CPU: "auto", "scalar", "avx2" */
+    /* "cpu", "cuda", "cuda:N,M...": a GPU a rank; without numbers those from 0 on */
+    const char *device;
+    const char *isa; /* CPU: "auto", "scalar", "avx2" */
     /* CUDA; each may be NULL */
-    const char *libs;  /* folder of cuBLASLt and NCCL; NULL: CUDA_PATH, /usr/local/cuda, the loader's path */
-    const char *tuned; /* file of measured matmul algorithms: see tune; absent: heuristics */
+    /* folder of cuBLASLt and NCCL; NULL: CUDA_PATH, /usr/local/cuda, the loader's path */
+    const char *libs;
+    const char *tuned;   /* file of measured matmul algorithms: see tune; absent: heuristics */
     const char *kernels; /* "attend=any,matmul=blas": only these candidates, for bisecting */
     bool invariant;      /* a row's bits do not depend on its company */
     bool timing;         /* for benchmarks: lane_gaps() */

@@ -189,7 +189,8 @@ live(const struct fleet_setting *s, uint64_t seed, uint32_t n, struct fleet_resu
 
 struct sum {
     uint64_t worlds, requests, finished, cancelled, refused, moved, deaths, steps, tokens, pauses;
-    uint64_t digest; /* of all that was planned: another program with the same has decided the same */
+    /* of all that was planned: another program with the same has decided the same */
+    uint64_t digest;
     uint32_t passed;
 };
 
@@ -275,7 +276,6 @@ soak_main(int argc, char **argv)
            (unsigned long long)sum.refused, (unsigned long long)sum.tokens,
            (unsigned long long)sum.steps, (unsigned long long)sum.deaths,
            (unsigned long long)sum.moved, (unsigned long long)sum.pauses, sum.passed,
-           (unsigned long long)sum.digest,
-           (double)(clock_now() - start) / 1e9);
+           (unsigned long long)sum.digest, (double)(clock_now() - start) / 1e9);
     return 0;
 }

@@ -18,8 +18,9 @@ describe_group(const struct kv_group *g, uint32_t tokens_per_block)
     uint64_t bytes = (uint64_t)g->n_layers * g->n_parts * g->slice_bytes;
 
     if (g->kind != KV_STATE) bytes /= tokens_per_block;
-    return json_pack("{s:s,s:I,s:I,s:I}", "kind", kv_kind_name(g->kind), "layers", (json_int_t)g->n_layers,
-                     "window", (json_int_t)g->window, "bytes", (json_int_t)bytes);
+    return json_pack("{s:s,s:I,s:I,s:I}", "kind", kv_kind_name(g->kind), "layers",
+                     (json_int_t)g->n_layers, "window", (json_int_t)g->window, "bytes",
+                     (json_int_t)bytes);
 }
 
 static json_t *

@@ -75,7 +75,7 @@ struct engine {
 struct plan {
     uint32_t n; /* other ranks; 0: there is no group */
     struct link link[MAX_RANKS - 1];
-    void *packed; /* a batch */
+    void *packed;                                /* a batch */
     struct exec_part part[MAX_RUNGS][MAX_LANES]; /* as the others know them */
 };
 
@@ -140,7 +140,8 @@ const char *start_no_tuning(const struct worker *w);
 
 /* start.c: a thread loads, turn() is called all the while; a standby waits in between until its worker is gone. The loader's
  * errors, turn()'s; -EPIPE: who would say that the worker is gone is gone. */
-int start_run(struct worker *w, int (*turn)(struct worker *w, struct err *e), struct err *e) MUST_USE;
+int start_run(struct worker *w, int (*turn)(struct worker *w, struct err *e),
+              struct err *e) MUST_USE;
 /* start.c: what a worker with these settings would be: its model (model_look()), tokenizer, KV's shape and limits,
  * without weights, memory for KV or steps. *weights: what its weights would take on the device, *beside: what it needs
  * there beside them and KV, but for the scratch of steps. */

@@ -689,8 +689,8 @@ logits_are_of_every_new_token_whatever_is_forced_and_whoever_is_killed(void **st
 static void
 check_logits(const char *model)
 {
-    static const char *const set[] = { "max_num_seqs=4", "kv.memory=16MiB", "threads=2",
-                                       "dtype=fp32", "numerics=invariant", NULL };
+    static const char *const set[] = { "max_num_seqs=4", "kv.memory=16MiB",    "threads=2",
+                                       "dtype=fp32",     "numerics=invariant", NULL };
     struct answer a, b = { 0 };
     json_t *o = expectations(model);
     size_t n, n_decoder;

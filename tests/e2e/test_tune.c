@@ -113,10 +113,11 @@ a_worker_without_anything_to_tune_says_so_and_laganctl_exits_with_5(void **state
     assert_true(serve_start(&s, LLAMA, set));
     for (int named = 0; named < 2; named++) {
         assert_int_equal(serve_ctl(&s, named ? "tune w0" : "tune", said, sizeof said), 5);
-        assert_string_equal(said, serve_on_gpu()
-                                      ? "laganctl: there is no file to keep the results in: name one with this "
-                                        "model's key cuda.tuned and restart the worker\n"
-                                      : "laganctl: the CPU device has nothing to tune\n");
+        assert_string_equal(
+            said, serve_on_gpu()
+                      ? "laganctl: there is no file to keep the results in: name one with this "
+                        "model's key cuda.tuned and restart the worker\n"
+                      : "laganctl: the CPU device has nothing to tune\n");
     }
     serve_stop(&s);
 }

@@ -13,9 +13,9 @@ enum { HAND_SEATS = 20, HAND_LEN = 512, HAND_HOST = 1 << 20 };
 
 struct hand_options {
     const char *dir, *isa, *device; /* device NULL: cpu */
-    enum dtype dtype; /* a GPU's matrices are made that; 0: fp32 */
-    bool fast;        /* numerics are not invariant */
-    uint64_t random; /* not 0: weights=random:SEED */
+    enum dtype dtype;               /* a GPU's matrices are made that; 0: fp32 */
+    bool fast;                      /* numerics are not invariant */
+    uint64_t random;                /* not 0: weights=random:SEED */
     uint32_t tokens_per_block, max_rows, n_lanes;
     uint32_t units;      /* each lane is opened with; 0: its share */
     enum dtype kv;       /* 0: fp32 */
@@ -35,9 +35,10 @@ struct hand_seat {
     token_id token[HAND_LEN]; /* n_prompt given, n_new generated */
     uint32_t n_prompt, n_new;
     struct sampling how;
-    bool all;                /* log-probabilities of every prompt row */
-    bool beam;  /* of a search: it goes to no graph that draws */
-    bool joins; /* that of the seat before, whose source is its own too; it begins and ends with that */
+    bool all;  /* log-probabilities of every prompt row */
+    bool beam; /* of a search: it goes to no graph that draws */
+    /* that of the seat before, whose source is its own too; it begins and ends with that */
+    bool joins;
     float *lp;               /* [n_prompt + n_new][vocab] by position of the row, or NULL */
     float logprob[HAND_LEN]; /* by position of the token: as reported */
 
@@ -52,8 +53,8 @@ struct hand {
     struct model *m;
     struct kv_config kv;
     struct arena arena;
-    struct host_memory host;  /* HAND_HOST bytes */
-    uint64_t at[MAX_GROUPS];  /* where a group's blocks begin, in bytes */
+    struct host_memory host; /* HAND_HOST bytes */
+    uint64_t at[MAX_GROUPS]; /* where a group's blocks begin, in bytes */
     struct exec *x;
     struct batch b;
     struct batch_run out[MAX_LANES][2][HAND_SEATS]; /* runs of the steps that are out */

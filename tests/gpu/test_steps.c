@@ -80,6 +80,7 @@ ids_and_bits_do_not_depend_on_graphs_overlap_chunks_or_lanes(void **state)
 
 /* What queues kernels, what asks and does not wait, and what the runtime asks itself. No copy: from memory that is not
  * pinned it might wait. */
+/* clang-format off */
 static const char *const steady[] = {
     "cuLaunchKernel",         "cuLaunchKernelEx",       "cuGraphLaunch",
     "cuEventRecord",          "cuStreamWaitEvent",      "cuStreamQuery",
@@ -88,6 +89,7 @@ static const char *const steady[] = {
     "cuKernelGetFunction",    "cuKernelGetAttribute",   "cuKernelSetAttribute",
     "cuTensorMapEncodeTiled", NULL
 };
+/* clang-format on */
 
 static void
 once_more(void)

@@ -36,13 +36,7 @@ enum {
     GRAPHS_BEAM_ROWS = 8,
     GRAPHS_AGAIN = 64
 };
-enum graphs_kind {
-    GRAPHS_GENERATE,
-    GRAPHS_PROMPTS,
-    GRAPHS_BEAMS,
-    GRAPHS_ENCODE,
-    GRAPHS_PROJECT
-};
+enum graphs_kind { GRAPHS_GENERATE, GRAPHS_PROMPTS, GRAPHS_BEAMS, GRAPHS_ENCODE, GRAPHS_PROJECT };
 #define GRAPHS_DELAY ((nsec)5000000)
 
 struct graphs_slot {

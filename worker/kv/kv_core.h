@@ -8,8 +8,8 @@
  *     block     0    1    2    3    4   1 * stride              2 * stride ...
  *
  * A block's number is slab * stride + its place in the slab, stride being the first power of two that is not
- * less than the blocks that a slab of any pool has. Free slabs belong to nobody; a pool draws one when all of its own are full, and
- * gives one back the moment its last block is free.
+ * less than the blocks that a slab of any pool has. Free slabs belong to nobody; a pool draws one when all of
+ * its own are full, and gives one back the moment its last block is free.
  *
  * A block is free, held by one seat or several, or cached: nobody's, found by the tree, next in line in
  * a queue. Cached blocks are capacity: they are taken when no block is free, and a slab in which none is
@@ -86,9 +86,9 @@ struct kv_slab {
     uint64_t freed[MAX_LANES];
     uint32_t n_used, n_cached, n_fresh; /* held; cached; ever taken since it was drawn */
     uint32_t first_free;                /* given back last */
-    uint32_t prev, next;  /* of the pool's slabs with a free block, or of the free slabs */
-    uint8_t pool;         /* + 1; 0: nobody's */
-    uint64_t stamp;       /* cold: since when, counted in releases */
+    uint32_t prev, next; /* of the pool's slabs with a free block, or of the free slabs */
+    uint8_t pool;        /* + 1; 0: nobody's */
+    uint64_t stamp;      /* cold: since when, counted in releases */
     uint64_t before[MAX_LANES];
     uint64_t mark;                 /* kv.mark: a count that goes on has seen it */
     uint32_t cold_prev, cold_next; /* of the pool's cold slabs, coldest first */
@@ -130,22 +130,23 @@ struct kv_seat {
 struct kv {
     struct kv_config c;
     uint32_t n_pools, n_slabs, stride, place_bits; /* stride: 1 << place_bits */
-    uint32_t n_drawn, n_fresh;      /* slabs; n_fresh: ever drawn */
-    uint32_t first_slab, last_slab; /* slabs given back, oldest first */
-    uint32_t first_end, n_ends;     /* ring of seats whose EDIT_END is yet to be sent */
-    uint32_t used[MAX_GROUPS], cached[MAX_GROUPS],
-        promised[MAX_GROUPS];     /* blocks, without scratch */
+    uint32_t n_drawn, n_fresh;                     /* slabs; n_fresh: ever drawn */
+    uint32_t first_slab, last_slab;                /* slabs given back, oldest first */
+    uint32_t first_end, n_ends; /* ring of seats whose EDIT_END is yet to be sent */
+    /* blocks, without scratch */
+    uint32_t used[MAX_GROUPS], cached[MAX_GROUPS], promised[MAX_GROUPS];
     uint32_t scratch[MAX_GROUPS]; /* block numbers */
     uint32_t sinks[MAX_GROUPS];   /* entries, of a window */
-    uint32_t slab_slices[MAX_GROUPS],
-        block_slices[MAX_GROUPS];  /* of the group's, in a slab, a block */
+    /* slices of the group's, in a slab, in a block */
+    uint32_t slab_slices[MAX_GROUPS], block_slices[MAX_GROUPS];
     uint32_t next_hot[MAX_GROUPS]; /* where the search of a pool's held slabs goes on */
     uint64_t done[MAX_LANES];
     uint64_t releases, mark;
     nsec now, next_expiry; /* next_expiry: nothing is over before; 0: nothing ever is */
     struct kv_pool pool[MAX_GROUPS];
     struct kv_queue queue[MAX_GROUPS + 1]; /* the last: cells */
-    uint32_t n_cells, n_there, n_fresh_cells, n_held_cells, n_cached_cells; /* n_there: mapped */
+    uint32_t n_cells, n_there;             /* n_there: mapped */
+    uint32_t n_fresh_cells, n_held_cells, n_cached_cells;
     uint32_t first_free_cell, n_free_cells; /* that a predecessor used and left nothing in */
     bool fetch;                             /* it is worth it */
     bool away;                              /* the cells' memory: it is yet to come */

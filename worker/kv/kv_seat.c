@@ -161,8 +161,7 @@ kv_room(const struct kv *kv, uint32_t seat, uint32_t end_pos)
     uint32_t end = CEIL_DIV(end_pos, kv->c.tokens_per_block);
 
     for (uint32_t g = 0; g < kv->c.n_groups; g++)
-        if (kv_is_positions(kv, g) &&
-            end + kv_n_sinks(kv, s, g) > s->first[g] + s->reserved[g])
+        if (kv_is_positions(kv, g) && end + kv_n_sinks(kv, s, g) > s->first[g] + s->reserved[g])
             return false;
     return true;
 }
@@ -274,8 +273,7 @@ fetch_blocks(const struct kv *kv, uint32_t seat)
 void
 kv_fetch(const struct kv *kv, const struct kv_soon *soon, uint32_t n)
 {
-    for (uint32_t i = 0; i < n; i++)
-        fetch(&kv_seats(kv)[soon[i].seat], sizeof(struct kv_seat));
+    for (uint32_t i = 0; i < n; i++) fetch(&kv_seats(kv)[soon[i].seat], sizeof(struct kv_seat));
     for (uint32_t i = 0; i < n; i++) fetch_entries(kv, &soon[i]);
     for (uint32_t i = 0; i < n; i++)
         if (soon[i].go) fetch_blocks(kv, soon[i].seat);

@@ -32,7 +32,8 @@ uint32_t kv_tree_add(struct kv *kv, uint32_t parent, const uint64_t name[2],
 /* The same, as a node that is free. */
 void kv_tree_put(struct kv *kv, uint32_t node, uint32_t parent, const uint64_t name[2],
                  const struct kv_piece *p);
-uint32_t kv_tree_depth(const struct kv *kv, uint32_t node); /* nodes from below the root down to it */
+/* Nodes from below the root down to it. */
+uint32_t kv_tree_depth(const struct kv *kv, uint32_t node);
 const token_id *kv_tree_tokens(const struct kv *kv, uint32_t node);
 void kv_tree_note(struct kv *kv, uint32_t node); /* it is to be told: kv_label.h */
 /* It and those before it, as far as they lead nowhere, are no more. */
