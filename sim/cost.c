@@ -55,15 +55,21 @@ cost_share(const struct setting *st, const struct ladder *l, const struct batch 
                                 MIN(s.compute, BESIDE_WHOLE.compute) };
 }
 
+/* Answers' attention waits for memory and prompts' for arithmetic, one behind the other; products are of all rows. */
 nsec
 cost_of(const struct setting *st, const struct batch *b, struct part_share has)
 {
+    static const unsigned phase[] = { WORK_CONTEXT, WORK_GENERATION };
     const struct cost *c = &st->cost;
-    struct work_done w = work_of(&c->work, &st->kv, b,
-                                 WORK_ENCODER | WORK_CONTEXT | WORK_GENERATION);
+    const struct work_done all = work_of(&c->work, &st->kv, b,
+                                         WORK_ENCODER | WORK_CONTEXT | WORK_GENERATION);
     double bandwidth = c->bandwidth * has.read, peak = c->peak * has.compute;
-    double matrices = MAX(w.weights / bandwidth, w.matmul / peak),
-           attention = MAX(w.kv / bandwidth, w.attend / peak);
+    double seconds = MAX(all.weights / bandwidth, all.matmul / peak);
 
-    return c->launch + (nsec)((matrices + attention) * 1e9);
+    for (size_t i = 0; i < ARRAY_LEN(phase); i++) {
+        struct work_done w = work_of(&c->work, &st->kv, b, phase[i]);
+
+        seconds += MAX(w.kv / bandwidth, w.attend / peak);
+    }
+    return c->launch + (nsec)(seconds * 1e9);
 }

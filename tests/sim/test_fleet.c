@@ -171,8 +171,9 @@ static void
 a_step_costs_what_its_bytes_or_its_arithmetic_take(void **state)
 {
     struct setting st;
-    struct batch_run run = { .first_pos = 99, .n_rows = 1, .work = WORK_GENERATION };
-    struct batch b = { .n_rows = 1, .n_runs = 1, .run = &run };
+    struct batch_run run[] = { { .first_pos = 99, .n_rows = 1, .work = WORK_GENERATION },
+                               { .n_rows = 100, .work = WORK_CONTEXT } };
+    struct batch b = { .n_rows = 1, .n_runs = 1, .run = run };
     const struct part_share whole = { 1, 1 };
 
     (void)state;
@@ -186,6 +187,9 @@ a_step_costs_what_its_bytes_or_its_arithmetic_take(void **state)
     /* 60,000 bytes, 1,000 FLOP; then 100 positions of 400 bytes, 1,000 FLOP */
     assert_int_equal(cost_of(&st, &b, whole), 500 + 60000 + 40000);
     assert_int_equal(cost_of(&st, &b, (struct part_share){ .5, 1 }), 500 + 120000 + 80000);
+    b.n_runs = 2; /* 101 rows; the prompt's see 50.5 keys each on average, behind the answer's attention */
+    assert_int_equal(cost_of(&st, &b, whole), 500 + 101000 + 40000 + 50500);
+    b.n_runs = 1;
     st.cost.peak = 1e7;
     assert_int_equal(cost_of(&st, &b, whole), 500 + 100000 + 100000);
     assert_int_equal(cost_of(&st, &b, (struct part_share){ 1, .5 }), 500 + 200000 + 200000);
@@ -226,7 +230,8 @@ a_part_has_what_was_measured_of_its_division_or_lies_between(void **state)
 struct load {
     uint32_t isl, osl, n;
     uint32_t seats; /* 0: the model's */
-    double parts;   /* of what parts have of the device beside each other; 0: all of it */
+    double parts;   /* of what parts have of the device beside each other; 0: as it is */
+    uint32_t rows;  /* of a step; 0: the model's */
 };
 
 /* The model that is there, from its file: H200's curves. */
@@ -244,6 +249,7 @@ divided(uint32_t mode, const char *context, const struct load *x)
     if (setting_read(&s.worker, path, &e) < 0) fail_msg("%s", e.text);
     setting_divide(&s.worker, mode, context);
     if (x->seats) s.worker.kv.n_seats = s.worker.sched.max_seqs = x->seats;
+    if (x->rows) s.worker.sched.max_rows = x->rows;
     for (uint32_t i = 0; i < s.worker.cost.n_co_runs && x->parts > 0; i++) {
         s.worker.cost.co_run[i].read *= x->parts;
         s.worker.cost.co_run[i].compute *= x->parts;
@@ -265,11 +271,15 @@ divided(uint32_t mode, const char *context, const struct load *x)
 static void
 auto_is_as_good_as_off_and_every_rung_where_both_phases_weigh_and_where_one_does(void **state)
 {
-    /* All at once; few in flight, where what prompts are ahead by is of no use; parts that are not worth it. */
-    static const struct load load[] = { { 10000, 600, 300, 0, 0 },   { 1000, 1000, 1000, 0, 0 },
-                                        { 6000, 2, 200, 0, 0 },      { 16, 800, 300, 0, 0 },
-                                        { 10000, 600, 300, 32, 0 },  { 4000, 200, 300, 64, 0 },
-                                        { 10000, 600, 200, 32, .8 }, { 1000, 1000, 500, 64, .8 } };
+    /* All at once; few in flight, where what prompts are ahead by is of no use; parts that are not worth it, and some
+     * that are worth more. */
+    static const struct load load[] = {
+        { 10000, 600, 300, 0, 0, 0 },    { 1000, 1000, 1000, 0, 0, 0 },
+        { 6000, 2, 200, 0, 0, 0 },       { 16, 800, 300, 0, 0, 0 },
+        { 10000, 600, 300, 32, 0, 0 },   { 4000, 200, 300, 64, 0, 0 },
+        { 10000, 600, 200, 32, .8, 0 },  { 1000, 1000, 500, 64, .8, 0 },
+        { 10000, 600, 200, 32, 1.2, 0 }, { 1000, 1000, 500, 64, 1.2, 0 },
+    };
     static const char *const rung[] = { "64", "80", "96", "112" };
 
     (void)state;
@@ -289,6 +299,45 @@ auto_is_as_good_as_off_and_every_rung_where_both_phases_weigh_and_where_one_does
                       x->seats, (double)off / 1e9, (double)best / 1e9, (double)it->end / 1e9);
         assert_true((double)best > .97 * (double)it->end);
         free(it);
+    }
+}
+
+/* One H200 that served the same, always so many in flight (docs/split.md): requests a second, the p99 of TPOT. */
+static void
+what_is_expected_of_a_division_is_what_a_gpu_did(void **state)
+{
+    static const struct {
+        struct load load;
+        const char *context; /* "": undivided */
+        double requests, tpot;
+    } did[] = {
+        { { 10000, 600, 300, 32, 0, 0 }, "", 1.94, 28.2 },
+        { { 10000, 600, 300, 32, 0, 512 }, "", 1.86, 23.0 },
+        { { 10000, 600, 300, 32, 0, 0 }, "80", 1.98, 26.9 },
+        { { 10000, 600, 300, 32, 0, 0 }, "64", 2.06, 22.0 },
+        { { 10000, 600, 200, 16, 0, 0 }, "", 1.56, 17.6 },
+        { { 10000, 600, 200, 16, 0, 512 }, "", 1.66, 15.8 },
+        { { 10000, 600, 200, 16, 0, 0 }, "64", 1.65, 15.9 },
+        { { 1000, 1000, 1000, 128, 0, 0 }, "", 9.29, 13.9 },
+        { { 1000, 1000, 1000, 128, 0, 512 }, "", 9.70, 13.4 },
+        { { 1000, 1000, 1000, 128, 0, 0 }, "64", 8.94, 14.6 },
+    };
+
+    (void)state;
+    for (size_t i = 0; i < ARRAY_LEN(did); i++) {
+        const struct load *x = &did[i].load;
+        struct fleet_result *r = divided(*did[i].context ? DIVIDE_FIXED : DIVIDE_OFF,
+                                         did[i].context, x);
+        double requests = x->n / ((double)r->end / 1e9),
+               tpot = (double)hist_at(&r->tpot, .99) / 1e6;
+
+        print_message("%u/%u, %u in flight, %s, %u rows: %.2f requests/s, GPU %.2f; TPOT %.1f ms, "
+                      "GPU %.1f\n",
+                      x->isl, x->osl, x->seats, *did[i].context ? did[i].context : "off",
+                      x->rows ? x->rows : 8192, requests, did[i].requests, tpot, did[i].tpot);
+        assert_true(requests > .9 * did[i].requests && requests < 1.1 * did[i].requests);
+        assert_true(tpot > .85 * did[i].tpot && tpot < 1.15 * did[i].tpot);
+        free(r);
     }
 }
 
@@ -359,6 +408,7 @@ main(void)
         cmocka_unit_test(a_part_has_what_was_measured_of_its_division_or_lies_between),
         cmocka_unit_test(
             auto_is_as_good_as_off_and_every_rung_where_both_phases_weigh_and_where_one_does),
+        cmocka_unit_test(what_is_expected_of_a_division_is_what_a_gpu_did),
         cmocka_unit_test(percentiles_are_right_to_one_in_a_hundred),
         cmocka_unit_test(a_trace_says_which_line_is_wrong),
     };
