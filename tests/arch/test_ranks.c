@@ -243,6 +243,85 @@ what_does_not_divide_is_refused_by_name(void **state)
     golden_close(&g);
 }
 
+/* Bytes this process has asked files for so far. */
+static uint64_t
+bytes_read(void)
+{
+    unsigned long long n = 0;
+    FILE *f = fopen("/proc/self/io", "re");
+
+    assert_non_null(f);
+    assert_int_equal(fscanf(f, "rchar: %llu", &n), 1);
+    fclose(f);
+    return n;
+}
+
+/* What loading a rank's part reads. Stored in 16 bits and wanted in 32, all of it is copied; files that were just looked
+ * through for the fingerprint are in the page cache, and nothing is read in whole pages. */
+static uint64_t
+read_by_rank(const char *dir, int group_fd, uint32_t rank, uint32_t ranks)
+{
+    const struct gpu_options o = {
+        .device = "cpu", .rank = rank, .n_ranks = ranks, .group_fd = group_fd
+    };
+    struct model_source src = {
+        .dir = dir, .dtype = DT_F32, .rank = rank, .n_ranks = ranks, .weights_fd = -1
+    };
+    enum { ITSELF = 4096 }; /* of /proc/self/io */
+    struct model *m = NULL;
+    struct gpu *g = NULL;
+    struct err e = { 0 };
+    uint64_t n;
+
+    assert_int_equal(gpu_open(&g, &o, &e), 0);
+    assert_int_equal(model_begin(&m, &src, arch_families, &e), 0);
+    n = bytes_read();
+    assert_int_equal(model_load(m, &src, g, &e), 0);
+    n = bytes_read() - n;
+    assert_in_range(n, m->weight_bytes / 2, m->weight_bytes / 2 + ITSELF);
+    n = m->weight_bytes / 2;
+    model_close(m);
+    gpu_close(g);
+    return n;
+}
+
+static void
+each_rank_reads_its_own_bytes_only(void **state)
+{
+    static const struct {
+        const char *name;
+        uint32_t ranks;
+        double most; /* of the whole, that one may read: its part and what all have */
+    } as[] = {
+        { "llama2", 2, .55 },         { "llama2", 4, .32 }, { "llama3", 4, .36 },
+        { "t5_gated", 2, .53 },       { "bart", 2, .63 },   { "gemma4_moe", 4, .31 },
+        { "granite_hybrid", 2, .56 },
+    };
+    int fd = memfd_create("group", MFD_CLOEXEC);
+
+    (void)state;
+    assert_true(fd >= 0);
+    assert_int_equal(ftruncate(fd, GPU_GROUP_BYTES), 0);
+    for (size_t i = 0; i < ARRAY_LEN(as); i++) {
+        struct golden gold;
+        uint64_t whole, sum = 0;
+
+        golden_open(&gold, as[i].name);
+        whole = read_by_rank(gold.dir, fd, 0, 1);
+        for (uint32_t r = 0; r < as[i].ranks; r++) {
+            uint64_t n = read_by_rank(gold.dir, fd, r, as[i].ranks);
+
+            if ((double)n > as[i].most * (double)whole)
+                fail_msg("%s: rank %u of %u reads %llu of %llu bytes", as[i].name, r, as[i].ranks,
+                         (unsigned long long)n, (unsigned long long)whole);
+            sum += n;
+        }
+        assert_true(sum >= whole);
+        golden_close(&gold);
+    }
+    close(fd);
+}
+
 int
 main(int argc, char **argv)
 {
@@ -278,6 +357,7 @@ main(int argc, char **argv)
         cmocka_unit_test(granite_hybrid_is_the_same_on_4_ranks),
         cmocka_unit_test(nemotron_h_is_the_same_on_2_ranks),
         cmocka_unit_test(what_does_not_divide_is_refused_by_name),
+        cmocka_unit_test(each_rank_reads_its_own_bytes_only),
     };
 
     for (int i = 1; i + 1 < argc; i += 2) {

@@ -11,6 +11,7 @@
 #include "tests/torture/args.h"
 #include "tests/torture/service.h"
 
+#include <fcntl.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -19,6 +20,10 @@
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
+
+#ifndef PACKAGE_VERSION
+#include "config.h"
+#endif
 
 enum { SETTLE_MS = 90000, ROUND = 10, CONFIG = 78, GROWTH_KIB = 8192 };
 
@@ -417,9 +422,9 @@ what_an_operator_divides_every_rank_divides(void **state)
     stop_llama(c, ctl);
 }
 
-/* A worker program of which rank 1 is given one setting more. */
+/* A worker program of which rank 1 is another: that shell line, in which $real is lagan-worker. */
 static void
-make_odd_program(char *path, size_t n, const char *more)
+make_odd_program(char *path, size_t n, const char *rank_1)
 {
     char real[1024];
     FILE *f;
@@ -428,31 +433,81 @@ make_odd_program(char *path, size_t n, const char *more)
     snprintf(path, n, "%s/odd", v.dir);
     f = fopen(path, "we");
     assert_non_null(f);
-    fprintf(f, "#!/bin/sh\ncase \"$*\" in *--rank=1*) exec %s \"$@\" %s ;; esac\nexec %s \"$@\"\n",
-            real, more, real);
+    fprintf(f,
+            "#!/bin/bash\nreal=%s\ncd %s\ncase \"$*\" in *--rank=1*) %s ;; esac\n"
+            "if [ -d model ]; then exec 200<model; fi\nexec $real \"$@\"\n",
+            real, v.dir, rank_1);
     fclose(f);
     assert_int_equal(chmod(path, 0755), 0);
+}
+
+/* Two ranks of such a program do not serve, and nobody tries again; the log has those words. */
+static void
+is_refused(const char *rank_1, const char *model, const char *words)
+{
+    nsec until = service_now(&v) + SETTLE_MS * NSEC_MS;
+    char path[128], config[256];
+    const char *const args[] = { "--worker", path, NULL };
+
+    make_odd_program(path, sizeof path, rank_1);
+    snprintf(config, sizeof config,
+             "models:\n  - { name: llama, path: %s, device: cpu, tensor_parallel: 2 }\n", model);
+    v.worker = "lagan-worker"; /* and is not waited for */
+    service_start(&v, 1, config, args);
+    while (!service_logged(&v, words)) {
+        usleep(20000);
+        if (service_now(&v) >= until) fail_msg("nobody says: %s", words);
+    }
+    assert_int_equal(WEXITSTATUS(service_reap(&v)), CONFIG);
 }
 
 static void
 ranks_of_other_settings_are_refused_with_the_difference(void **state)
 {
-    nsec until = service_now(&v) + SETTLE_MS * NSEC_MS;
-    char path[128];
-    const char *const args[] = { "--worker", path, NULL };
+    (void)state;
+    is_refused("exec $real \"$@\" --kv.snapshot_interval=4096", "@/tests/data/golden/llama3",
+               "rank 1 has \"kv.snapshot_interval 4096\", rank 0 \"kv.snapshot_");
+}
+
+/* The same program, but that its version has another first letter. */
+static void
+ranks_of_another_version_are_refused_with_both(void **state)
+{
+    const char *rest = PACKAGE_VERSION + 1;
+    char rank_1[200], words[80];
 
     (void)state;
-    make_odd_program(path, sizeof path, "--kv.snapshot_interval=4096");
-    v.worker = "lagan-worker"; /* and is not waited for */
-    service_start(&v, 1,
-                  "models:\n  - { name: llama, path: @/tests/data/golden/llama3, device: cpu, "
-                  "tensor_parallel: 2 }\n",
-                  args);
-    while (!service_logged(&v, "rank 1 has \"kv.snapshot_interval 4096\", rank 0 \"kv.snapshot_")) {
-        usleep(20000);
-        if (service_now(&v) >= until) fail_msg("nobody says what differs");
-    }
-    assert_int_equal(WEXITSTATUS(service_reap(&v)), CONFIG); /* nobody tries again */
+    snprintf(
+        rank_1, sizeof rank_1,
+        "sed 's/\\x00%s\\x00/\\x00x%s\\x00/' $real >other; chmod +x other; exec ./other \"$@\"",
+        PACKAGE_VERSION, rest);
+    snprintf(words, sizeof words, "rank 1 has \"version x%s\", rank 0 \"version %s\"", rest,
+             PACKAGE_VERSION);
+    is_refused(rank_1, "@/tests/data/golden/llama3", words);
+}
+
+/* One path, which is another folder in each process; in rank 1's a byte of the weights is another. */
+static void
+ranks_of_other_weights_are_refused_with_both(void **state)
+{
+    enum { FOLDER = 200 };
+    char command[400], model[80];
+    int fd;
+
+    (void)state;
+    snprintf(model, sizeof model, "%s/model", v.dir);
+    snprintf(command, sizeof command,
+             "cp -rL \"${srcdir:-.}/tests/data/golden/llama3\" %s/model && cd %s && "
+             "cp -r model other && chmod +w other/* && printf x | dd bs=1 seek=70000 "
+             "conv=notrunc status=none of=other/model-00004-of-00004.safetensors",
+             v.dir, v.dir);
+    assert_int_equal(system(command), 0);
+    fd = open(model, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    assert_true(fd >= 0 && dup2(fd, FOLDER) == FOLDER);
+    close(fd);
+    is_refused("exec 200<other; exec $real \"$@\"", "/proc/self/fd/200",
+               "rank 1 has read weights ");
+    close(FOLDER);
 }
 
 static void
@@ -497,6 +552,8 @@ main(int argc, char **argv)
         T(what_an_operator_divides_every_rank_divides),
         T(every_answer_to_an_operator_can_be_read),
         T(ranks_of_other_settings_are_refused_with_the_difference),
+        T(ranks_of_another_version_are_refused_with_both),
+        T(ranks_of_other_weights_are_refused_with_both),
         T(other_ways_to_divide_a_model_are_refused_by_name),
     };
 
