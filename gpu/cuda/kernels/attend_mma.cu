@@ -615,6 +615,16 @@ start(void (*kernel)(struct job), uint32_t grid, const struct k_lane *l, const s
     return r ? r : launch(kernel, grid, S::THREADS, S::BYTES, l->st, j);
 }
 
+/* Blocks for so many units. Where a few less make it one unit each, or two, and runs are as long as each other, no unit
+ * is cut, and nothing goes through memory to be added up. */
+uint32_t
+even_grid(uint32_t most, uint32_t units)
+{
+    uint32_t even = CEIL_DIV(units, CEIL_DIV(units, most));
+
+    return even * 8 >= most * 7 ? even : most;
+}
+
 /* D's shapes: see the table above. */
 template <typename T, bool NARROW, int D>
 cudaError_t
@@ -634,7 +644,8 @@ attend(const struct k_lane *l, struct job j)
         j.slot_rows = MIN(j.group, 16u);
         j.n_slots = (uint32_t)MIN(l->work_bytes / (j.slot_rows * (D + 2) * 4), (size_t)UINT32_MAX);
         if ((uint64_t)j.r.n_runs * j.a.n_kv_heads * j.parts > K_COUNTERS) j.n_slots = 0;
-        r = start<one>(attend_shares<one, BLOCKS>, BLOCKS * l->sms, l, j);
+        r = start<one>(attend_shares<one, BLOCKS>,
+                       even_grid(BLOCKS * l->sms, j.r.n_runs * j.a.n_kv_heads * j.parts), l, j);
     }
     j.r.run += j.r.n_runs;
     j.r.n_runs = all.n_runs - j.r.n_runs;
