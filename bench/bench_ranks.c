@@ -5,6 +5,9 @@
  * For every way (the kernels option) and size, so many ops in a row, as one graph where the device has graphs, started at
  * one moment by all ranks; the time of one on rank 0. bf16 on a GPU, fp32 on the CPU; a gathering's size is a rank's part.
  * gb_s: bytes that leave a rank. small is what serves, up to its limit; nccl: the peer.
+ *
+ * step: what Llama-3.1-8B's ranks say to each other in a step of 1 and of 64 rows, without the step: 64 residuals of parts, then
+ * the logits' gathering, as served and all by nccl; alone: the same residuals of what is whole. Times are a step's.
  */
 #include "base/clock.h"
 #include "gpu/gpu.h"
@@ -17,8 +20,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-enum { CHAIN = 64, MAX_RUNS = 64, COLS = 4096, ALONE = 120 };
-enum what { SUM, GATHER, RESIDUAL, RESIDUAL_ALONE };
+enum { CHAIN = 64, MAX_RUNS = 64, COLS = 4096, VOCAB = 128256, ALONE = 120 };
+enum what { SUM, GATHER, RESIDUAL, RESIDUAL_ALONE, STEP, STEP_ALONE };
 #define LARGEST ((size_t)64 << 20)
 
 static const char *device = "cpu";
@@ -73,7 +76,7 @@ one(struct side *s, enum what what, size_t bytes)
     struct residual r = {
         .x = tensor_2d((char *)s->arena.base + LARGEST, DT_F32, in.dim[0], in.dim[1]),
         .in = in,
-        .parts = what == RESIDUAL,
+        .parts = what == RESIDUAL || what == STEP,
         .y = tensor_2d((char *)s->arena.base + LARGEST / 2, in.dtype, in.dim[0], in.dim[1]),
         .eps = 1e-5f
     };
@@ -84,10 +87,18 @@ one(struct side *s, enum what what, size_t bytes)
         s->lane, out, tensor_cols(out, (uint32_t)(bytes / 4) * s->rank, (uint32_t)(bytes / 4)));
 }
 
+/* A rank's part of the logits of as many rows as those bytes are. */
+static size_t
+logits_bytes(struct side *s, size_t bytes)
+{
+    return dtype_bytes(DT_F32, (size_t)tensor_of(s, bytes).dim[0] * (VOCAB / ranks));
+}
+
 static void
 queue(struct side *s, enum what what, size_t bytes)
 {
     for (int i = 0; i < CHAIN; i++) OK(one(s, what, bytes));
+    if (what == STEP) OK(one(s, GATHER, logits_bytes(s, bytes)));
 }
 
 static int
@@ -101,7 +112,10 @@ by_value(const void *a, const void *b)
 static void
 measure(struct side *s, const char *way, enum what what, size_t bytes)
 {
-    static const char *const names[] = { "sum", "gather", "residual", "residual alone" };
+    static const char *const names[] = { "sum",  "gather",    "residual", "residual alone",
+                                         "step", "step alone" };
+    uint32_t each = what >= STEP ? 1 : CHAIN;
+    size_t leave = bytes * (CHAIN / each) + (what == STEP ? logits_bytes(s, bytes) : 0);
     bool graphs = gpu_graphs(s->gpu);
     struct graph *g = NULL;
     double us[MAX_RUNS];
@@ -127,7 +141,7 @@ measure(struct side *s, const char *way, enum what what, size_t bytes)
         OK(s->op->lane_mark(s->lane, ++s->step));
         while (s->op->lane_done(s->lane) != s->step)
             if (s->op->lane_error(s->lane) < 0) die(s, "a chain", gpu_why(s->gpu));
-        us[i] = (double)(clock_now() - since) / NSEC_US / CHAIN;
+        us[i] = (double)(clock_now() - since) / NSEC_US / each;
     }
     if (g) s->op->graph_drop(s->lane, g);
     qsort(us, runs, sizeof *us, by_value);
@@ -136,7 +150,7 @@ measure(struct side *s, const char *way, enum what what, size_t bytes)
            "ranks\",\"value\":%.4g,\"unit\":\"us\",\"n\":%u,"
            "\"min\":%.4g,\"median\":%.4g,\"max\":%.4g,\"gb_s\":%.4g}\n",
            way, names[what], bytes >> 10, ranks, us[runs / 2], runs, us[0], us[runs / 2],
-           us[runs - 1], (double)bytes * (ranks - 1) / us[runs / 2] / 1e3);
+           us[runs - 1], (double)leave * (ranks - 1) / us[runs / 2] / 1e3);
     fflush(stdout);
 }
 
@@ -157,25 +171,48 @@ measure_residuals(struct side *s, const char *way)
 }
 
 static void
-run_way(uint32_t rank, const char *way, int fd)
+measure_steps(struct side *s, const char *way)
 {
-    char kernels[96];
-    struct gpu_options o = { .device = device, .rank = rank, .n_ranks = ranks, .group_fd = fd };
+    static const uint32_t rows[] = { 1, 64 };
+
+    for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
+        size_t bytes = dtype_bytes(gpu_act_dtype(s->gpu, DT_BF16), (size_t)rows[i] * COLS);
+
+        measure(s, way, STEP, bytes);
+        measure(s, way, STEP_ALONE, bytes);
+    }
+}
+
+struct way {
+    const char *name, *kernels; /* kernels: NULL, what serves by itself */
+    bool sums, residuals, steps;
+};
+static const struct way on_cpu = { "cpu", NULL, true, true, true };
+static const struct way on_gpu[] = {
+    { "peer", "all_reduce=peer,all_gather=peer", true, false, false },
+    { "small", "all_reduce=small,all_gather=small", false, true, false },
+    { "nccl", "all_reduce=nccl,all_gather=nccl", true, true, true },
+    { "served", NULL, false, false, true },
+};
+
+static void
+run_way(uint32_t rank, const struct way *w, int fd)
+{
+    struct gpu_options o = {
+        .device = device, .kernels = w->kernels, .rank = rank, .n_ranks = ranks, .group_fd = fd
+    };
     struct side side = { .rank = rank }, *s = &side;
     struct err e = { 0 };
 
-    if (strcmp(way, "cpu")) {
-        snprintf(kernels, sizeof kernels, "all_reduce=%s,all_gather=%s", way, way);
-        o.kernels = kernels;
-    }
     if (gpu_open(&s->gpu, &o, &e) < 0) die(s, "open", e.text);
     s->op = gpu_ops(s->gpu);
     if (s->op->arena_make(s->gpu, "ranks", LARGEST * 2, &s->arena, &e) < 0)
         die(s, "memory", e.text);
     if (s->op->lane_open(s->gpu, gpu_units(s->gpu), &s->lane, &e) < 0) die(s, "lane", e.text);
-    if (strcmp(way, "small")) measure_sums(s, way);
-    if (strcmp(way, "peer")) measure_residuals(s, way);
-    if (rank == 0 && *gpu_group(s->gpu)) fprintf(stderr, "%s: %s\n", way, gpu_group(s->gpu));
+    if (w->sums) measure_sums(s, w->name);
+    if (w->residuals) measure_residuals(s, w->name);
+    if (w->steps) measure_steps(s, w->name);
+    if (rank == 0 && *gpu_group(s->gpu)) fprintf(stderr, "%s: %s\n", w->name, gpu_group(s->gpu));
     s->op->lane_close(s->lane);
     s->op->arena_drop(s->gpu, &s->arena);
     gpu_close(s->gpu);
@@ -185,13 +222,10 @@ static void
 a_rank(uint32_t rank, const int *fd)
 {
     alarm(ALONE);
-    if (!strcmp(device, "cpu")) {
-        run_way(rank, "cpu", fd[0]);
-    } else {
-        run_way(rank, "peer", fd[0]);
-        run_way(rank, "small", fd[1]);
-        run_way(rank, "nccl", fd[2]);
-    }
+    if (!strcmp(device, "cpu"))
+        run_way(rank, &on_cpu, fd[0]);
+    else
+        for (size_t i = 0; i < ARRAY_LEN(on_gpu); i++) run_way(rank, &on_gpu[i], fd[i]);
     _exit(0);
 }
 
@@ -199,7 +233,7 @@ int
 main(int argc, char **argv)
 {
     pid_t pid[GPU_MAX_RANKS];
-    int fd[3], status, failed = 0;
+    int fd[ARRAY_LEN(on_gpu)], status, failed = 0;
 
     for (int i = 1; i + 1 < argc; i += 2) {
         if (!strcmp(argv[i], "--device")) device = argv[i + 1];
@@ -208,7 +242,7 @@ main(int argc, char **argv)
         if (!strcmp(argv[i], "--runs")) runs = MIN((uint32_t)atoi(argv[i + 1]), (uint32_t)MAX_RUNS);
     }
     gate = mmap(NULL, sizeof *gate, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    for (int i = 0; i < 3; i++) {
+    for (size_t i = 0; i < ARRAY_LEN(fd); i++) {
         fd[i] = memfd_create("group", MFD_CLOEXEC);
         if (gate == MAP_FAILED || fd[i] < 0 || ftruncate(fd[i], (off_t)GPU_GROUP_BYTES) < 0) {
             perror("bench_ranks");
