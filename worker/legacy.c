@@ -165,7 +165,12 @@ legacy_close(struct engine *n)
 void
 legacy_begin(struct worker *w, nsec now)
 {
+    const struct manifest_found *f = w->e.found;
+
     w->ready_at = now;
+    for (uint32_t i = 0; f && i < w->e.kv_config.n_seats; i++)
+        if (f[i].owner.id && f[i].row.committed < f[i].owner.n_tokens)
+            scheduler_keep_prompt(w->e.sched, i, f[i].owner.n_tokens, f[i].owner.n_cross);
     scheduler_keep(w->e.sched, now + COME);
 }
 

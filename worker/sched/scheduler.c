@@ -333,6 +333,17 @@ scheduler_unkeep(struct scheduler *s, uint32_t seat)
 }
 
 void
+scheduler_keep_prompt(struct scheduler *s, uint32_t seat, uint32_t n_prompt, uint32_t n_source)
+{
+    struct kv_need n;
+
+    check(seat < s->n_seats);
+    if (!s->seat[seat].kept || n_prompt > s->l.max_len) return;
+    n = kv_need(s->kv, n_prompt, n_source, MIN(s->unit, n_prompt));
+    (void)(kv_raise(s->kv, seat, &n) < 0);
+}
+
+void
 scheduler_unkeep_all(struct scheduler *s)
 {
     for (uint32_t i = 0; i < s->n_seats && s->n_kept > 0; i++) scheduler_unkeep(s, i);

@@ -90,6 +90,11 @@ int scheduler_add(struct scheduler *s, struct seq *seq, nsec now, struct err *e)
  * then on one is given up whenever anything else finds no room; before, what finds none waits. */
 void scheduler_keep(struct scheduler *s, nsec until);
 void scheduler_unkeep(struct scheduler *s, uint32_t seat); /* not kept: nothing happens */
+/* Before anybody is added: whose seat that is was within a prompt of so many positions. The blocks that were promised to
+ * it and are not filled stay its, so that nobody who goes on has grown into them when it comes. A number that cannot be, or for
+ * which there is no room, changes nothing. */
+void scheduler_keep_prompt(struct scheduler *s, uint32_t seat, uint32_t n_prompt,
+                           uint32_t n_source);
 /* Positions of its prompt that the cache has, the host tier counted whether it is there yet or not. It has been
  * added, and is its family's first or has none. */
 uint32_t scheduler_cached(const struct scheduler *s, const struct seq *q);
