@@ -498,6 +498,30 @@ prompts_that_fill_the_pool_do_not_wait_for_answers_that_nobody_gives(void **stat
     }
 }
 
+/* Who came last gives way, and not an answer for itself: else answers stand still for prompts that nobody goes on with. */
+static void
+an_answer_takes_the_blocks_of_a_prompt_that_is_half_done(void **state) /* E4.5 */
+{
+    struct seq *q[2] = { seq_new(1, 10, 60, 0), seq_new(2, 60, 5, 0) };
+
+    (void)state;
+    split();
+    r.l.policy = POLICY_MAX_UTILIZATION;
+    r.c.group[0].max_blocks = 8;
+    run_open(&r);
+    run_add(&r, q[0]);
+    run_step(&r, 0);
+    run_step(&r, 1);
+    run_add(&r, q[1]);
+    assert_int_equal(run_step(&r, 0)->n_rows, 40);
+    for (int i = 0; i < 58; i++) assert_non_null(run_step(&r, 1));
+    assert_int_equal(q[0]->n_pauses, 0);
+    assert_int_equal(q[1]->n_pauses, 1);
+    run_out();
+    for (int i = 0; i < 2; i++) assert_non_null(scheduler_reap(r.s));
+    close_all(q, 2);
+}
+
 static void
 one_that_never_fits_is_refused_and_both_lanes_go_on(void **state) /* D-07, E5 */
 {
@@ -620,6 +644,7 @@ main(void)
         cmocka_unit_test(no_change_of_the_division_under_load_loses_a_token),
         cmocka_unit_test(both_lanes_begin_with_nothing_to_do_and_each_request_wakes_them),
         cmocka_unit_test(prompts_that_fill_the_pool_do_not_wait_for_answers_that_nobody_gives),
+        cmocka_unit_test(an_answer_takes_the_blocks_of_a_prompt_that_is_half_done),
         cmocka_unit_test(one_that_never_fits_is_refused_and_both_lanes_go_on),
         cmocka_unit_test(a_cancelled_answer_gives_the_prompt_its_blocks_at_once),
         cmocka_unit_test(a_storm_of_cancels_leaves_nothing_in_either_lane),
