@@ -2,8 +2,8 @@
 # check_long.sh BUILDDIR [PART]... - what is too long for `make check`; without PART all of it, many hours.
 #
 # Each part says what it does before it begins, how far it is, and how it ended; the exit code is the worst
-# of them. Kills can also be run in pieces on several machines: the programs take --kills, --seed and
-# --seconds (tests/torture/args.h). Before an issue is called resolved, not in continuous integration.
+# of them. Kills are run in as many pieces as there are processors; on several machines the programs take --kills,
+# --seed and --seconds (tests/torture/args.h). Before an issue is called resolved, not in continuous integration.
 set -uo pipefail
 top=$(cd "$(dirname "$0")/.." && pwd)
 build=$(cd "${1:-.}" && pwd)
@@ -17,7 +17,7 @@ part() { # part NAME SENTENCE COMMAND...
   printf '%s: %s ...\n' "$name" "$2"
   shift 2
   since=$(date +%s)
-  if "$@" 2>&1 </dev/null | tee "$out" | { grep --line-buffered -E ': [0-9]+ of [0-9]+$' || true; }; then
+  if "$@" 2>&1 </dev/null | tee "$out" | { grep --line-buffered -E ': [0-9]+ of [0-9]+$|, in all$' || true; }; then
     printf '  ok, %d s\n' $(($(date +%s) - since))
   else
     printf '  FAILED after %d s; the end of %s:\n' $(($(date +%s) - since)) "${out##*/}"
@@ -40,9 +40,31 @@ fuzzed() { # fuzzed SECONDS NAME...: one after the other
   for f; do "$top/tools/fuzz.sh" -t "$seconds" "$f" || return 1; done
 }
 
-died_at_points() {
-  "$torture/test_kill" --rounds 100 --actions 1 'at_every*' &&
-    "$torture/test_heirs" --rounds 100 --actions 1 'at_every*'
+# A part of many at once, so that all processors have something to do: what each counts is added up, and is
+# to be what was asked for. As a program says it: "N WHAT", or, where WHAT is "a point", a line "POINT N" each.
+in_pieces() { # in_pieces COUNT WHAT PER_PROCESSOR OPTION PROGRAM CASE [ARG]...
+  count=$1 what=$2 n=$(($(nproc) * $3)) option=$4 program=$5 case=$6 failed=0 pids=
+  shift 6
+  dir=$build/long-$name.d
+  rm -rf "$dir" && mkdir "$dir" || return 1
+  for i in $(seq "$n"); do
+    "$torture/$program" --seed $((LAGAN_TEST_SEED + i)) "--$option" $(((count + n - 1) / n)) "$@" "$case" >"$dir/$i" 2>&1 &
+    pids="$pids $!"
+  done
+  tail -q -f --pid=$! "$dir/$n" | grep --line-buffered -E ': [0-9]+ of [0-9]+$' | sed -u "s/^/one of $n: /"
+  for p in $pids; do wait "$p" || failed=$((failed + 1)); done
+  cat "$dir"/*
+  cat "$dir"/* | awk -v count="$count" -v what="$what" -v n="$n" -v failed="$failed" '
+    match($0, "[0-9]+ " what) && what != "a point" { sum += substr($0, RSTART) }
+    NF == 2 && $1 ~ /^[a-z]+_[a-z_]+$/ && $2 ~ /^[0-9]+$/ { at[$1] += $2; fired += $2 }
+    END {
+      for (p in at) { points++; if (least == "" || at[p] < least) least = at[p] }
+      sub(/, $/, "", what)
+      if (what == "a point") sum = least; else printf "%d %s, ", sum, what
+      if (points) printf "%d deaths at %d points, at each at least %d, ", fired, points, least
+      printf "%d processes of which %d failed, in all\n", n, failed
+      exit failed || sum < count
+    }'
 }
 
 ended_in_groups() {
@@ -64,15 +86,24 @@ part fuzz 'an hour and a quarter of hostile rings, plans, records, manifests and
 part soak 'a minute of 64 clients' env LAGAN_SOAK_SECONDS=60 "$build/tests/e2e/test_service"
 part worlds 'ten million requests in pretended worlds, each lived twice' "$build/lagan-sim" soak --requests 10000000
 part models 'models with one more kill' "$top/ipc/proof/check.sh" long
-part kills 'a million kills of mock workers, and of pairs' "$torture/test_kill" --kills 1000000 'no_kill*'
-part lagands 'ten thousand kills of lagand' "$torture/test_kill" --daemons 10000 'a_killed_lagand*'
-part heirs 'ten thousand successions of lagand' "$torture/test_heirs" --kills 10000 'a_lagand*'
-part points 'a hundred deaths at every point of the protocol' died_at_points
-part real 'ten thousand kills of real workers' "$torture/test_resume" --kills 5000 'streams*'
+part kills 'a million kills of mock workers' in_pieces 1000000 'kills, ' 1 kills test_kill 'no_kill_of_a_worker_loses*'
+part pairs 'a hundred thousand kills of pairs' in_pieces 100000 'kills of pairs' 1 pairs test_kill 'no_kill_of_a_worker_or*'
+part lagands 'ten thousand kills of lagand' in_pieces 10000 'kills of lagand' 1 daemons test_kill 'a_killed_lagand*'
+part heirs 'ten thousand successions of lagand' in_pieces 10000 successions 3 kills test_heirs 'a_lagand*'
+part workers 'a hundred deaths of mock workers at every point of the protocol' \
+  in_pieces 100 'a point' 1 rounds test_kill 'at_every_point_a_worker*' --actions 1
+part points 'a hundred deaths of lagand at every point of the protocol' \
+  in_pieces 100 'a point' 1 rounds test_kill 'at_every_point_lagand_may_be*' --actions 1
+part handing 'a hundred deaths of lagand at every point of handing on' \
+  in_pieces 100 'a point' 1 rounds test_heirs 'at_every_point_lagand_may_die*' --actions 1
+part real 'ten thousand kills of real workers' in_pieces 10000 'kills in' 1 kills test_resume 'streams_of_killed_workers_keep*'
+part real16 'ten thousand more in bf16, with lanes and standbys' \
+  in_pieces 10000 'kills in' 1 kills test_resume 'streams_of_killed_workers_with*'
+part instants 'a hundred deaths of real workers at every point' \
+  in_pieces 100 'a point' 1 rounds test_resume 'at_every*' --actions 1
 part groups 'nine hundred kills of ranks, and every way to end at every point' ended_in_groups
 part actions 'every way to end, ten times at every point' ended_at_points
-part instants 'a hundred deaths of real workers at every point' "$torture/test_resume" --rounds 100 --actions 1 'at_every*'
-part evil 'ten thousand evil workers' "$torture/test_evil" --lives 10000
+part evil 'ten thousand evil workers' in_pieces 10000 'evil workers' 1 lives test_evil '*'
 part hostile 'clients that mean harm: the others wait at most twice as long' "$torture/test_hostile" --requests 4000 --times 2
 part silence 'an hour of load, and workers that are stopped' "$torture/test_silence" --watch 3600 --stops 100
 exit $worst

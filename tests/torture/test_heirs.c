@@ -233,9 +233,10 @@ static void
 a_lagand_that_is_killed_or_begins_again_leaks_nothing_to_the_next_one(void **state)
 {
     struct census first = { 0 }; /* after the second: one of each kind */
+    uint32_t i;
 
     (void)state;
-    for (uint32_t i = 0; torture_more("kills of lagand", i, n_kills); i++) {
+    for (i = 0; torture_more("successions", i, n_kills); i++) {
         run_for(test_below(50000));
         if (i % 2) {
             kill(v.pid, SIGKILL);
@@ -250,6 +251,7 @@ a_lagand_that_is_killed_or_begins_again_leaks_nothing_to_the_next_one(void **sta
             service_recount(&v, &first,
                             GROWTH_KIB + KEPT_KIB * (uint32_t)MIN(n_done, (uint64_t)KEPT_MOST));
     }
+    print_message("%u successions\n", i);
     say_how_many();
     service_stop(&v);
 }

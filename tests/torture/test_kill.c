@@ -2,7 +2,7 @@
  *
  * The real lagand with workers that have no model (mock_worker.c). Kills come from outside at random
  * times, and from inside at the points of base/failpoint.h; rings are small, so that they wrap and fill.
- * --kills, --daemons and --rounds are for check-long.
+ * --kills, --pairs, --daemons and --rounds are for check-long.
  */
 #include "base/clock.h"
 #include "include/lagan_wire.h"
@@ -27,7 +27,7 @@ enum { PACE_US = 10000, GROWTH_KIB = 4096 };
         __VA_ARGS__, NULL \
     }
 
-static uint32_t n_kills = 20000, n_daemons = 300, n_rounds = 1;
+static uint32_t n_kills = 20000, n_pairs = 2000, n_daemons = 300, n_rounds = 1;
 static uint32_t n_actions = UINT32_MAX; /* so many of kill, abort, ... */
 static struct service v;
 static struct streams s;
@@ -168,7 +168,7 @@ static void
 no_kill_of_a_worker_or_its_standby_loses_repeats_or_reorders_a_token(void **state)
 {
     enum { PAIRS = 24 };
-    uint32_t kills = n_kills / 10, done = 0;
+    uint32_t done = 0;
     struct census first = { 0 };
 
     (void)state;
@@ -176,8 +176,8 @@ no_kill_of_a_worker_or_its_standby_loses_repeats_or_reorders_a_token(void **stat
     service_start(&v, PAIRS, NULL, (const char *const[]){ "--set", "standby=1", NULL });
     streams_open(&s, v.endpoint, STREAMS, TOKENS);
     for (int i = 0; i < 200; i++) streams_turn(&s, 1, true);
-    while (torture_more("kills of pairs", done, kills)) {
-        uint32_t n = MIN(kills - done, (uint32_t)ROUND / 2);
+    while (torture_more("kills of pairs", done, n_pairs)) {
+        uint32_t n = MIN(n_pairs - done, (uint32_t)ROUND / 2);
 
         kill_some(n);
         settle();
@@ -185,9 +185,10 @@ no_kill_of_a_worker_or_its_standby_loses_repeats_or_reorders_a_token(void **stat
         service_recount(&v, &first, GROWTH_KIB);
         done += n;
     }
-    print_message("%u kills; %llu requests, %llu tokens, %u resumed, %u standbys took over\n", done,
-                  (unsigned long long)s.history.n_done, (unsigned long long)s.history.n_tokens,
-                  atomic_load(&v.board->n_resumed), service_logged(&v, "the standby takes over"));
+    print_message(
+        "%u kills of pairs; %llu requests, %llu tokens, %u resumed, %u standbys took over\n", done,
+        (unsigned long long)s.history.n_done, (unsigned long long)s.history.n_tokens,
+        atomic_load(&v.board->n_resumed), service_logged(&v, "the standby takes over"));
     print_waits();
     assert_true(atomic_load(&v.board->n_resumed) > done / 100);
     assert_true(service_logged(&v, "the standby takes over") > done / 100);
@@ -414,6 +415,7 @@ main(int argc, char **argv)
 
     torture_args(argc, argv,
                  (const struct torture_arg[]){ { "kills", &n_kills },
+                                               { "pairs", &n_pairs },
                                                { "daemons", &n_daemons },
                                                { "rounds", &n_rounds },
                                                { "actions", &n_actions },
