@@ -230,9 +230,9 @@ group_tick(struct worker *w, nsec now, nsec late)
             worker_broken(o, DEATH_EXITED, "has left rank 0 alone");
         if (!o->alive) continue;
         beat = atomic_load_explicit(&shm_ctl(&o->link.w)->hb_count, memory_order_relaxed);
+        o->beat_at = MIN(o->beat_at + worker_excused(o, now, late), now);
         if (beat != o->beat) o->beat_at = now;
         o->beat = beat;
-        o->beat_at += late;
         if (now - o->beat_at >= stall)
             worker_broken(o, DEATH_SILENT, "has not beaten for %.1f s",
                           (double)(now - o->beat_at) / NSEC_S);

@@ -349,3 +349,9 @@ super_broken(struct super *s, enum death_cause cause, nsec now)
     if (s->suspect == DEATH_NONE) s->suspect = cause;
     super_event(s, EV_BROKEN, now);
 }
+
+void
+super_excuse(struct super *s, nsec late)
+{
+    if (s->state == SUPER_DYING) s->timer = clock_after(s->timer, late);
+}

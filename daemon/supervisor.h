@@ -121,6 +121,8 @@ void super_event(struct super *s, enum super_event ev, nsec now);
 void super_died(struct super *s, int code, int status, bool words);
 /* The worker must go because of that: EV_BROKEN with the cause. Once; a second cause changes nothing. */
 void super_broken(struct super *s, enum death_cause cause, nsec now);
+/* The end of one that was killed may come so much later: we stood still, or it had no processor to die. */
+void super_excuse(struct super *s, nsec late);
 
 const char *super_state_word(enum super_state s);
 const char *death_word(enum death_cause c);

@@ -641,6 +641,22 @@ worker_broken(struct worker *w, enum death_cause cause, const char *fmt, ...)
 
 /* ---- its heart */
 
+/* Looked at only of one that has not done what it should have by now: it may have had no processor. */
+nsec
+worker_excused(struct worker *w, nsec now, nsec late)
+{
+    const struct shm_ctl *c = shm_ctl(&w->link.w);
+    bool owes = w->super.state == SUPER_DYING || w->bell_lost || w->hand_lost;
+
+    if (!w->alive || w->super.state == SUPER_LOST) return late;
+    owes = owes || now - w->beat_at >= w->d->config->o.stall_timeout / 4 ||
+           (w->deadline &&
+            atomic_load_explicit(&c->phase_deadline_ns, memory_order_relaxed) == w->deadline);
+    if (owes) return MAX(late, starved_since(&w->starved, w->pid, now));
+    w->starved.at = 0;
+    return late;
+}
+
 static void
 check_beat(struct worker *w, nsec now, nsec late)
 {
@@ -649,17 +665,17 @@ check_beat(struct worker *w, nsec now, nsec late)
     nsec deadline = atomic_load_explicit(&c->phase_deadline_ns, memory_order_relaxed);
     nsec stall = w->d->config->o.stall_timeout, silent;
 
+    /* We stood still, or it had no processor, so that we cannot say that it did. */
+    w->beat_at = MIN(w->beat_at + late, now);
     if (beat != w->beat) {
         if (w->warned) tell(w, LOG_LEVEL_WARN, "worker %s: beats again", w->name);
         w->beat = beat;
         w->beat_at = now;
         w->warned = w->asked = false;
     }
-    /* We stood still, so that we cannot say that it did. */
     if (deadline != w->deadline) w->excuse = 0;
     w->deadline = deadline;
     w->excuse += late;
-    w->beat_at += late;
     silent = now - w->beat_at;
     /* A step that holds the loop up is overdue first, if it is both. */
     if (deadline && now - w->excuse > deadline && !group_stopped(w, now)) {
@@ -734,6 +750,10 @@ worker_tick(struct worker *w, nsec now, nsec late)
 {
     if (w->standby) worker_tick(w->standby, now, late);
     look_for_end(w);
+    late = worker_excused(w, now, late);
+    super_excuse(&w->super, late);
+    if (w->bell_lost) w->bell_lost = MIN(w->bell_lost + late, now);
+    if (w->hand_lost) w->hand_lost = MIN(w->hand_lost + late, now);
     if (now >= w->super.timer) worker_event(w, EV_TIMER);
     if (!w->alive || w->super.state == SUPER_DYING || w->super.state == SUPER_LOST) return;
     stat_read(shm_ctl(&w->link.w), &w->stats);

@@ -5,6 +5,7 @@
 #include "base/base.h"
 #include "daemon/arenas.h"
 #include "daemon/daemon.h"
+#include "daemon/starved.h"
 #include "daemon/supervisor.h"
 #include "ipc/link.h"
 #include "ipc/stat.h"
@@ -41,8 +42,10 @@ struct worker {
     sd_event_source *on_exit, *on_bell, *on_hand, *on_log, *on_no_end, *on_calm;
     struct control *control;
     nsec spawned_at, beat_at;
-    uint64_t beat;         /* hb_count when it last moved, at beat_at */
-    nsec deadline, excuse; /* of its step; time that passed while we stood still */
+    uint64_t beat; /* hb_count when it last moved, at beat_at */
+    nsec deadline,
+        excuse; /* of its step; time that passed while we stood still, or it could not run */
+    struct starved starved;
     bool warned, asked;    /* silent: told people; asked for its last words */
     nsec bell_lost;        /* since when its end of the bell is shut; 0: open */
     nsec hand_lost;        /* its end of hand */
@@ -109,6 +112,8 @@ void worker_broken(struct worker *w, enum death_cause cause, const char *fmt, ..
 /* A quarter of a second has passed: heartbeat, deadlines, timers, bell storms. late: so much more than
  * that, because we or the machine stood still. */
 void worker_tick(struct worker *w, nsec now, nsec late);
+/* For group.c: of the time since the last tick, what its process cannot be blamed for; at least late. */
+nsec worker_excused(struct worker *w, nsec now, nsec late);
 nsec worker_timer(const struct worker *w); /* of its supervisor, and of its standby's */
 bool worker_open(const struct worker *w);  /* may be given requests */
 bool worker_over(const struct worker *w);  /* down, failed or lost: nothing is to be awaited */

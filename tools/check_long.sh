@@ -53,7 +53,7 @@ in_pieces() { # in_pieces COUNT WHAT PER_PROCESSOR OPTION PROGRAM CASE [ARG]...
   done
   tail -q -f --pid=$! "$dir/$n" | grep --line-buffered -E ': [0-9]+ of [0-9]+$' | sed -u "s/^/one of $n: /"
   for p in $pids; do wait "$p" || failed=$((failed + 1)); done
-  cat "$dir"/*
+  cat "$dir"/* | grep -vE ': [0-9]+ of [0-9]+$'
   cat "$dir"/* | awk -v count="$count" -v what="$what" -v n="$n" -v failed="$failed" '
     match($0, "[0-9]+ " what) && what != "a point" { sum += substr($0, RSTART) }
     NF == 2 && $1 ~ /^[a-z]+_[a-z_]+$/ && $2 ~ /^[0-9]+$/ { at[$1] += $2; fired += $2 }

@@ -3,7 +3,8 @@
  * It speaks the rings as the real one does. A request's token at a position is a hash of both, so that
  * a test knows every answer; it ends at max_tokens. The name of the "model" directory says how it
  * misbehaves: good, slow, brisk (a token a millisecond), segv, check, hang, deaf, overdue, storm, exit, bad-token, bad-row, bad-first,
- * bad-text, bad-finish, bad-seq, bad-hand, shut-bell, shut-hand, loading, die-config, die-model, die-once, poison.
+ * bad-text, bad-finish, bad-seq, bad-hand, shut-bell, shut-hand, asked-early, loading, die-config, die-model, die-once,
+ * poison.
  */
 #include "base/clock.h"
 #include "include/lagan_wire.h"
@@ -154,7 +155,7 @@ misbehave(void)
         atomic_store(&words->state, 2);
         raise(SIGABRT);
     }
-    if (is("hang")) signal(SIGUSR2, SIG_IGN);
+    if (is("deaf")) signal(SIGUSR2, SIG_DFL);
     if (is("hang") || is("deaf")) pause();
     if (is("overdue")) {
         atomic_store(&c->phase_deadline_ns, clock_now() + 100 * NSEC_MS);
@@ -389,6 +390,7 @@ main(int argc, char **argv)
     }
     if (strrchr(path, '/')) mode = strrchr(path, '/') + 1;
     prctl(PR_SET_PDEATHSIG, SIGKILL);
+    if (is("asked-early")) raise(SIGUSR2);
     check(heritage_take(&h, NULL) == 0);
     check(link_attach(&l, heritage_fd(&h, "d"), heritage_fd(&h, "w"), heritage_fd(&h, "bell"),
                       h.epoch, NULL) == 0);

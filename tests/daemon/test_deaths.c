@@ -327,6 +327,16 @@ a_worker_that_fails_to_start_once_is_tried_again(void **state)
     assert_int_equal(rig_stop(&r), 0);
 }
 
+/* By a lagand that has waited long for its first beat: it cannot answer yet. */
+static void
+a_worker_that_is_asked_for_its_last_words_before_it_can_answer_lives(void **state)
+{
+    (void)state;
+    rig_begin(&r, "asked-early", NULL);
+    assert_false(rig_logged(&r, "died of", 0));
+    assert_int_equal(rig_stop(&r), 0);
+}
+
 static void
 a_killed_lagand_leaves_no_worker_and_the_next_one_starts(void **state)
 {
@@ -359,6 +369,7 @@ main(void)
         rig_test(a_silent_worker_and_an_overdue_step_are_killed_in_time),
         rig_test(a_worker_that_cannot_start_says_why_and_lagand_leaves),
         rig_test(a_worker_that_fails_to_start_once_is_tried_again),
+        rig_test(a_worker_that_is_asked_for_its_last_words_before_it_can_answer_lives),
         rig_test(a_killed_lagand_leaves_no_worker_and_the_next_one_starts),
     };
 

@@ -439,6 +439,28 @@ a_drain_that_takes_too_long_ends_with_term_then_kill_then_lost(void **state)
     assert_int_equal(s.timer, NSEC_NEVER);
 }
 
+static void
+one_that_had_no_processor_to_die_has_so_much_longer(void **state)
+{
+    struct super s;
+    struct hands h;
+    nsec until;
+
+    (void)state;
+    start(&s, &h, 0);
+    super_event(&s, EV_READY, 0);
+    super_excuse(&s, NSEC_S); /* nothing is awaited of it */
+    super_broken(&s, DEATH_SILENT, 0);
+    assert_int_equal(s.state, SUPER_DYING);
+    until = s.timer;
+    super_excuse(&s, 12 * NSEC_S);
+    assert_int_equal(s.timer, until + 12 * NSEC_S);
+    super_event(&s, EV_TIMER, s.timer);
+    assert_int_equal(s.state, SUPER_LOST);
+    super_excuse(&s, NSEC_S);
+    assert_int_equal(s.timer, NSEC_NEVER);
+}
+
 int
 main(void)
 {
@@ -459,6 +481,7 @@ main(void)
         cmocka_unit_test(a_worker_killed_for_hanging_comes_back_one_that_was_leaving_does_not),
         cmocka_unit_test(a_standby_that_is_killed_comes_back_and_one_that_was_taken_makes_room),
         cmocka_unit_test(a_drain_that_takes_too_long_ends_with_term_then_kill_then_lost),
+        cmocka_unit_test(one_that_had_no_processor_to_die_has_so_much_longer),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
