@@ -685,6 +685,55 @@ move_host(struct twin *t, uint32_t how)
     t->away = !t->away;
 }
 
+/* Whether the seat that will begin with it keeps the block, of which the twin has no table. */
+static bool
+is_to_begin(const struct twin *t, const struct record *r)
+{
+    uint32_t block;
+
+    return !twin_all_started(t) && kv_block_at(t->kv, r->group, r->at, &block) == 0 &&
+           kv_blocks(t->kv)[block].state == BLOCK_HELD;
+}
+
+static bool
+is_to_be_fetched(const struct twin *t, uint32_t cell)
+{
+    uint32_t block = t->kv->n_slabs * t->kv->stride + cell;
+
+    return !twin_all_started(t) && kv_blocks(t->kv)[block].state == BLOCK_HELD;
+}
+
+/* All that nobody holds goes, a few at a time. */
+static void
+flush(struct twin *t, uint32_t max)
+{
+    struct kv_flushed went = { 0 };
+    uint64_t blocks = 0, bytes = 0, cells = 0;
+
+    while (kv_flush(t->kv, max, &went) >= max) kv_check(t->kv);
+    for (uint32_t i = 0; i < t->n_records;) {
+        struct record *r = &t->record[i];
+        const struct kv_group *g = &t->c.group[r->group];
+
+        if (r->at != SLICE_NONE && !twin_held(t, r->group, r->at) && !is_to_begin(t, r)) {
+            uint32_t n = g->kind == KV_STATE ? g->n_layers : 1;
+
+            blocks += n;
+            bytes += n * kv_block_bytes(g);
+            r->at = SLICE_NONE;
+        }
+        if (r->cell && !is_to_be_fetched(t, r->cell - 1)) {
+            cells++;
+            r->cell = 0;
+        }
+        if (r->at == SLICE_NONE && !r->cell)
+            twin_forget(t, i);
+        else
+            i++;
+    }
+    check(went.blocks == blocks && went.bytes == bytes && went.host_blocks == cells);
+}
+
 /* Two have a name in common where they have all tokens up to there in common. */
 static void
 ask_names(const struct twin *t, uint32_t seat)
@@ -795,7 +844,8 @@ LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
                     ask_names(t, what / 4);
                     ask_stats(t);
                 }
-                if (what % 4 == 3) ask_keep(what / 4);
+                if (what % 8 == 3) ask_keep(what / 8);
+                if (what % 8 == 7) flush(t, 1 + what / 8);
                 kv_now(t->kv, t->now += byte(&in));
             }
             }

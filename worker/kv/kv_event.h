@@ -20,7 +20,8 @@ enum kv_why {
     KV_PRESSURE, /* its place is taken for others */
     KV_ORPHAN,   /* the same, and before all others: what led to it had gone */
     KV_EXPIRY,   /* it was kept for so long */
-    KV_LOST      /* with the host's memory */
+    KV_LOST,     /* with the host's memory */
+    KV_FLUSHED   /* an operator asked */
 };
 struct kv_event {
     uint64_t name[2], parent[2]; /* parent of the first block: the space */

@@ -54,20 +54,36 @@ kv_host_came(struct kv *kv, bool whole)
     kv->away = false;
 }
 
-void
-kv_host_empty(struct kv *kv)
+/* What the steps that are out write there, or read, whoever takes the cell waits for. */
+uint32_t
+kv_host_flush(struct kv *kv, uint32_t max, enum kv_why why, uint64_t *bytes)
 {
-    uint32_t at, first = kv->n_slabs * kv->stride;
+    uint32_t first = kv->n_slabs * kv->stride, n = 0, at;
 
-    check(kv->away && kv->n_held_cells == 0);
-    while ((at = kv_queue_first(kv, MAX_GROUPS))) {
+    for (; n < max && (at = kv_queue_first(kv, MAX_GROUPS)); n++) {
+        struct kv_block *c = &kv_blocks(kv)[at - 1];
+
+        *bytes += kv_block_bytes(&kv->c.group[c->group]);
         kv_queue_remove(kv, at - 1);
         kv->n_cached_cells--;
-        kv_tree_detach(kv, at - 1, KV_LOST);
-        kv_blocks(kv)[at - 1] = (struct kv_block){ .next = kv->first_free_cell };
+        kv_tree_detach(kv, at - 1, why);
+        c->state = BLOCK_FREE;
+        c->coming = false;
+        c->prev = 0;
+        c->next = kv->first_free_cell;
         kv->first_free_cell = at - first;
         kv->n_free_cells++;
     }
+    return n;
+}
+
+void
+kv_host_empty(struct kv *kv)
+{
+    uint64_t bytes = 0;
+
+    check(kv->away && kv->n_held_cells == 0);
+    kv_host_flush(kv, UINT32_MAX, KV_LOST, &bytes);
 }
 
 /* A cell that nobody had, or whose content the host misses least: index + 1; 0: all are being fetched. */

@@ -8,6 +8,7 @@
 #ifndef KV_HOST_H
 #define KV_HOST_H
 
+#include "worker/kv/kv_event.h"
 #include "worker/kv/kv_seat.h"
 
 enum { KV_OFFLOAD = 30, KV_SAVE_HITS = 2 };
@@ -17,6 +18,8 @@ void kv_host_init(struct kv *kv);
 void kv_host_offload(struct kv *kv, uint32_t block, unsigned lane, struct kv_out *out);
 void kv_host_hold(struct kv *kv, uint32_t cell); /* until kv_host_give() nobody drops it */
 void kv_host_give(struct kv *kv, uint32_t cell, unsigned lane, uint64_t step);
+/* kv_pool_flush() of cells: those that nobody fetches. */
+uint32_t kv_host_flush(struct kv *kv, uint32_t max, enum kv_why why, uint64_t *bytes);
 /* What the cell holds, in a block of the arena that the seat has reserved; it is found there from here on. */
 uint32_t kv_host_fetch(struct kv *kv, uint32_t cell, unsigned lane, struct kv_out *out);
 

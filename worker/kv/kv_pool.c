@@ -63,12 +63,12 @@ list_free(struct kv *kv, uint32_t block)
     s->first_free = at + 1;
 }
 
-/* The other layers of a snapshot are of no use without this one. */
-static void
+/* The other layers of a snapshot are of no use without this one. How many they are. */
+static uint32_t
 free_layers(struct kv *kv, uint32_t block)
 {
     struct kv_block *all = kv_blocks(kv);
-    uint32_t at = all[block].more - 1;
+    uint32_t at = all[block].more - 1, n = 0;
 
     while (at != block) {
         uint32_t next = all[at].more - 1;
@@ -76,11 +76,12 @@ free_layers(struct kv *kv, uint32_t block)
         kv_queue_remove(kv, at);
         kv->cached[all[at].group]--;
         kv->pool[kv->c.group[all[at].group].pool].n_cached--;
-        kv->stats[all[at].group].evicted++;
         list_free(kv, at);
         kv_slab_count(kv, kv_slab_of(kv, at), 0, -1);
         at = next;
+        n++;
     }
+    return n;
 }
 
 /* Off its queue, and out of the tree unless the host has it from now on. Its slab still counts it. */
@@ -98,7 +99,8 @@ evict(struct kv *kv, uint32_t block, struct take *t)
         b->state = BLOCK_HELD; /* on no queue: what the host drops for it orphans others */
         kv_host_offload(kv, block, t->lane, t->out);
         b->state = BLOCK_CACHED;
-        if (kv->c.group[b->group].kind == KV_STATE) free_layers(kv, block);
+        if (kv->c.group[b->group].kind == KV_STATE)
+            kv->stats[b->group].evicted += free_layers(kv, block);
         kv_tree_detach(kv, block, kv_queue_why(kv, block));
     } else {
         p->n_blank--;
@@ -304,6 +306,43 @@ kv_pool_share(struct kv *kv, uint32_t block)
     p->n_cached--;
     p->n_used++;
     kv_slab_count(kv, kv_slab_of(kv, block), 1, -1);
+}
+
+/* The first of a queue. How many blocks were found till now. */
+static uint32_t
+flush(struct kv *kv, uint32_t block)
+{
+    struct kv_block *b = &kv_blocks(kv)[block];
+    struct kv_pool *p = &kv->pool[kv->c.group[b->group].pool];
+    uint32_t n = 0;
+
+    kv_queue_remove(kv, block);
+    kv->cached[b->group]--;
+    p->n_cached--;
+    if (b->node) {
+        n = 1 + (kv->c.group[b->group].kind == KV_STATE ? free_layers(kv, block) : 0);
+        kv_tree_detach(kv, block, KV_FLUSHED);
+    } else {
+        p->n_blank--;
+    }
+    list_free(kv, block);
+    kv_slab_count(kv, kv_slab_of(kv, block), 0, -1);
+    return n;
+}
+
+uint32_t
+kv_pool_flush(struct kv *kv, uint32_t max, uint64_t *bytes)
+{
+    uint32_t n = 0, at;
+
+    for (uint32_t g = 0; g < kv->c.n_groups; g++)
+        while (n < max && (at = kv_queue_first(kv, g))) {
+            uint32_t some = flush(kv, at - 1);
+
+            *bytes += some * kv_block_bytes(&kv->c.group[g]);
+            n += some;
+        }
+    return n;
 }
 
 bool

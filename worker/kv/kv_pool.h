@@ -23,6 +23,9 @@ uint32_t kv_pool_take(struct kv *kv, uint32_t group, unsigned lane, struct kv_ou
 void kv_pool_share(struct kv *kv, uint32_t block); /* a held or cached one: one holder more */
 /* One holder less; true: nobody holds it now. It is cached if the tree has it, and free if not. */
 bool kv_pool_give(struct kv *kv, uint32_t block, unsigned lane, uint64_t step);
+/* Cached blocks are free, and found by nobody, until they were max; a snapshot goes whole. How many, and *bytes grows by
+ * theirs. */
+uint32_t kv_pool_flush(struct kv *kv, uint32_t max, uint64_t *bytes);
 /* What that step of a block given back must be waited for. */
 void kv_pool_wait(const struct kv *kv, uint32_t block, unsigned lane, uint64_t wait[MAX_LANES]);
 

@@ -314,6 +314,17 @@ kv_start(struct kv *kv, unsigned lane, uint64_t step, uint32_t seat, struct kv_o
     s->starting = false;
 }
 
+uint32_t
+kv_flush(struct kv *kv, uint32_t max, struct kv_flushed *ret)
+{
+    uint32_t n = kv_pool_flush(kv, max, &ret->bytes), host;
+
+    host = kv_host_flush(kv, n < max ? max - n : 0, KV_FLUSHED, &ret->host_bytes);
+    ret->blocks += n;
+    ret->host_blocks += host;
+    return n + host;
+}
+
 void
 kv_stats(const struct kv *kv, uint32_t group, struct kv_stats *ret)
 {

@@ -96,6 +96,15 @@ void kv_store(struct kv *kv, uint32_t seat, const struct kv_text *t, uint32_t n)
 /* The same with the last block, and then kv_drop(). */
 void kv_release(struct kv *kv, uint32_t seat, const struct kv_text *t, uint32_t n);
 
+/* What is only kept for others goes, of both tiers: nobody finds it any more, and it is free. Up to max blocks and cells,
+ * so that a large cache does not hold up a step; those of them are added to *ret. Their number; less than max: no
+ * more is left. What a seat holds stays, and is found. Between plans; what the manifest says is unsaid by the labels
+ * that follow. */
+struct kv_flushed {
+    uint64_t blocks, bytes, host_blocks, host_bytes;
+};
+uint32_t kv_flush(struct kv *kv, uint32_t max, struct kv_flushed *ret);
+
 /* The time: blocks whose duration is over become as any other. Before it is called it is 0. */
 void kv_now(struct kv *kv, nsec now);
 

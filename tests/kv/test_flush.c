@@ -1,0 +1,260 @@
+/* test_flush.c - what is only kept for others goes when an operator asks, and nothing else does: kv_flush(). */
+#include "tests/kv/bed.h"
+
+#include "worker/kv/kv_event.h"
+#include "worker/kv/kv_label.h"
+
+#include <stdlib.h>
+
+enum { BLOCK = 256, ALL = UINT32_MAX };
+
+static uint32_t
+on_host(const struct bed *b)
+{
+    struct kv_count n;
+
+    kv_count_host(b->kv, &n);
+    return n.used + n.cached;
+}
+
+static uint32_t
+n_cached(const struct bed *b)
+{
+    struct kv_count n;
+
+    kv_count(b->kv, 0, &n);
+    return n.cached;
+}
+
+/* It came, was computed and left: n tokens from first on. */
+static void
+pass(struct bed *b, uint32_t seat, token_id first, uint32_t n)
+{
+    prompt_of(b, seat, first, n, NULL), add(b, seat, 0);
+    release_at(b, seat, n);
+}
+
+/* How many positions it would find. */
+static uint32_t
+found(struct bed *b, token_id first, uint32_t n)
+{
+    prompt_of(b, BED_SEATS - 1, first, n, NULL);
+    kv_lookup(b->kv, &b->seat[BED_SEATS - 1].text, &b->seat[BED_SEATS - 1].hit);
+    return b->seat[BED_SEATS - 1].hit.n_tokens;
+}
+
+static void
+what_nobody_holds_is_found_no_more_and_free(void **state)
+{
+    struct kv_flushed went = { 0 };
+    struct bed *b;
+
+    (void)state;
+    for (uint32_t elastic = 0; elastic < 2; elastic++) {
+        b = calloc(1, sizeof *b);
+        b->c.copy_partial = true;
+        b->c.arena_bytes = elastic ? 12 * BLOCK : 0;
+        open_bed(b, elastic ? 0 : 8);
+        pass(b, 0, 0, 13);
+        pass(b, 0, 100, 8);
+        assert_int_equal(found(b, 0, 14), 13);
+        assert_int_equal(n_cached(b), 6);
+        went = (struct kv_flushed){ 0 };
+        assert_int_equal(kv_flush(b->kv, ALL, &went), 6);
+        kv_check(b->kv);
+        assert_int_equal(went.blocks, 6);
+        assert_int_equal(went.bytes, 6 * BLOCK);
+        assert_int_equal(went.host_blocks + went.host_bytes, 0);
+        assert_int_equal(n_cached(b), 0);
+        assert_int_equal(found(b, 0, 14) + found(b, 100, 9), 0);
+        assert_int_equal(kv_flush(b->kv, ALL, &went), 0);
+        pass(b, 0, 0, 13); /* and it is kept again */
+        assert_int_equal(found(b, 0, 14), 13);
+        close_bed(b);
+    }
+}
+
+static void
+what_lies_on_the_host_goes_too_be_it_there_or_away(void **state)
+{
+    (void)state;
+    for (uint32_t away = 0; away < 2; away++) {
+        struct bed *b = calloc(1, sizeof *b);
+        struct kv_flushed went = { 0 };
+
+        b->c.copy_partial = true;
+        b->c.host_bytes = 8 * BLOCK;
+        open_bed(b, 4);
+        for (uint32_t i = 0; i < 3; i++) pass(b, 0, 100 * i, 12);
+        assert_int_equal(on_host(b), 5);
+        if (away) kv_host_away(b->kv);
+        assert_int_equal(kv_flush(b->kv, ALL, &went), 9);
+        kv_check(b->kv);
+        assert_int_equal(went.blocks, 4);
+        assert_int_equal(went.host_blocks, 5);
+        assert_int_equal(went.host_bytes, 5 * BLOCK);
+        if (away) kv_host_came(b->kv, true);
+        assert_int_equal(on_host(b), 0);
+        for (uint32_t i = 0; i < 3; i++) assert_int_equal(found(b, 100 * i, 13), 0);
+        for (uint32_t i = 0; i < 3; i++) pass(b, 0, 100 * i, 12);
+        assert_int_equal(on_host(b), 5);
+        close_bed(b);
+    }
+}
+
+static void
+what_a_seat_holds_stays_and_is_found(void **state)
+{
+    struct kv_flushed went = { 0 };
+    struct bed *b = bed(12);
+
+    (void)state;
+    pass(b, 0, 0, 12);
+    pass(b, 0, 100, 8);
+    prompt_of(b, 1, 0, 12, NULL);
+    assert_int_equal(add(b, 1, 4), 11);
+    kv_flush(b->kv, ALL, &went);
+    kv_check(b->kv);
+    assert_int_equal(found(b, 100, 9), 0);
+    assert_int_equal(found(b, 0, 13), 8); /* the third block is its own now */
+    for (token_id t = 12; t < 16; t++) gen_plus(b, 1, t);
+    release_at(b, 1, 16);
+    assert_int_equal(found(b, 0, 17), 16);
+    close_bed(b);
+}
+
+static void
+nobodys_hit_is_taken_before_his_first_step(void **state)
+{
+    static const token_id end[] = { 50, 51, -1 };
+    struct kv_flushed went = { 0 };
+    struct bed *b = bed(12);
+
+    (void)state;
+    pass(b, 0, 0, 11);
+    prompt_of(b, 1, 0, 10, end); /* two blocks, and half of the third */
+    assert_int_equal(admit(b, 1, 0), 0);
+    assert_int_equal(b->seat[1].hit.n_tokens, 10);
+    assert_int_equal(kv_flush(b->kv, ALL, &went), 0);
+    kv_check(b->kv);
+    start(b, 1);
+    expect(b, 1, 0, 1, 2);
+    close_bed(b);
+}
+
+/* The host has them alone; two are on their way to a seat that has not begun. */
+static void
+what_is_to_be_fetched_stays_on_the_host(void **state)
+{
+    struct bed *b = calloc(1, sizeof *b);
+    struct kv_flushed went = { 0 };
+
+    (void)state;
+    b->c.copy_partial = true;
+    b->c.host_bytes = 8 * BLOCK;
+    open_bed(b, 4);
+    pass(b, 0, 0, 12), pass(b, 0, 100, 16);
+    assert_int_equal(on_host(b), 3);
+    prompt_of(b, 1, 0, 9, NULL);
+    assert_int_equal(admit(b, 1, 0), 0);
+    assert_int_equal(b->seat[1].hit.n_host[0], 2);
+    kv_flush(b->kv, ALL, &went);
+    kv_check(b->kv);
+    assert_int_equal(went.blocks, 4);
+    assert_int_equal(went.host_blocks, 1);
+    start(b, 1);
+    assert_int_equal(b->out.n_copies, 2);
+    close_bed(b);
+}
+
+static void
+a_large_cache_goes_in_parts(void **state)
+{
+    struct kv_flushed went = { 0 };
+    struct bed *b = bed(12);
+
+    (void)state;
+    pass(b, 0, 0, 24);
+    pass(b, 0, 100, 20);
+    for (uint32_t i = 0; i < 3; i++) {
+        assert_int_equal(kv_flush(b->kv, 4, &went), i < 2 ? 4 : 3);
+        kv_check(b->kv);
+        assert_int_equal(went.blocks, i < 2 ? 4 * (i + 1) : 11);
+    }
+    assert_int_equal(kv_flush(b->kv, 4, &went), 0);
+    close_bed(b);
+}
+
+static void
+a_snapshot_goes_with_all_its_layers(void **state)
+{
+    struct bed *b = calloc(1, sizeof *b);
+    struct kv_flushed went = { 0 };
+
+    (void)state;
+    b->c.n_groups = 2;
+    b->c.group[0] = group(KV_FULL, 0, 0);
+    b->c.group[1] = group(KV_STATE, 0, 0);
+    b->c.group[1].n_layers = 3;
+    b->c.group[1].n_parts = 1;
+    b->c.group[1].slice_bytes = BLOCK;
+    b->c.group[1].interval = 8;
+    b->c.arena_bytes = 100 * BLOCK;
+    open_bed(b, 0);
+    prompt_of(b, 0, 0, 9, NULL), add(b, 0, 0);
+    release(b, 0);
+    assert_int_equal(found(b, 0, 9), 8);
+    assert_int_equal(kv_flush(b->kv, ALL, &went), 2 + 3);
+    kv_check(b->kv);
+    assert_int_equal(went.bytes, 5 * BLOCK);
+    assert_int_equal(found(b, 0, 9), 0);
+    close_bed(b);
+}
+
+/* A reader of events, and a successor. */
+static void
+whoever_reads_of_the_cache_learns_of_it(void **state)
+{
+    struct bed *b = calloc(1, sizeof *b);
+    struct kv_flushed went = { 0 };
+    uint64_t next = 0, missed;
+    struct kv_event e[16];
+    struct kv_label l;
+    uint32_t n = 0;
+
+    (void)state;
+    b->c.max_events = 16;
+    open_bed(b, 4);
+    pass(b, 0, 0, 8);
+    assert_int_equal(kv_events(b->kv, &next, e, 16, &missed), 2);
+    while (kv_n_labels(b->kv)) kv_label_take(b->kv, &l);
+    kv_flush(b->kv, ALL, &went);
+    assert_int_equal(kv_events(b->kv, &next, e, 16, &missed), 2);
+    for (uint32_t i = 0; i < 2; i++) {
+        assert_int_equal(e[i].op, KV_REMOVED);
+        assert_int_equal(e[i].why, KV_FLUSHED);
+    }
+    for (; kv_n_labels(b->kv); n++) {
+        kv_label_take(b->kv, &l);
+        assert_false(l.live);
+    }
+    assert_int_equal(n, 3); /* the root too */
+    close_bed(b);
+}
+
+int
+main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(what_nobody_holds_is_found_no_more_and_free),
+        cmocka_unit_test(what_lies_on_the_host_goes_too_be_it_there_or_away),
+        cmocka_unit_test(what_a_seat_holds_stays_and_is_found),
+        cmocka_unit_test(nobodys_hit_is_taken_before_his_first_step),
+        cmocka_unit_test(what_is_to_be_fetched_stays_on_the_host),
+        cmocka_unit_test(a_large_cache_goes_in_parts),
+        cmocka_unit_test(a_snapshot_goes_with_all_its_layers),
+        cmocka_unit_test(whoever_reads_of_the_cache_learns_of_it),
+    };
+
+    return cmocka_run_group_tests_name("flush", tests, NULL, NULL);
+}
