@@ -668,6 +668,15 @@ const struct command commands[] = {
     { "kv stats", "", "blocks of each pool of the KV cache", NULL, NULL, cmd_kv_stats, .alone = false },
     { "kv pools", "", "blocks of each group of layers, and what of prompts was found in them", NULL, NULL,
       cmd_kv_pools, .alone = false },
+    { "kv flush", "[WORKER]", "drop what is cached for others only, of one worker or of all",
+      "  laganctl kv flush\n"
+      "  laganctl kv flush w0 --json\n\n"
+      "With the model's key kv.reuse a prompt that begins like one before it is not computed again.\n"
+      "What is kept for that is dropped, on the device and on the host, and counted. Requests that run,\n"
+      "wait with what they hold, or are to be resumed lose nothing, and answers stay what they are; the\n"
+      "next prompt of each kind is computed anew and takes longer for it. For measurements from a cold\n"
+      "cache, and after a change that it should not outlive. The memory is free then, not cleared.\n",
+      NULL, cmd_kv_flush, .alone = false },
     { "keygen", "FILE", "make a pair of keys for tcp, the secret one in a new file",
       "  laganctl keygen /etc/lagan/keys          # lagand's: api.keys\n"
       "  laganctl keygen ~/.lagan-keys            # a client's: --keys\n\n"

@@ -105,6 +105,9 @@ int cmd_metrics(struct ctl *ctl, int argc, char **argv);
 /* keygen.c */
 int cmd_keygen(struct ctl *ctl, int argc, char **argv);
 
+/* flush.c */
+int cmd_kv_flush(struct ctl *ctl, int argc, char **argv);
+
 /* tune.c */
 int cmd_tune(struct ctl *ctl, int argc, char **argv);
 

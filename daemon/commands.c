@@ -532,19 +532,35 @@ cmd_loglevel(struct ask *a)
     nothing_to_say(a);
 }
 
-/* A worker that stands alone need not be named. */
-static void
-ask_only(struct ask *a, const char *verb)
+/* The worker that args name, once it serves; one that stands alone need not be named. NULL: answered. */
+static struct worker *
+open_worker(struct ask *a)
 {
     bool alone = a->d->n_workers == 1 && !(a->args && msg_get(a->args, "worker"));
     struct worker *w = alone ? a->d->worker[0] : worker_named(a);
 
-    if (w && !worker_open(w)) {
-        REFUSE(a, LAGAN_E_WORKER_LOST, "worker %s is not ready, it is %s", w->name,
-               super_state_word(w->super.state));
-    } else if (w) {
-        ask_worker(a, w, verb);
-    }
+    if (!w || worker_open(w)) return w;
+    REFUSE(a, LAGAN_E_WORKER_LOST, "worker %s is not ready, it is %s", w->name,
+           super_state_word(w->super.state));
+    return NULL;
+}
+
+static void
+ask_only(struct ask *a, const char *verb)
+{
+    struct worker *w = open_worker(a);
+
+    if (w) ask_worker(a, w, verb);
+}
+
+static void
+cmd_kv_flush(struct ask *a)
+{
+    struct worker *w = open_worker(a);
+
+    if (!w) return;
+    history_add(a->d, "operator", w->name, "kv flush");
+    ask_worker(a, w, "kv flush");
 }
 
 static void
@@ -781,6 +797,7 @@ static const struct command {
     { "loglevel", DOOR_CTL, cmd_loglevel },
     { "tune", DOOR_CTL, cmd_tune },
     { "tune status", DOOR_CTL, cmd_tune_status },
+    { "kv flush", DOOR_CTL, cmd_kv_flush },
     { "split show", DOOR_CTL, cmd_split_show },
     { "split auto", DOOR_CTL, cmd_split_auto },
     { "split off", DOOR_CTL, cmd_split_off },

@@ -171,6 +171,7 @@ enum lagan_reason {
     X("config show",   0, "",                    "[{key, value, from}]") \
     X("kv stats",      0, "",                    "[{worker, pool, blocks, used, cached, free, bytes}]") \
     X("kv pools",      0, "",                    "[{worker, group, kind: full|window|cross|state, window, pool, bytes: of a block, used, cached, taken, fresh, shared, copied, moved, missed, evicted, offloaded, fetched, host_dropped}]") \
+    X("kv flush",      1, "worker, if there are several", "{blocks, bytes, host_blocks, host_bytes}: what was kept for others only, and is dropped; what requests hold stays") \
     X("metrics",       0, "",                    "{text: counters and gauges in Prometheus' format}") \
     X("events",        1, "from: a number",      "{next, events: [{number, at_ms, kind, worker, text}]} from there on, 256 at most") \
     X("panic",         1, "",                    "[{at_ms, worker, pid, epoch, cause, how, requests, words, log: [line]}]: workers that died, the last first") \

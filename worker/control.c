@@ -240,6 +240,26 @@ do_split_set(struct control *c, const msgpack_object *args, msgpack_packer *p, s
     return wish(c, SPLIT_FIXED, args, p, e);
 }
 
+/* The engine does it, and is waited for. */
+static uint32_t
+do_kv_flush(struct control *c, const msgpack_object *args, msgpack_packer *p, struct err *e)
+{
+    uint64_t number = flush_ask(&c->w->flush);
+    struct kv_flushed went;
+    int r;
+
+    (void)args;
+    wake_engine(c);
+    r = flush_wait(&c->w->flush, number, &went, e);
+    if (r < 0) return r == -ETIMEDOUT ? LAGAN_E_DEADLINE : LAGAN_E_DRAINING;
+    msgpack_pack_map(p, 4);
+    put_u64(p, "blocks", went.blocks);
+    put_u64(p, "bytes", went.bytes);
+    put_u64(p, "host_blocks", went.host_blocks);
+    put_u64(p, "host_bytes", went.host_bytes);
+    return 0;
+}
+
 static const struct {
     const char *verb;
     uint32_t (*run)(struct control *c, const msgpack_object *args, msgpack_packer *p,
@@ -254,6 +274,7 @@ static const struct {
     { "split auto", do_split_auto },
     { "split off", do_split_off },
     { "split set", do_split_set },
+    { "kv flush", do_kv_flush },
 };
 
 static void
@@ -344,6 +365,7 @@ struct control *
 control_stop(struct control *c)
 {
     if (!c) return NULL;
+    flush_close(&c->w->flush);
     zmq_ctx_shutdown(c->context);
     pthread_join(c->thread, NULL);
     zmq_ctx_term(c->context);

@@ -391,6 +391,7 @@ turn(struct worker *w, struct seq **seq, uint32_t *n_before, struct err *e)
         busy = 1;
     }
     tier_turn(w, now);
+    busy |= flush_turn(&w->flush, w->e.kv);
     for (unsigned l = 0; l < w->e.limits.n_lanes && outbox_empty(&w->outbox); l++)
         while ((got = launch(w, l, now, e)) > 0) busy = 1;
     if (got < 0) return got;
@@ -431,6 +432,7 @@ loop_run(struct worker *w, struct err *e)
                     (exec_fd(w->e.exec, 0) >= 0 ? FIRST_GUESS : FIRST_GUESS_GPU);
     prctl(PR_SET_TIMERSLACK, 1000ul); /* 50 us by default: a sleep ends when it says */
     TRY(tuning_open(&w->tuning, w->e.exec, start_no_tuning(w), clock_now(), e));
+    flush_open(&w->flush);
     w->control = control_start(w);
     health_phase(w, PHASE_READY, 0);
     emit_ready(w);

@@ -16,6 +16,7 @@
 #include "ipc/link.h"
 #include "ipc/stat.h"
 #include "worker/exec/exec.h"
+#include "worker/flush.h"
 #include "worker/kv/manifest.h"
 #include "worker/model/model.h"
 #include "worker/outbox.h"
@@ -121,6 +122,7 @@ struct worker {
     size_t text_cap;
     struct control *control;
     struct tuning tuning; /* shared with the control thread, under its own lock */
+    struct flush flush;   /* the same */
 
     struct stats stats;
     double ns_per_row; /* fitted to finished steps: predicts the next one's deadline */

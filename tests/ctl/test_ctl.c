@@ -480,7 +480,7 @@ help_names_every_command_option_and_exit_code(void **state)
         "generate",      "tokenize",   "detokenize",    "status",    "workers list", "cancel",
         "requests list", "kv stats",   "drain",         "restart",   "config show",  "config check",
         "tune",          "reload",     "daemon reexec", "chat",      "model list",   "model verify",
-        "split show",    "split auto", "split off",     "split set", "kv pools"
+        "split show",    "split auto", "split off",     "split set", "kv pools",     "kv flush"
     };
     size_t i;
 

@@ -4,7 +4,7 @@
  * cache; then with a cache so small that turns push each other out to the host, and that streams are paused: a first
  * prompt is a third of what it grows to, so that where several find room for theirs, there is none for their
  * answers. Some begin alike, so that they share blocks. Ids and the bits of log-probabilities must be the same; how
- * many tokens were found is told.
+ * many tokens were found is told. Nor does it tell when the cache is emptied meanwhile.
  */
 #include "tests/e2e/serve.h"
 #include "tests/test.h"
@@ -13,7 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { TALKS = 12, TURNS = 3, ASKED = 12, NEW = 36, SOURCE = 30, MOST = 256 };
+enum { TALKS = 12, TURNS = 3, ASKED = 12, NEW = 36, SOURCE = 30, MOST = 256, FLUSH_EVERY = 40 };
 
 struct talk {
     int32_t said[MOST];
@@ -113,9 +113,32 @@ count(const struct serve *s)
     return n;
 }
 
-static struct counts
-converse(const char *model, const char *const *set, bool encoder, struct talk *t)
+static uint64_t
+number(const char *json, const char *key)
 {
+    const char *at = strstr(json, key);
+
+    assert_non_null(at);
+    return strtoull(at + strlen(key), NULL, 10);
+}
+
+/* Blocks that were dropped are added. */
+static void
+flush(const struct serve *s, uint64_t *device, uint64_t *host)
+{
+    char said[400];
+
+    if (serve_ctl(s, "kv flush --json", said, sizeof said) != 0) fail_msg("kv flush: %s", said);
+    *device += number(said, "\"blocks\":");
+    *host += number(said, "\"host_blocks\":");
+}
+
+/* flushed: the cache is emptied all the while, and so many blocks went, of the device and of the host; NULL: never. */
+static struct counts
+converse(const char *model, const char *const *set, bool encoder, struct talk *t,
+         uint64_t flushed[2])
+{
+    uint32_t n_events = 0;
     struct counts n;
     struct serve s;
     struct lagan *c;
@@ -136,6 +159,7 @@ converse(const char *model, const char *const *set, bool encoder, struct talk *t
             while (i < TALKS && t[i].request != ev.id) i++;
             assert_true(i < TALKS);
             over += take(&t[i], turn, &ev);
+            if (flushed && n_events++ % FLUSH_EVERY == 0) flush(&s, &flushed[0], &flushed[1]);
         }
     }
     n = count(&s);
@@ -166,7 +190,7 @@ with_and_without(const char *model, const char *memory, const char *roomier, boo
                           "numerics=invariant",
                           sinks,
                           NULL };
-    struct counts n = converse(model, set, encoder, want);
+    struct counts n = converse(model, set, encoder, want, NULL);
 
     assert_int_equal(n.offloaded + n.fetched + n.pauses, 0);
     set[1] = "kv.reuse=true";
@@ -178,7 +202,7 @@ with_and_without(const char *model, const char *memory, const char *roomier, boo
         set[3] = way == 1 ? "policy=max_utilization" : "policy=no_evict";
         set[4] = way == 2 ? "kv.host_bandwidth=1KiB"
                           : "kv.host_bandwidth=0"; /* what is slow stays there */
-        n = converse(model, set, encoder, got);
+        n = converse(model, set, encoder, got, NULL);
         for (uint32_t i = 0; i < TALKS; i++) {
             for (uint32_t turn = 0; turn < TURNS; turn++) {
                 assert_int_equal(want[i].n_cached[turn], 0);
@@ -236,6 +260,85 @@ sources_and_what_was_said_of_them_are_found_again(void **state)
                      NULL);
 }
 
+static void
+streams_keep_their_bits_while_the_cache_is_flushed(void **state)
+{
+    static struct talk got[TALKS];
+    static const char *const model[] = { "tests/data/golden/gemma3", "tests/data/golden/t5_relu" };
+
+    (void)state;
+    for (int encoder = 0; encoder < 2; encoder++) {
+        const char *set[] = { "kv.memory=64MiB",
+                              "kv.reuse=false",
+                              "kv.host_memory=0",
+                              "policy=max_utilization",
+                              "kv.tokens_per_block=8",
+                              "max_num_seqs=12",
+                              "max_num_batched_tokens=48",
+                              "max_source_tokens=64",
+                              "threads=2",
+                              "numerics=invariant",
+                              NULL };
+        uint64_t flushed[2] = { 0 };
+
+        converse(model[encoder], set, encoder, want, NULL);
+        set[0] = "kv.memory=448KiB";
+        set[1] = "kv.reuse=true";
+        set[2] = "kv.host_memory=16MiB";
+        converse(model[encoder], set, encoder, got, flushed);
+        for (uint32_t i = 0; i < TALKS; i++) {
+            assert_memory_equal(got[i].id, want[i].id, sizeof want[i].id);
+            assert_memory_equal(got[i].logprob, want[i].logprob, sizeof want[i].logprob);
+        }
+        print_message("%s: %llu blocks dropped, %llu on the host\n", model[encoder],
+                      (unsigned long long)flushed[0], (unsigned long long)flushed[1]);
+        assert_true(flushed[0] > 0 && flushed[1] > 0);
+    }
+}
+
+/* The tokens of one prompt that were found. */
+static uint32_t
+ask_again(struct lagan *c, struct talk *t)
+{
+    memset(t, 0, sizeof *t);
+    say(t, 1, 0, false);
+    submit(c, t, 1, 0, false);
+    for (;;) {
+        struct lagan_event ev = { .size = sizeof ev };
+
+        if (lagan_next(c, &ev, 30000) <= 0) fail_msg("nothing for 30 s: %s", lagan_why(c));
+        if (take(t, 0, &ev)) return t->n_cached[0];
+    }
+}
+
+static void
+what_was_found_is_computed_again_after_a_flush(void **state)
+{
+    static const char *const set[] = { "kv.memory=1MiB",        "kv.reuse=true", "max_num_seqs=4",
+                                       "kv.tokens_per_block=8", "threads=2",     NULL };
+    uint64_t device = 0, host = 0;
+    char said[4000];
+    struct talk t;
+    struct serve s;
+    struct lagan *c;
+
+    (void)state;
+    assert_true(serve_start(&s, "tests/data/golden/llama2", set));
+    assert_int_equal(lagan_open(&c, s.endpoint, 5000), 0);
+    assert_int_equal(ask_again(c, &t), 0);
+    assert_int_equal(ask_again(c, &t), 2 * ASKED - 1);
+    flush(&s, &device, &host);
+    assert_int_equal(device, (2 * ASKED + NEW + 7) / 8);
+    assert_int_equal(host, 0);
+    assert_int_equal(ask_again(c, &t), 0);
+    assert_int_equal(ask_again(c, &t), 2 * ASKED - 1);
+    assert_int_equal(serve_ctl(&s, "events", said, sizeof said), 0);
+    assert_non_null(strstr(said, "operator  w0   kv flush"));
+    assert_int_equal(serve_ctl(&s, "kv flush w7", said, sizeof said), 4);
+    lagan_close(c);
+    serve_stop(&s);
+}
+
 int
 main(int argc, char **argv)
 {
@@ -244,6 +347,8 @@ main(int argc, char **argv)
         cmocka_unit_test(windows_far_shorter_than_prompts_are_found_again),
         cmocka_unit_test(windows_that_keep_their_first_positions_are_found_again),
         cmocka_unit_test(sources_and_what_was_said_of_them_are_found_again),
+        cmocka_unit_test(streams_keep_their_bits_while_the_cache_is_flushed),
+        cmocka_unit_test(what_was_found_is_computed_again_after_a_flush),
     };
 
     serve_args(argc, argv);
