@@ -325,13 +325,15 @@ together_prompts_ride_with_answers_in_as_many_rows_as_they_may(void **state)
     split();
     r.l.lane_rows[0] = 10;
     run_open(&r);
-    divide(0, 20);
+    divide(0, 21);
     run_add(&r, q[0]);
     run_step(&r, 0);
     run_add(&r, q[1]);
     b = run_step(&r, 0);
     assert_int_equal(b->work, WORK_CONTEXT | WORK_GENERATION);
     assert_int_equal(b->n_rows, 21);
+    divide(0, 1); /* a unit of prompts goes on whoever generates */
+    assert_int_equal(run_step(&r, 0)->n_rows, 11);
     assert_null(run_plan(&r, 1));
     divide(1, 0);
     b = run_plan(&r, 0);
@@ -360,7 +362,7 @@ no_answer_waits_for_a_step_of_prompts_when_lanes_come_together(void **state)
     run_add(&r, q[1]);
     assert_int_equal(run_plan(&r, 0)->rung, 3);
     for (int again = 0; again < 2; again++) {
-        divide(0, 20);
+        divide(0, 21);
         assert_null(run_plan(&r, 0)); /* 60 rows are left of that prompt */
         b = run_step(&r, 1);
         assert_int_equal(b->work, WORK_GENERATION);

@@ -131,7 +131,7 @@ some_work(void)
 }
 
 struct sample { /* what the naive one keeps of each step: everything */
-    double z[STEP_TERMS], weight;
+    double z[STEP_TERMS], y, weight;
 };
 static struct sample sample[400];
 static uint32_t n_samples;
@@ -143,7 +143,7 @@ penalty(const double m[STEP_TERMS], const double at[STEP_TERMS])
 
     for (unsigned i = 0; i < STEP_TERMS; i++) sum += 0.02 * (m[i] - at[i]) * (m[i] - at[i]);
     for (uint32_t k = 0; k < n_samples; k++) {
-        double off = -1;
+        double off = -sample[k].y;
 
         for (unsigned i = 0; i < STEP_TERMS; i++) off += m[i] * sample[k].z[i];
         sum += sample[k].weight * off * off;
@@ -205,13 +205,15 @@ the_fit_is_that_of_every_step_looked_at_again(void **state)
             struct work_done w = some_work();
             double flop = MAX(w.matmul - 150 * w.weights, 0.) + w.attend; /* 600e12 / 4e12 */
             double x[] = { w.weights / 4e3, w.kv / 4e3, flop / 600e3 }, ns = 0;
+            double guess = x[0] + x[1] + x[2];
             double beside = test_below(4) ? 0 : real(0, 1);
 
             for (unsigned i = 0; i < STEP_TERMS; i++) ns += truth[i] * x[i] * real(.8, 1.2);
             ns = (double)(nsec)ns;
             steptime_learn(&t, STEP_CONTEXT, 0, &w, (nsec)ns, beside);
             for (uint32_t j = 0; j < n_samples; j++) sample[j].weight *= 1 - .02 * (1 - beside);
-            for (unsigned i = 0; i < STEP_TERMS; i++) sample[n_samples].z[i] = x[i] / ns;
+            for (unsigned i = 0; i < STEP_TERMS; i++) sample[n_samples].z[i] = x[i] / guess;
+            sample[n_samples].y = ns / guess;
             sample[n_samples++].weight = 1 - beside;
             if (k % 40 != 39 && k > 3) continue;
             factors(&t, STEP_CONTEXT, 0, m);
@@ -240,7 +242,7 @@ a_rung_that_was_never_used_is_taken_for_its_share_of_the_whole(void **state)
     assert_true(fabs(steptime_of(&t, STEP_GENERATION, 1, &w) / whole - 1.25) < .01);
     for (int k = 0; k < 20; k++) steptime_learn(&t, STEP_GENERATION, 1, &w, 300 * NSEC_MS, 1);
     assert_true(steptime_of(&t, STEP_GENERATION, 1, &w) > 4.5 * whole);
-    for (int k = 0; k < 3000; k++) steptime_learn(&t, STEP_GENERATION, 0, &w, 60 * NSEC_MS, 0);
+    for (int k = 0; k < 30000; k++) steptime_learn(&t, STEP_GENERATION, 0, &w, 60 * NSEC_MS, 0);
     part = steptime_of(&t, STEP_GENERATION, 1, &w); /* was slow once, and that is long ago */
     assert_true(part < 1.5 * whole);
 }
@@ -263,22 +265,31 @@ a_step_that_ran_alone_says_nothing_of_its_rung(void **state)
     assert_true(steptime_known(&t, STEP_CONTEXT) == 0);
 }
 
+/* The step behind it seems to take nothing then; and what took a hundred times as long was held up by something else. */
 static void
-a_step_that_was_found_late_says_nothing(void **state)
+a_step_that_was_found_late_changes_little(void **state)
 {
     struct work_done w = { .weights = 1e9, .kv = 1e9 };
-    struct steptime t;
-    struct ladder l;
 
     (void)state;
-    ladder_make(&l, 132, 8, 8);
-    for (int early = 0; early < 2; early++) {
-        steptime_init(&t, &l, 1e12, 1e14);
-        for (int k = 0; k < 20; k++) {
-            steptime_learn(&t, STEP_GENERATION, 2, &w, 10 * NSEC_MS, 1);
-            if (k == (early ? 0 : 15)) steptime_learn(&t, STEP_GENERATION, 2, &w, NSEC_MS / 100, 1);
+    for (int at = 0; at < 40; at += 13) {
+        static const nsec held[] = { 2 * 10 * NSEC_MS - 1000, NSEC_S };
+
+        for (size_t i = 0; i < ARRAY_LEN(held); i++) {
+            struct steptime t;
+            struct ladder l;
+
+            ladder_make(&l, 132, 8, 8);
+            steptime_init(&t, &l, 1e12, 1e14);
+            for (int k = 0; k < 60; k++) {
+                steptime_learn(&t, STEP_GENERATION, 2, &w, 10 * NSEC_MS, 1);
+                if (k != at + 5) continue;
+                steptime_learn(&t, STEP_GENERATION, 2, &w, held[i], 1);
+                steptime_learn(&t, STEP_GENERATION, 2, &w, 1000, 1);
+            }
+            assert_true(steptime_of(&t, STEP_GENERATION, 2, &w) > 9.5e6);
+            assert_true(steptime_of(&t, STEP_GENERATION, 2, &w) < 10.7e6);
         }
-        assert_true(steptime_of(&t, STEP_GENERATION, 2, &w) > 9e6);
     }
 }
 
@@ -373,7 +384,8 @@ static void
 really(const struct truth *d, const struct split_load *x, struct split_way way, double n,
        double *row, double *token)
 {
-    double rows = MAX(MIN((double)x->n_rows, (double)way.rows), 1.), more = n / x->n_decode;
+    double most = way.rung ? way.rows : (double)way.rows - x->n_decode;
+    double rows = MAX(MIN((double)x->n_rows, most), 1.), more = n / x->n_decode;
     struct work_done some = rows_of(x, rows);
     struct work_done answers = { x->decode.weights, more * x->decode.kv, more * x->decode.matmul,
                                  more * x->decode.attend };
@@ -412,7 +424,7 @@ the_way_taken_is_nearly_the_best_that_the_device_has(void **state)
 {
     const struct split_limits limits = { 64, 8192, 50 * NSEC_MS };
     double target = (double)limits.target;
-    uint32_t apart = 0, together = 0, late = 0, poor = 0, n = 0;
+    uint32_t apart = 0, together = 0, late = 0, n = 0;
 
     (void)state;
     for (int round = 0; round < 40; round++) {
@@ -431,7 +443,7 @@ the_way_taken_is_nearly_the_best_that_the_device_has(void **state)
 
             really(&d, &x, way, x.n_decode, &row, &token);
             for (unsigned r = 0; r < l.n; r++) /* all that surely keep the target, by hand */
-                for (uint32_t rows = r ? 8192 : 64; rows <= 8192; rows += 64) {
+                for (uint32_t rows = r ? 8192 : x.n_decode + 64; rows <= 8192; rows += 64) {
                     const struct split_way other = { r, rows };
                     double a, b;
 
@@ -440,15 +452,14 @@ the_way_taken_is_nearly_the_best_that_the_device_has(void **state)
                 }
             if (best == 0) continue;
             assert_true(token < 1.25 * target);
-            assert_true(rate_of(&d, &x, way) > .5 * best);
-            poor += rate_of(&d, &x, way) <= .8 * best;
+            assert_true(rate_of(&d, &x, way) > .8 * best);
             n++;
             late += token > 1.05 * target;
             apart += way.rung > 0;
             together += way.rung == 0;
         }
     }
-    assert_true(late < n / 20 && poor < n / 50);
+    assert_true(late < n / 20);
     assert_true(apart > 50 && together > 50); /* both are worth it somewhere */
 }
 
@@ -481,17 +492,19 @@ the_first_prompt_beside_answers_keeps_the_target_too(void **state)
 {
     static const struct kv_config kv;
     static const struct work_costs costs = { .weights = 16000000000, .row_flops = 15e9 };
-    const struct split_limits limits = { 64, 8192, 50 * NSEC_MS };
-    uint32_t late = 0;
+    const struct split_limits limits = { 64, 8192, 50 * NSEC_MS },
+                              tiled = { 64, 8192, 50 * NSEC_MS, .tile = 256 };
     struct truth d;
     struct ladder l;
     struct split s;
 
     (void)state;
     ladder_make(&l, 132, 8, 8);
-    /* 4 ms, or a 40,000th of a second a row */
+    /* 4 ms, or a 40,000th of a second a row: 2,000 of them */
+    split_init(&s, &tiled, &l, &costs, &kv, 4e12, 6e14);
+    assert_int_equal(s.now.rows, 1792);
     split_init(&s, &limits, &l, &costs, &kv, 4e12, 6e14);
-    assert_in_range(s.now.rows, 1900, 2000);
+    assert_int_equal(s.now.rows, 1984);
     draw_device(&d, &l);
     split_init(&s, &limits, &l, &costs, &kv, 1e9 / d.ns[STEP_BOTH][0][0],
                1e9 / d.ns[STEP_BOTH][0][2]);
@@ -506,9 +519,39 @@ the_first_prompt_beside_answers_keeps_the_target_too(void **state)
         assert_int_equal(split_ask(&s, &l, &x).rung, 0);
         x.n_rows = 8192;
         really(&d, &x, s.now, x.n_decode, &row, &token);
-        late += token > 1.25 * (double)limits.target && s.now.rows > 64;
+        assert_true(token < 1.25 * (double)limits.target || s.now.rows == x.n_decode + 64);
     }
-    assert_true(late < 5);
+}
+
+/* Products of 257 rows take as long as of 512: with answers among them. */
+static void
+steps_of_both_are_whole_tiles_and_prompts_go_round_in_them(void **state)
+{
+    static const struct {
+        double tokens;
+        uint32_t n, rows;
+    } as[] = {
+        { .06, 32, 512 }, { .06, 16, 512 }, { 1, 128, 256 }, { 1, 64, 192 }, { 1e-4, 4, 1792 }
+    };
+    const struct split_limits limits = { 64, 8192, 50 * NSEC_MS, .tile = 256 };
+    struct split_load x = some_load();
+    struct truth d = { 0 };
+    struct ladder l;
+    struct split s;
+
+    (void)state;
+    ladder_make(&l, 132, 8, 0);
+    for (unsigned k = 0; k < STEP_KINDS; k++)
+        memcpy(d.ns[k][0], (double[]){ 1. / 4e3, 1. / 4e3, 1. / 600e3 }, sizeof d.ns[k][0]);
+    open_split(&s, &limits, &l, &d);
+    x.row = (struct work_done){ 1.6e10, 1e4, 1.5e10, 0 };
+    x.n_rows = 8192;
+    for (size_t i = 0; i < ARRAY_LEN(as); i++) {
+        x.n_decode = x.n_there = as[i].n;
+        x.decode = (struct work_done){ 1.6e10, as[i].n * 1e8, as[i].n * 1.5e10, 0 };
+        x.tokens = as[i].tokens;
+        assert_int_equal(split_best(&s, &l, &x).rows, as[i].rows);
+    }
 }
 
 static void
@@ -533,12 +576,14 @@ a_way_is_kept_for_a_while_and_left_only_for_a_clearly_better_one(void **state)
             struct split_load x = some_load();
             struct split_expect before = split_expect(&s, was, &x), after;
             unsigned now = split_ask(&s, &l, &x).rung;
+            double edge;
 
             if (now == was) continue;
             assert_true(kept >= 7 || s.n_changes == 1);
             after = split_expect(&s, now, &x);
-            /* By a tenth at first, by less the longer it was kept. */
-            assert_true((1 - .8 / (s.n_changes == 1 ? kept + 9 : kept)) * after.done >
+            /* By a tenth at first, by less the longer it was kept; to a rung by 0.03 more, from one by so much less. */
+            edge = (now > 0) * .03 - (was > 0) * .03;
+            assert_true((1 - edge - .8 / (s.n_changes == 1 ? kept + 9 : kept)) * after.done >
                             before.done ||
                         before.token > (double)limits.target);
             kept = 0;
@@ -560,10 +605,11 @@ main(void)
         cmocka_unit_test(the_fit_is_that_of_every_step_looked_at_again),
         cmocka_unit_test(a_rung_that_was_never_used_is_taken_for_its_share_of_the_whole),
         cmocka_unit_test(a_step_that_ran_alone_says_nothing_of_its_rung),
-        cmocka_unit_test(a_step_that_was_found_late_says_nothing),
+        cmocka_unit_test(a_step_that_was_found_late_changes_little),
         cmocka_unit_test(the_way_taken_is_nearly_the_best_that_the_device_has),
         cmocka_unit_test(with_a_phase_empty_or_unknown_nothing_changes),
         cmocka_unit_test(the_first_prompt_beside_answers_keeps_the_target_too),
+        cmocka_unit_test(steps_of_both_are_whole_tiles_and_prompts_go_round_in_them),
         cmocka_unit_test(a_way_is_kept_for_a_while_and_left_only_for_a_clearly_better_one),
     };
 

@@ -140,6 +140,16 @@ fork_beams(const struct plan *p, struct seq *q, uint32_t n, uint32_t rows)
     return n;
 }
 
+/* What is left of a step's rows beside streams: a unit at least. */
+static uint32_t
+rows_beside(const struct plan *p)
+{
+    const struct scheduler *s = p->s;
+    uint32_t taken = s->l.max_rows - p->rows_left;
+
+    return MAX(s->step_rows - MIN(taken, s->step_rows), s->unit);
+}
+
 /* Admit in list order for the rows that are left: into s->chunk, with what each takes. */
 static uint32_t
 gather(struct plan *p)
@@ -153,8 +163,7 @@ gather(struct plan *p)
 
     if (!s->together && s->l.lane_rows[p->lane]) rows = MIN(rows, s->l.lane_rows[p->lane]);
     if (!s->together && s->l.lane_seqs[p->lane]) most = s->l.lane_seqs[p->lane];
-    if (s->together && s->together_rows && p->b->work & WORK_GENERATION)
-        rows = MIN(rows, s->together_rows);
+    if (s->step_rows && streaming(p)) rows = MIN(rows, rows_beside(p));
     while (rows > 0 && n < most && (running || (waiting && !full))) {
         uint32_t some;
 

@@ -98,7 +98,7 @@ struct scheduler {
     bool together;       /* the latter */
     bool drains; /* it will be, when no step of prompts is out: until then none is planned */
     uint32_t
-        together_rows;    /* of prompts in a step that generates too; 0: no bound but the lane's */
+        step_rows; /* of a step with prompts while somebody generates; 0: no bound but the lane's */
     bool idle[MAX_LANES]; /* the lane's last plan found nothing */
     bool tree;            /* the guesses are no chain; by row of a run: */
     uint8_t depth[1 + MAX_DRAFT];

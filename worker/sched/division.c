@@ -47,7 +47,7 @@ divide(struct scheduler *s)
 void
 scheduler_divide(struct scheduler *s, unsigned rung, uint32_t rows)
 {
-    s->together_rows = rows;
+    s->step_rows = rows;
     s->next_rung = rung;
     divide(s);
 }

@@ -7,8 +7,17 @@
  * as many by a tenth of that: it is not to be left for noise, nor kept for ever where it is a little worse. */
 static const double BETTER = 0.1;
 enum { DWELL = 8 };
-/* The last step's say in what a prompt's row costs; ns of steps until most of what came and went is forgotten. */
-static const double NEWS = 0.1, FLOW = 20e9;
+/* By what part a rung must be better than one lane, whose times are known better and which costs no change. */
+static const double EDGE = 0.03;
+/* ns of steps until most of what came and went is forgotten. */
+static const double FLOW = 4e9;
+/* Of the rows that go round, so many do: with fewer, somewhat fewer generate at a time, each of them sooner. */
+static const double ROUND = 0.75;
+/* No more rows than MANY times those whose arithmetic is done while the weights are read, where answers are WEIGHT of the
+ * work or more: as much gets done, by fewer at a time, each of them sooner. Prompts alone want long steps. */
+static const double MANY = 2, WEIGHT = 0.2;
+/* A step of prompts alone takes so many times the target: a change of the way waits for two of them. */
+static const double LONGEST = 2;
 /* Steps of answers that are launched when the last one of prompts ends: two, of which one has begun. */
 static const double OUT = 1.5;
 
@@ -40,7 +49,7 @@ prompt(const struct split_load *load, double rows)
 static struct work_done
 answers(const struct split_load *load, double n)
 {
-    double more = n / load->n_decode;
+    double more = load->n_decode ? n / load->n_decode : 0;
 
     return (struct work_done){ load->decode.weights, more * load->decode.kv,
                                more * load->decode.matmul, more * load->decode.attend };
@@ -74,11 +83,13 @@ rows_in_time(const struct split *s, const struct split_load *load)
     return MAX(floor(rows - (most - target) / MAX(most - less, 1e-9)), (double)s->l.least_rows);
 }
 
-void
-split_begin(struct split *s, unsigned rung)
+/* Rows of a step, to where products are best: down, or up. */
+static double
+tiles(const struct split *s, double rows, bool up)
 {
-    s->now = (struct split_way){ rung, (uint32_t)rows_in_time(s, &s->load) };
-    s->since = DWELL;
+    double grain = rows > s->l.tile ? MAX(s->l.tile, s->l.least_rows) : s->l.least_rows;
+
+    return (up ? ceil(rows / grain) : floor(rows / grain)) * grain;
 }
 
 /* A prompt's row in a step of so many, alone in its lane. */
@@ -91,17 +102,51 @@ row_alone(const struct split *s, unsigned rung, const struct split_load *load, d
 }
 
 static double
-rows_of_step(const struct split_load *load, double most)
-{
-    return MAX(MIN((double)load->n_rows, most), 1.);
-}
-
-static double
 generation(const struct split *s, unsigned rung, const struct split_load *load, double n)
 {
     struct work_done some = answers(load, n);
 
     return steptime_of(&s->time, STEP_GENERATION, rung, &some);
+}
+
+/* What answers are of the work, each phase for itself on the whole device. */
+static double
+weight_of_answers(const struct split *s, const struct split_load *load)
+{
+    double n = load->n_there, tokens = load->tokens * generation(s, 0, load, n) / n;
+
+    return tokens / (tokens + row_alone(s, 0, load, s->l.most_rows));
+}
+
+/* Of a step of both, those who generate among them: as many as the target allows, or as few as go round, so that every
+ * step has some and no answer reads the weights for itself alone; more would only make steps longer. */
+static double
+rows_together(const struct split *s, const struct split_load *load)
+{
+    const double *base = s->time.cell[STEP_BOTH][0].base;
+    double least = s->l.least_rows, n = load->n_decode, round = load->n_there, most, few;
+
+    most = tiles(s, n + rows_in_time(s, load), false);
+    if (load->tokens > 0 && load->n_there > 0) {
+        few = load->row.weights * base[0] / (load->row.matmul * base[2]);
+        round += ceil(ROUND * load->n_there / load->tokens / least) * least;
+        if (weight_of_answers(s, load) > WEIGHT) round = MIN(round, MANY * few);
+        most = MIN(most, tiles(s, MAX(MAX(round, few), n + least), true));
+    }
+    return MIN(MAX(most, n + least), (double)s->l.most_rows);
+}
+
+void
+split_begin(struct split *s, unsigned rung)
+{
+    s->now = (struct split_way){ rung, (uint32_t)rows_together(s, &s->load) };
+    s->since = DWELL;
+}
+
+static double
+rows_of_step(const struct split_load *load, double most)
+{
+    return MAX(MIN((double)load->n_rows, most), 1.);
 }
 
 /* Rows of prompts a ns, each with its tokens, while n generate. row: what one takes, token: a step beside. What is not
@@ -131,10 +176,21 @@ fed(const struct split *s, const struct split_load *load, double n, double none,
     return MAX(MIN(n, (double)load->n_there), 1.);
 }
 
+/* Of a step of prompts on its part. */
+static double
+rows_apart(const struct split *s, unsigned rung, const struct split_load *load)
+{
+    double most = s->l.most_rows, rows = most;
+
+    if (s->l.target)
+        rows = tiles(s, LONGEST * (double)s->l.target / row_alone(s, rung, load, most), false);
+    return MIN(MAX(rows, (double)s->l.least_rows), most);
+}
+
 static struct split_expect
 expect_together(const struct split *s, const struct split_load *load, double rows)
 {
-    double some = rows_of_step(load, rows), n, token;
+    double some = rows_of_step(load, rows - load->n_decode), n, token;
     struct split_expect x = { .token = together(s, load, load->n_decode, some),
                               .way = { 0, (uint32_t)rows } };
 
@@ -148,10 +204,10 @@ expect_together(const struct split *s, const struct split_load *load, double row
 static struct split_expect
 expect_apart(const struct split *s, unsigned rung, const struct split_load *load)
 {
-    struct split_expect x = { .way = { rung, s->l.most_rows } };
+    struct split_expect x = { .way = { rung, (uint32_t)rows_apart(s, rung, load) } };
     double none = generation(s, rung, load, 0), n;
 
-    x.row = row_alone(s, rung, load, rows_of_step(load, s->l.most_rows));
+    x.row = row_alone(s, rung, load, rows_of_step(load, x.way.rows));
     x.token = generation(s, rung, load, load->n_decode);
     /* What a row is followed by is there when the next one is: n = tokens (none + n more) / row. */
     n = x.row - load->tokens * (x.token - none) / load->n_decode;
@@ -163,15 +219,7 @@ expect_apart(const struct split *s, unsigned rung, const struct split_load *load
 struct split_expect
 split_expect(const struct split *s, unsigned rung, const struct split_load *load)
 {
-    struct split_expect x, other;
-
-    if (rung) return expect_apart(s, rung, load);
-    x = expect_together(s, load, rows_in_time(s, load));
-    if (load->tokens * x.way.rows <= load->n_there) return x;
-    /* With fewer, every step has some. */
-    other = expect_together(s, load,
-                            ceil(load->n_there / load->tokens / s->l.least_rows) * s->l.least_rows);
-    return other.done > x.done ? other : x;
+    return rung ? expect_apart(s, rung, load) : expect_together(s, load, rows_together(s, load));
 }
 
 /* Whether a is to be preferred: within the target, then by what gets done; else by the time between tokens. */
@@ -184,6 +232,8 @@ before(const struct split *s, const struct split_expect *a, const struct split_e
 
     if (a_fits != b_fits) return a_fits;
     if (!a_fits) return a->token < b->token * (1 - better);
+    if (a->way.rung && !b->way.rung) better += EDGE;
+    if (!a->way.rung && b->way.rung) better -= EDGE;
     return a->done * (1 - better) > b->done;
 }
 
@@ -215,7 +265,7 @@ split_ask(struct split *s, const struct ladder *ladder, const struct split_load 
     /* With one phase empty there is nothing to choose; of who never ran nothing is known. But the next prompt keeps
      * the target from its first step on. */
     if (load->n_decode == 0) return s->now;
-    s->now.rows = s->now.rung ? s->l.most_rows : (uint32_t)rows_in_time(s, load);
+    if (s->now.rung == 0) s->now.rows = (uint32_t)rows_together(s, load);
     if (load->n_rows == 0) return s->now;
     if (steptime_known(&s->time, STEP_CONTEXT) + steptime_known(&s->time, STEP_BOTH) == 0 ||
         steptime_known(&s->time, STEP_GENERATION) + steptime_known(&s->time, STEP_BOTH) == 0)
@@ -285,6 +335,9 @@ see_work(struct split *s, const struct batch *b, nsec took)
 
     s->flow.rows *= keep;
     s->flow.tokens *= keep;
+    s->flow.work.kv *= keep;
+    s->flow.work.matmul *= keep;
+    s->flow.work.attend *= keep;
     if (b->work & WORK_GENERATION) s->load.decode = work_of(&s->costs, s->kv, b, WORK_GENERATION);
     for (uint32_t i = 0; i < b->n_runs; i++) {
         const struct batch_run *run = &b->run[i];
@@ -298,10 +351,13 @@ see_work(struct split *s, const struct batch *b, nsec took)
     s->flow.rows += rows;
     s->flow.tokens += b->n_rows - rows;
     if (rows == 0) return;
-    row->weights = prompts.weights;
-    row->kv += NEWS * (prompts.kv / rows - row->kv);
-    row->matmul += NEWS * (prompts.matmul / rows - row->matmul);
-    row->attend += NEWS * (prompts.attend / rows - row->attend);
+    /* A step of few rows may read as many keys as one of many: what a row costs is that of all rows of late. */
+    s->flow.work.kv += prompts.kv;
+    s->flow.work.matmul += prompts.matmul;
+    s->flow.work.attend += prompts.attend;
+    *row = (struct work_done){ prompts.weights, s->flow.work.kv / s->flow.rows,
+                               s->flow.work.matmul / s->flow.rows,
+                               s->flow.work.attend / s->flow.rows };
 }
 
 nsec

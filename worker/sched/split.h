@@ -2,10 +2,12 @@
  *
  * Asked before a step is launched, it takes the way that gets the most requests done among those that keep the time
  * from one token to the next within the target; where none does, the one with the least such time. Rung 0 is one lane for
- * everything on the whole device, with as many rows of prompts a step as the target allows, or so few that every step
- * has some and answers never read the weights for themselves alone; on other rungs each phase has its part.
+ * everything on the whole device, as with split.mode off, in steps of so many rows that every step has some of prompts and
+ * answers hardly ever read the weights for themselves alone, or of fewer where the target asks for that; on other rungs
+ * each phase has its part.
  *
- * A request is so many rows of prompts and so many tokens: what steps had of both of late. On a way that does more for
+ * A request is so many rows of prompts and so many tokens: what steps had of both in the last seconds. (Of the last half
+ * minute they say that of a burst that is long over, and a way that is best for that.) On a way that does more for
  * answers than they need fewer generate at a time, and prompts say how much gets done; on one that does less as many
  * generate as are there, prompts run out, and answers have the whole device for the rest.
  *
@@ -33,11 +35,13 @@ struct split_load {
 };
 struct split_way {
     unsigned rung;
-    uint32_t rows; /* rung 0: of prompts, in a step, at most */
+    uint32_t rows; /* of a step with prompts while somebody generates, at most */
 };
 struct split_limits {
     uint32_t least_rows, most_rows; /* of prompts in a step */
     nsec target;                    /* from one token to the next; 0: whatever it takes */
+    uint32_t
+        tile; /* products of more rows take as long as of the next multiple; 0: of any as they are */
 };
 
 struct split {
@@ -60,6 +64,7 @@ struct split {
     } lane[MAX_LANES];
     struct {
         double rows, tokens, ends; /* of prompts, of answers, steps that ended prompts: of late */
+        struct work_done work;     /* of those rows */
     } flow;
     bool news; /* a step is over since it was asked */
 };

@@ -1,21 +1,22 @@
 /* steptime.c - see steptime.h.
  *
- * Each term of a step's time is counted as its part of the time that was measured: z[i] = base[i] x[i] / ns, so
- * that all numbers are near 1. Factors m of the base are what makes the sum of m[i] z[i] as near to 1 as can be over
- * all steps; PULL steps' worth of belief hold them where they would be without: at 1 on rung 0, on others at rung
- * 0's.
+ * A step's time and each term of it are counted as parts of what the guess says of it: z[i] = base[i] x[i] / guess and
+ * y = ns / guess, so that all numbers are near 1. Factors m of the base are what brings the sums of m[i] z[i] as near to y as
+ * can be over all steps; PULL steps' worth of belief hold them where they would be without: at 1 on rung 0, on others at
+ * rung 0's. (As parts of the time itself a step that was found late, and made the next one short, would outweigh
+ * thousands; so the two even out.)
  */
 #include "worker/sched/steptime.h"
 
 #include <string.h>
 
 /* PULL: a step outweighs it. KEEP, of the same rung: the last 50 steps count. FADE, of other rungs: after some
- * hundred steps elsewhere half is forgotten. LEAST: a factor may not become 0 before any step has had its term. */
-static const double PULL = 0.02, KEEP = 0.98, FADE = 0.997, LEAST = 1e-3;
+ * thousand steps elsewhere half is forgotten. LEAST: a factor may not become 0 before any step has had its term. */
+static const double PULL = 0.02, KEEP = 0.98, FADE = 0.9997, LEAST = 1e-3;
 enum { SWEEPS = 60 };
-/* A step that took less than such a part of what it should is one that was found done behind another, by a loop that
- * had been busy: errors are relative, so it would outweigh thousands. FEW: little is known yet, but the guess. */
-static const double SHORT = 1. / 4, SHORTEST = 1. / 50, FEW = 2;
+/* A step counts as so many times what it should take, at most: what has held it up was something else, as a rule. Not
+ * with FEW known. */
+static const double LONG = 4, FEW = 2;
 
 static void
 terms(const struct steptime_cell *c, const struct work_done *w, double x[STEP_TERMS])
@@ -114,17 +115,18 @@ steptime_learn(struct steptime *t, enum step_kind kind, unsigned rung, const str
                nsec took, double beside)
 {
     struct steptime_cell *c = &t->cell[kind][rung];
-    double x[STEP_TERMS], weight = rung ? beside : 1 - beside;
+    double x[STEP_TERMS], weight = rung ? beside : 1 - beside, guess = 0, ns = (double)took;
 
     check(rung < MAX_RUNGS);
     if (took <= 0 || !(weight > 0)) return;
-    if ((double)took < (c->n > FEW ? SHORT : SHORTEST) * steptime_of(t, kind, rung, w)) return;
+    if (c->n > FEW) ns = MIN(ns, LONG * steptime_of(t, kind, rung, w));
     terms(c, w, x);
     for (unsigned r = 0; r < MAX_RUNGS; r++)
         fade(&t->cell[kind][r], r == rung ? 1 - (1 - KEEP) * weight : r ? FADE : 1);
-    for (unsigned i = 0; i < STEP_TERMS; i++) x[i] *= c->base[i] / (double)took;
+    for (unsigned i = 0; i < STEP_TERMS; i++) guess += x[i] * c->base[i];
+    for (unsigned i = 0; i < STEP_TERMS; i++) x[i] *= c->base[i] / guess;
     for (unsigned i = 0; i < STEP_TERMS; i++) {
-        c->b[i] += weight * x[i];
+        c->b[i] += weight * x[i] * ns / guess;
         for (unsigned j = 0; j < STEP_TERMS; j++) c->a[i][j] += weight * x[i] * x[j];
     }
     c->n += weight;

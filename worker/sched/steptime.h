@@ -10,7 +10,7 @@
  * used its numbers are those of rung 0 over the share of the device that its part has; every step moves them to what
  * was measured, and what was measured long ago fades, so that a rung that was slow once is tried again.
  *
- * A fit of relative errors by least squares, none of the three below zero. Pure.
+ * A fit by least squares of errors as parts of the guess, none of the three below zero. Pure.
  */
 #ifndef SCHED_STEPTIME_H
 #define SCHED_STEPTIME_H
@@ -41,8 +41,7 @@ struct part_share {
 };
 void steptime_rung(struct steptime *t, unsigned rung, struct part_share context,
                    struct part_share generation);
-/* A step took so long. beside: for how much of that time, 0 .. 1, a step ran on the other part. One that took next to
- * nothing was found late and says nothing. */
+/* A step took so long, more than 0. beside: for how much of that time, 0 .. 1, a step ran on the other part. */
 void steptime_learn(struct steptime *t, enum step_kind kind, unsigned rung,
                     const struct work_done *w, nsec took, double beside);
 /* How long such a step will take; more than 0. */
