@@ -364,10 +364,10 @@ take_submit(const struct peer *from, const struct msg *m)
 enum { TUNE_PAIRS = 3 };
 
 static void
-pack_worker(void)
+pack_worker(const char *worker)
 {
     msgpack_pack_map(&p, 9);
-    msg_key(&p, "name"), msg_text(&p, "w0");
+    msg_key(&p, "name"), msg_text(&p, worker);
     msg_key(&p, "pid"), msgpack_pack_int(&p, 4711);
     msg_key(&p, "device"), msg_text(&p, "cpu");
     msg_key(&p, "model"), msg_text(&p, "mock");
@@ -441,9 +441,12 @@ take_call(const struct peer *from, const struct msg *m)
         msg_key(&p, "state"), msg_text(&p, getenv("MOCK_STATE") ? getenv("MOCK_STATE") : "ready");
         msg_key(&p, "requests"), msgpack_pack_int(&p, 15);
         msg_key(&p, "max_requests"), msgpack_pack_int(&p, 1024);
-        msg_key(&p, "workers"), msgpack_pack_array(&p, 1), pack_worker();
+        msg_key(&p, "workers"), msgpack_pack_array(&p, 1), pack_worker("w0");
     } else if (IS("workers list")) {
-        msgpack_pack_array(&p, 1), pack_worker();
+        bool more = getenv("MOCK_WORKERS"); /* w1 is down */
+
+        msgpack_pack_array(&p, more ? 3 : 1), pack_worker("w0");
+        if (more) pack_worker("w1"), pack_worker("w2");
     } else if (IS("requests list") && sock == ctl_sock) {
         msgpack_pack_array(&p, 1), msgpack_pack_map(&p, 5);
         msg_key(&p, "id"), msgpack_pack_int(&p, 17);
@@ -458,6 +461,17 @@ take_call(const struct peer *from, const struct msg *m)
         }
         msgpack_pack_map(&p, 1);
         msg_key(&p, "requests"), msgpack_pack_int(&p, 2);
+    } else if (IS("kv flush") && sock == ctl_sock && msg_str(args, "worker", &name) == 0) {
+        if (name.n != 2 || name.p[1] == '1') {
+            send_error(from, m->rid, name.n == 2 ? LAGAN_E_WORKER_LOST : LAGAN_E_NOT_FOUND,
+                       "the worker is not there");
+            return;
+        }
+        msgpack_pack_map(&p, 4);
+        msg_key(&p, "blocks"), msgpack_pack_int(&p, 12);
+        msg_key(&p, "bytes"), msgpack_pack_int(&p, 12 << 10);
+        msg_key(&p, "host_blocks"), msgpack_pack_int(&p, 3);
+        msg_key(&p, "host_bytes"), msgpack_pack_int(&p, 3 << 10);
     } else if (IS("metrics")) {
         msgpack_pack_map(&p, 1);
         msg_key(&p, "text"), msg_text(&p, "# TYPE mock gauge\nmock 1\n");

@@ -381,6 +381,31 @@ tables_line_up_and_json_is_the_answer(void **state)
 }
 
 static void
+kv_flush_says_what_went_of_each_worker(void **state)
+{
+    (void)state;
+    assert_int_equal(sh("$L kv flush"), 0);
+    assert_string_equal(out, "WORKER  BLOCKS     BYTES  HOST BLOCKS  HOST BYTES\n"
+                             "w0          12  12.0 KiB            3     3.0 KiB\n");
+    assert_int_equal(sh("$L kv flush w0 --json"), 0);
+    assert_string_equal(out, "[{\"worker\":\"w0\",\"blocks\":12,\"bytes\":12288,\"host_blocks\":3,"
+                             "\"host_bytes\":3072}]\n");
+    assert_int_equal(sh("$L kv flush nope"), 4);
+    assert_string_equal(out, "");
+    assert_int_equal(sh("$L kv flush w0 w1"), 2);
+}
+
+static void
+one_worker_that_cannot_be_flushed_does_not_spare_the_others(void **state)
+{
+    (void)state;
+    assert_int_equal(sh("MOCK_WORKERS=3 $D/bin/laganctl --spawn models/x kv flush"), 1);
+    assert_has(out, "w0  ");
+    assert_has(out, "w2  ");
+    assert_has(err, "the worker is not there");
+}
+
+static void
 tune_waits_for_the_worker_and_prints_what_it_found(void **state)
 {
     json_t *o;
@@ -604,6 +629,8 @@ main(void)
         cmocka_unit_test(an_interrupt_cancels_and_exits_with_130),
         cmocka_unit_test(a_second_signal_ends_it_though_the_answer_has_not_come),
         cmocka_unit_test(tables_line_up_and_json_is_the_answer),
+        cmocka_unit_test(kv_flush_says_what_went_of_each_worker),
+        cmocka_unit_test(one_worker_that_cannot_be_flushed_does_not_spare_the_others),
         cmocka_unit_test(tune_waits_for_the_worker_and_prints_what_it_found),
         cmocka_unit_test(tokenize_and_detokenize_print_json),
         cmocka_unit_test(what_lagand_remembers_is_printed_from_the_last_or_all),

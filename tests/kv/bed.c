@@ -24,7 +24,7 @@ open_bed(struct bed *b, uint32_t n_blocks)
     struct err e;
 
     b->c.n_seats = BED_SEATS;
-    b->c.n_lanes = 1;
+    if (!b->c.n_lanes) b->c.n_lanes = 1;
     b->c.reuse = true;
     b->c.fifo = n_blocks > 0; /* 0: elastic */
     if (!b->c.tokens_per_block) b->c.tokens_per_block = 4;

@@ -167,6 +167,41 @@ what_is_to_be_fetched_stays_on_the_host(void **state)
     close_bed(b);
 }
 
+/* Lane 1 fetches, and lane 0 writes the only cell before that is done. */
+static void
+who_takes_a_cell_waits_for_who_reads_it_flushed_or_not(void **state)
+{
+    (void)state;
+    for (uint32_t flushed = 0; flushed < 2; flushed++) {
+        struct bed *b = calloc(1, sizeof *b);
+        struct kv_flushed went = { 0 };
+
+        b->c.n_lanes = 2;
+        b->c.host_bytes = BLOCK;
+        open_bed(b, 4);
+        pass(b, 0, 0, 4), pass(b, 0, 100, 16);
+        prompt_of(b, 1, 0, 5, NULL);
+        assert_int_equal(admit(b, 1, 0), 0);
+        assert_int_equal(b->seat[1].hit.n_host[0], 1);
+        b->out = (struct kv_out){ .edit = b->edit,
+                                  .max_edits = BED_EDITS,
+                                  .copy = b->copy,
+                                  .max_copies = BED_COPIES,
+                                  .step = 1 };
+        kv_start(b->kv, 1, 1, 1, &b->out);
+        kv_grow(b->kv, 1, 1, 5, &b->out);
+        kv_fence(b->kv, 1, 1, 1);
+        if (flushed) kv_flush(b->kv, ALL, &went);
+        kv_check(b->kv);
+        assert_int_equal(on_host(b), !flushed);
+        if (flushed) pass(b, 0, 200, 8);
+        pass(b, 0, 300, 8);
+        assert_int_equal(on_host(b), 1);
+        assert_int_equal(b->out.wait[1], 1);
+        close_bed(b);
+    }
+}
+
 static void
 a_large_cache_goes_in_parts(void **state)
 {
@@ -251,6 +286,7 @@ main(void)
         cmocka_unit_test(what_a_seat_holds_stays_and_is_found),
         cmocka_unit_test(nobodys_hit_is_taken_before_his_first_step),
         cmocka_unit_test(what_is_to_be_fetched_stays_on_the_host),
+        cmocka_unit_test(who_takes_a_cell_waits_for_who_reads_it_flushed_or_not),
         cmocka_unit_test(a_large_cache_goes_in_parts),
         cmocka_unit_test(a_snapshot_goes_with_all_its_layers),
         cmocka_unit_test(whoever_reads_of_the_cache_learns_of_it),
