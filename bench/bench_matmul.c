@@ -406,7 +406,7 @@ tune(void)
     open_side(&b.way[0], "matmul=blas,gate_matmul=blas", true, false);
     for (uint32_t j = 0; j < MATRICES; j++)
         for (uint32_t i = 0; i < COUNTS; i++)
-            if (row_counts[i] >= b.from)
+            if (row_counts[i] >= b.from && row_counts[i] <= b.to)
                 multiply(b.y, x_of(0, row_counts[i], matrix[j].k), copy_of(&matrix[j], 0));
     wait_lane();
     while ((r = b.at->op->tune(b.at->lane, &us)) > 0)

@@ -1,0 +1,288 @@
+/* test_steer.c - which lanes there are, which parts they have, and what an operator may wish; the device is pretended. */
+#include "worker/steer.h"
+
+#include "base/clock.h"
+#include "tests/test.h"
+#include "worker/kv/kv_seat.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { UNITS = 132 };
+
+static struct steer s;
+static struct scheduler_limits l;
+static struct exec_part asked[MAX_LANES]; /* of the device, at last */
+static unsigned asked_rung;
+static int device_says;
+
+struct exec_rate
+exec_rate(const struct exec *x, unsigned rung, unsigned lane)
+{
+    (void)x;
+    (void)rung;
+    (void)lane;
+    return (struct exec_rate){ 0 };
+}
+
+struct exec_divided
+exec_divided(const struct exec *x)
+{
+    (void)x;
+    return (struct exec_divided){ 0 };
+}
+
+int
+exec_rung(struct exec *x, unsigned rung, const struct exec_part part[MAX_LANES], struct err *e)
+{
+    (void)x;
+    asked_rung = rung;
+    memcpy(asked, part, sizeof asked);
+    return device_says < 0 ? err_set(e, device_says, "as the test wished") : device_says;
+}
+
+static struct model_keys
+keys(uint32_t mode, const char *context_sm)
+{
+    struct model_keys k = { .split_mode = mode, .split_target = 50 * NSEC_MS };
+
+    snprintf(k.split_context_sm, sizeof k.split_context_sm, "%s", context_sm);
+    return k;
+}
+
+static int
+plan(const struct model_keys *k, uint32_t units, struct gpu_parts parts, struct exec_config *x,
+     struct err *e)
+{
+    l.max_seqs = 4;
+    l.max_rows = 40;
+    l.max_len = 100;
+    *x = (struct exec_config){ 0 };
+    return steer_plan(&s, k, parts, units, &l, x, e);
+}
+
+static const struct gpu_parts h200 = { .least = 16, .grain = 8 };
+
+static void
+each_phase_has_a_lane_where_the_device_is_divided_and_sources_if_they_want_one(void **state)
+{
+    enum { E = WORK_ENCODER, C = WORK_CONTEXT, G = WORK_GENERATION };
+    static const struct {
+        uint32_t mode, encoder;
+        uint16_t n_layers;
+        const char *context_sm;
+        uint8_t n_lanes, work[MAX_LANES];
+    } way[] = {
+        { SPLIT_OFF, SPLIT_ENCODER_CONTEXT, 6, "", 1, { E | C | G } },
+        { SPLIT_OFF, SPLIT_ENCODER_OWN, 6, "", 2, { C | G, E } },
+        { SPLIT_OFF, SPLIT_ENCODER_OWN, 0, "", 1, { E | C | G } },
+        { SPLIT_FIXED, SPLIT_ENCODER_CONTEXT, 6, "64", 2, { E | C, G } },
+        { SPLIT_FIXED, SPLIT_ENCODER_OWN, 6, "0.5", 3, { C, G, E } },
+        { SPLIT_AUTO, SPLIT_ENCODER_OWN, 6, "", 3, { C, G, E } },
+        { SPLIT_FIXED, SPLIT_ENCODER_CONTEXT, 6, "1.0", 1, { E | C | G } },
+    };
+
+    (void)state;
+    for (size_t i = 0; i < ARRAY_LEN(way); i++) {
+        struct model_keys k = keys(way[i].mode, way[i].context_sm);
+        struct exec_config x;
+        struct err e;
+
+        k.split_encoder = way[i].encoder;
+        l = (struct scheduler_limits){ .n_enc_layers = way[i].n_layers };
+        assert_int_equal(plan(&k, UNITS, h200, &x, &e), 0);
+        assert_int_equal(l.n_lanes, way[i].n_lanes);
+        assert_int_equal(x.n_lanes, way[i].n_lanes);
+        assert_memory_equal(l.lane_work, way[i].work, way[i].n_lanes);
+        for (unsigned n = 0; n < x.n_lanes; n++) assert_int_equal(x.lane_units[n], UNITS);
+        assert_int_equal(x.n_rungs > 0, (way[i].work[0] & G) == 0);
+    }
+}
+
+static void
+the_two_parts_of_every_rung_are_the_device_and_share_nothing(void **state)
+{
+    struct model_keys k = keys(SPLIT_FIXED, "72");
+    struct exec_config x;
+    struct err e;
+
+    (void)state;
+    assert_int_equal(plan(&k, UNITS, h200, &x, &e), 0);
+    assert_int_equal(x.n_rungs, MAX_RUNGS);
+    for (unsigned i = 1; i < x.n_rungs; i++) {
+        const struct exec_part *p = x.part[i];
+
+        assert_int_equal(p[0].first, 0);
+        assert_int_equal(p[1].first, p[0].n);
+        assert_int_equal(p[0].n + p[1].n, UNITS);
+        assert_true(p[0].n >= h200.least && p[1].n >= h200.least);
+        assert_memory_equal(&p[2], &p[0], sizeof p[0]); /* sources: on the part of prompts */
+    }
+    assert_int_equal(x.part[s.state.rung][0].n, 72);
+}
+
+static void
+bounds_of_prompts_are_of_their_lane_alone_and_0_or_less_is_none(void **state)
+{
+    struct model_keys k = keys(SPLIT_FIXED, "64");
+    struct exec_config x;
+    struct err e;
+
+    (void)state;
+    k.split_context_max_tokens = 30;
+    k.split_context_max_seqs = 3;
+    assert_int_equal(plan(&k, UNITS, h200, &x, &e), 0);
+    assert_int_equal(l.lane_rows[0], 30);
+    assert_int_equal(l.lane_seqs[0], 3);
+    assert_int_equal(l.lane_rows[1], 0);
+    assert_int_equal(l.lane_seqs[1], 0);
+    k.split_context_max_tokens = -1;
+    k.split_context_max_seqs = 0;
+    assert_int_equal(plan(&k, UNITS, h200, &x, &e), 0);
+    assert_int_equal(l.lane_rows[0], 0);
+    assert_int_equal(l.lane_seqs[0], 0);
+}
+
+static void
+a_device_that_cannot_be_divided_is_refused_with_its_reason(void **state)
+{
+    const struct gpu_parts none = { .why = "its driver is of 1999" };
+    struct model_keys k = keys(SPLIT_AUTO, "");
+    struct exec_config x;
+    struct err e;
+
+    (void)state;
+    assert_int_equal(plan(&k, UNITS, none, &x, &e), -ENOTSUP);
+    assert_non_null(strstr(e.text, "split.mode: its driver is of 1999"));
+    assert_int_equal(plan(&k, 16, h200, &x, &e), -EINVAL);
+    assert_non_null(strstr(e.text, "16 units cannot be divided"));
+    k.split_mode = SPLIT_OFF;
+    assert_int_equal(plan(&k, UNITS, none, &x, &e), 0);
+    assert_int_equal(steer_wish(&s, SPLIT_AUTO, 0, 0, &e), -ENOTSUP);
+    assert_non_null(strstr(e.text, "split.mode is off here"));
+}
+
+struct bed {
+    struct kv_config c;
+    void *mem;
+    struct scheduler *sched;
+};
+
+static void
+serve(struct bed *b, const char *context_sm)
+{
+    static const struct work_costs costs = { .weights = 1000000, .row_flops = 1e6 };
+    struct model_keys k = keys(SPLIT_FIXED, context_sm);
+    struct exec_config x;
+    struct kv *kv;
+    struct err e;
+
+    l = (struct scheduler_limits){ 0 };
+    if (plan(&k, UNITS, h200, &x, &e) < 0) fail_msg("%s", e.text);
+    b->c = (struct kv_config){
+        .n_groups = 1, .n_seats = 4, .tokens_per_block = 10, .arena_bytes = 1 << 20
+    };
+    b->c.n_lanes = l.n_lanes;
+    b->c.group[0] = (struct kv_group){
+        .kind = KV_FULL, .n_layers = 1, .n_parts = 2, .slice_bytes = 128, .max_entries = 10
+    };
+    b->mem = calloc(1, kv_bytes(&b->c));
+    kv = kv_init(b->mem, &b->c, &e);
+    if (!kv || scheduler_new(&b->sched, &l, kv, &e) < 0) fail_msg("%s", e.text);
+    steer_open(&s, NULL, b->sched, &b->c, &costs, &l, k.split_target);
+    device_says = 0;
+    asked_rung = 0;
+}
+
+static void
+end(struct bed *b)
+{
+    scheduler_free(b->sched);
+    free(b->mem);
+}
+
+static void
+a_wish_is_taken_at_the_next_turn_and_the_device_has_the_rung_first(void **state)
+{
+    unsigned before;
+    struct bed b;
+    struct err e;
+
+    (void)state;
+    serve(&b, "64");
+    before = steer_state(&s).rung;
+    assert_int_not_equal(before, 0);
+    assert_int_equal(steer_wish(&s, SPLIT_FIXED, 40, 92, &e), 0);
+    assert_int_equal(steer_state(&s).rung, before);
+    assert_int_equal(asked_rung, 0);
+    steer_turn(&s);
+    assert_int_not_equal(steer_state(&s).rung, before);
+    assert_int_equal(asked_rung, steer_state(&s).rung);
+    assert_int_equal(asked[0].first, 0);
+    assert_int_equal(asked[0].n, 40);
+    assert_int_equal(asked[1].first, 40);
+    assert_int_equal(asked[1].n, 92);
+    assert_int_equal(steer_state(&s).n_changes, 1);
+    assert_int_equal(steer_wish(&s, SPLIT_OFF, 0, 0, &e), 0);
+    assert_int_equal(steer_state(&s).mode, SPLIT_FIXED);
+    steer_turn(&s);
+    assert_int_equal(steer_state(&s).mode, SPLIT_OFF);
+    assert_int_equal(steer_state(&s).rung, 0);
+    end(&b);
+}
+
+static void
+a_wish_for_what_the_device_has_not_changes_nothing(void **state)
+{
+    static const uint32_t odd[][2] = { { 41, 91 }, { 40, 40 }, { 8, 124 }, { 0, 132 } };
+    unsigned before;
+    struct bed b;
+    struct err e;
+
+    (void)state;
+    serve(&b, "64");
+    before = steer_state(&s).rung;
+    for (size_t i = 0; i < ARRAY_LEN(odd); i++) {
+        assert_int_equal(steer_wish(&s, SPLIT_FIXED, odd[i][0], odd[i][1], &e), -EINVAL);
+        steer_turn(&s);
+        assert_int_equal(steer_state(&s).rung, before);
+        assert_int_equal(steer_state(&s).mode, SPLIT_FIXED);
+        assert_int_equal(asked_rung, 0);
+    }
+    end(&b);
+}
+
+static void
+a_division_that_the_device_fails_to_make_leaves_it_whole(void **state)
+{
+    struct bed b;
+    struct err e;
+
+    (void)state;
+    serve(&b, "64");
+    device_says = -ENOMEM;
+    assert_int_equal(steer_wish(&s, SPLIT_FIXED, 40, 92, &e), 0);
+    steer_turn(&s);
+    assert_int_not_equal(asked_rung, 0);
+    assert_int_equal(steer_state(&s).rung, 0);
+    end(&b);
+}
+
+int
+main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(
+            each_phase_has_a_lane_where_the_device_is_divided_and_sources_if_they_want_one),
+        cmocka_unit_test(the_two_parts_of_every_rung_are_the_device_and_share_nothing),
+        cmocka_unit_test(bounds_of_prompts_are_of_their_lane_alone_and_0_or_less_is_none),
+        cmocka_unit_test(a_device_that_cannot_be_divided_is_refused_with_its_reason),
+        cmocka_unit_test(a_wish_is_taken_at_the_next_turn_and_the_device_has_the_rung_first),
+        cmocka_unit_test(a_wish_for_what_the_device_has_not_changes_nothing),
+        cmocka_unit_test(a_division_that_the_device_fails_to_make_leaves_it_whole),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
