@@ -475,6 +475,19 @@ act_drop(struct stage *g, struct err *e)
 }
 
 static int
+act_flush(struct stage *g, struct err *e)
+{
+    struct kv_flushed went = { 0 };
+
+    if (g->l->n_words > 1) return wrong(g, e, "flush has no operands");
+    kv_flush(g->w.kv, UINT32_MAX, &went);
+    kv_check(g->w.kv);
+    say(g, "%llu blocks, %llu on the host", (unsigned long long)went.blocks,
+        (unsigned long long)went.host_blocks);
+    return 0;
+}
+
+static int
 act_time(struct stage *g, struct err *e)
 {
     int64_t ms;
@@ -568,7 +581,6 @@ name_text(struct stage *g, const uint64_t name[2], bool space, char text[16])
 static int
 act_events(struct stage *g, struct err *e)
 {
-    static const char *const why[] = { "asked", "pressure", "orphan", "expiry", "lost" };
     struct kv_event all[64];
     uint64_t missed = 0;
     uint32_t n;
@@ -588,11 +600,11 @@ act_events(struct stage *g, struct err *e)
                     all[i].n_tokens, all[i].priority, in);
                 break;
             case KV_REMOVED:
-                say(g, "removed %s%s: %s", name, in, why[all[i].why]);
+                say(g, "removed %s%s: %s", name, in, kv_why_name((enum kv_why)all[i].why));
                 break;
             case KV_UPDATED:
                 say(g, "updated %s, priority %u to %u%s: %s", name, all[i].was, all[i].priority, in,
-                    why[all[i].why]);
+                    kv_why_name((enum kv_why)all[i].why));
             }
         }
     }
@@ -646,6 +658,7 @@ const struct command kv_commands[] = {
     { "release", "NAME...", at_opts, "it is over; what is written may be found by others",
       act_release },
     { "drop", "NAME...", NULL, "it is over; nothing more of it may be found", act_drop },
+    { "flush", "", NULL, "what is only kept for others goes", act_flush },
     { "time", "MS", NULL, "it is so many ms after the start", act_time },
     { "held", "NAME...", NULL, "its blocks, group by group; - where one went behind a window",
       act_held },

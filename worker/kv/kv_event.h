@@ -21,7 +21,8 @@ enum kv_why {
     KV_ORPHAN,   /* the same, and before all others: what led to it had gone */
     KV_EXPIRY,   /* it was kept for so long */
     KV_LOST,     /* with the host's memory */
-    KV_FLUSHED   /* an operator asked */
+    KV_FLUSHED,  /* an operator asked */
+    KV_WHYS
 };
 struct kv_event {
     uint64_t name[2], parent[2]; /* parent of the first block: the space */
@@ -31,6 +32,15 @@ struct kv_event {
     uint8_t why;           /* enum kv_why */
     uint16_t n_tokens;
 };
+
+static inline const char *
+kv_why_name(enum kv_why why)
+{
+    static const char *const names[KV_WHYS] = { "asked",  "pressure", "orphan",
+                                                "expiry", "lost",     "flushed" };
+
+    return names[why];
+}
 
 uint64_t kv_event_end(const struct kv *kv); /* the number of the event that will be next */
 /* Up to max events from *next on, which moves behind them; *n_missed: those before it that are gone. */
