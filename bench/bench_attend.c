@@ -355,7 +355,6 @@ main(int argc, char **argv)
             beside = true;
             continue;
         }
-
         if (!strcmp(argv[i], "--invariant")) {
             o.invariant = true;
             continue;

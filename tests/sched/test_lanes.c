@@ -401,8 +401,8 @@ the_way_of_the_next_prompt_is_chosen_while_there_is_none(void **state)
     ladder_make(&l, 132, 8, 8);
     split_init(x, &limits, &l, &costs, &r.c, 4e12, 6e14);
     steptime_learn(&x->time, STEP_GENERATION, 0, &x->load.decode, 4 * NSEC_MS, 0);
-    for (unsigned rung = 1; rung < l.n;
-         rung++) { /* a part takes twice the time of prompts, ten times that of answers */
+    /* A part takes twice the time of prompts, ten times that of answers. */
+    for (unsigned rung = 1; rung < l.n; rung++) {
         steptime_learn(&x->time, STEP_GENERATION, rung, &x->load.decode, 40 * NSEC_MS, 1);
         steptime_learn(&x->time, STEP_CONTEXT, rung, &prompt, 400 * NSEC_MS, 1);
     }

@@ -422,36 +422,12 @@ what_an_operator_divides_every_rank_divides(void **state)
     stop_llama(c, ctl);
 }
 
-/* A worker program of which rank 1 is another: that shell line, in which $real is lagan-worker. */
+/* lagand and its workers do not serve, and nobody tries again; the log has those words. */
 static void
-make_odd_program(char *path, size_t n, const char *rank_1)
-{
-    char real[1024];
-    FILE *f;
-
-    test_program(real, sizeof real, "tests/torture/lagan-worker");
-    snprintf(path, n, "%s/odd", v.dir);
-    f = fopen(path, "we");
-    assert_non_null(f);
-    fprintf(f,
-            "#!/bin/bash\nreal=%s\ncd %s\ncase \"$*\" in *--rank=1*) %s ;; esac\n"
-            "if [ -d model ]; then exec 200<model; fi\nexec $real \"$@\"\n",
-            real, v.dir, rank_1);
-    fclose(f);
-    assert_int_equal(chmod(path, 0755), 0);
-}
-
-/* Two ranks of such a program do not serve, and nobody tries again; the log has those words. */
-static void
-is_refused(const char *rank_1, const char *model, const char *words)
+is_refused(const char *config, const char *const *args, const char *words)
 {
     nsec until = service_now(&v) + SETTLE_MS * NSEC_MS;
-    char path[128], config[256];
-    const char *const args[] = { "--worker", path, NULL };
 
-    make_odd_program(path, sizeof path, rank_1);
-    snprintf(config, sizeof config,
-             "models:\n  - { name: llama, path: %s, device: cpu, tensor_parallel: 2 }\n", model);
     v.worker = "lagan-worker"; /* and is not waited for */
     service_start(&v, 1, config, args);
     while (!service_logged(&v, words)) {
@@ -461,12 +437,36 @@ is_refused(const char *rank_1, const char *model, const char *words)
     assert_int_equal(WEXITSTATUS(service_reap(&v)), CONFIG);
 }
 
+/* Two ranks of a model, before each of which a line of shell is run, where $real is lagan-worker and "$@" its options. */
+static void
+odd_ranks_are_refused(const char *model, const char *rank_0, const char *rank_1, const char *words)
+{
+    char path[128], real[1024], config[256];
+    const char *const args[] = { "--worker", path, NULL };
+    FILE *f;
+
+    test_program(real, sizeof real, "tests/torture/lagan-worker");
+    snprintf(path, sizeof path, "%s/odd", v.dir);
+    f = fopen(path, "we");
+    assert_non_null(f);
+    fprintf(f,
+            "#!/bin/bash\nreal=%s\ncd %s\ncase \"$*\" in *--rank=1*) %s ;; *) %s ;; esac\n"
+            "exec $real \"$@\"\n",
+            real, v.dir, rank_1, rank_0);
+    fclose(f);
+    assert_int_equal(chmod(path, 0755), 0);
+    snprintf(config, sizeof config,
+             "models:\n  - { name: llama, path: %s, device: cpu, tensor_parallel: 2 }\n", model);
+    is_refused(config, args, words);
+}
+
 static void
 ranks_of_other_settings_are_refused_with_the_difference(void **state)
 {
     (void)state;
-    is_refused("exec $real \"$@\" --kv.snapshot_interval=4096", "@/tests/data/golden/llama3",
-               "rank 1 has \"kv.snapshot_interval 4096\", rank 0 \"kv.snapshot_");
+    odd_ranks_are_refused("@/tests/data/golden/llama3", ":",
+                          "set -- \"$@\" --kv.snapshot_interval=4096",
+                          "rank 1 has \"kv.snapshot_interval 4096\", rank 0 \"kv.snapshot_");
 }
 
 /* The same program, but that its version has another first letter. */
@@ -477,13 +477,12 @@ ranks_of_another_version_are_refused_with_both(void **state)
     char rank_1[200], words[80];
 
     (void)state;
-    snprintf(
-        rank_1, sizeof rank_1,
-        "sed 's/\\x00%s\\x00/\\x00x%s\\x00/' $real >other; chmod +x other; exec ./other \"$@\"",
-        PACKAGE_VERSION, rest);
+    snprintf(rank_1, sizeof rank_1,
+             "sed 's/\\x00%s\\x00/\\x00x%s\\x00/' $real >other; chmod +x other; real=./other",
+             PACKAGE_VERSION, rest);
     snprintf(words, sizeof words, "rank 1 has \"version x%s\", rank 0 \"version %s\"", rest,
              PACKAGE_VERSION);
-    is_refused(rank_1, "@/tests/data/golden/llama3", words);
+    odd_ranks_are_refused("@/tests/data/golden/llama3", ":", rank_1, words);
 }
 
 /* One path, which is another folder in each process; in rank 1's a byte of the weights is another. */
@@ -505,8 +504,8 @@ ranks_of_other_weights_are_refused_with_both(void **state)
     fd = open(model, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     assert_true(fd >= 0 && dup2(fd, FOLDER) == FOLDER);
     close(fd);
-    is_refused("exec 200<other; exec $real \"$@\"", "/proc/self/fd/200",
-               "rank 1 has read weights ");
+    odd_ranks_are_refused("/proc/self/fd/200", "exec 200<model", "exec 200<other",
+                          "rank 1 has read weights ");
     close(FOLDER);
 }
 
@@ -518,7 +517,6 @@ other_ways_to_divide_a_model_are_refused_by_name(void **state)
 
     (void)state;
     for (size_t i = 0; i < ARRAY_LEN(keys); i++) {
-        nsec until = service_now(&v) + SETTLE_MS * NSEC_MS;
         char config[200], words[80];
 
         snprintf(
@@ -526,13 +524,7 @@ other_ways_to_divide_a_model_are_refused_by_name(void **state)
             "models:\n  - { name: llama, path: @/tests/data/golden/llama3, device: cpu, %s: 2 }\n",
             keys[i]);
         snprintf(words, sizeof words, "%s: not served yet, only 1", keys[i]);
-        v.worker = "lagan-worker"; /* and is not waited for */
-        service_start(&v, 1, config, (const char *const[]){ NULL });
-        while (!service_logged(&v, words)) {
-            usleep(20000);
-            if (service_now(&v) >= until) fail_msg("nobody says: %s", words);
-        }
-        assert_int_equal(WEXITSTATUS(service_reap(&v)), CONFIG);
+        is_refused(config, (const char *const[]){ NULL }, words);
     }
 }
 
