@@ -9,6 +9,7 @@
 
 #include <errno.h>
 #include <math.h>
+#include <poll.h>
 #include <string.h>
 
 enum { UNITS = 4, N = 512 };
@@ -290,41 +291,58 @@ least_of(struct two *t, const struct product p[2], int first, int second)
     return least;
 }
 
+/* One look at a division into n[0] and n[1] units: do both parts keep their promise? */
+static bool
+looks_right(struct two *t, const struct product p[2], const uint32_t n[2])
+{
+    enum { TIMES = 20 };
+    nsec since;
+    int times[2];
+    double whole, alone[2], both, make;
+    bool right;
+
+    to_part(t, 0, 0, t->units);
+    to_part(t, 1, 0, t->units);
+    whole = least_of(t, p, TIMES, 0);
+    since = clock_now();
+    to_part(t, 0, 0, n[0]);
+    to_part(t, 1, n[0], n[1]);
+    make = (double)(clock_now() - since) / NSEC_MS;
+    for (int i = 0; i < 2; i++) times[i] = MAX(2, (int)(2 * TIMES * n[i] / t->units));
+    alone[0] = least_of(t, p, times[0], 0);
+    alone[1] = least_of(t, p, 0, times[1]);
+    both = least_of(t, p, times[0], times[1]);
+    print_message("%u and %u SMs: made in %.1f ms; %d products %.2f ms, %d products %.2f ms, both "
+                  "%.2f ms; %d on all %.2f ms\n",
+                  n[0], n[1], make, times[0], alone[0], times[1], alone[1], both, TIMES, whole);
+    right = both < 0.85 * (alone[0] + alone[1]);
+    for (int i = 0; i < 2; i++) /* a product keeps to its part: power alone allows some more */
+        right &= alone[i] / times[i] > 0.85 * whole / TIMES &&
+                 (n[i] * 3 > t->units || alone[i] / times[i] > 1.8 * whole / TIMES);
+    return right;
+}
+
+/* What else the device does makes a time longer, for seconds: a promise that is not kept is not seen in any look. */
 static void
 two_parts_work_at_the_same_time_and_on_no_more_than_they_have(void **state)
 {
-    enum { TIMES = 20 };
+    enum { LOOKS = 10, APART_MS = 300 };
     struct two t;
     struct product p[2];
-    double whole;
 
     (void)state;
     if (!rig_cuda()) skip(); /* threads of a lane are its own anyway */
     open_two(&t);
     for (int i = 0; i < 2; i++) p[i] = make_product(&t);
     rig_wait(&t.r);
-    whole = least_of(&t, p, TIMES, 0);
     for (uint32_t first = t.grain * 2; first + 2 * t.least <= t.units; first += 6 * t.grain) {
-        uint32_t n[2] = { first, t.units - first };
-        nsec since = clock_now();
-        int times[2];
-        double alone[2], both, make;
+        const uint32_t n[2] = { first, t.units - first };
+        int looks = 1;
 
-        to_part(&t, 0, 0, n[0]);
-        to_part(&t, 1, n[0], n[1]);
-        make = (double)(clock_now() - since) / NSEC_MS;
-        for (int i = 0; i < 2; i++) times[i] = MAX(2, (int)(2 * TIMES * n[i] / t.units));
-        alone[0] = least_of(&t, p, times[0], 0);
-        alone[1] = least_of(&t, p, 0, times[1]);
-        both = least_of(&t, p, times[0], times[1]);
-        print_message(
-            "%u and %u SMs: made in %.1f ms; %d products %.2f ms, %d products %.2f ms, both "
-            "%.2f ms; %d on all %.2f ms\n",
-            n[0], n[1], make, times[0], alone[0], times[1], alone[1], both, TIMES, whole);
-        assert_true(both < 0.85 * (alone[0] + alone[1]));
-        for (int i = 0; i < 2; i++) /* a product keeps to its part: power alone allows some more */
-            assert_true(alone[i] / times[i] > 0.85 * whole / TIMES &&
-                        (n[i] * 3 > t.units || alone[i] / times[i] > 1.8 * whole / TIMES));
+        while (!looks_right(&t, p, n)) {
+            assert_true(looks++ < LOOKS);
+            poll(NULL, 0, APART_MS);
+        }
     }
     close_two(&t);
 }

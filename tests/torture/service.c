@@ -28,7 +28,7 @@ enum {
     STOP_MS = 20000,
     ORPHAN_MS = 30000,
     STEADY_MS = 300,
-    LOOK_MS = 50
+    LOOK_MS = 100
 };
 
 const char *
@@ -223,11 +223,11 @@ service_start(struct service *s, uint32_t n, const char *config, const char *con
 static int
 wait_for(struct service *s, int ms)
 {
-    nsec until = clock_now() + ms * NSEC_MS;
+    nsec until = service_now(s) + ms * NSEC_MS;
     int status;
 
     while (waitpid(s->pid, &status, WNOHANG) != s->pid) {
-        if (clock_now() >= until) return -1;
+        if (service_now(s) >= until) return -1;
         poll(NULL, 0, 1);
     }
     s->pid = 0;
@@ -251,7 +251,7 @@ int
 service_reap(struct service *s)
 {
     int status = wait_for(s, ORPHAN_MS);
-    nsec until = clock_now() + ORPHAN_MS * NSEC_MS;
+    nsec until = service_now(s) + ORPHAN_MS * NSEC_MS;
     pid_t left;
 
     if (status < 0) {
@@ -260,7 +260,7 @@ service_reap(struct service *s)
     }
     /* Its workers are ours now, and are to end by themselves. */
     while ((left = waitpid(-1, NULL, WNOHANG)) >= 0) {
-        if (clock_now() >= until) fail_msg("a worker has outlived lagand");
+        if (service_now(s) >= until) fail_msg("a worker has outlived lagand");
         if (left == 0) poll(NULL, 0, 1);
     }
     return status;
@@ -332,45 +332,32 @@ said_ready(const struct service *s, const pid_t *pid, uint32_t n)
     return true;
 }
 
-/* What its threads have spent ready to run, and not running. */
+/* So much of the time since the last look it had no processor. */
 static nsec
-waited_of(pid_t pid)
+starved_of(struct service *s, struct looked_at *to, pid_t pid, nsec now)
 {
-    char path[80];
-    nsec all = 0;
-    DIR *d;
-
-    snprintf(path, sizeof path, "/proc/%d/task", (int)pid);
-    d = opendir(path);
-    for (struct dirent *t; d && (t = readdir(d));) {
-        unsigned long long waited;
-        FILE *f;
-
-        if (t->d_name[0] == '.') continue;
-        snprintf(path, sizeof path, "/proc/%d/task/%.16s/schedstat", (int)pid, t->d_name);
-        f = fopen(path, "re");
-        if (f && fscanf(f, "%*u %llu", &waited) == 1) all += (nsec)waited;
-        if (f) fclose(f);
-    }
-    if (d) closedir(d);
-    return all;
+    *to = (struct looked_at){ .pid = pid };
+    for (uint32_t i = 0; i < ARRAY_LEN(s->at); i++)
+        if (s->at[i].pid == pid) to->starved = s->at[i].starved;
+    return starved_since(&to->starved, pid, now);
 }
 
 nsec
 service_now(struct service *s)
 {
-    nsec now = clock_now(), waited, elapsed = now - s->looked;
-    pid_t pid[2 * MOCK_WORKERS];
-    uint32_t n;
+    nsec now = clock_now(), waited = 0, elapsed = now - s->looked;
+    struct looked_at at[ARRAY_LEN(s->at)] = { 0 };
+    pid_t pid[ARRAY_LEN(s->at)];
+    uint32_t n = 0;
 
     if (elapsed < LOOK_MS * NSEC_MS) return now - s->excused;
-    n = children(s, pid, ARRAY_LEN(pid));
-    waited = waited_of(s->pid);
-    for (uint32_t i = 0; i < n; i++) waited += waited_of(pid[i]);
-    /* Who has died since takes what it had waited with it. */
-    if (s->looked && waited > s->waited) s->excused += MIN(waited - s->waited, elapsed * 9 / 10);
+    pid[n++] = getpid();
+    if (s->pid) pid[n++] = s->pid;
+    if (s->pid) n += children(s, pid + n, (uint32_t)ARRAY_LEN(pid) - n);
+    for (uint32_t i = 0; i < n; i++) waited += starved_of(s, &at[i], pid[i], now);
+    s->excused += MIN(waited, elapsed * 9 / 10);
     s->looked = now;
-    s->waited = waited;
+    memcpy(s->at, at, sizeof at);
     return now - s->excused;
 }
 

@@ -7,6 +7,7 @@
 #define TESTS_TORTURE_SERVICE_H
 
 #include "base/base.h"
+#include "daemon/starved.h"
 #include "tests/systemd.h"
 #include "tests/torture/mock.h"
 
@@ -21,8 +22,11 @@ struct service {
     struct mock_board *board;
     long log_read; /* of the log, by service_epochs() */
     uint32_t n_epochs;
-    nsec looked, waited,
-        excused; /* service_now(): last look; what all had waited then; not counted so far */
+    nsec looked, excused; /* service_now(): last look; not counted so far */
+    struct looked_at {
+        pid_t pid;
+        struct starved starved;
+    } at[2 * MOCK_WORKERS + 2]; /* then */
 };
 
 /* What is counted when nothing is under way. */
@@ -53,7 +57,7 @@ pid_t service_pid(const struct service *s, const char *worker); /* who is it now
 
 uint32_t service_logged(const struct service *s, const char *words); /* lines with them */
 bool service_all_ready(struct service *s, int ms); /* every worker lives and has said so */
-/* The clock of deadlines: while lagand or a worker waits for a processor it goes at a tenth of its speed. So a machine
+/* The clock of deadlines: while lagand, a worker or we wait for a processor it goes at a tenth of its speed. So a machine
  * that is busy with other things makes nothing look as if it had stopped. */
 nsec service_now(struct service *s);
 bool service_quiet(const struct service *s, struct census *c);
