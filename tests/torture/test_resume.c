@@ -375,10 +375,10 @@ a_standby_without_room_waits_until_its_worker_has_died_and_no_bit_changes(void *
     answers_start(&ans, &v, "fp32", 1, NULL);
     for (uint32_t i = 0; i < ROUNDS; i++) {
         enum failpoint p = lacks[i % ARRAY_LEN(lacks)];
-
-        uint32_t begun = service_logged(&v, "w0.standby: started");
+        uint32_t begun;
 
         if (!service_all_ready(&v, SETTLE_MS)) fail_msg("workers or standbys are missing");
+        begun = service_logged(&v, "w0.standby: started");
         answers_turn(&ans, 0, true);
         service_arm(&v, FP_WORKER, p, FP_WILD, 1);
         kill(service_pid(&v, "w0"), SIGKILL);
