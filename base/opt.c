@@ -514,8 +514,8 @@ opt_help(const struct opt *table, FILE *out)
 }
 
 /* Text in which roff sees nothing but text. */
-static void
-print_roff(FILE *out, const char *s)
+void
+opt_roff(FILE *out, const char *s)
 {
     if (*s == '.' || *s == '\'') fputs("\\&", out);
     for (; *s; s++) {
@@ -540,17 +540,17 @@ opt_manual(const struct opt *table, FILE *out)
         fprintf(out, ".It Cm %s", o->key);
         if (*arg_of(o)) fprintf(out, " Ar %s", arg_of(o));
         fputc('\n', out);
-        print_roff(out, o->sentence);
+        opt_roff(out, o->sentence);
         fputs(".\nThe value is ", out);
-        print_roff(out, form_of(o));
+        opt_roff(out, form_of(o));
         if (*range_of(o, range, sizeof range)) {
             fputs(", ", out);
-            print_roff(out, range);
+            opt_roff(out, range);
         }
         if (o->flags & OPT_AUTO) fputs(", or auto", out);
         if (o->def && *o->def) {
             fputs("; the default is ", out);
-            print_roff(out, o->def);
+            opt_roff(out, o->def);
         }
         fprintf(out, ".%s\n",
                 o->flags & OPT_RESTART ? "\nA change needs a restart of the worker." : "");

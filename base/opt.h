@@ -75,7 +75,9 @@ int opt_argv(const struct opt *table, void *to, int argc, char **argv, int *at,
 const char *opt_text(const struct opt *o, const void *from, char *buf, size_t n);
 
 void opt_help(const struct opt *table, FILE *out); /* aligned at 80 columns */
-void opt_manual(const struct opt *table,
-                FILE *out); /* mdoc list: key, type, default, range, sentence */
+/* mdoc list: key, type, default, range, sentence. */
+void opt_manual(const struct opt *table, FILE *out);
+/* A piece of text in a manual, whatever is in it. */
+void opt_roff(FILE *out, const char *text);
 
 #endif
