@@ -1,9 +1,11 @@
 /* test_fleet.c - pretended workers behind route/: every request ends once, and the same calls give the same. */
 #include "sim/fleet.h"
 
+#include "base/clock.h"
 #include "sim/cost.h"
 #include "tests/test.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -187,7 +189,8 @@ a_step_costs_what_its_bytes_or_its_arithmetic_take(void **state)
     /* 60,000 bytes, 1,000 FLOP; then 100 positions of 400 bytes, 1,000 FLOP */
     assert_int_equal(cost_of(&st, &b, whole), 500 + 60000 + 40000);
     assert_int_equal(cost_of(&st, &b, (struct part_share){ .5, 1 }), 500 + 120000 + 80000);
-    b.n_runs = 2; /* 101 rows; the prompt's see 50.5 keys each on average, behind the answer's attention */
+    /* 101 rows; the prompt's see 50.5 keys each on average, behind the answer's attention */
+    b.n_runs = 2;
     assert_int_equal(cost_of(&st, &b, whole), 500 + 101000 + 40000 + 50500);
     b.n_runs = 1;
     st.cost.peak = 1e7;
@@ -302,6 +305,47 @@ auto_is_as_good_as_off_and_every_rung_where_both_phases_weigh_and_where_one_does
     }
 }
 
+static double
+drawn(double low, double high)
+{
+    return low * pow(high / low, test_below(1 << 20) / (double)(1 << 20));
+}
+
+/* Prompts and answers of any lengths, any number in flight, six rounds of them; parts that have less beside each other, or
+ * as much. One step in a hundred may be later. */
+static void
+auto_is_as_good_on_any_load_and_keeps_its_target(void **state)
+{
+    static const char *const rung[] = { "64", "80" };
+
+    (void)state;
+    for (int k = 0; k < 8; k++) {
+        struct load x = { .isl = (uint32_t)drawn(100, 12000),
+                          .osl = (uint32_t)drawn(2, 1500),
+                          .seats = (uint32_t)drawn(4, 96),
+                          .parts = drawn(.7, 1.05) };
+        struct fleet_result *it;
+        nsec best;
+
+        x.n = MAX((uint32_t)(30 / (x.isl * 30e-6 + x.osl * 5e-4)), 6 * x.seats);
+        it = divided(DIVIDE_OFF, "", &x);
+        best = it->end;
+        free(it);
+        for (size_t i = 0; i < ARRAY_LEN(rung); i++) {
+            it = divided(DIVIDE_FIXED, rung[i], &x);
+            best = MIN(best, it->end);
+            free(it);
+        }
+        it = divided(DIVIDE_AUTO, "", &x);
+        print_message("%u/%u, %u seats, parts %.2f: best %.1f s, auto %.1f, %.1f ms\n", x.isl,
+                      x.osl, x.seats, x.parts, (double)best / 1e9, (double)it->end / 1e9,
+                      (double)hist_at(&it->itl, .99) / 1e6);
+        assert_true((double)best > .97 * (double)it->end);
+        assert_true(hist_at(&it->itl, .99) < 52 * NSEC_MS);
+        free(it);
+    }
+}
+
 /* One H200 that served the same, always so many in flight (docs/split.md): requests a second, the p99 of TPOT. */
 static void
 what_is_expected_of_a_division_is_what_a_gpu_did(void **state)
@@ -408,10 +452,11 @@ main(void)
         cmocka_unit_test(a_part_has_what_was_measured_of_its_division_or_lies_between),
         cmocka_unit_test(
             auto_is_as_good_as_off_and_every_rung_where_both_phases_weigh_and_where_one_does),
+        cmocka_unit_test(auto_is_as_good_on_any_load_and_keeps_its_target),
         cmocka_unit_test(what_is_expected_of_a_division_is_what_a_gpu_did),
         cmocka_unit_test(percentiles_are_right_to_one_in_a_hundred),
         cmocka_unit_test(a_trace_says_which_line_is_wrong),
     };
 
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return cmocka_run_group_tests(tests, test_seed_group, NULL);
 }

@@ -71,15 +71,20 @@ together(const struct split *s, const struct split_load *load, double n, double 
     return steptime_of(&s->time, STEP_BOTH, 0, &all);
 }
 
-/* As many rows as keep a step of both within the target: its time is a line in them, level before. */
+/* As many rows as keep a step of both within the target: its time is a line in them, level before. A prompt's last rows see
+ * twice the keys that all of its rows see on average. */
 static double
 rows_in_time(const struct split *s, const struct split_load *load)
 {
-    double target = (double)s->l.target, n = load->n_decode, rows = s->l.most_rows;
-    double most = together(s, load, n, rows), less = together(s, load, n, rows - 1);
+    double target = (double)s->l.target, n = load->n_decode, rows = s->l.most_rows, most, less;
+    struct split_load last = *load;
 
+    last.row.kv *= 2;
+    last.row.attend *= 2;
+    most = together(s, &last, n, rows);
+    less = together(s, &last, n, rows - 1);
     if (s->l.target == 0 || most <= target) return rows;
-    if (together(s, load, n, s->l.least_rows) >= target) return s->l.least_rows;
+    if (together(s, &last, n, s->l.least_rows) >= target) return s->l.least_rows;
     return MAX(floor(rows - (most - target) / MAX(most - less, 1e-9)), (double)s->l.least_rows);
 }
 
