@@ -341,6 +341,8 @@ struct gpu_options {
     const char *kernels; /* "attend=any,matmul=blas": only these candidates, for bisecting */
     bool invariant;      /* a row's bits do not depend on its company */
     bool timing;         /* for benchmarks: lane_gaps() */
+    /* That are to work beside each other; 0: as may be. A driver needs less for one, and is up sooner. */
+    uint32_t n_lanes;
     /* Ranks of a group: processes with a device each, that hold one model between them, open their lanes in the
      * same order and queue the same ops. n_ranks 0 and 1: alone. */
     uint32_t rank, n_ranks;

@@ -327,6 +327,7 @@ device_options(const struct model_keys *k)
         .kernels = k->kernels[0] ? k->kernels : NULL,
         .invariant = k->numerics == NUMERICS_INVARIANT,
         .timing = k->timing,
+        .n_lanes = 1u + (k->split_mode != SPLIT_OFF) + (k->split_encoder == SPLIT_ENCODER_OWN),
     };
 }
 

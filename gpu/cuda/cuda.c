@@ -82,13 +82,16 @@ find_driver(struct cuda *c, struct err *e)
 
 /* What the driver reads when it starts: four times as many launches may be queued, 4,092 instead of 1,020.
  * So a plain step of a deep model goes behind another and its launches do not wait for that one's. Queues of that length
- * are what a context takes longest to make: there are three in place of eight, for two lanes and what loads.
- * A part of the device has queues of its own. */
+ * are what a context takes longest to make: there are three in place of eight, for two lanes and what loads, and one
+ * for a lane alone, which is all that is queued then. Ranks have a library's lanes beside theirs, a part of the device
+ * has queues of its own. */
 static void
-set_up(void)
+set_up(const struct gpu_options *o)
 {
+    bool alone = o->n_lanes == 1 && o->n_ranks <= 1;
+
     setenv("CUDA_SCALE_LAUNCH_QUEUES", "4x", 0);
-    setenv("CUDA_DEVICE_MAX_CONNECTIONS", "3", 0);
+    setenv("CUDA_DEVICE_MAX_CONNECTIONS", alone ? "1" : "3", 0);
 }
 
 static int
@@ -252,7 +255,7 @@ lagan_cuda_open(struct gpu **ret, uint32_t ordinal, const struct gpu_options *o,
     if (!c) return err_set(e, -ENOMEM, "cuda device: no memory");
     pthread_mutex_init(&c->pin_lock, NULL);
     check_last_words = last_words;
-    set_up();
+    set_up(o);
     TRY(find_device(ordinal, MAX(o->n_ranks, 1u), e));
     c->ordinal = (int)ordinal;
     c->invariant = o->invariant;

@@ -2,8 +2,8 @@
  * first launched, and waits for all that runs before it does. In a step of seconds that wait would be taken
  * for a hang, and the first request would pay for all of it.
  *
- * One layer of each end, the logits and a draw, twice: rows of a prompt, and one of generation. All rows are
- * padding: no table is read and no block is written.
+ * One layer of each end, the logits and a draw, twice: one row of generation, which asks no library that may still be
+ * busy with itself, and rows of a prompt. All rows are padding: no table is read and no block is written.
  */
 #include "worker/exec/inside.h"
 
@@ -83,7 +83,7 @@ warm_up(struct exec *x, struct exec_lane *l)
 {
     uint32_t most = MIN(x->c.max_rows,
                         x->m->shape.n_encoder_layers ? x->c.max_enc_rows : UINT32_MAX);
-    uint32_t n[] = { MIN(most, (uint32_t)ROWS), 1 };
+    uint32_t n[] = { 1, MIN(most, (uint32_t)ROWS) };
 
     for (unsigned i = 0; i < ARRAY_LEN(n); i++) {
         struct todo t = { 0 };
