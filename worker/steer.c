@@ -193,6 +193,7 @@ steer_wish(struct steer *s, uint32_t mode, uint32_t context, uint32_t generation
     unsigned rung;
     int r = 0;
 
+    if (!s->lanes && mode == SPLIT_OFF) return 0; /* it is */
     if (!s->lanes)
         return err_set(e, -ENOTSUP,
                        "split.mode is off here, and there is one lane: set it to fixed or auto and "

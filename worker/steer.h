@@ -3,7 +3,7 @@
  * The engine thread asks steer_turn() before it plans, and tells what it launched and what is over; in mode auto
  * that is what split.h chooses from. An operator's wish comes from the control thread and is taken at the next
  * turn: so nothing changes but between launches. Without a second lane (split.mode off at the start) there is
- * nothing to steer, and wishes are refused.
+ * nothing to steer, and wishes but for off are refused.
  */
 #ifndef WORKER_STEER_H
 #define WORKER_STEER_H
