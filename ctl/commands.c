@@ -616,6 +616,13 @@ const struct command commands[] = {
       NULL, cmd_model_verify, .alone = true },
     { "status", "", "one screen: lagand, its workers, its load; exit code 7 when degraded",
       "  laganctl status && echo all is well\n", NULL, cmd_status, .alone = false },
+    { "top", "", "the same again and again: what each worker does now, and its tokens a second",
+      "  laganctl top\n"
+      "  laganctl top --every 10 --count 6 --json >> load.jsonl\n\n"
+      "Rates are of what was counted since the look before, so the first has none, nor has a worker that\n"
+      "was started in between. PROMPT/S are prompt tokens that were computed, TOKENS/S those that were\n"
+      "sampled; STEP MS and ROWS are of the last step. Ctrl-C ends it.\n",
+      top_opts, cmd_top, .alone = false },
     { "workers list", "", "each worker: state, load, memory, restarts",
       "  laganctl workers list --json\n", NULL, cmd_workers, .alone = false },
     { "requests list", "", "every open request", NULL, NULL, cmd_requests, .alone = false },

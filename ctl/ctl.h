@@ -108,6 +108,10 @@ int cmd_keygen(struct ctl *ctl, int argc, char **argv);
 /* flush.c */
 int cmd_kv_flush(struct ctl *ctl, int argc, char **argv);
 
+/* top.c */
+extern const struct opt top_opts[];
+int cmd_top(struct ctl *ctl, int argc, char **argv);
+
 /* tune.c */
 int cmd_tune(struct ctl *ctl, int argc, char **argv);
 

@@ -366,7 +366,13 @@ enum { TUNE_PAIRS = 3 };
 static void
 pack_worker(const char *worker)
 {
-    msgpack_pack_map(&p, 9);
+    static uint32_t n_looks;
+
+    msgpack_pack_map(&p, 10);
+    msg_key(&p, "stats"), msgpack_pack_map(&p, 3);
+    msg_key(&p, "tokens_out"), msgpack_pack_int(&p, 1000 * (int)++n_looks);
+    msg_key(&p, "step_ns"), msgpack_pack_int(&p, 2500000);
+    msg_key(&p, "step_rows"), msgpack_pack_int(&p, 40);
     msg_key(&p, "name"), msg_text(&p, worker);
     msg_key(&p, "pid"), msgpack_pack_int(&p, 4711);
     msg_key(&p, "device"), msg_text(&p, "cpu");

@@ -381,6 +381,32 @@ tables_line_up_and_json_is_the_answer(void **state)
 }
 
 static void
+top_looks_so_often_and_knows_rates_from_the_second_look_on(void **state)
+{
+    json_t *o;
+
+    (void)state;
+    assert_int_equal(sh("$L top --count 1"), 0);
+    assert_string_equal(out, "lagand 0.1.0  ready  requests 15 of 1024, 0 queued\n\n"
+                             "WORKER  STATE  RUNNING  WAITING  PROMPT/S  TOKENS/S  STEPS/S  "
+                             "STEP MS  ROWS  KV USED  CACHED\n"
+                             "w0      ready        3       12         -         -        -      "
+                             "2.5    40      62%      0%\n");
+    assert_int_equal(sh("$L top --count 2 --every 1 --json"), 0);
+    for (int i = 0; i < 2; i++) {
+        o = line_of(i);
+        assert_int_equal(json_is_null(json_object_get(json_array_get(o, 0), "tokens_s")), i == 0);
+        json_decref(o);
+    }
+    o = line_of(1); /* a thousand tokens more at each look */
+    assert_in_range(json_number_value(json_object_get(json_array_get(o, 0), "tokens_s")), 500,
+                    1000);
+    json_decref(o);
+    assert_int_equal(sh("$L top w0"), 2);
+    assert_int_equal(sh("timeout --foreground --preserve-status -s INT 0.5 $L top"), 0);
+}
+
+static void
 kv_flush_says_what_went_of_each_worker(void **state)
 {
     (void)state;
@@ -502,10 +528,11 @@ static void
 help_names_every_command_option_and_exit_code(void **state)
 {
     static const char *const commands[] = {
-        "generate",      "tokenize",   "detokenize",    "status",    "workers list", "cancel",
-        "requests list", "kv stats",   "drain",         "restart",   "config show",  "config check",
-        "tune",          "reload",     "daemon reexec", "chat",      "model list",   "model verify",
-        "split show",    "split auto", "split off",     "split set", "kv pools",     "kv flush"
+        "generate",    "tokenize",      "detokenize",   "status",     "workers list",
+        "cancel",      "requests list", "kv stats",     "drain",      "restart",
+        "config show", "config check",  "tune",         "reload",     "daemon reexec",
+        "chat",        "model list",    "model verify", "split show", "split auto",
+        "split off",   "split set",     "kv pools",     "kv flush",   "top"
     };
     size_t i;
 
@@ -629,6 +656,7 @@ main(void)
         cmocka_unit_test(an_interrupt_cancels_and_exits_with_130),
         cmocka_unit_test(a_second_signal_ends_it_though_the_answer_has_not_come),
         cmocka_unit_test(tables_line_up_and_json_is_the_answer),
+        cmocka_unit_test(top_looks_so_often_and_knows_rates_from_the_second_look_on),
         cmocka_unit_test(kv_flush_says_what_went_of_each_worker),
         cmocka_unit_test(one_worker_that_cannot_be_flushed_does_not_spare_the_others),
         cmocka_unit_test(tune_waits_for_the_worker_and_prints_what_it_found),
