@@ -257,7 +257,7 @@ make_runs(struct batch *b, struct in *in)
         for (uint32_t k = 0; k < r->n_rows && b->n_rows < b->max_rows; k++, b->n_rows++) {
             uint32_t t = some(in, VOCAB + MAX_DRAFT + 1);
 
-            b->token[b->n_rows] = (token_id)t - MAX_DRAFT - 1;
+            b->token[b->n_rows] = (token_id)(t - MAX_DRAFT - 1);
             b->pos[b->n_rows] = (int32_t)some(in, LEN);
         }
         if (r->flags & RUN_PROMPT_LOGPROBS)
