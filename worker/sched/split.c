@@ -7,7 +7,8 @@
  * as many by a tenth of that: it is not to be left for noise, nor kept for ever where it is a little worse. */
 static const double BETTER = 0.1;
 enum { DWELL = 8 };
-/* By what part a rung must be better than one lane, whose times are known better and which costs no change. */
+/* By what part a rung must be better than one lane, whose times are known better and which costs no change; and longer
+ * steps than shorter ones. */
 static const double EDGE = 0.03;
 /* ns of steps until most of what came and went is forgotten. */
 static const double FLOW = 4e9;
@@ -16,6 +17,8 @@ static const double ROUND = 0.75;
 /* No more rows than MANY times those whose arithmetic is done while the weights are read, where answers are WEIGHT of the
  * work or more: as much gets done, by fewer at a time, each of them sooner. Prompts alone want long steps. */
 static const double MANY = 2, WEIGHT = 0.2;
+/* So much longer steps are looked at, too: whether products of so few rows are worth it shows in steps. */
+static const double LONGER = 1.25;
 /* A step of prompts alone takes so many times the target: a change of the way waits for two of them. */
 static const double LONGEST = 2;
 /* Steps of answers that are launched when the last one of prompts ends: two, of which one has begun. */
@@ -123,22 +126,28 @@ weight_of_answers(const struct split *s, const struct split_load *load)
     return tokens / (tokens + row_alone(s, 0, load, s->l.most_rows));
 }
 
-/* Of a step of both, those who generate among them: as many as the target allows, or as few as go round, so that every
- * step has some and no answer reads the weights for itself alone; more would only make steps longer. */
+/* Of a step of both, those who generate among them: what the target allows. */
+static double
+rows_at_most(const struct split *s, const struct split_load *load)
+{
+    double n = load->n_decode, most = tiles(s, n + rows_in_time(s, load), false);
+
+    return MIN(MAX(most, n + s->l.least_rows), (double)s->l.most_rows);
+}
+
+/* As many, or as few as go round, so that every step has some and no answer reads the weights for itself alone; more would
+ * only make steps longer. */
 static double
 rows_together(const struct split *s, const struct split_load *load)
 {
     const double *base = s->time.cell[STEP_BOTH][0].base;
-    double least = s->l.least_rows, n = load->n_decode, round = load->n_there, most, few;
+    double least = s->l.least_rows, round = load->n_there, few;
 
-    most = tiles(s, n + rows_in_time(s, load), false);
-    if (load->tokens > 0 && load->n_there > 0) {
-        few = load->row.weights * base[0] / (load->row.matmul * base[2]);
-        round += ceil(ROUND * load->n_there / load->tokens / least) * least;
-        if (weight_of_answers(s, load) > WEIGHT) round = MIN(round, MANY * few);
-        most = MIN(most, tiles(s, MAX(MAX(round, few), n + least), true));
-    }
-    return MIN(MAX(most, n + least), (double)s->l.most_rows);
+    if (load->tokens <= 0 || load->n_there == 0) return rows_at_most(s, load);
+    few = load->row.weights * base[0] / (load->row.matmul * base[2]);
+    round += ceil(ROUND * load->n_there / load->tokens / least) * least;
+    if (weight_of_answers(s, load) > WEIGHT) round = MIN(round, MANY * few);
+    return MIN(rows_at_most(s, load), tiles(s, MAX(MAX(round, few), load->n_decode + least), true));
 }
 
 void
@@ -224,7 +233,16 @@ expect_apart(const struct split *s, unsigned rung, const struct split_load *load
 struct split_expect
 split_expect(const struct split *s, unsigned rung, const struct split_load *load)
 {
-    return rung ? expect_apart(s, rung, load) : expect_together(s, load, rows_together(s, load));
+    struct split_expect few, more;
+    double rows;
+
+    if (rung) return expect_apart(s, rung, load);
+    rows = rows_together(s, load);
+    few = expect_together(s, load, rows);
+    rows = MIN(tiles(s, rows * LONGER, true), rows_at_most(s, load));
+    if (rows <= few.way.rows) return few;
+    more = expect_together(s, load, rows);
+    return more.done * (1 - EDGE) > few.done ? more : few;
 }
 
 /* Whether a is to be preferred: within the target, then by what gets done; else by the time between tokens. */
