@@ -345,6 +345,34 @@ together_prompts_ride_with_answers_in_as_many_rows_as_they_may(void **state)
     close_all(q, 2);
 }
 
+/* Beside answers rows are counted, and few should be left over: chunks end at sixteen of a block's sixty-four. */
+static void
+a_step_of_so_many_rows_is_filled_with_parts_of_a_unit(void **state)
+{
+    static const struct {
+        uint32_t asked, rows;
+    } as[] = { { 0, 1 + 192 }, { 102, 1 + 96 }, { 112, 1 + 96 }, { 113, 1 + 112 } };
+
+    (void)state;
+    for (size_t i = 0; i < ARRAY_LEN(as); i++) {
+        struct seq *q[2] = { seq_new(1, 10, 30, 0), seq_new(2, 400, 5, 0) };
+
+        split();
+        r.c.tokens_per_block = 64;
+        r.l.chunk_unit = 0;
+        r.l.max_rows = 200;
+        run_open(&r);
+        divide(0, as[i].asked);
+        run_add(&r, q[0]);
+        run_step(&r, 0);
+        run_add(&r, q[1]);
+        assert_int_equal(run_step(&r, 0)->n_rows, as[i].rows);
+        run_out();
+        for (int k = 0; k < 2; k++) assert_non_null(scheduler_reap(r.s));
+        close_all(q, 2);
+    }
+}
+
 static void
 no_answer_waits_for_a_step_of_prompts_when_lanes_come_together(void **state)
 {
@@ -641,6 +669,7 @@ main(void)
         cmocka_unit_test(a_lane_has_the_whole_device_while_no_other_has_work),
         cmocka_unit_test(a_prompt_that_finds_no_room_leaves_the_whole_device_to_answers),
         cmocka_unit_test(together_prompts_ride_with_answers_in_as_many_rows_as_they_may),
+        cmocka_unit_test(a_step_of_so_many_rows_is_filled_with_parts_of_a_unit),
         cmocka_unit_test(no_answer_waits_for_a_step_of_prompts_when_lanes_come_together),
         cmocka_unit_test(the_way_of_the_next_prompt_is_chosen_while_there_is_none),
         cmocka_unit_test(no_change_of_the_division_under_load_loses_a_token),

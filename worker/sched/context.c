@@ -7,6 +7,8 @@
 
 #include "worker/kv/kv_state.h"
 
+enum { FINE = 16 };
+
 /* Its seat was adopted, and the device knows nothing of its row yet. */
 static bool
 adopted(const struct plan *p, const struct seq *q)
@@ -71,15 +73,17 @@ last_end(const struct scheduler *s, const struct seq *q)
     return MIN(prompt_goal(q), kv_border(s->kv, q->n_planned, q->n_prompt));
 }
 
-/* Rows of q's next chunk beyond those it has: to its end, or as many as there is room for, in units. */
+/* Rows of q's next chunk beyond those it has: to its end, or as many as there is room for, in units; in parts of one where
+ * a step's rows are counted, because 31 answers and 448 rows take as long as with 480. */
 static uint32_t
 chunk_rows(const struct scheduler *s, const struct seq *q, uint32_t have, uint32_t room)
 {
-    uint32_t from = q->n_planned + have, end;
+    uint32_t from = q->n_planned + have, end, unit = s->unit;
 
+    if (s->step_rows && !s->unit_strict) unit = MIN(unit, (uint32_t)FINE);
     room = MIN(room, s->seat[q->seat].chunk - have);
     if (last_end(s, q) - from <= room) return last_end(s, q) - from;
-    end = (from + room) / s->unit * s->unit;
+    end = (from + room) / unit * unit;
     return end > from ? end - from : 0;
 }
 

@@ -124,7 +124,7 @@ void scheduler_commit(struct scheduler *s, const struct batch *b, const struct b
 /* From the next plan on each lane does its own work (limits.lane_work) on that rung; a step says it, or 0, the whole
  * device, while no other lane has anything to do. Rung 0: the lane of prompts generates too, as soon as none of its steps is
  * out that somebody who generates would wait for. rows: of a step with prompts while somebody generates, those who generate in
- * it included, but a unit of prompts at least; 0: as many as the lane has. */
+ * it included, but a unit of prompts at least, in parts of one; 0: as many as the lane has. */
 void scheduler_divide(struct scheduler *s, unsigned rung, uint32_t rows);
 /* What there is to do: sequences that generate, that do or will as far as seats go, and rows of prompts that could be
  * computed, up to `most` of them. */
