@@ -616,6 +616,14 @@ const struct command commands[] = {
       NULL, cmd_model_verify, .alone = true },
     { "status", "", "one screen: lagand, its workers, its load; exit code 7 when degraded",
       "  laganctl status && echo all is well\n", NULL, cmd_status, .alone = false },
+    { "bench", "", "random prompts, and how fast the answers came; keys as vLLM's bench",
+      "  laganctl bench --input 1000 --output 200 --prompts 500 --concurrency 64\n"
+      "  laganctl bench --rate 8 --json\n\n"
+      "One request goes first and is not counted. Times are of this client: ttft to the first token,\n"
+      "tpot from that to the last over the tokens in between, itl between two batches of tokens, e2el\n"
+      "of a whole request. Answers have their length whatever the model says. A model whose ids are\n"
+      "fewer than 256 wants --below.\n",
+      bench_opts, cmd_bench, .alone = false },
     { "top", "", "the same again and again: what each worker does now, and its tokens a second",
       "  laganctl top\n"
       "  laganctl top --every 10 --count 6 --json >> load.jsonl\n\n"

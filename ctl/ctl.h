@@ -87,6 +87,10 @@ extern struct opt generate_opts[]; /* filled by generate_start() */
 void generate_start(void);
 int cmd_generate(struct ctl *ctl, int argc, char **argv);
 
+/* bench.c */
+extern const struct opt bench_opts[];
+int cmd_bench(struct ctl *ctl, int argc, char **argv);
+
 /* chat.c */
 extern struct opt chat_opts[]; /* filled by chat_start() */
 void chat_start(void);

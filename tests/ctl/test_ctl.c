@@ -407,6 +407,31 @@ top_looks_so_often_and_knows_rates_from_the_second_look_on(void **state)
 }
 
 static void
+bench_counts_what_came_and_times_it(void **state)
+{
+    static const char *const keys[] = { "request_throughput", "output_throughput", "mean_ttft_ms",
+                                        "p99_ttft_ms",        "mean_tpot_ms",      "p99_itl_ms" };
+    json_t *o;
+
+    (void)state;
+    assert_int_equal(sh("$L bench --prompts 20 --input 7 --output 5 --rate 40 --seed 3 --json"), 0);
+    o = line_of(0);
+    assert_int_equal(json_integer_value(json_object_get(o, "completed")), 20);
+    assert_int_equal(json_integer_value(json_object_get(o, "failed")), 0);
+    assert_int_equal(json_integer_value(json_object_get(o, "total_input_tokens")), 20 * 7);
+    assert_int_equal(json_integer_value(json_object_get(o, "total_output_tokens")), 20 * 5);
+    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
+        assert_true(json_real_value(json_object_get(o, keys[i])) >= 0 &&
+                    json_is_real(json_object_get(o, keys[i])));
+    assert_true(json_real_value(json_object_get(o, "duration")) > .15); /* a half, as a rule */
+    assert_true(json_real_value(json_object_get(o, "request_throughput")) < 20 / .15);
+    json_decref(o);
+    assert_int_equal(sh("$L bench --prompts 3 --concurrency 1"), 0);
+    assert_has(out, "completed                           3\n");
+    assert_int_equal(sh("$L bench 5"), 2);
+}
+
+static void
 kv_flush_says_what_went_of_each_worker(void **state)
 {
     (void)state;
@@ -528,11 +553,11 @@ static void
 help_names_every_command_option_and_exit_code(void **state)
 {
     static const char *const commands[] = {
-        "generate",    "tokenize",      "detokenize",   "status",     "workers list",
-        "cancel",      "requests list", "kv stats",     "drain",      "restart",
-        "config show", "config check",  "tune",         "reload",     "daemon reexec",
-        "chat",        "model list",    "model verify", "split show", "split auto",
-        "split off",   "split set",     "kv pools",     "kv flush",   "top"
+        "generate",      "tokenize",   "detokenize",    "status",    "workers list", "cancel",
+        "requests list", "kv stats",   "drain",         "restart",   "config show",  "config check",
+        "tune",          "reload",     "daemon reexec", "chat",      "model list",   "model verify",
+        "split show",    "split auto", "split off",     "split set", "kv pools",     "kv flush",
+        "top",           "bench"
     };
     size_t i;
 
@@ -657,6 +682,7 @@ main(void)
         cmocka_unit_test(a_second_signal_ends_it_though_the_answer_has_not_come),
         cmocka_unit_test(tables_line_up_and_json_is_the_answer),
         cmocka_unit_test(top_looks_so_often_and_knows_rates_from_the_second_look_on),
+        cmocka_unit_test(bench_counts_what_came_and_times_it),
         cmocka_unit_test(kv_flush_says_what_went_of_each_worker),
         cmocka_unit_test(one_worker_that_cannot_be_flushed_does_not_spare_the_others),
         cmocka_unit_test(tune_waits_for_the_worker_and_prints_what_it_found),

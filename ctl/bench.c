@@ -1,0 +1,286 @@
+/* bench.c - laganctl bench: random prompts at a rate or a concurrency, and what a client got of it; keys as vLLM's bench. */
+#include "ctl/ctl.h"
+
+#include "base/rng.h"
+
+#include <errno.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct bench_opts {
+    bool json, help;
+    uint32_t prompts, input, output, concurrency, below;
+    uint64_t seed;
+    double rate;
+    char model[256];
+};
+
+/* clang-format off */
+const struct opt bench_opts[] = {
+    { "prompts", OPT_U32, OPT_AT(bench_opts, prompts), "100", .min = 1, .max = 1000000, .arg = "N",
+      .sentence = "requests" },
+    { "input", OPT_U32, OPT_AT(bench_opts, input), "256", .min = 1, .max = LAGAN_MAX_IDS, .arg = "TOKENS",
+      .sentence = "length of a prompt, or of a source" },
+    { "output", OPT_U32, OPT_AT(bench_opts, output), "64", .min = 1, .max = LAGAN_MAX_TOKENS, .arg = "TOKENS",
+      .sentence = "length of an answer, whatever the model would say" },
+    { "concurrency", OPT_U32, OPT_AT(bench_opts, concurrency), "32", .min = 1, .max = 4096, .arg = "N",
+      .sentence = "so many at once at most" },
+    { "rate", OPT_F64, OPT_AT(bench_opts, rate), "0", .max = 1000000, .arg = "N",
+      .sentence = "requests a second, that come as strangers do; 0 is as many as may be at once" },
+    { "below", OPT_U32, OPT_AT(bench_opts, below), "256", .min = 4, .max = INT32_MAX, .arg = "ID",
+      .sentence = "prompts are of ids from 3 on, below this one" },
+    { "seed", OPT_U64, OPT_AT(bench_opts, seed), "1", .arg = "N",
+      .sentence = "of the prompts and of when they come" },
+    { "model", OPT_STR, OPT_AT(bench_opts, model), "", .arg = "NAME",
+      .sentence = "which of the served models, where there are several" },
+    { 0 }
+};
+/* clang-format on */
+
+struct values {
+    double *v;
+    size_t n, max;
+};
+
+struct shot { /* one request */
+    uint64_t id;
+    uint32_t n_tokens;
+    nsec due, sent, first, last; /* due: from the start; first, last: 0 until there are tokens */
+    bool over;
+};
+
+struct bench {
+    struct lagan *c;
+    struct bench_opts o;
+    struct shot *shot;
+    int32_t *ids;
+    uint64_t rng;
+    size_t next, oldest; /* all before oldest are over */
+    uint32_t open, completed, failed;
+    int code; /* of the first that failed */
+    uint64_t n_out;
+    struct values ttft, tpot, itl, e2el; /* ms */
+};
+
+static void
+note(struct values *s, nsec t)
+{
+    if (s->n == s->max) {
+        s->max = MAX(2 * s->max, (size_t)256);
+        s->v = realloc(s->v, s->max * sizeof *s->v);
+        check(s->v);
+    }
+    s->v[s->n++] = (double)t / NSEC_MS;
+}
+
+static int
+submit(struct bench *b, struct shot *s)
+{
+    struct lagan_request *r = lagan_request_new();
+    int k;
+
+    check(r);
+    for (uint32_t i = 0; i < b->o.input; i++)
+        b->ids[i] = (int32_t)(3 + rng_below(&b->rng, b->o.below - 3));
+    lagan_set_ids(r, "ids", b->ids, b->o.input);
+    lagan_set_int(r, "max_tokens", b->o.output);
+    lagan_set_bool(r, "ignore_eos", true);
+    if (*b->o.model) lagan_set_str(r, "model", b->o.model, strlen(b->o.model));
+    s->sent = clock_now();
+    k = lagan_submit(b->c, r, &s->id);
+    lagan_request_free(r);
+    b->open++;
+    return k < 0 ? ctl_fail(CTL_FAILED, "%s", lagan_why(b->c)) : 0;
+}
+
+static void
+finish(struct bench *b, struct shot *s, nsec now)
+{
+    s->over = true;
+    b->open--;
+    b->completed++;
+    b->n_out += s->n_tokens;
+    note(&b->e2el, now - s->sent);
+    if (s->n_tokens > 1) note(&b->tpot, (s->last - s->first) / (s->n_tokens - 1));
+}
+
+static void
+fail(struct bench *b, struct shot *s, const struct lagan_event *ev)
+{
+    s->over = true;
+    b->open--;
+    if (b->failed++ == 0) b->code = ctl_fail(ctl_exit_of(ev->reason), "%s", ev->message);
+}
+
+static void
+take(struct bench *b, const struct lagan_event *ev)
+{
+    nsec now = clock_now();
+    struct shot *s = NULL;
+
+    for (size_t i = b->oldest; i < b->next && !s; i++)
+        if (b->shot[i].id == ev->id) s = &b->shot[i];
+    if (!s || s->over) return;
+    if (ev->kind == LAGAN_EVENT_TOKENS && ev->n_ids) {
+        note(s->first ? &b->itl : &b->ttft, now - (s->first ? s->last : s->sent));
+        if (!s->first) s->first = now;
+        s->last = now;
+        s->n_tokens += ev->n_ids;
+    }
+    if (ev->kind == LAGAN_EVENT_DONE) finish(b, s, now);
+    if (ev->kind == LAGAN_EVENT_ERROR) fail(b, s, ev);
+    while (b->oldest < b->next && b->shot[b->oldest].over) b->oldest++;
+}
+
+/* Requests up to n. 0 or an exit code, once said. */
+static int
+run(struct bench *b, size_t n, nsec start)
+{
+    while (b->next < n || b->open) {
+        struct lagan_event ev = { .size = sizeof ev };
+        int wait = -1, r;
+
+        if (ctl_signal) return 128 + ctl_signal;
+        while (b->next < n && b->open < b->o.concurrency) {
+            nsec left = start + b->shot[b->next].due - clock_now();
+
+            if (left > 0) {
+                wait = (int)MIN((left + NSEC_MS - 1) / NSEC_MS, (nsec)1000);
+                break;
+            }
+            r = submit(b, &b->shot[b->next++]);
+            if (r) return r;
+        }
+        r = lagan_next(b->c, &ev, wait);
+        if (r < 0 && r != -EINTR) return ctl_fail(CTL_FAILED, "%s", lagan_why(b->c));
+        if (r > 0 && ev.kind == LAGAN_EVENT_LOST)
+            return ctl_fail(CTL_UNREACHABLE, "lagand is gone");
+        if (r > 0) take(b, &ev);
+    }
+    return 0;
+}
+
+static int
+by_value(const void *a, const void *b)
+{
+    const double *x = a, *y = b;
+
+    return (*x > *y) - (*x < *y);
+}
+
+/* Of sorted ones, between two of them in proportion. */
+static double
+at(const struct values *s, double part)
+{
+    double place = part * (double)(s->n - 1);
+    size_t i = (size_t)place;
+
+    if (s->n == 0) return 0;
+    return i + 1 < s->n ? s->v[i] + (place - (double)i) * (s->v[i + 1] - s->v[i]) : s->v[i];
+}
+
+static void
+add_times(json_t *o, const char *name, struct values *s)
+{
+    double sum = 0;
+    char key[40];
+
+    qsort(s->v, s->n, sizeof *s->v, by_value);
+    for (size_t i = 0; i < s->n; i++) sum += s->v[i];
+    snprintf(key, sizeof key, "mean_%s_ms", name);
+    json_object_set_new(o, key, json_real(s->n ? sum / (double)s->n : 0));
+    snprintf(key, sizeof key, "median_%s_ms", name);
+    json_object_set_new(o, key, json_real(at(s, .5)));
+    snprintf(key, sizeof key, "p99_%s_ms", name);
+    json_object_set_new(o, key, json_real(at(s, .99)));
+}
+
+static json_t *
+result(struct bench *b, double seconds)
+{
+    json_int_t n_in = (json_int_t)b->completed * b->o.input, n_out = (json_int_t)b->n_out;
+    json_t *o = json_pack("{s:f,s:i,s:i,s:I,s:I,s:f,s:f,s:f}", "duration", seconds, "completed",
+                          (int)b->completed, "failed", (int)b->failed, "total_input_tokens", n_in,
+                          "total_output_tokens", n_out, "request_throughput",
+                          b->completed / seconds, "output_throughput", (double)n_out / seconds,
+                          "total_token_throughput", (double)(n_in + n_out) / seconds);
+
+    check(o);
+    add_times(o, "ttft", &b->ttft);
+    add_times(o, "tpot", &b->tpot);
+    add_times(o, "itl", &b->itl);
+    add_times(o, "e2el", &b->e2el);
+    return o;
+}
+
+static void
+print(const json_t *o, bool json)
+{
+    const char *key;
+    json_t *v;
+
+    if (json) {
+        json_dumpf(o, stdout, JSON_COMPACT);
+        putchar('\n');
+        return;
+    }
+    json_object_foreach((json_t *)(uintptr_t)o, key, v)
+    {
+        if (json_is_integer(v))
+            printf("%-24s %12lld\n", key, (long long)json_integer_value(v));
+        else
+            printf("%-24s %14.*f\n", key, 2, json_real_value(v));
+    }
+}
+
+/* One goes first, of which nothing is counted. */
+static int
+measure(struct bench *b)
+{
+    nsec start = clock_now(), due = 0;
+    json_t *o;
+    int r;
+
+    b->shot = calloc(1 + (size_t)b->o.prompts, sizeof *b->shot);
+    b->ids = calloc(b->o.input, sizeof *b->ids);
+    check(b->shot && b->ids);
+    for (uint32_t i = 1; i <= b->o.prompts && b->o.rate > 0; i++) {
+        b->shot[i].due = due;
+        due += (nsec)(-log1p(-(rng_next(&b->rng) / 4294967296.0)) / b->o.rate * NSEC_S);
+    }
+    r = run(b, 1, start);
+    if (r || b->failed) return r ? r : b->code;
+    b->completed = 0;
+    b->n_out = b->ttft.n = b->tpot.n = b->itl.n = b->e2el.n = 0;
+    start = clock_now();
+    r = run(b, 1 + (size_t)b->o.prompts, start);
+    if (r) return r;
+    o = result(b, (double)(clock_now() - start) / NSEC_S);
+    print(o, b->o.json);
+    json_decref(o);
+    return b->failed ? b->code : 0;
+}
+
+int
+cmd_bench(struct ctl *ctl, int argc, char **argv)
+{
+    const struct command *c = commands;
+    struct bench b = { .c = ctl->api };
+    int n, r;
+
+    while (strcmp(c->words, "bench")) c++;
+    n = command_args(c, &b.o, argc, argv);
+    if (n < 0) return n == -2 ? 0 : CTL_USAGE;
+    if (n) return ctl_fail(CTL_USAGE, "bench takes no operand; `laganctl bench --help` says more");
+    b.rng = b.o.seed;
+    r = measure(&b);
+    free(b.shot);
+    free(b.ids);
+    free(b.ttft.v);
+    free(b.tpot.v);
+    free(b.itl.v);
+    free(b.e2el.v);
+    return r;
+}
