@@ -490,6 +490,9 @@ prepare(struct worker *w, struct err *e)
     TRY(start_take(w, e));
     TRY(model_begin(&begun, &n->source, arch_families, e));
     r = open_device(w, &device, e);
+    /* Is the worker gone meanwhile? Then weights that are looked through now need not be once more. Of ranks some may
+     * not know it yet. */
+    if (r == 0 && w->waits && k->tensor_parallel == 1) r = start_take(w, e);
     if (r < 0) {
         model_close(begun);
         return r;
