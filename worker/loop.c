@@ -391,7 +391,10 @@ turn(struct worker *w, struct seq **seq, uint32_t *n_before, struct err *e)
         busy = 1;
     }
     tier_turn(w, now);
-    busy |= flush_turn(&w->flush, w->e.kv);
+    if (flush_turn(&w->flush, w->e.kv)) {
+        legacy_rest(w);
+        busy = 1;
+    }
     for (unsigned l = 0; l < w->e.limits.n_lanes && outbox_empty(&w->outbox); l++)
         while ((got = launch(w, l, now, e)) > 0) busy = 1;
     if (got < 0) return got;

@@ -205,6 +205,7 @@ use(struct worker *w, int how, nsec now)
         log_err("%s: going on without a host tier", w->tier.err.text);
         w->tier.stays = true;
         kv_host_empty(n->kv);
+        manifest_labels(&n->manifest, n->kv);
         return;
     }
     exec_host(n->exec, &n->host);

@@ -54,6 +54,7 @@ static struct {
     jmp_buf dead;
     bool looking;
     uint64_t stores, wrong, lost, kills, adopted, again, found, fetched;
+    struct kv_flushed went;
 } life;
 
 static struct job *
@@ -426,6 +427,14 @@ die(void)
     if (test_below(2)) scheduler_unkeep_all(r.s);
 }
 
+/* As the engine does, some of the cache. */
+static void
+flush(void)
+{
+    kv_flush(r.kv, 1 + test_below(20), &life.went);
+    manifest_labels(&m, r.kv);
+}
+
 /* One story, until every request has ended; kills of it are a number of stores apart. */
 static void
 live(uint32_t shape, enum mistake mistake, uint32_t apart)
@@ -446,6 +455,7 @@ live(uint32_t shape, enum mistake mistake, uint32_t apart)
             if (!job[i].q && job[i].told < job[i].n_prompt + job[i].max_new) submit(&job[i]);
             if (test_below(2)) run_plan(&r, lane);
             if (test_below(3) == 0) run_commit(&r, lane);
+            if (r.c.reuse && test_below(30) == 0) flush();
             done = tell();
             scheduler_check(r.s);
         }
@@ -473,11 +483,11 @@ at_every_store_a_successor_finds_what_is_written_and_all_that_was_told(void **st
     assert_true(stores > 10000);
 }
 
-/* Half of the shapes with a host tier, half with kills. */
+/* Half of the shapes with a host tier, half with kills; the cache is flushed now and then. */
 static void
 at_every_store_what_others_may_find_holds_what_it_says(void **state)
 {
-    uint64_t hits = 0, fetched = 0, kills = 0;
+    uint64_t hits = 0, fetched = 0, kills = 0, went[2] = { 0 };
 
     (void)state;
     test_seed();
@@ -488,8 +498,11 @@ at_every_store_what_others_may_find_holds_what_it_says(void **state)
         hits += life.found;
         fetched += life.fetched;
         kills += life.kills;
+        went[0] += life.went.blocks;
+        went[1] += life.went.host_blocks;
     }
     assert_true(hits > 1000 && fetched > 100 && kills > 20);
+    assert_true(went[0] > 20 && went[1] > 20);
 }
 
 static void

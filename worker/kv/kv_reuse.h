@@ -98,8 +98,9 @@ void kv_release(struct kv *kv, uint32_t seat, const struct kv_text *t, uint32_t 
 
 /* What is only kept for others goes, of both tiers: nobody finds it any more, and it is free. Up to max blocks and cells,
  * so that a large cache does not hold up a step; those of them are added to *ret. Their number; less than max: no
- * more is left. What a seat holds stays, and is found. Between plans; what the manifest says is unsaid by the labels
- * that follow. */
+ * more is left. What a seat holds stays, and is found. Between plans; what the manifest says is unsaid
+ * (manifest_labels()) before anything else is stored: a label that is still there for what is gone, with one of its number
+ * behind it, cannot be true. */
 struct kv_flushed {
     uint64_t blocks, bytes, host_blocks, host_bytes;
 };
