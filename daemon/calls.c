@@ -149,7 +149,9 @@ calls_control_done(struct worker *w, uint64_t number, uint32_t code, const msgpa
 
         snprintf(why, sizeof why, "%.*s", has ? (int)said.n : 0, has ? said.p : "");
         refuse(d, k->client, k->rid, msg_reason(code, NULL) ? code : LAGAN_E_INTERNAL,
-               has ? why : "the worker does not do that");
+               has   ? why
+               : map ? "the worker does not do that"
+                     : "the worker cannot be asked yet; try again");
     } else if (c) {
         front_reply(d, k->rid, &p);
         if (result)
