@@ -221,3 +221,17 @@ serve_ctl(const struct serve *s, const char *words, char *said, size_t n)
     assert_true(WIFEXITED(status));
     return WEXITSTATUS(status);
 }
+
+int
+serve_ask(const struct serve *s, const char *words, char *said, size_t n)
+{
+    int code = serve_ctl(s, words, said, n);
+
+    for (int k = 0; k < 300 && code; k++) {
+        if (!strstr(said, "is not ready") && !strstr(said, "lost") && !strstr(said, "asked yet"))
+            break;
+        usleep(100000);
+        code = serve_ctl(s, words, said, n);
+    }
+    return code;
+}

@@ -34,6 +34,9 @@ pid_t serve_worker(const struct serve *s);
 
 /* What laganctl, asked for those words, says to both outputs; its exit code. */
 int serve_ctl(const struct serve *s, const char *words, char *said, size_t n);
+/* The same, again while a worker cannot be asked: its channel is yet to come, or on a machine that stands still for
+ * seconds it was taken for hung, and its successor is on its way. */
+int serve_ask(const struct serve *s, const char *words, char *said, size_t n);
 
 /* A path below the source tree. Static storage, four at a time. */
 const char *source_path(const char *below);

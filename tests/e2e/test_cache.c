@@ -128,7 +128,7 @@ flush(const struct serve *s, uint64_t *device, uint64_t *host)
 {
     char said[400];
 
-    if (serve_ctl(s, "kv flush --json", said, sizeof said) != 0) fail_msg("kv flush: %s", said);
+    if (serve_ask(s, "kv flush --json", said, sizeof said) != 0) fail_msg("kv flush: %s", said);
     *device += number(said, "\"blocks\":");
     *host += number(said, "\"host_blocks\":");
 }

@@ -146,27 +146,14 @@ undisturbed(const char *model, bool source)
     stop(&s, c);
 }
 
-static int
-ctl_once(const struct serve *s, const char *words, char *out, size_t n)
-{
-    char line[64];
-
-    snprintf(line, sizeof line, "split %s", words);
-    return serve_ctl(s, line, out, n);
-}
-
-/* laganctl split; its exit code, what it said in out. On a machine that stands still for seconds a worker is taken for
- * hung: then its successor is asked. */
+/* laganctl split; its exit code, what it said in out. */
 static int
 ctl(const struct serve *s, const char *words, char *out, size_t n)
 {
-    int code = ctl_once(s, words, out, n);
+    char line[80];
 
-    for (int k = 0; k < 300 && code && (strstr(out, "is not ready") || strstr(out, "lost")); k++) {
-        usleep(100000);
-        code = ctl_once(s, words, out, n);
-    }
-    return code;
+    snprintf(line, sizeof line, "split %s", words);
+    return serve_ask(s, line, out, n);
 }
 
 static long long
