@@ -34,6 +34,7 @@ tests='
 120 tests/worker/test_adopt
 120 tests/torture/test_resume a_standby_without*
 120 tests/torture/test_resume streams_go_on*
+120 tests/torture/test_resume --kills 12 streams_of_killed_workers_with_two*
 120 tests/e2e/test_beams
 120 tests/e2e/test_cache
 120 tests/e2e/test_pause
@@ -70,6 +71,7 @@ sanitized="
 60  memcheck  tests/gpu/test_streams
 60  memcheck  tests/gpu/test_rows
 60  memcheck  tests/gpu/test_parts --only a_*
+60  memcheck  tests/gpu/test_parts --only ops*
 60  memcheck  tests/gpu/test_sample --only a_* --rounds 20
 60  memcheck  tests/gpu/test_sample --only draws* --rounds 5
 60  memcheck  tests/gpu/test_sample --only logprobs* --rounds 5
@@ -80,6 +82,8 @@ sanitized="
 120 racecheck tests/gpu/test_attend --rounds 4 --invariant --only attend_is*
 60  racecheck tests/gpu/test_experts --rounds 10
 60  racecheck tests/gpu/test_streams --rounds 10
+60  racecheck tests/gpu/test_parts --only a_*
+60  racecheck tests/gpu/test_parts --only ops*
 120 racecheck tests/gpu/test_rows
 120 racecheck tests/gpu/test_sample --only a_* --rounds 5
 60  initcheck tests/gpu/test_ops --rounds 10 --plain --kernel $own

@@ -496,7 +496,8 @@ serve_and_ask(struct golden *g, const char *model, const char *const *set, uint3
     char dir[128];
 
     snprintf(dir, sizeof dir, "tests/data/golden/%s", model);
-    snprintf(g->way, sizeof g->way, "%s %s %s %s %s", set[0], set[1], set[2], set[3], set[4]);
+    snprintf(g->way, sizeof g->way, "%s %s %s %s %s %s", set[0], set[1], set[2], set[3], set[4],
+             set[5]);
     if (!serve_start(&s, dir, set)) fail_msg("no server with %s", g->way);
     assert_int_equal(lagan_open(&c, s.endpoint, 5000), 0);
     ask_all(c, g, at_once);
@@ -547,38 +548,47 @@ on_the_cpu(struct golden *g, const char *model)
 static void
 on_a_gpu(struct golden *g, const char *model)
 {
-    static const char *const
-        fast = "numerics=fast",
-        *const invariant = "numerics=invariant", *const graphs = "graphs.memory=256MiB",
-        *const plain = "graphs.memory=0", *const whole = "max_num_batched_tokens=8192",
-        *const chunks = "max_num_batched_tokens=100", *const small = "max_num_batched_tokens=64",
-        *const one = "split.encoder=context", *const two = "split.encoder=own";
+    static const char
+        *const fast = "numerics=fast",
+               *const invariant = "numerics=invariant", *const graphs = "graphs.memory=256MiB",
+               *const plain = "graphs.memory=0", *const whole = "max_num_batched_tokens=8192",
+               *const chunks = "max_num_batched_tokens=100",
+               *const small = "max_num_batched_tokens=64", *const one = "split.encoder=context",
+               *const two = "split.encoder=own", *const off = "split.mode=off",
+               *const fixed = "split.mode=fixed", *const changing = "split.mode=auto";
     static const struct {
         enum precision precision;
-        const char *set[4];
+        const char *set[5];
     } way[] = {
-        { FP32, { fast, graphs, whole, one } },
-        { FP32, { fast, plain, chunks, one } },
-        { FP32, { fast, graphs, chunks, two } },
-        { FP32, { invariant, graphs, whole, one } },
-        { FP32, { invariant, plain, small, two } },
-        { FP32, { invariant, graphs, chunks, one } },
-        { BF16, { fast, graphs, whole, one } },
-        { BF16, { fast, plain, small, two } },
-        { BF16, { invariant, plain, whole, one } },
-        { BF16, { invariant, graphs, small, one } },
-        { BF16, { invariant, graphs, chunks, two } },
-        { KV_FP8, { invariant, plain, whole, one } },
-        { KV_FP8, { invariant, graphs, chunks, two } },
+        { FP32, { fast, graphs, whole, one, off } },
+        { FP32, { fast, plain, chunks, one, fixed } },
+        { FP32, { fast, graphs, chunks, two, changing } },
+        { FP32, { invariant, graphs, whole, one, off } },
+        { FP32, { invariant, plain, small, two, fixed } },
+        { FP32, { invariant, graphs, chunks, one, changing } },
+        { BF16, { fast, graphs, whole, one, off } },
+        { BF16, { fast, plain, small, two, changing } },
+        { BF16, { invariant, plain, whole, one, off } },
+        { BF16, { invariant, graphs, small, one, fixed } },
+        { BF16, { invariant, graphs, chunks, two, changing } },
+        { KV_FP8, { invariant, plain, whole, one, off } },
+        { KV_FP8, { invariant, graphs, chunks, two, fixed } },
     };
 
     for (size_t k = 0; k < ARRAY_LEN(way); k++) {
         const char *const *w = way[k].set;
         const char *const *precise = precision_set[way[k].precision];
-        const char *set[9] = {
-            w[0], w[1], w[2], w[3], precise[0], precise[1], "max_num_seqs=64", "kv.memory=256MiB",
-            NULL
-        };
+        const char *set[] = { w[0],
+                              w[1],
+                              w[2],
+                              w[3],
+                              w[4],
+                              precise[0],
+                              precise[1],
+                              "split.target=1ms",
+                              "max_num_seqs=64",
+                              "kv.memory=256MiB",
+                              NULL };
 
         g->precision = way[k].precision;
         g->same_bits = w[0] == invariant;
