@@ -439,15 +439,18 @@ the_way_taken_is_nearly_the_best_that_the_device_has(void **state)
         for (int k = 0; k < 50; k++) {
             struct split_load x = some_load();
             struct split_way way = split_best(&s, &l, &x);
+            struct split_load last = x; /* rows of a prompt, which see twice the keys */
             double row, token, best = 0;
 
+            last.row.kv *= 2;
+            last.row.attend *= 2;
             really(&d, &x, way, x.n_decode, &row, &token);
             for (unsigned r = 0; r < l.n; r++) /* all that surely keep the target, by hand */
                 for (uint32_t rows = r ? 8192 : x.n_decode + 64; rows <= 8192; rows += 64) {
                     const struct split_way other = { r, rows };
                     double a, b;
 
-                    really(&d, &x, other, x.n_decode, &a, &b);
+                    really(&d, &last, other, x.n_decode, &a, &b);
                     if (b < .9 * target) best = MAX(best, rate_of(&d, &x, other));
                 }
             if (best == 0) continue;
@@ -504,7 +507,7 @@ the_first_prompt_beside_answers_keeps_the_target_too(void **state)
     split_init(&s, &tiled, &l, &costs, &kv, 4e12, 6e14);
     assert_int_equal(s.now.rows, 1792);
     split_init(&s, &limits, &l, &costs, &kv, 4e12, 6e14);
-    assert_int_equal(s.now.rows, 1984);
+    assert_int_equal(s.now.rows, 1999);
     draw_device(&d, &l);
     split_init(&s, &limits, &l, &costs, &kv, 1e9 / d.ns[STEP_BOTH][0][0],
                1e9 / d.ns[STEP_BOTH][0][2]);

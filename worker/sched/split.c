@@ -95,7 +95,7 @@ rows_in_time(const struct split *s, const struct split_load *load)
 static double
 tiles(const struct split *s, double rows, bool up)
 {
-    double grain = rows > s->l.tile ? MAX(s->l.tile, s->l.least_rows) : s->l.least_rows;
+    double grain = s->l.tile == 0 ? 1 : rows > s->l.tile ? s->l.tile : s->l.least_rows;
 
     return (up ? ceil(rows / grain) : floor(rows / grain)) * grain;
 }
