@@ -524,6 +524,19 @@ streams_go_on_after_a_kill_at_any_store(void **state)
     assert_true(adopted > again / 3);
 }
 
+/* Where blocks are paid for step by step: its first token waits for the steps of its prompt, or keeps what they see. */
+static void
+a_window_with_room_for_one_step_has_not_two_out(void **state)
+{
+    (void)state;
+    test_seed();
+    for (uint32_t i = 0; i < 10 * SHAPES; i++) {
+        live(WINDOW | TIGHT | STEPWISE | (i & (LANES | CROSS)), NONE, 0);
+        assert_int_equal(life.wrong, 0);
+        assert_int_equal(life.lost, 0);
+    }
+}
+
 static void
 streams_that_go_on_come_before_prompts(void **state)
 {
@@ -695,6 +708,7 @@ main(void)
         cmocka_unit_test(at_every_store_a_successor_finds_what_is_written_and_all_that_was_told),
         cmocka_unit_test(at_every_store_what_others_may_find_holds_what_it_says),
         cmocka_unit_test(streams_go_on_after_a_kill_at_any_store),
+        cmocka_unit_test(a_window_with_room_for_one_step_has_not_two_out),
         cmocka_unit_test(streams_that_go_on_come_before_prompts),
         cmocka_unit_test(a_prompt_that_fits_in_small_chunks_alone_goes_on_in_such),
         cmocka_unit_test(what_is_kept_gives_way_one_by_one_and_not_before_its_time),

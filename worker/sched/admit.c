@@ -173,8 +173,10 @@ pay(struct scheduler *s, struct seq *q, uint32_t end)
     len = MIN(len, q->n_prompt + q->max_new);
     most = need(s, q, len, rows_out(q, chunk));
     least = need(s, q, len, rows_out(q, 0));
-    if (kv_raise(s->kv, q->seat, &most) < 0 && kv_raise(s->kv, q->seat, &least) < 0)
-        return no_room(s);
+    if (kv_raise(s->kv, q->seat, &most) < 0) {
+        if (kv_raise(s->kv, q->seat, &least) < 0) return no_room(s);
+        seat->thin = true;
+    }
     seat->len = len;
     return true;
 }
