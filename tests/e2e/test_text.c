@@ -411,7 +411,7 @@ every_published_shape_opens_or_is_refused_with_numbers(void **state)
     for (const char *at = said; (at = strstr(at, "are free, and weights take")); refused++) at++;
     for (end = said; (end = strstr(end, "refused 78\n")); n++) end++;
     print_message("%d shapes, %d of them refused\n", n, refused);
-    assert_int_equal(n, 28);
+    assert_int_equal(n, 29); /* and one that is not: bench/README.md */
     for (end = said; (end = strstr(end, "refused ")); refused--) end++;
     assert_int_equal(refused, 0);
     stop(&s, c);
