@@ -22,7 +22,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-enum { LOG2 = 14 };
+enum { LOG2 = 14, ENOUGH_KILLS = 20, ENOUGH_RECORDS = 1000 };
+static const nsec WHILE = 2 * NSEC_S, LIMIT = 300 * NSEC_S;
 static const uint8_t id[16] = { 1 };
 
 /* The record's length and bytes from its number alone. */
@@ -123,13 +124,14 @@ mappings(void)
 static void
 no_kill_tears_or_loses_a_published_record(void **state)
 {
-    nsec end = clock_now() + 2 * NSEC_S;
+    nsec began = clock_now();
     uint32_t kills = 0, fds = entries("/proc/self/fd");
     uint64_t records = 0;
 
     (void)state;
     test_seed();
-    while (clock_now() < end) {
+    /* Two seconds; on a machine that is busy with others until there was enough to judge. */
+    while (clock_now() - began < WHILE || kills < ENOUGH_KILLS || records < ENOUGH_RECORDS) {
         struct link l;
         struct err e;
         int bell, status;
@@ -137,6 +139,8 @@ no_kill_tears_or_loses_a_published_record(void **state)
         nsec until;
         pid_t pid;
 
+        if (clock_now() - began > LIMIT)
+            fail_msg("%u kills, %llu records and no more", kills, (unsigned long long)records);
         kills++;
         assert_int_equal(link_make(&l, 0, kills, id, LOG2, LOG2, &bell, &e), 0);
         pid = fork();
@@ -148,7 +152,10 @@ no_kill_tears_or_loses_a_published_record(void **state)
         close(bell);
         until = clock_now() + test_below(3000) * NSEC_US;
         do {
-            next += take_all(&l, next);
+            uint32_t n = take_all(&l, next);
+
+            next += n;
+            if (!n) sched_yield(); /* to the writer, where we share a processor */
         } while (clock_now() < until);
         assert_int_equal(kill(pid, SIGKILL), 0);
         assert_int_equal(waitpid(pid, &status, 0), pid);
@@ -162,8 +169,6 @@ no_kill_tears_or_loses_a_published_record(void **state)
     }
     assert_int_equal(entries("/proc/self/fd"), fds);
     print_message("%u kills, %llu records\n", kills, (unsigned long long)records);
-    assert_true(kills >= 20);
-    assert_true(records > 1000);
 }
 
 int
