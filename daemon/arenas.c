@@ -75,7 +75,7 @@ arenas_take(struct arenas *a, int sock, struct err *e)
         int fd, r = hand_take(sock, &note, &fd, e);
 
         if (r <= 0) return r;
-        if (a->n_taken++ == MAX_HANDED) {
+        if (a->n_taken++ >= MAX_HANDED) {
             close(fd);
             return err_set(e, -EBADMSG, "hand: more than %d messages", MAX_HANDED);
         }
