@@ -205,6 +205,16 @@ forge(struct in *in, uint8_t *ring, uint32_t op, uint64_t tail, const struct twi
     if (tail % CAP + sizeof h <= CAP) memcpy(ring + tail % CAP, &h, sizeof h);
 }
 
+/* Where a hostile tail goes: behind the record that is there, about a ring's length beyond what was read, or
+ * anywhere. */
+static uint64_t
+moved(struct in *in, uint32_t op, uint64_t tail, const uint8_t *ring, const struct twin *t)
+{
+    if (op & 32) return tail + (16 + number(ring + tail % CAP / 32 * 32, 4) + 31) / 32 * 32;
+    if (op & 64) return t->read + CAP - UINT64_C(32) * byte(in);
+    return tail + (op & 16 ? (uint64_t)(int64_t)(int8_t)byte(in) * 32 : word(in));
+}
+
 static void
 peek(struct ring *r, struct twin *t, const uint8_t *ring, uint64_t tail)
 {
@@ -264,9 +274,9 @@ LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
             }
             pen.poked = true;
             break;
-        case 4: /* and its indices: near what they were, or anything */
+        case 4: /* and its indices */
             if (op & 8) {
-                tail += op & 16 ? (uint64_t)(int64_t)(int8_t)byte(&in) * 32 : word(&in);
+                tail = moved(&in, op, tail, shm_ring(&a), &twin);
                 atomic_store_explicit(&wc->tail, tail, memory_order_relaxed);
             } else {
                 head += op & 16 ? (uint64_t)(int64_t)(int8_t)byte(&in) * 32 : word(&in);
