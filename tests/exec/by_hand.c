@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MAX_EDITS = 8192, ENC_ROWS = 1024 };
+enum { MAX_EDITS = 8192, ENC_ROWS = 1024, RUNGS = 3 };
 
 #define OK(call) \
     do { \
@@ -40,6 +40,26 @@ open_kv(struct hand *h, struct err *e)
         if (gpu_ops(h->gpu)->host_make(h->gpu, &h->host, i, e) < 0 ||
             gpu_ops(h->gpu)->host_map(h->gpu, &h->host, e) < 0)
             fail_msg("%s", e->text);
+}
+
+/* Rungs 1 and 2: the least for one lane, and the least for the other. false: it cannot be divided. */
+static bool
+divide(const struct gpu *g, struct exec_config *c)
+{
+    const struct gpu_parts p = gpu_parts(g);
+    uint32_t units = gpu_units(g), least = p.grain ? ROUND_UP(p.least, p.grain) : 0;
+
+    if (p.grain == 0) return false;
+    check(c->n_lanes == 2 && units >= 2 * least);
+    c->n_rungs = RUNGS;
+    for (unsigned i = 0; i < 2; i++) {
+        uint32_t first = i ? units / p.grain * p.grain - least : least;
+
+        c->lane_units[i] = units;
+        c->part[i + 1][0] = (struct exec_part){ 0, first };
+        c->part[i + 1][1] = (struct exec_part){ first, units - first };
+    }
+    return true;
 }
 
 void
@@ -73,6 +93,7 @@ hand_open(struct hand *h, const struct hand_options *o)
     h->o = *o;
     OK(gpu_open(&h->gpu, &go, e));
     if (o->opened) o->opened(h->gpu);
+    if (o->parts) h->o.parts = divide(h->gpu, &c);
     OK(model_open(&h->m, &src, h->gpu, arch_families, e));
     open_kv(h, &err);
     OK(exec_open(&h->x, &c, h->gpu, h->m, &h->kv, e));
@@ -256,6 +277,7 @@ plan(struct hand *h, unsigned lane)
     decoder_rows = b->n_rows;
     place_encoders(h, b);
     if (!b->n_rows) return false;
+    b->rung = h->o.parts ? (uint8_t)(n % RUNGS) : 0;
     if (h->o.buckets) b->bucket = bucket_of(h, decoder_rows);
     OK(exec_start(h->x, b, e));
     memcpy(h->out[lane][n % 2], b->run, b->n_runs * sizeof *b->run);

@@ -18,6 +18,7 @@ struct hand_options {
     uint64_t random;                /* not 0: weights=random:SEED */
     uint32_t tokens_per_block, max_rows, n_lanes;
     uint32_t units;      /* each lane is opened with; 0: its share */
+    bool parts;          /* a lane's steps: on the whole device, a part, another one, in turn */
     enum dtype kv;       /* 0: fp32 */
     uint32_t enc_layers; /* a step; 0: all at once, in the step of the decoder's first chunk */
     bool drop;           /* blocks behind a window leave the table */

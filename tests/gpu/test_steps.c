@@ -78,6 +78,33 @@ ids_and_bits_do_not_depend_on_graphs_overlap_chunks_or_lanes(void **state)
             }
 }
 
+/* Steps of two lanes, each on another part than its last one, beside the other lane's. */
+static void
+ids_and_bits_do_not_depend_on_the_part_that_a_step_is_on(void **state)
+{
+    static const struct hand_options way[] = {
+        { .max_rows = 64 },
+        { .n_lanes = 2, .parts = true },
+        { .n_lanes = 2, .parts = true, .twice = true, .max_rows = 5, .drop = true },
+        { .n_lanes = 2, .parts = true, .twice = true, .buckets = true },
+    };
+    static struct made first, other;
+
+    (void)state;
+    if (!rig_cuda()) skip();
+    for (unsigned k = 0; k < ARRAY_LEN(kinds); k++)
+        for (enum dtype t = DT_F32; t <= DT_BF16; t++)
+            for (unsigned w = 0; w < ARRAY_LEN(way); w++) {
+                struct hand_options o = way[w];
+
+                o.dtype = t;
+                open_kind(&kinds[k], o);
+                hand_run(&h);
+                take(w ? &other : &first);
+                if (w) assert_memory_equal(&first, &other, sizeof first);
+            }
+}
+
 /* What queues kernels, what asks and does not wait, and what the runtime asks itself. No copy: from memory that is not
  * pinned it might wait. */
 /* clang-format off */
@@ -177,6 +204,7 @@ main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(ids_and_bits_do_not_depend_on_graphs_overlap_chunks_or_lanes),
+        cmocka_unit_test(ids_and_bits_do_not_depend_on_the_part_that_a_step_is_on),
         cmocka_unit_test(a_plain_step_neither_allocates_nor_waits),
         cmocka_unit_test(a_captured_step_neither_allocates_nor_waits),
         cmocka_unit_test(what_allocates_or_waits_would_be_seen),
