@@ -19,10 +19,10 @@
  *                           exceeds; steps of prompts, of answers and of both, and how long they took
  *     steady=B:IN:OUT:SECONDS  B requests always in flight, the first ones with shorter answers so that they end one
  *                           after another; what was done in so many seconds, from half as many after those have
- *                           their first token: tokens, prompts (prompts_s: by the times of the first and the last whose
- *                           first token came, so that a part of one does not count), and a trace's times, with those of
- *                           whom an eighth came meanwhile. Where both rates agree it was steady. It begins with the same
- *                           prompts every time: with --set kv.reuse=true they are there already
+ *                           their first token, and both times on to the next first token: tokens, rows of prompts
+ *                           (prompts_s: of so many prompts), and a trace's times, with those of whom an eighth came
+ *                           meanwhile. Where both rates agree it was steady. It begins with the same prompts every
+ *                           time: with --set kv.reuse=true they are there already
  *     split=MODE            no case: from here on off, auto or CONTEXT:GENERATION of a device that the worker divides
  *
  * DIR needs a config.json only (bench/configs): the weights are random, so are the prompts, lengths are
@@ -70,7 +70,7 @@ struct figure {
     double middle;      /* of the streams, where more is the longest */
     double ttft_ms, core, step_us, idle_us;
     double tpot_ms, tpot_99, gap_99, ttft_99; /* of a trace */
-    double prompts;                           /* steady: whole ones a second */
+    double prompts;                           /* steady: a second */
     double kind_ms[BENCH_KINDS];              /* a step of prompts, of answers, of both */
     uint64_t kind_n[BENCH_KINDS];
 };
@@ -523,22 +523,15 @@ account_steady(const struct bench *b, uint32_t out, double *v, uint32_t n, struc
     f->gap_99 = rare(v, n);
 }
 
-/* Answers begun a second, from the first that was in that time to the last. */
-static double
-begun(const struct bench *b, nsec from)
+/* Until that time, and on to the next first token, so that what is counted begins and ends with whole prompts. */
+static void
+go_on(struct bench *b, nsec until, nsec more, double *gaps, uint32_t *n)
 {
-    nsec first = INT64_MAX, last = 0;
-    uint32_t n = 0;
+    uint32_t first;
 
-    for (uint32_t i = 0; i < b->n_sent; i++) {
-        const struct request *q = &b->q[i];
-
-        if (!q->got || q->first < from) continue;
-        first = MIN(first, q->first);
-        last = MAX(last, q->first);
-        n++;
-    }
-    return n > 1 ? (n - 1) / ((double)(last - first) / NSEC_S) : 0;
+    while (clock_now() < until) take_steady(b, false, gaps, n);
+    first = b->n_first;
+    while (b->n_first == first && clock_now() < until + more) take_steady(b, false, gaps, n);
 }
 
 static void
@@ -547,8 +540,8 @@ run_steady(struct bench *b, const uint32_t *arg, struct figure *f)
     static double gaps[MAX_GAPS];
     struct bench_worker from, to;
     uint32_t n = 0, some = arg[0];
+    nsec most = arg[3] * NSEC_S;
     double seconds;
-    nsec until;
 
     alike(b, MAX_REQUESTS, arg[1], arg[2]);
     for (uint32_t i = 0; i < some; i++) b->q[i].out = MAX(arg[2] * (i + 1) / some, 1u);
@@ -556,20 +549,19 @@ run_steady(struct bench *b, const uint32_t *arg, struct figure *f)
     submit_first(b, some);
     for (uint32_t i = 0; i < some; i++)
         while (!b->q[i].got) take_steady(b, false, gaps, &n);
-    for (until = clock_now() + arg[3] * NSEC_S / 2; clock_now() < until;)
-        take_steady(b, false, gaps, &n);
+    go_on(b, clock_now() + most / 2, most, gaps, &n);
     n = 0;
     for (uint32_t i = 0; i < b->n_sent; i++)
         b->q[i].seen = b->q[i].got, b->q[i].from = b->q[i].last;
     bench_worker(&b->s, &from);
-    for (until = from.at + arg[3] * NSEC_S; clock_now() < until;) take_steady(b, false, gaps, &n);
+    go_on(b, from.at + most, most, gaps, &n);
     bench_worker(&b->s, &to);
     account(f, &from, &to);
     account_steady(b, arg[2], gaps, n, f);
     seconds = (double)(to.at - from.at) / NSEC_S;
     f->value = (double)(to.tokens - from.tokens) / seconds;
     f->more = f->value / arg[2];
-    f->prompts = begun(b, from.at);
+    f->prompts = (double)(to.prompt_tokens - from.prompt_tokens) / seconds / arg[1];
     for (uint32_t i = 0; i < b->n_sent; i++)
         if (!b->q[i].over) lagan_cancel(b->s.client, b->q[i].id);
     while (b->n_over < b->n_sent) take_steady(b, true, gaps, &n);
