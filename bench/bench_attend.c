@@ -219,7 +219,7 @@ value(const char *p, size_t i)
     return float_of_bf16(((const uint16_t *)p)[i]);
 }
 
-/* Weights of p and the result are rounded to bf16; values have standard deviation 1. */
+/* Weights of p and the result are rounded to bf16; values have standard deviation 1, the largest beside one weight near 1 are 4. */
 static void
 compare(const struct work *w)
 {
@@ -237,7 +237,7 @@ compare(const struct work *w)
     for (size_t i = 0; i < n; i++) {
         double want = value(b.host, i), off = fabs(value(got, i) - want);
 
-        if (off <= (2 * fabs(want) + 1) / 256) continue; /* false for a NaN */
+        if (off <= (2 * fabs(want) + 2) / 256) continue; /* false for a NaN */
         fprintf(stderr, "%s: element [%zu, %zu] is %g, attend=any makes it %g\n", w->s->name,
                 i / w->a.out.dim[1], i % w->a.out.dim[1], (double)value(got, i), want);
         exit(1);

@@ -27,6 +27,7 @@ tests='
 120 tests/gpu/test_steps
 120 tests/gpu/test_attend
 120 tests/gpu/test_attend --invariant
+120 tests/gpu/test_attend --part 52
 60  tests/gpu/test_rows
 120 tests/gpu/test_sample
 120 tests/gpu/test_bits
@@ -66,6 +67,7 @@ sanitized="
 60  memcheck  tests/gpu/test_state --rounds 5
 60  memcheck  tests/gpu/test_attend --rounds 10
 60  memcheck  tests/gpu/test_attend --rounds 5 --invariant
+60  memcheck  tests/gpu/test_attend --rounds 10 --part 52
 60  memcheck  tests/gpu/test_exchange
 60  memcheck  tests/gpu/test_experts --rounds 10
 60  memcheck  tests/gpu/test_streams
@@ -80,6 +82,7 @@ sanitized="
 60  racecheck tests/gpu/test_state --rounds 3
 120 racecheck tests/gpu/test_attend --rounds 4
 120 racecheck tests/gpu/test_attend --rounds 4 --invariant --only attend_is*
+120 racecheck tests/gpu/test_attend --rounds 4 --part 52 --only generation_sees*
 60  racecheck tests/gpu/test_experts --rounds 10
 60  racecheck tests/gpu/test_streams --rounds 10
 60  racecheck tests/gpu/test_parts --only a_*
@@ -90,6 +93,7 @@ sanitized="
 60  initcheck tests/gpu/test_ops --rounds 5 --invariant --plain --kernel $line
 60  initcheck tests/gpu/test_state --rounds 5 --plain
 120 initcheck tests/gpu/test_attend --rounds 10 --plain
+120 initcheck tests/gpu/test_attend --rounds 10 --plain --part 52
 60  initcheck tests/gpu/test_experts --rounds 10 --plain
 60  initcheck tests/gpu/test_streams --rounds 20 --plain
 60  initcheck tests/gpu/test_rows --plain

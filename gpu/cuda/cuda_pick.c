@@ -14,6 +14,7 @@
 #include "gpu/cuda/kernels/attend_any.h"
 #include "gpu/cuda/kernels/attend_mma.h"
 #include "gpu/cuda/kernels/attend_one_sm90.h"
+#include "gpu/cuda/kernels/attend_ring_sm90.h"
 #include "gpu/cuda/kernels/attend_sm90.h"
 #include "gpu/cuda/kernels/blocks.h"
 #include "gpu/cuda/kernels/checksum.h"
@@ -136,6 +137,7 @@ LIST(rope_store, const struct rope_store *s, struct rows r) = {
     { { "any", 0, 0 }, k_rope_store },
 };
 LIST(attend, const struct attend *a, struct rows r) = {
+    { { "ring", 90, 90 }, k_attend_ring_sm90 },
     { { "one", 90, 90 }, k_attend_one_sm90 },
     { { "sm90", 90, 90 }, k_attend_sm90 },
     { { "mma", 80, 0 }, k_attend_mma },

@@ -30,8 +30,8 @@ struct rig {
     unsigned n_owned;
 };
 
-/* --device, --kernel op=name, --dtype fp32|bf16|fp16, --invariant, --libs DIR, --plain, --only PATTERN (of a test's
- * name). Anything else ends the program with a sentence. */
+/* --device, --kernel op=name, --dtype fp32|bf16|fp16, --invariant, --libs DIR, --part UNITS (of a GPU, the last ones), --plain,
+ * --only PATTERN (of a test's name). Anything else ends the program with a sentence. */
 void rig_args(int argc, char **argv);
 bool rig_cuda(void);
 int rig_rounds(

@@ -317,7 +317,7 @@ generation_sees_all_its_keys_in_any_number_of_sequences(void **state)
     for (uint32_t n = 0; n < 3 * ARRAY_LEN(count); n++) {
         uint32_t seqs = count[n % ARRAY_LEN(count)], far = 4000 / seqs + 20;
         uint32_t n_kv = between(1, 3), n_heads = n_kv * between(1, 10);
-        uint32_t d = rig_cuda() ? 64u << test_below(2) : 12, width = n_heads * d;
+        uint32_t d = rig_cuda() ? 64u << test_below(3) : 12, width = n_heads * d;
         struct run run[MOST] = { { 0 } };
         struct rig r;
         struct paged p;

@@ -8,12 +8,9 @@
  * Items of a run come longest first; heads that share K and V follow each other, and as many K/V heads
  * are taken together as stay in L2. Runs follow each other.
  *
- * K and V are read through tensor maps {64 columns, 8 tokens, columns / 64, head * tokens / 8, slice}: one
- * copy brings what a block and the tile share of a head, as atoms of the 128-byte swizzle, those of the
- * same 8 tokens one behind the other. For heads of 64 {64 columns, token, 1, head, slice} says the same in
- * fewer pieces. K and V that are not paged are {64 columns, row, columns / 64, head, 1}: there a copy
- * brings 8 rows, or, of heads of 64, the tile. What must not be read has slice -1, which lies outside of
- * the tensor and so arrives as zeros.
+ * K and V of the cache are read through the tensor maps of kv_map_sm90.cuh. K and V that are not paged are {64 columns, row,
+ * columns / 64, head, 1}: there a copy brings 8 rows, or, of heads of 64, the tile. What must not be read has slice -1, which
+ * lies outside of the tensor and so arrives as zeros.
  */
 #ifndef CUDA_KERNELS_ATTEND_ITEMS_SM90_CUH
 #define CUDA_KERNELS_ATTEND_ITEMS_SM90_CUH

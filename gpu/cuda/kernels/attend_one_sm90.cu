@@ -19,27 +19,22 @@
  *
  * So nothing waits for a barrier or another warp until a piece ends, and K of the next tile is on its way as
  * soon as the scores are there, V as soon as the values are. Then the warps' results become one in shared
- * memory. Where several blocks share a unit, each writes its own to memory and the last one to be done adds
- * them up, in the order of the pieces.
+ * memory (attend_parts_sm90.cuh).
  *
  *     head dim   warps, blocks an SM      a lane's registers: K + V, O, Q
  *     64         4, 4                     16 + 16, 16, 8
  *     128        4, 2; one run: 8, 1      32 + 32, 32, 16
- *                few SMs: 4, 3
  */
 #include "gpu/cuda/kernels/attend_one_sm90.h"
 
-#include "gpu/cuda/kernels/attend_share_sm90.cuh"
+#include "gpu/cuda/kernels/attend_parts_sm90.cuh"
 #include "gpu/cuda/kernels/launch.cuh"
-#include "gpu/cuda/kernels/mma.cuh"
 
 using namespace attend_one;
 
 namespace {
 
-constexpr float LOG2E = 1.4426950408889634f;
 constexpr int KEYS = 16;   /* of a warp in a tile */
-constexpr float SLACK = 8; /* a weight may be 2^8 before its row's largest score is raised */
 
 template <typename T_, int D_, int WARPS_> struct shape {
     using T = T_;
@@ -375,124 +370,13 @@ template <class S> struct meeting {
     bool last;
 };
 
-/* A row's four elements. */
-struct result {
-    float max, sum;
-    float4 o;
-};
-
-/* N more partial results into r. */
-template <int N>
-__device__ __forceinline__ void
-add_parts(struct result &r, const float2 (&end)[N], const float4 (&o)[N])
-{
-    float most = r.max, zero, keep;
-
-#pragma unroll
-    for (int i = 0; i < N; i++) most = fmaxf(most, end[i].x);
-    zero = most == -INFINITY ? 0 : most;
-    keep = exp2_fast(r.max - zero);
-    r.max = most;
-    r.sum *= keep;
-    r.o = make_float4(r.o.x * keep, r.o.y * keep, r.o.z * keep, r.o.w * keep);
-#pragma unroll
-    for (int i = 0; i < N; i++) {
-        float take = exp2_fast(end[i].x - zero);
-
-        r.sum = fmaf(end[i].y, take, r.sum);
-        r.o.x = fmaf(o[i].x, take, r.o.x);
-        r.o.y = fmaf(o[i].y, take, r.o.y);
-        r.o.z = fmaf(o[i].z, take, r.o.z);
-        r.o.w = fmaf(o[i].w, take, r.o.w);
-    }
-}
-
-/* What a head's o is multiplied with at last: 1 / sum, a sink counted into the sum as one more key
- * without a value. */
-__device__ __forceinline__ float
-last_factor(const struct attend &a, uint32_t head, float max, float sum)
-{
-    float keep = 1;
-
-    if (a.sinks) {
-        float sink = a.sinks[head] * LOG2E, most = fmaxf(max, sink);
-
-        keep = exp2_fast(max - most);
-        sum = sum * keep + exp2_fast(sink - most);
-    }
-    return sum > 0 ? __fdividef(keep, sum) : 0;
-}
-
-template <class S>
-__device__ __forceinline__ void
-store_out(const struct job &j, const struct place &p, uint32_t column, uint32_t at,
-          const struct result &r)
-{
-    float by = last_factor(j.a, head_of(j, p, column), r.max, r.sum);
-    char *to = (char *)j.a.out.data + (begin_of(j, p, j.a.out, column) + at) * 2;
-
-    *(uint2 *)to = make_uint2(pack<typename S::T>(r.o.x * by, r.o.y * by),
-                              pack<typename S::T>(r.o.z * by, r.o.w * by));
-}
-
-__host__ __device__ __forceinline__ uint32_t
-slot_floats(uint32_t rows, uint32_t d)
-{
-    return ROUND_UP(rows * (d + 2), 4u);
-}
-
-/* A partial result in memory: [slot_rows][D] of o, then [slot_rows] of largest scores and sums. */
-template <class S>
-__device__ __forceinline__ float *
-slot_at(const struct job &j, uint32_t i)
-{
-    return j.slot + (size_t)i * slot_floats(j.slot_rows, S::D);
-}
-
-/* A unit from its pieces: four elements a thread. */
-template <class S>
-__device__ __forceinline__ void
-combine(const struct job &j, const struct place &p, const struct shares &shares, uint32_t rows)
-{
-    constexpr uint32_t QUADS = S::D / 4, AHEAD = 8;
-    const struct pieces all = shares.pieces(j, p);
-    const uint32_t n = all.n;
-    auto slot = [&](uint32_t i) { return slot_at<S>(j, 2 * (all.first + i) + (i == 0)); };
-
-    for (uint32_t i = threadIdx.x; i < rows * QUADS; i += S::THREADS) {
-        uint32_t row = i / QUADS, at = i % QUADS * 4;
-        struct result r = { -INFINITY, 0, make_float4(0, 0, 0, 0) };
-
-        for (uint32_t from = 0; from < n; from += AHEAD) {
-            float2 end[AHEAD];
-            float4 o[AHEAD];
-
-#pragma unroll
-            for (uint32_t k = 0; k < AHEAD; k++) {
-                const float *s = slot(min(from + k, n - 1));
-
-                end[k] = __ldcg((const float2 *)(s + j.slot_rows * S::D) + row);
-                o[k] = __ldcg((const float4 *)(s + row * S::D + at));
-                if (from + k >= n) end[k] = make_float2(-INFINITY, 0);
-            }
-            add_parts(r, end, o);
-        }
-        store_out<S>(j, p, row, at, r);
-    }
-}
-
-/* The warps' states of a piece become one, which is the unit's, or one of the partial results that the
- * last block of the unit adds up. */
+/* The warps' states of a piece become one. */
 template <class S>
 __device__ __forceinline__ void
 end_piece(const struct job &j, const struct place &p, const struct shares &shares,
           struct meeting<S> &m, uint32_t turn, struct state<S> &st)
 {
-    constexpr uint32_t QUADS = S::D / 4;
-    uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane / 4;
-    uint32_t rows = columns(j, p), n = (uint32_t)(p.stop - p.from);
-    float *slot = slot_at<S>(j, 2 * blockIdx.x + (p.from == p.begin));
-    bool whole = p.whole();
+    uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane / 4, rows = columns(j, p);
 
 #pragma unroll
     for (uint32_t h = 0; h < 2; h++) {
@@ -508,36 +392,22 @@ end_piece(const struct job &j, const struct place &p, const struct shares &share
     }
     st.clear();
     __syncthreads();
-    for (uint32_t i = threadIdx.x; i < rows * QUADS; i += S::THREADS) {
-        uint32_t row = i / QUADS, at = i % QUADS * 4;
-        struct result r = { -INFINITY, 0, make_float4(0, 0, 0, 0) };
-        float2 end[S::WARPS];
-        float4 o[S::WARPS];
+    finish_piece<typename S::T, S::D, S::THREADS>(
+        j, p, shares, m.last,
+        [&](uint32_t row, uint32_t at) {
+            struct result r = { -INFINITY, 0, make_float4(0, 0, 0, 0) };
+            float2 end[S::WARPS];
+            float4 o[S::WARPS];
 
 #pragma unroll
-        for (int k = 0; k < S::WARPS; k++) {
-            end[k] = m.warp_end[turn][k][row];
-            o[k] = *(const float4 *)&m.warp_o[turn][k][row][at];
-        }
-        add_parts(r, end, o);
-        if (whole) {
-            store_out<S>(j, p, row, at, r);
-        } else {
-            *(float4 *)(slot + row * S::D + at) = r.o;
-            if (at == 0) *((float2 *)(slot + j.slot_rows * S::D) + row) = make_float2(r.max, r.sum);
-        }
-    }
-    if (whole) return;
-    __syncthreads();
-    if (threadIdx.x == 0) {
-        uint32_t *count = j.count + (p.run * j.a.n_kv_heads + p.kv_head) * j.parts + p.part;
-
-        /* What all our threads stored before the barrier is seen by whom this lets go on. */
-        m.last = add_in_order(count, n) + n == (uint32_t)(p.end - p.begin);
-        if (m.last) *count = 0;
-    }
-    __syncthreads();
-    if (m.last) combine<S>(j, p, shares, rows);
+            for (int k = 0; k < S::WARPS; k++) {
+                end[k] = m.warp_end[turn][k][row];
+                o[k] = *(const float4 *)&m.warp_o[turn][k][row][at];
+            }
+            add_parts(r, end, o);
+            return r;
+        },
+        [] { __syncthreads(); });
 }
 
 __device__ __forceinline__ void
@@ -615,23 +485,14 @@ template <class S, int BLOCKS, bool ONE>
 cudaError_t
 start(const struct k_lane *l, struct job j)
 {
-    uint32_t alike;
-
-    j.most = BLOCKS * l->sms;
-    alike = CEIL_DIV(j.units, CEIL_DIV(j.units, j.most)); /* blocks, each with as many units */
-    if (j.units > j.most && alike * 8 >= j.most * 7) j.most = alike;
+    if (!share_among(j, BLOCKS * l->sms, l)) return cudaErrorInvalidValue;
     j.pieces = j.most / j.units;
     if (ONE && j.pieces == 0) return cudaErrorInvalidValue;
-    if (l->work_bytes / (2 * sizeof(float) * slot_floats(j.slot_rows, S::D)) < j.most)
-        return cudaErrorInvalidValue;
     return launch(attend_one_row<S, BLOCKS, ONE>, j.most, S::THREADS, 0, l->st, j);
 }
 
-/* Fewer SMs than that, a part of a device, have not enough warps to take what memory gives. */
-constexpr uint32_t FEW = 96;
-
 /* Heads of 128: one sequence waits for memory less often with eight warps a block; with more units than SMs
- * attend_mma has more in flight, but on few SMs the more warps, which do not wait for each other, take more. */
+ * attend_mma has more in flight. */
 template <typename T>
 cudaError_t
 start_as(const struct k_lane *l, const struct job &j)
@@ -640,16 +501,8 @@ start_as(const struct k_lane *l, const struct job &j)
 
     if (j.a.head_dim == 64)
         return one ? start<shape<T, 64, 4>, 4, true>(l, j) : start<shape<T, 64, 4>, 4, false>(l, j);
-    if (!one && l->sms < FEW) return start<shape<T, 128, 4>, 3, false>(l, j);
     if (j.units > l->sms) return cudaErrorInvalidValue;
     return one ? start<shape<T, 128, 8>, 1, true>(l, j) : start<shape<T, 128, 4>, 2, false>(l, j);
-}
-
-/* Whether rows of t begin at multiples of 16 bytes; 16-bit elements. */
-bool
-aligned(const struct tensor &t)
-{
-    return (uintptr_t)t.data % 16 == 0 && t.stride % 8 == 0;
 }
 
 } /* namespace */
@@ -660,40 +513,12 @@ k_attend_one_sm90(const struct k_lane *l, const struct attend *a, struct rows r)
     struct job j = {};
     enum dtype t = a->q.dtype;
 
-    bool by_row = r.n_single < r.n_runs;
-
-    if (l->invariant || a->mask || (a->window && a->kept) || !a->kv.table)
-        return cudaErrorInvalidValue;
-    if (by_row && (!r.longest || r.longest > HEADS || r.n_runs == 1 || a->k.data ||
-                   a->n_heads != a->n_kv_heads || a->causal || a->window || a->bias))
-        return cudaErrorInvalidValue;
     if (a->head_dim != 64 && a->head_dim != 128) return cudaErrorInvalidValue;
-    if ((t != DT_BF16 && t != DT_F16) || a->out.dtype != t || a->kv.dtype != t)
-        return cudaErrorInvalidValue;
-    if (!aligned(a->q) || !aligned(a->out) || (uintptr_t)a->kv.base % 16 ||
-        a->kv.slice_bytes % 16 || a->kv.tokens_per_block < KEYS)
-        return cudaErrorInvalidValue;
+    if (a->kv.table && a->kv.tokens_per_block < KEYS) return cudaErrorInvalidValue;
     if (a->k.data && (r.n_runs != 1 || a->k.dtype != t || a->v.dtype != t || !aligned(a->k) ||
                       !aligned(a->v) || a->kv.n_parts == 1))
         return cudaErrorInvalidValue;
+    if (!make_job(j, l, a, r)) return cudaErrorInvalidValue;
     if (r.n_runs == 0 || r.n_rows == 0) return cudaSuccess;
-    j.a = *a;
-    j.r = r;
-    j.base = (const char *)a->kv.base;
-    j.value_at = a->kv.n_parts == 1 ? 0 : a->kv.slice_bytes;
-    j.block_bytes = a->kv.slice_bytes;
-    while (2u << j.shift <= a->kv.tokens_per_block) j.shift++;
-    j.group = a->n_heads / a->n_kv_heads;
-    j.before = a->softcap != 0 ? a->scale / a->softcap : a->scale * LOG2E;
-    j.after = a->softcap * LOG2E;
-    j.parts = CEIL_DIV(j.group, (uint32_t)HEADS);
-    j.by_row = by_row;
-    j.slot_rows = by_row ? HEADS : MIN(j.group, (uint32_t)HEADS);
-    if ((uint64_t)r.n_runs * a->n_kv_heads * j.parts > K_COUNTERS) return cudaErrorInvalidValue;
-    j.units = r.n_runs * a->n_kv_heads * j.parts;
-    j.slot = (float *)l->work;
-    j.count = l->count;
-    j.fault = l->fault;
-    j.early = a->settled;
     return t == DT_BF16 ? start_as<__nv_bfloat16>(l, j) : start_as<__half>(l, j);
 }

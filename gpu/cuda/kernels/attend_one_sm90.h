@@ -1,4 +1,5 @@
-/* attend_one_sm90.h - attention of runs of one row, generation's, on Hopper; and of a few that see the same. */
+/* attend_one_sm90.h - attention of runs of one row, generation's, on Hopper; and of a few that see the same. On fewer than 96 SMs
+ * attend_ring is asked before it. */
 #ifndef CUDA_KERNELS_ATTEND_ONE_SM90_H
 #define CUDA_KERNELS_ATTEND_ONE_SM90_H
 

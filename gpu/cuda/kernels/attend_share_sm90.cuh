@@ -1,4 +1,4 @@
-/* attend_share_sm90.cuh - which keys a block of attend_one_sm90.cu goes through, tile by tile.
+/* attend_share_sm90.cuh - which keys a block of attend_one_sm90.cu or attend_ring_sm90.cu goes through, tile by tile.
  *
  * A unit is what one row sees of a K/V head, for up to HEADS of the heads that share it, or what up to HEADS rows of a
  * run see, which is the same, for one head; its keys [low,
@@ -11,10 +11,11 @@
 #ifndef CUDA_KERNELS_ATTEND_SHARE_SM90_CUH
 #define CUDA_KERNELS_ATTEND_SHARE_SM90_CUH
 
-#include "gpu/gpu.h"
+#include "gpu/cuda/kernels/kernel.h"
 
 namespace attend_one {
 
+constexpr float LOG2E = 1.4426950408889634f;
 constexpr int HEADS = 8;
 constexpr uint32_t LEAST = 2; /* tiles of a share, so that pieces are not too many */
 
@@ -262,6 +263,67 @@ find_share(const struct job &j, struct shares &s, struct place &p)
     p.first_tile = s.begin(share) - skip;
     take_piece(p, p.begin + (int32_t)skip);
     return true;
+}
+
+/* Of a partial result in memory (attend_parts_sm90.cuh). */
+__host__ __device__ __forceinline__ uint32_t
+slot_floats(uint32_t rows, uint32_t d)
+{
+    return ROUND_UP(rows * (d + 2), 4u);
+}
+
+/* ---- the host's side ---- */
+
+/* Whether rows of t begin at multiples of 16 bytes; 16-bit elements. */
+inline bool
+aligned(const struct tensor &t)
+{
+    return (uintptr_t)t.data % 16 == 0 && t.stride % 8 == 0;
+}
+
+/* The job of runs of one row, or of a few that see the same. false: it is not one, or not of what both kernels take. */
+inline bool
+make_job(struct job &j, const struct k_lane *l, const struct attend *a, struct rows r)
+{
+    enum dtype t = a->q.dtype;
+    bool by_row = r.n_single < r.n_runs;
+
+    if (l->invariant || a->mask || (a->window && a->kept) || !a->kv.table) return false;
+    if (by_row && (!r.longest || r.longest > HEADS || r.n_runs == 1 || a->k.data ||
+                   a->n_heads != a->n_kv_heads || a->causal || a->window || a->bias))
+        return false;
+    if ((t != DT_BF16 && t != DT_F16) || a->out.dtype != t || a->kv.dtype != t) return false;
+    if (!aligned(a->q) || !aligned(a->out) || (uintptr_t)a->kv.base % 16 || a->kv.slice_bytes % 16)
+        return false;
+    j.a = *a;
+    j.r = r;
+    j.base = (const char *)a->kv.base;
+    j.value_at = a->kv.n_parts == 1 ? 0 : a->kv.slice_bytes;
+    j.block_bytes = a->kv.slice_bytes;
+    while (2u << j.shift <= a->kv.tokens_per_block) j.shift++;
+    j.group = a->n_heads / a->n_kv_heads;
+    j.before = a->softcap != 0 ? a->scale / a->softcap : a->scale * LOG2E;
+    j.after = a->softcap * LOG2E;
+    j.parts = CEIL_DIV(j.group, (uint32_t)HEADS);
+    j.by_row = by_row;
+    j.slot_rows = by_row ? HEADS : MIN(j.group, (uint32_t)HEADS);
+    if ((uint64_t)r.n_runs * a->n_kv_heads * j.parts > K_COUNTERS) return false;
+    j.units = r.n_runs * a->n_kv_heads * j.parts;
+    j.slot = (float *)l->work;
+    j.count = l->count;
+    j.fault = l->fault;
+    j.early = a->settled;
+    return true;
+}
+
+/* Among how many blocks it is shared, of as many as fit. false: they have nowhere to leave their partial results. */
+inline bool
+share_among(struct job &j, uint32_t fit, const struct k_lane *l)
+{
+    uint32_t alike = CEIL_DIV(j.units, CEIL_DIV(j.units, fit)); /* blocks, each with as many units */
+
+    j.most = j.units > fit && alike * 8 >= fit * 7 ? alike : fit;
+    return l->work_bytes / (2 * sizeof(float) * slot_floats(j.slot_rows, j.a.head_dim)) >= j.most;
 }
 
 } /* namespace attend_one */

@@ -16,9 +16,8 @@
 #include "gpu/cuda/kernels/attend_rows_sm90.cuh"
 #include "gpu/cuda/kernels/attend_tiles_sm90.h"
 #include "gpu/cuda/kernels/hopper.cuh"
+#include "gpu/cuda/kernels/kv_map_sm90.cuh"
 #include "gpu/cuda/kernels/launch.cuh"
-
-#include <cudaTypedefs.h>
 
 namespace {
 
@@ -236,38 +235,6 @@ __launch_bounds__(room<D>::THREADS, 1)
 
 /* ---- the host's side ---- */
 
-/* cuTensorMapEncodeTiled, asked of the driver: libcuda is not linked. */
-PFN_cuTensorMapEncodeTiled_v12000
-encoder()
-{
-    static const PFN_cuTensorMapEncodeTiled_v12000 encode = [] {
-        void *f = NULL;
-        cudaDriverEntryPointQueryResult found;
-
-        if (cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &f, 12000, cudaEnableDefault,
-                                             &found) != cudaSuccess ||
-            found != cudaDriverEntryPointSuccess)
-            f = NULL;
-        return (PFN_cuTensorMapEncodeTiled_v12000)f;
-    }();
-
-    return encode;
-}
-
-bool
-make_map(CUtensorMap *map, enum dtype t, void *data, uint32_t n, const cuuint64_t *dim,
-         const cuuint64_t *stride, const cuuint32_t *box)
-{
-    static const cuuint32_t one[5] = { 1, 1, 1, 1, 1 };
-
-    return encoder()(map,
-                     t == DT_F16 ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16
-                                 : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16,
-                     n, data, dim, stride, box, one, CU_TENSOR_MAP_INTERLEAVE_NONE,
-                     CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
-                     CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
-}
-
 template <int D>
 bool
 make_maps(CUtensorMap *q, CUtensorMap *k, CUtensorMap *v, const struct attend *a, uint32_t box)
@@ -278,19 +245,8 @@ make_maps(CUtensorMap *q, CUtensorMap *k, CUtensorMap *v, const struct attend *a
     const cuuint32_t q_box[2] = { 64, attend_tile<D>::ROWS };
 
     if (!make_map(q, t, a->q.data, 2, q_dim, q_stride, q_box)) return false;
-    if (a->kv.table) {
-        const struct kv_view *w = &a->kv;
-        const cuuint64_t tokens = w->tokens_per_block;
-        /* How many slices there are is the table's affair: every one below 2^31 is inside. */
-        const cuuint64_t rows = D == 64 ? tokens : 8;
-        const cuuint64_t dim[5] = { 64, rows, D / 64, a->n_kv_heads * tokens / rows, 1u << 31 };
-        const cuuint64_t stride[4] = { D * 2, 128, D * 2 * rows, w->slice_bytes };
-        const cuuint32_t kv_box[5] = { 64, D == 64 ? box : 8, D / 64, D == 64 ? 1 : box / 8, 1 };
+    if (a->kv.table) return make_kv_maps<D>(k, v, &a->kv, box);
 
-        return make_map(k, t, w->base, 5, dim, stride, kv_box) &&
-               make_map(v, t, (char *)w->base + (w->n_parts == 1 ? 0 : w->slice_bytes), 5, dim,
-                        stride, kv_box);
-    }
     const struct tensor *in[2] = { &a->k, &a->v };
     CUtensorMap *to[2] = { k, v };
 
