@@ -31,7 +31,7 @@ enum { GAP = 256, MAX_PIECES = 1 << 16, POISON = 256 << 10 };
 static struct gpu_options options = { .device = "cpu" };
 static int only_dtype = -1, percent = 100;
 static bool plain;
-static uint32_t part; /* units of a GPU that its lane has; 0: all */
+static uint32_t lane_units; /* of a GPU: what its lane has; 0: all */
 
 /* A buffer: [first, end) of the arena, then a gap up to next. dirty: the host may have written it since it was
  * sent; stale: the device may have since it was fetched. */
@@ -78,7 +78,7 @@ rig_args(int argc, char **argv)
         } else if (strcmp(a, "--invariant") == 0) {
             options.invariant = true;
         } else if (strcmp(a, "--part") == 0) {
-            part = (uint32_t)atoi(value_of(argc, argv, &i));
+            lane_units = (uint32_t)atoi(value_of(argc, argv, &i));
         } else if (strcmp(a, "--plain") == 0) {
             plain = true;
         } else if (strcmp(a, "--only") == 0) {
@@ -183,7 +183,8 @@ open_shared(void)
     if (gpu_open(&one.gpu, &options, &e) < 0) fail_msg("%s", e.text);
     op = gpu_ops(one.gpu);
     if (op->lane_open(one.gpu, gpu_units(one.gpu), &one.lane, &e) < 0) fail_msg("%s", e.text);
-    if (part && op->lane_part(one.lane, gpu_units(one.gpu) - part, part) < 0)
+    if (lane_units &&
+        op->lane_part(one.lane, gpu_units(one.gpu) - lane_units, lane_units) < 0)
         fail_msg("%s", gpu_why(one.gpu));
     make_arena("test", ARENA_BYTES, &one.arena);
     one.step = 0;
