@@ -508,11 +508,15 @@ static void
 drop_client(struct daemon *d, uint32_t handle, bool for_good)
 {
     struct client *c = session_find(d->sessions, handle);
+    uint32_t open = c ? c->n_open : ledger_capacity(d->ledger);
 
-    for (uint32_t i = 0; i < ledger_capacity(d->ledger); i++) {
+    /* Rows are many, and of most that go none is open. */
+    for (uint32_t i = 0; open && i < ledger_capacity(d->ledger); i++) {
         struct row *r = ledger_row(d->ledger, i);
 
-        if (r && r->attached && r->client == handle) leave(d, r, for_good);
+        if (!r || !r->attached || r->client != handle) continue;
+        leave(d, r, for_good);
+        open--;
     }
     if (c) session_drop(d->sessions, c);
 }

@@ -19,7 +19,9 @@
 enum {
     TURN_FRAMES = 64, /* and bytes: of this host's, in one turn */
     TURN_BYTES = 1 << 20,
-    FRAMES_A_BEGIN = 8, /* what a new connection takes: some ten system calls with the one that makes room */
+    FRAMES_A_BEGIN =
+        8, /* what a new connection takes: some ten system calls with the one that makes room */
+    FRAMES_AN_END = 8, /* and one that has gone: thousands may at once */
     /* Bytes sent to a client and not known to be read: chunks stop there, of many clients sooner, and everything
      * at four times that. A message costs ZeroMQ more than its bytes. */
     UNREAD_ALL = 128 << 20,
@@ -334,7 +336,9 @@ front_pump(struct daemon *d, bool *more)
         take_news(d, &news);
         frames += news.what == LOCAL_FRAME;
         bytes += news.n;
-        n += news.what == LOCAL_BEGUN ? FRAMES_A_BEGIN : 1;
+        n += news.what == LOCAL_BEGUN   ? FRAMES_A_BEGIN
+             : news.what == LOCAL_ENDED ? FRAMES_AN_END
+                                        : 1;
         if (n >= TURN_FRAMES || bytes >= TURN_BYTES) break;
     }
     *more |= r > 0; /* the budget is spent */
