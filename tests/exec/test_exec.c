@@ -712,6 +712,60 @@ a_step_says_how_many_runs_of_one_row_come_first(void **state)
     assert_true(n_mixed > 3);
 }
 
+static uint32_t n_short, n_none; /* steps whose last layer ends with fewer rows, and with none */
+
+static int
+forward_counting_few(const struct model *m, struct step *s, uint32_t first, uint32_t n)
+{
+    n_short += s->few != NULL;
+    n_none += s->few && !s->n_few;
+    return real->forward(m, s, first, n);
+}
+
+static void
+rows_that_nobody_draws_from_end_in_the_last_layer_and_change_nothing(void **state)
+{
+    static const char *const config[] = {
+        LLAMA,
+        "{\"model_type\": \"qwen3\", \"vocab_size\": 300, \"hidden_size\": 32,"
+        " \"intermediate_size\": 64, \"num_hidden_layers\": 2, \"num_attention_heads\": 4,"
+        " \"num_key_value_heads\": 2, \"head_dim\": 16, \"max_position_embeddings\": 512}",
+        "{\"model_type\": \"gemma3_text\", \"vocab_size\": 300, \"hidden_size\": 48,"
+        " \"intermediate_size\": 64, \"num_hidden_layers\": 2, \"num_attention_heads\": 4,"
+        " \"num_key_value_heads\": 2, \"head_dim\": 8, \"max_position_embeddings\": 512,"
+        " \"sliding_window\": 32, \"sliding_window_pattern\": 2,"
+        " \"query_pre_attn_scalar\": 8}",
+    };
+
+    (void)state;
+    for (unsigned i = 0; i < ARRAY_LEN(config); i++) {
+        for (int few = 0; few < 2; few++) {
+            struct arch arch;
+
+            open_model(config[i], (struct hand_options){ .max_rows = 24 });
+            real = h.m->arch;
+            assert_true(real->ends_few);
+            arch = *real;
+            arch.ends_few = few;
+            arch.forward = forward_counting_few;
+            h.m->arch = &arch;
+            for (uint32_t k = 0; k < 6; k++) {
+                struct hand_seat *seat = sit(k, 86 - 17 * k, 12);
+
+                seat->late = 3 * k;
+                seat->how.temperature = 0.8f;
+            }
+            h.seat[2].all = true;
+            n_short = n_none = 0;
+            hand_run(&h);
+            take(few ? &b : &a);
+            assert_int_equal(n_none > 0, few);
+            assert_int_equal(n_short > n_none, few);
+        }
+        assert_memory_equal(&a, &b, sizeof a);
+    }
+}
+
 static void
 refuses(struct batch *t, const char *word)
 {
@@ -808,6 +862,7 @@ main(void)
         cmocka_unit_test(blocks_go_to_the_host_and_come_back_as_they_were),
         cmocka_unit_test(a_result_stays_through_one_more_start),
         cmocka_unit_test(a_step_says_how_many_runs_of_one_row_come_first),
+        cmocka_unit_test(rows_that_nobody_draws_from_end_in_the_last_layer_and_change_nothing),
         cmocka_unit_test(what_is_not_there_yet_is_refused_by_name),
         cmocka_unit_test(another_kv_dtype_than_the_groups_were_made_for_is_a_sentence),
         cmocka_unit_test(stepping_allocates_nothing),

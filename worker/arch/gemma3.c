@@ -181,8 +181,6 @@ forward(const struct model *m, struct step *s, uint32_t first, uint32_t n)
     struct tensor h = block_scratch(s, BLOCK_NORMED, rows, m->shape.hidden);
     struct tensor qkv = block_scratch(s, BLOCK_QKV, rows, q + 2 * kv);
     struct tensor heads = block_scratch(s, BLOCK_HEADS, rows, q);
-    struct tensor gate_up = block_scratch(s, BLOCK_GATE_UP, rows, 2 * ff);
-    struct tensor inner = block_scratch(s, BLOCK_INNER, rows, ff);
 
     if (first == 0) TRY(op->embed(s->lane, s->x, top->embed, s->rows.token, cfg->embed_scale));
     TRY(op->rms_norm(s->lane, h, s->x, w->attn_norm, cfg->eps, 1));
@@ -217,19 +215,24 @@ forward(const struct model *m, struct step *s, uint32_t first, uint32_t n)
 
         /* The norm after a sublayer stands between the sum over ranks and the residual. */
         struct residual middle = {
-            .x = s->x,
             .in_norm = w->attn_post,
-            .y = h,
             .y_norm = w->ff_norm,
             .eps = cfg->eps,
             .plus = 1,
         };
+        struct tensor gate_up, inner;
 
         TRY(op->matmul(s->lane, qkv, h, w->qkv, NO_TENSOR, 0));
         TRY(op->rope_store(s->lane, &rope, s->rows));
         TRY(op->attend(s->lane, &a, s->rows));
+        TRY(block_few(m, s, l, &heads));
+        h = tensor_rows(h, 0, s->x.dim[0]);
+        middle.x = s->x;
+        middle.y = h;
         TRY(block_residual(m, s, heads, w->o, middle));
 
+        gate_up = block_scratch(s, BLOCK_GATE_UP, h.dim[0], 2 * ff);
+        inner = block_scratch(s, BLOCK_INNER, h.dim[0], ff);
         TRY(op->gate_matmul(s->lane, inner, gate_up, h, w->gate_up, ACT_GELU_TANH));
         TRY(block_residual(m, s, inner, w->down, layer_end(m, s, h, l, first + n)));
     }
@@ -260,4 +263,5 @@ const struct arch arch_gemma3 = {
     .tables = tables,
     .forward = forward,
     .logits = logits,
+    .ends_few = true,
 };

@@ -160,20 +160,24 @@ forward(const struct model *m, struct step *s, uint32_t first, uint32_t n)
     const struct llama_cfg *cfg = m->cfg;
     const struct llama *top = m->top;
     const struct llama_layer *w = (const struct llama_layer *)m->layer + first;
-    uint32_t rows = s->rows.n_rows, ff = m->shape.dim[DIM_FF];
-    struct tensor h = block_scratch(s, BLOCK_NORMED, rows, m->shape.hidden);
-    struct tensor gate_up = block_scratch(s, BLOCK_GATE_UP, rows, 2 * ff);
-    struct tensor inner = block_scratch(s, BLOCK_INNER, rows, ff);
+    uint32_t ff = m->shape.dim[DIM_FF];
+    struct tensor h = block_scratch(s, BLOCK_NORMED, s->rows.n_rows, m->shape.hidden);
 
     if (first == 0) TRY(op->embed(s->lane, s->x, top->embed, s->rows.token, 1));
     TRY(op->rms_norm(s->lane, h, s->x, w->attn_norm, cfg->eps, 0));
     for (uint32_t l = first; l < first + n; l++, w++) {
-        struct tensor heads;
-        struct residual middle = { .x = s->x, .y = h, .y_norm = w->ff_norm, .eps = cfg->eps };
+        struct residual middle = { .y_norm = w->ff_norm, .eps = cfg->eps };
+        struct tensor heads, gate_up, inner;
 
         TRY(block_attend(m, s, l, h, w->qkv, m->table[0], cfg->scale, &heads));
+        TRY(block_few(m, s, l, &heads));
+        h = tensor_rows(h, 0, s->x.dim[0]);
+        middle.x = s->x;
+        middle.y = h;
         TRY(block_residual(m, s, heads, w->o, middle));
 
+        gate_up = block_scratch(s, BLOCK_GATE_UP, h.dim[0], 2 * ff);
+        inner = block_scratch(s, BLOCK_INNER, h.dim[0], ff);
         TRY(op->gate_matmul(s->lane, inner, gate_up, h, w->gate_up, ACT_SILU));
         TRY(block_residual(m, s, inner, w->down, layer_end(m, s, h, l, first + n)));
     }
@@ -201,4 +205,5 @@ const struct arch arch_llama = {
     .tables = tables,
     .forward = forward,
     .logits = logits,
+    .ends_few = true,
 };

@@ -173,6 +173,13 @@ draw_run(const struct exec *x, const struct batch_run *r, struct draw *d, struct
     }
 }
 
+/* Whether the last layer leaves out rows that nobody draws from. A graph's number of rows is always the same. */
+static bool
+ends_few(const struct exec *x, const struct batch *b, const struct todo *t)
+{
+    return x->m->arch->ends_few && !t->decode && t->draw_rows <= MIN(b->n_rows / 2, x->n_seats);
+}
+
 void
 draw_stage(struct exec *x, struct stage *st, const struct batch *b, struct outcome *o,
            struct todo *t)
@@ -201,7 +208,8 @@ draw_stage(struct exec *x, struct stage *st, const struct batch *b, struct outco
     o->r.first_top[next] = d.n_top;
     o->r.logprob = (float *)o->drawn + t->draw_rows;
     for (; next < t->draw_rows; next++) d.row[next] = draw_padding;
-    if (d.in_order) t->which = NULL;
+    if (ends_few(x, b, t)) t->few = t->which;
+    if (d.in_order || t->few) t->which = NULL;
     t->n_top = d.n_top;
     t->n_ban = d.n_ban;
     t->n_nudge = d.n_nudge;

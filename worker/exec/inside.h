@@ -91,6 +91,7 @@ struct todo {
     const struct run *see;
     const uint32_t
         *which; /* [draw_rows] decoder row of each row of logits; NULL: row by row the same */
+    const uint32_t *few; /* [draw_rows] the same, where normed has no others: struct step */
     const struct sample_row *row;
     const int32_t *ban; /* [n_ban], [n_nudge], the host's */
     const struct nudge *nudge;
@@ -118,6 +119,7 @@ struct exec_lane {
     struct graphs graphs;
     struct step step;                   /* views; kv and scratch are set once */
     struct tensor x, normed;            /* [max_rows, hidden] */
+    struct tensor few_x;                /* [n_seats, hidden] */
     struct tensor scratch[MAX_SCRATCH]; /* [max(max_rows, max_enc_rows), model_scratch()] */
     struct tensor picked;               /* [piece, hidden] rows whose logits are wanted */
     struct tensor sources; /* [max_enc_rows, hidden] to project, where they do not lie together */

@@ -69,6 +69,9 @@ queue_rows(struct exec *x, struct exec_lane *l, const struct todo *t)
 
     s->x = tensor_rows(l->x, 0, s->rows.n_rows);
     s->normed = tensor_rows(l->normed, 0, s->rows.n_rows);
+    s->few = t->few;
+    s->n_few = t->draw_rows;
+    s->few_x = l->few_x;
     if (t->n_see) {
         TRY(op->tokens(l->lane, s->rows, x->last));
         TRY(op->see(l->lane, x->seen, x->seen_words, s->rows, t->see, t->n_see));

@@ -87,6 +87,7 @@ lay_out_lane(struct exec *x, struct exec_lane *l, struct plan *p)
 
     l->x = matrix(p, DT_F32, rows, hidden * MAX(x->m->shape.n_streams, 1u));
     l->normed = matrix(p, act, rows, hidden);
+    l->few_x = x->m->arch->ends_few ? matrix(p, DT_F32, x->n_seats, hidden) : NO_TENSOR;
     model_scratch(x->m, cols);
     for (unsigned i = 0; i < ARRAY_LEN(cols); i++)
         l->scratch[i] = cols[i] ? matrix(p, act, x->scratch_rows, cols[i]) : NO_TENSOR;

@@ -134,6 +134,7 @@ struct arch {
                          uint32_t n); /* new sources' K/V */
     /* Rows of normed hidden states to fp32 logits, with the family's cap or scale. */
     int (*logits)(const struct model *m, struct step *s, struct tensor out, struct tensor x);
+    bool ends_few; /* forward() asks block_few() in its last layer, so that step.few may be set */
 };
 
 #endif

@@ -178,6 +178,19 @@ block_attend(const struct model *m, struct step *s, uint32_t l, struct tensor h,
 }
 
 int
+block_few(const struct model *m, struct step *s, uint32_t l, struct tensor *heads)
+{
+    struct tensor all = *heads, x = s->x;
+
+    if (!s->few || l + 1 < m->shape.n_layers) return 0;
+    *heads = block_scratch(s, BLOCK_QKV, s->n_few, all.dim[1]);
+    s->x = tensor_rows(s->few_x, 0, s->n_few);
+    s->normed = tensor_rows(s->normed, 0, s->n_few);
+    TRY(m->op->rows(s->lane, *heads, all, s->few));
+    return m->op->rows(s->lane, s->x, x, s->few);
+}
+
+int
 block_residual(const struct model *m, struct step *s, struct tensor in, struct tensor w,
                struct residual r)
 {

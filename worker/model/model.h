@@ -132,6 +132,10 @@ struct step {
     struct kv_view cross_kv[MAX_LAYERS];
     struct tensor x;         /* fp32 [n, hidden] of each stream: what layers add to */
     struct tensor normed;    /* [n, hidden]: x after the last layer, normed */
+    /* The only rows whose normed will be read, n_few of them, on the device: block_few(). NULL: all are. */
+    const uint32_t *few;
+    uint32_t n_few;
+    struct tensor few_x;     /* fp32 [at least n_few, hidden] */
     struct tensor enc_x;     /* fp32 [enc rows, hidden]: a slice's sources, in and out */
     struct tensor enc_out;   /* [enc rows, hidden]: enc_x after the last layer, normed */
     struct tensor project_x; /* [project rows, hidden]: rows of enc_out, of this step or before */
