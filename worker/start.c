@@ -444,6 +444,8 @@ set_sizes(struct worker *w, struct err *e)
     if (!n->kv_config.slab_bytes) n->kv_config.slab_bytes = kv_slab_bytes(&n->kv_config);
     x->max_rows = max_rows;
     x->measure = on_gpu(n);
+    /* Somebody's KV: its streams want their next token first. Ranks do the same passes or none. */
+    x->brief = n->old_kv.fd >= 0 && k->tensor_parallel == 1;
     x->max_seqs = n->limits.max_seqs;
     x->max_enc_rows = n->limits.max_enc_rows;
     x->max_edits = scheduler_edits(&n->limits, &n->kv_config);

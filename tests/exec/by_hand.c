@@ -84,7 +84,8 @@ hand_open(struct hand *h, const struct hand_options *o)
                              .max_enc_rows = ENC_ROWS,
                              .max_edits = MAX_EDITS,
                              .n_lanes = o->n_lanes,
-                             .graphs_memory = o->graphs_memory };
+                             .graphs_memory = o->graphs_memory,
+                             .brief = o->brief };
     struct batch *b = &h->b;
     struct err err = { 0 };
 

@@ -25,6 +25,7 @@ struct hand_options {
     bool twice;          /* two steps of a lane out at once */
     bool buckets;        /* batches say how many rows a graph of theirs would have */
     uint64_t graphs_memory;
+    bool brief;
     uint32_t rank, n_ranks; /* of a group with that memfd; 0: alone */
     int group_fd;
     void (*opened)(struct gpu *g); /* a test's own changes to the device; may be NULL */

@@ -410,10 +410,47 @@ every_matmul_is_measured_in_scratch_and_captured_steps_are_let_go_of(void **stat
     }
 }
 
+static uint32_t passes, most_rows;
+static int (*plain_embed)(struct lane *l, struct tensor x, struct tensor table,
+                          const int32_t *token, float scale);
+
+static int
+embed(struct lane *l, struct tensor x, struct tensor table, const int32_t *token, float scale)
+{
+    passes++;
+    most_rows = MAX(most_rows, x.dim[0]);
+    return plain_embed(l, x, table, token, scale);
+}
+
+static void
+counts_rows(struct gpu *g)
+{
+    captures(g);
+    plain_embed = g->checked.embed;
+    g->checked.embed = embed;
+    passes = most_rows = 0;
+}
+
+static void
+where_streams_wait_the_first_pass_is_of_one_row(void **state)
+{
+    (void)state;
+    for (int brief = 0; brief < 2; brief++) {
+        open_model(LLAMA, (struct hand_options){ .opened = counts_rows, .brief = brief });
+        assert_int_equal(passes, brief ? 2 : 4); /* its only layer is the first and the last one */
+        assert_int_equal(most_rows, brief ? 1 : 64);
+        sit_mixed(false);
+        hand_run(&h);
+        take(brief ? &b : &a);
+    }
+    assert_memory_equal(&a, &b, sizeof a);
+}
+
 int
 main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(where_streams_wait_the_first_pass_is_of_one_row),
         cmocka_unit_test(a_captured_step_gives_what_a_plain_one_gives),
         cmocka_unit_test(a_step_with_prompts_is_captured_and_gives_what_a_plain_one_gives),
         cmocka_unit_test(beams_that_read_their_source_together_give_what_each_gives_alone),

@@ -37,6 +37,7 @@ struct exec_config {
         uint32_t first, n; /* n 0: all */
     } part[MAX_RUNGS][MAX_LANES];
     bool measure; /* what each part can do: exec_rate() */
+    bool brief;   /* streams wait: the pass before the first step is of generation alone */
 };
 
 /* As many of a sequence's tokens are looked at where its next one depends on all of them (exec_looks_back()), and

@@ -4,6 +4,9 @@
  *
  * One layer of each end, the logits and a draw, twice: one row of generation, which asks no library that may still be
  * busy with itself, and rows of a prompt. All rows are padding: no table is read and no block is written.
+ *
+ * Where streams wait for a successor the second one is left out: that library takes longer to come up than all else, and
+ * may do so beside them.
  */
 #include "worker/exec/inside.h"
 
@@ -85,7 +88,7 @@ warm_up(struct exec *x, struct exec_lane *l)
                         x->m->shape.n_encoder_layers ? x->c.max_enc_rows : UINT32_MAX);
     uint32_t n[] = { 1, MIN(most, (uint32_t)ROWS) };
 
-    for (unsigned i = 0; i < ARRAY_LEN(n); i++) {
+    for (unsigned i = 0; i < (x->c.brief ? 1 : ARRAY_LEN(n)); i++) {
         struct todo t = { 0 };
 
         stage_padding(l, &l->stage[i].step, n[i], &t);
