@@ -10,6 +10,7 @@
 #include "daemon/calls.h"
 #include "daemon/commands.h"
 #include "daemon/deliver.h"
+#include "daemon/pieces.h"
 #include "daemon/relay.h"
 
 #include <stdlib.h>
@@ -19,7 +20,8 @@
 enum {
     MAX_ROWS = 5,
     MAX_TOKENS = 12,
-    MAX_TEXT = 1 << 12,
+    MAX_OUTPUTS = 3,
+    MAX_TEXT = 1 << 15,
     ROOM = 4096,
     VOCAB = 100,
     RING_LOG2 = 16
@@ -34,10 +36,15 @@ struct twin_row {
     bool wants[2]; /* encoder's output, logits */
     uint64_t values[2], kept[2];
     uint32_t cols[2];
-    uint32_t tops, ptops, max, said, text_said, prompt_said;
+    uint32_t tops, ptops, max, said, prompt_said;
+    struct twin_output {
+        uint32_t said, text_said;
+        bool over;
+    } out[MAX_OUTPUTS];
+    uint32_t n_outs;
     uint32_t n, n_text; /* what the client is to have */
-    uint32_t token[MAX_TOKENS];
-    uint8_t text[MAX_TEXT];
+    uint32_t token[MAX_OUTPUTS * MAX_TOKENS];
+    uint8_t text[MAX_TEXT], whose[MAX_OUTPUTS * MAX_TOKENS];
 };
 static struct twin_row rows[MAX_ROWS];
 static uint32_t n_rows, vocab;
@@ -93,9 +100,12 @@ static bool
 twin_out(const uint8_t *p, uint64_t n, uint64_t *taken)
 {
     uint64_t tokens, text, tops, each, all;
+    struct twin_output *o;
     struct twin_row *t;
+    uint32_t output;
 
     if (n < 32) return false;
+    output = word(p + 8, 2);
     tokens = p[10];
     text = word(p + 16, 4);
     tops = word(p + 24, 4);
@@ -104,18 +114,24 @@ twin_out(const uint8_t *p, uint64_t n, uint64_t *taken)
     *taken = 32 + (all + 7) / 8 * 8;
     if (!tokens || p[11] > 1 || tops > 1024 || (!p[11] && tops) || *taken > n) return false;
     t = named(p);
-    if (!t || word(p + 8, 2) || word(p + 12, 4) != t->said) return false;
-    if (!t->unknown && word(p + 20, 4) != t->text_said) return false;
-    if (tokens > t->max - t->said) return false;
+    if (!t || output >= t->n_outs) return false;
+    o = &t->out[output];
+    if (o->over || word(p + 12, 4) != o->said) return false;
+    if (!t->unknown && word(p + 20, 4) != o->text_said) return false;
+    if (tokens > t->max - o->said) return false;
     if (p[11] != t->lp || (t->lp && tops != t->tops)) return false;
     for (uint64_t i = 0; i < tokens; i++)
         if (word(p + 32 + 4 * i, 4) >= vocab) return false;
     if (!is_utf8(p + 32 + tokens * each, text)) return false;
     t->said += (uint32_t)tokens;
-    t->text_said = word(p + 20, 4) + (uint32_t)text;
+    o->said += (uint32_t)tokens;
+    o->text_said = word(p + 20, 4) + (uint32_t)text;
     t->unknown = false;
     if (t->ended) return true;
-    for (uint64_t i = 0; i < tokens; i++) t->token[t->n++] = word(p + 32 + 4 * i, 4);
+    for (uint64_t i = 0; i < tokens; i++) {
+        t->whose[t->n] = (uint8_t)output;
+        t->token[t->n++] = word(p + 32 + 4 * i, 4);
+    }
     memcpy(t->text + t->n_text, p + 32 + tokens * each, text);
     t->n_text += (uint32_t)text;
     return true;
@@ -139,9 +155,14 @@ static bool
 twin_finish(const uint8_t *p, uint64_t n)
 {
     struct twin_row *t = n == 40 ? named(p) : NULL;
+    struct twin_output *o;
 
-    if (!t || word(p + 8, 2) || !is_reason(word(p + 10, 2)) || word(p + 16, 4) != t->said)
-        return false;
+    if (!t || word(p + 8, 2) >= t->n_outs || !is_reason(word(p + 10, 2))) return false;
+    o = &t->out[word(p + 8, 2)];
+    if (o->over || word(p + 16, 4) != o->said) return false;
+    o->over = true;
+    for (uint32_t i = 0; i < t->n_outs; i++)
+        if (!t->out[i].over) return true;
     t->held = false;
     t->ended = true;
     return true;
@@ -277,33 +298,34 @@ put_text(struct in *in, uint8_t *p)
 static uint32_t
 make_step(struct in *in, uint8_t *p)
 {
-    uint32_t n = sizeof(struct rec_step), said[MAX_ROWS], text_said[MAX_ROWS];
+    uint32_t n = sizeof(struct rec_step);
     struct rec_step s = { .n_ent = 1 + byte(in) % 3 };
+    struct twin_output out[MAX_ROWS][MAX_OUTPUTS];
 
-    for (uint32_t i = 0; i < n_rows; i++) {
-        said[i] = rows[i].said;
-        text_said[i] = rows[i].text_said;
-    }
+    for (uint32_t i = 0; i < n_rows; i++) memcpy(out[i], rows[i].out, sizeof out[i]);
     memcpy(p, &s, sizeof s);
     for (uint32_t i = 0; i < s.n_ent; i++) {
-        uint32_t k = byte(in) % n_rows, at;
+        uint32_t k = byte(in) % n_rows, at, what = byte(in);
         const struct twin_row *t = &rows[k];
+        struct twin_output *of = &out[k][what / 3 % t->n_outs];
         struct rec_out o = { .row = t->index,
                              .gen = t->gen,
-                             .n_tokens = (uint8_t)(1 + byte(in) % 3),
+                             .output = (uint16_t)(what > 250 ? t->n_outs : of - out[k]),
+                             .n_tokens = (uint8_t)(1 + what % 3),
                              .has_logprobs = t->lp,
-                             .first = said[k],
-                             .text_first = text_said[k],
+                             .first = of->said,
+                             .text_first = of->text_said,
                              .n_top = t->lp ? t->tops : 0 };
 
         at = n + (uint32_t)sizeof o;
-        for (uint32_t j = 0; j < o.n_tokens; j++, at += 4) p[at] = (uint8_t)(byte(in) % VOCAB);
+        for (uint32_t j = 0; j < o.n_tokens; j++, at += 4)
+            p[at] = (uint8_t)(byte(in) % (VOCAB + 1));
         at += t->lp ? o.n_tokens * (4 + 8 * t->tops) : 0;
         o.text_bytes = put_text(in, p + at);
         memcpy(p + n, &o, sizeof o);
         n = ROUND_UP(at + o.text_bytes, 8u);
-        said[k] += o.n_tokens;
-        text_said[k] += o.text_bytes;
+        of->said += o.n_tokens;
+        of->text_said += o.text_bytes;
     }
     return n;
 }
@@ -317,8 +339,10 @@ make(struct in *in, uint16_t type, uint8_t *p)
     if (type == REC_STEP) return make_step(in, p);
     if (type == REC_FINISH) {
         struct rec_finish f = { t->index, t->gen, .reason = (uint16_t)(byte(in) % 64) };
+        uint32_t what = byte(in);
 
-        f.n_tokens = t->said;
+        f.output = (uint16_t)(what % t->n_outs);
+        f.n_tokens = t->out[f.output].said - (what >> 6 == 3); /* now and then one too few */
         memcpy(p, &f, sizeof f);
         return sizeof f;
     }
@@ -488,15 +512,18 @@ take_row(uint32_t i, struct in *in)
     t->ptops = t->plp ? tops / 4 % 3 : 0;
     t->wants[0] = tops & 64;
     t->wants[1] = tops & 128;
+    t->n_outs = 1 + (tops >> 4) % 4 % MAX_OUTPUTS;
+    if (t->n_outs > 1) t->unknown = false;
     t->max = 1 + (what >> 6) * (MAX_TOKENS - 1) / 3;
     s->max_tokens = t->max;
     s->n_prompt = 3;
+    s->n = t->n_outs;
     s->logprobs = t->tops;
     s->prompt_logprobs = t->ptops;
     s->flags = (uint8_t)((t->lp ? SUBMIT_LOGPROBS : 0) | (t->plp ? SUBMIT_PROMPT_LOGPROBS : 0) |
                          (t->wants[0] ? SUBMIT_ENCODER_OUTPUT : 0) |
                          (t->wants[1] ? SUBMIT_LOGITS : 0));
-    check(ledger_take(d.ledger, 1, i + 1, s, sizeof *s, &r) == 0);
+    check(ledger_take(d.ledger, 1, i + 1, s, sizeof *s, &r) == 0 && pieces_begin(r) == 0);
     row_move(d.ledger, r, ROW_DISPATCHED);
     r->held = true;
     r->win = 4;
@@ -515,6 +542,26 @@ take_row(uint32_t i, struct in *in)
     if (t->ended) row_end(&d, r, LAGAN_E_CANCELLED, "by its client");
 }
 
+/* Whose the tokens are, piece by piece. */
+static void
+compare_outputs(const struct twin_row *t, const struct row *r)
+{
+    const struct row_piece *p = (const struct row_piece *)(const void *)r->piece.p;
+    uint32_t n = 0, n_text = 0;
+
+    check((r->out != NULL) == (t->n_outs > 1));
+    for (uint32_t i = 0; r->out && i < t->n_outs; i++) {
+        check(r->out[i].n_said == t->out[i].said && r->out[i].n_text_said == t->out[i].text_said);
+        check((r->out[i].reason != 0) == t->out[i].over);
+    }
+    for (size_t i = 0; r->out && i < r->piece.n / sizeof *p; i++) {
+        check(n + p[i].n <= t->n && p[i].n);
+        for (uint32_t end = n + p[i].n; n < end; n++) check(t->whose[n] == p[i].output);
+        n_text += p[i].n_text;
+    }
+    check(!r->out || (n == t->n && n_text == t->n_text));
+}
+
 /* Is every row what the twin says? */
 static void
 compare(void)
@@ -529,6 +576,7 @@ compare(void)
         check(r && r->gen == t->gen && r->held == t->held);
         check((r->state == ROW_ENDED) == t->ended && r->n_prompt_said == t->prompt_said);
         check(r->n_said == t->said && row_n_tokens(r) == t->n && r->text.n == t->n_text);
+        compare_outputs(t, r);
         check(!t->n || !memcmp(r->token.p, t->token, 4 * (size_t)t->n));
         check(!t->n_text || !memcmp(r->text.p, t->text, t->n_text));
         check(!t->lp ||
