@@ -19,9 +19,10 @@
 enum {
     TURN_FRAMES = 64, /* and bytes: of this host's, in one turn */
     TURN_BYTES = 1 << 20,
-    FRAMES_A_BEGIN =
-        8, /* what a new connection takes: some ten system calls with the one that makes room */
-    FRAMES_AN_END = 8, /* and one that has gone: thousands may at once */
+    /* What a new connection takes, with some ten system calls, and one that has gone: of thousands at once few
+     * in a turn, for which everybody's tokens wait. */
+    FRAMES_A_BEGIN = 16,
+    FRAMES_AN_END = 8,
     /* Bytes sent to a client and not known to be read: chunks stop there, of many clients sooner, and everything
      * at four times that. A message costs ZeroMQ more than its bytes. */
     UNREAD_ALL = 128 << 20,
