@@ -9,11 +9,11 @@
  * which is plain fp32 arithmetic; and rows that stand in other batches with each other where bits
  * are promised. A difference ends the program.
  *
- *     bench_matmul [--device cuda:N] [--tuned FILE [--tune]] [--libs DIR] [--brief] [--ways 1111] [--from ROWS]
- *                  [--to ROWS] [--part SMS]
+ *     bench_matmul [--device cuda:N] [--tuned FILE [--tune]] [--libs DIR] [--brief] [--ways 11111] [--from ROWS]
+ *                  [--to ROWS] [--part SMS] [--ranks N]
  *
- * --ways: a digit for each candidate, from the right small, blas, tuned, invariant. --from, --to: no fewer rows, and
- * no more. --part: on the device's last SMS alone, a part of it.
+ * --ways: a digit for each candidate, from the right small, blas, tuned, invariant, sm90. --from, --to: no fewer rows,
+ * and no more. --part: on the device's last SMS alone, a part of it. --ranks: what each of N ranks has of the matrices.
  */
 #include "base/clock.h"
 #include "gpu/fp.h"
@@ -28,7 +28,7 @@
 enum { RUNS = 9, MAX_ROWS = 8192, MAX_K = 14336, MAX_N = 128256, CHAIN = 8 };
 #define POOL ((uint64_t)7 << 29) /* bytes of weights: CHAIN layers, three heads */
 
-static const struct matrix {
+static struct matrix {
     const char *name;
     uint32_t n, k;
 } matrix[] = { { "qkv", 6144, 4096 },
@@ -49,7 +49,9 @@ static const struct way {
 } ways[] = { { "small", "matmul=small,gate_matmul=small", 16, false, false },
              { "blas", "matmul=blas,gate_matmul=blas", MAX_ROWS, false, false },
              { "tuned", "matmul=blas,gate_matmul=blas", MAX_ROWS, true, false },
-             { "invariant", "", MAX_ROWS, true, true } };
+             { "invariant", "", MAX_ROWS, true, true },
+             { "sm90", "matmul=sm90,matmul=blas,gate_matmul=sm90,gate_matmul=blas", 64, false,
+               false } };
 enum { WAYS = ARRAY_LEN(ways) };
 
 static struct {
@@ -212,8 +214,8 @@ static void
 layers(const struct matrix *m, uint32_t rows, uint32_t n)
 {
     struct tensor h = x_of(0, rows, 4096), out = tensor_2d(b.y, DT_BF16, rows, 4096);
-    struct tensor f = tensor_2d(b.y, DT_BF16, rows, 14336);
-    struct tensor both = tensor_2d(b.other, DT_BF16, rows, 28672);
+    struct tensor f = tensor_2d(b.y, DT_BF16, rows, matrix[3].k);
+    struct tensor both = tensor_2d(b.other, DT_BF16, rows, matrix[2].n);
     struct residual r = { .x = tensor_2d(b.residual, DT_F32, rows, 4096), .y = h, .eps = 1e-5f };
     char *down = b.other + 2ull * MAX_ROWS * 28672;
 
@@ -222,7 +224,7 @@ layers(const struct matrix *m, uint32_t rows, uint32_t n)
         r.in = i ? tensor_2d(down, DT_BF16, rows, 4096) : NO_TENSOR;
         must(b.at->op->residual(b.at->lane, &r));
         multiply(b.other, h, in_layer(i, 0));
-        multiply(b.y, tensor_2d(b.other, DT_BF16, rows, 4096), in_layer(i, 1));
+        multiply(b.y, tensor_2d(b.other, DT_BF16, rows, matrix[1].k), in_layer(i, 1));
         r.in = out;
         must(b.at->op->residual(b.at->lane, &r));
         must(b.at->op->gate_matmul(b.at->lane, f, both, h, in_layer(i, 2), ACT_SILU));
@@ -459,6 +461,14 @@ print_all(void)
         }
 }
 
+/* Each of so many ranks has a part of the columns it makes, or of those it sums over. */
+static void
+divide(uint32_t ranks)
+{
+    for (uint32_t i = 0; i < MATRICES; i++)
+        *(i % 2 ? &matrix[i].k : &matrix[i].n) /= MAX(ranks, 1u);
+}
+
 int
 main(int argc, char **argv)
 {
@@ -481,6 +491,8 @@ main(int argc, char **argv)
             b.to = (uint32_t)strtoul(argv[++i], NULL, 10);
         else if (strcmp(argv[i], "--part") == 0 && i + 1 < argc)
             b.part = (uint32_t)strtoul(argv[++i], NULL, 10);
+        else if (strcmp(argv[i], "--ranks") == 0 && i + 1 < argc)
+            divide((uint32_t)strtoul(argv[++i], NULL, 10));
         else if (strcmp(argv[i], "--tune") == 0)
             b.tune = true;
         else if (strcmp(argv[i], "--brief") == 0)
@@ -488,7 +500,7 @@ main(int argc, char **argv)
         else
             return fprintf(stderr, "bench_matmul [--device cuda:N] [--tuned FILE [--tune]] "
                                    "[--libs DIR] [--brief] [--ways BITS] [--from ROWS] "
-                                   "[--to ROWS] [--part SMS]\n"),
+                                   "[--to ROWS] [--part SMS] [--ranks N]\n"),
                    2;
     }
     b.host = malloc(4ull * 300 * MAX_N);

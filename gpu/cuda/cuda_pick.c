@@ -24,6 +24,7 @@
 #include "gpu/cuda/kernels/gate.h"
 #include "gpu/cuda/kernels/matmul_any.h"
 #include "gpu/cuda/kernels/matmul_small.h"
+#include "gpu/cuda/kernels/matmul_sm90.h"
 #include "gpu/cuda/kernels/norm.h"
 #include "gpu/cuda/kernels/rope_store.h"
 #include "gpu/cuda/kernels/route.h"
@@ -81,6 +82,7 @@ LIST(layer_norm, struct tensor y, struct tensor x, struct tensor w, struct tenso
 LIST(matmul, struct tensor y, struct tensor x, struct tensor w, struct tensor bias, float beta) = {
     { { "small", 80, 0 }, k_matmul_small },
     { { "line", 90, 90 }, cuda_blas_matmul_line },
+    { { "sm90", 90, 90 }, k_matmul_sm90 },
     { { "blas", 0, 0 }, cuda_blas_matmul },
     { { "any", 0, 0 }, k_matmul_any },
 };
@@ -93,6 +95,7 @@ LIST(act_matmul, struct tensor y, struct tensor x, struct tensor w, struct tenso
 LIST(gate_matmul, struct tensor y, struct tensor both, struct tensor x, struct tensor w,
      enum act a) = {
     { { "small", 80, 0 }, k_gate_matmul_small },
+    { { "sm90", 90, 90 }, k_gate_matmul_sm90 },
     { { "blas", 0, 0 }, cuda_blas_gate_matmul },
     { { "any", 0, 0 }, k_gate_matmul_any },
 };

@@ -60,7 +60,7 @@ matmul_is_x_w_transposed_plus_bias_plus_beta_y(void **state)
         enum dtype type;
 
         if (whole) {
-            rows = test_below(2) ? between(1, 33) : between(1, 300);
+            rows = between(1, test_below(2) ? 33 : test_below(2) ? 64 : 300);
             k = 64 * (test_below(4) ? between(1, 32) : between(32, 70));
             out = test_below(3) ? 64 * between(1, 16) : between(1, 1000);
             pad = 1;
@@ -347,7 +347,7 @@ act_matmul_and_gate_matmul_take_an_activation_of_a_product(void **state)
         struct tensor x, w, y, both, acted, bias = NO_TENSOR;
 
         if (whole) {
-            rows = test_below(2) ? between(1, 33) : between(1, 300);
+            rows = between(1, test_below(2) ? 33 : test_below(2) ? 64 : 300);
             k = 64 * (test_below(4) ? between(1, 32) : between(32, 70));
             f = 64 * between(1, 10);
             pad = 1;
