@@ -4,10 +4,11 @@
  *
  * For every way (the kernels option) and size, so many ops in a row, as one graph where the device has graphs, started at
  * one moment by all ranks; the time of one on rank 0. bf16 on a GPU, fp32 on the CPU; a gathering's size is a rank's part.
- * gb_s: bytes that leave a rank. small is what serves, up to its limit; nccl: the peer.
+ * gb_s: bytes that leave a rank, but for what is drawn from. small is what serves, up to its limit; nccl: the peer.
  *
  * step: what Llama-3.1-8B's ranks say to each other in a step of 1 and of 64 rows, without the step: 64 residuals of parts, then
- * the logits' gathering, as served and all by nccl; alone: the same residuals of what is whole. Times are a step's.
+ * tokens drawn from logits that each has its columns of, the likeliest of each row with its log-probability, as served and all by
+ * nccl; alone: the same of what is whole. Times are a step's.
  */
 #include "base/clock.h"
 #include "gpu/gpu.h"
@@ -20,7 +21,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-enum { CHAIN = 64, MAX_RUNS = 64, COLS = 4096, VOCAB = 128256, ALONE = 120 };
+enum { CHAIN = 64, MAX_RUNS = 64, COLS = 4096, VOCAB = 128256, MOST_ROWS = 64, ALONE = 120 };
 enum what { SUM, GATHER, RESIDUAL, RESIDUAL_ALONE, STEP, STEP_ALONE };
 #define LARGEST ((size_t)64 << 20)
 
@@ -87,18 +88,56 @@ one(struct side *s, enum what what, size_t bytes)
         s->lane, out, tensor_cols(out, (uint32_t)(bytes / 4) * s->rank, (uint32_t)(bytes / 4)));
 }
 
-/* A rank's part of the logits of as many rows as those bytes are. */
-static size_t
-logits_bytes(struct side *s, size_t bytes)
+/* Of a step's rows, behind what else the arena has: what is asked of them, what comes of it, logits. */
+static struct sample_row *
+step_rows(struct side *s)
 {
-    return dtype_bytes(DT_F32, (size_t)tensor_of(s, bytes).dim[0] * (VOCAB / ranks));
+    return (struct sample_row *)((char *)s->arena.base + LARGEST / 4 * 5);
+}
+
+static struct sample
+step_sample(struct side *s)
+{
+    struct sample d = { .row = step_rows(s) };
+
+    d.token = (int32_t *)(step_rows(s) + MOST_ROWS);
+    d.logprob = (float *)(d.token + MOST_ROWS);
+    d.logits = tensor_2d(d.logprob + MOST_ROWS, DT_F32, MOST_ROWS, VOCAB);
+    return d;
+}
+
+static void
+make_logits(struct side *s)
+{
+    struct sample d = step_sample(s);
+    struct sample_row row[MOST_ROWS];
+
+    for (uint32_t i = 0; i < MOST_ROWS; i++)
+        row[i] = (struct sample_row){ .seat = SEAT_NONE,
+                                      .top_p = 1,
+                                      .repetition = 1,
+                                      .force = -1,
+                                      .target = -1,
+                                      .allowed = ALLOW_ALL,
+                                      .want_logprob = true };
+    OK(s->op->fill_random(s->lane, d.logits, 1, 0, 0, 1));
+    OK(s->op->put(s->lane, step_rows(s), row, sizeof row));
+    OK(s->op->lane_mark(s->lane, ++s->step));
+    OK(gpu_wait(s->lane, s->step, s->step));
 }
 
 static void
 queue(struct side *s, enum what what, size_t bytes)
 {
+    struct sample d;
+
     for (int i = 0; i < CHAIN; i++) OK(one(s, what, bytes));
-    if (what == STEP) OK(one(s, GATHER, logits_bytes(s, bytes)));
+    if (what < STEP) return;
+    d = step_sample(s);
+    d.n = tensor_of(s, bytes).dim[0];
+    d.logits = tensor_rows(d.logits, 0, d.n);
+    d.parts = what == STEP;
+    OK(s->op->sample(s->lane, &d));
 }
 
 static int
@@ -115,7 +154,7 @@ measure(struct side *s, const char *way, enum what what, size_t bytes)
     static const char *const names[] = { "sum",  "gather",    "residual", "residual alone",
                                          "step", "step alone" };
     uint32_t each = what >= STEP ? 1 : CHAIN;
-    size_t leave = bytes * (CHAIN / each) + (what == STEP ? logits_bytes(s, bytes) : 0);
+    size_t leave = bytes * (CHAIN / each);
     bool graphs = gpu_graphs(s->gpu);
     struct graph *g = NULL;
     double us[MAX_RUNS];
@@ -173,8 +212,9 @@ measure_residuals(struct side *s, const char *way)
 static void
 measure_steps(struct side *s, const char *way)
 {
-    static const uint32_t rows[] = { 1, 64 };
+    static const uint32_t rows[] = { 1, MOST_ROWS };
 
+    make_logits(s);
     for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
         size_t bytes = dtype_bytes(gpu_act_dtype(s->gpu, DT_BF16), (size_t)rows[i] * COLS);
 

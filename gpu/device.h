@@ -38,6 +38,15 @@ attend_store(const struct attend *a)
     };
 }
 
+/* Those of t's columns that all_gather() takes from this rank. */
+static inline struct tensor
+gpu_own_columns(const struct gpu *g, struct tensor t)
+{
+    uint32_t first = (uint32_t)((uint64_t)t.dim[1] * g->rank / g->ranks);
+
+    return tensor_cols(t, first, (uint32_t)((uint64_t)t.dim[1] * (g->rank + 1) / g->ranks) - first);
+}
+
 /* Pieces of host memory of so many bytes, each a multiple of the grain. */
 static inline struct host_memory
 host_pieces(uint64_t bytes, uint64_t grain)

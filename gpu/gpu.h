@@ -286,7 +286,9 @@ struct top {
     float logprob;
 };
 struct sample {
-    struct tensor logits;         /* fp32 [n, vocab]; may be changed in place */
+    struct tensor logits; /* fp32 [n, vocab]; may be changed in place */
+    /* Of several ranks: each has its own columns of logits, as all_gather() takes them in place. All draw the same. */
+    bool parts;
     const struct sample_row *row; /* [n] */
     const int32_t *ban;
     const struct nudge *nudge;

@@ -13,6 +13,7 @@
  * Differs from transformers: of equal logits at the edge of top_k the lowest ids stay, exactly k of
  * them; there all of them stay. A NaN is never chosen.
  */
+#include "gpu/cpu/cpu_group.h"
 #include "gpu/cpu/cpu_math.h"
 #include "gpu/cpu/cpu_ops.h"
 #include "gpu/philox.h"
@@ -485,6 +486,8 @@ cpu_sample(struct lane *l, const struct sample *s)
 {
     struct sample_args a = { l, *s };
 
+    if (s->parts && l->gpu->ranks > 1)
+        TRY(cpu_all_gather(l, s->logits, gpu_own_columns(l->gpu, s->logits)));
     return cpu_queue(l, run_sample, &a, sizeof a, s->n);
 }
 

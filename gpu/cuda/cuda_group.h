@@ -66,6 +66,7 @@ cudaError_t cuda_residual_small(const struct k_lane *l, const struct residual *r
 cudaError_t cuda_reduce_small(const struct k_lane *l, struct tensor x);
 cudaError_t cuda_reduce_nccl(const struct k_lane *l, struct tensor x);
 cudaError_t cuda_reduce_peer(const struct k_lane *l, struct tensor x);
+cudaError_t cuda_sample_parts(const struct k_lane *l, const struct sample *s);
 cudaError_t cuda_gather_small(const struct k_lane *l, struct tensor out, struct tensor x);
 cudaError_t cuda_gather_nccl(const struct k_lane *l, struct tensor out, struct tensor x);
 cudaError_t cuda_gather_peer(const struct k_lane *l, struct tensor out, struct tensor x);

@@ -477,9 +477,19 @@ scan(struct lane *l, const struct scan *s, struct rows r)
     PICK(l, scan, OP_SCAN, s, r);
 }
 
+static int all_gather(struct lane *l, struct tensor out, struct tensor x);
+
 static int
 sample(struct lane *l, const struct sample *s)
 {
+    if (s->parts && l->gpu->ranks > 1) {
+        cudaError_t r;
+
+        TRY(cuda_group_join((struct cuda_lane *)l));
+        r = cuda_sample_parts(&((struct cuda_lane *)l)->k, s);
+        if (r != cudaErrorInvalidValue) return cuda_failed(l, r, "sample");
+        TRY(all_gather(l, s->logits, gpu_own_columns(l->gpu, s->logits)));
+    }
     PICK(l, sample, OP_SAMPLE, s);
 }
 

@@ -2,6 +2,7 @@
 #include "gpu/cuda/cuda_group.h"
 
 #include "gpu/cuda/kernels/norm.h"
+#include "gpu/cuda/kernels/sample.h"
 
 /* Up to here by memory: of a sum what leaves a rank, which of NCCL's ring is less the more ranks there are; of a gathering a
  * rank's part, which never needs to be packed and unpacked there. */
@@ -112,6 +113,16 @@ cudaError_t
 cuda_gather_small(const struct k_lane *l, struct tensor out, struct tensor x)
 {
     return bytes_of(&x) <= SMALL_GATHER ? cuda_gather_peer(l, out, x) : cudaErrorInvalidValue;
+}
+
+cudaError_t
+cuda_sample_parts(const struct k_lane *l, const struct sample *s)
+{
+    const struct channel *ch = channel_of(l);
+
+    if (!ch->mapped || !cuda_pick_may(ch->group->cuda, OP_ALL_GATHER, "small"))
+        return cudaErrorInvalidValue;
+    return k_sample_of_ranks(l, &ch->exchange, s);
 }
 
 /* A rank's part of the work area has room for the widest. */

@@ -6,6 +6,7 @@
  */
 #include "gpu/cuda/kernels/exchange.h"
 #include "gpu/cuda/kernels/norm.h"
+#include "gpu/cuda/kernels/sample.h"
 
 #include <algorithm>
 #include <cstdio>
@@ -24,7 +25,7 @@ extern "C" {
 namespace {
 
 constexpr uint32_t RANKS = 4, ROUNDS = 40, IN_A_ROW = 24, ALONE = 100 /* s */;
-constexpr size_t ROOM = (size_t)96 << 20, AROUND = 64;
+constexpr size_t ROOM = (size_t)96 << 20, AROUND = 64, WORK = (size_t)16 << 20;
 constexpr int POISON = 0xff; /* a NaN of every type */
 
 #define MUST(call) \
@@ -91,6 +92,11 @@ open_sides(void **state)
         MUST(cudaStreamCreateWithFlags(&s.lane.st, cudaStreamNonBlocking));
         s.lane.sms = (uint32_t)p.multiProcessorCount;
         MUST(cudaMalloc(&s.base, ROOM));
+        s.lane.work_bytes = WORK;
+        MUST(cudaMalloc(&s.lane.work, WORK));
+        MUST(cudaMalloc(&s.lane.count, (K_COUNTERS + 1) * sizeof *s.lane.count));
+        MUST(cudaMemset(s.lane.count, 0, (K_COUNTERS + 1) * sizeof *s.lane.count));
+        s.lane.fault = s.lane.count + K_COUNTERS;
     }
     return 0;
 }
@@ -386,6 +392,152 @@ a_residual(uint32_t ranks, uint32_t rows, uint32_t cols)
     }
 }
 
+/* What a row is asked for: mostly what is drawn from in parts, and anything else beside it. */
+struct sample_row
+some_wish(uint32_t cols, uint32_t i)
+{
+    struct sample_row r = {};
+
+    r.seat = i;
+    r.seed = test_below(1u << 30);
+    r.position = i;
+    r.top_p = 1;
+    r.repetition = 1;
+    r.force = r.target = -1;
+    r.allowed = ALLOW_ALL;
+    r.want_logprob = test_below(4) > 0;
+    r.temperature = test_below(2) ? 0 : 0.25f * (float)(1 + test_below(8));
+    switch (test_below(12)) {
+    case 0:
+        r.top_k = 1 + test_below(40);
+        break;
+    case 1:
+        r.top_p = 0.7f;
+        break;
+    case 2:
+        r.n_top = 1 + test_below(5);
+        break;
+    case 3:
+        r.force = (int32_t)test_below(cols);
+        break;
+    case 4:
+        r.target = (int32_t)test_below(cols);
+        break;
+    case 5:
+        r.n_ban = 3;
+        break;
+    case 6:
+        r.n_nudge = 3;
+        break;
+    }
+    return r;
+}
+
+struct drawn_rows {
+    std::vector<int32_t> token, last;
+    std::vector<float> logprob;
+    std::vector<struct top> top;
+};
+
+template <typename T>
+std::vector<T>
+of_device(const T *from, size_t n)
+{
+    std::vector<T> v(n);
+
+    MUST(cudaMemcpy(v.data(), from, n * sizeof(T), cudaMemcpyDeviceToHost));
+    return v;
+}
+
+template <typename T>
+T *
+to_device(uint32_t rank, size_t *at, const std::vector<T> &v)
+{
+    T *to = (T *)(side[rank].base + *at);
+
+    MUST(cudaMemcpy(to, v.data(), v.size() * sizeof(T), cudaMemcpyHostToDevice));
+    *at += (v.size() * sizeof(T) + 255) & ~(size_t)255;
+    return to;
+}
+
+/* Rank 0 draws from the whole first, then every rank from its columns beside poison. Ties across blocks and ranks are common. */
+void
+a_draw(uint32_t ranks, uint32_t rows, uint32_t cols)
+{
+    constexpr uint32_t TOPS = 8;
+    struct place p = { 4096, 4 * test_below(3) };
+    values all((size_t)rows * cols);
+    std::vector<struct sample_row> row(rows);
+    std::vector<int32_t> ban, nothing(rows, -7);
+    std::vector<struct nudge> nudge;
+    bool coarse = test_below(2);
+    struct sample s[RANKS];
+    struct drawn_rows want, got;
+    struct tensor x[RANKS];
+
+    for (float &v : all)
+        v = coarse ? (float)test_below(50) / 8 : (float)test_below(1 << 20) / 65536 - 8;
+    for (uint32_t i = 0; i < rows; i++) {
+        row[i] = some_wish(cols, i);
+        row[i].first_top = i * TOPS;
+        row[i].first_ban = (uint32_t)ban.size();
+        row[i].first_nudge = (uint32_t)nudge.size();
+        for (int j = 0; j < 3; j++) {
+            ban.push_back((int32_t)test_below(cols));
+            nudge.push_back({ (int32_t)(cols / 3 * j + test_below(cols / 3)), 6 });
+        }
+    }
+    poison(ranks);
+    for (int way = 0; way < 2; way++) {
+        for (uint32_t r = 0; r < (way ? ranks : 1); r++) {
+            uint32_t first = way ? cols / ranks * r : 0, n = way ? cols / ranks : cols;
+            size_t at = ROOM / 2;
+            values mine((size_t)rows * n);
+
+            MUST(cudaMemset(side[r].base, POISON, ROOM / 2));
+            x[r] = tensor_at(r, p, DT_F32, rows, cols);
+            for (uint32_t i = 0; i < rows; i++)
+                std::copy_n(&all[(size_t)i * cols + first], n, &mine[(size_t)i * n]);
+            lay_out(columns(x[r], first, n), mine);
+            s[r] = {};
+            s[r].logits = x[r];
+            s[r].n = rows;
+            s[r].row = to_device(r, &at, row);
+            s[r].ban = to_device(r, &at, ban);
+            s[r].nudge = to_device(r, &at, nudge);
+            s[r].last = to_device(r, &at, nothing);
+            s[r].token = to_device(r, &at, nothing);
+            s[r].logprob = (float *)to_device(r, &at, nothing);
+            s[r].top = to_device(r, &at, std::vector<struct top>(rows * TOPS, { -7, 0 }));
+        }
+        all_there();
+        for (uint32_t r = 0; r < (way ? ranks : 1); r++)
+            MUST(way ? k_sample_of_ranks(&side[r].lane, &side[r].exchange, &s[r])
+                     : k_sample(&side[r].lane, &s[r]));
+        MUST(cudaDeviceSynchronize());
+        for (uint32_t r = 0; r < (way ? ranks : 1); r++) {
+            struct drawn_rows *to = way ? &got : &want;
+
+            *to = { of_device(s[r].token, rows), of_device(s[r].last, rows),
+                    of_device(s[r].logprob, rows), of_device(s[r].top, (size_t)rows * TOPS) };
+            assert_int_equal(of_device(side[r].lane.fault, 1)[0], 0);
+            for (uint32_t i = 0; way && i < rows; i++) {
+                if (got.token[i] == want.token[i] && got.last[i] == want.last[i] &&
+                    (!row[i].want_logprob ||
+                     memcmp(&got.logprob[i], &want.logprob[i], sizeof(float)) == 0) &&
+                    memcmp(&got.top[i * TOPS], &want.top[i * TOPS], TOPS * sizeof(struct top)) == 0)
+                    continue;
+                fail_msg(
+                    "rank %u of %u, row %u of [%u, %u]: token %d for %d, log-probability %.9g for "
+                    "%.9g (temperature %g, target %d, force %d, top_k %u, n_top %u)",
+                    r, ranks, i, rows, cols, got.token[i], want.token[i], (double)got.logprob[i],
+                    (double)want.logprob[i], (double)row[i].temperature, row[i].target,
+                    row[i].force, row[i].top_k, row[i].n_top);
+            }
+        }
+    }
+}
+
 void
 with_each(void (*one)(uint32_t ranks, uint32_t i), uint32_t turn)
 {
@@ -445,6 +597,26 @@ a_residual_of_parts_has_the_bits_of_a_sum_and_a_residual(void **state)
     a_residual(2, 1, 16384); /* refused */
 }
 
+/* As few rows as leave room for all ranks' blocks: two of 512 threads an SM. */
+void
+a_draw_of_parts_is_that_of_the_whole(void **state)
+{
+    (void)state;
+    with_each(
+        [](uint32_t ranks, uint32_t) {
+            uint32_t units = test_below(2) ? 1 + test_below(300) : 256 * (1 + test_below(6));
+            uint32_t cols = ranks * 4 * (units + test_below(2) * test_below(100));
+
+            a_draw(ranks, 1 + test_below(std::min(50u, 400000 / cols)), cols);
+        },
+        0);
+    begin(2, 0);
+    a_draw(2, 64, 128256);
+    a_draw(2, 150, 32000); /* more than there are channels */
+    begin(4, 0);
+    a_draw(4, 12, 32000);
+}
+
 /* Between turns of UINT32_MAX and 2, with the parity kept. */
 void
 counts_go_on_past_their_end(void **state)
@@ -452,7 +624,9 @@ counts_go_on_past_their_end(void **state)
     (void)state;
     with_each(
         [](uint32_t ranks, uint32_t i) {
-            if (i % 3 == 0)
+            if (i % 4 == 3)
+                a_draw(ranks, 1 + test_below(20), 4 * ranks * (1 + test_below(512)));
+            else if (i % 3 == 0)
                 a_residual(ranks, 1 + test_below(20), 4 * (1 + test_below(512)));
             else if (i % 3 == 1)
                 a_sum(ranks, 1 + test_below(20), some_columns(ranks));
@@ -479,7 +653,7 @@ ranks_need_not_wait_between_ops(void **state)
         poison(ranks);
         for (uint32_t i = 0; i < IN_A_ROW; i++) {
             enum dtype t = some_type();
-            uint32_t rows = 1 + test_below(8), cols = 4 * (1 + test_below(512));
+            uint32_t rows = 1 + test_below(4), cols = 4 * (1 + test_below(256));
             struct place p = { 4096 + apart * i, 0 }, q = { ROOM / 2 + apart * i, 0 };
 
             in[i] = some_parts(ranks, p, t, rows, cols);
@@ -516,10 +690,13 @@ main(int argc, char **argv)
         cmocka_unit_test(a_sum_of_any_rows_has_the_bits_of_the_order_of_ranks),
         cmocka_unit_test(a_gathering_brings_every_column_and_touches_no_other),
         cmocka_unit_test(a_residual_of_parts_has_the_bits_of_a_sum_and_a_residual),
+        cmocka_unit_test(a_draw_of_parts_is_that_of_the_whole),
         cmocka_unit_test(counts_go_on_past_their_end),
         cmocka_unit_test(ranks_need_not_wait_between_ops),
     };
 
+    /* To load a kernel waits for an idle device, which one is not where a rank waits for the next. */
+    setenv("CUDA_MODULE_LOADING", "EAGER", 1);
     for (int i = 1; i + 1 < argc; i += 2)
         if (!strcmp(argv[i], "--only")) cmocka_set_test_filter(argv[i + 1]);
     return cmocka_run_group_tests(tests, open_sides, NULL);

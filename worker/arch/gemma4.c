@@ -366,7 +366,8 @@ logits(const struct model *m, struct step *s, struct tensor out, struct tensor x
     const struct gemma4 *top = m->top;
 
     TRY(block_head(m, s, out, x, top->embed, NO_TENSOR));
-    return cfg->logit_cap > 0 ? m->op->scale(s->lane, out, 1, cfg->logit_cap) : 0;
+    return cfg->logit_cap > 0 ? m->op->scale(s->lane, block_own_logits(m, out), 1, cfg->logit_cap)
+                              : 0;
 }
 
 const struct arch arch_gemma4 = {

@@ -266,7 +266,7 @@ logits(const struct model *m, struct step *s, struct tensor out, struct tensor x
     const struct granite *top = m->top;
 
     TRY(block_head(m, s, out, x, top->head, NO_TENSOR));
-    return m->op->scale(s->lane, out, cfg->logit_scale, 0);
+    return m->op->scale(s->lane, block_own_logits(m, out), cfg->logit_scale, 0);
 }
 
 const struct arch arch_granite_hybrid = {

@@ -6,6 +6,7 @@
  * presence and frequency) is worked out here, from the tokens: exec_looks_back().
  */
 #include "worker/exec/inside.h"
+#include "worker/model/blocks.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -232,6 +233,7 @@ draw_queue(struct exec *x, struct exec_lane *l, const struct todo *t)
         struct sample s = {
             .logits = tensor_rows(l->logits, 0, n),
             .row = t->row + i,
+            .parts = !t->o,
             .ban = l->ban,
             .nudge = l->nudge,
             .beams = t->beams,
@@ -246,7 +248,10 @@ draw_queue(struct exec *x, struct exec_lane *l, const struct todo *t)
 
         if (t->which) TRY(op->rows(l->lane, picked, l->step.normed, t->which + i));
         TRY(x->m->arch->logits(x->m, &l->step, s.logits, picked));
-        if (t->o) TRY(tensors_get_logits(x, l, t->o, i, n, s.logits));
+        if (t->o) {
+            TRY(op->all_gather(l->lane, s.logits, block_own_logits(x->m, s.logits)));
+            TRY(tensors_get_logits(x, l, t->o, i, n, s.logits));
+        }
         TRY(op->sample(l->lane, &s));
     }
     return 0;

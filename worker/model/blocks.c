@@ -200,15 +200,21 @@ block_residual(const struct model *m, struct step *s, struct tensor in, struct t
     return m->op->residual(s->lane, &r);
 }
 
+struct tensor
+block_own_logits(const struct model *m, struct tensor out)
+{
+    struct span ours = ranks_share(m, m->whole.vocab);
+
+    return tensor_cols(out, ours.first, ours.n);
+}
+
 int
 block_head(const struct model *m, struct step *s, struct tensor out, struct tensor x,
            struct tensor w, struct tensor bias)
 {
     struct span ours = ranks_share(m, m->whole.vocab);
-    struct tensor part = tensor_cols(out, ours.first, ours.n);
 
     if (w.dim[0] == m->whole.vocab) w = tensor_rows(w, ours.first, ours.n);
     if (bias.data) bias = tensor_cols(bias, ours.first, ours.n);
-    TRY(m->op->matmul(s->lane, part, x, w, bias, 0));
-    return m->op->all_gather(s->lane, out, part);
+    return m->op->matmul(s->lane, block_own_logits(m, out), x, w, bias, 0);
 }

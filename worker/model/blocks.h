@@ -62,8 +62,10 @@ int block_few(const struct model *m, struct step *s, uint32_t l, struct tensor *
 int block_residual(const struct model *m, struct step *s, struct tensor in, struct tensor w,
                    struct residual r);
 
-/* out = x w^T + bias (fp32 [vocab] or NO_TENSOR) over the vocabulary, each rank its rows of w, which is whole (an
- * embedding) or its part already. */
+/* A rank's columns of logits. */
+struct tensor block_own_logits(const struct model *m, struct tensor out);
+/* out = x w^T + bias (fp32 [vocab] or NO_TENSOR) over the vocabulary, each rank its own columns: w is whole (an embedding)
+ * or the rank's rows of it already. */
 int block_head(const struct model *m, struct step *s, struct tensor out, struct tensor x,
                struct tensor w, struct tensor bias);
 

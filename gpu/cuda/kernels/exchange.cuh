@@ -17,26 +17,27 @@ next_turn(uint32_t t)
     return t == UINT32_MAX ? 2 : t + 1;
 }
 
-/* This block's turn so far. The block before it in its place may have been on another SM a moment ago. */
+/* A channel's turn so far. The block before it in its place may have been on another SM a moment ago. */
 __device__ __forceinline__ uint32_t
-turn_of(const struct exchange &e)
+turn_of(const struct exchange &e, uint32_t channel = blockIdx.x)
 {
-    return *(volatile uint32_t *)&e.turn[blockIdx.x];
+    return *(volatile uint32_t *)&e.turn[channel];
 }
 
 /* Behind a __syncthreads(): all threads have read what they were to read of it. */
 __device__ __forceinline__ void
-end_turn(const struct exchange &e, uint32_t turn)
+end_turn(const struct exchange &e, uint32_t turn, uint32_t channel = blockIdx.x)
 {
-    if (threadIdx.x == 0) e.turn[blockIdx.x] = turn;
+    if (threadIdx.x == 0) e.turn[channel] = turn;
 }
 
-/* This block's lines that rank `from` sends to the rank whose memory is at base. */
+/* A channel's lines that rank `from` sends to the rank whose memory is at base. */
 __device__ __forceinline__ uint4 *
-lines_at(void *base, const struct exchange &e, uint32_t turn, uint32_t from)
+lines_at(void *base, const struct exchange &e, uint32_t turn, uint32_t from,
+         uint32_t channel = blockIdx.x)
 {
-    return (uint4 *)base + (size_t)((turn % 2 * e.ranks + from) * K_EXCHANGE_BLOCKS + blockIdx.x) *
-                               K_EXCHANGE_LINES;
+    return (uint4 *)base +
+           (size_t)((turn % 2 * e.ranks + from) * K_EXCHANGE_BLOCKS + channel) * K_EXCHANGE_LINES;
 }
 
 /* A word and its turn side by side: the machine stores and loads eight aligned bytes as one. */

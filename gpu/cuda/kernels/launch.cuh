@@ -30,25 +30,33 @@ next_may_start()
 #endif
 }
 
-/* kernel<<<grid, block, smem, st>>>(args...), allowed to begin early. smem beyond 48 KiB: the caller has
+/* kernel<<<grid, block, smem, st>>>(args...), allowed to begin early or not. smem beyond 48 KiB: the caller has
  * raised the kernel's limit. */
+template <typename... Params, typename... Args>
+static inline cudaError_t
+launch_when(bool early, void (*kernel)(Params...), dim3 grid, dim3 block, size_t smem,
+            cudaStream_t st, Args &&...args)
+{
+    cudaLaunchAttribute attr = {};
+    cudaLaunchConfig_t c = {};
+
+    attr.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    attr.val.programmaticStreamSerializationAllowed = early;
+    c.gridDim = grid;
+    c.blockDim = block;
+    c.dynamicSmemBytes = smem;
+    c.stream = st;
+    c.attrs = &attr;
+    c.numAttrs = 1;
+    return cudaLaunchKernelEx(&c, kernel, std::forward<Args>(args)...);
+}
+
 template <typename... Params, typename... Args>
 static inline cudaError_t
 launch(void (*kernel)(Params...), dim3 grid, dim3 block, size_t smem, cudaStream_t st,
        Args &&...args)
 {
-    cudaLaunchAttribute early = {};
-    cudaLaunchConfig_t c = {};
-
-    early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-    early.val.programmaticStreamSerializationAllowed = 1;
-    c.gridDim = grid;
-    c.blockDim = block;
-    c.dynamicSmemBytes = smem;
-    c.stream = st;
-    c.attrs = &early;
-    c.numAttrs = 1;
-    return cudaLaunchKernelEx(&c, kernel, std::forward<Args>(args)...);
+    return launch_when(true, kernel, grid, block, smem, st, std::forward<Args>(args)...);
 }
 
 #endif

@@ -59,6 +59,20 @@ wish_of(const struct sample_row &r, uint32_t n)
     return w;
 }
 
+/* Ranks draw from such a row in parts. */
+__device__ __forceinline__ bool
+in_parts(const struct sample_row &r, uint32_t n)
+{
+    return !wish_of(r, n).list && !r.beam;
+}
+
+/* Of such a row no logit matters. */
+__device__ __forceinline__ bool
+is_forced(const struct sample_row &r, uint32_t n)
+{
+    return r.force >= 0 && r.target < 0 && !r.n_top && (uint32_t)r.force < n;
+}
+
 /* No NaN, no +inf. */
 __device__ __forceinline__ float
 clean(float x)

@@ -8,6 +8,7 @@
  * and walks that one block a second time. Everything that is added up is either whole numbers or added in
  * the order of the blocks, so it does not matter who comes last.
  */
+#include "gpu/cuda/kernels/exchange.cuh"
 #include "gpu/cuda/kernels/sample_parts.cuh"
 
 namespace sampling {
@@ -121,6 +122,84 @@ mass_of(const float (&v)[LANE], float best, float rate)
     return mass;
 }
 
+/* ---- ranks ---- */
+
+constexpr uint32_t SHARED = UINT32_MAX;
+
+/* Whose that block is; SHARED: several have columns of it, and everybody has it whole. */
+__device__ __forceinline__ uint32_t
+owner_of(const struct exchange &e, uint32_t n, uint32_t block)
+{
+    uint32_t each = n / e.ranks, first = block * BLOCK / each,
+             last = (min((block + 1) * BLOCK, n) - 1) / each;
+
+    return first == last ? first : SHARED;
+}
+
+__device__ __forceinline__ bool
+has_block(const struct exchange &e, uint32_t n, uint32_t block)
+{
+    uint32_t owner = owner_of(e, n, block);
+
+    return owner == e.rank || owner == SHARED;
+}
+
+/* Where a block's two lines are on their way to a rank: behind those of the owner's blocks before it. */
+__device__ __forceinline__ uint4 *
+lines_of_block(const struct exchange &e, uint32_t n, uint32_t block, uint32_t owner, uint32_t to,
+               uint32_t turn, uint32_t row)
+{
+    uint32_t first = (n / e.ranks * owner + BLOCK - 1) / BLOCK;
+
+    return lines_at(e.at[to], e, turn, owner, row) + (block - first) * 2;
+}
+
+/* Every rank's blocks to every rank. stat: this rank's, then all. */
+__device__ void
+tell_stats(struct block_stat *stat, const struct exchange &e, uint32_t n, uint32_t n_blocks,
+           uint32_t turn, uint32_t row)
+{
+    for (uint32_t b = threadIdx.x; b < n_blocks; b += THREADS) {
+        if (owner_of(e, n, b) != e.rank) continue;
+        for (uint32_t r = 0; r < e.ranks; r++) {
+            uint4 *to = lines_of_block(e, n, b, e.rank, r, turn, row);
+
+            if (r == e.rank) continue;
+            send_line(to, __float_as_uint(stat[b].best), __float_as_uint(stat[b].sum), turn);
+            send_line(to + 1, (uint32_t)stat[b].mass, (uint32_t)(stat[b].mass >> 32), turn);
+        }
+    }
+    for (uint32_t b = threadIdx.x; b < n_blocks; b += THREADS) {
+        uint32_t owner = owner_of(e, n, b), best, sum, low, high;
+        const uint4 *from;
+
+        if (owner == e.rank || owner == SHARED) continue;
+        from = lines_of_block(e, n, b, owner, e.rank, turn, row);
+        while (!hear_line(from, &best, &sum, turn)) continue;
+        while (!hear_line(from + 1, &low, &high, turn)) continue;
+        stat[b] = block_stat{ __uint_as_float(best), __uint_as_float(sum), (u64)high << 32 | low };
+    }
+}
+
+/* A warp: who has the block says which token and what its logit is. Everybody says something, so that nobody is two turns ahead. */
+__device__ void
+tell_token(const struct exchange &e, uint32_t owner, uint32_t *id, float *x, uint32_t turn,
+           uint32_t row)
+{
+    uint32_t lane = threadIdx.x % 32, heard = *id, logit = __float_as_uint(*x);
+
+    if (lane < e.ranks && lane != e.rank) {
+        send_line(lines_at(e.at[lane], e, turn, e.rank, row), *id, logit, turn);
+        while (!hear_line(lines_at(e.at[e.rank], e, turn, lane, row), &heard, &logit, turn))
+            continue;
+    }
+    __syncwarp();
+    if (owner != SHARED && owner != e.rank) {
+        *id = __shfl_sync(~0u, heard, owner);
+        *x = __uint_as_float(__shfl_sync(~0u, logit, owner));
+    }
+}
+
 /* A row's outcome. */
 __device__ void
 put(const struct sample &s, const struct sample_row &r, uint32_t row, uint32_t id, float logprob)
@@ -131,11 +210,12 @@ put(const struct sample &s, const struct sample_row &r, uint32_t row, uint32_t i
 }
 
 /* One warp puts the blocks together, each lane every 32nd. stat: all of the row's, in shared memory; masses
- * become the row's units. */
-template <bool VEC>
+ * become the row's units. PARTS: of this row a rank has its blocks; the turn is for who says which token. */
+template <bool VEC, bool PARTS>
 __device__ void
 finish(struct block_stat *stat, const struct sample &s, const struct sample_row &r,
-       const struct wish &w, const struct room &room, uint32_t row, uint32_t *fault)
+       const struct wish &w, const struct room &room, uint32_t row, uint32_t *fault,
+       const struct exchange &e, uint32_t turn)
 {
     const float *x = (const float *)s.logits.data + (size_t)row * s.logits.stride;
     uint32_t n = s.logits.dim[1], n_blocks = room.n_blocks, lane = threadIdx.x % 32;
@@ -182,21 +262,27 @@ finish(struct block_stat *stat, const struct sample &s, const struct sample_row 
             left -= __shfl_sync(~0u, with, 31);
         }
         float top = stat[block].best;
-        id = walk<VEC>(x, block, n, factor_of(top, best, w.rate), left, [&](float v, uint32_t) {
-            return (u64)__float2uint_rz(weigh<UNIT_BLOCK>(v, top, w.rate));
-        });
+        if (!PARTS || has_block(e, n, block))
+            id = walk<VEC>(x, block, n, factor_of(top, best, w.rate), left, [&](float v, uint32_t) {
+                return (u64)__float2uint_rz(weigh<UNIT_BLOCK>(v, top, w.rate));
+            });
     } else {
         float v[LANE];
 
         block = __reduce_min_sync(~0u, block);
-        load_block<VEC>(v, x, block, n, lane);
+        if (!PARTS || has_block(e, n, block)) {
+            load_block<VEC>(v, x, block, n, lane);
 #pragma unroll
-        for (uint32_t i = LANE; i-- > 0;)
-            if (clean(v[i]) == best) id = block * BLOCK + i / 4 * 128 + lane * 4 + i % 4;
-        id = __reduce_min_sync(~0u, id);
+            for (uint32_t i = LANE; i-- > 0;)
+                if (clean(v[i]) == best) id = block * BLOCK + i / 4 * 128 + lane * 4 + i % 4;
+            id = __reduce_min_sync(~0u, id);
+        }
     }
+    if (id < n) block = id / BLOCK;
+    sum = id < n && (!PARTS || has_block(e, n, block)) ? clean(__ldcg(x + id)) : -CUDART_INF_F;
+    if (PARTS)
+        tell_token(e, block < n_blocks ? owner_of(e, n, block) : SHARED, &id, &sum, turn, row);
     if (lane) return;
-    sum = id < n ? clean(__ldcg(x + id)) : -CUDART_INF_F;
     put(s, r, row, id, r.beam ? sum : sum - best - log_total);
 }
 
@@ -227,17 +313,19 @@ __launch_bounds__(TAKERS) take_logs(const struct sample s)
     for (uint32_t i = threadIdx.x; i < n; i += TAKERS) x[i] = clean(x[i]) - best - sum;
 }
 
-template <bool VEC>
+/* PARTS: some rows are drawn from in parts. */
+template <bool VEC, bool PARTS>
 __global__ void
 __launch_bounds__(THREADS, 4)
-    sample_stats(const struct sample s, const struct room room, uint32_t *count, uint32_t *fault)
+    sample_stats(const struct sample s, const struct room room, uint32_t *count, uint32_t *fault,
+                 const __grid_constant__ struct exchange e)
 {
     __shared__ struct shared sh;
     uint32_t row = blockIdx.y, n = s.logits.dim[1], lane = threadIdx.x % 32,
              warp = threadIdx.x / 32;
     uint32_t block = blockIdx.x * WARPS + warp;
     float *x = (float *)s.logits.data + (size_t)row * s.logits.stride;
-    bool forced, penalty, masked;
+    bool forced, penalty, masked, parts;
 
     after_previous();
     const struct sample_row r = s.row[row];
@@ -245,12 +333,13 @@ __launch_bounds__(THREADS, 4)
     penalty = r.repetition != 1 && r.repetition != 0 && r.seat != SEAT_NONE && s.seen;
     masked = s.allowed && r.allowed != ALLOW_ALL;
     forced = r.force >= 0 && r.target < 0;
-    if (forced && !r.n_top && (uint32_t)r.force < n) { /* no logit matters */
+    parts = PARTS && in_parts(r, n);
+    if (is_forced(r, n)) {
         if (blockIdx.x == 0 && threadIdx.x == 0) put(s, r, row, (uint32_t)r.force, 0);
         return;
     }
     if (r.n_ban) mark_bans(sh, s, r, blockIdx.x * CHUNK);
-    if (block < room.n_blocks) {
+    if (block < room.n_blocks && (!parts || has_block(e, n, block))) {
         struct block_stat stat = { -CUDART_INF_F, 0, 0 };
         float v[LANE];
 
@@ -290,14 +379,27 @@ __launch_bounds__(THREADS, 4)
         *(float4 *)&sh.stat[b] = f;
     }
     __syncthreads();
-    if (warp == 0) finish<VEC>(sh.stat, s, r, w, room, row, fault);
+    if (PARTS && parts) {
+        uint32_t turn = next_turn(turn_of(e, row));
+
+        tell_stats(sh.stat, e, n, room.n_blocks, turn, row);
+        __syncthreads();
+        turn = next_turn(turn);
+        if (warp == 0) finish<VEC, PARTS>(sh.stat, s, r, w, room, row, fault, e, turn);
+        end_turn(e, turn, row);
+    } else if (warp == 0) {
+        finish<VEC, false>(sh.stat, s, r, w, room, row, fault, e, 0);
+    }
 }
 
 } /* namespace */
 } /* namespace sampling */
 
+namespace {
+
+/* e: of no ranks, if the logits are whole. */
 cudaError_t
-k_sample(const struct k_lane *l, const struct sample *s)
+queue(const struct k_lane *l, const struct exchange &e, const struct sample *s)
 {
     using namespace sampling;
     uint32_t n = s->logits.dim[1], n_blocks = (n + BLOCK - 1) / BLOCK;
@@ -308,6 +410,7 @@ k_sample(const struct k_lane *l, const struct sample *s)
 
     if (s->logits.dtype != DT_F32 || n_blocks == 0 || n_blocks > MAX_BLOCKS || most == 0)
         return cudaErrorInvalidValue;
+    if (e.ranks && most > K_EXCHANGE_BLOCKS) most = K_EXCHANGE_BLOCKS; /* a row is a channel */
     for (uint32_t at = 0; at < s->n; at += most) {
         uint32_t rows = s->n - at < most ? s->n - at : most;
         dim3 grid((n_blocks + WARPS - 1) / WARPS, rows);
@@ -323,14 +426,35 @@ k_sample(const struct k_lane *l, const struct sample *s)
         room.block = (struct block_stat *)l->work;
         room.row = (struct row_stat *)(room.block + (size_t)rows * n_blocks);
         room.group = (float *)(room.row + rows);
+        if (e.ranks) {
+            part.logits.dim[0] = rows;
+            r = k_exchange_gather_drawn(l, &e, part.logits, part.row);
+            if (r != cudaSuccess) return r;
+        }
         if (s->beams) {
             r = launch(take_logs, rows, TAKERS, 0, l->st, part);
             if (r != cudaSuccess) return r;
         }
-        r = launch(vec ? sample_stats<true> : sample_stats<false>, grid, THREADS, 0, l->st, part,
-                   room, l->count, l->fault);
+        r = launch(e.ranks ? sample_stats<true, true>
+                   : vec   ? sample_stats<true, false>
+                           : sample_stats<false, false>,
+                   grid, THREADS, 0, l->st, part, room, l->count, l->fault, e);
         if (r == cudaSuccess) r = second(l, part, room, vec);
         if (r != cudaSuccess) return r;
     }
     return cudaSuccess;
+}
+
+} /* namespace */
+
+cudaError_t
+k_sample(const struct k_lane *l, const struct sample *s)
+{
+    return queue(l, exchange{}, s);
+}
+
+cudaError_t
+k_sample_of_ranks(const struct k_lane *l, const struct exchange *e, const struct sample *s)
+{
+    return queue(l, *e, s);
 }
