@@ -215,7 +215,7 @@ poke_label(struct twin *t, struct in *in)
     at = how % 4 ? 12 + 2 * (how / 4 % t->c.n_groups) : v % (t->m.h.node_bytes / 4);
     switch (how / 16 % 4) {
     case 0:
-        v = other[how % 4 ? 12 + 2 * g : at];
+        v = (how / 64 == 3 ? node : other)[how % 4 ? 12 + 2 * g : at];
         break;
     case 1:
         v = table(t, seat, g)[byte(in) % ENTRIES] + 1;
