@@ -29,7 +29,7 @@ measured(const struct cost *c, struct rung r)
 
 /* Arithmetic of answers goes by units; prompts have the bytes that answers leave. */
 void
-cost_parts(const struct setting *st, const struct ladder *l, unsigned rung,
+cost_parts(const struct setting *st, const struct ladder *l, unsigned rung, double guess,
            struct part_share *context, struct part_share *generation)
 {
     struct rung r = l->rung[rung];
@@ -37,6 +37,7 @@ cost_parts(const struct setting *st, const struct ladder *l, unsigned rung,
     struct part_share s = { r.generation / units, r.context / units };
 
     if (st->cost.n_co_runs) s = measured(&st->cost, r);
+    s.read = MIN(s.read * guess, 1.);
     *context = (struct part_share){ MAX(1 - s.read, 0.1), s.compute };
     *generation = (struct part_share){ s.read, r.generation / units };
 }
@@ -48,7 +49,7 @@ cost_share(const struct setting *st, const struct ladder *l, const struct batch 
     struct part_share context, generation, s;
 
     if (b->rung == 0) return beside_whole ? BESIDE_WHOLE : (struct part_share){ 1, 1 };
-    cost_parts(st, l, b->rung, &context, &generation);
+    cost_parts(st, l, b->rung, 1, &context, &generation);
     s = b->work & WORK_GENERATION ? generation : context;
     if (!beside_whole) return s;
     return (struct part_share){ MIN(s.read, BESIDE_WHOLE.read),

@@ -11,8 +11,8 @@
  * beside_whole: a step of another lane runs that was given the whole. */
 struct part_share cost_share(const struct setting *st, const struct ladder *l,
                              const struct batch *b, bool beside_whole);
-/* Of both parts of a rung that is not 0. */
-void cost_parts(const struct setting *st, const struct ladder *l, unsigned rung,
+/* Of both parts of a rung that is not 0: what they have, answers' bytes times guess. */
+void cost_parts(const struct setting *st, const struct ladder *l, unsigned rung, double guess,
                 struct part_share *context, struct part_share *generation);
 nsec cost_of(const struct setting *st, const struct batch *b, struct part_share has);
 

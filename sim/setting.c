@@ -77,6 +77,7 @@ static const struct opt cost_opts[] = {
     { "bandwidth", OPT_F64, OPT_AT(cost, bandwidth), .min = 1, .max = 1e18, .arg = "BYTES", .sentence = "a second, as measured" },
     { "peak", OPT_F64, OPT_AT(cost, peak), .min = 1, .max = 1e20, .arg = "FLOP", .sentence = "a second, as measured" },
     { "launch", OPT_NSEC, OPT_AT(cost, launch), .arg = "TIME", .sentence = "of every step, whatever is in it" },
+    { "guess", OPT_F64, OPT_AT(cost, guess), .min = 0.1, .max = 10, .arg = "X", .sentence = "what auto thinks at first of a part's bandwidth, of what co_run says" },
     { 0 }
 };
 static const struct opt divide_opts[] = {
@@ -103,7 +104,7 @@ setting_defaults(struct setting *st)
     *st = (struct setting){
         .kv = { .n_seats = 64, .tokens_per_block = 10, .arena_bytes = 1 << 20 },
         .sched = { .max_seqs = 64, .max_rows = 100000, .max_len = 5000, .chunk_unit = 1 },
-        .cost = { .bandwidth = 1e12, .peak = 1e14, .launch = 1000 },
+        .cost = { .bandwidth = 1e12, .peak = 1e14, .launch = 1000, .guess = 1 },
         .divide = { .units = 1, .least = 1, .grain = 1 },
     };
 }

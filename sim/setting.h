@@ -34,6 +34,7 @@ struct cost {
     struct work_costs work;
     double bandwidth, peak; /* bytes and FLOP a second */
     nsec launch;
+    double guess; /* what auto thinks at first that answers read on a part, of what they do */
     struct co_run co_run[MAX_CO_RUNS];
     uint32_t n_co_runs;
 };

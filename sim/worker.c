@@ -47,7 +47,7 @@ divide(struct worker *w, struct err *e)
     for (unsigned r = 1; r < w->ladder.n; r++) { /* as if measured at the start */
         struct part_share context, generation;
 
-        cost_parts(&w->st, &w->ladder, r, &context, &generation);
+        cost_parts(&w->st, &w->ladder, r, w->st.cost.guess, &context, &generation);
         steptime_rung(&w->split.time, r, context, generation);
     }
     scheduler_divide(w->s, rung, 0);

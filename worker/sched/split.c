@@ -7,9 +7,9 @@
  * as many by a tenth of that: it is not to be left for noise, nor kept for ever where it is a little worse. */
 static const double BETTER = 0.1;
 enum { DWELL = 8 };
-/* By what part a rung must be better than one lane, whose times are known better and which costs no change; and longer
- * steps than shorter ones. */
-static const double EDGE = 0.03;
+/* By what part a rung must be better than one lane, whose times are known better and which costs no change, unless tokens
+ * come so much SOONER on it and answers have WEIGHT; WORTH: by what part longer steps of both must be better than shorter ones. */
+static const double EDGE = 0.02, SOONER = 0.05, WORTH = 0.03;
 /* ns of steps until most of what came and went is forgotten. */
 static const double FLOW = 4e9;
 /* Of the rows that go round, so many do: with fewer, somewhat fewer generate at a time, each of them sooner. */
@@ -21,8 +21,12 @@ static const double MANY = 2, WEIGHT = 0.2;
 static const double LONGER = 1.25;
 /* A step of prompts alone takes so many times the target: a change of the way waits for two of them. */
 static const double LONGEST = 2;
+/* So many steps' rows of prompts that wait are counted: a change costs those few who are there more. */
+enum { QUEUE = 4 };
 /* Steps of answers that are launched when the last one of prompts ends: two, of which one has begun. */
 static const double OUT = 1.5;
+/* Prompts that have a part of the time left end so many times as often, a prompt: those that nearly keep up hardly do. */
+static const double OFTEN = 4;
 
 void
 split_init(struct split *s, const struct split_limits *l, const struct ladder *ladder,
@@ -170,13 +174,15 @@ static double
 rate(const struct split *s, const struct split_load *load, double n, double row, double token,
      double out)
 {
-    double left = load->tokens - n * row / token, whole;
+    double left = load->tokens - n * row / token, whole, rest;
 
     if (left <= 0) return 1 / row;
     whole = generation(s, 0, load, n);
+    rest = left * whole / n;
     if (load->prompt > 0) /* those that wait follow without a pause */
-        row += out * MAX(token - whole, 0.) / MAX(load->prompt, (double)load->n_rows);
-    return 1 / (row + left * whole / n);
+        row += out * MAX(token - whole, 0.) / MAX(load->prompt, (double)load->n_rows) *
+               MIN(OFTEN * rest / (row + rest), 1.);
+    return 1 / (row + rest);
 }
 
 /* As many as prompts feed, but no more than there are or the target has time for, where a step of nobody takes `none` and
@@ -242,21 +248,30 @@ split_expect(const struct split *s, unsigned rung, const struct split_load *load
     rows = MIN(tiles(s, rows * LONGER, true), rows_at_most(s, load));
     if (rows <= few.way.rows) return few;
     more = expect_together(s, load, rows);
-    return more.done * (1 - EDGE) > few.done ? more : few;
+    return more.done * (1 - WORTH) > few.done ? more : few;
+}
+
+static double
+edge(const struct split *s, const struct split_load *load, const struct split_expect *rung,
+     const struct split_expect *lane)
+{
+    bool sooner = rung->token < (1 - SOONER) * lane->token;
+
+    return sooner && weight_of_answers(s, load) > WEIGHT ? 0 : EDGE;
 }
 
 /* Whether a is to be preferred: within the target, then by what gets done; else by the time between tokens. */
 static bool
-before(const struct split *s, const struct split_expect *a, const struct split_expect *b,
-       double better)
+before(const struct split *s, const struct split_load *load, const struct split_expect *a,
+       const struct split_expect *b, double better)
 {
     double target = s->l.target ? (double)s->l.target : 1e300;
     bool a_fits = a->token <= target, b_fits = b->token <= target;
 
     if (a_fits != b_fits) return a_fits;
     if (!a_fits) return a->token < b->token * (1 - better);
-    if (a->way.rung && !b->way.rung) better += EDGE;
-    if (!a->way.rung && b->way.rung) better -= EDGE;
+    if (a->way.rung && !b->way.rung) better += edge(s, load, a, b);
+    if (!a->way.rung && b->way.rung) better -= edge(s, load, b, a);
     return a->done * (1 - better) > b->done;
 }
 
@@ -268,7 +283,7 @@ best(const struct split *s, const struct ladder *ladder, const struct split_load
     for (unsigned r = 1; r < ladder->n; r++) {
         struct split_expect x = split_expect(s, r, load);
 
-        if (before(s, &x, &best, 0)) best = x;
+        if (before(s, load, &x, &best, 0)) best = x;
     }
     return best;
 }
@@ -297,7 +312,7 @@ split_ask(struct split *s, const struct ladder *ladder, const struct split_load 
     s->now.rows = now.way.rows;
     if (s->since < DWELL) return s->now;
     other = best(s, ladder, load);
-    if (other.way.rung == s->now.rung || !before(s, &other, &now, BETTER * DWELL / s->since))
+    if (other.way.rung == s->now.rung || !before(s, load, &other, &now, BETTER * DWELL / s->since))
         return s->now;
     s->now = other.way;
     s->since = 0;
@@ -417,7 +432,7 @@ split_turn(struct split *s, const struct ladder *ladder, const struct scheduler 
 
     if (!s->news) return s->now;
     s->news = false;
-    load = scheduler_load(sched, s->l.most_rows);
+    load = scheduler_load(sched, QUEUE * s->l.most_rows);
     s->load.n_decode = load.n_generating;
     s->load.n_there = MAX(load.n_there, load.n_generating);
     s->load.tokens = s->flow.rows > 0 ? s->flow.tokens / s->flow.rows : 0;
