@@ -49,12 +49,13 @@ struct side {
     struct lane *lane;
     struct arena arena;
     uint64_t step;
+    char at[64]; /* what is being measured */
 };
 
 static _Noreturn void
 die(const struct side *s, const char *what, const char *why)
 {
-    fprintf(stderr, "bench_ranks: rank %u: %s: %s\n", s->rank, what, why);
+    fprintf(stderr, "bench_ranks: rank %u: %s: %s: %s\n", s->rank, s->at, what, why);
     _exit(1);
 }
 #define OK(call) ((call) < 0 ? die(s, #call, gpu_why(s->gpu)) : (void)0)
@@ -160,6 +161,7 @@ measure(struct side *s, const char *way, enum what what, size_t bytes)
     double us[MAX_RUNS];
     uint64_t more;
 
+    snprintf(s->at, sizeof s->at, "%s %s %zu KiB", way, names[what], bytes >> 10);
     queue(s, what, bytes); /* whatever is made once */
     OK(s->op->lane_mark(s->lane, ++s->step));
     OK(gpu_wait(s->lane, s->step, s->step));
@@ -244,6 +246,7 @@ run_way(uint32_t rank, const struct way *w, int fd)
     struct side side = { .rank = rank }, *s = &side;
     struct err e = { 0 };
 
+    snprintf(s->at, sizeof s->at, "%s", w->name);
     if (gpu_open(&s->gpu, &o, &e) < 0) die(s, "open", e.text);
     s->op = gpu_ops(s->gpu);
     if (s->op->arena_make(s->gpu, "ranks", LARGEST * 2, &s->arena, &e) < 0)

@@ -61,6 +61,7 @@ $tests"
 # What the library leaves unwritten or gets wrong shows in the sums, which every tool's run compares with doubles.
 own=matmul=small,matmul=any,act_matmul=small,act_matmul=any,gate_matmul=small,gate_matmul=any
 line=matmul=line,matmul=any,act_matmul=any,gate_matmul=any
+hopper=matmul=sm90,matmul=any,act_matmul=any,gate_matmul=sm90,gate_matmul=any
 sanitized="
 60  memcheck  tests/gpu/test_ops --rounds 10
 60  memcheck  tests/gpu/test_ops --rounds 5 --invariant
@@ -79,6 +80,7 @@ sanitized="
 60  memcheck  tests/gpu/test_sample --only logprobs* --rounds 5
 60  racecheck tests/gpu/test_ops --rounds 4 --kernel $own
 120 racecheck tests/gpu/test_ops --rounds 4 --invariant --kernel $line
+60  racecheck tests/gpu/test_ops --rounds 3 --kernel $hopper --only *matmul*
 60  racecheck tests/gpu/test_state --rounds 3
 120 racecheck tests/gpu/test_attend --rounds 4
 120 racecheck tests/gpu/test_attend --rounds 4 --invariant --only attend_is*
@@ -91,6 +93,7 @@ sanitized="
 120 racecheck tests/gpu/test_sample --only a_* --rounds 5
 60  initcheck tests/gpu/test_ops --rounds 10 --plain --kernel $own
 60  initcheck tests/gpu/test_ops --rounds 5 --invariant --plain --kernel $line
+60  initcheck tests/gpu/test_ops --rounds 10 --plain --kernel $hopper --only *matmul*
 60  initcheck tests/gpu/test_state --rounds 5 --plain
 120 initcheck tests/gpu/test_attend --rounds 10 --plain
 120 initcheck tests/gpu/test_attend --rounds 10 --plain --part 52
