@@ -177,7 +177,7 @@ main(int argc, char **argv)
     if (r < 0) {
         shutdown(w.hand,
                  SHUT_RDWR); /* a driver takes long to end us, and our successor may begin now */
-        if (r == -EIO && w.loaded && gpu_graphs(w.e.gpu) && !w.keys.standby) outlast_driver();
+        if (r == -EIO && w.loaded && on_gpu(&w.e) && !w.keys.standby) outlast_driver();
         _exit(exit_code(r, w.loaded)); /* threads may be anywhere; nothing here must be saved */
     }
 

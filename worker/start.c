@@ -48,12 +48,6 @@ on_progress(void *arg, uint64_t done, uint64_t total)
     atomic_store_explicit(&w->load_total, total, memory_order_relaxed);
 }
 
-static bool
-on_gpu(const struct engine *n)
-{
-    return strcmp(gpu_ops(n->gpu)->name, "cpu") != 0;
-}
-
 /* While a long step is queued: by the engine thread, as every beat. */
 static void
 on_beat(void *arg)

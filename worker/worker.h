@@ -29,6 +29,7 @@
 
 #include <pthread.h>
 #include <stdatomic.h>
+#include <string.h>
 
 enum { STEPS_OUT = 2 }; /* of a lane at once: one runs, one is queued behind it */
 
@@ -71,6 +72,12 @@ struct engine {
     uint32_t max_source;
     nsec load_ns, slice_ns[LOAD_SLICES];
 };
+
+static inline bool
+on_gpu(const struct engine *n)
+{
+    return strcmp(gpu_ops(n->gpu)->name, "cpu") != 0;
+}
 
 /* Rank 0's ends of the plan rings: worker/plan.h. */
 struct plan {
