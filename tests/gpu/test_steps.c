@@ -48,6 +48,26 @@ graphs_now(void)
     return n;
 }
 
+/* Of every kind and type all ways make the same. On parts graphs are not counted. */
+static void
+compare_ways(const struct hand_options *way, unsigned n)
+{
+    static struct made first, other;
+
+    for (unsigned k = 0; k < ARRAY_LEN(kinds); k++)
+        for (enum dtype t = DT_F32; t <= DT_BF16; t++)
+            for (unsigned w = 0; w < n; w++) {
+                struct hand_options o = way[w];
+
+                o.dtype = t;
+                open_kind(&kinds[k], o);
+                hand_run(&h);
+                if (!o.parts) assert_int_equal(graphs_now() > 0, o.buckets);
+                take(w ? &other : &first);
+                if (w) assert_memory_equal(&first, &other, sizeof first);
+            }
+}
+
 static void
 ids_and_bits_do_not_depend_on_graphs_overlap_chunks_or_lanes(void **state)
 {
@@ -60,22 +80,10 @@ ids_and_bits_do_not_depend_on_graphs_overlap_chunks_or_lanes(void **state)
         { .twice = true, .buckets = true },
         { .twice = true, .buckets = true, .max_rows = 5, .n_lanes = 2, .drop = true },
     };
-    static struct made first, other;
 
     (void)state;
     if (!rig_cuda()) skip();
-    for (unsigned k = 0; k < ARRAY_LEN(kinds); k++)
-        for (enum dtype t = DT_F32; t <= DT_BF16; t++)
-            for (unsigned w = 0; w < ARRAY_LEN(way); w++) {
-                struct hand_options o = way[w];
-
-                o.dtype = t;
-                open_kind(&kinds[k], o);
-                hand_run(&h);
-                assert_int_equal(graphs_now() > 0, o.buckets);
-                take(w ? &other : &first);
-                if (w) assert_memory_equal(&first, &other, sizeof first);
-            }
+    compare_ways(way, ARRAY_LEN(way));
 }
 
 /* Steps of two lanes, each on another part than its last one, beside the other lane's. */
@@ -88,21 +96,10 @@ ids_and_bits_do_not_depend_on_the_part_that_a_step_is_on(void **state)
         { .n_lanes = 2, .parts = true, .twice = true, .max_rows = 5, .drop = true },
         { .n_lanes = 2, .parts = true, .twice = true, .buckets = true },
     };
-    static struct made first, other;
 
     (void)state;
     if (!rig_cuda()) skip();
-    for (unsigned k = 0; k < ARRAY_LEN(kinds); k++)
-        for (enum dtype t = DT_F32; t <= DT_BF16; t++)
-            for (unsigned w = 0; w < ARRAY_LEN(way); w++) {
-                struct hand_options o = way[w];
-
-                o.dtype = t;
-                open_kind(&kinds[k], o);
-                hand_run(&h);
-                take(w ? &other : &first);
-                if (w) assert_memory_equal(&first, &other, sizeof first);
-            }
+    compare_ways(way, ARRAY_LEN(way));
 }
 
 /* What queues kernels, what asks and does not wait, and what the runtime asks itself. No copy: from memory that is not

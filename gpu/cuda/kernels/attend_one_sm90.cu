@@ -392,20 +392,11 @@ end_piece(const struct job &j, const struct place &p, const struct shares &share
     }
     st.clear();
     __syncthreads();
-    finish_piece<typename S::T, S::D, S::THREADS>(
+    finish_piece<typename S::T, S::D, S::THREADS, S::WARPS>(
         j, p, shares, m.last,
-        [&](uint32_t row, uint32_t at) {
-            struct result r = { -INFINITY, 0, make_float4(0, 0, 0, 0) };
-            float2 end[S::WARPS];
-            float4 o[S::WARPS];
-
-#pragma unroll
-            for (int k = 0; k < S::WARPS; k++) {
-                end[k] = m.warp_end[turn][k][row];
-                o[k] = *(const float4 *)&m.warp_o[turn][k][row][at];
-            }
-            add_parts(r, end, o);
-            return r;
+        [&](int k, uint32_t row, uint32_t at, float2 &end, float4 &o) {
+            end = m.warp_end[turn][k][row];
+            o = *(const float4 *)&m.warp_o[turn][k][row][at];
         },
         [] { __syncthreads(); });
 }

@@ -113,12 +113,13 @@ combine(const struct job &j, const struct place &p, const struct shares &shares,
     }
 }
 
-/* The piece's result, four elements a thread: piece(row, element) gives them. The first THREADS threads of the block call
- * it, sync() is their barrier; last is theirs, in shared memory. */
-template <typename T, int D, int THREADS, class Piece, class Sync>
+/* The piece's result, four elements a thread, from what STATES warps or warpgroups have of it: state(k, row, element, its
+ * largest score and sum, its four) gives those of one. The first THREADS threads of the block call it, sync() is their
+ * barrier; last is theirs, in shared memory. */
+template <typename T, int D, int THREADS, int STATES, class State, class Sync>
 __device__ __forceinline__ void
 finish_piece(const struct job &j, const struct place &p, const struct shares &shares, bool &last,
-             Piece piece, Sync sync)
+             State state, Sync sync)
 {
     constexpr uint32_t QUADS = D / 4;
     uint32_t rows = columns(j, p), n = (uint32_t)(p.stop - p.from);
@@ -127,8 +128,13 @@ finish_piece(const struct job &j, const struct place &p, const struct shares &sh
 
     for (uint32_t i = threadIdx.x; i < rows * QUADS; i += THREADS) {
         uint32_t row = i / QUADS, at = i % QUADS * 4;
-        const struct result r = piece(row, at);
+        struct result r = { -INFINITY, 0, make_float4(0, 0, 0, 0) };
+        float2 end[STATES];
+        float4 o[STATES];
 
+#pragma unroll
+        for (int k = 0; k < STATES; k++) state(k, row, at, end[k], o[k]);
+        add_parts(r, end, o);
         if (whole) {
             store_out<T>(j, p, row, at, r);
         } else {

@@ -392,23 +392,14 @@ end_piece(struct room<S> &s, const struct job &j, const struct place &p,
     }
     st.clear();
     sync();
-    finish_piece<typename S::T, S::D, S::CONSUMERS>(
+    finish_piece<typename S::T, S::D, S::CONSUMERS, S::GROUPS>(
         j, p, shares, s.last,
-        [&](uint32_t row, uint32_t at) {
-            struct result r = { -INFINITY, 0, make_float4(0, 0, 0, 0) };
-            float2 end[S::GROUPS];
-            float4 o[S::GROUPS];
+        [&](int k, uint32_t row, uint32_t at, float2 &end, float4 &o) {
+            const float(&sum)[4][HEADS] = s.warp_sum[turn][k];
 
-#pragma unroll
-            for (int k = 0; k < S::GROUPS; k++) {
-                const float(&sum)[4][HEADS] = s.warp_sum[turn][k];
-
-                end[k] = make_float2(s.group_max[turn][k][row],
-                                     (sum[0][row] + sum[1][row]) + (sum[2][row] + sum[3][row]));
-                o[k] = *(const float4 *)&s.group_o[turn][k][row][at];
-            }
-            add_parts(r, end, o);
-            return r;
+            end = make_float2(s.group_max[turn][k][row],
+                              (sum[0][row] + sum[1][row]) + (sum[2][row] + sum[3][row]));
+            o = *(const float4 *)&s.group_o[turn][k][row][at];
         },
         sync);
 }
