@@ -15,6 +15,7 @@
 #include "daemon/metrics.h"
 #include "daemon/roll.h"
 #include "daemon/serve.h"
+#include "daemon/standby.h"
 #include "daemon/worker.h"
 
 #include <errno.h>
@@ -122,7 +123,6 @@ static void
 put_worker(msgpack_packer *p, const struct worker *w)
 {
     const struct model_keys *k = &w->d->config->model[w->model].keys;
-    enum super_state standby = w->standby->super.state;
     bool has_kv = w->stats.v[STAT_blocks] > 0;
 
     msgpack_pack_map(p, 16);
@@ -133,7 +133,7 @@ put_worker(msgpack_packer *p, const struct worker *w)
     put_text(p, "state", super_state_word(w->super.state));
     put_u64(p, "running", w->stats.v[STAT_running]);
     put_u64(p, "waiting", w->stats.v[STAT_waiting]);
-    put_text(p, "standby", standby == SUPER_DOWN ? "" : super_state_word(standby));
+    put_text(p, "standby", standby_word(w->standby, w->standby->super.state));
     put_u64(p, "restarts", w->restarts);
     put_u64(p, "epoch", w->epoch);
     put_text(p, "why", w->why);

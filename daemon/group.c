@@ -4,6 +4,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "daemon/spawn.h"
+#include "daemon/standby.h"
 
 #include <errno.h>
 #include <signal.h>
@@ -90,7 +91,7 @@ start_rank(struct worker *o, struct spawn *s, struct heritage *lead, int group, 
         pass(&s->heritage, "bell", 0, bell[1]);
         pass(&s->heritage, "hand", 0, hand[1]);
         pass(&s->heritage, SHARED, 0, group);
-        r = o->lead->of ? arenas_lend(&place_of(o)->arenas, o->hand, e)
+        r = o->lead->of ? standby_lend(o->lead, &place_of(o)->arenas, o->hand, e)
                         : arenas_give(&o->arenas, o->hand, o->d->now, e);
         if (r >= 0) r = spawn_worker(s, &o->pid, &o->log, e);
         close(hand[1]);

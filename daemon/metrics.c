@@ -99,12 +99,12 @@ print_workers(struct daemon *d, FILE *out)
         fprintf(out, "%d\n", worker_open(d->worker[i]));
     }
     head(out, "lagan_worker_standby", "gauge",
-         "1 while a process waits to take the worker's place");
+         "1 while a process that has loaded waits to take the worker's place");
     for (uint32_t i = 0; i < d->n_workers; i++) {
         const struct worker *s = d->worker[i]->standby;
 
         of_worker(out, "lagan_worker_standby", d->worker[i]);
-        fprintf(out, "%d\n", s->super.state == SUPER_STANDBY);
+        fprintf(out, "%d\n", s->super.state == SUPER_STANDBY && s->begun);
     }
     head(out, "lagan_worker_restarts_total", "counter", "deaths that nobody asked for");
     for (uint32_t i = 0; i < d->n_workers; i++) {

@@ -16,13 +16,29 @@
 
 static const nsec CALM_TIME = 100 * NSEC_MS;
 
+static const struct model_keys *
+keys_of(const struct worker *w)
+{
+    return &w->d->config->model[w->model].keys;
+}
+
+const char *
+standby_word(const struct worker *s, enum super_state state)
+{
+    if (state == SUPER_STANDBY && !s->begun) return "driver up";
+    return state == SUPER_DOWN ? "" : super_state_word(state);
+}
+
 static void
 moved(void *arg, enum super_state from, enum super_state to)
 {
     struct worker *s = arg;
+    const char *was = standby_word(s, from), *is = standby_word(s, to);
 
-    log_debug("%s: %s -> %s", s->name, super_state_word(from), super_state_word(to));
-    history_add(s->d, "standby", s->name, "%s -> %s", super_state_word(from), super_state_word(to));
+    if (!*was) was = super_state_word(from);
+    if (!*is) is = super_state_word(to);
+    log_debug("%s: %s -> %s", s->name, was, is);
+    history_add(s->d, "standby", s->name, "%s -> %s", was, is);
     if (to == SUPER_FAILED)
         log_err("%s: failed, %s goes on without: %s", s->name, s->of->name, s->why);
 }
@@ -94,7 +110,7 @@ on_calm(sd_event_source *s, uint64_t usec, void *arg)
 
 /* Once streams go on: a process that opens the device holds others up there. */
 static void
-begin_soon(struct worker *w)
+make_soon(struct worker *w)
 {
     w->on_calm = sd_event_source_disable_unref(w->on_calm);
     if (sd_event_add_time_relative(w->d->event, &w->on_calm, CLOCK_MONOTONIC, CALM_TIME / NSEC_US,
@@ -105,10 +121,26 @@ begin_soon(struct worker *w)
 void
 standby_follow(struct worker *w, enum super_state to)
 {
-    if (to == SUPER_READY && w->d->config->model[w->model].keys.standby)
-        begin_soon(w);
+    if (to == SUPER_READY && (keys_of(w)->standby || keys_on_gpu(keys_of(w))))
+        make_soon(w);
     else if (to == SUPER_DRAINING || to == SUPER_STOPPING || to == SUPER_LOST || worker_over(w))
         standby_dismiss(w->standby);
+}
+
+bool
+standby_may_begin(const struct worker *s)
+{
+    return keys_of(s)->standby || !s->of->alive || s->of->hand_lost;
+}
+
+int
+standby_lend(const struct worker *s, struct arenas *a, int hand, struct err *e)
+{
+    const struct hand_note begin = { .name = "begin" };
+
+    if (!s->begun) return 0;
+    TRY(arenas_lend(a, hand, e));
+    return hand_give(hand, &begin, s->link.d.fd, e);
 }
 
 /* Not for one that is to leave, or that has not loaded: what ended that may end the next. */
@@ -116,8 +148,14 @@ void
 standby_hurry(struct worker *w)
 {
     bool dies = w->super.state == SUPER_READY || (w->super.state == SUPER_DYING && w->super.again);
+    struct worker *s = w->standby;
+    struct err e;
 
-    if (dies) worker_event(w->standby, EV_START);
+    if (!dies) return;
+    worker_event(s, EV_START);
+    if (!s->alive || s->begun) return;
+    s->begun = true;
+    if (standby_lend(s, &w->arenas, s->hand, &e) < 0) log_warn("%s: %s", s->name, e.text);
 }
 
 /* One process; s has none then. */

@@ -125,15 +125,15 @@ on_no_end(sd_event_source *s, uint64_t usec, void *arg)
     return 0;
 }
 
-/* It dies, or has shut it. Most deaths are heard of at once; the successor of one that takes longer, because a
- * driver has to put its memory away, is made meanwhile. */
+/* It dies, or has shut it. A process that waits takes what it needs of the device. Where none does: most deaths are heard of
+ * at once; the successor of one that takes longer, because a driver has to put its memory away, is made meanwhile. */
 static void
 hand_ended(struct worker *w)
 {
     w->hand_lost = clock_now();
     if (w->n_others) return; /* a group begins when the last of the one before is gone */
-    if (sd_event_add_time_relative(w->d->event, &w->on_no_end, CLOCK_MONOTONIC,
-                                   DEATH_TIME / NSEC_US, 1, on_no_end, w) < 0)
+    if (w->standby->alive || sd_event_add_time_relative(w->d->event, &w->on_no_end, CLOCK_MONOTONIC,
+                                                        DEATH_TIME / NSEC_US, 1, on_no_end, w) < 0)
         standby_hurry(w);
 }
 
@@ -412,11 +412,12 @@ start(struct worker *w, struct err *e)
     int bell = -1, hand[2] = { -1, -1 }, r;
 
     w->epoch = s.heritage.epoch;
+    w->begun = w->of && standby_may_begin(w);
     r = link_make(&w->link, w->index, w->epoch, w->d->id, FP_RINGS, &bell, e);
     if (r < 0) return r;
     r = hand_pair(hand, e);
     /* What the predecessor left waits in the socket before the worker can look. */
-    if (r == 0 && w->of) r = arenas_lend(&place->arenas, hand[0], e);
+    if (r == 0 && w->of) r = standby_lend(w, &place->arenas, hand[0], e);
     if (r == 0 && !w->of) r = arenas_give(&w->arenas, hand[0], w->d->now, e);
     if (r >= 0) {
         const int fds[] = { w->link.d.fd, w->link.w.fd, bell, hand[1] };
@@ -740,8 +741,10 @@ look_for_end(struct worker *w)
 static void
 check_phase(struct worker *w)
 {
+    uint32_t phase = atomic_load_explicit(&shm_ctl(&w->link.w)->phase, memory_order_relaxed);
+
     if (w->of && w->super.state == SUPER_LOADING &&
-        atomic_load_explicit(&shm_ctl(&w->link.w)->phase, memory_order_relaxed) == PHASE_STANDBY)
+        (phase == PHASE_STANDBY || phase == PHASE_BEGUN))
         worker_event(w, EV_WAITS);
 }
 

@@ -26,7 +26,8 @@ struct worker {
     uint64_t last_epoch;    /* that was given, standbys' too */
     struct worker *standby; /* NULL: it is one itself */
     struct worker *of;      /* whose standby it is; NULL: a worker */
-    struct worker *lead;    /* the worker that is rank 0 of its group; NULL: it is that, or alone */
+    bool begun; /* a standby that was told so: it is to have all but what its worker leaves */
+    struct worker *lead; /* the worker that is rank 0 of its group; NULL: it is that, or alone */
     uint32_t rank, n_others;
     struct worker *other[MAX_RANKS - 1]; /* of a worker, the ranks from 1 on: group.h */
     struct end {                         /* of whoever of a group ended first */

@@ -61,11 +61,14 @@ host_pieces(uint64_t bytes, uint64_t grain)
 
 int cpu_open(struct gpu **ret, const struct gpu_options *o, struct err *e) MUST_USE;
 
-/* The one symbol of the module lagan-cuda.so, looked up by this name. last_words: the module has base's
+/* The symbols of the module lagan-cuda.so, looked up by these names. last_words: the module has base's
  * code once more, and a check() that fails there is to be heard as well. */
 #define CUDA_OPEN "lagan_cuda_open"
 typedef int (*cuda_open)(struct gpu **ret, uint32_t ordinal, const struct gpu_options *o,
                          void (*last_words)(const char *sentence), struct err *e);
+
+#define CUDA_BEGIN "lagan_cuda_begin"
+typedef int (*cuda_begin)(uint32_t ordinal, const struct gpu_options *o, struct err *e);
 
 /* The checking table (check.c), the same for every device. */
 extern const struct gpu_ops gpu_checked;

@@ -74,21 +74,56 @@ load_module(struct err *e)
     return so;
 }
 
+/* A symbol of it, which stays loaded: a driver does not like to be unloaded. */
+static int
+find_symbol(void **ret, const char *name, struct err *e)
+{
+    void *so = load_module(e);
+
+    if (!so) return -ENODEV;
+    *ret = dlsym(so, name);
+    return *ret ? 0 : err_set(e, -ENODEV, MODULE " has no %s()", name);
+}
+
 static int
 open_cuda(struct gpu **ret, const struct gpu_options *o, struct err *e)
 {
-    const char *device = o->device;
     int ordinal = ordinal_of(o, e), r;
     cuda_open open;
-    void *so;
 
     if (ordinal < 0) return ordinal;
-    so = load_module(e); /* stays loaded: a driver does not like to be unloaded */
-    if (!so) return err_while(e, -ENODEV, "open device %s", device);
-    *(void **)&open = dlsym(so, CUDA_OPEN);
-    if (!open) return err_set(e, -ENODEV, MODULE " has no " CUDA_OPEN "()");
-    r = open(ret, (uint32_t)ordinal, o, check_last_words, e);
-    return r < 0 ? err_while(e, r, "open device %s", device) : r;
+    r = find_symbol((void **)&open, CUDA_OPEN, e);
+    if (r == 0) r = open(ret, (uint32_t)ordinal, o, check_last_words, e);
+    return r < 0 ? err_while(e, r, "open device %s", o->device) : r;
+}
+
+static int
+check_options(const struct gpu_options *o, struct err *e)
+{
+    if (o->n_ranks <= GPU_MAX_RANKS && o->rank < MAX(o->n_ranks, 1u)) return 0;
+    return err_set(e, -EINVAL, "rank %u of %u: at most %d ranks, counted from 0", o->rank,
+                   o->n_ranks, GPU_MAX_RANKS);
+}
+
+static bool
+is_cpu(const struct gpu_options *o)
+{
+    return !o->device || strcmp(o->device, "cpu") == 0;
+}
+
+int
+gpu_begin(const struct gpu_options *o, struct err *e)
+{
+    cuda_begin begin;
+    int ordinal, r;
+
+    TRY(check_options(o, e));
+    if (is_cpu(o)) return 0;
+    ordinal = ordinal_of(o, e);
+    if (ordinal < 0) return ordinal;
+    r = find_symbol((void **)&begin, CUDA_BEGIN, e);
+    if (r == 0) r = begin((uint32_t)ordinal, o, e);
+    return r < 0 ? err_while(e, r, "begin with device %s", o->device) : r;
 }
 
 int
@@ -97,10 +132,8 @@ gpu_open(struct gpu **ret, const struct gpu_options *o, struct err *e)
     struct gpu *g = NULL;
     int r;
 
-    if (o->n_ranks > GPU_MAX_RANKS || o->rank >= MAX(o->n_ranks, 1u))
-        return err_set(e, -EINVAL, "rank %u of %u: at most %d ranks, counted from 0", o->rank,
-                       o->n_ranks, GPU_MAX_RANKS);
-    if (!o->device || strcmp(o->device, "cpu") == 0)
+    TRY(check_options(o, e));
+    if (is_cpu(o))
         r = cpu_open(&g, o, e);
     else
         r = open_cuda(&g, o, e);

@@ -4,8 +4,8 @@
  * (SCM_RIGHTS), both ways. A malformed message (wrong size, no fd, several fds, name not ended) is
  * -EBADMSG and its fds are closed. Never blocks.
  *
- * A standby gets "weights" when it is made, and when the worker is gone what that has left, then "go", whose
- * fd means nothing: all of it was sent.
+ * A standby gets "weights" and "begin", whose fd means nothing: it may take what it needs of the device beside its worker. When the
+ * worker is gone it gets what that has left, then "go", whose fd means nothing either: all of it was sent.
  *
  * The end of the stream is also the first that lagand hears of the death of a worker that has a GPU.
  */
@@ -18,7 +18,7 @@
 enum { HAND_NAME = 32, HAND_HOSTS = 10 };
 
 struct hand_note {
-    char name[HAND_NAME]; /* "weights", "kv", "manifest", hand_host()'s, "go": NUL-ended */
+    char name[HAND_NAME]; /* "weights", "kv", "manifest", hand_host()'s, "begin", "go": NUL-ended */
     uint64_t bytes;
     uint64_t fingerprint[2];
     uint32_t version, flags; /* HAND_ */

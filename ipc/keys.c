@@ -1,6 +1,9 @@
 /* keys.c - see keys.h. Order is the manual's order. */
 #include "ipc/keys.h"
 
+#include <string.h>
+#include <unistd.h>
+
 #define AT(field) OPT_AT(model_keys, field)
 #define RESTART OPT_RESTART
 
@@ -29,7 +32,7 @@ const struct opt model_opts[] = {
     { "attention_data_parallel", OPT_U32, AT(attention_data_parallel), "1", NULL, 1, 64, RESTART,
       "N", "not served yet, only 1" },
     { "standby", OPT_U32, AT(standby), "0", NULL, 0, 1, 0, "N",
-      "1: keep a started process ready to take a dead worker's place" },
+      "1: keep a process with all loaded to take a dead worker's place; 0: on a GPU one that keeps its driver up" },
     { "max_num_seqs", OPT_U32, AT(max_num_seqs), "256", NULL, 1, 65536, RESTART, "N",
       "sequences that may run at once; each beam is one" },
     { "max_num_batched_tokens", OPT_U32, AT(max_num_batched_tokens), "auto", NULL, 1, 1 << 20,
@@ -115,3 +118,16 @@ const struct opt model_opts[] = {
     { NULL },
 };
 /* clang-format on */
+
+const char *
+keys_device(const struct model_keys *k)
+{
+    if (strcmp(k->device, "auto")) return k->device;
+    return access("/dev/nvidiactl", F_OK) == 0 ? "cuda" : "cpu";
+}
+
+bool
+keys_on_gpu(const struct model_keys *k)
+{
+    return strcmp(keys_device(k), "cpu") != 0;
+}

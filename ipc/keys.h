@@ -50,4 +50,8 @@ struct model_keys {
 
 extern const struct opt model_opts[];
 
+/* "cpu", "cuda" or "cuda:N,M...": auto is the GPUs of a host that has any, which never falls back to the CPU unasked. */
+const char *keys_device(const struct model_keys *k);
+bool keys_on_gpu(const struct model_keys *k);
+
 #endif

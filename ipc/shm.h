@@ -39,7 +39,8 @@ enum {
     SHM_RING_LOG2_ANSWER = 18, /* of a W whose owner says little */
     SHM_RING_LOG2_MIN = 12,
     SHM_RING_LOG2_MAX = 28,
-    SHM_MANY = 512, /* bytes; a few lines are with the reader sooner when they come from our cache */
+    SHM_MANY =
+        512, /* bytes; a few lines are with the reader sooner when they come from our cache */
 };
 
 struct shm_hdr {
@@ -69,7 +70,8 @@ enum worker_phase {
     PHASE_STEP,
     PHASE_DRAIN,
     PHASE_EXIT,
-    PHASE_STANDBY /* all is there but what a worker leaves */
+    PHASE_STANDBY, /* all is there but what a worker leaves */
+    PHASE_BEGUN /* a GPU's driver is up, nothing of its memory is taken: hand.h's "begin" is awaited */
 };
 
 enum { SHM_MAX_STATS = 62, SHM_MAX_GROUPS = 8, SHM_GROUP_STATS = 16 };

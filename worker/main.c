@@ -4,7 +4,6 @@
  * a corrupt ring · 74 the device · 78 settings or the model's files, which no second try would mend. A
  * sentence on standard error (which is lagand's pipe) says why, always.
  */
-#include "base/clock.h"
 #include "base/failpoint.h"
 #include "base/log.h"
 #include "worker/control.h"
@@ -21,7 +20,6 @@
 #include <string.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
-#include <time.h>
 #include <unistd.h>
 
 enum { EXIT_USAGE = 2, EXIT_INTERNAL = 70, EXIT_DEVICE = 74, EXIT_CONFIG = 78 };
@@ -121,15 +119,6 @@ exit_code(int r, bool loaded)
     return loaded || r == -ENOMEM ? EXIT_INTERNAL : EXIT_CONFIG;
 }
 
-/* A driver that nobody has up takes 90 ms to come up, and beside us 11. A successor is there 8 after it was begun. */
-static void
-outlast_driver(void)
-{
-    static const struct timespec enough = { .tv_nsec = 20 * NSEC_MS };
-
-    nanosleep(&enough, NULL);
-}
-
 int
 main(int argc, char **argv)
 {
@@ -177,7 +166,6 @@ main(int argc, char **argv)
     if (r < 0) {
         shutdown(w.hand,
                  SHUT_RDWR); /* a driver takes long to end us, and our successor may begin now */
-        if (r == -EIO && w.loaded && on_gpu(&w.e) && !w.keys.standby) outlast_driver();
         _exit(exit_code(r, w.loaded)); /* threads may be anywhere; nothing here must be saved */
     }
 

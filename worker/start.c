@@ -55,7 +55,7 @@ on_beat(void *arg)
     health_beat(arg, clock_now());
 }
 
-/* lagand has queued all of them on the hand socket before it made us, or before it says "go" to a standby.
+/* lagand has queued all of them on the hand socket before it made us, or before it says "begin" or "go" to a standby.
  * Weights that are open are taken again where they may be damaged. */
 int
 start_take(struct worker *w, struct err *e)
@@ -71,6 +71,11 @@ start_take(struct worker *w, struct err *e)
         if (!strcmp(note.name, "go")) {
             close(fd);
             w->waits = false;
+            continue;
+        }
+        if (!strcmp(note.name, "begin")) {
+            close(fd);
+            w->begins = true;
             continue;
         }
         if (!strcmp(note.name, "weights") && (note.flags & HAND_COMPLETE) && src->weights_fd < 0 &&
@@ -302,19 +307,13 @@ check_keys(const struct model_keys *k, struct err *e)
     return 0;
 }
 
-/* auto: a host that has a GPU never falls back to the CPU unasked. */
-static const char *
-device_name(const struct model_keys *k)
-{
-    if (strcmp(k->device, "auto")) return k->device;
-    return access("/dev/nvidiactl", F_OK) == 0 ? "cuda" : "cpu";
-}
-
 static struct gpu_options
-device_options(const struct model_keys *k)
+device_options(const struct worker *w)
 {
+    const struct model_keys *k = &w->keys;
+
     return (struct gpu_options){
-        .device = device_name(k),
+        .device = keys_device(k),
         .isa = k->isa,
         .libs = k->cuda_libs[0] ? k->cuda_libs : NULL,
         .tuned = k->cuda_tuned[0] ? k->cuda_tuned : NULL,
@@ -322,6 +321,9 @@ device_options(const struct model_keys *k)
         .invariant = k->numerics == NUMERICS_INVARIANT,
         .timing = k->timing,
         .n_lanes = 1u + (k->split_mode != SPLIT_OFF) + (k->split_encoder == SPLIT_ENCODER_OWN),
+        .rank = w->rank,
+        .n_ranks = k->tensor_parallel,
+        .group_fd = heritage_fd(&w->heritage, "group"),
     };
 }
 
@@ -358,17 +360,15 @@ open_device(struct worker *w, const struct gpu_options *device, struct err *e)
 
 /* From the predecessor's arena what is whole there: checked against its checksums, whoever asks. */
 static int
-load_model(struct worker *w, struct model *begun, struct err *e)
+load_model(struct worker *w, struct err *e)
 {
     struct engine *n = &w->e;
-    int r = model_load(begun, &n->source, n->gpu, e);
+    int r = model_load(n->begun, &n->source, n->gpu, e);
 
     n->source.weights_fd = -1;
-    if (r < 0) {
-        model_close(begun);
-        return r;
-    }
-    n->model = begun;
+    if (r < 0) return r;
+    n->model = n->begun;
+    n->begun = NULL;
     if (n->model->n_other)
         log_info("the language model alone is served: skipped %u tensors, the first is %s",
                  n->model->n_other, n->model->other);
@@ -464,6 +464,25 @@ size_group(const struct gpu_options *o, struct err *e)
     return err_set(e, -errno, "a group's memory, fd %d: %m", o->group_fd);
 }
 
+/* What needs nothing of the device but its driver. Whoever may go on at once has it come up with the rest. */
+static int
+begin(struct worker *w, struct err *e)
+{
+    struct engine *n = &w->e;
+    struct gpu_options device = device_options(w);
+
+    TRY(check_keys(&w->keys, e));
+    TRY(size_group(&device, e));
+    n->old_kv.fd = n->old_manifest.fd = -1;
+    tier_begin(n);
+    TRY(read_source(w, e));
+    TRY(start_take(w, e));
+    TRY(model_begin(&n->begun, &n->source, arch_families, e));
+    if (!w->waits || w->begins) return 0;
+    TRY(gpu_begin(&device, e));
+    return start_take(w, e);
+}
+
 /* All that takes long and needs nothing that a living worker writes. */
 static int
 prepare(struct worker *w, struct err *e)
@@ -471,30 +490,15 @@ prepare(struct worker *w, struct err *e)
     struct engine *n = &w->e;
     nsec since = clock_now();
     const struct model_keys *k = &w->keys;
-    struct gpu_options device = device_options(k);
-    struct model *begun;
+    struct gpu_options device = device_options(w);
     int r;
 
-    device.rank = w->rank;
-    device.n_ranks = k->tensor_parallel;
-    device.group_fd = heritage_fd(&w->heritage, "group");
-    TRY(check_keys(k, e));
-    TRY(size_group(&device, e));
-    n->old_kv.fd = n->old_manifest.fd = -1;
-    tier_begin(n);
-    TRY(read_source(w, e));
-    TRY(start_take(w, e));
-    TRY(model_begin(&begun, &n->source, arch_families, e));
-    r = open_device(w, &device, e);
+    TRY(open_device(w, &device, e));
     /* Is the worker gone meanwhile? Then weights that are looked through now need not be once more. Of ranks some may
      * not know it yet. */
-    if (r == 0 && w->waits && k->tensor_parallel == 1) r = start_take(w, e);
-    if (r < 0) {
-        model_close(begun);
-        return r;
-    }
+    if (w->waits && k->tensor_parallel == 1) TRY(start_take(w, e));
     slice_ends(n, LOAD_DEVICE, &since);
-    TRY(load_model(w, begun, e));
+    TRY(load_model(w, e));
     slice_ends(n, LOAD_WEIGHTS, &since);
     TRY(set_sizes(w, e));
     TRY(w->rank ? follow_join(w, e) : plan_join(w, e));
@@ -514,7 +518,6 @@ check_model(struct worker *w, struct err *e)
 {
     struct engine *n = &w->e;
     nsec since = clock_now();
-    struct model *begun;
     int damaged = model_check(n->model, e);
 
     if (damaged < 0) return damaged;
@@ -526,8 +529,8 @@ check_model(struct worker *w, struct err *e)
     } else {
         n->exec = exec_close(n->exec);
         n->model = model_close(n->model);
-        TRY(model_begin(&begun, &n->source, arch_families, e));
-        TRY(load_model(w, begun, e));
+        TRY(model_begin(&n->begun, &n->source, arch_families, e));
+        TRY(load_model(w, e));
         TRY(set_sizes(w, e));
     }
     slice_ends(n, LOAD_WEIGHTS, &since);
@@ -641,8 +644,9 @@ start_look(struct worker *w, uint64_t *weights, uint64_t *beside, struct err *e)
 {
     struct engine *n = &w->e;
     const struct model_keys *k = &w->keys;
-    struct gpu_options device = device_options(k);
+    struct gpu_options device = device_options(w);
 
+    device.n_ranks = 0; /* whoever looks meets nobody */
     n->old_kv.fd = n->old_manifest.fd = -1;
     tier_begin(n);
     TRY(check_keys(k, e));
@@ -673,15 +677,26 @@ start_no_tuning(const struct worker *w)
     return NULL;
 }
 
+/* As far as it may by now. */
+static int
+load_more(struct worker *w)
+{
+    int r = 0;
+
+    if (!w->e.gpu && (w->begins || !w->waits)) r = prepare(w, &w->start_err);
+    if (r == 0 && !w->waits) r = complete(w, &w->start_err);
+    return r;
+}
+
 /* The first time: with the tokenizer beside it. */
 static int
 load_first(struct worker *w)
 {
     pthread_t text;
     bool beside = !w->rank && pthread_create(&text, NULL, open_text, w) == 0;
-    int r = prepare(w, &w->start_err);
+    int r = begin(w, &w->start_err);
 
-    if (r == 0 && !w->waits) r = complete(w, &w->start_err);
+    if (r == 0) r = load_more(w);
     if (beside)
         pthread_join(text, NULL);
     else if (r == 0 && !w->rank)
@@ -689,7 +704,7 @@ load_first(struct worker *w)
     return r;
 }
 
-/* Of a standby all that needs nothing that a worker writes, and the rest when it is called again. */
+/* Of a standby what it may, and the rest when it is called again. */
 static void *
 load(void *arg)
 {
@@ -697,34 +712,43 @@ load(void *arg)
     nsec since = clock_now();
     int r;
 
-    if (!w->e.gpu) {
-        r = load_first(w);
-    } else {
-        memset(w->e.slice_ns, 0, sizeof w->e.slice_ns); /* was spent before anybody waited for it */
-        r = complete(w, &w->start_err);
-    }
+    memset(w->e.slice_ns, 0, sizeof w->e.slice_ns); /* was spent before anybody waited for it */
+    r = !w->e.begun && !w->e.model ? load_first(w) : load_more(w);
     w->e.load_ns = clock_now() - since;
     if (!w->waits) FP(load_done);
     atomic_store_explicit(&w->start_done, r < 0 ? -1 : 1, memory_order_release);
     return NULL;
 }
 
-/* A standby, or a rank of one: until the worker is gone and lagand has sent what that left. -EPIPE: who would say so is
- * gone. */
+static void
+say_what_is_there(const struct worker *w)
+{
+    const struct engine *n = &w->e;
+
+    if (!n->gpu)
+        log_info("the driver of %s is up after %.2f s, nothing else is begun",
+                 keys_device(&w->keys), (double)n->load_ns / NSEC_S);
+    else
+        log_info("standing by after %.2f s (device %.2f, weights %.2f, steps %.2f) on %s",
+                 (double)n->load_ns / NSEC_S, (double)n->slice_ns[LOAD_DEVICE] / NSEC_S,
+                 (double)n->slice_ns[LOAD_WEIGHTS] / NSEC_S,
+                 (double)n->slice_ns[LOAD_STEPS] / NSEC_S, gpu_describe(n->gpu));
+}
+
+/* A standby, or a rank of one: until it may go on. The device waits for a word to begin, all that a worker leaves until that
+ * is gone and lagand has sent it. -EPIPE: who would say so is gone. */
 static int
 stand_by(struct worker *w, struct err *e)
 {
     static const struct timespec turn = { .tv_nsec = STANDBY_TURN };
     struct pollfd p[] = { { .fd = w->hand, .events = POLLIN },
                           { .fd = w->link.bell.fd, .events = POLLIN } };
+    bool begun = w->begins;
     int r;
 
-    log_info("standing by after %.2f s (device %.2f, weights %.2f, steps %.2f) on %s",
-             (double)w->e.load_ns / NSEC_S, (double)w->e.slice_ns[LOAD_DEVICE] / NSEC_S,
-             (double)w->e.slice_ns[LOAD_WEIGHTS] / NSEC_S,
-             (double)w->e.slice_ns[LOAD_STEPS] / NSEC_S, gpu_describe(w->e.gpu));
-    health_phase(w, PHASE_STANDBY, 0);
-    while ((r = start_take(w, e)) == 0 && w->waits) {
+    say_what_is_there(w);
+    health_phase(w, begun ? PHASE_STANDBY : PHASE_BEGUN, 0);
+    while ((r = start_take(w, e)) == 0 && w->waits && w->begins == begun) {
         health_beat(w, clock_now());
         if (ppoll(p, ARRAY_LEN(p), &turn, NULL) < 0 && errno != EINTR) check(!"poll");
         if (bell_drain(&w->link.bell) == -EPIPE)
@@ -756,9 +780,11 @@ int
 start_run(struct worker *w, int (*turn)(struct worker *w, struct err *e), struct err *e)
 {
     TRY(run_loader(w, turn, e));
-    if (!w->waits) return 0;
-    TRY(stand_by(w, e));
-    return run_loader(w, turn, e);
+    while (w->waits) {
+        TRY(stand_by(w, e));
+        TRY(run_loader(w, turn, e));
+    }
+    return 0;
 }
 
 void
@@ -771,6 +797,7 @@ start_free(struct engine *n)
     legacy_close(n);
     free(n->kv_memory);
     tokenizer_close(n->tokenizer);
+    model_close(n->begun);
     model_close(n->model);
     if (n->gpu) gpu_close(n->gpu);
 }

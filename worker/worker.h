@@ -47,6 +47,7 @@ enum load_slice { LOAD_DEVICE, LOAD_WEIGHTS, LOAD_STEPS, LOAD_KV, LOAD_SLICES };
 struct engine {
     struct gpu *gpu;
     struct model_source source; /* weights_fd: the predecessor's, not mapped; -1: none, or open */
+    struct model *begun;        /* until it is loaded: model_begin() */
     struct model *model;
     struct tokenizer *tokenizer; /* NULL: none; why_no_text says why */
     struct chat chat;            /* where there is one */
@@ -115,7 +116,8 @@ struct worker {
     struct err start_err;
     _Atomic int start_done; /* release by the loader, acquire by the engine: 1 ready, -1 failed */
     struct tier_wait tier;
-    bool waits; /* a standby, and its time has not come. The loader's while it runs. */
+    bool waits;  /* a standby, and its time has not come. The loader's while it runs, and begins. */
+    bool begins; /* it may take of the device what it needs beside its worker */
     _Atomic uint64_t load_done, load_total; /* relaxed */
     uint64_t load_said; /* of load_done, in units of 16 MiB: what lagand was told last */
 
@@ -147,8 +149,8 @@ struct worker {
 /* start.c: why `laganctl tune` has nothing to do here, or NULL. */
 const char *start_no_tuning(const struct worker *w);
 
-/* start.c: a thread loads, turn() is called all the while; a standby waits in between until its worker is gone. The loader's
- * errors, turn()'s; -EPIPE: who would say that the worker is gone is gone. */
+/* start.c: a thread loads, turn() is called all the while; a standby waits in between, until it may take of the device what it
+ * needs and then until its worker is gone. The loader's errors, turn()'s; -EPIPE: who would say so is gone. */
 int start_run(struct worker *w, int (*turn)(struct worker *w, struct err *e),
               struct err *e) MUST_USE;
 /* start.c: what a worker with these settings would be: its model (model_look()), tokenizer, KV's shape and limits,

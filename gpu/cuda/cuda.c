@@ -239,6 +239,20 @@ close_device(struct gpu *g)
 }
 CLEAN_FUNC(struct gpu, close_device)
 
+__attribute__((visibility("default"))) int lagan_cuda_begin(uint32_t ordinal,
+                                                            const struct gpu_options *o,
+                                                            struct err *e);
+
+int
+lagan_cuda_begin(uint32_t ordinal, const struct gpu_options *o, struct err *e)
+{
+    set_up(o);
+    TRY(find_device(ordinal, MAX(o->n_ranks, 1u), e));
+    cuda_close_on_exec();
+    cuda_blas_load(o);
+    return 0;
+}
+
 __attribute__((visibility("default"))) int lagan_cuda_open(struct gpu **ret, uint32_t ordinal,
                                                            const struct gpu_options *o,
                                                            void (*last_words)(const char *sentence),

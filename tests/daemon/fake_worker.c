@@ -44,7 +44,8 @@ static const char *mode = "good";
 static char *whole;
 static size_t n_whole;
 static uint64_t n_steps, n_turns;
-static bool draining, waits; /* waits: for its predecessor's end */
+static bool draining, waits,
+    begins; /* waits: for its predecessor's end; begins: to open its device before that */
 static int hand;
 
 static bool
@@ -327,6 +328,8 @@ take_over(void)
 
         if (!strcmp(got.name, "go")) {
             waits = false;
+        } else if (!strcmp(got.name, "begin")) {
+            begins = true;
         } else {
             check(pread(have, &byte, 1, 0) == 1);
             fprintf(stderr, "<6>fake: adopted %s of epoch %d%s\n", got.name, byte,
@@ -340,11 +343,17 @@ static void
 exchange_arenas(uint64_t epoch)
 {
     struct pollfd p[] = { { .fd = hand, .events = POLLIN }, { .fd = l.bell.fd, .events = POLLIN } };
+    struct shm_ctl *c = shm_ctl(&l.w);
+    bool begun = false;
 
     take_over();
     if (waits) fprintf(stderr, "<6>fake: epoch %llu waits\n", (unsigned long long)epoch);
     while (waits) {
-        atomic_fetch_add(&shm_ctl(&l.w)->hb_count, 1);
+        if (begins && !begun)
+            fprintf(stderr, "<6>fake: epoch %llu begins\n", (unsigned long long)epoch);
+        begun = begins;
+        atomic_store(&c->phase, begun ? PHASE_STANDBY : PHASE_BEGUN);
+        atomic_fetch_add(&c->hb_count, 1);
         poll(p, ARRAY_LEN(p), 100);
         if (bell_drain(&l.bell) == -EPIPE) exit(0);
         take_over();

@@ -30,9 +30,9 @@ static void
 become_lagand(const struct rig *r, const char *const *args)
 {
     char lagand[600], worker[600];
-    const char *argv[MAX_ARGS] = { lagand,    "--foreground", "--runtime-dir", r->run,
-                                   "--model", r->model,       "--worker",      worker };
-    int n = 8, log = open(r->log, O_WRONLY | O_CREAT | O_APPEND, 0600);
+    const char *argv[MAX_ARGS] = { lagand,   "--foreground", "--runtime-dir", r->run,     "--model",
+                                   r->model, "--worker",     worker,          "--device", "cpu" };
+    int n = 10, log = open(r->log, O_WRONLY | O_CREAT | O_APPEND, 0600);
     char *plain[MAX_ARGS];
 
     test_program(lagand, sizeof lagand, "lagand");

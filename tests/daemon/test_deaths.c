@@ -206,6 +206,104 @@ at_the_end_of_hand_a_successor_is_made_that_gets_memory_at_the_end_of_the_proces
     assert_int_equal(rig_stop(&r), 0);
 }
 
+/* Until the worker's standby is called that. */
+static void
+await_standby(struct dealer *ctl, const char *word)
+{
+    nsec until = clock_now() + 20 * NSEC_S;
+
+    for (;;) {
+        const msgpack_object *w;
+
+        call(ctl, 1001, "workers list", NULL, NULL);
+        w = msg_get(&hear_type(ctl, LAGAN_MSG_REPLY, 2000)->map, "result")->via.array.ptr;
+        assert_int_equal(number(w, "restarts"), 0);
+        if (!strcmp(text_of(w, "standby"), word)) return;
+        if (clock_now() > until) fail_msg("\"%s\", not \"%s\"", text_of(w, "standby"), word);
+        poll(NULL, 0, 5);
+    }
+}
+
+/* Its driver is up then, for whoever comes; of the device's memory it takes nothing before. */
+static void
+beside_a_gpus_worker_one_waits_that_begins_when_the_workers_hand_ends(void **state)
+{
+    struct dealer *c, *ctl;
+
+    (void)state;
+    rig_begin(&r, "shut-hand", ARGS("--device", "cuda", "--supervisor.stall-timeout", "60s"));
+    c = dial(&r, "api.sock");
+    ctl = dial(&r, "ctl.sock");
+    await_standby(ctl, "driver up");
+    assert_false(rig_logged(&r, "fake: epoch 2 begins", 0));
+    assert_false(rig_logged(&r, "adopted", 0)); /* nor is anything of the device lent */
+    submit(c, 1, 3, 4, 1);                      /* with the fourth token hand is shut */
+    assert_int_equal(rest(c, 1, 0, 4, 1), 0);
+    assert_true(rig_logged(&r, "fake: epoch 2 begins", 5000));
+    assert_true(rig_logged(&r, "adopted weights of epoch 1", 5000));
+    assert_false(rig_logged(&r, "adopted kv", 0));
+    await_standby(ctl, "standby");
+    kill(pid_of_worker(ctl), SIGKILL);
+    assert_true(rig_logged(&r, "the standby takes over", 5000));
+    assert_true(rig_logged(&r, "adopted kv of epoch 1", 5000));
+    submit(c, 3, 3, 3, 1);
+    assert_int_equal(rest(c, 3, 0, 3, 1), 0);
+    assert_true(rig_logged(&r, "fake: epoch 3 waits", 5000));
+    assert_false(rig_logged(&r, "fake: epoch 3 begins", 0));
+    hang_up(c);
+    assert_int_equal(rig_stop(&r), 0);
+}
+
+static pid_t
+pid_of_standby(void)
+{
+    char line[512];
+    FILE *f = fopen(r.log, "r");
+    int pid = 0;
+
+    while (f && fgets(line, sizeof line, f)) {
+        const char *at = strstr(line, "worker w0.standby: started, pid ");
+
+        if (at) sscanf(at + strlen("worker w0.standby: started, pid "), "%d", &pid);
+    }
+    if (f) fclose(f);
+    assert_true(pid > 0);
+    return pid;
+}
+
+/* Its death is not the worker's, and with the worker it leaves: nobody has the device's files open then. */
+static void
+what_waits_beside_a_gpus_worker_comes_back_and_goes_with_it(void **state)
+{
+    struct dealer *c, *ctl;
+    pid_t first;
+
+    (void)state;
+    rig_begin(&r, "good", ARGS("--device", "cuda"));
+    c = dial(&r, "api.sock");
+    ctl = dial(&r, "ctl.sock");
+    await_standby(ctl, "driver up");
+    first = pid_of_standby();
+    kill(first, SIGKILL);
+    assert_true(rig_logged(&r, "no request is touched", 5000));
+    assert_true(rig_logged(&r, "fake: epoch 3 waits", 5000));
+    await_standby(ctl, "driver up");
+    assert_int_not_equal(pid_of_standby(), first);
+    submit(c, 1, 3, 3, 1);
+    assert_int_equal(rest(c, 1, 0, 3, 1), 0);
+    call(ctl, 2, "restart", "worker", "w0");
+    assert_int_equal(hear_type(ctl, LAGAN_MSG_REPLY, 2000)->rid, 2);
+    assert_true(rig_logged(&r, "fake: epoch 5 waits", 5000)); /* of the new program's */
+    assert_false(rig_logged(&r, "takes over", 0));
+    await_standby(ctl, "driver up");
+    call(ctl, 3, "drain", "worker", "w0");
+    assert_int_equal(hear_type(ctl, LAGAN_MSG_REPLY, 2000)->rid, 3);
+    await_standby(ctl, "");
+    assert_int_equal(rig_n_workers(&r), 0);
+    hang_up(c);
+    assert_int_equal(rig_stop(&r), 0);
+}
+
 static void
 a_worker_that_shuts_its_hand_and_lives_is_ended(void **state)
 {
@@ -363,6 +461,8 @@ main(void)
         rig_test(requests_of_a_dead_worker_go_on_at_once_with_its_sibling),
         rig_test(a_kill_from_outside_is_told_apart_and_forgiven),
         rig_test(at_the_end_of_hand_a_successor_is_made_that_gets_memory_at_the_end_of_the_process),
+        rig_test(beside_a_gpus_worker_one_waits_that_begins_when_the_workers_hand_ends),
+        rig_test(what_waits_beside_a_gpus_worker_comes_back_and_goes_with_it),
         rig_test(a_worker_that_shuts_its_hand_and_lives_is_ended),
         rig_test(every_lie_of_a_worker_ends_it_and_at_last_the_request_that_it_is_about),
         rig_test(a_worker_that_hands_up_nonsense_never_becomes_ready),

@@ -26,6 +26,23 @@ checksum_of(const uint8_t *p, size_t bytes)
     return sum;
 }
 
+/* A process that waits for its turn has begun, and opens the device later, or never. */
+static void
+a_device_that_was_begun_opens_as_any(void **state)
+{
+    const struct gpu_options nobodys = { .device = "nobody's" },
+                             ours = { .device = rig_cuda() ? "cuda" : "cpu" };
+    struct err e = { 0 };
+    struct rig r;
+
+    (void)state;
+    assert_int_equal(gpu_begin(&nobodys, &e), -EINVAL);
+    assert_int_equal(gpu_begin(&ours, &e), 0);
+    assert_int_equal(gpu_begin(&ours, &e), 0);
+    rig_open(&r, "auto", 1);
+    rig_close(&r);
+}
+
 static void
 checksums_do_not_depend_on_threads_and_notice_every_byte(void **state)
 {
@@ -480,6 +497,7 @@ int
 main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
+        rig_test(a_device_that_was_begun_opens_as_any),
         rig_test(checksums_do_not_depend_on_threads_and_notice_every_byte),
         rig_test(blocks_are_copied_and_nothing_beside_them),
         rig_test(blocks_travel_to_the_host_and_back),

@@ -255,6 +255,12 @@ run_undisturbed(struct answers *a)
     a->n_done = a->n_tokens = a->resumed = a->adopted = a->recomputed = 0;
 }
 
+uint32_t
+answers_beside(uint32_t standby)
+{
+    return standby || strcmp(torture_device, "cpu");
+}
+
 /* One thread each, or one a lane: the machine has few cores and there are three of them. */
 void
 answers_start(struct answers *a, struct service *v, const char *dtype, uint32_t standby,
@@ -288,7 +294,7 @@ answers_start(struct answers *a, struct service *v, const char *dtype, uint32_t 
         1024 / ranks / half, 1024 / ranks / half, common,
         a->lanes ? "split: { mode: fixed }, " : "", 512 / two / half);
     a->v = v;
-    v->n_standbys = ANSWER_MODELS * ((1 + standby) * ranks - 1);
+    v->n_standbys = ANSWER_MODELS * ((1 + answers_beside(standby)) * ranks - 1);
     service_start(v, ANSWER_MODELS, a->config, args);
     if (lagan_open(&a->c, v->endpoint, 20000) < 0) fail_msg("%s", lagan_why(NULL));
     if (a->job[0].q) return;

@@ -57,6 +57,8 @@ struct answers {
  * to compare with. args: more of lagand's, up to a NULL. *a is zero before the first. */
 void answers_start(struct answers *a, struct service *v, const char *dtype, uint32_t standby,
                    const char *const *args);
+/* Processes that wait beside a worker: on a GPU one in any case. */
+uint32_t answers_beside(uint32_t standby);
 /* lagand has been killed: the next one, of the same settings. The client has not heard of it. */
 void answers_begin_again(struct answers *a);
 void answers_stop(struct answers *a); /* lagand, in good order */

@@ -234,9 +234,9 @@ map_board(void)
     close(fd);
 }
 
-/* What the predecessor left. true: the word to go on was among it. */
+/* What the predecessor left. true: the word to go on was among it. *begins: the one to begin. */
 static bool
-take_over(int hand)
+take_over(int hand, bool *begins)
 {
     struct hand_note got;
     bool go = false;
@@ -245,22 +245,23 @@ take_over(int hand)
     while (hand_take(hand, &got, &old, NULL) == 1) {
         close(old);
         go |= !strcmp(got.name, "go");
+        *begins |= !strcmp(got.name, "begin");
     }
     return go;
 }
 
 static void
-stand_by(int hand)
+stand_by(int hand, bool begins)
 {
     struct pollfd p[] = { { .fd = hand, .events = POLLIN }, { .fd = l.bell.fd, .events = POLLIN } };
     struct shm_ctl *c = shm_ctl(&l.w);
 
-    atomic_store(&c->phase, PHASE_STANDBY);
-    while (!take_over(hand)) {
+    do {
+        atomic_store(&c->phase, begins ? PHASE_STANDBY : PHASE_BEGUN);
         atomic_fetch_add(&c->hb_count, 1);
         poll(p, ARRAY_LEN(p), (int)(IDLE / NSEC_MS));
         if (bell_drain(&l.bell) == -EPIPE) exit(0);
-    }
+    } while (!take_over(hand, &begins));
 }
 
 /* An arena of a page: descriptors travel, and are to be counted. */
@@ -283,7 +284,7 @@ main(int argc, char **argv)
 {
     struct heritage h;
     struct shm_ctl *c;
-    bool waits = false;
+    bool waits = false, begins = false;
     int hand;
 
     FP(worker_main);
@@ -296,7 +297,7 @@ main(int argc, char **argv)
     FP(worker_attached);
     chance = h.epoch * 1000 + own;
     hand = heritage_fd(&h, "hand");
-    if (!take_over(hand) && waits) stand_by(hand);
+    if (!take_over(hand, &begins) && waits) stand_by(hand, begins);
     hand_over(hand, h.epoch);
     FP(load_done);
     atomic_store(&board->pid[own], getpid());
