@@ -27,16 +27,7 @@ requests_open(struct requests *q, uint32_t n, uint32_t ids, uint32_t text, struc
         q->slot = NULL;
         return err_set(e, -ENOMEM, "address space for %u requests of %zu KiB", n, room >> 10);
     }
-    for (uint32_t i = 0; i < n; i++) {
-        struct request *r = &q->slot[i];
-
-        r->slot = i;
-        r->next_free = i + 1;
-        r->ids = (token_id *)(void *)(q->room + room * i);
-        r->text = q->room + room * i + (size_t)ids * sizeof(token_id);
-        r->stops = r->text + text;
-    }
-    return 0;
+    return 0; /* no page is touched: streams may wait for us */
 }
 
 void
@@ -51,14 +42,17 @@ requests_close(struct requests *q)
 struct request *
 request_take(struct requests *q)
 {
-    struct request *r;
+    uint32_t slot = q->first_free;
+    char *room = q->room + q->room_bytes * slot;
+    struct request *r = &q->slot[slot];
 
-    if (q->first_free == q->n) return NULL;
-    r = &q->slot[q->first_free];
+    if (slot == q->n) return NULL;
     check(r->state == REQUEST_FREE);
-    q->first_free = r->next_free;
+    q->first_free = slot + 1 + r->skip;
     q->n_used++;
-    *r = (struct request){ .slot = r->slot, .ids = r->ids, .text = r->text, .stops = r->stops };
+    *r = (struct request){ .slot = slot, .ids = (token_id *)(void *)room };
+    r->text = room + (size_t)q->room_ids * sizeof(token_id);
+    r->stops = r->text + q->room_text;
     r->seq.owner = r;
     return r;
 }
@@ -72,7 +66,7 @@ request_give(struct requests *q, struct request *r)
     if (touched > KEEP_BYTES)
         madvise(q->room + q->room_bytes * r->slot, q->room_bytes, MADV_DONTNEED);
     r->state = REQUEST_FREE;
-    r->next_free = q->first_free;
+    r->skip = q->first_free - r->slot - 1;
     q->first_free = r->slot;
     q->n_used--;
 }

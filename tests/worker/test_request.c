@@ -50,6 +50,52 @@ every_slot_is_taken_once_and_comes_back(void **state)
     requests_close(&q);
 }
 
+static void
+slots_come_back_in_any_order(void **state)
+{
+    uint32_t taken = 0, n = 0;
+    struct request *r[N];
+    struct requests q;
+    struct err e;
+
+    (void)state;
+    assert_int_equal(requests_open(&q, N, IDS, TEXT, &e), 0);
+    for (int i = 0; i < 2000; i++) {
+        if (test_below(2) && n < N) {
+            r[n] = request_take(&q);
+            assert_non_null(r[n]);
+            r[n]->state = REQUEST_LIVE;
+            assert_false(taken >> r[n]->slot & 1);
+            taken |= 1u << r[n++]->slot;
+        } else if (n > 0) {
+            uint32_t k = test_below(n);
+
+            taken &= ~(1u << r[k]->slot);
+            request_give(&q, r[k]);
+            r[k] = r[--n];
+        }
+        assert_int_equal(q.n_used, n);
+        if (n == N) assert_null(request_take(&q));
+    }
+    requests_close(&q);
+}
+
+/* 13 MiB of them lay between a death and the next READY. */
+static void
+a_slot_takes_no_memory_before_it_is_taken(void **state)
+{
+    enum { MANY = 4096 };
+    struct requests q;
+    struct err e;
+    long before = resident();
+
+    (void)state;
+    assert_int_equal(requests_open(&q, MANY, 1 << 10, 1 << 10, &e), 0);
+    assert_true(resident() - before < 1000); /* KiB; a page a slot would be 16,384 */
+    assert_non_null(request_take(&q));
+    requests_close(&q);
+}
+
 /* The client of the next request in that slot waited for ever: its tokens were sent as a call's. */
 static void
 a_slot_that_a_call_had_is_a_request_s_again(void **state)
@@ -119,6 +165,8 @@ main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_slot_is_taken_once_and_comes_back),
+        cmocka_unit_test(slots_come_back_in_any_order),
+        cmocka_unit_test(a_slot_takes_no_memory_before_it_is_taken),
         cmocka_unit_test(a_slot_that_a_call_had_is_a_request_s_again),
         cmocka_unit_test(rooms_do_not_touch_each_other),
         cmocka_unit_test(a_long_request_gives_its_memory_back),
