@@ -54,6 +54,7 @@ gpus=$(nvidia-smi -L 2>/dev/null | wc -l)
 60  tests/gpu/test_group --most $gpus --kernel all_reduce=nccl,all_gather=nccl
 240 tests/arch/test_ranks --most $gpus
 120 tests/e2e/test_split --set tensor_parallel=2
+120 tests/e2e/test_beams --set tensor_parallel=2 --only samples_are*
 $tests"
 
 # seconds, tool, program, arguments. initcheck and racecheck have products by our own kernels alone: what cuBLASLt's store

@@ -22,10 +22,10 @@ enum { LOOK_US = 500 };
 static const nsec LOAD_TURN = 10 * NSEC_MS, IDLE_TURN = 500 * NSEC_MS;
 enum { NAP = 20000 }; /* ns between two looks at a device that wakes nobody */
 
-/* Who sits where, as far as rank 0 has told: of tokens those before a sequence's first step. */
+/* Who sits where, as far as rank 0 has told: of tokens those before a sequence's first step, and what steps bring. */
 struct follower {
     struct worker *w;
-    token_id *token;     /* [seats][max_len] */
+    token_id *token;     /* [seats][max_len]; a token that the device drew, and no step brought, is not there */
     struct nudge *bias;  /* [seats][EXEC_MAX_BIAS] */
     struct batch *batch; /* read by exec_start() alone */
     struct batch_bounds bounds;
@@ -230,6 +230,19 @@ make_room(struct follower *f, unsigned lane, struct err *e)
     return 0;
 }
 
+/* Draws that depend on tokens further back find them there. */
+static void
+keep_tokens(struct follower *f, const struct batch *b)
+{
+    for (uint32_t i = 0; i < b->n_runs; i++) {
+        const struct batch_run *r = &b->run[i];
+        token_id *to = f->token + (size_t)r->seat * f->max_len + r->first_pos;
+
+        for (uint32_t k = 0; k + r->n_draft < r->n_rows; k++)
+            if (b->token[r->first_row + k] >= 0) to[k] = b->token[r->first_row + k];
+    }
+}
+
 static int
 take_step(struct follower *f, const struct ring_record *rec, struct err *e)
 {
@@ -241,6 +254,7 @@ take_step(struct follower *f, const struct ring_record *rec, struct err *e)
     if (b->step != w->lane[b->lane].started + 1)
         return err_set(e, -EBADMSG, "plan ring: step %llu of lane %u", (unsigned long long)b->step,
                        b->lane);
+    keep_tokens(f, b);
     TRY(make_room(f, b->lane, e));
     w->lane[b->lane].started++;
     FP(rank_planned);

@@ -252,17 +252,19 @@ tell_seen(struct worker *w, uint32_t rank, uint32_t seat, uint32_t n, struct err
     return 0;
 }
 
-/* What the seat of a sequence that begins needs besides its rows. What depends on tokens further back (n-grams,
- * frequencies, a search) is worked out for rank 0's draw alone: such a sequence's tokens come with its steps, and what
- * others draw for it is not looked at. */
+/* What the seat of a sequence that begins needs besides its rows: all ranks want the same of a draw. What that depends on
+ * further back (n-grams, frequencies) they work out from these tokens and from those that steps bring; of a prompt whose
+ * log-probabilities are wanted they need the token behind a step's rows, too. What others find for a search is not
+ * looked at. */
 static int
 tell_first(struct worker *w, const struct batch_run *run, const struct request *q, struct err *e)
 {
-    uint32_t seen = (uint32_t)run->first_pos;
+    uint32_t seen = (uint32_t)run->first_pos,
+             known = q->seq.prompt_logprobs ? MAX(seen, q->seq.n_prompt) : seen;
 
     for (uint32_t r = 1; r <= w->plan.n; r++) {
         TRY(tell_seat(w, r, run->seat, &q->sampling, e));
-        TRY(tell_tokens(w, r, run->seat, q->seq.token, seen, e));
+        TRY(tell_tokens(w, r, run->seat, q->seq.token, known, e));
         TRY(tell_seen(w, r, run->seat, seen, e));
     }
     return 0;

@@ -45,6 +45,11 @@ struct gather {
     int channel;
     struct tensor out, x;
 };
+struct drawn {
+    struct cpu_group *g;
+    int channel;
+    struct sample s;
+};
 
 int
 cpu_group_open(struct cpu_group **ret, uint32_t rank, uint32_t ranks, int fd, struct err *e)
@@ -215,6 +220,25 @@ run_gather(const void *args, uint32_t part, uint32_t parts, enum cpu_isa isa, vo
             gather_piece(a, i, MIN(rows, a->out.dim[0] - i), j, cols);
 }
 
+static void
+run_same(const void *args, uint32_t part, uint32_t parts, enum cpu_isa isa, void *room)
+{
+    const struct drawn *a = args;
+    float *mine;
+
+    (void)part, (void)parts, (void)isa, (void)room;
+    for (uint32_t i = 0, n; i < a->s.n; i += n, a->g->turn[a->channel]++) {
+        n = MIN(a->s.n - i, (uint32_t)SLOT);
+        mine = slot_of(a->g, a->channel, a->g->rank);
+        memcpy(mine, a->s.token + i, n * sizeof *mine);
+        for (uint32_t j = 0; j < n; j++)
+            if (a->s.row[i + j].beam) mine[j] = 0;
+        meet(a->g, a->channel);
+        for (uint32_t r = 0; r < a->g->ranks; r++)
+            check(!memcmp(mine, slot_of(a->g, a->channel, r), n * sizeof *mine));
+    }
+}
+
 int
 cpu_all_reduce(struct lane *l, struct tensor x)
 {
@@ -229,4 +253,12 @@ cpu_all_gather(struct lane *l, struct tensor out, struct tensor x)
     struct gather a = { ((struct cpu *)l->gpu)->group, cpu_lane_channel(l), out, x };
 
     return cpu_queue(l, run_gather, &a, sizeof a, 1);
+}
+
+int
+cpu_all_same(struct lane *l, const struct sample *s)
+{
+    struct drawn a = { ((struct cpu *)l->gpu)->group, cpu_lane_channel(l), *s };
+
+    return cpu_queue(l, run_same, &a, sizeof a, 1);
 }

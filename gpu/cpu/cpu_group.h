@@ -26,5 +26,7 @@ void cpu_group_leave(struct cpu_group *g, int channel);
 
 int cpu_all_reduce(struct lane *l, struct tensor x);
 int cpu_all_gather(struct lane *l, struct tensor out, struct tensor x);
+/* check()s the promise of sample.parts: what was drawn is the same on every rank, but for beams. */
+int cpu_all_same(struct lane *l, const struct sample *s);
 
 #endif

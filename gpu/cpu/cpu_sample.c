@@ -486,9 +486,10 @@ cpu_sample(struct lane *l, const struct sample *s)
 {
     struct sample_args a = { l, *s };
 
-    if (s->parts && l->gpu->ranks > 1)
-        TRY(cpu_all_gather(l, s->logits, gpu_own_columns(l->gpu, s->logits)));
-    return cpu_queue(l, run_sample, &a, sizeof a, s->n);
+    if (!s->parts || l->gpu->ranks == 1) return cpu_queue(l, run_sample, &a, sizeof a, s->n);
+    TRY(cpu_all_gather(l, s->logits, gpu_own_columns(l->gpu, s->logits)));
+    TRY(cpu_queue(l, run_sample, &a, sizeof a, s->n));
+    return cpu_all_same(l, s);
 }
 
 #endif

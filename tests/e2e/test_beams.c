@@ -167,6 +167,9 @@ hear(struct heard *h, uint32_t n, const struct lagan_event *ev)
         memcpy(s->id + s->n, ev->ids, ev->n_ids * sizeof *ev->ids);
         s->n += ev->n_ids;
         break;
+    case LAGAN_EVENT_PROMPT:
+        assert_int_equal(s->n, 0);
+        break;
     case LAGAN_EVENT_OUTPUT:
         assert_int_equal(ev->n_tokens, s->n);
         s->score = (double)ev->score;
@@ -381,6 +384,7 @@ samples(uint32_t prompt, uint32_t n)
     lagan_set_float(r, "temperature", 0.9);
     if (prompt % 2) lagan_set_float(r, "presence_penalty", 0.7);
     if (prompt % 3 == 1) lagan_set_int(r, "no_repeat_ngram", 2);
+    if (prompt % 3 == 2) lagan_set_int(r, "prompt_logprobs", 0);
     if (prompt == 4)
         lagan_set_bias(r, "logit_bias", (const int32_t[]){ 9, 11 }, (const float[]){ 4, -100 }, 2);
     return r;
@@ -396,16 +400,16 @@ repeats(const struct sequence *s, uint32_t n)
 }
 
 static void
-samples_are_the_same_alone_in_company_and_after_deaths(void **state)
+are_the_same(const char *ranks)
 {
-    static const char *const set[] = { "dtype=fp32", "numerics=invariant", "kv.tokens_per_block=16",
-                                       "max_num_seqs=16", NULL };
+    const char *set[] = { "dtype=fp32",      "numerics=invariant",        "kv.tokens_per_block=16",
+                          "max_num_seqs=16", "max_num_batched_tokens=24", ranks,
+                          NULL };
     static struct heard alone[PROMPTS], several[PROMPTS], killed[PROMPTS];
     struct lagan_request *one[PROMPTS], *many[PROMPTS];
     struct serve s;
     uint32_t n_other = 0;
 
-    (void)state;
     assert_true(serve_start(&s, "tests/data/golden/llama3", set));
     for (uint32_t i = 0; i < PROMPTS; i++) {
         one[i] = samples(i, 1);
@@ -442,6 +446,23 @@ samples_are_the_same_alone_in_company_and_after_deaths(void **state)
     serve_stop(&s);
 }
 
+static void
+samples_are_the_same_alone_in_company_and_after_deaths(void **state)
+{
+    (void)state;
+    are_the_same(NULL);
+}
+
+/* Ranks that want different things of one draw do not draw the same: on the CPU a rank ends then (cpu_all_same()), a GPU draws
+ * another token. With a GPU this is the test before it and --set tensor_parallel=2. */
+static void
+samples_of_two_ranks_are_the_same_alone_in_company_and_after_deaths(void **state)
+{
+    (void)state;
+    if (serve_on_gpu()) skip();
+    are_the_same("tensor_parallel=2");
+}
+
 int
 main(int argc, char **argv)
 {
@@ -450,6 +471,7 @@ main(int argc, char **argv)
         cmocka_unit_test(a_worker_killed_in_searches_gives_the_same_sequences),
         cmocka_unit_test(penalties_and_bias_change_logits_by_what_was_generated),
         cmocka_unit_test(samples_are_the_same_alone_in_company_and_after_deaths),
+        cmocka_unit_test(samples_of_two_ranks_are_the_same_alone_in_company_and_after_deaths),
     };
 
     serve_args(argc, argv);
