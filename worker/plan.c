@@ -70,7 +70,6 @@ plan_say(const struct worker *w, void *room, size_t n)
                                 opt_text(o, &w->keys, value, sizeof value));
         check(len < max);
     }
-    j.n_text = (uint32_t)len;
     memcpy(room, &j, sizeof j);
     return sizeof j + len;
 }
@@ -151,6 +150,8 @@ plan_left(struct worker *w, struct err *e)
         struct plan_left left;
 
         TRY(await(w, r, ANSWER_LEFT, &rec, e));
+        if (rec.len != sizeof left)
+            return err_set(e, -EBADMSG, "rank %u has left %u bytes", r, rec.len);
         memcpy(&left, rec.data, sizeof left);
         link_release(&w->plan.link[r - 1]);
         if (n->old_manifest.fd >= 0 && memcmp(left.kv_id, n->old_kv_id, sizeof left.kv_id)) {

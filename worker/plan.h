@@ -28,8 +28,7 @@
 
 /* Payloads. What is read of a plan is bounded by the reader. */
 struct plan_join {
-    uint64_t checkpoint[2];
-    uint32_t n_text, zero; /* "version X", then each setting, one a line */
+    uint64_t checkpoint[2]; /* behind it text: "version X", then each setting, one a line */
 };
 struct plan_left {
     uint64_t kv_id[2], host_id[2]; /* 0: none */
