@@ -204,9 +204,9 @@ await(struct channel *ch, struct err *e)
 
     if (ch->lost) return err_set(e, -EIO, "the ranks never met");
     if (!ch->done) {
-        clock_gettime(CLOCK_REALTIME, &t);
+        clock_gettime(CLOCK_MONOTONIC, &t);
         t.tv_sec += left / NSEC_S;
-        if (pthread_timedjoin_np(ch->maker, NULL, &t)) {
+        if (pthread_clockjoin_np(ch->maker, NULL, CLOCK_MONOTONIC, &t)) {
             ch->lost = true;
             return err_set(e, -ETIMEDOUT,
                            "the ranks have not met after %lld s: NCCL still waits (NCCL_DEBUG=INFO "
@@ -283,6 +283,11 @@ join(struct cuda_lane *l, struct err *e)
     if (!ch) return err_set(e, -EAGAIN, "%d lanes of a group have sums already", MEET_CHANNELS);
     if (!ch->begun) TRY(begin(ch, e));
     TRY(await(ch, e));
+    if (l->k.invariant && ch->exchange.ranks > 2 && !ch->mapped)
+        return err_set(e, -ENOTSUP,
+                       "%u GPUs that cannot map each other's memory have no invariant numerics: NCCL "
+                       "adds in an order of its own",
+                       ch->exchange.ranks);
     ch->taken = true;
     l->channel = ch;
     return 0;

@@ -2,7 +2,8 @@
  *
  * A lane that sums or gathers has a channel, the same one on every rank because ranks' lanes come to their first sum in the
  * same order. A channel is a communicator of NCCL's, and memory of every rank that all others have mapped: what is
- * small goes straight through that (kernels/exchange.h), the rest through NCCL. Both may be recorded.
+ * small goes straight through that (kernels/exchange.h), the rest through NCCL. Both may be recorded. Where ranks cannot
+ * map each other's memory all goes through NCCL; with invariant numerics more than two are refused then.
  *
  * Channel 0 is made by a thread from the opening of the device on, beside the weights; who needs it first waits for the
  * rest. The others are made when they are needed: two lanes are rare. A rank that does not come is named after

@@ -78,7 +78,7 @@ cuda_reduce_nccl(const struct k_lane *l, struct tensor x)
     size_t row = dtype_bytes(x.dtype, x.dim[1]), stride = dtype_bytes(x.dtype, x.stride);
     uint32_t most = (uint32_t)MIN(l->work_bytes / row, (size_t)x.dim[0]);
 
-    if (l->invariant && ch->exchange.ranks > 2 && ch->mapped) return cudaErrorInvalidValue;
+    if (l->invariant && ch->exchange.ranks > 2) return cudaErrorInvalidValue;
     if (dense(&x))
         return nccl_result(ch,
                            ch->group->nccl.AllReduce(x.data, x.data, (size_t)x.dim[0] * x.dim[1],
