@@ -632,7 +632,10 @@ const struct command commands[] = {
       "sampled; STEP MS and ROWS are of the last step. Ctrl-C ends it.\n",
       top_opts, cmd_top, .alone = false },
     { "workers list", "", "each worker: state, load, memory, restarts",
-      "  laganctl workers list --json\n", NULL, cmd_workers, .alone = false },
+      "  laganctl workers list --json\n\n"
+      "Behind a worker's own state stands that of the process that waits to take its place: standby, it\n"
+      "has loaded; driver up, it keeps a GPU's driver up and takes the rest when its worker dies.\n",
+      NULL, cmd_workers, .alone = false },
     { "requests list", "", "every open request", NULL, NULL, cmd_requests, .alone = false },
     { "cancel", "ID", "end a request of `requests list`",
       "  laganctl cancel 17\n", NULL, cmd_cancel, .alone = false },

@@ -127,6 +127,43 @@ lagand_begins_again_under_its_own_pid_and_takes_everything_along(void **state)
 }
 
 static void
+await_processes(uint32_t n)
+{
+    nsec until = clock_now() + 20 * NSEC_S;
+
+    while (rig_n_workers(&r) != n) {
+        if (clock_now() > until) fail_msg("%u processes, not %u", rig_n_workers(&r), n);
+        poll(NULL, 0, 5);
+    }
+}
+
+/* It is not handed on: it has nothing that took long to make. */
+static void
+what_keeps_a_gpus_driver_up_ends_with_lagand_and_is_made_again_beside_the_next_worker(void **state)
+{
+    struct dealer *c;
+
+    (void)state;
+    rig_begin(&r, "good", ARGS("--device", "cuda"));
+    await_processes(2);
+    systemd_untold(&r.systemd);
+    c = dial(&r, "ctl.sock");
+    call(c, 1, "daemon reexec", NULL, NULL);
+    assert_int_equal(hear_type(c, LAGAN_MSG_REPLY, 2000)->rid, 1);
+    rig_ready(&r);
+    hang_up(c);
+    assert_true(rig_logged(&r, "fake: adopted weights of epoch 1", 5000));
+    await_processes(2);
+    one_request(2);
+    assert_int_equal(kill(r.pid, SIGKILL), 0);
+    assert_int_equal(rig_wait(&r, 5000), 256 + SIGKILL);
+    await_processes(0);
+    rig_begin(&r, "good", ARGS("--device", "cuda", "--remove-runtime-dir"));
+    await_processes(2);
+    assert_int_equal(rig_stop(&r), 0);
+}
+
+static void
 a_reload_replaces_every_worker_one_after_the_other_and_streams_go_on(void **state)
 {
     enum { N = 8, TOKENS = 100 };
@@ -384,6 +421,8 @@ main(void)
         rig_test(kv_without_its_ledger_is_not_taken_over),
         rig_test(what_is_in_the_store_and_of_no_use_is_let_go),
         rig_test(lagand_begins_again_under_its_own_pid_and_takes_everything_along),
+        rig_test(
+            what_keeps_a_gpus_driver_up_ends_with_lagand_and_is_made_again_beside_the_next_worker),
         rig_test(a_reload_replaces_every_worker_one_after_the_other_and_streams_go_on),
         rig_test(a_reload_whose_first_worker_does_not_come_up_leaves_the_others_alone),
         rig_test(when_a_reload_is_over_its_status_is_too),
