@@ -35,6 +35,8 @@ tests='
 120 tests/worker/test_adopt
 120 tests/torture/test_resume a_standby_without*
 120 tests/torture/test_resume streams_go_on*
+120 tests/torture/test_resume after_a_wild*
+120 tests/torture/test_resume --kills 12 streams_of_killed_workers_keep*
 120 tests/torture/test_resume --kills 12 streams_of_killed_workers_with_two*
 120 tests/e2e/test_beams
 120 tests/e2e/test_cache
