@@ -423,7 +423,7 @@ cmd_reexec(struct ctl *ctl, int argc, char **argv)
 
 struct text_opts {
     bool json, help, bare, keep_special;
-    char ids[131072], text[131072], messages[131072], requests[4096];
+    char ids[131072], text[131072], messages[131072], requests[4096], model[128];
 };
 
 /* clang-format off */
@@ -435,6 +435,8 @@ static const struct opt tokenize_opts[] = {
       .sentence = "one {\"text\": ...} or {\"messages\": [...]} a line; - is standard input" },
     { "bare", OPT_BOOL, OPT_AT(text_opts, bare),
       .sentence = "without the tokens that the model's template adds" },
+    { "model", OPT_STR, OPT_AT(text_opts, model), .arg = "NAME",
+      .sentence = "which of the served models, where there are several" },
     { 0 }
 };
 static const struct opt detokenize_opts[] = {
@@ -443,6 +445,8 @@ static const struct opt detokenize_opts[] = {
       .sentence = "one {\"ids\": [...]} a line; - is standard input" },
     { "keep_special", OPT_BOOL, OPT_AT(text_opts, keep_special),
       .sentence = "print special tokens too" },
+    { "model", OPT_STR, OPT_AT(text_opts, model), .arg = "NAME",
+      .sentence = "which of the served models, where there are several" },
     { 0 }
 };
 /* clang-format on */
@@ -480,6 +484,8 @@ text_call(struct ctl *ctl, const char *verb, const struct text_opts *o, json_t *
         json_object_set_new(args, "messages", json_string(text));
         free(text);
     }
+    if (*o->model && !json_object_get(args, "model")) /* a line may name another */
+        json_object_set_new(args, "model", json_string(o->model));
     if (o->bare) json_object_set_new(args, "bare", json_true());
     if (o->keep_special) json_object_set_new(args, "keep_special", json_true());
     r = ctl_call(ctl, verb, args, false, &reply);
@@ -659,10 +665,13 @@ const struct command commands[] = {
       "key cuda.tuned names; without that key the worker refuses. Any worker with the key measures what\n"
       "requests bring, while it is idle; this command asks for all shapes now.\n\n"
       "The worker measures only while it has no request, one matmul at a time: serving goes on, and on\n"
-      "a busy worker this takes as long as it is busy. Ctrl-C ends the watching, not the measuring.\n",
+      "a busy worker this takes as long as it is busy. Ctrl-C ends the watching, not the measuring.\n"
+      "WORKER may be left out where there is one.\n",
       NULL, cmd_tune, .alone = false },
     { "split show", "[WORKER]", "how a worker's device is divided between prompts and answers",
-      "  laganctl split show --json\n", NULL, cmd_split_show, .alone = false },
+      "  laganctl split show --json\n\n"
+      "WORKER may be left out where there is one, here as after split auto, off and set.\n",
+      NULL, cmd_split_show, .alone = false },
     { "split auto", "[WORKER]", "let the worker choose the division by what steps take",
       "  laganctl split auto w0\n\n"
       "It takes the way in which prompts take the least time while tokens come within the model's key\n"

@@ -68,7 +68,7 @@ word(const json_t *o, const char *key)
 }
 
 static void
-print_event(const json_t *e, bool json)
+print_event(const json_t *e, int width, bool json)
 {
     char at[40];
 
@@ -77,8 +77,8 @@ print_event(const json_t *e, bool json)
         putchar('\n');
         return;
     }
-    printf("%s  %-8s  %-3s  %s\n", clock_text(e, at, sizeof at), word(e, "kind"), word(e, "worker"),
-           word(e, "text"));
+    printf("%s  %-8s  %-*s  %s\n", clock_text(e, at, sizeof at), word(e, "kind"), width,
+           word(e, "worker"), word(e, "text"));
 }
 
 /* All there is from a number on; *next is what to ask for then. */
@@ -107,7 +107,7 @@ cmd_events(struct ctl *ctl, int argc, char **argv)
     struct events_opts o;
     json_int_t next = 1;
     uint32_t last;
-    int n, r = 0;
+    int n, r = 0, width = 3;
 
     for (int i = 0; i < argc; i++)
         if (!strcmp(argv[i], "-f")) argv[i] = (char *)(uintptr_t) "--follow";
@@ -120,9 +120,10 @@ cmd_events(struct ctl *ctl, int argc, char **argv)
         size_t i;
 
         r = take_events(ctl, &next, all);
+        json_array_foreach(all, i, e) width = MAX(width, (int)strlen(word(e, "worker")));
         json_array_foreach(all, i, e)
         {
-            if (i + last >= json_array_size(all)) print_event(e, o.json);
+            if (i + last >= json_array_size(all)) print_event(e, width, o.json);
         }
         json_decref(all);
         fflush(stdout);

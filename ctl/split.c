@@ -63,7 +63,7 @@ cmd_split_show(struct ctl *ctl, int argc, char **argv)
     int r = ask(ctl, "split show", argc, argv, 0, &o);
 
     if (!o) return r;
-    printf("%lld units, ", json_number(o, "units"));
+    printf("%lld unit%s, ", json_number(o, "units"), json_number(o, "units") == 1 ? "" : "s");
     if (json_number(o, "grain"))
         printf("in parts of %lld at least, in steps of %lld;", json_number(o, "least"),
                json_number(o, "grain"));

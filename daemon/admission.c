@@ -270,8 +270,7 @@ model_of(const struct config *c, const struct msg_request *q, int *code, struct 
     *code = 0;
     if (!q->model.p && c->n_models == 1) return 0;
     if (!q->model.p) {
-        *code = REFUSED(e, INVALID_REQUEST, "model is missing: %u models are served here",
-                        c->n_models);
+        *code = REFUSED(e, INVALID_REQUEST, MODEL_MISSING, c->n_models);
         return MAX_MODELS;
     }
     for (uint32_t i = 0; i < c->n_models; i++) {

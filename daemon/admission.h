@@ -28,6 +28,9 @@ int admission_fits_done(const struct model_facts *f, const void *ids, uint32_t n
 enum { ADMISSION_DAY = 11 };
 void admission_day(char day[ADMISSION_DAY]);
 
+/* To whoever names none of several models; %u: how many. */
+#define MODEL_MISSING "model is missing: %u are served here, `laganctl model list` has them"
+
 /* A rec_submit with its tails, from malloc; NULL: no memory. */
 struct rec_submit *admission_record(const struct msg_request *q, uint64_t seed, uint32_t *bytes);
 

@@ -607,6 +607,10 @@ reader(struct ask *a)
     struct msg_span model = { 0 };
     bool named = a->args && msg_str(a->args, "model", &model) == 0, known = !named;
 
+    if (!named && d->config->n_models > 1) { /* another's ids would look as if they were right */
+        REFUSE(a, LAGAN_E_INVALID_REQUEST, MODEL_MISSING, d->config->n_models);
+        return NULL;
+    }
     for (uint32_t i = 0; i < d->n_workers; i++) {
         struct worker *w = d->worker[i];
 

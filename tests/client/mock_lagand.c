@@ -510,9 +510,13 @@ take_call(const struct peer *from, const struct msg *m)
         }
         msgpack_pack_map(&p, 0);
     } else if (IS("tokenize")) {
-        struct msg_span text = { "", 0 };
+        struct msg_span text = { "", 0 }, model;
 
         msg_str(args, "text", &text);
+        if (msg_str(args, "model", &model) == 0 && *model.p != 'm') {
+            send_error(from, m->rid, LAGAN_E_MODEL_NOT_FOUND, "that model is not served here");
+            return;
+        }
         msgpack_pack_map(&p, 1);
         msg_key(&p, "ids"), msg_bin(&p, "\x68\0\0\0\x69\0\0\0", text.n ? 8 : 0);
     } else if (IS("detokenize") && msg_ids(args, "ids", &ids, &e) == 0) {

@@ -492,6 +492,11 @@ tokenize_and_detokenize_print_json(void **state)
     assert_string_equal(out, "{\"ids\":[104,105]}\n{\"ids\":[104,105]}\n");
     assert_int_equal(sh("echo '{\"text\":\"a\",\"tag\":[7,\"x\"]}' | $L tokenize --requests -"), 0);
     assert_string_equal(out, "{\"ids\":[104,105],\"tag\":[7,\"x\"]}\n");
+    assert_int_equal(sh("$L tokenize --model mock --text hi"), 0);
+    assert_int_equal(sh("$L tokenize --model other --text hi"), 4);
+    assert_int_equal(sh("echo '{\"text\":\"a\",\"model\":\"mock\"}' | "
+                        "$L tokenize --model other --requests -"),
+                     0);
     assert_int_equal(sh("$L tokenize"), 2);
     assert_has(err, "--text TEXT, --messages JSON or --requests FILE.jsonl");
     assert_int_equal(sh("$L detokenize"), 2);

@@ -88,15 +88,17 @@ serve_launch(struct serve *s, const char *model, const char *const *set)
     snprintf(s->endpoint, sizeof s->endpoint, "ipc://%s/api.sock", s->dir);
     snprintf(s->log, sizeof s->log, "%s.log", s->dir);
     snprintf(exe, sizeof exe, "%s", program_path("lagand"));
-    snprintf(dir, sizeof dir, "%s", source_path(model));
+    if (model) snprintf(dir, sizeof dir, "%s", source_path(model));
     argv[n++] = exe;
     argv[n++] = (char *)(uintptr_t) "--foreground";
     argv[n++] = (char *)(uintptr_t) "--runtime-dir";
     argv[n++] = s->dir;
-    argv[n++] = (char *)(uintptr_t) "--model";
-    argv[n++] = dir;
-    argv[n++] = (char *)(uintptr_t) "--device";
-    argv[n++] = (char *)(uintptr_t)device;
+    if (model) {
+        argv[n++] = (char *)(uintptr_t) "--model";
+        argv[n++] = dir;
+        argv[n++] = (char *)(uintptr_t) "--device";
+        argv[n++] = (char *)(uintptr_t)device;
+    }
     for (; set && *set; set++) {
         assert_true(n + 3 + 2 * MAX_EXTRA < MAX_ARGS);
         if (strncmp(*set, "--", 2)) argv[n++] = (char *)(uintptr_t) "--set";
@@ -228,7 +230,8 @@ serve_ask(const struct serve *s, const char *words, char *said, size_t n)
     int code = serve_ctl(s, words, said, n);
 
     for (int k = 0; k < 300 && code; k++) {
-        if (!strstr(said, "is not ready") && !strstr(said, "lost") && !strstr(said, "asked yet"))
+        if (!strstr(said, "is not ready") && !strstr(said, "no worker is ready") &&
+            !strstr(said, "lost") && !strstr(said, "asked yet"))
             break;
         usleep(100000);
         code = serve_ctl(s, words, said, n);

@@ -23,7 +23,7 @@ void serve_args(int argc, char **argv);
 bool serve_on_gpu(void);
 
 /* model: a directory below tests/data or models (srcdir is put before it), or absolute. set: KEY=VALUE
- * strings of the model, and --KEY=VALUE of lagand, NULL-ended, or NULL. Waits until the worker is ready; false after 20 s (the log is printed). */
+ * strings of the model, and --KEY=VALUE of lagand, NULL-ended, or NULL. model NULL: --config=FILE says which. Waits until the worker is ready; false after 20 s (the log is printed). */
 bool serve_start(struct serve *s, const char *model, const char *const *set);
 /* The same without waiting, and with other arguments before --model. */
 void serve_launch(struct serve *s, const char *model, const char *const *set);

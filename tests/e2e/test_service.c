@@ -290,6 +290,36 @@ text_of_any_length_goes_to_ids_and_back(void **state)
     serve_stop(&s);
 }
 
+/* The ids of another model's vocabulary look as if they were right. */
+static void
+text_to_one_of_two_models_says_to_which(void **state)
+{
+    char path[] = "/tmp/lagan-e2e-yaml-XXXXXX", config[80], top[1024], said[512];
+    const char *const set[] = { config, NULL };
+    int fd = mkstemp(path);
+    struct serve s;
+    struct lagan *c;
+
+    (void)state;
+    snprintf(top, sizeof top, "%s", source_path("models"));
+    assert_true(fd >= 0);
+    assert_true(dprintf(fd,
+                        "models:\n  - { name: a, path: %s/recall-gemma3, device: cpu }\n"
+                        "  - { name: b, path: %s/numbers-t5, device: cpu }\n",
+                        top, top) > 0);
+    close(fd);
+    snprintf(config, sizeof config, "--config=%s", path);
+    assert_true(serve_start(&s, NULL, set));
+    assert_int_equal(serve_ask(&s, "tokenize --model a --text k3", said, sizeof said), 0);
+    assert_non_null(strstr(said, "[2,111,55]"));
+    c = connect_to(&s);
+    assert_true(lagan_call(c, "tokenize", "{\"text\":\"k3\"}", NULL, NULL, 30000) < 0);
+    assert_non_null(strstr(lagan_why(c), "model is missing: 2 are served here"));
+    lagan_close(c);
+    serve_stop(&s);
+    unlink(path);
+}
+
 /* When the only file in dir/vocab was made, after a service has turned text into ids; damaged: with four bytes
  * in its middle changed before. */
 static long
@@ -782,6 +812,7 @@ main(void)
         cmocka_unit_test(prompt_log_probabilities_of_a_text_name_its_tokens),
         cmocka_unit_test(a_request_to_a_drained_service_is_refused_and_does_not_wait),
         cmocka_unit_test(text_of_any_length_goes_to_ids_and_back),
+        cmocka_unit_test(text_to_one_of_two_models_says_to_which),
         cmocka_unit_test(a_vocabulary_is_kept_in_the_service_s_cache_and_made_again_when_damaged),
         cmocka_unit_test(a_cancelled_request_ends_as_cancelled_and_the_next_one_runs),
         cmocka_unit_test(cancelled_outputs_of_one_request_do_not_cost_its_worker),
