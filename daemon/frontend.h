@@ -16,6 +16,7 @@
 #include "daemon/daemon.h"
 #include "daemon/local.h"
 #include "daemon/session.h"
+#include "daemon/store.h"
 #include "ipc/curve.h"
 #include "ipc/msg.h"
 
@@ -29,6 +30,7 @@ struct frontend {
     nsec full_said;                  /* when it was last said that they are as many as may be */
     struct curve_file keys;
     msgpack_sbuffer ping;
+    bool given; /* api.sock is systemd's: it stays when we go */
 };
 
 /* Whose message it is, as its door knows it. */
@@ -41,8 +43,11 @@ struct caller {
     const char *key; /* tcp: its name in the keys file */
 };
 
-/* Bind all. -EADDRINUSE, -EEXIST, -EACCES: where and why. */
-int front_open(struct daemon *d, struct err *e) MUST_USE;
+#define FRONT_SOCKET "api.sock" /* as systemd/lagand.socket names it */
+
+/* Bind all, but a socket for clients that systemd has opened, or a former lagand was given. -EADDRINUSE, -EEXIST,
+ * -EACCES: where and why. */
+int front_open(struct daemon *d, struct store *given, struct err *e) MUST_USE;
 int front_keys(struct daemon *d, struct err *e) MUST_USE; /* read api.keys, also once more */
 void front_close(struct daemon *d);
 

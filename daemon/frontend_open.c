@@ -9,7 +9,9 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
+#include <systemd/sd-daemon.h>
 #include <unistd.h>
 
 enum { OWN_FILES = 256 };                  /* descriptors that are none of a client's */
@@ -17,7 +19,7 @@ enum { OPERATORS = 64, AT_THE_DOOR = 64 }; /* at once; more than may be, until o
 
 static const struct door {
     const char *name, *group;
-} doors[] = { [DOOR_API] = { "api.sock", "lagan" }, [DOOR_CTL] = { "ctl.sock", "lagan-admin" } };
+} doors[] = { [DOOR_API] = { FRONT_SOCKET, "lagan" }, [DOOR_CTL] = { "ctl.sock", "lagan-admin" } };
 
 static int
 on_local(sd_event_source *s, int fd, uint32_t revents, void *arg)
@@ -42,6 +44,30 @@ permit(const char *path, const char *group, struct err *e)
     return 0;
 }
 
+static void
+path_of(const struct daemon *d, enum front_door door, char path[340])
+{
+    snprintf(path, 340, "%s/%s", d->runtime.dir, doors[door].name);
+}
+
+/* The clients' socket, where it is one that we would listen on and that they can find; -1: it is ours to bind. */
+static int
+given_socket(struct daemon *d, struct store *given)
+{
+    int fd = store_take(given, FRONT_SOCKET);
+    char path[340];
+    struct stat st;
+
+    if (fd < 0) return -1;
+    path_of(d, DOOR_API, path);
+    d->front->given = sd_is_socket_unix(fd, SOCK_STREAM, 1, path, 0) > 0 && lstat(path, &st) == 0 &&
+                      S_ISSOCK(st.st_mode);
+    if (d->front->given) return fd;
+    log_warn("the socket that we were given is not %s, or its file is gone: another is made", path);
+    close(fd);
+    return -1;
+}
+
 static int
 open_door(struct daemon *d, enum front_door door, uint32_t most, struct err *e)
 {
@@ -49,7 +75,7 @@ open_door(struct daemon *d, enum front_door door, uint32_t most, struct err *e)
     char path[340];
 
     TRY(runtime_vacate(&d->runtime, at->name, e));
-    snprintf(path, sizeof path, "%s/%s", d->runtime.dir, at->name);
+    path_of(d, door, path);
     TRY(local_listen(d->front->local, door, path, most, e));
     return permit(path, at->group, e);
 }
@@ -87,18 +113,19 @@ most_connections(const struct daemon *d)
 }
 
 int
-front_open(struct daemon *d, struct err *e)
+front_open(struct daemon *d, struct store *given, struct err *e)
 {
     struct frontend *f = d->front = calloc(1, sizeof *f);
-    uint32_t most = most_connections(d);
-    int r;
+    uint32_t most = most_connections(d) + AT_THE_DOOR;
+    int fd, r;
 
     if (!f) return err_set(e, -ENOMEM, "front end");
     msgpack_sbuffer_init(&f->ping);
-    f->connections = connections_new(most);
+    f->connections = connections_new(most - AT_THE_DOOR);
     f->local = local_open(LAGAN_MAX_FRAME);
     if (!f->connections || !f->local) return err_set(e, -ENOMEM, "front end");
-    TRY(open_door(d, DOOR_API, most + AT_THE_DOOR, e));
+    fd = given_socket(d, given);
+    TRY(fd >= 0 ? local_adopt(f->local, DOOR_API, fd, most, e) : open_door(d, DOOR_API, most, e));
     TRY(open_door(d, DOOR_CTL, OPERATORS, e));
     r = sd_event_add_io(d->event, &f->on_local, local_fd(f->local), EPOLLIN, on_local, f->local);
     if (r < 0) return err_set(e, r, "a socket for clients: %s", strerror(-r));
@@ -112,16 +139,19 @@ void
 front_close(struct daemon *d)
 {
     struct frontend *f = d->front;
+    bool bound[ARRAY_LEN(doors)];
     char path[340];
 
     if (!f) return;
+    for (uint32_t i = 0; i < ARRAY_LEN(doors); i++)
+        bound[i] = f->local && local_door(f->local, i) >= 0 && !(i == DOOR_API && f->given);
     sd_event_source_disable_unref(f->on_local);
     /* Its last answer is to the one who told it to begin again. */
     tcp_close(f->tcp, d->begin_again);
     local_close(f->local);
     for (uint32_t i = 0; i < ARRAY_LEN(doors); i++) {
-        snprintf(path, sizeof path, "%s/%s", d->runtime.dir, doors[i].name);
-        unlink(path);
+        path_of(d, i, path);
+        if (bound[i]) unlink(path); /* not what was there before us */
     }
     msgpack_sbuffer_destroy(&f->ping);
     explicit_bzero(&f->keys, sizeof f->keys);

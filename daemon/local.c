@@ -10,6 +10,7 @@
 #include "ipc/zmtp.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
@@ -487,25 +488,42 @@ local_close(struct local *l)
 }
 
 int
+local_adopt(struct local *l, uint32_t door, int fd, uint32_t most, struct err *e)
+{
+    struct epoll_event ev = { .events = EPOLLIN, .data.fd = fd };
+
+    check(door < LOCAL_DOORS && l->door[door].fd < 0);
+    l->door[door].most = most;
+    l->door[door].fd = fd;
+    if (fcntl(fd, F_SETFL, O_NONBLOCK) < 0 || epoll_ctl(l->epoll, EPOLL_CTL_ADD, fd, &ev) < 0)
+        return err_set(e, -errno, "a socket for clients: %s", strerror(errno));
+    return 0;
+}
+
+int
 local_listen(struct local *l, uint32_t door, const char *path, uint32_t most, struct err *e)
 {
     struct sockaddr_un a = { .sun_family = AF_UNIX };
-    struct epoll_event ev = { .events = EPOLLIN };
-    struct local_door *to = &l->door[door];
     mode_t mask;
-    int r;
+    int fd, r;
 
-    check(door < LOCAL_DOORS && to->fd < 0 && strlen(path) < sizeof a.sun_path);
+    check(strlen(path) < sizeof a.sun_path);
     memcpy(a.sun_path, path, strlen(path) + 1);
-    to->most = most;
-    to->fd = ev.data.fd = socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
-    if (to->fd < 0) return err_set(e, -errno, "%s: socket: %s", path, strerror(errno));
+    fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    if (fd < 0) return err_set(e, -errno, "%s: socket: %s", path, strerror(errno));
     mask = umask(0117); /* never open wider than it will be */
-    r = bind(to->fd, (struct sockaddr *)&a, sizeof a) < 0 ? -errno : 0;
+    r = bind(fd, (struct sockaddr *)&a, sizeof a) < 0 ? -errno : 0;
     umask(mask);
-    if (r == 0 && listen(to->fd, BACKLOG) < 0) r = -errno;
-    if (r == 0 && epoll_ctl(l->epoll, EPOLL_CTL_ADD, to->fd, &ev) < 0) r = -errno;
-    return r < 0 ? err_set(e, r, "%s: cannot be bound: %s", path, strerror(-r)) : 0;
+    if (r == 0 && listen(fd, BACKLOG) < 0) r = -errno;
+    if (r == 0) return local_adopt(l, door, fd, most, e);
+    close(fd);
+    return err_set(e, r, "%s: cannot be bound: %s", path, strerror(-r));
+}
+
+int
+local_door(const struct local *l, uint32_t door)
+{
+    return l->door[door].fd;
 }
 
 int

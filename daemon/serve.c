@@ -348,6 +348,7 @@ open_event(struct daemon *d, struct err *e)
 static int
 open_daemon(struct daemon *d, struct err *e)
 {
+    static struct store given; /* by systemd, or by the lagand that we were */
     uint64_t seed[2];
 
     if (getrandom(d->id, sizeof d->id, 0) < 0 || getrandom(seed, sizeof seed, 0) < 0) {
@@ -370,7 +371,8 @@ open_daemon(struct daemon *d, struct err *e)
     if (!d->ledger || !d->sessions || !d->calls || !d->history || !d->zmq) {
         return err_set(e, -ENOMEM, "no memory for the tables");
     }
-    TRY(front_open(d, e));
+    store_read(&given);
+    TRY(front_open(d, &given, e));
     for (uint32_t m = 0; m < d->config->n_models; m++) {
         d->turns[m].quantum = d->config->model[m].keys.quantum;
         for (uint32_t i = 0; i < d->config->model[m].keys.workers; i++) {
@@ -378,7 +380,7 @@ open_daemon(struct daemon *d, struct err *e)
             d->n_workers++;
         }
     }
-    succeed_take(d);
+    succeed_take(d, &given);
     return 0;
 }
 

@@ -3,8 +3,8 @@
 
 #include "base/failpoint.h"
 #include "base/log.h"
+#include "daemon/frontend.h"
 #include "daemon/recall.h"
-#include "daemon/store.h"
 #include "daemon/worker.h"
 
 #include <errno.h>
@@ -89,29 +89,27 @@ take_arenas(struct daemon *d, struct store *s, const bool lost[MAX_WORKERS])
 }
 
 void
-succeed_take(struct daemon *d)
+succeed_take(struct daemon *d, struct store *left)
 {
-    static struct store s;
     bool lost[MAX_WORKERS] = { false };
     int ledger;
     uint32_t n;
 
-    store_read(&s);
-    outlast_workers(d, &s, lost);
+    outlast_workers(d, left, lost);
     FP(heirs_outlasted);
-    ledger = store_take(&s, "ledger");
+    ledger = store_take(left, "ledger");
     n = recall_open(d, ledger);
     if (n) log_info("%u requests of a former lagand, %u of them go on", n, ledger_n(d->ledger));
     if (d->mirror.base && d->mirror.fd != ledger) store_put("ledger", d->mirror.fd);
     FP(heirs_recalled);
-    take_arenas(d, &s, lost);
+    take_arenas(d, left, lost);
     for (uint32_t i = 0; i < d->n_workers && !ledger_last_id(d->ledger); i++) {
         struct worker *w = d->worker[i];
 
         arenas_drop_kv(&w->arenas);
         for (uint32_t k = 0; k < w->n_others; k++) arenas_drop_kv(&w->other[k]->arenas);
     }
-    store_close(&s);
+    store_close(left);
     FP(heirs_taken);
 }
 
@@ -159,6 +157,7 @@ succeed_prepare(struct daemon *d)
     for (uint32_t i = 0; i < d->n_workers; i++) worker_end(d->worker[i]);
     FP(heirs_ended);
     if (d->mirror.base) set_aside(h, "ledger", d->mirror.fd);
+    if (d->front->given) set_aside(h, FRONT_SOCKET, local_door(d->front->local, DOOR_API));
     for (uint32_t i = 0; i < d->n_workers; i++) {
         const struct worker *w = d->worker[i];
 

@@ -11,9 +11,10 @@
 #include "base/base.h"
 #include "base/err.h"
 #include "daemon/daemon.h"
+#include "daemon/store.h"
 
-/* Take over what there is: d's tables and workers are made, none is started. */
-void succeed_take(struct daemon *d);
+/* Take over what there is: d's tables and workers are made, none is started. left: what nobody has taken yet. */
+void succeed_take(struct daemon *d, struct store *left);
 
 struct heirlooms;
 /* End the workers, hear what they had said, and set aside what the successor needs. NULL: no memory. */

@@ -188,14 +188,33 @@ systemd_forget(struct systemd *s, const char *name)
     pthread_mutex_unlock(&s->lock);
 }
 
-void
-systemd_keep(struct systemd *s, const char *name)
+static void
+keep(struct systemd *s, const char *name, int fd)
 {
     struct systemd_fd *f = &s->store[s->n_store];
 
+    assert_true(fd >= 0);
     pthread_mutex_lock(&s->lock);
-    f->fd = memfd_create("kept", MFD_CLOEXEC);
+    f->fd = fd;
     snprintf(f->name, sizeof f->name, "%s", name);
     s->n_store++;
     pthread_mutex_unlock(&s->lock);
+}
+
+void
+systemd_keep(struct systemd *s, const char *name)
+{
+    keep(s, name, memfd_create("kept", MFD_CLOEXEC));
+}
+
+void
+systemd_listen(struct systemd *s, const char *name, const char *path)
+{
+    struct sockaddr_un a = { .sun_family = AF_UNIX };
+    int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+
+    snprintf(a.sun_path, sizeof a.sun_path, "%s", path);
+    assert_int_equal(bind(fd, (struct sockaddr *)&a, sizeof a), 0);
+    assert_int_equal(listen(fd, 128), 0);
+    keep(s, name, fd);
 }

@@ -37,5 +37,7 @@ void systemd_untold(struct systemd *s);                 /* what has been told so
 uint32_t systemd_stored(struct systemd *s, const char *name); /* how many begin with that */
 void systemd_forget(struct systemd *s, const char *name);     /* out of the store */
 void systemd_keep(struct systemd *s, const char *name);       /* an empty memfd into it */
+/* Listen there, as for a .socket unit; given to every lagand like what is in the store. */
+void systemd_listen(struct systemd *s, const char *name, const char *path);
 
 #endif

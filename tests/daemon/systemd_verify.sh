@@ -1,5 +1,5 @@
 #!/bin/bash
-# systemd_verify.sh - systemd understands every line of the unit, the drop-in, the users and the
+# systemd_verify.sh - systemd understands every line of the units, the drop-in, the users and the
 # directories, and holds the service for as little exposed as systemd/README.md promises.
 set -u
 command -v systemd-analyze >/dev/null || { echo "systemd-analyze is not there"; exit 77; }
@@ -9,6 +9,7 @@ trap 'rm -rf "$dir"' EXIT
 
 # The programs it names have to exist where it is verified.
 sed "s|@sbindir@/lagand|/bin/true|" "$top/systemd/lagand.service.in" >"$dir/lagand.service"
+cp "$top/systemd/lagand.socket" "$dir/"
 grep -n '@[a-z]*@' "$dir/lagand.service" && { echo "a path was not filled in"; exit 1; }
 
 twice=$(grep -o '^Exec[A-Za-z]*=' "$dir/lagand.service" | sort | uniq -d)
@@ -16,7 +17,8 @@ twice=$(grep -o '^Exec[A-Za-z]*=' "$dir/lagand.service" | sort | uniq -d)
 
 understood() { # of which units WHAT consists
   # Users and units of other packages may be absent here; lines that are not understood may not.
-  said=$(systemd-analyze verify --man=no "$dir/lagand.service" 2>&1 | grep -e lagand.service -e lagan-cuda.conf |
+  said=$(systemd-analyze verify --man=no "$dir/lagand.service" "$dir/lagand.socket" 2>&1 |
+    grep -e lagand.service -e lagand.socket -e lagan-cuda.conf |
     grep -v -e 'User=lagan' -e 'nvidia-persistenced' -e 'modprobe@')
   [ -z "$said" ] || { printf '%s\n' "$said" "systemd does not understand $1"; exit 1; }
 }
@@ -29,6 +31,8 @@ exposed() { # at most TENTHS, as WHAT is shipped
 }
 
 understood 'the unit'
+grep -q "^FileDescriptorName=$(sed -n 's/^#define FRONT_SOCKET "\(.*\)".*/\1/p' "$top/daemon/frontend.h")$" \
+  "$dir/lagand.socket" || { echo "lagand does not know the socket by its name"; exit 1; }
 exposed 7 'without GPUs'
 mkdir "$dir/lagand.service.d"
 cp "$top/systemd/lagan-cuda.conf" "$dir/lagand.service.d/"

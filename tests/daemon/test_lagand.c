@@ -673,7 +673,7 @@ what_is_at_a_sockets_path_is_looked_at_before_it_is_replaced(void **state)
     close(open(path, O_CREAT | O_WRONLY, 0600));
     assert_int_equal(second(run), 1);
     assert_true(rig_logged(&r, "exists and is not a socket", 0));
-    unlink(path);
+    assert_int_equal(unlink(path), 0);
 
     /* A socket that somebody listens on. */
     fd = socket(AF_UNIX, SOCK_STREAM, 0);
@@ -682,6 +682,7 @@ what_is_at_a_sockets_path_is_looked_at_before_it_is_replaced(void **state)
     assert_int_equal(listen(fd, 1), 0);
     assert_int_equal(second(run), 1);
     assert_true(rig_logged(&r, "is alive", 0));
+    assert_int_equal(access(path, F_OK), 0);
     close(fd);
 
     /* The same, dead: it is replaced. */

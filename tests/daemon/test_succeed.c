@@ -9,6 +9,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
 #include <unistd.h>
 
 static struct rig r;
@@ -123,6 +126,62 @@ lagand_begins_again_under_its_own_pid_and_takes_everything_along(void **state)
         assert_int_equal(rig_n_workers(&r), 1);
     }
     assert_true(rig_logged(&r, "adopted kv of epoch 1", 0));
+    assert_int_equal(rig_stop(&r), 0);
+}
+
+static ino_t
+inode_of(const char *path)
+{
+    struct stat st;
+
+    return stat(path, &st) == 0 ? st.st_ino : 0;
+}
+
+/* With systemd/lagand.socket: while one lagand follows another, clients find it and wait. */
+static void
+a_socket_of_systemds_is_served_by_one_lagand_after_another_and_stays(void **state)
+{
+    struct sockaddr_un a = { .sun_family = AF_UNIX };
+    struct dealer *ctl;
+    char path[120];
+    ino_t inode;
+    int fd;
+
+    (void)state;
+    rig_begin(&r, "good", NULL);
+    snprintf(path, sizeof path, "%s/api.sock", r.run);
+    assert_int_equal(kill(r.pid, SIGKILL), 0);
+    assert_int_equal(rig_wait(&r, 5000), 256 + SIGKILL);
+    assert_int_equal(unlink(path), 0);
+    systemd_listen(&r.systemd, "api.sock", path);
+    inode = inode_of(path);
+    fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0); /* nobody is there yet */
+    strcpy(a.sun_path, path);
+    assert_int_equal(connect(fd, (struct sockaddr *)&a, sizeof a), 0);
+    close(fd);
+    rig_begin(&r, "good", NULL);
+    one_request(1);
+    rig_crash(&r, "good", NULL);
+    rig_ready(&r);
+    one_request(2);
+    systemd_untold(&r.systemd);
+    ctl = dial(&r, "ctl.sock");
+    call(ctl, 1, "daemon reexec", NULL, NULL);
+    assert_int_equal(hear_type(ctl, LAGAN_MSG_REPLY, 2000)->rid, 1);
+    rig_ready(&r);
+    hang_up(ctl);
+    one_request(3);
+    assert_false(rig_logged(&r, "of no use", 0));
+    assert_false(rig_logged(&r, "the socket that we were given", 0));
+    kill(r.pid, SIGTERM);
+    assert_int_equal(rig_wait(&r, 5000), 0);
+    assert_int_equal(inode_of(path), inode);
+
+    /* One that nobody can find any more is none. */
+    unlink(path);
+    rig_begin(&r, "good", ARGS("--remove-runtime-dir"));
+    assert_true(rig_logged(&r, "the socket that we were given is not", 0));
+    one_request(4);
     assert_int_equal(rig_stop(&r), 0);
 }
 
@@ -421,6 +480,7 @@ main(void)
         rig_test(kv_without_its_ledger_is_not_taken_over),
         rig_test(what_is_in_the_store_and_of_no_use_is_let_go),
         rig_test(lagand_begins_again_under_its_own_pid_and_takes_everything_along),
+        rig_test(a_socket_of_systemds_is_served_by_one_lagand_after_another_and_stays),
         rig_test(
             what_keeps_a_gpus_driver_up_ends_with_lagand_and_is_made_again_beside_the_next_worker),
         rig_test(a_reload_replaces_every_worker_one_after_the_other_and_streams_go_on),
