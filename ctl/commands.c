@@ -373,7 +373,7 @@ cmd_config_check(struct ctl *ctl, int argc, char **argv)
 /* ---- workers come and go */
 
 static int
-steer(struct ctl *ctl, const char *words, const char *says, int argc, char **argv)
+steer_one(struct ctl *ctl, const char *words, const char *says, int argc, char **argv)
 {
     json_t *done;
     int r = ask(ctl, words, argc, argv, 1, "worker", /* privileged= */ true, &done);
@@ -382,6 +382,33 @@ steer(struct ctl *ctl, const char *words, const char *says, int argc, char **arg
         printf("%s  %s, %lld requests to finish\n", argv[0], says, json_number(done, "requests"));
     json_decref(done);
     return r;
+}
+
+/* One worker, or each that there is. */
+static int
+steer(struct ctl *ctl, const char *words, const char *says, int argc, char **argv)
+{
+    enum { MOST = 8 };
+    int at = 0, r, worst;
+    json_t *workers, *w;
+    size_t i;
+
+    while (at < argc && strcmp(argv[at], "all")) at++;
+    if (at == argc || argc > MOST) return steer_one(ctl, words, says, argc, argv);
+    worst = ctl_ask(ctl, "workers list", NULL, /* privileged= */ false, /* json= */ false,
+                    &workers);
+    if (worst) return worst;
+    json_array_foreach(workers, i, w)
+    {
+        char *one[MOST]; /* they are moved about */
+
+        memcpy(one, argv, (size_t)argc * sizeof *one);
+        one[at] = (char *)(uintptr_t)json_word(w, "name");
+        r = steer_one(ctl, words, says, argc, one);
+        if (r) worst = worst && worst != r ? CTL_FAILED : r;
+    }
+    json_decref(workers);
+    return worst;
 }
 
 static int
@@ -645,10 +672,15 @@ const struct command commands[] = {
     { "requests list", "", "every open request", NULL, NULL, cmd_requests, .alone = false },
     { "cancel", "ID", "end a request of `requests list`",
       "  laganctl cancel 17\n", NULL, cmd_cancel, .alone = false },
-    { "drain", "WORKER", "let a worker finish and take no more",
-      "  laganctl drain w0\n", NULL, cmd_drain, .alone = false },
-    { "restart", "WORKER", "let a worker finish, then start it anew",
-      "  laganctl restart w0\n", NULL, cmd_restart, .alone = false },
+    { "drain", "WORKER|all", "let a worker finish and take no more",
+      "  laganctl drain w0\n"
+      "  laganctl drain all\n\n"
+      "It is down then until `laganctl restart` starts it.\n",
+      NULL, cmd_drain, .alone = false },
+    { "restart", "WORKER|all", "let a worker finish, then start it anew",
+      "  laganctl restart w0\n\n"
+      "all: each at once; `laganctl reload` is for one after the other.\n",
+      NULL, cmd_restart, .alone = false },
     { "reload", "", "replace every worker, one after the other, by the program that lies there now",
       "  laganctl reload\n\n"
       "Requests pause and go on with the successor; nothing ends. Weights and KV stay where they are.\n",

@@ -378,6 +378,8 @@ tables_line_up_and_json_is_the_answer(void **state)
     assert_int_equal(sh("$L drain w0"), 0);
     assert_string_equal(out, "w0  draining, 2 requests to finish\n");
     assert_int_equal(sh("$L drain w9"), 4);
+    assert_int_equal(sh("$L drain --json all"), 0);
+    assert_string_equal(out, "{\"requests\":2}\n");
 }
 
 static void
@@ -446,9 +448,11 @@ kv_flush_says_what_went_of_each_worker(void **state)
 }
 
 static void
-one_worker_that_cannot_be_flushed_does_not_spare_the_others(void **state)
+one_worker_that_cannot_be_flushed_or_drained_does_not_spare_the_others(void **state)
 {
     (void)state;
+    assert_int_equal(sh("MOCK_WORKERS=3 $D/bin/laganctl --spawn models/x drain all"), 4);
+    assert_string_equal(out, "w0  draining, 2 requests to finish\n");
     assert_int_equal(sh("MOCK_WORKERS=3 $D/bin/laganctl --spawn models/x kv flush"), 1);
     assert_has(out, "w0  ");
     assert_has(out, "w2  ");
@@ -688,7 +692,7 @@ main(void)
         cmocka_unit_test(top_looks_so_often_and_knows_rates_from_the_second_look_on),
         cmocka_unit_test(bench_counts_what_came_and_times_it),
         cmocka_unit_test(kv_flush_says_what_went_of_each_worker),
-        cmocka_unit_test(one_worker_that_cannot_be_flushed_does_not_spare_the_others),
+        cmocka_unit_test(one_worker_that_cannot_be_flushed_or_drained_does_not_spare_the_others),
         cmocka_unit_test(tune_waits_for_the_worker_and_prints_what_it_found),
         cmocka_unit_test(tokenize_and_detokenize_print_json),
         cmocka_unit_test(what_lagand_remembers_is_printed_from_the_last_or_all),

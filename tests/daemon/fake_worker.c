@@ -2,7 +2,7 @@
  *
  * It speaks the rings as the real one does. A request's token at a position is a hash of both, so that
  * a test knows every answer; it ends at max_tokens. The name of the "model" directory says how it
- * misbehaves: good, slow, brisk (a token a millisecond), segv, check, hang, deaf, overdue, storm, exit, bad-token, bad-row, bad-first,
+ * misbehaves: good, slow, brisk (a token a millisecond), segv, bus, check, hang, deaf, overdue, storm, exit, bad-token, bad-row, bad-first,
  * bad-text, bad-finish, bad-seq, bad-hand, shut-bell, shut-hand, asked-early, loading, die-config, die-model, die-once,
  * poison.
  */
@@ -147,6 +147,13 @@ misbehave(void)
     if (is("segv")) {
         signal(SIGSEGV, SIG_DFL); /* a sanitizer would make an exit of it */
         raise(SIGSEGV);
+    }
+    if (is("bus")) { /* a page that its file does not have */
+        int fd = memfd_create("short", MFD_CLOEXEC);
+        char *p = mmap(NULL, 4096, PROT_READ, MAP_SHARED, fd, 0);
+
+        signal(SIGBUS, SIG_DFL);
+        whole = p + *(volatile char *)p;
     }
     if (is("exit")) _exit(3);
     if (is("check")) {

@@ -340,6 +340,7 @@ every_lie_of_a_worker_ends_it_and_at_last_the_request_that_it_is_about(void **st
         { "storm", "rang the bell", 0 },
         { "exit", "died of exited: exit status 3", 0 },
         { "check", "check(sky is blue) failed", 0 },
+        { "bus", "died of signal: signal 7", 0 },
     };
 
     (void)state;
