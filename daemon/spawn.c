@@ -117,6 +117,8 @@ prepare(struct child *c, const struct spawn *s, struct err *e)
     if (r == 0) r = heritage_env(&s->heritage, names, sizeof names);
     if (r == 0) r = add_env(c, names, "");
     if (r == 0) r = add_env(c, epoch, "");
+    /* A GPU's driver and libraries make tables of 100 MiB while streams wait: in huge pages, where the kernel has them. */
+    if (r == 0 && keys_on_gpu(s->keys)) r = add_env(c, "GLIBC_TUNABLES=", "glibc.malloc.hugetlb=1");
     if (r == 0 && s->control) r = add_env(c, "LAGAN_CONTROL=", s->control);
     if (r == 0 && s->control) r = add_env(c, "LAGAN_TOKEN=", s->token);
     return r < 0 ? err_set(e, r, "its arguments are too long") : 0;
@@ -155,7 +157,8 @@ become_worker(const struct spawn *s, struct child *c, pid_t parent, int null, in
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (getppid() != parent) _exit(127); /* we died before that took hold */
     signal(SIGPIPE, SIG_DFL);
-    signal(SIGUSR2, SIG_IGN); /* until it can answer: one that is slow to begin may be asked before */
+    signal(SIGUSR2,
+           SIG_IGN); /* until it can answer: one that is slow to begin may be asked before */
     sigprocmask(SIG_SETMASK, &none, NULL);
     *failed = place_fds(&s->heritage, null, out);
     FP(spawn_exec);

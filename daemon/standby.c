@@ -14,7 +14,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-static const nsec CALM_TIME = 100 * NSEC_MS;
+/* From READY on: to one that opens the device, and to one that has its driver up alone. */
+static const nsec CALM_TIME = 100 * NSEC_MS, BRIEF_TIME = 10 * NSEC_MS;
 
 static const struct model_keys *
 keys_of(const struct worker *w)
@@ -108,13 +109,16 @@ on_calm(sd_event_source *s, uint64_t usec, void *arg)
     return 0;
 }
 
-/* Once streams go on: a process that opens the device holds others up there. */
+/* Once streams go on: a process that opens the device holds others up there. A driver comes up beside a step or two, and
+ * until it has a death takes twice as long. */
 static void
 make_soon(struct worker *w)
 {
+    nsec wait = keys_of(w)->standby ? CALM_TIME : BRIEF_TIME;
+
     w->on_calm = sd_event_source_disable_unref(w->on_calm);
-    if (sd_event_add_time_relative(w->d->event, &w->on_calm, CLOCK_MONOTONIC, CALM_TIME / NSEC_US,
-                                   1, on_calm, w) < 0)
+    if (sd_event_add_time_relative(w->d->event, &w->on_calm, CLOCK_MONOTONIC, wait / NSEC_US, 1,
+                                   on_calm, w) < 0)
         worker_event(w->standby, EV_START);
 }
 

@@ -4,9 +4,9 @@
  * device: a context, the weights, scratch. What it lacks then, until its worker's pidfd is readable, are the arenas that the
  * worker writes, and a word to go on.
  *
- *     worker READY for 100 ms -> one is made, and another behind it when it has been taken and is READY so long
- *         standby: 1            it begins
- *         standby: 0, on a GPU  its driver is up, and nothing else of it is taken: "driver up"
+ *     worker READY for a while -> one is made, and another behind it when it has been taken and is READY so long
+ *         standby: 1            100 ms: it begins
+ *         standby: 0, on a GPU  10 ms: its driver is up, and nothing else of it is taken: "driver up"
  *         standby: 0, the CPU   none is made
  *     worker's hand ends and it does not -> one is made if there is none, and it begins: a driver needs time for both
  *     worker leaves, is restarted or replaced, or its memory is given up -> the standby is ended

@@ -498,7 +498,7 @@ struct gpu_ops {
 
 /* Before gpu_open() with the same options, or not at all: what of it takes none of the device's memory. A GPU's driver is
  * up then, which need not come up for whoever opens that GPU next, nor go down when its last user dies; there is no
- * context, and the libraries are loaded. A GPU's memory.used shows 4 MiB. The CPU has nothing to begin. -EINVAL and
+ * context. A thread that nobody waits for loads cuBLASLt. A GPU's memory.used shows 4 MiB. The CPU has nothing to begin. -EINVAL and
  * -ENODEV as gpu_open(). */
 int gpu_begin(const struct gpu_options *o, struct err *e) MUST_USE;
 /* Open a device by name. ops: every call goes through it; it checks shapes and then calls the device. */

@@ -477,10 +477,9 @@ begin(struct worker *w, struct err *e)
     tier_begin(n);
     TRY(read_source(w, e));
     TRY(start_take(w, e));
+    if (w->waits && !w->begins) TRY(gpu_begin(&device, e));
     TRY(model_begin(&n->begun, &n->source, arch_families, e));
-    if (!w->waits || w->begins) return 0;
-    TRY(gpu_begin(&device, e));
-    return start_take(w, e);
+    return w->waits ? start_take(w, e) : 0;
 }
 
 /* All that takes long and needs nothing that a living worker writes. */
@@ -692,15 +691,12 @@ load_more(struct worker *w)
 static int
 load_first(struct worker *w)
 {
-    pthread_t text;
-    bool beside = !w->rank && pthread_create(&text, NULL, open_text, w) == 0;
-    int r = begin(w, &w->start_err);
+    int r;
 
+    w->opens_text = !w->rank && pthread_create(&w->text_opener, NULL, open_text, w) == 0;
+    r = begin(w, &w->start_err);
     if (r == 0) r = load_more(w);
-    if (beside)
-        pthread_join(text, NULL);
-    else if (r == 0 && !w->rank)
-        open_text(w);
+    if (r == 0 && !w->rank && !w->opens_text) open_text(w);
     return r;
 }
 
@@ -714,6 +710,10 @@ load(void *arg)
 
     memset(w->e.slice_ns, 0, sizeof w->e.slice_ns); /* was spent before anybody waited for it */
     r = !w->e.begun && !w->e.model ? load_first(w) : load_more(w);
+    if (w->opens_text && (r < 0 || !w->waits)) {
+        pthread_join(w->text_opener, NULL);
+        w->opens_text = false;
+    }
     w->e.load_ns = clock_now() - since;
     if (!w->waits) FP(load_done);
     atomic_store_explicit(&w->start_done, r < 0 ? -1 : 1, memory_order_release);

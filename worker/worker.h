@@ -116,6 +116,8 @@ struct worker {
     struct err start_err;
     _Atomic int start_done; /* release by the loader, acquire by the engine: 1 ready, -1 failed */
     struct tier_wait tier;
+    pthread_t text_opener;
+    bool opens_text; /* that thread is not joined yet */
     bool waits;  /* a standby, and its time has not come. The loader's while it runs, and begins. */
     bool begins; /* it may take of the device what it needs beside its worker */
     _Atomic uint64_t load_done, load_total; /* relaxed */

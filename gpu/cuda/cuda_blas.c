@@ -109,13 +109,27 @@ find_calls(void *library, void *arg)
     return true;
 }
 
+static void *
+loader(void *libs)
+{
+    struct blas b; /* its calls are looked up again */
+    int r = cuda_library_open(&b.library, LIBRARY, libs, "", find_calls, &b, NULL);
+
+    (void)r; /* nobody multiplies yet */
+    free(libs);
+    return NULL;
+}
+
 void
 cuda_blas_load(const struct gpu_options *o)
 {
-    struct blas b; /* its calls are looked up again */
-    int r = cuda_library_open(&b.library, LIBRARY, o->libs, "", find_calls, &b, NULL);
+    char *libs = o->libs ? strdup(o->libs) : NULL;
+    pthread_t t;
 
-    (void)r; /* nobody multiplies yet */
+    if ((!o->libs || libs) && pthread_create(&t, NULL, loader, libs) == 0)
+        pthread_detach(t);
+    else
+        free(libs);
 }
 
 static void *

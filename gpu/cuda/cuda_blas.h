@@ -17,7 +17,7 @@
 
 #include "gpu/cuda/cuda.h"
 
-/* Load it and no more, so that cuda_blas_open() finds it loaded, or says what lacks. */
+/* Begin to load it and no more, so that cuda_blas_open() finds it loaded, or says what lacks. */
 void cuda_blas_load(const struct gpu_options *o);
 /* Begin to look for it; the driver has been started. */
 int cuda_blas_begin(struct cuda *c, const struct gpu_options *o, struct err *e) MUST_USE;
