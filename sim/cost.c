@@ -1,6 +1,8 @@
 /* cost.c - see cost.h. */
 #include "sim/cost.h"
 
+#include <math.h>
+
 /* Two lanes on the whole device take turns, more or less: a reader beside matrix products had 0.3 of the bandwidth, they
  * 0.83 of the arithmetic (one H200, two plain streams). */
 static const struct part_share BESIDE_WHOLE = { .read = 0.30, .compute = 0.83 };
@@ -56,6 +58,19 @@ cost_share(const struct setting *st, const struct ladder *l, const struct batch 
                                 MIN(s.compute, BESIDE_WHOLE.compute) };
 }
 
+/* How much longer products of so many rows take, and attention of prompts, than at the peak of their part of the device. On a
+ * part tiles are spread more evenly. */
+static double
+unevenness(const struct cost *c, double rows, double part)
+{
+    double done = rows, tile = part < 1 ? 0 : c->tile;
+
+    if (rows <= 0) return 1;
+    if (tile > 0 && rows > tile) done = ceil(rows / tile) * tile;
+    if (c->burst <= 0) return done / rows;
+    return done / rows * MAX(1, c->peak / c->burst * (done + part * c->few) / done);
+}
+
 /* Answers' attention waits for memory and prompts' for arithmetic, one behind the other; products are of all rows. */
 nsec
 cost_of(const struct setting *st, const struct batch *b, struct part_share has)
@@ -65,11 +80,13 @@ cost_of(const struct setting *st, const struct batch *b, struct part_share has)
     const struct work_done all = work_of(&c->work, &st->kv, b,
                                          WORK_ENCODER | WORK_CONTEXT | WORK_GENERATION);
     double bandwidth = c->bandwidth * has.read, peak = c->peak * has.compute;
-    double seconds = MAX(all.weights / bandwidth, all.matmul / peak);
+    double more = unevenness(c, b->n_rows, has.compute);
+    double seconds = MAX(all.weights / bandwidth, more * all.matmul / peak);
 
     for (size_t i = 0; i < ARRAY_LEN(phase); i++) {
         struct work_done w = work_of(&c->work, &st->kv, b, phase[i]);
 
+        if (phase[i] == WORK_CONTEXT) w.attend *= more;
         seconds += MAX(w.kv / bandwidth, w.attend / peak);
     }
     return c->launch + (nsec)(seconds * 1e9);

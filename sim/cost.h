@@ -1,5 +1,5 @@
-/* cost.h - how long a step would take: a roofline over what it reads and computes. What it does not know: products of few
- * hundred rows and attention of short chunks have less of the arithmetic (chunks of 256 rows took a third longer than it says).
+/* cost.h - how long a step would take: a roofline over what it reads and computes. Products of few rows have less of the
+ * arithmetic, and of all rows but whole tiles some is lost.
  */
 #ifndef SIM_COST_H
 #define SIM_COST_H

@@ -5,7 +5,7 @@
  *     cache block 64 arena 60GiB
  *     group full layers 32 slice 16KiB attend 524288
  *     limits seqs 256 rows 8192 len 131072
- *     cost weights 16GiB row_flops 16e9 bandwidth 4.2e12 peak 600e12 launch 30us
+ *     cost weights 16GiB row_flops 16e9 bandwidth 4.2e12 peak 600e12 launch 30us tile 256 burst 780e12 few 110
  *     split mode auto units 132 least 8 grain 8 target 50ms
  *     co_run context 64 generation 68 compute 0.44 read 0.80
  *
@@ -34,6 +34,8 @@ struct cost {
     struct work_costs work;
     double bandwidth, peak; /* bytes and FLOP a second */
     nsec launch;
+    uint32_t tile;     /* products of more rows take as long as of its next multiple; 0: of any as they are */
+    double burst, few; /* FLOP a second if the peak were no limit, rows that have half of it; 0: all have the peak */
     double guess; /* what auto thinks at first that answers read on a part, of what they do */
     struct co_run co_run[MAX_CO_RUNS];
     uint32_t n_co_runs;

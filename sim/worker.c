@@ -36,7 +36,7 @@ divide(struct worker *w, struct err *e)
     const struct divide *d = &w->st.divide;
     const struct scheduler_limits *l = &w->st.sched;
     const struct split_limits limits = { MIN(w->st.kv.tokens_per_block, l->max_rows), l->max_rows,
-                                         d->target };
+                                         d->target, w->st.cost.tile };
     unsigned rung = 0;
 
     ladder_make(&w->ladder, d->units, d->least, d->grain);

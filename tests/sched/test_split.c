@@ -42,12 +42,13 @@ the_part_nearer_to_a_multiple_is_rounded_and_the_other_has_the_rest(
 static void
 every_rung_is_a_division_that_the_device_has(void **state)
 {
+    static const uint32_t context[] = { 64, 72, 80, 112 };
     struct ladder l;
 
     (void)state;
     ladder_make(&l, 132, 8, 8);
     assert_int_equal(l.n, 5);
-    for (unsigned i = 1; i < 5; i++) assert_int_equal(l.rung[i].context, 48 + 16 * i);
+    for (unsigned i = 1; i < 5; i++) assert_int_equal(l.rung[i].context, context[i - 1]);
     for (int k = 0; k < 5000; k++) {
         uint32_t grain = test_below(9), least = 1 + test_below(16), units = 1 + test_below(200);
 
@@ -100,7 +101,7 @@ an_operators_rung_is_one_the_device_has_and_takes_the_last_ones_place(void **sta
     (void)state;
     ladder_make(&l, 132, 8, 8);
     assert_int_equal(ladder_set(&l, 80, 52, &r, &e), 0);
-    assert_int_equal(r, 2);
+    assert_int_equal(r, 3);
     assert_int_equal(ladder_set(&l, 12, 120, &r, &e), 0);
     assert_int_equal(r, 4);
     assert_int_equal(l.n, 5);
@@ -265,6 +266,48 @@ a_step_that_ran_alone_says_nothing_of_its_rung(void **state)
     assert_true(steptime_known(&t, STEP_CONTEXT) == 0);
 }
 
+/* Seven or eight have generated on a part, and while another way was taken a few steps were held up by half. */
+static void
+steps_that_are_alike_do_not_tell_one_term_from_another(void **state)
+{
+    struct steptime t;
+    struct ladder l;
+    struct work_done w = { .weights = 16e9, .kv = 41e9 };
+    double thirty = (16e9 + 41e9) / 4e3 / .6;
+
+    (void)state;
+    ladder_make(&l, 132, 8, 8);
+    steptime_init(&t, &l, 4e12, 600e12);
+    steptime_rung(&t, 2, (struct part_share){ .4, .6 }, (struct part_share){ .6, .4 });
+    for (int k = 0; k < 60; k++) {
+        struct work_done few = { .weights = 16e9, .kv = k < 50 ? 9.6e9 : 11e9 };
+        double ns = (few.weights + few.kv) / 4e3 / .6;
+
+        steptime_learn(&t, STEP_GENERATION, 2, &few, (nsec)(k % 20 == 19 ? 1.5 * ns : ns), 1);
+    }
+    assert_true(steptime_of(&t, STEP_GENERATION, 2, &w) < 1.07 * thirty);
+    assert_true(steptime_of(&t, STEP_GENERATION, 2, &w) > .95 * thirty);
+}
+
+static void
+no_part_is_faster_than_the_whole_device(void **state)
+{
+    struct work_done few = { .weights = 16e9, .matmul = 242 * 16e9 },
+                     many = { .weights = 16e9, .matmul = 4096 * 16e9 };
+    struct steptime t;
+    struct ladder l;
+
+    (void)state;
+    ladder_make(&l, 132, 8, 8);
+    steptime_init(&t, &l, 4e12, 600e12);
+    steptime_rung(&t, 1, (struct part_share){ .1, .5 }, (struct part_share){ .9, .5 });
+    steptime_learn(&t, STEP_CONTEXT, 0, &many, (nsec)steptime_of(&t, STEP_CONTEXT, 0, &many), 0);
+    for (int k = 0; k < 50; k++) /* of its bytes too little was thought, so of its arithmetic too much is */
+        steptime_learn(&t, STEP_CONTEXT, 1, &few, 12 * NSEC_MS, 1);
+    assert_true(steptime_of(&t, STEP_CONTEXT, 1, &many) >
+                .8 * steptime_of(&t, STEP_CONTEXT, 0, &many));
+}
+
 /* The step behind it seems to take nothing then; and what took a hundred times as long was held up by something else. */
 static void
 a_step_that_was_found_late_changes_little(void **state)
@@ -402,15 +445,15 @@ really(const struct truth *d, const struct split_load *x, struct split_way way, 
     *row = *token / rows;
 }
 
-/* Rows of prompts a ns when each has its tokens: as few generate as suffice for that, and if all who are there do not, the
- * rest is generated on the whole device while no prompt is computed. */
+/* Rows of prompts a ns when each has its tokens: as few generate as suffice for that, and if all who are there but the one whose
+ * prompt is computed do not, the rest is generated on the whole device while no prompt is. */
 static double
 rate_of(const struct truth *d, const struct split_load *x, struct split_way way)
 {
     struct work_done answers = x->decode;
-    double row, token, n = 1, more = (double)x->n_there / x->n_decode, left;
+    double row, token, n = x->n_there > 1, more = (double)x->n_there / x->n_decode, left;
 
-    for (really(d, x, way, n, &row, &token); n < x->n_there && n * row < x->tokens * token;)
+    for (really(d, x, way, n, &row, &token); n < x->n_there - 1 && n * row < x->tokens * token;)
         really(d, x, way, ++n, &row, &token);
     left = MAX(x->tokens - n * row / token, 0.);
     answers.kv *= more;
@@ -609,6 +652,8 @@ main(void)
         cmocka_unit_test(the_fit_is_that_of_every_step_looked_at_again),
         cmocka_unit_test(a_rung_that_was_never_used_is_taken_for_its_share_of_the_whole),
         cmocka_unit_test(a_step_that_ran_alone_says_nothing_of_its_rung),
+        cmocka_unit_test(steps_that_are_alike_do_not_tell_one_term_from_another),
+        cmocka_unit_test(no_part_is_faster_than_the_whole_device),
         cmocka_unit_test(a_step_that_was_found_late_changes_little),
         cmocka_unit_test(the_way_taken_is_nearly_the_best_that_the_device_has),
         cmocka_unit_test(with_a_phase_empty_or_unknown_nothing_changes),

@@ -90,11 +90,15 @@ scheduler_load(const struct scheduler *s, uint32_t most)
     struct scheduler_load x = { .n_generating = s->n_in[SEQ_GENERATION],
                                 .n_there = may_generate(s) };
     const struct seq *q = s->n_in[SEQ_CONTEXT] ? s->running.first : NULL;
+    uint32_t seats = x.n_there - MIN(s->n_in[SEQ_CONTEXT] + x.n_generating, x.n_there);
 
     for (; q && x.prompt_rows < most; q = q->next)
         if (q->state == SEQ_CONTEXT && !q->halted && !seq_follows(q))
             x.prompt_rows += MIN(q->n_prompt - q->n_planned, most - x.prompt_rows);
-    for (q = s->waiting.first; q && x.prompt_rows < most; q = q->next)
-        if (!q->halted) x.prompt_rows += MIN(q->n_source + q->n_prompt, most - x.prompt_rows);
+    for (q = s->waiting.first; q && seats && x.prompt_rows < most; q = q->next)
+        if (!q->halted) {
+            x.prompt_rows += MIN(q->n_source + q->n_prompt, most - x.prompt_rows);
+            seats--;
+        }
     return x;
 }

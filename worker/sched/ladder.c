@@ -45,7 +45,7 @@ find(const struct ladder *l, struct rung r)
 void
 ladder_make(struct ladder *l, uint32_t units, uint32_t least, uint32_t grain)
 {
-    static const double share[] = { 1. / 2, 5. / 8, 3. / 4, 7. / 8 };
+    static const double share[] = { 1. / 2, 9. / 16, 5. / 8, 7. / 8 };
 
     *l = (struct ladder){ .units = units, .least = MAX(least, 1u), .grain = grain, .n = 1 };
     l->rung[0] = (struct rung){ units, units };

@@ -2,17 +2,22 @@
  *
  * A step's time and each term of it are counted as parts of what the guess says of it: z[i] = base[i] x[i] / guess and
  * y = ns / guess, so that all numbers are near 1. Factors m of the base are what brings the sums of m[i] z[i] as near to y as
- * can be over all steps; PULL steps' worth of belief hold them where they would be without: at 1 on rung 0, on others at
- * rung 0's. (As parts of the time itself a step that was found late, and made the next one short, would outweigh
- * thousands; so the two even out.)
+ * can be over all steps; PULL steps' worth of belief hold them at 1 on rung 0. (As parts of the time itself a step that was
+ * found late, and made the next one short, would outweigh thousands; so the two even out.)
+ *
+ * On another rung one factor more is found first, which all of rung 0's have there: PULL holds it at 1. Then each has its own,
+ * and APART steps' worth hold them together. For steps that are alike do not tell one term from another: when seven or eight
+ * had generated, the few steps in which a change was under way were taken for what a longer context costs, and what was
+ * expected of thirty was a tenth too much.
  */
 #include "worker/sched/steptime.h"
 
 #include <string.h>
 
-/* PULL: a step outweighs it. KEEP, of the same rung: the last 50 steps count. FADE, of other rungs: after some
- * thousand steps elsewhere half is forgotten. LEAST: a factor may not become 0 before any step has had its term. */
-static const double PULL = 0.02, KEEP = 0.98, FADE = 0.9997, LEAST = 1e-3;
+/* PULL: a step outweighs it. APART: a few that differ do. KEEP, of the same rung: the last 50 steps count. FADE, of other
+ * rungs: after some thousand steps elsewhere half is forgotten. LEAST: a factor may not become 0 before any step has had its
+ * term. */
+static const double PULL = 0.02, APART = 0.2, KEEP = 0.98, FADE = 0.9997, LEAST = 1e-3;
 enum { SWEEPS = 60 };
 /* A step counts as so many times what it should take, at most: what has held it up was something else, as a rule. Not
  * with FEW known. */
@@ -35,30 +40,50 @@ step_kind(unsigned work)
     return work & (WORK_CONTEXT | WORK_ENCODER) ? STEP_BOTH : STEP_GENERATION;
 }
 
-/* Each factor in turn to where it is best with the others as they are: the sum of squares falls every time. */
+/* Each factor in turn to where it is best with the others as they are: the sum of squares falls every time. hold: steps'
+ * worth, that each is what it is thought to be. */
 static void
-solve(const struct steptime_cell *c, const double at[STEP_TERMS], double m[STEP_TERMS])
+solve(const struct steptime_cell *c, const double at[STEP_TERMS], double hold,
+      const double least[STEP_TERMS], double m[STEP_TERMS])
 {
-    for (unsigned i = 0; i < STEP_TERMS; i++) m[i] = at[i];
+    for (unsigned i = 0; i < STEP_TERMS; i++) m[i] = MAX(at[i], least[i]);
     for (unsigned s = 0; s < SWEEPS && c->n > 0; s++)
         for (unsigned i = 0; i < STEP_TERMS; i++) {
-            double rest = c->b[i] + PULL * at[i];
+            double rest = c->b[i] + hold * at[i];
 
             for (unsigned j = 0; j < STEP_TERMS; j++)
                 if (j != i) rest -= c->a[i][j] * m[j];
-            m[i] = MAX(rest / (c->a[i][i] + PULL), LEAST * at[i]);
+            m[i] = MAX(rest / (c->a[i][i] + hold), least[i]);
         }
+}
+
+/* A rung's factors, from those of rung 0. A part does nothing faster than the whole device. */
+static void
+fit_rung(const struct steptime_cell *whole, struct steptime_cell *c)
+{
+    double at[STEP_TERMS], least[STEP_TERMS], is = PULL, want = PULL;
+
+    for (unsigned i = 0; i < STEP_TERMS; i++) {
+        want += c->b[i] * whole->m[i];
+        for (unsigned j = 0; j < STEP_TERMS; j++) is += c->a[i][j] * whole->m[i] * whole->m[j];
+    }
+    for (unsigned i = 0; i < STEP_TERMS; i++) {
+        at[i] = want / is * whole->m[i];
+        least[i] = whole->n > 0 && c->base[i] > 0 ? whole->m[i] * whole->base[i] / c->base[i]
+                                                  : LEAST * at[i];
+    }
+    solve(c, at, APART, least, c->m);
 }
 
 /* After anything was changed: asked for many times as often. */
 static void
 fit(struct steptime *t, enum step_kind kind)
 {
-    static const double one[STEP_TERMS] = { 1, 1, 1 };
+    const double one[STEP_TERMS] = { 1, 1, 1 }, least[STEP_TERMS] = { LEAST, LEAST, LEAST };
     struct steptime_cell *c = t->cell[kind];
 
-    solve(&c[0], one, c[0].m);
-    for (unsigned r = 1; r < MAX_RUNGS; r++) solve(&c[r], c[0].m, c[r].m);
+    solve(&c[0], one, PULL, least, c[0].m);
+    for (unsigned r = 1; r < MAX_RUNGS; r++) fit_rung(&c[0], &c[r]);
 }
 
 void
