@@ -22,10 +22,12 @@ enum { LOOK_US = 500 };
 static const nsec LOAD_TURN = 10 * NSEC_MS, IDLE_TURN = 500 * NSEC_MS;
 enum { NAP = 20000 }; /* ns between two looks at a device that wakes nobody */
 
-/* Who sits where, as far as rank 0 has told: of tokens those before a sequence's first step, and what steps bring. */
+/* Who sits where, as far as rank 0 has told: of tokens those before a sequence's first step, and what steps bring of one
+ * that looks back. */
 struct follower {
     struct worker *w;
-    token_id *token;     /* [seats][max_len]; a token that the device drew, and no step brought, is not there */
+    token_id *token;     /* [seats][max_len] */
+    bool *looks_back;    /* [seats] exec_looks_back() */
     struct nudge *bias;  /* [seats][EXEC_MAX_BIAS] */
     struct batch *batch; /* read by exec_start() alone */
     struct batch_bounds bounds;
@@ -112,6 +114,7 @@ take_seat(struct follower *f, const struct ring_record *rec, struct err *e)
     memcpy(bias, (const char *)rec->data + sizeof s, s.n_bias * sizeof *bias);
     s.how.bias = bias;
     s.how.prompt = f->token + (size_t)s.seat * f->max_len;
+    f->looks_back[s.seat] = exec_looks_back(&s.how);
     exec_seat(f->w->e.exec, s.seat, &s.how);
     return 0;
 }
@@ -238,7 +241,7 @@ keep_tokens(struct follower *f, const struct batch *b)
         const struct batch_run *r = &b->run[i];
         token_id *to = f->token + (size_t)r->seat * f->max_len + r->first_pos;
 
-        for (uint32_t k = 0; k + r->n_draft < r->n_rows; k++)
+        for (uint32_t k = 0; f->looks_back[r->seat] && k + r->n_draft < r->n_rows; k++)
             if (b->token[r->first_row + k] >= 0) to[k] = b->token[r->first_row + k];
     }
 }
@@ -325,6 +328,7 @@ make(struct follower *f, struct err *e)
     f->token = mmap(NULL, f->token_bytes, PROT_READ | PROT_WRITE,
                     MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (f->token == MAP_FAILED) f->token = NULL;
+    f->looks_back = calloc(n->limits.max_seqs, sizeof *f->looks_back);
     f->bias = calloc((size_t)n->limits.max_seqs * EXEC_MAX_BIAS, sizeof *f->bias);
     f->bounds = (struct batch_bounds){
         .kv = &n->kv_config,
@@ -340,7 +344,8 @@ make(struct follower *f, struct err *e)
         .n_buckets = n->limits.n_buckets,
     };
     f->batch = batch_new(rows, n->limits.max_seqs, x->max_edits, x->max_copies);
-    return f->token && f->bias && f->batch ? 0 : err_set(e, -ENOMEM, "memory for plans");
+    if (f->token && f->looks_back && f->bias && f->batch) return 0;
+    return err_set(e, -ENOMEM, "memory for plans");
 }
 
 int
@@ -361,6 +366,7 @@ follow_run(struct worker *w, struct err *e)
     }
     while (r == 0) r = turn(&f, e);
     if (f.token) munmap(f.token, f.token_bytes);
+    free(f.looks_back);
     free(f.bias);
     batch_free(f.batch);
     return r;
