@@ -9,11 +9,12 @@
  * which is plain fp32 arithmetic; and rows that stand in other batches with each other where bits
  * are promised. A difference ends the program.
  *
- *     bench_matmul [--device cuda:N] [--tuned FILE [--tune]] [--libs DIR] [--brief] [--ways 11111] [--from ROWS]
- *                  [--to ROWS] [--part SMS] [--ranks N]
+ *     bench_matmul [--device cuda:N] [--tuned FILE [--tune]] [--libs DIR] [--brief] [--ways 111111] [--from ROWS]
+ *                  [--to ROWS] [--part SMS [--beside]] [--ranks N]
  *
- * --ways: a digit for each candidate, from the right small, blas, tuned, invariant, sm90. --from, --to: no fewer rows,
- * and no more. --part: on the device's last SMS alone, a part of it. --ranks: what each of N ranks has of the matrices.
+ * --ways: a digit for each candidate, from the right small, blas, tuned, invariant, sm90, ring. --from, --to: no fewer rows,
+ * and no more. --part: on the device's last SMS alone, a part of it. --beside: while the other SMs multiply 2,048 rows, with
+ * what they got done. --ranks: what each of N ranks has of the matrices.
  */
 #include "base/clock.h"
 #include "gpu/fp.h"
@@ -27,6 +28,9 @@
 
 enum { RUNS = 9, MAX_ROWS = 8192, MAX_K = 14336, MAX_N = 128256, CHAIN = 8 };
 #define POOL ((uint64_t)7 << 29) /* bytes of weights: CHAIN layers, three heads */
+/* A product beside it, and how many are queued. */
+enum { BESIDE_ROWS = 2048, INNER = 4096, OUTER = 14336, AHEAD = 64 };
+#define PRODUCT (2. * BESIDE_ROWS * INNER * OUTER)
 
 static struct matrix {
     const char *name;
@@ -46,12 +50,14 @@ static const struct way {
     const char *name, *kernels;
     uint32_t max_rows;
     bool tuned, invariant;
-} ways[] = { { "small", "matmul=small,gate_matmul=small", 16, false, false },
-             { "blas", "matmul=blas,gate_matmul=blas", MAX_ROWS, false, false },
-             { "tuned", "matmul=blas,gate_matmul=blas", MAX_ROWS, true, false },
-             { "invariant", "", MAX_ROWS, true, true },
-             { "sm90", "matmul=sm90,matmul=blas,gate_matmul=sm90,gate_matmul=blas", 64, false,
-               false } };
+} ways[] = {
+    { "small", "matmul=small,gate_matmul=small", 16, false, false },
+    { "blas", "matmul=blas,gate_matmul=blas", MAX_ROWS, false, false },
+    { "tuned", "matmul=blas,gate_matmul=blas", MAX_ROWS, true, false },
+    { "invariant", "", MAX_ROWS, true, true },
+    { "sm90", "matmul=sm90,matmul=blas,gate_matmul=sm90,gate_matmul=blas", 64, false, false },
+    { "ring", "matmul=ring,matmul=blas,gate_matmul=ring,gate_matmul=blas", 64, false, false }
+};
 enum { WAYS = ARRAY_LEN(ways) };
 
 static struct {
@@ -63,12 +69,14 @@ static struct {
         const struct gpu_ops *op;
         struct lane *lane;
         uint64_t step;
-    } any, way[8], *at; /* any has the memory, too; at: whose turn it is */
-    unsigned ways;      /* of ways[], a bit each */
-    uint32_t from, to;  /* no fewer rows are measured, and no more */
-    uint32_t part;      /* of the SMs, for candidates; 0: all */
+    } any, way[8], beside, *at; /* any has the memory, too; at: whose turn it is */
+    uint64_t n_done[8];         /* by beside in a way's turns, */
+    nsec during[8];             /* which took so long */
+    unsigned ways;              /* of ways[], a bit each */
+    uint32_t from, to;          /* no fewer rows are measured, and no more */
+    uint32_t part;              /* of the SMs, for candidates; 0: all */
     struct arena w, acts;
-    char *x, *y, *other, *residual; /* device */
+    char *x, *y, *other, *residual, *product; /* device */
     char *host, *host_other;
     struct err e;
 } b;
@@ -114,7 +122,8 @@ open_side(struct side *s, const char *kernels, bool tuned, bool invariant)
     s->step = 0;
     opened = clock_now();
     must(s->op->lane_open(s->gpu, gpu_units(s->gpu), &s->lane, &b.e));
-    if (b.part && s != &b.any) must(s->op->lane_part(s->lane, gpu_units(s->gpu) - b.part, b.part));
+    if (b.part && s != &b.any && s != &b.beside)
+        must(s->op->lane_part(s->lane, gpu_units(s->gpu) - b.part, b.part));
     printf("device %.1f ms, lane %.1f ms (%s)\n", (double)(opened - from) / NSEC_MS,
            (double)(clock_now() - opened) / NSEC_MS, kernels);
 }
@@ -131,7 +140,7 @@ close_side(struct side *s)
 static void
 open_memory(void)
 {
-    uint64_t acts = x_bytes() + 2 * y_bytes() + 4ull * MAX_ROWS * 4096;
+    uint64_t acts = x_bytes() + 2 * y_bytes() + 4ull * MAX_ROWS * 4096 + 2ull * BESIDE_ROWS * OUTER;
     const struct gpu_ops *op = b.any.op;
 
     must(op->arena_make(b.any.gpu, "weights", POOL, &b.w, &b.e));
@@ -140,6 +149,7 @@ open_memory(void)
     b.y = b.x + x_bytes();
     b.other = b.y + y_bytes();
     b.residual = b.other + y_bytes();
+    b.product = b.residual + 4ull * MAX_ROWS * 4096;
     must(op->fill_random(b.any.lane, tensor_2d(b.w.base, DT_BF16, POOL / 2 / 4096, 4096), 1, 0, 0,
                          0.02f));
     must(op->fill_random(b.any.lane, tensor_2d(b.x, DT_BF16, MAX_ROWS, MAX_K), 2, 0, 0, 1));
@@ -245,6 +255,42 @@ has(uint32_t way, uint32_t rows)
     return b.ways >> way & 1 && rows >= b.from && rows <= b.to && rows <= ways[way].max_rows;
 }
 
+static void
+fill_beside(void)
+{
+    const uint64_t bytes = 2ull * INNER * OUTER;
+    struct side *s = b.at;
+
+    b.at = &b.beside;
+    for (; b.at->step < b.at->op->lane_done(b.at->lane) + AHEAD; b.at->step++) {
+        char *w = (char *)b.w.base + b.at->step % (POOL / bytes) * bytes;
+
+        must(b.at->op->matmul(b.at->lane, tensor_2d(b.product, DT_BF16, BESIDE_ROWS, OUTER),
+                              x_of(0, BESIDE_ROWS, INNER), tensor_2d(w, DT_BF16, OUTER, INNER),
+                              NO_TENSOR, 0));
+        must(b.at->op->lane_mark(b.at->lane, b.at->step + 1));
+    }
+    b.at = s;
+}
+
+/* On the SMs that the ways have not. */
+static void
+open_beside(void)
+{
+    open_side(&b.beside, "matmul=blas", false, false);
+    must(b.at->op->lane_part(b.at->lane, 0, gpu_units(b.at->gpu) - b.part));
+    for (int i = 0; i < 2; i++) {
+        nsec from = clock_now();
+        uint64_t n = b.at->step;
+
+        fill_beside();
+        while (b.at->op->lane_done(b.at->lane) < b.at->step) must(b.at->op->lane_error(b.at->lane));
+        if (i)
+            printf("beside it, alone: %.0f TFLOP/s\n",
+                   (double)(b.at->step - n) * PRODUCT / (double)(clock_now() - from) / 1e3);
+    }
+}
+
 /* to[way * stride] of every way. */
 static void
 measure(work w, const struct matrix *m, uint32_t rows, uint32_t n, struct figure *to, size_t stride)
@@ -269,14 +315,21 @@ measure(work w, const struct matrix *m, uint32_t rows, uint32_t n, struct figure
             nsec from;
             int at = run;
             double v;
+            uint64_t done = 0;
 
             if (!has(i, rows)) continue;
             b.at = &b.way[i];
             if (rows > 64) usleep(20000);
+            if (b.beside.lane) {
+                fill_beside();
+                done = b.beside.op->lane_done(b.beside.lane);
+            }
             from = clock_now();
             must(b.at->op->graph_run(b.at->lane, g[i]));
             wait_lane();
             v = (double)(clock_now() - from) / 1e3 / n;
+            if (b.beside.lane) b.n_done[i] += b.beside.op->lane_done(b.beside.lane) - done;
+            b.during[i] += clock_now() - from;
             for (; at > 0 && us[i][at - 1] > v; at--) us[i][at] = us[i][at - 1];
             us[i][at] = v;
         }
@@ -388,9 +441,9 @@ check_way(uint32_t w)
     static const uint32_t some[] = { 1, 8, 16, 24, 32, 64, 300, 2048 };
 
     b.at = &b.way[w];
-    for (size_t i = 0; i < ARRAY_LEN(some) && has(w, some[i]); i++)
+    for (size_t i = 0; i < ARRAY_LEN(some); i++)
         for (uint32_t j = 0; j < MATRICES; j++) {
-            if (j == 4 && some[i] > 16) continue;
+            if (!has(w, some[i]) || (j == 4 && some[i] > 16)) continue;
             make_reference(&matrix[j], some[i]);
             compare(ways[w].name, &matrix[j], some[i]);
         }
@@ -459,6 +512,10 @@ print_all(void)
             row_of(name, f, n, n, false);
             if (w == 0 || j >= MATRICES) row_of("", f, n, n, true);
         }
+    for (uint32_t w = 0; w < WAYS && b.beside.lane; w++)
+        if (b.ways >> w & 1)
+            printf("beside %s: %.0f TFLOP/s\n", ways[w].name,
+                   (double)b.n_done[w] * PRODUCT / (double)b.during[w] / 1e3);
 }
 
 /* Each of so many ranks has a part of the columns it makes, or of those it sums over. */
@@ -472,6 +529,8 @@ divide(uint32_t ranks)
 int
 main(int argc, char **argv)
 {
+    bool beside = false;
+
     b.o.device = "cuda";
     b.at = &b.any;
     b.ways = (1 << WAYS) - 1;
@@ -497,10 +556,12 @@ main(int argc, char **argv)
             b.tune = true;
         else if (strcmp(argv[i], "--brief") == 0)
             b.brief = true;
+        else if (strcmp(argv[i], "--beside") == 0)
+            beside = true;
         else
             return fprintf(stderr, "bench_matmul [--device cuda:N] [--tuned FILE [--tune]] "
                                    "[--libs DIR] [--brief] [--ways BITS] [--from ROWS] "
-                                   "[--to ROWS] [--part SMS] [--ranks N]\n"),
+                                   "[--to ROWS] [--part SMS [--beside]] [--ranks N]\n"),
                    2;
     }
     b.host = malloc(4ull * 300 * MAX_N);
@@ -516,8 +577,10 @@ main(int argc, char **argv)
         open_side(&b.way[w], ways[w].kernels, ways[w].tuned, ways[w].invariant);
         check_way(w);
     }
+    if (b.part && beside) open_beside();
     measure_all();
     print_all();
+    if (b.beside.gpu) close_side(&b.beside);
     for (uint32_t w = 0; w < WAYS; w++)
         if (b.ways >> w & 1) close_side(&b.way[w]);
     b.any.op->arena_drop(b.any.gpu, &b.w);

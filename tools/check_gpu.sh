@@ -20,6 +20,7 @@ tests='
 60  tests/gpu/test_shapes
 120 tests/gpu/test_ops
 120 tests/gpu/test_ops --invariant
+60  tests/gpu/test_ops --part 52 --only *matmul*
 60  tests/gpu/test_exchange
 60  tests/gpu/test_experts
 60  tests/gpu/test_streams
@@ -65,8 +66,10 @@ $tests"
 own=matmul=small,matmul=any,act_matmul=small,act_matmul=any,gate_matmul=small,gate_matmul=any
 line=matmul=line,matmul=any,act_matmul=any,gate_matmul=any
 hopper=matmul=sm90,matmul=any,act_matmul=any,gate_matmul=sm90,gate_matmul=any
+ring=matmul=ring,matmul=any,act_matmul=any,gate_matmul=ring,gate_matmul=any
 sanitized="
 60  memcheck  tests/gpu/test_ops --rounds 10
+60  memcheck  tests/gpu/test_ops --rounds 15 --part 52 --only *matmul*
 60  memcheck  tests/gpu/test_ops --rounds 5 --invariant
 60  memcheck  tests/gpu/test_state --rounds 5
 60  memcheck  tests/gpu/test_attend --rounds 10
@@ -84,6 +87,7 @@ sanitized="
 60  racecheck tests/gpu/test_ops --rounds 4 --kernel $own
 120 racecheck tests/gpu/test_ops --rounds 4 --invariant --kernel $line
 60  racecheck tests/gpu/test_ops --rounds 3 --kernel $hopper --only *matmul*
+60  racecheck tests/gpu/test_ops --rounds 15 --part 52 --dtype bf16 --kernel $ring --only *matmul*
 60  racecheck tests/gpu/test_state --rounds 3
 120 racecheck tests/gpu/test_attend --rounds 4
 120 racecheck tests/gpu/test_attend --rounds 4 --invariant --only attend_is*
@@ -97,6 +101,7 @@ sanitized="
 60  initcheck tests/gpu/test_ops --rounds 10 --plain --kernel $own
 60  initcheck tests/gpu/test_ops --rounds 5 --invariant --plain --kernel $line
 60  initcheck tests/gpu/test_ops --rounds 10 --plain --kernel $hopper --only *matmul*
+60  initcheck tests/gpu/test_ops --rounds 15 --plain --part 52 --kernel $ring --only *matmul*
 60  initcheck tests/gpu/test_state --rounds 5 --plain
 120 initcheck tests/gpu/test_attend --rounds 10 --plain
 120 initcheck tests/gpu/test_attend --rounds 10 --plain --part 52

@@ -23,6 +23,7 @@
 #include "gpu/cuda/kernels/fill.h"
 #include "gpu/cuda/kernels/gate.h"
 #include "gpu/cuda/kernels/matmul_any.h"
+#include "gpu/cuda/kernels/matmul_ring_sm90.h"
 #include "gpu/cuda/kernels/matmul_small.h"
 #include "gpu/cuda/kernels/matmul_sm90.h"
 #include "gpu/cuda/kernels/norm.h"
@@ -80,6 +81,7 @@ LIST(layer_norm, struct tensor y, struct tensor x, struct tensor w, struct tenso
     { { "any", 0, 0 }, k_layer_norm },
 };
 LIST(matmul, struct tensor y, struct tensor x, struct tensor w, struct tensor bias, float beta) = {
+    { { "ring", 90, 90 }, k_matmul_ring_sm90 },
     { { "small", 80, 0 }, k_matmul_small },
     { { "line", 90, 90 }, cuda_blas_matmul_line },
     { { "sm90", 90, 90 }, k_matmul_sm90 },
@@ -94,6 +96,7 @@ LIST(act_matmul, struct tensor y, struct tensor x, struct tensor w, struct tenso
 };
 LIST(gate_matmul, struct tensor y, struct tensor both, struct tensor x, struct tensor w,
      enum act a) = {
+    { { "ring", 90, 90 }, k_gate_matmul_ring_sm90 },
     { { "small", 80, 0 }, k_gate_matmul_small },
     { { "sm90", 90, 90 }, k_gate_matmul_sm90 },
     { { "blas", 0, 0 }, cuda_blas_gate_matmul },

@@ -52,7 +52,7 @@ matmul_is_x_w_transposed_plus_bias_plus_beta_y(void **state)
 {
     (void)state;
     for (int n = 0; n < rig_rounds(3 * ROUNDS); n++) {
-        bool whole = wide();
+        bool whole = wide(), large = false;
         uint32_t rows = between(1, 9), k = between(1, 100), out = between(1, 60), pad = 9, look;
         float beta = test_below(3) ? 0 : 0.75f;
         struct rig r;
@@ -61,15 +61,23 @@ matmul_is_x_w_transposed_plus_bias_plus_beta_y(void **state)
 
         if (whole) {
             rows = between(1, test_below(2) ? 33 : test_below(2) ? 64 : 300);
-            k = 64 * (test_below(4) ? between(1, 32) : between(32, 70));
+            k = test_below(4) ? 64 * (test_below(4) ? between(1, 32) : between(32, 70))
+                              : 8 * between(1, 500);
             out = test_below(3) ? 64 * between(1, 16) : between(1, 1000);
+            large = test_below(4) == 0; /* enough for kernels of some rows */
+            if (large) {
+                rows = between(9, 64);
+                k = 8 * between(260, 560);
+                out = 4 * between(520, 800);
+                beta = 0;
+            }
             pad = 1;
         }
         open_any(&r);
         type = test_below(3) ? r.act : DT_F32;
         x = rig_tensor(&r, r.act, rows, k, k + test_below(pad), 1);
         w = rig_tensor(&r, rig_weight(&r), out, k, k + test_below(pad), 1);
-        if (test_below(2)) bias = rig_tensor(&r, rig_vector(&r), 1, out, out, 1);
+        if (!large && test_below(2)) bias = rig_tensor(&r, rig_vector(&r), 1, out, out, 1);
         y = rig_empty(&r, type, rows, out, out + test_below(pad));
         if (beta != 0) y = rig_tensor(&r, type, rows, out, y.stride, 1);
         old = rig_twice(&r, y);
@@ -348,8 +356,14 @@ act_matmul_and_gate_matmul_take_an_activation_of_a_product(void **state)
 
         if (whole) {
             rows = between(1, test_below(2) ? 33 : test_below(2) ? 64 : 300);
-            k = 64 * (test_below(4) ? between(1, 32) : between(32, 70));
-            f = 64 * between(1, 10);
+            k = test_below(4) ? 64 * (test_below(4) ? between(1, 32) : between(32, 70))
+                              : 8 * between(1, 500);
+            f = test_below(4) ? 64 * between(1, 10) : 8 * between(1, 100);
+            if (test_below(4) == 0) { /* large enough for kernels of some rows */
+                rows = between(9, 64);
+                k = 8 * between(260, 560);
+                f = 8 * between(130, 200);
+            }
             pad = 1;
         }
         open_any(&r);

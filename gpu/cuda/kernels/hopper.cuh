@@ -186,15 +186,15 @@ pin(uint32_t (&r)[N])
 }
 
 #define HOPPER_F4(a, i) "+f"((a)[i]), "+f"((a)[i + 1]), "+f"((a)[i + 2]), "+f"((a)[i + 3])
-#define HOPPER_F16(a, i) \
-    HOPPER_F4(a, i), HOPPER_F4(a, i + 4), HOPPER_F4(a, i + 8), HOPPER_F4(a, i + 12)
+#define HOPPER_F8(a, i) HOPPER_F4(a, i), HOPPER_F4(a, i + 4)
+#define HOPPER_F16(a, i) HOPPER_F8(a, i), HOPPER_F8(a, i + 8)
 #define HOPPER_F32(a, i) HOPPER_F16(a, i), HOPPER_F16(a, i + 16)
 #define HOPPER_F64(a, i) HOPPER_F32(a, i), HOPPER_F32(a, i + 32)
 #define HOPPER_F128(a, i) HOPPER_F64(a, i), HOPPER_F64(a, i + 64)
 
-#define HOPPER_N32 \
-    "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24," \
-    "%25,%26,%27,%28,%29,%30,%31"
+#define HOPPER_N8 "%0,%1,%2,%3,%4,%5,%6,%7"
+#define HOPPER_N16 HOPPER_N8 ",%8,%9,%10,%11,%12,%13,%14,%15"
+#define HOPPER_N32 HOPPER_N16 ",%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31"
 #define HOPPER_N64 \
     HOPPER_N32 ",%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,%48,%49,%50," \
                "%51,%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63"
@@ -218,7 +218,15 @@ wgmma_ss(float (&c)[N / 2], uint64_t a, uint64_t b, bool keep)
 {
     constexpr bool bf16 = std::is_same<T, __nv_bfloat16>::value;
 
-    if constexpr (N == 64 && bf16)
+    if constexpr (N == 16 && bf16)
+        HOPPER_SS(16, "bf16", HOPPER_N8, HOPPER_F8(c, 0), "%8", "%9", "%10");
+    else if constexpr (N == 16)
+        HOPPER_SS(16, "f16", HOPPER_N8, HOPPER_F8(c, 0), "%8", "%9", "%10");
+    else if constexpr (N == 32 && bf16)
+        HOPPER_SS(32, "bf16", HOPPER_N16, HOPPER_F16(c, 0), "%16", "%17", "%18");
+    else if constexpr (N == 32)
+        HOPPER_SS(32, "f16", HOPPER_N16, HOPPER_F16(c, 0), "%16", "%17", "%18");
+    else if constexpr (N == 64 && bf16)
         HOPPER_SS(64, "bf16", HOPPER_N32, HOPPER_F32(c, 0), "%32", "%33", "%34");
     else if constexpr (N == 64)
         HOPPER_SS(64, "f16", HOPPER_N32, HOPPER_F32(c, 0), "%32", "%33", "%34");
@@ -227,7 +235,7 @@ wgmma_ss(float (&c)[N / 2], uint64_t a, uint64_t b, bool keep)
     else if constexpr (N == 128)
         HOPPER_SS(128, "f16", HOPPER_N64, HOPPER_F64(c, 0), "%64", "%65", "%66");
     else
-        static_assert(N == 64 || N == 128, "a tile of 64 or 128 rows");
+        static_assert(N == 16 || N == 32 || N == 64 || N == 128, "a tile of 16 to 128 rows");
 }
 
 /* c [64, N] (+)= a [64, 16] b; a in registers, as a 64-row result of wgmma lies there (rounded to 16 bits).
