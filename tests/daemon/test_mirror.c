@@ -269,7 +269,8 @@ whatever_instant_its_writer_is_killed_at_nothing_that_was_said_is_missing(void *
 
     (void)state;
     test_seed();
-    for (int i = 0; i < 300; i++) {
+    /* On a busy machine some have no processor before they die. */
+    for (int i = 0; i < 300 || s.next <= 1000; i++) {
         pid_t pid = fork();
         struct timespec t = { .tv_nsec = test_below(1500000) };
         struct mirror heir;
@@ -288,7 +289,6 @@ whatever_instant_its_writer_is_killed_at_nothing_that_was_said_is_missing(void *
         assert_in_range(s.next, atomic_load(said), atomic_load(said) + 1);
         atomic_store(said, s.next);
     }
-    assert_true(s.next > 1000);
 }
 
 int

@@ -194,7 +194,7 @@ next_record(struct link *l, uint32_t n)
         int may = link_sleep(l);
 
         if (may < 0) return false;
-        if (may > 0 && poll(&p, 1, 5000) == 0) {
+        if (may > 0 && poll(&p, 1, 30000) == 0) {
             print_error("a wake-up was lost\n");
             return false;
         }
@@ -208,6 +208,7 @@ next_record(struct link *l, uint32_t n)
 static void
 no_wake_up_is_lost_in_a_second_of_round_trips(void **state)
 {
+    enum { TRIPS = 500 };
     uint32_t trips = 0;
     nsec end;
     pid_t pid;
@@ -234,7 +235,7 @@ no_wake_up_is_lost_in_a_second_of_round_trips(void **state)
     }
     link_close(&b);
     end = clock_now() + NSEC_S;
-    for (; clock_now() < end; trips++) {
+    for (; clock_now() < end || trips < TRIPS; trips++) { /* both may have no processor in it */
         send_one(&a, REC_CANCEL);
         assert_true(next_record(&a, trips));
     }
@@ -242,7 +243,6 @@ no_wake_up_is_lost_in_a_second_of_round_trips(void **state)
     assert_int_equal(waitpid(pid, &status, 0), pid);
     assert_true(WIFEXITED(status) && WEXITSTATUS(status) == 0);
     print_message("%u round trips\n", trips);
-    assert_true(trips > 500);
 }
 
 int
