@@ -27,8 +27,8 @@
  *
  * DIR needs a config.json only (bench/configs): the weights are random, so are the prompts, lengths are
  * forced. lagand is started for the run and stopped after it. A case runs once to warm up (not with --cold), then N
- * times. Its line ends with what the worker did meanwhile: share of a core, time of a step, and where
- * the device knows it, how long it was idle between two steps.
+ * times. Its line ends with what the worker did meanwhile, of several runs in the last: share of a core, time of a step,
+ * and where the device knows it, how long it was idle between two steps and how many more captured steps there are.
  */
 #include "base/clock.h"
 #include "base/rng.h"
@@ -72,6 +72,7 @@ struct figure {
     double prompts;                           /* steady: a second */
     double kind_ms[BENCH_KINDS];              /* a step of prompts, of answers, of both */
     uint64_t kind_n[BENCH_KINDS];
+    double captured; /* more captured steps than before; -1: there are none */
 };
 
 struct bench {
@@ -273,6 +274,7 @@ account(struct figure *f, const struct bench_worker *from, const struct bench_wo
                                            (double)f->kind_n[i] / NSEC_MS
                                      : 0;
     }
+    f->captured = to->graphs ? (double)to->graphs - (double)from->graphs : -1;
     f->core = wall > 0 ? (double)(to->cpu - from->cpu) / wall : 0;
     f->step_us = steps > 0 ? wall / steps / NSEC_US : 0;
     f->idle_us = to->gaps > from->gaps ? (double)(to->idle_ns - from->idle_ns) /
@@ -674,6 +676,7 @@ run_case(struct bench *b, const char *word, uint32_t runs)
     }
     if (k->strike) printf(",\"gap_mid_ms\":%.5g", median(middle, runs));
     if (f[runs].idle_us >= 0) printf(",\"idle_us\":%.3g", f[runs].idle_us);
+    if (f[runs].captured >= 0 && !k->strike) printf(",\"captured\":%.0f", f[runs].captured);
     printf("}\n");
     fflush(stdout);
 }

@@ -270,6 +270,7 @@ bench_worker(struct bench_serve *s, struct bench_worker *ret)
         .prompt_tokens = number(stats, "tokens_in"),
         .gaps = number(stats, "gaps"),
         .idle_ns = number(stats, "idle_ns"),
+        .graphs = number(stats, "graphs"),
         .kind = { { number(stats, "prompt_steps"), number(stats, "prompt_ns") },
                   { number(stats, "answer_steps"), number(stats, "answer_ns") },
                   { number(stats, "mixed_steps"), number(stats, "mixed_ns") } },

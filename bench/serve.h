@@ -28,6 +28,7 @@ struct bench_worker {
     nsec at, cpu; /* when this was read; processor time of all its threads */
     uint64_t steps, tokens, prompt_tokens;
     uint64_t gaps, idle_ns; /* between steps that were queued: how many, how long; 0: not known */
+    uint64_t graphs;        /* captured steps that it has; 0: the device has none */
     struct {
         uint64_t n, ns;
     } kind[BENCH_KINDS]; /* steps of prompts alone, of answers alone, of both */
