@@ -117,8 +117,6 @@ prepare(struct child *c, const struct spawn *s, struct err *e)
     if (r == 0) r = heritage_env(&s->heritage, names, sizeof names);
     if (r == 0) r = add_env(c, names, "");
     if (r == 0) r = add_env(c, epoch, "");
-    /* A GPU's driver and libraries make tables of 100 MiB while streams wait: in huge pages, where the kernel has them. */
-    if (r == 0 && keys_on_gpu(s->keys)) r = add_env(c, "GLIBC_TUNABLES=", "glibc.malloc.hugetlb=1");
     if (r == 0 && s->control) r = add_env(c, "LAGAN_CONTROL=", s->control);
     if (r == 0 && s->control) r = add_env(c, "LAGAN_TOKEN=", s->token);
     return r < 0 ? err_set(e, r, "its arguments are too long") : 0;

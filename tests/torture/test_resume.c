@@ -152,7 +152,7 @@ pass_point(enum failpoint p, enum fp_action a)
         answers_turn(&ans, 2, true);
     }
     service_arm(&v, FP_WORKER, p, a, 1 + test_below(p <= FP_host_mapped ? 1 : 20));
-    if (of_tier)
+    if (of_tier || (p <= FP_ready_said && answers_beside(0))) /* who waits does not load */
         kill(service_pid(&v, "w0"), SIGKILL);
     else if (p <= FP_ready_said)
         service_kill_one(&v, 1);
