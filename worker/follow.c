@@ -241,7 +241,7 @@ keep_tokens(struct follower *f, const struct batch *b)
         const struct batch_run *r = &b->run[i];
         token_id *to = f->token + (size_t)r->seat * f->max_len + r->first_pos;
 
-        for (uint32_t k = 0; f->looks_back[r->seat] && k + r->n_draft < r->n_rows; k++)
+        for (uint32_t k = 0; f->looks_back[r->seat] && k < r->n_rows; k++)
             if (b->token[r->first_row + k] >= 0) to[k] = b->token[r->first_row + k];
     }
 }
