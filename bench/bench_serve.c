@@ -17,8 +17,8 @@
  *                           most so many tokens each; also time per output token of the middle request and of one in
  *                           a hundred, the longest wait for a token and the time to the first that one in a hundred
  *                           exceeds; steps of prompts, of answers and of both, and how long they took
- *     steady=B:IN:OUT:SECONDS  B requests always in flight, the first ones with shorter answers so that they end one
- *                           after another; what was done in so many seconds, from half as many after those have
+ *     steady=B:IN:OUT:SECONDS  B requests always in flight, the first ones cut short so that they end one after
+ *                           another once all have their first token; what was done in so many seconds, from half as many after those have
  *                           their first token, and both times on to the next first token: tokens, rows of prompts
  *                           (prompts_s: of so many prompts), and a trace's times, with those of whom an eighth came
  *                           meanwhile. Where both rates agree it was steady. It begins with the same prompts every
@@ -56,6 +56,7 @@ struct request {
     uint32_t in, out, got;
     nsec at; /* not before, from the start of its run */
     nsec sent, first, last;
+    uint32_t stop; /* got then, it is cancelled; 0: not */
     uint32_t seen; /* got, when the time that counts began */
     nsec from;     /* its last token then */
     uint32_t calm; /* tokens since the last death */
@@ -491,8 +492,11 @@ take_steady(struct bench *b, bool over, double *v, uint32_t *n)
         if (!q->got) q->first = now, b->n_first++;
         q->last = now;
         q->got += ev.n_ids;
+        if (q->stop && q->got >= q->stop && q->got - ev.n_ids < q->stop)
+            lagan_cancel(b->s.client, q->id);
     } else if (ev.kind == LAGAN_EVENT_DONE || ev.kind == LAGAN_EVENT_ERROR) {
-        if (!over && ev.kind == LAGAN_EVENT_ERROR) bench_die("%s", ev.message ? ev.message : "?");
+        if (!over && !q->stop && ev.kind == LAGAN_EVENT_ERROR)
+            bench_die("%s", ev.message ? ev.message : "?");
         q->over = true;
         b->n_over++;
         if (over) return;
@@ -546,11 +550,13 @@ run_steady(struct bench *b, const uint32_t *arg, struct figure *f)
     double seconds;
 
     alike(b, MAX_REQUESTS, arg[1], arg[2]);
-    for (uint32_t i = 0; i < some; i++) b->q[i].out = MAX(arg[2] * (i + 1) / some, 1u);
+    for (uint32_t i = 0; i < some; i++) b->q[i].out = 2 * arg[2];
     b->n_sent = b->n_first = b->n_over = 0;
     submit_first(b, some);
     for (uint32_t i = 0; i < some; i++)
         while (!b->q[i].got) take_steady(b, false, gaps, &n);
+    for (uint32_t i = 0; i < some; i++)
+        if (!b->q[i].over) b->q[i].stop = b->q[i].got + MAX(arg[2] * (i + 1) / some, 1u);
     go_on(b, clock_now() + most / 2, most, gaps, &n);
     n = 0;
     for (uint32_t i = 0; i < b->n_sent; i++)
