@@ -509,6 +509,36 @@ the_way_taken_is_nearly_the_best_that_the_device_has(void **state)
     assert_true(apart > 50 && together > 50); /* both are worth it somewhere */
 }
 
+/* No token waits for them but those of a change: 200 ms. */
+static void
+steps_of_prompts_on_a_rung_are_as_long_whatever_the_target(void **state)
+{
+    static const nsec target[] = { 0, 10 * NSEC_MS, 50 * NSEC_MS, NSEC_S };
+
+    (void)state;
+    for (int k = 0; k < 100; k++) {
+        struct split_load load = some_load();
+        struct truth d;
+        struct ladder l;
+        uint32_t rows = 0;
+
+        ladder_make(&l, 132, 8, 8);
+        draw_device(&d, &l);
+        load.n_rows = 40000;
+        for (size_t i = 0; i < ARRAY_LEN(target); i++) {
+            const struct split_limits limits = { 64, 8192, target[i] };
+            struct split s;
+            struct split_expect x;
+
+            open_split(&s, &limits, &l, &d);
+            x = split_expect(&s, 1, &load);
+            if (i == 0) rows = x.way.rows;
+            assert_int_equal(x.way.rows, rows);
+            assert_true(x.row * rows < 210. * NSEC_MS || rows == 64);
+        }
+    }
+}
+
 static void
 with_a_phase_empty_or_unknown_nothing_changes(void **state)
 {
@@ -656,6 +686,7 @@ main(void)
         cmocka_unit_test(no_part_is_faster_than_the_whole_device),
         cmocka_unit_test(a_step_that_was_found_late_changes_little),
         cmocka_unit_test(the_way_taken_is_nearly_the_best_that_the_device_has),
+        cmocka_unit_test(steps_of_prompts_on_a_rung_are_as_long_whatever_the_target),
         cmocka_unit_test(with_a_phase_empty_or_unknown_nothing_changes),
         cmocka_unit_test(the_first_prompt_beside_answers_keeps_the_target_too),
         cmocka_unit_test(steps_of_both_are_whole_tiles_and_prompts_go_round_in_them),

@@ -19,8 +19,8 @@ static const double ROUND = 0.75;
 static const double MANY = 2, WEIGHT = 0.2;
 /* So much longer steps are looked at, too: whether products of so few rows are worth it shows in steps. */
 static const double LONGER = 1.25;
-/* A step of prompts alone takes so many times the target: a change of the way waits for two of them. */
-static const double LONGEST = 4;
+/* ns that a step of prompts alone takes, at most: a change of the way waits for two of them. No token does. */
+static const double LONGEST = 2e8;
 /* So many steps' rows of prompts that wait are counted: a change costs those few who are there more. */
 enum { QUEUE = 4 };
 /* Steps of answers that are launched when the last one of prompts ends: two, of which one has begun. */
@@ -210,11 +210,9 @@ fed(const struct split *s, const struct split_load *load, double n, double none,
 static double
 rows_apart(const struct split *s, unsigned rung, const struct split_load *load)
 {
-    double most = s->l.most_rows, rows = most;
+    double rows = tiles(s, LONGEST / row_alone(s, rung, load, s->l.most_rows), false);
 
-    if (s->l.target)
-        rows = tiles(s, LONGEST * (double)s->l.target / row_alone(s, rung, load, most), false);
-    return MIN(MAX(rows, (double)s->l.least_rows), most);
+    return MIN(MAX(rows, (double)s->l.least_rows), (double)s->l.most_rows);
 }
 
 static struct split_expect
