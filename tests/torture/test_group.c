@@ -179,7 +179,10 @@ pass_point(enum failpoint p, enum fp_action a)
 
     answers_turn(&ans, 2, true);
     service_arm(&v, FP_WORKER, p, a, 1 + test_below(starts ? 1 : 20));
-    if (starts) service_kill_one(&v, 1);
+    if (starts && answers_beside(0)) /* who waits does not load */
+        kill(service_pid(&v, "w0"), SIGKILL);
+    else if (starts)
+        service_kill_one(&v, 1);
     while (atomic_load(&v.board->fp.slot[FP_WORKER][p].left)) {
         answers_turn(&ans, 2, true);
         if (service_now(&v) >= until) fail_msg("%s is not passed", failpoint_name(p));
