@@ -103,6 +103,18 @@ what_is_in_the_store_and_of_no_use_is_let_go(void **state)
     one_request(2);
 }
 
+/* It has answered, and begins again; whoever asked is still there, and hung up by the caller. */
+static struct dealer *
+ask_reexec(void)
+{
+    struct dealer *c = dial(&r, "ctl.sock");
+
+    systemd_untold(&r.systemd);
+    call(c, 1, "daemon reexec", NULL, NULL);
+    assert_int_equal(hear_type(c, LAGAN_MSG_REPLY, 2000)->rid, 1);
+    return c;
+}
+
 static void
 lagand_begins_again_under_its_own_pid_and_takes_everything_along(void **state)
 {
@@ -114,10 +126,7 @@ lagand_begins_again_under_its_own_pid_and_takes_everything_along(void **state)
     one_request(1);
     for (int i = 0; i < 3; i++) {
         pid = r.pid;
-        systemd_untold(&r.systemd);
-        c = dial(&r, "ctl.sock");
-        call(c, 1, "daemon reexec", NULL, NULL);
-        assert_int_equal(hear_type(c, LAGAN_MSG_REPLY, 2000)->rid, 1);
+        c = ask_reexec();
         assert_true(rig_told(&r, "RELOADING=1\nMONOTONIC_USEC=", 2000));
         rig_ready(&r);
         hang_up(c);
@@ -164,10 +173,7 @@ a_socket_of_systemds_is_served_by_one_lagand_after_another_and_stays(void **stat
     rig_crash(&r, "good", NULL);
     rig_ready(&r);
     one_request(2);
-    systemd_untold(&r.systemd);
-    ctl = dial(&r, "ctl.sock");
-    call(ctl, 1, "daemon reexec", NULL, NULL);
-    assert_int_equal(hear_type(ctl, LAGAN_MSG_REPLY, 2000)->rid, 1);
+    ctl = ask_reexec();
     rig_ready(&r);
     hang_up(ctl);
     one_request(3);
@@ -205,10 +211,7 @@ what_keeps_a_gpus_driver_up_ends_with_lagand_and_is_made_again_beside_the_next_w
     (void)state;
     rig_begin(&r, "good", ARGS("--device", "cuda"));
     await_processes(2);
-    systemd_untold(&r.systemd);
-    c = dial(&r, "ctl.sock");
-    call(c, 1, "daemon reexec", NULL, NULL);
-    assert_int_equal(hear_type(c, LAGAN_MSG_REPLY, 2000)->rid, 1);
+    c = ask_reexec();
     rig_ready(&r);
     hang_up(c);
     assert_true(rig_logged(&r, "fake: adopted weights of epoch 1", 5000));
@@ -426,7 +429,6 @@ an_answer_of_a_model_is_the_same_whatever_becomes_of_lagand(void **state)
     const char *const args[] = { "--worker", "./lagan-worker",       "--model", model, "--device",
                                  "cpu",      "--remove-runtime-dir", NULL };
     static struct stream want[ANSWERS];
-    struct dealer *ctl;
     struct lagan *c;
 
     (void)state;
@@ -439,15 +441,10 @@ an_answer_of_a_model_is_the_same_whatever_becomes_of_lagand(void **state)
     for (uint32_t i = 0; i < ANSWERS; i++) ask(c, &streams[i], TOKENS, i);
     for (int i = 0; i < 4; i++) {
         take_events(c, ANSWERS, clock_now() + 30 * NSEC_MS);
-        if (i % 2) {
+        if (i % 2)
             rig_crash(&r, "good", args);
-        } else {
-            systemd_untold(&r.systemd);
-            ctl = dial(&r, "ctl.sock");
-            call(ctl, 1, "daemon reexec", NULL, NULL);
-            hear_type(ctl, LAGAN_MSG_REPLY, 2000);
-            hang_up(ctl);
-        }
+        else
+            hang_up(ask_reexec());
         rig_ready(&r);
     }
     assert_int_equal(take_events(c, ANSWERS, clock_now() + SETTLE), 0);
