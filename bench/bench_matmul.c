@@ -7,14 +7,15 @@
  *
  * Before a candidate is timed its product is compared, element by element, with that of matmul=any,
  * which is plain fp32 arithmetic; and rows that stand in other batches with each other where bits
- * are promised. A difference ends the program.
+ * are promised, in batches of as many rows as its kernel takes. A difference ends the program.
  *
  *     bench_matmul [--device cuda:N] [--tuned FILE [--tune]] [--libs DIR] [--brief] [--ways 111111] [--from ROWS]
  *                  [--to ROWS] [--part SMS [--beside]] [--ranks N]
  *
- * --ways: a digit for each candidate, from the right small, blas, tuned, invariant, sm90, ring. --from, --to: no fewer rows,
- * and no more. --part: on the device's last SMS alone, a part of it. --beside: while the other SMs multiply 2,048 rows, with
- * what they got done. --ranks: what each of N ranks has of the matrices.
+ * --ways: a digit for each candidate, from the right small, blas, tuned, invariant, sm90, ring. small takes no more than 16
+ * rows, sm90 64 on the whole device, ring 64 on a part of it, and fewer rows on a small part alone; of what sm90 and ring refuse the
+ * figure is cuBLASLt's. --from, --to: no fewer rows, and no more. --part: on the device's last SMS alone, a part of it.
+ * --beside: while the other SMs multiply 2,048 rows, with what they got done. --ranks: what each of N ranks has of the matrices.
  */
 #include "base/clock.h"
 #include "gpu/fp.h"
@@ -396,25 +397,51 @@ compare(const char *way, const struct matrix *m, uint32_t rows)
     memset(b.host_other, 0xff, 2 * n);
 }
 
-/* Rows alone and in every company have the same bits. */
-static void
-same_bits(const char *way, const struct matrix *m, uint32_t most)
+/* The fewest rows that a way's own kernel takes, without cuBLASLt; beyond its most: it takes none. */
+static uint32_t
+fewest_rows(const struct way *way, const struct matrix *m)
 {
-    static const uint32_t size[] = { 1, 2, 7, 8, 9, 16, 17, 64, 128, 513 };
-    uint32_t all = MIN(most, 600u);
+    struct side own, *at = b.at;
+    char kernel[32];
+    uint32_t rows = 1;
+
+    snprintf(kernel, sizeof kernel, "%.*s", (int)strcspn(way->kernels, ","), way->kernels);
+    open_side(&own, kernel, way->tuned, way->invariant);
+    while (rows <= way->max_rows &&
+           own.op->matmul(own.lane, tensor_2d(b.y, DT_BF16, rows, m->n), x_of(0, rows, m->k),
+                          copy_of(m, 0), NO_TENSOR, 0) < 0)
+        rows++;
+    wait_lane();
+    close_side(&own);
+    b.at = at;
+    return rows;
+}
+
+/* Rows in every company that the way's kernel takes have the same bits. */
+static void
+same_bits(const struct way *way, const struct matrix *m)
+{
+    static const uint32_t size[] = { 1, 2, 7, 8, 9, 16, 17, 33, 64, 128, 513 };
+    uint32_t all = MIN(way->max_rows, 600u), fewest = fewest_rows(way, m);
     size_t row = 2ull * m->n;
 
+    if (fewest > all) {
+        printf("%s, %s: its kernel takes none of it\n", way->name, m->name);
+        return;
+    }
     multiply(b.other, x_of(0, all, m->k), copy_of(m, 0));
     must(b.at->op->get(b.at->lane, b.host, b.other, row * all));
-    for (size_t i = 0; i < ARRAY_LEN(size) && size[i] <= most; i++)
+    for (size_t i = 0; i < ARRAY_LEN(size); i++)
         for (uint32_t first = 0; first + size[i] <= all && first < 90; first += 1 + size[i] / 2) {
+            if (size[i] < fewest) break;
             multiply(b.y, x_of(first, size[i], m->k), copy_of(m, 0));
             must(b.at->op->get(b.at->lane, b.host_other, b.y, row * size[i]));
             wait_lane();
             if (memcmp(b.host_other, b.host + row * first, row * size[i]) == 0) continue;
-            fail(way, m, size[i], (size_t)first * m->n, "and on depend on their company");
+            fail(way->name, m, size[i], (size_t)first * m->n, "and on depend on their company");
         }
-    printf("%s, %s: rows have the same bits in batches of 1 to %u\n", way, m->name, all);
+    printf("%s, %s: rows have the same bits in batches of %u to %u\n", way->name, m->name, fewest,
+           all);
     memset(b.host_other, 0xff, row * all);
 }
 
@@ -448,7 +475,7 @@ check_way(uint32_t w)
             compare(ways[w].name, &matrix[j], some[i]);
         }
     if (ways[w].invariant || ways[w].max_rows < MAX_ROWS)
-        for (uint32_t j = 0; j < LAYER; j++) same_bits(ways[w].name, &matrix[j], ways[w].max_rows);
+        for (uint32_t j = 0; j < LAYER; j++) same_bits(&ways[w], &matrix[j]);
 }
 
 /* Every shape and number of rows that is measured. */
