@@ -87,7 +87,7 @@ sanitized="
 60  racecheck tests/gpu/test_ops --rounds 4 --kernel $own
 120 racecheck tests/gpu/test_ops --rounds 4 --invariant --kernel $line
 60  racecheck tests/gpu/test_ops --rounds 3 --kernel $hopper --only *matmul*
-60  racecheck tests/gpu/test_ops --rounds 15 --part 52 --dtype bf16 --kernel $ring --only *matmul*
+120 racecheck tests/gpu/test_ops --rounds 4 --part 52 --dtype bf16 --kernel $ring --only *matmul*
 60  racecheck tests/gpu/test_state --rounds 3
 120 racecheck tests/gpu/test_attend --rounds 4
 120 racecheck tests/gpu/test_attend --rounds 4 --invariant --only attend_is*
