@@ -7,6 +7,9 @@
  * 0.83 of the arithmetic (one H200, two plain streams). */
 static const struct part_share BESIDE_WHOLE = { .read = 0.30, .compute = 0.83 };
 
+/* From so many rows on a step of prompts on a part takes `ends` longer than they do; that is measured, of fewer it is a part. */
+static const double LONG_ROWS = 2000;
+
 static double
 between(double x, double x0, double x1, double y0, double y1)
 {
@@ -89,5 +92,7 @@ cost_of(const struct setting *st, const struct batch *b, struct part_share has)
         if (phase[i] == WORK_CONTEXT) w.attend *= more;
         seconds += MAX(w.kv / bandwidth, w.attend / peak);
     }
+    if (b->rung && !(b->work & WORK_GENERATION))
+        seconds += (double)c->ends / 1e9 * MIN(1, b->n_rows / LONG_ROWS);
     return c->launch + (nsec)(seconds * 1e9);
 }

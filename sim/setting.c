@@ -77,6 +77,7 @@ static const struct opt cost_opts[] = {
     { "bandwidth", OPT_F64, OPT_AT(cost, bandwidth), .min = 1, .max = 1e18, .arg = "BYTES", .sentence = "a second, as measured" },
     { "peak", OPT_F64, OPT_AT(cost, peak), .min = 1, .max = 1e20, .arg = "FLOP", .sentence = "a second, as measured" },
     { "launch", OPT_NSEC, OPT_AT(cost, launch), .arg = "TIME", .sentence = "of every step, whatever is in it" },
+    { "ends", OPT_NSEC, OPT_AT(cost, ends), .arg = "TIME", .sentence = "of a step of prompts on a part: so much longer than its rows it takes, if it is long" },
     { "tile", OPT_U32, OPT_AT(cost, tile), .max = 1 << 16, .arg = "ROWS", .sentence = "products of more rows take as long as of its next multiple; 0: of any as they are" },
     { "burst", OPT_F64, OPT_AT(cost, burst), .min = 0, .max = 1e20, .arg = "FLOP", .sentence = "a second, of products if the peak were no limit; 0: they always have the peak" },
     { "few", OPT_F64, OPT_AT(cost, few), .min = 0, .max = 1e6, .arg = "ROWS", .sentence = "whose products have half of the burst" },

@@ -34,8 +34,12 @@ struct cost {
     struct work_costs work;
     double bandwidth, peak; /* bytes and FLOP a second */
     nsec launch;
-    uint32_t tile;     /* products of more rows take as long as of its next multiple; 0: of any as they are */
-    double burst, few; /* FLOP a second if the peak were no limit, rows that have half of it; 0: all have the peak */
+    nsec
+        ends; /* of a step of prompts on a part: so much longer than its rows it takes, if it is long */
+    uint32_t
+        tile; /* products of more rows take as long as of its next multiple; 0: of any as they are */
+    double burst,
+        few; /* FLOP a second if the peak were no limit, rows that have half of it; 0: all have the peak */
     double guess; /* what auto thinks at first that answers read on a part, of what they do */
     struct co_run co_run[MAX_CO_RUNS];
     uint32_t n_co_runs;

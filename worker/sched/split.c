@@ -11,7 +11,7 @@ enum { DWELL = 8 };
  * come so much SOONER on it and answers have WEIGHT; WORTH: by what part longer steps of both must be better than shorter ones. */
 static const double EDGE = 0.02, SOONER = 0.05, WORTH = 0.03;
 /* ns of steps until most of what came and went is forgotten. */
-static const double FLOW = 4e9;
+static const double FLOW = 3e9;
 /* Of the rows that go round, so many do: with fewer, somewhat fewer generate at a time, each of them sooner. */
 static const double ROUND = 0.75;
 /* No more rows than MANY times those whose arithmetic is done while the weights are read, where answers are WEIGHT of the
@@ -19,8 +19,10 @@ static const double ROUND = 0.75;
 static const double MANY = 2, WEIGHT = 0.2;
 /* So much longer steps are looked at, too: whether products of so few rows are worth it shows in steps. */
 static const double LONGER = 1.25;
-/* ns that a step of prompts alone takes, at most: a change of the way waits for two of them. No token does. */
-static const double LONGEST = 2e8;
+/* ns that a step of prompts alone takes, at most: a change of the way waits for two of them. No token does, and each takes longer
+ * than its rows do, by 28 ms beside answers (8B, one H200). Longer than SHORT it is only with less than one in FEW of the rows that
+ * all who are there have: else too many prompts end at once, and prompts and answers come in waves. */
+static const double SHORT = 2e8, LONGEST = 4e8, FEW = 8;
 /* So many steps' rows of prompts that wait are counted: a change costs those few who are there more. */
 enum { QUEUE = 4 };
 /* Steps of answers that are launched when the last one of prompts ends: two, of which one has begun. */
@@ -210,8 +212,10 @@ fed(const struct split *s, const struct split_load *load, double n, double none,
 static double
 rows_apart(const struct split *s, unsigned rung, const struct split_load *load)
 {
-    double rows = tiles(s, LONGEST / row_alone(s, rung, load, s->l.most_rows), false);
+    double row = row_alone(s, rung, load, s->l.most_rows),
+           rows = MIN(MAX(load->n_there * load->each / FEW, SHORT / row), LONGEST / row);
 
+    rows = tiles(s, rows, false);
     return MIN(MAX(rows, (double)s->l.least_rows), (double)s->l.most_rows);
 }
 
@@ -359,6 +363,12 @@ begin(struct split *s, unsigned lane, nsec now)
     s->lane[lane].others = others_busy(s, lane, now);
 }
 
+static bool
+has_prompts(const struct batch *b)
+{
+    return b->work & (WORK_CONTEXT | WORK_ENCODER);
+}
+
 void
 split_began(struct split *s, const struct batch *b, nsec now)
 {
@@ -368,14 +378,15 @@ split_began(struct split *s, const struct batch *b, nsec now)
     w->step = 0;
     for (uint32_t i = 0; i < b->n_waits; i++)
         if (b->wait[i].lane != b->lane) *w = b->wait[i];
+    l->n_prompts += has_prompts(b);
     if (l->n_out++ == 0) begin(s, b->lane, now);
 }
 
-/* What a row of a prompt costs, and what a step of all that generate. */
+/* What a row of a prompt costs, and what a step of all that generate. What it had is counted as if in its middle. */
 static void
-see_work(struct split *s, const struct batch *b, nsec took)
+see_work(struct split *s, const struct batch *b, nsec took, nsec now)
 {
-    double keep = exp(-(double)took / FLOW);
+    double keep = exp(-(double)MIN(took, now - s->at) / FLOW), half = exp(-(double)took / 2 / FLOW);
     struct work_done prompts = work_of(&s->costs, s->kv, b, WORK_CONTEXT | WORK_ENCODER);
     struct work_done *row = &s->load.row;
     uint32_t rows = b->n_rows, ends = 0;
@@ -392,19 +403,32 @@ see_work(struct split *s, const struct batch *b, nsec took)
         if (run->work == WORK_GENERATION)
             rows -= run->n_rows;
         else if (run->work == WORK_CONTEXT && run->flags & RUN_SAMPLE)
-            ends = 1;
+            ends++;
     }
-    s->flow.ends = s->flow.ends * keep + ends;
-    s->flow.rows += rows;
-    s->flow.tokens += b->n_rows - rows;
+    s->flow.ends = s->flow.ends * keep + half * (ends > 0);
+    s->flow.prompts = s->flow.prompts * keep + half * ends;
+    s->flow.rows += half * rows;
+    s->flow.tokens += half * (b->n_rows - rows);
     if (rows == 0) return;
     /* A step of few rows may read as many keys as one of many: what a row costs is that of all rows of late. */
-    s->flow.work.kv += prompts.kv;
-    s->flow.work.matmul += prompts.matmul;
-    s->flow.work.attend += prompts.attend;
+    s->flow.work.kv += half * prompts.kv;
+    s->flow.work.matmul += half * prompts.matmul;
+    s->flow.work.attend += half * prompts.attend;
     *row = (struct work_done){ prompts.weights, s->flow.work.kv / s->flow.rows,
                                s->flow.work.matmul / s->flow.rows,
                                s->flow.work.attend / s->flow.rows };
+}
+
+/* Tokens to a row: taken when a step with prompts is over, or none is out. In between steps of answers are counted, and not yet
+ * the prompts that were computed beside them: by a tenth more and less, for which the way was changed to and fro. */
+static void
+see_flow(struct split *s, const struct batch *b)
+{
+    uint32_t out = 0;
+
+    for (unsigned i = 0; i < MAX_LANES; i++) out += s->lane[i].n_prompts;
+    if (out == 0 || has_prompts(b))
+        s->load.tokens = s->flow.rows > 0 ? s->flow.tokens / s->flow.rows : 0;
 }
 
 nsec
@@ -419,11 +443,12 @@ split_ended(struct split *s, const struct batch *b, nsec now)
                              : 0;
 
     beside = MIN(MAX(beside, 0.), 1.);
-    see_work(s, b, took);
+    see_work(s, b, took, now);
     if (b->rung == 0 && b->n_encode == 0) w.matmul *= tiled(s, b->n_rows);
     steptime_learn(&s->time, kind, b->rung, &w, took, beside);
     l->busy += took;
     l->n_out--;
+    l->n_prompts -= has_prompts(b);
     l->done = b->step;
     begin(s, b->lane, now);
     for (unsigned i = 0; i < MAX_LANES; i++) { /* who has waited for it begins */
@@ -431,6 +456,8 @@ split_ended(struct split *s, const struct batch *b, nsec now)
 
         if (s->lane[i].n_out && wait->lane == b->lane && wait->step == b->step) begin(s, i, now);
     }
+    see_flow(s, b);
+    s->at = now;
     s->news = true;
     return took;
 }
@@ -445,8 +472,8 @@ split_turn(struct split *s, const struct ladder *ladder, const struct scheduler 
     load = scheduler_load(sched, QUEUE * s->l.most_rows);
     s->load.n_decode = load.n_generating;
     s->load.n_there = MAX(load.n_there, load.n_generating);
-    s->load.tokens = s->flow.rows > 0 ? s->flow.tokens / s->flow.rows : 0;
     s->load.prompt = s->flow.ends > 0 ? s->flow.rows / s->flow.ends : 0;
+    s->load.each = s->flow.prompts > 0 ? s->flow.rows / s->flow.prompts : 0;
     /* When one comes that fits into two steps, both are planned before the next asking: so the way is that of the next
      * ones, as many as steps ended of late. With nobody there it costs nothing. */
     s->load.n_rows = MAX((uint64_t)load.prompt_rows,

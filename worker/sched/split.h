@@ -32,6 +32,7 @@ struct split_load {
     uint64_t n_rows;         /* of prompts, that could be computed now; 0: none */
     double tokens;           /* of answers, to a row of prompts */
     double prompt;           /* rows of prompts that end in one step; 0: not known */
+    double each;             /* rows of a prompt; 0: not known */
 };
 struct split_way {
     unsigned rung;
@@ -58,14 +59,16 @@ struct split {
     struct split_lane {
         nsec busy, began; /* with steps that are over; when its oldest one that is out began */
         nsec others;      /* how long the others had been busy then */
-        uint32_t n_out;
+        uint32_t n_out, n_prompts; /* of them with prompts */
         uint64_t done;
         struct batch_wait wait[2]; /* of steps that are out, by step % 2; step 0: none */
     } lane[MAX_LANES];
     struct {
-        double rows, tokens, ends; /* of prompts, of answers, steps that ended prompts: of late */
-        struct work_done work;     /* of those rows */
+        double rows, tokens;   /* of prompts, of answers: of late */
+        double ends, prompts;  /* steps that ended prompts; prompts */
+        struct work_done work; /* of those rows */
     } flow;
+    nsec at;   /* when a step was over the last time */
     bool news; /* a step is over since it was asked */
 };
 
