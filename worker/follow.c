@@ -183,7 +183,8 @@ retire(struct follower *f, struct err *e)
     return 0;
 }
 
-/* A step of a lane ends, rank 0 says something or is gone (-EPIPE), or that time has passed. */
+/* A step of a lane ends, rank 0 says something or is gone (-EPIPE), or that time has passed. What a lane has said is
+ * taken: of a last step, which is retired without it, too. */
 static int
 rest(struct follower *f, nsec most)
 {
@@ -200,6 +201,13 @@ rest(struct follower *f, nsec most)
     if (r > 0 && ppoll(p, n, &t, NULL) < 0 && errno != EINTR) check(!"poll");
     bell_wake(&w->link.bell);
     if (p[0].revents) bell_heard(&w->link.bell);
+    for (nfds_t i = 1; i < n; i++) {
+        uint64_t count;
+
+        if (!p[i].revents) continue;
+        while (read(p[i].fd, &count, sizeof count) < 0 && errno == EINTR) {
+        }
+    }
     health_beat(w, clock_now());
     return 0;
 }

@@ -346,6 +346,44 @@ stop_llama(struct lagan *c, struct lagan *ctl)
     service_stop(&v);
 }
 
+/* Its engine thread, at this moment. */
+static bool
+sleeps(pid_t pid)
+{
+    char path[64], line[512];
+    FILE *f;
+
+    snprintf(path, sizeof path, "/proc/%d/stat", (int)pid);
+    f = fopen(path, "re");
+    assert_non_null(f);
+    assert_non_null(fgets(line, sizeof line, f));
+    fclose(f);
+    return !strncmp(strrchr(line, ')'), ") S", 3);
+}
+
+/* Behind its last step as before its first. */
+static void
+a_rank_with_nothing_to_do_sleeps(void **state)
+{
+    enum { LOOKS = 20 };
+    struct lagan *ctl, *c;
+    float logprob[NEW];
+    int32_t id[NEW];
+    pid_t rank;
+    nsec until;
+
+    (void)state;
+    start_llama(&c, &ctl);
+    ask_llama(c, id, logprob);
+    rank = another_rank();
+    until = service_now(&v) + SETTLE_MS / 9 * NSEC_MS;
+    for (uint32_t n = 0; n < LOOKS; n = sleeps(rank) ? n + 1 : 0) {
+        if (service_now(&v) >= until) fail_msg("it is at work on nothing");
+        usleep(10000);
+    }
+    stop_llama(c, ctl);
+}
+
 /* Containers of a frame with that answer: two of the envelope. */
 static uint32_t
 depth_of(const char *json)
@@ -544,6 +582,7 @@ main(int argc, char **argv)
         T(at_every_point_a_rank_may_die_and_no_bit_changes),
         T(a_stopped_rank_ends_its_group_and_the_next_one_takes_its_kv_over),
         T(a_standby_group_takes_the_place_of_one_that_lost_a_rank),
+        T(a_rank_with_nothing_to_do_sleeps),
         T(what_an_operator_divides_every_rank_divides),
         T(every_answer_to_an_operator_can_be_read),
         T(ranks_of_other_settings_are_refused_with_the_difference),
