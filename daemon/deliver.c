@@ -518,7 +518,9 @@ drop_client(struct daemon *d, uint32_t handle, bool for_good)
         leave(d, r, for_good);
         open--;
     }
-    if (c) session_drop(d->sessions, c);
+    if (!c) return;
+    front_cut(d, c);
+    session_drop(d->sessions, c);
 }
 
 void
@@ -595,7 +597,6 @@ drop_slow(struct daemon *d, uint32_t handle, nsec since)
         c->cut_at = d->now + d->config->o.ack_timeout;
         return;
     }
-    if (c) front_cut(d, c);
     deliver_client_lost(d, handle);
 }
 
@@ -637,7 +638,6 @@ deliver_tick(struct daemon *d, nsec now)
         }
         if (c->cut_at && now >= c->cut_at) {
             log_warn("a client has not read what its requests ended with, cutting its connection");
-            front_cut(d, c);
             deliver_client_lost(d, c->handle);
             continue;
         }

@@ -28,7 +28,8 @@ void row_settle(struct daemon *d, struct row *r); /* give it back if nobody need
 void deliver_acked(struct daemon *d, struct row *r, uint32_t n, uint32_t win);
 /* Send what is due. true: more could go at once. */
 bool deliver_flush(struct daemon *d);
-/* A client has left, or will not be waited for: its requests end. */
+/* A client has left, or will not be waited for: its requests end. Its connection is cut, also below: one that lives
+ * after all hears of it so, and comes back with a HELLO; and it keeps no place. */
 void deliver_client_gone(struct daemon *d, uint32_t handle);
 /* It is not there: requests with a name go on for their patience, or until it comes back for them. */
 void deliver_client_lost(struct daemon *d, uint32_t handle);

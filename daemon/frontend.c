@@ -234,19 +234,22 @@ front_cut_silent(struct daemon *d, int fd)
 static struct client *
 client_of(struct daemon *d, const struct caller *from)
 {
+    struct client *c = session_at(d->sessions, from->door, from->id, from->id_len);
+    struct client *idle = c ? NULL : session_idle(d->sessions);
     uint32_t gone;
-    struct client *c = session_of(d->sessions, from->door, from->id, from->id_len, d->now, &gone);
 
+    if (idle && session_n(d->sessions) == MAX_CLIENTS) deliver_client_lost(d, idle->handle);
+    c = session_of(d->sessions, from->door, from->id, from->id_len, d->now, &gone);
     if (!c) {
         turn_away(d, from, "there are too many clients");
         return NULL;
     }
-    note_socket(d, c, from->fd);
     if (!c->user && !identify(d, c, from)) {
         turn_away(d, from, "there are too many users, or the key is not known any more");
         session_drop(d->sessions, c);
-        return NULL;
+        return NULL; /* its connection has said nothing that counts */
     }
+    note_socket(d, c, from->fd);
     return c;
 }
 
@@ -285,7 +288,6 @@ front_begun(struct daemon *d, int fd)
         f->full_said = d->now;
     }
     if (idle && idle->heard < since) {
-        front_cut(d, idle);
         deliver_client_lost(d, idle->handle);
     } else {
         front_cut_silent(d, silent >= 0 ? silent : fd);

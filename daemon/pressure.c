@@ -56,7 +56,6 @@ cut(struct daemon *d, enum stage stage)
         if (c->door == DOOR_CTL || (stage == IDLE && (c->n_open || d->now - c->heard < QUIET)) ||
             (stage == UNREAD && c->sent - c->read < UNREAD_MUCH))
             continue;
-        front_cut(d, c);
         deliver_client_lost(d, c->handle);
         n++;
     }

@@ -337,6 +337,58 @@ a_client_that_is_gone_is_noticed_with_nothing_to_send_to_it(void **state)
     assert_int_equal(rig_wait(&r, 30000), 0);
 }
 
+/* It does something else meanwhile, and calls nothing: lagand may not take it for gone without its knowing. */
+static void
+a_program_that_was_away_for_longer_than_its_lease_finds_its_request(void **state)
+{
+    nsec until = clock_now() + 60 * NSEC_S;
+    struct lagan_event ev = { sizeof ev };
+    struct stream s;
+    struct lagan *c;
+
+    (void)state;
+    rig_begin(&r, "brisk", ARGS("--api.lease", "200ms"));
+    n_done = 0;
+    c = connect_to(&r);
+    ask(c, &s, 5);
+    assert_int_equal(lagan_next(c, &ev, 30000), 1);
+    take_event(&s, &ev);
+    poll(NULL, 0, 1000);
+    while (!s.done && clock_now() < until)
+        if (lagan_next(c, &ev, 1000) == 1) take_event(&s, &ev);
+    assert_true(s.done);
+    lagan_close(c);
+    assert_int_equal(rig_stop(&r), 0);
+}
+
+/* What HELLO said of a connection holds as long as it does. */
+static void
+a_program_that_had_nothing_to_ask_for_long_still_has_its_session(void **state)
+{
+    static const int32_t ids[3] = { 1, 2, 3 };
+    struct lagan_request *q = lagan_request_new();
+    nsec until = clock_now() + 60 * NSEC_S;
+    struct lagan_event ev = { sizeof ev };
+    struct lagan *c;
+    uint64_t id;
+
+    (void)state;
+    rig_begin(&r, "good", ARGS("--api.lease", "200ms"));
+    c = connect_to(&r);
+    poll(NULL, 0, 2500);
+    lagan_set_ids(q, "ids", ids, 3);
+    lagan_set_str(q, "key", "k1", 2);
+    assert_int_equal(lagan_submit(c, q, &id), 0);
+    while (ev.kind != LAGAN_EVENT_DONE && clock_now() < until) {
+        if (lagan_next(c, &ev, 1000) < 1) continue;
+        if (ev.kind == LAGAN_EVENT_ERROR) fail_msg("%s", ev.message);
+    }
+    assert_int_equal(ev.kind, LAGAN_EVENT_DONE);
+    lagan_request_free(q);
+    lagan_close(c);
+    assert_int_equal(rig_stop(&r), 0);
+}
+
 static void
 say_keyed(struct dealer *c, uint64_t rid, const char *key, uint64_t seed)
 {
@@ -391,6 +443,8 @@ main(void)
         rig_test(a_request_waits_for_its_client_as_long_as_it_was_told),
         rig_test(requests_outlive_a_lagand_that_begins_again),
         rig_test(a_client_that_is_gone_is_noticed_with_nothing_to_send_to_it),
+        rig_test(a_program_that_was_away_for_longer_than_its_lease_finds_its_request),
+        rig_test(a_program_that_had_nothing_to_ask_for_long_still_has_its_session),
         rig_test(a_second_submit_with_the_key_is_the_first_one),
     };
 

@@ -110,6 +110,27 @@ beyond_the_limit_the_idle_go_and_who_has_a_request_stays(void **state)
     assert_int_equal(rig_stop(&r), 0);
 }
 
+/* Their connections stay open as far as they are concerned, and one has gone in so many words. */
+static void
+who_was_given_up_has_no_place_any_more(void **state)
+{
+    struct dealer *idle[2], *late;
+
+    (void)state;
+    rig_begin(&r, "good", ARGS("--api.max-connections", "2", "--api.lease", "100ms"));
+    for (uint64_t i = 0; i < ARRAY_LEN(idle); i++) {
+        idle[i] = dial_narrow(&r, "api.sock", 1000);
+        SAY(idle[i], LAGAN_MSG_HELLO, i, { "min", 1 }, { "max", 1 });
+        hear_type(idle[i], LAGAN_MSG_WELCOME, 5000);
+    }
+    say(idle[0], LAGAN_MSG_BYE, 0, NULL, 0);
+    poll(NULL, 0, 1500);
+    late = dial(&r, "api.sock");
+    submit(late, 1, 3, 20, 2);
+    take_all(late, 1, 20, 2);
+    assert_int_equal(rig_stop(&r), 0);
+}
+
 int
 main(void)
 {
@@ -117,6 +138,7 @@ main(void)
         cmocka_unit_test(who_has_said_nothing_for_longest_is_known_and_can_be_cut),
         cmocka_unit_test(a_number_that_is_anothers_by_now_is_not_cut),
         rig_test(beyond_the_limit_the_idle_go_and_who_has_a_request_stays),
+        rig_test(who_was_given_up_has_no_place_any_more),
     };
 
     return cmocka_run_group_tests_name("connections", tests, NULL, NULL);
