@@ -156,19 +156,55 @@ power_of_two(double v)
     return v > 0 && frexp(v, &e) == 0.5;
 }
 
-/* "from 1 to 128", "at least 1", or "" where the type itself is the limit. */
+/* The largest unit that divides v, so that what is printed parses to the same number. */
+static void
+print_units(char *buf, size_t n, uint64_t v, const struct unit *u, size_t n_units, double base)
+{
+    const struct unit *best = NULL;
+
+    for (; n_units; u++, n_units--) {
+        uint64_t times = (uint64_t)u->times;
+
+        if (base == 2 && times > 1 && (times & (times - 1))) continue;
+        if (v % times == 0 && v >= times && (!best || u->times >= best->times)) best = u;
+    }
+    if (best) {
+        snprintf(buf, n, "%" PRIu64 "%s", v / (uint64_t)best->times,
+                 strcmp(best->word, "B") ? best->word : "");
+    } else {
+        snprintf(buf, n, "0%s", base == 2 ? "" : "s");
+    }
+}
+
+/* A limit, as it would be written. */
+static const char *
+limit_text(const struct opt *o, double v, char *buf, size_t n)
+{
+    if (o->type == OPT_BYTES) {
+        print_units(buf, n, (uint64_t)v, byte_units, ARRAY_LEN(byte_units), 2);
+    } else if (o->type == OPT_NSEC) {
+        print_units(buf, n, (uint64_t)v, time_units, ARRAY_LEN(time_units), 10);
+    } else {
+        snprintf(buf, n, "%.15g", v);
+    }
+    return buf;
+}
+
+/* "from 1 to 128", "at least 1ms", or "" where the type itself is the limit. */
 static const char *
 range_of(const struct opt *o, char *buf, size_t n)
 {
     const char *pow2 = o->flags & OPT_POW2 ? "a power of two " : "";
+    char min[32], max[32];
 
-    *buf = 0;
+    limit_text(o, o->min, min, sizeof min);
+    limit_text(o, o->max, max, sizeof max);
     if (o->min == 0 && o->max == 0) {
-        snprintf(buf, n, "%s", pow2);
+        snprintf(buf, n, "%s", *pow2 ? "a power of two" : "");
     } else if (o->max == 0) {
-        snprintf(buf, n, "%sat least %.15g", pow2, o->min);
+        snprintf(buf, n, "%sat least %s", pow2, min);
     } else {
-        snprintf(buf, n, "%sfrom %.15g to %.15g", pow2, o->min, o->max);
+        snprintf(buf, n, "%sfrom %s to %s", pow2, min, max);
     }
     return buf;
 }
@@ -384,26 +420,6 @@ opt_argv(const struct opt *table, void *to, int argc, char **argv, int *at, stru
     return 0;
 }
 
-/* The largest unit that divides v, so that what is printed parses to the same number. */
-static void
-print_units(char *buf, size_t n, uint64_t v, const struct unit *u, size_t n_units, double base)
-{
-    const struct unit *best = NULL;
-
-    for (; n_units; u++, n_units--) {
-        uint64_t times = (uint64_t)u->times;
-
-        if (base == 2 && times > 1 && (times & (times - 1))) continue;
-        if (v % times == 0 && v >= times && (!best || u->times >= best->times)) best = u;
-    }
-    if (best) {
-        snprintf(buf, n, "%" PRIu64 "%s", v / (uint64_t)best->times,
-                 strcmp(best->word, "B") ? best->word : "");
-    } else {
-        snprintf(buf, n, "0%s", base == 2 ? "" : "s");
-    }
-}
-
 const char *
 opt_text(const struct opt *o, const void *from, char *buf, size_t n)
 {
@@ -513,47 +529,79 @@ opt_help(const struct opt *table, FILE *out)
     }
 }
 
-/* Text in which roff sees nothing but text. */
+/* Text in which roff sees nothing but text, and which comes out in the characters it has. */
 void
 opt_roff(FILE *out, const char *s)
 {
-    if (*s == '.' || *s == '\'') fputs("\\&", out);
+    static const char *const names[][2] = { { "\\", "\\e" },  { "-", "\\-" },   { "'", "\\(aq" },
+                                            { "`", "\\(ga" }, { "~", "\\(ti" }, { "^", "\\(ha" } };
+
+    if (*s == '.') fputs("\\&", out);
     for (; *s; s++) {
-        if (*s == '\\') {
-            fputs("\\e", out);
-        } else if (*s == '-') {
-            fputs("\\-", out);
+        size_t i = 0;
+
+        while (i < ARRAY_LEN(names) && *s != *names[i][0]) i++;
+        if (i < ARRAY_LEN(names)) {
+            fputs(names[i][1], out);
         } else {
             fputc(*s, out);
         }
     }
 }
 
-void
-opt_manual(const struct opt *table, FILE *out)
+/* What a row's value may be and is, as sentences; nothing of a flag on a command line. */
+static void
+manual_value(const struct opt *o, bool typed, FILE *out)
 {
-    fputs(".Bl -tag -width Ds\n", out);
-    for (const struct opt *o = table; o->key; o++) {
-        char range[96];
+    char range[96];
+    bool form = o->type != OPT_STR && !(typed && o->type == OPT_BOOL);
+    bool def = o->def && *o->def && !(typed && o->type == OPT_BOOL);
 
-        if (o->flags & OPT_HIDDEN) continue;
-        fprintf(out, ".It Cm %s", o->key);
-        if (*arg_of(o)) fprintf(out, " Ar %s", arg_of(o));
-        fputc('\n', out);
-        opt_roff(out, o->sentence);
-        fputs(".\nThe value is ", out);
+    if (form) {
+        fputs("The value is ", out);
         opt_roff(out, form_of(o));
         if (*range_of(o, range, sizeof range)) {
             fputs(", ", out);
             opt_roff(out, range);
         }
         if (o->flags & OPT_AUTO) fputs(", or auto", out);
-        if (o->def && *o->def) {
-            fputs("; the default is ", out);
-            opt_roff(out, o->def);
+    }
+    if (def) {
+        fputs(form ? "; the default is " : "The default is ", out);
+        opt_roff(out, o->def);
+    }
+    if (form || def) fputs(".\n", out);
+}
+
+static void
+manual_list(const struct opt *table, bool typed, FILE *out)
+{
+    fputs(".Bl -tag -width Ds\n", out);
+    for (const struct opt *o = table; o->key; o++) {
+        if (o->flags & OPT_HIDDEN) continue;
+        fputs(typed ? ".It Fl -" : ".It Cm ", out);
+        for (const char *c = o->key; *c; c++) fputc(typed && *c == '_' ? '-' : *c, out);
+        if (*arg_of(o)) {
+            fputs(" Ar ", out);
+            opt_roff(out, arg_of(o));
         }
-        fprintf(out, ".%s\n",
-                o->flags & OPT_RESTART ? "\nA change needs a restart of the worker." : "");
+        fputc('\n', out);
+        opt_roff(out, o->sentence);
+        fputs(".\n", out);
+        manual_value(o, typed, out);
+        if (o->flags & OPT_RESTART) fputs("A change needs a restart of the worker.\n", out);
     }
     fputs(".El\n", out);
+}
+
+void
+opt_manual(const struct opt *table, FILE *out)
+{
+    manual_list(table, /* typed= */ false, out);
+}
+
+void
+opt_manual_typed(const struct opt *table, FILE *out)
+{
+    manual_list(table, /* typed= */ true, out);
 }

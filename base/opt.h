@@ -75,8 +75,9 @@ int opt_argv(const struct opt *table, void *to, int argc, char **argv, int *at,
 const char *opt_text(const struct opt *o, const void *from, char *buf, size_t n);
 
 void opt_help(const struct opt *table, FILE *out); /* aligned at 80 columns */
-/* mdoc list: key, type, default, range, sentence. */
+/* mdoc list: key, type, default, range, sentence. _typed: as on a command line, not as in a file. */
 void opt_manual(const struct opt *table, FILE *out);
+void opt_manual_typed(const struct opt *table, FILE *out);
 /* A piece of text in a manual, whatever is in it. */
 void opt_roff(FILE *out, const char *text);
 

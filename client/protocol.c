@@ -177,6 +177,6 @@ main(void)
     ends();
     verbs();
     limits();
-    puts(".Sh SEE ALSO\n.Pa lagan_wire.h ,\n.Pa lagan.h ,\n.Xr lagand 8 ,\n.Ql laganctl --help");
+    puts(".Sh SEE ALSO\n.Pa lagan_wire.h ,\n.Pa lagan.h ,\n.Xr laganctl 1 ,\n.Xr lagand 8");
     return 0;
 }

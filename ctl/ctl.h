@@ -39,7 +39,7 @@ enum ctl_exit {
 struct ctl_opts { /* before the command */
     char connect[256], keys[1024], spawn[1024], device[64];
     char set[16384]; /* one a line */
-    bool help, version;
+    bool help, version, manual;
 };
 
 struct ctl {
@@ -60,10 +60,15 @@ struct command {
 };
 extern const struct command commands[]; /* ended by words NULL */
 
+/* help.c: --help, --help of a command, and laganctl(1) in mdoc. */
+void help(void);
+void command_help(const struct command *c);
+void manual(void);
+
 /* main.c */
+extern const struct opt global_opts[];
 extern volatile sig_atomic_t ctl_signal;                        /* SIGINT or SIGTERM came; 0 none */
 int ctl_fail(int code, const char *fmt, ...) PRINTF_LIKE(2, 3); /* says it, returns code */
-void command_help(const struct command *c);
 /* Options and operands in any order; operands move to the front of argv, their number is returned, or
  * -1 after the sentence was said. help is printed, and then -2 returned. */
 int command_args(const struct command *c, void *to, int argc, char **argv);

@@ -1,4 +1,4 @@
-/* main.c - laganctl: the command line, --help, and the exit code; see ctl.h. */
+/* main.c - laganctl: the command line and the exit code; see ctl.h. */
 #include "ctl/ctl.h"
 
 #include "config.h"
@@ -13,7 +13,7 @@
 volatile sig_atomic_t ctl_signal;
 
 /* clang-format off */
-static const struct opt global_opts[] = {
+const struct opt global_opts[] = {
     { "connect", OPT_STR, OPT_AT(ctl_opts, connect), "ipc:///run/lagan/api.sock", .arg = "ENDPOINT",
       .sentence = "socket of the lagand to talk to" },
     { "keys", OPT_STR, OPT_AT(ctl_opts, keys), .arg = "FILE",
@@ -26,6 +26,8 @@ static const struct opt global_opts[] = {
       .sentence = "with --spawn: any configuration key, for example kv.memory=64MiB; may be repeated" },
     { "help", OPT_BOOL, OPT_AT(ctl_opts, help), .sentence = "say what there is" },
     { "version", OPT_BOOL, OPT_AT(ctl_opts, version), .sentence = "print the version" },
+    { "manual", OPT_BOOL, OPT_AT(ctl_opts, manual), .flags = OPT_HIDDEN,
+      .sentence = "print laganctl(1)" },
     { 0 }
 };
 /* clang-format on */
@@ -42,58 +44,6 @@ ctl_fail(int code, const char *fmt, ...)
     va_end(ap);
     fputc('\n', stderr);
     return code;
-}
-
-static void
-print_exit_codes(void)
-{
-    puts("\nExit codes:");
-#define X(number, name, sentence) printf("  %3d  %s\n", number, sentence);
-    EXIT_CODES(X)
-#undef X
-    puts("  130  interrupted (requests under way are cancelled)");
-}
-
-static void
-help(void)
-{
-    const struct command *c;
-
-    puts("Usage: laganctl [OPTION]... COMMAND [ARGUMENT]...\n"
-         "Talk to lagand: ask a model, see what runs, steer it.\n\nCommands:");
-    for (c = commands; c->words; c++) {
-        char left[64];
-
-        snprintf(left, sizeof left, "%s%s%s", c->words, *c->operands ? " " : "", c->operands);
-        printf("  %-26s  %s\n", left, c->sentence);
-    }
-    puts("\nOptions, before the command:");
-    opt_help(global_opts, stdout);
-    puts("\nExamples:\n"
-         "  laganctl --spawn models/gemma generate --text \"a=1;b=2;a?\"\n"
-         "  laganctl generate --ids 1,2,3 --max-tokens 8 --json\n"
-         "  laganctl status\n\n"
-         "`laganctl COMMAND --help` says more about one command.");
-    print_exit_codes();
-}
-
-void
-command_help(const struct command *c)
-{
-    static const struct opt common[] = {
-        { "json", OPT_BOOL, 0, 0, .sentence = "print JSON, one document a line" },
-        { "help", OPT_BOOL, 0, 0, .sentence = "this text" },
-        { 0 },
-    };
-
-    printf("Usage: laganctl [--connect ENDPOINT | --spawn MODEL_DIR] %s%s%s%s\n%c%s.\n", c->words,
-           c->opts ? " [OPTION]..." : "", *c->operands ? " " : "", c->operands,
-           c->sentence[0] & ~0x20, c->sentence + 1);
-    puts("\nOptions:");
-    if (c->opts) opt_help(c->opts, stdout);
-    opt_help(common, stdout);
-    if (c->examples) printf("\nExamples:\n%s", c->examples);
-    print_exit_codes();
 }
 
 /* How many arguments the words of a command take up at the front of argv; 0: it is not this one. */
@@ -231,6 +181,7 @@ main(int argc, char **argv)
         return ctl_fail(CTL_USAGE, "%s; options of a command follow it", e.text);
     if (ctl.o.version) return puts("laganctl " PACKAGE_VERSION), 0;
     if (ctl.o.help) return help(), 0;
+    if (ctl.o.manual) return manual(), 0;
     if (at == argc) return help(), CTL_USAGE;
     if (!*ctl.o.spawn && (*ctl.o.device || *ctl.o.set) &&
         !words_match("model verify", argc - at, argv + at))

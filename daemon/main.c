@@ -49,18 +49,20 @@ manual(void)
          "of clients to them. It has no thread that can block and believes nothing a worker says.\n"
          "Clients speak ZeroMQ at\n.Pa api.sock ,\noperators also at\n.Pa ctl.sock ,\n"
          "both in the runtime directory.\n"
-         ".Sh OPTIONS\nEvery name with a dot is also a key of the configuration file.");
-    opt_manual(daemon_opts, stdout);
+         ".Sh OPTIONS\nEvery name with a dot is also a key of the configuration file, with _ for "
+         "-.");
+    opt_manual_typed(daemon_opts, stdout);
     puts(".Sh SETTINGS OF A MODEL\nFor\n.Fl -set\nand for the entries of\n.Cm models:\nin the "
          "file.");
     opt_manual(model_opts, stdout);
-    puts(".Sh FILES\n.Bl -tag -width Ds\n"
-         ".It Pa /etc/lagan/lagan.yaml\nThe configuration.\n"
-         ".It Pa /run/lagan\nThe runtime directory under systemd.\n.El\n"
+    printf(".Sh FILES\n.Bl -tag -width Ds\n.It Pa %s\nThe configuration.\n", config_default_file);
+    puts(".It Pa /run/lagan\nThe runtime directory under systemd.\n.El\n"
          ".Sh EXIT STATUS\n0 stopped as asked, or the configuration is right; 1 failed; 2 usage; "
          "69 no\n"
          "worker could be started; 77 no permission; 78 configuration or model files.\n"
-         ".Sh SEE ALSO\n.Ql laganctl --help");
+         ".Sh SEE ALSO\n.Xr laganctl 1 ,\n.Xr lagan-protocol 7 .\n"
+         "Workers are run by\n.Nm\nalone; how one would schedule, in virtual time:\n"
+         ".Ql lagan-sim --help .");
 }
 
 static void

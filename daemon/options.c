@@ -13,7 +13,7 @@
 #ifndef SYSCONFDIR
 #define SYSCONFDIR "/etc"
 #endif
-static const char DEFAULT_FILE[] = SYSCONFDIR "/lagan/lagan.yaml";
+const char config_default_file[] = SYSCONFDIR "/lagan/lagan.yaml";
 
 #define AT(field) OPT_AT(options, field)
 
@@ -292,7 +292,7 @@ config_read(struct config *c, int argc, char **argv, struct problems *p, bool *u
     if (c->o.help || c->o.version || c->o.manual) return 0;
 
     /* The file first, the command line over it. */
-    snprintf(file, sizeof file, "%s", *c->o.config ? c->o.config : DEFAULT_FILE);
+    snprintf(file, sizeof file, "%s", *c->o.config ? c->o.config : config_default_file);
     if (*c->o.config || !*c->o.model) {
         bool asked = *c->o.config;
 

@@ -25,6 +25,7 @@ struct options {
 };
 
 extern const struct opt daemon_opts[];
+extern const char config_default_file[]; /* may be absent */
 
 /* Where a value came from: a line of the file, the command line, or the default. */
 enum { FROM_DEFAULT = 0, FROM_COMMAND_LINE = -1 };

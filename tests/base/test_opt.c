@@ -134,9 +134,10 @@ a_number_out_of_range_names_the_range(void **state)
     assert_int_equal(set("max_seqs", "1025"), -EINVAL);
     assert_int_equal(set("max_seqs", "1024"), 0);
     assert_int_equal(set("kv.memory", "1023"), -EINVAL);
-    assert_non_null(strstr(e.text, "at least 1024, or auto"));
+    assert_non_null(strstr(e.text, "at least 1KiB, or auto"));
     assert_int_equal(set("ratio", "1.01"), -EINVAL);
     assert_int_equal(set("stall", "2min"), -EINVAL);
+    assert_non_null(strstr(e.text, "from 1ms to 1min"));
 }
 
 static void
@@ -416,11 +417,25 @@ the_manual_says_type_range_and_default(void **state)
     assert_non_null(strstr(text, "The value is a whole number of 0 or more, a power of two from 4 "
                                  "to 128, or auto; the default is auto.\n"
                                  "A change needs a restart of the worker.\n"));
-    assert_non_null(strstr(text, ".It Cm name Ar NAME\n\\&.name\\eit.\n"));
+    assert_non_null(strstr(text,
+                           ".It Cm stall Ar TIME\nhow long is too long.\nThe value is a time such "
+                           "as 250ms, 3s or 10min, from 1ms to 1min; the default is 3s.\n"));
+    assert_non_null(strstr(text, ".It Cm name Ar NAME\n\\&.name\\eit.\nThe default is lagan.\n"));
+    assert_non_null(strstr(text, ".It Cm quiet\nsay less.\nThe value is true or false.\n"));
     assert_non_null(strstr(text, "the default is \\-1.\n"));
     assert_null(strstr(text, "hidden"));
     assert_memory_equal(text, ".Bl -tag -width Ds\n", 19);
     assert_string_equal(text + strlen(text) - 4, ".El\n");
+}
+
+static void
+the_manual_of_a_command_line_has_its_dashes_and_flags(void **state)
+{
+    const char *text = printed(opt_manual_typed);
+
+    (void)state;
+    assert_non_null(strstr(text, ".It Fl -max-seqs Ar N\nsequences at once.\n"));
+    assert_non_null(strstr(text, ".It Fl -quiet\nsay less.\n.It "));
 }
 
 int
@@ -447,6 +462,7 @@ main(void)
         cmocka_unit_test_setup(what_is_printed_reads_back_as_the_same, setup),
         cmocka_unit_test_setup(help_is_aligned_and_never_wider_than_80, setup),
         cmocka_unit_test_setup(the_manual_says_type_range_and_default, setup),
+        cmocka_unit_test_setup(the_manual_of_a_command_line_has_its_dashes_and_flags, setup),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

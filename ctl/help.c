@@ -1,0 +1,127 @@
+/* help.c - what laganctl says about itself: --help, a command's --help, and laganctl(1), which is all of it.
+ *
+ * Every word about a command is in the table of commands.c and in tables of options; nothing is said twice.
+ */
+#include "ctl/ctl.h"
+
+#include <stdio.h>
+#include <string.h>
+
+static const char about[] = "Talk to lagand: ask a model, see what runs, steer it.";
+static const char examples[] = "  laganctl --spawn models/gemma generate --text \"a=1;b=2;a?\"\n"
+                               "  laganctl generate --ids 1,2,3 --max-tokens 8 --json\n"
+                               "  laganctl status\n";
+static const char interrupted[] = "interrupted (requests under way are cancelled)";
+
+/* Options of every command. */
+static const struct opt common[] = {
+    { "json", OPT_BOOL, 0, 0, .sentence = "print JSON, one document a line" },
+    { "help", OPT_BOOL, 0, 0, .sentence = "say what the command takes" },
+    { 0 },
+};
+
+static void
+print_exit_codes(void)
+{
+    puts("\nExit codes:");
+#define X(number, name, sentence) printf("  %3d  %s\n", number, sentence);
+    EXIT_CODES(X)
+#undef X
+    printf("  130  %s\n", interrupted);
+}
+
+void
+help(void)
+{
+    const struct command *c;
+
+    printf("Usage: laganctl [OPTION]... COMMAND [ARGUMENT]...\n%s\n\nCommands:\n", about);
+    for (c = commands; c->words; c++) {
+        char left[64];
+
+        snprintf(left, sizeof left, "%s%s%s", c->words, *c->operands ? " " : "", c->operands);
+        printf("  %-26s  %s\n", left, c->sentence);
+    }
+    puts("\nOptions, before the command:");
+    opt_help(global_opts, stdout);
+    printf("\nExamples:\n%s\n`laganctl COMMAND --help` says more about one command.\n", examples);
+    print_exit_codes();
+}
+
+void
+command_help(const struct command *c)
+{
+    printf("Usage: laganctl [--connect ENDPOINT | --spawn MODEL_DIR] %s%s%s%s\n%c%s.\n", c->words,
+           c->opts ? " [OPTION]..." : "", *c->operands ? " " : "", c->operands,
+           c->sentence[0] & ~0x20, c->sentence + 1);
+    puts("\nOptions:");
+    if (c->opts) opt_help(c->opts, stdout);
+    opt_help(common, stdout);
+    if (c->examples) printf("\nExamples:\n%s", c->examples);
+    print_exit_codes();
+}
+
+/* ---- laganctl(1), in mdoc */
+
+/* Lines that begin with spaces are as typed, the rest is text; an empty line is between two paragraphs. */
+static void
+manual_examples(const char *text)
+{
+    bool typed = false;
+
+    for (size_t n; *text; text += n + (text[n] == '\n')) {
+        char line[256];
+        bool is = *text == ' ';
+
+        n = strcspn(text, "\n");
+        if (is && !typed) puts(".Bd -literal -offset indent");
+        if (!is && typed) puts(".Ed");
+        typed = is;
+        if (n == 0 && text[1] != ' ') puts(".Pp");
+        if (n == 0) continue;
+        check(n < sizeof line);
+        snprintf(line, sizeof line, "%.*s", (int)n - 2 * is, text + 2 * is);
+        opt_roff(stdout, line);
+        putchar('\n');
+    }
+    if (typed) puts(".Ed");
+}
+
+static void
+manual_command(const struct command *c)
+{
+    printf(".Ss %s%s%s%s\n", c->words, c->opts ? " [OPTION]..." : "", *c->operands ? " " : "",
+           c->operands);
+    putchar(c->sentence[0] & ~0x20);
+    opt_roff(stdout, c->sentence + 1);
+    puts(".");
+    if (c->opts) opt_manual_typed(c->opts, stdout);
+    if (c->examples) manual_examples(c->examples);
+}
+
+void
+manual(void)
+{
+    const struct command *c;
+
+    puts(".Dd 2026\n.Dt LAGANCTL 1\n.Os lagan\n"
+         ".Sh NAME\n.Nm laganctl\n.Nd ask, see and steer lagand\n"
+         ".Sh SYNOPSIS\n.Nm\n.Op Ar OPTION ...\n.Ar COMMAND\n.Op Ar ARGUMENT ...\n.Sh DESCRIPTION");
+    puts(about);
+    puts(".Sh OPTIONS\nThey stand before the command.");
+    opt_manual_typed(global_opts, stdout);
+    puts(".Sh COMMANDS\nEvery command has these options beside its own, which follow it:");
+    opt_manual_typed(common, stdout);
+    for (c = commands; c->words; c++) manual_command(c);
+    puts(".Sh EXAMPLES");
+    manual_examples(examples);
+    puts(".Sh EXIT STATUS\n.Bl -tag -width Ds -compact");
+#define X(number, name, sentence) \
+    puts(".It " #number); \
+    opt_roff(stdout, sentence); \
+    putchar('\n');
+    EXIT_CODES(X)
+#undef X
+    printf(".It 130\n%s\n.El\n", interrupted);
+    puts(".Sh SEE ALSO\n.Xr lagand 8 ,\n.Xr lagan-protocol 7");
+}
