@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What transformers makes of conversations, for tests/text/test_chat.c and tests/e2e/test_chat.c.
+"""What transformers makes of conversations, for tests/text/test_chat.c and tests/e2e/test_text.c.
 
     tools/chat_cases.py TEMPLATES > tests/data/chat/cases.json
 

@@ -28,7 +28,7 @@ read_data(const char *dir, const char *name)
     char path[512];
     json_t *j = NULL;
 
-    snprintf(path, sizeof path, "%s/tests/data/config/%s", srcdir ? srcdir : ".", dir);
+    snprintf(path, sizeof path, "%s/tests/data/golden/%s", srcdir ? srcdir : ".", dir);
     if (config_read(&j, path, name, &e) < 0) fail_msg("%s", e.text);
     return j;
 }
