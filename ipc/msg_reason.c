@@ -44,13 +44,3 @@ msg_reason_sentence(uint32_t reason)
         return NULL;
     }
 }
-
-uint32_t
-msg_reason_number(const char *word)
-{
-#define X(number, name, w, again, sentence) \
-    if (!strcmp(word, w)) return number;
-    LAGAN_ERRORS(X)
-#undef X
-    return 0;
-}

@@ -10,6 +10,5 @@
 /* "eos", "too_long"; NULL: unknown. retry: may be NULL. */
 const char *msg_reason(uint32_t reason, bool *retry);
 const char *msg_reason_sentence(uint32_t reason);
-uint32_t msg_reason_number(const char *word); /* of LAGAN_ERRORS; 0: unknown */
 
 #endif

@@ -573,7 +573,7 @@ ids_are_the_same_as_bytes_and_as_numbers(void **state)
 }
 
 static void
-every_error_has_a_word_a_number_and_a_sentence(void **state)
+every_error_has_a_word_and_a_sentence(void **state)
 {
     bool retry;
 
@@ -581,7 +581,6 @@ every_error_has_a_word_a_number_and_a_sentence(void **state)
 #define X(number_, name, word, again, sentence) \
     assert_string_equal(msg_reason(LAGAN_E_##name, &retry), word); \
     assert_int_equal(retry, again); \
-    assert_int_equal(msg_reason_number(word), number_); \
     assert_string_equal(msg_reason_sentence(number_), sentence);
     LAGAN_ERRORS(X)
 #undef X
@@ -589,7 +588,6 @@ every_error_has_a_word_a_number_and_a_sentence(void **state)
     assert_null(msg_reason(0, NULL));
     assert_null(msg_reason(999, &retry));
     assert_false(retry);
-    assert_int_equal(msg_reason_number("no such word"), 0);
 }
 
 /* ---- golden frames: version 1, one of each type */
@@ -789,7 +787,7 @@ main(int argc, char **argv)
         cmocka_unit_test(a_prompt_is_ids_or_text_and_not_empty),
         cmocka_unit_test(stop_strings_are_few_and_short),
         cmocka_unit_test(ids_are_the_same_as_bytes_and_as_numbers),
-        cmocka_unit_test(every_error_has_a_word_a_number_and_a_sentence),
+        cmocka_unit_test(every_error_has_a_word_and_a_sentence),
         cmocka_unit_test(the_golden_frames_decode_and_are_what_we_write),
     };
 

@@ -1,35 +1,26 @@
 /* seq.c - see seq.h. */
 #include "worker/sched/seq.h"
 
-static const struct {
-    const char *name;
-    unsigned next; /* bits of the states that may follow */
-} states[] = {
+/* Bits of the states that may follow. */
+static const unsigned follows[] = {
     /* clang-format off */
-    [SEQ_NEW]        = { "new",        1u << SEQ_WAITING | 1u << SEQ_CONTEXT | 1u << SEQ_ENDED },
-    [SEQ_WAITING]    = { "waiting",    1u << SEQ_ENCODER | 1u << SEQ_CONTEXT | 1u << SEQ_ENDED },
-    [SEQ_ENCODER]    = { "encoder",    1u << SEQ_CONTEXT | 1u << SEQ_ENDED },
-    [SEQ_CONTEXT]    = { "context",    1u << SEQ_GENERATION | 1u << SEQ_LAST | 1u << SEQ_PAUSED |
-                                       1u << SEQ_ENDED },
-    [SEQ_GENERATION] = { "generation", 1u << SEQ_LAST | 1u << SEQ_PAUSED | 1u << SEQ_ENDED },
-    [SEQ_LAST]       = { "last",       1u << SEQ_ENDED },
-    [SEQ_PAUSED]     = { "paused",     1u << SEQ_NEW | 1u << SEQ_WAITING | 1u << SEQ_ENDED },
-    [SEQ_ENDED]      = { "ended",      1u << SEQ_NEW },
+    [SEQ_NEW]        = 1u << SEQ_WAITING | 1u << SEQ_CONTEXT | 1u << SEQ_ENDED,
+    [SEQ_WAITING]    = 1u << SEQ_ENCODER | 1u << SEQ_CONTEXT | 1u << SEQ_ENDED,
+    [SEQ_ENCODER]    = 1u << SEQ_CONTEXT | 1u << SEQ_ENDED,
+    [SEQ_CONTEXT]    = 1u << SEQ_GENERATION | 1u << SEQ_LAST | 1u << SEQ_PAUSED | 1u << SEQ_ENDED,
+    [SEQ_GENERATION] = 1u << SEQ_LAST | 1u << SEQ_PAUSED | 1u << SEQ_ENDED,
+    [SEQ_LAST]       = 1u << SEQ_ENDED,
+    [SEQ_PAUSED]     = 1u << SEQ_NEW | 1u << SEQ_WAITING | 1u << SEQ_ENDED,
+    [SEQ_ENDED]      = 1u << SEQ_NEW,
     /* clang-format on */
 };
 
 void
 seq_move(struct seq *q, enum seq_state to)
 {
-    check(q->state < ARRAY_LEN(states) && to < ARRAY_LEN(states));
-    check(states[q->state].next & 1u << to);
+    check(q->state < ARRAY_LEN(follows) && to < ARRAY_LEN(follows));
+    check(follows[q->state] & 1u << to);
     q->state = to;
-}
-
-const char *
-seq_state_name(enum seq_state state)
-{
-    return state < ARRAY_LEN(states) ? states[state].name : "?";
 }
 
 bool

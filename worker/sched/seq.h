@@ -109,7 +109,6 @@ struct seq {
 
 /* The only function that changes a sequence's state; stops the program at a step that no life has. */
 void seq_move(struct seq *q, enum seq_state to);
-const char *seq_state_name(enum seq_state state);
 
 /* Lists are in the scheduler's order: priority first, then turn, then arrival. */
 struct seq_list {
