@@ -7,7 +7,7 @@
  * the test maps it too, arms a point while the process runs, and reads how often it was passed. What is
  * armed fires once, in whichever process comes first, so that a successor does not die of it again.
  *
- * The column behind the name is the row of the crash tables in ipc.md 3.6 that the point stands for.
+ * The column behind the name says where it lies: W1 to W15 along a worker's life, D1 to D4 in lagand's.
  */
 #ifndef BASE_FAILPOINT_H
 #define BASE_FAILPOINT_H

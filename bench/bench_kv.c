@@ -11,7 +11,7 @@
  * with windows shifts between its groups with the prompts' length; T5's source and answer keep their proportion, so
  * that one split serves all three traces nearly as well as their own: by_proportion() says how nearly, from the traces
  * alone. T5's arena wastes nothing: room_left() looks at each step whether whoever waits for blocks could begin.
- * Who takes requests in their order can then begin none of them earlier, in whatever arena. Nothing is timed: the figures are the same in every run. Prints a table, then JSON lines (CONTRACT 7).
+ * Who takes requests in their order can then begin none of them earlier, in whatever arena. Nothing is timed: the figures are the same in every run. Prints a table, then JSON lines (README.md).
  */
 #include "base/base.h"
 #include "sim/trace.h"

@@ -9,7 +9,7 @@
  * Also: what it takes to find a prefix of 32,000 tokens in blocks of 32, hashing and comparing included, warm and
  * with the caches full of something else; bound: 40 us warm.
  *
- * Prints a table for people, then JSON lines (CONTRACT 7). There is no peer to compare with; the bound is
+ * Prints a table for people, then JSON lines (bench/README.md). There is no peer to compare with; the bound is
  * 60 us a turn for 1,000 sequences, and the step it must hide behind takes 2 ms and more.
  */
 #include "base/base.h"

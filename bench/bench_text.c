@@ -6,7 +6,7 @@
  * finds its characters, which is the least that anything can do. Processor time of one thread; the bound, 5 MB/s of
  * English text, is for the best of 5, which a machine that does other things disturbs least.
  *
- * Prints a table for people, then JSON lines (CONTRACT 7).
+ * Prints a table for people, then JSON lines (bench/README.md).
  */
 #include "base/base.h"
 #include "worker/text/tokenizer.h"

@@ -15,7 +15,7 @@
 #include <jansson.h>
 #include <signal.h>
 
-/* CONTRACT of every lagan program; systemd and scripts rely on the numbers. */
+/* Of every lagan program; systemd and scripts rely on the numbers. */
 #define EXIT_CODES(X) \
     X(0, OK, "ok") \
     X(1, FAILED, "it failed; the message says why") \

@@ -44,7 +44,7 @@ CLEAN_FUNC(struct job, job_free)
 int job_take(struct job *j, const struct lagan_event *ev) MUST_USE;
 struct job_output *job_output(struct job *j, uint32_t output); /* made when new; NULL: impossible */
 
-/* The JSON lines of CONTRACT 3. ev: the OUTPUT or ERROR event, or NULL fields of it. */
+/* The lines of --json. ev: the OUTPUT or ERROR event, or NULL fields of it. */
 void job_print_final(const struct job *j, const struct lagan_event *ev, FILE *out);
 void job_print_chunk(const struct job *j, const struct lagan_event *ev, FILE *out);
 

@@ -32,7 +32,7 @@ int arenas_take(struct arenas *a, int sock, struct err *e) MUST_USE;
 int arenas_give(struct arenas *a, int sock, nsec now, struct err *e) MUST_USE;
 /* The weights alone, to a standby, while their worker lives. */
 int arenas_lend(struct arenas *a, int sock, struct err *e) MUST_USE;
-/* A worker has died: what may its successor have? DECISIONS 1. */
+/* A worker has died: what may its successor have? By the table of supervisor.h. */
 void arenas_after_death(struct arenas *a, const struct death *d, nsec now);
 /* Then: nothing of before is to be used again, so no standby that has mapped it either. */
 bool arenas_given_up(const struct arenas *a, const struct death *d);

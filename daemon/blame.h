@@ -1,4 +1,4 @@
-/* blame.h - which requests may have killed a worker, and what becomes of them: DECISIONS 1.
+/* blame.h - which requests may have killed a worker, and what becomes of them.
  *
  * A worker's own fault blames every step that was launched and not retired. A request blamed twice is
  * suspect: it runs alone, before the others. Blamed a third time it is poisoned, and so is the same

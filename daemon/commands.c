@@ -1,6 +1,6 @@
 /* commands.c - see commands.h.
  *
- * One row a verb: which door it is for and what answers it. Shapes are CONTRACT's: what `laganctl
+ * One row a verb: which door it is for and what answers it. Shapes are promises: what `laganctl
  * --json` prints is what is packed here.
  */
 #include "daemon/commands.h"

@@ -7,7 +7,7 @@
 #include "daemon/daemon.h"
 #include "daemon/supervisor.h"
 
-/* Serve until told to stop. The exit code (CONTRACT 4); failures before serving are in *e with a
+/* Serve until told to stop. The exit code (ctl/ctl.h has them all); failures before serving are in *e with a
  * negative errno. argv: what we become again when we are to begin again. */
 int serve(struct config *c, char **argv, struct err *e) MUST_USE;
 /* Hand everything to the program that lies there now, and be it. */

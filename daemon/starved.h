@@ -1,6 +1,6 @@
 /* starved.h - how long a process was ready to run and got no processor.
  *
- * Who has not beaten for three seconds is hung (DECISIONS 2), unless it could not run: on a machine that is busy
+ * Who has not beaten for three seconds is hung, unless it could not run: on a machine that is busy
  * with others a worker may get a hundredth of a processor. Whoever is stopped, sleeps or spins is not starved.
  */
 #ifndef DAEMON_STARVED_H

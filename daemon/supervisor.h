@@ -52,7 +52,7 @@ enum super_event {
 };
 
 /* cause, word, adopt KV, its own fault (blames requests, strikes arenas), counts towards backoff and
- * FAILED, sentence: DECISIONS 1. Journal, metrics and `workers list` use it. */
+ * FAILED, sentence. Journal, metrics and `workers list` use it. */
 #define DEATH_CAUSES(X) \
     X(NONE, "none", 1, 0, 0, "it has not died") \
     X(DRAINED, "drained", 1, 0, 0, "it finished what it had and left") \

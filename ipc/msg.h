@@ -52,7 +52,7 @@ struct msg_bias {
     float add;
 };
 
-/* SUBMIT: every key of CONTRACT 3, checked for type and range; what is absent has its default. */
+/* SUBMIT: every key of LAGAN_FIELDS, checked for type and range; what is absent has its default. */
 struct msg_request {
     struct msg_ids ids, decoder_ids, done, eos_ids, stop_ids;
     struct msg_span text, messages, model, key;
@@ -74,7 +74,7 @@ struct msg_request {
     uint32_t absent; /* with model_defaults: keys that were not given, ABSENT_* of records.h */
     /* known by name, refused for now unless at their default: */
     bool return_encoder_output, return_logits, encoder_features;
-    char refused[32]; /* a key of CONTRACT 3 that is not served yet; "" none */
+    char refused[32]; /* a key that is not served yet; "" none */
 };
 /* -EINVAL: the sentence names key, value and what would be right. *ret is written on success only. */
 int msg_request(struct msg_request *ret, const struct msg *m, struct err *e) MUST_USE;

@@ -3,7 +3,7 @@
 #
 # From the build tree it is started in: the PROGRAMs, stripped, lagan-cuda.so, liblagan, and every shared
 # library they need but the C library's own. Left out are what the GPU's driver brings, and cuBLASLt and
-# NCCL, which are opened at run time (DECISIONS 19). OUT may be moved anywhere:
+# NCCL, which are opened at run time. OUT may be moved anywhere:
 #
 #   OUT/lagand, laganctl          start here: they find the rest by their own path
 #   OUT/check-gpu, bench-gpu      the tests and the benchmarks

@@ -52,7 +52,7 @@ def metaspace(scheme, cuts):
 
 
 def class_of(base):
-    """The sections as the class of transformers 5.17 rebuilds them (models.md, 10)."""
+    """The sections as the class of transformers 5.17 rebuilds them."""
     if base == "spm_llama2":
         return [section("normalizer", None), section("pre_tokenizer", metaspace("first", False))]
     return [edit("\"normalizer\": {", "\"normalizer\": {\"type\": \"Sequence\", \"normalizers\": [{"),

@@ -1,5 +1,5 @@
 /* test_published.c - models of published size: from their config.json (bench/configs) to what a token of KV and all
- * weights take. The numbers are models.md 12's: bf16, over all layers of a group. Parameters are those that transformers
+ * weights take. The numbers are worked out from the shapes: bf16, over all layers of a group. Parameters are those that transformers
  * counts in the published checkpoint.
  */
 #include "tests/test.h"

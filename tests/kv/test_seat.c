@@ -312,7 +312,7 @@ what_a_window_will_not_need_again_may_be_promised_to_others(void **state)
 }
 
 static void
-a_freed_block_makes_another_lane_wait_for_its_last_step(void **state) /* DECISIONS 7 */
+a_freed_block_makes_another_lane_wait_for_its_last_step(void **state)
 {
     struct kv_config c = config(4, 3); /* scratch and two */
     struct kv_out out = fresh_out();

@@ -1,4 +1,4 @@
-/* test_slab.c - slabs: their size, and how pools share them (DECISIONS 5 and 6). */
+/* test_slab.c - slabs: their size, and how pools share them. */
 #include "tests/test.h"
 
 #include "worker/kv/kv_seat.h"

@@ -1,4 +1,4 @@
-/* Rotary frequencies against the formulas of models.md, worked out in double precision elsewhere. */
+/* Rotary frequencies against their formulas, worked out in double precision elsewhere. */
 #include "tests/test.h"
 #include "worker/model/rope_table.h"
 

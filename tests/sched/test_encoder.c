@@ -70,7 +70,7 @@ the_decoder_starts_the_step_after_its_encoder(void **state) /* G1, B4 */
 }
 
 static void
-an_encoder_runs_a_few_layers_a_step_beside_decoding(void **state) /* DECISIONS 11, 12 */
+an_encoder_runs_a_few_layers_a_step_beside_decoding(void **state)
 {
     static const uint32_t first[] = { 0, 4 }, n[] = { 4, 2 };
     struct seq *q[2] = { seq_new(1, 1, 20, 10), seq_new(2, 1, 5, 40) };

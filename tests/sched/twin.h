@@ -1,6 +1,6 @@
 /* twin.h - the scheduler once more, naive: plain lists, sorted each time, counted each time.
  *
- * Written from semantics.md (A1, A2, B1, B2, B5, E5, G1) and the rules of worker/sched/README.md. It says who is in a
+ * Written from scheduler.h and the rules of worker/sched/README.md. It says who is in a
  * lane's next step, as what and with how many rows, over groups that keep all positions and are capped, so that blocks
  * are simply counted; with every policy, pauses, turns, who is halted, adapters' pages, guesses, beams and samples;
  * without adopted seats and reuse, of which tests/fuzz/fuzz_reuse.c has a twin. fuzz_sched asks both.

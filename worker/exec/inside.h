@@ -29,7 +29,7 @@
 #include "worker/exec/order.h"
 #include "worker/model/matmuls.h"
 
-enum { STAGES = 2, OUTCOMES = 3, MAX_TOP = 1024 /* DECISIONS 17 */ };
+enum { STAGES = 2, OUTCOMES = 3, MAX_TOP = 1024 };
 /* What a step of generation wants at most with good manners. More come into memory that is not pinned, and
  * hold up the caller: so pinning does not take a second of every start. */
 enum { NEAR_TOPS = 128 << 10, NEAR_WISHES = 16 << 10 /* bans; nudges */ };

@@ -1,4 +1,4 @@
-/* mamba.h - Mamba-2's mixer, as the hybrids have it to the letter alike (models.md 8).
+/* mamba.h - Mamba-2's mixer, as the hybrids have it to the letter alike.
  *
  *     in_proj    [gate | x B C | dt] of a row
  *     conv       x B C over the last taps rows, then silu

@@ -107,7 +107,7 @@ struct model *model_close(struct model *m);
 CLEAN_FUNC(struct model, model_close)
 
 /* Fill c's groups (kind, window, layers, parts, slice bytes, max_entries) and each layer's group and
- * in_group from the shape; states without snapshots: interval is the caller's. tokens_per_block 0: the default of DECISIONS 5. */
+ * in_group from the shape; states without snapshots: interval is the caller's. tokens_per_block 0: the default. */
 int model_groups(struct model *m, enum dtype kv_dtype, uint32_t tokens_per_block,
                  struct kv_config *c, struct err *e) MUST_USE;
 

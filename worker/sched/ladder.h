@@ -6,7 +6,7 @@
  *
  *     units  |<-------- context -------->|<-- generation -->|
  *
- * Source of the rounding: TensorRT-LLM's SM disaggregation (semantics.md E2), with the device's own numbers.
+ * Source of the rounding: TensorRT-LLM's SM disaggregation, with the device's own numbers.
  */
 #ifndef SCHED_LADDER_H
 #define SCHED_LADDER_H
