@@ -28,8 +28,8 @@ static const uint32_t w_types[] = {
 };
 
 static const uint32_t plan_types[] = {
-    [PLAN_KV] = LONG,   [PLAN_SEAT] = LONG, [PLAN_TOKENS] = LONG,
-    [PLAN_SEEN] = LONG, [PLAN_STEP] = LONG, [PLAN_PARTS] = LONG,
+    [PLAN_KV] = LONG,   [PLAN_SEAT] = LONG,  [PLAN_TOKENS] = LONG, [PLAN_SEEN] = LONG,
+    [PLAN_STEP] = LONG, [PLAN_PARTS] = LONG, [PLAN_MORE] = LONG,
 };
 static const uint32_t answer_types[] = {
     [ANSWER_JOIN] = LONG, [ANSWER_LEFT] = 32, [ANSWER_READY] = 8

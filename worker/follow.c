@@ -33,6 +33,8 @@ struct follower {
     struct batch_bounds bounds;
     uint32_t max_len;
     size_t token_bytes;
+    char *packed; /* [packed_bytes] a step of several records, as far as it has come */
+    size_t packed_bytes, n_packed;
 };
 
 /* ---- the start: the loader's */
@@ -255,12 +257,33 @@ keep_tokens(struct follower *f, const struct batch *b)
 }
 
 static int
+take_more(struct follower *f, const struct ring_record *rec, struct err *e)
+{
+    if (rec->len > f->packed_bytes - f->n_packed) return wrong(rec, e);
+    memcpy(f->packed + f->n_packed, rec->data, rec->len);
+    f->n_packed += rec->len;
+    return 0;
+}
+
+static int
+unpack(struct follower *f, const struct ring_record *rec, struct err *e)
+{
+    size_t n;
+
+    if (f->n_packed == 0) return batch_unpack(f->batch, rec->data, rec->len, e);
+    TRY(take_more(f, rec, e));
+    n = f->n_packed;
+    f->n_packed = 0;
+    return batch_unpack(f->batch, f->packed, n, e);
+}
+
+static int
 take_step(struct follower *f, const struct ring_record *rec, struct err *e)
 {
     struct worker *w = f->w;
     struct batch *b = f->batch;
 
-    TRY(batch_unpack(b, rec->data, rec->len, e));
+    TRY(unpack(f, rec, e));
     TRY(batch_within(b, &f->bounds, e));
     if (b->step != w->lane[b->lane].started + 1)
         return err_set(e, -EBADMSG, "plan ring: step %llu of lane %u", (unsigned long long)b->step,
@@ -283,6 +306,8 @@ take(struct follower *f, const struct ring_record *rec, struct err *e)
     case PLAN_TOKENS:
     case PLAN_SEEN:
         return take_tokens(f, rec, e);
+    case PLAN_MORE:
+        return take_more(f, rec, e);
     case PLAN_STEP:
         return take_step(f, rec, e);
     case PLAN_PARTS:
@@ -352,7 +377,9 @@ make(struct follower *f, struct err *e)
         .n_buckets = n->limits.n_buckets,
     };
     f->batch = batch_new(rows, n->limits.max_seqs, x->max_edits, x->max_copies);
-    if (f->token && f->looks_back && f->bias && f->batch) return 0;
+    f->packed_bytes = f->batch ? batch_most_bytes(f->batch) : 0;
+    f->packed = malloc(f->packed_bytes);
+    if (f->token && f->looks_back && f->bias && f->batch && f->packed) return 0;
     return err_set(e, -ENOMEM, "memory for plans");
 }
 
@@ -376,6 +403,7 @@ follow_run(struct worker *w, struct err *e)
     if (f.token) munmap(f.token, f.token_bytes);
     free(f.looks_back);
     free(f.bias);
+    free(f.packed);
     batch_free(f.batch);
     return r;
 }

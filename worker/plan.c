@@ -191,8 +191,9 @@ plan_ready(struct worker *w, struct err *e)
                                 .host_bytes = n->kv_config.host_bytes };
 
     memcpy(w->plan.part, n->steps.part, sizeof w->plan.part);
-    w->plan.packed = malloc(PLAN_BYTES);
-    if (!w->plan.packed) return err_set(e, -ENOMEM, "memory for plans");
+    w->plan.packed_bytes = w->plan.n ? batch_most_bytes(w->lane[0].batch[0]) : 0;
+    w->plan.packed = malloc(w->plan.packed_bytes);
+    if (w->plan.n && !w->plan.packed) return err_set(e, -ENOMEM, "memory for plans");
     for (uint32_t r = 1; r <= w->plan.n; r++) {
         void *to;
 
@@ -289,6 +290,23 @@ tell_parts(struct worker *w, unsigned rung, struct err *e)
     return 0;
 }
 
+/* In as many records: MORE, ..., STEP. */
+static int
+tell_batch(struct worker *w, uint32_t rank, size_t bytes, struct err *e)
+{
+    const char *from = w->plan.packed;
+    void *to;
+
+    for (; bytes > PLAN_BYTES; bytes -= PLAN_BYTES, from += PLAN_BYTES) {
+        TRY(reserve(w, rank, PLAN_MORE, PLAN_BYTES, &to, e));
+        memcpy(to, from, PLAN_BYTES);
+    }
+    TRY(reserve(w, rank, PLAN_STEP, bytes, &to, e));
+    memcpy(to, from, bytes);
+    link_publish(&w->plan.link[rank - 1]);
+    return 0;
+}
+
 int
 plan_step(struct worker *w, const struct batch *b, struct err *e)
 {
@@ -299,15 +317,8 @@ plan_step(struct worker *w, const struct batch *b, struct err *e)
     for (uint32_t i = 0; w->plan.n && i < b->n_runs; i++)
         if (b->run[i].flags & RUN_FIRST_CHUNK)
             TRY(tell_first(w, &b->run[i], scheduler_seat(w->e.sched, b->run[i].seat)->owner, e));
-    if (w->plan.n) bytes = batch_pack(b, w->plan.packed, PLAN_BYTES);
-    if (bytes < 0)
-        return err_set(e, bytes, "a step is more than the %u bytes of a plan", PLAN_BYTES);
-    for (uint32_t r = 1; r <= w->plan.n; r++) {
-        void *to;
-
-        TRY(reserve(w, r, PLAN_STEP, (size_t)bytes, &to, e));
-        memcpy(to, w->plan.packed, (size_t)bytes);
-        link_publish(&w->plan.link[r - 1]);
-    }
+    if (w->plan.n) bytes = batch_pack(b, w->plan.packed, w->plan.packed_bytes);
+    check(bytes >= 0);
+    for (uint32_t r = 1; r <= w->plan.n; r++) TRY(tell_batch(w, r, (size_t)bytes, e));
     return 0;
 }

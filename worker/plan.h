@@ -16,7 +16,8 @@
  *                                           KV and manifest -> KV: its number and size
  *     KV -> READY                           all are READY -> serves
  *                                           { SEAT, TOKENS, SEEN of a step's seats, PARTS if an operator has
- *                                           changed its rung's, STEP } ...
+ *                                           changed its rung's, MORE as often as a step is longer than a record,
+ *                                           STEP } ...
  *
  * One of them dead, stopped or failed: lagand ends them all and starts all again (daemon/group.h). A rank that finds
  * rank 0 gone leaves.
@@ -49,12 +50,8 @@ struct plan_parts {
     struct exec_part part[MAX_LANES];
 };
 
-/* Of one record, at most: a packed batch; tokens; a JOIN. */
-enum {
-    JOIN_BYTES = 16 << 10,
-    PLAN_BYTES = (1 << SHM_RING_LOG2_P) / 8 - 64,
-    PLAN_MOST_TOKENS = PLAN_BYTES / 8
-};
+/* Of one record, at most: a JOIN; of a packed batch; tokens. */
+enum { JOIN_BYTES = 16 << 10, PLAN_BYTES = 64 << 10, PLAN_MOST_TOKENS = PLAN_BYTES / 4 };
 
 /* main.c: what was inherited of each other rank. */
 int plan_open(struct worker *w, struct err *e) MUST_USE;

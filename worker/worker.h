@@ -84,7 +84,8 @@ on_gpu(const struct engine *n)
 struct plan {
     uint32_t n; /* other ranks; 0: there is no group */
     struct link link[MAX_RANKS - 1];
-    void *packed;                                /* a batch */
+    void *packed; /* [packed_bytes] a batch */
+    size_t packed_bytes;
     struct exec_part part[MAX_RUNGS][MAX_LANES]; /* as the others know them */
 };
 

@@ -96,6 +96,26 @@ a_buffer_one_byte_too_small_is_told(void **state)
 }
 
 static void
+no_batch_takes_more_than_the_most_bytes_of_its_capacity(void **state)
+{
+    struct batch *b = full_batch();
+    static uint8_t buf[2 * BYTES];
+    size_t most = batch_most_bytes(b);
+
+    (void)state;
+    b->n_rows = b->max_rows;
+    b->n_runs = b->max_runs;
+    b->n_encode = b->max_encode;
+    b->n_edits = b->max_edits;
+    b->n_copies = b->max_copies;
+    b->n_waits = b->max_waits;
+    b->n_masks = b->max_rows;
+    assert_true(most <= sizeof buf);
+    assert_int_equal(batch_pack(b, buf, sizeof buf), most);
+    batch_free(b);
+}
+
+static void
 a_batch_beyond_the_readers_room_is_refused_with_the_numbers(void **state)
 {
     struct batch *b = full_batch(), *small = batch_new(8, RUNS, EDITS, COPIES);
@@ -200,6 +220,7 @@ main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(packed_and_unpacked_is_the_same_batch),
         cmocka_unit_test(a_buffer_one_byte_too_small_is_told),
+        cmocka_unit_test(no_batch_takes_more_than_the_most_bytes_of_its_capacity),
         cmocka_unit_test(a_batch_beyond_the_readers_room_is_refused_with_the_numbers),
         cmocka_unit_test(every_truncation_is_refused),
         cmocka_unit_test(rows_that_do_not_follow_one_another_are_refused),

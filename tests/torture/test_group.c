@@ -463,6 +463,69 @@ what_an_operator_divides_every_rank_divides(void **state)
     stop_llama(c, ctl);
 }
 
+enum { LONG = 9000 };
+
+/* Its only token, and what that one's log-probability is. */
+static int32_t
+ask_long(struct lagan *c, const char *model, float *logprob)
+{
+    struct lagan_event e = { .size = sizeof e };
+    struct lagan_request *q = lagan_request_new();
+    static int32_t ids[LONG];
+    int32_t id = -1;
+    uint64_t rid;
+
+    assert_non_null(q);
+    for (int32_t i = 0; i < LONG; i++) ids[i] = 3 + i * 37 % 300;
+    lagan_set_str(q, "model", model, strlen(model));
+    lagan_set_ids(q, "ids", ids, LONG);
+    lagan_set_int(q, "max_tokens", 1);
+    lagan_set_bool(q, "ignore_eos", 1);
+    lagan_set_int(q, "logprobs", 0);
+    assert_int_equal(lagan_submit(c, q, &rid), 0);
+    lagan_request_free(q);
+    do {
+        if (lagan_next(c, &e, SETTLE_MS) <= 0) fail_msg("nothing comes: %s", lagan_why(c));
+        if (e.kind == LAGAN_EVENT_ERROR) fail_msg("%s: %s", e.word, e.message);
+        if (e.kind != LAGAN_EVENT_TOKENS) continue;
+        id = e.ids[0];
+        *logprob = e.logprob[0];
+    } while (e.kind != LAGAN_EVENT_DONE);
+    return id;
+}
+
+/* A prompt in one step, whose rows alone are longer than PLAN_BYTES; and in chunks. */
+static void
+a_step_that_is_longer_than_a_record_is_planned_in_several(void **state)
+{
+    static const char models[] =
+        "models:\n"
+        "  - { name: whole, path: %s/model, device: cpu, tensor_parallel: 2, "
+        "max_num_batched_tokens: 9216 }\n"
+        "  - { name: chunks, path: %s/model, device: cpu, tensor_parallel: 2, "
+        "max_num_batched_tokens: 512 }\n";
+    char config[512], command[400];
+    float logprob[2];
+    struct lagan *c;
+
+    (void)state;
+    snprintf(command, sizeof command,
+             "cp -rL \"${srcdir:-.}/tests/data/golden/mistral\" %s/model && cd %s/model && "
+             "chmod +w . config.json && sed -i "
+             "'s/\"max_position_embeddings\": 512/\"max_position_embeddings\": 16384/' config.json",
+             v.dir, v.dir);
+    assert_int_equal(system(command), 0);
+    snprintf(config, sizeof config, models, v.dir, v.dir);
+    v.n_standbys = 2;
+    service_start(&v, 2, config, NULL);
+    assert_int_equal(lagan_open(&c, v.endpoint, 20000), 0);
+    assert_int_equal(ask_long(c, "whole", &logprob[0]), ask_long(c, "chunks", &logprob[1]));
+    assert_memory_equal(&logprob[0], &logprob[1], sizeof logprob[0]);
+    assert_int_equal(service_epochs(&v, "whole"), 1);
+    lagan_close(c);
+    service_stop(&v);
+}
+
 /* lagand and its workers do not serve, and nobody tries again; the log has those words. */
 static void
 is_refused(const char *config, const char *const *args, const char *words)
@@ -584,6 +647,7 @@ main(int argc, char **argv)
         T(a_standby_group_takes_the_place_of_one_that_lost_a_rank),
         T(a_rank_with_nothing_to_do_sleeps),
         T(what_an_operator_divides_every_rank_divides),
+        T(a_step_that_is_longer_than_a_record_is_planned_in_several),
         T(every_answer_to_an_operator_can_be_read),
         T(ranks_of_other_settings_are_refused_with_the_difference),
         T(ranks_of_another_version_are_refused_with_both),

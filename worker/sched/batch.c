@@ -45,6 +45,20 @@ packed_bytes(const struct head *h)
            (size_t)h->n_waits * sizeof(struct packed_wait);
 }
 
+size_t
+batch_most_bytes(const struct batch *b)
+{
+    const struct head h = { .n_rows = b->max_rows,
+                            .n_runs = b->max_runs,
+                            .n_encode = b->max_encode,
+                            .n_edits = b->max_edits,
+                            .n_copies = b->max_copies,
+                            .n_waits = b->max_waits,
+                            .n_masks = b->max_rows };
+
+    return packed_bytes(&h);
+}
+
 struct batch *
 batch_new(uint32_t max_rows, uint32_t max_runs, uint32_t max_edits, uint32_t max_copies)
 {

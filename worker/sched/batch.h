@@ -91,6 +91,8 @@ CLEAN_FUNC(struct batch, batch_free)
 
 /* Flat bytes for a ring record: traces, the black box, tensor-parallel followers. */
 int batch_pack(const struct batch *b, void *buf, size_t cap) MUST_USE;
+/* What one of that capacity takes at most. */
+size_t batch_most_bytes(const struct batch *b);
 int batch_unpack(struct batch *b, const void *buf, size_t n, struct err *e) MUST_USE;
 
 struct batch_top {
