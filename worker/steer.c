@@ -11,6 +11,10 @@ enum { CONTEXT_LANE, GENERATION_LANE };
 static const double BANDWIDTH = 5e9, PEAK = 2e10;
 /* Of what parts do by themselves, what they do beside each other: attention and products on an H200 have 0.75 to 0.9. */
 static const double BESIDE = 0.8;
+/* What is believed of a measurement: any device reads and multiplies so much, a part has SLOWEST of its share by units and more, and
+ * no more than FASTEST of the whole. An H200's parts had 0.46 of their share and more, and 1.16 of the whole at most; a
+ * model of a few KiB says anything. */
+static const double LEAST = 1e6, MOST = 1e18, SLOWEST = 0.1, FASTEST = 2;
 /* On a GPU 627 rows take as long as 768 (one H200). */
 enum { TILE = 256 };
 
@@ -75,9 +79,25 @@ by_units(uint32_t n, uint32_t units)
     return (struct part_share){ (double)n / units, (double)n / units };
 }
 
+/* NaN is not. */
+static bool
+is_rate(double x)
+{
+    return x >= LEAST && x <= MOST;
+}
+
+static bool
+believable(const struct exec_rate *part, const struct exec_rate *all, uint32_t n, uint32_t units)
+{
+    double least = SLOWEST * n / units;
+
+    return part->read >= least * all->read && part->read <= FASTEST * all->read &&
+           part->compute >= least * all->compute && part->compute <= FASTEST * all->compute;
+}
+
 /* What was measured of a rung, into its times: beside each other parts have BESIDE of what each has by itself, and prompts
  * read what answers leave. A rung that is thought worse than it is would never be tried; one that is thought better is soon
- * found out. */
+ * found out. What cannot be is not taken: parts have their shares by units then. */
 static void
 take_rates(struct steer *s, unsigned rung, const struct exec_rate *all)
 {
@@ -85,17 +105,22 @@ take_rates(struct steer *s, unsigned rung, const struct exec_rate *all)
     const struct rung *r = &l->rung[rung];
     struct exec_rate context = exec_rate(s->exec, rung, CONTEXT_LANE),
                      generation = exec_rate(s->exec, rung, GENERATION_LANE);
+    bool good = is_rate(all->read) && is_rate(all->compute) &&
+                believable(&context, all, r->context, l->units) &&
+                believable(&generation, all, r->generation, l->units);
     double read = BESIDE * MIN(generation.read / all->read, 1.);
 
-    if (read <= 0 || context.compute <= 0) return;
-    steptime_rung(&s->split.time, rung,
-                  (struct part_share){ 1 - read, BESIDE * MIN(context.compute / all->compute, 1.) },
-                  (struct part_share){ read, BESIDE * MIN(generation.compute / all->compute, 1.) });
+    if (good)
+        steptime_rung(
+            &s->split.time, rung,
+            (struct part_share){ 1 - read, BESIDE * MIN(context.compute / all->compute, 1.) },
+            (struct part_share){ read, BESIDE * MIN(generation.compute / all->compute, 1.) });
     log_info(
         "%u and %u of the device's %u units: they read %.2f and %.2f of %.2f TB/s, multiply at "
-        "%.0f and %.0f of %.0f TFLOP/s",
+        "%.0f and %.0f of %.0f TFLOP/s%s",
         r->context, r->generation, l->units, context.read / 1e12, generation.read / 1e12,
-        all->read / 1e12, context.compute / 1e12, generation.compute / 1e12, all->compute / 1e12);
+        all->read / 1e12, context.compute / 1e12, generation.compute / 1e12, all->compute / 1e12,
+        good ? "" : ", which cannot be: they are taken for their shares of its units");
 }
 
 void
@@ -104,19 +129,20 @@ steer_open(struct steer *s, struct exec *x, struct scheduler *sched, const struc
 {
     const struct ladder *ladder = &s->state.ladder;
     const struct exec_rate all = exec_rate(x, 0, CONTEXT_LANE);
+    const bool measured = all.read != 0 || all.compute != 0;
     const struct split_limits limits = { MIN(kv->tokens_per_block, l->max_rows), l->max_rows,
-                                         target, all.read > 0 ? TILE : 0 };
+                                         target, measured ? TILE : 0 };
     const struct exec_divided d = exec_divided(x);
 
     s->exec = x;
     s->sched = sched;
     s->state.target = target;
     split_init(&s->split, &limits, ladder, costs, kv,
-               all.read > 0 ? all.read : BANDWIDTH * ladder->units,
-               all.compute > 0 ? all.compute : PEAK * ladder->units);
+               is_rate(all.read) ? all.read : BANDWIDTH * ladder->units,
+               is_rate(all.compute) ? all.compute : PEAK * ladder->units);
     if (!s->lanes) return;
-    for (unsigned r = 1; r < ladder->n && all.read > 0; r++) take_rates(s, r, &all);
-    if (all.read > 0)
+    for (unsigned r = 1; r < ladder->n && measured; r++) take_rates(s, r, &all);
+    if (measured)
         log_info("divided the device %u ways in %.0f ms and %.0f MiB, measured them in %.0f ms",
                  ladder->n - 1, (double)d.made / NSEC_MS, (double)d.bytes / (1 << 20),
                  (double)d.measured / NSEC_MS);

@@ -6,9 +6,11 @@
 #include "worker/kv/kv_seat.h"
 
 #include <errno.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 enum { UNITS = 132 };
 
@@ -17,14 +19,13 @@ static struct scheduler_limits l;
 static struct exec_part asked[MAX_LANES]; /* of the device, at last */
 static unsigned asked_rung;
 static int device_says;
+static struct exec_rate rate[MAX_RUNGS][2]; /* as if measured; of all 0: nothing was */
 
 struct exec_rate
 exec_rate(const struct exec *x, unsigned rung, unsigned lane)
 {
     (void)x;
-    (void)rung;
-    (void)lane;
-    return (struct exec_rate){ 0 };
+    return rate[rung][lane];
 }
 
 struct exec_divided
@@ -271,6 +272,127 @@ a_division_that_the_device_fails_to_make_leaves_it_whole(void **state)
     end(&b);
 }
 
+/* Of an H200, by what its worker says: bytes and FLOP a second of the whole, then of each part. */
+static void
+measured(void)
+{
+    static const double did[MAX_RUNGS][4] = { { 3.68e12, 770e12 },
+                                              { 3.64e12, 418e12, 3.96e12, 365e12 },
+                                              { 3.63e12, 476e12, 3.66e12, 315e12 },
+                                              { 3.57e12, 523e12, 3.39e12, 258e12 },
+                                              { 3.58e12, 671e12, 1.41e12, 56e12 } };
+
+    for (unsigned r = 0; r < MAX_RUNGS; r++)
+        for (unsigned i = 0; i < 2; i++)
+            rate[r][i] = (struct exec_rate){ did[r][2 * i], did[r][2 * i + 1] };
+}
+
+/* What a worker begins with these rates and says; no rates are left for the next one. */
+static const char *
+said(struct bed *b)
+{
+    static char text[4096];
+    FILE *file = tmpfile();
+    int err = dup(STDERR_FILENO);
+    size_t n;
+
+    assert_true(file && err >= 0);
+    fflush(stderr);
+    dup2(fileno(file), STDERR_FILENO);
+    serve(b, "64");
+    dup2(err, STDERR_FILENO);
+    close(err);
+    rewind(file);
+    n = fread(text, 1, sizeof text - 1, file);
+    text[n] = 0;
+    fclose(file);
+    memset(rate, 0, sizeof rate);
+    return text;
+}
+
+static unsigned
+times(const char *text, const char *what)
+{
+    unsigned n = 0;
+
+    for (; (text = strstr(text, what)); text++) n++;
+    return n;
+}
+
+/* What answers are thought to read on their part, and prompts to multiply on theirs, of the whole device. */
+static struct part_share
+thought(unsigned rung)
+{
+    static const struct work_done bytes = { .kv = 1e12 }, flop = { .attend = 1e15 };
+    const struct steptime *t = &s.split.time;
+
+    return (struct part_share){
+        steptime_of(t, STEP_GENERATION, 0, &bytes) / steptime_of(t, STEP_GENERATION, rung, &bytes),
+        steptime_of(t, STEP_CONTEXT, 0, &flop) / steptime_of(t, STEP_CONTEXT, rung, &flop)
+    };
+}
+
+static bool
+near(double x, double want)
+{
+    return fabs(x - want) < 1e-3; /* of NaN: no */
+}
+
+static void
+what_parts_did_by_themselves_is_what_auto_begins_with(void **state)
+{
+    const char *text;
+    struct bed b;
+
+    (void)state;
+    measured();
+    text = said(&b);
+    assert_int_equal(times(text, "they read"), MAX_RUNGS - 1);
+    assert_int_equal(times(text, "cannot be"), 0);
+    assert_true(near(thought(1).read, .8) && near(thought(1).compute, .8 * 418 / 770));
+    assert_true(near(thought(4).read, .8 * 1.41 / 3.68) &&
+                near(thought(4).compute, .8 * 671 / 770));
+    end(&b);
+}
+
+/* None, less than none, no number, without end, far too much, far too little, a part beyond the whole; of the whole and of
+ * each part. The other rungs are what they were measured to be. */
+static void
+a_measurement_that_cannot_be_is_said_and_shares_are_those_of_units(void **state)
+{
+    static const double odd[] = { 0, -1, NAN, INFINITY, 1e30, 1e-30, 8, .002 };
+
+    (void)state;
+    for (size_t k = 0; k < ARRAY_LEN(odd); k++)
+        for (unsigned at = 0; at < 6; at++) {
+            unsigned rung = at / 2 ? 3 : 0, lane = at / 2 == 2;
+            const char *text;
+            double *x;
+            struct bed b;
+
+            measured();
+            x = at % 2 ? &rate[rung][lane].compute : &rate[rung][lane].read;
+            if (odd[k] == 8 && rung == 0) continue; /* a device may well be as fast */
+            *x *= odd[k];
+            text = said(&b);
+            assert_int_equal(times(text, "they read"), MAX_RUNGS - 1);
+            assert_int_equal(times(text, "cannot be"), rung ? 1 : MAX_RUNGS - 1);
+            for (unsigned r = 1; r < MAX_RUNGS; r++) {
+                const struct rung *is = &s.state.ladder.rung[r];
+                struct part_share t = thought(r);
+
+                if (rung && r != rung) {
+                    assert_true(t.compute > .4 && t.compute < .8);
+                    assert_false(near(t.compute, (double)is->context / UNITS));
+                    continue;
+                }
+                assert_true(near(t.read, (double)is->generation / UNITS));
+                assert_true(near(t.compute, (double)is->context / UNITS));
+            }
+            end(&b);
+        }
+}
+
 int
 main(void)
 {
@@ -283,6 +405,8 @@ main(void)
         cmocka_unit_test(a_wish_is_taken_at_the_next_turn_and_the_device_has_the_rung_first),
         cmocka_unit_test(a_wish_for_what_the_device_has_not_changes_nothing),
         cmocka_unit_test(a_division_that_the_device_fails_to_make_leaves_it_whole),
+        cmocka_unit_test(what_parts_did_by_themselves_is_what_auto_begins_with),
+        cmocka_unit_test(a_measurement_that_cannot_be_is_said_and_shares_are_those_of_units),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
