@@ -2,6 +2,7 @@
 #include "sim/fleet.h"
 
 #include "base/clock.h"
+#include "base/rng.h"
 #include "sim/cost.h"
 #include "tests/test.h"
 
@@ -315,45 +316,76 @@ auto_is_as_good_as_off_and_every_rung_where_both_phases_weigh_and_where_one_does
     }
 }
 
+/* Two tokens an answer: the second is planned with the end of its prompt, and nobody generates whenever auto is asked. It was on
+ * 112 | 20 for good, by a guess before the first step, with 0.57 to 0.74 of what off does. */
+static void
+auto_leaves_a_rung_where_answers_are_one_step_long(void **state)
+{
+    static const struct load load[] = {
+        { 105, 2, 2000, 7, .89, 0, 1.05 }, { 113, 2, 2000, 6, .85, 0, 1.01 },
+        { 128, 2, 2000, 13, .97, 0, 1.2 }, { 133, 2, 2000, 7, 1.04, 0, 1.08 },
+        { 280, 2, 1000, 4, .93, 0, 1.4 },
+    };
+
+    (void)state;
+    for (size_t k = 0; k < ARRAY_LEN(load); k++) {
+        struct fleet_result *off = divided(DIVIDE_OFF, "", &load[k]),
+                            *it = divided(DIVIDE_AUTO, "", &load[k]);
+
+        assert_true((double)off->end > .97 * (double)it->end);
+        free(off);
+        free(it);
+    }
+}
+
+static uint64_t draws;
+
 static double
 drawn(double low, double high)
 {
-    return low * pow(high / low, test_below(1 << 20) / (double)(1 << 20));
+    return low * pow(high / low, rng_below(&draws, 1 << 20) / (double)(1 << 20));
+}
+
+/* One step in a hundred may be later. */
+static bool
+in_time(const struct fleet_result *it)
+{
+    return hist_at(&it->itl, .99) < 52 * NSEC_MS;
 }
 
 /* Prompts and answers of any lengths, any number in flight, six rounds of them; parts that have less beside each other, or
- * as much, and are thought to have more. One step in a hundred may be later. Tiles may cost 0.04: whole blocks of 155 rows a prompt
- * leave 728 of 768 rows. */
+ * as much, and are thought to have more. Always the same loads, in virtual time: what fails is auto and not the draw. A way
+ * that keeps no target is none that auto may take: where off's steps of 8,192 rows break it, as they do for most long
+ * prompts, auto has nine tenths of it all the same. Tiles may cost 0.05: whole blocks of 155 rows a prompt leave 728 of 768 rows. */
 static void
 auto_is_as_good_on_any_load_and_keeps_its_target(void **state)
 {
-    static const char *const rung[] = { "64", "80" };
+    static const char *const context[] = { "", "64", "80" };
 
     (void)state;
-    for (int k = 0; k < 8; k++) {
+    draws = 1;
+    for (int k = 0; k < 12; k++) {
         struct load x = { .isl = (uint32_t)drawn(100, 12000),
                           .osl = (uint32_t)drawn(2, 1500),
                           .seats = (uint32_t)drawn(4, 96),
                           .parts = drawn(.7, 1.05),
                           .guess = drawn(1, 1.5) };
         struct fleet_result *it;
-        nsec best;
 
         x.n = MAX((uint32_t)(30 / (x.isl * 30e-6 + x.osl * 5e-4)), 6 * x.seats);
-        it = divided(DIVIDE_OFF, "", &x);
-        best = it->end;
-        free(it);
-        for (size_t i = 0; i < ARRAY_LEN(rung); i++) {
-            it = divided(DIVIDE_FIXED, rung[i], &x);
-            best = MIN(best, it->end);
-            free(it);
-        }
         it = divided(DIVIDE_AUTO, "", &x);
-        print_message("%u/%u, %u seats, parts %.2f: best %.1f s, auto %.1f, %.1f ms\n", x.isl,
-                      x.osl, x.seats, x.parts, (double)best / 1e9, (double)it->end / 1e9,
-                      (double)hist_at(&it->itl, .99) / 1e6);
-        assert_true((double)best > .95 * (double)it->end);
-        assert_true(hist_at(&it->itl, .99) < 52 * NSEC_MS);
+        print_message("%u/%u, %u seats, parts %.2f: auto %.1f s, %.1f ms", x.isl, x.osl, x.seats,
+                      x.parts, (double)it->end / 1e9, (double)hist_at(&it->itl, .99) / 1e6);
+        assert_true(in_time(it));
+        for (size_t i = 0; i < ARRAY_LEN(context); i++) {
+            struct fleet_result *way = divided(i ? DIVIDE_FIXED : DIVIDE_OFF, context[i], &x);
+
+            print_message(", %s %.1f%s", i ? context[i] : "off", (double)way->end / 1e9,
+                          in_time(way) ? "" : " late");
+            assert_true((double)way->end > (in_time(way) ? .95 : .9) * (double)it->end);
+            free(way);
+        }
+        print_message("\n");
         free(it);
     }
 }
@@ -467,11 +499,12 @@ main(void)
         cmocka_unit_test(a_part_has_what_was_measured_of_its_division_or_lies_between),
         cmocka_unit_test(
             auto_is_as_good_as_off_and_every_rung_where_both_phases_weigh_and_where_one_does),
+        cmocka_unit_test(auto_leaves_a_rung_where_answers_are_one_step_long),
         cmocka_unit_test(auto_is_as_good_on_any_load_and_keeps_its_target),
         cmocka_unit_test(what_is_expected_of_a_division_is_what_a_gpu_did),
         cmocka_unit_test(percentiles_are_right_to_one_in_a_hundred),
         cmocka_unit_test(a_trace_says_which_line_is_wrong),
     };
 
-    return cmocka_run_group_tests(tests, test_seed_group, NULL);
+    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -409,6 +409,7 @@ see_work(struct split *s, const struct batch *b, nsec took, nsec now)
     s->flow.prompts = s->flow.prompts * keep + half * ends;
     s->flow.rows += half * rows;
     s->flow.tokens += half * (b->n_rows - rows);
+    if (b->n_rows > rows) s->flow.last = b->n_rows - rows;
     if (rows == 0) return;
     /* A step of few rows may read as many keys as one of many: what a row costs is that of all rows of late. */
     s->flow.work.kv += half * prompts.kv;
@@ -471,7 +472,10 @@ split_turn(struct split *s, const struct ladder *ladder, const struct scheduler 
     s->news = false;
     load = scheduler_load(sched, QUEUE * s->l.most_rows);
     s->load.n_decode = load.n_generating;
-    s->load.n_there = MAX(load.n_there, load.n_generating);
+    /* Of answers that are one step long all have it planned by now, so that nobody seems to generate whenever it is asked: a rung
+     * would be kept, however bad it was. */
+    if (s->load.n_decode == 0 && s->flow.tokens >= 1) s->load.n_decode = s->flow.last;
+    s->load.n_there = MAX(load.n_there, s->load.n_decode);
     s->load.prompt = s->flow.ends > 0 ? s->flow.rows / s->flow.ends : 0;
     s->load.each = s->flow.prompts > 0 ? s->flow.rows / s->flow.prompts : 0;
     /* When one comes that fits into two steps, both are planned before the next asking: so the way is that of the next

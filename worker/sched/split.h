@@ -67,6 +67,7 @@ struct split {
         double rows, tokens;   /* of prompts, of answers: of late */
         double ends, prompts;  /* steps that ended prompts; prompts */
         struct work_done work; /* of those rows */
+        uint32_t last;         /* rows of the last step of answers */
     } flow;
     nsec at;   /* when a step was over the last time */
     bool news; /* a step is over since it was asked */
