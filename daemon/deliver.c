@@ -547,10 +547,11 @@ deliver_resume(struct daemon *d, struct row *r, struct client *c, uint64_t rid, 
     /* What is gone cannot be sent again. */
     if (n_tokens > row_n_tokens(r) || n_text > r->text.n || (lp && n_tokens < r->lp_first) ||
         (!n_tokens && (r->n_prompt_sent || r->tensor[LAGAN_TENSOR_ENCODER_OUTPUT - 1].sent)) ||
-        logits->sent > (uint64_t)n_tokens * logits->cols)
+        logits->sent > (uint64_t)n_tokens * logits->cols ||
+        (r->out && !pieces_may_resume(r, n_tokens, n_text)))
         return -ENOENT;
-    if (r->out) TRY(pieces_resume(r, n_tokens, n_text));
     TRY(ledger_attach(d->ledger, r, c->handle, rid));
+    if (r->out) pieces_resume(r, n_tokens, n_text);
     if (old) old->n_open--;
     c->n_open++;
     /* Every number that was accepted gets its last word. */

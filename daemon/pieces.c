@@ -102,7 +102,26 @@ pieces_sent(struct row *r, uint32_t n, uint32_t n_text)
     check(r->piece_n <= p->n && r->piece_text <= p->n_text);
 }
 
-int
+bool
+pieces_may_resume(const struct row *r, uint32_t n, uint32_t n_text)
+{
+    struct row at = { .piece = r->piece }; /* the place alone */
+
+    while (n || n_text) {
+        struct row_piece p = pieces_next(&at);
+        uint32_t tokens = MIN(p.n, n), text = MIN(p.n_text, n_text);
+
+        if (!tokens && !text) return false;
+        step_over(&at, &at.piece_at, &at.piece_n, &at.piece_text);
+        at.piece_n += tokens;
+        at.piece_text += text;
+        n -= tokens;
+        n_text -= text;
+    }
+    return true;
+}
+
+void
 pieces_resume(struct row *r, uint32_t n, uint32_t n_text)
 {
     r->piece_at = r->piece_n = r->piece_text = 0;
@@ -111,12 +130,11 @@ pieces_resume(struct row *r, uint32_t n, uint32_t n_text)
         struct row_piece p = pieces_next(r);
         uint32_t tokens = MIN(p.n, n), text = MIN(p.n_text, n_text);
 
-        if (!tokens && !text) return -ENOENT;
+        check(tokens || text);
         pieces_sent(r, tokens, text);
         n -= tokens;
         n_text -= text;
     }
-    return 0;
 }
 
 void

@@ -34,8 +34,10 @@ void pieces_missed(struct row *r, uint32_t output, uint32_t n, uint32_t n_text);
 /* What the client does not have of the piece it is in; n 0 and n_text 0: it has all. */
 struct row_piece pieces_next(const struct row *r);
 void pieces_sent(struct row *r, uint32_t n, uint32_t n_text);
-/* The client has so much of the row, and gets what follows. -ENOENT: no chunk has ended there. */
-int pieces_resume(struct row *r, uint32_t n, uint32_t n_text) MUST_USE;
+/* Can a client have just so much of the row? false: no chunk has ended there. */
+bool pieces_may_resume(const struct row *r, uint32_t n, uint32_t n_text);
+/* It has, and gets what follows. */
+void pieces_resume(struct row *r, uint32_t n, uint32_t n_text);
 /* Another worker goes on: it says again what has ended. */
 void pieces_again(struct row *r);
 bool pieces_over(const struct row *r); /* every output has ended */

@@ -3,6 +3,7 @@
 
 #include "daemon/calls.h"
 #include "daemon/deliver.h"
+#include "daemon/pieces.h"
 #include "tests/test.h"
 
 #include <errno.h>
@@ -426,6 +427,41 @@ a_client_that_acks_while_its_queue_is_full_is_one_that_reads(void **state)
     assert_false(row->attached);
 }
 
+/* Of several outputs: where each one is must not be forgotten over a client that asks for what cannot be. */
+static void
+a_resume_that_is_refused_leaves_the_request_where_it_was(void **state)
+{
+    const struct session_id session = { { 1 } };
+    const struct row_piece said[] = { { 0, 2, 2, 0 }, { 1, 1, 1, 0 }, { 0, 1, 1, 0 } };
+    struct rec_submit *s = calloc(1, sizeof *s);
+    struct row *r, *other;
+    struct client *c;
+    uint32_t gone;
+
+    (void)state;
+    c = session_of(d.sessions, DOOR_API, "c", 1, 1, &gone);
+    *s = (struct rec_submit){ .n = 2, .max_tokens = MAX_TOKENS };
+    assert_int_equal(ledger_take(d.ledger, 1, 7, s, sizeof *s, &r), 0);
+    assert_int_equal(pieces_begin(r), 0);
+    assert_int_equal(ledger_name(d.ledger, r, &session, NULL, 0), 0);
+    for (size_t i = 0; i < ARRAY_LEN(said); i++) {
+        assert_int_equal(bytes_add(&r->token, "0123456789ab", 4 * said[i].n), 0);
+        assert_int_equal(bytes_add(&r->text, "text", said[i].n_text), 0);
+        assert_int_equal(pieces_add(r, &said[i]), 0);
+    }
+    pieces_resume(r, 3, 3);
+    r->n_sent = r->n_text_sent = 3;
+    assert_int_equal(deliver_resume(&d, r, c, 7, 1, 3, 4), -ENOENT);
+    assert_int_equal(pieces_next(r).n, 1);
+
+    other = dispatched(8, 0, 0);
+    assert_int_equal(ledger_name(d.ledger, other, &session, NULL, 0), 0);
+    assert_int_equal(deliver_resume(&d, r, c, 8, 0, 0, 4), -EEXIST);
+    assert_int_equal(pieces_next(r).n, 1);
+    assert_int_equal(r->out[0].n_sent, 2);
+    assert_int_equal(r->out[1].n_sent, 1);
+}
+
 /* The next worker begins with the prompt again, of which the client has three positions. */
 static void
 prompt_logprobs_are_not_said_twice_to_the_client(void **state)
@@ -571,6 +607,7 @@ main(void)
         T(what_a_worker_says_of_a_cancelled_request_is_judged_and_dropped),
         T(a_lost_workers_requests_go_on_from_what_was_said),
         T(a_client_that_acks_while_its_queue_is_full_is_one_that_reads),
+        T(a_resume_that_is_refused_leaves_the_request_where_it_was),
         T(prompt_logprobs_are_not_said_twice_to_the_client),
         T(a_lost_workers_request_waits_for_no_client_to_read_what_is_gone),
         T(tensors_come_in_order_as_asked_and_are_not_said_twice),
