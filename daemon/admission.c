@@ -452,7 +452,7 @@ admission_over(struct daemon *d, struct row *r)
     u->n_open--;
     u->tokens -= r->cost;
     d->held_bytes -= r->bytes;
-    turns_end(&d->turns[r->model], r->submit->client, r->submit->max_tokens - row_n_tokens(r));
+    turns_end(&d->turns[r->model], r->submit->client, ledger_unused(r));
 }
 
 static void

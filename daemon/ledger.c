@@ -154,6 +154,15 @@ ledger_cost(const struct rec_submit *s)
     return ledger_prompt_cost(s) + (uint64_t)s->max_tokens * MAX(s->n, s->beams);
 }
 
+/* Of several outputs all tokens are in one count, of beams those of the best. */
+uint64_t
+ledger_unused(const struct row *r)
+{
+    const struct rec_submit *s = r->submit;
+
+    return ((uint64_t)s->max_tokens * s->n - row_n_tokens(r)) * MAX(s->n, s->beams) / s->n;
+}
+
 /* ---- lists */
 
 /* Before the row at `at`; ROW_NONE: at the end. */

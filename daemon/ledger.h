@@ -133,6 +133,7 @@ uint32_t ledger_n_queued(const struct ledger *l);      /* of them in ROW_QUEUED 
 uint64_t ledger_queued_tokens(const struct ledger *l); /* of their prompts */
 uint64_t ledger_prompt_cost(const struct rec_submit *s);
 uint64_t ledger_cost(const struct rec_submit *s); /* with its answers */
+uint64_t ledger_unused(const struct row *r);      /* of that, what no token has taken */
 uint32_t ledger_capacity(const struct ledger *l);
 
 /* A row in ROW_QUEUED for this client's rid, of turn 0. -EEXIST: that client has an open one with it. -ENOSPC:

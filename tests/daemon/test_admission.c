@@ -233,6 +233,34 @@ queue_and_client_limits_refuse_before_accept(void **state)
     refused(LAGAN_E_DRAINING, "stopping", 3, 1, NULL, NULL, 0);
 }
 
+/* What its client is given back for its next turn is what it did not take, of all outputs and beams. */
+static void
+what_an_answer_did_not_take_is_given_back_and_no_more(void **state)
+{
+    static const struct {
+        uint32_t n, beams, said, spent;
+    } cases[] = { { 1, 1, 10, 13 }, { 1, 1, 4, 7 },  { 4, 1, 40, 43 },
+                  { 4, 1, 12, 15 }, { 1, 4, 5, 23 }, { 2, 4, 20, 43 } };
+    struct err e;
+    struct row *r;
+
+    (void)state;
+    d.turns[0].quantum = 100;
+    for (uint32_t i = 0; i < ARRAY_LEN(cases); i++) {
+        const struct extra more[] = { { "max_tokens", 10 },
+                                      { "n", cases[i].n },
+                                      { "beams", cases[i].beams },
+                                      { "temperature", cases[i].beams == 1 } };
+        struct turns_client *t = &d.turns[0].client[session_turns(d.sessions, client)];
+
+        assert_int_equal(submit(i, 3, NULL, more, ARRAY_LEN(more), &r, &e), 0);
+        assert_int_equal(t->spent, 3 + 10 * MAX(cases[i].n, cases[i].beams));
+        assert_int_equal(bytes_add(&r->token, NULL, 4 * cases[i].said), 0);
+        admission_over(&d, r);
+        assert_int_equal(t->spent, cases[i].spent);
+    }
+}
+
 static void
 a_known_decoder_bounds_its_requests(void **state)
 {
@@ -288,6 +316,7 @@ main(void)
         T(keys_not_served_yet_are_refused_by_name_unless_at_their_default),
         T(two_requests_with_one_id_are_told_apart_from_everything_else),
         T(queue_and_client_limits_refuse_before_accept),
+        T(what_an_answer_did_not_take_is_given_back_and_no_more),
         T(a_known_decoder_bounds_its_requests),
         T(a_known_encoder_bounds_its_source_and_its_prefix),
         T(a_model_that_is_not_served_is_not_found),
