@@ -225,7 +225,7 @@ drop_acked(struct daemon *d, struct row *r)
     if (r->n_acked < r->mark_chunk) return;
     drop_logprobs(r, r->mark_token);
     if (c) front_pong(d, c, r->mark_sent);
-    r->mark_sent = c ? c->sent : 0;
+    r->mark_sent = r->chunk_sent;
     r->mark_chunk = r->n_chunks;
     r->mark_token = r->n_sent;
 }
@@ -269,6 +269,7 @@ send_chunk(struct daemon *d, struct client *c, struct row *r)
     if (k < 0) return k;
     FP(deliver_chunk);
     r->stalled = 0;
+    r->chunk_sent = c->sent;
     r->n_chunks++;
     if (prompt) {
         r->n_prompt_sent += n;
@@ -564,6 +565,7 @@ deliver_resume(struct daemon *d, struct row *r, struct client *c, uint64_t rid, 
     r->win = win;
     r->n_chunks = r->n_acked = r->mark_chunk = 0;
     r->mark_token = n_tokens;
+    r->mark_sent = r->chunk_sent = 0;
     r->stalled = 0;
     r->blocked = false;
     row_pause(d, r, false);

@@ -74,6 +74,7 @@ struct row {
     uint32_t win, n_chunks, n_acked;
     uint32_t mark_chunk, mark_token; /* when that chunk is acked, tokens before that are safe, */
     uint64_t mark_sent;              /* and so many bytes of its client's are read */
+    uint64_t chunk_sent;             /* bytes that were sent to it, with the last chunk */
 
     uint32_t n_vain; /* deaths since its last new token, and how many it had at the last one */
     uint32_t n_before;

@@ -427,6 +427,30 @@ a_client_that_acks_while_its_queue_is_full_is_one_that_reads(void **state)
     assert_false(row->attached);
 }
 
+/* Else a client may say that it reads, and have as much as it likes under way. */
+static void
+an_ack_says_that_what_was_sent_up_to_its_chunk_is_read_and_no_more(void **state)
+{
+    struct rec_submit *s = calloc(1, sizeof *s);
+    struct client *c;
+    struct row *r;
+    uint32_t gone;
+
+    (void)state;
+    c = session_of(d.sessions, DOOR_API, "c", 1, 1, &gone);
+    assert_int_equal(ledger_take(d.ledger, c->handle, 7, s, sizeof *s, &r), 0);
+    r->win = 4;
+    c->sent = 1000;
+    deliver_acked(&d, r, 0, 0);
+    deliver_acked(&d, r, 0, 0);
+    assert_int_equal(c->read, 0);
+    r->n_chunks = 1;
+    r->chunk_sent = 400;
+    deliver_acked(&d, r, 1, 0);
+    deliver_acked(&d, r, 1, 0);
+    assert_int_equal(c->read, 400);
+}
+
 /* Of several outputs: where each one is must not be forgotten over a client that asks for what cannot be. */
 static void
 a_resume_that_is_refused_leaves_the_request_where_it_was(void **state)
@@ -607,6 +631,7 @@ main(void)
         T(what_a_worker_says_of_a_cancelled_request_is_judged_and_dropped),
         T(a_lost_workers_requests_go_on_from_what_was_said),
         T(a_client_that_acks_while_its_queue_is_full_is_one_that_reads),
+        T(an_ack_says_that_what_was_sent_up_to_its_chunk_is_read_and_no_more),
         T(a_resume_that_is_refused_leaves_the_request_where_it_was),
         T(prompt_logprobs_are_not_said_twice_to_the_client),
         T(a_lost_workers_request_waits_for_no_client_to_read_what_is_gone),
