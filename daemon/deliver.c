@@ -573,6 +573,16 @@ deliver_resume(struct daemon *d, struct row *r, struct client *c, uint64_t rid, 
     return 0;
 }
 
+void
+deliver_forget(struct daemon *d, struct row *r)
+{
+    bool over = r->kept; /* then it is gone with its names */
+
+    recall_gone(d, r);
+    ledger_unname(d->ledger, r);
+    if (!over) row_cancel(d, r, LAGAN_E_CANCELLED, "what its client lacks of it is not kept here");
+}
+
 /* It takes nothing, and may not hold what it has for ever. Its requests' last words go out behind what it has
  * not read; when it has not read those either, its connection ends. */
 static void

@@ -38,6 +38,8 @@ void deliver_client_lost(struct daemon *d, uint32_t handle);
  * until now gets an ERROR. -ENOENT: what it lacks is not kept any more; -EEXIST: see ledger_attach(). */
 int deliver_resume(struct daemon *d, struct row *r, struct client *c, uint64_t rid,
                    uint32_t n_tokens, uint32_t n_text, uint32_t win) MUST_USE;
+/* Its client lacks what is not kept any more, and will submit it again: it ends, and has no names. */
+void deliver_forget(struct daemon *d, struct row *r);
 /* A second has passed: deadlines, slow readers, leases. */
 void deliver_tick(struct daemon *d, nsec now);
 

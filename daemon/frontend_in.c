@@ -180,10 +180,7 @@ resume_one(struct daemon *d, struct client *c, uint64_t rid, uint64_t have, uint
     if (have <= UINT32_MAX && text <= UINT32_MAX &&
         deliver_resume(d, r, c, rid, (uint32_t)have, (uint32_t)text, r->win) == 0)
         return;
-    /* It will be submitted again: one of the two is enough. */
-    if (!r->kept)
-        row_cancel(d, r, LAGAN_E_CANCELLED, "what its client lacks of it is not kept here");
-    ledger_unname(d->ledger, r);
+    deliver_forget(d, r);
 }
 
 /* A SUBMIT may be on its way still that was sent over the connection before this one. What we say now not to know

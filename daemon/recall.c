@@ -238,6 +238,17 @@ recall_end(struct daemon *d, struct row *r)
 }
 
 void
+recall_gone(struct daemon *d, struct row *r)
+{
+    bool written;
+
+    if (!may_write(d, r)) return;
+    written = put_gone(d, r);
+    r->noted = false;
+    after(d, written);
+}
+
+void
 recall_new(struct daemon *d)
 {
     struct row *r;

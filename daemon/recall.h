@@ -74,5 +74,6 @@ void recall_new(struct daemon *d);
 void recall_tokens(struct daemon *d, struct row *r, uint32_t n, uint32_t n_text);
 void recall_state(struct daemon *d, struct row *r); /* a worker died of it, or not of it */
 void recall_end(struct daemon *d, struct row *r);
+void recall_gone(struct daemon *d, struct row *r); /* it is about to lose its names */
 
 #endif

@@ -42,7 +42,7 @@ read_row(struct ledger *l, const struct config *c, const char *p, uint32_t n, st
     static const struct session_id nobody;
     struct rec_submit *s;
     struct kept_row k;
-    struct row *r;
+    struct row *r, *old;
     uint32_t model;
 
     if (n < sizeof k + sizeof *s) return err_set(e, -EBADMSG, "a row of %u bytes", n);
@@ -62,6 +62,9 @@ read_row(struct ledger *l, const struct config *c, const char *p, uint32_t n, st
         free(s);
         return err_set(e, -EBADMSG, "row %llu: its request is not whole", (unsigned long long)k.id);
     }
+    /* One that was no longer kept when this one got its key. */
+    old = ledger_find_key(l, &k.session, k.key, k.n_key);
+    if (k.n_key && old && old->kept) ledger_unname(l, old);
     if (pieces_begin(r) < 0 || ledger_name(l, r, &k.session, k.key, k.n_key) < 0) {
         row_move(l, r, ROW_ENDED);
         ledger_give(l, r);
@@ -241,8 +244,12 @@ read_gone(struct ledger *l, const char *p, uint32_t n, struct err *e)
 
     if (n != sizeof k) return err_set(e, -EBADMSG, "a name of %u bytes", n);
     memcpy(&k, p, sizeof k);
-    r = named(l, k.id, e);
-    if (!r) return -EBADMSG;
+    r = ledger_find_id(l, k.id);
+    if (!r) return err_set(e, -EBADMSG, "there is no row %llu", (unsigned long long)k.id);
+    if (r->kept) {
+        ledger_unname(l, r);
+        return 0;
+    }
     row_move(l, r, ROW_ENDED);
     ledger_unname(l, r);
     ledger_give(l, r);

@@ -286,6 +286,35 @@ tokens_of_the_client_and_the_loss_of_a_name_are_recalled(void **state)
     assert_null(ledger_find_rid(is.ledger, &one, 8));
 }
 
+/* They were given up for what their client submits again: the next lagand must not know them better. */
+static void
+a_key_that_was_given_again_is_the_later_ones(void **state)
+{
+    struct row *old[3], *n;
+
+    (void)state;
+    for (uint64_t i = 0; i < 3; i++) old[i] = row(i, (const char[]){ (char)('a' + i), 0 }, 0);
+    recall_new(&was);
+    grow(old[1], 8);
+    for (uint64_t i = 1; i < 3; i++) { /* these end, and are kept */
+        ledger_detach(was.ledger, old[i]);
+        row_end(&was, old[i], LAGAN_FINISH_LENGTH, "length");
+    }
+    deliver_forget(&was, old[0]);
+    deliver_forget(&was, old[1]);
+    ledger_expire(was.ledger, NSEC_NEVER);
+    for (uint64_t i = 0; i < 3; i++) row(10 + i, (const char[]){ (char)('a' + i), 0 }, 0);
+    recall_new(&was);
+    next_lagand(3);
+    for (uint64_t i = 0; i < 3; i++) {
+        n = ledger_find_key(is.ledger, &one, (const char[]){ (char)('a' + i), 0 }, 1);
+        assert_non_null(n);
+        assert_int_equal(n->rid, 10 + i);
+        assert_int_equal(n->state, ROW_QUEUED);
+        assert_null(ledger_find_rid(is.ledger, &one, i));
+    }
+}
+
 static void
 a_ledger_that_does_not_fit_is_void_until_it_is_empty(void **state)
 {
@@ -376,6 +405,7 @@ main(void)
         T(acked_logprobs_are_not_kept_and_the_others_are),
         T(rows_nobody_could_ask_for_and_models_that_are_gone_are_not_recalled),
         T(tokens_of_the_client_and_the_loss_of_a_name_are_recalled),
+        T(a_key_that_was_given_again_is_the_later_ones),
         T(a_ledger_that_does_not_fit_is_void_until_it_is_empty),
         T(any_history_is_recalled),
     };
