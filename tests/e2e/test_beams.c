@@ -383,6 +383,7 @@ samples(uint32_t prompt, uint32_t n)
     lagan_set_int(r, "seed", 100 + prompt);
     lagan_set_float(r, "temperature", 0.9);
     if (prompt % 2) lagan_set_float(r, "presence_penalty", 0.7);
+    if (prompt % 3 == 0) lagan_set_float(r, "frequency_penalty", 0.4);
     if (prompt % 3 == 1) lagan_set_int(r, "no_repeat_ngram", 2);
     if (prompt % 3 == 2) lagan_set_int(r, "prompt_logprobs", 0);
     if (prompt == 4)
