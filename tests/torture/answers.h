@@ -18,7 +18,8 @@ enum {
     ANSWER_MODELS = 3,
     ANSWER_PROMPT = 300,
     ANSWER_OUTPUTS = 3,
-    ANSWER_ALL = 1 << 16 /* workers */
+    ANSWER_T5 = 1, /* of the workers, the one with an encoder */
+    ANSWER_ALL = 1 << 16
 };
 
 struct answer {
