@@ -502,8 +502,19 @@ arg_of(const struct opt *o)
     return o->arg ? o->arg : o->type == OPT_ENUM ? o->choices : "";
 }
 
+/* The key as it is written in that form, into buf; returns buf. */
+static const char *
+written_key(const struct opt *o, enum opt_form form, char *buf, size_t n)
+{
+    snprintf(buf, n, "%s%s", form == OPT_TYPED ? "--" : "", o->key);
+    for (char *c = buf; *c && form == OPT_TYPED; c++) {
+        if (*c == '_') *c = '-';
+    }
+    return buf;
+}
+
 void
-opt_help(const struct opt *table, FILE *out)
+opt_help(const struct opt *table, enum opt_form form, FILE *out)
 {
     enum { SENTENCE_AT = 30 };
 
@@ -512,12 +523,8 @@ opt_help(const struct opt *table, FILE *out)
         size_t left;
 
         if (o->flags & OPT_HIDDEN) continue;
-        left = (size_t)snprintf(text, sizeof text, "  --%s%s%s", o->key, *arg_of(o) ? " " : "",
-                                arg_of(o));
-        for (size_t i = 4; i < 4 + strlen(o->key); i++) {
-            if (text[i] == '_') text[i] = '-'; /* as people type it; opt_argv() takes both */
-        }
-        fputs(text, out);
+        left = (size_t)fprintf(out, "  %s%s%s", written_key(o, form, text, sizeof text),
+                               *arg_of(o) ? " " : "", arg_of(o));
         if (left > SENTENCE_AT - 2) {
             fputc('\n', out);
             left = 0;
@@ -551,13 +558,14 @@ opt_roff(FILE *out, const char *s)
 
 /* What a row's value may be and is, as sentences; nothing of a flag on a command line. */
 static void
-manual_value(const struct opt *o, bool typed, FILE *out)
+manual_value(const struct opt *o, enum opt_form form, FILE *out)
 {
+    bool flag = o->type == OPT_BOOL && form == OPT_TYPED;
+    bool kind = o->type != OPT_STR && !flag;
+    bool def = o->def && *o->def && !flag;
     char range[96];
-    bool form = o->type != OPT_STR && !(typed && o->type == OPT_BOOL);
-    bool def = o->def && *o->def && !(typed && o->type == OPT_BOOL);
 
-    if (form) {
+    if (kind) {
         fputs("The value is ", out);
         opt_roff(out, form_of(o));
         if (*range_of(o, range, sizeof range)) {
@@ -567,20 +575,22 @@ manual_value(const struct opt *o, bool typed, FILE *out)
         if (o->flags & OPT_AUTO) fputs(", or auto", out);
     }
     if (def) {
-        fputs(form ? "; the default is " : "The default is ", out);
+        fputs(kind ? "; the default is " : "The default is ", out);
         opt_roff(out, o->def);
     }
-    if (form || def) fputs(".\n", out);
+    if (kind || def) fputs(".\n", out);
 }
 
-static void
-manual_list(const struct opt *table, bool typed, FILE *out)
+void
+opt_manual(const struct opt *table, enum opt_form form, FILE *out)
 {
     fputs(".Bl -tag -width Ds\n", out);
     for (const struct opt *o = table; o->key; o++) {
+        char key[80];
+
         if (o->flags & OPT_HIDDEN) continue;
-        fputs(typed ? ".It Fl -" : ".It Cm ", out);
-        for (const char *c = o->key; *c; c++) fputc(typed && *c == '_' ? '-' : *c, out);
+        fputs(".It Cm ", out);
+        opt_roff(out, written_key(o, form, key, sizeof key));
         if (*arg_of(o)) {
             fputs(" Ar ", out);
             opt_roff(out, arg_of(o));
@@ -588,20 +598,8 @@ manual_list(const struct opt *table, bool typed, FILE *out)
         fputc('\n', out);
         opt_roff(out, o->sentence);
         fputs(".\n", out);
-        manual_value(o, typed, out);
+        manual_value(o, form, out);
         if (o->flags & OPT_RESTART) fputs("A change needs a restart of the worker.\n", out);
     }
     fputs(".El\n", out);
-}
-
-void
-opt_manual(const struct opt *table, FILE *out)
-{
-    manual_list(table, /* typed= */ false, out);
-}
-
-void
-opt_manual_typed(const struct opt *table, FILE *out)
-{
-    manual_list(table, /* typed= */ true, out);
 }

@@ -74,10 +74,11 @@ int opt_argv(const struct opt *table, void *to, int argc, char **argv, int *at,
 /* A value as it would be written, into buf; returns buf. */
 const char *opt_text(const struct opt *o, const void *from, char *buf, size_t n);
 
-void opt_help(const struct opt *table, FILE *out); /* aligned at 80 columns */
-/* mdoc list: key, type, default, range, sentence. _typed: as on a command line, not as in a file. */
-void opt_manual(const struct opt *table, FILE *out);
-void opt_manual_typed(const struct opt *table, FILE *out);
+/* As people write them: --max-seqs on a command line, max_seqs in a file and behind --set. */
+enum opt_form { OPT_TYPED, OPT_KEYS };
+void opt_help(const struct opt *table, enum opt_form form, FILE *out); /* aligned at 80 columns */
+/* mdoc list: key, type, default, range, sentence. */
+void opt_manual(const struct opt *table, enum opt_form form, FILE *out);
 /* A piece of text in a manual, whatever is in it. */
 void opt_roff(FILE *out, const char *text);
 

@@ -1,6 +1,7 @@
 /* example.c - ask lagand one question and print the answer as it comes.
  *
- *     cc example.c $(pkg-config --cflags --libs liblagan) -o example && ./example "12 = "
+ *     cc example.c $(pkg-config --cflags --libs liblagan) -o example
+ *     ./example "12 = " ipc:///tmp/l/api.sock
  */
 #include <lagan.h>
 #include <stdio.h>
@@ -11,7 +12,7 @@ main(int argc, char **argv)
 {
     const char *prompt = argc > 1 ? argv[1] : "12 = ";
     const char *endpoint = argc > 2 ? argv[2] : NULL; /* NULL: the system's lagand */
-    struct lagan_event ev = { sizeof ev };
+    struct lagan_event ev = { .size = sizeof ev };
     struct lagan_request *r = lagan_request_new();
     struct lagan *c;
     uint64_t id;

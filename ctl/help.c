@@ -43,7 +43,7 @@ help(void)
         printf("  %-26s  %s\n", left, c->sentence);
     }
     puts("\nOptions, before the command:");
-    opt_help(global_opts, stdout);
+    opt_help(global_opts, OPT_TYPED, stdout);
     printf("\nExamples:\n%s\n`laganctl COMMAND --help` says more about one command.\n", examples);
     print_exit_codes();
 }
@@ -55,8 +55,8 @@ command_help(const struct command *c)
            c->opts ? " [OPTION]..." : "", *c->operands ? " " : "", c->operands,
            c->sentence[0] & ~0x20, c->sentence + 1);
     puts("\nOptions:");
-    if (c->opts) opt_help(c->opts, stdout);
-    opt_help(common, stdout);
+    if (c->opts) opt_help(c->opts, OPT_TYPED, stdout);
+    opt_help(common, OPT_TYPED, stdout);
     if (c->examples) printf("\nExamples:\n%s", c->examples);
     print_exit_codes();
 }
@@ -95,7 +95,7 @@ manual_command(const struct command *c)
     putchar(c->sentence[0] & ~0x20);
     opt_roff(stdout, c->sentence + 1);
     puts(".");
-    if (c->opts) opt_manual_typed(c->opts, stdout);
+    if (c->opts) opt_manual(c->opts, OPT_TYPED, stdout);
     if (c->examples) manual_examples(c->examples);
 }
 
@@ -109,9 +109,9 @@ manual(void)
          ".Sh SYNOPSIS\n.Nm\n.Op Ar OPTION ...\n.Ar COMMAND\n.Op Ar ARGUMENT ...\n.Sh DESCRIPTION");
     puts(about);
     puts(".Sh OPTIONS\nThey stand before the command.");
-    opt_manual_typed(global_opts, stdout);
+    opt_manual(global_opts, OPT_TYPED, stdout);
     puts(".Sh COMMANDS\nEvery command has these options beside its own, which follow it:");
-    opt_manual_typed(common, stdout);
+    opt_manual(common, OPT_TYPED, stdout);
     for (c = commands; c->words; c++) manual_command(c);
     puts(".Sh EXAMPLES");
     manual_examples(examples);

@@ -29,9 +29,9 @@ help(void)
          "  laganctl --connect ipc:///tmp/l/api.sock generate --text \"k3=blue;q7=stone;k3?\"\n"
          "\n"
          "Options; those with a dot are also keys of the configuration file:");
-    opt_help(daemon_opts, stdout);
+    opt_help(daemon_opts, OPT_TYPED, stdout);
     puts("\nSettings of a model, for --set and for the entries of models: in the file:");
-    opt_help(model_opts, stdout);
+    opt_help(model_opts, OPT_KEYS, stdout);
 }
 
 /* lagand(8), in mdoc: what the tables know, and what they do not. */
@@ -51,10 +51,23 @@ manual(void)
          "both in the runtime directory.\n"
          ".Sh OPTIONS\nEvery name with a dot is also a key of the configuration file, with _ for "
          "-.");
-    opt_manual_typed(daemon_opts, stdout);
+    opt_manual(daemon_opts, OPT_TYPED, stdout);
+    printf(".Sh CONFIGURATION FILE\n.Pa %s\nis YAML. Names with a dot nest; every entry of\n.Cm "
+           "models\n"
+           "has the settings below.\n",
+           config_default_file);
+    puts(".Bd -literal -offset indent\n"
+         "api:\n  max_inflight: 64\n"
+         "models:\n  - path: /var/lib/lagan/models/llama-8b\n    workers: 2\n"
+         "    kv:\n      reuse: true\n"
+         "  - path: /var/lib/lagan/models/t5-large\n    device: cpu\n.Ed\n"
+         ".Fl -check\nsays all that is wrong with it at once,\n.Ql laganctl config show\nwhere "
+         "each value "
+         "came from, and\n.Ql laganctl daemon reexec\ntakes a changed one over while requests go "
+         "on.");
     puts(".Sh SETTINGS OF A MODEL\nFor\n.Fl -set\nand for the entries of\n.Cm models:\nin the "
          "file.");
-    opt_manual(model_opts, stdout);
+    opt_manual(model_opts, OPT_KEYS, stdout);
     printf(".Sh FILES\n.Bl -tag -width Ds\n.It Pa %s\nThe configuration.\n", config_default_file);
     puts(".It Pa /run/lagan\nThe runtime directory under systemd.\n.El\n"
          ".Sh EXIT STATUS\n0 stopped as asked, or the configuration is right; 1 failed; 2 usage; "
@@ -129,8 +142,9 @@ main(int argc, char **argv)
         return 0;
     }
     if (config.o.check) {
-        log_info("the configuration is right: %u models, %u workers", config.n_models,
-                 config_n_workers(&config));
+        log_info("the configuration is right: %u model%s, %u worker%s", config.n_models,
+                 config.n_models == 1 ? "" : "s", config_n_workers(&config),
+                 config_n_workers(&config) == 1 ? "" : "s");
         return 0;
     }
     log_level_set(levels[config.o.log_level]);

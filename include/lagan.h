@@ -5,7 +5,7 @@
  * readable, call lagan_next() with timeout 0 until it returns 0.
  *
  *     struct lagan *c;
- *     struct lagan_event ev = { sizeof ev };
+ *     struct lagan_event ev = { .size = sizeof ev };
  *     if (lagan_open(&c, NULL, 1000) < 0) ...
  *     struct lagan_request *r = lagan_request_new();
  *     lagan_set_str(r, "text", "12 = ", 5); lagan_set_int(r, "max_tokens", 32);

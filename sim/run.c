@@ -55,7 +55,7 @@ help(void)
          "A trace over a fleet of pretended workers, in virtual time: the scheduler, the KV "
          "manager and the\n"
          "routing that serve, and a roofline in place of the GPU.\n\nOptions:");
-    opt_help(opts, stdout);
+    opt_help(opts, OPT_TYPED, stdout);
     puts(
         "\nExamples:\n"
         "  bench/traces.py chat 10000 --rate 20 >chat.jsonl\n"

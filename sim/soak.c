@@ -235,7 +235,7 @@ help(void)
          "Worlds drawn from a seed, lived through twice: every request ends once, blocks are "
          "conserved, nobody\n"
          "starves, and the same calls give the same decisions.\n\nOptions:");
-    opt_help(opts, stdout);
+    opt_help(opts, OPT_TYPED, stdout);
     puts("\nA world that fails is named by its seed: `lagan-sim soak --seed N --requests 1` lives "
          "it again.");
 }

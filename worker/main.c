@@ -56,9 +56,9 @@ help(void)
         "or laganctl model verify, which runs it with --look.\n"
         "\n"
         "Options of the program:");
-    opt_help(own_opts, stdout);
+    opt_help(own_opts, OPT_TYPED, stdout);
     puts("\nOptions of the model, as in the configuration file:");
-    opt_help(model_opts, stdout);
+    opt_help(model_opts, OPT_TYPED, stdout);
 }
 
 /* Own options and the model's may come in any order; each belongs to one table. */

@@ -375,13 +375,13 @@ what_is_printed_reads_back_as_the_same(void **state)
 
 /* Everything a printer writes. */
 static const char *
-printed(void (*print)(const struct opt *, FILE *))
+printed(void (*print)(const struct opt *, enum opt_form, FILE *), enum opt_form form)
 {
     static char text[8192];
     FILE *f = fmemopen(text, sizeof text, "w");
 
     assert_non_null(f);
-    print(table, f);
+    print(table, form, f);
     fclose(f);
     return text;
 }
@@ -389,7 +389,7 @@ printed(void (*print)(const struct opt *, FILE *))
 static void
 help_is_aligned_and_never_wider_than_80(void **state)
 {
-    const char *text = printed(opt_help);
+    const char *text = printed(opt_help, OPT_TYPED);
 
     (void)state;
     for (const char *p = text; *p;) {
@@ -405,12 +405,14 @@ help_is_aligned_and_never_wider_than_80(void **state)
     assert_non_null(strstr(text, "  --split.mode off|auto|fixed\n"
                                  "                              how to split [auto]\n"));
     assert_null(strstr(text, "hidden"));
+    text = printed(opt_help, OPT_KEYS);
+    assert_non_null(strstr(text, "  max_seqs N                  sequences at once [256]\n"));
 }
 
 static void
 the_manual_says_type_range_and_default(void **state)
 {
-    const char *text = printed(opt_manual);
+    const char *text = printed(opt_manual, OPT_KEYS);
 
     (void)state;
     assert_non_null(strstr(text, ".It Cm kv.block Ar N\n"));
@@ -431,11 +433,11 @@ the_manual_says_type_range_and_default(void **state)
 static void
 the_manual_of_a_command_line_has_its_dashes_and_flags(void **state)
 {
-    const char *text = printed(opt_manual_typed);
+    const char *text = printed(opt_manual, OPT_TYPED);
 
     (void)state;
-    assert_non_null(strstr(text, ".It Fl -max-seqs Ar N\nsequences at once.\n"));
-    assert_non_null(strstr(text, ".It Fl -quiet\nsay less.\n.It "));
+    assert_non_null(strstr(text, ".It Cm \\-\\-max\\-seqs Ar N\nsequences at once.\n"));
+    assert_non_null(strstr(text, ".It Cm \\-\\-quiet\nsay less.\n.It "));
 }
 
 int
