@@ -238,7 +238,33 @@ ping(struct daemon *d, struct client *c, const struct msg *m)
     front_answer(d, c);
 }
 
+/* ---- frames that take time: a long list is milliseconds, in which nobody else is heard, and a short question may
+ * have a long answer */
+
+enum { LARGE = 64 << 10, SHARE = 10 /* percent of the time, for one user's */ };
+static const nsec AT_ONCE = 50 * NSEC_MS;
+
+static bool
+has_had_its_share(struct daemon *d, struct user *u)
+{
+    u->took = MAX(u->took - (d->now - u->took_at) / (100 / SHARE), (nsec)0);
+    u->took_at = d->now;
+    return u->took > AT_ONCE;
+}
+
 static void
+call(struct daemon *d, struct client *c, const struct msg *m)
+{
+    if (c->door == DOOR_CTL || !has_had_its_share(d, c->user))
+        command_call(d, c, m);
+    else
+        FRONT_REFUSE(d, c, m->rid, LAGAN_E_QUEUE_FULL,
+                     "commands and their like have taken %d %% of lagand's time; ask less often",
+                     SHARE);
+}
+
+/* What type of message it was; 0: none. */
+static uint32_t
 take_frame(struct daemon *d, struct client *c, const void *frame, size_t n)
 {
     struct msg m;
@@ -253,7 +279,7 @@ take_frame(struct daemon *d, struct client *c, const void *frame, size_t n)
     if (r < 0) {
         FRONT_REFUSE(d, c, m.rid, r == -EPROTO ? LAGAN_E_UNSUPPORTED : LAGAN_E_INVALID_REQUEST,
                      "%s", e.text);
-        return;
+        return 0;
     }
     FP(front_decoded);
     switch (m.type) {
@@ -285,46 +311,29 @@ take_frame(struct daemon *d, struct client *c, const void *frame, size_t n)
         deliver_client_gone(d, c->handle);
         break;
     case LAGAN_MSG_CALL:
-        command_call(d, c, &m);
+        call(d, c, &m);
         break;
     default:
         FRONT_REFUSE(d, c, m.rid, LAGAN_E_UNSUPPORTED, "message type %u is not served here",
                      m.type);
     }
     msg_done(&m);
-}
-
-/* ---- frames that take time: a long list is milliseconds, in which nobody else is heard */
-
-enum { LARGE = 64 << 10, SHARE = 10 /* percent of the time, for one user's */ };
-static const nsec AT_ONCE = 50 * NSEC_MS;
-
-static bool
-has_had_its_share(struct daemon *d, struct user *u)
-{
-    u->took = MAX(u->took - (d->now - u->took_at) / (100 / SHARE), (nsec)0);
-    u->took_at = d->now;
-    return u->took > AT_ONCE;
+    return m.type;
 }
 
 void
 front_frame(struct daemon *d, struct client *c, const void *frame, size_t n)
 {
-    struct user *u;
-    nsec since;
+    struct user *u = c->user; /* the client may be gone then */
+    nsec since = clock_now();
+    uint32_t type;
 
-    if (n <= LARGE) {
-        take_frame(d, c, frame, n);
-        return;
-    }
-    if (has_had_its_share(d, c->user)) {
+    if (n > LARGE && has_had_its_share(d, u)) {
         FRONT_REFUSE(d, c, msg_rid(frame, n), LAGAN_E_QUEUE_FULL,
                      "requests of %zu bytes and their like have taken %d %% of lagand's time", n,
                      SHARE);
         return;
     }
-    u = c->user; /* the client may be gone then */
-    since = clock_now();
-    take_frame(d, c, frame, n);
-    u->took += clock_now() - since;
+    type = take_frame(d, c, frame, n);
+    if (n > LARGE || type == LAGAN_MSG_CALL) u->took += clock_now() - since;
 }

@@ -251,6 +251,22 @@ attack_endless(const char *path, uint64_t seed)
 }
 
 void
+attack_asks(const char *path, uint64_t seed)
+{
+    static const char call[] = "\x00\x18\x94\x01\x0f\x05\x82\xa4verb\xa7metrics\xa4"
+                               "args\x80";
+    enum { AT_ONCE = 100, BYTES = sizeof call - 1 };
+    char many[AT_ONCE * BYTES], spare[65536];
+    int fd = connect_by_hand(path, 2);
+
+    (void)seed;
+    for (size_t i = 0; i < AT_ONCE; i++) memcpy(many + i * BYTES, call, BYTES);
+    while (fd >= 0 && send_all(fd, many, sizeof many))
+        while (recv(fd, spare, sizeof spare, MSG_DONTWAIT) > 0) continue;
+    close(fd);
+}
+
+void
 attack_crowd(const char *path, uint64_t seed)
 {
     enum { MANY = 5000, OWN_FILES = 32 };
