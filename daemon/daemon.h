@@ -82,7 +82,7 @@ struct daemon {
     nsec drain_until;
     int exit_code;
     msgpack_sbuffer out; /* the message being made */
-    uint64_t n_requests, n_refused, n_finished, n_failed;
+    uint64_t n_requests, n_refused, n_finished, n_failed, n_resumes;
     uint64_t n_ended[REASONS]; /* accepted requests, by enum lagan_reason */
     struct history *history;
     uint64_t held_bytes; /* that open requests may come to take: api.memory bounds it */

@@ -176,7 +176,8 @@ resume_one(struct daemon *d, struct client *c, uint64_t rid, uint64_t have, uint
 {
     struct row *r = ledger_find_rid(d->ledger, &c->session, rid);
 
-    if (!r) return;
+    if (!r || r->asked_in == d->n_resumes) return; /* named twice: where it was is looked for once */
+    r->asked_in = d->n_resumes;
     if (have <= UINT32_MAX && text <= UINT32_MAX &&
         deliver_resume(d, r, c, rid, (uint32_t)have, (uint32_t)text, r->win) == 0)
         return;
@@ -207,6 +208,7 @@ resume(struct daemon *d, struct client *c, const struct msg *m)
         return;
     }
     leave_others(d, c);
+    d->n_resumes++;
     for (uint32_t i = 0; i < q.n; i++)
         resume_one(d, c, q.rid[i].via.u64, q.have[i].via.u64, q.text[i].via.u64);
     for (uint32_t i = 0; i < q.n; i++)
