@@ -273,7 +273,7 @@ cmd_bench(struct ctl *ctl, int argc, char **argv)
     while (strcmp(c->words, "bench")) c++;
     n = command_args(c, &b.o, argc, argv);
     if (n < 0) return n == -2 ? 0 : CTL_USAGE;
-    if (n) return ctl_fail(CTL_USAGE, "bench takes no operand; `laganctl bench --help` says more");
+    if (n) return command_usage(c);
     b.rng = b.o.seed;
     r = measure(&b);
     free(b.shot);

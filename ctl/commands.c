@@ -33,7 +33,7 @@ ask(struct ctl *ctl, const char *words, int argc, char **argv, int n_operands, c
     if (n < 0) return json_decref(args), n == -2 ? 0 : CTL_USAGE;
     if (n != n_operands) {
         json_decref(args);
-        return ctl_fail(CTL_USAGE, "usage: laganctl %s %s", c->words, c->operands);
+        return command_usage(c);
     }
     if (n_operands && !strcmp(operand, "id")) {
         char *end;
@@ -168,7 +168,7 @@ cmd_status(struct ctl *ctl, int argc, char **argv)
 
     while (strcmp(c->words, "status")) c++;
     r = command_args(c, &o, argc, argv);
-    if (r) return r == -2 ? 0 : r > 0 ? ctl_fail(CTL_USAGE, "status takes no operand") : CTL_USAGE;
+    if (r) return r == -2 ? 0 : r > 0 ? command_usage(c) : CTL_USAGE;
     r = ctl_call(ctl, "status", NULL, false, &reply);
     if (r) return r;
     s = json_loads(reply, 0, NULL);
@@ -351,7 +351,7 @@ cmd_config_check(struct ctl *ctl, int argc, char **argv)
     while (strcmp(c->words, "config check")) c++;
     n = command_args(c, &o, argc, argv);
     if (n < 0) return n == -2 ? 0 : CTL_USAGE;
-    if (n > 1) return ctl_fail(CTL_USAGE, "usage: laganctl config check [FILE]");
+    if (n > 1) return command_usage(c);
     if (sibling_path(program, sizeof program, "lagand") < 0)
         return ctl_fail(CTL_FAILED, "no lagand beside laganctl to check with");
     if (n) {

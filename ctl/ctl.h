@@ -72,6 +72,7 @@ int ctl_fail(int code, const char *fmt, ...) PRINTF_LIKE(2, 3); /* says it, retu
 /* Options and operands in any order; operands move to the front of argv, their number is returned, or
  * -1 after the sentence was said. help is printed, and then -2 returned. */
 int command_args(const struct command *c, void *to, int argc, char **argv);
+int command_usage(const struct command *c); /* other operands than it takes: says so, CTL_USAGE */
 
 /* connect.c */
 int ctl_connect(struct ctl *ctl, struct lagan **ret, bool privileged); /* 0 or an exit code */

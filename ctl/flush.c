@@ -79,7 +79,7 @@ cmd_kv_flush(struct ctl *ctl, int argc, char **argv)
     while (strcmp(c->words, "kv flush")) c++;
     n = command_args(c, &o, argc, argv);
     if (n < 0) return n == -2 ? 0 : CTL_USAGE;
-    if (n > 1) return ctl_fail(CTL_USAGE, "usage: laganctl %s %s", c->words, c->operands);
+    if (n > 1) return command_usage(c);
     list = json_array();
     r = n ? flush(ctl, argv[0], list) : flush_all(ctl, list);
     if (o.json && (r == 0 || json_array_size(list))) {

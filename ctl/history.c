@@ -113,7 +113,7 @@ cmd_events(struct ctl *ctl, int argc, char **argv)
         if (!strcmp(argv[i], "-f")) argv[i] = (char *)(uintptr_t) "--follow";
     n = command_args(command_of("events"), &o, argc, argv);
     if (n < 0) return n == -2 ? 0 : CTL_USAGE;
-    if (n) return ctl_fail(CTL_USAGE, "usage: laganctl events [-f] [--last N]");
+    if (n) return command_usage(command_of("events"));
     last = o.last;
     do {
         json_t *all = json_array(), *e;
@@ -147,7 +147,7 @@ cmd_panic(struct ctl *ctl, int argc, char **argv)
     int n = command_args(command_of("panic"), &o, argc, argv), r;
 
     if (n < 0) return n == -2 ? 0 : CTL_USAGE;
-    if (n) return ctl_fail(CTL_USAGE, "panic takes no operand");
+    if (n) return command_usage(command_of("panic"));
     list = ask(ctl, "panic", NULL, true, &r);
     if (!list) return r;
     if (o.json) {
@@ -185,7 +185,7 @@ cmd_metrics(struct ctl *ctl, int argc, char **argv)
     json_t *answer;
 
     if (n < 0) return n == -2 ? 0 : CTL_USAGE;
-    if (n) return ctl_fail(CTL_USAGE, "metrics takes no operand");
+    if (n) return command_usage(command_of("metrics"));
     answer = ask(ctl, "metrics", NULL, false, &r);
     if (!answer) return r;
     if (o.json) {

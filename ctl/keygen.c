@@ -44,7 +44,7 @@ cmd_keygen(struct ctl *ctl, int argc, char **argv)
     while (strcmp(c->words, "keygen")) c++;
     n = command_args(c, &o, argc, argv);
     if (n < 0) return n == -2 ? 0 : CTL_USAGE;
-    if (n != 1) return ctl_fail(CTL_USAGE, "usage: laganctl keygen FILE");
+    if (n != 1) return command_usage(c);
     if (zmq_curve_keypair(public, secret) < 0)
         return ctl_fail(CTL_FAILED, "this libzmq has no CURVE: %s", zmq_strerror(errno));
     r = write_secret(argv[0], secret);

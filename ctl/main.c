@@ -115,6 +115,14 @@ command_args(const struct command *c, void *to, int argc, char **argv)
     return -1;
 }
 
+int
+command_usage(const struct command *c)
+{
+    if (*c->operands) return ctl_fail(CTL_USAGE, "usage: laganctl %s %s", c->words, c->operands);
+    return ctl_fail(CTL_USAGE, "%s takes no argument (`laganctl %s --help` says more)", c->words,
+                    c->words);
+}
+
 static void
 on_signal(int sig)
 {

@@ -75,7 +75,7 @@ cmd_model_list(struct ctl *ctl, int argc, char **argv)
     size_t i;
 
     if (n < 0) return n == -2 ? 0 : CTL_USAGE;
-    if (n) return ctl_fail(CTL_USAGE, "usage: laganctl model list");
+    if (n) return command_usage(command_of("model list"));
     r = ctl_call(ctl, "status", json_object(), false, &reply);
     if (r) return r;
     status = json_loads(reply, 0, NULL);
@@ -158,7 +158,7 @@ cmd_model_verify(struct ctl *ctl, int argc, char **argv)
     json_t *look;
 
     if (n < 0) return n == -2 ? 0 : CTL_USAGE;
-    if (n != 1) return ctl_fail(CTL_USAGE, "usage: laganctl model verify DIR");
+    if (n != 1) return command_usage(command_of("model verify"));
     r = spawn_look(ctl, argv[0], &line);
     if (r == 0 && o.json) fputs(line, stdout);
     look = r == 0 && !o.json ? json_loads(line, 0, NULL) : NULL;

@@ -36,8 +36,7 @@ ask(struct ctl *ctl, const char *verb, int argc, char **argv, int n_units, json_
     while (strcmp(c->words, verb)) c++;
     n = command_args(c, &o, argc, argv);
     if (n < 0) return json_decref(args), n == -2 ? 0 : CTL_USAGE;
-    if (n < n_units || n > n_units + 1)
-        r = ctl_fail(CTL_USAGE, "usage: laganctl %s %s", c->words, c->operands);
+    if (n < n_units || n > n_units + 1) r = command_usage(c);
     if (r == 0 && n_units) r = units(argv[0], "context", args);
     if (r == 0 && n_units) r = units(argv[1], "generation", args);
     if (r) return json_decref(args), r;

@@ -149,7 +149,7 @@ cmd_top(struct ctl *ctl, int argc, char **argv)
     while (strcmp(c->words, "top")) c++;
     n = command_args(c, &o, argc, argv);
     if (n < 0) return n == -2 ? 0 : CTL_USAGE;
-    if (n) return ctl_fail(CTL_USAGE, "usage: laganctl top [--every SECONDS] [--count N]");
+    if (n) return command_usage(c);
     for (uint32_t i = 0; r == 0 && !ctl_signal && (o.count == 0 || i < o.count); i++) {
         const struct timespec pause = { .tv_sec = o.every };
 

@@ -156,7 +156,7 @@ cmd_tune(struct ctl *ctl, int argc, char **argv)
     while (strcmp(c->words, "tune")) c++;
     n = command_args(c, &o, argc, argv);
     if (n < 0) return n == -2 ? 0 : CTL_USAGE;
-    if (n > 1) return ctl_fail(CTL_USAGE, "usage: laganctl tune [WORKER]");
+    if (n > 1) return command_usage(c);
     worker = n ? argv[0] : NULL;
     r = ctl_call(ctl, "tune", args_for(worker, -1), /* privileged= */ true, &reply);
     free(reply);
