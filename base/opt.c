@@ -387,11 +387,44 @@ opt_set(const struct opt *table, void *to, const char *key, const char *value, c
     return set_value(o, to, value, where, e);
 }
 
-int
-opt_argv(const struct opt *table, void *to, int argc, char **argv, int *at, struct err *e)
-{
-    static const char where[] = "command line";
+static const char ARGV[] = "command line";
 
+/* A row that was given may be given the same value again, in any spelling of it. */
+static int
+give_again(const struct opt *o, const void *to, const char *value, struct err *e)
+{
+    const char *has = (const char *)to + o->offset;
+    struct opt alone = *o;
+    uint64_t v = 0;
+    char text[64];
+
+    alone.offset = 0;
+    if (o->type != OPT_STR) TRY(set_value(&alone, &v, value, ARGV, e));
+    if (o->type == OPT_STR ? !strcmp(has, value) : !memcmp(has, &v, o->size)) return 0;
+    return err_set(e, -EINVAL, "%s: %s is given as \"%s\" and as \"%.60s\"; it takes one value",
+                   ARGV, o->key, opt_text(o, to, text, sizeof text), value);
+}
+
+int
+opt_give(const struct opt *table, void *to, uint64_t *given, const char *key, const char *value,
+         struct err *e)
+{
+    const struct opt *o = opt_find(table, key, strlen(key));
+    uint64_t bit;
+
+    if (!o) return no_such_key(table, key, strlen(key), ARGV, e);
+    check(o - table < 64);
+    bit = 1ull << (o - table);
+    if (*given & bit && !(o->flags & OPT_REPEAT)) return give_again(o, to, value, e);
+    TRY(set_value(o, to, value, ARGV, e));
+    *given |= bit;
+    return 0;
+}
+
+int
+opt_argv(const struct opt *table, void *to, uint64_t *given, int argc, char **argv, int *at,
+         struct err *e)
+{
     for (; *at < argc && strncmp(argv[*at], "--", 2) == 0; ++*at) {
         const char *arg = argv[*at] + 2, *value;
         size_t len = strcspn(arg, "=");
@@ -402,10 +435,11 @@ opt_argv(const struct opt *table, void *to, int argc, char **argv, int *at, stru
             ++*at;
             break;
         }
-        if (len >= sizeof key) return no_such_key(table, arg, len, where, e);
+        if (len >= sizeof key) return no_such_key(table, arg, len, ARGV, e);
         for (size_t i = 0; i < len; i++) key[i] = arg[i] == '-' ? '_' : arg[i];
+        key[len] = 0;
         o = opt_find(table, key, len);
-        if (!o) return no_such_key(table, key, len, where, e);
+        if (!o) return no_such_key(table, key, len, ARGV, e);
         if (arg[len] == '=') {
             value = arg + len + 1;
         } else if (o->type == OPT_BOOL) {
@@ -413,9 +447,9 @@ opt_argv(const struct opt *table, void *to, int argc, char **argv, int *at, stru
         } else if (*at + 1 < argc) {
             value = argv[++*at];
         } else {
-            return err_set(e, -EINVAL, "%s: --%s needs a value: %s", where, o->key, form_of(o));
+            return err_set(e, -EINVAL, "%s: --%s needs a value: %s", ARGV, o->key, form_of(o));
         }
-        TRY(set_value(o, to, value, where, e));
+        TRY(opt_give(table, to, given, key, value, e));
     }
     return 0;
 }

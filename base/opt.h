@@ -66,9 +66,14 @@ void opt_defaults(const struct opt *table, void *to);
 int opt_set(const struct opt *table, void *to, const char *key, const char *value,
             const char *where, struct err *e) MUST_USE;
 
+/* The same for a command line. *given: a bit for each row (64 at most) that it has set, 0 at first. -EINVAL also for
+ * another value of such a row, unless it is OPT_REPEAT. */
+int opt_give(const struct opt *table, void *to, uint64_t *given, const char *key, const char *value,
+             struct err *e) MUST_USE;
+
 /* Read argv from index *at on, as long as arguments begin with "--"; "--" ends it. Leaves *at at the
  * first operand. -EINVAL, -ENOENT with the sentence. --help and --version are the caller's rows. */
-int opt_argv(const struct opt *table, void *to, int argc, char **argv, int *at,
+int opt_argv(const struct opt *table, void *to, uint64_t *given, int argc, char **argv, int *at,
              struct err *e) MUST_USE;
 
 /* A value as it would be written, into buf; returns buf. */

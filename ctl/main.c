@@ -23,7 +23,7 @@ const struct opt global_opts[] = {
     { "device", OPT_STR, OPT_AT(ctl_opts, device), .arg = "DEVICE",
       .sentence = "with --spawn: cpu, cuda or cuda:N[,N...]" },
     { "set", OPT_STR, OPT_AT(ctl_opts, set), .flags = OPT_REPEAT, .arg = "KEY=VALUE",
-      .sentence = "with --spawn: any configuration key, for example kv.memory=64MiB; may be repeated" },
+      .sentence = "with --spawn: any configuration key, for example kv.memory=64MiB; may be repeated, and of one KEY the last counts" },
     { "help", OPT_BOOL, OPT_AT(ctl_opts, help), .sentence = "say what there is" },
     { "version", OPT_BOOL, OPT_AT(ctl_opts, version), .sentence = "print the version" },
     { "manual", OPT_BOOL, OPT_AT(ctl_opts, manual), .flags = OPT_HIDDEN,
@@ -86,6 +86,7 @@ command_args(const struct command *c, void *to, int argc, char **argv)
     struct common { /* every command's options begin with these; see command_opts() */
         bool json, help;
     } *common = to;
+    uint64_t given = 0;
     int i = 0, n = 0;
     struct err e;
 
@@ -102,7 +103,7 @@ command_args(const struct command *c, void *to, int argc, char **argv)
 
             while (until < argc && strcmp(argv[until], "--json") && strcmp(argv[until], "--help"))
                 until++;
-            if (opt_argv(c->opts, to, until, argv, &i, &e) < 0) break;
+            if (opt_argv(c->opts, to, &given, until, argv, &i, &e) < 0) break;
         } else if (argv[i][0] == '-' && argv[i][1]) {
             err_set(&e, -EINVAL, "no option '%s'", argv[i]);
             break;
@@ -171,12 +172,19 @@ run(struct ctl *ctl, const struct command *c, int argc, char **argv)
     return r;
 }
 
+static bool
+was_given(uint64_t given, const char *key)
+{
+    return given >> (opt_find(global_opts, key, strlen(key)) - global_opts) & 1;
+}
+
 int
 main(int argc, char **argv)
 {
     static struct ctl ctl;
     struct sigaction act = { .sa_handler = on_signal };
     const struct command *c;
+    uint64_t given = 0;
     struct err e;
     int at = 1, n;
 
@@ -185,12 +193,16 @@ main(int argc, char **argv)
     sigaction(SIGINT, &act, NULL);
     sigaction(SIGTERM, &act, NULL);
     opt_defaults(global_opts, &ctl.o);
-    if (opt_argv(global_opts, &ctl.o, argc, argv, &at, &e) < 0)
-        return ctl_fail(CTL_USAGE, "%s; options of a command follow it", e.text);
+    if (opt_argv(global_opts, &ctl.o, &given, argc, argv, &at, &e) < 0)
+        return ctl_fail(CTL_USAGE, "%s%s", e.text,
+                        e.code == -ENOENT ? "; options of a command follow it" : "");
     if (ctl.o.version) return puts("laganctl " PACKAGE_VERSION), 0;
     if (ctl.o.help) return help(), 0;
     if (ctl.o.manual) return manual(), 0;
     if (at == argc) return help(), CTL_USAGE;
+    if (*ctl.o.spawn && was_given(given, "connect"))
+        return ctl_fail(CTL_USAGE,
+                        "--spawn starts a lagand and --connect names one; give one of them");
     if (!*ctl.o.spawn && (*ctl.o.device || *ctl.o.set) &&
         !words_match("model verify", argc - at, argv + at))
         return ctl_fail(CTL_USAGE, "--device and --set go with --spawn; a running lagand has its "

@@ -109,6 +109,10 @@ request_arg(struct request_args *a, int argc, char **argv, int *at, struct err *
     else
         return err_set(e, -EINVAL, "--%.*s needs a value: %s", (int)n, arg, arg_word(f));
     ++*at;
+    if (f->kind != STOPS && a->given[f - fields] && strcmp(a->given[f - fields], value))
+        return err_set(e, -EINVAL,
+                       "--%.*s is given as \"%.60s\" and as \"%.60s\"; it takes one value", (int)n,
+                       arg, a->given[f - fields], value);
     a->given[f - fields] = value;
     if (f->kind == STOPS) {
         if (a->n_stop == LAGAN_MAX_STOPS)
@@ -119,8 +123,8 @@ request_arg(struct request_args *a, int argc, char **argv, int *at, struct err *
 }
 
 static int
-own_option(const struct opt *all, const struct opt *own, void *to, int argc, char **argv, int *at,
-           struct err *e)
+own_option(const struct opt *all, const struct opt *own, void *to, uint64_t *given, int argc,
+           char **argv, int *at, struct err *e)
 {
     const struct opt *o;
     char name[64];
@@ -130,9 +134,10 @@ own_option(const struct opt *all, const struct opt *own, void *to, int argc, cha
     for (char *p = name; *p; p++) *p = *p == '-' ? '_' : *p;
     o = opt_find(own, name, strlen(name));
     if (o)
-        return opt_argv(
-            own, to, o->type == OPT_BOOL || strchr(argv[*at], '=') ? *at + 1 : MIN(*at + 2, argc),
-            argv, at, e);
+        return opt_argv(own, to, given,
+                        o->type == OPT_BOOL || strchr(argv[*at], '=') ? *at + 1
+                                                                      : MIN(*at + 2, argc),
+                        argv, at, e);
     r = opt_set(all, to, name, "", "command line", e); /* says what it may have been */
     return r < 0 ? r : err_set(e, -EINVAL, "no option '%.60s'", argv[*at]);
 }
@@ -141,6 +146,7 @@ int
 request_read(struct request_args *a, const struct opt *all, const struct opt *own, void *to,
              bool *json, int argc, char **argv, struct err *e)
 {
+    uint64_t given = 0;
     int at = 0, r;
 
     opt_defaults(own, to);
@@ -154,7 +160,7 @@ request_read(struct request_args *a, const struct opt *all, const struct opt *ow
             return err_set(e, -EINVAL, "'%.60s' is no option; a prompt is --text or --ids",
                            argv[at]);
         TRY(r = request_arg(a, argc, argv, &at, e));
-        if (r == 0) TRY(own_option(all, own, to, argc, argv, &at, e));
+        if (r == 0) TRY(own_option(all, own, to, &given, argc, argv, &at, e));
     }
     return 0;
 }

@@ -336,11 +336,24 @@ contents(int fd)
     return text;
 }
 
+/* In place of one of that key, or at the end: of one key the last counts, as with lagand. */
+static int
+put_arg(char **argv, int first, int n, char *arg)
+{
+    size_t key = strcspn(arg, "=");
+    int i = first;
+
+    while (i < n && (strcspn(argv[i], "=") != key || memcmp(argv[i], arg, key))) i++;
+    argv[i] = arg;
+    return MAX(n, i + 1);
+}
+
 /* The model's options as the worker takes them: --key=value. */
 static int
 worker_args(char **argv, int n, const struct ctl *ctl, char *buf, size_t cap, const char *dir)
 {
     char set[sizeof ctl->o.set], *line, *rest;
+    int first = n;
     size_t at = 0;
 
     argv[n++] = buf;
@@ -352,8 +365,9 @@ worker_args(char **argv, int n, const struct ctl *ctl, char *buf, size_t cap, co
     strcpy(set, ctl->o.set);
     for (line = strtok_r(set, "\n", &rest); line; line = strtok_r(NULL, "\n", &rest)) {
         if (n + 2 > MAX_ARGS) return ctl_fail(CTL_USAGE, "more --set than %d", MAX_ARGS - 10);
-        argv[n++] = buf + at;
-        at += (size_t)snprintf(buf + at, cap - at, "--%s", line) + 1;
+        snprintf(buf + at, cap - at, "--%s", line);
+        n = put_arg(argv, first, n, buf + at);
+        at += strlen(line) + 3;
     }
     argv[n] = NULL;
     return 0;

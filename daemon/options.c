@@ -24,7 +24,7 @@ const struct opt daemon_opts[] = {
     { "device", OPT_STR, AT(device), "", NULL, 0, 0, 0, "DEVICE",
       "device of the only model: auto, cpu, cuda or cuda:N" },
     { "set", OPT_STR, AT(set), "", NULL, 0, 0, OPT_REPEAT, "KEY=VALUE",
-      "a setting of the only model; may be given again" },
+      "a setting of the only model; may be given again, and of one KEY the last counts" },
     { "config", OPT_STR, AT(config), "", NULL, 0, 0, 0, "FILE",
       "configuration; default " SYSCONFDIR "/lagan/lagan.yaml if it is there" },
     { "runtime_dir", OPT_STR, AT(runtime_dir), "", NULL, 0, 0, 0, "DIR",
@@ -274,13 +274,14 @@ config_read(struct config *c, int argc, char **argv, struct problems *p, bool *u
     struct reading reading = { c, p };
     struct err e;
     char file[1024];
+    uint64_t given = 0;
     int at = 1, r;
 
     memset(c, 0, sizeof *c);
     memset(p, 0, sizeof *p);
     opt_defaults(daemon_opts, &c->o);
     *usage = true;
-    if (opt_argv(daemon_opts, &c->o, argc, argv, &at, &e) < 0) {
+    if (opt_argv(daemon_opts, &c->o, &given, argc, argv, &at, &e) < 0) {
         problem(p, "%s", e.text);
         return -EINVAL;
     }
@@ -301,7 +302,8 @@ config_read(struct config *c, int argc, char **argv, struct problems *p, bool *u
         c->has_file = r == 0;
         if (r == -ENOENT && asked) problem(p, "%s: %s", file, strerror(ENOENT));
         at = 1;
-        check(opt_argv(daemon_opts, &c->o, argc, argv, &at, &e) == 0);
+        given = 0;
+        check(opt_argv(daemon_opts, &c->o, &given, argc, argv, &at, &e) == 0);
         if (c->has_file) snprintf(c->o.config, sizeof c->o.config, "%s", file);
     }
     mark_argv(c, argc, argv);

@@ -156,10 +156,11 @@ run_main(int argc, char **argv)
 {
     struct run_args a;
     struct err e;
+    uint64_t given = 0;
     int at = 0;
 
     opt_defaults(opts, &a);
-    if (opt_argv(opts, &a, argc, argv, &at, &e) < 0) {
+    if (opt_argv(opts, &a, &given, argc, argv, &at, &e) < 0) {
         fprintf(stderr, "lagan-sim run: %s\n", e.text);
         return 2;
     }

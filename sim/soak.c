@@ -246,12 +246,14 @@ soak_main(int argc, char **argv)
     struct soak_args a;
     struct sum sum = { 0 };
     struct err e;
-    int at = 0;
+    uint64_t given = 0;
+    int at = 0, r;
     nsec start = clock_now();
 
     opt_defaults(opts, &a);
-    if (opt_argv(opts, &a, argc, argv, &at, &e) < 0 || at < argc) {
-        fprintf(stderr, "lagan-sim soak: %s\n", at < argc ? "it has no operands" : e.text);
+    r = opt_argv(opts, &a, &given, argc, argv, &at, &e);
+    if (r < 0 || at < argc) {
+        fprintf(stderr, "lagan-sim soak: %s\n", r < 0 ? e.text : "it has no operands");
         return 2;
     }
     if (a.help) {

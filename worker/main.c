@@ -65,6 +65,8 @@ help(void)
 static int
 read_argv(struct worker *w, struct own_keys *own, int argc, char **argv, struct err *e)
 {
+    uint64_t given[2] = { 0 };
+
     opt_defaults(own_opts, own);
     opt_defaults(model_opts, &w->keys);
     for (int i = 1; i < argc; i++) {
@@ -78,9 +80,9 @@ read_argv(struct worker *w, struct own_keys *own, int argc, char **argv, struct 
         memcpy(name, key, n);
         name[n] = 0;
         if (opt_find(own_opts, name, n))
-            TRY(opt_set(own_opts, own, name, eq ? eq + 1 : "true", "command line", e));
+            TRY(opt_give(own_opts, own, &given[0], name, eq ? eq + 1 : "true", e));
         else
-            TRY(opt_set(model_opts, &w->keys, name, eq ? eq + 1 : "true", "command line", e));
+            TRY(opt_give(model_opts, &w->keys, &given[1], name, eq ? eq + 1 : "true", e));
     }
     return 0;
 }

@@ -41,6 +41,7 @@ static const struct opt table[] = {
 /* clang-format on */
 
 static struct settings s;
+static uint64_t given;
 static struct err e;
 
 static int
@@ -50,6 +51,7 @@ setup(void **state)
     memset(&s, 0xa5, sizeof s);
     opt_defaults(table, &s);
     e = (struct err){ 0 };
+    given = 0;
     return 0;
 }
 
@@ -282,7 +284,7 @@ the_command_line_takes_values_flags_and_dashes(void **state)
     int at = 1;
 
     (void)state;
-    assert_int_equal(opt_argv(table, &s, 7, argv, &at, &e), 0);
+    assert_int_equal(opt_argv(table, &s, &given, 7, argv, &at, &e), 0);
     assert_int_equal(at, 5);
     assert_int_equal(s.seqs, 8);
     assert_int_equal(s.memory, 2048);
@@ -298,7 +300,7 @@ two_dashes_end_the_options(void **state)
     int at = 1;
 
     (void)state;
-    assert_int_equal(opt_argv(table, &s, 4, argv, &at, &e), 0);
+    assert_int_equal(opt_argv(table, &s, &given, 4, argv, &at, &e), 0);
     assert_int_equal(at, 3);
     assert_false(s.quiet);
 }
@@ -327,10 +329,49 @@ the_command_line_says_what_is_wrong(void **state)
         char a0[] = "lagand", *a1 = strdup(bad[i].arg), *argv[] = { a0, a1 };
         int at = 1;
 
-        assert_int_equal(opt_argv(table, &s, 2, argv, &at, &e), bad[i].code);
+        assert_int_equal(opt_argv(table, &s, &given, 2, argv, &at, &e), bad[i].code);
         assert_string_equal(e.text, bad[i].text);
         free(a1);
     }
+}
+
+static void
+what_takes_one_value_is_not_given_two(void **state)
+{
+    static const struct {
+        const char *key, *first, *same, *other;
+    } v[] = {
+        { "quiet", "true", "yes", "no" },
+        { "max_seqs", "256", "256", "8" }, /* the default */
+        { "big", "4000000000", "4000000000", "4000000001" },
+        { "kv.memory", "1MiB", "1024KiB", "auto" },
+        { "ratio", "0.5", ".50", "0.25" },
+        { "stall", "2s", "2000ms", "3s" },
+        { "split.mode", "fixed", "fixed", "off" },
+        { "name", "a", "a", "ab" },
+        { "level", "-1", "-1", "1" },
+    };
+
+    (void)state;
+    for (size_t i = 0; i < ARRAY_LEN(v); i++) {
+        char was[32], is[32];
+        const struct opt *o = opt_find(table, v[i].key, strlen(v[i].key));
+
+        assert_int_equal(opt_give(table, &s, &given, v[i].key, v[i].first, &e), 0);
+        opt_text(o, &s, was, sizeof was);
+        assert_int_equal(opt_give(table, &s, &given, v[i].key, v[i].same, &e), 0);
+        assert_int_equal(opt_give(table, &s, &given, v[i].key, v[i].other, &e), -EINVAL);
+        assert_non_null(strstr(e.text, "it takes one value"));
+        assert_string_equal(opt_text(o, &s, is, sizeof is), was);
+    }
+    assert_string_equal(e.text,
+                        "command line: level is given as \"-1\" and as \"1\"; it takes one value");
+    assert_int_equal(opt_give(table, &s, &given, "level", "x", &e), -EINVAL);
+    assert_non_null(strstr(e.text, "\"x\" is not a whole number"));
+    assert_int_equal(opt_give(table, &s, &given, "levle", "1", &e), -ENOENT);
+    assert_int_equal(opt_give(table, &s, &given, "set", "a=1", &e), 0);
+    assert_int_equal(opt_give(table, &s, &given, "set", "a=2", &e), 0);
+    assert_string_equal(s.set, "a=1\na=2");
 }
 
 static void
@@ -461,6 +502,7 @@ main(void)
         cmocka_unit_test_setup(the_command_line_takes_values_flags_and_dashes, setup),
         cmocka_unit_test_setup(two_dashes_end_the_options, setup),
         cmocka_unit_test_setup(the_command_line_says_what_is_wrong, setup),
+        cmocka_unit_test_setup(what_takes_one_value_is_not_given_two, setup),
         cmocka_unit_test_setup(what_is_printed_reads_back_as_the_same, setup),
         cmocka_unit_test_setup(help_is_aligned_and_never_wider_than_80, setup),
         cmocka_unit_test_setup(the_manual_says_type_range_and_default, setup),

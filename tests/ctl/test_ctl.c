@@ -289,6 +289,7 @@ every_error_has_its_exit_code(void **state)
         { "$L kv stats", 5, "no such verb" },
         { "$L --colour status", 2, "there is no key" },
         { "$L --set a=b status", 2, "go with --spawn" },
+        { "$L --spawn models/x status", 2, "give one of them" },
         { "$L reload now", 2,
           "laganctl: reload takes no argument (`laganctl reload --help` says more)\n" },
         { "$L workers list w0", 2, "workers list takes no argument" },
@@ -310,6 +311,33 @@ every_error_has_its_exit_code(void **state)
         if (code != cases[i].code || !strstr(err, cases[i].words))
             fail_msg("%s: exit code %d, '%s'", cases[i].line, code, err);
     }
+}
+
+static void
+what_takes_one_value_is_not_given_two_in_any_program(void **state)
+{
+    static const char *const lines[] = {
+        "$L --connect ipc://b/api.sock status",
+        "$L generate --text a --text b",
+        "$L generate --text a --concurrency 2 --json --concurrency=3",
+        "$L chat --system a --system b",
+        "$L bench --input 3 --json --input 5",
+        "$L tokenize --text a --text b",
+        "./lagand --model models/a --model models/b",
+        "./lagan-worker --path=a --path=b",
+        "./lagan-worker --rank=1 --rank=0",
+        "./lagan-sim run --model a --model b",
+        "./lagan-sim soak --seed 1 --seed 2",
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof lines / sizeof *lines; i++) {
+        int code = sh(lines[i]);
+
+        if (code != 2 || !strstr(err, "it takes one value"))
+            fail_msg("%s: exit code %d, '%s'", lines[i], code, err);
+    }
+    assert_int_equal(sh("$L generate --ids 1,2 --ids 1,2 --stop a --stop b"), 0);
 }
 
 static void
@@ -562,7 +590,7 @@ keygen_makes_a_secret_that_is_nobody_elses_and_says_its_public_key(void **state)
     rmdir(dir);
     assert_int_equal(sh("$L keygen"), 2);
     assert_int_equal(sh("$L keygen /no/such/dir/k"), 1);
-    assert_int_equal(sh("$L --connect tcp://localhost:1 status"), 2);
+    assert_int_equal(sh("./laganctl --connect tcp://localhost:1 status"), 2);
     assert_has(err, "needs --keys FILE");
 }
 
@@ -694,6 +722,7 @@ main(void)
         cmocka_unit_test(a_file_of_requests_repeats_tags_and_goes_on_after_a_bad_line),
         cmocka_unit_test(a_program_that_feeds_lines_gets_each_answer_before_the_next),
         cmocka_unit_test(every_error_has_its_exit_code),
+        cmocka_unit_test(what_takes_one_value_is_not_given_two_in_any_program),
         cmocka_unit_test(an_error_in_json_is_a_line_with_its_word),
         cmocka_unit_test(an_interrupt_cancels_and_exits_with_130),
         cmocka_unit_test(a_second_signal_ends_it_though_the_answer_has_not_come),

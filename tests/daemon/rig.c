@@ -26,17 +26,31 @@ enum { MAX_ARGS = 32, PATIENCE_MS = 30000 };
 
 /* ---- lagand */
 
+static bool
+is_among(const char *const *args, const char *option)
+{
+    while (args && *args && strcmp(*args, option)) args++;
+    return args && *args;
+}
+
 static void
 become_lagand(const struct rig *r, const char *const *args)
 {
     char lagand[600], worker[600];
-    const char *argv[MAX_ARGS] = { lagand,   "--foreground", "--runtime-dir", r->run,     "--model",
-                                   r->model, "--worker",     worker,          "--device", "cpu" };
-    int n = 10, log = open(r->log, O_WRONLY | O_CREAT | O_APPEND, 0600);
+    const char *const ours[][2] = { { "--model", r->model },
+                                    { "--worker", worker },
+                                    { "--device", "cpu" } };
+    const char *argv[MAX_ARGS] = { lagand, "--foreground", "--runtime-dir", r->run };
+    int n = 4, log = open(r->log, O_WRONLY | O_CREAT | O_APPEND, 0600);
     char *plain[MAX_ARGS];
 
     test_program(lagand, sizeof lagand, "lagand");
     test_program(worker, sizeof worker, "tests/daemon/fake_worker");
+    for (size_t i = 0; i < ARRAY_LEN(ours); i++) {
+        if (is_among(args, ours[i][0])) continue; /* the test has another */
+        argv[n++] = ours[i][0];
+        argv[n++] = ours[i][1];
+    }
     while (args && *args && n < MAX_ARGS - 1) argv[n++] = *args++;
     argv[n] = NULL;
     memcpy(plain, argv, sizeof plain);

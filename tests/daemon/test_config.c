@@ -166,6 +166,17 @@ what_is_not_yaml_is_told_with_line_and_column(void **state)
 }
 
 static void
+of_one_key_the_last_set_counts(void **state)
+{
+    (void)state;
+    assert_int_equal(READ(A "--model", dir, A "--set", A "max_num_seqs=8", A "--set", A "workers=2",
+                          A "--set", A "max_num_seqs=4", A "--model", dir),
+                     0);
+    assert_int_equal(c.model[0].keys.max_num_seqs, 4);
+    assert_int_equal(c.model[0].keys.workers, 2);
+}
+
+static void
 wrong_command_lines_are_refused_by_name(void **state)
 {
     (void)state;
@@ -177,6 +188,8 @@ wrong_command_lines_are_refused_by_name(void **state)
     says("did you mean kv.memory?");
     assert_int_equal(READ(A "--model", dir, A "--set", A "kv.memory"), -22);
     says("KEY=VALUE is expected");
+    assert_int_equal(READ(A "--model", dir, A "--model", A "/tmp"), -22);
+    says("it takes one value");
     assert_int_equal(READ(A "--model", A "/nowhere/at/all"), -22);
     says("No such file or directory");
     assert_int_equal(READ(A "--model", file), -22);
@@ -199,6 +212,7 @@ main(void)
         cmocka_unit_test(a_file_is_read_and_the_command_line_stands_over_it),
         cmocka_unit_test(everything_wrong_with_a_file_is_told_at_once_with_its_place),
         cmocka_unit_test(what_is_not_yaml_is_told_with_line_and_column),
+        cmocka_unit_test(of_one_key_the_last_set_counts),
         cmocka_unit_test(wrong_command_lines_are_refused_by_name),
     };
 

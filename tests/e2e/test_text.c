@@ -384,8 +384,8 @@ model_verify_says_what_a_directory_can_do(void **state)
     char line[256];
 
     (void)state;
-    snprintf(line, sizeof line, "${L%%%% *} --device cpu --set weights=random:1 model verify %s",
-             dir);
+    snprintf(line, sizeof line,
+             "${L%%%% *} --device cpu --set weights=x --set weights=random:1 model verify %s", dir);
     assert_non_null(strstr(laganctl(&s, line), " ok, "));
     assert_non_null(strstr(laganctl(&s, line), "text      yes"));
     assert_non_null(strstr(laganctl(&s, line), "chat      the checkpoint has no chat template"));

@@ -171,7 +171,10 @@ become_lagand(const struct service *s, const char *const *args, bool mock)
 
     test_program(lagand, sizeof lagand, "tests/torture/lagand");
     snprintf(ours, sizeof ours, "tests/torture/%s", program);
-    test_program(worker, sizeof worker, ours);
+    if (*program == '/')
+        snprintf(worker, sizeof worker, "%s", program);
+    else
+        test_program(worker, sizeof worker, ours);
     snprintf(workers, sizeof workers, "workers=%u", s->n_workers);
     for (size_t i = 0; mock && i < ARRAY_LEN(of_mocks); i++) argv[n++] = of_mocks[i];
     if (mock) argv[n++] = workers;

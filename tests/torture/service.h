@@ -15,7 +15,8 @@
 
 struct service {
     char dir[64], run[80], model[96], log[96], endpoint[112]; /* model: or the configuration */
-    const char *worker; /* the program; NULL: mock_worker, with a configuration lagan-worker */
+    const char *
+        worker; /* the program, here or from the root; NULL: mock_worker, with a configuration lagan-worker */
     uint32_t n_workers, n_standbys; /* the latter, and other ranks, set before service_start() */
     struct systemd *systemd;        /* who keeps descriptors for lagand; NULL: nobody */
     pid_t pid;                      /* of lagand; 0: none */

@@ -528,12 +528,12 @@ a_step_that_is_longer_than_a_record_is_planned_in_several(void **state)
 
 /* lagand and its workers do not serve, and nobody tries again; the log has those words. */
 static void
-is_refused(const char *config, const char *const *args, const char *words)
+is_refused(const char *config, const char *worker, const char *words)
 {
     nsec until = service_now(&v) + SETTLE_MS * NSEC_MS;
 
-    v.worker = "lagan-worker"; /* and is not waited for */
-    service_start(&v, 1, config, args);
+    v.worker = worker; /* and is not waited for */
+    service_start(&v, 1, config, NULL);
     while (!service_logged(&v, words)) {
         usleep(20000);
         if (service_now(&v) >= until) fail_msg("nobody says: %s", words);
@@ -546,7 +546,6 @@ static void
 odd_ranks_are_refused(const char *model, const char *rank_0, const char *rank_1, const char *words)
 {
     char path[128], real[1024], config[256];
-    const char *const args[] = { "--worker", path, NULL };
     FILE *f;
 
     test_program(real, sizeof real, "tests/torture/lagan-worker");
@@ -561,7 +560,7 @@ odd_ranks_are_refused(const char *model, const char *rank_0, const char *rank_1,
     assert_int_equal(chmod(path, 0755), 0);
     snprintf(config, sizeof config,
              "models:\n  - { name: llama, path: %s, device: cpu, tensor_parallel: 2 }\n", model);
-    is_refused(config, args, words);
+    is_refused(config, path, words);
 }
 
 static void
@@ -628,7 +627,7 @@ other_ways_to_divide_a_model_are_refused_by_name(void **state)
             "models:\n  - { name: llama, path: @/tests/data/golden/llama3, device: cpu, %s: 2 }\n",
             keys[i]);
         snprintf(words, sizeof words, "%s: not served yet, only 1", keys[i]);
-        is_refused(config, (const char *const[]){ NULL }, words);
+        is_refused(config, "lagan-worker", words);
     }
 }
 

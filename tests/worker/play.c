@@ -78,8 +78,14 @@ play_start(struct played *p, const char *model, const char *const *option,
     snprintf(on, sizeof on, "--device=%s", device);
     for (; *option && n < MAX_ARGS - 4; option++) argv[n++] = (char *)(uintptr_t)*option;
     assert_null(*option);
-    for (uint32_t i = 0; play_on_gpu() && i < ARRAY_LEN(of_gpu); i++)
-        argv[n++] = (char *)(uintptr_t)of_gpu[i];
+    for (uint32_t i = 0; play_on_gpu() && i < ARRAY_LEN(of_gpu); i++) {
+        size_t key = strcspn(of_gpu[i], "=");
+        uint32_t k = 3;
+
+        while (k < n && strncmp(argv[k], of_gpu[i], key + 1)) k++;
+        argv[k] = (char *)(uintptr_t)of_gpu[i]; /* in place of the test's */
+        n = MAX(n, k + 1);
+    }
     test_program(exe, sizeof exe, "lagan-worker");
     p->pid = fork();
     assert_true(p->pid >= 0);
