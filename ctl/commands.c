@@ -718,9 +718,14 @@ const struct command commands[] = {
       "split.context_sm say how that one begins. A phase that is alone has the whole device.\n",
       NULL, cmd_split_set, .alone = false },
     { "events", "", "what has happened: workers, deaths, operators, requests that were lost",
-      "  laganctl events -f --json\n", events_opts, cmd_events, .alone = false },
+      "  laganctl events -f --json\n\n"
+      "The last 1024, also those of a lagand before this one where it could hand them on: after\n"
+      "`laganctl daemon reexec`, and under systemd after a restart or a crash. The journal has all.\n",
+      events_opts, cmd_events, .alone = false },
     { "panic", "", "the workers that died: why, their last words and last lines",
-      "  laganctl panic\n", NULL, cmd_panic, .alone = false },
+      "  laganctl panic\n\n"
+      "The last 32, kept as long as what `laganctl events` tells.\n",
+      NULL, cmd_panic, .alone = false },
     { "metrics", "", "counters and gauges as Prometheus reads them",
       "  laganctl metrics > /var/lib/prometheus/node-exporter/lagan.prom\n", NULL, cmd_metrics,
       .alone = false },

@@ -154,7 +154,7 @@ cmd_panic(struct ctl *ctl, int argc, char **argv)
         json_dumpf(list, stdout, JSON_COMPACT);
         putchar('\n');
     } else if (!json_array_size(list)) {
-        puts("no worker has died since lagand was started");
+        puts("no worker has died");
     }
     json_array_foreach(list, i, x)
     {

@@ -489,6 +489,7 @@ static void
 cmd_reexec(struct ask *a)
 {
     nothing_to_say(a);
+    history_add(a->d, "operator", "", "daemon reexec");
     serve_begin_again(a->d);
 }
 
@@ -701,6 +702,8 @@ cmd_events(struct ask *a)
     msgpack_packer p;
 
     if (a->args) msg_u64(a->args, "from", &from);
+    if (from > history_next(h))
+        from = 1; /* it asked another lagand before, whose events are not here */
     for (at = from; n < EVENTS_A_CALL && (e = history_event(h, at)); n++) at = e->number + 1;
     front_reply(a->d, a->rid, &p);
     msgpack_pack_map(&p, 2);

@@ -3,30 +3,159 @@
 
 #include "ipc/msg.h"
 
+#include <fcntl.h>
 #include <stdarg.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
 #include <time.h>
+#include <unistd.h>
 
-struct history {
+#define MAGIC "LAGANHS\1" /* the last byte is the layout's, with the size */
+
+struct page {
+    char magic[8];
+    int64_t pid; /* of the lagand that writes it */
+    struct tally {
+        char model[64];
+        uint32_t restarts;
+    } tally[MAX_WORKERS];
     struct event event[HISTORY_EVENTS];
     struct dead dead[HISTORY_DEATHS];
+};
+
+struct history {
+    struct page *page;
+    int fd;
+    int64_t former;
     uint64_t n_events, n_dead; /* ever */
 };
 
-struct history *
-history_new(void)
+enum { SEALS = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL };
+
+/* ---- the memory, and what a former lagand wrote there */
+
+static int
+make(void)
 {
-    return calloc(1, sizeof(struct history));
+    int fd = memfd_create("lagand:history", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+
+    if (fd < 0) return -1;
+    if (ftruncate(fd, sizeof(struct page)) == 0 && fallocate(fd, 0, 0, sizeof(struct page)) == 0 &&
+        fcntl(fd, F_ADD_SEALS, SEALS) == 0)
+        return fd;
+    close(fd);
+    return -1;
+}
+
+static struct page *
+map(int fd)
+{
+    void *p = mmap(NULL, sizeof(struct page), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+
+    return p == MAP_FAILED ? NULL : p;
+}
+
+/* NULL: it is none, or of another layout. */
+static struct page *
+map_former(int fd)
+{
+    int seals = fcntl(fd, F_GET_SEALS);
+    struct stat st;
+    struct page *p;
+
+    if (seals < 0 || (seals & F_SEAL_SHRINK) == 0) return NULL; /* it might be cut under our feet */
+    if (fstat(fd, &st) < 0 || st.st_size != sizeof *p) return NULL;
+    p = map(fd);
+    if (!p || !memcmp(p->magic, MAGIC, sizeof p->magic)) return p;
+    munmap(p, sizeof *p);
+    return NULL;
+}
+
+#define ENDS(field) (memchr(field, 0, sizeof(field)) != NULL)
+
+static bool
+event_holds(const struct event *e, uint32_t slot)
+{
+    return e->number && e->number < UINT64_MAX / 2 && (e->number - 1) % HISTORY_EVENTS == slot &&
+           ENDS(e->kind) && ENDS(e->who) && ENDS(e->text);
+}
+
+static bool
+dead_holds(const struct dead *x, uint32_t slot)
+{
+    bool holds = x->number && x->number < UINT64_MAX / 2 &&
+                 (x->number - 1) % HISTORY_DEATHS == slot && ENDS(x->worker) && ENDS(x->cause) &&
+                 ENDS(x->how) && ENDS(x->words) && x->n_lines <= LOG_LINES;
+
+    for (uint32_t i = 0; holds && i < x->n_lines; i++) holds = ENDS(x->line[i]);
+    return holds;
+}
+
+static void
+take_over(struct history *h)
+{
+    struct page *p = h->page;
+
+    h->former = p->pid;
+    for (uint32_t i = 0; i < HISTORY_EVENTS; i++) {
+        if (!event_holds(&p->event[i], i)) p->event[i].number = 0;
+        h->n_events = MAX(h->n_events, p->event[i].number);
+    }
+    for (uint32_t i = 0; i < HISTORY_DEATHS; i++) {
+        if (!dead_holds(&p->dead[i], i)) p->dead[i].number = 0;
+        h->n_dead = MAX(h->n_dead, p->dead[i].number);
+    }
+    for (uint32_t i = 0; i < MAX_WORKERS; i++) p->tally[i].model[sizeof p->tally[i].model - 1] = 0;
+}
+
+struct history *
+history_new(int fd)
+{
+    struct history *h = calloc(1, sizeof *h);
+
+    if (!h) return NULL;
+    h->page = fd < 0 ? NULL : map_former(fd);
+    h->fd = fd;
+    if (h->page) {
+        take_over(h);
+    } else {
+        if (fd >= 0) close(fd);
+        h->fd = make();
+        h->page = h->fd < 0 ? NULL : map(h->fd);
+        if (!h->page) return history_free(h);
+        memcpy(h->page->magic, MAGIC, sizeof h->page->magic);
+    }
+    h->page->pid = getpid();
+    return h;
 }
 
 struct history *
 history_free(struct history *h)
 {
+    if (!h) return NULL;
+    if (h->page) munmap(h->page, sizeof *h->page);
+    if (h->fd >= 0) close(h->fd);
     free(h);
     return NULL;
 }
+
+int
+history_fd(const struct history *h)
+{
+    return h->fd;
+}
+
+int64_t
+history_former(const struct history *h)
+{
+    return h->former;
+}
+
+/* ---- events */
 
 static int64_t
 now_ms(void)
@@ -37,6 +166,15 @@ now_ms(void)
     return (int64_t)t.tv_sec * 1000 + t.tv_nsec / 1000000;
 }
 
+/* An entry that is written: none until it is whole. */
+static void
+put_number(uint64_t *at, uint64_t n)
+{
+    atomic_signal_fence(memory_order_seq_cst);
+    *(volatile uint64_t *)at = n;
+    atomic_signal_fence(memory_order_seq_cst);
+}
+
 void
 history_add(struct daemon *d, const char *kind, const char *who, const char *fmt, ...)
 {
@@ -45,8 +183,8 @@ history_add(struct daemon *d, const char *kind, const char *who, const char *fmt
     va_list ap;
 
     if (!h) return; /* tests without a loop */
-    e = &h->event[h->n_events++ % HISTORY_EVENTS];
-    e->number = h->n_events;
+    e = &h->page->event[h->n_events++ % HISTORY_EVENTS];
+    put_number(&e->number, 0);
     e->at_ms = now_ms();
     snprintf(e->kind, sizeof e->kind, "%s", kind);
     snprintf(e->who, sizeof e->who, "%s", who);
@@ -54,6 +192,7 @@ history_add(struct daemon *d, const char *kind, const char *who, const char *fmt
     vsnprintf(e->text, sizeof e->text, fmt, ap);
     va_end(ap);
     for (size_t n = strlen(e->text); !msg_utf8(e->text, n);) e->text[--n] = 0; /* cut, or theirs */
+    put_number(&e->number, h->n_events);
 }
 
 const struct event *
@@ -61,9 +200,21 @@ history_event(const struct history *h, uint64_t number)
 {
     uint64_t oldest = h->n_events > HISTORY_EVENTS ? h->n_events - HISTORY_EVENTS + 1 : 1;
 
-    number = MAX(number, oldest);
-    return number > h->n_events ? NULL : &h->event[(number - 1) % HISTORY_EVENTS];
+    for (number = MAX(number, oldest); number <= h->n_events; number++) {
+        const struct event *e = &h->page->event[(number - 1) % HISTORY_EVENTS];
+
+        if (e->number == number) return e; /* else a former lagand died while it wrote it */
+    }
+    return NULL;
 }
+
+uint64_t
+history_next(const struct history *h)
+{
+    return h->n_events + 1;
+}
+
+/* ---- the dead */
 
 void
 history_death(struct worker *w, const struct death *death, const char *how, const char *words)
@@ -74,23 +225,53 @@ history_death(struct worker *w, const struct death *death, const char *how, cons
     history_add(w->d, "death", w->name, "pid %d, %s: %s, %s", (int)w->pid, death_word(death->cause),
                 how, death_sentence(death->cause));
     if (!h) return;
-    x = &h->dead[h->n_dead++ % HISTORY_DEATHS];
+    x = &h->page->dead[h->n_dead++ % HISTORY_DEATHS];
+    put_number(&x->number, 0);
     *x = (struct dead){ .at_ms = now_ms(),
-                        .cause = death_word(death->cause),
                         .epoch = w->epoch,
                         .pid = w->pid,
                         .n_rows = w->n_rows,
                         .n_lines = MIN(w->n_lines, (uint32_t)LOG_LINES) };
     snprintf(x->worker, sizeof x->worker, "%s", w->name);
+    snprintf(x->cause, sizeof x->cause, "%s", death_word(death->cause));
     snprintf(x->how, sizeof x->how, "%s", how);
     snprintf(x->words, sizeof x->words, "%s", words);
     for (uint32_t i = 0; i < x->n_lines; i++)
         memcpy(x->line[i], w->last_line[(w->n_lines - x->n_lines + i) % LOG_LINES], LOG_LINE);
+    put_number(&x->number, h->n_dead);
 }
 
 const struct dead *
 history_dead(const struct history *h, uint32_t back)
 {
-    if (back >= HISTORY_DEATHS || back >= h->n_dead) return NULL;
-    return &h->dead[(h->n_dead - 1 - back) % HISTORY_DEATHS];
+    uint64_t least = h->n_dead > HISTORY_DEATHS ? h->n_dead - HISTORY_DEATHS : 0;
+
+    for (uint64_t n = h->n_dead; n > least; n--) {
+        const struct dead *x = &h->page->dead[(n - 1) % HISTORY_DEATHS];
+
+        if (x->number == n && back-- == 0) return x;
+    }
+    return NULL;
+}
+
+/* ---- how often */
+
+void
+history_restarts(struct worker *w)
+{
+    const char *model;
+    struct tally *t;
+
+    if (!w->d->history) return; /* tests without a loop */
+    model = w->d->config->model[w->model].keys.name;
+    t = &w->d->history->page->tally[w->index];
+    if (strcmp(t->model, model)) t->restarts = 0;
+    snprintf(t->model, sizeof t->model, "%s", model);
+    w->restarts = t->restarts;
+}
+
+void
+history_restarted(const struct worker *w)
+{
+    if (w->d->history) w->d->history->page->tally[w->index].restarts = w->restarts;
 }

@@ -33,6 +33,10 @@
 #include <unistd.h>
 #include <zmq.h>
 
+#ifndef PACKAGE_VERSION
+#include "config.h"
+#endif
+
 static const nsec TICK = 250 * NSEC_MS;
 static const nsec NSEC_DAY = 86400 * NSEC_S;
 static const nsec STOP_TIME = 15 * NSEC_S; /* workers have, to end after the last request */
@@ -96,6 +100,8 @@ on_signal(sd_event_source *s, const struct signalfd_siginfo *si, void *arg)
         sd_event_exit(d->event, d->exit_code);
         return 0;
     }
+    history_add(d, "operator", "", "stop, by signal %u, with %u open requests", si->ssi_signo,
+                ledger_n(d->ledger));
     log_info("signal %u: stopping, %u open requests have %.0f s to finish", si->ssi_signo,
              ledger_n(d->ledger), (double)d->config->o.shutdown_timeout / NSEC_S);
     sd_notifyf(
@@ -110,7 +116,7 @@ static int
 on_hangup(sd_event_source *s, const struct signalfd_siginfo *si, void *arg)
 {
     (void)s;
-    (void)si;
+    history_add(arg, "operator", "", "reload, by signal %u", si->ssi_signo);
     roll_start(arg);
     return 0;
 }
@@ -345,6 +351,17 @@ open_event(struct daemon *d, struct err *e)
     return r < 0 ? err_set(e, r, "event loop: %s", strerror(-r)) : 0;
 }
 
+static void
+note_start(struct daemon *d)
+{
+    long long former = history_former(d->history), pid = getpid();
+    char after[40] = "";
+
+    if (former && former != pid) snprintf(after, sizeof after, ", after pid %lld", former);
+    history_add(d, "lagand", "", "%s, version " PACKAGE_VERSION ", pid %lld%s",
+                former == pid ? "begun again" : "started", pid, after);
+}
+
 static int
 open_daemon(struct daemon *d, struct err *e)
 {
@@ -366,12 +383,14 @@ open_daemon(struct daemon *d, struct err *e)
     d->ledger = ledger_new(LEDGER_ROWS, seed[0]);
     d->sessions = sessions_new(seed[1]);
     d->calls = calls_new();
-    d->history = history_new();
+    store_read(&given);
+    d->history = history_new(store_take(&given, "history"));
     d->zmq = zmq_ctx_new();
     if (!d->ledger || !d->sessions || !d->calls || !d->history || !d->zmq) {
         return err_set(e, -ENOMEM, "no memory for the tables");
     }
-    store_read(&given);
+    if (!history_former(d->history)) store_put("history", history_fd(d->history));
+    note_start(d);
     TRY(front_open(d, &given, e));
     for (uint32_t m = 0; m < d->config->n_models; m++) {
         d->turns[m].quantum = d->config->model[m].keys.quantum;

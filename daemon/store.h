@@ -1,9 +1,9 @@
 /* store.h - descriptors that outlive lagand: systemd's fd store, or what a lagand hands its successor.
  *
- * Each has a name. "ledger" is the mirror; "w0.pid" worker 0's process, so that nobody touches its memory
- * before it has gone; "w0=weights=..." an arena of worker 0, with its note (ipc/hand.h) in the name,
- * because what lies in a device cannot be read from here; "api.sock" the clients' socket, where that is
- * systemd's own (systemd/lagand.socket). Without systemd all of this does nothing.
+ * Each has a name. "ledger" is the mirror; "history" what history.h keeps; "w0.pid" worker 0's process, so
+ * that nobody touches its memory before it has gone; "w0=weights=..." an arena of worker 0, with its note
+ * (ipc/hand.h) in the name, because what lies in a device cannot be read from here; "api.sock" the clients'
+ * socket, where that is systemd's own (systemd/lagand.socket). Without systemd all of this does nothing.
  */
 #ifndef DAEMON_STORE_H
 #define DAEMON_STORE_H

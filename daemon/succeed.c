@@ -4,6 +4,7 @@
 #include "base/failpoint.h"
 #include "base/log.h"
 #include "daemon/frontend.h"
+#include "daemon/history.h"
 #include "daemon/recall.h"
 #include "daemon/worker.h"
 
@@ -157,6 +158,7 @@ succeed_prepare(struct daemon *d)
     for (uint32_t i = 0; i < d->n_workers; i++) worker_end(d->worker[i]);
     FP(heirs_ended);
     if (d->mirror.base) set_aside(h, "ledger", d->mirror.fd);
+    set_aside(h, "history", history_fd(d->history));
     if (d->front->given) set_aside(h, FRONT_SOCKET, local_door(d->front->local, DOOR_API));
     for (uint32_t i = 0; i < d->n_workers; i++) {
         const struct worker *w = d->worker[i];

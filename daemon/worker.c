@@ -371,7 +371,10 @@ bury(void *arg, const struct death *d)
     arenas_after_death(&w->arenas, d, w->d->now);
     if (arenas_given_up(&w->arenas, d)) standby_dismiss(w->standby);
     worker_release(w);
-    if (!wanted) w->restarts++;
+    if (!wanted) {
+        w->restarts++;
+        history_restarted(w);
+    }
     relay_dispatch(w->d); /* who is there need not wait until the next one is made */
 }
 
@@ -575,6 +578,7 @@ worker_make(struct daemon *d, uint32_t index, uint32_t model, struct err *e)
     w = worker_new(d, index, model, name, &ops);
     if (!w) return err_set(e, -ENOMEM, "worker %u", index);
     d->worker[index] = w;
+    history_restarts(w);
     TRY(group_make(w, e));
     return standby_make(w, e);
 }

@@ -52,7 +52,8 @@ a_killed_lagand_leaves_weights_and_kv_to_the_next_one(void **state)
         rig_ready(&r);
         one_request(2);
         assert_int_equal(rig_n_workers(&r), 1);
-        assert_int_equal(systemd_stored(&r.systemd, ""), 4);
+        assert_int_equal(systemd_stored(&r.systemd, "history"), 1);
+        assert_int_equal(systemd_stored(&r.systemd, ""), 5);
     }
     assert_true(rig_logged(&r, "adopted weights of epoch 1", 0));
     assert_true(rig_logged(&r, "adopted kv of epoch 1", 0));
@@ -94,6 +95,7 @@ what_is_in_the_store_and_of_no_use_is_let_go(void **state)
     systemd_forget(&r.systemd, "w0=weights=1000=0=0=1");
     for (size_t i = 0; i < ARRAY_LEN(names); i++) systemd_keep(&r.systemd, names[i]);
     systemd_keep(&r.systemd, "ledger"); /* an empty memfd, twice even */
+    systemd_keep(&r.systemd, "history");
     rig_crash(&r, "good", NULL);
     rig_ready(&r);
     assert_true(rig_logged(&r, "w9=weights=1000=1=2=1, is of no use", 0));
