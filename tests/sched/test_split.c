@@ -714,6 +714,87 @@ a_way_is_kept_for_a_while_and_left_only_for_a_clearly_better_one(void **state)
     assert_true(n_changes > 20);
 }
 
+/* One step, of those who may be out with it, that took so long. */
+static void
+one_step(struct split *s, uint8_t lane, unsigned rung, struct batch_run *run, uint32_t n_runs,
+         nsec *now, nsec took)
+{
+    static uint64_t step;
+    struct batch b = {
+        .step = ++step, .lane = lane, .rung = (uint8_t)rung, .n_runs = n_runs, .run = run
+    };
+
+    for (uint32_t i = 0; i < n_runs; i++) {
+        b.n_rows += run[i].n_rows;
+        b.work |= run[i].work;
+    }
+    split_began(s, &b, *now);
+    *now += took;
+    split_ended(s, &b, *now);
+}
+
+/* Steps that took no time, or a day, of one row or as many as there can be, on whatever rung; loads of nobody and of
+ * everybody; then steps as they should be. */
+static void
+whatever_steps_are_said_to_take_the_way_is_one_there_is_and_sense_comes_back(void **state)
+{
+    static const nsec times[] = { 0, 1, NSEC_US, 20 * NSEC_MS, NSEC_S, 24 * 3600 * NSEC_S };
+    static const uint32_t sizes[] = { 0, 1, 2, 31, 8192, 65536 };
+    static const struct kv_config kv = {
+        .n_groups = 1,
+        .tokens_per_block = 64,
+        .group = { { .slice_bytes = 1 << 17, .n_layers = 32, .n_parts = 2 } }
+    };
+    static const struct work_costs costs = { .weights = 16000000000,
+                                             .row_flops = 15e9,
+                                             .attend = { 5e5 } };
+
+    (void)state;
+    for (int round = 0; round < 60; round++) {
+        const struct split_limits limits = { round % 3 ? 64 : 1, round % 3 ? 8192 : 1,
+                                             (round % 2) * times[1 + test_below(4)],
+                                             round % 4 ? 256 : 0 };
+        struct work_done w = { 1.6e10, 0, 1.5e10, 0 };
+        struct ladder l;
+        struct split s;
+        nsec now = 0;
+
+        ladder_make(&l, 132, 8, 8);
+        split_init(&s, &limits, &l, &costs, &kv, 4e12, 650e12);
+        for (int k = 0; k < 3000; k++) {
+            struct batch_run run[2];
+            uint32_t n = 1 + test_below(2);
+            struct split_way way;
+            struct split_load x;
+
+            for (uint32_t i = 0; i < n; i++)
+                run[i] = (struct batch_run){ .n_rows = MAX(sizes[test_below(6)], 1u),
+                                             .first_pos = (int32_t)test_below(131072),
+                                             .flags = test_below(2) ? RUN_SAMPLE : 0,
+                                             .work = test_below(2) ? WORK_CONTEXT
+                                                                   : WORK_GENERATION };
+            one_step(&s, (uint8_t)test_below(3), test_below(l.n), run, n, &now,
+                     times[test_below(6)]);
+            x = s.load;
+            x.n_decode = sizes[test_below(6)];
+            x.n_there = MAX(sizes[test_below(6)], x.n_decode);
+            x.n_rows = sizes[test_below(6)];
+            x.prompt = s.flow.ends > 0 ? s.flow.rows / s.flow.ends : 0;
+            x.each = s.flow.prompts > 0 ? s.flow.rows / s.flow.prompts : 0;
+            way = split_ask(&s, &l, &x);
+            assert_in_range(way.rung, 0, l.n - 1);
+            assert_in_range(way.rows, 1, limits.most_rows);
+        }
+        for (int k = 0; k < 2000; k++) {
+            struct batch_run run = { .n_rows = 1, .work = WORK_GENERATION };
+
+            one_step(&s, 0, 0, &run, 1, &now, 5 * NSEC_MS);
+        }
+        w.kv = 1. * (1 << 17) * 32 * 2 / 64;
+        assert_true(fabs(steptime_of(&s.time, STEP_GENERATION, 0, &w) / 5e6 - 1) < .1);
+    }
+}
+
 int
 main(void)
 {
@@ -735,6 +816,8 @@ main(void)
         cmocka_unit_test(steps_of_both_are_whole_tiles_and_prompts_go_round_in_them),
         cmocka_unit_test(what_a_request_is_does_not_sway_while_a_step_of_prompts_is_out),
         cmocka_unit_test(a_way_is_kept_for_a_while_and_left_only_for_a_clearly_better_one),
+        cmocka_unit_test(
+            whatever_steps_are_said_to_take_the_way_is_one_there_is_and_sense_comes_back),
     };
 
     return cmocka_run_group_tests(tests, test_seed_group, NULL);
