@@ -11,7 +11,9 @@
 #include "gpu/gpu.h"
 
 enum cpu_isa { ISA_SCALAR, ISA_AVX2 }; /* AVX2 means AVX2, FMA and F16C */
-enum { CPU_ARGS = 512, CPU_ROOM = 1 << 20 };
+/* CPU_QUEUE: jobs of a lane; who queues more waits. Two steps of 128 layers with 32 ops each: an engine that waited for
+ * them would not beat, and steps of large models take many seconds. */
+enum { CPU_ARGS = 512, CPU_ROOM = 1 << 20, CPU_QUEUE = 8192 };
 
 /* room: CPU_ROOM bytes of this thread's own, 64-byte aligned, content undefined. */
 typedef void (*cpu_run)(const void *args, uint32_t part, uint32_t parts, enum cpu_isa isa,

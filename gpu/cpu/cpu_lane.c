@@ -25,9 +25,8 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-/* QUEUE: a step of the deepest model in full, so that the engine does not wait while it launches.
- * SPIN: longer than the gap between two ops of one step, shorter than anybody pays for. */
-enum { QUEUE = 1024, SPIN = 20000 };
+/* SPIN: longer than the gap between two ops of one step, shorter than anybody pays for. */
+enum { QUEUE = CPU_QUEUE, SPIN = 20000 };
 
 /* A word that threads wait on. Setting and sleeping meet as in Dekker's algorithm: the setter stores
  * the word and then reads sleepers, the sleeper counts itself and then reads the word; all four
@@ -358,7 +357,6 @@ cpu_lane_open(struct gpu *g, uint32_t units, struct lane **ret, struct err *e)
     if (l->fd < 0) return err_set(e, -errno, "a lane's eventfd: %m");
     l->ring = aligned_alloc(CACHE_LINE, QUEUE * sizeof *l->ring);
     if (!l->ring) return err_set(e, -ENOMEM, "a lane's queue: no memory");
-    memset(l->ring, 0, QUEUE * sizeof *l->ring);
     l->worker = aligned_alloc(CACHE_LINE, units * sizeof *l->worker);
     if (!l->worker) return err_set(e, -ENOMEM, "a lane of %u threads: no memory", units);
     memset(l->worker, 0, units * sizeof *l->worker);

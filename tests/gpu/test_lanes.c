@@ -144,7 +144,7 @@ count_parts(const void *args, uint32_t part, uint32_t parts, enum cpu_isa isa, v
 static void
 ops_run_in_order_every_part_once_and_a_full_queue_only_waits(void **state)
 {
-    enum { JOBS = 3000 }; /* more than a queue holds */
+    enum { JOBS = CPU_QUEUE + 1000 };
 
     (void)state;
     for (uint32_t threads = 1; threads <= 4; threads++) {
@@ -164,6 +164,47 @@ ops_run_in_order_every_part_once_and_a_full_queue_only_waits(void **state)
         assert_int_equal(order, JOBS);
         rig_close(&r);
     }
+}
+
+struct held {
+    atomic_uint *go, *gone;
+};
+
+/* Until it may go, but not for ever. */
+static void
+hold(const void *args, uint32_t part, uint32_t parts, enum cpu_isa isa, void *room)
+{
+    const struct held *h = args;
+
+    (void)part, (void)parts, (void)isa, (void)room;
+    for (uint32_t ms = 0; ms < 10000 && !atomic_load(h->go); ms++) sleep_ms(1);
+    atomic_store(h->gone, 1);
+}
+
+static void
+nothing(const void *args, uint32_t part, uint32_t parts, enum cpu_isa isa, void *room)
+{
+    (void)args, (void)part, (void)parts, (void)isa, (void)room;
+}
+
+/* Else the engine stands still in between, does not beat, and is taken for dead. */
+static void
+two_steps_of_128_layers_are_queued_before_the_first_op_is_done(void **state)
+{
+    enum { JOBS = 2 * 128 * 32 - 1 };
+    atomic_uint go = 0, gone = 0;
+    struct held h = { &go, &gone };
+    struct rig r;
+
+    (void)state;
+    rig_open(&r, "auto", 1);
+    assert_int_equal(cpu_queue(r.lane, hold, &h, sizeof h, 1), 0);
+    for (uint32_t i = 0; i < JOBS; i++)
+        assert_int_equal(cpu_queue(r.lane, nothing, &h, sizeof h, 1), 0);
+    assert_int_equal(gone, 0);
+    atomic_store(&go, 1);
+    rig_wait(&r);
+    rig_close(&r);
 }
 
 struct parted {
@@ -323,6 +364,7 @@ main(int argc, char **argv)
         cmocka_unit_test(a_lane_waits_for_another_ones_step_and_not_for_less),
         cmocka_unit_test(the_fd_is_readable_after_a_mark_and_not_before),
         cmocka_unit_test(ops_run_in_order_every_part_once_and_a_full_queue_only_waits),
+        cmocka_unit_test(two_steps_of_128_layers_are_queued_before_the_first_op_is_done),
         cmocka_unit_test(a_part_counts_for_what_is_queued_behind_it_and_for_nothing_before),
         cmocka_unit_test(an_idle_lane_burns_no_time),
         cmocka_unit_test(closing_a_lane_finishes_what_is_queued),
