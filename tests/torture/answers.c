@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { SETTLE_MS = 60000 };
+enum { SETTLE_MS = 60000, UNDISTURBED = 10 /* rounds, at most */ };
 
 /* A prompt's ids, from a number of its own. */
 static void
@@ -236,12 +236,23 @@ answers_total(struct answers *a, const char *name)
     return n;
 }
 
-/* Twice: sampling is of the seed alone, company does not matter, and what is found is what would be computed.
- * Blocks go to the host and come back, and streams are paused, or kills of such would show nothing. */
+/* Blocks went to the host and came back, and streams were paused: kills of such would show nothing otherwise. With lanes T5's were
+ * paused, too: lanes, ranks, an encoder, what is found again and pauses, all at once. */
+static bool
+all_met(struct answers *a)
+{
+    return answers_counted(a, "offloaded", ANSWER_ALL) > 0 &&
+           answers_counted(a, "fetched", ANSWER_ALL) > 0 &&
+           answers_counted(a, "preemptions", ANSWER_ALL) > 0 &&
+           (!a->lanes || answers_counted(a, "preemptions", ANSWER_T5) > 0);
+}
+
+/* Twice: sampling is of the seed alone, company does not matter, and what is found is what would be computed. Again, where
+ * not all was met: a worker that a busy machine held up for too long was ended, and counts anew. */
 static void
 run_undisturbed(struct answers *a)
 {
-    for (int i = 0; i < 2; i++) {
+    for (int i = 0; i < 2 || (i < UNDISTURBED && !all_met(a)); i++) {
         answers_turn(a, 0, true);
         answers_settle(a);
     }
@@ -249,11 +260,7 @@ run_undisturbed(struct answers *a)
                   (unsigned long long)answers_counted(a, "offloaded", ANSWER_ALL),
                   (unsigned long long)answers_counted(a, "fetched", ANSWER_ALL),
                   (unsigned long long)answers_counted(a, "preemptions", ANSWER_ALL));
-    assert_true(answers_counted(a, "offloaded", ANSWER_ALL) > 0 &&
-                answers_counted(a, "fetched", ANSWER_ALL) > 0);
-    assert_true(answers_counted(a, "preemptions", ANSWER_ALL) > 0);
-    /* Lanes, ranks, an encoder, what is found again and pauses: all at once. */
-    if (a->lanes) assert_true(answers_counted(a, "preemptions", ANSWER_T5) > 0);
+    assert_true(all_met(a));
     a->n_done = a->n_tokens = a->resumed = a->adopted = a->recomputed = 0;
 }
 
