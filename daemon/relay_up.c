@@ -72,7 +72,8 @@ let_go(struct worker *w, struct row *r)
     if (w->alone == r->index) w->alone = ROW_NONE;
 }
 
-/* Memory of ours ran out for what it said: this request ends, nothing else does. */
+/* Memory of ours ran out for what it said: this request ends, nothing else does. What there was stays, of all lists as
+ * much: they are read as ending together. */
 static void
 starve(struct worker *w, struct row *r)
 {
@@ -85,12 +86,14 @@ keep_out(struct worker *w, struct row *r, const struct rec_out *o, const char *t
          const char *lps, const char *tops, const char *text)
 {
     struct row_piece piece = { o->output, o->n_tokens, o->text_bytes, o->score };
+    size_t had[] = { r->token.n, r->text.n, r->logprob.n, r->top.n };
     size_t n = o->n_tokens, waits;
 
     if (bytes_add(&r->token, tokens, n * 4) < 0 || bytes_add(&r->text, text, o->text_bytes) < 0 ||
         (o->has_logprobs && (bytes_add(&r->logprob, lps, n * 4) < 0 ||
                              bytes_add(&r->top, tops, n * o->n_top * 8) < 0)) ||
         (r->out && pieces_add(r, &piece) < 0)) {
+        r->token.n = had[0], r->text.n = had[1], r->logprob.n = had[2], r->top.n = had[3];
         starve(w, r);
         return 0;
     }
@@ -204,6 +207,7 @@ take_prompt(struct worker *w, struct rest *b, struct err *e)
 {
     struct rec_prompt s;
     const void *p = next(b, sizeof s), *ids, *lps, *tops;
+    size_t had, had_top;
     struct row *r;
     uint32_t out;
 
@@ -230,10 +234,12 @@ take_prompt(struct worker *w, struct rest *b, struct err *e)
     r->n_prompt_said += s.n;
     s.n -= out;
     if (r->state == ROW_ENDED || !s.n) return 0;
+    had = r->p_logprob.n, had_top = r->p_top.n;
     if (bytes_add(&r->p_id, (const char *)ids + (size_t)out * 4, (size_t)s.n * 4) < 0 ||
         bytes_add(&r->p_logprob, (const char *)lps + (size_t)out * 4, (size_t)s.n * 4) < 0 ||
         bytes_add(&r->p_top, (const char *)tops + (size_t)out * s.n_top * 8,
                   (size_t)s.n * s.n_top * 8) < 0) {
+        r->p_id.n = r->p_logprob.n = had, r->p_top.n = had_top;
         starve(w, r);
     } else if (r->p_logprob.n + r->p_top.n > MAX_PENDING) {
         relay_cancel(w, r, LAGAN_E_SLOW_READER);

@@ -242,6 +242,39 @@ logprobs_come_as_they_were_asked_for(void **state)
     lies(REC_STEP, n, "");
 }
 
+#if !defined __SANITIZE_ADDRESS__ && !defined __SANITIZE_THREAD__ /* whose malloc() stops there */
+/* Its client gets what there is, of each list; a list that ended before the others would be read beyond its end. */
+static void
+without_memory_for_a_step_its_request_ends_with_what_it_had(void **state)
+{
+    struct row *r = dispatched(2, 3, SUBMIT_LOGPROBS | SUBMIT_PROMPT_LOGPROBS), *other;
+    struct rec_prompt *p = (struct rec_prompt *)buf.b;
+    struct err e;
+    size_t n;
+
+    (void)state;
+    *p = (struct rec_prompt){ .row = r->index, .gen = r->gen, .n = 2, .n_top = 3 };
+    r->p_top.n = PTRDIFF_MAX; /* so much more there is not */
+    assert_int_equal(record(REC_PROMPT_LOGPROBS, sizeof *p + 2 * 8 + 2 * 24, &e), 0);
+    r->p_top.n = 0;
+    assert_int_equal(r->reason, LAGAN_E_OUT_OF_MEMORY);
+    assert_int_equal(r->p_logprob.n + r->p_id.n, 0);
+
+    other = dispatched(3, 3, SUBMIT_LOGPROBS);
+    step(other, 2, "ab", &n);
+    assert_int_equal(record(REC_STEP, n, &e), 0);
+    other->top.n = PTRDIFF_MAX;
+    step(other, 1, "c", &n);
+    assert_int_equal(record(REC_STEP, n, &e), 0);
+    assert_int_equal(other->top.n, PTRDIFF_MAX);
+    other->top.n = 48;
+    assert_int_equal(other->reason, LAGAN_E_OUT_OF_MEMORY);
+    assert_int_equal(other->token.n, 8);
+    assert_int_equal(other->text.n, 2);
+    assert_int_equal(other->logprob.n, 8);
+}
+#endif
+
 static void
 a_finish_ends_the_row_and_its_numbers_must_agree(void **state)
 {
@@ -624,6 +657,9 @@ main(void)
         T(every_lie_of_a_step_is_found),
         T(more_than_max_tokens_is_a_lie),
         T(logprobs_come_as_they_were_asked_for),
+#if !defined __SANITIZE_ADDRESS__ && !defined __SANITIZE_THREAD__
+        T(without_memory_for_a_step_its_request_ends_with_what_it_had),
+#endif
         T(a_finish_ends_the_row_and_its_numbers_must_agree),
         T(a_reject_comes_before_the_first_token_with_an_error),
         T(prompt_logprobs_come_in_order_and_before_tokens),
