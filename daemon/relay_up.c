@@ -120,7 +120,6 @@ keep_out(struct worker *w, struct row *r, const struct rec_out *o, const char *t
 static int
 take_out(struct worker *w, struct rest *b, struct err *e)
 {
-    uint32_t vocab = w->d->facts[w->model].vocab;
     const char *tokens, *lps = NULL, *tops = NULL, *text;
     uint32_t n_said, n_text;
     struct rec_out o;
@@ -174,8 +173,8 @@ take_out(struct worker *w, struct rest *b, struct err *e)
         uint32_t id;
 
         memcpy(&id, tokens + 4 * i, 4);
-        if (id >= vocab) {
-            return err_set(e, -EBADMSG, "STEP: token %u of a vocabulary of %u", id, vocab);
+        if (id >= w->vocab) {
+            return err_set(e, -EBADMSG, "STEP: token %u of a vocabulary of %u", id, w->vocab);
         }
     }
     if (!msg_utf8(text, o.text_bytes)) {
@@ -436,6 +435,7 @@ take_ready(struct worker *w, struct rest *b, struct err *e)
         .kv_bytes = y.kv_bytes,
     };
     if (msg_utf8(b->p, y.name_bytes)) memcpy(f->family, b->p, y.name_bytes);
+    w->vocab = y.vocab;
     w->ready_at = w->d->now;
     w->start_took = w->ready_at - w->spawned_at;
     worker_event(w, EV_READY);

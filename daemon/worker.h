@@ -64,6 +64,7 @@ struct worker {
     uint32_t n_words_due; /* rows with a cancel or a pause that found no room */
     bool full;            /* its request ring had no room this turn */
 
+    uint32_t vocab; /* as its own READY said: its siblings' may have been made before the model was changed */
     uint64_t load_done, load_total;
     uint32_t restarts;
     nsec ready_at, start_took; /* from spawn to READY, the last time */

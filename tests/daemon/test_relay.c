@@ -82,6 +82,7 @@ set_up(void **state)
     d.due_first = d.due_last = ROW_NONE;
     d.facts[0] = (struct model_facts){ .known = true, .vocab = VOCAB, .n_seats = 4 };
     w.d = &d;
+    w.vocab = VOCAB;
     w.sending = w.alone = ROW_NONE;
     super_init(&w.super, &ops, &w, 1);
     w.super.state = SUPER_READY;
@@ -204,6 +205,22 @@ every_lie_of_a_step_is_found(void **state)
     LIE("longer", n += 8);
     LIE("ends inside", ((struct rec_step *)buf.b)->n_ent = 2);
     assert_int_equal(row_n_tokens(row), 4);
+}
+
+/* That of the model is what the last one of its workers said. */
+static void
+a_worker_is_held_against_its_own_vocabulary(void **state)
+{
+    struct err e;
+    size_t n;
+
+    (void)state;
+    d.facts[0].vocab = 10;
+    step(row, 1, "", &n);
+    assert_int_equal(record(REC_STEP, n, &e), 0);
+    w.vocab = 10;
+    step(row, 1, "", &n);
+    lies(REC_STEP, n, "token 10 of a vocabulary of 10");
 }
 
 static void
@@ -378,6 +395,7 @@ ready_comes_once_and_makes_sense(void **state)
     READY;
     assert_int_equal(record(REC_READY, sizeof *y + 8, &e), 0);
     assert_int_equal(w.super.state, SUPER_READY);
+    assert_int_equal(w.vocab, 50);
     assert_int_equal(d.facts[0].vocab, 50);
     assert_string_equal(d.facts[0].family, "t5");
     lies(REC_READY, sizeof *y + 8, "twice");
@@ -655,6 +673,7 @@ main(void)
     const struct CMUnitTest tests[] = {
         T(true_steps_are_kept_in_the_row),
         T(every_lie_of_a_step_is_found),
+        T(a_worker_is_held_against_its_own_vocabulary),
         T(more_than_max_tokens_is_a_lie),
         T(logprobs_come_as_they_were_asked_for),
 #if !defined __SANITIZE_ADDRESS__ && !defined __SANITIZE_THREAD__

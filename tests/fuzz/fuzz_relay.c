@@ -484,6 +484,7 @@ begin(struct in *in)
     d.due_first = d.due_last = ROW_NONE;
     d.facts[0] = (struct model_facts){ .known = true, .vocab = VOCAB, .n_seats = 4 };
     w.d = &d;
+    w.vocab = VOCAB;
     w.sending = w.alone = ROW_NONE;
     super_init(&w.super, &ops, &w, 1);
     loading = byte(in) % 4 == 3;
@@ -584,7 +585,7 @@ compare(void)
         for (uint32_t k = 0; k < 2; k++)
             check(r->tensor[k].said == t->values[k] && r->tensor[k].value.n == 4 * t->kept[k]);
     }
-    check(w.n_rows == held && d.facts[0].vocab == vocab);
+    check(w.n_rows == held && d.facts[0].vocab == vocab && w.vocab == vocab);
     ledger_check(d.ledger);
 }
 
