@@ -504,7 +504,7 @@ relay_drain(struct worker *w)
 {
     struct err e;
 
-    if (!w->alive || w->super.suspect == DEATH_CORRUPTION) return false;
+    if (!w->alive || w->lied) return false;
     if (drain(w, TURN_RECORDS, TURN_BYTES, &e) < 0) {
         worker_broken(w, DEATH_CORRUPTION, "%s", e.text);
         return false;
@@ -517,6 +517,6 @@ relay_drain_dead(struct worker *w)
 {
     struct err e;
 
-    /* What it said before it broke a rule stands; the rest is not looked at. */
-    if (drain(w, UINT32_MAX, SIZE_MAX, &e) < 0) return;
+    /* Complete records count, and what it said before it broke a rule. */
+    if (!w->lied) w->lied = drain(w, UINT32_MAX, SIZE_MAX, &e) < 0;
 }

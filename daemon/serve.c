@@ -293,9 +293,7 @@ sleep_all(struct daemon *d)
     for (uint32_t i = 0; i < d->n_workers; i++) {
         struct worker *w = d->worker[i];
 
-        if (w->alive && w->super.suspect != DEATH_CORRUPTION) {
-            may &= link_sleep(&w->link) > 0;
-        }
+        if (w->alive && !w->lied) may &= link_sleep(&w->link) > 0;
     }
     return may;
 }

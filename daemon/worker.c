@@ -341,8 +341,7 @@ bury(void *arg, const struct death *d)
     struct err e;
 
     FP(bury_began);
-    /* Complete records of before count; beyond a violation nothing does. */
-    if (d->cause != DEATH_CORRUPTION) relay_drain_dead(w);
+    relay_drain_dead(w);
     if (w->hand >= 0 && arenas_take(&w->arenas, w->hand, &e) == -EBADMSG) {
         tell(w, LOG_LEVEL_WARN, "worker %s: %s, ignoring", w->name, e.text);
     }
@@ -477,7 +476,7 @@ worker_spawn(void *arg)
     w->sending = w->alone = ROW_NONE;
     w->n_rows = w->n_words_due = 0;
     w->tokens = 0;
-    w->warned = w->asked = w->full = false;
+    w->warned = w->asked = w->full = w->lied = false;
     w->n_records = w->storm_bells = w->storm_records = 0;
     w->spawned_at = w->beat_at = w->storm_at = clock_now();
     w->beat = 0;
@@ -641,6 +640,7 @@ worker_broken(struct worker *w, enum death_cause cause, const char *fmt, ...)
         tell(w, LOG_LEVEL_ERR, "worker %s: %s, killing pid %d", w->name, text, (int)w->pid);
         snprintf(place->why, sizeof place->why, "%.239s", text);
     }
+    place->lied |= cause == DEATH_CORRUPTION;
     super_broken(&place->super, cause, w->d->now);
 }
 

@@ -63,6 +63,7 @@ struct worker {
     uint32_t sent_bytes;  /* of it */
     uint32_t n_words_due; /* rows with a cancel or a pause that found no room */
     bool full;            /* its request ring had no room this turn */
+    bool lied;            /* it has broken a rule: nothing that it says is read any more */
 
     uint32_t vocab; /* as its own READY said: its siblings' may have been made before the model was changed */
     uint64_t load_done, load_total;

@@ -9,6 +9,7 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 enum { VOCAB = 100, MAX_TOKENS = 8 };
 
@@ -630,6 +631,47 @@ tensors_come_in_order_as_asked_and_are_not_said_twice(void **state)
 
 /* Any bytes in any record: judged, never believed, never past the end (the sanitizers look on). */
 static void
+publish(struct link *theirs, uint16_t type, size_t n)
+{
+    void *to;
+
+    assert_int_equal(ring_reserve(&theirs->out, type, 0, (uint32_t)n, 0, &to), 0);
+    memcpy(to, buf.b, n);
+    ring_publish(&theirs->out);
+}
+
+/* Whatever else it is killed for, and whoever reads its ring last. */
+static void
+behind_a_lie_nothing_is_read(void **state)
+{
+    static const uint8_t id[16] = { 1 };
+    struct link theirs;
+    struct rec_out *o;
+    struct err e;
+    size_t n;
+    int bell;
+
+    (void)state;
+    assert_int_equal(link_make(&w.link, 0, 1, id, 13, 13, &bell, &e), 0);
+    assert_int_equal(link_attach(&theirs, dup(w.link.d.fd), dup(w.link.w.fd), bell, 1, &e), 0);
+    w.alive = true;
+    w.super.suspect = DEATH_SILENT;
+    step(row, 1, "", &n);
+    publish(&theirs, REC_STEP, n);
+    o = step(row, 1, "", &n);
+    o->first = 7;
+    publish(&theirs, REC_STEP, n);
+    o = step(row, 1, "", &n);
+    o->first = 1;
+    publish(&theirs, REC_STEP, n);
+    for (int i = 0; i < 3; i++) assert_false(relay_drain(&w));
+    relay_drain_dead(&w);
+    assert_int_equal(row->n_said, 1);
+    link_close(&theirs);
+    link_close(&w.link);
+}
+
+static void
 random_records_do_no_harm(void **state)
 {
     (void)state;
@@ -691,6 +733,7 @@ main(void)
         T(prompt_logprobs_are_not_said_twice_to_the_client),
         T(a_lost_workers_request_waits_for_no_client_to_read_what_is_gone),
         T(tensors_come_in_order_as_asked_and_are_not_said_twice),
+        T(behind_a_lie_nothing_is_read),
         T(random_records_do_no_harm),
     };
 
