@@ -37,7 +37,10 @@ static const nsec BELL_GRACE = NSEC_S; /* from a shut bell to an end of the proc
 static const nsec HAND_GRACE = NSEC_S;
 static const nsec DEATH_TIME = 2 * NSEC_MS; /* from a shut hand to an end, without a driver */
 static const nsec STORM_TIME = NSEC_S;
-enum { STORM_FACTOR = 10, STORM_LEAST = 2000, LOG_READS = 16 };
+enum { STORM_FACTOR = 10, STORM_LEAST = 2000 };
+/* Of what it prints: 4 KiB a turn, for a line may have one byte and costs us microseconds; of the dead all that a pipe
+ * holds, and its end. */
+enum { LOG_BYTES = 2048, LOG_READS = 2, LAST_READS = (64 << 10) / LOG_BYTES + 1 };
 
 static void
 say(const struct worker *w, enum log_level level, const char *text)
@@ -90,7 +93,7 @@ take_line(struct worker *w)
 static int
 drain_log(struct worker *w, int budget)
 {
-    char buf[2048];
+    char buf[LOG_BYTES];
     ssize_t n = 0;
 
     while (budget-- > 0 && (n = read(w->log, buf, sizeof buf)) > 0) {
@@ -311,8 +314,7 @@ worker_forget_pid(const struct worker *w)
 void
 worker_last_lines(struct worker *w)
 {
-    while (w->log >= 0 && drain_log(w, LOG_READS) == 0 && w->n_line == sizeof w->line) {
-    }
+    if (w->log >= 0) (void)drain_log(w, LAST_READS);
     if (w->n_line) take_line(w);
 }
 

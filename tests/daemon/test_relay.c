@@ -7,6 +7,7 @@
 #include "tests/test.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -671,6 +672,28 @@ behind_a_lie_nothing_is_read(void **state)
     link_close(&w.link);
 }
 
+/* Why it died stands at the end of a lot, as often as not. */
+static void
+what_a_worker_printed_is_read_to_the_end(void **state)
+{
+    static const char line[] = "<7>one of very many lines that nobody has read\n";
+    size_t room;
+    int pipe_[2];
+
+    (void)state;
+    assert_int_equal(pipe2(pipe_, O_CLOEXEC | O_NONBLOCK), 0);
+    room = (size_t)fcntl(pipe_[1], F_GETPIPE_SZ) - 4096;
+    for (size_t n = 0; n + sizeof line < room; n += sizeof line - 1)
+        assert_int_equal(write(pipe_[1], line, sizeof line - 1), sizeof line - 1);
+    assert_int_equal(write(pipe_[1], "<3>this is why", 14), 14);
+    close(pipe_[1]);
+    w.log = pipe_[0];
+    worker_last_lines(&w);
+    assert_string_equal(w.why, "this is why");
+    assert_string_equal(w.last_line[(w.n_lines - 1) % LOG_LINES], "this is why");
+    close(pipe_[0]);
+}
+
 static void
 random_records_do_no_harm(void **state)
 {
@@ -734,6 +757,7 @@ main(void)
         T(a_lost_workers_request_waits_for_no_client_to_read_what_is_gone),
         T(tensors_come_in_order_as_asked_and_are_not_said_twice),
         T(behind_a_lie_nothing_is_read),
+        T(what_a_worker_printed_is_read_to_the_end),
         T(random_records_do_no_harm),
     };
 
