@@ -37,11 +37,12 @@ static void
 become_lagand(const struct rig *r, const char *const *args)
 {
     char lagand[600], worker[600];
-    const char *const ours[][2] = { { "--model", r->model },
+    const char *const ours[][2] = { { "--runtime-dir", r->run },
+                                    { "--model", r->model },
                                     { "--worker", worker },
                                     { "--device", "cpu" } };
-    const char *argv[MAX_ARGS] = { lagand, "--foreground", "--runtime-dir", r->run };
-    int n = 4, log = open(r->log, O_WRONLY | O_CREAT | O_APPEND, 0600);
+    const char *argv[MAX_ARGS] = { lagand, "--foreground" };
+    int n = 2, log = open(r->log, O_WRONLY | O_CREAT | O_APPEND, 0600);
     char *plain[MAX_ARGS];
 
     test_program(lagand, sizeof lagand, "lagand");

@@ -649,7 +649,6 @@ a_path_that_is_too_long_is_told_so(void **state)
     memset(dir, 'x', sizeof dir - 1);
     dir[0] = '/';
     dir[199] = 0;
-    /* The last one given counts. */
     rig_start(&r, "good", ARGS("--runtime-dir", dir));
     assert_int_equal(rig_wait(&r, 3000), 78);
     assert_true(rig_logged(&r, "199 bytes are too long for sockets", 0));
