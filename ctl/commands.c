@@ -687,7 +687,9 @@ const struct command commands[] = {
       NULL, cmd_reload, .alone = false },
     { "daemon reexec", "", "let lagand begin again: a newer program, or a changed configuration",
       "  laganctl daemon reexec\n\n"
-      "Clients of liblagan connect again by themselves and their requests go on. Weights and KV stay.\n",
+      "Clients of liblagan connect again by themselves and their requests go on. Weights and KV stay.\n"
+      "The program that lies there is asked first, with --check: where it would not begin, this says\n"
+      "why, and the lagand that runs goes on.\n",
       NULL, cmd_reexec, .alone = false },
     { "tune", "[WORKER]", "measure a GPU worker's matmuls and keep the fastest",
       "  laganctl tune\n"

@@ -13,8 +13,8 @@
 #include "daemon/frontend.h"
 #include "daemon/history.h"
 #include "daemon/metrics.h"
+#include "daemon/rehearse.h"
 #include "daemon/roll.h"
-#include "daemon/serve.h"
 #include "daemon/standby.h"
 #include "daemon/worker.h"
 
@@ -484,13 +484,10 @@ cmd_reload(struct ask *a)
     nothing_to_say(a);
 }
 
-/* Answered first: the connection does not outlive it. */
 static void
 cmd_reexec(struct ask *a)
 {
-    nothing_to_say(a);
-    history_add(a->d, "operator", "", "daemon reexec");
-    serve_begin_again(a->d);
+    rehearse(a->d, a->c, a->rid);
 }
 
 /* The worker answers, over its control channel. */

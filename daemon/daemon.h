@@ -44,8 +44,17 @@ struct pressure {
     nsec calm_at, cut_at, said; /* what is free may be given back; some were cut; that was said */
 };
 
+/* rehearse.c's: the program that is asked, and for whom. */
+struct rehearsal {
+    sd_event_source *on_end; /* NULL: nobody is asked */
+    int out;                 /* what it says */
+    uint32_t client;
+    uint64_t rid;
+};
+
 struct daemon {
     struct config *config;
+    char **argv;
     sd_event *event;
     struct runtime runtime;
     uint8_t id[16]; /* of this start: WELCOME's instance, the rings' daemon_id */
@@ -77,6 +86,7 @@ struct daemon {
     bool was_ready; /* a worker has served in this life */
     bool draining, leaving;
     bool begin_again;      /* become the program that lies there now */
+    struct rehearsal rehearsal;
     uint32_t rolling;      /* 1 + the worker that is being replaced; 0: no round is under way */
     uint64_t rolled_epoch; /* of the one before it */
     nsec drain_until;

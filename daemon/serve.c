@@ -17,6 +17,7 @@
 #include "daemon/frontend.h"
 #include "daemon/history.h"
 #include "daemon/pressure.h"
+#include "daemon/rehearse.h"
 #include "daemon/relay.h"
 #include "daemon/roll.h"
 #include "daemon/spawn.h"
@@ -404,6 +405,7 @@ open_daemon(struct daemon *d, struct err *e)
 static void
 close_daemon(struct daemon *d)
 {
+    rehearse_end(d);
     for (uint32_t i = 0; i < d->n_workers; i++) d->worker[i] = worker_free(d->worker[i]);
     front_close(d);
     if (d->zmq) zmq_ctx_term(d->zmq); /* its sockets have no linger: at once */
@@ -424,6 +426,7 @@ serve(struct config *c, char **argv, struct err *e)
     int r;
 
     d.config = c;
+    d.argv = argv;
     r = runtime_open(&d.runtime, c->o.runtime_dir, e);
     if (r < 0) return r;
     d.runtime.made_dir |= c->o.remove_runtime_dir;

@@ -169,9 +169,8 @@ succeed_prepare(struct daemon *d)
     return h;
 }
 
-/* Our own file, by its name: it may have been replaced by a newer one. */
-static int
-own_path(char path[PATH_MAX], struct err *e)
+int
+succeed_path(char path[PATH_MAX], struct err *e)
 {
     static const char gone[] = " (deleted)";
     ssize_t n = readlink("/proc/self/exe", path, PATH_MAX - 1);
@@ -188,7 +187,7 @@ succeed_exec(struct heirlooms *h, char **argv, struct err *e)
 {
     char path[PATH_MAX], number[16];
 
-    TRY(own_path(path, e));
+    TRY(succeed_path(path, e));
     for (uint32_t i = 0; i < h->n; i++) {
         if (dup2(h->fd[i], SD_LISTEN_FDS_START + (int)i) < 0)
             return err_set(e, -errno, "a descriptor cannot be handed on: %s", strerror(errno));

@@ -13,8 +13,13 @@
 #include "daemon/daemon.h"
 #include "daemon/store.h"
 
+#include <limits.h>
+
 /* Take over what there is: d's tables and workers are made, none is started. left: what nobody has taken yet. */
 void succeed_take(struct daemon *d, struct store *left);
+
+/* Our own file, by its name: it may have been replaced by a newer one. */
+int succeed_path(char path[PATH_MAX], struct err *e) MUST_USE;
 
 struct heirlooms;
 /* End the workers, hear what they had said, and set aside what the successor needs. NULL: no memory. */

@@ -140,6 +140,42 @@ lagand_begins_again_under_its_own_pid_and_takes_everything_along(void **state)
     assert_int_equal(rig_stop(&r), 0);
 }
 
+static void
+lagand_that_could_not_begin_again_says_why_and_goes_on(void **state)
+{
+    struct dealer *c, *ctl;
+    char away[200];
+
+    (void)state;
+    rig_begin(&r, "slow", NULL);
+    snprintf(away, sizeof away, "%s.away", r.model);
+    c = dial(&r, "api.sock");
+    ctl = dial(&r, "ctl.sock");
+    submit(c, 1, 3, 100, 1);
+    assert_int_equal(rename(r.model, away), 0);
+    for (uint64_t rid = 1; rid <= 2; rid++) {
+        call(ctl, rid, "daemon reexec", NULL, NULL);
+        hear_error(ctl, rid, LAGAN_E_INVALID_REQUEST,
+                   "No such file or directory; the lagand that runs", 5000);
+    }
+    /* Two at once: the second is told so, or finds that the first has been answered. */
+    call(ctl, 3, "daemon reexec", NULL, NULL);
+    call(ctl, 4, "daemon reexec", NULL, NULL);
+    hear_type(ctl, LAGAN_MSG_ERROR, 5000);
+    hear_type(ctl, LAGAN_MSG_ERROR, 5000);
+    assert_int_equal(rename(away, r.model), 0);
+    take_all(c, 1, 100, 1);
+    assert_int_equal(rig_n_workers(&r), 1);
+    assert_false(rig_logged(&r, ": beginning again", 0));
+    systemd_untold(&r.systemd);
+    call(ctl, 5, "daemon reexec", NULL, NULL);
+    hear_type(ctl, LAGAN_MSG_REPLY, 5000);
+    rig_ready(&r);
+    hang_up(ctl);
+    one_request(2);
+    assert_int_equal(rig_stop(&r), 0);
+}
+
 static ino_t
 inode_of(const char *path)
 {
@@ -479,6 +515,7 @@ main(void)
         rig_test(kv_without_its_ledger_is_not_taken_over),
         rig_test(what_is_in_the_store_and_of_no_use_is_let_go),
         rig_test(lagand_begins_again_under_its_own_pid_and_takes_everything_along),
+        rig_test(lagand_that_could_not_begin_again_says_why_and_goes_on),
         rig_test(a_socket_of_systemds_is_served_by_one_lagand_after_another_and_stays),
         rig_test(
             what_keeps_a_gpus_driver_up_ends_with_lagand_and_is_made_again_beside_the_next_worker),
