@@ -186,9 +186,7 @@ int
 plan_ready(struct worker *w, struct err *e)
 {
     struct engine *n = &w->e;
-    const struct plan_kv kv = { .id = { n->kv_id[0], n->kv_id[1] },
-                                .bytes = n->kv_arena.bytes,
-                                .host_bytes = n->kv_config.host_bytes };
+    const struct plan_kv kv = { .id = { n->kv_id[0], n->kv_id[1] }, .bytes = n->kv_arena.bytes };
 
     memcpy(w->plan.part, n->steps.part, sizeof w->plan.part);
     w->plan.packed_bytes = w->plan.n ? batch_most_bytes(w->lane[0].batch[0]) : 0;

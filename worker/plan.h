@@ -12,7 +12,9 @@
  *                checkpoint
  *     scratch, every kernel met             scratch, every kernel met
  *                                           ... a standby waits here, in all ranks ...
- *     LEFT: the KV of before                a manifest that speaks of KV which a rank lacks is not used
+ *     host tier -> LEFT: the KV of before,  host tier
+ *     and the host tier, if all of it is    a manifest that speaks of KV which a rank lacks is not used,
+ *     there                                 nor what it says of the host tier
  *                                           KV and manifest -> KV: its number and size
  *     KV -> READY                           all are READY -> serves
  *                                           { SEAT, TOKENS, SEEN of a step's seats, PARTS if an operator has
@@ -35,7 +37,7 @@ struct plan_left {
     uint64_t kv_id[2], host_id[2]; /* 0: none */
 };
 struct plan_kv {
-    uint64_t id[2], bytes, host_bytes;
+    uint64_t id[2], bytes;
 };
 struct plan_seat {
     uint32_t seat, n_bias; /* struct nudge [n_bias] behind it */

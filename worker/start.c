@@ -230,7 +230,6 @@ open_kv(struct worker *w, struct err *e)
     c->arena_bytes = w->keys.kv_memory;
     if (!c->arena_bytes) TRY(auto_kv(w, &c->arena_bytes, e));
     TRY(make_kv(w, e));
-    TRY(tier_open(w, e));
     n->kv_memory = calloc(1, kv_bytes(c) + CACHE_LINE);
     if (!n->kv_memory) return err_set(e, -ENOMEM, "memory for the KV manager");
     prefer_huge_pages(n->kv_memory, kv_bytes(c));
@@ -536,7 +535,8 @@ check_model(struct worker *w, struct err *e)
     return 0;
 }
 
-/* Of a rank that is not the first: as large as rank 0's, and of the same time. */
+/* Of a rank that is not the first: as large as rank 0's, and of the same time. Rank 0 takes it that a host tier which was
+ * said to be left is there: so it is mapped by then. */
 static int
 open_kv_of_rank(struct worker *w, struct err *e)
 {
@@ -544,16 +544,15 @@ open_kv_of_rank(struct worker *w, struct err *e)
     struct plan_kv kv;
     bool same;
 
+    TRY(tier_open(w, e));
     TRY(follow_left(w, e));
     TRY(follow_kv(w, &kv, e));
     same = n->old_kv.fd >= 0 && !memcmp(kv.id, n->old_kv_id, sizeof kv.id);
     n->kv_config.arena_bytes = kv.bytes;
-    n->kv_config.host_bytes = kv.host_bytes;
     TRY(make_kv(w, e));
     if (same && memcmp(n->kv_id, kv.id, sizeof kv.id))
         return err_set(e, -EIO, "the KV memory that rank 0 goes on with cannot be mapped here");
     memcpy(n->kv_id, kv.id, sizeof n->kv_id);
-    TRY(tier_open(w, e));
     TRY(start_give(w, "kv", &n->kv_arena, n->kv_id, e));
     TRY(tier_give(w, e));
     exec_blocks(n->exec, &n->kv_config, &n->kv_arena);
@@ -577,6 +576,7 @@ complete(struct worker *w, struct err *e)
         slice_ends(n, LOAD_STEPS, &since);
     }
     if (w->rank) return open_kv_of_rank(w, e);
+    TRY(tier_open(w, e));
     TRY(plan_left(w, e));
     TRY(open_kv(w, e));
     exec_blocks(n->exec, &n->kv_config, &n->kv_arena);

@@ -163,6 +163,41 @@ streams_of_a_killed_lagands_groups_have_the_bits_of_an_undisturbed_run(void **st
     systemd_close(&systemd);
 }
 
+/* What is kept under a name that begins so. */
+static void
+lose(const char *begin)
+{
+    char name[SYSTEMD_NAME] = "";
+
+    pthread_mutex_lock(&systemd.lock);
+    for (uint32_t i = 0; i < systemd.n_store; i++)
+        if (!strncmp(systemd.store[i].name, begin, strlen(begin)))
+            memcpy(name, systemd.store[i].name, sizeof name);
+    pthread_mutex_unlock(&systemd.lock);
+    assert_true(*name);
+    systemd_forget(&systemd, name);
+}
+
+/* The second of eight: rank 1 has others of the same time, and rank 0 all of its own. */
+static void
+a_piece_of_the_host_tier_that_one_rank_has_lost_is_nobodys(void **state)
+{
+    (void)state;
+    systemd_open(&systemd, v.dir);
+    v.systemd = &systemd;
+    start(2, "fp32", 0);
+    answers_turn(&ans, 0, true);
+    answers_settle(&ans);
+    kill(v.pid, SIGKILL);
+    lose("w64=host1=");
+    lose("w65=host1=");
+    answers_begin_again(&ans);
+    answers_turn(&ans, 0, true);
+    answers_settle(&ans);
+    answers_stop(&ans);
+    systemd_close(&systemd);
+}
+
 static const enum failpoint points[] = {
     FP_worker_main,   FP_worker_attached, FP_load_device,   FP_load_steps,      FP_load_kv,
     FP_load_done,     FP_hand_given,      FP_ready_said,    FP_manifest_stored, FP_step_planned,
@@ -641,6 +676,7 @@ main(int argc, char **argv)
         T(streams_of_killed_groups_of_2_and_their_standbys_have_the_bits_of_an_undisturbed_run),
         T(streams_of_killed_groups_of_4_have_the_bits_of_an_undisturbed_run),
         T(streams_of_a_killed_lagands_groups_have_the_bits_of_an_undisturbed_run),
+        T(a_piece_of_the_host_tier_that_one_rank_has_lost_is_nobodys),
         T(at_every_point_a_rank_may_die_and_no_bit_changes),
         T(a_stopped_rank_ends_its_group_and_the_next_one_takes_its_kv_over),
         T(a_standby_group_takes_the_place_of_one_that_lost_a_rank),
