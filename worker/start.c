@@ -665,6 +665,9 @@ start_look(struct worker *w, uint64_t *weights, uint64_t *beside, struct err *e)
 const char *
 start_no_tuning(const struct worker *w)
 {
+    if (w->keys.tensor_parallel > 1)
+        return "a model on several ranks is not tuned: what each of them computes for itself, such "
+               "as which experts a token goes to, must have the same bits in all";
     if (!on_gpu(&w->e)) return "the CPU device has nothing to tune";
     if (!w->keys.cuda_tuned[0])
         return "there is no file to keep the results in: name one with this model's key cuda.tuned "

@@ -122,12 +122,30 @@ a_worker_without_anything_to_tune_says_so_and_laganctl_exits_with_5(void **state
     serve_stop(&s);
 }
 
+/* One rank would go on by what it found, and the others not before their next start. */
+static void
+a_model_on_several_ranks_is_not_tuned(void **state)
+{
+    static const char *const set[] = { "max_num_seqs=8", "kv.memory=16MiB", "threads=2",
+                                       "tensor_parallel=2", NULL };
+    char said[512];
+    struct serve s;
+
+    (void)state;
+    if (serve_on_gpu()) skip();
+    assert_true(serve_start(&s, LLAMA, set));
+    assert_int_equal(serve_ctl(&s, "tune", said, sizeof said), 5);
+    assert_non_null(strstr(said, "a model on several ranks is not tuned"));
+    serve_stop(&s);
+}
+
 int
 main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_gpus_products_are_measured_once_and_the_next_worker_knows_them),
         cmocka_unit_test(a_worker_without_anything_to_tune_says_so_and_laganctl_exits_with_5),
+        cmocka_unit_test(a_model_on_several_ranks_is_not_tuned),
     };
 
     serve_args(argc, argv);
