@@ -14,7 +14,8 @@
 #include <systemd/sd-daemon.h>
 #include <unistd.h>
 
-enum { OWN_FILES = 256 };                  /* descriptors that are none of a client's */
+/* Descriptors that are none of a client's: lagand's own, and of a worker with what waits beside it and the arenas. */
+enum { OWN_FILES = 96, WORKER_FILES = 32, FILES_LEAST = 256 };
 enum { OPERATORS = 64, AT_THE_DOOR = 64 }; /* at once; more than may be, until one has made room */
 
 static const struct door {
@@ -100,12 +101,18 @@ front_keys(struct daemon *d, struct err *e)
 static uint32_t
 most_connections(const struct daemon *d)
 {
-    uint32_t asked = d->config->o.max_connections, most = asked;
+    uint32_t asked = d->config->o.max_connections, most = asked, own = OWN_FILES;
     struct rlimit files;
 
     if (getrlimit(RLIMIT_NOFILE, &files) < 0) return asked;
-    if (files.rlim_cur < asked + OWN_FILES)
-        most = files.rlim_cur > OWN_FILES ? (uint32_t)files.rlim_cur - OWN_FILES : 1;
+    for (uint32_t i = 0; i < d->config->n_models; i++) {
+        const struct model_keys *k = &d->config->model[i].keys;
+
+        own += WORKER_FILES * k->workers * MAX(k->tensor_parallel, 1u);
+    }
+    own = MAX(own, (uint32_t)FILES_LEAST);
+    if (files.rlim_cur < asked + own)
+        most = files.rlim_cur > own ? (uint32_t)files.rlim_cur - own : 1;
     if (most < asked)
         log_warn("api.max_connections is %u, and with %llu open files allowed %u are taken", asked,
                  (unsigned long long)files.rlim_cur, most);
