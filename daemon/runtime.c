@@ -63,6 +63,7 @@ take_lock(struct runtime *r, struct err *e)
     if (ftruncate(r->lock, 0) < 0 || pwrite(r->lock, pid, (size_t)n, 0) != n) {
         int code = err_set(e, -errno, "%s: %s", path, strerror(errno));
 
+        unlink(path); /* while it is still locked */
         close(r->lock);
         return code;
     }
@@ -92,6 +93,7 @@ int
 runtime_open(struct runtime *r, const char *dir, struct err *e)
 {
     char path[320];
+    int k;
 
     *r = (struct runtime){ .lock = -1 };
     /* The longest name below it is a control socket's. */
@@ -107,7 +109,12 @@ runtime_open(struct runtime *r, const char *dir, struct err *e)
     } else if (errno != EEXIST) {
         return err_set(e, -errno, "runtime directory %s: cannot be made: %s", dir, strerror(errno));
     }
-    TRY(take_lock(r, e));
+    k = take_lock(r, e);
+    if (k < 0) {
+        r->lock = -1;
+        if (r->made_dir) rmdir(dir);
+        return k;
+    }
     path_in(r, "w", path);
     if (mkdir(path, 0700) < 0 && errno != EEXIST) {
         int code = err_set(e, -errno, "%s: %s", path, strerror(errno));

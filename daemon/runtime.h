@@ -18,8 +18,8 @@ struct runtime {
     bool made_dir; /* ours to remove */
 };
 
-/* -EBUSY: another lagand runs there (its pid is in the sentence). -EACCES, -EROFS, -ENAMETOOLONG. What
- * a killed predecessor left is removed. */
+/* -EBUSY: another lagand runs there (its pid is in the sentence). -EACCES, -EROFS, -ENOSPC, -ENAMETOOLONG: nothing
+ * of ours is left there. What a killed predecessor left is removed. */
 int runtime_open(struct runtime *r, const char *dir, struct err *e) MUST_USE;
 void runtime_close(struct runtime *r);
 /* May a socket be bound at DIR/name? A dead socket is removed; a live one, or any other file, is not:

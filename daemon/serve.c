@@ -437,7 +437,10 @@ serve(struct config *c, char **argv, struct err *e)
         r = loop(&d);
         if (r < 0) err_set(e, r, "event loop: %s", strerror(-r));
     }
-    if (r == 0 && d.begin_again) heirlooms = succeed_prepare(&d);
+    if (r == 0 && d.begin_again) {
+        heirlooms = succeed_prepare(&d);
+        if (!heirlooms) r = err_set(e, -ENOMEM, "no memory to begin again");
+    }
     close_daemon(&d);
     runtime_close(&d.runtime);
     if (heirlooms) return succeed_exec(heirlooms, argv, e);

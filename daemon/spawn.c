@@ -130,7 +130,7 @@ place_fds(const struct heritage *h, int null, int out)
 
     for (uint32_t i = 0; i < h->n; i++) {
         parked[i] = fcntl(h->at[i].fd, F_DUPFD_CLOEXEC, PARK);
-        if (parked[i] < 0) return errno;
+        if (parked[i] < 0) return errno == EINVAL ? EMFILE : errno; /* the limit is below PARK */
     }
     if (dup2(null, STDIN_FILENO) < 0 || dup2(out, STDOUT_FILENO) < 0 ||
         dup2(out, STDERR_FILENO) < 0)

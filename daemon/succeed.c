@@ -20,7 +20,7 @@
 #include <systemd/sd-daemon.h>
 #include <unistd.h>
 
-enum { MOST_WAIT_MS = 10000, PARK = 512 };
+enum { MOST_WAIT_MS = 10000, PARK = SD_LISTEN_FDS_START + STORE_MAX };
 
 /* ---- what a predecessor left */
 
@@ -128,7 +128,8 @@ set_aside(struct heirlooms *h, const char *name, int fd)
     int copy = h->n < STORE_MAX ? fcntl(fd, F_DUPFD_CLOEXEC, PARK) : -1;
 
     if (copy < 0) {
-        log_warn("%s cannot be handed on: %s", name, strerror(errno));
+        log_warn("%s cannot be handed on: %s", name,
+                 h->n == STORE_MAX || errno == EINVAL ? "too many open files" : strerror(errno));
         return;
     }
     h->fd[h->n] = copy;
