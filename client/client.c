@@ -227,12 +227,16 @@ leave_socket(struct lagan *c)
     c->wait = MIN(MAX(2 * c->wait, WAIT_LEAST), WAIT_MOST);
 }
 
+/* What it lacks, descriptors most likely, others may give back: lagan_patience() says for how long that is waited. */
 static void
 try_again(struct lagan *c)
 {
-    if (client_open_socket(c) == 0) return;
+    int r = client_open_socket(c);
+
+    if (r == 0) return;
+    snprintf(c->lost_why, sizeof c->lost_why, "another connection cannot be made: %s",
+             zmq_strerror(-r));
     leave_socket(c);
-    client_lose(c, LAGAN_E_INTERNAL, "no memory for another connection");
 }
 
 /* The connection is gone. */

@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 static uint64_t
@@ -95,6 +96,35 @@ a_connection_that_broke_is_made_again_and_its_requests_go_on(void **state)
     assert_int_equal(client_row(c, id)->n_tries, 0); /* resumed, not submitted again */
     next(c, LAGAN_EVENT_OUTPUT);
     next(c, LAGAN_EVENT_DONE);
+    lagan_close(c);
+}
+
+/* Its program has all its files open for a moment. */
+static void
+a_connection_that_cannot_be_made_now_is_tried_again(void **state)
+{
+    struct lagan *c = connect_mock();
+    uint32_t at[N] = { 0 }, n_done = N - 1;
+    struct lagan_event ev = { sizeof ev };
+    nsec until;
+    struct rlimit was, none;
+
+    (void)state;
+    ask(c, "many 1000", true);
+    take(c, at, &n_done, 20);
+    mock_kill(&mock);
+    assert_int_equal(getrlimit(RLIMIT_NOFILE, &was), 0);
+    none = was;
+    none.rlim_cur = STDERR_FILENO + 1;
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &none), 0);
+    for (until = clock_now() + 300 * NSEC_MS; clock_now() < until;)
+        if (lagan_next(c, &ev, 20) == 1 && ev.kind == LAGAN_EVENT_TOKENS)
+            at[ev.id % N] += ev.n_ids;
+        else if (ev.kind == LAGAN_EVENT_ERROR)
+            fail_msg("%s", ev.message);
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &was), 0);
+    mock_start(&mock, "1");
+    take(c, at, &n_done, UINT32_MAX);
     lagan_close(c);
 }
 
@@ -258,6 +288,7 @@ main(void)
     const struct CMUnitTest tests[] = {
         T(streams_go_on_with_the_next_lagand_and_no_token_comes_twice),
         T(a_connection_that_broke_is_made_again_and_its_requests_go_on),
+        T(a_connection_that_cannot_be_made_now_is_tried_again),
         T(an_answer_whose_last_token_is_here_needs_no_lagand_to_end),
         T(an_end_that_cannot_be_is_an_error_of_lagands),
         T(a_full_queue_after_the_restart_is_waited_out),
