@@ -126,11 +126,12 @@ front_open(struct daemon *d, struct store *given, struct err *e)
     uint32_t most = most_connections(d) + AT_THE_DOOR;
     int fd, r;
 
-    if (!f) return err_set(e, -ENOMEM, "front end");
+    if (!f) return err_set(e, -ENOMEM, "no memory for clients");
     msgpack_sbuffer_init(&f->ping);
     f->connections = connections_new(most - AT_THE_DOOR);
     f->local = local_open(LAGAN_MAX_FRAME);
-    if (!f->connections || !f->local) return err_set(e, -ENOMEM, "front end");
+    if (!f->connections || !f->local)
+        return err_set(e, -errno, "clients cannot be served: %s", strerror(errno));
     fd = given_socket(d, given);
     TRY(fd >= 0 ? local_adopt(f->local, DOOR_API, fd, most, e) : open_door(d, DOOR_API, most, e));
     TRY(open_door(d, DOOR_CTL, OPERATORS, e));

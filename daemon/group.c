@@ -33,7 +33,7 @@ group_make(struct worker *w, struct err *e)
 
         snprintf(name, sizeof name, "%.12s.%u", w->name, r % MAX_RANKS);
         o = worker_new(w->d, w->index, w->model, name, &none);
-        if (!o) return err_set(e, -ENOMEM, "rank %u of worker %u", r, w->index);
+        if (!o) return err_set(e, -ENOMEM, "no memory for rank %u of worker %u", r, w->index);
         o->lead = w;
         o->rank = r;
         o->arenas.worker = w->index + r * MAX_WORKERS; /* in the fd store */

@@ -455,6 +455,7 @@ local_open(uint32_t most)
 {
     struct local *l = calloc(1, sizeof *l);
     struct rlimit files = { .rlim_cur = 1 << 16 };
+    int failed;
 
     if (!l) return NULL;
     getrlimit(RLIMIT_NOFILE, &files);
@@ -467,7 +468,11 @@ local_open(uint32_t most)
     TAILQ_INIT(&l->parts);
     TAILQ_INIT(&l->dirty);
     TAILQ_INIT(&l->doomed);
-    return l->at && l->epoll >= 0 ? l : local_close(l);
+    if (l->at && l->epoll >= 0) return l;
+    failed = errno;
+    local_close(l);
+    errno = failed;
+    return NULL;
 }
 
 struct local *

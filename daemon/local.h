@@ -43,7 +43,7 @@ struct local_news {
     uint32_t n_frames;
 };
 
-/* most: bytes of a message. NULL: no memory or no descriptor. */
+/* most: bytes of a message. NULL: no memory or no descriptor, as errno says. */
 struct local *local_open(uint32_t most) MUST_USE;
 struct local *local_close(struct local *l); /* what waits gets one more try */
 /* Listen at a path where nothing is, its file for its owner and group. most: peers at once; whoever comes then is

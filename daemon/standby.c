@@ -77,7 +77,7 @@ standby_make(struct worker *w, struct err *e)
 
     snprintf(name, sizeof name, "w%u.standby", w->index);
     w->standby = worker_new(w->d, w->index, w->model, name, &ops);
-    if (!w->standby) return err_set(e, -ENOMEM, "standby of worker %u", w->index);
+    if (!w->standby) return err_set(e, -ENOMEM, "no memory for the standby of worker %u", w->index);
     w->standby->of = w;
     return group_make(w->standby, e);
 }

@@ -132,7 +132,7 @@ tcp_open(struct daemon *d, struct err *e)
     struct tcp *t = calloc(1, sizeof *t);
 
     if (!t) {
-        err_set(e, -ENOMEM, "front end");
+        err_set(e, -ENOMEM, "no memory for clients over tcp");
         return NULL;
     }
     return bind_it(d, t, e) < 0 ? tcp_close(t, false) : t;

@@ -577,7 +577,7 @@ worker_make(struct daemon *d, uint32_t index, uint32_t model, struct err *e)
 
     snprintf(name, sizeof name, "w%u", index);
     w = worker_new(d, index, model, name, &ops);
-    if (!w) return err_set(e, -ENOMEM, "worker %u", index);
+    if (!w) return err_set(e, -ENOMEM, "no memory for worker %u", index);
     d->worker[index] = w;
     history_restarts(w);
     TRY(group_make(w, e));
