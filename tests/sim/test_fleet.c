@@ -280,7 +280,8 @@ static void
 auto_is_as_good_as_off_and_every_rung_where_both_phases_weigh_and_where_one_does(void **state)
 {
     /* All at once; few in flight, where what prompts are ahead by is of no use; parts that are not worth it, and are thought
-     * to be, and some that are worth more; steps of few short prompts, of which nothing follows for long ones. */
+     * to be, and some that are worth more; parts that were measured to be a little worse than they are, or twice as good;
+     * steps of few short prompts, of which nothing follows for long ones. */
     static const struct load load[] = {
         { 10000, 600, 300, 0, 0, 0, 0 },      { 1000, 1000, 1000, 0, 0, 0, 0 },
         { 6000, 2, 200, 0, 0, 0, 0 },         { 16, 800, 300, 0, 0, 0, 0 },
@@ -291,6 +292,7 @@ auto_is_as_good_as_off_and_every_rung_where_both_phases_weigh_and_where_one_does
         { 10000, 600, 400, 32, 1.1, 0, 0 },   { 10000, 600, 300, 16, 1.1, 0, 0 },
         { 10000, 600, 600, 32, 1.2, 0, 0 },   { 1000, 1000, 500, 64, 1.2, 0, 0 },
         { 10000, 600, 600, 32, 1.2, 0, 1.2 }, { 4000, 200, 300, 64, 1.2, 0, 1.2 },
+        { 10000, 600, 300, 32, 0, 0, .85 },   { 10000, 600, 300, 32, 0, 0, 2 },
         { 184, 9, 1500, 21, .86, 0, 1.2 },    { 523, 2, 1500, 8, .86, 0, 0 },
         { 242, 22, 800, 4, 1.03, 0, 1.4 },    { 10000, 600, 60, 10, 0, 0, 0, "llama-13b-h200" },
     };
