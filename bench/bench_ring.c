@@ -86,7 +86,8 @@ split(const struct way *w)
     fflush(stdout);
     pid = fork();
     if (pid < 0) way_die("fork");
-    alarm(MOST_SECONDS); /* of each: one that waits for a dead one would spin for ever, before all others */
+    /* Of each: one that waits for a dead one would spin for ever, before all others. */
+    alarm(MOST_SECONDS);
     if (pid) { /* the child first: it may wait for this processor */
         place(pid, 1, w != &way_zmq);
         place(0, 0, w != &way_zmq);

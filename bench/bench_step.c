@@ -176,7 +176,8 @@ report(const struct bench *k, double step[STRETCHES], double host[STRETCHES],
            "\"capture_us\":%.1f,\"graphs\":%u,\"graph_kib\":%u}\n",
            k->m->arch->name, k->n_gen, k->encoder ? "source" : "prompt", k->n_prompt,
            k->buckets ? "graphs" : "plain", middle, STRETCHES, step[0], middle, step[STRETCHES - 1],
-           median(host), median(idle), (double)capture / 1e3, (unsigned)n_graphs, (unsigned)(bytes >> 10));
+           median(host), median(idle), (double)capture / 1e3, (unsigned)n_graphs,
+           (unsigned)(bytes >> 10));
     fflush(stdout);
 }
 

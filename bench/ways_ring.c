@@ -266,8 +266,7 @@ unchecked_publish(struct unchecked *t)
 }
 
 /* Room for a message, its header written; NULL: none now. A call, as ring_reserve() is one. */
-static char *__attribute__((noinline))
-unchecked_reserve(struct unchecked *t, uint64_t seq)
+static char *__attribute__((noinline)) unchecked_reserve(struct unchecked *t, uint64_t seq)
 {
     struct end *e = &t->out;
     uint64_t bytes = record_bytes(t), left = t->cap - (e->pos & (t->cap - 1));
@@ -325,8 +324,7 @@ fetch(struct unchecked *t, uint64_t n)
 }
 
 /* The next message, or NULL. */
-static const char *__attribute__((noinline))
-unchecked_peek(struct unchecked *t)
+static const char *__attribute__((noinline)) unchecked_peek(struct unchecked *t)
 {
     struct end *e = &t->in;
     uint64_t bytes = record_bytes(t);

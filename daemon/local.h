@@ -53,7 +53,7 @@ int local_listen(struct local *l, uint32_t door, const char *path, uint32_t most
 /* The same on a socket that listens already; it is closed with l, or when this fails. */
 int local_adopt(struct local *l, uint32_t door, int fd, uint32_t most, struct err *e) MUST_USE;
 int local_door(const struct local *l, uint32_t door); /* where it listens there; -1: nowhere */
-int local_fd(const struct local *l); /* readable: local_look() */
+int local_fd(const struct local *l);                  /* readable: local_look() */
 void local_look(struct local *l);
 
 /* The next thing that has come: 1; 0 nothing more for now. */

@@ -9,8 +9,7 @@
 void
 roll_say_reloading(void)
 {
-    sd_notifyf(0, "RELOADING=1\nMONOTONIC_USEC=%llu",
-               (unsigned long long)(clock_now() / NSEC_US));
+    sd_notifyf(0, "RELOADING=1\nMONOTONIC_USEC=%llu", (unsigned long long)(clock_now() / NSEC_US));
 }
 
 static void

@@ -155,7 +155,7 @@ become_worker(const struct spawn *s, struct child *c, pid_t parent, int null, in
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (getppid() != parent) _exit(127); /* we died before that took hold */
     signal(SIGPIPE, SIG_DFL);
-    signal(SIGUSR2, SIG_IGN); /* until it can answer: one that is slow to begin may be asked before */
+    signal(SIGUSR2, SIG_IGN); /* one that is slow to begin may be asked before it can answer */
     sigprocmask(SIG_SETMASK, &none, NULL);
     *failed = place_fds(&s->heritage, null, out);
     FP(spawn_exec);

@@ -71,8 +71,14 @@ enum {
     X(max_tokens) \
     X(min_tokens) \
     X(temperature) \
-    X(top_k) X(top_p) X(min_p) X(repetition_penalty) X(beams) X(length_penalty) X(early_stopping) \
-        X(no_repeat_ngram)
+    X(top_k) \
+    X(top_p) \
+    X(min_p) \
+    X(repetition_penalty) \
+    X(beams) \
+    X(length_penalty) \
+    X(early_stopping) \
+    X(no_repeat_ngram)
 enum absent_bit {
 #define X(key) ABSENT_BIT_##key,
     SUBMIT_ABSENT(X)

@@ -254,8 +254,7 @@ check_header(struct ring *r, const struct ring_header *h)
         return 0;
     }
     if (h->seq != r->seq) return broken_header(r, "sequence", h);
-    if (h->type >= RING_TYPES || r->below[h->type] == 0)
-        return broken_header(r, "unknown type", h);
+    if (h->type >= RING_TYPES || r->below[h->type] == 0) return broken_header(r, "unknown type", h);
     if (h->len >= r->below[h->type]) return broken_header(r, "too long for its type", h);
     if (h->flags & ~RING_MORE) return broken_header(r, "reserved flags", h);
     return 0;

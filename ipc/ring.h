@@ -48,10 +48,10 @@ struct ring {              /* process-private; every field trusted */
     uint64_t cap, pos, published; /* writer: tail, last stored · reader: head, last released */
     uint64_t peer;                /* the peer's index as last seen: head_cache or tail_cache */
     uint32_t epoch, max_rec, seq; /* epoch and seq not side by side: README, What surprised us */
-    bool full;                  /* writer: the last reserve found no room */
-    uint32_t below[RING_TYPES]; /* reader: a payload of the type is shorter; 0: unknown type */
-    uint64_t copied;         /* reader: what follows, up to there, has been copied out, */
-    uint8_t *copy, *next;    /* and begins at next, in copy */
+    bool full;                    /* writer: the last reserve found no room */
+    uint32_t below[RING_TYPES];   /* reader: a payload of the type is shorter; 0: unknown type */
+    uint64_t copied;              /* reader: what follows, up to there, has been copied out, */
+    uint8_t *copy, *next;         /* and begins at next, in copy */
     uint64_t open, staged; /* writer: room that is known; what follows, up to pos, is in stage */
     char why[160];         /* what the peer broke; not empty: for good */
     _Alignas(16) uint8_t stage[RING_STAGE];

@@ -39,7 +39,7 @@ enum {
     SHM_RING_LOG2_ANSWER = 18, /* of a W whose owner says little */
     SHM_RING_LOG2_MIN = 12,
     SHM_RING_LOG2_MAX = 28,
-    SHM_MANY = 512, /* bytes; a few lines are with the reader sooner when they come from our cache */
+    SHM_MANY = 512, /* bytes; a few lines are with the reader sooner out of our cache */
 };
 
 struct shm_hdr {

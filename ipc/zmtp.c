@@ -42,8 +42,7 @@ begin(struct zmtp *z, uint32_t most)
     if (command && flags & ZMTP_MORE) return -EPROTO;
     if (!command && z->state != ZMTP_OPEN) return -EPROTO;
     for (uint32_t i = 1; i < z->n_head; i++) size = size << 8 | z->head[i];
-    if (size > most || (!command && size + z->before > most))
-        return -EMSGSIZE;
+    if (size > most || (!command && size + z->before > most)) return -EMSGSIZE;
     z->size = (uint32_t)size;
     z->got = 0;
     return 0;

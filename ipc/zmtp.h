@@ -28,9 +28,9 @@ struct zmtp {
         ZMTP_GREETED,
         ZMTP_SHAKEN,
         ZMTP_OPEN
-    } state;                             /* what comes next: greeting, READY, anything */
-    bool given;                          /* the body was handed out */
-    bool pings; /* from the greeting: the peer knows PING (3.1; libzmq 4.1 hands one to its program) */
+    } state;    /* what comes next: greeting, READY, anything */
+    bool given; /* the body was handed out */
+    bool pings; /* of the greeting: it knows PING (3.1; libzmq 4.1 hands one to its program) */
     uint8_t n_head, head[ZMTP_GREETING]; /* of the greeting, or of the frame under way */
     uint32_t size, got;                  /* of that frame, when its head is whole */
     uint32_t n_frames, before; /* of this message: frames that are whole, and their bytes */

@@ -7,7 +7,7 @@
 #include <errno.h>
 #include <time.h>
 
-enum { PART = 1024 }; /* blocks of one turn: 0.14 ms of 200,000 */
+enum { PART = 1024 };                    /* blocks of one turn: 0.14 ms of 200,000 */
 static const nsec PATIENCE = 5 * NSEC_S; /* lagand's is 10 s */
 
 void

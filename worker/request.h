@@ -31,7 +31,8 @@ struct request {
     enum request_state state;
     enum request_kind kind;
     uint32_t slot, row, gen;
-    uint32_t skip; /* of a free one: the next free is the one behind it and so many more, modulo 2^32 */
+    /* Of a free one: the next free is the one behind it and so many more, modulo 2^32. */
+    uint32_t skip;
     uint16_t output;
     struct request *first, *next; /* of several: the first slot, in each; NULL: it is alone */
     uint32_t n_outputs;           /* the first's: to be told; slots behind them are beams only */

@@ -137,8 +137,8 @@ opener(void *arg)
 {
     struct blas *b = arg;
 
-    b->opened =
-        cuda_library_open(&b->library, LIBRARY, b->options->libs, "", find_calls, b, &b->why);
+    b->opened = cuda_library_open(&b->library, LIBRARY, b->options->libs, "", find_calls, b,
+                                  &b->why);
     return NULL;
 }
 

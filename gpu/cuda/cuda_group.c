@@ -285,8 +285,8 @@ join(struct cuda_lane *l, struct err *e)
     TRY(await(ch, e));
     if (l->k.invariant && ch->exchange.ranks > 2 && !ch->mapped)
         return err_set(e, -ENOTSUP,
-                       "%u GPUs that cannot map each other's memory have no invariant numerics: NCCL "
-                       "adds in an order of its own",
+                       "%u GPUs that cannot map each other's memory have no invariant numerics: "
+                       "NCCL adds in an order of its own",
                        ch->exchange.ranks);
     ch->taken = true;
     l->channel = ch;

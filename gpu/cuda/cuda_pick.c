@@ -24,8 +24,8 @@
 #include "gpu/cuda/kernels/gate.h"
 #include "gpu/cuda/kernels/matmul_any.h"
 #include "gpu/cuda/kernels/matmul_ring_sm90.h"
-#include "gpu/cuda/kernels/matmul_small.h"
 #include "gpu/cuda/kernels/matmul_sm90.h"
+#include "gpu/cuda/kernels/matmul_small.h"
 #include "gpu/cuda/kernels/norm.h"
 #include "gpu/cuda/kernels/rope_store.h"
 #include "gpu/cuda/kernels/route.h"
@@ -46,6 +46,7 @@
         k_##op##_fn *run; \
     } op##_by[CUDA_CANDIDATES + 1]
 
+/* clang-format off */
 LIST(copy_blocks, const struct block_copy *copy, const struct block_copy *same, uint32_t n,
      struct block_size size) = {
     { { "engine", 0, 0 }, cuda_blocks_by_engine },
@@ -169,6 +170,7 @@ LIST(all_gather, struct tensor out, struct tensor x) = {
     { { "nccl", 0, 0 }, cuda_gather_nccl },
     { { "peer", 0, 0 }, cuda_gather_peer },
 };
+/* clang-format on */
 
 #define CHOICE(name) \
     { \

@@ -20,7 +20,8 @@ static const struct size {
     uint32_t states;       /* layers with a state */
 } sizes[] = {
     { "llama-2-13b", 819200, 0, 26.03, 0, 13015864320 },
-    { "llama-2-13b-16k", 819200, 0, 26.03, 0, 13015864320 }, /* the same, positions divided by four */
+    /* The same, positions divided by four. */
+    { "llama-2-13b-16k", 819200, 0, 26.03, 0, 13015864320 },
     { "llama-2-70b", 327680, 0, 0, 0, 68976648192 },
     { "llama-3.1-8b", 131072, 0, 16.06 },
     { "llama-3.1-70b", 327680, 0, 0, 0, 70553706496 },

@@ -403,8 +403,12 @@ repeats(const struct sequence *s, uint32_t n)
 static void
 are_the_same(const char *ranks)
 {
-    const char *set[] = { "dtype=fp32",      "numerics=invariant",        "kv.tokens_per_block=16",
-                          "max_num_seqs=16", "max_num_batched_tokens=24", ranks,
+    const char *set[] = { "dtype=fp32",
+                          "numerics=invariant",
+                          "kv.tokens_per_block=16",
+                          "max_num_seqs=16",
+                          "max_num_batched_tokens=24",
+                          ranks,
                           NULL };
     static struct heard alone[PROMPTS], several[PROMPTS], killed[PROMPTS];
     struct lagan_request *one[PROMPTS], *many[PROMPTS];

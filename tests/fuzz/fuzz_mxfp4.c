@@ -366,8 +366,8 @@ find(const struct ckpt *c, const char *name)
 
 /* Of every expert our rows, and of those our columns, a byte of which is so many. */
 static void
-same_bytes(const struct ckpt *c, const void *ours, const char *name, struct span row,
-           uint32_t rows, struct span col, uint32_t cols, uint32_t per_byte)
+same_bytes(const struct ckpt *c, const void *ours, const char *name, struct span row, uint32_t rows,
+           struct span col, uint32_t cols, uint32_t per_byte)
 {
     const struct made *t = find(c, name);
     size_t each = col.n / per_byte;
@@ -429,8 +429,8 @@ examine(const struct ckpt *c, const struct model *m)
     check(l->qkv_bias.dtype == DT_F32 && l->sinks.dim[0] == HEADS / ranks);
     check(l->gate_up_bias.dim[0] == c->e && l->gate_up_bias.dim[1] == 2 * f);
     if (c->fp4) {
-        same_codes(c, &l->gate_up, X "gate_up_proj_blocks", X "gate_up_proj_scales", gate,
-                   2 * c->f, all, c->h);
+        same_codes(c, &l->gate_up, X "gate_up_proj_blocks", X "gate_up_proj_scales", gate, 2 * c->f,
+                   all, c->h);
         same_codes(c, &l->down, X "down_proj_blocks", X "down_proj_scales", all, c->h, ff, c->f);
     } else {
         same_turned(c, &l->gate_up, X "gate_up_proj", gate, 2 * c->f, all, c->h);

@@ -108,7 +108,8 @@ child(const char *what, int to, const char *on)
         struct block_copy wrong = { b.base, (char *)a.base + ((uint64_t)1 << 40) };
 
         must(op->put(l, b.base, &wrong, sizeof wrong), "put", gpu_why(g));
-        must(op->copy_blocks(l, b.base, NULL, 1, (struct block_size){ .bytes = 4096 }), "copy_blocks", gpu_why(g));
+        must(op->copy_blocks(l, b.base, NULL, 1, (struct block_size){ .bytes = 4096 }),
+             "copy_blocks", gpu_why(g));
         must(op->lane_mark(l, 2), "mark", gpu_why(g));
         for (int n = 0; n < 20000 && op->lane_error(l) == 0; n++) usleep(100);
         fprintf(stderr, "    said: %s\n", gpu_why(g));

@@ -372,7 +372,7 @@ a_signal_leaves_last_words(void **state)
 
         start(&p);
         words = shm_words(&p.link.w);
-        kill(p.pid, SIGUSR2); /* a report that is asked for does not stand in the way of the last one */
+        kill(p.pid, SIGUSR2); /* a report that is asked for is not in the way of the last one */
         for (int i = 0; i < 1000 && atomic_load(&words->state) != 2; i++) usleep(10000);
         assert_int_equal(words->signal, SIGUSR2);
         kill(p.pid, fatal[k]);

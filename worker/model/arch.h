@@ -37,10 +37,10 @@ struct layer_shape {
     bool v_is_k; /* v is what k is before its norm and rotation: no projection of its own */
     enum kv_kind kv;
     uint32_t window, kv_parts; /* 1: K = V stored once, or state */
-    uint32_t kept;             /* out: first positions that stay beside the window: model_keep_first() */
-    uint16_t kv_from;          /* layer whose blocks it reads; itself: its own */
-    uint32_t state_bytes;      /* MIX_STATE */
-    uint8_t group, in_group;   /* out: filled by model_groups() */
+    uint32_t kept;        /* out: first positions that stay beside the window: model_keep_first() */
+    uint16_t kv_from;     /* layer whose blocks it reads; itself: its own */
+    uint32_t state_bytes; /* MIX_STATE */
+    uint8_t group, in_group; /* out: filled by model_groups() */
 };
 
 /* A size that is several one behind the other (q, k and v in one tensor), each of so many units that a rank has

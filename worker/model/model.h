@@ -130,8 +130,8 @@ struct step {
     struct rows project;           /* rows of enc_state to project: pos, seat; no runs needed */
     struct kv_view kv[MAX_LAYERS]; /* self attention, by layer */
     struct kv_view cross_kv[MAX_LAYERS];
-    struct tensor x;         /* fp32 [n, hidden] of each stream: what layers add to */
-    struct tensor normed;    /* [n, hidden]: x after the last layer, normed */
+    struct tensor x;      /* fp32 [n, hidden] of each stream: what layers add to */
+    struct tensor normed; /* [n, hidden]: x after the last layer, normed */
     /* The only rows whose normed will be read, n_few of them, on the device: block_few(). NULL: all are. */
     const uint32_t *few;
     uint32_t n_few;

@@ -31,7 +31,7 @@ struct chat_state {
     const char *day;
     bool first, last;  /* of this turn, the system's not counted */
     bool open;         /* the turn before it is not ended yet */
-    int32_t at, query; /* messages[] index of this turn, and of the last question; -1: there is none */
+    int32_t at, query; /* in messages[]: this turn, and the last question; -1: there is none */
     struct err *e;
 };
 
@@ -43,7 +43,8 @@ struct chat_template {
     bool late_system;     /* and another is refused, unless it is a turn here */
     bool developer;       /* may stand for the system */
     bool channels;        /* of the reply one is the answer */
-    uint8_t thinks; /* where it thought for the last question: keys of it that are shown to it, and else left out */
+    /* Where it thought for the last question: keys of it that are shown to it, and else left out. */
+    uint8_t thinks;
     int (*begin)(struct chat_state *s);
     void (*turn)(struct chat_state *s, const struct turn *t);
     const char *reply;
