@@ -200,16 +200,16 @@ converse(struct talk *t)
 int
 cmd_chat(struct ctl *ctl, int argc, char **argv)
 {
+    static const char from_input[] = "what you say is read from standard input, a line at a time";
     static struct talk t;
     struct err e = { 0 };
     int r;
 
     t.c = ctl->api;
-    if (request_read(&t.args, chat_opts, own_opts, &t.o, &t.o.json, argc, argv, &e) < 0)
+    if (request_read(&t.args, chat_opts, own_opts, &t.o, &t.o.json, from_input, argc, argv, &e) < 0)
         return ctl_fail(CTL_USAGE, "%s (`laganctl chat --help` says more)", e.text);
     if (t.args.given[FIELD_ids] || t.args.given[FIELD_text] || t.args.given[FIELD_messages])
-        return ctl_fail(CTL_USAGE, "what you say is read from standard input, a line at a time; "
-                                   "--system TEXT comes before it");
+        return ctl_fail(CTL_USAGE, "%s; --system TEXT comes before it", from_input);
     if (!t.args.given[FIELD_max_tokens]) t.args.given[FIELD_max_tokens] = MAX_TOKENS;
     t.asks = isatty(0) && isatty(1) && !t.o.json;
     t.messages = json_array();

@@ -9,8 +9,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 struct plain_opts {
     bool json, help;
@@ -340,32 +338,16 @@ cmd_config_show(struct ctl *ctl, int argc, char **argv)
 static int
 cmd_config_check(struct ctl *ctl, int argc, char **argv)
 {
-    static char program[1024];
-    char *args[5] = { program, (char *)(uintptr_t) "--check" };
     const struct command *c = commands;
     struct plain_opts o;
-    int n, status;
-    pid_t pid;
+    int n;
 
     (void)ctl;
     while (strcmp(c->words, "config check")) c++;
     n = command_args(c, &o, argc, argv);
     if (n < 0) return n == -2 ? 0 : CTL_USAGE;
     if (n > 1) return command_usage(c);
-    if (sibling_path(program, sizeof program, "lagand") < 0)
-        return ctl_fail(CTL_FAILED, "no lagand beside laganctl to check with");
-    if (n) {
-        args[2] = (char *)(uintptr_t) "--config";
-        args[3] = argv[0];
-    }
-    pid = fork();
-    if (pid == 0) {
-        execv(program, args);
-        _exit(CTL_FAILED);
-    }
-    if (pid < 0 || waitpid(pid, &status, 0) < 0)
-        return ctl_fail(CTL_FAILED, "start %s: %s", program, strerror(errno));
-    n = WIFEXITED(status) ? WEXITSTATUS(status) : CTL_FAILED;
+    n = spawn_check(n ? argv[0] : NULL);
     if (o.json) printf("{\"ok\":%s,\"exit\":%d}\n", n ? "false" : "true", n);
     return n;
 }
@@ -378,7 +360,11 @@ steer_one(struct ctl *ctl, const char *words, const char *says, int argc, char *
     json_t *done;
     int r = ask(ctl, words, argc, argv, 1, "worker", /* privileged= */ true, &done);
 
-    if (done)
+    if (done && !strcmp(json_word(done, "state"), "down"))
+        printf("%s  is down\n", argv[0]);
+    else if (done && !strcmp(json_word(done, "state"), "loading"))
+        printf("%s  starting\n", argv[0]);
+    else if (done)
         printf("%s  %s, %lld requests to finish\n", argv[0], says, json_number(done, "requests"));
     json_decref(done);
     return r;
@@ -424,26 +410,29 @@ cmd_restart(struct ctl *ctl, int argc, char **argv)
 }
 
 static int
-tell(struct ctl *ctl, const char *words, const char *says, int argc, char **argv)
+cmd_reload(struct ctl *ctl, int argc, char **argv)
 {
     json_t *done;
-    int r = ask(ctl, words, argc, argv, 0, NULL, /* privileged= */ true, &done);
+    int r = ask(ctl, "reload", argc, argv, 0, NULL, /* privileged= */ true, &done);
+    long long n = json_number(done, "workers");
 
-    if (done) puts(says);
+    if (done && n)
+        printf("replacing %lld worker%s\n", n, n == 1 ? "" : "s, one after the other");
+    else if (done)
+        puts("no worker runs that could be replaced; `laganctl restart all` starts them");
     json_decref(done);
     return r;
 }
 
 static int
-cmd_reload(struct ctl *ctl, int argc, char **argv)
-{
-    return tell(ctl, "reload", "replacing the workers, one after the other", argc, argv);
-}
-
-static int
 cmd_reexec(struct ctl *ctl, int argc, char **argv)
 {
-    return tell(ctl, "daemon reexec", "lagand begins again; requests and memory stay", argc, argv);
+    json_t *done;
+    int r = ask(ctl, "daemon reexec", argc, argv, 0, NULL, /* privileged= */ true, &done);
+
+    if (done) puts("lagand begins again; requests and memory stay");
+    json_decref(done);
+    return r;
 }
 
 /* ---- text */
@@ -565,15 +554,17 @@ text_command(struct ctl *ctl, const char *verb, int argc, char **argv)
 {
     static struct text_opts o;
     const struct command *c = commands;
-    bool to_ids = !strcmp(verb, "tokenize");
+    bool to_ids = !strcmp(verb, "tokenize"), what = false;
     int n;
 
     while (strcmp(c->words, verb)) c++;
-    if (argc == 0)
-        return ctl_fail(CTL_USAGE, "%s what? %s or --requests FILE.jsonl", verb,
-                        to_ids ? "--text TEXT, --messages JSON" : "--ids 1,2,3");
+    for (int i = 0; i < argc; i++) /* a text may be empty */
+        what |= !strncmp(argv[i], "--text", 6) || !strncmp(argv[i], "--ids", 5);
     n = command_args(c, &o, argc, argv);
     if (n < 0) return n == -2 ? 0 : CTL_USAGE;
+    if (!n && !what && !*o.messages && !*o.requests)
+        return ctl_fail(CTL_USAGE, "%s what? %s or --requests FILE.jsonl", verb,
+                        to_ids ? "--text TEXT, --messages JSON" : "--ids 1,2,3");
     if (n)
         return ctl_fail(CTL_USAGE, "'%s': the text is --text TEXT, ids are --ids 1,2,3", argv[0]);
     if (*o.requests) return text_lines(ctl, verb, &o);

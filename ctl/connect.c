@@ -82,6 +82,14 @@ ctl_endpoint(const char *api, char *buf, size_t n)
     return (size_t)snprintf(buf, n, "%.*s/ctl.sock", (int)(len - 9), api) < n;
 }
 
+bool
+ctl_answers(const struct ctl *ctl)
+{
+    char endpoint[sizeof ctl->endpoint];
+
+    return ctl_endpoint(ctl->endpoint, endpoint, sizeof endpoint) && probe(endpoint) == 0;
+}
+
 int
 ctl_connect(struct ctl *ctl, struct lagan **ret, bool privileged)
 {

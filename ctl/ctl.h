@@ -76,6 +76,7 @@ int command_usage(const struct command *c); /* other operands than it takes: say
 
 /* connect.c */
 int ctl_connect(struct ctl *ctl, struct lagan **ret, bool privileged); /* 0 or an exit code */
+bool ctl_answers(const struct ctl *ctl); /* somebody is behind the privileged door; says nothing */
 int ctl_call(struct ctl *ctl, const char *verb, json_t *args, bool privileged, char **reply);
 /* The same; the answer is printed where JSON is wanted, and *ret, to be freed, otherwise. NULL: all is done. */
 int ctl_ask(struct ctl *ctl, const char *verb, json_t *args, bool privileged, bool json,
@@ -87,6 +88,8 @@ int sibling_path(char *buf, size_t n, const char *program); /* 0, -ENOENT */
 int spawn_run(struct ctl *ctl, int (*run)(struct ctl *ctl, void *arg), void *arg);
 /* spawn.c: what lagan-worker --look says of a model's directory; free(*line). Else it was said why not. */
 int spawn_look(const struct ctl *ctl, const char *dir, char **line);
+/* spawn.c: what lagand --check says of a configuration file (NULL: where it is looked for), and the exit code. */
+int spawn_check(const char *file);
 
 /* generate.c */
 extern struct opt generate_opts[]; /* filled by generate_start() */

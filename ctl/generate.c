@@ -429,7 +429,8 @@ cmd_generate(struct ctl *ctl, int argc, char **argv)
     struct generate g = { .c = ctl->api };
     struct err e = { 0 };
 
-    if (request_read(&g.args, generate_opts, own_opts, &g.o, &g.o.json, argc, argv, &e) < 0)
+    if (request_read(&g.args, generate_opts, own_opts, &g.o, &g.o.json,
+                     "a prompt is --text or --ids", argc, argv, &e) < 0)
         return usage(e.text);
     if (!*g.o.requests && !g.args.given[FIELD_ids] && !g.args.given[FIELD_text] &&
         !g.args.given[FIELD_messages])

@@ -33,6 +33,7 @@ print_exit_codes(void)
 void
 help(void)
 {
+    enum { LEFT = 26 };
     const struct command *c;
 
     printf("Usage: laganctl [OPTION]... COMMAND [ARGUMENT]...\n%s\n\nCommands:\n", about);
@@ -40,7 +41,8 @@ help(void)
         char left[64];
 
         snprintf(left, sizeof left, "%s%s%s", c->words, *c->operands ? " " : "", c->operands);
-        printf("  %-26s  %s\n", left, c->sentence);
+        if (strlen(left) > LEFT) printf("  %s\n", left), *left = 0;
+        printf("  %-*s  %s\n", LEFT, left, c->sentence);
     }
     puts("\nOptions, before the command:");
     opt_help(global_opts, OPT_TYPED, stdout);

@@ -101,6 +101,13 @@ take_events(struct ctl *ctl, json_int_t *next, json_t *all)
     return 0;
 }
 
+/* lagand has gone, which was said: until there is another, which goes on with the numbers or begins anew. */
+static void
+await_lagand(struct ctl *ctl)
+{
+    while (!ctl_signal && !ctl_answers(ctl)) nanosleep(&(struct timespec){ 0, ASK_EVERY }, NULL);
+}
+
 int
 cmd_events(struct ctl *ctl, int argc, char **argv)
 {
@@ -127,6 +134,10 @@ cmd_events(struct ctl *ctl, int argc, char **argv)
         }
         json_decref(all);
         fflush(stdout);
+        if (r == CTL_UNREACHABLE && o.follow && next > 1) {
+            await_lagand(ctl);
+            r = 0;
+        }
         last = UINT32_MAX / 2; /* of those that come, all */
         if (!r && o.follow) nanosleep(&(struct timespec){ 0, ASK_EVERY }, NULL);
     } while (!r && o.follow && !ctl_signal);

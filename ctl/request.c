@@ -144,7 +144,7 @@ own_option(const struct opt *all, const struct opt *own, void *to, uint64_t *giv
 
 int
 request_read(struct request_args *a, const struct opt *all, const struct opt *own, void *to,
-             bool *json, int argc, char **argv, struct err *e)
+             bool *json, const char *prompt, int argc, char **argv, struct err *e)
 {
     uint64_t given = 0;
     int at = 0, r;
@@ -157,8 +157,7 @@ request_read(struct request_args *a, const struct opt *all, const struct opt *ow
             continue;
         }
         if (strncmp(argv[at], "--", 2) || !argv[at][2])
-            return err_set(e, -EINVAL, "'%.60s' is no option; a prompt is --text or --ids",
-                           argv[at]);
+            return err_set(e, -EINVAL, "'%.60s' is no option; %s", argv[at], prompt);
         TRY(r = request_arg(a, argc, argv, &at, e));
         if (r == 0) TRY(own_option(all, own, to, &given, argc, argv, &at, e));
     }

@@ -25,9 +25,9 @@ void request_opts(struct opt *table, const struct opt *rest);
 int request_arg(struct request_args *a, int argc, char **argv, int *at, struct err *e) MUST_USE;
 
 /* All options of a command: fields into a, --json, and those of the table own into to, which it fills with their
- * defaults. all: what the command takes, for the sentence of -EINVAL. */
+ * defaults. For the sentence of -EINVAL, all: what the command takes; prompt: where it takes that from. */
 int request_read(struct request_args *a, const struct opt *all, const struct opt *own, void *to,
-                 bool *json, int argc, char **argv, struct err *e) MUST_USE;
+                 bool *json, const char *prompt, int argc, char **argv, struct err *e) MUST_USE;
 
 /* Write the options into r. -EINVAL: a value that is not of its type. */
 int request_from_args(struct lagan_request *r, const struct request_args *a,

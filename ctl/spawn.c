@@ -373,34 +373,58 @@ worker_args(char **argv, int n, const struct ctl *ctl, char *buf, size_t cap, co
     return 0;
 }
 
-int
-spawn_look(const struct ctl *ctl, const char *dir, char **ret)
+/* Run a program of ours to its end, and show what it said of priority most at most. Its exit code; *ret: its output. */
+static int
+ask_program(const char *name, char **argv, int most, char **ret)
 {
-    static char program[1024], buf[2 * sizeof ctl->o.set + 4096];
-    char *argv[MAX_ARGS] = { program, (char *)(uintptr_t) "--look" };
+    static char program[1024];
     struct spawn s = { .pidfd = -1 };
     pid_t parent = getpid();
-    int out, code;
+    int out;
 
-    if (strlen(dir) > 2000) return ctl_fail(CTL_USAGE, "%.64s...: the path is too long", dir);
-    if (sibling_path(program, sizeof program, "lagan-worker") < 0)
-        return ctl_fail(CTL_FAILED, "no lagan-worker beside laganctl to ask");
-    code = worker_args(argv, 2, ctl, buf, sizeof buf, dir);
-    if (code) return code;
-    s.log = memfd_create("lagan-worker-log", MFD_CLOEXEC);
-    out = memfd_create("lagan-worker-out", MFD_CLOEXEC);
+    if (sibling_path(program, sizeof program, name) < 0)
+        return ctl_fail(CTL_FAILED, "no %s beside laganctl to ask", name);
+    argv[0] = program;
+    s.log = memfd_create("lagan-log", MFD_CLOEXEC);
+    out = memfd_create("lagan-out", MFD_CLOEXEC);
     if (s.log < 0 || out < 0) return ctl_fail(CTL_FAILED, "memfd_create: %s", strerror(errno));
     s.pid = fork();
     if (s.pid == 0) become(&s, argv, parent, out);
     if (s.pid < 0) return ctl_fail(CTL_FAILED, "fork: %s", strerror(errno));
     while (waitpid(s.pid, &s.status, 0) < 0 && errno == EINTR)
         if (ctl_signal) kill(s.pid, SIGKILL);
-    show_log(&s, 4);
+    show_log(&s, most);
     *ret = contents(out);
     close(s.log);
     close(out);
     if (ctl_signal) return 128 + ctl_signal;
     if (WIFSIGNALED(s.status))
-        return ctl_fail(CTL_FAILED, "lagan-worker was killed by signal %d", WTERMSIG(s.status));
+        return ctl_fail(CTL_FAILED, "%s was killed by signal %d", name, WTERMSIG(s.status));
     return WEXITSTATUS(s.status) == 74 ? CTL_UNAVAILABLE : WEXITSTATUS(s.status);
+}
+
+int
+spawn_look(const struct ctl *ctl, const char *dir, char **ret)
+{
+    static char buf[2 * sizeof ctl->o.set + 4096];
+    char *argv[MAX_ARGS] = { NULL, (char *)(uintptr_t) "--look" };
+    int code;
+
+    if (strlen(dir) > 2000) return ctl_fail(CTL_USAGE, "%.64s...: the path is too long", dir);
+    code = worker_args(argv, 2, ctl, buf, sizeof buf, dir);
+    return code ? code : ask_program("lagan-worker", argv, 4, ret);
+}
+
+int
+spawn_check(const char *file)
+{
+    char *argv[] = { NULL, (char *)(uintptr_t) "--check", (char *)(uintptr_t) "--config",
+                     (char *)(uintptr_t)file, NULL };
+    char *nothing = NULL;
+    int code;
+
+    if (!file) argv[2] = NULL;
+    code = ask_program("lagand", argv, 6, &nothing);
+    free(nothing);
+    return code;
 }

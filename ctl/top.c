@@ -154,6 +154,7 @@ cmd_top(struct ctl *ctl, int argc, char **argv)
         const struct timespec pause = { .tv_sec = o.every };
 
         if (i == 0 || nanosleep(&pause, NULL) == 0) r = look(ctl, &o, &before, &since);
+        if (i > 0 && r == CTL_UNREACHABLE) r = 0; /* there may be another next time */
     }
     json_decref(before);
     return ctl_signal ? 0 : r;

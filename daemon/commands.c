@@ -408,16 +408,30 @@ cmd_cancel(struct ask *a)
 static struct worker *
 worker_named(struct ask *a)
 {
+    const struct worker *whose = NULL; /* of a rank, or a standby: w0.1 */
     struct msg_span name = { 0 };
 
     if (!a->args || msg_str(a->args, "worker", &name) < 0) {
-        REFUSE(a, LAGAN_E_INVALID_REQUEST, "worker is missing: a name of `laganctl workers list`");
+        REFUSE(a, LAGAN_E_INVALID_REQUEST,
+               "worker is missing: there are %u here, `laganctl workers list` has their names",
+               a->d->n_workers);
         return NULL;
     }
     for (uint32_t i = 0; i < a->d->n_workers; i++) {
-        if (is(&name, a->d->worker[i]->name)) return a->d->worker[i];
+        struct worker *w = a->d->worker[i];
+        size_t n = strlen(w->name);
+
+        if (is(&name, w->name)) return w;
+        if (name.n > n && name.p[n] == '.' && !memcmp(name.p, w->name, n)) whose = w;
     }
-    REFUSE(a, LAGAN_E_NOT_FOUND, "there is no worker %.*s", (int)MIN(name.n, 60u), name.p);
+    if (whose)
+        REFUSE(a, LAGAN_E_NOT_FOUND, "%.*s is no worker of its own: name %s, all of it follows",
+               (int)MIN(name.n, 60u), name.p, whose->name);
+    else
+        REFUSE(a, LAGAN_E_NOT_FOUND,
+               "there is no worker %.*s; `laganctl workers list` has their "
+               "names",
+               (int)MIN(name.n, 60u), name.p);
     return NULL;
 }
 
@@ -433,7 +447,8 @@ steer(struct ask *a, enum super_event ev)
     history_add(a->d, "operator", w->name, ev == EV_STOP ? "drain" : "restart");
     worker_event(w, ev);
     front_reply(a->d, a->rid, &p);
-    msgpack_pack_map(&p, 2);
+    msgpack_pack_map(&p, 3);
+    put_text(&p, "worker", w->name);
     put_u64(&p, "requests", n);
     put_text(&p, "state", super_state_word(w->super.state));
     front_reply_end(a->d, a->c);
@@ -470,7 +485,9 @@ drop_strangers(struct daemon *d)
 static void
 cmd_reload(struct ask *a)
 {
+    msgpack_packer p;
     struct err e;
+    int r;
 
     if (*a->d->config->o.tcp) {
         if (front_keys(a->d, &e) < 0) {
@@ -479,9 +496,18 @@ cmd_reload(struct ask *a)
         }
         drop_strangers(a->d);
     }
+    r = roll_start(a->d);
+    if (r < 0) {
+        REFUSE(a, r == -EBUSY ? LAGAN_E_UNSUPPORTED : LAGAN_E_DRAINING, "%s",
+               r == -EBUSY ? "a reload is under way; `laganctl events` tells of it"
+                           : "lagand is stopping");
+        return;
+    }
     history_add(a->d, "operator", "", "reload");
-    roll_start(a->d);
-    nothing_to_say(a);
+    front_reply(a->d, a->rid, &p);
+    msgpack_pack_map(&p, 1);
+    put_u64(&p, "workers", (uint32_t)r);
+    front_reply_end(a->d, a->c);
 }
 
 static void
@@ -538,8 +564,12 @@ open_worker(struct ask *a)
     struct worker *w = alone ? a->d->worker[0] : worker_named(a);
 
     if (!w || worker_open(w)) return w;
-    REFUSE(a, LAGAN_E_WORKER_LOST, "worker %s is not ready, it is %s", w->name,
-           super_state_word(w->super.state));
+    if (worker_over(w))
+        REFUSE(a, LAGAN_E_WORKER_LOST, "worker %s is %s; `laganctl restart %s` starts it", w->name,
+               super_state_word(w->super.state), w->name);
+    else
+        REFUSE(a, LAGAN_E_WORKER_LOST, "worker %s is %s; try again when it is ready", w->name,
+               super_state_word(w->super.state));
     return NULL;
 }
 
@@ -620,7 +650,8 @@ reader(struct ask *a)
         REFUSE(a, LAGAN_E_MODEL_NOT_FOUND, "model \"%.*s\" is not served here",
                (int)MIN(model.n, 100u), model.p);
     } else {
-        REFUSE(a, LAGAN_E_WORKER_LOST, "no worker is ready");
+        REFUSE(a, LAGAN_E_WORKER_LOST,
+               "no worker of the model is ready; `laganctl workers list` says why");
     }
     return NULL;
 }

@@ -4,6 +4,7 @@
 #include "base/log.h"
 #include "daemon/worker.h"
 
+#include <errno.h>
 #include <systemd/sd-daemon.h>
 
 void
@@ -21,14 +22,19 @@ replace(struct daemon *d)
     worker_event(w, EV_REPLACE);
 }
 
-void
+int
 roll_start(struct daemon *d)
 {
-    if (d->rolling || d->draining) return;
-    log_info("reload: %u workers, one after the other", d->n_workers);
+    int n = 0;
+
+    if (d->draining) return -ESHUTDOWN;
+    if (d->rolling) return -EBUSY;
+    for (uint32_t i = 0; i < d->n_workers; i++) n += !worker_over(d->worker[i]);
+    log_info("reload: %d workers, one after the other", n);
     roll_say_reloading();
     d->rolling = 1;
     replace(d);
+    return n;
 }
 
 void

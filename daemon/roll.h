@@ -10,7 +10,8 @@
 #include "base/base.h"
 #include "daemon/daemon.h"
 
-void roll_start(struct daemon *d); /* nothing, if a round is under way */
+/* How many workers run and are to be replaced. -EBUSY: a round is under way; -ESHUTDOWN: lagand is leaving. */
+int roll_start(struct daemon *d);
 void roll_turn(struct daemon *d);
 /* Tell systemd that we reload; it waits for READY=1. */
 void roll_say_reloading(void);

@@ -117,8 +117,8 @@ static int
 on_hangup(sd_event_source *s, const struct signalfd_siginfo *si, void *arg)
 {
     (void)s;
-    history_add(arg, "operator", "", "reload, by signal %u", si->ssi_signo);
-    roll_start(arg);
+    if (roll_start(arg) >= 0)
+        history_add(arg, "operator", "", "reload, by signal %u", si->ssi_signo);
     return 0;
 }
 

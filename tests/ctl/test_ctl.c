@@ -279,7 +279,11 @@ every_error_has_its_exit_code(void **state)
         { "$L generate --text x --max-tokes 3", 2, "did you mean max_tokens?" },
         { "$L generate --text", 2, "needs a value" },
         { "$L generate", 2, "there is no prompt" },
-        { "$L generate hello", 2, "'hello' is no option" },
+        { "$L generate hello", 2, "'hello' is no option; a prompt is --text or --ids" },
+        { "$L chat hello", 2, "'hello' is no option; what you say is read from standard input" },
+        { "$L detokenize --model x", 2, "detokenize what? --ids 1,2,3" },
+        { "$L tokenize --bare", 2, "tokenize what? --text TEXT" },
+        { "./laganctl config check /no/such/file", 78, "lagand: /no/such/file: No such file" },
         { "$L generate --requests /no/such/file", 2, "/no/such/file: No such file" },
         { "$L nonsense", 2, "no command 'nonsense'" },
         { "$L workers", 2, "'workers' goes with one of: list" },
@@ -544,6 +548,72 @@ tokenize_and_detokenize_print_json(void **state)
     assert_has(err, "--ids 1,2,3 or --requests FILE.jsonl");
 }
 
+/* laganctl with one command, in the background; what it prints goes into a file. */
+static pid_t
+begin(const char *command, const char *path)
+{
+    char line[512];
+    pid_t pid;
+
+    snprintf(line, sizeof line, "exec ./laganctl --connect %s %s >%s 2>&1", mock.endpoint, command,
+             path);
+    pid = fork();
+    if (pid == 0) {
+        execl("/bin/sh", "sh", "-c", line, (char *)NULL);
+        _exit(127);
+    }
+    return pid;
+}
+
+static void
+await_words(pid_t pid, const char *path, const char *words)
+{
+    char text[8192];
+
+    for (;;) {
+        FILE *f = fopen(path, "r");
+
+        text[f ? fread(text, 1, sizeof text - 1, f) : 0] = '\0';
+        if (f) fclose(f);
+        if (strstr(text, words)) return;
+        if (waitpid(pid, NULL, WNOHANG) != 0) fail_msg("it ended without '%s': %s", words, text);
+        usleep(10000);
+    }
+}
+
+static void
+who_watches_goes_on_with_the_next_lagand(void **state)
+{
+    static const struct {
+        const char *command, *first;
+        int signal, status;
+    } cases[] = {
+        { "events -f", "loading -> ready", SIGINT, 130 },
+        { "top --every 1 --count 3", "WORKER", 0, 0 },
+    };
+    char path[128];
+    int status;
+
+    (void)state;
+    snprintf(path, sizeof path, "%s/watched", mock.dir);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        pid_t pid = begin(cases[i].command, path);
+
+        await_words(pid, path, cases[i].first);
+        mock_kill(&mock);
+        await_words(pid, path, "laganctl: ");
+        mock_start(&mock, "1");
+        if (cases[i].signal) {
+            usleep(700000); /* it has asked that one */
+            kill(pid, cases[i].signal);
+        }
+        assert_int_equal(waitpid(pid, &status, 0), pid);
+        assert_true(WIFEXITED(status));
+        assert_int_equal(WEXITSTATUS(status), cases[i].status);
+        unlink(path);
+    }
+}
+
 static void
 what_lagand_remembers_is_printed_from_the_last_or_all(void **state)
 {
@@ -733,6 +803,7 @@ main(void)
         cmocka_unit_test(one_worker_that_cannot_be_flushed_or_drained_does_not_spare_the_others),
         cmocka_unit_test(tune_waits_for_the_worker_and_prints_what_it_found),
         cmocka_unit_test(tokenize_and_detokenize_print_json),
+        cmocka_unit_test(who_watches_goes_on_with_the_next_lagand),
         cmocka_unit_test(what_lagand_remembers_is_printed_from_the_last_or_all),
         cmocka_unit_test(keygen_makes_a_secret_that_is_nobody_elses_and_says_its_public_key),
         cmocka_unit_test(help_names_every_command_option_and_exit_code),

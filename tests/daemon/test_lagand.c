@@ -517,6 +517,7 @@ hostile_frames_are_answered_and_nothing_breaks(void **state)
 static void
 operators_verbs_need_their_own_door(void **state)
 {
+    const struct msg *reply;
     struct dealer *api, *ctl;
     int tries = 0;
 
@@ -530,10 +531,17 @@ operators_verbs_need_their_own_door(void **state)
     hear_error(api, 2, LAGAN_E_NOT_FOUND, "no verb \"fly\"", 2000);
     call(ctl, 3, "drain", "worker", "w9");
     hear_error(ctl, 3, LAGAN_E_NOT_FOUND, "no worker w9", 2000);
+    call(ctl, 8, "drain", "worker", "w0.1");
+    hear_error(ctl, 8, LAGAN_E_NOT_FOUND, "w0.1 is no worker of its own: name w0", 2000);
     call(ctl, 4, "drain", "worker", "w0");
     hear_type(ctl, LAGAN_MSG_REPLY, 2000);
     while (rig_n_workers(&r) && tries++ < 200) poll(NULL, 0, 10);
     assert_int_equal(rig_n_workers(&r), 0);
+    call(ctl, 9, "kv flush", "worker", "w0");
+    hear_error(ctl, 9, LAGAN_E_WORKER_LOST, "w0 is down; `laganctl restart w0` starts it", 2000);
+    call(ctl, 10, "reload", NULL, NULL);
+    reply = hear_type(ctl, LAGAN_MSG_REPLY, 2000);
+    assert_int_equal(number(msg_get(&reply->map, "result"), "workers"), 0);
     call(ctl, 5, "restart", "worker", "w0");
     hear_type(ctl, LAGAN_MSG_REPLY, 2000);
     submit(api, 6, 3, 2, 3);

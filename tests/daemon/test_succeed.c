@@ -321,6 +321,28 @@ a_reload_whose_first_worker_does_not_come_up_leaves_the_others_alone(void **stat
 }
 
 static void
+a_second_reload_is_refused_while_one_is_under_way(void **state)
+{
+    const struct msg *m;
+    struct dealer *ctl;
+
+    (void)state;
+    rig_begin(&r, "slow", ARGS("--set", "workers=2"));
+    ctl = dial(&r, "ctl.sock");
+    systemd_untold(&r.systemd);
+    kill(r.pid, SIGSTOP); /* so that both are there at once */
+    call(ctl, 1, "reload", NULL, NULL);
+    call(ctl, 2, "reload", NULL, NULL);
+    kill(r.pid, SIGCONT);
+    m = hear_type(ctl, LAGAN_MSG_REPLY, 5000);
+    assert_int_equal(number(msg_get(&m->map, "result"), "workers"), 2);
+    hear_error(ctl, 2, LAGAN_E_UNSUPPORTED, "a reload is under way", 5000);
+    assert_true(rig_told(&r, "READY=1", 5000));
+    hang_up(ctl);
+    assert_int_equal(rig_stop(&r), 0);
+}
+
+static void
 when_a_reload_is_over_its_status_is_too(void **state)
 {
     (void)state;
@@ -521,6 +543,7 @@ main(void)
             what_keeps_a_gpus_driver_up_ends_with_lagand_and_is_made_again_beside_the_next_worker),
         rig_test(a_reload_replaces_every_worker_one_after_the_other_and_streams_go_on),
         rig_test(a_reload_whose_first_worker_does_not_come_up_leaves_the_others_alone),
+        rig_test(a_second_reload_is_refused_while_one_is_under_way),
         rig_test(when_a_reload_is_over_its_status_is_too),
         rig_test(requests_under_a_killed_lagand_go_on_and_none_is_submitted_again),
         rig_test(an_answer_of_a_model_is_the_same_whatever_becomes_of_lagand),
