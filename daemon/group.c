@@ -158,7 +158,7 @@ group_ended(struct worker *one, int code, int status, bool words)
         return;
     }
     if (!w->end.known) {
-        w->end = (struct end){ true, words, code, status };
+        w->end = (struct end){ true, words, code, status, w->d->now };
         if (one->lead)
             log_err("worker %s: pid %d ended (%s %d), ending its group", one->name, (int)one->pid,
                     code == CLD_EXITED ? "exit status" : "signal", status);
@@ -238,6 +238,22 @@ group_tick(struct worker *w, nsec now, nsec late)
             worker_broken(o, DEATH_SILENT, "has not beaten for %.1f s",
                           (double)(now - o->beat_at) / NSEC_S);
     }
+}
+
+void
+group_late(struct worker *w, nsec now)
+{
+    bool anybody = false;
+
+    for (uint32_t i = 0; i < w->n_others; i++) anybody |= w->other[i]->alive;
+    if (!anybody || !w->end.known || w->super.suspect != DEATH_NONE ||
+        now - w->end.at < w->d->config->o.stall_timeout)
+        return;
+    /* The cause stays what it was; from here on its supervisor counts the time. */
+    super_died(&w->super, w->end.code, w->end.status, w->end.words);
+    log_err("worker %s: has ended, and not all of its group, which is waited for a little longer",
+            w->name);
+    super_broken(&w->super, w->super.death.cause, now);
 }
 
 bool

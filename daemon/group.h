@@ -28,6 +28,8 @@ void group_end(struct worker *w); /* lagand is leaving, or it was only half made
 /* Of a standby: all of them live, not even a zombie whose end we are still to hear of is among them. */
 bool group_lives(const struct worker *s);
 void group_tick(struct worker *w, nsec now, nsec late);
+/* Rank 0 has ended, and another rank that was killed with it has not yet: not for ever. */
+void group_late(struct worker *w, nsec now);
 /* Another rank has not beaten for so long that rank 0 may be late because of it. */
 bool group_stopped(const struct worker *w, nsec now);
 

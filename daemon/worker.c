@@ -759,6 +759,8 @@ worker_tick(struct worker *w, nsec now, nsec late)
 {
     if (w->standby) worker_tick(w->standby, now, late);
     look_for_end(w);
+    for (uint32_t i = 0; i < w->n_others; i++) look_for_end(w->other[i]);
+    if (!w->alive) group_late(w, now);
     late = worker_excused(w, now, late);
     super_excuse(&w->super, late);
     if (w->bell_lost) w->bell_lost = MIN(w->bell_lost + late, now);

@@ -33,6 +33,7 @@ struct worker {
     struct end {                         /* of whoever of a group ended first */
         bool known, words;
         int code, status;
+        nsec at;
     } end;
 
     /* while there is a process */

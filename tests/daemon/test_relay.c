@@ -8,8 +8,11 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 enum { VOCAB = 100, MAX_TOKENS = 8 };
@@ -673,6 +676,28 @@ behind_a_lie_nothing_is_read(void **state)
 }
 
 /* Why it died stands at the end of a lot, as often as not. */
+/* Its process is the kernel's, or a debugger's: requests that the worker had may not wait for it without end. */
+static void
+a_group_of_which_one_does_not_end_is_given_up(void **state)
+{
+    struct worker o = { .d = &d, .lead = &w, .rank = 1, .alive = true, .pid = INT_MAX };
+
+    (void)state;
+    w.other[w.n_others++] = &o;
+    d.now = 26000 * NSEC_S;
+    w.end = (struct end){ .known = true, .code = CLD_DUMPED, .status = SIGSEGV, .at = d.now };
+    worker_tick(&w, d.now + NSEC_S, 0);
+    assert_int_equal(w.super.state, SUPER_READY);
+    d.now += config.o.stall_timeout;
+    worker_tick(&w, d.now, 0);
+    assert_int_equal(w.super.state, SUPER_DYING);
+    assert_int_equal(w.super.suspect, DEATH_SIGNAL);
+    d.now += 11 * NSEC_S;
+    worker_tick(&w, d.now, 0);
+    assert_int_equal(w.super.state, SUPER_LOST);
+    w.n_others = 0;
+}
+
 static void
 what_a_worker_printed_is_read_to_the_end(void **state)
 {
@@ -757,6 +782,7 @@ main(void)
         T(a_lost_workers_request_waits_for_no_client_to_read_what_is_gone),
         T(tensors_come_in_order_as_asked_and_are_not_said_twice),
         T(behind_a_lie_nothing_is_read),
+        T(a_group_of_which_one_does_not_end_is_given_up),
         T(what_a_worker_printed_is_read_to_the_end),
         T(random_records_do_no_harm),
     };
