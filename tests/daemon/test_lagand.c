@@ -147,53 +147,6 @@ loading_asks_systemd_for_patience_and_says_how_far_it_is(void **state)
     assert_int_equal(rig_stop(&r), 0);
 }
 
-/* Until lagand has so many tokens of the only request. */
-static void
-await_tokens(struct dealer *ctl, uint32_t n)
-{
-    nsec until = clock_now() + 10 * NSEC_S;
-    uint64_t has;
-
-    do {
-        const msgpack_object *list;
-
-        call(ctl, 1, "requests list", NULL, NULL);
-        list = msg_get(&hear_type(ctl, LAGAN_MSG_REPLY, 2000)->map, "result");
-        assert_int_equal(list->via.array.size, 1);
-        has = number(list->via.array.ptr, "generated");
-    } while (has < n && clock_now() < until);
-    assert_int_equal(has, n);
-}
-
-static void
-tokens_wait_for_credit_and_leave_as_one_chunk(void **state)
-{
-    const struct msg *m;
-    struct dealer *c, *ctl;
-    uint32_t at = 0;
-
-    (void)state;
-    rig_begin(&r, "brisk", NULL);
-    c = dial(&r, "api.sock");
-    SAY(c, LAGAN_MSG_SUBMIT, 1, { "ids", 3 }, { "max_tokens", 20 }, { "win", 2 }, { "seed", 4 });
-    hear_type(c, LAGAN_MSG_ACCEPT, 2000);
-    for (uint32_t n = 1; n <= 2; n++) {
-        m = hear_type(c, LAGAN_MSG_CHUNK, 2000);
-        assert_int_equal(number(&m->map, "n"), n);
-        at = take_chunk(m, at, 4);
-    }
-    ctl = dial(&r, "ctl.sock");
-    await_tokens(ctl, 20);
-    assert_true(silent(c, 50)); /* the window is shut */
-    SAY(c, LAGAN_MSG_ACK, 1, { "n", 1 });
-    m = hear_type(c, LAGAN_MSG_CHUNK, 2000);
-    assert_int_equal(number(&m->map, "n"), 3);
-    assert_int_equal(take_chunk(m, at, 4), 20);
-    hear_type(c, LAGAN_MSG_DONE, 2000);
-    hang_up(c);
-    assert_int_equal(rig_stop(&r), 0);
-}
-
 static void
 a_client_that_stops_reading_is_a_slow_reader_and_the_others_go_on(void **state)
 {
@@ -769,7 +722,6 @@ main(void)
         rig_test(logprobs_travel_with_their_tokens_and_the_prompts_before_them),
         rig_test(systemd_hears_ready_status_watchdog_and_stopping),
         rig_test(loading_asks_systemd_for_patience_and_says_how_far_it_is),
-        rig_test(tokens_wait_for_credit_and_leave_as_one_chunk),
         rig_test(a_client_that_stops_reading_is_a_slow_reader_and_the_others_go_on),
         rig_test(a_client_whose_queue_is_full_is_dropped_and_the_others_go_on),
         rig_test(a_client_that_falls_silent_or_hangs_up_loses_its_requests),

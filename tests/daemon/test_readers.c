@@ -82,6 +82,39 @@ read_to(struct dealer *c, uint64_t rid, uint32_t at, uint32_t *chunk, uint32_t t
     return at;
 }
 
+/* However many came before, and however slowly: of those that wait none is left for another chunk. */
+static void
+tokens_wait_for_credit_and_leave_as_one_chunk(void **state)
+{
+    enum { TOKENS = 3000 };
+    struct dealer *c, *ctl;
+    const struct msg *m;
+    uint32_t at = 0;
+    uint64_t n;
+
+    (void)state;
+    rig_begin(&r, "brisk", NULL);
+    c = dial(&r, "api.sock");
+    ctl = dial(&r, "ctl.sock");
+    SAY(c, LAGAN_MSG_SUBMIT, 1, { "ids", 3 }, { "max_tokens", TOKENS }, { "win", 2 },
+        { "seed", 4 });
+    hear_type(c, LAGAN_MSG_ACCEPT, 2000);
+    for (uint32_t chunk = 1; chunk <= 2; chunk++) {
+        m = hear_type(c, LAGAN_MSG_CHUNK, 2000);
+        assert_int_equal(number(&m->map, "n"), chunk);
+        at = take_chunk(m, at, 4);
+    }
+    n = await_pause(ctl);
+    assert_true(n > at);
+    assert_true(silent(c, 50)); /* the window is shut */
+    SAY(c, LAGAN_MSG_ACK, 1, { "n", 1 });
+    m = hear_type(c, LAGAN_MSG_CHUNK, 2000);
+    assert_int_equal(number(&m->map, "n"), 3);
+    assert_int_equal(take_chunk(m, at, 4), n);
+    hang_up(c);
+    assert_int_equal(rig_stop(&r), 0);
+}
+
 static void
 while_its_reader_stands_still_so_does_the_worker(void **state)
 {
@@ -267,6 +300,7 @@ int
 main(void)
 {
     const struct CMUnitTest tests[] = {
+        rig_test(tokens_wait_for_credit_and_leave_as_one_chunk),
         rig_test(while_its_reader_stands_still_so_does_the_worker),
         rig_test(a_paused_stream_outlives_its_worker_and_is_still_paused),
         rig_test(log_probabilities_that_wait_pause_the_worker_and_none_is_lost),
