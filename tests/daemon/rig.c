@@ -184,6 +184,18 @@ rig_n_workers(const struct rig *r)
     return n;
 }
 
+void
+rig_await_workers(const struct rig *r, uint32_t n)
+{
+    nsec until = clock_now() + PATIENCE_MS * NSEC_MS;
+    uint32_t is;
+
+    while ((is = rig_n_workers(r)) != n) {
+        if (clock_now() >= until) fail_msg("%u processes, not %u", is, n);
+        poll(NULL, 0, 5);
+    }
+}
+
 int
 rig_stop(struct rig *r)
 {

@@ -33,6 +33,7 @@ void rig_clean(struct rig *r);       /* the directory and all in it */
 int rig_tear_down(void **state);     /* rig_clean() of the one that was started last */
 #define rig_test(f) cmocka_unit_test_teardown(f, rig_tear_down)
 uint32_t rig_n_workers(const struct rig *r); /* processes of its run, by their parent */
+void rig_await_workers(const struct rig *r, uint32_t n);
 
 struct dealer; /* one client */
 

@@ -106,8 +106,7 @@ kill_and_start(const char *mode)
     kill(r.pid, SIGKILL);
     rig_wait(&r, 30000);
     /* Workers end with their lagand. */
-    for (int i = 0; rig_n_workers(&r) && i < 500; i++) poll(NULL, 0, 10);
-    assert_int_equal(rig_n_workers(&r), 0);
+    rig_await_workers(&r, 0);
     rig_start(&r, mode, args);
 }
 

@@ -197,10 +197,18 @@ a_client_whose_queue_is_full_is_dropped_and_the_others_go_on(void **state)
 }
 
 static void
+await_no_request(struct dealer *c)
+{
+    nsec until = clock_now() + 60 * NSEC_S;
+
+    while (open_requests(c, 2) && clock_now() < until) poll(NULL, 0, 10);
+    assert_int_equal(open_requests(c, 3), 0);
+}
+
+static void
 a_client_that_falls_silent_or_hangs_up_loses_its_requests(void **state)
 {
     struct dealer *gone, *here;
-    int tries = 0;
 
     (void)state;
     rig_begin(&r, "slow", ARGS("--api.lease", "500ms"));
@@ -208,14 +216,12 @@ a_client_that_falls_silent_or_hangs_up_loses_its_requests(void **state)
     gone = dial(&r, "api.sock");
     submit(gone, 1, 3, 100000, 1);
     assert_int_equal(open_requests(here, 1), 1);
-    while (open_requests(here, 2) && tries++ < 200) poll(NULL, 0, 10);
-    assert_int_equal(open_requests(here, 3), 0);
+    await_no_request(here);
     hang_up(gone);
     gone = dial(&r, "api.sock");
     submit(gone, 1, 3, 100000, 1);
     hang_up(gone);
-    for (tries = 0; open_requests(here, 2) && tries < 200; tries++) poll(NULL, 0, 10);
-    assert_int_equal(open_requests(here, 3), 0);
+    await_no_request(here);
     hang_up(here);
     assert_int_equal(rig_stop(&r), 0);
 }
@@ -224,7 +230,6 @@ a_client_that_falls_silent_or_hangs_up_loses_its_requests(void **state)
 static void
 a_client_that_answers_no_heartbeat_loses_its_requests(void **state)
 {
-    nsec until = clock_now() + 60 * NSEC_S;
     struct dealer *here;
     pid_t pid;
 
@@ -245,8 +250,7 @@ a_client_that_answers_no_heartbeat_loses_its_requests(void **state)
     assert_int_equal(waitpid(pid, NULL, WUNTRACED), pid);
     here = dial(&r, "api.sock");
     assert_int_equal(open_requests(here, 1), 1);
-    while (open_requests(here, 2) && clock_now() < until) poll(NULL, 0, 100);
-    assert_int_equal(open_requests(here, 3), 0);
+    await_no_request(here);
     kill(pid, SIGKILL);
     waitpid(pid, NULL, 0);
     hang_up(here);
@@ -472,7 +476,6 @@ operators_verbs_need_their_own_door(void **state)
 {
     const struct msg *reply;
     struct dealer *api, *ctl;
-    int tries = 0;
 
     (void)state;
     rig_begin(&r, "good", NULL);
@@ -488,8 +491,7 @@ operators_verbs_need_their_own_door(void **state)
     hear_error(ctl, 8, LAGAN_E_NOT_FOUND, "w0.1 is no worker of its own: name w0", 2000);
     call(ctl, 4, "drain", "worker", "w0");
     hear_type(ctl, LAGAN_MSG_REPLY, 2000);
-    while (rig_n_workers(&r) && tries++ < 200) poll(NULL, 0, 10);
-    assert_int_equal(rig_n_workers(&r), 0);
+    rig_await_workers(&r, 0);
     call(ctl, 9, "kv flush", "worker", "w0");
     hear_error(ctl, 9, LAGAN_E_WORKER_LOST, "w0 is down; `laganctl restart w0` starts it", 2000);
     call(ctl, 10, "reload", NULL, NULL);

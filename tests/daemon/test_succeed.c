@@ -229,17 +229,6 @@ a_socket_of_systemds_is_served_by_one_lagand_after_another_and_stays(void **stat
     assert_int_equal(rig_stop(&r), 0);
 }
 
-static void
-await_processes(uint32_t n)
-{
-    nsec until = clock_now() + 20 * NSEC_S;
-
-    while (rig_n_workers(&r) != n) {
-        if (clock_now() > until) fail_msg("%u processes, not %u", rig_n_workers(&r), n);
-        poll(NULL, 0, 5);
-    }
-}
-
 /* It is not handed on: it has nothing that took long to make. */
 static void
 what_keeps_a_gpus_driver_up_ends_with_lagand_and_is_made_again_beside_the_next_worker(void **state)
@@ -248,18 +237,18 @@ what_keeps_a_gpus_driver_up_ends_with_lagand_and_is_made_again_beside_the_next_w
 
     (void)state;
     rig_begin(&r, "good", ARGS("--device", "cuda"));
-    await_processes(2);
+    rig_await_workers(&r, 2);
     c = ask_reexec();
     rig_ready(&r);
     hang_up(c);
     assert_true(rig_logged(&r, "fake: adopted weights of epoch 1", 5000));
-    await_processes(2);
+    rig_await_workers(&r, 2);
     one_request(2);
     assert_int_equal(kill(r.pid, SIGKILL), 0);
     assert_int_equal(rig_wait(&r, 5000), 256 + SIGKILL);
-    await_processes(0);
+    rig_await_workers(&r, 0);
     rig_begin(&r, "good", ARGS("--device", "cuda", "--remove-runtime-dir"));
-    await_processes(2);
+    rig_await_workers(&r, 2);
     assert_int_equal(rig_stop(&r), 0);
 }
 
