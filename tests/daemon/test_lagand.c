@@ -201,7 +201,7 @@ await_no_request(struct dealer *c)
 {
     nsec until = clock_now() + 60 * NSEC_S;
 
-    while (open_requests(c, 2) && clock_now() < until) poll(NULL, 0, 10);
+    while (open_requests(c, 2) && clock_now() < until) poll(NULL, 0, 100);
     assert_int_equal(open_requests(c, 3), 0);
 }
 
