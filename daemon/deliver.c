@@ -613,12 +613,31 @@ drop_slow(struct daemon *d, uint32_t handle, nsec since)
     deliver_client_lost(d, handle);
 }
 
+/* What was not heard for so long may have been said. */
+static void
+excuse(struct daemon *d, nsec now, nsec late)
+{
+    struct client *c;
+
+    for (uint32_t i = 0; i < ledger_capacity(d->ledger); i++) {
+        struct row *r = ledger_row(d->ledger, i);
+
+        if (r && r->stalled) r->stalled = MIN(r->stalled + late, now);
+        if (r && r->left < now) r->left = MIN(r->left + late, now);
+    }
+    for (uint32_t at = 0; (c = session_next(d->sessions, &at));) {
+        c->heard = MIN(c->heard + late, now);
+        if (c->cut_at) c->cut_at += late;
+    }
+}
+
 void
-deliver_tick(struct daemon *d, nsec now)
+deliver_tick(struct daemon *d, nsec now, nsec late)
 {
     const struct options *o = &d->config->o;
     struct client *c;
 
+    if (late) excuse(d, now, late);
     for (uint32_t i = 0; ledger_n(d->ledger) && i < ledger_capacity(d->ledger); i++) {
         struct row *r = ledger_row(d->ledger, i);
 

@@ -40,7 +40,8 @@ int deliver_resume(struct daemon *d, struct row *r, struct client *c, uint64_t r
                    uint32_t n_tokens, uint32_t n_text, uint32_t win) MUST_USE;
 /* Its client lacks what is not kept any more, and will submit it again: it ends, and has no names. */
 void deliver_forget(struct daemon *d, struct row *r);
-/* A second has passed: deadlines, slow readers, leases. */
-void deliver_tick(struct daemon *d, nsec now);
+/* Some time has passed: deadlines, slow readers, leases. For so long before now we stood still: what clients said meanwhile
+ * may not have come to us, and of none of them that time is counted. */
+void deliver_tick(struct daemon *d, nsec now, nsec late);
 
 #endif

@@ -232,26 +232,33 @@ next_wake(const struct clockwork *k)
     return MAX(at, k->last + NSEC_MS);
 }
 
-static int
-on_time(sd_event_source *s, uint64_t usec, void *arg)
+/* After a turn and not as an event: those that come before it hold no tick up, however many workers die one after the
+ * other, and what came while we stood still has been read before anybody is taken for silent. */
+static void
+tick(struct clockwork *k)
 {
-    struct clockwork *k = arg;
     struct daemon *d = k->d;
     nsec late;
 
-    (void)s;
-    (void)usec;
     d->now = clock_now();
     late = d->now - k->last > TICK + LATE ? d->now - k->last - TICK : 0;
     if (late) log_warn("stood still for %.1f s", (double)late / NSEC_S);
     k->last = d->now;
     for (uint32_t i = 0; i < d->n_workers; i++) worker_tick(d->worker[i], d->now, late);
-    deliver_tick(d, d->now);
+    deliver_tick(d, d->now, late);
     front_tick(d);
     d->look_at = pressure_look(d);
     calls_tick(d, d->now);
     tell_status(k);
-    return 0;
+}
+
+static int
+on_time(sd_event_source *s, uint64_t usec, void *arg)
+{
+    (void)s;
+    (void)usec;
+    (void)arg;
+    return 0; /* we are awake */
 }
 
 static void
@@ -310,6 +317,10 @@ loop(struct daemon *d)
     if (r < 0) return r;
     d->look_at = pressure_look(d); /* what we take with nothing to do */
     while (sd_event_get_state(d->event) != SD_EVENT_FINISHED) {
+        if (d->now >= next_wake(&k)) {
+            tick(&k);
+            more = true; /* it may have made something due */
+        }
         if (!more) more = !sleep_all(d);
         set_timer(&k);
         r = sd_event_run(d->event, more ? 0 : UINT64_MAX);

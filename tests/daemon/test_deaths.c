@@ -436,6 +436,55 @@ a_worker_that_is_asked_for_its_last_words_before_it_can_answer_lives(void **stat
     assert_int_equal(rig_stop(&r), 0);
 }
 
+/* The line of the log that has these words last. */
+static long
+last_said(const char *words)
+{
+    char line[512];
+    FILE *f = fopen(r.log, "r");
+    long at = -1;
+
+    for (long i = 0; f && fgets(line, sizeof line, f); i++)
+        if (strstr(line, words)) at = i;
+    if (f) fclose(f);
+    assert_true(at >= 0);
+    return at;
+}
+
+/* They come before all else; but as long as one died after the other nobody's heart was looked at, and no client heard
+ * that lagand lives. */
+static void
+however_many_workers_die_lagand_looks_at_the_clock_between_two(void **state)
+{
+    enum { N = 16 };
+    const msgpack_object *list;
+    struct dealer *ctl;
+    pid_t pid[N];
+
+    (void)state;
+    rig_begin(&r, "good", ARGS("--set", "workers=16"));
+    assert_true(rig_told(&r, "STATUS=16 of 16 workers ready", 5000));
+    ctl = dial(&r, "ctl.sock");
+    call(ctl, 1, "workers list", NULL, NULL);
+    list = msg_get(&hear_type(ctl, LAGAN_MSG_REPLY, 2000)->map, "result");
+    assert_int_equal(list->via.array.size, N);
+    for (int i = 0; i < N; i++) pid[i] = (pid_t)number(list->via.array.ptr + i, "pid");
+    kill(r.pid, SIGSTOP);
+    poll(NULL, 0, 2000); /* more than a tick may be late */
+    for (int i = 0; i < N; i++) kill(pid[i], SIGKILL);
+    poll(NULL, 0, 100);
+    kill(r.pid, SIGCONT);
+    assert_true(rig_logged(&r, "stood still for", 5000));
+    for (int i = 0; i < N; i++) {
+        char words[32];
+
+        snprintf(words, sizeof words, "pid %d died of killed", (int)pid[i]);
+        assert_true(rig_logged(&r, words, 5000));
+    }
+    assert_true(last_said("stood still for") < last_said("died of killed"));
+    assert_int_equal(rig_stop(&r), 0);
+}
+
 static void
 a_killed_lagand_leaves_no_worker_and_the_next_one_starts(void **state)
 {
@@ -468,6 +517,7 @@ main(void)
         rig_test(a_worker_that_cannot_start_says_why_and_lagand_leaves),
         rig_test(a_worker_that_fails_to_start_once_is_tried_again),
         rig_test(a_worker_that_is_asked_for_its_last_words_before_it_can_answer_lives),
+        rig_test(however_many_workers_die_lagand_looks_at_the_clock_between_two),
         rig_test(a_killed_lagand_leaves_no_worker_and_the_next_one_starts),
     };
 

@@ -477,10 +477,33 @@ a_client_that_acks_while_its_queue_is_full_is_one_that_reads(void **state)
     d.now = 26000 * NSEC_S;
     row->stalled = d.now - NSEC_S;
     deliver_acked(&d, row, 1, 0);
-    deliver_tick(&d, d.now + NSEC_S);
+    deliver_tick(&d, d.now + NSEC_S, 0);
     assert_true(row->attached);
-    deliver_tick(&d, d.now + config.o.ack_timeout); /* and then not any more */
+    deliver_tick(&d, d.now + config.o.ack_timeout, 0); /* and then not any more */
     assert_false(row->attached);
+}
+
+static void
+a_lagand_that_stood_still_takes_no_client_for_silent_or_slow(void **state)
+{
+    const nsec lease = config.o.lease, ack_timeout = config.o.ack_timeout;
+    struct client *c;
+    uint32_t gone;
+
+    (void)state;
+    d.now = 26000 * NSEC_S;
+    c = session_of(d.sessions, DOOR_API, "c", 1, d.now, &gone);
+    assert_non_null(c);
+    c->n_open = 1;
+    row->stalled = d.now;
+    d.now += lease + ack_timeout;
+    deliver_tick(&d, d.now, lease + ack_timeout - NSEC_MS);
+    assert_true(row->attached);
+    assert_int_equal(d.now - c->heard, NSEC_MS);
+    assert_int_equal(d.now - row->stalled, NSEC_MS);
+    deliver_tick(&d, d.now, NSEC_S); /* nobody was heard after now */
+    assert_int_equal(c->heard, d.now);
+    assert_int_equal(row->stalled, d.now);
 }
 
 /* Else a client may say that it reads, and have as much as it likes under way. */
@@ -584,10 +607,10 @@ a_lost_workers_request_waits_for_no_client_to_read_what_is_gone(void **state)
     assert_int_equal(record(REC_PROMPT_LOGPROBS, sizeof *p + 5 * 8, &e), 0);
     d.now = 26000 * NSEC_S;
     r->stalled = d.now - NSEC_S;
-    deliver_tick(&d, d.now);
+    deliver_tick(&d, d.now, 0);
     assert_true(r->paused);
     relay_lost(&w, &from_outside);
-    deliver_tick(&d, d.now);
+    deliver_tick(&d, d.now, 0);
     assert_false(r->paused);
     r->pause_told = r->paused;
     row_record(r, 0, &head, sizeof head);
@@ -775,6 +798,7 @@ main(void)
         T(ready_comes_once_and_makes_sense),
         T(what_a_worker_says_of_a_cancelled_request_is_judged_and_dropped),
         T(a_lost_workers_requests_go_on_from_what_was_said),
+        T(a_lagand_that_stood_still_takes_no_client_for_silent_or_slow),
         T(a_client_that_acks_while_its_queue_is_full_is_one_that_reads),
         T(an_ack_says_that_what_was_sent_up_to_its_chunk_is_read_and_no_more),
         T(a_resume_that_is_refused_leaves_the_request_where_it_was),
