@@ -15,6 +15,12 @@ grep -n '@[a-z]*@' "$dir/lagand.service" && { echo "a path was not filled in"; e
 twice=$(grep -o '^Exec[A-Za-z]*=' "$dir/lagand.service" | sort | uniq -d)
 [ -z "$twice" ] || { echo "systemd would run two commands of $twice"; exit 1; }
 
+others=$(sed -n 's/^Exec[A-Za-z]*=\([^ ]*\).*/\1/p' "$dir/lagand.service" | grep -v -x -e /bin/true -e /bin/sh)
+[ -z "$others" ] || { echo "a minimal system may have no $others"; exit 1; }
+# systemd gives the service all that lies in its StateDirectory.
+state=$(sed -n 's/^StateDirectory=//p' "$dir/lagand.service")
+! grep -q "/var/lib/$state/" "$top/systemd/lagan.tmpfiles" || { echo "the models would be the service's"; exit 1; }
+
 understood() { # of which units WHAT consists
   # Users and units of other packages may be absent here; lines that are not understood may not.
   said=$(systemd-analyze verify --man=no "$dir/lagand.service" "$dir/lagand.socket" 2>&1 |
