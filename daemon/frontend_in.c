@@ -254,19 +254,32 @@ has_had_its_share(struct daemon *d, struct user *u)
     return u->took > AT_ONCE;
 }
 
+/* Of the processor: that it was somebody else's for a while is not the user's doing. */
+static nsec
+time_spent(void)
+{
+    struct timespec t;
+
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+    return (nsec)t.tv_sec * NSEC_S + t.tv_nsec;
+}
+
 static void
 call(struct daemon *d, struct client *c, const struct msg *m)
 {
-    if (c->door == DOOR_CTL || !has_had_its_share(d, c->user))
+    struct user *u = c->user; /* the client may be gone then */
+    nsec since = time_spent();
+
+    if (c->door == DOOR_CTL || !has_had_its_share(d, u))
         command_call(d, c, m);
     else
         FRONT_REFUSE(d, c, m->rid, LAGAN_E_QUEUE_FULL,
                      "commands and their like have taken %d %% of lagand's time; ask less often",
                      SHARE);
+    u->took += time_spent() - since;
 }
 
-/* What type of message it was; 0: none. */
-static uint32_t
+static void
 take_frame(struct daemon *d, struct client *c, const void *frame, size_t n)
 {
     struct msg m;
@@ -281,7 +294,7 @@ take_frame(struct daemon *d, struct client *c, const void *frame, size_t n)
     if (r < 0) {
         FRONT_REFUSE(d, c, m.rid, r == -EPROTO ? LAGAN_E_UNSUPPORTED : LAGAN_E_INVALID_REQUEST,
                      "%s", e.text);
-        return 0;
+        return;
     }
     FP(front_decoded);
     switch (m.type) {
@@ -320,22 +333,26 @@ take_frame(struct daemon *d, struct client *c, const void *frame, size_t n)
                      m.type);
     }
     msg_done(&m);
-    return m.type;
 }
 
 void
 front_frame(struct daemon *d, struct client *c, const void *frame, size_t n)
 {
-    struct user *u = c->user; /* the client may be gone then */
-    nsec since = clock_now();
-    uint32_t type;
+    struct user *u = c->user;
+    nsec since, took;
 
-    if (n > LARGE && has_had_its_share(d, u)) {
+    if (n <= LARGE) {
+        take_frame(d, c, frame, n);
+        return;
+    }
+    if (has_had_its_share(d, u)) {
         FRONT_REFUSE(d, c, msg_rid(frame, n), LAGAN_E_QUEUE_FULL,
                      "requests of %zu bytes and their like have taken %d %% of lagand's time", n,
                      SHARE);
         return;
     }
-    type = take_frame(d, c, frame, n);
-    if (n > LARGE || type == LAGAN_MSG_CALL) u->took += clock_now() - since;
+    since = time_spent();
+    took = u->took;
+    take_frame(d, c, frame, n);
+    u->took = took + time_spent() - since; /* also of a command: once */
 }
