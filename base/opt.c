@@ -447,7 +447,8 @@ opt_argv(const struct opt *table, void *to, uint64_t *given, int argc, char **ar
         } else if (*at + 1 < argc) {
             value = argv[++*at];
         } else {
-            return err_set(e, -EINVAL, "%s: --%s needs a value: %s", ARGV, o->key, form_of(o));
+            return err_set(e, -EINVAL, "%s: --%s needs a value: %s", ARGV, o->key,
+                           o->type == OPT_STR && o->arg ? o->arg : form_of(o));
         }
         TRY(opt_give(table, to, given, key, value, e));
     }

@@ -134,7 +134,11 @@ print_workers(const json_t *workers)
     {
         const char *why = json_string_value(json_object_get(w, "why"));
 
-        if (why && *why) printf("%s: %s\n", json_word(w, "name"), why);
+        if (!why || !*why) continue;
+        printf("%s: %s\n", json_word(w, "name"), why);
+        if (!strcmp(json_word(w, "state"), "failed"))
+            printf("%s is not tried again; `laganctl restart %s` does\n", json_word(w, "name"),
+                   json_word(w, "name"));
     }
 }
 

@@ -114,6 +114,8 @@ ctl_connect(struct ctl *ctl, struct lagan **ret, bool privileged)
             CTL_USAGE, "%s needs --keys FILE; laganctl keygen --help says what is in it", endpoint);
     r = lagan_open_keys(ret, endpoint, *ctl->o.keys ? ctl->o.keys : NULL, OPEN_MS);
     if (r == -EACCES) return ctl_fail(CTL_NO_PERMISSION, "%s", lagan_why(NULL));
+    if (*ctl->o.keys && (r == -ENOENT || r == -EINVAL || r == -E2BIG)) /* what is in the file */
+        return ctl_fail(CTL_CONFIG, "%s", lagan_why(NULL));
     return r < 0 ? ctl_fail(CTL_UNREACHABLE, "%s", lagan_why(NULL)) : 0;
 }
 

@@ -305,6 +305,9 @@ every_error_has_its_exit_code(void **state)
         { "$L keygen", 2, "usage: laganctl keygen FILE\n" },
         { "./laganctl --connect ipc:///tmp/lagan-no-such/api.sock status", 3, "no lagand at" },
         { "./laganctl --connect nonsense status", 3, "connect to nonsense" },
+        { "./laganctl --keys /no/keys --connect tcp://localhost:1 status", 78,
+          "/no/keys: No such" },
+        { "./laganctl --connect", 2, "--connect needs a value: ENDPOINT" },
     };
     size_t i;
 
