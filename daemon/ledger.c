@@ -583,6 +583,12 @@ row_n_tokens(const struct row *r)
     return (uint32_t)(r->token.n / sizeof(token_id));
 }
 
+uint32_t
+row_n_seqs(const struct row *r)
+{
+    return MAX(r->submit->n, r->submit->beams);
+}
+
 /* ---- the record that goes on from here */
 
 static size_t

@@ -182,6 +182,7 @@ struct row *ledger_last_queued(struct ledger *l, const struct row *before); /* b
 
 void row_move(struct ledger *l, struct row *r, enum row_state to);
 uint32_t row_n_tokens(const struct row *r);
+uint32_t row_n_seqs(const struct row *r); /* that a worker runs for it; a model's own beams are not known here */
 /* The SUBMIT that goes on "from here": the request with the tokens and text of this row. n bytes of it
  * from `at` on; row_record_bytes() are all. */
 uint32_t row_record_bytes(const struct row *r);

@@ -68,6 +68,7 @@ give(struct worker *w, struct row *r)
     r->held = true;
     r->submit->deadline_ns = r->deadline == NSEC_NEVER ? 0 : r->deadline;
     w->n_rows++;
+    w->n_seqs += row_n_seqs(r);
     w->tokens += r->cost;
     if (blame_suspect(r)) w->alone = r->index;
     w->sending = r->index;
@@ -105,7 +106,7 @@ fill_routes(struct daemon *d, struct route_worker *t)
         t[i] = (struct route_worker){
             .open = worker_open(w) && w->sending == ROW_NONE && w->alone == ROW_NONE && !w->full,
             .model = w->model,
-            .rows = w->n_rows,
+            .rows = w->n_seqs, /* each takes a place in the worker, which has some more */
             .max_rows = d->facts[w->model].n_seats + ROWS_AHEAD,
             .tokens = w->tokens,
             .comes = !worker_over(w) && w->super.state != SUPER_BACKOFF,
@@ -144,7 +145,7 @@ give_to(struct daemon *d, struct route_worker *t, uint32_t i, struct row *r)
     struct worker *w = d->worker[i];
 
     give(w, r);
-    t[i].rows = w->n_rows;
+    t[i].rows = w->n_seqs;
     t[i].tokens = w->tokens;
     t[i].open = w->sending == ROW_NONE && w->alone == ROW_NONE && worker_open(w);
 }
@@ -338,6 +339,7 @@ relay_lost(struct worker *w, const struct death *death)
         relay_forget_words(w, r);
         r->held = false;
         w->n_rows--;
+        w->n_seqs -= row_n_seqs(r);
         w->tokens -= r->cost;
         if (r->state != ROW_ENDED) {
             outlive(w, r, death, &blame);
@@ -345,6 +347,6 @@ relay_lost(struct worker *w, const struct death *death)
             row_settle(d, r);
         }
     }
-    check(w->n_rows == 0 && w->tokens == 0 && w->n_words_due == 0);
+    check(w->n_rows == 0 && w->n_seqs == 0 && w->tokens == 0 && w->n_words_due == 0);
     w->sending = ROW_NONE;
 }

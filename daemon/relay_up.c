@@ -68,6 +68,7 @@ let_go(struct worker *w, struct row *r)
     relay_forget_words(w, r);
     r->held = false;
     w->n_rows--;
+    w->n_seqs -= row_n_seqs(r);
     w->tokens -= r->cost;
     if (w->alone == r->index) w->alone = ROW_NONE;
 }

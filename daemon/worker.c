@@ -476,7 +476,7 @@ worker_spawn(void *arg)
     w->why[0] = 0;
     w->load_done = w->load_total = 0;
     w->sending = w->alone = ROW_NONE;
-    w->n_rows = w->n_words_due = 0;
+    w->n_rows = w->n_seqs = w->n_words_due = 0;
     w->tokens = 0;
     w->warned = w->asked = w->full = w->lied = false;
     w->n_records = w->storm_bells = w->storm_records = 0;

@@ -57,7 +57,7 @@ struct worker {
     nsec storm_at;
 
     /* what it has in hand */
-    uint32_t n_rows;
+    uint32_t n_rows, n_seqs; /* requests; sequences of them: outputs or beams */
     uint64_t tokens;
     uint32_t alone;       /* a suspect that is to run alone, ROW_NONE */
     uint32_t sending;     /* row whose SUBMIT is under way, ROW_NONE */

@@ -14,7 +14,7 @@
 struct route_worker {
     bool open;               /* serves, and may be given something now */
     uint32_t model;          /* which of the served models it runs */
-    uint32_t rows, max_rows; /* requests it has, and may have */
+    uint32_t rows, max_rows; /* sequences it has, and may have */
     uint64_t tokens;         /* prompt and answer tokens those may still cost */
     bool comes;              /* it does not serve now, and is about to */
     uint64_t found;          /* tokens of this request that it need not compute (holders.h) */

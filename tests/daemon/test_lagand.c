@@ -413,6 +413,34 @@ a_full_queue_refuses_before_it_accepts(void **state)
     assert_int_equal(rig_wait(&r, 2000), 0);
 }
 
+/* A worker has so many places, and refuses what finds none, though it had been accepted. */
+static void
+what_a_worker_has_no_places_for_waits_also_if_it_is_few_requests(void **state)
+{
+    const msgpack_object *status;
+    const struct msg *m;
+    struct dealer *c;
+
+    (void)state;
+    rig_begin(&r, "slow", NULL); /* it has 64 seats, and is given 256 sequences more */
+    c = dial(&r, "api.sock");
+    for (uint64_t rid = 0; rid < 20; rid++) {
+        SAY(c, LAGAN_MSG_SUBMIT, rid, { "ids", 3 }, { "max_tokens", 100000 }, { "n", 20 },
+            { "temperature", 1 });
+        while (hear(c, 30000)->type != LAGAN_MSG_ACCEPT) continue; /* chunks come between */
+    }
+    call(c, 99, "status", NULL, NULL);
+    do m = hear(c, 30000);
+    while (m->type != LAGAN_MSG_REPLY);
+    status = msg_get(&m->map, "result");
+    assert_int_equal(number(status, "requests"), 20);
+    assert_int_equal(number(status, "queued"), 4);
+    hang_up(c);
+    kill(r.pid, SIGTERM);
+    kill(r.pid, SIGINT);
+    assert_int_equal(rig_wait(&r, 30000), 0);
+}
+
 static void
 hostile_frames_are_answered_and_nothing_breaks(void **state)
 {
@@ -734,6 +762,7 @@ main(void)
         rig_test(a_deadline_ends_a_request_wherever_it_is),
         rig_test(wrong_requests_are_refused_by_name),
         rig_test(a_full_queue_refuses_before_it_accepts),
+        rig_test(what_a_worker_has_no_places_for_waits_also_if_it_is_few_requests),
         rig_test(hostile_frames_are_answered_and_nothing_breaks),
         rig_test(operators_verbs_need_their_own_door),
         rig_test(stopping_lets_open_requests_finish_and_takes_no_new_ones),

@@ -66,7 +66,7 @@ dispatched(uint64_t rid, uint32_t logprobs, uint8_t flags)
     row_move(d.ledger, r, ROW_DISPATCHED);
     r->held = true;
     r->win = 4;
-    w.n_rows++;
+    w.n_rows++, w.n_seqs++;
     w.tokens += r->cost;
     return r;
 }
@@ -461,7 +461,7 @@ a_lost_workers_requests_go_on_from_what_was_said(void **state)
     for (int i = 0; i < 100; i++) { /* from outside: without limit */
         row_move(d.ledger, row, ROW_DISPATCHED);
         row->held = true;
-        w.n_rows++;
+        w.n_rows++, w.n_seqs++;
         w.tokens += row->cost;
         relay_lost(&w, &from_outside);
         assert_int_equal(row->state, ROW_QUEUED);
@@ -583,7 +583,7 @@ prompt_logprobs_are_not_said_twice_to_the_client(void **state)
     assert_int_equal(r->p_logprob.n, 0);
     row_move(d.ledger, r, ROW_DISPATCHED);
     r->held = true;
-    w.n_rows++;
+    w.n_rows++, w.n_seqs++;
     w.tokens += r->cost;
     for (uint32_t i = 0; i < 5; i++) memcpy((char *)(p + 1) + 4 * i, &i, 4);
     assert_int_equal(record(REC_PROMPT_LOGPROBS, n, &e), 0);
@@ -766,10 +766,10 @@ random_records_do_no_harm(void **state)
         w.super.state = SUPER_READY;
         if (relay_record(&w, &rec, &e) == 0 && row->state == ROW_ENDED) {
             row->held = false;
-            w.n_rows = 1;
+            w.n_rows = w.n_seqs = 1;
             row = dispatched(1000 + (uint64_t)i, 0, 0);
             w.tokens = row->cost;
-            w.n_rows = 1;
+            w.n_rows = w.n_seqs = 1;
         }
         free(exact);
         if (ledger_n(d.ledger) == ledger_capacity(d.ledger)) {

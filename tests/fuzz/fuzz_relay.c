@@ -531,6 +531,7 @@ take_row(uint32_t i, struct in *in)
     r->text_unknown = t->unknown;
     r->worker = t->other;
     w.n_rows++;
+    w.n_seqs += row_n_seqs(r);
     w.tokens += r->cost;
     t->index = r->index;
     t->gen = r->gen;
