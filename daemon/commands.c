@@ -443,6 +443,10 @@ steer(struct ask *a, enum super_event ev)
     msgpack_packer p;
 
     if (!w) return;
+    if (ev == EV_AGAIN && a->d->draining) {
+        REFUSE(a, LAGAN_E_DRAINING, "lagand is stopping");
+        return;
+    }
     n = w->n_rows;
     history_add(a->d, "operator", w->name, ev == EV_STOP ? "drain" : "restart");
     worker_event(w, ev);

@@ -23,10 +23,13 @@ enum { MAX_ARGS = 256, MOST_S = 10 };
 static void
 refuse(struct daemon *d, struct client *c, uint64_t rid, const char *why)
 {
+    uint32_t code = d->draining ? LAGAN_E_DRAINING : LAGAN_E_INVALID_REQUEST;
+
+    if (d->draining) why = "lagand is stopping";
     history_add(d, "operator", "", "daemon reexec is refused: %s", why);
     log_err("not beginning again: %s", why);
-    if (c && front_error(d, c, rid, LAGAN_E_INVALID_REQUEST, 0,
-                         "%s; the lagand that runs goes on as it is", why) < 0)
+    if (c && front_error(d, c, rid, code, 0, "%s%s", why,
+                         d->draining ? "" : "; the lagand that runs goes on as it is") < 0)
         log_debug("a refusal was not taken");
 }
 
@@ -54,12 +57,13 @@ on_end(sd_event_source *s, const siginfo_t *si, void *arg)
     struct daemon *d = arg;
     struct rehearsal *r = &d->rehearsal;
     struct client *c = session_find(d->sessions, r->client);
-    char words[300];
+    bool would = si->si_code == CLD_EXITED && si->si_status == 0;
+    char words[300] = "";
     msgpack_packer p;
 
     (void)s;
     d->now = clock_now();
-    if (si->si_code == CLD_EXITED && si->si_status == 0 && !d->draining) {
+    if (would && !d->draining) {
         if (c) {
             front_reply(d, r->rid, &p);
             msgpack_pack_map(&p, 0);
@@ -68,8 +72,7 @@ on_end(sd_event_source *s, const siginfo_t *si, void *arg)
         history_add(d, "operator", "", "daemon reexec");
         serve_begin_again(d);
     } else {
-        heard(r->out, words, sizeof words);
-        if (d->draining) snprintf(words, sizeof words, "lagand is stopping");
+        if (!would) heard(r->out, words, sizeof words);
         if (!*words)
             snprintf(words, sizeof words, "lagand --check: %s %d",
                      si->si_code == CLD_EXITED ? "exit status" : "signal", si->si_status);
@@ -130,7 +133,7 @@ rehearse(struct daemon *d, struct client *c, uint64_t rid)
     struct err e;
 
     if (d->rehearsal.on_end || d->begin_again || d->draining) {
-        refuse(d, c, rid, d->draining ? "lagand is stopping" : "another one asked for it already");
+        refuse(d, c, rid, "another one asked for it already");
         return;
     }
     d->rehearsal.client = c->handle;

@@ -573,6 +573,30 @@ stopping_lets_open_requests_finish_and_takes_no_new_ones(void **state)
 }
 
 static void
+a_lagand_that_stops_starts_nothing_anew(void **state)
+{
+    struct dealer *c, *ctl;
+
+    (void)state;
+    rig_begin(&r, "slow", NULL);
+    c = dial(&r, "api.sock");
+    ctl = dial(&r, "ctl.sock");
+    submit(c, 1, 3, 100000, 2);
+    kill(r.pid, SIGTERM);
+    assert_true(rig_told(&r, "STOPPING=1", 2000));
+    call(ctl, 1, "restart", "worker", "w0");
+    hear_error(ctl, 1, LAGAN_E_DRAINING, "lagand is stopping", 2000);
+    call(ctl, 2, "reload", NULL, NULL);
+    hear_error(ctl, 2, LAGAN_E_DRAINING, "lagand is stopping", 2000);
+    call(ctl, 3, "daemon reexec", NULL, NULL);
+    hear_error(ctl, 3, LAGAN_E_DRAINING, "lagand is stopping", 2000);
+    kill(r.pid, SIGTERM); /* at once, then */
+    assert_int_equal(rig_wait(&r, 3000), 0);
+    hang_up(c);
+    hang_up(ctl);
+}
+
+static void
 stopping_does_not_wait_beyond_its_time(void **state)
 {
     struct dealer *c;
@@ -766,6 +790,7 @@ main(void)
         rig_test(hostile_frames_are_answered_and_nothing_breaks),
         rig_test(operators_verbs_need_their_own_door),
         rig_test(stopping_lets_open_requests_finish_and_takes_no_new_ones),
+        rig_test(a_lagand_that_stops_starts_nothing_anew),
         rig_test(stopping_does_not_wait_beyond_its_time),
         rig_test(a_runtime_directory_has_one_lagand_and_says_whose_it_is),
         rig_test(a_path_that_is_too_long_is_told_so),
