@@ -731,16 +731,20 @@ check_storm(struct worker *w, nsec now)
     }
 }
 
-/* A debugger keeps its dead from us after their pidfd has spoken, and sd-event hears that once. */
-static void
-look_for_end(struct worker *w)
+/* Has it ended, and waits for on_exit_()? A debugger keeps its dead from us after their pidfd has spoken, and sd-event
+ * hears that once. */
+static bool
+has_ended(struct worker *w)
 {
     siginfo_t si = { .si_pid = 0 };
 
-    if (!w->alive || waitid(P_PID, (id_t)w->pid, &si, WEXITED | WNOHANG | WNOWAIT) < 0) return;
-    if (!si.si_pid) return;
+    if (!w->alive || waitid(P_PID, (id_t)w->pid, &si, WEXITED | WNOHANG | WNOWAIT) < 0)
+        return false;
+    if (!si.si_pid) return false;
+    if (sd_event_source_get_pending(w->on_exit) > 0) return true; /* behind others */
     sd_event_source_set_enabled(w->on_exit, SD_EVENT_OFF);
     sd_event_source_set_enabled(w->on_exit, SD_EVENT_ONESHOT);
+    return true;
 }
 
 /* A standby says so in its page alone: nobody listens to its bell yet. */
@@ -757,9 +761,11 @@ check_phase(struct worker *w)
 void
 worker_tick(struct worker *w, nsec now, nsec late)
 {
+    bool ended = has_ended(w);
+
     if (w->standby) worker_tick(w->standby, now, late);
-    look_for_end(w);
-    for (uint32_t i = 0; i < w->n_others; i++) look_for_end(w->other[i]);
+    for (uint32_t i = 0; i < w->n_others; i++) ended |= has_ended(w->other[i]);
+    if (ended) return; /* the dead do not beat, and are not hung */
     if (!w->alive) group_late(w, now);
     late = worker_excused(w, now, late);
     super_excuse(&w->super, late);
