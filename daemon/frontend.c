@@ -327,6 +327,13 @@ front_look(struct daemon *d, struct client *c)
     return true;
 }
 
+void
+front_awake(struct daemon *d)
+{
+    local_look(d->front->local);
+    tcp_look(d->front->tcp);
+}
+
 uint32_t
 front_pump(struct daemon *d, bool *more)
 {

@@ -233,11 +233,12 @@ next_wake(const struct clockwork *k)
 }
 
 /* After a turn and not as an event: those that come before it hold no tick up, however many workers die one after the
- * other, and what came while we stood still has been read before anybody is taken for silent. */
+ * other. Nor do they hold clients up: what these have said is read before one of them is taken for silent. */
 static void
 tick(struct clockwork *k)
 {
     struct daemon *d = k->d;
+    bool more = false;
     nsec late;
 
     d->now = clock_now();
@@ -245,6 +246,8 @@ tick(struct clockwork *k)
     if (late) log_warn("stood still for %.1f s", (double)late / NSEC_S);
     k->last = d->now;
     for (uint32_t i = 0; i < d->n_workers; i++) worker_tick(d->worker[i], d->now, late);
+    front_awake(d);
+    front_pump(d, &more);
     deliver_tick(d, d->now, late);
     front_tick(d);
     d->look_at = pressure_look(d);

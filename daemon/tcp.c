@@ -244,6 +244,12 @@ hear_monitor(struct daemon *d, void *monitor)
     return n > TURN_EVENTS;
 }
 
+void
+tcp_look(struct tcp *t)
+{
+    if (t) t->look = t->news = true;
+}
+
 uint32_t
 tcp_pump(struct daemon *d, bool *more)
 {

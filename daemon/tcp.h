@@ -18,6 +18,7 @@ struct tcp *tcp_close(struct tcp *t,
                       bool linger); /* linger: what was sent gets a fifth of a second */
 /* One frame to the peer of that id. 0, -EAGAIN, -EHOSTUNREACH as front_send() says. */
 int tcp_send(struct tcp *t, const void *id, size_t id_len, const void *frame, size_t n) MUST_USE;
+void tcp_look(struct tcp *t); /* something may have come; t may be NULL */
 /* What has come, within a budget: how many frames. *more: some are left. Nothing where nothing is served. */
 uint32_t tcp_pump(struct daemon *d, bool *more);
 
