@@ -227,6 +227,8 @@ group_tick(struct worker *w, nsec now, nsec late)
         struct worker *o = w->other[i];
         uint64_t beat;
 
+        /* Rank 0, which is to end next, may have had no processor. */
+        if (o->bell_lost) o->bell_lost = MIN(o->bell_lost + late, now);
         if (!o->alive && o->bell_lost && now - o->bell_lost > LEAVE_TIME)
             worker_broken(o, DEATH_EXITED, "has left rank 0 alone");
         if (!o->alive) continue;
