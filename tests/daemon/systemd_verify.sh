@@ -52,7 +52,8 @@ if command -v systemd-sysusers >/dev/null; then
     { cat "$dir/users"; echo "lagan.sysusers is not understood"; exit 1; }
 fi
 if command -v systemd-tmpfiles >/dev/null; then
-  sed 's/ lagan lagan / root root /' "$top/systemd/lagan.tmpfiles" >"$dir/tmpfiles"
+  # Ours, whoever we are: nobody but root gives files away.
+  sed -E "s/ (root|lagan) +(root|lagan) / $(id -u) $(id -g) /" "$top/systemd/lagan.tmpfiles" >"$dir/tmpfiles"
   systemd-tmpfiles --root="$dir/root" --create "$dir/tmpfiles" >"$dir/made" 2>&1 && [ ! -s "$dir/made" ] ||
     { cat "$dir/made"; echo "lagan.tmpfiles is not understood"; exit 1; }
 fi
