@@ -500,14 +500,13 @@ cmd_reload(struct ask *a)
         }
         drop_strangers(a->d);
     }
-    r = roll_start(a->d);
+    r = roll_start(a->d, "");
     if (r < 0) {
         REFUSE(a, r == -EBUSY ? LAGAN_E_UNSUPPORTED : LAGAN_E_DRAINING, "%s",
                r == -EBUSY ? "a reload is under way; `laganctl events` tells of it"
                            : "lagand is stopping");
         return;
     }
-    history_add(a->d, "operator", "", "reload");
     front_reply(a->d, a->rid, &p);
     msgpack_pack_map(&p, 1);
     put_u64(&p, "workers", (uint32_t)r);

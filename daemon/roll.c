@@ -2,6 +2,7 @@
 #include "daemon/roll.h"
 
 #include "base/log.h"
+#include "daemon/history.h"
 #include "daemon/worker.h"
 
 #include <errno.h>
@@ -23,7 +24,7 @@ replace(struct daemon *d)
 }
 
 int
-roll_start(struct daemon *d)
+roll_start(struct daemon *d, const char *by)
 {
     int n = 0;
 
@@ -31,6 +32,7 @@ roll_start(struct daemon *d)
     if (d->rolling) return -EBUSY;
     for (uint32_t i = 0; i < d->n_workers; i++) n += !worker_over(d->worker[i]);
     log_info("reload: %d workers, one after the other", n);
+    history_add(d, "operator", "", "reload%s", by);
     roll_say_reloading();
     d->rolling = 1;
     replace(d);

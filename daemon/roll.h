@@ -10,8 +10,8 @@
 #include "base/base.h"
 #include "daemon/daemon.h"
 
-/* How many workers run and are to be replaced. -EBUSY: a round is under way; -ESHUTDOWN: lagand is leaving. */
-int roll_start(struct daemon *d);
+/* by: "" or how it was asked for, for the events. How many workers run and are to be replaced. -EBUSY: a round is under way; -ESHUTDOWN: lagand is leaving. */
+int roll_start(struct daemon *d, const char *by);
 void roll_turn(struct daemon *d);
 /* Tell systemd that we reload; it waits for READY=1. */
 void roll_say_reloading(void);

@@ -312,8 +312,10 @@ a_reload_whose_first_worker_does_not_come_up_leaves_the_others_alone(void **stat
 static void
 a_second_reload_is_refused_while_one_is_under_way(void **state)
 {
+    const msgpack_object *list;
     const struct msg *m;
     struct dealer *ctl;
+    uint32_t asked = 0;
 
     (void)state;
     rig_begin(&r, "slow", ARGS("--set", "workers=2"));
@@ -327,6 +329,15 @@ a_second_reload_is_refused_while_one_is_under_way(void **state)
     assert_int_equal(number(msg_get(&m->map, "result"), "workers"), 2);
     hear_error(ctl, 2, LAGAN_E_UNSUPPORTED, "a reload is under way", 5000);
     assert_true(rig_told(&r, "READY=1", 5000));
+    call(ctl, 3, "events", NULL, NULL);
+    list = msg_get(msg_get(&hear_type(ctl, LAGAN_MSG_REPLY, 5000)->map, "result"), "events");
+    for (uint32_t i = 0; i < list->via.array.size; i++) { /* what follows from it stands behind it */
+        const char *text = text_of(&list->via.array.ptr[i], "text");
+
+        if (!strcmp(text, "reload")) asked = i;
+        if (!strncmp(text, "ready -> ", 9)) assert_true(asked > 0);
+    }
+    assert_true(asked > 0);
     hang_up(ctl);
     assert_int_equal(rig_stop(&r), 0);
 }
