@@ -11,6 +11,7 @@
 
 static const nsec CALL_TIME = 10 * NSEC_S;
 enum { SPARE = 64 * SHM_REC_ALIGN };
+enum { OPERATORS_CALLS = 32 }; /* places that clients leave to operators */
 
 struct call {
     bool used;
@@ -51,9 +52,10 @@ refuse(struct daemon *d, uint32_t client, uint64_t rid, uint32_t code, const cha
 static struct call *
 take(struct daemon *d, struct client *c, uint64_t rid, struct worker *w, uint8_t op)
 {
+    uint32_t most = c->door == DOOR_CTL ? MAX_CALLS : MAX_CALLS - OPERATORS_CALLS;
     struct calls *t = d->calls;
 
-    for (uint32_t i = 0; i < MAX_CALLS; i++) {
+    for (uint32_t i = 0; i < most; i++) {
         struct call *k = &t->call[i];
 
         if (k->used) continue;

@@ -499,6 +499,33 @@ hostile_frames_are_answered_and_nothing_breaks(void **state)
     assert_int_equal(rig_stop(&r), 0);
 }
 
+/* Of those that wait for a worker there are so many, and whoever sees to it must get through. */
+static void
+operators_find_room_for_a_command_when_clients_have_taken_theirs(void **state)
+{
+    enum { CALLS = 300 };
+    struct dealer *api, *ctl;
+    uint32_t refused = 0;
+
+    (void)state;
+    rig_begin(&r, "hang", ARGS("--supervisor.stall-timeout", "60s"));
+    api = dial(&r, "api.sock");
+    ctl = dial(&r, "ctl.sock");
+    submit(api, 1, 3, 10, 1);
+    for (uint32_t at = 0; at < 3;) /* then it hangs */
+        at = take_chunk(hear_type(api, LAGAN_MSG_CHUNK, 30000), at, 1);
+    for (uint64_t i = 0; i < CALLS; i++) call(api, 100 + i, "tokenize", "text", "az");
+    call(ctl, 2, "tune status", NULL, NULL);
+    hear_error(ctl, 2, LAGAN_E_WORKER_LOST, "cannot be asked yet", 30000);
+    call(api, 99, "version", NULL, NULL);
+    while (hear(api, 30000)->rid != 99) refused++;
+    assert_in_range(refused, CALLS - 256 + 1, CALLS - 1);
+    hang_up(api);
+    kill(r.pid, SIGTERM);
+    kill(r.pid, SIGINT);
+    assert_int_equal(rig_wait(&r, 30000), 0);
+}
+
 static void
 operators_verbs_need_their_own_door(void **state)
 {
@@ -788,6 +815,7 @@ main(void)
         rig_test(a_full_queue_refuses_before_it_accepts),
         rig_test(what_a_worker_has_no_places_for_waits_also_if_it_is_few_requests),
         rig_test(hostile_frames_are_answered_and_nothing_breaks),
+        rig_test(operators_find_room_for_a_command_when_clients_have_taken_theirs),
         rig_test(operators_verbs_need_their_own_door),
         rig_test(stopping_lets_open_requests_finish_and_takes_no_new_ones),
         rig_test(a_lagand_that_stops_starts_nothing_anew),
