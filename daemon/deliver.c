@@ -552,6 +552,7 @@ deliver_resume(struct daemon *d, struct row *r, struct client *c, uint64_t rid, 
         (r->out && !pieces_may_resume(r, n_tokens, n_text)))
         return -ENOENT;
     TRY(ledger_attach(d->ledger, r, c->handle, rid));
+    if (rid != old_rid) recall_rid(d, r);
     if (r->out) pieces_resume(r, n_tokens, n_text);
     if (old) old->n_open--;
     c->n_open++;

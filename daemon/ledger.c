@@ -447,30 +447,48 @@ ledger_detach(struct ledger *l, struct row *r)
     r->attached = false;
 }
 
+/* Somebody else of its session has that number, and has not ended. */
+static bool
+is_taken(struct ledger *l, const struct row *r, uint64_t rid)
+{
+    const struct row *other = ledger_find_rid(l, &r->session, rid);
+
+    return other && other != r && !other->kept;
+}
+
+int
+ledger_renumber(struct ledger *l, struct row *r, uint64_t rid)
+{
+    struct row *other;
+
+    check(r->named && !r->attached);
+    if (rid == r->rid) return 0;
+    if (is_taken(l, r, rid)) return -EEXIST;
+    other = ledger_find_rid(l, &r->session, rid);
+    if (other) {
+        unkeep(l, other);
+        forget(l, other);
+    }
+    check(map_take(l->by_name, rid_name(l, &r->session, r->rid)) == r->index);
+    check(map_put(l->by_name, rid_name(l, &r->session, rid), r->index) == 0);
+    r->rid = rid;
+    return 0;
+}
+
 int
 ledger_attach(struct ledger *l, struct row *r, uint32_t client, uint64_t rid)
 {
     struct row *other = ledger_find(l, client, rid);
 
     check(r->named);
-    if (other && other != r) return -EEXIST;
-    if (rid != r->rid) {
-        other = ledger_find_rid(l, &r->session, rid);
-        if (other && !other->kept) return -EEXIST;
-        if (other) {
-            unkeep(l, other);
-            forget(l, other);
-        }
-        check(map_take(l->by_name, rid_name(l, &r->session, r->rid)) == r->index);
-        check(map_put(l->by_name, rid_name(l, &r->session, rid), r->index) == 0);
-    }
+    if ((other && other != r) || is_taken(l, r, rid)) return -EEXIST;
     if (r->attached) ledger_detach(l, r);
+    check(ledger_renumber(l, r, rid) == 0);
     if (r->kept) {
         unkeep(l, r);
         l->n++;
     }
     r->client = client;
-    r->rid = rid;
     r->attached = true;
     check(map_put(l->by_rid, key_of(l, client, rid), r->index) == 0);
     return 0;

@@ -164,6 +164,8 @@ void ledger_detach(struct ledger *l, struct row *r);
 /* Another connection of its session asks for it, under that number. -EEXIST: it has such a request
  * open. deliver_resume() is how. */
 int ledger_attach(struct ledger *l, struct row *r, uint32_t client, uint64_t rid) MUST_USE;
+/* A row that nobody is attached to is known by that number from now on. -EEXIST: its session has such a request open. */
+int ledger_renumber(struct ledger *l, struct row *r, uint64_t rid) MUST_USE;
 /* ENDED, not attached, held or due: kept if it has names, else gone. */
 void ledger_give(struct ledger *l, struct row *r);
 void ledger_expire(struct ledger *l, nsec now); /* kept rows that are too old, or too many bytes */

@@ -164,6 +164,17 @@ put_gone(struct daemon *d, const struct row *r)
 }
 
 static bool
+put_rid(struct daemon *d, const struct row *r)
+{
+    struct kept_rid *k = mirror_reserve(&d->mirror, KEPT_RID, sizeof *k);
+
+    if (!k) return false;
+    *k = (struct kept_rid){ r->id, r->rid };
+    mirror_commit(&d->mirror);
+    return true;
+}
+
+static bool
 put_ids(struct daemon *d)
 {
     struct kept_ids *k = mirror_reserve(&d->mirror, KEPT_IDS, sizeof *k);
@@ -235,6 +246,12 @@ void
 recall_end(struct daemon *d, struct row *r)
 {
     if (may_write(d, r)) after(d, r->named ? put_end(d, r) : put_gone(d, r));
+}
+
+void
+recall_rid(struct daemon *d, struct row *r)
+{
+    if (may_write(d, r)) after(d, put_rid(d, r));
 }
 
 void

@@ -14,7 +14,7 @@
 #define RECALL_BYTES (UINT64_C(128) << 20) /* of one half of the mirror */
 
 /* What lies in the records of the mirror. */
-enum { KEPT_ROW = 1, KEPT_TOKENS = 2, KEPT_STATE = 3, KEPT_END = 4, KEPT_IDS = 5, KEPT_GONE = 6 };
+enum { KEPT_ROW = 1, KEPT_TOKENS = 2, KEPT_STATE = 3, KEPT_END = 4, KEPT_IDS = 5, KEPT_GONE = 6, KEPT_RID = 7 };
 struct kept_row {
     uint64_t id, rid;
     struct session_id session;
@@ -56,6 +56,9 @@ struct kept_ids {
 struct kept_gone {
     uint64_t id; /* it is known by no name any more */
 };
+struct kept_rid {
+    uint64_t id, rid; /* its client calls it so now */
+};
 _Static_assert(sizeof(struct kept_row) == 200, "kept_row");
 _Static_assert(sizeof(struct kept_tokens) == 40, "kept_tokens");
 _Static_assert(sizeof(struct kept_state) == 32, "kept_state");
@@ -74,6 +77,7 @@ void recall_new(struct daemon *d);
 void recall_tokens(struct daemon *d, struct row *r, uint32_t n, uint32_t n_text);
 void recall_state(struct daemon *d, struct row *r); /* a worker died of it, or not of it */
 void recall_end(struct daemon *d, struct row *r);
+void recall_rid(struct daemon *d, struct row *r);  /* its client has another number for it */
 void recall_gone(struct daemon *d, struct row *r); /* it is about to lose its names */
 
 #endif

@@ -42,7 +42,7 @@ read_row(struct ledger *l, const struct config *c, const char *p, uint32_t n, st
     static const struct session_id nobody;
     struct rec_submit *s;
     struct kept_row k;
-    struct row *r, *old;
+    struct row *r, *old, *same;
     uint32_t model;
 
     if (n < sizeof k + sizeof *s) return err_set(e, -EBADMSG, "a row of %u bytes", n);
@@ -63,8 +63,9 @@ read_row(struct ledger *l, const struct config *c, const char *p, uint32_t n, st
         return err_set(e, -EBADMSG, "row %llu: its request is not whole", (unsigned long long)k.id);
     }
     /* One that was no longer kept when this one got its key. */
-    old = ledger_find_key(l, &k.session, k.key, k.n_key);
-    if (k.n_key && old && old->kept) ledger_unname(l, old);
+    old = k.n_key ? ledger_find_key(l, &k.session, k.key, k.n_key) : NULL;
+    same = ledger_find_rid(l, &k.session, k.rid);
+    if (old && old->kept && (!same || same->kept)) ledger_unname(l, old);
     if (pieces_begin(r) < 0 || ledger_name(l, r, &k.session, k.key, k.n_key) < 0) {
         row_move(l, r, ROW_ENDED);
         ledger_give(l, r);
@@ -257,6 +258,21 @@ read_gone(struct ledger *l, const char *p, uint32_t n, struct err *e)
 }
 
 static int
+read_rid(struct ledger *l, const char *p, uint32_t n, struct err *e)
+{
+    struct kept_rid k;
+    struct row *r;
+
+    if (n != sizeof k) return err_set(e, -EBADMSG, "a number of %u bytes", n);
+    memcpy(&k, p, sizeof k);
+    r = ledger_find_id(l, k.id);
+    if (!r || !r->named || ledger_renumber(l, r, k.rid) < 0)
+        return err_set(e, -EBADMSG, "row %llu: it cannot have that number",
+                       (unsigned long long)k.id);
+    return 0;
+}
+
+static int
 read_ids(struct ledger *l, const char *p, uint32_t n, struct err *e)
 {
     struct kept_ids k;
@@ -283,6 +299,8 @@ recall_record(struct ledger *l, const struct config *c, uint16_t type, const voi
         return read_end(l, data, n, e);
     case KEPT_GONE:
         return read_gone(l, data, n, e);
+    case KEPT_RID:
+        return read_rid(l, data, n, e);
     case KEPT_IDS:
         return read_ids(l, data, n, e);
     default:

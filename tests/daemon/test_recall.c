@@ -315,6 +315,27 @@ a_key_that_was_given_again_is_the_later_ones(void **state)
     }
 }
 
+/* A second SUBMIT with its key has come, under a number of its own. */
+static void
+a_request_is_known_by_the_number_it_was_asked_for_last(void **state)
+{
+    struct row *r = row(7, "k", 0), *other = row(8, "other", 0);
+    struct client *c;
+    uint32_t gone;
+
+    (void)state;
+    c = session_of(was.sessions, DOOR_API, "c", 1, 1, &gone);
+    recall_new(&was);
+    grow(r, 2);
+    ledger_detach(was.ledger, other);
+    row_end(&was, other, LAGAN_FINISH_LENGTH, "length");
+    assert_int_equal(deliver_resume(&was, r, c, 8, 0, 0, 4), 0); /* which was that one's */
+    next_lagand(1);
+    assert_int_equal(ledger_find_rid(is.ledger, &one, 8)->id, r->id);
+    assert_int_equal(ledger_find_key(is.ledger, &one, "k", 1)->id, r->id);
+    assert_null(ledger_find_rid(is.ledger, &one, 7));
+}
+
 static void
 a_ledger_that_does_not_fit_is_void_until_it_is_empty(void **state)
 {
@@ -406,6 +427,7 @@ main(void)
         T(rows_nobody_could_ask_for_and_models_that_are_gone_are_not_recalled),
         T(tokens_of_the_client_and_the_loss_of_a_name_are_recalled),
         T(a_key_that_was_given_again_is_the_later_ones),
+        T(a_request_is_known_by_the_number_it_was_asked_for_last),
         T(a_ledger_that_does_not_fit_is_void_until_it_is_empty),
         T(any_history_is_recalled),
     };

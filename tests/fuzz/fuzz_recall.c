@@ -50,7 +50,7 @@ static bool
 twin_take_row(const struct kept_row *k, const uint8_t *p, uint32_t n)
 {
     static const struct session_id nobody;
-    struct twin_row *t = &rows[n_rows], *old = NULL;
+    struct twin_row *t = &rows[n_rows], *old = NULL, *had_key = NULL;
     struct rec_submit s;
     uint64_t need;
 
@@ -71,11 +71,15 @@ twin_take_row(const struct kept_row *k, const uint8_t *p, uint32_t n)
         struct twin_row *o = &rows[i];
 
         if (!o->there || memcmp(&o->session, &k->session, sizeof nobody)) continue;
-        if (k->n_key && o->n_key == k->n_key && !memcmp(o->key, k->key, k->n_key)) return false;
+        if (k->n_key && o->n_key == k->n_key && !memcmp(o->key, k->key, k->n_key)) {
+            if (o->open) return false;
+            had_key = o;
+        }
         if (o->rid == k->rid && o->open) return false;
         if (o->rid == k->rid) old = o;
     }
     if (old) old->there = false;
+    if (had_key) had_key->there = false;
     *t = (struct twin_row){ .there = true,
                             .open = true,
                             .lp = s.flags & SUBMIT_LOGPROBS,
@@ -135,6 +139,24 @@ twin_take_tokens(const struct kept_tokens *k, const uint8_t *p, uint32_t n)
 }
 
 static bool
+twin_take_rid(struct twin_row *t, uint64_t rid)
+{
+    struct twin_row *old = NULL;
+
+    for (uint32_t i = 0; i < n_rows; i++) {
+        struct twin_row *o = &rows[i];
+
+        if (!o->there || o == t || o->rid != rid) continue;
+        if (memcmp(&o->session, &t->session, sizeof t->session)) continue;
+        if (o->open) return false;
+        old = o;
+    }
+    if (old) old->there = false;
+    t->rid = rid;
+    return true;
+}
+
+static bool
 twin_take(uint16_t type, const uint8_t *p, uint32_t n)
 {
     struct kept_row row = { 0 };
@@ -166,9 +188,12 @@ twin_take(uint16_t type, const uint8_t *p, uint32_t n)
     case KEPT_IDS:
         return n == 8 && id <= INT64_MAX;
     case KEPT_GONE:
-        if (n != 8 || !t || !t->open) return false;
+        if (n != 8 || !t) return false;
         t->there = false;
         return true;
+    case KEPT_RID:
+        if (n == 16) memcpy(&id, p + 8, 8);
+        return n == 16 && t && twin_take_rid(t, id);
     default:
         return false;
     }
@@ -258,7 +283,10 @@ make(struct in *in, uint16_t type, uint8_t *p)
                           (t && t->n_out > 1 ? t->n_out * sizeof(struct row_output) : 0));
     }
     memcpy(p, &id, sizeof id);
-    return sizeof id;
+    if (type != KEPT_RID) return sizeof id;
+    id = byte(in) % 8;
+    memcpy(p + 8, &id, sizeof id);
+    return 16;
 }
 
 /* What lagand does with a row that waits: the whole record for a worker, its place among poisons. */
