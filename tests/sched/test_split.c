@@ -206,12 +206,16 @@ the_fit_is_that_of_every_step_looked_at_again(void **state)
             struct work_done w = some_work();
             double flop = MAX(w.matmul - 150 * w.weights, 0.) + w.attend; /* 600e12 / 4e12 */
             double x[] = { w.weights / 4e3, w.kv / 4e3, flop / 600e3 }, ns = 0;
-            double guess = x[0] + x[1] + x[2];
+            double guess = x[0] + x[1] + x[2], longest;
+            bool known;
             double beside = test_below(4) ? 0 : real(0, 1);
 
             for (unsigned i = 0; i < STEP_TERMS; i++) ns += truth[i] * x[i] * real(.8, 1.2);
             ns = (double)(nsec)ns;
+            longest = 4 * steptime_of(&t, STEP_CONTEXT, 0, &w); /* as it counts, from the third */
+            known = steptime_known(&t, STEP_CONTEXT) > 2;
             steptime_learn(&t, STEP_CONTEXT, 0, &w, (nsec)ns, beside);
+            if (known) ns = MIN(ns, longest);
             for (uint32_t j = 0; j < n_samples; j++) sample[j].weight *= 1 - .02 * (1 - beside);
             for (unsigned i = 0; i < STEP_TERMS; i++) sample[n_samples].z[i] = x[i] / guess;
             sample[n_samples].y = ns / guess;
