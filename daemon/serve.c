@@ -117,6 +117,7 @@ static int
 on_hangup(sd_event_source *s, const struct signalfd_siginfo *si, void *arg)
 {
     (void)s;
+    (void)si;
     if (roll_start(arg, ", by SIGHUP") < 0) log_info("a reload is under way, or the end: no other");
     return 0;
 }

@@ -331,7 +331,7 @@ a_second_reload_is_refused_while_one_is_under_way(void **state)
     assert_true(rig_told(&r, "READY=1", 5000));
     call(ctl, 3, "events", NULL, NULL);
     list = msg_get(msg_get(&hear_type(ctl, LAGAN_MSG_REPLY, 5000)->map, "result"), "events");
-    for (uint32_t i = 0; i < list->via.array.size; i++) { /* what follows from it stands behind it */
+    for (uint32_t i = 0; i < list->via.array.size; i++) { /* first who asked */
         const char *text = text_of(&list->via.array.ptr[i], "text");
 
         if (!strcmp(text, "reload")) asked = i;
