@@ -85,7 +85,7 @@ struct daemon {
     bool announced; /* READY=1 has been said */
     bool was_ready; /* a worker has served in this life */
     bool draining, leaving;
-    bool begin_again;      /* become the program that lies there now */
+    bool begin_again; /* become the program that lies there now */
     struct rehearsal rehearsal;
     uint32_t rolling;      /* 1 + the worker that is being replaced; 0: no round is under way */
     uint64_t rolled_epoch; /* of the one before it */
