@@ -176,7 +176,7 @@ resume_one(struct daemon *d, struct client *c, uint64_t rid, uint64_t have, uint
 {
     struct row *r = ledger_find_rid(d->ledger, &c->session, rid);
 
-    if (!r || r->asked_in == d->n_resumes) return; /* named twice: where it was is looked for once */
+    if (!r || r->asked_in == d->n_resumes) return; /* named twice: found once */
     r->asked_in = d->n_resumes;
     if (have <= UINT32_MAX && text <= UINT32_MAX &&
         deliver_resume(d, r, c, rid, (uint32_t)have, (uint32_t)text, r->win) == 0)

@@ -70,7 +70,7 @@ struct row {
     nsec accepted, deadline; /* deadline: NSEC_NEVER without */
     nsec ended, left;        /* when it ended; when its client went away */
     nsec patience;           /* so long it goes on without one */
-    nsec stalled; /* since when nothing could go: window shut or queue full; 0: it could */
+    nsec stalled;      /* since when nothing could go: window shut or queue full; 0: it could */
     uint64_t asked_in; /* the number of the RESUME that named it last */
     uint32_t win, n_chunks, n_acked;
     uint32_t mark_chunk, mark_token; /* when that chunk is acked, tokens before that are safe, */
@@ -184,7 +184,8 @@ struct row *ledger_last_queued(struct ledger *l, const struct row *before); /* b
 
 void row_move(struct ledger *l, struct row *r, enum row_state to);
 uint32_t row_n_tokens(const struct row *r);
-uint32_t row_n_seqs(const struct row *r); /* that a worker runs for it; a model's own beams are not known here */
+/* Sequences that a worker runs for it; a model's own beams are not known here. */
+uint32_t row_n_seqs(const struct row *r);
 /* The SUBMIT that goes on "from here": the request with the tokens and text of this row. n bytes of it
  * from `at` on; row_record_bytes() are all. */
 uint32_t row_record_bytes(const struct row *r);

@@ -14,7 +14,8 @@
 #define RECALL_BYTES (UINT64_C(128) << 20) /* of one half of the mirror */
 
 /* What lies in the records of the mirror. */
-enum { KEPT_ROW = 1, KEPT_TOKENS = 2, KEPT_STATE = 3, KEPT_END = 4, KEPT_IDS = 5, KEPT_GONE = 6, KEPT_RID = 7 };
+enum { KEPT_ROW = 1, KEPT_TOKENS = 2, KEPT_STATE = 3, KEPT_END = 4, KEPT_IDS = 5 };
+enum { KEPT_GONE = 6, KEPT_RID = 7 };
 struct kept_row {
     uint64_t id, rid;
     struct session_id session;

@@ -15,7 +15,8 @@ struct user {
     char name[USER_NAME + 1]; /* "uid:1000", "key:alice" */
     uint32_t n_clients, n_open, max_open;
     uint64_t tokens, max_tokens; /* asked and to come; max 0: no limit */
-    nsec took, took_at; /* for its large frames and its commands, less a share of the time that has passed since */
+    /* For its large frames and its commands, less a share of the time that has passed since. */
+    nsec took, took_at;
 };
 
 struct client {

@@ -66,7 +66,7 @@ struct worker {
     bool full;            /* its request ring had no room this turn */
     bool lied;            /* it has broken a rule: nothing that it says is read any more */
 
-    uint32_t vocab; /* as its own READY said: its siblings' may have been made before the model was changed */
+    uint32_t vocab; /* as its own READY said: a sibling's model may be older */
     uint64_t load_done, load_total;
     uint32_t restarts;
     nsec ready_at, start_took; /* from spawn to READY, the last time */

@@ -18,7 +18,7 @@ attack_fn attack_large;          /* frames as large as may be, with a list that 
 attack_fn attack_large_good;     /* and with nothing wrong but that the model cannot take them */
 attack_fn attack_parts;          /* 250 frames as large as may be, all but their last byte */
 attack_fn attack_endless;        /* messages of frames without end */
-attack_fn attack_asks; /* what costs lagand most to answer, as fast as it goes */
+attack_fn attack_asks;           /* what costs lagand most to answer, as fast as it goes */
 attack_fn attack_crowd; /* 5,000 connections: silent ones, half of a handshake, HELLO and no more */
 
 /* ATTACKERS processes of it, at nice 19. */
