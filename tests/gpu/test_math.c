@@ -73,13 +73,13 @@ wrap_cospi(v8 x)
 }
 
 static double
-sinpi(double x)
+sin_of_pi(double x)
 {
     return sin(M_PI * x);
 }
 
 static double
-cospi(double x)
+cos_of_pi(double x)
 {
     return cos(M_PI * x);
 }
@@ -139,8 +139,8 @@ static void
 sine_and_cosine_of_an_eighth_turn_are_within_two_ulp(void **state)
 {
     (void)state;
-    close_to("sinpi", wrap_sinpi, sinpi, -0.25f, 0.25f);
-    close_to("cospi", wrap_cospi, cospi, -0.25f, 0.25f);
+    close_to("sin_of_pi", wrap_sinpi, sin_of_pi, -0.25f, 0.25f);
+    close_to("cos_of_pi", wrap_cospi, cos_of_pi, -0.25f, 0.25f);
 }
 
 int
