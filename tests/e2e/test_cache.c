@@ -332,8 +332,8 @@ what_was_found_is_computed_again_after_a_flush(void **state)
     assert_int_equal(host, 0);
     assert_int_equal(ask_again(c, &t), 0);
     assert_int_equal(ask_again(c, &t), 2 * ASKED - 1);
-    assert_int_equal(serve_ctl(&s, "events", said, sizeof said), 0);
-    assert_non_null(strstr(said, "operator  w0   kv flush"));
+    assert_int_equal(serve_ctl(&s, "events --json", said, sizeof said), 0);
+    assert_non_null(strstr(said, "\"kind\":\"operator\",\"worker\":\"w0\",\"text\":\"kv flush\""));
     assert_int_equal(serve_ctl(&s, "kv flush w7", said, sizeof said), 4);
     lagan_close(c);
     serve_stop(&s);
