@@ -291,7 +291,9 @@ streams_go_on_before_the_host_tier_is_there_and_then_it_is_used(void **state)
         answers_settle(&ans);
     }
     assert_true(answers_counted(&ans, "offloaded", 0) > 0);
-    assert_true(service_logged(&v, "of the host tier are mapped now") > 0); /* as it is used */
+    /* As it is used; of a GPU's, whose pieces are of 2 MiB, the first is all there is. */
+    assert_true(strcmp(torture_device, "cpu") ||
+                service_logged(&v, "of the host tier are mapped now") > 0);
     lines = service_logged(&v, "w0: a host tier of");
     empty = service_logged(&v, ", 0 blocks in it");
     answers_turn(&ans, 0, true);
