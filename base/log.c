@@ -6,13 +6,16 @@
  */
 #include "base/log.h"
 
+#include <poll.h>
 #include <stdarg.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/uio.h>
+#include <sys/un.h>
 #include <unistd.h>
 
 #define SD_JOURNAL_SUPPRESS_LOCATION
@@ -24,7 +27,9 @@ static struct {
     char subject[32];
     _Atomic int most;
     bool journal, terminal;
-} out = { .subject = "lagan", .most = LOG_LEVEL_INFO };
+    int watched;   /* writable: a message does not wait; -1: it may */
+    uint64_t lost; /* messages since the last that went */
+} out = { .subject = "lagan", .most = LOG_LEVEL_INFO, .watched = -1 };
 
 /* Is standard error the stream that systemd connected to the journal? It says which one it means by
  * device and inode, because the variable is inherited by processes whose stderr went elsewhere. */
@@ -46,6 +51,7 @@ log_open(const char *subject, enum log_level most)
     snprintf(out.subject, sizeof out.subject, "%s", subject);
     out.journal = stderr_is_journal();
     out.terminal = isatty(STDERR_FILENO);
+    out.watched = -1;
     log_level_set(most);
 }
 
@@ -53,6 +59,34 @@ void
 log_level_set(enum log_level most)
 {
     atomic_store_explicit(&out.most, (int)most, memory_order_relaxed);
+}
+
+/* A socket of ours to the journal's: libsystemd's own waits, and this one tells whether it would. -1: it cannot be told. */
+static int
+open_journal(void)
+{
+    const struct sockaddr_un a = { .sun_family = AF_UNIX,
+                                   .sun_path = "/run/systemd/journal/socket" };
+    int fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+
+    if (fd < 0 || connect(fd, (const struct sockaddr *)&a, sizeof a) == 0) return fd;
+    close(fd);
+    return -1;
+}
+
+void
+log_never_wait(void)
+{
+    out.watched = out.journal ? open_journal() : STDERR_FILENO;
+}
+
+/* A line is less than PIPE_BUF: where a pipe takes anything it takes all of it. */
+static bool
+would_wait(void)
+{
+    struct pollfd p = { .fd = out.watched, .events = POLLOUT };
+
+    return out.watched >= 0 && poll(&p, 1, 0) == 0;
 }
 
 static void
@@ -90,6 +124,31 @@ to_stderr(enum log_level level, const char *text)
     if (write(STDERR_FILENO, line, (size_t)n) < 0) return;
 }
 
+static void
+put(enum log_level level, const char *const *fields, const char *text)
+{
+    if (out.journal) {
+        to_journal(level, fields, text);
+    } else {
+        to_stderr(level, text);
+    }
+}
+
+/* How many did not go; false: nor would the next. */
+static bool
+own_up(void)
+{
+    char text[80];
+
+    if (would_wait()) return false;
+    if (!out.lost) return true;
+    snprintf(text, sizeof text, "%llu lines of the log are lost: nobody read them",
+             (unsigned long long)out.lost);
+    put(LOG_LEVEL_WARN, NULL, text);
+    out.lost = 0;
+    return !would_wait();
+}
+
 static void PRINTF_LIKE(3, 0)
     say(enum log_level level, const char *const *fields, const char *fmt, va_list ap)
 {
@@ -100,10 +159,10 @@ static void PRINTF_LIKE(3, 0)
     for (char *p = text; *p; p++) {
         if ((unsigned char)*p < ' ' || *p == 0x7f) *p = ' ';
     }
-    if (out.journal) {
-        to_journal(level, fields, text);
+    if (own_up()) {
+        put(level, fields, text);
     } else {
-        to_stderr(level, text);
+        out.lost++;
     }
 }
 

@@ -7,6 +7,9 @@
  * lagand adds WORKER= and EPOCH= and passes it on.
  *
  * Nothing is logged per token or per record; that is a counter (ipc/stat.h). Any thread.
+ *
+ * A message waits for whoever reads the log, so that none is lost; after log_never_wait() one that cannot go at
+ * once is counted instead, and the next that can says how many.
  */
 #ifndef BASE_LOG_H
 #define BASE_LOG_H
@@ -18,6 +21,7 @@ enum log_level { LOG_LEVEL_ERR = 3, LOG_LEVEL_WARN = 4, LOG_LEVEL_INFO = 6, LOG_
 /* Who speaks ("lagand", "worker w0"): copied, at most 31 bytes. Before the first thread. */
 void log_open(const char *subject, enum log_level most);
 void log_level_set(enum log_level most);
+void log_never_wait(void); /* for a program with one thread: others wait for it */
 
 /* Someone must act · someone should know · life events · off by default. */
 void log_err(const char *fmt, ...) PRINTF_LIKE(1, 2);

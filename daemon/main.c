@@ -148,6 +148,7 @@ main(int argc, char **argv)
         return 0;
     }
     log_level_set(levels[config.o.log_level]);
+    log_never_wait();
     raise_files();
     /* Frames come and go: their memory is taken again, and given back by pressure.c. */
     mallopt(M_MMAP_THRESHOLD, 2 * LAGAN_MAX_FRAME);

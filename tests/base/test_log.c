@@ -7,11 +7,27 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/uio.h>
+#include <sys/un.h>
 #include <unistd.h>
 
 int sd_journal_sendv(const struct iovec *v, int n);
+
+static struct sockaddr_un door; /* in the place of journald's */
+static socklen_t door_bytes;
+
+int
+connect(int fd, const struct sockaddr *a, socklen_t n)
+{
+    const struct sockaddr_un *at = (const struct sockaddr_un *)(const void *)a;
+
+    assert_string_equal(at->sun_path, "/run/systemd/journal/socket");
+    assert_int_equal(n, sizeof *at);
+    return (int)syscall(SYS_connect, fd, &door, door_bytes);
+}
 
 static char journal[4096]; /* what the journal was sent: field by field, a line each */
 
@@ -19,7 +35,7 @@ static char journal[4096]; /* what the journal was sent: field by field, a line 
 int
 sd_journal_sendv(const struct iovec *v, int n)
 {
-    size_t used = 0;
+    size_t used = strlen(journal);
 
     for (int i = 0; i < n; i++) {
         used += (size_t)snprintf(journal + used, sizeof journal - used, "%.*s\n", (int)v[i].iov_len,
@@ -167,6 +183,79 @@ another_processes_journal_stream_is_not_ours(void **state)
     assert_string_equal(journal, "");
 }
 
+static void
+a_pipe_that_nobody_reads_loses_lines_and_says_how_many(void **state)
+{
+    char text[8192], expected[200];
+    uint32_t n = 0;
+    int ends[2];
+    ssize_t got;
+
+    (void)state;
+    assert_int_equal(pipe2(ends, O_NONBLOCK), 0);
+    fcntl(ends[1], F_SETFL, 0); /* a write into it waits */
+    fflush(stderr);
+    saved = dup(STDERR_FILENO);
+    dup2(ends[1], STDERR_FILENO);
+    log_open("lagand", LOG_LEVEL_INFO);
+    log_never_wait();
+    alarm(10);
+    for (uint32_t i = 0; i < 2000; i++) log_info("line %u of %0100u", i, 0u);
+    while ((got = read(ends[0], text, sizeof text)) > 0)
+        for (ssize_t i = 0; i < got; i++) n += text[i] == '\n';
+    log_info("read again");
+    got = read(ends[0], text, sizeof text);
+    dup2(saved, STDERR_FILENO);
+    close(saved);
+    alarm(0);
+    assert_true(n > 100 && n < 2000);
+    snprintf(expected, sizeof expected,
+             "<4>lagand: %u lines of the log are lost: nobody read them\n<6>lagand: read again\n",
+             2000 - n);
+    assert_int_equal(got, strlen(expected));
+    assert_memory_equal(text, expected, (size_t)got);
+    close(ends[0]);
+    close(ends[1]);
+}
+
+static void
+a_journal_that_takes_nothing_is_not_waited_for(void **state)
+{
+    int fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_NONBLOCK, 0), other;
+    char text[8];
+
+    (void)state;
+    /* Its address is the kernel's choice, in no directory. */
+    assert_int_equal(bind(fd, (const struct sockaddr *)&(struct sockaddr_un){ AF_UNIX, "" },
+                          sizeof(sa_family_t)),
+                     0);
+    door_bytes = sizeof door;
+    assert_int_equal(getsockname(fd, (struct sockaddr *)&door, &door_bytes), 0);
+    other = socket(AF_UNIX, SOCK_DGRAM | SOCK_NONBLOCK, 0);
+    assert_int_equal(syscall(SYS_connect, other, &door, door_bytes), 0);
+    look();
+    journal_stream(0);
+    log_open("lagand", LOG_LEVEL_INFO);
+    log_never_wait();
+    log_info("heard");
+    assert_non_null(strstr(journal, "heard"));
+    *journal = 0;
+    while (send(other, "x", 1, 0) == 1) continue;
+    log_info("not heard");
+    log_info("nor this");
+    assert_string_equal(journal, "");
+    while (recv(fd, text, sizeof text, 0) > 0) continue;
+    log_info("heard again");
+    assert_string_equal(journal,
+                        "MESSAGE=2 lines of the log are lost: nobody read them\nPRIORITY=4\n"
+                        "SYSLOG_IDENTIFIER=lagand\n"
+                        "MESSAGE=heard again\nPRIORITY=6\nSYSLOG_IDENTIFIER=lagand\n");
+    unsetenv("JOURNAL_STREAM");
+    assert_string_equal(seen(), "");
+    close(fd);
+    close(other);
+}
+
 int
 main(void)
 {
@@ -178,6 +267,8 @@ main(void)
         cmocka_unit_test(a_long_subject_is_cut),
         cmocka_unit_test(a_matching_journal_stream_sends_fields_to_the_journal),
         cmocka_unit_test(another_processes_journal_stream_is_not_ours),
+        cmocka_unit_test(a_pipe_that_nobody_reads_loses_lines_and_says_how_many),
+        cmocka_unit_test(a_journal_that_takes_nothing_is_not_waited_for),
     };
 
     unsetenv("JOURNAL_STREAM");
