@@ -38,9 +38,15 @@ static const nsec HAND_GRACE = NSEC_S;
 static const nsec DEATH_TIME = 2 * NSEC_MS; /* from a shut hand to an end, without a driver */
 static const nsec STORM_TIME = NSEC_S;
 enum { STORM_FACTOR = 10, STORM_LEAST = 2000 };
-/* Of what it prints: 4 KiB a turn, for a line may have one byte and costs us microseconds; of the dead all that a pipe
- * holds, and its end. */
-enum { LOG_BYTES = 2048, LOG_READS = 2, LAST_READS = (64 << 10) / LOG_BYTES + 1 };
+/* Of what it prints: a line may have one byte and costs us ten microseconds. In a turn so many bytes, or, read by the piece,
+ * about so many lines; of the dead all that a pipe holds, and the last lines of that. */
+enum {
+    PIECE_BYTES = 512,
+    TURN_BYTES = 4 << 10,
+    TURN_LINES = 128,
+    LAST_BYTES = 66 << 10,
+    LAST_LINES = 256
+};
 
 static void
 say(const struct worker *w, enum log_level level, const char *text)
@@ -89,18 +95,31 @@ take_line(struct worker *w)
     say(w, level, text);
 }
 
-/* Everything there is, within a budget: a worker that prints for ever may not keep us here. */
-static int
-drain_log(struct worker *w, int budget)
+/* How many lines that makes. */
+static uint32_t
+take_bytes(struct worker *w, const char *p, size_t n)
 {
-    char buf[LOG_BYTES];
-    ssize_t n = 0;
+    uint32_t lines = 0;
 
-    while (budget-- > 0 && (n = read(w->log, buf, sizeof buf)) > 0) {
-        for (ssize_t i = 0; i < n; i++) {
-            if (buf[i] == '\n' || w->n_line == sizeof w->line - 1) take_line(w);
-            if (buf[i] != '\n') w->line[w->n_line++] = buf[i];
-        }
+    for (size_t i = 0; i < n; i++) {
+        if (p[i] == '\n' || w->n_line == sizeof w->line - 1) take_line(w), lines++;
+        if (p[i] != '\n') w->line[w->n_line++] = p[i];
+    }
+    return lines;
+}
+
+/* What there is, within a budget: a worker that prints for ever may not keep us here. */
+static int
+drain_log(struct worker *w)
+{
+    char buf[PIECE_BYTES];
+    uint32_t lines = 0;
+    size_t bytes = 0;
+    ssize_t n = 1;
+
+    while (lines < TURN_LINES && bytes < TURN_BYTES && (n = read(w->log, buf, sizeof buf)) > 0) {
+        lines += take_bytes(w, buf, (size_t)n);
+        bytes += (size_t)n;
     }
     if (n == 0) return -EPIPE;
     return n < 0 && errno != EAGAIN && errno != EINTR ? -errno : 0;
@@ -113,7 +132,7 @@ on_log(sd_event_source *s, int fd, uint32_t revents, void *arg)
 
     (void)fd;
     (void)revents;
-    if (drain_log(w, LOG_READS) < 0) sd_event_source_set_enabled(s, SD_EVENT_OFF);
+    if (drain_log(w) < 0) sd_event_source_set_enabled(s, SD_EVENT_OFF);
     return 0;
 }
 
@@ -311,10 +330,37 @@ worker_forget_pid(const struct worker *w)
     store_drop(name);
 }
 
+/* Where the last lines of it begin, and how many come before them. */
+static size_t
+last_lines(const char *p, size_t n, uint32_t *before)
+{
+    uint32_t lines = 0, skip;
+    size_t at = 0;
+
+    for (size_t i = 0; i < n; i++) lines += p[i] == '\n';
+    *before = skip = lines > LAST_LINES ? lines - LAST_LINES : 0;
+    while (skip) skip -= p[at++] == '\n';
+    return at;
+}
+
 void
 worker_last_lines(struct worker *w)
 {
-    if (w->log >= 0) (void)drain_log(w, LAST_READS);
+    static char last[LAST_BYTES]; /* one thread */
+    uint32_t skipped;
+    size_t n = 0, at;
+    ssize_t got;
+
+    while (w->log >= 0 && n < sizeof last && (got = read(w->log, last + n, sizeof last - n)) > 0)
+        n += (size_t)got;
+    at = last_lines(last, n, &skipped);
+    if (skipped) {
+        w->n_line = 0; /* the first of them */
+        tell(w, LOG_LEVEL_WARN,
+             "worker %s: %u lines that it printed before its last %d are not shown", w->name,
+             skipped, LAST_LINES);
+    }
+    take_bytes(w, last + at, n - at);
     if (w->n_line) take_line(w);
 }
 

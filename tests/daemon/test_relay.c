@@ -743,6 +743,28 @@ what_a_worker_printed_is_read_to_the_end(void **state)
 }
 
 static void
+of_a_dead_workers_very_many_lines_the_last_are_shown(void **state)
+{
+    static const char line[] = "<3>this is why\n";
+    char some[4096];
+    int ends[2];
+
+    (void)state;
+    assert_int_equal(pipe2(ends, O_NONBLOCK), 0);
+    while (write(ends[1], "\nx\n<7>y\n", 8) == 8) continue;
+    assert_int_equal(read(ends[0], some, sizeof some), sizeof some);
+    assert_int_equal(write(ends[1], line, sizeof line - 1), sizeof line - 1);
+    w.log = ends[0];
+    w.n_lines = 0;
+    worker_last_lines(&w);
+    assert_in_range(w.n_lines, 20, 256);
+    assert_string_equal(w.last_line[(w.n_lines - 1) % LOG_LINES], "this is why");
+    assert_string_equal(w.why, "this is why");
+    close(ends[0]);
+    close(ends[1]);
+}
+
+static void
 random_records_do_no_harm(void **state)
 {
     (void)state;
@@ -808,6 +830,7 @@ main(void)
         T(behind_a_lie_nothing_is_read),
         T(a_group_of_which_one_does_not_end_is_given_up),
         T(what_a_worker_printed_is_read_to_the_end),
+        T(of_a_dead_workers_very_many_lines_the_last_are_shown),
         T(random_records_do_no_harm),
     };
 
