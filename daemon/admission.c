@@ -469,7 +469,6 @@ fill_in(struct daemon *d, struct client *c, const struct msg_request *q, struct 
 
         r->deadline = clock_after(d->now, wait);
     }
-    if (c->has_session) check(ledger_name(d->ledger, r, &c->session, q->key.p, q->key.n) == 0);
     d->n_requests++;
     c->n_open++;
 }
@@ -537,12 +536,17 @@ admission_take(struct daemon *d, struct client *c, const struct msg *m, struct r
         return code;
     }
     (*ret)->model = model;
-    if (pieces_begin(*ret) < 0) { /* nobody has heard of it */
+    if (pieces_begin(*ret) < 0)
+        code = REFUSED(e, OUT_OF_MEMORY, "lagand has no memory for another request");
+    else if (c->has_session && ledger_name(d->ledger, *ret, &c->session, q.key.p, q.key.n) < 0)
+        code = REFUSED(e, QUEUE_FULL,
+                       "its key or its id falls together with another's; try again with others");
+    if (code) { /* nobody has heard of it */
         bytes_done(&done);
         row_move(d->ledger, *ret, ROW_ENDED);
         ledger_detach(d->ledger, *ret);
         ledger_give(d->ledger, *ret);
-        return REFUSED(e, OUT_OF_MEMORY, "lagand has no memory for another request");
+        return code;
     }
     begin_with(*ret, &done);
     charge(d, c, *ret, most);

@@ -408,7 +408,7 @@ ledger_take(struct ledger *l, uint32_t client, uint64_t rid, struct rec_submit *
 {
     struct row *r;
 
-    if (ledger_find(l, client, rid)) return -EEXIST;
+    if (map_find(l->by_rid, key_of(l, client, rid)) != MAP_NONE) return -EEXIST;
     r = add(l, l->last_id + 1, rid, submit, submit_bytes);
     if (!r) return -ENOSPC;
     r->client = client;
@@ -447,13 +447,22 @@ ledger_detach(struct ledger *l, struct row *r)
     r->attached = false;
 }
 
-/* Somebody else of its session has that number, and has not ended. */
+/* Another row has that place in a table, by its name or by one that falls together with it. */
+static bool
+is_anothers(const struct map *m, uint64_t name, const struct row *r)
+{
+    uint32_t i = map_find(m, name);
+
+    return i != MAP_NONE && i != r->index;
+}
+
+/* One that has ended makes room, if it is of that very name. */
 static bool
 is_taken(struct ledger *l, const struct row *r, uint64_t rid)
 {
     const struct row *other = ledger_find_rid(l, &r->session, rid);
 
-    return other && other != r && !other->kept;
+    return !(other && other->kept) && is_anothers(l->by_name, rid_name(l, &r->session, rid), r);
 }
 
 int
@@ -478,10 +487,8 @@ ledger_renumber(struct ledger *l, struct row *r, uint64_t rid)
 int
 ledger_attach(struct ledger *l, struct row *r, uint32_t client, uint64_t rid)
 {
-    struct row *other = ledger_find(l, client, rid);
-
     check(r->named);
-    if ((other && other != r) || is_taken(l, r, rid)) return -EEXIST;
+    if (is_anothers(l->by_rid, key_of(l, client, rid), r) || is_taken(l, r, rid)) return -EEXIST;
     if (r->attached) ledger_detach(l, r);
     check(ledger_renumber(l, r, rid) == 0);
     if (r->kept) {

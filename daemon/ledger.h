@@ -12,7 +12,8 @@
  * A client that gave a session is known again after its connection, or lagand, was lost. Its rows have
  * names, (session, rid) and (session, key); they go on without a connection, and when they have ended
  * are kept for LEDGER_KEEP_TIME, in at most LEDGER_KEEP_BYTES, so that whoever knows a name gets the
- * answer and nothing runs twice.
+ * answer and nothing runs twice. Of two names that fall together in a table, which is by a hash of theirs, the second
+ * cannot be had: -EEXIST.
  */
 #ifndef DAEMON_LEDGER_H
 #define DAEMON_LEDGER_H

@@ -366,6 +366,64 @@ any_order_of_lives_keeps_the_books(void **state)
     ledger_free(l);
 }
 
+/* The number of client 2 that falls together with that of client 1: ledger.c's hash, backwards. */
+static uint64_t
+twin_of(uint64_t rid, uint64_t seed)
+{
+    const uint64_t odd = UINT64_C(0xd6e8feb86659fd93);
+    uint64_t x = rid ^ seed, inverse = odd;
+
+    for (int i = 0; i < 6; i++) inverse *= 2 - odd * inverse;
+    x = (x ^ x >> 32) * odd - UINT64_C(0x9e3779b97f4a7c15);
+    x *= inverse;
+    return (x ^ x >> 32) ^ seed;
+}
+
+static void
+two_numbers_that_fall_together_are_not_both_had(void **state)
+{
+    struct ledger *l = ledger_new(CAPACITY, 1);
+    struct session_id mine = { { 1 } };
+    struct rec_submit *s = submit(10);
+    uint64_t twin = twin_of(7, 1);
+    struct row *r = take(l, 1, 7), *other;
+
+    (void)state;
+    assert_null(ledger_find(l, 2, twin));
+    assert_int_equal(ledger_take(l, 2, twin, s, sizeof *s, &other), -EEXIST);
+    free(s);
+    other = take(l, 3, twin);
+    assert_int_equal(ledger_name(l, other, &mine, NULL, 0), 0);
+    assert_int_equal(ledger_attach(l, other, 2, twin), -EEXIST);
+    assert_ptr_equal(ledger_find(l, 3, twin), other);
+    ledger_check(l);
+    end(l, r);
+    assert_int_equal(ledger_attach(l, other, 2, twin), 0);
+    ledger_check(l);
+    ledger_free(l);
+}
+
+static void
+two_keys_that_fall_together_are_not_both_had(void **state)
+{
+    /* With this session and the seed 1, by a search. */
+    static const uint8_t keys[][8] = { { 0xb2, 0x72, 0xd6, 0x3a, 0xee, 0x0c, 0xbf, 0x94 },
+                                       { 0xaa, 0x9e, 0xb5, 0x54, 0xb9, 0xb1, 0x7b, 0x87 } };
+    struct ledger *l = ledger_new(CAPACITY, 1);
+    struct row *r = take(l, 1, 7), *other = take(l, 1, 8);
+    struct session_id five;
+
+    (void)state;
+    memset(&five, 5, sizeof five);
+    assert_int_equal(ledger_name(l, r, &five, (const char *)keys[0], 8), 0);
+    assert_null(ledger_find_key(l, &five, (const char *)keys[1], 8));
+    assert_int_equal(ledger_name(l, other, &five, (const char *)keys[1], 8), -EEXIST);
+    assert_false(other->named);
+    end(l, other);
+    ledger_check(l);
+    ledger_free(l);
+}
+
 int
 main(void)
 {
@@ -382,6 +440,8 @@ main(void)
         cmocka_unit_test(a_resumed_request_goes_on_from_here),
         cmocka_unit_test(bytes_grow_at_the_end_and_shrink_at_the_front),
         cmocka_unit_test(any_order_of_lives_keeps_the_books),
+        cmocka_unit_test(two_numbers_that_fall_together_are_not_both_had),
+        cmocka_unit_test(two_keys_that_fall_together_are_not_both_had),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
