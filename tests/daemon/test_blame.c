@@ -5,6 +5,7 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 static struct step_trace trace;
 static struct blame b;
@@ -46,6 +47,27 @@ steps_that_were_launched_and_not_retired_are_to_blame_on_every_lane(void **state
     assert_true(blame_has(&b, 3) && blame_has(&b, 4));
     blame_read(&b, NULL); /* a death from outside */
     assert_false(blame_has(&b, 3));
+}
+
+static void
+a_full_ledger_is_held_against_a_full_trace_within_a_turn(void **state)
+{
+    enum { EACH = TRACE_IDS - 1, ALL = TRACE_ENTRIES * EACH, ROWS = 8192 };
+    struct timespec from, to;
+    req_id ids[EACH];
+    uint32_t n = 0;
+
+    (void)state;
+    for (uint32_t i = 0; i < TRACE_ENTRIES; i++) {
+        for (uint32_t k = 0; k < EACH; k++) ids[k] = ROWS + ALL - i * EACH - k;
+        entry(i, 10 + i, 0, EACH, ids);
+    }
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &from);
+    blame_read(&b, &trace);
+    for (req_id id = 2; id <= ROWS + 1; id++) n += blame_has(&b, id);
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &to);
+    assert_int_equal(n, 1);
+    assert_true((to.tv_sec - from.tv_sec) * 1000000000 + to.tv_nsec - from.tv_nsec < 5000000);
 }
 
 static void
@@ -192,6 +214,7 @@ main(void)
 #define T(f) cmocka_unit_test_setup(f, set_up)
     const struct CMUnitTest tests[] = {
         T(steps_that_were_launched_and_not_retired_are_to_blame_on_every_lane),
+        T(a_full_ledger_is_held_against_a_full_trace_within_a_turn),
         T(a_step_that_was_being_written_was_not_launched),
         T(a_trace_that_names_nobody_or_cannot_be_believed_blames_all),
         T(two_blames_make_a_suspect_and_the_third_is_poison),
