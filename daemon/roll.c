@@ -42,6 +42,7 @@ roll_start(struct daemon *d, const char *by)
 void
 roll_turn(struct daemon *d)
 {
+    if (d->draining) d->rolling = 0; /* who stops begins nothing anew */
     while (d->rolling) {
         const struct worker *w = d->worker[d->rolling - 1];
         bool anew = w->epoch != d->rolled_epoch, fails = anew && w->super.state == SUPER_BACKOFF;

@@ -343,6 +343,32 @@ a_second_reload_is_refused_while_one_is_under_way(void **state)
 }
 
 static void
+a_reload_ends_where_lagand_stops(void **state)
+{
+    struct dealer *c, *ctl;
+
+    (void)state;
+    rig_begin(&r, "slow", ARGS("--set", "workers=2"));
+    c = dial(&r, "api.sock");
+    ctl = dial(&r, "ctl.sock");
+    submit(c, 1, 3, 100000, 1);
+    submit(c, 2, 3, 100000, 2);
+    systemd_untold(&r.systemd);
+    call(ctl, 1, "reload", NULL, NULL);
+    hear_type(ctl, LAGAN_MSG_REPLY, 5000);
+    kill(r.pid, SIGTERM);
+    assert_true(rig_told(&r, "STOPPING=1", 2000));
+    assert_true(rig_logged(&r, "fake: mode slow, epoch 2", 2000)); /* the first was under way */
+    poll(NULL, 0, 300);
+    assert_false(rig_logged(&r, "worker w1: pid", 0));
+    assert_false(rig_told(&r, "READY=1", 0));
+    kill(r.pid, SIGTERM); /* at once, then */
+    assert_int_equal(rig_wait(&r, 3000), 0);
+    hang_up(c);
+    hang_up(ctl);
+}
+
+static void
 when_a_reload_is_over_its_status_is_too(void **state)
 {
     (void)state;
@@ -544,6 +570,7 @@ main(void)
         rig_test(a_reload_replaces_every_worker_one_after_the_other_and_streams_go_on),
         rig_test(a_reload_whose_first_worker_does_not_come_up_leaves_the_others_alone),
         rig_test(a_second_reload_is_refused_while_one_is_under_way),
+        rig_test(a_reload_ends_where_lagand_stops),
         rig_test(when_a_reload_is_over_its_status_is_too),
         rig_test(requests_under_a_killed_lagand_go_on_and_none_is_submitted_again),
         rig_test(an_answer_of_a_model_is_the_same_whatever_becomes_of_lagand),
