@@ -476,14 +476,8 @@ drop_strangers(struct daemon *d)
 {
     struct client *c;
 
-    for (uint32_t at = 0; (c = session_next(d->sessions, &at));) {
-        const char *name = c->door == DOOR_TCP && c->user ? strchr(c->user->name, ':') + 1 : NULL;
-        bool known = !name;
-
-        for (uint32_t i = 0; !known && i < d->front->keys.n_peers; i++)
-            known = !strcmp(d->front->keys.peer[i].name, name);
-        if (!known) deliver_client_gone(d, c->handle);
-    }
+    for (uint32_t at = 0; (c = session_next(d->sessions, &at));)
+        if (c->user && !front_permit(d, c)) deliver_client_gone(d, c->handle);
 }
 
 static void

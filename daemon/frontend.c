@@ -178,20 +178,29 @@ turn_away(struct daemon *d, const struct caller *from, const char *why)
 static bool
 identify(struct daemon *d, struct client *c, const struct caller *from)
 {
-    const struct options *o = &d->config->o;
     const struct curve_peer *key = NULL;
     char text[USER_NAME + 1];
 
     if (c->door == DOOR_TCP) {
-        snprintf(text, sizeof text, "key:%s", from->key ? from->key : "");
-        for (uint32_t i = 0; from->key && i < d->front->keys.n_peers; i++)
-            if (!strcmp(d->front->keys.peer[i].name, from->key)) key = &d->front->keys.peer[i];
+        key = from->key ? curve_find(&d->front->keys, from->key) : NULL;
         if (!key) return false; /* it has been taken out of the file since */
+        memcpy(c->key, key->key, sizeof c->key);
+        snprintf(text, sizeof text, "key:%s", key->name);
     } else {
         snprintf(text, sizeof text, "uid:%u", (unsigned)from->uid);
     }
     c->user = session_user(d->sessions, text);
-    if (!c->user) return false;
+    return c->user && front_permit(d, c);
+}
+
+bool
+front_permit(struct daemon *d, struct client *c)
+{
+    const struct options *o = &d->config->o;
+    const struct curve_peer *key = curve_find(&d->front->keys, c->key);
+
+    if (c->door == DOOR_TCP && (!key || strcmp(key->name, strchr(c->user->name, ':') + 1)))
+        return false;
     c->user->max_open = key && key->max_inflight ? key->max_inflight : o->max_user_inflight;
     c->user->max_tokens = key && key->max_tokens ? key->max_tokens : o->max_user_tokens;
     return true;

@@ -40,7 +40,7 @@ struct caller {
     size_t id_len;
     int fd;
     uid_t uid;       /* of this host */
-    const char *key; /* tcp: its name in the keys file */
+    const char *key; /* tcp: its public one, as its connection has proved */
 };
 
 #define FRONT_SOCKET "api.sock" /* as systemd/lagand.socket names it */
@@ -51,9 +51,13 @@ int front_open(struct daemon *d, struct store *given, struct err *e) MUST_USE;
 int front_keys(struct daemon *d, struct err *e) MUST_USE; /* read api.keys, also once more */
 void front_close(struct daemon *d);
 
+/* What a client's user may have, by the keys as they were read last. false: there its key, or its name, is not. */
+bool front_permit(struct daemon *d, struct client *c);
+
 /* Take what has come, within a budget: how many frames. *more: some are left. */
 uint32_t front_pump(struct daemon *d, bool *more);
-void front_awake(struct daemon *d); /* something may have come, whether an event has said so or not */
+void front_awake(
+    struct daemon *d); /* something may have come, whether an event has said so or not */
 void front_flush(struct daemon *d); /* at the end of a turn: what was sent on this host leaves */
 void front_tick(struct daemon *d);
 /* A connection has begun that counts; and make room by ending one that has said nothing. */

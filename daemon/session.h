@@ -4,6 +4,7 @@
 
 #include "base/base.h"
 #include "daemon/ledger.h"
+#include "ipc/curve.h"
 
 enum { MAX_CLIENTS = 1024, MAX_ROUTING_ID = 255, MAX_USERS = 256, USER_NAME = 47 };
 enum front_door { DOOR_API, DOOR_CTL, DOOR_TCP, N_DOORS };
@@ -27,7 +28,8 @@ struct client {
     nsec heard;          /* last message of any kind */
     uint32_t next, prev; /* in the order they were heard, SESSION_END at both ends */
     struct user *user;
-    int fd;             /* of its connection */
+    char key[CURVE_KEY + 1]; /* tcp: its public one */
+    int fd;                  /* of its connection */
     uint64_t cookie;    /* tcp: by which the kernel tells that socket from any other; 0: unknown */
     bool last_words;    /* what is sent now is sent however much is under way; it ends here, */
     uint64_t last_word; /* in bytes sent: */

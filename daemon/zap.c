@@ -103,13 +103,13 @@ static void
 answer(struct zap *z, const struct question *q, const struct curve_peer *p)
 {
     const char *code = p ? "200" : "400", *text = p ? "OK" : "no such key";
-    const char *name = p ? p->name : "";
+    const char *key = p ? p->key : "";
 
     zmq_send(z->socket, "1.0", 3, ZMQ_SNDMORE | ZMQ_DONTWAIT);
     zmq_send(z->socket, q->frame[Q_NUMBER], (size_t)q->bytes[Q_NUMBER], ZMQ_SNDMORE | ZMQ_DONTWAIT);
     zmq_send(z->socket, code, 3, ZMQ_SNDMORE | ZMQ_DONTWAIT);
     zmq_send(z->socket, text, strlen(text), ZMQ_SNDMORE | ZMQ_DONTWAIT);
-    zmq_send(z->socket, name, strlen(name), ZMQ_SNDMORE | ZMQ_DONTWAIT);
+    zmq_send(z->socket, key, strlen(key), ZMQ_SNDMORE | ZMQ_DONTWAIT);
     zmq_send(z->socket, "", 0, ZMQ_DONTWAIT);
     if (!p)
         log_warn("a client at %.60s is refused: its key is not in api.keys", q->frame[Q_ADDRESS]);

@@ -252,13 +252,68 @@ reload_reads_the_keys_again(void **state)
     assert_int_equal(rig_stop(&r), 0);
 }
 
+/* Its name stays, and another key has it. */
+static void
+a_key_that_was_replaced_is_not_served_any_more(void **state)
+{
+    struct lagan *c;
+    struct lagan_event ev = { sizeof ev };
+    struct dealer *ctl;
+
+    (void)state;
+    start("slow");
+    c = connect_as(alices);
+    ask(c, 100000);
+    assert_int_equal(lagan_next(c, &ev, 30000), 1);
+    ctl = dial(&r, "ctl.sock");
+    write_keys(keys, server.secret, "client", eve.public, " alice");
+    call(ctl, 1, "reload", NULL, NULL);
+    hear_type(ctl, LAGAN_MSG_REPLY, 30000);
+    call(ctl, 2, "status", NULL, NULL);
+    assert_int_equal(
+        number(msg_get(&hear_type(ctl, LAGAN_MSG_REPLY, 30000)->map, "result"), "requests"), 0);
+    lagan_patience(c, 0);
+    lagan_close(c);
+    lagan_close(connect_as(eves));
+    assert_int_equal(rig_stop(&r), 0);
+}
+
+static void
+reload_gives_a_keys_connections_its_new_limits(void **state)
+{
+    struct lagan *c;
+    struct lagan_event ev = { sizeof ev };
+    struct dealer *ctl;
+
+    (void)state;
+    start("slow");
+    c = connect_as(alices);
+    ask(c, 100000);
+    assert_int_equal(lagan_next(c, &ev, 30000), 1);
+    ctl = dial(&r, "ctl.sock");
+    write_keys(keys, server.secret, "client", alice.public, " alice max_inflight=1");
+    call(ctl, 1, "reload", NULL, NULL);
+    hear_type(ctl, LAGAN_MSG_REPLY, 30000);
+    ask(c, 3);
+    do assert_int_equal(lagan_next(c, &ev, 30000), 1);
+    while (ev.kind == LAGAN_EVENT_TOKENS && ev.id == 1);
+    assert_int_equal(ev.kind, LAGAN_EVENT_ERROR);
+    assert_string_equal(ev.message, "key:alice has 1 open requests, which is its limit");
+    lagan_close(c);
+    assert_int_equal(rig_stop(&r), 0);
+}
+
 int
 main(void)
 {
 #define T(f) cmocka_unit_test_setup_teardown(f, set_up, tear_down)
     const struct CMUnitTest tests[] = {
-        T(a_key_of_the_file_is_served_and_no_other),      T(frames_without_the_keys_do_not_arrive),
-        T(nothing_is_served_on_tcp_without_keys),         T(reload_reads_the_keys_again),
+        T(a_key_of_the_file_is_served_and_no_other),
+        T(frames_without_the_keys_do_not_arrive),
+        T(nothing_is_served_on_tcp_without_keys),
+        T(reload_reads_the_keys_again),
+        T(a_key_that_was_replaced_is_not_served_any_more),
+        T(reload_gives_a_keys_connections_its_new_limits),
         T(a_key_has_its_limits_over_all_its_connections),
     };
 
