@@ -6,7 +6,7 @@
 # NAMEs are memcheck, racecheck, initcheck or parts of programs' names.
 #
 # One line a test, and of a failing one the sentences; the exit code says whether all passed. A test that
-# takes longer than its limit has failed: a wrong kernel may never end.
+# takes longer than its limit has failed: a wrong kernel may never end. Whoever ends the script ends the test that runs.
 set -u
 root=$(cd "${1:-.}" && pwd) || exit 2
 shift
@@ -127,7 +127,9 @@ if [ "${1:-}" = --sanitize ]; then
   tests=$sanitized
 fi
 out=$(mktemp) || exit 2
+test=
 trap 'rm -f "$out"' EXIT
+trap '[ -z "$test" ] || { kill "$test"; wait "$test"; }; exit 1' INT TERM # timeout is a group of its own
 failed=0
 ran=0
 while read -r limit program args; do
@@ -144,9 +146,13 @@ while read -r limit program args; do
     run="$sanitizer --tool $tool $more --error-exitcode 9 $root/$program"
     args=${args#"$program"}
   fi
+  [ ! -t 1 ] || printf '%-19s%s %s\r' runs "${tool:+$tool }$program" "$args" # the line of its result takes its place
   # shellcheck disable=SC2086 # run and args are words
-  timeout -k 5 "$limit" $run --device cuda $args >"$out" 2>&1 </dev/null
+  timeout -k 5 "$limit" $run --device cuda $args >"$out" 2>&1 </dev/null &
+  test=$!
+  wait "$test"
   code=$?
+  test=
   took=$((($(date +%s%N) - since) / 1000000))
   ran=$((ran + 1))
   if [ $code = 0 ]; then
@@ -158,5 +164,5 @@ while read -r limit program args; do
       sed 's/^/        /'
   fi
 done <<<"$tests"
-printf '%d of %d passed\n' $((ran - failed)) $ran
+printf '%d of %d passed in %d s\n' $((ran - failed)) $ran "$SECONDS"
 [ $failed = 0 ] && [ $ran -gt 0 ]
