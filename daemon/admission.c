@@ -349,6 +349,15 @@ any_seed(void)
     return seed >> 1; /* also an int64_t for languages that have no other */
 }
 
+/* It has ended with an error that may be no other's: to answer with it again would be the end of trying. */
+static bool
+is_to_be_tried_again(const struct row *r)
+{
+    bool retry = false;
+
+    return r->state == ROW_ENDED && msg_reason(r->reason, &retry) && retry;
+}
+
 /* Is this about a request that there is already? A code, or 0: then *ret is the first one with its key,
  * which this connection now reads, or NULL: it is new. */
 static int
@@ -362,6 +371,10 @@ known(struct daemon *d, struct client *c, uint64_t rid, const struct msg_request
         return q->key.n ? REFUSED(e, INVALID_REQUEST, "key needs a session, which HELLO gives") : 0;
     }
     r = q->key.n ? ledger_find_key(d->ledger, &c->session, q->key.p, q->key.n) : NULL;
+    if (r && is_to_be_tried_again(r)) {
+        deliver_forget(d, r);
+        r = NULL;
+    }
     if (r) {
         if (q->done.n || deliver_resume(d, r, c, rid, 0, 0, q->win) < 0)
             return REFUSED(e, INVALID_REQUEST,

@@ -119,7 +119,7 @@ enum lagan_reason {
     X(STR,   messages,            1, LAGAN_MAX_STR, 0, 1, "a conversation in place of text, as JSON: [{\"role\": \"user\", \"content\": \"...\"}]; the model's chat template is applied") \
     X(IDS,   decoder_ids,         1, LAGAN_MAX_IDS, 0, 1, "encoder-decoder: the decoder's prefix; default [decoder_start_token_id]") \
     X(STR,   model,               1, 256,      0,  1, "which of the served models; may be left out when there is one") \
-    X(STR,   key,                 1, LAGAN_MAX_KEY, 0, 1, "idempotency key: a second SUBMIT with it is the first one") \
+    X(STR,   key,                 1, LAGAN_MAX_KEY, 0, 1, "idempotency key: a second SUBMIT with it is the first one, unless that ended with an error after which trying again makes sense") \
     X(IDS,   done,                0, LAGAN_MAX_IDS, 0, 1, "tokens of the answer that came before: it goes on behind them; with the seed they were made with") \
     X(U32,   max_tokens,          1, LAGAN_MAX_TOKENS, 16, 1, "at most this many new tokens") \
     X(U32,   min_tokens,          0, LAGAN_MAX_TOKENS, 0, 1, "no end-of-sequence token before this many") \

@@ -415,7 +415,7 @@ a_program_that_had_nothing_to_ask_for_long_still_has_its_session(void **state)
 }
 
 static void
-say_keyed(struct dealer *c, uint64_t rid, const char *key, uint64_t seed)
+say_keyed(struct dealer *c, uint64_t rid, const char *key, uint64_t seed, bool resume)
 {
     static const int32_t ids[3] = { 1, 2, 3 };
     msgpack_sbuffer b;
@@ -423,7 +423,8 @@ say_keyed(struct dealer *c, uint64_t rid, const char *key, uint64_t seed)
 
     msgpack_sbuffer_init(&b);
     msgpack_packer_init(&p, &b, msgpack_sbuffer_write);
-    msg_begin(&p, LAGAN_MSG_SUBMIT, rid, 4);
+    msg_begin(&p, LAGAN_MSG_SUBMIT, rid, 5);
+    msg_key(&p, "resume"), resume ? msgpack_pack_true(&p) : msgpack_pack_false(&p);
     msg_key(&p, "ids"), msg_bin(&p, ids, sizeof ids);
     msg_key(&p, "max_tokens"), msgpack_pack_int(&p, 20);
     msg_key(&p, "key"), msg_text(&p, key);
@@ -442,19 +443,47 @@ a_second_submit_with_the_key_is_the_first_one(void **state)
     none = dial(&r, "api.sock");
     SAY(none, LAGAN_MSG_SUBMIT, 1, { "ids", 3 }, { "key", 5 });
     hear_error(none, 1, LAGAN_E_INVALID_REQUEST, "key is not a string", 30000);
-    say_keyed(none, 2, "k1", 9);
+    say_keyed(none, 2, "k1", 9, true);
     hear_error(none, 2, LAGAN_E_INVALID_REQUEST, "key needs a session", 30000);
 
     a = dial_as(S1);
-    say_keyed(a, 1, "k1", 9);
+    say_keyed(a, 1, "k1", 9, true);
     assert_int_equal(number(&hear_type(a, LAGAN_MSG_ACCEPT, 30000)->map, "seed"), 9);
     take_all(a, 1, 20, 9);
-    say_keyed(a, 2, "k1", 10); /* its seed is not asked for */
+    say_keyed(a, 2, "k1", 10, true); /* its seed is not asked for */
     assert_int_equal(number(&hear_type(a, LAGAN_MSG_ACCEPT, 30000)->map, "seed"), 9);
     take_all(a, 2, 20, 9);
-    say_keyed(a, 3, "k2", 10);
+    say_keyed(a, 3, "k2", 10, true);
     hear_type(a, LAGAN_MSG_ACCEPT, 30000);
     take_all(a, 3, 20, 10);
+    assert_int_equal(rig_stop(&r), 0);
+}
+
+/* "trying again makes sense", and then it does. */
+static void
+a_submit_again_with_the_key_of_one_that_was_lost_is_run(void **state)
+{
+    struct dealer *a, *other;
+    const struct msg *m;
+
+    (void)state;
+    rig_begin(&r, "slow", NULL);
+    a = dial_as(S1);
+    other = dial(&r, "api.sock");
+    say_keyed(a, 1, "k1", 9, false);
+    hear_type(a, LAGAN_MSG_ACCEPT, 30000);
+    hear_type(a, LAGAN_MSG_CHUNK, 30000);
+    call(other, 1, "workers list", NULL, NULL);
+    m = hear_type(other, LAGAN_MSG_REPLY, 30000);
+    kill((pid_t)number(msg_get(&m->map, "result")->via.array.ptr, "pid"), SIGKILL);
+    while ((m = hear(a, 30000))->type == LAGAN_MSG_CHUNK) continue;
+    assert_int_equal(number(&m->map, "code"), LAGAN_E_WORKER_LOST);
+    say_keyed(a, 2, "k1", 9, false);
+    hear_type(a, LAGAN_MSG_ACCEPT, 30000);
+    take_all(a, 2, 20, 9);
+    say_keyed(a, 3, "k1", 10, false);
+    assert_int_equal(number(&hear_type(a, LAGAN_MSG_ACCEPT, 30000)->map, "seed"), 9);
+    take_all(a, 3, 20, 9);
     assert_int_equal(rig_stop(&r), 0);
 }
 
@@ -472,6 +501,7 @@ main(void)
         rig_test(a_program_that_was_away_for_longer_than_its_lease_finds_its_request),
         rig_test(a_program_that_had_nothing_to_ask_for_long_still_has_its_session),
         rig_test(a_second_submit_with_the_key_is_the_first_one),
+        rig_test(a_submit_again_with_the_key_of_one_that_was_lost_is_run),
     };
 
     return cmocka_run_group_tests_name("comeback", tests, NULL, NULL);
