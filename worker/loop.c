@@ -386,7 +386,7 @@ turn(struct worker *w, struct seq **seq, uint32_t *n_before, struct err *e)
     got = intake_drain(w, now, e);
     if (got < 0) return got;
     busy += got;
-    while (w->text && (r = text_thread_take(w->text))) {
+    while (w->text && outbox_takes(&w->outbox, &w->link.out) && (r = text_thread_take(w->text))) {
         intake_text_done(w, r, now);
         busy = 1;
     }

@@ -112,6 +112,12 @@ outbox_empty(const struct outbox *o)
     return o->used == 0;
 }
 
+bool
+outbox_takes(const struct outbox *o, const struct ring *ring)
+{
+    return o->used < ring->max_rec;
+}
+
 size_t
 outbox_need(const struct outbox *o)
 {

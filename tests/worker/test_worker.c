@@ -10,11 +10,13 @@
 #include "base/clock.h"
 #include "include/lagan_wire.h"
 
+#include <errno.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <string.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 static const char *const options[] = { "--kv.memory=4MiB", "--max_num_seqs=4", "--threads=1",
@@ -385,6 +387,62 @@ a_signal_leaves_last_words(void **state)
     }
 }
 
+/* The worker has had no work for a while. */
+static void
+wait_until_it_rests(const struct played *p)
+{
+    struct timespec had = { 0 }, has = { .tv_sec = -1 };
+    clockid_t clock;
+
+    assert_int_equal(clock_getcpuclockid(p->pid, &clock), 0);
+    do {
+        had = has;
+        usleep(200000);
+        if (clock_gettime(clock, &has) < 0) return; /* it is gone */
+    } while (has.tv_sec != had.tv_sec || has.tv_nsec - had.tv_nsec > 10 * NSEC_MS);
+}
+
+/* Each answer is nearly as long as a record may be, and all of them together longer than the worker has room for. */
+static void
+answers_to_calls_wait_for_a_reader_that_stands_still(void **state)
+{
+    enum { CALLS = 120, BYTES = 30000 };
+    static const char *const small[] = { "--max_num_seqs=1", "--max_num_batched_tokens=8",
+                                         "--kv.memory=4MiB", "--threads=1", NULL };
+    struct rec_text call = { .op = 1, .gen = 1, .text_bytes = BYTES };
+    const struct ring_record *r;
+    struct rec_ready ready;
+    struct played p;
+    bool seen[CALLS] = { false };
+    char *to;
+
+    (void)state;
+    play_start(&p, "models/recall-gemma3", small, NULL);
+    play_wait_ready(&p, &ready);
+    for (call.row = 0; call.row < CALLS; call.row++) {
+        while (ring_reserve(&p.link.out, REC_TEXT, 0, (uint32_t)sizeof call + BYTES, 0,
+                            (void **)&to) == -EAGAIN)
+            usleep(1000);
+        memcpy(to, &call, sizeof call);
+        memset(to + sizeof call, 'x', BYTES);
+        link_publish(&p.link);
+    }
+    wait_until_it_rests(&p);
+    for (uint32_t i = 0; i < CALLS; i++) {
+        struct rec_text_done d;
+
+        r = play_next(&p);
+        assert_non_null(r);
+        assert_int_equal(r->type, REC_TEXT_DONE);
+        memcpy(&d, r->data, sizeof d);
+        assert_int_equal(d.reason, 0);
+        assert_true(d.n_ids > BYTES / 2 && d.row < CALLS && !seen[d.row]);
+        seen[d.row] = true;
+    }
+    play_kill(&p, &(struct play_arenas){ 0 });
+    play_close(&p);
+}
+
 int
 main(void)
 {
@@ -397,6 +455,7 @@ main(void)
         cmocka_unit_test(a_request_whose_worker_died_after_its_last_token_ends_at_once),
         cmocka_unit_test(arenas_come_up_the_hand_socket_complete),
         cmocka_unit_test(a_corrupt_request_ring_ends_the_worker_and_says_so),
+        cmocka_unit_test(answers_to_calls_wait_for_a_reader_that_stands_still),
         cmocka_unit_test(a_worker_whose_lagand_is_gone_ends),
         cmocka_unit_test(a_signal_leaves_last_words),
     };
