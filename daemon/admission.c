@@ -442,17 +442,29 @@ afford(const struct daemon *d, const struct client *c, const struct rec_submit *
     return 0;
 }
 
-static void
-charge(struct daemon *d, const struct client *c, struct row *r, uint64_t bytes)
+void
+admission_charge(struct daemon *d, const struct client *c, struct row *r)
 {
+    uint64_t turn;
+
+    if (r->charged || r->state == ROW_ENDED) return;
     r->user = session_user_number(d->sessions, c->user);
-    r->bytes = bytes;
     r->charged = true;
     c->user->n_open++;
     c->user->tokens += r->cost;
-    d->held_bytes += bytes;
     r->submit->client = session_turns(d->sessions, c);
-    ledger_turn(d->ledger, r, turns_give(&d->turns[r->model], r->submit->client, r->cost));
+    turn = turns_give(&d->turns[r->model], r->submit->client, r->cost);
+    if (r->state == ROW_QUEUED)
+        ledger_turn(d->ledger, r, turn);
+    else
+        r->turn = turn;
+}
+
+void
+admission_hold(struct daemon *d, struct row *r)
+{
+    r->bytes = most_bytes(d, r->model, r->submit, r->submit_bytes);
+    d->held_bytes += r->bytes;
 }
 
 void
@@ -460,11 +472,12 @@ admission_over(struct daemon *d, struct row *r)
 {
     struct user *u = session_user_at(d->sessions, r->user);
 
+    d->held_bytes -= r->bytes;
+    r->bytes = 0;
     if (!r->charged) return;
     r->charged = false;
     u->n_open--;
     u->tokens -= r->cost;
-    d->held_bytes -= r->bytes;
     turns_end(&d->turns[r->model], r->submit->client, ledger_unused(r));
 }
 
@@ -562,7 +575,8 @@ admission_take(struct daemon *d, struct client *c, const struct msg *m, struct r
         return code;
     }
     begin_with(*ret, &done);
-    charge(d, c, *ret, most);
+    admission_hold(d, *ret);
+    admission_charge(d, c, *ret);
     fill_in(d, c, &q, *ret);
     return 0;
 }

@@ -13,6 +13,10 @@
  * Limits of client and queue first, then the request itself, then what is known of the model. */
 int admission_take(struct daemon *d, struct client *c, const struct msg *m, struct row **ret,
                    struct err *e) MUST_USE;
+/* What it may come to take of lagand's memory; of its user's, and a turn, if it is open and has not been charged: one that a
+ * former lagand took is its user's when its client has come back. */
+void admission_hold(struct daemon *d, struct row *r);
+void admission_charge(struct daemon *d, const struct client *c, struct row *r);
 /* It takes nothing any more of what its user and lagand have. */
 void admission_over(struct daemon *d, struct row *r);
 /* Can this model run it at all, within limits.tensor_bytes? 0, or the code and the sentence. Nothing known: 0. */

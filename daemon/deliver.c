@@ -554,6 +554,7 @@ deliver_resume(struct daemon *d, struct row *r, struct client *c, uint64_t rid, 
     TRY(ledger_attach(d->ledger, r, c->handle, rid));
     if (rid != old_rid) recall_rid(d, r);
     if (r->out) pieces_resume(r, n_tokens, n_text);
+    admission_charge(d, c, r);
     if (old) old->n_open--;
     c->n_open++;
     /* Every number that was accepted gets its last word. */

@@ -88,9 +88,9 @@ struct row {
 
     uint64_t prompt_cost; /* its prompt in tokens; of a text a guess */
     uint64_t cost;        /* with the answer: tokens it may take */
-    bool charged;         /* to its user, its turns and lagand's memory, until it is over */
+    bool charged;         /* to its user and its turns, until it is over */
     uint32_t user;
-    uint64_t bytes; /* it may come to take */
+    uint64_t bytes; /* it may come to take of lagand's memory; 0: it is over */
 
     struct rec_submit *submit; /* the record with its tails, submit_bytes long; n_done is 0 in it */
     uint32_t submit_bytes;

@@ -2,6 +2,7 @@
 #include "daemon/recall.h"
 
 #include "base/log.h"
+#include "daemon/admission.h"
 #include "daemon/deliver.h"
 #include "daemon/pieces.h"
 #include "ipc/msg.h"
@@ -320,6 +321,7 @@ wake_rows(struct daemon *d)
         r->left = d->now + d->config->o.lease; /* so long its client may take to find us */
         r->resumed += r->n_said > 0;
         d->n_suspects += blame_suspect(r);
+        admission_hold(d, r);
         if (!r->out && row_n_tokens(r) >= r->submit->max_tokens)
             row_end(d, r, LAGAN_FINISH_LENGTH, "%s", msg_reason_sentence(LAGAN_FINISH_LENGTH));
     }

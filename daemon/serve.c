@@ -318,7 +318,6 @@ loop(struct daemon *d)
 
     r = sd_event_add_time(d->event, &k.timer, CLOCK_MONOTONIC, 0, NSEC_MS / NSEC_US, on_time, &k);
     if (r < 0) return r;
-    d->look_at = pressure_look(d); /* what we take with nothing to do */
     while (sd_event_get_state(d->event) != SD_EVENT_FINISHED) {
         if (d->now >= next_wake(&k)) {
             tick(&k);
@@ -412,6 +411,7 @@ open_daemon(struct daemon *d, struct err *e)
             d->n_workers++;
         }
     }
+    d->look_at = pressure_look(d); /* what we take with nothing to do */
     succeed_take(d, &given);
     return 0;
 }

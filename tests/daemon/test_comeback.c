@@ -415,6 +415,44 @@ a_program_that_had_nothing_to_ask_for_long_still_has_its_session(void **state)
 }
 
 static void
+requests_of_a_former_lagand_count_for_their_user(void **state)
+{
+    struct dealer *a;
+
+    (void)state;
+    rig_begin(&r, "slow", ARGS("--api.max-user-inflight", "2"));
+    a = dial_as(S1);
+    submit(a, 1, 3, 100000, 5);
+    hang_up(a);
+    rig_crash(&r, "slow", ARGS("--api.max-user-inflight", "2", "--remove-runtime-dir"));
+    rig_ready(&r);
+    a = dial_as(S1);
+    assert_true(resume(a, 1, 0));
+    a = dial_as(S1);
+    assert_true(resume(a, 1, 0)); /* and once */
+    SAY(a, LAGAN_MSG_SUBMIT, 2, { "ids", 3 }, { "max_tokens", 100000 });
+    while (hear(a, 30000)->type != LAGAN_MSG_ACCEPT) continue;
+    SAY(a, LAGAN_MSG_SUBMIT, 3, { "ids", 3 }, { "max_tokens", 100000 });
+    for (;;) {
+        const struct msg *m = hear(a, 30000);
+
+        if (m->type == LAGAN_MSG_CHUNK) continue;
+        assert_int_equal(m->type, LAGAN_MSG_ERROR);
+        assert_int_equal(m->rid, 3);
+        assert_non_null(strstr(text_of(&m->map, "message"), "has 2 open requests"));
+        break;
+    }
+    SAY(a, LAGAN_MSG_CANCEL, 1, { "n", 0 });
+    SAY(a, LAGAN_MSG_CANCEL, 2, { "n", 0 });
+    for (uint64_t rid = 4; open_requests(dial(&r, "api.sock"), 1) && rid < 50; rid++)
+        poll(NULL, 0, 20);
+    assert_int_equal(open_requests(dial(&r, "api.sock"), 1), 0);
+    submit(a = dial_as(S2), 1, 3, 5, 5); /* what was charged is given back */
+    take_all(a, 1, 5, 5);
+    assert_int_equal(rig_stop(&r), 0);
+}
+
+static void
 say_keyed(struct dealer *c, uint64_t rid, const char *key, uint64_t seed, bool resume)
 {
     static const int32_t ids[3] = { 1, 2, 3 };
@@ -500,6 +538,7 @@ main(void)
         rig_test(a_client_that_is_gone_is_noticed_with_nothing_to_send_to_it),
         rig_test(a_program_that_was_away_for_longer_than_its_lease_finds_its_request),
         rig_test(a_program_that_had_nothing_to_ask_for_long_still_has_its_session),
+        rig_test(requests_of_a_former_lagand_count_for_their_user),
         rig_test(a_second_submit_with_the_key_is_the_first_one),
         rig_test(a_submit_again_with_the_key_of_one_that_was_lost_is_run),
     };

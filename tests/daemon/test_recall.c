@@ -151,6 +151,25 @@ an_open_row_waits_again_with_all_that_was_said(void **state)
     assert_true(ledger_last_id(is.ledger) >= r->id);
 }
 
+static void
+what_recalled_rows_may_take_is_held_for_them(void **state)
+{
+    struct row *r = row(7, "blue", 0), *n;
+    uint64_t tokens = r->submit->max_tokens;
+
+    (void)state;
+    row(8, "red", 0);
+    recall_new(&was);
+    row_move(was.ledger, r, ROW_DISPATCHED);
+    row_end(&was, r, LAGAN_FINISH_LENGTH, "%s", "");
+    next_lagand(2);
+    assert_in_range(is.held_bytes, 16 * tokens, 16 * tokens + 8192); /* of one: the other is over */
+    n = ledger_find_rid(is.ledger, &one, 8);
+    row_end(&is, n, LAGAN_E_CANCELLED, "%s", "");
+    assert_true(n->kept);
+    assert_int_equal(is.held_bytes, 0);
+}
+
 /* It was not written down, and its client's tokens were nobody's after a restart. */
 static void
 a_new_row_whose_turn_comes_before_others_is_recalled(void **state)
@@ -325,6 +344,7 @@ a_request_is_known_by_the_number_it_was_asked_for_last(void **state)
 
     (void)state;
     c = session_of(was.sessions, DOOR_API, "c", 1, 1, &gone);
+    c->user = session_user(was.sessions, "uid:1");
     recall_new(&was);
     grow(r, 2);
     ledger_detach(was.ledger, other);
@@ -420,6 +440,7 @@ main(void)
 #define T(f) cmocka_unit_test_setup_teardown(f, set_up, tear_down)
     const struct CMUnitTest tests[] = {
         T(an_open_row_waits_again_with_all_that_was_said),
+        T(what_recalled_rows_may_take_is_held_for_them),
         T(a_new_row_whose_turn_comes_before_others_is_recalled),
         T(a_row_that_has_ended_answers_and_does_not_run_again),
         T(a_row_with_its_last_token_has_ended),
