@@ -322,7 +322,9 @@ wake_rows(struct daemon *d)
         r->resumed += r->n_said > 0;
         d->n_suspects += blame_suspect(r);
         admission_hold(d, r);
-        if (!r->out && row_n_tokens(r) >= r->submit->max_tokens)
+        if (r->no_resume && r->home)
+            row_end(d, r, LAGAN_E_WORKER_LOST, "lagand was started anew and resume is false");
+        else if (!r->out && row_n_tokens(r) >= r->submit->max_tokens)
             row_end(d, r, LAGAN_FINISH_LENGTH, "%s", msg_reason_sentence(LAGAN_FINISH_LENGTH));
     }
     return n;

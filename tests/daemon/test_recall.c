@@ -152,6 +152,24 @@ an_open_row_waits_again_with_all_that_was_said(void **state)
 }
 
 static void
+a_row_that_is_not_to_be_resumed_ends_with_the_worker_that_had_it(void **state)
+{
+    struct row *r = row(7, "blue", 0), *waits = row(8, "red", 0), *n;
+
+    (void)state;
+    r->no_resume = waits->no_resume = true;
+    recall_new(&was);
+    row_move(was.ledger, r, ROW_DISPATCHED);
+    r->held = true;
+    recall_state(&was, r);
+    next_lagand(2);
+    n = ledger_find_rid(is.ledger, &one, 7);
+    assert_int_equal(n->state, ROW_ENDED);
+    assert_int_equal(n->reason, LAGAN_E_WORKER_LOST);
+    assert_int_equal(ledger_find_rid(is.ledger, &one, 8)->state, ROW_QUEUED); /* nobody had it */
+}
+
+static void
 what_recalled_rows_may_take_is_held_for_them(void **state)
 {
     struct row *r = row(7, "blue", 0), *n;
@@ -440,6 +458,7 @@ main(void)
 #define T(f) cmocka_unit_test_setup_teardown(f, set_up, tear_down)
     const struct CMUnitTest tests[] = {
         T(an_open_row_waits_again_with_all_that_was_said),
+        T(a_row_that_is_not_to_be_resumed_ends_with_the_worker_that_had_it),
         T(what_recalled_rows_may_take_is_held_for_them),
         T(a_new_row_whose_turn_comes_before_others_is_recalled),
         T(a_row_that_has_ended_answers_and_does_not_run_again),
