@@ -104,6 +104,13 @@ intake_had_ended(const struct request *r, token_id last, uint32_t max_len)
     return r->n_decoder >= max_len || r->n_sent >= r->max_tokens ? LAGAN_FINISH_LENGTH : 0;
 }
 
+/* All of it is to end. Of several outputs the first may have met its stop string, and the others go on. */
+static bool
+ends_whole(const struct request *r)
+{
+    return r->cancelled && !(r->first && r->cancelled == LAGAN_FINISH_STOP);
+}
+
 /* Of a request that leaves its lengths to the model: they count what was given too, which is known now. */
 static bool
 fit_lengths(struct request *r, uint32_t given)
@@ -143,7 +150,7 @@ admit(struct worker *w, struct request *r, nsec now)
                       "max_tokens",
                       r->n_decoder - done, r->max_length);
     if (done) r->cancelled = intake_had_ended(r, r->ids[first + r->n_decoder - 1], shape->max_len);
-    if (r->cancelled) {
+    if (ends_whole(r)) {
         legacy_leave(w, r);
         emit_ended(w, r);
         request_give(&w->requests, r);
@@ -235,7 +242,7 @@ intake_text_done(struct worker *w, struct request *r, nsec now)
         request_give(&w->requests, r);
         return;
     }
-    if (r->cancelled) {
+    if (ends_whole(r)) {
         outputs_end(w, r);
         return;
     }

@@ -387,6 +387,111 @@ a_signal_leaves_last_words(void **state)
     }
 }
 
+/* What one character is. */
+static int32_t
+token_of(struct played *p, char text)
+{
+    struct rec_text call = { .op = 1, .gen = 1, .flags = 1, .text_bytes = 1 };
+    const struct ring_record *r;
+    struct rec_text_done d;
+    int32_t id;
+    char *to;
+
+    assert_int_equal(
+        ring_reserve(&p->link.out, REC_TEXT, 0, (uint32_t)sizeof call + 1, 0, (void **)&to), 0);
+    memcpy(to, &call, sizeof call);
+    to[sizeof call] = text;
+    link_publish(&p->link);
+    r = play_next(p);
+    assert_non_null(r);
+    assert_int_equal(r->type, REC_TEXT_DONE);
+    memcpy(&d, r->data, sizeof d);
+    assert_int_equal(d.n_ids, 1);
+    memcpy(&id, (const char *)r->data + sizeof d, sizeof id);
+    return id;
+}
+
+/* Two outputs go on behind a token each; that of the first has completed its stop string. text: of a prompt in words. */
+static void
+go_on_behind_a_stop(bool text)
+{
+    static const char *const two[] = { "--max_num_seqs=2", "--kv.memory=4MiB", "--threads=1",
+                                       NULL };
+    struct {
+        struct rec_submit s;
+        int32_t prompt[2], done[2];
+        uint32_t stop_bytes;
+        char stop[4];
+        uint8_t whose[8];
+        float score[2];
+    } with = { .prompt = { 5, 9 }, .stop_bytes = 1, .stop = "x", .whose = { 0, 1 } };
+    struct rec_submit s = { .row = 1,
+                            .gen = 1,
+                            .id = 1001,
+                            .seed = 3,
+                            .n_prompt = text ? 0 : 2,
+                            .text_bytes = text ? 8 : 0,
+                            .n_done = 2,
+                            .n_stop = 1,
+                            .n = 2,
+                            .max_tokens = 6,
+                            .temperature = 1,
+                            .top_p = 1,
+                            .repetition = 1,
+                            .priority = 0.5f,
+                            .forced_bos = -1,
+                            .forced_eos = -1,
+                            .n_eos = 0,
+                            .flags = SUBMIT_IGNORE_EOS };
+    uint32_t reason[2] = { 0 }, n[2] = { 0 };
+    char tail[sizeof with];
+    struct rec_ready ready;
+    struct played p;
+    size_t at = 0;
+
+    play_start(&p, "models/recall-gemma3", two, NULL);
+    play_wait_ready(&p, &ready);
+    with.done[0] = token_of(&p, 'x');
+    with.done[1] = token_of(&p, 'y');
+    if (!text) at += sizeof with.prompt;
+    memcpy(tail, with.prompt, at);
+    memcpy(tail + at, with.done, sizeof with.done);
+    at += sizeof with.done;
+    if (text) memcpy(tail + at, "k3=blue;", 8);
+    if (text) at += 8;
+    memcpy(tail + at, &with.stop_bytes, sizeof with.stop_bytes + sizeof with.stop);
+    at += sizeof with.stop_bytes + sizeof with.stop;
+    memcpy(tail + at, with.whose, sizeof with.whose + sizeof with.score);
+    at += sizeof with.whose + sizeof with.score;
+    play_submit(&p, &s, tail, (uint32_t)at);
+    for (uint32_t ended = 0; ended < 2;) {
+        const struct ring_record *r = play_next(&p);
+        struct rec_finish f;
+
+        assert_non_null(r);
+        if (r->type != REC_FINISH) continue;
+        memcpy(&f, r->data, sizeof f);
+        assert_true(f.output < 2 && !reason[f.output]);
+        reason[f.output] = f.reason;
+        n[f.output] = f.n_tokens;
+        ended++;
+    }
+    assert_int_equal(reason[0], LAGAN_FINISH_STOP);
+    assert_int_equal(n[0], 1);
+    assert_true(reason[1] == LAGAN_FINISH_STOP || n[1] == 6);
+    assert_true(n[1] > 1);
+    play_kill(&p, &(struct play_arenas){ 0 });
+    play_close(&p);
+}
+
+static void
+an_output_goes_on_though_the_first_has_met_its_stop(void **state)
+{
+    (void)state;
+    go_on_behind_a_stop(/* text= */ false);
+    go_on_behind_a_stop(/* text= */ true);
+}
+
 /* The worker has had no work for a while. */
 static void
 wait_until_it_rests(const struct played *p)
@@ -455,6 +560,7 @@ main(void)
         cmocka_unit_test(a_request_whose_worker_died_after_its_last_token_ends_at_once),
         cmocka_unit_test(arenas_come_up_the_hand_socket_complete),
         cmocka_unit_test(a_corrupt_request_ring_ends_the_worker_and_says_so),
+        cmocka_unit_test(an_output_goes_on_though_the_first_has_met_its_stop),
         cmocka_unit_test(answers_to_calls_wait_for_a_reader_that_stands_still),
         cmocka_unit_test(a_worker_whose_lagand_is_gone_ends),
         cmocka_unit_test(a_signal_leaves_last_words),
