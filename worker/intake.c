@@ -407,6 +407,17 @@ read_bias(struct worker *w, struct request *r, const struct rec_submit *s, struc
     return 0;
 }
 
+/* The most that was told of one output. */
+static uint32_t
+most_told(const struct rec_submit *s, const uint8_t *whose)
+{
+    uint32_t n[MOST_OUTPUTS] = { 0 }, most = 0;
+
+    if (!whose) return s->n_done;
+    for (uint32_t i = 0; i < s->n_done; i++) most = MAX(most, ++n[whose[i]]);
+    return most;
+}
+
 static int
 submit(struct worker *w, const char *data, size_t n, nsec now, struct err *e)
 {
@@ -418,7 +429,7 @@ submit(struct worker *w, const char *data, size_t n, nsec now, struct err *e)
     const uint8_t *whose = NULL;
     const float *scores = NULL;
     size_t pad;
-    uint32_t first = w->e.max_source, room = w->requests.room_ids;
+    uint32_t first = w->e.max_source, room = w->requests.room_ids, told;
     struct request *r;
 
     if (!p) return corrupt(e, "SUBMIT is shorter than its header");
@@ -446,7 +457,8 @@ submit(struct worker *w, const char *data, size_t n, nsec now, struct err *e)
     if (s.n > MOST_OUTPUTS || s.beams > MAX_BEAMS || (s.beams > 1 && s.n > s.beams) ||
         s.early_stopping > BEAM_EARLY_NEVER)
         return corrupt(e, "SUBMIT asks for an impossible number of beams or outputs");
-    if (!s.max_tokens || (s.n_done / s.n >= s.max_tokens && !s.absent))
+    /* Of several outputs all may have been told, and only that they had ended was not. */
+    if (!s.max_tokens || (s.n == 1 && s.n_done >= s.max_tokens && !s.absent))
         return corrupt(e, "SUBMIT asks for no token");
 
     r = request_take(&w->requests);
@@ -480,6 +492,7 @@ submit(struct worker *w, const char *data, size_t n, nsec now, struct err *e)
             if (whose[i] >= s.n)
                 return corrupt(e, "SUBMIT has tokens of an output that it does not ask for");
     }
+    told = most_told(&s, whose);
 
     if (n_slots(&s) > MIN(w->e.limits.max_seqs, w->e.limits.max_rows)) {
         refuse(w, r, LAGAN_E_INVALID_REQUEST,
@@ -500,8 +513,8 @@ submit(struct worker *w, const char *data, size_t n, nsec now, struct err *e)
         return 0;
     }
     if (s.text_bytes > w->requests.room_text ||
-        MAX(s.n_decoder, (uint32_t)(first > 0)) + (uint64_t)s.n_done > room - first ||
-        (uint64_t)s.n_prompt + s.n_done > (first ? (uint64_t)first + s.n_done : room)) {
+        MAX(s.n_decoder, (uint32_t)(first > 0)) + (uint64_t)told > room - first ||
+        (uint64_t)s.n_prompt + told > (first ? (uint64_t)first + told : room)) {
         refuse(w, r, LAGAN_E_TOO_LONG, "the prompt is %u tokens, at most %u are taken",
                first && s.n_prompt <= first ? s.n_decoder : s.n_prompt, first ? first : room);
         return 0;

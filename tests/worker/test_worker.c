@@ -14,6 +14,7 @@
 #include <poll.h>
 #include <signal.h>
 #include <stdatomic.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
 #include <time.h>
@@ -492,6 +493,91 @@ an_output_goes_on_though_the_first_has_met_its_stop(void **state)
     go_on_behind_a_stop(/* text= */ true);
 }
 
+/* As many records as it takes. */
+static void
+submit_pieces(struct played *p, const char *bytes, uint32_t n)
+{
+    const uint32_t piece = 64 << 10;
+
+    for (uint32_t at = 0; at < n;) {
+        uint32_t some = MIN(piece, n - at);
+        void *to;
+
+        while (ring_reserve(&p->link.out, REC_SUBMIT, at + some < n ? RING_MORE : 0, some, 0,
+                            &to) == -EAGAIN)
+            usleep(1000);
+        memcpy(to, bytes + at, some);
+        at += some;
+        link_publish(&p->link);
+    }
+}
+
+/* All but one output were told to their end, and that one but for so many tokens. */
+static void
+come_back(uint32_t missing)
+{
+    enum { N = 64, EACH = 2100, ALL = N * EACH, SOURCE = 4 };
+    static const char *const long_ones[] = { "--max_num_seqs=64",    "--kv.memory=32MiB",
+                                             "--threads=1",          "--max_source_tokens=64",
+                                             "--max_model_len=2200", NULL };
+    struct {
+        struct rec_submit s;
+        int32_t prompt[SOURCE], done[ALL];
+        uint8_t whose[ALL];
+        float score[N];
+    } *with = calloc(1, sizeof *with);
+    bool over[N] = { false };
+    struct rec_ready ready;
+    struct played p;
+
+    assert_non_null(with);
+    with->s = (struct rec_submit){ .row = 1,
+                                   .gen = 1,
+                                   .id = 1001,
+                                   .n_prompt = SOURCE,
+                                   .n_done = ALL - missing,
+                                   .n = N,
+                                   .max_tokens = EACH,
+                                   .temperature = 1,
+                                   .top_p = 1,
+                                   .repetition = 1,
+                                   .priority = 0.5f,
+                                   .forced_bos = -1,
+                                   .forced_eos = -1,
+                                   .flags = SUBMIT_IGNORE_EOS };
+    for (uint32_t i = 0; i < SOURCE; i++) with->prompt[i] = 60;
+    for (uint32_t i = 0; i < ALL; i++) with->done[i] = 60 + (int32_t)i % 7;
+    for (uint32_t i = 0; i < ALL; i++) with->whose[i] = (uint8_t)(i / EACH);
+    play_start(&p, "models/numbers-t5", long_ones, NULL);
+    play_wait_ready(&p, &ready);
+    submit_pieces(&p, (const char *)with, sizeof *with);
+    free(with);
+    for (uint32_t n = 0; n < N;) {
+        const struct ring_record *r = play_next(&p);
+        struct rec_finish f;
+
+        assert_non_null(r);
+        assert_true(r->type == REC_FINISH || r->type == REC_STEP);
+        if (r->type == REC_STEP) continue;
+        memcpy(&f, r->data, sizeof f);
+        assert_true(f.output < N && !over[f.output]);
+        assert_int_equal(f.reason, LAGAN_FINISH_LENGTH);
+        assert_int_equal(f.n_tokens, EACH);
+        over[f.output] = true;
+        n++;
+    }
+    play_kill(&p, &(struct play_arenas){ 0 });
+    play_close(&p);
+}
+
+static void
+outputs_come_back_that_are_together_longer_than_any_can_be(void **state)
+{
+    (void)state;
+    come_back(1);
+    come_back(0); /* only that they had ended was not told */
+}
+
 /* The worker has had no work for a while. */
 static void
 wait_until_it_rests(const struct played *p)
@@ -561,6 +647,7 @@ main(void)
         cmocka_unit_test(arenas_come_up_the_hand_socket_complete),
         cmocka_unit_test(a_corrupt_request_ring_ends_the_worker_and_says_so),
         cmocka_unit_test(an_output_goes_on_though_the_first_has_met_its_stop),
+        cmocka_unit_test(outputs_come_back_that_are_together_longer_than_any_can_be),
         cmocka_unit_test(answers_to_calls_wait_for_a_reader_that_stands_still),
         cmocka_unit_test(a_worker_whose_lagand_is_gone_ends),
         cmocka_unit_test(a_signal_leaves_last_words),
