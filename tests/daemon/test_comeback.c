@@ -331,7 +331,7 @@ a_request_waits_for_its_client_as_long_as_it_was_told(void **state)
     assert_int_equal(open_requests(here, 1), 2);
     hang_up(a);
     since = clock_now();
-    while (open_requests(here, 1) > 1 && clock_now() < since + 8 * NSEC_S) poll(NULL, 0, 20);
+    while (open_requests(here, 1) > 1 && clock_now() < since + 8 * NSEC_S) poll(NULL, 0, ASK_MS);
     assert_int_equal(open_requests(here, 1), 1);
     a = dial_as(S1);
     assert_false(resume(a, 1, 0));
@@ -356,7 +356,7 @@ a_client_that_is_gone_is_noticed_with_nothing_to_send_to_it(void **state)
     assert_int_equal(open_requests(here, 1), 1);
     hang_up(gone);
     since = clock_now();
-    while (open_requests(here, 1) && clock_now() < since + 8 * NSEC_S) poll(NULL, 0, 10);
+    while (open_requests(here, 1) && clock_now() < since + 8 * NSEC_S) poll(NULL, 0, ASK_MS);
     assert_int_equal(open_requests(here, 1), 0);
     kill(r.pid, SIGTERM);
     assert_int_equal(rig_wait(&r, 30000), 0);

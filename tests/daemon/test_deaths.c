@@ -124,6 +124,7 @@ requests_of_a_dead_worker_go_on_at_once_with_its_sibling(void **state)
     c = dial(&r, "api.sock");
     ctl = dial(&r, "ctl.sock");
     do { /* READY=1 comes with the first */
+        poll(NULL, 0, ASK_MS);
         call(ctl, 1, "workers list", NULL, NULL);
         w = msg_get(&hear_type(ctl, LAGAN_MSG_REPLY, 2000)->map, "result")->via.array.ptr;
     } while (strcmp(text_of(&w[0], "state"), "ready") || strcmp(text_of(&w[1], "state"), "ready"));
@@ -157,6 +158,7 @@ a_kill_from_outside_is_told_apart_and_forgiven(void **state)
         const msgpack_object *w;
 
         do {
+            poll(NULL, 0, ASK_MS);
             call(c, i, "workers list", NULL, NULL);
             m = hear_type(c, LAGAN_MSG_REPLY, 2000);
             w = msg_get(&m->map, "result")->via.array.ptr;
@@ -220,7 +222,7 @@ await_standby(struct dealer *ctl, const char *word)
         assert_int_equal(number(w, "restarts"), 0);
         if (!strcmp(text_of(w, "standby"), word)) return;
         if (clock_now() > until) fail_msg("\"%s\", not \"%s\"", text_of(w, "standby"), word);
-        poll(NULL, 0, 5);
+        poll(NULL, 0, ASK_MS);
     }
 }
 

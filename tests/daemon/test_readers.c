@@ -167,7 +167,7 @@ a_paused_stream_outlives_its_worker_and_is_still_paused(void **state)
         assert_int_equal(kill((pid_t)number(w->via.array.ptr, "pid"), SIGKILL), 0);
         until = (uint64_t)clock_now() + 30 * NSEC_S;
         do {
-            poll(NULL, 0, 10);
+            poll(NULL, 0, ASK_MS);
             call(ctl, 1, "workers list", NULL, NULL);
             w = msg_get(&hear_type(ctl, LAGAN_MSG_REPLY, 2000)->map, "result");
         } while ((number(w->via.array.ptr, "restarts") < (uint64_t)kills ||
