@@ -15,7 +15,7 @@
 #include <unistd.h>
 #include <zmq.h>
 
-enum { TURN_FRAMES = 16, MAX_FRAME = 1 << 16 };
+enum { TURN_FRAMES = 16, TURN_SKIPPED = 4096, MAX_FRAME = 1 << 16 };
 
 struct control {
     struct worker *w;
@@ -25,6 +25,7 @@ struct control {
     uint8_t id[MAX_ROUTING_ID];
     int id_len; /* 0: the worker has not come yet */
     bool look;  /* something may have come: see frontend.c */
+    bool skips; /* of a message of several frames, whose first was looked at, some are to come */
 };
 
 static int
@@ -135,26 +136,51 @@ take(struct control *c, const uint8_t *id, int id_len, const void *frame, size_t
     msg_done(&m);
 }
 
+static bool
+has_more(const struct control *c)
+{
+    int more = 0;
+    size_t size = sizeof more;
+
+    return zmq_getsockopt(c->socket, ZMQ_RCVMORE, &more, &size) == 0 && more;
+}
+
+/* Past a message's other frames, of which there may be millions. false: some are left. */
+static bool
+skip(struct control *c, uint32_t *n)
+{
+    while (c->skips && *n < TURN_SKIPPED) {
+        zmq_msg_t frame;
+
+        zmq_msg_init(&frame);
+        c->skips = zmq_msg_recv(&frame, c->socket, ZMQ_DONTWAIT) >= 0 && has_more(c);
+        zmq_msg_close(&frame);
+        ++*n;
+    }
+    return !c->skips;
+}
+
 bool
 control_pump(struct control *c)
 {
+    uint32_t skipped = 0;
+
     if (!c || !c->look) return false;
     c->look = false;
-    for (int i = 0; i < TURN_FRAMES; i++) {
+    for (int i = 0; i < TURN_FRAMES && skip(c, &skipped); i++) {
         uint8_t id[MAX_ROUTING_ID + 1];
-        int id_len = zmq_recv(c->socket, id, sizeof id, ZMQ_DONTWAIT), more = 0, n = 0;
-        size_t more_size = sizeof more;
+        int id_len = zmq_recv(c->socket, id, sizeof id, ZMQ_DONTWAIT);
         zmq_msg_t frame;
 
         if (id_len < 0) return false;
-        while (zmq_getsockopt(c->socket, ZMQ_RCVMORE, &more, &more_size) == 0 && more) {
-            zmq_msg_init(&frame);
-            if (zmq_msg_recv(&frame, c->socket, ZMQ_DONTWAIT) >= 0 && n++ == 0 &&
-                id_len <= MAX_ROUTING_ID) {
+        if (!has_more(c)) continue;
+        zmq_msg_init(&frame);
+        if (zmq_msg_recv(&frame, c->socket, ZMQ_DONTWAIT) >= 0) {
+            c->skips = has_more(c);
+            if (id_len <= MAX_ROUTING_ID)
                 take(c, id, id_len, zmq_msg_data(&frame), zmq_msg_size(&frame));
-            }
-            zmq_msg_close(&frame);
         }
+        zmq_msg_close(&frame);
     }
     c->look = true; /* the budget is spent */
     return true;

@@ -263,14 +263,12 @@ client_of(struct daemon *d, const struct caller *from)
 }
 
 void
-front_take(struct daemon *d, const struct caller *from, const void *frame, size_t n,
-           uint32_t n_frames)
+front_take(struct daemon *d, const struct caller *from, const void *frame, size_t n, bool several)
 {
     struct client *c = client_of(d, from);
 
-    if (c && n_frames > 1) {
-        FRONT_REFUSE(d, c, 0, LAGAN_E_INVALID_REQUEST, "a message is one frame, this one has %u",
-                     n_frames);
+    if (c && several) {
+        FRONT_REFUSE(d, c, 0, LAGAN_E_INVALID_REQUEST, "a message is one frame, this one has more");
     } else if (c) {
         front_frame(d, c, frame, n);
     }
@@ -324,7 +322,7 @@ take_news(struct daemon *d, const struct local_news *n)
     };
 
     if (n->what == LOCAL_BEGUN && n->door != DOOR_CTL) front_begun(d, n->fd);
-    if (n->what == LOCAL_FRAME) front_take(d, &from, n->p, n->n, n->n_frames);
+    if (n->what == LOCAL_FRAME) front_take(d, &from, n->p, n->n, n->n_frames > 1);
     if (n->what == LOCAL_ENDED) ended(d, n);
 }
 

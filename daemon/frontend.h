@@ -63,9 +63,9 @@ void front_tick(struct daemon *d);
 /* A connection has begun that counts; and make room by ending one that has said nothing. */
 void front_begun(struct daemon *d, int fd);
 void front_cut_silent(struct daemon *d, int fd);
-/* A message has come: its frame, or that there were several. */
+/* A message has come: its frame, or that there are several. */
 void front_take(struct daemon *d, const struct caller *from, const void *frame, size_t n,
-                uint32_t n_frames);
+                bool several);
 
 /* Begin a message in d->out: the caller packs n_keys entries and sends before the next one begins. */
 msgpack_packer front_begin(struct daemon *d, uint32_t type, uint64_t rid, uint32_t n_keys);

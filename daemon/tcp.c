@@ -12,12 +12,13 @@
 
 /* Of frames that wait to be taken ZeroMQ keeps one more than that for a connection: of the largest 37 MiB. */
 enum { SEND_QUEUE = 4096, RECEIVE_QUEUE = 8, LINGER_MS = 200 };
-enum { TURN_FRAMES = 64, TURN_BYTES = 4 << 20, TURN_EVENTS = 64 };
+enum { TURN_FRAMES = 64, TURN_BYTES = 4 << 20, TURN_EVENTS = 64, TURN_SKIPPED = 4096 };
 
 struct tcp {
     void *socket, *monitor;
     sd_event_source *source, *on_monitor;
     bool look, news; /* something may have come; a connection may have begun or ended */
+    bool skips; /* of a message that was refused, for it has several frames, some are to come */
     struct zap *zap;
 };
 
@@ -172,30 +173,25 @@ tcp_send(struct tcp *t, const void *id, size_t id_len, const void *frame, size_t
 
 /* ---- in */
 
-/* One message: [id][frame], more frames are read and not looked at. How many bytes, -EAGAIN none. */
+/* One message: [id][frame]; more frames are not looked at. How many bytes, -EAGAIN none. */
 static int
-receive(struct daemon *d, void *s)
+receive(struct daemon *d, struct tcp *t)
 {
     uint8_t id[MAX_ROUTING_ID + 1];
-    int id_len = zmq_recv(s, id, sizeof id, ZMQ_DONTWAIT), more, bytes;
+    int id_len = zmq_recv(t->socket, id, sizeof id, ZMQ_DONTWAIT), more, bytes;
     size_t size = sizeof more;
-    zmq_msg_t frame, extra;
-    uint32_t n_frames = 1;
+    zmq_msg_t frame;
 
     if (id_len < 0) return errno == EINTR ? 0 : -EAGAIN;
-    if (zmq_getsockopt(s, ZMQ_RCVMORE, &more, &size) < 0 || !more) return 0; /* an id alone */
+    if (zmq_getsockopt(t->socket, ZMQ_RCVMORE, &more, &size) < 0 || !more)
+        return 0; /* an id alone */
     zmq_msg_init(&frame);
-    bytes = zmq_msg_recv(&frame, s, ZMQ_DONTWAIT);
+    bytes = zmq_msg_recv(&frame, t->socket, ZMQ_DONTWAIT);
     if (bytes < 0) {
         zmq_msg_close(&frame);
         return 0;
     }
-    while (zmq_getsockopt(s, ZMQ_RCVMORE, &more, &size) == 0 && more) {
-        zmq_msg_init(&extra);
-        n_frames++;
-        if (zmq_msg_recv(&extra, s, ZMQ_DONTWAIT) < 0) more = 0;
-        zmq_msg_close(&extra);
-    }
+    t->skips = zmq_msg_more(&frame);
     if (id_len <= MAX_ROUTING_ID) {
         struct caller from = {
             .door = DOOR_TCP,
@@ -205,10 +201,25 @@ receive(struct daemon *d, void *s)
             .key = zmq_msg_gets(&frame, "User-Id"),
         };
 
-        front_take(d, &from, zmq_msg_data(&frame), (size_t)bytes, n_frames);
+        front_take(d, &from, zmq_msg_data(&frame), (size_t)bytes, t->skips);
     }
     zmq_msg_close(&frame);
     return bytes;
+}
+
+/* Past a message's other frames, of which there may be millions. false: some are left. */
+static bool
+skip(struct tcp *t, uint32_t *n)
+{
+    while (t->skips && *n < TURN_SKIPPED) {
+        zmq_msg_t frame;
+
+        zmq_msg_init(&frame);
+        t->skips = zmq_msg_recv(&frame, t->socket, ZMQ_DONTWAIT) >= 0 && zmq_msg_more(&frame);
+        zmq_msg_close(&frame);
+        ++*n;
+    }
+    return !t->skips;
 }
 
 /* A connection has ended. Its number may be another's already, so the client is asked: one that is not
@@ -254,15 +265,15 @@ uint32_t
 tcp_pump(struct daemon *d, bool *more)
 {
     struct tcp *t = d->front->tcp;
+    uint32_t n = 0, skipped = 0;
     int bytes = 0, r = 0;
-    uint32_t n = 0;
 
     if (!t) return 0;
     zap_pump(t->zap);
     if (t->news) t->news = hear_monitor(d, t->monitor);
     *more |= t->news;
     if (!t->look) return 0;
-    while (n < TURN_FRAMES && bytes < TURN_BYTES && (r = receive(d, t->socket)) >= 0) {
+    while (n < TURN_FRAMES && bytes < TURN_BYTES && skip(t, &skipped) && (r = receive(d, t)) >= 0) {
         n++;
         bytes += r;
     }
