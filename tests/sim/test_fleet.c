@@ -439,8 +439,7 @@ what_is_expected_of_a_division_is_what_a_gpu_did(void **state)
                       x->isl, x->osl, x->seats, *did[i].context ? did[i].context : "off",
                       x->rows ? x->rows : 8192, requests, did[i].requests, tpot, did[i].tpot);
         assert_true(requests > .94 * did[i].requests && requests < 1.06 * did[i].requests);
-        assert_true(did[i].tpot == 0 ||
-                    (tpot > .92 * did[i].tpot && tpot < 1.08 * did[i].tpot));
+        assert_true(did[i].tpot == 0 || (tpot > .92 * did[i].tpot && tpot < 1.08 * did[i].tpot));
         free(r);
     }
 }
