@@ -30,6 +30,7 @@ enum {
     UNREAD_LEAST = 64 << 10,
     MESSAGE = 128
 };
+static const nsec TURN_TIME = 5 * NSEC_MS; /* of this host's: small frames may ask for much */
 
 /* ---- out */
 
@@ -345,6 +346,7 @@ uint32_t
 front_pump(struct daemon *d, bool *more)
 {
     struct local_news news;
+    nsec until = clock_now() + TURN_TIME;
     uint32_t n = 0, frames = 0;
     size_t bytes = 0;
     int r;
@@ -356,7 +358,7 @@ front_pump(struct daemon *d, bool *more)
         n += news.what == LOCAL_BEGUN   ? FRAMES_A_BEGIN
              : news.what == LOCAL_ENDED ? FRAMES_AN_END
                                         : 1;
-        if (n >= TURN_FRAMES || bytes >= TURN_BYTES) break;
+        if (n >= TURN_FRAMES || bytes >= TURN_BYTES || clock_now() >= until) break;
     }
     *more |= r > 0; /* the budget is spent */
     return frames + tcp_pump(d, more);

@@ -102,23 +102,31 @@ pieces_sent(struct row *r, uint32_t n, uint32_t n_text)
     check(r->piece_n <= p->n && r->piece_text <= p->n_text);
 }
 
+/* The piece in which a client is that has so much, and of that piece *n and *n_text; out, if it is not NULL, is told what
+ * each output has said up to there. There may be a hundred thousand: one look at each. */
+static uint32_t
+place_of(const struct row *r, uint32_t *n, uint32_t *n_text, struct row_output *out)
+{
+    const struct row_piece *p = pieces(r);
+    uint32_t i = 0, last = n_pieces(r) - 1;
+
+    for (; i < last && *n >= p[i].n && *n_text >= p[i].n_text; i++) {
+        *n -= p[i].n;
+        *n_text -= p[i].n_text;
+        if (out) out[p[i].output].n_sent += p[i].n;
+    }
+    if (out) out[p[i].output].n_sent += *n;
+    return i;
+}
+
 bool
 pieces_may_resume(const struct row *r, uint32_t n, uint32_t n_text)
 {
-    struct row at = { .piece = r->piece }; /* the place alone */
+    const struct row_piece *p;
 
-    while (n || n_text) {
-        struct row_piece p = pieces_next(&at);
-        uint32_t tokens = MIN(p.n, n), text = MIN(p.n_text, n_text);
-
-        if (!tokens && !text) return false;
-        step_over(&at, &at.piece_at, &at.piece_n, &at.piece_text);
-        at.piece_n += tokens;
-        at.piece_text += text;
-        n -= tokens;
-        n_text -= text;
-    }
-    return true;
+    if (!n_pieces(r)) return !n && !n_text;
+    p = pieces(r) + place_of(r, &n, &n_text, NULL);
+    return n <= p->n && n_text <= p->n_text;
 }
 
 void
@@ -126,15 +134,11 @@ pieces_resume(struct row *r, uint32_t n, uint32_t n_text)
 {
     r->piece_at = r->piece_n = r->piece_text = 0;
     for (uint32_t i = 0; i < r->submit->n; i++) r->out[i].n_sent = 0;
-    while (n || n_text) {
-        struct row_piece p = pieces_next(r);
-        uint32_t tokens = MIN(p.n, n), text = MIN(p.n_text, n_text);
-
-        check(tokens || text);
-        pieces_sent(r, tokens, text);
-        n -= tokens;
-        n_text -= text;
-    }
+    if (!n_pieces(r)) return;
+    r->piece_at = place_of(r, &n, &n_text, r->out);
+    r->piece_n = n;
+    r->piece_text = n_text;
+    check(n <= pieces(r)[r->piece_at].n && n_text <= pieces(r)[r->piece_at].n_text);
 }
 
 void

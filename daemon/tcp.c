@@ -13,6 +13,7 @@
 /* Of frames that wait to be taken ZeroMQ keeps one more than that for a connection: of the largest 37 MiB. */
 enum { SEND_QUEUE = 4096, RECEIVE_QUEUE = 8, LINGER_MS = 200 };
 enum { TURN_FRAMES = 64, TURN_BYTES = 4 << 20, TURN_EVENTS = 64, TURN_SKIPPED = 4096 };
+static const nsec TURN_TIME = 5 * NSEC_MS;
 
 struct tcp {
     void *socket, *monitor;
@@ -265,6 +266,7 @@ uint32_t
 tcp_pump(struct daemon *d, bool *more)
 {
     struct tcp *t = d->front->tcp;
+    nsec until = clock_now() + TURN_TIME;
     uint32_t n = 0, skipped = 0;
     int bytes = 0, r = 0;
 
@@ -276,6 +278,7 @@ tcp_pump(struct daemon *d, bool *more)
     while (n < TURN_FRAMES && bytes < TURN_BYTES && skip(t, &skipped) && (r = receive(d, t)) >= 0) {
         n++;
         bytes += r;
+        if (clock_now() >= until) break;
     }
     t->look = r >= 0; /* the budget is spent */
     *more |= t->look;
