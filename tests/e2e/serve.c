@@ -15,7 +15,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { MAX_ARGS = 64, STOP_SECONDS = 20, MAX_EXTRA = 8 };
+enum { MAX_ARGS = 128, STOP_SECONDS = 20, MAX_EXTRA = 8 };
 
 static const char *device = "cpu";
 static const char *extra[MAX_EXTRA];

@@ -1,0 +1,85 @@
+/* mix.h - what tests/e2e/test_mixture draws, and what it holds an answer against. */
+#ifndef TESTS_E2E_MIX_H
+#define TESTS_E2E_MIX_H
+
+#include "include/lagan.h"
+#include "include/lagan_wire.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+enum {
+    REQUESTS = 20,
+    TEXTS = 3,
+    MOST_PROMPT = 256,
+    MOST_NEW = 64,
+    OUTPUTS = 4,
+    TOPS = 3,
+    MOST_SET = 48
+};
+
+struct output {
+    int32_t id[MOST_NEW];
+    uint32_t logprob[MOST_NEW]; /* bits */
+    struct lagan_top top[MOST_NEW][TOPS];
+    uint32_t n, n_top, reason, score;
+    uint64_t text; /* a hash */
+    uint32_t n_text;
+};
+
+struct answer {
+    struct output output[OUTPUTS];
+    uint64_t prompt, prompt_top, tensor[LAGAN_N_TENSORS + 1]; /* hashes */
+    uint64_t n_values[LAGAN_N_TENSORS + 1];
+    uint32_t n_prompt, error; /* error: its code */
+    uint32_t cached, adopted;
+    char why[200];
+    bool over;
+};
+
+struct ask {
+    struct lagan_request *r;
+    char line[600]; /* it, for people */
+    uint32_t n_prompt, max_tokens, n;
+    bool search, may_end; /* may_end: a deadline is near */
+    bool may_go_on;       /* a part of its answer may be given with it */
+    uint32_t n_done;      /* tokens of that */
+    uint64_t id;
+    uint32_t reader;
+    bool cancelled;
+    struct answer alone, got;
+};
+
+struct settings {
+    char text[MOST_SET][64];
+    const char *set[MOST_SET + 1];
+    uint32_t n;
+};
+
+struct model {
+    const char *path;
+    uint32_t vocab, most; /* most: positions */
+    bool encoder, text;
+};
+
+extern const struct model mix_models[];
+extern const uint32_t mix_n_models;
+
+bool mix_one_in(uint32_t n);
+void mix_set(struct settings *s, const char *format, ...) __attribute__((format(printf, 2, 3)));
+/* One more list of the same words: settings point into themselves. */
+void mix_copy(struct settings *to, const struct settings *from);
+
+/* What the numbers depend on, and requests that are the same for all that are asked with it. */
+void mix_draw(struct settings *numbers, const struct model *m, struct ask ask[REQUESTS]);
+/* Of a worker that has them all at once. longest: bytes that one request may take. */
+void mix_draw_worker(struct settings *s, const struct model *m, uint64_t longest);
+/* They are asked again: nothing has come, some soon have no time left, and some are given the beginning of their
+ * answers. */
+void mix_ask_again(struct ask ask[REQUESTS]);
+
+void mix_take(struct ask *a, const struct lagan_event *ev);
+/* Why what came is not what came alone; NULL: it is. Static storage. */
+const char *mix_difference(const struct ask *a);
+
+#endif

@@ -1,0 +1,459 @@
+/* test_mixture.c - whatever a worker is told to be and whatever is done to it: an answer is what it is alone.
+ *
+ * Each draw is a model, what its numbers depend on, and requests that draw all that a request may have. They are asked one
+ * after the other of a worker that has room for everything, no cache and one lane; then all at once of some that were
+ * drawn: little memory, any policy, lanes, a cache, a host tier, blocks of any size; while somebody cancels, stops
+ * reading, empties the cache, changes the division, replaces the worker or kills it. What comes, to the bit, and
+ * why it ends, must be the same; of what was cut short, the beginning. When all is over nobody holds a block, and no
+ * worker has died of itself.
+ *
+ * --draws N for more than a `make check` has time for; --first K begins with another one, --model NAME keeps to one.
+ */
+#include "base/clock.h"
+#include "tests/e2e/mix.h"
+#include "tests/e2e/serve.h"
+#include "tests/test.h"
+
+#include <jansson.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+enum { MIXTURES = 3 /* of one draw */, READERS = 3, BLOCK = 64 };
+
+static uint32_t n_draws = 2, first_draw;
+static const char *only_model;
+static struct ask ask[REQUESTS];
+static uint64_t longest; /* bytes of blocks that one of the requests may take, about */
+
+/* What there was of all that could be. */
+static struct counted {
+    unsigned long long asked, cut, refused, cached, adopted, pauses, moved, kills, reloads, flushes,
+        impossible;
+} counted;
+
+/* ---- what is served */
+
+struct served {
+    struct serve s;
+    struct lagan *c[READERS], *ctl;
+    char ctl_endpoint[112];
+};
+
+static char *
+call(struct served *v, const char *verb, const char *args)
+{
+    char *reply = NULL;
+    uint32_t code;
+
+    if (lagan_call(v->ctl, verb, args, &reply, &code, 500) == 0) return reply;
+    free(reply);
+    return NULL;
+}
+
+/* 1 it is ready, -1 it cannot be: lagand has ended. */
+static int
+look(struct served *v)
+{
+    char *reply;
+    int r = 0, status;
+
+    if (waitpid(v->s.pid, &status, WNOHANG) == v->s.pid) {
+        v->s.pid = 0;
+        return -1;
+    }
+    reply = call(v, "workers list", NULL);
+
+    if (reply && strstr(reply, "\"ready\"")) r = 1;
+    if (reply && strstr(reply, "\"failed\"")) r = -1;
+    free(reply);
+    return r;
+}
+
+/* false: the memory is too little for this model. */
+static bool
+serve_drawn(struct served *v, const struct model *m, const struct settings *s)
+{
+    int r = 0;
+
+    memset(v, 0, sizeof *v);
+    serve_launch(&v->s, m->path, s->set);
+    snprintf(v->ctl_endpoint, sizeof v->ctl_endpoint, "ipc://%s/ctl.sock", v->s.dir);
+    for (int i = 0; i < 1000 && access(v->ctl_endpoint + 6, F_OK); i++) usleep(10000);
+    if (lagan_open(&v->ctl, v->ctl_endpoint, 20000) < 0) fail_msg("%s", lagan_why(NULL));
+    for (int i = 0; i < 6000 && !(r = look(v)); i++) usleep(5000);
+    assert_int_not_equal(r, 0);
+    for (uint32_t i = 0; i < READERS && r > 0; i++)
+        assert_int_equal(lagan_open(&v->c[i], v->s.endpoint, 20000), 0);
+    return r > 0;
+}
+
+static void
+serve_end(struct served *v)
+{
+    char command[300];
+
+    for (uint32_t i = 0; i < READERS; i++) lagan_close(v->c[i]);
+    lagan_close(v->ctl);
+    if (v->s.pid) {
+        serve_stop(&v->s);
+        return;
+    }
+    snprintf(command, sizeof command, "tail -n 2 '%s' >&2; rm -rf '%s' '%s'", v->s.log, v->s.dir,
+             v->s.log);
+    assert_int_equal(system(command), 0);
+}
+
+static void
+tell(struct served *v, const struct settings *s, const struct ask *a)
+{
+    char line[400], *panic = call(v, "panic", NULL);
+    FILE *f = fopen(v->s.log, "re");
+
+    for (uint32_t i = 0; i < s->n; i++) print_message(" %s", s->text[i]);
+    print_message("\n%s\n", panic ? panic : "");
+    while (f && fgets(line, sizeof line, f))
+        if (!strstr(line, "as an operator asked") && !strstr(line, "ids alone are served"))
+            print_message("  %s", line);
+    if (f) fclose(f);
+    if (a) print_message("request %td:%s\n", a - ask, a->line);
+    free(panic);
+}
+
+/* ---- asked alone, and in the mixture */
+
+static struct ask *
+next(struct served *v, uint32_t reader, int ms)
+{
+    struct lagan_event ev = { .size = sizeof ev };
+    int r = lagan_next(v->c[reader], &ev, ms);
+
+    assert_true(r >= 0);
+    if (r == 0) return NULL;
+    for (uint32_t i = 0; i < REQUESTS; i++) {
+        if (ask[i].id != ev.id || ask[i].reader != reader || ask[i].got.over) continue;
+        mix_take(&ask[i], &ev);
+        return &ask[i];
+    }
+    fail_msg("an event of a request that is not under way");
+    return NULL;
+}
+
+/* Bytes of all groups' blocks for so many tokens; of state that is not tokens' what eight layers have. */
+static uint64_t
+bytes_of(struct served *v, uint32_t n_tokens)
+{
+    char *reply = call(v, "kv pools", NULL);
+    json_t *list = reply ? json_loads(reply, 0, NULL) : NULL, *group;
+    uint64_t bytes = 0;
+    size_t k;
+
+    json_array_foreach(list, k, group)
+    {
+        uint64_t block = (uint64_t)json_integer_value(json_object_get(group, "bytes"));
+        bool state = !strcmp(json_string_value(json_object_get(group, "kind")), "state");
+
+        bytes += state ? 8 * block : block * n_tokens / BLOCK;
+    }
+    json_decref(list);
+    free(reply);
+    assert_true(bytes > 0);
+    return bytes;
+}
+
+static void
+ask_alone(const struct model *m, const struct settings *numbers)
+{
+    struct settings s;
+    uint32_t most = 0;
+    struct served v;
+
+    mix_copy(&s, numbers);
+    mix_set(&s, "kv.memory=64MiB");
+    mix_set(&s, "kv.tokens_per_block=%u", BLOCK);
+    mix_set(&s, "max_num_seqs=8");
+    mix_set(&s, "threads=1");
+    if (!serve_drawn(&v, m, &s)) {
+        tell(&v, &s, NULL);
+        fail_msg("%s cannot be served", m->path);
+    }
+    for (uint32_t i = 0; i < REQUESTS; i++) most = MAX(most, ask[i].n_prompt + ask[i].max_tokens);
+    longest = bytes_of(&v, most);
+    for (uint32_t i = 0; i < REQUESTS; i++) {
+        memset(&ask[i].got, 0, sizeof ask[i].got);
+        ask[i].reader = 0;
+        assert_int_equal(lagan_submit(v.c[0], ask[i].r, &ask[i].id), 0);
+        while (!ask[i].got.over) {
+            if (next(&v, 0, 60000)) continue;
+            tell(&v, &s, &ask[i]);
+            fail_msg("nothing for a minute");
+        }
+        ask[i].alone = ask[i].got;
+    }
+    serve_end(&v);
+}
+
+/* A figure of its worker, since that began. */
+static uint64_t
+number_of(struct served *v, const char *key)
+{
+    char *reply = call(v, "workers list", NULL);
+    json_t *list = reply ? json_loads(reply, 0, NULL) : NULL, *of = json_array_get(list, 0);
+    json_int_t n;
+
+    if (!json_object_get(of, key)) of = json_object_get(of, "stats");
+    n = json_integer_value(json_object_get(of, key));
+    json_decref(list);
+    free(reply);
+    return (uint64_t)n;
+}
+
+/* One thing that somebody does. */
+static void
+disturb(struct served *v, uint32_t *kills, uint32_t *reloads)
+{
+    char args[80];
+
+    switch (test_below(8)) {
+    case 0: {
+        struct ask *a = &ask[test_below(REQUESTS)];
+
+        if (!a->id || a->got.over || !mix_one_in(3)) break;
+        a->cancelled = true;
+        lagan_cancel(v->c[a->reader], a->id);
+        break;
+    }
+    case 1:
+    case 2:
+        free(call(v, "kv flush", NULL));
+        counted.flushes++;
+        break;
+    case 3:
+        free(call(v, "split off", NULL));
+        break;
+    case 4:
+        free(call(v, "split auto", NULL));
+        break;
+    case 5:
+        snprintf(args, sizeof args, "{\"context\":%u,\"generation\":%u}", 1 + test_below(2),
+                 1 + test_below(2));
+        free(call(v, "split set", args));
+        break;
+    case 6: {
+        pid_t pid;
+
+        if (*kills >= 3 || !mix_one_in(2)) break;
+        pid = (pid_t)number_of(v, "pid");
+        if (pid > 1 && kill(pid, SIGKILL) == 0) {
+            ++*kills;
+            counted.kills++;
+        }
+        break;
+    }
+    default:
+        if (!mix_one_in(6)) break;
+        free(call(v, "reload", NULL));
+        counted.reloads++;
+        ++*reloads;
+    }
+}
+
+/* Nobody holds a block; false: somebody still does after some seconds. */
+static bool
+all_given_back(struct served *v)
+{
+    for (int i = 0; i < 200; i++) {
+        char *reply = call(v, "kv stats", NULL);
+        json_t *list = reply ? json_loads(reply, 0, NULL) : NULL, *pool;
+        json_int_t used = json_array_size(list) ? 0 : 1;
+        size_t k;
+
+        json_array_foreach(list, k, pool) used += json_integer_value(json_object_get(pool, "used"));
+        json_decref(list);
+        free(reply);
+        if (used == 0) return true;
+        usleep(50000);
+    }
+    return false;
+}
+
+/* Workers that died of what nobody did to them. */
+static uint32_t
+died(struct served *v)
+{
+    char *reply = call(v, "panic", NULL);
+    json_t *list = reply ? json_loads(reply, 0, NULL) : NULL, *one;
+    uint32_t n = 0;
+    size_t k;
+
+    json_array_foreach(list, k, one)
+    {
+        const char *cause = json_string_value(json_object_get(one, "cause"));
+        const char *how = json_string_value(json_object_get(one, "how"));
+
+        n += !(how && strstr(how, "SIGKILL")) && !(cause && strstr(cause, "kill"));
+    }
+    json_decref(list);
+    free(reply);
+    return n;
+}
+
+/* Who is asked for, in an order that was drawn. */
+static void
+draw_order(uint32_t order[REQUESTS])
+{
+    for (uint32_t i = 0; i < REQUESTS; i++) order[i] = i;
+    for (uint32_t i = 0; i < REQUESTS; i++) {
+        uint32_t k = i + test_below(REQUESTS - i), o = order[i];
+
+        order[i] = order[k];
+        order[k] = o;
+    }
+}
+
+/* What the next reader has, if it does not stand still: whether anything came, and how many requests that ended. */
+static bool
+read_some(struct served *v, uint32_t still[READERS], uint32_t *n_over)
+{
+    bool came = false;
+
+    for (uint32_t r = 0; r < READERS; r++) {
+        struct ask *a = NULL;
+
+        if (still[r]) {
+            still[r]--;
+            continue;
+        }
+        if (mix_one_in(150)) still[r] = test_below(200);
+        a = next(v, r, 1);
+        came = came || a;
+        *n_over += a && a->got.over;
+    }
+    return came;
+}
+
+static void
+fail_drawn(struct served *v, const struct model *m, const struct settings *s, const struct ask *a,
+           const char *why)
+{
+    tell(v, s, a);
+    fail_msg("%s: %s", m->path, why);
+}
+
+static void
+judge(struct served *v, const struct model *m, const struct settings *s, bool undisturbed)
+{
+    for (uint32_t i = 0; i < REQUESTS; i++) {
+        const struct answer *g = &ask[i].got;
+        const char *why = mix_difference(&ask[i]);
+
+        counted.asked++;
+        counted.cached += g->cached;
+        counted.adopted += g->adopted;
+        counted.cut += g->error == LAGAN_E_CANCELLED || g->error == LAGAN_E_DEADLINE;
+        if (!why) continue;
+        /* What one worker has room for another has not. */
+        if ((g->error != LAGAN_E_TOO_LONG && g->error != LAGAN_E_INVALID_REQUEST) ||
+            g->output[0].n != ask[i].n_done)
+            fail_drawn(v, m, s, &ask[i], why);
+        counted.refused++;
+    }
+    /* What a dead worker had filled is kept until somebody wants the room. */
+    if (undisturbed && !all_given_back(v))
+        fail_drawn(v, m, s, NULL, "blocks are held, and nobody is there");
+    if (died(v)) fail_drawn(v, m, s, NULL, "a worker died of itself");
+}
+
+static void
+ask_mixed(const struct model *m, const struct settings *s)
+{
+    uint32_t asked = 0, over = 0, kills = 0, reloads = 0, still[READERS] = { 0 }, order[REQUESTS];
+    uint32_t gap = mix_one_in(2) ? 1 : 1 + test_below(8),
+             harm = mix_one_in(3) ? 0 : 5u << test_below(6);
+    nsec heard = clock_now();
+    struct served v;
+
+    if (!serve_drawn(&v, m, s)) {
+        counted.impossible++;
+        serve_end(&v);
+        return;
+    }
+    mix_ask_again(ask);
+    draw_order(order);
+    while (over < REQUESTS) {
+        while (asked < REQUESTS && mix_one_in(gap)) {
+            struct ask *a = &ask[order[asked++]];
+
+            a->reader = test_below(READERS);
+            assert_int_equal(lagan_submit(v.c[a->reader], a->r, &a->id), 0);
+        }
+        if (read_some(&v, still, &over) || asked < REQUESTS) heard = clock_now();
+        if (harm && mix_one_in(harm)) disturb(&v, &kills, &reloads);
+        if (clock_now() - heard > 60 * NSEC_S) {
+            for (uint32_t i = 0; i < REQUESTS; i++)
+                if (!ask[i].got.over) print_message("open %u:%s\n", i, ask[i].line);
+            fail_drawn(&v, m, s, NULL, "nothing for a minute");
+        }
+    }
+    judge(&v, m, s, !kills && !reloads);
+    counted.pauses += number_of(&v, "preemptions");
+    counted.moved += number_of(&v, "offloaded") + number_of(&v, "fetched");
+    serve_end(&v);
+}
+
+static void
+draw(uint32_t number)
+{
+    const struct model *m = &mix_models[number % mix_n_models];
+    struct settings numbers = { .n = 0 }, s;
+
+    if (only_model && !strstr(m->path, only_model)) return;
+    mix_draw(&numbers, m, ask);
+    ask_alone(m, &numbers);
+    for (uint32_t k = 0; k < MIXTURES; k++) {
+        mix_copy(&s, &numbers);
+        mix_draw_worker(&s, m, longest);
+        ask_mixed(m, &s);
+    }
+    for (uint32_t i = 0; i < REQUESTS; i++) lagan_request_free(ask[i].r);
+}
+
+static void
+an_answer_is_what_it_is_alone(void **state)
+{
+    const char *seed = getenv("LAGAN_TEST_SEED");
+    uint64_t base = seed ? strtoull(seed, NULL, 0) : (uint64_t)time(NULL);
+
+    (void)state;
+
+    for (uint32_t i = first_draw; i < first_draw + n_draws; i++) {
+        char text[32];
+
+        snprintf(text, sizeof text, "%llu", (unsigned long long)(base + i * 1000003ull));
+        setenv("LAGAN_TEST_SEED", text, 1);
+        test_seed();
+        draw(i + (uint32_t)(base % mix_n_models));
+    }
+    print_message("%llu asked, %llu cut short, %llu refused; %llu tokens found, %llu taken over, "
+                  "%llu pauses, %llu blocks moved; %llu kills, %llu reloads, %llu flushes; %llu "
+                  "workers that could not be\n",
+                  counted.asked, counted.cut, counted.refused, counted.cached, counted.adopted,
+                  counted.pauses, counted.moved, counted.kills, counted.reloads, counted.flushes,
+                  counted.impossible);
+}
+
+int
+main(int argc, char **argv)
+{
+    const struct CMUnitTest tests[] = { cmocka_unit_test(an_answer_is_what_it_is_alone) };
+
+    for (int i = 1; i + 1 < argc; i += 2) {
+        if (!strcmp(argv[i], "--draws")) n_draws = (uint32_t)strtoul(argv[i + 1], NULL, 10);
+        if (!strcmp(argv[i], "--first")) first_draw = (uint32_t)strtoul(argv[i + 1], NULL, 10);
+        if (!strcmp(argv[i], "--model")) only_model = argv[i + 1];
+    }
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
