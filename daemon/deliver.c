@@ -306,11 +306,6 @@ send_last(struct daemon *d, struct client *c, struct row *r)
     FP(deliver_last);
     ledger_detach(d->ledger, r);
     c->n_open--;
-    if (is_error(r)) {
-        d->n_failed++;
-    } else {
-        d->n_finished++;
-    }
     return 0;
 }
 
@@ -432,6 +427,11 @@ end_with(struct daemon *d, struct row *r, uint16_t reason, const char *fmt, va_l
     recall_end(d, r);
     check(reason < REASONS);
     d->n_ended[reason]++;
+    if (is_error(r)) {
+        d->n_failed++;
+    } else {
+        d->n_finished++;
+    }
     if (reason == LAGAN_E_WORKER_LOST || reason == LAGAN_E_SLOW_READER ||
         reason == LAGAN_E_POISONED) {
         log_info("request %llu: ended with %s: %s", (unsigned long long)r->id,
@@ -560,7 +560,8 @@ deliver_resume(struct daemon *d, struct row *r, struct client *c, uint64_t rid, 
     /* Every number that was accepted gets its last word. */
     if (old && (old != c || old_rid != rid) &&
         front_error(d, old, old_rid, LAGAN_E_CANCELLED, r->n_sent,
-                    "another connection of this session has taken the request over") < 0)
+                    old == c ? "it goes on under the id of a later request with its key"
+                             : "another connection of this session has taken the request over") < 0)
         log_debug("a connection that is gone has not heard that its request goes on");
     r->n_sent = n_tokens;
     r->n_text_sent = n_text;

@@ -474,6 +474,7 @@ say_keyed(struct dealer *c, uint64_t rid, const char *key, uint64_t seed, bool r
 static void
 a_second_submit_with_the_key_is_the_first_one(void **state)
 {
+    const msgpack_object *status;
     struct dealer *a, *none;
 
     (void)state;
@@ -494,6 +495,10 @@ a_second_submit_with_the_key_is_the_first_one(void **state)
     say_keyed(a, 3, "k2", 10, true);
     hear_type(a, LAGAN_MSG_ACCEPT, 30000);
     take_all(a, 3, 20, 10);
+    call(a, 4, "status", NULL, NULL);
+    status = msg_get(&hear_type(a, LAGAN_MSG_REPLY, 30000)->map, "result");
+    assert_int_equal(number(status, "accepted"), 2);
+    assert_int_equal(number(status, "finished"), 2); /* the first once */
     assert_int_equal(rig_stop(&r), 0);
 }
 
