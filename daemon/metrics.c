@@ -86,7 +86,8 @@ print_group_stat(const struct daemon *d, const struct stat_row *row, uint32_t id
             fprintf(out, "\",group=\"%u\",kind=\"%s\",window=\"%llu\",pool=\"%llu\"} %llu\n", g,
                     group_kinds[MIN(v[GROUP_STAT_kind], ARRAY_LEN(group_kinds) - 1)],
                     (unsigned long long)v[GROUP_STAT_window],
-                    (unsigned long long)v[GROUP_STAT_pool], (unsigned long long)v[id]);
+                    (unsigned long long)v[GROUP_STAT_pool],
+                    (unsigned long long)(v[id] + w->former.group[g][id]));
         }
 }
 

@@ -376,6 +376,10 @@ add_up(struct worker *w)
     stat_read(shm_ctl(&w->link.w), &w->stats);
     for (uint32_t i = 0; i < STAT_COUNT; i++)
         if (stat_rows[i].kind == STAT_COUNTER) w->former.v[i] += w->stats.v[i];
+    for (uint32_t g = 0; g < SHM_MAX_GROUPS; g++)
+        for (uint32_t i = 0; i < GROUP_STAT_COUNT; i++)
+            if (group_stat_rows[i].kind == STAT_COUNTER)
+                w->former.group[g][i] += w->stats.group[g][i];
     memset(&w->stats, 0, sizeof w->stats);
 }
 
