@@ -123,6 +123,16 @@ fit_lengths(struct request *r, uint32_t given)
     return true;
 }
 
+/* Whether what may not come again, and ends that come too early, may be all of the vocabulary: then there is nothing to
+ * draw, which a device takes for a failure. Of pairs and longer ones at most every other token begins one that bans. */
+static bool
+may_ban_all(const struct sampling *s, uint32_t n_tokens, uint32_t vocab)
+{
+    uint32_t n = s->no_repeat_ngram == 1 ? n_tokens : s->no_repeat_ngram ? n_tokens / 2 + 1 : 0;
+
+    return n + (uint64_t)(s->min_new ? s->n_eos : 0) >= vocab;
+}
+
 /* All tokens of r are in place: n_source, n_decoder (delivered ones included). Hand it over. */
 static void
 admit(struct worker *w, struct request *r, nsec now)
@@ -179,6 +189,12 @@ admit(struct worker *w, struct request *r, nsec now)
             "no_repeat_ngram, presence_penalty and frequency_penalty go with %u tokens of prompt "
             "and answer, this may be %u",
             EXEC_LOOK_BACK, s->n_prompt + s->max_new);
+    if (may_ban_all(&r->sampling, s->n_prompt + s->max_new, shape->vocab))
+        return refuse(
+            w, r, LAGAN_E_UNSUPPORTED,
+            "no_repeat_ngram and min_tokens may leave no token of %u that can come: %u of "
+            "prompt and answer are too many",
+            shape->vocab, s->n_prompt + s->max_new);
     s->lockstep = exec_looks_back(&r->sampling);
     if (r->first) {
         k = outputs_add(w, r, now, &e);

@@ -388,6 +388,47 @@ a_signal_leaves_last_words(void **state)
     }
 }
 
+/* No token may come twice, and all of the vocabulary has come. */
+static void
+a_request_that_may_ban_every_token_is_refused_and_kills_nobody(void **state)
+{
+    enum { VOCAB = 256 };
+    static const char *const large[] = { "--max_num_seqs=4", "--kv.memory=16MiB", "--threads=1",
+                                         NULL };
+    struct rec_submit s = { .gen = 1,
+                            .top_p = 1,
+                            .repetition = 1,
+                            .priority = 0.5f,
+                            .forced_bos = -1,
+                            .forced_eos = -1,
+                            .no_repeat_ngram = 1,
+                            .flags = SUBMIT_IGNORE_EOS };
+    int32_t ids[VOCAB];
+    struct rec_ready ready;
+    struct played p;
+
+    (void)state;
+    for (int32_t i = 0; i < VOCAB; i++) ids[i] = i;
+    play_start(&p, "tests/data/golden/gemma4_big", large, NULL);
+    play_wait_ready(&p, &ready);
+    assert_int_equal(ready.vocab, VOCAB);
+    for (s.row = 0; s.row < 4; s.row++) {
+        const struct ring_record *r;
+
+        s.id = 1000 + s.row;
+        s.beams = s.row % 2 ? 2 : 1;
+        s.n_prompt = s.row < 2 ? VOCAB : VOCAB - 8;
+        s.max_tokens = s.row < 2 ? 1 : 7;
+        play_submit(&p, &s, ids, s.n_prompt * (uint32_t)sizeof *ids);
+        do r = play_next(&p);
+        while (r && r->type == REC_STEP);
+        assert_non_null(r);
+        assert_int_equal(r->type, s.row < 2 ? REC_REJECT : REC_FINISH);
+    }
+    play_kill(&p, &(struct play_arenas){ 0 });
+    play_close(&p);
+}
+
 /* What one character is. */
 static int32_t
 token_of(struct played *p, char text)
@@ -646,6 +687,7 @@ main(void)
         cmocka_unit_test(a_request_whose_worker_died_after_its_last_token_ends_at_once),
         cmocka_unit_test(arenas_come_up_the_hand_socket_complete),
         cmocka_unit_test(a_corrupt_request_ring_ends_the_worker_and_says_so),
+        cmocka_unit_test(a_request_that_may_ban_every_token_is_refused_and_kills_nobody),
         cmocka_unit_test(an_output_goes_on_though_the_first_has_met_its_stop),
         cmocka_unit_test(outputs_come_back_that_are_together_longer_than_any_can_be),
         cmocka_unit_test(answers_to_calls_wait_for_a_reader_that_stands_still),
