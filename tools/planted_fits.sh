@@ -10,7 +10,6 @@ exec perl -0 -ne '
     while (/^fault: (.*)\nfile: (.*)\n((?:-.*\n)+)/mg) {
         my ($fault, $file, $old) = ($1, $2, $3);
         $old =~ s/^-//mg;
-        $old =~ s/\n$//;
         open my $f, "<", $file or print "$ARGV: $fault: no $file\n" and $bad++ and next;
         my $n = () = scalar(<$f>) =~ /\Q$old\E/g;
         $n == 1 or print "$ARGV: $fault: its old lines are $n times in $file\n" and $bad++;
