@@ -74,6 +74,8 @@ llama_refuses_by_name_what_it_does_not_do(void **state)
         { "{\"head_dim\": 15}", "head_dim", -EINVAL },
         { "{\"num_hidden_layers\": 129}", "num_hidden_layers", -EINVAL },
         { "{\"hidden_size\": \"64\"}", "hidden_size", -EINVAL },
+        { "{\"hidden_size\": 2, \"num_attention_heads\": 4}", "head_dim", -EINVAL },
+        { "{\"hidden_size\": 8192, \"num_attention_heads\": 1}", "head_dim", -EINVAL },
         { "{\"rope_scaling\": {\"rope_type\": \"yarn\", \"factor\": 4,"
           " \"original_max_position_embeddings\": 64}}",
           "rope_type", -ENOTSUP },
@@ -421,6 +423,27 @@ hybrids_refuse_by_name_what_they_do_not_do(void **state)
     refuses(&arch_nemotron_h, NEMOTRON, nemotron, ARRAY_LEN(nemotron));
 }
 
+/* Sizes that are within their bounds one by one; a layer's state came to 4 GiB, which is 0 in 32 bits. */
+static void
+a_state_that_no_device_would_keep_is_refused(void **state)
+{
+    static const char BAMBA[] = "{\"model_type\": \"bamba\", \"num_hidden_layers\": 1}";
+    static const char NEMOTRON[] = "{\"model_type\": \"nemotron_h\", \"num_hidden_layers\": 1,"
+                                   " \"hybrid_override_pattern\": \"M\"}";
+    static const struct refusal bamba[] = {
+        { "{\"mamba_expand\": 64, \"mamba_n_heads\": 128}", "mamba_d_head", -EINVAL },
+        { "{\"mamba_expand\": 64, \"mamba_n_heads\": 1}", "mamba_d_head", -EINVAL },
+    };
+    static const struct refusal nemotron[] = {
+        { "{\"mamba_num_heads\": 1024, \"mamba_head_dim\": 1024, \"ssm_state_size\": 1024}",
+          "a state of 1024", -EINVAL },
+    };
+
+    (void)state;
+    refuses(&arch_bamba, BAMBA, bamba, ARRAY_LEN(bamba));
+    refuses(&arch_nemotron_h, NEMOTRON, nemotron, ARRAY_LEN(nemotron));
+}
+
 static void
 t5_refuses_by_name_what_it_does_not_do(void **state)
 {
@@ -510,6 +533,7 @@ main(void)
         cmocka_unit_test(gpt_oss_slides_in_every_second_layer_from_the_first_on),
         cmocka_unit_test(byt5_and_flan_are_t5_by_their_configs),
         cmocka_unit_test(hybrids_refuse_by_name_what_they_do_not_do),
+        cmocka_unit_test(a_state_that_no_device_would_keep_is_refused),
         cmocka_unit_test(t5_refuses_by_name_what_it_does_not_do),
         cmocka_unit_test(bart_refuses_by_name_what_it_does_not_do),
         cmocka_unit_test(bart_has_two_sides_of_their_own_shapes),

@@ -102,19 +102,11 @@ configure(json_t *config, struct model_shape *s, void *out, struct err *e)
     TRY(cfg_u32(config, "vocab_size", CFG_REQUIRED, 1, CFG_MAX_VOCAB, &s->vocab, e));
     TRY(cfg_u32(config, "intermediate_size", CFG_REQUIRED, 1, CFG_MAX_FF, &l.n_ff, e));
     TRY(cfg_u32(config, "num_attention_heads", CFG_REQUIRED, 1, CFG_MAX_HEADS, &l.n_heads, e));
-    TRY(cfg_u32(config, "num_key_value_heads", l.n_heads, 1, l.n_heads, &l.n_kv_heads, e));
-    TRY(cfg_u32(config, "head_dim", s->hidden / l.n_heads, 2, CFG_MAX_HEAD_DIM, &l.head_dim, e));
+    TRY(cfg_heads(config, l.n_heads, l.n_heads, s->hidden / l.n_heads, &l, e));
     TRY(cfg_u32(config, "max_position_embeddings", 2048, 1, CFG_MAX_POSITIONS, &s->max_len, e));
     TRY(cfg_f32(config, "rms_norm_eps", 1e-6, 0, 1, &cfg->eps, e));
     TRY(read_window(config, &l.window, e));
     TRY(read_rope(config, &cfg->rope, e));
-    if (l.n_heads % l.n_kv_heads)
-        return err_set(e, -EINVAL,
-                       "num_attention_heads is %u, not a multiple of num_key_value_heads, %u",
-                       l.n_heads, l.n_kv_heads);
-    if (l.head_dim % 2)
-        return err_set(e, -EINVAL, "head_dim is %u; rotary positions need an even one", l.head_dim);
-
     cfg->scale = 1 / sqrtf((float)l.head_dim);
     s->dim[DIM_HIDDEN] = s->hidden;
     s->dim[DIM_VOCAB] = s->vocab;

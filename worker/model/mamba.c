@@ -6,7 +6,7 @@
 #include <errno.h>
 #include <string.h>
 
-enum { STATE_ALIGN = 128 };
+enum { STATE_ALIGN = 128, MOST_STATE = 1 << 30 /* bytes of a layer; published ones have 4 MiB */ };
 
 uint32_t
 mamba_inner(const struct mamba_shape *c)
@@ -76,6 +76,9 @@ mamba_configure(const json_t *config, struct model_shape *s, struct mamba_shape 
     c->head_dim = s->hidden * expand / c->n_heads;
     if (!json_is_string(json_object_get(config, "mamba_d_head"))) /* "auto" */
         TRY(cfg_u32(config, "mamba_d_head", c->head_dim, 1, CFG_MAX_HEAD_DIM, &c->head_dim, e));
+    if (c->head_dim > CFG_MAX_HEAD_DIM)
+        return err_set(e, -EINVAL, "mamba_d_head comes to %u, at most %d is possible", c->head_dim,
+                       CFG_MAX_HEAD_DIM);
     TRY(cfg_u32(config, "mamba_n_groups", 1, 1, c->n_heads, &c->n_groups, e));
     TRY(cfg_u32(config, "mamba_d_state", 256, 1, CFG_MAX_HEAD_DIM, &c->state_dim, e));
     TRY(cfg_u32(config, "mamba_d_conv", 4, 2, MAMBA_MAX_TAPS, &c->n_taps, e));
@@ -99,6 +102,9 @@ mamba_sizes(struct model_shape *s, const struct mamba_shape *c, struct err *e)
 {
     uint32_t inner = mamba_inner(c), bc = c->n_groups * c->state_dim;
 
+    if ((uint64_t)inner * c->state_dim > MOST_STATE / sizeof(float))
+        return err_set(e, -EINVAL, "%u heads of %u with a state of %u: a layer's is beyond %d MiB",
+                       c->n_heads, c->head_dim, c->state_dim, MOST_STATE >> 20);
     if (c->n_heads % c->n_groups || mamba_inner(c) % c->n_groups)
         return err_set(e, -EINVAL, "%u heads of state are not of %u groups", c->n_heads,
                        c->n_groups);
