@@ -160,7 +160,7 @@ ISA(scan)(const void *args, uint32_t part, uint32_t parts, void *room)
     for (uint32_t i = first; i < end; i++) {
         const struct run *r = &rows->run[i / s->n_heads];
 
-        if (r->seat != SEAT_NONE) scan_head(s, r, i % s->n_heads);
+        if (r->seat != SEAT_NONE && r->n_rows) scan_head(s, r, i % s->n_heads);
     }
 }
 

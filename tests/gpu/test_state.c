@@ -340,6 +340,42 @@ a_row_has_the_same_bits_in_steps_of_any_size(void **state)
     }
 }
 
+/* A step may have runs of no rows in front (gpu.h: n_single). Their seats may have no state yet. */
+static void
+a_run_of_no_rows_leaves_its_state_alone(void **state)
+{
+    uint32_t length[SEATS] = { 3, 3, 0 };
+    struct conv c = { .n_taps = 4 };
+    slice_id *table;
+    struct job j;
+    struct scan s;
+    struct rig r;
+
+    (void)state;
+    open_any(&r);
+    do {
+        plan(&r, &j, length, 3);
+    } while (j.n_steps > 1);
+    s = new_scan(&r, j.n_rows, false);
+    c.x = s.x;
+    c.y = rig_output(&r, j.n_rows, s.x.dim[1], s.x.dim[1]);
+    c.w = rig_tensor(&r, DT_F32, s.x.dim[1], 4, 4, 1);
+    new_states(&r, &j, state_bytes(&s) + 4 * 4 * s.x.dim[1]);
+    table = rig_host(j.state.table);
+    table[0] = SLICE_NONE;
+    for (uint32_t i = 0; i < j.n_runs[0]; i++) HOST(j.run)[i].n_rows = 0;
+    for (uint32_t i = 0; i < j.n_rows; i++) HOST(j.seat)[i] = SEAT_NONE;
+    rig_send(&r);
+    do_conv(&r, &j, &c);
+    s.state_at = 3 * 4 * s.x.dim[1];
+    do_scan(&r, &j, &s);
+    rig_wait(&r);
+    assert_int_equal(r.op->lane_error(r.lane), 0);
+    for (size_t i = 0; i < SEATS * 2 * j.state.slice_bytes / sizeof(float); i++)
+        assert_true(isnan(((const float *)rig_host(j.state.base))[i]));
+    rig_close(&r);
+}
+
 int
 main(int argc, char **argv)
 {
@@ -347,6 +383,7 @@ main(int argc, char **argv)
         rig_test(conv_sees_the_last_inputs_of_its_sequence),
         rig_test(scan_is_the_recurrence_row_by_row),
         rig_test(a_row_has_the_same_bits_in_steps_of_any_size),
+        rig_test(a_run_of_no_rows_leaves_its_state_alone),
     };
 
     rig_args(argc, argv);
