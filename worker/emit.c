@@ -8,6 +8,7 @@
 #include "ipc/records.h"
 #include "worker/worker.h"
 
+#include <float.h>
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -66,6 +67,14 @@ emit_reject(struct worker *w, uint32_t row, uint32_t gen, uint16_t reason, const
     w->stats.v[STAT_finished]++;
 }
 
+/* A number, and one that can be told: a length_penalty may make more of it than a float holds. */
+static float
+told_score(float score)
+{
+    if (score != score) return 0;
+    return MAX(MIN(score, FLT_MAX), -FLT_MAX);
+}
+
 static void
 finish(struct worker *w, struct request *r, uint16_t reason)
 {
@@ -76,7 +85,7 @@ finish(struct worker *w, struct request *r, uint16_t reason)
         .gen = r->gen,
         .output = r->output,
         .reason = reason,
-        .score = r->score,
+        .score = told_score(r->score),
         .n_tokens = r->n_sent,
         .cached = r->recomputed ? 0 : found,
         .adopted = r->adopted + again,
@@ -231,7 +240,7 @@ emit_token(struct worker *w, struct rec_step **head, const struct batch *b,
         .text_bytes = len,
         .text_first = r->n_text_sent,
         .n_top = logprobs ? r->sampling.n_logprobs : 0,
-        .score = score,
+        .score = told_score(score),
     };
     size_t need = sizeof o + 16 + 8 * (size_t)o.n_top + len + 16;
 

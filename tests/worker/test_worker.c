@@ -11,6 +11,8 @@
 #include "include/lagan_wire.h"
 
 #include <errno.h>
+#include <float.h>
+#include <math.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdatomic.h>
@@ -429,6 +431,60 @@ a_request_that_may_ban_every_token_is_refused_and_kills_nobody(void **state)
     play_close(&p);
 }
 
+/* So far from 1 a length_penalty makes of any score more than a float holds; lagand's clients take no such number. */
+static void
+a_score_that_no_float_holds_is_told_as_the_largest(void **state)
+{
+    struct rec_submit s = { .row = 1,
+                            .gen = 1,
+                            .id = 1001,
+                            .n_prompt = 4,
+                            .beams = 2,
+                            .n = 2,
+                            .max_tokens = 14,
+                            .length_penalty = -100,
+                            .n_bias = 2, /* scores over 0: it goes on to the end */
+                            .top_p = 1,
+                            .repetition = 1,
+                            .priority = 0.5f,
+                            .forced_bos = -1,
+                            .forced_eos = -1,
+                            .flags = SUBMIT_IGNORE_EOS };
+    const struct ring_record *r;
+    const struct {
+        int32_t ids[4];
+        struct {
+            int32_t id;
+            float add;
+        } bias[2];
+        float score[2];
+    } with = { .ids = { 1, 5, 9, 7 }, .bias = { { 20, 100 }, { 30, 100 } } };
+    uint32_t ended = 0;
+    struct played p;
+
+    (void)state;
+    start(&p);
+    play_submit(&p, &s, &with, sizeof with);
+    while (ended < 2 && (r = play_next(&p))) {
+        struct rec_finish f;
+        struct rec_out o;
+
+        if (r->type == REC_STEP) {
+            memcpy(&o, (const char *)r->data + sizeof(struct rec_step), sizeof o);
+            assert_true(isfinite(o.score));
+            continue;
+        }
+        assert_int_equal(r->type, REC_FINISH);
+        memcpy(&f, r->data, sizeof f);
+        assert_int_equal(f.reason, LAGAN_FINISH_LENGTH);
+        assert_true(f.score == FLT_MAX);
+        ended++;
+    }
+    assert_int_equal(ended, 2);
+    play_kill(&p, &(struct play_arenas){ 0 });
+    play_close(&p);
+}
+
 /* What one character is. */
 static int32_t
 token_of(struct played *p, char text)
@@ -688,6 +744,7 @@ main(void)
         cmocka_unit_test(arenas_come_up_the_hand_socket_complete),
         cmocka_unit_test(a_corrupt_request_ring_ends_the_worker_and_says_so),
         cmocka_unit_test(a_request_that_may_ban_every_token_is_refused_and_kills_nobody),
+        cmocka_unit_test(a_score_that_no_float_holds_is_told_as_the_largest),
         cmocka_unit_test(an_output_goes_on_though_the_first_has_met_its_stop),
         cmocka_unit_test(outputs_come_back_that_are_together_longer_than_any_can_be),
         cmocka_unit_test(answers_to_calls_wait_for_a_reader_that_stands_still),
