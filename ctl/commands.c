@@ -34,10 +34,12 @@ ask(struct ctl *ctl, const char *words, int argc, char **argv, int n_operands, c
         return command_usage(c);
     }
     if (n_operands && !strcmp(operand, "id")) {
+        long long id;
         char *end;
-        long long id = strtoll(argv[0], &end, 10);
 
-        if (!*argv[0] || *end || id < 0) {
+        errno = 0;
+        id = strtoll(argv[0], &end, 10);
+        if (!*argv[0] || *end || id < 0 || errno) {
             json_decref(args);
             return ctl_fail(CTL_USAGE, "'%s' is no request id; `laganctl requests list` has them",
                             argv[0]);

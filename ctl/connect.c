@@ -72,13 +72,14 @@ probe(const char *endpoint)
     return r;
 }
 
-/* ipc://DIR/api.sock to ipc://DIR/ctl.sock; anything else has no second socket. */
+/* ipc://DIR/api.sock, or that itself, to ipc://DIR/ctl.sock; anything else has no second socket. */
 static bool
 ctl_endpoint(const char *api, char *buf, size_t n)
 {
     size_t len = strlen(api);
 
-    if (len < 9 || strcmp(api + len - 9, "/api.sock")) return false;
+    if (len < 9 || (strcmp(api + len - 9, "/api.sock") && strcmp(api + len - 9, "/ctl.sock")))
+        return false;
     return (size_t)snprintf(buf, n, "%.*s/ctl.sock", (int)(len - 9), api) < n;
 }
 
@@ -98,7 +99,9 @@ ctl_connect(struct ctl *ctl, struct lagan **ret, bool privileged)
 
     snprintf(endpoint, sizeof endpoint, "%s", ctl->endpoint);
     if (privileged && !ctl_endpoint(ctl->endpoint, endpoint, sizeof endpoint))
-        return ctl_fail(CTL_REFUSED, "%s has no control socket beside it; connect to .../api.sock",
+        return ctl_fail(CTL_REFUSED,
+                        "that is for operators, on lagand's own host: --connect "
+                        "ipc://DIR/ctl.sock, with its runtime directory, and not %s",
                         ctl->endpoint);
     r = probe(endpoint);
     if (r == -EACCES || r == -EPERM)

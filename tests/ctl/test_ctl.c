@@ -290,6 +290,8 @@ every_error_has_its_exit_code(void **state)
         { "$L cancel x", 2, "no request id" },
         { "$L cancel", 2, "usage: laganctl cancel ID" },
         { "$L cancel 18", 4, "no request has the id" },
+        { "./laganctl --connect ipc://$D/ctl.sock cancel 18", 4, "no request has the id" },
+        { "$L cancel 99999999999999999999", 2, "no request id" },
         { "$L kv stats", 5, "no such verb" },
         { "$L --colour status", 2, "there is no key" },
         { "$L --set a=b status", 2, "go with --spawn" },
