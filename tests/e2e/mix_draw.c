@@ -115,7 +115,15 @@ draw_prompt(struct ask *a, const struct model *m)
         for (uint32_t i = other; i < a->n_prompt; i++)
             ids[i] = (int32_t)(3 + test_below(m->vocab - 3));
     }
-    lagan_set_ids(a->r, "ids", ids, a->n_prompt);
+    if (m->text && mix_one_in(2)) {
+        char words[MOST_PROMPT];
+
+        for (uint32_t i = 0; i < a->n_prompt; i++) words[i] = "abcdek0123456789;= "[ids[i] % 19];
+        lagan_set_str(a->r, "text", words, a->n_prompt);
+        SAY(a, "in words");
+    } else {
+        lagan_set_ids(a->r, "ids", ids, a->n_prompt);
+    }
     SAY(a, "text %u of %u, other from %u", text, a->n_prompt, other);
     if (!m->encoder || mix_one_in(2)) return;
     a->n_prompt = draw_length(1, MIN(most_prompt, 100u));
@@ -169,7 +177,7 @@ draw_sampling(struct ask *a, const struct model *m)
     if (mix_one_in(8)) INT(a, "forced_bos", 3 + test_below(m->vocab - 3));
     if (mix_one_in(8)) INT(a, "forced_eos", 3 + test_below(m->vocab - 3));
     if (mix_one_in(4)) INT(a, "min_tokens", test_below(a->max_tokens + 1));
-    if (m->text && mix_one_in(3) && !a->search) {
+    if (m->text && mix_one_in(2) && !a->search) {
         static const char *const stop[] = { "e", "th", " " };
 
         lagan_set_strs(a->r, "stop", stop + test_below(3), 1);
