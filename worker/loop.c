@@ -395,7 +395,7 @@ turn(struct worker *w, struct seq **seq, uint32_t *n_before, struct err *e)
         legacy_rest(w);
         busy = 1;
     }
-    for (unsigned l = 0; l < w->e.limits.n_lanes && outbox_empty(&w->outbox); l++)
+    for (unsigned l = 0; l < w->e.limits.n_lanes && outbox_empty(&w->outbox) && got >= 0; l++)
         while ((got = launch(w, l, now, e)) > 0) busy = 1;
     if (got < 0) return got;
     reap(w);
