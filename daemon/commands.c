@@ -470,16 +470,6 @@ cmd_restart(struct ask *a)
     steer(a, EV_AGAIN);
 }
 
-/* Clients whose key is not in the file any more have no place here. */
-static void
-drop_strangers(struct daemon *d)
-{
-    struct client *c;
-
-    for (uint32_t at = 0; (c = session_next(d->sessions, &at));)
-        if (c->user && !front_permit(d, c)) deliver_client_gone(d, c->handle);
-}
-
 static void
 cmd_reload(struct ask *a)
 {
@@ -487,12 +477,9 @@ cmd_reload(struct ask *a)
     struct err e;
     int r;
 
-    if (*a->d->config->o.tcp) {
-        if (front_keys(a->d, &e) < 0) {
-            REFUSE(a, LAGAN_E_INVALID_REQUEST, "api.keys: %s", e.text);
-            return;
-        }
-        drop_strangers(a->d);
+    if (front_keys_again(a->d, &e) < 0) {
+        REFUSE(a, LAGAN_E_INVALID_REQUEST, "api.keys: %s", e.text);
+        return;
     }
     r = roll_start(a->d, "");
     if (r < 0) {

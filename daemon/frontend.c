@@ -207,6 +207,18 @@ front_permit(struct daemon *d, struct client *c)
     return true;
 }
 
+int
+front_keys_again(struct daemon *d, struct err *e)
+{
+    struct client *c;
+
+    if (!*d->config->o.tcp) return 0;
+    TRY(front_keys(d, e));
+    for (uint32_t at = 0; (c = session_next(d->sessions, &at));)
+        if (c->user && !front_permit(d, c)) deliver_client_gone(d, c->handle);
+    return 0;
+}
+
 static void
 note_socket(struct daemon *d, struct client *c, int fd)
 {

@@ -48,7 +48,9 @@ struct caller {
 /* Bind all, but a socket for clients that systemd has opened, or a former lagand was given. -EADDRINUSE, -EEXIST,
  * -EACCES: where and why. */
 int front_open(struct daemon *d, struct store *given, struct err *e) MUST_USE;
-int front_keys(struct daemon *d, struct err *e) MUST_USE; /* read api.keys, also once more */
+int front_keys(struct daemon *d, struct err *e) MUST_USE; /* read api.keys */
+/* Once more, if there are any: who is not in the file any more has no place here. Negative: they are as they were. */
+int front_keys_again(struct daemon *d, struct err *e) MUST_USE;
 void front_close(struct daemon *d);
 
 /* What a client's user may have, by the keys as they were read last. false: there its key, or its name, is not. */

@@ -116,9 +116,16 @@ on_signal(sd_event_source *s, const struct signalfd_siginfo *si, void *arg)
 static int
 on_hangup(sd_event_source *s, const struct signalfd_siginfo *si, void *arg)
 {
+    struct daemon *d = arg;
+    struct err e;
+
     (void)s;
     (void)si;
-    if (roll_start(arg, ", by SIGHUP") < 0) log_info("a reload is under way, or the end: no other");
+    d->now = clock_now();
+    if (front_keys_again(d, &e) < 0)
+        log_err("no reload, by SIGHUP: api.keys: %s", e.text);
+    else if (roll_start(d, ", by SIGHUP") < 0)
+        log_info("a reload is under way, or the end: no other");
     return 0;
 }
 

@@ -252,6 +252,28 @@ reload_reads_the_keys_again(void **state)
     assert_int_equal(rig_stop(&r), 0);
 }
 
+/* As systemd's reload has it. */
+static void
+a_hangup_reads_the_keys_again_too(void **state)
+{
+    struct lagan *none = NULL;
+
+    (void)state;
+    start("good");
+    lagan_close(connect_as(alices));
+    chmod(keys, 0644);
+    kill(r.pid, SIGHUP);
+    assert_true(rig_logged(&r, "no reload, by SIGHUP: api.keys: ", 30000));
+    write_keys(keys, server.secret, "client", eve.public, " eve");
+    chmod(keys, 0600);
+    systemd_untold(&r.systemd);
+    kill(r.pid, SIGHUP);
+    assert_true(rig_told(&r, "RELOADING=1", 30000));
+    lagan_close(connect_as(eves));
+    assert_int_equal(lagan_open_keys(&none, at, alices, 30000), -EACCES);
+    assert_int_equal(rig_stop(&r), 0);
+}
+
 /* Its name stays, and another key has it. */
 static void
 a_key_that_was_replaced_is_not_served_any_more(void **state)
@@ -349,6 +371,7 @@ main(void)
         T(nothing_is_served_on_tcp_without_keys),
         T(reload_reads_the_keys_again),
         T(a_message_of_very_many_frames_holds_nobody_up),
+        T(a_hangup_reads_the_keys_again_too),
         T(a_key_that_was_replaced_is_not_served_any_more),
         T(reload_gives_a_keys_connections_its_new_limits),
         T(a_key_has_its_limits_over_all_its_connections),
