@@ -672,7 +672,7 @@ const struct command commands[] = {
     { "drain", "WORKER|all", "let a worker finish and take no more",
       "  laganctl drain w0\n"
       "  laganctl drain all\n\n"
-      "It is down then until `laganctl restart` starts it.\n",
+      "It is down then until `laganctl restart` starts it, or lagand begins again.\n",
       NULL, cmd_drain, .alone = false },
     { "restart", "WORKER|all", "let a worker finish, then start it anew",
       "  laganctl restart w0\n\n"
@@ -684,7 +684,8 @@ const struct command commands[] = {
       NULL, cmd_reload, .alone = false },
     { "daemon reexec", "", "let lagand begin again: a newer program, or a changed configuration",
       "  laganctl daemon reexec\n\n"
-      "Clients of liblagan connect again by themselves and their requests go on. Weights and KV stay.\n"
+      "Clients of liblagan connect again by themselves and their requests go on. Weights and KV stay;\n"
+      "workers that were drained are started again.\n"
       "The program that lies there is asked first, with --check: where it would not begin, this says\n"
       "why, and the lagand that runs goes on.\n",
       NULL, cmd_reexec, .alone = false },
@@ -751,7 +752,7 @@ const struct command commands[] = {
       "A client's has its own secret and lagand's public key:\n\n"
       "  secret KEY\n"
       "  server KEY\n\n"
-      "lagand reads it at start and at `laganctl reload`.\n",
+      "lagand reads it at start, at `laganctl reload` and at SIGHUP.\n",
       NULL, cmd_keygen, .alone = true },
     { "config show", "", "the merged configuration and where each value came from", NULL, NULL,
       cmd_config_show, .alone = false },
