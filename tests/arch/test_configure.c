@@ -8,25 +8,43 @@
 #include <string.h>
 
 static struct model_shape shape;
+static void *own; /* what the family keeps for itself */
 
 /* configure() of family on base with the keys of more put in; the error's text in *e. */
 static int
 configure(const struct arch *family, const char *base, const char *more, struct err *e)
 {
     json_t *config, *extra;
-    void *cfg = calloc(1, family->cfg_bytes);
     int r;
+
+    free(own);
+    own = calloc(1, family->cfg_bytes);
 
     memset(e, 0, sizeof *e);
     memset(&shape, 0, sizeof shape);
     assert_int_equal(config_parse(&config, base, strlen(base), "config.json", e), 0);
     assert_int_equal(config_parse(&extra, more, strlen(more), "more", e), 0);
     json_object_update(config, extra);
-    r = family->configure(config, &shape, cfg, e);
+    r = family->configure(config, &shape, own, e);
     json_decref(config);
     json_decref(extra);
-    free(cfg);
     return r;
+}
+
+/* Whether the keys of one and of other come to the same. */
+static bool
+alike(const struct arch *family, const char *base, const char *one, const char *other)
+{
+    void *kept = malloc(family->cfg_bytes);
+    struct err e;
+    bool same;
+
+    if (configure(family, base, one, &e) < 0) fail_msg("%s", e.text);
+    memcpy(kept, own, family->cfg_bytes);
+    if (configure(family, base, other, &e) < 0) fail_msg("%s", e.text);
+    same = memcmp(kept, own, family->cfg_bytes) == 0;
+    free(kept);
+    return same;
 }
 
 struct refusal {
@@ -265,6 +283,9 @@ gemma4_refuses_by_name_what_it_does_not_do(void **state)
         { "{\"rope_parameters\": {\"full_attention\": {\"rope_type\": \"linear\", \"factor\": 8},"
           " \"sliding_attention\": {}}}",
           "full_attention", -ENOTSUP },
+        { "{\"rope_parameters\": {\"full_attention\": {\"rope_type\": \"default\","
+          " \"partial_rotary_factor\": 0.5}, \"sliding_attention\": {}}}",
+          "partial_rotary_factor", -ENOTSUP },
     };
 
     (void)state;
@@ -297,6 +318,65 @@ gemma4_has_larger_heads_where_it_sees_everything_and_shares_the_last_caches(void
     assert_int_equal(configure(&arch_gemma4, GEMMA4, "{\"num_global_key_value_heads\": 2}", &e), 0);
     assert_int_equal(shape.layer[5].n_kv_heads, 4);
     assert_false(shape.layer[5].v_is_k);
+}
+
+static void
+gemma4_sees_everything_in_its_last_layer_whatever_its_list_says(void **state)
+{
+    struct err e;
+
+    (void)state;
+    assert_int_equal(configure(&arch_gemma4, GEMMA4,
+                               "{\"num_hidden_layers\": 2, \"layer_types\":"
+                               " [\"full_attention\", \"sliding_attention\"]}",
+                               &e),
+                     0);
+    assert_int_equal(shape.layer[1].window, 0);
+    assert_int_equal(shape.layer[1].head_dim, 512);
+}
+
+static void
+gemma3n_of_ten_layers_has_no_sparse_ones(void **state)
+{
+    (void)state;
+    assert_true(alike(&arch_gemma3n, GEMMA3N,
+                      "{\"num_hidden_layers\": 10, \"num_kv_shared_layers\": 0}",
+                      "{\"num_hidden_layers\": 10, \"num_kv_shared_layers\": 0, "
+                      "\"activation_sparsity_pattern\": 0}"));
+    assert_false(alike(&arch_gemma3n, GEMMA3N,
+                       "{\"num_hidden_layers\": 11, \"num_kv_shared_layers\": 0}",
+                       "{\"num_hidden_layers\": 11, \"num_kv_shared_layers\": 0, "
+                       "\"activation_sparsity_pattern\": 0}"));
+}
+
+static void
+gpt_oss_without_a_word_of_it_rotates_as_published(void **state)
+{
+    static const char said[] = "{\"rope_parameters\": {\"rope_type\": \"yarn\", \"factor\": 32,"
+                               " \"rope_theta\": 150000, \"truncate\": false,"
+                               " \"original_max_position_embeddings\": 4096}}";
+
+    (void)state;
+    assert_true(alike(&arch_gpt_oss, GPT_OSS, "{}", said));
+    assert_false(
+        alike(&arch_gpt_oss, GPT_OSS, "{\"rope_parameters\": {\"rope_type\": \"default\"}}", said));
+}
+
+/* What transformers renames, or writes over what is said. */
+static void
+hybrids_read_other_names_and_pass_over_what_counts_for_nothing(void **state)
+{
+    static const char BAMBA[] = "{\"model_type\": \"bamba\", \"num_hidden_layers\": 1}";
+    static const char NEMOTRON[] = "{\"model_type\": \"nemotron_h\", \"num_hidden_layers\": 1,"
+                                   " \"hybrid_override_pattern\": \"M\"}";
+
+    (void)state;
+    assert_true(alike(&arch_bamba, BAMBA, "{\"partial_rotary_factor\": 1}", "{}"));
+    assert_false(
+        alike(&arch_bamba, BAMBA, "{\"rope_parameters\": {\"partial_rotary_factor\": 1}}", "{}"));
+    assert_true(alike(&arch_nemotron_h, NEMOTRON,
+                      "{\"mamba_dt_min\": 0.25, \"mamba_n_groups\": 4, \"mamba_d_conv\": 3}",
+                      "{\"time_step_min\": 0.25, \"n_groups\": 4, \"conv_kernel\": 3}"));
 }
 
 static void
@@ -393,6 +473,10 @@ hybrids_refuse_by_name_what_they_do_not_do(void **state)
         { "{\"mlp_bias\": true}", "mlp_bias", -ENOTSUP },
         { "{\"attn_layer_indices\": [\"1\"]}", "attn_layer_indices[0]", -EINVAL },
         { "{\"rope_scaling\": {\"rope_type\": \"linear\", \"factor\": 2}}", "rope_type", -ENOTSUP },
+        { "{\"rope_parameters\": {\"partial_rotary_factor\": 0.29}}", "37 of a head's 128 dims",
+          -ENOTSUP },
+        { "{\"rope_parameters\": {\"partial_rotary_factor\": 0.001}}", "0 of a head's 128 dims",
+          -ENOTSUP },
     };
     static const struct refusal granite[] = {
         { "{\"position_embedding_type\": \"alibi\"}", "position_embedding_type", -ENOTSUP },
@@ -525,14 +609,18 @@ main(void)
         cmocka_unit_test(gemma3_slides_in_all_layers_but_every_sixth_or_as_its_list_says),
         cmocka_unit_test(gemma3_refuses_by_name_what_it_does_not_do),
         cmocka_unit_test(gemma4_refuses_by_name_what_it_does_not_do),
+        cmocka_unit_test(gemma4_sees_everything_in_its_last_layer_whatever_its_list_says),
         cmocka_unit_test(
             gemma4_has_larger_heads_where_it_sees_everything_and_shares_the_last_caches),
         cmocka_unit_test(gemma3n_refuses_by_name_what_it_does_not_do),
+        cmocka_unit_test(gemma3n_of_ten_layers_has_no_sparse_ones),
         cmocka_unit_test(gemma3n_shares_the_caches_of_its_last_layers_and_has_widths_of_each),
         cmocka_unit_test(gpt_oss_refuses_by_name_what_it_does_not_do),
+        cmocka_unit_test(gpt_oss_without_a_word_of_it_rotates_as_published),
         cmocka_unit_test(gpt_oss_slides_in_every_second_layer_from_the_first_on),
         cmocka_unit_test(byt5_and_flan_are_t5_by_their_configs),
         cmocka_unit_test(hybrids_refuse_by_name_what_they_do_not_do),
+        cmocka_unit_test(hybrids_read_other_names_and_pass_over_what_counts_for_nothing),
         cmocka_unit_test(a_state_that_no_device_would_keep_is_refused),
         cmocka_unit_test(t5_refuses_by_name_what_it_does_not_do),
         cmocka_unit_test(bart_refuses_by_name_what_it_does_not_do),

@@ -368,6 +368,33 @@ rotary_parameters_have_defaults(void **state)
     assert_true(r.type == ROPE_DEFAULT && r.theta == 1e4);
 }
 
+/* As people add it to a file of the newer dialect, and as long-context files say it outside. */
+static void
+rope_scaling_counts_beside_rope_parameters_and_the_original_length_outside(void **state)
+{
+    static const char both[] =
+        "{\"rope_parameters\":{\"rope_type\":\"default\",\"rope_theta\":5e5},"
+        "\"rope_scaling\":{\"rope_type\":\"yarn\",\"factor\":4,"
+        "\"original_max_position_embeddings\":64}}";
+    struct rope_params r;
+
+    (void)state;
+    assert_int_equal(rope(both, NULL, &r), 0);
+    assert_int_equal(r.type, ROPE_YARN);
+    assert_true(r.factor == 4 && r.original_max == 64 && r.theta == 1e4);
+    REFUSED(rope(both, "full_attention", &r), -ENOTSUP,
+            "rope_parameters and rope_scaling are both set, which is not implemented");
+    assert_int_equal(
+        rope("{\"rope_parameters\":{\"rope_theta\":5e5},\"rope_scaling\":{}}", NULL, &r), 0);
+    assert_true(r.type == ROPE_DEFAULT && r.theta == 5e5);
+    assert_int_equal(rope("{\"original_max_position_embeddings\":128,\"rope_parameters\":{"
+                          "\"rope_type\":\"llama3\",\"factor\":8,\"low_freq_factor\":1,"
+                          "\"high_freq_factor\":4,\"original_max_position_embeddings\":64}}",
+                          NULL, &r),
+                     0);
+    assert_true(r.original_max == 128);
+}
+
 static void
 a_file_that_cannot_be_read_is_named(void **state)
 {
@@ -407,6 +434,8 @@ main(void)
         cmocka_unit_test(both_dialects_give_the_same_rotary_parameters),
         cmocka_unit_test(rotary_parameters_are_refused_by_name),
         cmocka_unit_test(rotary_parameters_have_defaults),
+        cmocka_unit_test(
+            rope_scaling_counts_beside_rope_parameters_and_the_original_length_outside),
         cmocka_unit_test(a_file_that_cannot_be_read_is_named),
     };
 

@@ -69,18 +69,15 @@ static const struct weight_rule weights[] = {
 };
 /* clang-format on */
 
-/* Published files leave the default out. */
+/* Half of a head rotates, but where rope_parameters say otherwise: partial_rotary_factor outside counts for nothing. */
 static int
-read_rope(const json_t *config, struct rope_params *ret, struct err *e)
+read_rope(json_t *config, struct rope_params *ret, struct err *e)
 {
     const char *key = "partial_rotary_factor";
 
+    json_object_set_new(config, key, json_real(0.5));
     TRY(cfg_rope(config, NULL, 1e4, ret, e));
-    if (ret->type != ROPE_DEFAULT) return err_set(e, -ENOTSUP, "rope_type is not default");
-    if (cfg_state(config, key) != CFG_SET &&
-        cfg_state(json_object_get(config, "rope_parameters"), key) != CFG_SET)
-        ret->partial = 0.5;
-    return 0;
+    return ret->type == ROPE_DEFAULT ? 0 : err_set(e, -ENOTSUP, "rope_type is not default");
 }
 
 /* attn_layer_indices: layers with attention; the others keep state. */
@@ -107,7 +104,7 @@ configure(json_t *config, struct model_shape *s, void *out, struct err *e)
 {
     struct bamba_cfg *cfg = out;
     struct layer_shape attention = { .mixer = MIX_ATTENTION, .kv = KV_FULL, .kv_parts = 2 };
-    uint32_t n_ff;
+    uint32_t n_ff, turned;
     const char *act;
 
     TRY(cfg_str(config, "hidden_act", "silu", &act, e));
@@ -125,6 +122,10 @@ configure(json_t *config, struct model_shape *s, void *out, struct err *e)
     TRY(read_rope(config, &cfg->rope, e));
     TRY(cfg_u32(config, "num_attention_heads", 32, 1, CFG_MAX_HEADS, &attention.n_heads, e));
     TRY(cfg_heads(config, 32, 8, s->hidden / attention.n_heads, &attention, e));
+    turned = (uint32_t)(attention.head_dim * cfg->rope.partial);
+    if (turned == 0 || turned % 2)
+        return err_set(e, -ENOTSUP, "partial_rotary_factor is %g: %u of a head's %u dims rotate",
+                       cfg->rope.partial, turned, attention.head_dim);
     TRY(mamba_configure(config, s, &cfg->mamba, e));
     cfg->mamba.eps = cfg->eps;
     cfg->scale = 1 / sqrtf((float)attention.head_dim);

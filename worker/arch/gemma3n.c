@@ -18,7 +18,7 @@
 #include <math.h>
 #include <string.h>
 
-enum { STREAMS = 4, COEFS = STREAMS * STREAMS };
+enum { STREAMS = 4, COEFS = STREAMS * STREAMS, SPARSE = 10 /* layers, if there are more */ };
 static const float LEAST =
     1e-5f; /* mean square that a stream is taken to have when it is brought to size */
 
@@ -171,8 +171,8 @@ read_layers(const json_t *config, struct model_shape *s, struct gemma3n_cfg *cfg
         TRY(number_of(config, "intermediate_size", i, s->n_layers, 16384, &ff, e));
         if (!(ff >= 1 && ff <= CFG_MAX_FF) || floor(ff) < ff)
             return err_set(e, -EINVAL, "intermediate_size of layer %u is %g", i, ff);
-        TRY(number_of(config, "activation_sparsity_pattern", i, s->n_layers, i < 10 ? 0.95 : 0,
-                      &sparse, e));
+        TRY(number_of(config, "activation_sparsity_pattern", i, s->n_layers,
+                      i < SPARSE && s->n_layers > SPARSE ? 0.95 : 0, &sparse, e));
         if (!(sparse >= 0 && sparse < 1))
             return err_set(e, -EINVAL, "activation_sparsity_pattern of layer %u is %g", i, sparse);
         TRY(cfg_slides(config, i, s->n_layers, (i + 1) % 5, &slides, e));

@@ -118,6 +118,10 @@ read_rope(const json_t *config, struct gemma4_cfg *cfg, struct err *e)
     if (full->type != ROPE_DEFAULT && full->type != ROPE_PROPORTIONAL)
         return err_set(e, -ENOTSUP,
                        "rope_type of full_attention is neither default nor proportional");
+    if (full->type == ROPE_DEFAULT && full->partial != 1)
+        return err_set(e, -ENOTSUP,
+                       "partial_rotary_factor of full_attention is %g, and rope_type default",
+                       full->partial);
     if (window->type != ROPE_DEFAULT || window->partial != 1)
         return err_set(e, -ENOTSUP,
                        "rope_parameters of sliding_attention: rope_type is not default, or only a "
@@ -199,7 +203,8 @@ read_layers(const json_t *config, struct model_shape *s, struct gemma4_cfg *cfg,
     for (uint32_t i = 0; i < s->n_layers; i++) {
         uint32_t kind;
 
-        TRY(cfg_slides(config, i, s->n_layers, (i + 1) % 6 && i + 1 < s->n_layers, &slides, e));
+        TRY(cfg_slides(config, i, s->n_layers, (i + 1) % 6, &slides, e));
+        slides &= i + 1 < s->n_layers; /* the last sees everything, whatever is said */
         s->layer[i] = slides ? sliding : full;
         TRY(read_override(config, i, &s->layer[i], e));
         kind = slides ? TABLE_WINDOW : TABLE_FULL;

@@ -85,10 +85,24 @@ static const struct weight_rule weights[] = {
 };
 /* clang-format on */
 
+/* A config that says nothing of it means the published models' own. */
+static void
+set_usual_rope(struct rope_params *r)
+{
+    r->type = ROPE_YARN;
+    r->factor = r->beta_fast = 32;
+    r->beta_slow = 1;
+    r->truncate = false;
+    r->original_max = 4096;
+}
+
 static int
 read_rope(const json_t *config, struct rope_params *ret, struct err *e)
 {
     TRY(cfg_rope(config, NULL, 150000, ret, e));
+    if (cfg_state(config, "rope_parameters") != CFG_SET &&
+        cfg_state(config, "rope_scaling") != CFG_SET)
+        set_usual_rope(ret);
     if (ret->type != ROPE_DEFAULT && ret->type != ROPE_YARN)
         return err_set(e, -ENOTSUP, "rope_type is neither default nor yarn");
     if (ret->partial != 1)

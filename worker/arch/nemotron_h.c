@@ -149,15 +149,25 @@ refuse_others(const json_t *config, struct err *e)
     return 0;
 }
 
+/* The key, or what other files call it, which goes before it. */
+static const char *
+either(const json_t *config, const char *other, const char *key)
+{
+    return cfg_state(config, other) == CFG_SET ? other : key;
+}
+
 static int
 read_mamba(const json_t *config, struct model_shape *s, struct mamba_shape *c, struct err *e)
 {
     TRY(cfg_u32(config, "mamba_num_heads", 128, 1, CFG_MAX_HEADS, &c->n_heads, e));
     TRY(cfg_u32(config, "mamba_head_dim", 64, 1, CFG_MAX_HEAD_DIM, &c->head_dim, e));
-    TRY(cfg_u32(config, "n_groups", 8, 1, c->n_heads, &c->n_groups, e));
+    TRY(cfg_u32(config, either(config, "mamba_n_groups", "n_groups"), 8, 1, c->n_heads,
+                &c->n_groups, e));
     TRY(cfg_u32(config, "ssm_state_size", 128, 1, CFG_MAX_HEAD_DIM, &c->state_dim, e));
-    TRY(cfg_u32(config, "conv_kernel", 4, 2, MAMBA_MAX_TAPS, &c->n_taps, e));
-    TRY(cfg_f32(config, "time_step_min", 0.001, 0, 1e6, &c->dt_min, e));
+    TRY(cfg_u32(config, either(config, "mamba_d_conv", "conv_kernel"), 4, 2, MAMBA_MAX_TAPS,
+                &c->n_taps, e));
+    TRY(cfg_f32(config, either(config, "mamba_dt_min", "time_step_min"), 0.001, 0, 1e6, &c->dt_min,
+                e));
     c->dt_max = INFINITY;
     c->norm_groups = true;
     return mamba_sizes(s, c, e);

@@ -28,15 +28,20 @@ rope_type(const char *name, enum rope_type *ret, struct err *e)
 }
 
 /* The object that holds the parameters of this kind of layer, or NULL: none, all defaults. *in: what it
- * is called. */
+ * is called. Where both are set transformers takes rope_scaling and nothing of the other, but mixes those of kinds. */
 static int
 rope_object(const json_t *config, const char *kind, const json_t **ret, const char **in,
             struct err *e)
 {
-    const json_t *p = value(config, "rope_parameters"), *full = NULL;
+    const json_t *p = value(config, "rope_parameters"), *scaling = value(config, "rope_scaling");
+    const json_t *full;
+    bool scales = scaling && !(json_is_object(scaling) && json_object_size(scaling) == 0);
 
-    *in = p ? "rope_parameters" : "rope_scaling";
-    if (!p) p = value(config, "rope_scaling");
+    *in = p && !scales ? "rope_parameters" : "rope_scaling";
+    if (kind && p && scales)
+        return err_set(e, -ENOTSUP,
+                       "rope_parameters and rope_scaling are both set, which is not implemented");
+    if (!p || scales) p = scaling;
     if (p && !json_is_object(p)) return err_set(e, -EINVAL, "%s is not an object", *in);
     full = value(p, "full_attention");
     if (full && !kind)
@@ -51,9 +56,22 @@ rope_object(const json_t *config, const char *kind, const json_t **ret, const ch
     return 0;
 }
 
+/* Positions before stretching. What the config says outside goes before p's own. */
+static int
+rope_original(const json_t *config, const json_t *p, const char *kind, double *ret, struct err *e)
+{
+    const char *key = "original_max_position_embeddings";
+    double all;
+
+    TRY(cfg_f64(config, "max_position_embeddings", 0, 0, CFG_MAX_POSITIONS, &all, e));
+    if (!kind && value(config, key)) p = config;
+    return cfg_f64(p, key, all > 0 ? all : NAN, 1, CFG_MAX_POSITIONS, ret, e);
+}
+
 /* What each type reads besides theta. */
 static int
-rope_details(const json_t *config, const json_t *p, struct rope_params *r, struct err *e)
+rope_details(const json_t *config, const json_t *p, const char *kind, struct rope_params *r,
+             struct err *e)
 {
     bool stretched = r->type == ROPE_LINEAR || r->type == ROPE_LLAMA3 || r->type == ROPE_YARN;
 
@@ -64,12 +82,9 @@ rope_details(const json_t *config, const json_t *p, struct rope_params *r, struc
         if (r->low >= r->high)
             return err_set(e, -EINVAL, "low_freq_factor is %g, want less than high_freq_factor, %g",
                            r->low, r->high);
-        TRY(cfg_f64(p, "original_max_position_embeddings", NAN, 1, CFG_MAX_POSITIONS,
-                    &r->original_max, e));
+        TRY(rope_original(config, p, kind, &r->original_max, e));
     }
     if (r->type == ROPE_YARN) {
-        double all;
-
         TRY(cfg_f64(p, "beta_fast", 32, 1e-3, 1e6, &r->beta_fast, e));
         TRY(cfg_f64(p, "beta_slow", 1, 1e-3, 1e6, &r->beta_slow, e));
         if (value(p, "attention_factor"))
@@ -77,9 +92,7 @@ rope_details(const json_t *config, const json_t *p, struct rope_params *r, struc
         if (value(p, "mscale") || value(p, "mscale_all_dim"))
             return err_set(e, -ENOTSUP, "mscale is set, which is not implemented");
         TRY(cfg_bool(p, "truncate", true, &r->truncate, e));
-        TRY(cfg_f64(config, "max_position_embeddings", 0, 0, CFG_MAX_POSITIONS, &all, e));
-        TRY(cfg_f64(p, "original_max_position_embeddings", all > 0 ? all : NAN, 1,
-                    CFG_MAX_POSITIONS, &r->original_max, e));
+        TRY(rope_original(config, p, kind, &r->original_max, e));
     }
     return 0;
 }
@@ -104,7 +117,7 @@ cfg_rope(const json_t *config, const char *kind, double theta, struct rope_param
     if (code == 0) code = rope_type(type, &r.type, e);
     if (code == 0) code = cfg_f64(p, "rope_theta", r.theta, 1.001, 1e12, &r.theta, e);
     if (code == 0) code = cfg_f64(p, "partial_rotary_factor", partial, 1e-3, 1, &r.partial, e);
-    if (code == 0) code = rope_details(config, p, &r, e);
+    if (code == 0) code = rope_details(config, p, kind, &r, e);
     if (code < 0) return err_while(e, code, "%s", in);
     *ret = r;
     return 0;
