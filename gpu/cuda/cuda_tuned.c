@@ -177,7 +177,8 @@ tuned_save(const struct tuned_table *t, const char *path, struct err *e)
     const struct tuned_machine *m = &t->machine;
     char new_path[4096];
 
-    if (snprintf(new_path, sizeof new_path, "%s.new", path) >= (int)sizeof new_path)
+    /* A name of our own: others may be saving theirs. */
+    if (snprintf(new_path, sizeof new_path, "%s.%d", path, (int)getpid()) >= (int)sizeof new_path)
         return err_set(e, -ENAMETOOLONG, "%s: too long a path", path);
     f = fopen(new_path, "w");
     if (!f) return err_set(e, -errno, "%s: %s", new_path, strerror(errno));

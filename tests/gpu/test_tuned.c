@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 static const struct tuned_machine here = { 130101, 13000, 132, "NVIDIA H200" };
@@ -165,6 +166,41 @@ a_line_that_is_no_row_is_named(void **state)
     }
 }
 
+/* Workers of several models may keep their results in one file. */
+static void
+who_saves_beside_others_leaves_a_whole_file(void **state)
+{
+    enum { SAVERS = 3, SAVES = 100, ROWS = 40 };
+    pid_t pid[SAVERS];
+    int status, failed = 0;
+
+    (void)state;
+    for (uint32_t i = 0; i < SAVERS; i++) {
+        pid[i] = fork();
+        assert_true(pid[i] >= 0);
+        if (pid[i]) continue;
+        struct tuned_table *t = NULL;
+        struct err e = { 0 };
+        int r = tuned_open(&t, NULL, &here, &e);
+
+        for (uint32_t j = 0; j < ROWS * (i + 1) && r == 0; j++) {
+            struct tuned one = row(64 * (j + 1), 64, 10);
+
+            r = tuned_put(t, &one);
+        }
+        for (uint32_t j = 0; j < SAVES && r == 0; j++) r = tuned_save(t, path, &e);
+        if (r < 0) fprintf(stderr, "%s\n", e.text);
+        _exit(r < 0);
+    }
+    for (uint32_t i = 0; i < SAVERS; i++) {
+        assert_int_equal(waitpid(pid[i], &status, 0), pid[i]);
+        failed += status != 0;
+    }
+    assert_int_equal(failed, 0);
+    tuned_close(open_for(&here));
+    expect(&here, row(64 * ROWS, 64, 10));
+}
+
 int
 main(void)
 {
@@ -175,6 +211,8 @@ main(void)
                                         new_file, drop_file),
         cmocka_unit_test_setup_teardown(no_file_is_an_empty_table, new_file, drop_file),
         cmocka_unit_test_setup_teardown(a_line_that_is_no_row_is_named, new_file, drop_file),
+        cmocka_unit_test_setup_teardown(who_saves_beside_others_leaves_a_whole_file, new_file,
+                                        drop_file),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
