@@ -753,7 +753,7 @@ checked_all_gather(struct lane *l, struct tensor out, struct tensor x)
     uint32_t first = (uint32_t)((uint64_t)d * rank / ranks),
              end = (uint32_t)((uint64_t)d * (rank + 1) / ranks);
 
-    if (ranks == 1 || out.dim[0] == 0) return 0;
+    if (ranks == 1 || out.dim[0] == 0 || d == 0) return 0;
     TRY(want(l, "all_gather: out", &out, 1u << DT_F32));
     TRY(want_2d(l, "all_gather: x", &x, out.dim[0], end - first, 1u << DT_F32));
     return l->gpu->device->all_gather(l, out, x);

@@ -263,11 +263,22 @@ one_residual(struct side *s, uint32_t rows, uint32_t cols, uint32_t gap, bool in
     }
 }
 
+/* Nothing moves, and the ranks stay together. */
+static void
+a_gathering_of_no_columns(struct side *s)
+{
+    struct tensor out = tensor_at(s, 0, DT_F32, 3, 0, 8);
+
+    OK(s->op->all_gather(s->lane, out, out));
+    wait_all(s);
+}
+
 /* Sums and gatherings of any shape, one after another without a wait between ranks. */
 static void
 any_shapes(struct side *s)
 {
     one_sum(s, 1, 1, 0, false); /* a lane's first may not be recorded */
+    a_gathering_of_no_columns(s);
     for (int i = 0; i < OPS; i++) {
         uint32_t rows = below(s, 3) ? 1 + below(s, 4) : 1 + below(s, 60);
         uint32_t cols = below(s, 2) ? 8 * (1 + below(s, 128)) : s->ranks + below(s, 900);
