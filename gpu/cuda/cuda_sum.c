@@ -109,10 +109,14 @@ cuda_gather_peer(const struct k_lane *l, struct tensor out, struct tensor x)
     return ch->mapped ? k_exchange_gather(l, &ch->exchange, out, x) : cudaErrorInvalidValue;
 }
 
+/* By the widest part: what a rank has itself may be a column less, and all are to take the same way. */
 cudaError_t
 cuda_gather_small(const struct k_lane *l, struct tensor out, struct tensor x)
 {
-    return bytes_of(&x) <= SMALL_GATHER ? cuda_gather_peer(l, out, x) : cudaErrorInvalidValue;
+    size_t widest = CEIL_DIV(out.dim[1], channel_of(l)->exchange.ranks);
+
+    return widest * out.dim[0] * sizeof(float) <= SMALL_GATHER ? cuda_gather_peer(l, out, x)
+                                                               : cudaErrorInvalidValue;
 }
 
 cudaError_t
