@@ -540,7 +540,9 @@ static cudaError_t
 multiply_apart(const struct k_lane *l, struct tensor y, struct tensor x, struct tensor w,
                struct tensor bias, float beta, const enum act *act)
 {
-    uint32_t room = (uint32_t)MIN((l->work_bytes - BLAS_WORK) / 4 / y.dim[1] & ~3ul, UINT32_MAX);
+    /* An odd number of columns: rows all the same begin where 16 bytes may. */
+    uint32_t stride = ROUND_UP(y.dim[1], 4u);
+    uint32_t room = (uint32_t)MIN((l->work_bytes - BLAS_WORK) / 4 / stride & ~3ul, UINT32_MAX);
 
     if (room == 0) return cudaErrorInvalidValue;
     for (uint32_t first = 0; first < y.dim[0]; first += room) {
@@ -549,8 +551,7 @@ multiply_apart(const struct k_lane *l, struct tensor y, struct tensor x, struct 
         struct tensor part = tensor_rows(x, first, n);
         cudaError_t r;
 
-        /* An odd number of columns: rows all the same begin where 16 bytes may. */
-        product.stride = ROUND_UP(product.stride, 4);
+        product.stride = stride;
         /* Another candidate may begin anew, unless rows of y have been changed by themselves. */
         if (!multiply(l, &product, &part, &w, (struct then){ 0 }, 0))
             return first == 0 || beta == 0 ? cudaErrorInvalidValue : cudaErrorUnknown;
@@ -682,6 +683,7 @@ cuda_blas_tune(struct lane *lane, struct tune_result *ret)
     if (!p) return 0;
     p->measured = true; /* once, whatever comes of it */
     cuda_enter(cuda_of(lane));
+    cudaGetLastError(); /* of a candidate that this device has no room for */
     if (cudaEventCreate(&event[0]) == cudaSuccess && cudaEventCreate(&event[1]) == cudaSuccess)
         n = time_all(l, bl, p, event, &row);
     for (int i = 0; i < 2; i++)
