@@ -295,12 +295,12 @@ cmd_requests(struct ask *a)
         }
         for (uint32_t i = 0; i < ledger_capacity(d->ledger); i++) {
             struct row *r = ledger_row(d->ledger, i);
-            char client[16];
+            char client[16] = ""; /* nobody is there */
 
             if (!r || r->kept || (a->c->door != DOOR_CTL && r->client != a->c->handle)) continue;
             n += !pass;
             if (!pass) continue;
-            snprintf(client, sizeof client, "c%u", r->client);
+            if (r->attached) snprintf(client, sizeof client, "c%u", r->client);
             msgpack_pack_map(&p, 8);
             put_u64(&p, "id", r->id);
             put_text(&p, "client", client);

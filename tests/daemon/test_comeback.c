@@ -417,7 +417,8 @@ a_program_that_had_nothing_to_ask_for_long_still_has_its_session(void **state)
 static void
 requests_of_a_former_lagand_count_for_their_user(void **state)
 {
-    struct dealer *a;
+    const msgpack_object *list;
+    struct dealer *a, *ctl;
 
     (void)state;
     rig_begin(&r, "slow", ARGS("--api.max-user-inflight", "2"));
@@ -426,6 +427,10 @@ requests_of_a_former_lagand_count_for_their_user(void **state)
     hang_up(a);
     rig_crash(&r, "slow", ARGS("--api.max-user-inflight", "2", "--remove-runtime-dir"));
     rig_ready(&r);
+    call(ctl = dial(&r, "ctl.sock"), 1, "requests list", NULL, NULL);
+    list = msg_get(&hear_type(ctl, LAGAN_MSG_REPLY, 30000)->map, "result");
+    assert_int_equal(list->via.array.size, 1);
+    assert_string_equal(text_of(list->via.array.ptr, "client"), ""); /* it has not come back */
     a = dial_as(S1);
     assert_true(resume(a, 1, 0));
     a = dial_as(S1);
