@@ -93,7 +93,7 @@ rig_crash(struct rig *r, const char *mode, const char *const *args)
 bool
 rig_told(struct rig *r, const char *word, int ms)
 {
-    nsec until = clock_now() + (ms ? PATIENCE_MS : 0) * NSEC_MS;
+    nsec until = clock_now() + (ms ? MAX(ms, PATIENCE_MS) : 0) * NSEC_MS;
 
     for (;;) {
         if (systemd_told(&r->systemd, word)) return true;
@@ -106,7 +106,7 @@ bool
 rig_logged(struct rig *r, const char *words, int ms)
 {
     static char text[1 << 20];
-    nsec until = clock_now() + (ms ? PATIENCE_MS : 0) * NSEC_MS;
+    nsec until = clock_now() + (ms ? MAX(ms, PATIENCE_MS) : 0) * NSEC_MS;
 
     do {
         FILE *f = fopen(r->log, "r");
@@ -149,7 +149,7 @@ rig_begin(struct rig *r, const char *mode, const char *const *args)
 int
 rig_wait(struct rig *r, int ms)
 {
-    nsec until = clock_now() + (ms < 1000 ? ms : PATIENCE_MS) * NSEC_MS;
+    nsec until = clock_now() + (ms < 1000 ? ms : MAX(ms, PATIENCE_MS)) * NSEC_MS;
     int status;
 
     while (waitpid(r->pid, &status, WNOHANG) != r->pid) {
