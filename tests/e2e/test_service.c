@@ -751,18 +751,20 @@ many_clients_stream_at_once_nothing_is_lost_and_memory_stays(void **state)
     static const char ask[] = "{\"text\":\"k3=blue;q7=stone;m1=river;q7?\",\"max_tokens\":20,"
                               "\"ignore_eos\":true}";
     const char *seconds = getenv("LAGAN_SOAK_SECONDS");
-    time_t start = time(NULL), end = start + (seconds ? atoi(seconds) : 3);
     struct client *k = calloc(CLIENTS, sizeof *k);
     long daemon = 0, worker = 0;
     bool open = true;
     struct serve s;
     uint32_t all = 0, before = 0;
+    time_t start, end;
     pid_t pid;
 
     (void)state;
     assert_true(serve_start(&s, "models/recall-gemma3", set));
     pid = serve_worker(&s);
     for (int i = 0; i < CLIENTS; i++) k[i].c = connect_to(&s);
+    start = time(NULL);
+    end = start + (seconds ? atoi(seconds) : 3);
     while (open) {
         time_t now = time(NULL);
 
