@@ -95,6 +95,7 @@ make_like(struct worker *w, struct request *m, const struct request *r)
     m->seq = r->seq;
     m->seq.owner = m;
     m->seq.token = m->ids + first;
+    if (r->seq.source) m->seq.source = memcpy(m->ids, r->ids, r->n_source * sizeof(token_id));
     m->seq.prompt_logprobs = false;
     m->sampling = r->sampling;
     m->sampling.prompt = m->seq.token;

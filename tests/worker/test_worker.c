@@ -497,6 +497,91 @@ a_score_that_no_float_holds_is_told_as_the_largest(void **state)
     play_close(&p);
 }
 
+enum { SECOND_NEW = 24 };
+
+/* Of two outputs, of which the first needs one token more, the second's. others: when that one has ended the client stops
+ * reading, others come and want its place and the second's, and then it reads on. */
+static void
+second_output(int32_t token[SECOND_NEW], bool others)
+{
+    static const char *const two[] = { "--max_num_seqs=2", "--kv.memory=4MiB", "--threads=1",
+                                       "--max_source_tokens=32", NULL };
+    struct {
+        int32_t source[8], done[SECOND_NEW];
+        uint8_t whose[ROUND_UP(SECOND_NEW, 8)];
+        float score[2];
+    } with = { .score = { 0 } };
+    struct rec_submit s = { .row = 1,
+                            .gen = 1,
+                            .id = 1001,
+                            .seed = 3,
+                            .n_prompt = 8,
+                            .n_done = SECOND_NEW,
+                            .n = 2,
+                            .max_tokens = SECOND_NEW,
+                            .temperature = 1,
+                            .top_p = 1,
+                            .repetition = 1,
+                            .priority = 0.5f,
+                            .forced_bos = -1,
+                            .forced_eos = -1,
+                            .flags = SUBMIT_IGNORE_EOS };
+    uint32_t n = 1, ended = 0, all = others ? 4 : 2;
+    struct rec_ready ready;
+    struct played p;
+
+    for (int32_t i = 0; i < 8; i++) with.source[i] = 60 + i;
+    for (int32_t i = 0; i < SECOND_NEW; i++) with.done[i] = 50 + i % 5;
+    with.whose[SECOND_NEW - 1] = 1; /* a token of the second; all but one of the first */
+    token[0] = with.done[SECOND_NEW - 1];
+    play_start(&p, "models/numbers-t5", two, NULL);
+    play_wait_ready(&p, &ready);
+    play_submit(&p, &s, &with, sizeof with);
+    while (ended < all) {
+        const struct ring_record *r = play_next(&p);
+        const char *at;
+
+        assert_non_null(r);
+        if (r->type == REC_FINISH && ++ended == 1 && others) {
+            const int32_t other[8] = { 90, 91, 92, 93, 94, 95, 96, 97 };
+
+            say_pause(&p, 1, true);
+            s.n_done = s.n = 0;
+            for (s.row = 2; s.row < 4; s.row++) {
+                s.id = 1000 + s.row;
+                play_submit(&p, &s, other, sizeof other);
+            }
+        }
+        if (r->type == REC_FINISH && ended == 3) say_pause(&p, 1, false);
+        if (r->type != REC_STEP) continue;
+        at = (const char *)r->data + sizeof(struct rec_step);
+        for (uint32_t k = ((const struct rec_step *)r->data)->n_ent; k > 0; k--) {
+            struct rec_out o;
+
+            memcpy(&o, at, sizeof o);
+            if (o.row == 1 && o.output == 1) {
+                assert_int_equal(o.first, n);
+                memcpy(&token[n++], at + sizeof o, sizeof token[0]);
+            }
+            at += sizeof o + ROUND_UP(sizeof token[0] + o.text_bytes, 8u);
+        }
+    }
+    assert_int_equal(n, SECOND_NEW);
+    play_kill(&p, &(struct play_arenas){ 0 });
+    play_close(&p);
+}
+
+static void
+an_output_keeps_its_source_though_the_first_is_gone_and_its_place_is_anothers(void **state)
+{
+    int32_t want[SECOND_NEW], got[SECOND_NEW];
+
+    (void)state;
+    second_output(want, /* others= */ false);
+    second_output(got, /* others= */ true);
+    assert_memory_equal(want, got, sizeof want);
+}
+
 /* What one character is. */
 static int32_t
 token_of(struct played *p, char text)
@@ -757,6 +842,8 @@ main(void)
         cmocka_unit_test(a_corrupt_request_ring_ends_the_worker_and_says_so),
         cmocka_unit_test(a_request_that_may_ban_every_token_is_refused_and_kills_nobody),
         cmocka_unit_test(a_score_that_no_float_holds_is_told_as_the_largest),
+        cmocka_unit_test(
+            an_output_keeps_its_source_though_the_first_is_gone_and_its_place_is_anothers),
         cmocka_unit_test(an_output_goes_on_though_the_first_has_met_its_stop),
         cmocka_unit_test(outputs_come_back_that_are_together_longer_than_any_can_be),
         cmocka_unit_test(answers_to_calls_wait_for_a_reader_that_stands_still),
