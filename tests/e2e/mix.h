@@ -60,6 +60,7 @@ struct model {
     const char *path;
     uint32_t vocab, most; /* most: positions */
     bool encoder, text;
+    bool odd; /* its heads are: two ranks cannot share them */
 };
 
 extern const struct model mix_models[];

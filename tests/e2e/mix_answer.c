@@ -1,4 +1,5 @@
 /* mix_answer.c - see mix.h. */
+#include "base/base.h"
 #include "tests/e2e/mix.h"
 #include "tests/test.h"
 
@@ -82,14 +83,14 @@ mix_difference(const struct ask *a)
     for (uint32_t k = 0; k < OUTPUTS; k++) {
         const struct output *x = &w->output[k], *y = &g->output[k];
 
-        if (y->n > x->n || (!cut && y->n != x->n)) {
-            snprintf(what, sizeof what, "output %u has %u tokens, alone %u", k, y->n, x->n);
-            return what;
-        }
-        for (uint32_t i = 0; i < y->n; i++) {
+        for (uint32_t i = 0; i < MIN(x->n, y->n); i++) {
             if (begins_alike(x, y, i + 1)) continue;
             snprintf(what, sizeof what, "output %u token %u of %u: %d, %08x, alone %d, %08x", k, i,
                      y->n, y->id[i], y->logprob[i], x->id[i], x->logprob[i]);
+            return what;
+        }
+        if (y->n > x->n || (!cut && y->n != x->n)) {
+            snprintf(what, sizeof what, "output %u has %u tokens, alone %u", k, y->n, x->n);
             return what;
         }
         if (cut) continue;

@@ -408,16 +408,17 @@ static void
 draw(uint32_t number)
 {
     const struct model *m = &mix_models[number % mix_n_models];
-    struct settings numbers = { .n = 0 }, s;
+    struct settings numbers = { .n = 0 }, s[MIXTURES];
 
     if (only_model && !strstr(m->path, only_model)) return;
     mix_draw(&numbers, m, ask);
     ask_alone(m, &numbers);
-    for (uint32_t k = 0; k < MIXTURES; k++) {
-        mix_copy(&s, &numbers);
-        mix_draw_worker(&s, m, longest);
-        ask_mixed(m, &s);
+    for (uint32_t k = 0; k < MIXTURES;
+         k++) { /* before what comes when, so that a seed repeats them */
+        mix_copy(&s[k], &numbers);
+        mix_draw_worker(&s[k], m, longest);
     }
+    for (uint32_t k = 0; k < MIXTURES; k++) ask_mixed(m, &s[k]);
     for (uint32_t i = 0; i < REQUESTS; i++) lagan_request_free(ask[i].r);
 }
 
