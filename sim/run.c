@@ -91,6 +91,7 @@ feed(struct fleet *f, const struct run_args *a, struct err *e)
 
     do {
         CLEAN(trace_close_at) struct trace *t = NULL;
+        uint64_t before = n;
         struct trace_line line;
         int r;
 
@@ -103,6 +104,9 @@ feed(struct fleet *f, const struct run_args *a, struct err *e)
             n++;
         }
         if (n == 0) return err_set(e, -1, "%s: no request in it", a->trace);
+        if (n == before)
+            return err_set(e, -1, "%s: %llu requests, and it cannot be read again for %llu",
+                           a->trace, (unsigned long long)n, (unsigned long long)a->requests);
         again = last;
     } while (n < a->requests);
     return fleet_finish(f, e);

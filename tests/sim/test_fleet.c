@@ -4,12 +4,14 @@
 #include "base/clock.h"
 #include "base/rng.h"
 #include "sim/cost.h"
+#include "sim/run.h"
 #include "tests/test.h"
 
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 static struct fleet_setting
@@ -498,6 +500,35 @@ a_trace_says_which_line_is_wrong(void **state)
     assert_non_null(strstr(e.text, ":2: it arrives before the one above it"));
 }
 
+/* It was read from its end for ever. */
+static void
+a_trace_that_cannot_be_read_again_is_not_waited_for(void **state)
+{
+    static const char line[] = "{\"isl\": 3, \"osl\": 4}\n";
+    char model[400];
+    char *argv[] = { (char[]){ "--model" },    model,
+                     (char[]){ "--trace" },    (char[]){ "-" },
+                     (char[]){ "--every" },    (char[]){ "0" },
+                     (char[]){ "--requests" }, (char[]){ "2" } };
+    int in[2], status;
+    pid_t child;
+
+    (void)state;
+    snprintf(model, sizeof model, "%s/sim/models/llama-8b-h200.txt", getenv("srcdir"));
+    assert_int_equal(pipe(in), 0);
+    assert_int_equal(write(in[1], line, sizeof line - 1), sizeof line - 1);
+    close(in[1]);
+    child = fork();
+    if (child == 0) {
+        dup2(in[0], STDIN_FILENO);
+        alarm(60);
+        _exit(run_main(ARRAY_LEN(argv), argv));
+    }
+    close(in[0]);
+    assert_int_equal(waitpid(child, &status, 0), child);
+    assert_true(WIFEXITED(status) && WEXITSTATUS(status) == 1);
+}
+
 int
 main(void)
 {
@@ -516,6 +547,7 @@ main(void)
         cmocka_unit_test(what_is_expected_of_a_division_is_what_a_gpu_did),
         cmocka_unit_test(percentiles_are_right_to_one_in_a_hundred),
         cmocka_unit_test(a_trace_says_which_line_is_wrong),
+        cmocka_unit_test(a_trace_that_cannot_be_read_again_is_not_waited_for),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
