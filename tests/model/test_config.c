@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 static struct err e;
@@ -416,6 +417,25 @@ a_file_that_cannot_be_read_is_named(void **state)
     ckpt_close(&c);
 }
 
+/* Opening one waits for somebody who writes, unless asked not to. */
+static void
+a_pipe_in_place_of_a_config_is_refused_at_once(void **state)
+{
+    struct ckpt c;
+    json_t *j;
+    char path[512], want[600];
+
+    (void)state;
+    ckpt_open(&c);
+    snprintf(path, sizeof path, "%s/config.json", c.dir);
+    assert_int_equal(mkfifo(path, 0600), 0);
+    snprintf(want, sizeof want, "%s is not a file", path);
+    alarm(60);
+    REFUSED(config_read(&j, c.dir, "config.json", &e), -EINVAL, want);
+    alarm(0);
+    ckpt_close(&c);
+}
+
 int
 main(void)
 {
@@ -437,6 +457,7 @@ main(void)
         cmocka_unit_test(
             rope_scaling_counts_beside_rope_parameters_and_the_original_length_outside),
         cmocka_unit_test(a_file_that_cannot_be_read_is_named),
+        cmocka_unit_test(a_pipe_in_place_of_a_config_is_refused_at_once),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

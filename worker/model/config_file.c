@@ -32,7 +32,7 @@ config_bytes(char **ret, size_t *n, const char *dir, const char *name, struct er
 
     if ((size_t)snprintf(path, sizeof path, "%s/%s", dir, name) >= sizeof path)
         return err_set(e, -ENAMETOOLONG, "%s: the path is too long", name);
-    fd = open(path, O_RDONLY | O_CLOEXEC);
+    fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (fd < 0 || fstat(fd, &st) < 0)
         return err_set(e, -errno, "%.180s: %s", path, strerror(errno));
     if (!S_ISREG(st.st_mode)) return err_set(e, -EINVAL, "%.180s is not a file", path);

@@ -67,7 +67,7 @@ map_shard(struct st_shard *f, const char *dir, struct err *e)
 
     if ((size_t)snprintf(path, sizeof path, "%s/%s", dir, f->name) >= sizeof path)
         return err_set(e, -ENAMETOOLONG, "%.80s: the path is too long", f->name);
-    fd = open(path, O_RDONLY | O_CLOEXEC);
+    fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (fd < 0) return err_set(e, -errno, "%.180s: %s", path, strerror(errno));
     if (fstat(fd, &st) < 0 || !S_ISREG(st.st_mode)) {
         close(fd);

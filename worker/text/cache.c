@@ -64,7 +64,7 @@ cache_hash(const char *path, uint64_t hash[2], struct err *e)
 {
     XXH3_state_t *state = XXH3_createState();
     char *chunk = malloc(CHUNK);
-    int fd = open(path, O_RDONLY | O_CLOEXEC), r = 0;
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK), r = 0;
     ssize_t got = 1;
 
     if (fd < 0)

@@ -83,7 +83,7 @@ doc_id(struct json *j, const char *where, token_id *ret, struct err *e)
 int
 doc_file(const char *path, char **text, size_t *n, struct err *e)
 {
-    int fd = open(path, O_RDONLY | O_CLOEXEC), r = 0;
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK), r = 0;
     struct stat st;
     size_t done = 0;
     ssize_t got = 1;
