@@ -71,12 +71,15 @@ static const struct weight_rule weights[] = {
 
 /* Half of a head rotates, but where rope_parameters say otherwise: partial_rotary_factor outside counts for nothing. */
 static int
-read_rope(json_t *config, struct rope_params *ret, struct err *e)
+read_rope(const json_t *config, struct rope_params *ret, struct err *e)
 {
-    const char *key = "partial_rotary_factor";
+    json_t *half = json_copy((json_t *)(uintptr_t)config);
+    int code = half && json_object_set_new(half, "partial_rotary_factor", json_real(0.5)) == 0
+                   ? cfg_rope(half, NULL, 1e4, ret, e)
+                   : err_set(e, -ENOMEM, "no memory for rotary parameters");
 
-    json_object_set_new(config, key, json_real(0.5));
-    TRY(cfg_rope(config, NULL, 1e4, ret, e));
+    json_decref(half);
+    TRY(code);
     return ret->type == ROPE_DEFAULT ? 0 : err_set(e, -ENOTSUP, "rope_type is not default");
 }
 
