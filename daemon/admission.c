@@ -253,11 +253,13 @@ admission_fits(const struct model_facts *f, const struct rec_submit *s, uint64_t
 }
 
 int
-admission_fits_done(const struct model_facts *f, const void *ids, uint32_t n, struct err *e)
+admission_fits_done(const struct model_facts *f, const void *ids, uint32_t n, uint32_t longest,
+                    struct err *e)
 {
     if (!f->known) return 0;
-    if (n >= f->max_len)
-        return REFUSED(e, TOO_LONG, "done is %u tokens, the model's length is %u", n, f->max_len);
+    if (longest >= f->max_len)
+        return REFUSED(e, TOO_LONG, "done is %u tokens, the model's length is %u", longest,
+                       f->max_len);
     return in_vocabulary(f, "done", ids, n, e);
 }
 
@@ -549,7 +551,7 @@ admission_take(struct daemon *d, struct client *c, const struct msg *m, struct r
         return REFUSED(e, OUT_OF_MEMORY, "lagand has no memory for another request");
     }
     code = admission_fits(&d->facts[model], s, d->config->o.tensor_bytes, e);
-    if (!code) code = admission_fits_done(&d->facts[model], done.p, q.done.n, e);
+    if (!code) code = admission_fits_done(&d->facts[model], done.p, q.done.n, q.done.n, e);
     most = most_bytes(d, model, s, bytes);
     if (!code) code = afford(d, c, s, most, e);
     if (!code && ledger_take(d->ledger, c->handle, m->rid, s, bytes, ret) < 0) {

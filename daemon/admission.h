@@ -23,8 +23,8 @@ void admission_over(struct daemon *d, struct row *r);
 int admission_fits(const struct model_facts *f, const struct rec_submit *s, uint64_t tensor_bytes,
                    struct err *e) MUST_USE;
 
-/* The tokens, i32, that an answer begins with: are they of this model? */
-int admission_fits_done(const struct model_facts *f, const void *ids, uint32_t n,
+/* The tokens, i32, that answers begin with, the longest of so many: are they of this model? */
+int admission_fits_done(const struct model_facts *f, const void *ids, uint32_t n, uint32_t longest,
                         struct err *e) MUST_USE;
 
 /* What stands in front of a conversation in a record: the day, YYYY-MM-DD, and an end of line. A request that goes on

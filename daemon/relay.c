@@ -122,6 +122,17 @@ choose(const struct daemon *d, const struct route_worker *t, const struct row *r
     return route_home(t, d->n_workers, r->model, r->home - 1);
 }
 
+/* The most that any of its outputs has said: each has the model's length for itself. */
+static uint32_t
+longest(const struct row *r)
+{
+    uint32_t most = 0;
+
+    if (!r->out) return row_n_tokens(r);
+    for (uint32_t i = 0; i < r->submit->n; i++) most = MAX(most, r->out[i].n_said);
+    return most;
+}
+
 /* May it be run at all? What was accepted before anything was known of the model is looked at again. */
 static bool
 may_run(struct daemon *d, struct row *r)
@@ -129,7 +140,8 @@ may_run(struct daemon *d, struct row *r)
     struct err e;
     int k = admission_fits(&d->facts[r->model], r->submit, d->config->o.tensor_bytes, &e);
 
-    if (!k) k = admission_fits_done(&d->facts[r->model], r->token.p, row_n_tokens(r), &e);
+    if (!k)
+        k = admission_fits_done(&d->facts[r->model], r->token.p, row_n_tokens(r), longest(r), &e);
     if (k) {
         row_end(d, r, (uint16_t)k, "%s", e.text);
     } else if (poisons_has(&d->poisons, r->model, r->submit, d->now)) {

@@ -84,6 +84,8 @@ part planted 'faults that the fuzzers are to find' "$top/tools/planted.sh" all
 part late 'a row that is retracted after the launch is found' "$torture/test_planted" --late 20000 'a_row*'
 part fuzz 'an hour and a half of hostile rings, descriptors, plans, records, manifests and mirrors' fuzzed 900 ring control plan relay manifest mirror
 part soak 'a minute of 64 clients' env LAGAN_SOAK_SECONDS=60 "$build/tests/e2e/test_service"
+part mixture 'three hundred draws of models, settings, requests and what is done to them' \
+  "$build/tests/e2e/test_mixture" --draws 300
 part worlds 'ten million requests in pretended worlds, each lived twice' "$build/lagan-sim" soak --requests 10000000
 part models 'models with one more kill' "$top/ipc/proof/check.sh" long
 part kills 'a million kills of mock workers' in_pieces 1000000 'kills, ' 1 kills test_kill 'no_kill_of_a_worker_loses*'

@@ -698,6 +698,37 @@ behind_a_lie_nothing_is_read(void **state)
     link_close(&w.link);
 }
 
+/* Of a model of eight tokens two outputs of five may go on. */
+static void
+outputs_that_go_on_are_held_against_the_length_one_by_one(void **state)
+{
+    static const uint8_t id[16] = { 1 };
+    static const int32_t tokens[5];
+    struct rec_submit *s = calloc(1, sizeof *s);
+    struct link theirs;
+    struct row *r;
+    struct err e;
+    int bell;
+
+    (void)state;
+    assert_int_equal(link_make(&w.link, 0, 1, id, 13, 13, &bell, &e), 0);
+    assert_int_equal(link_attach(&theirs, dup(w.link.d.fd), dup(w.link.w.fd), bell, 1, &e), 0);
+    w.alive = true;
+    d.facts[0].max_len = 8;
+    *s = (struct rec_submit){ .n = 2, .max_tokens = 7 };
+    assert_int_equal(ledger_take(d.ledger, 1, 7, s, sizeof *s, &r), 0);
+    assert_int_equal(pieces_begin(r), 0);
+    for (uint32_t output = 0; output < 2; output++) {
+        assert_int_equal(bytes_add(&r->token, tokens, sizeof tokens), 0);
+        assert_int_equal(pieces_add(r, &(struct row_piece){ output, 5, 0, 0 }), 0);
+    }
+    relay_dispatch(&d);
+    assert_string_equal(r->why, "");
+    assert_int_equal(r->state, ROW_DISPATCHED);
+    link_close(&theirs);
+    link_close(&w.link);
+}
+
 /* Why it died stands at the end of a lot, as often as not. */
 /* Its process is the kernel's, or a debugger's: requests that the worker had may not wait for it without end. */
 static void
@@ -828,6 +859,7 @@ main(void)
         T(a_lost_workers_request_waits_for_no_client_to_read_what_is_gone),
         T(tensors_come_in_order_as_asked_and_are_not_said_twice),
         T(behind_a_lie_nothing_is_read),
+        T(outputs_that_go_on_are_held_against_the_length_one_by_one),
         T(a_group_of_which_one_does_not_end_is_given_up),
         T(what_a_worker_printed_is_read_to_the_end),
         T(of_a_dead_workers_very_many_lines_the_last_are_shown),

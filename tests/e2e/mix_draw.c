@@ -144,12 +144,11 @@ draw_sampling(struct ask *a, const struct model *m)
         if (mix_one_in(3)) INT(a, "top_k", 1 + test_below(40));
         if (mix_one_in(3)) FLOAT(a, "top_p", 0.5 + 0.05 * test_below(10));
         if (mix_one_in(4)) FLOAT(a, "min_p", 0.01 * test_below(10));
-        if (mix_one_in(3) && a->max_tokens * OUTPUTS < length)
-            INT(a, "n", a->n = 2 + test_below(OUTPUTS - 1));
+        if (mix_one_in(3)) INT(a, "n", a->n = 2 + test_below(OUTPUTS - 1));
     } else if (mix_one_in(3)) {
         a->search = true;
         INT(a, "beams", 2 + test_below(OUTPUTS - 1));
-        if (mix_one_in(2) && a->max_tokens * OUTPUTS < length) INT(a, "n", a->n = 2);
+        if (mix_one_in(2)) INT(a, "n", a->n = 2);
         if (mix_one_in(3)) FLOAT(a, "length_penalty", -1 + 0.5 * test_below(6));
         if (mix_one_in(3)) lagan_set_bool(a->r, "early_stopping", 1);
     }
