@@ -61,6 +61,9 @@ cost_share(const struct setting *st, const struct ladder *l, const struct batch 
                                 MIN(s.compute, BESIDE_WHOLE.compute) };
 }
 
+/* No step takes longer, whatever a model file says: the clock has 292 years. */
+static const double LONGEST_S = 3600;
+
 /* How much longer products of so many rows take, and attention of prompts, than at the peak of their part of the device. On a
  * part tiles are spread more evenly. */
 static double
@@ -94,5 +97,5 @@ cost_of(const struct setting *st, const struct batch *b, struct part_share has)
     }
     if (b->rung && !(b->work & WORK_GENERATION))
         seconds += (double)c->ends / 1e9 * MIN(1, b->n_rows / LONG_ROWS);
-    return c->launch + (nsec)(seconds * 1e9);
+    return c->launch + (nsec)(MIN(seconds, LONGEST_S) * 1e9);
 }

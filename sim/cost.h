@@ -14,6 +14,7 @@ struct part_share cost_share(const struct setting *st, const struct ladder *l,
 /* Of both parts of a rung that is not 0: what they have, answers' bytes times guess. */
 void cost_parts(const struct setting *st, const struct ladder *l, unsigned rung, double guess,
                 struct part_share *context, struct part_share *generation);
+/* An hour at most. */
 nsec cost_of(const struct setting *st, const struct batch *b, struct part_share has);
 
 #endif
