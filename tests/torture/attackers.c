@@ -10,6 +10,7 @@
 #include <endian.h>
 #include <errno.h>
 #include <poll.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -304,7 +305,7 @@ attack_begin(attack_fn *how, const char *path)
         assert_true(attackers[i] >= 0);
         if (attackers[i]) continue;
         prctl(PR_SET_PDEATHSIG, SIGKILL);
-        setpriority(PRIO_PROCESS, 0, 19);
+        check(sched_setscheduler(0, SCHED_IDLE, &(struct sched_param){ 0 }) == 0);
         for (uint64_t seed = i + 1;; seed += 100) how(path, seed);
     }
 }

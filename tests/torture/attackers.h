@@ -21,7 +21,8 @@ attack_fn attack_endless;        /* messages of frames without end */
 attack_fn attack_asks;           /* what costs lagand most to answer, as fast as it goes */
 attack_fn attack_crowd; /* 5,000 connections: silent ones, half of a handshake, HELLO and no more */
 
-/* ATTACKERS processes of it, at nice 19. */
+/* ATTACKERS processes of it, which get the time that nobody else wants: what they take of a processor, in the kernel
+ * too, is no doing of lagand's. At nice 19 they kept a worker or a client from theirs for 10 ms at a time. */
 void attack_begin(attack_fn *how, const char *socket_path);
 void attack_check(void); /* they have not given up */
 void attack_end(void);

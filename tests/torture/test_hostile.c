@@ -20,7 +20,7 @@
 #include <string.h>
 
 enum { MAX_REQUESTS = 100000, TOKENS = 8 };
-enum { SIGN_MS = 300000 }; /* they are nice: beside other work they take their time */
+enum { SIGN_MS = 300000 }; /* they get what time is left: beside other work they take long */
 /* daemon/README.md: what these requests take, 64 MiB of answers that are kept, what was not read, frames in part. */
 enum { REQUESTS_MIB = 64, KEPT_MIB = 64, UNREAD_MIB = 128, PARTS_MIB = 64 };
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
