@@ -3,7 +3,7 @@
 
 #include "base/log.h"
 #include "daemon/calls.h"
-#include "daemon/session.h"
+#include "daemon/router.h"
 #include "ipc/msg.h"
 
 #include <errno.h>
@@ -15,17 +15,16 @@
 #include <unistd.h>
 #include <zmq.h>
 
-enum { TURN_FRAMES = 16, TURN_SKIPPED = 4096, MAX_FRAME = 1 << 16 };
+enum { TURN_FRAMES = 16, MAX_FRAME = 1 << 16 };
 
 struct control {
     struct worker *w;
-    void *socket;
+    struct router in;
     sd_event_source *source;
     char endpoint[340], token[33];
     uint8_t id[MAX_ROUTING_ID];
-    int id_len; /* 0: the worker has not come yet */
-    bool look;  /* something may have come: see frontend.c */
-    bool skips; /* of a message of several frames, whose first was looked at, some are to come */
+    size_t id_len; /* 0: the worker has not come yet */
+    bool look;     /* something may have come: see frontend.c */
 };
 
 static int
@@ -46,19 +45,19 @@ bind_it(struct control *c)
     size_t size = sizeof fd;
     mode_t mask;
 
-    c->socket = zmq_socket(c->w->d->zmq, ZMQ_ROUTER);
-    if (!c->socket) return -errno;
-    zmq_setsockopt(c->socket, ZMQ_ROUTER_MANDATORY, &mandatory, sizeof mandatory);
-    zmq_setsockopt(c->socket, ZMQ_LINGER, &linger, sizeof linger);
-    zmq_setsockopt(c->socket, ZMQ_SNDHWM, &hwm, sizeof hwm);
-    zmq_setsockopt(c->socket, ZMQ_RCVHWM, &hwm, sizeof hwm);
-    zmq_setsockopt(c->socket, ZMQ_MAXMSGSIZE, &most, sizeof most);
+    c->in.socket = zmq_socket(c->w->d->zmq, ZMQ_ROUTER);
+    if (!c->in.socket) return -errno;
+    zmq_setsockopt(c->in.socket, ZMQ_ROUTER_MANDATORY, &mandatory, sizeof mandatory);
+    zmq_setsockopt(c->in.socket, ZMQ_LINGER, &linger, sizeof linger);
+    zmq_setsockopt(c->in.socket, ZMQ_SNDHWM, &hwm, sizeof hwm);
+    zmq_setsockopt(c->in.socket, ZMQ_RCVHWM, &hwm, sizeof hwm);
+    zmq_setsockopt(c->in.socket, ZMQ_MAXMSGSIZE, &most, sizeof most);
     mask = umask(0177);
-    r = zmq_bind(c->socket, c->endpoint) < 0 ? -errno : 0;
+    r = zmq_bind(c->in.socket, c->endpoint) < 0 ? -errno : 0;
     umask(mask);
     if (r < 0) return r;
     c->look = true; /* there is no edge before it has been found empty */
-    if (zmq_getsockopt(c->socket, ZMQ_FD, &fd, &size) < 0) return -errno;
+    if (zmq_getsockopt(c->in.socket, ZMQ_FD, &fd, &size) < 0) return -errno;
     return sd_event_add_io(c->w->d->event, &c->source, fd, EPOLLIN, on_ready, &c->look);
 }
 
@@ -99,7 +98,7 @@ control_close(struct control *c)
 {
     if (!c) return NULL;
     sd_event_source_disable_unref(c->source);
-    if (c->socket) zmq_close(c->socket);
+    if (c->in.socket) zmq_close(c->in.socket);
     unlink(c->endpoint + strlen("ipc://"));
     free(c);
     return NULL;
@@ -117,16 +116,16 @@ same_token(const struct control *c, const struct msg *m)
 }
 
 static void
-take(struct control *c, const uint8_t *id, int id_len, const void *frame, size_t n)
+take(struct control *c, struct router_message *from)
 {
     uint64_t code = LAGAN_E_INTERNAL;
     struct msg m;
 
-    if (msg_decode(&m, frame, n, NULL) < 0) return;
+    if (msg_decode(&m, zmq_msg_data(&from->frame), zmq_msg_size(&from->frame), NULL) < 0) return;
     if (m.type == LAGAN_MSG_HELLO && same_token(c, &m)) {
-        memcpy(c->id, id, (size_t)id_len);
-        c->id_len = id_len;
-    } else if (c->id_len == id_len && !memcmp(c->id, id, (size_t)id_len)) {
+        memcpy(c->id, from->id, from->id_len);
+        c->id_len = from->id_len;
+    } else if (c->id_len == from->id_len && !memcmp(c->id, from->id, from->id_len)) {
         if (m.type == LAGAN_MSG_REPLY) calls_control_done(c->w, m.rid, 0, &m.map);
         if (m.type == LAGAN_MSG_ERROR) {
             msg_u64(&m.map, "code", &code);
@@ -136,51 +135,22 @@ take(struct control *c, const uint8_t *id, int id_len, const void *frame, size_t
     msg_done(&m);
 }
 
-static bool
-has_more(const struct control *c)
-{
-    int more = 0;
-    size_t size = sizeof more;
-
-    return zmq_getsockopt(c->socket, ZMQ_RCVMORE, &more, &size) == 0 && more;
-}
-
-/* Past a message's other frames, of which there may be millions. false: some are left. */
-static bool
-skip(struct control *c, uint32_t *n)
-{
-    while (c->skips && *n < TURN_SKIPPED) {
-        zmq_msg_t frame;
-
-        zmq_msg_init(&frame);
-        c->skips = zmq_msg_recv(&frame, c->socket, ZMQ_DONTWAIT) >= 0 && has_more(c);
-        zmq_msg_close(&frame);
-        ++*n;
-    }
-    return !c->skips;
-}
-
 bool
 control_pump(struct control *c)
 {
-    uint32_t skipped = 0;
+    uint32_t passed = 0;
 
     if (!c || !c->look) return false;
     c->look = false;
-    for (int i = 0; i < TURN_FRAMES && skip(c, &skipped); i++) {
-        uint8_t id[MAX_ROUTING_ID + 1];
-        int id_len = zmq_recv(c->socket, id, sizeof id, ZMQ_DONTWAIT);
-        zmq_msg_t frame;
+    for (int i = 0; i < TURN_FRAMES; i++) {
+        struct router_message m;
+        int r = router_take(&c->in, &m, &passed);
 
-        if (id_len < 0) return false;
-        if (!has_more(c)) continue;
-        zmq_msg_init(&frame);
-        if (zmq_msg_recv(&frame, c->socket, ZMQ_DONTWAIT) >= 0) {
-            c->skips = has_more(c);
-            if (id_len <= MAX_ROUTING_ID)
-                take(c, id, id_len, zmq_msg_data(&frame), zmq_msg_size(&frame));
-        }
-        zmq_msg_close(&frame);
+        if (r == -EAGAIN) return false;
+        if (r < 0) break;
+        if (r == 0) continue;
+        take(c, &m);
+        zmq_msg_close(&m.frame);
     }
     c->look = true; /* the budget is spent */
     return true;
@@ -205,8 +175,8 @@ control_call(struct control *c, uint64_t number, const char *verb, const msgpack
     else
         msgpack_pack_map(&p, 0);
     c->look = true;
-    r = zmq_send(c->socket, c->id, (size_t)c->id_len, ZMQ_SNDMORE | ZMQ_DONTWAIT);
-    if (r >= 0) r = zmq_send(c->socket, b.data, b.size, ZMQ_DONTWAIT);
+    r = zmq_send(c->in.socket, c->id, c->id_len, ZMQ_SNDMORE | ZMQ_DONTWAIT);
+    if (r >= 0) r = zmq_send(c->in.socket, b.data, b.size, ZMQ_DONTWAIT);
     msgpack_sbuffer_destroy(&b);
     return r < 0 ? -ENOTCONN : 0;
 }

@@ -58,8 +58,7 @@ bool front_permit(struct daemon *d, struct client *c);
 
 /* Take what has come, within a budget: how many frames. *more: some are left. */
 uint32_t front_pump(struct daemon *d, bool *more);
-void front_awake(
-    struct daemon *d); /* something may have come, whether an event has said so or not */
+void front_awake(struct daemon *d); /* something may have come, an event has said so or not */
 void front_flush(struct daemon *d); /* at the end of a turn: what was sent on this host leaves */
 void front_tick(struct daemon *d);
 /* A connection has begun that counts; and make room by ending one that has said nothing. */

@@ -3,6 +3,7 @@
 
 #include "base/log.h"
 #include "daemon/frontend.h"
+#include "daemon/router.h"
 #include "daemon/zap.h"
 
 #include <errno.h>
@@ -12,14 +13,14 @@
 
 /* Of frames that wait to be taken ZeroMQ keeps one more than that for a connection: of the largest 37 MiB. */
 enum { SEND_QUEUE = 4096, RECEIVE_QUEUE = 8, LINGER_MS = 200 };
-enum { TURN_FRAMES = 64, TURN_BYTES = 4 << 20, TURN_EVENTS = 64, TURN_SKIPPED = 4096 };
+enum { TURN_FRAMES = 64, TURN_BYTES = 4 << 20, TURN_EVENTS = 64 };
 static const nsec TURN_TIME = 5 * NSEC_MS;
 
 struct tcp {
-    void *socket, *monitor;
+    struct router in;
+    void *monitor;
     sd_event_source *source, *on_monitor;
     bool look, news; /* something may have come; a connection may have begun or ended */
-    bool skips; /* of a message that was refused, for it has several frames, some are to come */
     struct zap *zap;
 };
 
@@ -95,7 +96,7 @@ open_monitor(struct daemon *d, struct tcp *t)
     t->monitor = zmq_socket(d->zmq, ZMQ_PAIR);
     /* Without a bound: ZeroMQ's thread would wait for us, and everyone for it. */
     if (!t->monitor || set(t->monitor, ZMQ_LINGER, 0) || set(t->monitor, ZMQ_RCVHWM, 0) ||
-        zmq_socket_monitor(t->socket, at, ZMQ_EVENT_ACCEPTED | ZMQ_EVENT_DISCONNECTED) < 0 ||
+        zmq_socket_monitor(t->in.socket, at, ZMQ_EVENT_ACCEPTED | ZMQ_EVENT_DISCONNECTED) < 0 ||
         zmq_connect(t->monitor, at) < 0)
         return -errno;
     return watch(d, t->monitor, &t->on_monitor, &t->news);
@@ -110,20 +111,20 @@ bind_it(struct daemon *d, struct tcp *t, struct err *e)
     size_t size = sizeof at;
     int r;
 
-    t->socket = zmq_socket(d->zmq, ZMQ_ROUTER);
-    if (!t->socket || configure(t->socket))
+    t->in.socket = zmq_socket(d->zmq, ZMQ_ROUTER);
+    if (!t->in.socket || configure(t->in.socket))
         return err_set(e, -EIO, "a socket for clients: %s", zmq_strerror(errno));
     r = open_monitor(d, t);
     if (r < 0) return err_set(e, r, "a monitor for clients: %s", zmq_strerror(-r));
     t->zap = zap_open(d->zmq, d->event, keys, e);
     if (!t->zap) return -EIO;
-    if (encrypt(t->socket, keys))
+    if (encrypt(t->in.socket, keys))
         return err_set(e, -EIO, "%s: this libzmq has no CURVE: %s", where, zmq_strerror(errno));
-    if (zmq_bind(t->socket, where) < 0)
+    if (zmq_bind(t->in.socket, where) < 0)
         return err_set(e, -errno, "api.tcp %s: cannot be bound: %s", where, zmq_strerror(errno));
-    r = watch(d, t->socket, &t->source, &t->look);
+    r = watch(d, t->in.socket, &t->source, &t->look);
     if (r < 0) return err_set(e, r, "a socket for clients: %s", strerror(-r));
-    zmq_getsockopt(t->socket, ZMQ_LAST_ENDPOINT, at, &size);
+    zmq_getsockopt(t->in.socket, ZMQ_LAST_ENDPOINT, at, &size);
     log_info("serving at %s for %u keys", at, keys->n_peers);
     return 0;
 }
@@ -146,10 +147,10 @@ tcp_close(struct tcp *t, bool linger)
     if (!t) return NULL;
     sd_event_source_disable_unref(t->source);
     sd_event_source_disable_unref(t->on_monitor);
-    if (t->socket) zmq_socket_monitor(t->socket, NULL, 0);
+    if (t->in.socket) zmq_socket_monitor(t->in.socket, NULL, 0);
     if (t->monitor) zmq_close(t->monitor);
-    if (t->socket && linger) set(t->socket, ZMQ_LINGER, LINGER_MS);
-    if (t->socket) zmq_close(t->socket);
+    if (t->in.socket && linger) set(t->in.socket, ZMQ_LINGER, LINGER_MS);
+    if (t->in.socket) zmq_close(t->in.socket);
     zap_close(t->zap);
     free(t);
     return NULL;
@@ -163,64 +164,37 @@ tcp_send(struct tcp *t, const void *id, size_t id_len, const void *frame, size_t
     int r;
 
     t->look = true;
-    do r = zmq_send(t->socket, id, id_len, ZMQ_SNDMORE | ZMQ_DONTWAIT);
+    do r = zmq_send(t->in.socket, id, id_len, ZMQ_SNDMORE | ZMQ_DONTWAIT);
     while (r < 0 && errno == EINTR);
     if (r < 0) return errno == EAGAIN ? -EAGAIN : -EHOSTUNREACH;
     /* With the id accepted the rest is: ZeroMQ queues messages whole. */
-    do r = zmq_send(t->socket, frame, n, ZMQ_DONTWAIT);
+    do r = zmq_send(t->in.socket, frame, n, ZMQ_DONTWAIT);
     while (r < 0 && errno == EINTR);
     return r < 0 ? -EHOSTUNREACH : 0;
 }
 
 /* ---- in */
 
-/* One message: [id][frame]; more frames are not looked at. How many bytes, -EAGAIN none. */
+/* One message. How many bytes, -EAGAIN and -EBUSY as router_take() says. */
 static int
-receive(struct daemon *d, struct tcp *t)
+receive(struct daemon *d, struct tcp *t, uint32_t *passed)
 {
-    uint8_t id[MAX_ROUTING_ID + 1];
-    int id_len = zmq_recv(t->socket, id, sizeof id, ZMQ_DONTWAIT), more, bytes;
-    size_t size = sizeof more;
-    zmq_msg_t frame;
+    struct router_message m;
+    int bytes = router_take(&t->in, &m, passed);
 
-    if (id_len < 0) return errno == EINTR ? 0 : -EAGAIN;
-    if (zmq_getsockopt(t->socket, ZMQ_RCVMORE, &more, &size) < 0 || !more)
-        return 0; /* an id alone */
-    zmq_msg_init(&frame);
-    bytes = zmq_msg_recv(&frame, t->socket, ZMQ_DONTWAIT);
-    if (bytes < 0) {
-        zmq_msg_close(&frame);
-        return 0;
-    }
-    t->skips = zmq_msg_more(&frame);
-    if (id_len <= MAX_ROUTING_ID) {
-        struct caller from = {
-            .door = DOOR_TCP,
-            .id = id,
-            .id_len = (size_t)id_len,
-            .fd = zmq_msg_get(&frame, ZMQ_SRCFD),
-            .key = zmq_msg_gets(&frame, "User-Id"),
-        };
-
-        front_take(d, &from, zmq_msg_data(&frame), (size_t)bytes, t->skips);
-    }
-    zmq_msg_close(&frame);
+    if (bytes <= 0) return bytes;
+    bytes = (int)zmq_msg_size(&m.frame);
+    front_take(d,
+               &(struct caller){
+                   .door = DOOR_TCP,
+                   .id = m.id,
+                   .id_len = m.id_len,
+                   .fd = zmq_msg_get(&m.frame, ZMQ_SRCFD),
+                   .key = zmq_msg_gets(&m.frame, "User-Id"),
+               },
+               zmq_msg_data(&m.frame), zmq_msg_size(&m.frame), m.several);
+    zmq_msg_close(&m.frame);
     return bytes;
-}
-
-/* Past a message's other frames, of which there may be millions. false: some are left. */
-static bool
-skip(struct tcp *t, uint32_t *n)
-{
-    while (t->skips && *n < TURN_SKIPPED) {
-        zmq_msg_t frame;
-
-        zmq_msg_init(&frame);
-        t->skips = zmq_msg_recv(&frame, t->socket, ZMQ_DONTWAIT) >= 0 && zmq_msg_more(&frame);
-        zmq_msg_close(&frame);
-        ++*n;
-    }
-    return !t->skips;
 }
 
 /* A connection has ended. Its number may be another's already, so the client is asked: one that is not
@@ -267,7 +241,7 @@ tcp_pump(struct daemon *d, bool *more)
 {
     struct tcp *t = d->front->tcp;
     nsec until = clock_now() + TURN_TIME;
-    uint32_t n = 0, skipped = 0;
+    uint32_t n = 0, passed = 0;
     int bytes = 0, r = 0;
 
     if (!t) return 0;
@@ -275,12 +249,12 @@ tcp_pump(struct daemon *d, bool *more)
     if (t->news) t->news = hear_monitor(d, t->monitor);
     *more |= t->news;
     if (!t->look) return 0;
-    while (n < TURN_FRAMES && bytes < TURN_BYTES && skip(t, &skipped) && (r = receive(d, t)) >= 0) {
+    while (n < TURN_FRAMES && bytes < TURN_BYTES && (r = receive(d, t, &passed)) >= 0) {
         n++;
         bytes += r;
         if (clock_now() >= until) break;
     }
-    t->look = r >= 0; /* the budget is spent */
+    t->look = r != -EAGAIN; /* the budget is spent */
     *more |= t->look;
     return n;
 }

@@ -370,6 +370,7 @@ zmq_recv(void *socket, void *buf, size_t n, int flags)
 
     (void)socket;
     check(flags & ZMQ_DONTWAIT);
+    check(!reading || next_frame == inbox[n_read].n_frames); /* whole messages */
     n_read += reading;
     reading = false;
     next_frame = 0;
@@ -421,6 +422,14 @@ zmq_msg_size(const zmq_msg_t *m)
 
     memcpy(&n, (const char *)m + sizeof(void *), sizeof n);
     return n;
+}
+
+/* Of the one that was received last, and no other is asked. */
+int
+zmq_msg_more(const zmq_msg_t *m)
+{
+    (void)m;
+    return next_frame < inbox[n_read].n_frames;
 }
 
 int
