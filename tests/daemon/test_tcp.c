@@ -106,6 +106,29 @@ connect_as(const char *file)
     return c;
 }
 
+/* alice has a long request under way, an operator's connection is there. */
+static struct lagan *
+start_with_one_open(struct dealer **ctl)
+{
+    struct lagan_event ev = { sizeof ev };
+    struct lagan *c;
+
+    start("slow");
+    c = connect_as(alices);
+    ask(c, 100000);
+    assert_int_equal(lagan_next(c, &ev, 30000), 1);
+    *ctl = dial(&r, "ctl.sock");
+    return c;
+}
+
+static void
+reload_with(struct dealer *ctl, uint64_t rid, const char *key, const char *rest)
+{
+    write_keys(keys, server.secret, "client", key, rest);
+    call(ctl, rid, "reload", NULL, NULL);
+    hear_type(ctl, LAGAN_MSG_REPLY, 30000);
+}
+
 static void
 a_key_of_the_file_is_served_and_no_other(void **state)
 {
@@ -225,23 +248,15 @@ a_key_has_its_limits_over_all_its_connections(void **state)
 static void
 reload_reads_the_keys_again(void **state)
 {
-    struct lagan *c, *none = NULL;
-    struct lagan_event ev = { sizeof ev };
     struct dealer *ctl;
+    struct lagan *c = start_with_one_open(&ctl), *none = NULL;
 
     (void)state;
-    start("slow");
-    c = connect_as(alices);
-    ask(c, 100000);
-    assert_int_equal(lagan_next(c, &ev, 30000), 1);
-    ctl = dial(&r, "ctl.sock");
     chmod(keys, 0644);
     call(ctl, 1, "reload", NULL, NULL);
     hear_error(ctl, 1, LAGAN_E_INVALID_REQUEST, "mode 0644", 30000);
-    write_keys(keys, server.secret, "client", eve.public, " eve");
     chmod(keys, 0600);
-    call(ctl, 2, "reload", NULL, NULL);
-    hear_type(ctl, LAGAN_MSG_REPLY, 30000);
+    reload_with(ctl, 2, eve.public, " eve");
     lagan_close(connect_as(eves));
     assert_int_equal(lagan_open_keys(&none, at, alices, 30000), -EACCES);
     call(ctl, 3, "status", NULL, NULL); /* what alice had is ended */
@@ -278,19 +293,11 @@ a_hangup_reads_the_keys_again_too(void **state)
 static void
 a_key_that_was_replaced_is_not_served_any_more(void **state)
 {
-    struct lagan *c;
-    struct lagan_event ev = { sizeof ev };
     struct dealer *ctl;
+    struct lagan *c = start_with_one_open(&ctl);
 
     (void)state;
-    start("slow");
-    c = connect_as(alices);
-    ask(c, 100000);
-    assert_int_equal(lagan_next(c, &ev, 30000), 1);
-    ctl = dial(&r, "ctl.sock");
-    write_keys(keys, server.secret, "client", eve.public, " alice");
-    call(ctl, 1, "reload", NULL, NULL);
-    hear_type(ctl, LAGAN_MSG_REPLY, 30000);
+    reload_with(ctl, 1, eve.public, " alice");
     for (uint64_t i = 2; open_requests(ctl, i); i++) assert_true(poll(NULL, 0, 20) == 0 && i < 500);
     lagan_patience(c, 0);
     lagan_close(c);
@@ -301,19 +308,12 @@ a_key_that_was_replaced_is_not_served_any_more(void **state)
 static void
 reload_gives_a_keys_connections_its_new_limits(void **state)
 {
-    struct lagan *c;
     struct lagan_event ev = { sizeof ev };
     struct dealer *ctl;
+    struct lagan *c = start_with_one_open(&ctl);
 
     (void)state;
-    start("slow");
-    c = connect_as(alices);
-    ask(c, 100000);
-    assert_int_equal(lagan_next(c, &ev, 30000), 1);
-    ctl = dial(&r, "ctl.sock");
-    write_keys(keys, server.secret, "client", alice.public, " alice max_inflight=1");
-    call(ctl, 1, "reload", NULL, NULL);
-    hear_type(ctl, LAGAN_MSG_REPLY, 30000);
+    reload_with(ctl, 1, alice.public, " alice max_inflight=1");
     ask(c, 3);
     do assert_int_equal(lagan_next(c, &ev, 30000), 1);
     while (ev.kind == LAGAN_EVENT_TOKENS && ev.id == 1);

@@ -34,6 +34,11 @@ start(struct played *p)
     play_wait_ready(p, &ready);
 }
 
+/* Of a record's settings those that change nothing. */
+#define PLAIN \
+    .gen = 1, .top_p = 1, .repetition = 1, .priority = 0.5f, .forced_bos = -1, .forced_eos = -1, \
+    .flags = SUBMIT_IGNORE_EOS
+
 enum { TAIL_IDS = 264 };
 
 /* n_done of the ids are an answer's beginning, said by a worker that died. eos ends it, -1: nothing. */
@@ -409,14 +414,7 @@ a_request_that_may_ban_every_token_is_refused_and_kills_nobody(void **state)
     enum { VOCAB = 256 };
     static const char *const large[] = { "--max_num_seqs=4", "--kv.memory=16MiB", "--threads=1",
                                          NULL };
-    struct rec_submit s = { .gen = 1,
-                            .top_p = 1,
-                            .repetition = 1,
-                            .priority = 0.5f,
-                            .forced_bos = -1,
-                            .forced_eos = -1,
-                            .no_repeat_ngram = 1,
-                            .flags = SUBMIT_IGNORE_EOS };
+    struct rec_submit s = { PLAIN, .no_repeat_ngram = 1 };
     int32_t ids[VOCAB];
     struct rec_ready ready;
     struct played p;
@@ -447,21 +445,9 @@ a_request_that_may_ban_every_token_is_refused_and_kills_nobody(void **state)
 static void
 a_score_that_no_float_holds_is_told_as_the_largest(void **state)
 {
-    struct rec_submit s = { .row = 1,
-                            .gen = 1,
-                            .id = 1001,
-                            .n_prompt = 4,
-                            .beams = 2,
-                            .n = 2,
-                            .max_tokens = 14,
-                            .length_penalty = -100,
-                            .n_bias = 2, /* scores over 0: it goes on to the end */
-                            .top_p = 1,
-                            .repetition = 1,
-                            .priority = 0.5f,
-                            .forced_bos = -1,
-                            .forced_eos = -1,
-                            .flags = SUBMIT_IGNORE_EOS };
+    struct rec_submit s = { PLAIN,      .row = 1, .id = 1001,       .n_prompt = 4,
+                            .beams = 2, .n = 2,   .max_tokens = 14, .length_penalty = -100,
+                            .n_bias = 2 /* scores over 0: it goes on to the end */ };
     const struct ring_record *r;
     const struct {
         int32_t ids[4];
@@ -511,21 +497,11 @@ second_output(int32_t token[SECOND_NEW], bool others)
         uint8_t whose[ROUND_UP(SECOND_NEW, 8)];
         float score[2];
     } with = { .score = { 0 } };
-    struct rec_submit s = { .row = 1,
-                            .gen = 1,
-                            .id = 1001,
-                            .seed = 3,
-                            .n_prompt = 8,
-                            .n_done = SECOND_NEW,
-                            .n = 2,
-                            .max_tokens = SECOND_NEW,
-                            .temperature = 1,
-                            .top_p = 1,
-                            .repetition = 1,
-                            .priority = 0.5f,
-                            .forced_bos = -1,
-                            .forced_eos = -1,
-                            .flags = SUBMIT_IGNORE_EOS };
+    struct rec_submit s = { PLAIN,           .row = 1,
+                            .id = 1001,      .seed = 3,
+                            .n_prompt = 8,   .n_done = SECOND_NEW,
+                            .n = 2,          .max_tokens = SECOND_NEW,
+                            .temperature = 1 };
     uint32_t n = 1, ended = 0, all = others ? 4 : 2;
     struct rec_ready ready;
     struct played p;
@@ -620,8 +596,8 @@ go_on_behind_a_stop(bool text)
         uint8_t whose[8];
         float score[2];
     } with = { .prompt = { 5, 9 }, .stop_bytes = 1, .stop = "x", .whose = { 0, 1 } };
-    struct rec_submit s = { .row = 1,
-                            .gen = 1,
+    struct rec_submit s = { PLAIN,
+                            .row = 1,
                             .id = 1001,
                             .seed = 3,
                             .n_prompt = text ? 0 : 2,
@@ -630,14 +606,7 @@ go_on_behind_a_stop(bool text)
                             .n_stop = 1,
                             .n = 2,
                             .max_tokens = 6,
-                            .temperature = 1,
-                            .top_p = 1,
-                            .repetition = 1,
-                            .priority = 0.5f,
-                            .forced_bos = -1,
-                            .forced_eos = -1,
-                            .n_eos = 0,
-                            .flags = SUBMIT_IGNORE_EOS };
+                            .temperature = 1 };
     uint32_t reason[2] = { 0 }, n[2] = { 0 };
     char tail[sizeof with];
     struct rec_ready ready;
@@ -725,20 +694,10 @@ come_back(uint32_t missing)
     struct played p;
 
     assert_non_null(with);
-    with->s = (struct rec_submit){ .row = 1,
-                                   .gen = 1,
-                                   .id = 1001,
-                                   .n_prompt = SOURCE,
-                                   .n_done = ALL - missing,
-                                   .n = N,
-                                   .max_tokens = EACH,
-                                   .temperature = 1,
-                                   .top_p = 1,
-                                   .repetition = 1,
-                                   .priority = 0.5f,
-                                   .forced_bos = -1,
-                                   .forced_eos = -1,
-                                   .flags = SUBMIT_IGNORE_EOS };
+    with->s = (struct rec_submit){
+        PLAIN,  .row = 1,           .id = 1001,      .n_prompt = SOURCE, .n_done = ALL - missing,
+        .n = N, .max_tokens = EACH, .temperature = 1
+    };
     for (uint32_t i = 0; i < SOURCE; i++) with->prompt[i] = 60;
     for (uint32_t i = 0; i < ALL; i++) with->done[i] = 60 + (int32_t)i % 7;
     for (uint32_t i = 0; i < ALL; i++) with->whose[i] = (uint8_t)(i / EACH);
