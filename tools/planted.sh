@@ -51,7 +51,7 @@ compile() {
   (cd "$1" && set -e
     for c in "tests/fuzz/fuzz_$name.c" $sources; do
       o=$3.$(echo "$c" | tr / _).o
-      if [ ! -e "$o" ]; then $CLANG -g -O1 -std=gnu11 -D_GNU_SOURCE -I. $cflags $2 -c -o "$o" "$c"; fi
+      if [ ! -e "$o" ]; then $CLANG -g -O1 -std=gnu11 -D_GNU_SOURCE '-DPACKAGE_VERSION="0"' -I. $cflags $2 -c -o "$o" "$c"; fi
     done
     $CLANG $2 -o "$3" "$3".*.o $libs) >"$3.log" 2>&1
 }
