@@ -20,6 +20,15 @@ turns_take(struct turns *t, uint64_t turn)
 }
 
 void
+turns_change(struct turns *t, uint32_t client, uint64_t had, uint64_t has)
+{
+    struct turns_client *c = &t->client[client % TURNS_CLIENTS];
+
+    if (t->quantum == 0) return;
+    c->spent = c->spent - MIN(c->spent, had) + has;
+}
+
+void
 turns_end(struct turns *t, uint32_t client, uint64_t unused)
 {
     struct turns_client *c = &t->client[client % TURNS_CLIENTS];

@@ -26,6 +26,8 @@ struct turns {
 /* In which turn so many tokens of that client are due; turns_end() ends what begins here. */
 uint64_t turns_give(struct turns *t, uint32_t client, uint64_t tokens) MUST_USE;
 void turns_take(struct turns *t, uint64_t turn); /* somebody of that turn goes */
+/* What was asked for, and has its turn, comes to another number of tokens. */
+void turns_change(struct turns *t, uint32_t client, uint64_t had, uint64_t has);
 void turns_end(struct turns *t, uint32_t client, uint64_t unused);
 
 #endif

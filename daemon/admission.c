@@ -463,6 +463,20 @@ admission_charge(struct daemon *d, const struct client *c, struct row *r)
 }
 
 void
+admission_count(struct daemon *d, struct row *r)
+{
+    const struct model_facts *f = &d->facts[r->model];
+    uint64_t had = r->cost;
+
+    if (!f->known || !(r->submit->absent & ABSENT_beams) || r->submit->beams == f->beams) return;
+    r->submit->beams = f->beams;
+    r->cost = ledger_cost(r->submit);
+    if (!r->charged) return;
+    session_user_at(d->sessions, r->user)->tokens += r->cost - had;
+    turns_change(&d->turns[r->model], r->submit->client, had, r->cost);
+}
+
+void
 admission_hold(struct daemon *d, struct row *r)
 {
     r->bytes = most_bytes(d, r->model, r->submit, r->submit_bytes);
@@ -545,6 +559,7 @@ admission_take(struct daemon *d, struct client *c, const struct msg *m, struct r
 
     if ((q.absent & ABSENT_max_tokens) && d->facts[model].known)
         q.max_tokens = MIN(q.max_tokens, d->facts[model].max_len);
+    if ((q.absent & ABSENT_beams) && d->facts[model].known) q.beams = d->facts[model].beams;
     s = admission_record(&q, q.has_seed ? q.seed : any_seed(), &bytes);
     if (!s || copy_ids(&done, &q.done) < 0) {
         free(s);

@@ -17,6 +17,9 @@ int admission_take(struct daemon *d, struct client *c, const struct msg *m, stru
  * former lagand took is its user's when its client has come back. */
 void admission_hold(struct daemon *d, struct row *r);
 void admission_charge(struct daemon *d, const struct client *c, struct row *r);
+/* One that was taken before its model was known, or when that was another: what it leaves to the model counts as
+ * its worker will run it. */
+void admission_count(struct daemon *d, struct row *r);
 /* It takes nothing any more of what its user and lagand have. */
 void admission_over(struct daemon *d, struct row *r);
 /* Can this model run it at all, within limits.tensor_bytes? 0, or the code and the sentence. Nothing known: 0. */

@@ -185,7 +185,7 @@ struct row *ledger_last_queued(struct ledger *l, const struct row *before); /* b
 
 void row_move(struct ledger *l, struct row *r, enum row_state to);
 uint32_t row_n_tokens(const struct row *r);
-/* Sequences that a worker runs for it; a model's own beams are not known here. */
+/* Sequences that a worker runs for it. */
 uint32_t row_n_seqs(const struct row *r);
 /* The SUBMIT that goes on "from here": the request with the tokens and text of this row. n bytes of it
  * from `at` on; row_record_bytes() are all. */

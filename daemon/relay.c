@@ -138,7 +138,10 @@ static bool
 may_run(struct daemon *d, struct row *r)
 {
     struct err e;
-    int k = admission_fits(&d->facts[r->model], r->submit, d->config->o.tensor_bytes, &e);
+    int k;
+
+    admission_count(d, r);
+    k = admission_fits(&d->facts[r->model], r->submit, d->config->o.tensor_bytes, &e);
 
     if (!k)
         k = admission_fits_done(&d->facts[r->model], r->token.p, row_n_tokens(r), longest(r), &e);

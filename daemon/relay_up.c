@@ -420,9 +420,11 @@ take_ready(struct worker *w, struct rest *b, struct err *e)
         return err_set(e, -EBADMSG, "READY comes twice");
     }
     if (!y.vocab || y.vocab > INT32_MAX || !y.max_len || !y.n_seats || y.n_seats > 65536 ||
-        y.name_bytes > b->n || y.name_bytes >= sizeof f->family || b->n - y.name_bytes > 7) {
-        return err_set(e, -EBADMSG, "READY: vocabulary %u, length %u, %u seats, name of %u bytes",
-                       y.vocab, y.max_len, y.n_seats, y.name_bytes);
+        y.beams > LAGAN_MAX_BEAMS || y.name_bytes > b->n || y.name_bytes >= sizeof f->family ||
+        b->n - y.name_bytes > 7) {
+        return err_set(e, -EBADMSG,
+                       "READY: vocabulary %u, length %u, %u seats, %u beams, name of %u bytes",
+                       y.vocab, y.max_len, y.n_seats, y.beams, y.name_bytes);
     }
     *f = (struct model_facts){
         .known = true,
@@ -431,6 +433,7 @@ take_ready(struct worker *w, struct rest *b, struct err *e)
         .max_source = y.max_source,
         .n_seats = y.n_seats,
         .has_text = y.has_text != 0,
+        .beams = MAX(y.beams, 1u),
         .max_tokens = y.max_tokens,
         .weight_bytes = y.weight_bytes,
         .kv_bytes = y.kv_bytes,

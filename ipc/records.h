@@ -110,7 +110,7 @@ struct rec_ready {                                             /* W 1 */
     uint64_t kv_bytes, weight_bytes, max_tokens; /* max_tokens: positions the pools can ever hold */
     int64_t load_ns;
     uint32_t adopted; /* weights taken over from the predecessor */
-    uint32_t pad;
+    uint32_t beams;   /* of a request that leaves them to the model; 0 is 1 */
     /* name_bytes of the architecture's name */
 };
 

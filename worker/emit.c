@@ -32,6 +32,7 @@ emit_ready(struct worker *w)
         .max_tokens = kv_longest(n->kv, n->max_source),
         .load_ns = n->load_ns,
         .adopted = n->model->adopted,
+        .beams = n->model->generation.beams,
     };
 
     outbox_begin(&w->outbox, REC_READY);

@@ -82,6 +82,19 @@ without_a_quantum_everybody_is_in_turn_0(void **state)
     assert_int_equal(turns_give(&turns, 2, 1), 0);
 }
 
+static void
+what_comes_to_more_than_was_said_is_due_before_the_next(void **state)
+{
+    (void)state;
+    begin(100);
+    assert_int_equal(turns_give(&turns, 1, 100), 1);
+    turns_change(&turns, 1, 100, 400);
+    assert_int_equal(turns_give(&turns, 1, 100), 5);
+    turns_change(&turns, 1, 100, 50);
+    turns_end(&turns, 1, 50);
+    assert_int_equal(turns_give(&turns, 1, 100), 5);
+}
+
 int
 main(void)
 {
@@ -90,6 +103,7 @@ main(void)
         cmocka_unit_test(each_client_is_allowed_a_quantum_in_each_turn),
         cmocka_unit_test(what_was_asked_for_and_not_used_is_given_back),
         cmocka_unit_test(who_comes_anew_has_saved_nothing),
+        cmocka_unit_test(what_comes_to_more_than_was_said_is_due_before_the_next),
         cmocka_unit_test(without_a_quantum_everybody_is_in_turn_0),
     };
 

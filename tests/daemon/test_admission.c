@@ -70,6 +70,8 @@ submit(uint64_t rid, uint32_t n_ids, const char *text, const struct extra *more,
         if (strstr(more[i].key, "_ids")) {
             msgpack_pack_array(&p, 1);
             msgpack_pack_int64(&p, more[i].v);
+        } else if (!strcmp(more[i].key, "model_defaults")) {
+            msgpack_pack_true(&p);
         } else {
             msgpack_pack_int64(&p, more[i].v);
         }
@@ -203,6 +205,37 @@ beams_and_outputs_that_do_not_go_together_are_refused(void **state)
 }
 
 static void
+beams_that_are_left_to_the_model_count_as_it_has_them(void **state)
+{
+    const struct extra more[] = { { "model_defaults", 1 }, { "max_tokens", 10 } };
+    struct turns_client *t = &d.turns[0].client[session_turns(d.sessions, client)];
+    struct err e;
+    struct row *r;
+
+    (void)state;
+    d.turns[0].quantum = 100;
+    assert_int_equal(submit(1, 3, NULL, more, 2, &r, &e), 0); /* nothing is known yet */
+    assert_int_equal(row_n_seqs(r), 1);
+    d.facts[0] =
+        (struct model_facts){ .known = true, .vocab = 9, .max_len = 50, .n_seats = 4, .beams = 4 };
+    for (int i = 0; i < 2; i++) {
+        admission_count(&d, r);
+        assert_int_equal(row_n_seqs(r), 4);
+        assert_int_equal(client->user->tokens, 3 + 4 * 10);
+        assert_int_equal(t->spent, 3 + 4 * 10);
+    }
+    admission_over(&d, r);
+    assert_int_equal(client->user->tokens, 0);
+    assert_int_equal(t->spent, 3);
+
+    assert_int_equal(submit(2, 3, NULL, more, 2, &r, &e), 0);
+    assert_int_equal(row_n_seqs(r), 4);
+    assert_int_equal(r->cost, 3 + 4 * 10);
+    d.facts[0].n_seats = 3;
+    refused(LAGAN_E_INVALID_REQUEST, "beams is 4", 3, 2, NULL, "model_defaults", true);
+}
+
+static void
 two_requests_with_one_id_are_told_apart_from_everything_else(void **state)
 {
     struct err e;
@@ -314,6 +347,7 @@ main(void)
         T(limits_of_max_tokens_are_named),
         T(beams_and_outputs_that_do_not_go_together_are_refused),
         T(keys_not_served_yet_are_refused_by_name_unless_at_their_default),
+        T(beams_that_are_left_to_the_model_count_as_it_has_them),
         T(two_requests_with_one_id_are_told_apart_from_everything_else),
         T(queue_and_client_limits_refuse_before_accept),
         T(what_an_answer_did_not_take_is_given_back_and_no_more),

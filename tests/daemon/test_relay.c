@@ -398,6 +398,9 @@ ready_comes_once_and_makes_sense(void **state)
     y->n_seats = 1 << 20;
     lies(REC_READY, sizeof *y + 8, "seats");
     READY;
+    y->beams = LAGAN_MAX_BEAMS + 1;
+    lies(REC_READY, sizeof *y + 8, "17 beams");
+    READY;
     assert_int_equal(record(REC_READY, sizeof *y + 8, &e), 0);
     assert_int_equal(w.super.state, SUPER_READY);
     assert_int_equal(w.vocab, 50);

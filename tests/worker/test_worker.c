@@ -134,6 +134,22 @@ a_request_gives_its_tokens_in_order_and_one_finish(void **state)
     play_close(&p);
 }
 
+static void
+ready_says_how_many_beams_the_models_defaults_ask_for(void **state)
+{
+    static const char *const small[] = { "--max_num_seqs=4", "--kv.memory=4MiB", "--threads=1",
+                                         NULL };
+    struct rec_ready ready;
+    struct played p;
+
+    (void)state;
+    play_start(&p, "tests/data/golden/bart", small, NULL);
+    play_wait_ready(&p, &ready);
+    assert_int_equal(ready.beams, 4);
+    play_kill(&p, &(struct play_arenas){ 0 });
+    play_close(&p);
+}
+
 /* The records of a row up to its FINISH: its reason; how many tokens it says it has. */
 static uint32_t
 finish_of(struct played *p, uint32_t *n_tokens)
@@ -792,6 +808,7 @@ main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_request_gives_its_tokens_in_order_and_one_finish),
+        cmocka_unit_test(ready_says_how_many_beams_the_models_defaults_ask_for),
         cmocka_unit_test(a_worker_whose_ring_was_full_goes_on_as_soon_as_it_is_read),
         cmocka_unit_test(a_paused_request_stands_still_and_goes_on_with_the_same_tokens),
         cmocka_unit_test(
