@@ -42,6 +42,7 @@ tests='
 120 tests/e2e/test_beams
 120 tests/e2e/test_cache
 120 tests/e2e/test_pause
+120 tests/e2e/test_mixture --draws 4
 300 tests/e2e/test_golden
 60  tests/e2e/test_tune
 120 tests/e2e/test_encdec

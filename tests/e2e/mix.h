@@ -67,6 +67,8 @@ extern const struct model mix_models[];
 extern const uint32_t mix_n_models;
 
 bool mix_one_in(uint32_t n);
+/* Of a device's processors what a lane may get: threads, or a GPU's SMs. */
+uint32_t mix_share(void);
 void mix_set(struct settings *s, const char *format, ...) __attribute__((format(printf, 2, 3)));
 /* One more list of the same words: settings point into themselves. */
 void mix_copy(struct settings *to, const struct settings *from);

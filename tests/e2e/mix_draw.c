@@ -1,6 +1,7 @@
 /* mix_draw.c - see mix.h. */
 #include "base/base.h"
 #include "tests/e2e/mix.h"
+#include "tests/e2e/serve.h"
 #include "tests/test.h"
 
 #include <stdio.h>
@@ -66,7 +67,7 @@ draw_numbers(struct settings *s, const struct model *m)
     if (mix_one_in(3)) mix_set(s, "kv.sink_tokens=%u", 1 + test_below(20));
     length = mix_one_in(3) ? 40 + test_below(m->most - 40) : m->most;
     if (length < m->most) mix_set(s, "max_model_len=%u", length);
-    if (!m->odd && mix_one_in(4)) mix_set(s, "tensor_parallel=2");
+    if (!m->odd && !serve_on_gpu() && mix_one_in(4)) mix_set(s, "tensor_parallel=2");
 }
 
 static void
@@ -237,13 +238,19 @@ mix_draw_worker(struct settings *s, const struct model *m, uint64_t longest)
     if (mix_one_in(3)) mix_set(s, "batch_wait=%ums", test_below(40));
     if (mix_one_in(3)) mix_set(s, "quantum=%u", test_below(200));
     mix_set(s, "threads=%u", threads);
-    if (threads > 1) mix_set(s, "split.mode=%s", mode[test_below(4)]);
+    if (threads > 1 || serve_on_gpu()) mix_set(s, "split.mode=%s", mode[test_below(4)]);
     if (mix_one_in(4)) mix_set(s, "split.context_max_tokens=%u", 1 + test_below(64));
     if (mix_one_in(4)) mix_set(s, "split.context_max_seqs=%u", 1 + test_below(4));
     if (mix_one_in(4)) mix_set(s, "split.target=%ums", test_below(4));
     if (m->encoder && mix_one_in(3)) mix_set(s, "split.encoder=own");
     if (m->encoder && mix_one_in(3)) mix_set(s, "cross_kv_cache_fraction=0.%u", 1 + test_below(9));
     if (mix_one_in(4)) mix_set(s, "standby=1");
+}
+
+uint32_t
+mix_share(void)
+{
+    return serve_on_gpu() ? 8 * (1 + test_below(9)) : 1 + test_below(2);
 }
 
 void

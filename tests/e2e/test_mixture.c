@@ -7,7 +7,8 @@
  * why it ends, must be the same; of what was cut short, the beginning. When all is over nobody holds a block, and no
  * worker has died of itself.
  *
- * --draws N for more than a `make check` has time for; --first K begins with another one, --model NAME keeps to one.
+ * --draws N for more than a `make check` has time for; --first K begins with another one, --model NAME keeps to one;
+ * --device as every test here has it.
  */
 #include "base/clock.h"
 #include "tests/e2e/mix.h"
@@ -238,8 +239,7 @@ disturb(struct served *v, uint32_t *kills, uint32_t *reloads)
         free(call(v, "split auto", NULL));
         break;
     case 5:
-        snprintf(args, sizeof args, "{\"context\":%u,\"generation\":%u}", 1 + test_below(2),
-                 1 + test_below(2));
+        snprintf(args, sizeof args, "{\"context\":%u,\"generation\":%u}", mix_share(), mix_share());
         free(call(v, "split set", args));
         break;
     case 6: {
@@ -450,10 +450,22 @@ main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = { cmocka_unit_test(an_answer_is_what_it_is_alone) };
 
-    for (int i = 1; i + 1 < argc; i += 2) {
-        if (!strcmp(argv[i], "--draws")) n_draws = (uint32_t)strtoul(argv[i + 1], NULL, 10);
-        if (!strcmp(argv[i], "--first")) first_draw = (uint32_t)strtoul(argv[i + 1], NULL, 10);
-        if (!strcmp(argv[i], "--model")) only_model = argv[i + 1];
+    int n = 1;
+
+    for (int i = 1; i < argc; i += 2) {
+        const char *value = i + 1 < argc ? argv[i + 1] : "";
+
+        if (!strcmp(argv[i], "--draws")) {
+            n_draws = (uint32_t)strtoul(value, NULL, 10);
+        } else if (!strcmp(argv[i], "--first")) {
+            first_draw = (uint32_t)strtoul(value, NULL, 10);
+        } else if (!strcmp(argv[i], "--model")) {
+            only_model = value;
+        } else {
+            memmove(argv + n, argv + i, (size_t)MIN(2, argc - i) * sizeof *argv);
+            n += MIN(2, argc - i);
+        }
     }
+    serve_args(n, argv);
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
