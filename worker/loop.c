@@ -172,6 +172,24 @@ load(struct worker *w, struct err *e)
     return 0;
 }
 
+/* Bytes of what a step may lead to, and a rest; touched as far as it is asked for. Of the outputs of a search nothing
+ * may have been told before its last step, and a token may be any of the vocabulary: then all their text is. */
+static size_t
+most_of_a_step(const struct worker *w)
+{
+    const struct model_shape *shape = &w->e.model->shape;
+    const struct scheduler_limits *l = &w->e.limits;
+    size_t text = w->e.tokenizer ? 3 * (size_t)tokenizer_longest(w->e.tokenizer) : 0;
+    size_t token = sizeof(struct rec_step) + sizeof(struct rec_out) + 32 +
+                   MIN(text, (size_t)w->link.out.max_rec);
+    size_t tensors =
+        ((size_t)l->max_seqs * shape->vocab + (size_t)l->max_enc_rows * shape->hidden) *
+        sizeof(float);
+
+    return (size_t)l->max_rows * (64 + 8 * (LAGAN_MAX_TOP + 1)) +
+           l->max_seqs * ((32u << 10) + (size_t)shape->max_len * token) + 2 * tensors + (8u << 20);
+}
+
 static int
 open_requests(struct worker *w, struct err *e)
 {
@@ -179,12 +197,6 @@ open_requests(struct worker *w, struct err *e)
     const struct scheduler_limits *l = &w->e.limits;
     uint32_t ids = MAX(w->e.max_source + 3 * shape->max_len, 128u << 10); /* outputs.c */
     uint32_t prompt = w->e.max_source ? w->e.max_source : shape->max_len;
-    /* Of a step; touched as far as it is asked for. */
-    size_t tensors =
-        ((size_t)l->max_seqs * shape->vocab + (size_t)l->max_enc_rows * shape->hidden) *
-        sizeof(float);
-    size_t out = (size_t)l->max_rows * (64 + 8 * (LAGAN_MAX_TOP + 1)) +
-                 (size_t)l->max_seqs * (32 << 10) + 2 * tensors + (8u << 20);
 
     w->owner = calloc(l->max_seqs, sizeof *w->owner);
     w->named = calloc(w->e.kv_config.n_seats, sizeof *w->named);
@@ -192,7 +204,7 @@ open_requests(struct worker *w, struct err *e)
     TRY(requests_open(&w->requests, MAX(l->max_seqs + QUEUE_SLOTS, (uint32_t)MIN_SLOTS), ids,
                       LAGAN_MAX_STR + CHAT_DAY, e));
     outbox_close(&w->outbox);
-    TRY(outbox_open(&w->outbox, out, e));
+    TRY(outbox_open(&w->outbox, most_of_a_step(w), e));
     if (!w->e.tokenizer) return 0;
     w->text_cap = 2 * DETOK_HELD + 3 * (size_t)tokenizer_longest(w->e.tokenizer);
     w->text_buf = malloc(w->text_cap);

@@ -74,7 +74,11 @@ play_start(struct played *p, const char *model, const char *const *option,
     }
     assert_true(heritage_env(&h, names, sizeof names) >= 0);
     snprintf(epoch, sizeof epoch, "LAGAN_EPOCH=9");
-    snprintf(path, sizeof path, "--path=%s/%s", top ? top : ".", model);
+    snprintf(path, sizeof path, "--path=%s%s%s",
+             *model == '/' ? ""
+             : top         ? top
+                           : ".",
+             *model == '/' ? "" : "/", model);
     snprintf(on, sizeof on, "--device=%s", device);
     for (; *option && n < MAX_ARGS - 4; option++) argv[n++] = (char *)(uintptr_t)*option;
     assert_null(*option);

@@ -26,7 +26,7 @@ struct play_arenas {
 /* --device cpu|cuda: what workers run on, cpu without; --only PATTERN: of the tests. */
 void play_args(int argc, char **argv);
 bool play_on_gpu(void);
-/* model: a folder under the sources; option: NULL-ended; on a GPU numerics is invariant, KV 64 MiB and a block
+/* model: a folder, also under the sources; option: NULL-ended; on a GPU numerics is invariant, KV 64 MiB and a block
  * has 16 tokens, whatever it says. left: given to the worker before it starts, or NULL. */
 void play_start(struct played *p, const char *model, const char *const *option,
                 const struct play_arenas *left);

@@ -16,6 +16,7 @@
 #include <poll.h>
 #include <signal.h>
 #include <stdatomic.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
@@ -747,6 +748,82 @@ outputs_come_back_that_are_together_longer_than_any_can_be(void **state)
     come_back(0); /* only that they had ended was not told */
 }
 
+/* numbers-t5 in a folder of its own, with one token more, whose text is as long. */
+enum { LONG_TOKEN = 260, LONG_TEXT = 4000 };
+static void
+make_long_winded(char dir[32])
+{
+    const char *top = getenv("srcdir");
+    char line[400];
+
+    snprintf(dir, 32, "/tmp/test_worker.XXXXXX");
+    assert_non_null(mkdtemp(dir));
+    snprintf(line, sizeof line,
+             "cp %s/models/numbers-t5/* %s && "
+             "sed -i \"s/\\\"vocab\\\": *{/&\\\"$(printf %%0%dd 0)\\\": %d,/\" %s/tokenizer.json",
+             top ? top : ".", dir, LONG_TEXT, LONG_TOKEN, dir);
+    assert_int_equal(system(line), 0);
+}
+
+/* All that the worse outputs of a search have comes with its last step. */
+static void
+a_search_whose_outputs_are_long_is_told_at_its_end(void **state)
+{
+    enum { N = 4, EACH = 1000, SOURCE = 4 };
+    static const char *const four[] = { "--max_num_seqs=4",
+                                        "--max_num_batched_tokens=8",
+                                        "--kv.memory=32MiB",
+                                        "--threads=1",
+                                        "--max_source_tokens=16",
+                                        "--max_model_len=1100",
+                                        NULL };
+    const struct {
+        int32_t prompt[SOURCE];
+        struct {
+            int32_t id;
+            float add;
+        } bias;
+        float score[N];
+    } with = { { 60, 61, 62, 63 }, { LONG_TOKEN, 100 }, { 0 } };
+    const struct rec_submit s = { PLAIN,       .row = 1, .id = 1001, .n_prompt = SOURCE,
+                                  .n_bias = 1, .n = N,   .beams = N, .max_tokens = EACH };
+    uint64_t text = 0;
+    char dir[32], line[64];
+    struct rec_ready ready;
+    struct played p;
+
+    (void)state;
+    make_long_winded(dir);
+    play_start(&p, dir, four, NULL);
+    play_wait_ready(&p, &ready);
+    play_submit(&p, &s, &with, sizeof with);
+    for (uint32_t ended = 0; ended < N;) {
+        const struct ring_record *r = play_next(&p);
+        const char *at;
+
+        assert_non_null(r);
+        if (r->type == REC_FINISH) {
+            assert_int_equal(((const struct rec_finish *)r->data)->n_tokens, EACH);
+            ended++;
+            continue;
+        }
+        assert_int_equal(r->type, REC_STEP);
+        at = (const char *)r->data + sizeof(struct rec_step);
+        for (uint32_t k = ((const struct rec_step *)r->data)->n_ent; k > 0; k--) {
+            struct rec_out o;
+
+            memcpy(&o, at, sizeof o);
+            text += o.text_bytes;
+            at += sizeof o + ROUND_UP(sizeof(int32_t) + o.text_bytes, 8u);
+        }
+    }
+    assert_true(text > (uint64_t)N * (EACH - 100) * LONG_TEXT);
+    play_kill(&p, &(struct play_arenas){ 0 });
+    play_close(&p);
+    snprintf(line, sizeof line, "rm -r %s", dir);
+    assert_int_equal(system(line), 0);
+}
+
 /* The worker has had no work for a while. */
 static void
 wait_until_it_rests(const struct played *p)
@@ -822,6 +899,7 @@ main(void)
             an_output_keeps_its_source_though_the_first_is_gone_and_its_place_is_anothers),
         cmocka_unit_test(an_output_goes_on_though_the_first_has_met_its_stop),
         cmocka_unit_test(outputs_come_back_that_are_together_longer_than_any_can_be),
+        cmocka_unit_test(a_search_whose_outputs_are_long_is_told_at_its_end),
         cmocka_unit_test(answers_to_calls_wait_for_a_reader_that_stands_still),
         cmocka_unit_test(a_worker_whose_lagand_is_gone_ends),
         cmocka_unit_test(a_signal_leaves_last_words),
