@@ -412,7 +412,10 @@ read_trace(struct bench *b, const char *name, uint32_t most)
     for (b->n = 0; fgets(line, sizeof line, file); b->n++) {
         json_t *o = json_loads(line, 0, NULL);
 
-        if (!o || b->n == MAX_REQUESTS) bench_die("%s: line %u", name, b->n + 1);
+        if (strlen(line) == sizeof line - 1 && line[sizeof line - 2] != '\n')
+            bench_die("%s:%u: the line is longer than %zu bytes", name, b->n + 1, sizeof line - 2);
+        if (b->n == MAX_REQUESTS) bench_die("%s has more than %d requests", name, MAX_REQUESTS);
+        if (!o) bench_die("%s:%u: no JSON object", name, b->n + 1);
         b->q[b->n] = (struct request){
             .in = (uint32_t)json_integer_value(json_object_get(o, "isl")),
             .out = (uint32_t)json_integer_value(json_object_get(o, "osl")),

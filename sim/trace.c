@@ -10,8 +10,7 @@
 
 struct trace {
     FILE *f;
-    char *path, *line;
-    size_t room;
+    char *path, *line; /* [TRACE_MAX_LINE] */
     uint64_t number;
     nsec last;
 };
@@ -21,7 +20,8 @@ trace_open(struct trace **ret, const char *path, struct err *e)
 {
     CLEAN(trace_close_at) struct trace *t = calloc(1, sizeof *t);
 
-    if (!t || !(t->path = strdup(path))) return err_set(e, -ENOMEM, "%s", path);
+    if (!t || !(t->path = strdup(path)) || !(t->line = malloc(TRACE_MAX_LINE)))
+        return err_set(e, -ENOMEM, "%s", path);
     t->f = strcmp(path, "-") == 0 ? stdin : fopen(path, "re");
     if (!t->f) return err_set(e, -errno, "%s: %s", path, strerror(errno));
     *ret = TAKE(t);
@@ -106,21 +106,34 @@ read_line(const char *text, size_t n, struct trace_line *to, struct err *e)
     return 0;
 }
 
+/* The next line without its end: 1, or 0 where the file ends. */
+static int
+next_text(struct trace *t, size_t *n, struct err *e)
+{
+    int c;
+
+    t->number++;
+    for (*n = 0; (c = getc_unlocked(t->f)) != EOF && c != '\n'; t->line[(*n)++] = (char)c)
+        if (*n == TRACE_MAX_LINE)
+            return err_set(e, -EBADMSG, "the line is longer than %d bytes", TRACE_MAX_LINE);
+    if (ferror(t->f)) return err_set(e, -EIO, "cannot be read");
+    return c != EOF || *n > 0;
+}
+
 int
 trace_next(struct trace *t, struct trace_line *ret, struct err *e)
 {
-    ssize_t n;
+    size_t n;
     int r;
 
     do {
-        n = getline(&t->line, &t->room, t->f);
-        if (n < 0) return ferror(t->f) ? err_set(e, -EIO, "%s: cannot be read", t->path) : 0;
-        t->number++;
-    } while (n <= 1);
-    r = read_line(t->line, (size_t)n, ret, e);
+        r = next_text(t, &n, e);
+    } while (r > 0 && n == 0);
+    if (r == 0) return 0;
+    if (r > 0) r = read_line(t->line, n, ret, e);
     if (r == 0 && ret->arrival < t->last)
         r = err_set(e, -EBADMSG, "it arrives before the one above it");
-    if (r < 0) return err_while(e, -EBADMSG, "%s:%llu", t->path, (unsigned long long)t->number);
+    if (r < 0) return err_while(e, r, "%s:%llu", t->path, (unsigned long long)t->number);
     t->last = ret->arrival;
     return 1;
 }

@@ -6,7 +6,8 @@
  * osl   tokens to generate
  * What the prompt says follows from numbers: its first prefix_len tokens are those of prefix_id, the rest
  * those of the session, the answers of its turns included; without a session they are its own.
- * Also "priority" (0 .. 1), "client" and "lora" (numbers). Other keys are not looked at. Lines are in order of arrival.
+ * Also "priority" (0 .. 1), "client" and "lora" (numbers). Other keys are not looked at. Lines are in order of arrival,
+ * and of at most TRACE_MAX_LINE bytes.
  */
 #ifndef SIM_TRACE_H
 #define SIM_TRACE_H
@@ -15,6 +16,7 @@
 #include "base/err.h"
 
 #define TRACE_NONE UINT64_MAX
+enum { TRACE_MAX_LINE = 1 << 20 }; /* a file without line ends is found out here */
 
 struct trace_line {
     nsec arrival;
@@ -30,7 +32,7 @@ int trace_open(struct trace **ret, const char *path,
                struct err *e) MUST_USE; /* "-": standard input */
 struct trace *trace_close(struct trace *t);
 CLEAN_FUNC(struct trace, trace_close)
-/* 1: the next request. 0: there is none. -EBADMSG with file and line. */
+/* 1: the next request. 0: there is none. -EBADMSG, -EIO: with file and line. */
 int trace_next(struct trace *t, struct trace_line *ret, struct err *e) MUST_USE;
 
 #endif

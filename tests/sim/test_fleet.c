@@ -7,6 +7,7 @@
 #include "sim/run.h"
 #include "tests/test.h"
 
+#include <errno.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -502,6 +503,28 @@ a_trace_says_which_line_is_wrong(void **state)
     assert_non_null(strstr(e.text, ":2: it arrives before the one above it"));
 }
 
+/* A file without line ends was read into memory whole. */
+static void
+a_line_of_a_trace_has_an_end(void **state)
+{
+    enum { PAD = TRACE_MAX_LINE - 64 };
+    static char text[TRACE_MAX_LINE + 128];
+    struct trace_line t;
+    struct err e;
+    size_t n;
+
+    (void)state;
+    n = (size_t)snprintf(text, sizeof text, "{\"isl\": 3, \"osl\": 4}\n{\"isl\": 5, \"osl\": 6");
+    memset(text + n, ' ', PAD);
+    strcpy(text + n + PAD, "}");
+    assert_int_equal(read_text(text, &t, &e), 0);
+    assert_int_equal(t.isl, 5);
+    memset(text + n, ' ', TRACE_MAX_LINE);
+    strcpy(text + n + TRACE_MAX_LINE, "}");
+    assert_int_equal(read_text(text, &t, &e), -EBADMSG);
+    assert_non_null(strstr(e.text, ":2: the line is longer than 1048576 bytes"));
+}
+
 /* It was read from its end for ever. */
 static void
 a_trace_that_cannot_be_read_again_is_not_waited_for(void **state)
@@ -549,6 +572,7 @@ main(void)
         cmocka_unit_test(what_is_expected_of_a_division_is_what_a_gpu_did),
         cmocka_unit_test(percentiles_are_right_to_one_in_a_hundred),
         cmocka_unit_test(a_trace_says_which_line_is_wrong),
+        cmocka_unit_test(a_line_of_a_trace_has_an_end),
         cmocka_unit_test(a_trace_that_cannot_be_read_again_is_not_waited_for),
     };
 
