@@ -382,7 +382,9 @@ struct gpu_ops {
      * recorded on (-EBUSY: there is none; -ENOMEM, -EINVAL: the lane stays where it was). -ENOTSUP: the device
      * cannot be divided, see gpu_parts(). */
     int (*lane_part)(struct lane *l, uint32_t first, uint32_t n);
-    /* Queued: lane_done() becomes step. Steps count up, or begin anew once nothing is queued. */
+    /* Queued: lane_done() becomes step. Steps count up. Who counts anew marks 0 first, with nothing else queued, and
+     * waits until lane_done() is 0: until then a step of before counts as one of the new ones, for gpu_wait() as for
+     * lane_after(). */
     int (*lane_mark)(struct lane *l, uint64_t step);
     uint64_t (*lane_done)(const struct lane *l); /* no system call */
     /* Queued: what follows waits for that step of the other lane, which has been told to mark it (-EINVAL else:
