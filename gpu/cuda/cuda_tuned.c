@@ -81,6 +81,7 @@ is_row(const char *line, struct tuned *r)
     return true;
 }
 
+/* The file's rows of our machine that the table has not. */
 static int
 read_rows(struct tuned_table *t, const char *path, struct err *e)
 {
@@ -101,7 +102,7 @@ read_rows(struct tuned_table *t, const char *path, struct err *e)
         }
         if (!is_row(line, &row))
             return err_set(e, -EBADMSG, "%s: line %u is no measured matmul", path, i);
-        if (ours && tuned_put(t, &row) < 0)
+        if (ours && !tuned_find(t, &row.key) && tuned_put(t, &row) < 0)
             return err_set(e, -EBADMSG, "%s: more than %d rows for this GPU", path, TUNED_MAX);
     }
     return 0;
@@ -170,32 +171,42 @@ copy_others(const struct tuned_table *t, const char *path, FILE *to)
     }
 }
 
+static void
+write_ours(const struct tuned_table *t, FILE *to)
+{
+    const struct tuned_machine *m = &t->machine;
+
+    fprintf(to, "machine %llu %d %u %s\n", (unsigned long long)m->library, m->driver, m->sms,
+            m->gpu);
+    for (uint32_t i = 0; i < t->n; i++) {
+        const struct tuned *r = &t->row[i];
+
+        fprintf(to, "%s %s %u %u %u %u %u %u %.2f %.2f ", dtype_name((enum dtype)r->key.in),
+                dtype_name((enum dtype)r->key.out), r->key.n, r->key.k, r->key.rows, r->key.align,
+                r->key.epilogue, r->key.fixed, (double)r->us, (double)r->heuristic_us);
+        for (int j = 0; j < TUNED_BYTES; j++) fprintf(to, "%02x", r->algorithm[j]);
+        fputc('\n', to);
+    }
+}
+
 int
-tuned_save(const struct tuned_table *t, const char *path, struct err *e)
+tuned_save(struct tuned_table *t, const char *path, struct err *e)
 {
     CLEAN(close_file) FILE *f = NULL;
-    const struct tuned_machine *m = &t->machine;
     char new_path[4096];
 
     /* A name of our own: others may be saving theirs. */
     if (snprintf(new_path, sizeof new_path, "%s.%d", path, (int)getpid()) >= (int)sizeof new_path)
         return err_set(e, -ENAMETOOLONG, "%s: too long a path", path);
+    TRY(read_rows(t, path, e));
     f = fopen(new_path, "w");
     if (!f) return err_set(e, -errno, "%s: %s", new_path, strerror(errno));
+    errno = 0;
     copy_others(t, path, f);
-    fprintf(f, "machine %llu %d %u %s\n", (unsigned long long)m->library, m->driver, m->sms,
-            m->gpu);
-    for (uint32_t i = 0; i < t->n; i++) {
-        const struct tuned *r = &t->row[i];
-
-        fprintf(f, "%s %s %u %u %u %u %u %u %.2f %.2f ", dtype_name((enum dtype)r->key.in),
-                dtype_name((enum dtype)r->key.out), r->key.n, r->key.k, r->key.rows, r->key.align,
-                r->key.epilogue, r->key.fixed, (double)r->us, (double)r->heuristic_us);
-        for (int j = 0; j < TUNED_BYTES; j++) fprintf(f, "%02x", r->algorithm[j]);
-        fputc('\n', f);
-    }
-    if (fflush(f) != 0 || fsync(fileno(f)) < 0 || rename(new_path, path) < 0) {
-        int r = -errno;
+    write_ours(t, f);
+    /* A full disk shows in ferror() alone where there was room again for the rest. */
+    if (ferror(f) || fflush(f) != 0 || fsync(fileno(f)) < 0 || rename(new_path, path) < 0) {
+        int r = errno ? -errno : -EIO;
 
         unlink(new_path);
         return err_set(e, r, "%s: %s", path, strerror(-r));

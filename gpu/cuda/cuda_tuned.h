@@ -54,7 +54,9 @@ const struct tuned *tuned_find(const struct tuned_table *t, const struct tuned_k
 uint32_t tuned_count(const struct tuned_table *t);
 /* In place of the row of that key. -ENOSPC. */
 int tuned_put(struct tuned_table *t, const struct tuned *row) MUST_USE;
-/* The file is replaced in one step, other machines' sections as they were. */
-int tuned_save(const struct tuned_table *t, const char *path, struct err *e) MUST_USE;
+/* The file is replaced in one step, other machines' sections as they were; rows that others have saved for ours since
+ * come into the table first. Of two that save in the same moment one may lose the other's last row, whose next save
+ * brings it back. -EBADMSG as above; where it cannot be written whole the old file stays. */
+int tuned_save(struct tuned_table *t, const char *path, struct err *e) MUST_USE;
 
 #endif

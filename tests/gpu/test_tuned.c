@@ -3,9 +3,11 @@
 #include "tests/test.h"
 
 #include <errno.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -201,6 +203,79 @@ who_saves_beside_others_leaves_a_whole_file(void **state)
     expect(&here, row(64 * ROWS, 64, 10));
 }
 
+/* Each knew what the file had when it was opened, and wrote that and its own. */
+static void
+who_saves_later_keeps_what_others_saved_before(void **state)
+{
+    struct tuned_table *first = open_for(&here), *later = open_for(&here);
+    struct tuned a = row(64, 64, 10), b = row(128, 64, 11), again = row(64, 64, 12);
+    struct err e = { 0 };
+
+    (void)state;
+    assert_int_equal(tuned_put(first, &a), 0);
+    assert_int_equal(tuned_save(first, path, &e), 0);
+    assert_int_equal(tuned_put(later, &b), 0);
+    assert_int_equal(tuned_save(later, path, &e), 0);
+    expect(&here, a);
+    expect(&here, b);
+    assert_int_equal(tuned_put(later, &again), 0); /* its own stands */
+    assert_int_equal(tuned_save(later, path, &e), 0);
+    expect(&here, again);
+    tuned_close(first);
+    tuned_close(later);
+}
+
+static void
+make_room(int signal)
+{
+    struct rlimit all = { RLIM_INFINITY, RLIM_INFINITY };
+
+    (void)signal;
+    setrlimit(RLIMIT_FSIZE, &all);
+}
+
+/* A disk that is full for one write and has room for the next: its file had a hole and was taken for whole. */
+static int
+save_where_one_write_fails(struct tuned_table *t, struct err *e)
+{
+    struct rlimit little = { 6000, RLIM_INFINITY };
+    struct sigaction more = { .sa_handler = make_room }, old;
+    int r;
+
+    sigaction(SIGXFSZ, &more, &old);
+    setrlimit(RLIMIT_FSIZE, &little);
+    r = tuned_save(t, path, e);
+    make_room(0);
+    sigaction(SIGXFSZ, &old, NULL);
+    return r;
+}
+
+static void
+a_file_that_cannot_be_written_whole_leaves_the_old_one(void **state)
+{
+    struct tuned_table *t;
+    struct tuned one = row(64, 64, 10);
+    struct err e = { 0 };
+    char left[96];
+
+    (void)state;
+    add(&here, one);
+    t = open_for(&here);
+    for (uint32_t i = 2; i < 200; i++) {
+        struct tuned more = row(64 * i, 64, 10);
+
+        assert_int_equal(tuned_put(t, &more), 0);
+    }
+    assert_int_equal(save_where_one_write_fails(t, &e), -EFBIG);
+    assert_non_null(strstr(e.text, path));
+    tuned_close(t);
+    t = open_for(&here);
+    assert_int_equal(tuned_count(t), 1);
+    tuned_close(t);
+    snprintf(left, sizeof left, "%s.%d", path, (int)getpid());
+    assert_int_equal(access(left, F_OK), -1);
+}
+
 int
 main(void)
 {
@@ -213,6 +288,10 @@ main(void)
         cmocka_unit_test_setup_teardown(a_line_that_is_no_row_is_named, new_file, drop_file),
         cmocka_unit_test_setup_teardown(who_saves_beside_others_leaves_a_whole_file, new_file,
                                         drop_file),
+        cmocka_unit_test_setup_teardown(who_saves_later_keeps_what_others_saved_before, new_file,
+                                        drop_file),
+        cmocka_unit_test_setup_teardown(a_file_that_cannot_be_written_whole_leaves_the_old_one,
+                                        new_file, drop_file),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
