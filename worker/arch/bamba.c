@@ -73,13 +73,8 @@ static const struct weight_rule weights[] = {
 static int
 read_rope(const json_t *config, struct rope_params *ret, struct err *e)
 {
-    json_t *half = json_copy((json_t *)(uintptr_t)config);
-    int code = half && json_object_set_new(half, "partial_rotary_factor", json_real(0.5)) == 0
-                   ? cfg_rope(half, NULL, 1e4, ret, e)
-                   : err_set(e, -ENOMEM, "no memory for rotary parameters");
-
-    json_decref(half);
-    TRY(code);
+    TRY(cfg_rope(config, NULL, 1e4, ret, e));
+    if (!ret->own_partial) ret->partial = 0.5;
     return ret->type == ROPE_DEFAULT ? 0 : err_set(e, -ENOTSUP, "rope_type is not default");
 }
 

@@ -90,6 +90,7 @@ struct rope_params {
     double attention_factor;     /* YARN: on cos and sin; NAN: 0.1 ln factor + 1 */
     bool truncate;               /* YARN */
     double partial;              /* the share of a head's dims that rotates, 1 for all */
+    bool own_partial;            /* the parameters say it, not the config around them */
 };
 
 /* The rotary parameters of one kind of layer, from either dialect.

@@ -117,6 +117,7 @@ cfg_rope(const json_t *config, const char *kind, double theta, struct rope_param
     if (code == 0) code = rope_type(type, &r.type, e);
     if (code == 0) code = cfg_f64(p, "rope_theta", r.theta, 1.001, 1e12, &r.theta, e);
     if (code == 0) code = cfg_f64(p, "partial_rotary_factor", partial, 1e-3, 1, &r.partial, e);
+    r.own_partial = value(p, "partial_rotary_factor") != NULL;
     if (code == 0) code = rope_details(config, p, kind, &r, e);
     if (code < 0) return err_while(e, code, "%s", in);
     *ret = r;
