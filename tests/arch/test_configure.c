@@ -4,6 +4,7 @@
 #include "worker/model/config.h"
 
 #include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -71,7 +72,8 @@ static const char LLAMA[] = "{\"model_type\": \"llama\", \"vocab_size\": 320, \"
                             " \"num_attention_heads\": 4}";
 static const char MISTRAL[] = "{\"model_type\": \"mistral\", \"vocab_size\": 320,"
                               " \"hidden_size\": 64, \"intermediate_size\": 128,"
-                              " \"num_hidden_layers\": 2, \"num_attention_heads\": 4}";
+                              " \"num_hidden_layers\": 2, \"num_attention_heads\": 4,"
+                              " \"num_key_value_heads\": 4}";
 static const char QWEN2[] = "{\"model_type\": \"qwen2\", \"num_hidden_layers\": 4,"
                             " \"max_window_layers\": 2}";
 static const char QWEN3[] = "{\"model_type\": \"qwen3\", \"num_hidden_layers\": 4}";
@@ -587,6 +589,114 @@ bart_has_two_sides_of_their_own_shapes(void **state)
     assert_int_equal(shape.max_source, 1024);
 }
 
+/* What the classes of transformers 5.17 have for what a config leaves out, printed from them. Mistral was given
+ * Llama's positions and K/V heads. */
+static void
+what_a_config_leaves_out_is_what_its_class_has(void **state)
+{
+    static const char SIZES[] = "{\"hidden_size\": 4096, \"intermediate_size\": 11008,"
+                                " \"num_hidden_layers\": 32, \"num_attention_heads\": 32,"
+                                " \"vocab_size\": 32000, \"layer_types\": null}";
+    static const char LAYERS[] = "{\"num_hidden_layers\": 1, \"layer_types\": [\"attention\"],"
+                                 " \"attn_layer_indices\": [0]}";
+    static const char PATTERN[] = "{\"num_hidden_layers\": 1, \"hybrid_override_pattern\": \"*\"}";
+    static const struct {
+        const struct arch *family;
+        const char *type, *said;
+        uint32_t layers, hidden, vocab, len, heads, kv_heads, head_dim, ff, window;
+    } want[] = {
+        /* clang-format off */
+        { &arch_llama,       "llama",        SIZES, 32, 4096,  32000,   2048, 32, 32, 128, 11008,    0 },
+        { &arch_llama,       "mistral",      SIZES, 32, 4096,  32000, 131072, 32,  8, 128, 11008, 4096 },
+        { &arch_qwen,        "qwen2",        "{}",  32, 4096, 151936,  32768, 32, 32, 128, 22016,    0 },
+        { &arch_qwen,        "qwen3",        "{}",  32, 4096, 151936,  32768, 32, 32, 128, 22016,    0 },
+        { &arch_gemma3,      "gemma3_text",  "{}",  26, 2304, 262208, 131072,  8,  4, 256,  9216, 4096 },
+        { &arch_gemma3n,     "gemma3n_text", "{}",  35, 2048, 262400,  32768,  8,  2, 256, 16384,  512 },
+        { &arch_gemma4,      "gemma4_text",  "{}",  30, 2304, 262144, 131072,  8,  4, 256,  9216,  512 },
+        { &arch_gpt_oss,     "gpt_oss",      "{}",  36, 2880, 201088, 131072, 64,  8,  64,     0,  128 },
+        { &arch_bamba,       "bamba",        LAYERS, 1, 4096, 128000, 262144, 32,  8, 128, 14336,    0 },
+        { &arch_granite_hybrid, "granitemoehybrid", LAYERS, 1, 4096, 32000, 2048, 32, 32, 128, 1024, 0 },
+        { &arch_nemotron_h,  "nemotron_h",   PATTERN, 1, 4096, 131072,  4096, 32,  8, 128,     0,    0 },
+        { &arch_t5,          "t5",           "{}",   6,  512,  32128,   4096,  8,  8,  64,  2048,    0 },
+        { &arch_bart,        "bart",         "{}",  12, 1024,  50265,   1024, 16, 16,  64,  4096,    0 },
+        { &arch_bart,        "mbart",        "{}",  12, 1024,  50265,   1024, 16, 16,  64,  4096,    0 },
+        /* clang-format on */
+    };
+
+    (void)state;
+    for (size_t i = 0; i < ARRAY_LEN(want); i++) {
+        const struct layer_shape *l = &shape.layer[0];
+        char type[64];
+        struct err e;
+
+        snprintf(type, sizeof type, "{\"model_type\": \"%s\"}", want[i].type);
+        if (configure(want[i].family, want[i].said, type, &e) < 0) fail_msg("%s", e.text);
+        if (shape.n_layers != want[i].layers || shape.hidden != want[i].hidden ||
+            shape.vocab != want[i].vocab || shape.max_len != want[i].len ||
+            l->n_heads != want[i].heads || l->n_kv_heads != want[i].kv_heads ||
+            l->head_dim != want[i].head_dim || l->n_ff != want[i].ff || l->window != want[i].window)
+            fail_msg("%s: %u layers of %u, %u tokens, %u positions; %u heads, %u for K and V, of "
+                     "%u; ff %u, window %u",
+                     want[i].type, shape.n_layers, shape.hidden, shape.vocab, shape.max_len,
+                     l->n_heads, l->n_kv_heads, l->head_dim, l->n_ff, l->window);
+    }
+}
+
+/* Null is not absent where the class has a number of its own. */
+static void
+heads_for_k_and_v_that_are_null_are_as_many_as_the_others(void **state)
+{
+    static const char BAMBA[] = "{\"model_type\": \"bamba\", \"num_hidden_layers\": 1,"
+                                " \"attn_layer_indices\": [0]}";
+    struct err e;
+
+    (void)state;
+    assert_int_equal(configure(&arch_llama, MISTRAL, "{\"num_key_value_heads\": null}", &e), 0);
+    assert_int_equal(shape.layer[0].n_kv_heads, 4);
+    assert_int_equal(configure(&arch_bamba, BAMBA, "{\"num_key_value_heads\": null}", &e), 0);
+    assert_int_equal(shape.layer[0].n_kv_heads, 32);
+}
+
+/* transformers sets an attribute that has two names once more, from the second one. */
+static void
+of_two_names_of_a_number_the_second_counts(void **state)
+{
+    struct err e;
+
+    (void)state;
+    assert_int_equal(configure(&arch_bart, "{\"model_type\": \"bart\"}",
+                               "{\"encoder_layers\": 12, \"num_hidden_layers\": 6,"
+                               " \"num_attention_heads\": 8, \"hidden_size\": 512}",
+                               &e),
+                     0);
+    assert_int_equal(shape.n_encoder_layers, 6);
+    assert_int_equal(shape.n_layers, 12);
+    assert_int_equal(shape.hidden, 512);
+    assert_int_equal(shape.encoder[0].n_heads, 8);
+    assert_int_equal(shape.layer[0].n_heads, 16);
+    assert_int_equal(configure(&arch_t5, T5,
+                               "{\"num_hidden_layers\": 8, \"hidden_size\": 64, \"head_dim\": 8,"
+                               " \"num_attention_heads\": 4}",
+                               &e),
+                     0);
+    assert_int_equal(shape.n_encoder_layers, 8);
+    assert_int_equal(shape.n_layers, 4);
+    assert_int_equal(shape.hidden, 64);
+    assert_int_equal(shape.layer[0].head_dim, 8);
+    assert_int_equal(shape.layer[0].n_heads, 4);
+    assert_int_equal(configure(&arch_gpt_oss, GPT_OSS, "{\"num_experts\": 16}", &e), 0);
+    assert_int_equal(shape.layer[0].n_experts, 16);
+    assert_int_equal(configure(&arch_nemotron_h, "{\"model_type\": \"nemotron_h\"}",
+                               "{\"layer_types\": [\"moe\"], \"num_local_experts\": 16}", &e),
+                     0);
+    assert_int_equal(shape.layer[0].n_experts, 16);
+    assert_int_equal(configure(&arch_granite_hybrid,
+                               "{\"model_type\": \"granitemoehybrid\", \"num_hidden_layers\": 1}",
+                               "{\"layers_block_type\": [\"attention\"]}", &e),
+                     0);
+    assert_int_equal(shape.layer[0].n_heads, 32);
+}
+
 static void
 a_config_without_its_sizes_is_refused_by_name(void **state)
 {
@@ -625,6 +735,9 @@ main(void)
         cmocka_unit_test(t5_refuses_by_name_what_it_does_not_do),
         cmocka_unit_test(bart_refuses_by_name_what_it_does_not_do),
         cmocka_unit_test(bart_has_two_sides_of_their_own_shapes),
+        cmocka_unit_test(what_a_config_leaves_out_is_what_its_class_has),
+        cmocka_unit_test(heads_for_k_and_v_that_are_null_are_as_many_as_the_others),
+        cmocka_unit_test(of_two_names_of_a_number_the_second_counts),
         cmocka_unit_test(a_config_without_its_sizes_is_refused_by_name),
     };
 

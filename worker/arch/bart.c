@@ -161,6 +161,10 @@ read_side(const json_t *config, const char *side, uint32_t hidden, uint32_t *n,
     snprintf(ff, sizeof ff, "%s_ffn_dim", side);
     TRY(cfg_u32(config, layers, 12, 1, MAX_LAYERS, n, e));
     TRY(cfg_u32(config, heads, 16, 1, CFG_MAX_HEADS, &l->n_heads, e));
+    if (strcmp(side, "encoder") == 0) { /* its numbers have a second name each */
+        TRY(cfg_u32(config, "num_hidden_layers", *n, 1, MAX_LAYERS, n, e));
+        TRY(cfg_u32(config, "num_attention_heads", l->n_heads, 1, CFG_MAX_HEADS, &l->n_heads, e));
+    }
     TRY(cfg_u32(config, ff, 4096, 1, CFG_MAX_FF, &l->n_ff, e));
     if (hidden % l->n_heads)
         return err_set(e, -EINVAL, "%s is %u, which does not divide a d_model of %u", heads,
@@ -189,7 +193,8 @@ configure(json_t *config, struct model_shape *s, void *out, struct err *e)
     TRY(cfg_want_bool(config, "tie_word_embeddings", true, e));
     TRY(read_act(config, &cfg->act, e));
     TRY(cfg_bool(config, "scale_embedding", false, &scaled, e));
-    TRY(cfg_u32(config, "d_model", 1024, 1, CFG_MAX_HIDDEN, &s->hidden, e));
+    TRY(cfg_u32(config, cfg_either(config, "hidden_size", "d_model"), 1024, 1, CFG_MAX_HIDDEN,
+                &s->hidden, e));
     TRY(cfg_u32(config, "vocab_size", 50265, 1, CFG_MAX_VOCAB, &s->vocab, e));
     TRY(cfg_u32(config, "max_position_embeddings", 1024, 1, CFG_MAX_POSITIONS - FIRST_POSITION,
                 &positions, e));

@@ -141,7 +141,8 @@ read_experts(const json_t *config, struct model_shape *s, struct layer_shape *l,
     bool fp4 = cfg_state(config, "quantization_config") == CFG_SET;
 
     TRY(cfg_u32(config, "intermediate_size", 2880, 1, CFG_MAX_FF / 2, &l->expert_ff, e));
-    TRY(cfg_u32(config, "num_local_experts", 128, 1, CFG_MAX_EXPERTS, &l->n_experts, e));
+    TRY(cfg_u32(config, cfg_either(config, "num_experts", "num_local_experts"), 128, 1,
+                CFG_MAX_EXPERTS, &l->n_experts, e));
     TRY(cfg_u32(config, "num_experts_per_tok", 4, 1, MIN(l->n_experts, (uint32_t)CFG_MAX_TOP),
                 &l->n_top, e));
     if (fp4 && (s->hidden % MX_RUN || l->expert_ff % MX_RUN))

@@ -160,16 +160,16 @@ configure(json_t *config, struct model_shape *s, void *out, struct err *e)
     TRY(read_ff(config, s, &ff, e));
     for (uint32_t i = 0; i < s->n_layers; i++) {
         struct layer_shape *l = &s->layer[i];
-        const char *kind;
+        const char *kind, *key = cfg_either(config, "layers_block_type", "layer_types");
 
-        TRY(cfg_str_at(config, "layer_types", i, s->n_layers, &kind, e));
+        TRY(cfg_str_at(config, key, i, s->n_layers, &kind, e));
         if (strcmp(kind, "attention") == 0 || strcmp(kind, "full_attention") == 0)
             *l = attention;
         else if (strcmp(kind, "mamba") == 0 || strcmp(kind, "linear_attention") == 0)
             mamba_layer(&cfg->mamba, l);
         else
-            return err_set(e, -ENOTSUP, "layer_types[%u] is \"%s\"; mamba and attention are there",
-                           i, kind);
+            return err_set(e, -ENOTSUP, "%s[%u] is \"%s\"; mamba and attention are there", key, i,
+                           kind);
         l->n_ff = ff.n_ff;
         l->n_experts = ff.n_experts;
         l->n_top = ff.n_top;

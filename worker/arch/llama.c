@@ -58,17 +58,15 @@ static const struct weight_rule weights[] = {
 };
 /* clang-format on */
 
-enum { MISTRAL_WINDOW = 4096 /* MistralConfig's default */ };
+/* What MistralConfig has where a config says nothing. */
+enum { MISTRAL_WINDOW = 4096, MISTRAL_KV_HEADS = 8, MISTRAL_POSITIONS = 131072 };
 
 /* Llama's config has no window; Mistral's null means none, and absent means the default. */
 static int
-read_window(const json_t *config, uint32_t *ret, struct err *e)
+read_window(const json_t *config, bool mistral, uint32_t *ret, struct err *e)
 {
-    const char *type;
-
     *ret = 0;
-    TRY(cfg_str(config, "model_type", NULL, &type, e));
-    if (strcmp(type, "mistral") || cfg_state(config, "sliding_window") == CFG_NULL) return 0;
+    if (!mistral || cfg_state(config, "sliding_window") == CFG_NULL) return 0;
     return cfg_u32(config, "sliding_window", MISTRAL_WINDOW, 1, CFG_MAX_POSITIONS, ret, e);
 }
 
@@ -89,8 +87,11 @@ configure(json_t *config, struct model_shape *s, void *out, struct err *e)
 {
     struct llama_cfg *cfg = out;
     struct layer_shape l = { .mixer = MIX_ATTENTION, .kv_parts = 2 };
-    const char *act;
+    const char *act, *type;
+    bool mistral;
 
+    TRY(cfg_str(config, "model_type", NULL, &type, e));
+    mistral = strcmp(type, "mistral") == 0;
     TRY(cfg_str(config, "hidden_act", "silu", &act, e));
     if (strcmp(act, "silu"))
         return err_set(e, -ENOTSUP, "hidden_act is \"%s\", only \"silu\" is implemented", act);
@@ -102,10 +103,12 @@ configure(json_t *config, struct model_shape *s, void *out, struct err *e)
     TRY(cfg_u32(config, "vocab_size", CFG_REQUIRED, 1, CFG_MAX_VOCAB, &s->vocab, e));
     TRY(cfg_u32(config, "intermediate_size", CFG_REQUIRED, 1, CFG_MAX_FF, &l.n_ff, e));
     TRY(cfg_u32(config, "num_attention_heads", CFG_REQUIRED, 1, CFG_MAX_HEADS, &l.n_heads, e));
-    TRY(cfg_heads(config, l.n_heads, l.n_heads, s->hidden / l.n_heads, &l, e));
-    TRY(cfg_u32(config, "max_position_embeddings", 2048, 1, CFG_MAX_POSITIONS, &s->max_len, e));
+    TRY(cfg_heads(config, l.n_heads, mistral ? MISTRAL_KV_HEADS : l.n_heads, s->hidden / l.n_heads,
+                  &l, e));
+    TRY(cfg_u32(config, "max_position_embeddings", mistral ? MISTRAL_POSITIONS : 2048, 1,
+                CFG_MAX_POSITIONS, &s->max_len, e));
     TRY(cfg_f32(config, "rms_norm_eps", 1e-6, 0, 1, &cfg->eps, e));
-    TRY(read_window(config, &l.window, e));
+    TRY(read_window(config, mistral, &l.window, e));
     TRY(read_rope(config, &cfg->rope, e));
     cfg->scale = 1 / sqrtf((float)l.head_dim);
     s->dim[DIM_HIDDEN] = s->hidden;

@@ -76,6 +76,12 @@ static const struct weight_rule weights[] = {
 
 enum kind { MAMBA, ATTENTION, MLP, MOE };
 
+static const char *
+list_key(const json_t *config)
+{
+    return cfg_either(config, "layer_types", "layers_block_type");
+}
+
 /* The published list is a string, M-M*E; later ones are lists of words, older or newer. */
 static int
 kind_of(const json_t *config, uint32_t layer, uint32_t n_layers, enum kind *ret, struct err *e)
@@ -94,8 +100,8 @@ kind_of(const json_t *config, uint32_t layer, uint32_t n_layers, enum kind *ret,
     };
     const char *pattern = NULL, *word = "";
 
-    if (cfg_state(config, "layers_block_type") == CFG_SET)
-        TRY(cfg_str_at(config, "layers_block_type", layer, n_layers, &word, e));
+    if (cfg_state(config, list_key(config)) == CFG_SET)
+        TRY(cfg_str_at(config, list_key(config), layer, n_layers, &word, e));
     else
         TRY(cfg_str(config, "hybrid_override_pattern", NULL, &pattern, e));
     if (pattern && strlen(pattern) != n_layers)
@@ -114,13 +120,14 @@ kind_of(const json_t *config, uint32_t layer, uint32_t n_layers, enum kind *ret,
 static int
 count_layers(const json_t *config, uint32_t *ret, struct err *e)
 {
-    const json_t *list = json_object_get(config, "layers_block_type");
+    const char *key = list_key(config);
+    const json_t *list = json_object_get(config, key);
 
     if (cfg_state(config, "num_hidden_layers") == CFG_SET || !json_is_array(list))
         return cfg_u32(config, "num_hidden_layers", CFG_REQUIRED, 1, MAX_LAYERS, ret, e);
     *ret = (uint32_t)json_array_size(list);
     if (*ret == 0 || *ret > MAX_LAYERS)
-        return err_set(e, -EINVAL, "layers_block_type has %zu entries, from 1 to %d are possible",
+        return err_set(e, -EINVAL, "%s has %zu entries, from 1 to %d are possible", key,
                        json_array_size(list), MAX_LAYERS);
     return 0;
 }
@@ -149,25 +156,18 @@ refuse_others(const json_t *config, struct err *e)
     return 0;
 }
 
-/* The key, or what other files call it, which goes before it. */
-static const char *
-either(const json_t *config, const char *other, const char *key)
-{
-    return cfg_state(config, other) == CFG_SET ? other : key;
-}
-
 static int
 read_mamba(const json_t *config, struct model_shape *s, struct mamba_shape *c, struct err *e)
 {
     TRY(cfg_u32(config, "mamba_num_heads", 128, 1, CFG_MAX_HEADS, &c->n_heads, e));
     TRY(cfg_u32(config, "mamba_head_dim", 64, 1, CFG_MAX_HEAD_DIM, &c->head_dim, e));
-    TRY(cfg_u32(config, either(config, "mamba_n_groups", "n_groups"), 8, 1, c->n_heads,
+    TRY(cfg_u32(config, cfg_either(config, "mamba_n_groups", "n_groups"), 8, 1, c->n_heads,
                 &c->n_groups, e));
     TRY(cfg_u32(config, "ssm_state_size", 128, 1, CFG_MAX_HEAD_DIM, &c->state_dim, e));
-    TRY(cfg_u32(config, either(config, "mamba_d_conv", "conv_kernel"), 4, 2, MAMBA_MAX_TAPS,
+    TRY(cfg_u32(config, cfg_either(config, "mamba_d_conv", "conv_kernel"), 4, 2, MAMBA_MAX_TAPS,
                 &c->n_taps, e));
-    TRY(cfg_f32(config, either(config, "mamba_dt_min", "time_step_min"), 0.001, 0, 1e6, &c->dt_min,
-                e));
+    TRY(cfg_f32(config, cfg_either(config, "mamba_dt_min", "time_step_min"), 0.001, 0, 1e6,
+                &c->dt_min, e));
     c->dt_max = INFINITY;
     c->norm_groups = true;
     return mamba_sizes(s, c, e);
@@ -188,7 +188,8 @@ read_experts(const json_t *config, struct model_shape *s, struct nemotron_cfg *c
         return err_set(e, -ENOTSUP, "moe_latent_size is set, which is not implemented");
     TRY(cfg_want_bool(config, "norm_topk_prob", true, e));
     TRY(cfg_f32(config, "routed_scaling_factor", 1, 1e-6, 1e6, &cfg->expert_scale, e));
-    TRY(cfg_u32(config, "n_routed_experts", 8, 1, CFG_MAX_EXPERTS, &l->n_experts, e));
+    TRY(cfg_u32(config, cfg_either(config, "num_local_experts", "n_routed_experts"), 8, 1,
+                CFG_MAX_EXPERTS, &l->n_experts, e));
     TRY(cfg_u32(config, "num_experts_per_tok", 2, 1, MIN(l->n_experts, (uint32_t)CFG_MAX_TOP),
                 &l->n_top, e));
     TRY(cfg_u32(config, "moe_intermediate_size", 7688, 1, CFG_MAX_FF, &l->expert_ff, e));

@@ -120,11 +120,8 @@ read_layers(const json_t *config, struct layer_shape l, struct model_shape *s, s
 static int
 read_heads(const json_t *config, bool three, uint32_t hidden, struct layer_shape *l, struct err *e)
 {
-    bool as_many = cfg_state(config, "num_key_value_heads") == CFG_NULL;
-
     TRY(cfg_u32(config, "num_attention_heads", 32, 1, CFG_MAX_HEADS, &l->n_heads, e));
-    return cfg_heads(config, 32, as_many ? l->n_heads : 32, three ? 128 : hidden / l->n_heads, l,
-                     e);
+    return cfg_heads(config, 32, 32, three ? 128 : hidden / l->n_heads, l, e);
 }
 
 static void

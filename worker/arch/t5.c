@@ -164,13 +164,19 @@ configure(json_t *config, struct model_shape *s, void *out, struct err *e)
 
     TRY(read_feed_forward(config, cfg, e));
     TRY(read_buckets(config, cfg, e));
-    TRY(cfg_u32(config, "d_model", 512, 1, CFG_MAX_HIDDEN, &s->hidden, e));
+    TRY(cfg_u32(config, cfg_either(config, "hidden_size", "d_model"), 512, 1, CFG_MAX_HIDDEN,
+                &s->hidden, e));
     TRY(cfg_u32(config, "vocab_size", 32128, 1, CFG_MAX_VOCAB, &s->vocab, e));
     TRY(cfg_u32(config, "num_layers", 6, 1, MAX_LAYERS, &s->n_encoder_layers, e));
+    /* The decoder is as deep as num_layers says, whatever its other name does. */
     TRY(cfg_u32(config, "num_decoder_layers", s->n_encoder_layers, 1, MAX_LAYERS, &s->n_layers, e));
+    TRY(cfg_u32(config, "num_hidden_layers", s->n_encoder_layers, 1, MAX_LAYERS,
+                &s->n_encoder_layers, e));
     TRY(cfg_u32(config, "d_ff", 2048, 1, CFG_MAX_FF, &l.n_ff, e));
-    TRY(cfg_u32(config, "num_heads", 8, 1, CFG_MAX_HEADS, &l.n_heads, e));
-    TRY(cfg_u32(config, "d_kv", 64, 1, CFG_MAX_HEAD_DIM, &l.head_dim, e));
+    TRY(cfg_u32(config, cfg_either(config, "num_attention_heads", "num_heads"), 8, 1, CFG_MAX_HEADS,
+                &l.n_heads, e));
+    TRY(cfg_u32(config, cfg_either(config, "head_dim", "d_kv"), 64, 1, CFG_MAX_HEAD_DIM,
+                &l.head_dim, e));
     TRY(cfg_f32(config, "layer_norm_epsilon", 1e-6, 0, 1, &cfg->eps, e));
     TRY(read_head_scale(config, s, &cfg->head_scale, e));
 

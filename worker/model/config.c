@@ -265,6 +265,12 @@ cfg_want_bool(const json_t *config, const char *key, bool want, struct err *e)
     return 0;
 }
 
+const char *
+cfg_either(const json_t *config, const char *other, const char *key)
+{
+    return cfg_state(config, other) == CFG_SET ? other : key;
+}
+
 int
 cfg_str_at(const json_t *config, const char *key, uint32_t layer, uint32_t n_layers,
            const char **ret, struct err *e)
@@ -306,6 +312,7 @@ cfg_heads(const json_t *config, uint32_t heads, uint32_t kv_heads, uint32_t head
           struct layer_shape *l, struct err *e)
 {
     TRY(cfg_u32(config, "num_attention_heads", heads, 1, CFG_MAX_HEADS, &l->n_heads, e));
+    if (cfg_state(config, "num_key_value_heads") == CFG_NULL) kv_heads = l->n_heads;
     TRY(cfg_u32(config, "num_key_value_heads", kv_heads, 1, l->n_heads, &l->n_kv_heads, e));
     TRY(cfg_u32(config, "head_dim", head_dim, 2, CFG_MAX_HEAD_DIM, &l->head_dim, e));
     if (l->n_heads % l->n_kv_heads)

@@ -62,6 +62,9 @@ int cfg_str(const json_t *config, const char *key, const char *otherwise, const 
             struct err *e) MUST_USE;
 /* -ENOTSUP "attention_bias is true, only false is implemented" unless key is absent or says `want`. */
 int cfg_want_bool(const json_t *config, const char *key, bool want, struct err *e) MUST_USE;
+/* `other` where that is set, else key: a class's two names of one value, of which transformers takes this one where
+ * both are there. */
+const char *cfg_either(const json_t *config, const char *other, const char *key);
 
 /* Layer `layer` of key, a list of n_layers strings ("layer_types"). */
 int cfg_str_at(const json_t *config, const char *key, uint32_t layer, uint32_t n_layers,
@@ -70,7 +73,8 @@ int cfg_str_at(const json_t *config, const char *key, uint32_t layer, uint32_t n
 /* Whether that layer slides over a window: layer_types, or `otherwise` where there is none. */
 int cfg_slides(const json_t *config, uint32_t layer, uint32_t n_layers, bool otherwise, bool *ret,
                struct err *e) MUST_USE;
-/* num_attention_heads, num_key_value_heads and head_dim, which is even, with a family's defaults. */
+/* num_attention_heads, num_key_value_heads and head_dim, which is even, with a family's defaults. K/V heads that are
+ * null are as many as the others. */
 struct layer_shape;
 int cfg_heads(const json_t *config, uint32_t heads, uint32_t kv_heads, uint32_t head_dim,
               struct layer_shape *l, struct err *e) MUST_USE;
