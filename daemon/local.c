@@ -116,6 +116,15 @@ await_room(struct local *l, struct peer *p, bool full)
     if (epoll_ctl(l->epoll, EPOLL_CTL_MOD, p->fd, &e) < 0) doom(l, p);
 }
 
+/* Something that it said is not taken yet. */
+static bool
+is_unheard(const struct local *l, const struct peer *p)
+{
+    char c;
+
+    return (l->saying == p && l->i < l->n) || recv(p->fd, &c, 1, MSG_PEEK | MSG_DONTWAIT) > 0;
+}
+
 static void
 send_some(struct local *l, struct peer *p)
 {
@@ -124,8 +133,11 @@ send_some(struct local *l, struct peer *p)
     do sent = send(p->fd, p->out + p->at, p->n - p->at, MSG_DONTWAIT | MSG_NOSIGNAL);
     while (sent < 0 && errno == EINTR);
     if (sent < 0 && errno != EAGAIN) {
-        doom(l, p);
-        return;
+        if (!is_unheard(l, p)) {
+            doom(l, p);
+            return;
+        }
+        p->at = p->n; /* nobody reads it, and its end comes behind what it said */
     }
     if (sent > 0) p->at += (size_t)sent;
     if (p->at == p->n) {

@@ -412,6 +412,28 @@ more_than_may_wait_is_refused_and_a_peer_that_is_gone_is_known(void **state)
     close(fd);
 }
 
+/* It may have said goodbye. */
+static void
+what_a_peer_said_before_it_left_is_heard_though_something_is_sent_to_it(void **state)
+{
+    struct local_news who;
+    int fd = meet(&who);
+
+    (void)state;
+    say(fd, "\0\x01y\0\x01z", 6);
+    close(fd);
+    assert_int_equal(local_send(l, who.fd, who.peer, "x", 1), 0);
+    local_flush(l); /* with both in its socket */
+    assert_frame(&who, "y", 1);
+    assert_int_equal(local_send(l, who.fd, who.peer, "x", 1), 0);
+    local_flush(l); /* with one read already */
+    assert_frame(&who, "z", 1);
+    assert_int_equal(local_send(l, who.fd, who.peer, "x", 1), 0);
+    local_flush(l);
+    assert_int_equal(local_send(l, who.fd, who.peer, "x", 1), -EHOSTUNREACH);
+    assert_ended(&who);
+}
+
 static void
 who_sends_and_never_reads_is_not_answered_without_end(void **state)
 {
@@ -604,6 +626,7 @@ main(void)
         local_test(what_is_sent_in_a_turn_leaves_together_at_its_end),
         local_test(what_has_no_room_waits_and_keeps_its_order),
         local_test(more_than_may_wait_is_refused_and_a_peer_that_is_gone_is_known),
+        local_test(what_a_peer_said_before_it_left_is_heard_though_something_is_sent_to_it),
         local_test(who_sends_and_never_reads_is_not_answered_without_end),
         local_test(what_waits_at_the_end_is_still_sent),
         local_test(who_does_not_say_ready_in_time_is_cut),
