@@ -667,7 +667,7 @@ deliver_tick(struct daemon *d, nsec now, nsec late)
     for (uint32_t at = 0; (c = session_next(d->sessions, &at));) {
         nsec silent = now - c->heard;
 
-        if (c->hung_up) {
+        if (c->hung_up || c->over) {
             c->hung_up = false;
             if (front_look(d, c)) continue;
         }

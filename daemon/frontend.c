@@ -47,9 +47,15 @@ static int
 send_to(struct daemon *d, struct client *c, const void *frame, size_t n)
 {
     struct frontend *f = d->front;
+    int r = c->door == DOOR_TCP ? tcp_send(f->tcp, c->id, c->id_len, frame, n)
+                                : local_send(f->local, c->fd, peer_of(c), frame, n);
 
-    TRY(c->door == DOOR_TCP ? tcp_send(f->tcp, c->id, c->id_len, frame, n)
-                            : local_send(f->local, c->fd, peer_of(c), frame, n));
+    if (c->door == DOOR_TCP && r == -EHOSTUNREACH) {
+        /* Its frames may wait still, a goodbye among them: front_heard(). */
+        c->over = f->some_over = true;
+        return 0;
+    }
+    TRY(r);
     c->sent += n + MESSAGE;
     return 0;
 }
@@ -236,9 +242,10 @@ front_cut(struct daemon *d, struct client *c)
 
     if (c->door != DOOR_TCP) {
         front_cut_silent(d, c->fd);
-    } else if (front_ping(d, c) != -EHOSTUNREACH) {
-        connections_cut(f->connections, c->fd, c->cookie);
+        return;
     }
+    if (!c->over) (void)front_ping(d, c);
+    if (!c->over) connections_cut(f->connections, c->fd, c->cookie);
 }
 
 void
@@ -342,9 +349,33 @@ take_news(struct daemon *d, const struct local_news *n)
 bool
 front_look(struct daemon *d, struct client *c)
 {
-    if (front_ping(d, c) != -EHOSTUNREACH) return false;
+    bool heard = c->over;
+
+    c->over = false;
+    (void)front_ping(d, c); /* its id may be another connection's by now */
+    if (!c->over || !heard) return false;
     deliver_client_lost(d, c->handle);
     return true;
+}
+
+void
+front_heard(struct daemon *d)
+{
+    struct client *c;
+
+    if (!d->front->some_over) return;
+    d->front->some_over = false;
+    for (uint32_t at = 0; (c = session_next(d->sessions, &at));)
+        if (c->hung_up || c->over) (void)front_look(d, c);
+}
+
+void
+front_hung_up(struct daemon *d, int fd)
+{
+    uint32_t handle = connections_closed(d->front->connections, fd);
+    struct client *c = handle == CLIENT_NONE ? NULL : session_find(d->sessions, handle);
+
+    if (c) c->hung_up = d->front->some_over = true;
 }
 
 void

@@ -27,6 +27,7 @@ struct frontend {
     sd_event_source *on_local;
     struct tcp *tcp;                 /* NULL: nothing is served there */
     struct connections *connections; /* but the operators' */
+    bool some_over;                  /* a client is hung_up or over */
     nsec full_said;                  /* when it was last said that they are as many as may be */
     struct curve_file keys;
     msgpack_sbuffer ping;
@@ -70,7 +71,7 @@ void front_take(struct daemon *d, const struct caller *from, const void *frame, 
 
 /* Begin a message in d->out: the caller packs n_keys entries and sends before the next one begins. */
 msgpack_packer front_begin(struct daemon *d, uint32_t type, uint64_t rid, uint32_t n_keys);
-/* One frame to a client. 0, -EAGAIN: too much is under way to it; -EHOSTUNREACH: it is gone. */
+/* One frame to a client. 0, -EAGAIN: too much is under way to it; -EHOSTUNREACH: it is gone, all that it said is heard. */
 int front_send(struct daemon *d, struct client *c, const void *frame, size_t n) MUST_USE;
 /* d->out, of which there may be much: it waits sooner. */
 int front_send_chunk(struct daemon *d, struct client *c) MUST_USE;
@@ -78,8 +79,12 @@ int front_ping(struct daemon *d, struct client *c);
 void front_pong(struct daemon *d, struct client *c, uint64_t t); /* it has read so many bytes */
 /* End its connection, whatever it has not read. */
 void front_cut(struct daemon *d, struct client *c);
-/* One over tcp whose connection has ended as far as we know. true: it has, and the client is dropped. */
+/* A connection over tcp has ended, by its number; that may be another's already, so its client is asked, front_look():
+ * one that is not there cannot be. Where that was known before it is dropped: true. */
+void front_hung_up(struct daemon *d, int fd);
 bool front_look(struct daemon *d, struct client *c);
+/* All that came over tcp has been heard: front_look() for all who were not there. */
+void front_heard(struct daemon *d);
 /* An ERROR message: code of enum lagan_reason. Result as front_send(). */
 int front_error(struct daemon *d, struct client *c, uint64_t rid, uint32_t code, uint32_t delivered,
                 const char *fmt, ...) PRINTF_LIKE(6, 7);

@@ -35,6 +35,7 @@ struct client {
     uint64_t last_word; /* in bytes sent: */
     nsec cut_at;        /* the connection is cut then if that is not read; 0: nothing to wait for */
     bool hung_up;       /* that connection (tcp) has ended: look again */
+    bool over;          /* ZeroMQ knows it too: dropped when what it has said is heard */
     bool asked;         /* a PING is on the way that will tell how much it has read */
     uint64_t sent, read; /* bytes; read: as far as we know */
     bool has_session;

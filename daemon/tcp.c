@@ -197,17 +197,6 @@ receive(struct daemon *d, struct tcp *t, uint32_t *passed)
     return bytes;
 }
 
-/* A connection has ended. Its number may be another's already, so the client is asked: one that is not
- * there cannot be. ZeroMQ may learn it a moment later than its monitor: then the next tick finds it. */
-static void
-ended(struct daemon *d, int fd)
-{
-    uint32_t handle = connections_closed(d->front->connections, fd);
-    struct client *c = handle == CLIENT_NONE ? NULL : session_find(d->sessions, handle);
-
-    if (c && !front_look(d, c)) c->hung_up = true;
-}
-
 /* true: there may be more. */
 static bool
 hear_monitor(struct daemon *d, void *monitor)
@@ -224,7 +213,7 @@ hear_monitor(struct daemon *d, void *monitor)
         memcpy(&what, event, sizeof what);
         memcpy(&fd, event + 2, sizeof fd);
         zmq_recv(monitor, spare, sizeof spare, ZMQ_DONTWAIT);
-        if (what == ZMQ_EVENT_DISCONNECTED) ended(d, (int)fd);
+        if (what == ZMQ_EVENT_DISCONNECTED) front_hung_up(d, (int)fd);
         if (what == ZMQ_EVENT_ACCEPTED) front_begun(d, (int)fd);
     }
     return n > TURN_EVENTS;
@@ -248,6 +237,7 @@ tcp_pump(struct daemon *d, bool *more)
     zap_pump(t->zap);
     if (t->news) t->news = hear_monitor(d, t->monitor);
     *more |= t->news;
+    t->look |= d->front->some_over;
     if (!t->look) return 0;
     while (n < TURN_FRAMES && bytes < TURN_BYTES && (r = receive(d, t, &passed)) >= 0) {
         n++;
@@ -255,6 +245,7 @@ tcp_pump(struct daemon *d, bool *more)
         if (clock_now() >= until) break;
     }
     t->look = r != -EAGAIN; /* the budget is spent */
+    if (!t->look) front_heard(d);
     *more |= t->look;
     return n;
 }

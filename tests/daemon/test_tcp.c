@@ -92,6 +92,7 @@ ask(struct lagan *c, uint32_t n_tokens)
     lagan_set_ids(q, "ids", ids, 3);
     lagan_set_int(q, "max_tokens", n_tokens);
     lagan_set_int(q, "seed", 5);
+    lagan_set_int(q, "on_disconnect", 600000); /* for who is lost, not for who has left */
     assert_int_equal(lagan_submit(c, q, &id), 0);
     lagan_request_free(q);
     return id;
@@ -232,7 +233,7 @@ a_key_has_its_limits_over_all_its_connections(void **state)
     assert_string_equal(ev.word, "queue_full");
     assert_non_null(strstr(ev.message, "key:alice has 3 open requests"));
     lagan_close(c[1]); /* and with it one request */
-    for (int i = 0; i < 100; i++) {
+    for (int i = 0; i < 1000; i++) {
         uint64_t id = ask(c[0], 1);
 
         do assert_int_equal(lagan_next(c[0], &ev, 30000), 1);
@@ -286,6 +287,34 @@ a_hangup_reads_the_keys_again_too(void **state)
     assert_true(rig_told(&r, "RELOADING=1", 30000));
     lagan_close(connect_as(eves));
     assert_int_equal(lagan_open_keys(&none, at, alices, 30000), -EACCES);
+    assert_int_equal(rig_stop(&r), 0);
+}
+
+/* A library's requests have names and go on without a connection, but not when it has said goodbye. While lagand stands
+ * still its words and the end of its connection come together, and its worker goes on: there are tokens to be sent. */
+static void
+what_was_said_before_a_connection_ended_is_heard(void **state)
+{
+    enum { CLOSES = 20 };
+
+    (void)state;
+    start("brisk");
+    for (int i = 0; i < CLOSES; i++) {
+        struct lagan_event ev = { sizeof ev };
+        struct lagan *c = connect_as(alices);
+        struct dealer *ctl;
+
+        ask(c, 100000);
+        assert_int_equal(lagan_next(c, &ev, 30000), 1);
+        kill(r.pid, SIGSTOP);
+        lagan_close(c);
+        poll(NULL, 0, 20);
+        kill(r.pid, SIGCONT);
+        ctl = dial(&r, "ctl.sock");
+        for (uint64_t n = 1; open_requests(ctl, n); n++)
+            assert_true(poll(NULL, 0, ASK_MS) == 0 && n < 100);
+        hang_up(ctl);
+    }
     assert_int_equal(rig_stop(&r), 0);
 }
 
@@ -372,6 +401,7 @@ main(void)
         T(reload_reads_the_keys_again),
         T(a_message_of_very_many_frames_holds_nobody_up),
         T(a_hangup_reads_the_keys_again_too),
+        T(what_was_said_before_a_connection_ended_is_heard),
         T(a_key_that_was_replaced_is_not_served_any_more),
         T(reload_gives_a_keys_connections_its_new_limits),
         T(a_key_has_its_limits_over_all_its_connections),
