@@ -92,18 +92,6 @@ ids_in_range(const token_id *ids, uint32_t n, uint32_t vocab, uint32_t *bad)
     return true;
 }
 
-/* A request that goes on may have nothing left to do: its worker died between its last token and the
- * word that it was the last. Why it ended, or 0. */
-uint16_t
-intake_had_ended(const struct request *r, token_id last, uint32_t max_len)
-{
-    if (r->cancelled) return r->cancelled; /* a stop string */
-    for (uint32_t i = 0; i < r->seq.n_end && r->n_sent > r->sampling.min_new; i++)
-        if (r->seq.end_id[i] == last)
-            return i < r->seq.n_eos ? LAGAN_FINISH_EOS : LAGAN_FINISH_STOP;
-    return r->n_decoder >= max_len || r->n_sent >= r->max_tokens ? LAGAN_FINISH_LENGTH : 0;
-}
-
 /* All of it is to end. Of several outputs the first may have met its stop string, and the others go on. */
 static bool
 ends_whole(const struct request *r)
@@ -159,7 +147,7 @@ admit(struct worker *w, struct request *r, nsec now)
                       "the prompt is %u tokens, generation_config.json's max_length %u: give "
                       "max_tokens",
                       r->n_decoder - done, r->max_length);
-    if (done) r->cancelled = intake_had_ended(r, r->ids[first + r->n_decoder - 1], shape->max_len);
+    if (done) r->cancelled = request_had_ended(r, r->ids[first + r->n_decoder - 1], shape->max_len);
     if (ends_whole(r)) {
         legacy_leave(w, r);
         emit_ended(w, r);

@@ -16,6 +16,7 @@
 #include "worker/control.h"
 #include "worker/health.h"
 #include "worker/legacy.h"
+#include "worker/outputs.h"
 #include "worker/plan.h"
 #include "worker/text_thread.h"
 #include "worker/tier.h"
@@ -195,14 +196,13 @@ open_requests(struct worker *w, struct err *e)
 {
     const struct model_shape *shape = &w->e.model->shape;
     const struct scheduler_limits *l = &w->e.limits;
-    uint32_t ids = MAX(w->e.max_source + 3 * shape->max_len, 128u << 10); /* outputs.c */
     uint32_t prompt = w->e.max_source ? w->e.max_source : shape->max_len;
 
     w->owner = calloc(l->max_seqs, sizeof *w->owner);
     w->named = calloc(w->e.kv_config.n_seats, sizeof *w->named);
     if (!w->owner || !w->named) return err_set(e, -ENOMEM, "memory for a step");
-    TRY(requests_open(&w->requests, MAX(l->max_seqs + QUEUE_SLOTS, (uint32_t)MIN_SLOTS), ids,
-                      LAGAN_MAX_STR + CHAT_DAY, e));
+    TRY(requests_open(&w->requests, MAX(l->max_seqs + QUEUE_SLOTS, (uint32_t)MIN_SLOTS),
+                      outputs_room(w->e.max_source, shape->max_len), LAGAN_MAX_STR + CHAT_DAY, e));
     outbox_close(&w->outbox);
     TRY(outbox_open(&w->outbox, most_of_a_step(w), e));
     if (!w->e.tokenizer) return 0;

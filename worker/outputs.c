@@ -1,7 +1,4 @@
-/* outputs.c - see outputs.h.
- *
- * A slot's ids:  source | prompt, then generated | of a search: what has ended | scores ...        told tokens |
- */
+/* outputs.c - see outputs.h. */
 #include "worker/outputs.h"
 
 #include "include/lagan_wire.h"
@@ -121,6 +118,7 @@ static void
 make_search(struct worker *w, struct request *r, uint32_t n_prompt, uint32_t max_new,
             uint32_t n_told)
 {
+    struct outputs_places at = outputs_places(w->e.max_source, n_prompt, max_new);
     struct beam *b = &r->beam;
     uint32_t n = 0;
 
@@ -131,11 +129,9 @@ make_search(struct worker *w, struct request *r, uint32_t n_prompt, uint32_t max
     b->end_id = r->seq.end_id;
     b->first = n_prompt;
     for (struct request *m = r; m; m = m->next, n++) {
-        token_id *free = m->seq.token + n_prompt + max_new;
-
         b->line[n] = m->seq.token;
-        b->room[n] = free;
-        b->total[n] = (float *)(void *)(free + max_new);
+        b->room[n] = m->ids + at.ended;
+        b->total[n] = (float *)(void *)(m->ids + at.scores);
         m->seq.beam = b;
         m->seq.n_prompt = n_prompt;
         m->seq.max_new = max_new;
@@ -156,11 +152,10 @@ static void
 begin_search(struct worker *w, struct request *r, uint32_t n_prompt, uint32_t max_new, bool adopt)
 {
     bool exact = w->keys.numerics == NUMERICS_INVARIANT || !strcmp(gpu_ops(w->e.gpu)->name, "cpu");
-    /* Its best was told to the end, and only that it was the end was not. */
-    uint16_t over = r->n_sent && !exact
-                        ? intake_had_ended(r, told_at(w, r)[r->n_sent - 1], UINT32_MAX)
-                        : 0;
+    uint16_t over = 0;
 
+    /* Its best was told to the end, and only that it was the end was not. */
+    if (r->n_sent && !exact) over = request_had_ended(r, told_at(w, r)[r->n_sent - 1], UINT32_MAX);
     make_search(w, r, n_prompt, max_new, 0);
     if (adopt && !over && legacy_claim_search(w, r, told_at(w, r))) return;
     make_search(w, r, n_prompt, max_new, exact || over ? 0 : r->n_sent);
@@ -204,7 +199,7 @@ int
 outputs_add(struct worker *w, struct request *r, nsec now, struct err *e)
 {
     uint32_t n_prompt = r->n_decoder, max_new = r->seq.max_new,
-             n_ids = w->e.max_source + n_prompt + 3 * max_new;
+             n_ids = outputs_places(w->e.max_source, n_prompt, max_new).end;
     bool search = r->beam.n_beams > 1;
     struct seq *first;
 
@@ -214,8 +209,8 @@ outputs_add(struct worker *w, struct request *r, nsec now, struct err *e)
         m->seq.lockstep = exec_looks_back(&m->sampling) || search;
         if (search || m->n_sent == 0) continue;
         go_on(m, told_at(w, m), m->n_sent);
-        m->cancelled = intake_had_ended(m, m->seq.token[m->n_decoder - 1],
-                                        w->e.model->shape.max_len);
+        m->cancelled = request_had_ended(m, m->seq.token[m->n_decoder - 1],
+                                         w->e.model->shape.max_len);
     }
     if (search) begin_search(w, r, n_prompt, max_new, /* adopt= */ true);
     for (struct request *m = r; m && !search; m = m->next)

@@ -13,6 +13,27 @@
 
 #include "worker/worker.h"
 
+/* A slot's ids, what each part begins at:
+ *
+ *     source | prompt, then generated | of a search: what has ended | scores |  ...  | told tokens
+ *
+ * Those lie at the end of its room and are read, each slot's by the others too, when scores are written already. */
+struct outputs_places {
+    uint32_t ended, scores, end;
+};
+static inline struct outputs_places
+outputs_places(uint32_t max_source, uint32_t n_prompt, uint32_t max_new)
+{
+    uint32_t ended = max_source + n_prompt + max_new;
+
+    return (struct outputs_places){ ended, ended + max_new, ended + 2 * max_new };
+}
+static inline uint32_t
+outputs_room(uint32_t max_source, uint32_t max_len)
+{
+    return MAX(max_source + 4 * max_len, 128u << 10);
+}
+
 /* n slots in all. -EAGAIN: there are not so many. */
 int outputs_take(struct worker *w, struct request *r, uint32_t n) MUST_USE;
 /* A request's slots, one or several, none of which the scheduler has. */

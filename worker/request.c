@@ -1,6 +1,8 @@
 /* request.c - see request.h. */
 #include "worker/request.h"
 
+#include "include/lagan_wire.h"
+
 #include <errno.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -82,4 +84,14 @@ request_find(struct requests *q, uint32_t row, uint32_t gen)
         seen++;
     }
     return NULL;
+}
+
+uint16_t
+request_had_ended(const struct request *r, token_id last, uint32_t max_len)
+{
+    if (r->cancelled) return r->cancelled; /* a stop string */
+    for (uint32_t i = 0; i < r->seq.n_end && r->n_sent > r->sampling.min_new; i++)
+        if (r->seq.end_id[i] == last)
+            return i < r->seq.n_eos ? LAGAN_FINISH_EOS : LAGAN_FINISH_STOP;
+    return r->n_decoder >= max_len || r->n_sent >= r->max_tokens ? LAGAN_FINISH_LENGTH : 0;
 }

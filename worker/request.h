@@ -80,5 +80,8 @@ struct request *request_take(struct requests *q); /* NULL: none free */
 void request_give(struct requests *q, struct request *r);
 /* The slot of (row, gen), or NULL. Linear in slots: for cancels, which are rare. */
 struct request *request_find(struct requests *q, uint32_t row, uint32_t gen);
+/* One that goes on may have nothing left to do: its worker died between its last token and the word that it was the
+ * last. Why it ended, or 0. */
+uint16_t request_had_ended(const struct request *r, token_id last, uint32_t max_len);
 
 #endif

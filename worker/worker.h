@@ -173,9 +173,6 @@ void start_free(struct engine *e);
 /* intake.c: take what the request ring holds, within a budget. Records taken, or -EBADMSG: the ring
  * is corrupt. */
 int intake_drain(struct worker *w, nsec now, struct err *e);
-/* intake.c: a request that goes on may have nothing left to do: its worker died between its last token and the word
- * that it was the last. Why it ended, or 0. */
-uint16_t intake_had_ended(const struct request *r, token_id last, uint32_t max_len);
 /* intake.c: a request whose text has been worked on, back from the text thread. */
 void intake_text_done(struct worker *w, struct request *r, nsec now);
 

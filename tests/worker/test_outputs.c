@@ -1,0 +1,171 @@
+/* test_outputs.c - what outputs.h promises of a search that goes on where its steps are not computed again to the same
+ * bits, with the test in the place of the device, of what a predecessor left, and of the scheduler.
+ */
+#include "worker/outputs.h"
+
+#include "tests/test.h"
+#include "worker/legacy.h"
+
+#include <string.h>
+
+enum { SLOTS = 4, BEAMS = 3 };
+
+static struct worker w;
+static struct seq *added; /* what the scheduler got; NULL: nothing */
+
+const struct gpu_ops *
+gpu_ops(const struct gpu *g)
+{
+    static const struct gpu_ops ops = { .name = "other" };
+
+    (void)g;
+    return &ops;
+}
+
+int
+scheduler_add(struct scheduler *s, struct seq *seq, nsec now, struct err *e)
+{
+    (void)s;
+    (void)now;
+    (void)e;
+    added = seq;
+    return 0;
+}
+
+void
+scheduler_halt(struct scheduler *s, req_id id, bool halted)
+{
+    (void)s;
+    (void)id;
+    (void)halted;
+}
+
+bool
+legacy_claim_search(struct worker *of, struct request *r, const token_id *told)
+{
+    (void)of;
+    (void)r;
+    (void)told;
+    return false;
+}
+
+void
+legacy_claim(struct worker *of, struct request *r)
+{
+    (void)of;
+    (void)r;
+}
+
+void
+legacy_claimed(struct worker *of, struct request *r)
+{
+    (void)of;
+    (void)r;
+}
+
+void
+legacy_leave(struct worker *of, struct request *r)
+{
+    (void)of;
+    (void)r;
+}
+
+void
+legacy_forget(struct worker *of, struct request *r)
+{
+    (void)of;
+    (void)r;
+}
+
+void
+emit_ended(struct worker *of, struct request *r)
+{
+    (void)of;
+    (void)r;
+    fail_msg("none has ended");
+}
+
+bool
+exec_looks_back(const struct sampling *s)
+{
+    (void)s;
+    return false;
+}
+
+int
+detok_add(struct detok *d, token_id id, char *buf, size_t cap, bool *stopped)
+{
+    (void)d;
+    (void)id;
+    (void)buf;
+    (void)cap;
+    (void)stopped;
+    fail_msg("these have no text");
+    return 0;
+}
+
+static token_id
+token_at(uint32_t i)
+{
+    return (token_id)(7 + i % 1000);
+}
+
+/* A search of a prompt of one token, of whose best output so many were told; its first slot. */
+static struct request *
+come_back(uint32_t max_len, uint32_t max_new, uint32_t n_told)
+{
+    static struct model model;
+    static token_id told[1 << 17];
+    struct request *r;
+    struct err e;
+
+    memset(&w, 0, sizeof w);
+    added = NULL;
+    model.shape.max_len = max_len;
+    w.e.model = &model;
+    assert_int_equal(requests_open(&w.requests, SLOTS, outputs_room(0, max_len), 0, &e), 0);
+    r = request_take(&w.requests);
+    assert_non_null(r);
+    r->state = REQUEST_LIVE;
+    r->n_outputs = 1;
+    r->beam.n_beams = BEAMS;
+    r->score = -3;
+    assert_int_equal(outputs_take(&w, r, BEAMS), 0);
+    assert_true(n_told <= ARRAY_LEN(told));
+    for (uint32_t i = 0; i < n_told; i++) told[i] = token_at(i);
+    outputs_told(&w, r, told, NULL, n_told);
+    r->ids[0] = 1;
+    r->n_decoder = 1;
+    r->max_tokens = max_len;
+    r->seq.token = r->ids;
+    r->seq.n_prompt = 1;
+    r->seq.max_new = max_new;
+    assert_int_equal(outputs_add(&w, r, 0, &e), 0);
+    return r;
+}
+
+/* Nearly as long as the model: the scores of the first beam are written before the second has read them. */
+static void
+all_beams_go_on_behind_what_was_told_however_long_it_is(void **state)
+{
+    enum { MAX_LEN = 60000, TOLD = 50000 };
+    struct request *r = come_back(MAX_LEN, MAX_LEN - 1, TOLD);
+
+    (void)state;
+    assert_ptr_equal(added, &r->seq);
+    assert_int_equal(r->beam.n_new, TOLD);
+    for (struct request *m = r; m; m = m->next)
+        for (uint32_t i = 0; i < TOLD; i++) assert_int_equal(m->seq.token[1 + i], token_at(i));
+    for (uint32_t i = 0; i < BEAMS; i++) assert_true(r->beam.total[i][TOLD - 1] == -3.0f);
+    requests_close(&w.requests);
+}
+
+int
+main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(all_beams_go_on_behind_what_was_told_however_long_it_is),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
