@@ -156,6 +156,7 @@ begin_search(struct worker *w, struct request *r, uint32_t n_prompt, uint32_t ma
 
     /* Its best was told to the end, and only that it was the end was not. */
     if (r->n_sent && !exact) over = request_had_ended(r, told_at(w, r)[r->n_sent - 1], UINT32_MAX);
+    if (!over && !exact && r->n_sent >= max_new) over = LAGAN_FINISH_LENGTH;
     make_search(w, r, n_prompt, max_new, 0);
     if (adopt && !over && legacy_claim_search(w, r, told_at(w, r))) return;
     make_search(w, r, n_prompt, max_new, exact || over ? 0 : r->n_sent);

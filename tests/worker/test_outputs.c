@@ -3,6 +3,7 @@
  */
 #include "worker/outputs.h"
 
+#include "include/lagan_wire.h"
 #include "tests/test.h"
 #include "worker/legacy.h"
 
@@ -11,7 +12,9 @@
 enum { SLOTS = 4, BEAMS = 3 };
 
 static struct worker w;
-static struct seq *added; /* what the scheduler got; NULL: nothing */
+static struct seq *added;   /* what the scheduler got; NULL: nothing */
+static uint32_t n_ended;    /* last words */
+static uint16_t ended_with; /* the last of them */
 
 const struct gpu_ops *
 gpu_ops(const struct gpu *g)
@@ -81,8 +84,8 @@ void
 emit_ended(struct worker *of, struct request *r)
 {
     (void)of;
-    (void)r;
-    fail_msg("none has ended");
+    n_ended++;
+    ended_with = r->cancelled;
 }
 
 bool
@@ -121,6 +124,7 @@ come_back(uint32_t max_len, uint32_t max_new, uint32_t n_told)
 
     memset(&w, 0, sizeof w);
     added = NULL;
+    n_ended = 0;
     model.shape.max_len = max_len;
     w.e.model = &model;
     assert_int_equal(requests_open(&w.requests, SLOTS, outputs_room(0, max_len), 0, &e), 0);
@@ -160,11 +164,26 @@ all_beams_go_on_behind_what_was_told_however_long_it_is(void **state)
     requests_close(&w.requests);
 }
 
+/* Its worker died between the last token and the word that it was the last. */
+static void
+a_search_that_was_told_to_the_models_length_has_ended(void **state)
+{
+    (void)state;
+    for (uint32_t n = 99; n < 200; n += 50) { /* or to more: that of the model as it was then */
+        come_back(100, 99, n);
+        assert_null(added);
+        assert_int_equal(n_ended, BEAMS);
+        assert_int_equal(ended_with, LAGAN_FINISH_LENGTH);
+        requests_close(&w.requests);
+    }
+}
+
 int
 main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(all_beams_go_on_behind_what_was_told_however_long_it_is),
+        cmocka_unit_test(a_search_that_was_told_to_the_models_length_has_ended),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
