@@ -235,7 +235,7 @@ twin_ready(const uint8_t *p, uint64_t n)
     if (n < 72 || !loading) return false;
     name = word(p + 24, 4);
     if (!word(p, 4) || word(p, 4) > INT32_MAX || !word(p + 4, 4)) return false;
-    if (!word(p + 12, 4) || word(p + 12, 4) > 65536) return false;
+    if (!word(p + 12, 4) || word(p + 12, 4) > 65536 || word(p + 68, 4) > 16) return false;
     if (name >= 64 || name > n - 72 || n - 72 - name > 7) return false;
     vocab = word(p, 4);
     loading = false;
@@ -372,6 +372,7 @@ make(struct in *in, uint16_t type, uint8_t *p)
         struct rec_ready y = { .vocab = VOCAB + byte(in), .max_len = 9, .n_seats = 4 };
 
         y.name_bytes = byte(in) % 80;
+        y.beams = y.name_bytes % 18;
         memcpy(p, &y, sizeof y);
         return (uint32_t)sizeof y + ROUND_UP(y.name_bytes, 8u);
     }
