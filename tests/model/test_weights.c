@@ -455,6 +455,39 @@ what_nobody_reads_is_listed_unless_it_is_known(void **state)
     ckpt_close(&c);
 }
 
+/* It was taken for a copy by its name, and a head that had been trained apart was left out. */
+static void
+a_head_that_is_no_copy_of_the_embedding_is_refused(void **state)
+{
+    enum { BYTES = 2 * TOY_VOCAB * TOY_HIDDEN };
+    static const char *const names[] = { "lm_head.weight", "model.encoder.embed_tokens.weight" };
+
+    (void)state;
+    for (size_t i = 0; i < ARRAY_LEN(names); i++)
+        for (int same = 0; same < 2; same++) {
+            char sentence[256];
+            struct model_source s;
+            struct ckpt c;
+
+            ckpt_open(&c);
+            toy_config(&c, "");
+            toy_add(&c, "", "BF16", "BF16", NULL);
+            ckpt_add(&c, names[i], "BF16", TOY_VOCAB, TOY_HIDDEN);
+            if (same) memcpy(c.data + c.n - BYTES, c.data, BYTES);
+            ckpt_write(&c, "model.safetensors", 8);
+            s = source(&c);
+            snprintf(sentence, sizeof sentence,
+                     "model.safetensors: %s is not the same as embed.weight, which it is tied to; "
+                     "two of their own are not implemented",
+                     names[i]);
+            if (same)
+                model_close(opened(&s));
+            else
+                refused(&c, -ENOTSUP, sentence);
+            ckpt_close(&c);
+        }
+}
+
 struct told {
     uint64_t done, total;
     unsigned n;
@@ -816,6 +849,7 @@ main(void)
         cmocka_unit_test(on_a_gpu_all_matrices_have_the_first_ones_dtype),
         cmocka_unit_test(a_value_that_fp16_cannot_hold_is_an_error),
         cmocka_unit_test(what_nobody_reads_is_listed_unless_it_is_known),
+        cmocka_unit_test(a_head_that_is_no_copy_of_the_embedding_is_refused),
         cmocka_unit_test(progress_ends_at_the_total),
         cmocka_unit_test(a_predecessors_arena_is_adopted_and_nothing_is_copied),
         cmocka_unit_test(a_damaged_tensor_is_rebuilt_alone),

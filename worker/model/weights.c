@@ -3,6 +3,8 @@
 
 #include "worker/model/fingerprint.h"
 #include "worker/model/load_lane.h"
+#include "worker/model/safetensors.h"
+#include "worker/model/st_header.h"
 #include "worker/model/weights_fill.h"
 #include "worker/model/weights_plan.h"
 #include "worker/model/weights_seal.h"
@@ -101,6 +103,21 @@ is_other_part(const char *name)
     return matches(name, pattern);
 }
 
+/* What nobody reads of these is the embedding once more: its family ties it. */
+static bool
+is_copy(const char *name)
+{
+    static const char *const pattern[] = {
+        "*encoder.embed_tokens.weight",
+        "*decoder.embed_tokens.weight",
+        "lm_head.weight",
+        "language_model.lm_head.weight",
+        NULL,
+    };
+
+    return matches(name, pattern);
+}
+
 /* Known to be of no use to a text model's forward(). */
 static bool
 expected_unused(const char *name)
@@ -109,10 +126,6 @@ expected_unused(const char *name)
         "*rotary_emb.inv_freq",
         "*.masked_bias",
         "mtp.*",
-        "*encoder.embed_tokens.weight", /* copies of the shared embedding */
-        "*decoder.embed_tokens.weight",
-        "lm_head.weight", /* a copy, where the family ties its head */
-        "language_model.lm_head.weight",
         "decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight",
         "*encoder.version",
         "*decoder.version",
@@ -132,11 +145,33 @@ list_unused(struct model *m, struct err *e)
     for (uint32_t i = 0; i < n; i++) {
         const struct st_tensor *t = safetensors_at(m->files, i);
 
-        if (t->used || expected_unused(t->name)) continue;
+        if (t->used || is_copy(t->name) || expected_unused(t->name)) continue;
         if (!is_other_part(t->name))
             m->unused[m->n_unused++] = t->name;
         else if (m->n_other++ == 0)
             m->other = t->name;
+    }
+    return 0;
+}
+
+/* transformers 5.17 ties two tensors of a file only if they are equal: with a head that was trained apart it is another
+ * model, whatever config.json says. */
+static int
+check_copies(const struct weights_plan *p, struct err *e)
+{
+    struct safetensors *files = p->m->files;
+    const struct st_tensor *embed = p->part[p->field[0].first].stored;
+
+    for (uint32_t i = 0; files && i < safetensors_n(files); i++) {
+        const struct st_tensor *t = safetensors_at(files, i);
+
+        if (t->used || !is_copy(t->name)) continue;
+        if (t->dtype != embed->dtype || t->bytes != embed->bytes ||
+            memcmp(t->data, embed->data, t->bytes) != 0)
+            return err_set(e, -ENOTSUP,
+                           "%.60s: %.80s is not the same as %.80s, which it is tied to; two of "
+                           "their own are not implemented",
+                           t->file, t->name, embed->name);
     }
     return 0;
 }
@@ -147,8 +182,9 @@ run(struct weights_plan *p, struct err *e)
     TRY(weights_plan_make(p, e));
     TRY(list_unused(p->m, e));
     TRY(fingerprint_make(p->m, p->from, e));
+    p->m->adopted = p->arena_bytes && take_over(p);
+    if (!p->m->adopted) TRY(check_copies(p, e)); /* who made the arena has looked */
     if (p->arena_bytes) {
-        p->m->adopted = take_over(p);
         TRY(p->m->adopted ? mend(p, e) : make_arena(p, e));
         TRY(weights_seal_keep(p, e));
     }
