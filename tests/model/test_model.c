@@ -114,6 +114,59 @@ token_ids_that_nobody_states_are_none(void **state)
     model_close(m);
 }
 
+/* Gemma's text_config was saved with its class's eos, beside the [1, 106] that ends a turn. */
+static void
+of_a_nested_config_the_outer_token_ids_count(void **state)
+{
+    struct model *m;
+
+    (void)state;
+    ckpt_text(
+        &ckpt, "config.json",
+        "{\"model_type\":\"toy\",\"eos_token_id\":[1,10],\"pad_token_id\":null,\"num_beams\":3,"
+        "\"text_config\":{\"model_type\":\"toy_text\",\"hidden_size\":16,"
+        "\"eos_token_id\":1,\"bos_token_id\":2,\"pad_token_id\":4}}");
+    assert_int_equal(open_toy(&m, 0), 0);
+    assert_int_equal(m->n_eos, 2);
+    assert_int_equal(m->eos[1], 10);
+    assert_int_equal(m->bos, 2);
+    assert_int_equal(m->pad, 4);
+    assert_int_equal(m->generation.beams, 3);
+    model_close(m);
+}
+
+/* The first BARTs' way to say forced_bos_token_id; generation_config.json goes before it. */
+static void
+bos_that_is_to_be_generated_is_forced(void **state)
+{
+    static const char config[] = ",\"bos_token_id\":6,\"force_bos_token_to_be_generated\":true";
+    struct model *m = toy_with(config, NULL);
+
+    (void)state;
+    assert_int_equal(m->forced_bos, 6);
+    model_close(m);
+    m = toy_with(config, "{\"bos_token_id\":6}");
+    assert_int_equal(m->forced_bos, -1);
+    model_close(m);
+    remove_generation();
+}
+
+static void
+an_encoder_decoder_without_a_start_begins_with_bos(void **state)
+{
+    struct model *m = toy_with(",\"bos_token_id\":6,\"encoder_layers\":1", NULL);
+
+    (void)state;
+    assert_int_equal(m->decoder_start, 6);
+    model_close(m);
+    m = toy_with(",\"bos_token_id\":6,\"encoder_layers\":1,\"decoder_start_token_id\":2", NULL);
+    assert_int_equal(m->decoder_start, 2);
+    model_close(m);
+    m = toy_with(",\"bos_token_id\":6", NULL);
+    assert_int_equal(m->decoder_start, -1);
+    model_close(m);
+}
+
 static void
 token_ids_outside_the_vocabulary_are_refused(void **state)
 {
@@ -206,6 +259,9 @@ main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(token_ids_come_from_generation_config_then_config),
         cmocka_unit_test(token_ids_that_nobody_states_are_none),
+        cmocka_unit_test(of_a_nested_config_the_outer_token_ids_count),
+        cmocka_unit_test(bos_that_is_to_be_generated_is_forced),
+        cmocka_unit_test(an_encoder_decoder_without_a_start_begins_with_bos),
         cmocka_unit_test(token_ids_outside_the_vocabulary_are_refused),
         cmocka_unit_test(a_model_nobody_serves_is_refused_with_those_that_are),
         cmocka_unit_test(a_nested_language_model_is_configured_from_its_own_part),

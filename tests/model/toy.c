@@ -55,9 +55,10 @@ configure(json_t *config, struct model_shape *s, void *cfg, struct err *e)
     TRY(cfg_u32(config, "hidden_size", CFG_REQUIRED, 1, CFG_MAX_HIDDEN, &s->hidden, e));
     TRY(cfg_u32(config, "gated", 0, 0, 64, &s->dim[DIM_OWN_0], e));
     TRY(cfg_bool(config, "tie_word_embeddings", true, &s->tied, e));
+    TRY(cfg_u32(config, "encoder_layers", 0, 0, 1, &s->n_encoder_layers, e));
     s->n_layers = TOY_LAYERS;
     s->vocab = TOY_VOCAB;
-    s->max_len = 256;
+    s->max_len = s->max_source = 256;
     s->dim[DIM_HIDDEN] = s->hidden;
     s->dim[DIM_VOCAB] = TOY_VOCAB;
     s->dim[DIM_Q] = 2 * TOY_KV;

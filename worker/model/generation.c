@@ -153,8 +153,25 @@ read_defaults(struct generation *g, const json_t *from)
     look_for_what_is_not_served(g, from);
 }
 
-int
-generation_read(struct model *m, const json_t *generation, const json_t *config, struct err *e)
+/* A config.json in place of generation_config.json: what it says outside, then its text_config. */
+static json_t *
+outer_first(const json_t *whole, const json_t *text)
+{
+    json_t *both = json_copy((json_t *)(uintptr_t)text), *v;
+    const char *key;
+
+    json_object_foreach((json_t *)(uintptr_t)whole, key, v)
+    {
+        if (both && !json_is_null(v) && json_object_set(both, key, v) < 0) {
+            json_decref(both);
+            both = NULL;
+        }
+    }
+    return both;
+}
+
+static int
+read_all(struct model *m, const json_t *generation, const json_t *config, struct err *e)
 {
     struct {
         const char *key;
@@ -184,6 +201,21 @@ generation_read(struct model *m, const json_t *generation, const json_t *config,
         for (uint32_t k = 0; k < n; k++) want[i].to[k] = id[k];
         if (want[i].n) *want[i].n = n;
     }
+    if (!generation && json_is_true(json_object_get(config, "force_bos_token_to_be_generated")))
+        m->forced_bos = m->bos; /* BART's before it had a number */
+    if (m->shape.n_encoder_layers && m->decoder_start < 0) m->decoder_start = m->bos;
     read_defaults(&m->generation, generation ? generation : config);
     return 0;
+}
+
+int
+generation_read(struct model *m, const json_t *generation, const json_t *whole, const json_t *text,
+                struct err *e)
+{
+    json_t *config = outer_first(whole, text);
+    int code = config ? read_all(m, generation, config, e)
+                      : err_set(e, -ENOMEM, "no memory for config.json");
+
+    json_decref(config);
+    return code;
 }

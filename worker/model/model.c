@@ -207,7 +207,7 @@ begin(struct model *m, const struct model_source *src, const struct arch *const 
     code = configure(m, r, families, e);
     if (code < 0) return err_while(e, code, CONFIG);
     TRY(limit_len(m, src->max_len, e));
-    TRY(generation_read(m, r->generation, r->config, e));
+    TRY(generation_read(m, r->generation, r->whole, r->config, e));
     return m->arch->tables ? m->arch->tables(m, e) : 0;
 }
 
