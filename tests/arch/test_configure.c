@@ -278,6 +278,8 @@ gemma4_refuses_by_name_what_it_does_not_do(void **state)
         { "{\"per_layer_config\": {\"5\": {\"intermediate_size\": 7}}}", "intermediate_size",
           -ENOTSUP },
         { "{\"per_layer_config\": {\"5\": {\"head_dim\": 32}}}", "layer 11", -ENOTSUP },
+        { "{\"per_layer_config\": {\"12\": {\"head_dim\": 32}}}", "\"12\" is none of 12", -EINVAL },
+        { "{\"per_layer_config\": {\"-1\": {\"head_dim\": 32}}}", "\"-1\" is none of 12", -EINVAL },
         { "{\"per_layer_config\": {\"1\": {\"num_key_value_heads\": 3}}}", "layer 1", -ENOTSUP },
         { "{\"enable_moe_block\": true}", "num_experts", -EINVAL },
         { "{\"enable_moe_block\": true, \"num_experts\": 4, \"top_k_experts\": 5}", "top_k_experts",
@@ -320,6 +322,24 @@ gemma4_has_larger_heads_where_it_sees_everything_and_shares_the_last_caches(void
     assert_int_equal(configure(&arch_gemma4, GEMMA4, "{\"num_global_key_value_heads\": 2}", &e), 0);
     assert_int_equal(shape.layer[5].n_kv_heads, 4);
     assert_false(shape.layer[5].v_is_k);
+}
+
+/* As transformers saves more than ten layers: the fifth was looked for as "5", and had heads of the others' size. */
+static void
+gemma4_finds_layers_whose_numbers_begin_with_a_zero(void **state)
+{
+    struct err e;
+
+    (void)state;
+    if (configure(&arch_gemma4, GEMMA4,
+                  "{\"per_layer_config\": {\"05\": {\"head_dim\": 512, \"num_key_value_heads\": 2},"
+                  " \"11\": {\"head_dim\": 512, \"num_key_value_heads\": 2}}}",
+                  &e) < 0)
+        fail_msg("%s", e.text);
+    assert_int_equal(shape.layer[4].head_dim, 256);
+    assert_int_equal(shape.layer[5].head_dim, 512);
+    assert_int_equal(shape.layer[5].n_kv_heads, 2);
+    assert_int_equal(shape.layer[11].head_dim, 512);
 }
 
 static void
@@ -719,6 +739,7 @@ main(void)
         cmocka_unit_test(gemma3_slides_in_all_layers_but_every_sixth_or_as_its_list_says),
         cmocka_unit_test(gemma3_refuses_by_name_what_it_does_not_do),
         cmocka_unit_test(gemma4_refuses_by_name_what_it_does_not_do),
+        cmocka_unit_test(gemma4_finds_layers_whose_numbers_begin_with_a_zero),
         cmocka_unit_test(gemma4_sees_everything_in_its_last_layer_whatever_its_list_says),
         cmocka_unit_test(
             gemma4_has_larger_heads_where_it_sees_everything_and_shares_the_last_caches),

@@ -221,6 +221,10 @@ what_a_family_refuses_is_said_with_the_file(void **state)
             "config.json: gated is a truth value, want an integer");
     refused(",\"quantization_config\":{\"quant_method\":\"gptq\"}", NULL, -ENOTSUP,
             "config.json: quantization_config is set; quantised checkpoints are not implemented");
+    refused(",\"per_layer_config\":{\"1\":{\"skip\":[\"mlp\"]}}", NULL, -ENOTSUP,
+            "config.json: per_layer_config is set, which is not implemented for toy");
+    refused(",\"transformers_weights\":\"other.safetensors\"", NULL, -ENOTSUP,
+            "config.json: transformers_weights is set; files of other names are not read");
     refused(",\"dtype\":\"int4\"", NULL, -ENOTSUP,
             "config.json: dtype is \"int4\"; float32, bfloat16 and float16 are implemented");
 }

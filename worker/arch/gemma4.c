@@ -13,9 +13,10 @@
 #include "worker/model/ranks.h"
 #include "worker/model/table.h"
 
+#include <ctype.h>
 #include <errno.h>
 #include <math.h>
-#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 struct gemma4 {
@@ -129,17 +130,37 @@ read_rope(const json_t *config, struct gemma4_cfg *cfg, struct err *e)
     return 0;
 }
 
-/* What per_layer_config says of one layer, over what it says of all. */
+/* per_layer_config's entry for a layer, or NULL. Of more than ten layers transformers writes "05". */
 static int
-read_override(const json_t *config, uint32_t layer, struct layer_shape *l, struct err *e)
+find_override(const json_t *config, uint32_t layer, uint32_t n_layers, json_t **ret, struct err *e)
 {
-    char name[16];
+    json_t *all = json_object_get(config, "per_layer_config"), *own;
+    const char *key;
+
+    *ret = NULL;
+    json_object_foreach(all, key, own)
+    {
+        char *end;
+        unsigned long at = strtoul(key, &end, 10);
+
+        if (!isdigit((unsigned char)*key) || *end || at >= n_layers)
+            return err_set(e, -EINVAL, "per_layer_config: \"%.20s\" is none of %u layers", key,
+                           n_layers);
+        if (at == layer) *ret = own;
+    }
+    return 0;
+}
+
+/* What it says of one layer, over what is said of all. */
+static int
+read_override(const json_t *config, uint32_t layer, uint32_t n_layers, struct layer_shape *l,
+              struct err *e)
+{
     const char *key;
     json_t *own, *v;
     int code;
 
-    snprintf(name, sizeof name, "%u", layer);
-    own = json_object_get(json_object_get(config, "per_layer_config"), name);
+    TRY(find_override(config, layer, n_layers, &own, e));
     if (!own) return 0;
     json_object_foreach(own, key, v)
     {
@@ -206,7 +227,7 @@ read_layers(const json_t *config, struct model_shape *s, struct gemma4_cfg *cfg,
         TRY(cfg_slides(config, i, s->n_layers, (i + 1) % 6, &slides, e));
         slides &= i + 1 < s->n_layers; /* the last sees everything, whatever is said */
         s->layer[i] = slides ? sliding : full;
-        TRY(read_override(config, i, &s->layer[i], e));
+        TRY(read_override(config, i, s->n_layers, &s->layer[i], e));
         kind = slides ? TABLE_WINDOW : TABLE_FULL;
         if (!cfg->head_dim[kind]) cfg->head_dim[kind] = s->layer[i].head_dim;
         if (cfg->head_dim[kind] != s->layer[i].head_dim || s->layer[i].head_dim % 2 ||
@@ -377,6 +398,7 @@ logits(const struct model *m, struct step *s, struct tensor out, struct tensor x
 
 const struct arch arch_gemma4 = {
     .name = "gemma4",
+    .by_layer = true,
     .hf_types = (const char *const[]){ "gemma4_text", "gemma4", NULL },
     .cfg_bytes = sizeof(struct gemma4_cfg),
     .top_bytes = sizeof(struct gemma4),

@@ -112,6 +112,7 @@ struct arch {
     const char *name;            /* as in logs: "llama" */
     const char *const *hf_types; /* "model_type" values of config.json, NULL-ended */
     const char *quant_method;    /* of quantization_config, if it reads that one; NULL: none */
+    bool by_layer;               /* it reads per_layer_config */
     size_t cfg_bytes, top_bytes, layer_bytes, encoder_bytes;
     const struct weight_rule *weights;
     const char *const *prefixes; /* tried before names, "" first; NULL-ended */

@@ -117,6 +117,19 @@ check_quantised(const struct arch *a, const json_t *config, struct err *e)
                    a->quant_method);
 }
 
+/* What any class of transformers reads, and few of ours. */
+static int
+refuse_others(const struct arch *a, const json_t *whole, const json_t *config, struct err *e)
+{
+    if (!a->by_layer && cfg_state(config, "per_layer_config") == CFG_SET)
+        return err_set(e, -ENOTSUP, "per_layer_config is set, which is not implemented for %s",
+                       a->name);
+    if (cfg_state(whole, "transformers_weights") == CFG_SET)
+        return err_set(e, -ENOTSUP,
+                       "transformers_weights is set; files of other names are not read");
+    return 0;
+}
+
 static int
 configure(struct model *m, const struct reading *r, const struct arch *const *families,
           struct err *e)
@@ -126,6 +139,7 @@ configure(struct model *m, const struct reading *r, const struct arch *const *fa
     TRY(pick_family(m, r, families, e));
     a = m->arch;
     TRY(check_quantised(a, r->config, e));
+    TRY(refuse_others(a, r->whole, r->config, e));
     m->cfg = calloc(1, MAX(a->cfg_bytes, (size_t)1));
     m->top = calloc(1, MAX(a->top_bytes, (size_t)1));
     if (!m->cfg || !m->top) return err_set(e, -ENOMEM, "no memory for the model");
