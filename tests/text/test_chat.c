@@ -244,6 +244,62 @@ the_template_is_found_by_its_hash_then_by_the_architecture(void **state)
     assert_int_equal(rmdir(dir), 0);
 }
 
+/* The program writes what the checkpoint calls so; ours wrote what the published one does. */
+static void
+a_checkpoint_with_other_begins_and_ends_is_no_published_one(void **state)
+{
+    static const struct {
+        const char *config, *say;
+    } cases[] = {
+        { "{\"eos_token\": \"<eos>\"}", "<bos><start_of_turn>user\nx" },
+        { "{\"bos_token\": {\"lstrip\": false, \"content\": \"<bos>\", \"x\": [1]}}",
+          "<bos><start_of_turn>user\nx" },
+        { "{\"x\": {\"bos_token\": 1}, \"bos_token\": \"<pad>\"}",
+          "gemma3 has <bos> for bos_token, tokenizer_config.json has \"<pad>\"" },
+        { "{\"bos_token\": {\"content\": \"<pad>\"}}", "tokenizer_config.json has \"<pad>\"" },
+        { "{\"bos_token\": null}", "tokenizer_config.json has \"\"" },
+        { "{\"bos_token\": 3}", "the token" },
+    };
+    char note[240];
+
+    (void)state;
+    strcpy(dir, "/tmp/lagan-chat-XXXXXX");
+    assert_non_null(mkdtemp(dir));
+    put("config.json", "{\"model_type\": \"gemma3_text\"}");
+    for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
+        put("tokenizer_config.json", cases[i].config);
+        if (!strstr(chosen(CHAT_AUTO, "spm_gemma", note), cases[i].say))
+            fail_msg("%s: %s", cases[i].config, chosen(CHAT_AUTO, "spm_gemma", note));
+    }
+    /* Who names one knows what he does. */
+    assert_non_null(strstr(chosen(number_of("gemma3"), "spm_gemma", note), "<bos>"));
+    drop("tokenizer_config.json");
+    drop("config.json");
+    assert_int_equal(rmdir(dir), 0);
+}
+
+/* chat_template.json is the processor's; tokenizers of transformers do not read it. */
+static void
+the_tokenizers_template_goes_before_the_processors(void **state)
+{
+    uint64_t hash[2][2];
+    struct err e;
+
+    (void)state;
+    strcpy(dir, "/tmp/lagan-chat-XXXXXX");
+    assert_non_null(mkdtemp(dir));
+    put("tokenizer_config.json", "{\"chat_template\": \"{{ 1 }}\"}");
+    assert_int_equal(chat_file_hash(dir, hash[0], &e), 1);
+    put("chat_template.json", "{\"chat_template\": \"{{ 2 }}\"}");
+    assert_int_equal(chat_file_hash(dir, hash[1], &e), 1);
+    assert_memory_equal(hash[0], hash[1], sizeof hash[0]);
+    drop("tokenizer_config.json");
+    assert_int_equal(chat_file_hash(dir, hash[1], &e), 1);
+    assert_memory_not_equal(hash[0], hash[1], sizeof hash[0]);
+    drop("chat_template.json");
+    assert_int_equal(rmdir(dir), 0);
+}
+
 static void
 a_template_has_one_hash_wherever_it_stands(void **state)
 {
@@ -318,6 +374,8 @@ main(void)
         cmocka_unit_test(conversations_are_what_transformers_makes_of_them_text_and_ids),
         cmocka_unit_test(what_is_no_conversation_is_refused_with_a_sentence),
         cmocka_unit_test(the_template_is_found_by_its_hash_then_by_the_architecture),
+        cmocka_unit_test(a_checkpoint_with_other_begins_and_ends_is_no_published_one),
+        cmocka_unit_test(the_tokenizers_template_goes_before_the_processors),
         cmocka_unit_test(a_template_has_one_hash_wherever_it_stands),
         cmocka_unit_test(of_a_reply_in_channels_only_the_last_one_is_the_answer),
     };

@@ -206,6 +206,8 @@ chat_render(const struct chat *c, const char *text, size_t n, char *room, char *
 
 /* ---- which one */
 
+#define NAME_ONE "the key chat_template names one of ours, or none"
+
 static token_id
 find(struct tokenizer *t, const char *piece)
 {
@@ -224,6 +226,27 @@ lacks(const struct chat_template *m, struct tokenizer *t)
     for (size_t i = 0; i < ARRAY_LEN(m->needs) && m->needs[i]; i++)
         if (find(t, m->needs[i]) < 0) return m->needs[i];
     return NULL;
+}
+
+/* Whether the checkpoint calls something else bos_token or eos_token than its template was published with: why says it. */
+static bool
+names_others(const struct chat_template *m, const char *dir, char why[240])
+{
+    static const char *const key[] = { "bos_token", "eos_token" };
+
+    for (size_t i = 0; i < m->named; i++) {
+        char token[128];
+        struct err e = { 0 };
+        int there = chat_file_token(dir, key[i], token, sizeof token, &e);
+
+        if (there == 0 || (there > 0 && strcmp(token, m->needs[i]) == 0)) continue;
+        snprintf(
+            why, 240,
+            "the chat template %s has %s for %s, tokenizer_config.json has \"%.60s\"; " NAME_ONE,
+            m->name, m->needs[i], key[i], there < 0 ? e.text : token);
+        return true;
+    }
+    return false;
 }
 
 static const struct chat_template *
@@ -266,8 +289,6 @@ set_tokens(struct chat *c, struct tokenizer *t)
     c->call = harmony ? find(t, "<|call|>") : -1;
 }
 
-#define NAME_ONE "the key chat_template names one of ours, or none"
-
 static void
 choose(struct chat *c, const char *dir, struct tokenizer *t, char note[240])
 {
@@ -283,6 +304,11 @@ choose(struct chat *c, const char *dir, struct tokenizer *t, char note[240])
     }
     known = there ? chat_file_known(hash) : NULL;
     c->template = known ? named(known) : usual(chat_file_type(dir, type), t);
+    if (c->template && names_others(c->template, dir, c->why)) {
+        c->template = NULL;
+        memcpy(note, c->why, sizeof c->why);
+        return;
+    }
     if (known) return;
     if (!c->template && there)
         snprintf(c->why, sizeof c->why,

@@ -95,7 +95,7 @@ string_of(char **text, size_t *n, const char *key, struct err *e)
 static int
 find_template(const char *dir, char **text, size_t *n, struct err *e)
 {
-    static const char *const names[] = { "chat_template.json", "tokenizer_config.json" };
+    static const char *const names[] = { "tokenizer_config.json", "chat_template.json" };
     int r = read_one(dir, "chat_template.jinja", text, n, e);
 
     for (size_t i = 0; r == 0 && i < ARRAY_LEN(names); i++) {
@@ -119,6 +119,46 @@ chat_file_hash(const char *dir, uint64_t hash[2], struct err *e)
     while (n && strchr(" \t\r\n", text[n - 1])) n--;
     cache_hash_of(text, n, hash);
     return 1;
+}
+
+/* A token as a string, as an object with content, or null. */
+static int
+read_token(struct json *j, char *buf, size_t n, struct err *e)
+{
+    struct json at = *j;
+    int more;
+
+    TRY(json_next(&at, e));
+    if (at.kind != JSON_OBJECT) return doc_text(j, "the token", buf, n, e);
+    buf[0] = '\0';
+    while ((more = doc_key(&at, e)) > 0)
+        if (json_is(&at, "content"))
+            TRY(doc_text(&at, "its content", buf, n, e));
+        else
+            TRY(json_skip(&at, e));
+    return more;
+}
+
+int
+chat_file_token(const char *dir, const char *key, char *buf, size_t n, struct err *e)
+{
+    CLEAN(doc_free) char *text = NULL;
+    struct json j;
+    size_t len = 0;
+    int more = read_one(dir, "tokenizer_config.json", &text, &len, e);
+
+    if (more <= 0) return more;
+    json_open(&j, text, len);
+    TRY(json_next(&j, e));
+    TRY(doc_object(&j, "the document", e));
+    while ((more = doc_key(&j, e)) > 0) {
+        if (json_is(&j, key)) {
+            TRY(read_token(&j, buf, n, e));
+            return 1;
+        }
+        TRY(json_skip(&j, e));
+    }
+    return more;
 }
 
 const char *

@@ -428,22 +428,22 @@ gemma4_turn(struct chat_state *s, const struct turn *t)
 
 const struct chat_template chat_templates[CHAT_TEMPLATES] = {
     /* clang-format off */
-    /*                         alternates system_is_turn late_system developer channels thinks */
-    { "llama2",         S,       true,  false, false, false, false, 0, begin_nothing, llama2_turn,   "" },
-    { "llama3",         HEADERS, false, true,  true,  false, false, 0, llama3_begin,  llama3_turn,   LLAMA3_REPLY },
-    { "llama3.1",       HEADERS, false, false, true,  false, false, 0, llama31_begin, llama3_turn,   LLAMA3_REPLY },
-    { "llama3.2",       HEADERS, false, false, true,  false, false, 0, llama32_begin, llama3_turn,   LLAMA3_REPLY },
-    { "mistral",        S,       true,  false, false, false, false, 0, mistral_begin, mistral_turn,  "" },
-    { "mistral-v1",     S,       true,  false, false, false, false, 0, begin_s,       mistral1_turn, "" },
-    { "mistral-v3",     S,       true,  false, false, false, false, 0, begin_s,       mistral3_turn, "" },
-    { "mistral-nemo",   S,       true,  false, false, false, false, 0, begin_s,       nemo_turn,     "" },
-    { "gemma",          TURNS,   true,  false, false, false, false, 0, gemma_begin,   gemma_turn,    "<start_of_turn>model\n" },
-    { "gemma3",         TURNS,   true,  false, false, false, false, 0, gemma3_begin,  gemma_turn,    "<start_of_turn>model\n" },
-    { "harmony",        MARKS,   false, false, false, true,  true,  0, harmony_begin, harmony_turn,  "<|start|>assistant" },
-    { "qwen2",          IM,      false, false, true,  false, false, 0, qwen2_begin,   im_turn,       "<|im_start|>assistant\n" },
-    { "qwen2.5",        IM,      false, false, true,  false, false, 0, qwen25_begin,  im_turn,       "<|im_start|>assistant\n" },
-    { "qwen3",          IM,      false, false, true,  false, false, REASONING_CONTENT, qwen3_begin,   qwen3_turn,    "<|im_start|>assistant\n" },
-    { "gemma4",         TURNED,  false, false, true,  true,  false, EITHER, gemma4_begin,  gemma4_turn,   "<|turn>model\n<|channel>thought\n<channel|>" },
-    { "gemma4-e",       TURNED,  false, false, true,  true,  false, EITHER, gemma4_begin,  gemma4_turn,   "<|turn>model\n" },
+    /*                       named alternates system_is_turn late_system developer channels thinks */
+    { "llama2",         S,       2, true,  false, false, false, false, 0, begin_nothing, llama2_turn,   "" },
+    { "llama3",         HEADERS, 1, false, true,  true,  false, false, 0, llama3_begin,  llama3_turn,   LLAMA3_REPLY },
+    { "llama3.1",       HEADERS, 1, false, false, true,  false, false, 0, llama31_begin, llama3_turn,   LLAMA3_REPLY },
+    { "llama3.2",       HEADERS, 1, false, false, true,  false, false, 0, llama32_begin, llama3_turn,   LLAMA3_REPLY },
+    { "mistral",        S,       2, true,  false, false, false, false, 0, mistral_begin, mistral_turn,  "" },
+    { "mistral-v1",     S,       2, true,  false, false, false, false, 0, begin_s,       mistral1_turn, "" },
+    { "mistral-v3",     S,       2, true,  false, false, false, false, 0, begin_s,       mistral3_turn, "" },
+    { "mistral-nemo",   S,       2, true,  false, false, false, false, 0, begin_s,       nemo_turn,     "" },
+    { "gemma",          TURNS,   1, true,  false, false, false, false, 0, gemma_begin,   gemma_turn,    "<start_of_turn>model\n" },
+    { "gemma3",         TURNS,   1, true,  false, false, false, false, 0, gemma3_begin,  gemma_turn,    "<start_of_turn>model\n" },
+    { "harmony",        MARKS,   0, false, false, false, true,  true,  0, harmony_begin, harmony_turn,  "<|start|>assistant" },
+    { "qwen2",          IM,      0, false, false, true,  false, false, 0, qwen2_begin,   im_turn,       "<|im_start|>assistant\n" },
+    { "qwen2.5",        IM,      0, false, false, true,  false, false, 0, qwen25_begin,  im_turn,       "<|im_start|>assistant\n" },
+    { "qwen3",          IM,      0, false, false, true,  false, false, REASONING_CONTENT, qwen3_begin,   qwen3_turn,    "<|im_start|>assistant\n" },
+    { "gemma4",         TURNED,  1, false, false, true,  true,  false, EITHER, gemma4_begin,  gemma4_turn,   "<|turn>model\n<|channel>thought\n<channel|>" },
+    { "gemma4-e",       TURNED,  1, false, false, true,  true,  false, EITHER, gemma4_begin,  gemma4_turn,   "<|turn>model\n" },
     /* clang-format on */
 };

@@ -38,6 +38,7 @@ struct chat_state {
 struct chat_template {
     const char *name;
     const char *needs[3]; /* tokens of the vocabulary, without which it is not this template */
+    uint8_t named;        /* so many of them the program calls bos_token and eos_token */
     bool alternates;      /* user, assistant, user, ... and nothing else */
     bool system_is_turn;  /* the first too; else it is taken out, */
     bool late_system;     /* and another is refused, unless it is a turn here */
