@@ -278,6 +278,8 @@ gemma4_refuses_by_name_what_it_does_not_do(void **state)
         { "{\"per_layer_config\": {\"5\": {\"intermediate_size\": 7}}}", "intermediate_size",
           -ENOTSUP },
         { "{\"per_layer_config\": {\"5\": {\"head_dim\": 32}}}", "layer 11", -ENOTSUP },
+        { "{\"rope_theta\": 5e5}", "rope_theta outside", -ENOTSUP },
+        { "{\"partial_rotary_factor\": 0.5}", "partial_rotary_factor outside", -ENOTSUP },
         { "{\"per_layer_config\": {\"12\": {\"head_dim\": 32}}}", "\"12\" is none of 12", -EINVAL },
         { "{\"per_layer_config\": {\"-1\": {\"head_dim\": 32}}}", "\"-1\" is none of 12", -EINVAL },
         { "{\"per_layer_config\": {\"1\": {\"num_key_value_heads\": 3}}}", "layer 1", -ENOTSUP },
@@ -380,6 +382,7 @@ gpt_oss_without_a_word_of_it_rotates_as_published(void **state)
 
     (void)state;
     assert_true(alike(&arch_gpt_oss, GPT_OSS, "{}", said));
+    assert_true(alike(&arch_gpt_oss, GPT_OSS, "{\"rope_scaling\": {}}", said));
     assert_false(
         alike(&arch_gpt_oss, GPT_OSS, "{\"rope_parameters\": {\"rope_type\": \"default\"}}", said));
 }

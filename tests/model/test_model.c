@@ -223,6 +223,8 @@ what_a_family_refuses_is_said_with_the_file(void **state)
             "config.json: quantization_config is set; quantised checkpoints are not implemented");
     refused(",\"per_layer_config\":{\"1\":{\"skip\":[\"mlp\"]}}", NULL, -ENOTSUP,
             "config.json: per_layer_config is set, which is not implemented for toy");
+    refused(",\"is_causal\":false", NULL, -ENOTSUP,
+            "config.json: is_causal is false, only true is implemented");
     refused(",\"transformers_weights\":\"other.safetensors\"", NULL, -ENOTSUP,
             "config.json: transformers_weights is set; files of other names are not read");
     refused(",\"dtype\":\"int4\"", NULL, -ENOTSUP,

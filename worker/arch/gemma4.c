@@ -108,8 +108,14 @@ static const struct weight_rule weights[] = {
 static int
 read_rope(const json_t *config, struct gemma4_cfg *cfg, struct err *e)
 {
+    static const char *const older[] = { "rope_theta", "rope_local_base_freq", "rope_scaling",
+                                         "partial_rotary_factor" };
     struct rope_params *full = &cfg->rope[TABLE_FULL], *window = &cfg->rope[TABLE_WINDOW];
 
+    for (size_t i = 0; i < ARRAY_LEN(older); i++) /* its class reads rope_parameters alone */
+        if (cfg_state(config, older[i]) == CFG_SET)
+            return err_set(e, -ENOTSUP, "%s outside of rope_parameters is not implemented",
+                           older[i]);
     TRY(cfg_rope(config, "full_attention", 1e6, full, e));
     TRY(cfg_rope(config, "sliding_attention", 1e4, window, e));
     if (cfg_state(config, "rope_parameters") != CFG_SET) {

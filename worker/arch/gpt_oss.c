@@ -101,7 +101,7 @@ read_rope(const json_t *config, struct rope_params *ret, struct err *e)
 {
     TRY(cfg_rope(config, NULL, 150000, ret, e));
     if (cfg_state(config, "rope_parameters") != CFG_SET &&
-        cfg_state(config, "rope_scaling") != CFG_SET)
+        json_object_size(json_object_get(config, "rope_scaling")) == 0)
         set_usual_rope(ret);
     if (ret->type != ROPE_DEFAULT && ret->type != ROPE_YARN)
         return err_set(e, -ENOTSUP, "rope_type is neither default nor yarn");

@@ -124,6 +124,7 @@ refuse_others(const struct arch *a, const json_t *whole, const json_t *config, s
     if (!a->by_layer && cfg_state(config, "per_layer_config") == CFG_SET)
         return err_set(e, -ENOTSUP, "per_layer_config is set, which is not implemented for %s",
                        a->name);
+    TRY(cfg_want_bool(config, "is_causal", true, e)); /* else every mask is of both directions */
     if (cfg_state(whole, "transformers_weights") == CFG_SET)
         return err_set(e, -ENOTSUP,
                        "transformers_weights is set; files of other names are not read");
