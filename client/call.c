@@ -241,7 +241,7 @@ send_call(struct lagan *c, const char *verb, const char *args)
     if (r == 0 && b.size > LAGAN_MAX_FRAME)
         r = client_fail(c, -EMSGSIZE, "arguments of %s: %zu bytes, at most %u are taken", verb,
                         b.size, LAGAN_MAX_FRAME);
-    if (r == 0) r = client_send(c, &b);
+    if (r == 0) r = client_send_call(c, &b, c->next_rid);
     msgpack_sbuffer_destroy(&b);
     return r;
 }
@@ -305,6 +305,7 @@ lagan_call(struct lagan *c, const char *verb, const char *args, char **reply, ui
     if (r < 0) return r;
     c->call_rid = c->next_rid;
     r = wait_answer(c, verb, timeout_ms);
+    if (r < 0) client_unsend_call(c, c->call_rid); /* nobody waits for what it would do */
     if (r == 0) r = take_answer(c, c->call_frame, verb, reply, code);
     if (c->call_frame) frame_free(c->call_frame);
     c->call_frame = NULL;

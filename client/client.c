@@ -131,6 +131,12 @@ client_apart(const struct lagan *c)
 int
 client_send(struct lagan *c, const msgpack_sbuffer *b)
 {
+    return client_send_call(c, b, 0);
+}
+
+int
+client_send_call(struct lagan *c, const msgpack_sbuffer *b, uint64_t rid)
+{
     struct out *o;
 
     if (c->welcome && !c->out_first && send_now(c, b->data, b->size)) return 0;
@@ -140,12 +146,27 @@ client_send(struct lagan *c, const msgpack_sbuffer *b)
     o = malloc(sizeof *o + b->size);
     if (!o) return client_fail(c, -ENOMEM, "no memory for a frame of %zu bytes", b->size);
     o->next = NULL;
+    o->call = rid;
     o->n = b->size;
     memcpy(o->body, b->data, b->size);
     *c->out_last = o;
     c->out_last = &o->next;
     c->n_out++;
     return 0;
+}
+
+void
+client_unsend_call(struct lagan *c, uint64_t rid)
+{
+    struct out **at = &c->out_first, *o;
+
+    while (*at && (*at)->call != rid) at = &(*at)->next;
+    o = *at;
+    if (!o) return;
+    *at = o->next;
+    if (!o->next) c->out_last = at;
+    c->n_out--;
+    free(o);
 }
 
 static void

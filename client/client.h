@@ -33,6 +33,7 @@ CLEAN_FUNC(struct frame, frame_free)
 
 struct out { /* to be sent once there is a connection */
     struct out *next;
+    uint64_t call; /* rid of the CALL that it is; 0: it is none */
     size_t n;
     char body[];
 };
@@ -121,6 +122,8 @@ struct lagan {
 /* client.c */
 int client_fail(struct lagan *c, int code, const char *fmt, ...) PRINTF_LIKE(3, 4);
 int client_send(struct lagan *c, const msgpack_sbuffer *b); /* 0, -EAGAIN, -ENOMEM */
+int client_send_call(struct lagan *c, const msgpack_sbuffer *b, uint64_t rid);
+void client_unsend_call(struct lagan *c, uint64_t rid); /* if it still waits for a connection */
 bool client_apart(const struct lagan *c); /* the connection broke: RESUME will say what is open */
 /* Receive, look after the connection. 1: *ret is a CHUNK, DONE or ERROR for an open request (or NULL:
  * the awaited call is answered or lost, c->first has grown, or losing is set). 0: nothing by then. */

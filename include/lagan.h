@@ -118,7 +118,7 @@ LAGAN_EXPORT int lagan_cancel(struct lagan *c, uint64_t id); /* its ERROR event 
 LAGAN_EXPORT int lagan_next(struct lagan *c, struct lagan_event *ev, int timeout_ms);
 
 /* Everything but generate: verb and arguments as a JSON object (or NULL), the answer as JSON text in
- * *reply (free() it; lists of ids are lists of numbers). -ETIMEDOUT; -ECONNRESET: the connection was
+ * *reply (free() it; lists of ids are lists of numbers). -ETIMEDOUT; -EINTR: a signal came; -ECONNRESET: the connection was
  * lost; an ERROR answer is -EREMOTEIO with its code in *code, words in lagan_why(). */
 LAGAN_EXPORT int lagan_call(struct lagan *c, const char *verb, const char *args, char **reply,
                             uint32_t *code, int timeout_ms);

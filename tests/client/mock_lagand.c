@@ -438,6 +438,10 @@ take_call(const struct peer *from, const struct msg *m)
         msgpack_pack_object(&p, *args);
     } else if (IS("silent")) {
         return;
+    } else if (IS("count")) { /* how often it was asked */
+        static int n;
+
+        msgpack_pack_int(&p, ++n);
     } else if (IS("status")) {
         msgpack_pack_map(&p, 8);
         msg_key(&p, "models"), msgpack_pack_array(&p, 1), msg_text(&p, "mock");

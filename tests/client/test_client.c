@@ -428,6 +428,27 @@ a_call_on_a_connection_that_breaks_ends(void **state)
 }
 
 static void
+a_call_that_timed_out_before_there_was_a_lagand_is_not_sent_later(void **state)
+{
+    struct mock later;
+    struct lagan *c;
+    char *reply;
+
+    (void)state;
+    mock_dir(&later);
+    assert_int_equal(lagan_open(&c, later.endpoint, 0), 0);
+    for (int i = 0; i < 3; i++)
+        assert_int_equal(lagan_call(c, "count", NULL, &reply, NULL, 20), -ETIMEDOUT);
+    assert_int_equal(c->n_out, 0);
+    mock_start(&later, "1");
+    assert_int_equal(lagan_call(c, "count", NULL, &reply, NULL, 30000), 0);
+    assert_string_equal(reply, "1");
+    free(reply);
+    lagan_close(c);
+    mock_done(&later);
+}
+
+static void
 nonsense_from_lagand_fails_the_request_and_no_more(void **state)
 {
     /* not MessagePack; empty; an announcement of 4 GiB; another version; a CHUNK of rid 1 whose
@@ -584,6 +605,7 @@ main(void)
         cmocka_unit_test(json_goes_to_lagand_and_comes_back),
         cmocka_unit_test(events_that_come_during_a_call_are_kept_in_order),
         cmocka_unit_test(a_call_on_a_connection_that_breaks_ends),
+        cmocka_unit_test(a_call_that_timed_out_before_there_was_a_lagand_is_not_sent_later),
         cmocka_unit_test(nonsense_from_lagand_fails_the_request_and_no_more),
         cmocka_unit_test(log_probabilities_of_a_wrong_size_are_not_read),
         cmocka_unit_test(a_chunk_that_is_missing_is_noticed),
