@@ -374,6 +374,7 @@ take_accept(struct lagan *c, const struct msg *m)
 
     if (!r) return;
     r->accepted = r->here = true;
+    r->refused_since = 0;
     if (r->gave_seed || r->has_seed) return;
     r->has_seed = msg_u64(&m->map, "seed", &r->seed) == 0;
 }

@@ -65,6 +65,7 @@ struct row { /* an open request; rows are in the order of rid */
     msgpack_sbuffer end; /* what its DONE will say of the output, once the last token is here */
     uint32_t n_tries;    /* submitted again without a new token since */
     nsec retry_at;       /* it was refused then: when to try again; 0: not */
+    nsec refused_since;  /* by a lagand that cannot serve it; 0: not */
 };
 
 struct lagan {
@@ -147,7 +148,8 @@ void client_resume(
 void client_resumed(struct lagan *c, const struct msg *m); /* its answer */
 /* Was this a refusal of a request that had been accepted before? Then it is tried again later. */
 bool client_retries(struct lagan *c, struct row *r, uint32_t code);
-nsec client_retry_at(const struct lagan *c); /* NSEC_NEVER: nothing waits */
+void client_cancelled(struct lagan *c, struct row *r); /* one that waits to be tried again */
+nsec client_retry_at(const struct lagan *c);           /* NSEC_NEVER: nothing waits */
 void client_retry(struct lagan *c, nsec now);
 
 /* call.c */

@@ -152,12 +152,32 @@ unknown(struct lagan *c, struct row *r)
 bool
 client_retries(struct lagan *c, struct row *r, uint32_t code)
 {
+    nsec now = clock_now();
+
     if (!r->accepted || r->here || c->losing) return false;
     if (code != LAGAN_E_QUEUE_FULL && code != LAGAN_E_DRAINING && code != LAGAN_E_WORKER_LOST)
         return false;
+    if (r->cancelled) {
+        client_cancelled(c, r);
+        return true;
+    }
+    /* A queue empties; a model whose workers are drained or have failed may stay like that. */
+    if (code == LAGAN_E_QUEUE_FULL)
+        r->refused_since = 0;
+    else if (!r->refused_since)
+        r->refused_since = now;
+    else if (now >= clock_after(r->refused_since, c->patience))
+        return false;
     r->n_tries--; /* it was not lagand that died of it */
-    r->retry_at = clock_now() + RETRY_AFTER;
+    r->retry_at = now + RETRY_AFTER;
     return true;
+}
+
+void
+client_cancelled(struct lagan *c, struct row *r)
+{
+    r->retry_at = 0;
+    end_badly(c, r, LAGAN_E_CANCELLED, "cancelled before it was submitted again");
 }
 
 nsec

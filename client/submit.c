@@ -256,12 +256,17 @@ lagan_cancel(struct lagan *c, uint64_t id)
 {
     msgpack_sbuffer b;
     msgpack_packer p;
+    struct row *row = client_row(c, id);
     int k;
 
-    if (!client_row(c, id))
-        return client_fail(c, -ENOENT, "request %llu is not open", (unsigned long long)id);
-    client_row(c, id)->cancelled = true;
+    if (!row) return client_fail(c, -ENOENT, "request %llu is not open", (unsigned long long)id);
+    row->cancelled = true;
     if (client_apart(c)) return 0; /* it is, when there is a connection again */
+    if (row->retry_at) {           /* lagand knows nothing of it */
+        client_cancelled(c, row);
+        client_rearm(c);
+        return 0;
+    }
     msgpack_sbuffer_init(&b);
     msgpack_packer_init(&p, &b, msgpack_sbuffer_write);
     msg_begin(&p, LAGAN_MSG_CANCEL, id, 0);

@@ -89,7 +89,8 @@ LAGAN_EXPORT int lagan_open(struct lagan **ret, const char *endpoint, int timeou
 LAGAN_EXPORT int lagan_open_keys(struct lagan **ret, const char *endpoint, const char *keys,
                                  int timeout_ms);
 LAGAN_EXPORT void lagan_close(struct lagan *c); /* NULL is nothing; open requests are cancelled */
-/* How long requests wait for a connection that broke to be made again; -1 for ever. 30,000 at first. */
+/* How long requests wait for a connection that broke to be made again, and then for a worker of their model where that
+ * lagand has none; -1 for ever. 30,000 at first. */
 LAGAN_EXPORT void lagan_patience(struct lagan *c, int ms);
 LAGAN_EXPORT int lagan_fd(const struct lagan *c);
 LAGAN_EXPORT const char *lagan_why(const struct lagan *c); /* NULL: this thread's lagan_open() */

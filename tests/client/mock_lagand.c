@@ -18,7 +18,7 @@
  *     deep           the same, with an end that is as deep as a frame may be
  *     prompt         two prompt positions, a chunk each, and nothing more; three when REFUSALS is set
  * A client that has a session may come back on another connection and RESUME. REFUSALS: so many SUBMITs
- * that go on behind tokens are refused first.
+ * that go on behind tokens are refused first, with queue_full; -1: all of them are, with draining.
  * A prompt of ids is answered with the same ids. The CALL "verb" args come back for the verb "echo".
  */
 #include "ipc/msg.h"
@@ -298,6 +298,10 @@ take_submit(const struct peer *from, const struct msg *m)
         return;
     }
     if (q.done.n && n_refusals) {
+        if (n_refusals == UINT32_MAX) {
+            send_error(from, m->rid, LAGAN_E_DRAINING, "no worker is here");
+            return;
+        }
         n_refusals--;
         send_error(from, m->rid, LAGAN_E_QUEUE_FULL, "not yet");
         return;

@@ -180,6 +180,55 @@ a_full_queue_after_the_restart_is_waited_out(void **state)
 }
 
 static void
+a_lagand_that_cannot_serve_is_waited_for_no_longer_than_patience(void **state)
+{
+    struct lagan *c = connect_mock();
+    uint32_t at[N] = { 0 }, n_done = N - 1;
+    struct lagan_event ev = { sizeof ev };
+    nsec until = clock_now() + 20 * NSEC_S;
+    uint64_t id = ask(c, "many 1000", true);
+
+    (void)state;
+    take(c, at, &n_done, 20);
+    lagan_patience(c, 500);
+    mock_kill(&mock);
+    mock.refusals = "-1";
+    mock_start(&mock, "1");
+    do {
+        assert_true(clock_now() < until);
+        assert_in_range(lagan_next(c, &ev, 100), 0, 1);
+    } while (ev.kind != LAGAN_EVENT_ERROR);
+    assert_int_equal(ev.id, id);
+    assert_string_equal(ev.word, "draining");
+    assert_int_equal(c->n_rows, 0);
+    assert_true(c->welcome);
+    lagan_close(c);
+}
+
+static void
+a_request_that_waits_to_be_tried_again_can_be_cancelled(void **state)
+{
+    struct lagan *c = connect_mock();
+    uint32_t at[N] = { 0 }, n_done = N - 1;
+    struct lagan_event ev = { sizeof ev };
+    uint64_t id = ask(c, "many 1000", true);
+
+    (void)state;
+    take(c, at, &n_done, 20);
+    mock_kill(&mock);
+    while (lagan_next(c, &ev, 0) == 1 || c->welcome) continue; /* all that came */
+    mock.refusals = "-1";
+    mock_start(&mock, "1");
+    while (!client_row(c, id)->retry_at) assert_int_equal(lagan_next(c, &ev, 10), 0);
+    assert_int_equal(lagan_cancel(c, id), 0);
+    ev = next(c, LAGAN_EVENT_ERROR);
+    assert_int_equal(ev.id, id);
+    assert_string_equal(ev.word, "cancelled");
+    assert_int_equal(lagan_next(c, &ev, 200), 0);
+    lagan_close(c);
+}
+
+static void
 a_request_that_may_not_resume_ends_with_worker_lost(void **state)
 {
     struct lagan *c = connect_mock();
@@ -292,6 +341,8 @@ main(void)
         T(an_answer_whose_last_token_is_here_needs_no_lagand_to_end),
         T(an_end_that_cannot_be_is_an_error_of_lagands),
         T(a_full_queue_after_the_restart_is_waited_out),
+        T(a_lagand_that_cannot_serve_is_waited_for_no_longer_than_patience),
+        T(a_request_that_waits_to_be_tried_again_can_be_cancelled),
         T(a_request_that_may_not_resume_ends_with_worker_lost),
         T(what_is_cancelled_or_submitted_meanwhile_is_done_with_the_next_one),
         T(log_probabilities_of_the_prompt_come_once),
