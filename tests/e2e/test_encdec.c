@@ -319,6 +319,7 @@ a_default_that_is_not_served_is_refused_by_name_and_only_when_asked_for(void **s
     static const char *const generation[][2] = {
         { "{\"decoder_start_token_id\":2,\"suppress_tokens\":[5]}", "suppress_tokens" },
         { "{\"decoder_start_token_id\":2,\"typical_p\":0.5}", "typical_p" },
+        { "{\"decoder_start_token_id\":2,\"top_h\":0.4}", "top_h" },
         { "{\"decoder_start_token_id\":2,\"top_p\":\"x\"}", "top_p" },
         { "{\"decoder_start_token_id\":2,\"max_length\":1}", "max_length" },
     };

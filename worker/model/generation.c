@@ -98,6 +98,8 @@ look_for_what_is_not_served(struct generation *g, const json_t *from)
         { "diversity_penalty", 0 },
         { "penalty_alpha", 0 },
         { "typical_p", 1 },
+        { "top_h", 0 },
+        { "dola_layers", 0 },
         { "epsilon_cutoff", 0 },
         { "eta_cutoff", 0 },
         { "guidance_scale", 1 },
