@@ -90,6 +90,7 @@ llama_refuses_by_name_what_it_does_not_do(void **state)
         { "{\"hidden_act\": \"gelu\"}", "hidden_act", -ENOTSUP },
         { "{\"attention_bias\": true}", "attention_bias", -ENOTSUP },
         { "{\"mlp_bias\": true}", "mlp_bias", -ENOTSUP },
+        { "{\"sliding_window\": 8}", "sliding_window", -ENOTSUP },
         { "{\"num_key_value_heads\": 3}", "num_key_value_heads", -EINVAL },
         { "{\"head_dim\": 15}", "head_dim", -EINVAL },
         { "{\"num_hidden_layers\": 129}", "num_hidden_layers", -EINVAL },
@@ -122,8 +123,14 @@ mistral_has_a_window_unless_its_config_says_null(void **state)
     assert_int_equal(configure(&arch_llama, MISTRAL, "{\"sliding_window\": null}", &e), 0);
     assert_int_equal(shape.layer[0].window, 0);
     assert_int_equal(shape.layer[0].kv, KV_FULL);
-    assert_int_equal(configure(&arch_llama, LLAMA, "{\"sliding_window\": 8}", &e), 0);
+    /* Llama's says nothing where all that is possible is within it, or its layers see everything. */
+    assert_int_equal(configure(&arch_llama, LLAMA, "{\"sliding_window\": 2048}", &e), 0);
     assert_int_equal(shape.layer[0].window, 0);
+    assert_int_equal(configure(&arch_llama, LLAMA,
+                               "{\"sliding_window\": 8, \"layer_types\":"
+                               " [\"full_attention\", \"full_attention\"]}",
+                               &e),
+                     0);
 }
 
 static void

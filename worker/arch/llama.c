@@ -61,13 +61,33 @@ static const struct weight_rule weights[] = {
 /* What MistralConfig has where a config says nothing. */
 enum { MISTRAL_WINDOW = 4096, MISTRAL_KV_HEADS = 8, MISTRAL_POSITIONS = 131072 };
 
-/* Llama's config has no window; Mistral's null means none, and absent means the default. */
+/* Mistral's null means none, and absent means the default. */
 static int
 read_window(const json_t *config, bool mistral, uint32_t *ret, struct err *e)
 {
     *ret = 0;
     if (!mistral || cfg_state(config, "sliding_window") == CFG_NULL) return 0;
     return cfg_u32(config, "sliding_window", MISTRAL_WINDOW, 1, CFG_MAX_POSITIONS, ret, e);
+}
+
+/* A window that Llama's config has none the less: transformers drops what is behind it from its cache and sees it in a
+ * prompt. It says nothing where no sequence is longer. */
+static int
+refuse_window(const json_t *config, const struct model_shape *s, struct err *e)
+{
+    uint32_t window;
+    bool slides;
+
+    TRY(cfg_u32(config, "sliding_window", CFG_MAX_POSITIONS, 1, CFG_MAX_POSITIONS, &window, e));
+    for (uint32_t i = 0; i < s->n_layers; i++) {
+        TRY(cfg_slides(config, i, s->n_layers, true, &slides, e));
+        if (slides && window < s->max_len)
+            return err_set(
+                e, -ENOTSUP,
+                "sliding_window is %u, which is not implemented for llama; mistral has one",
+                window);
+    }
+    return 0;
 }
 
 static int
@@ -109,6 +129,7 @@ configure(json_t *config, struct model_shape *s, void *out, struct err *e)
                 CFG_MAX_POSITIONS, &s->max_len, e));
     TRY(cfg_f32(config, "rms_norm_eps", 1e-6, 0, 1, &cfg->eps, e));
     TRY(read_window(config, mistral, &l.window, e));
+    if (!mistral) TRY(refuse_window(config, s, e));
     TRY(read_rope(config, &cfg->rope, e));
     cfg->scale = 1 / sqrtf((float)l.head_dim);
     s->dim[DIM_HIDDEN] = s->hidden;
