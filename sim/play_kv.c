@@ -399,7 +399,7 @@ act_fork(struct stage *g, struct err *e)
         to->text.space = &to->space;
         if (kv_reserve(g->w.kv, seat, &need) < 0) return wrong(g, e, "no room for %s", to->name);
         out = begin_step(g);
-        kv_fork(g->w.kv, 0, g->step, from, seat, h->cached, &out);
+        kv_fork(g->w.kv, 0, g->step, from, seat, h->cached, h->cached, &out);
         end_step(g, seat);
     }
     return 0;

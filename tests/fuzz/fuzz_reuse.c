@@ -394,7 +394,7 @@ fork_seat(struct twin *t, struct in *in)
     if (r < 0) return;
     out.step = step;
     kv_ends(t->kv, lane, &out);
-    kv_fork(t->kv, lane, step, a, b, from->pos, &out);
+    kv_fork(t->kv, lane, step, a, b, from->pos, from->pos, &out);
     kv_fence(t->kv, a, lane, step);
     if (!from->family) from->family = ++t->n_families;
     resemble(to, from, in);

@@ -143,7 +143,7 @@ begin(struct search *s, uint32_t n_prompt, uint32_t len, uint32_t source)
     s->step++;
     for (uint32_t i = 1; i < BEAMS; i++) {
         memcpy(s->token[i], s->token[0], sizeof s->token[0]);
-        kv_fork(s->kv, 0, s->step, 0, i, n_prompt, &s->out);
+        kv_fork(s->kv, 0, s->step, 0, i, n_prompt, n_prompt, &s->out);
         apply(s);
     }
     for (uint32_t i = 0; i < BEAMS; i++) look(s, i);

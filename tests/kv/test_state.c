@@ -316,7 +316,7 @@ beams_have_states_of_their_own(void **state)
     need = kv_fork_need(b->kv, 30, 10, 1);
     for (uint32_t i = 1; i < 3; i++) assert_int_equal(kv_reserve(b->kv, i, &need), 0);
     b->out.n_edits = b->out.n_copies = 0;
-    for (uint32_t i = 1; i < 3; i++) kv_fork(b->kv, 0, b->step + 1, 0, i, 10, &b->out);
+    for (uint32_t i = 1; i < 3; i++) kv_fork(b->kv, 0, b->step + 1, 0, i, 10, 10, &b->out);
     kv_check(b->kv);
     assert_int_equal(b->out.n_copies, 2 * (1 + LAYERS)); /* the block that is written, the states */
     for (uint32_t i = 0; i < 3; i++) before[i] = kv_entry(b->kv, i, 1, 0);

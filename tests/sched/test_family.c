@@ -3,6 +3,7 @@
  * somebody else changes the answer.
  */
 #include "tests/test.h"
+#include "worker/kv/kv_kind.h"
 #include "worker/kv/kv_seat.h"
 #include "worker/sched/scheduler.h"
 
@@ -156,6 +157,20 @@ list_of(struct batch_top *top, uint64_t h, uint32_t n)
                            : (struct batch_top){ -1, 0 };
 }
 
+/* A worker that takes over now goes on from what is committed: the window before that is there. Of a search whose beams
+ * have come apart steps come one by one, and that is what the next one is planned from. */
+static void
+check_window(const struct bed *b, const struct batch *p)
+{
+    for (uint32_t i = 0; i < p->n_runs; i++) {
+        const struct seq *q = scheduler_seat(b->s, p->run[i].seat);
+        uint32_t first;
+
+        kv_held(b->kv, q->seat, 1, &first);
+        check(first <= kv_kind_first(&b->c.group[1], BLOCK, q->n_done));
+    }
+}
+
 /* Plan, and do it at once: results are handed out later. */
 static const struct batch *
 plan(struct bed *b)
@@ -164,6 +179,7 @@ plan(struct bed *b)
 
     if (scheduler_plan(b->s, 0, b->now, p) == 0) return NULL;
     b->planned++;
+    check_window(b, p);
     apply(b, p);
     for (uint32_t i = 0; i < p->n_runs; i++) {
         const struct batch_run *r = &p->run[i];
@@ -418,6 +434,37 @@ beams_samples_and_others_have_each_their_own_tokens(void **state)
     }
 }
 
+/* The step that computes the last of what they share is out. */
+static void
+a_family_that_forks_keeps_the_window_that_a_successor_of_its_first_goes_on_from(void **state)
+{
+    static struct bed b;
+
+    (void)state;
+    for (uint32_t beams = 0; beams < 2; beams++) {
+        struct family *f = family_new(1, 3, beams, 31, 6, 0);
+        uint32_t left = 1;
+        bool ahead = false;
+        struct err e;
+
+        b.l = (struct scheduler_limits){ .max_seqs = 3,
+                                         .max_rows = 9,
+                                         .max_len = MAX_LEN,
+                                         .n_lanes = 1,
+                                         .lane_work = { WORK_CONTEXT | WORK_GENERATION } };
+        open_bed(&b);
+        assert_int_equal(scheduler_add(b.s, f->seq, 0, &e), 0);
+        while (left > 0) {
+            while (b.planned - b.done < OUT && plan(&b)) continue; /* it looks at the window */
+            ahead = ahead || (f->seq[1].forked && f->seq[0].n_done < f->seq[0].n_shared);
+            commit(&b);
+            take_back(&b, &f, 1, &left);
+        }
+        assert_true(ahead);
+        close_bed(&b);
+    }
+}
+
 static void
 who_is_paused_goes_on_as_if_nothing_had_happened_beams_and_samples_all_together(void **state)
 {
@@ -618,6 +665,8 @@ main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(beams_samples_and_others_have_each_their_own_tokens),
+        cmocka_unit_test(
+            a_family_that_forks_keeps_the_window_that_a_successor_of_its_first_goes_on_from),
         cmocka_unit_test(
             who_is_paused_goes_on_as_if_nothing_had_happened_beams_and_samples_all_together),
         cmocka_unit_test(a_search_that_was_taken_over_and_is_paused_shares_only_what_is_alike),

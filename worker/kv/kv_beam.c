@@ -69,14 +69,30 @@ fork_state(struct kv *kv, unsigned lane, uint32_t from, uint32_t to, uint32_t gr
                  0);
 }
 
+/* Whether `to` has reserved so much that it can hold what queries from done on see. */
+static bool
+has_room(const struct kv *kv, uint32_t from, uint32_t to, uint32_t n, uint32_t done)
+{
+    const struct kv_seat *f = &kv_seats(kv)[from], *s = &kv_seats(kv)[to];
+    uint32_t tokens = kv->c.tokens_per_block;
+
+    for (uint32_t g = 0; g < kv->c.n_groups; g++) {
+        const struct kv_group *k = &kv->c.group[g];
+        uint32_t first = MAX(f->first[g], kv_kind_first(k, tokens, done));
+
+        if (k->kind == KV_WINDOW && CEIL_DIV(n, tokens) > first + s->reserved[g]) return false;
+    }
+    return true;
+}
+
 void
 kv_fork(struct kv *kv, unsigned lane, uint64_t step, uint32_t from, uint32_t to, uint32_t n,
-        struct kv_out *out)
+        uint32_t done, struct kv_out *out)
 {
-    check(from != to);
+    check(from != to && done <= n);
     kv_wait_row(kv, lane, from, out);
     kv_wait_row(kv, lane, to, out);
-    kv_trim(kv, from, n, out);
+    kv_trim(kv, from, has_room(kv, from, to, n, done) ? done : n, out);
     for (uint32_t g = 0; g < kv->c.n_groups; g++) {
         if (kv->c.group[g].kind == KV_STATE) {
             fork_state(kv, lane, from, to, g, out);

@@ -17,10 +17,10 @@
 struct kv_need kv_fork_need(const struct kv *kv, uint32_t len, uint32_t n_prompt, uint32_t chunk);
 
 /* The first n positions of `from` are `to`'s too; `to` holds nothing yet. The step is the next of both, and
- * what wrote them was before it in this lane or is waited for. What no query from n on sees leaves `from`;
- * edits of its rows, a copy of the last block. */
+ * what wrote them was before it in this lane or is waited for. What no query from done <= n on sees leaves `from`, or
+ * from n on, where `to` has no room for more; edits of its rows, a copy of the last block. */
 void kv_fork(struct kv *kv, unsigned lane, uint64_t step, uint32_t from, uint32_t to, uint32_t n,
-             struct kv_out *out);
+             uint32_t done, struct kv_out *out);
 
 /* Seat i goes on from what seat[parent[i]] has, n positions each; at most 16 seats. Edits of entries that
  * change; a copy of the last block for each but one who goes on from the same seat, that itself if it does. It lies

@@ -199,6 +199,14 @@ rows_untold(const struct seq *q)
 {
     return UNTOLD_STEPS * (1 + q->n_draft);
 }
+/* From there on a successor may compute it again, and sees the window before that: of beams, whose steps come one by
+ * one and are told of as they are decided, from where they are, unless a step of their prompt is out. */
+static inline uint32_t
+seen_from(const struct seq *q)
+{
+    if (q->beam && q->in_flight == 0) return q->n_planned;
+    return q->n_done - MIN(q->n_done, rows_untold(q));
+}
 /* For how many rows at once a window keeps blocks, so that two steps may be out: of a prompt in chunks, or 0. */
 uint32_t rows_out(const struct seq *q, uint32_t chunk);
 int admission(const struct scheduler *s, const struct seq *q, uint32_t n_prompt,

@@ -204,6 +204,7 @@ void
 fork_members(struct plan *p, struct seq *first)
 {
     struct scheduler *s = p->s;
+    uint32_t done = seen_from(first);
     struct seq *next;
 
     if (first->lane_step > s->done[first->lane])
@@ -215,7 +216,7 @@ fork_members(struct plan *p, struct seq *first)
         m->forked = true;
         if (!m->beam) m->first_member = m->next_member = NULL;
         if (m == first) continue;
-        kv_fork(s->kv, p->lane, p->b->step, first->seat, m->seat, first->n_shared, &p->out);
+        kv_fork(s->kv, p->lane, p->b->step, first->seat, m->seat, first->n_shared, done, &p->out);
         s->seat[m->seat].len = s->seat[first->seat].len;
         s->seat[m->seat].chunk = s->seat[first->seat].chunk;
         m->n_planned = m->n_done = first->n_shared;

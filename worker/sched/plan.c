@@ -141,7 +141,7 @@ add_run(struct plan *p, struct seq *q, unsigned work, uint32_t n_rows)
     uint32_t end = q->n_planned + n_rows, n_logits = 0;
     struct batch_run *r = &b->run[b->n_runs++];
     const struct seat *seat = &p->s->seat[q->seat];
-    uint32_t done = q->n_done - MIN(q->n_done, rows_untold(q)); /* seen by a successor */
+    uint32_t done = seen_from(q);
 
     *r = (struct batch_run){
         .seat = q->seat,
@@ -156,7 +156,6 @@ add_run(struct plan *p, struct seq *q, unsigned work, uint32_t n_rows)
     };
     if (!seat->begun) begin_seat(p, q, r);
     if (q->first_member && forks_now(q)) fork_members(p, q);
-    if (q->beam) done = q->n_planned; /* nobody takes them over, and no step is out */
     if (end >= q->n_prompt) {
         r->flags |= q->beam ? RUN_SAMPLE | RUN_BEAM : RUN_SAMPLE;
         n_logits = 1u + r->n_draft;
