@@ -453,13 +453,14 @@ loop_run(struct worker *w, struct err *e)
     emit_ready(w);
     FP(ready_said);
     log_info("ready in %.2f s (device %.2f, weights %.2f, steps %.2f, KV %.2f) on %s, "
-             "%.1f MiB weights%s, %.1f MiB KV in %u groups of %u-token blocks",
+             "%.1f MiB weights%s, %.1f MiB KV in %u group%s of %u-token blocks",
              (double)w->e.load_ns / NSEC_S, (double)w->e.slice_ns[LOAD_DEVICE] / NSEC_S,
              (double)w->e.slice_ns[LOAD_WEIGHTS] / NSEC_S,
              (double)w->e.slice_ns[LOAD_STEPS] / NSEC_S, (double)w->e.slice_ns[LOAD_KV] / NSEC_S,
              gpu_describe(w->e.gpu), (double)w->e.model->weight_bytes / (1 << 20),
              w->e.model->adopted ? " (adopted)" : "", (double)w->e.kv_arena.bytes / (1 << 20),
-             w->e.kv_config.n_groups, w->e.kv_config.tokens_per_block);
+             w->e.kv_config.n_groups, w->e.kv_config.n_groups == 1 ? "" : "s",
+             w->e.kv_config.tokens_per_block);
     legacy_begin(w, clock_now());
     do r = turn(w, seq, n_before, e);
     while (r == 0);

@@ -670,8 +670,9 @@ start_no_tuning(const struct worker *w)
                "as which experts a token goes to, must have the same bits in all";
     if (!on_gpu(&w->e)) return "the CPU device has nothing to tune";
     if (!w->keys.cuda_tuned[0])
-        return "there is no file to keep the results in: name one with this model's key cuda.tuned "
-               "and restart the worker";
+        return "there is no file to keep the results in: name one with this model's key "
+               "cuda.tuned, "
+               "then `laganctl daemon reexec`";
     if (w->keys.numerics == NUMERICS_INVARIANT)
         return "numerics is invariant here: bits may not change while it serves";
     if (w->e.limits.n_lanes > 1)

@@ -223,8 +223,8 @@ steer_wish(struct steer *s, uint32_t mode, uint32_t context, uint32_t generation
     if (!s->lanes && mode == SPLIT_OFF) return 0; /* it is */
     if (!s->lanes)
         return err_set(e, -ENOTSUP,
-                       "split.mode is off here, and there is one lane: set it to fixed or auto and "
-                       "restart the worker");
+                       "split.mode is off here, and there is one lane: set it to fixed or auto in "
+                       "the configuration, then `laganctl daemon reexec`");
     pthread_mutex_lock(&s->lock);
     copy = s->state.ladder;
     if (mode == SPLIT_FIXED) r = ladder_set(&copy, context, generation, &rung, e);

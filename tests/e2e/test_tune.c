@@ -116,7 +116,7 @@ a_worker_without_anything_to_tune_says_so_and_laganctl_exits_with_5(void **state
         assert_string_equal(
             said, serve_on_gpu()
                       ? "laganctl: there is no file to keep the results in: name one with this "
-                        "model's key cuda.tuned and restart the worker\n"
+                        "model's key cuda.tuned, then `laganctl daemon reexec`\n"
                       : "laganctl: the CPU device has nothing to tune\n");
     }
     serve_stop(&s);
