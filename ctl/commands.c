@@ -83,6 +83,18 @@ arena_bytes(const json_t *worker)
     return sum;
 }
 
+/* A worker that does not run has none: 0 would be whoever asks, for kill(1). */
+static void
+pid_cell(struct table *t, const json_t *o)
+{
+    long long pid = json_number(o, "pid");
+
+    if (pid)
+        table_cell(t, true, "%lld", pid);
+    else
+        table_cell(t, true, "-");
+}
+
 /* Of a group, below the worker that is its rank 0. */
 static void
 add_ranks(struct table *t, const json_t *worker)
@@ -95,7 +107,7 @@ add_ranks(struct table *t, const json_t *worker)
         char bytes[32];
 
         table_cell(t, false, "%s", json_word(r, "name"));
-        table_cell(t, true, "%lld", json_number(r, "pid"));
+        pid_cell(t, r);
         table_cell(t, false, "rank %zu", i + 1);
         for (int k = 0; k < 2; k++) table_cell(t, false, "%s", "");
         for (int k = 0; k < 3; k++) table_cell(t, true, "%s", "");
@@ -119,7 +131,7 @@ print_workers(const json_t *workers)
         const char *standby = json_string_value(json_object_get(w, "standby"));
 
         table_cell(t, false, "%s", json_word(w, "name"));
-        table_cell(t, true, "%lld", json_number(w, "pid"));
+        pid_cell(t, w);
         table_cell(t, false, "%s", json_word(w, "model"));
         table_cell(t, false, "%s", json_word(w, "device"));
         table_cell(t, false, "%s%s%s", json_word(w, "state"), standby && *standby ? ", " : "",
@@ -135,12 +147,17 @@ print_workers(const json_t *workers)
     json_array_foreach(workers, i, w)
     {
         const char *why = json_string_value(json_object_get(w, "why"));
+        const char *name = json_word(w, "name"), *state = json_word(w, "state");
 
-        if (!why || !*why) continue;
-        printf("%s: %s\n", json_word(w, "name"), why);
-        if (!strcmp(json_word(w, "state"), "failed"))
-            printf("%s is not tried again; `laganctl restart %s` does\n", json_word(w, "name"),
-                   json_word(w, "name"));
+        if (why && *why) printf("%s: %s\n", name, why);
+        if (!strcmp(state, "failed"))
+            printf("%s is not tried again; `laganctl restart %s` does\n", name, name);
+        else if (!strcmp(state, "down"))
+            printf("%s stays down; `laganctl restart %s` starts it\n", name, name);
+        else if (!strcmp(state, "backoff"))
+            printf("%s is tried again in a while, or now with `laganctl restart %s`; `laganctl "
+                   "panic` has its last words\n",
+                   name, name);
     }
 }
 

@@ -371,6 +371,8 @@ static void
 pack_worker(const char *worker)
 {
     static uint32_t n_looks;
+    const char *model = getenv("MOCK_MODEL"),
+               *down = getenv("MOCK_DOWN"); /* a state: it has no process */
 
     msgpack_pack_map(&p, 10);
     msg_key(&p, "stats"), msgpack_pack_map(&p, 3);
@@ -378,10 +380,10 @@ pack_worker(const char *worker)
     msg_key(&p, "step_ns"), msgpack_pack_int(&p, 2500000);
     msg_key(&p, "step_rows"), msgpack_pack_int(&p, 40);
     msg_key(&p, "name"), msg_text(&p, worker);
-    msg_key(&p, "pid"), msgpack_pack_int(&p, 4711);
+    msg_key(&p, "pid"), msgpack_pack_int(&p, down ? 0 : 4711);
     msg_key(&p, "device"), msg_text(&p, "cpu");
-    msg_key(&p, "model"), msg_text(&p, "mock");
-    msg_key(&p, "state"), msg_text(&p, "ready");
+    msg_key(&p, "model"), msg_text(&p, model ? model : "mock");
+    msg_key(&p, "state"), msg_text(&p, down ? down : "ready");
     msg_key(&p, "running"), msgpack_pack_int(&p, 3);
     msg_key(&p, "waiting"), msgpack_pack_int(&p, 12);
     msg_key(&p, "restarts"), msgpack_pack_int(&p, 0);

@@ -429,6 +429,45 @@ tables_line_up_and_json_is_the_answer(void **state)
 }
 
 static void
+a_name_with_a_newline_or_an_escape_does_not_leave_its_cell(void **state)
+{
+    (void)state;
+    assert_int_equal(sh("MOCK_MODEL=$(printf 'a\\nb\\033[2Jc') $D/bin/laganctl --spawn models/x "
+                        "workers list"),
+                     0);
+    assert_string_equal(
+        out,
+        "WORKER   PID  MODEL     DEVICE  STATE  RUNNING  WAITING  KV USED  ARENAS  RESTARTS\n"
+        "w0      4711  a b [2Jc  cpu     ready        3       12      62%     0 B         0\n");
+}
+
+static void
+a_worker_without_a_process_has_no_pid_and_says_what_to_do(void **state)
+{
+    static const char *const states[][2] = {
+        { "down", "w0 stays down; `laganctl restart w0` starts it\n" },
+        { "failed", "w0 is not tried again; `laganctl restart w0` does\n" },
+        { "backoff", "w0 is tried again in a while, or now with `laganctl restart w0`" },
+    };
+
+    (void)state;
+    for (size_t i = 0; i < 3; i++) {
+        struct mock other;
+        char line[160];
+
+        mock_dir(&other);
+        setenv("MOCK_DOWN", states[i][0], 1);
+        mock_start(&other, "1");
+        unsetenv("MOCK_DOWN");
+        snprintf(line, sizeof line, "$D/bin/laganctl --connect %s workers list", other.endpoint);
+        assert_int_equal(sh(line), 0);
+        assert_has(out, "w0        -  mock ");
+        assert_has(out, states[i][1]);
+        mock_done(&other);
+    }
+}
+
+static void
 top_looks_so_often_and_knows_rates_from_the_second_look_on(void **state)
 {
     json_t *o;
@@ -802,6 +841,8 @@ main(void)
         cmocka_unit_test(an_interrupt_cancels_and_exits_with_130),
         cmocka_unit_test(a_second_signal_ends_it_though_the_answer_has_not_come),
         cmocka_unit_test(tables_line_up_and_json_is_the_answer),
+        cmocka_unit_test(a_name_with_a_newline_or_an_escape_does_not_leave_its_cell),
+        cmocka_unit_test(a_worker_without_a_process_has_no_pid_and_says_what_to_do),
         cmocka_unit_test(top_looks_so_often_and_knows_rates_from_the_second_look_on),
         cmocka_unit_test(bench_counts_what_came_and_times_it),
         cmocka_unit_test(kv_flush_says_what_went_of_each_worker),
