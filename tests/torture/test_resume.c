@@ -80,7 +80,7 @@ static void
 kill_workers(const char *dtype, uint32_t standby)
 {
     struct census first = { 0 };
-    uint32_t done = 0;
+    uint32_t done = 0, ready;
     nsec since;
 
     answers_start(&ans, &v, dtype, standby, NULL);
@@ -105,8 +105,11 @@ kill_workers(const char *dtype, uint32_t standby)
     assert_true(ans.resumed >
                 done /
                     (4 + 4 * answers_beside(standby))); /* it dies as often, and nobody resumes */
-    if (standby) assert_true(service_logged(&v, "the standby takes over") > done / 8);
-    assert_true(service_logged(&v, "blocks of tokens that others may find") > done / 8);
+    /* Of those that came to be ready, and not of the kills: on a slow machine most die before that. Two of three models
+     * have such blocks. */
+    ready = service_logged(&v, ": ready in");
+    if (standby) assert_true(service_logged(&v, "the standby takes over") > ready / 8);
+    assert_true(service_logged(&v, "blocks of tokens that others may find") > ready / 4);
     assert_int_equal(service_logged(&v, "of the manifest cannot be true"), 0);
     answers_stop(&ans);
 }
