@@ -73,10 +73,20 @@ static void PRINTF_LIKE(3, 4)
 
 /* ---- what it prints */
 
+/* Its name stands beside what is kept of it. */
+static const char *
+without_subject(const struct worker *w, const char *text)
+{
+    char subject[48];
+    int n = snprintf(subject, sizeof subject, "worker %s: ", w->name);
+
+    return strncmp(text, subject, (size_t)n) ? text : text + n;
+}
+
 static void
 take_line(struct worker *w)
 {
-    const char *text = w->line;
+    const char *text = w->line, *kept;
     enum log_level level = LOG_LEVEL_INFO;
 
     w->line[w->n_line] = 0;
@@ -86,11 +96,12 @@ take_line(struct worker *w)
         text += 3;
     }
     if (!*text) return;
-    snprintf(w->last_line[w->n_lines++ % LOG_LINES], LOG_LINE, "%s", text);
+    kept = without_subject(w, text);
+    snprintf(w->last_line[w->n_lines++ % LOG_LINES], LOG_LINE, "%s", kept);
     if (level <= LOG_LEVEL_ERR) {
         struct worker *place = w->lead ? w->lead : w;
 
-        snprintf(place->why, sizeof place->why, "%.239s", text);
+        snprintf(place->why, sizeof place->why, "%.239s", w->lead ? text : kept);
     }
     say(w, level, text);
 }

@@ -379,7 +379,7 @@ die_early(const char *path)
     FILE *f;
 
     if (is("die-config")) {
-        fprintf(stderr, "<3>fake: kv.memory is not what it should be\n");
+        fprintf(stderr, "<3>worker w0: kv.memory is not what it should be\n");
         exit(78);
     }
     if (is("die-model")) {

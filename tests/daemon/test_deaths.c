@@ -410,7 +410,9 @@ a_worker_that_cannot_start_says_why_and_lagand_leaves(void **state)
     (void)state;
     rig_start(&r, "die-config", NULL);
     assert_int_equal(rig_wait(&r, 5000), 78);
-    assert_true(rig_logged(&r, "giving up: fake: kv.memory is not what it should be", 0));
+    assert_true(rig_logged(&r, "giving up: kv.memory is not what it should be", 0));
+    assert_true(
+        rig_logged(&r, "worker w0: failed for good: kv.memory is not what it should be", 0));
     rig_start(&r, "die-model", NULL);
     assert_int_equal(rig_wait(&r, 8000), 78);
     assert_true(rig_logged(&r, "config.json: no such file", 0));
