@@ -22,8 +22,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 
-enum { BUDGET_RECORDS = 256, MAX_SUBMIT = 24 << 20, MOST_OUTPUTS = 64 };
+enum { BUDGET_RECORDS = 256, MOST_OUTPUTS = 64, FRAGMENTS_KEPT = 1 << 20 };
 
 /* The bytes of one SUBMIT that have not been looked at. */
 struct tail {
@@ -670,6 +671,60 @@ pause_or_go_on(struct worker *w, const char *data, size_t n, struct err *e)
     return 0;
 }
 
+/* ---- a SUBMIT of several records */
+
+int
+intake_open(struct worker *w, struct err *e)
+{
+    size_t outputs = MIN((size_t)w->e.limits.max_seqs, (size_t)MOST_OUTPUTS);
+    size_t told = sizeof(token_id) + 1 + worker_token_text(w); /* and whose it is */
+    /* What a client's frame holds, and an answer as long as it can be; touched as far as it is used. */
+    size_t most = 2 * (size_t)LAGAN_MAX_FRAME + outputs * w->e.model->shape.max_len * told;
+    void *p = mmap(NULL, most, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE,
+                   -1, 0);
+
+    if (p == MAP_FAILED)
+        return err_set(e, -ENOMEM, "address space for a request of %zu KiB", most >> 10);
+    w->fragments = p;
+    w->most_fragments = most;
+    return 0;
+}
+
+void
+intake_close(struct worker *w)
+{
+    if (w->fragments) munmap(w->fragments, w->most_fragments);
+    w->fragments = NULL;
+}
+
+/* One piece more. What finds no room is counted. */
+static void
+add_fragment(struct worker *w, const struct ring_record *rec)
+{
+    if (w->n_fragments + rec->len <= w->most_fragments)
+        memcpy(w->fragments + w->n_fragments, rec->data, rec->len);
+    w->n_fragments += rec->len;
+}
+
+static int
+submit_whole(struct worker *w, nsec now, struct err *e)
+{
+    size_t n = w->n_fragments, has = MIN(n, w->most_fragments);
+    struct rec_submit s;
+    int r = 0;
+
+    w->n_fragments = 0;
+    if (n == has) {
+        r = submit(w, w->fragments, n, now, e);
+    } else { /* of another model than ours */
+        memcpy(&s, w->fragments, sizeof s);
+        emit_reject(w, s.row, s.gen, LAGAN_E_TOO_LONG,
+                    "the request and what was said of it are longer than this model's can be");
+    }
+    if (has > FRAGMENTS_KEPT) madvise(w->fragments, has, MADV_DONTNEED);
+    return r;
+}
+
 int
 intake_drain(struct worker *w, nsec now, struct err *e)
 {
@@ -677,34 +732,25 @@ intake_drain(struct worker *w, nsec now, struct err *e)
     int taken = 0, r = 0;
 
     while (taken < BUDGET_RECORDS && (r = ring_peek(&w->link.in, &rec)) > 0) {
-        const char *data = rec.data;
-        size_t n = rec.len;
-
         taken++;
         if (rec.type == REC_SUBMIT && (w->n_fragments || (rec.flags & RING_MORE))) {
-            if (w->n_fragments + n > MAX_SUBMIT)
-                return corrupt(e, "SUBMIT is longer than any request");
-            if (!w->fragments && !(w->fragments = malloc(MAX_SUBMIT)))
-                return err_set(e, -ENOMEM, "memory for a request of several records");
-            memcpy(w->fragments + w->n_fragments, data, n);
-            w->n_fragments += n;
-            if (rec.flags & RING_MORE) continue;
-            data = w->fragments;
-            n = w->n_fragments;
-            w->n_fragments = 0;
+            add_fragment(w, &rec);
+            r = rec.flags & RING_MORE ? 0 : submit_whole(w, now, e);
+            if (r < 0) return r;
+            continue;
         }
         switch (rec.type) {
         case REC_SUBMIT:
-            r = submit(w, data, n, now, e);
+            r = submit(w, rec.data, rec.len, now, e);
             break;
         case REC_CANCEL:
-            r = cancel(w, data, n, e);
+            r = cancel(w, rec.data, rec.len, e);
             break;
         case REC_PAUSE:
-            r = pause_or_go_on(w, data, n, e);
+            r = pause_or_go_on(w, rec.data, rec.len, e);
             break;
         case REC_TEXT:
-            r = text_call(w, data, n, e);
+            r = text_call(w, rec.data, rec.len, e);
             break;
         case REC_DRAIN:
             w->draining = true;

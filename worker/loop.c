@@ -180,9 +180,7 @@ most_of_a_step(const struct worker *w)
 {
     const struct model_shape *shape = &w->e.model->shape;
     const struct scheduler_limits *l = &w->e.limits;
-    size_t text = w->e.tokenizer ? 3 * (size_t)tokenizer_longest(w->e.tokenizer) : 0;
-    size_t token = sizeof(struct rec_step) + sizeof(struct rec_out) + 32 +
-                   MIN(text, (size_t)w->link.out.max_rec);
+    size_t token = sizeof(struct rec_step) + sizeof(struct rec_out) + 32 + worker_token_text(w);
     size_t tensors =
         ((size_t)l->max_seqs * shape->vocab + (size_t)l->max_enc_rows * shape->hidden) *
         sizeof(float);
@@ -203,6 +201,7 @@ open_requests(struct worker *w, struct err *e)
     if (!w->owner || !w->named) return err_set(e, -ENOMEM, "memory for a step");
     TRY(requests_open(&w->requests, MAX(l->max_seqs + QUEUE_SLOTS, (uint32_t)MIN_SLOTS),
                       outputs_room(w->e.max_source, shape->max_len), LAGAN_MAX_STR + CHAT_DAY, e));
+    TRY(intake_open(w, e));
     outbox_close(&w->outbox);
     TRY(outbox_open(&w->outbox, most_of_a_step(w), e));
     if (!w->e.tokenizer) return 0;

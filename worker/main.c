@@ -181,7 +181,7 @@ main(int argc, char **argv)
     start_free(&w.e);
     requests_close(&w.requests);
     outbox_close(&w.outbox);
-    free(w.fragments);
+    intake_close(&w);
     free(w.text_buf);
     free(w.owner);
     free(w.named);

@@ -129,7 +129,7 @@ struct worker {
     struct outbox outbox;
     struct text_thread *text;
     char *fragments; /* a SUBMIT of several records, as far as it has come */
-    size_t n_fragments;
+    size_t n_fragments, most_fragments;
     char *text_buf; /* [text_cap] of one token: what was held, and the longest piece */
     size_t text_cap;
     struct control *control;
@@ -148,6 +148,15 @@ struct worker {
     bool draining;
     _Atomic bool drain_asked; /* set by the control thread */
 };
+
+/* Bytes of text that one token may bring, as far as a record takes them. */
+static inline size_t
+worker_token_text(const struct worker *w)
+{
+    return w->e.tokenizer
+               ? MIN(3 * (size_t)tokenizer_longest(w->e.tokenizer), (size_t)w->link.out.max_rec)
+               : 0;
+}
 
 /* start.c: why `laganctl tune` has nothing to do here, or NULL. */
 const char *start_no_tuning(const struct worker *w);
@@ -170,6 +179,9 @@ int start_give(struct worker *w, const char *name, const struct arena *a,
 /* Join what start_run() made; for sanitizers and for drains. */
 void start_free(struct engine *e);
 
+/* intake.c: room for the longest request; the model is there. -ENOMEM. */
+int intake_open(struct worker *w, struct err *e) MUST_USE;
+void intake_close(struct worker *w);
 /* intake.c: take what the request ring holds, within a budget. Records taken, or -EBADMSG: the ring
  * is corrupt. */
 int intake_drain(struct worker *w, nsec now, struct err *e);

@@ -684,45 +684,86 @@ submit_pieces(struct played *p, const char *bytes, uint32_t n)
         void *to;
 
         while (ring_reserve(&p->link.out, REC_SUBMIT, at + some < n ? RING_MORE : 0, some, 0,
-                            &to) == -EAGAIN)
+                            &to) == -EAGAIN) {
+            assert_int_equal(waitpid(p->pid, NULL, WNOHANG), 0); /* nobody takes them any more */
             usleep(1000);
+        }
         memcpy(to, bytes + at, some);
         at += some;
         link_publish(&p->link);
     }
 }
 
-/* All but one output were told to their end, and that one but for so many tokens. */
+/* A model in a folder of its own, with a line of one file changed. */
 static void
-come_back(uint32_t missing)
+make_like(char dir[32], const char *model, const char *sed, const char *file)
 {
-    enum { N = 64, EACH = 2100, ALL = N * EACH, SOURCE = 4 };
-    static const char *const long_ones[] = { "--max_num_seqs=64",    "--kv.memory=32MiB",
-                                             "--threads=1",          "--max_source_tokens=64",
-                                             "--max_model_len=2200", NULL };
-    struct {
-        struct rec_submit s;
-        int32_t prompt[SOURCE], done[ALL];
-        uint8_t whose[ALL];
-        float score[N];
-    } *with = calloc(1, sizeof *with);
-    bool over[N] = { false };
+    const char *top = getenv("srcdir");
+    char line[400];
+
+    snprintf(dir, 32, "/tmp/test_worker.XXXXXX");
+    assert_non_null(mkdtemp(dir));
+    snprintf(line, sizeof line, "cp %s/%s/* %s && sed -i \"%s\" %s/%s", top ? top : ".", model, dir,
+             sed, dir, file);
+    assert_int_equal(system(line), 0);
+}
+
+static void
+remove_it(const char *dir)
+{
+    char line[64];
+
+    snprintf(line, sizeof line, "rm -r %s", dir);
+    assert_int_equal(system(line), 0);
+}
+
+enum { COMING = 64, COMING_SOURCE = 4 };
+
+/* A request that goes on: all but one output were told to their end, and that one but for so many tokens; with so much text. */
+static void
+submit_told(struct played *p, uint32_t each, uint32_t missing, uint32_t text)
+{
+    const uint32_t n = COMING * each - missing;
+    const struct rec_submit s = { PLAIN,           .row = 1,
+                                  .id = 1001,      .n_prompt = COMING_SOURCE,
+                                  .n_done = n,     .done_text = text,
+                                  .n = COMING,     .max_tokens = each,
+                                  .temperature = 1 };
+    uint32_t prompt = sizeof s, done = prompt + COMING_SOURCE * 4,
+             said = done + ROUND_UP(4 * n, 8u), whose = said + ROUND_UP(text, 8u),
+             all = whose + ROUND_UP(n, 8u) + COMING * 4;
+    char *with = calloc(1, all);
+
+    assert_non_null(with);
+    memcpy(with, &s, sizeof s);
+    for (uint32_t i = 0; i < COMING_SOURCE + n; i++) {
+        int32_t id = 60 + (int32_t)i % 7;
+
+        memcpy(with + (i < COMING_SOURCE ? prompt + 4 * i : done + 4 * (i - COMING_SOURCE)), &id,
+               4);
+    }
+    for (uint32_t i = 0; i < n; i++) with[whose + i] = (char)(i / each);
+    submit_pieces(p, with, all);
+    free(with);
+}
+
+static void
+come_back(const char *model, const char *max_len, uint32_t each, uint32_t missing)
+{
+    const char *const long_ones[] = { "--max_num_seqs=64",
+                                      "--kv.memory=32MiB",
+                                      "--threads=1",
+                                      "--max_source_tokens=64",
+                                      max_len,
+                                      NULL };
+    bool over[COMING] = { false };
     struct rec_ready ready;
     struct played p;
 
-    assert_non_null(with);
-    with->s = (struct rec_submit){
-        PLAIN,  .row = 1,           .id = 1001,      .n_prompt = SOURCE, .n_done = ALL - missing,
-        .n = N, .max_tokens = EACH, .temperature = 1
-    };
-    for (uint32_t i = 0; i < SOURCE; i++) with->prompt[i] = 60;
-    for (uint32_t i = 0; i < ALL; i++) with->done[i] = 60 + (int32_t)i % 7;
-    for (uint32_t i = 0; i < ALL; i++) with->whose[i] = (uint8_t)(i / EACH);
-    play_start(&p, "models/numbers-t5", long_ones, NULL);
+    play_start(&p, model, long_ones, NULL);
     play_wait_ready(&p, &ready);
-    submit_pieces(&p, (const char *)with, sizeof *with);
-    free(with);
-    for (uint32_t n = 0; n < N;) {
+    submit_told(&p, each, missing, 0);
+    for (uint32_t n = 0; n < COMING;) {
         const struct ring_record *r = play_next(&p);
         struct rec_finish f;
 
@@ -730,9 +771,9 @@ come_back(uint32_t missing)
         assert_true(r->type == REC_FINISH || r->type == REC_STEP);
         if (r->type == REC_STEP) continue;
         memcpy(&f, r->data, sizeof f);
-        assert_true(f.output < N && !over[f.output]);
+        assert_true(f.output < COMING && !over[f.output]);
         assert_int_equal(f.reason, LAGAN_FINISH_LENGTH);
-        assert_int_equal(f.n_tokens, EACH);
+        assert_int_equal(f.n_tokens, each);
         over[f.output] = true;
         n++;
     }
@@ -743,27 +784,48 @@ come_back(uint32_t missing)
 static void
 outputs_come_back_that_are_together_longer_than_any_can_be(void **state)
 {
+    char dir[32];
+
     (void)state;
-    come_back(1);
-    come_back(0); /* only that they had ended was not told */
+    come_back("models/numbers-t5", "--max_model_len=2200", 2100, 1);
+    /* Only that they had ended was not told. */
+    come_back("models/numbers-t5", "--max_model_len=2200", 2100, 0);
+    make_like(dir, "tests/data/golden/llama2", "s/\\(max_position_embeddings.*\\) 256/\\1 90000/",
+              "config.json");
+    come_back(dir, "--max_model_len=90000", 80000, 0); /* 25 MB of them */
+    remove_it(dir);
 }
 
-/* numbers-t5 in a folder of its own, with one token more, whose text is as long. */
-enum { LONG_TOKEN = 260, LONG_TEXT = 4000 };
 static void
-make_long_winded(char dir[32])
+a_request_that_comes_back_too_long_is_refused_and_kills_nobody(void **state)
 {
-    const char *top = getenv("srcdir");
-    char line[400];
+    static const char *const small[] = { "--max_num_seqs=64",    "--kv.memory=32MiB",
+                                         "--threads=1",          "--max_source_tokens=64",
+                                         "--max_model_len=2200", NULL };
+    const int32_t ids[] = { 60, 61, 62 };
+    const struct ring_record *r;
+    struct rec_ready ready;
+    struct played p;
+    uint32_t n;
 
-    snprintf(dir, 32, "/tmp/test_worker.XXXXXX");
-    assert_non_null(mkdtemp(dir));
-    snprintf(line, sizeof line,
-             "cp %s/models/numbers-t5/* %s && "
-             "sed -i \"s/\\\"vocab\\\": *{/&\\\"$(printf %%0%dd 0)\\\": %d,/\" %s/tokenizer.json",
-             top ? top : ".", dir, LONG_TEXT, LONG_TOKEN, dir);
-    assert_int_equal(system(line), 0);
+    (void)state;
+    play_start(&p, "models/numbers-t5", small, NULL);
+    play_wait_ready(&p, &ready);
+    submit_told(&p, 2000, 0, 32 << 20);
+    r = play_next(&p);
+    assert_non_null(r);
+    assert_int_equal(r->type, REC_REJECT);
+    assert_int_equal(((const struct rec_reject *)r->data)->row, 1);
+    assert_int_equal(((const struct rec_reject *)r->data)->reason, LAGAN_E_TOO_LONG);
+    submit(&p, 2, ids, 3, 4);
+    finish_of(&p, &n);
+    assert_int_equal(n, 4);
+    play_kill(&p, &(struct play_arenas){ 0 });
+    play_close(&p);
 }
+
+/* One token more, whose text is as long. */
+enum { LONG_TOKEN = 260, LONG_TEXT = 4000 };
 
 /* All that the worse outputs of a search have comes with its last step. */
 static void
@@ -788,12 +850,14 @@ a_search_whose_outputs_are_long_is_told_at_its_end(void **state)
     const struct rec_submit s = { PLAIN,       .row = 1, .id = 1001, .n_prompt = SOURCE,
                                   .n_bias = 1, .n = N,   .beams = N, .max_tokens = EACH };
     uint64_t text = 0;
-    char dir[32], line[64];
+    char dir[32], sed[100];
     struct rec_ready ready;
     struct played p;
 
     (void)state;
-    make_long_winded(dir);
+    snprintf(sed, sizeof sed, "s/\\\"vocab\\\": *{/&\\\"$(printf %%0%dd 0)\\\": %d,/", LONG_TEXT,
+             LONG_TOKEN);
+    make_like(dir, "models/numbers-t5", sed, "tokenizer.json");
     play_start(&p, dir, four, NULL);
     play_wait_ready(&p, &ready);
     play_submit(&p, &s, &with, sizeof with);
@@ -820,8 +884,7 @@ a_search_whose_outputs_are_long_is_told_at_its_end(void **state)
     assert_true(text > (uint64_t)N * (EACH - 100) * LONG_TEXT);
     play_kill(&p, &(struct play_arenas){ 0 });
     play_close(&p);
-    snprintf(line, sizeof line, "rm -r %s", dir);
-    assert_int_equal(system(line), 0);
+    remove_it(dir);
 }
 
 /* The worker has had no work for a while. */
@@ -899,6 +962,7 @@ main(void)
             an_output_keeps_its_source_though_the_first_is_gone_and_its_place_is_anothers),
         cmocka_unit_test(an_output_goes_on_though_the_first_has_met_its_stop),
         cmocka_unit_test(outputs_come_back_that_are_together_longer_than_any_can_be),
+        cmocka_unit_test(a_request_that_comes_back_too_long_is_refused_and_kills_nobody),
         cmocka_unit_test(a_search_whose_outputs_are_long_is_told_at_its_end),
         cmocka_unit_test(answers_to_calls_wait_for_a_reader_that_stands_still),
         cmocka_unit_test(a_worker_whose_lagand_is_gone_ends),
