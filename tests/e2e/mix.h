@@ -12,8 +12,8 @@ enum {
     REQUESTS = 20,
     TEXTS = 3,
     MOST_PROMPT = 256,
-    MOST_NEW = 64,
-    OUTPUTS = 4,
+    MOST_NEW = 160,
+    OUTPUTS = 6,
     TOPS = 3,
     MOST_SET = 48
 };
@@ -44,6 +44,13 @@ struct ask {
     bool search, may_end; /* may_end: a deadline is near */
     bool may_go_on;       /* a part of its answer may be given with it */
     uint32_t n_done;      /* tokens of that */
+    int32_t ids[MOST_PROMPT];
+    bool in_words; /* they are no prompt */
+    /* after > 0: its prompt is that of request after - 1, the answer to it, and `behind` of ids. */
+    uint32_t after, behind;
+    uint32_t key;     /* its idempotency key; 0: it has none */
+    bool may_be_lost; /* with a worker; with lagand, which does not write it down */
+    bool anew;        /* its client may have asked once more: the score is of what came then */
     uint64_t id;
     uint32_t reader;
     bool cancelled;
@@ -54,13 +61,15 @@ struct settings {
     char text[MOST_SET][64];
     const char *set[MOST_SET + 1];
     uint32_t n;
+    bool heirs; /* lagand may have a successor, which has no tensors: nobody asks for them */
 };
 
 struct model {
     const char *path;
     uint32_t vocab, most; /* most: positions */
     bool encoder, text;
-    bool odd; /* its heads are: two ranks cannot share them */
+    bool windows; /* and layers without */
+    bool odd;     /* its heads are: two ranks cannot share them */
 };
 
 extern const struct model mix_models[];
@@ -75,6 +84,8 @@ void mix_copy(struct settings *to, const struct settings *from);
 
 /* What the numbers depend on, and requests that are the same for all that are asked with it. */
 void mix_draw(struct settings *numbers, const struct model *m, struct ask ask[REQUESTS]);
+/* A prompt that goes on from another's answer, which has come. */
+void mix_go_on(struct ask *a, const struct ask *before);
 /* Of a worker that has them all at once. longest: bytes that one request may take. */
 void mix_draw_worker(struct settings *s, const struct model *m, uint64_t longest);
 /* They are asked again: nothing has come, some soon have no time left, and some are given the beginning of their

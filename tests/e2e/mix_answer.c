@@ -97,7 +97,7 @@ mix_difference(const struct ask *a)
         if (x->reason != y->reason) return "another reason";
         if (a->n_done > 0) continue;
         if (x->text != y->text || x->n_text != y->n_text) return "another text";
-        if (x->score != y->score) {
+        if (x->score != y->score && !a->anew) {
             snprintf(what, sizeof what, "output %u score %08x, alone %08x", k, y->score, x->score);
             return what;
         }

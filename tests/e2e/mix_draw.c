@@ -15,13 +15,13 @@ const struct model mix_models[] = {
     /* path, vocabulary, positions, has an encoder, has text */
     { "tests/data/golden/bamba", 320, 512, false, false },
     { "tests/data/golden/bart", 384, 200, true, false },
-    { "tests/data/golden/gemma3", 384, 512, false, false },
-    { "tests/data/golden/gemma3n", 320, 512, false, false },
-    { "tests/data/golden/gemma4_dense", 320, 512, false, false },
-    { "tests/data/golden/gemma4_e", 320, 512, false, false },
-    { "tests/data/golden/gemma4_moe", 320, 512, false, false },
-    { "tests/data/golden/gpt_oss", 320, 512, false, false },
-    { "tests/data/golden/gpt_oss_mxfp4", 320, 512, false, false },
+    { "tests/data/golden/gemma3", 384, 512, false, false, .windows = true },
+    { "tests/data/golden/gemma3n", 320, 512, false, false, .windows = true },
+    { "tests/data/golden/gemma4_dense", 320, 512, false, false, .windows = true },
+    { "tests/data/golden/gemma4_e", 320, 512, false, false, .windows = true },
+    { "tests/data/golden/gemma4_moe", 320, 512, false, false, .windows = true },
+    { "tests/data/golden/gpt_oss", 320, 512, false, false, .windows = true },
+    { "tests/data/golden/gpt_oss_mxfp4", 320, 512, false, false, .windows = true },
     { "tests/data/golden/granite_hybrid", 320, 512, false, false },
     { "tests/data/golden/llama2", 320, 256, false, false },
     { "tests/data/golden/llama3", 512, 512, false, false },
@@ -33,7 +33,7 @@ const struct model mix_models[] = {
     { "tests/data/golden/t5_gated", 336, 300, true, false },
     { "tests/data/golden/t5_relu", 320, 300, true, false, .odd = true },
     { "models/numbers-t5", 264, 200, true, true },
-    { "models/recall-gemma3", 264, 512, false, true },
+    { "models/recall-gemma3", 264, 512, false, true, .windows = true },
 };
 const uint32_t mix_n_models = ARRAY_LEN(mix_models);
 
@@ -60,10 +60,11 @@ mix_set(struct settings *s, const char *format, ...)
 static void
 draw_numbers(struct settings *s, const struct model *m)
 {
-    static const char *const type[] = { "auto", "auto", "auto", "fp8", "fp8", "bf16" };
+    static const char *const type[] = { "auto", "auto", "auto", "fp8", "fp8", "bf16", "fp32" };
 
     mix_set(s, "numerics=invariant");
     mix_set(s, "kv.dtype=%s", type[test_below(ARRAY_LEN(type))]);
+    if (mix_one_in(3)) mix_set(s, "dtype=bf16");
     if (mix_one_in(3)) mix_set(s, "kv.sink_tokens=%u", 1 + test_below(20));
     length = mix_one_in(3) ? 40 + test_below(m->most - 40) : m->most;
     if (length < m->most) mix_set(s, "max_model_len=%u", length);
@@ -106,11 +107,11 @@ draw_length(uint32_t least, uint32_t most)
 static void
 draw_prompt(struct ask *a, const struct model *m)
 {
-    int32_t ids[MOST_PROMPT];
     uint32_t most = m->encoder ? 64 : most_prompt, text = test_below(TEXTS), other = MOST_PROMPT;
+    int32_t *ids = a->ids;
 
     a->n_prompt = draw_length(1, most);
-    memcpy(ids, said[text], sizeof ids);
+    memcpy(ids, said[text], sizeof a->ids);
     if (mix_one_in(3)) {
         other = test_below(a->n_prompt);
         for (uint32_t i = other; i < a->n_prompt; i++)
@@ -121,6 +122,7 @@ draw_prompt(struct ask *a, const struct model *m)
 
         for (uint32_t i = 0; i < a->n_prompt; i++) words[i] = "abcdek0123456789;= "[ids[i] % 19];
         lagan_set_str(a->r, "text", words, a->n_prompt);
+        a->in_words = true;
         SAY(a, "in words");
     } else {
         lagan_set_ids(a->r, "ids", ids, a->n_prompt);
@@ -128,7 +130,7 @@ draw_prompt(struct ask *a, const struct model *m)
     SAY(a, "text %u of %u, other from %u", text, a->n_prompt, other);
     if (!m->encoder || mix_one_in(2)) return;
     a->n_prompt = draw_length(1, MIN(most_prompt, 100u));
-    memcpy(ids, said[test_below(TEXTS)], sizeof ids);
+    memcpy(ids, said[test_below(TEXTS)], sizeof a->ids);
     ids[0] = 0;
     lagan_set_ids(a->r, "decoder_ids", ids, a->n_prompt);
     SAY(a, "decoder_ids %u", a->n_prompt);
@@ -139,6 +141,7 @@ draw_sampling(struct ask *a, const struct model *m)
 {
     const int32_t some[] = { 5, 9, 17, 40 };
     const float bias[] = { 2, -100, 1.5f, -3 };
+    uint32_t n_beams = 2 + test_below(OUTPUTS - 1);
 
     if (mix_one_in(2)) {
         FLOAT(a, "temperature", 0.4 + 0.1 * test_below(10));
@@ -148,10 +151,16 @@ draw_sampling(struct ask *a, const struct model *m)
         if (mix_one_in(3)) INT(a, "n", a->n = 2 + test_below(OUTPUTS - 1));
     } else if (mix_one_in(3)) {
         a->search = true;
-        INT(a, "beams", 2 + test_below(OUTPUTS - 1));
-        if (mix_one_in(2)) INT(a, "n", a->n = 2);
+        INT(a, "beams", n_beams);
+        if (mix_one_in(2)) INT(a, "n", a->n = 2 + test_below(n_beams - 1));
         if (mix_one_in(3)) FLOAT(a, "length_penalty", -1 + 0.5 * test_below(6));
-        if (mix_one_in(3)) lagan_set_bool(a->r, "early_stopping", 1);
+        if (mix_one_in(3)) {
+            lagan_set_bool(a->r, "early_stopping", 1);
+            SAY(a, "early_stopping");
+        } else if (mix_one_in(3)) {
+            lagan_set_str(a->r, "early_stopping", "never", 5);
+            SAY(a, "never early_stopping");
+        }
     }
     INT(a, "seed", test_below(1000));
     if (mix_one_in(4)) FLOAT(a, "repetition_penalty", 0.8 + 0.1 * test_below(6));
@@ -186,29 +195,84 @@ draw_sampling(struct ask *a, const struct model *m)
 }
 
 static void
-draw_ask(struct ask *a, const struct model *m)
+draw_key(struct ask *a)
+{
+    static uint32_t n;
+    char key[24];
+
+    a->key = ++n;
+    lagan_set_str(a->r, "key", key, (size_t)snprintf(key, sizeof key, "number %u", n));
+}
+
+static void
+draw_ask(struct ask *a, const struct model *m, uint32_t number, bool tensors)
 {
     memset(a, 0, sizeof *a);
     a->r = lagan_request_new();
     a->n = 1;
     draw_prompt(a, m);
-    a->max_tokens = mix_one_in(6) ? 1 + test_below(2) : 1 + test_below(MOST_NEW);
+    if (!m->encoder && !a->in_words && number && mix_one_in(3)) {
+        a->after = test_below(number) + 1;
+        a->behind = test_below(MIN(a->n_prompt, 20u) + 1);
+        SAY(a, "%u of them after request %u and its answer", a->behind, a->after - 1);
+    }
+    a->max_tokens = mix_one_in(6) ? 1 + test_below(2)
+                                  : 1 + test_below(mix_one_in(8) ? MOST_NEW : 64);
     INT(a, "max_tokens", a->max_tokens);
     draw_sampling(a, m);
     if (!a->search && mix_one_in(2)) INT(a, "logprobs", test_below(TOPS + 1));
     if (!a->search && mix_one_in(4)) INT(a, "prompt_logprobs", test_below(TOPS + 1));
-    if (!a->search && a->n == 1 && mix_one_in(8)) {
+    if (tensors && !a->search && a->n == 1 && mix_one_in(8)) {
         lagan_set_bool(a->r, "return_logits", 1);
         SAY(a, "return_logits");
     }
-    if (m->encoder && mix_one_in(6)) {
+    if (tensors && m->encoder && mix_one_in(6)) {
         lagan_set_bool(a->r, "return_encoder_output", 1);
         SAY(a, "return_encoder_output");
     }
     a->may_go_on = !a->search && a->n == 1 && !strstr(a->line, "prompt_logprobs") &&
                    !strstr(a->line, "return_");
     if (mix_one_in(3)) FLOAT(a, "priority", 0.25 * test_below(5));
-    if (mix_one_in(4)) INT(a, "win", 1 + test_below(4));
+    if (mix_one_in(3)) INT(a, "win", 1 + test_below(4));
+    a->may_be_lost = strstr(a->line, "prompt_logprobs") || strstr(a->line, "return_");
+    if (!a->may_be_lost && mix_one_in(6)) {
+        draw_key(a);
+        SAY(a, "key");
+    }
+    if (mix_one_in(12)) {
+        a->may_be_lost = true;
+        lagan_set_bool(a->r, "resume", 0);
+        SAY(a, "resume=false");
+    }
+}
+
+void
+mix_go_on(struct ask *a, const struct ask *before)
+{
+    const struct output *o = &before->alone.output[0];
+    uint32_t n = MIN(before->n_prompt, (uint32_t)MOST_PROMPT - 1), more;
+    uint32_t most = MIN((uint32_t)MOST_PROMPT, length - 1);
+    int32_t ids[MOST_PROMPT];
+
+    if (before->in_words) return;
+    memcpy(ids, before->ids, n * sizeof *ids);
+    more = MIN(o->n, most > n ? most - n : 0);
+    memcpy(ids + n, o->id, more * sizeof *ids);
+    n += more;
+    more = MIN(a->behind, (uint32_t)MOST_PROMPT - n);
+    memcpy(ids + n, a->ids, more * sizeof *ids);
+    a->n_prompt = n + more;
+    memcpy(a->ids, ids, sizeof ids);
+    lagan_set_ids(a->r, "ids", ids, a->n_prompt);
+}
+
+static void
+draw_shares(struct settings *s)
+{
+    static const char *const shares[] = { "full=0.3", "full=0.2,window=0.3", "window=0.2",
+                                          "full=0.5,window=0.5" };
+
+    mix_set(s, "kv.shares=%s", shares[test_below(ARRAY_LEN(shares))]);
 }
 
 void
@@ -238,7 +302,12 @@ mix_draw_worker(struct settings *s, const struct model *m, uint64_t longest)
     if (mix_one_in(3)) mix_set(s, "batch_wait=%ums", test_below(40));
     if (mix_one_in(3)) mix_set(s, "quantum=%u", test_below(200));
     mix_set(s, "threads=%u", threads);
-    if (threads > 1 || serve_on_gpu()) mix_set(s, "split.mode=%s", mode[test_below(4)]);
+    if (threads > 1 || serve_on_gpu()) {
+        mix_set(s, "split.mode=%s", mode[test_below(4)]);
+        if (mix_one_in(4)) mix_set(s, "split.context_sm=0.%u", 1 + test_below(9));
+    }
+    if (m->windows && mix_one_in(3)) draw_shares(s);
+    if (!serve_on_gpu() && mix_one_in(4)) mix_set(s, "workers=2");
     if (mix_one_in(4)) mix_set(s, "split.context_max_tokens=%u", 1 + test_below(64));
     if (mix_one_in(4)) mix_set(s, "split.context_max_seqs=%u", 1 + test_below(4));
     if (mix_one_in(4)) mix_set(s, "split.target=%ums", test_below(4));
@@ -266,17 +335,19 @@ mix_draw(struct settings *numbers, const struct model *m, struct ask ask[REQUEST
     most_prompt = mix_one_in(4) ? MIN((uint32_t)MOST_PROMPT, m->most - 2) : 10 + test_below(90);
     draw_texts(m);
     draw_numbers(numbers, m);
-    for (uint32_t i = 0; i < REQUESTS; i++) draw_ask(&ask[i], m);
+    numbers->heirs = mix_one_in(2);
+    for (uint32_t i = 0; i < REQUESTS; i++) draw_ask(&ask[i], m, i, !numbers->heirs);
 }
 
-/* Of some that can, somebody has the beginning of its answer already. */
+/* Of some that can, somebody has the beginning of its answer already; who once had some always has. */
 static void
 draw_done(struct ask *a)
 {
     const struct output *o = &a->alone.output[0];
 
-    a->n_done = 0;
-    if (a->may_go_on && !a->alone.error && o->n > 1 && mix_one_in(4)) a->n_done = test_below(o->n);
+    if (!a->may_go_on || a->key || a->alone.error || o->n < 2) return;
+    if (a->n_done == 0 && !mix_one_in(4)) return;
+    a->n_done = 1 + test_below(o->n - 1);
     lagan_set_ids(a->r, "done", o->id, a->n_done);
     memcpy(a->got.output[0].id, o->id, a->n_done * sizeof o->id[0]);
     memcpy(a->got.output[0].logprob, o->logprob, a->n_done * sizeof o->logprob[0]);
@@ -290,6 +361,7 @@ mix_ask_again(struct ask ask[REQUESTS])
     for (uint32_t i = 0; i < REQUESTS; i++) {
         struct ask *a = &ask[i];
 
+        if (a->key && a->got.error) draw_key(a); /* what was cut short stays so */
         memset(&a->got, 0, sizeof a->got);
         draw_done(a);
         a->id = 0;

@@ -77,16 +77,21 @@ sleep_ms(int ms)
 }
 
 void
-serve_launch(struct serve *s, const char *model, const char *const *set)
+serve_folder(struct serve *s)
+{
+    strcpy(s->dir, "/tmp/lagan-e2e-XXXXXX");
+    assert_non_null(mkdtemp(s->dir));
+    snprintf(s->endpoint, sizeof s->endpoint, "ipc://%s/api.sock", s->dir);
+    snprintf(s->log, sizeof s->log, "%s.log", s->dir);
+}
+
+void
+serve_lagand(struct serve *s, const char *model, const char *const *set, struct systemd *keeps)
 {
     char *argv[MAX_ARGS];
     char exe[1024], dir[1024];
     int n = 0;
 
-    strcpy(s->dir, "/tmp/lagan-e2e-XXXXXX");
-    assert_non_null(mkdtemp(s->dir));
-    snprintf(s->endpoint, sizeof s->endpoint, "ipc://%s/api.sock", s->dir);
-    snprintf(s->log, sizeof s->log, "%s.log", s->dir);
     snprintf(exe, sizeof exe, "%s", program_path("lagand"));
     if (model) snprintf(dir, sizeof dir, "%s", source_path(model));
     argv[n++] = exe;
@@ -109,10 +114,10 @@ serve_launch(struct serve *s, const char *model, const char *const *set)
         argv[n++] = (char *)(uintptr_t)extra[i];
     }
     argv[n] = NULL;
-    s->pid = fork();
+    s->pid = keeps ? systemd_fork(keeps) : fork();
     assert_true(s->pid >= 0);
     if (s->pid == 0) {
-        int fd = open(s->log, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+        int fd = open(s->log, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
 
         prctl(PR_SET_PDEATHSIG, SIGTERM);
         dup2(fd, 1);
@@ -120,6 +125,13 @@ serve_launch(struct serve *s, const char *model, const char *const *set)
         execv(exe, argv);
         _exit(127);
     }
+}
+
+void
+serve_launch(struct serve *s, const char *model, const char *const *set)
+{
+    serve_folder(s);
+    serve_lagand(s, model, set, NULL);
 }
 
 static void

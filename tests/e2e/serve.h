@@ -8,6 +8,8 @@
 
 #include "include/lagan.h"
 
+#include "tests/systemd.h"
+
 #include <stdbool.h>
 #include <stdint.h>
 #include <sys/types.h>
@@ -27,6 +29,11 @@ bool serve_on_gpu(void);
 bool serve_start(struct serve *s, const char *model, const char *const *set);
 /* The same without waiting, and with other arguments before --model. */
 void serve_launch(struct serve *s, const char *model, const char *const *set);
+/* In two: its folder, and lagand in a folder that there is, also after another one was killed. keeps: who keeps
+ * descriptors for it, or NULL. */
+void serve_folder(struct serve *s);
+void serve_lagand(struct serve *s, const char *model, const char *const *set,
+                  struct systemd *keeps);
 bool serve_wait_ready(const struct serve *s, int seconds);
 void serve_stop(struct serve *s);
 /* Pid of the only worker, from `laganctl workers list`. */

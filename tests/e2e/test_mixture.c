@@ -3,7 +3,8 @@
  * Each draw is a model, what its numbers depend on, and requests that draw all that a request may have. They are asked one
  * after the other of a worker that has room for everything, no cache and one lane; then all at once of some that were
  * drawn: little memory, any policy, lanes, a cache, a host tier, blocks of any size; while somebody cancels, stops
- * reading, empties the cache, changes the division, replaces the worker or kills it. What comes, to the bit, and
+ * reading, leaves, empties the cache, changes the division, replaces workers, stops or kills any process, lagand itself
+ * too; and some of it all once more, for what a cache has from the first time. What comes, to the bit, and
  * why it ends, must be the same; of what was cut short, the beginning. When all is over nobody holds a block, and no
  * worker has died of itself.
  *
@@ -32,8 +33,8 @@ static uint64_t longest; /* bytes of blocks that one of the requests may take, a
 
 /* What there was of all that could be. */
 static struct counted {
-    unsigned long long asked, cut, refused, cached, adopted, pauses, moved, kills, reloads, flushes,
-        impossible;
+    unsigned long long asked, cut, lost, refused, cached, adopted, pauses, moved, kills, heirs,
+        reloads, flushes, impossible;
 } counted;
 
 /* ---- what is served */
@@ -42,6 +43,10 @@ struct served {
     struct serve s;
     struct lagan *c[READERS], *ctl;
     char ctl_endpoint[112];
+    const struct model *m;
+    const struct settings *set;
+    struct systemd systemd;
+    uint32_t kills, changes; /* processes that were killed, programs that were replaced */
 };
 
 static char *
@@ -81,12 +86,18 @@ serve_drawn(struct served *v, const struct model *m, const struct settings *s)
     int r = 0;
 
     memset(v, 0, sizeof *v);
-    serve_launch(&v->s, m->path, s->set);
+    v->m = m;
+    v->set = s;
+    serve_folder(&v->s);
+    systemd_open(&v->systemd, v->s.dir);
+    serve_lagand(&v->s, m->path, s->set, &v->systemd);
     snprintf(v->ctl_endpoint, sizeof v->ctl_endpoint, "ipc://%s/ctl.sock", v->s.dir);
     for (int i = 0; i < 1000 && access(v->ctl_endpoint + 6, F_OK); i++) usleep(10000);
     if (lagan_open(&v->ctl, v->ctl_endpoint, 20000) < 0) fail_msg("%s", lagan_why(NULL));
     for (int i = 0; i < 6000 && !(r = look(v)); i++) usleep(5000);
     assert_int_not_equal(r, 0);
+    if (r < 0 && v->s.pid) waitpid(v->s.pid, NULL, 0); /* it gives up when none can be */
+    if (r < 0) v->s.pid = 0;
     for (uint32_t i = 0; i < READERS && r > 0; i++)
         assert_int_equal(lagan_open(&v->c[i], v->s.endpoint, 20000), 0);
     return r > 0;
@@ -99,6 +110,7 @@ serve_end(struct served *v)
 
     for (uint32_t i = 0; i < READERS; i++) lagan_close(v->c[i]);
     lagan_close(v->ctl);
+    systemd_close(&v->systemd);
     if (v->s.pid) {
         serve_stop(&v->s);
         return;
@@ -139,7 +151,9 @@ next(struct served *v, uint32_t reader, int ms)
         mix_take(&ask[i], &ev);
         return &ask[i];
     }
-    fail_msg("an event of a request that is not under way");
+    tell(v, v->set, NULL);
+    fail_msg("reader %u: event %u of %llu, which is not under way: %s", reader, ev.kind,
+             (unsigned long long)ev.id, ev.message ? ev.message : "");
     return NULL;
 }
 
@@ -186,6 +200,7 @@ ask_alone(const struct model *m, const struct settings *numbers)
     for (uint32_t i = 0; i < REQUESTS; i++) {
         memset(&ask[i].got, 0, sizeof ask[i].got);
         ask[i].reader = 0;
+        if (ask[i].after) mix_go_on(&ask[i], &ask[ask[i].after - 1]);
         assert_int_equal(lagan_submit(v.c[0], ask[i].r, &ask[i].id), 0);
         while (!ask[i].got.over) {
             if (next(&v, 0, 60000)) continue;
@@ -197,28 +212,105 @@ ask_alone(const struct model *m, const struct settings *numbers)
     serve_end(&v);
 }
 
-/* A figure of its worker, since that began. */
+/* A figure of its workers, since those began. */
 static uint64_t
 number_of(struct served *v, const char *key)
 {
     char *reply = call(v, "workers list", NULL);
-    json_t *list = reply ? json_loads(reply, 0, NULL) : NULL, *of = json_array_get(list, 0);
-    json_int_t n;
+    json_t *list = reply ? json_loads(reply, 0, NULL) : NULL, *of;
+    uint64_t n = 0;
+    size_t k;
 
-    if (!json_object_get(of, key)) of = json_object_get(of, "stats");
-    n = json_integer_value(json_object_get(of, key));
+    json_array_foreach(list, k, of)
+    {
+        if (!json_object_get(of, key)) of = json_object_get(of, "stats");
+        n += (uint64_t)json_integer_value(json_object_get(of, key));
+    }
     json_decref(list);
     free(reply);
-    return (uint64_t)n;
+    return n;
 }
 
-/* One thing that somebody does. */
+/* One of lagand's children: a worker, another rank, or who waits. 0: it has none. */
+static pid_t
+draw_process(const struct served *v)
+{
+    uint32_t n = 0;
+    pid_t pid[64];
+    char path[64];
+    FILE *f;
+
+    snprintf(path, sizeof path, "/proc/%d/task/%d/children", (int)v->s.pid, (int)v->s.pid);
+    f = fopen(path, "re");
+    while (f && n < ARRAY_LEN(pid) && fscanf(f, "%d", &pid[n]) == 1) n++;
+    if (f) fclose(f);
+    return n ? pid[test_below(n)] : 0;
+}
+
 static void
-disturb(struct served *v, uint32_t *kills, uint32_t *reloads)
+kill_one(struct served *v)
+{
+    pid_t pid = draw_process(v);
+
+    if (v->kills >= 3 || pid <= 1) return;
+    if (mix_one_in(3)) { /* for less time than one may be silent */
+        kill(pid, SIGSTOP);
+        usleep(1000 * (1 + test_below(300)));
+        kill(pid, SIGCONT);
+    } else if (kill(pid, SIGKILL) == 0) {
+        v->kills++;
+        counted.kills++;
+    }
+}
+
+/* Lagand dies, and systemd starts another one. */
+static void
+succeed(struct served *v)
+{
+    if (v->kills >= 3) return;
+    v->kills++;
+    counted.heirs++;
+    kill(v->s.pid, SIGKILL);
+    waitpid(v->s.pid, NULL, 0);
+    serve_lagand(&v->s, v->m->path, v->set->set, &v->systemd);
+}
+
+/* A client goes, and with it what it has asked for; another one comes. How many those were. */
+static uint32_t
+leave(struct served *v)
+{
+    uint32_t reader = test_below(READERS), n = 0;
+
+    lagan_close(v->c[reader]);
+    assert_int_equal(lagan_open(&v->c[reader], v->s.endpoint, 20000), 0);
+    for (uint32_t i = 0; i < REQUESTS; i++) {
+        if (!ask[i].id || ask[i].reader != reader || ask[i].got.over) continue;
+        ask[i].cancelled = ask[i].got.over = true;
+        ask[i].got.error = LAGAN_E_CANCELLED;
+        n++;
+    }
+    return n;
+}
+
+/* Programs are replaced. */
+static void
+change(struct served *v)
+{
+    static const char *const verb[] = { "restart", "reload", "daemon reexec" };
+    uint32_t k = test_below(v->set->heirs ? 3 : 2);
+
+    free(call(v, verb[k], k ? NULL : "{\"worker\":\"w0\"}"));
+    counted.reloads++;
+    v->changes++;
+}
+
+/* One thing that somebody does; how many requests it ended at once. */
+static uint32_t
+disturb(struct served *v)
 {
     char args[80];
 
-    switch (test_below(8)) {
+    switch (test_below(10)) {
     case 0: {
         struct ask *a = &ask[test_below(REQUESTS)];
 
@@ -242,23 +334,19 @@ disturb(struct served *v, uint32_t *kills, uint32_t *reloads)
         snprintf(args, sizeof args, "{\"context\":%u,\"generation\":%u}", mix_share(), mix_share());
         free(call(v, "split set", args));
         break;
-    case 6: {
-        pid_t pid;
-
-        if (*kills >= 3 || !mix_one_in(2)) break;
-        pid = (pid_t)number_of(v, "pid");
-        if (pid > 1 && kill(pid, SIGKILL) == 0) {
-            ++*kills;
-            counted.kills++;
-        }
+    case 6:
+        if (mix_one_in(2)) kill_one(v);
         break;
-    }
+    case 7:
+        if (mix_one_in(6)) return leave(v);
+        break;
+    case 8:
+        if (v->set->heirs && mix_one_in(12)) succeed(v);
+        break;
     default:
-        if (!mix_one_in(6)) break;
-        free(call(v, "reload", NULL));
-        counted.reloads++;
-        ++*reloads;
+        if (mix_one_in(6)) change(v);
     }
+    return 0;
 }
 
 /* Nobody holds a block; false: somebody still does after some seconds. */
@@ -300,6 +388,19 @@ died(struct served *v)
     return n;
 }
 
+/* A worker has found what none could have left. */
+static bool
+has_doubted(const struct served *v)
+{
+    FILE *f = fopen(v->s.log, "re");
+    bool doubted = false;
+    char line[400];
+
+    while (f && fgets(line, sizeof line, f)) doubted = doubted || strstr(line, "cannot be true");
+    if (f) fclose(f);
+    return doubted;
+}
+
 /* Who is asked for, in an order that was drawn. */
 static void
 draw_order(uint32_t order[REQUESTS])
@@ -326,7 +427,7 @@ read_some(struct served *v, uint32_t still[READERS], uint32_t *n_over)
             still[r]--;
             continue;
         }
-        if (mix_one_in(150)) still[r] = test_below(200);
+        if (mix_one_in(150)) still[r] = test_below(mix_one_in(8) ? 1000 : 200);
         a = next(v, r, 1);
         came = came || a;
         *n_over += a && a->got.over;
@@ -347,13 +448,19 @@ judge(struct served *v, const struct model *m, const struct settings *s, bool un
 {
     for (uint32_t i = 0; i < REQUESTS; i++) {
         const struct answer *g = &ask[i].got;
-        const char *why = mix_difference(&ask[i]);
+        const char *why;
 
+        ask[i].anew = ask[i].may_be_lost && (v->kills || v->changes);
+        why = mix_difference(&ask[i]);
         counted.asked++;
         counted.cached += g->cached;
         counted.adopted += g->adopted;
         counted.cut += g->error == LAGAN_E_CANCELLED || g->error == LAGAN_E_DEADLINE;
         if (!why) continue;
+        if (ask[i].anew && g->error == LAGAN_E_WORKER_LOST) {
+            counted.lost++;
+            continue;
+        }
         /* What one worker has room for another has not. */
         if ((g->error != LAGAN_E_TOO_LONG && g->error != LAGAN_E_INVALID_REQUEST) ||
             g->output[0].n != ask[i].n_done)
@@ -364,15 +471,42 @@ judge(struct served *v, const struct model *m, const struct settings *s, bool un
     if (undisturbed && !all_given_back(v))
         fail_drawn(v, m, s, NULL, "blocks are held, and nobody is there");
     if (died(v)) fail_drawn(v, m, s, NULL, "a worker died of itself");
+    if (has_doubted(v)) fail_drawn(v, m, s, NULL, "a manifest is not what it says");
+}
+
+/* All of them, and what comes of it. */
+static void
+ask_at_once(struct served *v, const struct model *m, const struct settings *s)
+{
+    uint32_t asked = 0, over = 0, still[READERS] = { 0 }, order[REQUESTS];
+    uint32_t gap = mix_one_in(2) ? 1 : 1 + test_below(8),
+             harm = mix_one_in(3) ? 0 : 5u << test_below(6);
+    nsec heard = clock_now();
+
+    mix_ask_again(ask);
+    draw_order(order);
+    while (over < REQUESTS) {
+        while (asked < REQUESTS && mix_one_in(gap)) {
+            struct ask *a = &ask[order[asked++]];
+
+            if (!a->key || mix_one_in(2)) a->reader = test_below(READERS);
+            assert_int_equal(lagan_submit(v->c[a->reader], a->r, &a->id), 0);
+        }
+        if (read_some(v, still, &over) || asked < REQUESTS) heard = clock_now();
+        if (harm && mix_one_in(harm)) over += disturb(v);
+        if (clock_now() - heard > 60 * NSEC_S) {
+            for (uint32_t i = 0; i < REQUESTS; i++)
+                if (!ask[i].got.over) print_message("open %u:%s\n", i, ask[i].line);
+            fail_drawn(v, m, s, NULL, "nothing for a minute");
+        }
+    }
+    judge(v, m, s, !v->kills && !v->changes && !number_of(v, "restarts"));
 }
 
 static void
 ask_mixed(const struct model *m, const struct settings *s)
 {
-    uint32_t asked = 0, over = 0, kills = 0, reloads = 0, still[READERS] = { 0 }, order[REQUESTS];
-    uint32_t gap = mix_one_in(2) ? 1 : 1 + test_below(8),
-             harm = mix_one_in(3) ? 0 : 5u << test_below(6);
-    nsec heard = clock_now();
+    uint32_t rounds = 1 + mix_one_in(3);
     struct served v;
 
     if (!serve_drawn(&v, m, s)) {
@@ -380,24 +514,7 @@ ask_mixed(const struct model *m, const struct settings *s)
         serve_end(&v);
         return;
     }
-    mix_ask_again(ask);
-    draw_order(order);
-    while (over < REQUESTS) {
-        while (asked < REQUESTS && mix_one_in(gap)) {
-            struct ask *a = &ask[order[asked++]];
-
-            a->reader = test_below(READERS);
-            assert_int_equal(lagan_submit(v.c[a->reader], a->r, &a->id), 0);
-        }
-        if (read_some(&v, still, &over) || asked < REQUESTS) heard = clock_now();
-        if (harm && mix_one_in(harm)) disturb(&v, &kills, &reloads);
-        if (clock_now() - heard > 60 * NSEC_S) {
-            for (uint32_t i = 0; i < REQUESTS; i++)
-                if (!ask[i].got.over) print_message("open %u:%s\n", i, ask[i].line);
-            fail_drawn(&v, m, s, NULL, "nothing for a minute");
-        }
-    }
-    judge(&v, m, s, !kills && !reloads && !number_of(&v, "restarts"));
+    while (rounds--) ask_at_once(&v, m, s);
     counted.pauses += number_of(&v, "preemptions");
     counted.moved += number_of(&v, "offloaded") + number_of(&v, "fetched");
     serve_end(&v);
@@ -437,12 +554,13 @@ an_answer_is_what_it_is_alone(void **state)
         test_seed();
         draw(i + (uint32_t)(base % mix_n_models));
     }
-    print_message("%llu asked, %llu cut short, %llu refused; %llu tokens found, %llu taken over, "
-                  "%llu pauses, %llu blocks moved; %llu kills, %llu reloads, %llu flushes; %llu "
-                  "workers that could not be\n",
-                  counted.asked, counted.cut, counted.refused, counted.cached, counted.adopted,
-                  counted.pauses, counted.moved, counted.kills, counted.reloads, counted.flushes,
-                  counted.impossible);
+    print_message(
+        "%llu asked, %llu cut short, %llu lost, %llu refused; %llu tokens found, %llu taken "
+        "over, %llu pauses, %llu blocks moved; %llu kills, %llu of lagand, %llu reloads, "
+        "%llu flushes; %llu workers that could not be\n",
+        counted.asked, counted.cut, counted.lost, counted.refused, counted.cached, counted.adopted,
+        counted.pauses, counted.moved, counted.kills, counted.heirs, counted.reloads,
+        counted.flushes, counted.impossible);
 }
 
 int
