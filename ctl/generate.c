@@ -364,7 +364,7 @@ loop(struct generate *g)
         struct pollfd fds[2] = { { lagan_fd(g->c), POLLIN, 0 }, { -1, POLLIN, 0 } };
         int r;
 
-        if (ctl_signal && !g->cancelled) {
+        if ((ctl_signal || ferror(stdout)) && !g->cancelled) { /* answers would be lost */
             cancel_all(g);
             give_up = clock_after(clock_now(), 2 * NSEC_S);
         }

@@ -178,20 +178,15 @@ was_given(uint64_t given, const char *key)
     return given >> (opt_find(global_opts, key, strlen(key)) - global_opts) & 1;
 }
 
-int
-main(int argc, char **argv)
+static int
+command_line(int argc, char **argv)
 {
     static struct ctl ctl;
-    struct sigaction act = { .sa_handler = on_signal };
     const struct command *c;
     uint64_t given = 0;
     struct err e;
     int at = 1, n;
 
-    generate_start();
-    chat_start();
-    sigaction(SIGINT, &act, NULL);
-    sigaction(SIGTERM, &act, NULL);
     opt_defaults(global_opts, &ctl.o);
     if (opt_argv(global_opts, &ctl.o, &given, argc, argv, &at, &e) < 0)
         return ctl_fail(CTL_USAGE, "%s%s", e.text,
@@ -212,4 +207,25 @@ main(int argc, char **argv)
         if (n) return run(&ctl, c, argc - at - n, argv + at + n);
     }
     return no_such_command(argc - at, argv + at);
+}
+
+/* Where a disk is full, exit code 0 would say that the file has everything. */
+static int
+all_written(int code)
+{
+    if (fflush(stdout) == 0 && !ferror(stdout)) return code;
+    ctl_fail(0, "not all of the output could be written; is there room where it goes?");
+    return code ? code : CTL_FAILED;
+}
+
+int
+main(int argc, char **argv)
+{
+    struct sigaction act = { .sa_handler = on_signal };
+
+    generate_start();
+    chat_start();
+    sigaction(SIGINT, &act, NULL);
+    sigaction(SIGTERM, &act, NULL);
+    return all_written(command_line(argc, argv));
 }

@@ -429,6 +429,27 @@ tables_line_up_and_json_is_the_answer(void **state)
 }
 
 static void
+what_could_not_be_written_is_no_success(void **state)
+{
+    static const char *const commands[] = { "status", "metrics", "--help",
+                                            "generate --text 'echo x' --json" };
+
+    (void)state;
+    for (size_t i = 0; i < 4; i++) {
+        char line[96];
+
+        snprintf(line, sizeof line, "$L %s >/dev/full", commands[i]);
+        assert_int_equal(sh(line), 1);
+        assert_has(err, "laganctl: not all of the output could be written; is there room");
+    }
+    /* and what is asked for last of a file is not asked for */
+    assert_int_equal(sh("(for i in 1 2 3 4 5; do echo '{\"text\": \"echo x\"}'; done; "
+                        "echo '{\"text\": \"hang\"}') | "
+                        "timeout 20 $L generate --requests - --concurrency 1 --json >/dev/full"),
+                     1);
+}
+
+static void
 a_name_with_a_newline_or_an_escape_does_not_leave_its_cell(void **state)
 {
     (void)state;
@@ -841,6 +862,7 @@ main(void)
         cmocka_unit_test(an_interrupt_cancels_and_exits_with_130),
         cmocka_unit_test(a_second_signal_ends_it_though_the_answer_has_not_come),
         cmocka_unit_test(tables_line_up_and_json_is_the_answer),
+        cmocka_unit_test(what_could_not_be_written_is_no_success),
         cmocka_unit_test(a_name_with_a_newline_or_an_escape_does_not_leave_its_cell),
         cmocka_unit_test(a_worker_without_a_process_has_no_pid_and_says_what_to_do),
         cmocka_unit_test(top_looks_so_often_and_knows_rates_from_the_second_look_on),
