@@ -254,6 +254,7 @@ send_chunk(struct daemon *d, struct client *c, struct row *r)
     bool prompt = r->p_logprob.n > 0;
     int k;
 
+    TRY(front_room(d, c));
     if (prompt) {
         n = put_prompt_chunk(d, r);
     } else if (kind) {

@@ -74,28 +74,35 @@ front_ping(struct daemon *d, struct client *c)
     return send_to(d, c, b->data, b->size);
 }
 
+/* 0; -EAGAIN: so many shares of what all may have unread are under way to it. */
 static int
-send_within(struct daemon *d, struct client *c, const void *frame, size_t n, uint32_t shares)
+room_within(struct daemon *d, struct client *c, uint32_t shares)
 {
     uint64_t share = UNREAD_ALL / MAX(session_n(d->sessions), 1u);
 
     share = MIN(MAX(share, (uint64_t)UNREAD_LEAST), (uint64_t)UNREAD_MOST);
     /* Asked at the half, so that a client that reads is never waited for. */
     if (!c->asked && c->sent - c->read >= share / 2) c->asked = front_ping(d, c) == 0;
-    if (c->sent - c->read >= shares * share && !c->last_words) return -EAGAIN;
-    return send_to(d, c, frame, n);
+    return c->sent - c->read >= shares * share && !c->last_words ? -EAGAIN : 0;
 }
 
 int
 front_send(struct daemon *d, struct client *c, const void *frame, size_t n)
 {
-    return send_within(d, c, frame, n, 4);
+    TRY(room_within(d, c, 4));
+    return send_to(d, c, frame, n);
+}
+
+int
+front_room(struct daemon *d, struct client *c)
+{
+    return room_within(d, c, 1);
 }
 
 int
 front_send_chunk(struct daemon *d, struct client *c)
 {
-    return send_within(d, c, d->out.data, d->out.size, 1);
+    return send_to(d, c, d->out.data, d->out.size);
 }
 
 void

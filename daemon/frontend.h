@@ -73,7 +73,9 @@ void front_take(struct daemon *d, const struct caller *from, const void *frame, 
 msgpack_packer front_begin(struct daemon *d, uint32_t type, uint64_t rid, uint32_t n_keys);
 /* One frame to a client. 0, -EAGAIN: too much is under way to it; -EHOSTUNREACH: it is gone, all that it said is heard. */
 int front_send(struct daemon *d, struct client *c, const void *frame, size_t n) MUST_USE;
-/* d->out, of which there may be much: it waits sooner. */
+/* Of chunks there may be much, and they wait sooner: 0, or -EAGAIN. Before one is made, which takes as long as sending it. */
+int front_room(struct daemon *d, struct client *c) MUST_USE;
+/* d->out, for which there was room. */
 int front_send_chunk(struct daemon *d, struct client *c) MUST_USE;
 int front_ping(struct daemon *d, struct client *c);
 void front_pong(struct daemon *d, struct client *c, uint64_t t); /* it has read so many bytes */

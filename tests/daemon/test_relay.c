@@ -533,6 +533,28 @@ an_ack_says_that_what_was_sent_up_to_its_chunk_is_read_and_no_more(void **state)
     assert_int_equal(c->read, 400);
 }
 
+/* A client may have thousands of requests, half a MiB of each waits, and they are tried again a hundred times a second. */
+static void
+a_chunk_that_has_no_room_is_not_made(void **state)
+{
+    const struct session_id session = { { 1 } };
+    struct client *c;
+    uint32_t gone;
+
+    (void)state;
+    c = session_of(d.sessions, DOOR_API, "c", 1, 1, &gone);
+    assert_int_equal(ledger_name(d.ledger, row, &session, NULL, 0), 0);
+    assert_int_equal(ledger_attach(d.ledger, row, c->handle, 1), 0);
+    assert_int_equal(bytes_add(&row->token, "0123", 4), 0);
+    c->sent = 8 << 20;
+    c->asked = true;
+    d.now = NSEC_S;
+    row_due(&d, row);
+    assert_false(deliver_flush(&d));
+    assert_true(row->blocked);
+    assert_int_equal(d.out.size, 0);
+}
+
 /* Of several outputs: where each one is must not be forgotten over a client that asks for what cannot be. */
 static void
 a_resume_that_is_refused_leaves_the_request_where_it_was(void **state)
@@ -857,6 +879,7 @@ main(void)
         T(a_lagand_that_stood_still_takes_no_client_for_silent_or_slow),
         T(a_client_that_acks_while_its_queue_is_full_is_one_that_reads),
         T(an_ack_says_that_what_was_sent_up_to_its_chunk_is_read_and_no_more),
+        T(a_chunk_that_has_no_room_is_not_made),
         T(a_resume_that_is_refused_leaves_the_request_where_it_was),
         T(prompt_logprobs_are_not_said_twice_to_the_client),
         T(a_lost_workers_request_waits_for_no_client_to_read_what_is_gone),
