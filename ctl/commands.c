@@ -72,6 +72,22 @@ kv_shares(const json_t *worker, char *buf, size_t n)
     return buf;
 }
 
+/* "ready, standby"; "loading 37%", once it is known of how much. */
+static void
+state_cell(struct table *t, const json_t *worker)
+{
+    const json_t *load = json_object_get(worker, "load");
+    const char *state = json_word(worker, "state");
+    const char *standby = json_string_value(json_object_get(worker, "standby"));
+    long long total = json_number(load, "total");
+
+    if (!strcmp(state, "loading") && total > 0)
+        table_cell(t, false, "loading %lld%%", 100 * json_number(load, "done") / total);
+    else
+        table_cell(t, false, "%s%s%s", state, standby && *standby ? ", " : "",
+                   standby ? standby : "");
+}
+
 static long long
 arena_bytes(const json_t *worker)
 {
@@ -128,14 +144,12 @@ print_workers(const json_t *workers)
     json_array_foreach(workers, i, w)
     {
         char kv[64], bytes[32];
-        const char *standby = json_string_value(json_object_get(w, "standby"));
 
         table_cell(t, false, "%s", json_word(w, "name"));
         pid_cell(t, w);
         table_cell(t, false, "%s", json_word(w, "model"));
         table_cell(t, false, "%s", json_word(w, "device"));
-        table_cell(t, false, "%s%s%s", json_word(w, "state"), standby && *standby ? ", " : "",
-                   standby ? standby : "");
+        state_cell(t, w);
         table_cell(t, true, "%lld", json_number(w, "running"));
         table_cell(t, true, "%lld", json_number(w, "waiting"));
         table_cell(t, true, "%s", kv_shares(w, kv, sizeof kv));

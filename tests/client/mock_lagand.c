@@ -374,7 +374,10 @@ pack_worker(const char *worker)
     const char *model = getenv("MOCK_MODEL"),
                *down = getenv("MOCK_DOWN"); /* a state: it has no process */
 
-    msgpack_pack_map(&p, 10);
+    msgpack_pack_map(&p, 11);
+    msg_key(&p, "load"), msgpack_pack_map(&p, 2);
+    msg_key(&p, "done"), msgpack_pack_int(&p, 3 << 20);
+    msg_key(&p, "total"), msgpack_pack_int(&p, 8 << 20);
     msg_key(&p, "stats"), msgpack_pack_map(&p, 3);
     msg_key(&p, "tokens_out"), msgpack_pack_int(&p, 1000 * (int)++n_looks);
     msg_key(&p, "step_ns"), msgpack_pack_int(&p, 2500000);

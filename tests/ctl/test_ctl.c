@@ -463,16 +463,17 @@ a_name_with_a_newline_or_an_escape_does_not_leave_its_cell(void **state)
 }
 
 static void
-a_worker_without_a_process_has_no_pid_and_says_what_to_do(void **state)
+a_worker_that_does_not_serve_says_how_far_it_is_or_what_to_do(void **state)
 {
     static const char *const states[][2] = {
         { "down", "w0 stays down; `laganctl restart w0` starts it\n" },
         { "failed", "w0 is not tried again; `laganctl restart w0` does\n" },
+        { "loading", "  loading 37%  " },
         { "backoff", "w0 is tried again in a while, or now with `laganctl restart w0`" },
     };
 
     (void)state;
-    for (size_t i = 0; i < 3; i++) {
+    for (size_t i = 0; i < sizeof states / sizeof *states; i++) {
         struct mock other;
         char line[160];
 
@@ -864,7 +865,7 @@ main(void)
         cmocka_unit_test(tables_line_up_and_json_is_the_answer),
         cmocka_unit_test(what_could_not_be_written_is_no_success),
         cmocka_unit_test(a_name_with_a_newline_or_an_escape_does_not_leave_its_cell),
-        cmocka_unit_test(a_worker_without_a_process_has_no_pid_and_says_what_to_do),
+        cmocka_unit_test(a_worker_that_does_not_serve_says_how_far_it_is_or_what_to_do),
         cmocka_unit_test(top_looks_so_often_and_knows_rates_from_the_second_look_on),
         cmocka_unit_test(bench_counts_what_came_and_times_it),
         cmocka_unit_test(kv_flush_says_what_went_of_each_worker),
