@@ -407,7 +407,7 @@ most_bytes(const struct daemon *d, uint32_t model, const struct rec_submit *s,
     if (s->flags & (SUBMIT_ENCODER_OUTPUT | SUBMIT_LOGITS))
         submit_bytes += d->config->o.tensor_bytes;
     return sizeof(struct row) + submit_bytes + n * (TOKEN + TEXT) +
-           (s->n > 1 ? n * sizeof(struct row_piece) + s->n * sizeof(struct row_output) : 0) +
+           (s->n > 1 ? n * sizeof(struct row_place) + s->n * sizeof(struct row_output) : 0) +
            MIN(n * each, (uint64_t)WAITING) +
            MIN(ledger_prompt_cost(s) * prompt, (uint64_t)WAITING);
 }

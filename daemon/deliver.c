@@ -155,7 +155,7 @@ put_chunk(struct daemon *d, const struct row *r, uint32_t n, uint32_t n_text)
                     5 + (uint32_t)lp + (uint32_t)top + (uint32_t)more + (uint32_t)end);
 
     put_u64(&p, "o", piece.output);
-    put_u64(&p, "i", r->out ? r->out[piece.output].n_sent : r->n_sent);
+    put_u64(&p, "i", r->out ? pieces_next_first(r) : r->n_sent);
     msg_key(&p, "t");
     msg_bin(&p, n ? r->token.p + (size_t)r->n_sent * 4 : "", (size_t)n * 4);
     msg_key(&p, "s");

@@ -50,28 +50,28 @@ put_row(struct daemon *d, const struct row *r)
     return true;
 }
 
-/* The last n tokens, of the output that said them, or all. */
+/* Whose the last n tokens are: of the output that said them, or all. How many pieces. */
 static uint32_t
-last_pieces(const struct row *r, uint32_t n, uint32_t n_text, struct row_piece *one,
-            const void **from)
+last_pieces(const struct row *r, uint32_t n)
 {
-    uint32_t all = (uint32_t)(r->piece.n / sizeof *one);
+    return r->out && n != row_n_tokens(r) ? 1 : pieces_n(r);
+}
 
-    *from = r->piece.p;
-    if (!r->out || n == row_n_tokens(r)) return all;
-    *one = ((const struct row_piece *)(const void *)r->piece.p)[all - 1];
-    one->n = n;
-    one->n_text = n_text;
-    *from = one;
-    return 1;
+static void
+put_pieces(const struct row *r, uint32_t n, uint32_t n_text, uint32_t n_pieces, char *to)
+{
+    for (uint32_t i = 0, from = pieces_n(r) - n_pieces; i < n_pieces; i++) {
+        struct row_piece one = pieces_at(r, from + i);
+
+        if (n != row_n_tokens(r)) one.n = n, one.n_text = n_text;
+        memcpy(to + i * sizeof one, &one, sizeof one);
+    }
 }
 
 static bool
 put_tokens(struct daemon *d, const struct row *r, uint32_t n, uint32_t n_text)
 {
-    struct row_piece one;
-    const void *pieces;
-    uint32_t n_pieces = n || n_text ? last_pieces(r, n, n_text, &one, &pieces) : 0;
+    uint32_t n_pieces = n || n_text ? last_pieces(r, n) : 0;
     bool lp = r->submit->flags & SUBMIT_LOGPROBS;
     uint32_t first = row_n_tokens(r) - n, lp_first = MAX(first, r->lp_first);
     uint32_t n_lp = lp ? first + n - lp_first : 0, each = 8 * r->submit->logprobs;
@@ -81,7 +81,7 @@ put_tokens(struct daemon *d, const struct row *r, uint32_t n, uint32_t n_text)
     if (!n && !n_text) return true;
     k = mirror_reserve(&d->mirror, KEPT_TOKENS,
                        (uint32_t)sizeof *k + 4 * n + n_lp * (4 + each) + n_text +
-                           n_pieces * (uint32_t)sizeof one);
+                           n_pieces * (uint32_t)sizeof(struct row_piece));
     if (!k) return false;
     *k = (struct kept_tokens){
         .id = r->id,
@@ -106,7 +106,7 @@ put_tokens(struct daemon *d, const struct row *r, uint32_t n, uint32_t n_text)
         to += (size_t)n_lp * each;
     }
     if (n_text) memcpy(to, r->text.p + (r->text.n - n_text), n_text);
-    if (n_pieces) memcpy(to + n_text, pieces, n_pieces * sizeof one);
+    put_pieces(r, n, n_text, n_pieces, to + n_text);
     mirror_commit(&d->mirror);
     return true;
 }

@@ -316,7 +316,6 @@ take_end(struct row *r, const struct rec_finish *f, struct err *e)
     *o = (struct row_output){
         .n_said = o->n_said,
         .n_text_said = o->n_text_said,
-        .n_sent = o->n_sent,
         .score = f->score == f->score ? f->score : 0,
         .reason = f->reason,
         .cached = f->cached,

@@ -5,6 +5,7 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 enum { OUTPUTS = 4, MOST = 200 };
 
@@ -58,7 +59,7 @@ send_some(struct bed *b, uint32_t most)
     const int32_t *token = (const int32_t *)(const void *)r->token.p + r->n_sent;
 
     for (uint32_t i = 0; i < n; i++)
-        assert_int_equal(token[i], b->token[p.output][r->out[p.output].n_sent + i]);
+        assert_int_equal(token[i], b->token[p.output][pieces_next_first(r) + i]);
     for (uint32_t i = 0; i < n_text; i++)
         assert_int_equal(r->text.p[r->n_text_sent + i], 'a' + p.output);
     pieces_sent(r, n, n_text);
@@ -90,12 +91,46 @@ each_output_has_its_own_tokens_and_text_also_for_who_comes_back(void **state)
         }
         while (!all_sent(&b)) send_some(&b, 1 + test_below(9));
         for (uint32_t o = 0; o < OUTPUTS; o++) {
-            assert_int_equal(b.r->out[o].n_sent, b.n[o]);
             assert_int_equal(b.r->out[o].n_said, b.n[o]);
             assert_int_equal(b.r->out[o].n_text_said, b.n_text[o]);
         }
         ledger_free(b.l);
     }
+}
+
+/* Of a request with so many pieces of two outputs, of a token each: so many times from a place in the middle. */
+static nsec
+resume_often(uint32_t n, uint32_t times)
+{
+    struct timespec a, b;
+    struct bed bed;
+
+    open_bed(&bed);
+    for (uint32_t i = 0; i < n; i++)
+        assert_int_equal(pieces_add(bed.r, &(struct row_piece){ i % 2, 1, 1, 0 }), 0);
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &a);
+    for (uint32_t i = 0; i < times; i++) {
+        assert_true(pieces_may_resume(bed.r, n / 2, n / 2));
+        pieces_resume(bed.r, n / 2, n / 2);
+    }
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &b);
+    assert_int_equal(pieces_next(bed.r).output, n / 2 % 2);
+    assert_int_equal(pieces_next_first(bed.r), n / 4);
+    ledger_free(bed.l);
+    return (b.tv_sec - a.tv_sec) * NSEC_S + b.tv_nsec - a.tv_nsec;
+}
+
+/* A RESUME may name thousands of them, and all are looked for in one turn. */
+static void
+a_place_among_very_many_is_found_nearly_as_soon_as_among_few(void **state)
+{
+    enum { MANY = 400000, FEW = 40, TIMES = 2000 };
+    nsec many = resume_often(MANY, TIMES), few = resume_often(FEW, TIMES);
+
+    (void)state;
+    print_message("%.2f us among %d, %.2f us among %d\n", (double)many / TIMES / NSEC_US, MANY,
+                  (double)few / TIMES / NSEC_US, FEW);
+    assert_true(many < 100 * few);
 }
 
 static void
@@ -188,6 +223,7 @@ main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(each_output_has_its_own_tokens_and_text_also_for_who_comes_back),
+        cmocka_unit_test(a_place_among_very_many_is_found_nearly_as_soon_as_among_few),
         cmocka_unit_test(a_place_where_no_chunk_has_ended_is_not_gone_on_from),
         cmocka_unit_test(a_worker_that_goes_on_is_told_whose_every_token_is_in_any_fragments),
         cmocka_unit_test(outputs_are_told_best_first_and_all_have_to_end),

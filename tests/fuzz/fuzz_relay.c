@@ -549,7 +549,6 @@ take_row(uint32_t i, struct in *in)
 static void
 compare_outputs(const struct twin_row *t, const struct row *r)
 {
-    const struct row_piece *p = (const struct row_piece *)(const void *)r->piece.p;
     uint32_t n = 0, n_text = 0;
 
     check((r->out != NULL) == (t->n_outs > 1));
@@ -557,10 +556,12 @@ compare_outputs(const struct twin_row *t, const struct row *r)
         check(r->out[i].n_said == t->out[i].said && r->out[i].n_text_said == t->out[i].text_said);
         check((r->out[i].reason != 0) == t->out[i].over);
     }
-    for (size_t i = 0; r->out && i < r->piece.n / sizeof *p; i++) {
-        check(n + p[i].n <= t->n && p[i].n);
-        for (uint32_t end = n + p[i].n; n < end; n++) check(t->whose[n] == p[i].output);
-        n_text += p[i].n_text;
+    for (uint32_t i = 0; i < pieces_n(r); i++) {
+        struct row_piece p = pieces_at(r, i);
+
+        check(n + p.n <= t->n && p.n);
+        for (uint32_t end = n + p.n; n < end; n++) check(t->whose[n] == p.output);
+        n_text += p.n_text;
     }
     check(!r->out || (n == t->n && n_text == t->n_text));
 }
