@@ -194,7 +194,7 @@ gather(struct plan *p)
                 continue;
             }
         }
-        if (rides_next(q) && !may_ride(q)) continue;
+        if (rides_next(q) && !may_ride(s, q)) continue;
         if (s->l.chunks == CHUNKS_FIRST_COME) {
             some = chunk_rows(s, q, 0, rows);
         } else {

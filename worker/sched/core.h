@@ -281,7 +281,7 @@ rides_next(const struct seq *q)
 {
     return q->beam && q->n_planned + 1 == q->n_prompt;
 }
-bool may_ride(const struct seq *q);                                  /* of the first alone */
+bool may_ride(const struct scheduler *s, const struct seq *q);       /* of the first alone */
 uint32_t fork_edits(const struct scheduler *s, const struct seq *q); /* 0: it does not fork */
 /* So many times what one seat may hold can be told of seats that begin, in a step. */
 uint32_t family_edits(const struct scheduler_limits *l);

@@ -192,11 +192,12 @@ prompt_goal(const struct seq *q)
 }
 
 bool
-may_ride(const struct seq *q)
+may_ride(const struct scheduler *s, const struct seq *q)
 {
     bool all = q->first_member == q;
 
-    for (const struct seq *m = q; m; m = m->next_member) all = all && (!m->forked || rides_next(m));
+    for (const struct seq *m = q; m; m = m->next_member)
+        all = all && (!m->forked || (rides_next(m) && !must_come_first(s, m)));
     return all;
 }
 
@@ -219,6 +220,7 @@ fork_members(struct plan *p, struct seq *first)
         kv_fork(s->kv, p->lane, p->b->step, first->seat, m->seat, first->n_shared, done, &p->out);
         s->seat[m->seat].len = s->seat[first->seat].len;
         s->seat[m->seat].chunk = s->seat[first->seat].chunk;
+        s->seat[m->seat].thin = s->seat[first->seat].thin;
         m->n_planned = m->n_done = first->n_shared;
         m->n_cached = first->n_cached;
         m->lane = m->fork_lane = (uint8_t)p->lane;
