@@ -128,22 +128,11 @@ client_apart(const struct lagan *c)
     return c->was_welcome && !c->welcome;
 }
 
-int
-client_send(struct lagan *c, const msgpack_sbuffer *b)
+static int
+queue_out(struct lagan *c, const msgpack_sbuffer *b, uint64_t rid)
 {
-    return client_send_call(c, b, 0);
-}
+    struct out *o = malloc(sizeof *o + b->size);
 
-int
-client_send_call(struct lagan *c, const msgpack_sbuffer *b, uint64_t rid)
-{
-    struct out *o;
-
-    if (c->welcome && !c->out_first && send_now(c, b->data, b->size)) return 0;
-    if (c->n_out == CLIENT_MAX_OUT)
-        return client_fail(c, -EAGAIN, "%u frames wait for lagand at %s already", c->n_out,
-                           c->endpoint);
-    o = malloc(sizeof *o + b->size);
     if (!o) return client_fail(c, -ENOMEM, "no memory for a frame of %zu bytes", b->size);
     o->next = NULL;
     o->call = rid;
@@ -153,6 +142,22 @@ client_send_call(struct lagan *c, const msgpack_sbuffer *b, uint64_t rid)
     c->out_last = &o->next;
     c->n_out++;
     return 0;
+}
+
+int
+client_send(struct lagan *c, const msgpack_sbuffer *b)
+{
+    return client_send_call(c, b, 0);
+}
+
+int
+client_send_call(struct lagan *c, const msgpack_sbuffer *b, uint64_t rid)
+{
+    if (c->welcome && !c->out_first && send_now(c, b->data, b->size)) return 0;
+    if (c->n_out >= CLIENT_MAX_OUT)
+        return client_fail(c, -EAGAIN, "%u frames wait for lagand at %s already", c->n_out,
+                           c->endpoint);
+    return queue_out(c, b, rid);
 }
 
 void
@@ -204,6 +209,7 @@ send_ping(struct lagan *c, nsec now)
 void
 client_ack(struct lagan *c, bool all)
 {
+    bool left = false;
     uint32_t i;
 
     if (client_apart(c)) return; /* RESUME says it all */
@@ -218,10 +224,13 @@ client_ack(struct lagan *c, bool all)
         msgpack_packer_init(&p, &b, msgpack_sbuffer_write);
         msg_begin(&p, LAGAN_MSG_ACK, r->rid, 1);
         msg_key(&p, "n"), msgpack_pack_uint64(&p, r->taken);
-        if (client_send(c, &b) == 0) r->acked = r->taken;
+        if (client_send(c, &b) == 0)
+            r->acked = r->taken;
+        else
+            left = true;
         msgpack_sbuffer_destroy(&b);
     }
-    if (all) c->ack_at = 0;
+    if (all) c->ack_at = left ? clock_now() + CLIENT_ACK_AFTER : 0;
 }
 
 /* ---- loss */
@@ -345,7 +354,8 @@ pong(struct lagan *c, const struct msg *m)
     msgpack_packer_init(&p, &b, msgpack_sbuffer_write);
     msg_begin(&p, LAGAN_MSG_PONG, 0, 1);
     msg_key(&p, "t"), msgpack_pack_uint64(&p, t);
-    send_now(c, b.data, b.size);
+    /* lagand waits with what it has for us until it comes: so it is not lost when the pipe is full. */
+    if (!send_now(c, b.data, b.size)) queue_out(c, &b, 0);
     msgpack_sbuffer_destroy(&b);
 }
 

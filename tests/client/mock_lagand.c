@@ -13,6 +13,7 @@
  *     skip           tokens at 0, then at 5
  *     gap            chunk 1, then chunk 3
  *     bye            BYE
+ *     ping           PING; the verb "pongs" says how many were answered
  *     lp             like echo "ab"
  *     last           "ab" whose last chunk says how it ends, and no DONE
  *     deep           the same, with an end that is as deep as a frame may be
@@ -54,7 +55,7 @@ static struct {
     struct peer peer;
     char session[16];
 } sessions[MAX_ROWS];
-static uint32_t n_sessions, n_refusals;
+static uint32_t n_sessions, n_refusals, n_pongs;
 static uint8_t instance[16];
 static int proto = 1;
 static msgpack_sbuffer b;
@@ -356,6 +357,10 @@ take_submit(const struct peer *from, const struct msg *m)
     } else if (!strcmp(text, "gap")) {
         send_chunk(from, m->rid, 1, 0, 'a', "a");
         send_chunk(from, m->rid, 3, 2, 'c', "c");
+    } else if (!strcmp(text, "ping")) {
+        begin(LAGAN_MSG_PING, 0, 1);
+        msg_key(&p, "t"), msgpack_pack_int(&p, 77);
+        send_out(from);
     } else if (!strcmp(text, "bye")) {
         begin(LAGAN_MSG_BYE, 0, 1);
         msg_key(&p, "reason"), msg_text(&p, "draining");
@@ -447,6 +452,8 @@ take_call(const struct peer *from, const struct msg *m)
         msgpack_pack_object(&p, *args);
     } else if (IS("silent")) {
         return;
+    } else if (IS("pongs")) {
+        msgpack_pack_uint32(&p, n_pongs);
     } else if (IS("count")) { /* how often it was asked */
         static int n;
 
@@ -583,6 +590,9 @@ take(const struct peer *from, const void *frame, size_t n)
         begin(LAGAN_MSG_PONG, 0, 1);
         msg_key(&p, "t"), msgpack_pack_int64(&p, t);
         send_out(from);
+        break;
+    case LAGAN_MSG_PONG:
+        n_pongs++;
         break;
     case LAGAN_MSG_ACK:
     case LAGAN_MSG_CANCEL:

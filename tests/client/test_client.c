@@ -449,6 +449,27 @@ a_call_that_timed_out_before_there_was_a_lagand_is_not_sent_later(void **state)
 }
 
 static void
+a_ping_is_answered_though_the_connection_is_full_just_then(void **state)
+{
+    struct lagan *c = connect_mock();
+    struct lagan_event ev = { sizeof ev };
+    char *reply;
+
+    (void)state;
+    ask(c, "ping");
+    usleep(300000); /* it is on its way, and nobody has read it */
+    kill(mock.pid, SIGSTOP);
+    for (int i = 0; i < 100000 && !c->n_out; i++) ask(c, "error 34");
+    assert_true(c->n_out);
+    assert_int_equal(lagan_next(c, &ev, 100), 0);
+    kill(mock.pid, SIGCONT);
+    assert_int_equal(lagan_call(c, "pongs", NULL, &reply, NULL, 30000), 0);
+    assert_string_equal(reply, "1");
+    free(reply);
+    lagan_close(c);
+}
+
+static void
 nonsense_from_lagand_fails_the_request_and_no_more(void **state)
 {
     /* not MessagePack; empty; an announcement of 4 GiB; another version; a CHUNK of rid 1 whose
@@ -606,6 +627,7 @@ main(void)
         cmocka_unit_test(events_that_come_during_a_call_are_kept_in_order),
         cmocka_unit_test(a_call_on_a_connection_that_breaks_ends),
         cmocka_unit_test(a_call_that_timed_out_before_there_was_a_lagand_is_not_sent_later),
+        cmocka_unit_test(a_ping_is_answered_though_the_connection_is_full_just_then),
         cmocka_unit_test(nonsense_from_lagand_fails_the_request_and_no_more),
         cmocka_unit_test(log_probabilities_of_a_wrong_size_are_not_read),
         cmocka_unit_test(a_chunk_that_is_missing_is_noticed),
