@@ -564,6 +564,8 @@ void
 ledger_turn(struct ledger *l, struct row *r, uint64_t turn)
 {
     check(r->state == ROW_QUEUED);
+    /* Thousands may be told so at once, and a place is looked for from the end. */
+    if (turn == r->turn) return;
     dequeue(l, r);
     r->turn = turn;
     enqueue(l, r);

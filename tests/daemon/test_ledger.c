@@ -6,6 +6,7 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 enum { CAPACITY = 32 };
 
@@ -424,6 +425,33 @@ two_keys_that_fall_together_are_not_both_had(void **state)
     ledger_free(l);
 }
 
+/* Of so many that wait, each told once that its turn is what it is: nanoseconds for one. */
+static double
+tell_turns(uint32_t n)
+{
+    struct ledger *l = ledger_new(n, 1);
+    struct timespec a, b;
+
+    for (uint32_t i = 0; i < n; i++) take(l, 1, i);
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &a);
+    for (uint32_t i = 0; i < n; i++) ledger_turn(l, ledger_row(l, i), 0);
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &b);
+    ledger_check(l);
+    ledger_free(l);
+    return ((double)(b.tv_sec - a.tv_sec) * NSEC_S + (double)(b.tv_nsec - a.tv_nsec)) / n;
+}
+
+/* All of a former lagand's rows wait, and one RESUME names them. */
+static void
+thousands_that_stay_where_they_are_are_not_looked_for(void **state)
+{
+    double few = tell_turns(64), many = tell_turns(8192);
+
+    (void)state;
+    print_message("%.0f ns each of 64, %.0f of 8192\n", few, many);
+    assert_true(many < 20 * few + 1000);
+}
+
 int
 main(void)
 {
@@ -435,6 +463,7 @@ main(void)
         cmocka_unit_test(a_named_row_is_found_by_its_session_and_by_nobody_else),
         cmocka_unit_test(a_finished_row_answers_until_it_is_too_old),
         cmocka_unit_test(who_waits_goes_by_priority_then_by_turn_then_by_arrival),
+        cmocka_unit_test(thousands_that_stay_where_they_are_are_not_looked_for),
         cmocka_unit_test(kept_rows_make_room_and_give_their_number_up),
         cmocka_unit_test(kept_rows_take_no_more_than_their_bytes),
         cmocka_unit_test(a_resumed_request_goes_on_from_here),
