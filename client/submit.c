@@ -168,17 +168,18 @@ take_done(struct row *row, const struct entry *e)
 {
     msgpack_unpacked u;
     struct msg_ids ids = { 0 };
+    bool list;
     uint32_t i;
 
     msgpack_unpacked_init(&u);
-    if (msgpack_unpack_next(&u, e->value.data, e->value.size, NULL) == MSGPACK_UNPACK_SUCCESS &&
-        u.data.type == MSGPACK_OBJECT_BIN)
-        ids = (struct msg_ids){ &u.data, u.data.via.bin.size / 4 };
+    list = msgpack_unpack_next(&u, e->value.data, e->value.size, NULL) == MSGPACK_UNPACK_SUCCESS &&
+           u.data.type == MSGPACK_OBJECT_BIN;
+    if (list) ids = (struct msg_ids){ &u.data, u.data.via.bin.size / 4 };
     row->ids = ids.n ? malloc(ids.n * sizeof *row->ids) : NULL;
     if (row->ids) row->n_ids = row->max_ids = ids.n;
     for (i = 0; i < row->n_ids; i++) row->ids[i] = msg_id(&ids, i);
     msgpack_unpacked_destroy(&u);
-    return row->n_ids ? 0 : -EINVAL;
+    return list && row->n_ids == ids.n ? 0 : -EINVAL;
 }
 
 /* What a row keeps of a request. deadline_ms is kept as a time, when it is one; prompt_logprobs goes to

@@ -99,6 +99,31 @@ a_connection_that_broke_is_made_again_and_its_requests_go_on(void **state)
     lagan_close(c);
 }
 
+/* Nothing had come before it, and its caller says so. */
+static void
+a_list_of_no_tokens_that_came_before_is_not_said_twice(void **state)
+{
+    struct lagan_request *r = lagan_request_new();
+    struct lagan *c = connect_mock();
+    uint64_t id;
+
+    (void)state;
+    lagan_set_str(r, "text", "many 300", 8);
+    lagan_set_int(r, "max_tokens", 300);
+    lagan_set_ids(r, "done", NULL, 0);
+    assert_int_equal(lagan_submit(c, r, &id), 0);
+    lagan_request_free(r);
+    for (uint32_t at = 0; at < 300; at++) {
+        assert_int_equal(next(c, LAGAN_EVENT_TOKENS).first, at);
+        if (at != 20) continue;
+        mock_kill(&mock);
+        mock_start(&mock, "1");
+    }
+    next(c, LAGAN_EVENT_OUTPUT);
+    next(c, LAGAN_EVENT_DONE);
+    lagan_close(c);
+}
+
 /* Its program has all its files open for a moment. */
 static void
 a_connection_that_cannot_be_made_now_is_tried_again(void **state)
@@ -337,6 +362,7 @@ main(void)
     const struct CMUnitTest tests[] = {
         T(streams_go_on_with_the_next_lagand_and_no_token_comes_twice),
         T(a_connection_that_broke_is_made_again_and_its_requests_go_on),
+        T(a_list_of_no_tokens_that_came_before_is_not_said_twice),
         T(a_connection_that_cannot_be_made_now_is_tried_again),
         T(an_answer_whose_last_token_is_here_needs_no_lagand_to_end),
         T(an_end_that_cannot_be_is_an_error_of_lagands),
