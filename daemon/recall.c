@@ -19,7 +19,7 @@ enum { LOG_LEAST = 1 << 20, LOG_FACTOR = 2 };
 static bool
 wanted(const struct row *r)
 {
-    return r->named && !(r->submit->flags & SUBMIT_PROMPT_LOGPROBS);
+    return r->named && !(r->submit->flags & RECALL_LOST);
 }
 
 /* ---- writing: each into room that is there, or not at all */

@@ -1,6 +1,6 @@
 /* recall.h - the ledger in its mirror: what the next lagand must know, and how it is read back.
  *
- * Only rows with names: nobody could ask for the others. Nor those with prompt log-probabilities, which
+ * Only rows with names: nobody could ask for the others. Nor those with prompt log-probabilities or tensors, which
  * are not kept; their clients submit them again. A row is written down before it is given to a worker,
  * its tokens before a client has them. When it cannot be, for want of memory, the mirror is void until
  * the ledger is empty: requests go on, and a restart would find none.
@@ -11,6 +11,7 @@
 #include "base/base.h"
 #include "daemon/daemon.h"
 
+#define RECALL_LOST (SUBMIT_PROMPT_LOGPROBS | SUBMIT_LOGITS | SUBMIT_ENCODER_OUTPUT)
 #define RECALL_BYTES (UINT64_C(128) << 20) /* of one half of the mirror */
 
 /* What lies in the records of the mirror. */

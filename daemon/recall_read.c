@@ -24,7 +24,7 @@ submit_fits(const struct rec_submit *s, uint32_t bytes)
     n += ROUND_UP(n_eos * 4, (uint64_t)8) + ROUND_UP((uint64_t)s->n_stop_ids * 4, (uint64_t)8);
     return n <= bytes && s->n <= LAGAN_MAX_OUTPUTS && !s->n_done && !s->done_text &&
            s->max_tokens && s->max_tokens <= LAGAN_MAX_TOKENS && s->logprobs <= LAGAN_MAX_TOP &&
-           !(s->flags & SUBMIT_PROMPT_LOGPROBS);
+           !(s->flags & RECALL_LOST);
 }
 
 static uint32_t

@@ -287,6 +287,21 @@ rows_nobody_could_ask_for_and_models_that_are_gone_are_not_recalled(void **state
     assert_int_equal(ledger_last_id(is.ledger), ledger_last_id(was.ledger));
 }
 
+/* A successor would tell the tokens, and of those that its client does not have yet no logits. */
+static void
+a_row_whose_tensors_are_not_written_down_is_not_recalled(void **state)
+{
+    (void)state;
+    row(1, NULL, 0)->submit->flags |= SUBMIT_LOGITS;
+    row(2, NULL, 0)->submit->flags |= SUBMIT_ENCODER_OUTPUT;
+    row(3, NULL, 0);
+    recall_new(&was);
+    next_lagand(1);
+    assert_null(ledger_find_rid(is.ledger, &one, 1));
+    assert_null(ledger_find_rid(is.ledger, &one, 2));
+    assert_non_null(ledger_find_rid(is.ledger, &one, 3));
+}
+
 /* A client went on with tokens that it had, and was given up later. */
 static void
 tokens_of_the_client_and_the_loss_of_a_name_are_recalled(void **state)
@@ -465,6 +480,7 @@ main(void)
         T(a_row_with_its_last_token_has_ended),
         T(acked_logprobs_are_not_kept_and_the_others_are),
         T(rows_nobody_could_ask_for_and_models_that_are_gone_are_not_recalled),
+        T(a_row_whose_tensors_are_not_written_down_is_not_recalled),
         T(tokens_of_the_client_and_the_loss_of_a_name_are_recalled),
         T(a_key_that_was_given_again_is_the_later_ones),
         T(a_request_is_known_by_the_number_it_was_asked_for_last),

@@ -65,7 +65,7 @@ twin_take_row(const struct kept_row *k, const uint8_t *p, uint32_t n)
            eights(4 * (uint64_t)s.n_stop_ids);
     if (need > k->submit_bytes || s.n_done || s.done_text || !s.max_tokens ||
         s.max_tokens > LAGAN_MAX_TOKENS || s.logprobs > LAGAN_MAX_TOP ||
-        (s.flags & SUBMIT_PROMPT_LOGPROBS) || s.n > 64 || twin_id(k->id))
+        (s.flags & RECALL_LOST) || s.n > 64 || twin_id(k->id))
         return false;
     for (uint32_t i = 0; i < n_rows; i++) {
         struct twin_row *o = &rows[i];
