@@ -39,8 +39,8 @@ add_cell(struct table *t, char *text)
         check(t->cell);
     }
     check(text);
-    for (char *s = text; *s;
-         s++) /* a name may have anything in it: no line of its own, no colours */
+    /* A name may have anything in it: no line of its own, no colours. */
+    for (char *s = text; *s; s++)
         if ((unsigned char)*s < ' ' || *s == 0x7f) *s = ' ';
     t->width[column] = MAX(t->width[column], columns_of(text));
     t->cell[t->n_cells++] = text;

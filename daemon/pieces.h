@@ -38,8 +38,8 @@ int pieces_add(struct row *r, const struct row_piece *p) MUST_USE;
 void pieces_missed(struct row *r, uint32_t output, uint32_t n, uint32_t n_text);
 /* What the client does not have of the piece it is in; n 0 and n_text 0: it has all. */
 struct row_piece pieces_next(const struct row *r);
-uint32_t pieces_next_first(
-    const struct row *r); /* of its output: the position of that one's first token */
+/* The position, among its output's tokens, of the first that pieces_next() names. */
+uint32_t pieces_next_first(const struct row *r);
 void pieces_sent(struct row *r, uint32_t n, uint32_t n_text);
 /* Can a client have just so much of the row? false: no chunk has ended there. */
 bool pieces_may_resume(const struct row *r, uint32_t n, uint32_t n_text);
@@ -52,8 +52,7 @@ bool pieces_over(const struct row *r); /* every output has ended */
 void pieces_order(const struct row *r, uint32_t *order);
 
 uint32_t pieces_n(const struct row *r);
-struct row_piece pieces_at(const struct row *r,
-                           uint32_t i); /* the i-th; score: of all of its output */
+struct row_piece pieces_at(const struct row *r, uint32_t i); /* score: of all of its output */
 /* What stands behind a SUBMIT that goes on: whose the tokens are, and the outputs' scores. */
 uint32_t pieces_record_bytes(const struct row *r);
 void pieces_record(const struct row *r, uint32_t i, uint8_t *to,
