@@ -64,8 +64,8 @@ twin_take_row(const struct kept_row *k, const uint8_t *p, uint32_t n)
            eights(s.text_bytes) + eights(4 * (uint64_t)(s.n_eos == 0xffff ? 0 : s.n_eos)) +
            eights(4 * (uint64_t)s.n_stop_ids);
     if (need > k->submit_bytes || s.n_done || s.done_text || !s.max_tokens ||
-        s.max_tokens > LAGAN_MAX_TOKENS || s.logprobs > LAGAN_MAX_TOP ||
-        (s.flags & RECALL_LOST) || s.n > 64 || twin_id(k->id))
+        s.max_tokens > LAGAN_MAX_TOKENS || s.logprobs > LAGAN_MAX_TOP || (s.flags & RECALL_LOST) ||
+        s.n > 64 || twin_id(k->id))
         return false;
     for (uint32_t i = 0; i < n_rows; i++) {
         struct twin_row *o = &rows[i];

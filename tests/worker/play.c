@@ -125,6 +125,19 @@ play_next(struct played *p)
     return NULL;
 }
 
+uint32_t
+play_finish(struct played *p, uint32_t *n_tokens)
+{
+    const struct ring_record *r;
+
+    while ((r = play_next(p)) && r->type == REC_STEP) {
+    }
+    assert_non_null(r);
+    assert_int_equal(r->type, REC_FINISH);
+    *n_tokens = ((const struct rec_finish *)r->data)->n_tokens;
+    return ((const struct rec_finish *)r->data)->reason;
+}
+
 void
 play_wait_ready(struct played *p, struct rec_ready *ready)
 {
@@ -146,6 +159,17 @@ play_submit(struct played *p, const struct rec_submit *s, const void *tails, uin
         ring_reserve(&p->link.out, REC_SUBMIT, 0, (uint32_t)sizeof *s + bytes, 0, (void **)&to), 0);
     memcpy(to, s, sizeof *s);
     memcpy(to + sizeof *s, tails, bytes);
+    link_publish(&p->link);
+}
+
+void
+play_pause(struct played *p, uint32_t row, bool paused)
+{
+    struct rec_row rec = { .row = row, .gen = 1, .flags = paused };
+    void *to;
+
+    assert_int_equal(ring_reserve(&p->link.out, REC_PAUSE, 0, sizeof rec, 0, &to), 0);
+    memcpy(to, &rec, sizeof rec);
     link_publish(&p->link);
 }
 

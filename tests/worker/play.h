@@ -34,10 +34,13 @@ void play_ring(
     uint32_t log2); /* of workers that are started from now on: bytes of what they say; 20 */
 /* The next record, whatever it is. NULL: the worker is gone. */
 const struct ring_record *play_next(struct played *p);
+/* The records of a row up to its FINISH: its reason; how many tokens it says it has. */
+uint32_t play_finish(struct played *p, uint32_t *n_tokens);
 void play_wait_ready(struct played *p, struct rec_ready *ready);
 /* s with its tails in one piece of that many bytes. */
 void play_submit(struct played *p, const struct rec_submit *s, const void *tails, uint32_t bytes);
-int play_wait_exit(struct played *p); /* its status */
+void play_pause(struct played *p, uint32_t row, bool paused); /* or to go on */
+int play_wait_exit(struct played *p);                         /* its status */
 /* kill -9, then what it left; close_left() closes that. Records stay to be read from p, then play_close(). */
 void play_kill(struct played *p, struct play_arenas *left);
 void play_close_left(struct play_arenas *left);
