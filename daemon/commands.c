@@ -6,10 +6,10 @@
 #include "daemon/commands.h"
 
 #include "base/log.h"
-#include "daemon/admission.h"
-#include "daemon/calls.h"
+#include "daemon/request/admission.h"
+#include "daemon/request/worker_calls.h"
 #include "daemon/control.h"
-#include "daemon/deliver.h"
+#include "daemon/request/deliver.h"
 #include "daemon/frontend.h"
 #include "daemon/history.h"
 #include "daemon/metrics.h"
@@ -280,10 +280,10 @@ cmd_kv_pools(struct ask *a)
 static void
 cmd_requests(struct ask *a)
 {
-    static const char *const words[] = { [ROW_QUEUED] = "queued",
-                                         [ROW_DISPATCHED] = "dispatched",
-                                         [ROW_STREAMING] = "streaming",
-                                         [ROW_ENDED] = "ended" };
+    static const char *const words[] = { [REQUEST_QUEUED] = "queued",
+                                         [REQUEST_DISPATCHED] = "dispatched",
+                                         [REQUEST_STREAMING] = "streaming",
+                                         [REQUEST_ENDED] = "ended" };
     struct daemon *d = a->d;
     uint32_t n = 0;
     msgpack_packer p;
@@ -294,7 +294,7 @@ cmd_requests(struct ask *a)
             msgpack_pack_array(&p, n);
         }
         for (uint32_t i = 0; i < ledger_capacity(d->ledger); i++) {
-            struct row *r = ledger_row(d->ledger, i);
+            struct request *r = ledger_request(d->ledger, i);
             char client[16] = ""; /* nobody is there */
 
             if (!r || r->kept || (a->c->door != DOOR_CTL && r->client != a->c->handle)) continue;
@@ -308,7 +308,7 @@ cmd_requests(struct ask *a)
             put_text(&p, "worker", r->held ? d->worker[r->worker]->name : "");
             put_text(&p, "state", r->paused && r->held ? "paused" : words[r->state]);
             put_u64(&p, "prompt", r->prompt_cost);
-            put_u64(&p, "generated", row_n_tokens(r));
+            put_u64(&p, "generated", request_n_tokens(r));
             put_u64(&p, "age_ms", (uint64_t)((d->now - r->accepted) / NSEC_MS));
         }
     }
@@ -386,20 +386,20 @@ static void
 cmd_cancel(struct ask *a)
 {
     uint64_t id = 0;
-    struct row *r;
+    struct request *r;
 
     if (!a->args || msg_u64(a->args, "id", &id) < 0) {
         REFUSE(a, LAGAN_E_INVALID_REQUEST, "cancel: id is the number of a request");
         return;
     }
     r = ledger_find_id(a->d->ledger, id);
-    if (!r || r->state == ROW_ENDED) {
+    if (!r || r->state == REQUEST_ENDED) {
         REFUSE(a, LAGAN_E_NOT_FOUND, "there is no open request %llu", (unsigned long long)id);
     } else if (r->client != a->c->handle && a->c->door != DOOR_CTL) {
         REFUSE(a, LAGAN_E_UNAUTHORIZED, "request %llu is another client's; ask at ctl.sock",
                (unsigned long long)id);
     } else {
-        row_cancel(a->d, r, LAGAN_E_CANCELLED, "cancelled by an operator");
+        lifecycle_cancel(a->d, r, LAGAN_E_CANCELLED, "cancelled by an operator");
         nothing_to_say(a);
     }
 }
@@ -504,10 +504,10 @@ cmd_reexec(struct ask *a)
 static void
 ask_worker(struct ask *a, struct worker *w, const char *verb)
 {
-    uint64_t number = calls_control(a->d, a->c, a->rid, w);
+    uint64_t number = worker_calls_control(a->d, a->c, a->rid, w);
 
     if (number && control_call(w->control, number, verb, a->args) < 0)
-        calls_control_done(w, number, LAGAN_E_WORKER_LOST, NULL);
+        worker_calls_control_done(w, number, LAGAN_E_WORKER_LOST, NULL);
 }
 
 static void
@@ -649,7 +649,7 @@ ask_text(struct ask *a, uint8_t op, const char *flag, const struct msg_ids *ids,
 
     if (!w) return;
     if (flag) msg_bool(a->args, flag, &set);
-    calls_text(a->d, a->c, a->rid, w, op, !flag ? TEXT_CHAT : set ? TEXT_FLAG : 0, ids, text);
+    worker_calls_text(a->d, a->c, a->rid, w, op, !flag ? TEXT_CHAT : set ? TEXT_FLAG : 0, ids, text);
 }
 
 static void

@@ -2,7 +2,7 @@
 #include "daemon/control.h"
 
 #include "base/log.h"
-#include "daemon/calls.h"
+#include "daemon/request/worker_calls.h"
 #include "daemon/router.h"
 #include "ipc/msg.h"
 
@@ -126,10 +126,10 @@ take(struct control *c, struct router_message *from)
         memcpy(c->id, from->id, from->id_len);
         c->id_len = from->id_len;
     } else if (c->id_len == from->id_len && !memcmp(c->id, from->id, from->id_len)) {
-        if (m.type == LAGAN_MSG_REPLY) calls_control_done(c->w, m.rid, 0, &m.map);
+        if (m.type == LAGAN_MSG_REPLY) worker_calls_control_done(c->w, m.rid, 0, &m.map);
         if (m.type == LAGAN_MSG_ERROR) {
             msg_u64(&m.map, "code", &code);
-            calls_control_done(c->w, m.rid, (uint32_t)MIN(code, (uint64_t)UINT32_MAX), &m.map);
+            worker_calls_control_done(c->w, m.rid, (uint32_t)MIN(code, (uint64_t)UINT32_MAX), &m.map);
         }
     }
     msg_done(&m);

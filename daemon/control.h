@@ -17,7 +17,7 @@ struct control *control_open(struct worker *w, const char **endpoint, const char
 void control_move(struct control *c, struct worker *w); /* it is w's now; NULL: nothing */
 struct control *control_close(struct control *c);       /* NULL in, NULL out */
 bool control_pump(struct control *c);                   /* true: there is more; NULL: nothing */
-/* CALL a verb under this number, args (a map, or NULL) as they came; calls_control_done() hears the answer.
+/* CALL a verb under this number, args (a map, or NULL) as they came; worker_calls_control_done() hears the answer.
  * -ENOTCONN. */
 int control_call(struct control *c, uint64_t number, const char *verb,
                  const msgpack_object *args) MUST_USE;

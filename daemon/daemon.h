@@ -12,9 +12,9 @@
 #include "base/base.h"
 #include "base/clock.h"
 #include "base/turns.h"
-#include "daemon/blame.h"
-#include "daemon/ledger.h"
-#include "daemon/mirror.h"
+#include "daemon/ledger/quarantine.h"
+#include "daemon/ledger/ledger.h"
+#include "daemon/persist/log_file.h"
 #include "daemon/options.h"
 #include "daemon/runtime.h"
 #include "include/lagan_wire.h"
@@ -25,7 +25,7 @@
 struct worker;
 struct frontend;
 struct sessions;
-struct calls;
+struct worker_calls;
 struct history;
 
 enum { REASONS = 64 }; /* enum lagan_reason stays below */
@@ -63,18 +63,18 @@ struct daemon {
     struct frontend *front;
     struct sessions *sessions;
     struct ledger *ledger;
-    struct calls *calls;
+    struct worker_calls *calls;
     struct worker *worker[MAX_WORKERS];
     uint32_t n_workers;
     struct model_facts facts[MAX_MODELS];
     struct turns turns[MAX_MODELS]; /* whose request goes to a worker next */
     char worker_path[1024];
 
-    struct mirror mirror; /* recall.c's */
+    struct log_file mirror; /* recall.c's */
     uint64_t mirror_most; /* it is written anew when it is longer */
     bool mirror_void;     /* it did not fit */
     req_id noted_id;      /* rows up to that were looked at */
-    struct poisons poisons;
+    struct quarantine poisons;
     uint32_t n_suspects; /* rows that are to run alone */
 
     uint32_t due_first, due_last; /* deliver.c: rows with something for their client */

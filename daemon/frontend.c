@@ -8,7 +8,7 @@
 #include "daemon/frontend.h"
 
 #include "base/log.h"
-#include "daemon/deliver.h"
+#include "daemon/request/deliver.h"
 #include "daemon/tcp.h"
 
 #include <errno.h>

@@ -1,8 +1,8 @@
 /* frontend_in.c - what a client's frame leads to: one function a message type; see frontend.h. */
 #include "base/failpoint.h"
-#include "daemon/admission.h"
+#include "daemon/request/admission.h"
 #include "daemon/commands.h"
-#include "daemon/deliver.h"
+#include "daemon/request/deliver.h"
 #include "daemon/frontend.h"
 
 #include <errno.h>
@@ -58,7 +58,7 @@ hello(struct daemon *d, struct client *c, const struct msg *m)
 static void
 submit(struct daemon *d, struct client *c, const struct msg *m)
 {
-    struct row *r;
+    struct request *r;
     struct err e;
     int code = admission_take(d, c, m, &r, &e);
     msgpack_packer p;
@@ -82,7 +82,7 @@ submit(struct daemon *d, struct client *c, const struct msg *m)
 static void
 ack(struct daemon *d, struct client *c, const struct msg *m)
 {
-    struct row *r = ledger_find(d->ledger, c->handle, m->rid);
+    struct request *r = ledger_find(d->ledger, c->handle, m->rid);
     uint64_t n, win = 0;
 
     if (!r) return; /* crossed its DONE */
@@ -97,11 +97,11 @@ ack(struct daemon *d, struct client *c, const struct msg *m)
 static void
 cancel_one(struct daemon *d, struct client *c, uint64_t rid)
 {
-    struct row *r = ledger_find(d->ledger, c->handle, rid);
+    struct request *r = ledger_find(d->ledger, c->handle, rid);
 
     if (r) {
-        row_cancel(d, r, LAGAN_E_CANCELLED, "cancelled by its client after %u tokens",
-                   row_n_tokens(r));
+        lifecycle_cancel(d, r, LAGAN_E_CANCELLED, "cancelled by its client after %u tokens",
+                   request_n_tokens(r));
     } else {
         FRONT_REFUSE(d, c, rid, LAGAN_E_NOT_FOUND, "there is no open request %llu to cancel",
                      (unsigned long long)rid);
@@ -143,10 +143,10 @@ cancel(struct daemon *d, struct client *c, const struct msg *m)
 static void
 query(struct daemon *d, struct client *c, const struct msg *m)
 {
-    static const char *const words[] = { [ROW_QUEUED] = "queued",
-                                         [ROW_DISPATCHED] = "dispatched",
-                                         [ROW_STREAMING] = "streaming",
-                                         [ROW_ENDED] = "ended" };
+    static const char *const words[] = { [REQUEST_QUEUED] = "queued",
+                                         [REQUEST_DISPATCHED] = "dispatched",
+                                         [REQUEST_STREAMING] = "streaming",
+                                         [REQUEST_ENDED] = "ended" };
     uint32_t n;
     const msgpack_object *rid;
     msgpack_packer p;
@@ -156,7 +156,7 @@ query(struct daemon *d, struct client *c, const struct msg *m)
     msgpack_pack_array(&p, n);
     for (uint32_t i = 0; i < n; i++) {
         uint64_t id = rid[i].type == MSGPACK_OBJECT_POSITIVE_INTEGER ? rid[i].via.u64 : 0;
-        struct row *r = ledger_find(d->ledger, c->handle, id);
+        struct request *r = ledger_find(d->ledger, c->handle, id);
 
         msgpack_pack_map(&p, 3);
         msg_key(&p, "rid");
@@ -164,7 +164,7 @@ query(struct daemon *d, struct client *c, const struct msg *m)
         msg_key(&p, "state");
         msg_text(&p, r ? words[r->state] : "unknown");
         msg_key(&p, "n");
-        msgpack_pack_uint32(&p, r ? row_n_tokens(r) : 0);
+        msgpack_pack_uint32(&p, r ? request_n_tokens(r) : 0);
     }
     front_reply_end(d, c);
 }
@@ -174,7 +174,7 @@ query(struct daemon *d, struct client *c, const struct msg *m)
 static void
 resume_one(struct daemon *d, struct client *c, uint64_t rid, uint64_t have, uint64_t text)
 {
-    struct row *r = ledger_find_rid(d->ledger, &c->session, rid);
+    struct request *r = ledger_find_rid(d->ledger, &c->session, rid);
 
     if (!r || r->asked_in == d->n_resumes) return; /* named twice: found once */
     r->asked_in = d->n_resumes;

@@ -126,7 +126,7 @@ n_paused(const struct daemon *d)
     uint64_t n = 0;
 
     for (uint32_t i = 0; i < ledger_capacity(d->ledger); i++) {
-        const struct row *r = ledger_row(d->ledger, i);
+        const struct request *r = ledger_request(d->ledger, i);
 
         n += r && r->held && r->paused;
     }

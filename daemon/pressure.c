@@ -2,7 +2,7 @@
 #include "daemon/pressure.h"
 
 #include "base/log.h"
-#include "daemon/deliver.h"
+#include "daemon/request/deliver.h"
 #include "daemon/frontend.h"
 #include "daemon/history.h"
 

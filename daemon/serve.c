@@ -11,14 +11,15 @@
 
 #include "base/failpoint.h"
 #include "base/log.h"
-#include "daemon/calls.h"
+#include "daemon/request/worker_calls.h"
 #include "daemon/control.h"
-#include "daemon/deliver.h"
+#include "daemon/request/deliver.h"
 #include "daemon/frontend.h"
 #include "daemon/history.h"
 #include "daemon/pressure.h"
 #include "daemon/rehearse.h"
-#include "daemon/relay.h"
+#include "daemon/request/dispatch.h"
+#include "daemon/request/receive.h"
 #include "daemon/roll.h"
 #include "daemon/spawn.h"
 #include "daemon/succeed.h"
@@ -42,7 +43,7 @@ static const nsec TICK = 250 * NSEC_MS;
 static const nsec NSEC_DAY = 86400 * NSEC_S;
 static const nsec STOP_TIME = 15 * NSEC_S; /* workers have, to end after the last request */
 static const nsec LATE = NSEC_S;           /* a tick so late means that we stood still */
-enum { LEDGER_ROWS = 8192, EXIT_UNAVAILABLE = 69, EXIT_CONFIG = 78 };
+enum { MAX_REQUESTS = 8192, EXIT_UNAVAILABLE = 69, EXIT_CONFIG = 78 };
 
 struct clockwork {
     struct daemon *d;
@@ -74,9 +75,9 @@ go_on_leaving(struct daemon *d)
     }
     if (ledger_n(d->ledger) && !late && n_over(d) < d->n_workers) return;
     for (uint32_t i = 0; i < ledger_capacity(d->ledger); i++) {
-        struct row *r = ledger_row(d->ledger, i);
+        struct request *r = ledger_request(d->ledger, i);
 
-        if (r) row_cancel(d, r, LAGAN_E_DRAINING, "lagand stops, after %u tokens", row_n_tokens(r));
+        if (r) lifecycle_cancel(d, r, LAGAN_E_DRAINING, "lagand stops, after %u tokens", request_n_tokens(r));
     }
     deliver_flush(d);
     d->leaving = true;
@@ -194,10 +195,10 @@ end_orphans(struct daemon *d, uint32_t model, uint16_t code, const char *why)
         if (d->worker[i]->model == model && !worker_over(d->worker[i])) return;
     }
     for (uint32_t i = 0; i < ledger_capacity(d->ledger); i++) {
-        struct row *r = ledger_row(d->ledger, i);
+        struct request *r = ledger_request(d->ledger, i);
 
-        if (r && r->state == ROW_QUEUED && r->model == model) {
-            row_end(d, r, code, "no worker runs this model: %.150s", why);
+        if (r && r->state == REQUEST_QUEUED && r->model == model) {
+            lifecycle_end(d, r, code, "no worker runs this model: %.150s", why);
         }
     }
 }
@@ -258,7 +259,7 @@ tick(struct clockwork *k)
     deliver_tick(d, d->now, late);
     front_tick(d);
     d->look_at = pressure_look(d);
-    calls_tick(d, d->now);
+    worker_calls_tick(d, d->now);
     tell_status(k);
 }
 
@@ -286,12 +287,12 @@ turn(struct daemon *d)
     bool more = false;
 
     for (uint32_t i = 0; i < d->n_workers; i++) {
-        more |= relay_drain(d->worker[i]);
+        more |= receive_drain(d->worker[i]);
         more |= control_pump(d->worker[i]->control);
         more |= control_pump(d->worker[i]->standby->control);
     }
     front_pump(d, &more);
-    relay_dispatch(d);
+    dispatch(d);
     more |= deliver_flush(d);
     /* Over tcp sending may have made ZeroMQ take something in, without another edge on its descriptor; a request
      * among it is dispatched by the next turn. */
@@ -390,7 +391,7 @@ open_daemon(struct daemon *d, struct err *e)
     if (getrandom(d->id, sizeof d->id, 0) < 0 || getrandom(seed, sizeof seed, 0) < 0) {
         return err_set(e, -errno, "getrandom: %s", strerror(errno));
     }
-    d->due_first = d->due_last = ROW_NONE;
+    d->due_first = d->due_last = REQUEST_NONE;
     d->now = d->started = clock_now();
     msgpack_sbuffer_init(&d->out);
     TRY(open_event(d, e));
@@ -399,9 +400,9 @@ open_daemon(struct daemon *d, struct err *e)
     } else {
         TRY(spawn_find(d->worker_path, sizeof d->worker_path, e));
     }
-    d->ledger = ledger_new(LEDGER_ROWS, seed[0]);
+    d->ledger = ledger_new(MAX_REQUESTS, seed[0]);
     d->sessions = sessions_new(seed[1]);
-    d->calls = calls_new();
+    d->calls = worker_calls_new();
     store_read(&given);
     d->history = history_new(store_take(&given, "history"));
     d->zmq = zmq_ctx_new();
@@ -432,8 +433,8 @@ close_daemon(struct daemon *d)
     if (d->zmq) zmq_ctx_term(d->zmq); /* its sockets have no linger: at once */
     d->sessions = sessions_free(d->sessions);
     d->ledger = ledger_free(d->ledger);
-    mirror_close(&d->mirror);
-    d->calls = calls_free(d->calls);
+    log_file_close(&d->mirror);
+    d->calls = worker_calls_free(d->calls);
     d->history = history_free(d->history);
     d->event = sd_event_unref(d->event);
     msgpack_sbuffer_destroy(&d->out);

@@ -3,7 +3,7 @@
 #define DAEMON_SESSION_H
 
 #include "base/base.h"
-#include "daemon/ledger.h"
+#include "daemon/ledger/ledger.h"
 #include "ipc/curve.h"
 
 enum { MAX_CLIENTS = 1024, MAX_ROUTING_ID = 255, MAX_USERS = 256, USER_NAME = 47 };

@@ -5,7 +5,7 @@
 #include "base/log.h"
 #include "daemon/frontend.h"
 #include "daemon/history.h"
-#include "daemon/recall.h"
+#include "daemon/ledger/ledger_save.h"
 #include "daemon/worker.h"
 
 #include <errno.h>
@@ -99,7 +99,7 @@ succeed_take(struct daemon *d, struct store *left)
     outlast_workers(d, left, lost);
     FP(heirs_outlasted);
     ledger = store_take(left, "ledger");
-    n = recall_open(d, ledger);
+    n = ledger_save_open(d, ledger);
     if (n) log_info("%u requests of a former lagand, %u of them go on", n, ledger_n(d->ledger));
     if (d->mirror.base && d->mirror.fd != ledger) store_put("ledger", d->mirror.fd);
     FP(heirs_recalled);

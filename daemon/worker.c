@@ -7,11 +7,12 @@
 
 #include "base/failpoint.h"
 #include "base/log.h"
-#include "daemon/calls.h"
+#include "daemon/request/worker_calls.h"
 #include "daemon/control.h"
 #include "daemon/group.h"
 #include "daemon/history.h"
-#include "daemon/relay.h"
+#include "daemon/request/dispatch.h"
+#include "daemon/request/receive.h"
 #include "daemon/serve.h"
 #include "daemon/spawn.h"
 #include "daemon/standby.h"
@@ -404,7 +405,7 @@ bury(void *arg, const struct death *d)
     struct err e;
 
     FP(bury_began);
-    relay_drain_dead(w);
+    receive_drain_dead(w);
     if (w->hand >= 0 && arenas_take(&w->arenas, w->hand, &e) == -EBADMSG) {
         tell(w, LOG_LEVEL_WARN, "worker %s: %s, ignoring", w->name, e.text);
     }
@@ -426,8 +427,8 @@ bury(void *arg, const struct death *d)
     }
     if (!*w->why) snprintf(w->why, sizeof w->why, "%s: %s", death_word(d->cause), how);
     FP(bury_drained);
-    relay_lost(w, d);
-    calls_lost(w);
+    dispatch_worker_lost(w, d);
+    worker_calls_lost(w);
     worker_forget_pid(w);
     group_bury(w, d);
     arenas_after_death(&w->arenas, d, w->d->now);
@@ -437,7 +438,7 @@ bury(void *arg, const struct death *d)
         w->restarts++;
         history_restarted(w);
     }
-    relay_dispatch(w->d); /* who is there need not wait until the next one is made */
+    dispatch(w->d); /* who is there need not wait until the next one is made */
 }
 
 /* ---- the supervisor's hands */
@@ -536,7 +537,7 @@ worker_spawn(void *arg)
     w->n_lines = 0;
     w->why[0] = 0;
     w->load_done = w->load_total = 0;
-    w->sending = w->alone = ROW_NONE;
+    w->sending = w->alone = REQUEST_NONE;
     w->n_rows = w->n_seqs = w->n_words_due = 0;
     w->tokens = 0;
     w->warned = w->asked = w->full = w->lied = false;
@@ -567,7 +568,7 @@ worker_spawn(void *arg)
 static void
 op_tell_drain(void *arg)
 {
-    relay_drain_request(arg);
+    worker_notify_drain(arg);
 }
 
 void
@@ -599,8 +600,8 @@ op_moved(void *arg, enum super_state from, enum super_state to)
         tell(w, LOG_LEVEL_ERR, "worker %s: pid %d cannot be killed; its device is not used again",
              w->name, (int)w->pid);
         /* Its requests will hear nothing more from it. */
-        relay_lost(w, &(struct death){ .cause = w->super.suspect });
-        calls_lost(w);
+        dispatch_worker_lost(w, &(struct death){ .cause = w->super.suspect });
+        worker_calls_lost(w);
     }
     standby_follow(w, to);
     serve_worker_moved(w->d, w, from, to);
@@ -622,7 +623,7 @@ worker_new(struct daemon *d, uint32_t index, uint32_t model, const char *name,
     w->model = model;
     w->hand = w->log = -1;
     w->link.d.fd = w->link.w.fd = w->link.bell.fd = -1;
-    w->sending = w->alone = ROW_NONE;
+    w->sending = w->alone = REQUEST_NONE;
     snprintf(w->name, sizeof w->name, "%s", name);
     super_init(&w->super, hands, w, seed);
     w->super.start_timeout = d->config->o.start_timeout;
@@ -678,7 +679,7 @@ worker_end(struct worker *w)
     if (!w->alive) return;
     worker_end_process(w);
     worker_forget_pid(w);
-    if (w->super.state != SUPER_LOADING) relay_drain_dead(w);
+    if (w->super.state != SUPER_LOADING) receive_drain_dead(w);
     if (arenas_take(&w->arenas, w->hand, &e) == -EBADMSG)
         tell(w, LOG_LEVEL_WARN, "worker %s: %s, ignoring", w->name, e.text);
 }

@@ -59,8 +59,8 @@ struct worker {
     /* what it has in hand */
     uint32_t n_rows, n_seqs; /* requests; sequences of them: outputs or beams */
     uint64_t tokens;
-    uint32_t alone;       /* a suspect that is to run alone, ROW_NONE */
-    uint32_t sending;     /* row whose SUBMIT is under way, ROW_NONE */
+    uint32_t alone;       /* a suspect that is to run alone, REQUEST_NONE */
+    uint32_t sending;     /* row whose SUBMIT is under way, REQUEST_NONE */
     uint32_t sent_bytes;  /* of it */
     uint32_t n_words_due; /* rows with a cancel or a pause that found no room */
     bool full;            /* its request ring had no room this turn */

@@ -20,7 +20,10 @@ worker/exec    base gpu worker/kv worker/model worker/sched
 worker         include base ipc gpu worker/kv worker/sched worker/text worker/model worker/arch worker/exec
 route          base
 sim            include base ipc route worker/kv worker/sched
-daemon         include base ipc route
+daemon/persist include base ipc
+daemon/ledger  include base ipc daemon daemon/persist
+daemon/request include base ipc route daemon daemon/persist daemon/ledger
+daemon         include base ipc route daemon/persist daemon/ledger daemon/request
 client         include base ipc
 ctl            include base client
 TABLE

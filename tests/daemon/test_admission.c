@@ -1,5 +1,5 @@
 /* test_admission.c - the promises of admission.h: limits, the model's bounds, the record. */
-#include "daemon/admission.h"
+#include "daemon/request/admission.h"
 
 #include "ipc/records.h"
 #include "tests/test.h"
@@ -48,7 +48,7 @@ struct extra {
 
 static int
 submit(uint64_t rid, uint32_t n_ids, const char *text, const struct extra *more, uint32_t n_more,
-       struct row **ret, struct err *e)
+       struct request **ret, struct err *e)
 {
     msgpack_sbuffer b;
     msgpack_packer p;
@@ -89,7 +89,7 @@ refused(uint32_t code, const char *words, uint64_t rid, uint32_t n_ids, const ch
 {
     const struct extra more = { key, v };
     struct err e = { .text = "" };
-    struct row *r;
+    struct request *r;
     int got = submit(rid, n_ids, text, &more, key != NULL, &r, &e);
 
     if (got != (int)code || !strstr(e.text, words)) {
@@ -104,7 +104,7 @@ the_record_has_every_tail_in_its_place(void **state)
                                   { "decoder_ids", 6 }, { "logprobs", 0 }, { "seed", 77 },
                                   { "win", 3 } };
     struct err e;
-    struct row *r;
+    struct request *r;
     const struct rec_submit *s;
     const int32_t *p;
 
@@ -130,7 +130,7 @@ static void
 without_eos_ids_the_models_are_asked_for_and_a_seed_is_chosen(void **state)
 {
     struct err e;
-    struct row *a, *b;
+    struct request *a, *b;
 
     (void)state;
     assert_int_equal(submit(1, 3, NULL, NULL, 0, &a, &e), 0);
@@ -161,7 +161,7 @@ keys_not_served_yet_are_refused_by_name_unless_at_their_default(void **state)
 {
     struct extra one = { "beams", 1 };
     struct err e;
-    struct row *r;
+    struct request *r;
 
     (void)state;
     refused(LAGAN_E_UNSUPPORTED, "encoder_features is for models that take features", 1, 1, NULL,
@@ -185,7 +185,7 @@ beams_and_outputs_that_do_not_go_together_are_refused(void **state)
         { { { "beams", 17 }, { "seed", 1 }, { "win", 1 } }, "beams is 17" },
     };
     struct err e;
-    struct row *r;
+    struct request *r;
 
     (void)state;
     for (uint32_t i = 0; i < ARRAY_LEN(rows); i++) {
@@ -210,26 +210,26 @@ beams_that_are_left_to_the_model_count_as_it_has_them(void **state)
     const struct extra more[] = { { "model_defaults", 1 }, { "max_tokens", 10 } };
     struct turns_client *t = &d.turns[0].client[session_turns(d.sessions, client)];
     struct err e;
-    struct row *r;
+    struct request *r;
 
     (void)state;
     d.turns[0].quantum = 100;
     assert_int_equal(submit(1, 3, NULL, more, 2, &r, &e), 0); /* nothing is known yet */
-    assert_int_equal(row_n_seqs(r), 1);
+    assert_int_equal(request_n_seqs(r), 1);
     d.facts[0] =
         (struct model_facts){ .known = true, .vocab = 9, .max_len = 50, .n_seats = 4, .beams = 4 };
     for (int i = 0; i < 2; i++) {
-        admission_count(&d, r);
-        assert_int_equal(row_n_seqs(r), 4);
+        accounting_recount(&d, r);
+        assert_int_equal(request_n_seqs(r), 4);
         assert_int_equal(client->user->tokens, 3 + 4 * 10);
         assert_int_equal(t->spent, 3 + 4 * 10);
     }
-    admission_over(&d, r);
+    accounting_release(&d, r);
     assert_int_equal(client->user->tokens, 0);
     assert_int_equal(t->spent, 3);
 
     assert_int_equal(submit(2, 3, NULL, more, 2, &r, &e), 0);
-    assert_int_equal(row_n_seqs(r), 4);
+    assert_int_equal(request_n_seqs(r), 4);
     assert_int_equal(r->cost, 3 + 4 * 10);
     d.facts[0].n_seats = 3;
     refused(LAGAN_E_INVALID_REQUEST, "beams is 4", 3, 2, NULL, "model_defaults", true);
@@ -239,7 +239,7 @@ static void
 two_requests_with_one_id_are_told_apart_from_everything_else(void **state)
 {
     struct err e;
-    struct row *r;
+    struct request *r;
 
     (void)state;
     assert_int_equal(submit(5, 1, NULL, NULL, 0, &r, &e), 0);
@@ -250,7 +250,7 @@ static void
 queue_and_client_limits_refuse_before_accept(void **state)
 {
     struct err e;
-    struct row *r;
+    struct request *r;
 
     (void)state;
     config.o.max_queued_reqs = 2;
@@ -275,7 +275,7 @@ what_an_answer_did_not_take_is_given_back_and_no_more(void **state)
     } cases[] = { { 1, 1, 10, 13 }, { 1, 1, 4, 7 },  { 4, 1, 40, 43 },
                   { 4, 1, 12, 15 }, { 1, 4, 5, 23 }, { 2, 4, 20, 43 } };
     struct err e;
-    struct row *r;
+    struct request *r;
 
     (void)state;
     d.turns[0].quantum = 100;
@@ -289,7 +289,7 @@ what_an_answer_did_not_take_is_given_back_and_no_more(void **state)
         assert_int_equal(submit(i, 3, NULL, more, ARRAY_LEN(more), &r, &e), 0);
         assert_int_equal(t->spent, 3 + 10 * MAX(cases[i].n, cases[i].beams));
         assert_int_equal(bytes_add(&r->token, NULL, 4 * cases[i].said), 0);
-        admission_over(&d, r);
+        accounting_release(&d, r);
         assert_int_equal(t->spent, cases[i].spent);
     }
 }
@@ -316,7 +316,7 @@ a_known_encoder_bounds_its_source_and_its_prefix(void **state)
 {
     struct extra prefix = { "decoder_ids", 3 };
     struct err e;
-    struct row *r;
+    struct request *r;
 
     (void)state;
     d.facts[0] =

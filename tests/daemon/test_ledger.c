@@ -1,5 +1,5 @@
 /* test_ledger.c - the promises of ledger.h. */
-#include "daemon/ledger.h"
+#include "daemon/ledger/ledger.h"
 
 #include "tests/test.h"
 
@@ -21,19 +21,19 @@ submit(uint32_t prompt)
     return s;
 }
 
-static struct row *
+static struct request *
 take(struct ledger *l, uint32_t client, uint64_t rid)
 {
-    struct row *r;
+    struct request *r;
 
     assert_int_equal(ledger_take(l, client, rid, submit(10), sizeof(struct rec_submit), &r), 0);
     return r;
 }
 
 static void
-end(struct ledger *l, struct row *r)
+end(struct ledger *l, struct request *r)
 {
-    row_move(l, r, ROW_ENDED);
+    request_move(l, r, REQUEST_ENDED);
     ledger_detach(l, r);
     r->held = false;
     ledger_give(l, r);
@@ -43,7 +43,7 @@ static void
 a_row_names_itself_in_its_record_and_ids_are_never_used_again(void **state)
 {
     struct ledger *l = ledger_new(CAPACITY, 1);
-    struct row *r = take(l, 1, 7);
+    struct request *r = take(l, 1, 7);
     uint32_t index = r->index, gen = r->gen;
     req_id id = r->id;
 
@@ -52,7 +52,7 @@ a_row_names_itself_in_its_record_and_ids_are_never_used_again(void **state)
     assert_int_equal(r->submit->gen, gen);
     assert_int_equal(r->submit->id, id);
     end(l, r);
-    assert_null(ledger_row(l, index));
+    assert_null(ledger_request(l, index));
     r = take(l, 1, 7);
     assert_int_equal(r->index, index);
     assert_int_not_equal(r->gen, gen);
@@ -65,7 +65,7 @@ one_client_has_an_id_once_while_it_is_open_others_may_have_it_too(void **state)
 {
     struct ledger *l = ledger_new(CAPACITY, 1);
     struct rec_submit *s = submit(1);
-    struct row *r = take(l, 1, 7), *other;
+    struct request *r = take(l, 1, 7), *other;
 
     (void)state;
     assert_int_equal(ledger_take(l, 1, 7, s, sizeof *s, &other), -EEXIST);
@@ -73,7 +73,7 @@ one_client_has_an_id_once_while_it_is_open_others_may_have_it_too(void **state)
     other = take(l, 2, 7);
     assert_ptr_equal(ledger_find(l, 1, 7), r);
     assert_ptr_equal(ledger_find(l, 2, 7), other);
-    row_move(l, r, ROW_ENDED);
+    request_move(l, r, REQUEST_ENDED);
     assert_ptr_equal(ledger_find(l, 1, 7), r);
     ledger_detach(l, r); /* a worker may still hold it; its number is free */
     assert_null(ledger_find(l, 1, 7));
@@ -89,7 +89,7 @@ a_full_ledger_says_so(void **state)
 {
     struct ledger *l = ledger_new(CAPACITY, 1);
     struct rec_submit *s = submit(1);
-    struct row *r;
+    struct request *r;
 
     (void)state;
     for (uint32_t i = 0; i < CAPACITY; i++) take(l, 1, i);
@@ -105,17 +105,17 @@ static void
 the_queue_keeps_the_order_and_counts_prompts(void **state)
 {
     struct ledger *l = ledger_new(CAPACITY, 1);
-    struct row *r = NULL;
+    struct request *r = NULL;
 
     (void)state;
     for (uint32_t i = 0; i < 5; i++) take(l, 1, i);
     assert_int_equal(ledger_n_queued(l), 5);
     assert_int_equal(ledger_queued_tokens(l), 50);
-    row_move(l, ledger_find(l, 1, 2), ROW_DISPATCHED);
-    row_move(l, ledger_find(l, 1, 0), ROW_ENDED);
-    row_move(l, ledger_find(l, 1, 3), ROW_DISPATCHED);
-    row_move(l, ledger_find(l, 1, 3), ROW_STREAMING);
-    row_move(l, ledger_find(l, 1, 3), ROW_QUEUED); /* its worker died: where it was */
+    request_move(l, ledger_find(l, 1, 2), REQUEST_DISPATCHED);
+    request_move(l, ledger_find(l, 1, 0), REQUEST_ENDED);
+    request_move(l, ledger_find(l, 1, 3), REQUEST_DISPATCHED);
+    request_move(l, ledger_find(l, 1, 3), REQUEST_STREAMING);
+    request_move(l, ledger_find(l, 1, 3), REQUEST_QUEUED); /* its worker died: where it was */
     ledger_check(l);
     for (uint64_t want = 1; (r = ledger_next_queued(l, r)); want += want == 1 ? 2 : 1) {
         assert_int_equal(r->rid, want);
@@ -128,14 +128,14 @@ the_queue_keeps_the_order_and_counts_prompts(void **state)
 static const struct session_id one = { { 1 } }, two = { { 2 } };
 
 /* A row of that session that has ended and whose client has heard it. */
-static struct row *
+static struct request *
 kept(struct ledger *l, uint64_t rid, const struct session_id *session, const char *key, nsec ended)
 {
-    struct row *r = take(l, 1, rid);
+    struct request *r = take(l, 1, rid);
 
     assert_int_equal(ledger_name(l, r, session, key, key ? (uint32_t)strlen(key) : 0), 0);
     assert_int_equal(bytes_add(&r->token, &rid, 4), 0);
-    row_move(l, r, ROW_ENDED);
+    request_move(l, r, REQUEST_ENDED);
     r->ended = ended;
     ledger_detach(l, r);
     ledger_give(l, r);
@@ -146,7 +146,7 @@ static void
 a_named_row_is_found_by_its_session_and_by_nobody_else(void **state)
 {
     struct ledger *l = ledger_new(CAPACITY, 1);
-    struct row *r = take(l, 1, 7), *other = take(l, 1, 8);
+    struct request *r = take(l, 1, 7), *other = take(l, 1, 8);
 
     (void)state;
     assert_null(ledger_find_rid(l, &one, 7));
@@ -173,7 +173,7 @@ static void
 a_finished_row_answers_until_it_is_too_old(void **state)
 {
     struct ledger *l = ledger_new(CAPACITY, 1);
-    struct row *r = kept(l, 7, &one, "blue", NSEC_S);
+    struct request *r = kept(l, 7, &one, "blue", NSEC_S);
 
     (void)state;
     assert_int_equal(ledger_n(l), 0);
@@ -199,16 +199,16 @@ who_waits_goes_by_priority_then_by_turn_then_by_arrival(void **state)
 {
     static const uint64_t want[] = { 2, 5, 3, 1, 4 };
     struct ledger *l = ledger_new(CAPACITY, 1);
-    struct row *r[6], *at = NULL;
+    struct request *r[6], *at = NULL;
 
     (void)state;
     for (uint64_t rid = 1; rid < 6; rid++) {
         r[rid] = take(l, 1, rid);
         r[rid]->submit->priority = rid == 2 ? 0.9f : 0.5f;
-        ledger_turn(l, r[rid], rid == 5 ? 1 : rid == 3 ? 2 : 7);
+        ledger_set_fair_tag(l, r[rid], rid == 5 ? 1 : rid == 3 ? 2 : 7);
     }
-    row_move(l, r[3], ROW_DISPATCHED); /* its worker dies */
-    row_move(l, r[3], ROW_QUEUED);
+    request_move(l, r[3], REQUEST_DISPATCHED); /* its worker dies */
+    request_move(l, r[3], REQUEST_QUEUED);
     ledger_check(l);
     for (int i = 0; i < 5; i++) {
         at = ledger_next_queued(l, at);
@@ -223,7 +223,7 @@ static void
 kept_rows_make_room_and_give_their_number_up(void **state)
 {
     struct ledger *l = ledger_new(CAPACITY, 1);
-    struct row *r;
+    struct request *r;
 
     (void)state;
     for (uint32_t i = 0; i < CAPACITY; i++) kept(l, i, &one, NULL, i);
@@ -245,11 +245,11 @@ kept_rows_take_no_more_than_their_bytes(void **state)
 
     (void)state;
     for (uint32_t i = 0; i < 4; i++) {
-        struct row *r = take(l, 1, i);
+        struct request *r = take(l, 1, i);
 
         assert_int_equal(ledger_name(l, r, &one, NULL, 0), 0);
         assert_int_equal(bytes_add(&r->text, NULL, LEDGER_KEEP_BYTES / 3), 0);
-        row_move(l, r, ROW_ENDED);
+        request_move(l, r, REQUEST_ENDED);
         ledger_detach(l, r);
         ledger_give(l, r);
     }
@@ -269,7 +269,7 @@ a_resumed_request_goes_on_from_here(void **state)
     struct rec_submit *s = calloc(1, BYTES);
     char *tail = (char *)(s + 1), whole[BYTES + 16 + 8];
     struct rec_submit head;
-    struct row *r;
+    struct request *r;
 
     (void)state;
     s->n_prompt = 3;
@@ -283,16 +283,16 @@ a_resumed_request_goes_on_from_here(void **state)
     memset(tail + 24, 't', 5);
     memset(tail + 32, 's', 4);
     assert_int_equal(ledger_take(l, 1, 1, s, BYTES, &r), 0);
-    assert_int_equal(row_record_bytes(r), BYTES);
-    row_record(r, 0, whole, BYTES);
+    assert_int_equal(request_record_bytes(r), BYTES);
+    request_record(r, 0, whole, BYTES);
     assert_memory_equal(whole, s, BYTES); /* nothing delivered: as it was taken */
     assert_int_equal(bytes_add(&r->token, "DDDDDDDDDDDD", 12), 0);
     assert_int_equal(bytes_add(&r->text, "T", 1), 0);
-    assert_int_equal(row_record_bytes(r), sizeof whole);
+    assert_int_equal(request_record_bytes(r), sizeof whole);
     for (uint32_t piece = 1; piece <= sizeof whole; piece++) {
         memset(whole, 0xee, sizeof whole);
         for (uint32_t at = 0; at < sizeof whole; at += piece)
-            row_record(r, at, whole + at, MIN(piece, (uint32_t)sizeof whole - at));
+            request_record(r, at, whole + at, MIN(piece, (uint32_t)sizeof whole - at));
         memcpy(&head, whole, HEAD);
         assert_int_equal(head.n_done, 3);
         assert_int_equal(head.done_text, 1);
@@ -331,7 +331,7 @@ any_order_of_lives_keeps_the_books(void **state)
     for (int i = 0; i < 20000; i++) {
         uint64_t rid = test_below(64);
         uint32_t client = test_below(3);
-        struct row *r = ledger_find(l, client, rid);
+        struct request *r = ledger_find(l, client, rid);
 
         if (!r && test_below(4) == 0) r = ledger_find_rid(l, &one, rid);
         if (!r) {
@@ -345,7 +345,7 @@ any_order_of_lives_keeps_the_books(void **state)
             }
         } else if (!r->attached) {
             if (ledger_attach(l, r, client, rid) < 0) assert_non_null(ledger_find(l, client, rid));
-        } else if (r->state == ROW_ENDED) {
+        } else if (r->state == REQUEST_ENDED) {
             ledger_detach(l, r);
             r->held = false;
             r->ended = i;
@@ -353,12 +353,12 @@ any_order_of_lives_keeps_the_books(void **state)
         } else if (r->named && test_below(4) == 0) {
             ledger_detach(l, r);
         } else {
-            bool again = r->state != ROW_QUEUED && test_below(3) == 0;
+            bool again = r->state != REQUEST_QUEUED && test_below(3) == 0;
 
-            row_move(l, r,
-                     again                                             ? ROW_QUEUED
-                     : r->state == ROW_STREAMING || test_below(3) == 0 ? ROW_ENDED
-                                                                       : r->state + 1);
+            request_move(l, r,
+                         again                                                 ? REQUEST_QUEUED
+                         : r->state == REQUEST_STREAMING || test_below(3) == 0 ? REQUEST_ENDED
+                                                                               : r->state + 1);
         }
         if (i % 1000 == 0) ledger_expire(l, i - 500 + LEDGER_KEEP_TIME);
         if (i % 100 == 0) ledger_check(l);
@@ -387,7 +387,7 @@ two_numbers_that_fall_together_are_not_both_had(void **state)
     struct session_id mine = { { 1 } };
     struct rec_submit *s = submit(10);
     uint64_t twin = twin_of(7, 1);
-    struct row *r = take(l, 1, 7), *other;
+    struct request *r = take(l, 1, 7), *other;
 
     (void)state;
     assert_null(ledger_find(l, 2, twin));
@@ -411,7 +411,7 @@ two_keys_that_fall_together_are_not_both_had(void **state)
     static const uint8_t keys[][8] = { { 0xb2, 0x72, 0xd6, 0x3a, 0xee, 0x0c, 0xbf, 0x94 },
                                        { 0xaa, 0x9e, 0xb5, 0x54, 0xb9, 0xb1, 0x7b, 0x87 } };
     struct ledger *l = ledger_new(CAPACITY, 1);
-    struct row *r = take(l, 1, 7), *other = take(l, 1, 8);
+    struct request *r = take(l, 1, 7), *other = take(l, 1, 8);
     struct session_id five;
 
     (void)state;
@@ -434,7 +434,7 @@ tell_turns(uint32_t n)
 
     for (uint32_t i = 0; i < n; i++) take(l, 1, i);
     clock_gettime(CLOCK_THREAD_CPUTIME_ID, &a);
-    for (uint32_t i = 0; i < n; i++) ledger_turn(l, ledger_row(l, i), 0);
+    for (uint32_t i = 0; i < n; i++) ledger_set_fair_tag(l, ledger_request(l, i), 0);
     clock_gettime(CLOCK_THREAD_CPUTIME_ID, &b);
     ledger_check(l);
     ledger_free(l);

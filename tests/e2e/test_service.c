@@ -745,7 +745,7 @@ read_client(struct client *k)
 static void
 many_clients_stream_at_once_nothing_is_lost_and_memory_stays(void **state)
 {
-    /* An answer is kept for ten minutes: daemon/ledger.h. */
+    /* An answer is kept for ten minutes: daemon/ledger/ledger.h. */
     enum { CLIENTS = 64, GROWTH_KIB = 2048, KEPT_KIB = 2, KEPT_MOST = 8192 };
     static const char *const set[] = { "max_num_seqs=64", "kv.memory=64MiB", "threads=2", NULL };
     static const char ask[] = "{\"text\":\"k3=blue;q7=stone;m1=river;q7?\",\"max_tokens\":20,"

@@ -10,7 +10,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "daemon/arenas.h"
-#include "daemon/calls.h"
+#include "daemon/request/worker_calls.h"
 #include "daemon/control.h"
 #include "daemon/store.h"
 
@@ -181,7 +181,7 @@ compare_arenas(void)
     check(arenas.n == n_arenas);
     for (uint32_t i = 0; i < n_arenas; i++) {
         const struct twin_arena *t = &arena[i];
-        const struct kept_arena *k = arenas.at;
+        const struct saved_arena *k = arenas.at;
         char name[STORE_NAME];
         uint32_t at = 0, there = 0;
 
@@ -473,7 +473,7 @@ static struct daemon d;
 static struct worker w;
 
 void
-calls_control_done(struct worker *who, uint64_t number, uint32_t code, const msgpack_object *map)
+worker_calls_control_done(struct worker *who, uint64_t number, uint32_t code, const msgpack_object *map)
 {
     check(who == &w && n_heard < MOST_HEARD && map);
     heard[n_heard++] = (struct heard){ number, code, msg_get(map, "result") != NULL };

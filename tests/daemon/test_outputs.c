@@ -1,5 +1,5 @@
 /* test_pieces.c - the promises of pieces.h. */
-#include "daemon/pieces.h"
+#include "daemon/ledger/outputs.h"
 
 #include "tests/test.h"
 
@@ -12,7 +12,7 @@ enum { OUTPUTS = 4, MOST = 200 };
 /* A row, and beside it what each output has, token by token. */
 struct bed {
     struct ledger *l;
-    struct row *r;
+    struct request *r;
     int32_t token[OUTPUTS][MOST];
     uint32_t n[OUTPUTS];
     uint32_t n_text[OUTPUTS];
@@ -28,14 +28,14 @@ open_bed(struct bed *b)
     *s = (struct rec_submit){ .n = OUTPUTS, .max_tokens = MOST };
     b->l = ledger_new(4, 1);
     assert_int_equal(ledger_take(b->l, 1, 1, s, sizeof *s, &b->r), 0);
-    assert_int_equal(pieces_begin(b->r), 0);
+    assert_int_equal(outputs_init(b->r), 0);
 }
 
 /* Output o says n tokens more, each with a byte of text or none. */
 static void
 say(struct bed *b, uint32_t o, uint32_t n, bool text)
 {
-    struct row_piece p = { o, n, text ? n : 0, (float)(10 * o) - (float)b->n[o] };
+    struct output_piece p = { o, n, text ? n : 0, (float)(10 * o) - (float)b->n[o] };
 
     for (uint32_t i = 0; i < n; i++) {
         int32_t token = (int32_t)(1000 * o + b->n[o]);
@@ -46,23 +46,23 @@ say(struct bed *b, uint32_t o, uint32_t n, bool text)
         if (text) assert_int_equal(bytes_add(&b->r->text, &letter, 1), 0);
         b->n_text[o] += text;
     }
-    assert_int_equal(pieces_add(b->r, &p), 0);
+    assert_int_equal(outputs_add(b->r, &p), 0);
 }
 
 /* Send as much as a chunk may have, from what the client has on; it must be the outputs' own. */
 static void
 send_some(struct bed *b, uint32_t most)
 {
-    struct row *r = b->r;
-    struct row_piece p = pieces_next(r);
+    struct request *r = b->r;
+    struct output_piece p = outputs_next(r);
     uint32_t n = MIN(p.n, most), n_text = MIN(p.n_text, most);
     const int32_t *token = (const int32_t *)(const void *)r->token.p + r->n_sent;
 
     for (uint32_t i = 0; i < n; i++)
-        assert_int_equal(token[i], b->token[p.output][pieces_next_first(r) + i]);
+        assert_int_equal(token[i], b->token[p.output][outputs_next_first(r) + i]);
     for (uint32_t i = 0; i < n_text; i++)
         assert_int_equal(r->text.p[r->n_text_sent + i], 'a' + p.output);
-    pieces_sent(r, n, n_text);
+    outputs_delivered(r, n, n_text);
     r->n_sent += n;
     r->n_text_sent += n_text;
 }
@@ -70,7 +70,7 @@ send_some(struct bed *b, uint32_t most)
 static bool
 all_sent(const struct bed *b)
 {
-    return b->r->n_sent == row_n_tokens(b->r) && b->r->n_text_sent == b->r->text.n;
+    return b->r->n_sent == request_n_tokens(b->r) && b->r->n_text_sent == b->r->text.n;
 }
 
 static void
@@ -86,8 +86,8 @@ each_output_has_its_own_tokens_and_text_also_for_who_comes_back(void **state)
             if (test_below(3) == 0 && !all_sent(&b)) send_some(&b, 1 + test_below(4));
             if (test_below(20)) continue;
             /* It has lost its connection, and so many tokens and bytes had come. */
-            assert_true(pieces_may_resume(b.r, b.r->n_sent, (uint32_t)b.r->n_text_sent));
-            pieces_resume(b.r, b.r->n_sent, (uint32_t)b.r->n_text_sent);
+            assert_true(outputs_can_resume(b.r, b.r->n_sent, (uint32_t)b.r->n_text_sent));
+            outputs_resume(b.r, b.r->n_sent, (uint32_t)b.r->n_text_sent);
         }
         while (!all_sent(&b)) send_some(&b, 1 + test_below(9));
         for (uint32_t o = 0; o < OUTPUTS; o++) {
@@ -107,15 +107,15 @@ resume_often(uint32_t n, uint32_t times)
 
     open_bed(&bed);
     for (uint32_t i = 0; i < n; i++)
-        assert_int_equal(pieces_add(bed.r, &(struct row_piece){ i % 2, 1, 1, 0 }), 0);
+        assert_int_equal(outputs_add(bed.r, &(struct output_piece){ i % 2, 1, 1, 0 }), 0);
     clock_gettime(CLOCK_THREAD_CPUTIME_ID, &a);
     for (uint32_t i = 0; i < times; i++) {
-        assert_true(pieces_may_resume(bed.r, n / 2, n / 2));
-        pieces_resume(bed.r, n / 2, n / 2);
+        assert_true(outputs_can_resume(bed.r, n / 2, n / 2));
+        outputs_resume(bed.r, n / 2, n / 2);
     }
     clock_gettime(CLOCK_THREAD_CPUTIME_ID, &b);
-    assert_int_equal(pieces_next(bed.r).output, n / 2 % 2);
-    assert_int_equal(pieces_next_first(bed.r), n / 4);
+    assert_int_equal(outputs_next(bed.r).output, n / 2 % 2);
+    assert_int_equal(outputs_next_first(bed.r), n / 4);
     ledger_free(bed.l);
     return (b.tv_sec - a.tv_sec) * NSEC_S + b.tv_nsec - a.tv_nsec;
 }
@@ -142,16 +142,16 @@ a_place_where_no_chunk_has_ended_is_not_gone_on_from(void **state)
     open_bed(&b);
     say(&b, 0, 2, true);
     say(&b, 1, 1, true);
-    assert_true(pieces_may_resume(b.r, 2, 2));
-    pieces_resume(b.r, 2, 2);
-    assert_int_equal(pieces_next(b.r).output, 1);
-    assert_false(pieces_may_resume(b.r, 3, 1));
-    assert_false(pieces_may_resume(b.r, 4, 3));
-    assert_false(pieces_may_resume(b.r, 1, 3));
-    assert_true(pieces_may_resume(b.r, 0, 0));
-    assert_int_equal(pieces_next(b.r).output, 1);
-    pieces_resume(b.r, 0, 0);
-    assert_int_equal(pieces_next(b.r).n, 2);
+    assert_true(outputs_can_resume(b.r, 2, 2));
+    outputs_resume(b.r, 2, 2);
+    assert_int_equal(outputs_next(b.r).output, 1);
+    assert_false(outputs_can_resume(b.r, 3, 1));
+    assert_false(outputs_can_resume(b.r, 4, 3));
+    assert_false(outputs_can_resume(b.r, 1, 3));
+    assert_true(outputs_can_resume(b.r, 0, 0));
+    assert_int_equal(outputs_next(b.r).output, 1);
+    outputs_resume(b.r, 0, 0);
+    assert_int_equal(outputs_next(b.r).n, 2);
     ledger_free(b.l);
 }
 
@@ -165,18 +165,18 @@ a_worker_that_goes_on_is_told_whose_every_token_is_in_any_fragments(void **state
     (void)state;
     open_bed(&b);
     for (uint32_t i = 0; i < 50; i++) say(&b, test_below(OUTPUTS), 1 + test_below(3), false);
-    n = pieces_record_bytes(b.r);
+    n = outputs_record_bytes(b.r);
     whole = malloc(n);
     parts = malloc(n);
-    pieces_record(b.r, 0, whole, n);
+    outputs_record(b.r, 0, whole, n);
     for (uint32_t i = 0; i < n;) {
         uint32_t some = 1 + test_below(MIN(n - i, 40u));
 
-        pieces_record(b.r, i, parts + i, some);
+        outputs_record(b.r, i, parts + i, some);
         i += some;
     }
     assert_memory_equal(whole, parts, n);
-    for (uint32_t i = 0; i < row_n_tokens(b.r); i++) {
+    for (uint32_t i = 0; i < request_n_tokens(b.r); i++) {
         const int32_t *token = (const int32_t *)(const void *)b.r->token.p;
 
         assert_in_range(whole[i], 0, OUTPUTS - 1);
@@ -185,7 +185,7 @@ a_worker_that_goes_on_is_told_whose_every_token_is_in_any_fragments(void **state
     for (uint32_t o = 0; o < OUTPUTS; o++) {
         float score;
 
-        memcpy(&score, whole + ROUND_UP(row_n_tokens(b.r), 8u) + 4 * o, sizeof score);
+        memcpy(&score, whole + ROUND_UP(request_n_tokens(b.r), 8u) + 4 * o, sizeof score);
         assert_true(score == b.r->out[o].score);
     }
     free(whole);
@@ -203,18 +203,18 @@ outputs_are_told_best_first_and_all_have_to_end(void **state)
     (void)state;
     open_bed(&b);
     for (uint32_t o = 0; o < OUTPUTS; o++) {
-        assert_false(pieces_over(b.r));
+        assert_false(outputs_all_ended(b.r));
         b.r->out[o].reason = LAGAN_FINISH_EOS;
         b.r->out[o].score = score[o];
     }
-    assert_true(pieces_over(b.r));
-    pieces_order(b.r, order);
+    assert_true(outputs_all_ended(b.r));
+    outputs_order(b.r, order);
     assert_int_equal(order[0], 1);
     assert_int_equal(order[1], 3);
     assert_int_equal(order[2], 2);
     assert_int_equal(order[3], 0);
-    pieces_again(b.r);
-    assert_false(pieces_over(b.r));
+    outputs_restart(b.r);
+    assert_false(outputs_all_ended(b.r));
     ledger_free(b.l);
 }
 

@@ -1,5 +1,5 @@
-/* blame.c - see blame.h. */
-#include "daemon/blame.h"
+/* quarantine.c - see quarantine.h. */
+#include "daemon/ledger/quarantine.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -8,7 +8,7 @@ static const nsec POISON_TIME = 600 * NSEC_S;
 
 /* One entry, copied: every field of it may be anything. false: it cannot be believed. */
 static bool
-read_entry(struct blame *b, const struct step_trace *t, uint64_t i, const uint64_t *retired)
+read_entry(struct fault_trace *b, const struct step_trace *t, uint64_t i, const uint64_t *retired)
 {
     struct step_entry e;
 
@@ -31,7 +31,7 @@ compare(const void *a, const void *b)
 }
 
 void
-blame_read(struct blame *b, const struct step_trace *trace)
+fault_trace_read(struct fault_trace *b, const struct step_trace *trace)
 {
     uint64_t retired[ARRAY_LEN(trace->retired)], n;
 
@@ -48,37 +48,38 @@ blame_read(struct blame *b, const struct step_trace *trace)
 }
 
 bool
-blame_has(const struct blame *b, req_id id)
+fault_trace_has(const struct fault_trace *b, req_id id)
 {
     return b->all || bsearch(&id, b->id, b->n, sizeof *b->id, compare);
 }
 
-enum blame_verdict
-blame_row(struct row *r, bool fault, bool blamed)
+enum quarantine_verdict
+quarantine_fault(struct request *r, bool fault, bool blamed)
 {
-    uint32_t n = row_n_tokens(r);
+    uint32_t n = request_n_tokens(r);
 
-    if (!fault) return BLAME_AGAIN;
+    if (!fault) return QUARANTINE_RETRY;
     r->n_vain = n > r->n_before ? 1 : r->n_vain + 1;
     r->n_before = n;
     if (blamed) {
         r->blamed_at = n;
         r->n_blames++;
     }
-    if (r->n_blames > 2) return BLAME_POISONED;
-    return r->n_vain >= BLAME_VAIN ? BLAME_LOST : BLAME_AGAIN;
+    if (r->n_blames > 2) return QUARANTINE_POISONED;
+    return r->n_vain >= QUARANTINE_VAIN ? QUARANTINE_LOST : QUARANTINE_RETRY;
 }
 
 bool
-blame_suspect(const struct row *r)
+quarantine_is_suspect(const struct request *r)
 {
     return r->n_blames == 2;
 }
 
 bool
-blame_past(struct row *r)
+quarantine_progress(struct request *r)
 {
-    if (!blame_suspect(r) || r->acquitted || row_n_tokens(r) - r->blamed_at < BLAME_PAST)
+    if (!quarantine_is_suspect(r) || r->acquitted ||
+        request_n_tokens(r) - r->blamed_at < QUARANTINE_PAST)
         return false;
     r->acquitted = true;
     r->n_blames = 1;
@@ -104,7 +105,7 @@ hash(uint32_t model, const struct rec_submit *s)
 }
 
 void
-poisons_note(struct poisons *p, uint32_t model, const struct rec_submit *s, nsec now)
+quarantine_poison(struct quarantine *p, uint32_t model, const struct rec_submit *s, nsec now)
 {
     uint32_t i = p->n++ % POISONS;
 
@@ -113,7 +114,8 @@ poisons_note(struct poisons *p, uint32_t model, const struct rec_submit *s, nsec
 }
 
 bool
-poisons_has(const struct poisons *p, uint32_t model, const struct rec_submit *s, nsec now)
+quarantine_is_poisoned(const struct quarantine *p, uint32_t model, const struct rec_submit *s,
+                       nsec now)
 {
     uint32_t n = MIN(p->n, (uint32_t)POISONS);
     bool fresh = false;

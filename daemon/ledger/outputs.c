@@ -1,46 +1,46 @@
-/* pieces.c - see pieces.h. */
-#include "daemon/pieces.h"
+/* outputs.c - see outputs.h. */
+#include "daemon/ledger/outputs.h"
 
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
 uint32_t
-pieces_n(const struct row *r)
+outputs_n_pieces(const struct request *r)
 {
-    return (uint32_t)(r->piece.n / sizeof(struct row_place));
+    return (uint32_t)(r->piece.n / sizeof(struct output_place));
 }
 
-static struct row_place *
-places(const struct row *r)
+static struct output_place *
+places(const struct request *r)
 {
-    return (struct row_place *)(void *)r->piece.p;
+    return (struct output_place *)(void *)r->piece.p;
 }
 
 /* Where piece i begins, in tokens and in text. */
 static uint32_t
-begin(const struct row *r, uint32_t i)
+begin(const struct request *r, uint32_t i)
 {
     return i ? places(r)[i - 1].end : 0;
 }
 
 static uint32_t
-begin_text(const struct row *r, uint32_t i)
+begin_text(const struct request *r, uint32_t i)
 {
     return i ? places(r)[i - 1].end_text : 0;
 }
 
-struct row_piece
-pieces_at(const struct row *r, uint32_t i)
+struct output_piece
+outputs_piece(const struct request *r, uint32_t i)
 {
-    const struct row_place *p = places(r) + i;
+    const struct output_place *p = places(r) + i;
 
-    return (struct row_piece){ p->output, p->end - begin(r, i), p->end_text - begin_text(r, i),
-                               r->out[p->output].score };
+    return (struct output_piece){ p->output, p->end - begin(r, i), p->end_text - begin_text(r, i),
+                                  r->out[p->output].score };
 }
 
 int
-pieces_begin(struct row *r)
+outputs_init(struct request *r)
 {
     if (r->submit->n == 1) return 0;
     r->out = calloc(r->submit->n, sizeof *r->out);
@@ -48,7 +48,7 @@ pieces_begin(struct row *r)
 }
 
 void
-pieces_done(struct row *r)
+outputs_done(struct request *r)
 {
     free(r->out);
     r->out = NULL;
@@ -56,17 +56,17 @@ pieces_done(struct row *r)
 }
 
 size_t
-pieces_bytes(const struct row *r)
+outputs_bytes(const struct request *r)
 {
     return r->out ? r->piece.cap + r->submit->n * sizeof *r->out : 0;
 }
 
 int
-pieces_add(struct row *r, const struct row_piece *p)
+outputs_add(struct request *r, const struct output_piece *p)
 {
-    uint32_t n = pieces_n(r);
-    struct row_output *o = &r->out[p->output];
-    struct row_place new = { p->output, 0, begin(r, n) + p->n, begin_text(r, n) + p->n_text };
+    uint32_t n = outputs_n_pieces(r);
+    struct request_output *o = &r->out[p->output];
+    struct output_place new = { p->output, 0, begin(r, n) + p->n, begin_text(r, n) + p->n_text };
 
     check(p->output < r->submit->n);
     new.first = o->n_said;
@@ -83,7 +83,7 @@ pieces_add(struct row *r, const struct row_piece *p)
 }
 
 void
-pieces_missed(struct row *r, uint32_t output, uint32_t n, uint32_t n_text)
+outputs_count(struct request *r, uint32_t output, uint32_t n, uint32_t n_text)
 {
     r->out[output].n_said += n;
     r->out[output].n_text_said += n_text;
@@ -91,46 +91,46 @@ pieces_missed(struct row *r, uint32_t output, uint32_t n, uint32_t n_text)
 
 /* Past a piece that the client has, if another has begun; the last one may still grow. */
 static void
-step_over(const struct row *r, uint32_t *at, uint32_t *n, uint32_t *n_text)
+step_over(const struct request *r, uint32_t *at, uint32_t *n, uint32_t *n_text)
 {
-    struct row_piece p = pieces_at(r, *at);
+    struct output_piece p = outputs_piece(r, *at);
 
-    if (*at + 1 >= pieces_n(r) || *n < p.n || *n_text < p.n_text) return;
+    if (*at + 1 >= outputs_n_pieces(r) || *n < p.n || *n_text < p.n_text) return;
     ++*at;
     *n = *n_text = 0;
 }
 
-struct row_piece
-pieces_next(const struct row *r)
+struct output_piece
+outputs_next(const struct request *r)
 {
     uint32_t at = r->piece_at, n = r->piece_n, n_text = r->piece_text;
-    struct row_piece p = { 0 };
+    struct output_piece p = { 0 };
 
-    if (!pieces_n(r)) return p;
+    if (!outputs_n_pieces(r)) return p;
     step_over(r, &at, &n, &n_text);
-    p = pieces_at(r, at);
+    p = outputs_piece(r, at);
     p.n -= n;
     p.n_text -= n_text;
     return p;
 }
 
 uint32_t
-pieces_next_first(const struct row *r)
+outputs_next_first(const struct request *r)
 {
     uint32_t at = r->piece_at, n = r->piece_n, n_text = r->piece_text;
 
-    if (!pieces_n(r)) return 0;
+    if (!outputs_n_pieces(r)) return 0;
     step_over(r, &at, &n, &n_text);
     return places(r)[at].first + n;
 }
 
 void
-pieces_sent(struct row *r, uint32_t n, uint32_t n_text)
+outputs_delivered(struct request *r, uint32_t n, uint32_t n_text)
 {
-    struct row_piece p;
+    struct output_piece p;
 
     step_over(r, &r->piece_at, &r->piece_n, &r->piece_text);
-    p = pieces_at(r, r->piece_at);
+    p = outputs_piece(r, r->piece_at);
     r->piece_n += n;
     r->piece_text += n_text;
     check(r->piece_n <= p.n && r->piece_text <= p.n_text);
@@ -139,10 +139,10 @@ pieces_sent(struct row *r, uint32_t n, uint32_t n_text)
 /* The piece in which a client is that has so much: the first that it does not have all of, or the last. Of that piece
  * *n and *n_text. */
 static uint32_t
-place_of(const struct row *r, uint32_t *n, uint32_t *n_text)
+place_of(const struct request *r, uint32_t *n, uint32_t *n_text)
 {
-    const struct row_place *p = places(r);
-    uint32_t from = 0, to = pieces_n(r) - 1;
+    const struct output_place *p = places(r);
+    uint32_t from = 0, to = outputs_n_pieces(r) - 1;
 
     while (from < to) {
         uint32_t i = from + (to - from) / 2;
@@ -158,37 +158,37 @@ place_of(const struct row *r, uint32_t *n, uint32_t *n_text)
 }
 
 bool
-pieces_may_resume(const struct row *r, uint32_t n, uint32_t n_text)
+outputs_can_resume(const struct request *r, uint32_t n, uint32_t n_text)
 {
-    struct row_piece p;
+    struct output_piece p;
 
-    if (!pieces_n(r)) return !n && !n_text;
-    p = pieces_at(r, place_of(r, &n, &n_text));
+    if (!outputs_n_pieces(r)) return !n && !n_text;
+    p = outputs_piece(r, place_of(r, &n, &n_text));
     return n <= p.n && n_text <= p.n_text;
 }
 
 void
-pieces_resume(struct row *r, uint32_t n, uint32_t n_text)
+outputs_resume(struct request *r, uint32_t n, uint32_t n_text)
 {
-    struct row_piece p;
+    struct output_piece p;
 
     r->piece_at = r->piece_n = r->piece_text = 0;
-    if (!pieces_n(r)) return;
+    if (!outputs_n_pieces(r)) return;
     r->piece_at = place_of(r, &n, &n_text);
     r->piece_n = n;
     r->piece_text = n_text;
-    p = pieces_at(r, r->piece_at);
+    p = outputs_piece(r, r->piece_at);
     check(n <= p.n && n_text <= p.n_text);
 }
 
 void
-pieces_again(struct row *r)
+outputs_restart(struct request *r)
 {
     for (uint32_t i = 0; r->out && i < r->submit->n; i++) r->out[i].reason = 0;
 }
 
 bool
-pieces_over(const struct row *r)
+outputs_all_ended(const struct request *r)
 {
     for (uint32_t i = 0; i < r->submit->n; i++)
         if (!r->out[i].reason) return false;
@@ -196,7 +196,7 @@ pieces_over(const struct row *r)
 }
 
 void
-pieces_order(const struct row *r, uint32_t *order)
+outputs_order(const struct request *r, uint32_t *order)
 {
     for (uint32_t i = 0; i < r->submit->n; i++) {
         uint32_t at = i;
@@ -214,18 +214,18 @@ padded(uint32_t n)
 }
 
 uint32_t
-pieces_record_bytes(const struct row *r)
+outputs_record_bytes(const struct request *r)
 {
-    return r->out ? padded(row_n_tokens(r)) + padded(r->submit->n * 4) : 0;
+    return r->out ? padded(request_n_tokens(r)) + padded(r->submit->n * 4) : 0;
 }
 
 void
-pieces_record(const struct row *r, uint32_t i, uint8_t *to, uint32_t n)
+outputs_record(const struct request *r, uint32_t i, uint8_t *to, uint32_t n)
 {
-    uint32_t scores = padded(row_n_tokens(r)), end = i + n;
+    uint32_t scores = padded(request_n_tokens(r)), end = i + n;
 
     memset(to, 0, n);
-    for (uint32_t k = 0; k < pieces_n(r) && begin(r, k) < end; k++) {
+    for (uint32_t k = 0; k < outputs_n_pieces(r) && begin(r, k) < end; k++) {
         uint32_t first = MAX(begin(r, k), i), last = MIN(places(r)[k].end, end);
 
         if (first < last) memset(to + (first - i), (int)places(r)[k].output, last - first);

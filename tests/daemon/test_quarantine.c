@@ -1,5 +1,5 @@
 /* test_blame.c - the promises of blame.h. */
-#include "daemon/blame.h"
+#include "daemon/ledger/quarantine.h"
 
 #include "tests/test.h"
 
@@ -8,7 +8,7 @@
 #include <time.h>
 
 static struct step_trace trace;
-static struct blame b;
+static struct fault_trace b;
 
 /* Entry i of the trace, whole: that step of that lane with those requests. */
 static struct step_entry *
@@ -41,12 +41,12 @@ steps_that_were_launched_and_not_retired_are_to_blame_on_every_lane(void **state
     entry(1, 11, 1, 1, (const req_id[]){ 3 });
     entry(2, 12, 0, 1, (const req_id[]){ 4 });
     atomic_store(&trace.retired[0], 10);
-    blame_read(&b, &trace);
+    fault_trace_read(&b, &trace);
     assert_false(b.all);
-    assert_false(blame_has(&b, 1) || blame_has(&b, 2) || blame_has(&b, 5));
-    assert_true(blame_has(&b, 3) && blame_has(&b, 4));
-    blame_read(&b, NULL); /* a death from outside */
-    assert_false(blame_has(&b, 3));
+    assert_false(fault_trace_has(&b, 1) || fault_trace_has(&b, 2) || fault_trace_has(&b, 5));
+    assert_true(fault_trace_has(&b, 3) && fault_trace_has(&b, 4));
+    fault_trace_read(&b, NULL); /* a death from outside */
+    assert_false(fault_trace_has(&b, 3));
 }
 
 static void
@@ -63,8 +63,8 @@ a_full_ledger_is_held_against_a_full_trace_within_a_turn(void **state)
         entry(i, 10 + i, 0, EACH, ids);
     }
     clock_gettime(CLOCK_THREAD_CPUTIME_ID, &from);
-    blame_read(&b, &trace);
-    for (req_id id = 2; id <= ROWS + 1; id++) n += blame_has(&b, id);
+    fault_trace_read(&b, &trace);
+    for (req_id id = 2; id <= ROWS + 1; id++) n += fault_trace_has(&b, id);
     clock_gettime(CLOCK_THREAD_CPUTIME_ID, &to);
     assert_int_equal(n, 1);
     assert_true((to.tv_sec - from.tv_sec) * 1000000000 + to.tv_nsec - from.tv_nsec < 5000000);
@@ -76,29 +76,29 @@ a_step_that_was_being_written_was_not_launched(void **state)
     (void)state;
     entry(0, 10, 0, 1, (const req_id[]){ 1 });
     atomic_store(&entry(1, 11, 0, 1, (const req_id[]){ 2 })->seq, 3);
-    blame_read(&b, &trace);
-    assert_true(blame_has(&b, 1));
-    assert_false(blame_has(&b, 2));
+    fault_trace_read(&b, &trace);
+    assert_true(fault_trace_has(&b, 1));
+    assert_false(fault_trace_has(&b, 2));
 }
 
 static void
 a_trace_that_names_nobody_or_cannot_be_believed_blames_all(void **state)
 {
     (void)state;
-    blame_read(&b, &trace);
+    fault_trace_read(&b, &trace);
     assert_true(b.all);
     entry(0, 10, 0, 1, (const req_id[]){ 1 });
     atomic_store(&trace.retired[0], 10);
-    blame_read(&b, &trace);
+    fault_trace_read(&b, &trace);
     assert_true(b.all);
     atomic_store(&trace.retired[0], 0);
-    blame_read(&b, &trace);
+    fault_trace_read(&b, &trace);
     assert_false(b.all);
 #define SPOILT(what) \
     do { \
         struct step_entry *e = entry(0, 10, 0, 1, (const req_id[]){ 1 }); \
         what; \
-        blame_read(&b, &trace); \
+        fault_trace_read(&b, &trace); \
         assert_true(b.all); \
     } while (0)
     SPOILT(e->lane = 8);
@@ -111,15 +111,15 @@ a_trace_that_names_nobody_or_cannot_be_believed_blames_all(void **state)
         uint8_t *p = (uint8_t *)&trace;
 
         for (int k = 0; k < 64; k++) p[test_below(sizeof trace)] = (uint8_t)test_below(256);
-        blame_read(&b, &trace);
+        fault_trace_read(&b, &trace);
     }
 }
 
-static struct row *
+static struct request *
 row(struct ledger *l, uint64_t rid)
 {
     struct rec_submit *s = calloc(1, sizeof *s + 16);
-    struct row *r;
+    struct request *r;
 
     s->n_prompt = 3;
     s->max_tokens = 1000;
@@ -129,7 +129,7 @@ row(struct ledger *l, uint64_t rid)
 }
 
 static void
-grow(struct row *r, uint32_t n)
+grow(struct request *r, uint32_t n)
 {
     while (n--) assert_int_equal(bytes_add(&r->token, "abc", 4), 0);
 }
@@ -138,17 +138,19 @@ static void
 two_blames_make_a_suspect_and_the_third_is_poison(void **state)
 {
     struct ledger *l = ledger_new(8, 1);
-    struct row *r = row(l, 1);
+    struct request *r = row(l, 1);
 
     (void)state;
-    assert_int_equal(blame_row(r, false, true), BLAME_AGAIN); /* not the worker's own doing */
+    assert_int_equal(quarantine_fault(r, false, true),
+                     QUARANTINE_RETRY); /* not the worker's own doing */
     assert_int_equal(r->n_blames, 0);
-    assert_int_equal(blame_row(r, true, true), BLAME_AGAIN);
-    assert_int_equal(blame_row(r, true, false), BLAME_AGAIN); /* it was not in the step */
-    assert_false(blame_suspect(r));
-    assert_int_equal(blame_row(r, true, true), BLAME_AGAIN);
-    assert_true(blame_suspect(r));
-    assert_int_equal(blame_row(r, true, true), BLAME_POISONED);
+    assert_int_equal(quarantine_fault(r, true, true), QUARANTINE_RETRY);
+    assert_int_equal(quarantine_fault(r, true, false),
+                     QUARANTINE_RETRY); /* it was not in the step */
+    assert_false(quarantine_is_suspect(r));
+    assert_int_equal(quarantine_fault(r, true, true), QUARANTINE_RETRY);
+    assert_true(quarantine_is_suspect(r));
+    assert_int_equal(quarantine_fault(r, true, true), QUARANTINE_POISONED);
     ledger_free(l);
 }
 
@@ -156,18 +158,19 @@ static void
 a_suspect_that_gets_past_the_place_is_acquitted_once(void **state)
 {
     struct ledger *l = ledger_new(8, 1);
-    struct row *r = row(l, 1);
+    struct request *r = row(l, 1);
 
     (void)state;
     for (int time = 0; time < 2; time++) {
-        while (!blame_suspect(r)) assert_int_equal(blame_row(r, true, true), BLAME_AGAIN);
-        grow(r, BLAME_PAST - 1);
-        assert_false(blame_past(r));
+        while (!quarantine_is_suspect(r))
+            assert_int_equal(quarantine_fault(r, true, true), QUARANTINE_RETRY);
+        grow(r, QUARANTINE_PAST - 1);
+        assert_false(quarantine_progress(r));
         grow(r, 1);
-        assert_int_equal(blame_past(r), time == 0);
-        assert_int_equal(blame_suspect(r), time == 1);
+        assert_int_equal(quarantine_progress(r), time == 0);
+        assert_int_equal(quarantine_is_suspect(r), time == 1);
     }
-    assert_int_equal(blame_row(r, true, true), BLAME_POISONED);
+    assert_int_equal(quarantine_fault(r, true, true), QUARANTINE_POISONED);
     ledger_free(l);
 }
 
@@ -175,36 +178,37 @@ static void
 a_request_goes_on_as_long_as_it_grows_and_is_lost_after_twenty_deaths_in_vain(void **state)
 {
     struct ledger *l = ledger_new(8, 1);
-    struct row *r = row(l, 1);
+    struct request *r = row(l, 1);
 
     (void)state;
     for (int i = 0; i < 100; i++) {
         grow(r, 1);
-        assert_int_equal(blame_row(r, true, false), BLAME_AGAIN);
+        assert_int_equal(quarantine_fault(r, true, false), QUARANTINE_RETRY);
     }
-    for (int i = 1; i < BLAME_VAIN - 1; i++)
-        assert_int_equal(blame_row(r, true, false), BLAME_AGAIN);
-    for (int i = 0; i < 1000; i++) assert_int_equal(blame_row(r, false, false), BLAME_AGAIN);
-    assert_int_equal(blame_row(r, true, false), BLAME_LOST);
+    for (int i = 1; i < QUARANTINE_VAIN - 1; i++)
+        assert_int_equal(quarantine_fault(r, true, false), QUARANTINE_RETRY);
+    for (int i = 0; i < 1000; i++)
+        assert_int_equal(quarantine_fault(r, false, false), QUARANTINE_RETRY);
+    assert_int_equal(quarantine_fault(r, true, false), QUARANTINE_LOST);
     ledger_free(l);
 }
 
 static void
 a_poisoned_prompt_is_known_for_ten_minutes_and_no_other(void **state)
 {
-    static struct poisons p;
+    static struct quarantine p;
     struct ledger *l = ledger_new(8, 1);
-    struct row *bad = row(l, 1), *other = row(l, 2);
+    struct request *bad = row(l, 1), *other = row(l, 2);
 
     (void)state;
-    poisons_note(&p, 0, bad->submit, NSEC_S);
-    assert_true(poisons_has(&p, 0, bad->submit, 600 * NSEC_S));
-    assert_false(poisons_has(&p, 0, other->submit, 600 * NSEC_S));
-    assert_false(
-        poisons_has(&p, 1, bad->submit, 600 * NSEC_S)); /* another model does not die of it */
-    assert_false(poisons_has(&p, 0, bad->submit, 601 * NSEC_S));
-    for (int i = 0; i < POISONS; i++) poisons_note(&p, 0, other->submit, NSEC_S);
-    assert_false(poisons_has(&p, 0, bad->submit, 2 * NSEC_S)); /* bounded */
+    quarantine_poison(&p, 0, bad->submit, NSEC_S);
+    assert_true(quarantine_is_poisoned(&p, 0, bad->submit, 600 * NSEC_S));
+    assert_false(quarantine_is_poisoned(&p, 0, other->submit, 600 * NSEC_S));
+    assert_false(quarantine_is_poisoned(&p, 1, bad->submit,
+                                        600 * NSEC_S)); /* another model does not die of it */
+    assert_false(quarantine_is_poisoned(&p, 0, bad->submit, 601 * NSEC_S));
+    for (int i = 0; i < POISONS; i++) quarantine_poison(&p, 0, other->submit, NSEC_S);
+    assert_false(quarantine_is_poisoned(&p, 0, bad->submit, 2 * NSEC_S)); /* bounded */
     ledger_free(l);
 }
 

@@ -1,9 +1,10 @@
 /* test_relay.c - every lie of a worker is found before it is used; what is true is kept. */
-#include "daemon/relay.h"
+#include "daemon/request/dispatch.h"
+#include "daemon/request/receive.h"
 
-#include "daemon/calls.h"
-#include "daemon/deliver.h"
-#include "daemon/pieces.h"
+#include "daemon/ledger/outputs.h"
+#include "daemon/request/deliver.h"
+#include "daemon/request/worker_calls.h"
 #include "tests/test.h"
 
 #include <errno.h>
@@ -20,7 +21,7 @@ enum { VOCAB = 100, MAX_TOKENS = 8 };
 static struct config config;
 static struct daemon d;
 static struct worker w;
-static struct row *row;
+static struct request *row;
 static union {
     char b[4096];
     uint64_t align;
@@ -52,18 +53,18 @@ static const struct super_ops ops = { .spawn = nothing,
                                       .kill = nothing_kill,
                                       .moved = nothing_moved };
 
-static struct row *
+static struct request *
 dispatched(uint64_t rid, uint32_t logprobs, uint8_t flags)
 {
     struct rec_submit *s = calloc(1, sizeof *s);
-    struct row *r;
+    struct request *r;
 
     s->max_tokens = MAX_TOKENS;
     s->n_prompt = 3;
     s->logprobs = s->prompt_logprobs = logprobs;
     s->flags = flags;
     assert_int_equal(ledger_take(d.ledger, 1, rid, s, sizeof *s, &r), 0);
-    row_move(d.ledger, r, ROW_DISPATCHED);
+    request_move(d.ledger, r, REQUEST_DISPATCHED);
     r->held = true;
     r->win = 4;
     w.n_rows++, w.n_seqs++;
@@ -83,12 +84,12 @@ set_up(void **state)
     d.worker[0] = &w;
     d.ledger = ledger_new(16, 1);
     d.sessions = sessions_new(1);
-    d.calls = calls_new();
-    d.due_first = d.due_last = ROW_NONE;
+    d.calls = worker_calls_new();
+    d.due_first = d.due_last = REQUEST_NONE;
     d.facts[0] = (struct model_facts){ .known = true, .vocab = VOCAB, .n_seats = 4 };
     w.d = &d;
     w.vocab = VOCAB;
-    w.sending = w.alone = ROW_NONE;
+    w.sending = w.alone = REQUEST_NONE;
     super_init(&w.super, &ops, &w, 1);
     w.super.state = SUPER_READY;
     row = dispatched(1, 0, 0);
@@ -102,7 +103,7 @@ tear_down(void **state)
     ledger_check(d.ledger);
     d.ledger = ledger_free(d.ledger);
     d.sessions = sessions_free(d.sessions);
-    d.calls = calls_free(d.calls);
+    d.calls = worker_calls_free(d.calls);
     return 0;
 }
 
@@ -111,7 +112,7 @@ record(uint16_t type, size_t n, struct err *e)
 {
     const struct ring_record rec = { type, 0, (uint32_t)n, buf.b };
 
-    return relay_record(&w, &rec, e);
+    return receive_record(&w, &rec, e);
 }
 
 static void
@@ -126,7 +127,7 @@ lies(uint16_t type, size_t n, const char *words)
 
 /* A STEP with one entry of `row` in buf; what it says may be spoilt before it is read. */
 static struct rec_out *
-step(const struct row *r, uint8_t n_tokens, const char *text, size_t *bytes)
+step(const struct request *r, uint8_t n_tokens, const char *text, size_t *bytes)
 {
     struct rec_step *s = (struct rec_step *)buf.b;
     struct rec_out *o = (struct rec_out *)(s + 1);
@@ -159,10 +160,10 @@ true_steps_are_kept_in_the_row(void **state)
     (void)state;
     step(row, 2, "ab", &n);
     assert_int_equal(record(REC_STEP, n, &e), 0);
-    assert_int_equal(row->state, ROW_STREAMING);
+    assert_int_equal(row->state, REQUEST_STREAMING);
     step(row, 1, "\xc3\xa4", &n);
     assert_int_equal(record(REC_STEP, n, &e), 0);
-    assert_int_equal(row_n_tokens(row), 3);
+    assert_int_equal(request_n_tokens(row), 3);
     memcpy(&id, row->token.p + 4, 4);
     assert_int_equal(id, 11);
     assert_int_equal(row->text.n, 4);
@@ -204,12 +205,12 @@ every_lie_of_a_step_is_found(void **state)
     LIE("does not have", row->held = false);
     row->held = true;
     LIE("not got whole", w.sending = row->index);
-    w.sending = ROW_NONE;
-    assert_int_equal(row_n_tokens(row), 0);
+    w.sending = REQUEST_NONE;
+    assert_int_equal(request_n_tokens(row), 0);
     /* Entries before the violation stand. */
     LIE("longer", n += 8);
     LIE("ends inside", ((struct rec_step *)buf.b)->n_ent = 2);
-    assert_int_equal(row_n_tokens(row), 4);
+    assert_int_equal(request_n_tokens(row), 4);
 }
 
 /* That of the model is what the last one of its workers said. */
@@ -246,7 +247,7 @@ more_than_max_tokens_is_a_lie(void **state)
 static void
 logprobs_come_as_they_were_asked_for(void **state)
 {
-    struct row *r = dispatched(2, 3, SUBMIT_LOGPROBS);
+    struct request *r = dispatched(2, 3, SUBMIT_LOGPROBS);
     struct rec_out *o;
     struct err e;
     size_t n;
@@ -269,7 +270,7 @@ logprobs_come_as_they_were_asked_for(void **state)
 static void
 without_memory_for_a_step_its_request_ends_with_what_it_had(void **state)
 {
-    struct row *r = dispatched(2, 3, SUBMIT_LOGPROBS | SUBMIT_PROMPT_LOGPROBS), *other;
+    struct request *r = dispatched(2, 3, SUBMIT_LOGPROBS | SUBMIT_PROMPT_LOGPROBS), *other;
     struct rec_prompt *p = (struct rec_prompt *)buf.b;
     struct err e;
     size_t n;
@@ -320,7 +321,7 @@ a_finish_ends_the_row_and_its_numbers_must_agree(void **state)
     lies(REC_FINISH, sizeof *f, "output");
     f->output = 0;
     assert_int_equal(record(REC_FINISH, sizeof *f, &e), 0);
-    assert_int_equal(row->state, ROW_ENDED);
+    assert_int_equal(row->state, REQUEST_ENDED);
     assert_false(row->held);
     assert_int_equal(w.n_rows, 0);
     assert_int_equal(w.tokens, 0);
@@ -346,7 +347,7 @@ a_reject_comes_before_the_first_token_with_an_error(void **state)
     assert_int_equal(record(REC_STEP, n, &e), 0);
     REJECT(LAGAN_E_TOO_LONG);
     lies(REC_REJECT, sizeof *j + 8, "has tokens already");
-    row->state = ROW_DISPATCHED; /* as if a predecessor had said them */
+    row->state = REQUEST_DISPATCHED; /* as if a predecessor had said them */
     assert_int_equal(record(REC_REJECT, sizeof *j + 8, &e), 0);
     assert_int_equal(row->reason, LAGAN_E_TOO_LONG);
     assert_string_equal(row->why, "sorry");
@@ -355,7 +356,7 @@ a_reject_comes_before_the_first_token_with_an_error(void **state)
 static void
 prompt_logprobs_come_in_order_and_before_tokens(void **state)
 {
-    struct row *r = dispatched(2, 1, SUBMIT_PROMPT_LOGPROBS);
+    struct request *r = dispatched(2, 1, SUBMIT_PROMPT_LOGPROBS);
     struct rec_prompt *p = (struct rec_prompt *)buf.b;
     struct err e;
     size_t n;
@@ -419,10 +420,10 @@ what_a_worker_says_of_a_cancelled_request_is_judged_and_dropped(void **state)
     size_t n;
 
     (void)state;
-    row_end(&d, row, LAGAN_E_CANCELLED, "by the test");
+    lifecycle_end(&d, row, LAGAN_E_CANCELLED, "by the test");
     step(row, 2, "ab", &n);
     assert_int_equal(record(REC_STEP, n, &e), 0);
-    assert_int_equal(row_n_tokens(row), 0);
+    assert_int_equal(request_n_tokens(row), 0);
     o = step(row, 1, "", &n);
     o->first = 0;
     lies(REC_STEP, n, "first is 0, not 2");
@@ -430,7 +431,7 @@ what_a_worker_says_of_a_cancelled_request_is_judged_and_dropped(void **state)
         .row = row->index, .gen = row->gen, .reason = LAGAN_FINISH_CANCELLED, .n_tokens = 2
     };
     assert_int_equal(record(REC_FINISH, sizeof *f, &e), 0);
-    assert_non_null(ledger_row(d.ledger, index)); /* its client has not been told yet */
+    assert_non_null(ledger_request(d.ledger, index)); /* its client has not been told yet */
 }
 
 static const struct death from_outside = { .cause = DEATH_KILLED, .adopt_kv = true };
@@ -438,7 +439,7 @@ static const struct death from_outside = { .cause = DEATH_KILLED, .adopt_kv = tr
 static void
 a_lost_workers_requests_go_on_from_what_was_said(void **state)
 {
-    struct row *ended = dispatched(2, 0, 0), *mine = dispatched(3, 0, 0), *full;
+    struct request *ended = dispatched(2, 0, 0), *mine = dispatched(3, 0, 0), *full;
     struct rec_submit head;
     struct err e;
     size_t n;
@@ -446,28 +447,28 @@ a_lost_workers_requests_go_on_from_what_was_said(void **state)
     (void)state;
     full = dispatched(4, 0, 0);
     mine->no_resume = true;
-    row_end(&d, ended, LAGAN_E_CANCELLED, "before");
+    lifecycle_end(&d, ended, LAGAN_E_CANCELLED, "before");
     step(row, 2, "ab", &n);
     assert_int_equal(record(REC_STEP, n, &e), 0);
     step(full, MAX_TOKENS, "", &n);
     assert_int_equal(record(REC_STEP, n, &e), 0);
-    relay_lost(&w, &from_outside);
+    dispatch_worker_lost(&w, &from_outside);
     assert_int_equal(ended->reason, LAGAN_E_CANCELLED);
     assert_int_equal(mine->reason, LAGAN_E_WORKER_LOST);
     assert_int_equal(full->reason, LAGAN_FINISH_LENGTH); /* there was nothing left to say */
-    assert_int_equal(row->state, ROW_QUEUED);
+    assert_int_equal(row->state, REQUEST_QUEUED);
     assert_int_equal(row->resumed, 1);
     assert_false(row->held || ended->held || mine->held);
-    row_record(row, 0, &head, sizeof head);
+    request_record(row, 0, &head, sizeof head);
     assert_int_equal(head.n_done, 2);
     assert_int_equal(head.done_text, 2);
     for (int i = 0; i < 100; i++) { /* from outside: without limit */
-        row_move(d.ledger, row, ROW_DISPATCHED);
+        request_move(d.ledger, row, REQUEST_DISPATCHED);
         row->held = true;
         w.n_rows++, w.n_seqs++;
         w.tokens += row->cost;
-        relay_lost(&w, &from_outside);
-        assert_int_equal(row->state, ROW_QUEUED);
+        dispatch_worker_lost(&w, &from_outside);
+        assert_int_equal(row->state, REQUEST_QUEUED);
     }
 }
 
@@ -515,7 +516,7 @@ an_ack_says_that_what_was_sent_up_to_its_chunk_is_read_and_no_more(void **state)
 {
     struct rec_submit *s = calloc(1, sizeof *s);
     struct client *c;
-    struct row *r;
+    struct request *r;
     uint32_t gone;
 
     (void)state;
@@ -549,7 +550,7 @@ a_chunk_that_has_no_room_is_not_made(void **state)
     c->sent = 8 << 20;
     c->asked = true;
     d.now = NSEC_S;
-    row_due(&d, row);
+    request_due(&d, row);
     assert_false(deliver_flush(&d));
     assert_true(row->blocked);
     assert_int_equal(d.out.size, 0);
@@ -560,9 +561,9 @@ static void
 a_resume_that_is_refused_leaves_the_request_where_it_was(void **state)
 {
     const struct session_id session = { { 1 } };
-    const struct row_piece said[] = { { 0, 2, 2, 0 }, { 1, 1, 1, 0 }, { 0, 1, 1, 0 } };
+    const struct output_piece said[] = { { 0, 2, 2, 0 }, { 1, 1, 1, 0 }, { 0, 1, 1, 0 } };
     struct rec_submit *s = calloc(1, sizeof *s);
-    struct row *r, *other;
+    struct request *r, *other;
     struct client *c;
     uint32_t gone;
 
@@ -570,30 +571,30 @@ a_resume_that_is_refused_leaves_the_request_where_it_was(void **state)
     c = session_of(d.sessions, DOOR_API, "c", 1, 1, &gone);
     *s = (struct rec_submit){ .n = 2, .max_tokens = MAX_TOKENS };
     assert_int_equal(ledger_take(d.ledger, 1, 7, s, sizeof *s, &r), 0);
-    assert_int_equal(pieces_begin(r), 0);
+    assert_int_equal(outputs_init(r), 0);
     assert_int_equal(ledger_name(d.ledger, r, &session, NULL, 0), 0);
     for (size_t i = 0; i < ARRAY_LEN(said); i++) {
         assert_int_equal(bytes_add(&r->token, "0123456789ab", 4 * said[i].n), 0);
         assert_int_equal(bytes_add(&r->text, "text", said[i].n_text), 0);
-        assert_int_equal(pieces_add(r, &said[i]), 0);
+        assert_int_equal(outputs_add(r, &said[i]), 0);
     }
-    pieces_resume(r, 3, 3);
+    outputs_resume(r, 3, 3);
     r->n_sent = r->n_text_sent = 3;
     assert_int_equal(deliver_resume(&d, r, c, 7, 1, 3, 4), -ENOENT);
-    assert_int_equal(pieces_next(r).n, 1);
+    assert_int_equal(outputs_next(r).n, 1);
 
     other = dispatched(8, 0, 0);
     assert_int_equal(ledger_name(d.ledger, other, &session, NULL, 0), 0);
     assert_int_equal(deliver_resume(&d, r, c, 8, 0, 0, 4), -EEXIST);
-    assert_int_equal(pieces_next(r).n, 1);
-    assert_int_equal(pieces_next_first(r), 2);
+    assert_int_equal(outputs_next(r).n, 1);
+    assert_int_equal(outputs_next_first(r), 2);
 }
 
 /* The next worker begins with the prompt again, of which the client has three positions. */
 static void
 prompt_logprobs_are_not_said_twice_to_the_client(void **state)
 {
-    struct row *r = dispatched(2, 0, SUBMIT_PROMPT_LOGPROBS | SUBMIT_LOGPROBS);
+    struct request *r = dispatched(2, 0, SUBMIT_PROMPT_LOGPROBS | SUBMIT_LOGPROBS);
     struct rec_prompt *p = (struct rec_prompt *)buf.b;
     struct err e;
     size_t n = sizeof *p + 5 * 8;
@@ -603,9 +604,9 @@ prompt_logprobs_are_not_said_twice_to_the_client(void **state)
     *p = (struct rec_prompt){ .row = r->index, .gen = r->gen, .n = 5 };
     assert_int_equal(record(REC_PROMPT_LOGPROBS, n, &e), 0);
     r->n_prompt_sent = 3;
-    relay_lost(&w, &from_outside);
+    dispatch_worker_lost(&w, &from_outside);
     assert_int_equal(r->p_logprob.n, 0);
-    row_move(d.ledger, r, ROW_DISPATCHED);
+    request_move(d.ledger, r, REQUEST_DISPATCHED);
     r->held = true;
     w.n_rows++, w.n_seqs++;
     w.tokens += r->cost;
@@ -620,7 +621,7 @@ prompt_logprobs_are_not_said_twice_to_the_client(void **state)
 static void
 a_lost_workers_request_waits_for_no_client_to_read_what_is_gone(void **state)
 {
-    struct row *r = dispatched(2, 0, SUBMIT_PROMPT_LOGPROBS | SUBMIT_LOGPROBS);
+    struct request *r = dispatched(2, 0, SUBMIT_PROMPT_LOGPROBS | SUBMIT_LOGPROBS);
     struct rec_prompt *p = (struct rec_prompt *)buf.b;
     struct rec_submit head;
     struct err e;
@@ -633,20 +634,20 @@ a_lost_workers_request_waits_for_no_client_to_read_what_is_gone(void **state)
     r->stalled = d.now - NSEC_S;
     deliver_tick(&d, d.now, 0);
     assert_true(r->paused);
-    relay_lost(&w, &from_outside);
+    dispatch_worker_lost(&w, &from_outside);
     deliver_tick(&d, d.now, 0);
     assert_false(r->paused);
     r->pause_told = r->paused;
-    row_record(r, 0, &head, sizeof head);
+    request_record(r, 0, &head, sizeof head);
     assert_int_equal(head.flags & SUBMIT_PAUSED, 0);
 }
 
 static void
 tensors_come_in_order_as_asked_and_are_not_said_twice(void **state)
 {
-    struct row *r = dispatched(2, 0, SUBMIT_LOGITS);
+    struct request *r = dispatched(2, 0, SUBMIT_LOGITS);
     struct rec_tensor *t = (struct rec_tensor *)buf.b;
-    const struct row_tensor *kept = &r->tensor[LAGAN_TENSOR_LOGITS - 1];
+    const struct output_tensor *kept = &r->tensor[LAGAN_TENSOR_LOGITS - 1];
     struct err e;
 
     (void)state;
@@ -715,8 +716,8 @@ behind_a_lie_nothing_is_read(void **state)
     o = step(row, 1, "", &n);
     o->first = 1;
     publish(&theirs, REC_STEP, n);
-    for (int i = 0; i < 3; i++) assert_false(relay_drain(&w));
-    relay_drain_dead(&w);
+    for (int i = 0; i < 3; i++) assert_false(receive_drain(&w));
+    receive_drain_dead(&w);
     assert_int_equal(row->n_said, 1);
     link_close(&theirs);
     link_close(&w.link);
@@ -730,7 +731,7 @@ outputs_that_go_on_are_held_against_the_length_one_by_one(void **state)
     static const int32_t tokens[5];
     struct rec_submit *s = calloc(1, sizeof *s);
     struct link theirs;
-    struct row *r;
+    struct request *r;
     struct err e;
     int bell;
 
@@ -741,14 +742,14 @@ outputs_that_go_on_are_held_against_the_length_one_by_one(void **state)
     d.facts[0].max_len = 8;
     *s = (struct rec_submit){ .n = 2, .max_tokens = 7 };
     assert_int_equal(ledger_take(d.ledger, 1, 7, s, sizeof *s, &r), 0);
-    assert_int_equal(pieces_begin(r), 0);
+    assert_int_equal(outputs_init(r), 0);
     for (uint32_t output = 0; output < 2; output++) {
         assert_int_equal(bytes_add(&r->token, tokens, sizeof tokens), 0);
-        assert_int_equal(pieces_add(r, &(struct row_piece){ output, 5, 0, 0 }), 0);
+        assert_int_equal(outputs_add(r, &(struct output_piece){ output, 5, 0, 0 }), 0);
     }
-    relay_dispatch(&d);
+    dispatch(&d);
     assert_string_equal(r->why, "");
-    assert_int_equal(r->state, ROW_DISPATCHED);
+    assert_int_equal(r->state, REQUEST_DISPATCHED);
     link_close(&theirs);
     link_close(&w.link);
 }
@@ -841,7 +842,7 @@ random_records_do_no_harm(void **state)
         }
         if (type == REC_STEP && n > 16) memcpy(exact + 12, &(uint32_t){ 1 }, 4);
         w.super.state = SUPER_READY;
-        if (relay_record(&w, &rec, &e) == 0 && row->state == ROW_ENDED) {
+        if (receive_record(&w, &rec, &e) == 0 && row->state == REQUEST_ENDED) {
             row->held = false;
             w.n_rows = w.n_seqs = 1;
             row = dispatched(1000 + (uint64_t)i, 0, 0);

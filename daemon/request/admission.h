@@ -1,6 +1,6 @@
 /* admission.h - may this request be taken? And the request as a worker will get it. */
-#ifndef DAEMON_ADMISSION_H
-#define DAEMON_ADMISSION_H
+#ifndef DAEMON_REQUEST_ADMISSION_H
+#define DAEMON_REQUEST_ADMISSION_H
 
 #include "base/base.h"
 #include "base/err.h"
@@ -11,17 +11,17 @@
 /* A SUBMIT of a client into the ledger, or found there by its key: 0 and *ret, or a code of enum
  * lagan_reason and the sentence.
  * Limits of client and queue first, then the request itself, then what is known of the model. */
-int admission_take(struct daemon *d, struct client *c, const struct msg *m, struct row **ret,
+int admission_take(struct daemon *d, struct client *c, const struct msg *m, struct request **ret,
                    struct err *e) MUST_USE;
 /* What it may come to take of lagand's memory; of its user's, and a turn, if it is open and has not been charged: one that a
  * former lagand took is its user's when its client has come back. */
-void admission_hold(struct daemon *d, struct row *r);
-void admission_charge(struct daemon *d, const struct client *c, struct row *r);
+void accounting_reserve(struct daemon *d, struct request *r);
+void accounting_charge(struct daemon *d, const struct client *c, struct request *r);
 /* One that was taken before its model was known, or when that was another: what it leaves to the model counts as
  * its worker will run it. */
-void admission_count(struct daemon *d, struct row *r);
+void accounting_recount(struct daemon *d, struct request *r);
 /* It takes nothing any more of what its user and lagand have. */
-void admission_over(struct daemon *d, struct row *r);
+void accounting_release(struct daemon *d, struct request *r);
 /* Can this model run it at all, within limits.tensor_bytes? 0, or the code and the sentence. Nothing known: 0. */
 int admission_fits(const struct model_facts *f, const struct rec_submit *s, uint64_t tensor_bytes,
                    struct err *e) MUST_USE;

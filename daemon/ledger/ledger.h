@@ -6,7 +6,7 @@
  * speak of it any more. Workers name rows by (index, generation), so an old record cannot hit a new
  * request.
  *
- *     QUEUED -> DISPATCHED -> STREAMING -> ENDED -> (free)      row_move() is the only way
+ *     QUEUED -> DISPATCHED -> STREAMING -> ENDED -> (free)      request_move() is the only way
  *        ^----------/-------------/                             its worker died
  *
  * A client that gave a session is known again after its connection, or lagand, was lost. Its rows have
@@ -15,19 +15,26 @@
  * answer and nothing runs twice. Of two names that fall together in a table, which is by a hash of theirs, the second
  * cannot be had: -EEXIST.
  */
-#ifndef DAEMON_LEDGER_H
-#define DAEMON_LEDGER_H
+#ifndef DAEMON_LEDGER_LEDGER_H
+#define DAEMON_LEDGER_LEDGER_H
 
 #include "base/base.h"
 #include "base/clock.h"
 #include "include/lagan_wire.h"
 #include "ipc/records.h"
 
-#define ROW_NONE UINT32_MAX
+#define REQUEST_NONE UINT32_MAX
 #define LEDGER_KEEP_TIME (600 * NSEC_S)
 #define LEDGER_KEEP_BYTES (64u << 20)
 
-enum row_state { ROW_FREE, ROW_QUEUED, ROW_DISPATCHED, ROW_STREAMING, ROW_ENDED, ROW_N_STATES };
+enum request_state {
+    REQUEST_FREE,
+    REQUEST_QUEUED,
+    REQUEST_DISPATCHED,
+    REQUEST_STREAMING,
+    REQUEST_ENDED,
+    REQUEST_N_STATES
+};
 
 struct bytes { /* grows at the end, shrinks at the front */
     char *p;
@@ -43,8 +50,8 @@ struct session_id {
     uint8_t b[16];
 };
 
-struct row {
-    enum row_state state;
+struct request {
+    enum request_state state;
     uint32_t index, gen;
     uint32_t next, prev; /* queue, kept rows, or free list */
     uint32_t next_due;   /* in deliver.c's list */
@@ -107,7 +114,7 @@ struct row {
     uint32_t lp_first;                   /* tokens whose log-probabilities are dropped: acked */
     struct bytes logprob, top;           /* of the tokens from there on */
     struct bytes p_id, p_logprob, p_top; /* of prompt positions not sent yet */
-    struct row_tensor {                  /* what it asked for beside tokens; counted in values */
+    struct output_tensor {               /* what it asked for beside tokens; counted in values */
         struct bytes value;              /* f32: not sent yet */
         uint64_t said, sent;
         uint32_t cols;
@@ -115,11 +122,11 @@ struct row {
     } tensor[LAGAN_N_TENSORS]; /* by enum lagan_tensor, less 1 */
 
     /* With several outputs (pieces.h). The client has all before piece_at, and so much of that one. */
-    struct row_output *out; /* [submit->n]; NULL: one */
+    struct request_output *out; /* [submit->n]; NULL: one */
     struct bytes piece;
     uint32_t piece_at, piece_n, piece_text;
 
-    uint16_t reason; /* enum lagan_reason, from ROW_ENDED on */
+    uint16_t reason; /* enum lagan_reason, from REQUEST_ENDED on */
     float score;
     uint32_t cached, adopted, recomputed, resumed;
     char why[200];
@@ -132,65 +139,65 @@ struct ledger *ledger_free(struct ledger *l);
 CLEAN_FUNC(struct ledger, ledger_free)
 
 uint32_t ledger_n(const struct ledger *l);             /* rows in use, without the kept */
-uint32_t ledger_n_queued(const struct ledger *l);      /* of them in ROW_QUEUED */
+uint32_t ledger_n_queued(const struct ledger *l);      /* of them in REQUEST_QUEUED */
 uint64_t ledger_queued_tokens(const struct ledger *l); /* of their prompts */
-uint64_t ledger_prompt_cost(const struct rec_submit *s);
-uint64_t ledger_cost(const struct rec_submit *s); /* with its answers */
-uint64_t ledger_unused(const struct row *r);      /* of that, what no token has taken */
+uint64_t ledger_prompt_tokens(const struct rec_submit *s);
+uint64_t ledger_total_tokens(const struct rec_submit *s); /* with its answers */
+uint64_t request_unused_tokens(const struct request *r);  /* of that, what no token has taken */
 uint32_t ledger_capacity(const struct ledger *l);
 
-/* A row in ROW_QUEUED for this client's rid, of turn 0. -EEXIST: that client has an open one with it. -ENOSPC:
+/* A row in REQUEST_QUEUED for this client's rid, of turn 0. -EEXIST: that client has an open one with it. -ENOSPC:
  * also without the kept rows, which make room, there is none. submit (from malloc) becomes the row's on
  * success. */
 int ledger_take(struct ledger *l, uint32_t client, uint64_t rid, struct rec_submit *submit,
-                uint32_t submit_bytes, struct row **ret) MUST_USE;
+                uint32_t submit_bytes, struct request **ret) MUST_USE;
 /* One that a former lagand took, under its old id: waiting, attached to nobody. -EEXIST, -ENOSPC. */
-int ledger_recall(struct ledger *l, req_id id, uint64_t rid, struct rec_submit *submit,
-                  uint32_t submit_bytes, struct row **ret) MUST_USE;
+int ledger_restore(struct ledger *l, req_id id, uint64_t rid, struct rec_submit *submit,
+                   uint32_t submit_bytes, struct request **ret) MUST_USE;
 req_id ledger_last_id(const struct ledger *l);
 void ledger_skip_ids(struct ledger *l, req_id last); /* up to there they are used */
 /* Name a row just taken. key: NULL and 0 without. -EEXIST: the session has an open row with that rid,
  * or any row with that key; look first. A kept row with that rid loses its names. */
-int ledger_name(struct ledger *l, struct row *r, const struct session_id *session, const char *key,
-                uint32_t n_key) MUST_USE;
+int ledger_name(struct ledger *l, struct request *r, const struct session_id *session,
+                const char *key, uint32_t n_key) MUST_USE;
 /* It will not be found any more; a kept row is gone with that. */
-void ledger_unname(struct ledger *l, struct row *r);
+void ledger_unname(struct ledger *l, struct request *r);
 /* Open, or ended and kept. NULL: unknown, and it may be run. */
-struct row *ledger_find_rid(struct ledger *l, const struct session_id *session, uint64_t rid);
-struct row *ledger_find_key(struct ledger *l, const struct session_id *session, const char *key,
-                            uint32_t n_key);
+struct request *ledger_find_rid(struct ledger *l, const struct session_id *session, uint64_t rid);
+struct request *ledger_find_key(struct ledger *l, const struct session_id *session, const char *key,
+                                uint32_t n_key);
 
 /* Its client has the terminal message, or is gone: the client's number is free again. */
-void ledger_detach(struct ledger *l, struct row *r);
+void ledger_detach(struct ledger *l, struct request *r);
 /* Another connection of its session asks for it, under that number. -EEXIST: it has such a request
  * open. deliver_resume() is how. */
-int ledger_attach(struct ledger *l, struct row *r, uint32_t client, uint64_t rid) MUST_USE;
+int ledger_attach(struct ledger *l, struct request *r, uint32_t client, uint64_t rid) MUST_USE;
 /* A row that nobody is attached to is known by that number from now on. -EEXIST: its session has such a request open. */
-int ledger_renumber(struct ledger *l, struct row *r, uint64_t rid) MUST_USE;
+int ledger_renumber(struct ledger *l, struct request *r, uint64_t rid) MUST_USE;
 /* ENDED, not attached, held or due: kept if it has names, else gone. */
-void ledger_give(struct ledger *l, struct row *r);
+void ledger_give(struct ledger *l, struct request *r);
 void ledger_expire(struct ledger *l, nsec now); /* kept rows that are too old, or too many bytes */
 
-struct row *ledger_row(struct ledger *l, uint32_t index); /* NULL: out of range, or free */
+struct request *ledger_request(struct ledger *l, uint32_t index); /* NULL: out of range, or free */
 /* Of rows that are attached. NULL: there is none. */
-struct row *ledger_find(struct ledger *l, uint32_t client, uint64_t rid);
-struct row *ledger_find_id(struct ledger *l, req_id id); /* NULL */
+struct request *ledger_find(struct ledger *l, uint32_t client, uint64_t rid);
+struct request *ledger_find_id(struct ledger *l, req_id id); /* NULL */
 /* Its place among those that wait, from now on. */
-void ledger_turn(struct ledger *l, struct row *r, uint64_t turn);
+void ledger_set_fair_tag(struct ledger *l, struct request *r, uint64_t turn);
 /* The queue: priority first, then turn, then in the order they came, also those that a dead worker had. The
  * first, or the next one; NULL: no more. */
-struct row *ledger_next_queued(struct ledger *l, const struct row *after);
+struct request *ledger_next_queued(struct ledger *l, const struct request *after);
 
-struct row *ledger_last_queued(struct ledger *l, const struct row *before); /* backwards */
+struct request *ledger_last_queued(struct ledger *l, const struct request *before); /* backwards */
 
-void row_move(struct ledger *l, struct row *r, enum row_state to);
-uint32_t row_n_tokens(const struct row *r);
+void request_move(struct ledger *l, struct request *r, enum request_state to);
+uint32_t request_n_tokens(const struct request *r);
 /* Sequences that a worker runs for it. */
-uint32_t row_n_seqs(const struct row *r);
+uint32_t request_n_seqs(const struct request *r);
 /* The SUBMIT that goes on "from here": the request with the tokens and text of this row. n bytes of it
- * from `at` on; row_record_bytes() are all. */
-uint32_t row_record_bytes(const struct row *r);
-void row_record(const struct row *r, uint32_t at, void *to, uint32_t n);
+ * from `at` on; request_record_bytes() are all. */
+uint32_t request_record_bytes(const struct request *r);
+void request_record(const struct request *r, uint32_t at, void *to, uint32_t n);
 void ledger_check(const struct ledger *l);
 
 #endif

@@ -1,23 +1,23 @@
-/* recall.h - the ledger in its mirror: what the next lagand must know, and how it is read back.
+/* ledger_save.h - the ledger in its mirror: what the next lagand must know, and how it is read back.
  *
  * Only rows with names: nobody could ask for the others. Nor those with prompt log-probabilities or tensors, which
  * are not kept; their clients submit them again. A row is written down before it is given to a worker,
  * its tokens before a client has them. When it cannot be, for want of memory, the mirror is void until
  * the ledger is empty: requests go on, and a restart would find none.
  */
-#ifndef DAEMON_RECALL_H
-#define DAEMON_RECALL_H
+#ifndef DAEMON_LEDGER_LEDGER_SAVE_H
+#define DAEMON_LEDGER_LEDGER_SAVE_H
 
 #include "base/base.h"
 #include "daemon/daemon.h"
 
-#define RECALL_LOST (SUBMIT_PROMPT_LOGPROBS | SUBMIT_LOGITS | SUBMIT_ENCODER_OUTPUT)
-#define RECALL_BYTES (UINT64_C(128) << 20) /* of one half of the mirror */
+#define LEDGER_NOT_SAVED (SUBMIT_PROMPT_LOGPROBS | SUBMIT_LOGITS | SUBMIT_ENCODER_OUTPUT)
+#define LEDGER_LOG_BYTES (UINT64_C(128) << 20) /* of one half of the mirror */
 
 /* What lies in the records of the mirror. */
-enum { KEPT_ROW = 1, KEPT_TOKENS = 2, KEPT_STATE = 3, KEPT_END = 4, KEPT_IDS = 5 };
-enum { KEPT_GONE = 6, KEPT_RID = 7 };
-struct kept_row {
+enum { SAVED_REQUEST = 1, SAVED_TOKENS = 2, SAVED_STATE = 3, SAVED_END = 4, SAVED_IDS = 5 };
+enum { SAVED_UNNAME = 6, SAVED_RID = 7 };
+struct saved_request {
     uint64_t id, rid;
     struct session_id session;
     int64_t accepted, deadline; /* CLOCK_MONOTONIC: a memfd does not outlive a boot */
@@ -27,7 +27,7 @@ struct kept_row {
     char key[LAGAN_MAX_KEY], model[64];
     /* rec_submit with its tails */
 };
-struct kept_tokens { /* they follow those that the row has */
+struct saved_tokens { /* they follow those that the row has */
     uint64_t id;
     uint32_t first, n, n_text;
     uint32_t lp_first; /* log-probabilities of the tokens from there on */
@@ -35,51 +35,48 @@ struct kept_tokens { /* they follow those that the row has */
     uint32_t text_said; /* bytes of text that the worker has said, with what came before ours */
     uint32_t text_unknown;
     uint32_t n_pieces; /* with several outputs */
-    /* i32 token[n]; f32 logprob[]; {i32, f32} top[][logprobs]; text; struct row_piece[n_pieces]; packed */
+    /* i32 token[n]; f32 logprob[]; {i32, f32} top[][logprobs]; text; struct output_piece[n_pieces]; packed */
 };
-struct kept_state {
+struct saved_state {
     uint64_t id;
     uint32_t resumed, n_vain, n_before, blamed_at;
     uint8_t n_blames, acquitted, pad[2];
     uint32_t home;
 };
-struct kept_end {
+struct saved_end {
     uint64_t id;
     int64_t ended;
     float score;
     uint32_t cached, adopted, recomputed;
     uint16_t reason, pad[3];
     char why[200];
-    /* with several outputs: struct row_output[] */
+    /* with several outputs: struct request_output[] */
 };
-struct kept_ids {
+struct saved_ids {
     uint64_t last; /* ids up to that are used, also by rows that are not here */
 };
-struct kept_gone {
+struct saved_unname {
     uint64_t id; /* it is known by no name any more */
 };
-struct kept_rid {
+struct saved_rid {
     uint64_t id, rid; /* its client calls it so now */
 };
-_Static_assert(sizeof(struct kept_row) == 200, "kept_row");
-_Static_assert(sizeof(struct kept_tokens) == 40, "kept_tokens");
-_Static_assert(sizeof(struct kept_state) == 32, "kept_state");
-_Static_assert(sizeof(struct kept_end) == 240, "kept_end");
+_Static_assert(sizeof(struct saved_request) == 200, "saved_row");
+_Static_assert(sizeof(struct saved_tokens) == 40, "saved_tokens");
+_Static_assert(sizeof(struct saved_state) == 32, "saved_state");
+_Static_assert(sizeof(struct saved_end) == 240, "saved_end");
 
 /* fd: a predecessor's mirror, which is taken over and its rows are in the ledger again: waiting, or
  * ended and kept; -1: there is none. How many rows; the mirror may fail to be made, which is said. */
-uint32_t recall_open(struct daemon *d, int fd);
-/* One record into the ledger. -EBADMSG: it is dropped, with the sentence. For tests and fuzzers too. */
-int recall_record(struct ledger *l, const struct config *c, uint16_t type, const void *data,
-                  uint32_t n, struct err *e) MUST_USE;
-
+uint32_t ledger_save_open(struct daemon *d, int fd);
 /* To be written down: rows that have come since the last call. */
-void recall_new(struct daemon *d);
+void ledger_save_new(struct daemon *d);
 /* The last n tokens and n_text bytes of it. */
-void recall_tokens(struct daemon *d, struct row *r, uint32_t n, uint32_t n_text);
-void recall_state(struct daemon *d, struct row *r); /* a worker died of it, or not of it */
-void recall_end(struct daemon *d, struct row *r);
-void recall_rid(struct daemon *d, struct row *r);  /* its client has another number for it */
-void recall_gone(struct daemon *d, struct row *r); /* it is about to lose its names */
+void ledger_save_tokens(struct daemon *d, struct request *r, uint32_t n, uint32_t n_text);
+void ledger_save_state(struct daemon *d, struct request *r); /* a worker died of it, or not of it */
+void ledger_save_end(struct daemon *d, struct request *r);
+void ledger_save_rid(struct daemon *d,
+                     struct request *r); /* its client has another number for it */
+void ledger_save_unname(struct daemon *d, struct request *r); /* it is about to lose its names */
 
 #endif

@@ -1,7 +1,8 @@
 /* test_recall.c - what one lagand knew the next one knows. */
-#include "daemon/recall.h"
+#include "daemon/ledger/ledger_load.h"
+#include "daemon/ledger/ledger_save.h"
 
-#include "daemon/deliver.h"
+#include "daemon/request/deliver.h"
 #include "tests/test.h"
 
 #include <errno.h>
@@ -21,8 +22,8 @@ open_daemon(struct daemon *d, int fd, uint32_t n)
     d->now = 1000;
     d->ledger = ledger_new(64, 1);
     d->sessions = sessions_new(1);
-    d->due_first = d->due_last = ROW_NONE;
-    assert_int_equal(recall_open(d, fd), n);
+    d->due_first = d->due_last = REQUEST_NONE;
+    assert_int_equal(ledger_save_open(d, fd), n);
 }
 
 static void
@@ -31,7 +32,7 @@ close_daemon(struct daemon *d)
     ledger_check(d->ledger);
     d->ledger = ledger_free(d->ledger);
     d->sessions = sessions_free(d->sessions);
-    mirror_close(&d->mirror);
+    log_file_close(&d->mirror);
 }
 
 static int
@@ -62,11 +63,11 @@ next_lagand(uint32_t n)
     open_daemon(&is, dup(was.mirror.fd), n);
 }
 
-static struct row *
+static struct request *
 row(uint64_t rid, const char *key, uint32_t logprobs)
 {
     struct rec_submit *s = calloc(1, sizeof *s + 16);
-    struct row *r;
+    struct request *r;
 
     s->n_prompt = 3;
     s->max_tokens = 8;
@@ -83,7 +84,7 @@ row(uint64_t rid, const char *key, uint32_t logprobs)
 
 /* n more tokens, each with a letter, as relay_up.c has them. */
 static void
-grow(struct row *r, uint32_t n)
+grow(struct request *r, uint32_t n)
 {
     uint32_t each = r->submit->logprobs * 8;
 
@@ -101,7 +102,7 @@ grow(struct row *r, uint32_t n)
     r->n_said += n;
     r->n_text_said += n;
     r->score -= 0.5f;
-    recall_tokens(&was, r, n, n);
+    ledger_save_tokens(&was, r, n, n);
 }
 
 static void
@@ -114,26 +115,26 @@ same_bytes(const struct bytes *a, const struct bytes *b)
 static void
 an_open_row_waits_again_with_all_that_was_said(void **state)
 {
-    struct row *r = row(7, "blue", 2), *n;
+    struct request *r = row(7, "blue", 2), *n;
 
     (void)state;
-    recall_new(&was);
-    row_move(was.ledger, r, ROW_DISPATCHED);
+    ledger_save_new(&was);
+    request_move(was.ledger, r, REQUEST_DISPATCHED);
     grow(r, 2);
-    row_move(was.ledger, r, ROW_STREAMING);
+    request_move(was.ledger, r, REQUEST_STREAMING);
     grow(r, 3);
     r->n_blames = 1;
     r->blamed_at = 5;
     r->resumed = 3;
     r->held = true;
     r->worker = 4;
-    recall_state(&was, r);
+    ledger_save_state(&was, r);
     next_lagand(1);
     n = ledger_find_key(is.ledger, &one, "blue", 4);
     assert_non_null(n);
     assert_ptr_equal(ledger_find_rid(is.ledger, &one, 7), n);
     assert_int_equal(n->id, r->id);
-    assert_int_equal(n->state, ROW_QUEUED);
+    assert_int_equal(n->state, REQUEST_QUEUED);
     assert_false(n->attached);
     assert_int_equal(n->model, 1);
     assert_int_equal(n->deadline, r->deadline);
@@ -154,36 +155,37 @@ an_open_row_waits_again_with_all_that_was_said(void **state)
 static void
 a_row_that_is_not_to_be_resumed_ends_with_the_worker_that_had_it(void **state)
 {
-    struct row *r = row(7, "blue", 0), *waits = row(8, "red", 0), *n;
+    struct request *r = row(7, "blue", 0), *waits = row(8, "red", 0), *n;
 
     (void)state;
     r->no_resume = waits->no_resume = true;
-    recall_new(&was);
-    row_move(was.ledger, r, ROW_DISPATCHED);
+    ledger_save_new(&was);
+    request_move(was.ledger, r, REQUEST_DISPATCHED);
     r->held = true;
-    recall_state(&was, r);
+    ledger_save_state(&was, r);
     next_lagand(2);
     n = ledger_find_rid(is.ledger, &one, 7);
-    assert_int_equal(n->state, ROW_ENDED);
+    assert_int_equal(n->state, REQUEST_ENDED);
     assert_int_equal(n->reason, LAGAN_E_WORKER_LOST);
-    assert_int_equal(ledger_find_rid(is.ledger, &one, 8)->state, ROW_QUEUED); /* nobody had it */
+    assert_int_equal(ledger_find_rid(is.ledger, &one, 8)->state,
+                     REQUEST_QUEUED); /* nobody had it */
 }
 
 static void
 what_recalled_rows_may_take_is_held_for_them(void **state)
 {
-    struct row *r = row(7, "blue", 0), *n;
+    struct request *r = row(7, "blue", 0), *n;
     uint64_t tokens = r->submit->max_tokens;
 
     (void)state;
     row(8, "red", 0);
-    recall_new(&was);
-    row_move(was.ledger, r, ROW_DISPATCHED);
-    row_end(&was, r, LAGAN_FINISH_LENGTH, "%s", "");
+    ledger_save_new(&was);
+    request_move(was.ledger, r, REQUEST_DISPATCHED);
+    lifecycle_end(&was, r, LAGAN_FINISH_LENGTH, "%s", "");
     next_lagand(2);
     assert_in_range(is.held_bytes, 16 * tokens, 16 * tokens + 8192); /* of one: the other is over */
     n = ledger_find_rid(is.ledger, &one, 8);
-    row_end(&is, n, LAGAN_E_CANCELLED, "%s", "");
+    lifecycle_end(&is, n, LAGAN_E_CANCELLED, "%s", "");
     assert_true(n->kept);
     assert_int_equal(is.held_bytes, 0);
 }
@@ -193,10 +195,10 @@ static void
 a_new_row_whose_turn_comes_before_others_is_recalled(void **state)
 {
     (void)state;
-    ledger_turn(was.ledger, row(7, "blue", 0), 5);
-    recall_new(&was);
-    ledger_turn(was.ledger, row(8, "red", 0), 4);
-    recall_new(&was);
+    ledger_set_fair_tag(was.ledger, row(7, "blue", 0), 5);
+    ledger_save_new(&was);
+    ledger_set_fair_tag(was.ledger, row(8, "red", 0), 4);
+    ledger_save_new(&was);
     next_lagand(2);
     assert_non_null(ledger_find_rid(is.ledger, &one, 7));
     assert_non_null(ledger_find_rid(is.ledger, &one, 8));
@@ -205,14 +207,14 @@ a_new_row_whose_turn_comes_before_others_is_recalled(void **state)
 static void
 a_row_that_has_ended_answers_and_does_not_run_again(void **state)
 {
-    struct row *r = row(7, "blue", 0), *n;
+    struct request *r = row(7, "blue", 0), *n;
 
     (void)state;
-    recall_new(&was);
-    row_move(was.ledger, r, ROW_DISPATCHED);
+    ledger_save_new(&was);
+    request_move(was.ledger, r, REQUEST_DISPATCHED);
     grow(r, 2);
     r->cached = 9;
-    row_end(&was, r, LAGAN_E_DEADLINE, "after %d", 2);
+    lifecycle_end(&was, r, LAGAN_E_DEADLINE, "after %d", 2);
     next_lagand(1);
     n = ledger_find_key(is.ledger, &one, "blue", 4);
     assert_non_null(n);
@@ -227,11 +229,11 @@ a_row_that_has_ended_answers_and_does_not_run_again(void **state)
 static void
 a_row_with_its_last_token_has_ended(void **state)
 {
-    struct row *r = row(7, NULL, 0);
+    struct request *r = row(7, NULL, 0);
 
     (void)state;
-    recall_new(&was);
-    row_move(was.ledger, r, ROW_DISPATCHED);
+    ledger_save_new(&was);
+    request_move(was.ledger, r, REQUEST_DISPATCHED);
     grow(r, 8);
     next_lagand(1);
     r = ledger_find_rid(is.ledger, &one, 7);
@@ -242,11 +244,11 @@ a_row_with_its_last_token_has_ended(void **state)
 static void
 acked_logprobs_are_not_kept_and_the_others_are(void **state)
 {
-    struct row *r = row(7, NULL, 2), *n;
+    struct request *r = row(7, NULL, 2), *n;
 
     (void)state;
-    recall_new(&was);
-    row_move(was.ledger, r, ROW_DISPATCHED);
+    ledger_save_new(&was);
+    request_move(was.ledger, r, REQUEST_DISPATCHED);
     grow(r, 4);
     bytes_drop(&r->logprob, 3 * 4);
     bytes_drop(&r->top, 3 * 16);
@@ -266,20 +268,20 @@ static void
 rows_nobody_could_ask_for_and_models_that_are_gone_are_not_recalled(void **state)
 {
     struct rec_submit *s = calloc(1, sizeof *s);
-    struct row *r = row(1, NULL, 0), *unnamed;
+    struct request *r = row(1, NULL, 0), *unnamed;
 
     (void)state;
     s->max_tokens = 3;
     assert_int_equal(ledger_take(was.ledger, 1, 2, s, sizeof *s, &unnamed), 0);
     row(3, NULL, 0)->submit->flags |= SUBMIT_PROMPT_LOGPROBS;
     row(4, NULL, 0);
-    recall_new(&was);
+    ledger_save_new(&was);
     strcpy(config.model[1].keys.name, "new");
     was.mirror_most = 0;
-    recall_state(&was, r); /* all anew, under the new name */
+    ledger_save_state(&was, r); /* all anew, under the new name */
     strcpy(config.model[1].keys.name, "mine");
     row(5, NULL, 0);
-    recall_new(&was);
+    ledger_save_new(&was);
     next_lagand(1);
     assert_non_null(ledger_find_rid(is.ledger, &one, 5));
     assert_null(ledger_find_rid(is.ledger, &one, 4));
@@ -295,7 +297,7 @@ a_row_whose_tensors_are_not_written_down_is_not_recalled(void **state)
     row(1, NULL, 0)->submit->flags |= SUBMIT_LOGITS;
     row(2, NULL, 0)->submit->flags |= SUBMIT_ENCODER_OUTPUT;
     row(3, NULL, 0);
-    recall_new(&was);
+    ledger_save_new(&was);
     next_lagand(1);
     assert_null(ledger_find_rid(is.ledger, &one, 1));
     assert_null(ledger_find_rid(is.ledger, &one, 2));
@@ -306,7 +308,7 @@ a_row_whose_tensors_are_not_written_down_is_not_recalled(void **state)
 static void
 tokens_of_the_client_and_the_loss_of_a_name_are_recalled(void **state)
 {
-    struct row *r = row(7, NULL, 0), *n, *lost = row(8, NULL, 0);
+    struct request *r = row(7, NULL, 0), *n, *lost = row(8, NULL, 0);
     int32_t done[2] = { 0, 1 };
 
     (void)state;
@@ -314,7 +316,7 @@ tokens_of_the_client_and_the_loss_of_a_name_are_recalled(void **state)
     r->n_said = 2;
     r->text_unknown = true;
     r->patience = 5;
-    recall_new(&was);
+    ledger_save_new(&was);
     next_lagand(2);
     n = ledger_find_rid(is.ledger, &one, 7);
     same_bytes(&n->token, &r->token);
@@ -329,7 +331,7 @@ tokens_of_the_client_and_the_loss_of_a_name_are_recalled(void **state)
     r->n_text_said = 30; /* what a worker said of the text of those two */
     grow(r, 1);
     ledger_unname(was.ledger, lost);
-    row_end(&was, lost, LAGAN_E_CANCELLED, "its client has not come back");
+    lifecycle_end(&was, lost, LAGAN_E_CANCELLED, "its client has not come back");
     next_lagand(1);
     n = ledger_find_rid(is.ledger, &one, 7);
     assert_int_equal(n->n_text_said, 31);
@@ -342,27 +344,27 @@ tokens_of_the_client_and_the_loss_of_a_name_are_recalled(void **state)
 static void
 a_key_that_was_given_again_is_the_later_ones(void **state)
 {
-    struct row *old[3], *n;
+    struct request *old[3], *n;
 
     (void)state;
     for (uint64_t i = 0; i < 3; i++) old[i] = row(i, (const char[]){ (char)('a' + i), 0 }, 0);
-    recall_new(&was);
+    ledger_save_new(&was);
     grow(old[1], 8);
     for (uint64_t i = 1; i < 3; i++) { /* these end, and are kept */
         ledger_detach(was.ledger, old[i]);
-        row_end(&was, old[i], LAGAN_FINISH_LENGTH, "length");
+        lifecycle_end(&was, old[i], LAGAN_FINISH_LENGTH, "length");
     }
     deliver_forget(&was, old[0]);
     deliver_forget(&was, old[1]);
     ledger_expire(was.ledger, NSEC_NEVER);
     for (uint64_t i = 0; i < 3; i++) row(10 + i, (const char[]){ (char)('a' + i), 0 }, 0);
-    recall_new(&was);
+    ledger_save_new(&was);
     next_lagand(3);
     for (uint64_t i = 0; i < 3; i++) {
         n = ledger_find_key(is.ledger, &one, (const char[]){ (char)('a' + i), 0 }, 1);
         assert_non_null(n);
         assert_int_equal(n->rid, 10 + i);
-        assert_int_equal(n->state, ROW_QUEUED);
+        assert_int_equal(n->state, REQUEST_QUEUED);
         assert_null(ledger_find_rid(is.ledger, &one, i));
     }
 }
@@ -371,17 +373,17 @@ a_key_that_was_given_again_is_the_later_ones(void **state)
 static void
 a_request_is_known_by_the_number_it_was_asked_for_last(void **state)
 {
-    struct row *r = row(7, "k", 0), *other = row(8, "other", 0);
+    struct request *r = row(7, "k", 0), *other = row(8, "other", 0);
     struct client *c;
     uint32_t gone;
 
     (void)state;
     c = session_of(was.sessions, DOOR_API, "c", 1, 1, &gone);
     c->user = session_user(was.sessions, "uid:1");
-    recall_new(&was);
+    ledger_save_new(&was);
     grow(r, 2);
     ledger_detach(was.ledger, other);
-    row_end(&was, other, LAGAN_FINISH_LENGTH, "length");
+    lifecycle_end(&was, other, LAGAN_FINISH_LENGTH, "length");
     assert_int_equal(deliver_resume(&was, r, c, 8, 0, 0, 4), 0); /* which was that one's */
     next_lagand(1);
     assert_int_equal(ledger_find_rid(is.ledger, &one, 8)->id, r->id);
@@ -392,26 +394,26 @@ a_request_is_known_by_the_number_it_was_asked_for_last(void **state)
 static void
 a_ledger_that_does_not_fit_is_void_until_it_is_empty(void **state)
 {
-    struct row *r;
+    struct request *r;
 
     (void)state;
-    mirror_close(&was.mirror);
-    assert_int_equal(mirror_make(&was.mirror, 8192, NULL), 0);
+    log_file_close(&was.mirror);
+    assert_int_equal(log_file_create(&was.mirror, 8192, NULL), 0);
     was.mirror_most = 1 << 20;
     for (uint64_t i = 0; i < 40; i++) row(i, NULL, 0);
-    recall_new(&was);
+    ledger_save_new(&was);
     assert_true(was.mirror_void);
     next_lagand(0);
     for (uint64_t i = 0; i < 40; i++) {
         r = ledger_find_rid(was.ledger, &one, i);
         ledger_detach(was.ledger, r);
-        row_end(&was, r, LAGAN_E_CANCELLED, "x");
+        lifecycle_end(&was, r, LAGAN_E_CANCELLED, "x");
     }
     ledger_expire(was.ledger, NSEC_NEVER);
-    recall_new(&was);
+    ledger_save_new(&was);
     assert_false(was.mirror_void);
     row(99, NULL, 0);
-    recall_new(&was);
+    ledger_save_new(&was);
     close_daemon(&is);
     next_lagand(1);
 }
@@ -427,31 +429,31 @@ any_history_is_recalled(void **state)
 
         for (int i = 0; i < 40; i++) {
             uint64_t rid = test_below(20);
-            struct row *r = ledger_find_rid(was.ledger, &one, rid);
+            struct request *r = ledger_find_rid(was.ledger, &one, rid);
 
             if (!r && test_below(2)) {
                 if (!ledger_find(was.ledger, 1, rid)) row(rid, NULL, test_below(3));
-                recall_new(&was);
-            } else if (r && r->state == ROW_QUEUED) {
-                row_move(was.ledger, r, ROW_DISPATCHED);
-            } else if (r && r->state == ROW_DISPATCHED && r->n_said < 7) {
+                ledger_save_new(&was);
+            } else if (r && r->state == REQUEST_QUEUED) {
+                request_move(was.ledger, r, REQUEST_DISPATCHED);
+            } else if (r && r->state == REQUEST_DISPATCHED && r->n_said < 7) {
                 grow(r, test_below(7 - r->n_said) + 1);
                 if (test_below(3) == 0) {
                     r->resumed++;
-                    row_move(was.ledger, r, ROW_QUEUED);
-                    recall_state(&was, r);
+                    request_move(was.ledger, r, REQUEST_QUEUED);
+                    ledger_save_state(&was, r);
                 }
-            } else if (r && r->state == ROW_DISPATCHED) {
+            } else if (r && r->state == REQUEST_DISPATCHED) {
                 if (r->attached) ledger_detach(was.ledger, r);
-                row_end(&was, r, LAGAN_FINISH_EOS, "end");
+                lifecycle_end(&was, r, LAGAN_FINISH_EOS, "end");
             }
             if (test_below(50) == 0) was.mirror_most = 0;
         }
         for (uint64_t rid = 0; rid < 20; rid++) n += !!ledger_find_rid(was.ledger, &one, rid);
         next_lagand(n);
         for (uint64_t rid = 0; rid < 20; rid++) {
-            struct row *a = ledger_find_rid(was.ledger, &one, rid);
-            struct row *b = ledger_find_rid(is.ledger, &one, rid);
+            struct request *a = ledger_find_rid(was.ledger, &one, rid);
+            struct request *b = ledger_find_rid(is.ledger, &one, rid);
 
             assert_int_equal(a != NULL, b != NULL);
             if (!a) continue;

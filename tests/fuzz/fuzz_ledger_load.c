@@ -1,4 +1,4 @@
-/* fuzz_recall.c - records of the mirror against a naive twin: taken or dropped, and what a row then is.
+/* fuzz_ledger_load.c - records of the mirror against a naive twin: taken or dropped, and what a row then is.
  *
  * Input is a list of records in a short form: a type, a few numbers that mean ids, names and lengths, and
  * bytes to spoil. The twin is written from recall.h and ledger.h alone. What was taken is used as lagand
@@ -6,9 +6,10 @@
  */
 #include "tests/fuzz/fuzz.h"
 
-#include "daemon/blame.h"
-#include "daemon/pieces.h"
-#include "daemon/recall.h"
+#include "daemon/ledger/ledger_load.h"
+#include "daemon/ledger/ledger_save.h"
+#include "daemon/ledger/outputs.h"
+#include "daemon/ledger/quarantine.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -47,7 +48,7 @@ eights(uint64_t n)
 }
 
 static bool
-twin_take_row(const struct kept_row *k, const uint8_t *p, uint32_t n)
+twin_take_row(const struct saved_request *k, const uint8_t *p, uint32_t n)
 {
     static const struct session_id nobody;
     struct twin_row *t = &rows[n_rows], *old = NULL, *had_key = NULL;
@@ -64,8 +65,8 @@ twin_take_row(const struct kept_row *k, const uint8_t *p, uint32_t n)
            eights(s.text_bytes) + eights(4 * (uint64_t)(s.n_eos == 0xffff ? 0 : s.n_eos)) +
            eights(4 * (uint64_t)s.n_stop_ids);
     if (need > k->submit_bytes || s.n_done || s.done_text || !s.max_tokens ||
-        s.max_tokens > LAGAN_MAX_TOKENS || s.logprobs > LAGAN_MAX_TOP || (s.flags & RECALL_LOST) ||
-        s.n > 64 || twin_id(k->id))
+        s.max_tokens > LAGAN_MAX_TOKENS || s.logprobs > LAGAN_MAX_TOP ||
+        (s.flags & LEDGER_NOT_SAVED) || s.n > 64 || twin_id(k->id))
         return false;
     for (uint32_t i = 0; i < n_rows; i++) {
         struct twin_row *o = &rows[i];
@@ -97,12 +98,12 @@ twin_take_row(const struct kept_row *k, const uint8_t *p, uint32_t n)
 
 /* Every token and every byte of text is an output's. */
 static bool
-twin_pieces(struct twin_row *t, const struct kept_tokens *k, const uint8_t *p)
+twin_pieces(struct twin_row *t, const struct saved_tokens *k, const uint8_t *p)
 {
     uint64_t said[64] = { 0 }, n = 0, n_text = 0;
 
     for (uint32_t i = 0; i < k->n_pieces; i++) {
-        struct row_piece one;
+        struct output_piece one;
 
         memcpy(&one, p + i * sizeof one, sizeof one);
         if (one.output >= t->n_out) return false;
@@ -117,7 +118,7 @@ twin_pieces(struct twin_row *t, const struct kept_tokens *k, const uint8_t *p)
 }
 
 static bool
-twin_take_tokens(const struct kept_tokens *k, const uint8_t *p, uint32_t n)
+twin_take_tokens(const struct saved_tokens *k, const uint8_t *p, uint32_t n)
 {
     struct twin_row *t = twin_id(k->id);
     uint64_t bytes = sizeof *k + 4 * (uint64_t)k->n + k->n_text, lps;
@@ -125,12 +126,12 @@ twin_take_tokens(const struct kept_tokens *k, const uint8_t *p, uint32_t n)
     if (n < sizeof *k || !t || !t->open || k->first != t->n) return false;
     if (k->first + (uint64_t)k->n > (uint64_t)t->most * t->n_out) return false;
     if (k->n_pieces && t->n_out == 1) return false;
-    bytes += (uint64_t)k->n_pieces * sizeof(struct row_piece);
+    bytes += (uint64_t)k->n_pieces * sizeof(struct output_piece);
     if (k->lp_first < k->first || k->lp_first > (uint64_t)k->first + k->n) return false;
     lps = (uint64_t)k->first + k->n - k->lp_first;
     if (t->lp) bytes += lps * (4 + 8 * (uint64_t)t->tops);
     if (bytes != n ||
-        (t->n_out > 1 && !twin_pieces(t, k, p + n - k->n_pieces * sizeof(struct row_piece))))
+        (t->n_out > 1 && !twin_pieces(t, k, p + n - k->n_pieces * sizeof(struct output_piece))))
         return false;
     memcpy(t->token + t->n, p + sizeof *k, 4 * (size_t)k->n);
     t->n += k->n;
@@ -159,39 +160,39 @@ twin_take_rid(struct twin_row *t, uint64_t rid)
 static bool
 twin_take(uint16_t type, const uint8_t *p, uint32_t n)
 {
-    struct kept_row row = { 0 };
-    struct kept_tokens tokens = { 0 };
-    struct kept_end end = { 0 };
+    struct saved_request row = { 0 };
+    struct saved_tokens tokens = { 0 };
+    struct saved_end end = { 0 };
     struct twin_row *t;
     uint64_t id = 0;
 
     if (n >= 8) memcpy(&id, p, 8);
     t = twin_id(id);
     switch (type) {
-    case KEPT_ROW:
+    case SAVED_REQUEST:
         memcpy(&row, p, n < sizeof row ? n : sizeof row);
         return twin_take_row(&row, p, n);
-    case KEPT_TOKENS:
+    case SAVED_TOKENS:
         memcpy(&tokens, p, n < sizeof tokens ? n : sizeof tokens);
         return twin_take_tokens(&tokens, p, n);
-    case KEPT_STATE:
-        return n == sizeof(struct kept_state) && t && t->open;
-    case KEPT_END:
+    case SAVED_STATE:
+        return n == sizeof(struct saved_state) && t && t->open;
+    case SAVED_END:
         if (!t || !t->open) return false;
-        if (n != sizeof end + (t->n_out > 1 ? t->n_out * sizeof(struct row_output) : 0))
+        if (n != sizeof end + (t->n_out > 1 ? t->n_out * sizeof(struct request_output) : 0))
             return false;
         memcpy(&end, p, sizeof end);
         if (!((end.reason >= 1 && end.reason <= 5) || (end.reason >= 32 && end.reason <= 47)))
             return false;
         t->open = false;
         return true;
-    case KEPT_IDS:
+    case SAVED_IDS:
         return n == 8 && id <= INT64_MAX;
-    case KEPT_GONE:
+    case SAVED_UNNAME:
         if (n != 8 || !t) return false;
         t->there = false;
         return true;
-    case KEPT_RID:
+    case SAVED_RID:
         if (n == 16) memcpy(&id, p + 8, 8);
         return n == 16 && t && twin_take_rid(t, id);
     default:
@@ -204,7 +205,7 @@ twin_take(uint16_t type, const uint8_t *p, uint32_t n)
 static uint32_t
 make_row(struct in *in, uint8_t *p)
 {
-    struct kept_row k = { .win = 4, .model = "mine" };
+    struct saved_request k = { .win = 4, .model = "mine" };
     struct rec_submit s = { .n_eos = 0xffff };
     uint32_t tail = byte(in) % 128;
 
@@ -231,7 +232,7 @@ make_row(struct in *in, uint8_t *p)
 static uint32_t
 make_tokens(struct in *in, uint8_t *p)
 {
-    struct kept_tokens k = { .id = byte(in) % 32 };
+    struct saved_tokens k = { .id = byte(in) % 32 };
     const struct twin_row *t = twin_id(k.id);
     uint32_t at, acked = byte(in) % 8, each = t && t->lp ? 4 + 8 * t->tops : 0;
 
@@ -244,11 +245,11 @@ make_tokens(struct in *in, uint8_t *p)
     memcpy(p, &k, sizeof k);
     for (uint32_t i = 0; i < 4 * k.n; i++) p[sizeof k + i] = (uint8_t)(i * 7 + k.first);
     at = (uint32_t)sizeof k + 4 * k.n + (k.first + k.n - k.lp_first) * each + k.n_text;
-    for (uint32_t i = 0; i < k.n_pieces; i++, at += (uint32_t)sizeof(struct row_piece)) {
+    for (uint32_t i = 0; i < k.n_pieces; i++, at += (uint32_t)sizeof(struct output_piece)) {
         bool last = i + 1 == k.n_pieces;
-        struct row_piece one = { .output = byte(in) % (t->n_out + (byte(in) % 16 == 0)),
-                                 .n = last ? k.n : k.n / 2,
-                                 .n_text = last ? k.n_text : 0 };
+        struct output_piece one = { .output = byte(in) % (t->n_out + (byte(in) % 16 == 0)),
+                                    .n = last ? k.n : k.n / 2,
+                                    .n_text = last ? k.n_text : 0 };
 
         k.n -= one.n;
         memcpy(p + at, &one, sizeof one);
@@ -259,31 +260,31 @@ make_tokens(struct in *in, uint8_t *p)
 static uint32_t
 make(struct in *in, uint16_t type, uint8_t *p)
 {
-    struct kept_end end = { 0 };
-    struct kept_state state = { 0 };
+    struct saved_end end = { 0 };
+    struct saved_state state = { 0 };
     uint64_t id;
 
     memset(p, 0, ROOM);
-    if (type == KEPT_ROW) return make_row(in, p);
-    if (type == KEPT_TOKENS) return make_tokens(in, p);
+    if (type == SAVED_REQUEST) return make_row(in, p);
+    if (type == SAVED_TOKENS) return make_tokens(in, p);
     id = byte(in) % 32;
     end.id = state.id = id;
-    if (type == KEPT_STATE) {
+    if (type == SAVED_STATE) {
         state.n_blames = (uint8_t)byte(in);
         state.blamed_at = byte(in);
         memcpy(p, &state, sizeof state);
         return sizeof state;
     }
-    if (type == KEPT_END) {
+    if (type == SAVED_END) {
         const struct twin_row *t = twin_id(id);
 
         end.reason = (uint16_t)(byte(in) % 64);
         memcpy(p, &end, sizeof end);
         return (uint32_t)(sizeof end +
-                          (t && t->n_out > 1 ? t->n_out * sizeof(struct row_output) : 0));
+                          (t && t->n_out > 1 ? t->n_out * sizeof(struct request_output) : 0));
     }
     memcpy(p, &id, sizeof id);
-    if (type != KEPT_RID) return sizeof id;
+    if (type != SAVED_RID) return sizeof id;
     id = byte(in) % 8;
     memcpy(p + 8, &id, sizeof id);
     return 16;
@@ -293,26 +294,26 @@ make(struct in *in, uint16_t type, uint8_t *p)
 static void
 use(struct ledger *l)
 {
-    static struct poisons poisons;
+    static struct quarantine poisons;
 
     for (uint32_t i = 0; i < ledger_capacity(l); i++) {
-        struct row *r = ledger_row(l, i);
+        struct request *r = ledger_request(l, i);
         const struct twin_row *t = r ? twin_id(r->id) : NULL;
         uint32_t n;
         char *whole;
 
         if (!r) continue;
-        check(t && t->open == !r->kept && t->n == row_n_tokens(r) && t->n_text == r->text.n);
+        check(t && t->open == !r->kept && t->n == request_n_tokens(r) && t->n_text == r->text.n);
         check(!t->n || !memcmp(r->token.p, t->token, 4 * (size_t)t->n));
         check(r->n_blames <= 2 && r->blamed_at <= t->n && r->lp_first <= t->n);
         check(!t->lp || r->logprob.n == 4 * (size_t)(t->n - r->lp_first));
         check(!t->lp || r->top.n == 8 * (size_t)t->tops * (t->n - r->lp_first));
-        n = row_record_bytes(r);
+        n = request_record_bytes(r);
         whole = malloc(n);
         check(whole);
-        row_record(r, 0, whole, n);
+        request_record(r, 0, whole, n);
         free(whole);
-        poisons_note(&poisons, r->model, r->submit, 0);
+        quarantine_poison(&poisons, r->model, r->submit, 0);
     }
 }
 
@@ -345,7 +346,7 @@ LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         check(record);
         memcpy(record, made, n);
         taken = twin_take(type, record, n);
-        check((recall_record(l, &config, type, record, n, &e) == 0) == taken);
+        check((ledger_load_record(l, &config, type, record, n, &e) == 0) == taken);
         check(taken || *e.text);
         free(record);
         ledger_check(l);

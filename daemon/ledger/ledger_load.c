@@ -1,11 +1,13 @@
-/* recall_read.c - records of the mirror into the ledger; see recall.h.
+/* ledger_load.c - see ledger_load.h.
  *
  * Every field may be anything: it was written by a process that has crashed. What is not possible is
  * dropped, one record at a time.
  */
-#include "daemon/recall.h"
+#include "daemon/ledger/ledger_load.h"
 
-#include "daemon/pieces.h"
+#include "daemon/ledger/ledger_save.h"
+#include "daemon/ledger/outputs.h"
+#include "daemon/options.h"
 #include "ipc/msg.h"
 
 #include <errno.h>
@@ -24,7 +26,7 @@ submit_fits(const struct rec_submit *s, uint32_t bytes)
     n += ROUND_UP(n_eos * 4, (uint64_t)8) + ROUND_UP((uint64_t)s->n_stop_ids * 4, (uint64_t)8);
     return n <= bytes && s->n <= LAGAN_MAX_OUTPUTS && !s->n_done && !s->done_text &&
            s->max_tokens && s->max_tokens <= LAGAN_MAX_TOKENS && s->logprobs <= LAGAN_MAX_TOP &&
-           !(s->flags & RECALL_LOST);
+           !(s->flags & LEDGER_NOT_SAVED);
 }
 
 static uint32_t
@@ -41,8 +43,8 @@ read_row(struct ledger *l, const struct config *c, const char *p, uint32_t n, st
 {
     static const struct session_id nobody;
     struct rec_submit *s;
-    struct kept_row k;
-    struct row *r, *old, *same;
+    struct saved_request k;
+    struct request *r, *old, *same;
     uint32_t model;
 
     if (n < sizeof k + sizeof *s) return err_set(e, -EBADMSG, "a row of %u bytes", n);
@@ -58,7 +60,7 @@ read_row(struct ledger *l, const struct config *c, const char *p, uint32_t n, st
     if (!s) return err_set(e, -ENOMEM, "no memory for the ledger");
     memcpy(s, p + sizeof k, k.submit_bytes);
     if (!submit_fits(s, k.submit_bytes) ||
-        ledger_recall(l, k.id, k.rid, s, k.submit_bytes, &r) < 0) {
+        ledger_restore(l, k.id, k.rid, s, k.submit_bytes, &r) < 0) {
         free(s);
         return err_set(e, -EBADMSG, "row %llu: its request is not whole", (unsigned long long)k.id);
     }
@@ -66,8 +68,8 @@ read_row(struct ledger *l, const struct config *c, const char *p, uint32_t n, st
     old = k.n_key ? ledger_find_key(l, &k.session, k.key, k.n_key) : NULL;
     same = ledger_find_rid(l, &k.session, k.rid);
     if (old && old->kept && (!same || same->kept)) ledger_unname(l, old);
-    if (pieces_begin(r) < 0 || ledger_name(l, r, &k.session, k.key, k.n_key) < 0) {
-        row_move(l, r, ROW_ENDED);
+    if (outputs_init(r) < 0 || ledger_name(l, r, &k.session, k.key, k.n_key) < 0) {
+        request_move(l, r, REQUEST_ENDED);
         ledger_give(l, r);
         return err_set(e, -EBADMSG, "row %llu: its name is another's", (unsigned long long)k.id);
     }
@@ -82,22 +84,22 @@ read_row(struct ledger *l, const struct config *c, const char *p, uint32_t n, st
 }
 
 /* The open row that a record speaks of. */
-static struct row *
+static struct request *
 named(struct ledger *l, uint64_t id, struct err *e)
 {
-    struct row *r = ledger_find_id(l, id);
+    struct request *r = ledger_find_id(l, id);
 
-    if (r && r->state != ROW_ENDED) return r;
+    if (r && r->state != REQUEST_ENDED) return r;
     err_set(e, -EBADMSG, "there is no open row %llu", (unsigned long long)id);
     return NULL;
 }
 
 /* Whose a record's tokens are: all of them, and each output's no more than it may have. */
 static int
-read_pieces(struct row *r, const struct kept_tokens *k, const char *p)
+read_pieces(struct request *r, const struct saved_tokens *k, const char *p)
 {
     uint32_t said[LAGAN_MAX_OUTPUTS];
-    struct row_piece one;
+    struct output_piece one;
     uint64_t n = 0, n_text = 0;
 
     for (uint32_t i = 0; i < r->submit->n; i++) said[i] = r->out[i].n_said;
@@ -112,7 +114,7 @@ read_pieces(struct row *r, const struct kept_tokens *k, const char *p)
     if (n != k->n || n_text != k->n_text) return -EBADMSG;
     for (uint32_t i = 0; i < k->n_pieces; i++) {
         memcpy(&one, p + i * sizeof one, sizeof one);
-        TRY(pieces_add(r, &one));
+        TRY(outputs_add(r, &one));
     }
     return 0;
 }
@@ -120,10 +122,10 @@ read_pieces(struct row *r, const struct kept_tokens *k, const char *p)
 static int
 read_tokens(struct ledger *l, const char *p, uint32_t n, struct err *e)
 {
-    struct kept_tokens k;
+    struct saved_tokens k;
     const char *lps, *tops, *text;
     uint64_t n_lp, each, most;
-    struct row *r;
+    struct request *r;
 
     if (n < sizeof k) return err_set(e, -EBADMSG, "tokens of %u bytes", n);
     memcpy(&k, p, sizeof k);
@@ -132,12 +134,12 @@ read_tokens(struct ledger *l, const char *p, uint32_t n, struct err *e)
     r = named(l, k.id, e);
     if (!r) return -EBADMSG;
     most = (uint64_t)r->submit->max_tokens * r->submit->n;
-    if (k.first != row_n_tokens(r) || k.n > most - k.first || (k.n_pieces && !r->out) ||
-        k.n_pieces > n / sizeof(struct row_piece) || k.lp_first < k.first ||
+    if (k.first != request_n_tokens(r) || k.n > most - k.first || (k.n_pieces && !r->out) ||
+        k.n_pieces > n / sizeof(struct output_piece) || k.lp_first < k.first ||
         k.lp_first - k.first > k.n)
         return err_set(e, -EBADMSG, "row %llu: %u tokens after %u", (unsigned long long)k.id, k.n,
                        k.first);
-    n -= k.n_pieces * (uint32_t)sizeof(struct row_piece);
+    n -= k.n_pieces * (uint32_t)sizeof(struct output_piece);
     if (r->out && read_pieces(r, &k, p + n) < 0)
         return err_set(e, -EBADMSG, "row %llu: whose its tokens are is not said",
                        (unsigned long long)k.id);
@@ -166,7 +168,7 @@ read_tokens(struct ledger *l, const char *p, uint32_t n, struct err *e)
     r->n_said += k.n;
     r->n_text_said = k.text_said;
     r->text_unknown = k.text_unknown != 0;
-    r->tensor[LAGAN_TENSOR_LOGITS - 1].unknown = row_n_tokens(r) > 0;
+    r->tensor[LAGAN_TENSOR_LOGITS - 1].unknown = request_n_tokens(r) > 0;
     r->score = k.score == k.score ? k.score : 0;
     return 0;
 }
@@ -174,8 +176,8 @@ read_tokens(struct ledger *l, const char *p, uint32_t n, struct err *e)
 static int
 read_state(struct ledger *l, const char *p, uint32_t n, struct err *e)
 {
-    struct kept_state k;
-    struct row *r;
+    struct saved_state k;
+    struct request *r;
 
     if (n != sizeof k) return err_set(e, -EBADMSG, "a state of %u bytes", n);
     memcpy(&k, p, sizeof k);
@@ -184,7 +186,7 @@ read_state(struct ledger *l, const char *p, uint32_t n, struct err *e)
     r->resumed = k.resumed;
     r->n_vain = k.n_vain;
     r->n_before = k.n_before;
-    r->blamed_at = MIN(k.blamed_at, row_n_tokens(r));
+    r->blamed_at = MIN(k.blamed_at, request_n_tokens(r));
     r->n_blames = k.n_blames > 2 ? 2 : k.n_blames;
     r->acquitted = k.acquitted != 0;
     r->home = k.home; /* any number: route_home() looks */
@@ -193,10 +195,10 @@ read_state(struct ledger *l, const char *p, uint32_t n, struct err *e)
 
 /* How each output ended, where that can be. */
 static void
-read_ends(struct row *r, const char *p, uint16_t reason)
+read_ends(struct request *r, const char *p, uint16_t reason)
 {
     for (uint32_t i = 0; i < r->submit->n; i++) {
-        struct row_output o, *to = &r->out[i];
+        struct request_output o, *to = &r->out[i];
 
         memcpy(&o, p + i * sizeof o, sizeof o);
         to->score = o.score == o.score ? o.score : 0;
@@ -210,8 +212,8 @@ read_ends(struct row *r, const char *p, uint16_t reason)
 static int
 read_end(struct ledger *l, const char *p, uint32_t n, struct err *e)
 {
-    struct kept_end k;
-    struct row *r;
+    struct saved_end k;
+    struct request *r;
 
     if (n < sizeof k) return err_set(e, -EBADMSG, "an end of %u bytes", n);
     memcpy(&k, p, sizeof k);
@@ -232,7 +234,7 @@ read_end(struct ledger *l, const char *p, uint32_t n, struct err *e)
     memcpy(r->why, k.why, sizeof r->why);
     r->why[sizeof r->why - 1] = 0;
     if (!msg_utf8(r->why, strlen(r->why))) r->why[0] = 0;
-    row_move(l, r, ROW_ENDED);
+    request_move(l, r, REQUEST_ENDED);
     ledger_give(l, r);
     return 0;
 }
@@ -240,8 +242,8 @@ read_end(struct ledger *l, const char *p, uint32_t n, struct err *e)
 static int
 read_gone(struct ledger *l, const char *p, uint32_t n, struct err *e)
 {
-    struct kept_gone k;
-    struct row *r;
+    struct saved_unname k;
+    struct request *r;
 
     if (n != sizeof k) return err_set(e, -EBADMSG, "a name of %u bytes", n);
     memcpy(&k, p, sizeof k);
@@ -251,7 +253,7 @@ read_gone(struct ledger *l, const char *p, uint32_t n, struct err *e)
         ledger_unname(l, r);
         return 0;
     }
-    row_move(l, r, ROW_ENDED);
+    request_move(l, r, REQUEST_ENDED);
     ledger_unname(l, r);
     ledger_give(l, r);
     return 0;
@@ -260,8 +262,8 @@ read_gone(struct ledger *l, const char *p, uint32_t n, struct err *e)
 static int
 read_rid(struct ledger *l, const char *p, uint32_t n, struct err *e)
 {
-    struct kept_rid k;
-    struct row *r;
+    struct saved_rid k;
+    struct request *r;
 
     if (n != sizeof k) return err_set(e, -EBADMSG, "a number of %u bytes", n);
     memcpy(&k, p, sizeof k);
@@ -275,7 +277,7 @@ read_rid(struct ledger *l, const char *p, uint32_t n, struct err *e)
 static int
 read_ids(struct ledger *l, const char *p, uint32_t n, struct err *e)
 {
-    struct kept_ids k;
+    struct saved_ids k;
 
     if (n != sizeof k) return err_set(e, -EBADMSG, "ids of %u bytes", n);
     memcpy(&k, p, sizeof k);
@@ -285,23 +287,23 @@ read_ids(struct ledger *l, const char *p, uint32_t n, struct err *e)
 }
 
 int
-recall_record(struct ledger *l, const struct config *c, uint16_t type, const void *data, uint32_t n,
-              struct err *e)
+ledger_load_record(struct ledger *l, const struct config *c, uint16_t type, const void *data,
+                   uint32_t n, struct err *e)
 {
     switch (type) {
-    case KEPT_ROW:
+    case SAVED_REQUEST:
         return read_row(l, c, data, n, e);
-    case KEPT_TOKENS:
+    case SAVED_TOKENS:
         return read_tokens(l, data, n, e);
-    case KEPT_STATE:
+    case SAVED_STATE:
         return read_state(l, data, n, e);
-    case KEPT_END:
+    case SAVED_END:
         return read_end(l, data, n, e);
-    case KEPT_GONE:
+    case SAVED_UNNAME:
         return read_gone(l, data, n, e);
-    case KEPT_RID:
+    case SAVED_RID:
         return read_rid(l, data, n, e);
-    case KEPT_IDS:
+    case SAVED_IDS:
         return read_ids(l, data, n, e);
     default:
         return err_set(e, -EBADMSG, "a record of type %u", type);

@@ -1,4 +1,4 @@
-/* fuzz_relay.c - what a hostile worker says against a naive twin: believed or not, and what a row then is.
+/* fuzz_receive.c - what a hostile worker says against a naive twin: believed or not, and what a row then is.
  *
  * Input is a table of requests and a list of records in a short form: a type, whose request, numbers
  * that are right, and words to spoil. The twin is written from records.h and relay.h alone, on plain
@@ -7,11 +7,12 @@
 #include "tests/fuzz/fuzz.h"
 
 #include "base/log.h"
-#include "daemon/calls.h"
 #include "daemon/commands.h"
-#include "daemon/deliver.h"
-#include "daemon/pieces.h"
-#include "daemon/relay.h"
+#include "daemon/ledger/outputs.h"
+#include "daemon/request/deliver.h"
+#include "daemon/request/dispatch.h"
+#include "daemon/request/receive.h"
+#include "daemon/request/worker_calls.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -480,13 +481,13 @@ begin(struct in *in)
     d.worker[0] = &w;
     d.ledger = ledger_new(2 * MAX_ROWS, 1);
     d.sessions = sessions_new(1);
-    d.calls = calls_new();
+    d.calls = worker_calls_new();
     check(d.ledger && d.sessions && d.calls);
-    d.due_first = d.due_last = ROW_NONE;
+    d.due_first = d.due_last = REQUEST_NONE;
     d.facts[0] = (struct model_facts){ .known = true, .vocab = VOCAB, .n_seats = 4 };
     w.d = &d;
     w.vocab = VOCAB;
-    w.sending = w.alone = ROW_NONE;
+    w.sending = w.alone = REQUEST_NONE;
     super_init(&w.super, &ops, &w, 1);
     loading = byte(in) % 4 == 3;
     w.super.state = loading ? SUPER_LOADING : SUPER_READY;
@@ -501,13 +502,13 @@ take_row(uint32_t i, struct in *in)
     struct twin_row *t = &rows[i];
     uint32_t what = byte(in), tops = byte(in);
     struct rec_submit *s = calloc(1, sizeof *s);
-    struct row *r;
+    struct request *r;
     bool blamed;
 
     check(s);
     *t = (struct twin_row){ .held = true, .lp = what & 1, .plp = what & 2, .unknown = what & 4 };
     t->other = (what >> 3) % 8 == 1;
-    t->partly = (what >> 3) % 8 == 2 && w.sending == ROW_NONE;
+    t->partly = (what >> 3) % 8 == 2 && w.sending == REQUEST_NONE;
     t->ended = (what >> 3) % 8 == 3;
     blamed = (what >> 3) % 8 == 4;
     t->tops = t->lp ? tops % 3 : 0;
@@ -525,14 +526,14 @@ take_row(uint32_t i, struct in *in)
     s->flags = (uint8_t)((t->lp ? SUBMIT_LOGPROBS : 0) | (t->plp ? SUBMIT_PROMPT_LOGPROBS : 0) |
                          (t->wants[0] ? SUBMIT_ENCODER_OUTPUT : 0) |
                          (t->wants[1] ? SUBMIT_LOGITS : 0));
-    check(ledger_take(d.ledger, 1, i + 1, s, sizeof *s, &r) == 0 && pieces_begin(r) == 0);
-    row_move(d.ledger, r, ROW_DISPATCHED);
+    check(ledger_take(d.ledger, 1, i + 1, s, sizeof *s, &r) == 0 && outputs_init(r) == 0);
+    request_move(d.ledger, r, REQUEST_DISPATCHED);
     r->held = true;
     r->win = 4;
     r->text_unknown = t->unknown;
     r->worker = t->other;
     w.n_rows++;
-    w.n_seqs += row_n_seqs(r);
+    w.n_seqs += request_n_seqs(r);
     w.tokens += r->cost;
     t->index = r->index;
     t->gen = r->gen;
@@ -542,12 +543,12 @@ take_row(uint32_t i, struct in *in)
         w.alone = r->index;
         d.n_suspects++;
     }
-    if (t->ended) row_end(&d, r, LAGAN_E_CANCELLED, "by its client");
+    if (t->ended) lifecycle_end(&d, r, LAGAN_E_CANCELLED, "by its client");
 }
 
 /* Whose the tokens are, piece by piece. */
 static void
-compare_outputs(const struct twin_row *t, const struct row *r)
+compare_outputs(const struct twin_row *t, const struct request *r)
 {
     uint32_t n = 0, n_text = 0;
 
@@ -556,8 +557,8 @@ compare_outputs(const struct twin_row *t, const struct row *r)
         check(r->out[i].n_said == t->out[i].said && r->out[i].n_text_said == t->out[i].text_said);
         check((r->out[i].reason != 0) == t->out[i].over);
     }
-    for (uint32_t i = 0; i < pieces_n(r); i++) {
-        struct row_piece p = pieces_at(r, i);
+    for (uint32_t i = 0; i < outputs_n_pieces(r); i++) {
+        struct output_piece p = outputs_piece(r, i);
 
         check(n + p.n <= t->n && p.n);
         for (uint32_t end = n + p.n; n < end; n++) check(t->whose[n] == p.output);
@@ -574,12 +575,12 @@ compare(void)
 
     for (uint32_t i = 0; i < n_rows; i++) {
         const struct twin_row *t = &rows[i];
-        const struct row *r = ledger_row(d.ledger, t->index);
+        const struct request *r = ledger_request(d.ledger, t->index);
 
         held += t->held;
         check(r && r->gen == t->gen && r->held == t->held);
-        check((r->state == ROW_ENDED) == t->ended && r->n_prompt_said == t->prompt_said);
-        check(r->n_said == t->said && row_n_tokens(r) == t->n && r->text.n == t->n_text);
+        check((r->state == REQUEST_ENDED) == t->ended && r->n_prompt_said == t->prompt_said);
+        check(r->n_said == t->said && request_n_tokens(r) == t->n && r->text.n == t->n_text);
         compare_outputs(t, r);
         check(!t->n || !memcmp(r->token.p, t->token, 4 * (size_t)t->n));
         check(!t->n_text || !memcmp(r->text.p, t->text, t->n_text));
@@ -613,14 +614,14 @@ LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         memcpy(record, made, n);
         ring_publish(&theirs.out);
         taken = twin_take(type, flags, made, n);
-        relay_drain(&w);
+        receive_drain(&w);
         check((w.super.suspect == DEATH_NONE) == taken && (taken || *w.why));
         compare();
     }
-    relay_drain_dead(&w);
+    receive_drain_dead(&w);
     ours = w.link;
     ledger_free(d.ledger);
     sessions_free(d.sessions);
-    calls_free(d.calls);
+    worker_calls_free(d.calls);
     return 0;
 }

@@ -1,18 +1,18 @@
-/* fuzz_mirror.c - the mirror's reader against a naive twin: any bytes, the same records.
+/* fuzz_log_file.c - the mirror's reader against a naive twin: any bytes, the same records.
  *
  * Input is a list of operations: the real writer appends and turns, now and then without an end, a
  * hostile one pokes bytes and forges records that would fit. Whatever lies there then is read by both.
  */
 #include "tests/fuzz/fuzz.h"
 
-#include "daemon/mirror.h"
+#include "daemon/persist/log_file.h"
 
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-enum { HALF = 4096, BYTES = MIRROR_PAGE + 2 * HALF, MAX_RECORDS = 2 * HALF / 16 };
+enum { HALF = 4096, BYTES = LOG_FILE_PAGE + 2 * HALF, MAX_RECORDS = 2 * HALF / 16 };
 
 static uint32_t
 word(struct in *in)
@@ -59,7 +59,7 @@ twin_read(const uint8_t *b, struct record *out)
     const uint8_t *p = NULL;
     int n = 0;
 
-    if (memcmp(b, MIRROR_MAGIC, 8) || half == 0 || half % 4096 || half > HALF) return -1;
+    if (memcmp(b, LOG_FILE_MAGIC, 8) || half == 0 || half % 4096 || half > HALF) return -1;
     for (int i = 0; i < 2; i++) {
         const uint8_t *h = b + 4096 + i * (int64_t)half;
 
@@ -106,7 +106,7 @@ both_read(const uint8_t *b, int stop)
     static struct record want[MAX_RECORDS];
     struct hearing h = { .want = want, .n = twin_read(b, want), .stop = stop };
     struct err e = { .text = "" };
-    int r = mirror_read(b, BYTES, hear, &h, &e);
+    int r = log_file_read(b, BYTES, hear, &h, &e);
 
     if (h.n < 0) {
         check(r == -EBADMSG && *e.text);
@@ -129,8 +129,8 @@ poke(struct in *in, uint8_t *b, uint32_t n)
 static void
 forge(struct in *in, uint8_t *b, uint32_t op, uint32_t half, uint64_t turn, uint64_t at)
 {
-    uint8_t *r = b + MIRROR_PAGE + half * HALF + at;
-    struct mirror_record h = { .type = (uint16_t)byte(in), .turn = (uint32_t)turn };
+    uint8_t *r = b + LOG_FILE_PAGE + half * HALF + at;
+    struct log_file_record h = { .type = (uint16_t)byte(in), .turn = (uint32_t)turn };
 
     if (r + sizeof h > b + BYTES) return;
     h.len = op & 32 ? word(in) : byte(in);
@@ -144,10 +144,10 @@ forge(struct in *in, uint8_t *b, uint32_t op, uint32_t half, uint64_t turn, uint
 
 /* What says which half counts, and how long they are. */
 static void
-lie(struct in *in, struct mirror *m, uint32_t op)
+lie(struct in *in, struct log_file *m, uint32_t op)
 {
-    struct mirror_half h = { .turn = op >> 5 == 7 ? UINT64_MAX : m->turn + (op >> 5) };
-    struct mirror_hdr hdr;
+    struct log_file_half h = { .turn = op >> 5 == 7 ? UINT64_MAX : m->turn + (op >> 5) };
+    struct log_file_hdr hdr;
 
     memcpy(&hdr, m->base, sizeof hdr);
     hdr.half = op & 16 ? byte(in) % 4 * UINT64_C(4096) : HALF;
@@ -155,41 +155,41 @@ lie(struct in *in, struct mirror *m, uint32_t op)
     if (op & 8)
         memcpy(m->base, &hdr, sizeof hdr);
     else
-        memcpy(m->base + MIRROR_PAGE + (op >> 4 & 1) * HALF, &h, sizeof h);
+        memcpy(m->base + LOG_FILE_PAGE + (op >> 4 & 1) * HALF, &h, sizeof h);
 }
 
 /* The next lagand takes it over, if it is one, and writes on. */
 static void
-inherit(struct mirror *m)
+inherit(struct log_file *m)
 {
     static struct record none[MAX_RECORDS];
     bool good = twin_read(m->base, none) >= 0 && number(m->base + 8, 8) == HALF;
     int fd = dup(m->fd);
-    struct mirror heir;
+    struct log_file heir;
     struct err e;
 
-    check(fd >= 0 && (mirror_open(&heir, fd, &e) == 0) == good);
+    check(fd >= 0 && (log_file_open(&heir, fd, &e) == 0) == good);
     if (!good) {
         close(fd);
         return;
     }
-    check(!mirror_reserve(&heir, 1, 0)); /* the old half takes nothing more */
-    mirror_turn(&heir);
-    check(mirror_reserve(&heir, 1, 8));
-    mirror_commit(&heir);
-    mirror_turned(&heir);
-    check(mirror_bytes(&heir) == 40 && twin_read(heir.base, none) == 1);
+    check(!log_file_reserve(&heir, 1, 0)); /* the old half takes nothing more */
+    log_file_turn(&heir);
+    check(log_file_reserve(&heir, 1, 8));
+    log_file_commit(&heir);
+    log_file_turned(&heir);
+    check(log_file_bytes(&heir) == 40 && twin_read(heir.base, none) == 1);
     both_read(heir.base, 0);
-    mirror_close(&heir);
+    log_file_close(&heir);
 }
 
 int
 LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     struct in in = { data, data + size };
-    struct mirror m;
+    struct log_file m;
 
-    check(mirror_make(&m, HALF, NULL) == 0);
+    check(log_file_create(&m, HALF, NULL) == 0);
     while (in.p < in.end) {
         uint32_t op = byte(&in), n;
         void *p;
@@ -198,17 +198,17 @@ LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         case 0:
         case 1:
             n = op & 8 ? word(&in) : byte(&in);
-            p = mirror_reserve(&m, (uint16_t)(op >> 4), n);
+            p = log_file_reserve(&m, (uint16_t)(op >> 4), n);
             check(!p || n <= HALF);
             if (!p) break;
             memset(p, (int)op, n);
-            if (op % 8 == 0) mirror_commit(&m); /* else it was killed there */
+            if (op % 8 == 0) log_file_commit(&m); /* else it was killed there */
             break;
         case 2:
-            mirror_turn(&m);
+            log_file_turn(&m);
             break;
         case 3:
-            if (m.turning) mirror_turned(&m);
+            if (m.turning) log_file_turned(&m);
             break;
         case 4:
             poke(&in, m.base, op >> 3);
@@ -221,13 +221,13 @@ LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
             break;
         default:
             if (op == 7)
-                mirror_void(&m);
+                log_file_void(&m);
             else
                 lie(&in, &m, op);
         }
     }
     both_read(m.base, 0);
     inherit(&m);
-    mirror_close(&m);
+    log_file_close(&m);
     return 0;
 }

@@ -1,5 +1,5 @@
-/* calls.c - see calls.h. */
-#include "daemon/calls.h"
+/* worker_calls.c - see worker_calls.h. */
+#include "daemon/request/worker_calls.h"
 
 #include "base/log.h"
 #include "daemon/frontend.h"
@@ -21,19 +21,19 @@ struct call {
     nsec deadline;
 };
 
-struct calls {
+struct worker_calls {
     struct call call[MAX_CALLS];
     uint32_t n;
 };
 
-struct calls *
-calls_new(void)
+struct worker_calls *
+worker_calls_new(void)
 {
-    return calloc(1, sizeof(struct calls));
+    return calloc(1, sizeof(struct worker_calls));
 }
 
-struct calls *
-calls_free(struct calls *c)
+struct worker_calls *
+worker_calls_free(struct worker_calls *c)
 {
     free(c);
     return NULL;
@@ -53,7 +53,7 @@ static struct call *
 take(struct daemon *d, struct client *c, uint64_t rid, struct worker *w, uint8_t op)
 {
     uint32_t most = c->door == DOOR_CTL ? MAX_CALLS : MAX_CALLS - OPERATORS_CALLS;
-    struct calls *t = d->calls;
+    struct worker_calls *t = d->calls;
 
     for (uint32_t i = 0; i < most; i++) {
         struct call *k = &t->call[i];
@@ -83,8 +83,8 @@ give(struct daemon *d, struct call *k)
 }
 
 void
-calls_text(struct daemon *d, struct client *c, uint64_t rid, struct worker *w, uint8_t op,
-           uint8_t flags, const struct msg_ids *ids, const struct msg_span *text)
+worker_calls_text(struct daemon *d, struct client *c, uint64_t rid, struct worker *w, uint8_t op,
+                  uint8_t flags, const struct msg_ids *ids, const struct msg_span *text)
 {
     size_t n = sizeof(struct rec_text) + (size_t)ids->n * 4 + text->n;
     struct call *k = take(d, c, rid, w, op);
@@ -115,7 +115,7 @@ calls_text(struct daemon *d, struct client *c, uint64_t rid, struct worker *w, u
 }
 
 uint64_t
-calls_control(struct daemon *d, struct client *c, uint64_t rid, struct worker *w)
+worker_calls_control(struct daemon *d, struct client *c, uint64_t rid, struct worker *w)
 {
     struct call *k = take(d, c, rid, w, 0);
 
@@ -134,7 +134,8 @@ named(struct worker *w, uint32_t index, uint32_t gen, bool text)
 }
 
 void
-calls_control_done(struct worker *w, uint64_t number, uint32_t code, const msgpack_object *map)
+worker_calls_control_done(struct worker *w, uint64_t number, uint32_t code,
+                          const msgpack_object *map)
 {
     struct daemon *d = w->d;
     struct call *k = named(w, (uint32_t)number, (uint32_t)(number >> 32), /* text= */ false);
@@ -166,7 +167,7 @@ calls_control_done(struct worker *w, uint64_t number, uint32_t code, const msgpa
 }
 
 int
-calls_text_done(struct worker *w, const void *data, size_t n, struct err *e)
+worker_calls_text_done(struct worker *w, const void *data, size_t n, struct err *e)
 {
     struct daemon *d = w->d;
     const char *ids = (const char *)data + sizeof(struct rec_text_done), *text;
@@ -218,9 +219,9 @@ calls_text_done(struct worker *w, const void *data, size_t n, struct err *e)
 }
 
 void
-calls_lost(struct worker *w)
+worker_calls_lost(struct worker *w)
 {
-    struct calls *t = w->d->calls;
+    struct worker_calls *t = w->d->calls;
 
     for (uint32_t i = 0; t->n && i < MAX_CALLS; i++) {
         struct call *k = &t->call[i];
@@ -232,9 +233,9 @@ calls_lost(struct worker *w)
 }
 
 void
-calls_tick(struct daemon *d, nsec now)
+worker_calls_tick(struct daemon *d, nsec now)
 {
-    struct calls *t = d->calls;
+    struct worker_calls *t = d->calls;
 
     for (uint32_t i = 0; t->n && i < MAX_CALLS; i++) {
         struct call *k = &t->call[i];

@@ -3,10 +3,10 @@
  * Everything that can be said without the model is said before ACCEPT. What READY tells of a model is
  * held against the request as soon as it is known: at once, or when a worker is there.
  */
-#include "daemon/admission.h"
+#include "daemon/request/admission.h"
 
-#include "daemon/deliver.h"
-#include "daemon/pieces.h"
+#include "daemon/ledger/outputs.h"
+#include "daemon/request/deliver.h"
 #include "daemon/worker.h"
 
 #include <errno.h>
@@ -334,11 +334,11 @@ copy_ids(struct bytes *to, const struct msg_ids *ids)
 
 /* The answer begins with tokens that the client has. */
 static void
-begin_with(struct row *r, const struct bytes *done)
+begin_with(struct request *r, const struct bytes *done)
 {
     bytes_done(&r->token);
     r->token = *done;
-    r->n_said = r->n_sent = r->lp_first = r->mark_token = row_n_tokens(r);
+    r->n_said = r->n_sent = r->lp_first = r->mark_token = request_n_tokens(r);
     r->text_unknown = r->tensor[LAGAN_TENSOR_LOGITS - 1].unknown = r->n_said > 0;
 }
 
@@ -353,20 +353,20 @@ any_seed(void)
 
 /* It has ended with an error that may be no other's: to answer with it again would be the end of trying. */
 static bool
-is_to_be_tried_again(const struct row *r)
+is_to_be_tried_again(const struct request *r)
 {
     bool retry = false;
 
-    return r->state == ROW_ENDED && msg_reason(r->reason, &retry) && retry;
+    return r->state == REQUEST_ENDED && msg_reason(r->reason, &retry) && retry;
 }
 
 /* Is this about a request that there is already? A code, or 0: then *ret is the first one with its key,
  * which this connection now reads, or NULL: it is new. */
 static int
 known(struct daemon *d, struct client *c, uint64_t rid, const struct msg_request *q,
-      struct row **ret, struct err *e)
+      struct request **ret, struct err *e)
 {
-    struct row *r;
+    struct request *r;
 
     *ret = NULL;
     if (!c->has_session) {
@@ -406,10 +406,10 @@ most_bytes(const struct daemon *d, uint32_t model, const struct rec_submit *s,
     n *= s->n;
     if (s->flags & (SUBMIT_ENCODER_OUTPUT | SUBMIT_LOGITS))
         submit_bytes += d->config->o.tensor_bytes;
-    return sizeof(struct row) + submit_bytes + n * (TOKEN + TEXT) +
-           (s->n > 1 ? n * sizeof(struct row_place) + s->n * sizeof(struct row_output) : 0) +
+    return sizeof(struct request) + submit_bytes + n * (TOKEN + TEXT) +
+           (s->n > 1 ? n * sizeof(struct output_place) + s->n * sizeof(struct request_output) : 0) +
            MIN(n * each, (uint64_t)WAITING) +
-           MIN(ledger_prompt_cost(s) * prompt, (uint64_t)WAITING);
+           MIN(ledger_prompt_tokens(s) * prompt, (uint64_t)WAITING);
 }
 
 /* Is there room for it beside what is open? One alone always fits. */
@@ -419,7 +419,7 @@ afford(const struct daemon *d, const struct client *c, const struct rec_submit *
 {
     const struct options *o = &d->config->o;
     const struct user *u = c->user;
-    uint64_t prompt = ledger_prompt_cost(s), tokens = ledger_cost(s);
+    uint64_t prompt = ledger_prompt_tokens(s), tokens = ledger_total_tokens(s);
 
     if (u->n_open >= u->max_open) {
         return REFUSED(e, QUEUE_FULL, "%s has %u open requests, which is its limit", u->name,
@@ -445,46 +445,46 @@ afford(const struct daemon *d, const struct client *c, const struct rec_submit *
 }
 
 void
-admission_charge(struct daemon *d, const struct client *c, struct row *r)
+accounting_charge(struct daemon *d, const struct client *c, struct request *r)
 {
     uint64_t turn;
 
-    if (r->charged || r->state == ROW_ENDED) return;
+    if (r->charged || r->state == REQUEST_ENDED) return;
     r->user = session_user_number(d->sessions, c->user);
     r->charged = true;
     c->user->n_open++;
     c->user->tokens += r->cost;
     r->submit->client = session_turns(d->sessions, c);
     turn = turns_give(&d->turns[r->model], r->submit->client, r->cost);
-    if (r->state == ROW_QUEUED)
-        ledger_turn(d->ledger, r, turn);
+    if (r->state == REQUEST_QUEUED)
+        ledger_set_fair_tag(d->ledger, r, turn);
     else
         r->turn = turn;
 }
 
 void
-admission_count(struct daemon *d, struct row *r)
+accounting_recount(struct daemon *d, struct request *r)
 {
     const struct model_facts *f = &d->facts[r->model];
     uint64_t had = r->cost;
 
     if (!f->known || !(r->submit->absent & ABSENT_beams) || r->submit->beams == f->beams) return;
     r->submit->beams = f->beams;
-    r->cost = ledger_cost(r->submit);
+    r->cost = ledger_total_tokens(r->submit);
     if (!r->charged) return;
     session_user_at(d->sessions, r->user)->tokens += r->cost - had;
     turns_change(&d->turns[r->model], r->submit->client, had, r->cost);
 }
 
 void
-admission_hold(struct daemon *d, struct row *r)
+accounting_reserve(struct daemon *d, struct request *r)
 {
     r->bytes = most_bytes(d, r->model, r->submit, r->submit_bytes);
     d->held_bytes += r->bytes;
 }
 
 void
-admission_over(struct daemon *d, struct row *r)
+accounting_release(struct daemon *d, struct request *r)
 {
     struct user *u = session_user_at(d->sessions, r->user);
 
@@ -494,11 +494,11 @@ admission_over(struct daemon *d, struct row *r)
     r->charged = false;
     u->n_open--;
     u->tokens -= r->cost;
-    turns_end(&d->turns[r->model], r->submit->client, ledger_unused(r));
+    turns_end(&d->turns[r->model], r->submit->client, request_unused_tokens(r));
 }
 
 static void
-fill_in(struct daemon *d, struct client *c, const struct msg_request *q, struct row *r)
+fill_in(struct daemon *d, struct client *c, const struct msg_request *q, struct request *r)
 {
     r->accepted = d->now;
     r->win = q->win;
@@ -516,7 +516,7 @@ fill_in(struct daemon *d, struct client *c, const struct msg_request *q, struct 
 }
 
 int
-admission_take(struct daemon *d, struct client *c, const struct msg *m, struct row **ret,
+admission_take(struct daemon *d, struct client *c, const struct msg *m, struct request **ret,
                struct err *e)
 {
     struct bytes done = { 0 };
@@ -579,21 +579,21 @@ admission_take(struct daemon *d, struct client *c, const struct msg *m, struct r
         return code;
     }
     (*ret)->model = model;
-    if (pieces_begin(*ret) < 0)
+    if (outputs_init(*ret) < 0)
         code = REFUSED(e, OUT_OF_MEMORY, "lagand has no memory for another request");
     else if (c->has_session && ledger_name(d->ledger, *ret, &c->session, q.key.p, q.key.n) < 0)
         code = REFUSED(e, QUEUE_FULL,
                        "its key or its id falls together with another's; try again with others");
     if (code) { /* nobody has heard of it */
         bytes_done(&done);
-        row_move(d->ledger, *ret, ROW_ENDED);
+        request_move(d->ledger, *ret, REQUEST_ENDED);
         ledger_detach(d->ledger, *ret);
         ledger_give(d->ledger, *ret);
         return code;
     }
     begin_with(*ret, &done);
-    admission_hold(d, *ret);
-    admission_charge(d, c, *ret);
+    accounting_reserve(d, *ret);
+    accounting_charge(d, c, *ret);
     fill_in(d, c, &q, *ret);
     return 0;
 }

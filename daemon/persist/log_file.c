@@ -1,5 +1,5 @@
-/* mirror.c - see mirror.h. Writing first, then the reader, which believes nothing. */
-#include "daemon/mirror.h"
+/* log_file.c - see log_file.h. Writing first, then the reader, which believes nothing. */
+#include "daemon/persist/log_file.h"
 
 #include "base/failpoint.h"
 #include "ipc/shm.h"
@@ -17,29 +17,29 @@ enum { SEALS = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL };
     (UINT64_C(256) << 10) /* memory is asked for in such pieces, so that no store is a SIGBUS */
 
 static uint8_t *
-half_of(const struct mirror *m, uint32_t i)
+half_of(const struct log_file *m, uint32_t i)
 {
-    return m->base + MIRROR_PAGE + i * m->half;
+    return m->base + LOG_FILE_PAGE + i * m->half;
 }
 
 static uint64_t
 padded(uint64_t n)
 {
-    return ROUND_UP(n, (uint64_t)MIRROR_ALIGN);
+    return ROUND_UP(n, (uint64_t)LOG_FILE_ALIGN);
 }
 
 /* Of everything behind the crc itself. */
 static uint32_t
-checksum(const struct mirror_record *r)
+checksum(const struct log_file_record *r)
 {
     return shm_crc32c((const uint8_t *)r + sizeof r->crc, sizeof *r - sizeof r->crc + r->len);
 }
 
 static bool
-back(struct mirror *m, uint64_t bytes)
+back(struct log_file *m, uint64_t bytes)
 {
     uint64_t want = MIN(ROUND_UP(bytes, STEP), m->half);
-    off_t from = (off_t)(MIRROR_PAGE + m->active * m->half + m->backed);
+    off_t from = (off_t)(LOG_FILE_PAGE + m->active * m->half + m->backed);
 
     if (bytes > m->half) return false;
     if (want <= m->backed) return true;
@@ -49,9 +49,9 @@ back(struct mirror *m, uint64_t bytes)
 }
 
 static int
-map(struct mirror *m, struct err *e)
+map(struct log_file *m, struct err *e)
 {
-    uint64_t bytes = MIRROR_PAGE + 2 * m->half;
+    uint64_t bytes = LOG_FILE_PAGE + 2 * m->half;
     void *p = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, m->fd, 0);
 
     if (p == MAP_FAILED) return err_set(e, -errno, "ledger's mirror: map: %s", strerror(errno));
@@ -61,44 +61,44 @@ map(struct mirror *m, struct err *e)
 }
 
 int
-mirror_make(struct mirror *m, uint64_t half, struct err *e)
+log_file_create(struct log_file *m, uint64_t half, struct err *e)
 {
-    struct mirror_hdr h = { .half = ROUND_UP(half, (uint64_t)MIRROR_PAGE) };
+    struct log_file_hdr h = { .half = ROUND_UP(half, (uint64_t)LOG_FILE_PAGE) };
     int r;
 
-    *m = (struct mirror){ .half = h.half };
-    memcpy(h.magic, MIRROR_MAGIC, sizeof h.magic);
+    *m = (struct log_file){ .half = h.half };
+    memcpy(h.magic, LOG_FILE_MAGIC, sizeof h.magic);
     m->fd = memfd_create("lagand:ledger", MFD_CLOEXEC | MFD_ALLOW_SEALING);
     if (m->fd < 0) return err_set(e, -errno, "ledger's mirror: memfd: %s", strerror(errno));
-    r = ftruncate(m->fd, (off_t)(MIRROR_PAGE + 2 * m->half)) < 0 ||
-                fallocate(m->fd, 0, 0, MIRROR_PAGE) < 0 || fcntl(m->fd, F_ADD_SEALS, SEALS) < 0
+    r = ftruncate(m->fd, (off_t)(LOG_FILE_PAGE + 2 * m->half)) < 0 ||
+                fallocate(m->fd, 0, 0, LOG_FILE_PAGE) < 0 || fcntl(m->fd, F_ADD_SEALS, SEALS) < 0
             ? err_set(e, -errno, "ledger's mirror: %s", strerror(errno))
             : map(m, e);
-    if (r == 0 && !back(m, sizeof(struct mirror_half)))
+    if (r == 0 && !back(m, sizeof(struct log_file_half)))
         r = err_set(e, -ENOMEM, "ledger's mirror: no memory");
     if (r < 0) {
-        mirror_close(m);
+        log_file_close(m);
         return r;
     }
     memcpy(m->base, &h, sizeof h);
     m->active = 1;
-    mirror_turn(m);
-    mirror_turned(m);
+    log_file_turn(m);
+    log_file_turned(m);
     return 0;
 }
 
 void
-mirror_close(struct mirror *m)
+log_file_close(struct log_file *m)
 {
-    if (m->base) munmap(m->base, MIRROR_PAGE + 2 * m->half);
+    if (m->base) munmap(m->base, LOG_FILE_PAGE + 2 * m->half);
     if (m->fd >= 0) close(m->fd);
-    *m = (struct mirror){ .fd = -1 };
+    *m = (struct log_file){ .fd = -1 };
 }
 
 void *
-mirror_reserve(struct mirror *m, uint16_t type, uint32_t n)
+log_file_reserve(struct log_file *m, uint16_t type, uint32_t n)
 {
-    struct mirror_record *r = (struct mirror_record *)(void *)(half_of(m, m->active) + m->at);
+    struct log_file_record *r = (struct log_file_record *)(void *)(half_of(m, m->active) + m->at);
 
     if (!back(m, m->at + sizeof *r + padded(n))) return NULL;
     r->type = type;
@@ -109,9 +109,9 @@ mirror_reserve(struct mirror *m, uint16_t type, uint32_t n)
 }
 
 void
-mirror_commit(struct mirror *m)
+log_file_commit(struct log_file *m)
 {
-    struct mirror_record *r = (struct mirror_record *)(half_of(m, m->active) + m->at);
+    struct log_file_record *r = (struct log_file_record *)(half_of(m, m->active) + m->at);
 
     /* Last: a kill before it leaves one that does not fit. What an earlier turn left here has another
      * turn in it. */
@@ -123,30 +123,30 @@ mirror_commit(struct mirror *m)
 
 /* Its memory goes back, and it reads as zeros: as a half that was never whole. */
 static bool
-punch(const struct mirror *m, uint64_t from, uint64_t bytes)
+punch(const struct log_file *m, uint64_t from, uint64_t bytes)
 {
     return fallocate(m->fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)from,
                      (off_t)bytes) == 0;
 }
 
 void
-mirror_turn(struct mirror *m)
+log_file_turn(struct log_file *m)
 {
     m->active = !m->active;
     m->backed = 0;
-    m->at = sizeof(struct mirror_half);
+    m->at = sizeof(struct log_file_half);
     m->turn++;
     m->turning = true;
     /* What lies there may be of this very turn: a predecessor's, who did not come to its end. */
-    if (!punch(m, MIRROR_PAGE + m->active * m->half, m->half) || !back(m, m->at))
+    if (!punch(m, LOG_FILE_PAGE + m->active * m->half, m->half) || !back(m, m->at))
         m->at = m->half; /* nothing finds room in it */
     FP(mirror_turning);
 }
 
 void
-mirror_turned(struct mirror *m)
+log_file_turned(struct log_file *m)
 {
-    struct mirror_half *h = (struct mirror_half *)half_of(m, m->active);
+    struct log_file_half *h = (struct log_file_half *)half_of(m, m->active);
 
     check(m->turning);
     m->turning = false;
@@ -156,19 +156,19 @@ mirror_turned(struct mirror *m)
     atomic_signal_fence(memory_order_seq_cst);
     h->not_turn = ~m->turn;
     FP(mirror_turned);
-    punch(m, MIRROR_PAGE + !m->active * m->half, m->half);
+    punch(m, LOG_FILE_PAGE + !m->active * m->half, m->half);
 }
 
 void
-mirror_void(struct mirror *m)
+log_file_void(struct log_file *m)
 {
-    punch(m, MIRROR_PAGE, 2 * m->half);
+    punch(m, LOG_FILE_PAGE, 2 * m->half);
     m->backed = 0;
     m->at = m->half;
 }
 
 uint64_t
-mirror_bytes(const struct mirror *m)
+log_file_bytes(const struct log_file *m)
 {
     return m->at;
 }
@@ -183,8 +183,8 @@ present(const uint8_t *base, uint64_t half, uint64_t *turn)
 
     *turn = 0;
     for (uint64_t i = 0; i < 2; i++) {
-        const uint8_t *p = base + MIRROR_PAGE + i * half;
-        struct mirror_half h;
+        const uint8_t *p = base + LOG_FILE_PAGE + i * half;
+        struct log_file_half h;
 
         memcpy(&h, p, sizeof h);
         if (h.not_turn != ~h.turn || h.turn <= *turn || h.turn == UINT64_MAX) continue;
@@ -197,13 +197,13 @@ present(const uint8_t *base, uint64_t half, uint64_t *turn)
 static int
 find(const void *base, uint64_t bytes, uint64_t *half, struct err *e)
 {
-    struct mirror_hdr h;
+    struct log_file_hdr h;
 
-    if (bytes < MIRROR_PAGE) return err_set(e, -EBADMSG, "ledger's mirror: it is too short");
+    if (bytes < LOG_FILE_PAGE) return err_set(e, -EBADMSG, "ledger's mirror: it is too short");
     memcpy(&h, base, sizeof h);
-    if (memcmp(h.magic, MIRROR_MAGIC, sizeof h.magic))
+    if (memcmp(h.magic, LOG_FILE_MAGIC, sizeof h.magic))
         return err_set(e, -EBADMSG, "ledger's mirror: magic");
-    if (!h.half || h.half % MIRROR_PAGE || h.half > (bytes - MIRROR_PAGE) / 2)
+    if (!h.half || h.half % LOG_FILE_PAGE || h.half > (bytes - LOG_FILE_PAGE) / 2)
         return err_set(e, -EBADMSG, "ledger's mirror: halves of %llu bytes in %llu",
                        (unsigned long long)h.half, (unsigned long long)bytes);
     *half = h.half;
@@ -211,16 +211,16 @@ find(const void *base, uint64_t bytes, uint64_t *half, struct err *e)
 }
 
 int
-mirror_read(const void *base, uint64_t bytes, mirror_fn *fn, void *arg, struct err *e)
+log_file_read(const void *base, uint64_t bytes, log_file_fn *fn, void *arg, struct err *e)
 {
-    uint64_t half, turn, at = sizeof(struct mirror_half);
+    uint64_t half, turn, at = sizeof(struct log_file_half);
     const uint8_t *p;
     int n = 0;
 
     TRY(find(base, bytes, &half, e));
     p = present(base, half, &turn);
-    while (p && half - at >= sizeof(struct mirror_record)) {
-        const struct mirror_record *r = (const struct mirror_record *)(const void *)(p + at);
+    while (p && half - at >= sizeof(struct log_file_record)) {
+        const struct log_file_record *r = (const struct log_file_record *)(const void *)(p + at);
 
         if (r->turn != (uint32_t)turn || r->zero || r->len > half - at - sizeof *r) break;
         if (r->crc != checksum(r)) break;
@@ -233,26 +233,27 @@ mirror_read(const void *base, uint64_t bytes, mirror_fn *fn, void *arg, struct e
 }
 
 int
-mirror_open(struct mirror *m, int fd, struct err *e)
+log_file_open(struct log_file *m, int fd, struct err *e)
 {
     struct stat st;
     int seals = fcntl(fd, F_GET_SEALS), r;
     uint64_t turn, half;
     const uint8_t *p;
 
-    *m = (struct mirror){ .fd = -1 };
+    *m = (struct log_file){ .fd = -1 };
     /* Without the seals somebody could cut it under our feet. */
-    if (fstat(fd, &st) < 0 || seals < 0 || (seals & F_SEAL_SHRINK) == 0 || st.st_size < MIRROR_PAGE)
+    if (fstat(fd, &st) < 0 || seals < 0 || (seals & F_SEAL_SHRINK) == 0 ||
+        st.st_size < LOG_FILE_PAGE)
         return err_set(e, -EBADMSG, "ledger's mirror: it is no sealed memfd");
     m->fd = fd;
-    m->half = ((uint64_t)st.st_size - MIRROR_PAGE) / 2;
+    m->half = ((uint64_t)st.st_size - LOG_FILE_PAGE) / 2;
     TRY(map(m, e));
     r = find(m->base, (uint64_t)st.st_size, &half, e);
-    if (r == 0 && (half != m->half || MIRROR_PAGE + 2 * half != (uint64_t)st.st_size))
+    if (r == 0 && (half != m->half || LOG_FILE_PAGE + 2 * half != (uint64_t)st.st_size))
         r = err_set(e, -EBADMSG, "ledger's mirror: its size is not what it says");
     if (r < 0) {
-        munmap(m->base, MIRROR_PAGE + 2 * m->half);
-        *m = (struct mirror){ .fd = -1 };
+        munmap(m->base, LOG_FILE_PAGE + 2 * m->half);
+        *m = (struct log_file){ .fd = -1 };
         return r;
     }
     p = present(m->base, m->half, &turn);

@@ -1,24 +1,24 @@
-/* relay.c - see relay.h. Down: dispatch, fragments, cancels. The other way is relay_up.c.
+/* dispatch.c - see dispatch.h. Down: dispatch, fragments, cancels. The other way is relay_up.c.
  *
  * D is ours to fill and the worker's to empty. SUBMIT and TEXT leave CANCEL_SPARE bytes, so that a
  * cancel finds room in a ring that requests have filled.
  */
-#include "daemon/relay.h"
+#include "daemon/request/dispatch.h"
 
 #include "base/failpoint.h"
 #include "base/log.h"
-#include "daemon/admission.h"
-#include "daemon/blame.h"
-#include "daemon/deliver.h"
-#include "daemon/pieces.h"
-#include "daemon/recall.h"
+#include "daemon/ledger/ledger_save.h"
+#include "daemon/ledger/outputs.h"
+#include "daemon/ledger/quarantine.h"
+#include "daemon/request/admission.h"
+#include "daemon/request/deliver.h"
 #include "ipc/msg.h"
 #include "route/route.h"
 
 #include <errno.h>
 #include <string.h>
 
-enum { CANCEL_SPARE = 64 * SHM_REC_ALIGN, ROWS_AHEAD = 256 };
+enum { CANCEL_SPARE = 64 * SHM_REC_ALIGN, REQUESTS_AHEAD = 256 };
 
 /* -EBADMSG from a ring is the worker's doing. */
 static int
@@ -33,11 +33,11 @@ reserved(struct worker *w, int r)
 
 /* The next piece of the request under way, as many as fit. 1: all of it is in the ring. */
 static int
-send_pieces(struct worker *w, struct row *r)
+send_pieces(struct worker *w, struct request *r)
 {
     uint32_t most = (w->link.out.max_rec - RING_HEADER) & ~(uint32_t)(SHM_REC_ALIGN - 1);
 
-    uint32_t bytes = row_record_bytes(r);
+    uint32_t bytes = request_record_bytes(r);
 
     while (w->sent_bytes < bytes) {
         uint32_t n = MIN(bytes - w->sent_bytes, most);
@@ -49,34 +49,34 @@ send_pieces(struct worker *w, struct row *r)
             link_publish(&w->link);
             return reserved(w, k);
         }
-        row_record(r, w->sent_bytes, to, n);
+        request_record(r, w->sent_bytes, to, n);
         w->sent_bytes += n;
     }
-    w->sending = ROW_NONE;
+    w->sending = REQUEST_NONE;
     link_publish(&w->link);
     return 1;
 }
 
 static void
-give(struct worker *w, struct row *r)
+give(struct worker *w, struct request *r)
 {
     struct ledger *l = w->d->ledger;
 
-    row_move(l, r, ROW_DISPATCHED);
+    request_move(l, r, REQUEST_DISPATCHED);
     turns_take(&w->d->turns[r->model], r->turn);
     r->worker = w->index;
     r->held = true;
     r->submit->deadline_ns = r->deadline == NSEC_NEVER ? 0 : r->deadline;
     w->n_rows++;
-    w->n_seqs += row_n_seqs(r);
+    w->n_seqs += request_n_seqs(r);
     w->tokens += r->cost;
-    if (blame_suspect(r)) w->alone = r->index;
+    if (quarantine_is_suspect(r)) w->alone = r->index;
     w->sending = r->index;
     w->sent_bytes = 0;
     r->home = 0;
     r->pause_told = r->paused;
     FP(relay_giving);
-    recall_state(w->d, r);
+    ledger_save_state(w->d, r);
     send_pieces(w, r);
 }
 
@@ -85,14 +85,14 @@ static void
 send_words(struct worker *w)
 {
     for (uint32_t i = 0; w->n_words_due && i < ledger_capacity(w->d->ledger); i++) {
-        struct row *r = ledger_row(w->d->ledger, i);
+        struct request *r = ledger_request(w->d->ledger, i);
         bool cancel, pause;
 
         if (!r || !r->held || r->worker != w->index) continue;
         cancel = r->cancel_due, pause = r->pause_due;
-        relay_forget_words(w, r);
-        if (cancel) relay_cancel(w, r, r->cancel_reason);
-        if (pause) relay_pause(w, r);
+        worker_notify_clear(w, r);
+        if (cancel) worker_notify_cancel(w, r, r->cancel_reason);
+        if (pause) worker_notify_suspend(w, r);
         if (r->cancel_due || r->pause_due) return;
     }
 }
@@ -104,10 +104,11 @@ fill_routes(struct daemon *d, struct route_worker *t)
         struct worker *w = d->worker[i];
 
         t[i] = (struct route_worker){
-            .open = worker_open(w) && w->sending == ROW_NONE && w->alone == ROW_NONE && !w->full,
+            .open = worker_open(w) && w->sending == REQUEST_NONE && w->alone == REQUEST_NONE &&
+                    !w->full,
             .model = w->model,
             .rows = w->n_seqs, /* each takes a place in the worker, which has some more */
-            .max_rows = d->facts[w->model].n_seats + ROWS_AHEAD,
+            .max_rows = d->facts[w->model].n_seats + REQUESTS_AHEAD,
             .tokens = w->tokens,
             .comes = !worker_over(w) && w->super.state != SUPER_BACKOFF,
         };
@@ -116,7 +117,7 @@ fill_routes(struct daemon *d, struct route_worker *t)
 
 /* Who runs it; ROUTE_WAIT: its own worker soon. */
 static uint32_t
-choose(const struct daemon *d, const struct route_worker *t, const struct row *r)
+choose(const struct daemon *d, const struct route_worker *t, const struct request *r)
 {
     if (!r->home || d->now >= r->stay_until) return route_pick(t, d->n_workers, r->model);
     return route_home(t, d->n_workers, r->model, r->home - 1);
@@ -124,45 +125,46 @@ choose(const struct daemon *d, const struct route_worker *t, const struct row *r
 
 /* The most that any of its outputs has said: each has the model's length for itself. */
 static uint32_t
-longest(const struct row *r)
+longest(const struct request *r)
 {
     uint32_t most = 0;
 
-    if (!r->out) return row_n_tokens(r);
+    if (!r->out) return request_n_tokens(r);
     for (uint32_t i = 0; i < r->submit->n; i++) most = MAX(most, r->out[i].n_said);
     return most;
 }
 
 /* May it be run at all? What was accepted before anything was known of the model is looked at again. */
 static bool
-may_run(struct daemon *d, struct row *r)
+may_run(struct daemon *d, struct request *r)
 {
     struct err e;
     int k;
 
-    admission_count(d, r);
+    accounting_recount(d, r);
     k = admission_fits(&d->facts[r->model], r->submit, d->config->o.tensor_bytes, &e);
 
     if (!k)
-        k = admission_fits_done(&d->facts[r->model], r->token.p, row_n_tokens(r), longest(r), &e);
+        k = admission_fits_done(&d->facts[r->model], r->token.p, request_n_tokens(r), longest(r),
+                                &e);
     if (k) {
-        row_end(d, r, (uint16_t)k, "%s", e.text);
-    } else if (poisons_has(&d->poisons, r->model, r->submit, d->now)) {
-        row_end(d, r, LAGAN_E_POISONED, "a request with this prompt has killed workers");
+        lifecycle_end(d, r, (uint16_t)k, "%s", e.text);
+    } else if (quarantine_is_poisoned(&d->poisons, r->model, r->submit, d->now)) {
+        lifecycle_end(d, r, LAGAN_E_POISONED, "a request with this prompt has killed workers");
         k = -1;
     }
     return k == 0;
 }
 
 static void
-give_to(struct daemon *d, struct route_worker *t, uint32_t i, struct row *r)
+give_to(struct daemon *d, struct route_worker *t, uint32_t i, struct request *r)
 {
     struct worker *w = d->worker[i];
 
     give(w, r);
     t[i].rows = w->n_seqs;
     t[i].tokens = w->tokens;
-    t[i].open = w->sending == ROW_NONE && w->alone == ROW_NONE && worker_open(w);
+    t[i].open = w->sending == REQUEST_NONE && w->alone == REQUEST_NONE && worker_open(w);
 }
 
 /* Suspects first, each alone. While one waits and no worker of its model is about to start, the one
@@ -170,14 +172,14 @@ give_to(struct daemon *d, struct route_worker *t, uint32_t i, struct row *r)
 static void
 dispatch_suspects(struct daemon *d, struct route_worker *t)
 {
-    struct row *next;
+    struct request *next;
 
-    for (struct row *r = ledger_next_queued(d->ledger, NULL); r; r = next) {
+    for (struct request *r = ledger_next_queued(d->ledger, NULL); r; r = next) {
         uint32_t empty = ROUTE_NONE, i = route_pick(t, d->n_workers, r->model);
         bool starts = false;
 
         next = ledger_next_queued(d->ledger, r);
-        if (!blame_suspect(r)) continue;
+        if (!quarantine_is_suspect(r)) continue;
         for (uint32_t k = 0; k < d->n_workers; k++) {
             bool of_model = t[k].model == r->model;
 
@@ -193,10 +195,10 @@ dispatch_suspects(struct daemon *d, struct route_worker *t)
 }
 
 void
-relay_dispatch(struct daemon *d)
+dispatch(struct daemon *d)
 {
     struct route_worker table[MAX_WORKERS];
-    struct row *r, *next;
+    struct request *r, *next;
 
     for (uint32_t i = 0; i < d->n_workers; i++) {
         struct worker *w = d->worker[i];
@@ -204,9 +206,9 @@ relay_dispatch(struct daemon *d)
         w->full = false;
         if (!w->alive || w->super.suspect != DEATH_NONE) continue;
         if (w->n_words_due) send_words(w);
-        if (w->sending != ROW_NONE) send_pieces(w, ledger_row(d->ledger, w->sending));
+        if (w->sending != REQUEST_NONE) send_pieces(w, ledger_request(d->ledger, w->sending));
     }
-    recall_new(d);
+    ledger_save_new(d);
     if (!ledger_n_queued(d->ledger)) return;
     fill_routes(d, table);
     if (d->n_suspects) dispatch_suspects(d, table);
@@ -214,7 +216,7 @@ relay_dispatch(struct daemon *d)
         uint32_t i = choose(d, table, r);
 
         next = ledger_next_queued(d->ledger, r);
-        if (blame_suspect(r) || i == ROUTE_WAIT) continue;
+        if (quarantine_is_suspect(r) || i == ROUTE_WAIT) continue;
         if (i == ROUTE_NONE) {
             if (d->n_workers == 1 || d->config->n_models == 1) return;
             continue; /* another model's worker may have room */
@@ -225,7 +227,7 @@ relay_dispatch(struct daemon *d)
 
 /* A worker forgets a word about a request it does not have yet: so after the last piece. false: later. */
 static bool
-say(struct worker *w, const struct row *r, uint16_t type, uint32_t flags)
+say(struct worker *w, const struct request *r, uint16_t type, uint32_t flags)
 {
     struct rec_row rec = { .row = r->index, .gen = r->gen, .flags = flags };
     void *to;
@@ -240,7 +242,7 @@ say(struct worker *w, const struct row *r, uint16_t type, uint32_t flags)
 }
 
 void
-relay_cancel(struct worker *w, struct row *r, uint16_t reason)
+worker_notify_cancel(struct worker *w, struct request *r, uint16_t reason)
 {
     if (!w->alive || r->cancel_due) return;
     r->cancel_reason = reason;
@@ -250,7 +252,7 @@ relay_cancel(struct worker *w, struct row *r, uint16_t reason)
 }
 
 void
-relay_pause(struct worker *w, struct row *r)
+worker_notify_suspend(struct worker *w, struct request *r)
 {
     if (!w->alive || r->pause_due || r->paused == r->pause_told) return;
     if (say(w, r, REC_PAUSE, r->paused)) {
@@ -262,14 +264,14 @@ relay_pause(struct worker *w, struct row *r)
 }
 
 void
-relay_forget_words(struct worker *w, struct row *r)
+worker_notify_clear(struct worker *w, struct request *r)
 {
     w->n_words_due -= (uint32_t)r->cancel_due + (uint32_t)r->pause_due;
     r->cancel_due = r->pause_due = false;
 }
 
 void
-relay_drain_request(struct worker *w)
+worker_notify_drain(struct worker *w)
 {
     void *to;
     int k = ring_reserve(&w->link.out, REC_DRAIN, 0, 8, 0, &to);
@@ -286,7 +288,7 @@ relay_drain_request(struct worker *w)
 /* Back into the queue, to go on from what has been said: with a sibling at once, or, if that is sooner,
  * with the next one of its own worker, which has its KV. */
 static void
-send_back(struct worker *w, struct row *r, const struct death *death)
+send_back(struct worker *w, struct request *r, const struct death *death)
 {
     struct daemon *d = w->d;
 
@@ -303,65 +305,67 @@ send_back(struct worker *w, struct row *r, const struct death *death)
         r->n_prompt_said = 0;
         /* Nor does anybody wait for its client to read that. */
         r->stalled = 0;
-        row_pause(d, r, false);
-        row_due(d, r);
+        lifecycle_suspend(d, r, false);
+        request_due(d, r);
     }
-    pieces_again(r);
+    outputs_restart(r);
     r->resumed++;
-    row_move(d->ledger, r, ROW_QUEUED);
+    request_move(d->ledger, r, REQUEST_QUEUED);
 }
 
 static void
-outlive(struct worker *w, struct row *r, const struct death *death, const struct blame *blame)
+outlive(struct worker *w, struct request *r, const struct death *death,
+        const struct fault_trace *blame)
 {
     struct daemon *d = w->d;
-    uint32_t n = row_n_tokens(r);
-    bool suspect = blame_suspect(r);
-    enum blame_verdict v = blame_row(r, death->fault, blame_has(blame, r->id));
+    uint32_t n = request_n_tokens(r);
+    bool suspect = quarantine_is_suspect(r);
+    enum quarantine_verdict v = quarantine_fault(r, death->fault, fault_trace_has(blame, r->id));
 
-    d->n_suspects += (uint32_t)blame_suspect(r) - (uint32_t)suspect;
+    d->n_suspects += (uint32_t)quarantine_is_suspect(r) - (uint32_t)suspect;
     if (r->no_resume) {
-        row_end(d, r, LAGAN_E_WORKER_LOST, "worker %s died (%s) after %u tokens of this request",
-                w->name, death_word(death->cause), n);
-    } else if (v == BLAME_POISONED) {
+        lifecycle_end(d, r, LAGAN_E_WORKER_LOST,
+                      "worker %s died (%s) after %u tokens of this request", w->name,
+                      death_word(death->cause), n);
+    } else if (v == QUARANTINE_POISONED) {
         log_warn("request %llu: three workers died of it", (unsigned long long)r->id);
-        poisons_note(&d->poisons, r->model, r->submit, d->now);
-        row_end(d, r, LAGAN_E_POISONED, "three workers died (%s) working on this request",
-                death_word(death->cause));
-    } else if (v == BLAME_LOST) {
-        row_end(d, r, LAGAN_E_WORKER_LOST, "%u workers died (%s) without another token of it",
-                r->n_vain, death_word(death->cause));
+        quarantine_poison(&d->poisons, r->model, r->submit, d->now);
+        lifecycle_end(d, r, LAGAN_E_POISONED, "three workers died (%s) working on this request",
+                      death_word(death->cause));
+    } else if (v == QUARANTINE_LOST) {
+        lifecycle_end(d, r, LAGAN_E_WORKER_LOST, "%u workers died (%s) without another token of it",
+                      r->n_vain, death_word(death->cause));
     } else if (!r->out && n >= r->submit->max_tokens) {
-        row_end(d, r, LAGAN_FINISH_LENGTH, "%s", msg_reason_sentence(LAGAN_FINISH_LENGTH));
+        lifecycle_end(d, r, LAGAN_FINISH_LENGTH, "%s", msg_reason_sentence(LAGAN_FINISH_LENGTH));
     } else {
         send_back(w, r, death);
-        recall_state(d, r);
+        ledger_save_state(d, r);
     }
 }
 
 void
-relay_lost(struct worker *w, const struct death *death)
+dispatch_worker_lost(struct worker *w, const struct death *death)
 {
-    static struct blame blame; /* 55 KiB; one thread */
+    static struct fault_trace blame; /* 55 KiB; one thread */
     struct daemon *d = w->d;
 
-    blame_read(&blame, death->fault && w->link.w.base ? shm_trace(&w->link.w) : NULL);
-    w->alone = ROW_NONE;
+    fault_trace_read(&blame, death->fault && w->link.w.base ? shm_trace(&w->link.w) : NULL);
+    w->alone = REQUEST_NONE;
     for (uint32_t i = 0; w->n_rows && i < ledger_capacity(d->ledger); i++) {
-        struct row *r = ledger_row(d->ledger, i);
+        struct request *r = ledger_request(d->ledger, i);
 
         if (!r || !r->held || r->worker != w->index) continue;
-        relay_forget_words(w, r);
+        worker_notify_clear(w, r);
         r->held = false;
         w->n_rows--;
-        w->n_seqs -= row_n_seqs(r);
+        w->n_seqs -= request_n_seqs(r);
         w->tokens -= r->cost;
-        if (r->state != ROW_ENDED) {
+        if (r->state != REQUEST_ENDED) {
             outlive(w, r, death, &blame);
         } else {
-            row_settle(d, r);
+            lifecycle_settle(d, r);
         }
     }
     check(w->n_rows == 0 && w->n_seqs == 0 && w->tokens == 0 && w->n_words_due == 0);
-    w->sending = ROW_NONE;
+    w->sending = REQUEST_NONE;
 }

@@ -1,9 +1,9 @@
 /* ledger.c - see ledger.h. */
-#include "daemon/ledger.h"
+#include "daemon/ledger/ledger.h"
 
 #include "base/clock.h"
 #include "base/map.h"
-#include "daemon/pieces.h"
+#include "daemon/ledger/outputs.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -14,7 +14,7 @@ struct list { /* by row.next and row.prev */
 };
 
 struct ledger {
-    struct row *row;
+    struct request *row;
     uint32_t capacity, n, n_ever; /* n_ever: rows touched so far */
     uint32_t free;                /* free list */
     struct list queue, kept;
@@ -78,8 +78,8 @@ ledger_new(uint32_t capacity, uint64_t seed)
     if (!l) return NULL;
     l->capacity = capacity;
     l->seed = seed;
-    l->free = ROW_NONE;
-    l->queue = l->kept = (struct list){ ROW_NONE, ROW_NONE, 0 };
+    l->free = REQUEST_NONE;
+    l->queue = l->kept = (struct list){ REQUEST_NONE, REQUEST_NONE, 0 };
     /* Rows are touched when first taken, so that an idle lagand is small. */
     l->row = calloc(capacity, sizeof *l->row);
     l->by_rid = map_new(capacity);
@@ -89,7 +89,7 @@ ledger_new(uint32_t capacity, uint64_t seed)
 }
 
 static void
-empty(struct row *r)
+empty(struct request *r)
 {
     free(r->submit);
     r->submit = NULL;
@@ -100,7 +100,7 @@ empty(struct row *r)
     bytes_done(&r->p_id);
     bytes_done(&r->p_logprob);
     bytes_done(&r->p_top);
-    pieces_done(r);
+    outputs_done(r);
     for (uint32_t i = 0; i < LAGAN_N_TENSORS; i++) bytes_done(&r->tensor[i].value);
 }
 
@@ -143,51 +143,51 @@ ledger_capacity(const struct ledger *l)
 
 /* A token of text is about four bytes. */
 uint64_t
-ledger_prompt_cost(const struct rec_submit *s)
+ledger_prompt_tokens(const struct rec_submit *s)
 {
     return (uint64_t)s->n_prompt + s->n_decoder + (s->text_bytes + 3) / 4;
 }
 
 uint64_t
-ledger_cost(const struct rec_submit *s)
+ledger_total_tokens(const struct rec_submit *s)
 {
-    return ledger_prompt_cost(s) + (uint64_t)s->max_tokens * MAX(s->n, s->beams);
+    return ledger_prompt_tokens(s) + (uint64_t)s->max_tokens * MAX(s->n, s->beams);
 }
 
 /* Of several outputs all tokens are in one count, of beams those of the best. */
 uint64_t
-ledger_unused(const struct row *r)
+request_unused_tokens(const struct request *r)
 {
     const struct rec_submit *s = r->submit;
 
-    return ((uint64_t)s->max_tokens * s->n - row_n_tokens(r)) * MAX(s->n, s->beams) / s->n;
+    return ((uint64_t)s->max_tokens * s->n - request_n_tokens(r)) * MAX(s->n, s->beams) / s->n;
 }
 
 /* ---- lists */
 
-/* Before the row at `at`; ROW_NONE: at the end. */
+/* Before the row at `at`; REQUEST_NONE: at the end. */
 static void
-put_in(struct ledger *l, struct list *q, struct row *r, uint32_t at)
+put_in(struct ledger *l, struct list *q, struct request *r, uint32_t at)
 {
-    uint32_t before = at == ROW_NONE ? q->last : l->row[at].prev;
+    uint32_t before = at == REQUEST_NONE ? q->last : l->row[at].prev;
 
     r->prev = before;
     r->next = at;
-    *(before == ROW_NONE ? &q->first : &l->row[before].next) = r->index;
-    *(at == ROW_NONE ? &q->last : &l->row[at].prev) = r->index;
+    *(before == REQUEST_NONE ? &q->first : &l->row[before].next) = r->index;
+    *(at == REQUEST_NONE ? &q->last : &l->row[at].prev) = r->index;
     q->n++;
 }
 
 static void
-take_out(struct ledger *l, struct list *q, struct row *r)
+take_out(struct ledger *l, struct list *q, struct request *r)
 {
-    *(r->prev == ROW_NONE ? &q->first : &l->row[r->prev].next) = r->next;
-    *(r->next == ROW_NONE ? &q->last : &l->row[r->next].prev) = r->prev;
+    *(r->prev == REQUEST_NONE ? &q->first : &l->row[r->prev].next) = r->next;
+    *(r->next == REQUEST_NONE ? &q->last : &l->row[r->next].prev) = r->prev;
     q->n--;
 }
 
 static bool
-before(const struct row *a, const struct row *b)
+before(const struct request *a, const struct request *b)
 {
     if (a->submit->priority > b->submit->priority) return true;
     if (a->submit->priority < b->submit->priority) return false;
@@ -195,11 +195,11 @@ before(const struct row *a, const struct row *b)
 }
 
 static void
-enqueue(struct ledger *l, struct row *r)
+enqueue(struct ledger *l, struct request *r)
 {
-    uint32_t at = ROW_NONE, prev = l->queue.last; /* from the end: most come in order */
+    uint32_t at = REQUEST_NONE, prev = l->queue.last; /* from the end: most come in order */
 
-    while (prev != ROW_NONE && before(r, &l->row[prev])) {
+    while (prev != REQUEST_NONE && before(r, &l->row[prev])) {
         at = prev;
         prev = l->row[prev].prev;
     }
@@ -208,7 +208,7 @@ enqueue(struct ledger *l, struct row *r)
 }
 
 static void
-dequeue(struct ledger *l, struct row *r)
+dequeue(struct ledger *l, struct request *r)
 {
     take_out(l, &l->queue, r);
     l->queued_tokens -= r->prompt_cost;
@@ -248,20 +248,20 @@ same(const struct session_id *a, const struct session_id *b)
     return !memcmp(a->b, b->b, sizeof a->b);
 }
 
-struct row *
+struct request *
 ledger_find_rid(struct ledger *l, const struct session_id *session, uint64_t rid)
 {
     uint32_t i = map_find(l->by_name, rid_name(l, session, rid));
-    struct row *r = i == MAP_NONE ? NULL : &l->row[i];
+    struct request *r = i == MAP_NONE ? NULL : &l->row[i];
 
     return r && r->rid == rid && same(&r->session, session) ? r : NULL;
 }
 
-struct row *
+struct request *
 ledger_find_key(struct ledger *l, const struct session_id *session, const char *key, uint32_t n_key)
 {
     uint32_t i = map_find(l->by_name, key_name(l, session, key, n_key));
-    struct row *r = i == MAP_NONE ? NULL : &l->row[i];
+    struct request *r = i == MAP_NONE ? NULL : &l->row[i];
 
     return r && r->n_key == n_key && !memcmp(r->key, key, n_key) && same(&r->session, session)
                ? r
@@ -269,7 +269,7 @@ ledger_find_key(struct ledger *l, const struct session_id *session, const char *
 }
 
 static void
-unname(struct ledger *l, struct row *r)
+unname(struct ledger *l, struct request *r)
 {
     if (!r->named) return;
     check(map_take(l->by_name, rid_name(l, &r->session, r->rid)) == r->index);
@@ -279,26 +279,26 @@ unname(struct ledger *l, struct row *r)
 }
 
 static void
-forget(struct ledger *l, struct row *r)
+forget(struct ledger *l, struct request *r)
 {
     unname(l, r);
     check(map_take(l->by_id, r->id) == r->index);
     empty(r);
-    r->state = ROW_FREE;
+    r->state = REQUEST_FREE;
     r->next = l->free;
     l->free = r->index;
 }
 
 static size_t
-kept_bytes(const struct row *r)
+kept_bytes(const struct request *r)
 {
     return sizeof *r + r->submit_bytes + r->token.cap + r->text.cap + r->logprob.cap + r->top.cap +
-           pieces_bytes(r);
+           outputs_bytes(r);
 }
 
 /* It is not kept any more: another connection reads it, or it goes. */
 static void
-unkeep(struct ledger *l, struct row *r)
+unkeep(struct ledger *l, struct request *r)
 {
     take_out(l, &l->kept, r);
     l->kept_bytes -= kept_bytes(r);
@@ -306,7 +306,7 @@ unkeep(struct ledger *l, struct row *r)
 }
 
 void
-ledger_unname(struct ledger *l, struct row *r)
+ledger_unname(struct ledger *l, struct request *r)
 {
     if (r->kept) {
         unkeep(l, r);
@@ -319,7 +319,7 @@ ledger_unname(struct ledger *l, struct row *r)
 static bool
 drop_oldest(struct ledger *l)
 {
-    struct row *r = l->kept.n ? &l->row[l->kept.first] : NULL;
+    struct request *r = l->kept.n ? &l->row[l->kept.first] : NULL;
 
     if (!r) return false;
     unkeep(l, r);
@@ -328,10 +328,10 @@ drop_oldest(struct ledger *l)
 }
 
 int
-ledger_name(struct ledger *l, struct row *r, const struct session_id *session, const char *key,
+ledger_name(struct ledger *l, struct request *r, const struct session_id *session, const char *key,
             uint32_t n_key)
 {
-    struct row *old = ledger_find_rid(l, session, r->rid);
+    struct request *old = ledger_find_rid(l, session, r->rid);
 
     check(!r->named && n_key <= sizeof r->key);
     if (old && !old->kept) return -EEXIST;
@@ -354,33 +354,33 @@ ledger_name(struct ledger *l, struct row *r, const struct session_id *session, c
 
 /* ---- a row's life */
 
-static struct row *
+static struct request *
 place(struct ledger *l)
 {
     uint32_t i = l->free;
 
-    if (i == ROW_NONE && l->n_ever == l->capacity) {
+    if (i == REQUEST_NONE && l->n_ever == l->capacity) {
         if (!drop_oldest(l)) return NULL;
         i = l->free;
     }
-    if (i == ROW_NONE) return &l->row[l->n_ever++];
+    if (i == REQUEST_NONE) return &l->row[l->n_ever++];
     l->free = l->row[i].next;
     return &l->row[i];
 }
 
 /* A row that waits. NULL: all places are taken. */
-static struct row *
+static struct request *
 add(struct ledger *l, req_id id, uint64_t rid, struct rec_submit *submit, uint32_t submit_bytes)
 {
-    struct row *r = place(l);
+    struct request *r = place(l);
     uint32_t gen;
 
     if (!r) return NULL;
     submit->n = MAX(submit->n, 1u);
     submit->beams = MAX(submit->beams, 1u);
     gen = r->gen + 1;
-    *r = (struct row){
-        .state = ROW_QUEUED,
+    *r = (struct request){
+        .state = REQUEST_QUEUED,
         .index = (uint32_t)(r - l->row),
         .gen = gen ? gen : 1,
         .id = id,
@@ -389,9 +389,9 @@ add(struct ledger *l, req_id id, uint64_t rid, struct rec_submit *submit, uint32
         .deadline = NSEC_NEVER,
         .submit = submit,
         .submit_bytes = submit_bytes,
-        .prompt_cost = ledger_prompt_cost(submit),
+        .prompt_cost = ledger_prompt_tokens(submit),
     };
-    r->cost = ledger_cost(submit);
+    r->cost = ledger_total_tokens(submit);
     submit->row = r->index;
     submit->gen = r->gen;
     submit->id = r->id;
@@ -404,9 +404,9 @@ add(struct ledger *l, req_id id, uint64_t rid, struct rec_submit *submit, uint32
 
 int
 ledger_take(struct ledger *l, uint32_t client, uint64_t rid, struct rec_submit *submit,
-            uint32_t submit_bytes, struct row **ret)
+            uint32_t submit_bytes, struct request **ret)
 {
-    struct row *r;
+    struct request *r;
 
     if (map_find(l->by_rid, key_of(l, client, rid)) != MAP_NONE) return -EEXIST;
     r = add(l, l->last_id + 1, rid, submit, submit_bytes);
@@ -419,8 +419,8 @@ ledger_take(struct ledger *l, uint32_t client, uint64_t rid, struct rec_submit *
 }
 
 int
-ledger_recall(struct ledger *l, req_id id, uint64_t rid, struct rec_submit *submit,
-              uint32_t submit_bytes, struct row **ret)
+ledger_restore(struct ledger *l, req_id id, uint64_t rid, struct rec_submit *submit,
+               uint32_t submit_bytes, struct request **ret)
 {
     if (ledger_find_id(l, id)) return -EEXIST;
     *ret = add(l, id, rid, submit, submit_bytes);
@@ -440,7 +440,7 @@ ledger_last_id(const struct ledger *l)
 }
 
 void
-ledger_detach(struct ledger *l, struct row *r)
+ledger_detach(struct ledger *l, struct request *r)
 {
     check(r->attached);
     check(map_take(l->by_rid, key_of(l, r->client, r->rid)) == r->index);
@@ -449,7 +449,7 @@ ledger_detach(struct ledger *l, struct row *r)
 
 /* Another row has that place in a table, by its name or by one that falls together with it. */
 static bool
-is_anothers(const struct map *m, uint64_t name, const struct row *r)
+is_anothers(const struct map *m, uint64_t name, const struct request *r)
 {
     uint32_t i = map_find(m, name);
 
@@ -458,17 +458,17 @@ is_anothers(const struct map *m, uint64_t name, const struct row *r)
 
 /* One that has ended makes room, if it is of that very name. */
 static bool
-is_taken(struct ledger *l, const struct row *r, uint64_t rid)
+is_taken(struct ledger *l, const struct request *r, uint64_t rid)
 {
-    const struct row *other = ledger_find_rid(l, &r->session, rid);
+    const struct request *other = ledger_find_rid(l, &r->session, rid);
 
     return !(other && other->kept) && is_anothers(l->by_name, rid_name(l, &r->session, rid), r);
 }
 
 int
-ledger_renumber(struct ledger *l, struct row *r, uint64_t rid)
+ledger_renumber(struct ledger *l, struct request *r, uint64_t rid)
 {
-    struct row *other;
+    struct request *other;
 
     check(r->named && !r->attached);
     if (rid == r->rid) return 0;
@@ -485,7 +485,7 @@ ledger_renumber(struct ledger *l, struct row *r, uint64_t rid)
 }
 
 int
-ledger_attach(struct ledger *l, struct row *r, uint32_t client, uint64_t rid)
+ledger_attach(struct ledger *l, struct request *r, uint32_t client, uint64_t rid)
 {
     check(r->named);
     if (is_anothers(l->by_rid, key_of(l, client, rid), r) || is_taken(l, r, rid)) return -EEXIST;
@@ -503,7 +503,7 @@ ledger_attach(struct ledger *l, struct row *r, uint32_t client, uint64_t rid)
 
 /* A kept row answers and never runs again: of its request the head is enough. */
 static void
-shrink(struct row *r)
+shrink(struct request *r)
 {
     struct rec_submit *head = realloc(r->submit, sizeof *head);
 
@@ -515,9 +515,9 @@ shrink(struct row *r)
 }
 
 void
-ledger_give(struct ledger *l, struct row *r)
+ledger_give(struct ledger *l, struct request *r)
 {
-    check(r->state == ROW_ENDED && !r->attached && !r->held && !r->due && !r->kept);
+    check(r->state == REQUEST_ENDED && !r->attached && !r->held && !r->due && !r->kept);
     l->n--;
     if (!r->named) {
         forget(l, r);
@@ -525,7 +525,7 @@ ledger_give(struct ledger *l, struct row *r)
     }
     shrink(r);
     r->kept = true;
-    put_in(l, &l->kept, r, ROW_NONE);
+    put_in(l, &l->kept, r, REQUEST_NONE);
     l->kept_bytes += kept_bytes(r);
     while (l->kept_bytes > LEDGER_KEEP_BYTES) drop_oldest(l);
 }
@@ -536,14 +536,14 @@ ledger_expire(struct ledger *l, nsec now)
     while (l->kept.n && now - l->row[l->kept.first].ended >= LEDGER_KEEP_TIME) drop_oldest(l);
 }
 
-struct row *
-ledger_row(struct ledger *l, uint32_t index)
+struct request *
+ledger_request(struct ledger *l, uint32_t index)
 {
-    if (index >= l->n_ever || l->row[index].state == ROW_FREE) return NULL;
+    if (index >= l->n_ever || l->row[index].state == REQUEST_FREE) return NULL;
     return &l->row[index];
 }
 
-struct row *
+struct request *
 ledger_find(struct ledger *l, uint32_t client, uint64_t rid)
 {
     uint32_t i = map_find(l->by_rid, key_of(l, client, rid));
@@ -552,7 +552,7 @@ ledger_find(struct ledger *l, uint32_t client, uint64_t rid)
     return &l->row[i];
 }
 
-struct row *
+struct request *
 ledger_find_id(struct ledger *l, req_id id)
 {
     uint32_t i = map_find(l->by_id, id);
@@ -561,9 +561,9 @@ ledger_find_id(struct ledger *l, req_id id)
 }
 
 void
-ledger_turn(struct ledger *l, struct row *r, uint64_t turn)
+ledger_set_fair_tag(struct ledger *l, struct request *r, uint64_t turn)
 {
-    check(r->state == ROW_QUEUED);
+    check(r->state == REQUEST_QUEUED);
     /* Thousands may be told so at once, and a place is looked for from the end. */
     if (turn == r->turn) return;
     dequeue(l, r);
@@ -571,47 +571,47 @@ ledger_turn(struct ledger *l, struct row *r, uint64_t turn)
     enqueue(l, r);
 }
 
-struct row *
-ledger_next_queued(struct ledger *l, const struct row *after)
+struct request *
+ledger_next_queued(struct ledger *l, const struct request *after)
 {
     uint32_t i = after ? after->next : l->queue.first;
 
-    return i == ROW_NONE ? NULL : &l->row[i];
+    return i == REQUEST_NONE ? NULL : &l->row[i];
 }
 
-struct row *
-ledger_last_queued(struct ledger *l, const struct row *before)
+struct request *
+ledger_last_queued(struct ledger *l, const struct request *before)
 {
     uint32_t i = before ? before->prev : l->queue.last;
 
-    return i == ROW_NONE ? NULL : &l->row[i];
+    return i == REQUEST_NONE ? NULL : &l->row[i];
 }
 
 void
-row_move(struct ledger *l, struct row *r, enum row_state to)
+request_move(struct ledger *l, struct request *r, enum request_state to)
 {
     /* clang-format off */
-    static const bool may[ROW_N_STATES][ROW_N_STATES] = {
+    static const bool may[REQUEST_N_STATES][REQUEST_N_STATES] = {
         /*                   FREE   QUEUED DISP.  STREAM ENDED */
-        [ROW_QUEUED]     = { false, false, true,  false, true  },
-        [ROW_DISPATCHED] = { false, true,  false, true,  true  },
-        [ROW_STREAMING]  = { false, true,  false, false, true  },
+        [REQUEST_QUEUED]     = { false, false, true,  false, true  },
+        [REQUEST_DISPATCHED] = { false, true,  false, true,  true  },
+        [REQUEST_STREAMING]  = { false, true,  false, false, true  },
     };
     /* clang-format on */
     check(may[r->state][to]);
-    if (r->state == ROW_QUEUED) dequeue(l, r);
+    if (r->state == REQUEST_QUEUED) dequeue(l, r);
     r->state = to;
-    if (to == ROW_QUEUED) enqueue(l, r);
+    if (to == REQUEST_QUEUED) enqueue(l, r);
 }
 
 uint32_t
-row_n_tokens(const struct row *r)
+request_n_tokens(const struct request *r)
 {
     return (uint32_t)(r->token.n / sizeof(token_id));
 }
 
 uint32_t
-row_n_seqs(const struct row *r)
+request_n_seqs(const struct request *r)
 {
     return MAX(r->submit->n, r->submit->beams);
 }
@@ -625,10 +625,10 @@ padded(size_t n)
 }
 
 uint32_t
-row_record_bytes(const struct row *r)
+request_record_bytes(const struct request *r)
 {
     return r->submit_bytes + (uint32_t)(padded(r->token.n) + padded(r->text.n)) +
-           pieces_record_bytes(r);
+           outputs_record_bytes(r);
 }
 
 /* The part of [from, from + n) that lies in [at, end) is copied to `to`; NULL from: zeros. */
@@ -646,7 +646,7 @@ splice(uint32_t *pos, const void *from, size_t n, uint32_t at, uint32_t end, cha
 }
 
 void
-row_record(const struct row *r, uint32_t at, void *to, uint32_t n)
+request_record(const struct request *r, uint32_t at, void *to, uint32_t n)
 {
     const char *base = (const char *)r->submit;
     struct rec_submit head = *r->submit;
@@ -655,8 +655,8 @@ row_record(const struct row *r, uint32_t at, void *to, uint32_t n)
     size_t text = padded(head.text_bytes), before = sizeof head + ids + text;
     uint32_t pos = 0, end = at + n;
 
-    check(end <= row_record_bytes(r));
-    head.n_done = row_n_tokens(r);
+    check(end <= request_record_bytes(r));
+    head.n_done = request_n_tokens(r);
     head.done_text = (uint32_t)r->text.n;
     head.done_score = r->score;
     /* Those come before the first token: they are out. */
@@ -673,7 +673,7 @@ row_record(const struct row *r, uint32_t at, void *to, uint32_t n)
     if (end > pos) {
         uint32_t from = MAX(pos, at);
 
-        pieces_record(r, from - pos, (uint8_t *)to + (from - at), end - from);
+        outputs_record(r, from - pos, (uint8_t *)to + (from - at), end - from);
     }
 }
 
@@ -685,9 +685,9 @@ ledger_check(const struct ledger *l)
     uint64_t tokens = 0, bytes = 0;
 
     for (uint32_t i = 0; i < l->n_ever; i++) {
-        const struct row *r = &l->row[i];
+        const struct request *r = &l->row[i];
 
-        if (r->state == ROW_FREE) continue;
+        if (r->state == REQUEST_FREE) continue;
         n += !r->kept;
         all++;
         check(map_find(l->by_id, r->id) == i);
@@ -696,21 +696,21 @@ ledger_check(const struct ledger *l)
         names += r->named ? 1u + (r->n_key > 0) : 0;
         check(!r->attached || map_find(l->by_rid, key_of(l, r->client, r->rid)) == i);
         check(!r->named || map_find(l->by_name, rid_name(l, &r->session, r->rid)) == i);
-        check(!r->kept || (r->state == ROW_ENDED && r->named && !r->attached && !r->held));
+        check(!r->kept || (r->state == REQUEST_ENDED && r->named && !r->attached && !r->held));
         kept += r->kept;
         if (r->kept) bytes += kept_bytes(r);
-        if (r->state != ROW_QUEUED) continue;
+        if (r->state != REQUEST_QUEUED) continue;
         queued++;
         tokens += r->prompt_cost;
         check(!r->held);
     }
-    for (uint32_t i = l->queue.first; i != ROW_NONE; i = l->row[i].next) {
+    for (uint32_t i = l->queue.first; i != REQUEST_NONE; i = l->row[i].next) {
         uint32_t next = l->row[i].next;
 
         in_queue++;
-        check(next == ROW_NONE || before(&l->row[i], &l->row[next]));
+        check(next == REQUEST_NONE || before(&l->row[i], &l->row[next]));
     }
-    for (uint32_t i = l->kept.first; i != ROW_NONE; i = l->row[i].next) in_kept++;
+    for (uint32_t i = l->kept.first; i != REQUEST_NONE; i = l->row[i].next) in_kept++;
     check(n == l->n && all == map_n(l->by_id) && attached == map_n(l->by_rid) &&
           names == map_n(l->by_name));
     check(queued == l->queue.n && in_queue == queued && tokens == l->queued_tokens);

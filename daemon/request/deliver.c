@@ -1,14 +1,14 @@
 /* deliver.c - see deliver.h. Encoding first, then the order of things, then the clock. */
-#include "daemon/deliver.h"
+#include "daemon/request/deliver.h"
 
 #include "base/failpoint.h"
 #include "base/log.h"
-#include "daemon/admission.h"
 #include "daemon/frontend.h"
 #include "daemon/history.h"
-#include "daemon/pieces.h"
-#include "daemon/recall.h"
-#include "daemon/relay.h"
+#include "daemon/ledger/ledger_save.h"
+#include "daemon/ledger/outputs.h"
+#include "daemon/request/admission.h"
+#include "daemon/request/dispatch.h"
 #include "ipc/msg.h"
 
 #include <errno.h>
@@ -44,7 +44,7 @@ put_tops(msgpack_packer *p, uint32_t n, uint32_t n_top, const char *top)
 }
 
 static uint32_t
-put_prompt_chunk(struct daemon *d, struct row *r)
+put_prompt_chunk(struct daemon *d, struct request *r)
 {
     uint32_t n_top = r->submit->prompt_logprobs, each = 4 + 8 * n_top;
     uint32_t n = MIN((uint32_t)(r->p_logprob.n / 4), MAX(CHUNK_BYTES / each, 1u));
@@ -69,9 +69,9 @@ put_prompt_chunk(struct daemon *d, struct row *r)
 }
 
 static uint32_t
-put_tensor_chunk(struct daemon *d, const struct row *r, uint32_t kind)
+put_tensor_chunk(struct daemon *d, const struct request *r, uint32_t kind)
 {
-    const struct row_tensor *t = &r->tensor[kind - 1];
+    const struct output_tensor *t = &r->tensor[kind - 1];
     uint32_t n = (uint32_t)MIN(t->value.n, (size_t)CHUNK_BYTES) / 4;
     msgpack_packer p = front_begin(d, LAGAN_MSG_CHUNK, r->rid, 2);
 
@@ -98,17 +98,17 @@ cut(const char *s, size_t n)
 }
 
 static bool
-is_error(const struct row *r)
+is_error(const struct request *r)
 {
     return r->reason >= LAGAN_E_INVALID_REQUEST;
 }
 
 /* How an output ended. */
 static void
-put_output(msgpack_packer *p, const struct row *r, uint32_t output)
+put_output(msgpack_packer *p, const struct request *r, uint32_t output)
 {
-    struct row_output o = {
-        .n_said = row_n_tokens(r),
+    struct request_output o = {
+        .n_said = request_n_tokens(r),
         .score = r->score,
         .reason = r->reason,
         .cached = r->cached,
@@ -133,29 +133,29 @@ put_output(msgpack_packer *p, const struct row *r, uint32_t output)
 }
 
 /* The next chunk is of one output: how many tokens and how much text of it are there. */
-static struct row_piece
-next_piece(const struct row *r)
+static struct output_piece
+next_piece(const struct request *r)
 {
-    struct row_piece p = { .n = row_n_tokens(r) - r->n_sent,
-                           .n_text = (uint32_t)(r->text.n - r->n_text_sent) };
+    struct output_piece p = { .n = request_n_tokens(r) - r->n_sent,
+                              .n_text = (uint32_t)(r->text.n - r->n_text_sent) };
 
-    return r->out ? pieces_next(r) : p;
+    return r->out ? outputs_next(r) : p;
 }
 
 static void
-put_chunk(struct daemon *d, const struct row *r, uint32_t n, uint32_t n_text)
+put_chunk(struct daemon *d, const struct request *r, uint32_t n, uint32_t n_text)
 {
     bool lp = r->submit->flags & SUBMIT_LOGPROBS, top = lp && r->submit->logprobs;
-    struct row_piece piece = next_piece(r);
+    struct output_piece piece = next_piece(r);
     bool more = n < piece.n || n_text < piece.n_text;
     /* With its last token a client knows how its answer ends, whatever becomes of us. */
-    bool end = !more && !r->out && r->state == ROW_ENDED && !is_error(r);
+    bool end = !more && !r->out && r->state == REQUEST_ENDED && !is_error(r);
     msgpack_packer p =
         front_begin(d, LAGAN_MSG_CHUNK, r->rid,
                     5 + (uint32_t)lp + (uint32_t)top + (uint32_t)more + (uint32_t)end);
 
     put_u64(&p, "o", piece.output);
-    put_u64(&p, "i", r->out ? pieces_next_first(r) : r->n_sent);
+    put_u64(&p, "i", r->out ? outputs_next_first(r) : r->n_sent);
     msg_key(&p, "t");
     msg_bin(&p, n ? r->token.p + (size_t)r->n_sent * 4 : "", (size_t)n * 4);
     msg_key(&p, "s");
@@ -183,12 +183,12 @@ put_chunk(struct daemon *d, const struct row *r, uint32_t n, uint32_t n_text)
 }
 
 static void
-put_done(struct daemon *d, const struct row *r)
+put_done(struct daemon *d, const struct request *r)
 {
     msgpack_packer p = front_begin(d, LAGAN_MSG_DONE, r->rid, 1);
     uint32_t order[LAGAN_MAX_OUTPUTS] = { 0 };
 
-    if (r->out) pieces_order(r, order);
+    if (r->out) outputs_order(r, order);
     msg_key(&p, "outputs");
     msgpack_pack_array(&p, r->submit->n);
     for (uint32_t i = 0; i < r->submit->n; i++) put_output(&p, r, order[i]);
@@ -197,7 +197,7 @@ put_done(struct daemon *d, const struct row *r)
 /* ---- one request */
 
 static uint32_t
-credit(const struct row *r)
+credit(const struct request *r)
 {
     uint32_t out = r->n_chunks - r->n_acked;
 
@@ -206,7 +206,7 @@ credit(const struct row *r)
 
 /* Log-probabilities before that token are not sent again. */
 static void
-drop_logprobs(struct row *r, uint32_t before)
+drop_logprobs(struct request *r, uint32_t before)
 {
     uint32_t n = before > r->lp_first ? before - r->lp_first : 0;
 
@@ -218,7 +218,7 @@ drop_logprobs(struct row *r, uint32_t before)
 
 /* What a client has acked it will not ask for again. */
 static void
-drop_acked(struct daemon *d, struct row *r)
+drop_acked(struct daemon *d, struct request *r)
 {
     struct client *c = session_find(d->sessions, r->client);
 
@@ -232,7 +232,7 @@ drop_acked(struct daemon *d, struct row *r)
 
 /* The one to be sent next: before the tokens that it belongs to. 0: none. */
 static uint32_t
-tensor_due(const struct row *r)
+tensor_due(const struct request *r)
 {
     uint32_t kind = 1;
 
@@ -241,14 +241,14 @@ tensor_due(const struct row *r)
 }
 
 static bool
-has_chunk(const struct row *r)
+has_chunk(const struct request *r)
 {
-    return r->p_logprob.n || tensor_due(r) || row_n_tokens(r) > r->n_sent ||
+    return r->p_logprob.n || tensor_due(r) || request_n_tokens(r) > r->n_sent ||
            r->text.n > r->n_text_sent;
 }
 
 static int
-send_chunk(struct daemon *d, struct client *c, struct row *r)
+send_chunk(struct daemon *d, struct client *c, struct request *r)
 {
     uint32_t n_top = r->submit->logprobs, n, n_text = 0, kind = tensor_due(r);
     bool prompt = r->p_logprob.n > 0;
@@ -260,7 +260,7 @@ send_chunk(struct daemon *d, struct client *c, struct row *r)
     } else if (kind) {
         n = put_tensor_chunk(d, r, kind);
     } else {
-        struct row_piece piece = next_piece(r);
+        struct output_piece piece = next_piece(r);
 
         n = MIN(piece.n, MAX((uint32_t)CHUNK_BYTES / (8 + 8 * n_top), 1u));
         n_text = cut(r->text.p + r->n_text_sent, piece.n_text);
@@ -286,14 +286,14 @@ send_chunk(struct daemon *d, struct client *c, struct row *r)
     }
     r->n_sent += n;
     r->n_text_sent += n_text;
-    if (r->out) pieces_sent(r, n, n_text);
+    if (r->out) outputs_delivered(r, n, n_text);
     /* Kept for one that may come back, within reason. */
     if (!r->named || r->logprob.n + r->top.n > KEPT_BYTES) drop_logprobs(r, r->n_sent);
     return 0;
 }
 
 static int
-send_last(struct daemon *d, struct client *c, struct row *r)
+send_last(struct daemon *d, struct client *c, struct request *r)
 {
     int k;
 
@@ -312,7 +312,7 @@ send_last(struct daemon *d, struct client *c, struct row *r)
 
 /* What can go now: 1, and more can go in the next turn; 0 nothing more for now; -EAGAIN. */
 static int
-deliver(struct daemon *d, struct row *r)
+deliver(struct daemon *d, struct request *r)
 {
     struct client *c = session_find(d->sessions, r->client);
     int k;
@@ -325,9 +325,9 @@ deliver(struct daemon *d, struct row *r)
     if (has_chunk(r) && credit(r)) {
         k = send_chunk(d, c, r);
         if (k == 0 && has_chunk(r) && credit(r)) return 1;
-        if (k == 0 && !has_chunk(r)) row_pause(d, r, false);
-        if (k == 0 && !has_chunk(r) && r->state == ROW_ENDED) k = send_last(d, c, r);
-    } else if (r->state == ROW_ENDED && (!has_chunk(r) || is_error(r))) {
+        if (k == 0 && !has_chunk(r)) lifecycle_suspend(d, r, false);
+        if (k == 0 && !has_chunk(r) && r->state == REQUEST_ENDED) k = send_last(d, c, r);
+    } else if (r->state == REQUEST_ENDED && (!has_chunk(r) || is_error(r))) {
         k = send_last(d, c, r);
     } else {
         if (has_chunk(r) && !r->stalled) r->stalled = d->now;
@@ -339,37 +339,37 @@ deliver(struct daemon *d, struct row *r)
 }
 
 void
-row_pause(struct daemon *d, struct row *r, bool paused)
+lifecycle_suspend(struct daemon *d, struct request *r, bool paused)
 {
     r->paused = paused;
-    if (r->held) relay_pause(d->worker[r->worker], r);
+    if (r->held) worker_notify_suspend(d->worker[r->worker], r);
 }
 
 void
-row_settle(struct daemon *d, struct row *r)
+lifecycle_settle(struct daemon *d, struct request *r)
 {
-    if (r->state != ROW_ENDED || r->attached || r->held || r->due || r->kept) return;
-    admission_over(d, r);
+    if (r->state != REQUEST_ENDED || r->attached || r->held || r->due || r->kept) return;
+    accounting_release(d, r);
     ledger_give(d->ledger, r);
 }
 
 void
-row_due(struct daemon *d, struct row *r)
+request_due(struct daemon *d, struct request *r)
 {
     if (r->due || !r->attached) return;
     r->due = true;
-    r->next_due = ROW_NONE;
-    if (d->due_last == ROW_NONE) {
+    r->next_due = REQUEST_NONE;
+    if (d->due_last == REQUEST_NONE) {
         d->due_first = r->index;
     } else {
-        ledger_row(d->ledger, d->due_last)->next_due = r->index;
+        ledger_request(d->ledger, d->due_last)->next_due = r->index;
     }
     d->due_last = r->index;
 }
 
 /* There is no event for room in one client's queue, and the others may not wait for it. */
 static void
-block(struct daemon *d, struct row *r)
+block(struct daemon *d, struct request *r)
 {
     r->blocked = true;
     if (!r->stalled) r->stalled = d->now;
@@ -381,11 +381,11 @@ try_again(struct daemon *d)
 {
     d->retry_at = 0;
     for (uint32_t i = 0; i < ledger_capacity(d->ledger); i++) {
-        struct row *r = ledger_row(d->ledger, i);
+        struct request *r = ledger_request(d->ledger, i);
 
         if (!r || !r->blocked) continue;
         r->blocked = false;
-        row_due(d, r);
+        request_due(d, r);
     }
 }
 
@@ -397,35 +397,35 @@ deliver_flush(struct daemon *d)
 
     if (d->retry_at && d->now >= d->retry_at) try_again(d);
     i = d->due_first;
-    d->due_first = d->due_last = ROW_NONE;
-    while (i != ROW_NONE) {
-        struct row *r = ledger_row(d->ledger, i);
+    d->due_first = d->due_last = REQUEST_NONE;
+    while (i != REQUEST_NONE) {
+        struct request *r = ledger_request(d->ledger, i);
         int k;
 
         i = r->next_due;
         r->due = false;
         k = r->blocked ? 0 : deliver(d, r);
         if (k > 0) {
-            row_due(d, r);
+            request_due(d, r);
             more = true;
         } else if (k == -EAGAIN) {
             block(d, r);
         }
-        row_settle(d, r);
+        lifecycle_settle(d, r);
     }
     return more;
 }
 
 static void
-end_with(struct daemon *d, struct row *r, uint16_t reason, const char *fmt, va_list ap)
+end_with(struct daemon *d, struct request *r, uint16_t reason, const char *fmt, va_list ap)
 {
-    if (r->state == ROW_ENDED) return;
-    if (blame_suspect(r)) d->n_suspects--;
+    if (r->state == REQUEST_ENDED) return;
+    if (quarantine_is_suspect(r)) d->n_suspects--;
     r->reason = reason;
     r->ended = d->now;
     vsnprintf(r->why, sizeof r->why, fmt, ap);
-    row_move(d->ledger, r, ROW_ENDED);
-    recall_end(d, r);
+    request_move(d->ledger, r, REQUEST_ENDED);
+    ledger_save_end(d, r);
     check(reason < REASONS);
     d->n_ended[reason]++;
     if (is_error(r)) {
@@ -440,12 +440,12 @@ end_with(struct daemon *d, struct row *r, uint16_t reason, const char *fmt, va_l
         history_add(d, "request", "", "%llu ended with %s: %.180s", (unsigned long long)r->id,
                     msg_reason(reason, NULL), r->why);
     }
-    row_due(d, r);
-    row_settle(d, r);
+    request_due(d, r);
+    lifecycle_settle(d, r);
 }
 
 void
-row_end(struct daemon *d, struct row *r, uint16_t reason, const char *fmt, ...)
+lifecycle_end(struct daemon *d, struct request *r, uint16_t reason, const char *fmt, ...)
 {
     va_list ap;
 
@@ -456,25 +456,25 @@ row_end(struct daemon *d, struct row *r, uint16_t reason, const char *fmt, ...)
 
 /* Finished, but its tokens wait for credit: they are given up. */
 static void
-give_up(struct daemon *d, struct row *r, uint16_t reason, const char *fmt, va_list ap)
+give_up(struct daemon *d, struct request *r, uint16_t reason, const char *fmt, va_list ap)
 {
     if (!r->attached || is_error(r)) return;
     r->reason = reason;
     vsnprintf(r->why, sizeof r->why, fmt, ap);
-    row_due(d, r);
+    request_due(d, r);
 }
 
 void
-row_cancel(struct daemon *d, struct row *r, uint16_t reason, const char *fmt, ...)
+lifecycle_cancel(struct daemon *d, struct request *r, uint16_t reason, const char *fmt, ...)
 {
     va_list ap;
 
     va_start(ap, fmt);
-    if (r->state == ROW_ENDED) {
+    if (r->state == REQUEST_ENDED) {
         give_up(d, r, reason, fmt, ap);
     } else {
         if (r->held) {
-            relay_cancel(d->worker[r->worker], r, reason == LAGAN_E_DEADLINE ? reason : 0);
+            worker_notify_cancel(d->worker[r->worker], r, reason == LAGAN_E_DEADLINE ? reason : 0);
         }
         end_with(d, r, reason, fmt, ap);
     }
@@ -482,7 +482,7 @@ row_cancel(struct daemon *d, struct row *r, uint16_t reason, const char *fmt, ..
 }
 
 void
-deliver_acked(struct daemon *d, struct row *r, uint32_t n, uint32_t win)
+deliver_acked(struct daemon *d, struct request *r, uint32_t n, uint32_t win)
 {
     if (win) r->win = MIN(win, (uint32_t)LAGAN_MAX_WIN);
     /* Cumulative: older ones say nothing, and none can be ahead of what was sent. */
@@ -490,20 +490,20 @@ deliver_acked(struct daemon *d, struct row *r, uint32_t n, uint32_t win)
     if (n != r->n_acked) r->stalled = r->blocked ? d->now : 0;
     r->n_acked = n;
     drop_acked(d, r);
-    if (has_chunk(r) || r->state == ROW_ENDED) row_due(d, r);
+    if (has_chunk(r) || r->state == REQUEST_ENDED) request_due(d, r);
 }
 
 /* Nobody listens any more. A row with a name goes on: its client may come back and ask. */
 static void
-leave(struct daemon *d, struct row *r, bool for_good)
+leave(struct daemon *d, struct request *r, bool for_good)
 {
     ledger_detach(d->ledger, r);
     r->left = d->now;
     r->blocked = false;
     r->stalled = 0;
-    row_pause(d, r, false);
-    if (for_good || !r->named) row_cancel(d, r, LAGAN_E_CANCELLED, "its client is gone");
-    row_settle(d, r);
+    lifecycle_suspend(d, r, false);
+    if (for_good || !r->named) lifecycle_cancel(d, r, LAGAN_E_CANCELLED, "its client is gone");
+    lifecycle_settle(d, r);
 }
 
 static void
@@ -514,7 +514,7 @@ drop_client(struct daemon *d, uint32_t handle, bool for_good)
 
     /* Rows are many, and of most that go none is open. */
     for (uint32_t i = 0; open && i < ledger_capacity(d->ledger); i++) {
-        struct row *r = ledger_row(d->ledger, i);
+        struct request *r = ledger_request(d->ledger, i);
 
         if (!r || !r->attached || r->client != handle) continue;
         leave(d, r, for_good);
@@ -538,24 +538,24 @@ deliver_client_lost(struct daemon *d, uint32_t handle)
 }
 
 int
-deliver_resume(struct daemon *d, struct row *r, struct client *c, uint64_t rid, uint32_t n_tokens,
-               uint32_t n_text, uint32_t win)
+deliver_resume(struct daemon *d, struct request *r, struct client *c, uint64_t rid,
+               uint32_t n_tokens, uint32_t n_text, uint32_t win)
 {
-    const struct row_tensor *logits = &r->tensor[LAGAN_TENSOR_LOGITS - 1];
+    const struct output_tensor *logits = &r->tensor[LAGAN_TENSOR_LOGITS - 1];
     bool lp = r->submit->flags & SUBMIT_LOGPROBS;
     struct client *old = r->attached ? session_find(d->sessions, r->client) : NULL;
     uint64_t old_rid = r->rid;
 
     /* What is gone cannot be sent again. */
-    if (n_tokens > row_n_tokens(r) || n_text > r->text.n || (lp && n_tokens < r->lp_first) ||
+    if (n_tokens > request_n_tokens(r) || n_text > r->text.n || (lp && n_tokens < r->lp_first) ||
         (!n_tokens && (r->n_prompt_sent || r->tensor[LAGAN_TENSOR_ENCODER_OUTPUT - 1].sent)) ||
         logits->sent > (uint64_t)n_tokens * logits->cols ||
-        (r->out && !pieces_may_resume(r, n_tokens, n_text)))
+        (r->out && !outputs_can_resume(r, n_tokens, n_text)))
         return -ENOENT;
     TRY(ledger_attach(d->ledger, r, c->handle, rid));
-    if (rid != old_rid) recall_rid(d, r);
-    if (r->out) pieces_resume(r, n_tokens, n_text);
-    admission_charge(d, c, r);
+    if (rid != old_rid) ledger_save_rid(d, r);
+    if (r->out) outputs_resume(r, n_tokens, n_text);
+    accounting_charge(d, c, r);
     if (old) old->n_open--;
     c->n_open++;
     /* Every number that was accepted gets its last word. */
@@ -572,19 +572,20 @@ deliver_resume(struct daemon *d, struct row *r, struct client *c, uint64_t rid, 
     r->mark_sent = r->chunk_sent = 0;
     r->stalled = 0;
     r->blocked = false;
-    row_pause(d, r, false);
-    row_due(d, r);
+    lifecycle_suspend(d, r, false);
+    request_due(d, r);
     return 0;
 }
 
 void
-deliver_forget(struct daemon *d, struct row *r)
+deliver_forget(struct daemon *d, struct request *r)
 {
     bool over = r->kept; /* then it is gone with its names */
 
-    recall_gone(d, r);
+    ledger_save_unname(d, r);
     ledger_unname(d->ledger, r);
-    if (!over) row_cancel(d, r, LAGAN_E_CANCELLED, "what its client lacks of it is not kept here");
+    if (!over)
+        lifecycle_cancel(d, r, LAGAN_E_CANCELLED, "what its client lacks of it is not kept here");
 }
 
 /* It takes nothing, and may not hold what it has for ever. Its requests' last words go out behind what it has
@@ -599,15 +600,15 @@ drop_slow(struct daemon *d, uint32_t handle, nsec since)
     log_warn("a client has not read for %.1f s, ending its requests", seconds);
     history_add(d, "client", "", "one has not read for %.1f s, its requests end", seconds);
     for (uint32_t i = 0; i < ledger_capacity(d->ledger); i++) {
-        struct row *r = ledger_row(d->ledger, i);
+        struct request *r = ledger_request(d->ledger, i);
 
         if (!r || !r->attached || r->client != handle) continue;
-        row_cancel(d, r, LAGAN_E_SLOW_READER, "its client has not read for %.1f s", seconds);
+        lifecycle_cancel(d, r, LAGAN_E_SLOW_READER, "its client has not read for %.1f s", seconds);
         if (!told) continue;
         c->last_words = true;
         told = send_last(d, c, r) == 0;
         c->last_words = false;
-        row_settle(d, r);
+        lifecycle_settle(d, r);
     }
     if (c) c->last_word = c->sent;
     if (told && front_ping(d, c) == 0) {
@@ -624,7 +625,7 @@ excuse(struct daemon *d, nsec now, nsec late)
     struct client *c;
 
     for (uint32_t i = 0; i < ledger_capacity(d->ledger); i++) {
-        struct row *r = ledger_row(d->ledger, i);
+        struct request *r = ledger_request(d->ledger, i);
 
         if (r && r->stalled) r->stalled = MIN(r->stalled + late, now);
         if (r && r->left < now) r->left = MIN(r->left + late, now);
@@ -643,26 +644,27 @@ deliver_tick(struct daemon *d, nsec now, nsec late)
 
     if (late) excuse(d, now, late);
     for (uint32_t i = 0; ledger_n(d->ledger) && i < ledger_capacity(d->ledger); i++) {
-        struct row *r = ledger_row(d->ledger, i);
+        struct request *r = ledger_request(d->ledger, i);
 
         if (!r || r->kept) continue;
         if (now >= r->deadline && !is_error(r)) {
-            row_cancel(d, r, LAGAN_E_DEADLINE, "deadline_ms passed after %u tokens",
-                       row_n_tokens(r));
+            lifecycle_cancel(d, r, LAGAN_E_DEADLINE, "deadline_ms passed after %u tokens",
+                             request_n_tokens(r));
         } else if (!r->attached) {
-            if (r->state == ROW_ENDED || now - r->left < r->patience) continue;
+            if (r->state == REQUEST_ENDED || now - r->left < r->patience) continue;
             /* One that comes later finds nothing, and may submit it again. */
             ledger_unname(d->ledger, r);
-            row_cancel(d, r, LAGAN_E_CANCELLED, "its client has not come back");
+            lifecycle_cancel(d, r, LAGAN_E_CANCELLED, "its client has not come back");
         } else if (r->stalled && now - r->stalled < o->ack_timeout) {
-            if (now - r->stalled >= PAUSE_AFTER) row_pause(d, r, true);
+            if (now - r->stalled >= PAUSE_AFTER) lifecycle_suspend(d, r, true);
         } else if (r->blocked) {
             drop_slow(d, r->client, r->stalled);
         } else if (r->stalled) {
-            row_cancel(d, r, LAGAN_E_SLOW_READER,
-                       "no ACK for %.1f s with %u chunks on the way, %u tokens were not taken",
-                       (double)(now - r->stalled) / NSEC_S, r->n_chunks - r->n_acked,
-                       row_n_tokens(r) - r->n_sent);
+            lifecycle_cancel(
+                d, r, LAGAN_E_SLOW_READER,
+                "no ACK for %.1f s with %u chunks on the way, %u tokens were not taken",
+                (double)(now - r->stalled) / NSEC_S, r->n_chunks - r->n_acked,
+                request_n_tokens(r) - r->n_sent);
         }
     }
     for (uint32_t at = 0; (c = session_next(d->sessions, &at));) {

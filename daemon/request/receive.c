@@ -1,14 +1,16 @@
-/* relay_up.c - what a worker says: see relay.h.
+/* receive.c - see receive.h.
  *
  * ring_peek() has copied the record out and held its header to the rules; here every field of the
  * payload is, before anything of it is used. The first thing that cannot be true ends the worker.
  */
+#include "daemon/request/receive.h"
+
 #include "base/failpoint.h"
-#include "daemon/calls.h"
-#include "daemon/deliver.h"
-#include "daemon/pieces.h"
-#include "daemon/recall.h"
-#include "daemon/relay.h"
+#include "daemon/ledger/ledger_save.h"
+#include "daemon/ledger/outputs.h"
+#include "daemon/request/deliver.h"
+#include "daemon/request/dispatch.h"
+#include "daemon/request/worker_calls.h"
 #include "ipc/msg.h"
 #include "ipc/records.h"
 
@@ -44,10 +46,10 @@ wrong(struct err *e, const char *what, uint32_t got, uint32_t want)
 }
 
 /* The row a worker speaks of. NULL with the sentence: it has no such request. */
-static struct row *
+static struct request *
 named(struct worker *w, uint32_t index, uint32_t gen, struct err *e)
 {
-    struct row *r = ledger_row(w->d->ledger, index);
+    struct request *r = ledger_request(w->d->ledger, index);
 
     if (!r || r->gen != gen || !r->held || r->worker != w->index) {
         err_set(e, -EBADMSG, "it speaks of row %u, generation %u, which it does not have", index,
@@ -63,57 +65,57 @@ named(struct worker *w, uint32_t index, uint32_t gen, struct err *e)
 
 /* The worker has said its last word about it. */
 static void
-let_go(struct worker *w, struct row *r)
+let_go(struct worker *w, struct request *r)
 {
-    relay_forget_words(w, r);
+    worker_notify_clear(w, r);
     r->held = false;
     w->n_rows--;
-    w->n_seqs -= row_n_seqs(r);
+    w->n_seqs -= request_n_seqs(r);
     w->tokens -= r->cost;
-    if (w->alone == r->index) w->alone = ROW_NONE;
+    if (w->alone == r->index) w->alone = REQUEST_NONE;
 }
 
 /* Memory of ours ran out for what it said: this request ends, nothing else does. What there was stays, of all lists as
  * much: they are read as ending together. */
 static void
-starve(struct worker *w, struct row *r)
+starve(struct worker *w, struct request *r)
 {
-    relay_cancel(w, r, LAGAN_E_OUT_OF_MEMORY);
-    row_end(w->d, r, LAGAN_E_OUT_OF_MEMORY, "lagand has no memory for its tokens");
+    worker_notify_cancel(w, r, LAGAN_E_OUT_OF_MEMORY);
+    lifecycle_end(w->d, r, LAGAN_E_OUT_OF_MEMORY, "lagand has no memory for its tokens");
 }
 
 static int
-keep_out(struct worker *w, struct row *r, const struct rec_out *o, const char *tokens,
+keep_out(struct worker *w, struct request *r, const struct rec_out *o, const char *tokens,
          const char *lps, const char *tops, const char *text)
 {
-    struct row_piece piece = { o->output, o->n_tokens, o->text_bytes, o->score };
+    struct output_piece piece = { o->output, o->n_tokens, o->text_bytes, o->score };
     size_t had[] = { r->token.n, r->text.n, r->logprob.n, r->top.n };
     size_t n = o->n_tokens, waits;
 
     if (bytes_add(&r->token, tokens, n * 4) < 0 || bytes_add(&r->text, text, o->text_bytes) < 0 ||
         (o->has_logprobs && (bytes_add(&r->logprob, lps, n * 4) < 0 ||
                              bytes_add(&r->top, tops, n * o->n_top * 8) < 0)) ||
-        (r->out && pieces_add(r, &piece) < 0)) {
+        (r->out && outputs_add(r, &piece) < 0)) {
         r->token.n = had[0], r->text.n = had[1], r->logprob.n = had[2], r->top.n = had[3];
         starve(w, r);
         return 0;
     }
-    waits = o->has_logprobs ? (row_n_tokens(r) - r->n_sent) * (4 + 8 * (size_t)o->n_top) : 0;
-    if (waits > PAUSE_BYTES) row_pause(w->d, r, true);
+    waits = o->has_logprobs ? (request_n_tokens(r) - r->n_sent) * (4 + 8 * (size_t)o->n_top) : 0;
+    if (waits > PAUSE_BYTES) lifecycle_suspend(w->d, r, true);
     if (waits > MAX_PENDING) {
-        relay_cancel(w, r, LAGAN_E_SLOW_READER);
-        row_end(w->d, r, LAGAN_E_SLOW_READER,
-                "%zu MiB of log-probabilities wait for the client to read", waits >> 20);
+        worker_notify_cancel(w, r, LAGAN_E_SLOW_READER);
+        lifecycle_end(w->d, r, LAGAN_E_SLOW_READER,
+                      "%zu MiB of log-probabilities wait for the client to read", waits >> 20);
         return 0;
     }
-    if (r->state == ROW_DISPATCHED) row_move(w->d->ledger, r, ROW_STREAMING);
-    recall_tokens(w->d, r, o->n_tokens, o->text_bytes);
-    if (blame_past(r)) {
-        w->alone = ROW_NONE;
+    if (r->state == REQUEST_DISPATCHED) request_move(w->d->ledger, r, REQUEST_STREAMING);
+    ledger_save_tokens(w->d, r, o->n_tokens, o->text_bytes);
+    if (quarantine_progress(r)) {
+        w->alone = REQUEST_NONE;
         w->d->n_suspects--;
-        recall_state(w->d, r);
+        ledger_save_state(w->d, r);
     }
-    row_due(w->d, r);
+    request_due(w->d, r);
     return 0;
 }
 
@@ -125,7 +127,7 @@ take_out(struct worker *w, struct rest *b, struct err *e)
     uint32_t n_said, n_text;
     struct rec_out o;
     const void *p = next(b, sizeof o);
-    struct row *r;
+    struct request *r;
     size_t n, tails;
 
     if (!p) return err_set(e, -EBADMSG, "STEP ends inside an entry");
@@ -184,8 +186,8 @@ take_out(struct worker *w, struct rest *b, struct err *e)
     r->n_said += (uint32_t)n;
     r->n_text_said += o.text_bytes;
     r->score = o.score == o.score ? o.score : 0; /* no NaN on the wire */
-    if (r->state != ROW_ENDED) return keep_out(w, r, &o, tokens, lps, tops, text);
-    if (r->out) pieces_missed(r, o.output, o.n_tokens, o.text_bytes);
+    if (r->state != REQUEST_ENDED) return keep_out(w, r, &o, tokens, lps, tops, text);
+    if (r->out) outputs_count(r, o.output, o.n_tokens, o.text_bytes);
     return 0;
 }
 
@@ -208,7 +210,7 @@ take_prompt(struct worker *w, struct rest *b, struct err *e)
     struct rec_prompt s;
     const void *p = next(b, sizeof s), *ids, *lps, *tops;
     size_t had, had_top;
-    struct row *r;
+    struct request *r;
     uint32_t out;
 
     if (!p) return err_set(e, -EBADMSG, "PROMPT is shorter than its header");
@@ -233,7 +235,7 @@ take_prompt(struct worker *w, struct rest *b, struct err *e)
     out = r->n_prompt_sent > s.first ? MIN(r->n_prompt_sent - s.first, s.n) : 0;
     r->n_prompt_said += s.n;
     s.n -= out;
-    if (r->state == ROW_ENDED || !s.n) return 0;
+    if (r->state == REQUEST_ENDED || !s.n) return 0;
     had = r->p_logprob.n, had_top = r->p_top.n;
     if (bytes_add(&r->p_id, (const char *)ids + (size_t)out * 4, (size_t)s.n * 4) < 0 ||
         bytes_add(&r->p_logprob, (const char *)lps + (size_t)out * 4, (size_t)s.n * 4) < 0 ||
@@ -242,38 +244,38 @@ take_prompt(struct worker *w, struct rest *b, struct err *e)
         r->p_id.n = r->p_logprob.n = had, r->p_top.n = had_top;
         starve(w, r);
     } else if (r->p_logprob.n + r->p_top.n > MAX_PENDING) {
-        relay_cancel(w, r, LAGAN_E_SLOW_READER);
-        row_end(w->d, r, LAGAN_E_SLOW_READER,
-                "more than %d MiB of prompt log-probabilities wait for the client to read",
-                MAX_PENDING >> 20);
+        worker_notify_cancel(w, r, LAGAN_E_SLOW_READER);
+        lifecycle_end(w->d, r, LAGAN_E_SLOW_READER,
+                      "more than %d MiB of prompt log-probabilities wait for the client to read",
+                      MAX_PENDING >> 20);
     } else {
-        if (r->p_logprob.n + r->p_top.n > PAUSE_BYTES) row_pause(w->d, r, true);
-        row_due(w->d, r);
+        if (r->p_logprob.n + r->p_top.n > PAUSE_BYTES) lifecycle_suspend(w->d, r, true);
+        request_due(w->d, r);
     }
     return 0;
 }
 
 /* Nobody says twice what is out; who begins anew says it again from the beginning. */
 static int
-keep_tensor(struct worker *w, struct row *r, struct row_tensor *t, const struct rec_tensor *s,
-            const char *values)
+keep_tensor(struct worker *w, struct request *r, struct output_tensor *t,
+            const struct rec_tensor *s, const char *values)
 {
     uint64_t most = w->d->config->o.tensor_bytes;
     uint32_t out = (uint32_t)MIN(t->said - s->first, (uint64_t)s->n);
 
     t->said += s->n - out;
     t->cols = s->cols;
-    if (r->state == ROW_ENDED || s->n == out) return 0;
+    if (r->state == REQUEST_ENDED || s->n == out) return 0;
     if (4 * (r->tensor[0].said + r->tensor[1].said) > most) {
-        relay_cancel(w, r, LAGAN_E_TOO_LONG);
-        row_end(w->d, r, LAGAN_E_TOO_LONG,
-                "its tensors are more than limits.tensor_bytes, which is %llu MiB",
-                (unsigned long long)most >> 20);
+        worker_notify_cancel(w, r, LAGAN_E_TOO_LONG);
+        lifecycle_end(w->d, r, LAGAN_E_TOO_LONG,
+                      "its tensors are more than limits.tensor_bytes, which is %llu MiB",
+                      (unsigned long long)most >> 20);
     } else if (bytes_add(&t->value, values + (size_t)out * 4, (size_t)(s->n - out) * 4) < 0) {
         starve(w, r);
     } else {
-        if (t->value.n > PAUSE_BYTES) row_pause(w->d, r, true);
-        row_due(w->d, r);
+        if (t->value.n > PAUSE_BYTES) lifecycle_suspend(w->d, r, true);
+        request_due(w->d, r);
     }
     return 0;
 }
@@ -284,8 +286,8 @@ take_tensor(struct worker *w, struct rest *b, struct err *e)
     static const uint8_t asked[] = { SUBMIT_ENCODER_OUTPUT, SUBMIT_LOGITS };
     struct rec_tensor s;
     const void *p = next(b, sizeof s), *values;
-    struct row_tensor *t;
-    struct row *r;
+    struct output_tensor *t;
+    struct request *r;
 
     if (!p) return err_set(e, -EBADMSG, "TENSOR is shorter than its header");
     memcpy(&s, p, sizeof s);
@@ -308,12 +310,12 @@ take_tensor(struct worker *w, struct rest *b, struct err *e)
 
 /* One output of several has ended. 1: it was the last. */
 static int
-take_end(struct row *r, const struct rec_finish *f, struct err *e)
+take_end(struct request *r, const struct rec_finish *f, struct err *e)
 {
-    struct row_output *o = &r->out[f->output];
+    struct request_output *o = &r->out[f->output];
 
     if (o->reason) return wrong(e, "FINISH: of an output that has ended", f->output, f->output);
-    *o = (struct row_output){
+    *o = (struct request_output){
         .n_said = o->n_said,
         .n_text_said = o->n_text_said,
         .score = f->score == f->score ? f->score : 0,
@@ -322,12 +324,12 @@ take_end(struct row *r, const struct rec_finish *f, struct err *e)
         .adopted = f->adopted,
         .recomputed = f->recomputed,
     };
-    return pieces_over(r);
+    return outputs_all_ended(r);
 }
 
 /* What the request ends with: an error of any output is the request's. */
 static uint16_t
-reason_of(const struct row *r, uint16_t last)
+reason_of(const struct request *r, uint16_t last)
 {
     for (uint32_t i = 0; r->out && i < r->submit->n; i++)
         if (r->out[i].reason >= LAGAN_FINISH_CANCELLED) return r->out[i].reason;
@@ -339,7 +341,7 @@ take_finish(struct worker *w, struct rest *b, struct err *e)
 {
     struct rec_finish f;
     const void *p = next(b, sizeof f);
-    struct row *r;
+    struct request *r;
     uint32_t n_said;
     int k;
 
@@ -361,16 +363,16 @@ take_finish(struct worker *w, struct rest *b, struct err *e)
         f.reason = reason_of(r, f.reason);
     }
     let_go(w, r);
-    if (r->state == ROW_ENDED) {
-        row_settle(w->d, r);
+    if (r->state == REQUEST_ENDED) {
+        lifecycle_settle(w->d, r);
         return 0;
     }
     r->score = f.score == f.score ? f.score : 0;
     r->cached = f.cached;
     r->adopted = f.adopted;
     r->recomputed = f.recomputed;
-    row_end(w->d, r, f.reason == LAGAN_FINISH_CANCELLED ? LAGAN_E_CANCELLED : f.reason, "%s",
-            msg_reason_sentence(f.reason));
+    lifecycle_end(w->d, r, f.reason == LAGAN_FINISH_CANCELLED ? LAGAN_E_CANCELLED : f.reason, "%s",
+                  msg_reason_sentence(f.reason));
     return 0;
 }
 
@@ -379,7 +381,7 @@ take_reject(struct worker *w, struct rest *b, struct err *e)
 {
     struct rec_reject j;
     const void *p = next(b, sizeof j);
-    struct row *r;
+    struct request *r;
     int n;
 
     if (!p) return err_set(e, -EBADMSG, "REJECT is shorter than its header");
@@ -390,18 +392,18 @@ take_reject(struct worker *w, struct rest *b, struct err *e)
     r = named(w, j.row, j.gen, e);
     if (!r) return -EBADMSG;
     /* Those of a predecessor do not count. */
-    if (r->state == ROW_STREAMING)
+    if (r->state == REQUEST_STREAMING)
         return err_set(e, -EBADMSG, "REJECT: row %u has tokens already", j.row);
     if (j.reason < LAGAN_E_INVALID_REQUEST || !msg_reason(j.reason, NULL)) {
         return err_set(e, -EBADMSG, "REJECT: there is no error %u", j.reason);
     }
     let_go(w, r);
-    if (r->state == ROW_ENDED) {
-        row_settle(w->d, r);
+    if (r->state == REQUEST_ENDED) {
+        lifecycle_settle(w->d, r);
         return 0;
     }
     n = msg_utf8(b->p, j.text_bytes) ? j.text_bytes : 0;
-    row_end(w->d, r, j.reason, "%.*s", n, b->p);
+    lifecycle_end(w->d, r, j.reason, "%.*s", n, b->p);
     return 0;
 }
 
@@ -446,7 +448,7 @@ take_ready(struct worker *w, struct rest *b, struct err *e)
 }
 
 int
-relay_record(struct worker *w, const struct ring_record *rec, struct err *e)
+receive_record(struct worker *w, const struct ring_record *rec, struct err *e)
 {
     struct rest b = { rec->data, rec->len };
     struct rec_phase phase;
@@ -466,7 +468,7 @@ relay_record(struct worker *w, const struct ring_record *rec, struct err *e)
     case REC_TENSOR:
         return take_tensor(w, &b, e);
     case REC_TEXT_DONE:
-        return calls_text_done(w, rec->data, rec->len, e);
+        return worker_calls_text_done(w, rec->data, rec->len, e);
     case REC_PHASE:
         if (rec->len != sizeof phase) return wrong(e, "PHASE: length", rec->len, sizeof phase);
         memcpy(&phase, rec->data, sizeof phase);
@@ -491,7 +493,7 @@ drain(struct worker *w, uint32_t records, size_t n_bytes, struct err *e)
         n++;
         w->n_records++;
         bytes += rec.len;
-        r = relay_record(w, &rec, e);
+        r = receive_record(w, &rec, e);
         FP(relay_taken);
         if (r < 0) break;
     }
@@ -503,7 +505,7 @@ drain(struct worker *w, uint32_t records, size_t n_bytes, struct err *e)
 }
 
 bool
-relay_drain(struct worker *w)
+receive_drain(struct worker *w)
 {
     struct err e;
 
@@ -516,7 +518,7 @@ relay_drain(struct worker *w)
 }
 
 void
-relay_drain_dead(struct worker *w)
+receive_drain_dead(struct worker *w)
 {
     struct err e;
 
