@@ -10,6 +10,7 @@
 #include "daemon/request/worker_calls.h"
 #include "daemon/control.h"
 #include "daemon/request/deliver.h"
+#include "daemon/request/lifecycle.h"
 #include "daemon/frontend.h"
 #include "daemon/history.h"
 #include "daemon/metrics.h"
@@ -280,10 +281,6 @@ cmd_kv_pools(struct ask *a)
 static void
 cmd_requests(struct ask *a)
 {
-    static const char *const words[] = { [REQUEST_QUEUED] = "queued",
-                                         [REQUEST_DISPATCHED] = "dispatched",
-                                         [REQUEST_STREAMING] = "streaming",
-                                         [REQUEST_ENDED] = "ended" };
     struct daemon *d = a->d;
     uint32_t n = 0;
     msgpack_packer p;
@@ -297,19 +294,20 @@ cmd_requests(struct ask *a)
             struct request *r = ledger_request(d->ledger, i);
             char client[16] = ""; /* nobody is there */
 
-            if (!r || r->kept || (a->c->door != DOOR_CTL && r->client != a->c->handle)) continue;
+            if (!r || request_retained(r) || (a->c->door != DOOR_CTL && request_client(r) != a->c->handle))
+                continue;
             n += !pass;
             if (!pass) continue;
-            if (r->attached) snprintf(client, sizeof client, "c%u", r->client);
+            if (request_attached(r)) snprintf(client, sizeof client, "c%u", request_client(r));
             msgpack_pack_map(&p, 8);
-            put_u64(&p, "id", r->id);
+            put_u64(&p, "id", request_id(r));
             put_text(&p, "client", client);
-            put_text(&p, "model", d->config->model[r->model].keys.name);
-            put_text(&p, "worker", r->held ? d->worker[r->worker]->name : "");
-            put_text(&p, "state", r->paused && r->held ? "paused" : words[r->state]);
-            put_u64(&p, "prompt", r->prompt_cost);
+            put_text(&p, "model", d->config->model[request_model(r)].keys.name);
+            put_text(&p, "worker", request_held(r) ? d->worker[request_worker(r)]->name : "");
+            put_text(&p, "state", request_suspended(r) && request_held(r) ? "paused" : request_state_name(request_state(r)));
+            put_u64(&p, "prompt", request_prompt_tokens(r));
             put_u64(&p, "generated", request_n_tokens(r));
-            put_u64(&p, "age_ms", (uint64_t)((d->now - r->accepted) / NSEC_MS));
+            put_u64(&p, "age_ms", (uint64_t)((d->now - request_accepted(r)) / NSEC_MS));
         }
     }
     front_reply_end(d, a->c);
@@ -393,9 +391,9 @@ cmd_cancel(struct ask *a)
         return;
     }
     r = ledger_find_id(a->d->ledger, id);
-    if (!r || r->state == REQUEST_ENDED) {
+    if (!r || request_state(r) == REQUEST_ENDED) {
         REFUSE(a, LAGAN_E_NOT_FOUND, "there is no open request %llu", (unsigned long long)id);
-    } else if (r->client != a->c->handle && a->c->door != DOOR_CTL) {
+    } else if (request_client(r) != a->c->handle && a->c->door != DOOR_CTL) {
         REFUSE(a, LAGAN_E_UNAUTHORIZED, "request %llu is another client's; ask at ctl.sock",
                (unsigned long long)id);
     } else {

@@ -1,7 +1,7 @@
 /* daemon.h - what the files of lagand share: one struct, one thread.
  *
- *     clients -> frontend.c -> admission.c -> ledger.c -> relay.c -> request ring
- *     clients <- frontend.c <- deliver.c   <- ledger.c <- relay.c <- response ring
+ *     clients -> frontend.c -> admission.c -> ledger.c -> dispatch.c -> request ring
+ *     clients <- frontend.c <- deliver.c   <- ledger.c <- receive.c  <- response ring
  *
  * serve.c turns: after every event the rings are drained, requests are given to workers and what is due
  * goes to clients. Nothing blocks, and nothing that a client or a worker sends is believed.
@@ -12,9 +12,7 @@
 #include "base/base.h"
 #include "base/clock.h"
 #include "base/turns.h"
-#include "daemon/ledger/quarantine.h"
 #include "daemon/ledger/ledger.h"
-#include "daemon/persist/log_file.h"
 #include "daemon/options.h"
 #include "daemon/runtime.h"
 #include "include/lagan_wire.h"
@@ -26,6 +24,8 @@ struct worker;
 struct frontend;
 struct sessions;
 struct worker_calls;
+struct ledger_log;
+struct quarantine;
 struct history;
 
 enum { REASONS = 64 }; /* enum lagan_reason stays below */
@@ -70,15 +70,10 @@ struct daemon {
     struct turns turns[MAX_MODELS]; /* whose request goes to a worker next */
     char worker_path[1024];
 
-    struct log_file mirror; /* recall.c's */
-    uint64_t mirror_most; /* it is written anew when it is longer */
-    bool mirror_void;     /* it did not fit */
-    req_id noted_id;      /* rows up to that were looked at */
-    struct quarantine poisons;
-    uint32_t n_suspects; /* rows that are to run alone */
+    struct ledger_log *ledger_log;
+    struct quarantine *quarantine;
 
-    uint32_t due_first, due_last; /* deliver.c: rows with something for their client */
-    nsec retry_at;                /* deliver.c: when blocked rows are tried again; 0: none */
+    nsec retry_at;                /* deliver.c: when a blocked send is tried again; 0: none is */
     struct pressure pressure;
     nsec look_at; /* when it is looked at again; NSEC_NEVER: with the tick */
 

@@ -228,7 +228,7 @@ front_keys_again(struct daemon *d, struct err *e)
     if (!*d->config->o.tcp) return 0;
     TRY(front_keys(d, e));
     for (uint32_t at = 0; (c = session_next(d->sessions, &at));)
-        if (c->user && !front_permit(d, c)) deliver_client_gone(d, c->handle);
+        if (c->user && !front_permit(d, c)) deliver_client_dropped(d, c->handle);
     return 0;
 }
 
@@ -274,7 +274,7 @@ client_of(struct daemon *d, const struct caller *from)
     struct client *idle = c ? NULL : session_idle(d->sessions);
     uint32_t gone;
 
-    if (idle && session_n(d->sessions) == MAX_CLIENTS) deliver_client_lost(d, idle->handle);
+    if (idle && session_n(d->sessions) == MAX_CLIENTS) deliver_client_disconnected(d, idle->handle);
     c = session_of(d->sessions, from->door, from->id, from->id_len, d->now, &gone);
     if (!c) {
         turn_away(d, from, "there are too many clients");
@@ -322,7 +322,7 @@ front_begun(struct daemon *d, int fd)
         f->full_said = d->now;
     }
     if (idle && idle->heard < since) {
-        deliver_client_lost(d, idle->handle);
+        deliver_client_disconnected(d, idle->handle);
     } else {
         front_cut_silent(d, silent >= 0 ? silent : fd);
     }
@@ -334,7 +334,7 @@ ended(struct daemon *d, const struct local_news *n)
     struct client *c = session_at(d->sessions, (enum front_door)n->door, &n->peer, sizeof n->peer);
 
     (void)connections_closed(d->front->connections, n->fd);
-    if (c) deliver_client_lost(d, c->handle);
+    if (c) deliver_client_disconnected(d, c->handle);
 }
 
 static void
@@ -361,7 +361,7 @@ front_look(struct daemon *d, struct client *c)
     c->over = false;
     (void)front_ping(d, c); /* its id may be another connection's by now */
     if (!c->over || !heard) return false;
-    deliver_client_lost(d, c->handle);
+    deliver_client_disconnected(d, c->handle);
     return true;
 }
 

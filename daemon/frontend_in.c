@@ -3,6 +3,7 @@
 #include "daemon/request/admission.h"
 #include "daemon/commands.h"
 #include "daemon/request/deliver.h"
+#include "daemon/request/lifecycle.h"
 #include "daemon/frontend.h"
 
 #include <errno.h>
@@ -72,9 +73,9 @@ submit(struct daemon *d, struct client *c, const struct msg *m)
     msg_key(&p, "pos");
     msgpack_pack_uint32(&p, ledger_n_queued(d->ledger));
     msg_key(&p, "id");
-    msgpack_pack_uint64(&p, r->id);
+    msgpack_pack_uint64(&p, request_id(r));
     msg_key(&p, "seed");
-    msgpack_pack_uint64(&p, r->submit->seed);
+    msgpack_pack_uint64(&p, request_seed(r));
     front_answer(d, c);
     FP(front_accepted);
 }
@@ -143,10 +144,6 @@ cancel(struct daemon *d, struct client *c, const struct msg *m)
 static void
 query(struct daemon *d, struct client *c, const struct msg *m)
 {
-    static const char *const words[] = { [REQUEST_QUEUED] = "queued",
-                                         [REQUEST_DISPATCHED] = "dispatched",
-                                         [REQUEST_STREAMING] = "streaming",
-                                         [REQUEST_ENDED] = "ended" };
     uint32_t n;
     const msgpack_object *rid;
     msgpack_packer p;
@@ -162,7 +159,7 @@ query(struct daemon *d, struct client *c, const struct msg *m)
         msg_key(&p, "rid");
         msgpack_pack_uint64(&p, id);
         msg_key(&p, "state");
-        msg_text(&p, r ? words[r->state] : "unknown");
+        msg_text(&p, r ? request_state_name(request_state(r)) : "unknown");
         msg_key(&p, "n");
         msgpack_pack_uint32(&p, r ? request_n_tokens(r) : 0);
     }
@@ -170,19 +167,6 @@ query(struct daemon *d, struct client *c, const struct msg *m)
 }
 
 /* ---- RESUME */
-
-static void
-resume_one(struct daemon *d, struct client *c, uint64_t rid, uint64_t have, uint64_t text)
-{
-    struct request *r = ledger_find_rid(d->ledger, &c->session, rid);
-
-    if (!r || r->asked_in == d->n_resumes) return; /* named twice: found once */
-    r->asked_in = d->n_resumes;
-    if (have <= UINT32_MAX && text <= UINT32_MAX &&
-        deliver_resume(d, r, c, rid, (uint32_t)have, (uint32_t)text, r->win) == 0)
-        return;
-    deliver_forget(d, r);
-}
 
 /* A SUBMIT may be on its way still that was sent over the connection before this one. What we say now not to know
  * is submitted again here, and may not be found then. */
@@ -210,7 +194,7 @@ resume(struct daemon *d, struct client *c, const struct msg *m)
     leave_others(d, c);
     d->n_resumes++;
     for (uint32_t i = 0; i < q.n; i++)
-        resume_one(d, c, q.rid[i].via.u64, q.have[i].via.u64, q.text[i].via.u64);
+        deliver_resume_named(d, c, q.rid[i].via.u64, q.have[i].via.u64, q.text[i].via.u64);
     for (uint32_t i = 0; i < q.n; i++)
         n_unknown += !ledger_find(d->ledger, c->handle, q.rid[i].via.u64);
     front_reply(d, m->rid, &p);
@@ -323,7 +307,7 @@ take_frame(struct daemon *d, struct client *c, const void *frame, size_t n)
         if (msg_u64(&m.map, "t", &t) == 0) front_pong(d, c, t);
         break;
     case LAGAN_MSG_BYE:
-        deliver_client_gone(d, c->handle);
+        deliver_client_dropped(d, c->handle);
         break;
     case LAGAN_MSG_CALL:
         call(d, c, &m);

@@ -121,14 +121,14 @@ print_workers(struct daemon *d, FILE *out)
 }
 
 static uint64_t
-n_paused(const struct daemon *d)
+n_suspended(const struct daemon *d)
 {
     uint64_t n = 0;
 
     for (uint32_t i = 0; i < ledger_capacity(d->ledger); i++) {
         const struct request *r = ledger_request(d->ledger, i);
 
-        n += r && r->held && r->paused;
+        n += r && request_held(r) && request_suspended(r);
     }
     return n;
 }
@@ -144,7 +144,7 @@ metrics_print(struct daemon *d, FILE *out)
     one(out, "lagan_requests_queued", "gauge", "of them, those no worker has",
         ledger_n_queued(d->ledger));
     one(out, "lagan_requests_paused", "gauge", "of them, those whose client does not read",
-        n_paused(d));
+        n_suspended(d));
     one(out, "lagan_requests_bytes", "gauge", "what open requests may come to take; see api.memory",
         d->held_bytes);
     one(out, "lagan_requests_accepted_total", "counter", "requests taken", d->n_requests);

@@ -56,7 +56,7 @@ cut(struct daemon *d, enum stage stage)
         if (c->door == DOOR_CTL || (stage == IDLE && (c->n_open || d->now - c->heard < QUIET)) ||
             (stage == UNREAD && c->sent - c->read < UNREAD_MUCH))
             continue;
-        deliver_client_lost(d, c->handle);
+        deliver_client_disconnected(d, c->handle);
         n++;
     }
     return n;

@@ -13,12 +13,15 @@
 #include "base/log.h"
 #include "daemon/request/worker_calls.h"
 #include "daemon/control.h"
+#include "daemon/ledger/ledger_save.h"
+#include "daemon/ledger/quarantine.h"
 #include "daemon/request/deliver.h"
 #include "daemon/frontend.h"
 #include "daemon/history.h"
 #include "daemon/pressure.h"
 #include "daemon/rehearse.h"
 #include "daemon/request/dispatch.h"
+#include "daemon/request/lifecycle.h"
 #include "daemon/request/receive.h"
 #include "daemon/roll.h"
 #include "daemon/spawn.h"
@@ -77,7 +80,7 @@ go_on_leaving(struct daemon *d)
     for (uint32_t i = 0; i < ledger_capacity(d->ledger); i++) {
         struct request *r = ledger_request(d->ledger, i);
 
-        if (r) lifecycle_cancel(d, r, LAGAN_E_DRAINING, "lagand stops, after %u tokens", request_n_tokens(r));
+        if (r) lifecycle_cancel(d, r, LAGAN_E_DRAINING, "lagand is stopping; the request has %u tokens", request_n_tokens(r));
     }
     deliver_flush(d);
     d->leaving = true;
@@ -197,7 +200,7 @@ end_orphans(struct daemon *d, uint32_t model, uint16_t code, const char *why)
     for (uint32_t i = 0; i < ledger_capacity(d->ledger); i++) {
         struct request *r = ledger_request(d->ledger, i);
 
-        if (r && r->state == REQUEST_QUEUED && r->model == model) {
+        if (r && request_state(r) == REQUEST_QUEUED && request_model(r) == model) {
             lifecycle_end(d, r, code, "no worker runs this model: %.150s", why);
         }
     }
@@ -391,7 +394,6 @@ open_daemon(struct daemon *d, struct err *e)
     if (getrandom(d->id, sizeof d->id, 0) < 0 || getrandom(seed, sizeof seed, 0) < 0) {
         return err_set(e, -errno, "getrandom: %s", strerror(errno));
     }
-    d->due_first = d->due_last = REQUEST_NONE;
     d->now = d->started = clock_now();
     msgpack_sbuffer_init(&d->out);
     TRY(open_event(d, e));
@@ -401,12 +403,14 @@ open_daemon(struct daemon *d, struct err *e)
         TRY(spawn_find(d->worker_path, sizeof d->worker_path, e));
     }
     d->ledger = ledger_new(MAX_REQUESTS, seed[0]);
+    d->ledger_log = ledger_log_new(d->ledger, d->config);
+    d->quarantine = quarantine_new();
     d->sessions = sessions_new(seed[1]);
     d->calls = worker_calls_new();
     store_read(&given);
     d->history = history_new(store_take(&given, "history"));
     d->zmq = zmq_ctx_new();
-    if (!d->ledger || !d->sessions || !d->calls || !d->history || !d->zmq) {
+    if (!d->ledger || !d->ledger_log || !d->quarantine || !d->sessions || !d->calls || !d->history || !d->zmq) {
         return err_set(e, -ENOMEM, "no memory for the tables");
     }
     if (!history_former(d->history)) store_put("history", history_fd(d->history));
@@ -432,8 +436,9 @@ close_daemon(struct daemon *d)
     front_close(d);
     if (d->zmq) zmq_ctx_term(d->zmq); /* its sockets have no linger: at once */
     d->sessions = sessions_free(d->sessions);
+    d->ledger_log = ledger_log_free(d->ledger_log);
     d->ledger = ledger_free(d->ledger);
-    log_file_close(&d->mirror);
+    d->quarantine = quarantine_free(d->quarantine);
     d->calls = worker_calls_free(d->calls);
     d->history = history_free(d->history);
     d->event = sd_event_unref(d->event);

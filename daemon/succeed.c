@@ -6,6 +6,7 @@
 #include "daemon/frontend.h"
 #include "daemon/history.h"
 #include "daemon/ledger/ledger_save.h"
+#include "daemon/request/dispatch.h"
 #include "daemon/worker.h"
 
 #include <errno.h>
@@ -93,15 +94,17 @@ void
 succeed_take(struct daemon *d, struct store *left)
 {
     bool lost[MAX_WORKERS] = { false };
-    int ledger;
+    int ledger, fd;
     uint32_t n;
 
     outlast_workers(d, left, lost);
     FP(heirs_outlasted);
     ledger = store_take(left, "ledger");
-    n = ledger_save_open(d, ledger);
+    n = ledger_log_open(d->ledger_log, ledger) ? dispatch_restore(d) : 0;
+    ledger_log_start(d->ledger_log);
     if (n) log_info("%u requests of a former lagand, %u of them go on", n, ledger_n(d->ledger));
-    if (d->mirror.base && d->mirror.fd != ledger) store_put("ledger", d->mirror.fd);
+    fd = ledger_log_fd(d->ledger_log);
+    if (fd >= 0 && fd != ledger) store_put("ledger", fd);
     FP(heirs_recalled);
     take_arenas(d, left, lost);
     for (uint32_t i = 0; i < d->n_workers && !ledger_last_id(d->ledger); i++) {
@@ -158,7 +161,7 @@ succeed_prepare(struct daemon *d)
     FP(heirs_asked);
     for (uint32_t i = 0; i < d->n_workers; i++) worker_end(d->worker[i]);
     FP(heirs_ended);
-    if (d->mirror.base) set_aside(h, "ledger", d->mirror.fd);
+    if (ledger_log_fd(d->ledger_log) >= 0) set_aside(h, "ledger", ledger_log_fd(d->ledger_log));
     set_aside(h, "history", history_fd(d->history));
     if (d->front->given) set_aside(h, FRONT_SOCKET, local_door(d->front->local, DOOR_API));
     for (uint32_t i = 0; i < d->n_workers; i++) {

@@ -13,6 +13,7 @@
 #include "daemon/history.h"
 #include "daemon/request/dispatch.h"
 #include "daemon/request/receive.h"
+#include "daemon/request/worker_notify.h"
 #include "daemon/serve.h"
 #include "daemon/spawn.h"
 #include "daemon/standby.h"

@@ -4,59 +4,27 @@
 #include "base/clock.h"
 #include "base/map.h"
 #include "daemon/ledger/outputs.h"
+#include "daemon/ledger/request.h"
 
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
-struct list { /* by row.next and row.prev */
+struct list { /* by request.next and prev */
     uint32_t first, last, n;
 };
 
 struct ledger {
-    struct request *row;
-    uint32_t capacity, n, n_ever; /* n_ever: rows touched so far */
-    uint32_t free;                /* free list */
-    struct list queue, kept;
-    uint64_t queued_tokens, kept_bytes, seed;
+    struct request *request;              /* [capacity] */
+    uint32_t capacity, n, n_ever;         /* n_ever: places used so far */
+    uint32_t free;                        /* free list */
+    struct list queue, retained, pending; /* pending: by next_pending, n is not counted */
+    uint64_t queued_tokens, retained_bytes, seed;
     req_id last_id;
-    struct map *by_rid;  /* (client, rid) -> row */
-    struct map *by_name; /* (session, rid) and (session, key) -> row */
+    struct map *by_rid;  /* (client, rid) -> index */
+    struct map *by_name; /* (session, rid) and (session, key) -> index */
     struct map *by_id;
 };
-
-int
-bytes_add(struct bytes *b, const void *from, size_t n)
-{
-    if (b->n + n > b->cap) {
-        size_t cap = MAX(b->cap * 2, (size_t)64);
-        char *p;
-
-        cap = MAX(cap, b->n + n);
-        p = realloc(b->p, cap);
-        if (!p) return -ENOMEM;
-        b->p = p;
-        b->cap = cap;
-    }
-    if (from && n) memcpy(b->p + b->n, from, n);
-    b->n += n;
-    return 0;
-}
-
-void
-bytes_drop(struct bytes *b, size_t n)
-{
-    check(n <= b->n);
-    b->n -= n;
-    if (n && b->n) memmove(b->p, b->p + n, b->n);
-}
-
-void
-bytes_done(struct bytes *b)
-{
-    free(b->p);
-    *b = (struct bytes){ 0 };
-}
 
 /* Clients choose rids; the seed keeps them from choosing collisions. */
 static uint64_t
@@ -79,13 +47,13 @@ ledger_new(uint32_t capacity, uint64_t seed)
     l->capacity = capacity;
     l->seed = seed;
     l->free = REQUEST_NONE;
-    l->queue = l->kept = (struct list){ REQUEST_NONE, REQUEST_NONE, 0 };
-    /* Rows are touched when first taken, so that an idle lagand is small. */
-    l->row = calloc(capacity, sizeof *l->row);
+    l->queue = l->retained = l->pending = (struct list){ REQUEST_NONE, REQUEST_NONE, 0 };
+    /* Memory is touched when a place is first used, so that an idle lagand is small. */
+    l->request = calloc(capacity, sizeof *l->request);
     l->by_rid = map_new(capacity);
     l->by_name = map_new(2 * capacity);
     l->by_id = map_new(capacity);
-    return l->row && l->by_rid && l->by_name && l->by_id ? TAKE(l) : NULL;
+    return l->request && l->by_rid && l->by_name && l->by_id ? TAKE(l) : NULL;
 }
 
 static void
@@ -93,26 +61,18 @@ empty(struct request *r)
 {
     free(r->submit);
     r->submit = NULL;
-    bytes_done(&r->token);
-    bytes_done(&r->text);
-    bytes_done(&r->logprob);
-    bytes_done(&r->top);
-    bytes_done(&r->p_id);
-    bytes_done(&r->p_logprob);
-    bytes_done(&r->p_top);
     outputs_done(r);
-    for (uint32_t i = 0; i < LAGAN_N_TENSORS; i++) bytes_done(&r->tensor[i].value);
 }
 
 struct ledger *
 ledger_free(struct ledger *l)
 {
     if (!l) return NULL;
-    for (uint32_t i = 0; l->row && i < l->n_ever; i++) empty(&l->row[i]);
+    for (uint32_t i = 0; l->request && i < l->n_ever; i++) empty(&l->request[i]);
     map_free(l->by_rid);
     map_free(l->by_name);
     map_free(l->by_id);
-    free(l->row);
+    free(l->request);
     free(l);
     return NULL;
 }
@@ -154,35 +114,26 @@ ledger_total_tokens(const struct rec_submit *s)
     return ledger_prompt_tokens(s) + (uint64_t)s->max_tokens * MAX(s->n, s->beams);
 }
 
-/* Of several outputs all tokens are in one count, of beams those of the best. */
-uint64_t
-request_unused_tokens(const struct request *r)
-{
-    const struct rec_submit *s = r->submit;
-
-    return ((uint64_t)s->max_tokens * s->n - request_n_tokens(r)) * MAX(s->n, s->beams) / s->n;
-}
-
 /* ---- lists */
 
-/* Before the row at `at`; REQUEST_NONE: at the end. */
+/* Insert before the request at `at`; REQUEST_NONE: at the end. */
 static void
 put_in(struct ledger *l, struct list *q, struct request *r, uint32_t at)
 {
-    uint32_t before = at == REQUEST_NONE ? q->last : l->row[at].prev;
+    uint32_t before = at == REQUEST_NONE ? q->last : l->request[at].prev;
 
     r->prev = before;
     r->next = at;
-    *(before == REQUEST_NONE ? &q->first : &l->row[before].next) = r->index;
-    *(at == REQUEST_NONE ? &q->last : &l->row[at].prev) = r->index;
+    *(before == REQUEST_NONE ? &q->first : &l->request[before].next) = r->index;
+    *(at == REQUEST_NONE ? &q->last : &l->request[at].prev) = r->index;
     q->n++;
 }
 
 static void
 take_out(struct ledger *l, struct list *q, struct request *r)
 {
-    *(r->prev == REQUEST_NONE ? &q->first : &l->row[r->prev].next) = r->next;
-    *(r->next == REQUEST_NONE ? &q->last : &l->row[r->next].prev) = r->prev;
+    *(r->prev == REQUEST_NONE ? &q->first : &l->request[r->prev].next) = r->next;
+    *(r->next == REQUEST_NONE ? &q->last : &l->request[r->next].prev) = r->prev;
     q->n--;
 }
 
@@ -191,7 +142,7 @@ before(const struct request *a, const struct request *b)
 {
     if (a->submit->priority > b->submit->priority) return true;
     if (a->submit->priority < b->submit->priority) return false;
-    return a->turn < b->turn || (a->turn == b->turn && a->id < b->id);
+    return a->fair_tag < b->fair_tag || (a->fair_tag == b->fair_tag && a->id < b->id);
 }
 
 static void
@@ -199,19 +150,19 @@ enqueue(struct ledger *l, struct request *r)
 {
     uint32_t at = REQUEST_NONE, prev = l->queue.last; /* from the end: most come in order */
 
-    while (prev != REQUEST_NONE && before(r, &l->row[prev])) {
+    while (prev != REQUEST_NONE && before(r, &l->request[prev])) {
         at = prev;
-        prev = l->row[prev].prev;
+        prev = l->request[prev].prev;
     }
     put_in(l, &l->queue, r, at);
-    l->queued_tokens += r->prompt_cost;
+    l->queued_tokens += r->n_prompt_tokens;
 }
 
 static void
 dequeue(struct ledger *l, struct request *r)
 {
     take_out(l, &l->queue, r);
-    l->queued_tokens -= r->prompt_cost;
+    l->queued_tokens -= r->n_prompt_tokens;
 }
 
 /* ---- names */
@@ -252,7 +203,7 @@ struct request *
 ledger_find_rid(struct ledger *l, const struct session_id *session, uint64_t rid)
 {
     uint32_t i = map_find(l->by_name, rid_name(l, session, rid));
-    struct request *r = i == MAP_NONE ? NULL : &l->row[i];
+    struct request *r = i == MAP_NONE ? NULL : &l->request[i];
 
     return r && r->rid == rid && same(&r->session, session) ? r : NULL;
 }
@@ -261,7 +212,7 @@ struct request *
 ledger_find_key(struct ledger *l, const struct session_id *session, const char *key, uint32_t n_key)
 {
     uint32_t i = map_find(l->by_name, key_name(l, session, key, n_key));
-    struct request *r = i == MAP_NONE ? NULL : &l->row[i];
+    struct request *r = i == MAP_NONE ? NULL : &l->request[i];
 
     return r && r->n_key == n_key && !memcmp(r->key, key, n_key) && same(&r->session, session)
                ? r
@@ -290,26 +241,25 @@ forget(struct ledger *l, struct request *r)
 }
 
 static size_t
-kept_bytes(const struct request *r)
+retained_bytes(const struct request *r)
 {
-    return sizeof *r + r->submit_bytes + r->token.cap + r->text.cap + r->logprob.cap + r->top.cap +
-           outputs_bytes(r);
+    return sizeof *r + r->submit_bytes + outputs_bytes(r);
 }
 
-/* It is not kept any more: another connection reads it, or it goes. */
+/* For another connection that receives it, or before it is freed. */
 static void
-unkeep(struct ledger *l, struct request *r)
+unretain(struct ledger *l, struct request *r)
 {
-    take_out(l, &l->kept, r);
-    l->kept_bytes -= kept_bytes(r);
-    r->kept = false;
+    take_out(l, &l->retained, r);
+    l->retained_bytes -= retained_bytes(r);
+    r->retained = false;
 }
 
 void
 ledger_unname(struct ledger *l, struct request *r)
 {
-    if (r->kept) {
-        unkeep(l, r);
+    if (r->retained) {
+        unretain(l, r);
         forget(l, r);
     } else {
         unname(l, r);
@@ -319,10 +269,10 @@ ledger_unname(struct ledger *l, struct request *r)
 static bool
 drop_oldest(struct ledger *l)
 {
-    struct request *r = l->kept.n ? &l->row[l->kept.first] : NULL;
+    struct request *r = l->retained.n ? &l->request[l->retained.first] : NULL;
 
     if (!r) return false;
-    unkeep(l, r);
+    unretain(l, r);
     forget(l, r);
     return true;
 }
@@ -334,10 +284,10 @@ ledger_name(struct ledger *l, struct request *r, const struct session_id *sessio
     struct request *old = ledger_find_rid(l, session, r->rid);
 
     check(!r->named && n_key <= sizeof r->key);
-    if (old && !old->kept) return -EEXIST;
+    if (old && !old->retained) return -EEXIST;
     if (n_key && ledger_find_key(l, session, key, n_key)) return -EEXIST;
     if (old) {
-        unkeep(l, old);
+        unretain(l, old);
         forget(l, old);
     }
     r->session = *session;
@@ -352,7 +302,7 @@ ledger_name(struct ledger *l, struct request *r, const struct session_id *sessio
     return 0;
 }
 
-/* ---- a row's life */
+/* ---- life of a request */
 
 static struct request *
 place(struct ledger *l)
@@ -363,12 +313,12 @@ place(struct ledger *l)
         if (!drop_oldest(l)) return NULL;
         i = l->free;
     }
-    if (i == REQUEST_NONE) return &l->row[l->n_ever++];
-    l->free = l->row[i].next;
-    return &l->row[i];
+    if (i == REQUEST_NONE) return &l->request[l->n_ever++];
+    l->free = l->request[i].next;
+    return &l->request[i];
 }
 
-/* A row that waits. NULL: all places are taken. */
+/* A queued request. NULL: all places are taken by open requests. */
 static struct request *
 add(struct ledger *l, req_id id, uint64_t rid, struct rec_submit *submit, uint32_t submit_bytes)
 {
@@ -381,17 +331,17 @@ add(struct ledger *l, req_id id, uint64_t rid, struct rec_submit *submit, uint32
     gen = r->gen + 1;
     *r = (struct request){
         .state = REQUEST_QUEUED,
-        .index = (uint32_t)(r - l->row),
+        .index = (uint32_t)(r - l->request),
         .gen = gen ? gen : 1,
         .id = id,
         .rid = rid,
         .client = UINT32_MAX,
-        .deadline = NSEC_NEVER,
+        .terms.deadline = NSEC_NEVER,
         .submit = submit,
         .submit_bytes = submit_bytes,
-        .prompt_cost = ledger_prompt_tokens(submit),
+        .n_prompt_tokens = ledger_prompt_tokens(submit),
+        .accounting.n_tokens = ledger_total_tokens(submit),
     };
-    r->cost = ledger_total_tokens(submit);
     submit->row = r->index;
     submit->gen = r->gen;
     submit->id = r->id;
@@ -440,6 +390,12 @@ ledger_last_id(const struct ledger *l)
 }
 
 void
+ledger_set_terms(struct request *r, const struct request_terms *terms)
+{
+    r->terms = *terms;
+}
+
+void
 ledger_detach(struct ledger *l, struct request *r)
 {
     check(r->attached);
@@ -447,7 +403,7 @@ ledger_detach(struct ledger *l, struct request *r)
     r->attached = false;
 }
 
-/* Another row has that place in a table, by its name or by one that falls together with it. */
+/* Returns true if another request has that hash in the table. */
 static bool
 is_anothers(const struct map *m, uint64_t name, const struct request *r)
 {
@@ -456,13 +412,13 @@ is_anothers(const struct map *m, uint64_t name, const struct request *r)
     return i != MAP_NONE && i != r->index;
 }
 
-/* One that has ended makes room, if it is of that very name. */
+/* A retained request of that very rid makes room. */
 static bool
 is_taken(struct ledger *l, const struct request *r, uint64_t rid)
 {
     const struct request *other = ledger_find_rid(l, &r->session, rid);
 
-    return !(other && other->kept) && is_anothers(l->by_name, rid_name(l, &r->session, rid), r);
+    return !(other && other->retained) && is_anothers(l->by_name, rid_name(l, &r->session, rid), r);
 }
 
 int
@@ -475,7 +431,7 @@ ledger_renumber(struct ledger *l, struct request *r, uint64_t rid)
     if (is_taken(l, r, rid)) return -EEXIST;
     other = ledger_find_rid(l, &r->session, rid);
     if (other) {
-        unkeep(l, other);
+        unretain(l, other);
         forget(l, other);
     }
     check(map_take(l->by_name, rid_name(l, &r->session, r->rid)) == r->index);
@@ -491,8 +447,8 @@ ledger_attach(struct ledger *l, struct request *r, uint32_t client, uint64_t rid
     if (is_anothers(l->by_rid, key_of(l, client, rid), r) || is_taken(l, r, rid)) return -EEXIST;
     if (r->attached) ledger_detach(l, r);
     check(ledger_renumber(l, r, rid) == 0);
-    if (r->kept) {
-        unkeep(l, r);
+    if (r->retained) {
+        unretain(l, r);
         l->n++;
     }
     r->client = client;
@@ -501,7 +457,7 @@ ledger_attach(struct ledger *l, struct request *r, uint32_t client, uint64_t rid
     return 0;
 }
 
-/* A kept row answers and never runs again: of its request the head is enough. */
+/* A retained request never runs again: the head of its record is enough. */
 static void
 shrink(struct request *r)
 {
@@ -517,30 +473,32 @@ shrink(struct request *r)
 void
 ledger_give(struct ledger *l, struct request *r)
 {
-    check(r->state == REQUEST_ENDED && !r->attached && !r->held && !r->due && !r->kept);
+    check(r->state == REQUEST_ENDED && !r->attached && !r->dispatch.held && !r->pending &&
+          !r->retained);
     l->n--;
     if (!r->named) {
         forget(l, r);
         return;
     }
     shrink(r);
-    r->kept = true;
-    put_in(l, &l->kept, r, REQUEST_NONE);
-    l->kept_bytes += kept_bytes(r);
-    while (l->kept_bytes > LEDGER_KEEP_BYTES) drop_oldest(l);
+    r->retained = true;
+    put_in(l, &l->retained, r, REQUEST_NONE);
+    l->retained_bytes += retained_bytes(r);
+    while (l->retained_bytes > LEDGER_KEEP_BYTES) drop_oldest(l);
 }
 
 void
 ledger_expire(struct ledger *l, nsec now)
 {
-    while (l->kept.n && now - l->row[l->kept.first].ended >= LEDGER_KEEP_TIME) drop_oldest(l);
+    while (l->retained.n && now - l->request[l->retained.first].result.ended_at >= LEDGER_KEEP_TIME)
+        drop_oldest(l);
 }
 
 struct request *
 ledger_request(struct ledger *l, uint32_t index)
 {
-    if (index >= l->n_ever || l->row[index].state == REQUEST_FREE) return NULL;
-    return &l->row[index];
+    if (index >= l->n_ever || l->request[index].state == REQUEST_FREE) return NULL;
+    return &l->request[index];
 }
 
 struct request *
@@ -548,8 +506,8 @@ ledger_find(struct ledger *l, uint32_t client, uint64_t rid)
 {
     uint32_t i = map_find(l->by_rid, key_of(l, client, rid));
 
-    if (i == MAP_NONE || l->row[i].client != client || l->row[i].rid != rid) return NULL;
-    return &l->row[i];
+    if (i == MAP_NONE || l->request[i].client != client || l->request[i].rid != rid) return NULL;
+    return &l->request[i];
 }
 
 struct request *
@@ -557,17 +515,20 @@ ledger_find_id(struct ledger *l, req_id id)
 {
     uint32_t i = map_find(l->by_id, id);
 
-    return i == MAP_NONE ? NULL : &l->row[i];
+    return i == MAP_NONE ? NULL : &l->request[i];
 }
 
 void
-ledger_set_fair_tag(struct ledger *l, struct request *r, uint64_t turn)
+ledger_set_fair_tag(struct ledger *l, struct request *r, uint64_t fair_tag)
 {
-    check(r->state == REQUEST_QUEUED);
-    /* Thousands may be told so at once, and a place is looked for from the end. */
-    if (turn == r->turn) return;
+    if (r->state != REQUEST_QUEUED) {
+        r->fair_tag = fair_tag;
+        return;
+    }
+    /* Thousands may keep their tag at once, and a place is searched from the end of the queue. */
+    if (fair_tag == r->fair_tag) return;
     dequeue(l, r);
-    r->turn = turn;
+    r->fair_tag = fair_tag;
     enqueue(l, r);
 }
 
@@ -576,7 +537,7 @@ ledger_next_queued(struct ledger *l, const struct request *after)
 {
     uint32_t i = after ? after->next : l->queue.first;
 
-    return i == REQUEST_NONE ? NULL : &l->row[i];
+    return i == REQUEST_NONE ? NULL : &l->request[i];
 }
 
 struct request *
@@ -584,7 +545,39 @@ ledger_last_queued(struct ledger *l, const struct request *before)
 {
     uint32_t i = before ? before->prev : l->queue.last;
 
-    return i == REQUEST_NONE ? NULL : &l->row[i];
+    return i == REQUEST_NONE ? NULL : &l->request[i];
+}
+
+void
+ledger_add_pending(struct ledger *l, struct request *r)
+{
+    uint32_t last = l->pending.last;
+
+    if (r->pending || !r->attached) return;
+    r->pending = true;
+    r->next_pending = REQUEST_NONE;
+    *(last == REQUEST_NONE ? &l->pending.first : &l->request[last].next_pending) = r->index;
+    l->pending.last = r->index;
+}
+
+uint32_t
+ledger_take_pending(struct ledger *l)
+{
+    uint32_t first = l->pending.first;
+
+    l->pending.first = l->pending.last = REQUEST_NONE;
+    return first;
+}
+
+struct request *
+ledger_pop_pending(struct ledger *l, uint32_t *at)
+{
+    struct request *r = *at == REQUEST_NONE ? NULL : &l->request[*at];
+
+    if (!r) return NULL;
+    *at = r->next_pending;
+    r->pending = false;
+    return r;
 }
 
 void
@@ -604,10 +597,98 @@ request_move(struct ledger *l, struct request *r, enum request_state to)
     if (to == REQUEST_QUEUED) enqueue(l, r);
 }
 
+/* ---- getters */
+
+enum request_state
+request_state(const struct request *r)
+{
+    return r->state;
+}
+
+const char *
+request_state_name(enum request_state state)
+{
+    static const char *const names[REQUEST_N_STATES] = {
+        [REQUEST_FREE] = "free",
+        [REQUEST_QUEUED] = "queued",
+        [REQUEST_DISPATCHED] = "dispatched",
+        [REQUEST_STREAMING] = "streaming",
+        [REQUEST_ENDED] = "ended",
+    };
+
+    return names[state];
+}
+
+req_id
+request_id(const struct request *r)
+{
+    return r->id;
+}
+
+uint64_t
+request_seed(const struct request *r)
+{
+    return r->submit->seed;
+}
+
+uint32_t
+request_client(const struct request *r)
+{
+    return r->client;
+}
+
+bool
+request_attached(const struct request *r)
+{
+    return r->attached;
+}
+
+bool
+request_retained(const struct request *r)
+{
+    return r->retained;
+}
+
+bool
+request_held(const struct request *r)
+{
+    return r->dispatch.held;
+}
+
+bool
+request_suspended(const struct request *r)
+{
+    return r->notify.suspended;
+}
+
+uint32_t
+request_worker(const struct request *r)
+{
+    return r->dispatch.worker;
+}
+
+uint32_t
+request_model(const struct request *r)
+{
+    return r->terms.model;
+}
+
+nsec
+request_accepted(const struct request *r)
+{
+    return r->terms.accepted;
+}
+
+uint64_t
+request_prompt_tokens(const struct request *r)
+{
+    return r->n_prompt_tokens;
+}
+
 uint32_t
 request_n_tokens(const struct request *r)
 {
-    return (uint32_t)(r->token.n / sizeof(token_id));
+    return outputs_n_tokens(r);
 }
 
 uint32_t
@@ -616,7 +697,7 @@ request_n_seqs(const struct request *r)
     return MAX(r->submit->n, r->submit->beams);
 }
 
-/* ---- the record that goes on from here */
+/* ---- the record with which a worker continues */
 
 static size_t
 padded(size_t n)
@@ -627,7 +708,7 @@ padded(size_t n)
 uint32_t
 request_record_bytes(const struct request *r)
 {
-    return r->submit_bytes + (uint32_t)(padded(r->token.n) + padded(r->text.n)) +
+    return r->submit_bytes + (uint32_t)(padded(r->outputs.token.n) + padded(r->outputs.text.n)) +
            outputs_record_bytes(r);
 }
 
@@ -650,25 +731,25 @@ request_record(const struct request *r, uint32_t at, void *to, uint32_t n)
 {
     const char *base = (const char *)r->submit;
     struct rec_submit head = *r->submit;
-    /* records.h: prompt, decoder | done | text | done's text | the rest | whose done is */
+    /* records.h: prompt, decoder | done | text | done's text | the rest | outputs of done */
     size_t ids = padded((size_t)head.n_prompt * 4) + padded((size_t)head.n_decoder * 4);
     size_t text = padded(head.text_bytes), before = sizeof head + ids + text;
     uint32_t pos = 0, end = at + n;
 
     check(end <= request_record_bytes(r));
     head.n_done = request_n_tokens(r);
-    head.done_text = (uint32_t)r->text.n;
-    head.done_score = r->score;
-    /* Those come before the first token: they are out. */
+    head.done_text = (uint32_t)r->outputs.text.n;
+    head.done_score = r->outputs.score;
+    /* These are sent before the first token. */
     if (head.n_done) head.flags &= (uint8_t) ~(SUBMIT_PROMPT_LOGPROBS | SUBMIT_ENCODER_OUTPUT);
-    if (r->pause_told) head.flags |= SUBMIT_PAUSED;
+    if (r->notify.suspend_sent) head.flags |= SUBMIT_PAUSED;
     splice(&pos, &head, sizeof head, at, end, to);
     splice(&pos, base + sizeof head, ids, at, end, to);
-    splice(&pos, r->token.p, r->token.n, at, end, to);
-    splice(&pos, NULL, padded(r->token.n) - r->token.n, at, end, to);
+    splice(&pos, r->outputs.token.p, r->outputs.token.n, at, end, to);
+    splice(&pos, NULL, padded(r->outputs.token.n) - r->outputs.token.n, at, end, to);
     splice(&pos, base + sizeof head + ids, text, at, end, to);
-    splice(&pos, r->text.p, r->text.n, at, end, to);
-    splice(&pos, NULL, padded(r->text.n) - r->text.n, at, end, to);
+    splice(&pos, r->outputs.text.p, r->outputs.text.n, at, end, to);
+    splice(&pos, NULL, padded(r->outputs.text.n) - r->outputs.text.n, at, end, to);
     splice(&pos, base + before, r->submit_bytes - before, at, end, to);
     if (end > pos) {
         uint32_t from = MAX(pos, at);
@@ -685,10 +766,10 @@ ledger_check(const struct ledger *l)
     uint64_t tokens = 0, bytes = 0;
 
     for (uint32_t i = 0; i < l->n_ever; i++) {
-        const struct request *r = &l->row[i];
+        const struct request *r = &l->request[i];
 
         if (r->state == REQUEST_FREE) continue;
-        n += !r->kept;
+        n += !r->retained;
         all++;
         check(map_find(l->by_id, r->id) == i);
         check(r->index == i && r->submit);
@@ -696,23 +777,24 @@ ledger_check(const struct ledger *l)
         names += r->named ? 1u + (r->n_key > 0) : 0;
         check(!r->attached || map_find(l->by_rid, key_of(l, r->client, r->rid)) == i);
         check(!r->named || map_find(l->by_name, rid_name(l, &r->session, r->rid)) == i);
-        check(!r->kept || (r->state == REQUEST_ENDED && r->named && !r->attached && !r->held));
-        kept += r->kept;
-        if (r->kept) bytes += kept_bytes(r);
+        check(!r->retained ||
+              (r->state == REQUEST_ENDED && r->named && !r->attached && !r->dispatch.held));
+        kept += r->retained;
+        if (r->retained) bytes += retained_bytes(r);
         if (r->state != REQUEST_QUEUED) continue;
         queued++;
-        tokens += r->prompt_cost;
-        check(!r->held);
+        tokens += r->n_prompt_tokens;
+        check(!r->dispatch.held);
     }
-    for (uint32_t i = l->queue.first; i != REQUEST_NONE; i = l->row[i].next) {
-        uint32_t next = l->row[i].next;
+    for (uint32_t i = l->queue.first; i != REQUEST_NONE; i = l->request[i].next) {
+        uint32_t next = l->request[i].next;
 
         in_queue++;
-        check(next == REQUEST_NONE || before(&l->row[i], &l->row[next]));
+        check(next == REQUEST_NONE || before(&l->request[i], &l->request[next]));
     }
-    for (uint32_t i = l->kept.first; i != REQUEST_NONE; i = l->row[i].next) in_kept++;
+    for (uint32_t i = l->retained.first; i != REQUEST_NONE; i = l->request[i].next) in_kept++;
     check(n == l->n && all == map_n(l->by_id) && attached == map_n(l->by_rid) &&
           names == map_n(l->by_name));
     check(queued == l->queue.n && in_queue == queued && tokens == l->queued_tokens);
-    check(kept == l->kept.n && in_kept == kept && bytes == l->kept_bytes);
+    check(kept == l->retained.n && in_kept == kept && bytes == l->retained_bytes);
 }

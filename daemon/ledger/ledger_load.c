@@ -1,12 +1,13 @@
 /* ledger_load.c - see ledger_load.h.
  *
- * Every field may be anything: it was written by a process that has crashed. What is not possible is
- * dropped, one record at a time.
+ * Every field may be anything: it was written by a process that has crashed. What is not possible
+ * is dropped, one record at a time.
  */
 #include "daemon/ledger/ledger_load.h"
 
 #include "daemon/ledger/ledger_save.h"
 #include "daemon/ledger/outputs.h"
+#include "daemon/ledger/request.h"
 #include "daemon/options.h"
 #include "ipc/msg.h"
 
@@ -14,7 +15,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Do the counts that lagand uses lie inside? The rest of it is the worker's to judge. */
+/* Are the counts that lagand uses within the record? The worker checks the rest. */
 static bool
 submit_fits(const struct rec_submit *s, uint32_t bytes)
 {
@@ -39,7 +40,7 @@ model_named(const struct config *c, const char name[64])
 }
 
 static int
-read_row(struct ledger *l, const struct config *c, const char *p, uint32_t n, struct err *e)
+read_request(struct ledger *l, const struct config *c, const char *p, uint32_t n, struct err *e)
 {
     static const struct session_id nobody;
     struct rec_submit *s;
@@ -47,14 +48,15 @@ read_row(struct ledger *l, const struct config *c, const char *p, uint32_t n, st
     struct request *r, *old, *same;
     uint32_t model;
 
-    if (n < sizeof k + sizeof *s) return err_set(e, -EBADMSG, "a row of %u bytes", n);
+    if (n < sizeof k + sizeof *s) return err_set(e, -EBADMSG, "a request of %u bytes", n);
     memcpy(&k, p, sizeof k);
     model = model_named(c, k.model);
     if (k.submit_bytes != n - sizeof k || k.n_key > sizeof k.key || !k.id || k.id > INT64_MAX ||
         !k.win || k.win > LAGAN_MAX_WIN || !memcmp(&k.session, &nobody, sizeof nobody))
-        return err_set(e, -EBADMSG, "row %llu: a field is not possible", (unsigned long long)k.id);
+        return err_set(e, -EBADMSG, "request %llu: a field is out of range",
+                       (unsigned long long)k.id);
     if (model == c->n_models)
-        return err_set(e, -EBADMSG, "row %llu: its model is not served any more",
+        return err_set(e, -EBADMSG, "request %llu: its model is not served any more",
                        (unsigned long long)k.id);
     s = malloc(k.submit_bytes);
     if (!s) return err_set(e, -ENOMEM, "no memory for the ledger");
@@ -62,35 +64,37 @@ read_row(struct ledger *l, const struct config *c, const char *p, uint32_t n, st
     if (!submit_fits(s, k.submit_bytes) ||
         ledger_restore(l, k.id, k.rid, s, k.submit_bytes, &r) < 0) {
         free(s);
-        return err_set(e, -EBADMSG, "row %llu: its request is not whole", (unsigned long long)k.id);
+        return err_set(e, -EBADMSG, "request %llu: its SUBMIT is incomplete",
+                       (unsigned long long)k.id);
     }
-    /* One that was no longer kept when this one got its key. */
+    /* A request that had expired when this one got its key. */
     old = k.n_key ? ledger_find_key(l, &k.session, k.key, k.n_key) : NULL;
     same = ledger_find_rid(l, &k.session, k.rid);
-    if (old && old->kept && (!same || same->kept)) ledger_unname(l, old);
+    if (old && old->retained && (!same || same->retained)) ledger_unname(l, old);
     if (outputs_init(r) < 0 || ledger_name(l, r, &k.session, k.key, k.n_key) < 0) {
         request_move(l, r, REQUEST_ENDED);
         ledger_give(l, r);
-        return err_set(e, -EBADMSG, "row %llu: its name is another's", (unsigned long long)k.id);
+        return err_set(e, -EBADMSG, "request %llu: its name belongs to another request",
+                       (unsigned long long)k.id);
     }
-    r->noted = true;
-    r->model = model;
-    r->accepted = k.accepted;
-    r->deadline = k.deadline;
-    r->patience = k.patience;
-    r->win = k.win;
-    r->no_resume = k.no_resume != 0;
+    r->log.logged = true;
+    r->terms.model = model;
+    r->terms.accepted = k.accepted;
+    r->terms.deadline = k.deadline;
+    r->terms.disconnect_timeout = k.patience;
+    r->delivery.ack_window = k.win;
+    r->terms.no_resume = k.no_resume != 0;
     return 0;
 }
 
-/* The open row that a record speaks of. */
+/* The open request that a record names. */
 static struct request *
 named(struct ledger *l, uint64_t id, struct err *e)
 {
     struct request *r = ledger_find_id(l, id);
 
     if (r && r->state != REQUEST_ENDED) return r;
-    err_set(e, -EBADMSG, "there is no open row %llu", (unsigned long long)id);
+    err_set(e, -EBADMSG, "there is no open request %llu", (unsigned long long)id);
     return NULL;
 }
 
@@ -102,7 +106,7 @@ read_pieces(struct request *r, const struct saved_tokens *k, const char *p)
     struct output_piece one;
     uint64_t n = 0, n_text = 0;
 
-    for (uint32_t i = 0; i < r->submit->n; i++) said[i] = r->out[i].n_said;
+    for (uint32_t i = 0; i < r->submit->n; i++) said[i] = r->outputs.each[i].n_received;
     for (uint32_t i = 0; i < k->n_pieces; i++) {
         memcpy(&one, p + i * sizeof one, sizeof one);
         n += one.n;
@@ -114,7 +118,7 @@ read_pieces(struct request *r, const struct saved_tokens *k, const char *p)
     if (n != k->n || n_text != k->n_text) return -EBADMSG;
     for (uint32_t i = 0; i < k->n_pieces; i++) {
         memcpy(&one, p + i * sizeof one, sizeof one);
-        TRY(outputs_add(r, &one));
+        TRY(outputs_add_piece(r, &one));
     }
     return 0;
 }
@@ -134,42 +138,44 @@ read_tokens(struct ledger *l, const char *p, uint32_t n, struct err *e)
     r = named(l, k.id, e);
     if (!r) return -EBADMSG;
     most = (uint64_t)r->submit->max_tokens * r->submit->n;
-    if (k.first != request_n_tokens(r) || k.n > most - k.first || (k.n_pieces && !r->out) ||
-        k.n_pieces > n / sizeof(struct output_piece) || k.lp_first < k.first ||
-        k.lp_first - k.first > k.n)
-        return err_set(e, -EBADMSG, "row %llu: %u tokens after %u", (unsigned long long)k.id, k.n,
-                       k.first);
+    if (k.first != outputs_n_tokens(r) || k.n > most - k.first ||
+        (k.n_pieces && !r->outputs.each) || k.n_pieces > n / sizeof(struct output_piece) ||
+        k.lp_first < k.first || k.lp_first - k.first > k.n)
+        return err_set(e, -EBADMSG, "request %llu: %u tokens at position %u",
+                       (unsigned long long)k.id, k.n, k.first);
     n -= k.n_pieces * (uint32_t)sizeof(struct output_piece);
-    if (r->out && read_pieces(r, &k, p + n) < 0)
-        return err_set(e, -EBADMSG, "row %llu: whose its tokens are is not said",
+    if (r->outputs.each && read_pieces(r, &k, p + n) < 0)
+        return err_set(e, -EBADMSG, "request %llu: its tokens do not match its outputs",
                        (unsigned long long)k.id);
     each = r->submit->flags & SUBMIT_LOGPROBS ? 4 + 8 * (uint64_t)r->submit->logprobs : 0;
     n_lp = k.n - (k.lp_first - k.first);
     if (4 * (uint64_t)k.n + n_lp * each + k.n_text != n)
-        return err_set(e, -EBADMSG, "row %llu: tokens are %u bytes", (unsigned long long)k.id, n);
+        return err_set(e, -EBADMSG, "request %llu: its tokens are %u bytes",
+                       (unsigned long long)k.id, n);
     lps = p + 4 * (size_t)k.n;
     tops = each ? lps + 4 * n_lp : lps;
     text = p + (n - k.n_text);
-    if (bytes_add(&r->token, p, 4 * (size_t)k.n) < 0 || bytes_add(&r->text, text, k.n_text) < 0)
+    if (bytes_add(&r->outputs.token, p, 4 * (size_t)k.n) < 0 ||
+        bytes_add(&r->outputs.text, text, k.n_text) < 0)
         return err_set(e, -ENOMEM, "no memory for the ledger");
     if (each && n_lp) {
         /* What was acked is not there: nothing before it either. */
         if (k.lp_first > k.first) {
-            r->lp_first = k.lp_first;
-            r->logprob.n = r->top.n = 0;
+            r->outputs.first_logprob = k.lp_first;
+            r->outputs.logprob.n = r->outputs.top.n = 0;
         }
-        if (bytes_add(&r->logprob, lps, 4 * n_lp) < 0 ||
-            bytes_add(&r->top, tops, n_lp * (each - 4)) < 0)
+        if (bytes_add(&r->outputs.logprob, lps, 4 * n_lp) < 0 ||
+            bytes_add(&r->outputs.top, tops, n_lp * (each - 4)) < 0)
             return err_set(e, -ENOMEM, "no memory for the ledger");
     } else if (each && k.n) {
-        r->lp_first = k.first + k.n;
-        r->logprob.n = r->top.n = 0;
+        r->outputs.first_logprob = k.first + k.n;
+        r->outputs.logprob.n = r->outputs.top.n = 0;
     }
-    r->n_said += k.n;
-    r->n_text_said = k.text_said;
-    r->text_unknown = k.text_unknown != 0;
-    r->tensor[LAGAN_TENSOR_LOGITS - 1].unknown = request_n_tokens(r) > 0;
-    r->score = k.score == k.score ? k.score : 0;
+    r->outputs.n_received += k.n;
+    r->outputs.n_text_received = k.text_said;
+    r->outputs.text_start_unknown = k.text_unknown != 0;
+    r->outputs.tensor[LAGAN_TENSOR_LOGITS - 1].start_unknown = outputs_n_tokens(r) > 0;
+    r->outputs.score = k.score == k.score ? k.score : 0;
     return 0;
 }
 
@@ -183,13 +189,13 @@ read_state(struct ledger *l, const char *p, uint32_t n, struct err *e)
     memcpy(&k, p, sizeof k);
     r = named(l, k.id, e);
     if (!r) return -EBADMSG;
-    r->resumed = k.resumed;
-    r->n_vain = k.n_vain;
-    r->n_before = k.n_before;
-    r->blamed_at = MIN(k.blamed_at, request_n_tokens(r));
-    r->n_blames = k.n_blames > 2 ? 2 : k.n_blames;
-    r->acquitted = k.acquitted != 0;
-    r->home = k.home; /* any number: route_home() looks */
+    r->dispatch.resumed = k.resumed;
+    r->suspicion.n_stuck = k.n_vain;
+    r->suspicion.n_tokens_before = k.n_before;
+    r->suspicion.fault_at = MIN(k.blamed_at, outputs_n_tokens(r));
+    r->suspicion.n_faults = k.n_blames > 2 ? 2 : k.n_blames;
+    r->suspicion.cleared = k.acquitted != 0;
+    r->dispatch.home = k.home; /* any number: route_home() looks */
     return 0;
 }
 
@@ -198,7 +204,7 @@ static void
 read_ends(struct request *r, const char *p, uint16_t reason)
 {
     for (uint32_t i = 0; i < r->submit->n; i++) {
-        struct request_output o, *to = &r->out[i];
+        struct request_output o, *to = &r->outputs.each[i];
 
         memcpy(&o, p + i * sizeof o, sizeof o);
         to->score = o.score == o.score ? o.score : 0;
@@ -219,21 +225,21 @@ read_end(struct ledger *l, const char *p, uint32_t n, struct err *e)
     memcpy(&k, p, sizeof k);
     r = named(l, k.id, e);
     if (!r) return -EBADMSG;
-    if (n != sizeof k + (r->out ? r->submit->n * sizeof *r->out : 0))
+    if (n != sizeof k + (r->outputs.each ? r->submit->n * sizeof *r->outputs.each : 0))
         return err_set(e, -EBADMSG, "an end of %u bytes", n);
-    if (r->out) read_ends(r, p + sizeof k, k.reason);
+    if (r->outputs.each) read_ends(r, p + sizeof k, k.reason);
     if (!msg_reason(k.reason, NULL))
-        return err_set(e, -EBADMSG, "row %llu: there is no reason %u", (unsigned long long)k.id,
+        return err_set(e, -EBADMSG, "request %llu: reason %u is unknown", (unsigned long long)k.id,
                        k.reason);
-    r->reason = k.reason;
-    r->ended = k.ended;
-    r->score = k.score == k.score ? k.score : 0;
-    r->cached = k.cached;
-    r->adopted = k.adopted;
-    r->recomputed = k.recomputed;
-    memcpy(r->why, k.why, sizeof r->why);
-    r->why[sizeof r->why - 1] = 0;
-    if (!msg_utf8(r->why, strlen(r->why))) r->why[0] = 0;
+    r->result.reason = k.reason;
+    r->result.ended_at = k.ended;
+    r->outputs.score = k.score == k.score ? k.score : 0;
+    r->result.cached = k.cached;
+    r->result.adopted = k.adopted;
+    r->result.recomputed = k.recomputed;
+    memcpy(r->result.message, k.why, sizeof r->result.message);
+    r->result.message[sizeof r->result.message - 1] = 0;
+    if (!msg_utf8(r->result.message, strlen(r->result.message))) r->result.message[0] = 0;
     request_move(l, r, REQUEST_ENDED);
     ledger_give(l, r);
     return 0;
@@ -248,8 +254,8 @@ read_gone(struct ledger *l, const char *p, uint32_t n, struct err *e)
     if (n != sizeof k) return err_set(e, -EBADMSG, "a name of %u bytes", n);
     memcpy(&k, p, sizeof k);
     r = ledger_find_id(l, k.id);
-    if (!r) return err_set(e, -EBADMSG, "there is no row %llu", (unsigned long long)k.id);
-    if (r->kept) {
+    if (!r) return err_set(e, -EBADMSG, "there is no request %llu", (unsigned long long)k.id);
+    if (r->retained) {
         ledger_unname(l, r);
         return 0;
     }
@@ -269,7 +275,7 @@ read_rid(struct ledger *l, const char *p, uint32_t n, struct err *e)
     memcpy(&k, p, sizeof k);
     r = ledger_find_id(l, k.id);
     if (!r || !r->named || ledger_renumber(l, r, k.rid) < 0)
-        return err_set(e, -EBADMSG, "row %llu: it cannot have that number",
+        return err_set(e, -EBADMSG, "request %llu: its new rid belongs to another request",
                        (unsigned long long)k.id);
     return 0;
 }
@@ -292,7 +298,7 @@ ledger_load_record(struct ledger *l, const struct config *c, uint16_t type, cons
 {
     switch (type) {
     case SAVED_REQUEST:
-        return read_row(l, c, data, n, e);
+        return read_request(l, c, data, n, e);
     case SAVED_TOKENS:
         return read_tokens(l, data, n, e);
     case SAVED_STATE:

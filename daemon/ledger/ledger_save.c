@@ -4,31 +4,30 @@
 #include "base/log.h"
 #include "daemon/ledger/ledger_load.h"
 #include "daemon/ledger/outputs.h"
-#include "daemon/request/admission.h"
-#include "daemon/request/deliver.h"
-#include "ipc/msg.h"
+#include "daemon/ledger/request.h"
+#include "daemon/options.h"
 
 #include <errno.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-static const nsec STAY = 10 * NSEC_S; /* all workers start, and each finds the KV of its own */
-
-/* The log grows to so much, or to so many times what the last turn wrote, before it is written anew. */
+/* The log is written anew when it is larger than LOG_LEAST and LOG_FACTOR times what was written
+ * last. */
 enum { LOG_LEAST = 1 << 20, LOG_FACTOR = 2 };
 
 static bool
-wanted(const struct request *r)
+is_saved(const struct request *r)
 {
     return r->named && !(r->submit->flags & LEDGER_NOT_SAVED);
 }
 
-/* ---- writing: each into room that is there, or not at all */
+/* ---- records: each is written whole, or false is returned */
 
 static bool
-put_row(struct daemon *d, const struct request *r)
+put_request(struct ledger_log *g, const struct request *r)
 {
-    struct saved_request *k = log_file_reserve(&d->mirror, SAVED_REQUEST,
+    struct saved_request *k = log_file_reserve(&g->file, SAVED_REQUEST,
                                                (uint32_t)sizeof *k + r->submit_bytes);
 
     if (!k) return false;
@@ -36,26 +35,26 @@ put_row(struct daemon *d, const struct request *r)
         .id = r->id,
         .rid = r->rid,
         .session = r->session,
-        .accepted = r->accepted,
-        .deadline = r->deadline,
-        .patience = r->patience,
-        .win = r->win,
+        .accepted = r->terms.accepted,
+        .deadline = r->terms.deadline,
+        .patience = r->terms.disconnect_timeout,
+        .win = r->delivery.ack_window,
         .submit_bytes = r->submit_bytes,
         .n_key = r->n_key,
-        .no_resume = r->no_resume,
+        .no_resume = r->terms.no_resume,
     };
     memcpy(k->key, r->key, r->n_key);
-    memcpy(k->model, d->config->model[r->model].keys.name, sizeof k->model);
+    memcpy(k->model, g->config->model[r->terms.model].keys.name, sizeof k->model);
     memcpy(k + 1, r->submit, r->submit_bytes);
-    log_file_commit(&d->mirror);
+    log_file_commit(&g->file);
     return true;
 }
 
-/* Whose the last n tokens are: of the output that said them, or all. How many pieces. */
+/* How many pieces the last n tokens are: one output's, or all that there are. */
 static uint32_t
 last_pieces(const struct request *r, uint32_t n)
 {
-    return r->out && n != request_n_tokens(r) ? 1 : outputs_n_pieces(r);
+    return r->outputs.each && n != request_n_tokens(r) ? 1 : outputs_n_pieces(r);
 }
 
 static void
@@ -70,17 +69,17 @@ put_pieces(const struct request *r, uint32_t n, uint32_t n_text, uint32_t n_piec
 }
 
 static bool
-put_tokens(struct daemon *d, const struct request *r, uint32_t n, uint32_t n_text)
+put_tokens(struct ledger_log *g, const struct request *r, uint32_t n, uint32_t n_text)
 {
     uint32_t n_pieces = n || n_text ? last_pieces(r, n) : 0;
     bool lp = r->submit->flags & SUBMIT_LOGPROBS;
-    uint32_t first = request_n_tokens(r) - n, lp_first = MAX(first, r->lp_first);
+    uint32_t first = request_n_tokens(r) - n, lp_first = MAX(first, r->outputs.first_logprob);
     uint32_t n_lp = lp ? first + n - lp_first : 0, each = 8 * r->submit->logprobs;
     struct saved_tokens *k;
     char *to;
 
     if (!n && !n_text) return true;
-    k = log_file_reserve(&d->mirror, SAVED_TOKENS,
+    k = log_file_reserve(&g->file, SAVED_TOKENS,
                          (uint32_t)sizeof *k + 4 * n + n_lp * (4 + each) + n_text +
                              n_pieces * (uint32_t)sizeof(struct output_piece));
     if (!k) return false;
@@ -90,274 +89,276 @@ put_tokens(struct daemon *d, const struct request *r, uint32_t n, uint32_t n_tex
         .n = n,
         .n_text = n_text,
         .lp_first = lp_first,
-        .score = r->score,
-        .text_said = r->n_text_said,
-        .text_unknown = r->text_unknown,
+        .score = r->outputs.score,
+        .text_said = r->outputs.n_text_received,
+        .text_unknown = r->outputs.text_start_unknown,
         .n_pieces = n_pieces,
     };
     to = (char *)(k + 1);
-    if (n) memcpy(to, r->token.p + (size_t)first * 4, (size_t)n * 4);
+    if (n) memcpy(to, r->outputs.token.p + (size_t)first * 4, (size_t)n * 4);
     to += (size_t)n * 4;
     if (n_lp) {
-        size_t at = lp_first - r->lp_first;
+        size_t at = lp_first - r->outputs.first_logprob;
 
-        memcpy(to, r->logprob.p + at * 4, (size_t)n_lp * 4);
+        memcpy(to, r->outputs.logprob.p + at * 4, (size_t)n_lp * 4);
         to += (size_t)n_lp * 4;
-        if (each) memcpy(to, r->top.p + at * each, (size_t)n_lp * each);
+        if (each) memcpy(to, r->outputs.top.p + at * each, (size_t)n_lp * each);
         to += (size_t)n_lp * each;
     }
-    if (n_text) memcpy(to, r->text.p + (r->text.n - n_text), n_text);
+    if (n_text) memcpy(to, r->outputs.text.p + (r->outputs.text.n - n_text), n_text);
     put_pieces(r, n, n_text, n_pieces, to + n_text);
-    log_file_commit(&d->mirror);
+    log_file_commit(&g->file);
     return true;
 }
 
 static bool
-put_state(struct daemon *d, const struct request *r)
+put_state(struct ledger_log *g, const struct request *r)
 {
-    struct saved_state *k = log_file_reserve(&d->mirror, SAVED_STATE, sizeof *k);
+    struct saved_state *k = log_file_reserve(&g->file, SAVED_STATE, sizeof *k);
 
     if (!k) return false;
     *k = (struct saved_state){
         .id = r->id,
-        .resumed = r->resumed,
-        .n_vain = r->n_vain,
-        .n_before = r->n_before,
-        .blamed_at = r->blamed_at,
-        .n_blames = r->n_blames,
-        .acquitted = r->acquitted,
-        .home = r->held ? r->worker + 1 : r->home,
+        .resumed = r->dispatch.resumed,
+        .n_vain = r->suspicion.n_stuck,
+        .n_before = r->suspicion.n_tokens_before,
+        .blamed_at = r->suspicion.fault_at,
+        .n_blames = r->suspicion.n_faults,
+        .acquitted = r->suspicion.cleared,
+        .home = r->dispatch.held ? r->dispatch.worker + 1 : r->dispatch.home,
     };
-    log_file_commit(&d->mirror);
+    log_file_commit(&g->file);
     return true;
 }
 
 static bool
-put_end(struct daemon *d, const struct request *r)
+put_end(struct ledger_log *g, const struct request *r)
 {
-    uint32_t outputs = r->out ? r->submit->n * (uint32_t)sizeof *r->out : 0;
-    struct saved_end *k = log_file_reserve(&d->mirror, SAVED_END, (uint32_t)sizeof *k + outputs);
+    uint32_t outputs = r->outputs.each ? r->submit->n * (uint32_t)sizeof *r->outputs.each : 0;
+    struct saved_end *k = log_file_reserve(&g->file, SAVED_END, (uint32_t)sizeof *k + outputs);
 
     if (!k) return false;
     *k = (struct saved_end){
         .id = r->id,
-        .ended = r->ended,
-        .score = r->score,
-        .cached = r->cached,
-        .adopted = r->adopted,
-        .recomputed = r->recomputed,
-        .reason = r->reason,
+        .ended = r->result.ended_at,
+        .score = r->outputs.score,
+        .cached = r->result.cached,
+        .adopted = r->result.adopted,
+        .recomputed = r->result.recomputed,
+        .reason = r->result.reason,
     };
-    memcpy(k->why, r->why, sizeof k->why);
-    if (outputs) memcpy(k + 1, r->out, outputs);
-    log_file_commit(&d->mirror);
+    memcpy(k->why, r->result.message, sizeof k->why);
+    if (outputs) memcpy(k + 1, r->outputs.each, outputs);
+    log_file_commit(&g->file);
     return true;
 }
 
 static bool
-put_gone(struct daemon *d, const struct request *r)
+put_gone(struct ledger_log *g, const struct request *r)
 {
-    struct saved_unname *k = log_file_reserve(&d->mirror, SAVED_UNNAME, sizeof *k);
+    struct saved_unname *k = log_file_reserve(&g->file, SAVED_UNNAME, sizeof *k);
 
     if (!k) return false;
     k->id = r->id;
-    log_file_commit(&d->mirror);
+    log_file_commit(&g->file);
     return true;
 }
 
 static bool
-put_rid(struct daemon *d, const struct request *r)
+put_rid(struct ledger_log *g, const struct request *r)
 {
-    struct saved_rid *k = log_file_reserve(&d->mirror, SAVED_RID, sizeof *k);
+    struct saved_rid *k = log_file_reserve(&g->file, SAVED_RID, sizeof *k);
 
     if (!k) return false;
     *k = (struct saved_rid){ r->id, r->rid };
-    log_file_commit(&d->mirror);
+    log_file_commit(&g->file);
     return true;
 }
 
 static bool
-put_ids(struct daemon *d)
+put_ids(struct ledger_log *g)
 {
-    struct saved_ids *k = log_file_reserve(&d->mirror, SAVED_IDS, sizeof *k);
+    struct saved_ids *k = log_file_reserve(&g->file, SAVED_IDS, sizeof *k);
 
     if (!k) return false;
-    k->last = ledger_last_id(d->ledger);
-    log_file_commit(&d->mirror);
+    k->last = ledger_last_id(g->ledger);
+    log_file_commit(&g->file);
     return true;
 }
 
-/* Everything that matters, into the other half. */
+/* Write what matters into the other half. */
 static bool
-write_anew(struct daemon *d)
+write_anew(struct ledger_log *g)
 {
     bool ok;
 
-    log_file_turn(&d->mirror);
-    ok = put_ids(d);
-    for (uint32_t i = 0; i < ledger_capacity(d->ledger) && ok; i++) {
-        const struct request *r = ledger_request(d->ledger, i);
+    log_file_turn(&g->file);
+    ok = put_ids(g);
+    for (uint32_t i = 0; i < ledger_capacity(g->ledger) && ok; i++) {
+        const struct request *r = ledger_request(g->ledger, i);
 
-        if (!r || !r->noted || !r->named) continue;
-        ok = put_row(d, r) && put_tokens(d, r, request_n_tokens(r), (uint32_t)r->text.n) &&
-             put_state(d, r) && (r->state != REQUEST_ENDED || put_end(d, r));
+        if (!r || !r->log.logged || !r->named) continue;
+        ok = put_request(g, r) &&
+             put_tokens(g, r, request_n_tokens(r), (uint32_t)r->outputs.text.n) &&
+             put_state(g, r) && (r->state != REQUEST_ENDED || put_end(g, r));
     }
     if (!ok) return false;
-    log_file_turned(&d->mirror);
-    d->mirror_most = MAX((uint64_t)LOG_LEAST, LOG_FACTOR * log_file_bytes(&d->mirror));
+    log_file_turned(&g->file);
+    g->rewrite_above = MAX((uint64_t)LOG_LEAST, LOG_FACTOR * log_file_bytes(&g->file));
     return true;
 }
 
-/* The ledger does not fit: nothing of it is to be believed any more. */
+/* The ledger does not fit: no half of the file counts any more. */
 static void
-give_up(struct daemon *d)
+invalidate(struct ledger_log *g)
 {
-    log_warn("the ledger's mirror is full: a restart would lose the %u open requests",
-             ledger_n(d->ledger));
-    log_file_void(&d->mirror);
-    d->mirror_void = true;
+    log_warn("the ledger log is full; a restart of lagand would lose %u open requests",
+             ledger_n(g->ledger));
+    log_file_void(&g->file);
+    g->invalid = true;
 }
 
 static bool
-may_write(const struct daemon *d, const struct request *r)
+may_write(const struct ledger_log *g, const struct request *r)
 {
-    return d->mirror.base && !d->mirror_void && r->noted;
+    return g && g->file.base && !g->invalid && r->log.logged;
 }
 
-/* It has been written; or there was no room, or there is too much: then all of it is written anew. */
+/* Write the log anew if a record did not fit, or if the log has grown too large. */
 static void
-after(struct daemon *d, bool written)
+after(struct ledger_log *g, bool written)
 {
-    if (written && log_file_bytes(&d->mirror) <= d->mirror_most) return;
-    if (!write_anew(d)) give_up(d);
+    if (written && log_file_bytes(&g->file) <= g->rewrite_above) return;
+    if (!write_anew(g)) invalidate(g);
 }
 
 void
-ledger_save_tokens(struct daemon *d, struct request *r, uint32_t n, uint32_t n_text)
+ledger_save_tokens(struct ledger_log *g, const struct request *r, uint32_t n, uint32_t n_text)
 {
-    if (may_write(d, r)) after(d, put_tokens(d, r, n, n_text));
+    if (may_write(g, r)) after(g, put_tokens(g, r, n, n_text));
 }
 
 void
-ledger_save_state(struct daemon *d, struct request *r)
+ledger_save_state(struct ledger_log *g, const struct request *r)
 {
-    if (may_write(d, r)) after(d, put_state(d, r));
+    if (may_write(g, r)) after(g, put_state(g, r));
 }
 
 void
-ledger_save_end(struct daemon *d, struct request *r)
+ledger_save_end(struct ledger_log *g, const struct request *r)
 {
-    if (may_write(d, r)) after(d, r->named ? put_end(d, r) : put_gone(d, r));
+    if (may_write(g, r)) after(g, r->named ? put_end(g, r) : put_gone(g, r));
 }
 
 void
-ledger_save_rid(struct daemon *d, struct request *r)
+ledger_save_rid(struct ledger_log *g, const struct request *r)
 {
-    if (may_write(d, r)) after(d, put_rid(d, r));
+    if (may_write(g, r)) after(g, put_rid(g, r));
 }
 
 void
-ledger_save_unname(struct daemon *d, struct request *r)
+ledger_save_unname(struct ledger_log *g, struct request *r)
 {
     bool written;
 
-    if (!may_write(d, r)) return;
-    written = put_gone(d, r);
-    r->noted = false;
-    after(d, written);
+    if (!may_write(g, r)) return;
+    written = put_gone(g, r);
+    r->log.logged = false;
+    after(g, written);
 }
 
 void
-ledger_save_new(struct daemon *d)
+ledger_save_new(struct ledger_log *g)
 {
     struct request *r;
 
-    if (!d->mirror.base) return;
-    if (d->mirror_void && !ledger_n(d->ledger)) d->mirror_void = !write_anew(d);
-    if (d->noted_id == ledger_last_id(d->ledger)) return;
-    /* They wait anywhere among the others; rows that came back from a dead worker are known. */
-    for (r = ledger_last_queued(d->ledger, NULL); r && !d->mirror_void;
-         r = ledger_last_queued(d->ledger, r)) {
-        if (r->id <= d->noted_id || !wanted(r)) continue;
-        r->noted = true;
-        after(d, put_row(d, r) &&
-                     put_tokens(d, r, request_n_tokens(r), 0)); /* it may begin with some */
+    if (!g || !g->file.base) return;
+    if (g->invalid && !ledger_n(g->ledger)) g->invalid = !write_anew(g);
+    if (g->seen_id == ledger_last_id(g->ledger)) return;
+    /* New requests may be anywhere in the queue; those of a worker that ended are known. */
+    for (r = ledger_last_queued(g->ledger, NULL); r && !g->invalid;
+         r = ledger_last_queued(g->ledger, r)) {
+        if (r->id <= g->seen_id || !is_saved(r)) continue;
+        r->log.logged = true;
+        after(g, put_request(g, r) &&
+                     put_tokens(g, r, request_n_tokens(r), 0)); /* it may begin with some */
     }
-    if (!d->mirror_void) after(d, put_ids(d));
-    d->noted_id = ledger_last_id(d->ledger);
+    if (!g->invalid) after(g, put_ids(g));
+    g->seen_id = ledger_last_id(g->ledger);
 }
 
-/* ---- the next lagand */
+/* ---- the log */
 
 struct reading {
-    struct daemon *d;
-    uint32_t n_dropped;
-    struct err first; /* why */
+    struct ledger_log *log;
+    uint32_t n_ignored;
+    struct err first; /* why the first record is ignored */
 };
 
 static int
 on_record(void *arg, uint16_t type, const void *data, uint32_t n)
 {
-    struct reading *g = arg;
+    struct reading *i = arg;
     struct err e;
 
-    if (ledger_load_record(g->d->ledger, g->d->config, type, data, n, &e) < 0 && !g->n_dropped++)
-        g->first = e;
+    if (ledger_load_record(i->log->ledger, i->log->config, type, data, n, &e) < 0 &&
+        !i->n_ignored++)
+        i->first = e;
     return 0;
 }
 
-/* Open rows as their new lagand finds them. */
-static uint32_t
-wake_rows(struct daemon *d)
+struct ledger_log *
+ledger_log_new(struct ledger *l, const struct config *c)
 {
-    uint32_t n = 0;
+    struct ledger_log *g = calloc(1, sizeof *g);
 
-    for (uint32_t i = 0; i < ledger_capacity(d->ledger); i++) {
-        struct request *r = ledger_request(d->ledger, i);
-
-        if (!r) continue;
-        n++;
-        if (r->kept) continue;
-        r->stay_until = d->now + STAY;
-        r->left = d->now + d->config->o.lease; /* so long its client may take to find us */
-        r->resumed += r->n_said > 0;
-        d->n_suspects += quarantine_is_suspect(r);
-        accounting_reserve(d, r);
-        if (r->no_resume && r->home)
-            lifecycle_end(d, r, LAGAN_E_WORKER_LOST, "lagand was started anew and resume is false");
-        else if (!r->out && request_n_tokens(r) >= r->submit->max_tokens)
-            lifecycle_end(d, r, LAGAN_FINISH_LENGTH, "%s",
-                          msg_reason_sentence(LAGAN_FINISH_LENGTH));
-    }
-    return n;
+    if (!g) return NULL;
+    *g = (struct ledger_log){ .file.fd = -1, .ledger = l, .config = c, .invalid = true };
+    return g;
 }
 
-uint32_t
-ledger_save_open(struct daemon *d, int fd)
+struct ledger_log *
+ledger_log_free(struct ledger_log *g)
 {
-    struct err e;
-    uint32_t n = 0;
+    if (g) log_file_close(&g->file);
+    free(g);
+    return NULL;
+}
 
-    d->mirror_void = true; /* until it has been read */
-    if (fd >= 0 && log_file_open(&d->mirror, fd, &e) < 0) {
-        log_warn("%s; starting without it", e.text);
+bool
+ledger_log_open(struct ledger_log *g, int fd)
+{
+    struct reading reading = { .log = g };
+    struct err e;
+
+    if (fd >= 0 && log_file_open(&g->file, fd, &e) < 0) {
+        log_warn("%s; starting without the previous requests", e.text);
         close(fd);
         fd = -1;
     }
-    if (fd >= 0) {
-        struct reading g = { .d = d };
-
-        log_file_read(d->mirror.base, LOG_FILE_PAGE + 2 * d->mirror.half, on_record, &g, &e);
-        if (g.n_dropped)
-            log_warn("ledger's mirror: %u records are dropped, the first: %s", g.n_dropped,
-                     g.first.text);
-        n = wake_rows(d);
-    } else if (log_file_create(&d->mirror, LEDGER_LOG_BYTES, &e) < 0) {
-        log_warn("%s; a restart will lose open requests", e.text);
-        return 0;
+    if (fd < 0) {
+        if (log_file_create(&g->file, LEDGER_LOG_BYTES, &e) < 0)
+            log_warn("%s; a restart of lagand will lose open requests", e.text);
+        return false;
     }
-    d->mirror_void = false;
-    d->noted_id = ledger_last_id(d->ledger);
-    if (!write_anew(d)) give_up(d);
-    return n;
+    log_file_read(g->file.base, LOG_FILE_PAGE + 2 * g->file.half, on_record, &reading, &e);
+    if (reading.n_ignored)
+        log_warn("ledger log: %u records are ignored, the first: %s", reading.n_ignored,
+                 reading.first.text);
+    return true;
+}
+
+void
+ledger_log_start(struct ledger_log *g)
+{
+    if (!g->file.base) return;
+    g->invalid = false;
+    g->seen_id = ledger_last_id(g->ledger);
+    if (!write_anew(g)) invalidate(g);
+}
+
+int
+ledger_log_fd(const struct ledger_log *g)
+{
+    return g->file.base ? g->file.fd : -1;
 }

@@ -1,41 +1,53 @@
-/* ledger_save.h - the ledger in its mirror: what the next lagand must know, and how it is read back.
+/* ledger_save.h - writes the ledger into its log, from which the next lagand restores it.
  *
- * Only rows with names: nobody could ask for the others. Nor those with prompt log-probabilities or tensors, which
- * are not kept; their clients submit them again. A row is written down before it is given to a worker,
- * its tokens before a client has them. When it cannot be, for want of memory, the mirror is void until
- * the ledger is empty: requests go on, and a restart would find none.
+ * Only requests with names are saved: no client could ask for the others. Requests for prompt
+ * log-probabilities or tensors are not saved either, because these are not retained; their clients
+ * submit them again. A request is written before a worker gets it, its tokens before its client
+ * does. If the log has no space, it is invalidated until the ledger is empty: requests go on, and a
+ * restart of lagand would lose them, which is logged once.
+ *
+ * Records are appended; the log is written anew from the ledger when it has grown to twice its
+ * size.
  */
 #ifndef DAEMON_LEDGER_LEDGER_SAVE_H
 #define DAEMON_LEDGER_LEDGER_SAVE_H
 
 #include "base/base.h"
-#include "daemon/daemon.h"
+#include "base/clock.h"
+#include "daemon/ledger/ledger.h"
+#include "daemon/persist/log_file.h"
+#include "include/lagan_wire.h"
 
+struct config;
+
+/* Flags of a SUBMIT that is not saved. */
 #define LEDGER_NOT_SAVED (SUBMIT_PROMPT_LOGPROBS | SUBMIT_LOGITS | SUBMIT_ENCODER_OUTPUT)
-#define LEDGER_LOG_BYTES (UINT64_C(128) << 20) /* of one half of the mirror */
+#define LEDGER_LOG_BYTES (UINT64_C(128) << 20) /* of one half of the file */
 
-/* What lies in the records of the mirror. */
+/* Records of the log. The layout is ABI between two versions of lagand: a change needs another
+ * LOG_FILE_MAGIC. */
 enum { SAVED_REQUEST = 1, SAVED_TOKENS = 2, SAVED_STATE = 3, SAVED_END = 4, SAVED_IDS = 5 };
 enum { SAVED_UNNAME = 6, SAVED_RID = 7 };
 struct saved_request {
     uint64_t id, rid;
     struct session_id session;
-    int64_t accepted, deadline; /* CLOCK_MONOTONIC: a memfd does not outlive a boot */
+    int64_t accepted, deadline; /* CLOCK_MONOTONIC: a memfd ends with the boot */
     int64_t patience;
     uint32_t win, submit_bytes;
     uint8_t n_key, no_resume, pad[6];
     char key[LAGAN_MAX_KEY], model[64];
     /* rec_submit with its tails */
 };
-struct saved_tokens { /* they follow those that the row has */
+struct saved_tokens { /* they follow those of earlier records */
     uint64_t id;
     uint32_t first, n, n_text;
     uint32_t lp_first; /* log-probabilities of the tokens from there on */
     float score;
-    uint32_t text_said; /* bytes of text that the worker has said, with what came before ours */
+    uint32_t text_said; /* bytes of text that workers have sent, with the client's part */
     uint32_t text_unknown;
     uint32_t n_pieces; /* with several outputs */
-    /* i32 token[n]; f32 logprob[]; {i32, f32} top[][logprobs]; text; struct output_piece[n_pieces]; packed */
+    /* i32 token[n]; f32 logprob[]; {i32, f32} top[][logprobs]; text; struct output_piece[n_pieces];
+     * packed */
 };
 struct saved_state {
     uint64_t id;
@@ -50,33 +62,53 @@ struct saved_end {
     uint32_t cached, adopted, recomputed;
     uint16_t reason, pad[3];
     char why[200];
-    /* with several outputs: struct request_output[] */
+    /* with several outputs: struct request_output[n] */
 };
 struct saved_ids {
-    uint64_t last; /* ids up to that are used, also by rows that are not here */
+    uint64_t last; /* ids up to this one are used, also by requests that are not saved */
 };
 struct saved_unname {
-    uint64_t id; /* it is known by no name any more */
+    uint64_t id; /* its names are removed */
 };
 struct saved_rid {
-    uint64_t id, rid; /* its client calls it so now */
+    uint64_t id, rid; /* its client has another number for it */
 };
 _Static_assert(sizeof(struct saved_request) == 200, "saved_row");
 _Static_assert(sizeof(struct saved_tokens) == 40, "saved_tokens");
 _Static_assert(sizeof(struct saved_state) == 32, "saved_state");
 _Static_assert(sizeof(struct saved_end) == 240, "saved_end");
 
-/* fd: a predecessor's mirror, which is taken over and its rows are in the ledger again: waiting, or
- * ended and kept; -1: there is none. How many rows; the mirror may fail to be made, which is said. */
-uint32_t ledger_save_open(struct daemon *d, int fd);
-/* To be written down: rows that have come since the last call. */
-void ledger_save_new(struct daemon *d);
-/* The last n tokens and n_text bytes of it. */
-void ledger_save_tokens(struct daemon *d, struct request *r, uint32_t n, uint32_t n_text);
-void ledger_save_state(struct daemon *d, struct request *r); /* a worker died of it, or not of it */
-void ledger_save_end(struct daemon *d, struct request *r);
-void ledger_save_rid(struct daemon *d,
-                     struct request *r); /* its client has another number for it */
-void ledger_save_unname(struct daemon *d, struct request *r); /* it is about to lose its names */
+/* Changed by ledger_save.c only; tests shorten it. */
+struct ledger_log {
+    struct log_file file;
+    struct ledger *ledger;
+    const struct config *config;
+    uint64_t rewrite_above; /* bytes */
+    bool invalid;           /* there was no space for the ledger, or it has not been read yet */
+    req_id seen_id;         /* requests up to this one have been considered */
+};
+
+/* A log without a file, which nothing is written to. l and c outlive it. NULL: no memory. */
+struct ledger_log *ledger_log_new(struct ledger *l, const struct config *c) MUST_USE;
+struct ledger_log *ledger_log_free(struct ledger_log *g);
+
+/* Take over the file of a previous lagand and restore its requests into the ledger: queued, or
+ * retained. fd -1, or a file that is invalid: create one. Problems are logged; without memory there
+ * is no file afterwards. Nothing is written before ledger_log_start(). Returns true if a file was
+ * read. */
+bool ledger_log_open(struct ledger_log *g, int fd);
+/* Write the ledger into the file, and every change from now on. */
+void ledger_log_start(struct ledger_log *g);
+int ledger_log_fd(const struct ledger_log *g); /* -1: no file */
+
+/* Write down what has happened to a request. No effect for one that is not saved, without a file,
+ * and without a log, which is NULL in some tests. */
+void ledger_save_new(struct ledger_log *g); /* requests accepted since the last call */
+/* Its last n tokens and n_text bytes. */
+void ledger_save_tokens(struct ledger_log *g, const struct request *r, uint32_t n, uint32_t n_text);
+void ledger_save_state(struct ledger_log *g, const struct request *r); /* worker and suspicion */
+void ledger_save_end(struct ledger_log *g, const struct request *r);
+void ledger_save_rid(struct ledger_log *g, const struct request *r);
+void ledger_save_unname(struct ledger_log *g, struct request *r); /* before its names are removed */
 
 #endif

@@ -1,20 +1,156 @@
 /* outputs.c - see outputs.h. */
 #include "daemon/ledger/outputs.h"
 
+#include "daemon/ledger/request.h"
+
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
+int
+bytes_add(struct bytes *b, const void *from, size_t n)
+{
+    if (b->n + n > b->cap) {
+        size_t cap = MAX(b->cap * 2, (size_t)64);
+        char *p;
+
+        cap = MAX(cap, b->n + n);
+        p = realloc(b->p, cap);
+        if (!p) return -ENOMEM;
+        b->p = p;
+        b->cap = cap;
+    }
+    if (from && n) memcpy(b->p + b->n, from, n);
+    b->n += n;
+    return 0;
+}
+
+void
+bytes_drop(struct bytes *b, size_t n)
+{
+    check(n <= b->n);
+    b->n -= n;
+    if (n && b->n) memmove(b->p, b->p + n, b->n);
+}
+
+void
+bytes_done(struct bytes *b)
+{
+    free(b->p);
+    *b = (struct bytes){ 0 };
+}
+
+int
+outputs_init(struct request *r)
+{
+    if (r->submit->n == 1) return 0;
+    r->outputs.each = calloc(r->submit->n, sizeof *r->outputs.each);
+    return r->outputs.each ? 0 : -ENOMEM;
+}
+
+void
+outputs_begin(struct request *r, struct bytes *ids)
+{
+    struct request_outputs *o = &r->outputs;
+
+    bytes_done(&o->token);
+    o->token = *ids;
+    *ids = (struct bytes){ 0 };
+    o->n_received = o->first_logprob = outputs_n_tokens(r);
+    o->text_start_unknown = o->tensor[LAGAN_TENSOR_LOGITS - 1].start_unknown = o->n_received > 0;
+}
+
+void
+outputs_done(struct request *r)
+{
+    struct request_outputs *o = &r->outputs;
+
+    bytes_done(&o->token);
+    bytes_done(&o->text);
+    bytes_done(&o->logprob);
+    bytes_done(&o->top);
+    bytes_done(&o->prompt_id);
+    bytes_done(&o->prompt_logprob);
+    bytes_done(&o->prompt_top);
+    for (uint32_t i = 0; i < LAGAN_N_TENSORS; i++) bytes_done(&o->tensor[i].value);
+    free(o->each);
+    o->each = NULL;
+    bytes_done(&o->piece);
+}
+
+size_t
+outputs_bytes(const struct request *r)
+{
+    const struct request_outputs *o = &r->outputs;
+
+    return o->token.cap + o->text.cap + o->logprob.cap + o->top.cap +
+           (o->each ? o->piece.cap + r->submit->n * sizeof *o->each : 0);
+}
+
+/* ---- what was received */
+
+uint32_t
+outputs_n_tokens(const struct request *r)
+{
+    return (uint32_t)(r->outputs.token.n / sizeof(token_id));
+}
+
+uint32_t
+outputs_n_received(const struct request *r, uint32_t output)
+{
+    return r->outputs.each ? r->outputs.each[output].n_received : r->outputs.n_received;
+}
+
+uint32_t
+outputs_n_text_received(const struct request *r, uint32_t output)
+{
+    return r->outputs.each ? r->outputs.each[output].n_text_received : r->outputs.n_text_received;
+}
+
+uint32_t
+outputs_longest(const struct request *r)
+{
+    uint32_t most = 0;
+
+    if (!r->outputs.each) return outputs_n_tokens(r);
+    for (uint32_t i = 0; i < r->submit->n; i++) most = MAX(most, r->outputs.each[i].n_received);
+    return most;
+}
+
+/* Tokens of several outputs are counted together, of beams only those of the best beam. */
+uint64_t
+outputs_n_unused(const struct request *r)
+{
+    const struct rec_submit *s = r->submit;
+
+    return ((uint64_t)s->max_tokens * s->n - outputs_n_tokens(r)) * MAX(s->n, s->beams) / s->n;
+}
+
+void
+outputs_set_text_start(struct request *r, uint32_t n)
+{
+    if (r->outputs.text_start_unknown) r->outputs.n_text_received = n;
+    r->outputs.text_start_unknown = false;
+}
+
+void
+outputs_set_score(struct request *r, float score)
+{
+    r->outputs.score = score == score ? score : 0; /* no NaN on the wire */
+}
+
+/* ---- pieces */
+
 uint32_t
 outputs_n_pieces(const struct request *r)
 {
-    return (uint32_t)(r->piece.n / sizeof(struct output_place));
+    return (uint32_t)(r->outputs.piece.n / sizeof(struct output_place));
 }
 
 static struct output_place *
 places(const struct request *r)
 {
-    return (struct output_place *)(void *)r->piece.p;
+    return (struct output_place *)(void *)r->outputs.piece.p;
 }
 
 /* Where piece i begins, in tokens and in text. */
@@ -36,60 +172,186 @@ outputs_piece(const struct request *r, uint32_t i)
     const struct output_place *p = places(r) + i;
 
     return (struct output_piece){ p->output, p->end - begin(r, i), p->end_text - begin_text(r, i),
-                                  r->out[p->output].score };
+                                  r->outputs.each[p->output].score };
 }
 
 int
-outputs_init(struct request *r)
-{
-    if (r->submit->n == 1) return 0;
-    r->out = calloc(r->submit->n, sizeof *r->out);
-    return r->out ? 0 : -ENOMEM;
-}
-
-void
-outputs_done(struct request *r)
-{
-    free(r->out);
-    r->out = NULL;
-    bytes_done(&r->piece);
-}
-
-size_t
-outputs_bytes(const struct request *r)
-{
-    return r->out ? r->piece.cap + r->submit->n * sizeof *r->out : 0;
-}
-
-int
-outputs_add(struct request *r, const struct output_piece *p)
+outputs_add_piece(struct request *r, const struct output_piece *p)
 {
     uint32_t n = outputs_n_pieces(r);
-    struct request_output *o = &r->out[p->output];
-    struct output_place new = { p->output, 0, begin(r, n) + p->n, begin_text(r, n) + p->n_text };
+    struct request_output *o = &r->outputs.each[p->output];
+    struct output_place new = { p->output, o->n_received, begin(r, n) + p->n,
+                                begin_text(r, n) + p->n_text };
 
     check(p->output < r->submit->n);
-    new.first = o->n_said;
     if (n && places(r)[n - 1].output == p->output) {
         places(r)[n - 1].end = new.end;
         places(r)[n - 1].end_text = new.end_text;
     } else {
-        TRY(bytes_add(&r->piece, &new, sizeof new));
+        TRY(bytes_add(&r->outputs.piece, &new, sizeof new));
     }
-    o->n_said += p->n;
-    o->n_text_said += p->n_text;
+    o->n_received += p->n;
+    o->n_text_received += p->n_text;
     o->score = p->score == p->score ? p->score : 0;
     return 0;
 }
 
-void
-outputs_count(struct request *r, uint32_t output, uint32_t n, uint32_t n_text)
+/* ---- streams */
+
+static void
+count(struct request *r, const struct output_tokens *t)
 {
-    r->out[output].n_said += n;
-    r->out[output].n_text_said += n_text;
+    r->outputs.n_received += t->n;
+    r->outputs.n_text_received += t->n_text;
+    outputs_set_score(r, t->score);
 }
 
-/* Past a piece that the client has, if another has begun; the last one may still grow. */
+void
+outputs_count(struct request *r, const struct output_tokens *t)
+{
+    count(r, t);
+    if (!r->outputs.each) return;
+    r->outputs.each[t->output].n_received += t->n;
+    r->outputs.each[t->output].n_text_received += t->n_text;
+}
+
+int
+outputs_add(struct request *r, const struct output_tokens *t)
+{
+    struct request_outputs *o = &r->outputs;
+    struct output_piece piece = { t->output, t->n, t->n_text, t->score };
+    size_t had[] = { o->token.n, o->text.n, o->logprob.n, o->top.n };
+    size_t n = t->n;
+
+    count(r, t);
+    if (bytes_add(&o->token, t->token, n * 4) < 0 || bytes_add(&o->text, t->text, t->n_text) < 0 ||
+        (t->logprob && (bytes_add(&o->logprob, t->logprob, n * 4) < 0 ||
+                        bytes_add(&o->top, t->top, n * t->n_top * 8) < 0)) ||
+        (o->each && outputs_add_piece(r, &piece) < 0)) {
+        /* All lists keep equally much: they are read as ending together. */
+        o->token.n = had[0], o->text.n = had[1], o->logprob.n = had[2], o->top.n = had[3];
+        return -ENOMEM;
+    }
+    return 0;
+}
+
+void
+outputs_count_prompt(struct request *r, uint32_t n)
+{
+    r->outputs.n_prompt_received += n;
+}
+
+int
+outputs_add_prompt(struct request *r, const struct output_prompt *p)
+{
+    struct request_outputs *o = &r->outputs;
+    size_t had = o->prompt_logprob.n, had_top = o->prompt_top.n, n = p->n;
+
+    if (bytes_add(&o->prompt_id, p->id, n * 4) < 0 ||
+        bytes_add(&o->prompt_logprob, p->logprob, n * 4) < 0 ||
+        bytes_add(&o->prompt_top, p->top, n * p->n_top * 8) < 0) {
+        o->prompt_id.n = o->prompt_logprob.n = had, o->prompt_top.n = had_top;
+        return -ENOMEM;
+    }
+    return 0;
+}
+
+uint32_t
+outputs_count_tensor(struct request *r, const struct rec_tensor *s)
+{
+    struct output_tensor *t = &r->outputs.tensor[s->kind - 1];
+    uint32_t had;
+
+    if (t->start_unknown) t->n_received = t->n_delivered = s->first;
+    t->start_unknown = false;
+    had = (uint32_t)MIN(t->n_received - s->first, (uint64_t)s->n);
+    t->n_received += s->n - had;
+    t->cols = s->cols;
+    return had;
+}
+
+int
+outputs_add_tensor(struct request *r, uint32_t kind, const void *values, uint32_t n)
+{
+    return bytes_add(&r->outputs.tensor[kind - 1].value, values, (size_t)n * 4);
+}
+
+void
+outputs_drop_logprobs(struct request *r, uint32_t before)
+{
+    struct request_outputs *o = &r->outputs;
+    uint32_t n = before > o->first_logprob ? before - o->first_logprob : 0;
+
+    if (!(r->submit->flags & SUBMIT_LOGPROBS) || !n) return;
+    bytes_drop(&o->logprob, (size_t)n * 4);
+    bytes_drop(&o->top, (size_t)n * r->submit->logprobs * 8);
+    o->first_logprob = before;
+}
+
+void
+outputs_drop_prompt(struct request *r, uint32_t n)
+{
+    bytes_drop(&r->outputs.prompt_id, (size_t)n * 4);
+    bytes_drop(&r->outputs.prompt_logprob, (size_t)n * 4);
+    bytes_drop(&r->outputs.prompt_top, (size_t)n * r->submit->prompt_logprobs * 8);
+}
+
+void
+outputs_drop_tensor(struct request *r, uint32_t kind, uint32_t n)
+{
+    r->outputs.tensor[kind - 1].n_delivered += n;
+    bytes_drop(&r->outputs.tensor[kind - 1].value, (size_t)n * 4);
+}
+
+/* ---- the end of an output */
+
+bool
+outputs_finish(struct request *r, const struct rec_finish *f)
+{
+    struct request_output *o = &r->outputs.each[f->output];
+
+    o->score = f->score == f->score ? f->score : 0;
+    o->reason = f->reason;
+    o->cached = f->cached;
+    o->adopted = f->adopted;
+    o->recomputed = f->recomputed;
+    return outputs_all_ended(r);
+}
+
+uint16_t
+outputs_reason(const struct request *r, uint16_t last)
+{
+    const struct request_output *o = r->outputs.each;
+
+    for (uint32_t i = 0; o && i < r->submit->n; i++)
+        if (o[i].reason >= LAGAN_FINISH_CANCELLED) return o[i].reason;
+    return o ? o[0].reason : last;
+}
+
+bool
+outputs_all_ended(const struct request *r)
+{
+    for (uint32_t i = 0; i < r->submit->n; i++)
+        if (!r->outputs.each[i].reason) return false;
+    return true;
+}
+
+void
+outputs_restart(struct request *r)
+{
+    struct request_outputs *o = &r->outputs;
+
+    for (uint32_t i = 0; o->each && i < r->submit->n; i++) o->each[i].reason = 0;
+    if (o->n_received) return;
+    bytes_done(&o->prompt_id);
+    bytes_done(&o->prompt_logprob);
+    bytes_done(&o->prompt_top);
+    o->n_prompt_received = 0;
+}
+
+/* ---- delivery of pieces */
+
+/* Past a delivered piece, if another has begun; the last one may still grow. */
 static void
 step_over(const struct request *r, uint32_t *at, uint32_t *n, uint32_t *n_text)
 {
@@ -103,7 +365,7 @@ step_over(const struct request *r, uint32_t *at, uint32_t *n, uint32_t *n_text)
 struct output_piece
 outputs_next(const struct request *r)
 {
-    uint32_t at = r->piece_at, n = r->piece_n, n_text = r->piece_text;
+    uint32_t at = r->outputs.piece_at, n = r->outputs.piece_n, n_text = r->outputs.piece_text;
     struct output_piece p = { 0 };
 
     if (!outputs_n_pieces(r)) return p;
@@ -117,7 +379,7 @@ outputs_next(const struct request *r)
 uint32_t
 outputs_next_first(const struct request *r)
 {
-    uint32_t at = r->piece_at, n = r->piece_n, n_text = r->piece_text;
+    uint32_t at = r->outputs.piece_at, n = r->outputs.piece_n, n_text = r->outputs.piece_text;
 
     if (!outputs_n_pieces(r)) return 0;
     step_over(r, &at, &n, &n_text);
@@ -129,15 +391,15 @@ outputs_delivered(struct request *r, uint32_t n, uint32_t n_text)
 {
     struct output_piece p;
 
-    step_over(r, &r->piece_at, &r->piece_n, &r->piece_text);
-    p = outputs_piece(r, r->piece_at);
-    r->piece_n += n;
-    r->piece_text += n_text;
-    check(r->piece_n <= p.n && r->piece_text <= p.n_text);
+    step_over(r, &r->outputs.piece_at, &r->outputs.piece_n, &r->outputs.piece_text);
+    p = outputs_piece(r, r->outputs.piece_at);
+    r->outputs.piece_n += n;
+    r->outputs.piece_text += n_text;
+    check(r->outputs.piece_n <= p.n && r->outputs.piece_text <= p.n_text);
 }
 
-/* The piece in which a client is that has so much: the first that it does not have all of, or the last. Of that piece
- * *n and *n_text. */
+/* The piece in which a client is that has so much: the first that it does not have all of, or the
+ * last. Of that piece *n and *n_text. */
 static uint32_t
 place_of(const struct request *r, uint32_t *n, uint32_t *n_text)
 {
@@ -172,27 +434,13 @@ outputs_resume(struct request *r, uint32_t n, uint32_t n_text)
 {
     struct output_piece p;
 
-    r->piece_at = r->piece_n = r->piece_text = 0;
+    r->outputs.piece_at = r->outputs.piece_n = r->outputs.piece_text = 0;
     if (!outputs_n_pieces(r)) return;
-    r->piece_at = place_of(r, &n, &n_text);
-    r->piece_n = n;
-    r->piece_text = n_text;
-    p = outputs_piece(r, r->piece_at);
+    r->outputs.piece_at = place_of(r, &n, &n_text);
+    r->outputs.piece_n = n;
+    r->outputs.piece_text = n_text;
+    p = outputs_piece(r, r->outputs.piece_at);
     check(n <= p.n && n_text <= p.n_text);
-}
-
-void
-outputs_restart(struct request *r)
-{
-    for (uint32_t i = 0; r->out && i < r->submit->n; i++) r->out[i].reason = 0;
-}
-
-bool
-outputs_all_ended(const struct request *r)
-{
-    for (uint32_t i = 0; i < r->submit->n; i++)
-        if (!r->out[i].reason) return false;
-    return true;
 }
 
 void
@@ -201,7 +449,7 @@ outputs_order(const struct request *r, uint32_t *order)
     for (uint32_t i = 0; i < r->submit->n; i++) {
         uint32_t at = i;
 
-        for (; at > 0 && r->out[i].score > r->out[order[at - 1]].score; at--)
+        for (; at > 0 && r->outputs.each[i].score > r->outputs.each[order[at - 1]].score; at--)
             order[at] = order[at - 1];
         order[at] = i;
     }
@@ -216,13 +464,13 @@ padded(uint32_t n)
 uint32_t
 outputs_record_bytes(const struct request *r)
 {
-    return r->out ? padded(request_n_tokens(r)) + padded(r->submit->n * 4) : 0;
+    return r->outputs.each ? padded(outputs_n_tokens(r)) + padded(r->submit->n * 4) : 0;
 }
 
 void
 outputs_record(const struct request *r, uint32_t i, uint8_t *to, uint32_t n)
 {
-    uint32_t scores = padded(request_n_tokens(r)), end = i + n;
+    uint32_t scores = padded(outputs_n_tokens(r)), end = i + n;
 
     memset(to, 0, n);
     for (uint32_t k = 0; k < outputs_n_pieces(r) && begin(r, k) < end; k++) {
@@ -234,6 +482,7 @@ outputs_record(const struct request *r, uint32_t i, uint8_t *to, uint32_t n)
         for (uint32_t b = 0; b < 4; b++) {
             uint32_t here = scores + 4 * k + b;
 
-            if (here >= i && here < end) to[here - i] = ((const uint8_t *)&r->out[k].score)[b];
+            if (here >= i && here < end)
+                to[here - i] = ((const uint8_t *)&r->outputs.each[k].score)[b];
         }
 }

@@ -1,6 +1,9 @@
 /* quarantine.c - see quarantine.h. */
 #include "daemon/ledger/quarantine.h"
 
+#include "daemon/ledger/outputs.h"
+#include "daemon/ledger/request.h"
+
 #include <stdlib.h>
 #include <string.h>
 
@@ -8,7 +11,7 @@ static const nsec POISON_TIME = 600 * NSEC_S;
 
 /* One entry, copied: every field of it may be anything. false: it cannot be believed. */
 static bool
-read_entry(struct fault_trace *b, const struct step_trace *t, uint64_t i, const uint64_t *retired)
+read_entry(struct fault_trace *f, const struct step_trace *t, uint64_t i, const uint64_t *retired)
 {
     struct step_entry e;
 
@@ -17,8 +20,8 @@ read_entry(struct fault_trace *b, const struct step_trace *t, uint64_t i, const 
     /* A full list may be a cut one. */
     if (e.seq != 2 * i + 2 || e.lane >= ARRAY_LEN(t->retired) || e.n_ids >= TRACE_IDS) return false;
     if (e.step <= retired[e.lane]) return true;
-    memcpy(b->id + b->n, e.id, e.n_ids * sizeof *e.id);
-    b->n += e.n_ids;
+    memcpy(f->id + f->n, e.id, e.n_ids * sizeof *e.id);
+    f->n += e.n_ids;
     return true;
 }
 
@@ -31,62 +34,94 @@ compare(const void *a, const void *b)
 }
 
 void
-fault_trace_read(struct fault_trace *b, const struct step_trace *trace)
+fault_trace_read(struct fault_trace *f, const struct step_trace *trace)
 {
     uint64_t retired[ARRAY_LEN(trace->retired)], n;
 
-    b->n = 0;
-    b->all = false;
+    f->n = 0;
+    f->all = false;
     if (!trace) return;
     for (size_t i = 0; i < ARRAY_LEN(retired); i++)
         retired[i] = atomic_load_explicit(&trace->retired[i], memory_order_relaxed);
     n = atomic_load_explicit(&trace->n, memory_order_relaxed);
-    for (uint64_t k = 0; k < MIN(n, (uint64_t)TRACE_ENTRIES) && !b->all; k++)
-        b->all = !read_entry(b, trace, n - 1 - k, retired);
-    if (!b->n) b->all = true;
-    qsort(b->id, b->n, sizeof *b->id, compare); /* thousands of rows are looked up */
+    for (uint64_t k = 0; k < MIN(n, (uint64_t)TRACE_ENTRIES) && !f->all; k++)
+        f->all = !read_entry(f, trace, n - 1 - k, retired);
+    if (!f->n) f->all = true;
+    qsort(f->id, f->n, sizeof *f->id, compare); /* thousands of requests are looked up */
 }
 
 bool
-fault_trace_has(const struct fault_trace *b, req_id id)
+fault_trace_has(const struct fault_trace *f, req_id id)
 {
-    return b->all || bsearch(&id, b->id, b->n, sizeof *b->id, compare);
+    return f->all || bsearch(&id, f->id, f->n, sizeof *f->id, compare);
+}
+
+struct quarantine *
+quarantine_new(void)
+{
+    return calloc(1, sizeof(struct quarantine));
+}
+
+struct quarantine *
+quarantine_free(struct quarantine *q)
+{
+    free(q);
+    return NULL;
 }
 
 enum quarantine_verdict
-quarantine_fault(struct request *r, bool fault, bool blamed)
+quarantine_fault(struct quarantine *q, struct request *r, bool fault, bool named)
 {
-    uint32_t n = request_n_tokens(r);
+    struct request_suspicion *s = &r->suspicion;
+    uint32_t n = outputs_n_tokens(r);
 
     if (!fault) return QUARANTINE_RETRY;
-    r->n_vain = n > r->n_before ? 1 : r->n_vain + 1;
-    r->n_before = n;
-    if (blamed) {
-        r->blamed_at = n;
-        r->n_blames++;
+    s->n_stuck = n > s->n_tokens_before ? 1 : s->n_stuck + 1;
+    s->n_tokens_before = n;
+    if (named) {
+        q->n_suspects -= quarantine_is_suspect(r);
+        s->fault_at = n;
+        s->n_faults++;
+        q->n_suspects += quarantine_is_suspect(r);
     }
-    if (r->n_blames > 2) return QUARANTINE_POISONED;
-    return r->n_vain >= QUARANTINE_VAIN ? QUARANTINE_LOST : QUARANTINE_RETRY;
+    if (s->n_faults > 2) return QUARANTINE_POISONED;
+    return s->n_stuck >= QUARANTINE_STUCK ? QUARANTINE_LOST : QUARANTINE_RETRY;
 }
 
 bool
 quarantine_is_suspect(const struct request *r)
 {
-    return r->n_blames == 2;
+    return r->suspicion.n_faults == 2;
 }
 
 bool
-quarantine_progress(struct request *r)
+quarantine_progress(struct quarantine *q, struct request *r)
 {
-    if (!quarantine_is_suspect(r) || r->acquitted ||
-        request_n_tokens(r) - r->blamed_at < QUARANTINE_PAST)
+    struct request_suspicion *s = &r->suspicion;
+
+    if (!quarantine_is_suspect(r) || s->cleared ||
+        outputs_n_tokens(r) - s->fault_at < QUARANTINE_PAST)
         return false;
-    r->acquitted = true;
-    r->n_blames = 1;
+    s->cleared = true;
+    s->n_faults = 1;
+    q->n_suspects--;
     return true;
 }
 
-/* Of what is asked and not of how: model, prompt, decoder prefix, text. In words: prompts have megabytes. */
+void
+quarantine_restored(struct quarantine *q, const struct request *r)
+{
+    q->n_suspects += quarantine_is_suspect(r);
+}
+
+void
+quarantine_ended(struct quarantine *q, const struct request *r)
+{
+    q->n_suspects -= quarantine_is_suspect(r);
+}
+
+/* Of what is asked and not of how: model, prompt, decoder prefix, text. In words: prompts have
+ * megabytes. */
 static uint64_t
 hash(uint32_t model, const struct rec_submit *s)
 {
@@ -105,27 +140,27 @@ hash(uint32_t model, const struct rec_submit *s)
 }
 
 void
-quarantine_poison(struct quarantine *p, uint32_t model, const struct rec_submit *s, nsec now)
+quarantine_poison(struct quarantine *q, uint32_t model, const struct rec_submit *s, nsec now)
 {
-    uint32_t i = p->n++ % POISONS;
+    uint32_t i = q->n++ % QUARANTINE_PROMPTS;
 
-    p->at[i].hash = hash(model, s);
-    p->at[i].until = now + POISON_TIME;
+    q->at[i].hash = hash(model, s);
+    q->at[i].until = now + POISON_TIME;
 }
 
 bool
-quarantine_is_poisoned(const struct quarantine *p, uint32_t model, const struct rec_submit *s,
+quarantine_is_poisoned(const struct quarantine *q, uint32_t model, const struct rec_submit *s,
                        nsec now)
 {
-    uint32_t n = MIN(p->n, (uint32_t)POISONS);
+    uint32_t n = MIN(q->n, (uint32_t)QUARANTINE_PROMPTS);
     bool fresh = false;
     uint64_t h;
 
-    for (uint32_t i = 0; i < n; i++) fresh |= now < p->at[i].until;
+    for (uint32_t i = 0; i < n; i++) fresh |= now < q->at[i].until;
     if (!fresh) return false; /* the usual case costs no hash */
     h = hash(model, s);
     for (uint32_t i = 0; i < n; i++) {
-        if (p->at[i].hash == h && now < p->at[i].until) return true;
+        if (q->at[i].hash == h && now < q->at[i].until) return true;
     }
     return false;
 }

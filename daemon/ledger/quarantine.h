@@ -1,9 +1,10 @@
-/* quarantine.h - which requests may have killed a worker, and what becomes of them.
+/* quarantine.h - which requests may have killed a worker, and what happens to them.
  *
- * A worker's own fault blames every step that was launched and not retired. A request blamed twice is
- * suspect: it runs alone, before the others. Blamed a third time it is poisoned, and so is the same
- * prompt for the next ten minutes. One that gets past the place of its death alone is acquitted, once:
- * those that were only beside the guilty one do not run alone to their end.
+ * A worker's own fault is attributed to every step that was launched and not retired. A request
+ * with two faults is a suspect: it runs alone, before the others. After the third fault it is
+ * poisoned, and for ten minutes so is every request with the same prompt. A suspect that runs alone
+ * past the place of its last fault is cleared, once, so that the innocent neighbours of a poisonous
+ * request do not run alone to their end.
  */
 #ifndef DAEMON_LEDGER_QUARANTINE_H
 #define DAEMON_LEDGER_QUARANTINE_H
@@ -13,38 +14,47 @@
 #include "ipc/shm.h"
 
 enum {
-    QUARANTINE_MAX = TRACE_ENTRIES * TRACE_IDS,
-    QUARANTINE_PAST = 3,
-    QUARANTINE_VAIN = 20,
-    POISONS = 256
+    QUARANTINE_MAX = TRACE_ENTRIES * TRACE_IDS, /* requests in a trace */
+    QUARANTINE_PAST = 3,                        /* tokens past the fault that clear a suspect */
+    QUARANTINE_STUCK = 20,                      /* faults without a token that end a request */
+    QUARANTINE_PROMPTS = 256
 };
 
+/* The requests in steps that were in flight when a worker ended. */
 struct fault_trace {
-    bool all; /* the trace names nobody, or cannot be believed */
+    bool all; /* the trace names none, or is invalid: every request counts as named */
     uint32_t n;
-    req_id id[QUARANTINE_MAX];
+    req_id id[QUARANTINE_MAX]; /* sorted */
 };
-/* Of a worker that is dead. NULL trace: nobody is to blame. */
-void fault_trace_read(struct fault_trace *b, const struct step_trace *trace);
-bool fault_trace_has(const struct fault_trace *b, req_id id);
+/* trace: of a worker that has ended. NULL: names no request. */
+void fault_trace_read(struct fault_trace *f, const struct step_trace *trace);
+bool fault_trace_has(const struct fault_trace *f, req_id id);
 
-enum quarantine_verdict { QUARANTINE_RETRY, QUARANTINE_LOST, QUARANTINE_POISONED };
-/* r was with that worker. fault: the death was of its own making. */
-enum quarantine_verdict quarantine_fault(struct request *r, bool fault, bool blamed);
-bool quarantine_is_suspect(const struct request *r); /* to run alone */
-/* It has got further. true: it has just been acquitted. */
-bool quarantine_progress(struct request *r);
-
-/* Prompts that a model does not run again. */
+/* Suspects, and prompts that no worker runs again. All zero: none. */
 struct quarantine {
-    uint32_t n; /* ever noted */
+    uint32_t n_suspects; /* open requests that are to run alone */
+    uint32_t n;          /* prompts ever added */
     struct {
         uint64_t hash;
         nsec until;
-    } at[POISONS];
+    } at[QUARANTINE_PROMPTS];
 };
-void quarantine_poison(struct quarantine *p, uint32_t model, const struct rec_submit *s, nsec now);
-bool quarantine_is_poisoned(const struct quarantine *p, uint32_t model, const struct rec_submit *s,
+
+struct quarantine *quarantine_new(void) MUST_USE; /* NULL: no memory */
+struct quarantine *quarantine_free(struct quarantine *q);
+
+enum quarantine_verdict { QUARANTINE_RETRY, QUARANTINE_LOST, QUARANTINE_POISONED };
+/* The worker that had r has ended. fault: by a fault of its own; named: the trace names r. */
+enum quarantine_verdict quarantine_fault(struct quarantine *q, struct request *r, bool fault,
+                                         bool named);
+bool quarantine_is_suspect(const struct request *r); /* to run alone */
+/* r has more tokens. Returns true if r was a suspect and has just been cleared. */
+bool quarantine_progress(struct quarantine *q, struct request *r);
+void quarantine_restored(struct quarantine *q, const struct request *r); /* from the ledger log */
+void quarantine_ended(struct quarantine *q, const struct request *r);
+
+void quarantine_poison(struct quarantine *q, uint32_t model, const struct rec_submit *s, nsec now);
+bool quarantine_is_poisoned(const struct quarantine *q, uint32_t model, const struct rec_submit *s,
                             nsec now);
 
 #endif

@@ -54,7 +54,7 @@ map(struct log_file *m, struct err *e)
     uint64_t bytes = LOG_FILE_PAGE + 2 * m->half;
     void *p = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, m->fd, 0);
 
-    if (p == MAP_FAILED) return err_set(e, -errno, "ledger's mirror: map: %s", strerror(errno));
+    if (p == MAP_FAILED) return err_set(e, -errno, "ledger log: mmap: %s", strerror(errno));
     madvise(p, bytes, MADV_DONTDUMP); /* prompts stay out of core files */
     m->base = p;
     return 0;
@@ -69,13 +69,13 @@ log_file_create(struct log_file *m, uint64_t half, struct err *e)
     *m = (struct log_file){ .half = h.half };
     memcpy(h.magic, LOG_FILE_MAGIC, sizeof h.magic);
     m->fd = memfd_create("lagand:ledger", MFD_CLOEXEC | MFD_ALLOW_SEALING);
-    if (m->fd < 0) return err_set(e, -errno, "ledger's mirror: memfd: %s", strerror(errno));
+    if (m->fd < 0) return err_set(e, -errno, "ledger log: memfd_create: %s", strerror(errno));
     r = ftruncate(m->fd, (off_t)(LOG_FILE_PAGE + 2 * m->half)) < 0 ||
                 fallocate(m->fd, 0, 0, LOG_FILE_PAGE) < 0 || fcntl(m->fd, F_ADD_SEALS, SEALS) < 0
-            ? err_set(e, -errno, "ledger's mirror: %s", strerror(errno))
+            ? err_set(e, -errno, "ledger log: %s", strerror(errno))
             : map(m, e);
     if (r == 0 && !back(m, sizeof(struct log_file_half)))
-        r = err_set(e, -ENOMEM, "ledger's mirror: no memory");
+        r = err_set(e, -ENOMEM, "ledger log: no memory");
     if (r < 0) {
         log_file_close(m);
         return r;
@@ -113,8 +113,8 @@ log_file_commit(struct log_file *m)
 {
     struct log_file_record *r = (struct log_file_record *)(half_of(m, m->active) + m->at);
 
-    /* Last: a kill before it leaves one that does not fit. What an earlier turn left here has another
-     * turn in it. */
+    /* Last: a kill before it leaves one that does not fit. What an earlier turn left here has
+     * another turn in it. */
     FP(mirror_written);
     r->crc = checksum(r);
     m->at += sizeof *r + padded(r->len);
@@ -199,12 +199,13 @@ find(const void *base, uint64_t bytes, uint64_t *half, struct err *e)
 {
     struct log_file_hdr h;
 
-    if (bytes < LOG_FILE_PAGE) return err_set(e, -EBADMSG, "ledger's mirror: it is too short");
+    if (bytes < LOG_FILE_PAGE)
+        return err_set(e, -EBADMSG, "ledger log: the file is shorter than its header");
     memcpy(&h, base, sizeof h);
     if (memcmp(h.magic, LOG_FILE_MAGIC, sizeof h.magic))
-        return err_set(e, -EBADMSG, "ledger's mirror: magic");
+        return err_set(e, -EBADMSG, "ledger log: the file has another magic number or version");
     if (!h.half || h.half % LOG_FILE_PAGE || h.half > (bytes - LOG_FILE_PAGE) / 2)
-        return err_set(e, -EBADMSG, "ledger's mirror: halves of %llu bytes in %llu",
+        return err_set(e, -EBADMSG, "ledger log: halves of %llu bytes do not fit into %llu bytes",
                        (unsigned long long)h.half, (unsigned long long)bytes);
     *half = h.half;
     return 0;
@@ -244,13 +245,13 @@ log_file_open(struct log_file *m, int fd, struct err *e)
     /* Without the seals somebody could cut it under our feet. */
     if (fstat(fd, &st) < 0 || seals < 0 || (seals & F_SEAL_SHRINK) == 0 ||
         st.st_size < LOG_FILE_PAGE)
-        return err_set(e, -EBADMSG, "ledger's mirror: it is no sealed memfd");
+        return err_set(e, -EBADMSG, "ledger log: the descriptor is not a sealed memfd");
     m->fd = fd;
     m->half = ((uint64_t)st.st_size - LOG_FILE_PAGE) / 2;
     TRY(map(m, e));
     r = find(m->base, (uint64_t)st.st_size, &half, e);
     if (r == 0 && (half != m->half || LOG_FILE_PAGE + 2 * half != (uint64_t)st.st_size))
-        r = err_set(e, -EBADMSG, "ledger's mirror: its size is not what it says");
+        r = err_set(e, -EBADMSG, "ledger log: the file size differs from its header");
     if (r < 0) {
         munmap(m->base, LOG_FILE_PAGE + 2 * m->half);
         *m = (struct log_file){ .fd = -1 };

@@ -1,16 +1,17 @@
-/* log_file.h - a log in a memfd that outlives lagand: what was put in is read by the next one.
+/* log_file.h - a log in a memfd that outlives lagand: the next lagand reads its records.
  *
  *   offset          bytes        content
  *   0               4096         struct log_file_hdr, written once
  *   4096            half         half 0: struct log_file_half, then records
  *   4096 + half     half         half 1
  *
- * Records are appended to one half; when it is full enough, what still matters is written anew into the
- * other, and the store of its turn makes that one count: a kill at any instruction leaves one that is
- * whole. A record that was being written is dropped by its checksum, and so is what an earlier turn left
- * behind the last one. Nothing here knows what is in a record (recall.h does).
+ * Records are appended to one half. To shorten the log, its caller writes what still matters into the
+ * other half, and the store of that half's turn number makes it valid: a kill at any instruction
+ * leaves one valid half. A half-written record is ignored because of its checksum; records of an
+ * earlier turn behind the last one are ignored because of their turn number. ledger_save.h defines
+ * the content of the records.
  *
- * Source: the layout is fixed; changing it is changing LOG_FILE_MAGIC.
+ * A change of the layout needs another LOG_FILE_MAGIC.
  */
 #ifndef DAEMON_PERSIST_LOG_FILE_H
 #define DAEMON_PERSIST_LOG_FILE_H
@@ -35,7 +36,7 @@ struct log_file_record {
     uint16_t zero;
     uint32_t len, turn; /* bytes behind this header; low bits of the half's turn */
 };
-_Static_assert(sizeof(struct log_file_record) == 16, "mirror_record");
+_Static_assert(sizeof(struct log_file_record) == 16, "log_file_record");
 
 struct log_file {
     int fd;
@@ -46,24 +47,26 @@ struct log_file {
     bool turning; /* it does not count yet */
 };
 
-/* -ENOMEM, -EMFILE. half is rounded up to a page. */
+/* A new file of two halves; half: bytes, rounded up to a page. -ENOMEM, -EMFILE. */
 int log_file_create(struct log_file *m, uint64_t half, struct err *e) MUST_USE;
-/* A predecessor's. fd is ours on success. The half that counts goes on counting until log_file_turned(),
- * and takes nothing more. -EBADMSG: it is none. */
+/* The file of a previous lagand. Owns fd on success. Its valid half stays valid until
+ * log_file_turned(), and takes no more records. -EBADMSG: not a log file. */
 int log_file_open(struct log_file *m, int fd, struct err *e) MUST_USE;
 void log_file_close(struct log_file *m);
 
-/* Room for a record of n bytes; NULL: there is none. It counts from log_file_commit() on. */
+/* Space for a record of n bytes, which is valid from log_file_commit() on. NULL: the half is full, or
+ * there is no memory. */
 void *log_file_reserve(struct log_file *m, uint16_t type, uint32_t n);
 void log_file_commit(struct log_file *m);
-/* From here on everything goes into the other half; what is in this one is void once it has turned. */
+/* Write records into the other half from now on. log_file_turned() makes it the valid one. */
 void log_file_turn(struct log_file *m);
 void log_file_turned(struct log_file *m);
-void log_file_void(struct log_file *m); /* what is in it is not true any more: no half counts */
-uint64_t log_file_bytes(const struct log_file *m); /* of records in the present half */
+void log_file_void(struct log_file *m);            /* make both halves invalid */
+uint64_t log_file_bytes(const struct log_file *m); /* of records in the half that is written */
 
-/* Every whole record of the half that counts, in order, until fn is negative; data is 8-aligned and
- * stays. How many; -EBADMSG: that is no mirror; what fn returned. The bytes may be anything. */
+/* Call fn for every complete record of the valid half, in order, until fn returns a negative number.
+ * data is 8-aligned and stays mapped; its bytes may have any value. Returns the number of records,
+ * what fn returned, or -EBADMSG: not a log file. */
 typedef int log_file_fn(void *arg, uint16_t type, const void *data, uint32_t n);
 int log_file_read(const void *base, uint64_t bytes, log_file_fn *fn, void *arg, struct err *e);
 

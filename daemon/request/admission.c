@@ -1,11 +1,13 @@
 /* admission.c - see admission.h.
  *
- * Everything that can be said without the model is said before ACCEPT. What READY tells of a model is
- * held against the request as soon as it is known: at once, or when a worker is there.
+ * Checks that do not need the model come before ACCEPT. The facts of the model, which a worker
+ * reports in READY, are checked as soon as they are known: at once, or before dispatch.
  */
 #include "daemon/request/admission.h"
 
 #include "daemon/ledger/outputs.h"
+#include "daemon/ledger/request.h"
+#include "daemon/request/accounting.h"
 #include "daemon/request/deliver.h"
 #include "daemon/worker.h"
 
@@ -15,6 +17,7 @@
 #include <sys/random.h>
 #include <time.h>
 
+#define NO_MEMORY "lagand has no memory for another request; retry later"
 /* err_set() for a code of the wire. */
 #define REFUSED(e, code, ...) (err_set(e, -EINVAL, __VA_ARGS__), LAGAN_E_##code)
 
@@ -154,8 +157,9 @@ in_vocabulary(const struct model_facts *f, const char *key, const void *ids, uin
 
         memcpy(&id, p + 4 * (size_t)i, 4);
         if (id >= f->vocab) {
-            return REFUSED(e, INVALID_REQUEST, "%s[%u] is %u, the vocabulary has %u tokens", key, i,
-                           id, f->vocab);
+            return REFUSED(e, INVALID_REQUEST,
+                           "%s[%u] is %u, but the vocabulary has only %u tokens", key, i, id,
+                           f->vocab);
         }
     }
     return 0;
@@ -167,34 +171,35 @@ fits_in_length(const struct model_facts *f, const struct rec_submit *s, struct e
 {
     if (!f->known) return 0;
     if (s->n_decoder && !f->max_source) {
-        return REFUSED(e, INVALID_REQUEST,
-                       "decoder_ids is given, but %s is decoder-only: its prompt is ids or text",
-                       f->family);
+        return REFUSED(
+            e, INVALID_REQUEST,
+            "decoder_ids is given, but %s is a decoder-only model; give the prompt as ids or text",
+            f->family);
     }
     if ((s->text_bytes || s->n_stop) && !f->has_text) {
-        return REFUSED(e, UNSUPPORTED, "%s: the model has no tokenizer, give ids",
+        return REFUSED(e, UNSUPPORTED, "%s: the model has no tokenizer; give token ids",
                        s->chat         ? "messages"
                        : s->text_bytes ? "text"
                                        : "stop");
     }
     if (f->max_source && s->n_prompt > f->max_source) {
-        return REFUSED(e, TOO_LONG, "the encoder's input is %u tokens, at most %u are taken",
+        return REFUSED(e, TOO_LONG, "the encoder input is %u tokens; the model takes at most %u",
                        s->n_prompt, f->max_source);
     }
     if (!f->max_source && s->n_prompt >= f->max_len) {
-        return REFUSED(
-            e, TOO_LONG,
-            "the prompt is %u tokens, the model's length is %u with at least one to come",
-            s->n_prompt, f->max_len);
+        return REFUSED(e, TOO_LONG,
+                       "the prompt is %u tokens; the model's length of %u includes at least one "
+                       "generated token",
+                       s->n_prompt, f->max_len);
     }
     if (f->max_source && s->n_decoder >= f->max_len) {
         return REFUSED(e, TOO_LONG,
-                       "decoder_ids is %u tokens, the model's length is %u with one to come",
+                       "decoder_ids is %u tokens; the model's length of %u includes at least one "
+                       "generated token",
                        s->n_decoder, f->max_len);
     }
     if (!f->max_source && f->max_tokens && s->n_prompt >= f->max_tokens) {
-        return REFUSED(e, TOO_LONG,
-                       "the prompt is %u tokens, the KV cache can never hold more than %llu",
+        return REFUSED(e, TOO_LONG, "the prompt is %u tokens; the KV cache holds at most %llu",
                        s->n_prompt, (unsigned long long)f->max_tokens);
     }
     return 0;
@@ -207,11 +212,11 @@ tensors_fit(const struct model_facts *f, const struct rec_submit *s, uint64_t mo
     uint64_t rows = MIN(s->max_tokens, f->max_len), bytes = 4 * rows * f->vocab;
 
     if ((s->flags & SUBMIT_ENCODER_OUTPUT) && !f->max_source)
-        return REFUSED(e, INVALID_REQUEST, "return_encoder_output is given, but %s is decoder-only",
-                       f->family);
+        return REFUSED(e, INVALID_REQUEST,
+                       "return_encoder_output is given, but %s is a decoder-only model", f->family);
     if ((s->flags & SUBMIT_LOGITS) && !(s->absent & ABSENT_max_tokens) && bytes > most)
         return REFUSED(e, TOO_LONG,
-                       "logits of %llu tokens are %llu MiB, limits.tensor_bytes is %llu",
+                       "logits of %llu tokens are %llu MiB; limits.tensor_bytes is %llu MiB",
                        (unsigned long long)rows, (unsigned long long)bytes >> 20,
                        (unsigned long long)most >> 20);
     return 0;
@@ -238,16 +243,18 @@ admission_fits(const struct model_facts *f, const struct rec_submit *s, uint64_t
     if (k) return k;
     if (MAX(s->n, s->beams) > MAX(f->n_seats, 1u)) {
         return REFUSED(e, INVALID_REQUEST,
-                       "%s is %u: each is a sequence of its own, and max_num_seqs is %u",
+                       "%s is %u, but the model runs at most max_num_seqs = %u sequences",
                        s->beams > 1 ? "beams" : "n", MAX(s->n, s->beams), f->n_seats);
     }
     if (s->forced_bos >= 0 && (uint32_t)s->forced_bos >= f->vocab) {
-        return REFUSED(e, INVALID_REQUEST, "forced_bos is %d, the vocabulary has %u tokens",
-                       s->forced_bos, f->vocab);
+        return REFUSED(e, INVALID_REQUEST,
+                       "forced_bos is %d, but the vocabulary has only %u tokens", s->forced_bos,
+                       f->vocab);
     }
     if (s->forced_eos >= 0 && (uint32_t)s->forced_eos >= f->vocab) {
-        return REFUSED(e, INVALID_REQUEST, "forced_eos is %d, the vocabulary has %u tokens",
-                       s->forced_eos, f->vocab);
+        return REFUSED(e, INVALID_REQUEST,
+                       "forced_eos is %d, but the vocabulary has only %u tokens", s->forced_eos,
+                       f->vocab);
     }
     return 0;
 }
@@ -258,7 +265,7 @@ admission_fits_done(const struct model_facts *f, const void *ids, uint32_t n, ui
 {
     if (!f->known) return 0;
     if (longest >= f->max_len)
-        return REFUSED(e, TOO_LONG, "done is %u tokens, the model's length is %u", longest,
+        return REFUSED(e, TOO_LONG, "done is %u tokens; the model's length is %u", longest,
                        f->max_len);
     return in_vocabulary(f, "done", ids, n, e);
 }
@@ -280,32 +287,33 @@ model_of(const struct config *c, const struct msg_request *q, int *code, struct 
 
         if (strlen(name) == q->model.n && !memcmp(name, q->model.p, q->model.n)) return i;
     }
-    *code = REFUSED(e, MODEL_NOT_FOUND, "model \"%.*s\" is not served here",
+    *code = REFUSED(e, MODEL_NOT_FOUND,
+                    "model \"%.*s\" is not served here; `laganctl model list` shows the models",
                     (int)MIN(q->model.n, 100u), q->model.p);
     return MAX_MODELS;
 }
 
-/* Limits that do not depend on what is asked. */
+/* Limits that do not depend on the request. */
 static int
-room(struct daemon *d, struct client *c, struct err *e)
+check_open(struct daemon *d, struct client *c, struct err *e)
 {
     const struct options *o = &d->config->o;
 
     if (d->draining)
         return REFUSED(e, DRAINING, "the service is stopping and takes no new requests");
     if (c->n_open >= o->max_inflight) {
-        return REFUSED(e, QUEUE_FULL, "this client has %u open requests, api.max_inflight is %u",
+        return REFUSED(e, QUEUE_FULL, "this client has %u open requests; api.max_inflight is %u",
                        c->n_open, o->max_inflight);
     }
     if (ledger_n_queued(d->ledger) >= o->max_queued_reqs) {
-        return REFUSED(e, QUEUE_FULL, "%u requests wait, scheduler.max_num_queued_reqs is %u",
+        return REFUSED(e, QUEUE_FULL, "%u requests are queued; scheduler.max_num_queued_reqs is %u",
                        ledger_n_queued(d->ledger), o->max_queued_reqs);
     }
     return 0;
 }
 
-/* Will some worker of the model take requests, now or once it is up again? Not when an operator drained
- * the last one, or all have failed for good: a request would wait for ever. */
+/* Will some worker of the model take requests, now or once it is up again? Not when an operator
+ * drained the last one, or all have failed for good: a request would wait for ever. */
 static bool
 will_be_served(const struct daemon *d, uint32_t model)
 {
@@ -332,16 +340,6 @@ copy_ids(struct bytes *to, const struct msg_ids *ids)
     return 0;
 }
 
-/* The answer begins with tokens that the client has. */
-static void
-begin_with(struct request *r, const struct bytes *done)
-{
-    bytes_done(&r->token);
-    r->token = *done;
-    r->n_said = r->n_sent = r->lp_first = r->mark_token = request_n_tokens(r);
-    r->text_unknown = r->tensor[LAGAN_TENSOR_LOGITS - 1].unknown = r->n_said > 0;
-}
-
 static uint64_t
 any_seed(void)
 {
@@ -351,17 +349,17 @@ any_seed(void)
     return seed >> 1; /* also an int64_t for languages that have no other */
 }
 
-/* It has ended with an error that may be no other's: to answer with it again would be the end of trying. */
+/* Ended with a retryable error: run it again instead of returning the stored error. */
 static bool
-is_to_be_tried_again(const struct request *r)
+is_retryable(const struct request *r)
 {
     bool retry = false;
 
-    return r->state == REQUEST_ENDED && msg_reason(r->reason, &retry) && retry;
+    return r->state == REQUEST_ENDED && msg_reason(r->result.reason, &retry) && retry;
 }
 
-/* Is this about a request that there is already? A code, or 0: then *ret is the first one with its key,
- * which this connection now reads, or NULL: it is new. */
+/* Returns a code, or 0. Then *ret is the earlier request with this key, which this connection now
+ * receives; or NULL: the request is new. */
 static int
 known(struct daemon *d, struct client *c, uint64_t rid, const struct msg_request *q,
       struct request **ret, struct err *e)
@@ -373,46 +371,27 @@ known(struct daemon *d, struct client *c, uint64_t rid, const struct msg_request
         return q->key.n ? REFUSED(e, INVALID_REQUEST, "key needs a session, which HELLO gives") : 0;
     }
     r = q->key.n ? ledger_find_key(d->ledger, &c->session, q->key.p, q->key.n) : NULL;
-    if (r && is_to_be_tried_again(r)) {
+    if (r && is_retryable(r)) {
         deliver_forget(d, r);
         r = NULL;
     }
     if (r) {
         if (q->done.n || deliver_resume(d, r, c, rid, 0, 0, q->win) < 0)
             return REFUSED(e, INVALID_REQUEST,
-                           "the answer to the first request with this key is not kept whole");
+                           "the result of the first request with this key is no longer complete; "
+                           "use a new key");
         *ret = r;
         return 0;
     }
     r = ledger_find_rid(d->ledger, &c->session, rid);
-    if (!r || r->kept) return 0;
+    if (!r || r->retained) return 0;
     return REFUSED(
         e, INVALID_REQUEST,
-        "two requests with one id: %llu is open on another connection; RESUME takes it over",
+        "request id %llu is open on another connection of this session; take it over with RESUME",
         (unsigned long long)rid);
 }
 
-/* What a request may come to take here: itself, its answer with its text, and what waits to be read. */
-static uint64_t
-most_bytes(const struct daemon *d, uint32_t model, const struct rec_submit *s,
-           uint64_t submit_bytes)
-{
-    enum { TOKEN = 4, TEXT = 12, WAITING = 16 << 20 };
-    const struct model_facts *f = &d->facts[model];
-    uint64_t n = f->known ? MIN(s->max_tokens, f->max_len) : s->max_tokens;
-    uint64_t each = s->flags & SUBMIT_LOGPROBS ? 4 + 8 * (uint64_t)s->logprobs : 0;
-    uint64_t prompt = s->flags & SUBMIT_PROMPT_LOGPROBS ? 8 + 8 * (uint64_t)s->prompt_logprobs : 0;
-
-    n *= s->n;
-    if (s->flags & (SUBMIT_ENCODER_OUTPUT | SUBMIT_LOGITS))
-        submit_bytes += d->config->o.tensor_bytes;
-    return sizeof(struct request) + submit_bytes + n * (TOKEN + TEXT) +
-           (s->n > 1 ? n * sizeof(struct output_place) + s->n * sizeof(struct request_output) : 0) +
-           MIN(n * each, (uint64_t)WAITING) +
-           MIN(ledger_prompt_tokens(s) * prompt, (uint64_t)WAITING);
-}
-
-/* Is there room for it beside what is open? One alone always fits. */
+/* Limits of its user, of memory and of the queue. A request alone always fits. */
 static int
 afford(const struct daemon *d, const struct client *c, const struct rec_submit *s, uint64_t bytes,
        struct err *e)
@@ -422,178 +401,165 @@ afford(const struct daemon *d, const struct client *c, const struct rec_submit *
     uint64_t prompt = ledger_prompt_tokens(s), tokens = ledger_total_tokens(s);
 
     if (u->n_open >= u->max_open) {
-        return REFUSED(e, QUEUE_FULL, "%s has %u open requests, which is its limit", u->name,
+        return REFUSED(e, QUEUE_FULL, "user %s has %u open requests, which is its limit", u->name,
                        u->n_open);
     }
     if (u->max_tokens && u->n_open && u->tokens + tokens > u->max_tokens) {
-        return REFUSED(e, QUEUE_FULL, "%s has requests for %llu tokens, its limit is %llu", u->name,
+        return REFUSED(e, QUEUE_FULL,
+                       "user %s has open requests for %llu tokens; its limit is %llu", u->name,
                        (unsigned long long)u->tokens, (unsigned long long)u->max_tokens);
     }
     if (d->held_bytes && d->held_bytes + bytes > o->memory) {
-        return REFUSED(e, QUEUE_FULL, "open requests may take %llu MiB, api.memory is %llu",
-                       (unsigned long long)d->held_bytes >> 20,
-                       (unsigned long long)o->memory >> 20);
+        return REFUSED(
+            e, QUEUE_FULL, "open requests reserve %llu MiB of memory; api.memory is %llu MiB",
+            (unsigned long long)d->held_bytes >> 20, (unsigned long long)o->memory >> 20);
     }
     if (ledger_n_queued(d->ledger) &&
         ledger_queued_tokens(d->ledger) + prompt > o->max_queued_tokens) {
         return REFUSED(e, QUEUE_FULL,
-                       "%llu prompt tokens wait, scheduler.max_num_queued_tokens is %llu",
+                       "%llu prompt tokens are queued; scheduler.max_num_queued_tokens is %llu",
                        (unsigned long long)ledger_queued_tokens(d->ledger),
                        (unsigned long long)o->max_queued_tokens);
     }
     return 0;
 }
 
-void
-accounting_charge(struct daemon *d, const struct client *c, struct request *r)
+static struct request_terms
+terms_of(const struct daemon *d, uint32_t model, const struct msg_request *q)
 {
-    uint64_t turn;
+    nsec wait = q->deadline_ms > (uint64_t)(NSEC_NEVER / NSEC_MS) ? NSEC_NEVER
+                                                                  : (nsec)q->deadline_ms * NSEC_MS;
 
-    if (r->charged || r->state == REQUEST_ENDED) return;
-    r->user = session_user_number(d->sessions, c->user);
-    r->charged = true;
-    c->user->n_open++;
-    c->user->tokens += r->cost;
-    r->submit->client = session_turns(d->sessions, c);
-    turn = turns_give(&d->turns[r->model], r->submit->client, r->cost);
-    if (r->state == REQUEST_QUEUED)
-        ledger_set_fair_tag(d->ledger, r, turn);
-    else
-        r->turn = turn;
+    return (struct request_terms){
+        .model = model,
+        .no_resume = !q->resume,
+        .accepted = d->now,
+        .deadline = q->deadline_ms ? clock_after(d->now, wait) : NSEC_NEVER,
+        .disconnect_timeout = q->on_disconnect * NSEC_MS,
+    };
 }
 
-void
-accounting_recount(struct daemon *d, struct request *r)
-{
-    const struct model_facts *f = &d->facts[r->model];
-    uint64_t had = r->cost;
-
-    if (!f->known || !(r->submit->absent & ABSENT_beams) || r->submit->beams == f->beams) return;
-    r->submit->beams = f->beams;
-    r->cost = ledger_total_tokens(r->submit);
-    if (!r->charged) return;
-    session_user_at(d->sessions, r->user)->tokens += r->cost - had;
-    turns_change(&d->turns[r->model], r->submit->client, had, r->cost);
-}
-
-void
-accounting_reserve(struct daemon *d, struct request *r)
-{
-    r->bytes = most_bytes(d, r->model, r->submit, r->submit_bytes);
-    d->held_bytes += r->bytes;
-}
-
-void
-accounting_release(struct daemon *d, struct request *r)
-{
-    struct user *u = session_user_at(d->sessions, r->user);
-
-    d->held_bytes -= r->bytes;
-    r->bytes = 0;
-    if (!r->charged) return;
-    r->charged = false;
-    u->n_open--;
-    u->tokens -= r->cost;
-    turns_end(&d->turns[r->model], r->submit->client, request_unused_tokens(r));
-}
+/* A request that has not been entered into the ledger. */
+struct candidate {
+    struct msg_request q;
+    uint32_t model, bytes;
+    struct rec_submit *submit; /* `bytes` long, with its tails; candidate_take() passes it on */
+    struct bytes ids;          /* tokens that the output begins with */
+};
 
 static void
-fill_in(struct daemon *d, struct client *c, const struct msg_request *q, struct request *r)
+candidate_done(struct candidate *k)
 {
-    r->accepted = d->now;
-    r->win = q->win;
-    r->no_resume = !q->resume;
-    r->patience = q->on_disconnect * NSEC_MS;
-    if (q->deadline_ms) {
-        nsec wait = q->deadline_ms > (uint64_t)(NSEC_NEVER / NSEC_MS)
-                        ? NSEC_NEVER
-                        : (nsec)q->deadline_ms * NSEC_MS;
+    free(k->submit);
+    bytes_done(&k->ids);
+}
 
-        r->deadline = clock_after(d->now, wait);
+/* Checks that need neither a model nor memory. */
+static int
+check_message(struct daemon *d, struct client *c, const struct msg *m, struct msg_request *q,
+              struct err *e)
+{
+    if (ledger_find(d->ledger, c->handle, m->rid))
+        return REFUSED(e, INVALID_REQUEST, "request id %llu is in use by an open request",
+                       (unsigned long long)m->rid);
+    if (c->left)
+        return REFUSED(
+            e, CANCELLED,
+            "another connection of this session has taken over; submit the request there");
+    if (msg_request(q, m, e) < 0) return LAGAN_E_INVALID_REQUEST;
+    if (q->encoder_features)
+        return REFUSED(e, UNSUPPORTED,
+                       "encoder_features: no model here takes features as input; give ids or text");
+    if (*q->refused)
+        return REFUSED(e, INVALID_REQUEST, "%s is not supported by this version", q->refused);
+    return 0;
+}
+
+/* Checks that come before the prompt is copied. */
+static int
+check_limits(struct daemon *d, struct client *c, struct candidate *k, struct err *e)
+{
+    struct rec_submit counts = { .n_prompt = k->q.ids.n,
+                                 .n_decoder = k->q.decoder_ids.n,
+                                 .text_bytes = text_bytes(&k->q),
+                                 .n_stop = (uint16_t)k->q.n_stop };
+    int code;
+
+    k->model = model_of(d->config, &k->q, &code, e);
+    if (!code) code = check_open(d, c, e);
+    if (!code && !will_be_served(d, k->model)) {
+        code = REFUSED(e, DRAINING,
+                       "every worker of the model is drained or has failed; "
+                       "`laganctl workers list` shows why, `laganctl restart` starts a worker");
     }
+    return code ? code : fits_in_length(&d->facts[k->model], &counts, e);
+}
+
+/* Make the record and hold it against the model and the remaining limits. */
+static int
+make_record(struct daemon *d, struct client *c, struct candidate *k, struct err *e)
+{
+    const struct model_facts *f = &d->facts[k->model];
+    struct msg_request *q = &k->q;
+    int code;
+
+    if ((q->absent & ABSENT_max_tokens) && f->known) q->max_tokens = MIN(q->max_tokens, f->max_len);
+    if ((q->absent & ABSENT_beams) && f->known) q->beams = f->beams;
+    k->submit = admission_record(q, q->has_seed ? q->seed : any_seed(), &k->bytes);
+    if (!k->submit || copy_ids(&k->ids, &q->done) < 0) return REFUSED(e, OUT_OF_MEMORY, NO_MEMORY);
+    code = admission_fits(f, k->submit, d->config->o.tensor_bytes, e);
+    if (!code) code = admission_fits_done(f, k->ids.p, q->done.n, q->done.n, e);
+    if (code) return code;
+    return afford(d, c, k->submit, accounting_max_bytes(d, k->model, k->submit, k->bytes), e);
+}
+
+/* Into the ledger. */
+static int
+enter(struct daemon *d, struct client *c, uint64_t rid, struct candidate *k, struct request **ret,
+      struct err *e)
+{
+    const struct request_terms terms = terms_of(d, k->model, &k->q);
+    int code = 0;
+
+    if (ledger_take(d->ledger, c->handle, rid, k->submit, k->bytes, ret) < 0)
+        return REFUSED(e, QUEUE_FULL, "the ledger is full with %u open requests",
+                       ledger_capacity(d->ledger));
+    k->submit = NULL;
+    ledger_set_terms(*ret, &terms);
+    if (outputs_init(*ret) < 0)
+        code = REFUSED(e, OUT_OF_MEMORY, NO_MEMORY);
+    else if (c->has_session &&
+             ledger_name(d->ledger, *ret, &c->session, k->q.key.p, k->q.key.n) < 0)
+        code = REFUSED(e, QUEUE_FULL,
+                       "idempotency key or request id collides with another request; retry with a "
+                       "new one");
+    if (code) { /* no worker has it, and its client gets the refusal */
+        request_move(d->ledger, *ret, REQUEST_ENDED);
+        ledger_detach(d->ledger, *ret);
+        ledger_give(d->ledger, *ret);
+        return code;
+    }
+    outputs_begin(*ret, &k->ids);
+    deliver_init(*ret, k->q.win);
+    accounting_reserve(d, *ret);
+    accounting_charge(d, c, *ret);
     d->n_requests++;
     c->n_open++;
+    return 0;
 }
 
 int
 admission_take(struct daemon *d, struct client *c, const struct msg *m, struct request **ret,
                struct err *e)
 {
-    struct bytes done = { 0 };
-    struct msg_request q;
-    struct rec_submit *s, counts;
-    uint32_t model, bytes;
-    uint64_t most;
-    int code;
+    struct candidate k = { 0 };
+    int code = check_message(d, c, m, &k.q, e);
 
-    /* Before the limits: this is an answer about an open request, not about room. */
-    if (ledger_find(d->ledger, c->handle, m->rid)) {
-        return REFUSED(e, INVALID_REQUEST, "two requests with one id: %llu is still open",
-                       (unsigned long long)m->rid);
-    }
-    if (c->left)
-        return REFUSED(e, CANCELLED, "another connection of this session has taken it over");
-    if (msg_request(&q, m, e) < 0) return LAGAN_E_INVALID_REQUEST;
-    if (q.encoder_features)
-        return REFUSED(e, UNSUPPORTED,
-                       "encoder_features is for models that take features; those served here take "
-                       "ids or text");
-    if (*q.refused) {
-        return REFUSED(e, INVALID_REQUEST, "%s is not served by this version", q.refused);
-    }
-    code = known(d, c, m->rid, &q, ret, e);
+    if (!code) code = known(d, c, m->rid, &k.q, ret, e);
     if (code || *ret) return code;
-    model = model_of(d->config, &q, &code, e);
-    if (!code) code = room(d, c, e);
-    if (!code && !will_be_served(d, model)) {
-        code = REFUSED(e, DRAINING,
-                       "every worker of the model is drained or has failed; "
-                       "`laganctl workers list` says why, `laganctl restart` starts one");
-    }
-    counts = (struct rec_submit){ .n_prompt = q.ids.n,
-                                  .n_decoder = q.decoder_ids.n,
-                                  .text_bytes = text_bytes(&q),
-                                  .n_stop = (uint16_t)q.n_stop };
-    if (!code) code = fits_in_length(&d->facts[model], &counts, e); /* before it is copied */
-    if (code) return code;
-
-    if ((q.absent & ABSENT_max_tokens) && d->facts[model].known)
-        q.max_tokens = MIN(q.max_tokens, d->facts[model].max_len);
-    if ((q.absent & ABSENT_beams) && d->facts[model].known) q.beams = d->facts[model].beams;
-    s = admission_record(&q, q.has_seed ? q.seed : any_seed(), &bytes);
-    if (!s || copy_ids(&done, &q.done) < 0) {
-        free(s);
-        return REFUSED(e, OUT_OF_MEMORY, "lagand has no memory for another request");
-    }
-    code = admission_fits(&d->facts[model], s, d->config->o.tensor_bytes, e);
-    if (!code) code = admission_fits_done(&d->facts[model], done.p, q.done.n, q.done.n, e);
-    most = most_bytes(d, model, s, bytes);
-    if (!code) code = afford(d, c, s, most, e);
-    if (!code && ledger_take(d->ledger, c->handle, m->rid, s, bytes, ret) < 0) {
-        code = REFUSED(e, QUEUE_FULL, "all %u places for requests are taken",
-                       ledger_capacity(d->ledger));
-    }
-    if (code) {
-        bytes_done(&done);
-        free(s);
-        return code;
-    }
-    (*ret)->model = model;
-    if (outputs_init(*ret) < 0)
-        code = REFUSED(e, OUT_OF_MEMORY, "lagand has no memory for another request");
-    else if (c->has_session && ledger_name(d->ledger, *ret, &c->session, q.key.p, q.key.n) < 0)
-        code = REFUSED(e, QUEUE_FULL,
-                       "its key or its id falls together with another's; try again with others");
-    if (code) { /* nobody has heard of it */
-        bytes_done(&done);
-        request_move(d->ledger, *ret, REQUEST_ENDED);
-        ledger_detach(d->ledger, *ret);
-        ledger_give(d->ledger, *ret);
-        return code;
-    }
-    begin_with(*ret, &done);
-    accounting_reserve(d, *ret);
-    accounting_charge(d, c, *ret);
-    fill_in(d, c, &q, *ret);
-    return 0;
+    code = check_limits(d, c, &k, e);
+    if (!code) code = make_record(d, c, &k, e);
+    if (!code) code = enter(d, c, m->rid, &k, ret, e);
+    candidate_done(&k);
+    return code;
 }

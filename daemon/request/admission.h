@@ -13,16 +13,8 @@
  * Limits of client and queue first, then the request itself, then what is known of the model. */
 int admission_take(struct daemon *d, struct client *c, const struct msg *m, struct request **ret,
                    struct err *e) MUST_USE;
-/* What it may come to take of lagand's memory; of its user's, and a turn, if it is open and has not been charged: one that a
- * former lagand took is its user's when its client has come back. */
-void accounting_reserve(struct daemon *d, struct request *r);
-void accounting_charge(struct daemon *d, const struct client *c, struct request *r);
-/* One that was taken before its model was known, or when that was another: what it leaves to the model counts as
- * its worker will run it. */
-void accounting_recount(struct daemon *d, struct request *r);
-/* It takes nothing any more of what its user and lagand have. */
-void accounting_release(struct daemon *d, struct request *r);
-/* Can this model run it at all, within limits.tensor_bytes? 0, or the code and the sentence. Nothing known: 0. */
+/* Can this model run it at all, within limits.tensor_bytes? 0, or the code and the sentence.
+ * Nothing known: 0. */
 int admission_fits(const struct model_facts *f, const struct rec_submit *s, uint64_t tensor_bytes,
                    struct err *e) MUST_USE;
 
@@ -30,13 +22,14 @@ int admission_fits(const struct model_facts *f, const struct rec_submit *s, uint
 int admission_fits_done(const struct model_facts *f, const void *ids, uint32_t n, uint32_t longest,
                         struct err *e) MUST_USE;
 
-/* What stands in front of a conversation in a record: the day, YYYY-MM-DD, and an end of line. A request that goes on
- * tomorrow has the prompt it had. */
+/* What stands in front of a conversation in a record: the day, YYYY-MM-DD, and an end of line. A
+ * request that goes on tomorrow has the prompt it had. */
 enum { ADMISSION_DAY = 11 };
 void admission_day(char day[ADMISSION_DAY]);
 
 /* To whoever names none of several models; %u: how many. */
-#define MODEL_MISSING "model is missing: %u are served here, `laganctl model list` has them"
+#define MODEL_MISSING \
+    "model is missing: %u models are served here; `laganctl model list` shows them"
 
 /* A rec_submit with its tails, from malloc; NULL: no memory. */
 struct rec_submit *admission_record(const struct msg_request *q, uint64_t seed, uint32_t *bytes);

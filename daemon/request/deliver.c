@@ -7,13 +7,12 @@
 #include "daemon/history.h"
 #include "daemon/ledger/ledger_save.h"
 #include "daemon/ledger/outputs.h"
-#include "daemon/request/admission.h"
-#include "daemon/request/dispatch.h"
+#include "daemon/ledger/request.h"
+#include "daemon/request/accounting.h"
+#include "daemon/request/lifecycle.h"
 #include "ipc/msg.h"
 
 #include <errno.h>
-#include <stdarg.h>
-#include <stdio.h>
 #include <string.h>
 
 /* A chunk's payload: well under LAGAN_MAX_FRAME and, for its text, under LAGAN_MAX_STR. */
@@ -23,7 +22,7 @@ enum {
     KEPT_BYTES = 1 << 20, /* log-probabilities that were sent and not acked, a request */
     IDLE_LEASES = 6
 };
-static const nsec RETRY = 10 * NSEC_MS, PAUSE_AFTER = 250 * NSEC_MS;
+static const nsec RETRY = 10 * NSEC_MS, SUSPEND_AFTER = 250 * NSEC_MS;
 
 static void
 put_u64(msgpack_packer *p, const char *key, uint64_t v)
@@ -47,7 +46,7 @@ static uint32_t
 put_prompt_chunk(struct daemon *d, struct request *r)
 {
     uint32_t n_top = r->submit->prompt_logprobs, each = 4 + 8 * n_top;
-    uint32_t n = MIN((uint32_t)(r->p_logprob.n / 4), MAX(CHUNK_BYTES / each, 1u));
+    uint32_t n = MIN((uint32_t)(r->outputs.prompt_logprob.n / 4), MAX(CHUNK_BYTES / each, 1u));
     msgpack_packer p = front_begin(d, LAGAN_MSG_CHUNK, r->rid, 6);
 
     put_u64(&p, "o", 0);
@@ -56,30 +55,30 @@ put_prompt_chunk(struct daemon *d, struct request *r)
     msg_bin(&p, "", 0);
     msg_key(&p, "s");
     msg_bytes(&p, "", 0);
-    put_u64(&p, "n", r->n_chunks + 1);
+    put_u64(&p, "n", r->delivery.n_chunks + 1);
     msg_key(&p, "pl");
     msgpack_pack_map(&p, 5);
-    put_u64(&p, "i", r->n_prompt_sent);
+    put_u64(&p, "i", r->delivery.n_prompt);
     msg_key(&p, "t");
-    msg_bin(&p, r->p_id.p, (size_t)n * 4);
+    msg_bin(&p, r->outputs.prompt_id.p, (size_t)n * 4);
     msg_key(&p, "lp");
-    msg_bin(&p, r->p_logprob.p, (size_t)n * 4);
-    put_tops(&p, n, n_top, r->p_top.p);
+    msg_bin(&p, r->outputs.prompt_logprob.p, (size_t)n * 4);
+    put_tops(&p, n, n_top, r->outputs.prompt_top.p);
     return n;
 }
 
 static uint32_t
 put_tensor_chunk(struct daemon *d, const struct request *r, uint32_t kind)
 {
-    const struct output_tensor *t = &r->tensor[kind - 1];
+    const struct output_tensor *t = &r->outputs.tensor[kind - 1];
     uint32_t n = (uint32_t)MIN(t->value.n, (size_t)CHUNK_BYTES) / 4;
     msgpack_packer p = front_begin(d, LAGAN_MSG_CHUNK, r->rid, 2);
 
-    put_u64(&p, "n", r->n_chunks + 1);
+    put_u64(&p, "n", r->delivery.n_chunks + 1);
     msg_key(&p, "x");
     msgpack_pack_map(&p, 4);
     put_u64(&p, "k", kind);
-    put_u64(&p, "i", t->sent);
+    put_u64(&p, "i", t->n_delivered);
     put_u64(&p, "c", t->cols);
     msg_key(&p, "d");
     msg_bin(&p, t->value.p, (size_t)n * 4);
@@ -97,37 +96,31 @@ cut(const char *s, size_t n)
     return at;
 }
 
-static bool
-is_error(const struct request *r)
-{
-    return r->reason >= LAGAN_E_INVALID_REQUEST;
-}
-
 /* How an output ended. */
 static void
 put_output(msgpack_packer *p, const struct request *r, uint32_t output)
 {
     struct request_output o = {
-        .n_said = request_n_tokens(r),
-        .score = r->score,
-        .reason = r->reason,
-        .cached = r->cached,
-        .adopted = r->adopted,
-        .recomputed = r->recomputed,
+        .n_received = outputs_n_tokens(r),
+        .score = r->outputs.score,
+        .reason = r->result.reason,
+        .cached = r->result.cached,
+        .adopted = r->result.adopted,
+        .recomputed = r->result.recomputed,
     };
 
-    if (r->out) o = r->out[output];
+    if (r->outputs.each) o = r->outputs.each[output];
     msgpack_pack_map(p, 10);
     put_u64(p, "o", output);
     put_u64(p, "reason", o.reason);
     msg_key(p, "word");
     msg_text(p, msg_reason(o.reason, NULL));
-    put_u64(p, "n_tok", o.n_said);
+    put_u64(p, "n_tok", o.n_received);
     msg_key(p, "score");
     msgpack_pack_double(p, (double)o.score);
     put_u64(p, "cached", o.cached);
     put_u64(p, "seed", r->submit->seed);
-    put_u64(p, "resumed", r->resumed);
+    put_u64(p, "resumed", r->dispatch.resumed);
     put_u64(p, "adopted", o.adopted);
     put_u64(p, "recomputed", o.recomputed);
 }
@@ -136,10 +129,10 @@ put_output(msgpack_packer *p, const struct request *r, uint32_t output)
 static struct output_piece
 next_piece(const struct request *r)
 {
-    struct output_piece p = { .n = request_n_tokens(r) - r->n_sent,
-                              .n_text = (uint32_t)(r->text.n - r->n_text_sent) };
+    struct output_piece p = { .n = outputs_n_tokens(r) - r->delivery.n_tokens,
+                              .n_text = (uint32_t)(r->outputs.text.n - r->delivery.n_text) };
 
-    return r->out ? outputs_next(r) : p;
+    return r->outputs.each ? outputs_next(r) : p;
 }
 
 static void
@@ -149,28 +142,33 @@ put_chunk(struct daemon *d, const struct request *r, uint32_t n, uint32_t n_text
     struct output_piece piece = next_piece(r);
     bool more = n < piece.n || n_text < piece.n_text;
     /* With its last token a client knows how its answer ends, whatever becomes of us. */
-    bool end = !more && !r->out && r->state == REQUEST_ENDED && !is_error(r);
+    bool end = !more && !r->outputs.each && r->state == REQUEST_ENDED && !lifecycle_is_error(r);
     msgpack_packer p =
         front_begin(d, LAGAN_MSG_CHUNK, r->rid,
                     5 + (uint32_t)lp + (uint32_t)top + (uint32_t)more + (uint32_t)end);
 
     put_u64(&p, "o", piece.output);
-    put_u64(&p, "i", r->out ? outputs_next_first(r) : r->n_sent);
+    put_u64(&p, "i", r->outputs.each ? outputs_next_first(r) : r->delivery.n_tokens);
     msg_key(&p, "t");
-    msg_bin(&p, n ? r->token.p + (size_t)r->n_sent * 4 : "", (size_t)n * 4);
+    msg_bin(&p, n ? r->outputs.token.p + (size_t)r->delivery.n_tokens * 4 : "", (size_t)n * 4);
     msg_key(&p, "s");
-    msg_bytes(&p, n_text ? r->text.p + r->n_text_sent : "", n_text);
-    put_u64(&p, "n", r->n_chunks + 1);
+    msg_bytes(&p, n_text ? r->outputs.text.p + r->delivery.n_text : "", n_text);
+    put_u64(&p, "n", r->delivery.n_chunks + 1);
     if (lp) {
         msg_key(&p, "lp");
-        msg_bin(&p, n ? r->logprob.p + (size_t)(r->n_sent - r->lp_first) * 4 : "", (size_t)n * 4);
+        msg_bin(&p,
+                n ? r->outputs.logprob.p +
+                        (size_t)(r->delivery.n_tokens - r->outputs.first_logprob) * 4
+                  : "",
+                (size_t)n * 4);
     }
     if (top) {
         size_t each = (size_t)r->submit->logprobs * 8;
 
         msg_key(&p, "tp");
         msgpack_pack_map(&p, 2);
-        put_tops(&p, n, r->submit->logprobs, r->top.p + (r->n_sent - r->lp_first) * each);
+        put_tops(&p, n, r->submit->logprobs,
+                 r->outputs.top.p + (r->delivery.n_tokens - r->outputs.first_logprob) * each);
     }
     if (more) {
         msg_key(&p, "more");
@@ -188,7 +186,7 @@ put_done(struct daemon *d, const struct request *r)
     msgpack_packer p = front_begin(d, LAGAN_MSG_DONE, r->rid, 1);
     uint32_t order[LAGAN_MAX_OUTPUTS] = { 0 };
 
-    if (r->out) outputs_order(r, order);
+    if (r->outputs.each) outputs_order(r, order);
     msg_key(&p, "outputs");
     msgpack_pack_array(&p, r->submit->n);
     for (uint32_t i = 0; i < r->submit->n; i++) put_output(&p, r, order[i]);
@@ -199,59 +197,47 @@ put_done(struct daemon *d, const struct request *r)
 static uint32_t
 credit(const struct request *r)
 {
-    uint32_t out = r->n_chunks - r->n_acked;
+    uint32_t out = r->delivery.n_chunks - r->delivery.n_acked;
 
-    return out >= r->win ? 0 : r->win - out;
+    return out >= r->delivery.ack_window ? 0 : r->delivery.ack_window - out;
 }
 
-/* Log-probabilities before that token are not sent again. */
-static void
-drop_logprobs(struct request *r, uint32_t before)
-{
-    uint32_t n = before > r->lp_first ? before - r->lp_first : 0;
-
-    if (!(r->submit->flags & SUBMIT_LOGPROBS) || !n) return;
-    bytes_drop(&r->logprob, (size_t)n * 4);
-    bytes_drop(&r->top, (size_t)n * r->submit->logprobs * 8);
-    r->lp_first = before;
-}
-
-/* What a client has acked it will not ask for again. */
+/* A client does not ask again for what it has acked. */
 static void
 drop_acked(struct daemon *d, struct request *r)
 {
     struct client *c = session_find(d->sessions, r->client);
 
-    if (r->n_acked < r->mark_chunk) return;
-    drop_logprobs(r, r->mark_token);
-    if (c) front_pong(d, c, r->mark_sent);
-    r->mark_sent = r->chunk_sent;
-    r->mark_chunk = r->n_chunks;
-    r->mark_token = r->n_sent;
+    if (r->delivery.n_acked < r->delivery.mark_chunk) return;
+    outputs_drop_logprobs(r, r->delivery.mark_token);
+    if (c) front_pong(d, c, r->delivery.mark_sent);
+    r->delivery.mark_sent = r->delivery.chunk_sent;
+    r->delivery.mark_chunk = r->delivery.n_chunks;
+    r->delivery.mark_token = r->delivery.n_tokens;
 }
 
-/* The one to be sent next: before the tokens that it belongs to. 0: none. */
+/* The tensor to be sent next, before the tokens that it belongs to. 0: none. */
 static uint32_t
 tensor_due(const struct request *r)
 {
     uint32_t kind = 1;
 
-    while (kind <= LAGAN_N_TENSORS && !r->tensor[kind - 1].value.n) kind++;
+    while (kind <= LAGAN_N_TENSORS && !r->outputs.tensor[kind - 1].value.n) kind++;
     return kind > LAGAN_N_TENSORS ? 0 : kind;
 }
 
 static bool
 has_chunk(const struct request *r)
 {
-    return r->p_logprob.n || tensor_due(r) || request_n_tokens(r) > r->n_sent ||
-           r->text.n > r->n_text_sent;
+    return r->outputs.prompt_logprob.n || tensor_due(r) ||
+           outputs_n_tokens(r) > r->delivery.n_tokens || r->outputs.text.n > r->delivery.n_text;
 }
 
 static int
 send_chunk(struct daemon *d, struct client *c, struct request *r)
 {
     uint32_t n_top = r->submit->logprobs, n, n_text = 0, kind = tensor_due(r);
-    bool prompt = r->p_logprob.n > 0;
+    bool prompt = r->outputs.prompt_logprob.n > 0;
     int k;
 
     TRY(front_room(d, c));
@@ -263,32 +249,30 @@ send_chunk(struct daemon *d, struct client *c, struct request *r)
         struct output_piece piece = next_piece(r);
 
         n = MIN(piece.n, MAX((uint32_t)CHUNK_BYTES / (8 + 8 * n_top), 1u));
-        n_text = cut(r->text.p + r->n_text_sent, piece.n_text);
+        n_text = cut(r->outputs.text.p + r->delivery.n_text, piece.n_text);
         put_chunk(d, r, n, n_text);
     }
     k = front_send_chunk(d, c);
     if (k < 0) return k;
     FP(deliver_chunk);
-    r->stalled = 0;
-    r->chunk_sent = c->sent;
-    r->n_chunks++;
+    r->delivery.stalled_since = 0;
+    r->delivery.chunk_sent = c->sent;
+    r->delivery.n_chunks++;
     if (prompt) {
-        r->n_prompt_sent += n;
-        bytes_drop(&r->p_id, (size_t)n * 4);
-        bytes_drop(&r->p_logprob, (size_t)n * 4);
-        bytes_drop(&r->p_top, (size_t)n * r->submit->prompt_logprobs * 8);
+        r->delivery.n_prompt += n;
+        outputs_drop_prompt(r, n);
         return 0;
     }
     if (kind) {
-        r->tensor[kind - 1].sent += n;
-        bytes_drop(&r->tensor[kind - 1].value, (size_t)n * 4);
+        outputs_drop_tensor(r, kind, n);
         return 0;
     }
-    r->n_sent += n;
-    r->n_text_sent += n_text;
-    if (r->out) outputs_delivered(r, n, n_text);
-    /* Kept for one that may come back, within reason. */
-    if (!r->named || r->logprob.n + r->top.n > KEPT_BYTES) drop_logprobs(r, r->n_sent);
+    r->delivery.n_tokens += n;
+    r->delivery.n_text += n_text;
+    if (r->outputs.each) outputs_delivered(r, n, n_text);
+    /* Kept for a client that may reconnect, up to KEPT_BYTES. */
+    if (!r->named || r->outputs.logprob.n + r->outputs.top.n > KEPT_BYTES)
+        outputs_drop_logprobs(r, r->delivery.n_tokens);
     return 0;
 }
 
@@ -297,8 +281,9 @@ send_last(struct daemon *d, struct client *c, struct request *r)
 {
     int k;
 
-    if (is_error(r)) {
-        k = front_error(d, c, r->rid, r->reason, r->n_sent, "%s", r->why);
+    if (lifecycle_is_error(r)) {
+        k = front_error(d, c, r->rid, r->result.reason, r->delivery.n_tokens, "%s",
+                        r->result.message);
     } else {
         put_done(d, r);
         k = front_send(d, c, d->out.data, d->out.size);
@@ -310,7 +295,8 @@ send_last(struct daemon *d, struct client *c, struct request *r)
     return 0;
 }
 
-/* What can go now: 1, and more can go in the next turn; 0 nothing more for now; -EAGAIN. */
+/* Send one message. Returns 1 if more can be sent in the next iteration, 0 if not, -EAGAIN if the
+ * client's queue is full. */
 static int
 deliver(struct daemon *d, struct request *r)
 {
@@ -319,7 +305,7 @@ deliver(struct daemon *d, struct request *r)
 
     if (!r->attached) return 0;
     if (!c) {
-        deliver_client_lost(d, r->client);
+        deliver_client_disconnected(d, r->client);
         return 0;
     }
     if (has_chunk(r) && credit(r)) {
@@ -327,52 +313,23 @@ deliver(struct daemon *d, struct request *r)
         if (k == 0 && has_chunk(r) && credit(r)) return 1;
         if (k == 0 && !has_chunk(r)) lifecycle_suspend(d, r, false);
         if (k == 0 && !has_chunk(r) && r->state == REQUEST_ENDED) k = send_last(d, c, r);
-    } else if (r->state == REQUEST_ENDED && (!has_chunk(r) || is_error(r))) {
+    } else if (r->state == REQUEST_ENDED && (!has_chunk(r) || lifecycle_is_error(r))) {
         k = send_last(d, c, r);
     } else {
-        if (has_chunk(r) && !r->stalled) r->stalled = d->now;
+        if (has_chunk(r) && !r->delivery.stalled_since) r->delivery.stalled_since = d->now;
         return 0;
     }
     if (k == -EAGAIN || k == 0) return k;
-    deliver_client_lost(d, r->client);
+    deliver_client_disconnected(d, r->client);
     return 0;
 }
 
-void
-lifecycle_suspend(struct daemon *d, struct request *r, bool paused)
-{
-    r->paused = paused;
-    if (r->held) worker_notify_suspend(d->worker[r->worker], r);
-}
-
-void
-lifecycle_settle(struct daemon *d, struct request *r)
-{
-    if (r->state != REQUEST_ENDED || r->attached || r->held || r->due || r->kept) return;
-    accounting_release(d, r);
-    ledger_give(d->ledger, r);
-}
-
-void
-request_due(struct daemon *d, struct request *r)
-{
-    if (r->due || !r->attached) return;
-    r->due = true;
-    r->next_due = REQUEST_NONE;
-    if (d->due_last == REQUEST_NONE) {
-        d->due_first = r->index;
-    } else {
-        ledger_request(d->ledger, d->due_last)->next_due = r->index;
-    }
-    d->due_last = r->index;
-}
-
-/* There is no event for room in one client's queue, and the others may not wait for it. */
+/* No event says that one client's queue has space again, and other clients must not wait for it. */
 static void
 block(struct daemon *d, struct request *r)
 {
-    r->blocked = true;
-    if (!r->stalled) r->stalled = d->now;
+    r->delivery.send_blocked = true;
+    if (!r->delivery.stalled_since) r->delivery.stalled_since = d->now;
     if (!d->retry_at) d->retry_at = d->now + RETRY;
 }
 
@@ -383,30 +340,26 @@ try_again(struct daemon *d)
     for (uint32_t i = 0; i < ledger_capacity(d->ledger); i++) {
         struct request *r = ledger_request(d->ledger, i);
 
-        if (!r || !r->blocked) continue;
-        r->blocked = false;
-        request_due(d, r);
+        if (!r || !r->delivery.send_blocked) continue;
+        r->delivery.send_blocked = false;
+        ledger_add_pending(d->ledger, r);
     }
 }
 
 bool
 deliver_flush(struct daemon *d)
 {
+    struct request *r;
     bool more = false;
-    uint32_t i;
+    uint32_t at;
 
     if (d->retry_at && d->now >= d->retry_at) try_again(d);
-    i = d->due_first;
-    d->due_first = d->due_last = REQUEST_NONE;
-    while (i != REQUEST_NONE) {
-        struct request *r = ledger_request(d->ledger, i);
-        int k;
+    at = ledger_take_pending(d->ledger);
+    while ((r = ledger_pop_pending(d->ledger, &at))) {
+        int k = r->delivery.send_blocked ? 0 : deliver(d, r);
 
-        i = r->next_due;
-        r->due = false;
-        k = r->blocked ? 0 : deliver(d, r);
         if (k > 0) {
-            request_due(d, r);
+            ledger_add_pending(d->ledger, r);
             more = true;
         } else if (k == -EAGAIN) {
             block(d, r);
@@ -416,93 +369,50 @@ deliver_flush(struct daemon *d)
     return more;
 }
 
-static void
-end_with(struct daemon *d, struct request *r, uint16_t reason, const char *fmt, va_list ap)
+void
+deliver_init(struct request *r, uint32_t ack_window)
 {
-    if (r->state == REQUEST_ENDED) return;
-    if (quarantine_is_suspect(r)) d->n_suspects--;
-    r->reason = reason;
-    r->ended = d->now;
-    vsnprintf(r->why, sizeof r->why, fmt, ap);
-    request_move(d->ledger, r, REQUEST_ENDED);
-    ledger_save_end(d, r);
-    check(reason < REASONS);
-    d->n_ended[reason]++;
-    if (is_error(r)) {
-        d->n_failed++;
-    } else {
-        d->n_finished++;
-    }
-    if (reason == LAGAN_E_WORKER_LOST || reason == LAGAN_E_SLOW_READER ||
-        reason == LAGAN_E_POISONED) {
-        log_info("request %llu: ended with %s: %s", (unsigned long long)r->id,
-                 msg_reason(reason, NULL), r->why);
-        history_add(d, "request", "", "%llu ended with %s: %.180s", (unsigned long long)r->id,
-                    msg_reason(reason, NULL), r->why);
-    }
-    request_due(d, r);
-    lifecycle_settle(d, r);
+    r->delivery.ack_window = ack_window;
+    r->delivery.n_tokens = r->delivery.mark_token = outputs_n_tokens(r);
 }
 
 void
-lifecycle_end(struct daemon *d, struct request *r, uint16_t reason, const char *fmt, ...)
+deliver_restore(struct daemon *d, struct request *r)
 {
-    va_list ap;
-
-    va_start(ap, fmt);
-    end_with(d, r, reason, fmt, ap);
-    va_end(ap);
-}
-
-/* Finished, but its tokens wait for credit: they are given up. */
-static void
-give_up(struct daemon *d, struct request *r, uint16_t reason, const char *fmt, va_list ap)
-{
-    if (!r->attached || is_error(r)) return;
-    r->reason = reason;
-    vsnprintf(r->why, sizeof r->why, fmt, ap);
-    request_due(d, r);
+    r->delivery.client_left_at = d->now + d->config->o.lease;
 }
 
 void
-lifecycle_cancel(struct daemon *d, struct request *r, uint16_t reason, const char *fmt, ...)
+deliver_restart(struct daemon *d, struct request *r)
 {
-    va_list ap;
-
-    va_start(ap, fmt);
-    if (r->state == REQUEST_ENDED) {
-        give_up(d, r, reason, fmt, ap);
-    } else {
-        if (r->held) {
-            worker_notify_cancel(d->worker[r->worker], r, reason == LAGAN_E_DEADLINE ? reason : 0);
-        }
-        end_with(d, r, reason, fmt, ap);
-    }
-    va_end(ap);
+    r->delivery.stalled_since = 0;
+    lifecycle_suspend(d, r, false);
+    ledger_add_pending(d->ledger, r);
 }
 
 void
 deliver_acked(struct daemon *d, struct request *r, uint32_t n, uint32_t win)
 {
-    if (win) r->win = MIN(win, (uint32_t)LAGAN_MAX_WIN);
-    /* Cumulative: older ones say nothing, and none can be ahead of what was sent. */
-    if (n - r->n_acked > r->n_chunks - r->n_acked) return;
-    if (n != r->n_acked) r->stalled = r->blocked ? d->now : 0;
-    r->n_acked = n;
+    if (win) r->delivery.ack_window = MIN(win, (uint32_t)LAGAN_MAX_WIN);
+    /* Cumulative: an older number has no effect, nor has one of a chunk that was not sent. */
+    if (n - r->delivery.n_acked > r->delivery.n_chunks - r->delivery.n_acked) return;
+    if (n != r->delivery.n_acked) r->delivery.stalled_since = r->delivery.send_blocked ? d->now : 0;
+    r->delivery.n_acked = n;
     drop_acked(d, r);
-    if (has_chunk(r) || r->state == REQUEST_ENDED) request_due(d, r);
+    if (has_chunk(r) || r->state == REQUEST_ENDED) ledger_add_pending(d->ledger, r);
 }
 
-/* Nobody listens any more. A row with a name goes on: its client may come back and ask. */
+/* Its client has disconnected. A request with a name goes on: its client may reconnect. */
 static void
-leave(struct daemon *d, struct request *r, bool for_good)
+disconnect(struct daemon *d, struct request *r, bool for_good)
 {
     ledger_detach(d->ledger, r);
-    r->left = d->now;
-    r->blocked = false;
-    r->stalled = 0;
+    r->delivery.client_left_at = d->now;
+    r->delivery.send_blocked = false;
+    r->delivery.stalled_since = 0;
     lifecycle_suspend(d, r, false);
-    if (for_good || !r->named) lifecycle_cancel(d, r, LAGAN_E_CANCELLED, "its client is gone");
+    if (for_good || !r->named)
+        lifecycle_cancel(d, r, LAGAN_E_CANCELLED, "the client has disconnected");
     lifecycle_settle(d, r);
 }
 
@@ -512,12 +422,12 @@ drop_client(struct daemon *d, uint32_t handle, bool for_good)
     struct client *c = session_find(d->sessions, handle);
     uint32_t open = c ? c->n_open : ledger_capacity(d->ledger);
 
-    /* Rows are many, and of most that go none is open. */
+    /* Most clients that disconnect have no open request. */
     for (uint32_t i = 0; open && i < ledger_capacity(d->ledger); i++) {
         struct request *r = ledger_request(d->ledger, i);
 
         if (!r || !r->attached || r->client != handle) continue;
-        leave(d, r, for_good);
+        disconnect(d, r, for_good);
         open--;
     }
     if (!c) return;
@@ -526,13 +436,13 @@ drop_client(struct daemon *d, uint32_t handle, bool for_good)
 }
 
 void
-deliver_client_gone(struct daemon *d, uint32_t handle)
+deliver_client_dropped(struct daemon *d, uint32_t handle)
 {
     drop_client(d, handle, true);
 }
 
 void
-deliver_client_lost(struct daemon *d, uint32_t handle)
+deliver_client_disconnected(struct daemon *d, uint32_t handle)
 {
     drop_client(d, handle, false);
 }
@@ -541,94 +451,115 @@ int
 deliver_resume(struct daemon *d, struct request *r, struct client *c, uint64_t rid,
                uint32_t n_tokens, uint32_t n_text, uint32_t win)
 {
-    const struct output_tensor *logits = &r->tensor[LAGAN_TENSOR_LOGITS - 1];
+    const struct output_tensor *logits = &r->outputs.tensor[LAGAN_TENSOR_LOGITS - 1];
     bool lp = r->submit->flags & SUBMIT_LOGPROBS;
     struct client *old = r->attached ? session_find(d->sessions, r->client) : NULL;
     uint64_t old_rid = r->rid;
 
-    /* What is gone cannot be sent again. */
-    if (n_tokens > request_n_tokens(r) || n_text > r->text.n || (lp && n_tokens < r->lp_first) ||
-        (!n_tokens && (r->n_prompt_sent || r->tensor[LAGAN_TENSOR_ENCODER_OUTPUT - 1].sent)) ||
-        logits->sent > (uint64_t)n_tokens * logits->cols ||
-        (r->out && !outputs_can_resume(r, n_tokens, n_text)))
+    /* Is everything that the client lacks still stored? */
+    if (n_tokens > outputs_n_tokens(r) || n_text > r->outputs.text.n ||
+        (lp && n_tokens < r->outputs.first_logprob) ||
+        (!n_tokens && (r->delivery.n_prompt ||
+                       r->outputs.tensor[LAGAN_TENSOR_ENCODER_OUTPUT - 1].n_delivered)) ||
+        logits->n_delivered > (uint64_t)n_tokens * logits->cols ||
+        (r->outputs.each && !outputs_can_resume(r, n_tokens, n_text)))
         return -ENOENT;
     TRY(ledger_attach(d->ledger, r, c->handle, rid));
-    if (rid != old_rid) ledger_save_rid(d, r);
-    if (r->out) outputs_resume(r, n_tokens, n_text);
+    if (rid != old_rid) ledger_save_rid(d->ledger_log, r);
+    if (r->outputs.each) outputs_resume(r, n_tokens, n_text);
     accounting_charge(d, c, r);
     if (old) old->n_open--;
     c->n_open++;
-    /* Every number that was accepted gets its last word. */
+    /* Every accepted rid gets a terminal message. */
     if (old && (old != c || old_rid != rid) &&
-        front_error(d, old, old_rid, LAGAN_E_CANCELLED, r->n_sent,
-                    old == c ? "it goes on under the id of a later request with its key"
-                             : "another connection of this session has taken the request over") < 0)
-        log_debug("a connection that is gone has not heard that its request goes on");
-    r->n_sent = n_tokens;
-    r->n_text_sent = n_text;
-    r->win = win;
-    r->n_chunks = r->n_acked = r->mark_chunk = 0;
-    r->mark_token = n_tokens;
-    r->mark_sent = r->chunk_sent = 0;
-    r->stalled = 0;
-    r->blocked = false;
+        front_error(
+            d, old, old_rid, LAGAN_E_CANCELLED, r->delivery.n_tokens,
+            old == c ? "it continues under the id of a later request with the same idempotency key"
+                     : "another connection of this session has taken over the request") < 0)
+        log_debug("a closed connection was not told that its request continues elsewhere");
+    r->delivery.n_tokens = n_tokens;
+    r->delivery.n_text = n_text;
+    r->delivery.ack_window = win;
+    r->delivery.n_chunks = r->delivery.n_acked = r->delivery.mark_chunk = 0;
+    r->delivery.mark_token = n_tokens;
+    r->delivery.mark_sent = r->delivery.chunk_sent = 0;
+    r->delivery.stalled_since = 0;
+    r->delivery.send_blocked = false;
     lifecycle_suspend(d, r, false);
-    request_due(d, r);
+    ledger_add_pending(d->ledger, r);
     return 0;
 }
 
 void
 deliver_forget(struct daemon *d, struct request *r)
 {
-    bool over = r->kept; /* then it is gone with its names */
+    bool freed = r->retained; /* by ledger_unname() */
 
-    ledger_save_unname(d, r);
+    ledger_save_unname(d->ledger_log, r);
     ledger_unname(d->ledger, r);
-    if (!over)
-        lifecycle_cancel(d, r, LAGAN_E_CANCELLED, "what its client lacks of it is not kept here");
+    if (!freed)
+        lifecycle_cancel(d, r, LAGAN_E_CANCELLED,
+                         "what the client has not received is no longer stored");
 }
 
-/* It takes nothing, and may not hold what it has for ever. Its requests' last words go out behind what it has
- * not read; when it has not read those either, its connection ends. */
+void
+deliver_resume_named(struct daemon *d, struct client *c, uint64_t rid, uint64_t n_tokens,
+                     uint64_t n_text)
+{
+    struct request *r = ledger_find_rid(d->ledger, &c->session, rid);
+
+    if (!r || r->delivery.last_resume == d->n_resumes) return; /* named twice: found once */
+    r->delivery.last_resume = d->n_resumes;
+    if (n_tokens > UINT32_MAX || n_text > UINT32_MAX ||
+        deliver_resume(d, r, c, rid, (uint32_t)n_tokens, (uint32_t)n_text, r->delivery.ack_window) <
+            0)
+        deliver_forget(d, r);
+}
+
+/* A client that does not read may not hold memory for ever. Its requests end, and their errors are
+ * queued behind what it has not read. If it does not read the errors either, its connection is
+ * closed. */
 static void
 drop_slow(struct daemon *d, uint32_t handle, nsec since)
 {
     struct client *c = session_find(d->sessions, handle);
     double seconds = (double)(d->now - since) / NSEC_S;
-    bool told = c != NULL;
+    bool queued = c != NULL;
 
-    log_warn("a client has not read for %.1f s, ending its requests", seconds);
-    history_add(d, "client", "", "one has not read for %.1f s, its requests end", seconds);
+    log_warn("a client has not read for %.1f s; ending its requests", seconds);
+    history_add(d, "client", "", "a client has not read for %.1f s; its requests end", seconds);
     for (uint32_t i = 0; i < ledger_capacity(d->ledger); i++) {
         struct request *r = ledger_request(d->ledger, i);
 
         if (!r || !r->attached || r->client != handle) continue;
-        lifecycle_cancel(d, r, LAGAN_E_SLOW_READER, "its client has not read for %.1f s", seconds);
-        if (!told) continue;
+        lifecycle_cancel(d, r, LAGAN_E_SLOW_READER, "the client has not read for %.1f s", seconds);
+        if (!queued) continue;
         c->last_words = true;
-        told = send_last(d, c, r) == 0;
+        queued = send_last(d, c, r) == 0;
         c->last_words = false;
         lifecycle_settle(d, r);
     }
     if (c) c->last_word = c->sent;
-    if (told && front_ping(d, c) == 0) {
+    if (queued && front_ping(d, c) == 0) {
         c->cut_at = d->now + d->config->o.ack_timeout;
         return;
     }
-    deliver_client_lost(d, handle);
+    deliver_client_disconnected(d, handle);
 }
 
-/* What was not heard for so long may have been said. */
+/* lagand did not run for `late`: messages of that time may not have been read yet. */
 static void
-excuse(struct daemon *d, nsec now, nsec late)
+discount(struct daemon *d, nsec now, nsec late)
 {
     struct client *c;
 
     for (uint32_t i = 0; i < ledger_capacity(d->ledger); i++) {
         struct request *r = ledger_request(d->ledger, i);
 
-        if (r && r->stalled) r->stalled = MIN(r->stalled + late, now);
-        if (r && r->left < now) r->left = MIN(r->left + late, now);
+        if (r && r->delivery.stalled_since)
+            r->delivery.stalled_since = MIN(r->delivery.stalled_since + late, now);
+        if (r && r->delivery.client_left_at < now)
+            r->delivery.client_left_at = MIN(r->delivery.client_left_at + late, now);
     }
     for (uint32_t at = 0; (c = session_next(d->sessions, &at));) {
         c->heard = MIN(c->heard + late, now);
@@ -636,53 +567,68 @@ excuse(struct daemon *d, nsec now, nsec late)
     }
 }
 
+static void
+tick_request(struct daemon *d, struct request *r, nsec now)
+{
+    nsec ack_timeout = d->config->o.ack_timeout, stalled = r->delivery.stalled_since;
+
+    if (now >= r->terms.deadline && !lifecycle_is_error(r)) {
+        lifecycle_cancel(d, r, LAGAN_E_DEADLINE, "deadline_ms has passed after %u generated tokens",
+                         outputs_n_tokens(r));
+    } else if (!r->attached) {
+        if (r->state == REQUEST_ENDED ||
+            now - r->delivery.client_left_at < r->terms.disconnect_timeout)
+            return;
+        /* A client that reconnects later finds no request, and may submit it again. */
+        ledger_unname(d->ledger, r);
+        lifecycle_cancel(d, r, LAGAN_E_CANCELLED,
+                         "the client has not reconnected within its disconnect timeout");
+    } else if (stalled && now - stalled < ack_timeout) {
+        if (now - stalled >= SUSPEND_AFTER) lifecycle_suspend(d, r, true);
+    } else if (r->delivery.send_blocked) {
+        drop_slow(d, r->client, stalled);
+    } else if (stalled) {
+        lifecycle_cancel(
+            d, r, LAGAN_E_SLOW_READER,
+            "no ACK for %.1f s with %u unacknowledged chunks; %u tokens are undelivered",
+            (double)(now - stalled) / NSEC_S, r->delivery.n_chunks - r->delivery.n_acked,
+            outputs_n_tokens(r) - r->delivery.n_tokens);
+    }
+}
+
+static void
+tick_client(struct daemon *d, struct client *c, nsec now)
+{
+    nsec idle = d->config->o.lease;
+
+    if (c->hung_up || c->over) {
+        c->hung_up = false;
+        if (front_look(d, c)) return;
+    }
+    if (c->cut_at && now >= c->cut_at) {
+        log_warn("a client has not read the errors of its requests; closing its connection");
+        deliver_client_disconnected(d, c->handle);
+        return;
+    }
+    /* A client without open requests may be silent for longer, but not for ever. */
+    if (now - c->heard < (c->n_open ? idle : idle * IDLE_LEASES)) return;
+    if (c->n_open)
+        log_info("a client with %u open requests exceeded its idle timeout; closing its connection",
+                 c->n_open);
+    deliver_client_disconnected(d, c->handle);
+}
+
 void
 deliver_tick(struct daemon *d, nsec now, nsec late)
 {
-    const struct options *o = &d->config->o;
     struct client *c;
 
-    if (late) excuse(d, now, late);
+    if (late) discount(d, now, late);
     for (uint32_t i = 0; ledger_n(d->ledger) && i < ledger_capacity(d->ledger); i++) {
         struct request *r = ledger_request(d->ledger, i);
 
-        if (!r || r->kept) continue;
-        if (now >= r->deadline && !is_error(r)) {
-            lifecycle_cancel(d, r, LAGAN_E_DEADLINE, "deadline_ms passed after %u tokens",
-                             request_n_tokens(r));
-        } else if (!r->attached) {
-            if (r->state == REQUEST_ENDED || now - r->left < r->patience) continue;
-            /* One that comes later finds nothing, and may submit it again. */
-            ledger_unname(d->ledger, r);
-            lifecycle_cancel(d, r, LAGAN_E_CANCELLED, "its client has not come back");
-        } else if (r->stalled && now - r->stalled < o->ack_timeout) {
-            if (now - r->stalled >= PAUSE_AFTER) lifecycle_suspend(d, r, true);
-        } else if (r->blocked) {
-            drop_slow(d, r->client, r->stalled);
-        } else if (r->stalled) {
-            lifecycle_cancel(
-                d, r, LAGAN_E_SLOW_READER,
-                "no ACK for %.1f s with %u chunks on the way, %u tokens were not taken",
-                (double)(now - r->stalled) / NSEC_S, r->n_chunks - r->n_acked,
-                request_n_tokens(r) - r->n_sent);
-        }
+        if (r && !r->retained) tick_request(d, r, now);
     }
-    for (uint32_t at = 0; (c = session_next(d->sessions, &at));) {
-        nsec silent = now - c->heard;
-
-        if (c->hung_up || c->over) {
-            c->hung_up = false;
-            if (front_look(d, c)) continue;
-        }
-        if (c->cut_at && now >= c->cut_at) {
-            log_warn("a client has not read what its requests ended with, cutting its connection");
-            deliver_client_lost(d, c->handle);
-            continue;
-        }
-        /* One that has nothing open may be silent, but does not keep its place for ever. */
-        if (silent < (c->n_open ? o->lease : o->lease * IDLE_LEASES)) continue;
-        if (c->n_open) log_info("a client with %u requests is silent, dropping it", c->n_open);
-        deliver_client_lost(d, c->handle);
-    }
+    for (uint32_t at = 0; (c = session_next(d->sessions, &at));) tick_client(d, c, now);
     ledger_expire(d->ledger, now);
 }

@@ -1,48 +1,51 @@
-/* deliver.h - what a request's client is owed: chunks within its window, then one last message.
+/* deliver.h - sends clients what their requests have generated: chunks within a window, then one
+ * terminal message.
  *
- * At most `win` chunks are unacknowledged; beyond that tokens wait in the ledger row and leave as one
- * chunk when credit returns. Of a reader that does not go on within a quarter of a second the worker pauses;
- * it goes on when all that waited has left. At most one chunk a request a turn, so that a backlog makes larger
- * messages and not more of them. The last message waits for the tokens, but an error only as long as
- * there is credit.
+ * At most ack_window chunks are unacknowledged. Beyond that tokens stay in the ledger, and leave as
+ * one chunk when credit returns. If nothing can be sent for 0.25 s the request's worker is told to
+ * suspend it, and to continue when all is sent. A request sends at most one chunk an iteration, so
+ * that a backlog makes chunks larger and not more of them. DONE comes after all tokens; an error
+ * comes as soon as there is credit.
  */
 #ifndef DAEMON_REQUEST_DELIVER_H
 #define DAEMON_REQUEST_DELIVER_H
 
 #include "base/base.h"
 #include "daemon/daemon.h"
+#include "daemon/ledger/ledger.h"
 #include "daemon/session.h"
 
-void request_due(struct daemon *d, struct request *r); /* it has something for its client */
-/* The request is over for lagand: reason of enum lagan_reason, and the sentence of an error. Its
- * client hears of it when its tokens are out; a worker that holds it is not told by this. */
-void lifecycle_end(struct daemon *d, struct request *r, uint16_t reason, const char *fmt, ...)
-    PRINTF_LIKE(4, 5);
-/* End it and make the worker end it too. One that has ended well and waits for credit ends so. */
-void lifecycle_cancel(struct daemon *d, struct request *r, uint16_t reason, const char *fmt, ...)
-    PRINTF_LIKE(4, 5);
-/* Its worker is to stop, or to go on. */
-void lifecycle_suspend(struct daemon *d, struct request *r, bool paused);
-void lifecycle_settle(struct daemon *d,
-                      struct request *r); /* give it back if nobody needs it any more */
+/* For a new request, after outputs_begin(). */
+void deliver_init(struct request *r, uint32_t ack_window);
+/* For a request of a previous lagand: its client may take the idle timeout to reconnect. */
+void deliver_restore(struct daemon *d, struct request *r);
+/* r's worker ended before it sent a token: the next one starts again, and no reader is late. */
+void deliver_restart(struct daemon *d, struct request *r);
 
-void deliver_acked(struct daemon *d, struct request *r, uint32_t n, uint32_t win);
-/* Send what is due. true: more could go at once. */
+/* ACK: chunks up to number n are read. ack_window 0: unchanged. */
+void deliver_acked(struct daemon *d, struct request *r, uint32_t n, uint32_t ack_window);
+/* Send what is pending. Returns true if more could be sent at once. */
 bool deliver_flush(struct daemon *d);
-/* A client has left, or will not be waited for: its requests end. Its connection is cut, also below: one that lives
- * after all hears of it so, and comes back with a HELLO; and it keeps no place. */
-void deliver_client_gone(struct daemon *d, uint32_t handle);
-/* It is not there: requests with a name go on for their patience, or until it comes back for them. */
-void deliver_client_lost(struct daemon *d, uint32_t handle);
-/* It has come back for r (ledger_find_rid(), ledger_find_key()) and has so many tokens and bytes of
- * text of it: what follows them is sent, under rid, and at last DONE or ERROR. A connection that had it
- * until now gets an ERROR. -ENOENT: what it lacks is not kept any more; -EEXIST: see ledger_attach(). */
+
+/* A client is to be dropped: cancel its requests and close its connection. A client that is alive
+ * after all notices, and sends HELLO again. */
+void deliver_client_dropped(struct daemon *d, uint32_t handle);
+/* Its connection was lost: requests with names go on until their disconnect timeout. */
+void deliver_client_disconnected(struct daemon *d, uint32_t handle);
+/* Attach r (ledger_find_rid(), ledger_find_key()) to c under rid. The client has received n_tokens
+ * tokens and n_text bytes; what follows is sent, and DONE or ERROR last. The connection that had r
+ * gets an ERROR. -ENOENT: what the client lacks is no longer stored. -EEXIST: see ledger_attach().
+ */
 int deliver_resume(struct daemon *d, struct request *r, struct client *c, uint64_t rid,
-                   uint32_t n_tokens, uint32_t n_text, uint32_t win) MUST_USE;
-/* Its client lacks what is not kept any more, and will submit it again: it ends, and has no names. */
+                   uint32_t n_tokens, uint32_t n_text, uint32_t ack_window) MUST_USE;
+/* One entry of a RESUME: resume the request of that rid if c's session has it. If that is
+ * impossible the request ends as deliver_forget() says. */
+void deliver_resume_named(struct daemon *d, struct client *c, uint64_t rid, uint64_t n_tokens,
+                          uint64_t n_text);
+/* Its client will submit it again: end it and remove its names. */
 void deliver_forget(struct daemon *d, struct request *r);
-/* Some time has passed: deadlines, slow readers, leases. For so long before now we stood still: what clients said meanwhile
- * may not have come to us, and of none of them that time is counted. */
+/* Every 0.25 s: deadlines, slow readers, idle clients. late: lagand did not run for so long before
+ * now; that time does not count against any client. */
 void deliver_tick(struct daemon *d, nsec now, nsec late);
 
 #endif

@@ -1,19 +1,20 @@
-/* dispatch.h - between ledger and rings: requests down, tokens up, every byte of a worker judged. */
+/* dispatch.h - gives queued requests to workers, and queues them again when a worker has ended. */
 #ifndef DAEMON_REQUEST_DISPATCH_H
 #define DAEMON_REQUEST_DISPATCH_H
 
 #include "base/base.h"
 #include "daemon/worker.h"
 
-/* Give queued requests to workers that may have them, and go on with what is under way. */
+/* Send queued requests to workers that may take them, and continue SUBMITs that did not fit before.
+ */
 void dispatch(struct daemon *d);
-/* Tell the worker to end a request it has: reason of enum lagan_reason, 0 cancelled. */
-void worker_notify_cancel(struct worker *w, struct request *r, uint16_t reason);
-void worker_notify_suspend(struct worker *w,
-                           struct request *r); /* or to go on: r->paused, if it does not know */
-void worker_notify_clear(struct worker *w, struct request *r); /* that are to be said of it */
-void worker_notify_drain(struct worker *w);                    /* REC_DRAIN */
-/* The worker is gone: its requests wait for another one and go on there, except those that may not. */
+/* w will send no more records of r. */
+void dispatch_release(struct worker *w, struct request *r);
+/* w has ended, and its ring is drained. Its requests are queued again, or end if they may not
+ * continue. */
 void dispatch_worker_lost(struct worker *w, const struct death *death);
+/* Requests of a previous lagand that were read from the ledger log: prepare the open ones to be
+ * dispatched. Returns the number of requests, with the retained ones. */
+uint32_t dispatch_restore(struct daemon *d);
 
 #endif

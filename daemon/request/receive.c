@@ -1,26 +1,29 @@
 /* receive.c - see receive.h.
  *
- * ring_peek() has copied the record out and held its header to the rules; here every field of the
- * payload is, before anything of it is used. The first thing that cannot be true ends the worker.
+ * ring_peek() has copied the record and checked its header. Here each field of the payload is
+ * checked before it is used. The first field that is invalid ends the worker.
  */
 #include "daemon/request/receive.h"
 
 #include "base/failpoint.h"
 #include "daemon/ledger/ledger_save.h"
 #include "daemon/ledger/outputs.h"
-#include "daemon/request/deliver.h"
+#include "daemon/ledger/quarantine.h"
+#include "daemon/ledger/request.h"
 #include "daemon/request/dispatch.h"
+#include "daemon/request/lifecycle.h"
 #include "daemon/request/worker_calls.h"
+#include "daemon/request/worker_notify.h"
 #include "ipc/msg.h"
 #include "ipc/records.h"
 
 #include <errno.h>
 #include <string.h>
 
-enum { TURN_RECORDS = 1024, TURN_BYTES = 256 << 10, MAX_ENTRIES = 65536 };
-/* Log-probabilities that wait for their client: from there on the worker is to pause, and what it had under way
- * still fits. */
-enum { PAUSE_BYTES = 1 << 20, MAX_PENDING = 16 << 20 };
+enum { MAX_RECORDS = 1024, MAX_BYTES = 256 << 10, MAX_ENTRIES = 65536 }; /* in one loop iteration */
+/* Bytes of log-probabilities or tensors that a client has not read: the worker is told to suspend
+ * the request, and what was in flight then still fits below the second bound. */
+enum { SUSPEND_BYTES = 1 << 20, MAX_UNDELIVERED = 16 << 20 };
 
 /* The unread rest of a payload; every step is 8-aligned where the format says so. */
 struct rest {
@@ -45,149 +48,155 @@ wrong(struct err *e, const char *what, uint32_t got, uint32_t want)
     return err_set(e, -EBADMSG, "%s is %u, not %u", what, got, want);
 }
 
-/* The row a worker speaks of. NULL with the sentence: it has no such request. */
+/* The request that a record of w refers to. NULL, and the sentence in e: w does not have it. */
 static struct request *
-named(struct worker *w, uint32_t index, uint32_t gen, struct err *e)
+find_held(struct worker *w, uint32_t index, uint32_t gen, struct err *e)
 {
     struct request *r = ledger_request(w->d->ledger, index);
 
-    if (!r || r->gen != gen || !r->held || r->worker != w->index) {
-        err_set(e, -EBADMSG, "it speaks of row %u, generation %u, which it does not have", index,
-                gen);
+    if (!r || r->gen != gen || !r->dispatch.held || r->dispatch.worker != w->index) {
+        err_set(e, -EBADMSG, "record refers to request %u, generation %u, which it does not have",
+                index, gen);
         return NULL;
     }
     if (w->sending == index) {
-        err_set(e, -EBADMSG, "it speaks of row %u, which it has not got whole", index);
+        err_set(e, -EBADMSG, "record refers to request %u before its SUBMIT was complete", index);
         return NULL;
     }
     return r;
 }
 
-/* The worker has said its last word about it. */
+/* lagand has no memory for what the worker sent: only this request ends. */
 static void
-let_go(struct worker *w, struct request *r)
-{
-    worker_notify_clear(w, r);
-    r->held = false;
-    w->n_rows--;
-    w->n_seqs -= request_n_seqs(r);
-    w->tokens -= r->cost;
-    if (w->alone == r->index) w->alone = REQUEST_NONE;
-}
-
-/* Memory of ours ran out for what it said: this request ends, nothing else does. What there was stays, of all lists as
- * much: they are read as ending together. */
-static void
-starve(struct worker *w, struct request *r)
+end_without_memory(struct worker *w, struct request *r)
 {
     worker_notify_cancel(w, r, LAGAN_E_OUT_OF_MEMORY);
-    lifecycle_end(w->d, r, LAGAN_E_OUT_OF_MEMORY, "lagand has no memory for its tokens");
+    lifecycle_end(w->d, r, LAGAN_E_OUT_OF_MEMORY, "lagand has no memory for the generated tokens");
 }
 
-static int
-keep_out(struct worker *w, struct request *r, const struct rec_out *o, const char *tokens,
-         const char *lps, const char *tops, const char *text)
+static void
+keep_tokens(struct worker *w, struct request *r, const struct output_tokens *t)
 {
-    struct output_piece piece = { o->output, o->n_tokens, o->text_bytes, o->score };
-    size_t had[] = { r->token.n, r->text.n, r->logprob.n, r->top.n };
-    size_t n = o->n_tokens, waits;
+    struct daemon *d = w->d;
+    size_t undelivered;
 
-    if (bytes_add(&r->token, tokens, n * 4) < 0 || bytes_add(&r->text, text, o->text_bytes) < 0 ||
-        (o->has_logprobs && (bytes_add(&r->logprob, lps, n * 4) < 0 ||
-                             bytes_add(&r->top, tops, n * o->n_top * 8) < 0)) ||
-        (r->out && outputs_add(r, &piece) < 0)) {
-        r->token.n = had[0], r->text.n = had[1], r->logprob.n = had[2], r->top.n = had[3];
-        starve(w, r);
-        return 0;
+    if (outputs_add(r, t) < 0) {
+        end_without_memory(w, r);
+        return;
     }
-    waits = o->has_logprobs ? (request_n_tokens(r) - r->n_sent) * (4 + 8 * (size_t)o->n_top) : 0;
-    if (waits > PAUSE_BYTES) lifecycle_suspend(w->d, r, true);
-    if (waits > MAX_PENDING) {
+    undelivered = t->logprob
+                      ? (outputs_n_tokens(r) - r->delivery.n_tokens) * (4 + 8 * (size_t)t->n_top)
+                      : 0;
+    if (undelivered > SUSPEND_BYTES) lifecycle_suspend(d, r, true);
+    if (undelivered > MAX_UNDELIVERED) {
         worker_notify_cancel(w, r, LAGAN_E_SLOW_READER);
-        lifecycle_end(w->d, r, LAGAN_E_SLOW_READER,
-                      "%zu MiB of log-probabilities wait for the client to read", waits >> 20);
-        return 0;
+        lifecycle_end(d, r, LAGAN_E_SLOW_READER,
+                      "the client has not read %zu MiB of log-probabilities", undelivered >> 20);
+        return;
     }
-    if (r->state == REQUEST_DISPATCHED) request_move(w->d->ledger, r, REQUEST_STREAMING);
-    ledger_save_tokens(w->d, r, o->n_tokens, o->text_bytes);
-    if (quarantine_progress(r)) {
+    if (r->state == REQUEST_DISPATCHED) request_move(d->ledger, r, REQUEST_STREAMING);
+    ledger_save_tokens(d->ledger_log, r, t->n, t->n_text);
+    if (quarantine_progress(d->quarantine, r)) {
         w->alone = REQUEST_NONE;
-        w->d->n_suspects--;
-        ledger_save_state(w->d, r);
+        ledger_save_state(d->ledger_log, r);
     }
-    request_due(w->d, r);
+    ledger_add_pending(d->ledger, r);
+}
+
+/* The next entry of a STEP, with t pointing into the record. */
+static int
+parse_entry(struct rest *b, struct rec_out *o, struct output_tokens *t, struct err *e)
+{
+    const void *p = next(b, sizeof *o);
+    size_t n, tails;
+
+    if (!p) return err_set(e, -EBADMSG, "STEP ends inside an entry");
+    memcpy(o, p, sizeof *o);
+    n = o->n_tokens;
+    if (!n) return err_set(e, -EBADMSG, "STEP has an entry without tokens");
+    if (o->has_logprobs > 1 || (!o->has_logprobs && o->n_top)) {
+        return err_set(e, -EBADMSG, "STEP: has_logprobs is %u with %u tops", o->has_logprobs,
+                       o->n_top);
+    }
+    if (o->n_top > LAGAN_MAX_TOP) return wrong(e, "STEP: n_top", o->n_top, LAGAN_MAX_TOP);
+    tails = n * 4 + (o->has_logprobs ? n * 4 + n * o->n_top * 8 : 0) + (size_t)o->text_bytes;
+    if (ROUND_UP(tails, (size_t)8) > b->n) return err_set(e, -EBADMSG, "STEP ends inside an entry");
+    *t = (struct output_tokens){
+        .output = o->output,
+        .n = o->n_tokens,
+        .n_text = o->text_bytes,
+        .n_top = o->n_top,
+        .score = o->score,
+        .token = next(b, n * 4),
+    };
+    if (o->has_logprobs) {
+        t->logprob = next(b, n * 4);
+        t->top = next(b, n * o->n_top * 8);
+    }
+    t->text = next(b, o->text_bytes);
+    next(b, ROUND_UP(tails, (size_t)8) - tails);
+    return 0;
+}
+
+/* Does it continue what r has, and is it what r asked for? */
+static int
+check_entry(const struct worker *w, const struct request *r, const struct rec_out *o,
+            const struct output_tokens *t, struct err *e)
+{
+    uint32_t n = outputs_n_received(r, o->output), n_text = outputs_n_text_received(r, o->output);
+    bool lp = r->submit->flags & SUBMIT_LOGPROBS;
+
+    if (o->first != n) return wrong(e, "STEP: first", o->first, n);
+    if (o->text_first != n_text) return wrong(e, "STEP: text_first", o->text_first, n_text);
+    if (r->outputs.each && r->outputs.each[o->output].reason) {
+        return err_set(e, -EBADMSG, "STEP: output %u of request %u has ended", o->output, o->row);
+    }
+    if (t->n > r->submit->max_tokens - n) {
+        return err_set(e, -EBADMSG, "STEP: request %u gets more than its max_tokens of %u", o->row,
+                       r->submit->max_tokens);
+    }
+    if ((o->has_logprobs != 0) != lp || (lp && o->n_top != r->submit->logprobs)) {
+        return err_set(e, -EBADMSG,
+                       "STEP: request %u has other log-probabilities than it asked for: %u tops "
+                       "instead of %u",
+                       o->row, o->n_top, r->submit->logprobs);
+    }
+    for (size_t i = 0; i < t->n; i++) {
+        uint32_t id;
+
+        memcpy(&id, (const char *)t->token + 4 * i, 4);
+        if (id >= w->vocab) {
+            return err_set(e, -EBADMSG, "STEP: token id %u, but the vocabulary has %u tokens", id,
+                           w->vocab);
+        }
+    }
+    if (!msg_utf8(t->text, t->n_text)) {
+        return err_set(e, -EBADMSG, "STEP: the text of request %u is not UTF-8", o->row);
+    }
     return 0;
 }
 
 /* One output's tokens of a step. */
 static int
-take_out(struct worker *w, struct rest *b, struct err *e)
+take_entry(struct worker *w, struct rest *b, struct err *e)
 {
-    const char *tokens, *lps = NULL, *tops = NULL, *text;
-    uint32_t n_said, n_text;
+    struct output_tokens t;
     struct rec_out o;
-    const void *p = next(b, sizeof o);
     struct request *r;
-    size_t n, tails;
 
-    if (!p) return err_set(e, -EBADMSG, "STEP ends inside an entry");
-    memcpy(&o, p, sizeof o);
-    n = o.n_tokens;
-    if (!n) return err_set(e, -EBADMSG, "STEP has an entry without tokens");
-    if (o.has_logprobs > 1 || (!o.has_logprobs && o.n_top)) {
-        return err_set(e, -EBADMSG, "STEP: has_logprobs is %u with %u tops", o.has_logprobs,
-                       o.n_top);
-    }
-    if (o.n_top > LAGAN_MAX_TOP) return wrong(e, "STEP: n_top", o.n_top, LAGAN_MAX_TOP);
-    tails = n * 4 + (o.has_logprobs ? n * 4 + n * o.n_top * 8 : 0) + (size_t)o.text_bytes;
-    if (ROUND_UP(tails, (size_t)8) > b->n) return err_set(e, -EBADMSG, "STEP ends inside an entry");
-    tokens = next(b, n * 4);
-    if (o.has_logprobs) {
-        lps = next(b, n * 4);
-        tops = next(b, n * o.n_top * 8);
-    }
-    text = next(b, o.text_bytes);
-    next(b, ROUND_UP(tails, (size_t)8) - tails);
-
-    r = named(w, o.row, o.gen, e);
+    TRY(parse_entry(b, &o, &t, e));
+    r = find_held(w, o.row, o.gen, e);
     if (!r) return -EBADMSG;
     if (o.output >= r->submit->n) {
-        return err_set(e, -EBADMSG, "STEP: output %u of %u", o.output, r->submit->n);
+        return err_set(e, -EBADMSG, "STEP: output %u of a request with %u outputs", o.output,
+                       r->submit->n);
     }
-    if (r->text_unknown) r->n_text_said = o.text_first;
-    r->text_unknown = false;
-    n_said = r->out ? r->out[o.output].n_said : r->n_said;
-    n_text = r->out ? r->out[o.output].n_text_said : r->n_text_said;
-    if (o.first != n_said) return wrong(e, "STEP: first", o.first, n_said);
-    if (o.text_first != n_text) return wrong(e, "STEP: text_first", o.text_first, n_text);
-    if (r->out && r->out[o.output].reason) {
-        return err_set(e, -EBADMSG, "STEP: output %u of row %u has ended", o.output, o.row);
-    }
-    if (n > r->submit->max_tokens - n_said) {
-        return err_set(e, -EBADMSG, "STEP: row %u gets more than its %u tokens", o.row,
-                       r->submit->max_tokens);
-    }
-    if (o.has_logprobs != ((r->submit->flags & SUBMIT_LOGPROBS) != 0) ||
-        (o.has_logprobs && o.n_top != r->submit->logprobs)) {
-        return err_set(e, -EBADMSG, "STEP: row %u has other log-probabilities than it asked for",
-                       o.row);
-    }
-    for (size_t i = 0; i < n; i++) {
-        uint32_t id;
-
-        memcpy(&id, tokens + 4 * i, 4);
-        if (id >= w->vocab) {
-            return err_set(e, -EBADMSG, "STEP: token %u of a vocabulary of %u", id, w->vocab);
-        }
-    }
-    if (!msg_utf8(text, o.text_bytes)) {
-        return err_set(e, -EBADMSG, "STEP: the text of row %u is not UTF-8", o.row);
-    }
-    r->n_said += (uint32_t)n;
-    r->n_text_said += o.text_bytes;
-    r->score = o.score == o.score ? o.score : 0; /* no NaN on the wire */
-    if (r->state != REQUEST_ENDED) return keep_out(w, r, &o, tokens, lps, tops, text);
-    if (r->out) outputs_count(r, o.output, o.n_tokens, o.text_bytes);
+    outputs_set_text_start(r, o.text_first);
+    TRY(check_entry(w, r, &o, &t, e));
+    if (r->state == REQUEST_ENDED)
+        outputs_count(r, &t);
+    else
+        keep_tokens(w, r, &t);
     return 0;
 }
 
@@ -200,18 +209,37 @@ take_step(struct worker *w, struct rest *b, struct err *e)
     if (!p) return err_set(e, -EBADMSG, "STEP is shorter than its header");
     memcpy(&s, p, sizeof s);
     if (s.n_ent > MAX_ENTRIES) return wrong(e, "STEP: n_ent", s.n_ent, MAX_ENTRIES);
-    for (uint32_t i = 0; i < s.n_ent; i++) TRY(take_out(w, b, e));
+    for (uint32_t i = 0; i < s.n_ent; i++) TRY(take_entry(w, b, e));
     return b->n ? err_set(e, -EBADMSG, "STEP is %zu bytes longer than its entries", b->n) : 0;
+}
+
+/* Store positions of the prompt that the client does not have. */
+static void
+keep_prompt(struct worker *w, struct request *r, const struct output_prompt *p)
+{
+    const struct request_outputs *o = &r->outputs;
+
+    if (outputs_add_prompt(r, p) < 0) {
+        end_without_memory(w, r);
+    } else if (o->prompt_logprob.n + o->prompt_top.n > MAX_UNDELIVERED) {
+        worker_notify_cancel(w, r, LAGAN_E_SLOW_READER);
+        lifecycle_end(w->d, r, LAGAN_E_SLOW_READER,
+                      "the client has not read %d MiB of prompt log-probabilities",
+                      MAX_UNDELIVERED >> 20);
+    } else {
+        if (o->prompt_logprob.n + o->prompt_top.n > SUSPEND_BYTES) lifecycle_suspend(w->d, r, true);
+        ledger_add_pending(w->d->ledger, r);
+    }
 }
 
 static int
 take_prompt(struct worker *w, struct rest *b, struct err *e)
 {
+    struct output_prompt keep;
     struct rec_prompt s;
     const void *p = next(b, sizeof s), *ids, *lps, *tops;
-    size_t had, had_top;
     struct request *r;
-    uint32_t out;
+    uint32_t had;
 
     if (!p) return err_set(e, -EBADMSG, "PROMPT is shorter than its header");
     memcpy(&s, p, sizeof s);
@@ -221,63 +249,50 @@ take_prompt(struct worker *w, struct rest *b, struct err *e)
     ids = next(b, (size_t)s.n * 4);
     lps = ids ? next(b, (size_t)s.n * 4) : NULL;
     tops = lps ? next(b, (size_t)s.n * s.n_top * 8) : NULL;
-    if (!tops || b->n > 7) return err_set(e, -EBADMSG, "PROMPT's length is not what it says");
-    r = named(w, s.row, s.gen, e);
+    if (!tops || b->n > 7)
+        return err_set(e, -EBADMSG, "PROMPT: the record's length differs from its header");
+    r = find_held(w, s.row, s.gen, e);
     if (!r) return -EBADMSG;
     if (!(r->submit->flags & SUBMIT_PROMPT_LOGPROBS) || s.n_top != r->submit->prompt_logprobs) {
-        return err_set(e, -EBADMSG, "PROMPT: row %u did not ask for that", s.row);
+        return err_set(e, -EBADMSG, "PROMPT: request %u did not ask for that", s.row);
     }
-    if (r->n_said) return err_set(e, -EBADMSG, "PROMPT: row %u has tokens already", s.row);
-    if (s.first != r->n_prompt_said || s.n > LAGAN_MAX_IDS - s.first) {
-        return wrong(e, "PROMPT: first", s.first, r->n_prompt_said);
+    if (r->outputs.n_received)
+        return err_set(e, -EBADMSG, "PROMPT: request %u has tokens already", s.row);
+    if (s.first != r->outputs.n_prompt_received || s.n > LAGAN_MAX_IDS - s.first) {
+        return wrong(e, "PROMPT: first", s.first, r->outputs.n_prompt_received);
     }
-    /* A predecessor has said some, and they are out. */
-    out = r->n_prompt_sent > s.first ? MIN(r->n_prompt_sent - s.first, s.n) : 0;
-    r->n_prompt_said += s.n;
-    s.n -= out;
-    if (r->state == REQUEST_ENDED || !s.n) return 0;
-    had = r->p_logprob.n, had_top = r->p_top.n;
-    if (bytes_add(&r->p_id, (const char *)ids + (size_t)out * 4, (size_t)s.n * 4) < 0 ||
-        bytes_add(&r->p_logprob, (const char *)lps + (size_t)out * 4, (size_t)s.n * 4) < 0 ||
-        bytes_add(&r->p_top, (const char *)tops + (size_t)out * s.n_top * 8,
-                  (size_t)s.n * s.n_top * 8) < 0) {
-        r->p_id.n = r->p_logprob.n = had, r->p_top.n = had_top;
-        starve(w, r);
-    } else if (r->p_logprob.n + r->p_top.n > MAX_PENDING) {
-        worker_notify_cancel(w, r, LAGAN_E_SLOW_READER);
-        lifecycle_end(w->d, r, LAGAN_E_SLOW_READER,
-                      "more than %d MiB of prompt log-probabilities wait for the client to read",
-                      MAX_PENDING >> 20);
-    } else {
-        if (r->p_logprob.n + r->p_top.n > PAUSE_BYTES) lifecycle_suspend(w->d, r, true);
-        request_due(w->d, r);
-    }
+    /* The client has some from the previous worker. */
+    had = r->delivery.n_prompt > s.first ? MIN(r->delivery.n_prompt - s.first, s.n) : 0;
+    outputs_count_prompt(r, s.n);
+    keep = (struct output_prompt){
+        .n = s.n - had,
+        .n_top = s.n_top,
+        .id = (const char *)ids + (size_t)had * 4,
+        .logprob = (const char *)lps + (size_t)had * 4,
+        .top = (const char *)tops + (size_t)had * s.n_top * 8,
+    };
+    if (r->state != REQUEST_ENDED && keep.n) keep_prompt(w, r, &keep);
     return 0;
 }
 
-/* Nobody says twice what is out; who begins anew says it again from the beginning. */
-static int
-keep_tensor(struct worker *w, struct request *r, struct output_tensor *t,
-            const struct rec_tensor *s, const char *values)
+/* Store n values of a tensor that have not been received before. */
+static void
+keep_tensor(struct worker *w, struct request *r, uint32_t kind, const char *values, uint32_t n)
 {
+    const struct output_tensor *t = r->outputs.tensor;
     uint64_t most = w->d->config->o.tensor_bytes;
-    uint32_t out = (uint32_t)MIN(t->said - s->first, (uint64_t)s->n);
 
-    t->said += s->n - out;
-    t->cols = s->cols;
-    if (r->state == REQUEST_ENDED || s->n == out) return 0;
-    if (4 * (r->tensor[0].said + r->tensor[1].said) > most) {
+    if (4 * (t[0].n_received + t[1].n_received) > most) {
         worker_notify_cancel(w, r, LAGAN_E_TOO_LONG);
         lifecycle_end(w->d, r, LAGAN_E_TOO_LONG,
-                      "its tensors are more than limits.tensor_bytes, which is %llu MiB",
+                      "the tensors of the request exceed limits.tensor_bytes, which is %llu MiB",
                       (unsigned long long)most >> 20);
-    } else if (bytes_add(&t->value, values + (size_t)out * 4, (size_t)(s->n - out) * 4) < 0) {
-        starve(w, r);
+    } else if (outputs_add_tensor(r, kind, values, n) < 0) {
+        end_without_memory(w, r);
     } else {
-        if (t->value.n > PAUSE_BYTES) lifecycle_suspend(w->d, r, true);
-        request_due(w->d, r);
+        if (t[kind - 1].value.n > SUSPEND_BYTES) lifecycle_suspend(w->d, r, true);
+        ledger_add_pending(w->d->ledger, r);
     }
-    return 0;
 }
 
 static int
@@ -285,55 +300,32 @@ take_tensor(struct worker *w, struct rest *b, struct err *e)
 {
     static const uint8_t asked[] = { SUBMIT_ENCODER_OUTPUT, SUBMIT_LOGITS };
     struct rec_tensor s;
-    const void *p = next(b, sizeof s), *values;
-    struct output_tensor *t;
+    const void *p = next(b, sizeof s);
+    const char *values;
+    const struct output_tensor *t;
     struct request *r;
+    uint32_t had;
 
     if (!p) return err_set(e, -EBADMSG, "TENSOR is shorter than its header");
     memcpy(&s, p, sizeof s);
     if (s.kind < 1 || s.kind > LAGAN_N_TENSORS || !s.n || !s.cols)
-        return err_set(e, -EBADMSG, "TENSOR: %u values of kind %u", s.n, s.kind);
+        return err_set(e, -EBADMSG, "TENSOR: %u values of kind %u with %u columns", s.n, s.kind,
+                       s.cols);
     values = next(b, (size_t)s.n * 4);
-    if (!values || b->n > 7) return err_set(e, -EBADMSG, "TENSOR's length is not what it says");
-    r = named(w, s.row, s.gen, e);
+    if (!values || b->n > 7)
+        return err_set(e, -EBADMSG, "TENSOR: the record's length differs from its header");
+    r = find_held(w, s.row, s.gen, e);
     if (!r) return -EBADMSG;
-    t = &r->tensor[s.kind - 1];
-    if (!(r->submit->flags & asked[s.kind - 1]) || (t->said && s.cols != t->cols))
-        return err_set(e, -EBADMSG, "TENSOR: row %u did not ask for that", s.row);
-    if (t->unknown) t->said = t->sent = s.first;
-    t->unknown = false;
-    if (s.first > t->said)
-        return err_set(e, -EBADMSG, "TENSOR: first is %llu, %llu were said",
-                       (unsigned long long)s.first, (unsigned long long)t->said);
-    return keep_tensor(w, r, t, &s, values);
-}
-
-/* One output of several has ended. 1: it was the last. */
-static int
-take_end(struct request *r, const struct rec_finish *f, struct err *e)
-{
-    struct request_output *o = &r->out[f->output];
-
-    if (o->reason) return wrong(e, "FINISH: of an output that has ended", f->output, f->output);
-    *o = (struct request_output){
-        .n_said = o->n_said,
-        .n_text_said = o->n_text_said,
-        .score = f->score == f->score ? f->score : 0,
-        .reason = f->reason,
-        .cached = f->cached,
-        .adopted = f->adopted,
-        .recomputed = f->recomputed,
-    };
-    return outputs_all_ended(r);
-}
-
-/* What the request ends with: an error of any output is the request's. */
-static uint16_t
-reason_of(const struct request *r, uint16_t last)
-{
-    for (uint32_t i = 0; r->out && i < r->submit->n; i++)
-        if (r->out[i].reason >= LAGAN_FINISH_CANCELLED) return r->out[i].reason;
-    return r->out ? r->out[0].reason : last;
+    t = &r->outputs.tensor[s.kind - 1];
+    if (!(r->submit->flags & asked[s.kind - 1]) || (t->n_received && s.cols != t->cols))
+        return err_set(e, -EBADMSG, "TENSOR: request %u did not ask for that", s.row);
+    if (!t->start_unknown && s.first > t->n_received)
+        return err_set(e, -EBADMSG, "TENSOR: first is %llu, but %llu values were received",
+                       (unsigned long long)s.first, (unsigned long long)t->n_received);
+    had = outputs_count_tensor(r, &s);
+    if (r->state != REQUEST_ENDED && s.n > had)
+        keep_tensor(w, r, s.kind, values + (size_t)had * 4, s.n - had);
+    return 0;
 }
 
 static int
@@ -342,37 +334,34 @@ take_finish(struct worker *w, struct rest *b, struct err *e)
     struct rec_finish f;
     const void *p = next(b, sizeof f);
     struct request *r;
-    uint32_t n_said;
-    int k;
+    uint32_t n;
 
-    if (!p || b->n) return err_set(e, -EBADMSG, "FINISH has not its size");
+    if (!p || b->n)
+        return err_set(e, -EBADMSG, "FINISH: the record is not %zu bytes long", sizeof f);
     memcpy(&f, p, sizeof f);
-    r = named(w, f.row, f.gen, e);
+    r = find_held(w, f.row, f.gen, e);
     if (!r) return -EBADMSG;
     if (f.output >= r->submit->n) {
-        return err_set(e, -EBADMSG, "FINISH: output %u of %u", f.output, r->submit->n);
+        return err_set(e, -EBADMSG, "FINISH: output %u of a request with %u outputs", f.output,
+                       r->submit->n);
     }
     if (!msg_reason(f.reason, NULL)) {
-        return err_set(e, -EBADMSG, "FINISH: there is no reason %u", f.reason);
+        return err_set(e, -EBADMSG, "FINISH: reason %u is unknown", f.reason);
     }
-    n_said = r->out ? r->out[f.output].n_said : r->n_said;
-    if (f.n_tokens != n_said) return wrong(e, "FINISH: n_tokens", f.n_tokens, n_said);
-    if (r->out) {
-        k = take_end(r, &f, e);
-        if (k <= 0) return k;
-        f.reason = reason_of(r, f.reason);
+    n = outputs_n_received(r, f.output);
+    if (f.n_tokens != n) return wrong(e, "FINISH: n_tokens", f.n_tokens, n);
+    if (r->outputs.each) {
+        if (r->outputs.each[f.output].reason)
+            return err_set(e, -EBADMSG, "FINISH: output %u of request %u has ended", f.output,
+                           f.row);
+        if (!outputs_finish(r, &f)) return 0;
+        f.reason = outputs_reason(r, f.reason);
     }
-    let_go(w, r);
-    if (r->state == REQUEST_ENDED) {
+    dispatch_release(w, r);
+    if (r->state == REQUEST_ENDED)
         lifecycle_settle(w->d, r);
-        return 0;
-    }
-    r->score = f.score == f.score ? f.score : 0;
-    r->cached = f.cached;
-    r->adopted = f.adopted;
-    r->recomputed = f.recomputed;
-    lifecycle_end(w->d, r, f.reason == LAGAN_FINISH_CANCELLED ? LAGAN_E_CANCELLED : f.reason, "%s",
-                  msg_reason_sentence(f.reason));
+    else
+        lifecycle_finish(w->d, r, &f);
     return 0;
 }
 
@@ -387,17 +376,17 @@ take_reject(struct worker *w, struct rest *b, struct err *e)
     if (!p) return err_set(e, -EBADMSG, "REJECT is shorter than its header");
     memcpy(&j, p, sizeof j);
     if (ROUND_UP((size_t)j.text_bytes, (size_t)8) < b->n || j.text_bytes > b->n) {
-        return err_set(e, -EBADMSG, "REJECT's length is not what it says");
+        return err_set(e, -EBADMSG, "REJECT: the record's length differs from its header");
     }
-    r = named(w, j.row, j.gen, e);
+    r = find_held(w, j.row, j.gen, e);
     if (!r) return -EBADMSG;
-    /* Those of a predecessor do not count. */
+    /* Tokens of the previous worker do not count. */
     if (r->state == REQUEST_STREAMING)
-        return err_set(e, -EBADMSG, "REJECT: row %u has tokens already", j.row);
+        return err_set(e, -EBADMSG, "REJECT: request %u has tokens already", j.row);
     if (j.reason < LAGAN_E_INVALID_REQUEST || !msg_reason(j.reason, NULL)) {
-        return err_set(e, -EBADMSG, "REJECT: there is no error %u", j.reason);
+        return err_set(e, -EBADMSG, "REJECT: error %u is unknown", j.reason);
     }
-    let_go(w, r);
+    dispatch_release(w, r);
     if (r->state == REQUEST_ENDED) {
         lifecycle_settle(w->d, r);
         return 0;
@@ -418,13 +407,13 @@ take_ready(struct worker *w, struct rest *b, struct err *e)
     memcpy(&y, p, sizeof y);
     if (w->super.state != SUPER_LOADING && w->super.state != SUPER_STOPPING &&
         w->super.state != SUPER_DYING) {
-        return err_set(e, -EBADMSG, "READY comes twice");
+        return err_set(e, -EBADMSG, "a second READY");
     }
     if (!y.vocab || y.vocab > INT32_MAX || !y.max_len || !y.n_seats || y.n_seats > 65536 ||
         y.beams > LAGAN_MAX_BEAMS || y.name_bytes > b->n || y.name_bytes >= sizeof f->family ||
         b->n - y.name_bytes > 7) {
         return err_set(e, -EBADMSG,
-                       "READY: vocabulary %u, length %u, %u seats, %u beams, name of %u bytes",
+                       "READY: vocabulary %u, length %u, %u slots, %u beams, name of %u bytes",
                        y.vocab, y.max_len, y.n_seats, y.beams, y.name_bytes);
     }
     *f = (struct model_facts){
@@ -510,7 +499,7 @@ receive_drain(struct worker *w)
     struct err e;
 
     if (!w->alive || w->lied) return false;
-    if (drain(w, TURN_RECORDS, TURN_BYTES, &e) < 0) {
+    if (drain(w, MAX_RECORDS, MAX_BYTES, &e) < 0) {
         worker_broken(w, DEATH_CORRUPTION, "%s", e.text);
         return false;
     }
@@ -522,6 +511,6 @@ receive_drain_dead(struct worker *w)
 {
     struct err e;
 
-    /* Complete records count, and what it said before it broke a rule. */
+    /* Complete records count, up to a protocol error. */
     if (!w->lied) w->lied = drain(w, UINT32_MAX, SIZE_MAX, &e) < 0;
 }

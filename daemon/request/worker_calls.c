@@ -11,7 +11,7 @@
 
 static const nsec CALL_TIME = 10 * NSEC_S;
 enum { SPARE = 64 * SHM_REC_ALIGN };
-enum { OPERATORS_CALLS = 32 }; /* places that clients leave to operators */
+enum { OPERATORS_CALLS = 32 }; /* entries reserved for operators */
 
 struct call {
     bool used;
@@ -45,7 +45,7 @@ refuse(struct daemon *d, uint32_t client, uint64_t rid, uint32_t code, const cha
     struct client *c = session_find(d->sessions, client);
 
     if (c && front_error(d, c, rid, code, 0, "%s", why) < 0) {
-        log_debug("an answer was not taken by its client");
+        log_debug("a client did not take the reply to its command");
     }
 }
 
@@ -71,7 +71,8 @@ take(struct daemon *d, struct client *c, uint64_t rid, struct worker *w, uint8_t
         t->n++;
         return k;
     }
-    refuse(d, c->handle, rid, LAGAN_E_QUEUE_FULL, "too many commands wait for workers");
+    refuse(d, c->handle, rid, LAGAN_E_QUEUE_FULL,
+           "too many commands are waiting for workers; retry later");
     return NULL;
 }
 
@@ -103,7 +104,8 @@ worker_calls_text(struct daemon *d, struct client *c, uint64_t rid, struct worke
                            : ring_reserve(&w->link.out, REC_TEXT, 0, (uint32_t)n, SPARE, &to);
     if (r < 0) {
         refuse(d, c->handle, rid, r == -EMSGSIZE ? LAGAN_E_TOO_LONG : LAGAN_E_QUEUE_FULL,
-               r == -EMSGSIZE ? "longer than a command may be" : "the worker's ring is full");
+               r == -EMSGSIZE ? "the text is too long for a command"
+                              : "the worker's request ring is full; retry later");
         give(d, k);
         return;
     }
@@ -122,7 +124,7 @@ worker_calls_control(struct daemon *d, struct client *c, uint64_t rid, struct wo
     return k ? (uint64_t)k->gen << 32 | (uint32_t)(k - d->calls->call) : 0;
 }
 
-/* The call a worker answers; NULL: it has been answered already, which is nobody's fault. */
+/* The call that a worker answers. NULL: it has ended, for example by its timeout. */
 static struct call *
 named(struct worker *w, uint32_t index, uint32_t gen, bool text)
 {
@@ -153,8 +155,8 @@ worker_calls_control_done(struct worker *w, uint64_t number, uint32_t code,
         snprintf(why, sizeof why, "%.*s", has ? (int)said.n : 0, has ? said.p : "");
         refuse(d, k->client, k->rid, msg_reason(code, NULL) ? code : LAGAN_E_INTERNAL,
                has   ? why
-               : map ? "the worker does not do that"
-                     : "the worker cannot be asked yet; try again");
+               : map ? "the worker rejected the command without a message"
+                     : "the worker is not ready; retry later");
     } else if (c) {
         front_reply(d, k->rid, &p);
         if (result)
@@ -181,14 +183,14 @@ worker_calls_text_done(struct worker *w, const void *data, size_t n, struct err 
     memcpy(&t, data, sizeof t);
     n -= sizeof t;
     if ((uint64_t)t.n_ids * 4 + t.text_bytes > n || n - (uint64_t)t.n_ids * 4 - t.text_bytes > 7) {
-        return err_set(e, -EBADMSG, "TEXT_DONE's length is not what it says");
+        return err_set(e, -EBADMSG, "TEXT_DONE: the record's length differs from its header");
     }
     text = ids + (size_t)t.n_ids * 4;
     if (t.reason && !msg_reason(t.reason, NULL)) {
-        return err_set(e, -EBADMSG, "TEXT_DONE: there is no reason %u", t.reason);
+        return err_set(e, -EBADMSG, "TEXT_DONE: reason %u is unknown", t.reason);
     }
     if (!msg_utf8(text, t.text_bytes)) {
-        return err_set(e, -EBADMSG, "TEXT_DONE: its text is not UTF-8");
+        return err_set(e, -EBADMSG, "TEXT_DONE: the text is not UTF-8");
     }
     k = named(w, t.row, t.gen, /* text= */ true);
     if (!k) return 0;
@@ -227,7 +229,8 @@ worker_calls_lost(struct worker *w)
         struct call *k = &t->call[i];
 
         if (!k->used || k->worker != w->index) continue;
-        refuse(w->d, k->client, k->rid, LAGAN_E_WORKER_LOST, "the worker died over this command");
+        refuse(w->d, k->client, k->rid, LAGAN_E_WORKER_LOST,
+               "the worker died while it ran this command");
         give(w->d, k);
     }
 }
@@ -241,7 +244,8 @@ worker_calls_tick(struct daemon *d, nsec now)
         struct call *k = &t->call[i];
 
         if (!k->used || now < k->deadline) continue;
-        refuse(d, k->client, k->rid, LAGAN_E_DEADLINE, "the worker did not answer in 10 s");
+        refuse(d, k->client, k->rid, LAGAN_E_DEADLINE,
+               "the worker did not answer the command within 10 s");
         give(d, k);
     }
 }

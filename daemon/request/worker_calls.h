@@ -1,8 +1,8 @@
 /* worker_calls.h - commands that a worker answers: a place, a generation and a deadline each.
  *
  * Two ways out: a TEXT record in the request ring (tokenize, detokenize), and a message on the
- * worker's control channel (log level, tuning). Neither holds anything up: what is not answered in time is
- * answered by us.
+ * worker's control channel (log level, tuning). Neither holds anything up: what is not answered in
+ * time is answered by us.
  */
 #ifndef DAEMON_REQUEST_WORKER_CALLS_H
 #define DAEMON_REQUEST_WORKER_CALLS_H
@@ -23,8 +23,8 @@ void worker_calls_text(struct daemon *d, struct client *c, uint64_t rid, struct 
                        const struct msg_span *text);
 /* Register a command given to a control channel: its number there, or 0: no place. */
 uint64_t worker_calls_control(struct daemon *d, struct client *c, uint64_t rid, struct worker *w);
-/* The control channel's answer. code 0: done, with the result in that map; else with a message there. map may
- * be NULL: no worker said it. */
+/* The control channel's answer. code 0: done, with the result in that map; else with a message
+ * there. map may be NULL: no worker said it. */
 void worker_calls_control_done(struct worker *w, uint64_t number, uint32_t code,
                                const msgpack_object *map);
 

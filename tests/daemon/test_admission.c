@@ -1,6 +1,8 @@
 /* test_admission.c - the promises of admission.h: limits, the model's bounds, the record. */
+#include "daemon/ledger/request.h"
 #include "daemon/request/admission.h"
 
+#include "daemon/request/accounting.h"
 #include "ipc/records.h"
 #include "tests/test.h"
 
@@ -122,8 +124,8 @@ the_record_has_every_tail_in_its_place(void **state)
     assert_int_equal(s->seed, 77);
     assert_int_equal(s->flags, SUBMIT_LOGPROBS);
     assert_int_equal(s->forced_bos, -2);
-    assert_int_equal(r->win, 3);
-    assert_int_equal(r->deadline, NSEC_NEVER);
+    assert_int_equal(r->delivery.ack_window, 3);
+    assert_int_equal(r->terms.deadline, NSEC_NEVER);
 }
 
 static void
@@ -164,7 +166,7 @@ keys_not_served_yet_are_refused_by_name_unless_at_their_default(void **state)
     struct request *r;
 
     (void)state;
-    refused(LAGAN_E_UNSUPPORTED, "encoder_features is for models that take features", 1, 1, NULL,
+    refused(LAGAN_E_UNSUPPORTED, "encoder_features: no model here takes features", 1, 1, NULL,
             "encoder_features", 1);
     assert_int_equal(submit(1, 1, NULL, &one, 1, &r, &e), 0);
 }
@@ -195,13 +197,13 @@ beams_and_outputs_that_do_not_go_together_are_refused(void **state)
             assert_int_equal(code, 0);
             assert_int_equal(r->submit->n,
                              rows[i].more[1].key[0] == 'n' ? rows[i].more[1].v : rows[i].more[0].v);
-            assert_non_null(r->out);
+            assert_non_null(r->outputs.each);
         } else if (code != LAGAN_E_INVALID_REQUEST || !strstr(e.text, rows[i].words)) {
             fail_msg("%d \"%s\", not \"%s\"", code, e.text, rows[i].words);
         }
     }
     d.facts[0] = (struct model_facts){ .known = true, .vocab = 9, .max_len = 50, .n_seats = 3 };
-    refused(LAGAN_E_INVALID_REQUEST, "max_num_seqs is 3", 30, 2, NULL, "beams", 4);
+    refused(LAGAN_E_INVALID_REQUEST, "max_num_seqs = 3", 30, 2, NULL, "beams", 4);
 }
 
 static void
@@ -230,7 +232,7 @@ beams_that_are_left_to_the_model_count_as_it_has_them(void **state)
 
     assert_int_equal(submit(2, 3, NULL, more, 2, &r, &e), 0);
     assert_int_equal(request_n_seqs(r), 4);
-    assert_int_equal(r->cost, 3 + 4 * 10);
+    assert_int_equal(r->accounting.n_tokens, 3 + 4 * 10);
     d.facts[0].n_seats = 3;
     refused(LAGAN_E_INVALID_REQUEST, "beams is 4", 3, 2, NULL, "model_defaults", true);
 }
@@ -243,7 +245,7 @@ two_requests_with_one_id_are_told_apart_from_everything_else(void **state)
 
     (void)state;
     assert_int_equal(submit(5, 1, NULL, NULL, 0, &r, &e), 0);
-    refused(LAGAN_E_INVALID_REQUEST, "two requests with one id", 5, 1, NULL, NULL, 0);
+    refused(LAGAN_E_INVALID_REQUEST, "request id 5 is in use", 5, 1, NULL, NULL, 0);
 }
 
 static void
@@ -288,7 +290,7 @@ what_an_answer_did_not_take_is_given_back_and_no_more(void **state)
 
         assert_int_equal(submit(i, 3, NULL, more, ARRAY_LEN(more), &r, &e), 0);
         assert_int_equal(t->spent, 3 + 10 * MAX(cases[i].n, cases[i].beams));
-        assert_int_equal(bytes_add(&r->token, NULL, 4 * cases[i].said), 0);
+        assert_int_equal(bytes_add(&r->outputs.token, NULL, 4 * cases[i].said), 0);
         accounting_release(&d, r);
         assert_int_equal(t->spent, cases[i].spent);
     }
@@ -301,14 +303,15 @@ a_known_decoder_bounds_its_requests(void **state)
     d.facts[0] = (struct model_facts){
         .known = true, .vocab = 40, .max_len = 100, .max_tokens = 60, .family = "gemma3"
     };
-    refused(LAGAN_E_INVALID_REQUEST, "ids[40] is 40, the vocabulary has 40", 1, 41, NULL, NULL, 0);
+    refused(LAGAN_E_INVALID_REQUEST, "ids[40] is 40, but the vocabulary has only 40", 1, 41, NULL,
+            NULL, 0);
     refused(LAGAN_E_INVALID_REQUEST, "decoder_ids", 1, 1, NULL, "decoder_ids", 1);
     refused(LAGAN_E_INVALID_REQUEST, "stop_ids[0] is 40", 1, 1, NULL, "stop_ids", 40);
     refused(LAGAN_E_INVALID_REQUEST, "eos_ids[0] is 41", 1, 1, NULL, "eos_ids", 41);
     refused(LAGAN_E_INVALID_REQUEST, "forced_bos is 40", 1, 1, NULL, "forced_bos", 40);
     refused(LAGAN_E_UNSUPPORTED, "no tokenizer", 1, 0, "hello", NULL, 0);
-    refused(LAGAN_E_TOO_LONG, "the model's length is 100", 1, 100, NULL, NULL, 0);
-    refused(LAGAN_E_TOO_LONG, "never hold more than 60", 1, 60, NULL, NULL, 0);
+    refused(LAGAN_E_TOO_LONG, "the model's length of 100", 1, 100, NULL, NULL, 0);
+    refused(LAGAN_E_TOO_LONG, "the KV cache holds at most 60", 1, 60, NULL, NULL, 0);
 }
 
 static void
@@ -321,7 +324,7 @@ a_known_encoder_bounds_its_source_and_its_prefix(void **state)
     (void)state;
     d.facts[0] =
         (struct model_facts){ .known = true, .vocab = 40, .max_len = 100, .max_source = 20 };
-    refused(LAGAN_E_TOO_LONG, "the encoder's input is 21 tokens", 1, 21, NULL, NULL, 0);
+    refused(LAGAN_E_TOO_LONG, "the encoder input is 21 tokens", 1, 21, NULL, NULL, 0);
     refused(LAGAN_E_INVALID_REQUEST, "decoder_ids[0] is 40", 1, 1, NULL, "decoder_ids", 40);
     assert_int_equal(submit(1, 20, NULL, &prefix, 1, &r, &e), 0);
 }

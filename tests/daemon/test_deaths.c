@@ -102,7 +102,7 @@ a_request_that_kills_is_poisoned_and_the_others_finish(void **state)
         }
     }
     submit(c, 100, FAKE_POISON, 8, 1); /* the same prompt: remembered */
-    hear_error(c, 100, LAGAN_E_POISONED, "this prompt has killed workers", 2000);
+    hear_error(c, 100, LAGAN_E_POISONED, "with this prompt have killed three workers", 2000);
     submit(c, 101, 3, 8, 1);
     rest(c, 101, 0, 8, 1);
     hang_up(c);
@@ -332,8 +332,8 @@ every_lie_of_a_worker_ends_it_and_at_last_the_request_that_it_is_about(void **st
         const char *mode, *words;
         uint32_t code; /* 0: it goes on with the next worker */
     } t[] = {
-        { "bad-token", "token 1000 of a vocabulary of 1000", LAGAN_E_POISONED },
-        { "bad-row", "row 4000000", LAGAN_E_POISONED },
+        { "bad-token", "token id 1000, but the vocabulary has 1000", LAGAN_E_POISONED },
+        { "bad-row", "request 4000000", LAGAN_E_POISONED },
         { "bad-first", "first is 4, not 3", LAGAN_E_POISONED },
         { "bad-text", "is not UTF-8", LAGAN_E_POISONED },
         { "bad-seq", "sequence", LAGAN_E_POISONED },

@@ -353,7 +353,7 @@ a_deadline_ends_a_request_wherever_it_is(void **state)
     c = dial(&r, "api.sock");
     SAY(c, LAGAN_MSG_SUBMIT, 1, { "ids", 3 }, { "deadline_ms", 200 });
     hear_type(c, LAGAN_MSG_ACCEPT, 2000);
-    hear_error(c, 1, LAGAN_E_DEADLINE, "deadline_ms passed", 3000);
+    hear_error(c, 1, LAGAN_E_DEADLINE, "deadline_ms has passed", 3000);
     hang_up(c);
     assert_int_equal(rig_stop(&r), 0);
 }
@@ -385,7 +385,7 @@ wrong_requests_are_refused_by_name(void **state)
 
         if (m->type == LAGAN_MSG_CHUNK) continue;
         assert_int_equal(m->type, LAGAN_MSG_ERROR);
-        assert_non_null(strstr(text_of(&m->map, "message"), "two requests with one id"));
+        assert_non_null(strstr(text_of(&m->map, "message"), "is in use by an open request"));
         break;
     }
     hear_type(c, LAGAN_MSG_CHUNK, 2000); /* the first goes on */
@@ -515,7 +515,7 @@ operators_find_room_for_a_command_when_clients_have_taken_theirs(void **state)
         at = take_chunk(hear_type(api, LAGAN_MSG_CHUNK, 30000), at, 1);
     for (uint64_t i = 0; i < CALLS; i++) call(api, 100 + i, "tokenize", "text", "az");
     call(ctl, 2, "tune status", NULL, NULL);
-    hear_error(ctl, 2, LAGAN_E_WORKER_LOST, "cannot be asked yet", 30000);
+    hear_error(ctl, 2, LAGAN_E_WORKER_LOST, "the worker is not ready", 30000);
     call(api, 99, "version", NULL, NULL);
     while (hear(api, 30000)->rid != 99) refused++;
     assert_in_range(refused, CALLS - 256 + 1, CALLS - 1);

@@ -1,5 +1,6 @@
 /* test_ledger.c - the promises of ledger.h. */
 #include "daemon/ledger/ledger.h"
+#include "daemon/ledger/request.h"
 
 #include "tests/test.h"
 
@@ -35,7 +36,7 @@ end(struct ledger *l, struct request *r)
 {
     request_move(l, r, REQUEST_ENDED);
     ledger_detach(l, r);
-    r->held = false;
+    r->dispatch.held = false;
     ledger_give(l, r);
 }
 
@@ -134,9 +135,9 @@ kept(struct ledger *l, uint64_t rid, const struct session_id *session, const cha
     struct request *r = take(l, 1, rid);
 
     assert_int_equal(ledger_name(l, r, session, key, key ? (uint32_t)strlen(key) : 0), 0);
-    assert_int_equal(bytes_add(&r->token, &rid, 4), 0);
+    assert_int_equal(bytes_add(&r->outputs.token, &rid, 4), 0);
     request_move(l, r, REQUEST_ENDED);
-    r->ended = ended;
+    r->result.ended_at = ended;
     ledger_detach(l, r);
     ledger_give(l, r);
     return r;
@@ -177,7 +178,7 @@ a_finished_row_answers_until_it_is_too_old(void **state)
 
     (void)state;
     assert_int_equal(ledger_n(l), 0);
-    assert_true(r->kept);
+    assert_true(r->retained);
     assert_ptr_equal(ledger_find_key(l, &one, "blue", 4), r);
     ledger_expire(l, NSEC_S + LEDGER_KEEP_TIME - 1);
     assert_int_equal(ledger_attach(l, r, 3, 7), 0); /* asked for, heard again, kept again */
@@ -248,7 +249,7 @@ kept_rows_take_no_more_than_their_bytes(void **state)
         struct request *r = take(l, 1, i);
 
         assert_int_equal(ledger_name(l, r, &one, NULL, 0), 0);
-        assert_int_equal(bytes_add(&r->text, NULL, LEDGER_KEEP_BYTES / 3), 0);
+        assert_int_equal(bytes_add(&r->outputs.text, NULL, LEDGER_KEEP_BYTES / 3), 0);
         request_move(l, r, REQUEST_ENDED);
         ledger_detach(l, r);
         ledger_give(l, r);
@@ -286,8 +287,8 @@ a_resumed_request_goes_on_from_here(void **state)
     assert_int_equal(request_record_bytes(r), BYTES);
     request_record(r, 0, whole, BYTES);
     assert_memory_equal(whole, s, BYTES); /* nothing delivered: as it was taken */
-    assert_int_equal(bytes_add(&r->token, "DDDDDDDDDDDD", 12), 0);
-    assert_int_equal(bytes_add(&r->text, "T", 1), 0);
+    assert_int_equal(bytes_add(&r->outputs.token, "DDDDDDDDDDDD", 12), 0);
+    assert_int_equal(bytes_add(&r->outputs.text, "T", 1), 0);
     assert_int_equal(request_record_bytes(r), sizeof whole);
     for (uint32_t piece = 1; piece <= sizeof whole; piece++) {
         memset(whole, 0xee, sizeof whole);
@@ -347,8 +348,8 @@ any_order_of_lives_keeps_the_books(void **state)
             if (ledger_attach(l, r, client, rid) < 0) assert_non_null(ledger_find(l, client, rid));
         } else if (r->state == REQUEST_ENDED) {
             ledger_detach(l, r);
-            r->held = false;
-            r->ended = i;
+            r->dispatch.held = false;
+            r->result.ended_at = i;
             ledger_give(l, r);
         } else if (r->named && test_below(4) == 0) {
             ledger_detach(l, r);

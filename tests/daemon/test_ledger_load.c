@@ -1,8 +1,12 @@
-/* test_recall.c - what one lagand knew the next one knows. */
+/* test_ledger_load.c - the next lagand restores what the previous one had. */
 #include "daemon/ledger/ledger_load.h"
 #include "daemon/ledger/ledger_save.h"
 
+#include "daemon/ledger/quarantine.h"
+#include "daemon/ledger/request.h"
 #include "daemon/request/deliver.h"
+#include "daemon/request/dispatch.h"
+#include "daemon/request/lifecycle.h"
 #include "tests/test.h"
 
 #include <errno.h>
@@ -14,6 +18,19 @@ static struct config config;
 static struct daemon was, is;
 static const struct session_id one = { { 1 } };
 
+static uint32_t
+restore(struct daemon *d, int fd)
+{
+    uint32_t n;
+
+    d->ledger_log = ledger_log_new(d->ledger, d->config);
+    d->quarantine = quarantine_new();
+    assert_true(d->ledger_log && d->quarantine);
+    n = ledger_log_open(d->ledger_log, fd) ? dispatch_restore(d) : 0;
+    ledger_log_start(d->ledger_log);
+    return n;
+}
+
 static void
 open_daemon(struct daemon *d, int fd, uint32_t n)
 {
@@ -22,8 +39,7 @@ open_daemon(struct daemon *d, int fd, uint32_t n)
     d->now = 1000;
     d->ledger = ledger_new(64, 1);
     d->sessions = sessions_new(1);
-    d->due_first = d->due_last = REQUEST_NONE;
-    assert_int_equal(ledger_save_open(d, fd), n);
+    assert_int_equal(restore(d, fd), n);
 }
 
 static void
@@ -32,7 +48,8 @@ close_daemon(struct daemon *d)
     ledger_check(d->ledger);
     d->ledger = ledger_free(d->ledger);
     d->sessions = sessions_free(d->sessions);
-    log_file_close(&d->mirror);
+    d->ledger_log = ledger_log_free(d->ledger_log);
+    d->quarantine = quarantine_free(d->quarantine);
 }
 
 static int
@@ -60,7 +77,7 @@ tear_down(void **state)
 static void
 next_lagand(uint32_t n)
 {
-    open_daemon(&is, dup(was.mirror.fd), n);
+    open_daemon(&is, dup(ledger_log_fd(was.ledger_log)), n);
 }
 
 static struct request *
@@ -76,9 +93,9 @@ row(uint64_t rid, const char *key, uint32_t logprobs)
     memcpy(s + 1, "a prompt....", 12);
     assert_int_equal(ledger_take(was.ledger, 1, rid, s, sizeof *s + 16, &r), 0);
     assert_int_equal(ledger_name(was.ledger, r, &one, key, key ? (uint32_t)strlen(key) : 0), 0);
-    r->model = 1;
-    r->win = 4;
-    r->deadline = 77 * NSEC_S;
+    r->terms.model = 1;
+    r->delivery.ack_window = 4;
+    r->terms.deadline = 77 * NSEC_S;
     return r;
 }
 
@@ -89,20 +106,20 @@ grow(struct request *r, uint32_t n)
     uint32_t each = r->submit->logprobs * 8;
 
     for (uint32_t i = 0; i < n; i++) {
-        int32_t id = (int32_t)(r->n_said + i);
+        int32_t id = (int32_t)(r->outputs.n_received + i);
         float lp = (float)-id;
         char top[64] = { (char)id };
 
-        assert_int_equal(bytes_add(&r->token, &id, 4), 0);
-        assert_int_equal(bytes_add(&r->text, (const char[]){ (char)('a' + id) }, 1), 0);
+        assert_int_equal(bytes_add(&r->outputs.token, &id, 4), 0);
+        assert_int_equal(bytes_add(&r->outputs.text, (const char[]){ (char)('a' + id) }, 1), 0);
         if (!each) continue;
-        assert_int_equal(bytes_add(&r->logprob, &lp, 4), 0);
-        assert_int_equal(bytes_add(&r->top, top, each), 0);
+        assert_int_equal(bytes_add(&r->outputs.logprob, &lp, 4), 0);
+        assert_int_equal(bytes_add(&r->outputs.top, top, each), 0);
     }
-    r->n_said += n;
-    r->n_text_said += n;
-    r->score -= 0.5f;
-    ledger_save_tokens(&was, r, n, n);
+    r->outputs.n_received += n;
+    r->outputs.n_text_received += n;
+    r->outputs.score -= 0.5f;
+    ledger_save_tokens(was.ledger_log, r, n, n);
 }
 
 static void
@@ -118,17 +135,17 @@ an_open_row_waits_again_with_all_that_was_said(void **state)
     struct request *r = row(7, "blue", 2), *n;
 
     (void)state;
-    ledger_save_new(&was);
+    ledger_save_new(was.ledger_log);
     request_move(was.ledger, r, REQUEST_DISPATCHED);
     grow(r, 2);
     request_move(was.ledger, r, REQUEST_STREAMING);
     grow(r, 3);
-    r->n_blames = 1;
-    r->blamed_at = 5;
-    r->resumed = 3;
-    r->held = true;
-    r->worker = 4;
-    ledger_save_state(&was, r);
+    r->suspicion.n_faults = 1;
+    r->suspicion.fault_at = 5;
+    r->dispatch.resumed = 3;
+    r->dispatch.held = true;
+    r->dispatch.worker = 4;
+    ledger_save_state(was.ledger_log, r);
     next_lagand(1);
     n = ledger_find_key(is.ledger, &one, "blue", 4);
     assert_non_null(n);
@@ -136,19 +153,19 @@ an_open_row_waits_again_with_all_that_was_said(void **state)
     assert_int_equal(n->id, r->id);
     assert_int_equal(n->state, REQUEST_QUEUED);
     assert_false(n->attached);
-    assert_int_equal(n->model, 1);
-    assert_int_equal(n->deadline, r->deadline);
+    assert_int_equal(n->terms.model, 1);
+    assert_int_equal(n->terms.deadline, r->terms.deadline);
     assert_int_equal(n->submit_bytes, r->submit_bytes);
     assert_memory_equal(n->submit + 1, r->submit + 1, 16);
-    same_bytes(&n->token, &r->token);
-    same_bytes(&n->text, &r->text);
-    same_bytes(&n->logprob, &r->logprob);
-    same_bytes(&n->top, &r->top);
-    assert_true(n->score == r->score);
-    assert_int_equal(n->n_said, 5);
-    assert_int_equal(n->n_blames, 1);
-    assert_int_equal(n->home, 5);    /* its KV is with worker 4 */
-    assert_int_equal(n->resumed, 4); /* lagand took a worker with it */
+    same_bytes(&n->outputs.token, &r->outputs.token);
+    same_bytes(&n->outputs.text, &r->outputs.text);
+    same_bytes(&n->outputs.logprob, &r->outputs.logprob);
+    same_bytes(&n->outputs.top, &r->outputs.top);
+    assert_true(n->outputs.score == r->outputs.score);
+    assert_int_equal(n->outputs.n_received, 5);
+    assert_int_equal(n->suspicion.n_faults, 1);
+    assert_int_equal(n->dispatch.home, 5);    /* its KV is with worker 4 */
+    assert_int_equal(n->dispatch.resumed, 4); /* lagand took a worker with it */
     assert_true(ledger_last_id(is.ledger) >= r->id);
 }
 
@@ -158,15 +175,15 @@ a_row_that_is_not_to_be_resumed_ends_with_the_worker_that_had_it(void **state)
     struct request *r = row(7, "blue", 0), *waits = row(8, "red", 0), *n;
 
     (void)state;
-    r->no_resume = waits->no_resume = true;
-    ledger_save_new(&was);
+    r->terms.no_resume = waits->terms.no_resume = true;
+    ledger_save_new(was.ledger_log);
     request_move(was.ledger, r, REQUEST_DISPATCHED);
-    r->held = true;
-    ledger_save_state(&was, r);
+    r->dispatch.held = true;
+    ledger_save_state(was.ledger_log, r);
     next_lagand(2);
     n = ledger_find_rid(is.ledger, &one, 7);
     assert_int_equal(n->state, REQUEST_ENDED);
-    assert_int_equal(n->reason, LAGAN_E_WORKER_LOST);
+    assert_int_equal(n->result.reason, LAGAN_E_WORKER_LOST);
     assert_int_equal(ledger_find_rid(is.ledger, &one, 8)->state,
                      REQUEST_QUEUED); /* nobody had it */
 }
@@ -179,14 +196,14 @@ what_recalled_rows_may_take_is_held_for_them(void **state)
 
     (void)state;
     row(8, "red", 0);
-    ledger_save_new(&was);
+    ledger_save_new(was.ledger_log);
     request_move(was.ledger, r, REQUEST_DISPATCHED);
     lifecycle_end(&was, r, LAGAN_FINISH_LENGTH, "%s", "");
     next_lagand(2);
     assert_in_range(is.held_bytes, 16 * tokens, 16 * tokens + 8192); /* of one: the other is over */
     n = ledger_find_rid(is.ledger, &one, 8);
     lifecycle_end(&is, n, LAGAN_E_CANCELLED, "%s", "");
-    assert_true(n->kept);
+    assert_true(n->retained);
     assert_int_equal(is.held_bytes, 0);
 }
 
@@ -196,9 +213,9 @@ a_new_row_whose_turn_comes_before_others_is_recalled(void **state)
 {
     (void)state;
     ledger_set_fair_tag(was.ledger, row(7, "blue", 0), 5);
-    ledger_save_new(&was);
+    ledger_save_new(was.ledger_log);
     ledger_set_fair_tag(was.ledger, row(8, "red", 0), 4);
-    ledger_save_new(&was);
+    ledger_save_new(was.ledger_log);
     next_lagand(2);
     assert_non_null(ledger_find_rid(is.ledger, &one, 7));
     assert_non_null(ledger_find_rid(is.ledger, &one, 8));
@@ -210,19 +227,19 @@ a_row_that_has_ended_answers_and_does_not_run_again(void **state)
     struct request *r = row(7, "blue", 0), *n;
 
     (void)state;
-    ledger_save_new(&was);
+    ledger_save_new(was.ledger_log);
     request_move(was.ledger, r, REQUEST_DISPATCHED);
     grow(r, 2);
-    r->cached = 9;
+    r->result.cached = 9;
     lifecycle_end(&was, r, LAGAN_E_DEADLINE, "after %d", 2);
     next_lagand(1);
     n = ledger_find_key(is.ledger, &one, "blue", 4);
     assert_non_null(n);
-    assert_true(n->kept);
-    assert_int_equal(n->reason, LAGAN_E_DEADLINE);
-    assert_string_equal(n->why, "after 2");
-    assert_int_equal(n->cached, 9);
-    same_bytes(&n->token, &r->token);
+    assert_true(n->retained);
+    assert_int_equal(n->result.reason, LAGAN_E_DEADLINE);
+    assert_string_equal(n->result.message, "after 2");
+    assert_int_equal(n->result.cached, 9);
+    same_bytes(&n->outputs.token, &r->outputs.token);
     assert_int_equal(ledger_n_queued(is.ledger), 0);
 }
 
@@ -232,13 +249,13 @@ a_row_with_its_last_token_has_ended(void **state)
     struct request *r = row(7, NULL, 0);
 
     (void)state;
-    ledger_save_new(&was);
+    ledger_save_new(was.ledger_log);
     request_move(was.ledger, r, REQUEST_DISPATCHED);
     grow(r, 8);
     next_lagand(1);
     r = ledger_find_rid(is.ledger, &one, 7);
-    assert_true(r->kept);
-    assert_int_equal(r->reason, LAGAN_FINISH_LENGTH);
+    assert_true(r->retained);
+    assert_int_equal(r->result.reason, LAGAN_FINISH_LENGTH);
 }
 
 static void
@@ -247,21 +264,21 @@ acked_logprobs_are_not_kept_and_the_others_are(void **state)
     struct request *r = row(7, NULL, 2), *n;
 
     (void)state;
-    ledger_save_new(&was);
+    ledger_save_new(was.ledger_log);
     request_move(was.ledger, r, REQUEST_DISPATCHED);
     grow(r, 4);
-    bytes_drop(&r->logprob, 3 * 4);
-    bytes_drop(&r->top, 3 * 16);
-    r->lp_first = 3;
+    bytes_drop(&r->outputs.logprob, 3 * 4);
+    bytes_drop(&r->outputs.top, 3 * 16);
+    r->outputs.first_logprob = 3;
     grow(r, 1);
-    was.mirror_most = 0; /* the next is written with all the rest, anew */
+    was.ledger_log->rewrite_above = 0; /* the next is written with all the rest, anew */
     grow(r, 1);
     next_lagand(1);
     n = ledger_find_rid(is.ledger, &one, 7);
-    assert_int_equal(n->lp_first, 3);
-    same_bytes(&n->logprob, &r->logprob);
-    same_bytes(&n->top, &r->top);
-    same_bytes(&n->token, &r->token);
+    assert_int_equal(n->outputs.first_logprob, 3);
+    same_bytes(&n->outputs.logprob, &r->outputs.logprob);
+    same_bytes(&n->outputs.top, &r->outputs.top);
+    same_bytes(&n->outputs.token, &r->outputs.token);
 }
 
 static void
@@ -275,13 +292,13 @@ rows_nobody_could_ask_for_and_models_that_are_gone_are_not_recalled(void **state
     assert_int_equal(ledger_take(was.ledger, 1, 2, s, sizeof *s, &unnamed), 0);
     row(3, NULL, 0)->submit->flags |= SUBMIT_PROMPT_LOGPROBS;
     row(4, NULL, 0);
-    ledger_save_new(&was);
+    ledger_save_new(was.ledger_log);
     strcpy(config.model[1].keys.name, "new");
-    was.mirror_most = 0;
-    ledger_save_state(&was, r); /* all anew, under the new name */
+    was.ledger_log->rewrite_above = 0;
+    ledger_save_state(was.ledger_log, r); /* all anew, under the new name */
     strcpy(config.model[1].keys.name, "mine");
     row(5, NULL, 0);
-    ledger_save_new(&was);
+    ledger_save_new(was.ledger_log);
     next_lagand(1);
     assert_non_null(ledger_find_rid(is.ledger, &one, 5));
     assert_null(ledger_find_rid(is.ledger, &one, 4));
@@ -297,7 +314,7 @@ a_row_whose_tensors_are_not_written_down_is_not_recalled(void **state)
     row(1, NULL, 0)->submit->flags |= SUBMIT_LOGITS;
     row(2, NULL, 0)->submit->flags |= SUBMIT_ENCODER_OUTPUT;
     row(3, NULL, 0);
-    ledger_save_new(&was);
+    ledger_save_new(was.ledger_log);
     next_lagand(1);
     assert_null(ledger_find_rid(is.ledger, &one, 1));
     assert_null(ledger_find_rid(is.ledger, &one, 2));
@@ -312,31 +329,31 @@ tokens_of_the_client_and_the_loss_of_a_name_are_recalled(void **state)
     int32_t done[2] = { 0, 1 };
 
     (void)state;
-    assert_int_equal(bytes_add(&r->token, done, sizeof done), 0);
-    r->n_said = 2;
-    r->text_unknown = true;
-    r->patience = 5;
-    ledger_save_new(&was);
+    assert_int_equal(bytes_add(&r->outputs.token, done, sizeof done), 0);
+    r->outputs.n_received = 2;
+    r->outputs.text_start_unknown = true;
+    r->terms.disconnect_timeout = 5;
+    ledger_save_new(was.ledger_log);
     next_lagand(2);
     n = ledger_find_rid(is.ledger, &one, 7);
-    same_bytes(&n->token, &r->token);
-    assert_true(n->text_unknown);
-    assert_int_equal(n->patience, 5);
+    same_bytes(&n->outputs.token, &r->outputs.token);
+    assert_true(n->outputs.text_start_unknown);
+    assert_int_equal(n->terms.disconnect_timeout, 5);
     close_daemon(&was);
     was = is;
     memset(&is, 0, sizeof is);
     r = n;
     lost = ledger_find_rid(was.ledger, &one, 8);
-    r->text_unknown = false;
-    r->n_text_said = 30; /* what a worker said of the text of those two */
+    r->outputs.text_start_unknown = false;
+    r->outputs.n_text_received = 30; /* what a worker said of the text of those two */
     grow(r, 1);
     ledger_unname(was.ledger, lost);
     lifecycle_end(&was, lost, LAGAN_E_CANCELLED, "its client has not come back");
     next_lagand(1);
     n = ledger_find_rid(is.ledger, &one, 7);
-    assert_int_equal(n->n_text_said, 31);
-    same_bytes(&n->text, &r->text);
-    assert_false(n->text_unknown);
+    assert_int_equal(n->outputs.n_text_received, 31);
+    same_bytes(&n->outputs.text, &r->outputs.text);
+    assert_false(n->outputs.text_start_unknown);
     assert_null(ledger_find_rid(is.ledger, &one, 8));
 }
 
@@ -348,7 +365,7 @@ a_key_that_was_given_again_is_the_later_ones(void **state)
 
     (void)state;
     for (uint64_t i = 0; i < 3; i++) old[i] = row(i, (const char[]){ (char)('a' + i), 0 }, 0);
-    ledger_save_new(&was);
+    ledger_save_new(was.ledger_log);
     grow(old[1], 8);
     for (uint64_t i = 1; i < 3; i++) { /* these end, and are kept */
         ledger_detach(was.ledger, old[i]);
@@ -358,7 +375,7 @@ a_key_that_was_given_again_is_the_later_ones(void **state)
     deliver_forget(&was, old[1]);
     ledger_expire(was.ledger, NSEC_NEVER);
     for (uint64_t i = 0; i < 3; i++) row(10 + i, (const char[]){ (char)('a' + i), 0 }, 0);
-    ledger_save_new(&was);
+    ledger_save_new(was.ledger_log);
     next_lagand(3);
     for (uint64_t i = 0; i < 3; i++) {
         n = ledger_find_key(is.ledger, &one, (const char[]){ (char)('a' + i), 0 }, 1);
@@ -380,7 +397,7 @@ a_request_is_known_by_the_number_it_was_asked_for_last(void **state)
     (void)state;
     c = session_of(was.sessions, DOOR_API, "c", 1, 1, &gone);
     c->user = session_user(was.sessions, "uid:1");
-    ledger_save_new(&was);
+    ledger_save_new(was.ledger_log);
     grow(r, 2);
     ledger_detach(was.ledger, other);
     lifecycle_end(&was, other, LAGAN_FINISH_LENGTH, "length");
@@ -397,12 +414,12 @@ a_ledger_that_does_not_fit_is_void_until_it_is_empty(void **state)
     struct request *r;
 
     (void)state;
-    log_file_close(&was.mirror);
-    assert_int_equal(log_file_create(&was.mirror, 8192, NULL), 0);
-    was.mirror_most = 1 << 20;
+    log_file_close(&was.ledger_log->file);
+    assert_int_equal(log_file_create(&was.ledger_log->file, 8192, NULL), 0);
+    was.ledger_log->rewrite_above = 1 << 20;
     for (uint64_t i = 0; i < 40; i++) row(i, NULL, 0);
-    ledger_save_new(&was);
-    assert_true(was.mirror_void);
+    ledger_save_new(was.ledger_log);
+    assert_true(was.ledger_log->invalid);
     next_lagand(0);
     for (uint64_t i = 0; i < 40; i++) {
         r = ledger_find_rid(was.ledger, &one, i);
@@ -410,10 +427,10 @@ a_ledger_that_does_not_fit_is_void_until_it_is_empty(void **state)
         lifecycle_end(&was, r, LAGAN_E_CANCELLED, "x");
     }
     ledger_expire(was.ledger, NSEC_NEVER);
-    ledger_save_new(&was);
-    assert_false(was.mirror_void);
+    ledger_save_new(was.ledger_log);
+    assert_false(was.ledger_log->invalid);
     row(99, NULL, 0);
-    ledger_save_new(&was);
+    ledger_save_new(was.ledger_log);
     close_daemon(&is);
     next_lagand(1);
 }
@@ -433,21 +450,21 @@ any_history_is_recalled(void **state)
 
             if (!r && test_below(2)) {
                 if (!ledger_find(was.ledger, 1, rid)) row(rid, NULL, test_below(3));
-                ledger_save_new(&was);
+                ledger_save_new(was.ledger_log);
             } else if (r && r->state == REQUEST_QUEUED) {
                 request_move(was.ledger, r, REQUEST_DISPATCHED);
-            } else if (r && r->state == REQUEST_DISPATCHED && r->n_said < 7) {
-                grow(r, test_below(7 - r->n_said) + 1);
+            } else if (r && r->state == REQUEST_DISPATCHED && r->outputs.n_received < 7) {
+                grow(r, test_below(7 - r->outputs.n_received) + 1);
                 if (test_below(3) == 0) {
-                    r->resumed++;
+                    r->dispatch.resumed++;
                     request_move(was.ledger, r, REQUEST_QUEUED);
-                    ledger_save_state(&was, r);
+                    ledger_save_state(was.ledger_log, r);
                 }
             } else if (r && r->state == REQUEST_DISPATCHED) {
                 if (r->attached) ledger_detach(was.ledger, r);
                 lifecycle_end(&was, r, LAGAN_FINISH_EOS, "end");
             }
-            if (test_below(50) == 0) was.mirror_most = 0;
+            if (test_below(50) == 0) was.ledger_log->rewrite_above = 0;
         }
         for (uint64_t rid = 0; rid < 20; rid++) n += !!ledger_find_rid(was.ledger, &one, rid);
         next_lagand(n);
@@ -457,11 +474,11 @@ any_history_is_recalled(void **state)
 
             assert_int_equal(a != NULL, b != NULL);
             if (!a) continue;
-            assert_int_equal(a->kept, b->kept);
+            assert_int_equal(a->retained, b->retained);
             assert_int_equal(a->id, b->id);
-            same_bytes(&a->token, &b->token);
-            same_bytes(&a->text, &b->text);
-            same_bytes(&a->logprob, &b->logprob);
+            same_bytes(&a->outputs.token, &b->outputs.token);
+            same_bytes(&a->outputs.text, &b->outputs.text);
+            same_bytes(&a->outputs.logprob, &b->outputs.logprob);
         }
         close_daemon(&was);
         was = is;

@@ -1,5 +1,6 @@
 /* test_pieces.c - the promises of pieces.h. */
 #include "daemon/ledger/outputs.h"
+#include "daemon/ledger/request.h"
 
 #include "tests/test.h"
 
@@ -42,11 +43,11 @@ say(struct bed *b, uint32_t o, uint32_t n, bool text)
         char letter = (char)('a' + o);
 
         b->token[o][b->n[o]++] = token;
-        assert_int_equal(bytes_add(&b->r->token, &token, sizeof token), 0);
-        if (text) assert_int_equal(bytes_add(&b->r->text, &letter, 1), 0);
+        assert_int_equal(bytes_add(&b->r->outputs.token, &token, sizeof token), 0);
+        if (text) assert_int_equal(bytes_add(&b->r->outputs.text, &letter, 1), 0);
         b->n_text[o] += text;
     }
-    assert_int_equal(outputs_add(b->r, &p), 0);
+    assert_int_equal(outputs_add_piece(b->r, &p), 0);
 }
 
 /* Send as much as a chunk may have, from what the client has on; it must be the outputs' own. */
@@ -56,21 +57,22 @@ send_some(struct bed *b, uint32_t most)
     struct request *r = b->r;
     struct output_piece p = outputs_next(r);
     uint32_t n = MIN(p.n, most), n_text = MIN(p.n_text, most);
-    const int32_t *token = (const int32_t *)(const void *)r->token.p + r->n_sent;
+    const int32_t *token = (const int32_t *)(const void *)r->outputs.token.p + r->delivery.n_tokens;
 
     for (uint32_t i = 0; i < n; i++)
         assert_int_equal(token[i], b->token[p.output][outputs_next_first(r) + i]);
     for (uint32_t i = 0; i < n_text; i++)
-        assert_int_equal(r->text.p[r->n_text_sent + i], 'a' + p.output);
+        assert_int_equal(r->outputs.text.p[r->delivery.n_text + i], 'a' + p.output);
     outputs_delivered(r, n, n_text);
-    r->n_sent += n;
-    r->n_text_sent += n_text;
+    r->delivery.n_tokens += n;
+    r->delivery.n_text += n_text;
 }
 
 static bool
 all_sent(const struct bed *b)
 {
-    return b->r->n_sent == request_n_tokens(b->r) && b->r->n_text_sent == b->r->text.n;
+    return b->r->delivery.n_tokens == request_n_tokens(b->r) &&
+           b->r->delivery.n_text == b->r->outputs.text.n;
 }
 
 static void
@@ -86,13 +88,14 @@ each_output_has_its_own_tokens_and_text_also_for_who_comes_back(void **state)
             if (test_below(3) == 0 && !all_sent(&b)) send_some(&b, 1 + test_below(4));
             if (test_below(20)) continue;
             /* It has lost its connection, and so many tokens and bytes had come. */
-            assert_true(outputs_can_resume(b.r, b.r->n_sent, (uint32_t)b.r->n_text_sent));
-            outputs_resume(b.r, b.r->n_sent, (uint32_t)b.r->n_text_sent);
+            assert_true(
+                outputs_can_resume(b.r, b.r->delivery.n_tokens, (uint32_t)b.r->delivery.n_text));
+            outputs_resume(b.r, b.r->delivery.n_tokens, (uint32_t)b.r->delivery.n_text);
         }
         while (!all_sent(&b)) send_some(&b, 1 + test_below(9));
         for (uint32_t o = 0; o < OUTPUTS; o++) {
-            assert_int_equal(b.r->out[o].n_said, b.n[o]);
-            assert_int_equal(b.r->out[o].n_text_said, b.n_text[o]);
+            assert_int_equal(b.r->outputs.each[o].n_received, b.n[o]);
+            assert_int_equal(b.r->outputs.each[o].n_text_received, b.n_text[o]);
         }
         ledger_free(b.l);
     }
@@ -107,7 +110,7 @@ resume_often(uint32_t n, uint32_t times)
 
     open_bed(&bed);
     for (uint32_t i = 0; i < n; i++)
-        assert_int_equal(outputs_add(bed.r, &(struct output_piece){ i % 2, 1, 1, 0 }), 0);
+        assert_int_equal(outputs_add_piece(bed.r, &(struct output_piece){ i % 2, 1, 1, 0 }), 0);
     clock_gettime(CLOCK_THREAD_CPUTIME_ID, &a);
     for (uint32_t i = 0; i < times; i++) {
         assert_true(outputs_can_resume(bed.r, n / 2, n / 2));
@@ -177,7 +180,7 @@ a_worker_that_goes_on_is_told_whose_every_token_is_in_any_fragments(void **state
     }
     assert_memory_equal(whole, parts, n);
     for (uint32_t i = 0; i < request_n_tokens(b.r); i++) {
-        const int32_t *token = (const int32_t *)(const void *)b.r->token.p;
+        const int32_t *token = (const int32_t *)(const void *)b.r->outputs.token.p;
 
         assert_in_range(whole[i], 0, OUTPUTS - 1);
         assert_int_equal(token[i], b.token[whole[i]][at[whole[i]]++]);
@@ -186,7 +189,7 @@ a_worker_that_goes_on_is_told_whose_every_token_is_in_any_fragments(void **state
         float score;
 
         memcpy(&score, whole + ROUND_UP(request_n_tokens(b.r), 8u) + 4 * o, sizeof score);
-        assert_true(score == b.r->out[o].score);
+        assert_true(score == b.r->outputs.each[o].score);
     }
     free(whole);
     free(parts);
@@ -204,8 +207,8 @@ outputs_are_told_best_first_and_all_have_to_end(void **state)
     open_bed(&b);
     for (uint32_t o = 0; o < OUTPUTS; o++) {
         assert_false(outputs_all_ended(b.r));
-        b.r->out[o].reason = LAGAN_FINISH_EOS;
-        b.r->out[o].score = score[o];
+        b.r->outputs.each[o].reason = LAGAN_FINISH_EOS;
+        b.r->outputs.each[o].score = score[o];
     }
     assert_true(outputs_all_ended(b.r));
     outputs_order(b.r, order);

@@ -1,5 +1,8 @@
-/* test_blame.c - the promises of blame.h. */
+/* test_quarantine.c - the promises of quarantine.h. */
 #include "daemon/ledger/quarantine.h"
+
+#include "daemon/ledger/outputs.h"
+#include "daemon/ledger/request.h"
 
 #include "tests/test.h"
 
@@ -9,6 +12,7 @@
 
 static struct step_trace trace;
 static struct fault_trace b;
+static struct quarantine q;
 
 /* Entry i of the trace, whole: that step of that lane with those requests. */
 static struct step_entry *
@@ -30,6 +34,7 @@ set_up(void **state)
 {
     (void)state;
     memset(&trace, 0, sizeof trace);
+    memset(&q, 0, sizeof q);
     return 0;
 }
 
@@ -116,7 +121,7 @@ a_trace_that_names_nobody_or_cannot_be_believed_blames_all(void **state)
 }
 
 static struct request *
-row(struct ledger *l, uint64_t rid)
+take(struct ledger *l, uint64_t rid)
 {
     struct rec_submit *s = calloc(1, sizeof *s + 16);
     struct request *r;
@@ -131,26 +136,28 @@ row(struct ledger *l, uint64_t rid)
 static void
 grow(struct request *r, uint32_t n)
 {
-    while (n--) assert_int_equal(bytes_add(&r->token, "abc", 4), 0);
+    while (n--) assert_int_equal(bytes_add(&r->outputs.token, "abc", 4), 0);
 }
 
 static void
 two_blames_make_a_suspect_and_the_third_is_poison(void **state)
 {
     struct ledger *l = ledger_new(8, 1);
-    struct request *r = row(l, 1);
+    struct request *r = take(l, 1);
 
     (void)state;
-    assert_int_equal(quarantine_fault(r, false, true),
+    assert_int_equal(quarantine_fault(&q, r, false, true),
                      QUARANTINE_RETRY); /* not the worker's own doing */
-    assert_int_equal(r->n_blames, 0);
-    assert_int_equal(quarantine_fault(r, true, true), QUARANTINE_RETRY);
-    assert_int_equal(quarantine_fault(r, true, false),
+    assert_int_equal(r->suspicion.n_faults, 0);
+    assert_int_equal(quarantine_fault(&q, r, true, true), QUARANTINE_RETRY);
+    assert_int_equal(quarantine_fault(&q, r, true, false),
                      QUARANTINE_RETRY); /* it was not in the step */
     assert_false(quarantine_is_suspect(r));
-    assert_int_equal(quarantine_fault(r, true, true), QUARANTINE_RETRY);
+    assert_int_equal(quarantine_fault(&q, r, true, true), QUARANTINE_RETRY);
     assert_true(quarantine_is_suspect(r));
-    assert_int_equal(quarantine_fault(r, true, true), QUARANTINE_POISONED);
+    assert_int_equal(q.n_suspects, 1);
+    assert_int_equal(quarantine_fault(&q, r, true, true), QUARANTINE_POISONED);
+    assert_int_equal(q.n_suspects, 0);
     ledger_free(l);
 }
 
@@ -158,19 +165,19 @@ static void
 a_suspect_that_gets_past_the_place_is_acquitted_once(void **state)
 {
     struct ledger *l = ledger_new(8, 1);
-    struct request *r = row(l, 1);
+    struct request *r = take(l, 1);
 
     (void)state;
     for (int time = 0; time < 2; time++) {
         while (!quarantine_is_suspect(r))
-            assert_int_equal(quarantine_fault(r, true, true), QUARANTINE_RETRY);
+            assert_int_equal(quarantine_fault(&q, r, true, true), QUARANTINE_RETRY);
         grow(r, QUARANTINE_PAST - 1);
-        assert_false(quarantine_progress(r));
+        assert_false(quarantine_progress(&q, r));
         grow(r, 1);
-        assert_int_equal(quarantine_progress(r), time == 0);
+        assert_int_equal(quarantine_progress(&q, r), time == 0);
         assert_int_equal(quarantine_is_suspect(r), time == 1);
     }
-    assert_int_equal(quarantine_fault(r, true, true), QUARANTINE_POISONED);
+    assert_int_equal(quarantine_fault(&q, r, true, true), QUARANTINE_POISONED);
     ledger_free(l);
 }
 
@@ -178,18 +185,18 @@ static void
 a_request_goes_on_as_long_as_it_grows_and_is_lost_after_twenty_deaths_in_vain(void **state)
 {
     struct ledger *l = ledger_new(8, 1);
-    struct request *r = row(l, 1);
+    struct request *r = take(l, 1);
 
     (void)state;
     for (int i = 0; i < 100; i++) {
         grow(r, 1);
-        assert_int_equal(quarantine_fault(r, true, false), QUARANTINE_RETRY);
+        assert_int_equal(quarantine_fault(&q, r, true, false), QUARANTINE_RETRY);
     }
-    for (int i = 1; i < QUARANTINE_VAIN - 1; i++)
-        assert_int_equal(quarantine_fault(r, true, false), QUARANTINE_RETRY);
+    for (int i = 1; i < QUARANTINE_STUCK - 1; i++)
+        assert_int_equal(quarantine_fault(&q, r, true, false), QUARANTINE_RETRY);
     for (int i = 0; i < 1000; i++)
-        assert_int_equal(quarantine_fault(r, false, false), QUARANTINE_RETRY);
-    assert_int_equal(quarantine_fault(r, true, false), QUARANTINE_LOST);
+        assert_int_equal(quarantine_fault(&q, r, false, false), QUARANTINE_RETRY);
+    assert_int_equal(quarantine_fault(&q, r, true, false), QUARANTINE_LOST);
     ledger_free(l);
 }
 
@@ -198,7 +205,7 @@ a_poisoned_prompt_is_known_for_ten_minutes_and_no_other(void **state)
 {
     static struct quarantine p;
     struct ledger *l = ledger_new(8, 1);
-    struct request *bad = row(l, 1), *other = row(l, 2);
+    struct request *bad = take(l, 1), *other = take(l, 2);
 
     (void)state;
     quarantine_poison(&p, 0, bad->submit, NSEC_S);
@@ -207,7 +214,7 @@ a_poisoned_prompt_is_known_for_ten_minutes_and_no_other(void **state)
     assert_false(quarantine_is_poisoned(&p, 1, bad->submit,
                                         600 * NSEC_S)); /* another model does not die of it */
     assert_false(quarantine_is_poisoned(&p, 0, bad->submit, 601 * NSEC_S));
-    for (int i = 0; i < POISONS; i++) quarantine_poison(&p, 0, other->submit, NSEC_S);
+    for (int i = 0; i < QUARANTINE_PROMPTS; i++) quarantine_poison(&p, 0, other->submit, NSEC_S);
     assert_false(quarantine_is_poisoned(&p, 0, bad->submit, 2 * NSEC_S)); /* bounded */
     ledger_free(l);
 }

@@ -288,7 +288,7 @@ one_that_never_reads_has_its_connection_cut(void **state)
     take_all(c, 1, 20, 5);
     before = n_descriptors(&r);
     ask_and_do_not_read(20);
-    assert_true(rig_logged(&r, "cutting its connection", 30000));
+    assert_true(rig_logged(&r, "closing its connection", 30000));
     while (n_descriptors(&r) > before && clock_now() < until) poll(NULL, 0, 20);
     assert_int_equal(n_descriptors(&r), before);
     submit(c, 2, 3, 20, 6);

@@ -1,8 +1,12 @@
 /* test_relay.c - every lie of a worker is found before it is used; what is true is kept. */
+#include "daemon/ledger/quarantine.h"
 #include "daemon/request/dispatch.h"
+#include "daemon/request/lifecycle.h"
 #include "daemon/request/receive.h"
+#include "daemon/request/worker_notify.h"
 
 #include "daemon/ledger/outputs.h"
+#include "daemon/ledger/request.h"
 #include "daemon/request/deliver.h"
 #include "daemon/request/worker_calls.h"
 #include "tests/test.h"
@@ -65,10 +69,10 @@ dispatched(uint64_t rid, uint32_t logprobs, uint8_t flags)
     s->flags = flags;
     assert_int_equal(ledger_take(d.ledger, 1, rid, s, sizeof *s, &r), 0);
     request_move(d.ledger, r, REQUEST_DISPATCHED);
-    r->held = true;
-    r->win = 4;
+    r->dispatch.held = true;
+    r->delivery.ack_window = 4;
     w.n_rows++, w.n_seqs++;
-    w.tokens += r->cost;
+    w.tokens += r->accounting.n_tokens;
     return r;
 }
 
@@ -85,7 +89,7 @@ set_up(void **state)
     d.ledger = ledger_new(16, 1);
     d.sessions = sessions_new(1);
     d.calls = worker_calls_new();
-    d.due_first = d.due_last = REQUEST_NONE;
+    d.quarantine = quarantine_new();
     d.facts[0] = (struct model_facts){ .known = true, .vocab = VOCAB, .n_seats = 4 };
     w.d = &d;
     w.vocab = VOCAB;
@@ -104,6 +108,7 @@ tear_down(void **state)
     d.ledger = ledger_free(d.ledger);
     d.sessions = sessions_free(d.sessions);
     d.calls = worker_calls_free(d.calls);
+    d.quarantine = quarantine_free(d.quarantine);
     return 0;
 }
 
@@ -140,9 +145,9 @@ step(const struct request *r, uint8_t n_tokens, const char *text, size_t *bytes)
                            .gen = r->gen,
                            .n_tokens = n_tokens,
                            .has_logprobs = lp,
-                           .first = r->n_said,
+                           .first = r->outputs.n_received,
                            .text_bytes = (uint32_t)strlen(text),
-                           .text_first = r->n_text_said,
+                           .text_first = r->outputs.n_text_received,
                            .n_top = lp ? r->submit->logprobs : 0 };
     for (int32_t i = 0; i < n_tokens; i++) memcpy((char *)(o + 1) + 4 * i, &(int32_t){ 10 + i }, 4);
     memcpy((char *)(o + 1) + tails, text, strlen(text));
@@ -164,11 +169,11 @@ true_steps_are_kept_in_the_row(void **state)
     step(row, 1, "\xc3\xa4", &n);
     assert_int_equal(record(REC_STEP, n, &e), 0);
     assert_int_equal(request_n_tokens(row), 3);
-    memcpy(&id, row->token.p + 4, 4);
+    memcpy(&id, row->outputs.token.p + 4, 4);
     assert_int_equal(id, 11);
-    assert_int_equal(row->text.n, 4);
-    assert_memory_equal(row->text.p, "ab\xc3\xa4", 4);
-    assert_true(row->due);
+    assert_int_equal(row->outputs.text.n, 4);
+    assert_memory_equal(row->outputs.text.p, "ab\xc3\xa4", 4);
+    assert_true(row->pending);
 }
 
 static void
@@ -191,8 +196,8 @@ every_lie_of_a_step_is_found(void **state)
     LIE("text_first is 1", o->text_first = 1);
     LIE("output", o->output = 1);
     LIE("without tokens", o->n_tokens = 0);
-    LIE("token 100 of a vocabulary", memcpy(o + 1, &(int32_t){ VOCAB }, 4));
-    LIE("token 4294967295", memcpy(o + 1, &(int32_t){ -1 }, 4));
+    LIE("token id 100, but the vocabulary", memcpy(o + 1, &(int32_t){ VOCAB }, 4));
+    LIE("token id 4294967295", memcpy(o + 1, &(int32_t){ -1 }, 4));
     LIE("UTF-8", ((char *)(o + 1))[8] = (char)0xff);
     LIE("ends inside", o->text_bytes = 4000);
     LIE("ends inside", o->text_bytes = UINT32_MAX);
@@ -202,9 +207,9 @@ every_lie_of_a_step_is_found(void **state)
     LIE("shorter", n = 8);
     LIE("ends inside", n -= 8);
     LIE("n_ent", ((struct rec_step *)buf.b)->n_ent = UINT32_MAX);
-    LIE("does not have", row->held = false);
-    row->held = true;
-    LIE("not got whole", w.sending = row->index);
+    LIE("does not have", row->dispatch.held = false);
+    row->dispatch.held = true;
+    LIE("before its SUBMIT was complete", w.sending = row->index);
     w.sending = REQUEST_NONE;
     assert_int_equal(request_n_tokens(row), 0);
     /* Entries before the violation stand. */
@@ -226,7 +231,7 @@ a_worker_is_held_against_its_own_vocabulary(void **state)
     assert_int_equal(record(REC_STEP, n, &e), 0);
     w.vocab = 10;
     step(row, 1, "", &n);
-    lies(REC_STEP, n, "token 10 of a vocabulary of 10");
+    lies(REC_STEP, n, "token id 10, but the vocabulary has 10");
 }
 
 static void
@@ -241,7 +246,7 @@ more_than_max_tokens_is_a_lie(void **state)
         assert_int_equal(record(REC_STEP, n, &e), 0);
     }
     step(row, 1, "", &n);
-    lies(REC_STEP, n, "more than its 8 tokens");
+    lies(REC_STEP, n, "more than its max_tokens of 8");
 }
 
 static void
@@ -255,8 +260,8 @@ logprobs_come_as_they_were_asked_for(void **state)
     (void)state;
     step(r, 2, "x", &n);
     assert_int_equal(record(REC_STEP, n, &e), 0);
-    assert_int_equal(r->logprob.n, 8);
-    assert_int_equal(r->top.n, 48);
+    assert_int_equal(r->outputs.logprob.n, 8);
+    assert_int_equal(r->outputs.top.n, 48);
     o = step(r, 2, "x", &n);
     o->n_top = UINT32_MAX;
     lies(REC_STEP, n, "n_top");
@@ -277,24 +282,24 @@ without_memory_for_a_step_its_request_ends_with_what_it_had(void **state)
 
     (void)state;
     *p = (struct rec_prompt){ .row = r->index, .gen = r->gen, .n = 2, .n_top = 3 };
-    r->p_top.n = PTRDIFF_MAX; /* so much more there is not */
+    r->outputs.prompt_top.n = PTRDIFF_MAX; /* so much more there is not */
     assert_int_equal(record(REC_PROMPT_LOGPROBS, sizeof *p + 2 * 8 + 2 * 24, &e), 0);
-    r->p_top.n = 0;
-    assert_int_equal(r->reason, LAGAN_E_OUT_OF_MEMORY);
-    assert_int_equal(r->p_logprob.n + r->p_id.n, 0);
+    r->outputs.prompt_top.n = 0;
+    assert_int_equal(r->result.reason, LAGAN_E_OUT_OF_MEMORY);
+    assert_int_equal(r->outputs.prompt_logprob.n + r->outputs.prompt_id.n, 0);
 
     other = dispatched(3, 3, SUBMIT_LOGPROBS);
     step(other, 2, "ab", &n);
     assert_int_equal(record(REC_STEP, n, &e), 0);
-    other->top.n = PTRDIFF_MAX;
+    other->outputs.top.n = PTRDIFF_MAX;
     step(other, 1, "c", &n);
     assert_int_equal(record(REC_STEP, n, &e), 0);
-    assert_int_equal(other->top.n, PTRDIFF_MAX);
-    other->top.n = 48;
-    assert_int_equal(other->reason, LAGAN_E_OUT_OF_MEMORY);
-    assert_int_equal(other->token.n, 8);
-    assert_int_equal(other->text.n, 2);
-    assert_int_equal(other->logprob.n, 8);
+    assert_int_equal(other->outputs.top.n, PTRDIFF_MAX);
+    other->outputs.top.n = 48;
+    assert_int_equal(other->result.reason, LAGAN_E_OUT_OF_MEMORY);
+    assert_int_equal(other->outputs.token.n, 8);
+    assert_int_equal(other->outputs.text.n, 2);
+    assert_int_equal(other->outputs.logprob.n, 8);
 }
 #endif
 
@@ -313,16 +318,16 @@ a_finish_ends_the_row_and_its_numbers_must_agree(void **state)
     };
     lies(REC_FINISH, sizeof *f, "n_tokens is 3, not 2");
     f->n_tokens = 2;
-    lies(REC_FINISH, sizeof *f - 8, "size");
+    lies(REC_FINISH, sizeof *f - 8, "is not 40 bytes long");
     f->reason = 7;
-    lies(REC_FINISH, sizeof *f, "no reason 7");
+    lies(REC_FINISH, sizeof *f, "reason 7 is unknown");
     f->reason = LAGAN_FINISH_EOS;
     f->output = 1;
     lies(REC_FINISH, sizeof *f, "output");
     f->output = 0;
     assert_int_equal(record(REC_FINISH, sizeof *f, &e), 0);
     assert_int_equal(row->state, REQUEST_ENDED);
-    assert_false(row->held);
+    assert_false(row->dispatch.held);
     assert_int_equal(w.n_rows, 0);
     assert_int_equal(w.tokens, 0);
     lies(REC_FINISH, sizeof *f, "does not have"); /* once */
@@ -340,7 +345,7 @@ a_reject_comes_before_the_first_token_with_an_error(void **state)
     *j = (struct rec_reject){ row->index, row->gen, why, 5, 0 }; \
     memcpy(j + 1, "sorry", 5)
     REJECT(LAGAN_FINISH_EOS);
-    lies(REC_REJECT, sizeof *j + 8, "no error 1");
+    lies(REC_REJECT, sizeof *j + 8, "error 1 is unknown");
     REJECT(LAGAN_E_TOO_LONG);
     lies(REC_REJECT, sizeof *j, "length");
     step(row, 1, "", &n);
@@ -349,8 +354,8 @@ a_reject_comes_before_the_first_token_with_an_error(void **state)
     lies(REC_REJECT, sizeof *j + 8, "has tokens already");
     row->state = REQUEST_DISPATCHED; /* as if a predecessor had said them */
     assert_int_equal(record(REC_REJECT, sizeof *j + 8, &e), 0);
-    assert_int_equal(row->reason, LAGAN_E_TOO_LONG);
-    assert_string_equal(row->why, "sorry");
+    assert_int_equal(row->result.reason, LAGAN_E_TOO_LONG);
+    assert_string_equal(row->result.message, "sorry");
 }
 
 static void
@@ -397,7 +402,7 @@ ready_comes_once_and_makes_sense(void **state)
     lies(REC_READY, sizeof *y + 8, "name of 200");
     READY;
     y->n_seats = 1 << 20;
-    lies(REC_READY, sizeof *y + 8, "seats");
+    lies(REC_READY, sizeof *y + 8, "slots");
     READY;
     y->beams = LAGAN_MAX_BEAMS + 1;
     lies(REC_READY, sizeof *y + 8, "17 beams");
@@ -407,7 +412,7 @@ ready_comes_once_and_makes_sense(void **state)
     assert_int_equal(w.vocab, 50);
     assert_int_equal(d.facts[0].vocab, 50);
     assert_string_equal(d.facts[0].family, "t5");
-    lies(REC_READY, sizeof *y + 8, "twice");
+    lies(REC_READY, sizeof *y + 8, "a second READY");
 }
 
 static void
@@ -446,27 +451,27 @@ a_lost_workers_requests_go_on_from_what_was_said(void **state)
 
     (void)state;
     full = dispatched(4, 0, 0);
-    mine->no_resume = true;
+    mine->terms.no_resume = true;
     lifecycle_end(&d, ended, LAGAN_E_CANCELLED, "before");
     step(row, 2, "ab", &n);
     assert_int_equal(record(REC_STEP, n, &e), 0);
     step(full, MAX_TOKENS, "", &n);
     assert_int_equal(record(REC_STEP, n, &e), 0);
     dispatch_worker_lost(&w, &from_outside);
-    assert_int_equal(ended->reason, LAGAN_E_CANCELLED);
-    assert_int_equal(mine->reason, LAGAN_E_WORKER_LOST);
-    assert_int_equal(full->reason, LAGAN_FINISH_LENGTH); /* there was nothing left to say */
+    assert_int_equal(ended->result.reason, LAGAN_E_CANCELLED);
+    assert_int_equal(mine->result.reason, LAGAN_E_WORKER_LOST);
+    assert_int_equal(full->result.reason, LAGAN_FINISH_LENGTH); /* there was nothing left to say */
     assert_int_equal(row->state, REQUEST_QUEUED);
-    assert_int_equal(row->resumed, 1);
-    assert_false(row->held || ended->held || mine->held);
+    assert_int_equal(row->dispatch.resumed, 1);
+    assert_false(row->dispatch.held || ended->dispatch.held || mine->dispatch.held);
     request_record(row, 0, &head, sizeof head);
     assert_int_equal(head.n_done, 2);
     assert_int_equal(head.done_text, 2);
     for (int i = 0; i < 100; i++) { /* from outside: without limit */
         request_move(d.ledger, row, REQUEST_DISPATCHED);
-        row->held = true;
+        row->dispatch.held = true;
         w.n_rows++, w.n_seqs++;
-        w.tokens += row->cost;
+        w.tokens += row->accounting.n_tokens;
         dispatch_worker_lost(&w, &from_outside);
         assert_int_equal(row->state, REQUEST_QUEUED);
     }
@@ -476,10 +481,10 @@ static void
 a_client_that_acks_while_its_queue_is_full_is_one_that_reads(void **state)
 {
     (void)state;
-    row->n_chunks = 2;
-    row->blocked = true;
+    row->delivery.n_chunks = 2;
+    row->delivery.send_blocked = true;
     d.now = 26000 * NSEC_S;
-    row->stalled = d.now - NSEC_S;
+    row->delivery.stalled_since = d.now - NSEC_S;
     deliver_acked(&d, row, 1, 0);
     deliver_tick(&d, d.now + NSEC_S, 0);
     assert_true(row->attached);
@@ -499,15 +504,15 @@ a_lagand_that_stood_still_takes_no_client_for_silent_or_slow(void **state)
     c = session_of(d.sessions, DOOR_API, "c", 1, d.now, &gone);
     assert_non_null(c);
     c->n_open = 1;
-    row->stalled = d.now;
+    row->delivery.stalled_since = d.now;
     d.now += lease + ack_timeout;
     deliver_tick(&d, d.now, lease + ack_timeout - NSEC_MS);
     assert_true(row->attached);
     assert_int_equal(d.now - c->heard, NSEC_MS);
-    assert_int_equal(d.now - row->stalled, NSEC_MS);
+    assert_int_equal(d.now - row->delivery.stalled_since, NSEC_MS);
     deliver_tick(&d, d.now, NSEC_S); /* nobody was heard after now */
     assert_int_equal(c->heard, d.now);
-    assert_int_equal(row->stalled, d.now);
+    assert_int_equal(row->delivery.stalled_since, d.now);
 }
 
 /* Else a client may say that it reads, and have as much as it likes under way. */
@@ -522,13 +527,13 @@ an_ack_says_that_what_was_sent_up_to_its_chunk_is_read_and_no_more(void **state)
     (void)state;
     c = session_of(d.sessions, DOOR_API, "c", 1, 1, &gone);
     assert_int_equal(ledger_take(d.ledger, c->handle, 7, s, sizeof *s, &r), 0);
-    r->win = 4;
+    r->delivery.ack_window = 4;
     c->sent = 1000;
     deliver_acked(&d, r, 0, 0);
     deliver_acked(&d, r, 0, 0);
     assert_int_equal(c->read, 0);
-    r->n_chunks = 1;
-    r->chunk_sent = 400;
+    r->delivery.n_chunks = 1;
+    r->delivery.chunk_sent = 400;
     deliver_acked(&d, r, 1, 0);
     deliver_acked(&d, r, 1, 0);
     assert_int_equal(c->read, 400);
@@ -546,13 +551,13 @@ a_chunk_that_has_no_room_is_not_made(void **state)
     c = session_of(d.sessions, DOOR_API, "c", 1, 1, &gone);
     assert_int_equal(ledger_name(d.ledger, row, &session, NULL, 0), 0);
     assert_int_equal(ledger_attach(d.ledger, row, c->handle, 1), 0);
-    assert_int_equal(bytes_add(&row->token, "0123", 4), 0);
+    assert_int_equal(bytes_add(&row->outputs.token, "0123", 4), 0);
     c->sent = 8 << 20;
     c->asked = true;
     d.now = NSEC_S;
-    request_due(&d, row);
+    ledger_add_pending(d.ledger, row);
     assert_false(deliver_flush(&d));
-    assert_true(row->blocked);
+    assert_true(row->delivery.send_blocked);
     assert_int_equal(d.out.size, 0);
 }
 
@@ -574,12 +579,12 @@ a_resume_that_is_refused_leaves_the_request_where_it_was(void **state)
     assert_int_equal(outputs_init(r), 0);
     assert_int_equal(ledger_name(d.ledger, r, &session, NULL, 0), 0);
     for (size_t i = 0; i < ARRAY_LEN(said); i++) {
-        assert_int_equal(bytes_add(&r->token, "0123456789ab", 4 * said[i].n), 0);
-        assert_int_equal(bytes_add(&r->text, "text", said[i].n_text), 0);
-        assert_int_equal(outputs_add(r, &said[i]), 0);
+        assert_int_equal(bytes_add(&r->outputs.token, "0123456789ab", 4 * said[i].n), 0);
+        assert_int_equal(bytes_add(&r->outputs.text, "text", said[i].n_text), 0);
+        assert_int_equal(outputs_add_piece(r, &said[i]), 0);
     }
     outputs_resume(r, 3, 3);
-    r->n_sent = r->n_text_sent = 3;
+    r->delivery.n_tokens = r->delivery.n_text = 3;
     assert_int_equal(deliver_resume(&d, r, c, 7, 1, 3, 4), -ENOENT);
     assert_int_equal(outputs_next(r).n, 1);
 
@@ -603,18 +608,18 @@ prompt_logprobs_are_not_said_twice_to_the_client(void **state)
     memset(&buf, 0, sizeof buf);
     *p = (struct rec_prompt){ .row = r->index, .gen = r->gen, .n = 5 };
     assert_int_equal(record(REC_PROMPT_LOGPROBS, n, &e), 0);
-    r->n_prompt_sent = 3;
+    r->delivery.n_prompt = 3;
     dispatch_worker_lost(&w, &from_outside);
-    assert_int_equal(r->p_logprob.n, 0);
+    assert_int_equal(r->outputs.prompt_logprob.n, 0);
     request_move(d.ledger, r, REQUEST_DISPATCHED);
-    r->held = true;
+    r->dispatch.held = true;
     w.n_rows++, w.n_seqs++;
-    w.tokens += r->cost;
+    w.tokens += r->accounting.n_tokens;
     for (uint32_t i = 0; i < 5; i++) memcpy((char *)(p + 1) + 4 * i, &i, 4);
     assert_int_equal(record(REC_PROMPT_LOGPROBS, n, &e), 0);
-    assert_int_equal(r->n_prompt_said, 5);
-    assert_int_equal(r->p_logprob.n, 2 * 4);
-    assert_memory_equal(r->p_id.p, (const uint32_t[]){ 3 }, 4);
+    assert_int_equal(r->outputs.n_prompt_received, 5);
+    assert_int_equal(r->outputs.prompt_logprob.n, 2 * 4);
+    assert_memory_equal(r->outputs.prompt_id.p, (const uint32_t[]){ 3 }, 4);
 }
 
 /* It has not read them: of what is gone it need not. */
@@ -631,13 +636,13 @@ a_lost_workers_request_waits_for_no_client_to_read_what_is_gone(void **state)
     *p = (struct rec_prompt){ .row = r->index, .gen = r->gen, .n = 5 };
     assert_int_equal(record(REC_PROMPT_LOGPROBS, sizeof *p + 5 * 8, &e), 0);
     d.now = 26000 * NSEC_S;
-    r->stalled = d.now - NSEC_S;
+    r->delivery.stalled_since = d.now - NSEC_S;
     deliver_tick(&d, d.now, 0);
-    assert_true(r->paused);
+    assert_true(r->notify.suspended);
     dispatch_worker_lost(&w, &from_outside);
     deliver_tick(&d, d.now, 0);
-    assert_false(r->paused);
-    r->pause_told = r->paused;
+    assert_false(r->notify.suspended);
+    r->notify.suspend_sent = r->notify.suspended;
     request_record(r, 0, &head, sizeof head);
     assert_int_equal(head.flags & SUBMIT_PAUSED, 0);
 }
@@ -647,7 +652,7 @@ tensors_come_in_order_as_asked_and_are_not_said_twice(void **state)
 {
     struct request *r = dispatched(2, 0, SUBMIT_LOGITS);
     struct rec_tensor *t = (struct rec_tensor *)buf.b;
-    const struct output_tensor *kept = &r->tensor[LAGAN_TENSOR_LOGITS - 1];
+    const struct output_tensor *kept = &r->outputs.tensor[LAGAN_TENSOR_LOGITS - 1];
     struct err e;
 
     (void)state;
@@ -664,7 +669,7 @@ tensors_come_in_order_as_asked_and_are_not_said_twice(void **state)
     assert_int_equal(kept->value.n, 24);
     assert_memory_equal(kept->value.p + 20, &(float){ 2.5f }, 4);
     t->first = 7;
-    lies(REC_TENSOR, sizeof *t + 16, "first is 7, 6 were said");
+    lies(REC_TENSOR, sizeof *t + 16, "first is 7, but 6 values were received");
     t->first = 6;
     lies(REC_TENSOR, sizeof *t + 8, "length");
     t->cols = 5;
@@ -677,8 +682,8 @@ tensors_come_in_order_as_asked_and_are_not_said_twice(void **state)
     t->kind = LAGAN_TENSOR_LOGITS;
     config.o.tensor_bytes = 36;
     assert_int_equal(record(REC_TENSOR, sizeof *t + 16, &e), 0);
-    assert_int_equal(r->reason, LAGAN_E_TOO_LONG);
-    assert_non_null(strstr(r->why, "limits.tensor_bytes"));
+    assert_int_equal(r->result.reason, LAGAN_E_TOO_LONG);
+    assert_non_null(strstr(r->result.message, "limits.tensor_bytes"));
 }
 
 /* Any bytes in any record: judged, never believed, never past the end (the sanitizers look on). */
@@ -718,7 +723,7 @@ behind_a_lie_nothing_is_read(void **state)
     publish(&theirs, REC_STEP, n);
     for (int i = 0; i < 3; i++) assert_false(receive_drain(&w));
     receive_drain_dead(&w);
-    assert_int_equal(row->n_said, 1);
+    assert_int_equal(row->outputs.n_received, 1);
     link_close(&theirs);
     link_close(&w.link);
 }
@@ -744,11 +749,11 @@ outputs_that_go_on_are_held_against_the_length_one_by_one(void **state)
     assert_int_equal(ledger_take(d.ledger, 1, 7, s, sizeof *s, &r), 0);
     assert_int_equal(outputs_init(r), 0);
     for (uint32_t output = 0; output < 2; output++) {
-        assert_int_equal(bytes_add(&r->token, tokens, sizeof tokens), 0);
-        assert_int_equal(outputs_add(r, &(struct output_piece){ output, 5, 0, 0 }), 0);
+        assert_int_equal(bytes_add(&r->outputs.token, tokens, sizeof tokens), 0);
+        assert_int_equal(outputs_add_piece(r, &(struct output_piece){ output, 5, 0, 0 }), 0);
     }
     dispatch(&d);
-    assert_string_equal(r->why, "");
+    assert_string_equal(r->result.message, "");
     assert_int_equal(r->state, REQUEST_DISPATCHED);
     link_close(&theirs);
     link_close(&w.link);
@@ -843,10 +848,10 @@ random_records_do_no_harm(void **state)
         if (type == REC_STEP && n > 16) memcpy(exact + 12, &(uint32_t){ 1 }, 4);
         w.super.state = SUPER_READY;
         if (receive_record(&w, &rec, &e) == 0 && row->state == REQUEST_ENDED) {
-            row->held = false;
+            row->dispatch.held = false;
             w.n_rows = w.n_seqs = 1;
             row = dispatched(1000 + (uint64_t)i, 0, 0);
-            w.tokens = row->cost;
+            w.tokens = row->accounting.n_tokens;
             w.n_rows = w.n_seqs = 1;
         }
         free(exact);

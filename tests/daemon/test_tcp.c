@@ -225,7 +225,7 @@ a_key_has_its_limits_over_all_its_connections(void **state)
     do assert_int_equal(lagan_next(c[1], &ev, 30000), 1);
     while (ev.kind == LAGAN_EVENT_TOKENS);
     assert_string_equal(ev.word, "queue_full");
-    assert_non_null(strstr(ev.message, "key:alice has requests for"));
+    assert_non_null(strstr(ev.message, "user key:alice has open requests for"));
     ask(c[0], 1000);
     ask(c[0], 1);
     do assert_int_equal(lagan_next(c[0], &ev, 30000), 1);
@@ -347,7 +347,7 @@ reload_gives_a_keys_connections_its_new_limits(void **state)
     do assert_int_equal(lagan_next(c, &ev, 30000), 1);
     while (ev.kind == LAGAN_EVENT_TOKENS && ev.id == 1);
     assert_int_equal(ev.kind, LAGAN_EVENT_ERROR);
-    assert_string_equal(ev.message, "key:alice has 1 open requests, which is its limit");
+    assert_string_equal(ev.message, "user key:alice has 1 open requests, which is its limit");
     lagan_close(c);
     assert_int_equal(rig_stop(&r), 0);
 }

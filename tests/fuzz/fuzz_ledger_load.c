@@ -10,6 +10,8 @@
 #include "daemon/ledger/ledger_save.h"
 #include "daemon/ledger/outputs.h"
 #include "daemon/ledger/quarantine.h"
+#include "daemon/ledger/request.h"
+#include "daemon/options.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -25,7 +27,7 @@ struct twin_row {
     uint32_t n_key, n, most, tops, n_text;
     char key[LAGAN_MAX_KEY];
     uint32_t n_out; /* outputs */
-    uint64_t said[64];
+    uint64_t n_received[64];
     int32_t token[ROOM / 4];
 };
 static struct twin_row rows[MAX_ROWS];
@@ -110,10 +112,10 @@ twin_pieces(struct twin_row *t, const struct saved_tokens *k, const uint8_t *p)
         said[one.output] += one.n;
         n += one.n;
         n_text += one.n_text;
-        if (t->said[one.output] + said[one.output] > t->most) return false;
+        if (t->n_received[one.output] + said[one.output] > t->most) return false;
     }
     if (n != k->n || n_text != k->n_text) return false;
-    for (uint32_t i = 0; i < t->n_out; i++) t->said[i] += said[i];
+    for (uint32_t i = 0; i < t->n_out; i++) t->n_received[i] += said[i];
     return true;
 }
 
@@ -303,17 +305,20 @@ use(struct ledger *l)
         char *whole;
 
         if (!r) continue;
-        check(t && t->open == !r->kept && t->n == request_n_tokens(r) && t->n_text == r->text.n);
-        check(!t->n || !memcmp(r->token.p, t->token, 4 * (size_t)t->n));
-        check(r->n_blames <= 2 && r->blamed_at <= t->n && r->lp_first <= t->n);
-        check(!t->lp || r->logprob.n == 4 * (size_t)(t->n - r->lp_first));
-        check(!t->lp || r->top.n == 8 * (size_t)t->tops * (t->n - r->lp_first));
+        check(t && t->open == !r->retained && t->n == request_n_tokens(r) &&
+              t->n_text == r->outputs.text.n);
+        check(!t->n || !memcmp(r->outputs.token.p, t->token, 4 * (size_t)t->n));
+        check(r->suspicion.n_faults <= 2 && r->suspicion.fault_at <= t->n &&
+              r->outputs.first_logprob <= t->n);
+        check(!t->lp || r->outputs.logprob.n == 4 * (size_t)(t->n - r->outputs.first_logprob));
+        check(!t->lp ||
+              r->outputs.top.n == 8 * (size_t)t->tops * (t->n - r->outputs.first_logprob));
         n = request_record_bytes(r);
         whole = malloc(n);
         check(whole);
         request_record(r, 0, whole, n);
         free(whole);
-        quarantine_poison(&poisons, r->model, r->submit, 0);
+        quarantine_poison(&poisons, r->terms.model, r->submit, 0);
     }
 }
 

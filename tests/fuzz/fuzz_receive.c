@@ -9,10 +9,14 @@
 #include "base/log.h"
 #include "daemon/commands.h"
 #include "daemon/ledger/outputs.h"
+#include "daemon/ledger/quarantine.h"
+#include "daemon/ledger/request.h"
 #include "daemon/request/deliver.h"
 #include "daemon/request/dispatch.h"
+#include "daemon/request/lifecycle.h"
 #include "daemon/request/receive.h"
 #include "daemon/request/worker_calls.h"
+#include "daemon/request/worker_notify.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -32,14 +36,15 @@ enum {
 
 struct twin_row {
     uint32_t index, gen;
-    bool held, other, partly, ended, unknown; /* other: another worker's; partly: being sent */
+    bool held, other, partly, ended,
+        start_unknown; /* other: another worker's; partly: being n_delivered */
     bool lp, plp;
     bool wants[2]; /* encoder's output, logits */
     uint64_t values[2], kept[2];
     uint32_t cols[2];
-    uint32_t tops, ptops, max, said, prompt_said;
+    uint32_t tops, ptops, max, n_received, prompt_said;
     struct twin_output {
-        uint32_t said, text_said;
+        uint32_t n_received, text_said;
         bool over;
     } out[MAX_OUTPUTS];
     uint32_t n_outs;
@@ -117,17 +122,17 @@ twin_out(const uint8_t *p, uint64_t n, uint64_t *taken)
     t = named(p);
     if (!t || output >= t->n_outs) return false;
     o = &t->out[output];
-    if (o->over || word(p + 12, 4) != o->said) return false;
-    if (!t->unknown && word(p + 20, 4) != o->text_said) return false;
-    if (tokens > t->max - o->said) return false;
+    if (o->over || word(p + 12, 4) != o->n_received) return false;
+    if (!t->start_unknown && word(p + 20, 4) != o->text_said) return false;
+    if (tokens > t->max - o->n_received) return false;
     if (p[11] != t->lp || (t->lp && tops != t->tops)) return false;
     for (uint64_t i = 0; i < tokens; i++)
         if (word(p + 32 + 4 * i, 4) >= vocab) return false;
     if (!is_utf8(p + 32 + tokens * each, text)) return false;
-    t->said += (uint32_t)tokens;
-    o->said += (uint32_t)tokens;
+    t->n_received += (uint32_t)tokens;
+    o->n_received += (uint32_t)tokens;
     o->text_said = word(p + 20, 4) + (uint32_t)text;
-    t->unknown = false;
+    t->start_unknown = false;
     if (t->ended) return true;
     for (uint64_t i = 0; i < tokens; i++) {
         t->whose[t->n] = (uint8_t)output;
@@ -160,7 +165,7 @@ twin_finish(const uint8_t *p, uint64_t n)
 
     if (!t || word(p + 8, 2) >= t->n_outs || !is_reason(word(p + 10, 2))) return false;
     o = &t->out[word(p + 8, 2)];
-    if (o->over || word(p + 16, 4) != o->said) return false;
+    if (o->over || word(p + 16, 4) != o->n_received) return false;
     o->over = true;
     for (uint32_t i = 0; i < t->n_outs; i++)
         if (!t->out[i].over) return true;
@@ -199,7 +204,7 @@ twin_prompt(const uint8_t *p, uint64_t n)
     need = 24 + some * (8 + 8 * tops);
     if (tops > 1024 || some > 4u << 20 || need > n || n - need > 7) return false;
     t = named(p);
-    if (!t || !t->plp || tops != t->ptops || t->said) return false;
+    if (!t || !t->plp || tops != t->ptops || t->n_received) return false;
     if (first != t->prompt_said || first + some > 4u << 20) return false;
     t->prompt_said += (uint32_t)some;
     return true;
@@ -314,7 +319,7 @@ make_step(struct in *in, uint8_t *p)
                              .output = (uint16_t)(what > 250 ? t->n_outs : of - out[k]),
                              .n_tokens = (uint8_t)(1 + what % 3),
                              .has_logprobs = t->lp,
-                             .first = of->said,
+                             .first = of->n_received,
                              .text_first = of->text_said,
                              .n_top = t->lp ? t->tops : 0 };
 
@@ -325,7 +330,7 @@ make_step(struct in *in, uint8_t *p)
         o.text_bytes = put_text(in, p + at);
         memcpy(p + n, &o, sizeof o);
         n = ROUND_UP(at + o.text_bytes, 8u);
-        of->said += o.n_tokens;
+        of->n_received += o.n_tokens;
         of->text_said += o.text_bytes;
     }
     return n;
@@ -343,7 +348,7 @@ make(struct in *in, uint16_t type, uint8_t *p)
         uint32_t what = byte(in);
 
         f.output = (uint16_t)(what % t->n_outs);
-        f.n_tokens = t->out[f.output].said - (what >> 6 == 3); /* now and then one too few */
+        f.n_tokens = t->out[f.output].n_received - (what >> 6 == 3); /* now and then one too few */
         memcpy(p, &f, sizeof f);
         return sizeof f;
     }
@@ -482,8 +487,8 @@ begin(struct in *in)
     d.ledger = ledger_new(2 * MAX_ROWS, 1);
     d.sessions = sessions_new(1);
     d.calls = worker_calls_new();
+    d.quarantine = quarantine_new();
     check(d.ledger && d.sessions && d.calls);
-    d.due_first = d.due_last = REQUEST_NONE;
     d.facts[0] = (struct model_facts){ .known = true, .vocab = VOCAB, .n_seats = 4 };
     w.d = &d;
     w.vocab = VOCAB;
@@ -506,7 +511,9 @@ take_row(uint32_t i, struct in *in)
     bool blamed;
 
     check(s);
-    *t = (struct twin_row){ .held = true, .lp = what & 1, .plp = what & 2, .unknown = what & 4 };
+    *t = (struct twin_row){
+        .held = true, .lp = what & 1, .plp = what & 2, .start_unknown = what & 4
+    };
     t->other = (what >> 3) % 8 == 1;
     t->partly = (what >> 3) % 8 == 2 && w.sending == REQUEST_NONE;
     t->ended = (what >> 3) % 8 == 3;
@@ -516,7 +523,7 @@ take_row(uint32_t i, struct in *in)
     t->wants[0] = tops & 64;
     t->wants[1] = tops & 128;
     t->n_outs = 1 + (tops >> 4) % 4 % MAX_OUTPUTS;
-    if (t->n_outs > 1) t->unknown = false;
+    if (t->n_outs > 1) t->start_unknown = false;
     t->max = 1 + (what >> 6) * (MAX_TOKENS - 1) / 3;
     s->max_tokens = t->max;
     s->n_prompt = 3;
@@ -528,20 +535,20 @@ take_row(uint32_t i, struct in *in)
                          (t->wants[1] ? SUBMIT_LOGITS : 0));
     check(ledger_take(d.ledger, 1, i + 1, s, sizeof *s, &r) == 0 && outputs_init(r) == 0);
     request_move(d.ledger, r, REQUEST_DISPATCHED);
-    r->held = true;
-    r->win = 4;
-    r->text_unknown = t->unknown;
-    r->worker = t->other;
+    r->dispatch.held = true;
+    r->delivery.ack_window = 4;
+    r->outputs.text_start_unknown = t->start_unknown;
+    r->dispatch.worker = t->other;
     w.n_rows++;
     w.n_seqs += request_n_seqs(r);
-    w.tokens += r->cost;
+    w.tokens += r->accounting.n_tokens;
     t->index = r->index;
     t->gen = r->gen;
     if (t->partly) w.sending = r->index;
     if (blamed) {
-        r->n_blames = 2; /* it runs alone, until it has got past its deaths */
+        r->suspicion.n_faults = 2; /* it runs alone, until it has got past its deaths */
         w.alone = r->index;
-        d.n_suspects++;
+        d.quarantine->n_suspects++;
     }
     if (t->ended) lifecycle_end(&d, r, LAGAN_E_CANCELLED, "by its client");
 }
@@ -552,10 +559,11 @@ compare_outputs(const struct twin_row *t, const struct request *r)
 {
     uint32_t n = 0, n_text = 0;
 
-    check((r->out != NULL) == (t->n_outs > 1));
-    for (uint32_t i = 0; r->out && i < t->n_outs; i++) {
-        check(r->out[i].n_said == t->out[i].said && r->out[i].n_text_said == t->out[i].text_said);
-        check((r->out[i].reason != 0) == t->out[i].over);
+    check((r->outputs.each != NULL) == (t->n_outs > 1));
+    for (uint32_t i = 0; r->outputs.each && i < t->n_outs; i++) {
+        check(r->outputs.each[i].n_received == t->out[i].n_received &&
+              r->outputs.each[i].n_text_received == t->out[i].text_said);
+        check((r->outputs.each[i].reason != 0) == t->out[i].over);
     }
     for (uint32_t i = 0; i < outputs_n_pieces(r); i++) {
         struct output_piece p = outputs_piece(r, i);
@@ -564,7 +572,7 @@ compare_outputs(const struct twin_row *t, const struct request *r)
         for (uint32_t end = n + p.n; n < end; n++) check(t->whose[n] == p.output);
         n_text += p.n_text;
     }
-    check(!r->out || (n == t->n && n_text == t->n_text));
+    check(!r->outputs.each || (n == t->n && n_text == t->n_text));
 }
 
 /* Is every row what the twin says? */
@@ -578,16 +586,19 @@ compare(void)
         const struct request *r = ledger_request(d.ledger, t->index);
 
         held += t->held;
-        check(r && r->gen == t->gen && r->held == t->held);
-        check((r->state == REQUEST_ENDED) == t->ended && r->n_prompt_said == t->prompt_said);
-        check(r->n_said == t->said && request_n_tokens(r) == t->n && r->text.n == t->n_text);
+        check(r && r->gen == t->gen && r->dispatch.held == t->held);
+        check((r->state == REQUEST_ENDED) == t->ended &&
+              r->outputs.n_prompt_received == t->prompt_said);
+        check(r->outputs.n_received == t->n_received && request_n_tokens(r) == t->n &&
+              r->outputs.text.n == t->n_text);
         compare_outputs(t, r);
-        check(!t->n || !memcmp(r->token.p, t->token, 4 * (size_t)t->n));
-        check(!t->n_text || !memcmp(r->text.p, t->text, t->n_text));
-        check(!t->lp ||
-              (r->logprob.n == 4 * (size_t)t->n && r->top.n == 8 * (size_t)t->tops * t->n));
+        check(!t->n || !memcmp(r->outputs.token.p, t->token, 4 * (size_t)t->n));
+        check(!t->n_text || !memcmp(r->outputs.text.p, t->text, t->n_text));
+        check(!t->lp || (r->outputs.logprob.n == 4 * (size_t)t->n &&
+                         r->outputs.top.n == 8 * (size_t)t->tops * t->n));
         for (uint32_t k = 0; k < 2; k++)
-            check(r->tensor[k].said == t->values[k] && r->tensor[k].value.n == 4 * t->kept[k]);
+            check(r->outputs.tensor[k].n_received == t->values[k] &&
+                  r->outputs.tensor[k].value.n == 4 * t->kept[k]);
     }
     check(w.n_rows == held && d.facts[0].vocab == vocab && w.vocab == vocab);
     ledger_check(d.ledger);
@@ -623,5 +634,6 @@ LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     ledger_free(d.ledger);
     sessions_free(d.sessions);
     worker_calls_free(d.calls);
+    quarantine_free(d.quarantine);
     return 0;
 }

@@ -1,0 +1,113 @@
+/* lifecycle.c - see lifecycle.h. */
+#include "daemon/request/lifecycle.h"
+
+#include "base/log.h"
+#include "daemon/history.h"
+#include "daemon/ledger/ledger_save.h"
+#include "daemon/ledger/outputs.h"
+#include "daemon/ledger/quarantine.h"
+#include "daemon/ledger/request.h"
+#include "daemon/request/accounting.h"
+#include "daemon/request/worker_notify.h"
+#include "ipc/msg.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+
+bool
+lifecycle_is_error(const struct request *r)
+{
+    return r->result.reason >= LAGAN_E_INVALID_REQUEST;
+}
+
+void
+lifecycle_settle(struct daemon *d, struct request *r)
+{
+    if (r->state != REQUEST_ENDED || r->attached || r->dispatch.held || r->pending || r->retained)
+        return;
+    accounting_release(d, r);
+    ledger_give(d->ledger, r);
+}
+
+void
+lifecycle_suspend(struct daemon *d, struct request *r, bool suspended)
+{
+    worker_notify_suspend(r->dispatch.held ? d->worker[r->dispatch.worker] : NULL, r, suspended);
+}
+
+static void
+end_with(struct daemon *d, struct request *r, uint16_t reason, const char *fmt, va_list ap)
+{
+    if (r->state == REQUEST_ENDED) return;
+    quarantine_ended(d->quarantine, r);
+    r->result.reason = reason;
+    r->result.ended_at = d->now;
+    vsnprintf(r->result.message, sizeof r->result.message, fmt, ap);
+    request_move(d->ledger, r, REQUEST_ENDED);
+    ledger_save_end(d->ledger_log, r);
+    check(reason < REASONS);
+    d->n_ended[reason]++;
+    if (lifecycle_is_error(r)) {
+        d->n_failed++;
+    } else {
+        d->n_finished++;
+    }
+    if (reason == LAGAN_E_WORKER_LOST || reason == LAGAN_E_SLOW_READER ||
+        reason == LAGAN_E_POISONED) {
+        log_info("request %llu: ended with %s: %s", (unsigned long long)r->id,
+                 msg_reason(reason, NULL), r->result.message);
+        history_add(d, "request", "", "%llu ended with %s: %.180s", (unsigned long long)r->id,
+                    msg_reason(reason, NULL), r->result.message);
+    }
+    ledger_add_pending(d->ledger, r);
+    lifecycle_settle(d, r);
+}
+
+void
+lifecycle_end(struct daemon *d, struct request *r, uint16_t reason, const char *fmt, ...)
+{
+    va_list ap;
+
+    va_start(ap, fmt);
+    end_with(d, r, reason, fmt, ap);
+    va_end(ap);
+}
+
+void
+lifecycle_finish(struct daemon *d, struct request *r, const struct rec_finish *f)
+{
+    outputs_set_score(r, f->score);
+    r->result.cached = f->cached;
+    r->result.adopted = f->adopted;
+    r->result.recomputed = f->recomputed;
+    lifecycle_end(d, r, f->reason == LAGAN_FINISH_CANCELLED ? LAGAN_E_CANCELLED : f->reason, "%s",
+                  msg_reason_sentence(f->reason));
+}
+
+/* Replace the result of a request whose tokens are not all delivered. */
+static void
+discard(struct daemon *d, struct request *r, uint16_t reason, const char *fmt, va_list ap)
+{
+    if (!r->attached || lifecycle_is_error(r)) return;
+    r->result.reason = reason;
+    vsnprintf(r->result.message, sizeof r->result.message, fmt, ap);
+    ledger_add_pending(d->ledger, r);
+}
+
+void
+lifecycle_cancel(struct daemon *d, struct request *r, uint16_t reason, const char *fmt, ...)
+{
+    va_list ap;
+
+    va_start(ap, fmt);
+    if (r->state == REQUEST_ENDED) {
+        discard(d, r, reason, fmt, ap);
+    } else {
+        if (r->dispatch.held) {
+            worker_notify_cancel(d->worker[r->dispatch.worker], r,
+                                 reason == LAGAN_E_DEADLINE ? reason : 0);
+        }
+        end_with(d, r, reason, fmt, ap);
+    }
+    va_end(ap);
+}
