@@ -45,14 +45,15 @@ read_request(struct ledger *l, const struct config *c, const char *p, uint32_t n
     static const struct session_id nobody;
     struct rec_submit *s;
     struct saved_request k;
-    struct request *r, *old, *same;
+    struct request *r, *old, *of_rid;
     uint32_t model;
 
     if (n < sizeof k + sizeof *s) return err_set(e, -EBADMSG, "a request of %u bytes", n);
     memcpy(&k, p, sizeof k);
     model = model_named(c, k.model);
     if (k.submit_bytes != n - sizeof k || k.n_key > sizeof k.key || !k.id || k.id > INT64_MAX ||
-        !k.win || k.win > LAGAN_MAX_WIN || !memcmp(&k.session, &nobody, sizeof nobody))
+        !k.ack_window || k.ack_window > LAGAN_MAX_WIN ||
+        !memcmp(&k.session, &nobody, sizeof nobody))
         return err_set(e, -EBADMSG, "request %llu: a field is out of range",
                        (unsigned long long)k.id);
     if (model == c->n_models)
@@ -69,8 +70,8 @@ read_request(struct ledger *l, const struct config *c, const char *p, uint32_t n
     }
     /* A request that had expired when this one got its key. */
     old = k.n_key ? ledger_find_key(l, &k.session, k.key, k.n_key) : NULL;
-    same = ledger_find_rid(l, &k.session, k.rid);
-    if (old && old->retained && (!same || same->retained)) ledger_unname(l, old);
+    of_rid = ledger_find_rid(l, &k.session, k.rid);
+    if (old && old->retained && (!of_rid || of_rid->retained)) ledger_unname(l, old);
     if (outputs_init(r) < 0 || ledger_name(l, r, &k.session, k.key, k.n_key) < 0) {
         request_move(l, r, REQUEST_ENDED);
         ledger_give(l, r);
@@ -81,8 +82,8 @@ read_request(struct ledger *l, const struct config *c, const char *p, uint32_t n
     r->terms.model = model;
     r->terms.accepted = k.accepted;
     r->terms.deadline = k.deadline;
-    r->terms.disconnect_timeout = k.patience;
-    r->delivery.ack_window = k.win;
+    r->terms.disconnect_timeout = k.disconnect_timeout;
+    r->delivery.ack_window = k.ack_window;
     r->terms.no_resume = k.no_resume != 0;
     return 0;
 }
@@ -102,18 +103,18 @@ named(struct ledger *l, uint64_t id, struct err *e)
 static int
 read_pieces(struct request *r, const struct saved_tokens *k, const char *p)
 {
-    uint32_t said[LAGAN_MAX_OUTPUTS];
+    uint32_t n_received[LAGAN_MAX_OUTPUTS];
     struct output_piece one;
     uint64_t n = 0, n_text = 0;
 
-    for (uint32_t i = 0; i < r->submit->n; i++) said[i] = r->outputs.each[i].n_received;
+    for (uint32_t i = 0; i < r->submit->n; i++) n_received[i] = r->outputs.each[i].n_received;
     for (uint32_t i = 0; i < k->n_pieces; i++) {
         memcpy(&one, p + i * sizeof one, sizeof one);
         n += one.n;
         n_text += one.n_text;
-        if (one.output >= r->submit->n || one.n > r->submit->max_tokens - said[one.output])
+        if (one.output >= r->submit->n || one.n > r->submit->max_tokens - n_received[one.output])
             return -EBADMSG;
-        said[one.output] += one.n;
+        n_received[one.output] += one.n;
     }
     if (n != k->n || n_text != k->n_text) return -EBADMSG;
     for (uint32_t i = 0; i < k->n_pieces; i++) {
@@ -172,8 +173,8 @@ read_tokens(struct ledger *l, const char *p, uint32_t n, struct err *e)
         r->outputs.logprob.n = r->outputs.top.n = 0;
     }
     r->outputs.n_received += k.n;
-    r->outputs.n_text_received = k.text_said;
-    r->outputs.text_start_unknown = k.text_unknown != 0;
+    r->outputs.n_text_received = k.text_received;
+    r->outputs.text_start_unknown = k.text_start_unknown != 0;
     r->outputs.tensor[LAGAN_TENSOR_LOGITS - 1].start_unknown = outputs_n_tokens(r) > 0;
     r->outputs.score = k.score == k.score ? k.score : 0;
     return 0;
@@ -190,11 +191,11 @@ read_state(struct ledger *l, const char *p, uint32_t n, struct err *e)
     r = named(l, k.id, e);
     if (!r) return -EBADMSG;
     r->dispatch.resumed = k.resumed;
-    r->suspicion.n_stuck = k.n_vain;
-    r->suspicion.n_tokens_before = k.n_before;
-    r->suspicion.fault_at = MIN(k.blamed_at, outputs_n_tokens(r));
-    r->suspicion.n_faults = k.n_blames > 2 ? 2 : k.n_blames;
-    r->suspicion.cleared = k.acquitted != 0;
+    r->suspicion.n_stuck = k.n_stuck;
+    r->suspicion.n_tokens_before = k.n_tokens_before;
+    r->suspicion.fault_at = MIN(k.fault_at, outputs_n_tokens(r));
+    r->suspicion.n_faults = k.n_faults > 2 ? 2 : k.n_faults;
+    r->suspicion.cleared = k.cleared != 0;
     r->dispatch.home = k.home; /* any number: route_home() looks */
     return 0;
 }
@@ -237,7 +238,7 @@ read_end(struct ledger *l, const char *p, uint32_t n, struct err *e)
     r->result.cached = k.cached;
     r->result.adopted = k.adopted;
     r->result.recomputed = k.recomputed;
-    memcpy(r->result.message, k.why, sizeof r->result.message);
+    memcpy(r->result.message, k.message, sizeof r->result.message);
     r->result.message[sizeof r->result.message - 1] = 0;
     if (!msg_utf8(r->result.message, strlen(r->result.message))) r->result.message[0] = 0;
     request_move(l, r, REQUEST_ENDED);

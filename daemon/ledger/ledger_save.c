@@ -37,8 +37,8 @@ put_request(struct ledger_log *g, const struct request *r)
         .session = r->session,
         .accepted = r->terms.accepted,
         .deadline = r->terms.deadline,
-        .patience = r->terms.disconnect_timeout,
-        .win = r->delivery.ack_window,
+        .disconnect_timeout = r->terms.disconnect_timeout,
+        .ack_window = r->delivery.ack_window,
         .submit_bytes = r->submit_bytes,
         .n_key = r->n_key,
         .no_resume = r->terms.no_resume,
@@ -90,8 +90,8 @@ put_tokens(struct ledger_log *g, const struct request *r, uint32_t n, uint32_t n
         .n_text = n_text,
         .lp_first = lp_first,
         .score = r->outputs.score,
-        .text_said = r->outputs.n_text_received,
-        .text_unknown = r->outputs.text_start_unknown,
+        .text_received = r->outputs.n_text_received,
+        .text_start_unknown = r->outputs.text_start_unknown,
         .n_pieces = n_pieces,
     };
     to = (char *)(k + 1);
@@ -120,11 +120,11 @@ put_state(struct ledger_log *g, const struct request *r)
     *k = (struct saved_state){
         .id = r->id,
         .resumed = r->dispatch.resumed,
-        .n_vain = r->suspicion.n_stuck,
-        .n_before = r->suspicion.n_tokens_before,
-        .blamed_at = r->suspicion.fault_at,
-        .n_blames = r->suspicion.n_faults,
-        .acquitted = r->suspicion.cleared,
+        .n_stuck = r->suspicion.n_stuck,
+        .n_tokens_before = r->suspicion.n_tokens_before,
+        .fault_at = r->suspicion.fault_at,
+        .n_faults = r->suspicion.n_faults,
+        .cleared = r->suspicion.cleared,
         .home = r->dispatch.held ? r->dispatch.worker + 1 : r->dispatch.home,
     };
     log_file_commit(&g->file);
@@ -147,7 +147,7 @@ put_end(struct ledger_log *g, const struct request *r)
         .recomputed = r->result.recomputed,
         .reason = r->result.reason,
     };
-    memcpy(k->why, r->result.message, sizeof k->why);
+    memcpy(k->message, r->result.message, sizeof k->message);
     if (outputs) memcpy(k + 1, r->outputs.each, outputs);
     log_file_commit(&g->file);
     return true;

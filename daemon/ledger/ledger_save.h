@@ -32,8 +32,8 @@ struct saved_request {
     uint64_t id, rid;
     struct session_id session;
     int64_t accepted, deadline; /* CLOCK_MONOTONIC: a memfd ends with the boot */
-    int64_t patience;
-    uint32_t win, submit_bytes;
+    int64_t disconnect_timeout;
+    uint32_t ack_window, submit_bytes;
     uint8_t n_key, no_resume, pad[6];
     char key[LAGAN_MAX_KEY], model[64];
     /* rec_submit with its tails */
@@ -43,16 +43,16 @@ struct saved_tokens { /* they follow those of earlier records */
     uint32_t first, n, n_text;
     uint32_t lp_first; /* log-probabilities of the tokens from there on */
     float score;
-    uint32_t text_said; /* bytes of text that workers have sent, with the client's part */
-    uint32_t text_unknown;
+    uint32_t text_received; /* bytes of text that workers have sent, with the client's part */
+    uint32_t text_start_unknown;
     uint32_t n_pieces; /* with several outputs */
     /* i32 token[n]; f32 logprob[]; {i32, f32} top[][logprobs]; text; struct output_piece[n_pieces];
      * packed */
 };
 struct saved_state {
     uint64_t id;
-    uint32_t resumed, n_vain, n_before, blamed_at;
-    uint8_t n_blames, acquitted, pad[2];
+    uint32_t resumed, n_stuck, n_tokens_before, fault_at;
+    uint8_t n_faults, cleared, pad[2];
     uint32_t home;
 };
 struct saved_end {
@@ -61,7 +61,7 @@ struct saved_end {
     float score;
     uint32_t cached, adopted, recomputed;
     uint16_t reason, pad[3];
-    char why[200];
+    char message[200];
     /* with several outputs: struct request_output[n] */
 };
 struct saved_ids {

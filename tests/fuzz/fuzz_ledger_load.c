@@ -59,7 +59,8 @@ twin_take_row(const struct saved_request *k, const uint8_t *p, uint32_t n)
 
     if (n < sizeof *k + sizeof s || n_rows == MAX_ROWS) return false;
     if (k->submit_bytes != n - sizeof *k || k->n_key > 64) return false;
-    if (k->id == 0 || k->id > INT64_MAX || k->win == 0 || k->win > LAGAN_MAX_WIN) return false;
+    if (k->id == 0 || k->id > INT64_MAX || k->ack_window == 0 || k->ack_window > LAGAN_MAX_WIN)
+        return false;
     if (strncmp(k->model, "mine", 64)) return false;
     if (!memcmp(&k->session, &nobody, sizeof nobody)) return false;
     memcpy(&s, p + sizeof *k, sizeof s);
@@ -207,7 +208,7 @@ twin_take(uint16_t type, const uint8_t *p, uint32_t n)
 static uint32_t
 make_row(struct in *in, uint8_t *p)
 {
-    struct saved_request k = { .win = 4, .model = "mine" };
+    struct saved_request k = { .ack_window = 4, .model = "mine" };
     struct rec_submit s = { .n_eos = 0xffff };
     uint32_t tail = byte(in) % 128;
 
@@ -242,7 +243,7 @@ make_tokens(struct in *in, uint8_t *p)
     k.n_text = byte(in) % 32;
     k.first = (t ? t->n : 0) + (acked == 4);
     k.lp_first = acked == 3 ? k.first - 1 : k.first + MIN(acked % 4, k.n);
-    k.text_said = k.n_text;
+    k.text_received = k.n_text;
     if (t && t->n_out > 1) k.n_pieces = byte(in) % 4;
     memcpy(p, &k, sizeof k);
     for (uint32_t i = 0; i < 4 * k.n; i++) p[sizeof k + i] = (uint8_t)(i * 7 + k.first);
@@ -272,8 +273,8 @@ make(struct in *in, uint16_t type, uint8_t *p)
     id = byte(in) % 32;
     end.id = state.id = id;
     if (type == SAVED_STATE) {
-        state.n_blames = (uint8_t)byte(in);
-        state.blamed_at = byte(in);
+        state.n_faults = (uint8_t)byte(in);
+        state.fault_at = byte(in);
         memcpy(p, &state, sizeof state);
         return sizeof state;
     }
