@@ -12,7 +12,7 @@ enum { MAX_ARENAS = 16, MAX_HANDED = 64 };
 struct arenas {
     uint32_t worker; /* whose: a part of their names in the fd store */
     uint32_t n;
-    struct saved_arena {
+    struct kept_arena {
         struct hand_note note;
         int fd;
     } at[MAX_ARENAS];

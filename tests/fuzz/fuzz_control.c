@@ -181,7 +181,7 @@ compare_arenas(void)
     check(arenas.n == n_arenas);
     for (uint32_t i = 0; i < n_arenas; i++) {
         const struct twin_arena *t = &arena[i];
-        const struct saved_arena *k = arenas.at;
+        const struct kept_arena *k = arenas.at;
         char name[STORE_NAME];
         uint32_t at = 0, there = 0;
 
