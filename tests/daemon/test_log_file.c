@@ -1,4 +1,4 @@
-/* test_mirror.c - the promises of mirror.h: what was whole is read, whenever its writer died. */
+/* test_log_file.c - the promises of log_file.h: what was whole is read, whenever its writer died. */
 #include "daemon/persist/log_file.h"
 
 #include "tests/test.h"

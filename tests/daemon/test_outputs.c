@@ -1,4 +1,4 @@
-/* test_pieces.c - the promises of pieces.h. */
+/* test_outputs.c - the promises of outputs.h. */
 #include "daemon/ledger/outputs.h"
 #include "daemon/ledger/request.h"
 

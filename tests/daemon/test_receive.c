@@ -1,4 +1,4 @@
-/* test_relay.c - every lie of a worker is found before it is used; what is true is kept. */
+/* test_receive.c - every lie of a worker is found before it is used; what is true is kept. */
 #include "daemon/ledger/quarantine.h"
 #include "daemon/request/dispatch.h"
 #include "daemon/request/lifecycle.h"
