@@ -12,9 +12,9 @@
 #include "base/base.h"
 #include "base/clock.h"
 #include "base/turns.h"
+#include "daemon/config/options.h"
+#include "daemon/config/runtime_dir.h"
 #include "daemon/ledger/ledger.h"
-#include "daemon/options.h"
-#include "daemon/runtime.h"
 #include "include/lagan_wire.h"
 
 #include <msgpack.h>
@@ -26,7 +26,7 @@ struct sessions;
 struct worker_calls;
 struct ledger_log;
 struct quarantine;
-struct history;
+struct event_log;
 
 enum { REASONS = 64 }; /* enum lagan_reason stays below */
 
@@ -38,14 +38,14 @@ struct model_facts {
     char family[64];
 };
 
-/* pressure.c's: bytes in use at the start and at the last look. */
-struct pressure {
+/* memory_guard.c's: bytes in use at the start and at the last look. */
+struct memory_guard {
     uint64_t base, last;
     nsec calm_at, cut_at, said; /* what is free may be given back; some were cut; that was said */
 };
 
-/* rehearse.c's: the program that is asked, and for whom. */
-struct rehearsal {
+/* preflight.c's: the program that is asked, and for whom. */
+struct preflight {
     sd_event_source *on_end; /* NULL: nobody is asked */
     int out;                 /* what it says */
     uint32_t client;
@@ -56,11 +56,11 @@ struct daemon {
     struct config *config;
     char **argv;
     sd_event *event;
-    struct runtime runtime;
+    struct runtime_dir runtime;
     uint8_t id[16]; /* of this start: WELCOME's instance, the rings' daemon_id */
     nsec started, now;
     void *zmq;
-    struct frontend *front;
+    struct frontend *frontend;
     struct sessions *sessions;
     struct ledger *ledger;
     struct worker_calls *calls;
@@ -73,15 +73,15 @@ struct daemon {
     struct ledger_log *ledger_log;
     struct quarantine *quarantine;
 
-    nsec retry_at;                /* deliver.c: when a blocked send is tried again; 0: none is */
-    struct pressure pressure;
+    nsec retry_at; /* deliver.c: when a blocked send is tried again; 0: none is */
+    struct memory_guard pressure;
     nsec look_at; /* when it is looked at again; NSEC_NEVER: with the tick */
 
     bool announced; /* READY=1 has been said */
     bool was_ready; /* a worker has served in this life */
     bool draining, leaving;
-    bool begin_again; /* become the program that lies there now */
-    struct rehearsal rehearsal;
+    bool reexec_requested; /* become the program that lies there now */
+    struct preflight preflight;
     uint32_t rolling;      /* 1 + the worker that is being replaced; 0: no round is under way */
     uint64_t rolled_epoch; /* of the one before it */
     nsec drain_until;
@@ -89,7 +89,7 @@ struct daemon {
     msgpack_sbuffer out; /* the message being made */
     uint64_t n_requests, n_refused, n_finished, n_failed, n_resumes;
     uint64_t n_ended[REASONS]; /* accepted requests, by enum lagan_reason */
-    struct history *history;
+    struct event_log *event_log;
     uint64_t held_bytes; /* that open requests may come to take: api.memory bounds it */
 };
 

@@ -4,7 +4,7 @@
  * could be started · 77 no permission · 78 configuration.
  */
 #include "base/log.h"
-#include "daemon/options.h"
+#include "daemon/config/options.h"
 #include "daemon/serve.h"
 #include "include/lagan_wire.h"
 
@@ -150,7 +150,7 @@ main(int argc, char **argv)
     log_level_set(levels[config.o.log_level]);
     log_never_wait();
     raise_files();
-    /* Frames come and go: their memory is taken again, and given back by pressure.c. */
+    /* Frames come and go: their memory is taken again, and given back by memory_guard.c. */
     mallopt(M_MMAP_THRESHOLD, 2 * LAGAN_MAX_FRAME);
     mallopt(M_TRIM_THRESHOLD, INT_MAX);
     mallopt(M_ARENA_MAX, 1);

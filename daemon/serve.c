@@ -11,22 +11,22 @@
 
 #include "base/failpoint.h"
 #include "base/log.h"
-#include "daemon/request/worker_calls.h"
-#include "daemon/control.h"
 #include "daemon/ledger/ledger_save.h"
 #include "daemon/ledger/quarantine.h"
+#include "daemon/net/frontend.h"
+#include "daemon/ops/memory_guard.h"
+#include "daemon/ops/preflight.h"
+#include "daemon/persist/event_log.h"
+#include "daemon/reexec.h"
 #include "daemon/request/deliver.h"
-#include "daemon/frontend.h"
-#include "daemon/history.h"
-#include "daemon/pressure.h"
-#include "daemon/rehearse.h"
 #include "daemon/request/dispatch.h"
 #include "daemon/request/lifecycle.h"
 #include "daemon/request/receive.h"
-#include "daemon/roll.h"
-#include "daemon/spawn.h"
-#include "daemon/succeed.h"
-#include "daemon/worker.h"
+#include "daemon/request/worker_calls.h"
+#include "daemon/supervise/control_channel.h"
+#include "daemon/supervise/rolling_restart.h"
+#include "daemon/supervise/spawn.h"
+#include "daemon/supervise/worker.h"
 
 #include <errno.h>
 #include <signal.h>
@@ -80,7 +80,9 @@ go_on_leaving(struct daemon *d)
     for (uint32_t i = 0; i < ledger_capacity(d->ledger); i++) {
         struct request *r = ledger_request(d->ledger, i);
 
-        if (r) lifecycle_cancel(d, r, LAGAN_E_DRAINING, "lagand is stopping; the request has %u tokens", request_n_tokens(r));
+        if (r)
+            lifecycle_cancel(d, r, LAGAN_E_DRAINING,
+                             "lagand is stopping; the request has %u tokens", request_n_tokens(r));
     }
     deliver_flush(d);
     d->leaving = true;
@@ -105,8 +107,8 @@ on_signal(sd_event_source *s, const struct signalfd_siginfo *si, void *arg)
         sd_event_exit(d->event, d->exit_code);
         return 0;
     }
-    history_add(d, "operator", "", "stop, by signal %u, with %u open requests", si->ssi_signo,
-                ledger_n(d->ledger));
+    event_log_add(d, "operator", "", "stop, by signal %u, with %u open requests", si->ssi_signo,
+                  ledger_n(d->ledger));
     log_info("signal %u: stopping, %u open requests have %.0f s to finish", si->ssi_signo,
              ledger_n(d->ledger), (double)d->config->o.shutdown_timeout / NSEC_S);
     sd_notifyf(
@@ -126,20 +128,20 @@ on_hangup(sd_event_source *s, const struct signalfd_siginfo *si, void *arg)
     (void)s;
     (void)si;
     d->now = clock_now();
-    if (front_keys_again(d, &e) < 0)
+    if (frontend_reload_keys(d, &e) < 0)
         log_err("no reload, by SIGHUP: api.keys: %s", e.text);
-    else if (roll_start(d, ", by SIGHUP") < 0)
+    else if (rolling_restart_start(d, ", by SIGHUP") < 0)
         log_info("a reload is under way, or the end: no other");
     return 0;
 }
 
 void
-serve_begin_again(struct daemon *d)
+serve_reexec(struct daemon *d)
 {
     log_info("beginning again: %u requests and the workers' memory are handed on",
              ledger_n(d->ledger));
-    roll_say_reloading();
-    d->begin_again = true;
+    rolling_restart_notify();
+    d->reexec_requested = true;
     sd_event_exit(d->event, 0);
 }
 
@@ -212,7 +214,7 @@ serve_worker_moved(struct daemon *d, struct worker *w, enum super_state from, en
     uint32_t failed = 0;
 
     log_debug("worker %s: %s -> %s", w->name, super_state_word(from), super_state_word(to));
-    history_add(d, "worker", w->name, "%s -> %s", super_state_word(from), super_state_word(to));
+    event_log_add(d, "worker", w->name, "%s -> %s", super_state_word(from), super_state_word(to));
     if (to == SUPER_READY) {
         d->was_ready = true;
         if (!d->announced) sd_notify(0, "READY=1");
@@ -257,11 +259,11 @@ tick(struct clockwork *k)
     if (late) log_warn("stood still for %.1f s", (double)late / NSEC_S);
     k->last = d->now;
     for (uint32_t i = 0; i < d->n_workers; i++) worker_tick(d->worker[i], d->now, late);
-    front_awake(d);
-    front_pump(d, &more);
+    frontend_look(d);
+    frontend_pump(d, &more);
     deliver_tick(d, d->now, late);
-    front_tick(d);
-    d->look_at = pressure_look(d);
+    frontend_tick(d);
+    d->look_at = memory_guard_look(d);
     worker_calls_tick(d, d->now);
     tell_status(k);
 }
@@ -291,18 +293,18 @@ turn(struct daemon *d)
 
     for (uint32_t i = 0; i < d->n_workers; i++) {
         more |= receive_drain(d->worker[i]);
-        more |= control_pump(d->worker[i]->control);
-        more |= control_pump(d->worker[i]->standby->control);
+        more |= control_channel_pump(d->worker[i]->control);
+        more |= control_channel_pump(d->worker[i]->standby->control);
     }
-    front_pump(d, &more);
+    frontend_pump(d, &more);
     dispatch(d);
     more |= deliver_flush(d);
     /* Over tcp sending may have made ZeroMQ take something in, without another edge on its descriptor; a request
      * among it is dispatched by the next turn. */
-    if (front_pump(d, &more)) more = true;
+    if (frontend_pump(d, &more)) more = true;
     if (d->draining) go_on_leaving(d);
-    roll_turn(d);
-    front_flush(d);
+    rolling_restart_step(d);
+    frontend_flush(d);
     return more;
 }
 
@@ -315,7 +317,7 @@ sleep_all(struct daemon *d)
     for (uint32_t i = 0; i < d->n_workers; i++) {
         struct worker *w = d->worker[i];
 
-        if (w->alive && !w->lied) may &= link_sleep(&w->link) > 0;
+        if (w->alive && !w->protocol_error) may &= link_sleep(&w->link) > 0;
     }
     return may;
 }
@@ -377,18 +379,18 @@ open_event(struct daemon *d, struct err *e)
 static void
 note_start(struct daemon *d)
 {
-    long long former = history_former(d->history), pid = getpid();
+    long long former = event_log_previous_pid(d->event_log), pid = getpid();
     char after[40] = "";
 
     if (former && former != pid) snprintf(after, sizeof after, ", after pid %lld", former);
-    history_add(d, "lagand", "", "%s, version " PACKAGE_VERSION ", pid %lld%s",
-                former == pid ? "begun again" : "started", pid, after);
+    event_log_add(d, "lagand", "", "%s, version " PACKAGE_VERSION ", pid %lld%s",
+                  former == pid ? "begun again" : "started", pid, after);
 }
 
 static int
 open_daemon(struct daemon *d, struct err *e)
 {
-    static struct store given; /* by systemd, or by the lagand that we were */
+    static struct fdstore given; /* by systemd, or by the lagand that we were */
     uint64_t seed[2];
 
     if (getrandom(d->id, sizeof d->id, 0) < 0 || getrandom(seed, sizeof seed, 0) < 0) {
@@ -407,15 +409,16 @@ open_daemon(struct daemon *d, struct err *e)
     d->quarantine = quarantine_new();
     d->sessions = sessions_new(seed[1]);
     d->calls = worker_calls_new();
-    store_read(&given);
-    d->history = history_new(store_take(&given, "history"));
+    fdstore_read(&given);
+    d->event_log = event_log_new(fdstore_take(&given, "history"));
     d->zmq = zmq_ctx_new();
-    if (!d->ledger || !d->ledger_log || !d->quarantine || !d->sessions || !d->calls || !d->history || !d->zmq) {
+    if (!d->ledger || !d->ledger_log || !d->quarantine || !d->sessions || !d->calls ||
+        !d->event_log || !d->zmq) {
         return err_set(e, -ENOMEM, "no memory for the tables");
     }
-    if (!history_former(d->history)) store_put("history", history_fd(d->history));
+    if (!event_log_previous_pid(d->event_log)) fdstore_put("history", event_log_fd(d->event_log));
     note_start(d);
-    TRY(front_open(d, &given, e));
+    TRY(listen_open(d, &given, e));
     for (uint32_t m = 0; m < d->config->n_models; m++) {
         d->turns[m].quantum = d->config->model[m].keys.quantum;
         for (uint32_t i = 0; i < d->config->model[m].keys.workers; i++) {
@@ -423,24 +426,24 @@ open_daemon(struct daemon *d, struct err *e)
             d->n_workers++;
         }
     }
-    d->look_at = pressure_look(d); /* what we take with nothing to do */
-    succeed_take(d, &given);
+    d->look_at = memory_guard_look(d); /* what we take with nothing to do */
+    reexec_take(d, &given);
     return 0;
 }
 
 static void
 close_daemon(struct daemon *d)
 {
-    rehearse_end(d);
+    preflight_end(d);
     for (uint32_t i = 0; i < d->n_workers; i++) d->worker[i] = worker_free(d->worker[i]);
-    front_close(d);
+    listen_close(d);
     if (d->zmq) zmq_ctx_term(d->zmq); /* its sockets have no linger: at once */
     d->sessions = sessions_free(d->sessions);
     d->ledger_log = ledger_log_free(d->ledger_log);
     d->ledger = ledger_free(d->ledger);
     d->quarantine = quarantine_free(d->quarantine);
     d->calls = worker_calls_free(d->calls);
-    d->history = history_free(d->history);
+    d->event_log = event_log_free(d->event_log);
     d->event = sd_event_unref(d->event);
     msgpack_sbuffer_destroy(&d->out);
 }
@@ -449,12 +452,12 @@ int
 serve(struct config *c, char **argv, struct err *e)
 {
     static struct daemon d;
-    struct heirlooms *heirlooms = NULL;
+    struct handover_state *handover_state = NULL;
     int r;
 
     d.config = c;
     d.argv = argv;
-    r = runtime_open(&d.runtime, c->o.runtime_dir, e);
+    r = runtime_dir_open(&d.runtime, c->o.runtime_dir, e);
     if (r < 0) return r;
     d.runtime.made_dir |= c->o.remove_runtime_dir;
     r = open_daemon(&d, e);
@@ -464,12 +467,12 @@ serve(struct config *c, char **argv, struct err *e)
         r = loop(&d);
         if (r < 0) err_set(e, r, "event loop: %s", strerror(-r));
     }
-    if (r == 0 && d.begin_again) {
-        heirlooms = succeed_prepare(&d);
-        if (!heirlooms) r = err_set(e, -ENOMEM, "no memory to begin again");
+    if (r == 0 && d.reexec_requested) {
+        handover_state = reexec_prepare(&d);
+        if (!handover_state) r = err_set(e, -ENOMEM, "no memory to begin again");
     }
     close_daemon(&d);
-    runtime_close(&d.runtime);
-    if (heirlooms) return succeed_exec(heirlooms, argv, e);
+    runtime_dir_close(&d.runtime);
+    if (handover_state) return reexec_exec(handover_state, argv, e);
     return r < 0 ? r : d.exit_code;
 }

@@ -5,10 +5,10 @@
  */
 #include "daemon/ledger/ledger_load.h"
 
+#include "daemon/config/options.h"
 #include "daemon/ledger/ledger_save.h"
 #include "daemon/ledger/outputs.h"
 #include "daemon/ledger/request.h"
-#include "daemon/options.h"
 #include "ipc/msg.h"
 
 #include <errno.h>

@@ -2,10 +2,10 @@
 #include "daemon/ledger/ledger_save.h"
 
 #include "base/log.h"
+#include "daemon/config/options.h"
 #include "daemon/ledger/ledger_load.h"
 #include "daemon/ledger/outputs.h"
 #include "daemon/ledger/request.h"
-#include "daemon/options.h"
 
 #include <errno.h>
 #include <stdlib.h>

@@ -10,7 +10,7 @@
 #include "base/base.h"
 #include "daemon/daemon.h"
 #include "daemon/ledger/ledger.h"
-#include "daemon/session.h"
+#include "daemon/net/session.h"
 
 /* The most bytes of lagand's memory that a request may take: itself, its outputs, and what is
  * undelivered. */

@@ -9,7 +9,7 @@
 #include "daemon/ledger/request.h"
 #include "daemon/request/accounting.h"
 #include "daemon/request/deliver.h"
-#include "daemon/worker.h"
+#include "daemon/supervise/worker.h"
 
 #include <errno.h>
 #include <stdlib.h>

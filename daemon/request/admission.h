@@ -5,7 +5,7 @@
 #include "base/base.h"
 #include "base/err.h"
 #include "daemon/daemon.h"
-#include "daemon/session.h"
+#include "daemon/net/session.h"
 #include "ipc/msg.h"
 
 /* A SUBMIT of a client into the ledger, or found there by its key: 0 and *ret, or a code of enum

@@ -3,11 +3,11 @@
 
 #include "base/failpoint.h"
 #include "base/log.h"
-#include "daemon/frontend.h"
-#include "daemon/history.h"
 #include "daemon/ledger/ledger_save.h"
 #include "daemon/ledger/outputs.h"
 #include "daemon/ledger/request.h"
+#include "daemon/net/frontend.h"
+#include "daemon/persist/event_log.h"
 #include "daemon/request/accounting.h"
 #include "daemon/request/lifecycle.h"
 #include "ipc/msg.h"
@@ -47,7 +47,7 @@ put_prompt_chunk(struct daemon *d, struct request *r)
 {
     uint32_t n_top = r->submit->prompt_logprobs, each = 4 + 8 * n_top;
     uint32_t n = MIN((uint32_t)(r->outputs.prompt_logprob.n / 4), MAX(CHUNK_BYTES / each, 1u));
-    msgpack_packer p = front_begin(d, LAGAN_MSG_CHUNK, r->rid, 6);
+    msgpack_packer p = frontend_begin(d, LAGAN_MSG_CHUNK, r->rid, 6);
 
     put_u64(&p, "o", 0);
     put_u64(&p, "i", 0);
@@ -72,7 +72,7 @@ put_tensor_chunk(struct daemon *d, const struct request *r, uint32_t kind)
 {
     const struct output_tensor *t = &r->outputs.tensor[kind - 1];
     uint32_t n = (uint32_t)MIN(t->value.n, (size_t)CHUNK_BYTES) / 4;
-    msgpack_packer p = front_begin(d, LAGAN_MSG_CHUNK, r->rid, 2);
+    msgpack_packer p = frontend_begin(d, LAGAN_MSG_CHUNK, r->rid, 2);
 
     put_u64(&p, "n", r->delivery.n_chunks + 1);
     msg_key(&p, "x");
@@ -144,8 +144,8 @@ put_chunk(struct daemon *d, const struct request *r, uint32_t n, uint32_t n_text
     /* With its last token a client knows how its answer ends, whatever becomes of us. */
     bool end = !more && !r->outputs.each && r->state == REQUEST_ENDED && !lifecycle_is_error(r);
     msgpack_packer p =
-        front_begin(d, LAGAN_MSG_CHUNK, r->rid,
-                    5 + (uint32_t)lp + (uint32_t)top + (uint32_t)more + (uint32_t)end);
+        frontend_begin(d, LAGAN_MSG_CHUNK, r->rid,
+                       5 + (uint32_t)lp + (uint32_t)top + (uint32_t)more + (uint32_t)end);
 
     put_u64(&p, "o", piece.output);
     put_u64(&p, "i", r->outputs.each ? outputs_next_first(r) : r->delivery.n_tokens);
@@ -183,7 +183,7 @@ put_chunk(struct daemon *d, const struct request *r, uint32_t n, uint32_t n_text
 static void
 put_done(struct daemon *d, const struct request *r)
 {
-    msgpack_packer p = front_begin(d, LAGAN_MSG_DONE, r->rid, 1);
+    msgpack_packer p = frontend_begin(d, LAGAN_MSG_DONE, r->rid, 1);
     uint32_t order[LAGAN_MAX_OUTPUTS] = { 0 };
 
     if (r->outputs.each) outputs_order(r, order);
@@ -210,7 +210,7 @@ drop_acked(struct daemon *d, struct request *r)
 
     if (r->delivery.n_acked < r->delivery.mark_chunk) return;
     outputs_drop_logprobs(r, r->delivery.mark_token);
-    if (c) front_pong(d, c, r->delivery.mark_sent);
+    if (c) frontend_pong(d, c, r->delivery.mark_sent);
     r->delivery.mark_sent = r->delivery.chunk_sent;
     r->delivery.mark_chunk = r->delivery.n_chunks;
     r->delivery.mark_token = r->delivery.n_tokens;
@@ -240,7 +240,7 @@ send_chunk(struct daemon *d, struct client *c, struct request *r)
     bool prompt = r->outputs.prompt_logprob.n > 0;
     int k;
 
-    TRY(front_room(d, c));
+    TRY(frontend_room(d, c));
     if (prompt) {
         n = put_prompt_chunk(d, r);
     } else if (kind) {
@@ -252,7 +252,7 @@ send_chunk(struct daemon *d, struct client *c, struct request *r)
         n_text = cut(r->outputs.text.p + r->delivery.n_text, piece.n_text);
         put_chunk(d, r, n, n_text);
     }
-    k = front_send_chunk(d, c);
+    k = frontend_send_chunk(d, c);
     if (k < 0) return k;
     FP(deliver_chunk);
     r->delivery.stalled_since = 0;
@@ -282,11 +282,11 @@ send_last(struct daemon *d, struct client *c, struct request *r)
     int k;
 
     if (lifecycle_is_error(r)) {
-        k = front_error(d, c, r->rid, r->result.reason, r->delivery.n_tokens, "%s",
-                        r->result.message);
+        k = frontend_error(d, c, r->rid, r->result.reason, r->delivery.n_tokens, "%s",
+                           r->result.message);
     } else {
         put_done(d, r);
-        k = front_send(d, c, d->out.data, d->out.size);
+        k = frontend_send(d, c, d->out.data, d->out.size);
     }
     if (k < 0) return k;
     FP(deliver_last);
@@ -431,7 +431,7 @@ drop_client(struct daemon *d, uint32_t handle, bool for_good)
         open--;
     }
     if (!c) return;
-    front_cut(d, c);
+    frontend_cut(d, c);
     session_drop(d->sessions, c);
 }
 
@@ -472,7 +472,7 @@ deliver_resume(struct daemon *d, struct request *r, struct client *c, uint64_t r
     c->n_open++;
     /* Every accepted rid gets a terminal message. */
     if (old && (old != c || old_rid != rid) &&
-        front_error(
+        frontend_error(
             d, old, old_rid, LAGAN_E_CANCELLED, r->delivery.n_tokens,
             old == c ? "it continues under the id of a later request with the same idempotency key"
                      : "another connection of this session has taken over the request") < 0)
@@ -527,7 +527,7 @@ drop_slow(struct daemon *d, uint32_t handle, nsec since)
     bool queued = c != NULL;
 
     log_warn("a client has not read for %.1f s; ending its requests", seconds);
-    history_add(d, "client", "", "a client has not read for %.1f s; its requests end", seconds);
+    event_log_add(d, "client", "", "a client has not read for %.1f s; its requests end", seconds);
     for (uint32_t i = 0; i < ledger_capacity(d->ledger); i++) {
         struct request *r = ledger_request(d->ledger, i);
 
@@ -540,7 +540,7 @@ drop_slow(struct daemon *d, uint32_t handle, nsec since)
         lifecycle_settle(d, r);
     }
     if (c) c->last_word = c->sent;
-    if (queued && front_ping(d, c) == 0) {
+    if (queued && frontend_ping(d, c) == 0) {
         c->cut_at = d->now + d->config->o.ack_timeout;
         return;
     }
@@ -603,7 +603,7 @@ tick_client(struct daemon *d, struct client *c, nsec now)
 
     if (c->hung_up || c->over) {
         c->hung_up = false;
-        if (front_look(d, c)) return;
+        if (frontend_probe(d, c)) return;
     }
     if (c->cut_at && now >= c->cut_at) {
         log_warn("a client has not read the errors of its requests; closing its connection");

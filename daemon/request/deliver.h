@@ -13,7 +13,7 @@
 #include "base/base.h"
 #include "daemon/daemon.h"
 #include "daemon/ledger/ledger.h"
-#include "daemon/session.h"
+#include "daemon/net/session.h"
 
 /* For a new request, after outputs_begin(). */
 void deliver_init(struct request *r, uint32_t ack_window);

@@ -2,11 +2,11 @@
 #include "daemon/request/lifecycle.h"
 
 #include "base/log.h"
-#include "daemon/history.h"
 #include "daemon/ledger/ledger_save.h"
 #include "daemon/ledger/outputs.h"
 #include "daemon/ledger/quarantine.h"
 #include "daemon/ledger/request.h"
+#include "daemon/persist/event_log.h"
 #include "daemon/request/accounting.h"
 #include "daemon/request/worker_notify.h"
 #include "ipc/msg.h"
@@ -56,8 +56,8 @@ end_with(struct daemon *d, struct request *r, uint16_t reason, const char *fmt, 
         reason == LAGAN_E_POISONED) {
         log_info("request %llu: ended with %s: %s", (unsigned long long)r->id,
                  msg_reason(reason, NULL), r->result.message);
-        history_add(d, "request", "", "%llu ended with %s: %.180s", (unsigned long long)r->id,
-                    msg_reason(reason, NULL), r->result.message);
+        event_log_add(d, "request", "", "%llu ended with %s: %.180s", (unsigned long long)r->id,
+                      msg_reason(reason, NULL), r->result.message);
     }
     ledger_add_pending(d->ledger, r);
     lifecycle_settle(d, r);

@@ -498,7 +498,7 @@ receive_drain(struct worker *w)
 {
     struct err e;
 
-    if (!w->alive || w->lied) return false;
+    if (!w->alive || w->protocol_error) return false;
     if (drain(w, MAX_RECORDS, MAX_BYTES, &e) < 0) {
         worker_broken(w, DEATH_CORRUPTION, "%s", e.text);
         return false;
@@ -512,5 +512,5 @@ receive_drain_dead(struct worker *w)
     struct err e;
 
     /* Complete records count, up to a protocol error. */
-    if (!w->lied) w->lied = drain(w, UINT32_MAX, SIZE_MAX, &e) < 0;
+    if (!w->protocol_error) w->protocol_error = drain(w, UINT32_MAX, SIZE_MAX, &e) < 0;
 }

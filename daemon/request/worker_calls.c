@@ -2,7 +2,7 @@
 #include "daemon/request/worker_calls.h"
 
 #include "base/log.h"
-#include "daemon/frontend.h"
+#include "daemon/net/frontend.h"
 #include "ipc/records.h"
 
 #include <errno.h>
@@ -44,7 +44,7 @@ refuse(struct daemon *d, uint32_t client, uint64_t rid, uint32_t code, const cha
 {
     struct client *c = session_find(d->sessions, client);
 
-    if (c && front_error(d, c, rid, code, 0, "%s", why) < 0) {
+    if (c && frontend_error(d, c, rid, code, 0, "%s", why) < 0) {
         log_debug("a client did not take the reply to its command");
     }
 }
@@ -52,7 +52,7 @@ refuse(struct daemon *d, uint32_t client, uint64_t rid, uint32_t code, const cha
 static struct call *
 take(struct daemon *d, struct client *c, uint64_t rid, struct worker *w, uint8_t op)
 {
-    uint32_t most = c->door == DOOR_CTL ? MAX_CALLS : MAX_CALLS - OPERATORS_CALLS;
+    uint32_t most = c->listener == LISTENER_CTL ? MAX_CALLS : MAX_CALLS - OPERATORS_CALLS;
     struct worker_calls *t = d->calls;
 
     for (uint32_t i = 0; i < most; i++) {
@@ -158,12 +158,12 @@ worker_calls_control_done(struct worker *w, uint64_t number, uint32_t code,
                : map ? "the worker rejected the command without a message"
                      : "the worker is not ready; retry later");
     } else if (c) {
-        front_reply(d, k->rid, &p);
+        frontend_reply(d, k->rid, &p);
         if (result)
             msgpack_pack_object(&p, *result);
         else
             msgpack_pack_map(&p, 0);
-        front_reply_end(d, c);
+        frontend_reply_end(d, c);
     }
     give(d, k);
 }
@@ -199,7 +199,7 @@ worker_calls_text_done(struct worker *w, const void *data, size_t n, struct err 
         snprintf(why, sizeof why, "%.*s", (int)MIN(t.text_bytes, (uint32_t)sizeof why - 1), text);
         refuse(d, k->client, k->rid, t.reason, why);
     } else if (c) {
-        front_reply(d, k->rid, &p);
+        frontend_reply(d, k->rid, &p);
         msgpack_pack_map(&p, 1);
         if (k->op == TEXT_TOKENIZE) {
             msg_key(&p, "ids");
@@ -214,7 +214,7 @@ worker_calls_text_done(struct worker *w, const void *data, size_t n, struct err 
             msg_key(&p, "text");
             msg_bytes(&p, text, t.text_bytes);
         }
-        front_reply_end(d, c);
+        frontend_reply_end(d, c);
     }
     give(d, k);
     return 0;

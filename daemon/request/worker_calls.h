@@ -8,8 +8,8 @@
 #define DAEMON_REQUEST_WORKER_CALLS_H
 
 #include "base/base.h"
-#include "daemon/session.h"
-#include "daemon/worker.h"
+#include "daemon/net/session.h"
+#include "daemon/supervise/worker.h"
 #include "ipc/msg.h"
 
 enum { MAX_CALLS = 256, TEXT_TOKENIZE = 1, TEXT_DETOKENIZE = 2, TEXT_FLAG = 1, TEXT_CHAT = 2 };

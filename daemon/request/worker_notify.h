@@ -8,7 +8,7 @@
 
 #include "base/base.h"
 #include "daemon/ledger/ledger.h"
-#include "daemon/worker.h"
+#include "daemon/supervise/worker.h"
 
 /* w, which has r, shall end it. reason: enum lagan_reason; 0: cancelled. */
 void worker_notify_cancel(struct worker *w, struct request *r, uint16_t reason);

@@ -88,7 +88,7 @@ inline give(q)
 	state[q] = OPEN
 }
 
-/* The worker is reaped: see bury() in daemon/worker.c. */
+/* The worker is reaped: see bury() in daemon/supervise/worker.c. */
 inline bury()
 {
 #if !defined(STALE) && !defined(NO_DRAIN)

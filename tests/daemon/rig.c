@@ -252,14 +252,14 @@ struct dealer {
 };
 
 struct dealer *
-dial_narrow(struct rig *r, const char *door, int frames)
+dial_narrow(struct rig *r, const char *listener, int frames)
 {
     struct dealer *c = calloc(1, sizeof *c);
     char endpoint[160];
     int zero = 0, bytes = frames * 64, never = -1;
 
     assert_non_null(c);
-    snprintf(endpoint, sizeof endpoint, "ipc://%s/%s", r->run, door);
+    snprintf(endpoint, sizeof endpoint, "ipc://%s/%s", r->run, listener);
     c->socket = zmq_socket(r->zmq, ZMQ_DEALER);
     zmq_setsockopt(c->socket, ZMQ_LINGER, &zero, sizeof zero);
     zmq_setsockopt(c->socket, ZMQ_SNDHWM, &zero, sizeof zero);
@@ -286,9 +286,9 @@ forget(struct dealer *c)
 }
 
 struct dealer *
-dial(struct rig *r, const char *door)
+dial(struct rig *r, const char *listener)
 {
-    return dial_narrow(r, door, 0);
+    return dial_narrow(r, listener, 0);
 }
 
 void

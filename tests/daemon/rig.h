@@ -37,11 +37,11 @@ void rig_await_workers(const struct rig *r, uint32_t n);
 
 struct dealer; /* one client */
 
-struct dealer *dial(struct rig *r, const char *door);
+struct dealer *dial(struct rig *r, const char *listener);
 /* Between two questions of a client that waits for something: after half a MiB of answers lagand sends it a PING. */
 enum { ASK_MS = 100 };
 /* One that takes so many frames and no more until it hears them, and does not connect twice. */
-struct dealer *dial_narrow(struct rig *r, const char *door, int frames);
+struct dealer *dial_narrow(struct rig *r, const char *listener, int frames);
 void hang_up(struct dealer *c);
 void hang_up_all(void); /* rig_clean() does */
 void send_bytes(struct dealer *c, const void *p, size_t n);

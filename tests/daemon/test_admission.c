@@ -27,7 +27,7 @@ set_up(void **state)
     d.ledger = ledger_new(16, 1);
     d.sessions = sessions_new(1);
     d.now = NSEC_S;
-    client = session_of(d.sessions, DOOR_API, "c", 1, 1, &gone);
+    client = session_of(d.sessions, LISTENER_API, "c", 1, 1, &gone);
     client->user = session_user(d.sessions, "uid:7");
     client->user->max_open = 1000;
     return 0;

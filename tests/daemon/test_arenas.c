@@ -1,5 +1,5 @@
 /* test_arenas.c - the promises of arenas.h. */
-#include "daemon/arenas.h"
+#include "daemon/supervise/arenas.h"
 
 #include "base/clock.h"
 #include "tests/test.h"
@@ -147,7 +147,7 @@ what_kv_holds_is_forgotten_after_a_fault_its_memory_after_two_and_all_after_thre
     arenas_after_death(&a, &killed, 0);
     arenas_after_death(&a, &silent, 0);
     assert_int_equal(a.n, 4);
-    assert_false(a.doubtful);
+    assert_false(a.verify_contents);
     arenas_after_death(&a, &fault, 0);
     for (uint32_t i = 0; i < 2; i++) {
         uint32_t n_left = i == 0 ? 3 : 1;

@@ -1,6 +1,6 @@
 /* test_config.c - the promises of options.h and yaml.h: every fault is told, all at once, with its place. */
-#include "daemon/options.h"
-#include "daemon/yaml.h"
+#include "daemon/config/options.h"
+#include "daemon/config/yaml.h"
 #include "tests/test.h"
 
 #include <stdio.h>

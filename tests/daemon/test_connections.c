@@ -1,5 +1,5 @@
 /* test_connections.c - who is cut when there are too many, and that nobody else is. */
-#include "daemon/connections.h"
+#include "daemon/net/connections.h"
 
 #include "base/clock.h"
 #include "tests/daemon/fake.h"

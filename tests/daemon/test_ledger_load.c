@@ -395,7 +395,7 @@ a_request_is_known_by_the_number_it_was_asked_for_last(void **state)
     uint32_t gone;
 
     (void)state;
-    c = session_of(was.sessions, DOOR_API, "c", 1, 1, &gone);
+    c = session_of(was.sessions, LISTENER_API, "c", 1, 1, &gone);
     c->user = session_user(was.sessions, "uid:1");
     ledger_save_new(was.ledger_log);
     grow(r, 2);

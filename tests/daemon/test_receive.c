@@ -501,7 +501,7 @@ a_lagand_that_stood_still_takes_no_client_for_silent_or_slow(void **state)
 
     (void)state;
     d.now = 26000 * NSEC_S;
-    c = session_of(d.sessions, DOOR_API, "c", 1, d.now, &gone);
+    c = session_of(d.sessions, LISTENER_API, "c", 1, d.now, &gone);
     assert_non_null(c);
     c->n_open = 1;
     row->delivery.stalled_since = d.now;
@@ -525,7 +525,7 @@ an_ack_says_that_what_was_sent_up_to_its_chunk_is_read_and_no_more(void **state)
     uint32_t gone;
 
     (void)state;
-    c = session_of(d.sessions, DOOR_API, "c", 1, 1, &gone);
+    c = session_of(d.sessions, LISTENER_API, "c", 1, 1, &gone);
     assert_int_equal(ledger_take(d.ledger, c->handle, 7, s, sizeof *s, &r), 0);
     r->delivery.ack_window = 4;
     c->sent = 1000;
@@ -548,7 +548,7 @@ a_chunk_that_has_no_room_is_not_made(void **state)
     uint32_t gone;
 
     (void)state;
-    c = session_of(d.sessions, DOOR_API, "c", 1, 1, &gone);
+    c = session_of(d.sessions, LISTENER_API, "c", 1, 1, &gone);
     assert_int_equal(ledger_name(d.ledger, row, &session, NULL, 0), 0);
     assert_int_equal(ledger_attach(d.ledger, row, c->handle, 1), 0);
     assert_int_equal(bytes_add(&row->outputs.token, "0123", 4), 0);
@@ -573,7 +573,7 @@ a_resume_that_is_refused_leaves_the_request_where_it_was(void **state)
     uint32_t gone;
 
     (void)state;
-    c = session_of(d.sessions, DOOR_API, "c", 1, 1, &gone);
+    c = session_of(d.sessions, LISTENER_API, "c", 1, 1, &gone);
     *s = (struct rec_submit){ .n = 2, .max_tokens = MAX_TOKENS };
     assert_int_equal(ledger_take(d.ledger, 1, 7, s, sizeof *s, &r), 0);
     assert_int_equal(outputs_init(r), 0);

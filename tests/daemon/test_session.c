@@ -1,5 +1,5 @@
 /* test_session.c - the promises of session.h. */
-#include "daemon/session.h"
+#include "daemon/net/session.h"
 
 #include "tests/test.h"
 
@@ -11,18 +11,18 @@ the_same_id_at_the_same_door_is_the_same_client(void **state)
 {
     struct sessions *s = sessions_new(1);
     uint32_t gone;
-    struct client *a = session_of(s, DOOR_API, "\0abcd", 5, 1, &gone);
+    struct client *a = session_of(s, LISTENER_API, "\0abcd", 5, 1, &gone);
 
     (void)state;
     assert_non_null(a);
-    assert_ptr_equal(session_of(s, DOOR_API, "\0abcd", 5, 2, &gone), a);
+    assert_ptr_equal(session_of(s, LISTENER_API, "\0abcd", 5, 2, &gone), a);
     assert_int_equal(a->heard, 2);
-    assert_ptr_not_equal(session_of(s, DOOR_CTL, "\0abcd", 5, 3, &gone), a);
+    assert_ptr_not_equal(session_of(s, LISTENER_CTL, "\0abcd", 5, 3, &gone), a);
     assert_int_equal(session_n(s), 2);
     sessions_free(s);
 }
 
-/* Numbers that count upwards: one door's second was taken for another door's third. */
+/* Numbers that count upwards: one listener's second was taken for another listener's third. */
 static void
 the_same_number_at_two_doors_is_two_clients(void **state)
 {
@@ -31,12 +31,12 @@ the_same_number_at_two_doors_is_two_clients(void **state)
 
     (void)state;
     for (uint64_t n = 0; n < 256; n++)
-        for (int door = 0; door < N_DOORS; door++)
-            assert_non_null(session_of(s, (enum front_door)door, &n, sizeof n, 1, &gone));
-    assert_int_equal(session_n(s), 256 * N_DOORS);
+        for (int listener = 0; listener < N_LISTENERS; listener++)
+            assert_non_null(session_of(s, (enum listener_id)listener, &n, sizeof n, 1, &gone));
+    assert_int_equal(session_n(s), 256 * N_LISTENERS);
     for (uint64_t n = 0; n < 256; n++)
-        assert_int_equal(session_at(s, DOOR_CTL, &n, sizeof n)->door, DOOR_CTL);
-    assert_null(session_at(s, DOOR_CTL, "none", 4));
+        assert_int_equal(session_at(s, LISTENER_CTL, &n, sizeof n)->listener, LISTENER_CTL);
+    assert_null(session_at(s, LISTENER_CTL, "none", 4));
     sessions_free(s);
 }
 
@@ -45,7 +45,7 @@ a_handle_is_never_another_clients(void **state)
 {
     struct sessions *s = sessions_new(1);
     uint32_t gone, handle;
-    struct client *a = session_of(s, DOOR_API, "a", 1, 1, &gone);
+    struct client *a = session_of(s, LISTENER_API, "a", 1, 1, &gone);
 
     (void)state;
     handle = a->handle;
@@ -53,7 +53,7 @@ a_handle_is_never_another_clients(void **state)
     session_drop(s, a);
     assert_null(session_find(s, handle));
     for (int i = 0; i < 2 * MAX_CLIENTS; i++) {
-        a = session_of(s, DOOR_API, &i, sizeof i, 1, &gone);
+        a = session_of(s, LISTENER_API, &i, sizeof i, 1, &gone);
         assert_non_null(a);
         assert_int_not_equal(a->handle, handle);
     }
@@ -70,19 +70,19 @@ a_full_table_gives_up_the_silent_and_never_one_with_requests(void **state)
 
     (void)state;
     for (int i = 0; i < MAX_CLIENTS; i++) {
-        c = session_of(s, DOOR_API, &i, sizeof i, 100 + i, &gone);
+        c = session_of(s, LISTENER_API, &i, sizeof i, 100 + i, &gone);
         assert_int_equal(gone, CLIENT_NONE);
         c->n_open = i == 0;
         if (i == 0) busy = c;
         if (i == 2) handle = c->handle;
     }
-    session_of(s, DOOR_API, &(int){ 1 }, sizeof(int), 4000, &gone); /* it is heard again */
-    assert_non_null(session_of(s, DOOR_API, "new", 3, 5000, &gone));
+    session_of(s, LISTENER_API, &(int){ 1 }, sizeof(int), 4000, &gone); /* it is heard again */
+    assert_non_null(session_of(s, LISTENER_API, "new", 3, 5000, &gone));
     assert_int_equal(gone, handle);
     assert_ptr_equal(session_find(s, busy->handle), busy);
 
     for (uint32_t at = 0; (c = session_next(s, &at));) c->n_open = 1;
-    assert_null(session_of(s, DOOR_API, "newer", 5, 5001, &gone));
+    assert_null(session_of(s, LISTENER_API, "newer", 5, 5001, &gone));
     sessions_free(s);
 }
 

@@ -1,5 +1,5 @@
 /* test_supervisor.c - the table of supervisor.h, all cells of it, deaths and backoff; fake clock. */
-#include "daemon/supervisor.h"
+#include "daemon/supervise/supervisor.h"
 
 #include "base/clock.h"
 #include "tests/test.h"
@@ -36,7 +36,7 @@ kill_(void *arg, int sig)
 }
 
 static void
-bury(void *arg, const struct death *d)
+reap(void *arg, const struct death *d)
 {
     (void)d;
     ((struct hands *)arg)->buried++;
@@ -49,7 +49,7 @@ moved(void *arg, enum super_state from, enum super_state to)
     ((struct hands *)arg)->to = to;
 }
 
-static const struct super_ops ops = { spawn, tell_drain, kill_, bury, moved };
+static const struct super_ops ops = { spawn, tell_drain, kill_, reap, moved };
 
 static void
 start(struct super *s, struct hands *h, nsec now)
@@ -449,15 +449,15 @@ one_that_had_no_processor_to_die_has_so_much_longer(void **state)
     (void)state;
     start(&s, &h, 0);
     super_event(&s, EV_READY, 0);
-    super_excuse(&s, NSEC_S); /* nothing is awaited of it */
+    super_discount(&s, NSEC_S); /* nothing is awaited of it */
     super_broken(&s, DEATH_SILENT, 0);
     assert_int_equal(s.state, SUPER_DYING);
     until = s.timer;
-    super_excuse(&s, 12 * NSEC_S);
+    super_discount(&s, 12 * NSEC_S);
     assert_int_equal(s.timer, until + 12 * NSEC_S);
     super_event(&s, EV_TIMER, s.timer);
     assert_int_equal(s.state, SUPER_LOST);
-    super_excuse(&s, NSEC_S);
+    super_discount(&s, NSEC_S);
     assert_int_equal(s.timer, NSEC_NEVER);
 }
 

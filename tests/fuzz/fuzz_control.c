@@ -9,10 +9,10 @@
 
 #include "base/clock.h"
 #include "base/log.h"
-#include "daemon/arenas.h"
+#include "daemon/persist/fdstore.h"
 #include "daemon/request/worker_calls.h"
-#include "daemon/control.h"
-#include "daemon/store.h"
+#include "daemon/supervise/arenas.h"
+#include "daemon/supervise/control_channel.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -45,7 +45,7 @@ static struct sent { /* waits in the socket */
 } sent[MAX_SENT];
 static uint32_t n_sent, n_gone, n_arenas, n_taken, strikes;
 static struct twin_arena arena[MAX_ARENAS];
-static bool doubtful, adopted;
+static bool verify_contents, adopted;
 static nsec adopted_at;
 
 static int
@@ -102,7 +102,7 @@ twin_death(const struct death *d, nsec now)
 {
     if (d->fault) {
         strikes = adopted && now <= adopted_at + 60 * NSEC_S ? strikes + 1 : 1;
-        doubtful = true;
+        verify_contents = true;
     }
     if (!d->adopt_kv || strikes >= 2) forget("manifest");
     if (strikes >= 2) {
@@ -114,31 +114,31 @@ twin_death(const struct death *d, nsec now)
 
 /* ---- the fd store, played */
 
-static char stored[MAX_ARENAS + 1][STORE_NAME];
+static char stored[MAX_ARENAS + 1][FDSTORE_NAME];
 static uint32_t n_stored;
 
 int
-store_arena_name(char buf[STORE_NAME], uint32_t worker, const struct hand_note *note)
+fdstore_arena_name(char buf[FDSTORE_NAME], uint32_t worker, const struct hand_note *note)
 {
-    snprintf(buf, STORE_NAME, "w%u=%s", worker, note->name);
+    snprintf(buf, FDSTORE_NAME, "w%u=%s", worker, note->name);
     return strchr(note->name, '_') ? -EINVAL : 0;
 }
 
 void
-store_put(const char *name, int fd)
+fdstore_put(const char *name, int fd)
 {
     struct stat st;
 
     check(fstat(fd, &st) == 0 && n_stored <= MAX_ARENAS);
-    memcpy(stored[n_stored++], name, STORE_NAME);
+    memcpy(stored[n_stored++], name, FDSTORE_NAME);
 }
 
 void
-store_drop(const char *name)
+fdstore_drop(const char *name)
 {
     for (uint32_t i = 0; i < n_stored; i++) {
         if (strcmp(stored[i], name)) continue;
-        memmove(stored[i], stored[--n_stored], STORE_NAME);
+        memmove(stored[i], stored[--n_stored], FDSTORE_NAME);
         return;
     }
     check(!"it was there");
@@ -182,7 +182,7 @@ compare_arenas(void)
     for (uint32_t i = 0; i < n_arenas; i++) {
         const struct twin_arena *t = &arena[i];
         const struct kept_arena *k = arenas.at;
-        char name[STORE_NAME];
+        char name[FDSTORE_NAME];
         uint32_t at = 0, there = 0;
 
         while (at < arenas.n && strcmp(k[at].note.name, t->name)) at++;
@@ -289,12 +289,12 @@ succeed(struct in *in)
 
         while (at < n_arenas && strcmp(arena[at].name, note.name)) at++;
         check(at < n_arenas && arena[at].whole && note.bytes == arena[at].bytes);
-        check(note.flags == (doubtful ? HAND_COMPLETE | HAND_VERIFY : HAND_COMPLETE));
+        check(note.flags == (verify_contents ? HAND_COMPLETE | HAND_VERIFY : HAND_COMPLETE));
         check(n_whole-- > 0);
         close(fd);
     }
     check(n_whole == 0);
-    if (what & 16) arenas.doubtful = doubtful = false; /* it has looked */
+    if (what & 16) arenas.verify_contents = verify_contents = false; /* it has looked */
 }
 
 /* ---- libzmq's side of the control channel, played */
@@ -468,12 +468,13 @@ static struct heard {
 static uint32_t n_heard, n_want;
 static int known; /* a peer; -1: the worker has not come yet */
 static const char *token;
-static struct control *control;
+static struct control_channel *control;
 static struct daemon d;
 static struct worker w;
 
 void
-worker_calls_control_done(struct worker *who, uint64_t number, uint32_t code, const msgpack_object *map)
+worker_calls_control_done(struct worker *who, uint64_t number, uint32_t code,
+                          const msgpack_object *map)
 {
     check(who == &w && n_heard < MOST_HEARD && map);
     heard[n_heard++] = (struct heard){ number, code, msg_get(map, "result") != NULL };
@@ -531,7 +532,7 @@ pump(void)
     n_heard = n_want = 0;
     for (uint32_t i = 0; i < n_inbox; i++) twin_hear(&inbox[i]);
     *has_come = true;
-    while (more) more = control_pump(control);
+    while (more) more = control_channel_pump(control);
     check(n_read == n_inbox && n_heard == n_want);
     for (uint32_t i = 0; i < n_heard; i++)
         check(heard[i].number == want[i].number && heard[i].code == want[i].code &&
@@ -602,7 +603,7 @@ static void
 ask(struct in *in)
 {
     uint64_t number = (uint64_t)byte(in) << 32 | byte(in);
-    int r = control_call(control, number, "stats", NULL);
+    int r = control_channel_call(control, number, "stats", NULL);
 
     check(r == (known < 0 ? -ENOTCONN : 0));
     check(r < 0 || call.rid == number);
@@ -617,7 +618,7 @@ open_control(void)
 
     snprintf(d.runtime.dir, sizeof d.runtime.dir, "/nonexistent");
     w.d = &d;
-    control = control_open(&w, &endpoint, &token);
+    control = control_channel_open(&w, &endpoint, &token);
     check(control);
     known = -1;
 }
@@ -657,7 +658,7 @@ LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     n_open = descriptors();
     arenas = (struct arenas){ .worker = 3 };
     n_arenas = n_stored = strikes = n_inbox = n_read = next_frame = 0;
-    doubtful = adopted = false;
+    verify_contents = adopted = false;
     adopted_at = NSEC_S;
     open_hand();
     open_control();
@@ -689,7 +690,7 @@ LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     }
     pump();
     take_arenas();
-    control_close(control);
+    control_channel_close(control);
     arenas_close(&arenas);
     close_hand();
     check(descriptors() == n_open);

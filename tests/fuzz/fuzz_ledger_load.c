@@ -6,12 +6,12 @@
  */
 #include "tests/fuzz/fuzz.h"
 
+#include "daemon/config/options.h"
 #include "daemon/ledger/ledger_load.h"
 #include "daemon/ledger/ledger_save.h"
 #include "daemon/ledger/outputs.h"
 #include "daemon/ledger/quarantine.h"
 #include "daemon/ledger/request.h"
-#include "daemon/options.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -7,10 +7,10 @@
 #include "tests/fuzz/fuzz.h"
 
 #include "base/log.h"
-#include "daemon/commands.h"
 #include "daemon/ledger/outputs.h"
 #include "daemon/ledger/quarantine.h"
 #include "daemon/ledger/request.h"
+#include "daemon/ops/commands.h"
 #include "daemon/request/deliver.h"
 #include "daemon/request/dispatch.h"
 #include "daemon/request/lifecycle.h"

@@ -342,7 +342,7 @@ starved_of(struct service *s, struct looked_at *to, pid_t pid, nsec now)
     *to = (struct looked_at){ .pid = pid };
     for (uint32_t i = 0; i < ARRAY_LEN(s->at); i++)
         if (s->at[i].pid == pid) to->starved = s->at[i].starved;
-    return starved_since(&to->starved, pid, now);
+    return cpu_starvation_since(&to->starved, pid, now);
 }
 
 nsec

@@ -7,7 +7,7 @@
 #define TESTS_TORTURE_SERVICE_H
 
 #include "base/base.h"
-#include "daemon/starved.h"
+#include "daemon/supervise/cpu_starvation.h"
 #include "tests/systemd.h"
 #include "tests/torture/mock.h"
 
@@ -26,7 +26,7 @@ struct service {
     nsec looked, excused; /* service_now(): last look; not counted so far */
     struct looked_at {
         pid_t pid;
-        struct starved starved;
+        struct cpu_starvation starved;
     } at[2 * MOCK_WORKERS + 2]; /* then */
 };
 

@@ -1,0 +1,344 @@
+/* options.c - see options.h. */
+#include "daemon/config/options.h"
+
+#include "daemon/config/yaml.h"
+#include "daemon/net/session.h"
+#include "ipc/curve.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#ifndef SYSCONFDIR
+#define SYSCONFDIR "/etc"
+#endif
+const char config_default_file[] = SYSCONFDIR "/lagan/lagan.yaml";
+
+#define AT(field) OPT_AT(options, field)
+
+/* clang-format off */
+const struct opt daemon_opts[] = {
+    { "model", OPT_STR, AT(model), "", NULL, 0, 0, 0, "DIR",
+      "serve this Hugging Face directory and nothing else" },
+    { "device", OPT_STR, AT(device), "", NULL, 0, 0, 0, "DEVICE",
+      "device of the only model: auto, cpu, cuda or cuda:N" },
+    { "set", OPT_STR, AT(set), "", NULL, 0, 0, OPT_REPEAT, "KEY=VALUE",
+      "a setting of the only model; may be given again, and of one KEY the last counts" },
+    { "config", OPT_STR, AT(config), "", NULL, 0, 0, 0, "FILE",
+      "configuration; default " SYSCONFDIR "/lagan/lagan.yaml if it is there" },
+    { "runtime_dir", OPT_STR, AT(runtime_dir), "", NULL, 0, 0, 0, "DIR",
+      "where the sockets are; default $RUNTIME_DIRECTORY, else /run/lagan" },
+    { "remove_runtime_dir", OPT_BOOL, AT(remove_runtime_dir), "false", NULL, 0, 0, 0, NULL,
+      "remove the runtime directory at the end" },
+    { "foreground", OPT_BOOL, AT(foreground), "false", NULL, 0, 0, 0, NULL,
+      "stay in the foreground, which lagand always does" },
+    { "check", OPT_BOOL, AT(check), "false", NULL, 0, 0, 0, NULL,
+      "read the configuration, say all that is wrong with it, and leave" },
+    { "api.max_inflight", OPT_U32, AT(max_inflight), "1024", NULL, 1, 65536, 0, "N",
+      "open requests of one client" },
+    { "api.max_connections", OPT_U32, AT(max_connections), "1024", NULL, 1, MAX_CLIENTS, 0, "N",
+      "connections at once; who comes then takes the place of one that has no open request" },
+    { "api.max_user_inflight", OPT_U32, AT(max_user_inflight), "4096", NULL, 1, 65536, 0, "N",
+      "open requests of all clients of one user: of a uid here, of a key over tcp" },
+    { "api.max_user_tokens", OPT_U64, AT(max_user_tokens), "0", NULL, 0, 0, 0, "N",
+      "tokens of their prompts and answers to come; 0: no limit" },
+    { "api.memory", OPT_BYTES, AT(memory), "4GiB", NULL, 1 << 20, 0, 0, "BYTES",
+      "what open requests with their answers may take in lagand" },
+    { "limits.tensor_bytes", OPT_BYTES, AT(tensor_bytes), "64MiB", NULL, 0, 1LL << 36, 0, "BYTES",
+      "encoder states and logits that one request may ask for" },
+    { "api.tcp", OPT_STR, AT(tcp), "", NULL, 0, 0, 0, "ENDPOINT",
+      "serve here too, for example tcp://*:7770; needs api.keys" },
+    { "api.keys", OPT_STR, AT(keys), "", NULL, 0, 0, 0, "FILE",
+      "lagand's secret and the keys of those who may connect over tcp; laganctl keygen --help" },
+    { "api.ack_timeout", OPT_NSEC, AT(ack_timeout), "30s", NULL, 1e6, 0, 0, "TIME",
+      "a client that acknowledges nothing for so long is a slow reader" },
+    { "api.lease", OPT_NSEC, AT(lease), "10s", NULL, 1e6, 0, 0, "TIME",
+      "a client that says nothing for so long is gone" },
+    { "scheduler.max_num_queued_reqs", OPT_U32, AT(max_queued_reqs), "1024", NULL, 1, 65536, 0, "N",
+      "requests that may wait for a worker" },
+    { "scheduler.max_num_queued_tokens", OPT_U64, AT(max_queued_tokens), "1000000", NULL, 1, 0, 0,
+      "N", "prompt tokens that may wait for a worker" },
+    { "supervisor.stall_timeout", OPT_NSEC, AT(stall_timeout), "3s", NULL, 1e8, 0, 0, "TIME",
+      "a worker that does not beat for so long is hung" },
+    { "supervisor.start_timeout", OPT_NSEC, AT(start_timeout), "30min", NULL, 1e8, 0, 0, "TIME",
+      "a worker that is not ready after so long is killed" },
+    { "supervisor.shutdown_timeout", OPT_NSEC, AT(shutdown_timeout), "30s", NULL, 1e6, 0, 0, "TIME",
+      "how long open requests may take to finish at the end" },
+    { "log.level", OPT_ENUM, AT(log_level), "info", "err|warn|info|debug", 0, 0, 0, NULL,
+      "how much is told" },
+    { "worker", OPT_STR, AT(worker), "", NULL, 0, 0, OPT_HIDDEN, "PATH",
+      "the worker program" },
+    { "help", OPT_BOOL, AT(help), "false", NULL, 0, 0, 0, NULL, "print this" },
+    { "version", OPT_BOOL, AT(version), "false", NULL, 0, 0, 0, NULL, "print the version" },
+    { "manual", OPT_BOOL, AT(manual), "false", NULL, 0, 0, OPT_HIDDEN, NULL, "print lagand(8)" },
+    { NULL },
+};
+/* clang-format on */
+
+struct reading {
+    struct config *c;
+    struct problems *p;
+};
+
+static uint32_t
+row_of(const struct opt *table, const char *key)
+{
+    const struct opt *o = opt_find(table, key, strlen(key));
+
+    check(o && o - table < MAX_ROWS_OF_A_TABLE);
+    return (uint32_t)(o - table);
+}
+
+/* Keys that make no sense in a file. */
+static bool
+only_on_command_line(const char *key)
+{
+    static const char *const keys[] = {
+        "model", "device",  "set",    "config", "foreground",        "check",
+        "help",  "version", "manual", "worker", "remove_runtime_dir"
+    };
+
+    for (size_t i = 0; i < ARRAY_LEN(keys); i++) {
+        if (strcmp(key, keys[i]) == 0) return true;
+    }
+    return false;
+}
+
+static void
+take_key(void *arg, int model, const char *key, const char *value, const char *where, unsigned line)
+{
+    struct reading *r = arg;
+    struct config *c = r->c;
+    struct err e;
+
+    if (model >= MAX_MODELS) {
+        problem(r->p, "%s: more than %d models", where, MAX_MODELS);
+    } else if (model == YAML_TOP && only_on_command_line(key)) {
+        problem(r->p, "%s: %s is for the command line only", where, key);
+    } else if (model == YAML_TOP) {
+        if (opt_set(daemon_opts, &c->o, key, value, where, &e) < 0) {
+            problem(r->p, "%s", e.text);
+        } else {
+            c->from[row_of(daemon_opts, key)] = (int)line;
+        }
+    } else {
+        struct config_model *m = &c->model[model];
+
+        for (; c->n_models <= (uint32_t)model; c->n_models++) {
+            opt_defaults(model_opts, &c->model[c->n_models].keys);
+        }
+        if (opt_set(model_opts, &m->keys, key, value, where, &e) < 0) {
+            problem(r->p, "%s", e.text);
+        } else {
+            m->from[row_of(model_opts, key)] = (int)line;
+        }
+    }
+}
+
+/* Which keys stand on the command line; it has been read without fault before. */
+static void
+mark_argv(struct config *c, int argc, char **argv)
+{
+    for (int i = 1; i < argc && !strncmp(argv[i], "--", 2); i++) {
+        size_t n = strcspn(argv[i] + 2, "=");
+        char key[64] = { 0 };
+        const struct opt *o;
+
+        if (n >= sizeof key) continue;
+        for (size_t k = 0; k < n; k++) key[k] = argv[i][2 + k] == '-' ? '_' : argv[i][2 + k];
+        o = opt_find(daemon_opts, key, n);
+        if (!o) continue;
+        c->from[o - daemon_opts] = FROM_COMMAND_LINE;
+        if (!argv[i][2 + n] && o->type != OPT_BOOL) i++;
+    }
+}
+
+static void
+set_model_key(struct config *c, const char *key, const char *value, const char *where,
+              struct problems *p)
+{
+    struct err e;
+
+    if (opt_set(model_opts, &c->model[0].keys, key, value, where, &e) < 0) {
+        problem(p, "%s", e.text);
+    } else {
+        c->model[0].from[row_of(model_opts, key)] = FROM_COMMAND_LINE;
+    }
+}
+
+/* --model, --device and --set, into the only model. */
+static void
+command_line_model(struct config *c, struct problems *p)
+{
+    char *set = c->o.set, *line;
+
+    if (*c->o.model) {
+        c->n_models = 1;
+        memset(&c->model[0], 0, sizeof c->model[0]);
+        opt_defaults(model_opts, &c->model[0].keys);
+        set_model_key(c, "path", c->o.model, "--model", p);
+    }
+    if (c->n_models != 1 && (*c->o.device || *set)) {
+        problem(p, "%s speaks of the only model, but %s; use a models: section per model",
+                *set ? "--set" : "--device", c->n_models ? "there are several" : "there is none");
+        return;
+    }
+    if (*c->o.device) set_model_key(c, "device", c->o.device, "--device", p);
+    while ((line = strsep(&set, "\n"))) {
+        char *value = strchr(line, '=');
+
+        if (!*line) continue;
+        if (!value) {
+            problem(p, "--set %s: KEY=VALUE is expected", line);
+            continue;
+        }
+        *value++ = 0;
+        set_model_key(c, line, value, "--set", p);
+        value[-1] = '='; /* the text stays whole for `laganctl config` */
+        if (set) set[-1] = '\n';
+    }
+}
+
+/* A name for each model, and no two alike. */
+static void
+name_models(struct config *c, struct problems *p)
+{
+    for (uint32_t i = 0; i < c->n_models; i++) {
+        struct model_keys *k = &c->model[i].keys;
+        size_t n = strlen(k->path);
+        const char *base;
+        struct stat st;
+
+        if (!n) {
+            problem(p, "models: entry %u has no path", i + 1);
+            continue;
+        }
+        while (n > 1 && k->path[n - 1] == '/') k->path[--n] = 0;
+        base = strrchr(k->path, '/');
+        if (!*k->name) snprintf(k->name, sizeof k->name, "%.63s", base ? base + 1 : k->path);
+        if (stat(k->path, &st) < 0) {
+            problem(p, "model %s: %s: %s", k->name, k->path, strerror(errno));
+        } else if (!S_ISDIR(st.st_mode)) {
+            problem(p, "model %s: %s is not a directory", k->name, k->path);
+        }
+        for (uint32_t j = 0; j < i; j++) {
+            if (strcmp(c->model[j].keys.name, k->name) == 0) {
+                problem(p, "models: two are named %s; give them names", k->name);
+            }
+        }
+    }
+}
+
+static void
+runtime_dir(struct config *c, struct problems *p)
+{
+    const char *env = getenv("RUNTIME_DIRECTORY"), *dir = c->o.runtime_dir;
+    size_t n;
+
+    if (!*dir) dir = env && *env ? env : "/run/lagan";
+    n = strcspn(dir, *c->o.runtime_dir ? "" : ":"); /* systemd may list several */
+    if (n >= sizeof c->o.runtime_dir) {
+        problem(p, "runtime_dir: %zu bytes are too long", n);
+        return;
+    }
+    if (dir != c->o.runtime_dir) memcpy(c->o.runtime_dir, dir, n);
+    while (n > 1 && c->o.runtime_dir[n - 1] == '/') n--;
+    c->o.runtime_dir[n] = 0;
+}
+
+/* Nothing is served over a network without keys. */
+static void
+network(struct config *c, struct problems *p)
+{
+    static struct curve_file keys;
+    struct err e;
+
+    if (!*c->o.tcp) return;
+    if (strncmp(c->o.tcp, "tcp://", 6)) {
+        problem(p, "api.tcp %s does not begin with tcp://", c->o.tcp);
+    } else if (!*c->o.keys) {
+        problem(p, "api.tcp is set and api.keys is not: nothing is served over a network without "
+                   "keys; laganctl keygen --help says how to make them");
+    } else if (curve_read(&keys, c->o.keys, &e) < 0) {
+        problem(p, "api.keys: %s", e.text);
+    } else if (!*keys.secret) {
+        problem(p, "api.keys: %s has no line with lagand's secret", c->o.keys);
+    }
+    explicit_bzero(&keys, sizeof keys);
+}
+
+int
+config_read(struct config *c, int argc, char **argv, struct problems *p, bool *usage)
+{
+    struct reading reading = { c, p };
+    struct err e;
+    char file[1024];
+    uint64_t given = 0;
+    int at = 1, r;
+
+    memset(c, 0, sizeof *c);
+    memset(p, 0, sizeof *p);
+    opt_defaults(daemon_opts, &c->o);
+    *usage = true;
+    if (opt_argv(daemon_opts, &c->o, &given, argc, argv, &at, &e) < 0) {
+        problem(p, "%s", e.text);
+        return -EINVAL;
+    }
+    if (at < argc) {
+        problem(p, "\"%s\" is not an option", argv[at]);
+        return -EINVAL;
+    }
+    *usage = false;
+    if (c->o.help || c->o.version || c->o.manual) return 0;
+
+    /* The file first, the command line over it. */
+    snprintf(file, sizeof file, "%s", *c->o.config ? c->o.config : config_default_file);
+    if (*c->o.config || !*c->o.model) {
+        bool asked = *c->o.config;
+
+        opt_defaults(daemon_opts, &c->o);
+        r = yaml_read(file, take_key, &reading, p);
+        c->has_file = r == 0;
+        if (r == -ENOENT && asked) problem(p, "%s: %s", file, strerror(ENOENT));
+        at = 1;
+        given = 0;
+        check(opt_argv(daemon_opts, &c->o, &given, argc, argv, &at, &e) == 0);
+        if (c->has_file) snprintf(c->o.config, sizeof c->o.config, "%s", file);
+    }
+    mark_argv(c, argc, argv);
+    command_line_model(c, p);
+    name_models(c, p);
+    runtime_dir(c, p);
+    network(c, p);
+    if (!c->n_models && !p->n) {
+        problem(p, "there is no model to serve: give --model DIR, or models: in %s", file);
+    }
+    if (config_n_workers(c) > MAX_WORKERS) {
+        problem(p, "%u workers are configured, at most %d can run", config_n_workers(c),
+                MAX_WORKERS);
+    }
+    return p->n ? -EINVAL : 0;
+}
+
+const char *
+config_from(const struct config *c, int from, char *buf, size_t n)
+{
+    if (from == FROM_DEFAULT) {
+        snprintf(buf, n, "default");
+    } else if (from == FROM_COMMAND_LINE) {
+        snprintf(buf, n, "command line");
+    } else {
+        snprintf(buf, n, "%s:%d", c->o.config, from);
+    }
+    return buf;
+}
+
+uint32_t
+config_n_workers(const struct config *c)
+{
+    uint32_t n = 0;
+
+    for (uint32_t i = 0; i < c->n_models; i++) n += c->model[i].keys.workers;
+    return n;
+}

@@ -1,0 +1,173 @@
+/* runtime_dir.c - see runtime_dir.h.
+ *
+ * A socket's file outlives a killed process, and ZeroMQ unlinks whatever it finds where it binds: so the lock comes
+ * first, and a path is looked at before anything is bound there.
+ */
+#include "daemon/config/runtime_dir.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+static void
+path_in(const struct runtime_dir *r, const char *name, char buf[320])
+{
+    snprintf(buf, 320, "%s/%s", r->dir, name);
+}
+
+static int
+busy(const struct runtime_dir *r, struct err *e)
+{
+    char pid[16] = "?";
+    ssize_t n = pread(r->lock, pid, sizeof pid - 1, 0);
+
+    if (n > 0) pid[strcspn(pid, "\n")] = 0;
+    return err_set(e, -EBUSY, "another lagand (pid %s) runs on %s", pid, r->dir);
+}
+
+/* Open and lock the file. It may be unlinked by the one who leaves between our open and our lock: then
+ * we hold a file without a name, and try again. */
+static int
+take_lock(struct runtime_dir *r, struct err *e)
+{
+    char path[320], pid[16];
+    int n = snprintf(pid, sizeof pid, "%d\n", (int)getpid());
+
+    path_in(r, "lagand.lock", path);
+    for (;;) {
+        struct stat named, held;
+
+        r->lock = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0644);
+        if (r->lock < 0) {
+            return err_set(e, -errno, "runtime directory %s: cannot write in it: %s", r->dir,
+                           strerror(errno));
+        }
+        if (flock(r->lock, LOCK_EX | LOCK_NB) < 0) {
+            int code = errno == EWOULDBLOCK ? busy(r, e)
+                                            : err_set(e, -errno, "%s: %s", path, strerror(errno));
+            close(r->lock);
+            return code;
+        }
+        if (stat(path, &named) == 0 && fstat(r->lock, &held) == 0 && named.st_ino == held.st_ino &&
+            named.st_dev == held.st_dev)
+            break;
+        close(r->lock);
+    }
+    if (ftruncate(r->lock, 0) < 0 || pwrite(r->lock, pid, (size_t)n, 0) != n) {
+        int code = err_set(e, -errno, "%s: %s", path, strerror(errno));
+
+        unlink(path); /* while it is still locked */
+        close(r->lock);
+        return code;
+    }
+    return 0;
+}
+
+/* Remove the control sockets that a killed predecessor left; nobody holds the lock but us. */
+static void
+sweep(const struct runtime_dir *r)
+{
+    char path[320], file[640];
+    DIR *d;
+
+    path_in(r, "w", path);
+    d = opendir(path);
+    if (!d) return;
+    for (struct dirent *f; (f = readdir(d));) {
+        struct stat st;
+
+        snprintf(file, sizeof file, "%s/%s", path, f->d_name);
+        if (lstat(file, &st) == 0 && S_ISSOCK(st.st_mode)) unlink(file);
+    }
+    closedir(d);
+}
+
+int
+runtime_dir_open(struct runtime_dir *r, const char *dir, struct err *e)
+{
+    char path[320];
+    int k;
+
+    *r = (struct runtime_dir){ .lock = -1 };
+    /* The longest name below it is a control socket's. */
+    if (strlen(dir) + strlen("/w/63.4294967295") > SOCKET_PATH_MAX) {
+        return err_set(e, -ENAMETOOLONG,
+                       "runtime directory %.160s: %zu bytes are too long for sockets in it; "
+                       "at most %zu",
+                       dir, strlen(dir), SOCKET_PATH_MAX - strlen("/w/63.4294967295"));
+    }
+    snprintf(r->dir, sizeof r->dir, "%s", dir);
+    if (mkdir(dir, 0750) == 0) {
+        r->made_dir = true;
+    } else if (errno != EEXIST) {
+        return err_set(e, -errno, "runtime directory %s: cannot be made: %s", dir, strerror(errno));
+    }
+    k = take_lock(r, e);
+    if (k < 0) {
+        r->lock = -1;
+        if (r->made_dir) rmdir(dir);
+        return k;
+    }
+    path_in(r, "w", path);
+    if (mkdir(path, 0700) < 0 && errno != EEXIST) {
+        int code = err_set(e, -errno, "%s: %s", path, strerror(errno));
+
+        runtime_dir_close(r);
+        return code;
+    }
+    sweep(r);
+    return 0;
+}
+
+void
+runtime_dir_close(struct runtime_dir *r)
+{
+    char path[320];
+
+    if (r->lock < 0) return;
+    path_in(r, "w", path);
+    rmdir(path);
+    path_in(r, "lagand.lock", path);
+    unlink(path); /* while it is still locked: see take_lock() */
+    close(r->lock);
+    r->lock = -1;
+    if (r->made_dir) rmdir(r->dir);
+}
+
+int
+runtime_dir_vacate(const struct runtime_dir *r, const char *name, struct err *e)
+{
+    struct sockaddr_un a = { .sun_family = AF_UNIX };
+    char path[320];
+    struct stat st;
+    int fd, n;
+
+    path_in(r, name, path);
+    if (lstat(path, &st) < 0) {
+        if (errno == ENOENT) return 0;
+        return err_set(e, -errno, "%s: %s", path, strerror(errno));
+    }
+    if (!S_ISSOCK(st.st_mode)) {
+        return err_set(e, -EEXIST, "%s exists and is not a socket; it is not ours to remove", path);
+    }
+    check(strlen(path) <= SOCKET_PATH_MAX);
+    memcpy(a.sun_path, path, strlen(path) + 1);
+    fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    if (fd < 0) return err_set(e, -errno, "socket: %s", strerror(errno));
+    n = connect(fd, (struct sockaddr *)&a, sizeof a);
+    n = n < 0 ? errno : 0;
+    close(fd);
+    if (n == 0 || n == EAGAIN) {
+        return err_set(e, -EADDRINUSE, "%s is alive: some other program listens there", path);
+    }
+    if (n != ECONNREFUSED) return err_set(e, -n, "%s: %s", path, strerror(n));
+    if (unlink(path) < 0) return err_set(e, -errno, "%s: %s", path, strerror(errno));
+    return 0;
+}

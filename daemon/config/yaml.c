@@ -1,0 +1,283 @@
+/* yaml.c - see yaml.h.
+ *
+ * A walk over libyaml's events with the path so far in one buffer; each level remembers how much of
+ * the buffer is its prefix.
+ */
+#include "daemon/config/yaml.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <yaml.h>
+
+enum { MAX_DEPTH = 8, MAX_PATH = 128, MAX_FILE = 1 << 20, MAX_SEEN = 512 };
+
+struct walk {
+    yaml_parser_t parser;
+    const char *name; /* of the file, for people */
+    yaml_key *take;
+    void *arg;
+    struct problems *p;
+    int model; /* index of the entry we are in, or YAML_TOP */
+    char path[MAX_PATH];
+    struct seen {
+        int model;
+        char path[MAX_PATH];
+        unsigned line;
+    } * seen; /* for keys given twice */
+    uint32_t n_seen;
+};
+
+static void
+wrong(struct walk *w, const yaml_mark_t *m, const char *what)
+{
+    problem(w->p, "%s:%zu:%zu: %s", w->name, m->line + 1, m->column + 1, what);
+}
+
+static int
+next(struct walk *w, yaml_event_t *ev)
+{
+    if (yaml_parser_parse(&w->parser, ev)) return 0;
+    problem(w->p, "%s:%zu:%zu: %s", w->name, w->parser.problem_mark.line + 1,
+            w->parser.problem_mark.column + 1,
+            w->parser.problem ? w->parser.problem : "cannot be read");
+    return -EBADMSG;
+}
+
+/* Is this key new? Says where it was given before. */
+static bool
+first_time(struct walk *w, const yaml_mark_t *m)
+{
+    for (uint32_t i = 0; i < w->n_seen; i++) {
+        if (w->seen[i].model == w->model && strcmp(w->seen[i].path, w->path) == 0) {
+            problem(w->p, "%s:%zu:%zu: %s is given twice; line %u has it too", w->name, m->line + 1,
+                    m->column + 1, w->path, w->seen[i].line);
+            return false;
+        }
+    }
+    if (w->n_seen == MAX_SEEN) {
+        wrong(w, m, "the file has more keys than there are settings");
+        return false;
+    }
+    w->seen[w->n_seen].model = w->model;
+    w->seen[w->n_seen].line = (unsigned)m->line + 1;
+    memcpy(w->seen[w->n_seen++].path, w->path, sizeof w->path);
+    return true;
+}
+
+/* Read past a value whose first event is *ev. */
+static int
+skip(struct walk *w, const yaml_event_t *ev)
+{
+    int depth = ev->type == YAML_MAPPING_START_EVENT || ev->type == YAML_SEQUENCE_START_EVENT;
+
+    while (depth) {
+        yaml_event_t e;
+
+        TRY(next(w, &e));
+        depth += e.type == YAML_MAPPING_START_EVENT || e.type == YAML_SEQUENCE_START_EVENT;
+        depth -= e.type == YAML_MAPPING_END_EVENT || e.type == YAML_SEQUENCE_END_EVENT;
+        yaml_event_delete(&e);
+    }
+    return 0;
+}
+
+static void
+take_scalar(struct walk *w, const yaml_event_t *ev)
+{
+    const char *value = (const char *)ev->data.scalar.value;
+    char where[160];
+
+    snprintf(where, sizeof where, "%.100s:%zu:%zu", w->name, ev->start_mark.line + 1,
+             ev->start_mark.column + 1);
+    if (strlen(value) != ev->data.scalar.length) {
+        wrong(w, &ev->start_mark, "a value with a NUL byte in it");
+    } else if (ev->data.scalar.plain_implicit &&
+               (!*value || !strcmp(value, "~") || !strcmp(value, "null"))) {
+        problem(w->p, "%s: %s has no value; leave the line out for the default", where, w->path);
+    } else {
+        w->take(w->arg, w->model, w->path, value, where, (unsigned)ev->start_mark.line + 1);
+    }
+}
+
+static int mapping(struct walk *w, int depth);
+
+/* models: a list of mappings. */
+static int
+models(struct walk *w, int depth)
+{
+    for (int i = 0;; i++) {
+        yaml_event_t ev;
+        int r = 0;
+
+        TRY(next(w, &ev));
+        if (ev.type == YAML_SEQUENCE_END_EVENT) {
+            yaml_event_delete(&ev);
+            w->model = YAML_TOP;
+            return 0;
+        }
+        if (ev.type == YAML_MAPPING_START_EVENT) {
+            w->model = i;
+            w->path[0] = 0;
+            r = mapping(w, depth + 1);
+        } else {
+            wrong(w, &ev.start_mark, "an entry of models is a mapping, with path: at least");
+            r = skip(w, &ev);
+        }
+        yaml_event_delete(&ev);
+        TRY(r);
+    }
+}
+
+static int
+value(struct walk *w, const yaml_event_t *ev, int depth)
+{
+    bool list = w->model == YAML_TOP && strcmp(w->path, "models") == 0;
+
+    switch (ev->type) {
+    case YAML_SCALAR_EVENT:
+        if (list) {
+            wrong(w, &ev->start_mark, "models is a list: each entry begins with \"- \"");
+        } else {
+            take_scalar(w, ev);
+        }
+        return 0;
+    case YAML_MAPPING_START_EVENT:
+        if (depth < MAX_DEPTH && !list) return mapping(w, depth + 1);
+        wrong(w, &ev->start_mark,
+              list ? "models is a list: each entry begins with \"- \"" : "nested too deep");
+        return skip(w, ev);
+    case YAML_SEQUENCE_START_EVENT:
+        if (list) return models(w, depth);
+        problem(w->p, "%s:%zu:%zu: %s is one value, not a list", w->name, ev->start_mark.line + 1,
+                ev->start_mark.column + 1, w->path);
+        return skip(w, ev);
+    default:
+        wrong(w, &ev->start_mark, "anchors and aliases are not understood here");
+        return 0;
+    }
+}
+
+/* The pairs of a mapping whose start has been read; w->path is its prefix and is so again after. */
+static int
+mapping(struct walk *w, int depth)
+{
+    size_t prefix = strlen(w->path);
+
+    for (;;) {
+        yaml_event_t key, val;
+        bool good = false;
+        int r;
+
+        w->path[prefix] = 0;
+        TRY(next(w, &key));
+        if (key.type == YAML_MAPPING_END_EVENT) {
+            yaml_event_delete(&key);
+            return 0;
+        }
+        if (key.type == YAML_SCALAR_EVENT) {
+            int n = snprintf(w->path + prefix, sizeof w->path - prefix, "%s%s", prefix ? "." : "",
+                             (const char *)key.data.scalar.value);
+
+            good = n > 0 && (size_t)n < sizeof w->path - prefix;
+            if (!good) wrong(w, &key.start_mark, "no such key: it is too long");
+        } else {
+            wrong(w, &key.start_mark, "a key is a word");
+            r = skip(w, &key);
+            if (r < 0) {
+                yaml_event_delete(&key);
+                return r;
+            }
+        }
+        r = next(w, &val);
+        if (r == 0) {
+            /* A mapping under a key may be split in two; a value may not be given twice. */
+            if (good && val.type == YAML_SCALAR_EVENT) good = first_time(w, &key.start_mark);
+            r = good ? value(w, &val, depth) : skip(w, &val);
+            yaml_event_delete(&val);
+        }
+        yaml_event_delete(&key);
+        TRY(r);
+    }
+}
+
+static int
+document(struct walk *w)
+{
+    bool begun = false;
+
+    for (;;) {
+        yaml_event_t ev;
+        yaml_event_type_t type;
+        int r = 0;
+
+        TRY(next(w, &ev));
+        type = ev.type;
+        if (type == YAML_DOCUMENT_START_EVENT) {
+            if (begun) wrong(w, &ev.start_mark, "a second document; one file is one");
+            begun = true;
+        } else if (type == YAML_MAPPING_START_EVENT) {
+            w->path[0] = 0;
+            w->model = YAML_TOP;
+            r = mapping(w, 1);
+        } else if (type == YAML_SCALAR_EVENT && !ev.data.scalar.length) {
+            /* an empty document says nothing, which is allowed */
+        } else if (type == YAML_SCALAR_EVENT || type == YAML_SEQUENCE_START_EVENT ||
+                   type == YAML_ALIAS_EVENT) {
+            wrong(w, &ev.start_mark, "the file is a mapping of keys to values");
+            r = skip(w, &ev);
+        }
+        yaml_event_delete(&ev);
+        if (r < 0 || type == YAML_STREAM_END_EVENT) return r;
+    }
+}
+
+int
+yaml_text(const char *name, const char *text, size_t n, yaml_key *take, void *arg,
+          struct problems *p)
+{
+    struct walk w = { .name = name, .take = take, .arg = arg, .p = p, .model = YAML_TOP };
+    int r;
+
+    w.seen = calloc(MAX_SEEN, sizeof *w.seen);
+    if (!w.seen || !yaml_parser_initialize(&w.parser)) {
+        free(w.seen);
+        problem(p, "%s: no memory to read it", name);
+        return -ENOMEM;
+    }
+    yaml_parser_set_input_string(&w.parser, (const unsigned char *)text, n);
+    r = document(&w);
+    yaml_parser_delete(&w.parser);
+    free(w.seen);
+    return r;
+}
+
+int
+yaml_read(const char *path, yaml_key *take, void *arg, struct problems *p)
+{
+    FILE *f = fopen(path, "re");
+    char *text;
+    size_t n;
+    int r;
+
+    if (!f) {
+        r = -errno;
+        if (r != -ENOENT) problem(p, "%s: %s", path, strerror(-r));
+        return r;
+    }
+    text = malloc(MAX_FILE);
+    n = text ? fread(text, 1, MAX_FILE, f) : 0;
+    if (!text || ferror(f) || n == MAX_FILE) {
+        problem(p, "%s: %s", path,
+                !text       ? "no memory"
+                : ferror(f) ? strerror(errno)
+                            : "over 1 MiB");
+        r = -EBADMSG;
+    } else {
+        r = yaml_text(path, text, n, take, arg, p);
+    }
+    free(text);
+    fclose(f);
+    return r;
+}

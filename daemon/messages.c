@@ -1,0 +1,342 @@
+/* messages.c - what a client's frame leads to: one function a message type; see frontend.h. */
+#include "base/failpoint.h"
+#include "daemon/net/frontend.h"
+#include "daemon/ops/commands.h"
+#include "daemon/request/admission.h"
+#include "daemon/request/deliver.h"
+#include "daemon/request/lifecycle.h"
+
+#include <errno.h>
+#include <string.h>
+
+/* ---- in: one function a message type */
+
+static void
+hello(struct daemon *d, struct client *c, const struct msg *m)
+{
+    uint64_t min = LAGAN_WIRE_VERSION, max = LAGAN_WIRE_VERSION;
+    struct msg_span session = { 0 };
+    msgpack_packer p;
+
+    msg_u64(&m->map, "min", &min);
+    msg_u64(&m->map, "max", &max);
+    if (min > LAGAN_WIRE_VERSION || max < LAGAN_WIRE_VERSION) {
+        FRONTEND_REFUSE(d, c, m->rid, LAGAN_E_UNSUPPORTED,
+                        "protocol versions %llu to %llu are offered, version %d is spoken here",
+                        (unsigned long long)min, (unsigned long long)max, LAGAN_WIRE_VERSION);
+        return;
+    }
+    if (msg_str(&m->map, "session", &session) == 0 && session.n != sizeof c->session) {
+        FRONTEND_REFUSE(d, c, m->rid, LAGAN_E_INVALID_REQUEST, "a session has %zu bytes, not %u",
+                        sizeof c->session, session.n);
+        return;
+    }
+    c->has_session = session.n > 0;
+    if (c->has_session) memcpy(&c->session, session.p, sizeof c->session);
+    p = frontend_begin(d, LAGAN_MSG_WELCOME, m->rid, 6);
+    msg_key(&p, "proto");
+    msgpack_pack_uint32(&p, LAGAN_WIRE_VERSION);
+    msg_key(&p, "instance");
+    msg_bin(&p, d->id, sizeof d->id);
+    msg_key(&p, "session");
+    msg_bin(&p, session.p ? session.p : "", session.n);
+    msg_key(&p, "limits");
+    msgpack_pack_map(&p, 3);
+    msg_key(&p, "frame");
+    msgpack_pack_uint32(&p, LAGAN_MAX_FRAME);
+    msg_key(&p, "win");
+    msgpack_pack_uint32(&p, LAGAN_MAX_WIN);
+    msg_key(&p, "inflight");
+    msgpack_pack_uint32(&p, d->config->o.max_inflight);
+    msg_key(&p, "models");
+    msgpack_pack_array(&p, d->config->n_models);
+    for (uint32_t i = 0; i < d->config->n_models; i++) msg_text(&p, d->config->model[i].keys.name);
+    msg_key(&p, "state");
+    msg_text(&p, command_state(d));
+    frontend_answer(d, c);
+}
+
+static void
+submit(struct daemon *d, struct client *c, const struct msg *m)
+{
+    struct request *r;
+    struct err e;
+    int code = admission_take(d, c, m, &r, &e);
+    msgpack_packer p;
+
+    if (code) {
+        FRONTEND_REFUSE(d, c, m->rid, (uint32_t)code, "%s", e.text);
+        return;
+    }
+    FP(front_taken);
+    p = frontend_begin(d, LAGAN_MSG_ACCEPT, m->rid, 3);
+    msg_key(&p, "pos");
+    msgpack_pack_uint32(&p, ledger_n_queued(d->ledger));
+    msg_key(&p, "id");
+    msgpack_pack_uint64(&p, request_id(r));
+    msg_key(&p, "seed");
+    msgpack_pack_uint64(&p, request_seed(r));
+    frontend_answer(d, c);
+    FP(front_accepted);
+}
+
+static void
+ack(struct daemon *d, struct client *c, const struct msg *m)
+{
+    struct request *r = ledger_find(d->ledger, c->handle, m->rid);
+    uint64_t n, win = 0;
+
+    if (!r) return; /* crossed its DONE */
+    if (msg_u64(&m->map, "n", &n) < 0 || n > UINT32_MAX) {
+        FRONTEND_REFUSE(d, c, m->rid, LAGAN_E_INVALID_REQUEST, "ACK: n is the number of a chunk");
+        return;
+    }
+    msg_u64(&m->map, "win", &win);
+    deliver_acked(d, r, (uint32_t)n, win > LAGAN_MAX_WIN ? LAGAN_MAX_WIN : (uint32_t)win);
+}
+
+static void
+cancel_one(struct daemon *d, struct client *c, uint64_t rid)
+{
+    struct request *r = ledger_find(d->ledger, c->handle, rid);
+
+    if (r) {
+        lifecycle_cancel(d, r, LAGAN_E_CANCELLED, "cancelled by its client after %u tokens",
+                         request_n_tokens(r));
+    } else {
+        FRONTEND_REFUSE(d, c, rid, LAGAN_E_NOT_FOUND, "there is no open request %llu to cancel",
+                        (unsigned long long)rid);
+    }
+}
+
+/* The rids of a list; NULL: there is none. false: it is too long, and refused. */
+static bool
+rids_of(struct daemon *d, struct client *c, const struct msg *m, const msgpack_object **ret,
+        uint32_t *n)
+{
+    const msgpack_object *o = msg_get(&m->map, "rids");
+    bool list = o && o->type == MSGPACK_OBJECT_ARRAY;
+
+    *ret = list ? o->via.array.ptr : NULL;
+    *n = list ? o->via.array.size : 0;
+    if (*n <= LAGAN_MAX_RIDS) return true;
+    FRONTEND_REFUSE(d, c, m->rid, LAGAN_E_INVALID_REQUEST,
+                    "rids has %u entries, at most %d are taken", *n, LAGAN_MAX_RIDS);
+    return false;
+}
+
+static void
+cancel(struct daemon *d, struct client *c, const struct msg *m)
+{
+    uint32_t n;
+    const msgpack_object *rid;
+
+    if (!rids_of(d, c, m, &rid, &n)) return;
+    if (!rid && !msg_get(&m->map, "rids")) {
+        cancel_one(d, c, m->rid);
+        return;
+    }
+    for (uint32_t i = 0; i < n; i++) {
+        if (rid[i].type == MSGPACK_OBJECT_POSITIVE_INTEGER) cancel_one(d, c, rid[i].via.u64);
+    }
+}
+
+static void
+query(struct daemon *d, struct client *c, const struct msg *m)
+{
+    uint32_t n;
+    const msgpack_object *rid;
+    msgpack_packer p;
+
+    if (!rids_of(d, c, m, &rid, &n)) return;
+    frontend_reply(d, m->rid, &p);
+    msgpack_pack_array(&p, n);
+    for (uint32_t i = 0; i < n; i++) {
+        uint64_t id = rid[i].type == MSGPACK_OBJECT_POSITIVE_INTEGER ? rid[i].via.u64 : 0;
+        struct request *r = ledger_find(d->ledger, c->handle, id);
+
+        msgpack_pack_map(&p, 3);
+        msg_key(&p, "rid");
+        msgpack_pack_uint64(&p, id);
+        msg_key(&p, "state");
+        msg_text(&p, r ? request_state_name(request_state(r)) : "unknown");
+        msg_key(&p, "n");
+        msgpack_pack_uint32(&p, r ? request_n_tokens(r) : 0);
+    }
+    frontend_reply_end(d, c);
+}
+
+/* ---- RESUME */
+
+/* A SUBMIT may be on its way still that was sent over the connection before this one. What we say now not to know
+ * is submitted again here, and may not be found then. */
+static void
+leave_others(struct daemon *d, const struct client *c)
+{
+    struct client *o;
+
+    for (uint32_t at = 0; (o = session_next(d->sessions, &at));)
+        o->left |= o != c && o->has_session && !memcmp(&o->session, &c->session, sizeof c->session);
+}
+
+static void
+resume(struct daemon *d, struct client *c, const struct msg *m)
+{
+    struct msg_resume q;
+    uint32_t n_unknown = 0;
+    struct err e = { .text = "RESUME needs a session, which HELLO gives" };
+    msgpack_packer p;
+
+    if (!c->has_session || msg_resume(&q, m, &e) < 0) {
+        FRONTEND_REFUSE(d, c, m->rid, LAGAN_E_INVALID_REQUEST, "%s", e.text);
+        return;
+    }
+    leave_others(d, c);
+    d->n_resumes++;
+    for (uint32_t i = 0; i < q.n; i++)
+        deliver_resume_named(d, c, q.rid[i].via.u64, q.have[i].via.u64, q.text[i].via.u64);
+    for (uint32_t i = 0; i < q.n; i++)
+        n_unknown += !ledger_find(d->ledger, c->handle, q.rid[i].via.u64);
+    frontend_reply(d, m->rid, &p);
+    msgpack_pack_map(&p, 1);
+    msg_key(&p, "unknown");
+    msgpack_pack_array(&p, n_unknown);
+    for (uint32_t i = 0; i < q.n; i++) {
+        if (!ledger_find(d->ledger, c->handle, q.rid[i].via.u64))
+            msgpack_pack_uint64(&p, q.rid[i].via.u64);
+    }
+    frontend_reply_end(d, c);
+}
+
+static void
+ping(struct daemon *d, struct client *c, const struct msg *m)
+{
+    const msgpack_object *t = msg_get(&m->map, "t");
+    msgpack_packer p = frontend_begin(d, LAGAN_MSG_PONG, m->rid, 1);
+
+    msg_key(&p, "t");
+    if (t && (t->type == MSGPACK_OBJECT_POSITIVE_INTEGER || t->type == MSGPACK_OBJECT_FLOAT64 ||
+              t->type == MSGPACK_OBJECT_NEGATIVE_INTEGER)) {
+        msgpack_pack_object(&p, *t);
+    } else {
+        msgpack_pack_nil(&p);
+    }
+    frontend_answer(d, c);
+}
+
+/* ---- frames that take time: a long list is milliseconds, in which nobody else is heard, and a short question may
+ * have a long answer */
+
+enum { LARGE = 64 << 10, SHARE = 10 /* percent of the time, for one user's */ };
+static const nsec AT_ONCE = 50 * NSEC_MS;
+
+static bool
+has_had_its_share(struct daemon *d, struct user *u)
+{
+    u->took = MAX(u->took - (d->now - u->took_at) / (100 / SHARE), (nsec)0);
+    u->took_at = d->now;
+    return u->took > AT_ONCE;
+}
+
+/* Of the processor: that it was somebody else's for a while is not the user's doing. */
+static nsec
+time_spent(void)
+{
+    struct timespec t;
+
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+    return (nsec)t.tv_sec * NSEC_S + t.tv_nsec;
+}
+
+static void
+call(struct daemon *d, struct client *c, const struct msg *m)
+{
+    struct user *u = c->user; /* the client may be gone then */
+    nsec since = time_spent();
+
+    if (c->listener == LISTENER_CTL || !has_had_its_share(d, u))
+        command_call(d, c, m);
+    else
+        FRONTEND_REFUSE(d, c, m->rid, LAGAN_E_QUEUE_FULL,
+                        "commands and their like have taken %d %% of lagand's time; ask less often",
+                        SHARE);
+    u->took += time_spent() - since;
+}
+
+static void
+take_frame(struct daemon *d, struct client *c, const void *frame, size_t n)
+{
+    struct msg m;
+    struct err e = { 0 };
+    uint64_t t;
+    int r = msg_decode(&m, frame, n, &e);
+
+    if (r == 0) {
+        r = msg_understood(&m.map, &e);
+        if (r < 0) msg_done(&m);
+    }
+    if (r < 0) {
+        FRONTEND_REFUSE(d, c, m.rid, r == -EPROTO ? LAGAN_E_UNSUPPORTED : LAGAN_E_INVALID_REQUEST,
+                        "%s", e.text);
+        return;
+    }
+    FP(front_decoded);
+    switch (m.type) {
+    case LAGAN_MSG_HELLO:
+        hello(d, c, &m);
+        break;
+    case LAGAN_MSG_SUBMIT:
+        submit(d, c, &m);
+        break;
+    case LAGAN_MSG_ACK:
+        ack(d, c, &m);
+        break;
+    case LAGAN_MSG_CANCEL:
+        cancel(d, c, &m);
+        break;
+    case LAGAN_MSG_RESUME:
+        resume(d, c, &m);
+        break;
+    case LAGAN_MSG_QUERY:
+        query(d, c, &m);
+        break;
+    case LAGAN_MSG_PING:
+        ping(d, c, &m);
+        break;
+    case LAGAN_MSG_PONG:
+        if (msg_u64(&m.map, "t", &t) == 0) frontend_pong(d, c, t);
+        break;
+    case LAGAN_MSG_BYE:
+        deliver_client_dropped(d, c->handle);
+        break;
+    case LAGAN_MSG_CALL:
+        call(d, c, &m);
+        break;
+    default:
+        FRONTEND_REFUSE(d, c, m.rid, LAGAN_E_UNSUPPORTED, "message type %u is not served here",
+                        m.type);
+    }
+    msg_done(&m);
+}
+
+void
+messages_frame(struct daemon *d, struct client *c, const void *frame, size_t n)
+{
+    struct user *u = c->user;
+    nsec since, took;
+
+    if (n <= LARGE) {
+        take_frame(d, c, frame, n);
+        return;
+    }
+    if (has_had_its_share(d, u)) {
+        FRONTEND_REFUSE(d, c, msg_rid(frame, n), LAGAN_E_QUEUE_FULL,
+                        "requests of %zu bytes and their like have taken %d %% of lagand's time", n,
+                        SHARE);
+        return;
+    }
+    since = time_spent();
+    took = u->took;
+    take_frame(d, c, frame, n);
+    u->took = took + time_spent() - since; /* also of a command: once */
+}

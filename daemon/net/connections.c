@@ -1,0 +1,138 @@
+/* connections.c - see connections.h. */
+#include "daemon/net/connections.h"
+
+#include <fcntl.h>
+#include <stdlib.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+struct place { /* by descriptor; the silent ones are a list in the order they came */
+    uint64_t cookie;
+    nsec since;
+    int next, prev;  /* -1: none */
+    uint32_t client; /* CLIENT_NONE: it has said nothing */
+    bool open;
+};
+
+struct connections {
+    struct place *at; /* [n_places] */
+    uint32_t n_places, n, most;
+    int first, last;
+};
+
+struct connections *
+connections_new(uint32_t most)
+{
+    struct connections *c = calloc(1, sizeof *c);
+    struct rlimit files = { .rlim_cur = 1 << 16 };
+
+    if (!c) return NULL;
+    getrlimit(RLIMIT_NOFILE, &files);
+    c->most = most;
+    c->n_places = (uint32_t)MIN(files.rlim_cur, (rlim_t)1 << 20);
+    c->first = c->last = -1;
+    c->at = calloc(c->n_places, sizeof *c->at); /* touched where a descriptor is */
+    return c->at ? c : connections_free(c);
+}
+
+struct connections *
+connections_free(struct connections *c)
+{
+    if (c) free(c->at);
+    free(c);
+    return NULL;
+}
+
+static struct place *
+find(const struct connections *c, int fd)
+{
+    return fd >= 0 && (uint32_t)fd < c->n_places && c->at[fd].open ? &c->at[fd] : NULL;
+}
+
+static void
+unlist(struct connections *c, const struct place *p)
+{
+    *(p->prev < 0 ? &c->first : &c->at[p->prev].next) = p->next;
+    *(p->next < 0 ? &c->last : &c->at[p->next].prev) = p->prev;
+}
+
+bool
+connections_opened(struct connections *c, int fd, nsec now)
+{
+    if (fd < 0 || (uint32_t)fd >= c->n_places) return false;
+    (void)connections_closed(c, fd); /* it went unnoticed */
+    c->at[fd] = (struct place){
+        .cookie = connections_cookie(fd), .since = now, .prev = c->last, .next = -1, .open = true
+    };
+    c->at[fd].client = CLIENT_NONE;
+    *(c->last < 0 ? &c->first : &c->at[c->last].next) = fd;
+    c->last = fd;
+    return ++c->n > c->most;
+}
+
+uint32_t
+connections_closed(struct connections *c, int fd)
+{
+    struct place *p = find(c, fd);
+
+    if (!p) return CLIENT_NONE;
+    if (p->client == CLIENT_NONE) unlist(c, p);
+    p->open = false;
+    c->n--;
+    return p->client;
+}
+
+void
+connections_heard(struct connections *c, int fd, uint32_t handle)
+{
+    struct place *p = find(c, fd);
+
+    if (!p) return;
+    if (p->client == CLIENT_NONE) unlist(c, p);
+    p->client = handle;
+}
+
+uint32_t
+connections_n(const struct connections *c)
+{
+    return c->n;
+}
+
+int
+connections_silent(const struct connections *c, nsec *since)
+{
+    if (c->first >= 0) *since = c->at[c->first].since;
+    return c->first;
+}
+
+uint64_t
+connections_cookie(int fd)
+{
+    uint64_t cookie = 0;
+    socklen_t n = sizeof cookie;
+
+    return getsockopt(fd, SOL_SOCKET, SO_COOKIE, &cookie, &n) == 0 ? cookie : 0;
+}
+
+void
+connections_cut(struct connections *c, int fd, uint64_t cookie)
+{
+    struct place *p = find(c, fd);
+    int held;
+
+    if (p && p->cookie == cookie) (void)connections_closed(c, fd);
+    /* The number may be another's by now: what is held is ours, and then looked at. */
+    held = fcntl(fd, F_DUPFD_CLOEXEC, 3);
+    if (held < 0) return;
+    if (cookie && connections_cookie(held) == cookie) shutdown(held, SHUT_RDWR);
+    close(held);
+}
+
+void
+connections_cut_silent(struct connections *c, int fd)
+{
+    const struct place *p = find(c, fd);
+
+    if (p) connections_cut(c, fd, p->cookie);
+}

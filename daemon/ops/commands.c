@@ -1,0 +1,854 @@
+/* commands.c - see commands.h.
+ *
+ * One row a verb: which listener it is for and what answers it. Shapes are promises: what `laganctl
+ * --json` prints is what is packed here.
+ */
+#include "daemon/ops/commands.h"
+
+#include "base/log.h"
+#include "daemon/net/frontend.h"
+#include "daemon/ops/metrics.h"
+#include "daemon/ops/preflight.h"
+#include "daemon/persist/event_log.h"
+#include "daemon/request/admission.h"
+#include "daemon/request/deliver.h"
+#include "daemon/request/lifecycle.h"
+#include "daemon/request/worker_calls.h"
+#include "daemon/supervise/control_channel.h"
+#include "daemon/supervise/rolling_restart.h"
+#include "daemon/supervise/standby.h"
+#include "daemon/supervise/worker.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#ifndef PACKAGE_VERSION
+#include "config.h"
+#endif
+
+struct ask { /* one CALL */
+    struct daemon *d;
+    struct client *c;
+    uint64_t rid;
+    const msgpack_object *args; /* a map; NULL: none given */
+};
+
+#define REFUSE(a, code, ...) \
+    do { \
+        if (frontend_error((a)->d, (a)->c, (a)->rid, code, 0, __VA_ARGS__) < 0) \
+            log_debug("a refusal was not taken"); \
+    } while (0)
+
+static void
+put_u64(msgpack_packer *p, const char *key, uint64_t v)
+{
+    msg_key(p, key);
+    msgpack_pack_uint64(p, v);
+}
+
+static void
+put_text(msgpack_packer *p, const char *key, const char *v)
+{
+    msg_key(p, key);
+    /* Paths and a worker's words are bytes; the wire is UTF-8. */
+    msg_text(p, msg_utf8(v, strlen(v)) ? v : "(not UTF-8)");
+}
+
+static bool
+is(const struct msg_span *s, const char *word)
+{
+    return s->n == strlen(word) && !memcmp(s->p, word, s->n);
+}
+
+const char *
+command_state(const struct daemon *d)
+{
+    uint32_t n_ready = 0;
+
+    for (uint32_t i = 0; i < d->n_workers; i++) n_ready += worker_open(d->worker[i]);
+    if (d->draining) return "draining";
+    if (n_ready == d->n_workers) return "ready";
+    if (n_ready) return "degraded";
+    return d->was_ready ? "degraded" : "starting";
+}
+
+/* ---- what there is to see */
+
+/* A worker's numbers are made to add up. */
+static void
+put_pool(msgpack_packer *p, const char *name, uint64_t blocks, uint64_t used, uint64_t cached)
+{
+    used = MIN(used, blocks);
+    cached = MIN(cached, blocks - used);
+    put_text(p, "pool", name);
+    put_u64(p, "blocks", blocks);
+    put_u64(p, "used", used);
+    put_u64(p, "cached", cached);
+    put_u64(p, "free", blocks - used - cached);
+}
+
+static void
+put_device_pool(msgpack_packer *p, const struct worker *w)
+{
+    const uint64_t *v = w->stats.v;
+
+    put_pool(p, "all", v[STAT_blocks], v[STAT_blocks_used], v[STAT_blocks_cached]);
+}
+
+static void
+put_host_pool(msgpack_packer *p, const struct worker *w)
+{
+    const uint64_t *v = w->stats.v;
+
+    put_pool(p, "host", v[STAT_host_blocks], v[STAT_host_used], v[STAT_host_cached]);
+}
+
+static void
+put_rank(msgpack_packer *p, const struct worker *o)
+{
+    uint64_t bytes = 0;
+
+    for (uint32_t i = 0; i < o->arenas.n; i++) bytes += o->arenas.at[i].note.bytes;
+    msgpack_pack_map(p, 3);
+    put_text(p, "name", o->name);
+    put_u64(p, "pid", (uint64_t)o->pid);
+    put_u64(p, "bytes", bytes);
+}
+
+_Static_assert(STAT_COUNT <= LAGAN_MAX_KEYS, "a map of all counters can be read");
+
+static void
+put_worker(msgpack_packer *p, const struct worker *w)
+{
+    const struct model_keys *k = &w->d->config->model[w->model].keys;
+    bool has_kv = w->stats.v[STAT_blocks] > 0;
+
+    msgpack_pack_map(p, 16);
+    put_text(p, "name", w->name);
+    put_u64(p, "pid", (uint64_t)w->pid);
+    put_text(p, "device", k->device);
+    put_text(p, "model", k->name);
+    put_text(p, "state", super_state_word(w->super.state));
+    put_u64(p, "running", w->stats.v[STAT_running]);
+    put_u64(p, "waiting", w->stats.v[STAT_waiting]);
+    put_text(p, "standby", standby_word(w->standby, w->standby->super.state));
+    put_u64(p, "restarts", w->restarts);
+    put_u64(p, "epoch", w->epoch);
+    put_text(p, "why", w->why);
+    msg_key(p, "ranks"); /* of its group, beside itself */
+    msgpack_pack_array(p, w->n_others);
+    for (uint32_t i = 0; i < w->n_others; i++) put_rank(p, w->other[i]);
+    msg_key(p, "load");
+    msgpack_pack_map(p, 2);
+    put_u64(p, "done", w->load_done);
+    put_u64(p, "total", w->load_total);
+    msg_key(p, "arenas");
+    msgpack_pack_array(p, w->arenas.n);
+    for (uint32_t i = 0; i < w->arenas.n; i++) {
+        msgpack_pack_map(p, 2);
+        put_text(p, "name", w->arenas.at[i].note.name);
+        put_u64(p, "bytes", w->arenas.at[i].note.bytes);
+    }
+    msg_key(p, "stats");
+    msgpack_pack_map(p, STAT_COUNT);
+    for (uint32_t i = 0; i < STAT_COUNT; i++) put_u64(p, stat_rows[i].name, w->stats.v[i]);
+    msg_key(p, "kv");
+    msgpack_pack_array(p, has_kv);
+    if (!has_kv) return;
+    msgpack_pack_map(p, 5);
+    put_device_pool(p, w);
+}
+
+static void
+put_workers(msgpack_packer *p, struct daemon *d)
+{
+    msgpack_pack_array(p, d->n_workers);
+    for (uint32_t i = 0; i < d->n_workers; i++) {
+        struct worker *w = d->worker[i];
+
+        worker_look(w);
+        put_worker(p, w);
+    }
+}
+
+static void
+cmd_status(struct ask *a)
+{
+    struct daemon *d = a->d;
+    msgpack_packer p;
+
+    frontend_reply(d, a->rid, &p);
+    msgpack_pack_map(&p, 16);
+    put_text(&p, "version", PACKAGE_VERSION);
+    put_u64(&p, "pid", (uint64_t)getpid());
+    msg_key(&p, "uptime_s");
+    msgpack_pack_double(&p, (double)(d->now - d->started) / NSEC_S);
+    put_text(&p, "state", command_state(d));
+    put_text(&p, "runtime_dir", d->runtime.dir);
+    put_text(&p, "config", d->config->has_file ? d->config->o.config : "");
+    msg_key(&p, "models");
+    msgpack_pack_array(&p, d->config->n_models);
+    for (uint32_t i = 0; i < d->config->n_models; i++) msg_text(&p, d->config->model[i].keys.name);
+    put_u64(&p, "clients", session_n(d->sessions));
+    put_u64(&p, "requests", ledger_n(d->ledger));
+    put_u64(&p, "max_requests", ledger_capacity(d->ledger));
+    put_u64(&p, "queued", ledger_n_queued(d->ledger));
+    put_u64(&p, "accepted", d->n_requests);
+    put_u64(&p, "refused", d->n_refused);
+    put_u64(&p, "finished", d->n_finished);
+    put_u64(&p, "failed", d->n_failed);
+    msg_key(&p, "workers");
+    put_workers(&p, d);
+    frontend_reply_end(d, a->c);
+}
+
+static void
+cmd_workers(struct ask *a)
+{
+    msgpack_packer p;
+
+    frontend_reply(a->d, a->rid, &p);
+    put_workers(&p, a->d);
+    frontend_reply_end(a->d, a->c);
+}
+
+static void
+cmd_kv(struct ask *a)
+{
+    struct daemon *d = a->d;
+    uint32_t n_hosts = 0;
+    msgpack_packer p;
+
+    for (uint32_t i = 0; i < d->n_workers; i++) {
+        struct worker *w = d->worker[i];
+
+        worker_look(w);
+        n_hosts += w->stats.v[STAT_host_blocks] > 0;
+    }
+    frontend_reply(d, a->rid, &p);
+    msgpack_pack_array(&p, d->n_workers + n_hosts);
+    for (uint32_t i = 0; i < d->n_workers; i++) {
+        const struct worker *w = d->worker[i];
+
+        msgpack_pack_map(&p, 7);
+        put_text(&p, "worker", w->name);
+        put_device_pool(&p, w);
+        put_u64(&p, "bytes", d->facts[w->model].kv_bytes);
+        if (!w->stats.v[STAT_host_blocks]) continue;
+        msgpack_pack_map(&p, 7);
+        put_text(&p, "worker", w->name);
+        put_host_pool(&p, w);
+        put_u64(&p, "bytes", d->config->model[w->model].keys.kv_host_memory);
+    }
+    frontend_reply_end(d, a->c);
+}
+
+/* A line a group of layers, cross caches too. */
+static void
+cmd_kv_pools(struct ask *a)
+{
+    struct daemon *d = a->d;
+    uint32_t n = 0;
+    msgpack_packer p;
+
+    for (uint32_t i = 0; i < d->n_workers; i++) {
+        struct worker *w = d->worker[i];
+
+        worker_look(w);
+        for (uint32_t g = 0; g < SHM_MAX_GROUPS; g++) n += w->stats.group[g][GROUP_STAT_kind] > 0;
+    }
+    frontend_reply(d, a->rid, &p);
+    msgpack_pack_array(&p, n);
+    for (uint32_t i = 0; i < d->n_workers; i++)
+        for (uint32_t g = 0; g < SHM_MAX_GROUPS; g++) {
+            const uint64_t *v = d->worker[i]->stats.group[g];
+
+            if (v[GROUP_STAT_kind] == 0) continue;
+            msgpack_pack_map(&p, 2 + GROUP_STAT_COUNT);
+            put_text(&p, "worker", d->worker[i]->name);
+            put_u64(&p, "group", g);
+            put_text(&p, "kind", group_kinds[MIN(v[GROUP_STAT_kind], ARRAY_LEN(group_kinds) - 1)]);
+            for (uint32_t k = GROUP_STAT_kind + 1; k < GROUP_STAT_COUNT; k++)
+                put_u64(&p, group_stat_rows[k].name, v[k]);
+        }
+    frontend_reply_end(d, a->c);
+}
+
+/* Of all clients at the operators' listener, else the asker's own. */
+static void
+cmd_requests(struct ask *a)
+{
+    struct daemon *d = a->d;
+    uint32_t n = 0;
+    msgpack_packer p;
+
+    for (int pass = 0; pass < 2; pass++) {
+        if (pass) {
+            frontend_reply(d, a->rid, &p);
+            msgpack_pack_array(&p, n);
+        }
+        for (uint32_t i = 0; i < ledger_capacity(d->ledger); i++) {
+            struct request *r = ledger_request(d->ledger, i);
+            char client[16] = ""; /* nobody is there */
+
+            if (!r || request_retained(r) ||
+                (a->c->listener != LISTENER_CTL && request_client(r) != a->c->handle))
+                continue;
+            n += !pass;
+            if (!pass) continue;
+            if (request_attached(r)) snprintf(client, sizeof client, "c%u", request_client(r));
+            msgpack_pack_map(&p, 8);
+            put_u64(&p, "id", request_id(r));
+            put_text(&p, "client", client);
+            put_text(&p, "model", d->config->model[request_model(r)].keys.name);
+            put_text(&p, "worker", request_held(r) ? d->worker[request_worker(r)]->name : "");
+            put_text(&p, "state",
+                     request_suspended(r) && request_held(r)
+                         ? "paused"
+                         : request_state_name(request_state(r)));
+            put_u64(&p, "prompt", request_prompt_tokens(r));
+            put_u64(&p, "generated", request_n_tokens(r));
+            put_u64(&p, "age_ms", (uint64_t)((d->now - request_accepted(r)) / NSEC_MS));
+        }
+    }
+    frontend_reply_end(d, a->c);
+}
+
+static void
+put_table(msgpack_packer *p, const struct config *c, const struct opt *table, const void *values,
+          const int *from, const char *prefix)
+{
+    for (const struct opt *o = table; o->key; o++) {
+        char key[96], value[4200], where[1200];
+
+        if (o->flags & OPT_HIDDEN) continue;
+        snprintf(key, sizeof key, "%s%s", prefix, o->key);
+        msgpack_pack_map(p, 3);
+        put_text(p, "key", key);
+        put_text(p, "value", opt_text(o, values, value, sizeof value));
+        put_text(p, "from", config_from(c, from[o - table], where, sizeof where));
+    }
+}
+
+static uint32_t
+n_shown(const struct opt *table)
+{
+    uint32_t n = 0;
+
+    for (const struct opt *o = table; o->key; o++) n += !(o->flags & OPT_HIDDEN);
+    return n;
+}
+
+static void
+cmd_config(struct ask *a)
+{
+    struct config *c = a->d->config;
+    msgpack_packer p;
+
+    frontend_reply(a->d, a->rid, &p);
+    msgpack_pack_array(&p, n_shown(daemon_opts) + c->n_models * n_shown(model_opts));
+    put_table(&p, c, daemon_opts, &c->o, c->from, "");
+    for (uint32_t i = 0; i < c->n_models; i++) {
+        char prefix[32];
+
+        snprintf(prefix, sizeof prefix, "models[%u].", i);
+        put_table(&p, c, model_opts, &c->model[i].keys, c->model[i].from, prefix);
+    }
+    frontend_reply_end(a->d, a->c);
+}
+
+static void
+cmd_version(struct ask *a)
+{
+    msgpack_packer p;
+
+    frontend_reply(a->d, a->rid, &p);
+    msgpack_pack_map(&p, 2);
+    put_text(&p, "version", PACKAGE_VERSION);
+    put_u64(&p, "protocol", LAGAN_WIRE_VERSION);
+    frontend_reply_end(a->d, a->c);
+}
+
+/* ---- what there is to do */
+
+static void
+nothing_to_say(struct ask *a)
+{
+    msgpack_packer p;
+
+    frontend_reply(a->d, a->rid, &p);
+    msgpack_pack_map(&p, 0);
+    frontend_reply_end(a->d, a->c);
+}
+
+static void
+cmd_cancel(struct ask *a)
+{
+    uint64_t id = 0;
+    struct request *r;
+
+    if (!a->args || msg_u64(a->args, "id", &id) < 0) {
+        REFUSE(a, LAGAN_E_INVALID_REQUEST, "cancel: id is the number of a request");
+        return;
+    }
+    r = ledger_find_id(a->d->ledger, id);
+    if (!r || request_state(r) == REQUEST_ENDED) {
+        REFUSE(a, LAGAN_E_NOT_FOUND, "there is no open request %llu", (unsigned long long)id);
+    } else if (request_client(r) != a->c->handle && a->c->listener != LISTENER_CTL) {
+        REFUSE(a, LAGAN_E_UNAUTHORIZED, "request %llu is another client's; ask at ctl.sock",
+               (unsigned long long)id);
+    } else {
+        lifecycle_cancel(a->d, r, LAGAN_E_CANCELLED, "cancelled by an operator");
+        nothing_to_say(a);
+    }
+}
+
+/* The worker that args name; NULL: answered. */
+static struct worker *
+worker_named(struct ask *a)
+{
+    const struct worker *whose = NULL; /* of a rank, or a standby: w0.1 */
+    struct msg_span name = { 0 };
+
+    if (!a->args || msg_str(a->args, "worker", &name) < 0) {
+        REFUSE(a, LAGAN_E_INVALID_REQUEST,
+               "worker is missing: there are %u here, `laganctl workers list` has their names",
+               a->d->n_workers);
+        return NULL;
+    }
+    for (uint32_t i = 0; i < a->d->n_workers; i++) {
+        struct worker *w = a->d->worker[i];
+        size_t n = strlen(w->name);
+
+        if (is(&name, w->name)) return w;
+        if (name.n > n && name.p[n] == '.' && !memcmp(name.p, w->name, n)) whose = w;
+    }
+    if (whose)
+        REFUSE(a, LAGAN_E_NOT_FOUND, "%.*s is no worker of its own: name %s, all of it follows",
+               (int)MIN(name.n, 60u), name.p, whose->name);
+    else
+        REFUSE(a, LAGAN_E_NOT_FOUND,
+               "there is no worker %.*s; `laganctl workers list` has their "
+               "names",
+               (int)MIN(name.n, 60u), name.p);
+    return NULL;
+}
+
+static void
+steer(struct ask *a, enum super_event ev)
+{
+    struct worker *w = worker_named(a);
+    uint32_t n;
+    msgpack_packer p;
+
+    if (!w) return;
+    if (ev == EV_AGAIN && a->d->draining) {
+        REFUSE(a, LAGAN_E_DRAINING, "lagand is stopping");
+        return;
+    }
+    n = w->n_rows;
+    event_log_add(a->d, "operator", w->name, ev == EV_STOP ? "drain" : "restart");
+    worker_event(w, ev);
+    frontend_reply(a->d, a->rid, &p);
+    msgpack_pack_map(&p, 3);
+    put_text(&p, "worker", w->name);
+    put_u64(&p, "requests", n);
+    put_text(&p, "state", super_state_word(w->super.state));
+    frontend_reply_end(a->d, a->c);
+}
+
+static void
+cmd_drain(struct ask *a)
+{
+    steer(a, EV_STOP);
+}
+
+static void
+cmd_restart(struct ask *a)
+{
+    steer(a, EV_AGAIN);
+}
+
+static void
+cmd_reload(struct ask *a)
+{
+    msgpack_packer p;
+    struct err e;
+    int r;
+
+    if (frontend_reload_keys(a->d, &e) < 0) {
+        REFUSE(a, LAGAN_E_INVALID_REQUEST, "api.keys: %s", e.text);
+        return;
+    }
+    r = rolling_restart_start(a->d, "");
+    if (r < 0) {
+        REFUSE(a, r == -EBUSY ? LAGAN_E_UNSUPPORTED : LAGAN_E_DRAINING, "%s",
+               r == -EBUSY ? "a reload is under way; `laganctl events` tells of it"
+                           : "lagand is stopping");
+        return;
+    }
+    frontend_reply(a->d, a->rid, &p);
+    msgpack_pack_map(&p, 1);
+    put_u64(&p, "workers", (uint32_t)r);
+    frontend_reply_end(a->d, a->c);
+}
+
+static void
+cmd_reexec(struct ask *a)
+{
+    preflight_start(a->d, a->c, a->rid);
+}
+
+/* The worker answers, over its control channel. */
+static void
+ask_worker(struct ask *a, struct worker *w, const char *verb)
+{
+    uint64_t number = worker_calls_control(a->d, a->c, a->rid, w);
+
+    if (number && control_channel_call(w->control, number, verb, a->args) < 0)
+        worker_calls_control_done(w, number, LAGAN_E_WORKER_LOST, NULL);
+}
+
+static void
+cmd_loglevel(struct ask *a)
+{
+    static const struct {
+        const char *word;
+        enum log_level level;
+    } levels[] = { { "err", LOG_LEVEL_ERR },
+                   { "warn", LOG_LEVEL_WARN },
+                   { "info", LOG_LEVEL_INFO },
+                   { "debug", LOG_LEVEL_DEBUG } };
+    struct msg_span level = { 0 };
+    size_t i = 0;
+
+    if (a->args) msg_str(a->args, "level", &level);
+    while (i < ARRAY_LEN(levels) && !is(&level, levels[i].word)) i++;
+    if (i == ARRAY_LEN(levels)) {
+        REFUSE(a, LAGAN_E_INVALID_REQUEST, "level is one of err, warn, info, debug");
+        return;
+    }
+    if (msg_get(a->args, "worker")) {
+        struct worker *w = worker_named(a);
+
+        if (!w) return;
+        ask_worker(a, w, "loglevel");
+        return;
+    }
+    log_level_set(levels[i].level);
+    nothing_to_say(a);
+}
+
+/* The worker that args name, once it serves; one that stands alone need not be named. NULL: answered. */
+static struct worker *
+open_worker(struct ask *a)
+{
+    bool alone = a->d->n_workers == 1 && !(a->args && msg_get(a->args, "worker"));
+    struct worker *w = alone ? a->d->worker[0] : worker_named(a);
+
+    if (!w || worker_open(w)) return w;
+    if (worker_over(w))
+        REFUSE(a, LAGAN_E_WORKER_LOST, "worker %s is %s; `laganctl restart %s` starts it", w->name,
+               super_state_word(w->super.state), w->name);
+    else
+        REFUSE(a, LAGAN_E_WORKER_LOST, "worker %s is %s; try again when it is ready", w->name,
+               super_state_word(w->super.state));
+    return NULL;
+}
+
+static void
+ask_only(struct ask *a, const char *verb)
+{
+    struct worker *w = open_worker(a);
+
+    if (w) ask_worker(a, w, verb);
+}
+
+static void
+cmd_kv_flush(struct ask *a)
+{
+    struct worker *w = open_worker(a);
+
+    if (!w) return;
+    event_log_add(a->d, "operator", w->name, "kv flush");
+    ask_worker(a, w, "kv flush");
+}
+
+static void
+cmd_tune(struct ask *a)
+{
+    ask_only(a, "tune");
+}
+
+static void
+cmd_tune_status(struct ask *a)
+{
+    ask_only(a, "tune status");
+}
+
+static void
+cmd_split_show(struct ask *a)
+{
+    ask_only(a, "split show");
+}
+
+static void
+cmd_split_auto(struct ask *a)
+{
+    ask_only(a, "split auto");
+}
+
+static void
+cmd_split_off(struct ask *a)
+{
+    ask_only(a, "split off");
+}
+
+static void
+cmd_split_set(struct ask *a)
+{
+    ask_only(a, "split set");
+}
+
+/* Some worker with the model's tokenizer; NULL: answered. */
+static struct worker *
+reader(struct ask *a)
+{
+    struct daemon *d = a->d;
+    struct msg_span model = { 0 };
+    bool named = a->args && msg_str(a->args, "model", &model) == 0, known = !named;
+
+    if (!named && d->config->n_models > 1) { /* another's ids would look as if they were right */
+        REFUSE(a, LAGAN_E_INVALID_REQUEST, MODEL_MISSING, d->config->n_models);
+        return NULL;
+    }
+    for (uint32_t i = 0; i < d->n_workers; i++) {
+        struct worker *w = d->worker[i];
+
+        if (named && !is(&model, d->config->model[w->model].keys.name)) continue;
+        known = true;
+        if (worker_open(w)) return w;
+    }
+    if (!known) {
+        REFUSE(a, LAGAN_E_MODEL_NOT_FOUND, "model \"%.*s\" is not served here",
+               (int)MIN(model.n, 100u), model.p);
+    } else {
+        REFUSE(a, LAGAN_E_WORKER_LOST,
+               "no worker of the model is ready; `laganctl workers list` says why");
+    }
+    return NULL;
+}
+
+static void
+ask_text(struct ask *a, uint8_t op, const char *flag, const struct msg_ids *ids,
+         const struct msg_span *text)
+{
+    struct worker *w = reader(a);
+    bool set = false;
+
+    if (!w) return;
+    if (flag) msg_bool(a->args, flag, &set);
+    worker_calls_text(a->d, a->c, a->rid, w, op,
+                      !flag ? TEXT_CHAT
+                      : set ? TEXT_FLAG
+                            : 0,
+                      ids, text);
+}
+
+static void
+tokenize_messages(struct ask *a, const struct msg_span *messages)
+{
+    struct msg_ids none = { NULL, 0 };
+    char *text = malloc(ADMISSION_DAY + messages->n);
+
+    if (!text) {
+        REFUSE(a, LAGAN_E_OUT_OF_MEMORY, "lagand has no memory for the messages");
+        return;
+    }
+    admission_day(text);
+    memcpy(text + ADMISSION_DAY, messages->p, messages->n);
+    ask_text(a, TEXT_TOKENIZE, NULL, &none,
+             &(struct msg_span){ text, ADMISSION_DAY + messages->n });
+    free(text);
+}
+
+static void
+cmd_tokenize(struct ask *a)
+{
+    struct msg_ids none = { NULL, 0 };
+    struct msg_span text = { 0 };
+
+    if (a->args && msg_str(a->args, "messages", &text) == 0 && msg_utf8(text.p, text.n)) {
+        tokenize_messages(a, &text);
+        return;
+    }
+    if (!a->args || msg_str(a->args, "text", &text) < 0 || !msg_utf8(text.p, text.n)) {
+        REFUSE(a, LAGAN_E_INVALID_REQUEST, "tokenize: text is missing, or not UTF-8");
+        return;
+    }
+    ask_text(a, TEXT_TOKENIZE, "bare", &none, &text);
+}
+
+static void
+cmd_detokenize(struct ask *a)
+{
+    struct msg_span none = { 0 };
+    struct msg_ids ids;
+    struct err e = { .text = "ids are missing" };
+
+    if (!a->args || msg_ids(a->args, "ids", &ids, &e) < 0) {
+        REFUSE(a, LAGAN_E_INVALID_REQUEST, "detokenize: %s", e.text);
+        return;
+    }
+    ask_text(a, TEXT_DETOKENIZE, "keep_special", &ids, &none);
+}
+
+/* ---- what has happened */
+
+enum { EVENTS_A_CALL = 256 };
+
+/* From a number on: an asker that passes `next` on misses none, unless it is late by a thousand. */
+static void
+cmd_events(struct ask *a)
+{
+    const struct event_log *h = a->d->event_log;
+    const struct event *e;
+    uint64_t from = 1, n = 0, at;
+    msgpack_packer p;
+
+    if (a->args) msg_u64(a->args, "from", &from);
+    if (from > event_log_next(h))
+        from = 1; /* it asked another lagand before, whose events are not here */
+    for (at = from; n < EVENTS_A_CALL && (e = event_log_event(h, at)); n++) at = e->number + 1;
+    frontend_reply(a->d, a->rid, &p);
+    msgpack_pack_map(&p, 2);
+    put_u64(&p, "next", at);
+    msg_key(&p, "events");
+    msgpack_pack_array(&p, n);
+    for (at = from; n && (e = event_log_event(h, at)); n--) {
+        at = e->number + 1;
+        msgpack_pack_map(&p, 5);
+        put_u64(&p, "number", e->number);
+        put_u64(&p, "at_ms", (uint64_t)e->at_ms);
+        put_text(&p, "kind", e->kind);
+        put_text(&p, "worker", e->who);
+        put_text(&p, "text", e->text);
+    }
+    frontend_reply_end(a->d, a->c);
+}
+
+static void
+cmd_panic(struct ask *a)
+{
+    const struct event_log *h = a->d->event_log;
+    uint32_t n = 0;
+    msgpack_packer p;
+
+    while (event_log_dead(h, n)) n++;
+    frontend_reply(a->d, a->rid, &p);
+    msgpack_pack_array(&p, n);
+    for (uint32_t i = 0; i < n; i++) {
+        const struct dead *x = event_log_dead(h, i);
+
+        msgpack_pack_map(&p, 9);
+        put_u64(&p, "at_ms", (uint64_t)x->at_ms);
+        put_text(&p, "worker", x->worker);
+        put_u64(&p, "pid", (uint64_t)x->pid);
+        put_u64(&p, "epoch", x->epoch);
+        put_text(&p, "cause", x->cause);
+        put_text(&p, "how", x->how);
+        put_u64(&p, "requests", x->n_rows);
+        put_text(&p, "words", x->words);
+        msg_key(&p, "log");
+        msgpack_pack_array(&p, x->n_lines);
+        for (uint32_t k = 0; k < x->n_lines; k++) {
+            const char *s = x->line[k];
+
+            msg_text(&p, msg_utf8(s, strlen(s)) ? s : "(not UTF-8)");
+        }
+    }
+    frontend_reply_end(a->d, a->c);
+}
+
+static void
+cmd_metrics(struct ask *a)
+{
+    char *text = NULL;
+    size_t n;
+    FILE *out = open_memstream(&text, &n);
+    msgpack_packer p;
+
+    if (!out) {
+        REFUSE(a, LAGAN_E_OUT_OF_MEMORY, "lagand has no memory for its metrics");
+        return;
+    }
+    metrics_print(a->d, out);
+    fclose(out);
+    frontend_reply(a->d, a->rid, &p);
+    msgpack_pack_map(&p, 1);
+    msg_key(&p, "text");
+    msg_bytes(&p, text, n);
+    frontend_reply_end(a->d, a->c);
+    free(text);
+}
+
+/* ---- the table */
+
+static const struct command {
+    const char *verb;
+    enum listener_id listener; /* LISTENER_CTL: for operators only */
+    void (*run)(struct ask *a);
+} commands[] = {
+    { "status", LISTENER_API, cmd_status },
+    { "workers list", LISTENER_API, cmd_workers },
+    { "requests list", LISTENER_API, cmd_requests },
+    { "kv stats", LISTENER_API, cmd_kv },
+    { "kv pools", LISTENER_API, cmd_kv_pools },
+    { "config show", LISTENER_API, cmd_config },
+    { "metrics", LISTENER_API, cmd_metrics },
+    { "events", LISTENER_CTL, cmd_events },
+    { "panic", LISTENER_CTL, cmd_panic },
+    { "version", LISTENER_API, cmd_version },
+    { "tokenize", LISTENER_API, cmd_tokenize },
+    { "detokenize", LISTENER_API, cmd_detokenize },
+    { "cancel", LISTENER_API, cmd_cancel }, /* its own; at the other listener any */
+    { "drain", LISTENER_CTL, cmd_drain },
+    { "restart", LISTENER_CTL, cmd_restart },
+    { "reload", LISTENER_CTL, cmd_reload },
+    { "daemon reexec", LISTENER_CTL, cmd_reexec },
+    { "loglevel", LISTENER_CTL, cmd_loglevel },
+    { "tune", LISTENER_CTL, cmd_tune },
+    { "tune status", LISTENER_CTL, cmd_tune_status },
+    { "kv flush", LISTENER_CTL, cmd_kv_flush },
+    { "split show", LISTENER_CTL, cmd_split_show },
+    { "split auto", LISTENER_CTL, cmd_split_auto },
+    { "split off", LISTENER_CTL, cmd_split_off },
+    { "split set", LISTENER_CTL, cmd_split_set },
+};
+
+void
+command_call(struct daemon *d, struct client *c, const struct msg *m)
+{
+    struct ask a = { d, c, m->rid, msg_get(&m->map, "args") };
+    struct msg_span verb = { 0 };
+
+    if (a.args && a.args->type != MSGPACK_OBJECT_MAP) a.args = NULL;
+    if (msg_str(&m->map, "verb", &verb) < 0) {
+        REFUSE(&a, LAGAN_E_INVALID_REQUEST, "CALL: verb is missing");
+        return;
+    }
+    for (size_t i = 0; i < ARRAY_LEN(commands); i++) {
+        if (!is(&verb, commands[i].verb)) continue;
+        if (commands[i].listener == LISTENER_CTL && c->listener != LISTENER_CTL) {
+            REFUSE(&a, LAGAN_E_UNAUTHORIZED, "%s is for operators: ask at %s/ctl.sock",
+                   commands[i].verb, d->runtime.dir);
+        } else {
+            commands[i].run(&a);
+        }
+        return;
+    }
+    REFUSE(&a, LAGAN_E_NOT_FOUND, "there is no verb \"%.*s\"", (int)MIN(verb.n, 60u), verb.p);
+}

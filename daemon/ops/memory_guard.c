@@ -1,0 +1,106 @@
+/* memory_guard.c - see memory_guard.h. */
+#include "daemon/ops/memory_guard.h"
+
+#include "base/log.h"
+#include "daemon/net/frontend.h"
+#include "daemon/persist/event_log.h"
+#include "daemon/request/deliver.h"
+
+#include <malloc.h>
+
+/* GROWTH since the last look: look again soon. UNUSED: given back to the system when nothing has grown for a while. */
+enum { GROWTH = 16 << 20, UNUSED = 32 << 20, UNREAD_MUCH = 64 << 10 };
+enum { FEW = 6 }; /* connections that can hold no more than MEMORY_GUARD_BYTES */
+static const nsec SOON = 5 * NSEC_MS, OFTEN = 50 * NSEC_MS, QUIET = 100 * NSEC_MS, FREED = NSEC_S,
+                  SAY_AGAIN = 10 * NSEC_S, CALM = 2 * NSEC_S;
+
+enum stage { SILENT, IDLE, UNREAD, ANY, N_STAGES };
+static const char *const who[] = {
+    [SILENT] = "have said nothing",
+    [IDLE] = "have asked for nothing",
+    [UNREAD] = "do not read",
+    [ANY] = "are there",
+};
+
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+size_t __sanitizer_get_current_allocated_bytes(void); /* gcc has no header for it */
+#endif
+
+/* In use: what is free is taken again by whoever comes next, and costs nothing to know. */
+static uint64_t
+own_bytes(uint64_t *unused)
+{
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+    *unused = 0; /* theirs is another malloc() */
+    return __sanitizer_get_current_allocated_bytes();
+#else
+    struct mallinfo2 m = mallinfo2();
+
+    *unused = m.fordblks;
+    return m.uordblks + m.hblkhd;
+#endif
+}
+
+static uint32_t
+cut(struct daemon *d, enum stage stage)
+{
+    struct connections *all = d->frontend->connections;
+    struct client *c;
+    uint32_t n = 0;
+    nsec since;
+    int fd;
+
+    for (; stage == SILENT && (fd = connections_silent(all, &since)) >= 0; n++)
+        frontend_cut_silent(d, fd);
+    for (uint32_t at = 0; stage != SILENT && (c = session_next(d->sessions, &at));) {
+        if (c->listener == LISTENER_CTL ||
+            (stage == IDLE && (c->n_open || d->now - c->heard < QUIET)) ||
+            (stage == UNREAD && c->sent - c->read < UNREAD_MUCH))
+            continue;
+        deliver_client_disconnected(d, c->handle);
+        n++;
+    }
+    return n;
+}
+
+/* The first of these of whom there are some. Those that do not read, and all, only when the memory of the others
+ * has had time to come back. */
+static void
+relieve(struct daemon *d, uint64_t now, uint64_t may)
+{
+    struct memory_guard *p = &d->pressure;
+    enum stage last = d->now - p->cut_at < FREED ? IDLE : ANY, stage = SILENT;
+    uint32_t n = cut(d, stage);
+
+    while (!n && stage < last) n = cut(d, ++stage);
+    if (!n) return;
+    p->cut_at = d->now;
+    if (p->said && d->now - p->said < SAY_AGAIN) return;
+    p->said = d->now;
+    log_warn("lagand has %llu MiB and its requests at most %llu: cutting %u connections that %s",
+             (unsigned long long)now >> 20, (unsigned long long)(may - MEMORY_GUARD_BYTES) >> 20, n,
+             who[stage]);
+    event_log_add(d, "client", "", "%llu MiB are too much: %u connections that %s are cut",
+                  (unsigned long long)now >> 20, n, who[stage]);
+}
+
+nsec
+memory_guard_look(struct daemon *d)
+{
+    struct memory_guard *p = &d->pressure;
+    uint64_t unused, now = own_bytes(&unused), before = p->last, may;
+
+    if (!p->base) p->base = before = now;
+    p->last = now;
+    may = p->base + d->held_bytes + LEDGER_KEEP_BYTES + MEMORY_GUARD_BYTES;
+    if (now > may) relieve(d, now, may);
+    if (now > before + GROWTH || now > may) {
+        p->calm_at = d->now + CALM;
+        return d->now + SOON;
+    }
+    if (unused > UNUSED && d->now >= p->calm_at) {
+        malloc_trim(0);
+        p->calm_at = d->now + CALM;
+    }
+    return connections_n(d->frontend->connections) > FEW ? d->now + OFTEN : NSEC_NEVER;
+}

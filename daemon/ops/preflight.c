@@ -1,0 +1,150 @@
+/* preflight.c - see preflight.h. */
+#include "daemon/ops/preflight.h"
+
+#include "base/log.h"
+#include "daemon/net/frontend.h"
+#include "daemon/net/session.h"
+#include "daemon/persist/event_log.h"
+#include "daemon/reexec.h"
+#include "daemon/serve.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+enum { MAX_ARGS = 256, MOST_S = 10 };
+
+static void
+refuse(struct daemon *d, struct client *c, uint64_t rid, const char *why)
+{
+    uint32_t code = d->draining ? LAGAN_E_DRAINING : LAGAN_E_INVALID_REQUEST;
+
+    if (d->draining) why = "lagand is stopping";
+    event_log_add(d, "operator", "", "daemon reexec is refused: %s", why);
+    log_err("not beginning again: %s", why);
+    if (c && frontend_error(d, c, rid, code, 0, "%s%s", why,
+                            d->draining ? "" : "; the lagand that runs goes on as it is") < 0)
+        log_debug("a refusal was not taken");
+}
+
+/* The first line that it said, as people read it; the rest is for the journal. */
+static void
+heard(int fd, char *buf, size_t n)
+{
+    char text[4096], *rest;
+    ssize_t len = read(fd, text, sizeof text - 1);
+
+    *buf = 0;
+    text[MAX(len, (ssize_t)0)] = 0;
+    for (char *line = strtok_r(text, "\n", &rest); line; line = strtok_r(NULL, "\n", &rest)) {
+        const char *words = strstr(line, "lagand: ");
+
+        words = words ? words + strlen("lagand: ") : line;
+        if (!*buf) snprintf(buf, n, "%s", words);
+        log_err("the next lagand says: %s", words);
+    }
+}
+
+static int
+on_end(sd_event_source *s, const siginfo_t *si, void *arg)
+{
+    struct daemon *d = arg;
+    struct preflight *r = &d->preflight;
+    struct client *c = session_find(d->sessions, r->client);
+    bool would = si->si_code == CLD_EXITED && si->si_status == 0;
+    char words[300] = "";
+    msgpack_packer p;
+
+    (void)s;
+    d->now = clock_now();
+    if (would && !d->draining) {
+        if (c) {
+            frontend_reply(d, r->rid, &p);
+            msgpack_pack_map(&p, 0);
+            frontend_reply_end(d, c);
+        }
+        event_log_add(d, "operator", "", "daemon reexec");
+        serve_reexec(d);
+    } else {
+        if (!would) heard(r->out, words, sizeof words);
+        if (!*words)
+            snprintf(words, sizeof words, "lagand --check: %s %d",
+                     si->si_code == CLD_EXITED ? "exit status" : "signal", si->si_status);
+        refuse(d, c, r->rid, words);
+    }
+    preflight_end(d);
+    return 0;
+}
+
+_Noreturn static void
+become(const char *path, char **argv, pid_t parent, int out)
+{
+    sigset_t none;
+
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    if (getppid() != parent) _exit(127);
+    alarm(MOST_S); /* a file system that does not answer */
+    dup2(out, STDOUT_FILENO);
+    dup2(out, STDERR_FILENO);
+    sigemptyset(&none);
+    sigprocmask(SIG_SETMASK, &none, NULL);
+    execv(path, argv);
+    dprintf(STDERR_FILENO, "%s: %s\n", path, strerror(errno));
+    _exit(127);
+}
+
+static int
+start(struct daemon *d, struct err *e)
+{
+    char path[PATH_MAX], *argv[MAX_ARGS];
+    static char check_only[] = "--check";
+    pid_t parent = getpid(), child;
+    int pipe[2], n = 0, r;
+
+    TRY(reexec_path(path, e));
+    while (d->argv[n] && n < MAX_ARGS - 2) argv[n] = d->argv[n], n++;
+    argv[n] = check_only;
+    argv[n + 1] = NULL;
+    if (pipe2(pipe, O_CLOEXEC | O_NONBLOCK) < 0)
+        return err_set(e, -errno, "pipe: %s", strerror(errno));
+    child = vfork();
+    if (child == 0) become(path, argv, parent, pipe[1]);
+    r = child < 0 ? -errno : 0;
+    close(pipe[1]);
+    if (r == 0) r = sd_event_add_child(d->event, &d->preflight.on_end, child, WEXITED, on_end, d);
+    if (r < 0) {
+        if (child > 0) kill(child, SIGKILL), waitpid(child, NULL, 0);
+        close(pipe[0]);
+        return err_set(e, r, "%s --check: %s", path, strerror(-r));
+    }
+    d->preflight.out = pipe[0];
+    return 0;
+}
+
+void
+preflight_start(struct daemon *d, struct client *c, uint64_t rid)
+{
+    struct err e;
+
+    if (d->preflight.on_end || d->reexec_requested || d->draining) {
+        refuse(d, c, rid, "another one asked for it already");
+        return;
+    }
+    d->preflight.client = c->handle;
+    d->preflight.rid = rid;
+    if (start(d, &e) < 0) refuse(d, c, rid, e.text);
+}
+
+void
+preflight_end(struct daemon *d)
+{
+    if (!d->preflight.on_end) return;
+    d->preflight.on_end = sd_event_source_disable_unref(d->preflight.on_end);
+    close(d->preflight.out);
+}

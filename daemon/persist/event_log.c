@@ -1,0 +1,277 @@
+/* event_log.c - see event_log.h. */
+#include "daemon/persist/event_log.h"
+
+#include "ipc/msg.h"
+
+#include <fcntl.h>
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#define MAGIC "LAGANHS\1" /* the last byte is the layout's, with the size */
+
+struct page {
+    char magic[8];
+    int64_t pid; /* of the lagand that writes it */
+    struct tally {
+        char model[64];
+        uint32_t restarts;
+    } tally[MAX_WORKERS];
+    struct event event[EVENT_LOG_EVENTS];
+    struct dead dead[EVENT_LOG_DEATHS];
+};
+
+struct event_log {
+    struct page *page;
+    int fd;
+    int64_t former;
+    uint64_t n_events, n_dead; /* ever */
+};
+
+enum { SEALS = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL };
+
+/* ---- the memory, and what a former lagand wrote there */
+
+static int
+make(void)
+{
+    int fd = memfd_create("lagand:history", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+
+    if (fd < 0) return -1;
+    if (ftruncate(fd, sizeof(struct page)) == 0 && fallocate(fd, 0, 0, sizeof(struct page)) == 0 &&
+        fcntl(fd, F_ADD_SEALS, SEALS) == 0)
+        return fd;
+    close(fd);
+    return -1;
+}
+
+static struct page *
+map(int fd)
+{
+    void *p = mmap(NULL, sizeof(struct page), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+
+    return p == MAP_FAILED ? NULL : p;
+}
+
+/* NULL: it is none, or of another layout. */
+static struct page *
+map_former(int fd)
+{
+    int seals = fcntl(fd, F_GET_SEALS);
+    struct stat st;
+    struct page *p;
+
+    if (seals < 0 || (seals & F_SEAL_SHRINK) == 0) return NULL; /* it might be cut under our feet */
+    if (fstat(fd, &st) < 0 || st.st_size != sizeof *p) return NULL;
+    p = map(fd);
+    if (!p || !memcmp(p->magic, MAGIC, sizeof p->magic)) return p;
+    munmap(p, sizeof *p);
+    return NULL;
+}
+
+#define ENDS(field) (memchr(field, 0, sizeof(field)) != NULL)
+
+static bool
+event_holds(const struct event *e, uint32_t slot)
+{
+    return e->number && e->number < UINT64_MAX / 2 && (e->number - 1) % EVENT_LOG_EVENTS == slot &&
+           ENDS(e->kind) && ENDS(e->who) && ENDS(e->text);
+}
+
+static bool
+dead_holds(const struct dead *x, uint32_t slot)
+{
+    bool holds = x->number && x->number < UINT64_MAX / 2 &&
+                 (x->number - 1) % EVENT_LOG_DEATHS == slot && ENDS(x->worker) && ENDS(x->cause) &&
+                 ENDS(x->how) && ENDS(x->words) && x->n_lines <= LOG_LINES;
+
+    for (uint32_t i = 0; holds && i < x->n_lines; i++) holds = ENDS(x->line[i]);
+    return holds;
+}
+
+static void
+take_over(struct event_log *h)
+{
+    struct page *p = h->page;
+
+    h->former = p->pid;
+    for (uint32_t i = 0; i < EVENT_LOG_EVENTS; i++) {
+        if (!event_holds(&p->event[i], i)) p->event[i].number = 0;
+        h->n_events = MAX(h->n_events, p->event[i].number);
+    }
+    for (uint32_t i = 0; i < EVENT_LOG_DEATHS; i++) {
+        if (!dead_holds(&p->dead[i], i)) p->dead[i].number = 0;
+        h->n_dead = MAX(h->n_dead, p->dead[i].number);
+    }
+    for (uint32_t i = 0; i < MAX_WORKERS; i++) p->tally[i].model[sizeof p->tally[i].model - 1] = 0;
+}
+
+struct event_log *
+event_log_new(int fd)
+{
+    struct event_log *h = calloc(1, sizeof *h);
+
+    if (!h) return NULL;
+    h->page = fd < 0 ? NULL : map_former(fd);
+    h->fd = fd;
+    if (h->page) {
+        take_over(h);
+    } else {
+        if (fd >= 0) close(fd);
+        h->fd = make();
+        h->page = h->fd < 0 ? NULL : map(h->fd);
+        if (!h->page) return event_log_free(h);
+        memcpy(h->page->magic, MAGIC, sizeof h->page->magic);
+    }
+    h->page->pid = getpid();
+    return h;
+}
+
+struct event_log *
+event_log_free(struct event_log *h)
+{
+    if (!h) return NULL;
+    if (h->page) munmap(h->page, sizeof *h->page);
+    if (h->fd >= 0) close(h->fd);
+    free(h);
+    return NULL;
+}
+
+int
+event_log_fd(const struct event_log *h)
+{
+    return h->fd;
+}
+
+int64_t
+event_log_previous_pid(const struct event_log *h)
+{
+    return h->former;
+}
+
+/* ---- events */
+
+static int64_t
+now_ms(void)
+{
+    struct timespec t;
+
+    clock_gettime(CLOCK_REALTIME, &t);
+    return (int64_t)t.tv_sec * 1000 + t.tv_nsec / 1000000;
+}
+
+/* An entry that is written: none until it is whole. */
+static void
+put_number(uint64_t *at, uint64_t n)
+{
+    atomic_signal_fence(memory_order_seq_cst);
+    *(volatile uint64_t *)at = n;
+    atomic_signal_fence(memory_order_seq_cst);
+}
+
+void
+event_log_add(struct daemon *d, const char *kind, const char *who, const char *fmt, ...)
+{
+    struct event_log *h = d->event_log;
+    struct event *e;
+    va_list ap;
+
+    if (!h) return; /* tests without a loop */
+    e = &h->page->event[h->n_events++ % EVENT_LOG_EVENTS];
+    put_number(&e->number, 0);
+    e->at_ms = now_ms();
+    snprintf(e->kind, sizeof e->kind, "%s", kind);
+    snprintf(e->who, sizeof e->who, "%s", who);
+    va_start(ap, fmt);
+    vsnprintf(e->text, sizeof e->text, fmt, ap);
+    va_end(ap);
+    for (size_t n = strlen(e->text); !msg_utf8(e->text, n);) e->text[--n] = 0; /* cut, or theirs */
+    put_number(&e->number, h->n_events);
+}
+
+const struct event *
+event_log_event(const struct event_log *h, uint64_t number)
+{
+    uint64_t oldest = h->n_events > EVENT_LOG_EVENTS ? h->n_events - EVENT_LOG_EVENTS + 1 : 1;
+
+    for (number = MAX(number, oldest); number <= h->n_events; number++) {
+        const struct event *e = &h->page->event[(number - 1) % EVENT_LOG_EVENTS];
+
+        if (e->number == number) return e; /* else a former lagand died while it wrote it */
+    }
+    return NULL;
+}
+
+uint64_t
+event_log_next(const struct event_log *h)
+{
+    return h->n_events + 1;
+}
+
+/* ---- the dead */
+
+void
+event_log_death(struct worker *w, const struct death *death, const char *how, const char *words)
+{
+    struct event_log *h = w->d->event_log;
+    struct dead *x;
+
+    event_log_add(w->d, "death", w->name, "pid %d, %s: %s, %s", (int)w->pid,
+                  death_word(death->cause), how, death_sentence(death->cause));
+    if (!h) return;
+    x = &h->page->dead[h->n_dead++ % EVENT_LOG_DEATHS];
+    put_number(&x->number, 0);
+    *x = (struct dead){ .at_ms = now_ms(),
+                        .epoch = w->epoch,
+                        .pid = w->pid,
+                        .n_rows = w->n_rows,
+                        .n_lines = MIN(w->n_lines, (uint32_t)LOG_LINES) };
+    snprintf(x->worker, sizeof x->worker, "%s", w->name);
+    snprintf(x->cause, sizeof x->cause, "%s", death_word(death->cause));
+    snprintf(x->how, sizeof x->how, "%s", how);
+    snprintf(x->words, sizeof x->words, "%s", words);
+    for (uint32_t i = 0; i < x->n_lines; i++)
+        memcpy(x->line[i], w->last_line[(w->n_lines - x->n_lines + i) % LOG_LINES], LOG_LINE);
+    put_number(&x->number, h->n_dead);
+}
+
+const struct dead *
+event_log_dead(const struct event_log *h, uint32_t back)
+{
+    uint64_t least = h->n_dead > EVENT_LOG_DEATHS ? h->n_dead - EVENT_LOG_DEATHS : 0;
+
+    for (uint64_t n = h->n_dead; n > least; n--) {
+        const struct dead *x = &h->page->dead[(n - 1) % EVENT_LOG_DEATHS];
+
+        if (x->number == n && back-- == 0) return x;
+    }
+    return NULL;
+}
+
+/* ---- how often */
+
+void
+event_log_restarts(struct worker *w)
+{
+    const char *model;
+    struct tally *t;
+
+    if (!w->d->event_log) return; /* tests without a loop */
+    model = w->d->config->model[w->model].keys.name;
+    t = &w->d->event_log->page->tally[w->index];
+    if (strcmp(t->model, model)) t->restarts = 0;
+    snprintf(t->model, sizeof t->model, "%s", model);
+    w->restarts = t->restarts;
+}
+
+void
+event_log_restarted(const struct worker *w)
+{
+    if (w->d->event_log) w->d->event_log->page->tally[w->index].restarts = w->restarts;
+}

@@ -1,0 +1,208 @@
+/* reexec.c - see reexec.h. */
+#include "daemon/reexec.h"
+
+#include "base/failpoint.h"
+#include "base/log.h"
+#include "daemon/ledger/ledger_save.h"
+#include "daemon/net/frontend.h"
+#include "daemon/persist/event_log.h"
+#include "daemon/request/dispatch.h"
+#include "daemon/supervise/worker.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <systemd/sd-daemon.h>
+#include <unistd.h>
+
+enum { MOST_WAIT_MS = 10000, PARK = SD_LISTEN_FDS_START + FDSTORE_MAX };
+
+/* ---- what a predecessor left */
+
+/* true: that process is gone, and no store of it lands any more. */
+static bool
+end_process(int pidfd, const char *name)
+{
+    struct pollfd p = { .fd = pidfd, .events = POLLIN };
+
+    syscall(SYS_pidfd_send_signal, pidfd, SIGKILL, NULL, 0);
+    if (poll(&p, 1, MOST_WAIT_MS) == 1) return true;
+    log_err("%s: a worker of a former lagand does not end; its memory is not taken over", name);
+    return false;
+}
+
+/* Workers of a former lagand die with it; here until they have. Their numbers go into `lost` otherwise: a group's, if
+ * one rank does not. */
+static void
+outlast_workers(struct daemon *d, struct fdstore *s, bool lost[MAX_WORKERS])
+{
+    for (uint32_t i = 0; i < MAX_WORKERS * MAX_RANKS; i++) {
+        char name[FDSTORE_NAME];
+        int fd;
+
+        worker_pid_name(i % MAX_WORKERS, i / MAX_WORKERS, name, sizeof name);
+        fd = fdstore_take(s, name);
+        if (fd < 0) continue;
+        lost[i % MAX_WORKERS] |= !end_process(fd, name);
+        fdstore_drop(name);
+        close(fd);
+    }
+    d->now = clock_now();
+}
+
+/* Of a number as in the store: a worker's, or of another rank of its group. NULL: there is none now. */
+static struct arenas *
+arenas_of(struct daemon *d, uint32_t number, const bool lost[MAX_WORKERS])
+{
+    uint32_t index = number % MAX_WORKERS, rank = number / MAX_WORKERS;
+    struct worker *w = index < d->n_workers && !lost[index] ? d->worker[index] : NULL;
+
+    if (!w || rank > w->n_others) return NULL;
+    return rank ? &w->other[rank - 1]->arenas : &w->arenas;
+}
+
+static void
+take_arenas(struct daemon *d, struct fdstore *s, const bool lost[MAX_WORKERS])
+{
+    for (uint32_t i = 0; i < s->n;) {
+        struct store_fd f = s->at[i];
+        struct hand_note note;
+        struct arenas *a;
+        uint32_t w;
+        struct err e;
+
+        if (!fdstore_arena(f.name, &w, &note) || !(a = arenas_of(d, w, lost))) {
+            i++;
+        } else if (arenas_keep(a, &note, f.fd, &e) < 0) {
+            log_warn("worker %s: %s", d->worker[w % MAX_WORKERS]->name, e.text);
+            i++;
+        } else {
+            log_info("worker %s: %s of a former lagand, %llu MiB", d->worker[w % MAX_WORKERS]->name,
+                     note.name, (unsigned long long)(note.bytes >> 20));
+            s->at[i] = s->at[--s->n];
+        }
+    }
+}
+
+void
+reexec_take(struct daemon *d, struct fdstore *left)
+{
+    bool lost[MAX_WORKERS] = { false };
+    int ledger, fd;
+    uint32_t n;
+
+    outlast_workers(d, left, lost);
+    FP(heirs_outlasted);
+    ledger = fdstore_take(left, "ledger");
+    n = ledger_log_open(d->ledger_log, ledger) ? dispatch_restore(d) : 0;
+    ledger_log_start(d->ledger_log);
+    if (n) log_info("%u requests of a former lagand, %u of them go on", n, ledger_n(d->ledger));
+    fd = ledger_log_fd(d->ledger_log);
+    if (fd >= 0 && fd != ledger) fdstore_put("ledger", fd);
+    FP(heirs_recalled);
+    take_arenas(d, left, lost);
+    for (uint32_t i = 0; i < d->n_workers && !ledger_last_id(d->ledger); i++) {
+        struct worker *w = d->worker[i];
+
+        arenas_drop_kv(&w->arenas);
+        for (uint32_t k = 0; k < w->n_others; k++) arenas_drop_kv(&w->other[k]->arenas);
+    }
+    fdstore_close(left);
+    FP(heirs_taken);
+}
+
+/* ---- becoming the next one */
+
+struct handover_state {
+    uint32_t n;
+    int fd[FDSTORE_MAX];
+    char names[FDSTORE_MAX * FDSTORE_NAME]; /* as in LISTEN_FDNAMES */
+};
+
+static void
+set_aside(struct handover_state *h, const char *name, int fd)
+{
+    int copy = h->n < FDSTORE_MAX ? fcntl(fd, F_DUPFD_CLOEXEC, PARK) : -1;
+
+    if (copy < 0) {
+        log_warn("%s cannot be handed on: %s", name,
+                 h->n == FDSTORE_MAX || errno == EINVAL ? "too many open files" : strerror(errno));
+        return;
+    }
+    h->fd[h->n] = copy;
+    snprintf(h->names + strlen(h->names), sizeof h->names - strlen(h->names), "%s%s",
+             h->n ? ":" : "", name);
+    h->n++;
+}
+
+static void
+set_aside_arenas(struct handover_state *h, const struct arenas *a)
+{
+    char name[FDSTORE_NAME];
+
+    for (uint32_t k = 0; k < a->n; k++)
+        if ((a->at[k].note.flags & HAND_COMPLETE) &&
+            fdstore_arena_name(name, a->worker, &a->at[k].note) == 0)
+            set_aside(h, name, a->at[k].fd);
+}
+
+struct handover_state *
+reexec_prepare(struct daemon *d)
+{
+    struct handover_state *h = calloc(1, sizeof *h);
+
+    if (!h) return NULL;
+    FP(heirs_asked);
+    for (uint32_t i = 0; i < d->n_workers; i++) worker_end(d->worker[i]);
+    FP(heirs_ended);
+    if (ledger_log_fd(d->ledger_log) >= 0) set_aside(h, "ledger", ledger_log_fd(d->ledger_log));
+    set_aside(h, "history", event_log_fd(d->event_log));
+    if (d->frontend->given)
+        set_aside(h, FRONTEND_SOCKET, unix_server_listener(d->frontend->local, LISTENER_API));
+    for (uint32_t i = 0; i < d->n_workers; i++) {
+        const struct worker *w = d->worker[i];
+
+        set_aside_arenas(h, &w->arenas);
+        for (uint32_t k = 0; k < w->n_others; k++) set_aside_arenas(h, &w->other[k]->arenas);
+    }
+    return h;
+}
+
+int
+reexec_path(char path[PATH_MAX], struct err *e)
+{
+    static const char gone[] = " (deleted)";
+    ssize_t n = readlink("/proc/self/exe", path, PATH_MAX - 1);
+
+    if (n < 0) return err_set(e, -errno, "/proc/self/exe: %s", strerror(errno));
+    path[n] = 0;
+    if ((size_t)n > strlen(gone) && !strcmp(path + n - strlen(gone), gone))
+        path[(size_t)n - strlen(gone)] = 0;
+    return 0;
+}
+
+int
+reexec_exec(struct handover_state *h, char **argv, struct err *e)
+{
+    char path[PATH_MAX], number[16];
+
+    TRY(reexec_path(path, e));
+    for (uint32_t i = 0; i < h->n; i++) {
+        if (dup2(h->fd[i], SD_LISTEN_FDS_START + (int)i) < 0)
+            return err_set(e, -errno, "a descriptor cannot be handed on: %s", strerror(errno));
+    }
+    snprintf(number, sizeof number, "%d", (int)getpid());
+    setenv("LISTEN_PID", number, 1);
+    snprintf(number, sizeof number, "%u", h->n);
+    setenv("LISTEN_FDS", number, 1);
+    setenv("LISTEN_FDNAMES", h->names, 1);
+    FP(heirs_exec);
+    execv(path, argv);
+    return err_set(e, -errno, "%s: %s", path, strerror(errno));
+}

@@ -1,0 +1,146 @@
+/* arenas.c - see arenas.h. */
+#include "daemon/supervise/arenas.h"
+
+#include "base/clock.h"
+#include "daemon/persist/fdstore.h"
+
+#include <errno.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+static const nsec STRIKE_TIME = 60 * NSEC_S;
+
+void
+arenas_drop(struct arenas *a, const char *name)
+{
+    char stored[FDSTORE_NAME];
+
+    for (uint32_t i = 0; i < a->n;) {
+        const struct hand_note *note = &a->at[i].note;
+
+        if (name && strcmp(note->name, name)) {
+            i++;
+            continue;
+        }
+        if ((note->flags & HAND_COMPLETE) && fdstore_arena_name(stored, a->worker, note) == 0)
+            fdstore_drop(stored);
+        close(a->at[i].fd);
+        a->at[i] = a->at[--a->n];
+    }
+}
+
+void
+arenas_drop_kv(struct arenas *a)
+{
+    arenas_drop(a, "kv");
+    arenas_drop(a, "manifest");
+    for (uint32_t i = 0; i < HAND_HOSTS; i++) {
+        char host[HAND_NAME];
+
+        hand_host(host, i);
+        arenas_drop(a, host);
+    }
+}
+
+void
+arenas_close(struct arenas *a)
+{
+    while (a->n) close(a->at[--a->n].fd);
+}
+
+/* A device's memory has no size that fstat knows; a file's must be what the note says. */
+int
+arenas_keep(struct arenas *a, const struct hand_note *note, int fd, struct err *e)
+{
+    struct stat st;
+
+    if (fstat(fd, &st) == 0 && S_ISREG(st.st_mode) && (uint64_t)st.st_size < note->bytes)
+        return err_set(e, -EBADMSG, "hand: arena %s has %llu bytes, not %llu", note->name,
+                       (unsigned long long)st.st_size, (unsigned long long)note->bytes);
+    arenas_drop(a, note->name);
+    if (a->n == MAX_ARENAS) return err_set(e, -EBADMSG, "hand: more than %d arenas", MAX_ARENAS);
+    a->at[a->n].note = *note;
+    a->at[a->n].note.flags &= HAND_COMPLETE;
+    a->at[a->n++].fd = fd;
+    return 0;
+}
+
+int
+arenas_take(struct arenas *a, int sock, struct err *e)
+{
+    for (;;) {
+        char stored[FDSTORE_NAME];
+        struct hand_note note;
+        int fd, r = hand_take(sock, &note, &fd, e);
+
+        if (r <= 0) return r;
+        if (a->n_taken++ >= MAX_HANDED) {
+            close(fd);
+            return err_set(e, -EBADMSG, "hand: more than %d messages", MAX_HANDED);
+        }
+        r = arenas_keep(a, &note, fd, e);
+        if (r < 0) {
+            close(fd);
+            return r;
+        }
+        if ((note.flags & HAND_COMPLETE) && fdstore_arena_name(stored, a->worker, &note) == 0)
+            fdstore_put(stored, fd);
+    }
+}
+
+/* Those that are whole; name NULL: of any name. How many. */
+static int
+give(struct arenas *a, const char *name, int sock, struct err *e)
+{
+    int n = 0;
+
+    for (uint32_t i = 0; i < a->n; i++) {
+        struct hand_note note = a->at[i].note;
+
+        if (!(note.flags & HAND_COMPLETE) || (name && strcmp(note.name, name))) continue;
+        note.flags |= a->verify_contents ? HAND_VERIFY : 0;
+        TRY(hand_give(sock, &note, a->at[i].fd, e));
+        n++;
+    }
+    return n;
+}
+
+int
+arenas_lend(struct arenas *a, int sock, struct err *e)
+{
+    return give(a, "weights", sock, e);
+}
+
+int
+arenas_give(struct arenas *a, int sock, nsec now, struct err *e)
+{
+    int n = give(a, NULL, sock, e);
+
+    if (n < 0) return n;
+    a->n_taken = 0;
+    a->adopted = n > 0;
+    a->adopted_at = now;
+    return n;
+}
+
+void
+arenas_after_death(struct arenas *a, const struct death *d, nsec now)
+{
+    if (d->fault) {
+        bool soon = a->adopted && now - a->adopted_at <= STRIKE_TIME;
+
+        a->strikes = soon ? a->strikes + 1 : 1;
+        a->verify_contents = true;
+    }
+    /* What says what is in it goes; the memory, which takes long to give back and to make, stays. */
+    if (!d->adopt_kv) arenas_drop(a, "manifest");
+    if (a->strikes >= 2) arenas_drop_kv(a);
+    if (arenas_given_up(a, d)) arenas_drop(a, NULL);
+}
+
+bool
+arenas_given_up(const struct arenas *a, const struct death *d)
+{
+    return a->strikes >= 3 || d->cause == DEATH_LOST;
+}

@@ -1,0 +1,70 @@
+/* cpu_starvation.c - see cpu_starvation.h.
+ *
+ * What has been waited is in schedstat once the wait is over. Of a wait that goes on only the state is known: ready,
+ * and the processor's time stands still.
+ */
+#include "daemon/supervise/cpu_starvation.h"
+
+#include <dirent.h>
+#include <stdio.h>
+#include <string.h>
+
+struct sum {
+    nsec ran, queued; /* of all threads, ever */
+    bool ready;       /* one of them wants a processor now, or has one */
+};
+
+static bool
+is_ready(const char *path)
+{
+    char line[512] = "", *state;
+    FILE *f = fopen(path, "re");
+
+    if (f && !fgets(line, sizeof line, f)) line[0] = 0;
+    if (f) fclose(f);
+    state = strrchr(line, ')'); /* the name before it may hold anything */
+    return state && !strncmp(state, ") R", 3);
+}
+
+static struct sum
+add_up(pid_t pid)
+{
+    struct sum sum = { 0 };
+    char path[80];
+    DIR *d;
+
+    snprintf(path, sizeof path, "/proc/%d/task", (int)pid);
+    d = opendir(path);
+    for (struct dirent *t; d && (t = readdir(d));) {
+        unsigned long long ran, queued;
+        FILE *f;
+
+        if (t->d_name[0] == '.') continue;
+        snprintf(path, sizeof path, "/proc/%d/task/%.16s/schedstat", (int)pid, t->d_name);
+        f = fopen(path, "re");
+        if (f && fscanf(f, "%llu %llu", &ran, &queued) == 2) {
+            sum.ran += (nsec)ran;
+            sum.queued += (nsec)queued;
+        }
+        if (f) fclose(f);
+        snprintf(path, sizeof path, "/proc/%d/task/%.16s/stat", (int)pid, t->d_name);
+        sum.ready |= is_ready(path);
+    }
+    if (d) closedir(d);
+    return sum;
+}
+
+nsec
+cpu_starvation_since(struct cpu_starvation *s, pid_t pid, nsec now)
+{
+    struct sum sum = add_up(pid);
+    nsec elapsed = now - s->at, waited = 0;
+
+    if (s->at) {
+        waited = MAX(sum.queued - s->queued, 0);
+        if (sum.ready) waited = MAX(waited, elapsed - (sum.ran - s->ran));
+        waited = MIN(waited, elapsed * 9 / 10);
+    }
+    *s = (struct cpu_starvation){ .at = now, .ran = sum.ran, .queued = sum.queued };
+    return waited;
+}

@@ -1,0 +1,228 @@
+/* spawn.c - see spawn.h.
+ *
+ * vfork(): the child borrows our memory until it execs, so it may only make system calls and write to
+ * its own copies of descriptors, signals and limits. Everything it needs is prepared before.
+ */
+#include "daemon/supervise/spawn.h"
+
+#include "base/failpoint.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#ifndef PKGLIBEXECDIR
+#define PKGLIBEXECDIR "/usr/libexec/lagan"
+#endif
+
+enum { MAX_ARGS = 64, MAX_ENV = 64, ARG_BYTES = 16 << 10, PARK = 64 };
+
+extern char **environ;
+
+struct child {
+    char *argv[MAX_ARGS + 1], *envp[MAX_ENV + 1];
+    char text[ARG_BYTES];
+    size_t used;
+    int n_args, n_env;
+};
+
+static char *
+keep(struct child *c, const char *a, const char *b, const char *d)
+{
+    size_t room = sizeof c->text - c->used;
+    char *at = c->text + c->used;
+    int n = snprintf(at, room, "%s%s%s", a, b, d);
+
+    if (n < 0 || (size_t)n >= room) return NULL;
+    c->used += (size_t)n + 1;
+    return at;
+}
+
+static int
+add_arg(struct child *c, const char *a, const char *b, const char *d)
+{
+    if (c->n_args == MAX_ARGS) return -E2BIG;
+    c->argv[c->n_args] = keep(c, a, b, d);
+    return c->argv[c->n_args++] ? 0 : -E2BIG;
+}
+
+static int
+add_env(struct child *c, const char *a, const char *b)
+{
+    if (c->n_env == MAX_ENV) return -E2BIG;
+    c->envp[c->n_env] = keep(c, a, b, "");
+    return c->envp[c->n_env++] ? 0 : -E2BIG;
+}
+
+/* What a worker may know of our environment: where to find things, and what tools look at. */
+static bool
+passes(const char *v)
+{
+    static const char *const begins[] = {
+        "PATH=",        "HOME=",         "LANG=",        "LC_",          "TZ=",
+        "TMPDIR=",      "LD_LIBRARY_",   "CUDA_",        "NVIDIA_",      "NCCL_",
+        "ASAN_OPTIONS", "UBSAN_OPTIONS", "TSAN_OPTIONS", "LSAN_OPTIONS", "CACHE_DIRECTORY=",
+        FP_ENVIRONMENT
+    };
+
+    for (size_t i = 0; i < ARRAY_LEN(begins); i++) {
+        if (strncmp(v, begins[i], strlen(begins[i])) == 0) return true;
+    }
+    return false;
+}
+
+static int
+prepare(struct child *c, const struct spawn *s, struct err *e)
+{
+    char names[512], epoch[40];
+    int r = add_arg(c, s->path, "", "");
+
+    if (r == 0) r = add_arg(c, "--worker=", s->name, "");
+    if (r == 0) r = add_arg(c, "--log_level=", s->log_level, "");
+    if (r == 0 && s->waits) r = add_arg(c, "--waits", "", "");
+    if (r == 0 && s->rank) {
+        char rank[12];
+
+        snprintf(rank, sizeof rank, "%u", s->rank);
+        r = add_arg(c, "--rank=", rank, "");
+    }
+    for (const struct opt *o = model_opts; o->key && r == 0; o++) {
+        struct model_keys plain;
+        char now[1100], def[1100];
+
+        opt_defaults(model_opts, &plain);
+        opt_text(o, s->keys, now, sizeof now);
+        if (strcmp(now, opt_text(o, &plain, def, sizeof def)) == 0) continue;
+        r = add_arg(c, "--", o->key, "=");
+        if (r == 0) {
+            char *arg = c->argv[c->n_args - 1];
+
+            c->used -= 1; /* the NUL: the value follows */
+            r = keep(c, now, "", "") ? 0 : -E2BIG;
+            check(r < 0 || c->argv[c->n_args - 1] == arg);
+        }
+    }
+    for (char **v = environ; *v && r == 0; v++) {
+        if (passes(*v)) r = add_env(c, *v, "");
+    }
+    snprintf(epoch, sizeof epoch, "LAGAN_EPOCH=%llu", (unsigned long long)s->heritage.epoch);
+    if (r == 0) r = heritage_env(&s->heritage, names, sizeof names);
+    if (r == 0) r = add_env(c, names, "");
+    if (r == 0) r = add_env(c, epoch, "");
+    if (r == 0 && s->control) r = add_env(c, "LAGAN_CONTROL=", s->control);
+    if (r == 0 && s->control) r = add_env(c, "LAGAN_TOKEN=", s->token);
+    return r < 0 ? err_set(e, r, "its arguments are too long") : 0;
+}
+
+/* In the child: descriptors to 3, 4, ...; what lies in the way is parked first. */
+static int
+place_fds(const struct heritage *h, int null, int out)
+{
+    int parked[HERITAGE_MAX];
+
+    for (uint32_t i = 0; i < h->n; i++) {
+        parked[i] = fcntl(h->at[i].fd, F_DUPFD_CLOEXEC, PARK);
+        if (parked[i] < 0) return errno == EINVAL ? EMFILE : errno; /* the limit is below PARK */
+    }
+    if (dup2(null, STDIN_FILENO) < 0 || dup2(out, STDOUT_FILENO) < 0 ||
+        dup2(out, STDERR_FILENO) < 0)
+        return errno;
+    for (uint32_t i = 0; i < h->n; i++) {
+        if (dup2(parked[i], HERITAGE_FIRST + (int)i) < 0) return errno;
+    }
+    /* All we own is close-on-exec; libraries' may not be. */
+    syscall(SYS_close_range, HERITAGE_FIRST + h->n, ~0U, 0);
+    return 0;
+}
+
+static void
+become_worker(const struct spawn *s, struct child *c, pid_t parent, int null, int out,
+              volatile int *failed)
+{
+    sigset_t none;
+
+    sigemptyset(&none);
+    FP(spawn_child);
+    setpgid(0, 0); /* a terminal's ^C is for us alone */
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    if (getppid() != parent) _exit(127); /* we died before that took hold */
+    signal(SIGPIPE, SIG_DFL);
+    signal(SIGUSR2, SIG_IGN); /* one that is slow to begin may be asked before it can answer */
+    sigprocmask(SIG_SETMASK, &none, NULL);
+    *failed = place_fds(&s->heritage, null, out);
+    FP(spawn_exec);
+    if (!*failed) {
+        execve(s->path, c->argv, c->envp);
+        *failed = errno;
+    }
+    _exit(127);
+}
+
+int
+spawn_worker(const struct spawn *s, pid_t *pid, int *log, struct err *e)
+{
+    static struct child c; /* 18 KiB; one thread */
+    volatile int failed = 0;
+    pid_t parent = getpid(), child;
+    int null, pipe[2], r;
+
+    c.used = 0;
+    c.n_args = c.n_env = 0;
+    TRY(prepare(&c, s, e));
+    c.argv[c.n_args] = c.envp[c.n_env] = NULL;
+    null = open("/dev/null", O_RDWR | O_CLOEXEC);
+    if (null < 0) return err_set(e, -errno, "/dev/null: %s", strerror(errno));
+    if (pipe2(pipe, O_CLOEXEC) < 0) {
+        r = err_set(e, -errno, "pipe: %s", strerror(errno));
+        close(null);
+        return r;
+    }
+    child = vfork();
+    if (child == 0) become_worker(s, &c, parent, null, pipe[1], &failed);
+    r = child < 0 ? -errno : 0;
+    close(null);
+    close(pipe[1]);
+    /* The worker's end stays blocking: a log line is not to be lost. Ours is not. */
+    if (r == 0 && fcntl(pipe[0], F_SETFL, O_NONBLOCK) < 0) r = -errno;
+    if (r < 0) {
+        close(pipe[0]);
+        return err_set(e, r, "cannot be started: %s", strerror(-r));
+    }
+    if (failed) {
+        /* It has told us why and is gone or going: reaped here, for nobody watches it yet. */
+        while (waitpid(child, NULL, 0) < 0 && errno == EINTR) {
+        }
+        close(pipe[0]);
+        return err_set(e, -failed, "%s: %s", s->path, strerror(failed));
+    }
+    *pid = child;
+    *log = pipe[0];
+    return 0;
+}
+
+int
+spawn_find(char *buf, size_t n, struct err *e)
+{
+    static const char *const places[] = { "/lagan-worker", "/../libexec/lagan/lagan-worker" };
+    char own[PATH_MAX];
+    ssize_t len = readlink("/proc/self/exe", own, sizeof own - 1);
+
+    own[MAX(len, (ssize_t)0)] = 0;
+    if (len > 0) *strrchr(own, '/') = 0;
+    for (size_t i = 0; i < ARRAY_LEN(places); i++) {
+        int k = snprintf(buf, n, "%s%s", own, places[i]);
+
+        if (k > 0 && (size_t)k < n && access(buf, X_OK) == 0) return 0;
+    }
+    snprintf(buf, n, "%s/lagan-worker", PKGLIBEXECDIR);
+    if (access(buf, X_OK) == 0) return 0;
+    return err_set(e, -ENOENT, "lagan-worker is neither in %.100s nor in " PKGLIBEXECDIR, own);
+}

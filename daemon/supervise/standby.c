@@ -1,0 +1,242 @@
+/* standby.c - see standby.h. */
+#include "daemon/supervise/standby.h"
+
+#include "base/log.h"
+#include "daemon/persist/event_log.h"
+#include "daemon/supervise/control_channel.h"
+#include "daemon/supervise/rank_group.h"
+
+#include <errno.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+/* From READY on: to one that opens the device, and to one that has its driver up alone. */
+static const nsec CALM_TIME = 100 * NSEC_MS, BRIEF_TIME = 10 * NSEC_MS;
+
+static const struct model_keys *
+keys_of(const struct worker *w)
+{
+    return &w->d->config->model[w->model].keys;
+}
+
+const char *
+standby_word(const struct worker *s, enum super_state state)
+{
+    if (state == SUPER_STANDBY && !s->begun) return "driver up";
+    return state == SUPER_DOWN ? "" : super_state_word(state);
+}
+
+static void
+moved(void *arg, enum super_state from, enum super_state to)
+{
+    struct worker *s = arg;
+    const char *was = standby_word(s, from), *is = standby_word(s, to);
+
+    if (!*was) was = super_state_word(from);
+    if (!*is) is = super_state_word(to);
+    log_debug("%s: %s -> %s", s->name, was, is);
+    event_log_add(s->d, "standby", s->name, "%s -> %s", was, is);
+    if (to == SUPER_FAILED)
+        log_err("%s: failed, %s goes on without: %s", s->name, s->of->name, s->why);
+}
+
+static void
+reap(void *arg, const struct death *d)
+{
+    struct worker *s = arg;
+
+    worker_last_lines(s);
+    if (d->cause == DEATH_DRAINED || d->cause == DEATH_OPERATOR) {
+        log_info("%s: pid %d ended", s->name, (int)s->pid);
+    } else {
+        log_warn("%s: pid %d died of %s, %s; no request is touched", s->name, (int)s->pid,
+                 death_word(d->cause), death_sentence(d->cause));
+        s->restarts++;
+    }
+    rank_group_reap(s, d);
+    worker_release(s);
+}
+
+static void
+tell_drain(void *arg)
+{
+    (void)arg;
+    check(!"a standby is never READY");
+}
+
+static const struct super_ops ops = { worker_spawn, tell_drain, worker_kill, reap, moved };
+
+int
+standby_new(struct worker *w, struct err *e)
+{
+    char name[sizeof w->name];
+
+    snprintf(name, sizeof name, "w%u.standby", w->index);
+    w->standby = worker_new(w->d, w->index, w->model, name, &ops);
+    if (!w->standby) return err_set(e, -ENOMEM, "no memory for the standby of worker %u", w->index);
+    w->standby->of = w;
+    return rank_group_new(w->standby, e);
+}
+
+struct worker *
+standby_free(struct worker *s)
+{
+    if (!s) return NULL;
+    rank_group_free(s);
+    worker_release(s);
+    free(s);
+    return NULL;
+}
+
+void
+standby_stop(struct worker *s)
+{
+    worker_event(s, EV_STOP);
+}
+
+static int
+on_calm(sd_event_source *s, uint64_t usec, void *arg)
+{
+    struct worker *w = arg;
+
+    (void)s;
+    (void)usec;
+    if (w->super.state == SUPER_READY) worker_event(w->standby, EV_START);
+    return 0;
+}
+
+/* Once streams go on: a process that opens the device holds others up there. A driver comes up beside a step or two, and
+ * until it has a death takes twice as long. */
+static void
+make_soon(struct worker *w)
+{
+    nsec wait = keys_of(w)->standby ? CALM_TIME : BRIEF_TIME;
+
+    w->on_calm = sd_event_source_disable_unref(w->on_calm);
+    if (sd_event_add_time_relative(w->d->event, &w->on_calm, CLOCK_MONOTONIC, wait / NSEC_US, 1,
+                                   on_calm, w) < 0)
+        worker_event(w->standby, EV_START);
+}
+
+void
+standby_worker_state(struct worker *w, enum super_state to)
+{
+    if (to == SUPER_READY && (keys_of(w)->standby || keys_on_gpu(keys_of(w))))
+        make_soon(w);
+    else if (to == SUPER_DRAINING || to == SUPER_STOPPING || to == SUPER_LOST || worker_over(w))
+        standby_stop(w->standby);
+}
+
+bool
+standby_may_prepare(const struct worker *s)
+{
+    return keys_of(s)->standby || !s->of->alive || s->of->hand_lost;
+}
+
+int
+standby_share(const struct worker *s, struct arenas *a, int hand, struct err *e)
+{
+    const struct hand_note begin = { .name = "begin" };
+
+    if (!s->begun) return 0;
+    TRY(arenas_lend(a, hand, e));
+    return hand_give(hand, &begin, s->link.d.fd, e);
+}
+
+/* Not for one that is to leave, or that has not loaded: what ended that may end the next. */
+void
+standby_prepare_now(struct worker *w)
+{
+    bool dies = w->super.state == SUPER_READY || (w->super.state == SUPER_DYING && w->super.again);
+    struct worker *s = w->standby;
+    struct err e;
+
+    if (!dies) return;
+    worker_event(s, EV_START);
+    if (!s->alive || s->begun) return;
+    s->begun = true;
+    if (standby_share(s, &w->arenas, s->hand, &e) < 0) log_warn("%s: %s", s->name, e.text);
+}
+
+/* One process; s has none then. */
+static void
+take_process(struct worker *w, struct worker *s)
+{
+    sd_event_source *const sources[] = { s->on_exit, s->on_bell, s->on_hand, s->on_log };
+
+    w->epoch = s->epoch;
+    w->pid = s->pid;
+    w->alive = true;
+    w->link = s->link;
+    w->hand = s->hand;
+    w->log = s->log;
+    w->on_exit = s->on_exit;
+    w->on_bell = s->on_bell;
+    w->on_hand = s->on_hand;
+    w->on_log = s->on_log;
+    w->control = s->control;
+    w->bell_lost = s->bell_lost;
+    w->hand_lost = s->hand_lost;
+    memcpy(w->line, s->line, s->n_line);
+    w->n_line = s->n_line;
+    for (size_t i = 0; i < ARRAY_LEN(sources); i++)
+        if (sources[i]) sd_event_source_set_userdata(sources[i], w);
+    if (w->control) control_channel_move(w->control, w);
+    worker_note_pid(w);
+
+    s->on_exit = s->on_bell = s->on_hand = s->on_log = NULL;
+    s->control = NULL;
+    s->link = (struct link){ .d.fd = -1, .w.fd = -1, .bell.fd = -1 };
+    s->hand = s->log = -1;
+    worker_release(s);
+}
+
+static void
+take(struct worker *w, struct worker *s)
+{
+    take_process(w, s);
+    for (uint32_t i = 0; i < w->n_others; i++) {
+        struct worker *o = w->other[i];
+
+        take_process(o, s->other[i]);
+        o->spawned_at = o->beat_at = w->spawned_at;
+        o->beat = 0;
+        o->n_lines = 0;
+    }
+    w->end = (struct end){ 0 };
+    worker_event(s, EV_TAKEN);
+}
+
+bool
+standby_take(struct worker *w)
+{
+    struct worker *s = w->standby;
+
+    if (!s) return false;
+    if ((s->super.state == SUPER_STANDBY || s->super.state == SUPER_LOADING) &&
+        rank_group_alive(s)) {
+        take(w, s);
+        return true;
+    }
+    standby_stop(s);
+    return false;
+}
+
+int
+standby_continue(struct worker *w, struct err *e)
+{
+    const struct hand_note go = { .name = "go" };
+
+    for (uint32_t i = 0; i <= w->n_others; i++) {
+        struct worker *o = i ? w->other[i - 1] : w;
+
+        sd_event_source_set_enabled(o->on_hand, SD_EVENT_ON);
+        TRY(arenas_give(&o->arenas, o->hand, o->d->now, e));
+        TRY(hand_give(o->hand, &go, o->link.d.fd, e));
+    }
+    return 0;
+}

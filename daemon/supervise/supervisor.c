@@ -1,0 +1,357 @@
+/* supervisor.c - see supervisor.h.
+ *
+ * The table is at the end; above it each action, which does one thing and returns the next state.
+ */
+#include "daemon/supervise/supervisor.h"
+
+#include "base/clock.h"
+
+#include <signal.h>
+#include <string.h>
+#include <sys/wait.h>
+
+static const nsec GOOD_TIME = 60 * NSEC_S;       /* READY that long: the streak is over */
+static const nsec WINDOW = 600 * NSEC_S;         /* of the limits that lead to FAILED */
+static const nsec TERM_GRACE = 5 * NSEC_S;       /* from SIGTERM to SIGKILL */
+static const nsec KILL_GRACE = 10 * NSEC_S;      /* from SIGKILL to LOST */
+static const nsec SPAWN_WINDOW = 10 * NSEC_S;    /* SUPER_SPAWNS in it ... */
+static const nsec SPAWN_SPACING = 100 * NSEC_MS; /* ... and they come so far apart */
+static const nsec BACKOFF_FIRST = 100 * NSEC_MS, BACKOFF_MOST = 30 * NSEC_S;
+
+enum { EXIT_DEVICE = 74, EXIT_CONFIG = 78, EXIT_REFUSED = 125 }; /* a worker's own */
+
+static const struct cause_row {
+    const char *word;
+    bool adopt, fault, counts;
+    const char *sentence;
+} cause_rows[DEATH_N] = {
+#define X(name, word, adopt, fault, counts, sentence) { word, adopt, fault, counts, sentence },
+    DEATH_CAUSES(X)
+#undef X
+};
+
+const char *
+super_state_word(enum super_state s)
+{
+    static const char *const words[] = {
+#define X(name, word) word,
+        SUPER_STATES(X)
+#undef X
+    };
+    check((unsigned)s < ARRAY_LEN(words));
+    return words[s];
+}
+
+const char *
+death_word(enum death_cause c)
+{
+    check((unsigned)c < DEATH_N);
+    return cause_rows[c].word;
+}
+
+const char *
+death_sentence(enum death_cause c)
+{
+    check((unsigned)c < DEATH_N);
+    return cause_rows[c].sentence;
+}
+
+void
+super_init(struct super *s, const struct super_ops *ops, void *arg, uint64_t seed)
+{
+    *s = (struct super){
+        .ops = ops,
+        .arg = arg,
+        .timer = NSEC_NEVER,
+        .start_timeout = NSEC_NEVER,
+        .drain_timeout = 30 * NSEC_S,
+        .random = seed,
+    };
+}
+
+nsec
+super_backoff(uint32_t streak, uint64_t random)
+{
+    nsec wait;
+
+    if (streak <= 1) return 0;
+    wait = streak > 10 ? BACKOFF_MOST : MIN(BACKOFF_FIRST << (streak - 2), BACKOFF_MOST);
+    return MIN(wait * 3 / 4 + (nsec)(random % (uint64_t)(wait / 2)), BACKOFF_MOST);
+}
+
+static uint64_t
+draw(struct super *s)
+{
+    s->random = s->random * UINT64_C(6364136223846793005) + UINT64_C(1442695040888963407);
+    return s->random >> 20;
+}
+
+/* Put this instant into the ring: do the last `size` of them, with it, fall into the window? */
+static bool
+too_often(nsec *ring, uint32_t size, uint32_t *n, nsec now, nsec window)
+{
+    ring[(*n)++ % size] = now;
+    return *n >= size && now - ring[*n % size] <= window;
+}
+
+void
+super_died(struct super *s, int code, int status, bool words)
+{
+    struct death d = { .early = !s->was_ready };
+    enum death_cause c = s->suspect;
+
+    if (code == CLD_EXITED) {
+        d.status = status;
+    } else {
+        d.signal = status;
+    }
+    if (c == DEATH_NONE) {
+        if (code == CLD_EXITED && status == 0 &&
+            (s->state == SUPER_DRAINING || s->state == SUPER_STOPPING)) {
+            c = DEATH_DRAINED;
+        } else if (s->state == SUPER_STOPPING && d.signal == SIGTERM) {
+            c = DEATH_OPERATOR;
+        } else if (d.signal == SIGKILL) {
+            c = DEATH_KILLED;
+        } else if (d.signal) {
+            c = words ? DEATH_CHECK : DEATH_SIGNAL;
+        } else if (d.early) {
+            c = status == EXIT_CONFIG || status == EXIT_REFUSED ? DEATH_CONFIG
+                : status == EXIT_DEVICE                         ? DEATH_LOST
+                                                                : DEATH_START;
+        } else if (status == EXIT_CONFIG || status == EXIT_REFUSED) {
+            c = DEATH_CONFIG;
+        } else {
+            c = status == EXIT_DEVICE ? DEATH_DEVICE : DEATH_EXITED;
+        }
+    }
+    d.cause = c;
+    d.adopt_kv = cause_rows[c].adopt;
+    d.fault = cause_rows[c].fault;
+    d.counts = cause_rows[c].counts;
+    d.fatal = c == DEATH_CONFIG;
+    s->death = d;
+}
+
+/* ---- actions: each returns the next state */
+
+static enum super_state
+sleep_for(struct super *s, nsec wait)
+{
+    s->timer = clock_after(s->now, wait);
+    return SUPER_BACKOFF;
+}
+
+/* A spawn that fails is a death before READY. */
+static enum super_state after_death(struct super *s);
+
+static enum super_state
+spawn(struct super *s)
+{
+    s->was_ready = false;
+    s->again = false;
+    s->suspect = DEATH_NONE;
+    s->timer = clock_after(s->now, s->start_timeout);
+    if (s->ops->spawn(s->arg) == 0) return SUPER_LOADING;
+    s->death = (struct death){ .cause = DEATH_START, .counts = true, .early = true };
+    return after_death(s);
+}
+
+static enum super_state
+after_death(struct super *s)
+{
+    bool failed = s->death.fatal, crowded;
+
+    if (s->death.counts) {
+        failed |= too_often(s->counted, SUPER_DEATHS, &s->n_counted, s->now, WINDOW);
+        if (s->death.early) {
+            failed |= too_often(s->early, SUPER_EARLY, &s->n_early, s->now, WINDOW);
+        }
+        if (s->was_ready && s->now - s->ready_at >= GOOD_TIME) s->streak = 0;
+        s->streak++;
+    }
+    if (failed) {
+        s->timer = NSEC_NEVER;
+        return SUPER_FAILED;
+    }
+    crowded = too_often(s->spawned, SUPER_SPAWNS, &s->n_spawned, s->now, SPAWN_WINDOW);
+    if (s->death.counts && s->streak > 1) return sleep_for(s, super_backoff(s->streak, draw(s)));
+    /* A spawn that failed may not be tried again from here: it would recurse. */
+    if (crowded || (s->death.cause == DEATH_START && !s->was_ready && s->death.status == 0)) {
+        return sleep_for(s, SPAWN_SPACING);
+    }
+    return spawn(s);
+}
+
+static void
+is_up(struct super *s)
+{
+    s->was_ready = true;
+    s->ready_at = s->now;
+    s->timer = NSEC_NEVER;
+}
+
+static enum super_state
+serve(struct super *s)
+{
+    is_up(s);
+    return SUPER_READY;
+}
+
+static enum super_state
+stand_by(struct super *s)
+{
+    is_up(s);
+    return SUPER_STANDBY;
+}
+
+static enum super_state
+drain(struct super *s)
+{
+    s->ops->tell_drain(s->arg);
+    s->timer = clock_after(s->now, s->drain_timeout);
+    return SUPER_DRAINING;
+}
+
+static enum super_state
+drain_again(struct super *s)
+{
+    s->again = true;
+    return drain(s);
+}
+
+static enum super_state
+term(struct super *s)
+{
+    s->ops->kill(s->arg, SIGTERM);
+    s->timer = clock_after(s->now, TERM_GRACE);
+    return SUPER_STOPPING;
+}
+
+static enum super_state
+term_again(struct super *s)
+{
+    s->again = true;
+    return term(s);
+}
+
+/* Not again after all, or again after all; otherwise as it was. */
+static enum super_state
+no_more(struct super *s)
+{
+    s->again = false;
+    return s->state;
+}
+
+static enum super_state
+once_more(struct super *s)
+{
+    s->again = true;
+    return s->state;
+}
+
+static enum super_state
+kill9(struct super *s)
+{
+    /* It had its time to stop, or to start: that is no fault found in it before. */
+    if (s->suspect == DEATH_NONE) {
+        s->suspect = s->state == SUPER_LOADING ? DEATH_START : DEATH_OPERATOR;
+    }
+    /* What it was to be afterwards: up again unless somebody wanted it to leave. */
+    s->again |= s->state == SUPER_LOADING || s->state == SUPER_READY || s->state == SUPER_STANDBY;
+    s->ops->kill(s->arg, SIGKILL);
+    s->timer = clock_after(s->now, KILL_GRACE);
+    return SUPER_DYING;
+}
+
+static enum super_state
+lose(struct super *s)
+{
+    s->timer = NSEC_NEVER;
+    return SUPER_LOST;
+}
+
+static enum super_state
+died(struct super *s)
+{
+    s->ops->reap(s->arg, &s->death);
+    return after_death(s);
+}
+
+/* The end of one that was asked to leave, or that we killed. */
+static enum super_state
+reap(struct super *s)
+{
+    s->ops->reap(s->arg, &s->death);
+    s->timer = NSEC_NEVER;
+    if (!s->again) return SUPER_DOWN;
+    return s->death.counts ? after_death(s) : spawn(s);
+}
+
+/* It ended after all, long after we gave it up: whatever held it may hold the next one. */
+static enum super_state
+give_up(struct super *s)
+{
+    s->ops->reap(s->arg, &s->death);
+    return SUPER_FAILED;
+}
+
+static enum super_state
+rest(struct super *s)
+{
+    s->timer = NSEC_NEVER;
+    return SUPER_DOWN;
+}
+
+/* An operator starts it: old deaths are forgiven. */
+static enum super_state
+revive(struct super *s)
+{
+    s->streak = s->n_counted = s->n_early = s->n_spawned = 0;
+    return spawn(s);
+}
+
+typedef enum super_state action(struct super *s);
+
+/* clang-format off */
+static action *const table[SUPER_N_STATES][EV_N] = {
+/*                    START      STOP     AGAIN        REPLACE     READY  EXIT     TIMER  BROKEN WAITS     TAKEN */
+[SUPER_DOWN]     = {  spawn,     NULL,    spawn,       NULL,       NULL,  NULL,    NULL,  NULL,  NULL,     NULL  },
+[SUPER_LOADING]  = {  NULL,      term,    term_again,  term_again, serve, died,   kill9, kill9, stand_by, rest  },
+[SUPER_READY]    = {  NULL,      drain,   drain_again, term_again, NULL,  died,   NULL,  kill9, NULL,     NULL  },
+[SUPER_STANDBY]  = {  NULL,      term,    term_again,  term_again, NULL,  died,   NULL,  kill9, NULL,     rest  },
+[SUPER_DRAINING] = {  once_more, no_more, once_more,   NULL,       NULL,  reap,    term,  kill9, NULL,     NULL  },
+[SUPER_STOPPING] = {  once_more, no_more, once_more,   NULL,       NULL,  reap,    kill9, kill9, NULL,     NULL  },
+[SUPER_DYING]    = {  once_more, no_more, once_more,   NULL,       NULL,  reap,    lose,  NULL,  NULL,     NULL  },
+[SUPER_LOST]     = {  NULL,      NULL,    NULL,        NULL,       NULL,  give_up, NULL,  NULL,  NULL,     NULL  },
+[SUPER_BACKOFF]  = {  spawn,     rest,    revive,      revive,     NULL,  NULL,    spawn, NULL,  NULL,     NULL  },
+[SUPER_FAILED]   = {  revive,    rest,    revive,      revive,     NULL,  NULL,    NULL,  NULL,  NULL,     NULL  },
+};
+/* clang-format on */
+
+void
+super_event(struct super *s, enum super_event ev, nsec now)
+{
+    enum super_state from = s->state;
+    action *act;
+
+    check((unsigned)ev < EV_N && (unsigned)from < SUPER_N_STATES);
+    act = table[from][ev];
+    if (!act) return;
+    s->now = now;
+    s->state = act(s);
+    if (s->state != from || ev == EV_EXIT) s->ops->moved(s->arg, from, s->state);
+}
+
+void
+super_broken(struct super *s, enum death_cause cause, nsec now)
+{
+    if (s->suspect == DEATH_NONE) s->suspect = cause;
+    super_event(s, EV_BROKEN, now);
+}
+
+void
+super_discount(struct super *s, nsec late)
+{
+    if (s->state == SUPER_DYING) s->timer = clock_after(s->timer, late);
+}

@@ -1,0 +1,870 @@
+/* worker.c - see worker.h.
+ *
+ * The hands of supervisor.c: making the process and its memory, hearing its end, reaping it. Below
+ * that its log pipe, its hand socket and the quarter-second look at its heart.
+ */
+#include "daemon/supervise/worker.h"
+
+#include "base/failpoint.h"
+#include "base/log.h"
+#include "daemon/persist/event_log.h"
+#include "daemon/persist/fdstore.h"
+#include "daemon/request/dispatch.h"
+#include "daemon/request/receive.h"
+#include "daemon/request/worker_calls.h"
+#include "daemon/request/worker_notify.h"
+#include "daemon/serve.h"
+#include "daemon/supervise/control_channel.h"
+#include "daemon/supervise/rank_group.h"
+#include "daemon/supervise/spawn.h"
+#include "daemon/supervise/standby.h"
+
+#include <errno.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+/* Each ring is an event, what has been rung is not: the socket holds some hundred bytes and is emptied long before,
+ * or when a ring was for nothing. */
+static const uint32_t BELL_EVENTS = EPOLLIN | EPOLLRDHUP | EPOLLET, BELLS_KEPT = 32;
+static const nsec BELL_GRACE = NSEC_S; /* from a shut bell to an end of the process */
+/* From a shut hand to that, beyond the time after which one that does not beat is ended: a driver may have much
+ * memory to unpin in between. */
+static const nsec HAND_GRACE = NSEC_S;
+static const nsec DEATH_TIME = 2 * NSEC_MS; /* from a shut hand to an end, without a driver */
+static const nsec STORM_TIME = NSEC_S;
+enum { STORM_FACTOR = 10, STORM_LEAST = 2000 };
+/* Of what it prints: a line may have one byte and costs us ten microseconds. In a turn so many bytes, or, read by the piece,
+ * about so many lines; of the dead all that a pipe holds, and the last lines of that. */
+enum {
+    PIECE_BYTES = 512,
+    TURN_BYTES = 4 << 10,
+    TURN_LINES = 128,
+    LAST_BYTES = 66 << 10,
+    LAST_LINES = 256
+};
+
+static void
+say(const struct worker *w, enum log_level level, const char *text)
+{
+    char name[32], epoch[40];
+    const char *const fields[] = { name, epoch, NULL };
+
+    snprintf(name, sizeof name, "WORKER=%s", w->name);
+    snprintf(epoch, sizeof epoch, "EPOCH=%llu", (unsigned long long)w->epoch);
+    log_fields(level, fields, "%s", text);
+}
+
+static void PRINTF_LIKE(3, 4)
+    tell(const struct worker *w, enum log_level level, const char *fmt, ...)
+{
+    char text[1200];
+    va_list ap;
+
+    va_start(ap, fmt);
+    vsnprintf(text, sizeof text, fmt, ap);
+    va_end(ap);
+    say(w, level, text);
+}
+
+/* ---- what it prints */
+
+/* Its name stands beside what is kept of it. */
+static const char *
+without_subject(const struct worker *w, const char *text)
+{
+    char subject[48];
+    int n = snprintf(subject, sizeof subject, "worker %s: ", w->name);
+
+    return strncmp(text, subject, (size_t)n) ? text : text + n;
+}
+
+static void
+take_line(struct worker *w)
+{
+    const char *text = w->line, *kept;
+    enum log_level level = LOG_LEVEL_INFO;
+
+    w->line[w->n_line] = 0;
+    w->n_line = 0;
+    if (text[0] == '<' && text[1] >= '0' && text[1] <= '7' && text[2] == '>') {
+        level = (enum log_level)(text[1] - '0');
+        text += 3;
+    }
+    if (!*text) return;
+    kept = without_subject(w, text);
+    snprintf(w->last_line[w->n_lines++ % LOG_LINES], LOG_LINE, "%s", kept);
+    if (level <= LOG_LEVEL_ERR) {
+        struct worker *place = w->lead ? w->lead : w;
+
+        snprintf(place->why, sizeof place->why, "%.239s", w->lead ? text : kept);
+    }
+    say(w, level, text);
+}
+
+/* How many lines that makes. */
+static uint32_t
+take_bytes(struct worker *w, const char *p, size_t n)
+{
+    uint32_t lines = 0;
+
+    for (size_t i = 0; i < n; i++) {
+        if (p[i] == '\n' || w->n_line == sizeof w->line - 1) take_line(w), lines++;
+        if (p[i] != '\n') w->line[w->n_line++] = p[i];
+    }
+    return lines;
+}
+
+/* What there is, within a budget: a worker that prints for ever may not keep us here. */
+static int
+drain_log(struct worker *w)
+{
+    char buf[PIECE_BYTES];
+    uint32_t lines = 0;
+    size_t bytes = 0;
+    ssize_t n = 1;
+
+    while (lines < TURN_LINES && bytes < TURN_BYTES && (n = read(w->log, buf, sizeof buf)) > 0) {
+        lines += take_bytes(w, buf, (size_t)n);
+        bytes += (size_t)n;
+    }
+    if (n == 0) return -EPIPE;
+    return n < 0 && errno != EAGAIN && errno != EINTR ? -errno : 0;
+}
+
+static int
+on_log(sd_event_source *s, int fd, uint32_t revents, void *arg)
+{
+    struct worker *w = arg;
+
+    (void)fd;
+    (void)revents;
+    if (drain_log(w) < 0) sd_event_source_set_enabled(s, SD_EVENT_OFF);
+    return 0;
+}
+
+/* ---- what it hands up */
+
+static int
+on_no_end(sd_event_source *s, uint64_t usec, void *arg)
+{
+    (void)s;
+    (void)usec;
+    standby_prepare_now(arg);
+    return 0;
+}
+
+/* It dies, or has shut it. A process that waits takes what it needs of the device. Where none does: most deaths are heard of
+ * at once; the successor of one that takes longer, because a driver has to put its memory away, is made meanwhile. */
+static void
+hand_ended(struct worker *w)
+{
+    w->hand_lost = clock_now();
+    if (w->n_others) return; /* a group begins when the last of the one before is gone */
+    if (w->standby->alive || sd_event_add_time_relative(w->d->event, &w->on_no_end, CLOCK_MONOTONIC,
+                                                        DEATH_TIME / NSEC_US, 1, on_no_end, w) < 0)
+        standby_prepare_now(w);
+}
+
+static int
+on_hand(sd_event_source *s, int fd, uint32_t revents, void *arg)
+{
+    struct worker *w = arg;
+    struct err e;
+    int r;
+
+    (void)revents;
+    r = arenas_take(&w->arenas, fd, &e);
+    if (r == 0) return 0;
+    sd_event_source_set_enabled(s, SD_EVENT_OFF);
+    if (r == -EPIPE && !w->lead)
+        hand_ended(w);
+    else if (r != -EPIPE)
+        worker_broken(w, DEATH_CORRUPTION, "%s", e.text);
+    return 0;
+}
+
+/* ---- its bell: the turn that follows reads the rings */
+
+static int
+on_bell(sd_event_source *s, int fd, uint32_t revents, void *arg)
+{
+    const uint32_t shut = EPOLLRDHUP | EPOLLHUP;
+    struct worker *w = arg;
+    bool of_use = w->n_records != w->rung_records; /* the ring before this one */
+    int r;
+
+    (void)fd;
+    w->rung_records = w->n_records;
+    if (++w->n_rung % BELLS_KEPT && of_use && !(revents & shut)) return 0;
+    do r = bell_drain(&w->link.bell);
+    while (r > 0 && revents & shut); /* no event follows, and no byte */
+    if (r == -EPIPE) {
+        sd_event_source_set_enabled(s, SD_EVENT_OFF);
+        w->bell_lost = w->d->now;
+    }
+    return 0;
+}
+
+/* ---- its end */
+
+void
+worker_ended(struct worker *w, int code, int status, bool words)
+{
+    /* It was asked for its last words before it could listen. */
+    if (w->asked && status == SIGUSR2 && w->super.suspect == DEATH_NONE) {
+        w->super.suspect = DEATH_SILENT;
+    }
+    super_died(&w->super, code, status, words);
+    worker_event(w, EV_EXIT);
+}
+
+static int
+on_exit_(sd_event_source *s, const siginfo_t *si, void *arg)
+{
+    struct worker *w = arg;
+    const struct last_words *page = shm_words(&w->link.w);
+    bool words = atomic_load_explicit(&page->state, memory_order_acquire) == 2 &&
+                 page->text_bytes > 0;
+
+    (void)s;
+    w->d->now = clock_now();
+    w->alive = false;
+    if (w->lead || w->n_others)
+        rank_group_process_exited(w, si->si_code, si->si_status, words);
+    else
+        worker_ended(w, si->si_code, si->si_status, words);
+    return 0;
+}
+
+/* The black box of the dead: bounded, and cleaned like any bytes from outside by the log. */
+void
+worker_read_last_words(struct worker *w, char *ret, size_t n_ret)
+{
+    struct last_words *words = shm_words(&w->link.w);
+    uint32_t state = atomic_load_explicit(&words->state, memory_order_acquire);
+    char text[400], frames[400];
+    uint32_t n, n_frames;
+    size_t used = 0;
+
+    *ret = 0;
+    if (state == 0) return;
+    n = MIN(words->text_bytes, (uint32_t)sizeof text - 1);
+    shm_copy_in(text, words->text, n);
+    text[n] = 0;
+    n_frames = MIN(words->n_frames, (uint32_t)12);
+    frames[0] = 0;
+    for (uint32_t i = 0; i < n_frames && used < sizeof frames; i++) {
+        uint64_t f;
+
+        shm_copy_in(&f, &words->frame[i], sizeof f);
+        used += (size_t)snprintf(frames + used, sizeof frames - used, " %#llx",
+                                 (unsigned long long)f);
+    }
+    tell(w, LOG_LEVEL_ERR, "worker %s: last words%s: signal %d, step %llu: %s; frames%s", w->name,
+         state == 2 ? "" : " (cut off)", words->signal, (unsigned long long)words->step,
+         n ? text : "none", frames);
+    if (n) snprintf(w->why, sizeof w->why, "%.239s", text);
+    snprintf(ret, n_ret, "%s", text);
+}
+
+static void
+describe(const struct death *d, char *buf, size_t n)
+{
+    if (d->signal) {
+        snprintf(buf, n, "signal %d (%s)", d->signal, strsignal(d->signal));
+    } else {
+        snprintf(buf, n, "exit status %d", d->status);
+    }
+}
+
+void
+worker_release(struct worker *w)
+{
+    w->on_exit = sd_event_source_disable_unref(w->on_exit);
+    w->on_bell = sd_event_source_disable_unref(w->on_bell);
+    w->on_hand = sd_event_source_disable_unref(w->on_hand);
+    w->on_log = sd_event_source_disable_unref(w->on_log);
+    w->on_no_end = sd_event_source_disable_unref(w->on_no_end);
+    w->on_calm = sd_event_source_disable_unref(w->on_calm);
+    w->control = control_channel_close(w->control);
+    link_close(&w->link);
+    if (w->hand >= 0) close(w->hand);
+    if (w->log >= 0) close(w->log);
+    w->hand = w->log = -1;
+    w->alive = false;
+    w->pid = 0;
+    w->n_line = 0;
+    w->bell_lost = w->hand_lost = 0;
+}
+
+void
+worker_pid_name(uint32_t index, uint32_t rank, char *buf, size_t n)
+{
+    if (rank)
+        snprintf(buf, n, "w%u.%u.pid", index, rank);
+    else
+        snprintf(buf, n, "w%u.pid", index);
+}
+
+/* A standby's, which has nothing that anybody waits for. */
+static bool
+waits(const struct worker *w)
+{
+    return w->of || (w->lead && w->lead->of);
+}
+
+/* So that a lagand after us can wait for its end, should we not. */
+void
+worker_note_pid(const struct worker *w)
+{
+    int fd = waits(w) ? -1 : (int)syscall(SYS_pidfd_open, w->pid, 0);
+    char name[FDSTORE_NAME];
+
+    if (fd < 0) return;
+    worker_pid_name(w->index, w->rank, name, sizeof name);
+    fdstore_put(name, fd);
+    close(fd);
+}
+
+void
+worker_forget_pid(const struct worker *w)
+{
+    char name[FDSTORE_NAME];
+
+    if (waits(w)) return;
+    worker_pid_name(w->index, w->rank, name, sizeof name);
+    fdstore_drop(name);
+}
+
+/* Where the last lines of it begin, and how many come before them. */
+static size_t
+last_lines(const char *p, size_t n, uint32_t *before)
+{
+    uint32_t lines = 0, skip;
+    size_t at = 0;
+
+    for (size_t i = 0; i < n; i++) lines += p[i] == '\n';
+    *before = skip = lines > LAST_LINES ? lines - LAST_LINES : 0;
+    while (skip) skip -= p[at++] == '\n';
+    return at;
+}
+
+void
+worker_last_lines(struct worker *w)
+{
+    static char last[LAST_BYTES]; /* one thread */
+    uint32_t skipped;
+    size_t n = 0, at;
+    ssize_t got;
+
+    while (w->log >= 0 && n < sizeof last && (got = read(w->log, last + n, sizeof last - n)) > 0)
+        n += (size_t)got;
+    at = last_lines(last, n, &skipped);
+    if (skipped) {
+        w->n_line = 0; /* the first of them */
+        tell(w, LOG_LEVEL_WARN,
+             "worker %s: %u lines that it printed before its last %d are not shown", w->name,
+             skipped, LAST_LINES);
+    }
+    take_bytes(w, last + at, n - at);
+    if (w->n_line) take_line(w);
+}
+
+void
+worker_look(struct worker *w)
+{
+    if (w->alive) stat_read(shm_ctl(&w->link.w), &w->stats);
+}
+
+static void
+add_up(struct worker *w)
+{
+    stat_read(shm_ctl(&w->link.w), &w->stats);
+    for (uint32_t i = 0; i < STAT_COUNT; i++)
+        if (stat_rows[i].kind == STAT_COUNTER) w->former.v[i] += w->stats.v[i];
+    for (uint32_t g = 0; g < SHM_MAX_GROUPS; g++)
+        for (uint32_t i = 0; i < GROUP_STAT_COUNT; i++)
+            if (group_stat_rows[i].kind == STAT_COUNTER)
+                w->former.group[g][i] += w->stats.group[g][i];
+    memset(&w->stats, 0, sizeof w->stats);
+}
+
+/* The worker is reaped: no stray write of it lands any more. Read what is whole, answer the rest. */
+static void
+reap(void *arg, const struct death *d)
+{
+    struct worker *w = arg;
+    bool wanted = d->cause == DEATH_DRAINED || d->cause == DEATH_OPERATOR;
+    char how[96], words[400];
+    struct err e;
+
+    FP(bury_began);
+    receive_drain_dead(w);
+    if (w->hand >= 0 && arenas_take(&w->arenas, w->hand, &e) == -EBADMSG) {
+        tell(w, LOG_LEVEL_WARN, "worker %s: %s, ignoring", w->name, e.text);
+    }
+    worker_last_lines(w);
+    add_up(w);
+    describe(d, how, sizeof how);
+    if (wanted) {
+        tell(w, LOG_LEVEL_INFO, "worker %s: pid %d ended, %s", w->name, (int)w->pid,
+             death_sentence(d->cause));
+    } else {
+        tell(w, LOG_LEVEL_ERR, "worker %s: pid %d died of %s: %s, %s; %u requests wait for another",
+             w->name, (int)w->pid, death_word(d->cause), how, death_sentence(d->cause), w->n_rows);
+        worker_read_last_words(w, words, sizeof words);
+        event_log_death(w, d, how, words);
+        for (uint32_t i = w->n_lines > LOG_LINES ? w->n_lines - LOG_LINES : 0; i < w->n_lines;
+             i++) {
+            log_debug("worker %s: said before: %s", w->name, w->last_line[i % LOG_LINES]);
+        }
+    }
+    if (!*w->why) snprintf(w->why, sizeof w->why, "%s: %s", death_word(d->cause), how);
+    FP(bury_drained);
+    dispatch_worker_lost(w, d);
+    worker_calls_lost(w);
+    worker_forget_pid(w);
+    rank_group_reap(w, d);
+    arenas_after_death(&w->arenas, d, w->d->now);
+    if (arenas_given_up(&w->arenas, d)) standby_stop(w->standby);
+    worker_release(w);
+    if (!wanted) {
+        w->restarts++;
+        event_log_restarted(w);
+    }
+    dispatch(w->d); /* who is there need not wait until the next one is made */
+}
+
+/* ---- the supervisor's hands */
+
+int
+worker_watch(struct worker *w, struct err *e)
+{
+    sd_event *ev = w->d->event;
+    int r = sd_event_add_child(ev, &w->on_exit, w->pid, WEXITED, on_exit_, w);
+
+    if (r >= 0 && !w->lead)
+        r = sd_event_add_io(ev, &w->on_bell, w->link.bell.fd, BELL_EVENTS, on_bell, w);
+    if (r >= 0) r = sd_event_add_io(ev, &w->on_hand, w->hand, EPOLLIN, on_hand, w);
+    if (r >= 0) r = sd_event_add_io(ev, &w->on_log, w->log, EPOLLIN, on_log, w);
+    /* An end first: what it has left behind is read then, and others' bells would never let it be. */
+    if (r >= 0) r = sd_event_source_set_priority(w->on_exit, SD_EVENT_PRIORITY_NORMAL - 10);
+    /* A standby has nothing to hand up before it has taken its worker's place. */
+    if (r >= 0 && waits(w)) r = sd_event_source_set_enabled(w->on_hand, SD_EVENT_OFF);
+    return r < 0 ? err_set(e, r, "cannot be watched: %s", strerror(-r)) : 0;
+}
+
+static int
+start(struct worker *w, struct err *e)
+{
+    static const char *const levels[] = { "err", "warn", "info", "debug" };
+    struct worker *place = w->of ? w->of : w;
+    struct config *c = w->d->config;
+    struct spawn s = {
+        .path = w->d->worker_path,
+        .name = place->name,
+        .log_level = levels[c->o.log_level],
+        .keys = &c->model[w->model].keys,
+        .waits = w->of != NULL,
+        .heritage = { .epoch = ++place->last_epoch, .n = 4 },
+    };
+    static const char *const names[] = { "d", "w", "bell", "hand" };
+    int bell = -1, hand[2] = { -1, -1 }, r;
+
+    w->epoch = s.heritage.epoch;
+    w->begun = w->of && standby_may_prepare(w);
+    r = link_make(&w->link, w->index, w->epoch, w->d->id, FP_RINGS, &bell, e);
+    if (r < 0) return r;
+    r = hand_pair(hand, e);
+    /* What the predecessor left waits in the socket before the worker can look. */
+    if (r == 0 && w->of) r = standby_share(w, &place->arenas, hand[0], e);
+    if (r == 0 && !w->of) r = arenas_give(&w->arenas, hand[0], w->d->now, e);
+    if (r >= 0) {
+        const int fds[] = { w->link.d.fd, w->link.w.fd, bell, hand[1] };
+
+        for (uint32_t i = 0; i < ARRAY_LEN(fds); i++) {
+            snprintf(s.heritage.at[i].name, sizeof s.heritage.at[i].name, "%s", names[i]);
+            s.heritage.at[i].fd = fds[i];
+        }
+        r = rank_group_start(w, &s, e);
+    }
+    if (r >= 0) {
+        w->control = control_channel_open(w, &s.control, &s.token);
+        r = spawn_worker(&s, &w->pid, &w->log, e);
+        FP(spawned);
+    }
+    rank_group_close_passed(w, &s.heritage);
+    close(bell);
+    if (hand[1] >= 0) close(hand[1]);
+    w->hand = hand[0];
+    if (r < 0) return r;
+    w->alive = true;
+    worker_note_pid(w);
+    r = worker_watch(w, e);
+    if (r < 0) {
+        kill(w->pid, SIGKILL);
+        waitpid(w->pid, NULL, 0);
+    }
+    return r;
+}
+
+/* The standby's process goes on as this worker's. Should it have failed meanwhile, or fail at this, then its
+ * end is a worker's, and heard of as any. */
+static void
+go_on(struct worker *w)
+{
+    struct err e;
+
+    if (standby_continue(w, &e) < 0) {
+        tell(w, LOG_LEVEL_WARN, "worker %s: %s, killing the standby", w->name, e.text);
+        worker_kill(w, SIGKILL);
+    }
+}
+
+int
+worker_spawn(void *arg)
+{
+    struct worker *w = arg;
+    struct err e = { 0 };
+    int r;
+
+    w->n_lines = 0;
+    w->why[0] = 0;
+    w->load_done = w->load_total = 0;
+    w->sending = w->alone = REQUEST_NONE;
+    w->n_rows = w->n_seqs = w->n_words_due = 0;
+    w->tokens = 0;
+    w->warned = w->asked = w->full = w->protocol_error = false;
+    w->n_records = w->storm_bells = w->storm_records = 0;
+    w->spawned_at = w->beat_at = w->storm_at = clock_now();
+    w->beat = 0;
+    w->deadline = w->discount = 0;
+    memset(&w->stats, 0, sizeof w->stats);
+    if (standby_take(w)) {
+        go_on(w);
+        tell(w, LOG_LEVEL_INFO, "worker %s: the standby takes over, pid %d, epoch %llu", w->name,
+             (int)w->pid, (unsigned long long)w->epoch);
+        return 0;
+    }
+    r = start(w, &e);
+    if (r < 0) {
+        tell(w, LOG_LEVEL_ERR, "worker %s: %s", w->name, e.text);
+        snprintf(w->why, sizeof w->why, "%s", e.text);
+        rank_group_end(w);
+        worker_release(w);
+        return r;
+    }
+    tell(w, LOG_LEVEL_INFO, "worker %s: started, pid %d, epoch %llu, model %s", w->name,
+         (int)w->pid, (unsigned long long)w->epoch, w->d->config->model[w->model].keys.name);
+    return 0;
+}
+
+static void
+op_tell_drain(void *arg)
+{
+    worker_notify_drain(arg);
+}
+
+void
+worker_kill(void *arg, int sig)
+{
+    struct worker *w = arg;
+
+    if (sig == SIGKILL) rank_group_kill(w);
+    /* Unreaped, so that the number is still its own. */
+    if (w->alive && kill(w->pid, sig) < 0) {
+        tell(w, LOG_LEVEL_WARN, "worker %s: kill %d: %s", w->name, sig, strerror(errno));
+    }
+}
+
+static void
+op_moved(void *arg, enum super_state from, enum super_state to)
+{
+    struct worker *w = arg;
+    nsec wait = w->super.timer - w->d->now;
+
+    if (to == SUPER_READY) {
+        w->arenas.verify_contents = false; /* it has looked */
+    } else if (to == SUPER_BACKOFF) {
+        tell(w, LOG_LEVEL_WARN, "worker %s: starting again in %.2f s", w->name,
+             (double)wait / NSEC_S);
+    } else if (to == SUPER_FAILED) {
+        tell(w, LOG_LEVEL_ERR, "worker %s: failed for good: %s", w->name, w->why);
+    } else if (to == SUPER_LOST) {
+        tell(w, LOG_LEVEL_ERR, "worker %s: pid %d cannot be killed; its device is not used again",
+             w->name, (int)w->pid);
+        /* Its requests will hear nothing more from it. */
+        dispatch_worker_lost(w, &(struct death){ .cause = w->super.suspect });
+        worker_calls_lost(w);
+    }
+    standby_worker_state(w, to);
+    serve_worker_moved(w->d, w, from, to);
+}
+
+static const struct super_ops ops = { worker_spawn, op_tell_drain, worker_kill, reap, op_moved };
+
+struct worker *
+worker_new(struct daemon *d, uint32_t index, uint32_t model, const char *name,
+           const struct super_ops *hands)
+{
+    struct worker *w = calloc(1, sizeof *w);
+    uint64_t seed;
+
+    if (!w) return NULL;
+    if (getrandom(&seed, sizeof seed, GRND_NONBLOCK) < 0) seed = (uint64_t)clock_now();
+    w->d = d;
+    w->index = w->arenas.worker = index;
+    w->model = model;
+    w->hand = w->log = -1;
+    w->link.d.fd = w->link.w.fd = w->link.bell.fd = -1;
+    w->sending = w->alone = REQUEST_NONE;
+    snprintf(w->name, sizeof w->name, "%s", name);
+    super_init(&w->super, hands, w, seed);
+    w->super.start_timeout = d->config->o.start_timeout;
+    w->super.drain_timeout = d->config->o.shutdown_timeout;
+    return w;
+}
+
+int
+worker_make(struct daemon *d, uint32_t index, uint32_t model, struct err *e)
+{
+    char name[16];
+    struct worker *w;
+
+    snprintf(name, sizeof name, "w%u", index);
+    w = worker_new(d, index, model, name, &ops);
+    if (!w) return err_set(e, -ENOMEM, "no memory for worker %u", index);
+    d->worker[index] = w;
+    event_log_restarts(w);
+    TRY(rank_group_new(w, e));
+    return standby_new(w, e);
+}
+
+struct worker *
+worker_free(struct worker *w)
+{
+    if (!w) return NULL;
+    worker_end(w);
+    w->standby = standby_free(w->standby);
+    rank_group_free(w);
+    worker_release(w);
+    arenas_close(&w->arenas);
+    free(w);
+    return NULL;
+}
+
+void
+worker_end_process(struct worker *w)
+{
+    kill(w->pid, SIGKILL);
+    while (waitpid(w->pid, NULL, 0) < 0 && errno == EINTR) {
+    }
+    w->alive = false;
+}
+
+void
+worker_end(struct worker *w)
+{
+    struct err e;
+
+    if (w->standby && w->standby->alive) worker_end_process(w->standby);
+    if (w->standby) rank_group_end(w->standby);
+    rank_group_end(w);
+    if (!w->alive) return;
+    worker_end_process(w);
+    worker_forget_pid(w);
+    if (w->super.state != SUPER_LOADING) receive_drain_dead(w);
+    if (arenas_take(&w->arenas, w->hand, &e) == -EBADMSG)
+        tell(w, LOG_LEVEL_WARN, "worker %s: %s, ignoring", w->name, e.text);
+}
+
+void
+worker_event(struct worker *w, enum super_event ev)
+{
+    super_event(&w->super, ev, w->d->now);
+}
+
+void
+worker_broken(struct worker *w, enum death_cause cause, const char *fmt, ...)
+{
+    struct worker *place = w->lead ? w->lead : w;
+    char text[400];
+    va_list ap;
+
+    va_start(ap, fmt);
+    vsnprintf(text, sizeof text, fmt, ap);
+    va_end(ap);
+    if (place->super.suspect == DEATH_NONE) {
+        tell(w, LOG_LEVEL_ERR, "worker %s: %s, killing pid %d", w->name, text, (int)w->pid);
+        snprintf(place->why, sizeof place->why, "%.239s", text);
+    }
+    place->protocol_error |= cause == DEATH_CORRUPTION;
+    super_broken(&place->super, cause, w->d->now);
+}
+
+/* ---- its heart */
+
+/* Looked at only of one that has not done what it should have by now: it may have had no processor. */
+nsec
+worker_discount(struct worker *w, nsec now, nsec late)
+{
+    const struct shm_ctl *c = shm_ctl(&w->link.w);
+    bool owes = w->super.state == SUPER_DYING || w->bell_lost || w->hand_lost;
+
+    if (!w->alive || w->super.state == SUPER_LOST) return late;
+    owes = owes || now - w->beat_at >= w->d->config->o.stall_timeout / 4 ||
+           (w->deadline &&
+            atomic_load_explicit(&c->phase_deadline_ns, memory_order_relaxed) == w->deadline);
+    if (owes) return MAX(late, cpu_starvation_since(&w->starved, w->pid, now));
+    w->starved.at = 0;
+    return late;
+}
+
+static void
+check_beat(struct worker *w, nsec now, nsec late)
+{
+    struct shm_ctl *c = shm_ctl(&w->link.w);
+    uint64_t beat = atomic_load_explicit(&c->hb_count, memory_order_relaxed);
+    nsec deadline = atomic_load_explicit(&c->phase_deadline_ns, memory_order_relaxed);
+    nsec stall = w->d->config->o.stall_timeout, silent;
+
+    /* We stood still, or it had no processor, so that we cannot say that it did. */
+    w->beat_at = MIN(w->beat_at + late, now);
+    if (beat != w->beat) {
+        if (w->warned) tell(w, LOG_LEVEL_WARN, "worker %s: beats again", w->name);
+        w->beat = beat;
+        w->beat_at = now;
+        w->warned = w->asked = false;
+    }
+    if (deadline != w->deadline) w->discount = 0;
+    w->deadline = deadline;
+    w->discount += late;
+    silent = now - w->beat_at;
+    /* A step that holds the loop up is overdue first, if it is both. */
+    if (deadline && now - w->discount > deadline && !rank_group_silent(w, now)) {
+        worker_broken(w, DEATH_OVERDUE, "its step is %.1f s past its deadline",
+                      (double)(now - w->discount - deadline) / NSEC_S);
+    } else if (silent >= stall) {
+        worker_broken(w, DEATH_SILENT, "has not beaten for %.1f s (%u requests)",
+                      (double)silent / NSEC_S, w->n_rows);
+    } else if (silent >= stall * 5 / 6 && !w->asked) {
+        w->asked = true;
+        worker_kill(w, SIGUSR2);
+    } else if (silent >= stall / 2 && !w->warned) {
+        w->warned = true;
+        tell(w, LOG_LEVEL_WARN, "worker %s: has not beaten for %.1f s, killing it at %.1f s",
+             w->name, (double)silent / NSEC_S, (double)stall / NSEC_S);
+    }
+}
+
+/* How fast it takes prompts in: what computing one again would cost. */
+static void
+measure(struct worker *w, nsec now)
+{
+    uint64_t in = w->stats.v[STAT_tokens_in], more = in - w->taken_in;
+
+    if (in > w->taken_in && more < UINT32_MAX && now > w->rate_at)
+        w->rate = MAX(w->rate, more * NSEC_S / (uint64_t)(now - w->rate_at));
+    w->taken_in = in;
+    w->rate_at = now;
+}
+
+static void
+check_storm(struct worker *w, nsec now)
+{
+    uint64_t bells, records = w->n_records - w->storm_records;
+
+    if (now - w->storm_at < STORM_TIME) return;
+    /* A socket that was filled within one turn rings no more until it has been emptied. Its end is an event. */
+    (void)bell_drain(&w->link.bell);
+    bells = w->link.bell.n_heard - w->storm_bells;
+    w->storm_at = now;
+    w->storm_bells += bells;
+    w->storm_records += records;
+    if (bells > STORM_LEAST && bells > STORM_FACTOR * records) {
+        worker_broken(w, DEATH_STORM, "rang the bell %llu times in a second for %llu records",
+                      (unsigned long long)bells, (unsigned long long)records);
+    }
+}
+
+/* Has it ended, and waits for on_exit_()? A debugger keeps its dead from us after their pidfd has spoken, and sd-event
+ * hears that once. */
+static bool
+has_ended(struct worker *w)
+{
+    siginfo_t si = { .si_pid = 0 };
+
+    if (!w->alive || waitid(P_PID, (id_t)w->pid, &si, WEXITED | WNOHANG | WNOWAIT) < 0)
+        return false;
+    if (!si.si_pid) return false;
+    if (sd_event_source_get_pending(w->on_exit) > 0) return true; /* behind others */
+    sd_event_source_set_enabled(w->on_exit, SD_EVENT_OFF);
+    sd_event_source_set_enabled(w->on_exit, SD_EVENT_ONESHOT);
+    return true;
+}
+
+/* A standby says so in its page alone: nobody listens to its bell yet. */
+static void
+check_phase(struct worker *w)
+{
+    uint32_t phase = atomic_load_explicit(&shm_ctl(&w->link.w)->phase, memory_order_relaxed);
+
+    if (w->of && w->super.state == SUPER_LOADING &&
+        (phase == PHASE_STANDBY || phase == PHASE_BEGUN))
+        worker_event(w, EV_WAITS);
+}
+
+void
+worker_tick(struct worker *w, nsec now, nsec late)
+{
+    bool ended = has_ended(w);
+
+    if (w->standby) worker_tick(w->standby, now, late);
+    for (uint32_t i = 0; i < w->n_others; i++) ended |= has_ended(w->other[i]);
+    if (ended) return; /* the dead do not beat, and are not hung */
+    if (!w->alive) rank_group_check_exit(w, now);
+    late = worker_discount(w, now, late);
+    super_discount(&w->super, late);
+    if (w->bell_lost) w->bell_lost = MIN(w->bell_lost + late, now);
+    if (w->hand_lost) w->hand_lost = MIN(w->hand_lost + late, now);
+    if (now >= w->super.timer) worker_event(w, EV_TIMER);
+    if (!w->alive || w->super.state == SUPER_DYING || w->super.state == SUPER_LOST) return;
+    stat_read(shm_ctl(&w->link.w), &w->stats);
+    measure(w, now);
+    rank_group_tick(w, now, late);
+    if (w->alive) check_beat(w, now, late);
+    if (w->alive) check_storm(w, now);
+    check_phase(w);
+    if (w->bell_lost && now - w->bell_lost > BELL_GRACE) {
+        worker_broken(w, DEATH_CORRUPTION, "has shut its bell and lives");
+    }
+    if (w->hand_lost && now - w->hand_lost > w->d->config->o.stall_timeout + HAND_GRACE) {
+        worker_broken(w, DEATH_CORRUPTION, "has shut its hand and lives");
+    }
+}
+
+nsec
+worker_timer(const struct worker *w)
+{
+    return w->standby ? MIN(w->super.timer, w->standby->super.timer) : w->super.timer;
+}
+
+bool
+worker_open(const struct worker *w)
+{
+    return w->super.state == SUPER_READY && w->alive && w->super.suspect == DEATH_NONE;
+}
+
+bool
+worker_over(const struct worker *w)
+{
+    return w->super.state == SUPER_DOWN || w->super.state == SUPER_FAILED ||
+           w->super.state == SUPER_LOST;
+}

@@ -1,0 +1,301 @@
+/* test_event_log.c - the promises of event_log.h, and what operators get of it from the real lagand. */
+#include "daemon/persist/event_log.h"
+#include "tests/daemon/rig.h"
+
+#include <poll.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+static struct rig r;
+
+static void
+events_are_numbered_and_the_oldest_go(void **state)
+{
+    struct daemon d = { .event_log = event_log_new(-1) };
+    const struct event *e;
+
+    (void)state;
+    assert_null(event_log_event(d.event_log, 1));
+    event_log_add(&d, "worker", "w0", "first");
+    e = event_log_event(d.event_log, 0);
+    assert_int_equal(e->number, 1);
+    assert_string_equal(e->text, "first");
+    assert_null(event_log_event(d.event_log, 2));
+    for (uint32_t i = 2; i <= EVENT_LOG_EVENTS + 10; i++) event_log_add(&d, "worker", "", "%u", i);
+    assert_int_equal(event_log_event(d.event_log, 1)->number, 11);
+    assert_string_equal(event_log_event(d.event_log, 500)->text, "500");
+    assert_int_equal(event_log_event(d.event_log, EVENT_LOG_EVENTS + 10)->number,
+                     EVENT_LOG_EVENTS + 10);
+    assert_null(event_log_event(d.event_log, EVENT_LOG_EVENTS + 11));
+    event_log_add(&d, "", "", "ends \xe2\x82"); /* what is not whole is left out */
+    assert_string_equal(event_log_event(d.event_log, EVENT_LOG_EVENTS + 11)->text, "ends ");
+    d.event_log = event_log_free(d.event_log);
+}
+
+/* The next lagand's, of what this one leaves. */
+static struct event_log *
+follow(struct event_log *h)
+{
+    int fd = dup(event_log_fd(h));
+
+    event_log_free(h);
+    return event_log_new(fd);
+}
+
+static void
+the_next_lagand_goes_on_where_the_former_ended(void **state)
+{
+    static struct config config = { .n_models = 1 };
+    struct daemon d = { .event_log = event_log_new(-1), .config = &config };
+    struct worker w = { .d = &d, .name = "w1", .index = 1, .pid = 77, .restarts = 4 };
+    struct death death = { .cause = DEATH_SIGNAL };
+
+    (void)state;
+    strcpy(config.model[0].keys.name, "m");
+    assert_int_equal(event_log_previous_pid(d.event_log), 0);
+    for (uint32_t i = 1; i <= EVENT_LOG_EVENTS + 5; i++) event_log_add(&d, "worker", "", "%u", i);
+    snprintf(w.last_line[0], LOG_LINE, "a last line");
+    w.n_lines = 1;
+    event_log_restarts(&w);
+    assert_int_equal(w.restarts, 0);
+    w.restarts = 4;
+    event_log_restarted(&w);
+    event_log_death(&w, &death, "signal 6", "last words");
+
+    d.event_log = follow(d.event_log);
+    assert_int_equal(event_log_previous_pid(d.event_log), getpid());
+    assert_string_equal(event_log_event(d.event_log, 1)->text, "7");
+    assert_string_equal(event_log_event(d.event_log, EVENT_LOG_EVENTS + 6)->kind, "death");
+    assert_int_equal(event_log_next(d.event_log), EVENT_LOG_EVENTS + 7);
+    event_log_add(&d, "lagand", "", "again");
+    assert_int_equal(event_log_event(d.event_log, EVENT_LOG_EVENTS + 7)->number,
+                     EVENT_LOG_EVENTS + 7);
+    assert_int_equal(event_log_event(d.event_log, 1)->number, 8);
+    assert_string_equal(event_log_dead(d.event_log, 0)->words, "last words");
+    assert_string_equal(event_log_dead(d.event_log, 0)->line[0], "a last line");
+    assert_null(event_log_dead(d.event_log, 1));
+    w.restarts = 0;
+    event_log_restarts(&w);
+    assert_int_equal(w.restarts, 4);
+    strcpy(config.model[0].keys.name, "another"); /* which has not been started before */
+    event_log_restarts(&w);
+    assert_int_equal(w.restarts, 0);
+    d.event_log = event_log_free(d.event_log);
+}
+
+/* It lies behind the worker's number, kind and name. */
+static struct event *
+event_in(uint8_t *base, size_t n, const char *text)
+{
+    uint8_t *p = memmem(base, n, text, strlen(text));
+
+    assert_non_null(p);
+    return (struct event *)(void *)(p - offsetof(struct event, text));
+}
+
+static void
+what_was_being_written_is_left_out_and_the_rest_is_told(void **state)
+{
+    struct daemon d = { .event_log = event_log_new(-1) };
+    const struct event *e;
+    struct stat st;
+    uint8_t *base;
+
+    (void)state;
+    for (uint32_t i = 1; i <= 9; i++) event_log_add(&d, "worker", "w0", "event %u of nine", i);
+    assert_int_equal(fstat(event_log_fd(d.event_log), &st), 0);
+    base = mmap(NULL, (size_t)st.st_size, PROT_READ | PROT_WRITE, MAP_SHARED,
+                event_log_fd(d.event_log), 0);
+    assert_true(base != MAP_FAILED);
+    event_in(base, (size_t)st.st_size, "event 3 of nine")->number = 0;
+    memset(event_in(base, (size_t)st.st_size, "event 5 of nine")->text, 'x', sizeof e->text);
+    event_in(base, (size_t)st.st_size, "event 7 of nine")->number = 8;
+    d.event_log = follow(d.event_log);
+    for (uint64_t at = 1, n = 0; (e = event_log_event(d.event_log, at)); at = e->number + 1) {
+        static const uint64_t left[] = { 1, 2, 4, 6, 8, 9 };
+
+        assert_int_equal(e->number, left[n++]);
+    }
+    event_log_add(&d, "worker", "w0", "ten");
+    assert_string_equal(event_log_event(d.event_log, 10)->text, "ten");
+
+    /* Of another layout, or none. */
+    base[7]++;
+    d.event_log = follow(d.event_log);
+    assert_int_equal(event_log_previous_pid(d.event_log), 0);
+    assert_null(event_log_event(d.event_log, 1));
+    munmap(base, (size_t)st.st_size);
+    event_log_free(d.event_log);
+    d.event_log = event_log_new(memfd_create("empty", MFD_CLOEXEC));
+    assert_non_null(d.event_log);
+    assert_int_equal(event_log_previous_pid(d.event_log), 0);
+    d.event_log = event_log_free(d.event_log);
+}
+
+static size_t
+length(const char *s, size_t n)
+{
+    assert_non_null(memchr(s, 0, n));
+    return strlen(s);
+}
+
+static void
+whatever_a_former_lagand_left_ends_every_text(void **state)
+{
+    struct daemon d = { .event_log = event_log_new(-1) };
+    struct worker w = { .d = &d, .name = "w0", .n_lines = LOG_LINES };
+    struct death death = { .cause = DEATH_SIGNAL };
+
+    (void)state;
+    test_seed();
+    for (uint32_t round = 0; round < 200; round++) {
+        const struct event *e;
+        const struct dead *x;
+        struct stat st;
+        uint8_t *base;
+        size_t sum = 0;
+
+        for (uint32_t i = 0; i < 40; i++) {
+            event_log_add(&d, "worker", "w0", "%*u", 239, i);
+            event_log_death(&w, &death, "how", "words");
+        }
+        assert_int_equal(fstat(event_log_fd(d.event_log), &st), 0);
+        base = mmap(NULL, (size_t)st.st_size, PROT_READ | PROT_WRITE, MAP_SHARED,
+                    event_log_fd(d.event_log), 0);
+        assert_true(base != MAP_FAILED);
+        for (uint32_t i = 0; i < 4000; i++)
+            base[8 + test_below((uint32_t)st.st_size - 8)] = (uint8_t)test_below(256);
+        munmap(base, (size_t)st.st_size);
+        d.event_log = follow(d.event_log);
+        for (uint64_t at = 1; (e = event_log_event(d.event_log, at)); at = e->number + 1)
+            sum += length(e->kind, sizeof e->kind) + length(e->who, sizeof e->who) +
+                   length(e->text, sizeof e->text);
+        for (uint32_t i = 0; (x = event_log_dead(d.event_log, i)); i++) {
+            sum += length(x->worker, sizeof x->worker) + length(x->cause, sizeof x->cause) +
+                   length(x->how, sizeof x->how) + length(x->words, sizeof x->words);
+            assert_true(x->n_lines <= LOG_LINES);
+            for (uint32_t k = 0; k < x->n_lines; k++) sum += length(x->line[k], LOG_LINE);
+        }
+        assert_true(sum > 0 || round > 0);
+    }
+    d.event_log = event_log_free(d.event_log);
+}
+
+static const msgpack_object *
+result(struct dealer *c, uint64_t rid, const char *verb)
+{
+    call(c, rid, verb, NULL, NULL);
+    return msg_get(&hear_type(c, LAGAN_MSG_REPLY, 30000)->map, "result");
+}
+
+static void
+a_death_is_an_event_a_panic_and_a_number(void **state)
+{
+    const msgpack_object *list;
+    struct dealer *api, *ctl;
+    char *text, *taken;
+    bool told = false;
+    struct msg_span s;
+
+    (void)state;
+    rig_start(&r, "check", NULL); /* its worker fails a check at the fourth token */
+    rig_ready(&r);
+    api = dial(&r, "api.sock");
+    ctl = dial(&r, "ctl.sock");
+    SAY(api, LAGAN_MSG_SUBMIT, 1, { "ids", 3 }, { "max_tokens", 10 });
+    for (;;) {
+        if (hear(api, 30000)->type == LAGAN_MSG_DONE) break; /* of the next one */
+    }
+    list = result(ctl, 1, "panic");
+    assert_int_equal(list->via.array.size, 1);
+    assert_string_equal(text_of(list->via.array.ptr, "worker"), "w0");
+    assert_non_null(strstr(text_of(list->via.array.ptr, "words"), "sky is blue"));
+    assert_non_null(strstr(text_of(list->via.array.ptr, "how"), "signal 6"));
+    assert_int_equal(number(list->via.array.ptr, "requests"), 1);
+    assert_true(msg_get(list->via.array.ptr, "log")->via.array.size > 0);
+
+    list = msg_get(result(ctl, 2, "events"), "events");
+    for (uint32_t i = 0; i < list->via.array.size; i++) {
+        assert_int_equal(number(&list->via.array.ptr[i], "number"), i + 1);
+        told |= !strcmp(text_of(&list->via.array.ptr[i], "kind"), "death");
+    }
+    assert_true(told);
+    assert_int_equal(msg_str(result(api, 3, "metrics"), "text", &s), 0);
+    text = strndup(s.p, s.n);
+    assert_non_null(strstr(text, "lagan_requests_ended_total{reason=\"length\"} 1\n"));
+    assert_non_null(strstr(text, "lagan_worker_restarts_total{worker=\"w0\",model=\"check\"} 1\n"));
+    assert_non_null(strstr(text, "# TYPE lagan_worker_step_seconds gauge\n"));
+    /* Of both: a counter does not go back with a death. */
+    assert_non_null(taken = strstr(text, "\nlagan_kv_taken_total{worker=\"w0\","));
+    assert_in_range(strtoull(strstr(taken, "} ") + 2, NULL, 10), 8, 10);
+    free(text);
+    call(api, 4, "panic", NULL, NULL);
+    hear_error(api, 4, LAGAN_E_UNAUTHORIZED, "ctl.sock", 30000);
+    assert_int_equal(rig_stop(&r), 0);
+}
+
+/* An event with those words; its number. */
+static uint64_t
+event_of(struct dealer *ctl, uint64_t rid, const char *words)
+{
+    const msgpack_object *list = msg_get(result(ctl, rid, "events"), "events");
+
+    for (uint32_t i = 0; i < list->via.array.size; i++)
+        if (strstr(text_of(&list->via.array.ptr[i], "text"), words))
+            return number(&list->via.array.ptr[i], "number");
+    fail_msg("nobody tells of: %s", words);
+    return 0;
+}
+
+static void
+what_has_happened_is_told_by_every_lagand_after_it(void **state)
+{
+    uint64_t started, died, begun, after;
+    struct dealer *api, *ctl;
+    char words[40];
+
+    (void)state;
+    rig_start(&r, "die-once", NULL);
+    rig_ready(&r);
+    ctl = dial(&r, "ctl.sock");
+    started = event_of(ctl, 1, "started, version");
+    assert_int_equal(started, 1);
+    systemd_untold(&r.systemd);
+    call(ctl, 2, "daemon reexec", NULL, NULL);
+    assert_int_equal(hear_type(ctl, LAGAN_MSG_REPLY, 2000)->rid, 2);
+    rig_ready(&r);
+    hang_up(ctl);
+    snprintf(words, sizeof words, ", after pid %d", (int)r.pid);
+    rig_crash(&r, "die-once", ARGS("--remove-runtime-dir"));
+    rig_ready(&r);
+    ctl = dial(&r, "ctl.sock");
+    api = dial(&r, "api.sock");
+    assert_int_equal(event_of(ctl, 3, "started, version"), started);
+    died = event_of(ctl, 4, "exit status 70");
+    begun = event_of(ctl, 5, "begun again, version");
+    assert_int_equal(event_of(ctl, 6, "daemon reexec") + 1, begun);
+    after = event_of(ctl, 7, words);
+    assert_true(started < died && died < begun && begun < after);
+    assert_true(result(ctl, 8, "panic")->via.array.size > 0);
+    assert_true(number(result(api, 9, "workers list")->via.array.ptr, "restarts") > 0);
+    assert_int_equal(rig_stop(&r), 0);
+}
+
+int
+main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(events_are_numbered_and_the_oldest_go),
+        cmocka_unit_test(the_next_lagand_goes_on_where_the_former_ended),
+        cmocka_unit_test(what_was_being_written_is_left_out_and_the_rest_is_told),
+        cmocka_unit_test(whatever_a_former_lagand_left_ends_every_text),
+        rig_test(a_death_is_an_event_a_panic_and_a_number),
+        rig_test(what_has_happened_is_told_by_every_lagand_after_it),
+    };
+
+    return cmocka_run_group_tests_name("history", tests, NULL, NULL);
+}

@@ -1,0 +1,580 @@
+/* test_reexec.c - one lagand after another: killed, told to begin again, its workers replaced. */
+#include "base/clock.h"
+#include "include/lagan.h"
+#include "tests/daemon/fake.h"
+#include "tests/daemon/rig.h"
+
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+static struct rig r;
+
+static void
+one_request(uint64_t rid)
+{
+    struct dealer *c = dial(&r, "api.sock");
+
+    submit(c, rid, 3, 20, rid);
+    take_all(c, rid, 20, rid);
+    hang_up(c);
+}
+
+/* Of the only worker. */
+static pid_t
+worker_pid(struct dealer *c, uint64_t rid)
+{
+    const struct msg *m;
+
+    call(c, rid, "workers list", NULL, NULL);
+    m = hear_type(c, LAGAN_MSG_REPLY, 2000);
+    return (pid_t)number(msg_get(&m->map, "result")->via.array.ptr, "pid");
+}
+
+static void
+a_killed_lagand_leaves_weights_and_kv_to_the_next_one(void **state)
+{
+    (void)state;
+    rig_begin(&r, "good", NULL);
+    one_request(1);
+    assert_int_equal(systemd_stored(&r.systemd, "ledger"), 1);
+    assert_int_equal(systemd_stored(&r.systemd, "w0=weights="), 1);
+    assert_int_equal(systemd_stored(&r.systemd, "w0=kv="), 1);
+    assert_int_equal(systemd_stored(&r.systemd, "w0.pid"), 1);
+    for (int i = 0; i < 3; i++) {
+        rig_crash(&r, "good", NULL);
+        rig_ready(&r);
+        one_request(2);
+        assert_int_equal(rig_n_workers(&r), 1);
+        assert_int_equal(systemd_stored(&r.systemd, "history"), 1);
+        assert_int_equal(systemd_stored(&r.systemd, ""), 5);
+    }
+    assert_true(rig_logged(&r, "adopted weights of epoch 1", 0));
+    assert_true(rig_logged(&r, "adopted kv of epoch 1", 0));
+    assert_false(rig_logged(&r, "of no use", 0));
+    kill(r.pid, SIGTERM);
+    assert_int_equal(rig_wait(&r, 5000), 0);
+    assert_int_equal(systemd_stored(&r.systemd, "w0=weights="), 1); /* a restart finds them too */
+    assert_int_equal(systemd_stored(&r.systemd, "w0.pid"), 0);
+}
+
+static void
+kv_without_its_ledger_is_not_taken_over(void **state)
+{
+    (void)state;
+    rig_begin(&r, "good", NULL);
+    one_request(1);
+    systemd_forget(&r.systemd, "ledger");
+    rig_crash(&r, "good", NULL);
+    rig_ready(&r);
+    assert_true(rig_logged(&r, "adopted weights of epoch 1", 5000));
+    assert_false(rig_logged(&r, "adopted kv", 0));
+    assert_int_equal(systemd_stored(&r.systemd, "ledger"), 1);
+    assert_int_equal(systemd_stored(&r.systemd, "w0=kv="), 1); /* the new one's */
+    one_request(2);
+}
+
+static void
+what_is_in_the_store_and_of_no_use_is_let_go(void **state)
+{
+    static const char *const names[] = {
+        "nonsense",
+        "w9=weights=1000=1=2=1",
+        "w0=weights=zz",
+        "w0=weights=1000000=1=2=1",
+    };
+
+    (void)state;
+    rig_begin(&r, "good", NULL);
+    systemd_forget(&r.systemd, "w0=weights=1000=0=0=1");
+    for (size_t i = 0; i < ARRAY_LEN(names); i++) systemd_keep(&r.systemd, names[i]);
+    systemd_keep(&r.systemd, "ledger"); /* an empty memfd, twice even */
+    systemd_keep(&r.systemd, "history");
+    rig_crash(&r, "good", NULL);
+    rig_ready(&r);
+    assert_true(rig_logged(&r, "w9=weights=1000=1=2=1, is of no use", 0));
+    assert_true(rig_logged(&r, "has 0 bytes, not 16777216", 0));
+    for (size_t i = 0; i < ARRAY_LEN(names); i++)
+        assert_int_equal(systemd_stored(&r.systemd, names[i]), 0);
+    one_request(2);
+}
+
+/* It has answered, and begins again; whoever asked is still there, and hung up by the caller. */
+static struct dealer *
+ask_reexec(void)
+{
+    struct dealer *c = dial(&r, "ctl.sock");
+
+    systemd_untold(&r.systemd);
+    call(c, 1, "daemon reexec", NULL, NULL);
+    assert_int_equal(hear_type(c, LAGAN_MSG_REPLY, 2000)->rid, 1);
+    return c;
+}
+
+static void
+lagand_begins_again_under_its_own_pid_and_takes_everything_along(void **state)
+{
+    struct dealer *c;
+    pid_t pid;
+
+    (void)state;
+    rig_begin(&r, "slow", NULL);
+    one_request(1);
+    for (int i = 0; i < 3; i++) {
+        pid = r.pid;
+        c = ask_reexec();
+        assert_true(rig_told(&r, "RELOADING=1\nMONOTONIC_USEC=", 2000));
+        rig_ready(&r);
+        hang_up(c);
+        assert_int_equal(r.pid, pid);
+        one_request(2);
+        assert_int_equal(rig_n_workers(&r), 1);
+    }
+    assert_true(rig_logged(&r, "adopted kv of epoch 1", 0));
+    assert_int_equal(rig_stop(&r), 0);
+}
+
+static void
+lagand_that_could_not_begin_again_says_why_and_goes_on(void **state)
+{
+    struct dealer *c, *ctl;
+    char away[200];
+
+    (void)state;
+    rig_begin(&r, "slow", NULL);
+    snprintf(away, sizeof away, "%s.away", r.model);
+    c = dial(&r, "api.sock");
+    ctl = dial(&r, "ctl.sock");
+    submit(c, 1, 3, 100, 1);
+    assert_int_equal(rename(r.model, away), 0);
+    for (uint64_t rid = 1; rid <= 2; rid++) {
+        call(ctl, rid, "daemon reexec", NULL, NULL);
+        hear_error(ctl, rid, LAGAN_E_INVALID_REQUEST,
+                   "No such file or directory; the lagand that runs", 5000);
+    }
+    /* Two at once: the second is told so, or finds that the first has been answered. */
+    call(ctl, 3, "daemon reexec", NULL, NULL);
+    call(ctl, 4, "daemon reexec", NULL, NULL);
+    hear_type(ctl, LAGAN_MSG_ERROR, 5000);
+    hear_type(ctl, LAGAN_MSG_ERROR, 5000);
+    assert_int_equal(rename(away, r.model), 0);
+    take_all(c, 1, 100, 1);
+    assert_int_equal(rig_n_workers(&r), 1);
+    assert_false(rig_logged(&r, ": beginning again", 0));
+    systemd_untold(&r.systemd);
+    call(ctl, 5, "daemon reexec", NULL, NULL);
+    hear_type(ctl, LAGAN_MSG_REPLY, 5000);
+    rig_ready(&r);
+    hang_up(ctl);
+    one_request(2);
+    assert_int_equal(rig_stop(&r), 0);
+}
+
+static ino_t
+inode_of(const char *path)
+{
+    struct stat st;
+
+    return stat(path, &st) == 0 ? st.st_ino : 0;
+}
+
+/* With systemd/lagand.socket: while one lagand follows another, clients find it and wait. */
+static void
+a_socket_of_systemds_is_served_by_one_lagand_after_another_and_stays(void **state)
+{
+    struct sockaddr_un a = { .sun_family = AF_UNIX };
+    struct dealer *ctl;
+    char path[120];
+    ino_t inode;
+    int fd;
+
+    (void)state;
+    rig_begin(&r, "good", NULL);
+    snprintf(path, sizeof path, "%s/api.sock", r.run);
+    assert_int_equal(kill(r.pid, SIGKILL), 0);
+    assert_int_equal(rig_wait(&r, 5000), 256 + SIGKILL);
+    assert_int_equal(unlink(path), 0);
+    systemd_listen(&r.systemd, "api.sock", path);
+    inode = inode_of(path);
+    fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0); /* nobody is there yet */
+    strcpy(a.sun_path, path);
+    assert_int_equal(connect(fd, (struct sockaddr *)&a, sizeof a), 0);
+    close(fd);
+    rig_begin(&r, "good", NULL);
+    one_request(1);
+    rig_crash(&r, "good", NULL);
+    rig_ready(&r);
+    one_request(2);
+    ctl = ask_reexec();
+    rig_ready(&r);
+    hang_up(ctl);
+    one_request(3);
+    assert_false(rig_logged(&r, "of no use", 0));
+    assert_false(rig_logged(&r, "the socket that we were given", 0));
+    kill(r.pid, SIGTERM);
+    assert_int_equal(rig_wait(&r, 5000), 0);
+    assert_int_equal(inode_of(path), inode);
+
+    /* One that nobody can find any more is none. */
+    unlink(path);
+    rig_begin(&r, "good", ARGS("--remove-runtime-dir"));
+    assert_true(rig_logged(&r, "the socket that we were given is not", 0));
+    one_request(4);
+    assert_int_equal(rig_stop(&r), 0);
+}
+
+/* It is not handed on: it has nothing that took long to make. */
+static void
+what_keeps_a_gpus_driver_up_ends_with_lagand_and_is_made_again_beside_the_next_worker(void **state)
+{
+    struct dealer *c;
+
+    (void)state;
+    rig_begin(&r, "good", ARGS("--device", "cuda"));
+    rig_await_workers(&r, 2);
+    c = ask_reexec();
+    rig_ready(&r);
+    hang_up(c);
+    assert_true(rig_logged(&r, "fake: adopted weights of epoch 1", 5000));
+    rig_await_workers(&r, 2);
+    one_request(2);
+    assert_int_equal(kill(r.pid, SIGKILL), 0);
+    assert_int_equal(rig_wait(&r, 5000), 256 + SIGKILL);
+    rig_await_workers(&r, 0);
+    rig_begin(&r, "good", ARGS("--device", "cuda", "--remove-runtime-dir"));
+    rig_await_workers(&r, 2);
+    assert_int_equal(rig_stop(&r), 0);
+}
+
+static void
+a_reload_replaces_every_worker_one_after_the_other_and_streams_go_on(void **state)
+{
+    enum { N = 8, TOKENS = 100 };
+    uint32_t at[N + 1] = { 0 }, n_done = 0;
+    struct dealer *c, *ctl;
+
+    (void)state;
+    rig_begin(&r, "slow", ARGS("--set", "workers=2"));
+    c = dial(&r, "api.sock");
+    ctl = dial(&r, "ctl.sock");
+    for (uint64_t i = 1; i <= N; i++)
+        SAY(c, LAGAN_MSG_SUBMIT, i, { "ids", 3 }, { "max_tokens", TOKENS }, { "seed", (int64_t)i },
+            { "win", 256 });
+    for (int heard = 0; n_done < N;) {
+        const struct msg *m = hear(c, 5000);
+
+        if (m->type == LAGAN_MSG_CHUNK) at[m->rid] = take_chunk(m, at[m->rid], m->rid);
+        if (m->type == LAGAN_MSG_ERROR) fail_msg("%s", text_of(&m->map, "message"));
+        if (m->type == LAGAN_MSG_DONE) assert_int_equal(at[m->rid], TOKENS);
+        n_done += m->type == LAGAN_MSG_DONE;
+        if (++heard == 20) {
+            systemd_untold(&r.systemd);
+            call(ctl, 1, "reload", NULL, NULL);
+        }
+        if (heard == 30) kill(r.pid, SIGHUP); /* a round is under way: nothing more */
+    }
+    assert_true(rig_told(&r, "RELOADING=1", 2000));
+    assert_true(rig_told(&r, "READY=1", 2000));
+    assert_true(rig_logged(&r, "fake: mode slow, epoch 2", 0));
+    assert_int_equal(rig_n_workers(&r), 2);
+    assert_int_equal(rig_stop(&r), 0);
+}
+
+static void
+a_reload_whose_first_worker_does_not_come_up_leaves_the_others_alone(void **state)
+{
+    char died[200];
+    pid_t pid;
+    struct dealer *c;
+
+    (void)state;
+    rig_begin(&r, "die-once", ARGS("--set", "workers=2"));
+    c = dial(&r, "api.sock");
+    pid = worker_pid(c, 1);
+    snprintf(died, sizeof died, "%s/died", r.model);
+    assert_int_equal(unlink(died), 0);
+    systemd_untold(&r.systemd);
+    kill(r.pid, SIGHUP);
+    assert_true(rig_told(&r, "RELOADING=1", 2000));
+    assert_true(rig_told(&r, "READY=1", 5000));
+    for (uint64_t i = 2; worker_pid(c, i) == pid && i < 100; i++) poll(NULL, 0, 10);
+    one_request(5);
+    hang_up(c);
+    assert_int_equal(rig_stop(&r), 0);
+}
+
+static void
+a_second_reload_is_refused_while_one_is_under_way(void **state)
+{
+    const msgpack_object *list;
+    const struct msg *m;
+    struct dealer *ctl;
+    uint32_t asked = 0;
+
+    (void)state;
+    rig_begin(&r, "slow", ARGS("--set", "workers=2"));
+    ctl = dial(&r, "ctl.sock");
+    systemd_untold(&r.systemd);
+    kill(r.pid, SIGSTOP); /* so that both are there at once */
+    call(ctl, 1, "reload", NULL, NULL);
+    call(ctl, 2, "reload", NULL, NULL);
+    kill(r.pid, SIGCONT);
+    m = hear_type(ctl, LAGAN_MSG_REPLY, 5000);
+    assert_int_equal(number(msg_get(&m->map, "result"), "workers"), 2);
+    hear_error(ctl, 2, LAGAN_E_UNSUPPORTED, "a reload is under way", 5000);
+    assert_true(rig_told(&r, "READY=1", 5000));
+    call(ctl, 3, "events", NULL, NULL);
+    list = msg_get(msg_get(&hear_type(ctl, LAGAN_MSG_REPLY, 5000)->map, "result"), "events");
+    for (uint32_t i = 0; i < list->via.array.size; i++) { /* first who asked */
+        const char *text = text_of(&list->via.array.ptr[i], "text");
+
+        if (!strcmp(text, "reload")) asked = i;
+        if (!strncmp(text, "ready -> ", 9)) assert_true(asked > 0);
+    }
+    assert_true(asked > 0);
+    hang_up(ctl);
+    assert_int_equal(rig_stop(&r), 0);
+}
+
+static void
+a_reload_ends_where_lagand_stops(void **state)
+{
+    struct dealer *c, *ctl;
+
+    (void)state;
+    rig_begin(&r, "slow", ARGS("--set", "workers=2"));
+    c = dial(&r, "api.sock");
+    ctl = dial(&r, "ctl.sock");
+    submit(c, 1, 3, 100000, 1); /* so that it does not stop at once */
+    systemd_untold(&r.systemd);
+    call(ctl, 1, "reload", NULL, NULL);
+    hear_type(ctl, LAGAN_MSG_REPLY, 5000);
+    kill(r.pid, SIGTERM);
+    assert_true(rig_told(&r, "STOPPING=1", 2000));
+    assert_true(rig_logged(&r, "fake: mode slow, epoch 2", 2000)); /* the first was under way */
+    poll(NULL, 0, 300);
+    assert_false(rig_logged(&r, "worker w1: pid", 0));
+    assert_false(rig_told(&r, "READY=1", 0));
+    kill(r.pid, SIGTERM); /* at once, then */
+    assert_int_equal(rig_wait(&r, 3000), 0);
+    hang_up(c);
+    hang_up(ctl);
+}
+
+static void
+when_a_reload_is_over_its_status_is_too(void **state)
+{
+    (void)state;
+    rig_begin(&r, "good", NULL);
+    assert_true(rig_told(&r, "STATUS=1 of 1 workers ready", 3000));
+    systemd_untold(&r.systemd);
+    kill(r.pid, SIGHUP);
+    assert_true(rig_told(&r, "RELOADING=1", 2000));
+    assert_true(rig_told(&r, "READY=1", 5000));
+    if (rig_told(&r, "STATUS=reloading", 0)) /* it need not be, where it takes no second */
+        assert_true(rig_told(&r, "STATUS=1 of 1 workers ready", 3000));
+    assert_int_equal(rig_stop(&r), 0);
+}
+
+/* ---- requests */
+
+enum { STREAMS = 32, MOST = 600 };
+static const nsec SETTLE = 120 * NSEC_S; /* for answers that nothing holds up any more */
+
+struct stream {
+    uint64_t id;
+    uint32_t n, resumed, adopted;
+    int32_t ids[MOST];
+    bool done;
+};
+static struct stream streams[STREAMS];
+static nsec last_token, longest_gap; /* between two events with tokens, of any stream */
+
+static struct lagan *
+connect_to(void)
+{
+    char endpoint[160];
+    struct lagan *c = NULL;
+
+    snprintf(endpoint, sizeof endpoint, "ipc://%s/api.sock", r.run);
+    if (lagan_open(&c, endpoint, 5000) < 0) fail_msg("%s", lagan_why(NULL));
+    return c;
+}
+
+static void
+ask(struct lagan *c, struct stream *s, uint32_t max_tokens, int64_t seed)
+{
+    static const int32_t ids[3] = { 1, 2, 3 };
+    struct lagan_request *q = lagan_request_new();
+
+    memset(s, 0, sizeof *s);
+    lagan_set_ids(q, "ids", ids, 3);
+    lagan_set_int(q, "max_tokens", max_tokens);
+    lagan_set_int(q, "seed", seed);
+    lagan_set_bool(q, "ignore_eos", 1);
+    lagan_set_float(q, "temperature", 1);
+    assert_int_equal(lagan_submit(c, q, &s->id), 0);
+    lagan_request_free(q);
+}
+
+/* Events of n streams until then, or until all have ended; how many have not. */
+static uint32_t
+take_events(struct lagan *c, uint32_t n, nsec until)
+{
+    uint32_t open = 0;
+
+    for (uint32_t i = 0; i < n; i++) open += !streams[i].done;
+    while (open && clock_now() < until) {
+        struct lagan_event ev = { .size = sizeof ev };
+        struct stream *s = streams;
+
+        if (lagan_next(c, &ev, 20) != 1) continue;
+        while (s->id != ev.id) s++;
+        if (ev.kind == LAGAN_EVENT_ERROR) fail_msg("%s: %s", ev.word, ev.message);
+        if (ev.kind == LAGAN_EVENT_TOKENS) {
+            nsec now = clock_now();
+
+            longest_gap = MAX(longest_gap, now - last_token);
+            last_token = now;
+            assert_int_equal(ev.first, s->n);
+            assert_true(s->n + ev.n_ids <= MOST);
+            memcpy(s->ids + s->n, ev.ids, ev.n_ids * sizeof *ev.ids);
+            s->n += ev.n_ids;
+        }
+        if (ev.kind == LAGAN_EVENT_OUTPUT) {
+            s->resumed = ev.resumed;
+            s->adopted = ev.adopted;
+        }
+        open -= ev.kind == LAGAN_EVENT_DONE;
+        s->done |= ev.kind == LAGAN_EVENT_DONE;
+    }
+    return open;
+}
+
+static int
+by_size(const void *a, const void *b)
+{
+    nsec x = *(const nsec *)a, y = *(const nsec *)b;
+
+    return (x > y) - (x < y);
+}
+
+static void
+requests_under_a_killed_lagand_go_on_and_none_is_submitted_again(void **state)
+{
+    enum { KILLS = 10, TOKENS = 250 };
+    nsec gap[KILLS];
+    struct lagan *c;
+    struct dealer *ctl;
+    const struct msg *m;
+
+    (void)state;
+    rig_begin(&r, "slow", ARGS("--set", "workers=2"));
+    c = connect_to();
+    for (uint32_t i = 0; i < STREAMS; i++) ask(c, &streams[i], TOKENS, i);
+    take_events(c, STREAMS, clock_now() + 200 * NSEC_MS);
+    for (int i = 0; i < KILLS; i++) {
+        longest_gap = 0;
+        rig_crash(&r, "slow", ARGS("--set", "workers=2", "--remove-runtime-dir"));
+        take_events(c, STREAMS, clock_now() + (nsec)(300 + 20 * i) * NSEC_MS);
+        gap[i] = longest_gap;
+    }
+    qsort(gap, KILLS, sizeof *gap, by_size);
+    print_message("lagand killed %d times: a gap of %.0f ms in the median, %.0f at most\n", KILLS,
+                  (double)gap[KILLS / 2] / NSEC_MS, (double)gap[KILLS - 1] / NSEC_MS);
+    rig_ready(&r);
+    assert_int_equal(take_events(c, STREAMS, clock_now() + SETTLE), 0);
+    for (uint32_t i = 0; i < STREAMS; i++) {
+        assert_int_equal(streams[i].n, TOKENS);
+        assert_in_range(streams[i].resumed, 1, KILLS);
+        for (uint32_t k = 0; k < TOKENS; k++) assert_int_equal(streams[i].ids[k], fake_token(i, k));
+    }
+    ctl = dial(&r, "api.sock");
+    call(ctl, 1, "status", NULL, NULL);
+    m = hear_type(ctl, LAGAN_MSG_REPLY, 2000);
+    assert_int_equal(number(msg_get(&m->map, "result"), "accepted"), 0);
+    hang_up(ctl);
+    lagan_close(c);
+    assert_int_equal(rig_stop(&r), 0);
+}
+
+/* With a model: weights, KV and the ledger of a lagand that was killed, or that began again. */
+static void
+an_answer_of_a_model_is_the_same_whatever_becomes_of_lagand(void **state)
+{
+    enum { ANSWERS = 4, TOKENS = 500 };
+    const char *top = getenv("srcdir");
+    char model[512];
+    const char *const args[] = { "--worker", "./lagan-worker",       "--model", model, "--device",
+                                 "cpu",      "--remove-runtime-dir", NULL };
+    static struct stream want[ANSWERS];
+    struct lagan *c;
+
+    (void)state;
+    snprintf(model, sizeof model, "%s/models/recall-gemma3", top ? top : ".");
+    rig_begin(&r, "good", args);
+    c = connect_to();
+    for (uint32_t i = 0; i < ANSWERS; i++) ask(c, &streams[i], TOKENS, i);
+    assert_int_equal(take_events(c, ANSWERS, clock_now() + SETTLE), 0);
+    memcpy(want, streams, sizeof want);
+    for (uint32_t i = 0; i < ANSWERS; i++) ask(c, &streams[i], TOKENS, i);
+    for (int i = 0; i < 4; i++) {
+        take_events(c, ANSWERS, clock_now() + 30 * NSEC_MS);
+        if (i % 2)
+            rig_crash(&r, "good", args);
+        else
+            hang_up(ask_reexec());
+        rig_ready(&r);
+    }
+    assert_int_equal(take_events(c, ANSWERS, clock_now() + SETTLE), 0);
+    for (uint32_t i = 0; i < ANSWERS; i++) {
+        assert_int_equal(streams[i].n, TOKENS);
+        assert_memory_equal(streams[i].ids, want[i].ids, sizeof want[i].ids);
+        assert_true(streams[i].resumed > 0 && streams[i].adopted > 0);
+    }
+    assert_true(rig_logged(&r, "weights (adopted)", 0));
+    lagan_close(c);
+    assert_int_equal(rig_stop(&r), 0);
+}
+
+static void
+while_weights_load_systemd_is_asked_for_time(void **state)
+{
+    (void)state;
+    rig_start(&r, "loading", NULL);
+    assert_true(rig_told(&r, "EXTEND_TIMEOUT_USEC=30000000", 3000));
+    kill(r.pid, SIGTERM);
+    assert_true(rig_told(&r, "STOPPING=1", 2000));
+    assert_true(rig_wait(&r, 8000) >= 0);
+}
+
+int
+main(void)
+{
+    const struct CMUnitTest tests[] = {
+        rig_test(a_killed_lagand_leaves_weights_and_kv_to_the_next_one),
+        rig_test(kv_without_its_ledger_is_not_taken_over),
+        rig_test(what_is_in_the_store_and_of_no_use_is_let_go),
+        rig_test(lagand_begins_again_under_its_own_pid_and_takes_everything_along),
+        rig_test(lagand_that_could_not_begin_again_says_why_and_goes_on),
+        rig_test(a_socket_of_systemds_is_served_by_one_lagand_after_another_and_stays),
+        rig_test(
+            what_keeps_a_gpus_driver_up_ends_with_lagand_and_is_made_again_beside_the_next_worker),
+        rig_test(a_reload_replaces_every_worker_one_after_the_other_and_streams_go_on),
+        rig_test(a_reload_whose_first_worker_does_not_come_up_leaves_the_others_alone),
+        rig_test(a_second_reload_is_refused_while_one_is_under_way),
+        rig_test(a_reload_ends_where_lagand_stops),
+        rig_test(when_a_reload_is_over_its_status_is_too),
+        rig_test(requests_under_a_killed_lagand_go_on_and_none_is_submitted_again),
+        rig_test(an_answer_of_a_model_is_the_same_whatever_becomes_of_lagand),
+        rig_test(while_weights_load_systemd_is_asked_for_time),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

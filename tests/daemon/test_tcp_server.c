@@ -1,0 +1,412 @@
+/* test_tcp_server.c - lagand over tcp: with keys, and not without; limits of a key. */
+#include "base/clock.h"
+#include "include/lagan.h"
+#include "ipc/curve.h"
+#include "tests/daemon/fake.h"
+#include "tests/daemon/rig.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include <zmq.h>
+
+struct pair {
+    char public[CURVE_KEY + 1], secret[CURVE_KEY + 1];
+};
+
+static struct rig r;
+static struct pair server, alice, eve;
+static char dir[] = "/tmp/lagan-tcp-XXXXXX", keys[64], alices[64], eves[64], at[64];
+
+/* A secret and one line more. */
+static void
+write_keys(const char *path, const char *secret, const char *word, const char *key,
+           const char *rest)
+{
+    int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC, 0600);
+
+    assert_true(fd >= 0);
+    dprintf(fd, "secret %s\n%s %s%s\n", secret, word, key, rest);
+    close(fd);
+}
+
+static int
+set_up(void **state)
+{
+    (void)state;
+    strcpy(dir + strlen(dir) - 6, "XXXXXX");
+    assert_non_null(mkdtemp(dir));
+    snprintf(keys, sizeof keys, "%s/keys", dir);
+    snprintf(alices, sizeof alices, "%s/alice", dir);
+    snprintf(eves, sizeof eves, "%s/eve", dir);
+    zmq_curve_keypair(server.public, server.secret);
+    zmq_curve_keypair(alice.public, alice.secret);
+    zmq_curve_keypair(eve.public, eve.secret);
+    write_keys(keys, server.secret, "client", alice.public, " alice");
+    write_keys(alices, alice.secret, "server", server.public, "");
+    write_keys(eves, eve.secret, "server", server.public, "");
+    return 0;
+}
+
+static int
+tear_down(void **state)
+{
+    char command[96];
+
+    (void)state;
+    rig_clean(&r);
+    snprintf(command, sizeof command, "rm -rf '%s'", dir);
+    return system(command);
+}
+
+/* A free port is ZeroMQ's to find; the log has it. */
+static void
+start(const char *mode)
+{
+    char line[512], *from;
+    FILE *f;
+
+    rig_start(&r, mode, ARGS("--api.tcp", "tcp://127.0.0.1:*", "--api.keys", keys));
+    rig_ready(&r);
+    f = fopen(r.log, "r");
+    *at = '\0';
+    while (f && fgets(line, sizeof line, f))
+        if ((from = strstr(line, "tcp://"))) sscanf(from, "%63s", at);
+    fclose(f);
+    assert_true(*at);
+}
+
+static uint64_t
+ask(struct lagan *c, uint32_t n_tokens)
+{
+    static const int32_t ids[3] = { 1, 2, 3 };
+    struct lagan_request *q = lagan_request_new();
+    uint64_t id;
+
+    lagan_set_ids(q, "ids", ids, 3);
+    lagan_set_int(q, "max_tokens", n_tokens);
+    lagan_set_int(q, "seed", 5);
+    lagan_set_int(q, "on_disconnect", 600000); /* for who is lost, not for who has left */
+    assert_int_equal(lagan_submit(c, q, &id), 0);
+    lagan_request_free(q);
+    return id;
+}
+
+static struct lagan *
+connect_as(const char *file)
+{
+    struct lagan *c = NULL;
+
+    if (lagan_open_keys(&c, at, file, 30000) < 0) fail_msg("%s", lagan_why(NULL));
+    return c;
+}
+
+/* alice has a long request under way, an operator's connection is there. */
+static struct lagan *
+start_with_one_open(struct dealer **ctl)
+{
+    struct lagan_event ev = { sizeof ev };
+    struct lagan *c;
+
+    start("slow");
+    c = connect_as(alices);
+    ask(c, 100000);
+    assert_int_equal(lagan_next(c, &ev, 30000), 1);
+    *ctl = dial(&r, "ctl.sock");
+    return c;
+}
+
+static void
+reload_with(struct dealer *ctl, uint64_t rid, const char *key, const char *rest)
+{
+    write_keys(keys, server.secret, "client", key, rest);
+    call(ctl, rid, "reload", NULL, NULL);
+    hear_type(ctl, LAGAN_MSG_REPLY, 30000);
+}
+
+static void
+a_key_of_the_file_is_served_and_no_other(void **state)
+{
+    struct lagan *c, *none = NULL;
+    struct lagan_event ev = { sizeof ev };
+    uint32_t n = 0;
+
+    (void)state;
+    start("good");
+    c = connect_as(alices);
+    ask(c, 40);
+    while (lagan_next(c, &ev, 30000) == 1 && ev.kind == LAGAN_EVENT_TOKENS)
+        for (uint32_t i = 0; i < ev.n_ids; i++) assert_int_equal(ev.ids[i], fake_token(5, n++));
+    assert_int_equal(ev.kind, LAGAN_EVENT_OUTPUT);
+    assert_int_equal(n, 40);
+
+    assert_int_equal(lagan_open_keys(&none, at, eves, 30000), -EACCES);
+    assert_non_null(strstr(lagan_why(NULL), "does not know our key"));
+    assert_true(rig_logged(&r, "its key is not in api.keys", 30000));
+    assert_int_equal(lagan_open(&none, at, 1000), -EINVAL);
+    assert_non_null(strstr(lagan_why(NULL), "only with keys"));
+    chmod(alices, 0644);
+    assert_int_equal(lagan_open_keys(&none, at, alices, 1000), -EACCES);
+    assert_non_null(strstr(lagan_why(NULL), "mode 0644"));
+    lagan_close(c);
+    assert_int_equal(rig_stop(&r), 0);
+}
+
+/* With a plain socket, or with the key of another server. */
+static void
+frames_without_the_keys_do_not_arrive(void **state)
+{
+    struct pair other;
+    int zero = 0;
+
+    (void)state;
+    start("good");
+    zmq_curve_keypair(other.public, other.secret);
+    for (int i = 0; i < 2; i++) {
+        void *s = zmq_socket(r.zmq, ZMQ_DEALER);
+        zmq_pollitem_t p = { .socket = s, .events = ZMQ_POLLIN };
+
+        zmq_setsockopt(s, ZMQ_LINGER, &zero, sizeof zero);
+        if (i) {
+            zmq_setsockopt(s, ZMQ_CURVE_SERVERKEY, other.public, CURVE_KEY + 1);
+            zmq_setsockopt(s, ZMQ_CURVE_PUBLICKEY, alice.public, CURVE_KEY + 1);
+            zmq_setsockopt(s, ZMQ_CURVE_SECRETKEY, alice.secret, CURVE_KEY + 1);
+        }
+        assert_int_equal(zmq_connect(s, at), 0);
+        zmq_send(s, "\x94\x01\x0c\x05\x80", 5, 0); /* PING */
+        assert_int_equal(zmq_poll(&p, 1, 700), 0);
+        zmq_close(s);
+    }
+    lagan_close(connect_as(alices));
+    assert_int_equal(rig_stop(&r), 0);
+}
+
+static void
+nothing_is_served_on_tcp_without_keys(void **state)
+{
+    (void)state;
+    rig_start(&r, "good", ARGS("--api.tcp", "tcp://127.0.0.1:*"));
+    assert_int_equal(rig_wait(&r, 3000), 78);
+    assert_true(rig_logged(&r, "nothing is served over a network without keys", 0));
+    rig_start(&r, "good", ARGS("--api.tcp", "tcp://127.0.0.1:*", "--api.keys", alices));
+    assert_true(rig_wait(&r, 300) < 0); /* a secret is one; it only serves nobody */
+    kill(r.pid, SIGKILL);
+    rig_wait(&r, 1000);
+    chmod(keys, 0640);
+    rig_start(&r, "good", ARGS("--api.tcp", "tcp://127.0.0.1:*", "--api.keys", keys));
+    assert_int_equal(rig_wait(&r, 3000), 78);
+    assert_true(rig_logged(&r, "mode 0640; chmod 600", 0));
+    rig_start(&r, "good", ARGS("--api.tcp", "ipc:///tmp/x", "--api.keys", keys));
+    assert_int_equal(rig_wait(&r, 3000), 78);
+    assert_true(rig_logged(&r, "does not begin with tcp://", 0));
+}
+
+static void
+a_key_has_its_limits_over_all_its_connections(void **state)
+{
+    struct lagan_event ev = { sizeof ev };
+    struct lagan *c[2];
+
+    (void)state;
+    write_keys(keys, server.secret, "client", alice.public,
+               " alice max_inflight=3 max_tokens=5000");
+    start("slow");
+    c[0] = connect_as(alices);
+    c[1] = connect_as(alices);
+    ask(c[0], 1000);
+    ask(c[1], 1000);
+    ask(c[1], 4000); /* more than are left of its tokens */
+    do assert_int_equal(lagan_next(c[1], &ev, 30000), 1);
+    while (ev.kind == LAGAN_EVENT_TOKENS);
+    assert_string_equal(ev.word, "queue_full");
+    assert_non_null(strstr(ev.message, "user key:alice has open requests for"));
+    ask(c[0], 1000);
+    ask(c[0], 1);
+    do assert_int_equal(lagan_next(c[0], &ev, 30000), 1);
+    while (ev.kind == LAGAN_EVENT_TOKENS);
+    assert_string_equal(ev.word, "queue_full");
+    assert_non_null(strstr(ev.message, "key:alice has 3 open requests"));
+    lagan_close(c[1]); /* and with it one request */
+    for (int i = 0; i < 1000; i++) {
+        uint64_t id = ask(c[0], 1);
+
+        do assert_int_equal(lagan_next(c[0], &ev, 30000), 1);
+        while (ev.id != id);
+        if (ev.kind != LAGAN_EVENT_ERROR) break;
+        poll(NULL, 0, 20);
+    }
+    assert_int_equal(ev.kind, LAGAN_EVENT_TOKENS);
+    lagan_close(c[0]);
+    assert_int_equal(rig_stop(&r), 0);
+}
+
+static void
+reload_reads_the_keys_again(void **state)
+{
+    struct dealer *ctl;
+    struct lagan *c = start_with_one_open(&ctl), *none = NULL;
+
+    (void)state;
+    chmod(keys, 0644);
+    call(ctl, 1, "reload", NULL, NULL);
+    hear_error(ctl, 1, LAGAN_E_INVALID_REQUEST, "mode 0644", 30000);
+    chmod(keys, 0600);
+    reload_with(ctl, 2, eve.public, " eve");
+    lagan_close(connect_as(eves));
+    assert_int_equal(lagan_open_keys(&none, at, alices, 30000), -EACCES);
+    call(ctl, 3, "status", NULL, NULL); /* what alice had is ended */
+    assert_int_equal(
+        number(msg_get(&hear_type(ctl, LAGAN_MSG_REPLY, 30000)->map, "result"), "requests"), 0);
+    lagan_patience(c, 0);
+    lagan_close(c);
+    assert_int_equal(rig_stop(&r), 0);
+}
+
+/* As systemd's reload has it. */
+static void
+a_hangup_reads_the_keys_again_too(void **state)
+{
+    struct lagan *none = NULL;
+
+    (void)state;
+    start("good");
+    lagan_close(connect_as(alices));
+    chmod(keys, 0644);
+    kill(r.pid, SIGHUP);
+    assert_true(rig_logged(&r, "no reload, by SIGHUP: api.keys: ", 30000));
+    write_keys(keys, server.secret, "client", eve.public, " eve");
+    chmod(keys, 0600);
+    systemd_untold(&r.systemd);
+    kill(r.pid, SIGHUP);
+    assert_true(rig_told(&r, "RELOADING=1", 30000));
+    lagan_close(connect_as(eves));
+    assert_int_equal(lagan_open_keys(&none, at, alices, 30000), -EACCES);
+    assert_int_equal(rig_stop(&r), 0);
+}
+
+/* A library's requests have names and go on without a connection, but not when it has said goodbye. While lagand stands
+ * still its words and the end of its connection come together, and its worker goes on: there are tokens to be sent. */
+static void
+what_was_said_before_a_connection_ended_is_heard(void **state)
+{
+    enum { CLOSES = 20 };
+
+    (void)state;
+    start("brisk");
+    for (int i = 0; i < CLOSES; i++) {
+        struct lagan_event ev = { sizeof ev };
+        struct lagan *c = connect_as(alices);
+        struct dealer *ctl;
+
+        ask(c, 100000);
+        assert_int_equal(lagan_next(c, &ev, 30000), 1);
+        kill(r.pid, SIGSTOP);
+        lagan_close(c);
+        poll(NULL, 0, 20);
+        kill(r.pid, SIGCONT);
+        ctl = dial(&r, "ctl.sock");
+        for (uint64_t n = 1; open_requests(ctl, n); n++)
+            assert_true(poll(NULL, 0, ASK_MS) == 0 && n < 100);
+        hang_up(ctl);
+    }
+    assert_int_equal(rig_stop(&r), 0);
+}
+
+/* Its name stays, and another key has it. */
+static void
+a_key_that_was_replaced_is_not_served_any_more(void **state)
+{
+    struct dealer *ctl;
+    struct lagan *c = start_with_one_open(&ctl);
+
+    (void)state;
+    reload_with(ctl, 1, eve.public, " alice");
+    for (uint64_t i = 2; open_requests(ctl, i); i++) assert_true(poll(NULL, 0, 20) == 0 && i < 500);
+    lagan_patience(c, 0);
+    lagan_close(c);
+    lagan_close(connect_as(eves));
+    assert_int_equal(rig_stop(&r), 0);
+}
+
+static void
+reload_gives_a_keys_connections_its_new_limits(void **state)
+{
+    struct lagan_event ev = { sizeof ev };
+    struct dealer *ctl;
+    struct lagan *c = start_with_one_open(&ctl);
+
+    (void)state;
+    reload_with(ctl, 1, alice.public, " alice max_inflight=1");
+    ask(c, 3);
+    do assert_int_equal(lagan_next(c, &ev, 30000), 1);
+    while (ev.kind == LAGAN_EVENT_TOKENS && ev.id == 1);
+    assert_int_equal(ev.kind, LAGAN_EVENT_ERROR);
+    assert_string_equal(ev.message, "user key:alice has 1 open requests, which is its limit");
+    lagan_close(c);
+    assert_int_equal(rig_stop(&r), 0);
+}
+
+static void
+a_message_of_very_many_frames_holds_nobody_up(void **state)
+{
+    enum { FRAMES = 400000 };
+    void *s;
+    int zero = 0;
+    struct dealer *other;
+    uint32_t n = 0;
+
+    (void)state;
+    start("good");
+    s = zmq_socket(r.zmq, ZMQ_DEALER);
+    zmq_setsockopt(s, ZMQ_LINGER, &zero, sizeof zero);
+    zmq_setsockopt(s, ZMQ_SNDHWM, &zero, sizeof zero);
+    zmq_setsockopt(s, ZMQ_CURVE_SERVERKEY, server.public, CURVE_KEY + 1);
+    zmq_setsockopt(s, ZMQ_CURVE_PUBLICKEY, alice.public, CURVE_KEY + 1);
+    zmq_setsockopt(s, ZMQ_CURVE_SECRETKEY, alice.secret, CURVE_KEY + 1);
+    assert_int_equal(zmq_connect(s, at), 0);
+    for (uint32_t i = 1; i <= FRAMES; i++)
+        assert_int_equal(zmq_send(s, "", 0, i < FRAMES ? ZMQ_SNDMORE : 0), 0);
+    zmq_send(s, "\x94\x01\x0c\x05\x80", 5, 0); /* PING */
+    other = dial(&r, "api.sock");
+    for (uint32_t answers = 0; answers < 2;) { /* the refusal, and the PONG behind all of it */
+        zmq_pollitem_t p = { .socket = s, .events = ZMQ_POLLIN };
+
+        assert_true(zmq_poll(&p, 1, answers ? 0 : 30000) >= (answers ? 0 : 1));
+        answers += p.revents != 0 && zmq_recv(s, (char[500]){ 0 }, 500, 0) > 0;
+        if (!answers) continue;
+        SAY(other, LAGAN_MSG_PING, 1, { "t", 1 });
+        hear_type(other, LAGAN_MSG_PONG, 30000);
+        if (n++ == 100000) break;
+    }
+    zmq_close(s);
+    assert_in_range(n, 5, 99999);
+    hang_up(other);
+    assert_int_equal(rig_stop(&r), 0);
+}
+
+int
+main(void)
+{
+#define T(f) cmocka_unit_test_setup_teardown(f, set_up, tear_down)
+    const struct CMUnitTest tests[] = {
+        T(a_key_of_the_file_is_served_and_no_other),
+        T(frames_without_the_keys_do_not_arrive),
+        T(nothing_is_served_on_tcp_without_keys),
+        T(reload_reads_the_keys_again),
+        T(a_message_of_very_many_frames_holds_nobody_up),
+        T(a_hangup_reads_the_keys_again_too),
+        T(what_was_said_before_a_connection_ended_is_heard),
+        T(a_key_that_was_replaced_is_not_served_any_more),
+        T(reload_gives_a_keys_connections_its_new_limits),
+        T(a_key_has_its_limits_over_all_its_connections),
+    };
+
+    if (!zmq_has("curve")) return 77;
+    return cmocka_run_group_tests_name("tcp", tests, NULL, NULL);
+}
