@@ -1,10 +1,8 @@
-/* daemon.h - what the files of lagand share: one struct, one thread.
+/* daemon.h - what all parts of lagand share: struct daemon, and the calls from a part to a higher one.
  *
- *     clients -> frontend.c -> admission.c -> ledger.c -> dispatch.c -> request ring
- *     clients <- frontend.c <- deliver.c   <- ledger.c <- receive.c  <- response ring
- *
- * serve.c turns: after every event the rings are drained, requests are given to workers and what is due
- * goes to clients. Nothing blocks, and nothing that a client or a worker sends is believed.
+ * lagand has one thread. serve.c waits for an event and then runs one loop iteration: it reads the
+ * response rings and the clients' frames, dispatches requests to workers and sends what is due.
+ * No part blocks. All bytes from clients and workers are validated before they are used.
  */
 #ifndef DAEMON_DAEMON_H
 #define DAEMON_DAEMON_H
@@ -12,23 +10,57 @@
 #include "base/base.h"
 #include "base/clock.h"
 #include "base/turns.h"
-#include "daemon/config/options.h"
-#include "daemon/config/runtime_dir.h"
-#include "daemon/ledger/ledger.h"
 #include "include/lagan_wire.h"
 
 #include <msgpack.h>
 #include <systemd/sd-event.h>
 
-struct worker;
-struct frontend;
-struct sessions;
-struct worker_calls;
-struct ledger_log;
-struct quarantine;
+struct client;
+struct config;
+struct death; /* supervise/supervisor.h */
 struct event_log;
+struct frontend;
+struct ledger;
+struct ledger_log;
+struct memory_guard;
+struct preflight;
+struct quarantine;
+struct runtime_dir;
+struct sessions;
+struct worker;
+struct worker_calls;
+enum super_state; /* supervise/supervisor.h */
 
+enum { MAX_MODELS = 16, MAX_WORKERS = 64 };
 enum { REASONS = 64 }; /* enum lagan_reason stays below */
+
+struct daemon;
+
+/* Calls from a part to a higher part. serve.c sets all of them before the first event; a test sets
+ * those that its part calls. */
+struct daemon_events {
+    /* net: a whole frame of n bytes at p has come from c. The bytes are valid during the call. */
+    void (*frame)(struct daemon *d, struct client *c, const void *p, size_t n);
+    /* net: the connection of that client (session.h's handle) has ended; the client may come back
+     * within the disconnect timeout of its requests. The client is dropped before the call returns. */
+    void (*client_disconnected)(struct daemon *d, uint32_t client);
+    /* net: that client may not come back: cancel its requests, close its connection. */
+    void (*client_dropped)(struct daemon *d, uint32_t client);
+    /* supervise: the state of w has changed, or its process has ended (then from may equal to). */
+    void (*worker_state)(struct daemon *d, struct worker *w, enum super_state from,
+                         enum super_state to);
+    /* supervise: tell w to finish its requests and to exit (the record DRAIN). */
+    void (*worker_drain)(struct daemon *d, struct worker *w);
+    /* supervise, two calls for each process that has ended. First with death NULL: its rings are
+     * still mapped and are not written any more; read the records that are left. Then with the
+     * cause of death: requeue the requests of w or end them. lagand that exits, or a process that
+     * cannot be killed, makes only one of the two calls. */
+    void (*worker_dead)(struct daemon *d, struct worker *w, const struct death *death);
+    /* supervise: w has answered CALL number `call` on its control channel. code 0: success; else
+     * enum lagan_reason. result: the map of the REPLY or ERROR message, valid during the call. */
+    void (*control_reply)(struct daemon *d, struct worker *w, uint64_t call, uint32_t code,
+                          const msgpack_object *result);
+};
 
 /* What a worker's READY said of a model; kept when the worker is gone. */
 struct model_facts {
@@ -38,25 +70,12 @@ struct model_facts {
     char family[64];
 };
 
-/* memory_guard.c's: bytes in use at the start and at the last look. */
-struct memory_guard {
-    uint64_t base, last;
-    nsec calm_at, cut_at, said; /* what is free may be given back; some were cut; that was said */
-};
-
-/* preflight.c's: the program that is asked, and for whom. */
-struct preflight {
-    sd_event_source *on_end; /* NULL: nobody is asked */
-    int out;                 /* what it says */
-    uint32_t client;
-    uint64_t rid;
-};
-
 struct daemon {
+    const struct daemon_events *events;
     struct config *config;
     char **argv;
     sd_event *event;
-    struct runtime_dir runtime;
+    struct runtime_dir *runtime;
     uint8_t id[16]; /* of this start: WELCOME's instance, the rings' daemon_id */
     nsec started, now;
     void *zmq;
@@ -74,14 +93,14 @@ struct daemon {
     struct quarantine *quarantine;
 
     nsec retry_at; /* deliver.c: when a blocked send is tried again; 0: none is */
-    struct memory_guard pressure;
-    nsec look_at; /* when it is looked at again; NSEC_NEVER: with the tick */
+    struct memory_guard *memory_guard;
+    nsec look_at; /* when memory_guard_look() is due; NSEC_NEVER: with the next tick */
 
     bool announced; /* READY=1 has been said */
     bool was_ready; /* a worker has served in this life */
     bool draining, leaving;
-    bool reexec_requested; /* become the program that lies there now */
-    struct preflight preflight;
+    bool reexec_requested;       /* ops sets it, serve.c acts on it in the next loop iteration */
+    struct preflight *preflight; /* NULL: none is running */
     uint32_t rolling;      /* 1 + the worker that is being replaced; 0: no round is under way */
     uint64_t rolled_epoch; /* of the one before it */
     nsec drain_until;

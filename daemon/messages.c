@@ -1,5 +1,8 @@
-/* messages.c - what a client's frame leads to: one function a message type; see frontend.h. */
+/* messages.c - what a client's frame leads to: one function a message type; see messages.h. */
+#include "daemon/messages.h"
+
 #include "base/failpoint.h"
+#include "daemon/config/options.h"
 #include "daemon/net/frontend.h"
 #include "daemon/ops/commands.h"
 #include "daemon/request/admission.h"

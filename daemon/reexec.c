@@ -5,6 +5,7 @@
 #include "base/log.h"
 #include "daemon/ledger/ledger_save.h"
 #include "daemon/net/frontend.h"
+#include "daemon/ops/preflight.h"
 #include "daemon/persist/event_log.h"
 #include "daemon/request/dispatch.h"
 #include "daemon/supervise/worker.h"
@@ -175,24 +176,11 @@ reexec_prepare(struct daemon *d)
 }
 
 int
-reexec_path(char path[PATH_MAX], struct err *e)
-{
-    static const char gone[] = " (deleted)";
-    ssize_t n = readlink("/proc/self/exe", path, PATH_MAX - 1);
-
-    if (n < 0) return err_set(e, -errno, "/proc/self/exe: %s", strerror(errno));
-    path[n] = 0;
-    if ((size_t)n > strlen(gone) && !strcmp(path + n - strlen(gone), gone))
-        path[(size_t)n - strlen(gone)] = 0;
-    return 0;
-}
-
-int
 reexec_exec(struct handover_state *h, char **argv, struct err *e)
 {
     char path[PATH_MAX], number[16];
 
-    TRY(reexec_path(path, e));
+    TRY(preflight_program(path, e));
     for (uint32_t i = 0; i < h->n; i++) {
         if (dup2(h->fd[i], SD_LISTEN_FDS_START + (int)i) < 0)
             return err_set(e, -errno, "a descriptor cannot be handed on: %s", strerror(errno));

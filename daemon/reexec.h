@@ -18,9 +18,6 @@
 /* Take over what there is: d's tables and workers are made, none is started. left: what nobody has taken yet. */
 void reexec_take(struct daemon *d, struct fdstore *left);
 
-/* Our own file, by its name: it may have been replaced by a newer one. */
-int reexec_path(char path[PATH_MAX], struct err *e) MUST_USE;
-
 struct handover_state;
 /* End the workers, hear what they had said, and set aside what the successor needs. NULL: no memory. */
 struct handover_state *reexec_prepare(struct daemon *d);

@@ -11,8 +11,12 @@
 
 #include "base/failpoint.h"
 #include "base/log.h"
+#include "daemon/config/options.h"
+#include "daemon/config/runtime_dir.h"
+#include "daemon/ledger/ledger.h"
 #include "daemon/ledger/ledger_save.h"
 #include "daemon/ledger/quarantine.h"
+#include "daemon/messages.h"
 #include "daemon/net/frontend.h"
 #include "daemon/ops/memory_guard.h"
 #include "daemon/ops/preflight.h"
@@ -23,6 +27,7 @@
 #include "daemon/request/lifecycle.h"
 #include "daemon/request/receive.h"
 #include "daemon/request/worker_calls.h"
+#include "daemon/request/worker_notify.h"
 #include "daemon/supervise/control_channel.h"
 #include "daemon/supervise/rolling_restart.h"
 #include "daemon/supervise/spawn.h"
@@ -135,13 +140,12 @@ on_hangup(sd_event_source *s, const struct signalfd_siginfo *si, void *arg)
     return 0;
 }
 
-void
-serve_reexec(struct daemon *d)
+static void
+begin_reexec(struct daemon *d)
 {
     log_info("beginning again: %u requests and the workers' memory are handed on",
              ledger_n(d->ledger));
     rolling_restart_notify();
-    d->reexec_requested = true;
     sd_event_exit(d->event, 0);
 }
 
@@ -208,8 +212,8 @@ end_orphans(struct daemon *d, uint32_t model, uint16_t code, const char *why)
     }
 }
 
-void
-serve_worker_moved(struct daemon *d, struct worker *w, enum super_state from, enum super_state to)
+static void
+on_worker_state(struct daemon *d, struct worker *w, enum super_state from, enum super_state to)
 {
     uint32_t failed = 0;
 
@@ -229,6 +233,44 @@ serve_worker_moved(struct daemon *d, struct worker *w, enum super_state from, en
                 *w->why ? w->why : super_state_word(to));
     if (failed == d->n_workers) all_failed(d);
 }
+
+static void
+on_worker_dead(struct daemon *d, struct worker *w, const struct death *death)
+{
+    if (!death) {
+        receive_drain_dead(w);
+        return;
+    }
+    dispatch_worker_lost(w, death);
+    worker_calls_lost(w);
+    /* The other workers get its requests now: before w starts again, which takes time. */
+    dispatch(d);
+}
+
+static void
+on_worker_drain(struct daemon *d, struct worker *w)
+{
+    (void)d;
+    worker_notify_drain(w);
+}
+
+static void
+on_control_reply(struct daemon *d, struct worker *w, uint64_t call, uint32_t code,
+                 const msgpack_object *result)
+{
+    (void)d;
+    worker_calls_control_done(w, call, code, result);
+}
+
+static const struct daemon_events events = {
+    .frame = messages_frame,
+    .client_disconnected = deliver_client_disconnected,
+    .client_dropped = deliver_client_dropped,
+    .worker_state = on_worker_state,
+    .worker_drain = on_worker_drain,
+    .worker_dead = on_worker_dead,
+    .control_reply = on_control_reply,
+};
 
 /* ---- the clock */
 
@@ -327,7 +369,7 @@ loop(struct daemon *d)
 {
     struct clockwork k = { .d = d, .last = d->now };
     bool more = true;
-    int r;
+    int r, code;
 
     r = sd_event_add_time(d->event, &k.timer, CLOCK_MONOTONIC, 0, NSEC_MS / NSEC_US, on_time, &k);
     if (r < 0) return r;
@@ -345,6 +387,8 @@ loop(struct daemon *d)
         }
         d->now = clock_now();
         more = turn(d);
+        if (d->reexec_requested && sd_event_get_exit_code(d->event, &code) == -ENODATA)
+            begin_reexec(d);
         FP(turn_done);
     }
     sd_event_source_unref(k.timer);
@@ -409,11 +453,12 @@ open_daemon(struct daemon *d, struct err *e)
     d->quarantine = quarantine_new();
     d->sessions = sessions_new(seed[1]);
     d->calls = worker_calls_new();
+    d->memory_guard = memory_guard_new();
     fdstore_read(&given);
     d->event_log = event_log_new(fdstore_take(&given, "history"));
     d->zmq = zmq_ctx_new();
     if (!d->ledger || !d->ledger_log || !d->quarantine || !d->sessions || !d->calls ||
-        !d->event_log || !d->zmq) {
+        !d->memory_guard || !d->event_log || !d->zmq) {
         return err_set(e, -ENOMEM, "no memory for the tables");
     }
     if (!event_log_previous_pid(d->event_log)) fdstore_put("history", event_log_fd(d->event_log));
@@ -443,6 +488,7 @@ close_daemon(struct daemon *d)
     d->ledger = ledger_free(d->ledger);
     d->quarantine = quarantine_free(d->quarantine);
     d->calls = worker_calls_free(d->calls);
+    d->memory_guard = memory_guard_free(d->memory_guard);
     d->event_log = event_log_free(d->event_log);
     d->event = sd_event_unref(d->event);
     msgpack_sbuffer_destroy(&d->out);
@@ -451,18 +497,19 @@ close_daemon(struct daemon *d)
 int
 serve(struct config *c, char **argv, struct err *e)
 {
-    static struct daemon d;
+    static struct runtime_dir runtime;
+    static struct daemon d = { .events = &events, .runtime = &runtime };
     struct handover_state *handover_state = NULL;
     int r;
 
     d.config = c;
     d.argv = argv;
-    r = runtime_dir_open(&d.runtime, c->o.runtime_dir, e);
+    r = runtime_dir_open(&runtime, c->o.runtime_dir, e);
     if (r < 0) return r;
-    d.runtime.made_dir |= c->o.remove_runtime_dir;
+    runtime.made_dir |= c->o.remove_runtime_dir;
     r = open_daemon(&d, e);
     if (r == 0) {
-        log_info("serving at ipc://%s/api.sock, %u workers", d.runtime.dir, d.n_workers);
+        log_info("serving at ipc://%s/api.sock, %u workers", runtime.dir, d.n_workers);
         for (uint32_t i = 0; i < d.n_workers; i++) worker_event(d.worker[i], EV_START);
         r = loop(&d);
         if (r < 0) err_set(e, r, "event loop: %s", strerror(-r));
@@ -472,7 +519,7 @@ serve(struct config *c, char **argv, struct err *e)
         if (!handover_state) r = err_set(e, -ENOMEM, "no memory to begin again");
     }
     close_daemon(&d);
-    runtime_dir_close(&d.runtime);
+    runtime_dir_close(&runtime);
     if (handover_state) return reexec_exec(handover_state, argv, e);
     return r < 0 ? r : d.exit_code;
 }

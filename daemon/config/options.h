@@ -9,9 +9,10 @@
 #include "base/base.h"
 #include "base/opt.h"
 #include "daemon/config/problems.h"
+#include "daemon/daemon.h"
 #include "ipc/keys.h"
 
-enum { MAX_MODELS = 16, MAX_WORKERS = 64, MAX_ROWS_OF_A_TABLE = 64 };
+enum { MAX_ROWS_OF_A_TABLE = 64 };
 
 struct options {
     bool foreground, check, help, version, manual, remove_runtime_dir;

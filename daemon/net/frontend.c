@@ -8,6 +8,7 @@
 #include "daemon/net/frontend.h"
 
 #include "base/log.h"
+#include "daemon/config/options.h"
 #include "daemon/net/tcp_server.h"
 #include "daemon/request/deliver.h"
 
@@ -230,7 +231,7 @@ frontend_reload_keys(struct daemon *d, struct err *e)
     if (!*d->config->o.tcp) return 0;
     TRY(listen_read_keys(d, e));
     for (uint32_t at = 0; (c = session_next(d->sessions, &at));)
-        if (c->user && !frontend_authorize(d, c)) deliver_client_dropped(d, c->handle);
+        if (c->user && !frontend_authorize(d, c)) d->events->client_dropped(d, c->handle);
     return 0;
 }
 
@@ -276,7 +277,8 @@ client_of(struct daemon *d, const struct caller *from)
     struct client *idle = c ? NULL : session_idle(d->sessions);
     uint32_t gone;
 
-    if (idle && session_n(d->sessions) == MAX_CLIENTS) deliver_client_disconnected(d, idle->handle);
+    if (idle && session_n(d->sessions) == MAX_CLIENTS)
+        d->events->client_disconnected(d, idle->handle);
     c = session_of(d->sessions, from->listener, from->id, from->id_len, d->now, &gone);
     if (!c) {
         turn_away(d, from, "there are too many clients");
@@ -291,9 +293,8 @@ client_of(struct daemon *d, const struct caller *from)
     return c;
 }
 
-void
-frontend_take(struct daemon *d, const struct caller *from, const void *frame, size_t n,
-              bool several)
+static void
+take_frame(struct daemon *d, const struct caller *from, const void *frame, size_t n, bool several)
 {
     struct client *c = client_of(d, from);
 
@@ -301,14 +302,14 @@ frontend_take(struct daemon *d, const struct caller *from, const void *frame, si
         FRONTEND_REFUSE(d, c, 0, LAGAN_E_INVALID_REQUEST,
                         "a message is one frame, this one has more");
     } else if (c) {
-        messages_frame(d, c, frame, n);
+        d->events->frame(d, c, frame, n);
     }
 }
 
 /* Of more than there may be one goes: of those that have asked for nothing the one that has been silent longest,
  * so that whoever comes has as much time to say something as all the others. */
-void
-frontend_connection_opened(struct daemon *d, int fd)
+static void
+connection_opened(struct daemon *d, int fd)
 {
     struct frontend *f = d->frontend;
     nsec since = NSEC_NEVER;
@@ -326,7 +327,7 @@ frontend_connection_opened(struct daemon *d, int fd)
         f->full_said = d->now;
     }
     if (idle && idle->heard < since) {
-        deliver_client_disconnected(d, idle->handle);
+        d->events->client_disconnected(d, idle->handle);
     } else {
         frontend_cut_silent(d, silent >= 0 ? silent : fd);
     }
@@ -339,7 +340,7 @@ ended(struct daemon *d, const struct unix_server_event *n)
                                   sizeof n->peer);
 
     (void)connections_closed(d->frontend->connections, n->fd);
-    if (c) deliver_client_disconnected(d, c->handle);
+    if (c) d->events->client_disconnected(d, c->handle);
 }
 
 static void
@@ -353,9 +354,8 @@ take_news(struct daemon *d, const struct unix_server_event *n)
         .uid = n->uid,
     };
 
-    if (n->what == UNIX_SERVER_OPENED && n->listener != LISTENER_CTL)
-        frontend_connection_opened(d, n->fd);
-    if (n->what == UNIX_SERVER_FRAME) frontend_take(d, &from, n->p, n->n, n->n_frames > 1);
+    if (n->what == UNIX_SERVER_OPENED && n->listener != LISTENER_CTL) connection_opened(d, n->fd);
+    if (n->what == UNIX_SERVER_FRAME) take_frame(d, &from, n->p, n->n, n->n_frames > 1);
     if (n->what == UNIX_SERVER_CLOSED) ended(d, n);
 }
 
@@ -367,12 +367,12 @@ frontend_probe(struct daemon *d, struct client *c)
     c->over = false;
     (void)frontend_ping(d, c); /* its id may be another connection's by now */
     if (!c->over || !heard) return false;
-    deliver_client_disconnected(d, c->handle);
+    d->events->client_disconnected(d, c->handle);
     return true;
 }
 
-void
-frontend_drop_closed(struct daemon *d)
+static void
+drop_closed(struct daemon *d)
 {
     struct client *c;
 
@@ -382,8 +382,8 @@ frontend_drop_closed(struct daemon *d)
         if (c->hung_up || c->over) (void)frontend_probe(d, c);
 }
 
-void
-frontend_connection_closed(struct daemon *d, int fd)
+static void
+connection_closed(struct daemon *d, int fd)
 {
     uint32_t handle = connections_closed(d->frontend->connections, fd);
     struct client *c = handle == CLIENT_NONE ? NULL : session_find(d->sessions, handle);
@@ -391,11 +391,47 @@ frontend_connection_closed(struct daemon *d, int fd)
     if (c) c->hung_up = d->frontend->some_over = true;
 }
 
+/* ---- what has come over tcp */
+
+static void
+take_tcp_event(struct daemon *d, const struct tcp_server_event *ev)
+{
+    const struct caller from = {
+        .listener = LISTENER_TCP, .id = ev->id, .id_len = ev->id_len, .fd = ev->fd, .key = ev->key
+    };
+
+    if (ev->what == TCP_SERVER_OPENED) connection_opened(d, ev->fd);
+    if (ev->what == TCP_SERVER_CLOSED) connection_closed(d, ev->fd);
+    if (ev->what == TCP_SERVER_FRAME) take_frame(d, &from, ev->p, ev->n, ev->several);
+    if (ev->what == TCP_SERVER_CLOSED && d->frontend->some_over) tcp_server_look(d->frontend->tcp);
+}
+
+/* How many frames. */
+static uint32_t
+pump_tcp(struct daemon *d, bool *more)
+{
+    struct tcp_server *t = d->frontend->tcp;
+    struct tcp_server_event ev;
+    uint32_t frames = 0;
+    int r;
+
+    if (!t) return 0;
+    if (d->frontend->some_over) tcp_server_look(t);
+    tcp_server_begin(t);
+    while ((r = tcp_server_take(t, &ev)) > 0) {
+        take_tcp_event(d, &ev);
+        frames += ev.what == TCP_SERVER_FRAME;
+    }
+    if (r == 0) drop_closed(d);
+    *more |= tcp_server_more(t);
+    return frames;
+}
+
 void
 frontend_look(struct daemon *d)
 {
     unix_server_look(d->frontend->local);
-    tcp_server_look(d->frontend->tcp);
+    tcp_server_look_all(d->frontend->tcp);
 }
 
 uint32_t
@@ -417,7 +453,7 @@ frontend_pump(struct daemon *d, bool *more)
         if (n >= TURN_FRAMES || bytes >= TURN_BYTES || clock_now() >= until) break;
     }
     *more |= r > 0; /* the budget is spent */
-    return frames + tcp_server_pump(d, more);
+    return frames + pump_tcp(d, more);
 }
 
 void

@@ -5,7 +5,8 @@
  * is gone is noticed by its socket, when it is written to, or by its silence. What a client may cost is
  * in the README.
  *
- * listen.c opens them, frontend.c moves frames, tcp_server.c those of tcp, messages.c is what a frame leads to.
+ * listen.c opens the listeners. frontend.c polls unix_server.c and tcp_server.c for events and passes each
+ * whole frame up: d->events->frame().
  */
 #ifndef DAEMON_NET_FRONTEND_H
 #define DAEMON_NET_FRONTEND_H
@@ -62,12 +63,8 @@ uint32_t frontend_pump(struct daemon *d, bool *more);
 void frontend_look(struct daemon *d);  /* something may have come, an event has said so or not */
 void frontend_flush(struct daemon *d); /* at the end of a turn: what was sent on this host leaves */
 void frontend_tick(struct daemon *d);
-/* A connection has begun that counts; and make room by ending one that has said nothing. */
-void frontend_connection_opened(struct daemon *d, int fd);
+/* Closes a connection of which no frame has come. */
 void frontend_cut_silent(struct daemon *d, int fd);
-/* A message has come: its frame, or that there are several. */
-void frontend_take(struct daemon *d, const struct caller *from, const void *frame, size_t n,
-                   bool several);
 
 /* Begin a message in d->out: the caller packs n_keys entries and sends before the next one begins. */
 msgpack_packer frontend_begin(struct daemon *d, uint32_t type, uint64_t rid, uint32_t n_keys);
@@ -81,12 +78,9 @@ int frontend_ping(struct daemon *d, struct client *c);
 void frontend_pong(struct daemon *d, struct client *c, uint64_t t); /* it has read so many bytes */
 /* End its connection, whatever it has not read. */
 void frontend_cut(struct daemon *d, struct client *c);
-/* A connection over tcp has ended, by its number; that may be another's already, so its client is asked, frontend_probe():
- * one that is not there cannot be. Where that was known before it is dropped: true. */
-void frontend_connection_closed(struct daemon *d, int fd);
+/* Asks a client whose connection over tcp may have ended whether it is there (PING). true: it is not,
+ * and this was known before: it has been dropped. */
 bool frontend_probe(struct daemon *d, struct client *c);
-/* All that came over tcp has been heard: frontend_probe() for all who were not there. */
-void frontend_drop_closed(struct daemon *d);
 /* An ERROR message: code of enum lagan_reason. Result as frontend_send(). */
 int frontend_error(struct daemon *d, struct client *c, uint64_t rid, uint32_t code,
                    uint32_t delivered, const char *fmt, ...) PRINTF_LIKE(6, 7);
@@ -102,8 +96,5 @@ void frontend_answer(struct daemon *d, struct client *c);
         (d)->n_refused++; \
         (void)frontend_error(d, c, rid, code, 0, __VA_ARGS__); \
     } while (0)
-
-/* What one frame of a client leads to; the frame has been received whole. */
-void messages_frame(struct daemon *d, struct client *c, const void *frame, size_t n);
 
 #endif

@@ -1,5 +1,7 @@
 /* listen.c - the listeners: their sockets, files and keys; see frontend.h. */
 #include "base/log.h"
+#include "daemon/config/options.h"
+#include "daemon/config/runtime_dir.h"
 #include "daemon/net/frontend.h"
 #include "daemon/net/tcp_server.h"
 
@@ -50,7 +52,7 @@ permit(const char *path, const char *group, struct err *e)
 static void
 path_of(const struct daemon *d, enum listener_id listener, char path[340])
 {
-    snprintf(path, 340, "%s/%s", d->runtime.dir, listeners[listener].name);
+    snprintf(path, 340, "%s/%s", d->runtime->dir, listeners[listener].name);
 }
 
 /* The clients' socket, where it is one that we would listen on and that they can find; -1: it is ours to bind. */
@@ -77,7 +79,7 @@ open_listener(struct daemon *d, enum listener_id listener, uint32_t most, struct
     const struct listener *at = &listeners[listener];
     char path[340];
 
-    TRY(runtime_dir_vacate(&d->runtime, at->name, e));
+    TRY(runtime_dir_vacate(d->runtime, at->name, e));
     path_of(d, listener, path);
     TRY(unix_server_listen(d->frontend->local, listener, path, most, e));
     return permit(path, at->group, e);
@@ -143,7 +145,7 @@ listen_open(struct daemon *d, struct fdstore *given, struct err *e)
     if (r < 0) return err_set(e, r, "a socket for clients: %s", strerror(-r));
     if (!*d->config->o.tcp) return 0;
     TRY(listen_read_keys(d, e));
-    f->tcp = tcp_server_open(d, e);
+    f->tcp = tcp_server_open(d, &f->keys, e);
     return f->tcp ? 0 : e->code;
 }
 

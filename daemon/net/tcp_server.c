@@ -2,7 +2,7 @@
 #include "daemon/net/tcp_server.h"
 
 #include "base/log.h"
-#include "daemon/net/frontend.h"
+#include "daemon/config/options.h"
 #include "daemon/net/zmq_auth.h"
 #include "daemon/net/zmq_router.h"
 
@@ -22,6 +22,12 @@ struct tcp_server {
     sd_event_source *source, *on_monitor;
     bool look, news; /* something may have come; a connection may have begun or ended */
     struct zmq_auth *zap;
+    /* of the present round */
+    nsec until;
+    uint32_t n_events, n_frames, n_passed;
+    size_t n_bytes;
+    struct zmq_router_message m; /* the frame of the last event */
+    bool held;                   /* m.frame is open */
 };
 
 /* ---- up and down */
@@ -103,10 +109,9 @@ open_monitor(struct daemon *d, struct tcp_server *t)
 }
 
 static int
-bind_it(struct daemon *d, struct tcp_server *t, struct err *e)
+bind_it(struct daemon *d, struct tcp_server *t, const struct curve_file *keys, struct err *e)
 {
     const char *where = d->config->o.tcp;
-    const struct curve_file *keys = &d->frontend->keys;
     char at[300] = "";
     size_t size = sizeof at;
     int r;
@@ -129,8 +134,15 @@ bind_it(struct daemon *d, struct tcp_server *t, struct err *e)
     return 0;
 }
 
+static void
+release_frame(struct tcp_server *t)
+{
+    if (t->held) zmq_msg_close(&t->m.frame);
+    t->held = false;
+}
+
 struct tcp_server *
-tcp_server_open(struct daemon *d, struct err *e)
+tcp_server_open(struct daemon *d, const struct curve_file *keys, struct err *e)
 {
     struct tcp_server *t = calloc(1, sizeof *t);
 
@@ -138,13 +150,14 @@ tcp_server_open(struct daemon *d, struct err *e)
         err_set(e, -ENOMEM, "no memory for clients over tcp");
         return NULL;
     }
-    return bind_it(d, t, e) < 0 ? tcp_server_close(t, false) : t;
+    return bind_it(d, t, keys, e) < 0 ? tcp_server_close(t, false) : t;
 }
 
 struct tcp_server *
 tcp_server_close(struct tcp_server *t, bool linger)
 {
     if (!t) return NULL;
+    release_frame(t);
     sd_event_source_disable_unref(t->source);
     sd_event_source_disable_unref(t->on_monitor);
     if (t->in.socket) zmq_socket_monitor(t->in.socket, NULL, 0);
@@ -175,77 +188,94 @@ tcp_server_send(struct tcp_server *t, const void *id, size_t id_len, const void 
 
 /* ---- in */
 
-/* One message. How many bytes, -EAGAIN and -EBUSY as zmq_router_take() says. */
-static int
-receive(struct daemon *d, struct tcp_server *t, uint32_t *passed)
+void
+tcp_server_look(struct tcp_server *t)
 {
-    struct zmq_router_message m;
-    int bytes = zmq_router_take(&t->in, &m, passed);
-
-    if (bytes <= 0) return bytes;
-    bytes = (int)zmq_msg_size(&m.frame);
-    frontend_take(d,
-                  &(struct caller){
-                      .listener = LISTENER_TCP,
-                      .id = m.id,
-                      .id_len = m.id_len,
-                      .fd = zmq_msg_get(&m.frame, ZMQ_SRCFD),
-                      .key = zmq_msg_gets(&m.frame, "User-Id"),
-                  },
-                  zmq_msg_data(&m.frame), zmq_msg_size(&m.frame), m.several);
-    zmq_msg_close(&m.frame);
-    return bytes;
-}
-
-/* true: there may be more. */
-static bool
-hear_monitor(struct daemon *d, void *monitor)
-{
-    uint8_t event[6];
-    char spare[256];
-    uint32_t n = 0;
-
-    while (n++ < TURN_EVENTS &&
-           zmq_recv(monitor, event, sizeof event, ZMQ_DONTWAIT) == sizeof event) {
-        uint16_t what;
-        uint32_t fd;
-
-        memcpy(&what, event, sizeof what);
-        memcpy(&fd, event + 2, sizeof fd);
-        zmq_recv(monitor, spare, sizeof spare, ZMQ_DONTWAIT);
-        if (what == ZMQ_EVENT_DISCONNECTED) frontend_connection_closed(d, (int)fd);
-        if (what == ZMQ_EVENT_ACCEPTED) frontend_connection_opened(d, (int)fd);
-    }
-    return n > TURN_EVENTS;
+    t->look = true;
 }
 
 void
-tcp_server_look(struct tcp_server *t)
+tcp_server_look_all(struct tcp_server *t)
 {
     if (t) t->look = t->news = true;
 }
 
-uint32_t
-tcp_server_pump(struct daemon *d, bool *more)
+void
+tcp_server_begin(struct tcp_server *t)
 {
-    struct tcp_server *t = d->frontend->tcp;
-    nsec until = clock_now() + TURN_TIME;
-    uint32_t n = 0, passed = 0;
-    int bytes = 0, r = 0;
-
-    if (!t) return 0;
+    t->until = clock_now() + TURN_TIME;
+    t->n_events = t->n_frames = t->n_passed = 0;
+    t->n_bytes = 0;
     zmq_auth_pump(t->zap);
-    if (t->news) t->news = hear_monitor(d, t->monitor);
-    *more |= t->news;
-    t->look |= d->frontend->some_over;
-    if (!t->look) return 0;
-    while (n < TURN_FRAMES && bytes < TURN_BYTES && (r = receive(d, t, &passed)) >= 0) {
-        n++;
-        bytes += r;
-        if (clock_now() >= until) break;
+}
+
+/* The monitor's next event: true, or false if there is none or the round has had enough of them. */
+static bool
+take_monitor(struct tcp_server *t, struct tcp_server_event *ev)
+{
+    uint8_t event[6];
+    char spare[256];
+
+    while (t->news && t->n_events++ < TURN_EVENTS) {
+        uint16_t what;
+        uint32_t fd;
+
+        if (zmq_recv(t->monitor, event, sizeof event, ZMQ_DONTWAIT) != sizeof event) {
+            t->news = false;
+            break;
+        }
+        memcpy(&what, event, sizeof what);
+        memcpy(&fd, event + 2, sizeof fd);
+        zmq_recv(t->monitor, spare, sizeof spare, ZMQ_DONTWAIT);
+        if (what != ZMQ_EVENT_DISCONNECTED && what != ZMQ_EVENT_ACCEPTED) continue;
+        *ev = (struct tcp_server_event){
+            .what = what == ZMQ_EVENT_ACCEPTED ? TCP_SERVER_OPENED : TCP_SERVER_CLOSED,
+            .fd = (int)fd,
+        };
+        return true;
     }
-    t->look = r != -EAGAIN; /* the budget is spent */
-    if (!t->look) frontend_drop_closed(d);
-    *more |= t->look;
-    return n;
+    return false;
+}
+
+static bool
+budget_is_spent(const struct tcp_server *t)
+{
+    return t->n_frames >= TURN_FRAMES || t->n_bytes >= TURN_BYTES ||
+           (t->n_frames && clock_now() >= t->until);
+}
+
+int
+tcp_server_take(struct tcp_server *t, struct tcp_server_event *ev)
+{
+    int r = 0;
+
+    release_frame(t);
+    if (take_monitor(t, ev)) return 1;
+    while (t->look && r == 0) {
+        if (budget_is_spent(t)) return -EBUSY;
+        r = zmq_router_take(&t->in, &t->m, &t->n_passed);
+        if (r == -EAGAIN) t->look = false;
+        if (r >= 0) t->n_frames++;
+    }
+    if (!t->look) return 0;
+    if (r < 0) return r; /* -EBUSY */
+    t->held = true;
+    t->n_bytes += zmq_msg_size(&t->m.frame);
+    *ev = (struct tcp_server_event){
+        .what = TCP_SERVER_FRAME,
+        .fd = zmq_msg_get(&t->m.frame, ZMQ_SRCFD),
+        .id = t->m.id,
+        .id_len = t->m.id_len,
+        .key = zmq_msg_gets(&t->m.frame, "User-Id"),
+        .p = zmq_msg_data(&t->m.frame),
+        .n = zmq_msg_size(&t->m.frame),
+        .several = t->m.several,
+    };
+    return 1;
+}
+
+bool
+tcp_server_more(const struct tcp_server *t)
+{
+    return t->look || t->news;
 }

@@ -6,6 +6,8 @@
 #include "daemon/ops/commands.h"
 
 #include "base/log.h"
+#include "daemon/config/options.h"
+#include "daemon/config/runtime_dir.h"
 #include "daemon/net/frontend.h"
 #include "daemon/ops/metrics.h"
 #include "daemon/ops/preflight.h"
@@ -187,7 +189,7 @@ cmd_status(struct ask *a)
     msg_key(&p, "uptime_s");
     msgpack_pack_double(&p, (double)(d->now - d->started) / NSEC_S);
     put_text(&p, "state", command_state(d));
-    put_text(&p, "runtime_dir", d->runtime.dir);
+    put_text(&p, "runtime_dir", d->runtime->dir);
     put_text(&p, "config", d->config->has_file ? d->config->o.config : "");
     msg_key(&p, "models");
     msgpack_pack_array(&p, d->config->n_models);
@@ -751,7 +753,7 @@ cmd_panic(struct ask *a)
     frontend_reply(a->d, a->rid, &p);
     msgpack_pack_array(&p, n);
     for (uint32_t i = 0; i < n; i++) {
-        const struct dead *x = event_log_dead(h, i);
+        const struct death_entry *x = event_log_dead(h, i);
 
         msgpack_pack_map(&p, 9);
         put_u64(&p, "at_ms", (uint64_t)x->at_ms);
@@ -844,7 +846,7 @@ command_call(struct daemon *d, struct client *c, const struct msg *m)
         if (!is(&verb, commands[i].verb)) continue;
         if (commands[i].listener == LISTENER_CTL && c->listener != LISTENER_CTL) {
             REFUSE(&a, LAGAN_E_UNAUTHORIZED, "%s is for operators: ask at %s/ctl.sock",
-                   commands[i].verb, d->runtime.dir);
+                   commands[i].verb, d->runtime->dir);
         } else {
             commands[i].run(&a);
         }

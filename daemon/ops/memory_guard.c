@@ -7,12 +7,19 @@
 #include "daemon/request/deliver.h"
 
 #include <malloc.h>
+#include <stdlib.h>
 
 /* GROWTH since the last look: look again soon. UNUSED: given back to the system when nothing has grown for a while. */
 enum { GROWTH = 16 << 20, UNUSED = 32 << 20, UNREAD_MUCH = 64 << 10 };
 enum { FEW = 6 }; /* connections that can hold no more than MEMORY_GUARD_BYTES */
 static const nsec SOON = 5 * NSEC_MS, OFTEN = 50 * NSEC_MS, QUIET = 100 * NSEC_MS, FREED = NSEC_S,
                   SAY_AGAIN = 10 * NSEC_S, CALM = 2 * NSEC_S;
+
+struct memory_guard {
+    uint64_t base, last; /* bytes in use at the start and at the last look */
+    nsec calm_at;        /* from then on free memory is given back to the system */
+    nsec cut_at, said;   /* when connections were cut, and when that was logged; 0: never */
+};
 
 enum stage { SILENT, IDLE, UNREAD, ANY, N_STAGES };
 static const char *const who[] = {
@@ -68,7 +75,7 @@ cut(struct daemon *d, enum stage stage)
 static void
 relieve(struct daemon *d, uint64_t now, uint64_t may)
 {
-    struct memory_guard *p = &d->pressure;
+    struct memory_guard *p = d->memory_guard;
     enum stage last = d->now - p->cut_at < FREED ? IDLE : ANY, stage = SILENT;
     uint32_t n = cut(d, stage);
 
@@ -84,10 +91,23 @@ relieve(struct daemon *d, uint64_t now, uint64_t may)
                   (unsigned long long)now >> 20, n, who[stage]);
 }
 
+struct memory_guard *
+memory_guard_new(void)
+{
+    return calloc(1, sizeof(struct memory_guard));
+}
+
+struct memory_guard *
+memory_guard_free(struct memory_guard *g)
+{
+    free(g);
+    return NULL;
+}
+
 nsec
 memory_guard_look(struct daemon *d)
 {
-    struct memory_guard *p = &d->pressure;
+    struct memory_guard *p = d->memory_guard;
     uint64_t unused, now = own_bytes(&unused), before = p->last, may;
 
     if (!p->base) p->base = before = now;

@@ -14,6 +14,9 @@
 
 #define MEMORY_GUARD_BYTES (256u << 20)
 
+struct memory_guard *memory_guard_new(void) MUST_USE; /* NULL: no memory */
+struct memory_guard *memory_guard_free(struct memory_guard *g);
+
 /* Look, and do something about it. When it wants to look again, NSEC_NEVER: with the next tick. */
 nsec memory_guard_look(struct daemon *d);
 

@@ -1,6 +1,7 @@
 /* metrics.c - see metrics.h. A worker's rows are those of ipc/stat.h, with their sentences. */
 #include "daemon/ops/metrics.h"
 
+#include "daemon/config/options.h"
 #include "daemon/net/session.h"
 #include "daemon/supervise/worker.h"
 #include "ipc/msg.h"

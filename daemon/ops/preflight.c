@@ -5,18 +5,24 @@
 #include "daemon/net/frontend.h"
 #include "daemon/net/session.h"
 #include "daemon/persist/event_log.h"
-#include "daemon/reexec.h"
-#include "daemon/serve.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
 #include <signal.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
+
+struct preflight {
+    sd_event_source *on_end;
+    int out; /* the pipe with its output */
+    uint32_t client;
+    uint64_t rid; /* of the client's CALL, which is answered at the end */
+};
 
 enum { MAX_ARGS = 256, MOST_S = 10 };
 
@@ -55,7 +61,7 @@ static int
 on_end(sd_event_source *s, const siginfo_t *si, void *arg)
 {
     struct daemon *d = arg;
-    struct preflight *r = &d->preflight;
+    struct preflight *r = d->preflight;
     struct client *c = session_find(d->sessions, r->client);
     bool would = si->si_code == CLD_EXITED && si->si_status == 0;
     char words[300] = "";
@@ -70,7 +76,7 @@ on_end(sd_event_source *s, const siginfo_t *si, void *arg)
             frontend_reply_end(d, c);
         }
         event_log_add(d, "operator", "", "daemon reexec");
-        serve_reexec(d);
+        d->reexec_requested = true;
     } else {
         if (!would) heard(r->out, words, sizeof words);
         if (!*words)
@@ -79,6 +85,19 @@ on_end(sd_event_source *s, const siginfo_t *si, void *arg)
         refuse(d, c, r->rid, words);
     }
     preflight_end(d);
+    return 0;
+}
+
+int
+preflight_program(char path[PATH_MAX], struct err *e)
+{
+    static const char gone[] = " (deleted)";
+    ssize_t n = readlink("/proc/self/exe", path, PATH_MAX - 1);
+
+    if (n < 0) return err_set(e, -errno, "/proc/self/exe: %s", strerror(errno));
+    path[n] = 0;
+    if ((size_t)n > strlen(gone) && !strcmp(path + n - strlen(gone), gone))
+        path[(size_t)n - strlen(gone)] = 0;
     return 0;
 }
 
@@ -107,7 +126,7 @@ start(struct daemon *d, struct err *e)
     pid_t parent = getpid(), child;
     int pipe[2], n = 0, r;
 
-    TRY(reexec_path(path, e));
+    TRY(preflight_program(path, e));
     while (d->argv[n] && n < MAX_ARGS - 2) argv[n] = d->argv[n], n++;
     argv[n] = check_only;
     argv[n + 1] = NULL;
@@ -117,13 +136,13 @@ start(struct daemon *d, struct err *e)
     if (child == 0) become(path, argv, parent, pipe[1]);
     r = child < 0 ? -errno : 0;
     close(pipe[1]);
-    if (r == 0) r = sd_event_add_child(d->event, &d->preflight.on_end, child, WEXITED, on_end, d);
+    if (r == 0) r = sd_event_add_child(d->event, &d->preflight->on_end, child, WEXITED, on_end, d);
     if (r < 0) {
         if (child > 0) kill(child, SIGKILL), waitpid(child, NULL, 0);
         close(pipe[0]);
         return err_set(e, r, "%s --check: %s", path, strerror(-r));
     }
-    d->preflight.out = pipe[0];
+    d->preflight->out = pipe[0];
     return 0;
 }
 
@@ -132,19 +151,29 @@ preflight_start(struct daemon *d, struct client *c, uint64_t rid)
 {
     struct err e;
 
-    if (d->preflight.on_end || d->reexec_requested || d->draining) {
+    if (d->preflight || d->reexec_requested || d->draining) {
         refuse(d, c, rid, "another one asked for it already");
         return;
     }
-    d->preflight.client = c->handle;
-    d->preflight.rid = rid;
-    if (start(d, &e) < 0) refuse(d, c, rid, e.text);
+    d->preflight = calloc(1, sizeof *d->preflight);
+    if (!d->preflight) {
+        refuse(d, c, rid, "no memory");
+        return;
+    }
+    d->preflight->client = c->handle;
+    d->preflight->rid = rid;
+    if (start(d, &e) == 0) return;
+    free(d->preflight);
+    d->preflight = NULL;
+    refuse(d, c, rid, e.text);
 }
 
 void
 preflight_end(struct daemon *d)
 {
-    if (!d->preflight.on_end) return;
-    d->preflight.on_end = sd_event_source_disable_unref(d->preflight.on_end);
-    close(d->preflight.out);
+    if (!d->preflight) return;
+    sd_event_source_disable_unref(d->preflight->on_end);
+    close(d->preflight->out);
+    free(d->preflight);
+    d->preflight = NULL;
 }

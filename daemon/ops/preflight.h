@@ -7,12 +7,19 @@
 #define DAEMON_OPS_PREFLIGHT_H
 
 #include "base/base.h"
+#include "base/err.h"
 #include "daemon/daemon.h"
+
+#include <limits.h>
 
 struct client;
 
-/* The client hears what comes of it; when nothing is wrong, serve_reexec(). One at a time. */
+/* The path of lagand's program, which may have been replaced by a newer one since lagand started. */
+int preflight_program(char path[PATH_MAX], struct err *e) MUST_USE;
+
+/* Starts the check; c gets its REPLY or ERROR under rid when the check has ended. On success
+ * d->reexec_requested is set. One at a time: a second one is refused. */
 void preflight_start(struct daemon *d, struct client *c, uint64_t rid);
-void preflight_end(struct daemon *d); /* lagand is leaving */
+void preflight_end(struct daemon *d); /* frees d->preflight; the check is ignored */
 
 #endif

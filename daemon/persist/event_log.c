@@ -24,7 +24,7 @@ struct page {
         uint32_t restarts;
     } tally[MAX_WORKERS];
     struct event event[EVENT_LOG_EVENTS];
-    struct dead dead[EVENT_LOG_DEATHS];
+    struct death_entry dead[EVENT_LOG_DEATHS];
 };
 
 struct event_log {
@@ -85,7 +85,7 @@ event_holds(const struct event *e, uint32_t slot)
 }
 
 static bool
-dead_holds(const struct dead *x, uint32_t slot)
+dead_holds(const struct death_entry *x, uint32_t slot)
 {
     bool holds = x->number && x->number < UINT64_MAX / 2 &&
                  (x->number - 1) % EVENT_LOG_DEATHS == slot && ENDS(x->worker) && ENDS(x->cause) &&
@@ -217,37 +217,27 @@ event_log_next(const struct event_log *h)
 /* ---- the dead */
 
 void
-event_log_death(struct worker *w, const struct death *death, const char *how, const char *words)
+event_log_death(struct daemon *d, const struct death_entry *death)
 {
-    struct event_log *h = w->d->event_log;
-    struct dead *x;
+    struct event_log *h = d->event_log;
+    struct death_entry *x;
 
-    event_log_add(w->d, "death", w->name, "pid %d, %s: %s, %s", (int)w->pid,
-                  death_word(death->cause), how, death_sentence(death->cause));
-    if (!h) return;
+    if (!h) return; /* tests without a loop */
     x = &h->page->dead[h->n_dead++ % EVENT_LOG_DEATHS];
     put_number(&x->number, 0);
-    *x = (struct dead){ .at_ms = now_ms(),
-                        .epoch = w->epoch,
-                        .pid = w->pid,
-                        .n_rows = w->n_rows,
-                        .n_lines = MIN(w->n_lines, (uint32_t)LOG_LINES) };
-    snprintf(x->worker, sizeof x->worker, "%s", w->name);
-    snprintf(x->cause, sizeof x->cause, "%s", death_word(death->cause));
-    snprintf(x->how, sizeof x->how, "%s", how);
-    snprintf(x->words, sizeof x->words, "%s", words);
-    for (uint32_t i = 0; i < x->n_lines; i++)
-        memcpy(x->line[i], w->last_line[(w->n_lines - x->n_lines + i) % LOG_LINES], LOG_LINE);
+    *x = *death;
+    x->number = 0;
+    x->at_ms = now_ms();
     put_number(&x->number, h->n_dead);
 }
 
-const struct dead *
+const struct death_entry *
 event_log_dead(const struct event_log *h, uint32_t back)
 {
     uint64_t least = h->n_dead > EVENT_LOG_DEATHS ? h->n_dead - EVENT_LOG_DEATHS : 0;
 
     for (uint64_t n = h->n_dead; n > least; n--) {
-        const struct dead *x = &h->page->dead[(n - 1) % EVENT_LOG_DEATHS];
+        const struct death_entry *x = &h->page->dead[(n - 1) % EVENT_LOG_DEATHS];
 
         if (x->number == n && back-- == 0) return x;
     }
@@ -256,22 +246,20 @@ event_log_dead(const struct event_log *h, uint32_t back)
 
 /* ---- how often */
 
-void
-event_log_restarts(struct worker *w)
+uint32_t
+event_log_restarts(struct daemon *d, uint32_t worker, const char *model)
 {
-    const char *model;
     struct tally *t;
 
-    if (!w->d->event_log) return; /* tests without a loop */
-    model = w->d->config->model[w->model].keys.name;
-    t = &w->d->event_log->page->tally[w->index];
+    if (!d->event_log) return 0; /* tests without a loop */
+    t = &d->event_log->page->tally[worker];
     if (strcmp(t->model, model)) t->restarts = 0;
     snprintf(t->model, sizeof t->model, "%s", model);
-    w->restarts = t->restarts;
+    return t->restarts;
 }
 
 void
-event_log_restarted(const struct worker *w)
+event_log_set_restarts(struct daemon *d, uint32_t worker, uint32_t n)
 {
-    if (w->d->event_log) w->d->event_log->page->tally[w->index].restarts = w->restarts;
+    if (d->event_log) d->event_log->page->tally[worker].restarts = n;
 }

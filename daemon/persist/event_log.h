@@ -11,9 +11,10 @@
 #define DAEMON_PERSIST_EVENT_LOG_H
 
 #include "base/base.h"
-#include "daemon/supervise/worker.h"
+#include "daemon/daemon.h"
 
 enum { EVENT_LOG_EVENTS = 1024, EVENT_LOG_DEATHS = 32 };
+enum { LOG_LINES = 20, LOG_LINE = 400 }; /* last output of a worker: lines, bytes of a line */
 
 struct event {
     uint64_t number; /* 0: there is none */
@@ -23,14 +24,15 @@ struct event {
     char text[240];
 };
 
-struct dead {        /* a worker that was not asked to end */
-    uint64_t number; /* from 1; 0: there is none */
-    int64_t at_ms;
+/* A worker that has ended without an order. All strings end with a NUL. */
+struct death_entry {
+    uint64_t number; /* from 1; 0: there is none. Set by event_log_death(). */
+    int64_t at_ms;   /* wall clock. Set by event_log_death(). */
     char worker[16], cause[32], how[96], words[400];
     uint64_t epoch;
     int64_t pid;
     uint32_t n_rows, n_lines;
-    char line[LOG_LINES][LOG_LINE]; /* the last it said */
+    char line[LOG_LINES][LOG_LINE]; /* its last output, oldest first */
 };
 
 struct event_log;
@@ -46,13 +48,14 @@ void event_log_add(struct daemon *d, const char *kind, const char *who, const ch
 /* An event of that number, or the oldest there is after it. NULL: there is none yet. */
 const struct event *event_log_event(const struct event_log *h, uint64_t number);
 uint64_t event_log_next(const struct event_log *h); /* the number of the one to come */
-/* Call it while its rows and its words are there. how: its exit or signal. */
-void event_log_death(struct worker *w, const struct death *death, const char *how,
-                     const char *words);
-const struct dead *event_log_dead(const struct event_log *h,
-                                  uint32_t back); /* 0: the last; NULL: none */
-/* w->restarts as of a worker of that number and model before it, and noted for one after it. */
-void event_log_restarts(struct worker *w);
-void event_log_restarted(const struct worker *w);
+/* Copies x, with the next number and the present time. d->event_log NULL: no effect. */
+void event_log_death(struct daemon *d, const struct death_entry *x);
+/* The entry that was written `back` entries before the last one (0: the last). NULL: none. */
+const struct death_entry *event_log_dead(const struct event_log *h, uint32_t back);
+
+/* The number of restarts of the worker of that index, of this lagand and of former ones; 0 if the
+ * index had another model before. */
+uint32_t event_log_restarts(struct daemon *d, uint32_t worker, const char *model);
+void event_log_set_restarts(struct daemon *d, uint32_t worker, uint32_t n);
 
 #endif

@@ -1,6 +1,7 @@
 /* accounting.c - see accounting.h. */
 #include "daemon/request/accounting.h"
 
+#include "daemon/config/options.h"
 #include "daemon/ledger/outputs.h"
 #include "daemon/ledger/request.h"
 

@@ -5,6 +5,7 @@
  */
 #include "daemon/request/admission.h"
 
+#include "daemon/config/options.h"
 #include "daemon/ledger/outputs.h"
 #include "daemon/ledger/request.h"
 #include "daemon/request/accounting.h"

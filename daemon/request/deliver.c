@@ -3,6 +3,7 @@
 
 #include "base/failpoint.h"
 #include "base/log.h"
+#include "daemon/config/options.h"
 #include "daemon/ledger/ledger_save.h"
 #include "daemon/ledger/outputs.h"
 #include "daemon/ledger/request.h"

@@ -3,6 +3,7 @@
 #define DAEMON_REQUEST_DISPATCH_H
 
 #include "base/base.h"
+#include "daemon/ledger/ledger.h"
 #include "daemon/supervise/worker.h"
 
 /* Send queued requests to workers that may take them, and continue SUBMITs that did not fit before.

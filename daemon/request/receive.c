@@ -6,6 +6,7 @@
 #include "daemon/request/receive.h"
 
 #include "base/failpoint.h"
+#include "daemon/config/options.h"
 #include "daemon/ledger/ledger_save.h"
 #include "daemon/ledger/outputs.h"
 #include "daemon/ledger/quarantine.h"

@@ -2,8 +2,8 @@
 #include "daemon/supervise/control_channel.h"
 
 #include "base/log.h"
+#include "daemon/config/runtime_dir.h"
 #include "daemon/net/zmq_router.h"
-#include "daemon/request/worker_calls.h"
 #include "ipc/msg.h"
 
 #include <errno.h>
@@ -74,8 +74,8 @@ control_channel_open(struct worker *w, const char **endpoint, const char **token
         for (size_t i = 0; i < sizeof secret; i++) {
             snprintf(c->token + 2 * i, 3, "%02x", secret[i]);
         }
-        snprintf(c->endpoint, sizeof c->endpoint, "ipc://%s/w/%u.%llu", w->d->runtime.dir, w->index,
-                 (unsigned long long)w->epoch);
+        snprintf(c->endpoint, sizeof c->endpoint, "ipc://%s/w/%u.%llu", w->d->runtime->dir,
+                 w->index, (unsigned long long)w->epoch);
         r = bind_it(c);
     }
     if (r < 0) {
@@ -118,6 +118,7 @@ same_token(const struct control_channel *c, const struct msg *m)
 static void
 take(struct control_channel *c, struct zmq_router_message *from)
 {
+    struct daemon *d = c->w->d;
     uint64_t code = LAGAN_E_INTERNAL;
     struct msg m;
 
@@ -126,11 +127,11 @@ take(struct control_channel *c, struct zmq_router_message *from)
         memcpy(c->id, from->id, from->id_len);
         c->id_len = from->id_len;
     } else if (c->id_len == from->id_len && !memcmp(c->id, from->id, from->id_len)) {
-        if (m.type == LAGAN_MSG_REPLY) worker_calls_control_done(c->w, m.rid, 0, &m.map);
+        if (m.type == LAGAN_MSG_REPLY) d->events->control_reply(d, c->w, m.rid, 0, &m.map);
         if (m.type == LAGAN_MSG_ERROR) {
             msg_u64(&m.map, "code", &code);
-            worker_calls_control_done(c->w, m.rid, (uint32_t)MIN(code, (uint64_t)UINT32_MAX),
-                                      &m.map);
+            code = MIN(code, (uint64_t)UINT32_MAX);
+            d->events->control_reply(d, c->w, m.rid, (uint32_t)code, &m.map);
         }
     }
     msg_done(&m);

@@ -19,7 +19,8 @@ void control_channel_move(struct control_channel *c,
                           struct worker *w); /* it is w's now; NULL: nothing */
 struct control_channel *control_channel_close(struct control_channel *c); /* NULL in, NULL out */
 bool control_channel_pump(struct control_channel *c); /* true: there is more; NULL: nothing */
-/* CALL a verb under this number, args (a map, or NULL) as they came; worker_calls_control_done() hears the answer.
+/* CALL a verb under this number, args (a map, or NULL) as they came; the answer comes as
+ * d->events->control_reply().
  * -ENOTCONN. */
 int control_channel_call(struct control_channel *c, uint64_t number, const char *verb,
                          const msgpack_object *args) MUST_USE;

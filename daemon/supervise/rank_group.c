@@ -3,6 +3,7 @@
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "daemon/config/options.h"
 #include "daemon/supervise/spawn.h"
 #include "daemon/supervise/standby.h"
 

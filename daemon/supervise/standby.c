@@ -2,6 +2,7 @@
 #include "daemon/supervise/standby.h"
 
 #include "base/log.h"
+#include "daemon/config/options.h"
 #include "daemon/persist/event_log.h"
 #include "daemon/supervise/control_channel.h"
 #include "daemon/supervise/rank_group.h"

@@ -7,13 +7,10 @@
 
 #include "base/failpoint.h"
 #include "base/log.h"
+#include "daemon/config/options.h"
+#include "daemon/ledger/ledger.h"
 #include "daemon/persist/event_log.h"
 #include "daemon/persist/fdstore.h"
-#include "daemon/request/dispatch.h"
-#include "daemon/request/receive.h"
-#include "daemon/request/worker_calls.h"
-#include "daemon/request/worker_notify.h"
-#include "daemon/serve.h"
 #include "daemon/supervise/control_channel.h"
 #include "daemon/supervise/rank_group.h"
 #include "daemon/supervise/spawn.h"
@@ -396,6 +393,25 @@ add_up(struct worker *w)
     memset(&w->stats, 0, sizeof w->stats);
 }
 
+static void
+note_death(const struct worker *w, const struct death *d, const char *how, const char *words)
+{
+    struct death_entry x = { .epoch = w->epoch,
+                             .pid = w->pid,
+                             .n_rows = w->n_rows,
+                             .n_lines = MIN(w->n_lines, (uint32_t)LOG_LINES) };
+
+    event_log_add(w->d, "death", w->name, "pid %d, %s: %s, %s", (int)w->pid, death_word(d->cause),
+                  how, death_sentence(d->cause));
+    snprintf(x.worker, sizeof x.worker, "%s", w->name);
+    snprintf(x.cause, sizeof x.cause, "%s", death_word(d->cause));
+    snprintf(x.how, sizeof x.how, "%s", how);
+    snprintf(x.words, sizeof x.words, "%s", words);
+    for (uint32_t i = 0; i < x.n_lines; i++)
+        memcpy(x.line[i], w->last_line[(w->n_lines - x.n_lines + i) % LOG_LINES], LOG_LINE);
+    event_log_death(w->d, &x);
+}
+
 /* The worker is reaped: no stray write of it lands any more. Read what is whole, answer the rest. */
 static void
 reap(void *arg, const struct death *d)
@@ -406,7 +422,7 @@ reap(void *arg, const struct death *d)
     struct err e;
 
     FP(bury_began);
-    receive_drain_dead(w);
+    w->d->events->worker_dead(w->d, w, NULL);
     if (w->hand >= 0 && arenas_take(&w->arenas, w->hand, &e) == -EBADMSG) {
         tell(w, LOG_LEVEL_WARN, "worker %s: %s, ignoring", w->name, e.text);
     }
@@ -420,7 +436,7 @@ reap(void *arg, const struct death *d)
         tell(w, LOG_LEVEL_ERR, "worker %s: pid %d died of %s: %s, %s; %u requests wait for another",
              w->name, (int)w->pid, death_word(d->cause), how, death_sentence(d->cause), w->n_rows);
         worker_read_last_words(w, words, sizeof words);
-        event_log_death(w, d, how, words);
+        note_death(w, d, how, words);
         for (uint32_t i = w->n_lines > LOG_LINES ? w->n_lines - LOG_LINES : 0; i < w->n_lines;
              i++) {
             log_debug("worker %s: said before: %s", w->name, w->last_line[i % LOG_LINES]);
@@ -428,8 +444,7 @@ reap(void *arg, const struct death *d)
     }
     if (!*w->why) snprintf(w->why, sizeof w->why, "%s: %s", death_word(d->cause), how);
     FP(bury_drained);
-    dispatch_worker_lost(w, d);
-    worker_calls_lost(w);
+    w->d->events->worker_dead(w->d, w, d);
     worker_forget_pid(w);
     rank_group_reap(w, d);
     arenas_after_death(&w->arenas, d, w->d->now);
@@ -437,9 +452,8 @@ reap(void *arg, const struct death *d)
     worker_release(w);
     if (!wanted) {
         w->restarts++;
-        event_log_restarted(w);
+        event_log_set_restarts(w->d, w->index, w->restarts);
     }
-    dispatch(w->d); /* who is there need not wait until the next one is made */
 }
 
 /* ---- the supervisor's hands */
@@ -569,7 +583,9 @@ worker_spawn(void *arg)
 static void
 op_tell_drain(void *arg)
 {
-    worker_notify_drain(arg);
+    struct worker *w = arg;
+
+    w->d->events->worker_drain(w->d, w);
 }
 
 void
@@ -601,11 +617,10 @@ op_moved(void *arg, enum super_state from, enum super_state to)
         tell(w, LOG_LEVEL_ERR, "worker %s: pid %d cannot be killed; its device is not used again",
              w->name, (int)w->pid);
         /* Its requests will hear nothing more from it. */
-        dispatch_worker_lost(w, &(struct death){ .cause = w->super.suspect });
-        worker_calls_lost(w);
+        w->d->events->worker_dead(w->d, w, &(struct death){ .cause = w->super.suspect });
     }
     standby_worker_state(w, to);
-    serve_worker_moved(w->d, w, from, to);
+    w->d->events->worker_state(w->d, w, from, to);
 }
 
 static const struct super_ops ops = { worker_spawn, op_tell_drain, worker_kill, reap, op_moved };
@@ -642,7 +657,7 @@ worker_make(struct daemon *d, uint32_t index, uint32_t model, struct err *e)
     w = worker_new(d, index, model, name, &ops);
     if (!w) return err_set(e, -ENOMEM, "no memory for worker %u", index);
     d->worker[index] = w;
-    event_log_restarts(w);
+    w->restarts = event_log_restarts(d, index, d->config->model[model].keys.name);
     TRY(rank_group_new(w, e));
     return standby_new(w, e);
 }
@@ -680,7 +695,7 @@ worker_end(struct worker *w)
     if (!w->alive) return;
     worker_end_process(w);
     worker_forget_pid(w);
-    if (w->super.state != SUPER_LOADING) receive_drain_dead(w);
+    if (w->super.state != SUPER_LOADING) w->d->events->worker_dead(w->d, w, NULL);
     if (arenas_take(&w->arenas, w->hand, &e) == -EBADMSG)
         tell(w, LOG_LEVEL_WARN, "worker %s: %s, ignoring", w->name, e.text);
 }

@@ -4,6 +4,7 @@
 
 #include "base/base.h"
 #include "daemon/daemon.h"
+#include "daemon/persist/event_log.h"
 #include "daemon/supervise/arenas.h"
 #include "daemon/supervise/cpu_starvation.h"
 #include "daemon/supervise/supervisor.h"
@@ -11,8 +12,6 @@
 #include "ipc/stat.h"
 
 #include <sys/types.h>
-
-enum { LOG_LINES = 20, LOG_LINE = 400 };
 
 struct control_channel;
 

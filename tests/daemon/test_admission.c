@@ -1,4 +1,5 @@
 /* test_admission.c - the promises of admission.h: limits, the model's bounds, the record. */
+#include "daemon/config/options.h"
 #include "daemon/ledger/request.h"
 #include "daemon/request/admission.h"
 

@@ -49,41 +49,31 @@ follow(struct event_log *h)
 static void
 the_next_lagand_goes_on_where_the_former_ended(void **state)
 {
-    static struct config config = { .n_models = 1 };
-    struct daemon d = { .event_log = event_log_new(-1), .config = &config };
-    struct worker w = { .d = &d, .name = "w1", .index = 1, .pid = 77, .restarts = 4 };
-    struct death death = { .cause = DEATH_SIGNAL };
+    struct daemon d = { .event_log = event_log_new(-1) };
+    const struct death_entry death = {
+        .pid = 77, .words = "last words", .n_lines = 1, .line = { "a last line" }
+    };
 
     (void)state;
-    strcpy(config.model[0].keys.name, "m");
     assert_int_equal(event_log_previous_pid(d.event_log), 0);
     for (uint32_t i = 1; i <= EVENT_LOG_EVENTS + 5; i++) event_log_add(&d, "worker", "", "%u", i);
-    snprintf(w.last_line[0], LOG_LINE, "a last line");
-    w.n_lines = 1;
-    event_log_restarts(&w);
-    assert_int_equal(w.restarts, 0);
-    w.restarts = 4;
-    event_log_restarted(&w);
-    event_log_death(&w, &death, "signal 6", "last words");
+    assert_int_equal(event_log_restarts(&d, 1, "m"), 0);
+    event_log_set_restarts(&d, 1, 4);
+    event_log_death(&d, &death);
 
     d.event_log = follow(d.event_log);
     assert_int_equal(event_log_previous_pid(d.event_log), getpid());
-    assert_string_equal(event_log_event(d.event_log, 1)->text, "7");
-    assert_string_equal(event_log_event(d.event_log, EVENT_LOG_EVENTS + 6)->kind, "death");
-    assert_int_equal(event_log_next(d.event_log), EVENT_LOG_EVENTS + 7);
+    assert_string_equal(event_log_event(d.event_log, 1)->text, "6");
+    assert_int_equal(event_log_next(d.event_log), EVENT_LOG_EVENTS + 6);
     event_log_add(&d, "lagand", "", "again");
-    assert_int_equal(event_log_event(d.event_log, EVENT_LOG_EVENTS + 7)->number,
-                     EVENT_LOG_EVENTS + 7);
-    assert_int_equal(event_log_event(d.event_log, 1)->number, 8);
+    assert_int_equal(event_log_event(d.event_log, EVENT_LOG_EVENTS + 6)->number,
+                     EVENT_LOG_EVENTS + 6);
+    assert_int_equal(event_log_event(d.event_log, 1)->number, 7);
     assert_string_equal(event_log_dead(d.event_log, 0)->words, "last words");
     assert_string_equal(event_log_dead(d.event_log, 0)->line[0], "a last line");
     assert_null(event_log_dead(d.event_log, 1));
-    w.restarts = 0;
-    event_log_restarts(&w);
-    assert_int_equal(w.restarts, 4);
-    strcpy(config.model[0].keys.name, "another"); /* which has not been started before */
-    event_log_restarts(&w);
-    assert_int_equal(w.restarts, 0);
+    assert_int_equal(event_log_restarts(&d, 1, "m"), 4);
+    assert_int_equal(event_log_restarts(&d, 1, "a model that has not been started"), 0);
     d.event_log = event_log_free(d.event_log);
 }
 
@@ -147,21 +137,22 @@ static void
 whatever_a_former_lagand_left_ends_every_text(void **state)
 {
     struct daemon d = { .event_log = event_log_new(-1) };
-    struct worker w = { .d = &d, .name = "w0", .n_lines = LOG_LINES };
-    struct death death = { .cause = DEATH_SIGNAL };
+    const struct death_entry death = {
+        .worker = "w0", .how = "how", .words = "words", .n_lines = LOG_LINES
+    };
 
     (void)state;
     test_seed();
     for (uint32_t round = 0; round < 200; round++) {
         const struct event *e;
-        const struct dead *x;
+        const struct death_entry *x;
         struct stat st;
         uint8_t *base;
         size_t sum = 0;
 
         for (uint32_t i = 0; i < 40; i++) {
             event_log_add(&d, "worker", "w0", "%*u", 239, i);
-            event_log_death(&w, &death, "how", "words");
+            event_log_death(&d, &death);
         }
         assert_int_equal(fstat(event_log_fd(d.event_log), &st), 0);
         base = mmap(NULL, (size_t)st.st_size, PROT_READ | PROT_WRITE, MAP_SHARED,
@@ -297,5 +288,5 @@ main(void)
         rig_test(what_has_happened_is_told_by_every_lagand_after_it),
     };
 
-    return cmocka_run_group_tests_name("history", tests, NULL, NULL);
+    return cmocka_run_group_tests_name("event_log", tests, NULL, NULL);
 }

@@ -1,4 +1,5 @@
 /* test_ledger_load.c - the next lagand restores what the previous one had. */
+#include "daemon/config/options.h"
 #include "daemon/ledger/ledger_load.h"
 #include "daemon/ledger/ledger_save.h"
 

@@ -1,4 +1,5 @@
 /* test_receive.c - every lie of a worker is found before it is used; what is true is kept. */
+#include "daemon/config/options.h"
 #include "daemon/ledger/quarantine.h"
 #include "daemon/request/dispatch.h"
 #include "daemon/request/lifecycle.h"

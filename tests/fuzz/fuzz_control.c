@@ -9,8 +9,8 @@
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "daemon/config/runtime_dir.h"
 #include "daemon/persist/fdstore.h"
-#include "daemon/request/worker_calls.h"
 #include "daemon/supervise/arenas.h"
 #include "daemon/supervise/control_channel.h"
 
@@ -472,10 +472,11 @@ static struct control_channel *control;
 static struct daemon d;
 static struct worker w;
 
-void
-worker_calls_control_done(struct worker *who, uint64_t number, uint32_t code,
-                          const msgpack_object *map)
+static void
+control_reply(struct daemon *of, struct worker *who, uint64_t number, uint32_t code,
+              const msgpack_object *map)
 {
+    (void)of;
     check(who == &w && n_heard < MOST_HEARD && map);
     heard[n_heard++] = (struct heard){ number, code, msg_get(map, "result") != NULL };
 }
@@ -614,9 +615,12 @@ ask(struct in *in)
 static void
 open_control(void)
 {
+    static const struct daemon_events events = { .control_reply = control_reply };
+    static struct runtime_dir runtime = { .dir = "/nonexistent" };
     const char *endpoint;
 
-    snprintf(d.runtime.dir, sizeof d.runtime.dir, "/nonexistent");
+    d.events = &events;
+    d.runtime = &runtime;
     w.d = &d;
     control = control_channel_open(&w, &endpoint, &token);
     check(control);

@@ -4,13 +4,13 @@
  * that are right, and words to spoil. The twin is written from records.h and relay.h alone, on plain
  * bytes. A record that cannot be true ends the input, as it ends the worker.
  */
+#include "daemon/config/options.h"
 #include "tests/fuzz/fuzz.h"
 
 #include "base/log.h"
 #include "daemon/ledger/outputs.h"
 #include "daemon/ledger/quarantine.h"
 #include "daemon/ledger/request.h"
-#include "daemon/ops/commands.h"
 #include "daemon/request/deliver.h"
 #include "daemon/request/dispatch.h"
 #include "daemon/request/lifecycle.h"
@@ -449,22 +449,6 @@ moved_none(void *arg, enum super_state from, enum super_state to)
     (void)arg;
     (void)from;
     (void)to;
-}
-
-/* No record leads to an operator's verb, and the file of those is not linked. */
-void
-command_call(struct daemon *dm, struct client *c, const struct msg *m)
-{
-    (void)dm;
-    (void)c;
-    (void)m;
-}
-
-const char *
-command_state(const struct daemon *dm)
-{
-    (void)dm;
-    return "";
 }
 
 static void
