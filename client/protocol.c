@@ -112,7 +112,7 @@ verbs(void)
 {
     puts(".Sh CALLS\nThe verbs of\n.Cm CALL ,\nwith their args and results; those for operators "
          "are answered at\n.Pa ctl.sock\nalone.\n.Bl -tag -width Ds");
-#define X(name, operators, args, result) verb(name, operators, args, result);
+#define X(id, name, operators, args, result) verb(name, operators, args, result);
     LAGAN_VERBS(X)
 #undef X
     puts(".El");

@@ -31,7 +31,7 @@ struct worker;
 struct worker_calls;
 enum super_state; /* supervise/supervisor.h */
 
-enum { MAX_MODELS = 16, MAX_WORKERS = 64 };
+enum { MAX_MODELS = 16, MAX_WORKERS = 64, MAX_CLIENTS = 1024 };
 enum { REASONS = 64 }; /* enum lagan_reason stays below */
 
 struct daemon;

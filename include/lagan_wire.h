@@ -156,35 +156,38 @@ enum lagan_reason {
     X(ANY,   encoder_features,    0, 0,        0,  1, "a tensor in place of ids, for models that take features")
 /* clang-format on */
 
-/* What CALL may ask for: verb, needs ctl.sock, args, result. Verbs are the words of laganctl's commands.
+/* What CALL may ask for: identifier, verb, served at ctl.sock only, args, result. Verbs are the words of
+ * laganctl's commands; daemon/ops/commands.c answers verb ID in its function cmd_ID().
  * A worker: {name, pid, device, model, state, running, waiting, restarts, arenas: [{name, bytes}],
  * kv: [{pool, blocks, used, cached, free}], load: {phase, done, total} while it loads, why: a sentence
  * when it is not well}. Ids are lists of numbers or a bin of i32 LE, both ways. */
 /* clang-format off */
 #define LAGAN_VERBS(X) \
-    X("status",        0, "",                    "{version, pid, uptime_s, state: starting|ready|degraded|draining, models: [name], requests, max_requests, workers: [a worker]}") \
-    X("workers list",  0, "",                    "[a worker]") \
-    X("requests list", 0, "",                    "[{id, client, model, worker, state, prompt, generated, age_ms}]; the caller's own on api.sock, all on ctl.sock") \
-    X("cancel",        0, "id of requests list", "{}; the caller's own on api.sock, any on ctl.sock") \
-    X("tokenize",      0, "text, bare, model; or messages, model", "{ids}") \
-    X("detokenize",    0, "ids, keep_special, model", "{text}") \
-    X("config show",   0, "",                    "[{key, value, from}]") \
-    X("kv stats",      0, "",                    "[{worker, pool, blocks, used, cached, free, bytes}]") \
-    X("kv pools",      0, "",                    "[{worker, group, kind: full|window|cross|state, window, pool, bytes: of a block, used, cached, taken, fresh, shared, copied, moved, missed, evicted, offloaded, fetched, host_dropped}]") \
-    X("kv flush",      1, "worker, if there are several", "{blocks, bytes, host_blocks, host_bytes}: what was kept for others only, and is dropped; what requests hold stays") \
-    X("metrics",       0, "",                    "{text: counters and gauges in Prometheus' format}") \
-    X("events",        1, "from: a number",      "{next, events: [{number, at_ms, kind, worker, text}]} from there on, 256 at most") \
-    X("panic",         1, "",                    "[{at_ms, worker, pid, epoch, cause, how, requests, words, log: [line]}]: workers that died, the last first") \
-    X("drain",         1, "worker",              "{requests: how many it still has}; it finishes them and takes no more") \
-    X("restart",       1, "worker",              "{requests}; it finishes them and is started anew") \
-    X("reload",        1, "",                    "{}; every worker is replaced, one after the other; requests go on") \
-    X("daemon reexec", 1, "",                    "{}; lagand becomes the program that lies there now; requests and memory stay") \
-    X("tune",          1, "worker, if there are several", "{total: matmuls to measure}; begins, or goes on: they are measured while there is no request") \
-    X("tune status",   1, "worker, from: rows it has", "{done, total, running, why, rows: [{n, k, rows, first_us, best_us, tried}] from there on, 64 at most}") \
-    X("split show",    1, "worker, if there are several", "{mode: off|auto|fixed, units, least, grain, target_ns, context, generation: units of each, 0: one lane does both, changes, rungs: [[context, generation]], prompt_steps, prompt_ns, answer_steps, answer_ns, mixed_steps, mixed_ns}") \
-    X("split auto",    1, "worker, if there are several", "{}; the division is chosen by what steps take") \
-    X("split off",     1, "worker, if there are several", "{}; one lane for prompts and answers") \
-    X("split set",     1, "context, generation: units; worker, if there are several", "{}; that division from the next step on")
+    X(status,         "status",        0, "",                    "{version, pid, uptime_s, state: starting|ready|degraded|draining, models: [name], requests, max_requests, workers: [a worker]}") \
+    X(workers_list,   "workers list",  0, "",                    "[a worker]") \
+    X(requests_list,  "requests list", 0, "",                    "[{id, client, model, worker, state, prompt, generated, age_ms}]; the caller's own on api.sock, all on ctl.sock") \
+    X(cancel,         "cancel",        0, "id of requests list", "{}; the caller's own on api.sock, any on ctl.sock") \
+    X(tokenize,       "tokenize",      0, "text, bare, model; or messages, model", "{ids}") \
+    X(detokenize,     "detokenize",    0, "ids, keep_special, model", "{text}") \
+    X(config_show,    "config show",   0, "",                    "[{key, value, from}]") \
+    X(kv_stats,       "kv stats",      0, "",                    "[{worker, pool, blocks, used, cached, free, bytes}]") \
+    X(kv_pools,       "kv pools",      0, "",                    "[{worker, group, kind: full|window|cross|state, window, pool, bytes: of a block, used, cached, taken, fresh, shared, copied, moved, missed, evicted, offloaded, fetched, host_dropped}]") \
+    X(kv_flush,       "kv flush",      1, "worker, if there are several", "{blocks, bytes, host_blocks, host_bytes}: what was kept for others only, and is dropped; what requests hold stays") \
+    X(metrics,        "metrics",       0, "",                    "{text: counters and gauges in Prometheus' format}") \
+    X(events,         "events",        1, "from: a number",      "{next, events: [{number, at_ms, kind, worker, text}]} from there on, 256 at most") \
+    X(panic,          "panic",         1, "",                    "[{at_ms, worker, pid, epoch, cause, how, requests, words, log: [line]}]: workers that died, the last first") \
+    X(version,        "version",       0, "",                    "{version: of lagand, protocol: version of the wire protocol}") \
+    X(loglevel,       "loglevel",      1, "level: err|warn|info|debug, worker: empty for lagand itself", "{}; messages below that severity are not logged any more") \
+    X(drain,          "drain",         1, "worker",              "{requests: how many it still has}; it finishes them and takes no more") \
+    X(restart,        "restart",       1, "worker",              "{requests}; it finishes them and is started anew") \
+    X(reload,         "reload",        1, "",                    "{}; every worker is replaced, one after the other; requests go on") \
+    X(daemon_reexec,  "daemon reexec", 1, "",                    "{}; lagand becomes the program that lies there now; requests and memory stay") \
+    X(tune,           "tune",          1, "worker, if there are several", "{total: matmuls to measure}; begins, or goes on: they are measured while there is no request") \
+    X(tune_status,    "tune status",   1, "worker, from: rows it has", "{done, total, running, why, rows: [{n, k, rows, first_us, best_us, tried}] from there on, 64 at most}") \
+    X(split_show,     "split show",    1, "worker, if there are several", "{mode: off|auto|fixed, units, least, grain, target_ns, context, generation: units of each, 0: one lane does both, changes, rungs: [[context, generation]], prompt_steps, prompt_ns, answer_steps, answer_ns, mixed_steps, mixed_ns}") \
+    X(split_auto,     "split auto",    1, "worker, if there are several", "{}; the division is chosen by what steps take") \
+    X(split_off,      "split off",     1, "worker, if there are several", "{}; one lane for prompts and answers") \
+    X(split_set,      "split set",     1, "context, generation: units; worker, if there are several", "{}; that division from the next step on")
 /* clang-format on */
 
 /* Limits on one frame; held by one pass before MessagePack-C unpacks. */

@@ -1,8 +1,8 @@
 #!/bin/sh
 # floors.sh - no file includes a file from its own height or above, except beside itself.
 #
-# The table is the architecture: one line a folder, lowest first, then what it may include besides
-# itself. Change it on purpose or not at all.
+# The table is the architecture: one line a folder (or a header that is a floor of its own), lowest
+# first, then what it may include besides itself. Change it on purpose or not at all.
 cd "${srcdir:-$(dirname "$0")/..}" || exit 99
 table=$(mktemp) || exit 99
 trap 'rm -f "$table"' EXIT
@@ -20,10 +20,15 @@ worker/exec    base gpu worker/kv worker/model worker/sched
 worker         include base ipc gpu worker/kv worker/sched worker/text worker/model worker/arch worker/exec
 route          base
 sim            include base ipc route worker/kv worker/sched
-daemon/persist include base ipc
-daemon/ledger  include base ipc daemon daemon/persist
-daemon/request include base ipc route daemon daemon/persist daemon/ledger
-daemon         include base ipc route daemon/persist daemon/ledger daemon/request
+daemon/daemon.h   include base
+daemon/config     include base ipc daemon/daemon.h
+daemon/persist    include base ipc daemon/daemon.h daemon/config
+daemon/ledger     include base ipc daemon/daemon.h daemon/config daemon/persist
+daemon/net        include base ipc daemon/daemon.h daemon/config daemon/persist daemon/ledger
+daemon/supervise  include base ipc daemon/daemon.h daemon/config daemon/persist daemon/ledger daemon/net
+daemon/request    include base ipc route daemon/daemon.h daemon/config daemon/persist daemon/ledger daemon/net daemon/supervise
+daemon/ops        include base ipc daemon/daemon.h daemon/config daemon/persist daemon/ledger daemon/net daemon/supervise daemon/request
+daemon            include base ipc route daemon/daemon.h daemon/config daemon/persist daemon/ledger daemon/net daemon/supervise daemon/request daemon/ops
 client         include base ipc
 ctl            include base client
 TABLE
@@ -31,7 +36,8 @@ find include base ipc gpu worker route sim daemon client ctl \
   \( -name '*.[ch]' -o -name '*.cu' -o -name '*.cuh' \) 2>/dev/null |
 while read -r f; do sed -n 's|^#include "\(.*\)"|'"$f"' \1|p' "$f"; done |
 awk '
-function home(path,   d) {                       # the deepest folder of the table that holds path
+function home(path,   d) {                       # path itself, or the deepest folder that holds it
+    if (path in may) return path
     for (d = path; sub(/\/[^\/]*$/, "", d); ) if (d in may) return d
     return ""
 }

@@ -2,7 +2,6 @@
 #include "daemon/config/options.h"
 
 #include "daemon/config/yaml.h"
-#include "daemon/net/session.h"
 #include "ipc/curve.h"
 
 #include <errno.h>

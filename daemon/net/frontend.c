@@ -10,7 +10,6 @@
 #include "base/log.h"
 #include "daemon/config/options.h"
 #include "daemon/net/tcp_server.h"
-#include "daemon/request/deliver.h"
 
 #include <errno.h>
 #include <stdarg.h>

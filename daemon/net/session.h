@@ -3,10 +3,11 @@
 #define DAEMON_NET_SESSION_H
 
 #include "base/base.h"
+#include "daemon/daemon.h"
 #include "daemon/ledger/ledger.h"
 #include "ipc/curve.h"
 
-enum { MAX_CLIENTS = 1024, MAX_ROUTING_ID = 255, MAX_USERS = 256, USER_NAME = 47 };
+enum { MAX_ROUTING_ID = 255, MAX_USERS = 256, USER_NAME = 47 };
 enum listener_id { LISTENER_API, LISTENER_CTL, LISTENER_TCP, N_LISTENERS };
 #define CLIENT_NONE UINT32_MAX
 #define SESSION_END UINT32_MAX

@@ -1,7 +1,7 @@
 /* commands.c - see commands.h.
  *
- * One row a verb: which listener it is for and what answers it. Shapes are promises: what `laganctl
- * --json` prints is what is packed here.
+ * The verbs are those of LAGAN_VERBS (lagan_wire.h); cmd_ID() answers the verb ID. Programs rely on the
+ * shape of each result: `laganctl --json` prints the result as it is packed here.
  */
 #include "daemon/ops/commands.h"
 
@@ -208,7 +208,7 @@ cmd_status(struct ask *a)
 }
 
 static void
-cmd_workers(struct ask *a)
+cmd_workers_list(struct ask *a)
 {
     msgpack_packer p;
 
@@ -218,7 +218,7 @@ cmd_workers(struct ask *a)
 }
 
 static void
-cmd_kv(struct ask *a)
+cmd_kv_stats(struct ask *a)
 {
     struct daemon *d = a->d;
     uint32_t n_hosts = 0;
@@ -281,7 +281,7 @@ cmd_kv_pools(struct ask *a)
 
 /* Of all clients at the operators' listener, else the asker's own. */
 static void
-cmd_requests(struct ask *a)
+cmd_requests_list(struct ask *a)
 {
     struct daemon *d = a->d;
     uint32_t n = 0;
@@ -345,7 +345,7 @@ n_shown(const struct opt *table)
 }
 
 static void
-cmd_config(struct ask *a)
+cmd_config_show(struct ask *a)
 {
     struct config *c = a->d->config;
     msgpack_packer p;
@@ -499,7 +499,7 @@ cmd_reload(struct ask *a)
 }
 
 static void
-cmd_reexec(struct ask *a)
+cmd_daemon_reexec(struct ask *a)
 {
     preflight_start(a->d, a->c, a->rid);
 }
@@ -799,36 +799,15 @@ cmd_metrics(struct ask *a)
 
 /* ---- the table */
 
+/* A verb of the public table without a function cmd_ID here does not compile. */
 static const struct command {
     const char *verb;
-    enum listener_id listener; /* LISTENER_CTL: for operators only */
+    bool operators; /* served at ctl.sock only */
     void (*run)(struct ask *a);
 } commands[] = {
-    { "status", LISTENER_API, cmd_status },
-    { "workers list", LISTENER_API, cmd_workers },
-    { "requests list", LISTENER_API, cmd_requests },
-    { "kv stats", LISTENER_API, cmd_kv },
-    { "kv pools", LISTENER_API, cmd_kv_pools },
-    { "config show", LISTENER_API, cmd_config },
-    { "metrics", LISTENER_API, cmd_metrics },
-    { "events", LISTENER_CTL, cmd_events },
-    { "panic", LISTENER_CTL, cmd_panic },
-    { "version", LISTENER_API, cmd_version },
-    { "tokenize", LISTENER_API, cmd_tokenize },
-    { "detokenize", LISTENER_API, cmd_detokenize },
-    { "cancel", LISTENER_API, cmd_cancel }, /* its own; at the other listener any */
-    { "drain", LISTENER_CTL, cmd_drain },
-    { "restart", LISTENER_CTL, cmd_restart },
-    { "reload", LISTENER_CTL, cmd_reload },
-    { "daemon reexec", LISTENER_CTL, cmd_reexec },
-    { "loglevel", LISTENER_CTL, cmd_loglevel },
-    { "tune", LISTENER_CTL, cmd_tune },
-    { "tune status", LISTENER_CTL, cmd_tune_status },
-    { "kv flush", LISTENER_CTL, cmd_kv_flush },
-    { "split show", LISTENER_CTL, cmd_split_show },
-    { "split auto", LISTENER_CTL, cmd_split_auto },
-    { "split off", LISTENER_CTL, cmd_split_off },
-    { "split set", LISTENER_CTL, cmd_split_set },
+#define X(id, name, operators, args, result) { name, operators, cmd_##id },
+    LAGAN_VERBS(X)
+#undef X
 };
 
 void
@@ -844,7 +823,7 @@ command_call(struct daemon *d, struct client *c, const struct msg *m)
     }
     for (size_t i = 0; i < ARRAY_LEN(commands); i++) {
         if (!is(&verb, commands[i].verb)) continue;
-        if (commands[i].listener == LISTENER_CTL && c->listener != LISTENER_CTL) {
+        if (commands[i].operators && c->listener != LISTENER_CTL) {
             REFUSE(&a, LAGAN_E_UNAUTHORIZED, "%s is for operators: ask at %s/ctl.sock",
                    commands[i].verb, d->runtime->dir);
         } else {

@@ -15,13 +15,6 @@ head(FILE *out, const char *name, const char *kind, const char *help)
     fprintf(out, "# HELP %s %s\n# TYPE %s %s\n", name, help, name, kind);
 }
 
-static void
-one(FILE *out, const char *name, const char *kind, const char *help, uint64_t v)
-{
-    head(out, name, kind, help);
-    fprintf(out, "%s %llu\n", name, (unsigned long long)v);
-}
-
 /* A label's value: quotes, backslashes and line ends escaped. */
 static void
 label(FILE *out, const char *s)
@@ -92,35 +85,6 @@ print_group_stat(const struct daemon *d, const struct stat_row *row, uint32_t id
         }
 }
 
-static void
-print_workers(struct daemon *d, FILE *out)
-{
-    head(out, "lagan_worker_ready", "gauge", "1 while the worker takes requests");
-    for (uint32_t i = 0; i < d->n_workers; i++) {
-        of_worker(out, "lagan_worker_ready", d->worker[i]);
-        fprintf(out, "%d\n", worker_open(d->worker[i]));
-    }
-    head(out, "lagan_worker_standby", "gauge",
-         "1 while a process that has loaded waits to take the worker's place");
-    for (uint32_t i = 0; i < d->n_workers; i++) {
-        const struct worker *s = d->worker[i]->standby;
-
-        of_worker(out, "lagan_worker_standby", d->worker[i]);
-        fprintf(out, "%d\n", s->super.state == SUPER_STANDBY && s->begun);
-    }
-    head(out, "lagan_worker_restarts_total", "counter", "deaths that nobody asked for");
-    for (uint32_t i = 0; i < d->n_workers; i++) {
-        struct worker *w = d->worker[i];
-
-        worker_look(w);
-        of_worker(out, "lagan_worker_restarts_total", w);
-        fprintf(out, "%u\n", w->restarts);
-    }
-    for (uint32_t i = 0; i < STAT_COUNT; i++) print_stat(d, &stat_rows[i], i, out);
-    for (uint32_t i = GROUP_STAT_bytes; i < GROUP_STAT_COUNT; i++)
-        print_group_stat(d, &group_stat_rows[i], i, out);
-}
-
 static uint64_t
 n_suspended(const struct daemon *d)
 {
@@ -134,24 +98,78 @@ n_suspended(const struct daemon *d)
     return n;
 }
 
-void
-metrics_print(struct daemon *d, FILE *out)
+/* ---- lagand's own metrics, each a row: name, kind, unit, HELP sentence, value of struct daemon *d */
+
+enum unit { UNIT_COUNT, UNIT_BYTES, UNIT_SECONDS }; /* seconds: the value is in nanoseconds */
+
+/* clang-format off */
+#define DAEMON_METRICS(X) \
+    X(lagan_uptime_seconds,          "gauge",   UNIT_SECONDS, "time since this lagand was started", d->now - d->started) \
+    X(lagan_clients,                 "gauge",   UNIT_COUNT, "clients that are connected and have sent at least one message", session_n(d->sessions)) \
+    X(lagan_requests,                "gauge",   UNIT_COUNT, "requests that are accepted and not ended", ledger_n(d->ledger)) \
+    X(lagan_requests_queued,         "gauge",   UNIT_COUNT, "open requests that no worker has yet", ledger_n_queued(d->ledger)) \
+    X(lagan_requests_paused,         "gauge",   UNIT_COUNT, "open requests that are suspended because their client does not read", n_suspended(d)) \
+    X(lagan_requests_bytes,          "gauge",   UNIT_BYTES, "bytes of lagand's memory that the open requests may need at most; limited by api.memory", d->held_bytes) \
+    X(lagan_requests_accepted_total, "counter", UNIT_COUNT, "requests accepted since lagand was started", d->n_requests) \
+    X(lagan_refused_total,           "counter", UNIT_COUNT, "messages of clients that were answered with an error at once, requests among them", d->n_refused)
+
+/* The same of each worker w. */
+#define WORKER_METRICS(X) \
+    X(lagan_worker_ready,          "gauge",   UNIT_COUNT, "1 if the worker accepts requests, else 0", worker_open(w)) \
+    X(lagan_worker_standby,        "gauge",   UNIT_COUNT, "1 if a standby process is loaded and can replace the worker, else 0", standby_is_loaded(w)) \
+    X(lagan_worker_restarts_total, "counter", UNIT_COUNT, "times that the worker ended without an order and was replaced", w->restarts)
+/* clang-format on */
+
+static bool
+standby_is_loaded(const struct worker *w)
 {
-    head(out, "lagan_uptime_seconds", "gauge", "since lagand was started");
-    fprintf(out, "lagan_uptime_seconds %.3f\n", (double)(d->now - d->started) / NSEC_S);
-    one(out, "lagan_clients", "gauge", "connections that have said something",
-        session_n(d->sessions));
-    one(out, "lagan_requests", "gauge", "open requests", ledger_n(d->ledger));
-    one(out, "lagan_requests_queued", "gauge", "of them, those no worker has",
-        ledger_n_queued(d->ledger));
-    one(out, "lagan_requests_paused", "gauge", "of them, those whose client does not read",
-        n_suspended(d));
-    one(out, "lagan_requests_bytes", "gauge", "what open requests may come to take; see api.memory",
-        d->held_bytes);
-    one(out, "lagan_requests_accepted_total", "counter", "requests taken", d->n_requests);
-    one(out, "lagan_refused_total", "counter", "frames and requests answered with an error at once",
-        d->n_refused);
-    head(out, "lagan_requests_ended_total", "counter", "accepted requests by how they ended");
+    return w->standby->super.state == SUPER_STANDBY && w->standby->begun;
+}
+
+static void
+print_value(FILE *out, enum unit unit, uint64_t v)
+{
+    if (unit == UNIT_SECONDS)
+        fprintf(out, "%.3f\n", (double)v / NSEC_S);
+    else
+        fprintf(out, "%llu\n", (unsigned long long)v);
+}
+
+static void
+print_daemon(const struct daemon *d, FILE *out)
+{
+#define X(name, kind, unit, sentence, value) \
+    head(out, #name, kind, sentence); \
+    fprintf(out, "%s ", #name); \
+    print_value(out, unit, (uint64_t)(value));
+    DAEMON_METRICS(X)
+#undef X
+}
+
+static void
+print_workers(struct daemon *d, FILE *out)
+{
+    for (uint32_t i = 0; i < d->n_workers; i++) worker_look(d->worker[i]);
+#define X(name, kind, unit, sentence, value) \
+    head(out, #name, kind, sentence); \
+    for (uint32_t i = 0; i < d->n_workers; i++) { \
+        const struct worker *w = d->worker[i]; \
+\
+        of_worker(out, #name, w); \
+        print_value(out, unit, (uint64_t)(value)); \
+    }
+    WORKER_METRICS(X)
+#undef X
+    for (uint32_t i = 0; i < STAT_COUNT; i++) print_stat(d, &stat_rows[i], i, out);
+    for (uint32_t i = GROUP_STAT_bytes; i < GROUP_STAT_COUNT; i++)
+        print_group_stat(d, &group_stat_rows[i], i, out);
+}
+
+static void
+print_ended(const struct daemon *d, FILE *out)
+{
+    head(out, "lagan_requests_ended_total", "counter",
+         "accepted requests that have ended, by the reason of their end");
     for (uint32_t i = 1; i < REASONS; i++) {
         const char *word = msg_reason(i, NULL);
 
@@ -160,5 +178,12 @@ metrics_print(struct daemon *d, FILE *out)
         fprintf(out, "lagan_requests_ended_total{reason=\"%s\"} %llu\n", word,
                 (unsigned long long)d->n_ended[i]);
     }
+}
+
+void
+metrics_print(struct daemon *d, FILE *out)
+{
+    print_daemon(d, out);
+    print_ended(d, out);
     print_workers(d, out);
 }
