@@ -82,7 +82,7 @@ static void
 say(const struct problems *p)
 {
     for (uint32_t i = 0; i < p->n; i++) log_err("%s", p->text[i]);
-    if (p->n_more) log_err("and %u more", p->n_more);
+    if (p->n_more) log_err("%u more errors are not shown", p->n_more);
 }
 
 /* Every connection is a descriptor, and the shell's limit is for programs that have a few. */
@@ -93,7 +93,8 @@ raise_files(void)
 
     if (getrlimit(RLIMIT_NOFILE, &l) < 0) return;
     l.rlim_cur = l.rlim_max;
-    if (setrlimit(RLIMIT_NOFILE, &l) < 0) log_warn("open files: %s", strerror(errno));
+    if (setrlimit(RLIMIT_NOFILE, &l) < 0)
+        log_warn("cannot raise the limit of open files: %s", strerror(errno));
 }
 
 static int

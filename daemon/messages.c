@@ -24,9 +24,10 @@ hello(struct daemon *d, struct client *c, const struct msg *m)
     msg_u64(&m->map, "min", &min);
     msg_u64(&m->map, "max", &max);
     if (min > LAGAN_WIRE_VERSION || max < LAGAN_WIRE_VERSION) {
-        FRONTEND_REFUSE(d, c, m->rid, LAGAN_E_UNSUPPORTED,
-                        "protocol versions %llu to %llu are offered, version %d is spoken here",
-                        (unsigned long long)min, (unsigned long long)max, LAGAN_WIRE_VERSION);
+        FRONTEND_REFUSE(
+            d, c, m->rid, LAGAN_E_UNSUPPORTED,
+            "the client offers protocol versions %llu to %llu, lagand speaks version %d",
+            (unsigned long long)min, (unsigned long long)max, LAGAN_WIRE_VERSION);
         return;
     }
     if (msg_str(&m->map, "session", &session) == 0 && session.n != sizeof c->session) {
@@ -91,7 +92,8 @@ ack(struct daemon *d, struct client *c, const struct msg *m)
 
     if (!r) return; /* crossed its DONE */
     if (msg_u64(&m->map, "n", &n) < 0 || n > UINT32_MAX) {
-        FRONTEND_REFUSE(d, c, m->rid, LAGAN_E_INVALID_REQUEST, "ACK: n is the number of a chunk");
+        FRONTEND_REFUSE(d, c, m->rid, LAGAN_E_INVALID_REQUEST,
+                        "ACK: n must be the number of a chunk");
         return;
     }
     msg_u64(&m->map, "win", &win);
@@ -260,9 +262,9 @@ call(struct daemon *d, struct client *c, const struct msg *m)
     if (c->listener == LISTENER_CTL || !has_had_its_share(d, u))
         command_call(d, c, m);
     else
-        FRONTEND_REFUSE(d, c, m->rid, LAGAN_E_QUEUE_FULL,
-                        "commands and their like have taken %d %% of lagand's time; ask less often",
-                        SHARE);
+        FRONTEND_REFUSE(
+            d, c, m->rid, LAGAN_E_QUEUE_FULL,
+            "commands and large requests have taken %d %% of lagand's time; ask less often", SHARE);
     u->took += time_spent() - since;
 }
 
@@ -333,9 +335,10 @@ messages_frame(struct daemon *d, struct client *c, const void *frame, size_t n)
         return;
     }
     if (has_had_its_share(d, u)) {
-        FRONTEND_REFUSE(d, c, msg_rid(frame, n), LAGAN_E_QUEUE_FULL,
-                        "requests of %zu bytes and their like have taken %d %% of lagand's time", n,
-                        SHARE);
+        FRONTEND_REFUSE(
+            d, c, msg_rid(frame, n), LAGAN_E_QUEUE_FULL,
+            "requests of %zu bytes and commands have taken %d %% of lagand's time; send fewer", n,
+            SHARE);
         return;
     }
     since = time_spent();

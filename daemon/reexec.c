@@ -34,7 +34,7 @@ end_process(int pidfd, const char *name)
 
     syscall(SYS_pidfd_send_signal, pidfd, SIGKILL, NULL, 0);
     if (poll(&p, 1, MOST_WAIT_MS) == 1) return true;
-    log_err("%s: a worker of a former lagand does not end; its memory is not taken over", name);
+    log_err("%s: a worker of the previous lagand does not exit; not adopting its memory", name);
     return false;
 }
 
@@ -84,8 +84,9 @@ take_arenas(struct daemon *d, struct fdstore *s, const bool lost[MAX_WORKERS])
             log_warn("worker %s: %s", d->worker[w % MAX_WORKERS]->name, e.text);
             i++;
         } else {
-            log_info("worker %s: %s of a former lagand, %llu MiB", d->worker[w % MAX_WORKERS]->name,
-                     note.name, (unsigned long long)(note.bytes >> 20));
+            log_info("worker %s: kept %s of the previous lagand, %llu MiB",
+                     d->worker[w % MAX_WORKERS]->name, note.name,
+                     (unsigned long long)(note.bytes >> 20));
             s->at[i] = s->at[--s->n];
         }
     }
@@ -132,7 +133,7 @@ set_aside(struct handover_state *h, const char *name, int fd)
     int copy = h->n < FDSTORE_MAX ? fcntl(fd, F_DUPFD_CLOEXEC, PARK) : -1;
 
     if (copy < 0) {
-        log_warn("%s cannot be handed on: %s", name,
+        log_warn("%s cannot be passed to the new lagand: %s", name,
                  h->n == FDSTORE_MAX || errno == EINVAL ? "too many open files" : strerror(errno));
         return;
     }
@@ -183,7 +184,8 @@ reexec_exec(struct handover_state *h, char **argv, struct err *e)
     TRY(preflight_program(path, e));
     for (uint32_t i = 0; i < h->n; i++) {
         if (dup2(h->fd[i], SD_LISTEN_FDS_START + (int)i) < 0)
-            return err_set(e, -errno, "a descriptor cannot be handed on: %s", strerror(errno));
+            return err_set(e, -errno, "cannot pass a file descriptor to the new lagand: %s",
+                           strerror(errno));
     }
     snprintf(number, sizeof number, "%d", (int)getpid());
     setenv("LISTEN_PID", number, 1);

@@ -108,7 +108,7 @@ on_signal(sd_event_source *s, const struct signalfd_siginfo *si, void *arg)
     (void)s;
     d->now = clock_now();
     if (d->draining) {
-        log_warn("signal %u again, leaving at once", si->ssi_signo);
+        log_warn("second signal %u: exiting without waiting for open requests", si->ssi_signo);
         sd_event_exit(d->event, d->exit_code);
         return 0;
     }
@@ -134,16 +134,16 @@ on_hangup(sd_event_source *s, const struct signalfd_siginfo *si, void *arg)
     (void)si;
     d->now = clock_now();
     if (frontend_reload_keys(d, &e) < 0)
-        log_err("no reload, by SIGHUP: api.keys: %s", e.text);
+        log_err("reload by SIGHUP refused: api.keys: %s; the previous keys stay valid", e.text);
     else if (rolling_restart_start(d, ", by SIGHUP") < 0)
-        log_info("a reload is under way, or the end: no other");
+        log_info("reload by SIGHUP ignored: another reload is in progress, or lagand is stopping");
     return 0;
 }
 
 static void
 begin_reexec(struct daemon *d)
 {
-    log_info("beginning again: %u requests and the workers' memory are handed on",
+    log_info("re-exec: passing %u requests and the workers' memory to the new lagand",
              ledger_n(d->ledger));
     rolling_restart_notify();
     sd_event_exit(d->event, 0);
@@ -189,7 +189,7 @@ all_failed(struct daemon *d)
 
     if (d->was_ready || d->draining) return;
     d->exit_code = config ? EXIT_CONFIG : EXIT_UNAVAILABLE;
-    log_err("no worker could be started, giving up: %s", d->worker[d->n_workers - 1]->why);
+    log_err("no worker could be started; exiting: %s", d->worker[d->n_workers - 1]->why);
     sd_notifyf(0, "STATUS=no worker could be started: %s\nEXIT_STATUS=%d",
                d->worker[d->n_workers - 1]->why, d->exit_code);
     d->draining = true;
@@ -298,7 +298,10 @@ tick(struct clockwork *k)
 
     d->now = clock_now();
     late = d->now - k->last > TICK + LATE ? d->now - k->last - TICK : 0;
-    if (late) log_warn("stood still for %.1f s", (double)late / NSEC_S);
+    if (late)
+        log_warn("lagand did not run for %.1f s (host suspended or overloaded); extending all "
+                 "timeouts by %.1f s",
+                 (double)late / NSEC_S, (double)late / NSEC_S);
     k->last = d->now;
     for (uint32_t i = 0; i < d->n_workers; i++) worker_tick(d->worker[i], d->now, late);
     frontend_look(d);
@@ -428,7 +431,7 @@ note_start(struct daemon *d)
 
     if (former && former != pid) snprintf(after, sizeof after, ", after pid %lld", former);
     event_log_add(d, "lagand", "", "%s, version " PACKAGE_VERSION ", pid %lld%s",
-                  former == pid ? "begun again" : "started", pid, after);
+                  former == pid ? "re-executed" : "started", pid, after);
 }
 
 static int
@@ -516,7 +519,7 @@ serve(struct config *c, char **argv, struct err *e)
     }
     if (r == 0 && d.reexec_requested) {
         handover_state = reexec_prepare(&d);
-        if (!handover_state) r = err_set(e, -ENOMEM, "no memory to begin again");
+        if (!handover_state) r = err_set(e, -ENOMEM, "no memory for the handover state");
     }
     close_daemon(&d);
     runtime_dir_close(&runtime);

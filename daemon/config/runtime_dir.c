@@ -155,7 +155,9 @@ runtime_dir_vacate(const struct runtime_dir *r, const char *name, struct err *e)
         return err_set(e, -errno, "%s: %s", path, strerror(errno));
     }
     if (!S_ISSOCK(st.st_mode)) {
-        return err_set(e, -EEXIST, "%s exists and is not a socket; it is not ours to remove", path);
+        return err_set(
+            e, -EEXIST,
+            "%s exists and is not a socket; remove it or choose another runtime directory", path);
     }
     check(strlen(path) <= SOCKET_PATH_MAX);
     memcpy(a.sun_path, path, strlen(path) + 1);
@@ -165,7 +167,7 @@ runtime_dir_vacate(const struct runtime_dir *r, const char *name, struct err *e)
     n = n < 0 ? errno : 0;
     close(fd);
     if (n == 0 || n == EAGAIN) {
-        return err_set(e, -EADDRINUSE, "%s is alive: some other program listens there", path);
+        return err_set(e, -EADDRINUSE, "%s: another program listens on this socket", path);
     }
     if (n != ECONNREFUSED) return err_set(e, -n, "%s: %s", path, strerror(n));
     if (unlink(path) < 0) return err_set(e, -errno, "%s: %s", path, strerror(errno));

@@ -280,11 +280,11 @@ client_of(struct daemon *d, const struct caller *from)
         d->events->client_disconnected(d, idle->handle);
     c = session_of(d->sessions, from->listener, from->id, from->id_len, d->now, &gone);
     if (!c) {
-        turn_away(d, from, "there are too many clients");
+        turn_away(d, from, "too many clients are connected");
         return NULL;
     }
     if (!c->user && !identify(d, c, from)) {
-        turn_away(d, from, "there are too many users, or the key is not known any more");
+        turn_away(d, from, "too many users are connected, or the key was removed from api.keys");
         session_drop(d->sessions, c);
         return NULL; /* its connection has said nothing that counts */
     }
@@ -299,7 +299,7 @@ take_frame(struct daemon *d, const struct caller *from, const void *frame, size_
 
     if (c && several) {
         FRONTEND_REFUSE(d, c, 0, LAGAN_E_INVALID_REQUEST,
-                        "a message is one frame, this one has more");
+                        "a message must have one frame, this one has more");
     } else if (c) {
         d->events->frame(d, c, frame, n);
     }
@@ -319,10 +319,10 @@ connection_opened(struct daemon *d, int fd)
     silent = connections_silent(f->connections, &since);
     idle = session_idle(d->sessions);
     if (!f->full_said || d->now - f->full_said > 10 * NSEC_S) {
-        log_warn(
-            "%u connections are as many as may be (api.max_connections, open files): those that "
-            "have asked for nothing make room",
-            connections_n(f->connections) - 1);
+        log_warn("%u connections are open, which is the limit (api.max_connections, open files); "
+                 "closing "
+                 "the longest-idle connection without a request for each new one",
+                 connections_n(f->connections) - 1);
         f->full_said = d->now;
     }
     if (idle && idle->heard < since) {

@@ -68,7 +68,7 @@ given_socket(struct daemon *d, struct fdstore *given)
     d->frontend->given = sd_is_socket_unix(fd, SOCK_STREAM, 1, path, 0) > 0 &&
                          lstat(path, &st) == 0 && S_ISSOCK(st.st_mode);
     if (d->frontend->given) return fd;
-    log_warn("the socket that we were given is not %s, or its file is gone: another is made", path);
+    log_warn("the inherited socket is not %s, or its file was removed; binding a new socket", path);
     close(fd);
     return -1;
 }
@@ -95,7 +95,8 @@ listen_read_keys(struct daemon *d, struct err *e)
     if (!*keys.secret) {
         return err_set(e, -EINVAL, "%s: there is no secret; laganctl keygen makes one", o->keys);
     }
-    if (!keys.n_peers) log_warn("%s: no client is in it, nobody can connect over tcp", o->keys);
+    if (!keys.n_peers)
+        log_warn("%s: the file has no client keys; no client can connect over tcp", o->keys);
     d->frontend->keys = keys;
     explicit_bzero(&keys, sizeof keys);
     return 0;
@@ -118,8 +119,10 @@ most_connections(const struct daemon *d)
     if (files.rlim_cur < asked + own)
         most = files.rlim_cur > own ? (uint32_t)files.rlim_cur - own : 1;
     if (most < asked)
-        log_warn("api.max_connections is %u, and with %llu open files allowed %u are taken", asked,
-                 (unsigned long long)files.rlim_cur, most);
+        log_warn(
+            "api.max_connections is %u, but the limit of open files is %llu; accepting at most %u "
+            "connections",
+            asked, (unsigned long long)files.rlim_cur, most);
     return most;
 }
 
@@ -135,14 +138,14 @@ listen_open(struct daemon *d, struct fdstore *given, struct err *e)
     f->connections = connections_new(most - AT_THE_DOOR);
     f->local = unix_server_open(LAGAN_MAX_FRAME);
     if (!f->connections || !f->local)
-        return err_set(e, -errno, "clients cannot be served: %s", strerror(errno));
+        return err_set(e, -errno, "cannot serve clients: %s", strerror(errno));
     fd = given_socket(d, given);
     TRY(fd >= 0 ? unix_server_adopt(f->local, LISTENER_API, fd, most, e)
                 : open_listener(d, LISTENER_API, most, e));
     TRY(open_listener(d, LISTENER_CTL, OPERATORS, e));
     r = sd_event_add_io(d->event, &f->on_local, unix_server_fd(f->local), EPOLLIN, on_local,
                         f->local);
-    if (r < 0) return err_set(e, r, "a socket for clients: %s", strerror(-r));
+    if (r < 0) return err_set(e, r, "cannot create a socket for clients: %s", strerror(-r));
     if (!*d->config->o.tcp) return 0;
     TRY(listen_read_keys(d, e));
     f->tcp = tcp_server_open(d, &f->keys, e);

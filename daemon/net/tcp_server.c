@@ -118,9 +118,10 @@ bind_it(struct daemon *d, struct tcp_server *t, const struct curve_file *keys, s
 
     t->in.socket = zmq_socket(d->zmq, ZMQ_ROUTER);
     if (!t->in.socket || configure(t->in.socket))
-        return err_set(e, -EIO, "a socket for clients: %s", zmq_strerror(errno));
+        return err_set(e, -EIO, "cannot create a socket for clients: %s", zmq_strerror(errno));
     r = open_monitor(d, t);
-    if (r < 0) return err_set(e, r, "a monitor for clients: %s", zmq_strerror(-r));
+    if (r < 0)
+        return err_set(e, r, "cannot monitor the connections of clients: %s", zmq_strerror(-r));
     t->zap = zmq_auth_open(d->zmq, d->event, keys, e);
     if (!t->zap) return -EIO;
     if (encrypt(t->in.socket, keys))
@@ -128,7 +129,7 @@ bind_it(struct daemon *d, struct tcp_server *t, const struct curve_file *keys, s
     if (zmq_bind(t->in.socket, where) < 0)
         return err_set(e, -errno, "api.tcp %s: cannot be bound: %s", where, zmq_strerror(errno));
     r = watch(d, t->in.socket, &t->source, &t->look);
-    if (r < 0) return err_set(e, r, "a socket for clients: %s", strerror(-r));
+    if (r < 0) return err_set(e, r, "cannot create a socket for clients: %s", strerror(-r));
     zmq_getsockopt(t->in.socket, ZMQ_LAST_ENDPOINT, at, &size);
     log_info("serving at %s for %u keys", at, keys->n_peers);
     return 0;

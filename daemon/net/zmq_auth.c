@@ -52,7 +52,7 @@ zmq_auth_open(void *zmq, sd_event *event, const struct curve_file *keys, struct 
     }
     if (r == 0) r = sd_event_add_io(event, &z->source, fd, EPOLLIN, on_ready, NULL);
     if (r == 0) return z;
-    err_set(e, r, "the door for keys: %s", zmq_strerror(-r));
+    err_set(e, r, "cannot open the socket that checks client keys: %s", zmq_strerror(-r));
     return zmq_auth_close(z);
 }
 

@@ -416,9 +416,10 @@ worker_named(struct ask *a)
     struct msg_span name = { 0 };
 
     if (!a->args || msg_str(a->args, "worker", &name) < 0) {
-        REFUSE(a, LAGAN_E_INVALID_REQUEST,
-               "worker is missing: there are %u here, `laganctl workers list` has their names",
-               a->d->n_workers);
+        REFUSE(
+            a, LAGAN_E_INVALID_REQUEST,
+            "worker is missing: lagand has %u workers; `laganctl workers list` prints their names",
+            a->d->n_workers);
         return NULL;
     }
     for (uint32_t i = 0; i < a->d->n_workers; i++) {
@@ -429,11 +430,11 @@ worker_named(struct ask *a)
         if (name.n > n && name.p[n] == '.' && !memcmp(name.p, w->name, n)) whose = w;
     }
     if (whose)
-        REFUSE(a, LAGAN_E_NOT_FOUND, "%.*s is no worker of its own: name %s, all of it follows",
+        REFUSE(a, LAGAN_E_NOT_FOUND, "%.*s is a rank or a standby; give the name of its worker, %s",
                (int)MIN(name.n, 60u), name.p, whose->name);
     else
         REFUSE(a, LAGAN_E_NOT_FOUND,
-               "there is no worker %.*s; `laganctl workers list` has their "
+               "there is no worker %.*s; `laganctl workers list` prints their "
                "names",
                (int)MIN(name.n, 60u), name.p);
     return NULL;
@@ -488,7 +489,7 @@ cmd_reload(struct ask *a)
     r = rolling_restart_start(a->d, "");
     if (r < 0) {
         REFUSE(a, r == -EBUSY ? LAGAN_E_UNSUPPORTED : LAGAN_E_DRAINING, "%s",
-               r == -EBUSY ? "a reload is under way; `laganctl events` tells of it"
+               r == -EBUSY ? "a reload is in progress; `laganctl events` prints its steps"
                            : "lagand is stopping");
         return;
     }

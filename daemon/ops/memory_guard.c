@@ -23,10 +23,10 @@ struct memory_guard {
 
 enum stage { SILENT, IDLE, UNREAD, ANY, N_STAGES };
 static const char *const who[] = {
-    [SILENT] = "have said nothing",
-    [IDLE] = "have asked for nothing",
+    [SILENT] = "have sent no message",
+    [IDLE] = "have no open request",
     [UNREAD] = "do not read",
-    [ANY] = "are there",
+    [ANY] = "are open",
 };
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
@@ -84,11 +84,13 @@ relieve(struct daemon *d, uint64_t now, uint64_t may)
     p->cut_at = d->now;
     if (p->said && d->now - p->said < SAY_AGAIN) return;
     p->said = d->now;
-    log_warn("lagand has %llu MiB and its requests at most %llu: cutting %u connections that %s",
+    log_warn("lagand uses %llu MiB, its requests may need %llu MiB; closing %u connections that %s",
              (unsigned long long)now >> 20, (unsigned long long)(may - MEMORY_GUARD_BYTES) >> 20, n,
              who[stage]);
-    event_log_add(d, "client", "", "%llu MiB are too much: %u connections that %s are cut",
-                  (unsigned long long)now >> 20, n, who[stage]);
+    event_log_add(
+        d, "client", "",
+        "lagand uses %llu MiB, more than its requests need; closed %u connections that %s",
+        (unsigned long long)now >> 20, n, who[stage]);
 }
 
 struct memory_guard *

@@ -33,9 +33,9 @@ refuse(struct daemon *d, struct client *c, uint64_t rid, const char *why)
 
     if (d->draining) why = "lagand is stopping";
     event_log_add(d, "operator", "", "daemon reexec is refused: %s", why);
-    log_err("not beginning again: %s", why);
+    log_err("re-exec refused: %s; the running lagand continues", why);
     if (c && frontend_error(d, c, rid, code, 0, "%s%s", why,
-                            d->draining ? "" : "; the lagand that runs goes on as it is") < 0)
+                            d->draining ? "" : "; the running lagand continues") < 0)
         log_debug("a refusal was not taken");
 }
 
@@ -53,7 +53,7 @@ heard(int fd, char *buf, size_t n)
 
         words = words ? words + strlen("lagand: ") : line;
         if (!*buf) snprintf(buf, n, "%s", words);
-        log_err("the next lagand says: %s", words);
+        log_err("preflight of the installed lagand: %s", words);
     }
 }
 
@@ -152,7 +152,7 @@ preflight_start(struct daemon *d, struct client *c, uint64_t rid)
     struct err e;
 
     if (d->preflight || d->reexec_requested || d->draining) {
-        refuse(d, c, rid, "another one asked for it already");
+        refuse(d, c, rid, "another re-exec is in progress");
         return;
     }
     d->preflight = calloc(1, sizeof *d->preflight);

@@ -22,7 +22,7 @@ fdstore_read(struct fdstore *s)
         int fd = SD_LISTEN_FDS_START + i;
 
         if (s->n == FDSTORE_MAX || strlen(names[i]) >= FDSTORE_NAME) {
-            log_warn("a descriptor \"%.40s\" is not taken", names[i]);
+            log_warn("inherited file descriptor \"%.40s\" is not used", names[i]);
             fdstore_drop(names[i]);
             close(fd);
         } else {
@@ -32,7 +32,7 @@ fdstore_read(struct fdstore *s)
         free(names[i]);
     }
     free(names);
-    if (n < 0) log_warn("descriptors of a former lagand: %s", strerror(-n));
+    if (n < 0) log_warn("cannot read the inherited file descriptors: %s", strerror(-n));
 }
 
 int
@@ -69,7 +69,7 @@ fdstore_put(const char *name, int fd)
     /* FDPOLL=0: what a device or a process does to its descriptor is not for systemd to judge. */
     snprintf(words, sizeof words, "FDSTORE=1\nFDNAME=%s\nFDPOLL=0", name);
     if (sd_pid_notify_with_fds(0, 0, words, &fd, 1) < 0)
-        log_warn("%s is not in the fd store: a restart would lose it", name);
+        log_warn("%s is not in systemd's fd store; a crash of lagand would lose it", name);
 }
 
 void

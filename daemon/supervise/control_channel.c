@@ -79,7 +79,8 @@ control_channel_open(struct worker *w, const char **endpoint, const char **token
         r = bind_it(c);
     }
     if (r < 0) {
-        log_warn("worker %s: no control channel: %s, going on without", w->name, zmq_strerror(-r));
+        log_warn("worker %s: no control channel: %s; operator commands to this worker will fail",
+                 w->name, zmq_strerror(-r));
         return control_channel_close(c);
     }
     *endpoint = c->endpoint;

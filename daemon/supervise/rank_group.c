@@ -117,7 +117,9 @@ rank_group_start(struct worker *w, struct spawn *lead, struct err *e)
     w->end = (struct end){ 0 };
     if (!w->n_others) return 0;
     group = memfd_create("lagand:group", MFD_CLOEXEC);
-    if (group < 0) return err_set(e, -errno, "a group's memory: %s", strerror(errno));
+    if (group < 0)
+        return err_set(e, -errno, "cannot create the shared memory of the rank group: %s",
+                       strerror(errno));
     pass(&lead->heritage, SHARED, 0, group);
     for (uint32_t i = 0; i < w->n_others; i++) {
         struct worker *o = w->other[i];
@@ -161,8 +163,8 @@ rank_group_process_exited(struct worker *one, int code, int status, bool words)
     if (!w->end.known) {
         w->end = (struct end){ true, words, code, status, w->d->now };
         if (one->lead)
-            log_err("worker %s: pid %d ended (%s %d), ending its group", one->name, (int)one->pid,
-                    code == CLD_EXITED ? "exit status" : "signal", status);
+            log_err("worker %s: pid %d ended (%s %d); killing its rank group", one->name,
+                    (int)one->pid, code == CLD_EXITED ? "exit status" : "signal", status);
         rank_group_kill(w);
         if (w->alive) kill(w->pid, SIGKILL);
     }
@@ -179,7 +181,7 @@ rank_group_reap(struct worker *w, const struct death *d)
         struct err e;
 
         if (o->hand >= 0 && arenas_take(&o->arenas, o->hand, &e) == -EBADMSG)
-            log_warn("worker %s: %s, ignoring", o->name, e.text);
+            log_warn("worker %s: %s; ignoring", o->name, e.text);
         worker_last_lines(o);
         if (o->pid) worker_read_last_words(o, words, sizeof words);
         worker_forget_pid(o);
@@ -200,7 +202,7 @@ rank_group_end(struct worker *w)
             worker_forget_pid(o);
         }
         if (o->hand >= 0 && arenas_take(&o->arenas, o->hand, &e) == -EBADMSG)
-            log_warn("worker %s: %s, ignoring", o->name, e.text);
+            log_warn("worker %s: %s; ignoring", o->name, e.text);
         worker_release(o);
     }
 }
@@ -231,14 +233,14 @@ rank_group_tick(struct worker *w, nsec now, nsec late)
         /* Rank 0, which is to end next, may have had no processor. */
         if (o->bell_lost) o->bell_lost = MIN(o->bell_lost + late, now);
         if (!o->alive && o->bell_lost && now - o->bell_lost > LEAVE_TIME)
-            worker_broken(o, DEATH_EXITED, "has left rank 0 alone");
+            worker_broken(o, DEATH_EXITED, "exited while rank 0 continues to run");
         if (!o->alive) continue;
         beat = atomic_load_explicit(&shm_ctl(&o->link.w)->hb_count, memory_order_relaxed);
         o->beat_at = MIN(o->beat_at + worker_discount(o, now, late), now);
         if (beat != o->beat) o->beat_at = now;
         o->beat = beat;
         if (now - o->beat_at >= stall)
-            worker_broken(o, DEATH_SILENT, "has not beaten for %.1f s",
+            worker_broken(o, DEATH_SILENT, "no heartbeat for %.1f s",
                           (double)(now - o->beat_at) / NSEC_S);
     }
 }
@@ -254,7 +256,7 @@ rank_group_check_exit(struct worker *w, nsec now)
         return;
     /* The cause stays what it was; from here on its supervisor counts the time. */
     super_died(&w->super, w->end.code, w->end.status, w->end.words);
-    log_err("worker %s: has ended, and not all of its group, which is waited for a little longer",
+    log_err("worker %s: rank 0 has ended, another rank has not; waiting 10 s longer for it",
             w->name);
     super_broken(&w->super, w->super.death.cause, now);
 }

@@ -49,7 +49,10 @@ rolling_restart_step(struct daemon *d)
 
         if (!fails && !worker_over(w) && !(anew && w->super.state == SUPER_READY)) return;
         if (fails || w->super.state == SUPER_FAILED)
-            log_err("reload: worker %s does not come up, the others stay as they are", w->name);
+            log_err("reload stopped: worker %s did not become ready; the other workers keep "
+                    "running the "
+                    "previous program",
+                    w->name);
         d->rolling = fails || d->rolling == d->n_workers ? 0 : d->rolling + 1;
         if (d->rolling)
             replace(d);

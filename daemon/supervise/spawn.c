@@ -119,7 +119,7 @@ prepare(struct child *c, const struct spawn *s, struct err *e)
     if (r == 0) r = add_env(c, epoch, "");
     if (r == 0 && s->control) r = add_env(c, "LAGAN_CONTROL=", s->control);
     if (r == 0 && s->control) r = add_env(c, "LAGAN_TOKEN=", s->token);
-    return r < 0 ? err_set(e, r, "its arguments are too long") : 0;
+    return r < 0 ? err_set(e, r, "the arguments of the worker are too long") : 0;
 }
 
 /* In the child: descriptors to 3, 4, ...; what lies in the way is parked first. */

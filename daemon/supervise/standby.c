@@ -42,7 +42,8 @@ moved(void *arg, enum super_state from, enum super_state to)
     log_debug("%s: %s -> %s", s->name, was, is);
     event_log_add(s->d, "standby", s->name, "%s -> %s", was, is);
     if (to == SUPER_FAILED)
-        log_err("%s: failed, %s goes on without: %s", s->name, s->of->name, s->why);
+        log_err("worker %s: continues without a standby; %s failed for good: %s", s->of->name,
+                s->name, s->why);
 }
 
 static void
@@ -52,9 +53,9 @@ reap(void *arg, const struct death *d)
 
     worker_last_lines(s);
     if (d->cause == DEATH_DRAINED || d->cause == DEATH_OPERATOR) {
-        log_info("%s: pid %d ended", s->name, (int)s->pid);
+        log_info("standby %s: pid %d ended", s->name, (int)s->pid);
     } else {
-        log_warn("%s: pid %d died of %s, %s; no request is touched", s->name, (int)s->pid,
+        log_warn("standby %s: pid %d died of %s: %s; no request is affected", s->name, (int)s->pid,
                  death_word(d->cause), death_sentence(d->cause));
         s->restarts++;
     }

@@ -54,20 +54,20 @@ enum super_event {
 /* cause, word, adopt KV, its own fault (blames requests, strikes arenas), counts towards backoff and
  * FAILED, sentence. Journal, metrics and `workers list` use it. */
 #define DEATH_CAUSES(X) \
-    X(NONE, "none", 1, 0, 0, "it has not died") \
-    X(DRAINED, "drained", 1, 0, 0, "it finished what it had and left") \
+    X(NONE, "none", 1, 0, 0, "it is alive") \
+    X(DRAINED, "drained", 1, 0, 0, "it finished its requests and exited") \
     X(OPERATOR, "operator", 1, 0, 0, "stopped on request") \
     X(KILLED, "killed", 1, 0, 0, \
-      "killed from outside (an operator, or the kernel short of memory)") \
-    X(SILENT, "silent", 1, 0, 1, "its loop stopped and nothing was overdue") \
-    X(OVERDUE, "overdue", 0, 1, 1, "a step took longer than it may") \
-    X(SIGNAL, "signal", 0, 1, 1, "ended by a signal of its own making") \
-    X(CHECK, "check", 0, 1, 1, "a promise of its own did not hold") \
-    X(CORRUPTION, "corruption", 0, 1, 1, "what it wrote into its ring cannot be true") \
-    X(STORM, "bell_storm", 0, 1, 1, "it rang the bell without having anything to say") \
+      "killed from outside (an operator, or the kernel because of low memory)") \
+    X(SILENT, "silent", 1, 0, 1, "its loop stopped without an overdue step") \
+    X(OVERDUE, "overdue", 0, 1, 1, "a step exceeded its deadline") \
+    X(SIGNAL, "signal", 0, 1, 1, "ended by a signal that its own code caused") \
+    X(CHECK, "check", 0, 1, 1, "an internal check failed") \
+    X(CORRUPTION, "corruption", 0, 1, 1, "it sent invalid data") \
+    X(STORM, "bell_storm", 0, 1, 1, "it signalled the doorbell without writing records") \
     X(DEVICE, "device", 0, 1, 1, "the device failed") \
-    X(EXITED, "exited", 0, 1, 1, "it left without being asked to") \
-    X(LOST, "device_lost", 0, 0, 1, "the device does not answer: what was in it is given up") \
+    X(EXITED, "exited", 0, 1, 1, "it exited without an order") \
+    X(LOST, "device_lost", 0, 0, 1, "the device does not answer; its memory is lost") \
     X(CONFIG, "config", 0, 0, 1, "its configuration is wrong") \
     X(START, "start", 0, 0, 1, "it could not start")
 

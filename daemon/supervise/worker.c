@@ -264,8 +264,8 @@ worker_read_last_words(struct worker *w, char *ret, size_t n_ret)
         used += (size_t)snprintf(frames + used, sizeof frames - used, " %#llx",
                                  (unsigned long long)f);
     }
-    tell(w, LOG_LEVEL_ERR, "worker %s: last words%s: signal %d, step %llu: %s; frames%s", w->name,
-         state == 2 ? "" : " (cut off)", words->signal, (unsigned long long)words->step,
+    tell(w, LOG_LEVEL_ERR, "worker %s: panic message%s: signal %d, step %llu: %s; frames%s",
+         w->name, state == 2 ? "" : " (incomplete)", words->signal, (unsigned long long)words->step,
          n ? text : "none", frames);
     if (n) snprintf(w->why, sizeof w->why, "%.239s", text);
     snprintf(ret, n_ret, "%s", text);
@@ -366,9 +366,8 @@ worker_last_lines(struct worker *w)
     at = last_lines(last, n, &skipped);
     if (skipped) {
         w->n_line = 0; /* the first of them */
-        tell(w, LOG_LEVEL_WARN,
-             "worker %s: %u lines that it printed before its last %d are not shown", w->name,
-             skipped, LAST_LINES);
+        tell(w, LOG_LEVEL_WARN, "worker %s: omitting %u lines of its output before the last %d",
+             w->name, skipped, LAST_LINES);
     }
     take_bytes(w, last + at, n - at);
     if (w->n_line) take_line(w);
@@ -424,7 +423,7 @@ reap(void *arg, const struct death *d)
     FP(bury_began);
     w->d->events->worker_dead(w->d, w, NULL);
     if (w->hand >= 0 && arenas_take(&w->arenas, w->hand, &e) == -EBADMSG) {
-        tell(w, LOG_LEVEL_WARN, "worker %s: %s, ignoring", w->name, e.text);
+        tell(w, LOG_LEVEL_WARN, "worker %s: %s; ignoring", w->name, e.text);
     }
     worker_last_lines(w);
     add_up(w);
@@ -433,7 +432,7 @@ reap(void *arg, const struct death *d)
         tell(w, LOG_LEVEL_INFO, "worker %s: pid %d ended, %s", w->name, (int)w->pid,
              death_sentence(d->cause));
     } else {
-        tell(w, LOG_LEVEL_ERR, "worker %s: pid %d died of %s: %s, %s; %u requests wait for another",
+        tell(w, LOG_LEVEL_ERR, "worker %s: pid %d died of %s: %s, %s; requeuing %u requests",
              w->name, (int)w->pid, death_word(d->cause), how, death_sentence(d->cause), w->n_rows);
         worker_read_last_words(w, words, sizeof words);
         note_death(w, d, how, words);
@@ -472,7 +471,7 @@ worker_watch(struct worker *w, struct err *e)
     if (r >= 0) r = sd_event_source_set_priority(w->on_exit, SD_EVENT_PRIORITY_NORMAL - 10);
     /* A standby has nothing to hand up before it has taken its worker's place. */
     if (r >= 0 && waits(w)) r = sd_event_source_set_enabled(w->on_hand, SD_EVENT_OFF);
-    return r < 0 ? err_set(e, r, "cannot be watched: %s", strerror(-r)) : 0;
+    return r < 0 ? err_set(e, r, "cannot watch the process: %s", strerror(-r)) : 0;
 }
 
 static int
@@ -537,7 +536,8 @@ go_on(struct worker *w)
     struct err e;
 
     if (standby_continue(w, &e) < 0) {
-        tell(w, LOG_LEVEL_WARN, "worker %s: %s, killing the standby", w->name, e.text);
+        tell(w, LOG_LEVEL_WARN, "worker %s: %s; killing its new process, the former standby",
+             w->name, e.text);
         worker_kill(w, SIGKILL);
     }
 }
@@ -596,7 +596,8 @@ worker_kill(void *arg, int sig)
     if (sig == SIGKILL) rank_group_kill(w);
     /* Unreaped, so that the number is still its own. */
     if (w->alive && kill(w->pid, sig) < 0) {
-        tell(w, LOG_LEVEL_WARN, "worker %s: kill %d: %s", w->name, sig, strerror(errno));
+        tell(w, LOG_LEVEL_WARN, "worker %s: cannot send signal %d: %s", w->name, sig,
+             strerror(errno));
     }
 }
 
@@ -609,13 +610,14 @@ op_moved(void *arg, enum super_state from, enum super_state to)
     if (to == SUPER_READY) {
         w->arenas.verify_contents = false; /* it has looked */
     } else if (to == SUPER_BACKOFF) {
-        tell(w, LOG_LEVEL_WARN, "worker %s: starting again in %.2f s", w->name,
-             (double)wait / NSEC_S);
+        tell(w, LOG_LEVEL_WARN, "worker %s: restarting in %.2f s", w->name, (double)wait / NSEC_S);
     } else if (to == SUPER_FAILED) {
         tell(w, LOG_LEVEL_ERR, "worker %s: failed for good: %s", w->name, w->why);
     } else if (to == SUPER_LOST) {
-        tell(w, LOG_LEVEL_ERR, "worker %s: pid %d cannot be killed; its device is not used again",
-             w->name, (int)w->pid);
+        tell(
+            w, LOG_LEVEL_ERR,
+            "worker %s: pid %d did not exit after SIGKILL; starting no other process on its device",
+            w->name, (int)w->pid);
         /* Its requests will hear nothing more from it. */
         w->d->events->worker_dead(w->d, w, &(struct death){ .cause = w->super.suspect });
     }
@@ -697,7 +699,7 @@ worker_end(struct worker *w)
     worker_forget_pid(w);
     if (w->super.state != SUPER_LOADING) w->d->events->worker_dead(w->d, w, NULL);
     if (arenas_take(&w->arenas, w->hand, &e) == -EBADMSG)
-        tell(w, LOG_LEVEL_WARN, "worker %s: %s, ignoring", w->name, e.text);
+        tell(w, LOG_LEVEL_WARN, "worker %s: %s; ignoring", w->name, e.text);
 }
 
 void
@@ -717,7 +719,7 @@ worker_broken(struct worker *w, enum death_cause cause, const char *fmt, ...)
     vsnprintf(text, sizeof text, fmt, ap);
     va_end(ap);
     if (place->super.suspect == DEATH_NONE) {
-        tell(w, LOG_LEVEL_ERR, "worker %s: %s, killing pid %d", w->name, text, (int)w->pid);
+        tell(w, LOG_LEVEL_ERR, "worker %s: %s; killing pid %d", w->name, text, (int)w->pid);
         snprintf(place->why, sizeof place->why, "%.239s", text);
     }
     place->protocol_error |= cause == DEATH_CORRUPTION;
@@ -753,7 +755,7 @@ check_beat(struct worker *w, nsec now, nsec late)
     /* We stood still, or it had no processor, so that we cannot say that it did. */
     w->beat_at = MIN(w->beat_at + late, now);
     if (beat != w->beat) {
-        if (w->warned) tell(w, LOG_LEVEL_WARN, "worker %s: beats again", w->name);
+        if (w->warned) tell(w, LOG_LEVEL_WARN, "worker %s: the heartbeat has resumed", w->name);
         w->beat = beat;
         w->beat_at = now;
         w->warned = w->asked = false;
@@ -764,18 +766,19 @@ check_beat(struct worker *w, nsec now, nsec late)
     silent = now - w->beat_at;
     /* A step that holds the loop up is overdue first, if it is both. */
     if (deadline && now - w->discount > deadline && !rank_group_silent(w, now)) {
-        worker_broken(w, DEATH_OVERDUE, "its step is %.1f s past its deadline",
+        worker_broken(w, DEATH_OVERDUE, "a step is %.1f s past its deadline",
                       (double)(now - w->discount - deadline) / NSEC_S);
     } else if (silent >= stall) {
-        worker_broken(w, DEATH_SILENT, "has not beaten for %.1f s (%u requests)",
+        worker_broken(w, DEATH_SILENT, "no heartbeat for %.1f s, with %u requests",
                       (double)silent / NSEC_S, w->n_rows);
     } else if (silent >= stall * 5 / 6 && !w->asked) {
         w->asked = true;
         worker_kill(w, SIGUSR2);
     } else if (silent >= stall / 2 && !w->warned) {
         w->warned = true;
-        tell(w, LOG_LEVEL_WARN, "worker %s: has not beaten for %.1f s, killing it at %.1f s",
-             w->name, (double)silent / NSEC_S, (double)stall / NSEC_S);
+        tell(w, LOG_LEVEL_WARN,
+             "worker %s: no heartbeat for %.1f s; killing the process after %.1f s", w->name,
+             (double)silent / NSEC_S, (double)stall / NSEC_S);
     }
 }
 
@@ -804,7 +807,7 @@ check_storm(struct worker *w, nsec now)
     w->storm_bells += bells;
     w->storm_records += records;
     if (bells > STORM_LEAST && bells > STORM_FACTOR * records) {
-        worker_broken(w, DEATH_STORM, "rang the bell %llu times in a second for %llu records",
+        worker_broken(w, DEATH_STORM, "signalled the doorbell %llu times in 1 s for %llu records",
                       (unsigned long long)bells, (unsigned long long)records);
     }
 }
@@ -858,10 +861,12 @@ worker_tick(struct worker *w, nsec now, nsec late)
     if (w->alive) check_storm(w, now);
     check_phase(w);
     if (w->bell_lost && now - w->bell_lost > BELL_GRACE) {
-        worker_broken(w, DEATH_CORRUPTION, "has shut its bell and lives");
+        worker_broken(w, DEATH_CORRUPTION, "closed its doorbell but did not exit within %.1f s",
+                      (double)BELL_GRACE / NSEC_S);
     }
     if (w->hand_lost && now - w->hand_lost > w->d->config->o.stall_timeout + HAND_GRACE) {
-        worker_broken(w, DEATH_CORRUPTION, "has shut its hand and lives");
+        worker_broken(w, DEATH_CORRUPTION, "closed its fd channel but did not exit within %.1f s",
+                      (double)(w->d->config->o.stall_timeout + HAND_GRACE) / NSEC_S);
     }
 }
 

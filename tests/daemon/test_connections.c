@@ -102,7 +102,7 @@ beyond_the_limit_the_idle_go_and_who_has_a_request_stays(void **state)
         SAY(idle[i], LAGAN_MSG_HELLO, i, { "min", 1 }, { "max", 1 });
         hear_type(idle[i], LAGAN_MSG_WELCOME, 5000);
     }
-    assert_true(rig_logged(&r, "are as many as may be", 30000));
+    assert_true(rig_logged(&r, "are open, which is the limit", 30000));
     late = dial(&r, "api.sock");
     submit(late, 1, 3, 20, 2);
     take_all(late, 1, 20, 2);

@@ -267,7 +267,7 @@ what_has_happened_is_told_by_every_lagand_after_it(void **state)
     api = dial(&r, "api.sock");
     assert_int_equal(event_of(ctl, 3, "started, version"), started);
     died = event_of(ctl, 4, "exit status 70");
-    begun = event_of(ctl, 5, "begun again, version");
+    begun = event_of(ctl, 5, "re-executed, version");
     assert_int_equal(event_of(ctl, 6, "daemon reexec") + 1, begun);
     after = event_of(ctl, 7, words);
     assert_true(started < died && died < begun && begun < after);

@@ -166,7 +166,7 @@ lagand_that_could_not_begin_again_says_why_and_goes_on(void **state)
     assert_int_equal(rename(away, r.model), 0);
     take_all(c, 1, 100, 1);
     assert_int_equal(rig_n_workers(&r), 1);
-    assert_false(rig_logged(&r, ": beginning again", 0));
+    assert_false(rig_logged(&r, ": re-exec: passing", 0));
     systemd_untold(&r.systemd);
     call(ctl, 5, "daemon reexec", NULL, NULL);
     hear_type(ctl, LAGAN_MSG_REPLY, 5000);
@@ -216,7 +216,7 @@ a_socket_of_systemds_is_served_by_one_lagand_after_another_and_stays(void **stat
     hang_up(ctl);
     one_request(3);
     assert_false(rig_logged(&r, "of no use", 0));
-    assert_false(rig_logged(&r, "the socket that we were given", 0));
+    assert_false(rig_logged(&r, "the inherited socket", 0));
     kill(r.pid, SIGTERM);
     assert_int_equal(rig_wait(&r, 5000), 0);
     assert_int_equal(inode_of(path), inode);
@@ -224,7 +224,7 @@ a_socket_of_systemds_is_served_by_one_lagand_after_another_and_stays(void **stat
     /* One that nobody can find any more is none. */
     unlink(path);
     rig_begin(&r, "good", ARGS("--remove-runtime-dir"));
-    assert_true(rig_logged(&r, "the socket that we were given is not", 0));
+    assert_true(rig_logged(&r, "the inherited socket is not", 0));
     one_request(4);
     assert_int_equal(rig_stop(&r), 0);
 }
@@ -327,7 +327,7 @@ a_second_reload_is_refused_while_one_is_under_way(void **state)
     kill(r.pid, SIGCONT);
     m = hear_type(ctl, LAGAN_MSG_REPLY, 5000);
     assert_int_equal(number(msg_get(&m->map, "result"), "workers"), 2);
-    hear_error(ctl, 2, LAGAN_E_UNSUPPORTED, "a reload is under way", 5000);
+    hear_error(ctl, 2, LAGAN_E_UNSUPPORTED, "a reload is in progress", 5000);
     assert_true(rig_told(&r, "READY=1", 5000));
     call(ctl, 3, "events", NULL, NULL);
     list = msg_get(msg_get(&hear_type(ctl, LAGAN_MSG_REPLY, 5000)->map, "result"), "events");

@@ -131,7 +131,7 @@ end_flusher(void)
 static bool
 all_seen(uint32_t standby)
 {
-    return service_logged(&v, "ending its group") && service_logged(&v, "took over") &&
+    return service_logged(&v, "killing its rank group") && service_logged(&v, "took over") &&
            (!standby || service_logged(&v, "the standby takes over"));
 }
 

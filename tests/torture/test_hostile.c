@@ -164,7 +164,7 @@ static const struct {
     { "500 frames that never end", attack_parts, NULL, 0 },
     { "messages that never end", attack_endless, NULL, 0 },
     { "costly questions", attack_asks, "refused", 1000 },
-    { "10,000 connections", attack_crowd, "connections are as many as may be", 0 },
+    { "10,000 connections", attack_crowd, "connections are open, which is the limit", 0 },
 };
 
 static void

@@ -192,7 +192,7 @@ no_kill_of_a_worker_or_its_standby_loses_repeats_or_reorders_a_token(void **stat
     print_waits();
     assert_true(atomic_load(&v.board->n_resumed) > done / 100);
     assert_true(service_logged(&v, "the standby takes over") > done / 100);
-    assert_true(service_logged(&v, "no request is touched") > done / 100);
+    assert_true(service_logged(&v, "no request is affected") > done / 100);
     service_stop(&v);
 }
 

@@ -241,7 +241,7 @@ a_worker_may_die_while_it_drains_answers_or_says_its_last_words(void **state)
         await(FP_words_writing, NULL);
         answers_settle(&ans);
     }
-    assert_true(service_logged(&v, "last words (cut off)"));
+    assert_true(service_logged(&v, "panic message (incomplete)"));
     answers_stop(&ans);
 }
 

@@ -137,9 +137,9 @@ silence(void)
 
     assert_non_null(f);
     while (fgets(line, sizeof line, f)) {
-        const char *at = strstr(line, "has not beaten for ");
+        const char *at = strstr(line, "no heartbeat for ");
 
-        if (at && strstr(at, ", killing pid")) sscanf(at, "has not beaten for %lf", &seconds);
+        if (at && strstr(at, "; killing pid")) sscanf(at, "no heartbeat for %lf", &seconds);
     }
     fclose(f);
     return (nsec)(seconds * NSEC_S);
@@ -218,9 +218,9 @@ no_worker_is_killed_for_being_slow(void **state)
     print_message(
         "%u s beside %u that spin: %llu answers, %llu tokens; warned of silence %u times\n",
         n_watch, n_spinners, (unsigned long long)ans.n_done, (unsigned long long)ans.n_tokens,
-        service_logged(&v, "has not beaten"));
+        service_logged(&v, "no heartbeat"));
     assert_true(ans.n_done > 0 && ans.resumed == 0);
-    assert_int_equal(service_logged(&v, ", killing pid"), 0);
+    assert_int_equal(service_logged(&v, "; killing pid"), 0);
     assert_int_equal(service_logged(&v, ": started, pid"), ANSWER_MODELS);
     answers_stop(&ans);
 }
