@@ -8,6 +8,7 @@
 #include "daemon/ops/preflight.h"
 #include "daemon/persist/event_log.h"
 #include "daemon/request/dispatch.h"
+#include "daemon/supervise/process.h"
 #include "daemon/supervise/worker.h"
 
 #include <errno.h>
@@ -47,7 +48,7 @@ outlast_workers(struct daemon *d, struct fdstore *s, bool lost[MAX_WORKERS])
         char name[FDSTORE_NAME];
         int fd;
 
-        worker_pid_name(i % MAX_WORKERS, i / MAX_WORKERS, name, sizeof name);
+        process_pid_name(i % MAX_WORKERS, i / MAX_WORKERS, name, sizeof name);
         fd = fdstore_take(s, name);
         if (fd < 0) continue;
         lost[i % MAX_WORKERS] |= !end_process(fd, name);

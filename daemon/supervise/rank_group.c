@@ -4,6 +4,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "daemon/config/options.h"
+#include "daemon/supervise/process.h"
 #include "daemon/supervise/spawn.h"
 #include "daemon/supervise/standby.h"
 
@@ -49,7 +50,7 @@ rank_group_free(struct worker *w)
     while (w->n_others) {
         struct worker *o = w->other[--w->n_others];
 
-        worker_release(o);
+        process_release(o);
         arenas_close(&o->arenas);
         free(o);
     }
@@ -104,7 +105,7 @@ start_rank(struct worker *o, struct spawn *s, struct heritage *lead, int group, 
     o->beat = 0;
     o->n_lines = 0;
     o->bell_lost = 0;
-    worker_note_pid(o);
+    process_store_pid(o);
     return worker_watch(o, e);
 }
 
@@ -182,11 +183,11 @@ rank_group_reap(struct worker *w, const struct death *d)
 
         if (o->hand >= 0 && arenas_take(&o->arenas, o->hand, &e) == -EBADMSG)
             log_warn("worker %s: %s; ignoring", o->name, e.text);
-        worker_last_lines(o);
-        if (o->pid) worker_read_last_words(o, words, sizeof words);
-        worker_forget_pid(o);
+        process_read_output(o);
+        if (o->pid) process_read_panic(o, words, sizeof words);
+        process_drop_pid(o);
         arenas_after_death(&o->arenas, d, o->d->now);
-        worker_release(o);
+        process_release(o);
     }
 }
 
@@ -198,12 +199,12 @@ rank_group_end(struct worker *w)
         struct err e;
 
         if (o->alive) {
-            worker_end_process(o);
-            worker_forget_pid(o);
+            process_kill(o);
+            process_drop_pid(o);
         }
         if (o->hand >= 0 && arenas_take(&o->arenas, o->hand, &e) == -EBADMSG)
             log_warn("worker %s: %s; ignoring", o->name, e.text);
-        worker_release(o);
+        process_release(o);
     }
 }
 

@@ -5,6 +5,7 @@
 #include "daemon/config/options.h"
 #include "daemon/persist/event_log.h"
 #include "daemon/supervise/control_channel.h"
+#include "daemon/supervise/process.h"
 #include "daemon/supervise/rank_group.h"
 
 #include <errno.h>
@@ -51,7 +52,7 @@ reap(void *arg, const struct death *d)
 {
     struct worker *s = arg;
 
-    worker_last_lines(s);
+    process_read_output(s);
     if (d->cause == DEATH_DRAINED || d->cause == DEATH_OPERATOR) {
         log_info("standby %s: pid %d ended", s->name, (int)s->pid);
     } else {
@@ -60,7 +61,7 @@ reap(void *arg, const struct death *d)
         s->restarts++;
     }
     rank_group_reap(s, d);
-    worker_release(s);
+    process_release(s);
 }
 
 static void
@@ -89,7 +90,7 @@ standby_free(struct worker *s)
 {
     if (!s) return NULL;
     rank_group_free(s);
-    worker_release(s);
+    process_release(s);
     free(s);
     return NULL;
 }
@@ -188,13 +189,13 @@ take_process(struct worker *w, struct worker *s)
     for (size_t i = 0; i < ARRAY_LEN(sources); i++)
         if (sources[i]) sd_event_source_set_userdata(sources[i], w);
     if (w->control) control_channel_move(w->control, w);
-    worker_note_pid(w);
+    process_store_pid(w);
 
     s->on_exit = s->on_bell = s->on_hand = s->on_log = NULL;
     s->control = NULL;
     s->link = (struct link){ .d.fd = -1, .w.fd = -1, .bell.fd = -1 };
     s->hand = s->log = -1;
-    worker_release(s);
+    process_release(s);
 }
 
 static void

@@ -10,8 +10,8 @@
 #include "daemon/config/options.h"
 #include "daemon/ledger/ledger.h"
 #include "daemon/persist/event_log.h"
-#include "daemon/persist/fdstore.h"
 #include "daemon/supervise/control_channel.h"
+#include "daemon/supervise/process.h"
 #include "daemon/supervise/rank_group.h"
 #include "daemon/supervise/spawn.h"
 #include "daemon/supervise/standby.h"
@@ -23,7 +23,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
-#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -37,114 +36,6 @@ static const nsec HAND_GRACE = NSEC_S;
 static const nsec DEATH_TIME = 2 * NSEC_MS; /* from a shut hand to an end, without a driver */
 static const nsec STORM_TIME = NSEC_S;
 enum { STORM_FACTOR = 10, STORM_LEAST = 2000 };
-/* Of what it prints: a line may have one byte and costs us ten microseconds. In a turn so many bytes, or, read by the piece,
- * about so many lines; of the dead all that a pipe holds, and the last lines of that. */
-enum {
-    PIECE_BYTES = 512,
-    TURN_BYTES = 4 << 10,
-    TURN_LINES = 128,
-    LAST_BYTES = 66 << 10,
-    LAST_LINES = 256
-};
-
-static void
-say(const struct worker *w, enum log_level level, const char *text)
-{
-    char name[32], epoch[40];
-    const char *const fields[] = { name, epoch, NULL };
-
-    snprintf(name, sizeof name, "WORKER=%s", w->name);
-    snprintf(epoch, sizeof epoch, "EPOCH=%llu", (unsigned long long)w->epoch);
-    log_fields(level, fields, "%s", text);
-}
-
-static void PRINTF_LIKE(3, 4)
-    tell(const struct worker *w, enum log_level level, const char *fmt, ...)
-{
-    char text[1200];
-    va_list ap;
-
-    va_start(ap, fmt);
-    vsnprintf(text, sizeof text, fmt, ap);
-    va_end(ap);
-    say(w, level, text);
-}
-
-/* ---- what it prints */
-
-/* Its name stands beside what is kept of it. */
-static const char *
-without_subject(const struct worker *w, const char *text)
-{
-    char subject[48];
-    int n = snprintf(subject, sizeof subject, "worker %s: ", w->name);
-
-    return strncmp(text, subject, (size_t)n) ? text : text + n;
-}
-
-static void
-take_line(struct worker *w)
-{
-    const char *text = w->line, *kept;
-    enum log_level level = LOG_LEVEL_INFO;
-
-    w->line[w->n_line] = 0;
-    w->n_line = 0;
-    if (text[0] == '<' && text[1] >= '0' && text[1] <= '7' && text[2] == '>') {
-        level = (enum log_level)(text[1] - '0');
-        text += 3;
-    }
-    if (!*text) return;
-    kept = without_subject(w, text);
-    snprintf(w->last_line[w->n_lines++ % LOG_LINES], LOG_LINE, "%s", kept);
-    if (level <= LOG_LEVEL_ERR) {
-        struct worker *place = w->lead ? w->lead : w;
-
-        snprintf(place->why, sizeof place->why, "%.239s", w->lead ? text : kept);
-    }
-    say(w, level, text);
-}
-
-/* How many lines that makes. */
-static uint32_t
-take_bytes(struct worker *w, const char *p, size_t n)
-{
-    uint32_t lines = 0;
-
-    for (size_t i = 0; i < n; i++) {
-        if (p[i] == '\n' || w->n_line == sizeof w->line - 1) take_line(w), lines++;
-        if (p[i] != '\n') w->line[w->n_line++] = p[i];
-    }
-    return lines;
-}
-
-/* What there is, within a budget: a worker that prints for ever may not keep us here. */
-static int
-drain_log(struct worker *w)
-{
-    char buf[PIECE_BYTES];
-    uint32_t lines = 0;
-    size_t bytes = 0;
-    ssize_t n = 1;
-
-    while (lines < TURN_LINES && bytes < TURN_BYTES && (n = read(w->log, buf, sizeof buf)) > 0) {
-        lines += take_bytes(w, buf, (size_t)n);
-        bytes += (size_t)n;
-    }
-    if (n == 0) return -EPIPE;
-    return n < 0 && errno != EAGAIN && errno != EINTR ? -errno : 0;
-}
-
-static int
-on_log(sd_event_source *s, int fd, uint32_t revents, void *arg)
-{
-    struct worker *w = arg;
-
-    (void)fd;
-    (void)revents;
-    if (drain_log(w) < 0) sd_event_source_set_enabled(s, SD_EVENT_OFF);
-    return 0;
-}
 
 /* ---- what it hands up */
 
@@ -240,37 +131,6 @@ on_exit_(sd_event_source *s, const siginfo_t *si, void *arg)
     return 0;
 }
 
-/* The black box of the dead: bounded, and cleaned like any bytes from outside by the log. */
-void
-worker_read_last_words(struct worker *w, char *ret, size_t n_ret)
-{
-    struct last_words *words = shm_words(&w->link.w);
-    uint32_t state = atomic_load_explicit(&words->state, memory_order_acquire);
-    char text[400], frames[400];
-    uint32_t n, n_frames;
-    size_t used = 0;
-
-    *ret = 0;
-    if (state == 0) return;
-    n = MIN(words->text_bytes, (uint32_t)sizeof text - 1);
-    shm_copy_in(text, words->text, n);
-    text[n] = 0;
-    n_frames = MIN(words->n_frames, (uint32_t)12);
-    frames[0] = 0;
-    for (uint32_t i = 0; i < n_frames && used < sizeof frames; i++) {
-        uint64_t f;
-
-        shm_copy_in(&f, &words->frame[i], sizeof f);
-        used += (size_t)snprintf(frames + used, sizeof frames - used, " %#llx",
-                                 (unsigned long long)f);
-    }
-    tell(w, LOG_LEVEL_ERR, "worker %s: panic message%s: signal %d, step %llu: %s; frames%s",
-         w->name, state == 2 ? "" : " (incomplete)", words->signal, (unsigned long long)words->step,
-         n ? text : "none", frames);
-    if (n) snprintf(w->why, sizeof w->why, "%.239s", text);
-    snprintf(ret, n_ret, "%s", text);
-}
-
 static void
 describe(const struct death *d, char *buf, size_t n)
 {
@@ -279,98 +139,6 @@ describe(const struct death *d, char *buf, size_t n)
     } else {
         snprintf(buf, n, "exit status %d", d->status);
     }
-}
-
-void
-worker_release(struct worker *w)
-{
-    w->on_exit = sd_event_source_disable_unref(w->on_exit);
-    w->on_bell = sd_event_source_disable_unref(w->on_bell);
-    w->on_hand = sd_event_source_disable_unref(w->on_hand);
-    w->on_log = sd_event_source_disable_unref(w->on_log);
-    w->on_no_end = sd_event_source_disable_unref(w->on_no_end);
-    w->on_calm = sd_event_source_disable_unref(w->on_calm);
-    w->control = control_channel_close(w->control);
-    link_close(&w->link);
-    if (w->hand >= 0) close(w->hand);
-    if (w->log >= 0) close(w->log);
-    w->hand = w->log = -1;
-    w->alive = false;
-    w->pid = 0;
-    w->n_line = 0;
-    w->bell_lost = w->hand_lost = 0;
-}
-
-void
-worker_pid_name(uint32_t index, uint32_t rank, char *buf, size_t n)
-{
-    if (rank)
-        snprintf(buf, n, "w%u.%u.pid", index, rank);
-    else
-        snprintf(buf, n, "w%u.pid", index);
-}
-
-/* A standby's, which has nothing that anybody waits for. */
-static bool
-waits(const struct worker *w)
-{
-    return w->of || (w->lead && w->lead->of);
-}
-
-/* So that a lagand after us can wait for its end, should we not. */
-void
-worker_note_pid(const struct worker *w)
-{
-    int fd = waits(w) ? -1 : (int)syscall(SYS_pidfd_open, w->pid, 0);
-    char name[FDSTORE_NAME];
-
-    if (fd < 0) return;
-    worker_pid_name(w->index, w->rank, name, sizeof name);
-    fdstore_put(name, fd);
-    close(fd);
-}
-
-void
-worker_forget_pid(const struct worker *w)
-{
-    char name[FDSTORE_NAME];
-
-    if (waits(w)) return;
-    worker_pid_name(w->index, w->rank, name, sizeof name);
-    fdstore_drop(name);
-}
-
-/* Where the last lines of it begin, and how many come before them. */
-static size_t
-last_lines(const char *p, size_t n, uint32_t *before)
-{
-    uint32_t lines = 0, skip;
-    size_t at = 0;
-
-    for (size_t i = 0; i < n; i++) lines += p[i] == '\n';
-    *before = skip = lines > LAST_LINES ? lines - LAST_LINES : 0;
-    while (skip) skip -= p[at++] == '\n';
-    return at;
-}
-
-void
-worker_last_lines(struct worker *w)
-{
-    static char last[LAST_BYTES]; /* one thread */
-    uint32_t skipped;
-    size_t n = 0, at;
-    ssize_t got;
-
-    while (w->log >= 0 && n < sizeof last && (got = read(w->log, last + n, sizeof last - n)) > 0)
-        n += (size_t)got;
-    at = last_lines(last, n, &skipped);
-    if (skipped) {
-        w->n_line = 0; /* the first of them */
-        tell(w, LOG_LEVEL_WARN, "worker %s: omitting %u lines of its output before the last %d",
-             w->name, skipped, LAST_LINES);
-    }
-    take_bytes(w, last + at, n - at);
-    if (w->n_line) take_line(w);
 }
 
 void
@@ -423,18 +191,19 @@ reap(void *arg, const struct death *d)
     FP(bury_began);
     w->d->events->worker_dead(w->d, w, NULL);
     if (w->hand >= 0 && arenas_take(&w->arenas, w->hand, &e) == -EBADMSG) {
-        tell(w, LOG_LEVEL_WARN, "worker %s: %s; ignoring", w->name, e.text);
+        process_log(w, LOG_LEVEL_WARN, "worker %s: %s; ignoring", w->name, e.text);
     }
-    worker_last_lines(w);
+    process_read_output(w);
     add_up(w);
     describe(d, how, sizeof how);
     if (wanted) {
-        tell(w, LOG_LEVEL_INFO, "worker %s: pid %d ended, %s", w->name, (int)w->pid,
-             death_sentence(d->cause));
+        process_log(w, LOG_LEVEL_INFO, "worker %s: pid %d ended, %s", w->name, (int)w->pid,
+                    death_sentence(d->cause));
     } else {
-        tell(w, LOG_LEVEL_ERR, "worker %s: pid %d died of %s: %s, %s; requeuing %u requests",
-             w->name, (int)w->pid, death_word(d->cause), how, death_sentence(d->cause), w->n_rows);
-        worker_read_last_words(w, words, sizeof words);
+        process_log(w, LOG_LEVEL_ERR, "worker %s: pid %d died of %s: %s, %s; requeuing %u requests",
+                    w->name, (int)w->pid, death_word(d->cause), how, death_sentence(d->cause),
+                    w->n_rows);
+        process_read_panic(w, words, sizeof words);
         note_death(w, d, how, words);
         for (uint32_t i = w->n_lines > LOG_LINES ? w->n_lines - LOG_LINES : 0; i < w->n_lines;
              i++) {
@@ -444,11 +213,11 @@ reap(void *arg, const struct death *d)
     if (!*w->why) snprintf(w->why, sizeof w->why, "%s: %s", death_word(d->cause), how);
     FP(bury_drained);
     w->d->events->worker_dead(w->d, w, d);
-    worker_forget_pid(w);
+    process_drop_pid(w);
     rank_group_reap(w, d);
     arenas_after_death(&w->arenas, d, w->d->now);
     if (arenas_given_up(&w->arenas, d)) standby_stop(w->standby);
-    worker_release(w);
+    process_release(w);
     if (!wanted) {
         w->restarts++;
         event_log_set_restarts(w->d, w->index, w->restarts);
@@ -466,11 +235,11 @@ worker_watch(struct worker *w, struct err *e)
     if (r >= 0 && !w->lead)
         r = sd_event_add_io(ev, &w->on_bell, w->link.bell.fd, BELL_EVENTS, on_bell, w);
     if (r >= 0) r = sd_event_add_io(ev, &w->on_hand, w->hand, EPOLLIN, on_hand, w);
-    if (r >= 0) r = sd_event_add_io(ev, &w->on_log, w->log, EPOLLIN, on_log, w);
+    if (r >= 0) r = sd_event_add_io(ev, &w->on_log, w->log, EPOLLIN, process_on_log, w);
     /* An end first: what it has left behind is read then, and others' bells would never let it be. */
     if (r >= 0) r = sd_event_source_set_priority(w->on_exit, SD_EVENT_PRIORITY_NORMAL - 10);
     /* A standby has nothing to hand up before it has taken its worker's place. */
-    if (r >= 0 && waits(w)) r = sd_event_source_set_enabled(w->on_hand, SD_EVENT_OFF);
+    if (r >= 0 && process_is_standby(w)) r = sd_event_source_set_enabled(w->on_hand, SD_EVENT_OFF);
     return r < 0 ? err_set(e, r, "cannot watch the process: %s", strerror(-r)) : 0;
 }
 
@@ -519,7 +288,7 @@ start(struct worker *w, struct err *e)
     w->hand = hand[0];
     if (r < 0) return r;
     w->alive = true;
-    worker_note_pid(w);
+    process_store_pid(w);
     r = worker_watch(w, e);
     if (r < 0) {
         kill(w->pid, SIGKILL);
@@ -536,8 +305,8 @@ go_on(struct worker *w)
     struct err e;
 
     if (standby_continue(w, &e) < 0) {
-        tell(w, LOG_LEVEL_WARN, "worker %s: %s; killing its new process, the former standby",
-             w->name, e.text);
+        process_log(w, LOG_LEVEL_WARN, "worker %s: %s; killing its new process, the former standby",
+                    w->name, e.text);
         worker_kill(w, SIGKILL);
     }
 }
@@ -563,20 +332,20 @@ worker_spawn(void *arg)
     memset(&w->stats, 0, sizeof w->stats);
     if (standby_take(w)) {
         go_on(w);
-        tell(w, LOG_LEVEL_INFO, "worker %s: the standby takes over, pid %d, epoch %llu", w->name,
-             (int)w->pid, (unsigned long long)w->epoch);
+        process_log(w, LOG_LEVEL_INFO, "worker %s: the standby takes over, pid %d, epoch %llu",
+                    w->name, (int)w->pid, (unsigned long long)w->epoch);
         return 0;
     }
     r = start(w, &e);
     if (r < 0) {
-        tell(w, LOG_LEVEL_ERR, "worker %s: %s", w->name, e.text);
+        process_log(w, LOG_LEVEL_ERR, "worker %s: %s", w->name, e.text);
         snprintf(w->why, sizeof w->why, "%s", e.text);
         rank_group_end(w);
-        worker_release(w);
+        process_release(w);
         return r;
     }
-    tell(w, LOG_LEVEL_INFO, "worker %s: started, pid %d, epoch %llu, model %s", w->name,
-         (int)w->pid, (unsigned long long)w->epoch, w->d->config->model[w->model].keys.name);
+    process_log(w, LOG_LEVEL_INFO, "worker %s: started, pid %d, epoch %llu, model %s", w->name,
+                (int)w->pid, (unsigned long long)w->epoch, w->d->config->model[w->model].keys.name);
     return 0;
 }
 
@@ -596,8 +365,8 @@ worker_kill(void *arg, int sig)
     if (sig == SIGKILL) rank_group_kill(w);
     /* Unreaped, so that the number is still its own. */
     if (w->alive && kill(w->pid, sig) < 0) {
-        tell(w, LOG_LEVEL_WARN, "worker %s: cannot send signal %d: %s", w->name, sig,
-             strerror(errno));
+        process_log(w, LOG_LEVEL_WARN, "worker %s: cannot send signal %d: %s", w->name, sig,
+                    strerror(errno));
     }
 }
 
@@ -610,11 +379,12 @@ op_moved(void *arg, enum super_state from, enum super_state to)
     if (to == SUPER_READY) {
         w->arenas.verify_contents = false; /* it has looked */
     } else if (to == SUPER_BACKOFF) {
-        tell(w, LOG_LEVEL_WARN, "worker %s: restarting in %.2f s", w->name, (double)wait / NSEC_S);
+        process_log(w, LOG_LEVEL_WARN, "worker %s: restarting in %.2f s", w->name,
+                    (double)wait / NSEC_S);
     } else if (to == SUPER_FAILED) {
-        tell(w, LOG_LEVEL_ERR, "worker %s: failed for good: %s", w->name, w->why);
+        process_log(w, LOG_LEVEL_ERR, "worker %s: failed for good: %s", w->name, w->why);
     } else if (to == SUPER_LOST) {
-        tell(
+        process_log(
             w, LOG_LEVEL_ERR,
             "worker %s: pid %d did not exit after SIGKILL; starting no other process on its device",
             w->name, (int)w->pid);
@@ -671,19 +441,10 @@ worker_free(struct worker *w)
     worker_end(w);
     w->standby = standby_free(w->standby);
     rank_group_free(w);
-    worker_release(w);
+    process_release(w);
     arenas_close(&w->arenas);
     free(w);
     return NULL;
-}
-
-void
-worker_end_process(struct worker *w)
-{
-    kill(w->pid, SIGKILL);
-    while (waitpid(w->pid, NULL, 0) < 0 && errno == EINTR) {
-    }
-    w->alive = false;
 }
 
 void
@@ -691,15 +452,15 @@ worker_end(struct worker *w)
 {
     struct err e;
 
-    if (w->standby && w->standby->alive) worker_end_process(w->standby);
+    if (w->standby && w->standby->alive) process_kill(w->standby);
     if (w->standby) rank_group_end(w->standby);
     rank_group_end(w);
     if (!w->alive) return;
-    worker_end_process(w);
-    worker_forget_pid(w);
+    process_kill(w);
+    process_drop_pid(w);
     if (w->super.state != SUPER_LOADING) w->d->events->worker_dead(w->d, w, NULL);
     if (arenas_take(&w->arenas, w->hand, &e) == -EBADMSG)
-        tell(w, LOG_LEVEL_WARN, "worker %s: %s; ignoring", w->name, e.text);
+        process_log(w, LOG_LEVEL_WARN, "worker %s: %s; ignoring", w->name, e.text);
 }
 
 void
@@ -719,7 +480,7 @@ worker_broken(struct worker *w, enum death_cause cause, const char *fmt, ...)
     vsnprintf(text, sizeof text, fmt, ap);
     va_end(ap);
     if (place->super.suspect == DEATH_NONE) {
-        tell(w, LOG_LEVEL_ERR, "worker %s: %s; killing pid %d", w->name, text, (int)w->pid);
+        process_log(w, LOG_LEVEL_ERR, "worker %s: %s; killing pid %d", w->name, text, (int)w->pid);
         snprintf(place->why, sizeof place->why, "%.239s", text);
     }
     place->protocol_error |= cause == DEATH_CORRUPTION;
@@ -755,7 +516,8 @@ check_beat(struct worker *w, nsec now, nsec late)
     /* We stood still, or it had no processor, so that we cannot say that it did. */
     w->beat_at = MIN(w->beat_at + late, now);
     if (beat != w->beat) {
-        if (w->warned) tell(w, LOG_LEVEL_WARN, "worker %s: the heartbeat has resumed", w->name);
+        if (w->warned)
+            process_log(w, LOG_LEVEL_WARN, "worker %s: the heartbeat has resumed", w->name);
         w->beat = beat;
         w->beat_at = now;
         w->warned = w->asked = false;
@@ -776,9 +538,9 @@ check_beat(struct worker *w, nsec now, nsec late)
         worker_kill(w, SIGUSR2);
     } else if (silent >= stall / 2 && !w->warned) {
         w->warned = true;
-        tell(w, LOG_LEVEL_WARN,
-             "worker %s: no heartbeat for %.1f s; killing the process after %.1f s", w->name,
-             (double)silent / NSEC_S, (double)stall / NSEC_S);
+        process_log(w, LOG_LEVEL_WARN,
+                    "worker %s: no heartbeat for %.1f s; killing the process after %.1f s", w->name,
+                    (double)silent / NSEC_S, (double)stall / NSEC_S);
     }
 }
 

@@ -84,26 +84,18 @@ struct worker {
 int worker_make(struct daemon *d, uint32_t index, uint32_t model, struct err *e) MUST_USE;
 struct worker *worker_free(struct worker *w);
 
-/* For standby.c, which has the same hands: supervisor.h's spawn and kill; an empty struct; what it printed to
- * the end; all of its process given back. */
+/* Shared with standby.c: the spawn and kill callbacks of supervisor.h, and a struct worker without a
+ * process. */
 int worker_spawn(void *arg);
 void worker_kill(void *arg, int sig);
 struct worker *worker_new(struct daemon *d, uint32_t index, uint32_t model, const char *name,
                           const struct super_ops *ops);
-void worker_last_lines(struct worker *w);
 void worker_look(struct worker *w); /* stats: as they are now */
-void worker_release(struct worker *w);
 
-/* For rank_group.c too: watched, its pid where a lagand after us looks for it, its black box. It has ended, all of it: as
- * the kernel said. */
-/* In the fd store. */
-void worker_pid_name(uint32_t index, uint32_t rank, char *buf, size_t n);
+/* For rank_group.c: watches the process, its rings and its pipes; all processes of w have ended, as the
+ * kernel said (code CLD_*). words: there is a panic message of a failed check. */
 int worker_watch(struct worker *w, struct err *e);
-void worker_note_pid(const struct worker *w);
-void worker_forget_pid(const struct worker *w);
-void worker_read_last_words(struct worker *w, char *ret, size_t n_ret);
 void worker_ended(struct worker *w, int code, int status, bool words);
-void worker_end_process(struct worker *w);
 
 /* Kill it and hear what it had said; nothing follows from its end. lagand is leaving. */
 void worker_end(struct worker *w);

@@ -5,6 +5,7 @@
 #include "daemon/request/lifecycle.h"
 #include "daemon/request/receive.h"
 #include "daemon/request/worker_notify.h"
+#include "daemon/supervise/process.h"
 
 #include "daemon/ledger/outputs.h"
 #include "daemon/ledger/request.h"
@@ -798,7 +799,7 @@ what_a_worker_printed_is_read_to_the_end(void **state)
     assert_int_equal(write(pipe_[1], "<3>this is why", 14), 14);
     close(pipe_[1]);
     w.log = pipe_[0];
-    worker_last_lines(&w);
+    process_read_output(&w);
     assert_string_equal(w.why, "this is why");
     assert_string_equal(w.last_line[(w.n_lines - 1) % LOG_LINES], "this is why");
     close(pipe_[0]);
@@ -818,7 +819,7 @@ of_a_dead_workers_very_many_lines_the_last_are_shown(void **state)
     assert_int_equal(write(ends[1], line, sizeof line - 1), sizeof line - 1);
     w.log = ends[0];
     w.n_lines = 0;
-    worker_last_lines(&w);
+    process_read_output(&w);
     assert_in_range(w.n_lines, 20, 256);
     assert_string_equal(w.last_line[(w.n_lines - 1) % LOG_LINES], "this is why");
     assert_string_equal(w.why, "this is why");

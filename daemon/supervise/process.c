@@ -1,0 +1,259 @@
+/* process.c - see process.h. */
+#include "daemon/supervise/process.h"
+
+#include "base/log.h"
+#include "daemon/persist/fdstore.h"
+#include "daemon/supervise/control_channel.h"
+#include "daemon/supervise/worker.h"
+
+#include <errno.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+/* Of what it prints: a line may have one byte and costs us ten microseconds. In a turn so many bytes, or, read by the piece,
+ * about so many lines; of the dead all that a pipe holds, and the last lines of that. */
+enum {
+    PIECE_BYTES = 512,
+    TURN_BYTES = 4 << 10,
+    TURN_LINES = 128,
+    LAST_BYTES = 66 << 10,
+    LAST_LINES = 256
+};
+
+static void
+say(const struct worker *w, enum log_level level, const char *text)
+{
+    char name[32], epoch[40];
+    const char *const fields[] = { name, epoch, NULL };
+
+    snprintf(name, sizeof name, "WORKER=%s", w->name);
+    snprintf(epoch, sizeof epoch, "EPOCH=%llu", (unsigned long long)w->epoch);
+    log_fields(level, fields, "%s", text);
+}
+
+void
+process_log(const struct worker *w, enum log_level level, const char *fmt, ...)
+{
+    char text[1200];
+    va_list ap;
+
+    va_start(ap, fmt);
+    vsnprintf(text, sizeof text, fmt, ap);
+    va_end(ap);
+    say(w, level, text);
+}
+
+/* ---- what it prints */
+
+/* Its name stands beside what is kept of it. */
+static const char *
+without_subject(const struct worker *w, const char *text)
+{
+    char subject[48];
+    int n = snprintf(subject, sizeof subject, "worker %s: ", w->name);
+
+    return strncmp(text, subject, (size_t)n) ? text : text + n;
+}
+
+static void
+take_line(struct worker *w)
+{
+    const char *text = w->line, *kept;
+    enum log_level level = LOG_LEVEL_INFO;
+
+    w->line[w->n_line] = 0;
+    w->n_line = 0;
+    if (text[0] == '<' && text[1] >= '0' && text[1] <= '7' && text[2] == '>') {
+        level = (enum log_level)(text[1] - '0');
+        text += 3;
+    }
+    if (!*text) return;
+    kept = without_subject(w, text);
+    snprintf(w->last_line[w->n_lines++ % LOG_LINES], LOG_LINE, "%s", kept);
+    if (level <= LOG_LEVEL_ERR) {
+        struct worker *place = w->lead ? w->lead : w;
+
+        snprintf(place->why, sizeof place->why, "%.239s", w->lead ? text : kept);
+    }
+    say(w, level, text);
+}
+
+/* How many lines that makes. */
+static uint32_t
+take_bytes(struct worker *w, const char *p, size_t n)
+{
+    uint32_t lines = 0;
+
+    for (size_t i = 0; i < n; i++) {
+        if (p[i] == '\n' || w->n_line == sizeof w->line - 1) take_line(w), lines++;
+        if (p[i] != '\n') w->line[w->n_line++] = p[i];
+    }
+    return lines;
+}
+
+/* What there is, within a budget: a worker that prints for ever may not keep us here. */
+static int
+drain_log(struct worker *w)
+{
+    char buf[PIECE_BYTES];
+    uint32_t lines = 0;
+    size_t bytes = 0;
+    ssize_t n = 1;
+
+    while (lines < TURN_LINES && bytes < TURN_BYTES && (n = read(w->log, buf, sizeof buf)) > 0) {
+        lines += take_bytes(w, buf, (size_t)n);
+        bytes += (size_t)n;
+    }
+    if (n == 0) return -EPIPE;
+    return n < 0 && errno != EAGAIN && errno != EINTR ? -errno : 0;
+}
+
+int
+process_on_log(sd_event_source *s, int fd, uint32_t revents, void *arg)
+{
+    struct worker *w = arg;
+
+    (void)fd;
+    (void)revents;
+    if (drain_log(w) < 0) sd_event_source_set_enabled(s, SD_EVENT_OFF);
+    return 0;
+}
+
+/* ---- what an ended process leaves */
+
+/* The black box of the dead: bounded, and cleaned like any bytes from outside by the log. */
+void
+process_read_panic(struct worker *w, char *ret, size_t n_ret)
+{
+    struct last_words *words = shm_words(&w->link.w);
+    uint32_t state = atomic_load_explicit(&words->state, memory_order_acquire);
+    char text[400], frames[400];
+    uint32_t n, n_frames;
+    size_t used = 0;
+
+    *ret = 0;
+    if (state == 0) return;
+    n = MIN(words->text_bytes, (uint32_t)sizeof text - 1);
+    shm_copy_in(text, words->text, n);
+    text[n] = 0;
+    n_frames = MIN(words->n_frames, (uint32_t)12);
+    frames[0] = 0;
+    for (uint32_t i = 0; i < n_frames && used < sizeof frames; i++) {
+        uint64_t f;
+
+        shm_copy_in(&f, &words->frame[i], sizeof f);
+        used += (size_t)snprintf(frames + used, sizeof frames - used, " %#llx",
+                                 (unsigned long long)f);
+    }
+    process_log(w, LOG_LEVEL_ERR, "worker %s: panic message%s: signal %d, step %llu: %s; frames%s",
+                w->name, state == 2 ? "" : " (incomplete)", words->signal,
+                (unsigned long long)words->step, n ? text : "none", frames);
+    if (n) snprintf(w->why, sizeof w->why, "%.239s", text);
+    snprintf(ret, n_ret, "%s", text);
+}
+
+void
+process_release(struct worker *w)
+{
+    w->on_exit = sd_event_source_disable_unref(w->on_exit);
+    w->on_bell = sd_event_source_disable_unref(w->on_bell);
+    w->on_hand = sd_event_source_disable_unref(w->on_hand);
+    w->on_log = sd_event_source_disable_unref(w->on_log);
+    w->on_no_end = sd_event_source_disable_unref(w->on_no_end);
+    w->on_calm = sd_event_source_disable_unref(w->on_calm);
+    w->control = control_channel_close(w->control);
+    link_close(&w->link);
+    if (w->hand >= 0) close(w->hand);
+    if (w->log >= 0) close(w->log);
+    w->hand = w->log = -1;
+    w->alive = false;
+    w->pid = 0;
+    w->n_line = 0;
+    w->bell_lost = w->hand_lost = 0;
+}
+
+void
+process_pid_name(uint32_t index, uint32_t rank, char *buf, size_t n)
+{
+    if (rank)
+        snprintf(buf, n, "w%u.%u.pid", index, rank);
+    else
+        snprintf(buf, n, "w%u.pid", index);
+}
+
+bool
+process_is_standby(const struct worker *w)
+{
+    return w->of || (w->lead && w->lead->of);
+}
+
+/* So that a lagand after us can wait for its end, should we not. */
+void
+process_store_pid(const struct worker *w)
+{
+    int fd = process_is_standby(w) ? -1 : (int)syscall(SYS_pidfd_open, w->pid, 0);
+    char name[FDSTORE_NAME];
+
+    if (fd < 0) return;
+    process_pid_name(w->index, w->rank, name, sizeof name);
+    fdstore_put(name, fd);
+    close(fd);
+}
+
+void
+process_drop_pid(const struct worker *w)
+{
+    char name[FDSTORE_NAME];
+
+    if (process_is_standby(w)) return;
+    process_pid_name(w->index, w->rank, name, sizeof name);
+    fdstore_drop(name);
+}
+
+/* Where the last lines of it begin, and how many come before them. */
+static size_t
+last_lines(const char *p, size_t n, uint32_t *before)
+{
+    uint32_t lines = 0, skip;
+    size_t at = 0;
+
+    for (size_t i = 0; i < n; i++) lines += p[i] == '\n';
+    *before = skip = lines > LAST_LINES ? lines - LAST_LINES : 0;
+    while (skip) skip -= p[at++] == '\n';
+    return at;
+}
+
+void
+process_read_output(struct worker *w)
+{
+    static char last[LAST_BYTES]; /* one thread */
+    uint32_t skipped;
+    size_t n = 0, at;
+    ssize_t got;
+
+    while (w->log >= 0 && n < sizeof last && (got = read(w->log, last + n, sizeof last - n)) > 0)
+        n += (size_t)got;
+    at = last_lines(last, n, &skipped);
+    if (skipped) {
+        w->n_line = 0; /* the first of them */
+        process_log(w, LOG_LEVEL_WARN,
+                    "worker %s: omitting %u lines of its output before the last %d", w->name,
+                    skipped, LAST_LINES);
+    }
+    take_bytes(w, last + at, n - at);
+    if (w->n_line) take_line(w);
+}
+
+void
+process_kill(struct worker *w)
+{
+    kill(w->pid, SIGKILL);
+    while (waitpid(w->pid, NULL, 0) < 0 && errno == EINTR) {
+    }
+    w->alive = false;
+}
