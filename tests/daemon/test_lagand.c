@@ -546,7 +546,7 @@ operators_verbs_need_their_own_door(void **state)
                "w0.1 is a rank or a standby; give the name of its worker, w0", 2000);
     call(ctl, 4, "drain", "worker", "w0");
     hear_type(ctl, LAGAN_MSG_REPLY, 2000);
-    assert_true(rig_logged(&r, "it finished what it had and left", 5000));
+    assert_true(rig_logged(&r, "it finished its requests and exited", 5000));
     call(ctl, 9, "kv flush", "worker", "w0");
     hear_error(ctl, 9, LAGAN_E_WORKER_LOST, "w0 is down; `laganctl restart w0` starts it", 2000);
     call(ctl, 10, "reload", NULL, NULL);

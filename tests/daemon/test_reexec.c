@@ -156,7 +156,7 @@ lagand_that_could_not_begin_again_says_why_and_goes_on(void **state)
     for (uint64_t rid = 1; rid <= 2; rid++) {
         call(ctl, rid, "daemon reexec", NULL, NULL);
         hear_error(ctl, rid, LAGAN_E_INVALID_REQUEST,
-                   "No such file or directory; the lagand that runs", 5000);
+                   "No such file or directory; the running lagand", 5000);
     }
     /* Two at once: the second is told so, or finds that the first has been answered. */
     call(ctl, 3, "daemon reexec", NULL, NULL);

@@ -279,7 +279,7 @@ a_hangup_reads_the_keys_again_too(void **state)
     lagan_close(connect_as(alices));
     chmod(keys, 0644);
     kill(r.pid, SIGHUP);
-    assert_true(rig_logged(&r, "no reload, by SIGHUP: api.keys: ", 30000));
+    assert_true(rig_logged(&r, "reload by SIGHUP refused: api.keys: ", 30000));
     write_keys(keys, server.secret, "client", eve.public, " eve");
     chmod(keys, 0600);
     systemd_untold(&r.systemd);
