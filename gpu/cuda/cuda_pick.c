@@ -2,7 +2,7 @@
  *
  * An op goes to the first candidate that does not refuse: a k_ function that returns
  * cudaErrorInvalidValue has queued nothing. gpu_options.kernels leaves only those it names. To add a
- * candidate: its header above, its line in its op's list, its .cu in Makefile.am.
+ * candidate: its header above, its line in its op's list, its .cu in gpu/Makefile.inc.
  *
  * A line is name, lowest and highest sm (0: any), function.
  */
