@@ -368,18 +368,6 @@ checked_residual(struct lane *l, const struct residual *r)
     return l->gpu->device->residual(l, r);
 }
 
-static int
-checked_layer_norm(struct lane *l, struct tensor y, struct tensor x, struct tensor w,
-                   struct tensor bias, float eps)
-{
-    if (x.dim[0] == 0) return 0;
-    TRY(want(l, "layer_norm: x", &x, l->gpu->acts));
-    TRY(want_2d(l, "layer_norm: y", &y, x.dim[0], x.dim[1], from(l, x.dtype)));
-    TRY(want_vector(l, "layer_norm: w", &w, x.dim[1]));
-    TRY(want_vector(l, "layer_norm: bias", &bias, x.dim[1]));
-    return l->gpu->device->layer_norm(l, y, x, w, bias, eps);
-}
-
 static bool
 overlap(const struct tensor *a, const struct tensor *b)
 {
@@ -798,7 +786,6 @@ const struct gpu_ops gpu_checked = {
     .embed = checked_embed,
     .rms_norm = checked_rms_norm,
     .residual = checked_residual,
-    .layer_norm = checked_layer_norm,
     .matmul = checked_matmul,
     .act_matmul = checked_act_matmul,
     .gate_matmul = checked_gate_matmul,

@@ -35,7 +35,7 @@
 #include "base/base.h"
 #include "base/err.h"
 
-enum dtype { DT_F32, DT_BF16, DT_F16, DT_I32, DT_I8, DT_U8, DT_E4M3, DT_E5M2, DT_MXFP4, DT_COUNT };
+enum dtype { DT_F32, DT_BF16, DT_F16, DT_I32, DT_I8, DT_U8, DT_E4M3, DT_MXFP4, DT_COUNT };
 /* The last is gate()'s alone, whose gate and up then stand in turns, g u g u: (min(max(u, -7), 7) + 1) h / (1 +
  * exp(-1.702 h)), h = min(g, 7). Source: GptOssExperts of transformers 5.17. */
 enum act { ACT_RELU, ACT_RELU2, ACT_SILU, ACT_GELU, ACT_GELU_TANH, ACT_SWIGLU_CLAMPED };
@@ -148,7 +148,8 @@ struct attend {
 };
 
 /* x += in, x += in + in_bias or x += rms_norm(in); then y = norm(x). One pass over the rows; the same bits
- * as the ops one by one (add, rms_norm or layer_norm), because x is fp32. */
+ * as the ops one by one (add, rms_norm, or residual without in for a layer norm), because x is fp32.
+ * A layer norm: (x - mean) / sqrt(var + eps) * y_norm + y_bias. */
 enum residual_norm {
     RESIDUAL_RMS,
     RESIDUAL_LAYER,
@@ -449,8 +450,6 @@ struct gpu_ops {
         float
             plus); /* y = x / sqrt(mean(x^2) + eps) * (w + plus); w may be NO_TENSOR; x fp32 or as y */
     int (*residual)(struct lane *l, const struct residual *r);
-    int (*layer_norm)(struct lane *l, struct tensor y, struct tensor x, struct tensor w,
-                      struct tensor bias, float eps);
     int (*matmul)(struct lane *l, struct tensor y, struct tensor x, struct tensor w,
                   struct tensor bias, float beta); /* y = x w^T + bias + beta y; w [out, in] */
     int (*act_matmul)(struct lane *l, struct tensor y, struct tensor x, struct tensor w,

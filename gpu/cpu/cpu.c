@@ -268,7 +268,6 @@ static const struct gpu_ops ops = {
     .embed = cpu_embed,
     .rms_norm = cpu_rms_norm,
     .residual = cpu_residual,
-    .layer_norm = cpu_layer_norm,
     .matmul = cpu_matmul,
     .act_matmul = cpu_act_matmul,
     .gate_matmul = cpu_gate_matmul,

@@ -53,8 +53,6 @@ int cpu_matmul(struct lane *l, struct tensor y, struct tensor x, struct tensor w
 int cpu_rms_norm(struct lane *l, struct tensor y, struct tensor x, struct tensor w, float eps,
                  float plus);
 int cpu_residual(struct lane *l, const struct residual *r);
-int cpu_layer_norm(struct lane *l, struct tensor y, struct tensor x, struct tensor w,
-                   struct tensor bias, float eps);
 
 /* cpu_act.c */
 int cpu_add(struct lane *l, struct tensor y, struct tensor x);

@@ -89,7 +89,6 @@ enum cuda_op {
     OP_EMBED,
     OP_RMS_NORM,
     OP_RESIDUAL,
-    OP_LAYER_NORM,
     OP_MATMUL,
     OP_ACT_MATMUL,
     OP_GATE_MATMUL,

@@ -77,10 +77,6 @@ LIST(rms_norm, struct tensor y, struct tensor x, struct tensor w, float eps, flo
 LIST(residual, const struct residual *r) = {
     { { "any", 0, 0 }, k_residual },
 };
-LIST(layer_norm, struct tensor y, struct tensor x, struct tensor w, struct tensor bias,
-     float eps) = {
-    { { "any", 0, 0 }, k_layer_norm },
-};
 LIST(matmul, struct tensor y, struct tensor x, struct tensor w, struct tensor bias, float beta) = {
     { { "ring", 90, 90 }, k_matmul_ring_sm90 },
     { { "small", 80, 0 }, k_matmul_small },
@@ -186,7 +182,6 @@ static const struct choice choice[OP_COUNT] = {
     [OP_EMBED] = CHOICE(embed),
     [OP_RMS_NORM] = CHOICE(rms_norm),
     [OP_RESIDUAL] = CHOICE(residual),
-    [OP_LAYER_NORM] = CHOICE(layer_norm),
     [OP_MATMUL] = CHOICE(matmul),
     [OP_ACT_MATMUL] = CHOICE(act_matmul),
     [OP_GATE_MATMUL] = CHOICE(gate_matmul),
@@ -320,13 +315,6 @@ residual(struct lane *l, const struct residual *r)
         TRY(all_reduce(l, r->in));
     }
     PICK(l, residual, OP_RESIDUAL, r);
-}
-
-static int
-layer_norm(struct lane *l, struct tensor y, struct tensor x, struct tensor w, struct tensor bias,
-           float eps)
-{
-    PICK(l, layer_norm, OP_LAYER_NORM, y, x, w, bias, eps);
 }
 
 static int
@@ -565,7 +553,6 @@ const struct gpu_ops cuda_ops = {
     .embed = embed,
     .rms_norm = rms_norm,
     .residual = residual,
-    .layer_norm = layer_norm,
     .matmul = matmul,
     .act_matmul = act_matmul,
     .gate_matmul = gate_matmul,

@@ -112,8 +112,12 @@ do_rms(struct rig *r, const struct tensor *in, struct tensor out, uint32_t first
 static void
 do_layer(struct rig *r, const struct tensor *in, struct tensor out, uint32_t first, uint32_t n)
 {
-    assert_int_equal(r->op->layer_norm(r->lane, tensor_rows(out, first, n),
-                                       tensor_rows(in[0], first, n), in[1], in[2], 1e-5f),
+    assert_int_equal(r->op->residual(r->lane, &(struct residual){ .x = tensor_rows(in[3], first, n),
+                                                                  .y = tensor_rows(out, first, n),
+                                                                  .y_norm = in[1],
+                                                                  .y_bias = in[2],
+                                                                  .eps = 1e-5f,
+                                                                  .norm = RESIDUAL_LAYER }),
                      0);
 }
 
@@ -124,12 +128,13 @@ norms_give_a_row_the_same_bits_in_any_batch(void **state)
     for (uint32_t n = 1; n < 200; n += 1 + test_below(30)) {
         uint32_t d = whole() ? 64 * (1 + n % 60) : n;
         struct rig r;
-        struct tensor in[3];
+        struct tensor in[4];
 
         rig_open(&r, "scalar", 1);
         in[0] = rig_tensor(&r, r.act, 300, d, d, 5);
         in[1] = rig_tensor(&r, rig_cuda() ? r.act : DT_BF16, 1, d, d, 1);
         in[2] = rig_tensor(&r, DT_F32, 1, d, d, 1);
+        in[3] = rig_tensor(&r, DT_F32, 300, d, d, 5);
         same_in_every_manner("rms_norm", do_rms, in, r.act, 300, d);
         same_in_every_manner("layer_norm", do_layer, in, r.act, 300, d);
         rig_close(&r);
@@ -230,9 +235,13 @@ do_residual(struct rig *r, const struct tensor *in, struct tensor out, uint32_t 
     if (which_norm == RESIDUAL_RMS)
         assert_int_equal(r->op->rms_norm(r->lane, y, x, in[3], 1e-6f, 1), 0);
     else
-        assert_int_equal(r->op->layer_norm(r->lane, y, x, in[3], in[2], 1e-6f), 0);
-    if (which_norm == RESIDUAL_POST)
-        assert_int_equal(r->op->layer_norm(r->lane, x, x, in[3], in[2], 1e-6f), 0);
+        assert_int_equal(r->op->residual(r->lane, &(struct residual){ .x = x,
+                                                                      .y = y,
+                                                                      .y_norm = in[3],
+                                                                      .y_bias = in[2],
+                                                                      .eps = 1e-6f,
+                                                                      .norm = which_norm }),
+                         0);
 }
 
 static void

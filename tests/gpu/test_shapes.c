@@ -85,7 +85,10 @@ row_ops_refuse_rows_that_disagree(void **state)
     refused(r.op->embed(r.lane, y, typed(x, DT_MXFP4), token, 1), "table is mxfp4");
     refused(r.op->rms_norm(r.lane, f32(4, 9), x, NO_TENSOR, 0, 0), "rms_norm: y is [4, 9]");
     refused(r.op->rms_norm(r.lane, y, x, f32(1, 9), 0, 0), "rms_norm: w is [1, 9]");
-    refused(r.op->layer_norm(r.lane, y, x, f32(1, 10), f32(2, 10), 0), "bias is [2, 10]");
+    refused(r.op->residual(
+                r.lane,
+                &(struct residual){ .x = x, .y = y, .y_bias = f32(2, 10), .norm = RESIDUAL_LAYER }),
+            "y_bias is [2, 10]");
     refused(r.op->add(r.lane, y, f32(3, 10)), "add: x is [3, 10]");
     refused(r.op->residual(r.lane, &(struct residual){ .x = x, .y = f32(4, 9) }),
             "residual: y is [4, 9]");
@@ -200,8 +203,8 @@ rope_store_and_attend_refuse_heads_and_caches_that_disagree(void **state)
     refused(r.op->rope_store(r.lane, &s, rows), "KV has 2 heads of 24, the op 2 of 16");
     s = good, s.kv.slice_bytes = 510;
     refused(r.op->rope_store(r.lane, &s, rows), "a slice of 510 bytes does not hold 512");
-    s = good, s.kv.dtype = DT_E5M2;
-    refused(r.op->rope_store(r.lane, &s, rows), "KV is fp8_e5m2");
+    s = good, s.kv.dtype = DT_MXFP4;
+    refused(r.op->rope_store(r.lane, &s, rows), "KV is mxfp4");
     s = good, s.kv.tokens_per_block = 3;
     refused(r.op->rope_store(r.lane, &s, rows), "no power of two");
     s = good, rows.seat = NULL;

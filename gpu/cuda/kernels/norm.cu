@@ -168,18 +168,3 @@ k_residual(const struct k_lane *l, const struct residual *r)
     /* Only a sum is one kernel's, whatever would be normed. */
     return queue(l, a, r->norm != RESIDUAL_RMS && (r->y.data || a.post.data));
 }
-
-cudaError_t
-k_layer_norm(const struct k_lane *l, struct tensor y, struct tensor x, struct tensor w,
-             struct tensor bias, float eps)
-{
-    struct norm_args a = {};
-
-    a.in = x;
-    a.y = y;
-    a.y_norm = as_row(w);
-    a.y_bias = as_row(bias);
-    a.eps = eps;
-    a.d = x.dim[1];
-    return queue(l, a, true);
-}

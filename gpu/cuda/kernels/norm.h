@@ -1,4 +1,4 @@
-/* norm.h - rms_norm, layer_norm, and the residual stream's add and norms in one pass: gpu.h.
+/* norm.h - rms_norm, and the residual stream's add and norms in one pass: gpu.h.
  *
  *   x, in, y    [n, d] fp32, bf16 or fp16 each (residual's x: fp32), any strides; y may be x
  *   weights     [d] fp32, bf16 or fp16
@@ -21,7 +21,5 @@ K_API cudaError_t k_residual(const struct k_lane *l, const struct residual *r);
  * rows than K_EXCHANGE_BLOCKS, and those of more than 8,192 elements (4,096 of fp32). */
 K_API cudaError_t k_residual_of_ranks(const struct k_lane *l, const struct exchange *e,
                                       const struct residual *r);
-K_API cudaError_t k_layer_norm(const struct k_lane *l, struct tensor y, struct tensor x,
-                               struct tensor w, struct tensor bias, float eps);
 
 #endif

@@ -128,7 +128,6 @@ bytes_of(enum dtype t)
     case DT_I8:
     case DT_U8:
     case DT_E4M3:
-    case DT_E5M2:
         return 1;
     default:
         return 0;
