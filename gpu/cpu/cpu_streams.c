@@ -138,19 +138,19 @@ queue(struct lane *l, cpu_run run, const struct streams_args *a)
 }
 
 int
-cpu_times(struct lane *l, struct tensor y, struct tensor x, struct tensor w)
+cpu_mul(struct lane *l, struct tensor y, struct tensor x, struct tensor w)
 {
     return queue(l, run_times, &(struct streams_args){ .y = y, .x = x, .w = w });
 }
 
 int
-cpu_sparsify(struct lane *l, struct tensor x, float factor)
+cpu_gaussian_topk(struct lane *l, struct tensor x, float factor)
 {
     return queue(l, run_sparsify, &(struct streams_args){ .y = x, .factor = factor });
 }
 
 int
-cpu_level(struct lane *l, struct tensor y, struct tensor like, float least)
+cpu_match_rms(struct lane *l, struct tensor y, struct tensor like, float least)
 {
     return queue(l, run_level, &(struct streams_args){ .y = y, .x = like, .factor = least });
 }

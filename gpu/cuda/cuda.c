@@ -277,8 +277,8 @@ lagan_cuda_open(struct gpu **ret, uint32_t ordinal, const struct gpu_options *o,
     TRY(look_at(c, e));
     TRY(cuda_pick_open(c, o->kernels, e));
     /* A server without the library would be ten times slower: it says so unless that is what was asked for. */
-    blas = cuda_pick_may(c, OP_MATMUL, "blas") || cuda_pick_may(c, OP_ACT_MATMUL, "blas") ||
-           cuda_pick_may(c, OP_GATE_MATMUL, "blas");
+    blas = cuda_pick_may(c, OP_matmul, "blas") || cuda_pick_may(c, OP_act_matmul, "blas") ||
+           cuda_pick_may(c, OP_gate_matmul, "blas");
     if (blas) TRY(cuda_blas_begin(c, o, e));
     TRY(cuda_group_begin(c, o, e));
     TRY(start(c, e));

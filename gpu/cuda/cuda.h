@@ -79,40 +79,9 @@ struct cuda_rungs {
     struct cuda_rung rung[CUDA_RUNGS];
 };
 
-enum cuda_op {
-    OP_COPY_BLOCKS,
-    OP_CHECKSUM,
-    OP_FILL_RANDOM,
-    OP_EDIT,
-    OP_TOKENS,
-    OP_SEE,
-    OP_EMBED,
-    OP_RMS_NORM,
-    OP_RESIDUAL,
-    OP_MATMUL,
-    OP_ACT_MATMUL,
-    OP_GATE_MATMUL,
-    OP_ADD,
-    OP_ACT,
-    OP_GATE,
-    OP_SCALE,
-    OP_TIMES,
-    OP_SPARSIFY,
-    OP_LEVEL,
-    OP_ALTUP,
-    OP_ROUTE,
-    OP_EXPERT_MATMUL,
-    OP_COMBINE,
-    OP_ROWS,
-    OP_ROPE_STORE,
-    OP_ATTEND,
-    OP_CONV,
-    OP_SCAN,
-    OP_SAMPLE,
-    OP_ALL_REDUCE,
-    OP_ALL_GATHER,
-    OP_COUNT
-};
+/* OP_matmul and so on: one for each row of the op table. */
+#define CUDA_OP(p, name, params, args) OP_##name,
+enum cuda_op { GPU_EVERY_OP(CUDA_OP, ) OP_COUNT };
 
 struct cuda {
     struct gpu gpu;

@@ -665,7 +665,7 @@ time_all(const struct k_lane *l, const struct blas_lane *bl, const struct plan *
 }
 
 int
-cuda_blas_tune(struct lane *lane, struct tune_result *ret)
+cuda_lane_tune(struct lane *lane, struct tune_result *ret)
 {
     const struct k_lane *l = &((struct cuda_lane *)lane)->k;
     struct blas_lane *bl = ((struct cuda_lane *)lane)->blas;

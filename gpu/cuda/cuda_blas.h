@@ -43,8 +43,8 @@ cudaError_t cuda_blas_act_matmul(const struct k_lane *l, struct tensor y, struct
 cudaError_t cuda_blas_gate_matmul(const struct k_lane *l, struct tensor y, struct tensor both,
                                   struct tensor x, struct tensor w, enum act a);
 
-/* gpu_ops.tune. Nothing for a lane on a share of the SMs, and nothing in invariant mode: there a row's bits
+/* gpu_ops.lane.tune. Nothing for a lane on a share of the SMs, and nothing in invariant mode: there a row's bits
  * may not change while it is served. */
-int cuda_blas_tune(struct lane *l, struct tune_result *ret);
+int cuda_lane_tune(struct lane *l, struct tune_result *ret);
 
 #endif

@@ -55,7 +55,7 @@ cuda_residual_small(const struct k_lane *l, const struct residual *r)
 {
     const struct channel *ch = channel_of(l);
 
-    if (!ch->mapped || !cuda_pick_may(ch->group->cuda, OP_ALL_REDUCE, "small"))
+    if (!ch->mapped || !cuda_pick_may(ch->group->cuda, OP_all_reduce, "small"))
         return cudaErrorInvalidValue;
     return k_residual_of_ranks(l, &ch->exchange, r);
 }
@@ -124,7 +124,7 @@ cuda_sample_parts(const struct k_lane *l, const struct sample *s)
 {
     const struct channel *ch = channel_of(l);
 
-    if (!ch->mapped || !cuda_pick_may(ch->group->cuda, OP_ALL_GATHER, "small"))
+    if (!ch->mapped || !cuda_pick_may(ch->group->cuda, OP_all_gather, "small"))
         return cudaErrorInvalidValue;
     return k_sample_of_ranks(l, &ch->exchange, s);
 }

@@ -181,7 +181,7 @@ settle(struct rig *r, struct attend *a, const struct rows *step)
     some.token = rig_bytes(r, step->n_rows * sizeof *some.token);
     memset(HOST(some.token), 0, step->n_rows * sizeof *some.token);
     rig_send(r);
-    assert_int_equal(r->op->tokens(r->lane, some, some.token), 0);
+    assert_int_equal(r->op->step.resolve_tokens(r->lane, some, some.token), 0);
 }
 
 /* What attend() has stored of a row: those keys and values as the cache's type has them. */
@@ -504,7 +504,7 @@ generation_reads_what_the_steps_before_it_stored(void **state)
         }
         rig_send(&r);
         for (uint32_t i = 0; i < ALL; i++) {
-            assert_int_equal(r.op->tokens(r.lane, step[i], step[i].token), 0);
+            assert_int_equal(r.op->step.resolve_tokens(r.lane, step[i], step[i].token), 0);
             assert_int_equal(r.op->attend(r.lane, &a[i], step[i]), 0);
         }
         rig_wait(&r);

@@ -166,7 +166,7 @@ do_scale(struct rig *r, const struct tensor *in, struct tensor out, uint32_t fir
     struct tensor y = tensor_rows(out, first, n);
 
     assert_true(n <= 8);
-    assert_int_equal(r->op->rows(r->lane, y, tensor_rows(in[0], first, n), in[1].data), 0);
+    assert_int_equal(r->op->gather_rows(r->lane, y, tensor_rows(in[0], first, n), in[1].data), 0);
     assert_int_equal(r->op->scale(r->lane, y, 1.7f, 30), 0);
     assert_int_equal(r->op->add(r->lane, y, tensor_rows(in[0], first, n)), 0);
 }
@@ -225,7 +225,7 @@ do_residual(struct rig *r, const struct tensor *in, struct tensor out, uint32_t 
     y.dtype = r->act; /* in the room of an fp32 row */
     y.stride *= (uint32_t)(4 / dtype_bytes(r->act, 1));
     a.y = y;
-    assert_int_equal(r->op->rows(r->lane, x, tensor_rows(in[0], first, n), in[4].data), 0);
+    assert_int_equal(r->op->gather_rows(r->lane, x, tensor_rows(in[0], first, n), in[4].data), 0);
     if (fused) {
         assert_int_equal(r->op->residual(r->lane, &a), 0);
         return;
@@ -346,7 +346,7 @@ static void
 do_fill(struct rig *r, const struct tensor *in, struct tensor out, uint32_t first, uint32_t n)
 {
     (void)in, (void)n;
-    if (first == 0) assert_int_equal(r->op->fill_random(r->lane, out, 9, 0, 0, 1), 0);
+    if (first == 0) assert_int_equal(r->op->mem.fill_random(r->lane, out, 9, 0, 0, 1), 0);
 }
 
 static void
@@ -361,8 +361,8 @@ a_part_of_a_matrix_is_filled_as_in_the_whole(void **state)
     all = rig_empty(&r, DT_F32, ROWS, COLS, COLS);
     part = rig_empty(&r, DT_F32, ROWS - ROW, COLS - COL, COLS);
     rig_send(&r);
-    assert_int_equal(r.op->fill_random(r.lane, all, 7, 0, 0, 1), 0);
-    assert_int_equal(r.op->fill_random(r.lane, part, 7, ROW * COLS + COL, COLS, 1), 0);
+    assert_int_equal(r.op->mem.fill_random(r.lane, all, 7, 0, 0, 1), 0);
+    assert_int_equal(r.op->mem.fill_random(r.lane, part, 7, ROW * COLS + COL, COLS, 1), 0);
     rig_wait(&r);
     assert_true(same_bits(tensor_cols(tensor_rows(all, ROW, ROWS - ROW), COL, COLS - COL), part));
     rig_close(&r);
@@ -628,7 +628,7 @@ two_lanes_at_once_give_the_same_bits_as_one(void **state)
 
     (void)state;
     rig_open(&r, "auto", 2);
-    assert_int_equal(r.op->lane_open(r.gpu, rig_cuda() ? gpu_units(r.gpu) : 2, &other, &e), 0);
+    assert_int_equal(r.op->lane.open(r.gpu, rig_cuda() ? gpu_units(r.gpu) : 2, &other, &e), 0);
     x = rig_tensor(&r, r.act, ROWS, K, K, 1);
     w = rig_tensor(&r, rig_cuda() ? r.act : DT_BF16, OUT, K, K, 1);
     want = rig_output(&r, ROWS, OUT, OUT);
@@ -640,13 +640,13 @@ two_lanes_at_once_give_the_same_bits_as_one(void **state)
     for (uint64_t i = 1; i <= TIMES; i++) {
         assert_int_equal(r.op->matmul(r.lane, a, x, w, NO_TENSOR, 0), 0);
         assert_int_equal(r.op->matmul(other, b, x, w, NO_TENSOR, 0), 0);
-        assert_int_equal(r.op->lane_mark(other, i), 0);
-        assert_int_equal(r.op->lane_after(r.lane, other, i), 0);
+        assert_int_equal(r.op->lane.mark(other, i), 0);
+        assert_int_equal(r.op->lane.after(r.lane, other, i), 0);
         rig_wait(&r);
         assert_true(same_bits(want, a));
         assert_true(same_bits(want, b));
     }
-    r.op->lane_close(other);
+    r.op->lane.close(other);
     rig_close(&r);
 }
 
@@ -676,7 +676,7 @@ bits_stay_when_lanes_change_their_parts_between_ops(void **state)
     n_shapes = rig_cuda() ? ARRAY_LEN(shape) : 1;
     if (rig_cuda()) units = gpu_units(r.gpu);
     lane[0] = r.lane;
-    assert_int_equal(r.op->lane_open(r.gpu, units, &lane[1], &e), 0);
+    assert_int_equal(r.op->lane.open(r.gpu, units, &lane[1], &e), 0);
     for (size_t s = 0; s < n_shapes; s++) {
         uint32_t rows = shape[s].rows, k = shape[s].k, out = shape[s].out;
 
@@ -694,13 +694,13 @@ bits_stay_when_lanes_change_their_parts_between_ops(void **state)
                          parts.grain *
                              (uint32_t)(t % ((units - 2 * parts.least) / parts.grain + 1));
 
-        assert_int_equal(r.op->lane_part(lane[0], 0, first), 0);
-        assert_int_equal(r.op->lane_part(lane[1], first, units - first), 0);
+        assert_int_equal(r.op->lane.part(lane[0], 0, first), 0);
+        assert_int_equal(r.op->lane.part(lane[1], first, units - first), 0);
         for (int i = 0; i < 2; i++)
             for (size_t s = 0; s < n_shapes; s++)
                 assert_int_equal(r.op->matmul(lane[i], y[i][s], x[s], w[s], NO_TENSOR, 0), 0);
-        assert_int_equal(r.op->lane_mark(lane[1], t), 0);
-        assert_int_equal(r.op->lane_after(r.lane, lane[1], t), 0);
+        assert_int_equal(r.op->lane.mark(lane[1], t), 0);
+        assert_int_equal(r.op->lane.after(r.lane, lane[1], t), 0);
         rig_wait(&r);
         for (int i = 0; i < 2; i++)
             for (size_t s = 0; s < n_shapes; s++)
@@ -708,8 +708,8 @@ bits_stay_when_lanes_change_their_parts_between_ops(void **state)
                     fail_msg("%s, shape %zu, part %d of %u and %u", dtype_name(r.act), s, i, first,
                              units - first);
     }
-    assert_int_equal(r.op->lane_part(lane[0], 0, units), 0);
-    r.op->lane_close(lane[1]);
+    assert_int_equal(r.op->lane.part(lane[0], 0, units), 0);
+    r.op->lane.close(lane[1]);
     rig_close(&r);
 }
 

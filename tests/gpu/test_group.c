@@ -83,7 +83,7 @@ fetch(const void *from, size_t i, enum dtype t)
 static void
 wait_all(struct side *s)
 {
-    OK(s->op->lane_mark(s->lane, ++s->step));
+    OK(s->op->lane.mark(s->lane, ++s->step));
     OK(gpu_wait(s->lane, s->step, s->step));
 }
 
@@ -126,7 +126,7 @@ lay_out(struct side *s, const struct tensor *x, const float *mine)
 
         store(s->host, i, col < x->dim[1] ? mine[row * x->dim[1] + col] : -7, x->dtype);
     }
-    OK(s->op->put(s->lane, x->data, s->host, dtype_bytes(x->dtype, n)));
+    OK(s->op->mem.put(s->lane, x->data, s->host, dtype_bytes(x->dtype, n)));
     wait_all(s);
 }
 
@@ -135,7 +135,7 @@ look(struct side *s, const struct tensor *x, const float *want, const char *what
 {
     size_t n = (size_t)(x->dim[0] - 1) * x->stride + x->dim[1];
 
-    OK(s->op->get(s->lane, s->host, x->data, dtype_bytes(x->dtype, n)));
+    OK(s->op->mem.get(s->lane, s->host, x->data, dtype_bytes(x->dtype, n)));
     wait_all(s);
     compare(s, x, want, what);
 }
@@ -172,20 +172,20 @@ one_sum(struct side *s, uint32_t rows, uint32_t cols, uint32_t gap, bool graph)
     draw(s, n, t);
     add_up(s, n, t);
     lay_out(s, &x, s->before[s->rank]);
-    if (graph) OK(s->op->graph_begin(s->lane));
-    OK(s->op->all_reduce(s->lane, x));
+    if (graph) OK(s->op->graph.begin(s->lane));
+    OK(s->op->collective.all_reduce(s->lane, x));
     if (graph) {
-        OK(s->op->graph_end(s->lane, &g, &bytes));
-        OK(s->op->graph_run(s->lane, g));
+        OK(s->op->graph.end(s->lane, &g, &bytes));
+        OK(s->op->graph.run(s->lane, g));
     }
     look(s, &x, s->after, graph ? "a recorded sum" : "a sum");
     for (int again = 0; graph && again < 5; again++) {
         for (uint32_t r = 0; r < s->ranks; r++) memcpy(s->before[r], s->after, n * sizeof(float));
         add_up(s, n, t);
-        OK(s->op->graph_run(s->lane, g));
+        OK(s->op->graph.run(s->lane, g));
         look(s, &x, s->after, "a recorded sum, again");
     }
-    if (g) s->op->graph_drop(s->lane, g);
+    if (g) s->op->graph.drop(s->lane, g);
 }
 
 static void
@@ -212,7 +212,7 @@ one_gathering(struct side *s, uint32_t rows, uint32_t cols, uint32_t gap, bool a
         lay_out(s, &other, s->before[1]);
         x = other;
     }
-    OK(s->op->all_gather(s->lane, out, x));
+    OK(s->op->collective.all_gather(s->lane, out, x));
     look(s, &out, s->after, "a gathering");
 }
 
@@ -241,7 +241,7 @@ one_residual(struct side *s, uint32_t rows, uint32_t cols, uint32_t gap, bool in
     if (in_norm) r.in_norm = w;
     for (int i = 0; i < 2; i++) {
         lay_out(s, &in, s->before[s->rank]);
-        if (i) OK(s->op->all_reduce(s->lane, in));
+        if (i) OK(s->op->collective.all_reduce(s->lane, in));
         r.x = x[i];
         r.y = y[i];
         r.parts = i == 0;
@@ -252,7 +252,7 @@ one_residual(struct side *s, uint32_t rows, uint32_t cols, uint32_t gap, bool in
         struct tensor *z = of ? y : x;
 
         for (int i = 0; i < 2; i++) {
-            OK(s->op->get(s->lane, s->host, z[i].data, dtype_bytes(z[i].dtype, n)));
+            OK(s->op->mem.get(s->lane, s->host, z[i].data, dtype_bytes(z[i].dtype, n)));
             wait_all(s);
             for (size_t k = 0; k < n; k++) seen[i][k] = fetch(s->host, k, z[i].dtype);
         }
@@ -269,7 +269,7 @@ a_gathering_of_no_columns(struct side *s)
 {
     struct tensor out = tensor_at(s, 0, DT_F32, 3, 0, 8);
 
-    OK(s->op->all_gather(s->lane, out, out));
+    OK(s->op->collective.all_gather(s->lane, out, out));
     wait_all(s);
 }
 
@@ -327,7 +327,7 @@ open_side(struct side *s, uint32_t rank, uint32_t ranks, int fd)
     s->op = gpu_ops(s->gpu);
     for (enum dtype t = DT_F32; t <= DT_F16; t++)
         if (gpu_act_dtype(s->gpu, t) == t) s->dtypes[s->n_dtypes++] = t;
-    if (s->op->arena_make(s->gpu, "group", 2 * ROOM, &s->arena, &e) < 0) {
+    if (s->op->mem.arena_make(s->gpu, "group", 2 * ROOM, &s->arena, &e) < 0) {
         fprintf(stderr, "rank %u: %s\n", rank, e.text);
         _exit(1);
     }
@@ -346,7 +346,7 @@ a_rank(uint32_t rank, uint32_t ranks, int fd)
     alarm(ALONE);
     open_side(s, rank, ranks, fd);
     for (int i = 0; i < LANES; i++)
-        if (s->op->lane_open(s->gpu, gpu_units(s->gpu), &lanes[i], &e) < 0) {
+        if (s->op->lane.open(s->gpu, gpu_units(s->gpu), &lanes[i], &e) < 0) {
             fprintf(stderr, "rank %u: %s\n", rank, e.text);
             _exit(1);
         }
@@ -357,8 +357,8 @@ a_rank(uint32_t rank, uint32_t ranks, int fd)
         large(s);
     }
     if (rank == 0 && *gpu_group(s->gpu)) fprintf(stderr, "%s\n", gpu_group(s->gpu));
-    for (int i = 0; i < LANES; i++) s->op->lane_close(lanes[i]);
-    s->op->arena_drop(s->gpu, &s->arena);
+    for (int i = 0; i < LANES; i++) s->op->lane.close(lanes[i]);
+    s->op->mem.arena_drop(s->gpu, &s->arena);
     gpu_close(s->gpu);
     _exit(0);
 }

@@ -423,7 +423,7 @@ rows_copies_are_bytes(void **state)
         which = rig_bytes(&r, 50 * sizeof *which);
         for (int i = 0; i < 50; i++) HOST(which)[i] = test_below(20);
         rig_send(&r);
-        assert_int_equal(r.op->rows(r.lane, y, x, which), 0);
+        assert_int_equal(r.op->gather_rows(r.lane, y, x, which), 0);
         rig_wait(&r);
         for (uint32_t i = 0; i < 50; i++)
             for (uint32_t j = 0; j < d; j++) assert_true(at(y, i, j) == at(x, HOST(which)[i], j));
@@ -467,14 +467,14 @@ copies_edits_and_tokens_land_where_they_should(void **state)
 
     for (uint32_t i = 0; i < N; i++) host[i] = HOST(a)[i] = i;
     rig_send(&r);
-    assert_int_equal(r.op->put(r.lane, b, host, sizeof host), 0);
-    assert_int_equal(r.op->copy(r.lane, b + 1, a, 64), 0);
-    assert_int_equal(r.op->get(r.lane, back, b, sizeof back), 0);
-    assert_int_equal(r.op->edit(r.lane,
-                                (struct tables){ .n = 2, .stride = { 2, 3 }, .table = { t0, t1 } },
-                                edits, 3),
-                     0);
-    assert_int_equal(r.op->tokens(r.lane, rows, lasts), 0);
+    assert_int_equal(r.op->mem.put(r.lane, b, host, sizeof host), 0);
+    assert_int_equal(r.op->mem.copy(r.lane, b + 1, a, 64), 0);
+    assert_int_equal(r.op->mem.get(r.lane, back, b, sizeof back), 0);
+    assert_int_equal(
+        r.op->step.update_tables(
+            r.lane, (struct tables){ .n = 2, .stride = { 2, 3 }, .table = { t0, t1 } }, edits, 3),
+        0);
+    assert_int_equal(r.op->step.resolve_tokens(r.lane, rows, lasts), 0);
     rig_wait(&r);
     for (uint32_t i = 0; i < N; i++)
         if (back[i] != (i >= 1 && i <= 16 ? i - 1 : i)) fail_msg("word %u is %u", i, back[i]);
@@ -498,11 +498,11 @@ same_on_the_cpu(struct tensor t)
     struct gpu *cpu;
 
     assert_int_equal(gpu_open(&cpu, &o, &e), 0);
-    assert_int_equal(gpu_ops(cpu)->lane_open(cpu, 1, &lane, &e), 0);
+    assert_int_equal(gpu_ops(cpu)->lane.open(cpu, 1, &lane, &e), 0);
     here.data = malloc(dtype_bytes(t.dtype, (size_t)t.dim[0] * t.stride));
     assert_non_null(here.data);
-    assert_int_equal(gpu_ops(cpu)->fill_random(lane, here, 42, 0, 0, 0.02f), 0);
-    gpu_ops(cpu)->lane_close(lane);
+    assert_int_equal(gpu_ops(cpu)->mem.fill_random(lane, here, 42, 0, 0, 0.02f), 0);
+    gpu_ops(cpu)->lane.close(lane);
     gpu_close(cpu);
     assert_true(same_bits(here, t));
     free(here.data);
@@ -524,10 +524,10 @@ random_weights_are_normal_and_depend_on_seed_and_index_alone(void **state)
     c = rig_empty(&r, DT_F32, N, COLS, COLS);
     h = rig_empty(&r, DT_BF16, N, COLS, COLS);
     rig_send(&r);
-    assert_int_equal(r.op->fill_random(r.lane, a, 42, 0, 0, 0.02f), 0);
-    assert_int_equal(r.op->fill_random(r.lane, b, 42, 0, 0, 0.02f), 0);
-    assert_int_equal(r.op->fill_random(r.lane, c, 43, 0, 0, 0.02f), 0);
-    assert_int_equal(r.op->fill_random(r.lane, h, 42, 0, 0, 0.02f), 0);
+    assert_int_equal(r.op->mem.fill_random(r.lane, a, 42, 0, 0, 0.02f), 0);
+    assert_int_equal(r.op->mem.fill_random(r.lane, b, 42, 0, 0, 0.02f), 0);
+    assert_int_equal(r.op->mem.fill_random(r.lane, c, 43, 0, 0, 0.02f), 0);
+    assert_int_equal(r.op->mem.fill_random(r.lane, h, 42, 0, 0, 0.02f), 0);
     rig_wait(&r);
     assert_true(same_bits(a, b));
     assert_int_not_equal(memcmp(HOST(a.data), HOST(c.data), 64), 0);

@@ -38,20 +38,20 @@ open_two(struct two *t)
     t->least = parts.least;
     t->grain = parts.grain;
     t->lane[0] = t->r.lane;
-    if (t->r.op->lane_open(t->r.gpu, t->units, &t->lane[1], &e) < 0) fail_msg("%s", e.text);
+    if (t->r.op->lane.open(t->r.gpu, t->units, &t->lane[1], &e) < 0) fail_msg("%s", e.text);
 }
 
 static void
 to_part(struct two *t, int lane, uint32_t first, uint32_t n)
 {
-    if (t->r.op->lane_part(t->lane[lane], first, n) < 0) fail_msg("%s", gpu_why(t->r.gpu));
+    if (t->r.op->lane.part(t->lane[lane], first, n) < 0) fail_msg("%s", gpu_why(t->r.gpu));
 }
 
 static void
 close_two(struct two *t)
 {
     to_part(t, 0, 0, t->units);
-    t->r.op->lane_close(t->lane[1]);
+    t->r.op->lane.close(t->lane[1]);
     rig_close(&t->r);
 }
 
@@ -156,8 +156,8 @@ a_lane_on_one_part_sees_what_another_wrote_on_the_other(void **state)
             anywhere(&t, who);
         }
         for (int i = 0; i < 3; i++) change(&t, who, &s);
-        assert_int_equal(t.r.op->lane_mark(t.lane[who], 1000000 + step), 0);
-        assert_int_equal(t.r.op->lane_after(t.lane[!who], t.lane[who], 1000000 + step), 0);
+        assert_int_equal(t.r.op->lane.mark(t.lane[who], 1000000 + step), 0);
+        assert_int_equal(t.r.op->lane.after(t.lane[!who], t.lane[who], 1000000 + step), 0);
     }
     t.r.step = 2000000;
     check_sum(&t, &s);
@@ -174,15 +174,15 @@ what_is_no_division_is_refused_and_the_lane_goes_on(void **state)
     open_two(&t);
     s = make_sum(&t);
     to_part(&t, 0, 0, some_division(&t));
-    assert_int_equal(t.r.op->lane_part(t.lane[0], 0, t.units + 1), -EINVAL);
+    assert_int_equal(t.r.op->lane.part(t.lane[0], 0, t.units + 1), -EINVAL);
     if (rig_cuda()) {
         uint32_t n = 2 * t.grain;
 
-        assert_int_equal(t.r.op->lane_part(t.lane[0], t.grain, n), -EINVAL);
+        assert_int_equal(t.r.op->lane.part(t.lane[0], t.grain, n), -EINVAL);
         assert_non_null(strstr(gpu_why(t.r.gpu), "neither the first nor the last"));
         n++;
         while (t.grain > 1 && (n % t.grain == 0 || (t.units - n) % t.grain == 0)) n++;
-        if (t.grain > 1) assert_int_equal(t.r.op->lane_part(t.lane[0], 0, n), -EINVAL);
+        if (t.grain > 1) assert_int_equal(t.r.op->lane.part(t.lane[0], 0, n), -EINVAL);
     }
     change(&t, 0, &s);
     check_sum(&t, &s);
@@ -208,29 +208,29 @@ a_graph_stays_on_its_part_and_keeps_its_division(void **state)
     for (uint32_t i = 0; i <= GPU_DIVISIONS; i++) at[i] = t.least + (i + 1) * t.grain;
     for (int i = 0; i < GPU_DIVISIONS; i++) {
         to_part(&t, 0, i % 2 ? at[i] : 0, i % 2 ? t.units - at[i] : at[i]);
-        assert_int_equal(t.r.op->graph_begin(t.lane[0]), 0);
-        assert_int_equal(t.r.op->lane_part(t.lane[0], 0, t.units), -EINVAL);
+        assert_int_equal(t.r.op->graph.begin(t.lane[0]), 0);
+        assert_int_equal(t.r.op->lane.part(t.lane[0], 0, t.units), -EINVAL);
         assert_int_equal(t.r.op->add(t.lane[0], s.x, s.one), 0);
-        assert_int_equal(t.r.op->graph_end(t.lane[0], &g[i], &bytes), 0);
+        assert_int_equal(t.r.op->graph.end(t.lane[0], &g[i], &bytes), 0);
     }
     for (int round = 0; round < 20; round++) {
         int i = (int)test_below(GPU_DIVISIONS);
 
         to_part(&t, 0, i % 2 ? at[i] : 0, i % 2 ? t.units - at[i] : at[i]);
-        assert_int_equal(t.r.op->graph_run(t.lane[0], g[i]), 0);
-        assert_int_equal(t.r.op->graph_run(t.lane[0], g[(i + 1) % GPU_DIVISIONS]), -EINVAL);
+        assert_int_equal(t.r.op->graph.run(t.lane[0], g[i]), 0);
+        assert_int_equal(t.r.op->graph.run(t.lane[0], g[(i + 1) % GPU_DIVISIONS]), -EINVAL);
         assert_non_null(strstr(gpu_why(t.r.gpu), "another part"));
         s.want += 1;
     }
     to_part(&t, 0, 0, t.units);
-    assert_int_equal(t.r.op->lane_part(t.lane[0], 0, at[GPU_DIVISIONS]), -EBUSY);
+    assert_int_equal(t.r.op->lane.part(t.lane[0], 0, at[GPU_DIVISIONS]), -EBUSY);
     change(&t, 0, &s);
     check_sum(&t, &s);
-    t.r.op->graph_drop(t.lane[0], g[0]);
+    t.r.op->graph.drop(t.lane[0], g[0]);
     to_part(&t, 0, 0, at[GPU_DIVISIONS]); /* where the one was whose graph is gone */
     change(&t, 0, &s);
     check_sum(&t, &s);
-    for (int i = 1; i < GPU_DIVISIONS; i++) t.r.op->graph_drop(t.lane[0], g[i]);
+    for (int i = 1; i < GPU_DIVISIONS; i++) t.r.op->graph.drop(t.lane[0], g[i]);
     close_two(&t);
 }
 
@@ -248,8 +248,8 @@ make_product(struct two *t)
                          rig_device(&t->r, DT_BF16, ROWS, WIDE),
                          rig_device(&t->r, DT_BF16, WIDE, WIDE) };
 
-    assert_int_equal(t->r.op->fill_random(t->lane[0], p.x, 1, 0, 0, 1), 0);
-    assert_int_equal(t->r.op->fill_random(t->lane[0], p.w, 2, 0, 0, 1), 0);
+    assert_int_equal(t->r.op->mem.fill_random(t->lane[0], p.x, 1, 0, 0, 1), 0);
+    assert_int_equal(t->r.op->mem.fill_random(t->lane[0], p.w, 2, 0, 0, 1), 0);
     return p;
 }
 
@@ -274,7 +274,7 @@ time_of(struct two *t, const struct product p[2], int first, int second)
         if (timed) multiply(t, 0, &p[0], first);
         if (timed) multiply(t, 1, &p[1], second);
         step++;
-        for (int i = 0; i < 2; i++) assert_int_equal(t->r.op->lane_mark(t->lane[i], step), 0);
+        for (int i = 0; i < 2; i++) assert_int_equal(t->r.op->lane.mark(t->lane[i], step), 0);
         for (int i = 0; i < 2; i++) assert_int_equal(gpu_wait(t->lane[i], step, step), 0);
     }
     t->r.step = step;

@@ -102,7 +102,7 @@ edits_stand_in_the_order_they_are_given(void **state)
             want[e.table][e.seat * t.stride[e.table] + e.entry] = e.at;
         }
         rig_send(&r);
-        assert_int_equal(r.op->edit(r.lane, t, edit, n), 0);
+        assert_int_equal(r.op->step.update_tables(r.lane, t, edit, n), 0);
         rig_wait(&r);
         for (uint32_t i = 0; i < n_tables; i++) {
             assert_memory_equal(HOST(t.table[i]), want[i],
@@ -156,7 +156,7 @@ histories_begin_at_position_0_and_know_every_token_since(void **state)
             }
         }
         rig_send(&r);
-        assert_int_equal(r.op->see(r.lane, seen, words, all, run, n_runs), 0);
+        assert_int_equal(r.op->step.mark_tokens(r.lane, seen, words, all, run, n_runs), 0);
         rig_wait(&r);
         assert_memory_equal(HOST(seen), want, bits * sizeof *want);
         test_free(want);
@@ -289,7 +289,7 @@ random_weights_are_those_of_the_cpu(void **state)
     (void)state;
     if (gpu_open(&cpu, &o, &e) < 0) fail_msg("%s", e.text);
     op = gpu_ops(cpu);
-    if (op->lane_open(cpu, 1, &lane, &e) < 0) fail_msg("%s", e.text);
+    if (op->lane.open(cpu, 1, &lane, &e) < 0) fail_msg("%s", e.text);
     for (uint64_t round = 1; round <= 30; round++) {
         static const enum dtype type[] = { DT_F32, DT_BF16, DT_F16 };
         enum dtype t = type[test_below(3)];
@@ -303,17 +303,17 @@ random_weights_are_those_of_the_cpu(void **state)
         want = x;
         want.data = test_malloc(dtype_bytes(t, (size_t)rows * stride));
         rig_send(&r);
-        assert_int_equal(r.op->fill_random(r.lane, x, round << 40 | round, 0, 0, 0.02f), 0);
-        assert_int_equal(op->fill_random(lane, want, round << 40 | round, 0, 0, 0.02f), 0);
-        assert_int_equal(op->lane_mark(lane, round), 0);
+        assert_int_equal(r.op->mem.fill_random(r.lane, x, round << 40 | round, 0, 0, 0.02f), 0);
+        assert_int_equal(op->mem.fill_random(lane, want, round << 40 | round, 0, 0, 0.02f), 0);
+        assert_int_equal(op->lane.mark(lane, round), 0);
         rig_wait(&r);
-        while (op->lane_done(lane) < round) {
+        while (op->lane.done(lane) < round) {
         }
         assert_true(same_bits(x, want));
         test_free(want.data);
         rig_close(&r);
     }
-    op->lane_close(lane);
+    op->lane.close(lane);
     gpu_close(cpu);
 }
 

@@ -65,7 +65,7 @@ sample_with(const char *isa, uint32_t threads, struct tensor logits, const struc
     assert_int_equal(r.op->sample(r.lane, &s), 0);
     rig_wait(&r);
     d = *HOST(there);
-    d.error = r.op->lane_error(r.lane);
+    d.error = r.op->lane.error(r.lane);
     rig_close(&r);
     return d;
 }
@@ -194,7 +194,7 @@ the_repetition_penalty_divides_positive_and_multiplies_negative_logits_of_seen_t
     const struct run *runs = rig_copy(&r, run, sizeof run);
 
     rig_send(&r);
-    assert_int_equal(r.op->see(r.lane, seen, 3, rows, runs, 2), 0);
+    assert_int_equal(r.op->step.mark_tokens(r.lane, seen, 3, rows, runs, 2), 0);
     rig_wait(&r);
     assert_int_equal(HOST(seen)[0], 1 << 5);          /* from position 7 on: added */
     assert_int_equal(HOST(seen)[3], 1 << 3 | 1 << 9); /* from position 0: the rest is forgotten */
@@ -298,7 +298,7 @@ a_token_that_is_not_allowed_is_not_chosen_and_has_no_probability(void **state)
     rig_send(&r);
     assert_int_equal(r.op->sample(r.lane, &s), 0);
     rig_wait(&r);
-    assert_int_equal(r.op->lane_error(r.lane), 0);
+    assert_int_equal(r.op->lane.error(r.lane), 0);
     assert_int_equal(HOST(s.token)[0], 4);
     assert_int_equal(HOST(s.top)[0].id, 4);
     assert_true(HOST(s.top)[0].logprob > -0.001f);
@@ -612,7 +612,7 @@ a_token_is_the_same_on_every_device_whatever_a_row_asks_for(void **state)
     (void)state;
     assert_int_equal(gpu_open(&cpu, &(struct gpu_options){ .device = "cpu", .isa = "scalar" }, &e),
                      0);
-    assert_int_equal(gpu_ops(cpu)->lane_open(cpu, 1, &lane, &e), 0);
+    assert_int_equal(gpu_ops(cpu)->lane.open(cpu, 1, &lane, &e), 0);
     for (uint64_t n = 0; n < (uint64_t)rig_rounds(60); n++) {
         uint32_t vocab = width[n % 6 ? test_below(8) : test_below(ARRAY_LEN(width))];
         uint32_t stride = vocab + test_below(5), n_top = 0, words = WORDS - test_below(100);
@@ -674,9 +674,9 @@ a_token_is_the_same_on_every_device_whatever_a_row_asks_for(void **state)
         assert_int_equal(r.op->sample(r.lane, &s), 0);
         rig_wait(&r);
         assert_int_equal(gpu_ops(cpu)->sample(lane, &t), 0);
-        assert_int_equal(gpu_ops(cpu)->lane_mark(lane, n + 1), 0);
-        while (gpu_ops(cpu)->lane_done(lane) < n + 1) usleep(50);
-        assert_int_equal(r.op->lane_error(r.lane), 0);
+        assert_int_equal(gpu_ops(cpu)->lane.mark(lane, n + 1), 0);
+        while (gpu_ops(cpu)->lane.done(lane) < n + 1) usleep(50);
+        assert_int_equal(r.op->lane.error(r.lane), 0);
         for (uint32_t i = 0; i < ROWS; i++) {
             const struct top *a = HOST(s.top) + row[i].first_top, *b = top[1] + row[i].first_top;
 
@@ -705,7 +705,7 @@ a_token_is_the_same_on_every_device_whatever_a_row_asks_for(void **state)
                             sizeof *s.top * (ROWS * 1024 - n_top));
         rig_close(&r);
     }
-    gpu_ops(cpu)->lane_close(lane);
+    gpu_ops(cpu)->lane.close(lane);
     gpu_close(cpu);
 }
 

@@ -370,7 +370,7 @@ a_run_of_no_rows_leaves_its_state_alone(void **state)
     s.state_at = 3 * 4 * s.x.dim[1];
     do_scan(&r, &j, &s);
     rig_wait(&r);
-    assert_int_equal(r.op->lane_error(r.lane), 0);
+    assert_int_equal(r.op->lane.error(r.lane), 0);
     for (size_t i = 0; i < SEATS * 2 * j.state.slice_bytes / sizeof(float); i++)
         assert_true(isnan(((const float *)rig_host(j.state.base))[i]));
     rig_close(&r);

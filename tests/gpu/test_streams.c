@@ -31,7 +31,7 @@ times_is_the_product_and_a_copy_in_another_dtype(void **state)
         y = rig_output(&r, rows, d, d + test_below(pad));
         if (n % 3) w = rig_tensor(&r, rig_vector(&r), n % 3 == 1 ? 1 : rows, d, d, 1);
         rig_send(&r);
-        assert_int_equal(r.op->times(r.lane, y, x, w), 0);
+        assert_int_equal(r.op->mul(r.lane, y, x, w), 0);
         rig_wait(&r);
         for (uint32_t i = 0; i < rows; i++)
             for (uint32_t j = 0; j < d; j++) {
@@ -59,7 +59,7 @@ sparsify_keeps_what_stands_out_of_its_row(void **state)
         x = rig_tensor(&r, r.act, rows, d, whole ? d : d + test_below(9), 2);
         old = rig_twice(&r, x);
         rig_send(&r);
-        assert_int_equal(r.op->sparsify(r.lane, x, (float)factor), 0);
+        assert_int_equal(r.op->gaussian_topk(r.lane, x, (float)factor), 0);
         rig_wait(&r);
         for (uint32_t i = 0; i < rows; i++) {
             double mean = 0, squares = 0, edge, most = 0;
@@ -92,7 +92,7 @@ level_gives_a_row_the_size_of_another(void **state)
         old = rig_twice(&r, y);
         like = rig_tensor(&r, DT_F32, rows, d, d, 3);
         rig_send(&r);
-        assert_int_equal(r.op->level(r.lane, y, like, 1e-5f), 0);
+        assert_int_equal(r.op->match_rms(r.lane, y, like, 1e-5f), 0);
         rig_wait(&r);
         for (uint32_t i = 0; i < rows; i++) {
             double want = 0, have = 0;
@@ -164,10 +164,10 @@ all_of(struct rig *r, struct tensor x, struct tensor coef, struct tensor w, uint
     };
 
     assert_int_equal(r->op->altup(r->lane, &a), 0);
-    assert_int_equal(r->op->times(r->lane, half, half, w), 0);
+    assert_int_equal(r->op->mul(r->lane, half, half, w), 0);
     assert_int_equal(
-        r->op->level(r->lane, half, tensor_cols(part, x.dim[1] / 2, x.dim[1] / 2), 1e-5f), 0);
-    if (r->act == DT_F32) assert_int_equal(r->op->sparsify(r->lane, half, 0.5f), 0);
+        r->op->match_rms(r->lane, half, tensor_cols(part, x.dim[1] / 2, x.dim[1] / 2), 1e-5f), 0);
+    if (r->act == DT_F32) assert_int_equal(r->op->gaussian_topk(r->lane, half, 0.5f), 0);
 }
 
 static void

@@ -173,8 +173,8 @@ queue_encoders(struct exec *x, struct exec_lane *l, const struct batch *b, const
     if (!t->encode) return encode_slices(x, l, b, t);
     for (uint32_t i = 0; i < b->n_encode; i++) n += b->encode[i].n_rows;
     TRY(queue_piece(x, l, t, t->encode, encode));
-    return x->op->rows(l->lane, tensor_rows(x->enc_out, b->encode[0].enc_row, n),
-                       tensor_rows(l->source_out, 0, n), t->enc_place);
+    return x->op->gather_rows(l->lane, tensor_rows(x->enc_out, b->encode[0].enc_row, n),
+                              tensor_rows(l->source_out, 0, n), t->enc_place);
 }
 
 /* A piece. All new sources at once: a layer's weights are read once, however many there are. */
@@ -195,7 +195,7 @@ queue_projections(struct exec *x, struct exec_lane *l, const struct todo *t)
 {
     if (!t->n_project) return 0;
     if (t->project_first == NOT_TOGETHER)
-        TRY(x->op->rows(l->lane, tensor_rows(l->sources, 0, t->n_project), x->enc_out,
-                        t->project_row));
+        TRY(x->op->gather_rows(l->lane, tensor_rows(l->sources, 0, t->n_project), x->enc_out,
+                               t->project_row));
     return queue_piece(x, l, t, t->project, project);
 }

@@ -64,7 +64,7 @@ queue_pass(struct exec *x, struct exec_lane *l, const struct image *im, uint32_t
 {
     const struct model_shape *shape = &x->m->shape;
 
-    TRY(x->op->put(l->lane, im->dev, im->host, im->used));
+    TRY(x->op->mem.put(l->lane, im->dev, im->host, im->used));
     if (shape->n_encoder_layers && n > 1) TRY(queue_source(x, l, n));
     TRY(x->m->arch->forward(x->m, &l->step, 0, 1));
     TRY(x->m->arch->forward(x->m, &l->step, shape->n_layers - 1, 1));
@@ -75,7 +75,7 @@ int
 settle(struct exec *x, struct exec_lane *l)
 {
     for (uint64_t mark = 2; mark-- > 0;) { /* 0 at last: steps count from 1 */
-        TRY(x->op->lane_mark(l->lane, mark));
+        TRY(x->op->lane.mark(l->lane, mark));
         TRY(gpu_wait(l->lane, mark, mark));
     }
     return 0;

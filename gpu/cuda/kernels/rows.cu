@@ -149,7 +149,7 @@ rows_as(const struct k_lane *l, const struct tensor &y, const struct tensor &x,
 } /* namespace */
 
 cudaError_t
-k_rows(const struct k_lane *l, struct tensor y, struct tensor x, const uint32_t *which)
+k_gather_rows(const struct k_lane *l, struct tensor y, struct tensor x, const uint32_t *which)
 {
     size_t bytes = x.dim[1] * bytes_of(x.dtype);
     size_t fit = (uintptr_t)y.data | (uintptr_t)x.data | bytes | y.stride * bytes_of(y.dtype) |
@@ -165,7 +165,7 @@ k_rows(const struct k_lane *l, struct tensor y, struct tensor x, const uint32_t 
 }
 
 cudaError_t
-k_tokens(const struct k_lane *l, struct rows r, const int32_t *last)
+k_resolve_tokens(const struct k_lane *l, struct rows r, const int32_t *last)
 {
     if (r.n_rows == 0) return cudaSuccess;
     return launch(tokens, (r.n_rows + THREADS - 1) / THREADS, THREADS, 0, l->st, r.token, r.seat,
@@ -173,7 +173,7 @@ k_tokens(const struct k_lane *l, struct rows r, const int32_t *last)
 }
 
 cudaError_t
-k_see(const struct k_lane *l, uint32_t *seen, uint32_t seen_words, struct rows r,
+k_mark_tokens(const struct k_lane *l, uint32_t *seen, uint32_t seen_words, struct rows r,
       const struct run *run, uint32_t n_runs)
 {
     if (n_runs == 0) return cudaSuccess;
@@ -181,7 +181,7 @@ k_see(const struct k_lane *l, uint32_t *seen, uint32_t seen_words, struct rows r
 }
 
 cudaError_t
-k_edit(const struct k_lane *l, struct tables t, const struct table_edit *e, uint32_t n)
+k_update_tables(const struct k_lane *l, struct tables t, const struct table_edit *e, uint32_t n)
 {
     if (n == 0) return cudaSuccess;
     if (t.n > 8) return cudaErrorInvalidValue;
