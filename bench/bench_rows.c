@@ -2,7 +2,7 @@
  *
  * A figure is the median of RUNS runs: of a recorded graph of one op again and again (what is read lies in
  * the cache where rows are few, as in a step), of 8,192 rows and of copies as they come. What is timed is
- * checked by tests/gpu/test_rows, which runs before it in the same part of bench-gpu.
+ * checked by tests/gpu/test_step_inputs, which runs before it in the same part of bench-gpu.
  *
  *     bench_rows [--device cuda:N]
  */

@@ -3,7 +3,7 @@
 #define CPU_CPU_OPS_H
 
 #include "gpu/cpu/cpu.h"
-#include "gpu/cpu/cpu_group.h"
+#include "gpu/cpu/cpu_collective.h"
 #include "gpu/device.h"
 
 /* The device struct: the instruction set picked at open is every lane's. */

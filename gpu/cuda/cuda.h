@@ -1,8 +1,8 @@
 /* cuda.h - inside the CUDA device: its structs, and the way from an op to a kernel.
  *
- * cuda.c opens the device, cuda_arena.c has its memory, cuda_lane.c its queues, cuda_rung.c the parts they may
- * be on, cuda_graph.c recorded pieces of a step, cuda_copy.c what travels, cuda_group.c the other ranks,
- * cuda_pick.c an adapter and the candidates of every op, cuda_choice.c the option that restricts them.
+ * cuda_device.c opens the device, cuda_arena.c has its memory, cuda_lane.c its queues, cuda_partition.c the parts they may
+ * be on, cuda_graph.c recorded pieces of a step, cuda_copy.c what travels, cuda_ranks.c the other ranks,
+ * cuda_pick.c an adapter and the candidates of every op, cuda_candidates.c the option that restricts them.
  *
  * A CUDA error becomes a sentence and a code in one place each: err_set() where a struct err is at hand
  * (open, arenas, lanes), cuda_failed() on a lane, which is finished from then on.
@@ -10,7 +10,7 @@
 #ifndef CUDA_CUDA_H
 #define CUDA_CUDA_H
 
-#include "gpu/cuda/kernels/kernel.h"
+#include "gpu/cuda/kernels/base/kernel.h"
 #include "gpu/device.h"
 
 #include <cudaTypedefs.h>
@@ -67,7 +67,7 @@ struct cuda_rung {
     } lane[CUDA_RUNG_LANES];
 };
 
-/* cuda_rung.c's; all of it but what look() finds is under the lock. */
+/* cuda_partition.c's; all of it but what look() finds is under the lock. */
 struct cuda_rungs {
 #define X(name, version) PFN_##name##_v##version name;
     RUNG_CALLS(X)
@@ -100,7 +100,7 @@ struct cuda {
     uint32_t allowed[OP_COUNT]; /* candidates, a bit each */
     void *blas;                 /* cuda_blas.c */
     struct cuda_rungs rungs;
-    void *group; /* cuda_group.c; one rank: NULL */
+    void *group; /* cuda_ranks.c; one rank: NULL */
 };
 
 /* What kernels write for the host, in one pinned page. */
@@ -116,7 +116,7 @@ struct cuda_lane {
     struct cuda_rung *rung; /* it is on a part of; NULL: on none */
     cudaEvent_t moved;      /* what was queued before it went to k.st */
     void *blas;             /* cuda_blas.c: handle and workspace */
-    void *channel;          /* cuda_group.c, from its first sum of ranks on */
+    void *channel;          /* cuda_ranks.c, from its first sum of ranks on */
     struct cuda_words *words;
     uint64_t *done_at; /* the device's address of words->done */
     struct {
@@ -182,7 +182,7 @@ int cuda_lane_after(struct lane *l, const struct lane *other, uint64_t step);
 int cuda_lane_fd(const struct lane *l);
 int cuda_lane_error(const struct lane *l);
 
-/* cuda_rung.c */
+/* cuda_partition.c */
 void cuda_rung_look(struct cuda *c); /* gpu.parts */
 int cuda_lane_part(struct lane *l, uint32_t first, uint32_t n);
 /* One more graph was recorded on that division, or one less is there (-1); r NULL: on none. */
@@ -198,7 +198,7 @@ void cuda_graph_drop(struct lane *l, struct graph *g);
 void cuda_range_begin(struct lane *l, const char *name);
 void cuda_range_end(struct lane *l);
 
-/* cuda_clock.c */
+/* cuda_idle_clock.c */
 int cuda_clock_open(struct cuda_lane *l);
 void cuda_clock_close(struct cuda_lane *l);
 void cuda_work_begin(struct lane *l);

@@ -7,10 +7,10 @@
 #include "gpu/cuda/cuda_blas.h"
 
 #include "gpu/cuda/cuda_library.h"
-#include "gpu/cuda/cuda_tuned.h"
-#include "gpu/cuda/kernels/gate.h"
-#include "gpu/cuda/kernels/matmul_any.h"
-#include "gpu/cuda/kernels/matmul_line.h"
+#include "gpu/cuda/cuda_tuning_file.h"
+#include "gpu/cuda/kernels/elementwise/gate.h"
+#include "gpu/cuda/kernels/gemm/matmul_generic.h"
+#include "gpu/cuda/kernels/gemm/matmul_skinny_invariant.h"
 
 #include <cublasLt.h>
 #include <dlfcn.h>

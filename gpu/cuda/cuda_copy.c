@@ -7,8 +7,8 @@
  * kernel, which reads the bus at 51 GB/s and no faster, and take no SMs.
  */
 #include "gpu/cuda/cuda.h"
-#include "gpu/cuda/kernels/blocks.h"
-#include "gpu/cuda/kernels/travel.h"
+#include "gpu/cuda/kernels/memory/copy_blocks.h"
+#include "gpu/cuda/kernels/memory/small_copy.h"
 
 #include <errno.h>
 

@@ -9,7 +9,7 @@
 #include <nvtx3/nvToolsExt.h>
 #include <stdlib.h>
 
-/* As many launches may wait as CUDA_SCALE_LAUNCH_QUEUES says, 4,092 (cuda.c). NODE: bytes of the device's memory. */
+/* As many launches may wait as CUDA_SCALE_LAUNCH_QUEUES says, 4,092 (cuda_device.c). NODE: bytes of the device's memory. */
 enum { MOST_NODES = 2048, NODE = 4096 };
 
 struct graph {

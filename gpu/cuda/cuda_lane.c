@@ -1,4 +1,4 @@
-/* cuda_lane.c - a lane: a stream (or one of several, cuda_rung.c), what its kernels work in, its marks and failures.
+/* cuda_lane.c - a lane: a stream (or one of several, cuda_partition.c), what its kernels work in, its marks and failures.
  *
  * A mark is written by a kernel into pinned host memory, behind everything queued before it: lane_done()
  * is a load. Waiting for another lane goes by an event that every mark leaves: an event
@@ -8,10 +8,10 @@
  */
 #include "gpu/cuda/cuda.h"
 #include "gpu/cuda/cuda_blas.h"
-#include "gpu/cuda/cuda_group.h"
+#include "gpu/cuda/cuda_ranks.h"
 
 #include "base/clock.h"
-#include "gpu/cuda/kernels/travel.h"
+#include "gpu/cuda/kernels/memory/small_copy.h"
 
 #include <errno.h>
 #include <stdlib.h>

@@ -1,7 +1,7 @@
-/* test_attend.c - attend() and rope_store() against naive.h as test_ops.c has the other ops: random shapes,
+/* test_attend.c - attend() and rope_store() against ref_attend.h as test_ops.c has the other ops: random shapes,
  * odd strides, a cache and outputs poisoned with NaN first.
  */
-#include "tests/gpu/naive.h"
+#include "tests/gpu/ref_attend.h"
 #include "tests/test.h"
 
 #include "gpu/fp.h"

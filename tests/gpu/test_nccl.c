@@ -2,8 +2,8 @@
  * library (fake_nccl.c) are built beside this program.
  */
 #include "base/clock.h"
-#include "gpu/cuda/cuda_meet.h"
 #include "gpu/cuda/cuda_nccl.h"
+#include "gpu/cuda/cuda_rendezvous.h"
 #include "gpu/gpu.h"
 #include "tests/test.h"
 

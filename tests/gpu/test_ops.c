@@ -1,10 +1,10 @@
 /* test_ops.c - every op but attention (test_attend.c) against a naive reference in double: random shapes,
- * odd strides, outputs poisoned with NaN first, within the bound of naive.h.
+ * odd strides, outputs poisoned with NaN first, within the bound of ref_attend.h.
  *
  * On a GPU every other shape is one that kernels for whole tiles take; of large outputs a sample is looked
  * at, since the reference is one core.
  */
-#include "tests/gpu/naive.h"
+#include "tests/gpu/ref_attend.h"
 #include "tests/test.h"
 
 #include "gpu/fp.h"
